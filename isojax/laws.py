@@ -22,12 +22,7 @@ def logistic(z):
 def log2_n(x, *, L, k, x0, b):
   """log2 n* = L / (1 + exp(-k (x - x0))) + b; arguments broadcast.
 
-  Args:
-    x: log10 C, or M for a fixed batch.
-    L: log2 units between floor and ceiling.
-    k: steepness, per unit of x.
-    x0: midpoint, in the unit of x.
-    b: log2 of the floor.
+  x and the midpoint x0 are log10 C, or M for a fixed batch; k is per unit of x.
   """
   return L * logistic(k * (x - x0)) + b
 
@@ -48,25 +43,10 @@ class Sigmoid:
   def __call__(self, C):
     return 2.0 ** self.log2(C)
 
-  @property
-  def floor(self) -> float:
-    return 2.0 ** self.b
-
-  @property
-  def ceiling(self) -> float:
-    return 2.0 ** (self.b + self.L)
-
-  @property
-  def C0(self) -> float:
-    return 10.0 ** self.log10_C0
-
 
 @dataclasses.dataclass(frozen=True)
 class FixedBatch:
-  """The law over M at one batch B = Bp * n (section 3.3).
-
-  Bp*(M) follows as B / n*(M), so it is not fitted.
-  """
+  """The law over M at one batch B = Bp * n (section 3.3); Bp* is B / n*."""
 
   B: int  # rollouts per step
   L: float
@@ -82,9 +62,6 @@ class FixedBatch:
   def __call__(self, M):
     return 2.0 ** self.log2(M)
 
-  def Bp(self, M):
-    return self.B / self(M)
-
 
 def interval(value, draws):
   """(low, high), the 95 % interval of a quantity of a law.
@@ -96,7 +73,7 @@ def interval(value, draws):
   interval contains it 90 to 100 % of the time (docs/results.md).
 
   Args:
-    value: the estimate, any shape; on a scale where errors add, such as log2 n.
+    value: any shape; on a scale where errors add, such as log2 n.
     draws: [D, ...], bootstrap draws of value.
   """
   draws = np.asarray(draws)

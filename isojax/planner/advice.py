@@ -6,6 +6,7 @@ moderate constant Bp, the rest of the budget in M, lr ~ sqrt(Bp n).
 
 import dataclasses
 import math
+import typing
 
 import numpy as np
 
@@ -65,8 +66,7 @@ class Question:
     return (self.law.Bp,) if self.law.Bp else ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Prediction:
+class Prediction(typing.NamedTuple):
   """The reward of an allocation, from fitted curves."""
 
   reward: float
@@ -77,7 +77,7 @@ class Prediction:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """What a law, a published table or a measured frontier says about n."""
+  """N* by a law, a published table or a measured frontier."""
 
   n: float
   interval: tuple[float, float] | None
@@ -90,6 +90,14 @@ class Answer:
   @property
   def beyond(self) -> bool:
     return not self.seen[0] <= self.x <= self.seen[1]
+
+  def near(self, ns, most: int) -> int:
+    """The nearest of ns, else the tested n or a power of two up to `most`."""
+    if ns:
+      return min(ns, key=lambda n: abs(math.log(n / self.n)))
+    if self.measured_Bp and self.n <= most:
+      return int(self.n)
+    return nearest_power(self.n, low=2, high=most)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,16 +113,6 @@ class Advice:
 def wanted_Bp(q: Question) -> int:
   Bps = (DEFAULT_BP,) if q.from_table else q.Bps
   return q.Bp or (Bps[0] if len(Bps) == 1 else 2 * DEFAULT_BP)
-
-
-def _table(q: Question) -> Answer:
-  table = priors.BEST_AT_END[q.law.stratum, q.metric]
-  near = min(table, key=lambda Bp: abs(math.log(Bp / wanted_Bp(q))))
-  return Answer(
-      float(table[near]), None, f"published: n with the best {q.metric}@4 at "
-      f"the largest C on {q.law.stratum} problems at Bp = {near}; there is no "
-      f"published law of n*(C) for {q.metric}@k", float(q.C), "rollouts",
-      priors.AT_END)
 
 
 def _argument(q: Question) -> float:
@@ -136,7 +134,13 @@ def _argument(q: Question) -> float:
 def ask(q: Question) -> Answer:
   """What the law says; InputError if it cannot be asked."""
   if q.from_table:
-    return _table(q)
+    table = priors.BEST_AT_END[q.law.stratum, q.metric]
+    near = min(table, key=lambda Bp: abs(math.log(Bp / wanted_Bp(q))))
+    return Answer(
+        float(table[near]), None, f"published: n with the best {q.metric}@4 at "
+        f"the largest C on {q.law.stratum} problems at Bp = {near}; there is "
+        f"no published law of n*(C) for {q.metric}@k", float(q.C), "rollouts",
+        priors.AT_END)
   law, x = q.law, _argument(q)
   if isinstance(law, Prior):
     return Answer(
@@ -149,18 +153,17 @@ def ask(q: Question) -> Answer:
         float(law.law(x)), law.interval(x),
         f"{law.whose} own fit, {law.path} ({law.metric} on {law.stratum}); 95% "
         "interval of the bootstrap", x, law.unit, law.C_seen)
-  best = law.best_measured(x)
+  best, ranges = law.best_measured(x), law.measured_ranges()
   why = f"{law.path}: its law is not identified ({'; '.join(law.reasons)})"
   if best is None:
     known = " and ".join(f"from {low:,.0f} to {high:,.0f} {law.unit}"
-                         for low, high in law.measured_ranges())
+                         for low, high in ranges)
     raise InputError(
         f"{why}" + (f", and its best tested n is known only {known}, not at "
                     f"{x:,.0f}" if known else "")
         + "; run what the report proposes, or take a published prior with "
         "--law")
-  seen = next((low, high) for low, high in law.measured_ranges()
-              if low <= x <= high)
+  seen = next(ends for ends in ranges if ends[0] <= x <= ends[1])
   return Answer(
       float(best.n), best.interval,
       f"the best of {law.whose} tested n at this C, measured, not a law: {why}"
@@ -170,11 +173,7 @@ def ask(q: Question) -> Answer:
 
 
 def _ns_of_fixed(q: Question) -> list[int]:
-  """The n that keep the law's Bp * n.
-
-  Raises:
-    InputError: the question asks for another batch.
-  """
+  """The n that keep the law's Bp * n; InputError for another batch."""
   B = q.law.law.B
   if q.Bp:
     raise InputError(
@@ -205,27 +204,14 @@ def _cell(q: Question, n: int, Bp: int) -> tuple[int, int, tuple[str, ...]]:
 
 
 def advise(q: Question) -> Advice:
-  """The allocation of a budget.
-
-  Raises:
-    InputError: the budget is below one step, nothing is known about n at it, or
-      the law is of another batch.
-  """
+  """The allocation of a budget; InputError if nothing is known about it."""
   if q.C < 2:
     raise InputError(f"C={q.C} rollouts: expected at least 2, one problem with "
                      "two rollouts")
-  ns = _ns_of_fixed(q) if q.fixed else None
+  ns = _ns_of_fixed(q) if q.fixed else ()
   answer = ask(q)
   first_Bp = q.Bp or answer.measured_Bp or wanted_Bp(q)
-  most = min(_most_n(q), q.C // first_Bp)
-  if q.n:
-    n = q.n
-  elif ns:
-    n = min(ns, key=lambda n: abs(math.log(n / answer.n)))
-  elif answer.measured_Bp and answer.n <= most:
-    n = int(answer.n)
-  else:
-    n = nearest_power(answer.n, low=2, high=max(2, most))
+  n = q.n or answer.near(ns, max(2, min(_most_n(q), q.C // first_Bp)))
   Bp, n, changes = _cell(q, n, first_Bp)
   allocation = allocate(Bp=Bp, n=n, M=None, C=q.C)
   return Advice(
@@ -281,14 +267,14 @@ def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
   Args:
     q: the question; its C is not read.
     hours: of wall time.
-    budget_at: (Bp, n) -> C that fits into the hours, 0 for less than one step.
+    budget_at: (Bp, n) -> C that fits into the hours, or 0.
     step_hours: (Bp, n) -> hours of one step.
   """
   most = _most_n(q)
   ns = [q.n] if q.n else [2**i for i in range(1, 13) if 2**i <= most]
   if q.fixed:
     ns = [n for n in _ns_of_fixed(q) if q.n in (None, n)]
-  cells, found, refused = [_cell(q, n, wanted_Bp(q)) for n in ns], [], []
+  cells, advices, refused = [_cell(q, n, wanted_Bp(q)) for n in ns], [], []
   for Bp, n, changes in cells:
     try:
       advice = _of_budget(q, Bp, n, budget_at)
@@ -296,17 +282,17 @@ def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
       refused.append(error)
       continue
     if advice:
-      found.append(dataclasses.replace(
+      advices.append(dataclasses.replace(
           advice, changes=advice.changes or changes))
-  if not found and refused:
+  if not advices and refused:
     raise refused[0]
-  if not found:
+  if not advices:
     need, Bp, n = min((step_hours(*cell[:2]), *cell[:2]) for cell in cells)
     digit = 10.0 ** (math.floor(math.log10(need)) - 2)
     raise InputError(
         f"--hours={hours:g} is less than one step; the shortest, Bp={Bp}, "
         f"n={n}, takes --hours={math.ceil(need / digit) * digit:.3g}")
-  return min(found, key=lambda advice: abs(math.log(
+  return min(advices, key=lambda advice: abs(math.log(
       advice.allocation.n / advice.answer.n)))
 
 
@@ -317,14 +303,8 @@ def contradicted(law: Fitted, Bp: int | None, n: float,
                  x: float) -> tuple[str, str] | None:
   """How the measured curves contradict an n: (sentence, flags of launch.plan).
 
-  None if no curve does. The curve of the nearest tested n stands for n; curves
-  are read up to their data.
-
-  Args:
-    law: the fit with its curves.
-    Bp: problems per step; None: the best tested one.
-    n: rollouts per problem.
-    x: the compute, in the unit of the curves.
+  None if no curve does. The curve of the nearest tested n at Bp (None: any)
+  stands for n; curves are read up to their data. x is in their unit.
   """
   begun = [c for c in law.curves if c.C_lo <= x]
   same_Bp = [c for c in begun if Bp in (None, c.Bp)]

@@ -5,7 +5,6 @@ by default, whatever the trainer's own defaults are. They were checked against
 the trainers' code, each at its Trainer's `checked`: docs/planning.md says how.
 """
 
-import dataclasses
 import operator
 import typing
 
@@ -32,18 +31,7 @@ PLAIN = {
     "optimizer.warmup_steps": 10}
 
 
-@dataclasses.dataclass(frozen=True)
-class Loss:
-  """What only some trainers get of a config."""
-
-  clip_low: float
-  clip_high: float
-  aggregation: str
-  temperature: float  # of training rollouts
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
+class Setting(typing.NamedTuple):
   """What a plan's runs have in common."""
 
   advantage: str  # of isojax.rl.advantages
@@ -52,7 +40,8 @@ class Setting:
   response: int | None
   D: int | None  # training problems
   rule: str = "uniform"  # of division.RULES
-  loss: Loss | None = None  # None: without a config
+  loss: dict = {}  # of a config: clip_low, clip_high, aggregation, and the
+  # temperature of training rollouts; only some trainers get them
   beside: tuple[str, ...] = ()  # KEY=VALUE of a config that is not PLAIN
 
 
@@ -202,20 +191,6 @@ TRAINERS = {
 }
 
 
-def values(trainer: str, run: PlannedRun) -> dict[str, object]:
-  """What the fields in a trainer's options stand for; None: not known."""
-  a, s, divided = run.a, run.setting, NORMED[run.setting.advantage]
-  loss = {} if s.loss is None else dataclasses.asdict(s.loss)
-  loss["aggregation"] = AGGREGATIONS.get(trainer, {}).get(
-      loss.get("aggregation"))
-  return dict.fromkeys(f.name for f in dataclasses.fields(Loss)) | loss | dict(
-      Bp=a.Bp, n=a.n, B=a.B, M=a.M, lr=run.lr, seed=run.seed,
-      epochs=run.epochs, prompt=s.prompt, response=s.response,
-      total=s.prompt and s.prompt + s.response, kl=s.kl, on=True,
-      use_kl=bool(s.kl), std=TRAINERS[trainer].std[not divided],
-      estimator="grpo" if divided else "reinforce")
-
-
 def options(trainer: str, run: PlannedRun) -> dict[str, object]:
   """Option -> value of a run in another trainer; True may be a bare flag.
 
@@ -223,36 +198,44 @@ def options(trainer: str, run: PlannedRun) -> dict[str, object]:
     InputError: a schedule of n, m < n, a rule or an advantage that is not
       GRPO's, which these trainers do not have.
   """
-  a, advantage = run.a, run.setting.advantage
+  a, s, kind = run.a, run.setting, TRAINERS[trainer]
   if a.schedule or a.m not in (None, a.n):
     raise InputError(f"--export={trainer}: it has no schedule of n and no "
                      "training on m of n rollouts; plan without --schedule and "
                      "--pods")
-  if run.setting.rule != "uniform":
-    raise InputError(f"--export={trainer}: it has no rule={run.setting.rule}; "
-                     "plan without one, or divide the rollouts in the trainer "
-                     "by isojax.allocate (docs/allocation.md)")
-  if advantage not in NORMED:
-    raise InputError(f"--export={trainer}: recipe.loss.advantage={advantage!r} "
-                     f"is not written; expected one of {', '.join(NORMED)}")
-  kind, known = TRAINERS[trainer], values(trainer, run)
+  if s.rule != "uniform":
+    raise InputError(f"--export={trainer}: it has no rule={s.rule}; plan "
+                     "without one, or divide the rollouts in the trainer by "
+                     "isojax.allocate (docs/allocation.md)")
+  if s.advantage not in NORMED:
+    raise InputError(f"--export={trainer}: recipe.loss.advantage="
+                     f"{s.advantage!r} is not written; expected one of "
+                     f"{', '.join(NORMED)}")
+  divided = NORMED[s.advantage]
+  fields = s.loss | dict(
+      aggregation=AGGREGATIONS.get(trainer, {}).get(s.loss.get("aggregation")),
+      Bp=a.Bp, n=a.n, B=a.B, M=a.M, lr=run.lr, seed=run.seed,
+      epochs=run.epochs, prompt=s.prompt, response=s.response,
+      total=s.prompt and s.prompt + s.response, kl=s.kl, on=True,
+      use_kl=bool(s.kl), std=kind.std[not divided],
+      estimator="grpo" if divided else "reinforce")
   pairs = kind.options.replace(
-      "{with_kl}", kind.with_kl if run.setting.kl else "").split()
-  every = {name: known[value[1:-1]] if value.startswith("{") else value
-           for name, value in (pair.split("=") for pair in pairs)}
-  return {name: value for name, value in every.items() if value is not None}
+      "{with_kl}", kind.with_kl if s.kl else "").split()
+  values = {name: fields.get(value[1:-1]) if value.startswith("{") else value
+            for name, value in (pair.split("=") for pair in pairs)}
+  return {name: value for name, value in values.items() if value is not None}
 
 
 def not_carried(trainer: str, setting: Setting) -> list[str]:
   """KEY=VALUE of the config that the options leave to the trainer."""
-  loss, known = setting.loss, AGGREGATIONS.get(trainer, {})
-  if loss is None:
-    return []
-  return [*(() if loss.aggregation in known else (
-      f"recipe.loss.aggregation={loss.aggregation!r}",)), *(() if known else (
-          f"recipe.loss.clip_low={loss.clip_low}",
-          f"recipe.loss.clip_high={loss.clip_high}",
-          f"sampler.temperature={loss.temperature}")), *setting.beside]
+  loss, known, out = setting.loss, AGGREGATIONS.get(trainer, {}), []
+  if loss and loss["aggregation"] not in known:
+    out.append(f"recipe.loss.aggregation={loss['aggregation']!r}")
+  if loss and not known:
+    out += [f"recipe.loss.clip_low={loss['clip_low']}",
+            f"recipe.loss.clip_high={loss['clip_high']}",
+            f"sampler.temperature={loss['temperature']}"]
+  return [*out, *setting.beside]
 
 
 def text(trainer: str, run: PlannedRun) -> str:
@@ -261,12 +244,11 @@ def text(trainer: str, run: PlannedRun) -> str:
   notes = [kind.note.format(B=a.B, M=a.M, lr=run.lr)] if kind.note else []
   if run.setting.response is None:
     notes.append("no lengths: give --config, or --machine and the mean tokens")
-  left = not_carried(trainer, run.setting)
-  if left:
+  if left := not_carried(trainer, run.setting):
     notes.append(f"not carried: {', '.join(left)}")
   yaml = kind.style == YAML
-  lines = ("\n" if yaml else " \\\n").join(
-      f"--{name}" if value is True and kind.style == FLAG
-      else kind.style.format(name, str(value).lower() if yaml else value)
-      for name, value in options(trainer, run).items())
-  return "\n".join([*(f"# {note}" for note in notes), lines])
+  lines = [f"--{name}" if value is True and kind.style == FLAG else
+           kind.style.format(name, str(value).lower() if yaml else value)
+           for name, value in options(trainer, run).items()]
+  return "\n".join([*(f"# {note}" for note in notes),
+                    ("\n" if yaml else " \\\n").join(lines)])

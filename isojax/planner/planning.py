@@ -174,9 +174,10 @@ def setting_of(task: Task, easy: bool) -> export.Setting:
     return export.Setting(
         loss.advantage, loss.kl_coef * (loss.kl_in == "loss"),
         sampler.max_prompt_tokens, sampler.max_new_tokens, D,
-        rule or config.alloc.rule, export.Loss(
-            loss.clip_low, loss.clip_high, loss.aggregation,
-            sampler.temperature), export.beside(config.recipe))
+        rule or config.alloc.rule, dict(
+            clip_low=loss.clip_low, clip_high=loss.clip_high,
+            aggregation=loss.aggregation, temperature=sampler.temperature),
+        export.beside(config.recipe))
   lengths = task.price and task.price.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,

@@ -13,7 +13,6 @@ from isojax.errors import InputError
 RATIO = 4  # n / m of PODS's main settings; its advice is 2 to 4
 SURE = 0.975  # share of the resamples that never reach T, as evidence
 FEWEST_M = 4  # the smallest m whose end was not worse; m = 2 was
-VERDICTS = ("faster", "slower", "not resolved", "no interval", "never")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,23 +74,17 @@ class Proposal:
 
 def read_own(document: dict, *, path: str) -> list[Own]:
   """The arms of speedup.json; InputError if it is another file."""
-  try:
-    if document["axis"] != "device_seconds":
-      raise ValueError(f"axis {document['axis']!r}, not device_seconds")
-    return [_own(arm, document) for arm in document["arms"]]
-  except (KeyError, TypeError, ValueError) as error:
-    what = (f"the field {error} is missing" if isinstance(error, KeyError)
-            else str(error))
+  if document.get("axis") != "device_seconds" or "arms" not in document:
     raise InputError(
-        f"{path}: {what}; expected speedup.json on the axis device_seconds: "
-        "make it with python -m launch.speedup --out=FOLDER") from error
+        f"{path}: axis {document.get('axis')!r}; expected speedup.json on the "
+        "axis device_seconds: make it with python -m launch.speedup "
+        "--out=FOLDER")
+  return [_own(arm, document) for arm in document["arms"]]
 
 
 def _own(arm: dict, document: dict) -> Own:
   n, m, verdict, interval = (arm[name] for name in (
       "n", "m", "verdict", "interval"))
-  if verdict not in VERDICTS:
-    raise ValueError(f"verdict {verdict!r}")
   if verdict == "never" and (
       arm["never"] is None or arm["never"] < SURE
       or arm["end"] < document["baseline"]["time"]):
@@ -108,37 +101,28 @@ def candidates(n: int) -> list[int]:
   return out
 
 
-def _nearest(n: int, ratio: float) -> int:
-  """The candidate below n whose n / m is nearest to a ratio."""
-  return min(candidates(n)[1:], key=lambda m: abs(n / m - ratio))
-
-
 def by_price(step_ratio: float) -> str:
   """What a step's price means for PODS's published rollouts.
 
-  Args:
-    step_ratio: seconds of a step with m = n over those with this m.
+  step_ratio is the time of a step with m = n over that with this m.
   """
   needed = sorted(p.rollouts_needed for p in PUBLISHED if p.rollouts == 1)
-  said = (f"a step with m = n takes {step_ratio:.2f} times as long; at equal "
+  pays = ("faster in time by each of these" if step_ratio > needed[-1] else
+          "slower in time by each of these" if step_ratio <= needed[0] else
+          "whether it is faster in time is not resolved")
+  return (f"a step with m = n takes {step_ratio:.2f} times as long; at equal "
           "rollouts a step, PODS needed "
-          + " and ".join(f"{x:.2f}" for x in needed) + " times the rollouts: ")
-  if step_ratio > needed[-1]:
-    return said + "faster in time by each of these"
-  if step_ratio <= needed[0]:
-    return said + "slower in time by each of these"
-  return said + "whether it is faster in time is not resolved"
+          + " and ".join(f"{x:.2f}" for x in needed)
+          + f" times the rollouts: {pays}")
 
 
-def propose(n: int, *, own: list[Own] | None,
-            step_ratio) -> Proposal:
+def propose(n: int, *, own: list[Own] | None, step_ratio) -> Proposal:
   """M for groups of n rollouts.
 
   Args:
     n: rollouts sampled per problem.
     own: arms of one's own records; None: none were given.
-    step_ratio: m -> seconds of a step with m = n over those with m; None
-      without a price.
+    step_ratio: m -> the argument of `by_price`; None without a price.
 
   Raises:
     InputError: no candidate below n.
@@ -147,20 +131,16 @@ def propose(n: int, *, own: list[Own] | None,
     raise InputError(
         f"--pods: n = {n}: expected an even n of at least {2 * FEWEST_M}: m = "
         f"n / 2 or less, and PODS was worse below m = {FEWEST_M}")
-  prior = (f"published prior, PODS (arXiv 2504.13818): n/m = {RATIO} in its "
-           "main settings")
-  warnings = [CAUTIONS[0], CAUTIONS[1].format(
-      min(p.rollouts_needed for p in PUBLISHED),
-      max(p.rollouts_needed for p in PUBLISHED))]
-  m, basis = _nearest(n, RATIO), prior
-  if n / m != RATIO:
-    basis += (f"; here {n / m:g}, with m = n / 2, n / 4, ... of {FEWEST_M} or "
-              "more")
+  nearest = lambda ratio: min(candidates(n)[1:],
+                              key=lambda m: abs(n / m - ratio))
+  needed = [p.rollouts_needed for p in PUBLISHED]
+  warnings = [CAUTIONS[0], CAUTIONS[1].format(min(needed), max(needed))]
   kept = [arm for arm in own or () if arm.ratio is not None and arm.ratio > 1]
+  verdicts = "; ".join(f"{arm.name}: {arm.verdict}" for arm in kept)
   faster = [arm for arm in kept if arm.verdict == "faster"]
   if faster:
     best = max(faster, key=lambda arm: arm.speedup)
-    m = _nearest(n, best.ratio)
+    m = nearest(best.ratio)
     basis = (f"your own records: {best.name} is {best.speedup:.2f} times as "
              f"fast [{best.interval[0]:.2f}, {best.interval[1]:.2f}]")
     if n / m != best.ratio:
@@ -172,12 +152,19 @@ def propose(n: int, *, own: list[Own] | None,
           (best.name, *near)) + ": their intervals overlap")
   elif kept and all(arm.verdict in ("slower", "never") for arm in kept):
     m = n
-    basis = ("your own records: no arm with m < n is faster than its baseline ("
-             + "; ".join(f"{arm.name}: {arm.verdict}" for arm in kept) + ")")
-  elif own is not None:
-    warnings.append("your own records do not resolve it (" + ("; ".join(
-        f"{arm.name}: {arm.verdict}" for arm in kept) or "no arm with m < n")
-        + "); the prior is taken")
+    basis = ("your own records: no arm with m < n is faster than its baseline "
+             f"({verdicts})")
+  else:
+    m = nearest(RATIO)
+    basis = (f"published prior, PODS (arXiv 2504.13818): n/m = {RATIO} in its "
+             "main settings")
+    if n / m != RATIO:
+      basis += (f"; here {n / m:g}, with m = n / 2, n / 4, ... of {FEWEST_M} "
+                "or more")
+    if own is not None:
+      warnings.append("your own records do not resolve it ("
+                      + (verdicts or "no arm with m < n")
+                      + "); the prior is taken")
   if step_ratio is not None and m < n:
     basis += "; " + by_price(step_ratio(m))
   return Proposal(m, basis, tuple(warnings))

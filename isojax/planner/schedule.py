@@ -4,12 +4,14 @@ n*(C) is the best constant n of a run that ends at C. A run that followed it did
 not beat the best constant n in the one study that compared them, docs/study.md.
 """
 
+import bisect
 import dataclasses
+import itertools
 import math
 
 import numpy as np
 
-from isojax.allocation import allocate, nearest_power
+from isojax.allocation import allocate
 from isojax.errors import InputError
 from isojax.planner import advice as advice_lib
 from isojax.planner.advice import Answer, Question
@@ -33,40 +35,25 @@ def pieces_of(n_at, *, low: int, high: int,
 
   Between 0 and `low`, n is n_at(low). The first C of each piece is exact, if n
   does not change twice between two values of the grid. A piece that is shorter
-  than one of its own steps is left out.
-
-  Args:
-    n_at: C -> n.
-    low, high: first and last C that is asked for.
-    step: n -> rollouts of a step.
+  than one of its own steps is left out; step is n -> rollouts of a step.
   """
   C_G = np.unique(np.geomspace(low, high, GRID).round().astype(np.int64))
-  out, begun = [(0, n_at(int(C_G[0])))], int(C_G[0])
-  for C in map(int, C_G[1:]):
-    n = n_at(C)
-    if n != out[-1][1]:
-      before, after = begun, C  # n_at(before) is the old n, n_at(after) is new
-      while after - before > 1:
-        middle = (before + after) // 2
-        before, after = ((middle, after) if n_at(middle) == out[-1][1]
-                         else (before, middle))
-      out.append((after, n_at(after)))
-    begun = C
-  ends = [start for start, _ in out[1:]] + [high]
+  pieces = [(0, n_at(int(C_G[0])))]
+  for begun, C in itertools.pairwise(map(int, C_G)):
+    old = pieces[-1][1]
+    if n_at(C) != old:
+      start = begun + bisect.bisect_left(
+          range(begun, C), True, key=lambda C: n_at(C) != old)
+      pieces.append((start, n_at(start)))
   kept = []
-  for (start, n), end in zip(out, ends, strict=True):
-    if kept and (end - start < step(n) or n == kept[-1][1]):
-      continue
-    kept.append((start, n))
+  for (start, n), (end, _) in itertools.pairwise([*pieces, (high, 0)]):
+    if not kept or end - start >= step(n) and n != kept[-1][1]:
+      kept.append((start, n))
   return tuple(kept)
 
 
 def _first(q: Question) -> int:
-  """The first C, in rollouts, at which the law or the data are known.
-
-  Raises:
-    InputError: the law has no n*(C) along a run.
-  """
+  """The first C, in rollouts, at which the law or the data are known."""
   law = q.law
   if q.from_table or q.fixed:
     raise InputError(
@@ -103,13 +90,8 @@ def follow(q: Question) -> tuple[int, Schedule]:
     raise InputError(f"C={q.C} rollouts: expected at least 2 * Bp = {2 * Bp}, "
                      "one step")
 
-  def n_at(C):
-    answer = advice_lib.ask(dataclasses.replace(q, C=C))
-    if answer.measured_Bp and answer.n <= most:
-      return int(answer.n)  # a tested one
-    return nearest_power(answer.n, low=2, high=most)
-
-  found = pieces_of(n_at, low=low, high=q.C, step=lambda n: Bp * n)
+  n_at = lambda C: advice_lib.ask(dataclasses.replace(q, C=C)).near((), most)
+  pieces = pieces_of(n_at, low=low, high=q.C, step=lambda n: Bp * n)
   warnings = [f"moved: Bp {q.Bp} -> {Bp}, at most D and half of B_max"
               ] if q.Bp not in (None, Bp) else []
   if end.n > math.sqrt(2) * most:
@@ -122,9 +104,9 @@ def follow(q: Question) -> tuple[int, Schedule]:
   if low < q.C:
     warnings.append(f"below {low:,} rollouts nothing was measured: the first n "
                     "is that of the first measured C")
-  last = allocate(Bp=Bp, n=found[-1][1], M=None, C=q.C)
+  last = allocate(Bp=Bp, n=pieces[-1][1], M=None, C=q.C)
   warnings += advice_lib.law_cautions(q, last, end)
-  if len(found) == 1:
+  if len(pieces) == 1:
     warnings.append("n*(C) stays at one power of two up to the budget, so the "
                     "schedule has one piece")
-  return Bp, Schedule(found, end, tuple(warnings))
+  return Bp, Schedule(pieces, end, tuple(warnings))

@@ -3,6 +3,8 @@
 import dataclasses
 import math
 
+import numpy as np
+
 from isojax import plan_file
 from isojax.allocation import Allocation
 from isojax.errors import InputError
@@ -19,6 +21,7 @@ from isojax.planner.cost import Price
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 from isojax.planner.schedule import Schedule
+from isojax.planner.workload import Recipe
 
 STAGES = ("prefill", "decode", "score", "update", "optimizer")
 COSTS = ["time", "range of time", "device-hours", "USD"]
@@ -71,27 +74,27 @@ def decision(rows: list[plan_file.Row]) -> str:
 
 def spent(rows: list[plan_file.Row], price: Price | None) -> str:
   """Time, money and speed of all runs, in a line."""
-  every = [row.expected for row in rows]
   if price is None:
     return ("time and cost are not known: give --machine, --model and the mean "
             "tokens of prompts and responses")
-  add = lambda name: sum(e[name] for e in every)
-  known = lambda name: all(e[name] is not None for e in every)
-  seconds, chips = add("seconds"), price.machine.chips
-  time, ends, hours, money = costs({
-      "seconds": seconds, "device_hours": add("device_hours"),
-      "seconds_range": [sum(e["seconds_range"][i] for e in every)
-                        for i in (0, 1)] if known("seconds_range") else None,
-      "usd": add("usd") if known("usd") else None})
+
+  def add(name):
+    values = [row.expected[name] for row in rows]
+    return None if None in values else np.sum(values, axis=0)
+
+  total = {name: add(name) for name in (
+      "seconds", "seconds_range", "device_hours", "usd")}
+  time, ends, hours, money = costs(total)
+  seconds, spread = total["seconds"], price.efficiency.spread
   tokens = price.workload.lengths.response * sum(
       row.allocation.C for row in rows)
   steps = sum(row.allocation.M for row in rows) / price.workload.recipe.rounds
-  speed = tokens / seconds / chips
-  spread = price.efficiency.spread
+  speed = tokens / seconds / price.machine.chips
   speeds = spread and " to ".join(rounded(speed / x) for x in spread[::-1])
-  return (time + f" ({ends})" * known("seconds_range")
+  return (time + f" ({ends})" * (total["seconds_range"] is not None)
           + " one after the other" * (len(rows) > 1)
-          + f", {hours} device-hours" + f", {money} USD" * known("usd")
+          + f", {hours} device-hours"
+          + f", {money} USD" * (total["usd"] is not None)
           + f"; {duration(seconds / steps, rounded)} a step, {rounded(speed)} "
           "sampled tokens/s a device" + (f" ({speeds})" if speeds else ""))
 
@@ -103,7 +106,7 @@ def costs(e: dict | None) -> list[str]:
   about = lambda seconds: duration(seconds, rounded)
   ends = e["seconds_range"]
   return [about(e["seconds"]),
-          " to ".join(map(about, ends)) if ends else "-",
+          "-" if ends is None else " to ".join(map(about, ends)),
           rounded(e["device_hours"]),
           "-" if e["usd"] is None else rounded(e["usd"])]
 
@@ -293,31 +296,25 @@ def priced(price: Price, rows: list[plan_file.Row],
 
 def choices(price: Price, Bp: int, n: int) -> tuple[str, ...]:
   """What each choice of the recipe saves or adds, in a step's time."""
-  r, f, plain = price.workload.recipe, price.workload.formats, price.with_recipe
-  of_format = lambda name: price.with_workload(
-      formats=dataclasses.replace(f, **{name: f.compute}))
-  own, out = price.step(Bp, n).seconds, []
-  for what, chosen, without in (
-      (f"m = {r.m} of n = {n}", r.trained(n) < n, lambda: plain(m=None)),
-      (f"epochs = {r.epochs}", r.epochs > 1, lambda: plain(epochs=1)),
-      (f"minibatches = {r.minibatches}", r.minibatches > 1,
-       lambda: plain(minibatches=1)),
-      ("scoring log-probs before the updates", r.old_logp,
-       lambda: plain(old_logp=False)),
-      ("KL in the reward", r.ref_logp, lambda: plain(ref_logp=False)),
-      ("KL in the loss", r.kl, lambda: plain(kl=False)),
-      (f"the {r.critic} critic", r.critic != "none",
-       lambda: plain(critic="none")),
-      (f"{r.rounds:.3g} sampling rounds", r.rounds > 1,
-       lambda: plain(rounds=1.0)),
-      (f"the {f.sampled_head} head of the sampler",
-       f.sampled_head not in (f.compute, f.weights),
-       lambda: of_format("sampled_head")),
-      (f"the {f.head} head of the update", f.head != f.compute,
-       lambda: of_format("head")),
-      ("in-flight sampling", r.in_flight, lambda: plain(in_flight=False))):
-    change = own / without().step(Bp, n).seconds - 1 if chosen else 0.0
-    if abs(change) >= FEW:
-      out.append(f"recipe: {what} {'saves' if change < 0 else 'adds'} "
-                 f"{abs(change):.0%} of the step")
-  return tuple(out)
+  r, f, plain = price.workload.recipe, price.workload.formats, Recipe()
+  without = {text: price.with_recipe(**{name: getattr(plain, name)})
+             for name, text in {
+                 "m": f"m = {r.m} of n = {n}", "epochs": f"epochs = {r.epochs}",
+                 "minibatches": f"minibatches = {r.minibatches}",
+                 "old_logp": "scoring log-probs before the updates",
+                 "ref_logp": "KL in the reward", "kl": "KL in the loss",
+                 "critic": f"the {r.critic} critic",
+                 "rounds": f"{r.rounds:.3g} sampling rounds",
+                 "in_flight": "in-flight sampling"}.items()}
+  for name, text, usual in (
+      ("sampled_head", f"the {f.sampled_head} head of the sampler", f.weights),
+      ("head", f"the {f.head} head of the update", f.compute)):
+    if getattr(f, name) != usual:
+      without[text] = price.with_workload(
+          formats=dataclasses.replace(f, **{name: f.compute}))
+  own = price.step(Bp, n).seconds
+  changes = {text: own / other.step(Bp, n).seconds - 1
+             for text, other in without.items()}
+  return tuple(
+      f"recipe: {text} {'saves' if change < 0 else 'adds'} {abs(change):.0%} "
+      "of the step" for text, change in changes.items() if abs(change) >= FEW)

@@ -91,7 +91,6 @@ def test_fixed_batch_law_from_the_digitised_points():
     ours = fit.b_D[0] + fit.L_D[0] / (1 + np.exp(
         -fit.k_D[0] * (at - fit.x0_D[0])))
     assert ours == pytest.approx(published.log2(at), abs=0.6)
-  np.testing.assert_allclose(published.Bp(200.0) * published(200.0), 8192)
 
 
 def test_a_switch_is_where_the_curves_cross():

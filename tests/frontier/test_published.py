@@ -78,8 +78,8 @@ def parameters():
     law = priors.PRIORS[prior(r)].law
     for field, here, count in (
         ("L", law.L, None), ("k", law.k, None), ("b", law.b, None),
-        ("log10_C0", law.log10_C0, None), ("floor_n", law.floor, 4),
-        ("ceiling_n", law.ceiling, 4), ("C0", law.C0, 4)):
+        ("log10_C0", law.log10_C0, None), ("floor_n", 2**law.b, 4),
+        ("ceiling_n", 2 ** (law.b + law.L), 4), ("C0", 10**law.log10_C0, 4)):
       value = float(r[field])
       yield Row(f"{prior(r)} {field}", value, here,
                 digits(value, count) if count else 0.0,

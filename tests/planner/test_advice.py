@@ -24,7 +24,7 @@ FITTED = fit_file.Fitted(
     curves=(fit_file.Curve(Bp=16, n=8, C=(100.0, 10_000.0), reward=(0.1, 0.3),
                        low=(0.05, 0.2), high=(0.15, 0.4), C_lo=500.0,
                        C_hi=5000.0),),
-    unit="rollouts", metric="avg", stratum="hard", model="m", regime="fixed_Bp",
+    unit="rollouts", metric="avg", stratum="hard", model="m",
     Bp=(16,), n=(4, 8, 16, 32, 64), C_seen=(1e4, 4e5), identified=True,
     reasons=(), cautions=("k is weak",), path="fit.json")
 
@@ -156,7 +156,7 @@ def test_a_fixed_batch_stays_one(change, message):
 def test_a_batch_that_is_no_power_of_two():
   fixed = laws.FixedBatch(60, 4.0, 0.1, 50.0, 1.0)
   law = dataclasses.replace(FITTED, law=fixed, draws=(fixed, fixed),
-                            unit="updates", regime="fixed_B", C_seen=(5, 99))
+                            unit="updates", C_seen=(5, 99))
   a = ask(C=60 * 50 + 7, law=law)  # n*(50) = 2^3
   assert a.answer.n == pytest.approx(8.0)
   assert a.allocation == Allocation(6, 10, 50)  # of 6 and 10, in log2

@@ -4,8 +4,6 @@ None of the trainers is installed: docs/planning.md says how their names were
 checked.
 """
 
-import dataclasses
-
 import pytest
 
 from configs import dapo, dr_grpo, hard, ppo
@@ -16,9 +14,9 @@ from isojax.planner.export import PlannedRun, Setting, TRAINERS
 
 HARD = Setting("group_norm", 0.0, prompt=64, response=512, D=90)
 EASY = Setting("centered", 0.01, prompt=64, response=512, D=None)
-DAPO = dataclasses.replace(
-    HARD, loss=export.Loss(0.2, 0.28, "sample_mean", 0.6),
-    beside=("recipe.updates.minibatches=4",))
+DAPO = HARD._replace(
+    loss=dict(clip_low=0.2, clip_high=0.28, aggregation="sample_mean",
+              temperature=0.6), beside=("recipe.updates.minibatches=4",))
 
 
 def run(setting, **changes):
@@ -101,8 +99,8 @@ def test_the_loss_of_a_config_where_its_names_are_known():
   assert ("# not carried: recipe.loss.aggregation='sample_mean', recipe.loss."
           "clip_low=0.2, recipe.loss.clip_high=0.28, sampler.temperature=0.6, "
           "recipe.updates.minibatches=4\n") in export.text("slime", run(DAPO))
-  constant = dataclasses.replace(
-      DAPO, loss=dataclasses.replace(DAPO.loss, aggregation="constant_length"))
+  constant = DAPO._replace(
+      loss=DAPO.loss | dict(aggregation="constant_length"))
   text = export.text("verl", run(constant))
   assert "carried: recipe.loss.aggregation='constant_length', " in text
   assert "loss_agg_mode" not in text
@@ -132,7 +130,7 @@ def test_lengths_that_are_not_known_are_left_out():
 
 @pytest.mark.parametrize("setting, more, message", [
     (HARD, dict(m=4), "no schedule of n and no training on m"),
-    (dataclasses.replace(HARD, rule="knapsack"), {},
+    (HARD._replace(rule="knapsack"), {},
      r"rule=knapsack; .* by isojax.allocate \(docs/allocation.md\)"),
     (HARD, dict(n=4, schedule=((0, 4), (1280, 8))), "no schedule of n"),
     (Setting("gae", 0.0, 64, 512, None), {}, "recipe.loss.advantage='gae'")])
