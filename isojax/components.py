@@ -194,8 +194,7 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
   for split in strata_lib.SPLITS:
     problems = getattr(stratum, split)
     fitting, prompts[split] = prompts_lib.encode(
-        tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens, V=V,
-        question=base_lib.TASKS[header["task"]].question)
+        tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens, V=V)
     kept = dataclasses.replace(kept, **{split: fitting})
     dropped[split] = len(problems) - len(fitting)
   if not any(dropped.values()):

@@ -189,8 +189,7 @@ def encoded(cfg: Split, policy: components.BasePolicy, problems: list[Problem]):
   """The problems whose prompts fit, and these prompts."""
   return prompts_lib.encode(policy.tokenizer, problems, cfg.prompt,
                             S=cfg.sampler.max_prompt_tokens,
-                            V=policy.model.cfg.V,
-                            question=base.TASKS[cfg.grader.name].question)
+                            V=policy.model.cfg.V)
 
 
 def without_long(cfg: Split, policy: components.BasePolicy, pool: Pool) -> Pool:

@@ -12,11 +12,6 @@ from isojax.tasks import countdown, files, gym, math, python_reward
 from isojax.tasks.problem import Pool, Problem
 
 
-def question_of(problem: Problem) -> str:
-  """The question as it is stored."""
-  return problem.question
-
-
 def accept(_: Problem | dict) -> None:
   """Accepts every problem, or every source."""
 
@@ -36,8 +31,6 @@ class Task:
   # number in [0, 1] grades the answer. Equal votes are one answer for maj@k; ""
   # is no vote. The answer may be any text.
   judge: Callable[[Problem, str, dict], tuple[bool | float, str]]
-  # The text that replaces {question} in the prompt's template.
-  question: Callable[[Problem], str] = question_of
   # Raises InputError for a problem that no answer could be judged against.
   check: Callable[[Problem], None] = accept
   # Raises InputError for a source whose problems cannot be judged.

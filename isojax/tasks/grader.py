@@ -11,14 +11,15 @@ Verdicts depend neither on the number of processes nor on the order of answers.
 
 import collections
 from collections.abc import Callable
+from concurrent import futures
 import contextlib
 import dataclasses
 import functools
 import importlib.util
 import json
+from multiprocessing import connection
 import os
 import pathlib
-import selectors
 import signal
 import subprocess
 import sys
@@ -80,31 +81,21 @@ class GraderConfig:
 
 SHOWN = 5  # lines about answers that were not judged, of a step
 START_SECONDS = 120.0  # for the first processes to import what they need
+MOMENT = 0.1  # seconds between two looks at a process that starts
 
 
-@dataclasses.dataclass
 class _Worker:
-  """A process and the job it was given."""
-
-  process: subprocess.Popen
-  ready: bool = False  # has imported what it needs
-  job: int | None = None
-  deadline: float = float("inf")  # of the job, on time.monotonic
-
-
-class Pool:
-  """Up to cfg.workers processes; a place whose process failed is None."""
+  """A process that judges; it is replaced when it fails."""
 
   def __init__(self, cfg: GraderConfig, source: dict):
     self.cfg, self.source = cfg, source
-    self.selector = selectors.DefaultSelector()
-    self.workers = [None] * cfg.workers
+    self.process, self.ready = None, False
 
-  def start(self, place: int) -> None:
-    """Starts a process, which sends a message when it is ready."""
+  def start(self) -> None:
+    """Starts the process, which sends a message when it is ready."""
     ours = str(pathlib.Path(__file__).parents[2])
     path = [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
-    process = subprocess.Popen(
+    self.process, self.ready = subprocess.Popen(
         [sys.executable, "-m", grader_process.__name__, self.cfg.name,
          str(self.cfg.seconds), json.dumps(self.source)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -112,156 +103,137 @@ class Pool:
         # A fixed order of sets; arithmetic needs no threads.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path),
                           "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"},
-        start_new_session=True)  # Ctrl-C is handled by the parent alone
-    self.workers[place] = _Worker(process)
-    self.selector.register(process.stdout, selectors.EVENT_READ, place)
+        start_new_session=True), False  # Ctrl-C is handled by the parent alone
 
-  def stop(self, place: int) -> int:
-    """Kills a process, frees its place and returns its exit code."""
-    process = self.workers[place].process
-    self.workers[place] = None
-    self.selector.unregister(process.stdout)
+  def stop(self) -> int | None:
+    """Kills the process and all that it started; its exit code."""
+    process, self.process = self.process, None
+    if process is None:
+      return None
     with contextlib.suppress(ProcessLookupError):
-      os.killpg(process.pid, signal.SIGKILL)  # its session: what it started
+      os.killpg(process.pid, signal.SIGKILL)
     process.stdin.close()
     process.stdout.close()
     return process.wait()
 
-  def replace(self, place: int) -> int:
-    """Stops a process, starts another one if possible; the old exit code."""
-    code = self.stop(place)
-    with contextlib.suppress(OSError):
-      self.start(place)
-    return code
+  def receive(self, seconds: float) -> dict | None:
+    """A message of the process, None if it sends none within `seconds`.
 
-  def receive(self, seconds: float):
-    """Yields (place, message) of each process that wrote within `seconds`.
-
-    The message is None if a process ended or wrote something else.
+    Raises:
+      ValueError: the process ended, or wrote something else.
     """
-    for key, _ in self.selector.select(max(0.0, seconds)):
+    stdout = self.process.stdout
+    if not connection.wait([stdout], max(0.0, seconds)):
+      return None
+    # A message is one atomic write.
+    return json.loads(os.read(stdout.fileno(), 65536))
+
+  def is_ready(self) -> bool:
+    """Whether the process has started; waits for a moment.
+
+    Raises:
+      OSError, ValueError: it cannot start.
+    """
+    if self.process is None:
+      self.start()
+    self.ready = self.ready or "ready" in (self.receive(MOMENT) or {})
+    return self.ready
+
+  def ask(self, job: list, seconds: float) -> dict:
+    """The reply to a job, or {"why": why there is none}."""
+    try:
+      os.write(self.process.stdin.fileno(), json.dumps(job).encode() + b"\n")
+      reply = self.receive(seconds)
+    except (OSError, ValueError):
+      code = self.stop()
+      return {"why": "used too much memory"
+              if code == grader_process.OUT_OF_MEMORY else
+              f"its process died, exit code {code}"}
+    if reply is None:
+      self.stop()
+      return {"why": f"took longer than {self.cfg.seconds} s"}
+    return reply
+
+
+@contextlib.contextmanager
+def _processes(cfg: GraderConfig, source: dict):
+  """Gives judge(jobs, seconds) of cfg.workers processes; see `_judge`."""
+  workers = [_Worker(cfg, source) for _ in range(cfg.workers)]
+  needs = base.TASKS[cfg.name].needs
+  remedy = ("; is what it needs installed? "
+            f"pip install -e '.[{needs[1]}]'" if needs else
+            f"; correct grader.file={cfg.file}" if cfg.file else "")
+  end = time.monotonic() + START_SECONDS
+  try:
+    for worker in workers:
+      worker.start()
+    for worker in workers:
       try:
-        # A reply is one atomic write, so a part of one is no reply.
-        message = json.loads(os.read(key.fd, 65536))
+        message = worker.receive(end - time.monotonic()) or {
+            "refused": f"no answer within {START_SECONDS:g} s"}
       except ValueError:
-        message = None
-      yield key.data, message if isinstance(message, dict) else None
-
-  def open(self) -> None:
-    """Waits until all processes are ready; InputError if one cannot start."""
-    end = time.monotonic() + START_SECONDS
-    needs = base.TASKS[self.cfg.name].needs
-    remedy = ("; is what it needs installed? "
-              f"pip install -e '.[{needs[1]}]'" if needs else
-              f"; correct grader.file={self.cfg.file}" if self.cfg.file else "")
-    for place in range(self.cfg.workers):
-      self.start(place)
-    while not all(worker.ready for worker in self.workers):
-      heard = list(self.receive(end - time.monotonic()))
-      for place, message in heard or [(0, {
-          "refused": f"no answer within {START_SECONDS:g} s"})]:
-        if message is None or "ready" not in message:
-          why = message["refused"] if message else (
-              f"exit code {self.stop(place)}")
-          raise InputError(
-              f"grader.name={self.cfg.name!r}: the process that judges does "
-              f"not start ({why}){remedy}")
-        self.workers[place].ready = True
-
-  def close(self) -> None:
-    """Kills all processes."""
-    for place, worker in enumerate(self.workers):
-      if worker is not None:
-        self.stop(place)
-    self.selector.close()
-
-  def judge(self, jobs: list[list], seconds: float) -> list[dict]:
-    """{correct, vote, failed: why}, or {lost: why}, for each job.
-
-    Args:
-      jobs: of the processes.
-      seconds: for all of them.
-    """
-    cfg, end = self.cfg, time.monotonic() + seconds
-    late = f"not judged within step_seconds={cfg.step_seconds}"
-    replies = [{"lost": late}] * len(jobs)
-    waiting, tried = collections.deque(range(len(jobs))), set()
-
-    def fail(job: int, why: str) -> None:
-      """Tries a job once more, after the others."""
-      replies[job] = ({"lost": why} if base.TASKS[cfg.name].read else
-                      {"correct": False, "vote": "", "failed": why})
-      if job not in tried:
-        tried.add(job)
-        waiting.append(job)
-
-    self._free()  # of a call that was interrupted
-    while True:
-      for place in range(cfg.workers):
-        self._hand_out(place, jobs, waiting)
-      at_work = [worker for worker in self.workers if worker is not None
-                 and (worker.job is not None or waiting)]
-      now = time.monotonic()
-      if not at_work or now >= end:
-        break
-      until = min([end, *(worker.deadline for worker in at_work)])
-      for place, message in self.receive(until - now):
-        self._take(place, message, replies, fail)
-      now = min(time.monotonic(), end)
-      for place, worker in enumerate(self.workers):
-        if worker is not None and now >= worker.deadline:
-          fail(worker.job, f"took longer than {cfg.seconds} s")
-          self.replace(place)
-    self._free()
-    return replies
-
-  def _free(self) -> None:
-    """Replaces the processes that have a job, and starts those that ended."""
-    for place, worker in enumerate(self.workers):
-      if worker is None:
-        with contextlib.suppress(OSError):
-          self.start(place)
-      elif worker.job is not None:
-        self.replace(place)
-
-  def _hand_out(self, place: int, jobs: list[list], waiting) -> None:
-    """Gives the next job to a process that is ready and has none."""
-    worker = self.workers[place]
-    if worker is None or not worker.ready or worker.job is not None:
-      return
-    if waiting:
-      line = json.dumps(jobs[waiting[0]]).encode() + b"\n"
-      try:
-        os.write(worker.process.stdin.fileno(), line)
-      except BrokenPipeError:  # it died idle; receive() will notice
-        return
-      worker.job = waiting.popleft()
-      worker.deadline = time.monotonic() + self.cfg.seconds
-
-  def _take(self, place: int, message: dict | None, replies: list,
-            fail) -> None:
-    """Stores what a process wrote; replaces the process if it is no reply."""
-    worker = self.workers[place]
-    if message is not None and not worker.ready and "ready" in message:
+        message = {"refused": f"exit code {worker.stop()}"}
+      if "refused" in message:
+        raise InputError(
+            f"grader.name={cfg.name!r}: the process that judges does not start "
+            f"({message['refused']}){remedy}")
       worker.ready = True
-    elif message is not None and worker.job is not None:
-      replies[worker.job] = message
-      worker.job, worker.deadline = None, float("inf")
-    else:
-      # One that cannot start now is started again in the next step.
-      code = (self.replace if worker.ready else self.stop)(place)
-      if worker.job is not None:
-        fail(worker.job, "used too much memory"
-             if code == grader_process.OUT_OF_MEMORY else
-             f"its process died, exit code {code}")
+    with futures.ThreadPoolExecutor(cfg.workers) as threads:
+      yield functools.partial(_judge, cfg, workers, threads)
+  finally:
+    for worker in workers:
+      worker.stop()
+
+
+def _judge(cfg: GraderConfig, workers: list[_Worker], threads, jobs: list,
+           seconds: float) -> list[dict]:
+  """{correct, vote, failed: why}, or {lost: why}, for each (problem, answer).
+
+  All of them take at most `seconds`. Each worker has a thread.
+  """
+  end = time.monotonic() + seconds
+  replies = [{"lost": f"not judged within step_seconds={cfg.step_seconds}"}
+             ] * len(jobs)
+
+  def work(worker: _Worker) -> None:
+    while waiting and time.monotonic() < end:
+      try:
+        if not worker.is_ready():
+          continue
+      except (OSError, ValueError):
+        worker.stop()  # and is started again in the next step
+        return
+      try:
+        job = waiting.popleft()
+      except IndexError:
+        return
+      problem, answer = jobs[job]
+      limit = min(cfg.seconds, end - time.monotonic())
+      reply = worker.ask([dataclasses.astuple(problem), answer], limit)
+      if "why" not in reply:
+        replies[job] = reply
+      elif time.monotonic() < end:
+        failed.append(job)
+        replies[job] = (
+            {"lost": reply["why"]} if base.TASKS[cfg.name].read else
+            {"correct": False, "vote": "", "failed": reply["why"]})
+
+  failed = list(range(len(jobs)))
+  for _ in range(2):
+    waiting, failed = collections.deque(failed), []
+    try:
+      list(threads.map(work, workers))
+    finally:
+      waiting.clear()  # after Ctrl-C
+  for worker in workers:
+    if worker.process is None:
+      with contextlib.suppress(OSError):
+        worker.start()
+  return replies
 
 
 def with_reward(cfg: GraderConfig, source: dict) -> dict:
-  """The source with the file of cfg, if the task has one.
-
-  Raises:
-    InputError: the file cannot be read.
-  """
+  """The source with the file of cfg, if the task has one."""
   read = base.TASKS[cfg.name].read
   if read is None or "reward" in source:
     return source
@@ -271,24 +243,15 @@ def with_reward(cfg: GraderConfig, source: dict) -> dict:
 def probe(cfg: GraderConfig, source: dict, problem: Problem) -> None:
   """Judges two answers to a problem, if the judge is a file of the user's.
 
-  Args:
-    cfg: how to judge.
-    source: as for `opened`.
-    problem: whose own answer is judged, and another one.
-
-  Raises:
-    InputError: the file cannot be run, or its function fails.
+  InputError if the file cannot be run, or its function fails.
   """
   if base.TASKS[cfg.name].read is None:
     return
   answers = (problem.answer, "?")
-  pool = Pool(dataclasses.replace(cfg, workers=1), with_reward(cfg, source))
-  try:
-    pool.open()
-    replies = _judge_in_pool(pool, [(problem, answer) for answer in answers],
-                             cfg.step_seconds)
-  finally:
-    pool.close()
+  with _processes(dataclasses.replace(cfg, workers=1),
+                  with_reward(cfg, source)) as judge:
+    replies = judge([(problem, answer) for answer in answers],
+                    cfg.step_seconds)
   for answer, reply in zip(answers, replies, strict=True):
     if why := _why(reply):
       raise InputError(
@@ -303,21 +266,12 @@ def _why(reply: dict) -> str | None:
 
 @contextlib.contextmanager
 def opened(cfg: GraderConfig, source: dict):
-  """Gives grade(problems, text_B) -> Graded while the context is open.
+  """Gives grade(problems, text_B, seconds) -> Graded while it is open.
 
-  Args:
-    cfg: how to judge.
-    source: of the problems, see base.Task; {} if it is not known. The file of
-      cfg is read unless `with_reward` has.
-
-  Yields:
-    grade(problems, text_B, seconds): judges the texts of problems, problem-
-      major. Answers that are not judged within `seconds`, by default
-      cfg.step_seconds, are lost.
-
-  Raises:
-    InputError: the task cannot judge problems of this source, or what its
-      judge needs is not installed.
+  Texts are problem-major. Answers that are not judged within `seconds`, by
+  default cfg.step_seconds, are lost. `source` is that of the problems, see
+  base.Task; {} if it is not known. The file of cfg is read unless `with_reward`
+  has.
   """
   task = base.TASKS[cfg.name]
   task.check_source(source)
@@ -326,28 +280,14 @@ def opened(cfg: GraderConfig, source: dict):
     yield functools.partial(_grade, cfg, functools.partial(
         _judge_here, task, source))
     return
-  pool = Pool(cfg, source)
-  try:
-    pool.open()
-    yield functools.partial(_grade, cfg, functools.partial(
-        _judge_in_pool, pool))
-  finally:
-    pool.close()
+  with _processes(cfg, source) as judge:
+    yield functools.partial(_grade, cfg, judge)
 
 
 def _judge_here(task: base.Task, source: dict, jobs: list, _) -> list[dict]:
   """The replies of a judge that needs no process and no limit."""
-  replies = []
-  for problem, answer in jobs:
-    correct, vote = task.judge(problem, answer, source)
-    replies.append({"correct": correct, "vote": vote})
-  return replies
-
-
-def _judge_in_pool(pool: Pool, jobs: list,
-                   seconds: float) -> list[dict]:
-  return pool.judge([[dataclasses.astuple(problem), answer]
-                     for problem, answer in jobs], seconds)
+  verdicts = [task.judge(problem, answer, source) for problem, answer in jobs]
+  return [{"correct": correct, "vote": vote} for correct, vote in verdicts]
 
 
 def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],

@@ -3,12 +3,11 @@
   python -m isojax.tasks.grader_process TASK SECONDS SOURCE
 
 It reads one job a line and writes one reply a line, both JSON. Its first line
-says that it is ready, or why it is not. It ends with its input, so it outlives
-its parent by at most one job, which an alarm of the kernel limits. What it has
-started ends with it. Imports no jax.
+says that it is ready, or why it is not. It ends with its input, and so does
+what it has started: it outlives its parent by at most one job, which an alarm
+of the kernel limits. Imports no jax.
 """
 
-import ctypes
 import hashlib
 import json
 import logging
@@ -25,8 +24,12 @@ from isojax.tasks.problem import Problem
 MEMORY = 2 * 2**30  # bytes of address space; sympy itself takes 0.1 of them
 OUT_OF_MEMORY = 3  # exit code
 GRACE = 5.0  # seconds that the parent is given to kill first
-PR_SET_PDEATHSIG = 1  # of prctl
 MAX_VOTE = 500  # characters, so that a reply fits one atomic write to a pipe
+
+
+def _why(error: Exception) -> str:
+  name = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+  return f"{name}{error}"[:MAX_VOTE]
 
 
 def _reply(judge, source: dict, job: list) -> dict:
@@ -38,38 +41,16 @@ def _reply(judge, source: dict, job: list) -> dict:
     correct, vote = judge(Problem(*problem), answer, source)
   except MemoryError:
     os._exit(OUT_OF_MEMORY)  # what was cached so far may be incomplete
-  except InputError as error:
-    why = str(error)
   except Exception as error:  # any of the judge's
-    why = f"{type(error).__name__}: {error}"
-  else:
-    why = None
-  if why is not None:
-    return {"correct": False, "vote": "", "failed": why[:MAX_VOTE]}
+    return {"correct": False, "vote": "", "failed": _why(error)}
   if len(vote) > MAX_VOTE:
     vote = hashlib.sha256(vote.encode("utf-8", "surrogatepass")).hexdigest()
   return {"correct": correct if isinstance(correct, float)
           else bool(correct), "vote": vote}
 
 
-def _watch() -> None:
-  """Starts a process that kills this process' group when this process ends."""
-  if sys.platform != "linux" or os.getpgrp() != os.getpid():
-    return
-  judge, ended = os.getpid(), {signal.SIGUSR1}
-  signal.pthread_sigmask(signal.SIG_BLOCK, ended)
-  if os.fork() == 0:
-    os.closerange(0, 256)  # its pipes are seen to end when the judge does
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
-    if os.getppid() == judge:
-      signal.sigwait(ended)
-    os.killpg(0, signal.SIGKILL)
-  signal.pthread_sigmask(signal.SIG_UNBLOCK, ended)
-
-
 def main(name: str, seconds: float, source: dict) -> None:
   """Judges until its input ends."""
-  _watch()
   # What libraries print or read must not touch the two pipes.
   jobs, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
   null = os.open(os.devnull, os.O_RDWR)
@@ -88,11 +69,8 @@ def main(name: str, seconds: float, source: dict) -> None:
   task = base.TASKS[name]
   try:
     task.warm_up(source)
-  except InputError as error:
-    send({"refused": str(error)[:MAX_VOTE]})
-    return
   except Exception as error:  # any of its imports'
-    send({"refused": f"{type(error).__name__}: {error}"[:MAX_VOTE]})
+    send({"refused": _why(error)})
     return
   send({"ready": os.getpid()})
   for line in jobs:
@@ -100,6 +78,8 @@ def main(name: str, seconds: float, source: dict) -> None:
     reply = _reply(task.judge, source, json.loads(line))
     signal.setitimer(signal.ITIMER_REAL, 0.0)
     send(reply)
+  if os.getpgrp() == os.getpid():
+    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

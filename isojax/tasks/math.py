@@ -2,20 +2,15 @@ r"""Judges mathematical answers with math-verify and sympy.
 
 The whole answer is read as one LaTeX expression, because math-verify's own
 search for an expression in a text would accept an answer that lists many. What
-cannot be read counts as text. sympy may take forever or all memory on some
-answers, so this task is judged in processes that are killed then.
+cannot be read counts as text. sympy may take forever or all memory, so this
+task is judged in processes that are killed then.
 """
 
-import fractions
-import functools
+import itertools
 import re
 
 from isojax.errors import InputError
 from isojax.tasks.problem import Problem
-
-PLACES = 6  # decimal places in which a decimal has to agree,
-DIGITS = 3  # but at least so many of its leading digits
-ABOUT = 0.01  # relative distance of the two sides of \approx
 
 _INTEGER = re.compile(r"-?[0-9]+")
 _NAMED = re.compile(  # a value with the name of what it is the value of
@@ -132,13 +127,10 @@ def _singular(word: str) -> str:
   return re.sub(r"(?<=ch|sh|ss)es$|(?<!s)s$", "", word.lower()) or word.lower()
 
 
-def measured(text: str, words: frozenset[str] = frozenset()
-             ) -> tuple[str, str]:
+def measured(text: str, words: frozenset[str]) -> tuple[str, str]:
   """A value without its unit, and the unit; "" for none.
 
-  Args:
-    text: an answer, without \\mathrm and the like.
-    words: further units in the singular, see `known_words`.
+  `words` are further units in the singular, see `known_words`.
   """
   match = _MEASURED.fullmatch(text)
   if not match:
@@ -154,8 +146,6 @@ def measured(text: str, words: frozenset[str] = frozenset()
 def normalised(answer: str, words: frozenset[str] = frozenset()
                ) -> tuple[str, str]:
   """An answer without space, dollars, wrappers and other forms, and its unit.
-
-  Value, unit and `words` are those of `measured`.
   """
   text = answer.translate(_UNICODE).replace(r"\$", "").replace("$", "").strip()
   for pattern in _WRAPPED:
@@ -174,11 +164,9 @@ def normalised(answer: str, words: frozenset[str] = frozenset()
     text = pattern.sub(new, text)
   if cycle := _REPEATING.match(text):
     sign, whole, fixed, again = cycle.groups()
-    nines = 10 ** len(again) - 1
-    value = fractions.Fraction(
-        int(whole + fixed + again or "0") - int(whole + fixed or "0"),
-        nines * 10 ** len(fixed))
-    text = rf"{sign}\frac{{{value.numerator}}}{{{value.denominator}}}"
+    numerator = int(whole + fixed + again) - int(whole + fixed or "0")
+    denominator = "9" * len(again) + "0" * len(fixed)
+    text = rf"{sign}\frac{{{numerator}}}{{{denominator}}}"
   return text.strip(), unit
 
 
@@ -213,184 +201,8 @@ def readable(text: str) -> bool:
   if (not text or len(text) > MAX_CHARACTERS or not text.isprintable()
       or _REFUSED.search(text)):
     return False
-  depth = deepest = 0
-  for c in text:
-    depth += (c in "([{") - (c in ")]}")
-    deepest = max(deepest, depth)
-  return deepest <= MAX_DEPTH and text.count("|") <= MAX_DEPTH
-
-
-@functools.lru_cache(maxsize=256)  # a gold answer comes n times in a row
-def _parsed(text: str):
-  """The sympy value of a normalised text, or None."""
-  # Here and not above: the process that trains does without sympy.
-  import latex2sympy2_extended as lt
-  from math_verify import grader
-  if not readable(text):
-    return None
-  if r"\approx" in text:
-    return _approximated(*text.split(r"\approx", 1))
-  clean = lt.normalize_latex(text, lt.NormalizationConfig(
-      basic_latex=True, units=False, malformed_operators=True, nits=True,
-      boxed="none"))
-  try:
-    return lt.latex2sympy(
-        clean, is_real=not grader.should_treat_as_complex(clean),
-        convert_degrees=False, normalization_config=None)
-  except MemoryError:
-    raise
-  except Exception:  # any of ANTLR's
-    return None
-
-
-def _approximated(left: str, right: str):
-  """The value of `left`, or of `right` if the left side is a name."""
-  exact, about = _parsed(left.strip()), _parsed(right.strip())
-  if exact is None or about is None:
-    return None
-  if _is_name(exact):
-    return about
-  try:
-    a, b = complex(exact.evalf()), complex(about.evalf())
-  except (AttributeError, TypeError, ValueError, OverflowError):
-    return None
-  distance = 0 if exact.is_Integer else ABOUT * abs(a)
-  return exact if abs(a - b) <= distance else None
-
-
-def _is_name(value) -> bool:
-  """Whether a value is made of letters alone: x, f(3), AB, a+b, but not x^2."""
-  import sympy
-  from sympy.core.function import AppliedUndef
-  if isinstance(value, (sympy.Symbol, AppliedUndef, sympy.Derivative)) or (
-      value == sympy.E):  # an eccentricity
-    return True
-  if isinstance(value, sympy.Pow):
-    return value.exp == -1 and _is_name(value.base)
-  if isinstance(value, sympy.Add):
-    return all(_is_name(x) or _is_name(-x) for x in value.args)
-  return bool(value.args) and all(map(_is_name, value.args))
-
-
-def _members(value) -> tuple:
-  """The members of a value in their order."""
-  return (value._unsorted_args if hasattr(value, "_unsorted_args")
-          else value.args)
-
-
-def _verify(gold, answer, places: int = PLACES) -> bool:
-  """math-verify's verdict on two sympy values."""
-  import math_verify
-  return math_verify.verify(gold, answer, float_rounding=places,
-                            allow_set_relation_comp=True, timeout_seconds=None)
-
-
-def _unnamed(value):
-  """The value that an equation gives a name; None for other relations.
-
-  x=3 is 3, and x=6/2=3 too, because its values are equal. 7=3 is no number.
-  The members of sets and tuples are treated alike; other values are returned.
-  """
-  from math_verify import grader
-  import sympy
-  if grader.is_relation(value):
-    if not grader.is_equation(value):
-      return None
-    equations = [value] if isinstance(value, sympy.Eq) else _members(value)
-    sides = [equations[0].lhs, *(x.rhs for x in equations)]
-    while len(sides) > 1 and _is_name(sides[0]):
-      sides = sides[1:]
-    return sides[-1] if all(
-        _verify(sides[-1], side) for side in sides[:-1]) else None
-  if isinstance(value, (sympy.FiniteSet, sympy.Tuple)) and any(
-      map(grader.is_relation, value.args)):
-    members = list(map(_unnamed, _members(value)))
-    return None if None in members else value.func(*members)
-  return value
-
-
-def _values_by_name(value) -> dict:
-  """{x: 1, y: 2} of x=1, y=2 and of (x,y)=(1,2), in order; {} of others."""
-  import sympy
-  if isinstance(value, sympy.Eq):
-    pair = [_ordered(side) for side in (value.lhs, value.rhs)]
-    pairs = list(zip(*pair, strict=False)) if all(pair) and len(
-        pair[0]) == len(pair[1]) else []
-  elif isinstance(value, (sympy.FiniteSet, sympy.Tuple)) and all(
-      isinstance(x, sympy.Eq) for x in value.args):
-    pairs = [(x.lhs, x.rhs) for x in _members(value)]
-  else:
-    pairs = []
-  names = dict(pairs)
-  return names if len(names) == len(pairs) > 1 and all(
-      map(_is_name, names)) else {}
-
-
-def _ordered(value) -> tuple:
-  """The members of a pair, which is read as an interval, or of a tuple."""
-  import sympy
-  if isinstance(value, sympy.Interval):
-    return (value.start, value.end) if value.is_open else ()
-  return value.args if isinstance(value, sympy.Tuple) else ()
-
-
-def _same_names(names: dict, answer) -> bool:
-  """Whether an answer gives each name its value, or all values in order."""
-  theirs = _values_by_name(answer)
-  values = ([theirs[name] for name in names] if names.keys() == theirs.keys()
-            else _ordered(answer))
-  return len(values) == len(names) and all(
-      _verify(gold, x, _places(gold))
-      for gold, x in zip(names.values(), values, strict=True))
-
-
-def _same_relation(gold, answer) -> bool:
-  """Whether two equations or comparisons say the same."""
-  from math_verify import grader
-  import sympy
-  if not answer.free_symbols or (
-      grader.is_equation(answer) and not isinstance(answer, sympy.Eq)
-      and _unnamed(answer) is None) or not _verify(gold, answer):
-    return False
-  if not (isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq)) or (
-      grader.is_assignment_relation(gold)):
-    return True
-  # Equations without a real solution have the same solutions, none.
-  difference = answer.lhs - answer.rhs
-  return bool(sympy.solve(gold, list(gold.free_symbols))) or any(
-      _verify(gold.lhs - gold.rhs, x) for x in (difference, -difference))
-
-
-def _places(gold) -> int:
-  """The decimal places that show DIGITS digits of the smallest part."""
-  import sympy
-  if isinstance(gold, sympy.Eq):
-    gold = gold.rhs
-  parts = [gold] if isinstance(gold, sympy.Expr) else (
-      gold.flat() if hasattr(gold, "flat") else gold.args)
-  numbers = [abs(x.evalf()) for x in parts
-             if isinstance(x, sympy.Expr) and x.is_number]
-  sizes = [x for x in numbers if x.is_Float and x > 0]
-  if not sizes:
-    return PLACES
-  return max(PLACES, DIGITS - int(sympy.floor(sympy.log(min(sizes), 10))))
-
-
-def _done(value):
-  """A sympy value evaluated, or as it is where sympy fails."""
-  try:
-    return value.doit()
-  except MemoryError:
-    raise
-  except Exception:  # any of sympy's
-    return value
-
-
-def _is_infinite(value) -> bool:
-  """Whether a number is infinite or undefined, or is computed from such."""
-  import sympy
-  return isinstance(value, sympy.Expr) and value.has(
-      sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
+  depth = itertools.accumulate((c in "([{") - (c in ")]}") for c in text)
+  return max(depth) <= MAX_DEPTH and text.count("|") <= MAX_DEPTH
 
 
 def _is_prose(answer: str, gold: str) -> bool:
@@ -402,21 +214,12 @@ def _is_prose(answer: str, gold: str) -> bool:
              for run in _LETTERS.findall(_WORD.sub("", value)))
 
 
-def _same_clock(gold: str, answer: str) -> bool:
-  """Whether two texts are the same time of day."""
-  clocks = [_CLOCK.fullmatch(text) for text in (gold, answer)]
-  return all(clocks) and len({(int(c[1]), c[2]) for c in clocks}) == 1
-
-
 def same(gold: str, answer: str, *, question: str) -> bool:
   """Whether an answer says the same as the gold one; may take forever.
 
-  Args:
-    gold: the right answer.
-    answer: any text.
-    question: its words are units of the answer. If it is about percent, 50%
-      answers 50; 50% answers 1/2 in any case. If it is about a ratio, 10:30 is
-      one; else it is a time of day.
+  The words of the question are units of the answer. If it is about percent, 50%
+  answers 50; 50% answers 1/2 in any case. If it is about a ratio, 10:30 is one;
+  else it is a time of day.
   """
   if len(answer) > MAX_CHARACTERS:
     return False
@@ -436,56 +239,18 @@ def same(gold: str, answer: str, *, question: str) -> bool:
     return answer == number[0] or based(answer) == number
   if _is_prose(answer, gold):
     return False
-  if not _RATIO.search(question) and (
-      _CLOCK.fullmatch(gold) or _CLOCK.fullmatch(answer)):
-    return _same_clock(gold, answer)
+  clocks = [_CLOCK.fullmatch(text) for text in (gold, answer)]
+  if any(clocks) and not _RATIO.search(question):
+    return all(clocks) and len({(int(c[1]), c[2]) for c in clocks}) == 1
   if (answer.endswith(r"\%") and r"\%" not in gold
       and not _PERCENT.search(question)):
     answer = rf"\frac{{{answer[:-2]}}}{{100}}"
-  values = _parsed(gold), _parsed(answer)
-  if values[0] is None or values[1] is None:
-    return False
-  return _same_values(*values, infinite(gold), infinite(answer))
-
-
-def _same_values(gold, answer, gold_sign: str | None,
-                 answer_sign: str | None) -> bool:
-  """Whether two sympy values say the same.
-
-  Args:
-    gold, answer: the values.
-    gold_sign, answer_sign: of `infinite`, of their texts.
-  """
-  from math_verify import grader
-  import sympy
-  if names := _values_by_name(gold):
-    return _same_names(names, answer)
-  if grader.is_relation(gold):
-    if grader.is_relation(answer):
-      return _same_relation(gold, answer)
-  elif (isinstance(gold, sympy.Set) and grader.is_relation(answer)
-        and not grader.is_equation(answer)):
-    if not answer.free_symbols or gold.is_empty:
-      return False
-  else:
-    answer = _unnamed(answer)
-    if answer is None:
-      return False
-  pair = (sympy.Interval, sympy.Tuple)
-  if isinstance(gold, pair) and isinstance(answer, sympy.FiniteSet) or (
-      isinstance(answer, pair) and isinstance(gold, sympy.FiniteSet)
-      and len(gold) > 1):
-    return False  # a set has no order, so it is no pair
-  sympy.core.random.seed(0)  # it compares at random points
-  if _is_infinite(gold) or _is_infinite(answer):
-    # sympy would find that infinity and its root are equal.
-    return gold_sign is not None and gold_sign == answer_sign
-  decimal = gold.has(sympy.Float) or answer.has(sympy.Float)
-  return _verify(gold, answer, _places(gold) if decimal else PLACES)
+  from isojax.tasks import math_values
+  return math_values.same(gold, answer)
 
 
 def vote(answer: str, words: frozenset[str] = frozenset()) -> str:
-  """What maj@k counts; "" is no vote. `words` as in `measured`.
+  """What maj@k counts; "" is no vote.
 
   Equal votes are judged equal, but for the name in x=3, which only a gold
   answer with a name of its own asks for.
@@ -503,20 +268,8 @@ def vote(answer: str, words: frozenset[str] = frozenset()) -> str:
   # 50% is 50 and also 1/2; words are no factors.
   if "%" in text or _UNEVALUATED.search(text) or _is_prose(text, ""):
     return text
-  value = _parsed(text)
-  if value is None or _is_infinite(value) and infinite(text) is None:
-    return text
-  import sympy
-  try:
-    if isinstance(value, sympy.Expr):  # 7=5 is no vote for False
-      value = _done(value)
-    if isinstance(value, sympy.Float):
-      value = sympy.Rational(str(value))
-    return str(value)
-  except MemoryError:
-    raise
-  except Exception:  # any of sympy's
-    return text
+  from isojax.tasks import math_values
+  return math_values.canonical(text)
 
 
 def check(problem: Problem) -> None:
@@ -524,16 +277,14 @@ def check(problem: Problem) -> None:
   if len(problem.answer) > MAX_CHARACTERS:
     raise InputError(
         f"answer={problem.answer!r:.40} has {len(problem.answer)} characters, "
-        f"expected at most {MAX_CHARACTERS}; if it is a whole "
-        "solution, keep its final answer")
+        f"expected at most {MAX_CHARACTERS}; keep the final answer alone")
   if not normalised(problem.answer)[0]:
     raise InputError(f"answer={problem.answer!r}: expected an answer to "
                      "compare with")
 
 
-def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
+def judge(problem: Problem, answer: str, _: dict) -> tuple[bool, str]:
   """Whether the answer equals the problem's own, and its vote."""
-  del source
   answer = answer.strip()
   words = known_words(problem.question, problem.answer)
   return (same(problem.answer, answer, question=problem.question),

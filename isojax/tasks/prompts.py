@@ -1,6 +1,5 @@
 """Problems to token ids, and which problems a step gets."""
 
-from collections.abc import Callable
 import dataclasses
 import hashlib
 
@@ -8,7 +7,6 @@ import jinja2
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.tasks import base
 from isojax.tasks.problem import Problem
 from isojax.types import Prompts
 
@@ -68,28 +66,14 @@ def digest(tokenizer, cfg: PromptConfig) -> str:
 
 
 def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
-           S: int, V: int,
-           question: Callable[[Problem], str] = base.question_of,
-           ) -> tuple[list[Problem], Prompts]:
-  """The problems whose prompts have at most S tokens, and the prompts.
-
-  Args:
-    tokenizer: transformers' fast tokenizer.
-    problems: of one split.
-    cfg: the text around a question.
-    S: longest prompt, tokens.
-    V: tokens of the model.
-    question: the task's text for {question}.
-
-  Returns:
-    problems, and their prompts [len(problems), S], host arrays.
+           S: int, V: int) -> tuple[list[Problem], Prompts]:
+  """The problems whose prompts have at most S tokens, and the prompts [P, S].
 
   Raises:
     InputError: all prompts are too long, one is empty, a question holds a
-      special token, or a prompt holds a token that a model of V tokens has
-      not.
+      special token, or a prompt a token that a model of V tokens has not.
   """
-  questions = list(map(question, problems))
+  questions = [problem.question for problem in problems]
   special = list(filter(None, tokenizer.all_special_tokens))
   for problem, text in zip(problems, questions, strict=True):
     if held := [token for token in special if token in text]:
@@ -135,14 +119,9 @@ def indices_at(*, seed: int, step: int, Bp: int, D: int) -> np.ndarray:
 def order_at(*, seed: int, step: int, Bp: int, solved_D) -> np.ndarray:
   """All D problems in the order in which a step samples them.
 
-  A pure function. The first Bp are those of `indices_at`, but solved ones are
-  replaced by unsolved ones. The others follow: first the unsolved ones, in
-  random order, then the solved ones.
-
-  Args:
-    seed, step: of the run.
-    Bp: problems of a round.
-    solved_D: bool, problems that should not be sampled.
+  A pure function. The first Bp, those of a round, are `indices_at`, but solved
+  ones are replaced by unsolved ones. The others follow: first the unsolved
+  ones, in random order, then the solved ones.
   """
   solved_D = np.asarray(solved_D)
   first = indices_at(seed=seed, step=step, Bp=Bp, D=len(solved_D))

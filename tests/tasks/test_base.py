@@ -4,12 +4,10 @@ import subprocess
 import sys
 import typing
 
-import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from isojax.models import tokenizer as tokenizer_lib
-from isojax.tasks import base, grader, prompts
+from isojax.tasks import base, grader
 from isojax.tasks.problem import Pool, Problem
 from launch import split as split_lib
 
@@ -41,18 +39,10 @@ def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
   return answer == problem.answer + source["end"], answer
 
 
-def check(problem: Problem) -> None:
-  if not problem.question.islower():
-    raise InputError(f"question={problem.question!r}: expected small letters")
-
-
-REVERSE = base.Task(sources={"words": load}, judge=judge, check=check,
-                    question=lambda p: " ".join(p.question))
-
-
 @pytest.fixture
 def reverse(monkeypatch):
-  monkeypatch.setitem(base.TASKS, "reverse", REVERSE)
+  monkeypatch.setitem(base.TASKS, "reverse", base.Task(
+      sources={"words": load}, judge=judge))
 
 
 def config(answer="whole"):
@@ -68,16 +58,6 @@ def test_an_added_task_judges(reverse):
   assert graded.correct_B.tolist() == [1, 0, 0, 1]
   assert graded.formatted_B.tolist() == [1, 0, 1, 1]
   assert graded.vote_B == ["baba!", "", "baba!", "bababa!"]
-
-
-def test_an_added_task_writes_its_question(reverse):
-  tokenizer = tokenizer_lib.load("isojax/assets/countdown-tiny")
-  cfg = prompts.PromptConfig("{question}:", chat=False, system="")
-  encode = lambda **how: prompts.encode(
-      tokenizer, [Problem(0, "123", "")], cfg, S=9, V=20, **how)[1]
-  spaced = encode(question=REVERSE.question)
-  assert tokenizer.decode(spaced.tokens_PxS[0, :6]) == "1 2 3:"
-  assert not np.array_equal(spaced.tokens_PxS, encode().tokens_PxS)
 
 
 def section(**source):

@@ -1,0 +1,213 @@
+"""The values of normalised mathematical texts, by sympy and math-verify.
+
+Apart from `math`, because the process that trains does without sympy.
+"""
+
+import functools
+
+import latex2sympy2_extended as lt
+import math_verify
+from math_verify import grader
+import sympy
+
+from isojax.tasks import math
+
+PLACES = 6  # decimal places in which a decimal has to agree,
+DIGITS = 3  # but at least so many of its leading digits
+ABOUT = 0.01  # relative distance of the two sides of \approx
+_NAMES = (sympy.Symbol, sympy.core.function.AppliedUndef, sympy.Derivative)
+
+
+@functools.lru_cache(maxsize=256)  # a gold answer comes n times in a row
+def _parsed(text: str):
+  """The sympy value of a normalised text, or None."""
+  if not math.readable(text):
+    return None
+  if r"\approx" in text:
+    return _approximated(*text.split(r"\approx", 1))
+  clean = lt.normalize_latex(text, lt.NormalizationConfig(
+      basic_latex=True, units=False, malformed_operators=True, nits=True,
+      boxed="none"))
+  try:
+    return lt.latex2sympy(
+        clean, is_real=not grader.should_treat_as_complex(clean),
+        convert_degrees=False, normalization_config=None)
+  except MemoryError:
+    raise
+  except Exception:  # any of ANTLR's
+    return None
+
+
+def _approximated(left: str, right: str):
+  """The value of `left`, or of `right` if the left side is a name."""
+  exact, about = _parsed(left.strip()), _parsed(right.strip())
+  if exact is None or about is None:
+    return None
+  if _is_name(exact):
+    return about
+  try:
+    a, b = complex(exact.evalf()), complex(about.evalf())
+  except (AttributeError, TypeError, ValueError, OverflowError):
+    return None
+  distance = 0 if exact.is_Integer else ABOUT * abs(a)
+  return exact if abs(a - b) <= distance else None
+
+
+def _is_name(value) -> bool:
+  """Whether a value is made of letters alone: x, f(3), AB, a+b, but not x^2."""
+  if isinstance(value, _NAMES) or value == sympy.E:  # an eccentricity
+    return True
+  if isinstance(value, sympy.Pow):
+    return value.exp == -1 and _is_name(value.base)
+  if isinstance(value, sympy.Add):
+    return all(_is_name(x) or _is_name(-x) for x in value.args)
+  return bool(value.args) and all(map(_is_name, value.args))
+
+
+def _members(value) -> tuple:
+  """The members of a value in the order of its text."""
+  return (value._unsorted_args if hasattr(value, "_unsorted_args")
+          else value.args)
+
+
+def _verify(gold, answer, places: int = PLACES) -> bool:
+  return math_verify.verify(gold, answer, float_rounding=places,
+                            allow_set_relation_comp=True, timeout_seconds=None)
+
+
+def _unnamed(value):
+  """The value that an equation gives a name; None for other relations.
+
+  x=3 is 3, and x=6/2=3 too, because its values are equal. 7=3 is no number.
+  The members of sets and tuples are treated alike; other values are returned.
+  """
+  if grader.is_relation(value):
+    if not grader.is_equation(value):
+      return None
+    equations = [value] if isinstance(value, sympy.Eq) else _members(value)
+    sides = [equations[0].lhs, *(x.rhs for x in equations)]
+    while len(sides) > 1 and _is_name(sides[0]):
+      sides = sides[1:]
+    return sides[-1] if all(
+        _verify(sides[-1], side) for side in sides[:-1]) else None
+  if isinstance(value, (sympy.FiniteSet, sympy.Tuple)) and any(
+      map(grader.is_relation, value.args)):
+    members = list(map(_unnamed, _members(value)))
+    return None if None in members else value.func(*members)
+  return value
+
+
+def _ordered(value) -> tuple:
+  """The members of a pair, which is read as an interval, or of a tuple."""
+  if isinstance(value, sympy.Interval):
+    return (value.start, value.end) if value.is_open else ()
+  return value.args if isinstance(value, sympy.Tuple) else ()
+
+
+def _values_by_name(value) -> dict:
+  """{x: 1, y: 2} of x=1, y=2 and of (x,y)=(1,2), in order; {} of others."""
+  pairs = []
+  if isinstance(value, sympy.Eq):
+    names, values = _ordered(value.lhs), _ordered(value.rhs)
+    if len(names) == len(values):
+      pairs = list(zip(names, values, strict=True))
+  elif isinstance(value, (sympy.FiniteSet, sympy.Tuple)) and all(
+      isinstance(x, sympy.Eq) for x in value.args):
+    pairs = [(x.lhs, x.rhs) for x in _members(value)]
+  named = dict(pairs)
+  return named if len(named) == len(pairs) > 1 and all(
+      map(_is_name, named)) else {}
+
+
+def _same_names(gold: dict, answer) -> bool:
+  """Whether an answer gives each name its value, or all values in order."""
+  named = _values_by_name(answer)
+  values = ([named[name] for name in gold] if gold.keys() == named.keys()
+            else _ordered(answer))
+  return len(values) == len(gold) and all(
+      _verify(x, y, _places(x))
+      for x, y in zip(gold.values(), values, strict=True))
+
+
+def _same_relation(gold, answer) -> bool:
+  """Whether two equations or comparisons say the same."""
+  if not answer.free_symbols or (
+      grader.is_equation(answer) and not isinstance(answer, sympy.Eq)
+      and _unnamed(answer) is None) or not _verify(gold, answer):
+    return False
+  if not (isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq)) or (
+      grader.is_assignment_relation(gold)):
+    return True
+  # Equations without a real solution have the same solutions, none.
+  difference = answer.lhs - answer.rhs
+  return bool(sympy.solve(gold, list(gold.free_symbols))) or any(
+      _verify(gold.lhs - gold.rhs, x) for x in (difference, -difference))
+
+
+def _places(gold) -> int:
+  """The decimal places that show DIGITS digits of the smallest part."""
+  if isinstance(gold, sympy.Eq):
+    gold = gold.rhs
+  parts = [gold] if isinstance(gold, sympy.Expr) else (
+      gold.flat() if hasattr(gold, "flat") else gold.args)
+  numbers = [abs(x.evalf()) for x in parts
+             if isinstance(x, sympy.Expr) and x.is_number]
+  sizes = [x for x in numbers if x.is_Float and x > 0]
+  if not sizes:
+    return PLACES
+  return max(PLACES, DIGITS - int(sympy.floor(sympy.log(min(sizes), 10))))
+
+
+def _is_infinite(value) -> bool:
+  """Whether a number is infinite or undefined, or is computed from such."""
+  return isinstance(value, sympy.Expr) and value.has(
+      sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
+
+
+def same(gold_text: str, answer_text: str) -> bool:
+  """Whether two texts have the same value."""
+  gold, answer = _parsed(gold_text), _parsed(answer_text)
+  if gold is None or answer is None:
+    return False
+  if names := _values_by_name(gold):
+    return _same_names(names, answer)
+  if grader.is_relation(gold):
+    if grader.is_relation(answer):
+      return _same_relation(gold, answer)
+  elif (isinstance(gold, sympy.Set) and grader.is_relation(answer)
+        and not grader.is_equation(answer)):
+    if not answer.free_symbols or gold.is_empty:
+      return False
+  else:
+    answer = _unnamed(answer)
+    if answer is None:
+      return False
+  pair = (sympy.Interval, sympy.Tuple)
+  if isinstance(gold, pair) and isinstance(answer, sympy.FiniteSet) or (
+      isinstance(answer, pair) and isinstance(gold, sympy.FiniteSet)
+      and len(gold) > 1):
+    return False  # a set has no order, so it is no pair
+  sympy.core.random.seed(0)  # it compares at random points
+  if _is_infinite(gold) or _is_infinite(answer):
+    # sympy would find that infinity and its root are equal.
+    sign = math.infinite(gold_text)
+    return sign is not None and sign == math.infinite(answer_text)
+  decimal = gold.has(sympy.Float) or answer.has(sympy.Float)
+  return _verify(gold, answer, _places(gold) if decimal else PLACES)
+
+
+def canonical(text: str) -> str:
+  """sympy's text of the value of a text, or the text where sympy fails."""
+  value = _parsed(text)
+  if value is None or _is_infinite(value) and math.infinite(text) is None:
+    return text
+  try:
+    if isinstance(value, sympy.Expr):  # 7=5 is no vote for False
+      value = value.doit()
+    if isinstance(value, sympy.Float):
+      value = sympy.Rational(str(value))
+    return str(value)
+  except MemoryError:
+    raise
+  except Exception:  # any of sympy's
+    return text
