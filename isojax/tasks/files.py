@@ -5,8 +5,8 @@ files; that library is not needed. Only launch.split reads problem sets.
 Training reads the stratum files that it writes.
 """
 
-from collections.abc import Iterator
-import difflib
+from collections.abc import Callable, Iterator
+import functools
 import glob
 import json
 import math
@@ -39,9 +39,8 @@ def load_files(path: str, validation: str | None, share: float, question: str,
     drop_unanswered: whether rows without an answer are dropped, with a count;
       otherwise they are an error.
   """
-  pairs = lambda pattern: _pairs(_file_rows(pattern, (question, answer)),
-                                 question, answer, extract, drop_unanswered)
-  return _pool(pairs, path, validation, share)
+  return _pool(_file_rows, path, validation, share,
+               (question, answer, extract, drop_unanswered))
 
 
 def load_tfds(dataset: str, data_dir: str | None, split: str,
@@ -56,20 +55,21 @@ def load_tfds(dataset: str, data_dir: str | None, split: str,
     split: such as "train" or "train[:50%]".
     validation: another split, or None; it and the rest as in `load_files`.
   """
-  pairs = lambda part: _pairs(_tfds_rows(dataset, data_dir, part),
-                              question, answer, extract, drop_unanswered)
-  return _pool(pairs, split, validation, share)
+  return _pool(functools.partial(_tfds_rows, dataset, data_dir), split,
+               validation, share, (question, answer, extract, drop_unanswered))
 
 
 SOURCES = {"files": load_files, "tfds": load_tfds}  # of any task
 
 
-def _pool(pairs, train: str, validation: str | None, share: float) -> Pool:
+def _pool(rows: Callable[[str], Rows], train: str, validation: str | None,
+          share: float, columns: tuple) -> Pool:
   if validation is None and not 0 < share < 1:
     raise InputError(f"source.share={share}: expected a share between 0 and 1 "
                      "of the problems to hold out for validation")
-  kept, notes = pairs(train)
-  held, more = (None, []) if validation is None else pairs(validation)
+  kept, notes = _pairs(rows(train), *columns)
+  held, more = (None, []) if validation is None else _pairs(
+      rows(validation), *columns)
   pool = problem_lib.divided(kept, held, share)
   return Pool(pool.train, pool.validation, (*notes, *more, *pool.notes))
 
@@ -85,26 +85,23 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
     total += 1
     asked = _text(_value(row, question, where), question, where)
     value = _value(row, answer, where)
-    found = {answer_extraction.extract(_text(x, answer, where), extract)
-             for x in (value if isinstance(value, list) else [value])}
-    found = {text.strip() for text in found if text}
-    if len(found) > 1:
+    answers = {answer_extraction.extract(_text(x, answer, where), extract)
+               for x in (value if isinstance(value, list) else [value])}
+    answers = {text.strip() for text in answers if text}
+    if len(answers) > 1:
       several.append(where)
-    elif asked and found:
-      pairs.append((asked, *found))
+    elif asked and answers:
+      pairs.append((asked, *answers))
     else:
       empty.append(where)
-  if empty and (not drop_unanswered or not pairs):
-    raise InputError(
-        f"{empty[0]}: no question or no answer ({question!r}, and "
-        f"{answer!r} with extract={extract!r}), as in {len(empty)} of "
-        f"{total} rows; name other columns, or set source.drop_unanswered")
-  if several and (not drop_unanswered or not pairs):
-    raise InputError(
-        f"{several[0]}: {answer!r} is a list of several answers, as in "
-        f"{len(several)} of {total} rows, expected one; take the first with "
-        f"source.answer={answer}.0, or drop the rows with "
-        "source.drop_unanswered")
+  for rows, what, remedy in (
+      (empty, f"no question or no answer ({question!r}, and {answer!r} with "
+       f"extract={extract!r})", "name other columns"),
+      (several, f"{answer!r} is a list of several answers",
+       f"take the first with source.answer={answer}.0")):
+    if rows and (not drop_unanswered or not pairs):
+      raise InputError(f"{rows[0]}: {what}, as in {len(rows)} of {total} rows; "
+                       f"{remedy}, or set source.drop_unanswered")
   if not pairs:
     raise InputError("the source has no rows; expected a question and an "
                      "answer in each")
@@ -120,11 +117,9 @@ def _value(row: dict, path: str, where: str):
     try:
       value = value[int(part) if isinstance(value, list) else part]
     except (LookupError, TypeError, ValueError) as error:
-      near = difflib.get_close_matches(path, row, n=1, cutoff=0) or ["none"]
       raise InputError(
-          f"{where}: no column {path!r}; the nearest is {near[0]!r}; inside a "
-          "column, write it as in 'prompt.0.content'; there are: "
-          f"{', '.join(row)}") from error
+          f"{where}: no column {path!r}; inside a column, write it as in "
+          f"'prompt.0.content'; there are: {', '.join(row)}") from error
   return value
 
 
@@ -141,7 +136,7 @@ def _text(value, path: str, where: str) -> str:
   return str(value).strip()
 
 
-def _file_rows(pattern: str, columns: tuple[str, ...]) -> Rows:
+def _file_rows(pattern: str) -> Rows:
   """Yields the rows of all files that match a pattern, sorted by file name."""
   files = sorted(glob.glob(pattern, recursive=True))
   if not files:
@@ -154,7 +149,7 @@ def _file_rows(pattern: str, columns: tuple[str, ...]) -> Rows:
                        f"that ends in one of {', '.join(_READERS)}")
     last = ""
     try:
-      for last, row in _READERS[kind](file, columns):
+      for last, row in _READERS[kind](file):
         if not isinstance(row, dict):
           raise InputError(f"{file}{last}: expected an object of columns, not "
                            f"a {type(row).__name__}")
@@ -167,7 +162,7 @@ def _file_rows(pattern: str, columns: tuple[str, ...]) -> Rows:
           f"({' '.join(str(error).split())[:200]})") from error
 
 
-def _jsonl_rows(file: str, _):
+def _jsonl_rows(file: str):
   # splitlines would also split at characters that JSON strings may contain.
   text = pathlib.Path(file).read_text(encoding="utf-8-sig")
   for number, line in enumerate(text.split("\n"), 1):
@@ -175,7 +170,7 @@ def _jsonl_rows(file: str, _):
       yield f":{number}", json.loads(line)
 
 
-def _json_rows(file: str, _):
+def _json_rows(file: str):
   """Yields the rows of a list, or a single row: MATH has a file per problem."""
   value = json.loads(pathlib.Path(file).read_text(encoding="utf-8-sig"))
   if not isinstance(value, list):
@@ -185,54 +180,39 @@ def _json_rows(file: str, _):
     yield f"[{number}]", row
 
 
-def _parquet_rows(file: str, columns: tuple[str, ...]):
+def _parquet_rows(file: str):
   from pyarrow import parquet  # slow
   with parquet.ParquetFile(file) as table:
-    yield from _numbered(table.iter_batches(
-        columns=_tops(columns, table.schema_arrow.names)))
+    yield from _numbered(table.iter_batches())
 
 
-def _arrow_rows(file: str, columns: tuple[str, ...]):
+def _arrow_rows(file: str):
   """Yields rows of the stream format, which datasets writes, or of files."""
   import pyarrow
   with pyarrow.memory_map(file) as source:
     try:
       batches = pyarrow.ipc.open_stream(source)
-      names = batches.schema.names
     except pyarrow.ArrowInvalid:
       reader = pyarrow.ipc.open_file(source)
-      names = reader.schema.names
       batches = map(reader.get_batch, range(reader.num_record_batches))
-    yield from _numbered(
-        batch.select(_tops(columns, names)) for batch in batches)
+    yield from _numbered(batches)
 
 
-def _folder_rows(folder: str, columns: tuple[str, ...]):
+def _folder_rows(folder: str):
   """Yields the rows of a folder that `save_to_disk` wrote."""
   path = pathlib.Path(folder)
-  if (path / "dataset_dict.json").is_file():
-    splits = json.loads((path / "dataset_dict.json").read_text("utf-8"))
-    raise InputError(
-        f"{folder}: holds a folder for each split; give one of "
-        f"{', '.join(f'{folder}/{name}' for name in splits['splits'])}")
   if not (path / "state.json").is_file():
     raise InputError(
-        f"{folder}: a folder without state.json, expected one that Hugging "
-        "Face's save_to_disk wrote; name its files instead, such as "
-        f"{folder}/**/*.parquet")
+        f"{folder}: a folder without state.json, expected that of a split "
+        "which Hugging Face's save_to_disk wrote; name its files instead, such "
+        f"as {folder}/**/*.parquet")
   state = json.loads((path / "state.json").read_text("utf-8"))
   if any(value for key, value in state.items() if key.startswith("_indices")):
     raise InputError(f"{folder}: saved with indices of rows, which are not "
                      "read here; apply flatten_indices() before save_to_disk")
   for part in state["_data_files"]:
-    for number, row in _arrow_rows(str(path / part["filename"]), columns):
+    for number, row in _arrow_rows(str(path / part["filename"])):
       yield f"/{part['filename']}{number}", row
-
-
-def _tops(columns: tuple[str, ...], names: list[str]) -> list[str]:
-  """The top-level columns that hold dotted ones; all if one is missing."""
-  tops = {path if path in names else path.split(".")[0] for path in columns}
-  return sorted(tops) if tops <= set(names) else names
 
 
 def _numbered(batches):
@@ -251,7 +231,7 @@ _READERS = {".jsonl": _jsonl_rows, ".json": _json_rows,
 def _plain(value):
   """A row of tfds with Python's own values instead of numpy's."""
   if isinstance(value, dict):
-    return {key: _plain(each) for key, each in value.items()}
+    return {key: _plain(x) for key, x in value.items()}
   return value.tolist() if hasattr(value, "tolist") else value
 
 

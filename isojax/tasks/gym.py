@@ -7,7 +7,6 @@ hash of its question decides whether a problem is for training or for
 validation, so the two never share one, even if a generator knows few problems.
 """
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -57,47 +56,28 @@ _PARTS = [re.compile(pattern, re.IGNORECASE) for pattern in (
 
 
 def generators() -> list[str]:
-  """The allowed names; InputError if reasoning-gym cannot be imported."""
-  try:
-    from reasoning_gym import factory  # 1.6 s, with matplotlib and sympy
-  except ImportError as error:
-    raise InputError(f"reasoning-gym cannot be imported ({error}): pip install "
-                     "-e '.[gym]'") from error
+  """The names that are not refused."""
+  from reasoning_gym import factory  # 1.6 s, with matplotlib and sympy
   return sorted(factory.DATASETS.keys() - GENERATORS_REFUSED.keys())
 
 
 def warm_up(_: dict) -> None:
-  """Imports the generators."""
   generators()
 
 
-def check(generator: str) -> None:
-  """Raises InputError if a generator is unknown or refused."""
+def check(generator: str, options: dict) -> None:
+  """InputError for a refused or unknown generator, or wrong options of it."""
+  from reasoning_gym import factory
   if generator in GENERATORS_REFUSED:
     raise InputError(f"generator {generator!r} of reasoning-gym is refused: it "
                      f"{GENERATORS_REFUSED[generator]}; choose another one")
-  known = generators()
-  if generator not in known:
+  if generator not in factory.DATASETS:
     raise InputError(f"reasoning-gym has no generator {generator!r}; expected "
-                     f"one of {', '.join(known)}")
-
-
-def check_options(generator: str, options: dict) -> None:
-  """Raises InputError unless the generator takes these options."""
-  from reasoning_gym import factory
-  config = factory.DATASETS[generator][1]
-  known = {field.name for field in dataclasses.fields(config)} - {
-      "seed", "size"}
-  unknown = [name for name in options if name not in known]
-  if unknown:
-    raise InputError(f"source.options: {generator} has no option "
-                     f"{unknown[0]!r}; expected some of "
-                     f"{', '.join(sorted(known))}")
+                     f"one of {', '.join(generators())}")
   try:
-    json.dumps(options)
-    made = config(**options)
-    if hasattr(made, "validate"):
-      made.validate()
+    config = factory.DATASETS[generator][1](**options, seed=0, size=1)
+    if hasattr(config, "validate"):
+      config.validate()
   except Exception as error:  # theirs are AssertionError and others
     raise InputError(
         f"source.options={options}: {generator} refuses them "
@@ -105,21 +85,14 @@ def check_options(generator: str, options: dict) -> None:
         "config in reasoning-gym") from error
 
 
-def options_of(source: dict) -> dict:
-  """The generator's options in a source, {} if it has none."""
-  return source["options"] if "options" in source else {}
-
-
 def check_source(source: dict) -> None:
   """Raises InputError unless the source names a generator that is allowed."""
-  for key, kind in (("generator", str), ("seed", int)):
-    if key not in source or not isinstance(source[key], kind):
-      raise InputError(
-          "grader.name='reasoning_gym' judges only problems of a generator of "
-          f"reasoning-gym, but their source has no {key}; make them with "
-          "configs/split_gym.py, or choose another grader")
-  check(source["generator"])
-  check_options(source["generator"], options_of(source))
+  if missing := {"generator", "options", "seed"} - source.keys():
+    raise InputError(
+        "grader.name='reasoning_gym' judges only problems of a generator of "
+        f"reasoning-gym, but their source has no {', '.join(sorted(missing))}; "
+        "make them with configs/split_gym.py, or choose another grader")
+  check(source["generator"], source["options"])
 
 
 def split_of(question: str) -> str:
@@ -131,9 +104,8 @@ def split_of(question: str) -> str:
 def _is_one_answer(answer: str, own: str) -> bool:
   """Whether an answer has no more parts than the problem's own.
 
-  Parts are words, numbers, minus signs, and names of what is no number. Some
-  scorers pick one number out of many, ignore signs and words, or take nan for
-  equal to every number.
+  Some scorers pick one number out of many, ignore signs and words, or take nan
+  for equal to every number.
   """
   return all(len(part.findall(answer)) <= len(part.findall(own))
              for part in _PARTS)
@@ -156,11 +128,10 @@ def _value(gym, item: dict, answer: str) -> float:
 
 @functools.lru_cache(maxsize=512)  # n answers to a problem come in a row
 def _drawn(generator: str, options: str, seed: int, index: int):
-  """The dataset of one item at an address, and its item.
+  """The dataset of one item at an address, and its item; `options` are JSON.
 
-  `options` are JSON, which can be a key of the cache. Drawings of the other
-  split are skipped, and those whose own answer is blank, too long or not
-  accepted.
+  Skips items of the other split, and those whose own answer is blank, too long
+  or not accepted.
   """
   import reasoning_gym
   split = "validation" if index >= VALIDATION else "train"
@@ -187,42 +158,22 @@ def problem(generator: str, options: dict, seed: int, index: int) -> Problem:
   return Problem(index, item["question"], item["answer"])
 
 
-def dataset(generator: str, options: dict, *, seed: int, split: str,
-            size: int) -> list[Problem]:
-  """The first `size` problems of a split, train or validation."""
-  check(generator)
-  check_options(generator, options)
-  start = {"train": 0, "validation": VALIDATION}[split]
-  return [problem(generator, options, seed, start + i) for i in range(size)]
-
-
-def _first_of_each(problems: list[Problem], known: dict) -> dict:
-  """Problems by normalised question, without those in `known`."""
-  of = {}
-  for p in problems:
-    key = problem_lib.normalised(p.question)
-    if key not in known:
-      of.setdefault(key, p)
-  return of
-
-
 def load(generator: str, options: dict, train: int, validation: int,
          seed: int) -> Pool:
-  """Problems of a generator of reasoning-gym without copies.
+  """`train` and `validation` problems of a generator, less their copies.
 
-  Args:
-    generator: its name.
-    options: of its config in reasoning-gym, such as max_terms; {}: its own.
-    train: problems drawn for training, before copies are dropped.
-    validation: the same for validation.
-    seed: of the problems.
+  `options` are those of the generator's config, such as max_terms.
   """
-  held = _first_of_each(dataset(
-      generator, options, seed=seed, split="validation", size=validation), {})
-  kept = _first_of_each(dataset(
-      generator, options, seed=seed, split="train", size=train), held)
-  dropped = train + validation - len(kept) - len(held)
-  return Pool(list(kept.values()), list(held.values()), (
+  check(generator, options)
+  of = {}  # those of validation first
+  for start, size in ((VALIDATION, validation), (0, train)):
+    for index in range(start, start + size):
+      p = problem(generator, options, seed, index)
+      of.setdefault(problem_lib.normalised(p.question), p)
+  sides = [[p for p in of.values() if (p.id >= VALIDATION) == held]
+           for held in (False, True)]
+  dropped = train + validation - len(of)
+  return Pool(*sides, (
       f"{dropped} of {train + validation} problems of {generator} are copies "
       "of others and were dropped",) if dropped else ())
 
@@ -237,5 +188,5 @@ def score(generator: str, options: dict, seed: int, index: int,
 def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
   """Whether the generator accepts the answer in full, and its vote."""
   answer = answer.strip()
-  return score(source["generator"], options_of(source), source["seed"],
+  return score(source["generator"], source["options"], source["seed"],
                problem.id, answer) == 1.0, answer

@@ -63,45 +63,35 @@ def normalised(text: str) -> str:
   return _SPACE.sub("", _SINGLE.sub(r"\1", " ".join(text.split())))
 
 
-def _numbers(key: str) -> tuple[int, int]:
+def _numbers(question: str) -> tuple[int, int]:
   """Two independent uint32 of a question: its id, and its side."""
-  digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+  key = normalised(question).encode()
+  digest = hashlib.blake2b(key, digest_size=8).digest()
   return (int.from_bytes(digest[:4], "little"),
           int.from_bytes(digest[4:], "little"))
 
 
-def distinct(pairs: Iterable[tuple[str, str]]) -> tuple[dict, list[str]]:
-  """Problems by normalised question, ordered by id, and notes.
+def distinct(pairs: Iterable[tuple[str, str]]
+             ) -> tuple[dict[Problem, int], list[str]]:
+  """The side of each problem, ordered by id, and notes.
 
   Of copies the alphabetically first is kept, so that the order of the file
   does not matter.
   """
-  of, copies, disputed, total = {}, 0, set(), 0
+  of, disputed, total = {}, set(), 0
   for question, answer in pairs:
     total += 1
-    key = normalised(question)
-    if key not in of:
-      of[key] = question, answer
-      continue
-    copies += 1
-    if of[key][1] != answer:
-      disputed.add(key)
-    of[key] = min(of[key], (question, answer))
-  taken, kept, clashes = set(), {}, 0
-  for number, key in sorted((_numbers(key)[0], key) for key in of):
-    if number in taken:  # 1 in 2**32 for a pair; a few for 100,000 problems
-      clashes += 1
-      continue
-    taken.add(number)
-    kept[key] = Problem(number, *of[key])
-  notes = []
-  if copies:
-    notes.append(f"{copies} of {total} problems are copies of others and were "
-                 f"dropped; {len(disputed)} questions have copies with another "
-                 "answer")
-  if clashes:
-    notes.append(f"{clashes} problems whose id another one has were dropped")
-  return kept, notes
+    number, side = _numbers(question)
+    row = question, answer, side
+    kept = of.setdefault(number, row)
+    if kept[1] != answer:
+      disputed.add(number)
+    of[number] = min(kept, row)
+  notes = [] if len(of) == total else [
+      f"{total - len(of)} of {total} problems are copies of others and were "
+      f"dropped; {len(disputed)} questions have copies with another answer"]
+  return {Problem(number, question, answer): side for number, (
+      question, answer, side) in sorted(of.items())}, notes
 
 
 def divided(train: Iterable[tuple[str, str]],
@@ -109,22 +99,19 @@ def divided(train: Iterable[tuple[str, str]],
             share: float) -> Pool:
   """A pool of (question, answer) pairs.
 
-  Args:
-    train: the training set, or all there is.
-    validation: the set that is held out already, or None.
-    share: of the problems, held out by content where there is no such set.
+  If there is no validation set, a share of the problems is held out, chosen by
+  content.
   """
   kept, notes = distinct(train)
   if validation is None:
-    held = {key for key in kept if _numbers(key)[1] < share * 2**32}
-    sides = [[p for key, p in kept.items() if (key in held) == side]
-             for side in (False, True)]
-    return Pool(*sides, tuple(notes))
+    return Pool(*([p for p, side in kept.items()
+                   if (side < share * 2**32) == held]
+                  for held in (False, True)), tuple(notes))
   held, more = distinct(validation)
-  ids = {p.id for p in held.values()}
-  clean = [p for p in kept.values() if p.id not in ids]
+  ids = {p.id for p in held}
+  clean = [p for p in kept if p.id not in ids]
   notes += [f"validation: {note}" for note in more]
   if len(clean) < len(kept):
     notes.append(f"{len(kept) - len(clean)} training problems are in the "
                  "validation set too and were dropped from training")
-  return Pool(clean, list(held.values()), tuple(notes))
+  return Pool(clean, list(held), tuple(notes))

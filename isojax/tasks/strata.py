@@ -24,7 +24,7 @@ from isojax.tasks.problem import Pool, Problem
 
 SPLITS = ("train", "validation")
 REMEDY = "make it with `python -m launch.split`"
-EASY = (0.3, 0.6)  # avg@n of the playbook's Easy set
+EASY = 0.3  # the lowest avg@n of the playbook's Easy set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +54,7 @@ def sealed(header: dict) -> dict:
 
 
 def write(path: str, header: dict, rows: list[dict]) -> None:
-  """Writes rows of {split, id, question, answer, correct} under a header.
-
-  Rows may also have `tokens`.
-  """
+  """Writes rows of {split, id, question, answer, correct[, tokens]}."""
   lines = [json.dumps(row) for row in rows]
   counts = {split: sum(row["split"] == split for row in rows)
             for split in SPLITS}
@@ -70,12 +67,7 @@ def write(path: str, header: dict, rows: list[dict]) -> None:
 
 
 def read(path: str) -> Stratum:
-  """Reads a stratum.
-
-  Raises:
-    InputError: the file is missing, cut or edited, a row is wrong, a problem
-      cannot be judged, or a split is empty.
-  """
+  """Reads a stratum; InputError if it was cut or edited, or is no stratum."""
   where = path
   try:
     text = pathlib.Path(own_file.find(path)).read_text(encoding="utf-8")
@@ -117,7 +109,6 @@ def read(path: str) -> Stratum:
 
 
 def _check(problem: Problem, task: base.Task, others: dict) -> None:
-  """InputError for a problem with a wrong id, or that cannot be judged."""
   if type(problem.id) is not int or not 0 <= problem.id < 2**32:
     raise InputError(f"id={problem.id!r}: expected a whole number in "
                      "[0, 2**32)")
@@ -132,8 +123,7 @@ def _check(problem: Problem, task: base.Task, others: dict) -> None:
 
 
 def counts(stratum: Stratum) -> tuple[list[int], int]:
-  """The right samples of each training problem, and of how many; 0 of 0 if
-  they were not measured."""
+  """The right samples of each training problem, and of how many, maybe 0."""
   n = stratum.header["n"] if "n" in stratum.header else 0
   return [stratum.correct["train", p.id] if n else 0
           for p in stratum.train], n
@@ -187,29 +177,24 @@ class Mixture:
 
 
 def chosen(wanted: Wanted, name: str, split: str, problems: list[Problem],
-           correct: dict, n: int, again: dict) -> list[dict]:
+           counts: dict, n: int) -> list[dict]:
   """The rows of one split of a stratum, ordered as the problems.
 
-  Args:
-    name, split: for messages.
-    correct: problem id -> how many of n samples are correct.
-    again: id -> how many of `wanted.again` new samples are correct; only
-      problems with 0 of n correct.
-
-  Raises:
-    InputError: there are fewer problems than wanted.
+  `counts` are those of `assembled`, `name` and `split` are for messages.
   """
-  rate = (lambda p: correct[p.id] / n) if wanted.again is None else (
-      lambda p: again[p.id] / wanted.again if p.id in again else math.inf)
+  samples = wanted.again or n
+  correct = counts[split, n]
+  again = counts[split, samples] if (split, samples) in counts else {}
   rows = [{"split": split, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": correct[p.id]}
-          for p in problems if wanted.low <= rate(p) <= wanted.high]
+          for p in problems if p.id in again
+          and wanted.low <= again[p.id] / samples <= wanted.high]
   most = getattr(wanted, split)
   if len(rows) < (1 if most is None else most):
     raise InputError(
         f"{name}: {len(rows)} of {len(problems)} {split} problems have avg@"
-        f"{wanted.again or n} in [{wanted.low}, {wanted.high}], {most or 1} "
-        "were asked for; measure more problems or ask for fewer")
+        f"{samples} in [{wanted.low}, {wanted.high}], {most or 1} were asked "
+        "for; measure more problems or ask for fewer")
   return rows[:most]
 
 
@@ -225,23 +210,18 @@ def parts_of(count: int, shares: dict) -> dict:
 
 
 def mixed(mixture: Mixture, name: str, split: str, strata: dict) -> list[dict]:
-  """The distinct rows of one split of a mixture.
-
-  Args:
-    strata: name -> its rows of that split.
-
-  Raises:
-    InputError: a stratum has too few rows.
+  """The distinct rows of one split of a mixture; strata: name -> split -> rows.
   """
+  if lacking := [part for part in mixture.shares if part not in strata]:
+    raise InputError(f"{name}: without {', '.join(lacking)}")
   rows, taken = [], set()
   for part, count in parts_of(getattr(mixture, split), mixture.shares).items():
-    free = [row for row in strata[part] if row["id"] not in taken]
+    free = [row for row in strata[part][split] if row["id"] not in taken]
     if len(free) < count:
       raise InputError(
           f"{name}: {count} {split} problems of {part} were asked for, it has "
-          f"{len(free)}" + (" that other parts have not taken"
-                            if len(free) < len(strata[part]) else "")
-          + "; ask for fewer or make it larger")
+          f"{len(free)} that other parts have not taken; ask for fewer or make "
+          "it larger")
     rows += free[:count]
     taken.update(row["id"] for row in free[:count])
   return rows
@@ -258,21 +238,11 @@ def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
     n: samples of every problem.
   """
   rows, errors = {}, []
-  for name, wanted in strata.items():
+  for name, wanted in (strata | mixtures).items():
     try:
-      rows[name] = {split: chosen(
-          wanted, name, split, getattr(pool, split), counts[split, n], n,
-          counts[split, wanted.again] if (split, wanted.again) in counts
-          else {}) for split in SPLITS}
-    except InputError as error:
-      errors.append(str(error))
-  for name, mixture in mixtures.items():
-    lacking = [part for part in mixture.shares if part not in rows]
-    try:
-      if lacking:
-        raise InputError(f"{name}: without {', '.join(lacking)}")
-      rows[name] = {split: mixed(mixture, name, split, {
-          part: rows[part][split] for part in mixture.shares})
+      rows[name] = {split: (
+          mixed(wanted, name, split, rows) if name in mixtures else
+          chosen(wanted, name, split, getattr(pool, split), counts, n))
                     for split in SPLITS}
     except InputError as error:
       errors.append(str(error))
@@ -289,11 +259,7 @@ def recipe(rows: list[dict], n: int, *, mixture: bool) -> tuple[str, str]:
   if not n:
     return "hard", "not measured, so without KL and entropy"
   rate = sum(row["correct"] for row in rows) / (n * len(rows))
-  if mixture:
-    return "hard", f"avg@{n} {rate:.2f}, a mixture: no KL, no entropy"
-  if rate > EASY[1]:
-    return "easy", (f"avg@{n} {rate:.2f}: KL and entropy, as for Easy (the "
-                    "playbook does not train on such a set alone)")
-  if rate >= EASY[0]:
-    return "easy", f"avg@{n} {rate:.2f}: KL and entropy"
-  return "hard", f"avg@{n} {rate:.2f}: no KL, no entropy"
+  if mixture or rate < EASY:
+    return "hard", (f"avg@{n} {rate:.2f}{', a mixture' * mixture}: no KL, no "
+                    "entropy")
+  return "easy", f"avg@{n} {rate:.2f}: KL and entropy"

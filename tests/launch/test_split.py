@@ -50,7 +50,8 @@ CORRECT = {10: 0, 11: 0, 12: 1, 13: 5, 14: 9, 15: 10, 16: 16}
 def test_thresholds_are_included():
   select = lambda low, high, again=None: strata_lib.chosen(
       wanted(low=low, high=high, again=again), "s", "train",
-      problems(*CORRECT), CORRECT, 16, {10: 3, 11: 0})
+      problems(*CORRECT), {("train", 16): CORRECT, ("train", 128): {
+          10: 3, 11: 0}}, 16)
   rows = select(0.3125, 0.5625)
   assert ids(rows) == [13, 14] and rows[0] == {
       "split": "train", "id": 13, "question": "q13", "answer": "a13",
@@ -65,7 +66,7 @@ def test_too_few_is_an_error_that_says_how_many():
   with pytest.raises(InputError, match=r"s: 2 of 7 train problems have avg@16 "
                      r"in \[0.3, 0.6\], 3 were asked for"):
     strata_lib.chosen(wanted(low=0.3, high=0.6, train=3), "s", "train",
-                      problems(*CORRECT), CORRECT, 16, {})
+                      problems(*CORRECT), {("train", 16): CORRECT}, 16)
 
 
 @hypothesis.given(st.integers(1, 500), st.lists(
@@ -418,7 +419,7 @@ def test_measuring_on_one_device_does_not_decide_the_mesh(mesh, proposed):
 
 
 @pytest.mark.parametrize("argument, message", [
-    ("--config.source.question=ask", "no column 'ask'; the nearest is"),
+    ("--config.source.question=ask", "no column 'ask'; inside"),
     ("--shard=2", "--shard=2 --shards=1: expected"),
     ("--config.source.kind=file", "'file': expected one of countdown, files"),
     ("--config.sampler.max_new_tokens=50", "65 is longer than the model's")])

@@ -257,7 +257,7 @@ def test_tfds_folder(tmp_path):
   assert pool == read(tfds_source(folder, answer="number"))
   for change, message in [
       (dict(split="trian"), "'trian': tfds cannot read it .*Unknown"),
-      (dict(answer="answer"), "no column 'answer'; the nearest is 'answer"),
+      (dict(answer="answer"), "no column 'answer'; .* there are: "),
       (dict(answer="answers"), "'answers' is a list of several answers"),
       (dict(answer="answers.2"), "no column 'answers.2'"),
       (dict(share=1.0), "source.share=1.0"),
@@ -355,13 +355,12 @@ def test_lists_and_nan(tmp_path):
 
 
 @pytest.mark.parametrize("files, message", [
-    ({}, "without state.json, expected one that .*save_to_disk"),
+    ({}, "without state.json, expected .*save_to_disk"),
     ({"state.json": {}}, "not readable as folder"),
     ({"state.json": {"_data_files": [],
                      "_indices_data_files": [{"filename": "i.arrow"}]}},
      "flatten_indices"),
-    ({"dataset_dict.json": {"splits": ["train", "test"]}},
-     "give one of .*/train, .*/test")])
+    ({"dataset_dict.json": {}}, "expected that of a split")])
 def test_folders_that_are_refused(tmp_path, files, message):
   for name, content in files.items():
     write(tmp_path / name, content)
@@ -380,8 +379,7 @@ def test_both_arrow_formats(tmp_path):
     pool = read(file_source(path))
     assert facts(pool.train + pool.validation) == {
         ("1+1?", "2.0"), ("2+2?", "4.0")}
-  with pytest.raises(InputError, match="file.arrow.*no column 'answers'; the "
-                     "nearest is 'answer'"):
+  with pytest.raises(InputError, match="file.arrow.*no column 'answers'"):
     read(file_source(path, answer="answers"))
 
 
