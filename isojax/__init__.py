@@ -1,7 +1,6 @@
 """Decides how to spend sampling compute, spends it, and learns from it.
 
-docs/api.md describes the public names, which are those of `__all__`. They are
-loaded at their first use.
+docs/api.md describes the names of `__all__`, which are loaded at first use.
 """
 
 import importlib

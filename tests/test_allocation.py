@@ -18,19 +18,6 @@ def test_never_more_than_the_budget_and_less_than_a_step_is_left(C, Bp, n):
     assert 0 <= C - a.C < a.B
 
 
-@pytest.mark.parametrize("kwargs, message", [
-    (dict(Bp=0, n=4, M=3, C=99), "Bp=0"),
-    (dict(Bp=2, n=-1, M=None, C=8), "n=-1"),
-    (dict(Bp=2, n=4, M=0, C=99), "M=0")])
-def test_refusals_name_the_number(kwargs, message):
-  with pytest.raises(InputError, match=message):
-    allocate(**kwargs)
-
-
-def test_M_is_taken_as_it_is():
-  assert allocate(Bp=2, n=4, M=3, C=5).C == 24
-
-
 STEPS = ((0, 4), (100, 8), (300, 16))
 
 
@@ -81,12 +68,13 @@ def test_a_schedule_agrees_with_steps_one_by_one(Bp, more, left):
     (dict(n=4, schedule=((0, 4), (9, 8), (9, 2))), "increasing order of C"),
     (dict(n=4, schedule=((0, 4), (9, 0))), "n=0: expected at least 1"),
     (dict(n=4, schedule=((0, 4, 9),)), r"expected pieces \(from C, n\)"),
+    (dict(Bp=0), "Bp=0"), (dict(n=-1), "n=-1"), (dict(M=0), "M=0"),
     (dict(n=4, m=0), "m=0: expected at least 1"),
     (dict(n=4, m=5), "m=5 is more than the 4 rollouts"),
     (dict(n=4, m=3, schedule=((0, 4), (9, 2))), "m=3 is more than the 2")])
-def test_refusals_of_m_and_schedule(kwargs, message):
+def test_refusals_name_the_number(kwargs, message):
   with pytest.raises(InputError, match=message):
-    allocate(Bp=2, M=None, C=999, **kwargs)
+    allocate(**dict(Bp=2, n=4, M=None, C=999) | kwargs)
 
 
 def test_a_stored_section_and_back():

@@ -95,6 +95,9 @@ def test_a_warning_comes_again_after_a_pause_and_not_after_a_resume():
   first, second = said((30, DEAD), (30, {}), (30, DEAD))
   assert "no gradient" in first and "fell from 0.500" in second
   assert said((10, DEAD), kept=[LINE | DEAD] * 30) == []
+  watch = diagnosis.Watcher([LINE | DEAD] * 30, grouped=True)
+  assert watch.on == ["signal"]
+  assert [watch(LINE) for _ in range(20)] == [[]] * 20 and watch.on == []
 
 
 def evaluation(correct, step=0, k=4):
@@ -130,26 +133,14 @@ def test_the_extremes_of_a_noisy_reward_are_no_collapse():
   assert said(*noisy) == []
 
 
-def test_the_alarms_that_are_on_are_in_the_records():
-  watch = diagnosis.Watcher([LINE | DEAD] * 30, grouped=True)
-  assert watch.on == ["signal"]
-  for _ in range(20):
-    watch(LINE)
-  assert watch.on == []
+def overfitting(*, before=(0.4,) * 20, after=(0.8,) * 20, losing=22):
+  """Training rewards, the best evaluation, more rewards, and another one.
 
-
-def overfitting(*, before=20, rewards=(0.4, 0.8), correct=(1, 2)):
-  """Records: `before` steps, the best evaluation, 20 steps, another one.
-
-  Args:
-    before: steps before the best evaluation.
-    rewards: of the training rollouts before and after the best evaluation.
-    correct: of 4 samples, of the problems that lose and of those that do not.
+  Of its 30 problems `losing` lose one of 4.
   """
-  low, high = rewards
-  return [*[LINE | {"reward": low}] * before, evaluation([2] * 30, step=20),
-          *[LINE | {"reward": high}] * 20,
-          evaluation([correct[0]] * 22 + [correct[1]] * 8, step=40)]
+  steps = lambda rewards: [LINE | {"reward": r} for r in rewards]
+  return [*steps(before), evaluation([2] * 30, step=20), *steps(after),
+          evaluation([1] * losing + [2] * (30 - losing), step=40)]
 
 
 def test_a_fall_of_the_evaluation_while_the_training_reward_rises():
@@ -169,36 +160,26 @@ def test_a_fall_of_the_evaluation_while_the_training_reward_rises():
   assert watch.on == []
 
 
+# Rewards of mean +- 0.05 in turn have a standard error of 0.0115. The
+# difference of two means has 0.0162, so 4 of them are 0.0649: above a rise from
+# 0.25 to 0.30, below one to 0.32.
+EARLY, SMALL, LARGE = ((mean - .05, mean + .05) * 10 for mean in (.25, .3, .32))
+
+
 @pytest.mark.parametrize("changed, on", [
     ({}, ["collapse", "overfit"]),
-    # 8 of 30 problems lose one of 4: 0.433, 3.2 errors below the best.
-    ({"correct": (2, 1)}, []),
-    ({"rewards": (0.4, 0.4)}, ["collapse"]),
-    ({"rewards": (0.8, 0.4)}, ["collapse"]),
-    ({"before": 4}, ["collapse"]),  # too short to compare
-    ({"before": 5}, ["collapse", "overfit"])])
+    # 0.433, 3.2 errors below the best.
+    ({"losing": 8}, []),
+    # 0.4 is above 3/4 of 0.5, and 4.4 errors of 0.0227 below.
+    ({"losing": 12}, ["overfit"]),
+    ({"after": (0.4,) * 20}, ["collapse"]),
+    ({"before": (0.8,) * 20, "after": (0.4,) * 20}, ["collapse"]),
+    ({"before": (0.4,) * 4}, ["collapse"]),  # too short to compare
+    ({"before": (0.4,) * 5}, ["collapse", "overfit"]),
+    ({"before": EARLY, "after": SMALL, "losing": 12}, []),
+    ({"before": EARLY, "after": LARGE, "losing": 12}, ["overfit"])])
 def test_overfitting_needs_both(changed, on):
-  watch = diagnosis.Watcher(overfitting(**changed), grouped=True)
-  assert watch.on == on
-
-
-def test_a_small_fall_of_the_evaluation_may_be_overfitting():
-  """12 of 30 lose one of 4: 0.4 of 0.5 is above 3/4, 4.4 errors of 0.0227."""
-  kept = overfitting()[:-1] + [evaluation([1] * 12 + [2] * 18, step=40)]
-  assert diagnosis.Watcher(kept, grouped=True).on == ["overfit"]
-
-
-@pytest.mark.parametrize("late, on", [(0.30, []), (0.32, ["overfit"])])
-def test_the_training_reward_must_rise_surely(late, on):
-  """Rewards of mean +- 0.05 in turn have a standard error of 0.0115.
-
-  The difference of two means has 0.0162, so 4 of them are 0.0649: above a rise
-  from 0.25 to 0.30, below one to 0.32.
-  """
-  turns = lambda mean: [LINE | {"reward": mean + d} for d in (-.05, .05)] * 10
-  kept = [*turns(0.25), evaluation([2] * 30, step=20), *turns(late),
-          evaluation([1] * 12 + [2] * 18, step=40)]
-  assert diagnosis.Watcher(kept, grouped=True).on == on
+  assert diagnosis.Watcher(overfitting(**changed), grouped=True).on == on
 
 
 def test_an_entropy_that_blows_up():
@@ -212,9 +193,6 @@ def test_an_entropy_that_blows_up():
   assert said(*sinking, (60, {"entropy": 0.9})) == []
   (text,) = said(*sinking, (60, {"entropy": 1.1}))
   assert "rose from 0.2 to 1.01 nats" in text  # 2 of 20 steps at 0.2
-  watch = diagnosis.Watcher([LINE] * 20 + [LINE | {"entropy": 4.0}] * 20,
-                         grouped=True)
-  assert watch.on == ["blow_up"]
 
 
 # ---- A whole log
@@ -289,6 +267,7 @@ def test_every_rule_is_tried_and_has_a_source():
   # those of live runs are above, and few steps below
   assert rest == {"signal", "collapse", "entropy", "blow_up", "few"}
   assert all(rule.source and rule.advice for rule in diagnosis.RULES)
+  assert diagnosis.CHECKS.keys() == {rule.name for rule in diagnosis.RULES}
 
 
 def test_the_share_of_groups_without_a_signal():
@@ -307,12 +286,10 @@ def test_the_share_of_groups_without_a_signal():
   assert "raise num_generations" in found.advice and found.cost > 0.7
 
 
-def test_a_share_that_changes_is_told_at_both_ends():
-  told = diagnosis.findings(run({"zero_std": 0.25}, last={"zero_std": 1.0}), {})
-  assert "25% in the first quarter and 100% in the last" in told[0].text
-
-
-def test_no_share_is_computed_of_groups_that_a_filter_left():
+  found = diagnosis.findings(
+      run({"zero_std": 0.25}, last={"zero_std": 1.0}), {})
+  assert "25% in the first quarter and 100% in the last" in found[0].text
+  # No share is computed of groups that a filter left.
   lines = tuple({"step": i, "reward": 0.2} for i in range(40))
   one = History(lines, n=2, binary=True)
   assert one.silent == pytest.approx(0.68)
@@ -338,13 +315,10 @@ def test_a_reward_that_does_not_rise(reward, entropy, words, advice):
   assert words in told.text and advice in told.advice
 
 
-def test_the_end_of_the_learning_rate_has_its_steps():
-  (told,) = diagnosis.findings(run({"lr": 1e-6}, last={"lr": 0.0}), {})
-  assert (told.name, told.steps) == ("schedule", (20, 39))
-
-
 def test_findings_are_ordered_by_level_and_cost():
   """Half of the steps are dead; all are cut off, and cost 60 % each."""
+  (found,) = diagnosis.findings(run({"lr": 1e-6}, last={"lr": 0.0}), {})
+  assert (found.name, found.steps) == ("schedule", (20, 39))
   one = run({"truncated": 0.6, "lr": 1e-6}, last={"dead": True})
   found = diagnosis.findings(one, {})
   assert [f.name for f in found] == ["signal"] and found[0].cost == 0.5
@@ -375,19 +349,10 @@ def test_a_short_alarm_that_is_over_is_a_note():
 def test_a_step_is_charged_what_it_sampled(C, spent):
   lines = tuple({"step": i, "rollouts": c} for i, c in enumerate(C, 1))
   assert History(lines).spent == spent
-
-
-def test_steps_before_a_log_starts_are_not_charged_to_its_first():
+  # Steps before a log starts are not charged to its first.
   late = tuple(line | {"step": 2000 + line["step"], "rollouts": 32 * (
       2000 + line["step"])} for line in RISING)
   assert History(late).spent == [32] * 40
-
-
-def test_a_name_that_no_record_has_is_no_number():
-  steps = symptoms.Steps((LINE,), True)
-  assert steps.entropy == 1.0
-  with pytest.raises(AttributeError, match="entropie"):
-    steps.entropie  # noqa: B018
 
 
 def test_few_steps_give_a_hint():

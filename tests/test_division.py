@@ -107,18 +107,16 @@ def test_skip_leaves_silent_problems_out_but_never_for_ever():
   assert division.skip(p, 30, bounds).tolist() == [8, 8, 7, 7]
 
 
-def test_a_problem_without_a_right_answer_keeps_a_value():
+def test_allocate_divides_or_refuses():
+  """A problem without a right answer keeps a value."""
   n_P = isojax.allocate([0, 8, 16], [16, 16, 16], 48)
   assert n_P.sum() == 48 and n_P[0] > n_P[2] >= 2
-
-
-@pytest.mark.parametrize("arguments, said", [
-    (dict(budget=3), "expected 4 to 128"), (dict(budget=129), "4 to 128"),
-    (dict(rule="best"), "expected one of uniform, knapsack"),
-    (dict(low=0), "1 <= low <= high"), (dict(correct=[3, 1]), "<= sampled"),
-    (dict(sampled=[2]), "a count of each problem"),
-    (dict(strength=0), "expected > 0")])
-def test_what_allocate_refuses(arguments, said):
-  with pytest.raises(InputError, match=said):
-    isojax.allocate(**dict(correct=[1, 1], sampled=[2, 2], budget=16)
-                    | arguments)
+  for arguments, said in (
+      (dict(budget=3), "expected 4 to 128"), (dict(budget=129), "4 to 128"),
+      (dict(rule="best"), "expected one of uniform, knapsack"),
+      (dict(low=0), "1 <= low <= high"), (dict(correct=[3, 1]), "<= sampled"),
+      (dict(sampled=[2]), "a count of each problem"),
+      (dict(strength=0), "expected > 0")):
+    with pytest.raises(InputError, match=said):
+      isojax.allocate(**dict(correct=[1, 1], sampled=[2, 2], budget=16)
+                      | arguments)

@@ -29,11 +29,8 @@ from isojax import format as format_lib
         None: "–", 0.5: "0.5 s", 119: "119 s", 120: "2 min", 7199: "120 min",
         7200: "2 h", 172_799: "48 h", 172_800: "2 days",
         8.64e7: "1,000 days"}),
-    (lambda x: format_lib.duration(x, format_lib.rounded), {97.7: "98 s"})])
+    (lambda x: format_lib.duration(x, format_lib.rounded), {97.7: "98 s"}),
+    (format_lib.aligned, {(("n", "time"), ("16", "2 h")): (
+        " n  time\n16   2 h")})])
 def test_values_as_people_read_them(function, texts):
   assert {value: function(value) for value in texts} == texts
-
-
-def test_aligned_pads_on_the_left():
-  assert format_lib.aligned([["n", "time"], ["16", "2 h"]]) == (
-      " n  time\n16   2 h")

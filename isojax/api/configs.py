@@ -19,20 +19,20 @@ def config(source, /, **sections):
   Every key with its unit is in configs/grpo.py.
 
   Args:
-    source: path of a config file, such as "configs/hard.py", found in the
-      current folder or else in the installed package, with an argument after a
-      colon if the file takes one ("configs/hard.py:qwen2.5-7b"); folder of a
-      run, whose config is taken; dict with all sections; or config.
+    source: path of a config file, such as "configs/hard.py", of the current
+      folder or the installed package, with an argument after a colon if the
+      file takes one ("configs/hard.py:qwen2.5-7b"); folder of a run; dict with
+      all sections; or config.
     **sections: values to replace, a dict for each section:
       alloc={"n": 16, "C": 32_768}, seed=1, or **plan.rows[0].config.
 
   Returns:
-    A new ml_collections.ConfigDict with locked keys. config.alloc.n = 8 changes
-    a value; isojax.train checks them all before it compiles or writes.
+    A new ml_collections.ConfigDict with locked keys. isojax.train checks all
+    values before it compiles or writes.
 
   Raises:
-    InputError: no such file, an error in its code, a key that the config does
-      not have (with the nearest one), or a value of another type.
+    InputError: no such file, an error in its code, an unknown key, or a value
+      of another type.
   """
   where = "config"
   if isinstance(source, (str, os.PathLike)):

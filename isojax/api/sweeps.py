@@ -46,9 +46,8 @@ def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
   """Runs every row of a plan, each in a process of its own.
 
   An interrupted call saves its runs and raises KeyboardInterrupt; the same call
-  resumes them with bit-identical results and skips the finished ones. Several
-  calls, or python -m launch.sweep, on one root share the work. It needs the
-  main thread, which gets the signals that end its runs.
+  resumes them with bit-identical results. Several calls, or python -m
+  launch.sweep, on one root share the work. It needs the main thread.
 
   Args:
     plan: result of isojax.plan, or path of a plan.jsonl.
