@@ -34,12 +34,10 @@ MATTERS = 0.05  # relative gain over uniform below which a rule is not worth it
 class Effect(typing.NamedTuple):
   """Means over the steps."""
 
-  groups: float  # problems with rollouts
   informative: float  # groups with right and wrong answers
   hits: float  # groups with a right answer
   variance: float  # of the gradient, times B: that of one rollout
   slowest: float  # answer of a group, over the mean answer
-  seconds: float | None  # of a step
 
 
 def slowest_answer(n: int) -> float:
@@ -59,14 +57,13 @@ def division(config, rule: str, n: int) -> Division:
       alloc.forgetting, alloc.objective)
 
 
-def effects(correct_D, samples: int, *, Bp: int, n: int, division: Division,
-            seconds=None) -> dict[str, Effect]:
+def effects(correct_D, samples: int, *, Bp: int, n: int,
+            division: Division) -> dict[str, Effect]:
   """The effect of each rule on steps of Bp problems with Bp * n rollouts.
 
   Args:
     correct_D: right answers of each problem, of `samples`.
     division: the bounds of n, and how far a run trusts the counts; any rule.
-    seconds: of a step, whatever the rule; None: not priced.
   """
   D, rng, B = len(correct_D), np.random.default_rng(0), Bp * n
   known = evidence(range(D), correct_D, samples, division)
@@ -87,9 +84,8 @@ def effects(correct_D, samples: int, *, Bp: int, n: int, division: Division,
       n_P = rule(known.posterior(step, uniform_P), B, bounds)
       assert n_P.all()  # before a silent visit no rule skips a problem
       out[name].append(Effect(
-          Bp, signal[n_P, np.arange(Bp)].sum(), hit[n_P, np.arange(Bp)].sum(),
-          n / Bp * (variance / n_P).sum(), slowest[n_P].mean(),
-          math.nan if seconds is None else seconds))
+          signal[n_P, np.arange(Bp)].sum(), hit[n_P, np.arange(Bp)].sum(),
+          n / Bp * (variance / n_P).sum(), slowest[n_P].mean()))
   return {name: Effect(*np.mean(rows, axis=0)) for name, rows in out.items()}
 
 
@@ -97,27 +93,25 @@ def compared(correct_D, samples: int, *, Bp: int, n: int, division: Division,
              seconds=None) -> str:
   """The effects of all rules as a table, and whether one is worth it.
 
-  Raises:
-    InputError: no pass counts, or fewer problems than a step has.
+  seconds are those of a step, whatever the rule; None: not priced.
   """
   rule = division.rule
   if not samples or len(correct_D) < Bp:
     raise InputError(
         f"--rule={rule} needs the pass counts of at least Bp = {Bp} training "
         "problems: --problems=FILE of launch.split")
-  found = effects(correct_D, samples, Bp=Bp, n=n, division=division,
-                  seconds=seconds)
+  means = effects(correct_D, samples, Bp=Bp, n=n, division=division)
+  priced = seconds is not None
   lines = [["rule", "groups", "informative", "hits", "variance", "slowest",
-            "seconds"]]
-  lines += [[f"{name}{' *' * (name == rule)}", *(
-      f"{x:.1f}" for x in e[:3]), f"{e.variance:.3f}", f"{e.slowest:.2f}",
-      rounded(e.seconds)] for name, e in found.items()]
-  if seconds is None:
-    lines = [line[:-1] for line in lines]
-  base = found["uniform"]
+            *["seconds"] * priced]]
+  lines += [[f"{name}{' *' * (name == rule)}", f"{Bp:.1f}",
+             f"{e.informative:.1f}", f"{e.hits:.1f}", f"{e.variance:.3f}",
+             f"{e.slowest:.2f}", *[rounded(seconds)] * priced]
+            for name, e in means.items()]
+  base = means["uniform"]
   signal = {name: e.informative / base.informative - 1
-            for name, e in found.items()}
-  noise = {name: e.variance / base.variance - 1 for name, e in found.items()}
+            for name, e in means.items()}
+  noise = {name: e.variance / base.variance - 1 for name, e in means.items()}
   verdict = (
       f"too uniform for a rule to matter: none has {MATTERS:.0%} more "
       f"informative groups or less variance than uniform at n = {n}"

@@ -1,7 +1,6 @@
 """Makes a plan: the allocation of a budget, a sweep, or a schedule of n."""
 
 import dataclasses
-import functools
 import math
 import os
 
@@ -50,15 +49,12 @@ class Plan:
 
   @property
   def D(self) -> int | None:
-    """Training problems, if known."""
     return self.setting.D
 
   def export(self, trainer: str) -> list[str]:
     """The options of each run for verl, TRL or another of export.TRAINERS.
 
-    Raises:
-      InputError: a schedule, m < n, a rule or an advantage that the trainer
-        lacks.
+    InputError for what the trainer lacks, such as a schedule, m < n or a rule.
     """
     return [export.text(trainer, export.PlannedRun(
         row.allocation, row.seed, f"{row.lr:.4g}", self.setting))
@@ -69,18 +65,12 @@ class Plan:
 
     Columns: Bp problems per step, n rollouts per problem, M updates, C rollouts
     in all, learning rate, epochs, seed; time, device-hours and USD if priced.
-
-    Args:
-      explain: also what the answer and the prices rest on.
+    With explain also what the answer and the prices rest on.
     """
     return text_lib.whole(self, explain)
 
   def save(self, path: str) -> None:
-    """Writes plan.jsonl, a run a line, for isojax.main and launch.sweep.
-
-    Raises:
-      InputError: the file cannot be written.
-    """
+    """Writes plan.jsonl, a run a line, for isojax.main and launch.sweep."""
     try:
       records.replace(os.fspath(path), plan_file.text(list(self.rows)).encode())
     except OSError as error:
@@ -99,7 +89,7 @@ class Task:
   price: Price | None
   problems: request_lib.Problems
 
-  @functools.cached_property
+  @property
   def seeds(self) -> list[int]:
     return request_lib.whole(self.ask, "seeds", 0)
 
@@ -123,9 +113,8 @@ class Task:
 def make(ask: Request) -> Plan:
   """The plan that is asked for.
 
-  Raises:
-    InputError: not one budget, a field without effect or out of range, or a
-      budget that nothing is known about; names the field, or all that lack.
+  InputError names a field without effect or out of range, all that lack, or a
+  budget that nothing is known about.
   """
   problems = request_lib.problems(ask)
   request_lib.check_complete(ask, problems.stratum)

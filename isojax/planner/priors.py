@@ -73,12 +73,11 @@ PRIOR_C0_DECADES, PRIOR_LOG2 = 0.1, 0.5
 
 
 def prior_interval(prior: Prior, C: float) -> tuple[float, float]:
-  """Returns (low, high) n at C: the spread of refits, not a 95 % interval."""
-  if isinstance(prior.law, FixedBatch):  # one refit, so no shift is known
-    return (float(prior.law(C)) / 2**PRIOR_LOG2,
-            float(prior.law(C)) * 2**PRIOR_LOG2)
-  low = prior.law.log2(C / 10**PRIOR_C0_DECADES) - PRIOR_LOG2
-  high = prior.law.log2(C * 10**PRIOR_C0_DECADES) + PRIOR_LOG2
+  """(low, high) n at C: the spread of refits, not a 95 % interval."""
+  # Of a fixed batch there is one refit, so no shift is known.
+  shift = 1 if isinstance(prior.law, FixedBatch) else 10**PRIOR_C0_DECADES
+  low = prior.law.log2(C / shift) - PRIOR_LOG2
+  high = prior.law.log2(C * shift) + PRIOR_LOG2
   return float(2.0**low), float(2.0**high)
 
 
@@ -119,26 +118,25 @@ def study_says(stratum: str, D: int, C: int, n: int) -> str:
   near = lambda xs, x: min(xs, key=lambda y: abs(np.log(y / x)))
   key = stratum, near([d for s, d in STUDY_N if s == stratum], D)
   at = near(STUDY_N[key], C / D)
-  said = f"the study ({STUDY_MODEL}, docs/study.md)"
+  study = f"the study ({STUDY_MODEL}, docs/study.md)"
   if not 1 / NEAR <= at * D / C <= NEAR:
-    return (f"{said} has no window near C/D = {C / D:,.0f} rollouts a problem "
+    return (f"{study} has no window near C/D = {C / D:,.0f} rollouts a problem "
             f"(nearest, D = {key[1]:,}: {at:,})")
-  train, validation = STUDY_N[key][at]
-  side = lambda low, high: ("below" if n < low else "above" if n > high
-                            else "in")
-  out = (f"{said} at D = {key[1]:,}, C/D = {at:,}: best n = {train[0]} "
-         f"[{train[1]}, {train[2]}] on training problems, {validation[0]} "
-         f"[{validation[1]}, {validation[2]}] on validation; ")
-  if side(*train[1:]) == side(*validation[1:]) == "in":
-    out += f"n = {n} agrees"
-  else:
-    out += (f"n = {n} disagrees: it is {side(*train[1:])} the first interval, "
-            f"{side(*validation[1:])} the second")
-  if key in STUDY_PEAK:
-    tested = near(STUDY_PEAK[key], n)
-    if at > STUDY_PEAK[key][tested]:
-      out += (f"; validation was best at C/D = {STUDY_PEAK[key][tested]:,} for "
-              f"n = {tested} and fell later: stop by validation")
+  side = lambda best, low, high: ("below" if n < low else "above" if n > high
+                                  else "in")
+  bests = STUDY_N[key][at]
+  sides = [side(*best) for best in bests]
+  train, validation = (f"{best} [{low}, {high}]" for best, low, high in bests)
+  out = (f"{study} at D = {key[1]:,}, C/D = {at:,}: best n = {train} on "
+         f"training problems, {validation} on validation; ")
+  out += (f"n = {n} agrees" if sides == ["in", "in"] else
+          f"n = {n} disagrees: it is {sides[0]} the first interval, "
+          f"{sides[1]} the second")
+  peaks = STUDY_PEAK.get(key)
+  tested = peaks and near(peaks, n)
+  if peaks and at > peaks[tested]:
+    out += (f"; validation was best at C/D = {peaks[tested]:,} for n = {tested}"
+            " and fell later: stop by validation")
   return out
 
 
@@ -148,16 +146,12 @@ STRATA = {"easy": (0.3, 0.6), "hard": (0.0, 0.0625)}  # avg@16 of the base
 def stratum_of(pass_rate_Q, *, mixed: bool = False) -> str:
   """Easy or hard, from the base policy's avg@16 on each problem.
 
-  Args:
-    pass_rate_Q: of each problem.
-    mixed: take the kind with more problems if most are of neither.
-
-  Raises:
-    InputError: most problems are of neither kind; there is no prior for them.
+  InputError if most problems are of neither kind, unless `mixed`: then the kind
+  of more problems.
   """
   rate = np.asarray(pass_rate_Q, float)
-  if not len(rate) or rate.min() < 0 or rate.max() > 1:
-    raise InputError("pass rates: expected numbers in [0, 1], one per problem")
+  if not len(rate):
+    raise InputError("there are no training problems")
   share = {name: float(np.mean((low - 1e-9 <= rate) & (rate <= high + 1e-9)))
            for name, (low, high) in STRATA.items()}
   best = max(share, key=share.get)

@@ -162,36 +162,26 @@ def n_star(answer: Answer) -> str:
       ) + f": {answer.basis}"
 
 
-def _why_n(q: Question, a: Advice) -> str:
-  """Why the allocation has its n."""
-  n, n_star_ = a.allocation.n, a.answer.n
-  if q.n:
-    return f"n = {n}, as given" if n == q.n else (
-        f"n = {n} instead of the {q.n} given, see what was moved")
-  if n == n_star_ and a.answer.measured_Bp:
-    return f"n = {n}, as measured"
-  if 0.7 < n / n_star_ < 1.42:
-    return f"n = {n}, a power of two near n*" if n & (n - 1) == 0 else (
-        f"n = {n}, near n*")
-  if 2 * a.allocation.B > q.B_max:
-    why = (f"the largest that {q.B_max:,} rollouts a step (--B_max, memory) "
-           "admit")
-  elif 2 * a.allocation.B > a.allocation.C:
-    why = f"the largest in one step of {a.allocation.C:,} rollouts"
-  else:
-    why = "the nearest that is admitted"
-  return f"n = {n}, not n*: {why}"
-
-
-def explained(q: Question, a: Advice) -> tuple[str, ...]:
+def explained(q: Question, advice: Advice) -> tuple[str, ...]:
   """What the allocation rests on."""
-  unspent = q.C - a.allocation.C
+  a, answer = advice.allocation, advice.answer
+  if q.n:
+    why = "as given" if a.n == q.n else (
+        f"instead of the {q.n} given, see what was moved")
+  elif a.n == answer.n and answer.measured_Bp:
+    why = "as measured"
+  elif 0.7 < a.n / answer.n < 1.42:
+    why = "near n*"
+  else:
+    why = (f"not n*: the nearest that {min(q.B_max, a.C):,} rollouts a step "
+           "admit, the least of --B_max, memory and C")
+  unspent = q.C - a.C
   return (
-      _why_n(q, a) + "; M is rounded down" + (
-          f", {unspent:,} of {q.C:,} rollouts stay unspent" if unspent > 0
-          else ""),
-      *([f"predicted reward {reward(a.prediction)}"] if a.prediction else []),
-      *(f"moved: {change}" for change in a.changes))
+      f"n = {a.n}, {why}; M is rounded down"
+      + f", {unspent:,} of {q.C:,} rollouts stay unspent" * (unspent > 0),
+      *([f"predicted reward {reward(advice.prediction)}"]
+        if advice.prediction else []),
+      *(f"moved: {change}" for change in advice.changes))
 
 
 def staged(one: Advice, last: Allocation, expected: dict | None,
@@ -236,7 +226,8 @@ def limits(price: Price, a: Allocation) -> tuple[str, ...]:
   try:
     best = cost.packed(
         price.shape, price.workload, price.machine, rows=a.B,
-        efficiency=price.efficiency).replace(evaluations=price.evaluations)
+        efficiency=price.efficiency).replace(
+            evaluations=price.evaluations, k=price.k)
   except InputError:
     return tuple(out)
   if times(best) >= 1.2:

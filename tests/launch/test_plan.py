@@ -100,7 +100,7 @@ REFUSED = (
     ([*EASY, *PRICED, "--measured=."], "--measured=.: no such file"),
     ([*EASY, *PRICED, "--measured=torn.jsonl"],
      "torn.jsonl:1: this line was changed"),
-    ([*EASY, *PRICED, "--measured=few.jsonl"], "few.jsonl: train record 1: Bp"),
+    ([*EASY, *PRICED, "--measured=few.jsonl"], "few.jsonl: Bp, n, prompt_to"),
     ([*EASY, *PRICED, "--bench=fit.json"], "fit.json: not what launch.bench"),
     ([*EASY, *PRICED, "--bench=fit.json", "--measured=few.jsonl"], "give one"),
     ([*EASY, "--bench=fit.json"], "--bench: no effect without --machine"),

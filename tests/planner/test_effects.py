@@ -33,7 +33,6 @@ def test_effects_equal_a_simulation():
   p = rng.beta(c + 0.5, 16 - c + 0.5, size=(20_000, 64))
   right = rng.binomial(8, p)
   uniform = found["uniform"]
-  assert uniform.groups == 64
   assert uniform.informative == pytest.approx(
       ((right > 0) & (right < 8)).sum(1).mean(), rel=0.005)
   assert uniform.hits == pytest.approx((right > 0).sum(1).mean(), rel=0.005)
@@ -41,7 +40,7 @@ def test_effects_equal_a_simulation():
   assert uniform.variance == pytest.approx((p * (1 - p)).mean(), rel=0.01)
   assert found["variance"].variance == min(e.variance for e in found.values())
   assert found["hit"].hits == max(e.hits for e in found.values())
-  assert found["skip"][:5] == uniform[:5]  # a run begins without a silent visit
+  assert found["skip"] == uniform  # a run begins without a silent visit
 
 
 def test_a_rule_divides_by_what_a_run_knows_at_its_first_step():

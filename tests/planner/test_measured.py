@@ -59,15 +59,10 @@ RUN = list(records(1.0, 1.0))
 @pytest.mark.parametrize("run, message", [
     (RUN[:2], "2 train records of 1 runs"),
     (RUN + list(records(1.0, 1.0, n=16)), "of 2 runs: .* of one run"),
-    (list(records(1.0, 1.0, Bp="x")), "train record 1: Bp: expected a number"),
-    (list(records(1.0, 1.0, Bp=0)), "Bp must be above 0"),
-    (list(records(1.0, 1.0, seconds_logp=None)), "seconds_logp: expected"),
+    (list(records(1.0, 1.0, Bp="x", n=None)), "Bp, n: expected numbers"),
     (list(records(0.0, 1.0)), "seconds_sample must be above 0"),
-    (list(records(1.0, 1.0, seconds_score=float("nan"))), "seconds_score: "),
     (list(records(1.0, 1.0, sampled_tokens=7)),
-     "sampled_tokens must be above 0.* must grow"),
-    ([{k: v for k, v in r.items() if k != "seconds_sample"} for r in RUN],
-     "seconds_sample: expected")])
+     "sampled_tokens must be above 0.* must grow")])
 def test_records_that_say_nothing_are_refused(run, message):
   with pytest.raises(InputError, match="r.jsonl: .*" + message):
     measured.train_records(run, path="r.jsonl")

@@ -39,14 +39,14 @@ SWEEP = dict(sweep=True, rollouts=2e6)
 
 @pytest.mark.parametrize("values, expected, said", [
     (EASY | dict(B_max=2), [(1, 2)],
-     "n = 2, not n*: the largest that 2 rollouts a step"),
+     "n = 2, not n*: the nearest that 2 rollouts a step admit"),
     (EASY | dict(rollouts=100), [(32, 2)],
-     "n = 2, not n*: the largest in one step of 64 rollouts"),
+     "n = 2, not n*: the nearest that 64 rollouts a step admit"),
     (EASY | dict(rollouts=9e4, Bp=(30000,)), [(30000, 2)],
-     "n = 2, not n*: the largest that 65,536"),
+     "n = 2, not n*: the nearest that 60,000 rollouts a step admit"),
     (EASY | dict(n=(64,)), [(32, 64)], "n = 64, as given"),
     (EASY | dict(n=(100000,)), [(1, 65536)],
-     "n = 65536 instead of the 100000 given"),
+     "n = 65536, instead of the 100000 given"),
     # A prior comes with the batch of its study.
     (dict(rollouts=2e6, stratum="hard", Bp=(256,)), [(128, 128)],
      "Bp * n is at most 16384"),
@@ -63,7 +63,7 @@ SWEEP = dict(sweep=True, rollouts=2e6)
      [(Bp, n) for Bp in (8, 16) for n in (128, 256, 512)],
      "6 pairs (Bp, n) x 1 seed"),
     # A fit of one's own predicts where its tables are.
-    (LAW, [(16, 16)], "n = 16, a power of two near n*; M is rounded down, 160 "
+    (LAW, [(16, 16)], "n = 16, near n*; M is rounded down, 160 "
      "of 100,000 rollouts stay unspent\npredicted reward 0.2"),
     (LAW | dict(Bp=(32,)), [(32, 16)],
      "n* was seen at Bp = 16, this is Bp = 32"),
