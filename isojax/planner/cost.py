@@ -367,13 +367,10 @@ def calibrated(shape: ModelShape) -> Efficiency:
 
 def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
            rows: int, efficiency: Efficiency) -> Price:
-  """The price on the mesh with the fastest step that fits.
+  """The price on the mesh with the fastest step that fits; InputError for none.
 
   Assumes a packed update that computes the forward twice, fused attention and
   a chunked head. As many of `rows` are decoded at once as the memory admits.
-
-  Raises:
-    InputError: no mesh fits with one row per shard.
   """
   workload = dataclasses.replace(workload, padded=False, remat=True)
 
@@ -429,10 +426,8 @@ def remedies(workload: Workload, machine: Machine, fits) -> str:
 def fitting(price: Price) -> Price:
   """The price with weights gathered while sampling where they fit.
 
-  With pages it says itself whether they are gathered.
-
-  Raises:
-    InputError: the price does not fit into the memory.
+  With pages it says itself whether they are gathered. InputError if it does not
+  fit into the memory.
   """
   choices = (True, False) if price.page is None else (price.whole,)
   for whole in choices:

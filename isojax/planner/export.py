@@ -194,9 +194,7 @@ TRAINERS = {
 def options(trainer: str, run: PlannedRun) -> dict[str, object]:
   """Option -> value of a run in another trainer; True may be a bare flag.
 
-  Raises:
-    InputError: a schedule of n, m < n, a rule or an advantage that is not
-      GRPO's, which these trainers do not have.
+  InputError for a schedule, m < n, a rule or an advantage that is not GRPO's.
   """
   a, s, kind = run.a, run.setting, TRAINERS[trainer]
   if a.schedule or a.m not in (None, a.n):

@@ -97,9 +97,7 @@ class Fitted:
 def read_fit(fit: dict, *, path: str) -> Fitted:
   """The law and the curves in a parsed fit.json.
 
-  Raises:
-    InputError: another kind or version of file, or its id does not belong to
-      the content.
+  InputError for another file or version, or an id of another content.
   """
   wrong = None
   if fit.get("version") != laws.FIT_VERSION:

@@ -123,9 +123,6 @@ def propose(n: int, *, own: list[Own] | None, step_ratio) -> Proposal:
     n: rollouts sampled per problem.
     own: arms of one's own records; None: none were given.
     step_ratio: m -> the argument of `by_price`; None without a price.
-
-  Raises:
-    InputError: no candidate below n.
   """
   if len(candidates(n)) < 2:
     raise InputError(

@@ -138,13 +138,8 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
 def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
   """What the runs are priced on, or None without a machine.
 
-  Args:
-    ask: the request.
-    easy: whether the recipe has KL, without a config.
-    validation: problems of an evaluation, which a config has.
-
-  Raises:
-    InputError: the model does not fit.
+  `easy`: the recipe has KL, without a config; `validation`: problems of an
+  evaluation, which a config has. InputError if the model does not fit.
   """
   if ask.machine is None:
     return None

@@ -204,11 +204,7 @@ class Problems:
 
 
 def problems(ask: Request) -> Problems:
-  """What the stratum file says: that given, or the config's if it exists.
-
-  Raises:
-    InputError: not a file of launch.split, or more correct than sampled.
-  """
+  """What the stratum file says: that given, or the config's if it exists."""
   path = ask.problems or ask.config and ask.config.task.stratum
   if path is None or ask.problems is None and not os.path.exists(
       own_file.find(path)):
@@ -242,8 +238,7 @@ def read_fit(path: str) -> Fitted:
 def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
   """The law that is asked, or the prior of the stratum.
 
-  Raises:
-    InputError: no such law, none is known, or it is of another stratum.
+  InputError if there is none, or it is of another stratum.
   """
   name = ask.law
   if name is None:

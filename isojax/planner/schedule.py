@@ -77,9 +77,7 @@ def follow(q: Question) -> tuple[int, Schedule]:
 
   n is n*(C) to a power of two. A law that is not identified is not followed:
   its measured frontier is, with the tested n, where the best one is resolved.
-
-  Raises:
-    InputError: nothing is known of n at some C up to the budget.
+  InputError if nothing is known of n at some C up to the budget.
   """
   low = min(_first(q), q.C)
   end = advice_lib.ask(q)
