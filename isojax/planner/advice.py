@@ -258,17 +258,12 @@ def _of_budget(q: Question, Bp: int, n: int, budget_at) -> Advice | None:
   return advice
 
 
-def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
+def for_hours(q: Question, hours: float, budget_at) -> Advice:
   """The advice for hours of wall time instead of C.
 
   The rollouts that an hour pays for depend on n, and n on the rollouts. Of the
   powers of two, the advice takes the one nearest to the n* of its own budget.
-
-  Args:
-    q: the question; its C is not read.
-    hours: of wall time.
-    budget_at: (Bp, n) -> C that fits into the hours, or 0.
-    step_hours: (Bp, n) -> hours of one step.
+  budget_at is (Bp, n) -> C that fits into the hours, or 0.
   """
   most = _most_n(q)
   ns = [q.n] if q.n else [2**i for i in range(1, 13) if 2**i <= most]
@@ -287,11 +282,9 @@ def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
   if not advices and refused:
     raise refused[0]
   if not advices:
-    need, Bp, n = min((step_hours(*cell[:2]), *cell[:2]) for cell in cells)
-    digit = 10.0 ** (math.floor(math.log10(need)) - 2)
-    raise InputError(
-        f"--hours={hours:g} is less than one step; the shortest, Bp={Bp}, "
-        f"n={n}, takes --hours={math.ceil(need / digit) * digit:.3g}")
+    Bp, n, _ = min(cells, key=lambda cell: cell[0] * cell[1])
+    raise InputError(f"--hours={hours:g} is less than one step of the smallest "
+                     f"batch, Bp={Bp}, n={n}; give more, or a smaller --Bp")
   return min(advices, key=lambda advice: abs(math.log(
       advice.allocation.n / advice.answer.n)))
 

@@ -8,7 +8,7 @@ the trainers' code, each at its Trainer's `checked`: docs/planning.md says how.
 import operator
 import typing
 
-from isojax.allocation import Allocation
+from isojax import plan_file
 from isojax.errors import InputError
 
 NORMED = {"group_norm": True, "centered": False}  # advantages: divide by std?
@@ -53,19 +53,6 @@ def beside(recipe) -> tuple[str, ...]:
                                               "loss.kl_estimator")}
   return tuple(f"recipe.{name}={value!r}" for name, value in values.items()
                if value != PLAIN[name])
-
-
-class PlannedRun(typing.NamedTuple):
-  a: Allocation
-  seed: int
-  lr: str
-  setting: Setting
-
-  @property
-  def epochs(self) -> int:
-    """Enough for M steps; a data loader drops the last, smaller batch."""
-    D = self.setting.D
-    return self.a.M if D is None else -(-self.a.M // max(1, D // self.a.Bp))
 
 
 class Trainer(typing.NamedTuple):
@@ -191,12 +178,12 @@ TRAINERS = {
 }
 
 
-def options(trainer: str, run: PlannedRun) -> dict[str, object]:
+def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
   """Option -> value of a run in another trainer; True may be a bare flag.
 
   InputError for a schedule, m < n, a rule or an advantage that is not GRPO's.
   """
-  a, s, kind = run.a, run.setting, TRAINERS[trainer]
+  a, kind, divided = row.allocation, TRAINERS[trainer], NORMED.get(s.advantage)
   if a.schedule or a.m not in (None, a.n):
     raise InputError(f"--export={trainer}: it has no schedule of n and no "
                      "training on m of n rollouts; plan without --schedule and "
@@ -205,15 +192,16 @@ def options(trainer: str, run: PlannedRun) -> dict[str, object]:
     raise InputError(f"--export={trainer}: it has no rule={s.rule}; plan "
                      "without one, or divide the rollouts in the trainer by "
                      "isojax.allocate (docs/allocation.md)")
-  if s.advantage not in NORMED:
+  if divided is None:
     raise InputError(f"--export={trainer}: recipe.loss.advantage="
                      f"{s.advantage!r} is not written; expected one of "
                      f"{', '.join(NORMED)}")
-  divided = NORMED[s.advantage]
+  # Enough for M steps; a data loader drops the last, smaller batch.
+  epochs = a.M if s.D is None else -(-a.M // max(1, s.D // a.Bp))
   fields = s.loss | dict(
       aggregation=AGGREGATIONS.get(trainer, {}).get(s.loss.get("aggregation")),
-      Bp=a.Bp, n=a.n, B=a.B, M=a.M, lr=run.lr, seed=run.seed,
-      epochs=run.epochs, prompt=s.prompt, response=s.response,
+      Bp=a.Bp, n=a.n, B=a.B, M=a.M, lr=f"{row.lr:.4g}", seed=row.seed,
+      epochs=epochs, prompt=s.prompt, response=s.response,
       total=s.prompt and s.prompt + s.response, kl=s.kl, on=True,
       use_kl=bool(s.kl), std=kind.std[not divided],
       estimator="grpo" if divided else "reinforce")
@@ -236,17 +224,18 @@ def not_carried(trainer: str, setting: Setting) -> list[str]:
   return [*out, *setting.beside]
 
 
-def text(trainer: str, run: PlannedRun) -> str:
+def text(trainer: str, row: plan_file.Row, setting: Setting) -> str:
   """The options of a run to paste, and what they cannot say as comments."""
-  kind, a = TRAINERS[trainer], run.a
-  notes = [kind.note.format(B=a.B, M=a.M, lr=run.lr)] if kind.note else []
-  if run.setting.response is None:
+  kind, a = TRAINERS[trainer], row.allocation
+  notes = [kind.note.format(B=a.B, M=a.M, lr=f"{row.lr:.4g}")
+           ] if kind.note else []
+  if setting.response is None:
     notes.append("no lengths: give --config, or --machine and the mean tokens")
-  if left := not_carried(trainer, run.setting):
+  if left := not_carried(trainer, setting):
     notes.append(f"not carried: {', '.join(left)}")
   yaml = kind.style == YAML
   lines = [f"--{name}" if value is True and kind.style == FLAG else
            kind.style.format(name, str(value).lower() if yaml else value)
-           for name, value in options(trainer, run).items()]
+           for name, value in options(trainer, row, setting).items()]
   return "\n".join([*(f"# {note}" for note in notes),
                     ("\n" if yaml else " \\\n").join(lines)])

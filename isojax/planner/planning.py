@@ -56,9 +56,7 @@ class Plan:
 
     InputError for what the trainer lacks, such as a schedule, m < n or a rule.
     """
-    return [export.text(trainer, export.PlannedRun(
-        row.allocation, row.seed, f"{row.lr:.4g}", self.setting))
-            for row in self.rows]
+    return [export.text(trainer, row, self.setting) for row in self.rows]
 
   def table(self, explain: bool = False) -> str:
     """What to do, then a line for each run, and warnings.
@@ -183,10 +181,8 @@ def advised(task: Task):
   else:
     hours = request_lib.hours(ask)
     priced_at = lambda n: with_m(price, own, n) if ask.pods else price
-    answer = advice_lib.for_hours(
-        q, hours, lambda Bp, n: cost.budget_for(
-            hours, Bp, n, priced_at(n).run),
-        lambda Bp, n: priced_at(n).run(Bp, n, 1).hours)
+    answer = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
+        hours, Bp, n, priced_at(n).run))
     divided = staged(task, answer, hours)
     if divided:
       return divided
@@ -294,12 +290,14 @@ def sweep_budget(hours: float, hours_of) -> int:
 def scheduled(task: Task):
   """(rows of the plan with a schedule of n, its words)."""
   q = task.about
-  Bp, s = schedule_lib.follow(q)
-  a = allocate(Bp=Bp, n=s.pieces[0][1], M=None, C=q.C, schedule=s.pieces)
+  s = schedule_lib.follow(q)
+  a = allocate(Bp=s.Bp, n=s.pieces[0][1], M=None, C=q.C, schedule=s.pieces)
   lr = sqrt_lr(B=a.B, **task.anchor)
   rows = [plan_file.Row(a, seed, lr, task.expected(a)) for seed in task.seeds]
   return rows, text_lib.Said(
-      (text_lib.pieces(s), f"at the end {text_lib.n_star(s.end)}"), s.warnings,
+      ("schedule: " + ", ".join(f"n = {n} from C = {C:,}"
+                                for C, n in s.pieces),
+       f"at the end {text_lib.n_star(s.end)}"), s.warnings,
       (f"n is n*(C) to a power of two: {s.end.basis}", task.rate
        + "; lr in the table is that of the first piece"))
 

@@ -24,6 +24,7 @@ GRID = 512  # values of C, equally spaced in log C, between which n is searched
 class Schedule:
   """Pieces of constant n, and what they rest on."""
 
+  Bp: int
   pieces: tuple[tuple[int, int], ...]  # (from C, n), rollouts
   end: Answer  # n*(C) at the end of the budget, before rounding
   warnings: tuple[str, ...]
@@ -72,8 +73,8 @@ def _first(q: Question) -> int:
   return max(2, math.ceil(seen[0] / per_rollout))
 
 
-def follow(q: Question) -> tuple[int, Schedule]:
-  """Bp and the schedule of a run with the budget of the question.
+def follow(q: Question) -> Schedule:
+  """The schedule of a run with the budget of the question.
 
   n is n*(C) to a power of two. A law that is not identified is not followed:
   its measured frontier is, with the tested n, where the best one is resolved.
@@ -107,4 +108,4 @@ def follow(q: Question) -> tuple[int, Schedule]:
   if len(pieces) == 1:
     warnings.append("n*(C) stays at one power of two up to the budget, so the "
                     "schedule has one piece")
-  return Bp, Schedule(pieces, end, tuple(warnings))
+  return Schedule(Bp, pieces, end, tuple(warnings))

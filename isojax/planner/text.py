@@ -20,7 +20,6 @@ from isojax.planner.advice import (
 from isojax.planner.cost import Price
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
-from isojax.planner.schedule import Schedule
 from isojax.planner.workload import Recipe
 
 STAGES = ("prefill", "decode", "score", "update", "optimizer")
@@ -203,11 +202,6 @@ def staged(one: Advice, last: Allocation, expected: dict | None,
       f"{device_hours} device-hours, {usd} USD; Bp = {last.Bp}, n = {last.n} "
       "by the law that is known now, to be replaced by your own: python -m "
       f"launch.plan --rollouts={last.C} --law=fit/fit.json")
-
-
-def pieces(s: Schedule) -> str:
-  return "schedule: " + ", ".join(
-      f"n = {n} from C = {C:,}" for C, n in s.pieces)
 
 
 def limits(price: Price, a: Allocation) -> tuple[str, ...]:

@@ -116,8 +116,8 @@ REFUSED = (
     (["--rollouts=9", "--problems=over.jsonl"], "over.jsonl: expected a "
      "stratum file of launch.split (ValueError: 17 correct of 16)"),
     (["--hours=1e30", "--stratum=easy", *PRICED], "--hours=1e+30: expected"),
-    (["--hours=1e-3", "--stratum=easy", *PRICED], "the shortest, Bp=32, n=2, "
-     "takes --hours="),
+    (["--hours=1e-3", "--stratum=easy", *PRICED], "less than one step of the "
+     "smallest batch, Bp=32, n=2"),
     (["--rollouts=1e5", "--law=fit.json", "--stratum=easy"],
      "--law=fit.json is of hard problems, yours are easy"),
 )

@@ -7,10 +7,11 @@ checked.
 import pytest
 
 from configs import dapo, dr_grpo, hard, ppo
+from isojax import plan_file
 from isojax.allocation import allocate
 from isojax.errors import InputError
 from isojax.planner import export
-from isojax.planner.export import PlannedRun, Setting, TRAINERS
+from isojax.planner.export import Setting, TRAINERS
 
 HARD = Setting("group_norm", 0.0, prompt=64, response=512, D=90)
 EASY = Setting("centered", 0.01, prompt=64, response=512, D=None)
@@ -21,7 +22,7 @@ DAPO = HARD._replace(
 
 def run(setting, **changes):
   a = dict(Bp=32, n=8, C=2560, M=None) | changes  # 10 steps
-  return PlannedRun(allocate(**a), seed=3, lr="1e-06", setting=setting)
+  return plan_file.Row(allocate(**a), seed=3, lr=1e-6, expected=None), setting
 
 
 VERL = """\
@@ -46,8 +47,8 @@ data.seed=3"""
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_each_trainer_gets_the_run(trainer):
   """One update of 32 problems x 8 rollouts; 90 problems are 2 whole steps."""
-  values = list(export.options(trainer, run(HARD)).values())
-  assert 8 in values and "1e-06" in export.text(trainer, run(HARD))
+  values = list(export.options(trainer, *run(HARD)).values())
+  assert 8 in values and "1e-06" in export.text(trainer, *run(HARD))
   assert {32, 256} & set(values) and {512, 576} & set(values)
   assert 10 in values or 5 in values  # steps, or epochs
   assert (3 in values) == (trainer != "prime-rl")  # the seed
@@ -55,53 +56,53 @@ def test_each_trainer_gets_the_run(trainer):
 
 
 def test_a_run_of_verl():
-  assert export.text("verl", run(HARD)).replace(" \\\n", "\n") == VERL
+  assert export.text("verl", *run(HARD)).replace(" \\\n", "\n") == VERL
 
 
 def test_kl_and_advantages_without_a_deviation():
   """Dr. GRPO with KL; D is not known, so an epoch may be one step."""
-  verl = export.options("verl", run(EASY))
+  verl = export.options("verl", *run(EASY))
   assert verl["algorithm.norm_adv_by_std_in_grpo"] is False
   assert verl["actor_rollout_ref.actor.kl_loss_coef"] == 0.01
   assert verl["trainer.total_epochs"] == 10
-  roll = export.text("roll", run(EASY))
+  roll = export.text("roll", *run(EASY))
   assert "norm_std_type: null\n" in roll and "use_kl_loss: true\n" in roll
-  text = export.text("openrlhf", run(EASY))
+  text = export.text("openrlhf", *run(EASY))
   assert text.startswith("# it has no limit of steps: stop it after 10\n"
                          "--algo.advantage.estimator dr_grpo \\\n")
   assert "--algo.kl.use_loss \\\n--algo.kl.estimator k3 \\\n" in text
   assert "--disable-grpo-std-normalization \\\n" in export.text(
-      "slime", run(EASY))
+      "slime", *run(EASY))
 
 
 def test_what_their_config_files_and_commands_refuse():
   """AReaL's examples lack total_train_steps, NeMo-RL's Megatron kwargs."""
-  areal = export.text("areal", run(HARD))
+  areal = export.text("areal", *run(HARD))
   assert "\n++total_train_steps=10 \\\n" in areal
   assert "\n++train_dataset.max_length=64 \\\n" in areal
-  assert export.text("nemo-rl", run(HARD)).startswith(
+  assert export.text("nemo-rl", *run(HARD)).startswith(
       "# with Megatron, policy.optimizer.kwargs.lr is policy.megatron_cfg.")
-  assert export.text("tunix", run(EASY)).startswith(
+  assert export.text("tunix", *run(EASY)).startswith(
       "# its advantage is always divided by the group's deviation\n")
 
 
 def test_the_loss_of_a_config_where_its_names_are_known():
-  verl = export.options("verl", run(DAPO))
+  verl = export.options("verl", *run(DAPO))
   actor = "actor_rollout_ref.actor."
   assert (verl[actor + "clip_ratio_low"], verl[actor + "clip_ratio_high"],
           verl[actor + "loss_agg_mode"]) == (0.2, 0.28, "seq-mean-token-mean")
   assert verl["actor_rollout_ref.rollout.temperature"] == 0.6
-  trl = export.options("trl", run(DAPO))
+  trl = export.options("trl", *run(DAPO))
   assert (trl["epsilon"], trl["epsilon_high"], trl["loss_type"],
           trl["temperature"]) == (0.2, 0.28, "grpo", 0.6)
   assert "# not carried: recipe.updates.minibatches=4\n" in export.text(
-      "trl", run(DAPO))
+      "trl", *run(DAPO))
   assert ("# not carried: recipe.loss.aggregation='sample_mean', recipe.loss."
           "clip_low=0.2, recipe.loss.clip_high=0.28, sampler.temperature=0.6, "
-          "recipe.updates.minibatches=4\n") in export.text("slime", run(DAPO))
+          "recipe.updates.minibatches=4\n") in export.text("slime", *run(DAPO))
   constant = DAPO._replace(
       loss=DAPO.loss | dict(aggregation="constant_length"))
-  text = export.text("verl", run(constant))
+  text = export.text("verl", *run(constant))
   assert "carried: recipe.loss.aggregation='constant_length', " in text
   assert "loss_agg_mode" not in text
 
@@ -123,7 +124,7 @@ def test_what_of_a_recipe_is_not_carried(config, changed, names):
 
 
 def test_lengths_that_are_not_known_are_left_out():
-  text = export.text("verl", run(Setting("group_norm", 0.0, None, None, None)))
+  text = export.text("verl", *run(Setting("group_norm", 0.0, None, None, None)))
   assert text.startswith("# no lengths: give --config") and "length" not in (
       text.partition("\n")[2])
 
@@ -136,4 +137,4 @@ def test_lengths_that_are_not_known_are_left_out():
     (Setting("gae", 0.0, 64, 512, None), {}, "recipe.loss.advantage='gae'")])
 def test_what_they_do_not_have_is_refused(setting, more, message):
   with pytest.raises(InputError, match=message):
-    export.options("verl", run(setting, **more))
+    export.options("verl", *run(setting, **more))

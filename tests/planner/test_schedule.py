@@ -25,15 +25,15 @@ def at(log2_n: float) -> int:
 
 
 def test_pieces_of_a_law_by_hand():
-  Bp, found = follow()
-  assert Bp == 16
+  found = follow()
+  assert found.Bp == 16
   assert found.pieces == ((0, 4), (at(2.5), 8), (at(3.5), 16), (at(4.5), 32),
                           (at(5.5), 64))
   assert found.pieces[1][0] == 40_815  # 10^(5 - ln(7) / 5) = 40,814.8
   assert "your own fit, fit.json" in found.end.basis
   assert any("below 10,000 rollouts" in text for text in found.warnings)
   assert not any("extrapolated" in text for text in found.warnings)
-  a = allocate(Bp=Bp, n=4, M=None, C=ASK.C, schedule=found.pieces)
+  a = allocate(Bp=16, n=4, M=None, C=ASK.C, schedule=found.pieces)
   assert ASK.C - 16 * 64 < a.C <= ASK.C
   assert [n for n, _ in a.steps_by_piece(a.M)] == [4, 8, 16, 32, 64]
   # 40,815 rollouts are 637.7 steps of 64; the next piece begins with the 639th.
@@ -41,17 +41,17 @@ def test_pieces_of_a_law_by_hand():
 
 
 def test_a_smaller_budget_has_the_first_pieces():
-  _, short = follow(C=100_000)
-  assert short.pieces == follow()[1].pieces[:3]
-  assert follow(C=20_000)[1].pieces == ((0, 4),)
-  assert any("one piece" in text for text in follow(C=20_000)[1].warnings)
-  assert any("extrapolated" in text for text in follow(C=500_000)[1].warnings)
+  short = follow(C=100_000)
+  assert short.pieces == follow().pieces[:3]
+  assert follow(C=20_000).pieces == ((0, 4),)
+  assert any("one piece" in text for text in follow(C=20_000).warnings)
+  assert any("extrapolated" in text for text in follow(C=500_000).warnings)
 
 
 def test_what_speaks_against_the_law_is_said():
   """n* = 2^(2 + 4 / (1 + e^-3.01)) = 56.19 at the end; n = 8 measured best."""
   law = test_advice.measured((8, 0.52), (64, 0.47))
-  _, found = follow(law=law)
+  found = follow(law=law)
   assert any("own curves contradict this: at 1e+05 rollouts, n = 8 reached "
              "0.520" in text for text in found.warnings)
   low, high = law.interval(400_000)
@@ -60,9 +60,9 @@ def test_what_speaks_against_the_law_is_said():
 
 
 def test_Bp_and_n_are_capped():
-  Bp, found = follow(Bp=64, D=20)
-  assert Bp == 20 and found.warnings[0].startswith("moved: Bp 64 -> 20")
-  _, found = follow(B_max=16 * 16)
+  found = follow(Bp=64, D=20)
+  assert found.Bp == 20 and found.warnings[0].startswith("moved: Bp 64 -> 20")
+  found = follow(B_max=16 * 16)
   assert found.pieces == ((0, 4), (at(2.5), 8), (at(3.5), 16))
   assert any("n is capped at 16" in text for text in found.warnings)
 
@@ -81,8 +81,8 @@ def test_pieces_shorter_than_a_step_are_left_out():
 def test_a_law_that_is_not_identified_is_followed_only_where_measured():
   law = test_advice.unidentified()
   # 8 and 24 are tested; between 1e4 and 3e4 the nearer point in log C counts.
-  Bp, found = follow(law=law, C=100_000, Bp=None)
-  assert (Bp, found.pieces) == (16, ((0, 8), (17_321, 24)))  # sqrt(3) e4
+  found = follow(law=law, C=100_000, Bp=None)
+  assert (found.Bp, found.pieces) == (16, ((0, 8), (17_321, 24)))  # sqrt(3) e4
   assert "measured, not a law" in found.end.basis
   with pytest.raises(InputError, match="is not identified"):
     follow(law=law, C=200_000)
@@ -103,5 +103,5 @@ def test_laws_without_a_path_along_a_run_are_refused():
 def test_a_law_in_tokens_is_followed_in_rollouts():
   tokens = dataclasses.replace(
       test_advice.FITTED, unit="sampled_tokens", C_seen=(1e4, 4e5))
-  _, found = follow(law=tokens, tokens_per_rollout=10.0, C=40_000)
+  found = follow(law=tokens, tokens_per_rollout=10.0, C=40_000)
   assert found.pieces[1] == (math.ceil(10 ** (5 - math.log(7) / 5) / 10), 8)
