@@ -14,14 +14,11 @@ from ml_collections import config_flags
 from isojax import config_file, plan_file
 from isojax.errors import InputError, OutOfReachError
 
-BAD_INPUT = 2  # exit code of every InputError but OutOfReachError
-# Run the same command again: after a signal (the run was saved), or when a
-# bucket was out of reach.
-PREEMPTED = 75
+# Exit codes. After PREEMPTED and PEER_LOST the same command resumes.
+BAD_INPUT = 2  # of every InputError but OutOfReachError
+PREEMPTED = 75  # after a signal (the run was saved), or a bucket out of reach
 DIVERGED = 76  # after a NaN or infinite loss, which would happen again
-# Another process of the run ended after this start had saved a checkpoint: run
-# the same command again.
-PEER_LOST = 77
+PEER_LOST = 77  # another process ended after this start saved a checkpoint
 INTERRUPTED = 130  # by Ctrl-C; the same code as in shells
 UNREAD = 141  # the reader of the output is gone; the same code as in shells
 
@@ -107,20 +104,18 @@ def given() -> dict:
 def apply_row(config, lines: list[str], index: int, path: str) -> float:
   """Sets the values of a plan's row in a config; returns its learning rate.
 
-  Raises:
-    InputError: as plan_file.read_row, a key that the config does not have, or a
-      field that the command line sets otherwise; it begins with PATH:LINE.
+  An InputError begins with PATH:LINE.
   """
   row = plan_file.read_row(lines, index, path=path)
   where = f"{path}:{index + 1}"
   for name, value in given().items():
-    theirs = row["overrides"]
+    planned = row["overrides"]
     for key in name.split("."):
-      theirs = theirs[key] if isinstance(theirs, dict) and key in theirs else (
-          None)
-    if theirs is not None and theirs != value:
+      planned = planned[key] if (
+          isinstance(planned, dict) and key in planned) else None
+    if planned is not None and planned != value:
       raise InputError(
-          f"{where}: the row sets {name} to {theirs!r}, the command line to "
+          f"{where}: the row sets {name} to {planned!r}, the command line to "
           f"{value!r}; leave out --config.{name}, or make another plan")
   config_file.override(config, row["overrides"], where)
   return row["lr"]
@@ -188,8 +183,7 @@ def _leave_waiting_threads(code: int) -> None:
 def run(main, *, words: bool = False) -> None:
   """Parses the flags and exits with the code of main(words).
 
-  An InputError is one line with an exit code of its own. Words that are no
-  flags are refused unless `words` is set.
+  An InputError is one line. Words that are no flags are refused unless `words`.
   """
   def parsed(argv):
     try:

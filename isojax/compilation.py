@@ -23,13 +23,6 @@ SPENT = (COMPILED, "/jax/core/compile/jaxpr_trace_duration", LOWERED)
 READ = "/jax/compilation_cache/cache_hits"
 
 
-def cache_folder() -> str:
-  """The default folder of the compilation cache."""
-  root = os.environ["XDG_CACHE_HOME"] if "XDG_CACHE_HOME" in os.environ else ""
-  return str(pathlib.Path(root or pathlib.Path.home() / ".cache")
-             / "isojax" / "jax")
-
-
 def keep_programs() -> str | None:
   """Turns the cache on; returns a note if its folder is not writable.
 
@@ -42,9 +35,10 @@ def keep_programs() -> str | None:
     if not os.environ["JAX_COMPILATION_CACHE_DIR"]:
       jax.config.update("jax_enable_compilation_cache", False)
     return None
+  root = os.environ["XDG_CACHE_HOME"] if "XDG_CACHE_HOME" in os.environ else ""
   folder = "~/.cache/isojax/jax"
   try:
-    folder = cache_folder()
+    folder = os.path.join(root or pathlib.Path.home() / ".cache", "isojax/jax")
     os.makedirs(folder, exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK):
       raise PermissionError("no permission to write")
@@ -122,13 +116,10 @@ class Count:
     seconds, self._told = self.seconds - self._told, self.seconds
     if not names:
       return None
-    return f"compiled {_listed(names)} in {seconds:.1f} s"
+    listed = ", ".join(name + f" x {count}" * (count > 1) for name, count in
+                       collections.Counter(names).items())
+    return f"compiled {listed} in {seconds:.1f} s"
 
   def __str__(self) -> str:
     return (f"compiled {self.programs} programs in {self.seconds:.1f} s "
             f"({self.read} from the cache)")
-
-
-def _listed(names: list[str]) -> str:
-  return ", ".join(name + f" x {count}" * (count > 1)
-                   for name, count in collections.Counter(names).items())

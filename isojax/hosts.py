@@ -2,8 +2,7 @@
 
 Every process runs the same program on its own devices and computes the same
 host values. What only one of them knows (a grader's verdict, a signal, the
-clock) is gathered before anything depends on it. With one process nothing here
-costs time.
+clock) is gathered before anything depends on it.
 """
 
 import contextlib
@@ -73,34 +72,26 @@ def initialize(coordinator: str | None, num_processes: int | None,
   """Connects the processes of the run, if there are several.
 
   Must be called before anything asks jax for devices. A process that waits MEET
-  seconds in vain ends with cli.BAD_INPUT.
-
-  Args:
-    coordinator: HOST:PORT of process 0; None: all three are taken from the
-      environment of a TPU pod, Slurm or Kubernetes; "none": a run of this
-      process alone.
-    num_processes: of the run.
-    process_id: of this process, from 0.
-
-  Raises:
-    InputError: the flags do not go together, or the processes cannot connect.
+  seconds in vain ends with cli.BAD_INPUT. The arguments are the flags of
+  isojax.main; without any the environment of a TPU pod, Slurm or Kubernetes
+  decides.
   """
-  given, found = (coordinator, num_processes, process_id), None
-  if given == ("none", None, None):
-    return
+  given, place = (coordinator, num_processes, process_id), coordinator
+  alone = given == ("none", None, None)
   if given == (None, None, None):
-    found = scheduler(os.environ, tpu=_may_use_tpu())
-    if found is None:
-      return
-  elif None in given or not 0 <= process_id < num_processes or (
-      num_processes < 2 or not re.fullmatch(r".+:\d+", coordinator)):
+    place = scheduler(os.environ, tpu=_may_use_tpu())
+    given, alone = (), place is None
+  if alone:
+    return
+  if given and (
+      None in given or not 0 <= process_id < num_processes
+      or num_processes < 2 or not re.fullmatch(r".+:\d+", coordinator)):
     raise InputError(
         f"--coordinator={coordinator} --num_processes={num_processes} "
         f"--process_id={process_id}: expected HOST:PORT of process 0, the "
         "number of all processes, and which one this is, from 0; or none of "
         "the three on a TPU pod, under Slurm or Kubernetes; or only "
         "--coordinator=none, for a run of this process alone")
-  place = found or coordinator
   hint = (f"start the same command on every host within {MEET} s, or give "
           "--coordinator=none for a run of this process alone")
   # jax would abort this process, with a stack of C++.
@@ -113,7 +104,7 @@ def initialize(coordinator: str | None, num_processes: int | None,
                f"{MEET} s")
   try:
     jax.distributed.initialize(
-        *(given if found is None else ()), initialization_timeout=MEET + 60,
+        *given, initialization_timeout=MEET + 60,
         heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=LEAVE)
   except (RuntimeError, ValueError, OSError, ImportError) as error:
     why = str(error).splitlines()[0][:200]
@@ -135,7 +126,7 @@ def count() -> int:
 
 
 def number() -> int:
-  """The index of this process, from 0."""
+  """The index of this process."""
   return jax.process_index() if jax.distributed.is_initialized() else 0
 
 
@@ -155,7 +146,7 @@ def say(line: str) -> None:
 
 
 def gather(value) -> list:
-  """Returns a JSON value of each process, in order; every process must call."""
+  """A JSON value of each process, in order; every process must call."""
   if count() == 1:
     return [value]
   text = json.dumps(value).encode()
@@ -167,14 +158,10 @@ def gather(value) -> list:
 
 
 def run_on_all_hosts(function):
-  """Returns function(), called on every process at once.
+  """function(), called on every process; it must not communicate with others.
 
-  Args:
-    function: must not communicate with the other processes.
-
-  Raises:
-    EverywhereError: the function raised InputError on some process; the message
-      names those hosts.
+  EverywhereError: it raised InputError on some process; the message names the
+  hosts.
   """
   if count() == 1:
     return function()
@@ -184,26 +171,21 @@ def run_on_all_hosts(function):
   except InputError as error:
     refused = str(error)
   errors = gather([name(), refused])
-  if all(message == errors[0][1] for _, message in errors):
-    lines = [refused] if refused else []
-  else:
-    lines = [f"{host}: {message}" for host, message in errors if message]
-  if lines:
+  if refused and all(message == refused for _, message in errors):
+    raise EverywhereError(refused)
+  if lines := [f"{host}: {message}" for host, message in errors if message]:
     raise EverywhereError("; ".join(lines))
   return result
 
 
 def agree(values: dict) -> None:
-  """Compares a JSON object, and the code that runs, with those of process 0.
-
-  Raises:
-    EverywhereError: some differ; the message names the hosts and the keys.
+  """EverywhereError unless a JSON object, and the code, are those of process 0.
   """
   if count() == 1:
     return
-  (host, theirs), *others = gather([name(), values | {"code": code()}])
-  lines = [workdir.differences(theirs, found, at=(f"on {host}", f"on {other}"))
-           for other, found in others if found != theirs]
+  (host, ours), *others = gather([name(), values | {"code": code()}])
+  lines = [workdir.differences(ours, theirs, at=(f"on {host}", f"on {other}"))
+           for other, theirs in others if theirs != ours]
   if lines:
     raise EverywhereError(
         "the processes of one run differ: " + "; ".join(lines) + "; start the "
@@ -225,17 +207,15 @@ def code() -> dict:
 def shared_fate():
   """What ends this process ends the others too, within seconds.
 
-  An error that is not raised on every process would leave the others waiting.
-  So it ends this process at once, before anything waits for an answer. The
-  others then end with cli.PEER_LOST; or with SIGABRT, raised by jax, if their
-  main thread was not in a collective when it noticed.
+  An error that is not raised on every process would leave the others waiting,
+  so it ends this process at once. The others then end with cli.PEER_LOST; or
+  with SIGABRT, raised by jax, if their main thread was not in a collective.
 
   Yields an event, to be set once this start has made more progress than the one
   before. Until then, what looks like a lost process may happen again at every
-  start (a wrong set-up, a process that runs out of memory), and a scheduler
-  that restarts on cli.PEER_LOST would do so without end. So it is an error like
-  others, unless jax's coordination service misses heartbeats of a process and
-  aborts this one while it waits for that.
+  start (a wrong set-up, too little memory), and a scheduler that restarts on
+  cli.PEER_LOST would do so without end. So it is an error like others, unless
+  jax misses heartbeats of a process and aborts this one while it waits.
   """
   further = threading.Event()
   if count() == 1:
@@ -269,13 +249,11 @@ def shared_fate():
 
 
 def _say_last(text: str) -> None:
-  """Writes to standard error, after what was printed so far."""
   sys.stdout.flush()
   sys.stderr.write(text)
   sys.stderr.flush()
 
 
 def _end(code_: int, text: str) -> None:
-  """Ends this process at once."""
   _say_last(text)
   os._exit(code_)

@@ -48,13 +48,9 @@ class MeshConfig:
 
 
 def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
-  """A mesh over the first devices; all devices if several processes.
+  """A mesh over the first of `devices`, by default jax.devices().
 
-  Args:
-    devices: to choose from; None: jax.devices().
-
-  Raises:
-    InputError: too few devices, or several processes and unused devices.
+  InputError: there are too few; or several processes, and some are unused.
   """
   shape = dataclasses.asdict(cfg)
   devices = jax.devices() if devices is None else devices
@@ -82,7 +78,6 @@ def blocks(mesh: Mesh) -> int:
 
 
 def row_sharding(mesh: Mesh) -> NamedSharding:
-  """The sharding of rows; the other axes are not sharded."""
   return NamedSharding(mesh, P(ROWS))
 
 
@@ -99,10 +94,7 @@ def logits_sharding(mesh: Mesh, V: int) -> NamedSharding:
 
 
 def spread_rows(mesh: Mesh, R: int) -> NamedSharding:
-  """A sharding of R rows over all mesh axes, if they divide evenly.
-
-  Otherwise returns `row_sharding`. Both keep rows in the same order.
-  """
+  """A sharding of R rows over all mesh axes, or `row_sharding` if uneven."""
   if R % mesh.size:
     return row_sharding(mesh)
   return NamedSharding(mesh, P((*ROWS, "tensor")))
@@ -115,8 +107,8 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def param_sharding(names, shape, mesh: Mesh) -> NamedSharding:
   """The sharding of a parameter from the logical names of its axes.
 
-  An axis that its mesh axis does not divide is replicated, such as 2 key
-  heads over tensor=4.
+  An axis that its mesh axis does not divide is replicated: 2 key heads over
+  tensor=4.
   """
   axes = [RULES[name] if name is not None else None for name in names]
   return NamedSharding(mesh, P(*(
@@ -155,10 +147,9 @@ def reduced(each, sharding: NamedSharding):
 
 
 def place(tree, sharding: NamedSharding):
-  """Places a tree of host arrays on the devices with one sharding.
+  """Places a tree of whole host arrays on the devices with one sharding.
 
-  Every process passes the whole arrays and places its own devices' parts. A
-  single device gets the arrays as they are: a jitted call transfers its host
+  A single device gets the arrays as they are: a jitted call transfers its host
   arguments itself, in an eighth of the time.
   """
   tree = jax.tree.map(np.asarray, tree)

@@ -1,7 +1,7 @@
 """Files that a config names: FILE.py:FUNCTION of the user, and shipped ones.
 
-A file of the user is read once. What runs later is its text, so that editing
-the file does not change a run that has begun.
+A file of the user is read once, and its text is run: editing the file does not
+change a run that has begun.
 """
 
 import functools
@@ -21,8 +21,6 @@ ROOT = pathlib.Path(__file__).parents[1]  # a clone, or site-packages
 
 def find(path: str) -> str:
   """A path of configs/ or isojax/; that of the shipped file if only it exists.
-
-  So the same config works in a clone and after an installation.
   """
   shipped = ROOT / path
   if (path.startswith(("configs/", "isojax/")) and shipped.exists()
@@ -32,14 +30,9 @@ def find(path: str) -> str:
 
 
 def read(key: str, name: str) -> dict[str, str]:
-  """The path, the function's name and the text of FILE.py:FUNCTION.
+  """The path, function and text of `name`, FILE.py:FUNCTION, checked.
 
-  Args:
-    key: the config's, for messages.
-    name: FILE.py:FUNCTION.
-
-  Raises:
-    InputError: not of this form, or the file cannot be read or compiled.
+  `key` is the config's, for messages.
   """
   path, _, function = name.rpartition(":")
   if not path or not function.isidentifier():
@@ -61,8 +54,7 @@ def read(key: str, name: str) -> dict[str, str]:
 
 
 def sha256(own: dict[str, str]) -> str:
-  """The hash of the function's name and text, wherever the file lies.
-  """
+  """The hash of the function's name and text, wherever the file lies."""
   content = f"{own['function']}\n{own['text']}"
   return hashlib.sha256(content.encode()).hexdigest()
 
@@ -77,13 +69,7 @@ def located(path: str, error: Exception) -> InputError:
 
 @functools.lru_cache(maxsize=8)
 def function(path: str, function: str, text: str):
-  """The function of a file's text, and runs the text once.
-
-  Arguments are those of `read`.
-
-  Raises:
-    InputError: the text cannot be run, or has no such function.
-  """
+  """Runs the text of `read` once, and returns its function."""
   module = types.ModuleType(MODULE)
   module.__file__ = os.path.abspath(path)
   sys.modules[MODULE] = module  # where dataclasses look up annotations

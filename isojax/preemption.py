@@ -1,9 +1,8 @@
 """What a process does that gets SIGTERM or SIGINT.
 
 Until a run listens, SIGTERM ends the process. A run stops on all its processes
-at once, and is saved. This module imports nothing that takes time, so a command
-can call `listen` before its imports, which take seconds; `hosts` is imported at
-its first use.
+at once, and is saved. `listen` is called before imports that take seconds, so
+this module imports nothing that takes time.
 """
 
 import contextlib
@@ -42,7 +41,6 @@ class Stop:
     self._polls, self._interval = 0, 1  # polls so far; polls between two checks
 
   def ask(self) -> None:
-    """Asks this process to stop."""
     self._asked.set()
 
   @property
@@ -66,8 +64,7 @@ class Stop:
   def poll(self) -> None:
     """Calls `check` if due; all processes must call, equally often.
 
-    A single process checks at every call. Several processes check after about
-    EVERY seconds, by the slowest process.
+    Several processes check after about EVERY seconds, by the slowest of them.
     """
     from isojax import hosts
     self._polls += 1
@@ -95,17 +92,20 @@ def on_interrupt():
 def _set_by(numbers: tuple, second):
   """Yields a Stop that signals set; second(number) handles the second one."""
   stop = Stop()
-  # None: a handler that was not installed by Python, which Python cannot set.
-  again = {number: second(number) or signal.SIG_DFL for number in numbers}
+  again = {number: second(number) for number in numbers}
+
+  def install(number, handler):
+    # None: a handler that was not installed by Python, which Python cannot set.
+    return signal.signal(number, handler or signal.SIG_DFL)
 
   def handle(number, frame):
     del frame
     stop.ask()
-    signal.signal(number, again[number])
+    install(number, again[number])
 
-  before = {number: signal.signal(number, handle) for number in numbers}
+  before = {number: install(number, handle) for number in numbers}
   try:
     yield stop
   finally:
     for number, handler in before.items():
-      signal.signal(number, handler or signal.SIG_DFL)
+      install(number, handler)

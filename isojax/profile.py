@@ -13,10 +13,7 @@ def stage(name: str, function):
 
 
 def trace(folder: str):
-  """A context that writes one trace of what runs in it.
-
-  The files are *.xplane.pb for TensorBoard, *.json.gz for ui.perfetto.dev.
-  """
+  """A context that writes a trace: *.xplane.pb for TensorBoard, *.json.gz."""
   return jax.profiler.trace(folder, create_perfetto_trace=True)
 
 
@@ -24,7 +21,7 @@ def trace(folder: str):
 def steps(folder: str | None):
   """Yields a function that returns the context in which to run a step.
 
-  Steps FIRST .. LAST are written as one trace; none if `folder` is None.
+  Steps FIRST .. LAST are one trace; without a folder none is written.
   """
   with contextlib.ExitStack() as stack:
     taken = 0

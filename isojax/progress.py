@@ -11,12 +11,11 @@ QUIET = 10.0  # seconds before `track` shows anything, and between its lines
 
 def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
              every_seconds: float):
-  """A function (step, rollouts, reward) that shows the progress.
+  """A function (step, rollouts, reward) that shows the progress of a run.
 
-  On a terminal it shows a bar; otherwise it prints a line every
-  `every_seconds`. Rate and ETA leave out the first step, which compiles. The
-  run begins at `step` and `rollouts`, and has C rollouts in `steps`, or in an
-  unknown number of steps (None).
+  On a terminal it shows a bar, otherwise a line every `every_seconds`. Rate and
+  ETA leave out the first step, which compiles. The run begins at `step` and
+  `rollouts`, and has C rollouts in `steps` (None: unknown).
   """
   began = last = time.monotonic()
   start, first = rollouts, step + 1
@@ -57,10 +56,9 @@ def clock(seconds: float) -> str:
 def track(total: int, what: str, unit: str, *, on: bool = True):
   """Yields a function (count) that adds to the progress of one long task.
 
-  Nothing is shown for the first QUIET seconds. After that, a terminal shows a
-  bar with rate and ETA; otherwise a line is printed every QUIET seconds. The
-  rate leaves out the first units, before which programs compile. `on` is False
-  on all hosts but the first, which shows it.
+  After QUIET seconds a terminal shows a bar, otherwise a line is printed every
+  QUIET seconds. The rate leaves out the first units, before which programs
+  compile. `on` is False on all hosts but the first.
   """
   if not on:
     yield lambda count: None

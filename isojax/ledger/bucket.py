@@ -1,7 +1,7 @@
 """Runs in a bucket, gs://BUCKET/FOLDER.
 
-etils reads and lists it through gcsfs, as orbax does. tensorstore writes the
-one object that only one process may write.
+etils reads and lists it through gcsfs. tensorstore writes the one object that
+only one process may write.
 """
 
 import contextlib
@@ -39,10 +39,8 @@ def check(path: str, flag: str) -> None:
 def asking(path: str | os.PathLike, kind=OutOfReachError):
   """Converts any error of a bucket into one line; local errors pass unchanged.
 
-  Args:
-    path: what is read or written.
-    kind: OutOfReachError while a run goes on, whose clients have tried again
-      for minutes; InputError at the start, where it is rather a wrong name.
+  `kind` is OutOfReachError while a run goes on, whose clients have tried again
+  for minutes; InputError at the start, where it is rather a wrong name.
   """
   try:
     yield
@@ -51,9 +49,9 @@ def asking(path: str | os.PathLike, kind=OutOfReachError):
   except Exception as error:  # three clients have many error types
     if not remote(path):
       raise
-    told = " ".join((str(error) or repr(error)).split())[:200]
+    why = " ".join((str(error) or repr(error)).split())[:200]
     raise kind(
-        f"{path}: the bucket cannot be used ({told}); what was written is "
+        f"{path}: the bucket cannot be used ({why}); what was written is "
         "kept: check its name, the credentials and their role "
         "storage.objectAdmin, then run the same command again") from error
 
@@ -86,28 +84,23 @@ class Owned:
     """Takes the object over; returns its content, None if there is none."""
     while True:
       with asking(self._path, InputError):
-        found = self._store.read(self._name).result()
-        self._generation = found.stamp.generation
-        if found.state == "missing":
+        stored = self._store.read(self._name).result()
+        self._generation = stored.stamp.generation
+        if stored.state == "missing":
           return None
-        if self._written(found.value):
-          return found.value
+        if self._written(stored.value):
+          return stored.value
 
   def write(self, content: bytes) -> None:
-    """Replaces the content.
-
-    Raises:
-      InputError: another process has taken the object over.
-      OutOfReachError: the bucket cannot be used.
-    """
+    """Replaces the content; InputError if another process took it over."""
     with asking(self._path):
       if self._written(content):
         return
-      found = self._store.read(self._name).result()
-    if found.value != content:  # else the answer to our own write was lost
+      stored = self._store.read(self._name).result()
+    if stored.value != content:  # else the answer to our own write was lost
       raise InputError(f"{self._path}: another process has started this run "
                        "and writes its records; this one ends")
-    self._generation = found.stamp.generation
+    self._generation = stored.stamp.generation
 
   def _written(self, content: bytes) -> bool:
     stamp = self._store.write(self._name, content,

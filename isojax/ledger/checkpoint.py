@@ -1,11 +1,10 @@
 """Saves and restores sharded train states with orbax, asynchronous and atomic.
 
 A step folder is complete or absent: orbax writes a temporary folder and renames
-it. In a bucket (gs://), which cannot rename, it marks the folder as complete.
-Each checkpoint contains the run id, the step and a checksum of each leaf: orbax
-would load the state of another run, or a changed byte, without an error.
-A run with in-flight updates adds the bytes of its rollouts in flight ("host").
-The metrics of a run are in isojax.ledger.records.
+it, or in a bucket marks it as complete. Each checkpoint has the run id, the
+step and a checksum of each leaf: orbax would load the state of another run, or
+a changed byte, without an error. A run with in-flight updates adds the bytes of
+its rollouts in flight ("host").
 """
 
 import contextlib
@@ -52,8 +51,8 @@ def _incomplete(path: epath.Path) -> bool:
 
 def _listed(store: str) -> list[int]:
   with bucket.asking(store):
-    found = epath.Path(store).iterdir() if epath.Path(store).is_dir() else ()
-    return sorted(int(path.name) for path in found
+    paths = epath.Path(store).iterdir() if epath.Path(store).is_dir() else ()
+    return sorted(int(path.name) for path in paths
                   if _STEP.fullmatch(path.name) and not _incomplete(path))
 
 
@@ -67,10 +66,10 @@ def _meta(folder: epath.Path) -> dict:
   about = folder / "_CHECKPOINT_METADATA"
   if about.exists():  # the manager reads this file of every step
     json.loads(about.read_text())
-  found = json.loads((folder / "meta" / "metadata").read_text())
-  if not isinstance(found, dict) or not isinstance(found["checksum"], dict):
+  meta = json.loads((folder / "meta" / "metadata").read_text())
+  if not isinstance(meta, dict) or not isinstance(meta["checksum"], dict):
     raise ValueError("its meta is not that of a checkpoint")
-  return found
+  return meta
 
 
 def _clear(store: str, reached: list[int], beyond: list[int],
@@ -80,12 +79,8 @@ def _clear(store: str, reached: list[int], beyond: list[int],
   Moves steps beside the store that the records do not reach, or that cannot be
   read: the manager would refuse to save them again, or delete them. An
   incomplete step that is older than `keep` others was being deleted when the
-  run was killed: that is completed.
-
-  Args:
-    reached: the steps up to the last record.
-    beyond: the later ones.
-    damaged: step -> reason, of the newest ones of `reached`.
+  run was killed: that is completed. `reached` are the steps up to the last
+  record, `beyond` the later ones, `damaged` some of `reached` with the reason.
   """
   for step in beyond:
     logging.warning("the records do not reach the checkpoint of step %d: moved "
@@ -117,11 +112,7 @@ def _set_aside(store: str, step: int) -> str:
 
 @contextlib.contextmanager
 def open_manager(store: str, *, keep: int):
-  """Yields a manager of the newest `keep` steps; waits for saves at the end.
-
-  Raises:
-    InputError: at the end, if a write failed and no other error is raised.
-  """
+  """Yields a manager of the newest `keep` steps; waits for saves at the end."""
   with bucket.asking(store):
     if hosts.first() and epath.Path(store).is_dir():
       for path in epath.Path(store).iterdir():
@@ -168,11 +159,8 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState,
          run_id: str, host: np.ndarray | None = None) -> None:
   """Starts to save a state; raises errors of the previous save.
 
-  `host`, uint8 [N] and equal on all processes, is saved beside it.
-
-  Raises:
-    InputError: a write failed, for example on a full disk.
-    RuntimeError: orbax skipped the step, which would be lost.
+  `host`, uint8 [N] and equal on all processes, is saved beside it. InputError:
+  a write failed; RuntimeError: orbax skipped the step, which would be lost.
   """
   meta = {"run_id": run_id, "step": step, "checksum": _named_checksums(state)}
   further = {}
@@ -203,23 +191,20 @@ def _disk(manager: ocp.CheckpointManager):
       yield
   except (OSError, ValueError) as error:
     # tensorstore reports a full disk as a ValueError that names the reason.
-    told = re.search(r"([^:\"]+) \[os_error_code=", str(error))
-    if bucket.remote(store) or isinstance(error, ValueError) and not told:
+    why = re.search(r"([^:\"]+) \[os_error_code=", str(error))
+    if bucket.remote(store) or isinstance(error, ValueError) and not why:
       raise
     saved = _listed(store)
     last = f"step {max(saved)} is saved" if saved else "no step is saved yet"
     raise InputError(
-        f"{manager.directory}: a checkpoint could not be written "
-        f"({told[1].strip() if told else error}); {last}: free disk space, "
+        f"{store}: a checkpoint could not be written "
+        f"({why[1].strip() if why else error}); {last}: free disk space, "
         "then run the same command again") from error
 
 
-def _not_logged_twice(record) -> bool:
-  """Returns False for errors that orbax logs before it raises them."""
-  return not (record.exc_info and "orbax" in record.pathname)
-
-
-logging.get_absl_logger().addFilter(_not_logged_twice)
+# orbax logs errors before it raises them.
+logging.get_absl_logger().addFilter(
+    lambda record: not (record.exc_info and "orbax" in record.pathname))
 
 
 def _leaves(tree) -> dict[str, str]:
@@ -229,11 +214,11 @@ def _leaves(tree) -> dict[str, str]:
           for path, x in jax.tree.leaves_with_path(tree)}
 
 
-def _check_fits(folder: str, found: dict, wanted: dict) -> None:
+def _check_fits(folder: str, saved: dict, wanted: dict) -> None:
   """Raises InputError for another model or optimizer; orbax would cast."""
-  if differ := sorted({name for name, _ in found.items() ^ wanted.items()}):
+  if differ := sorted({name for name, _ in saved.items() ^ wanted.items()}):
     here, there = (leaves[differ[0]] if differ[0] in leaves else "absent"
-                   for leaves in (wanted, found))
+                   for leaves in (wanted, saved))
     raise InputError(
         f"{folder}: saved with another model or optimizer: {differ[0]} is "
         f"{there} in the checkpoint, {here} in this run ({len(differ)} leaves "
@@ -246,8 +231,7 @@ def _read(store: str, step: int, wanted: TrainState, run_id: str,
   """Reads the parts of a saved state that `wanted` has, and their checksums.
 
   `wanted` has None for the other parts. Each process reads without the manager,
-  which would wait for processes that may have failed. Any error but NO_DAMAGE
-  means that the checkpoint is damaged.
+  which would wait for processes that may have failed.
   """
   parts = vars(wanted)
   item = {name: part for name, part in parts.items() if part is not None}
@@ -290,9 +274,8 @@ class _DamagedError(Exception):
 
 def _agree(wrong: str | None) -> None:
   """Raises _DamagedError if any process has found an error."""
-  said = [each for each in hosts.gather(wrong) if each]
-  if said:
-    raise _DamagedError(said[0])
+  if messages := list(filter(None, hosts.gather(wrong))):
+    raise _DamagedError(messages[0])
 
 
 def _restore(store: str, step: int, wanted: TrainState, run_id: str,
@@ -313,9 +296,9 @@ def _restore(store: str, step: int, wanted: TrainState, run_id: str,
           "resume from the previous checkpoint") from error
     wrong = f"{hosts.name()}: {repr(error)[:200]}"
   _agree(wrong)
-  found = _named_checksums(restored.state)
-  differ = [key for key in found if key not in saved
-            or found[key] != saved[key]]
+  sums = _named_checksums(restored.state)
+  differ = [key for key in sums if key not in saved
+            or sums[key] != saved[key]]
   _agree(f"{hosts.name()}: checksum of {differ[0]} differs" if differ else None)
   return restored
 
@@ -325,20 +308,17 @@ def restore_newest(store: str, abstract: TrainState, run_id: str, *,
   """The newest intact checkpoint that the records reach; None without any.
 
   A checkpoint that any process finds damaged, and one that the records do not
-  reach, is logged and moved beside the store.
+  reach, is logged and moved beside the store. InputError, before any is moved:
+  none could be read, or the newest readable one is of another run or model.
 
   Args:
     abstract: shapes, dtypes and shardings of the result, on any mesh.
     reach: the last recorded step.
     keep: of `open_manager`.
     host: whether the run saves a `host`.
-
-  Raises:
-    InputError: no checkpoint could be read, or the newest readable one is of
-      another run or model. Then no checkpoint was moved.
   """
-  found, damaged, restored = steps(store), {}, None
-  reached = [step for step in found if step <= reach]
+  saved, damaged, restored = steps(store), {}, None
+  reached = [step for step in saved if step <= reach]
   for step in reversed(reached):
     try:
       restored = _restore(store, step, abstract, run_id, host)
@@ -351,7 +331,7 @@ def restore_newest(store: str, abstract: TrainState, run_id: str, *,
         "copy, or start again in another --workdir")
   if hosts.first():
     with bucket.asking(store):
-      _clear(store, reached, found[len(reached):], damaged, keep)
+      _clear(store, reached, saved[len(reached):], damaged, keep)
   return restored
 
 
@@ -359,19 +339,15 @@ def restore_params(store: str, step: int | None, abstract, run_id: str):
   """(step, params) of a step, or of the newest, without the optimizer state.
 
   `abstract` has shapes, dtypes and shardings of TrainState.params.
-
-  Raises:
-    InputError: the step is absent, of another run or model, or damaged.
   """
-  found = steps(store)
-  if not found:
-    raise InputError(
-        f"{store}: holds no checkpoint: this run has no checkpoint yet; give "
-        "the workdir of a run that has saved one")
-  if step is not None and step not in found:
+  saved = steps(store)
+  if not saved:
+    raise InputError(f"{store}: holds no checkpoint; give the workdir of a run "
+                     "that has saved one")
+  if step is not None and step not in saved:
     raise InputError(f"{store}: no checkpoint of step {step}; there are "
-                     f"{', '.join(map(str, found))}")
-  step = found[-1] if step is None else step
+                     f"{', '.join(map(str, saved))}")
+  step = saved[-1] if step is None else step
   try:
     return step, _restore(store, step, TrainState(None, abstract, None), run_id,
                           False).state.params

@@ -1,8 +1,7 @@
 """The ledger of a run: JSON lines, one record each, with the compute spent.
 
 Each line is one flat object. Other tools rely on the field names below. Each
-line ends with a checksum of all lines up to it, so a changed, added or removed
-line is noticed. The module does not load jax.
+line ends with a checksum of all lines up to it.
 """
 
 import contextlib
@@ -123,7 +122,6 @@ def phases(record: dict) -> list[float]:
 
 
 def _check(record: dict) -> None:
-  """Raises InputError unless a record has its kind's fields, all finite."""
   if differ := record.keys() ^ FIELDS[record["kind"]]:
     raise InputError(f"record of kind {record['kind']}: unknown or missing "
                      f"fields {sorted(differ)}")
@@ -139,11 +137,9 @@ def _chained(record: dict, before: str) -> str:
 
 
 def text_of(kept: list[dict], chain: str = "") -> tuple[bytes, str]:
-  """Returns records as lines, and the checksum of the last one.
+  """Records as lines, and the checksum of the last one.
 
-  Args:
-    kept: records, in order.
-    chain: the checksum of the record before these.
+  `chain` is the checksum of the record before these.
   """
   lines = []
   for record in kept:
@@ -153,7 +149,6 @@ def text_of(kept: list[dict], chain: str = "") -> tuple[bytes, str]:
 
 
 def _sound(path: str, content: bytes) -> tuple[list[dict], str | None]:
-  """As `sound`, of the content of a ledger."""
   *lines, last = content.split(b"\n")
   kept, chain = [], ""
   for number, line in enumerate([*lines, last], 1):
@@ -167,20 +162,19 @@ def _sound(path: str, content: bytes) -> tuple[list[dict], str | None]:
         break
       return kept, (
           f"{path}:{number}: this line was changed, or lines before it were "
-          "changed, added or removed: its checksum does not fit; expected the "
-          "lines that a run wrote: restore the file, or keep the lines before "
-          f"this one with head -n {number - 1} {path} > cut.jsonl && mv "
-          f"cut.jsonl {path}, and run the same command again")
+          "changed, added or removed: its checksum does not fit; restore the "
+          "file, or keep the lines before this one with "
+          f"head -n {number - 1} {path} > cut.jsonl && mv cut.jsonl {path}, "
+          "and run the same command again")
     kept.append(record)
   return kept, None
 
 
 def sound(path: str) -> tuple[list[dict], str | None]:
-  """Returns the records before the first damaged line, and what is wrong there.
+  """The records before the first damaged line, and what is wrong there.
 
   An incomplete last line is dropped; it may be without its newline. A missing
-  file has no records.
-  Checksums are verified and removed.
+  file has no records. Checksums are removed.
   """
   try:
     with bucket.asking(path):
@@ -188,9 +182,8 @@ def sound(path: str) -> tuple[list[dict], str | None]:
   except FileNotFoundError:
     return [], None
   except OSError as error:
-    raise InputError(f"{path}: cannot be read ({reason(error)}); expected a "
-                     "file of records; restore it, or choose another --workdir"
-                     ) from error
+    raise InputError(f"{path}: cannot be read ({reason(error)}); restore it, "
+                     "or choose another --workdir") from error
 
 
 def read(path: str) -> list[dict]:
@@ -203,7 +196,6 @@ def read(path: str) -> list[dict]:
 
 @contextlib.contextmanager
 def _writing(path: str):
-  """Converts an error of the disk into an InputError."""
   try:
     yield
   except OSError as error:
@@ -218,92 +210,85 @@ def up_to(kept: list[dict], step: float) -> list[dict]:
   return [r for r in kept if r["step"] <= step]
 
 
-class File:
-  """The ledger of a run on a file system, for the process that adds to it.
-
-  Attributes:
-    kept: the records that it held when it was opened or cut.
+class _Ledger:
+  """Attributes:
+    kept: the records that the ledger held when it was opened or cut.
   """
 
+  def _text(self, kept: list[dict]) -> bytes:
+    """All lines of a ledger that holds `kept`."""
+    self.kept = kept
+    text, self._chain = text_of(kept)
+    return text
+
+  def _line(self, record: dict) -> bytes:
+    """The next line; InputError for other fields, or one that is not finite."""
+    _check(record)
+    line, self._chain = text_of([record], self._chain)
+    return line
+
+
+class File(_Ledger):
+  """The ledger of a run on a file system, for the process that adds to it."""
+
   def __init__(self, path: str):
-    self._path, self.kept = path, read(path)
-    self._chain = text_of(self.kept)[1]
+    self._path = path
+    self._text(read(path))
 
   def cut(self, step: float) -> None:
     """Removes the records after a step, and an incomplete last line.
 
     A resumed run computes them again, with the same values. Atomic.
     """
-    self.kept = up_to(self.kept, step)
-    text, self._chain = text_of(self.kept)
+    text = self._text(up_to(self.kept, step))
     if os.path.exists(self._path) and os.path.getsize(self._path) != len(text):
       with _writing(self._path):
         replace(self._path, text)
 
   def append(self, record: dict) -> None:
-    """Adds a record as one line, in one write; call `cut` first.
-
-    Raises:
-      InputError: the record has other fields than its kind, or a number that is
-        not finite, or the line could not be written (full disk).
-    """
-    _check(record)
-    line, chain = text_of([record], self._chain)
-    with _writing(self._path):
-      fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-      try:
-        if os.write(fd, line) != len(line):
-          raise OSError("only a part of the line could be written")
-      finally:
-        os.close(fd)
-    self._chain = chain
+    """Adds a record as one line, in one write; call `cut` first."""
+    line = self._line(record)
+    with _writing(self._path), open(self._path, "ab", buffering=0) as file:
+      if file.write(line) != len(line):
+        raise OSError("only a part of the line could be written")
 
   def sync(self) -> None:
     """Waits until all records are on the disk."""
-    with _writing(self._path):
-      fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
-      try:
-        os.fsync(fd)
-      finally:
-        os.close(fd)
+    with _writing(self._path), open(self._path, "ab") as file:
+      os.fsync(file.fileno())
 
 
-class Bucket:
+class Bucket(_Ledger):
   """The ledger of a run in a bucket, for the process that started it last.
 
   As an object cannot be appended to, `sync` writes all lines. So do an
   evaluation, and the first record SECONDS after the last write. A kill loses
   only records after the newest checkpoint; the resumed run computes them again.
+  A write raises InputError if another process has started this run.
   """
 
   SECONDS = 30.0
 
   def __init__(self, path: str):
     self._object = bucket.Owned(path)
-    self.kept, problem = _sound(path, self._object.take() or b"")
+    kept, problem = _sound(path, self._object.take() or b"")
     if problem:
       raise InputError(problem)
-    self._lines, self._chain = text_of(self.kept)
+    self._lines = self._text(kept)
     self._written, self._waiting = time.monotonic(), False
 
   def cut(self, step: float) -> None:
     """As File.cut."""
-    self.kept = up_to(self.kept, step)
-    self._lines, self._chain = text_of(self.kept)
-    self._waiting = True
+    self._lines, self._waiting = self._text(up_to(self.kept, step)), True
     self.sync()
 
   def append(self, record: dict) -> None:
-    """Adds a record; InputError as File.append, or another process started."""
-    _check(record)
-    line, self._chain = text_of([record], self._chain)
-    self._lines, self._waiting = self._lines + line, True
+    self._lines, self._waiting = self._lines + self._line(record), True
     if (record["kind"] == "eval"
         or time.monotonic() - self._written >= self.SECONDS):
       self.sync()
 
   def sync(self) -> None:
-    """Writes all records; InputError if another process started this run."""
     if self._waiting:
       self._object.write(self._lines)
       self._written, self._waiting = time.monotonic(), False
@@ -326,10 +311,9 @@ def opened(path: str):
 
 
 def replace(path: str, text: bytes) -> None:
-  """Replaces a file atomically: readers see the old or the new content.
+  """Replaces a file atomically; the last of several processes wins.
 
-  Several processes may do it at once; the last one wins. A process that is
-  killed may leave PATH.*.tmp.
+  A process that is killed may leave PATH.*.tmp.
   """
   temporary = f"{path}.{uuid.uuid4().hex}.tmp"
   try:

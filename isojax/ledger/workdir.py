@@ -30,19 +30,15 @@ def run_id(values: dict) -> str:
 def _flat(tree: dict, prefix: str = "") -> dict:
   out = {}
   for key, value in tree.items():
-    name = f"{prefix}{key}"
-    out.update(_flat(value, f"{name}.") if isinstance(value, dict)
-               else {name: value})
+    out |= (_flat(value, f"{prefix}{key}.") if isinstance(value, dict)
+            else {f"{prefix}{key}": value})
   return out
 
 
 def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
-  """The keys whose values differ, and both values.
+  """The keys of two configs whose values differ, and both values.
 
-  Args:
-    one: a config.
-    other: another one.
-    at: names of the two in the text.
+  `at` names the two in the text.
   """
   a, b = _flat(one), _flat(other)
   return "; ".join(
@@ -63,13 +59,11 @@ class Stored:
 
 
 def claimed(folder: str) -> bool:
-  """Whether a folder belongs to a run, that is, has a config.json."""
   return epath.Path(folder, "config.json").exists()
 
 
 def read_config(folder: str) -> Stored:
-  """Returns config.json; InputError if the folder has none, or it is damaged.
-  """
+  """The folder's config.json; InputError if it has none, or it is damaged."""
   path = epath.Path(folder, "config.json")
   try:
     with bucket.asking(path, InputError):
@@ -92,10 +86,10 @@ def held(folder: str) -> bool:
   try:
     with open(os.path.join(folder, "lock"), encoding="utf-8") as lock:
       fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-  except FileNotFoundError:
-    return False
   except BlockingIOError:
     return True
+  except FileNotFoundError:
+    pass
   return False
 
 
@@ -109,18 +103,11 @@ def check_shared(folder: str, this_id: str) -> None:
 
 @contextlib.contextmanager
 def claim(folder: str, here: Stored, shorter: str | None = None):
-  """Locks a folder for one run, and writes or checks its config.json.
+  """Locks a folder for a run, and writes or checks its config.json.
 
-  The kernel releases the lock of a killed process.
-
-  Args:
-    folder: of the run; a missing one is made.
-    here: the run.
-    shorter: the identity of a run in the folder that this run extends.
-
-  Raises:
-    InputError: the folder cannot be written, is held by another process, or
-      belongs to another run; it was not changed.
+  The kernel releases the lock of a killed process. `shorter` is the identity of
+  a run in the folder that this run extends. InputError: the folder cannot be
+  written, is locked, or belongs to another run; it was not changed.
   """
   with contextlib.ExitStack() as stack:
     try:
@@ -140,9 +127,8 @@ def claim(folder: str, here: Stored, shorter: str | None = None):
 
 
 def _check_ours(folder: str) -> None:
-  """Raises InputError for a folder with other files and no config.json."""
   path = epath.Path(folder)
-  names = {each.name for each in path.iterdir()} if path.exists() else set()
+  names = {file.name for file in path.iterdir()} if path.exists() else set()
   foreign = sorted(name for name in names - {"lock"} if not (
       name.startswith("config.json") and name.endswith(".tmp")))
   if foreign and "config.json" not in names:
@@ -152,7 +138,6 @@ def _check_ours(folder: str) -> None:
 
 
 def _lock(folder: str, lock) -> None:
-  """Locks an open file; InputError names the process that holds it."""
   end = time.monotonic() + PATIENCE
   while True:
     try:
@@ -171,7 +156,6 @@ def _lock(folder: str, lock) -> None:
 
 
 def _check_config(folder: str, here: Stored, shorter: str | None) -> None:
-  """Writes config.json into a new folder, or checks an existing one."""
   path = os.path.join(folder, "config.json")
   there = read_config(folder) if claimed(folder) else None
   if there is None or there.identity == shorter:

@@ -102,7 +102,7 @@ def test_a_run_without_checkpoints(runs, tmp_path):
                          ignore=shutil.ignore_patterns("checkpoints"))
   words = f"--workdir={copy}", f"--out={tmp_path / 'out'}"
   done = command("launch.convert", *words)
-  assert done.returncode == 2 and "has no checkpoint yet" in done.stderr
+  assert done.returncode == 2 and "holds no checkpoint" in done.stderr
   assert not (copy / "checkpoints").exists()
   (copy / "checkpoints").mkdir()
   done = command("launch.convert", *words)
