@@ -49,7 +49,6 @@ class BasePolicy(typing.NamedTuple):
 class Learner:
   """The programs that train, and the frozen weights that they read."""
 
-  tx: typing.Any  # the optimizer
   schedule: typing.Callable  # update -> learning rate
   update: typing.Callable  # see update.make_update
   scored: tuple[str, ...]  # see algorithm.scored_columns
@@ -84,24 +83,19 @@ class Setup:
 
 def text_sha256(folder: str) -> str:
   """Hash of a checkpoint's text files, which also decide results."""
-  lines = []
-  for name in TEXT_FILES:
-    file = pathlib.Path(folder) / name
-    if file.is_file():
-      lines.append(f"{hashlib.sha256(file.read_bytes()).hexdigest()} {name}")
-  return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+  files = filter(pathlib.Path.is_file, map(
+      pathlib.Path(folder).joinpath, TEXT_FILES))
+  return hashlib.sha256("\n".join(
+      f"{hashlib.sha256(file.read_bytes()).hexdigest()} {file.name}"
+      for file in files).encode()).hexdigest()
 
 
 def open_policy(path: str, mesh) -> BasePolicy:
-  """Opens a checkpoint by folder or hub name, on a mesh.
-
-  Raises:
-    InputError: the checkpoint is missing or unsupported, or its files do not
-      match.
+  """Opens a checkpoint by folder or hub name, on a mesh, and checks its files.
   """
   folder = hf_config.resolve(path)
-  # Before the tokenizer, whose loader also reads config.json, so that an error
-  # of config.json is not reported as one of the tokenizer.
+  # Before the tokenizer, whose loader would report an error of config.json as
+  # its own.
   model = decoder.Transformer(hf_config.read(folder), mesh)
   tokenizer = tokenizer_lib.load(folder)
   # Not len(tokenizer): Gemma 3's exceeds its embedding rows by one token.
@@ -137,12 +131,7 @@ def sampler_sizes(model: decoder.Transformer, cfg: engine.SamplerConfig
 
 
 def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
-  """The sampler with as many slots as its memory admits, and notes.
-
-  Raises:
-    InputError: not even one slot fits, or cfg.interrupt does not suit the
-      tokenizer.
-  """
+  """The sampler with as many slots as its memory admits, and notes."""
   # launch.compile has no tokenizer; the phrase changes no size of its programs.
   phrase = base.tokenizer and interrupt_lib.encoded(
       cfg.interrupt, base.tokenizer, eos=base.eos_ids, V=base.model.cfg.V,
@@ -174,13 +163,10 @@ def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
 
 
 def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
-  """A stratum, its prompts by split, and notes.
+  """A stratum without too long prompts, its prompts by split, and notes.
 
-  Problems are dropped if their prompts are too long.
-
-  Raises:
-    InputError: the grader cannot grade it, no training or no validation prompt
-      fits, or a prompt has a token outside the model's vocabulary V.
+  InputError: the grader cannot grade it, no prompt of a split fits, or a prompt
+  has a token outside the model's vocabulary V.
   """
   stratum, prompts = strata_lib.read(path), {}
   header, task = stratum.header, base_lib.TASKS[e.task.grader.name]
@@ -210,8 +196,7 @@ def _notes(e: experiment_lib.Experiment, config, header: dict, model: str,
            reward: str | None) -> tuple[str, ...]:
   """Notes on a budget that is not spent, and on pass rates of others.
 
-  `model` and `reward` are hashes, of the policy's weights and of the file of
-  task.grader.file.
+  `model` and `reward` are hashes: of the weights, and of task.grader.file.
   """
   a, notes = e.alloc, ()
   if (e.recipe.filter.rounds == 1 and not a.schedule and config.alloc.M is None
@@ -246,11 +231,7 @@ def _prompts_sha256(prompts: dict[str, Prompts]) -> str:
 
 
 def prepare(config) -> Setup:
-  """The setup of a config, without a learner; writes nothing.
-
-  Raises:
-    InputError: the config or a file that it names is invalid.
-  """
+  """The setup of a config, without a learner, all checked; writes nothing."""
   e = experiment_lib.load(config)
   base = open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
   folder, tokenizer, _, model = base
@@ -311,21 +292,21 @@ def update_kernel(e: experiment_lib.Experiment,
           e.sampler.max_new_tokens, e.alloc.n_max)).attention
 
 
-def make_optimizer(e: experiment_lib.Experiment):
+def make_optimizer(e: experiment_lib.Experiment, lr: float | None = None):
   """The optimizer, and its learning rate as a function of the update."""
   cfg = e.recipe.optimizer
-  schedule = optimizer_lib.warmup_then_constant(e.lr, cfg.warmup_steps)
+  schedule = optimizer_lib.warmup_then_constant(
+      e.lr if lr is None else lr, cfg.warmup_steps)
   return optimizer_lib.make(cfg, schedule), schedule
 
 
 def make_critic(e: experiment_lib.Experiment) -> optimizer_lib.Critic | None:
   """The critic and its optimizer; None for a recipe without one."""
-  cfg, optimizer = e.recipe.critic, e.recipe.optimizer
+  cfg = e.recipe.critic
   if cfg.kind == "none":
     return None
-  schedule = optimizer_lib.warmup_then_constant(
-      cfg.lr * e.lr / optimizer.base_lr, optimizer.warmup_steps)
-  return optimizer_lib.Critic(cfg, optimizer_lib.make(optimizer, schedule))
+  return optimizer_lib.Critic(cfg, make_optimizer(
+      e, cfg.lr * e.lr / e.recipe.optimizer.base_lr)[0])
 
 
 def with_learner(setup: Setup) -> Setup:
@@ -335,7 +316,7 @@ def with_learner(setup: Setup) -> Setup:
   critic, loss, lora = make_critic(e), e.recipe.loss, e.model.lora
   scored = algorithm.scored_columns(loss, e.recipe.updates, e.recipe.critic)
   return dataclasses.replace(setup, learner=Learner(
-      tx, schedule,
+      schedule,
       profile.stage("update", update_lib.make_update(
           setup.model, tx, loss, lora, critic)), scored,
       profile.stage("score", update_lib.make_score(
@@ -354,31 +335,26 @@ def frozen_base(setup: Setup):
   return base_params(setup) if setup.e.model.lora.rank else None
 
 
-def _first_trained(setup: Setup, name: str):
-  """The trained parameters of step 0: all of them, or adapters.
-
-  Args:
-    name: of the random numbers of adapters.
-  """
-  if not setup.e.model.lora.rank:
-    return base_params(setup)
-  return lora_lib.init(setup.model, setup.e.model.lora,
-                       rng.stream(setup.e.seed, name))
-
-
-def first_state(setup: Setup, tx) -> TrainState:
+def first_state(setup: Setup) -> TrainState:
   """The train state of step 0."""
-  critic = make_critic(setup.e)
-  trunk = _first_trained(setup, "critic") if critic and critic.own else None
+  e, model = setup.e, setup.model
+  critic = make_critic(e)
+
+  def trained(stream: str):
+    """All parameters, or adapters from a stream of random numbers."""
+    return lora_lib.init(model, e.model.lora, rng.stream(e.seed, stream)) if (
+        e.model.lora.rank) else base_params(setup)
+
+  trunk = trained("critic") if critic and critic.own else None
   return optimizer_lib.init_state(
-      setup.model, tx, _first_trained(setup, "lora"), setup.e.model.lora,
-      critic, trunk)
+      model, make_optimizer(e)[0], trained("lora"), e.model.lora, critic, trunk)
 
 
-def abstract_state(setup: Setup, tx) -> TrainState:
+def abstract_state(setup: Setup) -> TrainState:
   """Shapes and shardings of the train state."""
-  return optimizer_lib.abstract_state(setup.model, tx, setup.e.model.lora,
-                             make_critic(setup.e))
+  return optimizer_lib.abstract_state(
+      setup.model, make_optimizer(setup.e)[0], setup.e.model.lora,
+      make_critic(setup.e))
 
 
 def merged(setup: Setup, base, trained):

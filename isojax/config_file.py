@@ -1,7 +1,6 @@
 """Config files: read, overridden by name, and turned into frozen sections.
 
-A section has the keys of one dataclass. Unknown, missing and mistyped keys are
-errors, with the nearest name.
+Unknown, missing and mistyped keys are errors, with the nearest name.
 """
 
 import dataclasses
@@ -29,11 +28,7 @@ def shipped(path: str) -> str:
 
 
 def read_config(path: str) -> config_dict.ConfigDict:
-  """The config of FILE or FILE:ARGUMENT.
-
-  Raises:
-    InputError: the file is missing, or returns no config. An error of its own
-      code is raised as it is.
+  """The config of FILE or FILE:ARGUMENT; errors of its code are not converted.
   """
   # ml_collections runs each file in the module of the one before, if any.
   sys.modules.pop("config_config", None)
@@ -71,13 +66,9 @@ def unknown_field(section, key: str, path: str) -> str | None:
 
 
 def override(section, values: dict, where: str, path: str = "config") -> None:
-  """Sets nested values in a config.
+  """Sets nested values in a config; an InputError begins with `where`.
 
   A section of FREE takes new keys, and loses those that are set to None.
-
-  Raises:
-    InputError: no such key, or a value of another type. The message begins with
-      `where`, the source of the values.
   """
   for key, value in values.items():
     name = f"{path}.{key}"
@@ -111,10 +102,7 @@ def _set(section, key: str, value, name: str) -> None:
 
 
 def check_run(config) -> None:
-  """InputError for a config without the sections of a run.
-
-  For those who read a few of its fields without jax, which `section` needs.
-  """
+  """InputError for a config without the sections of a run, without jax."""
   for name in RUN:
     if name not in config:
       raise InputError(f"config.{name} is missing: expected a config of "
@@ -144,7 +132,7 @@ def section(cls, values, name: str):
   """cls(**values); InputError for unknown, missing or mistyped keys.
 
   Args:
-    cls: a dataclass or a function whose annotations give the types.
+    cls: a dataclass, or a function whose annotations give the types.
     values: a dict; a dict inside becomes the dataclass of its field.
     name: the place of the keys, such as "config.sampler".
   """

@@ -1,7 +1,6 @@
 """An experiment as frozen values, and the checks that come before compiling.
 
-Each section of a config file is the arguments of one dataclass, see
-isojax.config_file. `identity` is the part of a config that decides the results.
+Each section of a config file is the arguments of one dataclass.
 """
 
 import dataclasses
@@ -25,7 +24,7 @@ from isojax.tasks.prompts import PromptConfig
 TRACKIO = "trackio:"  # begins the name of a project in trackio
 
 
-def _refuse(*checks: tuple[bool, str]) -> None:
+def refuse(*checks: tuple[bool, str]) -> None:
   """InputError with the message of the first check that is wrong."""
   for wrong, message in checks:
     if wrong:
@@ -47,12 +46,11 @@ class TaskSection:
 
   def __post_init__(self):
     bonus = f"task.format_coef={self.format_coef}"
-    _refuse(
+    refuse(
         (self.format_coef < 0, f"{bonus}: expected >= 0"),
         (self.format_coef and self.grader.answer == "whole",
-         f"{bonus} with task.grader.answer='whole': every response is then in "
-         "the expected place and earns the bonus; set format_coef=0, or answer "
-         "to boxed, hash or tags"))
+         f"{bonus} with task.grader.answer='whole': every response earns the "
+         "bonus; set format_coef=0, or answer to boxed, hash or tags"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +62,10 @@ class EvalSection:
   growth: float  # of the rollouts between evaluations; 1 is linear
 
   def __post_init__(self):
-    _refuse(
-        (min(self.k, self.first) < 1, f"eval: k={self.k}, first={self.first}: "
+    refuse(
+        (min(self.k, self.first, self.growth) < 1,
+         f"eval: k={self.k}, first={self.first}, growth={self.growth}: "
          "expected at least 1"),
-        (self.growth < 1, f"eval.growth={self.growth}: expected at least 1"),
         (self.temperature < 0 or not 0 < self.top_p <= 1,
          f"eval: temperature={self.temperature}, top_p={self.top_p}: expected "
          "temperature >= 0 and top_p in (0, 1]"))
@@ -94,10 +92,8 @@ class LogSection:
   def __post_init__(self):
     lacks = lambda library: not importlib.util.find_spec(library)
     library = "trackio" if self.wandb.startswith(TRACKIO) else "wandb"
-    _refuse(
+    refuse(
         (self.samples < 0, f"log.samples={self.samples}: expected at least 0"),
-        (self.wandb == TRACKIO, f"log.wandb={self.wandb!r}: expected the name "
-         f"of a project, such as {TRACKIO}grpo"),
         (self.wandb and lacks(library), f"log.wandb={self.wandb!r} needs the "
          f"extra: pip install -e '.[{library}]'"),
         (self.tensorboard and lacks("tensorboardX"), "log.tensorboard needs "
@@ -111,7 +107,7 @@ class FilterSection:
   solved_rate: float | None
 
   def __post_init__(self):
-    _refuse(
+    refuse(
         (self.rounds < 1, f"recipe.filter.rounds={self.rounds}: expected at "
          "least 1, the first round"),
         (self.solved_rate is not None and not 0 < self.solved_rate <= 1,
@@ -131,7 +127,7 @@ class RecipeSection:
   def __post_init__(self):
     loss, updates, critic = self.loss, self.updates, self.critic.kind
     in_flight = f"recipe.updates.in_flight={updates.in_flight}"
-    _refuse(
+    refuse(
         (critic != "none" and loss.advantage not in advantages.VALUED,
          f"recipe.critic.kind={critic!r} with recipe.loss.advantage="
          f"{loss.advantage!r}, which does not depend on values; expected one "
@@ -142,8 +138,8 @@ class RecipeSection:
          "groups of equal rewards; use 'off' or 'policy'"),
         (updates.in_flight and loss.ratio_to != "behavior",
          f"{in_flight} with recipe.loss.ratio_to={loss.ratio_to!r}: tokens are "
-         "drawn with the weights of several steps, so the ratio must be to the "
-         "sampler's record; set ratio_to='behavior' and importance_cap=None"),
+         "drawn with the weights of several steps; set ratio_to='behavior' and "
+         "importance_cap=None"),
         (loss.policy_loss == "reinforce" and (
             updates.in_flight or updates.count > 1),
          "recipe.loss.policy_loss='reinforce' with recipe.updates.epochs="
@@ -171,7 +167,7 @@ class Experiment:
   mesh: MeshConfig
 
   def __post_init__(self):
-    _refuse(
+    refuse(
         (not 0 <= self.seed < 2**31, f"seed={self.seed}: expected 0 <= seed < "
          "2**31, beyond which seeds coincide"),
         (self.sampler.weights and self.model.lora.rank,
@@ -180,11 +176,7 @@ class Experiment:
          "ones, which takes more memory, not less; drop one of the two"))
 
   def is_finished(self, step: int, rollouts: int) -> bool:
-    """Whether no step follows. With refill C may be spent before step M.
-
-    With updates in flight a step trains on more or fewer than B rollouts, and
-    the last one completes C.
-    """
+    """Whether no step follows. With refill C may be spent before step M."""
     return step >= self.alloc.M or (
         self.recipe.filter.rounds > 1 and self.alloc.is_spent(rollouts))
 
@@ -205,7 +197,7 @@ class Experiment:
   def lr_factor(self, n: int) -> float | None:
     """The learning rate of n rollouts over that of the first step.
 
-    None without a schedule: the update is then compiled without a factor.
+    None without a schedule: the update is compiled without a factor.
     """
     return self.lr_at(n) / self.lr if self.alloc.schedule else None
 
@@ -236,8 +228,7 @@ def compares(loss: LossConfig) -> bool:
 
 
 def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
-  """InputError if sequences are longer than the model's longest, in tokens.
-  """
+  """InputError if sequences are longer than the model's longest, in tokens."""
   longest = sampler.max_prompt_tokens + sampler.max_new_tokens
   if longest > max_positions:
     raise InputError(
@@ -263,34 +254,31 @@ def _check_ddof(e: Experiment) -> None:
 
 
 def check(e: Experiment, *, problems: int, max_positions: int) -> None:
-  """Refuses what could not run with D = `problems` training problems and a
+  """InputError for what cannot run with D = `problems` training problems and a
   model of sequences of at most `max_positions` tokens.
   """
-  a, loss, updates, sampler = (
-      e.alloc, e.recipe.loss, e.recipe.updates, e.sampler)
-  rule, alike = a.division.rule, a.division.objective
+  a, loss, sampler = e.alloc, e.recipe.loss, e.sampler
   least = "n" if a.division.is_uniform else "n_low"
   rounds, reward = e.recipe.filter.rounds, e.recipe.reward
+  in_flight, minibatches = (
+      e.recipe.updates.in_flight, e.recipe.updates.minibatches)
   penalty_from = (reward.overlong_max - reward.overlong_cache
                   if reward.overlong_max is not None else 0)
   check_sampler(sampler, max_positions=max_positions)
-  _refuse(
+  refuse(
       (a.n_min < 2 and (compares(loss) or loss.zero_variance != "off"
                         or rounds > 1),
        f"alloc.{least}=1: this recipe compares the rollouts of one problem ("
        f"recipe.loss.advantage={loss.advantage!r}, loss.zero_variance, "
-       "filter.rounds), and a group of one has none to compare; use "
-       f"{least} >= 2"),
-      (not a.division.is_uniform and alike == "rollouts"
+       f"filter.rounds); use {least} >= 2"),
+      (not a.division.is_uniform and a.division.objective == "rollouts"
        and loss.aggregation == "prompt_mean",
-       f"alloc.objective='rollouts' with alloc.rule={rule!r} and recipe.loss."
-       "aggregation='prompt_mean', which counts problems alike; set "
-       "objective='problems'"),
-      (rule == "skip" and updates.in_flight,
-       f"alloc.rule='skip' with recipe.updates.in_flight={updates.in_flight}: "
-       "a batch could be of skipped problems alone; use in_flight=0"))
-  _check_ddof(e)
-  _refuse(
+       f"alloc.objective='rollouts' with alloc.rule={a.division.rule!r} and "
+       "recipe.loss.aggregation='prompt_mean', which counts problems alike; "
+       "set objective='problems'"),
+      (a.division.rule == "skip" and in_flight,
+       f"alloc.rule='skip' with recipe.updates.in_flight={in_flight}: a batch "
+       "could be of skipped problems alone; use in_flight=0"),
       (a.m == 1 and loss.normalise == "after" and compares(loss),
        f"alloc.m=1 with recipe.loss.advantage={loss.advantage!r}: it compares "
        "the kept rollouts of one problem, and of one all advantages are 0; use "
@@ -302,20 +290,19 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
        f"recipe.reward.overlong_max={reward.overlong_max}, overlong_cache="
        f"{reward.overlong_cache}: the penalty begins above {penalty_from} "
        f"tokens, but answers end at sampler.max_new_tokens="
-       f"{sampler.max_new_tokens}, so none gets it; lower overlong_max"),
+       f"{sampler.max_new_tokens}; lower overlong_max"),
       (sampler.temperature == 0, "sampler.temperature=0: greedy rollouts of "
        "one problem are all the same, nothing can be learned; use > 0"),
       (sampler.top_p < 1,
        f"sampler.top_p={sampler.top_p}: training rollouts must come from the "
        "whole distribution, or the trainer's log-probs are of another one; use "
        "1.0 (eval.top_p is free)"),
-      (updates.minibatches > a.Bp,
-       f"recipe.updates.minibatches={updates.minibatches} of alloc.Bp={a.Bp} "
-       "problems: expected at most one update for each problem; lower "
-       "minibatches or increase Bp"),
-      (updates.in_flight and a.schedule,
-       f"recipe.updates.in_flight={updates.in_flight} with alloc.schedule: a "
-       "step would train on groups of different n; use a constant n, or "
+      (minibatches > a.Bp,
+       f"recipe.updates.minibatches={minibatches} of alloc.Bp={a.Bp} problems: "
+       "expected at most one update for each problem"),
+      (in_flight and a.schedule,
+       f"recipe.updates.in_flight={in_flight} with alloc.schedule: a step "
+       "would train on groups of different n; use a constant n, or "
        "in_flight=0"),
       (a.Bp > problems, f"alloc.Bp={a.Bp} distinct problems a step, but "
        f"{e.task.stratum} has {problems} training problems; lower Bp or make a "
@@ -324,3 +311,4 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
        f"recipe.filter.rounds={rounds} of alloc.Bp={a.Bp} distinct problems, "
        f"but {e.task.stratum} has {problems} training problems; lower rounds "
        f"to {problems // a.Bp} or less"))
+  _check_ddof(e)

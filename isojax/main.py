@@ -21,6 +21,7 @@ from isojax import (
   cli,
   compilation,
   components,
+  experiment,
   hosts,
   monitor,
   plan_file,
@@ -30,7 +31,6 @@ from isojax import (
 )
 from isojax import state as state_lib
 from isojax.components import Setup
-from isojax.errors import InputError
 from isojax.ledger import bucket, records
 
 _CONFIG = cli.define_config("configs/hard.py")
@@ -94,10 +94,11 @@ def evaluate_only(setup: Setup, folder: str) -> int:
   history = state_lib.history_of(records.up_to(
       records.read(os.path.join(folder, state_lib.RECORDS)), step))
   path = os.path.join(folder, "eval.jsonl")
-  for name, of_set in sets.items():
-    with rollouts.grading(of_set) as grader:
+  for name, evaluated in sets.items():
+    with rollouts.grading(evaluated) as grader:
       line = state_lib.record_fields(setup, "eval", history) | (
-          training.evaluation(of_set, grader, params, step, preemption.Stop())
+          training.evaluation(evaluated, grader, params, step,
+                              preemption.Stop())
           ) | {"eval_set": name, "alarms": []}
     if hosts.first():
       with records.opened(path) as written:
@@ -109,21 +110,19 @@ def evaluate_only(setup: Setup, folder: str) -> int:
 
 def check_flags() -> None:
   """Raises InputError for flags that do not go together."""
-  if _ROW.value is not None and _PLAN.value is None:
-    raise InputError(f"--row={_ROW.value} needs --plan=FILE")
-  if _PLAN.value is not None and _ROW.value is None:
-    raise InputError(f"--plan={_PLAN.value} needs --row; the first row is "
-                     "--row=0")
-  if _PROFILE.value is not None and _MODE.value == "eval":
-    raise InputError("--profile traces steps of training; leave it out, or "
-                     "give --mode=train")
-  if _EVAL_SETS.value and _MODE.value != "eval":
-    raise InputError("--eval_sets needs --mode=eval")
+  plan, row, mode, run_id = (
+      flag.value for flag in (_PLAN, _ROW, _MODE, _RUN_ID))
+  experiment.refuse(
+      (row is not None and plan is None, f"--row={row} needs --plan=FILE"),
+      (plan is not None and row is None, f"--plan={plan} needs --row; the "
+       "first row is --row=0"),
+      (_PROFILE.value is not None and mode == "eval", "--profile traces steps "
+       "of training; leave it out, or give --mode=train"),
+      (_EVAL_SETS.value and mode != "eval", "--eval_sets needs --mode=eval"),
+      (run_id is not None and not re.fullmatch(r"[\w-]+", run_id),
+       f"--run_id={run_id}: expected letters, digits, _ and -"))
   if _WORKDIR.value is not None:
     bucket.check(_WORKDIR.value, "workdir")
-  if _RUN_ID.value is not None and not re.fullmatch(r"[\w-]+", _RUN_ID.value):
-    raise InputError(f"--run_id={_RUN_ID.value}: expected letters, digits, _ "
-                     "and -")
 
 
 def prepared() -> Setup:

@@ -16,7 +16,7 @@ import numpy as np
 
 from isojax import diagnosis, experiment, hosts, progress
 from isojax.components import Setup
-from isojax.errors import InputError, reason
+from isojax.errors import InputError
 from isojax.format import compact, number
 from isojax.ledger import bucket, records
 from isojax.models import decoder, lora
@@ -47,17 +47,16 @@ def opened(setup: Setup, folder: str, kept: list[dict], *, active: bool):
 
   Unless there will be more (`active`), no writer leaves an empty file.
   """
-  e = setup.e
+  e, writers = setup.e, []
   step, rollouts = (kept[-1]["step"], kept[-1]["rollouts"]) if kept else (0, 0)
+  if active and hosts.first():
+    if e.log.tensorboard:
+      writers.append(tensorboard(folder, step))
+    if e.log.wandb:
+      local = e.log.wandb.startswith(experiment.TRACKIO)
+      writers.append((trackio if local else wandb)(
+          folder, e.log.wandb, setup.run_id, setup.identity))
   with contextlib.ExitStack() as stack:
-    writers = []
-    if active and hosts.first():
-      if e.log.tensorboard:
-        writers.append(tensorboard(folder, step))
-      if e.log.wandb:
-        local = e.log.wandb.startswith(experiment.TRACKIO)
-        writers.append((trackio if local else wandb)(
-            folder, e.log.wandb, setup.run_id, setup.identity))
     yield Monitor(
         diagnosis.Watcher(kept, grouped=experiment.compares(e.recipe.loss)),
         progress.reporter(
@@ -98,7 +97,6 @@ def opening(setup: Setup) -> str:
 
 
 def evaluation_line(record: dict) -> str:
-  """An evaluation as one line."""
   parts = [f"{name} {record[name]:.4f} ± {record[f'{name}_se']:.4f}"
            for name in METRICS]
   return (f"eval at step {record['step']}, {record['rollouts']} rollouts, "
@@ -108,7 +106,7 @@ def evaluation_line(record: dict) -> str:
 def _rates(train: list[dict]) -> list[str]:
   """The rollouts per second of each phase, without the first step.
 
-  The scoring of log-probs, `logp`, has a line if the recipe needs it.
+  `logp` has a line if the recipe needs it.
   """
   first, *rest = map(records.phases, train)
   seconds = [sum(column) for column in zip(*rest, strict=True)]
@@ -125,10 +123,7 @@ def _rates(train: list[dict]) -> list[str]:
 
 
 def table(kept: list[dict], path: str) -> str:
-  """The final table: metrics, time per phase, path of the records.
-
-  The best evaluation is that with the highest avg.
-  """
+  """The final table: metrics, time per phase, path of the records."""
   evals = [r for r in kept if r["kind"] == "eval"]
   train = [r for r in kept if r["kind"] == "train"]
   start, end, best = evals[0], evals[-1], max(evals, key=lambda r: r["avg"])
@@ -185,17 +180,15 @@ def text_lines(tokenizer, prompts: Prompts, rollouts: Rollouts,
 def texts_writer(folder: str, tokenizer, *, start: int, count: int):
   """A function (prompts, rollouts, groups, advantage, step) that stores texts.
 
-  Each line of samples.jsonl has step, problem, prompt, response, reward and
-  advantage, of `count` rollouts of a step; nothing is stored in a bucket. A run
-  that resumes from step `start` replaces the lines of the steps that it
-  repeats. If the file cannot be written, it says so and goes on without.
+  `count` rollouts of a step go to samples.jsonl, see `text_lines`; not in a
+  bucket. A run that resumes from step `start` replaces the lines of the steps
+  that it repeats.
   """
   path, shown = os.path.join(folder, "samples.jsonl"), -EVERY
-  working = bool(count) and hosts.first()
 
   def store(prompts, rollouts, groups, advantage, step: int) -> None:
-    nonlocal shown, working
-    if not working:
+    nonlocal shown
+    if not count or not hosts.first():
       return
     lines = text_lines(tokenizer, prompts, rollouts, groups, advantage,
                        step=step, count=count)
@@ -206,29 +199,19 @@ def texts_writer(folder: str, tokenizer, *, start: int, count: int):
                 f"{text[:SHOWN]!r}{' ...' * (len(text) > SHOWN)}")
     if bucket.remote(folder):
       return
-    try:
+    with records.writing(path):
       if step == start + 1 and os.path.exists(path):
         _keep_before(path, step)
       with open(path, "a", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
-    except OSError as error:
-      working = False
-      hosts.say(f"{path}: cannot be written ({reason(error)}); no more texts "
-                "are stored")
 
   return store
 
 
 def _keep_before(path: str, step: int) -> None:
   """Removes the lines of a step and of those after it."""
-  kept = []
-  for line in pathlib.Path(path).read_text(
-      "utf-8", errors="replace").splitlines():
-    try:
-      if json.loads(line)["step"] < step:
-        kept.append(line + "\n")
-    except (ValueError, KeyError, TypeError):
-      continue  # torn by a kill
+  *lines, _ = pathlib.Path(path).read_text("utf-8").split("\n")  # _: torn
+  kept = [line + "\n" for line in lines if json.loads(line)["step"] < step]
   records.replace(path, "".join(kept).encode())
 
 
@@ -240,9 +223,7 @@ def curves(record: dict) -> dict:
 
 @contextlib.contextmanager
 def tensorboard(folder: str, start: int):
-  """Yields a writer of summaries by step.
-
-  Summaries of steps after `start`, written by a killed run, are purged.
+  """Yields a writer of summaries by step; purges those of steps after `start`.
   """
   import tensorboardX  # optional dependency
 
@@ -257,10 +238,10 @@ def tensorboard(folder: str, start: int):
 
 @contextlib.contextmanager
 def wandb(folder: str, project: str, run_id: str, config: dict):
-  """Yields a writer to a W&B run whose id is that of the run, by rollouts.
+  """Yields a writer to a W&B run with the run's id, which a resume continues.
 
-  A resumed run continues it. The W&B step is the number of rollouts, so W&B
-  drops records that a killed run had written before.
+  The W&B step is the number of rollouts, so W&B drops records that a killed run
+  had written before.
   """
   import wandb as library  # optional dependency
 

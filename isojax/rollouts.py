@@ -1,18 +1,14 @@
-"""Samples rollouts and grades them at the same time.
-
-A background thread grades rollouts that have ended while the devices decode the
-others.
+"""Samples rollouts, and grades them in a thread while others are decoded.
 
 Without in-flight updates a step samples its own rollouts in rounds of Bp
 problems: one, or with refill (recipe.filter.rounds > 1, the dynamic sampling of
-DAPO) further ones until Bp groups are informative, which means that they have
-right and wrong answers. Every round is charged to C. With in-flight updates
-sampling continues across steps, see sampling.flight.
+DAPO) further ones until Bp groups are informative: have right and wrong
+answers. Every round is charged to C. With in-flight updates sampling continues
+across steps, see sampling.flight.
 """
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import functools
 import itertools
 import time
@@ -45,13 +41,7 @@ class Grading(typing.NamedTuple):
 
 @contextlib.contextmanager
 def grading(setup: Setup):
-  """Yields the Grading of a setup's problems.
-
-  Calls that have not begun when the context manager ends are cancelled.
-
-  Raises:
-    InputError: the grader cannot start.
-  """
+  """Yields the Grading of a setup's problems; the end cancels waiting calls."""
   source = strata_lib.source(setup.stratum.header) | setup.reward
   with grader_lib.opened(setup.e.task.grader, source) as grade:
     thread = concurrent.futures.ThreadPoolExecutor(1, "grader")
@@ -73,8 +63,7 @@ class Sampled(typing.NamedTuple):
   lost_tokens: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
-class InFlight:
+class InFlight(typing.NamedTuple):
   """What lives between two steps with in-flight updates.
 
   Only `flight` is saved. A resumed run grades complete rollouts again.
@@ -113,9 +102,6 @@ def graded_batch(setup: Setup, grader: Grading, params, problems,
     section: of the config, with temperature and top_p.
     stop: checked after each chunk, and while waiting for verdicts.
     advance: called with the number of rollouts that have ended in a chunk.
-
-  Raises:
-    Stopped: a process of the run was asked to stop.
   """
   left, verdicts = setup.e.task.grader.step_seconds, dict(before.verdicts)
 
@@ -177,29 +163,21 @@ def verdicts_of(names: list, verdicts: dict) -> grader_lib.Graded:
       continue
     future, j = verdicts[name]
     part = future.result()
-    own.append([i, part.correct_B[j], part.formatted_B[j],
-                bool(part.judged_B[j]), part.vote_B[j]])
+    own.append([i, part.correct_B[j], part.formatted_B[j], part.vote_B[j],
+                bool(part.judged_B[j])])
     if future not in seen:
       lost.extend(part.lost)
       part.lost.clear()
       seen.add(future)
-  B = len(names)
-  graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B,
-                             np.ones(B, bool), [])
-  for theirs, lost_there in hosts.gather([own, lost]):
-    graded.lost.extend(lost_there)
-    for i, correct, formatted, judged, vote in theirs:
-      graded.correct_B[i], graded.formatted_B[i] = correct, formatted
-      graded.judged_B[i], graded.vote_B[i] = judged, vote
-  return graded
+  rows, lost = (sum(parts, []) for parts in zip(
+      *hosts.gather([own, lost]), strict=True))
+  _, correct, formatted, vote, known = zip(*sorted(rows), strict=True)
+  return grader_lib.Graded(np.array(correct), np.array(formatted), list(vote),
+                           np.array(known), lost)
 
 
 def judged(sampled: Sampled) -> Sampled:
-  """The rollouts that have a verdict.
-
-  Raises:
-    InputError: none has one.
-  """
+  """The rollouts that have a verdict; InputError if none has one."""
   graded = sampled.graded
   judged_B = graded.judged_B
   if judged_B.all():
@@ -222,23 +200,28 @@ def judged(sampled: Sampled) -> Sampled:
           sampled.rollouts.len_R.sum() - rollouts.len_R.sum()))
 
 
-def sample_problems(setup: Setup, grader: Grading, params, problems,
-                    prompts: Prompts, n, key, section, stop: Stop, *,
-                    limits_B=None, expected_P=None) -> Sampled:
+def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
+                    n, key, section, stop: Stop, *, limits_B=None) -> Sampled:
   """Samples and grades n rollouts of each problem: a round, or an evaluation.
 
-  n is one number, or one for each problem. For limits_B and expected_P see
-  engine.one_step, for the others `graded_batch`.
+  Args:
+    split, index: of the stratum, the problems.
+    n: one number, or one for each problem.
+    key, limits_B: see engine.one_step.
+    section, stop: see `graded_batch`.
   """
+  problems = [getattr(setup.stratum, split)[i] for i in index]
+  source = engine.one_step(
+      jax.tree.map(lambda x: x[index], getattr(setup, split)), n, key,
+      limits_B=limits_B,
+      expected_P=strata_lib.expected_tokens(setup.stratum, split, problems))
   P = len(problems)
   with progress.track(int(np.broadcast_to(n, P).sum()), "sampling",
                       "rollouts", on=hosts.first()) as advance:
-    _, sampled, _ = graded_batch(
-        setup, grader, params, problems, opened(None, setup.sampler),
-        engine.one_step(prompts, n, key, limits_B=limits_B,
-                        expected_P=expected_P), flight_lib.Rule(P, 0),
-        version=0, section=section, stop=stop, advance=advance)
-  return sampled
+    return graded_batch(
+        setup, grader, params, problems, opened(None, setup.sampler), source,
+        flight_lib.Rule(P, 0), version=0, section=section, stop=stop,
+        advance=advance)[1]
 
 
 def sample_step(setup: Setup, grader: Grading, params,
@@ -252,9 +235,6 @@ def sample_step(setup: Setup, grader: Grading, params,
     left: rollouts that the budget allows; at least one round.
     solved_D: bool, problems that do not begin while others are left.
     divide: (problems, step, n) -> rollouts of each problem, n in the mean.
-
-  Raises:
-    Stopped: a process of the run was asked to stop.
   """
   if in_flight is None:
     return _rounds(setup, grader, params, step=step, n=n, left=left,
@@ -285,20 +265,15 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
     n_P = divide(index, step, n)
     key = (rng.stream(e.seed, "refill", step, r) if r
            else rng.stream(e.seed, "rollout", step))
-    prompts = jax.tree.map(lambda x, index=index: x[index], setup.train)
-    problems = [setup.stratum.train[i] for i in index]
-    sampled = profile.stage("sample", sample_problems)(
-        setup, grader, params, problems, prompts, n_P, key, e.sampler, stop,
-        limits_B=limits(e, step=step, id_P=prompts.id_P, n_P=n_P),
-        expected_P=strata_lib.expected_tokens(
-            setup.stratum, "train", problems))
-    parts.append((prompts, judged(sampled)))
+    sampled = judged(profile.stage("sample", sample_problems)(
+        setup, grader, params, "train", index, n_P, key, e.sampler, stop,
+        limits_B=limits(e, np.full(Bp, step), setup.train.id_P[index], n_P)))
+    parts.append(sampled)
     informative_P = np.concatenate([informative_P, advantages.informative(
-        *algorithm.by_problem(parts[-1][1].graded.correct_B,
-                              parts[-1][1].n_P))])
-  prompts, sampled = zip(*parts, strict=True)
+        *algorithm.by_problem(sampled.graded.correct_B, sampled.n_P))])
+  index = order_D[:len(parts) * Bp]
   return StepRollouts(
-      joined(prompts), joined_rounds(sampled),
+      jax.tree.map(lambda x: x[index], setup.train), joined_rounds(parts),
       kept_groups(informative_P, Bp=Bp, rounds=e.recipe.filter.rounds),
       len(parts), (0.0, 0), None)
 
@@ -325,46 +300,37 @@ def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
   def key(step):
     return np.asarray(jax.random.key_data(rng.stream(e.seed, "rollout", step)))
 
-  def limits_of(groups):
-    return np.concatenate([
-        limits(e, step=int(position) // a.Bp,
-               id_P=setup.train.id_P[[problem]], n_P=[n])
-        for position, problem, n, _ in zip(*groups, strict=True)])
-
   return flight_lib.Source(
       prompts=setup.train, groups=groups, steps=a.M,
       key=lambda position: key(position // a.Bp),
-      limits=limits_of if e.sampler.interrupt.phrase else None)
+      limits=lambda groups: limits(
+          e, groups.position_E // a.Bp, setup.train.id_P[groups.problem_E],
+          groups.n_E))
 
 
 def opened(saved: np.ndarray | None, sampler: engine.Sampler) -> InFlight:
-  """What is in flight in a checkpoint, see flight.to_bytes; None: a new run.
-
-  Raises:
-    InputError: the sampler had another size.
-  """
+  """What is in flight in a checkpoint, see flight.to_bytes; None: a new run."""
   if saved is None:
     return InFlight(flight_lib.nothing(sampler.made_by), {})
   flight = flight_lib.from_bytes(saved)
   if flight.made_by != sampler.made_by:
-    told = "{} slots, {} pages and {} row shards".format
+    text = "{} slots, {} pages and {} row shards".format
     raise InputError(
-        f"the run had {told(*flight.made_by)} until now, and this machine and "
-        f"mesh admit {told(*sampler.made_by)}: with in-flight updates that "
+        f"the run had {text(*flight.made_by)} until now, and this machine and "
+        f"mesh admit {text(*sampler.made_by)}: with in-flight updates that "
         "gives other results; resume it on the mesh that it had, or start "
         "another --workdir")
   return InFlight(flight, {})
 
 
-def limits(e: experiment.Experiment, *, step: int, id_P,
-           n_P) -> np.ndarray | None:
+def limits(e: experiment.Experiment, step_P, id_P, n_P) -> np.ndarray | None:
   """Tokens before each rollout's interruption; None if it is off."""
-  cfg, N = e.sampler.interrupt, int(np.max(n_P))
-  if not cfg.phrase:
+  if not e.sampler.interrupt.phrase:
     return None
-  length_PxN = interrupt.lengths(cfg, seed=e.seed, step=step, id_P=id_P,
-                                 n=N).reshape(-1, N)
-  return length_PxN[np.arange(N) < np.reshape(n_P, (-1, 1))]
+  return np.concatenate([
+      interrupt.lengths(e.sampler.interrupt, seed=e.seed, step=int(step),
+                        id_P=[problem], n=int(n))
+      for step, problem, n in zip(step_P, id_P, n_P, strict=True)])
 
 
 def most_rounds(*, rounds: int, Bp: int, B: int, left: int,
@@ -398,17 +364,13 @@ def newly_solved(right_P, n_P, id_P, *, rate: float | None
   return [int(i) for i in np.asarray(id_P)[pass_rate_P >= rate]]
 
 
-def joined(parts):
-  """Trees of host arrays as one, along the first axis."""
-  return jax.tree.map(lambda *x: np.concatenate(x), *parts)
-
-
-def joined_rounds(parts: tuple[Sampled, ...]) -> Sampled:
+def joined_rounds(parts: list[Sampled]) -> Sampled:
   """The rollouts of several rounds as those of one."""
   graded = [part.graded for part in parts]
   return Sampled(
       np.concatenate([part.n_P for part in parts]),
-      joined([part.rollouts for part in parts]),
+      jax.tree.map(lambda *x: np.concatenate(x),
+                   *(part.rollouts for part in parts)),
       grader_lib.Graded(
           np.concatenate([x.correct_B for x in graded]),
           np.concatenate([x.formatted_B for x in graded]),

@@ -98,8 +98,7 @@ def record_fields(setup: Setup, kind: str, history: History, *,
                   n: int | None = None) -> dict:
   """The fields that both kinds of records have, but for the alarms.
 
-  The history has the step that the record is about; n is of that step, or None
-  for that of the next one.
+  The history has the step that the record is about, and n; None: n of the next.
   """
   e, D = setup.e, len(setup.stratum.train)
   n = e.alloc.n_after(history.rollouts) if n is None else n
@@ -117,10 +116,7 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
 
   Without any the run starts at step 0. Later records are removed from the
   ledger, `written` on process 0; the run computes them again, with the same
-  values.
-
-  Raises:
-    InputError: ledger and checkpoints do not match.
+  values. InputError: ledger and checkpoints do not match.
   """
   ledger, store = (os.path.join(folder, name) for name in (
       RECORDS, CHECKPOINTS))
@@ -144,12 +140,11 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
         f"{ledger} has records up to step {reach}, but {store} contains no "
         "checkpoint; restore the checkpoints, or choose another --workdir to "
         "start again")
-  tx = setup.learner.tx
-  found = checkpoint.restore_newest(
-      store, components.abstract_state(setup, tx), setup.run_id, reach=reach,
+  newest = checkpoint.restore_newest(
+      store, components.abstract_state(setup), setup.run_id, reach=reach,
       keep=every.keep, host=in_flight)
-  hosts.agree({"checkpoint": found and found.step, "records": len(kept)})
-  step, train, flight = found or (-1, components.first_state(setup, tx), None)
+  hosts.agree({"checkpoint": newest and newest.step, "records": len(kept)})
+  step, train, flight = newest or (-1, components.first_state(setup), None)
   if 0 < step < setup.e.alloc.M:
     of = f" of {setup.e.alloc.M}" * (setup.e.recipe.filter.rounds == 1)
     hosts.say(f"resuming from step {step}{of}")
@@ -162,19 +157,14 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
 
 
 def trained_params(setup: Setup, folder: str, step: int | None = None):
-  """(step, what was trained) of a checkpoint, of the newest without a step.
-
-  Raises:
-    InputError: there is none, or it is damaged.
-  """
-  tx, _ = components.make_optimizer(setup.e)
+  """(step, what was trained) of a checkpoint, of the newest without a step."""
   return checkpoint.restore_params(
       os.path.join(folder, CHECKPOINTS), step,
-      components.abstract_state(setup, tx).params, setup.run_id)
+      components.abstract_state(setup).params, setup.run_id)
 
 
 def newest_policy(setup: Setup, folder: str):
-  """(step, parameters) of the newest checkpoint; of the base policy if none."""
+  """(step, parameters) of the newest checkpoint, else of the base policy."""
   store = os.path.join(folder, CHECKPOINTS)
   if not checkpoint.steps(store):
     hosts.say(f"{store} holds no checkpoint: this is the base policy")
@@ -184,11 +174,7 @@ def newest_policy(setup: Setup, folder: str):
 
 
 def _extended(setup: Setup, stored: workdir.Stored) -> bool:
-  """Whether a run is a stored one, but longer.
-
-  The learning rate does not depend on the budget, so a longer run begins with
-  the steps of a shorter one.
-  """
+  """Whether a run is a stored one, but longer: its first steps are the same."""
   here, there = setup.identity["alloc"], stored.config["alloc"]
   shorter = setup.identity | {
       "alloc": here | {"C": there["C"], "M": there["M"]}}
@@ -206,13 +192,13 @@ def as_stored(setup: Setup, config: dict, folder: str, *, run_id: str | None,
     evaluate: the section `eval` may differ from that of the training run.
   """
   stored = workdir.read_config(folder) if workdir.claimed(folder) else None
+  shorter = stored if stored and not evaluate and _extended(
+      setup, stored) else None
   if stored and evaluate:
     same = {"eval": stored.config["eval"]}
     config = config | same
     setup = dataclasses.replace(setup, identity=setup.identity | same)
   identity = workdir.run_id(setup.identity)
-  shorter = stored if stored and not evaluate and _extended(
-      setup, stored) else None
   if stored and (stored.identity == identity or shorter):
     run_id = stored.run_id
   return (dataclasses.replace(setup, run_id=run_id or identity), config,
@@ -225,11 +211,7 @@ def claimed(setup: Setup, config: dict, folder: str, *, run_id: str | None,
   """Yields the setup under the run id of the folder, which is locked.
 
   Every process of the run must call. Writes config.json into a new folder.
-  Arguments are those of `as_stored`.
-
-  Raises:
-    InputError: the folder belongs to another run, is in use, or cannot be
-      written.
+  Arguments are those of `as_stored`, errors those of workdir.claim.
   """
   setup, config, shorter = hosts.run_on_all_hosts(lambda: as_stored(
       setup, config, folder, run_id=run_id, evaluate=evaluate))

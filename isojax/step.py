@@ -41,13 +41,20 @@ class Laps:
   """Seconds of the phases of a step, without compilation."""
 
   def __init__(self, compiled: compilation.Count):
-    self._clock, self._last = compiled.clock, compiled.clock()
-    self.seconds = {}
+    self._compiled, self._before = compiled, compiled.seconds
+    self._last, self._seconds = compiled.clock(), {}
 
-  def end(self, phase: str, *, less: float = 0.0) -> None:
-    """Ends a phase; `less` of its seconds belong to another one."""
-    last, self._last = self._last, self._clock()
-    self.seconds[phase] = self._last - last - less
+  def end(self, phase: str) -> None:
+    last, self._last = self._last, self._compiled.clock()
+    self._seconds[phase] = self._last - last
+
+  def fields(self, devices: int, *, waited: float) -> dict:
+    """The fields of a train record; `waited` for verdicts, while sampling."""
+    seconds = self._seconds | {
+        "sample": self._seconds["sample"] - waited, "score": waited}
+    return {"device_seconds": sum(seconds.values()) * devices,
+            "seconds_compile": self._compiled.seconds - self._before,
+            **{f"seconds_{phase}": seconds[phase] for phase in records.PHASES}}
 
 
 def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
@@ -57,43 +64,32 @@ def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
   the first update; until then a stop leaves it as it was. `out` is a
   training.Out: the clock, the grader, the stop and the monitor.
   """
-  recipe, step = setup.e.recipe, state.history.step
-  laps, compiling = Laps(out.compiled), out.compiled.seconds
+  loss, history, laps = setup.e.recipe.loss, state.history, Laps(out.compiled)
   taken = sample(setup, state, out)
-  reward, batch = selected(
-      setup, taken, step, setup.e.alloc.n_after(state.history.rollouts))
-  waited = taken.sampled.seconds_waited
-  laps.end("sample", less=waited)
+  reward, batch = selected(setup, taken, history)
+  laps.end("sample")
   scored = score(setup, state.train, batch)
   laps.end("logp")
   columns = scored.columns | algorithm.advantages(
-      batch.groups, batch.rollouts, scored.columns, recipe.loss)
-  train, metrics = updates(setup, state.train, batch, columns, step=step)
+      batch.groups, batch.rollouts, scored.columns, loss)
+  train, metrics = updates(setup, state.train, batch, columns, history.step)
   jax.block_until_ready(train)
   laps.end("update")
   out.monitor.texts(batch.prompts, batch.rollouts, batch.groups,
-                    columns["advantage"], step + 1)
-  seconds = laps.seconds | {"score": waited}
-  # The right rollouts of each problem, or their summed reward.
-  right_P = algorithm.by_problem(
-      taken.sampled.graded.correct_B, taken.sampled.n_P)[0].sum(axis=1)
-  return State(train, taken.in_flight, state.history), {
+                    columns["advantage"], history.step + 1)
+  return State(train, taken.in_flight, history), {
       **measured(taken.prompts, taken.sampled),
+      **by_problem(setup, history, taken),
       "shaped_reward": reward,
       "refilled": taken.rounds - 1,
-      "solved": rollouts_lib.newly_solved(
-          right_P, taken.sampled.n_P, taken.prompts.id_P,
-          rate=recipe.filter.solved_rate),
-      **division(state.history, taken, right_P),
       "staleness_mean": taken.staleness[0],
       "staleness_max": taken.staleness[1],
       "selected": int(batch.groups.kept_PxN.sum()),
       "scored_tokens": scored.tokens,
       "explained_variance": explained_variance(
           batch.rollouts, scored, columns),
-      "device_seconds": sum(seconds.values()) * setup.model.mesh.size,
-      "seconds_compile": out.compiled.seconds - compiling,
-      **{f"seconds_{phase}": seconds[phase] for phase in records.PHASES},
+      **laps.fields(setup.model.mesh.size,
+                    waited=taken.sampled.seconds_waited),
       **metrics}
 
 
@@ -114,25 +110,30 @@ def sample(setup: Setup, state: State, out) -> rollouts_lib.StepRollouts:
   return taken
 
 
-def division(history: History, taken: rollouts_lib.StepRollouts,
-             right_P) -> dict:
-  """The fields of a record that say how rollouts were divided."""
-  if history.evidence is None:
-    return {"groups": None, "informative_expected": None}
-  whole = (right_P % 1 == 0).all()
-  groups = [list(group) for group in zip(
-      taken.prompts.id_P.tolist(), taken.sampled.n_P.tolist(),
-      (right_P.astype(int) if whole else right_P).tolist(), strict=True)]
-  return {"groups": groups,
-          "informative_expected": history.evidence.informative(groups)}
+def by_problem(setup: Setup, history: History,
+               taken: rollouts_lib.StepRollouts) -> dict:
+  """The fields of a record with verdicts of single problems."""
+  n_P, id_P = taken.sampled.n_P, taken.prompts.id_P
+  # The right rollouts of each problem, or their summed reward.
+  right_P = algorithm.by_problem(
+      taken.sampled.graded.correct_B, n_P)[0].sum(axis=1)
+  groups = None
+  if history.evidence is not None:
+    right = (right_P.astype(int) if (right_P % 1 == 0).all() else right_P)
+    groups = [list(group) for group in zip(
+        id_P.tolist(), n_P.tolist(), right.tolist(), strict=True)]
+  return {"solved": rollouts_lib.newly_solved(
+              right_P, n_P, id_P, rate=setup.e.recipe.filter.solved_rate),
+          "groups": groups,
+          "informative_expected": groups and history.evidence.informative(
+              groups)}
 
 
-def selected(setup: Setup, taken: rollouts_lib.StepRollouts, step: int,
-             n: int) -> tuple[float, Batch]:
-  """The mean reward with its shaping, and the groups with what is kept of each,
-  of a step of n rollouts a problem in the mean.
-  """
+def selected(setup: Setup, taken: rollouts_lib.StepRollouts,
+             history: History) -> tuple[float, Batch]:
+  """The mean reward with its shaping, and the groups to train on."""
   e, graded, rollouts = setup.e, taken.sampled.graded, taken.sampled.rollouts
+  n = e.alloc.n_after(history.rollouts)
   shaped_B = rewards.shaped(
       graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
       format_coef=e.task.format_coef)
@@ -143,7 +144,7 @@ def selected(setup: Setup, taken: rollouts_lib.StepRollouts, step: int,
   prompts = jax.tree.map(lambda x: x[kept_P], taken.prompts)
   groups = algorithm.keep(
       reward_PxN, mask_PxN,
-      rng.uniforms(e.seed, step, prompts.id_P, mask_PxN.shape[1]),
+      rng.uniforms(e.seed, history.step, prompts.id_P, mask_PxN.shape[1]),
       e.alloc.m_of_each(n_P[kept_P], n), e.recipe.loss)
   return float(shaped_B.mean()), Batch(
       prompts, jax.tree.map(lambda x: x[kept_B], rollouts), groups, n)
@@ -166,29 +167,28 @@ def score(setup: Setup, train: TrainState, batch: Batch) -> Scored:
   which_B = algorithm.to_score(groups, rollouts, cfg)
   layouts = update_lib.layouts(
       prompts, rollouts, which_B, **batch.packed(setup))
+
+  def collect(layout: packing.Layout, values: dict) -> None:
+    for name, value_RxW in jax.device_get(values).items():
+      packing.collect(layout, value_RxW, out[name])
+
   before = None  # read while the next microbatch is computed; two are held
   for layout in layouts:
     values = learner.score(train, learner.base, update_lib.place(
         packing.batch(layout, prompts, rollouts, {}), setup.model.mesh),
         np.float32(setup.e.sampler.temperature))
     if before:
-      collect(*before, out)
+      collect(*before)
     before = layout, values
   if before:
-    collect(*before, out)
+    collect(*before)
   passes = algorithm.forward_passes(learner.scored, setup.e.recipe.critic)
   return Scored(out, which_B, passes * int(rollouts.len_R[which_B].sum()))
 
 
-def collect(layout: packing.Layout, values: dict, out: dict) -> None:
-  """Adds the scored columns of a microbatch to those of all rollouts, `out`."""
-  for name, value_RxW in jax.device_get(values).items():
-    packing.collect(layout, value_RxW, out[name])
-
-
 def explained_variance(rollouts: Rollouts, scored: Scored,
                        columns: dict) -> float | None:
-  """How well a critic's values predict returns; None without one."""
+  """How well a critic's values predict returns; None without a critic."""
   if "value" not in scored.columns:
     return None
   return critic_lib.explained_variance(
@@ -196,7 +196,7 @@ def explained_variance(rollouts: Rollouts, scored: Scored,
       rollouts.mask_RxT & scored.which_B[:, None])
 
 
-def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict, *,
+def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict,
             step: int) -> tuple[TrainState, dict]:
   """Makes the updates of a step; returns the state and fields of the record.
 

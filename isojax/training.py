@@ -1,8 +1,7 @@
 """Trains one run: check for a stop, evaluate, save, step, record.
 
-isojax.step makes a step. All random numbers and the data order are functions of
-(seed, step) and of the records, so a run that was killed resumes with
-bit-identical results.
+All random numbers and the data order are functions of (seed, step) and of the
+records, so a run that was killed resumes with bit-identical results.
 """
 
 import contextlib
@@ -33,7 +32,6 @@ from isojax.ledger import checkpoint, records
 from isojax.sampling import flight
 from isojax.state import State
 from isojax.tasks import grader as grader_lib
-from isojax.tasks import strata as strata_lib
 
 
 class End(typing.NamedTuple):
@@ -62,25 +60,19 @@ class Out:
 
 def train(setup: Setup, folder: str, *, trace: str | None = None,
           signals=preemption.on_signals) -> End:
-  """Runs or resumes the experiment in a claimed workdir.
+  """Runs or resumes the experiment in a workdir, see state.claimed.
 
-  Args:
-    setup, folder: see state.claimed.
-    trace: the folder of --profile.
-    signals: makes the context manager of a Stop.
+  `trace` is the folder of --profile; signals() yields the Stop.
   """
   hosts.say(monitor_lib.opening(setup))
   compilation.announce(hosts.say)
-  due = evaluate.due_rollouts(C=setup.e.alloc.C, first=setup.e.eval.first,
-                              growth=setup.e.eval.growth)
   with opened(setup, folder, trace, signals) as (setup, state, out):
     try:
       while True:
         out.stop.check()
         finished = setup.e.is_finished(
             state.history.step, state.history.rollouts)
-        if evaluation_is_due(state, due, finished):
-          state = evaluated(setup, state, out)
+        state = evaluated(setup, state, out, finished)
         save_if_due(setup, state, out, finished)
         if finished:
           checkpoint.finish(out.manager)  # while the run listens to signals
@@ -103,18 +95,16 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
   return End(0, None)
 
 
-def evaluation_is_due(state: State, due: tuple[int, ...],
-                      finished: bool) -> bool:
-  history = state.history
-  return evaluate.is_due(due, history.evaluated, history.rollouts) or (
-      finished and history.evaluated != history.rollouts)
-
-
-def evaluated(setup: Setup, state: State, out: Out) -> State:
-  """Evaluates the policy; returns the state with the record."""
-  line = state_lib.record_fields(setup, "eval", state.history) | evaluation(
-      setup, out.grader, setup.policy(state.train), state.history.step,
-      out.stop)
+def evaluated(setup: Setup, state: State, out: Out, finished: bool) -> State:
+  """Evaluates the policy if it is due; returns the state with the record."""
+  e, history = setup.e, state.history
+  due = evaluate.due_rollouts(C=e.alloc.C, first=e.eval.first,
+                              growth=e.eval.growth)
+  if not evaluate.is_due(due, history.evaluated, history.rollouts) and not (
+      finished and history.evaluated != history.rollouts):
+    return state
+  line = state_lib.record_fields(setup, "eval", history) | evaluation(
+      setup, out.grader, setup.policy(state.train), history.step, out.stop)
   state = recorded(state, out, line)
   hosts.say(monitor_lib.evaluation_line(line))
   return state
@@ -123,12 +113,11 @@ def evaluated(setup: Setup, state: State, out: Out) -> State:
 def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
                step: int, stop: preemption.Stop) -> dict:
   """Samples the validation problems; returns the fields of an eval record."""
-  e, problems, k = setup.e, setup.stratum.validation, setup.e.eval.k
+  e, k = setup.e, setup.e.eval.k
   graded = rollouts_lib.sample_problems(
-      setup, grader, params, problems, setup.validation, k,
-      rng.stream(e.seed, "eval", step), e.eval, stop,
-      expected_P=strata_lib.expected_tokens(
-          setup.stratum, "validation", problems)).graded
+      setup, grader, params, "validation",
+      np.arange(len(setup.stratum.validation)), k,
+      rng.stream(e.seed, "eval", step), e.eval, stop).graded
   for line in grader_lib.shown(graded.lost):
     hosts.say(f"evaluation: not judged, counted as wrong: {line}")
   return {"eval_set": f"{setup.stratum.header['stratum']}/validation",
@@ -182,7 +171,6 @@ def say_solved(setup: Setup, before: state_lib.History,
 
 
 def say_compiled(state: State, out: Out) -> None:
-  """Says which programs a step has compiled."""
   news, step = out.compiled.news(), state.history.step
   if step == out.start:
     hosts.say(str(out.compiled))
@@ -191,8 +179,7 @@ def say_compiled(state: State, out: Out) -> None:
 
 
 def save_if_due(setup: Setup, state: State, out: Out, finished: bool) -> None:
-  """Saves a checkpoint at the last step and when the config's interval is over.
-  """
+  """Saves at the last step, and when the config's interval is over."""
   cfg, step = setup.e.checkpoint, state.history.step
   if out.saved > out.start and not out.manager.is_saving_in_progress():
     out.further.set()
@@ -216,10 +203,7 @@ def save(setup: Setup, state: State, out: Out) -> None:
 
 
 def stopped(setup: Setup, state: State, out: Out) -> str:
-  """Saves a run that got a signal; returns how to resume it.
-
-  The current step is discarded.
-  """
+  """Saves the last whole step of a run; returns how to resume it."""
   save(setup, state, out)
   checkpoint.finish(out.manager)
   step = state.history.step
@@ -229,15 +213,13 @@ def stopped(setup: Setup, state: State, out: Out) -> str:
 
 
 def diverged(setup: Setup, state: State, out: Out, fields: dict) -> str:
-  """The error message for a step that is not finite."""
   saved = f"the newest checkpoint is of step {out.saved}" if out.saved else (
       "there is no checkpoint yet")
   return (
       "stopped: loss, gradient or parameters are not finite after step "
       f"{state.history.step + 1} (loss {fields['loss']}, grad_norm "
-      f"{fields['grad_norm']}, logp_gap {fields['logp_gap']}); {saved}, and "
-      "this step was discarded. Try, in another --workdir, a lower "
-      "recipe.optimizer.base_lr (now "
+      f"{fields['grad_norm']}, logp_gap {fields['logp_gap']}); {saved}. Try, "
+      "in another --workdir, a lower recipe.optimizer.base_lr (now "
       f"{setup.e.recipe.optimizer.base_lr}), a smaller clip_norm, or "
       "float32 for recipe.loss.dtype")
 

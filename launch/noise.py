@@ -200,12 +200,11 @@ def measure(setup: Setup, trained, *, P: int, N: int,
     N: rollouts of each, a power of two; groups have at most half of them.
     seed: of rollouts, projection and bootstrap.
   """
-  e, problems = setup.e, setup.stratum.train[:P]
-  prompts = jax.tree.map(lambda x: x[:P], setup.train)
+  e, prompts = setup.e, jax.tree.map(lambda x: x[:P], setup.train)
   with rollouts_lib.grading(setup) as grader:
     sampled = rollouts_lib.sample_problems(
         setup, grader, components.merged(setup, setup.learner.base, trained),
-        problems, prompts, N, rng.stream(seed, "noise"), e.sampler,
+        "train", np.arange(P), N, rng.stream(seed, "noise"), e.sampler,
         preemption.Stop())
   rollouts, graded = sampled.rollouts, sampled.graded
   if not graded.judged_B.all():
@@ -288,7 +287,7 @@ def opened(source) -> tuple[Setup, typing.Any]:
   check(setup.e, P=_PROBLEMS.value, N=_ROLLOUTS.value, D=len(setup.train.len_P))
   setup = components.with_learner(setup)
   if _WORKDIR.value is None:
-    return setup, components.first_state(setup, setup.learner.tx).params
+    return setup, components.first_state(setup).params
   setup, *_ = state_lib.as_stored(setup, config.to_dict(), source, run_id=None,
                                   evaluate=True)
   step, trained = state_lib.trained_params(setup, source, _STEP.value)

@@ -195,13 +195,10 @@ def params(context):
 
 
 def sampled(context, params, grader, *, stop=None):
-  e = context.e
   return rollouts_lib.sample_problems(
-      context, grader, params, context.stratum.train[:6],
-      context.train.replace(tokens_PxS=context.train.tokens_PxS[:6],
-                            len_P=context.train.len_P[:6],
-                            id_P=context.train.id_P[:6]),
-      N, rng.stream(0, "rollout", 0), e.sampler, stop or preemption.Stop())
+      context, grader, params, "train", np.arange(6), N,
+      rng.stream(0, "rollout", 0), context.e.sampler,
+      stop or preemption.Stop())
 
 
 def test_verdicts_are_given_while_others_decode(context, params):

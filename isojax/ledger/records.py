@@ -195,7 +195,8 @@ def read(path: str) -> list[dict]:
 
 
 @contextlib.contextmanager
-def _writing(path: str):
+def writing(path: str):
+  """Converts an error of the disk into an InputError."""
   try:
     yield
   except OSError as error:
@@ -242,19 +243,19 @@ class File(_Ledger):
     """
     text = self._text(up_to(self.kept, step))
     if os.path.exists(self._path) and os.path.getsize(self._path) != len(text):
-      with _writing(self._path):
+      with writing(self._path):
         replace(self._path, text)
 
   def append(self, record: dict) -> None:
     """Adds a record as one line, in one write; call `cut` first."""
     line = self._line(record)
-    with _writing(self._path), open(self._path, "ab", buffering=0) as file:
+    with writing(self._path), open(self._path, "ab", buffering=0) as file:
       if file.write(line) != len(line):
         raise OSError("only a part of the line could be written")
 
   def sync(self) -> None:
     """Waits until all records are on the disk."""
-    with _writing(self._path), open(self._path, "ab") as file:
+    with writing(self._path), open(self._path, "ab") as file:
       os.fsync(file.fileno())
 
 
