@@ -69,7 +69,6 @@ def announce(say) -> None:
 
 
 def program(event: dict) -> str:
-  """The name of the program that an event of jax is about."""
   name = event["fun_name"] if "fun_name" in event else "?"
   return name.removeprefix("jit(").removesuffix(")")
 

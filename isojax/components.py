@@ -277,7 +277,6 @@ def _shortened(sampler: engine.Sampler, prompts: dict[str, Prompts]):
 
 
 def on_stratum(setup: Setup, path: str) -> Setup:
-  """The setup with another stratum; InputError as `prepare`."""
   stratum, prompts, notes = read_stratum(
       setup.e, path, setup.tokenizer, setup.model.cfg.V)
   return dataclasses.replace(setup, stratum=stratum, notes=notes,
@@ -336,12 +335,10 @@ def frozen_base(setup: Setup):
 
 
 def first_state(setup: Setup) -> TrainState:
-  """The train state of step 0."""
   e, model = setup.e, setup.model
   critic = make_critic(e)
 
   def trained(stream: str):
-    """All parameters, or adapters from a stream of random numbers."""
     return lora_lib.init(model, e.model.lora, rng.stream(e.seed, stream)) if (
         e.model.lora.rank) else base_params(setup)
 
@@ -351,12 +348,10 @@ def first_state(setup: Setup) -> TrainState:
 
 
 def abstract_state(setup: Setup) -> TrainState:
-  """Shapes and shardings of the train state."""
   return optimizer_lib.abstract_state(
       setup.model, make_optimizer(setup.e)[0], setup.e.model.lora,
       make_critic(setup.e))
 
 
 def merged(setup: Setup, base, trained):
-  """The parameters to sample from."""
   return setup.merge(base, trained) if setup.e.model.lora.rank else trained

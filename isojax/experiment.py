@@ -218,7 +218,6 @@ def identity(config: dict) -> dict:
 
 
 def load(config) -> Experiment:
-  """The experiment of a ConfigDict; InputError if anything is wrong with it."""
   return config_file.section(Experiment, config.to_dict(), "config")
 
 

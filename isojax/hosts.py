@@ -121,12 +121,10 @@ class EverywhereError(InputError):
 
 
 def count() -> int:
-  """The number of processes of this run."""
   return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def number() -> int:
-  """The index of this process."""
   return jax.process_index() if jax.distributed.is_initialized() else 0
 
 
@@ -140,7 +138,6 @@ def name() -> str:
 
 
 def say(line: str) -> None:
-  """Prints a line on the terminal of process 0."""
   if first():
     progress.say(line)
 

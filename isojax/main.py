@@ -109,7 +109,6 @@ def evaluate_only(setup: Setup, folder: str) -> int:
 
 
 def check_flags() -> None:
-  """Raises InputError for flags that do not go together."""
   plan, row, mode, run_id = (
       flag.value for flag in (_PLAN, _ROW, _MODE, _RUN_ID))
   experiment.refuse(

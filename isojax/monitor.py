@@ -67,7 +67,6 @@ def opened(setup: Setup, folder: str, kept: list[dict], *, active: bool):
 
 
 def _parameters(tree) -> str:
-  """The number of parameters in a tree of shapes: 0.34M."""
   return compact(sum(math.prod(x.shape) for x in jax.tree.leaves(tree)))
 
 
@@ -123,7 +122,6 @@ def _rates(train: list[dict]) -> list[str]:
 
 
 def table(kept: list[dict], path: str) -> str:
-  """The final table: metrics, time per phase, path of the records."""
   evals = [r for r in kept if r["kind"] == "eval"]
   train = [r for r in kept if r["kind"] == "train"]
   start, end, best = evals[0], evals[-1], max(evals, key=lambda r: r["avg"])
@@ -209,7 +207,6 @@ def texts_writer(folder: str, tokenizer, *, start: int, count: int):
 
 
 def _keep_before(path: str, step: int) -> None:
-  """Removes the lines of a step and of those after it."""
   *lines, _ = pathlib.Path(path).read_text("utf-8").split("\n")  # _: torn
   kept = [line + "\n" for line in lines if json.loads(line)["step"] < step]
   records.replace(path, "".join(kept).encode())

@@ -46,7 +46,6 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
 
 
 def clock(seconds: float) -> str:
-  """A time as minutes:seconds, or hours:minutes:seconds."""
   minutes, rest = divmod(int(seconds), 60)
   return (f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60
           else f"{minutes}:{rest:02d}")

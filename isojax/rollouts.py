@@ -357,7 +357,6 @@ def kept_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:
 
 def newly_solved(right_P, n_P, id_P, *, rate: float | None
                  ) -> list[int] | None:
-  """The problems whose pass rate reached the rate; None if it is None."""
   if rate is None:
     return None
   pass_rate_P = np.where(n_P > 0, right_P / np.maximum(n_P, 1), 0.0)
@@ -365,7 +364,6 @@ def newly_solved(right_P, n_P, id_P, *, rate: float | None
 
 
 def joined_rounds(parts: list[Sampled]) -> Sampled:
-  """The rollouts of several rounds as those of one."""
   graded = [part.graded for part in parts]
   return Sampled(
       np.concatenate([part.n_P for part in parts]),

@@ -94,7 +94,6 @@ def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
 
 
 def sample(setup: Setup, state: State, out) -> rollouts_lib.StepRollouts:
-  """The graded rollouts of a step."""
   a, history = setup.e.alloc, state.history
   taken = rollouts_lib.sample_step(
       setup, out.grader, setup.policy(state.train), state.flight,
@@ -188,7 +187,6 @@ def score(setup: Setup, train: TrainState, batch: Batch) -> Scored:
 
 def explained_variance(rollouts: Rollouts, scored: Scored,
                        columns: dict) -> float | None:
-  """How well a critic's values predict returns; None without a critic."""
   if "value" not in scored.columns:
     return None
   return critic_lib.explained_variance(

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import isojax
-from isojax import cli, components, experiment, monitor, plan_file, rng
+from isojax import cli, components, experiment, plan_file, rng
 from isojax import main as main_lib
 from isojax import state as state_lib
 from isojax.errors import InputError
@@ -54,25 +54,27 @@ def copy(calm, tmp_path):
   return shutil.copytree(calm[0], tmp_path / "copy")
 
 
+def apply(path, row, config=None):
+  config = config or small().lock()  # as --config gives it
+  lr = cli.apply_row(config, plan_file.read_lines(str(path)), row, str(path))
+  return lr, experiment.load(config)
+
+
 def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
   path = tmp_path / "plan.jsonl"
   rows = plan_file.sweep(((3, 5), (7, 2)), C=99, seeds=(0, 11), base_lr=1.0,
                     base_batch=1, cost=lambda a: None)
   path.write_text(plan_file.text(rows) + '{"torn')
-  config = small()
-  apply = lambda config, row: cli.apply_row(
-      config, plan_file.read_lines(str(path)), row, str(path))
-  assert apply(config, 3) == rows[3].lr
-  e = experiment.load(config)
+  lr, e = apply(path, 3)
+  assert lr == rows[3].lr
   assert (e.seed, e.alloc.Bp, e.alloc.n, e.alloc.M) == (11, 7, 2, 7)
   for row, message in ((9, "has 5 rows"), (4, "plan.jsonl:5: not a row")):
     with pytest.raises(InputError, match=message):
-      apply(small(), row)
-  with pytest.raises(InputError, match="launch.plan"):
-    plan_file.read_lines(str(tmp_path / "none"))
+      apply(path, row)
   path.write_bytes(b"\xff\xfe")
-  with pytest.raises(InputError, match="cannot be read"):
-    plan_file.read_lines(str(path))
+  for name, message in (("none", "launch.plan"), ("plan.jsonl", "cannot be r")):
+    with pytest.raises(InputError, match=message):
+      apply(tmp_path / name, 0)
 
 
 def test_a_row_of_another_anchor_is_told(tmp_path):
@@ -102,8 +104,7 @@ def test_rows_that_no_config_can_take(tmp_path, overrides, message):
   path = tmp_path / "plan.jsonl"
   path.write_text(plan_file.line(overrides, C=9, lr=1.0, expected=None))
   with pytest.raises(InputError, match=f"plan.jsonl:1: .*{message}"):
-    cli.apply_row(small().lock(), plan_file.read_lines(str(path)), 0,
-                  str(path))  # locked, as --config gives it
+    apply(path, 0)
 
 
 def test_what_a_run_writes(calm):
@@ -207,17 +208,6 @@ def test_texts_and_curves(on_a_mesh):
   for tag in (b"train/reward", b"train/seconds_update", b"eval/avg_se",
               b"train/rollouts", b"eval/sampled_tokens"):
     assert tag in events.read_bytes()
-
-
-def test_a_run_begins_with_what_it_is(tmp_path, capfd):
-  context = components.prepare(small(seed=5))
-  first, second = monitor.opening(context).splitlines()
-  assert first == (
-      f"hard {context.run_id}: isojax/assets/countdown-tiny (0.14M parameters);"
-      f" {len(context.stratum.train)} problems of hard, 30 for validation")
-  assert second == (
-      "Bp = 4, n = 6; M = 5, C = 120; lr 4.59e-05; 1 x cpu; sampler float32, "
-      "update float32")
 
 
 def test_nan_stops_with_the_step_and_what_to_try(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from configs import hard
-from isojax import components, experiment, preemption, rng, training
+from isojax import components, preemption, rng
 from isojax import rollouts as rollouts_lib
 from isojax.errors import InputError
 from isojax.rl import advantages, rewards
@@ -154,19 +154,6 @@ def test_verdicts_are_those_of_the_rollouts(of_flight):
   assert len(graded) == 2 * 4 * n + len(in_flight.verdicts)
 
 
-@pytest.mark.parametrize("changes, message", [
-    (dict(updates=dict(in_flight=-1)), "expected the largest staleness"),
-    (dict(loss=dict(ratio_to="old")), "set ratio_to='behavior'"),
-    (dict(filter=dict(rounds=2)), "recipe.filter.rounds=2"),
-    (dict(alloc=dict(schedule=((0, 6), (96, 8)))), "use a constant n")])
-def test_what_cannot_work_is_refused(changes, message):
-  made = short_runs.config("in_flight")
-  (made if "alloc" in changes else made.recipe).update(changes)
-  with pytest.raises(InputError, match=message):
-    e = experiment.load(made)
-    experiment.check(e, problems=100, max_positions=1000)
-
-
 def test_other_slots_than_those_of_the_checkpoint_are_refused(of_flight):
   sampler = of_flight.sampler
   saved = flight.to_bytes(flight.nothing(sampler.made_by))
@@ -199,20 +186,6 @@ def sampled(context, params, grader, *, stop=None):
       context, grader, params, "train", np.arange(6), N,
       rng.stream(0, "rollout", 0), context.e.sampler,
       stop or preemption.Stop())
-
-
-def test_verdicts_are_given_while_others_decode(context, params):
-  """They are those of all rollouts, graded afterwards."""
-  with rollouts_lib.grading(context) as grader:
-    behind = sampled(context, params, grader)
-    alone = grader.grade(
-        [p for p in context.stratum.train[:6] for _ in range(N)],
-        rewards.texts(context.tokenizer, behind.rollouts))
-  assert behind.graded.correct_B.sum() > 0
-  for name in ("correct_B", "formatted_B", "vote_B"):
-    np.testing.assert_array_equal(getattr(behind.graded, name),
-                                  getattr(alone, name))
-  assert behind.graded.lost == alone.lost == []
 
 
 def test_measured_problems_start_with_the_longest(context, params):
@@ -299,14 +272,6 @@ def test_a_signal_ends_sampling_after_the_chunk(context, params, count):
         pytest.raises(preemption.Stopped)):
     sampled(chunks.context, params, grader, stop=stop)
   assert 3 <= chunks.count < count
-
-
-def test_a_signal_ends_an_evaluation(context, params):
-  stop = preemption.Stop()
-  stop.ask()
-  with (rollouts_lib.grading(context) as grader,
-        pytest.raises(preemption.Stopped)):
-    training.evaluation(context, grader, params, 0, stop)
 
 
 def test_a_signal_ends_the_wait_for_verdicts(context, params, count):

@@ -16,7 +16,6 @@ from isojax.errors import InputError, OutOfReachError
 
 
 def remote(path: str | os.PathLike) -> bool:
-  """Whether a path is in a bucket, not in a file system."""
   return os.fspath(path).startswith("gs://")
 
 
@@ -57,7 +56,6 @@ def asking(path: str | os.PathLike, kind=OutOfReachError):
 
 
 def matching(pattern: str) -> list[str]:
-  """The paths that match a pattern, in order."""
   if not remote(pattern):
     return sorted(glob.glob(pattern))
   folder, _, rest = pattern.removeprefix("gs://").partition("/")

@@ -34,8 +34,6 @@ UNREADABLE = (ValueError, KeyError, RecursionError, FileNotFoundError,
 
 
 class Restored(typing.NamedTuple):
-  """A checkpoint."""
-
   step: int
   state: TrainState
   host: np.ndarray | None  # of `save`
@@ -102,7 +100,6 @@ def _clear(store: str, reached: list[int], beyond: list[int],
 
 
 def _set_aside(store: str, step: int) -> str:
-  """Moves a step beside the store; returns its new path."""
   aside = f"{store.rstrip('/')}-damaged-{step}"
   while epath.Path(aside).exists():
     aside += "+"
@@ -273,7 +270,6 @@ class _DamagedError(Exception):
 
 
 def _agree(wrong: str | None) -> None:
-  """Raises _DamagedError if any process has found an error."""
   if messages := list(filter(None, hosts.gather(wrong))):
     raise _DamagedError(messages[0])
 

@@ -117,7 +117,6 @@ TIME_FIELDS = frozenset(
 
 
 def phases(record: dict) -> list[float]:
-  """The seconds of each of PHASES in a train record."""
   return [record[f"seconds_{phase}"] for phase in PHASES]
 
 
@@ -207,7 +206,6 @@ def writing(path: str):
 
 
 def up_to(kept: list[dict], step: float) -> list[dict]:
-  """The records up to a step, which is included."""
   return [r for r in kept if r["step"] <= step]
 
 

@@ -82,7 +82,6 @@ def read_config(folder: str) -> Stored:
 
 
 def held(folder: str) -> bool:
-  """Whether a process currently holds a run's folder."""
   try:
     with open(os.path.join(folder, "lock"), encoding="utf-8") as lock:
       fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -34,17 +34,13 @@ def path(tmp_path):
 
 
 def test_what_is_appended_is_read(path):
+  assert cut(path, -1) == records.read(path) == []
+  assert not os.path.exists(path)
   lines = [make("eval", 0, correct=[1, 0, 3]), make(step=1, kl=None),
            make(step=2, kl=0.5)]
   for line in lines:
     append(path, line)
   assert records.read(path) == lines
-
-
-def test_missing_file_is_empty(path):
-  assert records.read(path) == []
-  assert cut(path, -1) == []
-  assert not os.path.exists(path)
 
 
 @pytest.mark.parametrize("size, steps", [(1, [1, 2]), (2, [1]), (50, [1])])
@@ -92,7 +88,7 @@ def test_damage_is_named_with_its_line_and_its_remedy(path, spoil, line):
     lines = file.read().splitlines()
   spoil(lines)
   with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-    file.writelines(f"{each}\n" for each in lines)
+    file.writelines(f"{text}\n" for text in lines)
   with pytest.raises(InputError, match=f"^{path}:{line}: this line ") as told:
     records.read(path)
   assert records.sound(path)[0] == kept[:line - 1]

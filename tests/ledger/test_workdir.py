@@ -37,13 +37,8 @@ def test_claim_writes_the_config_and_its_hash(tmp_path):
   assert saved == {"run_id": workdir.run_id(CONFIG), "model_sha256": "abc",
                    "identity": workdir.run_id(CONFIG), "config": CONFIG}
   claim(folder)  # again: the same run goes on
-
-
-def test_run_id_is_of_content():
   assert workdir.run_id(CONFIG) == workdir.run_id(
-      {"alloc": {"n": 4, "Bp": 2}, "seed": 1})
-  assert workdir.run_id(CONFIG) != workdir.run_id(OTHER)
-  assert len(workdir.run_id(CONFIG)) == 12
+      {"alloc": {"n": 4, "Bp": 2}, "seed": 1}) != workdir.run_id(OTHER)
 
 
 def test_another_config_or_other_files_are_refused_and_named(tmp_path):
@@ -80,19 +75,6 @@ def test_what_is_not_a_run_is_left_alone(tmp_path, name, text, message):
   refused(message, tmp_path)
   assert {*os.listdir(tmp_path)} == {"lock", name}
   assert (tmp_path / name).read_text() == text
-
-
-def test_no_room_for_the_lock_is_a_message(tmp_path):
-  """A process that may not write a byte, in place of a full disk."""
-  code = ("import resource\nfrom isojax.ledger import workdir\n"
-          "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-          f"with workdir.claim({str(tmp_path)!r}, workdir.{run()!r}):\n"
-          "  pass\n")
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True,
-                        text=True)
-  last = done.stderr.splitlines()[-1]
-  assert "InputError" in last and "File too large" in last
-  assert "free disk space" in last
 
 
 def test_unwritable_is_a_message():

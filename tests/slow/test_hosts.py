@@ -1,4 +1,7 @@
-"""Two processes of two devices each, as two hosts, against one process."""
+"""Two processes of two devices each, as two hosts, against one process.
+
+A signal to one of them: tests/test_hosts.py.
+"""
 
 import re
 import signal
@@ -57,16 +60,6 @@ def test_each_host_killed_once(one, tmp_path, started):
     run.processes[victim].kill()
     assert run.processes[1 - victim].wait() in (cli.PEER_LOST, -signal.SIGABRT)
   processes.finished(folder, ARGUMENTS, count=2, devices=2)
-  agrees(one, folder)
-
-
-def test_a_signal_to_one_host_and_one_device_afterwards(one, tmp_path, started):
-  folder = str(tmp_path / "stopped")
-  started.append(run := processes.start(folder, ARGUMENTS, count=2, devices=2))
-  run.wait_for(M // 2)
-  run.processes[1].send_signal(signal.SIGTERM)
-  assert run.wait() == [cli.PREEMPTED] * 2, run.text()
-  processes.finished(folder, ARGUMENTS)
   agrees(one, folder)
 
 
