@@ -15,7 +15,6 @@ import safetensors.numpy
 from configs import hard
 from isojax import cli, hosts
 from isojax.errors import InputError
-from isojax.ledger import workdir
 from tests import few, short_runs
 from tests import processes as processes_lib
 from tests.conftest import ONE_DEVICE
@@ -84,16 +83,6 @@ def test_one_process_agrees_with_itself(monkeypatch):
   assert hosts.run_on_all_hosts(lambda: value) is value
   with pytest.raises(InputError, match="in use"), hosts.shared_fate():
     raise InputError("in use")
-
-
-def test_a_folder_that_only_process_0_sees(tmp_path):
-  with pytest.raises(InputError, match="that all hosts share"):
-    workdir.check_shared(str(tmp_path / "none"), "abc")
-  with workdir.claim(
-      str(tmp_path / "a"), workdir.Stored("abc", "abc", "0", {})):
-    workdir.check_shared(str(tmp_path / "a"), "abc")
-    with pytest.raises(InputError, match="that all hosts share"):
-      workdir.check_shared(str(tmp_path / "a"), "abd")
 
 
 # --- two processes ------------------------------------------------------------

@@ -307,8 +307,7 @@ def test_a_planned_run_stores_the_budget_that_it_spends(tmp_path):
 
 def evaluated(monkeypatch, folder, sets=(), **section):
   """--mode=eval in this process; the lines that it added."""
-  config = small()
-  config.eval.update(section)
+  config = small(eval=small().eval.to_dict() | section)
   monkeypatch.setattr(main_lib, "_EVAL_SETS", type("F", (), {"value": sets}))
   path = str(folder / "eval.jsonl")
   before = len(records.read(path))
