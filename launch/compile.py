@@ -5,12 +5,9 @@
 
 Of the checkpoint only config.json is needed, from the hub or from
 --config.model.path=FOLDER. TPUs need the extra `tpu` (its libtpu compiles on
-any Linux machine), GPUs `cuda12` or `cuda13`. The mesh must have as many
-devices as the topology. For each program the command prints the memory of a
-device next to the planner's estimate, the number of its collectives, and the
-compilation time, also if the program does not fit. With --largest the planner
-chooses the largest sampler.slots and recipe.loss.microbatch_tokens that it
-estimates to fit.
+any Linux machine), GPUs `cuda12` or `cuda13`. For each program the command
+prints the memory of a device next to the planner's estimate, the number of its
+collectives, and the compilation time, also if the program does not fit.
 """
 
 import collections
@@ -57,7 +54,6 @@ class Program(typing.NamedTuple):
   name: str
   lower: Callable[[], jax.stages.Lowered]
   beside: int  # other bytes on the device while the program runs
-  estimate: float | None  # planner's estimate of the program's own bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +63,7 @@ class Case:
   e: experiment_lib.Experiment
   model: decoder.Transformer
   sampler: engine.Sampler
-  planned: dict  # estimated bytes of each program; None: no estimate
+  planned: dict  # program -> its estimated bytes, where there is an estimate
   notes: tuple[str, ...]
   hbm: float  # bytes of a device that programs can use
 
@@ -106,16 +102,15 @@ def case(e: experiment_lib.Experiment, topology: str, *,
     e = the_largest(e, opened.model, hbm)
   sampler, notes = components.make_sampler(opened, e.sampler)
   G = mesh_lib.blocks(mesh)
-  planned = dict.fromkeys(NAMES + FURTHER) | (
-      estimated(e, opened.model, sampler.sizes.rows[-1] // G,
-                rows_of(e, G) // G, sampler.gathered, pool=(
-                    sampler.page and sampler.pages * sampler.page)).own
-      if e.recipe.loss.remat and not e.model.lora.rank else {})
+  planned = estimated(
+      e, opened.model, sampler.sizes.rows[-1] // G, rows_of(e, G) // G,
+      sampler.gathered, pool=sampler.page and sampler.pages * sampler.page).own
+  if not e.recipe.loss.remat or e.model.lora.rank:
+    planned = {}
   return Case(e, opened.model, sampler, planned, notes, hbm)
 
 
 def rows_of(e: experiment_lib.Experiment, G: int) -> int:
-  """The rows of a microbatch."""
   W = packing.width(e.sampler.max_new_tokens, e.alloc.n_max)
   return packing.multiple(e.recipe.loss.microbatch_tokens // W, G)
 
@@ -166,13 +161,11 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
 
 
 def device_bytes(tree) -> int:
-  """The bytes on each device of shapes with shardings."""
   return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
              for x in jax.tree.leaves(tree))
 
 
 def placed(tree, sharding):
-  """The shapes of a tree with one sharding."""
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=sharding), tree)
 
@@ -182,15 +175,15 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
 
   The training state stays in memory, with `state` bytes.
   """
-  e, model, s, planned = c.e, c.model, c.sampler, c.planned
-  mesh, dtype = model.mesh, e.sampler.dtype
+  e, model, s = c.e, c.model, c.sampler
+  mesh, dtype, paged = model.mesh, e.sampler.dtype, s.page is not None
   G, rows = mesh_lib.blocks(mesh), mesh_lib.row_sharding(mesh)
   R, L, S, W = (s.sizes.rows[-1], s.sizes.lengths[-1], s.sizes.prompts[-1],
                 s.sizes.window * G)
   make = lambda R, L: placed(jax.eval_shape(lambda: s.empty(R, L)),
                              cache_lib.sharding(model))
   window = make(W, S)
-  cache = make(R, L) if s.page is None else make(G * s.pages, s.page)
+  cache = make(G * s.pages, s.page) if paged else make(R, L)
   params = decoder.abstract_params(model)
   if e.model.lora.rank:  # merged weights in the sampling dtype
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
@@ -208,35 +201,29 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   held = device_bytes
   name = max(("embed", "head"), key=lambda x: x in params)
   yield Program("prepare", lambda: s.casts[name].lower(params[name]),
-                state + held(weights) - held(weights[name]),
-                planned["prepare"])
+                state + held(weights) - held(weights[name]))
   yield Program("prefill", lambda: s.prefill.lower(weights, prompts),
-                state + held(cache), planned["prefill"])
-  if e.recipe.updates.in_flight or s.page:
+                state + held(cache))
+  if e.recipe.updates.in_flight or paged:
     of = s.sizes.at_once(L) * G
     sequences = Prompts(a("int32", of, L), a("int32", of), a("uint32", of))
     yield Program("reread", lambda: s.prefill.lower(weights, sequences),
-                  state + held(cache), planned["reread"])
-  more = {} if s.page is None else dict(
-      table=a("int32", R, -(-s.sizes.longest // s.page)))
-  decode = Program("decode", lambda: s.decode.lower(
+                  state + held(cache))
+  if paged:
+    insert = lambda: s.insert.lower(cache, window, take, take, take)
+    more = dict(table=a("int32", R, -(-s.sizes.longest // s.page)))
+  else:
+    insert = lambda: s.insert.lower(cache, window, take, take, G=G)
+    more = {}
+  yield Program("insert", insert, state + held(weights))
+  if not paged:
+    shorter = make(R, s.sizes.lengths[max(0, len(s.sizes.lengths) - 2)])
+    yield Program("resize", lambda: s.resize.lower(shorter.k[0], take, L, 3),
+                  state + held((weights, window, cache)) - held(cache.k[0]))
+  yield Program("decode", lambda: s.decode.lower(
       weights, cache, row, scalar, scalar,
-      kind="nucleus" if e.eval.top_p < 1 else "whole", **more), state + held(
-          window), planned["decode"])
-  if s.page is not None:
-    yield Program("insert", lambda: s.insert.lower(
-        cache, window, take, take, take), state + held(weights),
-                  planned["insert"])
-    yield decode
-    return
-  shorter = make(R, s.sizes.lengths[max(0, len(s.sizes.lengths) - 2)])
-  yield Program("insert", lambda: s.insert.lower(
-      cache, window, take, take, G=G), state + held(weights),
-                planned["insert"])
-  yield Program("resize", lambda: s.resize.lower(shorter.k[0], take, L, 3),
-                state + held((weights, window, cache)) - held(cache.k[0]),
-                planned["resize"])
-  yield decode
+      kind="nucleus" if e.eval.top_p < 1 else "whole", **more),
+                state + held(window))
 
 
 def widest(e: experiment_lib.Experiment, G: int):
@@ -258,18 +245,16 @@ def widest(e: experiment_lib.Experiment, G: int):
 
 def updating(c: Case, state, base, tx) -> Iterator[Program]:
   """Yields the programs of scoring and update, for the widest microbatch."""
-  model, lora, planned = c.model, c.e.model.lora, c.planned
+  model, lora, recipe = c.model, c.e.model.lora, c.e.recipe
   rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
                                          mesh_lib.replicated))
   critic = components.make_critic(c.e)
-  update = update_lib.make_update(
-      model, tx, c.e.recipe.loss, lora, critic)
+  update = update_lib.make_update(model, tx, recipe.loss, lora, critic)
   own = state.critic if critic and critic.own else None
   policy = state.replace(critic=None) if own else state
   temperature = jax.ShapeDtypeStruct((), np.float32, sharding=whole)
   batch = placed(widest(c.e, mesh_lib.blocks(model.mesh)), rows)
   held = device_bytes
-  recipe = c.e.recipe
   scored = algorithm.scored_columns(
       recipe.loss, recipe.updates, recipe.critic)
   batch = batch.replace(columns=batch.columns | dict.fromkeys(
@@ -277,8 +262,7 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
   if scored:
     score = update_lib.make_score(model, recipe.loss, scored, lora, critic)
     yield Program("score", lambda: score.lower(
-        state, base, batch.replace(columns={}), temperature), 0,
-                  planned["score"])
+        state, base, batch.replace(columns={}), temperature), 0)
 
   def carried(start, params):
     return params, placed(jax.eval_shape(start)[1], whole)
@@ -286,25 +270,21 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
   start, accumulate, apply = update.programs
   learned = update_lib.learned(policy, critic)
   carry = carried(start, learned)
-  yield Program("start", start.lower, held((state, base)), planned["start"])
+  yield Program("start", start.lower, held((state, base)))
   yield Program("accumulate", lambda: accumulate.lower(
       learned, base, carry, batch, temperature),
                 held((policy.opt_state, own or (
-                    critic and state.critic.opt_state))),
-                planned["accumulate"])
-  yield Program("apply", lambda: apply.lower(policy, carry),
-                held((own, base)), planned["apply"])
+                    critic and state.critic.opt_state))))
+  yield Program("apply", lambda: apply.lower(policy, carry), held((own, base)))
   if not own:
     return
   start, accumulate, apply = update.own_programs
   rest = held(policy)
   valued = carried(start, own.params)
-  yield Program(OWN[0], start.lower, held((state, base)), planned[OWN[0]])
+  yield Program(OWN[0], start.lower, held((state, base)))
   yield Program(OWN[1], lambda: accumulate.lower(
-      own.params, base, valued, batch), rest + held(own.opt_state),
-                planned[OWN[1]])
-  yield Program(OWN[2], lambda: apply.lower(own, valued),
-                rest + held(base), planned[OWN[2]])
+      own.params, base, valued, batch), rest + held(own.opt_state))
+  yield Program(OWN[2], lambda: apply.lower(own, valued), rest + held(base))
 
 
 def programs(c: Case) -> Iterator[Program]:
@@ -337,15 +317,14 @@ class Row:
 
   @property
   def own(self) -> float:
-    """The bytes that the program needs itself."""
     if self.needed is not None:
       return self.needed
     return self.arguments + self.temporaries + self.output + self.code
 
 
-def compiled(program: Program) -> tuple[Row, str | None]:
+def compiled(program: Program, planned: dict) -> tuple[Row, str | None]:
   """A compiled program's row and text (None if it does not fit)."""
-  row = Row(program.name, beside=program.beside, estimate=program.estimate)
+  row = Row(program.name, program.beside, planned.get(program.name))
   lowered, begun = program.lower(), time.perf_counter()
   try:
     done = lowered.compile()
@@ -387,7 +366,6 @@ HEAD = (f"{'GiB a device':12}{'args':>8}{'temp':>8}{'out':>8}{'code':>8}"
 
 
 def line(row: Row, hbm: float) -> str:
-  """A row of the table."""
   gib = lambda x: f"{x / 2**30:8.2f}"
   planned = " " * 16 if row.estimate is None else (
       f"{row.estimate / 2**30:9.2f} {row.estimate / row.own - 1:+5.0%} ")
@@ -416,7 +394,7 @@ def main(_) -> None:
   for program in programs(c):
     if program.name not in _ONLY.value:
       continue
-    row, text = compiled(program)
+    row, text = compiled(program, c.planned)
     count += 1
     print(line(row, c.hbm), flush=True)
     if _HLO.value and text:

@@ -91,7 +91,6 @@ def devices(name: str):
 
 
 def tpus(name: str):
-  """The chips of a slice such as v5e:4x4, from libtpu."""
   # libtpu reads these when it is loaded. Without them it queries the cloud's
   # metadata server, locks the machine's chips, and logs errors.
   os.environ.update(
@@ -108,7 +107,6 @@ def tpus(name: str):
 
 
 def gpus(card: Card, hosts: int, each: int):
-  """The GPUs of `hosts` hosts with `each` GPUs, from the plugin."""
   if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin")
              for version in (12, 13)):
     raise InputError("compiling for GPUs needs CUDA's compiler: "
@@ -135,19 +133,17 @@ TOO_MUCH = (f"Used {_SIZE} of {_SIZE} hbm",
 
 def out_of_memory(error: Exception) -> tuple[float, float] | None:
   """(bytes used, bytes available) by a compiler's error, or None."""
-  match = next(filter(None, (re.search(form, str(error)) for form in TOO_MUCH)),
-              None)
-  if match is None:
-    return None
-  unit = lambda letter: 1024 ** " KMGT".index(letter or " ")
-  return float(match[1]) * unit(match[2]), float(match[3]) * unit(match[4])
+  for form in TOO_MUCH:
+    if match := re.search(form, str(error)):
+      unit = lambda letter: 1024 ** " KMGT".index(letter or " ")
+      return float(match[1]) * unit(match[2]), float(match[3]) * unit(match[4])
+  return None
 
 
 def hbm(device) -> float:
   """The bytes of a device that programs can use.
 
-  For a GPU this is the share that jax allocates; for a TPU it is read from an
-  out-of-memory error.
+  Of a GPU jax allocates a share; of a TPU an out-of-memory error tells it.
   """
   if device.platform == "gpu":
     card = next(x for x in CARDS.values() if x.name == device.device_kind)

@@ -4,21 +4,14 @@
   python -m launch.bench --what=update --peer=hf --json=bench.json
   python -m launch.bench --suite=cpu
 
-Contestants take turns on one random policy, with the same prompts and lengths,
-after a warm-up call. A call that compiles is made again. Tokens are useful
-ones, up to the stop; `useful slots` is the share of the decoded slots whose
-token is kept. Compile seconds are those of the first call, without a cache.
-`by CPU s` is `ours / it` by the CPU seconds of the process instead of the
-clock's. Lengths are skewed by a policy close to uniform, of whose V ids
-V / mean end the rollout. The flags of a case change one case, or all cases of a
-suite.
+docs/performance.md explains contestants and columns. A call that compiles is
+made again. Compile seconds are those of the first call, without a cache.
+Lengths are skewed by a policy close to uniform, of whose V ids V / mean end the
+rollout. The flags of a case change one case, or all cases of a suite.
 
-Each case runs in its own process, without the memory and the programs of
-another case. Peak memory is what a contestant holds (weights, optimizer state)
-plus the most that one call adds: the high-water mark of a CPU's process, or the
-peak of the device's allocator.
-
---what=in_flight samples across updates, against step by step.
+Each case runs in its own process. Peak memory is what a contestant holds
+(weights, optimizer state) plus the most that one call adds: the high-water mark
+of a CPU's process, or the peak of the device's allocator.
 """
 
 from concurrent.futures import process
@@ -111,7 +104,6 @@ def alone(function, *arguments):
 
 
 def save(document: dict) -> None:
-  """Writes the results so far to --json, if given."""
   if _JSON.value:
     pathlib.Path(_JSON.value).write_text(
         json.dumps(document, indent=1) + "\n", encoding="utf-8")

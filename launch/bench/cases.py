@@ -107,12 +107,6 @@ def config_of(model: str) -> dict:
   return json.loads(path.read_text(encoding="utf-8"))
 
 
-def until_the_longest(case: Case):
-  """Lengths -> slots times positions, without refill."""
-  return lambda len_R: (None if case.what == "update" else
-                        case.B * int(np.max(len_R)))
-
-
 def stops(case: Case, V: int) -> tuple[int, ...]:
   """The ids that end a rollout: the last V / mean ids.
 

@@ -61,7 +61,6 @@ def batches(sampler, params, prompts, cfg, k: int):
 
 
 def contestant(policy, slots: int, k: int):
-  """The counts and the generator of batches of a contestant."""
   case = dataclasses.replace(CASE, slots=slots)
   cfg, sampler = ours.sampler_of(policy.model, case)
   counted = Counted(sampler)
@@ -74,23 +73,22 @@ def rows():
   """Yields a row for each contestant; they take turns, batch by batch."""
   policy = ours.random_policy(cases.config_of(CASE.model))
   for slots in SLOTS:
-    found = [contestant(policy, slots, k) for _, k in CONTESTANTS]
-    seconds, ages = ([[] for _ in found] for _ in range(2))
+    timed = [(name, k, *contestant(policy, slots, k), [], [])
+             for name, k in CONTESTANTS]
     for batch in range(FIRST + BATCHES):
-      for i, (counted, made) in enumerate(found):
+      for _, _, counted, made, seconds, ages in timed:
         if batch == FIRST:
           counted.slots = counted.tokens = 0
         begun = time.perf_counter()
         age = next(made)
         if batch >= FIRST:
-          seconds[i].append(time.perf_counter() - begun)
-          ages[i].append(age)
-    for i, (counted, _) in enumerate(found):
-      name, k = CONTESTANTS[i]
+          seconds.append(time.perf_counter() - begun)
+          ages.append(age)
+    for name, k, counted, _, seconds, ages in timed:
       yield {
           "sampling": name, "slots": slots, "k": k,
           "useful slots": f"{counted.tokens / counted.slots:.1%}",
-          "useful tokens/s": round(counted.tokens / sum(seconds[i])),
-          "s/batch, slowest": f"{max(seconds[i]):.1f}",
-          "staleness, mean": round(statistics.mean(m for m, _ in ages[i]), 2),
-          "most": max(m for _, m in ages[i])}
+          "useful tokens/s": round(counted.tokens / sum(seconds)),
+          "s/batch, slowest": f"{max(seconds):.1f}",
+          "staleness, mean": round(statistics.mean(m for m, _ in ages), 2),
+          "most": max(m for _, m in ages)}

@@ -1,7 +1,7 @@
 """isojax as a contestant of `launch.bench`, and a naive JAX sampler.
 
 Sampler and update have the settings of configs/grpo.py, except for the sizes
-of the case. Only `make_sampling` and `make_updating` know how to call them.
+of the case.
 """
 
 import dataclasses
@@ -34,15 +34,14 @@ class Contestant:
 
   name: str
   dtype: str  # of its compute
-  call: typing.Callable  # seed -> useful lengths [B], when done
+  # seed -> useful lengths [B], and the slots times positions that were decoded,
+  # None without sampling; when done.
+  call: typing.Callable
   warm: typing.Callable  # seed -> None; the warm-up, which compiles
   held: typing.Callable  # () -> bytes of weights and optimizer state
-  # Lengths of the last call -> its slots times positions; None: no sampling.
-  decoded: typing.Callable
 
 
-@dataclasses.dataclass(frozen=True)
-class Policy:
+class Policy(typing.NamedTuple):
   """A random policy, close to uniform over its vocabulary."""
 
   model: decoder.Transformer
@@ -80,10 +79,8 @@ def sampler_of(model: decoder.Transformer, case: Case):
 
 
 def make_sampling(model: decoder.Transformer, case: Case):
-  """sample(params, prompts, seed) -> (Rollouts on the host, decoded).
-
-  The second is the number of slots times positions.
-  """
+  """sample(params, prompts, seed) -> (Rollouts on the host, slots times
+  positions that were decoded)."""
   cfg, sampler = sampler_of(model, case)
   slots = []  # of each chunk
 
@@ -103,10 +100,7 @@ def make_sampling(model: decoder.Transformer, case: Case):
 
 
 def make_updating(model: decoder.Transformer, case: Case):
-  """(first, step).
-
-  first: parameters -> state. step: (state, prompts, rollouts, reward) -> state,
-  after the device is done.
+  """(parameters -> state; (state, prompts, rollouts, reward) -> state, done).
   """
   recipe = grpo.get_config().recipe
   cfg = update_lib.LossConfig(**recipe.loss.to_dict() | dict(
@@ -133,7 +127,6 @@ def make_updating(model: decoder.Transformer, case: Case):
 
 
 def made(case: Case, V: int, seed: int) -> Rollouts:
-  """Synthetic rollouts."""
   tokens, len_R = cases.made_rollouts(case, V, seed)
   behavior = np.where(tokens > 0, -np.log(V), 0.0).astype(np.float32)
   return Rollouts(tokens, len_R.astype(np.int32), np.ones(case.B, bool),
@@ -144,33 +137,28 @@ def ours(policy: Policy, case: Case) -> Contestant:
   """isojax: sampling, an update, or both with synthetic rewards."""
   model, V = policy.model, policy.model.cfg.V
   prompts, held, sample, step = prompts_of(case, V), policy.params, None, None
-  decoded = None  # of the last call
-  if case.what in ("sample", "step"):
+  if case.what != "update":
     sample = make_sampling(model, case)
-  if case.what in ("update", "step"):
+  if case.what != "sample":
     first, step = make_updating(model, case)
     # A copy: the state is donated, and peers load the same parameters.
     held = first(jax.tree.map(jnp.copy, policy.params))
 
   def call(seed: int):
-    nonlocal held, decoded
+    nonlocal held
     rollouts, decoded = (
         sample(held.params if step else held, prompts, seed) if sample
         else (made(case, V, seed), None))
     if step:
       held = step(held, prompts, rollouts, cases.made_rewards(case, seed))
-    return np.asarray(rollouts.len_R)
+    return np.asarray(rollouts.len_R), decoded
 
-  return Contestant("isojax", case.dtype, call, call, lambda: nbytes(held),
-                    decoded=lambda len_R: decoded)
+  return Contestant("isojax", case.dtype, call, call, lambda: nbytes(held))
 
 
 def naive(policy: Policy, case: Case) -> Contestant:
-  """A simple JAX sampler, which is one compiled program.
-
-  The cache has its full length from the start, each prompt is computed for
-  every row, and all rows are decoded until the longest has ended.
-  """
+  """A JAX sampler in one program: a full cache, a prefill for every row, and
+  all rows decoded until the longest has ended."""
   model, V, S = policy.model, policy.model.cfg.V, case.prompt_tokens
   R, T, L = case.B, case.new_tokens, case.prompt_tokens + case.new_tokens
   stop = cases.stops(case, V)
@@ -203,8 +191,11 @@ def naive(policy: Policy, case: Case) -> Contestant:
         lambda c: (c[0] < T) & ~jnp.all(c[3]), advance, carry)[-1]
 
   prompts = np.repeat(cases.made_prompts(case, V), case.n, axis=0)
-  call = lambda seed: cases.useful(
-      sample(policy.params, prompts, jax.random.key(seed)), stop)
+
+  def call(seed: int):
+    len_R = cases.useful(
+        sample(policy.params, prompts, jax.random.key(seed)), stop)
+    return len_R, case.B * int(len_R.max())  # without refill
+
   return Contestant("naive", case.dtype, call, call,
-                    lambda: nbytes(policy.params),
-                    decoded=cases.until_the_longest(case))
+                    lambda: nbytes(policy.params))

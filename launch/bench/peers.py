@@ -24,7 +24,6 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def load(config: dict, params, dtype):
-  """Returns a torch model with these weights."""
   transformers.utils.logging.disable_progress_bar()
   transformers.utils.logging.set_verbosity_error()
   with tempfile.TemporaryDirectory() as folder:
@@ -40,7 +39,7 @@ def wait() -> None:
 
 
 def make_sampling(case: Case, V: int):
-  """Returns sample(model, seed, most) -> new tokens [B, ...]."""
+  """sample(model, seed, most) -> new tokens [B, ...]."""
   stop = cases.stops(case, V)
   prompts = torch.tensor(cases.made_prompts(case, V), device=DEVICE)
 
@@ -59,7 +58,7 @@ def make_sampling(case: Case, V: int):
 
 
 def make_updating(case: Case, model, V: int, dtype):
-  """Returns (step(tokens, len_R, reward), the optimizer) of a GRPO update."""
+  """(step(tokens, len_R, reward), the optimizer) of a GRPO update."""
   optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, weight_decay=0.0,
                                 fused=True)
   prompts = np.repeat(cases.made_prompts(case, V), case.n, axis=0)
@@ -94,7 +93,7 @@ def make_updating(case: Case, model, V: int, dtype):
 
 
 def caster(model, dtype: str):
-  """Returns (() -> model to sample from, its copy or None).
+  """(() -> model to sample from, its copy or None).
 
   A step in bfloat16 samples from a copy: generate's cache ignores autocast.
   """
@@ -112,16 +111,16 @@ def caster(model, dtype: str):
 
 
 def nbytes(model, half, optimizer) -> int:
-  """Returns the bytes of weights and optimizer state."""
+  """The bytes of weights and optimizer state."""
   state = [] if optimizer is None else [
-      x for each in optimizer.state.values() for x in each.values()
+      x for values in optimizer.state.values() for x in values.values()
       if torch.is_tensor(x)]
   copies = () if half is None else half.parameters()
   return sum(x.nbytes for x in (*model.parameters(), *copies, *state))
 
 
 def contestant(name: str, case: Case, config: dict, params) -> Contestant:
-  """Returns the contestant `name` of cases.TORCH, with float32 masters."""
+  """The contestant `name` of cases.TORCH, with float32 masters."""
   dtype = "bfloat16" if name == "hf_bf16" else case.dtype
   V, stop = config["vocab_size"], cases.stops(case, config["vocab_size"])
   model = load(config, params, torch.float32 if case.what != "sample"
@@ -141,7 +140,7 @@ def contestant(name: str, case: Case, config: dict, params) -> Contestant:
       tokens, len_R = cases.made_rollouts(case, V, seed)
     if step:
       step(tokens, len_R, cases.made_rewards(case, seed))
-    return len_R
+    return len_R, case.B * int(len_R.max()) if sample else None
 
   def warm(seed: int) -> None:
     """Samples a few tokens and trains one group; nothing is compiled."""
@@ -153,5 +152,4 @@ def contestant(name: str, case: Case, config: dict, params) -> Contestant:
            cases.made_rewards(case, seed)[:1])
 
   return Contestant(f"{name} {dtype}", dtype, call, warm,
-                    lambda: nbytes(model, half, optimizer),
-                    decoded=cases.until_the_longest(case))
+                    lambda: nbytes(model, half, optimizer))

@@ -30,31 +30,25 @@ class Timed:
   contestant: ours.Contestant
   first: float = 0.0  # seconds of the first call, which compiles
   peak: int | None = None  # bytes
-  len_R: list = dataclasses.field(default_factory=list)  # of each call
-  seconds: list = dataclasses.field(default_factory=list)
-  cpu_seconds: list = dataclasses.field(default_factory=list)
-  decoded: list = dataclasses.field(default_factory=list)
+  calls: list = dataclasses.field(default_factory=list)
 
   def call(self, seed: int) -> None:
     start, cpu = time.perf_counter(), time.process_time()
-    len_R = np.asarray(self.contestant.call(seed))
-    self.seconds.append(time.perf_counter() - start)
-    self.cpu_seconds.append(time.process_time() - cpu)
-    self.len_R.append(len_R)
-    self.decoded.append(self.contestant.decoded(len_R))
+    len_R, decoded = self.contestant.call(seed)
+    self.calls.append(dict(
+        seconds=time.perf_counter() - start,
+        cpu_seconds=time.process_time() - cpu, tokens=int(np.sum(len_R)),
+        longest=int(np.max(len_R)), decoded=decoded))
 
   def row(self, case: Case) -> dict:
     """A row of the table, as it is written to the JSON file."""
-    return dataclasses.asdict(case) | {
+    lists = {key: [call[key] for call in self.calls] for key in self.calls[0]}
+    return dataclasses.asdict(case) | lists | {
         "case": case.name, "contestant": self.contestant.name,
         "compute_dtype": self.contestant.dtype,
-        "config": cases_lib.config_of(case.model),
-        "tokens": [int(np.sum(x)) for x in self.len_R],
-        "longest": [int(np.max(x)) for x in self.len_R],
-        "seconds": self.seconds, "cpu_seconds": self.cpu_seconds,
-        "decoded": self.decoded, "peak_bytes": self.peak,
+        "config": cases_lib.config_of(case.model), "peak_bytes": self.peak,
         "compile_seconds": max(
-            0.0, self.first - statistics.median(self.seconds))}
+            0.0, self.first - statistics.median(lists["seconds"]))}
 
 
 def contestants(case: Case) -> list[Timed]:
@@ -74,10 +68,8 @@ def contestants(case: Case) -> list[Timed]:
 def run(case: Case, runs: int, seconds: float, trace: str | None) -> list[dict]:
   """The rows of a case; in each round, isojax is called first.
 
-  Args:
-    runs: rounds, or fewer if the time limit would pass.
-    seconds: the time limit.
-    trace: folder for a trace of one more call of isojax.
+  There are fewer rounds than `runs` if these would take more than `seconds`.
+  `trace` is a folder for a trace of one more call of isojax.
   """
   until = time.monotonic() + seconds
   jax.config.update("jax_enable_compilation_cache", False)
@@ -92,8 +84,7 @@ def run(case: Case, runs: int, seconds: float, trace: str | None) -> list[dict]:
       before, programs = reset_peak(), count.programs
       one.call(seed)
       if count.programs > programs:  # of lengths that differ by seed
-        for values in (one.seconds, one.cpu_seconds, one.len_R, one.decoded):
-          values.pop()
+        one.calls.pop()
         one.call(seed)
       if seed == 1:
         one.peak = peak(one.contestant, before)
@@ -136,7 +127,6 @@ def peak(contestant: ours.Contestant, before: int | None) -> int | None:
 
 
 def machine() -> dict:
-  """What the results are of."""
   return {"backend": jax.default_backend(),
           "kind": jax.devices()[0].device_kind, "cores": os.cpu_count(),
           "python": platform.python_version(), "jax": jax.__version__}
@@ -163,7 +153,6 @@ def cells(row: dict, best: dict) -> list[str]:
 
 
 def table(header, lines) -> str:
-  """A Markdown table."""
   lines = [header, ["---"] * len(header), *lines]
   return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
 

@@ -124,7 +124,7 @@ def test_a_small_model_on_a_small_slice():
   programs = {p.name: p for p in compile_lib.programs(case)}
   assert tuple(programs) == tuple(
       name for name in compile_lib.NAMES if name != "score")  # one update
-  decode, text = compile_lib.compiled(programs["decode"])
+  decode, text = compile_lib.compiled(programs["decode"], {})
   assert text.startswith("HloModule jit_decode")
   # sampler.precision: no product of float32 takes passes of bfloat16.
   products = [line for line in text.splitlines() if re.search(
@@ -134,7 +134,7 @@ def test_a_small_model_on_a_small_slice():
   # The embedded policy has 141k parameters: whole weights while decoding.
   assert set(decode.collectives) <= {"all-reduce"}
   assert decode.needed is None and decode.own > decode.arguments > 4 * 141_000
-  accumulate, _ = compile_lib.compiled(programs["accumulate"])
+  accumulate, _ = compile_lib.compiled(programs["accumulate"], {})
   assert "all-gather" in accumulate.collectives
   tiny = optimizer_lib.abstract_state(
       case.model, components.make_optimizer(case.e)[0])
@@ -148,8 +148,7 @@ def test_the_programs_of_a_paged_sampler():
       e.sampler, page=4, slots=8, max_new_tokens=49))
   opened = components.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
   sampler, _ = components.make_sampler(opened, e.sampler)
-  planned = dict.fromkeys(compile_lib.NAMES + compile_lib.FURTHER)
-  case = compile_lib.Case(e, opened.model, sampler, planned, (), 1.0)
+  case = compile_lib.Case(e, opened.model, sampler, {}, (), 1.0)
   found = {p.name: p for p in compile_lib.sampling(case, 0)}
   assert list(found) == ["prepare", "prefill", "reread", "insert", "decode"]
   # 2 slots of up to 63 positions on each device; keys and values of all layers.
@@ -157,7 +156,7 @@ def test_the_programs_of_a_paged_sampler():
   pool = sampler.pages * 4 * components.shape_of(
       opened.model.cfg).kv_bytes_per_token(4)
   assert found["prefill"].beside == found["reread"].beside == pool
-  row, _ = compile_lib.compiled(found["decode"])
+  row, _ = compile_lib.compiled(found["decode"], {})
   assert pool < row.arguments < pool + 1e6
   assert row.output < 0.5 * pool  # it is changed in place
 
@@ -175,8 +174,8 @@ def test_a_small_model_on_gpus():
   case = compile_lib.case(small(fsdp=4), "h200:2x2", largest=False)
   assert case.hbm == 0.75 * 151_397_597_184
   programs = {p.name: p for p in compile_lib.programs(case)}
-  row, _ = compile_lib.compiled(programs["accumulate"])
+  row, _ = compile_lib.compiled(programs["accumulate"], {})
   assert "all-gather" in row.collectives
-  decode, _ = compile_lib.compiled(programs["decode"])
+  decode, _ = compile_lib.compiled(programs["decode"], {})
   # What two hosts read, after the loop over tokens.
   assert decode.collectives == {"all-gather": 1}
