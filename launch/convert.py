@@ -36,14 +36,13 @@ _PEFT = flags.DEFINE_bool(
 
 
 def empty_model(folder: str) -> decoder.Transformer:
-  """Returns the decoder of a folder, sharded over all devices."""
+  """The decoder of a folder, sharded over all devices."""
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(
       data=1, fsdp=jax.device_count(), tensor=1))
   return decoder.Transformer(hf_config.read(folder), mesh)
 
 
 def check_base(folder: str, stored: workdir.Stored, source: str) -> None:
-  """Raises InputError if the base's weights are not those of the run."""
   now = hf_weights.sha256(source)
   if now != stored.model_sha256:
     raise InputError(
@@ -52,7 +51,6 @@ def check_base(folder: str, stored: workdir.Stored, source: str) -> None:
 
 
 def trained(model, lora: lora_lib.LoraConfig, folder: str, run_id: str):
-  """Returns what a run trained; raises InputError without a checkpoint."""
   step, params = checkpoint.restore_params(
       os.path.join(folder, "checkpoints"), _STEP.value,
       lora_lib.abstract_trained(model, lora), run_id)

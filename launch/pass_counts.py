@@ -5,6 +5,7 @@ for each measured problem. A line names its problem by a hash of its content, so
 counts stay valid when the set grows, shrinks or is divided differently.
 """
 
+import contextlib
 import glob
 import hashlib
 import json
@@ -17,7 +18,6 @@ from isojax import progress
 from isojax.errors import InputError
 from isojax.tasks.problem import Problem
 
-FOR_PEOPLE = ("model",)  # in the header for information; a folder may move
 # Problems whose counts are stored together: twice as many as before while they
 # take less than a minute, so that little is lost on a slow machine, and few
 # slots of a fast one sit idle at the end of a slice.
@@ -25,8 +25,6 @@ FIRST_SLICE, LARGEST_SLICE, SECONDS = 64, 1024, 60.0
 
 
 class Count(typing.NamedTuple):
-  """What was measured of a problem."""
-
   correct: int  # samples
   tokens: float  # mean of a sample, EOS included
 
@@ -44,8 +42,7 @@ def path_of(out: str, shard: int, shards: int) -> str:
 def read(out: str, header: dict) -> dict[tuple[str, int], Count]:
   """(key, samples) -> Count from the files of all shards.
 
-  Raises:
-    InputError: a file was measured with another header.
+  InputError if one was measured with another header.
   """
   counts = {}
   for path in sorted(glob.glob(f"{glob.escape(out)}-counts-*-of-*.jsonl")):
@@ -54,7 +51,7 @@ def read(out: str, header: dict) -> dict[tuple[str, int], Count]:
     lines = [json.loads(line) for line in text.split("\n")[:-1]]
     if not lines:
       continue
-    differ = [name for name in header if name not in FOR_PEOPLE
+    differ = [name for name in header if name != "model"  # it may have moved
               and lines[0].get(name) != header[name]]
     if differ:
       raise InputError(f"{path} was measured with " + ", ".join(
@@ -97,6 +94,19 @@ def missing(by_key: dict, counts: dict, n: int, again: list[int]):
                  and (key_, n) in counts and counts[key_, n].correct == 0]
 
 
+def slices(by_key: dict, keys: list[str]):
+  """Yields (split, keys), more keys if the ones before took little time."""
+  size, at = FIRST_SLICE, 0
+  keys = sorted(keys, key=lambda key_: by_key[key_][0])  # keeps the order
+  while at < len(keys):
+    begun, split = time.monotonic(), by_key[keys[at]][0]
+    part = [x for x in keys[at:at + size] if by_key[x][0] == split]
+    yield split, part
+    at += len(part)
+    if time.monotonic() - begun < SECONDS:
+      size = min(2 * size, LARGEST_SLICE)
+
+
 def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
               *, shard: int, shards: int, start) -> dict:
   """Measures what a shard lacks and returns the counts of all shards.
@@ -105,37 +115,27 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
     out, header: of the files.
     by_key, n, again: as in `missing`, of all shards.
     shard, shards: which part to measure.
-    start: () -> measure(split, problems, samples, advance) -> Counts; called
-      once if anything is missing. `advance` is told how many samples ended.
-
-  Raises:
-    InputError: a file was measured with another header.
+    start: () -> context of measure(split, problems, samples, advance) ->
+      Counts; entered if anything is missing.
   """
   path, measure = path_of(out, shard, shards), None
   mine = {key_: at for key_, at in by_key.items()
           if int(key_, 16) % shards == shard}
   counts = read(out, header)
-  for samples, keys in missing(mine, counts, n, again):
-    if not keys:
-      continue
-    measure = measure or start()
-    with progress.track(len(keys) * samples, f"avg@{samples}",
-                        "samples") as advance:
-      size, at = FIRST_SLICE, 0
-      keys.sort(key=lambda key_: mine[key_][0])  # by split; keeps the order
-      while at < len(keys):
-        split = mine[keys[at]][0]
-        part = [key_ for key_ in keys[at:at + size] if mine[key_][0] == split]
-        begun = time.monotonic()
-        measured = measure(split, [mine[key_][1] for key_ in part], samples,
-                           advance)
-        found = {(key_, samples): count
+  with contextlib.ExitStack() as stack:
+    for samples, keys in missing(mine, counts, n, again):
+      if not keys:
+        continue
+      measure = measure or stack.enter_context(start())
+      with progress.track(len(keys) * samples, f"avg@{samples}",
+                          "samples") as advance:
+        for split, part in slices(mine, keys):
+          measured = measure(split, [mine[key_][1] for key_ in part], samples,
+                             advance)
+          new = {(key_, samples): count
                  for key_, count in zip(part, measured, strict=True)}
-        append(path, header, found)
-        counts |= found  # before `missing` looks for those with 0 of n
-        at += len(part)
-        if time.monotonic() - begun < SECONDS:
-          size = min(2 * size, LARGEST_SLICE)
+          append(path, header, new)
+          counts |= new  # before `missing` looks for those with 0 of n
   return read(out, header)
 
 

@@ -29,7 +29,7 @@ _CONFIG = cli.define_config("configs/pretrain_tiny.py")
 
 
 def make_tokenizer(characters: str):
-  """Returns a tokenizer with one token per character; <eos> ends a text.
+  """A tokenizer with one token per character; <eos> ends a text.
 
   It is a Qwen2Tokenizer, which AutoTokenizer loads for every qwen2 folder. Its
   byte-level alphabet writes a space as Ġ.
@@ -55,13 +55,13 @@ def write_config(folder: pathlib.Path, shape: dict, vocabulary: int,
 
 
 def solved(seed: int, first: int, count: int, *, numbers, split: str):
-  """Returns problems first .. first + count, cycling through `numbers`."""
+  """Problems first .. first + count, cycling through `numbers`."""
   return [countdown.problem(seed, i, numbers=numbers[i % len(numbers)],
                             split=split) for i in range(first, first + count)]
 
 
 def answers(tokenizer, problems, *, T: int, eos: int) -> Rollouts:
-  """Returns the reference answers as rollouts."""
+  """The reference answers as rollouts."""
   ids = tokenizer([p.answer for p in problems])["input_ids"]
   tokens = np.zeros((len(ids), T), np.int32)
   for row, x in zip(tokens, ids, strict=True):
@@ -78,7 +78,7 @@ def prompt_of(cfg) -> prompts_lib.PromptConfig:
 
 
 def pass_rates(sampler, params, tokenizer, cfg, sampling) -> str:
-  """Returns a table of pass@1 and pass@k on validation problems."""
+  """A table of pass@1 and pass@k on validation problems."""
   k, lines = cfg.table.k, []
   for numbers in cfg.numbers:
     problems = solved(cfg.seed, 0, cfg.table.problems, numbers=(numbers,),

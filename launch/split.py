@@ -11,7 +11,6 @@ and other thresholds need no new samples. --shard=I --shards=N measures a part
 of the problems; the process that finishes last writes the strata.
 """
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -91,14 +90,9 @@ class Split:
 def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   """Writes the strata of a problem set; returns name -> file.
 
-  Args:
-    values: a ConfigDict with the fields of Split.
-    shard, shards: the part of the problems to measure; the process that ends
-      last writes the strata, the others return no file.
-    command: stored in the files, to write them again.
-
-  Raises:
-    InputError: the config is wrong, or a stratum has too few problems.
+  The process that ends last of `shards` writes them, the others return no file.
+  `values` is a ConfigDict with the fields of Split. `command` is stored in the
+  files, to write them again.
   """
   cfg = config_file.section(Split, values.to_dict(), "config")
   if not 0 <= shard < shards:
@@ -118,8 +112,12 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   by_key = {pass_counts.key(side, p): (side, p)
             for side in strata_lib.SPLITS for p in getattr(pool, side)}
   header = decides(cfg, policy)
-  counts, left = counted(cfg, policy, header, by_key, shard, shards)
-  if left:
+  again = sorted({w.again for w in cfg.strata.values()} - {None})
+  counts = pass_counts.completed(
+      cfg.out, header, by_key, cfg.n, again, shard=shard, shards=shards,
+      start=functools.partial(measuring, cfg, policy))
+  if left := sum(len(keys) for _, keys in pass_counts.missing(
+      by_key, counts, cfg.n, again)):
     progress.show(f"shard {shard} of {shards} is done; {left} problems are "
                   "left to the others, the last of which writes the strata")
     return {}
@@ -136,7 +134,8 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
     paths[name] = write(
         cfg, header | {"n": cfg.n} | {
             key: made[key] for key in made if key not in strata_lib.SPLITS} | {
-                "spread": spread(rows[name], cfg.n)},
+                "spread": np.bincount(train_counts(rows[name]),
+                                      minlength=cfg.n + 1).tolist()},
         name, [row | {"tokens": tokens[row["split"], row["id"]]}
                for row in rows[name]],
         command=command, folder=policy.folder)
@@ -146,7 +145,6 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
 
 
 def read_pool(cfg: Split) -> Pool:
-  """The problems of the config's source."""
   kind = cfg.source["kind"] if "kind" in cfg.source else None
   sources = base.TASKS[cfg.grader.name].sources
   if kind not in sources:
@@ -158,11 +156,7 @@ def read_pool(cfg: Split) -> Pool:
 
 
 def check(cfg: Split, pool: Pool) -> None:
-  """Prints what the pool holds and what was left out.
-
-  Raises:
-    InputError: a side is empty, or a problem cannot be judged.
-  """
+  """Prints what the pool holds; InputError if it cannot be judged."""
   for note in pool.notes:
     progress.show(note)
   progress.show(f"{len(pool.train)} train and {len(pool.validation)} "
@@ -221,27 +215,9 @@ def decides(cfg: Split, policy: components.BasePolicy) -> dict:
               if reward else {})
 
 
-def counted(cfg: Split, policy: components.BasePolicy, header: dict,
-            by_key: dict, shard: int, shards: int):
-  """(the pass counts so far, how many problems are left to other shards)."""
-  again = sorted({w.again for w in cfg.strata.values()} - {None})
-  with contextlib.ExitStack() as stack:
-    def start():
-      return measurement(cfg, policy, stack.enter_context(
-          grader_lib.opened(cfg.grader, cfg.source)))
-
-    counts = pass_counts.completed(
-        cfg.out, header, by_key, cfg.n, again, shard=shard, shards=shards,
-        start=start)
-  return counts, sum(len(keys) for _, keys in pass_counts.missing(
-      by_key, counts, cfg.n, again))
-
-
-def measurement(cfg: Split, policy: components.BasePolicy, grade):
-  """A function that measures n samples of each problem.
-
-  Its arguments are those of `measure` in `pass_counts.completed`.
-  """
+@contextlib.contextmanager
+def measuring(cfg: Split, policy: components.BasePolicy):
+  """Gives measure(split, problems, n, advance) -> Counts of n samples each."""
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
   sampler, notes = components.make_sampler(policy, cfg.sampler)
   for note in notes:
@@ -262,18 +238,15 @@ def measurement(cfg: Split, policy: components.BasePolicy, grade):
     return [pass_counts.Count(*pair) for pair in zip(
         correct_P.tolist(), tokens_P.tolist(), strict=True)]
 
-  return measure
+  with grader_lib.opened(cfg.grader, cfg.source) as grade:
+    yield measure
 
 
 # --- Writing ------------------------------------------------------------------
 
 
 def write_all(cfg: Split, command: str) -> str:
-  """Writes one stratum of all problems, without a policy; returns its path.
-
-  Raises:
-    InputError: the file is there with measured counts, or the source is wrong.
-  """
+  """Writes one stratum of all problems, without a policy; returns its path."""
   path = f"{cfg.out}-all.jsonl"
   if os.path.exists(path) and strata_lib.read(path).header["n"]:
     raise InputError(f"{path}: holds counts of samples, which config.n=0 would "
@@ -292,13 +265,7 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
           command: str, folder: str) -> str:
   """Writes a stratum, prints the command that trains on it; returns its path.
 
-  Args:
-    cfg: of the split.
-    header: of the file.
-    name: of the stratum.
-    rows: its problems.
-    command: that writes the file again.
-    folder: of the model.
+  `folder` is that of the model.
   """
   path = f"{cfg.out}-{name}.jsonl"
   strata_lib.write(path, {"stratum": name} | header | {
@@ -314,14 +281,7 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
 
 
 def proposal(cfg: Split, path: str, name: str, folder: str) -> str:
-  """The command that trains on a stratum as it was measured.
-
-  Args:
-    cfg: of the split.
-    path: of the stratum.
-    name: of the recipe in configs/.
-    folder: of the model.
-  """
+  """The command that trains a model on a stratum by configs/NAME.py."""
   size = size_of(folder)
   config = importlib.import_module(f"configs.{name}").get_config(size)
   file = f"configs/{name}.py" + (f":{size}" if size != "tiny" else "")
@@ -351,11 +311,8 @@ def _dotted(name: str, value) -> dict:
 
 
 def size_of(folder: str) -> str:
-  """The size of configs/grpo.py that suits a model.
-
-  The largest if the folder is not there, as for the name of a model that was
-  not measured.
-  """
+  """The size of configs/grpo.py that suits a model; of an unknown one the
+  largest."""
   file = pathlib.Path(own_file.find(folder)) / "config.json"
   if not file.is_file():
     return _SIZES[-1][0]
@@ -364,18 +321,15 @@ def size_of(folder: str) -> str:
   return next(size for size, most in _SIZES if params <= most)
 
 
-def spread(rows: list[dict], n: int) -> list[int]:
-  """The training problems with 0, 1, ..., n right samples."""
-  train = [row["correct"] for row in rows if row["split"] == "train"]
-  return np.bincount(train, minlength=n + 1).tolist()
+def train_counts(rows: list[dict]) -> list[int]:
+  return [row["correct"] for row in rows if row["split"] == "train"]
 
 
 def histogram(counts: list[int], n: int) -> str:
   """A text histogram of the number of correct samples per problem."""
-  of = collections.Counter(counts)
-  most = max(of.values())
-  return "\n".join(f"{c:3d}/{n} {of[c]:6d} {'#' * (50 * of[c] // most)}"
-                   for c in range(n + 1))
+  problems = np.bincount(counts, minlength=n + 1)
+  return "\n".join(f"{c:3d}/{n} {many:6d} {'#' * (50 * many // max(problems))}"
+                   for c, many in enumerate(problems))
 
 
 def draw(cfg: Split, counts: list[int], rows: dict) -> None:
@@ -396,10 +350,9 @@ def draw(cfg: Split, counts: list[int], rows: dict) -> None:
   strata = [(name, w) for name, w in cfg.strata.items()
             if name in rows and not w.again]
   for i, (name, w) in enumerate(strata):
-    number = sum(row["split"] == "train" for row in rows[name])
     axes.axvspan(w.low * cfg.n - 0.5, w.high * cfg.n + 0.5, color=f"C{i}",
                  alpha=0.2, label=f"{name} [{w.low:g}, {w.high:g}]: "
-                 f"{number:,} train")
+                 f"{len(train_counts(rows[name])):,} train")
   if strata:
     axes.legend()
   axes.set_title(

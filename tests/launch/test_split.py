@@ -1,5 +1,6 @@
 """Strata by hand, counts that survive everything, and the command itself."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -139,7 +140,7 @@ def policy(seen):
     seen.extend((split, p.id, n) for p in asked)
     return [pass_counts_lib.Count(n * (p.id % 3) // 2, p.id + 0.5)
             for p in asked]
-  return lambda: measure
+  return lambda: contextlib.nullcontext(measure)
 
 
 def completed(out, seen, by_key=None, **more):
@@ -175,12 +176,12 @@ def test_a_killed_measurement_goes_on(tmp_path):
   out, seen = str(tmp_path / "a"), []
 
   def killed():
-    measure = policy(seen)()
+    measure = policy(seen)().enter_result
     def some(split, asked, n, advance):
       if len(seen) > 300:
         raise KeyboardInterrupt
       return measure(split, asked, n, advance)
-    return some
+    return contextlib.nullcontext(some)
 
   with pytest.raises(KeyboardInterrupt):
     completed(out, seen, start=killed)
