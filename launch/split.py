@@ -18,7 +18,6 @@ import importlib
 import importlib.util
 import json
 import math
-import operator
 import os
 import pathlib
 import shlex
@@ -161,16 +160,13 @@ def check(cfg: Split, pool: Pool) -> None:
     progress.show(note)
   progress.show(f"{len(pool.train)} train and {len(pool.validation)} "
                 "validation problems")
-  problems = (*pool.train, *pool.validation)
-  with progress.track(len(problems), "checking", "problems") as advance:
-    for p in problems:
-      try:
-        base.TASKS[cfg.grader.name].check(p)
-      except InputError as error:
-        raise InputError(
-            f"problem {p.id}, question {p.question!r:.60}: {error}; repair it "
-            "or drop it from the source") from error
-      advance(1)
+  for p in (*pool.train, *pool.validation):
+    try:
+      base.TASKS[cfg.grader.name].check(p)
+    except InputError as error:
+      raise InputError(
+          f"problem {p.id}, question {p.question!r:.60}: {error}; repair it or "
+          "drop it from the source") from error
   if not pool.train or not pool.validation:
     raise InputError("expected problems on both sides; give more of them, or "
                      "a larger source.share")
@@ -270,12 +266,10 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
   path = f"{cfg.out}-{name}.jsonl"
   strata_lib.write(path, {"stratum": name} | header | {
       "source": cfg.source, "command": command}, rows)
-  stratum = strata_lib.read(path)
-  recipe, why = strata_lib.recipe(
-      [row for row in rows if row["split"] == "train"], cfg.n,
-      mixture=name in cfg.mixtures)
-  progress.show(f"wrote {path}: {len(stratum.train)} train, "
-                f"{len(stratum.validation)} validation; {why}\n"
+  train = train_counts(rows)
+  recipe, why = strata_lib.recipe(train, cfg.n, mixture=name in cfg.mixtures)
+  progress.show(f"wrote {path}: {len(train)} train, {len(rows) - len(train)} "
+                f"validation; {why}\n"
                 f"  {proposal(cfg, path, recipe, folder)}")
   return path
 
@@ -285,29 +279,25 @@ def proposal(cfg: Split, path: str, name: str, folder: str) -> str:
   size = size_of(folder)
   config = importlib.import_module(f"configs.{name}").get_config(size)
   file = f"configs/{name}.py" + (f":{size}" if size != "tiny" else "")
-  values = {"task.stratum": path, "model.path": cfg.model,
-            "eval.temperature": cfg.sampler.temperature,
-            "recipe.loss.dtype": cfg.sampler.dtype}
-  parts = [("task.prompt", cfg.prompt), ("task.grader", cfg.grader),
-           ("sampler", cfg.sampler)]
+  values = {"task": {"stratum": path, "prompt": dataclasses.asdict(cfg.prompt),
+                     "grader": dataclasses.asdict(cfg.grader)},
+            "model": {"path": cfg.model},
+            "sampler": dataclasses.asdict(cfg.sampler),
+            "eval": {"temperature": cfg.sampler.temperature},
+            "recipe": {"loss": {"dtype": cfg.sampler.dtype}}}
+  del values["sampler"]["top_p"]  # training has 1
   if cfg.mesh != mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1):
-    parts.append(("mesh", cfg.mesh))  # else training may need more devices
-  for section, part in parts:
-    values |= _dotted(section, dataclasses.asdict(part))
-  del values["sampler.top_p"]  # training has 1
-  changed = [f"--config.{key}={value}" for key, value in values.items()
-             if functools.reduce(operator.getitem, key.split("."), config)
-             != value]
-  return shlex.join(["python", "-m", "isojax.main",
-                     f"--config={file}", *changed])
+    # Else training may need more devices.
+    values["mesh"] = dataclasses.asdict(cfg.mesh)
+  return shlex.join(["python", "-m", "isojax.main", f"--config={file}",
+                     *changes(values, config)])
 
 
-def _dotted(name: str, value) -> dict:
-  """The values of a tree of dictionaries by dotted key."""
-  if not isinstance(value, dict):
-    return {name: value}
-  return {key: x for part in value
-          for key, x in _dotted(f"{name}.{part}", value[part]).items()}
+def changes(values: dict, config, name: str = "--config") -> list[str]:
+  """The flags that give a config nested values which it does not have."""
+  return [flag for key, value in values.items() for flag in (
+      changes(value, config[key], f"{name}.{key}") if isinstance(value, dict)
+      else [f"{name}.{key}={value}"] if config[key] != value else [])]
 
 
 def size_of(folder: str) -> str:

@@ -250,15 +250,15 @@ def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
           for name, of in rows.items()}, errors
 
 
-def recipe(rows: list[dict], n: int, *, mixture: bool) -> tuple[str, str]:
-  """(easy or hard, why): the recipe that suits a stratum.
+def recipe(counts: list[int], n: int, *, mixture: bool) -> tuple[str, str]:
+  """(easy or hard, why): the recipe that suits a stratum with counts of n.
 
   The playbook uses KL and entropy terms on Easy problems, and neither on hard
   ones and on mixtures.
   """
   if not n:
     return "hard", "not measured, so without KL and entropy"
-  rate = sum(row["correct"] for row in rows) / (n * len(rows))
+  rate = sum(counts) / (n * len(counts))
   if mixture or rate < EASY:
     return "hard", (f"avg@{n} {rate:.2f}{', a mixture' * mixture}: no KL, no "
                     "entropy")

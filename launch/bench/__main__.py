@@ -51,8 +51,7 @@ _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of one more call of isojax per case, "
     "for TensorBoard or ui.perfetto.dev.")
 OVERRIDES = (  # fields of a case by their own names; None: unchanged
-    flags.DEFINE_string("model", None, "One of "
-                        f"{', '.join(cases_lib.CONFIGS)}, or a folder whose "
+    flags.DEFINE_string("model", None, "tiny-30m, or a folder whose "
                         "config.json gives the shape; weights are random."),
     flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Format of compute."),
     flags.DEFINE_enum("weights", None, engine.WEIGHTS, "Format of matrices "

@@ -15,25 +15,12 @@ PEERS = {  # name -> what it can be timed for
     "hf_bf16": WHAT,  # the same in bfloat16 (the update in autocast)
 }
 TORCH = ("hf", "hf_bf16")
-_QWEN2 = dict(
+TINY = dict(
     model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_act="silu",
     max_position_embeddings=32768, rms_norm_eps=1e-6, rope_theta=1e6,
-    tie_word_embeddings=True, use_sliding_window=False)
-CONFIGS = {  # config.json of each shape; Qwen2.5 has the published sizes
-    "tiny-30m": _QWEN2 | dict(
-        hidden_size=512, intermediate_size=1664, num_hidden_layers=8,
-        num_attention_heads=8, num_key_value_heads=2, vocab_size=8192),
-    "qwen2.5-0.5b": _QWEN2 | dict(
-        hidden_size=896, intermediate_size=4864, num_hidden_layers=24,
-        num_attention_heads=14, num_key_value_heads=2, vocab_size=151936),
-    "qwen2.5-1.5b": _QWEN2 | dict(
-        hidden_size=1536, intermediate_size=8960, num_hidden_layers=28,
-        num_attention_heads=12, num_key_value_heads=2, vocab_size=151936),
-    "qwen2.5-7b": _QWEN2 | dict(
-        hidden_size=3584, intermediate_size=18944, num_hidden_layers=28,
-        num_attention_heads=28, num_key_value_heads=4, vocab_size=152064,
-        tie_word_embeddings=False),
-}
+    tie_word_embeddings=True, use_sliding_window=False, hidden_size=512,
+    intermediate_size=1664, num_hidden_layers=8, num_attention_heads=8,
+    num_key_value_heads=2, vocab_size=8192)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +28,7 @@ class Case:
   """One comparison: Bp prompts of equal length, n rollouts each."""
 
   what: str  # of WHAT
-  model: str  # a key of CONFIGS, or a folder with config.json
+  model: str  # tiny-30m, or a folder with config.json
   dtype: str  # of compute; masters are float32
   weights: str | None  # of matrices while isojax samples; None: dtype
   cache: str | None  # of keys and values while isojax samples; None: dtype
@@ -97,13 +84,13 @@ SUITES = {
 
 
 def config_of(model: str) -> dict:
-  """The config.json of a built-in shape or of a folder."""
-  if model in CONFIGS:
-    return CONFIGS[model]
+  """The config.json of a folder, or of tiny-30m."""
+  if model == "tiny-30m":
+    return TINY
   path = pathlib.Path(model) / "config.json"
   if not path.is_file():
-    raise InputError(f"--model={model}: expected one of {', '.join(CONFIGS)}, "
-                     "or a folder with config.json")
+    raise InputError(f"--model={model}: expected tiny-30m, or a folder with "
+                     "config.json")
   return json.loads(path.read_text(encoding="utf-8"))
 
 

@@ -46,14 +46,6 @@ def test_made_rollouts_have_the_lengths_of_the_case():
   assert (reward.min(axis=1) == 0).all() and (reward.max(axis=1) == 1).all()
 
 
-def test_the_shapes_are_the_published_ones():
-  params = {name: shape_lib.model_shape(config, path=name).params
-            for name, config in cases.CONFIGS.items()}
-  assert params["qwen2.5-0.5b"] == 494_032_768
-  assert params["qwen2.5-1.5b"] == 1_543_714_304
-  assert 29e6 < params["tiny-30m"] < 31e6
-
-
 def test_the_table_by_hand():
   row = dict(case="c", contestant="isojax", Bp=1, n=5,
              tokens=[10, 10, 30], longest=[4, 5, 4], seconds=[1.0, 2.0, 3.0],
@@ -146,7 +138,7 @@ def bench(*arguments):
 @pytest.mark.parametrize("arguments, message", [
     ([], "expected either --what or --suite"),
     (["--what=sample", "--peer=vllm"], "expected some of naive, hf, hf_bf16"),
-    (["--what=sample", "--model=nowhere"], "expected one of tiny-30m, "),
+    (["--what=sample", "--model=nowhere"], "expected tiny-30m, or a folder"),
     (["--what=sample", "--mean_tokens=200"], "expected from 2 to --new_tokens"),
     (["--what=update", "--n=1"], "--n=1: expected at least 2")])
 def test_bad_input_before_anything_is_compiled(arguments, message):
@@ -158,7 +150,7 @@ def test_bad_input_before_anything_is_compiled(arguments, message):
 def test_a_tiny_step_end_to_end(tmp_path):
   """Sampling against naive: skewed lengths, a folder's shape, JSON."""
   (tmp_path / "config.json").write_text(json.dumps(
-      cases.CONFIGS["tiny-30m"] | dict(
+      cases.TINY | dict(
           num_hidden_layers=1, hidden_size=24, intermediate_size=20,
           num_attention_heads=3, num_key_value_heads=1, vocab_size=40)))
   done = bench("--what=sample", f"--model={tmp_path}", "--Bp=2", "--n=3",

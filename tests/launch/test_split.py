@@ -118,8 +118,7 @@ def test_strata_that_cannot_be(make, message):
     ([5, 9], False, "easy"), ([0, 1], False, "hard"), ([10, 14], False, "easy"),
     ([5, 9], True, "hard"), ([4, 4], False, "hard")])
 def test_the_playbooks_recipe(correct, mixture, expected):
-  rows = [{"correct": c} for c in correct]
-  assert strata_lib.recipe(rows, 16, mixture=mixture)[0] == expected
+  assert strata_lib.recipe(correct, 16, mixture=mixture)[0] == expected
 
 
 def test_histogram():

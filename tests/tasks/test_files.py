@@ -418,12 +418,7 @@ def test_committed_strata_are_of_the_pool_of_their_config():
     assert set(stratum.validation) <= set(pool.validation)
 
 
-def test_strata_and_mixtures_of_the_recipes():
-  config = split_math.get_config().to_dict()
-  strata = {key: config_file.section(strata_lib.Wanted, values, key)
-            for key, values in config["strata"].items()}
-  assert (strata["easy"].low, strata["easy"].high) == (0.3, 0.6)
-  assert (strata["hard"].high, strata["extreme"].again) == (0.0625, 128)
-  for key, values in config["mixtures"].items():
-    mixture = config_file.section(strata_lib.Mixture, values, key)
-    assert set(mixture.shares) <= set(strata)
+def test_strata_of_the_playbook():
+  strata = split_math.get_config().strata
+  assert (strata.easy.low, strata.easy.high) == (0.3, 0.6)
+  assert (strata.hard.high, strata.extreme.again) == (0.0625, 128)

@@ -26,6 +26,8 @@ def config(**fields):
 
 @pytest.mark.parametrize("fields, told", [
     ({"name": "maths"}, "countdown, math, reasoning_gym"),
+    ({"file": "r.py:f"}, "file goes with name='python'"),
+    ({"name": "python"}, "file goes with name='python'"),
     ({"answer": "box"}, "whole, boxed, hash, tags"),
     ({"workers": 0}, "at least 1"), ({"seconds": 0.0}, "0 < seconds"),
     ({"step_seconds": 1.0}, "seconds <= step_seconds"),
@@ -162,24 +164,6 @@ def test_workers_do_not_outlive_a_killed_parent():
   assert done.returncode == -signal.SIGKILL
   pids = [int(pid) for pid in done.stdout.split()]
   assert len(pids) == 2 and gone(pids)
-
-
-def talk(*lines, name="math"):
-  """What a worker says to lines, and its exit code."""
-  done = subprocess.run(
-      [sys.executable, "-m", "isojax.tasks.grader_process", name, "60",
-       "{}"], cwd=ROOT, input="".join(line + "\n" for line in lines), text=True,
-      capture_output=True, check=False)
-  return done.stdout.splitlines(), done.returncode
-
-
-def test_worker_protocol():
-  (ready, right, lost), code = talk(
-      '[[1, "", "7"], "7.0"]', '[[1, "", "7"], 7]')
-  assert ready.startswith('{"ready": ') and code == 0
-  assert right == '{"correct": true, "vote": "7"}'
-  assert lost.startswith(
-      '{"correct": false, "vote": "", "failed": "AttributeError')
 
 
 def test_a_missing_library_is_named_before_a_run(tmp_path, monkeypatch):

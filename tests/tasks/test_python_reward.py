@@ -173,14 +173,6 @@ def test_mistakes_are_told_before_a_run(tmp_path, text, told):
     grader.probe(cfg, {"kind": "files"}, PROBLEM)
 
 
-@pytest.mark.parametrize("fields, told", [
-    ({"file": ""}, "file goes with name='python'"),
-    ({"name": "countdown"}, "file goes with name='python'")])
-def test_name_and_file_go_together(tmp_path, fields, told):
-  with pytest.raises(InputError, match=told):
-    config(tmp_path / "r.py", GRADED, **fields)
-
-
 @pytest.mark.parametrize("file, told", [
     ("no/r.py:f", "file=no/r.py:f: cannot be read"), *(
         (file, "expected FILE.py:FUNCTION")
