@@ -32,12 +32,7 @@ def value_of(text: str):
 
 
 def reading(axis: str = Reading.axis, scale: dict | None = None) -> Reading:
-  """How the flags say that a log is read.
-
-  Args:
-    axis: the compute.
-    scale: as in Reading.
-  """
+  """How the flags say that a log is read."""
   return Reading(
       kind=_FORMAT.value, columns=cli.pairs("columns", _COLUMNS.value),
       fixed={name: value_of(value)

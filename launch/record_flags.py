@@ -38,11 +38,6 @@ def ranges() -> dict[str, tuple[float, float]]:
 
 def rows_of(patterns: list[str], *, axis: str, flag: str
             ) -> tuple[list[Row], list[str]]:
-  """read_lib.read of the files, read as the flags say.
-
-  Args:
-    patterns: paths, also with wildcards or in a bucket.
-    axis: the compute, a field or a column.
-    flag: the flag with the patterns, for messages.
+  """The rows of the files and notes; `flag` with the patterns is for messages.
   """
   return read_lib.read(patterns, log_flags.reading(axis, ranges()), flag=flag)

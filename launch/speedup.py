@@ -38,7 +38,7 @@ _OUT = flags.DEFINE_string(
 
 def main(_) -> None:
   document, text = speedup.compared(speedup.Question(
-      baseline=tuple(_BASELINE.value), records=tuple(_RECORDS.value),
+      baseline=_BASELINE.value, records=_RECORDS.value,
       read=lambda patterns, flag: record_flags.rows_of(
           patterns, axis=_AXIS.value, flag=flag),
       share=_SHARE.value, draws=_DRAWS.value, selection=Selection(

@@ -333,8 +333,7 @@ def law():
 
 def test_the_simulated_log_is_that_of_its_description():
   study = synthetic.study(
-      synthetic.saturating(), C_max=6e6, evaluations=30, seeds=1, Q=300, k=16,
-      spread=0.5, run_sd=0.0, seed=3)
+      synthetic.saturating(), C_max=6e6, evaluations=30, seed=3)
   assert (ROOT / SIMULATED).read_text() == "\n".join([
       "run_id,seed,Bp,n,step,rollouts,avg", *(
           f"{run.run_id},{run.seed},{run.Bp},{run.n},"

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 
-from isojax import own_file
 from isojax.api import figures, studies
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
@@ -27,22 +26,14 @@ class Speedup:
     return self._text
 
   def plot(self):
-    """The mean curves with the threshold, a matplotlib.figure.Figure.
-
-    Raises:
-      InputError: matplotlib is not installed.
-    """
+    """The mean curves with the threshold, a matplotlib.figure.Figure."""
     report.need_matplotlib("plot")
     from isojax.frontier import plots  # needs matplotlib
     return figures.shown(plots.speedup(self.document))
 
   @unchained
   def save(self, folder: Path) -> None:
-    """Writes speedup.json and the figure, as launch.speedup does.
-
-    Raises:
-      InputError: the folder cannot be written.
-    """
+    """Writes speedup.json and the figure, as launch.speedup does."""
     folder = os.fspath(folder)
     try:
       os.makedirs(folder, exist_ok=True)
@@ -53,12 +44,6 @@ class Speedup:
 
   def __repr__(self) -> str:
     return self.table()
-
-
-def _paths(files) -> tuple[str, ...]:
-  """A path, or several, as a tuple of those that are found."""
-  given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
-  return tuple(own_file.find(os.fspath(path)) for path in given)
 
 
 @unchained
@@ -88,17 +73,13 @@ def speedup(baseline: Path | list | tuple,
 
   Returns:
     A Speedup. It prints as its table.
-
-  Raises:
-    InputError: no such file, a baseline of several recipes, or runs of several
-      models or evaluations.
   """
   if draws < 100 or not 0.01 <= share <= 1:
     raise InputError(f"draws={draws}, share={share}: expected at least 100, "
                      "and a number from 0.01 to 1")
   reading = studies.reading(format, columns, fixed, scale, from_path, axis)
   return Speedup(*speedup_lib.compared(_QUESTION(
-      baseline=_paths(baseline), records=_paths(records),
+      baseline=studies.paths(baseline), records=studies.paths(records),
       read=lambda patterns, flag: read_lib.read(patterns, reading, flag=flag),
       selection=Selection(axis, metric, at_k, eval_set), share=share,
       draws=draws)))

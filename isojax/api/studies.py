@@ -31,8 +31,8 @@ class Logs:
   def to_pandas(self):
     """A pandas.DataFrame with a row for each evaluation of each run.
 
-    Columns: run_id, seed, Bp, n, step (updates), C (on the study's axis),
-    reward (the metric, mean over the validation problems), where (the file).
+    step counts updates, C is on the study's axis, and reward is the mean of the
+    metric over the validation problems.
     """
     import pandas  # optional dependency
     return pandas.DataFrame([
@@ -88,19 +88,22 @@ def read(files: Path | list | tuple, *,
     Logs. They print as a table of the runs with the readers' notes.
 
   Raises:
-    InputError: no such file, a field that the file does not have (with what to
-      give), or runs of several models, sets or recipes.
+    InputError: no such file, a field is missing (with what to give), or runs of
+      several models, sets or recipes.
   """
-  given = reading(format, columns, fixed, scale, from_path, axis)
-  paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
   rows, notes = read_lib.read(
-      [own_file.find(os.fspath(path)) for path in paths], given,
+      paths(files), reading(format, columns, fixed, scale, from_path, axis),
       flag="files")
   chosen = study_lib.Selection(axis=axis, metric=metric, at_k=at_k,
                                eval_set=eval_set, Bp=Bp, B=B, only=only)
   study, more = study_lib.from_rows(rows, chosen)
-  notes = (*more, *notes)
-  return Logs(study, notes, tuple(rows), chosen)
+  return Logs(study, (*more, *notes), tuple(rows), chosen)
+
+
+def paths(files) -> list[str]:
+  """A path, or several, as a list of those that are found."""
+  given = [files] if isinstance(files, (str, os.PathLike)) else files
+  return [own_file.find(os.fspath(path)) for path in given]
 
 
 def reading(format, columns, fixed, scale, from_path, axis) -> Reading:
@@ -112,7 +115,6 @@ def reading(format, columns, fixed, scale, from_path, axis) -> Reading:
 
 
 def _ends(name: str, value) -> tuple[float, float]:
-  """The values that become 0 and 1, of a factor or of both."""
   try:
     ends = (0.0, 1 / value) if isinstance(value, (int, float)) else tuple(value)
     low, high = map(float, ends)
@@ -173,8 +175,8 @@ class Law:
   @property
   def next(self) -> str:
     """What to run next, with the command."""
-    found = self.document["next"]
-    return " ".join(filter(None, (found["text"], found["command"])))
+    step = self.document["next"]
+    return " ".join(filter(None, (step["text"], step["command"])))
 
   @unchained
   def n_star(self, C: float) -> Estimate:
@@ -185,13 +187,8 @@ class Law:
     Args:
       C: budget in the unit of the study's axis, by default rollouts.
 
-    Returns:
-      An Estimate: n, low and high (95 % interval of the bootstrap), beyond,
-      cautions.
-
     Raises:
-      InputError: the law is not identified; the message has the reasons and
-        what to run.
+      InputError: the law is not identified, for what reasons, and what to run.
     """
     law = self.fitted
     if not 0 < C < math.inf:
@@ -212,20 +209,13 @@ class Law:
     Args:
       name: law; reward, the curves and the frontier; sensitivity, interference
         or scalerl.
-
-    Raises:
-      InputError: no such figure, no data for it, or matplotlib is missing.
     """
     report.need_matplotlib("plot")
     return figures.shown(report.figure(self.document, name))
 
   @unchained
   def save(self, folder: Path) -> None:
-    """Writes fit.json, the figures and report.html, as launch.fit does.
-
-    Raises:
-      InputError: the folder cannot be written, or matplotlib is missing.
-    """
+    """Writes fit.json, the figures and report.html, as launch.fit does."""
     report.save(self.document, os.fspath(folder))
 
   def __repr__(self) -> str:
@@ -254,9 +244,6 @@ def fit(study, *, points: str = _OPTIONS.points.select,
 
   Returns:
     A Law. It prints as the verdict, the law and what to run next.
-
-  Raises:
-    InputError: too few usable evaluations, or an option out of range.
   """
   if not isinstance(study, (Logs, str, os.PathLike, list, tuple)):
     raise InputError(f"study={study!r:.40}: expected the result of "

@@ -14,8 +14,7 @@ from isojax.frontier.verdict import Fit
 
 
 def frontier_grid(study: Study, points: int, *, min_C: float) -> np.ndarray:
-  """Log-spaced C, from the first at which two configurations have data.
-  """
+  """Log-spaced C, from where two configurations have data."""
   firsts = sorted(min(r.C_E[(r.C_E > 0) & (r.C_E >= min_C)].min()
                       for r in study.runs_of(*cell))
                   for cell in study.configurations)
@@ -24,17 +23,11 @@ def frontier_grid(study: Study, points: int, *, min_C: float) -> np.ndarray:
 
 
 def between_tested(log2_n_DxG, tested, *, seed: int) -> np.ndarray:
-  """The best n of each draw, moved at random between the tested n.
+  """The best log2 n of each draw, moved at random between the tested ones.
 
   If 32, 64 and 128 were tested and 64 is best, the true best n is between about
-  45 and 91. Each draw moves each tested n at random by up to half of the gap to
-  the next one, so that the draws of the law contain this uncertainty. The first
-  row, the data itself, is not moved.
-
-  Args:
-    log2_n_DxG: log2 of the best tested n.
-    tested: log2 of the tested n, increasing; at least two.
-    seed: of the random moves.
+  45 and 91. Each draw but the first, the data, moves each tested n by up to
+  half of the gap to the next one, so that the law contains this uncertainty.
   """
   tested = np.asarray(tested)
   gap = np.diff(tested) / 2
@@ -75,10 +68,7 @@ def _with_law(fit: Fit) -> Fit:
 
 
 def analyse(study: Study, options: Options) -> Fit:
-  """Curves, frontier, law and verdict of one study.
-
-  Runs that fall are fitted as `options.collapse` says.
-  """
+  """Curves, frontier, law and verdict of one study."""
   measured = study
   study, falls = collapse.applied(measured, options.collapse)
   curves = bootstrap.fit_curves(study, options)

@@ -1,11 +1,12 @@
 """Bootstrap fits of the reward curves of a study.
 
-Draw 0 is the data itself. Each other draw resamples the validation problems and
-the seeds within each configuration. All runs of a draw use the same problems,
-so that noise which all runs share cancels in differences.
+Draw 0 is the data; the others resample problems, and the seeds within each
+configuration. All runs of a draw use the same problems, so that noise which
+runs share cancels in differences.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -33,13 +34,21 @@ class Options:
   collapse: str  # what is fitted of runs that fall: key of collapse.RULES
 
   def __post_init__(self):
-    for name, holds, wanted in (
-        ("form", self.form in curves_lib.FORMS, sorted(curves_lib.FORMS)),
-        ("draws", self.draws == 0 or self.draws > 1, "0, or at least 2"),
-        ("collapse", self.collapse in collapse_lib.RULES,
-         " or ".join(collapse_lib.RULES))):
-      if not holds:
-        raise InputError(f"{name}={getattr(self, name)}: expected {wanted}")
+    p = self.points
+    for name, value, valid, expected in (
+        ("form", self.form, self.form in curves_lib.FORMS,
+         sorted(curves_lib.FORMS)),
+        ("draws", self.draws, self.draws == 0 or self.draws > 1,
+         "0, or at least 2"),
+        ("collapse", self.collapse, self.collapse in collapse_lib.RULES,
+         " or ".join(collapse_lib.RULES)),
+        ("points", p.select, p.select in ("all", "records"), "all or records"),
+        ("ema", p.ema, 0 <= p.ema < 1, "0 <= ema < 1"),
+        ("min_C", p.min_C, 0 <= p.min_C < math.inf, "a number of at least 0"),
+        ("bin_width", p.bin_width, 0 <= p.bin_width <= 1,
+         "a reward from 0 to 1")):
+      if not valid:  # also for nan
+        raise InputError(f"{name}={value}: expected {expected}")
 
 
 # The paper leaves some steps open: docs/results.md compares choices.

@@ -1,21 +1,16 @@
 """Reward curves: R(C) = b + (A - b) g(C; theta), rising, per configuration.
 
-The forms of g, which points are fitted (IsoCompute Playbook, section 2), and
-the least squares of y = b + s g(x; theta) by variable projection. The law n*(C)
-has this form, too: given theta (one or two numbers), it is linear in b and s. A
-fit solves for b and s exactly on a grid of theta, then on finer grids around
-the best theta. It needs no start values and no local solver, and fits thousands
-of bootstrap draws with a few matrix products.
+Least squares of y = b + s g(x; theta) by variable projection: b and s are exact
+on a grid of theta, then on finer grids around the best theta. It needs no start
+values, and fits thousands of bootstrap draws with a few matrix products. The
+law n*(C) and ScaleRL's law have this form, too.
 """
 
 import dataclasses
 import itertools
-import math
 
 import numpy as np
 from scipy import special
-
-from isojax.errors import InputError
 
 
 def saturating_exponential(theta, x):
@@ -57,21 +52,12 @@ def first_grid(form: str, C_max: float) -> tuple[np.ndarray, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Points:
-  """Which evaluations are fitted, and how they are smoothed."""
+  """Which evaluations are fitted (IsoCompute Playbook, section 2)."""
 
   select: str  # all, or records: only those that break the run's record
   ema: float  # weight of the past in a moving average; 0: none
   min_C: float  # smallest compute that is fitted
   bin_width: float  # reward; a record reaches a higher bin; 0: any rise
-
-  def __post_init__(self):
-    for name, holds, wanted in (
-        ("select", self.select in ("all", "records"), "all or records"),
-        ("ema", 0 <= self.ema < 1, "0 <= ema < 1"),
-        ("min_C", 0 <= self.min_C < math.inf, "a number of at least 0"),
-        ("bin_width", 0 <= self.bin_width <= 1, "a reward from 0 to 1")):
-      if not holds:  # also for nan
-        raise InputError(f"{name}={getattr(self, name)}: expected {wanted}")
 
 
 def ema_matrix(E: int, decay: float) -> np.ndarray:
@@ -120,27 +106,26 @@ def fit(x_E, y_DxE, w_DxE, *, form: str, A_max: float, b_min: float,
     x_E: compute of each evaluation, >= 0.
     y_DxE, w_DxE: reward and weight of each point, in each draw.
     form: key of FORMS.
-    A_max: bound on the asymptote.
-    b_min: bound on the reward at C = 0.
+    A_max, b_min: bounds on the asymptote and on the reward at C = 0.
     rounds: refinements of theta, by a factor of 3.
   """
   grid = first_grid(form, float(x_E.max()))
   theta, b, s, sse = project(x_E, y_DxE, w_DxE, basis=FORMS[form], grid=grid,
                              solve=lambda sums: solve(sums, b_min, A_max),
                              rounds=rounds)
-  hits = [name for name, hit in (
-      ("A", b[0] + s[0] >= A_max - 1e-9), ("b", b[0] <= b_min + 1e-9),
-      ("flat", s[0] <= 1e-9),
-      ("straight line", theta[0, 0] <= grid[0][0] + 1e-9
-       and form == "saturating_exponential")) if hit]
+  hits = {"A": b[0] + s[0] >= A_max - 1e-9, "b": b[0] <= b_min + 1e-9,
+          "flat": s[0] <= 1e-9,
+          "straight line": theta[0, 0] <= grid[0][0] + 1e-9
+          and form == "saturating_exponential"}
   return Curves(form, theta, b, s, sse, float(x_E.min()), float(x_E.max()),
-                int(np.sum(w_DxE[0] > 0)), tuple(hits))
+                int(np.sum(w_DxE[0] > 0)),
+                tuple(name for name, hit in hits.items() if hit))
 
 
-def ratio(a, b):
-  """a / b, or 0 where b is 0."""
+def ratio(a, b, least=1e-300):
+  """a / b, or 0 where b is about 0."""
   return np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape),
-                   where=np.abs(b) > 1e-300)
+                   where=np.abs(b) > least)
 
 
 def residual(sums, b, s):
@@ -157,28 +142,22 @@ def solve(sums, lo: float, hi: float):
 
   Args:
     sums: the weighted sums of 1, g, g^2, y, g y and y^2, any shape.
+    lo: bound on b.
+    hi: bound on b + s.
   """
   w, g, gg, y, gy, _ = sums
-  part = lambda a, b: np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape),
-                                where=np.abs(b) > 1e-12 * np.abs(w))
-  s = part(w * gy - g * y, w * gg - g * g)
+  least = 1e-12 * np.abs(w)
+  s = ratio(w * gy - g * y, w * gg - g * g, least)
   b = (y - s * g) / w
   inside = (s > 0) & (b >= lo) & (b + s <= hi)
   flat = np.clip(y / w, lo, hi)
-  rise = np.clip(part(gy - lo * g, gg), 0, hi - lo)
-  fall = np.clip(part(hi * (w - g) - y + gy, w - 2 * g + gg), 0, hi - lo)
-  edges = ((flat, np.zeros_like(flat)), (np.full_like(rise, lo), rise),
-           (hi - fall, fall))
-  best = residual(sums, *edges[0])
-  b_edge, s_edge = edges[0]
-  for b_other, s_other in edges[1:]:
-    other = residual(sums, b_other, s_other)
-    better = other < best
-    best = np.where(better, other, best)
-    b_edge = np.where(better, b_other, b_edge)
-    s_edge = np.where(better, s_other, s_edge)
-  return (np.where(inside, b, b_edge), np.where(inside, s, s_edge),
-          np.where(inside, residual(sums, b, s), best))
+  rise = np.clip(ratio(gy - lo * g, gg, least), 0, hi - lo)
+  fall = np.clip(ratio(hi * (w - g) - y + gy, w - 2 * g + gg, least), 0,
+                 hi - lo)
+  points = ((flat, 0.0), (lo, rise), (hi - fall, fall), (b, s))
+  errors = np.stack([residual(sums, *point) for point in points])
+  best = np.where(inside, 3, errors[:3].argmin(0))
+  return tuple(np.choose(best, values) for values in (*zip(*points), errors))
 
 
 def project(x_E, y_DxE, w_DxE, *, basis, grid, solve, rounds: int,

@@ -26,9 +26,8 @@ def switches(fit: Fit) -> tuple[tuple[int, int, float], ...]:
 def lead(fit: Fit) -> dict | None:
   """The best n at the largest resolved C and its lead over the next best n.
 
-  The lead is that of the curves, each as far as its data go, and its interval
-  that of the draws. `since` is the C from which on this n leads, or None if no
-  other n led before. None without a best n.
+  Each curve counts as far as its data go. `since` is the C from which on this n
+  leads, or None if no other n led before.
   """
   at = np.flatnonzero(fit.frontier.resolved_DxG[0])
   if fit.tied or not len(at):
@@ -52,10 +51,9 @@ def lead(fit: Fit) -> dict | None:
 
 
 def variants(study: Study, base: Options) -> list[dict]:
-  """The law with `base`, then with one open choice of the paper changed.
-
-  Values are None where no law can be fitted.
-  """
+  """The law with `base`, then with one open choice of the paper changed."""
+  if len(study.tested) < 2:
+    return []
   point = lambda **kw: dataclasses.replace(
       base, points=dataclasses.replace(base.points, **kw))
   records = lambda bin_width: point(select="records", bin_width=bin_width)
@@ -74,8 +72,6 @@ def variants(study: Study, base: Options) -> list[dict]:
       "grid of twice as many C": dataclasses.replace(base, grid=2 * base.grid),
   }
   rows = []
-  if len(study.tested) < 2:
-    return rows
   for name, options in choices.items():
     if rows and options == base:
       continue
@@ -94,22 +90,16 @@ def variants(study: Study, base: Options) -> list[dict]:
   return rows
 
 
-def cut(study: Study, C1: float) -> Study:
-  """The study up to C1, without runs of too few evaluations there."""
-  seen = [(run, run.C_E <= C1) for run in study.runs]
-  return dataclasses.replace(study, runs=tuple(
-      run.at(keep) for run, keep in seen if keep.sum() >= FEWEST))
-
-
 def extrapolation(fit: Fit, C1: float) -> dict | None:
   """What the data up to C1 predict for the end of the data, if possible."""
-  early_study = cut(fit.study, C1)
+  start = dataclasses.replace(fit.study, runs=tuple(
+      run.at(run.C_E <= C1) for run in fit.study.runs
+      if np.sum(run.C_E <= C1) >= FEWEST))
   resolved = np.flatnonzero(fit.frontier.resolved_DxG[0])
-  if len({r.n for r in early_study.runs}) < 2 or not len(resolved):
+  if len(start.tested) < 2 or not len(resolved):
     return None
   try:
-    early = analysis.analyse(early_study,
-                             dataclasses.replace(fit.options, draws=0))
+    early = analysis.analyse(start, dataclasses.replace(fit.options, draws=0))
   except InputError:  # too few points are left
     return None
   g = resolved[-1]
@@ -126,10 +116,7 @@ def extrapolation(fit: Fit, C1: float) -> dict | None:
 
 
 def unforeseen(fit: Fit, row: dict) -> str | None:
-  """A caution if the law of the early data mispredicts the later n.
-
-  The limit is half of the step between tested n.
-  """
+  """A caution if the early law is wrong by half a step between tested n."""
   if row["n_predicted"] is None or abs(np.log2(
       row["n_predicted"] / row["n_seen"])) <= fit.study.grid_step / 2:
     return None
@@ -149,8 +136,7 @@ def sensitivity(fit: Fit) -> list[dict]:
   """Rewards over n at each Bp, and over Bp at each n (section 8.1).
 
   Each row is at the largest C that all of its configurations reached; `held` is
-  the value of the other size, and `best_seen` the largest single evaluation, as
-  in the paper.
+  the value of the other size, `best_seen` the largest single evaluation.
   """
   cells, rows = fit.study.configurations, []
   for varied, at in (("n", 1), ("Bp", 0)):
@@ -178,8 +164,7 @@ def sensitivity(fit: Fit) -> list[dict]:
 def best_n(fit: Fit) -> list[dict]:
   """The n whose curve is highest where every n of a Bp has data (section 8.2).
 
-  `agreeing` is the share of the draws with the same n. n is None, with the
-  reason, where all n are equal.
+  `agreeing` is the share of the draws with the same n.
   """
   cells, rows = fit.study.configurations, []
   for Bp in sorted({b for b, _ in cells}):

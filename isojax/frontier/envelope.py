@@ -70,9 +70,9 @@ class LawFits:
 
   def __call__(self, x_G) -> np.ndarray:
     """log2 n* [D, G] at x = log10 C (or M)."""
-    column = lambda value_D: value_D[:, None]
-    return laws.log2_n(np.asarray(x_G), L=column(self.L_D), b=column(self.b_D),
-                       k=column(self.k_D), x0=column(self.x0_D))
+    L, k, x0, b = (value_D[:, None] for value_D in (
+        self.L_D, self.k_D, self.x0_D, self.b_D))
+    return laws.log2_n(np.asarray(x_G), L=L, k=k, x0=x0, b=b)
 
 
 def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
@@ -95,12 +95,11 @@ def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
       basis=lambda theta, x: laws.log2_n(
           x, L=1.0, k=np.exp(theta[..., 1:]), x0=theta[..., :1], b=0.0),
       solve=lambda sums: curves.solve(sums, low, high))
-  near = lambda value, bound: abs(value - bound) < 1e-6
-  hits = [name for name, hit in (
-      ("floor", near(b[0], low)), ("ceiling", near(b[0] + L[0], high)),
-      ("midpoint", near(theta[0, 0], grid[0][0])
-       or near(theta[0, 0], grid[0][-1])),
-      ("k", near(theta[0, 1], grid[1][0]) or near(theta[0, 1], grid[1][-1])),
-  ) if hit]
+  near = lambda value, *bounds: any(
+      abs(value - bound) < 1e-6 for bound in bounds)
+  hits = {"floor": near(b[0], low), "ceiling": near(b[0] + L[0], high),
+          "midpoint": near(theta[0, 0], *grid[0][[0, -1]]),
+          "k": near(theta[0, 1], *grid[1][[0, -1]])}
   return LawFits(L, np.exp(theta[:, 1]), theta[:, 0], b,
-                 np.sqrt(sse / w_DxG.sum(1)), tuple(hits), k)
+                 np.sqrt(sse / w_DxG.sum(1)),
+                 tuple(name for name, hit in hits.items() if hit), k)

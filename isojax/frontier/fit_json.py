@@ -1,7 +1,4 @@
-"""Converts a fit to fit.json, the input of planner, figures and report.
-
-The document contains every number that they use, so none of them fits anything.
-"""
+"""fit.json: every number of a fit that planner, figures and report use."""
 
 import collections
 import dataclasses
@@ -24,25 +21,23 @@ from isojax.frontier import (
 )
 from isojax.frontier.fields import Row
 from isojax.frontier.formats import base
-from isojax.frontier.study import from_rows, Run, Selection, Study
+from isojax.frontier.study import from_rows, Selection, Study
 from isojax.frontier.verdict import Fit
 from isojax.laws import FixedBatch
 
 BEYOND = 2.0  # curves are tabulated up to this multiple of the largest C
 
 
-def _round(value, digits: int = 6):
-  """Nested lists of rounded numbers; NaN and infinity become null."""
+def _round(value):
+  """JSON of six significant digits; NaN and infinity become null."""
   if isinstance(value, dict):
-    return {k: _round(v, digits) for k, v in value.items()}
-  if isinstance(value, (list, tuple)):
-    return [_round(v, digits) for v in value]
-  if isinstance(value, np.ndarray):
-    return _round(value.tolist(), digits)
-  if isinstance(value, (float, np.floating)):
-    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+    return {k: _round(v) for k, v in value.items()}
+  if isinstance(value, (list, tuple, np.ndarray)):
+    return list(map(_round, value))
   if isinstance(value, np.generic):
-    return value.item()
+    value = value.item()
+  if isinstance(value, float):
+    return float(f"{value:.6g}") if math.isfinite(value) else None
   return value
 
 
@@ -53,10 +48,7 @@ def _band(value_DxG):
 
 
 def study_fields(fit: Fit) -> dict:
-  """The key `study`: what was run, with every evaluation.
-
-  `fitted` evaluations of a run, from the first on, are those of the curves.
-  """
+  """What was run; the first `fitted` evaluations of a run are in the fit."""
   study = fit.study
   Bps = sorted({Bp for Bp, _ in study.configurations})
   key = lambda run: (run.run_id, run.Bp, run.n, run.seed)
@@ -93,11 +85,7 @@ def curve_fields(fit: Fit) -> list[dict]:
 
 
 def frontier_fields(fit: Fit) -> dict:
-  """The frontier on its grid, with the best tested n and its interval.
-
-  `change` is the C at which the lead changes between a point and the next, or
-  null.
-  """
+  """The frontier; `change`: where the lead changes before the next point."""
   C_G, best_G = fit.frontier.C_G, fit.frontier.best_DxG[0]
   cells = np.array(fit.study.configurations)[best_G]
   change = [None if a == b else envelope.crossing(
@@ -115,7 +103,6 @@ def frontier_fields(fit: Fit) -> dict:
 
 
 def law_fields(fit: Fit) -> dict | None:
-  """The law, its band, and the parameters of every bootstrap draw."""
   if fit.law is None:
     return None
   law, seen = fit.law, fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
@@ -142,13 +129,7 @@ def law_fields(fit: Fit) -> dict | None:
       "draws": np.stack(columns, 1)[1:]}
 
 
-def _R0(run: Run) -> float | None:
-  """None if the run was evaluated at C = 0, else its first reward."""
-  return None if run.C_E[0] == 0 else float(run.reward_E[0])
-
-
 def _runs(ids: list[str]) -> str:
-  """The number of runs and up to three of their names."""
   return (f"{many(len(ids), 'run')} ({', '.join(ids[:3])}"
           f"{', ...' * (len(ids) > 3)})")
 
@@ -157,15 +138,14 @@ def scalerl_fields(study: Study, *, min_C: float,
                    notes: list[str]) -> tuple[list[dict], dict | None]:
   """ScaleRL's law of each run and of its first half, and the runs compared.
 
-  Runs for which a law cannot be fitted are named in `notes`; a run without a
-  law has no row, a first half without one is None. The comparison is the
-  leave-one-out table: B of every run at the average A. It is None for fewer
-  than two runs with a law, or if a run stays below the average A.
+  Runs for which a law cannot be fitted have no row, and are named in `notes`.
+  The comparison is the leave-one-out table: B of every run at the average A. It
+  is None for fewer than two runs, or if a run stays below the average A.
   """
   rows, runs, without = [], {}, collections.defaultdict(list)
   for run in study.runs:
-    points = scalerl.Points(run.C_E, run.reward_E, _R0(run), min_C,
-                            measured=run.C_E[0] == 0)
+    points = scalerl.Points(run.C_E, run.reward_E, float(run.reward_E[0]),
+                            min_C, measured=run.C_E[0] == 0)
     end = float(run.C_E[-1])
     try:
       fit = scalerl.fit(points)
@@ -175,10 +155,13 @@ def scalerl_fields(study: Study, *, min_C: float,
     except InputError as error:
       without["no ScaleRL law", str(error)].append(run.run_id)
       continue
+    half = None
     try:
-      half = scalerl.extrapolate(points, fit_below=end / 2)
+      start, error_E = scalerl.extrapolate(points, fit_below=end / 2)
+      worst = float(abs(error_E).max())
+      half = {"A": start.law.A, "mean_error": float(error_E.mean()),
+              "max_error": worst, "within_margin": worst <= scalerl.A_MARGIN}
     except InputError as error:
-      half = None
       without["no ScaleRL law of the first half", str(error)].append(run.run_id)
     C = np.geomspace(fit.C_lo, BEYOND * end, 60)
     runs[run.Bp, run.n, run.run_id] = points
@@ -188,11 +171,8 @@ def scalerl_fields(study: Study, *, min_C: float,
         "C": run.C_E, "reward": run.reward_E, "curve_C": C,
         "curve_reward": fit.law(C), "power_law_curve_reward": power.law(C),
         "power_law_A": power.law.A, "A_at_edge": "A" in fit.at_bound,
-        "A_interval": scalerl.A_interval(points, fit),
-        "A_margin": scalerl.A_MARGIN,
-        "half": half and {
-            "A": half.fit.law.A, "mean_error": half.mean_error,
-            "max_error": half.max_error, "within_margin": half.within_margin}})
+        "A_interval": scalerl.A_interval(points, fit.law.A),
+        "A_margin": scalerl.A_MARGIN, "half": half})
   if late := [row["run_id"] for row in rows if row["C"][0] > 0]:
     notes.append(f"no evaluation before training for {_runs(late)}: R0 of the "
                  "ScaleRL law is their first evaluation, and in the interval "
@@ -201,7 +181,7 @@ def scalerl_fields(study: Study, *, min_C: float,
             for (what, why), ids in without.items()]
   try:
     matched = scalerl.matched(runs)
-  except InputError:  # one run, or a run that stays below the mean A
+  except InputError:
     return rows, None
   repeated = []
   for cell in study.configurations:
@@ -227,7 +207,7 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
     fit: the analysis of the study's metric.
     path: of fit.json, for the command that comes next.
     others: fits of other metrics of the same runs, for their best n.
-    notes: what the readers left out, and why.
+    notes: of the readers.
     with_scalerl: whether ScaleRL's law is fitted to each run.
   """
   end, notes = float(fit.frontier.C_G[-1]), list(notes)
@@ -236,9 +216,10 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
   cautions = [*fit.cautions, *filter(None, (
       diagnostics.unforeseen(fit, row) for row in ahead[:1]))]
   study = fit.study
-  frames = [interference.interference(r, study.k, frames=4, draws=100, seed=0)
-            for r in study.runs] if study.per_problem and (
-                study.k and study.metric == "avg") else []
+  progress = [
+      interference.interference(r, study.k, frames=4, draws=100, seed=0)
+      for r in study.runs] if (
+          study.per_problem and study.k and study.metric == "avg") else []
   hill, matched = scalerl_fields(
       study, min_C=fit.options.points.min_C, notes=notes) if with_scalerl else (
           [], None)
@@ -256,7 +237,7 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
       "sensitivity": diagnostics.sensitivity(fit),
       "best_n": [row for other in (fit, *others)
                  for row in diagnostics.best_n(other)] if others else [],
-      "interference": list(filter(None, frames)), "scalerl": hill,
+      "interference": list(filter(None, progress)), "scalerl": hill,
       "scalerl_matched": matched,
       "next": next_sweep.next_plan(fit, path=path), "notes": notes})
   return content | {"id": plan_file.content_id(content)}

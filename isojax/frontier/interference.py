@@ -51,10 +51,8 @@ def interference(run: Run, k: int, *, frames: int, draws: int,
   A row of fit.json: C, mean, histogram and rho of each frame, and the score at
   the last one with its 95 % interval over problems. score = rho - rho of
   uniform progress to the same mean. Above 0, problems that were ahead gained
-  more (rich get richer); about 0, progress was uniform.
-
-  None without counts of correct samples, or if the pass rate is 0 or 1 at the
-  start or the end.
+  more. None without counts of correct samples, or if the pass rate is 0 or 1
+  at the start or the end.
   """
   if run.value_ExQ is None or k < 2:
     return None

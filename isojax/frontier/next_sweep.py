@@ -1,5 +1,4 @@
-"""Proposes the next command: a final run if the law is identified, or a sweep.
-"""
+"""The command to run next: a final run of an identified law, or a sweep."""
 
 import shlex
 
@@ -16,14 +15,7 @@ EXPORT = (f" Add --export=NAME to print the options of your trainer: "
 
 
 def next_plan(fit: Fit, *, path: str) -> dict:
-  """A sentence and the command of launch.plan that carries it out.
-
-  With an identified law this is the allocation of twice the largest C that was
-  fitted, otherwise a sweep that could identify the law.
-
-  Args:
-    path: of the fit.json that the command reads.
-  """
+  """What to do next, and its command, which reads the fit.json at `path`."""
   study = fit.study
   if study.axis not in ("rollouts", "updates"):
     return {"text": f"The axis is {study.axis}, which launch.plan cannot use "
@@ -51,7 +43,7 @@ def next_plan(fit: Fit, *, path: str) -> dict:
 def _sweep(fit: Fit, C: float, path: str) -> dict:
   """The next sweep if the data up to C rollouts identify no law."""
   study = fit.study
-  tested = sorted({n for _, n in study.configurations})
+  tested = study.tested
   on = set(fit.log2_n_DxG[0][fit.frontier.resolved_DxG[0]])
   seeds = min(len(study.runs_of(*c)) for c in study.configurations)
   why, ns = [], set(tested)

@@ -3,6 +3,7 @@
 The same n has the same colour and marker in all of them.
 """
 
+import itertools
 import math
 import os
 
@@ -10,11 +11,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.markers import CARETDOWN, CARETUP
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import (
-  FuncFormatter,
-  LogLocator,
-  NullFormatter,
-)
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 import numpy as np
 
 from isojax.format import compact, number, pair, rate, signed
@@ -47,17 +44,15 @@ def colour_of(n: int, tested) -> tuple:
 
 
 def marker_of(n: int, tested) -> str:
-  """The marker of n among the tested n."""
   return MARKERS[sorted(tested).index(n) % len(MARKERS)]
 
 
 def write(figure, out: str, name: str, formats=tuple(FORMATS)) -> list[str]:
   """Writes a figure in each format, with the same bytes each time."""
-  paths = []
-  for kind in formats:
-    paths.append(os.path.join(out, f"{name}.{kind}"))
+  paths = [os.path.join(out, f"{name}.{kind}") for kind in formats]
+  for kind, path in zip(formats, paths):
     with matplotlib.rc_context(STYLE):
-      figure.savefig(paths[-1], dpi=DPI, metadata=FORMATS[kind])
+      figure.savefig(path, dpi=DPI, metadata=FORMATS[kind])
     figure.set_layout_engine("none")  # arranged; again would take as long
   return paths
 
@@ -68,7 +63,6 @@ def floats(row: dict, *keys: str) -> list[np.ndarray]:
 
 
 def C_axis(ax, study: dict, *, log: bool = True, subs=(1, 2, 5)):
-  """Makes the horizontal axis one of compute."""
   if log:
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(LogLocator(subs=subs, numticks=30))
@@ -78,7 +72,6 @@ def C_axis(ax, study: dict, *, log: bool = True, subs=(1, 2, 5)):
 
 
 def reward_label(ax, study: dict):
-  """Names the vertical axis by the metric."""
   ax.set_ylabel(f"reward, {metric_of(study, study['metric'])}".removeprefix(
       "reward, " * (study["eval_set"] == TRAINING)))
 
@@ -276,15 +269,14 @@ def law_column(document: dict) -> Figure:
   return figure
 
 
-def _draw_middle(ax, document):
+def _draw_middle(ax, study: dict, fitted: dict, C_G: list):
   """Draws C0, halfway between floor and ceiling, with its interval."""
-  study, fitted, frontier = (document[k] for k in ("study", "law", "frontier"))
   x0 = fitted["M0" if fitted["kind"] == "fixed_batch" else "log10_C0"]
   halfway = 2 ** (fitted["b"] + fitted["L"] / 2)
   ends = [of_x0(study, x) for x in fitted["intervals"]["x0"]]
-  held = np.clip(ends, frontier["C"][0], frontier["C"][-1])
-  ax.plot(held, [halfway] * 2, color="C3", lw=2, zorder=4)
-  for end, at, beyond in zip(ends, held, "<>"):  # arrow: beyond the axis
+  clipped = np.clip(ends, C_G[0], C_G[-1])
+  ax.plot(clipped, [halfway] * 2, color="C3", lw=2, zorder=4)
+  for end, at, beyond in zip(ends, clipped, "<>"):  # arrow: beyond the axis
     ax.plot(at, halfway, "|" if end == at else beyond, color="C3", ms=9,
             zorder=4)
   ax.plot(of_x0(study, x0), halfway, "D", color="C3", mfc="white", ms=7,
@@ -314,7 +306,7 @@ def _draw_law(ax, document, key: str, of_n):
     ax.plot(C, of_n(n), "k--", lw=1)
     ax.plot(C[seen], of_n(n)[seen], "k-", lw=1.6, label="law")
     if key == "n":
-      _draw_middle(ax, document)
+      _draw_middle(ax, study, fitted, frontier["C"])
   C_axis(ax, study)
   ax.set_yscale("log")
   ax.set_yticks(sorted(study[key]), map(str, sorted(study[key])))
@@ -331,10 +323,10 @@ def law(document: dict) -> Figure:
   two = study["regime"] == "fixed_B"
   figure = Figure((WIDTH, 7.2 if two else 4.6), layout="constrained")
   axes = figure.subplots(1 + two, 2, width_ratios=[1, 0.32], squeeze=False)
-  (ax, side), told = axes[0], ["no law is identified"]
+  (ax, side), text = axes[0], ["no law is identified"]
   _draw_law(ax, document, "n", lambda n: n)
   if document["verdict"]["identified"]:
-    told = ["the law is identified"] + [
+    text = ["the law is identified"] + [
         f"{name}\n   {value}  {interval}".replace(" (bound", "\n   (bound")
         for name, value, interval in parameters(document)]
   ax.axhline(max(tested), color=GREY, lw=1)
@@ -345,7 +337,7 @@ def law(document: dict) -> Figure:
           label="best n tested, faint\nwhere draws disagree")
   if not all(frontier["resolved"]):
     ax.plot([], [], "o", color=GREY, mfc="white", label="best n, not resolved")
-  side.text(0, 1, "\n\n".join(told), va="top", fontsize=8)
+  side.text(0, 1, "\n\n".join(text), va="top", fontsize=8)
   side.legend(*ax.get_legend_handles_labels(), loc="lower left",
               borderaxespad=0)
   for side in axes[:, 1]:
@@ -378,7 +370,6 @@ def chosen(rows: list[dict]) -> list[dict]:
 
 
 def _draw_sensitivity(ax, row: dict, study: dict):
-  """Draws one panel of `sensitivity`."""
   by_n, count = row["varied"] == "n", len(row["values"])
   ax.axhspan(min(row["reward"]), max(row["reward"]), color="0.93", lw=0)
   for i, value in enumerate(row["values"]):
@@ -402,10 +393,7 @@ def _draw_sensitivity(ax, row: dict, study: dict):
 
 @styled
 def sensitivity(document: dict) -> Figure:
-  """Reward over n at each Bp, and over Bp at each n, at one C each.
-
-  Points instead of bars, because bars start at 0 and hide small differences.
-  """
+  """Reward over n at each Bp, and over Bp at each n, at one C each."""
   study, rows = document["study"], document["sensitivity"]
   columns = min(4, max(2, len(rows)))
   groups = [[r for r in rows if r["varied"] == name] for name in ("n", "Bp")]
@@ -499,34 +487,27 @@ def interference(document: dict) -> Figure:
   return figure
 
 
-IN_COLUMN = "-column"  # end of the name of a figure that is one column wide
 FIGURES = {"reward": reward, "law": law, "sensitivity": sensitivity,
            "interference": interference, "scalerl": scalerl}
-COLUMNS = {"reward": reward_column,
-           "law": law_column}
-OF_FRONTIER = ("reward", "law")  # the others draw the key of their own name
+COLUMNS = {"reward": reward_column, "law": law_column}
 
 
 def drawable(document: dict) -> list[str]:
   """The names of the figures that have data."""
-  return [name for name in FIGURES
-          if document["frontier" if name in OF_FRONTIER else name]
-          and not (name == "law" and (document["frontier"]["tied"]
-                                      or len(document["study"]["n"]) < 2))]
+  data = document | {"reward": True, "law": len(document["study"]["n"]) > 1
+                     and not document["frontier"]["tied"]}
+  return [name for name in FIGURES if data[name]]
 
 
 def save(document: dict, out: str) -> list[str]:
-  """Writes each figure that has data and returns the paths.
-
-  The figures of COLUMNS are written again, one column wide.
-  """
+  """Writes each figure that has data and returns the paths."""
   os.makedirs(out, exist_ok=True)
   paths = []
   for name in drawable(document):
     paths += write(FIGURES[name](document), out, name)
     if name in COLUMNS:
-      paths += write(COLUMNS[name](document), out,
-                             f"{name}{IN_COLUMN}", ("svg", "pdf"))
+      paths += write(COLUMNS[name](document), out, f"{name}-column",
+                     ("svg", "pdf"))
   return paths
 
 
@@ -537,11 +518,7 @@ METRICS = ("best", "maj", "avg", "worst")
 
 @styled
 def learning(evaluations: list[dict]) -> Figure:
-  """The metrics over rollouts, with standard errors over problems.
-
-  Args:
-    evaluations: records of kind eval of one run.
-  """
+  """Metrics over rollouts with standard errors, of records of kind eval."""
   figure = Figure((0.7 * WIDTH, 3.4), layout="constrained")
   ax = figure.subplots()
   C = [r["rollouts"] for r in evaluations]
@@ -606,9 +583,7 @@ def health(run: History) -> Figure:
 
 # ---- Speed-ups
 
-
 def _label(arm: dict, unit: str) -> str:
-  """The legend of an arm: its speed-up and interval."""
   if arm["ratio"] is None:
     return f"{arm['name']}: never"
   text = f"{arm['name']}: {number(arm['time'])} {unit}, {arm['ratio']:.2f}x"
@@ -622,12 +597,12 @@ def speedup(document: dict) -> Figure:
   """Reward against compute: runs thin, means thick, T dashed."""
   unit = document["axis"].replace("_", " ")
   base = document["baseline"]
-  rows = [(base, "black", "o",
-           f"{base['name']}: {number(base['time'])} {unit}")]
-  colours = matplotlib.colormaps[PALETTE](
-      np.linspace(0.1, LIGHTEST, len(document["arms"])))
-  rows += [(arm, colour, MARKERS[(i + 1) % len(MARKERS)], _label(arm, unit))
-           for i, (arm, colour) in enumerate(zip(document["arms"], colours))]
+  labels = [f"{base['name']}: {number(base['time'])} {unit}",
+            *(_label(arm, unit) for arm in document["arms"])]
+  colours = ["black", *matplotlib.colormaps[PALETTE](
+      np.linspace(0.1, LIGHTEST, len(document["arms"])))]
+  rows = list(zip([base, *document["arms"]], colours,
+                  itertools.cycle(MARKERS), labels))
   figure = Figure((WIDTH, 4.6 + 0.2 * len(rows)), layout="constrained")
   ax = figure.subplots()
   for arm, colour, mark, label in rows:

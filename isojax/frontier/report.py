@@ -1,7 +1,6 @@
 """A parsed fit.json in words: for figures, the terminal and one HTML page.
 
-Nothing is fitted here. The page is report.html, a jinja template that escapes
-every value, with the figures inside.
+The page is report.html, a jinja template that escapes every value.
 """
 
 import base64
@@ -118,13 +117,7 @@ def parameters(document: dict) -> list[tuple[str, str, str]]:
            f" (bound: {', '.join(map(number, ends))})" if ends else ""))]
 
 
-FILTERS = {name: getattr(words, name) for name in (
-    "compact", "number", "rate", "signed", "pair", "many")} | {
-        "metric_of": metric_of, "run_of": run_of}
-
-
 def need_matplotlib(what: str) -> None:
-  """Raises InputError if matplotlib is not installed."""
   if not importlib.util.find_spec("matplotlib"):
     raise InputError(f"{what} draws figures and needs the extra: "
                      f"pip install -e '.[plot]'")
@@ -145,10 +138,9 @@ def summary(document: dict) -> str:
         for name, value, interval in parameters(document))
         + "; n* goes from the floor to the ceiling, half of the doublings by "
         f"{symbol}0, the faster the larger k; {symbol} in {unit}")
-  lines += [f"{many(len(study['runs']), 'run')}, n = "
-            f"{', '.join(map(str, study['n']))} at Bp = "
-            f"{', '.join(map(str, study['Bp']))}; "
-            f"{metric_of(study, study['metric'])}"
+  listed = lambda values: ", ".join(map(str, values))
+  lines += [f"{many(len(study['runs']), 'run')}, n = {listed(study['n'])} at "
+            f"Bp = {listed(study['Bp'])}; {metric_of(study, study['metric'])}"
             + (f" on {study['eval_set']}" if study["eval_set"] not in (
                 UNKNOWN, TRAINING) else "") + f" against {study['axis']}",
             *(curve_of(run, unit) for run in runs),
@@ -172,11 +164,7 @@ def curve_of(run: dict, unit: str) -> str:
 
 
 def figure(document: dict, name: str):
-  """One figure of the result.
-
-  Raises:
-    InputError: no such figure, or no data for it.
-  """
+  """One figure of the result; InputError if there is none of this name."""
   from isojax.frontier import plots  # needs matplotlib
   drawable = plots.drawable(document)
   if name not in drawable:
@@ -188,11 +176,7 @@ def figure(document: dict, name: str):
 
 
 def save(document: dict, folder: str) -> list[str]:
-  """Writes fit.json, figures and report.html; returns the figures' paths.
-
-  Raises:
-    InputError: the folder cannot be written, or matplotlib is missing.
-  """
+  """Writes fit.json, figures and report.html; returns the figures' paths."""
   need_matplotlib("the report")
   from isojax.frontier import plots  # needs matplotlib
   try:
@@ -208,68 +192,24 @@ def save(document: dict, folder: str) -> list[str]:
 
 
 def title_of(study: dict) -> str:
-  """The title of the page, of what is known."""
   named = [study[key] for key in ("model", "split", "eval_set")
            if study[key] not in (None, "", UNKNOWN, TRAINING)]
   return "Rollouts per problem: " + ", ".join(
       [*named, metric_of(study, study["metric"])])
 
 
-def frontier_table(document: dict, x: str) -> tuple[list, list]:
-  """Heads and rows: grid points next to 1, 2, 5 per decade, and the end."""
-  f, study = document["frontier"], document["study"]
-  law = document["law"] if document["verdict"]["identified"] else None
-  marks = [m * 10.0**e for e in range(60) for m in (1, 2, 5)]
-  near = {min(range(len(f["C"])), key=lambda i: abs(f["C"][i] / m - 1))
-          for m in marks if f["C"][0] <= m <= f["C"][-1]}
-  span = lambda row, i, text: pair((row["low"][i], row["high"][i]), text)
-  rows = [[compact(f["C"][i]), f["Bp"][i], f["n"][i],
-           pair((f["n_low"][i], f["n_high"][i]), number),
-           rate(f["reward"][i]), span(f, i, rate),
-           *([number(law["n"][i]), span(law, i, number)] if law else []),
-           f"{f['agreeing'][i]:.0%}", "yes" if f["resolved"][i] else "no"]
-          for i in sorted(near | {len(f["C"]) - 1})]
-  return [x, "best Bp tested, problems", "best n tested, rollouts per problem",
-          "95%", metric_of(study, study["metric"]), "95%",
-          *(["n* of the law", "95%"] if law else []), "draws that agree",
-          "resolved"], rows
+def leads(switches: list) -> str:
+  """The n that lead one after another, from (n before, n after, C)."""
+  return ", ".join([str(switches[0][0])] + [
+      f"{n} from {compact(C)}" for _, n, C in switches]
+      ) if switches else "one n"
 
 
-def curve_rows(document: dict, rising: list[bool]) -> list:
-  """The fitted reward curve of each configuration."""
-  return [(c["Bp"], c["n"], "still rising" if up else rate(c["A"]),
-           None if up else pair(c["A_interval"], rate),
-           f"{compact(c['C_lo'])} to {compact(c['C_hi'])}", c["points"],
-           rate(c["rmse"]), ", ".join(c["at_bound"]) or "none")
-          for c, up in zip(document["curves"], rising)]
-
-
-def difference(document: dict) -> str:
-  """How all points and record-breaking points compare, as sentences."""
-  study, (symbol, unit) = document["study"], axis_of(document["study"])
-  first, *others = document["variants"]
-  told = []
-  for v in [first, *(v for v in others if v["name"].startswith(
-      ("all points", "record")))]:
-    middle = compact(of_x0(study, v["log10_C0"]))
-    told.append(f"{v['name'].capitalize()}: " + (
-        "no law can be fitted" if v["log10_C0"] is None else
-        f"{symbol}0 = {middle} {unit}, n* at the end = {number(v['n_at_end'])}")
-                + (f", first switch at {compact(v['switches'][0][2])}."
-                   if v["switches"] else ", no switch."))
-  return " ".join([*told, "A record may be progress or the noise of one "
-                   "evaluation: where the two choices disagree, use the fit to "
-                   "all points."])
-
-
-def variant_rows(document: dict) -> list:
-  """The law as one choice of the analysis changes at a time."""
-  leads = lambda moves: ", ".join([str(moves[0][0])] + [
-      f"{n} from {compact(C)}" for _, n, C in moves]) if moves else "one n"
-  return [(v["name"],
-           compact(of_x0(document["study"], v["log10_C0"])),
-           number(v["ceiling"]), number(v["n_at_end"]), leads(v["switches"]))
-          for v in document["variants"]]
+FILTERS = {name: getattr(words, name) for name in (
+    "compact", "number", "rate", "signed", "pair", "many")} | {
+        function.__name__: function for function in (
+            metric_of, run_of, of_x0, parameters, headline, still_rising,
+            title_of, leads)}
 
 
 def page(document: dict, figures: list[str]) -> str:
@@ -281,11 +221,9 @@ def page(document: dict, figures: list[str]) -> str:
   """
   study, matched = document["study"], document["scalerl_matched"]
   symbol, unit = axis_of(study)
-  rising = [still_rising(curve) for curve in document["curves"]]
-  heads, rows = frontier_table(document, f"{symbol}, {unit}")
+  C_G = document["frontier"]["C"]
+  marks = [m * 10.0**e for e in range(60) for m in (1, 2, 5)]
   options = document["options"]["points"] | document["options"]
-  varied = any(v["log10_C0"] is not None or v["switches"]
-               for v in document["variants"])
   environment = jinja2.Environment(
       autoescape=True, extensions=["jinja2.ext.do"], trim_blocks=True,
       lstrip_blocks=True, undefined=jinja2.StrictUndefined)
@@ -293,20 +231,15 @@ def page(document: dict, figures: list[str]) -> str:
   template = environment.from_string(
       pathlib.Path(__file__).with_name("report.html").read_text("utf-8"))
   return template.render(
-      d=document, title=title_of(study), symbol=symbol, unit=unit,
-      end=max(run["C"][-1] for run in study["runs"]),
+      d=document, symbol=symbol, unit=unit,
       inside={path.stem: base64.b64encode(path.read_bytes()).decode()
               for path in map(pathlib.Path, figures) if path.suffix == ".svg"},
-      headline=headline(document),
-      parameters=parameters(document) if document["law"] else [],
-      frontier_heads=heads, frontier_rows=rows, rising=rising,
-      switches=[(f"{a} → {b}", compact(C))
-                for a, b, C in document["switches"]],
-      curve_rows=curve_rows(document, rising),
-      difference=difference(document) if varied else "",
-      variant_rows=variant_rows(document) if varied else [],
+      # the points nearest to the marks, and the end
+      shown=sorted({len(C_G) - 1} | {
+          min(range(len(C_G)), key=lambda i: abs(C_G[i] / mark - 1))
+          for mark in marks if C_G[0] <= mark <= C_G[-1]}),
       B_at_A={(row["Bp"], row["n"], row["run_id"]): row["B_at_A"]
               for row in (matched["rows"] if matched else ())},
       options=[(OPTIONS[key].format(C=symbol), str(value).replace("_", " "))
                for key, value in options.items() if key != "points"],
-      number=number, rate=rate, signed=words.signed)
+      number=number, rate=rate, signed=signed)

@@ -2,11 +2,9 @@
 
 R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B)        (arXiv 2510.13786, eq. 1)
 
-C is any cumulative compute: GPU-hours in the paper, rollouts elsewhere here.
-R0, the pass rate before training, is given and not fitted. `A_interval` is the
-uncertainty of A for one run; repeated runs differ by A_MARGIN as well. B is
-comparable only at the same A (`matched`). The least squares are those of
-`curves.project`: given C_mid and B, the law is linear in R0 and A.
+C is any cumulative compute. R0, the pass rate before training, is given and not
+fitted. `A_interval` is the uncertainty of A for one run; repeated runs differ
+by A_MARGIN as well. B is comparable only at the same A (`matched`).
 """
 
 import dataclasses
@@ -51,10 +49,6 @@ class Hill:
   C_mid: float  # compute of half of the gain, R = (R0 + A) / 2
   R0: float  # pass rate at no compute
 
-  def __post_init__(self):
-    if not (0 <= self.R0 < self.A <= 1 and 0 < self.B and 0 < self.C_mid):
-      raise InputError(f"{self}: expected 0 <= R0 < A <= 1, B > 0, C_mid > 0")
-
   def __call__(self, C):
     with np.errstate(divide="ignore"):  # log 0 is -inf, and R(0) is R0
       log_C = np.log(np.asarray(C, np.float64))
@@ -73,23 +67,16 @@ class Points:
 
   C_E: np.ndarray
   R_E: np.ndarray  # pass rates
-  R0: float | None  # pass rate before training; None: that at C = 0
+  R0: float  # pass rate before training
   min_C: float = 0.0  # smallest compute that is fitted
   # Whether R0 is an evaluation at C = 0. Otherwise it may be anything from 0 to
   # the first reward.
   measured: bool = True
 
   def fitted(self) -> tuple[np.ndarray, np.ndarray, float]:
-    """(C, R, R0) to fit.
-
-    Raises:
-      InputError: too few points, or none above R0.
-    """
+    """(C, R, R0) to fit; InputError for too few points, or none above R0."""
     C, R = (np.asarray(v, np.float64) for v in (self.C_E, self.R_E))
-    if self.R0 is None and not (C[:1] == 0).any():
-      raise InputError("R0=None takes the pass rate at C = 0; no point is "
-                       "there, give R0")
-    R0 = float(R[0] if self.R0 is None else self.R0)
+    R0 = float(self.R0)
     keep = (C >= self.min_C) & (C > 0)  # at C = 0 the law is R0 for any A, B
     C, R = C[keep], R[keep]
     if len(C) < MIN_POINTS:
@@ -140,13 +127,13 @@ def fit(points: Points, *, A: float | None = None) -> Fit:
       solve=solve, **ROUNDS)
   near = lambda value, low, high: (
       min(value - low, high - value) < 1e-4 * (high - low))
-  hits = tuple(name for name, hit in (
-      ("A", A is None and near(gain[0], 0, 1 - R0)),
-      ("B", near(math.exp(theta[0, 1]), *B_BOUNDS)),
-      ("C_mid", near(theta[0, 0], grid[0][0], grid[0][-1]))) if hit)
+  hits = {"A": A is None and near(gain[0], 0, 1 - R0),
+          "B": near(math.exp(theta[0, 1]), *B_BOUNDS),
+          "C_mid": near(theta[0, 0], *grid[0][[0, -1]])}
   law = Hill(float(min(R0 + gain[0], 1.0)) if A is None else A,
              math.exp(theta[0, 1]), math.exp(theta[0, 0]), R0)
-  return Fit(law, float(ssr[0]), len(C), float(C[0]), float(C[-1]), hits)
+  return Fit(law, float(ssr[0]), len(C), float(C[0]), float(C[-1]),
+             tuple(name for name, hit in hits.items() if hit))
 
 
 def empty(fit: Fit) -> str | None:
@@ -161,17 +148,13 @@ def empty(fit: Fit) -> str | None:
   return None
 
 
-def A_interval(points: Points, found: Fit) -> tuple[float, float]:
-  """The 95 % profile-likelihood interval of A, for equal normal noise.
+def A_interval(points: Points, A: float) -> tuple[float, float]:
+  """The 95 % profile-likelihood interval of the fitted A, for normal noise.
 
   It contains every A whose squared residuals, with B, C_mid and R0 refitted,
   do not exceed the minimum by more than an F test allows. R0 is refitted
   because it is an evaluation with noise, like the others. The interval holds
   for this run on these problems; see A_MARGIN for other runs.
-
-  Args:
-    points: of the run.
-    found: the result of `fit` on these points.
   """
   C, R, R0 = points.fitted()
   # Points and R0, less A, B, C_mid and R0.
@@ -184,19 +167,18 @@ def A_interval(points: Points, found: Fit) -> tuple[float, float]:
 
   def profile(A_D):
     """The least squared residuals at each A."""
-    A = A_D[:, None]
+    A_Dx1 = A_D[:, None]
 
     def solve(sums):
       w, g, gg, y, gy, _ = sums
-      start = np.clip(curves.ratio(y - gy - A * (g - gg), w - 2 * g + gg), 0,
-                      np.minimum(most, A))
-      return start, A - start, curves.residual(sums, start, A - start)
+      start = np.clip(curves.ratio(y - gy - A_Dx1 * (g - gg), w - 2 * g + gg),
+                      0, np.minimum(most, A_Dx1))
+      return start, A_Dx1 - start, curves.residual(sums, start, A_Dx1 - start)
 
     rows = np.ones((len(A_D), 1))
     return curves.project(x, rows * y, rows * weight, basis=curves.hill,
                           grid=_grid(C), solve=solve, **ROUNDS)[-1]
 
-  A = found.law.A
   A_G = np.union1d(np.linspace(min(1e-3, A), 1.0, 101), A)
   ssr_G = profile(A_G)
   best = int(ssr_G.argmin())
@@ -255,7 +237,7 @@ class Matched:
 
 
 def matched(runs: dict[str, Points]) -> Matched:
-  """Every run refitted at the average A; B is comparable if A agrees."""
+  """Every run refitted at the average A; InputError if that is impossible."""
   if len(runs) < 2:
     raise InputError(f"{len(runs)} runs: expected two or more to compare")
   free = {name: fit(points) for name, points in runs.items()}
@@ -267,24 +249,13 @@ def matched(runs: dict[str, Points]) -> Matched:
                  {name: fit(points, A=A) for name, points in runs.items()})
 
 
-@dataclasses.dataclass(frozen=True)
-class Forecast:
-  """A fit to the start of a run, compared with the rest of it."""
-
-  fit: Fit
-  mean_error: float  # law minus measured: above 0 if the law is too high
-  max_error: float  # absolute
-  within_margin: bool  # max_error <= A_MARGIN
-
-
-def extrapolate(points: Points, *, fit_below: float) -> Forecast:
-  """A fit of min_C <= C <= fit_below and its errors on later points."""
+def extrapolate(points: Points, *, fit_below: float
+                ) -> tuple[Fit, np.ndarray]:
+  """A fit of min_C <= C <= fit_below, and its errors (law minus R) beyond."""
   C, R, R0 = points.fitted()
-  seen = C > fit_below
-  if not seen.any():
+  later = C > fit_below
+  if not later.any():
     raise InputError(f"{fit_below=:g}: no point lies beyond; the last is at "
                      f"C = {C[-1]:g}")
-  start = fit(Points(C[~seen], R[~seen], R0))
-  error = start.law(C[seen]) - R[seen]
-  worst = float(abs(error).max())
-  return Forecast(start, float(error.mean()), worst, worst <= A_MARGIN)
+  start = fit(Points(C[~later], R[~later], R0))
+  return start, start.law(C[later]) - R[later]

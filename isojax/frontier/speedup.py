@@ -1,11 +1,9 @@
-"""The speed-up of one recipe over another, as PODS defines it.
+"""The speed-up of one recipe over another (PODS, arXiv 2504.13818).
 
 The threshold T is 0.99 times the highest mean reward of the baseline after the
-start. The time of a recipe is the first evaluation after the start at which its
-mean reward is at least T. The speed-up is the baseline's time over the other's
-(PODS, arXiv 2504.13818, scripts of its repository). "Time" stands for any
-compute axis. Intervals come from a bootstrap over runs. `compared` does this
-for the runs of log files.
+start. The time of a recipe, on any compute axis, is its first evaluation after
+the start with a mean reward of at least T. The speed-up is the baseline's time
+over the other's; its interval is of a bootstrap over runs.
 """
 
 import collections
@@ -21,7 +19,7 @@ from isojax.errors import InputError
 from isojax.format import aligned, many, number, rate
 from isojax.frontier import bootstrap, collapse
 from isojax.frontier.fields import Row
-from isojax.frontier.study import from_rows, Run, Selection
+from isojax.frontier.study import from_rows, Run, Selection, Study
 from isojax.ledger import records
 
 SHARE = 0.99  # of the baseline's highest mean: PODS's
@@ -69,7 +67,6 @@ class Speedup:
 
   @property
   def verdict(self) -> str:
-    """Never, faster, slower, or not resolved."""
     if self.ratio is None:
       return "never"
     if self.interval is None:
@@ -86,9 +83,6 @@ def arm(name: str, runs: list[Run]) -> Arm:
   Points are the evaluations of the shortest run, if all runs have them: at the
   same compute, else at the same step. Otherwise each run is interpolated
   linearly at the evaluations of all runs, in the range that all runs cover.
-
-  Raises:
-    InputError: no common point after the start.
   """
   for points, keys in (("axis", [r.C_E for r in runs]),  # noqa: B007
                        ("steps", [r.step_E for r in runs])):
@@ -124,11 +118,6 @@ def threshold(x_DxE, reward_DxE, *, share: float) -> np.ndarray:
   return share * np.where(x_DxE > 0, reward_DxE, -np.inf).max(1)
 
 
-def _before(x_E, time: float) -> float:
-  """The point before the one at `time`; 0 before the first."""
-  return float(max(x_E[(x_E < time) & (x_E > 0)], default=0.0))
-
-
 def _means(arm_: Arm, draws: int, rng) -> tuple[np.ndarray, np.ndarray]:
   """(x_DxE, reward_DxE) of the means over resampled runs."""
   S = len(arm_.x_SxE)
@@ -158,8 +147,9 @@ def speedup(baseline: Arm, other: Arm, *, share: float, draws: int,
   time = float(first_time(other.x_E[None], other.reward_E[None],
                           np.array([T]))[0])
   reached = not np.isnan(time)
-  before, own_before = (_before(a.x_E, t) for a, t in (
-      (baseline, t_baseline), (other, time)))
+  before, own_before = (  # the point before; 0 before the first
+      float(max(arm.x_E[(arm.x_E < t) & (arm.x_E > 0)], default=0.0))
+      for arm, t in ((baseline, t_baseline), (other, time)))
   interval = never = None
   few = [name for name, a in (("the baseline", baseline), ("the recipe", other))
          if len(a.x_SxE) < 2]
@@ -187,13 +177,12 @@ def speedup(baseline: Arm, other: Arm, *, share: float, draws: int,
 
 # ---- Recipes in files
 
-
 @dataclasses.dataclass(frozen=True)
 class Question:
   """Which runs are compared, and how."""
 
-  baseline: tuple[str, ...]  # files or patterns of runs of one Bp, n and m
-  records: tuple[str, ...]  # of the others; each is split into recipes
+  baseline: list[str]  # files or patterns of runs of one Bp, n and m
+  records: list[str]  # of the others; each is split into recipes
   read: Callable  # (patterns, flag) -> (rows, notes)
   selection: Selection
   share: float = SHARE  # of the baseline's highest mean reward
@@ -205,9 +194,7 @@ class _Recipe:
   """The runs of one Bp, n and m, or of one schedule of them."""
 
   sizes: tuple[int, str]  # Bp, n/m
-  metric: str
-  eval_set: str
-  model: str
+  study: Study
   arm: Arm
   files: set[str]
 
@@ -228,10 +215,11 @@ def _sizes_of(rows: list[Row]) -> tuple[int, str]:
   return fields[0]["Bp"], "/".join(ranges)
 
 
-def _by_sizes(q: Question, pattern: str, flag: str, notes: list[str]) -> dict:
-  """(Bp, n/m) -> its rows in the files of a pattern."""
-  rows, told = q.read([pattern], flag)
-  notes += told
+def _by_sizes(q: Question, patterns: list[str], flag: str,
+              notes: list[str]) -> dict:
+  """(Bp, n/m) -> its rows in the files of the patterns."""
+  rows, more = q.read(patterns, flag)
+  notes += more
   runs, out = collections.defaultdict(list), collections.defaultdict(list)
   for row in rows:
     # records have steps and updates
@@ -252,31 +240,26 @@ def _files(rows: list[Row]) -> set[str]:
 
 def _recipe(q: Question, name: str, sizes, rows: list[Row],
             notes: list[str]) -> _Recipe:
-  """A recipe of its rows; InputError names it."""
   selection = q.selection
   if selection.axis == "updates":
     selection = dataclasses.replace(selection, axis="updates_made")
   try:
-    study, told = from_rows(rows, selection)
+    study, more = from_rows(rows, selection)
   except InputError as error:
     raise InputError(f"{name}: {error}") from error
-  notes += told + [
+  notes += more + [
       f"warning: {fall.what}" for fall in collapse.applied(study, "keep")[1]]
-  return _Recipe(sizes, study.metric, study.eval_set, study.model,
-                 arm(name, list(study.runs)), _files(rows))
+  return _Recipe(sizes, study, arm(name, list(study.runs)), _files(rows))
 
 
 def _baseline(q: Question, notes: list[str]) -> _Recipe:
-  merged = collections.defaultdict(list)
-  for pattern in q.baseline:
-    for sizes, rows in _by_sizes(q, pattern, "baseline", notes).items():
-      merged[sizes] += rows
-  if len(merged) != 1:
+  recipes = _by_sizes(q, q.baseline, "baseline", notes)
+  if len(recipes) != 1:
     raise InputError(
         f"--baseline={','.join(q.baseline)}: runs of several recipes, "
-        f"{'; '.join(map(_name, sorted(merged)))}; expected one Bp, n and m: "
+        f"{'; '.join(map(_name, sorted(recipes)))}; expected one Bp, n and m: "
         "give only its files")
-  (sizes, rows), = merged.items()
+  (sizes, rows), = recipes.items()
   return _recipe(q, f"baseline {_name(sizes)}", sizes, rows, notes)
 
 
@@ -284,7 +267,8 @@ def _others(q: Question, baseline: _Recipe, notes: list[str]) -> list[_Recipe]:
   """Each recipe in the records but the baseline."""
   groups = []
   for pattern in q.records:
-    for sizes, rows in sorted(_by_sizes(q, pattern, "records", notes).items()):
+    recipes = _by_sizes(q, [pattern], "records", notes)
+    for sizes, rows in sorted(recipes.items()):
       if _files(rows) <= baseline.files:
         notes.append(f"{_name(sizes)} of {pattern} is the baseline; left out")
       else:
@@ -297,7 +281,7 @@ def _others(q: Question, baseline: _Recipe, notes: list[str]) -> list[_Recipe]:
                  sizes, rows, notes) for sizes, pattern, rows in groups]
   for other in out:
     for name in ("eval_set", "model", "metric"):
-      mine, theirs = getattr(other, name), getattr(baseline, name)
+      mine, theirs = getattr(other.study, name), getattr(baseline.study, name)
       if mine != theirs:
         raise InputError(
             f"{other.arm.name}: {name} is {mine}, that of the baseline is "
@@ -310,11 +294,10 @@ def _times(ratio: float) -> str:
   return f"{ratio:.2f}x"
 
 
-def table(found: list[Speedup]) -> str:
-  """One line for each arm."""
+def table(speedups: list[Speedup]) -> str:
   lines = [["recipe", "runs", "reaches T at", "speed-up", "2.5%", "50%",
             "97.5%", "never", "by the grid", "verdict"]]
-  for s in found:
+  for s in speedups:
     lines.append([
         s.name, str(s.runs), "never" if s.time is None else number(s.time),
         "never" if s.ratio is None else _times(s.ratio),
@@ -326,13 +309,12 @@ def table(found: list[Speedup]) -> str:
   return aligned(lines)
 
 
-def cautions(baseline: Arm, T: float, time: float,
-             found: list[Speedup]):
+def cautions(baseline: Arm, T: float, time: float, speedups: list[Speedup]):
   """Yields what limits the numbers of the table."""
   if baseline.x_E[0] == 0 and baseline.reward_E[0] >= T:
     yield ("the baseline's mean reward at the start is at or above T: the "
            "baseline does not improve, so the speed-up says nothing")
-  for s in found:
+  for s in speedups:
     if s.ratio is None:
       yield (f"{s.name} never reaches T: its highest mean reward is "
              f"{rate(s.highest)}, up to {number(s.end)}"
@@ -342,10 +324,10 @@ def cautions(baseline: Arm, T: float, time: float,
     elif s.never and s.never >= QUANTILES[0]:
       yield (f"{s.name}: {s.never:.0%} of the resamples never reach T; the "
              "percentiles are of the others, so the lower end is never")
-  for why in dict.fromkeys(s.no_interval for s in found if s.no_interval):
-    alike = [s.name for s in found if s.no_interval == why]
-    yield f"no interval, because {why}: {'; '.join(alike)}"
-  fewest = min([len(baseline.x_SxE), *(s.runs for s in found)])
+  for why in dict.fromkeys(s.no_interval for s in speedups if s.no_interval):
+    names = [s.name for s in speedups if s.no_interval == why]
+    yield f"no interval, because {why}: {'; '.join(names)}"
+  fewest = min([len(baseline.x_SxE), *(s.runs for s in speedups)])
   if 1 < fewest < FEW:
     yield (f"{many(fewest, 'run')} of a recipe: with fewer than {FEW} the "
            "interval is too narrow")
@@ -357,52 +339,47 @@ def _curve(arm_: Arm) -> dict:
           "reward_of_runs": arm_.reward_SxE.tolist()}
 
 
-def _row(recipe: _Recipe, found: Speedup) -> dict:
+def _row(recipe: _Recipe, result: Speedup) -> dict:
   """A recipe in speedup.json; n and m are null if a schedule changes them."""
   n, m = (int(x) if x.isdecimal() else None
           for x in recipe.sizes[1].split("/"))
   return {"Bp": recipe.sizes[0], "n": n, "m": m, **_curve(recipe.arm),
-          **dataclasses.asdict(found), "verdict": found.verdict}
+          **dataclasses.asdict(result), "verdict": result.verdict}
 
 
-def save(found: dict, out: str) -> str:
+def save(document: dict, out: str) -> str:
   """Writes speedup.json and the figure into a folder; returns what it wrote."""
   path = os.path.join(out, "speedup.json")
-  records.replace(path, json.dumps(found, allow_nan=False).encode())
+  records.replace(path, json.dumps(document, allow_nan=False).encode())
   if not importlib.util.find_spec("matplotlib"):
     return f"{path}; the figure needs pip install -e '.[plot]'"
   from isojax.frontier import plots  # needs matplotlib
-  figures = plots.write(plots.speedup(found), out, "speedup")
+  figures = plots.write(plots.speedup(document), out, "speedup")
   return f"{path} and {', '.join(figures)}"
 
 
 def compared(q: Question) -> tuple[dict, str]:
-  """The speed-ups over the baseline: content of speedup.json, and its text.
-
-  Raises:
-    InputError: no such file, runs of several models or evaluations, or a
-      baseline of several recipes.
-  """
+  """The speed-ups over the baseline: content of speedup.json, and its text."""
   notes = []
   base = _baseline(q, notes)
   others = _others(q, base, notes)
   T, time = baseline_time(base.arm, share=q.share)
-  found = [speedup(base.arm, other.arm, share=q.share, draws=q.draws, seed=0)
-           for other in others]
+  speedups = [speedup(base.arm, other.arm, share=q.share, draws=q.draws, seed=0)
+              for other in others]
   notes += [f"caution: {text}"
-            for text in cautions(base.arm, T, time, found)]
+            for text in cautions(base.arm, T, time, speedups)]
   notes += [f"{recipe.arm.name}: runs are evaluated at different steps: each "
             "run is interpolated linearly at the evaluations of all"
             for recipe in (base, *others)
             if recipe.arm.points == "interpolated"]
   axis = q.selection.axis
   unit = axis.replace("_", " ")
-  text = (f"T = {T:.4f}, {q.share:g} of the highest mean {base.metric} "
+  text = (f"T = {T:.4f}, {q.share:g} of the highest mean {base.study.metric} "
           f"of {base.arm.name} ({many(len(base.arm.x_SxE), 'run')}), which "
           f"reaches T at {number(time)} {unit}; times in {unit}")
   document = {
       "axis": axis, "metric": q.selection.metric, "share": q.share,
       "threshold": T, "baseline": _curve(base.arm) | {"time": time},
-      "arms": list(map(_row, others, found)), "notes": notes}
-  return document, "\n".join(
-      [text, table(found), *(f"  {note}" for note in dict.fromkeys(notes))])
+      "arms": list(map(_row, others, speedups)), "notes": notes}
+  return document, "\n".join([text, table(speedups), *(
+      f"  {note}" for note in dict.fromkeys(notes))])

@@ -61,12 +61,7 @@ def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:
 
 
 def unsaturated(fit: Fit) -> str | None:
-  """A reason if a larger n than those tested may be better, or None.
-
-  There is a reason if the largest tested n is best at the end of the data, is
-  best there in more than 5 % of the draws, or would be best at twice that C in
-  most draws.
-  """
+  """A reason if a larger n than those tested may be better, or None."""
   study, frontier = fit.study, fit.frontier
   at = np.flatnonzero(frontier.resolved_DxG[0])
   if len(study.tested) < 2 or not len(at):
@@ -77,7 +72,7 @@ def unsaturated(fit: Fit) -> str | None:
                     for c in fit.curves], 1).argmax(1)
   leads = np.array([n == most for _, n in study.configurations])[later]
   often = largest[1:].mean() if len(largest) > 1 else 0.0
-  ahead = float(leads[1:].mean() if len(leads) > 1 else leads[0])
+  ahead = leads[1:].mean() if len(leads) > 1 else leads[0]
   symbol = study.symbol
   if largest[0]:
     how = f"is best at the largest {symbol}"
@@ -92,10 +87,7 @@ def unsaturated(fit: Fit) -> str | None:
 
 
 def contradiction(fit: Fit) -> str | None:
-  """A caution if the law disagrees with the best measured n at the end.
-
-  It disagrees if its n* there, or its ceiling, is nearer to another tested n
-  than to the one that leads.
+  """A caution if the law or its ceiling is nearest to an n that does not lead.
   """
   study, frontier = fit.study, fit.frontier
   end = np.flatnonzero(frontier.resolved_DxG[0])[-1]
@@ -125,9 +117,9 @@ def _of_law(fit: Fit) -> tuple[list[str], list[str]]:
   law, symbol = fit.law, fit.study.symbol
   reasons, cautions = [], []
   for name in law.at_bound:
-    told = f"{symbol}0" if name == "midpoint" else name
-    text = f"the fit of the law is at the bound of its {told}"
-    (cautions if name in ("k", "floor") else reasons).append(text)
+    (cautions if name in ("k", "floor") else reasons).append(
+        "the fit of the law is at the bound of its "
+        + (f"{symbol}0" if name == "midpoint" else name))
   if fit.options.draws:
     wide = float(np.median(fit.noise_G[fit.frontier.resolved_DxG[0]]))
     step = fit.study.grid_step
@@ -149,20 +141,6 @@ def _of_law(fit: Fit) -> tuple[list[str], list[str]]:
   return reasons, cautions
 
 
-def _of_frontier(fit: Fit) -> list[str]:
-  """A caution if points of the frontier are not resolved."""
-  resolved = fit.frontier.resolved_DxG[0]
-  early = fit.frontier.early_DxG[0] & ~resolved
-  ended = ~early & ~resolved
-  told = [f"at {count} of them {why}" for count, why in (
-      (early.sum(), "a configuration whose first evaluation is at a larger "
-       f"{fit.study.symbol} would lead if its curve holds there"),
-      (ended.sum(), "the best n depends on a run that ended earlier")) if count]
-  return [f"{np.sum(~resolved)} of {len(resolved)} frontier points are not "
-          f"resolved, so the law is not fitted to them: {'; '.join(told)}"
-          ] if told else []
-
-
 def _of_study(fit: Fit) -> list[str]:
   """The cautions that concern how the study was measured."""
   study, cautions = fit.study, list(map(str, fit.falls))
@@ -177,7 +155,18 @@ def _of_study(fit: Fit) -> list[str]:
     cautions.append(
         "no counts per problem: intervals come from the scatter around each "
         "curve and do not include noise that the runs share")
-  cautions += _of_frontier(fit)
+  resolved = fit.frontier.resolved_DxG[0]
+  early = np.sum(fit.frontier.early_DxG[0] & ~resolved)
+  ended = np.sum(~resolved) - early
+  if early or ended:
+    cautions.append(
+        f"{early + ended} of {len(resolved)} frontier points are not resolved, "
+        "so the law is not fitted to them: " + "; ".join(
+            f"at {count} of them {why}" for count, why in (
+                (early, "a configuration whose first evaluation is at a larger "
+                 f"{study.symbol} would lead if its curve holds there"),
+                (ended, "the best n depends on a run that ended earlier"))
+            if count))
   sizes = {r.D for r in study.runs} - {None}
   if sizes and study.D is None:
     cautions.append("runs of several training sets, " + "; ".join(

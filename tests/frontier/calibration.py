@@ -82,14 +82,13 @@ def calibrate(setting: Setting, *, studies: int, draws: int, seed: int) -> dict:
     switch: median of the first switch over the true one, minus 1.
   """
   truth = synthetic.saturating()
-  noise = dict(C_max=C_MAX, evaluations=setting.evaluations, k=setting.k,
-               spread=0.5)
+  noise = dict(C_max=C_MAX, evaluations=setting.evaluations, k=setting.k)
   options = dataclasses.replace(bootstrap.DEFAULT, points=setting.points,
                                 draws=draws)
   # The truth is the same analysis of the curves without noise. There every
   # point breaks the record, so both choices of points have the same truth.
   exact = analysis.analyse(
-      synthetic.study(truth, seeds=1, Q=0, run_sd=0.0, seed=0, **noise),
+      synthetic.study(truth, Q=0, **noise),
       dataclasses.replace(bootstrap.DEFAULT, draws=0))
   wanted = answers(exact)[0]
   rows = []
@@ -124,7 +123,7 @@ def calibrate_scalerl(C_E, noise: float, *, studies: int, seed: int) -> dict:
     R_E = SCALERL(C_E) + noise * rng.normal(size=len(C_E))
     points = scalerl.Points(C_E, R_E, SCALERL.R0 + noise * rng.normal())
     fit = scalerl.fit(points)
-    low, high = scalerl.A_interval(points, fit)
+    low, high = scalerl.A_interval(points, fit.law.A)
     rows.append((low <= SCALERL.A <= high, high - low,
                  abs(fit.law.A - SCALERL.A) <= scalerl.A_MARGIN))
   cover, width, margin = zip(*rows)

@@ -9,10 +9,9 @@ HOSTILE = "<script>alert('$x_$')</script>"
 B = 8192
 
 
-def study(*, C_max, seeds=1):
-  return synthetic.study(
-      synthetic.saturating(), C_max=C_max, evaluations=24, seeds=seeds, Q=60,
-      k=4, spread=2.0, run_sd=0.0, seed=3)
+def study(*, C_max):
+  return synthetic.study(synthetic.saturating(), C_max=C_max, evaluations=24,
+                         Q=60, k=4, spread=2.0, seed=3)
 
 
 def lift(run, by):

@@ -20,14 +20,14 @@ class Truth:
   b: float  # reward of the base policy
 
   def __call__(self, i: int, C, lift: float = 0.0):
-    """Returns the reward of the i-th n; lift is added to its asymptote."""
+    """The reward of the i-th n; lift is added to its asymptote."""
     A = self.A[i] + lift
     return self.b + (A - self.b) * curves.saturating_exponential(
         np.log([self.k[i]]), np.asarray(C, float))
 
 
 def saturating() -> Truth:
-  """Returns a truth whose best n rises from 8 to 256 at 3 million rollouts."""
+  """A truth whose best n rises from 8 to 256 at 3 million rollouts."""
   return Truth(
       Bp=32, n=(8, 16, 32, 64, 128, 256, 512, 1024),
       A=(0.600, 0.612, 0.624, 0.636, 0.648, 0.660, 0.660, 0.660),
@@ -36,7 +36,7 @@ def saturating() -> Truth:
 
 
 def problem_table(Q: int, spread: float, rng) -> tuple:
-  """Returns (mean M, pass rate [M, Q]) of Q problems at each mean pass rate.
+  """(mean M, pass rate [M, Q]) of Q problems at each mean pass rate.
 
   Each problem keeps its quantile in a Beta distribution with that mean over all
   possible problems, so all evaluations share the noise of the problems.
@@ -48,17 +48,17 @@ def problem_table(Q: int, spread: float, rng) -> tuple:
   return mean, rate
 
 
-def study(truth: Truth, *, C_max: float, evaluations: int, seeds: int, Q: int,
-          k: int, spread: float, run_sd: float, seed: int) -> Study:
-  """Returns a study of `truth` as it would be measured; Q = 0: without noise.
+def study(truth: Truth, *, C_max: float, evaluations: int, seeds: int = 1,
+          Q: int = 300, k: int = 16, spread: float = 0.5, run_sd: float = 0.0,
+          seed: int = 0) -> Study:
+  """A study of `truth` as it would be measured; Q = 0: without noise.
 
   Args:
     truth: the curves.
     C_max: rollouts per run.
     evaluations: per run, equally spaced, after the one at C = 0.
     seeds: runs per n.
-    Q: validation problems.
-    k: samples per problem.
+    Q, k: validation problems, and samples of each.
     spread: > 0, of pass rates over problems: Beta(R / spread, ...).
     run_sd: standard deviation of the asymptote between runs.
     seed: of the noise.

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from isojax import laws
-from isojax.frontier import analysis, curves, diagnostics, verdict
-from tests.frontier import studies, synthetic
+from isojax.frontier import analysis, diagnostics, verdict
+from tests.frontier import studies
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
 
@@ -52,8 +52,7 @@ def test_the_noise_free_study_is_recovered():
     ((3, 1, 3, 1, 1, 3, 1, 3), 0.0), ((0,) * 8, 3e5)])
 def test_a_configuration_without_an_evaluation_yet_may_lead(first, min_C):
   """Noise-free runs that start at different C; 8 leads up to 535,350."""
-  study = synthetic.study(synthetic.saturating(), C_max=6e6, evaluations=60,
-                          seeds=1, Q=0, k=16, spread=0.5, run_sd=0.0, seed=0)
+  study = studies.exact_study()
   study = dataclasses.replace(study, runs=tuple(
       r.at(slice(i, None)) for i, r in zip(first, study.runs, strict=True)))
   fit = analysis.analyse(study, dataclasses.replace(
@@ -95,10 +94,7 @@ def test_the_truth_is_inside_the_intervals_of_a_good_study():
   fit = analysis.analyse(studies.identified_study(),
                          dataclasses.replace(studies.QUICK, draws=300))
   assert fit.identified, fit.reasons
-  exact = analysis.analyse(
-      synthetic.study(synthetic.saturating(), C_max=6e6, evaluations=60,
-                      seeds=1, Q=0, k=16, spread=0.5, run_sd=0.0, seed=0),
-      studies.EXACT)
+  exact = analysis.analyse(studies.exact_study(), studies.EXACT)
   ceiling = lambda law: law.b_D + law.L_D
   for ours, truth in ((fit.law.x0_D, exact.law.x0_D),
                       (ceiling(fit.law), ceiling(exact.law))):
@@ -116,8 +112,8 @@ def test_the_best_n_of_a_draw_lies_between_the_tested_n():
 
 def test_the_observed_range_is_the_runs_own_whichever_points_are_fitted():
   study = studies.small_study()
-  records = dataclasses.replace(studies.EXACT, points=curves.Points(
-      select="records", ema=0.0, min_C=0.0, bin_width=0.0))
+  records = dataclasses.replace(studies.EXACT, points=dataclasses.replace(
+      studies.EXACT.points, select="records"))
   everything, few = (analysis.analyse(study, options)
                      for options in (studies.EXACT, records))
   for one, other in zip(everything.curves, few.curves, strict=True):

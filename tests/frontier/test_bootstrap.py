@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from isojax.frontier import analysis, bootstrap, curves
+from isojax.frontier import analysis, bootstrap
 from tests.frontier import calibration, studies
 
 
@@ -31,26 +31,34 @@ def test_without_counts_intervals_come_from_the_scatter():
   assert (spread > 0).all() and (spread < 0.2).all()
 
 
+POINTS = bootstrap.PAPER.points
+
+
 @pytest.mark.parametrize("change", [
-    dict(draws=1), dict(draws=-3), dict(form="line"), dict(collapse="mend")])
+    *(dict(points=dataclasses.replace(POINTS, **point)) for point in (
+        dict(bin_width=float("nan")), dict(bin_width=5.0),
+        dict(min_C=-1.0), dict(min_C=float("nan")), dict(ema=1.0),
+        dict(select="some"))),
+    dict(draws=1), dict(form="line"), dict(collapse="mend")])
 def test_options_are_checked(change):
-  with pytest.raises(InputError, match=next(iter(change))):
+  with pytest.raises(InputError, match="=(nan|5.0|-1.0|1|1.0|some|line|mend):"):
     dataclasses.replace(bootstrap.DEFAULT, **change)
 
 
 def test_too_few_records_are_refused_with_the_run():
-  wide = dataclasses.replace(bootstrap.PAPER, draws=0, points=curves.Points(
-      select="records", ema=0.0, min_C=0.0, bin_width=0.5))
+  wide = dataclasses.replace(
+      bootstrap.PAPER, draws=0,
+      points=dataclasses.replace(POINTS, bin_width=0.5))
   with pytest.raises(InputError, match=r"run n3-0 breaks its record \d times"):
     bootstrap.fit_curves(studies.small_study(), wide)
 
 
 def test_calibration_in_small():
   """20 studies: the full table is tests/slow/test_calibration.py."""
-  found = calibration.calibrate(calibration.SETTINGS[0], studies=20, draws=100,
-                              seed=1000)
+  result = calibration.calibrate(
+      calibration.SETTINGS[0], studies=20, draws=100, seed=1000)
   # P(fewer than 14 of 20 | 95 %) is below 1 in 10,000.
-  assert (found["cover"] >= 14 / 20).all(), found["cover"]
-  C0, ceiling, *n = found["width"]  # n: half a step each way is 1.0
-  assert C0 < 0.5 and ceiling < 3.5 and max(n) < 1.4, found["width"]
-  assert abs(found["switch"]) < 0.15
+  assert (result["cover"] >= 14 / 20).all(), result["cover"]
+  C0, ceiling, *n = result["width"]  # n: half a step each way is 1.0
+  assert C0 < 0.5 and ceiling < 3.5 and max(n) < 1.4, result["width"]
+  assert abs(result["switch"]) < 0.15

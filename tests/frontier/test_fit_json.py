@@ -26,8 +26,8 @@ def test_the_document_is_json_and_the_planner_reads_it():
 def short_run(E):
   """A study of one run with E evaluations after the one at C = 0."""
   truth = synthetic.Truth(Bp=5, n=(3,), A=(0.5,), k=(2e-4,), b=0.3)
-  return synthetic.study(truth, C_max=3e4, evaluations=E, seeds=1, Q=50, k=8,
-                         spread=0.4, run_sd=0.0, seed=1)
+  return synthetic.study(truth, C_max=3e4, evaluations=E, Q=50, k=8,
+                         spread=0.4, seed=1)
 
 
 def test_a_run_of_six_points_has_a_law_and_no_half():
@@ -42,9 +42,11 @@ def test_a_run_of_six_points_has_a_law_and_no_half():
 
 def test_the_document_has_the_real_interval_and_the_margin():
   (row,), _ = fit_json.scalerl_fields(short_run(20), min_C=0.0, notes=[])
-  low, high = row["A_interval"]
+  (low, high), half = row["A_interval"], row["half"]
   assert low <= row["A"] <= high and row["A_margin"] == 0.02
   assert high - low != pytest.approx(0.04, abs=1e-6)
+  assert half["max_error"] >= abs(half["mean_error"]) > 0
+  assert half["within_margin"] == (half["max_error"] <= 0.02)
 
 
 def test_a_first_reward_after_training_began_is_no_measured_R0():
@@ -55,7 +57,7 @@ def test_a_first_reward_after_training_began_is_no_measured_R0():
   (row,), _ = fit_json.scalerl_fields(begun, min_C=0.0, notes=[])
   run, = begun.runs
   points = scalerl.Points(run.C_E, run.reward_E, run.reward_E[0])
-  low, high = scalerl.A_interval(points, scalerl.fit(points))
+  low, high = scalerl.A_interval(points, scalerl.fit(points).law.A)
   assert row["A_interval"][1] - row["A_interval"][0] > high - low
 
 

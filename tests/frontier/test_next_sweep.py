@@ -22,8 +22,7 @@ def fixed_batch(axis):
   for n in (3, 6, 12):
     runs += synthetic.study(
         synthetic.Truth(Bp=60 // n, n=(n,), A=(0.5 + 0.01 * n,), k=(5e-5,),
-                        b=0.3), C_max=3600, evaluations=10, seeds=1, Q=50, k=4,
-        spread=0.4, run_sd=0.0, seed=0).runs
+                        b=0.3), C_max=3600, evaluations=10).runs
   unit = 60 if axis == "updates" else 1
   return dataclasses.replace(studies.small_study(), axis=axis, runs=tuple(
       dataclasses.replace(r, C_E=r.C_E / unit) for r in runs))
@@ -43,7 +42,7 @@ def test_the_proposal_has_50_updates_and_says_what_it_takes():
   """One n, 160 rollouts a step: no `between`, and nothing that led."""
   study = synthetic.study(
       synthetic.Truth(Bp=20, n=(8,), A=(0.6,), k=(1e-3,), b=0.3), C_max=4800,
-      evaluations=10, seeds=2, Q=50, k=4, spread=0.4, run_sd=0.0, seed=0)
+      evaluations=10, seeds=2)
   fit = analysis.analyse(study, studies.EXACT)
   found, text = command(fit), next_sweep.next_plan(fit, path="f")["text"]
   assert found["n"] == "8,16,32" and found["Bp"] == "20"
@@ -56,8 +55,7 @@ def test_runs_that_exist_are_not_proposed_again():
   """n = 8 with seeds 0 and 1 has been run to 50 updates of n = 32."""
   study = synthetic.study(
       synthetic.Truth(Bp=20, n=(8,), A=(0.6,), k=(1e-4,), b=0.3),
-      C_max=32_000, evaluations=10, seeds=2, Q=50, k=4, spread=0.4, run_sd=0.0,
-      seed=0)
+      C_max=32_000, evaluations=10, seeds=2)
   found = next_sweep.next_plan(analysis.analyse(study, studies.EXACT),
                                path="my fit.json")
   assert "4 runs and 128,000 rollouts in all, without the runs" in found["text"]
@@ -81,8 +79,7 @@ def test_a_sweep_whose_every_run_exists_gets_another_seed():
   """n = 8 leads at the end, but Bp * n admits no larger n."""
   study = synthetic.study(
       synthetic.Truth(Bp=8192, n=(4, 8), A=(0.4, 0.6), k=(2e-6, 1e-6), b=0.1),
-      C_max=60 * 65_536, evaluations=10, seeds=3, Q=50, k=4, spread=0.4,
-      run_sd=0.0, seed=0)
+      C_max=60 * 65_536, evaluations=10, seeds=3)
   fit = analysis.analyse(study, studies.EXACT)
   found, text = command(fit), next_sweep.next_plan(fit, path="f")["text"]
   assert (found["n"], found["seeds"]) == ("4,8", "0,1,2,3")

@@ -11,7 +11,7 @@ from tests.frontier import studies, synthetic
 
 def test_points_that_are_not_resolved_are_told_by_their_cause():
   """3 leads at first but begins late; 23 leads at the end but ends early."""
-  study = studies.small_study(Q=4000, k=50)
+  study = studies.clear_study()
   keep = {3: slice(3, None), 7: slice(0, None), 23: slice(0, 12)}
   study = dataclasses.replace(study, runs=tuple(
       r.at(keep[r.n]) for r in study.runs))
@@ -30,7 +30,7 @@ def test_points_that_are_not_resolved_are_told_by_their_cause():
     ((64,), 4e6, "1 value of n on the frontier")])
 def test_data_that_cannot_tell_are_refused(keep, C_max, reason):
   study = synthetic.study(synthetic.saturating(), C_max=C_max, evaluations=40,
-                          seeds=1, Q=100, k=4, spread=0.5, run_sd=0.0, seed=1)
+                          Q=100, k=4, seed=1)
   study = dataclasses.replace(
       study, runs=tuple(r for r in study.runs if r.n in keep))
   fit = analysis.analyse(study, studies.QUICK)
@@ -42,7 +42,7 @@ def test_data_that_cannot_tell_are_refused(keep, C_max, reason):
 
 def test_few_problems_give_an_interval_that_is_too_wide():
   study = synthetic.study(synthetic.saturating(), C_max=4e6, evaluations=20,
-                          seeds=1, Q=20, k=1, spread=0.5, run_sd=0.0, seed=1)
+                          Q=20, k=1, seed=1)
   fit = analysis.analyse(study, studies.QUICK)
   assert any("95% interval of n*(C)" in r for r in fit.reasons), fit.reasons
 
@@ -53,8 +53,7 @@ def leading_below_the_largest():
       Bp=32, n=(2, 4, 8, 16, 32, 64, 128), b=0.3,
       A=(0.40, 0.425, 0.45, 0.475, 0.50, 0.53, 0.49),
       k=tuple(1e-5 * 0.66**i for i in range(7)))
-  return synthetic.study(truth, C_max=3e6, evaluations=60, seeds=2, Q=300,
-                         k=16, spread=0.5, run_sd=0.0, seed=1)
+  return synthetic.study(truth, C_max=3e6, evaluations=60, seeds=2, seed=1)
 
 
 def test_a_law_that_contradicts_its_curves_says_so():
@@ -87,8 +86,7 @@ def continuing(n_max):
 
 def test_a_ceiling_that_is_not_in_the_data_is_refused():
   """256 leads at the end, but 512 would soon, at 4.29 million."""
-  study = synthetic.study(continuing(512), C_max=3e6, evaluations=60, seeds=1,
-                          Q=300, k=16, spread=0.5, run_sd=0.0, seed=2)
+  study = synthetic.study(continuing(512), C_max=3e6, evaluations=60, seed=2)
   fit = analysis.analyse(study, studies.QUICK)
   reason, = [r for r in fit.reasons if "saturation unseen: n = 512" in r]
   assert "twice the largest C" in reason or "of the draws" in reason
@@ -98,8 +96,7 @@ def test_a_ceiling_that_is_not_in_the_data_is_refused():
 
 def test_a_tie_with_the_largest_n_at_the_end_is_not_saturation():
   """256 takes over just beyond the data: some draws have it lead there."""
-  study = synthetic.study(continuing(256), C_max=2.8e6, evaluations=60, seeds=1,
-                          Q=300, k=16, spread=0.5, run_sd=0.0, seed=2)
+  study = synthetic.study(continuing(256), C_max=2.8e6, evaluations=60, seed=2)
   fit = analysis.analyse(study, studies.QUICK)
   assert any("saturation unseen: n = 256" in r for r in fit.reasons)
 

@@ -36,9 +36,8 @@ COLUMNS = ("--columns=step=iteration,run_id=name,correct=per_problem,"
 
 def test_from_foreign_logs_to_advice(tmp_path):
   """An identified study in a table of another trainer, through to a plan."""
-  study = synthetic.study(
-      synthetic.saturating(), C_max=6e6, evaluations=40, seeds=1, Q=300, k=16,
-      spread=0.5, run_sd=0.0, seed=3)
+  study = synthetic.study(synthetic.saturating(), C_max=6e6, evaluations=40,
+                          seed=3)
   for name, runs in (("a", study.runs[:3]), ("b", study.runs[3:])):
     (tmp_path / f"{name}.csv").write_text(table_of(runs, 16))
   # the shell makes --records a.csv b.csv of --records *.csv
@@ -95,8 +94,7 @@ def test_a_fixed_batch_is_fitted_in_updates(tmp_path):
                   (20, 0.651, 1.5e-5)):
     runs += synthetic.study(
         synthetic.Truth(Bp=60 // n, n=(n,), A=(A,), k=(k,), b=0.3), C_max=3e5,
-        evaluations=40, seeds=1, Q=400, k=8, spread=0.4, run_sd=0.0,
-        seed=0).runs
+        evaluations=40, Q=400, k=8, spread=0.4).runs
   (tmp_path / "logs.csv").write_text(table_of(runs, 8))
   common = ["--records=logs.csv", "--format=table", COLUMNS, "--fixed=k=8",
             "--draws=100"]

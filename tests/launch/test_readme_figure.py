@@ -12,9 +12,8 @@ from tests.frontier import synthetic
 
 
 def test_figure_shows_every_run_and_every_leader(tmp_path):
-  study = synthetic.study(
-      synthetic.saturating(), C_max=400_000, evaluations=12, seeds=1, Q=20,
-      k=4, spread=2.0, run_sd=0.0, seed=3)
+  study = synthetic.study(synthetic.saturating(), C_max=400_000, evaluations=12,
+                          Q=20, k=4, spread=2.0, seed=3)
   fit = analysis.analyse(study, dataclasses.replace(
       bootstrap.DEFAULT, draws=30, grid=40))
   found = fit_json.document(fit, path="fit.json", with_scalerl=False)

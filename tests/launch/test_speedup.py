@@ -88,8 +88,8 @@ def ask(folder, baseline="base*", records="*", axis="device_seconds"):
   """The comparison of the runs in a folder, without starting Python."""
   how = fields.Reading(axis=axis)
   return speedup.compared(speedup.Question(
-      baseline=(f"{folder}/{baseline}/records.jsonl",),
-      records=(f"{folder}/{records}/records.jsonl",), draws=100,
+      baseline=[f"{folder}/{baseline}/records.jsonl"],
+      records=[f"{folder}/{records}/records.jsonl"], draws=100,
       selection=Selection(axis, "avg"),
       read=lambda patterns, flag: read.read(patterns, how, flag=flag)))
 
