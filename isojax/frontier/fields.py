@@ -3,6 +3,7 @@
 The names of fields are those of isojax.ledger.records.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -47,7 +48,7 @@ class Reading:
 
 
 def span(name: str, low: float, high: float, given: str) -> tuple[float, float]:
-  """The values that become 0 and 1; InputError if they are no range."""
+  """The values of --scale that become 0 and 1."""
   if not -math.inf < low < high < math.inf:
     raise InputError(f"--scale={name}={given}: expected a number above 0, such "
                      "as 0.01 for percent, or the rewards of a wrong and a "
@@ -59,15 +60,12 @@ def typed(where: str, value, field: str, column: str | None = None,
           axis: str | None = None):
   """The value as the field's type; an unknown field is a number if it can be.
 
-  `where` and `column`, its name in the file, are for messages; `axis` is the
-  field that is the compute.
+  `column` is its name in the file, `axis` the field that is the compute.
   """
   name = field if column in (None, field) else f"{field} (column {column!r})"
   if field == "correct":
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
       value = json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-      value = None
     if not isinstance(value, list) or not all(
         type(c) in (int, float) and 0 <= c < 2**31 for c in value):
       raise InputError(f"{where}: {name}: expected a list of counts from 0 on, "

@@ -54,11 +54,15 @@ class LogFile:
     """(Field, its name in the file), the caller's names last."""
     columns, axis = self.how.columns, self.how.axis
     out = [(field, name) for field, name in (
-        *([("step", self.step)] if self.step else []), ("run_id", "run_id"),
-        *self.form.names) if field not in columns]
+        ("step", self.step), ("run_id", "run_id"), *self.form.names)
+           if field not in columns and name]
     if axis not in ("rollouts", "updates", *columns):
       out.append((axis, axis))
     return out + [*columns.items()]
+
+  def note(self, text: str) -> None:
+    """Adds a note on the whole file."""
+    self.notes.append(f"{self.path}: {text}")
 
 
 def open_log(path: str, how: Reading) -> LogFile:
@@ -150,8 +154,8 @@ def _by_step(file: LogFile, keys: list[str]) -> LogFile:
   if len(known) < len(file.table) or len({row[1:] for row in known}) < len(
       known) or by_run == sorted(by_run, key=lambda row: row[1:]):
     return file
-  file.notes.append(f"{file.path}: its rows are not in the order of "
-                    f"{file.step!r}; they were sorted by it.")
+  file.note(f"its rows are not in the order of {file.step!r}; they were sorted "
+            "by it.")
   return dataclasses.replace(file, table=[
       file.table[at] for at, _, _ in sorted(known, key=lambda row: row[2])])
 

@@ -12,7 +12,7 @@ import re
 
 from isojax.errors import InputError
 from isojax.frontier.fields import Reading, Row, TEXT, TRAINING
-from isojax.frontier.formats.base import Format, METRICS
+from isojax.frontier.formats.base import Format, METRICS, TOTAL
 from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile, open_log
 from isojax.frontier.metrics import (
@@ -353,9 +353,10 @@ def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
        "rollouts are step * Bp * n, which is right if steps_per_generation * "
        "num_iterations = gradient_accumulation_steps; else give all three with "
        "--fixed."),
-      (counted and form.total and not log.totals,
-       f"rollouts are step * Bp * n, as the file has no {form.total[:1]}: "
-       "cancelled and stale ones are not counted."),
+      (counted and TOTAL in dict(form.sampled).values()
+       and TOTAL not in log.units,
+       "rollouts are step * Bp * n, as the file has no total: cancelled and "
+       "stale ones are not counted."),
       (counted and log.discarded,
        f"{file.path}: C includes the rollouts that the trainer sampled and "
        "discarded, as its log counts them."),

@@ -23,6 +23,7 @@ from isojax.frontier.formats.base import (
   METRICS,
   PASSED,
   ROLLOUTS,
+  TOTAL,
 )
 from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import groups, LogFile
@@ -39,24 +40,30 @@ class Runs:
   rollouts a step. Where its log counts them, they are charged to C.
   """
 
-  def __init__(self, file: LogFile, only: str | None = None):
-    """Reads them; `only` is the one run that is wanted."""
-    check_flags(file)
-    named, beside = in_names(file), options_of(file)
+  def __init__(self, file: LogFile, only: str | None = None, more=()):
+    """Reads them.
+
+    Args:
+      file: the log.
+      only: the one run that is wanted.
+      more: fields that --columns may have besides those of an evaluation.
+    """
+    check_flags(file, more)
+    named, self.beside = in_names(file), options_of(file)
     if only is not None and None not in named:
       if only not in named:
         raise InputError(f"{file.path}: --from_path does not match the run "
                          f"{only}")
       named = {only: named[only]}
-    self.file, self.beside, self.sums = file, beside, {}
-    self.constants = {run: constants(file, fields, beside)
+    self.file, self.sums = file, {}
+    self.constants = {run: constants(file, fields, self.beside)
                       for run, fields in named.items()}
     self.lines = [(at, line) for at, line in file.table
                   if only in (None, file.run(line))
                   and not {None, file.run(line)}.isdisjoint(named)]
-    self.totals = {}  # step -> C
-    self.counts = collections.defaultdict(dict)  # run -> update -> unit
-    self._count()
+    self.counts = self._counted()
+    self.units = {unit for counts in self.counts.values()
+                  for units in counts.values() for unit in units}
     # The commonest number of rollouts of a step, if it was logged.
     sizes = [round(units[ROLLOUTS]) for counts in self.counts.values()
              for units in counts.values() if ROLLOUTS in units]
@@ -67,33 +74,26 @@ class Runs:
   @property
   def discarded(self) -> bool:
     """Whether the log counts more than Bp * n rollouts a step."""
-    return any(units.keys() - {ROLLOUTS} for counts in self.counts.values()
-               for units in counts.values())
+    return not self.units <= {ROLLOUTS, TOTAL}
 
   def of(self, run: str | None) -> tuple[dict, dict]:
     """The constant fields and the options of a run."""
     return self.constants[None if None in self.constants else run]
 
-  def _count(self) -> None:
-    """Sets what the lines count."""
-    file, form, step = self.file, self.file.form, self.file.step
-    for at, line in file.table if step else ():
-      if not has(line, step):
-        continue
-      where = f"{file.path}:{at}"
-      counts = {unit: sum(values) for pattern, unit in form.sampled
-                if (values := [number(where, name, line[name]) for name in line
-                               if re.fullmatch(pattern, name)
-                               and has(line, name)])}
-      total = form.total and all(has(line, name) for name in form.total)
-      if not (counts or total):
-        continue
-      update = typed(where, line[step], "step", step)
-      if total:
-        self.totals[update] = sum(
-            typed(where, line[name], "rollouts", name) for name in form.total)
-      self.counts[file.run(line)].setdefault(
-          update + form.before_update, {}).update(counts)
+  def _counted(self) -> dict[str | None, dict]:
+    """Run -> update -> unit -> what the log counts."""
+    file, runs = self.file, collections.defaultdict(dict)
+    for at, line in file.table:
+      where, counts = f"{file.path}:{at}", collections.Counter()
+      for pattern, unit in file.form.sampled if has(line, file.step) else ():
+        for name in line:
+          if re.fullmatch(pattern, name) and has(line, name):
+            counts[unit] += number(where, name, line[name])
+      if counts:
+        update = typed(where, line[file.step], "step", file.step)
+        runs[file.run(line)].setdefault(
+            update + file.form.before_update, {}).update(counts)
+    return runs
 
   def complete(self, fields: dict) -> None:
     """Adds Bp where the rollouts of a step and n tell it."""
@@ -110,16 +110,16 @@ class Runs:
       return fields["rollouts"]
     updates, Bp, n = (fields[name] for name in ("step", "Bp", "n"))
     _, options = self.of(run)
-    if updates in self.totals:
-      return self.totals[updates]
+    counts = self.counts.get(run, {})
+    if TOTAL in counts.get(updates, {}):
+      return round(counts[updates][TOTAL])
     if generated := self.file.form.generated:
       return generated(updates, Bp * n, options)
     if (run, Bp, n) not in self.sums:
-      counts = ({} if "remove_constant_reward_groups" in options
-                else self.counts.get(run, {}))
-      known = sorted(u for u in counts if u > 0)
+      known = ([] if "remove_constant_reward_groups" in options
+               else sorted(update for update in counts if update > 0))
       self.sums[run, Bp, n] = known, [0, *itertools.accumulate(
-          self._of_step(counts[u], options, Bp, n) for u in known)]
+          self._of_step(counts[update], options, Bp, n) for update in known)]
     known, sums = self.sums[run, Bp, n]
     counted = bisect.bisect_right(known, updates)
     return sums[counted] + (updates - counted) * Bp * n
@@ -140,10 +140,10 @@ class Runs:
     return round(units[BATCHES] * batch) * n
 
 
-def check_flags(file: LogFile) -> None:
+def check_flags(file: LogFile, more) -> None:
   """Raises InputError for unknown fields and fields given twice."""
-  how, constants = file.how, KNOWN | {*file.form.known_options()}
-  given = {"--columns": (how.columns, KNOWN | {how.axis}),
+  how, constants = file.how, KNOWN | {*file.form.known_options}
+  given = {"--columns": (how.columns, KNOWN | {how.axis, *more}),
            "--fixed": (how.fixed, constants),
            "--from_path": (groups(how), constants),
            "--scale": (how.scale, {*METRICS, how.axis})}
@@ -160,22 +160,22 @@ def check_flags(file: LogFile) -> None:
 
 def lacking(form: Format, fields: list[str], run_id: str) -> str:
   """The message for fields that neither the file nor the caller gives."""
-  sizes = form.settings
-  options = {"n": (sizes.get("n"), 8), "step": ("logging_steps", 10),
-             "Bp": (sizes["batch"], 256) if "batch" in sizes
-             else (sizes.get("Bp"), 32)}
-  pairs = lambda items: ",".join(f"{name}={value}" for name, value in items)
-  ways = ["--columns=" + pairs((field, "NAME") for field in fields),
-          "--fixed=" + pairs((field, EXAMPLES[field]) for field in fields)]
-  if theirs := [options[field] for field in fields
-                if options[field][0] in form.known_options()]:
-    ways.append("--fixed=" + pairs(theirs))
-  if named := [field for field in fields if field != "step"]:
-    pattern = "-".join(f"{field}(?P<{field}>\\d+)" for field in named)
-    ways.append(f"--from_path='{pattern}' if the path or the run's name "
-                f"({run_id}) has them")
-  return ("no " + ", no ".join(f"{field} ({NEEDED[field]})" for field in fields)
-          + "; expected columns or constants, such as " + ", or ".join(ways))
+  own = {"step": "logging_steps"} | form.settings
+  own["Bp"] = own.get("batch", own.get("Bp"))
+  theirs = [own[field] for field in fields
+            if field in own and own[field] in form.known_options]
+  named = [field for field in fields if field != "step"]
+  pattern = "-".join(f"{field}(?P<{field}>\\d+)" for field in named)
+  joined = lambda items: ",".join(f"{name}={value}" for name, value in items)
+  ways = ["--columns=" + joined((field, "NAME") for field in fields),
+          "--fixed=" + joined((field, EXAMPLES[field]) for field in fields),
+          "--fixed=" + joined((option, "NUMBER") for option in theirs),
+          f"--from_path='{pattern}' if the path or the run's name ({run_id}) "
+          "has them"]
+  return (", ".join(f"no {field} ({NEEDED[field]})" for field in fields)
+          + "; expected columns or constants, such as " + ", or ".join(
+              way for way, holds in zip(ways, (True, True, theirs, named))
+              if holds))
 
 
 def in_names(file: LogFile) -> dict:
@@ -194,45 +194,43 @@ def in_names(file: LogFile) -> dict:
         f"{file.path}: --from_path={pattern} does not match the path" + (
             f", nor a run's name such as {runs[0]!r}" if runs else ""))
   if silent := [run for run in runs if run not in by_run]:
-    file.notes.append(f"{file.path}: --from_path does not match the runs "
-                      f"{silent}; they were left out.")
+    file.note(f"--from_path does not match the runs {silent}; they were left "
+              "out.")
   return by_run
 
 
 def options_of(file: LogFile) -> dict:
   """The trainer's options that it printed, logged, or saved beside the log."""
-  form, found = file.form, {}
-  known = form.known_options()
+  form, options = file.form, {}
   for name, values in text.printed_options(file.head, form).items():
     if len(values) == 1:
-      (found[name],) = values
-    elif name in known:
-      file.notes.append(f"{file.path}: {name} is printed as {sorted(values)}: "
-                        "give it with --fixed.")
+      (options[name],) = values
+    elif name in form.known_options:
+      file.note(f"{name} is printed as {sorted(values)}: give it with --fixed.")
   if form.resolve:
-    found = form.resolve(file.head, found)
+    options = form.resolve(file.head, options)
   if form.logged:
-    found = form.logged([line for _, line in file.table]) | found
-  if sizes := [f"{name}={value}" for name, value in found.items()
-               if name in known]:
-    file.notes.append(f"{file.path}: {', '.join(sizes)} from the log; --fixed "
-                      "overrides it.")
+    options = form.logged([line for _, line in file.table]) | options
+  if sizes := [f"{name}={value}" for name, value in options.items()
+               if name in form.known_options]:
+    file.note(f"{', '.join(sizes)} from the log; --fixed overrides it.")
   if {"Bp", "n"} <= file.how.fixed.keys() or form.config is None or sizes:
-    return found
-  places = [os.path.join(os.path.dirname(file.path), name)
-            for name in form.configs]
-  for place in filter(os.path.exists, places):
+    return options
+  for name in form.configs:
+    path = os.path.join(os.path.dirname(file.path), name)
     try:
-      with open(place, "rb") as opened:
-        found = form.config(tomllib.load(opened) if place.endswith("toml")
-                            else json.load(opened))
+      with open(path, "rb") as config:
+        options = form.config(tomllib.load(config) if name.endswith("toml")
+                              else json.load(config))
+    except FileNotFoundError:
+      continue
     except (OSError, ValueError, KeyError, TypeError) as error:
-      file.notes.append(f"{place}: not used; expected one batch size and one "
+      file.notes.append(f"{path}: not used; expected one batch size and one "
                         f"group_size ({error!r}).")
       continue
     file.notes.append(", ".join(f"{name} {value}" for name, value
-                                in found.items()) + f" are from {place}.")
-    return found
+                                in options.items()) + f" are from {path}.")
+    return options
   return {}
 
 
@@ -244,7 +242,7 @@ def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
     named: fields from --from_path.
     beside: options that the trainer printed or saved; the flags override them.
   """
-  form, known = file.form, file.form.known_options()
+  form, known = file.form, file.form.known_options
   prompts, in_batch, group, model = (
       form.settings.get(name, name) for name in ("Bp", "batch", "n", "model"))
   given = {name: ("--fixed", value) for name, value in file.how.fixed.items()}
@@ -252,13 +250,12 @@ def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
   overridden = {option for field, names in (
       ("Bp", (prompts, in_batch)), ("n", (group,)))
                 if given.keys() & {field, *names} for option in names}
-  whole = lambda flag, name, value: number(
-      flag, name, value, None if name.endswith("multiplier") else 1)
-  options = {name: whole("the log's config", name, value)
-             for name, value in beside.items()
-             if name in known and name not in overridden}
-  options |= {name: whole(flag, name, value)
-              for name, (flag, value) in given.items() if name in known}
+  options = {name: ("the log's config", value)
+             for name, value in beside.items() if name not in overridden}
+  options = {name: number(flag, name, value,
+                          None if name.endswith("multiplier") else 1)
+             for name, (flag, value) in (options | given).items()
+             if name in known}
   fields = {name: typed(flag, value, name)
             for name, (flag, value) in given.items() if name in KNOWN}
   derived = {field: options[option] for field, option in (

@@ -14,6 +14,7 @@ BATCHES = "batches"  # of generation, of `gen_batch` or Bp problems each
 DISCARDED = "discarded groups"  # that were sampled besides the batch
 PASSED = "percent of the groups"  # that a filter left in the rollouts
 ROLLOUTS = "rollouts"
+TOTAL = "rollouts so far"  # C after a line's step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,33 +24,31 @@ class Format:
   step: tuple[str, ...]
   metrics: tuple[dict[str, str], ...]  # field -> pattern with set, who, k
   marks: str | None = None  # pattern of names that only this trainer writes
-  # Field of a training record -> patterns of its names, separated by spaces,
-  # the preferred one first; `train/` may precede a name. Besides those of
-  # isojax.ledger.records: reward_std, reward_max, reward_min, zero_std (share
-  # of groups of equal rewards), zero_std_count (their sum over names),
-  # response_length_max, mismatch_kl (of sampler and trainer), teacher_kl
-  # (of distillation), loss, seconds.
+  # Field of a training step -> patterns of its names, separated by spaces, the
+  # preferred one first; `train/` may precede a name. Besides the fields of
+  # isojax.ledger.records: reward_std, reward_max, reward_min, loss, seconds,
+  # zero_std (share of groups of equal rewards), zero_std_count (their sum over
+  # names), response_length_max, mismatch_kl (of sampler and trainer),
+  # teacher_kl (of distillation).
   fields: dict[str, str] = dataclasses.field(default_factory=dict)
   names: tuple[tuple[str, str], ...] = ()  # (field, its name), constant ones
   set_key: str | None = None  # pattern of a name that contains the eval_set
   version: str | None = None  # name of the updates of the evaluated policy
 
   # What one changes -> the option for it: Bp or batch (Bp * n), n, model,
-  # estimator (of advantages), minibatch (problems of an update), and those that
-  # a diagnosis names: lr, kl, entropy, max_tokens, filter (of groups without
-  # signal), std (of advantages), and others of diagnosis.WORDS.
+  # estimator (of advantages), minibatch, and those of diagnosis.WORDS.
   settings: dict[str, str] = dataclasses.field(default_factory=dict)
   options: tuple[str, ...] = ()  # further whole numbers that --fixed may have
-  # Where options are: patterns of printed text besides `option=12`, the lines,
-  # files in the log's folder.
+  # Where options are: printed text besides `option=12`, the lines, files in the
+  # log's folder.
   printed: tuple[tuple[str, str], ...] = ()  # (option, pattern)
   resolve: Callable[[str, dict], dict] | None = None  # text, options -> options
   logged: Callable[[list[dict]], dict] | None = None  # lines -> options
   configs: tuple[str, ...] = ()
   config: Callable[[dict], dict] | None = None  # a parsed file -> options
 
-  # Console output: `values` of the pattern is a dict of Python or JSON, or
-  # `pairs` a text with names and values; `step` is the step of both.
+  # Console output: group `values` is a dict of Python or JSON, or `pairs` a
+  # text with names and values.
   console: str | None = None
   pair: str = r"(?P<name>\S+):(?P<value>\S+)"  # of pairs
   # Changes lines whose steps do not count updates made; returns a note.
@@ -57,17 +56,16 @@ class Format:
 
   # How values belong to policies and to C.
   sampled: tuple[tuple[str, str], ...] = ()  # (pattern of a count, its unit)
-  total: tuple[str, ...] = ()  # names whose sum is C after a line's step
   generated: Callable[[int, int, dict], int] | None = None  # step, B, options
   sampled_by_n: bool = False  # evaluations sample n per problem, so k = n
   averaged: bool = False  # training values are means since the last line
   before_update: bool = False  # step i has the values before update i + 1
-  # Counters of a training line that include the step which it describes.
-  counters: tuple[str, ...] = ()
+  counters: tuple[str, ...] = ()  # include the step of their training line
   repeats: bool = True  # any step may occur again; else only after a resume
   caveat: str | None = None  # note for the user about the metrics
   unsure: tuple[str, ...] = ()  # options without which C has a note
 
+  @property
   def known_options(self) -> tuple[str, ...]:
     """The options that --fixed may contain."""
     return (*(self.settings[name] for name in SIZES if name in self.settings),
@@ -84,16 +82,15 @@ class Format:
     return self.marks is not None and bool(self.columns("reward", [name]))
 
 
-def count_from_zero(lines: list[dict]) -> str | None:
+def count_from_zero(lines: list[dict]) -> None:
   """Makes the updates made of steps that trackers count from 0, in place.
 
   A console of these trainers counts from 1; its lines have no tracker's step.
   """
   for line in lines:
-    name = next((name for name in ("_step", "Step") if name in line), None)
-    if name:
-      line["step"] = int(line[name]) + 1
-  return None
+    for name in ("Step", "_step"):
+      if name in line:
+        line["step"] = int(line[name]) + 1
 
 
 OURS = {"metrics": ({name: name for name in METRICS},), "repeats": False,

@@ -12,10 +12,6 @@ def lines(path: str, data: bytes) -> list[dict]:
 
   A tracker's step is `Step`, as in TensorBoard's CSV. An incomplete record at
   the end is dropped.
-
-  Raises:
-    InputError: tensorboardX is not installed, or the file is damaged or has no
-      scalars.
   """
   try:
     from google.protobuf.message import DecodeError

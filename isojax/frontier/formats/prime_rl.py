@@ -11,12 +11,9 @@ def _metrics(start: str) -> dict[str, str]:
 def sizes(config: dict) -> dict:
   """The batch and group size of an orchestrator; ValueError if several."""
   config = config["orchestrator"] if "orchestrator" in config else config
-  batch, sources = config["batch_size"], config["train"]["source"]
-  groups = {s["group_size"] if "group_size" in s else config["group_size"]
-            for s in sources}
-  if not isinstance(batch, int) or len(groups) != 1:
-    raise ValueError(f"batch_size {batch}, group_size {sorted(groups)}")
-  return {"batch_size": batch, "group_size": groups.pop()}
+  (group,) = {(config | source)["group_size"]
+              for source in config["train"]["source"]}
+  return {"batch_size": int(config["batch_size"]), "group_size": group}
 
 
 def count_from_one(lines: list[dict]) -> None:
@@ -31,7 +28,6 @@ def count_from_one(lines: list[dict]) -> None:
     line["step"] = int(float(line["step"])) + from_zero
     if "progress/total_samples" in line:
       line["progress/total_rollouts"] = line["progress/total_samples"]
-      line["progress/rollouts"] = 0
 
 
 def older_sizes(lines: list[dict]) -> dict:
@@ -84,6 +80,6 @@ FORMAT = base.Format(
     console=r"Step (?P<step>\d+) \| (?P<pairs>Time: .+)",
     pair=r"(?P<name>[A-Z][\w.\- ]*): +(?P<value>-?[\d.]+(?:e-?\d+)?)",
     # The running total is logged before the step's own rollouts are added.
-    total=("progress/total_rollouts", "progress/rollouts"),
+    sampled=(("progress/(?:total_)?rollouts", base.TOTAL),),
     caveat="avg, best and worst are over the rollouts without an error, "
     "prime-rl's effective ones, where it logs them.")

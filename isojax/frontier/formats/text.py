@@ -9,7 +9,9 @@ import ast
 import contextlib
 import csv
 import dataclasses
+import functools
 import io
+import itertools
 import json
 import math
 import os
@@ -30,10 +32,7 @@ ASSIGNED = re.compile(r"(?<![\w.])((?:[a-z_]\w*\.)+\w+)=('[^']*'|[^\s'\"\\]+)")
 RAY = re.compile(r"^\([^()]* pid=\d+[^()]*\) ", re.M)
 KEY = re.compile(r"'(?P<key>[\w.-]+)': (?:(?P<open>\{)|(?P<value>'[^']*'|"
                  r"[^\s,{}\[\]'()]+))?|(?P<end>\})")
-
-
-# Files of other kinds: a pattern, what they are, and what to give instead.
-LOOKS = (
+LOOKS = (  # a pattern, what such a file is, and what to give instead
     (r'\A\s*\{\s*"(?:cells|metadata|nbformat)"', "a notebook",
      "the trainer_state.json or metrics file that its run wrote"),
     (r"Validation Results|={3,} Step \d+/\d+", "the console of NeMo-RL",
@@ -47,7 +46,7 @@ class Log:
   """The lines of a file, and what a console printed before them."""
 
   lines: list[tuple[int, dict]]  # (line number, name -> value)
-  notes: list[str]
+  notes: list[str] = dataclasses.field(default_factory=list)
   head: str = ""  # text before the first line of metrics
   appended: bool = True  # in the order of time, as a CSV file need not be
 
@@ -58,72 +57,52 @@ def has(line: dict, name: str) -> bool:
 
 
 def load(path: str, formats: list[Format]) -> Log:
-  """The lines of a file, with notes on skipped ones.
-
-  Raises:
-    InputError: the file cannot be read, or is neither table, JSON, TensorBoard
-      nor console output of one of the formats.
-  """
+  """The lines of a file, with notes on skipped ones."""
   try:
     data = epath.Path(path).read_bytes()
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({reason(error)}); expected the "
                      "path of a log, a table or an event file") from error
   if "tfevents" in os.path.basename(path):
-    return Log([(number, line) for number, line in enumerate(
-        events.lines(path, data), 1)], [])
+    return Log(list(enumerate(events.lines(path, data), 1)))
   text = data.decode("utf-8-sig", errors="replace")
   if not text.strip():
     raise InputError(f"{path}: empty; expected a line for each step or "
                      "evaluation")
+  console = functools.partial(_console, formats=formats)
   is_json = text.lstrip()[0] in "{[" or path.endswith((".json", ".jsonl"))
-  refused = None
-  if is_json:
-    with contextlib.suppress(ValueError, RecursionError):
-      return Log(_document(text), [])
+  for parse in ((_document, _json_lines, console) if is_json
+                else (console, _csv)):
     try:
-      return Log(*_json_lines(path, text))
+      if log := parse(path, text):
+        return log
     except InputError as error:
       refused = error
-  printed = RAY.sub("", COLOURS.sub("", text))
-  consoles = [form for form in formats if form.console]
-  # TRL's dicts have no step, and look like those of others
-  for form in sorted(consoles, key=lambda form: "<step>" not in form.console):
-    if log := _console(path, printed, form):
-      return log  # it may contain other bytes: NCCL prints NUL
-  try:
-    if refused is None:
-      return _csv(path, text)
-  except InputError as error:
-    refused = error
   for pattern, what, instead in LOOKS:
     if re.search(pattern, text):
       raise InputError(f"{path}: {what}; give {instead}")
   raise refused
 
 
-def _document(text: str) -> list[tuple[int, dict]]:
-  """The lines of one JSON value: a list, or a trainer_state.json.
-
-  Raises:
-    ValueError: the text is neither.
+def _document(path: str, text: str) -> Log | None:
+  """The lines of one JSON list, or of the log_history of a trainer_state.json.
   """
-  state = isinstance(json.loads(text), dict)
-  at = text.index("[", text.index('"log_history"') if state else 0) + 1
   decoder, between = json.JSONDecoder(), re.compile(r"[\s,]*")
   lines, number, counted = [], 1, 0
-  while text[at := between.match(text, at).end()] != "]":
-    number, counted = number + text.count("\n", counted, at), at
-    line, at = decoder.raw_decode(text, at)
-    if not isinstance(line, dict):
-      raise ValueError("not a list of objects")
-    # a trainer's state has null where a mean is NaN
-    lines.append((number, _flat(line, null=math.nan if state else None)))
-  return lines
+  try:
+    state = isinstance(json.loads(text), dict)
+    at = text.index("[", text.index('"log_history"') if state else 0) + 1
+    while text[at := between.match(text, at).end()] != "]":
+      number, counted = number + text.count("\n", counted, at), at
+      line, at = decoder.raw_decode(text, at)
+      # a trainer's state has null where a mean is NaN
+      lines.append((number, _flat(line, null=math.nan if state else None)))
+  except (AttributeError, ValueError, RecursionError):
+    return None
+  return Log(lines)
 
 
-def _json_lines(path: str, text: str):
-  """The lines of a file of JSON lines, and notes."""
+def _json_lines(path: str, text: str) -> Log:
   *whole, last = text.split("\n")
   lines, broken, notes = [], [], []
   for number, line in enumerate((*whole, last), 1):
@@ -131,19 +110,16 @@ def _json_lines(path: str, text: str):
       continue
     try:
       value = json.loads(line)
-      if not isinstance(value, dict):
-        raise ValueError("not an object")
-    except (ValueError, RecursionError):
+      if value.keys() == {"step", "data"} and isinstance(value["data"], dict):
+        # verl's file logger, which writes NaN as null
+        value = {"step": value["step"], **_flat(value["data"], null=math.nan)}
+      lines.append((number, _flat(value, null=None)))
+    except (AttributeError, ValueError, RecursionError):
       if number > len(whole) > 0:
         notes.append(f"{path}:{number}: the last line is torn: dropped.")
       else:
         broken.append((number, 1, "not a JSON object"))
-      continue
-    if value.keys() == {"step", "data"} and isinstance(value["data"], dict):
-      # verl's file logger, which writes NaN as null
-      value = {"step": value["step"], **_flat(value["data"], null=math.nan)}
-    lines.append((number, _flat(value, null=None)))
-  return lines, notes_on(path, broken, len(lines) + len(broken)) + notes
+  return Log(lines, notes_on(path, broken, len(lines) + len(broken)) + notes)
 
 
 def _flat(value: dict, *, null) -> dict:
@@ -158,7 +134,6 @@ def _flat(value: dict, *, null) -> dict:
 
 
 def _csv(path: str, text: str) -> Log:
-  """The lines of a table with a header."""
   if "\0" in text or "\ufffd" in text:
     raise InputError(
         f"{path}: not UTF-8 text; expected CSV or JSON lines: decompress it, "
@@ -215,25 +190,29 @@ def notes_on(path: str, broken: list, total: int) -> list[str]:
   return [f"{path}:{number}: {why}: skipped." for number, _, why in broken]
 
 
-def _console(path: str, text: str, form: Format) -> Log | None:
+def _console(path: str, text: str, formats: list[Format]) -> Log | None:
   """The metrics in a console's output, or None if there are none."""
-  lines, bars, before, start = [], [], [], len(text)
-  number = counted = 0
-  for match in re.finditer(f"{BAR}|{form.console}", text, re.M):
-    part = match.groupdict()
-    if part["done"]:
-      if not part["described"]:
-        bars.append((int(part["done"]), int(part["of"])))
-    elif (line := _line(part, form)) is not None:
-      start = min(start, match.start())
-      at = match.start("pairs" if "pairs" in part else "values")
-      number, counted = number + text.count("\n", counted, at), at
-      lines.append((number + 1, line))
-      before.append(len(bars))
-  if not lines:
-    return None
-  note = _number([line for _, line in lines], before, bars)
-  return Log(lines, [f"{path}: {note}"] if note else [], text[:start])
+  text = RAY.sub("", COLOURS.sub("", text))
+  consoles = [form for form in formats if form.console]
+  # TRL's dicts have no step, and look like those of others
+  for form in sorted(consoles, key=lambda form: "<step>" not in form.console):
+    lines, bars, seen, start = [], [], [], len(text)
+    number = counted = 0
+    for match in re.finditer(f"{BAR}|{form.console}", text, re.M):
+      part = match.groupdict()
+      if part["done"]:
+        if not part["described"]:
+          bars.append((int(part["done"]), int(part["of"])))
+      elif line := _line(part, form):
+        start = min(start, match.start())
+        at = match.start("pairs" if "pairs" in part else "values")
+        number, counted = number + text.count("\n", counted, at), at
+        lines.append((number + 1, line))
+        seen.append(len(bars))
+    if lines:
+      note = _number([line for _, line in lines], seen, bars)
+      return Log(lines, [f"{path}: {note}"] * bool(note), text[:start])
+  return None
 
 
 def _line(part: dict, form: Format) -> dict | None:
@@ -243,12 +222,10 @@ def _line(part: dict, form: Format) -> dict | None:
         pair["name"].strip(): NUMPY.sub(r"\1", pair["value"].strip())
         for pair in re.finditer(form.pair, part["pairs"])}
   text = re.sub(r": (-?)(nan|inf)\b", r": '\1\2'", part["values"])
-  for parse in (ast.literal_eval, json.loads):
+  line = None
+  for parse in (json.loads, ast.literal_eval):
     with contextlib.suppress(ValueError, SyntaxError):
       line = parse(text)
-      break
-  else:
-    return None
   if not isinstance(line, dict) or not all(isinstance(k, str) for k in line):
     return None
   if part.get("step"):
@@ -258,13 +235,13 @@ def _line(part: dict, form: Format) -> dict | None:
   return line
 
 
-def _number(lines: list[dict], before: list[int],
+def _number(lines: list[dict], seen: list[int],
             bars: list[tuple[int, int]]) -> str | None:
   """Adds the step to lines without one, if the progress bars tell it; a note.
 
   Args:
     lines: the metrics.
-    before: how many bars were printed before each line.
+    seen: how many bars were printed before each line.
     bars: (done, total) of each print of a bar.
   """
   if all("step" in line for line in lines):
@@ -273,13 +250,13 @@ def _number(lines: list[dict], before: list[int],
   for line in lines:
     trained += "loss" in line
     line["logged"] = trained  # log calls so far; step / logging_steps
-  totals = [bars[count - 1][1] for line, count in zip(lines, before)
+  totals = [bars[count - 1][1] for line, count in zip(lines, seen)
             if "loss" in line and count] or [total for _, total in bars]
   total = max(totals, key=totals.count, default=None)  # evaluations have bars
   done = [next((step for step, of in reversed(bars[:count]) if of == total),
-               None) for count in before]
+               None) for count in seen]
   train = [step for step, line in zip(done, lines) if "loss" in line]
-  if None not in done and all(a < b for a, b in zip(train, train[1:])):
+  if None not in done and all(a < b for a, b in itertools.pairwise(train)):
     for step, line in zip(done, lines):
       line["step"] = step
     return "step was read from the progress bars between the lines."
@@ -301,19 +278,19 @@ def printed_options(head: str, form: Format) -> dict:
   numbers beside an option's name, which may have several values.
   """
   wanted = (*form.settings.values(), *form.options)
-  found = {name: {_scalar(value) or value.strip("'")}
-           for name, value in ASSIGNED.findall(head)
-           if name in wanted}  # the last one counts, as in hydra
-  found |= {name: {value} for name, value in _config(head)
-            if name in wanted and value is not None}
+  options = {name: {_scalar(value) or value.strip("'")}
+             for name, value in ASSIGNED.findall(head)
+             if name in wanted}  # the last one counts, as in hydra
+  options |= {name: {value} for name, value in _config(head)
+              if name in wanted and value is not None}
   # --n-samples-per-prompt 8, 'n': 8, n = 8, Megatron's `n ...... 8`
   beside = [(name, r"(?<![\w.])" + re.escape(name).replace("_", "[-_]")
              + r"['\"]?(?:[=: ]| \.+ )+([-+\d.e]+)\b") for name in wanted]
   for name, pattern in (*beside, *form.printed):
     values = {_scalar(value) for value in re.findall(pattern, head)} - {None}
     if values:
-      found.setdefault(name, values)
-  return found
+      options.setdefault(name, values)
+  return options
 
 
 def _config(head: str):

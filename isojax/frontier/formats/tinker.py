@@ -3,29 +3,26 @@
 from isojax.frontier.formats import base
 
 
-def _named(value: dict, names: tuple[str, ...]):
-  """Yields (name, value) of some names, anywhere in nested dicts."""
-  for key, part in value.items():
-    if isinstance(part, dict):
-      yield from _named(part, names)
-    elif key in names:
-      yield key, part
+def _flat(config: dict):
+  """Yields (name, value) of nested dicts, without the names around them."""
+  for name, value in config.items():
+    if isinstance(value, dict):
+      yield from _flat(value)
+    else:
+      yield name, value
 
 
 def sizes(config: dict) -> dict:
   """The group and batch size, and the model, of a config.json."""
-  found = dict(_named(config, ("group_size", "groups_per_batch", "batch_size",
-                               "model_name", "remove_constant_reward_groups")))
-  groups = ("groups_per_batch" if "groups_per_batch" in found
-            else "batch_size")  # of the data set's builder
-  out = {"group_size": found["group_size"]}
-  if groups in found:
-    out["groups_per_batch"] = found[groups]
-  if "model_name" in found:
-    out["model_name"] = found["model_name"]
-  if found.get("remove_constant_reward_groups"):
-    out["remove_constant_reward_groups"] = 1
-  return out
+  values = dict(_flat(config))
+  batch = values.get("batch_size")  # of the data set's builder
+  options = {
+      "group_size": values["group_size"],
+      "groups_per_batch": values.get("groups_per_batch", batch),
+      "model_name": values.get("model_name"),
+      "remove_constant_reward_groups":
+          int(bool(values.get("remove_constant_reward_groups")))}
+  return {name: value for name, value in options.items() if value}
 
 
 FORMAT = base.Format(

@@ -12,7 +12,7 @@ def generated(step: int, B: int, options: dict) -> int:
   TRL generates once per steps_per_generation * num_iterations micro-steps and
   updates once per gradient_accumulation_steps of them.
   """
-  a, s, m = (options[name] if name in options else None for name in (
+  a, s, m = map(options.get, (
       "gradient_accumulation_steps", "steps_per_generation", "num_iterations"))
   if s and not a:
     raise InputError("steps_per_generation without gradient_accumulation_steps;"
