@@ -1,10 +1,9 @@
 """Runs whose reward falls, and what a fit does with them.
 
-The curves of a fit only rise. An evaluation *falls* if it is below the best one
-of its run by more than LIMIT standard errors of their difference over problems.
-A run falls if its last evaluation does. The fall begins at the first of the
-evaluations at the end that all fall. A run that recovers *dips*: it is fitted
-as it is, and named.
+An evaluation *falls* if it is below the best one of its run by more than LIMIT
+standard errors of their difference over problems. A run falls if its last
+evaluation does, from the first of those at the end that all fall. A run that
+recovers *dips*: it is fitted as it is, and named.
 """
 
 import dataclasses
@@ -55,14 +54,10 @@ def _name(run: Run | Fall) -> str:
 
 
 def errors_below(run: Run, best_E) -> np.ndarray | None:
-  """By how many standard errors each evaluation is below another.
+  """By how many standard errors each evaluation is below evaluation `best_E`.
 
   The standard error is that of the difference over problems. None without
   values per problem.
-
-  Args:
-    run: of the study.
-    best_E: for each evaluation, the index of the other one; or one for all.
   """
   if run.value_ExQ is None or run.value_ExQ.shape[1] < 2:
     return None
@@ -74,12 +69,11 @@ def errors_below(run: Run, best_E) -> np.ndarray | None:
 
 
 def _below(run: Run, best_E, limit: float) -> np.ndarray:
-  """Whether each evaluation is below another by more than a limit.
+  """Whether each evaluation is below evaluation `best_E` by more than a limit.
 
   Without values per problem the limit is UNKNOWN or SCATTER standard deviations
   of an evaluation, if that is more; fewer than 10 evaluations tell no scatter,
-  but samples do. The best of many evaluations is 2 to 3 above the mean by
-  chance.
+  but samples do. The best of many is 2 to 3 above the mean by chance.
   """
   errors_E = errors_below(run, best_E)
   if errors_E is not None:
@@ -104,10 +98,9 @@ def dip(run: Run) -> str | None:
     return None
   best_E = np.array([run.reward_E[:e + 1].argmax()
                      for e in range(len(run.reward_E))])
-  lost_E = np.where(_below(run, best_E, DIP),
-                    run.reward_E[best_E] - run.reward_E, 0.0)
+  lost_E = (run.reward_E[best_E] - run.reward_E) * _below(run, best_E, DIP)
   low = int(lost_E.argmax())
-  if lost_E[low] == 0.0:
+  if lost_E[low] == 0:
     return None
   best = best_E[low]
   return (f"{_name(run)} dips from {rate(run.reward_E[best])} at "
@@ -119,12 +112,9 @@ def dip(run: Run) -> str | None:
 def applied(study: Study, rule: str) -> tuple[Study, tuple[Fall, ...]]:
   """The study without what a rule leaves out, and the falls.
 
-  A run of which less than FEWEST evaluations are left is left out. If no run is
-  left, all stay as they are.
-
-  Args:
-    study: of all runs.
-    rule: cut (up to the fall), exclude (the whole run), or keep.
+  `rule` is cut (the evaluations from the fall on), exclude (the whole run) or
+  keep. A run of which less than FEWEST evaluations are left is left out; if no
+  run is left, all stay as they are.
   """
   kept, falls = [], []
   for run in study.runs:

@@ -27,6 +27,11 @@ class Row:
   where: str  # file:line
   fields: dict
 
+  @property
+  def path(self) -> str:
+    """The file."""
+    return self.where.rsplit(":", 1)[0]
+
 
 @dataclasses.dataclass(frozen=True)
 class Reading:

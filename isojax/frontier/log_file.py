@@ -106,7 +106,7 @@ def open_log(path: str, how: Reading) -> LogFile:
 
 
 def groups(how: Reading) -> list[str]:
-  """The named groups of --from_path; InputError if it has none."""
+  """The named groups of --from_path."""
   if how.from_path is None:
     return []
   try:
@@ -187,10 +187,9 @@ def _last_start(file: LogFile, keys: list[str]) -> LogFile:
       (first, _), (_, reached) = lines[0], lines[-1]
       if reached >= end:
         raise InputError(
-            f"{where(begin)}: the log starts again at step {start:g}, after a "
-            f"run from {where(first)} that reached step {reached:g}; expected "
-            "one run: delete one, or separate them with --columns=run_id=NAME, "
-            "seed or eval_set")
+            f"{where(begin)}: the log starts again at step {start:g}, after "
+            f"step {reached:g} of the run from {where(first)}; delete one run, "
+            "or separate them with --columns=run_id=NAME, seed or eval_set")
       file.notes.append(
           f"{where(first)}: a run that ended at step {reached:g} and was "
           f"started again at {where(begin)}: left out.")

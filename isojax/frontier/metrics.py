@@ -32,11 +32,7 @@ class Curve:
 
 
 def curves_of(log: Runs) -> list[Curve]:
-  """The sets of evaluations in the file; else its training reward.
-
-  Raises:
-    InputError: no metric is known, and the caller names none.
-  """
+  """The sets of evaluations in the file; else its training reward."""
   file, (fixed, _) = log.file, next(iter(log.constants.values()))
   form, columns = file.form, file.how.columns
   chosen = {field: name for field, name in columns.items() if field in METRICS}
@@ -54,13 +50,13 @@ def curves_of(log: Runs) -> list[Curve]:
   if chosen and len(sets) != 1:
     return [Curve(None, None, chosen)]
   if not sets and (only := _only_metric(file)):
-    file.notes.append(f"{file.path}: avg is the only metric of evaluations in "
-                      f"the file, {only!r}; --columns=avg=NAME overrides it.")
+    file.note(f"avg is the only metric of evaluations in the file, {only!r}; "
+              "--columns=avg=NAME overrides it.")
     return [Curve(None, None, {"avg": only})]
   if not sets and (rewards := rewards_of(file)):
     return [Curve(TRAINING, None, {"avg": rewards[0]}, True)]
   if not sets:
-    raise InputError(_no_metric(file, fixed, log.step_size is not None))
+    raise InputError(_no_metric(log, fixed))
   curves = []
   for (name, who), ranks in sets.items():
     k, source = _at_one_k(file, ranks[min(ranks)], fixed)
@@ -95,18 +91,17 @@ def walk(log: Runs, curves: list[Curve]):
           has(line, name) for field, name in curve.source.items()
           if field != "step"):
         continue
-      names = (*file.places(), *curve.source.items())
       fields = {field: typed(where, line[name], field, name, file.how.axis)
-                for field, name in names if has(line, name)}
+                for field, name in (*file.places(), *curve.source.items())
+                if has(line, name)}
       if "logged" in line and "logging_steps" in options:
         fields.setdefault("step", line["logged"] * options["logging_steps"])
-      which = {"eval_set": curve.eval_set or next(
+      which = {} if curve.k is None else {"k": curve.k}
+      if eval_set := curve.eval_set or next(
           (match[1] for name in line if file.form.set_key and has(line, name)
-           and (match := re.fullmatch(file.form.set_key, name))), None),
-               "k": curve.k}
-      yield (where, run, line.get("logged", order),
-             {name: part for name, part in which.items() if part is not None},
-             fields)
+           and (match := re.fullmatch(file.form.set_key, name))), None):
+        which["eval_set"] = eval_set
+      yield where, run, line.get("logged", order), which, fields
 
 
 def _at_one_k(file: LogFile, by_field: dict, fixed: dict
@@ -131,9 +126,8 @@ def _at_one_k(file: LogFile, by_field: dict, fixed: dict
     source["avg"] = avg[stored]
     k = stored if k is None else k
   if len(avg) > 1:
-    file.notes.append(
-        f"{file.path}: {', '.join(avg.values())} are of different problems "
-        f"(equal prompts are joined); {source['avg']} is used.")
+    file.note(f"{', '.join(avg.values())} are of different problems (equal "
+              f"prompts are joined); {source['avg']} is used.")
   return k, source
 
 
@@ -149,22 +143,21 @@ def _only_metric(file: LogFile) -> str | None:
   return only[0] if len(only) == 1 else None
 
 
-def _no_metric(file: LogFile, fixed: dict, sized: bool) -> str:
+def _no_metric(log: Runs, fixed: dict) -> str:
   """The message for a file without a known metric; names what else it lacks."""
-  likely = [name for name in file.names if not NO_RATE.search(name)
-            and (ACCURACY.search(name) or "reward" in name)]
-  likely.sort(key=lambda name: (not EVALUATED.search(name),
-                                not ACCURACY.search(name)))
-  message = (f"{file.path}: no evaluations; give a metric with "
-             "--columns=avg=NAME" + (
-                 f", such as avg={likely[0]}" if likely else "") + (
-                     "; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
-                     if file.kind == "table" else "")
-             + f"; the file has {nearest('eval/accuracy', file.names)}")
+  file = log.file
+  likely = min((name for name in file.names if not NO_RATE.search(name)
+                and (ACCURACY.search(name) or "reward" in name)),
+               key=lambda name: (not EVALUATED.search(name),
+                                 not ACCURACY.search(name)), default=None)
   given = fixed.keys() | {field for field, name in file.places()
                           if name in file.names}
-  fields = [name for name in ("Bp", "n") if name not in given]
-  if len(fields) == 2 and sized:
-    fields.remove("Bp")
-  return message + (f". And {lacking(file.form, fields, file.default_run)}"
-                    if fields else "")
+  fields = [name for name in ("Bp", "n") if name not in given
+            and not (name == "Bp" and log.step_size)]
+  return (f"{file.path}: no evaluations; give a metric with "
+          "--columns=avg=NAME" + f", such as avg={likely}" * bool(likely)
+          + "; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
+          * (file.kind == "table")
+          + f"; the file has {nearest('eval/accuracy', file.names)}"
+          + (f". And {lacking(file.form, fields, file.default_run)}"
+             if fields else ""))

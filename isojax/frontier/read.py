@@ -11,21 +11,16 @@ import os
 import re
 
 from isojax.errors import InputError
+from isojax.frontier import metrics
 from isojax.frontier.fields import Reading, Row, TEXT, TRAINING
 from isojax.frontier.formats.base import Format, METRICS, TOTAL
 from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile, open_log
-from isojax.frontier.metrics import (
-  ACCURACY,
-  Curve,
-  curves_of,
-  rewards_of,
-  walk,
-)
+from isojax.frontier.metrics import Curve
 from isojax.frontier.runs import lacking, NEEDED, Runs
+from isojax.frontier.study import FEWEST
 from isojax.ledger import bucket, records
 
-FEWEST = 3  # evaluations of a run that a curve needs
 PERCENT = 2.0  # an accuracy above is one in percent
 
 
@@ -34,11 +29,7 @@ def read(patterns: list[str], how: Reading, *, flag: str
   """Every evaluation in the files, and the notes of the readers.
 
   A file that cannot be read is left out with a note, unless it is the only one.
-
-  Args:
-    patterns: paths, also with wildcards or in a bucket.
-    how: the files are read.
-    flag: the flag with the patterns, for messages.
+  Patterns may have wildcards, also in a bucket; `flag` is their flag.
   """
   rows, notes, refused, paths = [], [], [], {}
   for pattern in patterns:
@@ -64,23 +55,20 @@ def read(patterns: list[str], how: Reading, *, flag: str
     raise refused[0]
   evaluated = [r for r in rows if r.fields.get("eval_set") != TRAINING]
   if 0 < len(evaluated) < len(rows):  # a study has one set
-    kept = {row.where.rsplit(":", 1)[0] for row in evaluated}
+    without = dict.fromkeys(row.path for row in rows
+                            if row.fields.get("eval_set") == TRAINING)
     notes += [f"left out: {path}: it has a {TRAINING} and no evaluations, as "
-              "other files have" for path in paths.values()
-              if path not in kept and any(r.where.startswith(f"{path}:")
-                                          for r in rows)]
+              "other files have" for path in without]
     rows = evaluated
   return rows, folded(notes, list(paths.values()))
 
 
 def folded(notes: list[str], paths: list[str]) -> list[str]:
   """The notes, once where they differ only in the file that they name."""
+  place = re.compile(f"(?:{'|'.join(map(re.escape, paths))})(?::\\d+)?: ")
   alike = collections.defaultdict(list)
   for note in notes:
-    path = next((p for p in paths if p in note), None)
-    bare = note if path is None else re.sub(
-        r"^(left out: )?" + re.escape(path) + r"(:\d+)?: ", r"\1", note)
-    alike[bare].append(note)
+    alike[place.sub("", note, count=1)].append(note)
   return [same[0] + (f" ({len(same)} files)" if len(same) > 1 else "")
           for same in alike.values()]
 
@@ -88,22 +76,22 @@ def folded(notes: list[str], paths: list[str]) -> list[str]:
 def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
   """The rows of one file, and notes on what was skipped or assumed."""
   log = Runs(open_log(path, how))
-  file, curves = log.file, curves_of(log)
+  file, curves = log.file, metrics.curves_of(log)
   rows = _rows(log, curves)
   if not rows:
     texts = {name: value for name, value in how.fixed.items() if name in TEXT}
     raise InputError(f"{path}: no line has a value of "
-                     f"{sorted(curves[0].source.values())}" + (
-                         f" with {texts}" if texts else "")
-                     + ": check the file")
+                     f"{sorted(curves[0].source.values())}"
+                     + f" with {texts}" * bool(texts) + ": check the file")
+  if file.kind != "isojax":
+    _from_percent(file, rows, curves)
+  if curves[0].train:
+    _check_training(file, rows, curves[0].source.get("avg"))
   if file.kind == "isojax":
-    _from_training(file, rows, curves)
     if "kind" in file.names and (damage := records.sound(path)[1]):
       file.notes.append(f"{damage}; its values are used as they are: restore "
                         "the file if you did not change it")
     return rows, file.notes
-  _from_percent(file, rows, curves)
-  _from_training(file, rows, curves)
   if not file.runs and "run_id" not in log.of(None)[0]:
     _name_runs(rows)
   if file.step is None and "step" not in how.fixed:
@@ -123,7 +111,7 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
   A line with another text than a constant, such as its model, has no row.
   """
   rows, previous, file, how = [], {}, log.file, log.file.how
-  for where, run, _, which, values in walk(log, curves):
+  for where, run, _, which, values in metrics.walk(log, curves):
     constant, _ = log.of(run)
     counted = (file.step is None
                and not (values | constant).keys() & {"step", "rollouts"}
@@ -149,7 +137,7 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
     if absent:
       raise InputError(f"{where}: "
                        + lacking(file.form, absent, fields["run_id"]))
-    if curves[0].train:
+    if curves[0].train and not file.form.before_update:
       _to_sampler(fields, file.form, previous, run)
     for field, (low, high) in how.scale.items():
       if field in fields:
@@ -165,16 +153,9 @@ def _to_sampler(fields: dict, form: Format, previous: dict, run) -> None:
 
   The rollouts of update s are of the policy after s - 1 updates; a mean over
   several updates is that of the middle one. Counters are those of the row
-  before; after a gap they are unknown.
-
-  Args:
-    fields: of a training line, which are changed.
-    form: of the file.
-    previous: run -> step and counters of its last row, which is changed.
-    run: of the line.
+  before; after a gap they are unknown. `previous` has the step and the counters
+  of the last row of each run.
   """
-  if form.before_update:
-    return
   step, epoch = fields["step"], fields.get("epoch")
   if not form.counters and isinstance(epoch, (int, float)) and epoch > 0:
     fields["D"] = round(step * fields["Bp"] / epoch)
@@ -203,67 +184,50 @@ def _join_endpoints(file: LogFile, rows: list[Row]) -> None:
   for row in rows:
     row.fields["run_id"] = "endpoints"
   _name_runs(rows)
-  file.notes.append(
-      f"{file.path}: {len(rows)} runs with one evaluation each: the "
-      "evaluations of one (Bp, n, seed) were joined to a curve.")
+  file.note(f"{len(rows)} runs with one evaluation each: the evaluations of "
+            "one (Bp, n, seed) were joined to a curve.")
 
 
 def _from_percent(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
   """Divides percentages by 100, with a note."""
   names = {field: name for curve in curves
            for field, name in curve.source.items()
-           if field in METRICS and field not in file.how.scale}
+           if field in METRICS and field not in file.how.scale
+           and metrics.ACCURACY.search(name) and "reward" not in name}
   for field, name in names.items():
-    values = [row.fields[field] for row in rows if field in row.fields]
-    if not ACCURACY.search(name) or "reward" in name or not values or (
-        min(values) < 0 or not PERCENT < max(values) <= 100):
-      continue
-    for row in rows:
-      if field in row.fields:
+    some = [row for row in rows if field in row.fields]
+    values = [row.fields[field] for row in some]
+    if values and min(values) >= 0 and PERCENT < max(values) <= 100:
+      for row in some:
         row.fields[field] /= 100
-    file.notes.append(
-        f"{file.path}: {name!r} reaches {max(values):g}: read as percent; "
-        f"--scale={field}=1 keeps the numbers.")
+      file.note(f"{name!r} reaches {max(values):g}: read as percent; "
+                f"--scale={field}=1 keeps the numbers.")
 
 
-def _from_training(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
-  """Tells that the metric is the training reward; halves one of 0 and 2.
-
-  Raises:
-    InputError: the reward is outside of [0, 1], and no scale is given.
-  """
-  (curve, *_) = curves
-  if not curve.train:
-    return
-  name, others = curve.source.get("avg"), rewards_of(file)
-  note = (f"{file.path}: avg is the {TRAINING} {name!r}, of training rollouts: "
-          "noisier than an evaluation, and of the training problems. Each is "
-          "charged to the policy that sampled it.")
-  if "avg" not in file.how.columns and len(others) > 1:
-    note += " Others: " + ", ".join(
-        f"--columns=avg={other}" for other in others[1:4]) + "."
-  file.notes.append(note)
+def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
+  """Tells that the metric is the training reward; halves one of 0 and 2."""
+  others = metrics.rewards_of(file)
+  more = [] if "avg" in file.how.columns else [
+      f"--columns=avg={other}" for other in others[1:4]]
+  file.note(f"avg is the {TRAINING} {name!r}, noisier than an evaluation, and "
+            "of the training problems. Each is charged to the policy that "
+            "sampled it." + f" Others: {', '.join(more)}." * bool(more))
   values = [row.fields["avg"] for row in rows if "avg" in row.fields]
   if "avg" in file.how.scale or not values:
     return
-  low, high, two = min(values), max(values), _worth_two(rows)
-  if two and 0 <= low and 1 < high <= 2:
+  low, high = min(values), max(values)
+  if 0 <= low and 1 < high <= 2 and _worth_two(rows):
     for row in rows:
       row.fields["avg"] /= 2
-    file.notes.append(
-        f"{file.path}: {name!r} reaches {high:.4g}, in multiples of 2 / (Bp * "
-        "n): read as 2 for a right answer; --scale=avg=1 keeps the numbers.")
+    file.note(f"{name!r} reaches {high:.4g}, in multiples of 2 / (Bp * n): "
+              "read as 2 for a right answer; else give --scale=avg=1.")
   elif low < 0 or high > 1:
     raise InputError(
         f"{file.path}: {name!r} is a {TRAINING} from {low:.4g} to {high:.4g}; "
-        "expected a pass rate: add --scale=avg=LOW:HIGH with the rewards of a "
+        "expected a pass rate: give --scale=avg=LOW:HIGH, the rewards of a "
         "wrong and a right answer" + "".join(
             f", or --columns=avg={other}" for other in others[:3]
             if other != name))
-  elif two:
-    file.notes.append(
-        f"{file.path}: every mean is an even multiple of 1 / (Bp * n), as if a "
-        "right answer were rewarded with 2: then give --scale=avg=0:2.")
 
 
 def _worth_two(rows: list[Row]) -> bool:
@@ -299,9 +263,8 @@ def _once(rows: list[Row], file: LogFile) -> list[Row]:
       continue
     if not (file.form.repeats or next(iter(run)) < step < next(reversed(run))):
       raise InputError(
-          f"{row.where}: the same run, set and step as {one.where}; expected "
-          "one row each; separate runs and sets with --columns=run_id=NAME, "
-          "seed or eval_set, or delete one")
+          f"{row.where}: the same run, set and step as {one.where}; separate "
+          "them with --columns=run_id=NAME, seed or eval_set, or delete one")
     file.notes.append(
         f"{one.where}: step {step} is evaluated again at {row.where}: a "
         "resumed run; the later rows from this step on are kept.")
@@ -324,13 +287,12 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
   if longest >= FEWEST or "avg" in file.how.columns:
     return
   values = {name: sum(has(line, name) for _, line in file.table)
-            for name in rewards_of(file)}
+            for name in metrics.rewards_of(file)}
   if more := [f"--columns=avg={name} ({count} values of the {TRAINING})"
               for name, count in values.items() if count >= FEWEST]:
     used = ", ".join(curves[0].source.values())
     raise InputError(f"{file.path}: {longest} evaluations ({used}), a curve "
-                     f"needs {FEWEST}; the file also has "
-                     + ", ".join(more[:3]))
+                     f"needs {FEWEST}; there are also {', '.join(more[:3])}")
 
 
 def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
@@ -355,15 +317,13 @@ def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
        "--fixed."),
       (counted and TOTAL in dict(form.sampled).values()
        and TOTAL not in log.units,
-       "rollouts are step * Bp * n, as the file has no total: cancelled and "
-       "stale ones are not counted."),
-      (counted and log.discarded,
-       f"{file.path}: C includes the rollouts that the trainer sampled and "
-       "discarded, as its log counts them."),
-      ("remove_constant_reward_groups" in options,
-       f"{file.path}: env/all/* leaves out the groups of constant reward; "
-       "rollouts are step * Bp * n."),
+       "rollouts are step * Bp * n, without cancelled and stale ones, as the "
+       "file has no running total."),
+      (counted and log.discarded, f"{file.path}: C includes the rollouts that "
+       "the trainer sampled and discarded."),
+      ("remove_constant_reward_groups" in options, "rollouts are step * Bp * "
+       "n: env/all/* leaves out the groups of constant reward."),
       (file.step in ("_step", "Step") and (
           file.kind == "table" or min(gaps, default=1) > 1),
-       "step is W&B's _step, which counts log calls in some trainers; check "
-       "it, or give --columns=step=NAME.")) if holds and note]
+       "step is W&B's _step, which counts log calls in some trainers; else "
+       "give --columns=step=NAME.")) if holds and note]

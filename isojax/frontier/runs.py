@@ -14,17 +14,8 @@ import tomllib
 
 from isojax.errors import InputError
 from isojax.frontier.fields import nearest, number, typed
-from isojax.frontier.formats import text
-from isojax.frontier.formats.base import (
-  BATCHES,
-  DISCARDED,
-  Format,
-  KNOWN,
-  METRICS,
-  PASSED,
-  ROLLOUTS,
-  TOTAL,
-)
+from isojax.frontier.formats import base, text
+from isojax.frontier.formats.base import KNOWN, ROLLOUTS, TOTAL
 from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import groups, LogFile
 
@@ -41,13 +32,7 @@ class Runs:
   """
 
   def __init__(self, file: LogFile, only: str | None = None, more=()):
-    """Reads them.
-
-    Args:
-      file: the log.
-      only: the one run that is wanted.
-      more: fields that --columns may have besides those of an evaluation.
-    """
+    """Reads all runs, or one; `more` are further fields of --columns."""
     check_flags(file, more)
     named, self.beside = in_names(file), options_of(file)
     if only is not None and None not in named:
@@ -100,9 +85,8 @@ class Runs:
     if self.step_size and "n" in fields and "Bp" not in fields:
       fields["Bp"], rest = divmod(self.step_size, fields["n"])
       if rest:
-        raise InputError(
-            f"{self.file.path}: {self.step_size} rollouts a step are not a "
-            f"multiple of n={fields['n']}; expected another n")
+        raise InputError(f"{self.file.path}: {self.step_size} rollouts a step "
+                         f"are no multiple of n={fields['n']}; give another n")
 
   def after(self, run: str | None, fields: dict) -> int:
     """C of a row, unless it has it; a step without a count is Bp * n."""
@@ -126,18 +110,18 @@ class Runs:
 
   def _of_step(self, units: dict, options: dict, Bp: int, n: int) -> int:
     """The rollouts of one step from what the trainer counted in it."""
-    if DISCARDED in units:
-      return round(Bp + units[DISCARDED]) * n
+    if base.DISCARDED in units:
+      return round(Bp + units[base.DISCARDED]) * n
     if ROLLOUTS in units:
-      return round(units[ROLLOUTS] * 100 / units.get(PASSED, 100))
-    if BATCHES not in units:
+      return round(units[ROLLOUTS] * 100 / units.get(base.PASSED, 100))
+    if base.BATCHES not in units:
       return Bp * n
     batch = Bp
     for name in self.file.form.options:  # gen_batch_size, or a factor of Bp
       if name in options:
         batch = (Bp * options[name] if name.endswith("multiplier")
                  else options[name])
-    return round(units[BATCHES] * batch) * n
+    return round(units[base.BATCHES] * batch) * n
 
 
 def check_flags(file: LogFile, more) -> None:
@@ -146,7 +130,7 @@ def check_flags(file: LogFile, more) -> None:
   given = {"--columns": (how.columns, KNOWN | {how.axis, *more}),
            "--fixed": (how.fixed, constants),
            "--from_path": (groups(how), constants),
-           "--scale": (how.scale, {*METRICS, how.axis})}
+           "--scale": (how.scale, {*base.METRICS, how.axis})}
   for flag, (names, known) in given.items():
     for name in names:
       if name not in known:
@@ -158,7 +142,7 @@ def check_flags(file: LogFile, more) -> None:
       raise InputError(f"{twice} in {one} and in {other}: leave one out")
 
 
-def lacking(form: Format, fields: list[str], run_id: str) -> str:
+def lacking(form: base.Format, fields: list[str], run_id: str) -> str:
   """The message for fields that neither the file nor the caller gives."""
   own = {"step": "logging_steps"} | form.settings
   own["Bp"] = own.get("batch", own.get("Bp"))
@@ -237,10 +221,8 @@ def options_of(file: LogFile) -> dict:
 def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
   """The constant fields of a run, and the trainer's options.
 
-  Args:
-    file: with --fixed.
-    named: fields from --from_path.
-    beside: options that the trainer printed or saved; the flags override them.
+  `named` is from --from_path, `beside` what the trainer printed or saved; the
+  flags override it.
   """
   form, known = file.form, file.form.known_options
   prompts, in_batch, group, model = (

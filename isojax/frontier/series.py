@@ -42,43 +42,29 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
          ) -> Series:
   """The series of one run; rewards keep their scale.
 
-  Args:
-    path: of the log.
-    how: columns and constants that the format does not tell.
-    run: its name, if the file has several.
-
-  Raises:
-    InputError: the file cannot be read, or has several runs.
+  `run` is its name, if the file has several. InputError if the file cannot be
+  read, or has several runs.
   """
   file = open_log(path, how or Reading())
-  columns = file.how.columns
-  if unknown := sorted(columns.keys() - KNOWN - {*FIELDS}):
-    raise InputError(f"--columns: {unknown[0]} is not a field; expected step, "
-                     "run_id, n, Bp, avg (an evaluation), or of a training "
-                     f"step {', '.join(FIELDS)}")
-  given = {field: columns[field] for field in FIELDS if field in columns}
-  file = dataclasses.replace(file, how=dataclasses.replace(
-      file.how, columns={field: name for field, name in columns.items()
-                         if field not in given}))
-  form, runs = file.form, file.runs
+  columns, form, runs = file.how.columns, file.form, file.runs
   if run is None and len(runs) > 1 or run is not None and run not in runs:
     raise InputError(f"{path}: expected one run; choose one of "
                      f"{', '.join(runs[:12])}")
-  log = Runs(file, run)
+  log = Runs(file, run, more=FIELDS)
   run = next(iter(runs), None) if run is None else run
   fields, options = log.of(run)
-  names = {field: found[0] for field in form.fields
-           if (found := form.columns(field, file.names))} | given
-  source = names
-  names = names | {field: name for field, name in file.places()
-                   if name in file.names and field not in METRICS}
+  source = {field: names[0] for field in form.fields
+            if (names := form.columns(field, file.names))}
+  source |= {field: name for field, name in columns.items() if field in FIELDS}
+  names = source | {field: name for field, name in file.places()
+                    if name in file.names and field not in METRICS}
   train = _train(log, source, fields)
   if "n" not in fields.keys() | names.keys() and (
       n := _group_size(train, log.counts[run])):
     fields["n"] = n
     log.complete(fields)
-    file.notes.append(f"{path}: n = {n} and Bp = {fields['Bp']} are from the "
-                      "rollouts and the shares of groups of each step.")
+    file.note(f"n = {n} and Bp = {fields['Bp']} are from the rollouts and the "
+              "shares of groups of each step.")
     train = [fields | line for line in train]
   for line in train:
     if {"Bp", "n"} <= line.keys():
@@ -90,30 +76,28 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
         f"has {nearest('reward', file.names)}; say what they are, such as "
         "--columns=reward=NAME, or avg=NAME for an evaluation, or one of "
         + ", ".join(FIELDS))
-  if "avg" in columns and names.get("reward") in (None, columns["avg"]):
-    file.notes.insert(0, f"{path}: {columns['avg']!r} is read as an evaluation;"
-                      " if it is the reward of training rollouts, give "
-                      f"--columns=reward={columns['avg']}.")
+  first = []  # notes
   zero = [name for name in file.names
           if re.fullmatch(r"(?:train/)?rewards/(?!.*std).+", name)
           and all(line[name] == 0 for _, line in log.lines if has(line, name))]
   if zero:
-    file.notes.insert(0, f"{path}: 0 in every step: {', '.join(zero)}")
+    first.append(f"{path}: 0 in every step: {', '.join(zero)}")
+  if "avg" in columns and names.get("reward") in (None, columns["avg"]):
+    first.append(f"{path}: {columns['avg']!r} is read as an evaluation; if it "
+                 "is the reward of training rollouts, give "
+                 f"--columns=reward={columns['avg']}.")
   filtered = {form.settings["filter"]: True} if log.discarded and (
       "filter" in form.settings) else {}
   return Series(path, file.kind, tuple(train), evals, names,
                 _estimator(file) | log.beside | options | filtered,
-                form.settings, tuple(file.notes))
+                form.settings, (*first, *file.notes))
 
 
 def _group_size(train: list[dict], counts: dict) -> int | None:
   """The largest n at which the shares of groups are whole numbers of groups.
 
   With few shares between 0 and 1, a multiple of n may fit by chance: None.
-
-  Args:
-    train: steps with all_wrong and all_right.
-    counts: step -> the rollouts of the step, by their unit.
+  `counts` has the rollouts of each step.
   """
   steps = [(round(counts[line["step"]][ROLLOUTS]), line[name])
            for line in train for name in ("all_wrong", "all_right")

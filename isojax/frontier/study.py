@@ -1,7 +1,4 @@
 """Studies: checked runs of one model on one problem set, one axis, one metric.
-
-`from_rows` makes a study of the rows of log files and refuses rows of different
-studies.
 """
 
 import collections
@@ -15,7 +12,6 @@ import numpy as np
 from isojax import evaluate
 from isojax.errors import InputError
 from isojax.frontier.fields import LISTED, Row, TRAINING
-from isojax.frontier.formats.base import METRICS
 
 FEWEST = 3  # evaluations of a run that a curve needs
 UNKNOWN = "unknown"  # a set or model that the logs do not name
@@ -27,8 +23,10 @@ OURS = {"task", "trained_tokens", "device_seconds"}  # in records of isojax
 MODEL = re.compile(r"(?<![a-z])(?:qwen|llama|gemma|mistral|phi|deepseek|smollm|"
                    r"olmo|gpt|glm|pythia)\d*(?:\.\d+)?|"
                    r"(?<![a-z0-9.])\d+(?:\.\d+)?b(?![a-z0-9])")
-MOST = 2**40  # largest count that is accepted
+MOST = 2**40  # largest D that is accepted
 MOST_C = 1e60  # largest compute that is accepted; its square must not overflow
+VALUES = {"avg": lambda correct, stored, k: correct / stored,
+          "best": evaluate.best_at_k, "worst": evaluate.worst_at_k}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,9 +123,9 @@ class Selection:
   only: str | None = None  # only runs with this name; may have wildcards
 
   def __post_init__(self):
-    if self.metric not in METRICS:
+    if self.metric not in VALUES:
       raise InputError(f"--metric={self.metric}: expected one of "
-                       f"{', '.join(METRICS)}")
+                       f"{', '.join(VALUES)}")
 
 
 def _field(row: Row, name: str):
@@ -138,14 +136,25 @@ def _field(row: Row, name: str):
   return row.fields[name]
 
 
-def _common(rows: list[Row], name: str, flag: str | None) -> str:
+def _only(rows: list[Row], flag: str, field: str, value: str) -> list[Row]:
+  """The rows with a value of a field, which may have wildcards."""
+  values = [str(row.fields.get(field, UNKNOWN)) for row in rows]
+  kept = [row for row, other in zip(rows, values)
+          if other == value or fnmatch.fnmatch(other, value)]
+  if not kept:
+    raise InputError(f"--{flag}={value}: no such {field}; there are: "
+                     f"{', '.join(list(dict.fromkeys(values))[:LISTED])}")
+  return kept
+
+
+def _common(rows: list[Row], name: str, remedy: str = "give only its files"
+            ) -> str:
   """The value that all rows share; InputError if there are several."""
   count = collections.Counter(str(r.fields.get(name, UNKNOWN)) for r in rows)
   if len(count) > 1:
     several = ", ".join(f"{v} ({c} rows)" for v, c in count.most_common(5))
-    raise InputError(
-        f"records of several {name}: {several}; a study has one: "
-        + (f"choose it with {flag}=..." if flag else "give only its files"))
+    raise InputError(f"records of several {name}: {several}; a study has one: "
+                     + remedy)
   return next(iter(count))
 
 
@@ -163,21 +172,18 @@ def _value(row: Row, s: Selection) -> tuple[float, np.ndarray | None]:
     if not 1 <= k <= stored:
       raise InputError(f"{row.where}: at_k={k} of {stored} stored samples: "
                        f"expected 1 to {stored}")
-    value = (correct / stored if s.metric == "avg" else
-             evaluate.best_at_k(correct, stored=stored, k=k)
-             if s.metric == "best" else
-             evaluate.worst_at_k(correct, stored=stored, k=k))
+    value = VALUES[s.metric](correct, stored=stored, k=k)
     return float(value.mean()), value
   if s.at_k is not None and s.metric != "avg":
-    raise InputError(f"{row.where}: {s.metric}@{s.at_k} needs the counts per "
-                     "problem (correct), which this log does not have; leave "
-                     "out --at_k to use the log's own column")
+    raise InputError(
+        f"{row.where}: {s.metric}@{s.at_k} needs the counts per problem "
+        "(correct); leave out --at_k to use the log's own column")
   return float(_field(row, s.metric)), None
 
 
 def _kept(rows: list[Row], s: Selection, notes: list[str]):
   """(Step, C, reward, values) of the usable rows of one run."""
-  kept, previous, nan = [], None, []
+  kept, nan = [], []
   for row in rows:
     step = _field(row, "step")
     C = step if s.axis == "updates" else _field(row, s.axis)
@@ -191,19 +197,19 @@ def _kept(rows: list[Row], s: Selection, notes: list[str]):
     if not -1e-9 <= reward <= 1 + 1e-9:
       raise InputError(
           f"{row.where}: {s.metric}={reward:g}: expected a pass rate in [0, 1]"
-          "; give the column of the accuracy with --columns, or rescale it: "
-          f"--scale={s.metric}=0.01 for percent, --scale={s.metric}=LOW:HIGH "
-          "for a reward from LOW (wrong) to HIGH (right)")
-    if previous is not None and C < previous:
+          f"; give its column with --columns, or --scale={s.metric}=0.01 for "
+          f"percent, --scale={s.metric}=LOW:HIGH for rewards of a wrong and a "
+          "right answer")
+    previous = kept[-1][1] if kept else -1.0
+    if C < previous:
       notes.append(f"{row.where}: {s.axis} goes back from {previous:g} to {C:g}"
                    "; this and the later rows of the run were left out")
       break
     if C == previous:
       notes.append(f"{row.where}: {s.axis}={C:g} occurs twice; the first row "
                    "was kept")
-      continue
-    previous = C
-    kept.append((step, float(C), reward, values))
+    else:
+      kept.append((step, float(C), reward, values))
   if nan:
     notes.append(f"{nan[0]}: {s.metric} is NaN" + (
         "; the row was left out" if len(nan) == 1 else
@@ -225,34 +231,31 @@ def _training_problems(rows: list[Row]) -> int | None:
 def _run(run_id: str, rows: list[Row], s: Selection,
          notes: list[str]) -> Run | None:
   """One run, which may be too short for a curve; None if not selected."""
-  where = rows[0].where
   for name in ("Bp", "n"):
     values = sorted({_field(row, name) for row in rows})
     if len(values) > 1:
       raise InputError(
-          f"{where}: run {run_id} has several {name} ({values}), expected one "
-          "(Bp, n) per run; leave out runs with a schedule of n, and give each "
-          "run its own run_id")
-  Bp, n = rows[0].fields["Bp"], rows[0].fields["n"]
-  if (s.Bp is not None and Bp != s.Bp) or (s.B is not None and Bp * n != s.B):
+          f"{rows[0].where}: run {run_id} has several {name} ({values}); leave "
+          "out runs with a schedule of n, and give each run its own run_id")
+  fields = rows[0].fields
+  Bp, n = fields["Bp"], fields["n"]
+  if s.Bp not in (None, Bp) or s.B not in (None, Bp * n):
     return None
   kept = _kept(rows, s, notes)
   steps, C, rewards, values = zip(*kept) if kept else ((),) * 4
-  counted = all(v is not None for v in values) and (
-      len({len(v) for v in values}) == 1)
-  return Run(run_id=run_id, seed=rows[0].fields.get("seed"), Bp=Bp, n=n,
+  sizes = {None if v is None else len(v) for v in values}
+  return Run(run_id=run_id, seed=fields.get("seed"), Bp=Bp, n=n,
              D=_training_problems(rows), step_E=np.array(steps),
-             C_E=np.array(C),
-             value_ExQ=np.stack(values) if counted and kept else None,
-             reward_E=np.array(rewards), where=where.rsplit(":", 1)[0],
-             samples=Bp * n if rows[0].fields.get("eval_set") == TRAINING
-             else None)
+             C_E=np.array(C), reward_E=np.array(rewards), where=rows[0].path,
+             value_ExQ=np.stack(values) if (
+                 len(sizes) == 1 and None not in sizes) else None,
+             samples=Bp * n if fields.get("eval_set") == TRAINING else None)
 
 
 def _long_enough(runs: list[Run], notes: list[str]) -> list[Run]:
   """The runs with a curve; InputError, which names all, if there is none."""
   short = [run for run in runs if len(run.C_E) < FEWEST]
-  if runs and len(short) == len(runs):
+  if len(short) == len(runs):
     named = ", ".join(f"{run.run_id} ({len(run.C_E)}, {run.where})"
                       for run in runs[:LISTED])
     raise InputError(
@@ -274,13 +277,12 @@ def _check_models(runs: list[Run], model: str) -> None:
   """
   names = {run.run_id: frozenset(MODEL.findall(run.run_id.lower()))
            for run in runs}
-  remedy = ("choose one with --only=NAME, which may have wildcards, or give "
-            "only its files")
+  remedy = "choose one with --only=NAME (or wildcards), or give only its files"
   if model == UNKNOWN and len(set(filter(None, names.values()))) > 1:
     raise InputError(
         "the names of the runs are of several models, "
-        f"{', '.join(list(names)[:LISTED])}: a study has one; {remedy}. If "
-        "they are one model, give it: --fixed=model=NAME")
+        f"{', '.join(list(names)[:LISTED])}: {remedy}. If they are one model, "
+        "give it: --fixed=model=NAME")
   cells = collections.defaultdict(list)
   for run in runs:
     cells[run.Bp, run.n].append(run)
@@ -291,9 +293,8 @@ def _check_models(runs: list[Run], model: str) -> None:
         APART, SCATTER * max(run.noise for run in equal)):
       raise InputError(
           f"runs of Bp={Bp}, n={n} begin far apart, {low.run_id} at "
-          f"{low.reward_E[0]:.3f} and {high.run_id} at {high.reward_E[0]:.3f}: "
-          "they are no seeds of one configuration, as of several models; "
-          f"{remedy}")
+          f"{low.reward_E[0]:.3f} and {high.run_id} at {high.reward_E[0]:.3f}, "
+          f"as of several models: {remedy}")
 
 
 def _check_m(rows: list[Row]) -> None:
@@ -304,14 +305,12 @@ def _check_m(rows: list[Row]) -> None:
   sizes = collections.defaultdict(set)
   for fields in (row.fields for row in rows):
     if fields.keys() >= {"Bp", "n"}:
-      m = fields.get("m")
-      sizes[fields["Bp"], fields["n"]].add(fields["n"] if m is None else m)
+      sizes[fields["Bp"], fields["n"]].add(fields.get("m") or fields["n"])
   for (Bp, n), several in sizes.items():
     if len(several) > 1:
       raise InputError(
-          f"runs of Bp={Bp}, n={n} train on m={sorted(several)} rollouts; runs "
-          "of one study have one m for each n: give only the files of one "
-          "recipe, and compare recipes with launch.speedup")
+          f"runs of Bp={Bp}, n={n} train on m={sorted(several)} rollouts; give "
+          "only those of one m, and compare recipes with launch.speedup")
 
 
 def _one_run(short: Run, long: Run) -> bool:
@@ -342,62 +341,39 @@ def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
     if not _one_run(short, long):
       raise InputError(
           f"{run.where} and {other.where}: two different runs of Bp={run.Bp}, "
-          f"n={run.n}, seed={run.seed}; runs of one study differ in nothing "
-          "else: give only the runs of one recipe")
-    notes.append(f"{short.where}: a copy of the run in {long.where}" + (
-        "" if run.run_id == other.run_id else
-        ": the same evaluations under another run id, such as that of another "
-        "config name") + "; left out")
+          f"n={run.n}, seed={run.seed}: give only the runs of one recipe")
+    notes.append(f"{short.where}: a copy of the run in {long.where}"
+                 + ": the same evaluations under another run id"
+                 * (run.run_id != other.run_id) + "; left out")
     kept[key] = long
   return list(kept.values())
-
-
-def _of_set(rows: list[Row], eval_set: str) -> list[Row]:
-  """The rows of one evaluation set; InputError if there are none."""
-  sets = {str(row.fields["eval_set"]) for row in rows
-          if "eval_set" in row.fields}
-  if eval_set not in sets:
-    raise InputError(f"--eval_set={eval_set}: not in the records; there are: "
-                     f"{', '.join(sorted(sets)) or 'none that are named'}")
-  return [row for row in rows if str(row.fields.get("eval_set")) == eval_set]
-
-
-def _of_name(rows: list[Row], name: str) -> list[Row]:
-  """The rows of the runs of this name; InputError if there are none."""
-  names = dict.fromkeys(str(_field(row, "run_id")) for row in rows)
-  wanted = set(fnmatch.filter(names, name))
-  if not wanted:
-    raise InputError(f"--only={name}: no run has this name; there are: "
-                     f"{', '.join(list(names)[:LISTED])}")
-  return [row for row in rows if str(row.fields["run_id"]) in wanted]
 
 
 def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   """The study of these rows, and notes on what was left out.
 
-  Raises:
-    InputError: no usable rows, or rows of different studies.
+  InputError if there are no usable rows, or rows of different studies.
   """
   if not rows:
     raise InputError("no evaluation in the records; check the file and "
                      "--format")
   if s.only is not None:
-    rows = _of_name(rows, s.only)
+    rows = _only(rows, "only", "run_id", s.only)
   if s.eval_set is not None:
-    rows = _of_set(rows, s.eval_set)
-  eval_set = _common(rows, "eval_set", "--eval_set")
-  model, split = _common(rows, "model", None), _common(rows, "split", None)
-  _common(rows, "task", None)  # what judges
-  k = _common(rows, "k", None) if s.metric != "avg" and s.at_k is None else None
+    rows = _only(rows, "eval_set", "eval_set", s.eval_set)
+  eval_set = _common(rows, "eval_set", "choose it with --eval_set=...")
+  model, split = _common(rows, "model"), _common(rows, "split")
+  _common(rows, "task")  # what judges
+  k = _common(rows, "k") if s.metric != "avg" and s.at_k is None else s.at_k
   stored = {r.fields["k"] for r in rows if "k" in r.fields}
   _check_m(rows)
   grouped = collections.defaultdict(list)
   for row in rows:
     # Two files may have one run_id: copies, which _without_copies drops.
-    grouped[str(_field(row, "run_id")), row.where.rsplit(":", 1)[0]].append(row)
+    grouped[str(_field(row, "run_id")), row.path].append(row)
   notes: list[str] = []
-  runs = [_run(run_id, each, s, notes) for (run_id, _), each in grouped.items()]
-  runs = [run for run in runs if run is not None]
+  runs = [run for (run_id, _), of_run in grouped.items()
+          if (run := _run(run_id, of_run, s, notes))]
   if not runs:
     limits = " and ".join(f"{name}={value}" for name, value in (
         ("--Bp", s.Bp), ("--B", s.B)) if value is not None)
@@ -419,8 +395,7 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   runs.sort(key=lambda r: (r.n, r.Bp, str(r.seed), r.run_id))
   return Study(
       runs=tuple(runs), axis=s.axis,
-      metric=s.metric + (f"@{s.at_k or k}" if s.metric != "avg" else ""),
-      split=split, eval_set=eval_set, model=model,
-      k=stored.pop() if len(stored) == 1 else None,
-      per_problem=per_problem,
+      metric=s.metric + f"@{k}" * (s.metric != "avg"), split=split,
+      eval_set=eval_set, model=model,
+      k=stored.pop() if len(stored) == 1 else None, per_problem=per_problem,
       ours=OURS <= rows[0].fields.keys()), notes

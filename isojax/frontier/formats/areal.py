@@ -16,17 +16,13 @@ FORMAT = base.Format(
         "reward_min": "ppo_actor/task_reward/min",
         "entropy": "ppo_actor/update/entropy/avg",
         "kl": "ppo_actor/kl_rewards/avg",
-        "clip_fraction": "ppo_actor/update/clip_ratio/avg",
         "grad_norm": "ppo_actor/update/grad_norm",
         "lr": "ppo_actor/update/lr", "loss": "ppo_actor/update/actor_loss/avg",
         "mismatch_kl": "ppo_actor/update/behave_approx_kl/avg",
         "response_length": "ppo_actor/seq_len/avg",  # with the prompt
         "response_length_max": "ppo_actor/seq_len/max",
         "truncated": "ppo_actor/no_eos_ratios/avg",
-        "staleness_mean": "ppo_actor/update/version_stats/"
-                          "sample_staleness_theta_avg",
-        "seconds_sample": "timeperf/rollout",
-        "seconds_update": "timeperf/train_step"},
+        "seconds_sample": "timeperf/rollout"},
     settings={
         "Bp": "train_dataset.batch_size", "n": "gconfig.n_samples",
         "model": "actor.path", "lr": "actor.optimizer.lr",

@@ -17,7 +17,7 @@ def lines(path: str, data: bytes) -> list[dict]:
     from google.protobuf.message import DecodeError
     from tensorboardX.proto import event_pb2
   except ImportError as error:
-    raise InputError(f"{path}: TensorBoard's events need the extra: "
+    raise InputError(f"{path}: events of TensorBoard need the extra: "
                      "pip install -e '.[tb]'") from error
   out, latest, at = [], {}, 0
   while at + HEAD <= len(data):
@@ -27,8 +27,8 @@ def lines(path: str, data: bytes) -> list[dict]:
     try:
       event = event_pb2.Event.FromString(data[at + HEAD:at + HEAD + size])
     except DecodeError as error:
-      raise InputError(f"{path}: damaged at byte {at}; expected events of "
-                       "TensorBoard") from error
+      raise InputError(f"{path}: damaged at byte {at}: copy it again"
+                       ) from error
     at += HEAD + size + 4  # the checksum of the record
     for value in event.summary.value:
       key, number = (event.step, value.tag.split("/")[0]), _scalar(value)

@@ -16,8 +16,7 @@ FORMAT = base.Format(
                            "train/gen_tokens_lengths/mean",
         "truncated": "train/truncation_rate",
         "seconds": "timing/train/total_step_time",
-        "seconds_sample": "timing/train/generation",
-        "seconds_update": "timing/train/policy_training"},
+        "seconds_sample": "timing/train/generation"},
     settings={
         "Bp": "grpo.num_prompts_per_step",
         "n": "grpo.num_generations_per_prompt", "model": "policy.model_name",

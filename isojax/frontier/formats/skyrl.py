@@ -31,16 +31,12 @@ FORMAT = base.Format(
         "reward": "reward/avg_raw_reward loss/avg_final_rewards",
         "zero_std_count": "reward/num_zero_variance_filtered",
         "entropy": "policy/policy_entropy", "kl": "policy/policy_kl",
-        "clip_fraction": "policy/loss_metrics/clip_ratio "
-                         "policy/ppo_clip_ratio",
         "grad_norm": "policy/grad_norm policy/raw_grad_norm",
         "lr": "policy/policy_lr", "loss": "policy/policy_loss",
         "logp_gap": "policy/rollout_train_logprobs_abs_diff_mean",
         "response_length": "generate/avg_num_tokens",
         "response_length_max": "generate/max_num_tokens",
-        "staleness_mean": "async/staleness_mean",
-        "seconds": "timing/step", "seconds_sample": "timing/generate",
-        "seconds_update": "timing/policy_train timing/train_critic_and_policy"},
+        "seconds": "timing/step", "seconds_sample": "timing/generate"},
     settings={
         "Bp": "trainer.train_batch_size",
         "n": "generator.n_samples_per_prompt",

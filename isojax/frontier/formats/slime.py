@@ -40,16 +40,14 @@ FORMAT = base.Format(
         # rollout/rewards are centered in their groups
         "reward": "rollout/raw_reward",
         "zero_std_count": r"rollout/zero_std/count_.+",
-        "entropy": "train/entropy_loss",
-        "kl": "train/kl_loss", "clip_fraction": "train/pg_clipfrac",
+        "entropy": "train/entropy_loss", "kl": "train/kl_loss",
         "grad_norm": "train/grad_norm", "lr": "train/lr-pg_0",
-        "loss": "train/pg_loss", "truncated": "rollout/truncated_ratio "
-        "rollout/truncated", "logp_gap": "train/train_rollout_logprob_abs_diff",
+        "loss": "train/pg_loss",
+        "truncated": "rollout/truncated_ratio rollout/truncated",
+        "logp_gap": "train/train_rollout_logprob_abs_diff",
         "response_length": "rollout/response_len/mean rollout/response_lengths",
         "response_length_max": "rollout/response_len/max",
-        "staleness_mean": "rollout/sample_staleness",
-        "seconds": "perf/step_time", "seconds_sample": "perf/rollout_time",
-        "seconds_update": "perf/actor_train_time"},
+        "seconds": "perf/step_time", "seconds_sample": "perf/rollout_time"},
     settings={
         "Bp": "rollout_batch_size", "n": "n_samples_per_prompt",
         "model": "hf_checkpoint", "lr": "lr", "kl": "kl_loss_coef",

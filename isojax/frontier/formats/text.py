@@ -61,14 +61,13 @@ def load(path: str, formats: list[Format]) -> Log:
   try:
     data = epath.Path(path).read_bytes()
   except OSError as error:
-    raise InputError(f"{path}: cannot be read ({reason(error)}); expected the "
-                     "path of a log, a table or an event file") from error
+    raise InputError(f"{path}: cannot be read ({reason(error)}); expected a "
+                     "log, a table or an event file") from error
   if "tfevents" in os.path.basename(path):
     return Log(list(enumerate(events.lines(path, data), 1)))
   text = data.decode("utf-8-sig", errors="replace")
   if not text.strip():
-    raise InputError(f"{path}: empty; expected a line for each step or "
-                     "evaluation")
+    raise InputError(f"{path}: empty; expected a line for each step")
   console = functools.partial(_console, formats=formats)
   is_json = text.lstrip()[0] in "{[" or path.endswith((".json", ".jsonl"))
   for parse in ((_document, _json_lines, console) if is_json
@@ -85,8 +84,7 @@ def load(path: str, formats: list[Format]) -> Log:
 
 
 def _document(path: str, text: str) -> Log | None:
-  """The lines of one JSON list, or of the log_history of a trainer_state.json.
-  """
+  """The lines of one JSON list, or of a trainer_state.json."""
   decoder, between = json.JSONDecoder(), re.compile(r"[\s,]*")
   lines, number, counted = [], 1, 0
   try:
@@ -135,9 +133,8 @@ def _flat(value: dict, *, null) -> dict:
 
 def _csv(path: str, text: str) -> Log:
   if "\0" in text or "\ufffd" in text:
-    raise InputError(
-        f"{path}: not UTF-8 text; expected CSV or JSON lines: decompress it, "
-        "or save it as UTF-8; TensorBoard's files have tfevents in their names")
+    raise InputError(f"{path}: not UTF-8 text; decompress it, or save it as "
+                     "UTF-8; TensorBoard's files have tfevents in their names")
   first = text.lstrip().split("\n", 1)[0]
   reader = csv.reader(io.StringIO(text, newline=""),
                       delimiter=max(",\t;", key=first.count))
@@ -148,12 +145,12 @@ def _csv(path: str, text: str) -> Log:
         rows.append((end + 1, reader.line_num, row))
       end = reader.line_num
   except csv.Error as error:
-    raise InputError(f"{path}:{end + 1}: not CSV ({error}); expected a header "
-                     "and one row a line") from error
+    raise InputError(f"{path}:{end + 1}: not CSV ({error}); expected one row "
+                     "a line") from error
   header = [name.strip() for name in rows[0][2]]
   if twice := sorted({name for name in header if header.count(name) > 1}):
-    raise InputError(f"{path}: columns {twice} occur more than once; rename or "
-                     "delete one of each")
+    raise InputError(f"{path}: columns {twice} occur more than once; rename "
+                     "one of each")
   lines, broken, notes = [], [], []
   for start, stop, row in rows[1:]:
     if len(row) == len(header):
@@ -180,13 +177,12 @@ def _runs(line: dict) -> list[dict]:
 
 
 def notes_on(path: str, broken: list, total: int) -> list[str]:
-  """Notes on the broken (line, how many, why); InputError if they are many."""
+  """Notes on the broken (line, how many, why), if they are few."""
   count = sum(lines for _, lines, _ in broken)
   if count > BROKEN_SHARE * total:
     raise InputError(
         f"{path}:{broken[0][0]}: {broken[0][2]}, and {count} of {total} lines "
-        "are broken; expected CSV with a header or one JSON object a line: "
-        "check the file and its format")
+        "are broken; expected CSV with a header or one JSON object a line")
   return [f"{path}:{number}: {why}: skipped." for number, _, why in broken]
 
 
@@ -239,10 +235,8 @@ def _number(lines: list[dict], seen: list[int],
             bars: list[tuple[int, int]]) -> str | None:
   """Adds the step to lines without one, if the progress bars tell it; a note.
 
-  Args:
-    lines: the metrics.
-    seen: how many bars were printed before each line.
-    bars: (done, total) of each print of a bar.
+  `bars` has (done, total) of each print of a bar, `seen` how many of them were
+  printed before each line.
   """
   if all("step" in line for line in lines):
     return None
@@ -266,9 +260,8 @@ def _number(lines: list[dict], seen: list[int],
     return None
   for line in lines:
     line["step"] = line["logged"] * every[0]
-  return (f"the dicts have no step: {trained} of them at {last} updates by the "
-          f"progress bar is one every {every[0]}; if that is wrong, give "
-          "--fixed=logging_steps=N.")
+  return (f"the dicts have no step: {trained} in {last} updates of the bar is "
+          f"one every {every[0]}; else give --fixed=logging_steps=N.")
 
 
 def printed_options(head: str, form: Format) -> dict:

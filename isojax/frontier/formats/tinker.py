@@ -38,8 +38,7 @@ FORMAT = base.Format(
         "teacher_kl": "teacher_kl",
         "mismatch_kl": "optim/kl_sample_train_v1", "lr": "optim/lr",
         "response_length": "env/all/ac_tokens_per_turn",
-        "seconds": "time/total", "seconds_sample": "time/sampling",
-        "seconds_update": "time/train"},
+        "seconds": "time/total", "seconds_sample": "time/sampling"},
     settings={
         "Bp": "groups_per_batch", "n": "group_size", "model": "model_name",
         "lr": "learning_rate", "kl": "kl_penalty_coef",

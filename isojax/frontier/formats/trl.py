@@ -44,7 +44,6 @@ FORMAT = base.Format(
         "reward": r"reward rewards/(?!eval/|train/)[^/]+(?:/mean)?",
         "reward_std": "reward_std", "zero_std": "frac_reward_zero_std",
         "entropy": "entropy", "kl": "kl", "loss": "loss",
-        "clip_fraction": "clip_ratio/region_mean clip_ratio",
         "grad_norm": "grad_norm", "lr": "learning_rate",
         "response_length": "completions/mean_length completion_length",
         "response_length_max": "completions/max_length",
