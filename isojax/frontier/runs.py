@@ -192,9 +192,7 @@ def options_of(file: LogFile) -> dict:
     elif name in form.known_options:
       file.note(f"{name} is printed as {sorted(values)}: give it with --fixed.")
   if form.resolve:
-    options = form.resolve(file.head, options)
-  if form.logged:
-    options = form.logged([line for _, line in file.table]) | options
+    options = form.resolve(file.head, [line for _, line in file.table], options)
   if sizes := [f"{name}={value}" for name, value in options.items()
                if name in form.known_options]:
     file.note(f"{', '.join(sizes)} from the log; --fixed overrides it.")

@@ -9,7 +9,6 @@ import contextlib
 import json
 import math
 import pathlib
-import re
 import shutil
 
 import hypothesis
@@ -74,12 +73,10 @@ READ = [  # file, kind, flags, names, some of the rows, words of the notes
          (2, 512, .375, .625, .25, 4, "openai/gsm8k"),
          (4, 1024, .5, .75, .25, 4, "openai/gsm8k")], ["with replacement"]),
     ("verl/gsm8k_grpo.jsonl", "verl", dict(fixed=OURS | {"k": 2}),
-     "step avg best worst k eval_set",
-     [(0, .25, .4, .225, 2, "openai/gsm8k")], []),
+     "step avg best worst k", [(0, .25, .4, .225, 2)], []),
     ("verl/gsm8k_grpo.jsonl", "verl", dict(fixed=OURS, columns={
         "avg": "val-aux/openai/gsm8k/reward/mean@4"}), "avg k eval_set",
-     [(-.5, 4, "openai/gsm8k"), (-.25, 4, "openai/gsm8k"),
-      (0, 4, "openai/gsm8k")], []),
+     [(-.5, 4, "openai/gsm8k"), (-.25, 4, "openai/gsm8k")], []),
     # behind Ray's prefix, with numpy's numbers
     ("verl/console.log", "verl", dict(fixed={
         "data.train_batch_size": 32, "actor_rollout_ref.rollout.n": 8,
@@ -111,7 +108,7 @@ READ = [  # file, kind, flags, names, some of the rows, words of the notes
          (0, 0, "training reward", 0), (1, 6, "training reward", 0),
          (2, 12, "training reward", pytest.approx(1 / 3))], ["noisier"]),
     (REAL / "trl_trainer_state.json", "trl", dict(fixed={"Bp": 1, "n": 6}),
-     "step D", [(249, 7473)], ["'rewards/correctness_reward_func', of"]),
+     "step D", [(249, 7473)], ["'rewards/correctness_reward_func', noisier"]),
     # the episodes of a step give Bp
     (REAL / "tinker_metrics.jsonl", "tinker", dict(fixed={"n": 4}),
      "step rollouts Bp avg", [
@@ -158,9 +155,6 @@ READ = [  # file, kind, flags, names, some of the rows, words of the notes
     (CHART, None, dict(fixed={"Bp": 32}, columns={"avg": "val/acc"},
                        from_path=r"- n(?P<n>\d+)"), "run_id n rollouts",
      [("grpo - n16", 16, 10240)], ["['grpo-n8']; they were left out"]),
-    ("table/wandb_history.jsonl", "table",
-     dict(fixed=OURS, columns={"avg": "eval/accuracy"}), "step rollouts",
-     [(0, 0), (10, 2560), (20, 5120), (30, 7680)], []),
 ]
 
 
@@ -194,7 +188,6 @@ def test_lines_are_numbered_and_nan_is_a_value(name, at, names):
 
 @pytest.mark.parametrize("options, rollouts", [
     ({}, [0, 128, 192]),  # a generation an update
-    ({"gradient_accumulation_steps": 4}, [0, 128, 192]),
     # 2 micro-steps an update, a generation in 4: updates 1 and 2 share one
     ({"gradient_accumulation_steps": 2, "steps_per_generation": 4},
      [0, 64, 128]),
@@ -348,12 +341,6 @@ PRINTED = [  # content, flags, names, rows, words
                                                    **TRAIN),
      "avg", [(mean,) for mean in (.25, .5, .75, .25, .5, .25, .75, .5, 0)],
      ["read as 2 for a right answer"]),
-    ("".join(printed(**ROW | {"rewards__accuracy_reward__mean": mean,
-                              "step": i}) for i, mean in enumerate(
-        (.25, .5, .5, .5, 1, .5, .5, 1), 1)), dict(fixed={"Bp": 1, "n": 4},
-                                                **TRAIN),
-     "avg", [(mean,) for mean in (.25, .5, .5, .5, 1, .5, .5, 1)],
-     ["training reward"]),
 ]
 
 
@@ -361,9 +348,6 @@ PRINTED = [  # content, flags, names, rows, words
 
 
 TABLES = [  # name, content, flags, names, rows, words of the notes
-    ("v.jsonl", lines({"step": 1, "data": {
-        "val/test_score/openai/gsm8k": 0.5}}), dict(fixed=OURS),
-     "eval_set avg", [("openai/gsm8k", .5)], []),
     ("state.json", json.dumps({"log_history": [  # sets are told by timings
         {"eval_reward": .25, "eval_math_runtime": 2., "step": 5},
         {"eval_reward": .5, "eval_code_runtime": 2., "step": 5}]}),
@@ -441,10 +425,7 @@ TABLES = [  # name, content, flags, names, rows, words of the notes
         *({"step": i, "eval/math/avg@4": .5} for i in (0, 1, 2))),
      {}, "step rollouts Bp n avg",
      [(i, 64 * i, 16, 4, .5) for i in range(3)], ["group_size=4"]),
-    # models of one table are not seeds of one configuration
-    ("m.csv", "model_name,step,avg\nq,1,0.5\np,1,0.5\n",
-     dict(fixed=OURS, columns={"run_id": "model_name"}), "run_id model",
-     [("q", "q"), ("p", "p")], []),
+    # a text selects the lines that have it
     ("m.csv", "model_name,step,avg\nq,1,0.5\np,1,0.25\n",
      dict(fixed=OURS | {"model": "p"}), "model avg", [("p", .25)], []),
     ("b.csv", "\ufeffBp\tn\tstep\tavg\r\n4\t8\t1.0\t0.5\r\n", {}, "Bp step",
@@ -452,9 +433,8 @@ TABLES = [  # name, content, flags, names, rows, words of the notes
     ("s.csv", "avg\n0.5\n", dict(fixed=OURS | {"step": 3}), "rollouts",
      [(768,)], []),
     ("f.csv", "Bp,n,step,avg,fl\n4,8,1,0.5,1.5e21\n", dict(
-        columns={"flops": "fl"}, axis="flops"), "flops", [(1.5e21,)], []),
-    ("f.csv", "Bp,n,step,avg,hours\n4,8,1,0.5,0.25\n", dict(
-        axis="hours", scale={"hours": (0, .25)}), "hours", [(1.,)], []),
+        columns={"flops": "fl"}, axis="flops", scale={"flops": (0, 1.5e20)}),
+     "flops", [(10,)], []),
     # an axis of its own needs no step, and C is then unknown
     ("d.csv", "Bp,n,avg,device_seconds\n4,8,0.25,0\n4,8,0.5,9.5\n",
      dict(axis="device_seconds"), "step device_seconds avg rollouts",
@@ -482,10 +462,6 @@ TABLES = [  # name, content, flags, names, rows, words of the notes
         f"4,8,{step},0.5\n" for step in range(10)), {}, "step",
      [(step,) for step in range(10)],
      ["t.csv:2: 2 values under 4 columns: skipped."]),
-    ("a.jsonl", "[1]\n" + lines(*({"step": step, "avg": .5}
-                                  for step in range(10))),
-     dict(fixed=OURS), "step", [(step,) for step in range(10)],
-     ["a.jsonl:1: not a JSON object"]),
 ]
 
 
@@ -538,25 +514,26 @@ def test_tinker_evaluates_before_its_update(write, tmp_path):
   assert curve(rows_of(path)[0], "rollouts") == [(0,), (64,)]
 
 
+def events(folder, *values):
+  """A file of TensorBoard with (step, name, value)."""
+  with tensorboardX.SummaryWriter(str(folder)) as writer:
+    for step, name, value in values:
+      writer.add_scalar(name, value, step)
+  return next(folder.glob("*tfevents*"))
+
+
 def test_tensorboard_events(tmp_path):
-  """AReaL's events count from 0; the evaluation is after the update."""
-  writer = tensorboardX.SummaryWriter(str(tmp_path))
-  for i, reward in enumerate((.25, .5, .75, .5)):
-    for name, value in (("ppo_actor/n_seqs", 8), ("rollout/reward", reward),
-                        ("eval-rollout/reward", reward + .125)):
-      writer.add_scalar(name, value, i)
-  writer.close()
-  (path,) = tmp_path.glob("*tfevents*")
+  """AReaL counts from 0; slime evaluates before and after update 1."""
+  path = events(tmp_path / "areal", *(
+      (i, name, value) for i, reward in enumerate((.25, .5, .75, .5))
+      for name, value in (("ppo_actor/n_seqs", 8), ("rollout/reward", reward),
+                          ("eval-rollout/reward", reward + .125))))
   rows, _ = rows_of(path, fixed={"n": 4})
   assert curve(rows, "step", "rollouts", "avg") == [
       (1, 8, .375), (2, 16, .625), (3, 24, .875), (4, 32, .625)]
-  writer = tensorboardX.SummaryWriter(str(tmp_path / "slime"))
-  for name, value in (("eval/aime", .25), ("rollout/raw_reward", .5),
-                      ("eval/aime", .75)):  # before and after update 1
-    writer.add_scalar(name, value, 0)
-  writer.close()
-  (slime,) = tmp_path.glob("slime/*")
-  rows, _ = rows_of(slime, fixed=OURS)
+  rows, _ = rows_of(events(
+      tmp_path / "slime", (0, "eval/aime", .25), (0, "rollout/raw_reward", .5),
+      (0, "eval/aime", .75)), fixed=OURS)
   assert curve(rows, "step", "avg") == [(0, .25), (1, .75)]
   path.write_bytes(path.read_bytes()[:-9])  # torn
   assert len(rows_of(path, fixed={"n": 4})[0]) == 3
@@ -571,17 +548,12 @@ def test_prime_rl_without_its_config(tmp_path):
   shutil.copy(LOGS / "prime-rl/metrics.jsonl", path)
   check(path, ["metrics.jsonl:1: no Bp", "--fixed=Bp=", "--columns=Bp=",
                "--fixed=batch_size="])
-  rows, _ = rows_of(path, fixed={"batch_size": 128, "n": 4})
-  assert rows[0].fields["Bp"] == 32
-  (tmp_path / "configs").mkdir()
-  (tmp_path / "configs/rl.toml").write_text(
-      "[orchestrator]\nbatch_size = 64\ngroup_size = 2\n"
-      "[[orchestrator.train.source]]\nname = 'math'\n")
+  config = tmp_path / "configs/rl.toml"
+  config.parent.mkdir()
+  config.write_text("[orchestrator]\nbatch_size = 64\ngroup_size = 2\n"
+                    "[[orchestrator.train.source]]\nname = 'math'\n")
   assert curve(rows_of(path)[0][:1], "Bp", "n") == [(32, 2)]
-  (tmp_path / "configs/rl.toml").unlink()
-  (tmp_path / "configs/orchestrator.json").write_text(
-      '{"batch_size": null, "token_batch_size": 9, "group_size": 2, '
-      '"train": {"source": [{}]}}')
+  config.write_text("token_batch_size = 9\n")
   check(path, ["no Bp"])
 
 
@@ -593,23 +565,17 @@ BAD = [  # content, flags, words
     # another kind of file
     (b" \n", {}, ["run.csv", "empty"]),
     (b"\x1f\x8b\x08\x00", {}, ["run.csv", "decompress"]),
-    ("a,b".encode("utf-16"), {}, ["UTF-8"]),
-    (b"<!DOCTYPE html><p>", {}, ["no evaluations"]),
     (b"a,b,a\n1,2,3\n", {}, ["columns ['a'] occur more than once"]),
     (b"[" * 100_000, {}, ["not a JSON object"]),
     (b'{"step": 1}\nTraceback\n', {}, ["run.csv:2"]),
-    (b'{\n "step": [\n {"step": 1,', {}, ["a JSON document", "a list"]),
     (b'{\n "cells": [],\n "nbformat": 4}', {}, ["a notebook"]),
     ("Loss, a: 1\n" + "== Validation Results:\n Accuracy: 0.5\n" * 9, {},
      ["the console of NeMo-RL; give the history of its W&B run"]),
-    (HEADER + "4,8,1,0.5\n4,8\n4,8,2,0.5\n", {}, ["run.csv:3", "1 of 4"]),
     # a quote that is never closed swallows the rest
     (ONE + '"4,8,2,0.5' + "\n4,8,3,0.5" * 8, {}, ["run.csv:3", "9 of 11"]),
     # two runs in one file
     (HEADER + "4,8,1,0.5\n4,8,1,0.25\n", {},
      ["run.csv:3", "run.csv:2", "--columns=run_id="]),
-    (HEADER + "4,8,0,0.1\n4,8,9,0.2\n" * 2, {},
-     ["run.csv:4", "--columns=run_id="]),
     (lines(*({"Bp": 32, "n": 8, "step": step, "avg": .1}
              for step in (20, 30, 10))), {}, ["the log starts again"]),
     # what is missing, all at once
@@ -621,8 +587,6 @@ BAD = [  # content, flags, words
     # neither lengths nor counts are offered; evaluations come first
     ("step,actor/correct_len,correct_n_seqs,reward,eval-rollout/reward\n"
      "1,9,9,0.5,0.5\n", {}, ["such as avg=eval-rollout/reward"]),
-    ("step,batch/solve_all,initial_accuracy,final_accuracy\n1,0,0,0.5\n",
-     {}, ["such as avg=final_accuracy"]),
     ("val/acc,loss,step\n0.5,2,4\n", {}, [
         "run.csv:2: no Bp (problems per step), no n (rollouts per problem)",
         "--columns=Bp=NAME,n=NAME", "--fixed=Bp=32,n=8",
@@ -633,8 +597,7 @@ BAD = [  # content, flags, words
     ("Step,n4,n8\n0,0.1,0.2\n", dict(fixed={"Bp": 2}),
      ["each column is a run, --from_path"]),
     # values
-    (HEADER + "4,8,1.5,0.5\n", {}, ["run.csv:2: step is '1.5'"]),
-    (HEADER + "4,8,-1,0.5\n", {}, ["step", "at least 0"]),
+    (HEADER + "4,8,-1.5,0.5\n", {}, ["run.csv:2: step is '-1.5'", "least 0"]),
     (HEADER + "0,8,1,0.5\n", {}, ["Bp is '0'", "at least 1", "nearest is 1"]),
     (HEADER + "4,1e400,1,0.5\n", {}, ["nearest is 9223372036854775808"]),
     (HEADER + "4,,1,0.5\n", {}, ["no n ", "--fixed=n="]),
@@ -642,28 +605,21 @@ BAD = [  # content, flags, words
     (HEADER + "4,8,1,\n", {}, ["no line has a value of ['avg']"]),
     ("group,avg\n1.5,0.5\n", dict(columns={"n": "group"}, fixed={"Bp": 4}),
      ["n (column 'group') is '1.5'", "nearest is 2"]),
-    (lines({"step": 1, "avg": 0.5, "seed": int("9" * 400)}), dict(fixed=OURS),
-     ["seed is 999"]),
     *((lines({"step": 1, "avg": .5, "correct": value}), dict(fixed=OURS),
        ["correct: expected a list of counts"])
-      for value in ("[-0.5]", "[true]", "[" * 5000, "7")),
+      for value in ("[-0.5]", "[true]", "[" * 5000)),
     # flags
     (ONE, dict(kind="tabel"), ["expected one of", "tabel"]),
     (ONE, dict(columns={"av": "avg"}), ["--columns: av is not a field", "avg"]),
-    (ONE, dict(fixed={"sed": 1}), ["--fixed: sed is not a field", "seed"]),
     (ONE, dict(fixed={"k": 0}), ["--fixed: k is 0"]),
     (ONE, dict(scale={"n": (0, 1)}), ["--scale: n is not a field"]),
     (ONE, dict(columns={"n": "n"}, fixed={"n": 8}),
      ["['n'] in --columns and in --fixed"]),
     (ONE, dict(fixed={"n": 4}), ["run.csv:2: n is 8 in the file and 4"]),
-    (ONE, dict(from_path=r"(?P<nn>\w)"), ["--from_path: nn is not a field"]),
-    (ONE, dict(from_path=r"cs(?P<n>v)"), ["n is 'v'"]),
     (ONE, dict(from_path=r"test_\D*(?P<n>\d)"),
      ["n is 8 in the file and", "in --from_path"]),
     (ONE, dict(from_path="n4"), ["no named group"]),
     (ONE, dict(from_path="("), ["not a regular expression"]),
-    (ONE, dict(fixed={"n": 8}, from_path=r"n(?P<n>\d)"),
-     ["['n'] in --fixed and in --from_path"]),
     ("model,step,avg\nq,1,0.5\n", dict(fixed=OURS | {"model": "x"}),
      ["no line has a value of ['avg'] with {'model': 'x'}"]),
     # training rewards that are no pass rates, nor 0 and 2
@@ -748,9 +704,7 @@ def test_records_that_were_changed_are_told(write, tmp_path):
   whole = (tmp_path / "records.jsonl").read_text().splitlines(keepends=True)
   for content, line in ((whole[:2] + whole[3:], 3),  # one is lost
                         ([*whole[:3], whole[3].replace(
-                            '"step": 2', '"step": 7'), *whole[4:]], 4),
-                        ([re.sub(', "chain": .*}', "}", line)
-                          for line in whole], 1)):
+                            '"step": 2', '"step": 7'), *whole[4:]], 4)):
     assert content != whole
     rows, notes = rows_of(write("".join(content), "changed.jsonl"))
     assert len(rows) == 3
@@ -788,14 +742,9 @@ def test_training_rewards_of_our_records_are_of_the_policy_before(write):
 
 
 def test_counters_before_a_missing_step_are_unknown(write):
-  path = write(steps(dict(step=1, rollouts=32), dict(step=3, rollouts=96)),
+  path = write(steps(dict(step=1, rollouts=32),
+                     dict(step=3, rollouts=96, alarms=["cut"])),
                "records.jsonl")
   rows, _ = rows_of(path, columns={"avg": "reward"})
   assert curve(rows, "step", "rollouts") == [(0, 0), (2, 64)]
   assert ["sampled_tokens" in row.fields for row in rows] == [True, False]
-
-
-def test_alarms_of_our_records_are_lists(write):
-  line = json.loads((LOGS / "isojax/records.jsonl").read_text().split("\n")[0])
-  (row, *_), _ = rows_of(write(lines(line | {"alarms": ["cut"]}), "r.jsonl"))
-  assert row.fields["alarms"] == ["cut"]

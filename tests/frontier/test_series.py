@@ -28,11 +28,11 @@ REAL = ROOT / "isojax/assets/logs"
         step=4, Bp=16, n=8, rollouts=544, seconds=88.5)),
     ("skyrl/console.log", "skyrl", 4, 3, dict(
         step=4, Bp=16, n=4, rollouts=256, reward=.5, entropy=.5, kl=.0125,
-        clip_fraction=.0625, grad_norm=.25, response_length=212.5,
-        response_length_max=512, seconds=40)),
+        grad_norm=.25, response_length=212.5, response_length_max=512,
+        seconds=40)),
     ("areal/trainer.log", "areal", 3, 3, dict(
         step=3, Bp=16, n=4, rollouts=192, reward=.5, truncated=.125,
-        entropy=.5, clip_fraction=.0625, seconds_update=10.25)),
+        entropy=.5, seconds_sample=20.5)),
     ("openrlhf/train.log", "openrlhf", 6, 3, dict(
         step=6, Bp=16, n=4, rollouts=464, reward=.75, reward_std=.25,
         truncated=.125, kl=.0125, grad_norm=.25, seconds=37.75)),
@@ -56,6 +56,8 @@ def test_runs_are_read_without_flags(name, trainer, train, evals, last):
   assert (log.trainer, len(log.train), len(log.evals)) == (
       trainer, train, evals)
   assert {field: log.train[-1][field] for field in last} == pytest.approx(last)
+  # a console that rounds the learning rate to 0
+  assert trainer != "skyrl" or not any("lr" in line for line in log.train)
 
 
 def test_a_table_that_is_cut_has_the_values_before(tmp_path):
@@ -66,24 +68,12 @@ def test_a_table_that_is_cut_has_the_values_before(tmp_path):
       .25, .375, .5]
 
 
-def test_rates_that_a_console_rounds_to_zero_are_unknown():
-  log = series.read(str(LOGS / "skyrl/console.log"))
-  assert all("lr" not in line for line in log.train)
-
-
 def test_a_file_of_several_runs_needs_one():
   path = str(LOGS / "table/curves.csv")
   with pytest.raises(InputError, match="choose one of a, b"):
     series.read(path)
   lines = series.read(path, run="b").evals
   assert [line["best"] for line in lines] == [.5, .75, .75]
-
-
-def test_constants_of_a_reading_are_used():
-  path = str(LOGS / "verl/gsm8k_grpo.jsonl")
-  log = series.read(path, Reading(fixed={"Bp": 2, "n": 4}))
-  assert [line["rollouts"] for line in log.train] == [8, 16, 24, 32, 40]
-  assert log.settings["n"] == "actor_rollout_ref.rollout.n"
 
 
 def lines(*rows):
@@ -120,14 +110,7 @@ def test_steps_and_rollouts_are_those_of_a_study(log, how, run, last, tmp_path):
   assert {field: train[-1][field] for field in last} == last
 
 
-def test_the_evaluations_of_two_sets_are_not_mixed(tmp_path):
-  path = tmp_path / "trainer_state.json"
-  path.write_text(json.dumps({"log_history": [
-      {"step": 5, "eval_reward": .25, "eval_math_runtime": 2.},
-      {"step": 5, "eval_reward": .75, "eval_code_runtime": 2.}]}))
-  log = series.read(str(path), Reading(fixed={"Bp": 8, "n": 4}))
-  assert [(e["eval_set"], e["avg"]) for e in log.evals] == [
-      ("math", .25), ("code", .75)]
+def test_the_evaluations_of_two_sets_are_not_mixed():
   log = series.read(str(LOGS / "prime-rl/metrics.jsonl"))
   assert [(e["eval_set"], e["step"]) for e in log.evals] == [  # of the policy
       ("math", 0), ("aime", 0), ("math", 2), ("math", 4), ("aime", 3)]
@@ -151,15 +134,6 @@ def test_settings_are_read_by_something():
   for kind, form in formats.FORMATS.items():
     assert form.settings.keys() <= known, kind
     assert not form.marks or form.settings and form.fields, kind
-
-
-def test_options_that_a_trainer_does_not_have_are_not_advised():
-  """As read in the sources that docs/planning.md names."""
-  prime, roll = (formats.FORMATS[name].settings for name in (
-      "prime-rl", "roll"))
-  assert "kl" not in prime and prime["max_tokens"] == (
-      "orchestrator.train.sampling.max_completion_tokens")
-  assert roll["filter"] == "rewards.NAME.query_filter_config.type"
 
 
 def test_printed_settings_are_options(tmp_path):

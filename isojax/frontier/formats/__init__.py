@@ -9,7 +9,6 @@ import re
 
 from isojax.frontier.formats import (
   areal,
-  isojax,
   nemo_rl,
   openrlhf,
   prime_rl,
@@ -23,7 +22,7 @@ from isojax.frontier.formats import (
   verl,
 )
 
-FORMATS = {"isojax": isojax.FORMAT, "verl": verl.FORMAT, "trl": trl.FORMAT,
+FORMATS = {"isojax": table.RECORDS, "verl": verl.FORMAT, "trl": trl.FORMAT,
            "tunix": tunix.FORMAT, "prime-rl": prime_rl.FORMAT,
            "tinker": tinker.FORMAT, "nemo-rl": nemo_rl.FORMAT,
            "skyrl": skyrl.FORMAT, "areal": areal.FORMAT,

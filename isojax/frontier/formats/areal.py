@@ -6,8 +6,16 @@ is made after its update.
 
 from isojax.frontier.formats import base
 
+
+def count_from_zero(lines: list[dict]) -> None:
+  """Makes the updates made of the steps of trackers, in place."""
+  for line in lines:
+    for name in ("Step", "_step"):
+      if name in line:
+        line["step"] = int(line[name]) + 1
+
+
 FORMAT = base.Format(
-    step=("step", "_step", "Step"),
     metrics=({"avg": "eval-rollout/reward"},),
     marks="ppo_actor/.+|ppo_critic/.+|timeperf/.+|eval-rollout/reward",
     fields={
@@ -31,5 +39,5 @@ FORMAT = base.Format(
     console=r"Train step (?P<step>\d+)/\d+ done\."
     r"(?P<pairs>(?:(?!Train step)[^╘])*)",
     pair=r"│ *(?P<name>[^\s│]+) *│ *(?P<value>[^\s│]+)",
-    amend=base.count_from_zero,
+    amend=count_from_zero,
     sampled=(("ppo_actor/n_seqs", base.ROLLOUTS),))

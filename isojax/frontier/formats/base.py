@@ -21,8 +21,8 @@ TOTAL = "rollouts so far"  # C after a line's step
 class Format:
   """The names of one trainer; the first alternative that a file has is used."""
 
-  step: tuple[str, ...]
   metrics: tuple[dict[str, str], ...]  # field -> pattern with set, who, k
+  step: tuple[str, ...] = ("step", "_step", "Step")
   marks: str | None = None  # pattern of names that only this trainer writes
   # Field of a training step -> patterns of its names, separated by spaces, the
   # preferred one first; `train/` may precede a name. Besides the fields of
@@ -42,8 +42,8 @@ class Format:
   # Where options are: printed text besides `option=12`, the lines, files in the
   # log's folder.
   printed: tuple[tuple[str, str], ...] = ()  # (option, pattern)
-  resolve: Callable[[str, dict], dict] | None = None  # text, options -> options
-  logged: Callable[[list[dict]], dict] | None = None  # lines -> options
+  # Text, lines and the options printed in the text -> options.
+  resolve: Callable[[str, list[dict], dict], dict] | None = None
   configs: tuple[str, ...] = ()
   config: Callable[[dict], dict] | None = None  # a parsed file -> options
 
@@ -80,19 +80,3 @@ class Format:
   def is_reward(self, name: str) -> bool:
     """Whether a name is a known trainer's reward of training rollouts."""
     return self.marks is not None and bool(self.columns("reward", [name]))
-
-
-def count_from_zero(lines: list[dict]) -> None:
-  """Makes the updates made of steps that trackers count from 0, in place.
-
-  A console of these trainers counts from 1; its lines have no tracker's step.
-  """
-  for line in lines:
-    for name in ("Step", "_step"):
-      if name in line:
-        line["step"] = int(line[name]) + 1
-
-
-OURS = {"metrics": ({name: name for name in METRICS},), "repeats": False,
-        "names": tuple((name, name) for name in sorted(
-            KNOWN - {"step", *METRICS}))}

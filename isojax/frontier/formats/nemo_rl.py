@@ -3,7 +3,6 @@
 from isojax.frontier.formats import base
 
 FORMAT = base.Format(
-    step=("step", "_step", "Step"),
     metrics=({"avg": "validation(?:-(?P<set>[^/]+))?/accuracy"},),
     marks="validation(?:-[^/]+)?/accuracy|train/(?:baseline_reward|"
     "gen_kl_error|token_mult_prob_error|dynamic_sampling_num_.+)",

@@ -30,17 +30,17 @@ def count_from_one(lines: list[dict]) -> None:
       line["progress/total_rollouts"] = line["progress/total_samples"]
 
 
-def older_sizes(lines: list[dict]) -> dict:
-  """The sizes of a step by the counters of such a log."""
+def older_sizes(head: str, lines: list[dict], options: dict) -> dict:
+  """The options with the sizes of a step by the counters of such a log."""
   for line in lines:
     total = "" if "progress/samples" in line else "total_" * (
         line["step"] == 1)  # of the first step
     if f"progress/{total}problems" in line:
       samples, problems = (int(float(line[f"progress/{total}{name}"]))
                            for name in ("samples", "problems"))
-      return {} if not problems or samples % problems else {
-          "batch_size": samples, "group_size": samples // problems}
-  return {}
+      return options if not problems or samples % problems else {
+          "batch_size": samples, "group_size": samples // problems} | options
+  return options
 
 
 FORMAT = base.Format(
@@ -73,7 +73,7 @@ FORMAT = base.Format(
     settings={  # no KL: trainer.loss.kl_tau pulls to the sampler, not the base
         "batch": "batch_size", "n": "group_size", "lr": "trainer.optim.lr",
         "max_tokens": "orchestrator.train.sampling.max_completion_tokens"},
-    amend=count_from_one, logged=older_sizes,
+    amend=count_from_one, resolve=older_sizes,
     configs=("configs/orchestrator.json", "configs/orchestrator.toml",
              "configs/rl.json", "configs/rl.toml"), config=sizes,
     # its orchestrator, or its trainer: `Step 12 | Time: 9.50s | Reward: 0.5`

@@ -5,12 +5,12 @@ import re
 from isojax.frontier.formats import base
 
 
-def group_size(lines: list[dict]) -> dict:
-  """n, which is in the name of the pass rate of the rollouts."""
+def group_size(head: str, lines: list[dict], options: dict) -> dict:
+  """The options with n, which is in the name of the rollouts' pass rate."""
   sizes = {match[1] for line in lines for name in line
            if (match := re.fullmatch(r"reward/avg_pass_at_(\d+)", name))}
   return ({"generator.n_samples_per_prompt": sizes.pop()}
-          if len(sizes) == 1 else {})
+          if len(sizes) == 1 else {}) | options
 
 
 def without_rounded(lines: list[dict]) -> None:
@@ -47,6 +47,6 @@ FORMAT = base.Format(
         "filter": "trainer.algorithm.dynamic_sampling.type",
         "std": "trainer.algorithm.grpo_norm_by_std",
         "estimator": "trainer.algorithm.advantage_estimator"},
-    logged=group_size, amend=without_rounded,
+    resolve=group_size, amend=without_rounded,
     console=r"Step (?P<step>\d+): *\n(?P<values>\{[^{}]*\})",
     sampled=(("generate/batch_num_seq", base.ROLLOUTS),))

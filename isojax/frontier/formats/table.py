@@ -1,7 +1,20 @@
-"""Tables with isojax's names, exports of W&B, and any other file."""
+"""Records of isojax; tables with its names, exports of W&B, any other file."""
 
+from isojax.diagnosis import OPTIONS
 from isojax.frontier.formats import base
+from isojax.ledger import records
 
+OURS = {"metrics": ({name: name for name in base.METRICS},), "repeats": False,
+        "names": tuple((name, name) for name in sorted(
+            base.KNOWN - {"step", *base.METRICS}))}
+RECORDS = base.Format(
+    step=("step",),
+    marks="kind|split|(?:prompt|sampled|trained)_tokens|device_seconds|"
+    "skipped_updates|chain",
+    fields={name: name for name in records.COMMON + records.TRAIN}
+    | {"reward": "reward shaped_reward"},
+    settings=OPTIONS | {"estimator": OPTIONS["std"]},
+    counters=("rollouts", "epoch", *records.TOTALS), **OURS)
 FORMAT = base.Format(
     step=("step", "global_step", "train/global_step", "training/global_step",
           "trainer/global_step", "_step", "Step"),
@@ -17,5 +30,5 @@ FORMAT = base.Format(
                                     "len(?:gth)?s?"),
                 ("truncated", "(?:truncated|clip_ratio|clipped_ratio)"),
                 ("seconds", "(?:step_time|seconds)"))},
-    **base.OURS | {"names": (*base.OURS["names"], *(
+    **OURS | {"names": (*OURS["names"], *(
         ("model", name) for name in ("Model", "model_name", "base_model")))})

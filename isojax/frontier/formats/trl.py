@@ -20,7 +20,7 @@ def generated(step: int, B: int, options: dict) -> int:
   return -(-step * (a or 1) // ((s or a or 1) * (m or 1))) * B
 
 
-def prompts(head: str, options: dict) -> dict:
+def prompts(head: str, lines: list[dict], options: dict) -> dict:
   """The printed options, with a batch of TRL <= 0.14 as what it counts.
 
   Its total batch size counts prompts; later ones count rollouts. The examples

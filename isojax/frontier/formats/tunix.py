@@ -3,7 +3,6 @@
 from isojax.frontier.formats import base
 
 FORMAT = base.Format(
-    step=("step", "_step", "Step"),
     metrics=({"avg": "rewards/eval/score/mean"}, {"avg": "rewards/eval/sum"}),
     marks="rewards/(?:eval|train)/.+",
     fields={
