@@ -69,13 +69,6 @@ class Run:
     return os.path.basename(self.folder)
 
 
-class Worker(typing.NamedTuple):
-  """What one of several runs on a machine gets."""
-
-  env: dict[str, str]
-  cores: tuple[int, ...] = ()  # empty: all of them
-
-
 # --- from a plan to runs ---
 
 
@@ -220,8 +213,8 @@ PROBE = ("import jax; d = jax.local_devices(); print(d[0].platform, "
          "len({str(getattr(x, 'coords', x.id)) for x in d}))")
 
 
-def workers_here(count: int | None, per_run: int) -> list[Worker]:
-  """The workers of this machine; see `split_devices`."""
+def workers_here(count: int | None, per_run: int) -> list[dict]:
+  """The variables of the workers of this machine; see `split_devices`."""
   platform = "cpu"
   if os.environ.get("JAX_PLATFORMS") != "cpu":
     *_, platform, number = subprocess.run(
@@ -229,26 +222,25 @@ def workers_here(count: int | None, per_run: int) -> list[Worker]:
         stdout=subprocess.PIPE, env=os.environ | {
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}).stdout.split()
   if platform == "cpu":
-    ids = sorted(os.sched_getaffinity(0)) if hasattr(
-        os, "sched_getaffinity") else list(range(os.cpu_count()))
-  else:
-    ids = list(range(int(number)))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    ids = visible.split(",") if visible and platform == "gpu" else ids
+    number = len(os.sched_getaffinity(0)) if sys.platform == "linux" else (
+        os.cpu_count())
+  visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+  ids = visible.split(",") if visible and platform == "gpu" else list(
+      range(int(number)))
   return split_devices(platform, ids, count, per_run)
 
 
 def split_devices(platform: str, ids: list, count: int | None, per_run: int
-                  ) -> list[Worker]:
-  """Workers with accelerators, or cores of a CPU, of their own.
+                  ) -> list[dict]:
+  """The environment variables of workers with devices or cores of their own.
 
   With count = None there are as many as accelerators allow, and one on a CPU.
   InputError if there are too few.
   """
-  if platform == "cpu":  # XLA starts as many threads as a process has cores
-    count = count or 1
-    return [Worker({"JAX_PLATFORMS": "cpu"}, tuple(ids[i::count])
-                   or (ids[i % len(ids)],)) for i in range(count)]
+  if platform == "cpu":
+    count = count or 1  # NPROC: the threads of XLA
+    return [{"JAX_PLATFORMS": "cpu"} | ({} if count == 1 else {
+        "NPROC": str(max(1, len(ids) // count))})] * count
   if platform == "tpu" and per_run not in (1, len(ids)):
     raise InputError(f"--devices_per_run={per_run} on a host of {len(ids)} TPU "
                      "chips: expected 1 or all of them")
@@ -258,10 +250,9 @@ def split_devices(platform: str, ids: list, count: int | None, per_run: int
                      f"there are {len(ids)}; lower --workers or config.mesh")
   groups = [ids[i * per_run:(i + 1) * per_run] for i in range(count or most)]
   if platform == "gpu":
-    return [Worker({"CUDA_VISIBLE_DEVICES": ",".join(map(str, group))})
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(map(str, group))}
             for group in groups]
-  return [Worker(_one_chip(*group) if len(ids) > per_run else {})
-          for group in groups]
+  return [_one_chip(*group) if len(ids) > per_run else {} for group in groups]
 
 
 def _one_chip(chip: int) -> dict[str, str]:
@@ -284,7 +275,7 @@ def command_of(run: Run) -> list[str]:
           "--coordinator=none"]
 
 
-def tied(cores: tuple[int, ...] = ()):
+def tied():
   """A preexec_fn: on Linux the kernel kills the child when its parent ends."""
   libc = ctypes.CDLL(None) if sys.platform == "linux" else None
   parent = os.getpid()
@@ -294,8 +285,6 @@ def tied(cores: tuple[int, ...] = ()):
       libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
       if os.getppid() != parent:
         os._exit(1)  # the parent died in between
-    if cores and hasattr(os, "sched_setaffinity"):
-      os.sched_setaffinity(0, cores)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell may ignore it for us
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's, for submitit alone
 
@@ -329,7 +318,7 @@ def _mark(log: typing.BinaryIO, text: str) -> None:
   log.flush()
 
 
-def start(run: Run, worker: Worker, command: list[str]) -> Process | None:
+def start(run: Run, env: dict, command: list[str]) -> Process | None:
   """Starts a run; None if it is complete or another process has locked it."""
   with contextlib.ExitStack() as stack:
     log = stack.enter_context(open(run.log, "ab"))
@@ -346,19 +335,19 @@ def start(run: Run, worker: Worker, command: list[str]) -> Process | None:
     with open(run.log, "ab") as output:  # without the lock of `log`
       popen = subprocess.Popen(
           command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-          env=os.environ | worker.env, process_group=0,
-          preexec_fn=tied(worker.cores))
+          env=os.environ | env, process_group=0, preexec_fn=tied())
     stack.pop_all()
     return Process(run, log, popen)
 
 
-def sweep(runs: list[Run], workers: list[Worker], tries: int,
+def sweep(runs: list[Run], workers: list[dict], tries: int,
           command=command_of) -> bool:
   """Starts every run that is neither complete nor locked, until none is left.
 
   Waits for runs that another process has locked. A run that fails is started
   again after the others, `tries` times in all. Each worker does one run at
-  once. Returns whether a signal stopped the sweep, whose runs have saved.
+  once, with its environment variables. Returns whether a signal stopped the
+  sweep, whose runs have saved.
 
   Raises:
     InputError: the root cannot be written.
@@ -376,9 +365,9 @@ def sweep(runs: list[Run], workers: list[Worker], tries: int,
             del active[i]
             if not _is_over(process, failures, tries):
               queue.append(process.run)
-        for i, worker in enumerate(workers):
+        for i, env in enumerate(workers):
           if i not in active and not signals and (
-              process := _next(queue, worker, command)):
+              process := _next(queue, env, command)):
             active[i] = process
         if signals and not asked:
           asked = True
@@ -412,13 +401,13 @@ def _caught():
       signal.signal(number, handler)
 
 
-def _next(queue: collections.deque, worker: Worker, command) -> Process | None:
+def _next(queue: collections.deque, env: dict, command) -> Process | None:
   """Starts the first run of the queue that no other process has locked."""
   for _ in range(len(queue)):
     run = queue.popleft()
     if is_complete(run):
       continue
-    if process := start(run, worker, command(run)):
+    if process := start(run, env, command(run)):
       progress.say(f"{run.name}: {run.source} starts")
       return process
     queue.append(run)

@@ -16,7 +16,7 @@ runs = [sweeper.Run(os.path.join(root, f"run{i}"), f"plan.jsonl:{i + 1}",
                                      C=max(2 * int(n), 2)))
         for i, n in enumerate(steps)]
 stopped = sweeper.sweep(
-    runs, [sweeper.Worker({})] * int(count), tries=2,
+    runs, [{}] * int(count), tries=2,
     command=lambda run: [sys.executable, str(PROGRAM), run.folder,
                          steps[runs.index(run)]])
 print(*map(sweeper.state_of, runs))

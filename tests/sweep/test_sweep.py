@@ -47,7 +47,7 @@ def test_a_run_is_its_row_in_its_config(tmp_path):
   assert sweeper.of_shard(runs, None) == runs
   assert sweeper.of_shard(runs, "1/3") == [runs[1]]
   (tmp_path / "root").mkdir()
-  process = sweeper.start(runs[3], sweeper.Worker({}), ["true"])
+  process = sweeper.start(runs[3], {}, ["true"])
   assert process.popen.wait() == 0 and process.ended() == 0
   ours = hard.get_config()
   ours.update(seed=7, alloc=dict(Bp=32, n=8, M=1))
@@ -216,17 +216,17 @@ def test_a_slurm_job_saves_and_says_how_to_go_on(tmp_path, counting):
 
 
 @pytest.mark.parametrize("platform, ids, count, per_run, want", [
-    ("cpu", [0, 1], 3, 1, [(0,), (1,), (0,)]),
+    ("cpu", [0, 1, 2, 3], None, 1, [None]),
+    ("cpu", [0, 1, 2, 3], 2, 1, ["2", "2"]), ("cpu", [0], 2, 1, ["1", "1"]),
     ("gpu", ["0", "2", "5"], None, 1, ["0", "2", "5"]),
     ("gpu", [0, 1, 2, 3, 4], None, 2, ["0,1", "2,3"]),
     ("tpu", [0, 1], None, 1, ["0", "1"]), ("tpu", [0, 1, 2, 3], 1, 4, [None])])
 def test_devices_are_shared_out(platform, ids, count, per_run, want):
   made = sweeper.split_devices(platform, ids, count, per_run)
-  name = {"gpu": "CUDA_VISIBLE_DEVICES", "tpu": "TPU_VISIBLE_CHIPS"}
-  assert [w.cores if platform == "cpu" else w.env.get(name[platform])
-          for w in made] == want
-  ports = [w.env["TPU_PROCESS_PORT"] for w in made if "TPU_PROCESS_PORT" in
-           w.env]
+  name = {"cpu": "NPROC", "gpu": "CUDA_VISIBLE_DEVICES",
+          "tpu": "TPU_VISIBLE_CHIPS"}
+  assert [env.get(name[platform]) for env in made] == want
+  ports = [env["TPU_PROCESS_PORT"] for env in made if "TPU_PROCESS_PORT" in env]
   assert len(set(ports)) == len(ports)
 
 
@@ -251,13 +251,13 @@ def test_the_table(tmp_path):
   runs, _ = runs_of(tmp_path, rows((8, 4), (8, 8), (8, 16), (8, 32)))
   for run, steps in zip(runs, (8, 3, 0, 1), strict=True):
     write_records(run, steps)
-  fail = sweeper.start(runs[2], sweeper.Worker({}), [
+  fail = sweeper.start(runs[2], {}, [
       sys.executable, "-c", "import os, sys\nsys.stderr.write("
       "'isojax: loss is nan')\nos._exit(1)"])  # without a line's end
   fail.popen.wait()
   assert fail.ended() == 1
-  going = sweeper.start(runs[1], sweeper.Worker({}), ["sleep", "60"])
-  assert sweeper.start(runs[1], sweeper.Worker({}), ["true"]) is None
+  going = sweeper.start(runs[1], {}, ["sleep", "60"])
+  assert sweeper.start(runs[1], {}, ["true"]) is None
   lines = sweeper.table(runs).splitlines()
   going.kill()
   assert [line.split() for line in lines[1:5]] == [
@@ -329,7 +329,7 @@ def test_what_is_refused(tmp_path):
       (lambda: of_plan("none.jsonl"), "--plan=none.jsonl: cannot be read"),
       (lambda: of_plan(f"{tmp_path}/empty"), "has no rows"),
       (lambda: sweeper.of_shard(runs, "2/2"), "0 <= I < N"),
-      (lambda: sweeper.sweep(runs, [sweeper.Worker({})], 1),
+      (lambda: sweeper.sweep(runs, [{}], 1),
        "--root=/proc/x: cannot be written"),
       (lambda: slurm.submit(str(tmp_path), [], "local", {"bogus": 1}),
        "--slurm: .*bogus"),
