@@ -65,6 +65,10 @@ class Run:
     return f"{self.folder}.log"
 
   @property
+  def lock(self) -> str:
+    return os.path.join(self.folder, "lock")
+
+  @property
   def name(self) -> str:
     return os.path.basename(self.folder)
 
@@ -152,20 +156,13 @@ def last_error(run: Run) -> tuple[int | None, str]:
   return int(lines[-1].split()[3]), said.removeprefix("isojax: ")
 
 
-def _is_locked(run: Run) -> bool:
-  with contextlib.suppress(FileNotFoundError), open(run.log, "rb") as log:
-    try:
-      fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-      return True
-  return workdir.held(run.folder)
 
 
 def state_of(run: Run) -> str:
   """finished, running, failed, stopped or waiting."""
   if is_complete(run):
     return "finished"
-  if _is_locked(run):
+  if workdir.held(run.log) or workdir.held(run.lock):
     return "running"
   if last_error(run)[0] not in (None, 0, *STOPPED):
     return "failed"
@@ -326,7 +323,7 @@ def start(run: Run, env: dict, command: list[str]) -> Process | None:
       fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       return None
-    if workdir.held(run.folder) or is_complete(run):
+    if workdir.held(run.lock) or is_complete(run):
       return None
     values = pprint.pformat(run.config, sort_dicts=False)
     records.replace(f"{run.folder}.py", CONFIG.format(

@@ -81,9 +81,10 @@ def read_config(folder: str) -> Stored:
                      "restore it or choose another --workdir") from error
 
 
-def held(folder: str) -> bool:
+def held(path: str) -> bool:
+  """Whether a process has locked a file, such as FOLDER/lock of a run."""
   try:
-    with open(os.path.join(folder, "lock"), encoding="utf-8") as lock:
+    with open(path, encoding="utf-8") as lock:
       fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
   except BlockingIOError:
     return True
