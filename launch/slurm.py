@@ -54,8 +54,8 @@ class Job:
     return submitit.helpers.DelayedSubmission(Job(self.command))
 
 
-def submit(folder: str, commands: list[list[str]], cluster: str,
-           parameters: dict) -> list[str]:
+def submit(folder: str, commands: list[list[str]], parameters: dict
+           ) -> list[str]:
   """Queues one job for each command, in one array; returns the jobs' ids.
 
   The parameters are those of submitit's executor, whose files are in `folder`.
@@ -64,7 +64,7 @@ def submit(folder: str, commands: list[list[str]], cluster: str,
   try:
     import submitit  # an extra
     executor = submitit.AutoExecutor(
-        folder=folder, cluster=cluster, slurm_max_num_timeout=TIMEOUTS)
+        folder=folder, cluster="slurm", slurm_max_num_timeout=TIMEOUTS)
     executor.update_parameters(**parameters)
     with executor.batch():
       jobs = [executor.submit(Job(command)) for command in commands]

@@ -39,9 +39,6 @@ _SLURM = flags.DEFINE_list(
     "slurm", None, "Queue an array of Slurm jobs, one for each run, with these "
     "parameters of submitit, such as "
     "timeout_min=60,gpus_per_node=1,slurm_partition=gpu.")
-_CLUSTER = flags.DEFINE_enum(
-    "cluster", "slurm", ["slurm", "local"], "With --slurm: the cluster, or "
-    "processes of this machine instead of it.")
 
 FAILED = 1  # exit code: some runs failed
 
@@ -58,7 +55,7 @@ def queue(runs: list[sweeper.Run]) -> None:
   commands = [[sys.executable, "-m", "launch.sweep", *words,
                f"--shard={i}/{len(runs)}"] for i in range(len(runs))]
   jobs = slurm.submit(os.path.join(_ROOT.value, "submitit"), commands,
-                      _CLUSTER.value, parameters)
+                      parameters)
   for run, job in zip(runs, jobs, strict=True):
     print(f"{run.name}: {run.source}, job {job}")
 
