@@ -31,3 +31,21 @@ def reason(error: Exception) -> str:
   """What went wrong, without the number and path of an OSError."""
   return str(error.strerror if isinstance(error, OSError) and error.strerror
              else error)
+
+
+def expect(section: str, config, **rules) -> None:
+  """InputError for the first field of a config that breaks its rule.
+
+  A rule is (whether the value is right, what is expected).
+  """
+  for name, (right, expected) in rules.items():
+    if not right:
+      raise InputError(f"{section}.{name}={getattr(config, name)!r}: expected "
+                       f"{expected}")
+
+
+def expect_one_of(section: str, config, **choices) -> None:
+  expect(section, config, **{
+      name: (getattr(config, name) in known,
+             f"one of {', '.join(map(str, known))}")
+      for name, known in choices.items()})

@@ -2,8 +2,7 @@
 
 `Contiguous` and `Paged` have the same methods for the host: the engine reserves
 space for the next chunk, gives space to rollouts that take a slot, and fits the
-cache to the slots and positions in use. The functions behind them change the
-arrays on the devices.
+cache to the slots and positions in use.
 
 With pages, each block of the mesh has a pool of its own. A page holds the keys
 and values of consecutive positions of a sequence, in all layers. A slot takes
@@ -21,6 +20,7 @@ import numpy as np
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.sampling import flight
+from isojax.sampling.sizes import smallest
 
 # A rollout starts only if one page is left for this many slots of the block.
 # Otherwise, the slots that grow would soon put the youngest back.
@@ -67,15 +67,10 @@ def insert(cache: decoder.KVCache, window: decoder.KVCache, row_GxF, slot_GxF,
 
 def insert_pages(pool: decoder.KVCache, window: decoder.KVCache, slot_GxF,
                  part_GxF, page_GxF) -> decoder.KVCache:
-  """Copies parts of the window's sequences to pages of a pool.
+  """Copies part part_GxF of sequence slot_GxF of the window to page page_GxF.
 
-  Args:
-    pool: pages instead of rows.
-    window: keys and values of the sequences.
-    slot_GxF: the sequence, by its place in the block's window.
-    part_GxF: which page of the sequence.
-    page_GxF: the page inside the block that is filled; beyond the last:
-      padding.
+  Sequences and pages are numbered inside their block; pages beyond a block's
+  last are padding.
   """
   G = len(page_GxF)
 
@@ -130,39 +125,38 @@ class Contiguous:
   """Rows of one length, which grows with the longest active rollout."""
 
   def __init__(self, s, q: flight.Queue):
-    """Args: s: the engine's Sampler. q: with its slots."""
-    self.s = s
+    """For the engine's Sampler, and a queue with its slots."""
+    self.s, self.q = s, q
     self.kv = s.empty(len(q.item_R), s.sizes.lengths[0])
     self.window = None  # of the sequences prefilled last
 
-  def reserve(self, q: flight.Queue) -> list[int]:
+  def reserve(self) -> list[int]:
     """Space for the next chunk of active slots; the slots that get none."""
-    del q
     return []
 
-  def give(self, q: flight.Queue, g: int, rows, items, slots) -> int:
+  def give(self, g: int, rows, items, slots) -> int:
     """Space for items that take slots; returns how many get it, the first ones.
 
     Args:
-      q: of the items.
       g: the block.
       rows: the slots, of all blocks.
       items: of the slots.
       slots: of the window, where the items' sequences are.
     """
-    del q, g, items, slots
+    del g, items, slots
     return len(rows)
 
-  def fit(self, q: flight.Queue, R: int) -> None:
+  def fit(self, R: int) -> None:
     """Keeps R slots, and makes the cache long enough for the next chunk.
 
     Each layer's keys or values are freed before the next are copied, so the
     peak is the new cache and one old part.
     """
-    sizes = self.s.sizes
-    L = max(self.kv.v[0].shape[2], flight.smallest(
-        sizes.lengths, min(q.longest + sizes.chunk, sizes.lengths[-1])))
-    if (R, L) == (len(q.item_R), self.kv.v[0].shape[2]):
+    q, sizes, length = self.q, self.s.sizes, self.kv.v[0].shape[2]
+    longest = int(q.row.position_R[q.row.active_R].max(initial=0))
+    L = max(length, smallest(
+        sizes.lengths, min(longest + sizes.chunk, sizes.lengths[-1])))
+    if (R, L) == (len(q.item_R), length):
       return
     take = self.s.place(q.compact(R))
     k, v = list(self.kv.k), list(self.kv.v)
@@ -176,7 +170,7 @@ class Contiguous:
     """Copies sequences of the window to the slots that `Queue.fill` filled."""
     if filled[0].size:
       self.kv = self.s.insert(self.kv, self.window, *self.s.place(filled),
-                              G=len(filled[0]))
+                              G=self.q.G)
 
   def place(self) -> dict:
     """What decoding needs beside the arrays."""
@@ -187,12 +181,11 @@ class Paged:
   """Pools of pages, and a page table: the pages of each slot, by position.
 
   Free slots have no pages: their entries of the table are beyond the last page,
-  where nothing is written.
+  where nothing is written. Methods are those of `Contiguous`.
   """
 
   def __init__(self, s, q: flight.Queue):
-    """Args: s: the engine's Sampler. q: with its slots."""
-    self.s, self.page, self.pages = s, s.page, s.pages
+    self.s, self.q, self.page, self.pages = s, q, s.page, s.pages
     self.kv, self.window = s.empty(q.G * s.pages, s.page), None
     R = len(q.item_R)
     self.table_RxM = np.full((R, self._count(s.sizes.longest)), s.pages,
@@ -208,6 +201,11 @@ class Paged:
 
   def _count(self, positions):
     return -(-positions // self.page)
+
+  def _needed(self, position):
+    """Pages of a slot after the next chunk."""
+    sizes = self.s.sizes
+    return self._count(np.minimum(position + sizes.chunk, sizes.longest))
 
   def _append(self, g: int, row: int, count: int) -> None:
     begin = self.count_R[row]
@@ -226,58 +224,51 @@ class Paged:
       else:
         del self.readers[g][problem]
     self.free[g].extend(reversed(pages))
-    self.table_RxM[row], self.count_R[row] = self.pages, 0
-    self.shared_R[row] = 0
+    self.table_RxM[row] = self.pages
+    self.count_R[row] = self.shared_R[row] = 0
 
-  def _needed(self, position):
-    """Pages of a slot after the next chunk."""
-    sizes = self.s.sizes
-    return self._count(np.minimum(position + sizes.chunk, sizes.longest))
-
-  def reserve(self, q: flight.Queue) -> list[int]:
-    """As `Contiguous.reserve`; the slots with the fewest tokens get none."""
-    active, lost = q.row.active_R, []
-    for row in np.flatnonzero(~active & (self.count_R > 0)):
-      self.release(row // q.rows, row)
-    for g in range(q.G):
-      rows = g * q.rows + np.flatnonzero(active[g * q.rows:(g + 1) * q.rows])
-      rows = rows[np.argsort(-q.row.count_R[rows], kind="stable")]
+  def reserve(self) -> list[int]:
+    """The slots with the fewest tokens get none."""
+    row, lost = self.q.row, []
+    for r in np.flatnonzero(~row.active_R & (self.count_R > 0)):
+      self.release(r // self.q.rows, r)
+    for g, active in enumerate(self.q.active_GxR):
+      rows = g * self.q.rows + np.flatnonzero(active)
+      rows = rows[np.argsort(-row.count_R[rows], kind="stable")]
       more = np.maximum(
-          0, self._needed(q.row.position_R[rows]) - self.count_R[rows])
+          0, self._needed(row.position_R[rows]) - self.count_R[rows])
       while more.sum() > len(self.free[g]):
         self.release(g, rows[-1])
         lost.append(int(rows[-1]))
         rows, more = rows[:-1], more[:-1]
-      for row, count in zip(rows, more, strict=True):
-        self._append(g, row, count)
+      for r, count in zip(rows, more, strict=True):
+        self._append(g, r, count)
     return lost
 
-  def give(self, q: flight.Queue, g: int, rows, items, slots) -> int:
-    """As `Contiguous.give`."""
+  def give(self, g: int, rows, items, slots) -> int:
+    q = self.q
     for i, (row, item, slot) in enumerate(zip(rows, items, slots, strict=True)):
       problem, known = int(q.problem_B[item]), int(q.length(item)) - 1
       shared = (int(q.source.prompts.len_P[problem]) - 1) // self.page
       readers = self.readers[g].get(problem, [])
-      there = shared if readers else 0
-      count = self._needed(known) - there
-      active = np.count_nonzero(
-          self.count_R[g * q.rows:(g + 1) * q.rows])
-      spare = active // SLOTS_PER_SPARE_PAGE
-      if count + spare > len(self.free[g]):
+      present = shared if readers else 0
+      count = self._needed(known) - present
+      taken = np.count_nonzero(self.count_R[g * q.rows:(g + 1) * q.rows])
+      if count + taken // SLOTS_PER_SPARE_PAGE > len(self.free[g]):
         return i
-      if there:
-        self.table_RxM[row, :there] = self.table_RxM[readers[0], :there]
-      self.count_R[row], self.problem_R[row] = there, problem
+      if readers:
+        self.table_RxM[row, :present] = self.table_RxM[readers[0], :present]
+      self.count_R[row], self.problem_R[row] = present, problem
       self.shared_R[row] = shared
       if shared:
         self.readers[g][problem] = [*readers, row]
       self._append(g, row, count)
       self.given[g].extend((slot, m, self.table_RxM[row, m])
-                           for m in range(there, self._count(known)))
+                           for m in range(present, self._count(known)))
     return len(rows)
 
-  def fit(self, q: flight.Queue, R: int) -> None:
-    """Keeps R slots."""
+  def fit(self, R: int) -> None:
+    q = self.q
     if R == len(q.item_R):
       return
     rows, take_GxR = q.rows, q.compact(R)
@@ -290,7 +281,7 @@ class Paged:
                     for block in self.readers]
 
   def insert(self, filled) -> None:
-    """As `Contiguous.insert`, to the pages that `give` noted."""
+    """Fills the pages that `give` noted."""
     del filled
     most = -(-len(self.table_RxM) // len(self.given))
     while any(self.given):
@@ -306,6 +297,6 @@ class Paged:
   def place(self) -> dict:
     """The page table, as long as the longest sequence needs."""
     lengths = self.s.sizes.lengths
-    L = flight.smallest(lengths, min(
+    L = smallest(lengths, min(
         int(self.count_R.max()) * self.page, lengths[-1]))
     return dict(table=self.s.place(self.table_RxM[:, :self._count(L)]))

@@ -17,8 +17,9 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
                 interrupt: interrupt_lib.Interrupt | None):
   """decode(params, cache, Rows, temperature, top_p, kind, table) of a chunk.
 
-  It returns (cache, Rows, Drawn). `kind` is one of draw.KINDS and static. With
-  a page table the cache is a pool of pages, see cache.Paged.
+  It returns (cache, the fields of Rows that change, Drawn). `kind` is one of
+  draw.KINDS and static. With a page table the cache is a pool of pages, see
+  cache.Paged.
 
   Args:
     model: with the dtype of activations.
@@ -29,7 +30,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
       cache, in which all rows write at the same slot. For TPUs: there, writes
       at a different slot in each row are a loop over rows, and values of narrow
       heads are padded. Never with pages.
-    interrupt: the phrase of forced interruption; None: no rows have it.
+    interrupt: the phrase of forced interruption; None: off.
   """
   eos_E = jnp.array(eos, jnp.int32)
 
@@ -101,6 +102,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     row, cache, out = jax.lax.fori_loop(0, C, advance, (row, cache, nothing))
     if beside:
       cache = cache_lib.flush(past, cache, start_R)
-    return cache, row, out
+    return cache, row.replace(
+        id_R=None, rollout_R=None, key_Rx2=None, interrupt_R=None), out
 
   return decode

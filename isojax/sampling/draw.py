@@ -12,15 +12,14 @@ KINDS = ("whole", "nucleus", "greedy")
 
 
 def kind_of(temperature: float, top_p: float) -> str:
-  """Returns the member of KINDS for a temperature and a top_p."""
+  """The member of KINDS for a temperature and a top_p."""
   if temperature <= 0:
     return "greedy"
   return "nucleus" if top_p < 1 else "whole"
 
 
 def nucleus(weight_RxV, top_p):
-  """Keeps the fewest weights with at least top_p of the mass, zeros the rest.
-  """
+  """The fewest weights with at least top_p of the mass; the rest are 0."""
   order = jnp.argsort(-weight_RxV, axis=-1)
   ordered = jnp.take_along_axis(weight_RxV, order, axis=-1)
   mass = jnp.cumsum(ordered, axis=-1)
@@ -37,15 +36,13 @@ def in_blocks(x_RxV, fill: float):
 
 
 def at(x, i_R):
-  """Returns x[r, i_R[r]] of each row r."""
+  """x[r, i_R[r]] of each row r."""
   i = i_R.reshape(-1, *[1] * (x.ndim - 1))
   return jnp.take_along_axis(x, i, axis=1)[:, 0]
 
 
 def pick(mass_RxK, inside, uniform_R):
-  """Returns the token whose running sum passes uniform * total, and the total.
-
-  Sums the blocks first, then the weights inside one block.
+  """The token whose running sum passes uniform * total, and the total.
 
   Args:
     mass_RxK: sums of the weights of each block.
@@ -75,7 +72,7 @@ def draw(logits_RxV, uniform_R, temperature, top_p, *, kind: str):
     uniform_R: one number in [0, 1) per row.
     temperature: divides the logits; not read if greedy.
     top_p: mass of the nucleus; read only for kind "nucleus".
-    kind: one of KINDS, see `kind_of`. "greedy" takes the most likely token.
+    kind: one of KINDS.
 
   Returns:
     The log-prob under the distribution drawn from (0 if greedy) and the entropy

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from isojax import mesh as mesh_lib
-from isojax.errors import InputError
+from isojax.errors import expect, expect_one_of, InputError
 from isojax.models import attention, decoder, int8, kernels
 from isojax.models import precision as precision_lib
 from isojax.sampling import cache as cache_lib
@@ -70,86 +70,30 @@ class SamplerConfig:
   interrupt: interrupt_lib.InterruptConfig = interrupt_lib.OFF
 
   def __post_init__(self):
-    for name in ("slots", "max_prompt_tokens", "max_new_tokens"):
-      if getattr(self, name) < 1:
-        raise InputError(
-            f"sampler.{name}={getattr(self, name)}: expected at least 1")
-    for name, known in (("dtype", decoder.DTYPES),
-                        ("attention", attention.CHOICES),
-                        ("precision", precision_lib.PRECISIONS)):
-      if getattr(self, name) not in known:
-        raise InputError(f"sampler.{name}={getattr(self, name)!r}: expected "
-                         f"one of {', '.join(known)}")
-    for name, known in (("weights", WEIGHTS), ("cache", tuple(CACHES)),
-                        ("head_dtype", decoder.HEAD_DTYPES)):
-      if getattr(self, name) not in (None, *known):
-        raise InputError(f"sampler.{name}={getattr(self, name)!r}: expected "
-                         f"None, for sampler.dtype, or {', '.join(known)}")
-    if self.temperature < 0:
-      raise InputError(f"sampler.temperature={self.temperature}: expected >= 0")
-    if not 0 < self.top_p <= 1:
-      raise InputError(f"sampler.top_p={self.top_p}: expected in (0, 1]")
-    if self.page is not None and self.page < 1:
-      raise InputError(f"sampler.page={self.page}: expected at least 1 "
-                       "position, or None for a cache without pages")
-    if self.expected_tokens is not None and not (
-        1 <= self.expected_tokens <= self.max_new_tokens):
-      raise InputError(
-          f"sampler.expected_tokens={self.expected_tokens}: expected None, or "
-          f"from 1 to max_new_tokens={self.max_new_tokens}")
-    if self.memory_gib <= 0:
-      raise InputError(f"sampler.memory_gib={self.memory_gib}: expected > 0")
-
-  @property
-  def chunk(self) -> int:
-    """Tokens decoded between two checks for slots that have ended."""
-    return sizes_lib.chunk(self.max_new_tokens)
+    expect_one_of(
+        "sampler", self, dtype=decoder.DTYPES, attention=attention.CHOICES,
+        precision=precision_lib.PRECISIONS, weights=(None, *WEIGHTS),
+        cache=(None, *CACHES), head_dtype=(None, *decoder.HEAD_DTYPES))
+    page, mean, T = self.page, self.expected_tokens, self.max_new_tokens
+    expect(
+        "sampler", self,
+        slots=(self.slots >= 1, "at least 1"),
+        memory_gib=(self.memory_gib > 0, "> 0"),
+        max_prompt_tokens=(self.max_prompt_tokens >= 1, "at least 1"),
+        max_new_tokens=(T >= 1, "at least 1"),
+        temperature=(self.temperature >= 0, ">= 0"),
+        top_p=(0 < self.top_p <= 1, "in (0, 1]"),
+        page=(page is None or page >= 1,
+              "at least 1 position, or None for a cache without pages"),
+        expected_tokens=(mean is None or 1 <= mean <= T,
+                         f"None, or from 1 to max_new_tokens={T}"))
 
 
-STEP = 32  # tokens; a smaller step of length saves less than its program costs
-
-
-class Sizes(typing.NamedTuple):
-  """Shapes of the sampler's programs, ascending; slots are of all blocks."""
-
-  chunk: int  # tokens of a call
-  max_new_tokens: int  # T
-  longest: int  # positions of a sequence; its last token is not stored
-  rows: tuple[int, ...]  # slots of a call
-  lengths: tuple[int, ...]  # of the cache
-  prompts: tuple[int, ...]  # prompt lengths that are prefilled
-  window: int  # prompts prefilled at once in a block
-
-  @property
-  def sequences(self) -> tuple[int, ...]:
-    """Lengths that are prefilled: of prompts, or with tokens behind them."""
-    return self.prompts + tuple(
-        L for L in self.lengths if L > self.prompts[-1])
-
-  def at_once(self, L: int) -> int:
-    """Sequences of length L that a block prefills at once.
-
-    They have no more tokens than a window of the longest prompts, or are one.
-    """
-    return min(self.window, max(1, self.window * self.prompts[-1] // L))
-
-
-def shares(parts: int, size: int, unit: int) -> tuple[int, ...]:
-  """size * i / parts for i = 1 .. parts, rounded up to `unit`, at most size."""
-  return tuple(sorted({
-      min(size, -(-size * i // (parts * unit)) * unit)
-      for i in range(1, parts + 1)}))
-
-
-def sizes_of(cfg: SamplerConfig, G: int) -> Sizes:
+def sizes_of(cfg: SamplerConfig, G: int) -> sizes_lib.Sizes:
   """The sizes for G blocks."""
-  S, T = cfg.max_prompt_tokens, cfg.max_new_tokens
-  rows = sizes_lib.row_sizes(cfg.slots, G)
-  return Sizes(
-      chunk=cfg.chunk, max_new_tokens=T, longest=S + T - 1, rows=rows,
-      lengths=shares(4, -(-(S + T - 1) // 16) * 16, STEP),
-      prompts=shares(4, S, STEP),
-      window=sizes_lib.prefilled(rows[-1] // G, S, paged=cfg.page is not None))
+  return sizes_lib.program_sizes(
+      cfg.slots, cfg.max_prompt_tokens, cfg.max_new_tokens, G,
+      paged=cfg.page is not None)
 
 
 class Sampler(typing.NamedTuple):
@@ -157,7 +101,7 @@ class Sampler(typing.NamedTuple):
 
   mesh: jax.sharding.Mesh
   slots: int  # as in the config, not rounded up to blocks
-  sizes: Sizes
+  sizes: sizes_lib.Sizes
   page: int | None  # positions of a page; None: no pages
   pages: int  # of a block's pool; 0: no pages
   gathered: bool  # each fsdp shard holds whole weights
@@ -183,7 +127,7 @@ class Sampler(typing.NamedTuple):
 
 
 def kernel(model: decoder.Transformer, cfg: SamplerConfig, length: int) -> str:
-  """The attention kernel of a prefill; InputError as attention.choose."""
+  """The attention kernel of a prefill, see attention.choose."""
   return attention.choose(
       cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype,
       precision=cfg.precision, length=length, knob="sampler.attention")
@@ -201,8 +145,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                  pages: int | None = None) -> Sampler:
   """Builds the jitted calls for `cfg.slots` slots, rounded up to the blocks.
 
-  Temperature and top_p are traced values. Slots and prompts are sharded by
-  blocks, keys and values also by heads.
+  Slots and prompts are sharded by blocks, keys and values also by heads.
 
   Args:
     model: the policy.
@@ -266,33 +209,29 @@ def _casts(model: decoder.Transformer, cfg: SamplerConfig, gathered: bool):
   One program per parameter: in a single program all of them are there twice,
   gathered and laid out.
   """
-  dtype = jnp.dtype(cfg.dtype)
   shardings = jax.tree.map(
       lambda x: mesh_lib.whole_rows(x.sharding) if gathered else x.sharding,
       decoder.abstract_params(model))
 
-  def is_head(path):
-    return cfg.head_dtype and path[-1].key == decoder.head_name(model.cfg)
-
-  def cast(param):
-    return param.astype(dtype)
-
-  def cast_head(param):
-    return param.astype(cfg.head_dtype)
+  head = decoder.head_name(model.cfg) if cfg.head_dtype else None
+  dtype = lambda name: jnp.dtype(
+      cfg.head_dtype if name == head else cfg.dtype)
 
   def caster(path, sharding):
     name = path[-1].key
-    if is_head(path):
-      return jax.jit(cast_head, out_shardings=sharding)
-    if cfg.weights is None or name not in int8.INPUTS:
-      return jax.jit(cast, out_shardings=sharding)
-    return jax.jit(functools.partial(int8.quantized, inputs=int8.INPUTS[name]),
-                   out_shardings=int8.shardings(sharding, int8.INPUTS[name]))
+    if cfg.weights and name in int8.INPUTS and name != head:
+      inputs = int8.INPUTS[name]
+      return jax.jit(functools.partial(int8.quantized, inputs=inputs),
+                     out_shardings=int8.shardings(sharding, inputs))
+
+    def cast(param):
+      return param.astype(dtype(name))
+
+    return jax.jit(cast, out_shardings=sharding)
 
   def is_cast(path, param, sharding):
-    wanted = jnp.dtype(cfg.head_dtype) if is_head(path) else dtype
-    return param.dtype == wanted and param.sharding.is_equivalent_to(
-        sharding, param.ndim)
+    return param.dtype == dtype(path[-1].key) and (
+        param.sharding.is_equivalent_to(sharding, param.ndim))
 
   casts = jax.tree.map_with_path(caster, shardings)
 
@@ -307,24 +246,23 @@ def _casts(model: decoder.Transformer, cfg: SamplerConfig, gathered: bool):
 
 def shortened(s: Sampler, prompts: Prompts) -> Prompts:
   """Cuts prompts to the smallest prefill size that fits all of them."""
-  S = flight_lib.smallest(s.sizes.prompts, int(prompts.len_P.max()))
+  S = sizes_lib.smallest(s.sizes.prompts, int(prompts.len_P.max()))
   return prompts.replace(tokens_PxS=prompts.tokens_PxS[:, :S])
 
 
 def _refill(s: Sampler, q: flight_lib.Queue, params, cache) -> None:
   """Gives free slots what waits, and prefills sequences for it."""
-  q.put_back(cache.reserve(q))
+  q.put_back(cache.reserve())
   while True:
-    filled = q.fill(functools.partial(cache.give, q))
+    filled = q.fill(cache.give)
     # Filled slots stay where they are, see `fill`.
-    cache.fit(q, len(q.item_R) if q.waiting else flight_lib.smallest(
+    cache.fit(len(q.item_R) if q.waiting else sizes_lib.smallest(
         s.sizes.rows, q.most_active * q.G))
     cache.insert(filled)
     if not q.starving:
       return
     cache.window = None  # freed before the next is made
-    cache.window = s.prefill(params, s.place(
-        q.move_window(s.sizes.sequences, s.sizes.at_once)))
+    cache.window = s.prefill(params, s.place(q.move_window()))
 
 
 def next_batch(s: Sampler, params, flight: flight_lib.Flight,
@@ -346,20 +284,14 @@ def next_batch(s: Sampler, params, flight: flight_lib.Flight,
 
   Returns:
     Handed, and the next Flight.
-
-  Raises:
-    InputError: a prompt is longer than the sampler's largest.
   """
   longest = int(source.prompts.len_P.max())
   if longest > s.sizes.prompts[-1]:
     raise InputError(f"a prompt has {longest} tokens: expected at most sampler."
                      f"max_prompt_tokens={s.sizes.prompts[-1]}")
   params, kind = s.prepare(params), draw_lib.kind_of(temperature, top_p)
-  q = flight_lib.Queue(
-      flight, source, rule, version=version, G=s.G, W=s.sizes.window,
-      T=s.sizes.max_new_tokens, interrupt=s.interrupt)
-  q.open_slots(flight_lib.smallest(
-      s.sizes.rows, min(-(-q.count // s.G) * s.G, s.sizes.rows[-1])))
+  q = flight_lib.Queue(flight, source, rule, version=version, sizes=s.sizes,
+                       G=s.G, interrupt=s.interrupt)
   cache = (cache_lib.Contiguous if s.page is None else cache_lib.Paged)(s, q)
   while (chosen := q.ready()) is None:
     _refill(s, q, params, cache)
@@ -367,7 +299,7 @@ def next_batch(s: Sampler, params, flight: flight_lib.Flight,
         params, cache.kv, s.place(q.row), np.float32(temperature),
         np.float32(top_p), kind=kind, **cache.place())
     ended(*q.ended())
-    q.harvest(*flight_lib.read(*after))
+    q.harvest(*jax.device_get(after))
   ended(*q.ended())
   return q.handed(chosen), q.closed(chosen)
 
@@ -384,10 +316,8 @@ def one_step(prompts: Prompts, n, key, *, limits_B=None,
     prompts: host arrays.
     n: rollouts of a prompt, one number or one for each prompt.
     key: the random stream; rollouts fold in problem, index and position.
-    limits_B: see interrupt.lengths, problem-major; None: no rollout is
-      interrupted.
-    expected_P: new tokens that a rollout of each problem is expected to have;
-      None: not known.
+    limits_B: see interrupt.lengths; None: no rollout is interrupted.
+    expected_P: new tokens of a rollout of each problem; None: not known.
   """
   P = len(prompts.len_P)
   order = np.argsort(prompts.len_P if expected_P is None else
@@ -409,7 +339,7 @@ def sample_all(s: Sampler, params, prompts: Prompts, n, key, *, temperature,
                ended=lambda *_: None) -> Rollouts:
   """Samples n rollouts of each prompt: problem-major host arrays [B, ...].
 
-  Arguments and errors are those of `one_step` and `next_batch`.
+  Arguments are those of `one_step` and `next_batch`.
   """
   source = one_step(prompts, n, key, limits_B=limits_B, expected_P=expected_P)
   handed, _ = next_batch(

@@ -13,16 +13,9 @@ so no token is older than k versions:
 - No group begins beyond the last step, so every rollout is trained on.
 
 With k = 0 a batch is the groups of one step, all of them: synchronous sampling.
-
-`Queue` assigns rollouts to slots. Each block of the mesh holds the rollouts of
-a few problems, whose prompts are prefilled together, as its window. When the
-windows move on, the next problems go to the blocks with the least to do. When
-no problem is left, a block with free slots takes rollouts from the fullest.
 """
 
 import collections
-import dataclasses
-import heapq
 import io
 import typing
 
@@ -31,6 +24,7 @@ import jax
 import numpy as np
 
 from isojax.sampling import interrupt as interrupt_lib
+from isojax.sampling.sizes import Sizes, smallest
 from isojax.types import Drawn, Prompts, Rollouts, Rows
 
 
@@ -60,8 +54,7 @@ def groups(position, problem, n) -> Groups:
 
 
 class Source(typing.NamedTuple):
-  """The problems of a run, or of one batch; pure functions of their arguments.
-  """
+  """The problems of a run, or of one batch; its functions are pure."""
 
   prompts: Prompts  # of all problems, host arrays
   groups: typing.Callable  # step -> its Groups, in the order of beginning
@@ -121,20 +114,22 @@ def from_bytes(saved: np.ndarray) -> Flight:
   return jax.tree.unflatten(jax.tree.structure(nothing((0, 0, 0))), leaves)
 
 
+class Items(typing.NamedTuple):
+  """Rollouts by their address."""
+
+  position_R: np.ndarray  # of their groups
+  problem_R: np.ndarray
+  number_R: np.ndarray  # within their groups
+
+
 class Handed(typing.NamedTuple):
   """A batch: complete groups, by position."""
 
   groups: Groups
+  items: Items
   rollouts: Rollouts  # group-major
   version_RxT: np.ndarray  # int32, of the weights that drew each token
   put_back: int  # times that a rollout lost its slot, since the last batch
-
-  @property
-  def items(self) -> "Items":
-    groups = self.groups
-    return Items(*(np.repeat(x, groups.n_E) for x in (
-        groups.position_E, groups.problem_E)), np.concatenate(
-            [np.arange(n) for n in groups.n_E]))
 
   def staleness(self, version: int) -> tuple[float, int]:
     """Mean and maximum over tokens of the versions since they were drawn."""
@@ -144,22 +139,11 @@ class Handed(typing.NamedTuple):
     return float(age_X.mean()), int(age_X.max())
 
 
-class Items(typing.NamedTuple):
-  """Rollouts by their address."""
-
-  position_R: np.ndarray  # of their groups
-  problem_R: np.ndarray
-  number_R: np.ndarray  # within their groups
-
-
 def handed_over(version_E, complete_E, *, version: int, rule: Rule):
   """Indices of the groups of the next batch; None if it is not complete.
 
-  Args:
-    version_E: at which each group in flight began, ascending.
-    complete_E: whether all rollouts of a group are complete.
-    version: of the weights that will train on the batch.
-    rule: of the batch.
+  Groups are ordered by the version at which they began; `version` is that of
+  the weights that will train on the batch.
   """
   chosen = np.flatnonzero(complete_E)[:rule.groups]
   if len(chosen) < rule.groups:
@@ -170,56 +154,35 @@ def handed_over(version_E, complete_E, *, version: int, rule: Rule):
   return chosen if all(in_time) else None
 
 
-def smallest(sizes: tuple[int, ...], needed: int) -> int:
-  """The first of the ascending sizes that is at least `needed`."""
-  return next(size for size in sizes if size >= needed)
-
-
-CHANGED = ("token_R", "position_R", "count_R", "active_R", "matched_R")
-
-
-def read(after: Rows, drawn: Drawn) -> tuple[Rows, Drawn]:
-  """Copies to the host what a chunk changed of the slots, and what they drew.
-  """
-  unchanged = {field.name: None for field in dataclasses.fields(after)
-               if field.name not in CHANGED}
-  return jax.device_get((after.replace(**unchanged), drawn))
-
-
 class Queue:
   """Rollouts that wait or are complete, and those in slots, for one batch.
 
-  Groups in flight come first, then those that may begin. The slots of a block
-  are neighbours.
+  Groups in flight come first, then those that may begin. Each block of the mesh
+  holds the rollouts of a few problems, whose prompts are prefilled together, as
+  its window. The slots of a block are neighbours.
+
+  A sequence is continued by the rollouts of a group, which are a unit, or by
+  one rollout with tokens. `waits` has, of each block, the items dealt to it,
+  and `slots` the places in its window of the sequences of the first of them.
   """
 
   def __init__(self, flight: Flight, source: Source, rule: Rule, *,
-               version: int, G: int, W: int, T: int,
+               version: int, sizes: Sizes, G: int,
                interrupt: interrupt_lib.Interrupt | None):
-    """Has no slots yet, see `open_slots`.
-
-    Args:
-      flight: of the last batch.
-      source, rule: of the groups.
-      version: of the weights.
-      G: blocks.
-      W: prompts of a block's window.
-      T: new tokens of a rollout, at most.
-      interrupt: the phrase of forced interruption; None: off.
-    """
     self.flight, self.source, self.rule = flight, source, rule
-    self.version, self.G, self.W, self.T = version, G, W, T
-    self.interrupt, self.put_back_count = interrupt, 0
-    most = (rule.k + 1) * rule.groups
-    parts = [flight.groups, flight.ahead]
-    steps_E = [np.full(sum(len(part.n_E) for part in parts), flight.steps - 1)]
-    steps = flight.steps
-    while sum(map(len, steps_E)) < most and steps < source.steps:
-      parts.append(source.groups(steps))
-      steps_E.append(np.full(len(parts[-1].n_E), steps))
+    self.version, self.sizes, self.G = version, sizes, G
+    self.T, self.interrupt = sizes.max_new_tokens, interrupt
+    self.put_back_count = 0
+    most, steps = (rule.k + 1) * rule.groups, flight.steps
+    parts = [(steps - 1, flight.groups), (steps - 1, flight.ahead)]
+    while sum(len(part.n_E) for _, part in parts) < most and (
+        steps < source.steps):
+      parts.append((steps, source.groups(steps)))
       steps += 1
-    self.groups = Groups(*map(np.concatenate, zip(*parts, strict=True)))
-    self.step_E = np.concatenate(steps_E)
+    self.groups = Groups(*map(np.concatenate, zip(*(
+        part for _, part in parts), strict=True)))
+    self.step_E = np.concatenate(
+        [np.full(len(part.n_E), step) for step, part in parts])
     E, begun = len(self.step_E), len(flight.groups.n_E)
     self.groups.version_E[begun:] = version
     self.begun_E = np.arange(E) < begun
@@ -232,92 +195,52 @@ class Queue:
     self.problem_B = self.groups.problem_E[self.group_B]
     self.limit_B = None
     if interrupt is not None:
-      self.limit_B = (np.full(len(self.group_B), T, np.int32)
+      self.limit_B = (np.full(len(self.group_B), self.T, np.int32)
                       if source.limits is None else source.limits(self.groups))
-    self.out = self._rollouts(flight)
-    done_B = self.out.ended_R | (self.out.len_R == T)
+    self.out, self.version_BxT = self._rollouts(flight)
+    done_B = self.out.ended_R | (self.out.len_R == self.T)
     self.left_E = self.groups.n_E - np.bincount(
         self.group_B[done_B], minlength=E)
     self.done = np.flatnonzero(done_B)  # not told yet
     self._wait(np.flatnonzero(~done_B & self.may_begin_E[self.group_B]))
+    self._open_slots(smallest(
+        sizes.rows, min(-(-self.waiting // G) * G, sizes.rows[-1])))
 
-  def _rollouts(self, flight: Flight) -> Rollouts:
+  def _rollouts(self, flight: Flight) -> tuple[Rollouts, np.ndarray]:
+    """The tokens of all items so far, and the versions that drew them."""
     B, R = len(self.group_B), len(flight.len_R)
     zeros = lambda dtype, *shape: np.zeros((B, *shape), dtype)
     out = Rollouts(
         tokens_RxT=zeros(np.int32, self.T), len_R=zeros(np.int32),
         ended_R=zeros(bool), behavior_logp_RxT=zeros(np.float32, self.T),
         entropy_R=zeros(np.float32))
+    version_BxT = np.full((B, self.T), self.version, np.int32)
     drawn = np.arange(self.T)[None] < flight.len_R[:, None]
     out.tokens_RxT[:R][drawn] = flight.tokens_X
     out.behavior_logp_RxT[:R][drawn] = flight.logp_X
+    version_BxT[:R][drawn] = flight.version_X
     out.len_R[:R], out.ended_R[:R] = flight.len_R, flight.ended_R
     out.entropy_R[:R] = flight.entropy_R
-    return out
+    return out, version_BxT
 
   def _wait(self, items) -> None:
-    """Lets items wait: those with tokens first, the longest of them first.
-
-    `units` are items that continue the same sequence: the rollouts of a group,
-    or one rollout with tokens. `waits` has, of each block, the items dealt to
-    it, and `slots` where the window has the sequences of the first of them.
-    """
+    """Lets items wait: those with tokens first, the longest of them first."""
     again = items[self.out.len_R[items] > 0]
     again = again[np.argsort(-self.length(again), kind="stable")]
     items = np.concatenate([again, items[self.out.len_R[items] == 0]])
-    ends = 1 + np.flatnonzero(np.diff(self._sequence(items)))
     self.units = collections.deque(
-        unit for unit in np.split(items, ends) if len(unit))
+        np.split(items, np.flatnonzero(self._begins(items)))[1:])
     self.waits = [np.zeros(0, np.int64)] * self.G
     self.slots = [np.zeros(0, np.int64)] * self.G
     self.refused_G = np.zeros(self.G, bool)  # without space for what waits
 
-  def _sequence(self, items) -> np.ndarray:
-    """A number for what each item continues: a prompt, or its own tokens."""
-    return np.where(self.out.len_R[items] > 0, -1 - items, self.group_B[items])
+  def _begins(self, items) -> np.ndarray:
+    """Whether each item continues another sequence than the one before it."""
+    sequence = np.where(
+        self.out.len_R[items] > 0, -1 - items, self.group_B[items])
+    return np.diff(sequence, prepend=np.nan) != 0
 
-  def length(self, items) -> np.ndarray:
-    """Tokens so far, prompt included."""
-    return (self.source.prompts.len_P[self.problem_B[items]]
-            + self.out.len_R[items])
-
-  @property
-  def count(self) -> int:
-    """Items that wait."""
-    return sum(map(len, self.units)) + sum(map(len, self.waits))
-
-  @property
-  def waiting(self) -> bool:
-    return bool(self.units) or any(map(len, self.waits))
-
-  @property
-  def rows(self) -> int:
-    """Slots of a block."""
-    return len(self.item_R) // self.G
-
-  @property
-  def free_G(self) -> np.ndarray:
-    """Free slots of each block; 0 if it has no space for what waits."""
-    free_G = (~self.row.active_R.reshape(self.G, -1)).sum(axis=1)
-    return np.where(self.refused_G, 0, free_G)
-
-  @property
-  def most_active(self) -> int:
-    """Active slots of the block with most of them."""
-    return int(self.row.active_R.reshape(self.G, -1).sum(axis=1).max())
-
-  @property
-  def longest(self) -> int:
-    """The last position of an active slot."""
-    return int(self.row.position_R[self.row.active_R].max(initial=0))
-
-  @property
-  def starving(self) -> bool:
-    """Whether a slot is free while an item waits, after `fill`."""
-    return self.waiting and bool(self.free_G.any())
-
-  def open_slots(self, R: int) -> None:
-    """Makes R slots, all of them free."""
+  def _open_slots(self, R: int) -> None:
     zeros = lambda dtype, *shape: np.zeros((R, *shape), dtype)
     self.item_R = zeros(np.int64)
     self.row = Rows(
@@ -328,69 +251,80 @@ class Queue:
         **({} if self.interrupt is None else
            dict(interrupt_R=zeros(np.int32), matched_R=zeros(np.int32))))
 
+  def length(self, items) -> np.ndarray:
+    """Tokens so far, prompt included."""
+    return (self.source.prompts.len_P[self.problem_B[items]]
+            + self.out.len_R[items])
+
+  @property
+  def waiting(self) -> int:
+    """Items that wait."""
+    return sum(map(len, self.units)) + sum(map(len, self.waits))
+
+  @property
+  def rows(self) -> int:
+    """Slots of a block."""
+    return len(self.item_R) // self.G
+
+  @property
+  def active_GxR(self) -> np.ndarray:
+    return self.row.active_R.reshape(self.G, -1)
+
+  @property
+  def free_G(self) -> np.ndarray:
+    """Free slots of each block; 0 if it has no space for what waits."""
+    return np.where(self.refused_G, 0, (~self.active_GxR).sum(axis=1))
+
+  @property
+  def most_active(self) -> int:
+    """Active slots of the block with most of them."""
+    return int(self.active_GxR.sum(axis=1).max())
+
+  @property
+  def starving(self) -> bool:
+    """Whether a slot is free while an item waits, after `fill`."""
+    return bool(self.waiting and self.free_G.any())
+
   def _deal(self) -> None:
-    """Gives blocks what waits, up to W sequences each.
+    """Gives blocks what waits, up to a window of sequences each.
 
-    A unit goes to the block with the fewest items waiting beyond free slots.
-    """
-    begins = lambda waits: len(waits) and 1 + np.count_nonzero(
-        np.diff(self._sequence(waits)))
-    room = {g: self.W - begins(waits) for g, waits in enumerate(self.waits)}
-    heap = [(len(self.waits[g]) - int(free), g)
-            for g, free in enumerate(self.free_G) if room[g] > 0]
-    heapq.heapify(heap)
-    dealt = [[waits] for waits in self.waits]
-    while heap and self.units:
-      load, g = heapq.heappop(heap)
-      unit = self.units.popleft()
-      dealt[g].append(unit)
-      room[g] -= 1
-      if room[g]:
-        heapq.heappush(heap, (load + len(unit), g))
-    self.waits = [np.concatenate(parts) for parts in dealt]
-
-  def _steal(self) -> None:
-    """Moves waiting items from the fullest block to blocks with free slots.
-
-    Afterwards the two have equally many items waiting beyond free slots, or the
-    first has none.
+    A unit goes to the block with the smallest load: items that wait beyond its
+    free slots. When no unit is left, a block with free slots takes items from
+    the one with the largest load, until both have the same or one has none.
     """
     load_G = np.array([len(waits) for waits in self.waits]) - self.free_G
-    while True:
-      thief, owner = int(load_G.argmin()), int(load_G.argmax())
-      if load_G[thief] >= 0 or load_G[owner] <= 0:
-        return
-      count = min(-(-int(load_G[owner] - load_G[thief]) // 2),
-                  int(load_G[owner]))
+    room_G = self.sizes.window - np.array(
+        [self._begins(waits).sum() for waits in self.waits])
+    while self.units and (room_G > 0).any():
+      unit = self.units.popleft()
+      g = np.where(room_G > 0, load_G, np.inf).argmin()
+      self.waits[g] = np.concatenate([self.waits[g], unit])
+      load_G[g] += len(unit)
+      room_G[g] -= 1
+    while not self.units and load_G.min() < 0 < load_G.max():
+      thief, owner = load_G.argmin(), load_G.argmax()
+      count = min(-(-(load_G[owner] - load_G[thief]) // 2), load_G[owner])
       taken = self.waits[owner][-count:]
       self.waits[owner] = self.waits[owner][:-count]
       self.waits[thief] = np.concatenate([self.waits[thief], taken])
       load_G[owner] -= count
       load_G[thief] += count
 
-  def move_window(self, sizes: tuple[int, ...], at_once) -> Prompts:
-    """The next sequences of each block, [G * W], as a prefill takes them.
-
-    Args:
-      sizes: lengths that are prefilled, ascending.
-      at_once: length -> sequences of it that a block prefills at once.
-    """
+  def move_window(self) -> Prompts:
+    """The next sequences of each block, [G * W], as a prefill takes them."""
     self._deal()
-    if not self.units:
-      self._steal()
-    first, slots = [], []  # of each block: item of each sequence; by item
-    for waits in self.waits:
-      new = np.diff(self._sequence(waits), prepend=np.nan) != 0
-      first.append(waits[new][:self.W])
-      slots.append(np.cumsum(new) - 1)
-    L = smallest(sizes, max(int(self.length(items).max(initial=1))
-                            for items in first))
-    W, S = at_once(L), self.source.prompts.tokens_PxS.shape[1]
+    begins = [self._begins(waits) for waits in self.waits]
+    first = [waits[new][:self.sizes.window]
+             for waits, new in zip(self.waits, begins, strict=True)]
+    L = smallest(self.sizes.sequences, int(
+        self.length(np.concatenate(first)).max(initial=1)))
+    W, S = self.sizes.at_once(L), self.source.prompts.tokens_PxS.shape[1]
     out = Prompts(np.zeros((self.G * W, L), np.int32),
                   np.ones(self.G * W, np.int32),
                   np.zeros(self.G * W, np.uint32))
     for g, items in enumerate(first):
-      self.slots[g], items = slots[g][slots[g] < W], items[:W]
+      slots, items = np.cumsum(begins[g]) - 1, items[:W]
+      self.slots[g] = slots[slots < W]
       at = g * W + np.arange(len(items))
       out.tokens_PxS[at, :min(S, L)] = self.source.prompts.tokens_PxS[
           self.problem_B[items], :L]
@@ -410,8 +344,8 @@ class Queue:
     are, and the result may be used after it.
 
     Args:
-      give: (block, slots, items, window slots) -> how many of these get space
-        in the cache, the first ones. If not all do, the block is refused.
+      give: see cache.Contiguous.give; if not all items get space, the block is
+        refused.
 
     Returns:
       row, slot [G, F]: slots inside their block that were filled, and the
@@ -419,10 +353,8 @@ class Queue:
       all; rows equal to the number of a block's slots are padding.
     """
     taken = []
-    for g in range(self.G):
-      free = np.flatnonzero(
-          ~self.row.active_R[g * self.rows:(g + 1) * self.rows])
-      free = free[:len(self.slots[g])]
+    for g, active in enumerate(self.active_GxR):
+      free = np.flatnonzero(~active)[:len(self.slots[g])]
       rows, items = g * self.rows + free, self.waits[g][:len(free)]
       count = give(g, rows, items, self.slots[g][:len(free)])
       self.refused_G[g] |= count < len(free)
@@ -466,35 +398,28 @@ class Queue:
 
   def put_back(self, rows) -> None:
     """Takes slots from active items, which are next to get one again."""
+    rows = np.array(rows, np.int64)
     self.refused_G[:] = False
     self.row.active_R[rows] = False
     self.put_back_count += len(rows)
-    for g in {int(row) // self.rows for row in rows}:
-      lost = self.item_R[[r for r in rows if r // self.rows == g]]
+    for g in np.unique(rows // self.rows):
+      lost = self.item_R[rows[rows // self.rows == g]]
       waits = np.concatenate([lost, self.waits[g]])
       order = np.argsort(-self.out.len_R[waits], kind="stable")
       self.waits[g], self.slots[g] = waits[order], self.slots[g][:0]
 
   def compact(self, R: int) -> np.ndarray:
-    """Keeps R slots, the active ones first, in their order.
-
-    Returns:
-      The slots inside their block that are kept, [G, R / G].
+    """Keeps R slots, the active ones first; returns their places, [G, R / G].
     """
-    active_GxR = self.row.active_R.reshape(self.G, -1)
-    take_GxR = np.argsort(~active_GxR, axis=1, kind="stable")[:, :R // self.G]
+    take_GxR = np.argsort(
+        ~self.active_GxR, axis=1, kind="stable")[:, :R // self.G]
     index = (take_GxR + np.arange(self.G)[:, None] * self.rows).reshape(-1)
     self.item_R = self.item_R[index]
     self.row = jax.tree.map(lambda x: x[index], self.row)
     return take_GxR
 
   def harvest(self, after: Rows, drawn: Drawn) -> None:
-    """Stores what the slots drew in a chunk.
-
-    Args:
-      after: the state of the slots after the chunk, see `read`.
-      drawn: the tokens of the chunk.
-    """
+    """Stores what the slots drew in a chunk, on the host."""
     out, rows = self.out, np.flatnonzero(self.row.active_R)
     items, before = self.item_R[rows], self.row.count_R[rows]
     C, new = drawn.tokens_RxC.shape[1], after.count_R[rows] - before
@@ -508,18 +433,19 @@ class Queue:
     out.len_R[items] = after.count_R[rows]
     out.entropy_R[items] += drawn.entropy_R[rows]
     out.ended_R[items] = drawn.ended_R[rows]
-    self.row = self.row.replace(**{
-        name: np.array(getattr(after, name))  # writable
-        for name in CHANGED if getattr(after, name) is not None})
+    self.row = self.row.replace(**{  # writable copies of what has changed
+        name: np.array(x) for name, x in vars(after).items() if x is not None})
     self.done = items[~after.active_R[rows]]
     np.subtract.at(self.left_E, self.group_B[self.done], 1)
 
+  def _items(self, items) -> Items:
+    return Items(self.groups.position_E[self.group_B[items]],
+                 self.problem_B[items], self.number_B[items])
+
   def ended(self) -> tuple[Items, Rollouts]:
     """The rollouts that ended in the last chunk; at first those in flight."""
-    done, group = self.done, self.group_B[self.done]
-    return (Items(self.groups.position_E[group], self.problem_B[done],
-                  self.number_B[done]),
-            jax.tree.map(lambda x: x[done], self.out))
+    return self._items(self.done), jax.tree.map(
+        lambda x: x[self.done], self.out)
 
   def ready(self):
     """The groups of the next batch; None if sampling has to continue."""
@@ -531,41 +457,26 @@ class Queue:
                          version=self.version, rule=self.rule)
     return None if chosen is None else begun[chosen]
 
-  def _items(self, group_E) -> np.ndarray:
-    offset_E = self.groups.offset_E
-    return np.concatenate([np.zeros(0, np.int64), *(
-        offset_E[e] + np.arange(self.groups.n_E[e]) for e in group_E)])
-
-  def _versions(self, items) -> np.ndarray:
-    """Versions of the weights that drew each token, int32 [R, T]."""
-    before = np.zeros(len(self.group_B), np.int32)
-    before[:len(self.flight.len_R)] = self.flight.len_R
-    shape, begin = (len(items), self.T), np.cumsum(before) - before
-    if not before[items].any():
-      return np.broadcast_to(np.int32(self.version), shape)
-    out = np.full(shape, self.version, np.int32)
-    for i in np.flatnonzero(before[items]):
-      count, at = before[items[i]], begin[items[i]]
-      out[i, :count] = self.flight.version_X[at:at + count]
-    return out
-
   def handed(self, chosen) -> Handed:
     """The batch of the chosen groups."""
-    chosen = chosen[np.argsort(self.groups.position_E[chosen], kind="stable")]
-    items = self._items(chosen)
+    groups, offset_E = self.groups, self.groups.offset_E
+    chosen = chosen[np.argsort(groups.position_E[chosen], kind="stable")]
+    items = np.concatenate(
+        [offset_E[e] + np.arange(groups.n_E[e]) for e in chosen])
     rollouts = jax.tree.map(lambda x: x[items], self.out)
     if self.interrupt is not None:
       rollouts = rollouts.replace(forced_RxT=interrupt_lib.forced(
           rollouts.tokens_RxT, rollouts.len_R, self.limit_B[items],
           self.interrupt))
-    return Handed(jax.tree.map(lambda x: x[chosen], self.groups), rollouts,
-                  self._versions(items), self.put_back_count)
+    return Handed(jax.tree.map(lambda x: x[chosen], groups),
+                  self._items(items), rollouts, self.version_BxT[items],
+                  self.put_back_count)
 
   def closed(self, chosen) -> Flight:
     """The state without the chosen groups."""
     kept_E = self.begun_E.copy()
     kept_E[chosen] = False
-    items = self._items(np.flatnonzero(kept_E))
+    items = np.flatnonzero(kept_E[self.group_B])
     steps = max(self.flight.steps,
                 1 + int(self.step_E[self.begun_E].max(initial=-1)))
     ahead_E = ~self.begun_E & (self.step_E < steps)
@@ -575,4 +486,4 @@ class Queue:
     return Flight(
         steps, of(ahead_E), of(kept_E), out.len_R, out.ended_R, out.entropy_R,
         out.tokens_RxT[drawn], out.behavior_logp_RxT[drawn],
-        self._versions(items)[drawn], self.flight.made_by)
+        self.version_BxT[items][drawn], self.flight.made_by)

@@ -57,22 +57,14 @@ class Interrupt(typing.NamedTuple):
 
 def encoded(cfg: InterruptConfig, tokenizer, *, eos: tuple[int, ...], V: int,
             T: int) -> Interrupt | None:
-  """Returns the phrase in tokens; None if interruption is off.
+  """The phrase in tokens; None if interruption is off.
 
-  Args:
-    cfg: phrase and lengths.
-    tokenizer: of the policy.
-    eos: tokens that end an answer.
-    V: tokens of the model.
-    T: tokens of an answer, at most.
-
-  Raises:
-    InputError: a text has no token, or one that ends answers or that the model
-      lacks, or the phrase does not fit behind cfg.high.
+  InputError if a text has no token, or one of `eos` or beyond the V of the
+  model, or if the phrase does not fit behind cfg.high in T tokens.
   """
   if not cfg.phrase:
     return None
-  found = {}
+  tokens = {}
   for name in ("phrase", "unless"):
     text = getattr(cfg, name)
     ids = tuple(tokenizer.encode(
@@ -88,22 +80,21 @@ def encoded(cfg: InterruptConfig, tokenizer, *, eos: tuple[int, ...], V: int,
     if ids and max(ids) >= V:
       raise InputError(f"{what}: contains the token {max(ids)}, but the model "
                        f"has {V}; use another text")
-    found[name] = ids
-  E = len(found["phrase"])
+    tokens[name] = ids
+  E = len(tokens["phrase"])
   if cfg.high + E >= T:
     raise InputError(
         f"sampler.interrupt.high={cfg.high} and a phrase of {E} tokens: "
         f"expected less than sampler.max_new_tokens={T} together, so that an "
         "answer can follow; lower high or increase max_new_tokens")
-  return Interrupt(**found)
+  return Interrupt(**tokens)
 
 
 def lengths(cfg: InterruptConfig, *, seed: int, step: int, id_P,
             n: int) -> np.ndarray:
-  """Returns L of each rollout, uniform in [low, high]: int32 [P * n].
+  """L of each rollout, uniform in [low, high]: int32 [P * n].
 
-  A function of (seed, step, problem, rollout): the numbers of n = 4 are the
-  first four of n = 8.
+  A function of (seed, step, problem, rollout), as rng.uniforms.
   """
   # The last word is 3 in prompts.order_at, which counts up from problem 0.
   raw_Pxn = np.stack([
@@ -115,7 +106,7 @@ def lengths(cfg: InterruptConfig, *, seed: int, step: int, id_P,
 
 
 def transitions(unless: tuple[int, ...]) -> tuple[list[int], list[list[int]]]:
-  """Returns the automaton that finds `unless` in a sequence of tokens.
+  """The automaton that finds `unless` in a sequence of tokens.
 
   State m: the last m tokens are the first m of `unless`; state U is final.
 
@@ -136,29 +127,18 @@ def transitions(unless: tuple[int, ...]) -> tuple[list[int], list[list[int]]]:
 
 
 def matched(tokens, unless: tuple[int, ...]) -> int:
-  """Returns the automaton's state after a sequence of tokens."""
-  known, table = transitions(unless)
-  column = {token: j for j, token in enumerate(known)}
-  state = 0
-  for token in np.asarray(tokens).tolist():
-    state = table[state][column[token] if token in column else -1]
-  return state
-
-
-def contains(tokens, unless: tuple[int, ...]) -> bool:
-  """Returns whether tokens contain `unless`; False if it is empty.
-
-  As `matched` says, without a loop over tokens.
+  """The automaton's state after a sequence of tokens, without a loop over them.
   """
-  if not unless or len(tokens) < len(unless):
-    return False
-  window = np.lib.stride_tricks.sliding_window_view(tokens, len(unless))
-  return bool((window == np.array(unless)).all(axis=1).any())
+  U = len(unless)
+  if len(tokens) >= U and (np.lib.stride_tricks.sliding_window_view(
+      tokens, U) == np.array(unless)).all(axis=1).any():
+    return U
+  return max(k for k in range(min(U, len(tokens) + 1))
+             if tuple(tokens[len(tokens) - k:]) == unless[:k])
 
 
 def inserted(row: Rows, it: Interrupt):
-  """Returns which rows get a token of the phrase next, and the token: [R] each.
-  """
+  """Which rows get a token of the phrase next, and the token: [R] each."""
   offset_R = row.count_R - row.interrupt_R
   forced_R = (offset_R >= 0) & (offset_R < len(it.phrase))
   if it.unless:
@@ -168,7 +148,7 @@ def inserted(row: Rows, it: Interrupt):
 
 
 def matched_next(row: Rows, token_R, it: Interrupt):
-  """Returns the automaton's state behind a token; it stays from L on."""
+  """The automaton's state behind a token; it stays from L on."""
   known, table = transitions(it.unless)
   column_R = jnp.full_like(token_R, len(known))
   for j, token in enumerate(known):
@@ -178,17 +158,14 @@ def matched_next(row: Rows, token_R, it: Interrupt):
 
 
 def forced(tokens_RxT, len_R, interrupt_R, it: Interrupt) -> np.ndarray:
-  """Returns which tokens of rollouts were inserted: bool [R, T], on the host.
+  """Which tokens of rollouts were inserted, of arrays on the host: bool [R, T].
 
   Args:
-    tokens_RxT, len_R: of the rollouts.
-    interrupt_R: L of each.
-    it: the phrase.
+    interrupt_R: L of each rollout.
   """
-  tokens_RxT, out = np.asarray(tokens_RxT), np.zeros(tokens_RxT.shape, bool)
-  len_R, interrupt_R = np.asarray(len_R), np.asarray(interrupt_R)
+  out = np.zeros(tokens_RxT.shape, bool)
   for r in np.flatnonzero(len_R > interrupt_R):
     L = interrupt_R[r]
-    if not contains(tokens_RxT[r, :L], it.unless):
+    if not it.unless or matched(tokens_RxT[r, :L], it.unless) < len(it.unless):
       out[r, L:min(len_R[r], L + len(it.phrase))] = True
   return out

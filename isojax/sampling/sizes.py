@@ -1,9 +1,5 @@
 """Sizes of the sampler's programs: slots, chunk, pages, prefilled prompts.
 
-While rollouts wait, all slots are decoded. When the queue is empty, active
-slots become fewer, and the sampler goes on with the smallest program that
-contains them.
-
 The trainer and the price model both take these sizes from here; no jax.
 """
 
@@ -19,6 +15,7 @@ from isojax.models.shape import BYTES, ModelShape
 SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)
 # Slots of a row shard. With fewer, a program more costs more than it saves.
 FEW = 32
+STEP = 32  # tokens; a smaller step of length saves less than its program costs
 # Tokens of a prefill beside a pool of pages: enough to keep the matrix units of
 # a device busy.
 PREFILL = 8192
@@ -38,6 +35,18 @@ def chunk(max_response: int) -> int:
   return min(max_response, max(4, min(64, max_response // 32)))
 
 
+def smallest(sizes: tuple[int, ...], needed: int) -> int:
+  """The first of the ascending sizes that is at least `needed`."""
+  return next(size for size in sizes if size >= needed)
+
+
+def shares(parts: int, size: int, unit: int) -> tuple[int, ...]:
+  """size * i / parts for i = 1 .. parts, rounded up to `unit`, at most size."""
+  return tuple(sorted({
+      min(size, -(-size * i // (parts * unit)) * unit)
+      for i in range(1, parts + 1)}))
+
+
 def row_sizes(slots: int, G: int) -> tuple[int, ...]:
   """Slots of the sampler's programs, ascending: multiples of G row shards."""
   most = -(-slots // G)
@@ -46,13 +55,48 @@ def row_sizes(slots: int, G: int) -> tuple[int, ...]:
 
 
 def prefilled(slots: int, max_prompt: int, *, paged: bool) -> int:
-  """Prompts that are prefilled at once on a device.
+  """Prompts that are prefilled at once on a device: an eighth of the slots.
 
-  They are an eighth of the slots. Beside a pool of pages, whose slots are many,
-  they have at most PREFILL tokens.
+  Beside a pool of pages, whose slots are many, they have at most PREFILL
+  tokens.
   """
   most = math.ceil(slots / 8)
   return min(most, max(1, PREFILL // max_prompt)) if paged else most
+
+
+class Sizes(typing.NamedTuple):
+  """Shapes of the sampler's programs, ascending; slots are of all blocks."""
+
+  chunk: int  # tokens of a call
+  max_new_tokens: int  # T
+  longest: int  # positions of a sequence; its last token is not stored
+  rows: tuple[int, ...]  # slots of a call
+  lengths: tuple[int, ...]  # of the cache
+  prompts: tuple[int, ...]  # prompt lengths that are prefilled
+  window: int  # prompts prefilled at once in a block
+
+  @property
+  def sequences(self) -> tuple[int, ...]:
+    """Lengths that are prefilled: of prompts, or with tokens behind them."""
+    return self.prompts + tuple(
+        L for L in self.lengths if L > self.prompts[-1])
+
+  def at_once(self, L: int) -> int:
+    """Sequences of length L that a block prefills at once.
+
+    They have no more tokens than a window of the longest prompts, or are one.
+    """
+    return min(self.window, max(1, self.window * self.prompts[-1] // L))
+
+
+def program_sizes(slots: int, S: int, T: int, G: int, *, paged: bool) -> Sizes:
+  """The sizes for prompts of S tokens, T new ones, and G blocks."""
+  rows = row_sizes(slots, G)
+  return Sizes(
+      chunk=chunk(T), max_new_tokens=T, longest=S + T - 1, rows=rows,
+      lengths=shares(4, -(-(S + T - 1) // 16) * 16, STEP),
+      prompts=shares(4, S, STEP),
+      window=prefilled(rows[-1] // G, S, paged=paged))
 
 
 def weight_bytes(shape: ModelShape, weights: str, head: str) -> int:
@@ -80,10 +124,7 @@ class Admitted(typing.NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SamplerSizes:
-  """What decides the bytes of a sampler on a device, except its slots.
-
-  n is not in it: all runs of a sweep have the same shapes.
-  """
+  """What decides the bytes of a sampler on a device, except its slots."""
 
   shape: ModelShape
   dtype: str  # of activations, a key of BYTES
@@ -145,7 +186,7 @@ class SamplerSizes:
     """Bytes of a slot without pages.
 
     Its cache, and the cache's largest part again while it grows; float32
-    scores; logits and the arrays of drawing; an eighth of a prompt's prefill.
+    scores; the arrays of drawing; an eighth of a prompt's prefill.
     """
     s, length = self.shape, self.max_prompt + self.max_response
     return (length * self.kv * (1 + 1 / (2 * s.layers))
@@ -154,7 +195,6 @@ class SamplerSizes:
 
   @property
   def page_bytes(self) -> float:
-    """Bytes of a page of all layers."""
     return self.page * self.kv
 
   @property
@@ -164,8 +204,7 @@ class SamplerSizes:
     If every free slot is refilled, the mean age of a slot is E[T^2] / 2 E[T],
     for log-normal lengths of sigma 0.8 about E[T]. A chunk is decoded next, and
     half a page is empty at both ends. Prompts are counted as if none shared its
-    pages, which leaves room for long answers. If the pool is exhausted anyway,
-    slots are put back.
+    pages, which leaves room for long answers.
     """
     return 1 + (self.mean_prompt + self.mean_response + self.chunk) / self.page
 

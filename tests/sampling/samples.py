@@ -113,11 +113,10 @@ def teacher_forced(model, params, rollouts, n=6, *, prompts=None,
 
 
 def free_slots(R):
-  q = flight.Queue(flight.nothing((R, 0, 1)), flight.Source(
-      make_prompts(1), None, None, 0), flight.Rule(0, 0), version=0, G=1, W=1,
-                   T=T, interrupt=None)
-  q.open_slots(R)
-  return q.row
+  return flight.Queue(
+      flight.nothing((R, 0, 1)), flight.Source(make_prompts(1), None, None, 0),
+      flight.Rule(0, 0), version=0, sizes=engine.sizes_of(
+          dataclasses.replace(CONFIG, slots=R), 1), G=1, interrupt=None).row
 
 
 def collectives(call, *args, **options):

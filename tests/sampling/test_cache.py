@@ -9,7 +9,7 @@ import numpy as np
 
 from isojax.models import decoder
 from isojax.sampling import cache as cache_lib
-from isojax.sampling import engine
+from isojax.sampling import sizes as sizes_lib
 from tests.sampling import test_flight
 
 
@@ -20,15 +20,15 @@ def make_cache(prompts, n, *, G=1, R=4, page=4, pages=24, longest=20, chunk=4):
       T=longest)
   s = types.SimpleNamespace(
       page=page, pages=pages, empty=lambda *_: None, place=lambda x: x,
-      sizes=engine.Sizes(chunk=chunk, max_new_tokens=longest, longest=longest,
-                         rows=(R,), lengths=(8, 16, longest), prompts=(9,),
-                         window=1))
+      sizes=sizes_lib.Sizes(
+          chunk=chunk, max_new_tokens=longest, longest=longest, rows=(R,),
+          lengths=(8, 16, longest), prompts=(9,), window=1))
   return cache_lib.Paged(s, q), q
 
 
 def give(cache, q, row, item) -> bool:
   """Whether a slot gets pages for an item, as in `Queue.fill`."""
-  if not cache.give(q, row // q.rows, [row], [item], [5]):
+  if not cache.give(row // q.rows, [row], [item], [5]):
     return False
   q.row.active_R[row], q.item_R[row] = True, item
   q.row.position_R[row] = q.length(np.array([item]))[0] - 1
@@ -72,22 +72,22 @@ def test_the_youngest_lose_their_pages_by_hand():
   for row in range(3):
     assert give(cache, q, row, row)
     q.row.position_R[row], q.row.count_R[row] = (4, 4, 0)[row], (9, 3, 4)[row]
-  assert cache.reserve(q) == []
+  assert cache.reserve() == []
   assert lines(cache) == [[0, 3], [1, 4], [2]]
   # 4 pages are needed and 1 is free. Slot 1 has drawn the fewest tokens, and
   # its 2 pages are enough for the others.
   q.row.position_R[:] = 8
-  assert cache.reserve(q) == [1]
+  assert cache.reserve() == [1]
   assert [len(line) for line in lines(cache)] == [3, 0, 3]
   q.row.active_R[1] = False
   assert not give(cache, q, 1, 1)
   # Of equal ones, the last.
   q.row.position_R[:], q.row.count_R[:] = 12, 5
-  assert cache.reserve(q) == [2]
+  assert cache.reserve() == [2]
   q.row.active_R[2] = False
   # A slot that is alone has all it needs.
   q.row.position_R[0] = 16
-  assert cache.reserve(q) == [] and len(lines(cache)[0]) == 5
+  assert cache.reserve() == [] and len(lines(cache)[0]) == 5
 
 
 def test_a_rollout_starts_only_if_others_can_grow():
@@ -106,7 +106,7 @@ def test_slots_are_dropped_by_hand():
   for row in (1, 2, 3, 4):
     give(cache, q, row, row)
   assert lines(cache) == [[], [0, 1], [0, 2], [0, 1], [0, 2], []]
-  cache.fit(q, 4)
+  cache.fit(4)
   assert lines(cache) == [[0, 1], [0, 2]] * 2
   assert cache.readers == [{0: [0, 1]}, {0: [2, 3]}]
   assert q.item_R.tolist() == [1, 2, 3, 4]
@@ -129,7 +129,7 @@ def test_no_page_is_lost_or_written_by_two(data):
     q.row.position_R[active] = np.minimum(q.row.position_R[active] + 3,
                                           longest - 1)
     q.row.count_R[active] += 3
-    lost = cache.reserve(q)
+    lost = cache.reserve()
     assert (cache.count_R[lost] == 0).all()
     active[lost] = False
     for row in np.flatnonzero(~active):
@@ -157,7 +157,7 @@ def test_no_page_is_lost_or_written_by_two(data):
         assert cache.table_RxM[r, first] not in set(
             np.concatenate(list(map(list, shared)) or [[]]))
     if q.most_active and random.random() < 0.3:
-      cache.fit(q, G * max(q.most_active, q.rows - 1))
+      cache.fit(G * max(q.most_active, q.rows - 1))
       if q.rows == 1:
         break
 

@@ -11,6 +11,7 @@ from isojax import rng
 from isojax.errors import InputError
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import engine
+from isojax.sampling import sizes as sizes_lib
 from isojax.types import Prompts
 from tests.conftest import make_model, placed, random_params, RICH, TINY
 from tests.sampling.samples import (
@@ -221,11 +222,11 @@ def test_the_longest_expected_are_first():
 
 
 def test_sizes_by_hand():
-  assert engine.shares(4, 176, 16) == (48, 96, 144, 176)
-  assert engine.shares(4, 176, 32) == (64, 96, 160, 176)
-  assert engine.shares(4, 6, 4) == (4, 6)
-  assert engine.shares(4, 30, 32) == (30,)
-  sizes = engine.Sizes(
+  assert sizes_lib.shares(4, 176, 16) == (48, 96, 144, 176)
+  assert sizes_lib.shares(4, 176, 32) == (64, 96, 160, 176)
+  assert sizes_lib.shares(4, 6, 4) == (4, 6)
+  assert sizes_lib.shares(4, 30, 32) == (30,)
+  sizes = sizes_lib.Sizes(
       chunk=4, max_new_tokens=60, longest=99, rows=(16,), lengths=(32, 64, 112),
       prompts=(32, 40), window=8)
   assert sizes.sequences == (32, 40, 64, 112)

@@ -7,6 +7,7 @@ import pytest
 
 from isojax.sampling import flight
 from isojax.sampling import interrupt as interrupt_lib
+from isojax.sampling.sizes import Sizes
 from isojax.types import Drawn, Prompts
 
 
@@ -32,12 +33,12 @@ def make_source(prompts, n, *, Bp=None, steps=1, limits=None) -> flight.Source:
 
 def make_queue(source, *, G=1, R=4, W=1, T=5, groups=None, k=0, state=None,
                version=0, interrupt=None) -> flight.Queue:
-  q = flight.Queue(
+  return flight.Queue(
       state or flight.nothing((R, 0, G)), source,
       flight.Rule(groups or len(source.groups(0).n_E), k), version=version, G=G,
-      W=W, T=T, interrupt=interrupt)
-  q.open_slots(R)
-  return q
+      sizes=Sizes(chunk=1, max_new_tokens=T, longest=99, rows=(R,),
+                  lengths=(999,), prompts=(1, 2, 3, 9, 999), window=W),
+      interrupt=interrupt)
 
 
 def fill(q):
@@ -46,7 +47,7 @@ def fill(q):
 
 def move_window(q):
   """Items of the windows by their sequences: tokens of each, as lists."""
-  prompts = q.move_window((1, 2, 3, 9, 999), lambda L: q.W)
+  prompts = q.move_window()
   return [row[:length].tolist() for row, length in zip(
       prompts.tokens_PxS, prompts.len_P)]
 
@@ -169,7 +170,7 @@ def test_waiting_rollouts_by_hand():
   source = make_source(make_prompts([3, 1]), 2, Bp=1, steps=4)
   q = make_queue(source, R=6, W=9, T=4, groups=1, k=2, state=in_flight(),
                  version=1)
-  assert q.done.tolist() == [1] and q.count == 5
+  assert q.done.tolist() == [1] and q.waiting == 5
   # Of 3 + 1 and 1 + 2 tokens; then of none, and the group that may begin.
   assert move_window(q)[:4] == [[0, 1, 2, 9], [3, 6, 5], [3], [0, 1, 2]]
   fill(q)
