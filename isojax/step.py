@@ -164,7 +164,7 @@ def score(setup: Setup, train: TrainState, batch: Batch) -> Scored:
   if not out:
     return Scored({}, None, 0)
   which_B = algorithm.to_score(groups, rollouts, cfg)
-  layouts = update_lib.layouts(
+  layouts = packing.layouts(
       prompts, rollouts, which_B, **batch.packed(setup))
 
   def collect(layout: packing.Layout, values: dict) -> None:

@@ -21,6 +21,7 @@ from isojax.tasks import prompts as prompts_lib
 from isojax.tasks.grader import Graded
 from isojax.types import Prompts, Rollouts
 from tests import few, short_runs
+from tests.rl.batches import PLAIN
 from tests.short_runs import steps
 
 HIT = division.Division("hit", n_low=2, n_high=64, prior_strength=4.0,
@@ -243,12 +244,14 @@ def test_the_bias_of_a_std_and_of_counting_rollouts():
 
 def test_shapes_do_not_depend_on_n():
   """Of groups of 2 to 40; rows have the width of the widest group."""
-  sizes = dict(T=3, S=15, G=1, tokens=256, prompt_sizes=1)
+  prompts = Prompts(np.zeros((6, 15)), np.full(6, 9), None)
+  cfg = dataclasses.replace(PLAIN, microbatch_tokens=256, prompt_sizes=1)
   chance, shapes = np.random.default_rng(0), set()
   for n_P in ([8] * 6, [2, 2, 2, 2, 3, 37], [0, 12, 9, 9, 9, 9]):
     len_B = chance.integers(1, 4, sum(n_P))
-    layouts = packing.layouts(len_B, np.ones(48, bool), np.full(6, 9), n=n_P,
-                              widest=64, **sizes)
+    layouts = packing.layouts(
+        prompts, Rollouts(np.zeros((48, 3)), len_B, None, None, None),
+        np.ones(48, bool), n=n_P, widest=64, G=1, cfg=cfg)
     shapes |= {(x.W, x.S, len(x.slot_R)) for x in layouts}
     tokens = np.concatenate([x.rollout_N for x in layouts])
     assert np.bincount(tokens).tolist() == len_B.tolist()

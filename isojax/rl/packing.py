@@ -13,6 +13,7 @@ import typing
 import jax
 import numpy as np
 
+from isojax.rl.objective import LossConfig
 from isojax.types import Batch, Prompts, Rollouts
 
 LEAST = 32  # tokens of a row, if all answers of a problem have as many
@@ -29,14 +30,10 @@ def multiple(count: int, G: int) -> int:
 
 
 def packed(len_R, problem_R, W: int) -> list[list[int]]:
-  """The answers of each row, in the order of their problems.
+  """The answers of each row of W tokens, in the order of their problems.
 
   The answers of a problem are placed by decreasing length, each into the
   fullest row that has space for it (best-fit decreasing).
-
-  Args:
-    len_R, problem_R: length and problem of each answer, problem-major.
-    W: tokens of a row.
   """
   rows = []
   edges = np.flatnonzero(np.diff(problem_R, prepend=-1, append=-1))
@@ -59,9 +56,7 @@ def fill(problem_R, *, G: int, rows: int, slots: int):
 
   Args:
     problem_R: problem of each row, in the order in which rows are taken.
-    G: number of blocks.
-    rows: places for rows in a block.
-    slots: prompt slots of a block.
+    rows, slots: places for rows, and prompt slots, of a block.
 
   Returns:
     place: the place of each row that was taken. slot [G * rows]: the prompt
@@ -91,23 +86,22 @@ def cut(problem_R, *, S: int, W: int, G: int, tokens: int):
 
   The prompt slots of a microbatch have a sixteenth of the tokens of its rows,
   a quarter, or as many: the smallest that suffices for its rows. There are
-  never more slots than rows.
+  never more slots than rows. Each block has at least one row.
 
   Args:
     problem_R: problem of each row.
     S, W: tokens of a prompt slot and of a row.
-    G: blocks of a microbatch.
-    tokens: most tokens of a microbatch's rows; each block has at least one row.
+    tokens: most tokens of a microbatch's rows.
   """
   rows = multiple(tokens // W, G)
   while len(problem_R):
     for prompt_tokens in (tokens // 16, tokens // 4, tokens):
       slots = min(rows, multiple(prompt_tokens // S, G))
-      found = fill(problem_R[:rows], G=G, rows=rows // G, slots=slots // G)
-      if len(found[0]) == min(rows, len(problem_R)):
+      filled = fill(problem_R[:rows], G=G, rows=rows // G, slots=slots // G)
+      if len(filled[0]) == min(rows, len(problem_R)):
         break
-    yield found
-    problem_R = problem_R[len(found[0]):]
+    yield filled
+    problem_R = problem_R[len(filled[0]):]
 
 
 class Layout(typing.NamedTuple):
@@ -129,10 +123,7 @@ class Layout(typing.NamedTuple):
 def slot_tokens(S: int, longest: int, sizes: int) -> int:
   """The smallest of S, S / 2, S / 4, ... that the longest prompt fits.
 
-  Args:
-    S: tokens of the largest slot.
-    longest: tokens of the longest prompt.
-    sizes: how many sizes there are; half of an odd number is rounded up.
+  There are `sizes` of them; half of an odd number is rounded up.
   """
   for _ in range(sizes - 1):
     if longest > (S + 1) // 2:
@@ -141,25 +132,23 @@ def slot_tokens(S: int, longest: int, sizes: int) -> int:
   return S
 
 
-def layouts(len_B, used_B, len_P, *, n, T: int, S: int, G: int, tokens: int,
-            prompt_sizes: int, widest: int | None = None) -> list[Layout]:
+def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n, G: int,
+            cfg: LossConfig, widest: int | None = None) -> list[Layout]:
   """The layout of each microbatch; none if no rollout is used.
 
   Args:
-    len_B: tokens of each rollout.
+    prompts: host arrays, one prompt per problem.
+    rollouts: host arrays, problem-major.
     used_B: bool, the rollouts to pack; others are left out.
-    len_P: tokens of each problem's prompt.
     n: rollouts of a problem, one number or one for each problem.
-    T: tokens of a rollout, at most.
-    S: tokens of a prompt slot, at most.
     G: blocks of a microbatch.
-    tokens: most tokens of a microbatch's rows, with padding.
-    prompt_sizes: sizes of prompt slots, see `slot_tokens`.
+    cfg: microbatch_tokens and prompt_sizes.
     widest: the most rollouts that a problem of the run may have, by which rows
       have one width whatever n is; None: the largest n.
   """
-  len_B = np.asarray(len_B)
-  problem_B = np.repeat(np.arange(len(len_P)), n)
+  len_B, T = np.asarray(rollouts.len_R), rollouts.tokens_RxT.shape[1]
+  S, tokens = prompts.tokens_PxS.shape[1], cfg.microbatch_tokens
+  problem_B = np.repeat(np.arange(len(prompts.len_P)), n)
   used = np.flatnonzero(used_B & (len_B > 0))
   W, out = width(T, widest or int(np.max(n))), []
   rows = [used[row] for row in packed(len_B[used], problem_B[used], W)]
@@ -175,17 +164,15 @@ def layouts(len_B, used_B, len_P, *, n, T: int, S: int, G: int, tokens: int,
     offset = np.arange(length.sum()) - np.repeat(
         np.cumsum(length) - length, length)
     start = place.repeat([len(row) for row in taken]) * W + before
-    longest = np.asarray(len_P)[problem_B[[row[0] for row in taken]]].max()
+    longest = prompts.len_P[problem_B[[row[0] for row in taken]]].max()
     out.append(Layout(slot, held, answer.repeat(length), offset,
                       start.repeat(length) + offset, W,
-                      slot_tokens(S, longest, prompt_sizes)))
+                      slot_tokens(S, longest, cfg.prompt_sizes)))
   return out
 
 
 def spread(layout: Layout, value, dtype) -> np.ndarray:
-  """Values of rollouts [B] or of their tokens [B, T] as [R, W].
-
-  Padding is 0.
+  """Values of rollouts [B] or of their tokens [B, T] as [R, W], 0 in padding.
   """
   value = np.asarray(value)
   out = np.zeros((len(layout.slot_R), layout.W), dtype)
@@ -203,14 +190,7 @@ def collect(layout: Layout, value_RxW, out_BxT) -> None:
 
 def batch(layout: Layout, prompts: Prompts, rollouts: Rollouts,
           columns: dict) -> Batch:
-  """A microbatch.
-
-  Args:
-    layout: of the microbatch.
-    prompts: host arrays, one prompt per problem.
-    rollouts: host arrays, problem-major.
-    columns: name -> numbers [B] or [B, T].
-  """
+  """A microbatch; columns are numbers [B] or [B, T]."""
   T, S = rollouts.tokens_RxT.shape[1], layout.S
   held = jax.tree.map(lambda x: np.asarray(x)[layout.held_P], prompts)
   return Batch(

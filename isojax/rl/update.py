@@ -1,7 +1,5 @@
 """The sharded update: (state, base, microbatches) -> (state, metrics)."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,32 +23,16 @@ def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n, G: int,
   """The microbatches of an update; none if no rollout has a gradient.
 
   Args:
-    prompts: host arrays, one prompt per problem.
-    rollouts: host arrays, problem-major.
     columns: name -> numbers [B] or [B, T], see isojax.rl.algorithm;
       behavior_logp is added.
-    n, widest: rollouts of problems, see packing.layouts.
-    G: blocks of a microbatch.
-    cfg: the loss.
+    prompts, rollouts, n, G, cfg, widest: see packing.layouts.
   """
   columns = {"behavior_logp": rollouts.behavior_logp_RxT, **columns}
+  used_B = algorithm.used(
+      columns, regularized=cfg.regularized or "value" in columns)
   return [packing.batch(layout, prompts, rollouts, columns)
-          for layout in layouts(
-              prompts, rollouts,
-              algorithm.used(columns, regularized=(
-                  cfg.regularized or "value" in columns)), n=n, G=G, cfg=cfg,
-              widest=widest)]
-
-
-def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n, G: int,
-            cfg: LossConfig, widest: int | None = None
-            ) -> list[packing.Layout]:
-  """The layouts of the microbatches; see packing.layouts."""
-  return packing.layouts(
-      rollouts.len_R, used_B, prompts.len_P, n=n,
-      T=rollouts.tokens_RxT.shape[1], S=prompts.tokens_PxS.shape[1], G=G,
-      tokens=cfg.microbatch_tokens, prompt_sizes=cfg.prompt_sizes,
-      widest=widest)
+          for layout in packing.layouts(prompts, rollouts, used_B, n=n, G=G,
+                                        cfg=cfg, widest=widest)]
 
 
 def place(batch: Batch, mesh) -> Batch:
@@ -61,16 +43,17 @@ def place(batch: Batch, mesh) -> Batch:
 def with_kernel(model: decoder.Transformer, cfg: LossConfig, length: int):
   """The model with the update's remat, attention kernel and head.
 
-  Args:
-    length: tokens of a row with its prompt.
-
-  Raises:
-    InputError: as attention.choose.
+  InputError as attention.choose, for rows of `length` tokens with their prompt.
   """
   return model.clone(
       remat=cfg.remat, head_dtype=cfg.head_dtype, attention=attention.choose(
           cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype,
           precision=cfg.precision, length=length, knob="recipe.loss.attention"))
+
+
+def _for_batch(model: decoder.Transformer, cfg: LossConfig, batch: Batch):
+  return with_kernel(model, cfg, batch.prompts.tokens_PxS.shape[1]
+                     + batch.tokens_RxW.shape[1])
 
 
 def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
@@ -84,7 +67,7 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
 
   def gradient(trained, base, batch: Batch, temperature):
     trained, valued = trained
-    model = with_kernel(bare, cfg, row_length(batch))
+    model = _for_batch(bare, cfg, batch)
     measure = measuring(model, temperature)
 
     def policy(trained):
@@ -113,7 +96,7 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
       ref_hidden = head_lib.hidden_states(model, base, batch, dtype)
     if cfg.whole_answers:
       logp, _ = head_lib.mapped(measure, hidden, weight, batch.tokens_RxW,
-                                    mesh=model.mesh)
+                                mesh=model.mesh)
       batch = batch.replace(columns=batch.columns | (
           objective.whole_answer_columns(logp, batch, cfg)))
     rest = (batch.replace(prompts=None, slot_R=None), ref_hidden)
@@ -127,11 +110,6 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
     return (pull_back((grad_hidden, grad_weight))[0], grad_valued), sums
 
   return gradient
-
-
-def row_length(batch: Batch) -> int:
-  """The tokens of a row with its prompt."""
-  return batch.prompts.tokens_PxS.shape[1] + batch.tokens_RxW.shape[1]
 
 
 def policy_params(model: decoder.Transformer, base, trained, cfg: LossConfig,
@@ -166,44 +144,38 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
                critic: Critic | None = None):
   """score(state, base, batch, temperature) -> {name: [R, W]}.
 
-  One forward pass for each name, without gradient; values of a shared critic
-  come from the pass of `old_logp` if there is one. Every process gets whole
-  arrays.
-
-  Args:
-    bare: the model.
-    cfg: the loss; its dtype, precision and attention are those of the update.
-    names: of isojax.rl.algorithm.scored_columns.
-    lora: the adapters.
-    critic: for the name `value`.
+  The names are those of isojax.rl.algorithm.scored_columns. One forward pass
+  for each name, without gradient; values of a shared critic come from the pass
+  of `old_logp`. Every process gets whole arrays.
   """
   dtype = jnp.dtype(cfg.dtype)
 
   def score(state: TrainState, base, batch: Batch, temperature):
-    model = with_kernel(bare, cfg, row_length(batch))
-    policy = lambda: policy_params(bare, base, state.params, cfg, lora)
+    model = _for_batch(bare, cfg, batch)
 
-    @functools.cache
-    def forward(decoder_of):
-      weights = {"policy": policy, "base": lambda: base}[decoder_of]()
-      return weights, head_lib.hidden_states(model, weights, batch, dtype)
+    def forward(params):
+      return head_lib.hidden_states(model, params, batch, dtype)
 
-    def logp(decoder_of):
-      weights, hidden = forward(decoder_of)
+    def logp(params, hidden):
       return head_lib.mapped(
           measuring(model, temperature), hidden,
-          decoder.head_weight(weights, model.cfg), batch.tokens_RxW,
+          decoder.head_weight(params, model.cfg), batch.tokens_RxW,
           mesh=model.mesh)[0]
 
-    def value():
+    columns = {}
+    if "old_logp" in names or critic and not critic.own:
+      policy = policy_params(bare, base, state.params, cfg, lora)
+      hidden = forward(policy)
+    if "old_logp" in names:
+      columns["old_logp"] = logp(policy, hidden)
+    if "ref_logp" in names:
+      columns["ref_logp"] = logp(base, forward(base))
+    if "value" in names:
       valued = state.critic.params
-      if critic.own:
-        return critic_lib.own_values(model, valued, base, batch, cfg, lora)
-      return critic_lib.values(forward("policy")[1], valued["value"])
-
-    columns = {"old_logp": lambda: logp("policy"),
-               "ref_logp": lambda: logp("base"), "value": value}
-    return {name: columns[name]() for name in names}
+      columns["value"] = critic_lib.own_values(
+          model, valued, base, batch, cfg, lora) if critic.own else (
+              critic_lib.values(hidden, valued["value"]))
+    return columns
 
   precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)
   return jax.jit(precision_lib.traced(score, precision),
@@ -211,8 +183,7 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
 
 
 def learned(state: TrainState, critic: Critic | None):
-  """What the policy's program trains: (policy, shared critic or None).
-  """
+  """What the policy's program trains: (policy, shared critic or None)."""
   return state.params, (
       state.critic.params if critic and not critic.own else None)
 
@@ -238,61 +209,79 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
     only state.step rises. Metrics are means over the tokens that have a
     gradient; `finite` says whether loss, gradient and new parameters are.
   """
-  shared = critic if critic and not critic.own else None
-  own = make_own_update(model, cfg, lora, critic) if (
-      critic and critic.own) else None
-  start, accumulate, apply, skip = _programs(model, tx, cfg, lora, shared)
+  own = critic if critic and critic.own else None
+  shared = None if own else critic
+  programs = _policy_programs(model, tx, cfg, lora, shared)
+  own_programs = own and _critic_programs(model, cfg, lora, own)
+
+  def run(programs, state, trained, base, batches, lr_factor, *temperature):
+    start, accumulate, apply = programs
+    carry = start()
+    for batch in batches:
+      carry = accumulate(trained, base, carry, batch, *temperature)
+    return apply(state, carry, lr_factor)
 
   def update(state: TrainState, base, batches: list[Batch], temperature,
              lr_factor=None):
     if not batches:
-      return skip(state)
-    carry = start()
-    for batch in batches:
-      carry = accumulate(
-          learned(state, shared), base, carry, batch, temperature)
-    return apply(state, carry, lr_factor)
-
-  def update_both(state: TrainState, base, batches: list[Batch], temperature,
-                  lr_factor=None):
+      zeros = dict.fromkeys((*_sums(cfg, critic), "grad_norm"), np.float32(0))
+      return state.replace(step=state.step + 1), zeros | {
+          "finite": np.bool_(True)}
     valued = state.critic
-    state, metrics = update(
-        state.replace(critic=None), base, batches, temperature, lr_factor)
-    valued, more = own(valued, base, batches, lr_factor)
-    return state.replace(critic=valued), metrics | more | {
-        "finite": metrics["finite"] & more["finite"]}
+    state, metrics = run(
+        programs, state.replace(critic=None) if own else state,
+        learned(state, shared), base, batches, lr_factor, temperature)
+    if own:
+      valued, more = run(
+          own_programs, valued, valued.params, base, batches, lr_factor)
+      state = state.replace(critic=valued)
+      metrics |= more | {"finite": metrics["finite"] & more["finite"]}
+    return state, metrics
 
-  out = update_both if own else update
-  out.programs = (start, accumulate, apply)
-  out.own_programs = own and own.programs
-  return out
+  update.programs, update.own_programs = programs, own_programs
+  return update
 
 
-def _programs(model: decoder.Transformer, tx, cfg: LossConfig, lora,
-              shared: Critic | None):
-  """The programs of `make_update`: start, accumulate, apply, skip.
+def _sums(cfg: LossConfig, critic) -> tuple[str, ...]:
+  """The sums over tokens that are metrics, beside the number of tokens."""
+  return ("logp", "logp_gap", "clip_fraction", "loss",
+          *["kl"] * cfg.kl_in_loss, *["value_loss"] * bool(critic))
+
+
+def _programs(gradient, apply, trained, state, sums, cfg: LossConfig, mesh):
+  """The jitted start, accumulate and apply of an update.
 
   Gradients and sums start at zero, a microbatch is added to them, and the
-  optimizer applies them; or the optimizer is skipped.
+  optimizer applies them. Carry and state are donated.
 
   Args:
-    shared: the critic, if the policy's program trains it.
+    gradient: (trained, base, batch, ...) -> (gradients, sums).
+    apply: (state, carry, lr_factor) -> (state, metrics).
+    trained, state: shapes and shardings of what is trained, and of the state.
+    sums: names of the sums.
   """
-  gradient = make_gradient(model, cfg, lora, shared)
-  abstract = optimizer_lib.abstract_state(model, tx, lora, shared)
-  shardings = jax.tree.map(lambda x: x.sharding, abstract)
-  whole = mesh_lib.replicated(model.mesh)
-  names = ("tokens", "logp", "logp_gap", "clip_fraction", "loss",
-           *["kl"] * cfg.kl_in_loss, *["value_loss"] * bool(shared))
-
   def start():
-    return zeros(learned(abstract, shared)), dict.fromkeys(
-        names, jnp.float32(0))
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), trained), (
+        dict.fromkeys(("tokens", *sums), jnp.float32(0)))
 
-  def accumulate(trained, base, carry, batch: Batch, temperature):
-    return jax.tree.map(
-        jnp.add, carry, gradient(trained, base, batch, temperature))
+  def accumulate(trained, base, carry, *batch):
+    return jax.tree.map(jnp.add, carry, gradient(trained, base, *batch))
 
+  whole = mesh_lib.replicated(mesh)
+  trained_shardings, state_shardings = jax.tree.map(
+      lambda x: x.sharding, (trained, state))
+  carried = (trained_shardings, whole)
+  precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)
+  return (jax.jit(start, out_shardings=carried),
+          jax.jit(precision_lib.traced(accumulate, precision),
+                  donate_argnums=2, out_shardings=carried),
+          jax.jit(apply, donate_argnums=0,
+                  out_shardings=(state_shardings, whole)))
+
+
+def _policy_programs(model: decoder.Transformer, tx, cfg: LossConfig, lora,
+                     shared: Critic | None):
+  """The programs of the policy, and of a critic that shares its trunk."""
   def apply(state: TrainState, carry, lr_factor=None):
     (grads, grad_valued), sums = carry
     params, opt_state = optimizer_lib.stepped(tx, grads, state, lr_factor)
@@ -308,53 +297,21 @@ def _programs(model: decoder.Transformer, tx, cfg: LossConfig, lora,
                 "finite": jnp.isfinite(finite)}
     return TrainState(state.step + 1, params, opt_state, valued), metrics
 
-  def skip(state: TrainState):
-    metrics = dict.fromkeys((*names, "grad_norm"), jnp.float32(0))
-    del metrics["tokens"]
-    return state.replace(step=state.step + 1), metrics | {
-        "finite": jnp.bool_(True)}
-
-  return *_jitted(
-      start, accumulate, apply, cfg, learned=learned(shardings, shared),
-      state=shardings, whole=whole), jax.jit(
-          skip, donate_argnums=0, out_shardings=(shardings, whole))
+  abstract = optimizer_lib.abstract_state(model, tx, lora, shared)
+  return _programs(make_gradient(model, cfg, lora, shared), apply,
+                   learned(abstract, shared), abstract, _sums(cfg, shared), cfg,
+                   model.mesh)
 
 
-def _jitted(start, accumulate, apply, cfg: LossConfig, *, learned, state,
-            whole):
-  """The three programs of an update; carry and state are donated.
-
-  Args:
-    learned, state: shardings of what is trained, and of the whole state.
-    whole: sharding of sums and metrics.
-  """
-  carried = (learned, whole)
-  precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)
-  return (jax.jit(start, out_shardings=carried),
-          jax.jit(precision_lib.traced(accumulate, precision),
-                  donate_argnums=2, out_shardings=carried),
-          jax.jit(apply, donate_argnums=0, out_shardings=(state, whole)))
-
-
-def make_own_update(model: decoder.Transformer, cfg: LossConfig, lora,
-                    critic: Critic):
-  """update(state, base, batches, lr_factor) -> (state, metrics).
-
-  As `make_update`, for the CriticState of a critic with its own trunk.
-  """
-  abstract = optimizer_lib.abstract_state(model, critic.tx, lora, critic).critic
-  shardings = jax.tree.map(lambda x: x.sharding, abstract)
-
-  def start():
-    return zeros(abstract.params), dict.fromkeys(
-        ("tokens", "value_loss"), jnp.float32(0))
-
-  def accumulate(params, base, carry, batch: Batch):
+def _critic_programs(model: decoder.Transformer, cfg: LossConfig, lora,
+                     critic: Critic):
+  """The programs of a critic with a trunk of its own, on its CriticState."""
+  def gradient(params, base, batch: Batch):
     grads, sums = critic_lib.gradient(
-        with_kernel(model, cfg, row_length(batch)), params, base, batch, cfg,
-        critic.cfg, lora)
-    sums["tokens"] = jnp.sum(batch.mask_RxW, dtype=jnp.float32)
-    return jax.tree.map(jnp.add, carry, (grads, sums))
+        _for_batch(model, cfg, batch), params, base, batch, cfg, critic.cfg,
+        lora)
+    return grads, sums | {
+        "tokens": jnp.sum(batch.mask_RxW, dtype=jnp.float32)}
 
   def apply(state: CriticState, carry, lr_factor=None):
     grads, sums = carry
@@ -365,22 +322,6 @@ def make_own_update(model: decoder.Transformer, cfg: LossConfig, lora,
         "value_loss": loss, "finite": jnp.isfinite(
             loss + optax.tree.norm(grads) + optax.tree.norm(params))}
 
-  start, accumulate, apply = _jitted(
-      start, accumulate, apply, cfg, learned=shardings.params, state=shardings,
-      whole=mesh_lib.replicated(model.mesh))
-
-  def update(state: CriticState, base, batches: list[Batch], lr_factor=None):
-    if not batches:
-      return state, {"value_loss": np.float32(0), "finite": np.bool_(True)}
-    carry = start()
-    for batch in batches:
-      carry = accumulate(state.params, base, carry, batch)
-    return apply(state, carry, lr_factor)
-
-  update.programs = (start, accumulate, apply)
-  return update
-
-
-def zeros(abstract):
-  """Arrays of zeros with these shapes and dtypes."""
-  return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), abstract)
+  abstract = optimizer_lib.abstract_state(model, critic.tx, lora, critic).critic
+  return _programs(gradient, apply, abstract.params, abstract, ("value_loss",),
+                   cfg, model.mesh)

@@ -183,7 +183,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
 
   casts, prepare = _casts(model, cfg, gathered)
   decode = decode_lib.make_decode(
-      model, C=cfg.chunk, T=cfg.max_new_tokens, eos=eos, buffered=on_tpu,
+      model, C=sizes.chunk, T=cfg.max_new_tokens, eos=eos, buffered=on_tpu,
       interrupt=interrupt)
   paged = cfg.page is not None
   return Sampler(

@@ -18,6 +18,7 @@ from isojax.rl import packing
 from isojax.types import Prompts, Rollouts
 from launch import topology as topology_lib
 from tests.conftest import assert_close, make_model, random_params, RICH, TINY
+from tests.rl.batches import PLAIN
 
 B, T, N, K, H, S = 2, 131, 4, 2, 64, 37
 MESH = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1))
@@ -176,14 +177,14 @@ def test_an_update_with_splash_is_one_with_the_einsum():
   random = np.random.default_rng(2)
   rows, n, T = 6, 3, 129
   length = np.array([129, 60, 7, 80, 0, 30])
-  layout, = packing.layouts(length, length > 0, np.array([4, 11]), n=n, T=T,
-                            S=11, G=2, tokens=4 * T, prompt_sizes=1)
-  batch = packing.batch(
-      layout, Prompts(random.integers(0, TINY.V, (2, 11)), np.array([4, 11]),
-              np.zeros(2, np.uint32)),
-      Rollouts(random.integers(0, TINY.V, (rows, T)), length,
-               np.ones(rows, bool), np.zeros((rows, T)), np.zeros(rows)),
-      {})
+  prompts = Prompts(random.integers(0, TINY.V, (2, 11)), np.array([4, 11]),
+                    np.zeros(2, np.uint32))
+  rollouts = Rollouts(random.integers(0, TINY.V, (rows, T)), length,
+                      np.ones(rows, bool), np.zeros((rows, T)), np.zeros(rows))
+  layout, = packing.layouts(
+      prompts, rollouts, length > 0, n=n, G=2, cfg=dataclasses.replace(
+          PLAIN, microbatch_tokens=4 * T, prompt_sizes=1))
+  batch = packing.batch(layout, prompts, rollouts, {})
   model = make_model(dataclasses.replace(
       TINY, N=2, Z=1, window_Z=(None,)), fsdp=2, tensor=2)
   params = random_params(model)

@@ -220,7 +220,7 @@ def scored_columns(model, state, base, names, loss, lora=lora_lib.FULL,
   prompts, rollouts, _ = make_data()
   score = update_lib.make_score(model, loss, names, lora, critic)
   out = {name: np.zeros((Bp * n, T)) for name in names}
-  for layout in update_lib.layouts(
+  for layout in packing.layouts(
       prompts, rollouts, np.ones(Bp * n, bool), n=n,
       G=mesh_lib.blocks(model.mesh), cfg=loss):
     batch = packing.batch(layout, prompts, rollouts, {})

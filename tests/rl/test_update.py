@@ -23,6 +23,7 @@ from tests.conftest import assert_close, columns, make_model, RICH, TINY
 from tests.rl.batches import (
   assembled,
   Bp,
+  drawn,
   LOSS,
   make_data,
   make_update,
@@ -242,7 +243,7 @@ def test_the_size_of_prompt_slots_changes_no_number(params):
   for prompt_sizes in (1, 2):
     cfg = dataclasses.replace(LOSS, microbatch_tokens=22,
                               prompt_sizes=prompt_sizes)
-    logp, layouts = np.zeros((Bp * n, T)), update_lib.layouts(
+    logp, layouts = np.zeros((Bp * n, T)), packing.layouts(
         prompts, rollouts, np.ones(Bp * n, bool), n=n, G=1, cfg=cfg)
     for layout in layouts:
       batch = packing.batch(layout, prompts, rollouts, {})
@@ -255,12 +256,11 @@ def test_the_size_of_prompt_slots_changes_no_number(params):
 
 
 def test_collect_is_the_inverse_of_spread():
-  random = np.random.default_rng(0)
-  length = random.integers(1, T + 1, Bp * n)
-  value = random.normal(size=(Bp * n, T)) * (np.arange(T) < length[:, None])
+  prompts, rollouts, random = drawn()
+  value = random.normal(size=(Bp * n, T)) * rollouts.mask_RxT
   used, out = random.random(Bp * n) < 0.7, np.zeros((Bp * n, T))
-  for layout in packing.layouts(length, used, np.full(Bp, S), n=n, T=T, S=S,
-                                G=2, tokens=40, prompt_sizes=1):
+  for layout in packing.layouts(prompts, rollouts, used, n=n, G=2,
+                                cfg=limited(PLAIN, 40)):
     packing.collect(layout, packing.spread(layout, value, np.float64), out)
   np.testing.assert_array_equal(out, value * used[:, None])
 

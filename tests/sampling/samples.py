@@ -10,6 +10,7 @@ import numpy as np
 
 from isojax import rng
 from isojax.models import decoder
+from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import engine, flight
 from isojax.types import Prompts
@@ -38,6 +39,13 @@ def make_sampler(model, *, eos=EOS, gathered=True, interrupt=None, pages=None,
   return engine.make_sampler(
       model, dataclasses.replace(CONFIG, **changes), eos, gathered=gathered,
       interrupt=interrupt, pages=pages)
+
+
+def buffered(sampler, model):
+  """With a chunk's keys and values beside the cache, as on TPUs."""
+  return sampler._replace(decode=jax.jit(decode_lib.make_decode(
+      model.clone(dtype="float32"), C=sampler.sizes.chunk, T=T, eos=EOS,
+      buffered=True, interrupt=None), static_argnames="kind"))
 
 
 def run(sampler, params, n=6, *, prompts=None, step=0, temperature=1.0,

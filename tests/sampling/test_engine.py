@@ -9,12 +9,12 @@ import pytest
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.errors import InputError
-from isojax.sampling import decode as decode_lib
 from isojax.sampling import engine
 from isojax.sampling import sizes as sizes_lib
 from isojax.types import Prompts
 from tests.conftest import make_model, placed, random_params, RICH, TINY
 from tests.sampling.samples import (
+  buffered,
   collectives,
   CONFIG,
   EOS,
@@ -46,10 +46,8 @@ def test_windows_norms_and_caps_too():
   """
   rich = make_model(RICH)
   params, sampler = random_params(rich), make_sampler(rich, slots=4)
-  buffered = sampler._replace(decode=jax.jit(decode_lib.make_decode(
-      rich.clone(dtype="float32"), C=CONFIG.chunk, T=T, eos=EOS, buffered=True,
-      interrupt=None), static_argnames="kind"))
-  got, other = (run(s, params, 3) for s in (sampler, buffered))
+  got, other = (
+      run(s, params, 3) for s in (sampler, buffered(sampler, rich)))
   want, _ = teacher_forced(rich, params, got, 3)
   mask = got.mask_RxT
   np.testing.assert_allclose(got.behavior_logp_RxT[mask], want[mask], atol=2e-5)
