@@ -48,8 +48,7 @@ class Seen:
 
   @property
   def causal(self) -> bool:
-    """Whether each token sees itself and all tokens before it, as prompts do.
-    """
+    """Whether each token sees itself and all tokens before it."""
     return self.prompt_B is None and self.first_BxT is None
 
   def mask(self, B: int, T: int) -> jax.Array:
@@ -79,18 +78,10 @@ def windowed(mask_BxTxL, window: int | None):
 
 def choose(wanted: str, cfg, mesh, *, dtype: str, precision: str, length: int,
            knob: str) -> str:
-  """The kernel for a model on a mesh: the wanted one, or the best.
+  """The kernel for a model on a mesh: the wanted one, or for "auto" the best.
 
-  Args:
-    wanted: one of CHOICES; "auto" is the best.
-    cfg: decoder.ModelConfig.
-    dtype: of queries, keys and values.
-    precision: of float32 products, one of precision.PRECISIONS.
-    length: slots of the longest row.
-    knob: key of the config, for the error.
-
-  Raises:
-    InputError: the wanted kernel is not supported here; names those that are.
+  InputError, which names the config's `knob`, if the wanted kernel does not
+  support rows of `length` slots here.
   """
   device = mesh.devices.flat[0]
   nvidia = device.platform == "gpu" and not (
@@ -131,14 +122,15 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
   B, T = q_BxTxNxH.shape[:2]
   k_BxKxHxL, v_BxKxLxH, past = jax.tree.map(
       lambda x: x.astype(q_BxTxNxH.dtype), (k_BxKxHxL, v_BxKxLxH, past))
-  if isinstance(seen, Seen) and T >= LEAST and kernel == "splash":
+  if T < LEAST or not isinstance(seen, Seen):
+    kernel = "einsum"
+  if kernel == "splash":
     return splash(q_BxTxNxH * scale, k_BxKxHxL, v_BxKxLxH, seen, cap, mesh)
-  cudnn = isinstance(seen, Seen) and T >= LEAST and kernel == "cudnn"
-  if cudnn and seen.causal and window is None:
-    return of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, None, scale, mesh, kernel)
-  mask_BxTxL = windowed(
-      seen.mask(B, T) if isinstance(seen, Seen) else seen, window)
-  if cudnn:
+  mask_BxTxL = None
+  if kernel != "cudnn" or not seen.causal or window is not None:
+    mask_BxTxL = windowed(
+        seen.mask(B, T) if isinstance(seen, Seen) else seen, window)
+  if kernel == "cudnn":
     return of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale, mesh,
                   kernel)
   return einsum(q_BxTxNxH * scale, (*past[:1], k_BxKxHxL),
@@ -146,15 +138,14 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
 
 
 def einsum(q_BxTxNxH, keys, values, mask_BxTxL, cap: float | None):
-  """Computes attention by plain products, with all scores in memory.
+  """Attention by plain products, with all scores in memory.
 
   Heads that share keys, and their tokens, are one axis, X = N / K * T. Products
   of plain matrices are 1.4 to 2.5 times as fast on CPUs.
 
   Args:
     q_BxTxNxH: scaled queries.
-    keys: consecutive parts [B, K, H, L] along L.
-    values: consecutive parts [B, K, L, H] along L.
+    keys, values: consecutive parts [B, K, H, L] and [B, K, L, H] along L.
     mask_BxTxL: of all parts.
     cap: of the scores; None: none.
   """
@@ -187,11 +178,8 @@ def padded(x, size: int, axis: int):
 def by_device(each, mesh, **heads):
   """Calls `each` on every device, with that device's rows and heads.
 
-  XLA cannot partition a kernel by itself.
-
-  Args:
-    heads: the axis of the heads in each argument and in "out"; None: no such
-      axis.
+  XLA cannot partition a kernel by itself. `heads` are the axes of the heads in
+  each argument and in "out"; None: no such axis.
   """
   spec = {name: P(mesh_lib.ROWS) if axis is None else
           P(mesh_lib.ROWS, *(None,) * (axis - 1), "tensor")
@@ -237,13 +225,10 @@ class Sparse(typing.NamedTuple):
 
 
 def sparse(seen_BxIxJ) -> Sparse:
-  """The blocks for splash.
+  """The blocks for splash, of kernels.seen_blocks.
 
   Where a block is not computed, the next one of its row is fetched already, or
   the last one stays: nothing is fetched that is not used.
-
-  Args:
-    seen_BxIxJ: see kernels.seen_blocks.
   """
   B, I, J = seen_BxIxJ.shape  # noqa: E741
 
@@ -292,10 +277,7 @@ def splash_kernel(number_T, blocks: Sparse, *, S: int, T: int, N: int,
                   cap: float | None, interpret: bool):
   """The kernel for rows that follow each other, with these blocks.
 
-  Args:
-    number_T: what each token attends to, see `splash_mask`.
-    S, T: prompt slots and tokens of a row.
-    N: query heads of a device.
+  For number_T see `splash_mask`; the N query heads are those of a device.
   """
   from jax.experimental.pallas.ops.tpu import splash_attention as lib  # slow
   mask = splash_mask(S, T)
@@ -308,10 +290,10 @@ def splash_kernel(number_T, blocks: Sparse, *, S: int, T: int, N: int,
           block_q_dq=size_q, block_kv_dq=size_k), interpret=interpret)
   by_token = dict(block_mask=blocks.mask_qk, data_next=blocks.slots_qk)
   by_slot = dict(block_mask=blocks.mask_kq, data_next=blocks.tokens_kq)
-  for name, found in (("fwd_mask_info", by_token), ("dq_mask_info", by_token),
-                      ("dkv_mask_info", by_slot)):
+  for name, info in (("fwd_mask_info", by_token), ("dq_mask_info", by_token),
+                     ("dkv_mask_info", by_slot)):
     setattr(kernel, name, getattr(kernel, name)._replace(
-        q_sequence=number_T, **found))
+        q_sequence=number_T, **info))
   return kernel
 
 

@@ -4,7 +4,6 @@ Positions and a mask over cache slots decide what a token attends to, never
 token ids.
 """
 
-from collections.abc import Callable
 import dataclasses
 import functools
 import itertools
@@ -83,7 +82,7 @@ class KVCache:
 
 
 def init_cache(cfg: ModelConfig, B: int, L: int, dtype) -> KVCache:
-  """Returns a cache of zeros for B rows and L positions."""
+  """A cache of zeros for B rows and L positions."""
   zeros = lambda *shape: tuple(
       jnp.zeros((B, cfg.K, *shape), dtype) for _ in range(cfg.Z))
   return KVCache(zeros(cfg.H, L), zeros(L, cfg.H))
@@ -94,8 +93,7 @@ def write(cache_BxK, new_BxK, slot, axis: int, seen=None):
 
   Args:
     cache_BxK: keys or values of a layer.
-    new_BxK: those of T new tokens; in float8, values beyond its range become
-      its largest.
+    new_BxK: those of T new tokens.
     slot: one for all rows, or an array [B]; None appends, so that a backward
       copies nothing twice.
     axis: of the slots.
@@ -120,8 +118,7 @@ def write(cache_BxK, new_BxK, slot, axis: int, seen=None):
 
 
 def rms_norm(x, weight_D, cfg: ModelConfig):
-  """Returns x / rms(x) * (weight + offset), computed in float32, in x's dtype.
-  """
+  """x / rms(x) * (weight + offset), computed in float32, in x's dtype."""
   y = x.astype(jnp.float32)
   y = y * jax.lax.rsqrt(
       jnp.mean(y * y, axis=-1, keepdims=True) + cfg.norm_eps)
@@ -146,20 +143,13 @@ def rotate(x_BxTxNxH, position_BxT, rope: Rope):
   return rotated.astype(x_BxTxNxH.dtype)
 
 
-def attend(q, k, v, seen, *, past, kernel, mesh, **more):
-  """Calls attention.attend, or paged_attention.attend for its Seen."""
-  if isinstance(seen, paged_attention.Seen):
-    return paged_attention.attend(q, k, v, seen, **more)
-  return attention_lib.attend(q, k, v, seen, past=past, **more, kernel=kernel,
-                              mesh=mesh)
-
-
 class Block(nn.Module):
   """One layer: attention, then the mlp, each with a residual."""
 
   cfg: ModelConfig
   window: int | None
-  attend: Callable  # Transformer.attend
+  mesh: Mesh
+  kernel: str  # one of attention.KERNELS
 
   @nn.compact
   def __call__(self, x_BxTxD, position_BxT, seen, k_BxKxHxL, v_BxKxLxH, slot,
@@ -206,10 +196,13 @@ class Block(nn.Module):
       k = rotate(norm("k_norm", k, c.qk_norm), position_BxT, rope)
       k_BxKxHxL = write(k_BxKxHxL, k.transpose(0, 2, 3, 1), slot, 3, seen)
       v_BxKxLxH = write(v_BxKxLxH, v.transpose(0, 2, 1, 3), slot, 2, seen)
-      attended = self.attend(
+      attend = paged_attention.attend if isinstance(
+          seen, paged_attention.Seen) else functools.partial(
+              attention_lib.attend, past=past, kernel=self.kernel,
+              mesh=self.mesh)
+      out = linear.product(attend(
           q, k_BxKxHxL, v_BxKxLxH, seen, scale=c.query_scale, cap=c.attn_cap,
-          window=self.window, past=past)
-      out = linear.product(attended, wo)
+          window=self.window), wo)
       x = x_BxTxD + norm("attn_post_norm", out, c.post_norms)
 
     with jax.named_scope("mlp"):
@@ -222,7 +215,7 @@ class Block(nn.Module):
 
 @jax.named_scope("head")
 def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
-  """Returns logits [B, T, V] in float32, from the hidden states' dtype.
+  """Logits [B, T, V] in float32, from the hidden states' dtype.
 
   The weight may be Int8, or [G, V, D], one for each of G blocks of rows.
   """
@@ -236,12 +229,12 @@ def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
 
 
 def head_name(cfg: ModelConfig) -> str:
-  """Returns the parameter that is the output matrix."""
+  """The name of the parameter that is the output matrix."""
   return "embed" if cfg.tied else "head"
 
 
 def head_weight(params, cfg: ModelConfig):
-  """Returns the output matrix [V, D]; the embedding if it is tied."""
+  """The output matrix [V, D]; the embedding if it is tied."""
   return params[head_name(cfg)]
 
 
@@ -265,7 +258,8 @@ class Transformer(nn.Module):
     self.embed_VxD = self.param(
         "embed", boxed(nn.initializers.normal(0.02), ("vocab", "embed")),
         (c.V, c.D), jnp.float32)
-    self.layers = [Block(c, window, self.attend) for window in c.window_Z]
+    self.layers = [Block(c, window, self.mesh, self.attention)
+                   for window in c.window_Z]
     self.norm_D = self.param(
         "norm", boxed(nn.initializers.constant(1.0 - c.norm_offset), (None,)),
         (c.D,), jnp.float32)
@@ -325,7 +319,7 @@ class Transformer(nn.Module):
     for window, run in itertools.groupby(
         range(self.cfg.Z), lambda i: self.cfg.window_Z[i]):
       run = list(run)
-      block = Block(self.cfg, window, self.attend, parent=None)
+      block = Block(self.cfg, window, self.mesh, self.attention, parent=None)
 
       def step(x, layer, block=block, run=run):
         params, copies, k, v = layer
@@ -347,17 +341,13 @@ class Transformer(nn.Module):
       values.extend(v)
     return x, keys, values
 
-  @property
-  def attend(self):
-    return functools.partial(attend, kernel=self.attention, mesh=self.mesh)
-
   def by_rows(self, x_BxTxD):
     """Keeps activations sharded by rows: weights move, not activations."""
     return jax.lax.with_sharding_constraint(
         x_BxTxD, mesh_lib.row_sharding(self.mesh))
 
   def head(self, hidden_BxTxD):
-    """Returns logits [B, T, V] in float32."""
+    """Logits [B, T, V] in float32."""
     weight_VxD = self.embed_VxD if self.cfg.tied else self.head_VxD
     return precision_lib.of_head(logits, self.head_dtype)(
         hidden_BxTxD, weight_VxD, self.cfg)
@@ -384,13 +374,12 @@ def prompt_cache(model: Transformer, params, prompts: Prompts,
 
 
 def abstract_params(model: Transformer):
-  """Returns shapes and shardings of the parameters; allocates nothing."""
+  """Shapes and shardings of the parameters; allocates nothing."""
   return jax.tree.map(lambda x: x, _abstract_params(model.cfg, model.mesh))
 
 
 @functools.lru_cache(32)  # tracing a model takes a while, and a run asks often
 def _abstract_params(cfg: ModelConfig, mesh: Mesh):
-  """Returns `abstract_params`, on which the other fields have no effect."""
   model = Transformer(cfg, mesh, parent=None)
   boxed = jax.eval_shape(
       lambda key: model.init(key, method="initialize"),
@@ -404,7 +393,7 @@ def _abstract_params(cfg: ModelConfig, mesh: Mesh):
 
 
 def init_params(model: Transformer, key):
-  """Returns random parameters, created sharded."""
+  """Random parameters, created sharded."""
   shardings = jax.tree.map(lambda x: x.sharding, abstract_params(model))
   init = lambda key: nn.unbox(model.init(key, method="initialize"))["params"]
   return jax.jit(init, out_shardings=shardings)(key)

@@ -16,14 +16,12 @@ from isojax.models import decoder
 from isojax.models import shape as shape_lib
 from isojax.models.shape import FAMILIES
 
-# Fields read of all families but Gemma, and of Gemma only.
-_PLAIN = frozenset(("hidden_act",))
-_GEMMA = frozenset((
-    "hidden_act",  # ignored, as in transformers: hidden_activation is used
-    "hidden_activation", "query_pre_attn_scalar", "attn_logit_softcapping",
-    "final_logit_softcapping"))
+# Fields that are read of Gemma only. Its hidden_act is ignored, as in
+# transformers: hidden_activation is used.
+GEMMA = frozenset(("hidden_activation", "query_pre_attn_scalar",
+                   "attn_logit_softcapping", "final_logit_softcapping"))
 READ = frozenset((
-    "model_type", "vocab_size", "hidden_size", "num_hidden_layers",
+    "model_type", "hidden_act", "vocab_size", "hidden_size", "num_hidden_layers",
     "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size", "rms_norm_eps", "tie_word_embeddings",
     "max_position_embeddings", "layer_types", "sliding_window",
@@ -49,14 +47,9 @@ ROPE_FIELDS = {  # rope_type -> fields that set its frequencies
 
 
 def resolve(path: str, *, whole: bool = True) -> str:
-  """The local folder of a checkpoint; downloads it if necessary.
+  """The local folder of a checkpoint; a name on the hub is downloaded.
 
-  Args:
-    path: folder, or name on the Hugging Face hub.
-    whole: include weights and tokenizer; else only config.json is needed.
-
-  Raises:
-    InputError: the folder or a file is missing, or the download failed.
+  Without `whole` only config.json is needed, neither weights nor tokenizer.
   """
   folder = pathlib.Path(own_file.find(path))
   if not folder.is_dir():
@@ -80,8 +73,8 @@ def resolve(path: str, *, whole: bool = True) -> str:
   return str(folder)
 
 
-def _raw_config(file: pathlib.Path) -> dict:
-  """The raw config.json; InputError for unsupported models and fields."""
+def _check_fields(file: pathlib.Path) -> None:
+  """InputError if config.json has a model or a field that is unsupported."""
   try:
     raw = json.loads(file.read_text(encoding="utf-8"))
     kind = raw["model_type"]
@@ -95,14 +88,13 @@ def _raw_config(file: pathlib.Path) -> dict:
         "experts, no images, and only the text model of Gemma 3)")
   unknown = sorted(
       f"{key}={value!r}" for key, value in raw.items()
-      if key not in READ | HARMLESS | (
-          _GEMMA if FAMILIES[kind].gemma else _PLAIN)
+      if key not in READ | HARMLESS and not (
+          key in GEMMA and FAMILIES[kind].gemma)
       and value is not None and value is not False)
   if unknown:
     raise InputError(
         f"{file}: {', '.join(unknown)} is not supported: it may change what "
         "the model computes; remove it only if you know that it does not")
-  return raw
 
 
 def _rope(parameters: dict, file) -> decoder.Rope:
@@ -122,15 +114,11 @@ def _rope(parameters: dict, file) -> decoder.Rope:
     raise InputError(f"{file}: rope_parameters (or rope_scaling) of rope_type "
                      f"{kind!r}: {', '.join(wrong)}; expected "
                      f"{', '.join(names)}")
-  theta = float(parameters["rope_theta"])
-  if kind == "default":
-    return decoder.Rope(theta, 1.0, None)
-  if kind == "linear":
-    return decoder.Rope(theta, float(parameters["factor"]), None)
-  low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
-  old = parameters["original_max_position_embeddings"]
-  return decoder.Rope(theta, float(parameters["factor"]),
-                      (old / high, old / low))
+  theta, *more = (float(parameters[name]) for name in names)
+  if kind == "llama3":
+    factor, old, low, high = more
+    return decoder.Rope(theta, factor, (old / high, old / low))
+  return decoder.Rope(theta, more[0] if more else 1.0, None)
 
 
 def _whole_config(path: str, file) -> dict:
@@ -160,7 +148,7 @@ def _windows(config: dict, file) -> tuple[int | None, ...]:
 def read(path: str) -> decoder.ModelConfig:
   """The decoder's config; InputError if the model is unsupported."""
   file = pathlib.Path(path) / "config.json"
-  _raw_config(file)
+  _check_fields(file)
   config = _whole_config(path, file)
   shape = shape_lib.model_shape(config, path=str(file))
   family = shape.family

@@ -26,7 +26,6 @@ ROWS_COMPARED = 16  # between a tied embedding and its copy
 WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack",
                 ".gguf", ".index.json")
 
-
 LAYER = {
     "attn_norm": "input_layernorm.weight",
     "q": "self_attn.q_proj.weight",
@@ -68,26 +67,22 @@ class Stored:
   heads: int | None  # our axis of heads, stored merged with the next one
 
 
-def _stored(path, shape, *, post_norms: bool) -> Stored:
-  *layer, leaf = (p.key for p in path)
-  heads = _HEADS[leaf] if leaf in _HEADS else None
-  if heads is not None:
-    shape = (*shape[:heads], shape[heads] * shape[heads + 1],
-             *shape[heads + 2:])
-  transposed = leaf in _TRANSPOSED
-  shape = tuple(shape[::-1]) if transposed else tuple(shape)
-  if not layer:
-    return Stored(_TOP[leaf], shape, transposed, heads)
-  number = layer[0].removeprefix("layers_")
-  name = (_POST_NORMS if post_norms else LAYER)[leaf]
-  return Stored(f"model.layers.{number}.{name}", shape, transposed, heads)
-
-
 def stored(params):
   """The tree of `Stored` for parameters or their shapes."""
-  post_norms = "mlp_post_norm" in params["layers_0"]
-  return jax.tree.map_with_path(
-      lambda path, x: _stored(path, x.shape, post_norms=post_norms), params)
+  names = _POST_NORMS if "mlp_post_norm" in params["layers_0"] else LAYER
+
+  def leaf(path, x):
+    *layer, name = (p.key for p in path)
+    shape, heads = list(x.shape), _HEADS[name] if name in _HEADS else None
+    if heads is not None:
+      shape[heads:heads + 2] = [shape[heads] * shape[heads + 1]]
+    transposed = name in _TRANSPOSED
+    number = layer[0].removeprefix("layers_") if layer else None
+    return Stored(
+        f"model.layers.{number}.{names[name]}" if layer else _TOP[name],
+        tuple(shape[::-1] if transposed else shape), transposed, heads)
+
+  return jax.tree.map_with_path(leaf, params)
 
 
 def read_slice(tensors, tensor: Stored, index, shape) -> np.ndarray:
@@ -177,11 +172,9 @@ def _check_tied(path: str, files: dict[str, pathlib.Path]) -> None:
 
 
 def check(path: str, abstract) -> None:
-  """Checks names and shapes of a checkpoint's tensors by their headers.
+  """InputError if a tensor is missing, has another shape, or is not used.
 
-  Raises:
-    InputError: a tensor is missing, has another shape, or is not used, so
-      config.json belongs to another model.
+  Only headers are read.
   """
   files = _tensor_files(pathlib.Path(path))
   leaves = jax.tree.leaves(stored(abstract))
@@ -189,9 +182,9 @@ def check(path: str, abstract) -> None:
     if tensor.name not in files:
       raise InputError(f"{path}: tensor {tensor.name} is missing")
     with _reading(files[tensor.name], tensor.name) as tensors:
-      found = tuple(tensors.get_slice(tensor.name).get_shape())
-    if found != tensor.shape:
-      raise InputError(f"{path}: tensor {tensor.name} has shape {found}, "
+      shape = tuple(tensors.get_slice(tensor.name).get_shape())
+    if shape != tensor.shape:
+      raise InputError(f"{path}: tensor {tensor.name} has shape {shape}, "
                        f"config.json requires {tensor.shape}")
   known = {tensor.name for tensor in leaves}
   if "head" not in abstract and _TOP["head"] in files:
@@ -209,13 +202,7 @@ def check(path: str, abstract) -> None:
 def load(path: str, abstract):
   """The folder's parameters, each read directly into its shards.
 
-  Args:
-    path: checkpoint folder.
-    abstract: `decoder.abstract_params`, with the dtype and shardings to
-      load into.
-
-  Raises:
-    InputError: `check` fails, or a tensor cannot be read.
+  `abstract` has their shapes, and the dtype and shardings to load into.
   """
   check(path, abstract)
   files = _tensor_files(pathlib.Path(path))
@@ -238,47 +225,35 @@ def _progress(what: str, params):
                         "parameters", on=jax.process_index() == 0)
 
 
-def _numbered(names_and_bytes: list[tuple[str, int]], limit: int) -> list[list]:
-  """Splits names into files of at most `limit` bytes or one tensor."""
-  files, room = [], 0
-  for name, size in names_and_bytes:
-    if not files or size > room:
-      files.append([])
-      room = limit
-    files[-1].append(name)
-    room -= size
-  return files
-
-
 def save(folder: pathlib.Path, params, *, dtype: str,
          limit: int = SHARD_BYTES) -> None:
   """Writes params as safetensors, with one file in memory at a time.
 
-  Args:
-    folder: an existing folder.
-    dtype: of the written tensors, one of decoder.DTYPES.
-    limit: bytes per file; several files get an index.
+  A file has at most `limit` bytes, or one tensor; several files get an index.
   """
-  number = jax.numpy.dtype(dtype)
-  leaves = {t.name: (x, t) for x, t in zip(
-      jax.tree.leaves(params), jax.tree.leaves(stored(params)), strict=True)}
-  sizes = [(name, x.size * number.itemsize) for name, (x, _) in leaves.items()]
-  files = _numbered(sizes, limit)
+  number, files, room = jax.numpy.dtype(dtype), [], 0
+  for x, tensor in zip(jax.tree.leaves(params),
+                       jax.tree.leaves(stored(params)), strict=True):
+    if not files or x.size * number.itemsize > room:
+      files.append([])
+      room = limit
+    files[-1].append((x, tensor))
+    room -= x.size * number.itemsize
   file_of = {}
   with _progress("writing", params) as advance:
-    for i, names in enumerate(files):
+    for i, leaves in enumerate(files):
       file = ("model.safetensors" if len(files) == 1 else
               f"model-{i + 1:05d}-of-{len(files):05d}.safetensors")
-      file_of.update(dict.fromkeys(names, file))
+      file_of.update((tensor.name, file) for _, tensor in leaves)
       safetensors.numpy.save_file(
-          {name: as_stored(np.asarray(leaves[name][0]).astype(number),
-                           leaves[name][1]) for name in names},
-          folder / file, metadata={"format": "pt"})
-      advance(sum(leaves[name][0].size for name in names))
+          {tensor.name: as_stored(np.asarray(x).astype(number), tensor)
+           for x, tensor in leaves}, folder / file, metadata={"format": "pt"})
+      advance(sum(x.size for x, _ in leaves))
   if len(files) > 1:
+    size = sum(x.size for x in jax.tree.leaves(params)) * number.itemsize
     (folder / "model.safetensors.index.json").write_text(json.dumps(
-        {"metadata": {"total_size": sum(size for _, size in sizes)},
-         "weight_map": file_of}, indent=2) + "\n", encoding="utf-8")
+        {"metadata": {"total_size": size}, "weight_map": file_of},
+        indent=2) + "\n", encoding="utf-8")
 
 
 def check_new(out: str) -> None:
@@ -292,8 +267,7 @@ def check_new(out: str) -> None:
 def new_folder(out: str):
   """Yields a temporary folder that is renamed to `out` when complete.
 
-  Raises:
-    InputError: `out` exists or cannot be written (no permission, disk full).
+  InputError if `out` exists or cannot be written (no permission, disk full).
   """
   check_new(out)
   path = pathlib.Path(out)
@@ -328,11 +302,7 @@ def copy_beside_weights(source: str, folder: pathlib.Path, dtype: str) -> None:
 
 
 def export(source: str, out: str, params, *, dtype: str) -> None:
-  """Writes a new checkpoint of `params` and the other files of `source`.
-
-  Raises:
-    InputError: `out` exists or cannot be written.
-  """
+  """Writes a new checkpoint of `params` and the other files of `source`."""
   with new_folder(out) as folder:
     copy_beside_weights(source, folder, dtype)
     save(folder, params, dtype=dtype)

@@ -14,7 +14,7 @@ BLOCK = 512  # tokens of a block of scores in VMEM
 def lacks(platform: str, *, capability: float | None, H: int, K: int,
           tensor: int, dtype: str, cap: float | None, window: int,
           length: int) -> dict[str, str | None]:
-  """Returns, for each kernel, why it cannot be used; None: it can.
+  """Why each kernel cannot be used; None: it can.
 
   Args:
     platform: cpu, tpu or gpu.
@@ -69,14 +69,8 @@ def seen_blocks(first_BxT, prompt_B, tokens_B, *, S: int, T: int):
   """The blocks of scores that a row's tokens need, bool [B, I, J].
 
   I blocks of tokens, J blocks of slots. A block of padding alone needs the
-  block with its first own slot, as a softmax needs one.
-
-  Args:
-    first_BxT: int, the first own slot that each token sees; it does not
-      decrease along a row. An array of numpy or jax, as the others.
-    prompt_B: int, filled prompt slots of each row, at most S.
-    tokens_B: int, tokens of each row; the rest is padding.
-    S, T: prompt slots and tokens of a row.
+  block with its first own slot, as a softmax needs one. Arguments are those of
+  attention.Seen, arrays of numpy or jax.
   """
   (size_q, count_q), (size_k, count_k) = blocks(T), blocks(S + T)
   begin_I = np.arange(count_q) * size_q
@@ -96,11 +90,8 @@ def computed_slots(prompt: float, own: float, *, S: int, T: int) -> float:
 
   A block of tokens needs the slots from the answer of its first token to its
   end. Both ends of these slots, and that of the prompt, are inside a block.
-
-  Args:
-    prompt: mean tokens of a prompt.
-    own: mean tokens of its own answer that a token attends to.
-    S, T: prompt slots and tokens of a row.
+  `prompt` and `own` are the mean tokens of a prompt, and of its own answer,
+  that a token attends to.
   """
   (size_q, _), (size_k, _) = blocks(T), blocks(S + T)
   causal = S + (T + size_q) / 2

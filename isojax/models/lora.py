@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 import safetensors.numpy
 
-from isojax.errors import InputError
+from isojax.errors import expect
 from isojax.models import decoder, hf_weights, int8
 
 # How many axes of a layer's matrix are inputs; they come first.
@@ -30,14 +30,14 @@ class LoraConfig:
   targets: tuple[str, ...]  # matrices with adapters, keys of INPUT_AXES
 
   def __post_init__(self):
-    unknown = [t for t in self.targets if t not in INPUT_AXES]
-    if unknown or len(set(self.targets)) < len(self.targets) or (
-        self.rank and not self.targets):
-      raise InputError(f"model.lora.targets={self.targets}: expected distinct "
-                       f"ones of {', '.join(INPUT_AXES)}")
-    if self.rank < 0 or self.alpha <= 0:
-      raise InputError(f"model.lora: rank={self.rank}, alpha={self.alpha}: "
-                       "expected rank >= 0 (0: no adapters) and alpha > 0")
+    targets = set(self.targets)
+    expect(
+        "model.lora", self, rank=(self.rank >= 0, ">= 0; 0: no adapters"),
+        alpha=(self.alpha > 0, "> 0"),
+        targets=(targets <= set(INPUT_AXES)
+                 and len(targets) == len(self.targets)
+                 and (bool(targets) or not self.rank),
+                 f"distinct ones of {', '.join(INPUT_AXES)}"))
 
   @property
   def scale(self) -> float:
@@ -96,10 +96,9 @@ def init(model: decoder.Transformer, cfg: LoraConfig, key):
 
 def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
           precision: str = "highest"):
-  """The decoder's parameters; differentiable in `trained`.
+  """The decoder's parameters in `dtype`; differentiable in `trained`.
 
-  Product and sum are float32, the product with a precision of
-  precision.PRECISIONS; the result is returned in `dtype`.
+  Product and sum are float32, the product with one of precision.PRECISIONS.
   """
   if not cfg.rank:
     return trained
@@ -116,11 +115,7 @@ def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
 
 
 def save_peft(out: str, source: str, cfg: LoraConfig, trained) -> None:
-  """Writes a folder that peft's PeftModel loads with the base at `source`.
-
-  Raises:
-    InputError: `out` exists or cannot be written.
-  """
+  """Writes a folder that peft's PeftModel loads with the base at `source`."""
   tensors = {}
   module = lambda target: hf_weights.LAYER[target].removesuffix(".weight")
   for layer, targets in trained.items():

@@ -31,14 +31,10 @@ class Seen:
 
 
 def write(pages_Px, new_RxKx, seen: Seen, position_R, axis: int):
-  """Writes the keys or values of one token a row to the row's page.
+  """Writes the keys or values [R, K, H] of one token a row to the row's page.
 
-  Args:
-    pages_Px: keys [P, K, H, page] or values [P, K, page, H].
-    new_RxKx: of the new token, [R, K, H].
-    seen: with the page table.
-    position_R: of the token.
-    axis: of a page's positions.
+  Pages are keys [P, K, H, page] or values [P, K, page, H]; `axis` is that of
+  the positions.
   """
   page = pages_Px.shape[axis]
   page_Rx1 = jnp.take_along_axis(
@@ -54,17 +50,7 @@ def write(pages_Px, new_RxKx, seen: Seen, position_R, axis: int):
 
 def attend(q_Rx1xNxH, k_PxKxHxl, v_PxKxlxH, seen: Seen, *, scale: float,
            cap: float | None, window: int | None):
-  """Grouped-query attention to pages; softmax in float32.
-
-  Args:
-    q_Rx1xNxH: one token a row.
-    k_PxKxHxl, v_PxKxlxH: the pages of all blocks; taken in the queries' dtype.
-    seen: what is attended to.
-    scale, cap: of the scores; see ModelConfig.
-    window: positions that are seen, the last ones; None: all.
-
-  Returns:
-    [R, 1, N, H].
+  """Grouped-query attention to the pages of all blocks; see attention.attend.
   """
   R, _, N, H = q_Rx1xNxH.shape
   M, (_, K, _, page) = seen.table_RxM.shape[1], k_PxKxHxl.shape

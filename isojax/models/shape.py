@@ -106,14 +106,10 @@ class ModelShape:
     return 2 * self.layers * self.kv_heads * self.head_dim * number
 
   def forward_flops(self, context, head: bool):
-    """The FLOPs of one token in a forward.
+    """The FLOPs of one token in a forward that attends to `context` tokens.
 
-    2 per matrix parameter that it uses, and 4 heads head_dim context per layer
-    for scores and sums of values.
-
-    Args:
-      context: tokens attended to.
-      head: whether its logits are computed.
+    2 per matrix parameter that it uses, of the head if its logits are computed,
+    and 4 heads head_dim context per layer for scores and sums of values.
     """
     matmul = self.layers * self.active_matmul + (self.head if head else 0)
     return 2 * matmul + (
@@ -121,11 +117,7 @@ class ModelShape:
 
 
 def model_shape(config: dict, *, path: str) -> ModelShape:
-  """The shape in a parsed Hugging Face config.json.
-
-  Raises:
-    InputError: not a text model of a known family; names file and field.
-  """
+  """The shape in a parsed Hugging Face config.json."""
   kind = config["model_type"] if "model_type" in config else None
   known = isinstance(kind, str) and kind in FAMILIES
   mixture = known and FAMILIES[kind].mixture

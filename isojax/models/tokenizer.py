@@ -27,11 +27,8 @@ def load(path: str):
 
 
 def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
-  """The EOS ids of the tokenizer and of generation_config.json.
-
-  If generation_config.json is absent, config.json is read, as transformers
-  does.
-  """
+  """The EOS ids of the tokenizer and of generation_config.json, or without one
+  of config.json, as transformers does."""
   file = pathlib.Path(path) / "generation_config.json"
   if not file.is_file():
     file = file.with_name("config.json")

@@ -6,16 +6,14 @@ of the config (docs/extending.md).
 ADVANTAGES are pure functions of rewards and of a mask, [P, N] each: problem,
 rollout. N is the largest group; the mask is False for padding behind a smaller
 one. They return one advantage for each rollout, [P, N]. A group whose rewards
-are all equal gets exactly 0 from each of them, so its rollouts are not trained
-on. A group of one is such a group. Padding gets 0.
+are all equal, as in a group of one, gets exactly 0, so it is not trained on.
 
-TOKEN_ADVANTAGES are pure functions of rewards, values and masks of tokens,
-[P, N, T] each: problem, rollout, token. They return advantages and returns,
-[P, N, T] each. The mask is 1 for tokens of the loss. It is 0 for padding and
-for tokens that the policy did not draw, which an estimator skips: their reward
-and value are ignored, and their advantage and return are 0. Without a critic
-the values are 0. `token_rewards` makes the rewards. A rollout without any token
-in the mask gets 0 and counts nowhere.
+TOKEN_ADVANTAGES are pure functions of rewards (see `token_rewards`), values and
+masks of tokens, [P, N, T] each: problem, rollout, token. They return advantages
+and returns, [P, N, T] each. The mask is 1 for tokens of the loss. It is 0 for
+padding and for tokens that the policy did not draw, which an estimator skips:
+their reward and value are ignored, and their advantage and return are 0.
+Without a critic the values are 0.
 """
 
 import numpy as np
@@ -115,14 +113,8 @@ ADVANTAGES = {
 
 
 def token_rewards(reward_PxN, penalty_PxNxT, mask_PxNxT):
-  """Rewards of tokens: the rollout's at its last token, less a penalty.
-
-  The last token is the last one in the mask.
-
-  Args:
-    reward_PxN: reward of each rollout.
-    penalty_PxNxT: subtracted from each token in the mask, such as kl_coef * KL
-      for KL in the reward; zeros for none.
+  """Rewards of tokens: the rollout's at its last token in the mask, less the
+  penalty of each token, such as kl_coef * KL for KL in the reward.
   """
   mask = np.asarray(mask_PxNxT, bool)
   last = mask & (np.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] == 1)

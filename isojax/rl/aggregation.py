@@ -7,11 +7,10 @@ microbatches and devices cannot change it.
 An aggregation is a pure function of lengths and of the shares of rollouts,
 [P, N] each: problem, rollout. A length is the number of tokens in the loss. A
 share says how much a rollout counts: 1 in a step whose problems have equally
-many rollouts, 0 for padding and dropped groups. An aggregation returns the
-weight of every token of a rollout, [P, N], which is 0 for rollouts that do not
-count. A rollout without a token in the loss does not count either, and a group
-without a rollout that counts leaves the mean over groups (as in verl).
-Keyword-only arguments are constants of the config (docs/extending.md).
+many rollouts, 0 for padding and dropped groups. It returns the weight of every
+token of a rollout, [P, N]. A rollout without a token in the loss does not
+count, and a group without a rollout that counts leaves the mean over groups (as
+in verl). Keyword-only arguments are constants of the config.
 """
 
 import numpy as np
@@ -38,11 +37,7 @@ def token_mean(len_PxN, share_PxN):
 
 
 def constant_length(len_PxN, share_PxN, *, length: int):
-  """Weights for the mean of token sums / length (Dr. GRPO).
-
-  Args:
-    length: tokens; fixed for a run, such as sampler.max_new_tokens.
-  """
+  """Weights for the mean of token sums / length (Dr. GRPO); a fixed length."""
   return sample_sum(len_PxN, share_PxN) / length
 
 
@@ -73,8 +68,8 @@ ZERO_VARIANCE = {
 def shares(mask_PxN, objective: str) -> np.ndarray:
   """How much each rollout counts in an update, [P, N].
 
-  With the objective "problems" every problem counts alike: a rollout's share is
-  the mean number of rollouts over that of its problem. With "rollouts" it is 1.
+  With the objective "rollouts" 1; with "problems", which then count alike, the
+  mean number of rollouts over that of its problem.
   """
   mask_PxN = np.asarray(mask_PxN, bool)
   n_Px1 = mask_PxN.sum(axis=1, keepdims=True)
@@ -87,14 +82,8 @@ def token_weights(len_PxN, share_PxN, informative_P, *, aggregate,
                   zero_variance: str):
   """Token weights of the policy term, and of KL and entropy: [P, N] each.
 
-  The weights are all 0 if every group was dropped.
-
-  Args:
-    len_PxN: tokens of each rollout that are in the loss.
-    share_PxN: see `shares`.
-    informative_P: bool, groups whose rewards differ.
-    aggregate: a function of AGGREGATIONS with its constants bound.
-    zero_variance: a key of ZERO_VARIANCE.
+  The weights are all 0 if every group was dropped. `aggregate` is a function of
+  AGGREGATIONS with its constants bound.
   """
   informative_PxN = share_PxN * np.asarray(informative_P)[:, None]
   return tuple(

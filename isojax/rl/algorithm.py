@@ -2,9 +2,9 @@
 
   rewards -> keep -> (score) -> advantage -> weights -> updates
 
-NumPy arithmetic, in float64. Rollouts are problem-major: B of them are the
-elements of an array [P, N] where its mask is True. A rollout that was not kept
-has advantage and weights 0, and packing leaves it out.
+NumPy arithmetic, in float64. B rollouts are the elements of an array [P, N]
+where its mask is True. A rollout that was not kept has advantage and weights 0,
+and packing leaves it out.
 
 The columns of a Batch, one number per token:
 
@@ -26,7 +26,7 @@ import typing
 
 import numpy as np
 
-from isojax.errors import InputError
+from isojax.errors import expect, InputError
 from isojax.rl import advantages as advantages_lib
 from isojax.rl import aggregation
 from isojax.rl.critic import CriticConfig
@@ -44,13 +44,10 @@ class UpdatesConfig:
   in_flight: int
 
   def __post_init__(self):
-    for name in ("epochs", "minibatches"):
-      if getattr(self, name) < 1:
-        raise InputError(f"recipe.updates.{name}={getattr(self, name)}: "
-                         "expected at least 1")
-    if self.in_flight < 0:
-      raise InputError(f"recipe.updates.in_flight={self.in_flight}: expected "
-                       "the largest staleness in steps, or 0 for none")
+    expect("recipe.updates", self, epochs=(self.epochs >= 1, "at least 1"),
+           minibatches=(self.minibatches >= 1, "at least 1"),
+           in_flight=(self.in_flight >= 0,
+                      "the largest staleness in steps, or 0 for none"))
 
   @property
   def count(self) -> int:
@@ -91,25 +88,21 @@ def by_problem(value_B, n_P) -> tuple[np.ndarray, np.ndarray]:
   """Values of rollouts as [P, N], and the mask, which is False for padding."""
   n_P = np.asarray(n_P)
   mask_PxN = np.arange(n_P.max()) < n_P[:, None]
-  value_PxN = np.zeros(mask_PxN.shape, value_B.dtype)
+  return _placed(value_B, mask_PxN), mask_PxN
+
+
+def _placed(value_B, mask_PxN) -> np.ndarray:
+  """Values [B, ...] where the mask is True, [P, N, ...]; 0 elsewhere."""
+  value_PxN = np.zeros((*mask_PxN.shape, *value_B.shape[1:]), value_B.dtype)
   value_PxN[mask_PxN] = value_B
-  return value_PxN, mask_PxN
+  return value_PxN
 
 
 def keep(reward_PxN, mask_PxN, uniform_PxN, m, cfg: LossConfig) -> Groups:
-  """Selects the rollouts to train on.
+  """Selects the rollouts to train on; see isojax.rl.selection.
 
-  A selection gets the problems of equal m together.
-
-  Args:
-    reward_PxN: of all sampled rollouts.
-    mask_PxN: bool, False for padding.
-    uniform_PxN: a number in [0, 1) for each rollout.
-    m: rollouts to keep, one number or one for each group.
-    cfg: names the selection.
-
-  Raises:
-    InputError: a selection of the user's file returned something else.
+  m is one number or one for each group. A selection gets the problems of equal
+  m together. InputError if one of the user's file returns something else.
   """
   reward_PxN, mask_PxN = np.asarray(reward_PxN), np.asarray(mask_PxN)
   m_P, kept_PxN = np.broadcast_to(m, len(mask_PxN)), np.zeros_like(mask_PxN)
@@ -140,15 +133,11 @@ class _Kept:
 
   def take(self, value_PxN) -> np.ndarray:
     """Values of the kept rollouts, [P, M, ...]."""
-    value = np.asarray(value_PxN)
-    return value[np.arange(len(value))[:, None], self.index_PxM]
+    return value_PxN[np.arange(len(value_PxN))[:, None], self.index_PxM]
 
   def put(self, value_PxM) -> np.ndarray:
     """Values of all rollouts, [P, N, ...]; 0 for those that are not kept."""
-    value = np.asarray(value_PxM)
-    out = np.zeros((*self.kept_PxN.shape, *value.shape[2:]), value.dtype)
-    out[self.kept_PxN] = value[self.mask_PxM]
-    return out
+    return _placed(np.asarray(value_PxM)[self.mask_PxM], self.kept_PxN)
 
 
 def to_score(groups: Groups, rollouts: Rollouts, cfg: LossConfig) -> np.ndarray:
@@ -167,15 +156,8 @@ def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
                cfg: LossConfig) -> dict[str, np.ndarray]:
   """The advantages; 0 for rollouts that were not kept.
 
-  Args:
-    groups: the rewards and the rollouts that are trained on.
-    rollouts: of the step, [B, ...].
-    scored: the columns of `scored_columns`, [B, T] each.
-    cfg: names the advantage.
-
-  Returns:
-    {"advantage": [B]}, or {"advantage": [B, T], "return": [B, T]} for those of
-    tokens.
+  They are {"advantage": [B]}, or {"advantage": [B, T], "return": [B, T]} for
+  those of tokens. `scored` has the columns of `scored_columns`, [B, T] each.
   """
   reward_PxN, mask_PxN, kept_PxN = groups
   advantage = cfg.function("advantage", ddof=cfg.advantage_ddof,
@@ -188,46 +170,36 @@ def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
   reward_PxM = kept.take(reward_PxN)
 
   def of_kept(value_BxT):
-    value_PxNxT = np.zeros((*mask_PxN.shape, *value_BxT.shape[1:]),
-                           value_BxT.dtype)
-    value_PxNxT[mask_PxN] = value_BxT
-    return kept.take(value_PxNxT)
+    return kept.take(_placed(value_BxT, mask_PxN))
 
-  def of_rollouts(reward_PxM):
-    every_PxM = advantage(reward_PxM, kept.mask_PxM)
-    return {"advantage": kept.put(every_PxM)[mask_PxN]}
+  def of_all_rollouts(value_PxM):
+    return kept.put(value_PxM)[mask_PxN]
 
   of_tokens = cfg.advantage in advantages_lib.TOKEN_ADVANTAGES
-  if not of_tokens and not cfg.kl_in_reward:  # without arrays of tokens
-    return of_rollouts(reward_PxM)
-  mask_PxMxT = of_kept(rollouts.mask_RxT) & kept.mask_PxM[..., None]
-  penalty_PxMxT = np.zeros(mask_PxMxT.shape)
+  if of_tokens or cfg.kl_in_reward:  # else there are no arrays of tokens
+    mask_PxMxT = of_kept(rollouts.mask_RxT) & kept.mask_PxM[..., None]
+    zeros_PxMxT = penalty_PxMxT = np.zeros(mask_PxMxT.shape)
   if cfg.kl_in_reward:
     penalty_PxMxT = np.where(mask_PxMxT, cfg.kl_coef * np.float64(
         of_kept(scored["old_logp"]) - of_kept(scored["ref_logp"])), 0.0)
   if not of_tokens:
-    return of_rollouts(reward_PxM - penalty_PxMxT.sum(axis=-1))
-  value_PxMxT = (of_kept(scored["value"]) if "value" in scored
-                 else np.zeros(mask_PxMxT.shape))
+    if cfg.kl_in_reward:
+      reward_PxM = reward_PxM - penalty_PxMxT.sum(axis=-1)
+    return {"advantage": of_all_rollouts(advantage(reward_PxM, kept.mask_PxM))}
+  value_PxMxT = of_kept(scored["value"]) if "value" in scored else zeros_PxMxT
   pair = advantage(advantages_lib.token_rewards(
       reward_PxM, penalty_PxMxT, mask_PxMxT), value_PxMxT, mask_PxMxT)
-  return {name: kept.put(value)[mask_PxN]
+  return {name: of_all_rollouts(value)
           for name, value in zip(("advantage", "return"), pair, strict=True)}
 
 
 def weights(groups: Groups, mask_BxT, problems, cfg: LossConfig, *,
             objective: str = "problems") -> dict[str, np.ndarray]:
-  """The token weights of an update, [B] each.
+  """The token weights of an update, [B] each; 0 outside of its problems.
 
-  Args:
-    groups: the rewards and the rollouts that are trained on.
-    mask_BxT: the tokens in the loss.
-    problems: indices of the update's problems; weights are 0 in others.
-    cfg: names the aggregation.
-    objective: what counts alike, see aggregation.shares.
+  `objective` says what counts alike, see aggregation.shares.
   """
-  length_PxN = np.zeros(groups.mask_PxN.shape, int)
-  length_PxN[groups.mask_PxN] = np.asarray(mask_BxT).sum(axis=1)
+  length_PxN = _placed(np.asarray(mask_BxT).sum(axis=1), groups.mask_PxN)
   reward_PxN, mask_PxN, kept_PxN = (x[problems] for x in groups)
   kept = _Kept(kept_PxN)
   # A group counts as flat if its rewards are equal, without KL in the reward.
@@ -257,9 +229,8 @@ def of_all(reward_PxN, rollouts: Rollouts, cfg: LossConfig) -> dict:
 def used(columns: dict, *, regularized: bool) -> np.ndarray:
   """Which rollouts have a gradient: bool [B].
 
-  A rollout has a gradient if its advantage and its policy weight are not 0, or
-  if KL or entropy bonus is on and its regularizer weight is not 0. Others, such
-  as those of all-wrong groups without KL, are left out.
+  Their advantage and policy weight are not 0; or KL or entropy bonus is on, and
+  their regularizer weight is not 0.
   """
   advantage = np.asarray(columns["advantage"])
   if advantage.ndim > 1:
@@ -276,13 +247,6 @@ def minibatches(*, seed: int, step: int, epoch: int, Bp: int,
 
   A pure function: an epoch cuts a permutation of its own into `count` parts of
   nearly equal size. With one part the problems keep their order.
-
-  Args:
-    seed: of the run.
-    step: of the run.
-    epoch: over the step's rollouts.
-    Bp: problems of the step.
-    count: updates of the epoch.
   """
   # Not in the first word, which counts up as numbers are drawn: the streams of
   # two epochs would overlap.

@@ -9,9 +9,7 @@ is 0 at first, so the first step has no baseline. The hidden states are those of
   shared  the policy. The value loss, times `coef`, is added to the policy's.
 
 The value loss of a token is weighted like KL and entropy bonus, as
-recipe.loss.aggregation says. Advantages and returns are
-computed from values on the host (isojax.rl.advantages). This module contains
-pure functions; isojax.rl.update contains the programs and the optimizer.
+recipe.loss.aggregation says.
 """
 
 import dataclasses
@@ -22,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from isojax import mesh as mesh_lib
-from isojax.errors import InputError
+from isojax.errors import expect, expect_one_of
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import head as head_lib
@@ -48,22 +46,14 @@ class CriticConfig:
   clip: float | None
 
   def __post_init__(self):
-    if self.kind not in KINDS:
-      raise InputError(f"critic.kind={self.kind!r}: expected one of "
-                       f"{', '.join(KINDS)}")
-    for name in ("lr", "coef"):
-      if getattr(self, name) <= 0:
-        raise InputError(f"critic.{name}={getattr(self, name)}: expected > 0")
-    if self.clip is not None and self.clip <= 0:
-      raise InputError(f"critic.clip={self.clip}: expected > 0, or None for "
-                       "values that are not clipped")
+    expect_one_of("critic", self, kind=KINDS)
+    expect("critic", self, lr=(self.lr > 0, "> 0"), coef=(self.coef > 0, "> 0"),
+           clip=(self.clip is None or self.clip > 0,
+                 "> 0, or None for values that are not clipped"))
 
 
 def abstract_params(model: decoder.Transformer, cfg: CriticConfig, lora):
-  """Shapes and shardings of the critic's parameters, float32.
-
-  An own trunk has no output head.
-  """
+  """Shapes and shardings of the critic's parameters, float32."""
   value = jax.ShapeDtypeStruct((model.cfg.D,), jnp.float32,
                                sharding=mesh_lib.replicated(model.mesh))
   if cfg.kind == "shared":
@@ -78,11 +68,7 @@ def headless(params: dict) -> dict:
 
 
 def init_params(model: decoder.Transformer, cfg: CriticConfig, trunk) -> dict:
-  """The parameters of step 0.
-
-  Args:
-    trunk: trained parameters of an own trunk; not used by a shared one.
-  """
+  """The parameters of step 0; `trunk` holds those of an own trunk."""
   value = jax.device_put(jnp.zeros(model.cfg.D, jnp.float32),
                          mesh_lib.replicated(model.mesh))
   if cfg.kind == "shared":
@@ -92,12 +78,7 @@ def init_params(model: decoder.Transformer, cfg: CriticConfig, trunk) -> dict:
 
 def trunk(model: decoder.Transformer, base, trained, lora, *,
           precision: str) -> dict:
-  """A decoder's parameters; differentiable in `trained`.
-
-  Args:
-    base: the frozen parameters below adapters, or None.
-    trained: all parameters, or adapters; with or without the output head.
-  """
+  """A decoder's parameters, with or without a head; see lora.merge."""
   params = lora_lib.merge(lora, base, trained, precision=precision)
   if model.cfg.tied or "head" in params:
     return params
@@ -136,20 +117,14 @@ def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
 
 def own_values(model: decoder.Transformer, params, base, batch: Batch,
                loss: LossConfig, lora):
-  """The values [R, W] of an own critic for a microbatch.
-
-  Args:
-    model: with the kernel of the update.
-    params: of `abstract_params`.
-    base: the frozen parameters below adapters, or None.
-  """
+  """The values [R, W] of an own critic; `base` is below its adapters."""
   return values(own_hidden(model, params, base, batch, loss, lora),
                 params["value"])
 
 
 def gradient(model: decoder.Transformer, params, base, batch: Batch,
              loss: LossConfig, cfg: CriticConfig, lora):
-  """(gradient, sums) of an own critic; arguments as `own_values`."""
+  """(gradient, sums) of an own critic."""
   def total(params):
     return term(own_hidden(model, params, base, batch, loss, lora),
                 params["value"], batch, cfg.clip)

@@ -17,7 +17,7 @@ from isojax.types import Batch
 
 
 def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
-  """Returns the hidden states that predict a microbatch's tokens: [R, W, D].
+  """The hidden states that predict a microbatch's tokens: [R, W, D].
 
   Each prompt slot goes through the model once. Its keys and values are cloned
   to the rows, in front of the rows' own, so the gradients of all rows of a
@@ -76,12 +76,9 @@ cloned.defvjp(_clone_forward, _clone_backward)
 
 
 def in_chunks(tree, G: int, V: int):
-  """Cuts [R, T, ...] along positions, for logits of about HEAD_BYTES a device.
+  """[R, T, ...] as [chunks, R, T / chunks, ...], of HEAD_BYTES of logits each.
 
   Rows are not cut, so they stay on their devices. Zeros fill the last chunk.
-
-  Returns:
-    The same tree of [chunks, R, T / chunks, ...].
   """
   R, T = jax.tree.leaves(tree)[0].shape[:2]
   count = min(T, -(-R * T // (G * sizes.head_chunk(V))))
@@ -95,7 +92,7 @@ def in_chunks(tree, G: int, V: int):
 
 
 def per_block(weight_VxD, dtype, mesh):
-  """Returns the head's weight for each row shard, [G, V, D], gathered once.
+  """The head's weight for each row shard, [G, V, D], gathered once.
 
   The gradient of each chunk then stays on its row shard. With one weight for
   all row shards XLA would sum the whole gradient over them for every chunk.
@@ -109,16 +106,14 @@ def per_block(weight_VxD, dtype, mesh):
 
 
 def head_sharding(weight_VxD, mesh):
-  """Returns the sharding of the head's weight as a parameter."""
+  """The sharding of the head's weight as a parameter."""
   return mesh_lib.param_sharding(("vocab", "embed"), weight_VxD.shape, mesh)
 
 
 def mapped(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
-  """Returns a tree of [R, T, ...] values of tokens, computed by chunks.
+  """A tree of [R, T, ...] values of tokens, computed by chunks.
 
-  Args:
-    term: (hidden, weight [G, V, D], rest) of a chunk -> tree of [R, c, ...].
-    hidden_RxTxD, weight_VxD, rest, mesh: as in `gradient`.
+  Arguments are those of `gradient`, but `term` returns a tree of [R, c, ...].
   """
   R, T = hidden_RxTxD.shape[:2]
   weight = per_block(weight_VxD, hidden_RxTxD.dtype, mesh)
@@ -130,7 +125,7 @@ def mapped(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
 
 
 def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
-  """Returns sums of a loss over all tokens and its gradients, by chunks.
+  """Sums of a loss over all tokens and its gradients, by chunks.
 
   The gradient of a chunk is computed together with its loss, so its logits are
   computed once and nothing of the size of the vocabulary is kept.

@@ -44,14 +44,10 @@ def token_log_ratio(logp_RxT, old_logp_RxT):
 def answer_sums(x_RxW, offset_RxW):
   """The sum over each token's answer, at all tokens of the answer.
 
-  A row packs several answers; an answer begins where the offset is 0. Sums of
-  one answer do not depend on the answers before it in the row, as differences
-  of a cumulative sum would. All steps are elementwise along rows, so rows may
-  be sharded.
-
-  Args:
-    x_RxW: 0 at tokens that do not count, such as padding.
-    offset_RxW: position of a token within its answer, 0 for padding.
+  A row packs several answers; an answer begins where the offset is 0, which
+  padding has too. Sums of one answer do not depend on the answers before it in
+  the row, as differences of a cumulative sum would. All steps are elementwise
+  along rows, so rows may be sharded.
   """
   chex.assert_equal_shape([x_RxW, offset_RxW])
   first_RxW = offset_RxW == 0
@@ -76,11 +72,7 @@ def sequence_log_ratio(logp_RxW, old_logp_RxW, offset_RxW, mask_RxW):
 
   log s = stop_gradient(mean of logp - old over the answer), so s is the
   geometric mean of the tokens' ratios. All tokens of an answer have the same
-  value, and each has the gradient of its own logp.
-
-  Args:
-    offset_RxW: position of a token within its answer; see `answer_sums`.
-    mask_RxW: True for tokens of the loss; the mean is over them.
+  value, and each has the gradient of its own logp. The mean is over the mask.
   """
   gap_RxW = jnp.where(mask_RxW, jax.lax.stop_gradient(logp_RxW - old_logp_RxW),
                       0.0)
@@ -102,9 +94,6 @@ def ppo_clip(logp_RxT, log_ratio_RxT, advantage_RxT, *, clip_low, clip_high):
   r = exp(log-ratio). In a strictly on-policy update r is 1 and the gradient is
   that of REINFORCE, -A grad logp, for any clip. DAPO (arXiv 2503.14476) has
   clip_high > clip_low.
-
-  Returns:
-    The loss, and whether the clip bounds the token: [R, T] each.
   """
   chex.assert_equal_shape([logp_RxT, log_ratio_RxT, advantage_RxT])
   ratio = jnp.exp(log_ratio_RxT)
@@ -122,9 +111,6 @@ def ppo_dual_clip(logp_RxT, log_ratio_RxT, advantage_RxT, *, clip_low,
 
   Without that bound a token of negative advantage that has become likely,
   r > dual_clip, dominates the update. verl has dual_clip = 3.
-
-  Returns:
-    The loss, and whether one of the bounds acts: [R, T] each.
   """
   loss, bounded = ppo_clip(logp_RxT, log_ratio_RxT, advantage_RxT,
                            clip_low=clip_low, clip_high=clip_high)
@@ -139,9 +125,6 @@ def cispo(logp_RxT, log_ratio_RxT, advantage_RxT, *, cap):
   The cap bounds the ratio itself, as in ScaleRL and TRL, where it is 5.
   MiniMax and verl write the bound as 1 + epsilon_high: their 4 is cap = 5. A
   token beyond the cap keeps a gradient; nothing bounds r from below.
-
-  Returns:
-    The loss, and whether the cap bounds the token: [R, T] each.
   """
   chex.assert_equal_shape([logp_RxT, log_ratio_RxT, advantage_RxT])
   ratio = jax.lax.stop_gradient(jnp.exp(log_ratio_RxT))
@@ -157,17 +140,10 @@ POLICY_LOSSES = {
 
 
 def importance(gap_RxT, *, cap):
-  """Trainer / sampler weight, stop_gradient(min(exp(gap), cap)).
+  """(trainer / sampler weight, stop_gradient(min(exp(gap), cap)); is capped).
 
-  It corrects for the difference between trainer and sampler. It is truncated
-  from above only.
-
-  Args:
-    gap_RxT: old - behavior log-prob of each token, or `answer_sums` of it for
-      the weight of the whole answer.
-
-  Returns:
-    The weight, and whether the cap bounds the token: [R, T] each.
+  The gap is old - behavior log-prob of each token, or `answer_sums` of it for
+  the weight of the whole answer.
   """
   ratio = jax.lax.stop_gradient(jnp.exp(gap_RxT))
   return jnp.minimum(ratio, cap), ratio > cap
@@ -216,8 +192,7 @@ KL_ESTIMATORS = {
 def value_loss(value_RxT, old_value_RxT, return_RxT, *, clip):
   """max((V - G)^2, (clip(V, V_old - clip, V_old + clip) - G)^2) / 2.
 
-  Returns:
-    The loss, and whether the clip bounds the token: [R, T] each.
+  Also whether the clip bounds the token: [R, T] each.
   """
   chex.assert_equal_shape([value_RxT, old_value_RxT, return_RxT])
   # Bounds around V_old, not V_old + clip(V - V_old): within them V keeps its

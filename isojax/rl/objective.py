@@ -4,10 +4,9 @@ loss = sum over tokens of policy_weight * importance * policy_loss
                         + regularizer_weight * (kl_coef * KL
                                                 - entropy_coef * entropy)
 
-The parts that a config chooses by name are functions of a table in their own
-module: SELECTIONS, ADVANTAGES, AGGREGATIONS and POLICY_LOSSES. FILE.py:NAME in
-place of a name is a function of the user's own. The text of the file is part of
-the run id, so that a changed file is another run.
+The parts that a config chooses by name are functions of TABLES. FILE.py:NAME in
+place of a name is a function of the user's own, whose text is part of the run
+id.
 """
 
 import dataclasses
@@ -20,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from isojax import own_file
-from isojax.errors import InputError
+from isojax.errors import expect, expect_one_of, InputError
 from isojax.models import attention, decoder
 from isojax.models import precision as precision_lib
 from isojax.rl import advantages, aggregation, losses, selection
@@ -58,6 +57,7 @@ CHOICES = {
     "reduce_dtype": decoder.DTYPES,
     "attention": attention.CHOICES,
     "precision": precision_lib.PRECISIONS,
+    "head_dtype": (None, *decoder.HEAD_DTYPES),
 }
 LEAST = {"microbatch_tokens": 1, "prompt_sizes": 1, "kl_coef": 0,
          "entropy_coef": 0, "clip_low": 0, "clip_high": 0, "advantage_eps": 0,
@@ -110,50 +110,37 @@ class LossConfig:
     object.__setattr__(self, "own", {
         kind: _own(kind, getattr(self, kind)) for kind in TABLES
         if getattr(self, kind).partition(":")[0].endswith(".py")})
-    tables = {kind: TABLES[kind] for kind in TABLES if kind not in self.own}
-    for name, choices in (tables | CHOICES).items():
-      if getattr(self, name) not in choices:
-        raise InputError(f"loss.{name}={getattr(self, name)!r}: expected one "
-                         f"of {', '.join(choices)}")
-    for name, least in LEAST.items():
-      if getattr(self, name) < least:
-        raise InputError(f"loss.{name}={getattr(self, name)}: expected >= "
-                         f"{least}")
+    expect_one_of("loss", self, **CHOICES, **{
+        kind: TABLES[kind] for kind in TABLES if kind not in self.own})
+    expect("loss", self, **{
+        name: (getattr(self, name) >= least, f">= {least}")
+        for name, least in LEAST.items()})
     _check_constants(self)
-    for wrong, message in self._rules():
-      if wrong:
-        raise InputError(message)
-
-  def _rules(self):
-    """Yields (whether a setting does not suit the others, what is wrong)."""
-    yield (self.head_dtype not in (None, *decoder.HEAD_DTYPES),
-           f"loss.head_dtype={self.head_dtype!r}: expected None, for "
-           f"loss.dtype, or {', '.join(decoder.HEAD_DTYPES)}")
-    yield (self.reduce_dtype not in ("float32", self.dtype),
-           f"loss.reduce_dtype={self.reduce_dtype}: expected float32, or "
-           f"loss.dtype={self.dtype}, in which the gradients are computed")
-    yield (self.importance_cap is not None and self.importance_cap <= 0,
-           f"loss.importance_cap={self.importance_cap}: expected > 0, or None "
-           "for no weights")
-    yield (self.ratio_to == "behavior" and self.importance_cap is not None,
-           "loss.ratio_to='behavior' with loss.importance_cap="
-           f"{self.importance_cap}: the ratio to the sampler already contains "
-           "trainer / sampler; set importance_cap=None")
-    yield (self.normalise == "before"
-           and self.advantage in advantages.TOKEN_ADVANTAGES,
-           f"loss.advantage={self.advantage!r} with loss.normalise='before': "
-           "advantages of tokens are those of kept rollouts; set 'after'")
-    if self.kl_in == "reward":
-      yield (self.normalise == "before",
-             "loss.kl_in='reward' with loss.normalise='before': only kept "
-             "rollouts are scored, so only their rewards have a KL; set "
-             "normalise='after'")
-      yield (self.kl_estimator != "k1",
-             f"loss.kl_in='reward' with loss.kl_estimator={self.kl_estimator!r}"
-             ": the reward takes k1, old - ref, whose mean is the KL; set 'k1'")
-      yield (not self.kl_coef,
-             "loss.kl_in='reward' with loss.kl_coef=0: there is no KL to "
-             "subtract; set kl_coef > 0, or kl_in='loss'")
+    cap, in_reward = self.importance_cap, self.kl_in == "reward"
+    before = self.normalise == "before"
+    of_tokens = self.advantage in advantages.TOKEN_ADVANTAGES
+    expect(
+        "loss", self,
+        reduce_dtype=(
+            self.reduce_dtype in ("float32", self.dtype),
+            f"float32, or loss.dtype={self.dtype}, in which the gradients are "
+            "computed"),
+        importance_cap=(cap is None or cap > 0, "> 0, or None for no weights"),
+        ratio_to=(
+            self.ratio_to == "old" or cap is None,
+            f"'old' with loss.importance_cap={cap}: the ratio to the sampler "
+            "already contains trainer / sampler; or set importance_cap=None"),
+        normalise=(
+            not (before and (of_tokens or in_reward)),
+            "'after' with advantages of tokens or loss.kl_in='reward', which "
+            "only kept rollouts have"),
+        kl_estimator=(
+            self.kl_estimator == "k1" or not in_reward,
+            "'k1' with loss.kl_in='reward': old - ref, whose mean is the KL"),
+        kl_in=(
+            bool(self.kl_coef) or not in_reward,
+            "'loss' with loss.kl_coef=0: there is no KL to subtract; or set "
+            "kl_coef > 0"))
 
   def unbound(self, kind: str):
     """The function of a kind of TABLES, of a table or of the user's file."""
@@ -164,8 +151,7 @@ class LossConfig:
   def function(self, kind: str, **given):
     """The function of a kind of TABLES with its constants bound.
 
-    Args:
-      given: constants of GIVEN[kind]; those that the function takes are bound.
+    Of `given`, constants of GIVEN[kind], those that the function takes.
     """
     function, constants = self.unbound(kind), self.constants | given
     return functools.partial(function, **{
@@ -201,7 +187,6 @@ class Own(typing.NamedTuple):
 
 
 def _own(kind: str, name: str) -> Own:
-  """Loads FILE.py:NAME; InputError unless its arguments are of this kind."""
   own = own_file.read(f"loss.{kind}", name)
   try:
     function = own_file.function(**own)
@@ -253,13 +238,7 @@ def _check_constants(cfg: LossConfig) -> None:
 
 
 def whole_answer_columns(logp, batch: Batch, cfg: LossConfig) -> dict:
-  """The columns that sum over the tokens of an answer, [R, W] each.
-
-  Args:
-    logp: of the policy, [R, W], without gradient.
-    batch: the microbatch.
-    cfg: see LossConfig.whole_answers.
-  """
+  """The columns that sum over the tokens of an answer, [R, W] each."""
   logp = jnp.where(batch.mask_RxW, logp, 0.0)
   old, behavior = old_and_behavior(logp, batch.mask_RxW, batch.columns, cfg)
   columns = {}
@@ -273,10 +252,10 @@ def whole_answer_columns(logp, batch: Batch, cfg: LossConfig) -> dict:
 
 
 def old_and_behavior(logp, mask, columns: dict, cfg: LossConfig):
-  """The log-probs that ratios and importance weights refer to.
+  """The log-probs of ratios and of importance weights; 0 where masked.
 
-  Both are 0 where masked. `old` is the scored column if there is one; without
-  it this is the first update since sampling, and `old` is logp itself.
+  `old` is the scored column if there is one; without it this is the first
+  update since sampling, and `old` is logp itself.
   """
   behavior = jnp.where(mask, columns["behavior_logp"], 0.0)
   if cfg.ratio_to == "behavior":

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from isojax import mesh as mesh_lib
-from isojax.errors import InputError
+from isojax.errors import expect, expect_one_of
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import critic as critic_lib
@@ -32,23 +32,18 @@ class OptimizerConfig:
   clip_norm: float  # global gradient norm
 
   def __post_init__(self):
-    if self.batch not in BATCHES:
-      raise InputError(f"optimizer.batch={self.batch!r}: expected one of "
-                       f"{', '.join(BATCHES)}")
-    for name in ("base_lr", "base_batch", "eps", "clip_norm"):
-      if getattr(self, name) <= 0:
-        raise InputError(f"optimizer.{name}={getattr(self, name)}: expected "
-                         "> 0")
-    if not (0 <= self.b1 < 1 and 0 <= self.b2 < 1):
-      raise InputError(f"optimizer: b1={self.b1}, b2={self.b2}: expected in "
-                       "[0, 1)")
+    expect_one_of("optimizer", self, batch=BATCHES)
+    expect("optimizer", self, **{
+        name: (getattr(self, name) > 0, "> 0")
+        for name in ("base_lr", "base_batch", "eps", "clip_norm")}, **{
+        name: (0 <= getattr(self, name) < 1, "in [0, 1)")
+        for name in ("b1", "b2")})
 
 
 def make(cfg: OptimizerConfig, schedule):
   """AdamW behind a clip of the gradient's global norm.
 
-  Args:
-    schedule: the number of optimizer steps made -> learning rate.
+  The schedule maps optimizer steps made to a learning rate.
   """
   return optax.chain(
       optax.clip_by_global_norm(cfg.clip_norm),
@@ -86,7 +81,6 @@ class Critic:
 
 
 def _abstract_moments(tx, params, mesh):
-  """Shapes and shardings of the optimizer's state."""
   def like(x, sharding):
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
@@ -112,12 +106,9 @@ def abstract_state(model: decoder.Transformer, tx, lora=lora_lib.FULL,
 
 def init_state(model: decoder.Transformer, tx, params, lora=lora_lib.FULL,
                critic: Critic | None = None, trunk=None) -> TrainState:
-  """The state of step 0. The trained parameters are donated.
+  """The state of step 0.
 
-  Args:
-    params: trained parameters of the policy.
-    critic: None for a recipe without one.
-    trunk: trained parameters of the critic's own trunk, donated as well.
+  The trained parameters of the policy and of a critic's own trunk are donated.
   """
   shardings = jax.tree.map(lambda x: x.sharding,
                            abstract_state(model, tx, lora, critic))

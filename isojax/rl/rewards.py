@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from isojax.errors import InputError
+from isojax.errors import expect, expect_one_of, InputError
 from isojax.types import Rollouts
 
 # The rollouts whose reward the overlong penalty lowers: DAPO has "all", ScaleRL
@@ -46,12 +46,9 @@ class RewardConfig:
   overlong_cache: int | None
 
   def __post_init__(self):
-    if self.wrong > 0:
-      raise InputError(f"recipe.reward.wrong={self.wrong}: expected at most 0; "
-                       "a right answer has 1")
-    if self.overlong not in OVERLONG:
-      raise InputError(f"recipe.reward.overlong={self.overlong!r}: expected "
-                       f"one of {', '.join(OVERLONG)}")
+    expect_one_of("recipe.reward", self, overlong=OVERLONG)
+    expect("recipe.reward", self, wrong=(
+        self.wrong <= 0, "at most 0; a right answer has 1"))
     lengths = (self.overlong_max, self.overlong_cache)
     if self.overlong == "off" and lengths != (None, None):
       raise InputError(
@@ -71,13 +68,7 @@ def shaped(correct_B, formatted_B, len_B, cfg: RewardConfig, *,
   """The reward of each rollout.
 
   It is 1 if the answer is right, else cfg.wrong; plus format_coef if it is in
-  the expected place; plus the overlong penalty.
-
-  Args:
-    correct_B, formatted_B: 1 or 0.
-    len_B: tokens of each rollout, EOS included.
-    cfg: the rewards.
-    format_coef: reward of an answer in the expected place.
+  the expected place; plus the overlong penalty. Lengths include the EOS.
   """
   correct_B = np.asarray(correct_B, np.float64)
   reward_B = (cfg.wrong + (1.0 - cfg.wrong) * correct_B

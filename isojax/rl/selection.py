@@ -8,9 +8,8 @@ arguments are m and constants of the config (docs/extending.md). Advantages and
 weights are computed on the kept rollouts alone. Every sampled rollout is
 charged to C, kept or not.
 
-Only `random` uses the random numbers. The other selections are deterministic:
-sorting is stable, so among equal rewards the rollout with the lower index comes
-first.
+Sorting is stable: among equal rewards the rollout with the lower index comes
+first. Only `random` uses the random numbers.
 
 PODS: arXiv 2504.13818; its code is YixuanEvenXu/pods @ 187f43b.
 """
@@ -109,9 +108,8 @@ def _kept(order_PxN, place_Pxm, mask_PxN, *, m: int):
 def _integers(reward_PxN):
   """Integers that are proportional to the rewards, exactly.
 
-  A float is an integer times a power of 2. Python's integers have no bound, so
-  arithmetic with the result does not round. The factor is positive and the same
-  for all rewards.
+  A float is an integer times a power of 2, and Python's integers have no bound,
+  so arithmetic with the result does not round.
   """
   mantissa, exponent = np.frexp(np.asarray(reward_PxN, np.float64))
   shift = np.where(mantissa == 0, 0, exponent - exponent.min(initial=0))
