@@ -21,7 +21,8 @@ from isojax.models.shape import FAMILIES
 GEMMA = frozenset(("hidden_activation", "query_pre_attn_scalar",
                    "attn_logit_softcapping", "final_logit_softcapping"))
 READ = frozenset((
-    "model_type", "hidden_act", "vocab_size", "hidden_size", "num_hidden_layers",
+    "model_type", "hidden_act", "vocab_size", "hidden_size",
+    "num_hidden_layers",
     "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size", "rms_norm_eps", "tie_word_embeddings",
     "max_position_embeddings", "layer_types", "sliding_window",
