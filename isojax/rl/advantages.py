@@ -139,24 +139,12 @@ def whitened(x, mask, *, ddof: int, eps: float):
       mask, (x - values.mean()) / np.sqrt(values.var(ddof=ddof) + eps), 0.0)
 
 
-def discounted(reward_PxNxT, mask_PxNxT, *, gamma: float):
-  """G_t = reward_t + gamma G_{t+1} over the tokens of the mask."""
-  following = np.zeros(np.shape(mask_PxNxT)[:-1])
-  out = np.zeros(np.shape(mask_PxNxT))
-  for t in reversed(range(out.shape[-1])):
-    mask = np.asarray(mask_PxNxT[..., t], bool)
-    following = np.where(mask, reward_PxNxT[..., t] + gamma * following,
-                         following)
-    out[..., t] = np.where(mask, following, 0.0)
-  return out
-
-
 def reinforce_pp(reward_PxNxT, value_PxNxT, mask_PxNxT, *, gamma: float,
                  ddof: int, eps: float):
-  """Whitened returns, and the returns (REINFORCE++, 2501.03262)."""
-  del value_PxNxT
-  returns = discounted(np.asarray(reward_PxNxT, np.float64), mask_PxNxT,
-                       gamma=gamma)
+  """Whitened returns, and the returns, G_t = reward_t + gamma G_{t+1}
+  (REINFORCE++, arXiv 2501.03262)."""
+  returns, _ = gae(reward_PxNxT, np.zeros_like(value_PxNxT), mask_PxNxT,
+                   gamma=gamma, lam=1.0)
   return whitened(returns, mask_PxNxT, ddof=ddof, eps=eps), returns
 
 
