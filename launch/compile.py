@@ -209,13 +209,10 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
     sequences = Prompts(a("int32", of, L), a("int32", of), a("uint32", of))
     yield Program("reread", lambda: s.prefill.lower(weights, sequences),
                   state + held(cache))
-  if paged:
-    insert = lambda: s.insert.lower(cache, window, take, take, take)
-    more = dict(table=a("int32", R, -(-s.sizes.longest // s.page)))
-  else:
-    insert = lambda: s.insert.lower(cache, window, take, take, G=G)
-    more = {}
-  yield Program("insert", insert, state + held(weights))
+  more = dict(
+      table=a("int32", R, -(-s.sizes.longest // s.page))) if paged else {}
+  yield Program("insert", lambda: s.insert.lower(
+      cache, window, *[take] * (3 if paged else 2)), state + held(weights))
   if not paged:
     shorter = make(R, s.sizes.lengths[max(0, len(s.sizes.lengths) - 2)])
     yield Program("resize", lambda: s.resize.lower(shorter.k[0], take, L, 3),

@@ -48,12 +48,14 @@ def _each(change, *caches: decoder.KVCache) -> decoder.KVCache:
                          layers(2, [cache.v for cache in caches]))
 
 
-def insert(cache: decoder.KVCache, window: decoder.KVCache, row_GxF, slot_GxF,
-           *, G: int) -> decoder.KVCache:
+def insert(cache: decoder.KVCache, window: decoder.KVCache, row_GxF,
+           slot_GxF) -> decoder.KVCache:
   """Copies sequence slot_GxF[g, f] of block g's window to row row_GxF[g, f].
 
   Rows beyond a block's last are padding, for which nothing is copied.
   """
+  G = len(row_GxF)
+
   def put(axis, cache_R, window_P):
     L = min(cache_R.shape[axis], window_P.shape[axis])
     inner = *[slice(None)] * (axis - 1), slice(L)
@@ -169,8 +171,7 @@ class Contiguous:
   def insert(self, filled) -> None:
     """Copies sequences of the window to the slots that `Queue.fill` filled."""
     if filled[0].size:
-      self.kv = self.s.insert(self.kv, self.window, *self.s.place(filled),
-                              G=self.q.G)
+      self.kv = self.s.insert(self.kv, self.window, *self.s.place(filled))
 
   def place(self) -> dict:
     """What decoding needs beside the arrays."""

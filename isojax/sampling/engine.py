@@ -133,12 +133,6 @@ def kernel(model: decoder.Transformer, cfg: SamplerConfig, length: int) -> str:
       precision=cfg.precision, length=length, knob="sampler.attention")
 
 
-def most_pages(cfg: SamplerConfig, G: int) -> int:
-  """Pages of a block with which no pool is ever exhausted."""
-  sizes = sizes_of(cfg, G)
-  return sizes.rows[-1] // G * -(-sizes.longest // cfg.page)
-
-
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                  eos: tuple[int, ...], *, gathered: bool = True,
                  interrupt: interrupt_lib.Interrupt | None = None,
@@ -154,7 +148,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     gathered: whether each fsdp shard holds whole weights while sampling,
       gathered once instead of at every token.
     interrupt: cfg.interrupt in tokens; None: off.
-    pages: of a block, if cfg.page is set; None: `most_pages`.
+    pages: of a block, if cfg.page is set; None: as many as all slots can use.
   """
   mesh, rows = model.mesh, mesh_lib.row_sharding(model.mesh)
   on_tpu = mesh.devices.flat[0].platform == "tpu"
@@ -166,7 +160,10 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   kernel(model, cfg, cfg.max_prompt_tokens)  # refuses before anything is run
   cache_dtype = CACHES[cfg.cache] if cfg.cache else jnp.dtype(cfg.dtype)
   read, cache = mesh_lib.read_rows(mesh), cache_lib.sharding(model)
-  sizes = sizes_of(cfg, mesh_lib.blocks(mesh))
+  G, paged = mesh_lib.blocks(mesh), cfg.page is not None
+  sizes = sizes_of(cfg, G)
+  if paged and pages is None:
+    pages = sizes.rows[-1] // G * -(-sizes.longest // cfg.page)
   precise = functools.partial(
       precision_lib.traced,
       precision=precision_lib.of_dtype(cfg.precision, cfg.dtype))
@@ -185,18 +182,15 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   decode = decode_lib.make_decode(
       model, C=sizes.chunk, T=cfg.max_new_tokens, eos=eos, buffered=on_tpu,
       interrupt=interrupt)
-  paged = cfg.page is not None
   return Sampler(
       mesh=mesh, slots=cfg.slots, sizes=sizes, page=cfg.page,
-      pages=(pages or most_pages(cfg, mesh_lib.blocks(mesh))) if paged else 0,
-      gathered=gathered, interrupt=interrupt, casts=casts, prepare=prepare,
+      pages=pages or 0, gathered=gathered, interrupt=interrupt, casts=casts,
+      prepare=prepare,
       place=lambda tree: mesh_lib.place(tree, rows),
       empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
       prefill=jax.jit(precise(prefill), out_shardings=cache),
-      insert=(jax.jit(cache_lib.insert_pages, donate_argnums=0,
-                      out_shardings=cache) if paged else
-              jax.jit(cache_lib.insert, donate_argnums=0, static_argnames="G",
-                      out_shardings=cache)),
+      insert=jax.jit(cache_lib.insert_pages if paged else cache_lib.insert,
+                     donate_argnums=0, out_shardings=cache),
       resize=jax.jit(cache_lib.resize, static_argnums=(2, 3),
                      out_shardings=cache),
       decode=jax.jit(precise(decode), donate_argnums=1, static_argnames="kind",
@@ -212,7 +206,6 @@ def _casts(model: decoder.Transformer, cfg: SamplerConfig, gathered: bool):
   shardings = jax.tree.map(
       lambda x: mesh_lib.whole_rows(x.sharding) if gathered else x.sharding,
       decoder.abstract_params(model))
-
   head = decoder.head_name(model.cfg) if cfg.head_dtype else None
   dtype = lambda name: jnp.dtype(
       cfg.head_dtype if name == head else cfg.dtype)

@@ -116,7 +116,7 @@ def test_nothing_crosses_devices():
   index = np.zeros((4, 3), np.int32)
   assert collectives(s.decode, params, cache, row, np.float32(1),
                      np.float32(1), kind="nucleus") == []
-  assert collectives(s.insert, cache, window, index, index, G=4) == []
+  assert collectives(s.insert, cache, window, index, index) == []
   assert collectives(s.resize, cache.k[0], index, 32, 3) == []
 
 
