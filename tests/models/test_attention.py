@@ -161,17 +161,6 @@ def test_splash_of_any_packing_is_the_einsum():
     assert_close(splash, einsum, atol=1e-5)
 
 
-def test_splash_on_a_mesh_is_the_einsum():
-  """Prompts, rows on two devices and heads on two."""
-  mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=2, tensor=2))
-  q, _, v = operands()
-  k = jnp.asarray(np.random.default_rng(1).normal(size=(B, K, H, T)), q.dtype)
-  seen = Seen(0, None, None, None)
-  ours, plain = (jax.jit(attended(kernel, seen, mesh=mesh))(
-      q, k, v[:, :, :T]) for kernel in ("splash", "einsum"))
-  np.testing.assert_allclose(ours, plain, atol=1e-5)
-
-
 def test_an_update_with_splash_is_one_with_the_einsum():
   """Hidden states of packed rows and their gradient, on 2 x 2 devices."""
   random = np.random.default_rng(2)

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax.errors import InputError
 from isojax.models import decoder, int8
 from tests import conftest
 from tests.conftest import make_model, placed, RICH, TINY
-from tests.rl.batches import LOSS, PLAIN, step
+from tests.rl.batches import PLAIN, step
 from tests.sampling import samples
 
 Bp, n = 5, 4
@@ -156,11 +155,3 @@ def test_the_trainer_agrees_with_the_sampler_if_both_have_it(untied, rollouts):
   assert gap("both", BOTH) < 1e-5
   assert gap("half", HALF) < 1e-5  # bfloat16 operands, but float32 sums
   assert min(gap("both", HALF), gap("half", BOTH)) > 1e-3
-
-
-@pytest.mark.parametrize("make, name", [
-    (lambda **x: dataclasses.replace(samples.CONFIG, **x), "sampler"),
-    (lambda **x: dataclasses.replace(LOSS, **x), "loss")])
-def test_other_dtypes_are_refused(make, name):
-  with pytest.raises(InputError, match=f"{name}.head_dtype='bfloat16'"):
-    make(head_dtype="bfloat16")

@@ -35,49 +35,31 @@ def test_a_group_of_one_gets_zero(name, ddof):
   assert (computed(name, reward[:1], **constants) == 0.0).all()
 
 
-P1_P2_FLAT = np.array([[1, 1, -1, -1], [1, -1, -1, -1], [1, 1, 1, 1]])
-
-
-@pytest.mark.parametrize("name, ddof, std", [
-    # Squares of centred rewards: 4 of P1 and 3 of P2, 7 in all.
-    ("batch_norm_centered", 0, (7 / 12)**0.5),
-    ("batch_norm_centered", 1, (7 / 11)**0.5),
-    ("batch_norm_informative", 0, (7 / 8)**0.5),
-    ("batch_norm_informative", 1, 1.0),
-    # Raw rewards: 7 are 1 and 5 are -1, so the mean is 1/6.
-    ("batch_norm_raw", 0, (1 - 1 / 36)**0.5),
-    ("batch_norm_raw", 1, ((12 - 1 / 3) / 11)**0.5)])
-def test_standard_deviation_of_the_batch(name, ddof, std):
-  got = computed(name, P1_P2_FLAT, ddof=ddof, eps=0.25)
-  np.testing.assert_allclose(got, np.array(
-      [[1, 1, -1, -1], [1.5, -0.5, -0.5, -0.5], [0] * 4]) / (std + 0.25))
-
-
 # Groups of 4, 2, 1 and 2; 9 is padding. Differences from the means 1/2, 1, 2:
 RAGGED = np.array([[1.0, 1, 0, 0], [2, 0, 9, 9], [5, 9, 9, 9], [2, 2, 9, 9]])
 REAL = np.arange(4)[None] < np.array([[4], [2], [1], [2]])
 DIFFERENCE = np.array([[0.5, 0.5, -0.5, -0.5], [1, -1, 0, 0], [0] * 4, [0] * 4])
 
 
-@pytest.mark.parametrize("name, want", [
-    ("centered", DIFFERENCE),
+@pytest.mark.parametrize("name, ddof, scale", [
+    ("centered", 0, 1.0),
     # n / (n - 1) is 4/3 and 2.
-    ("leave_one_out", DIFFERENCE * np.array([[4 / 3], [2], [1], [1]])),
-    # Standard deviations 1/2 and 1, with eps = 1/2: 1 and 3/2.
-    ("group_norm", DIFFERENCE / np.array([[1], [1.5], [1], [1]])),
+    ("leave_one_out", 0, 1 / np.array([[4 / 3], [2], [1], [1]])),
+    # Variances (4/4) / 4 and 2 / 2; with ddof 1 over 3 and over 1.
+    ("group_norm", 0, np.array([[0.5], [1], [1], [1]]) + 0.5),
+    ("group_norm", 1, np.array([[(1 / 3)**0.5], [2**0.5], [1], [1]]) + 0.5),
     # Squares 4/4 + 2 = 3 of 9 rollouts, or of the 6 in informative groups.
-    ("batch_norm_centered", DIFFERENCE / ((3 / 9)**0.5 + 0.5)),
-    ("batch_norm_informative", DIFFERENCE / ((3 / 6)**0.5 + 0.5)),
+    ("batch_norm_centered", 0, (3 / 9)**0.5 + 0.5),
+    ("batch_norm_centered", 1, (3 / 8)**0.5 + 0.5),
+    ("batch_norm_informative", 0, (3 / 6)**0.5 + 0.5),
+    ("batch_norm_informative", 1, (3 / 5)**0.5 + 0.5),
     # Rewards 1, 1, 0, 0, 2, 0, 5, 2, 2: mean 13/9, mean square 39/9.
-    ("batch_norm_raw", DIFFERENCE / ((39 / 9 - 169 / 81)**0.5 + 0.5))])
-def test_groups_of_several_sizes_by_hand(name, want):
-  constants = CONSTANTS[name] and dict(ddof=0, eps=0.5)
+    ("batch_norm_raw", 0, (39 / 9 - 169 / 81)**0.5 + 0.5),
+    ("batch_norm_raw", 1, ((39 - 169 / 9) / 8)**0.5 + 0.5)])
+def test_groups_of_several_sizes_by_hand(name, ddof, scale):
+  constants = CONSTANTS[name] and dict(ddof=ddof, eps=0.5)
   got = advantages.ADVANTAGES[name](RAGGED, REAL, **constants)
-  np.testing.assert_allclose(got, want, atol=1e-15)
-  if name == "group_norm":  # variances 4/4 / 3 and 2 / 1; of one there is none
-    np.testing.assert_allclose(
-        advantages.group_norm(RAGGED, REAL, ddof=1, eps=0.0),
-        DIFFERENCE / np.array([[(1 / 3)**0.5], [2**0.5], [1], [1]]))
+  np.testing.assert_allclose(got, DIFFERENCE / scale, atol=1e-15)
 
 
 def test_padding_is_no_reward_that_differs():

@@ -1,6 +1,5 @@
 """A paged cache changes no token, also when its pool is exhausted."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 
 from isojax import mesh as mesh_lib
 from isojax import rng
-from isojax.errors import InputError
 from isojax.sampling import engine, flight
 from isojax.sampling import interrupt as interrupt_lib
 from tests.conftest import make_model, placed, random_params, RICH
@@ -152,8 +150,3 @@ def test_a_sweep_compiles_nothing_twice(model, params):
   for Bp, n in ((2, 23), (8, 1), (5, 3)):
     run(s, params, Bp=Bp, n=n)
   assert sizes() == first and first[-1] <= len(s.sizes.lengths)
-
-
-def test_bad_pages_are_refused(model):
-  with pytest.raises(InputError, match="sampler.page=0: expected at least 1"):
-    dataclasses.replace(samples.CONFIG, page=0)

@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 
 from isojax.models import shape as shape_lib
-from isojax.sampling import sizes as slots
+from isojax.sampling import sizes as sizes_lib
 
 # One layer, 4 wide, 2 heads, 1 of keys, 2 wide, mlp 3, 5 words: 116 numbers, 48
 # attention, 36 mlp, 12 norms, 20 words. 10 + 6 tokens in float32: keys and
 # values of a token are 16 bytes.
-ONE = slots.SamplerSizes(
+ONE = sizes_lib.SamplerSizes(
     shape_lib.ModelShape(
         layers=1, width=4, heads=2, kv_heads=1, head_dim=2, mlp=3, vocab=5,
         tied=True, family=shape_lib.FAMILIES["llama"]),
@@ -19,11 +19,23 @@ ONE = slots.SamplerSizes(
 
 
 def test_slots_become_fewer_by_hand():
-  assert slots.row_sizes(256, 1) == (32, 64, 128, 192, 256)
-  assert slots.row_sizes(48, 1) == (6, 12, 24, 36, 48)
+  assert sizes_lib.row_sizes(256, 1) == (32, 64, 128, 192, 256)
+  assert sizes_lib.row_sizes(48, 1) == (6, 12, 24, 36, 48)
   # Of two row shards with 35 slots each.
-  assert slots.row_sizes(69, 2) == (10, 18, 36, 54, 70)
-  assert slots.row_sizes(31, 1) == (31,)
+  assert sizes_lib.row_sizes(69, 2) == (10, 18, 36, 54, 70)
+  assert sizes_lib.row_sizes(31, 1) == (31,)
+
+
+def test_lengths_and_prompts_by_hand():
+  assert sizes_lib.shares(4, 176, 16) == (48, 96, 144, 176)
+  assert sizes_lib.shares(4, 176, 32) == (64, 96, 160, 176)
+  assert sizes_lib.shares(4, 6, 4) == (4, 6)
+  assert sizes_lib.shares(4, 30, 32) == (30,)
+  sizes = sizes_lib.Sizes(
+      chunk=4, max_new_tokens=60, longest=99, rows=(16,), lengths=(32, 64, 112),
+      prompts=(32, 40), window=8)
+  assert sizes.sequences == (32, 40, 64, 112)
+  assert [sizes.at_once(L) for L in sizes.sequences] == [8, 8, 5, 2]
 
 
 def test_bytes_of_a_slot_by_hand():
@@ -96,6 +108,7 @@ def test_slots_and_pages_that_a_budget_admits(budget, change, most, admitted):
 
 
 def test_prompts_of_a_prefill():
-  of = lambda slots_, S, paged=True: slots.prefilled(slots_, S, paged=paged)
+  of = lambda slots, S, paged=True: sizes_lib.prefilled(
+      slots, S, paged=paged)
   assert [of(132, 2048), of(132, 2048, False), of(9, 2048)] == [4, 17, 2]
   assert [of(132, 9000), of(256, 15), of(1, 15)] == [1, 32, 1]
