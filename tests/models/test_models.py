@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from isojax import progress
 from isojax.errors import InputError
 from isojax.models import attention, decoder, hf_config, hf_weights
 from isojax.models import tokenizer as tokenizer_lib
@@ -182,9 +183,13 @@ def test_save_and_load_are_bit_exact(tmp_path, both, limit, axes):
   jax.tree.map(np.testing.assert_array_equal, loaded, params)
 
 
-def test_files_are_cut_by_size_and_a_missing_one_is_named(tmp_path, both):
+def test_files_are_cut_by_size_with_progress_and_a_missing_one_is_named(
+    tmp_path, both, capsys, monkeypatch):
   model, params = both
+  monkeypatch.setattr(progress, "QUIET", -1.0)
   hf_weights.save(tmp_path, params, dtype="bfloat16", limit=5000)
+  total = sum(x.size for x in jax.tree.leaves(params))
+  assert f"writing: {total:,}/{total:,}" in capsys.readouterr().err
   index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
   files = sorted(tmp_path.glob("*.safetensors"))
   assert sorted(set(index["weight_map"].values())) == [f.name for f in files]
@@ -192,8 +197,7 @@ def test_files_are_cut_by_size_and_a_missing_one_is_named(tmp_path, both):
     tensors = safetensors.numpy.load_file(file)
     assert {x.dtype.name for x in tensors.values()} == {"bfloat16"}
     assert sum(x.nbytes for x in tensors.values()) <= 5000 or len(tensors) == 1
-  assert index["metadata"]["total_size"] == sum(
-      2 * x.size for x in jax.tree.leaves(params))
+  assert index["metadata"]["total_size"] == 2 * total
   files[1].unlink()
   with pytest.raises(InputError, match="model-00002-of-.*cannot read.*copy"):
     hf_weights.check(str(tmp_path), decoder.abstract_params(model))
