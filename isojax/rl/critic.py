@@ -76,17 +76,6 @@ def init_params(model: decoder.Transformer, cfg: CriticConfig, trunk) -> dict:
   return {"trunk": headless(trunk), "value": value}
 
 
-def trunk(model: decoder.Transformer, base, trained, lora, *,
-          precision: str) -> dict:
-  """A decoder's parameters, with or without a head; see lora.merge."""
-  params = lora_lib.merge(lora, base, trained, precision=precision)
-  if model.cfg.tied or "head" in params:
-    return params
-  # The decoder declares a head; hidden states do not depend on it, so XLA
-  # removes it.
-  return params | {"head": jnp.zeros((model.cfg.V, model.cfg.D), jnp.float32)}
-
-
 @jax.named_scope("value")
 def values(hidden_RxWxD, value_D):
   """The value of the state of each token: float32 [R, W]."""
@@ -107,17 +96,22 @@ def term(hidden_RxWxD, value_D, batch: Batch, clip: float | None):
 
 def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
                loss: LossConfig, lora):
-  """The hidden states [R, W, D] of an own trunk."""
-  weights = jax.tree.map(
-      lambda x: x.astype(loss.reduce_dtype),
-      trunk(model, base, params["trunk"], lora, precision=loss.precision))
+  """The hidden states [R, W, D] of an own trunk; `base` is below adapters."""
+  weights = lora_lib.merge(
+      lora, base, params["trunk"], precision=loss.precision)
+  if not model.cfg.tied and "head" not in weights:
+    # The decoder declares a head; hidden states do not depend on it, so XLA
+    # removes it.
+    weights = weights | {
+        "head": jnp.zeros((model.cfg.V, model.cfg.D), jnp.float32)}
   return head_lib.hidden_states(
-      model, weights, batch, jnp.dtype(loss.dtype))
+      model, jax.tree.map(lambda x: x.astype(loss.reduce_dtype), weights),
+      batch, jnp.dtype(loss.dtype))
 
 
 def own_values(model: decoder.Transformer, params, base, batch: Batch,
                loss: LossConfig, lora):
-  """The values [R, W] of an own critic; `base` is below its adapters."""
+  """The values [R, W] of an own critic."""
   return values(own_hidden(model, params, base, batch, loss, lora),
                 params["value"])
 

@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from isojax.errors import expect, expect_one_of, InputError
+from isojax.errors import expect, expect_one_of
 from isojax.types import Rollouts
 
 # The rollouts whose reward the overlong penalty lowers: DAPO has "all", ScaleRL
@@ -47,20 +47,17 @@ class RewardConfig:
 
   def __post_init__(self):
     expect_one_of("recipe.reward", self, overlong=OVERLONG)
-    expect("recipe.reward", self, wrong=(
-        self.wrong <= 0, "at most 0; a right answer has 1"))
-    lengths = (self.overlong_max, self.overlong_cache)
-    if self.overlong == "off" and lengths != (None, None):
-      raise InputError(
-          f"recipe.reward.overlong_max={lengths[0]} and overlong_cache="
-          f"{lengths[1]} with overlong='off': no penalty uses them; set them "
-          "to None, or overlong to all or correct")
-    if self.overlong != "off" and (
-        None in lengths or not 0 < self.overlong_cache <= self.overlong_max):
-      raise InputError(
-          f"recipe.reward.overlong_max={lengths[0]}, overlong_cache="
-          f"{lengths[1]}: expected 0 < overlong_cache <= overlong_max, in "
-          "tokens")
+    most, cache = self.overlong_max, self.overlong_cache
+    off, given = self.overlong == "off", None not in (most, cache)
+    expect(
+        "recipe.reward", self,
+        wrong=(self.wrong <= 0, "at most 0; a right answer has 1"),
+        overlong=(not off or most is None and cache is None,
+                  "all or correct, or overlong_max=None and overlong_cache="
+                  "None, which no other penalty uses"),
+        overlong_cache=(off or given and 0 < cache <= most,
+                        f"0 < overlong_cache <= overlong_max={most}, in tokens"
+                        ))
 
 
 def shaped(correct_B, formatted_B, len_B, cfg: RewardConfig, *,

@@ -20,7 +20,7 @@ import typing
 import jax.numpy as jnp
 import numpy as np
 
-from isojax.errors import InputError
+from isojax.errors import expect, InputError
 from isojax.types import Rows
 
 
@@ -34,15 +34,13 @@ class InterruptConfig:
   high: int  # largest L
 
   def __post_init__(self):
-    if not self.phrase and (self.unless or self.low or self.high):
-      raise InputError(
-          f"sampler.interrupt: low={self.low}, high={self.high}, unless="
-          f"{self.unless!r} without a phrase: nothing is inserted; set "
-          "sampler.interrupt.phrase, or the others to 0, 0 and ''")
-    if self.phrase and not 1 <= self.low <= self.high:
-      raise InputError(
-          f"sampler.interrupt: low={self.low}, high={self.high}: expected 1 <= "
-          "low <= high, in tokens of the answer")
+    off, low, high = not self.phrase, self.low, self.high
+    expect(
+        "sampler.interrupt", self,
+        phrase=(not (off and (self.unless or low or high)),
+                "a text to insert, or low=0, high=0 and unless=''"),
+        low=(off or 1 <= low <= high,
+             f"1 <= low <= high={high}, in tokens of the answer"))
 
 
 OFF = InterruptConfig(phrase="", unless="", low=0, high=0)

@@ -75,8 +75,8 @@ def test_without_shaping_the_reward_keeps_its_bits():
 @pytest.mark.parametrize("changes, message", [
     (dict(overlong="yes"), "'yes': expected one of off, all, correct"),
     (dict(wrong=0.5), "wrong=0.5: expected at most 0"),
-    (dict(overlong_max=9), "with overlong='off': no penalty uses them"),
-    (dict(overlong="all"), "overlong_max=None, overlong_cache=None: expected"),
+    (dict(overlong_max=9), "overlong='off': expected all or correct"),
+    (dict(overlong="all"), "overlong_cache=None: expected 0 < .*=None"),
     (dict(overlong="all", overlong_max=5, overlong_cache=9), "cache=9: exp")])
 def test_a_wrong_reward_is_refused(changes, message):
   with pytest.raises(InputError, match=message):

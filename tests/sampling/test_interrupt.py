@@ -178,8 +178,8 @@ def test_phrases_that_cannot_be_inserted(tokenizer, changes, message):
 @pytest.mark.parametrize("fields, message", [
     (dict(phrase="x", high=3), "expected 1 <= low <= high"),
     (dict(phrase="x", low=4, high=3), "expected 1 <= low <= high"),
-    (dict(low=1, high=3), "without a phrase"),
-    (dict(unless="x"), "without a phrase")])
+    (dict(low=1, high=3), "phrase='': expected a text"),
+    (dict(unless="x"), "phrase='': expected a text")])
 def test_sections_that_say_nothing_are_refused(fields, message):
   with pytest.raises(InputError, match=message):
     dataclasses.replace(interrupt.OFF, **fields)
