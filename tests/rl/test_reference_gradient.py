@@ -285,8 +285,10 @@ CISPO = dict(policy_loss="cispo", constants=dict(cap=1.2), ratio_to="behavior",
     # The gradient of the embedding has three sources: head, answers, prompts.
     dict(microbatches=1, shape=dataclasses.replace(TINY, tied=True),
          aggregation="prompt_mean", zero_variance="regularizers"),
-    dict(microbatches=3, microbatch_tokens=40, axes=dict(fsdp=2, tensor=2),
-         remat=True, aggregation="token_mean", zero_variance="off"),
+    # Prompt slots of 4 tokens and of 7.
+    dict(microbatches=3, microbatch_tokens=40, prompt_sizes=2,
+         axes=dict(fsdp=2, tensor=2), remat=True, aggregation="token_mean",
+         zero_variance="off"),
     dict(microbatches=1, axes=FOUR, aggregation="prompt_mean",
          zero_variance="all", entropy_coef=0.0),
     dict(microbatches=2, microbatch_tokens=60, lora=LORA, remat=True),

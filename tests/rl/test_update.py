@@ -23,7 +23,6 @@ from tests.conftest import assert_close, columns, make_model, RICH, TINY
 from tests.rl.batches import (
   assembled,
   Bp,
-  drawn,
   LOSS,
   make_data,
   make_update,
@@ -217,35 +216,6 @@ def test_prompt_slots_by_hand():
   assert [batch.prompts.tokens_PxS.tolist() for batch in found] == [
       [[5, 6, 7], [10, 11, 12]], [[15, 16, 17, 18, 19]]]
   assert [batch.prompts.len_P.tolist() for batch in found] == [[3, 2], [5]]
-
-
-def test_the_size_of_prompt_slots_changes_no_number(params):
-  """Prompts of 1 to 7 tokens, in slots of 7 and of 4."""
-  prompts, rollouts, value, weight = make_data()
-  found, sizes = [], set()
-  for prompt_sizes in (1, 2):
-    cfg = dataclasses.replace(LOSS, microbatch_tokens=22,
-                              prompt_sizes=prompt_sizes)
-    logp, layouts = np.zeros((Bp * n, T)), packing.layouts(
-        prompts, rollouts, np.ones(Bp * n, bool), n=n, G=1, cfg=cfg)
-    for layout in layouts:
-      batch = packing.batch(layout, prompts, rollouts, {})
-      sizes.add(batch.prompts.tokens_PxS.shape[1])
-      packing.collect(layout, scored(
-          make_model(TINY), params, batch, np.float32(1))[0], logp)
-    found.append(logp)
-  assert sizes == {4, 7}
-  np.testing.assert_allclose(*found, atol=1e-5)
-
-
-def test_collect_is_the_inverse_of_spread():
-  prompts, rollouts, random = drawn()
-  value = random.normal(size=(Bp * n, T)) * rollouts.mask_RxT
-  used, out = random.random(Bp * n) < 0.7, np.zeros((Bp * n, T))
-  for layout in packing.layouts(prompts, rollouts, used, n=n, G=2,
-                                cfg=limited(PLAIN, 40)):
-    packing.collect(layout, packing.spread(layout, value, np.float64), out)
-  np.testing.assert_array_equal(out, value * used[:, None])
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 30),
