@@ -122,15 +122,6 @@ def _rope(parameters: dict, file) -> decoder.Rope:
   return decoder.Rope(theta, more[0] if more else 1.0, None)
 
 
-def _whole_config(path: str, file) -> dict:
-  """All fields; transformers adds defaults and renames old fields."""
-  try:
-    return transformers.AutoConfig.from_pretrained(path).to_dict()
-  except Exception as error:  # transformers raises many types
-    raise InputError(f"{file}: not a valid configuration "
-                     f"({' '.join(str(error).split())[:300]})") from error
-
-
 def _windows(config: dict, file) -> tuple[int | None, ...]:
   """The attention window of each layer, in tokens; None: unlimited."""
   Z = config["num_hidden_layers"]
@@ -150,7 +141,11 @@ def read(path: str) -> decoder.ModelConfig:
   """The decoder's config; InputError if the model is unsupported."""
   file = pathlib.Path(path) / "config.json"
   _check_fields(file)
-  config = _whole_config(path, file)
+  try:  # transformers adds defaults and renames old fields
+    config = transformers.AutoConfig.from_pretrained(path).to_dict()
+  except Exception as error:  # of many types
+    raise InputError(f"{file}: not a valid configuration "
+                     f"({' '.join(str(error).split())[:300]})") from error
   shape = shape_lib.model_shape(config, path=str(file))
   family = shape.family
   rope = config["rope_parameters"]
@@ -168,8 +163,7 @@ def read(path: str) -> decoder.ModelConfig:
       norm_eps=float(config["rms_norm_eps"]),
       norm_offset=1.0 if family.gemma else 0.0,
       qkv_bias=family.qkv_bias, qk_norm=family.qk_norm,
-      post_norms=family.gemma,
-      activation=activation,
+      post_norms=family.gemma, activation=activation,
       embed_scale=shape.width**0.5 if family.gemma else 1.0,
       query_scale=scalar**-0.5,
       attn_cap=config["attn_logit_softcapping"] if family.gemma else None,

@@ -62,6 +62,7 @@ class ModelShape:
   active: int = 1  # experts that a token uses
 
   def _layer(self, mlps: int) -> int:
+    """The parameters of one layer's matrices, with so many MLPs."""
     return (2 * self.width * self.head_dim * (self.heads + self.kv_heads)
             + self.width * (3 * self.mlp * mlps + self.experts))
 
@@ -69,11 +70,6 @@ class ModelShape:
   def layer_matmul(self) -> int:
     """The parameters of one layer's matrices, of all experts."""
     return self._layer(self.experts or 1)
-
-  @property
-  def active_matmul(self) -> int:
-    """The parameters of the matrices that a token uses in one layer."""
-    return self._layer(self.active)
 
   @property
   def head(self) -> int:
@@ -111,7 +107,7 @@ class ModelShape:
     2 per matrix parameter that it uses, of the head if its logits are computed,
     and 4 heads head_dim context per layer for scores and sums of values.
     """
-    matmul = self.layers * self.active_matmul + (self.head if head else 0)
+    matmul = self.layers * self._layer(self.active) + self.head * head
     return 2 * matmul + (
         4 * self.layers * self.heads * self.head_dim * context)
 

@@ -109,13 +109,6 @@ def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
       batch, jnp.dtype(loss.dtype))
 
 
-def own_values(model: decoder.Transformer, params, base, batch: Batch,
-               loss: LossConfig, lora):
-  """The values [R, W] of an own critic."""
-  return values(own_hidden(model, params, base, batch, loss, lora),
-                params["value"])
-
-
 def gradient(model: decoder.Transformer, params, base, batch: Batch,
              loss: LossConfig, cfg: CriticConfig, lora):
   """(gradient, sums) of an own critic."""

@@ -172,9 +172,9 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
       columns["ref_logp"] = logp(base, forward(base))
     if "value" in names:
       valued = state.critic.params
-      columns["value"] = critic_lib.own_values(
-          model, valued, base, batch, cfg, lora) if critic.own else (
-              critic_lib.values(hidden, valued["value"]))
+      if critic.own:
+        hidden = critic_lib.own_hidden(model, valued, base, batch, cfg, lora)
+      columns["value"] = critic_lib.values(hidden, valued["value"])
     return columns
 
   precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)

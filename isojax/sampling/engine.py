@@ -89,13 +89,6 @@ class SamplerConfig:
                          f"None, or from 1 to max_new_tokens={T}"))
 
 
-def sizes_of(cfg: SamplerConfig, G: int) -> sizes_lib.Sizes:
-  """The sizes for G blocks."""
-  return sizes_lib.program_sizes(
-      cfg.slots, cfg.max_prompt_tokens, cfg.max_new_tokens, G,
-      paged=cfg.page is not None)
-
-
 class Sampler(typing.NamedTuple):
   """Sizes and jitted calls."""
 
@@ -161,7 +154,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   cache_dtype = CACHES[cfg.cache] if cfg.cache else jnp.dtype(cfg.dtype)
   read, cache = mesh_lib.read_rows(mesh), cache_lib.sharding(model)
   G, paged = mesh_lib.blocks(mesh), cfg.page is not None
-  sizes = sizes_of(cfg, G)
+  sizes = sizes_lib.program_sizes(
+      cfg.slots, cfg.max_prompt_tokens, cfg.max_new_tokens, G, paged=paged)
   if paged and pages is None:
     pages = sizes.rows[-1] // G * -(-sizes.longest // cfg.page)
   precise = functools.partial(

@@ -150,16 +150,6 @@ class SamplerSizes:
     return chunk(self.max_response)
 
   @property
-  def mean_response(self) -> float:
-    if self.expected is None:
-      return MEAN_RESPONSE * self.max_response
-    return self.expected
-
-  @property
-  def mean_prompt(self) -> float:
-    return MEAN_PROMPT * self.max_prompt
-
-  @property
   def longest(self) -> int:
     """Pages of the longest rollout, whose last token is not stored."""
     return -(-(self.max_prompt + self.max_response - 1) // self.page)
@@ -206,7 +196,10 @@ class SamplerSizes:
     half a page is empty at both ends. Prompts are counted as if none shared its
     pages, which leaves room for long answers.
     """
-    return 1 + (self.mean_prompt + self.mean_response + self.chunk) / self.page
+    prompt, response = MEAN_PROMPT * self.max_prompt, self.expected
+    if response is None:
+      response = MEAN_RESPONSE * self.max_response
+    return 1 + (prompt + response + self.chunk) / self.page
 
   def beside_pages(self, slots: int) -> float:
     """Bytes of slots beside a pool: drawing, and prompts of a prefill.

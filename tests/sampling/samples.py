@@ -13,6 +13,7 @@ from isojax.models import decoder
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import engine, flight
+from isojax.sampling import sizes as sizes_lib
 from isojax.types import Prompts
 from tests.conftest import TINY
 
@@ -123,8 +124,8 @@ def teacher_forced(model, params, rollouts, n=6, *, prompts=None,
 def free_slots(R):
   return flight.Queue(
       flight.nothing((R, 0, 1)), flight.Source(make_prompts(1), None, None, 0),
-      flight.Rule(0, 0), version=0, sizes=engine.sizes_of(
-          dataclasses.replace(CONFIG, slots=R), 1), G=1, interrupt=None).row
+      flight.Rule(0, 0), version=0, sizes=sizes_lib.program_sizes(
+          R, S, T, 1, paged=False), G=1, interrupt=None).row
 
 
 def collectives(call, *args, **options):

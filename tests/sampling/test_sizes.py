@@ -81,7 +81,8 @@ def test_bytes_of_pages_by_hand():
   # 2 with 9 slots.
   assert PAGED.beside_pages(3) == 3 * 672 + 2760
   assert PAGED.beside_pages(9) == 9 * 672 + 2 * 2760
-  assert dataclasses.replace(PAGED, expected=None).mean_response == 1.08
+  assert dataclasses.replace(PAGED, expected=None).pages_of_slot == (
+      1 + (1.25 + 1.08 + 4) / 4)
   assert PAGED.least_bytes == 464 + 672 + 2760 + 4 * 64
 
 
