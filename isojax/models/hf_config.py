@@ -48,10 +48,7 @@ ROPE_FIELDS = {  # rope_type -> fields that set its frequencies
 
 
 def resolve(path: str, *, whole: bool = True) -> str:
-  """The local folder of a checkpoint; a name on the hub is downloaded.
-
-  Without `whole` only config.json is needed, neither weights nor tokenizer.
-  """
+  """The folder of a checkpoint, downloaded if needed; `whole`: with weights."""
   folder = pathlib.Path(own_file.find(path))
   if not folder.is_dir():
     try:

@@ -90,9 +90,7 @@ def read_slice(tensors, tensor: Stored, index, shape) -> np.ndarray:
   spans = [s.indices(size)[:2] for s, size in zip(index, shape, strict=True)]
   local = tuple(stop - start for start, stop in spans)
   if tensor.heads is not None:
-    at, width = tensor.heads, shape[tensor.heads + 1]
-    if spans[at + 1] != (0, width):
-      raise ValueError(f"{tensor.name}: cannot read part of a head")
+    at, width = tensor.heads, shape[tensor.heads + 1]  # heads are whole
     start, stop = spans[at]
     spans[at:at + 2] = [(start * width, stop * width)]
   if tensor.transposed:
@@ -172,10 +170,7 @@ def _check_tied(path: str, files: dict[str, pathlib.Path]) -> None:
 
 
 def check(path: str, abstract) -> None:
-  """InputError if a tensor is missing, has another shape, or is not used.
-
-  Only headers are read.
-  """
+  """InputError if a tensor is missing, has another shape, or is not used."""
   files = _tensor_files(pathlib.Path(path))
   leaves = jax.tree.leaves(stored(abstract))
   for tensor in leaves:
@@ -200,10 +195,7 @@ def check(path: str, abstract) -> None:
 
 
 def load(path: str, abstract):
-  """The folder's parameters, each read directly into its shards.
-
-  `abstract` has their shapes, and the dtype and shardings to load into.
-  """
+  """The folder's parameters, each read directly into its shards."""
   check(path, abstract)
   files = _tensor_files(pathlib.Path(path))
 
@@ -265,10 +257,7 @@ def check_new(out: str) -> None:
 
 @contextlib.contextmanager
 def new_folder(out: str):
-  """Yields a temporary folder that is renamed to `out` when complete.
-
-  InputError if `out` exists or cannot be written (no permission, disk full).
-  """
+  """Yields a temporary folder that is renamed to `out` when complete."""
   check_new(out)
   path = pathlib.Path(out)
   beside = path.with_name(f"{path.name}.tmp-{os.getpid()}")

@@ -57,10 +57,7 @@ def lacks(platform: str, *, capability: float | None, H: int, K: int,
 
 
 def blocks(length: int) -> tuple[int, int]:
-  """(size, count) of the fewest equal blocks of at most BLOCK tokens.
-
-  Sizes are multiples of LANES.
-  """
+  """(size, count) of the fewest equal blocks; sizes are multiples of LANES."""
   count = -(-length // BLOCK)
   return -(-length // (count * LANES)) * LANES, count
 

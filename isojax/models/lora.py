@@ -96,9 +96,7 @@ def init(model: decoder.Transformer, cfg: LoraConfig, key):
 
 def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
           precision: str = "highest"):
-  """The decoder's parameters in `dtype`; differentiable in `trained`.
-
-  Product and sum are float32, the product with one of precision.PRECISIONS.
+  """The decoder's parameters; differentiable in `trained`, summed in float32.
   """
   if not cfg.rank:
     return trained

@@ -195,10 +195,7 @@ def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
 
 def weights(groups: Groups, mask_BxT, problems, cfg: LossConfig, *,
             objective: str = "problems") -> dict[str, np.ndarray]:
-  """The token weights of an update, [B] each; 0 outside of its problems.
-
-  `objective` says what counts alike, see aggregation.shares.
-  """
+  """The token weights of an update, [B] each; 0 outside of its problems."""
   length_PxN = _placed(np.asarray(mask_BxT).sum(axis=1), groups.mask_PxN)
   reward_PxN, mask_PxN, kept_PxN = (x[problems] for x in groups)
   kept = _Kept(kept_PxN)

@@ -120,10 +120,7 @@ def gradient(model: decoder.Transformer, params, base, batch: Batch,
 
 
 def explained_variance(value_BxT, return_BxT, mask_BxT) -> float | None:
-  """1 - var(return - value) / var(return) over tokens, on the host.
-
-  None if all returns are equal.
-  """
+  """1 - var(return - value) / var(return) over tokens; None: equal returns."""
   value, wanted = (np.asarray(x, np.float64)[mask_BxT]
                    for x in (value_BxT, return_BxT))
   if not wanted.size or (wanted == wanted[0]).all():

@@ -22,10 +22,7 @@ LOG_BOUND = 20.0
 
 @jax.named_scope("logp")
 def logp_and_entropy(logits_RxTxV, tokens_RxT, *, temperature):
-  """Log-prob of the tokens, and the entropy in nats: [R, T] each.
-
-  Both are those of the distribution at the sampling temperature.
-  """
+  """Log-prob and entropy (nats) at the sampling temperature: [R, T] each."""
   logp_RxTxV = jax.nn.log_softmax(logits_RxTxV / temperature, axis=-1)
   # A sum, not a gather: a sharded vocabulary stays where it is, and the
   # gradient is no scatter.
@@ -140,7 +137,7 @@ POLICY_LOSSES = {
 
 
 def importance(gap_RxT, *, cap):
-  """(trainer / sampler weight, stop_gradient(min(exp(gap), cap)); is capped).
+  """Trainer / sampler weight, stop_gradient(min(exp(gap), cap)); is capped.
 
   The gap is old - behavior log-prob of each token, or `answer_sums` of it for
   the weight of the whole answer.
@@ -190,10 +187,7 @@ KL_ESTIMATORS = {
 
 
 def value_loss(value_RxT, old_value_RxT, return_RxT, *, clip):
-  """max((V - G)^2, (clip(V, V_old - clip, V_old + clip) - G)^2) / 2.
-
-  Also whether the clip bounds the token: [R, T] each.
-  """
+  """max((V - G)^2, (clip(V, V_old +- clip) - G)^2) / 2; is clipped."""
   chex.assert_equal_shape([value_RxT, old_value_RxT, return_RxT])
   # Bounds around V_old, not V_old + clip(V - V_old): within them V keeps its
   # bits, so that rounding can not stop its gradient.

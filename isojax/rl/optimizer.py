@@ -41,10 +41,7 @@ class OptimizerConfig:
 
 
 def make(cfg: OptimizerConfig, schedule):
-  """AdamW behind a clip of the gradient's global norm.
-
-  The schedule maps optimizer steps made to a learning rate.
-  """
+  """AdamW behind a clip of the gradient's global norm."""
   return optax.chain(
       optax.clip_by_global_norm(cfg.clip_norm),
       optax.adamw(schedule, b1=cfg.b1, b2=cfg.b2, eps=cfg.eps,
@@ -106,10 +103,7 @@ def abstract_state(model: decoder.Transformer, tx, lora=lora_lib.FULL,
 
 def init_state(model: decoder.Transformer, tx, params, lora=lora_lib.FULL,
                critic: Critic | None = None, trunk=None) -> TrainState:
-  """The state of step 0.
-
-  The trained parameters of the policy and of a critic's own trunk are donated.
-  """
+  """The state of step 0; trained parameters, also of a trunk, are donated."""
   shardings = jax.tree.map(lambda x: x.sharding,
                            abstract_state(model, tx, lora, critic))
   valued = critic and critic_lib.init_params(model, critic.cfg, trunk)

@@ -121,10 +121,7 @@ class Layout(typing.NamedTuple):
 
 
 def slot_tokens(S: int, longest: int, sizes: int) -> int:
-  """The smallest of S, S / 2, S / 4, ... that the longest prompt fits.
-
-  There are `sizes` of them; half of an odd number is rounded up.
-  """
+  """The smallest of `sizes` tokens S, S / 2, S / 4, ... that a prompt fits."""
   for _ in range(sizes - 1):
     if longest > (S + 1) // 2:
       break

@@ -22,10 +22,8 @@ def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n, G: int,
              cfg: LossConfig, widest: int | None = None) -> list[Batch]:
   """The microbatches of an update; none if no rollout has a gradient.
 
-  Args:
-    columns: name -> numbers [B] or [B, T], see isojax.rl.algorithm;
-      behavior_logp is added.
-    prompts, rollouts, n, G, cfg, widest: see packing.layouts.
+  Columns are those of isojax.rl.algorithm, [B] or [B, T]; behavior_logp is
+  added. For other arguments see packing.layouts.
   """
   columns = {"behavior_logp": rollouts.behavior_logp_RxT, **columns}
   used_B = algorithm.used(
@@ -114,10 +112,7 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
 
 def policy_params(model: decoder.Transformer, base, trained, cfg: LossConfig,
                   lora):
-  """The policy's parameters, whose gradients are in reduce_dtype.
-
-  The gradient of a float32 head is in float32.
-  """
+  """The policy's parameters; gradients are in reduce_dtype or head_dtype."""
   name = decoder.head_name(model.cfg)
 
   def reduced(path, x):  # casts in a forward cast the gradient in the backward

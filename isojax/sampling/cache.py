@@ -28,10 +28,7 @@ SLOTS_PER_SPARE_PAGE = 8
 
 
 def sharding(model: decoder.Transformer) -> NamedSharding:
-  """Sharding of keys and values: rows or pages by blocks, heads by tensor.
-
-  Heads that do not divide over tensor are replicated.
-  """
+  """Sharding of keys and values: rows or pages by blocks, heads by tensor."""
   tensor = "tensor" if model.cfg.K % model.mesh.shape["tensor"] == 0 else None
   return NamedSharding(model.mesh, P(mesh_lib.ROWS, tensor))
 

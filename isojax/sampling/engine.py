@@ -324,10 +324,7 @@ def one_step(prompts: Prompts, n, key, *, limits_B=None,
 def sample_all(s: Sampler, params, prompts: Prompts, n, key, *, temperature,
                top_p, limits_B=None, expected_P=None,
                ended=lambda *_: None) -> Rollouts:
-  """Samples n rollouts of each prompt: problem-major host arrays [B, ...].
-
-  Arguments are those of `one_step` and `next_batch`.
-  """
+  """n rollouts of each prompt, problem-major; see `one_step`, `next_batch`."""
   source = one_step(prompts, n, key, limits_B=limits_B, expected_P=expected_P)
   handed, _ = next_batch(
       s, params, flight_lib.nothing(s.made_by), source,

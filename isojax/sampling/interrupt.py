@@ -156,11 +156,7 @@ def matched_next(row: Rows, token_R, it: Interrupt):
 
 
 def forced(tokens_RxT, len_R, interrupt_R, it: Interrupt) -> np.ndarray:
-  """Which tokens of rollouts were inserted, of arrays on the host: bool [R, T].
-
-  Args:
-    interrupt_R: L of each rollout.
-  """
+  """Which tokens of rollouts were inserted: bool [R, T]; on the host."""
   out = np.zeros(tokens_RxT.shape, bool)
   for r in np.flatnonzero(len_R > interrupt_R):
     L = interrupt_R[r]
