@@ -222,8 +222,8 @@ def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
   B, T, D = hidden_BxTxD.shape
   if weight_VxD.ndim == 3:
     grouped = hidden_BxTxD.reshape(len(weight_VxD), -1, T, D)
-    each = jax.vmap(lambda hidden, weight: logits(hidden, weight, cfg))
-    return each(grouped, weight_VxD).reshape(B, T, -1)
+    by_block = jax.vmap(lambda hidden, weight: logits(hidden, weight, cfg))
+    return by_block(grouped, weight_VxD).reshape(B, T, -1)
   raw = linear.by_rows(hidden_BxTxD.reshape(B * T, D), weight_VxD)
   return attention_lib.soft_cap(raw.reshape(B, T, -1), cfg.logit_cap)
 
@@ -287,9 +287,9 @@ class Transformer(nn.Module):
     x = linear.embedded(self.embed_VxD, tokens_BxT,
                          self.dtype or cache.k[0].dtype)
     x = x * jnp.asarray(self.cfg.embed_scale, x.dtype)
-    each = self.looped if self.remat else functools.partial(
+    layers = self.looped if self.remat else functools.partial(
         self.unrolled, past=past)
-    x, keys, values = each(x, position_BxT, seen, cache, slot)
+    x, keys, values = layers(x, position_BxT, seen, cache, slot)
     x, norm_D = self.by_rows(x), linear.rounded(self.norm_D, x.dtype)
     hidden = rms_norm(x.astype(self.head_dtype or x.dtype), norm_D, self.cfg)
     return hidden, KVCache(tuple(keys), tuple(values))

@@ -201,7 +201,7 @@ class Queue:
     done_B = self.out.ended_R | (self.out.len_R == self.T)
     self.left_E = self.groups.n_E - np.bincount(
         self.group_B[done_B], minlength=E)
-    self.done = np.flatnonzero(done_B)  # not told yet
+    self.done = np.flatnonzero(done_B)  # not reported yet
     self._wait(np.flatnonzero(~done_B & self.may_begin_E[self.group_B]))
     self._open_slots(smallest(
         sizes.rows, min(-(-self.waiting // G) * G, sizes.rows[-1])))
@@ -358,7 +358,7 @@ class Queue:
       rows, items = g * self.rows + free, self.waits[g][:len(free)]
       count = give(g, rows, items, self.slots[g][:len(free)])
       self.refused_G[g] |= count < len(free)
-      self._hold(rows[:count], items[:count])
+      self._assign(rows[:count], items[:count])
       taken.append((free[:count], self.slots[g][:count]))
       self.waits[g] = self.waits[g][count:]
       self.slots[g] = self.slots[g][count:]
@@ -370,7 +370,7 @@ class Queue:
       row_GxF[g, :len(rows)], slot_GxF[g, :len(rows)] = rows, slots
     return row_GxF, slot_GxF
 
-  def _hold(self, rows, items) -> None:
+  def _assign(self, rows, items) -> None:
     """Gives slots these items: the last token so far is fed first."""
     group, problem = self.group_B[items], self.problem_B[items]
     prompts, drawn = self.source.prompts, self.out.len_R[items]
