@@ -105,7 +105,6 @@ class Advice:
   allocation: Allocation
   lr: float
   answer: Answer  # n before rounding to a power of two
-  prediction: Prediction | None
   changes: tuple[str, ...]  # what was moved to be admitted, and why
   warnings: tuple[str, ...]
 
@@ -216,7 +215,7 @@ def advise(q: Question) -> Advice:
   allocation = allocate(Bp=Bp, n=n, M=None, C=q.C)
   return Advice(
       allocation=allocation, lr=sqrt_lr(q.base_lr, q.base_batch, allocation.B),
-      answer=answer, prediction=predict(q.law, allocation), changes=changes,
+      answer=answer, changes=changes,
       warnings=(*law_cautions(q, allocation, answer),
                 *allocation_cautions(q, allocation, answer)))
 

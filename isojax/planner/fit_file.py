@@ -43,16 +43,6 @@ class Best:
 
 
 @dataclasses.dataclass(frozen=True)
-class StudyRun:
-  """A run of the study."""
-
-  Bp: int
-  n: int
-  seed: int | None  # None: not known
-  C: float  # of its last evaluation
-
-
-@dataclasses.dataclass(frozen=True)
 class Fitted:
   """A law of launch.fit, its bootstrap draws and the measured frontier."""
 
@@ -71,7 +61,8 @@ class Fitted:
   cautions: tuple[str, ...]
   path: str
   frontier: tuple[Best, ...] = ()  # in order of C; empty: no n is better
-  runs: tuple[StudyRun, ...] = ()
+  runs: tuple[tuple[int, int, int | None, float], ...] = ()  # (Bp, n, seed, C
+  # of the last evaluation)
   whose: str = "your"  # fit; or the study's
 
   def interval(self, C: float) -> tuple[float, float]:
@@ -124,7 +115,7 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
       reasons=tuple(verdict["reasons"]), cautions=tuple(verdict["cautions"]),
       path=path, frontier=_frontier(fit["frontier"] if "frontier" in fit
                                     else {"tied": True}),
-      runs=tuple(StudyRun(run["Bp"], run["n"], run["seed"], run["C"][-1])
+      runs=tuple((run["Bp"], run["n"], run["seed"], run["C"][-1])
                  for run in study.get("runs", ())))
 
 

@@ -366,8 +366,8 @@ def without_done(path: str | None, rows: list[plan_file.Row]):
   if fit.unit not in ("rollouts", "updates"):
     raise InputError(f"--skip={path} is in {fit.unit}; expected a fit of "
                      "--axis=rollouts or updates")
-  C = {(run.Bp, run.n, run.seed): run.C * (
-      run.Bp * run.n if fit.unit == "updates" else 1) for run in fit.runs}
+  C = {(Bp, n, seed): end * (Bp * n if fit.unit == "updates" else 1)
+       for Bp, n, seed, end in fit.runs}
   left = [row for row in rows if not plan_file.reached(
       C.get((row.allocation.Bp, row.allocation.n, row.seed), 0),
       row.allocation.C)]

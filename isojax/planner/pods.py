@@ -15,42 +15,31 @@ SURE = 0.975  # share of the resamples that never reach T, as evidence
 FEWEST_M = 4  # the smallest m whose end was not worse; m = 2 was
 
 
-@dataclasses.dataclass(frozen=True)
-class Published:
-  """A recipe against its baseline, which trains on every rollout."""
-
-  setting: str
-  baseline: tuple[int, int]  # n, m
-  kept: tuple[int, int]  # n, m
-  rollouts: float  # sampled in a step, over those of the baseline
-  seconds: tuple[float, float]  # of a step: baseline, kept
-  speedup: float  # in wall time, to 0.99 of the baseline's peak
-  interval: tuple[float, float] | None  # 95 %, bootstrap over runs
-
-  @property
-  def rollouts_needed(self) -> float:
-    """The rollouts sampled up to the threshold, over the baseline's."""
-    return self.rollouts * self.seconds[0] / self.seconds[1] / self.speedup
-
-
-# Speed-ups of answer accuracy. Left out: Llama's 3.0, an effect of the format
-# reward; its answers alone never reach the threshold.
-PUBLISHED = (
-    Published("Qwen2.5-3B, GSM8K, L40S", (16, 16), (64, 16), 4.0,
-              (7.563, 10.118), 2.0, (1.0, 2.67)),
-    Published("Qwen2.5-3B, MATH, L40S", (8, 8), (32, 8), 4.0,
-              (7.870, 10.121), 2.0, (1.17, 2.5)),
-    Published("Qwen2.5-3B, GSM8K, 8 H100", (32, 32), (128, 32), 1.0,
-              (21.848, 10.087), 1.71, None),
-    Published("Qwen2.5-7B, GSM8K, 8 A100", (32, 32), (128, 32), 1.0,
-              (40.649, 9.501), 1.75, None),
-)
+# PODS against a baseline that trains on every rollout: rollouts sampled in a
+# step over those of the baseline; seconds of a step, of the baseline and PODS;
+# speed-up of answer accuracy in wall time, to 0.99 of the baseline's peak. Left
+# out: Llama's 3.0, an effect of the format reward; its answers alone never
+# reach the threshold.
+PUBLISHED = {
+    "Qwen2.5-3B, GSM8K, L40S, 16 of 64 against 16": (4.0, 7.563, 10.118, 2.0),
+    "Qwen2.5-3B, MATH, L40S, 8 of 32 against 8": (4.0, 7.870, 10.121, 2.0),
+    "Qwen2.5-3B, GSM8K, 8 H100, 32 of 128 against 32": (
+        1.0, 21.848, 10.087, 1.71),
+    "Qwen2.5-7B, GSM8K, 8 A100, 32 of 128 against 32": (
+        1.0, 40.649, 9.501, 1.75),
+}
+# The rollouts sampled up to the threshold, over the baseline's.
+NEEDED = [rollouts * baseline / kept / speedup
+          for rollouts, baseline, kept, speedup in PUBLISHED.values()]
+AT_EQUAL = sorted(needed for needed, (rollouts, *_) in zip(
+    NEEDED, PUBLISHED.values(), strict=True) if rollouts == 1)
 CAUTIONS = (
     "not resolved by PODS: n of 32 to 256 at m = 16, and m of 4 to 16 at n = "
     "64; only m = 2 and n = m = 16 stand apart",
     "PODS's speed-ups are quotients of checkpoint counts in wall time; to the "
-    "threshold its recipe sampled {:.2g} to {:.2g} times the rollouts of the "
-    "baseline, so at a given C of rollouts it is not shown to be better",
+    f"threshold its recipe sampled {min(NEEDED):.2g} to {max(NEEDED):.2g} "
+    "times the rollouts of the baseline, so at a given C of rollouts it is not "
+    "shown to be better",
 )
 
 
@@ -106,13 +95,12 @@ def by_price(step_ratio: float) -> str:
 
   step_ratio is the time of a step with m = n over that with this m.
   """
-  needed = sorted(p.rollouts_needed for p in PUBLISHED if p.rollouts == 1)
-  pays = ("faster in time by each of these" if step_ratio > needed[-1] else
-          "slower in time by each of these" if step_ratio <= needed[0] else
+  pays = ("faster in time by each of these" if step_ratio > AT_EQUAL[-1] else
+          "slower in time by each of these" if step_ratio <= AT_EQUAL[0] else
           "whether it is faster in time is not resolved")
   return (f"a step with m = n takes {step_ratio:.2f} times as long; at equal "
           "rollouts a step, PODS needed "
-          + " and ".join(f"{x:.2f}" for x in needed)
+          + " and ".join(f"{x:.2f}" for x in AT_EQUAL)
           + f" times the rollouts: {pays}")
 
 
@@ -130,8 +118,7 @@ def propose(n: int, *, own: list[Own] | None, step_ratio) -> Proposal:
         f"n / 2 or less, and PODS was worse below m = {FEWEST_M}")
   nearest = lambda ratio: min(candidates(n)[1:],
                               key=lambda m: abs(n / m - ratio))
-  needed = [p.rollouts_needed for p in PUBLISHED]
-  warnings = [CAUTIONS[0], CAUTIONS[1].format(min(needed), max(needed))]
+  warnings = list(CAUTIONS)
   kept = [arm for arm in own or () if arm.ratio is not None and arm.ratio > 1]
   verdicts = "; ".join(f"{arm.name}: {arm.verdict}" for arm in kept)
   faster = [arm for arm in kept if arm.verdict == "faster"]

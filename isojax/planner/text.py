@@ -174,12 +174,11 @@ def explained(q: Question, advice: Advice) -> tuple[str, ...]:
   else:
     why = (f"not n*: the nearest that {min(q.B_max, a.C):,} rollouts a step "
            "admit, the least of --B_max, memory and C")
-  unspent = q.C - a.C
+  unspent, prediction = q.C - a.C, predict(q.law, a)
   return (
       f"n = {a.n}, {why}; M is rounded down"
       + f", {unspent:,} of {q.C:,} rollouts stay unspent" * (unspent > 0),
-      *([f"predicted reward {reward(advice.prediction)}"]
-        if advice.prediction else []),
+      *([f"predicted reward {reward(prediction)}"] if prediction else []),
       *(f"moved: {change}" for change in advice.changes))
 
 
