@@ -60,7 +60,7 @@ class Trainer(typing.NamedTuple):
 
   style: str  # of an option that has a value
   checked: str  # release or commit that the options were checked against
-  options: str  # NAME=VALUE, or NAME={FIELD} with a field of `values`
+  options: str  # NAME=VALUE, or NAME={FIELD} with a field of `options`
   # The values of {std}: advantages divided by the group's deviation, or not.
   std: tuple[object, object] = (True, False)
   with_kl: str = ""  # options beside, if there is a KL

