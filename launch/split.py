@@ -2,13 +2,10 @@
 
   python -m launch.split --config=configs/split_tiny.py
 
-Reads a problem set, measures avg@n of the policy on it and writes, for each
-stratum, the problems whose avg@n lies in its range, with their counts. With
-config.n=0 nothing is measured, and all problems become one file.
-
-Counts are stored beside the output: the same command resumes where it stopped,
-and other thresholds need no new samples. --shard=I --shards=N measures a part
-of the problems; the process that finishes last writes the strata.
+With config.n=0 nothing is measured, and all problems become one file. Counts
+are stored beside the output: the same command resumes where it stopped, and
+other thresholds need no new samples. --shard=I --shards=N measures a part of
+the problems; the process that finishes last writes the strata.
 """
 
 import contextlib

@@ -18,10 +18,10 @@ def accept(_: Problem | dict) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """How problems are loaded, shown and judged.
+  """How problems are loaded and judged.
 
-  A source is the section `source` of a config of launch.split, which a stratum
-  file repeats in its header; it is empty if nothing is known about it.
+  A source is the section `source` of a config of launch.split and of a stratum
+  file's header; it is empty if nothing is known about it.
   """
 
   # kind -> the function that loads the problems. Its arguments are the other

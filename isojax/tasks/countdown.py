@@ -1,9 +1,8 @@
 """Countdown: reach a target from given numbers, each used exactly once.
 
-A question is "3 8 2 5=24"; an answer is an expression such as "8*(5-2)" over
-all the numbers with + - * and parentheses. Problems are generated: each is a
-pure function of (seed, index). A hash of its content decides whether a problem
-is for training or for validation, so the two never share one.
+A question is "3 8 2 5=24"; an answer is an expression over all the numbers with
++ - * and parentheses. A problem is a pure function of (seed, index), and a hash
+of its content decides for which split it is.
 """
 
 import ast
@@ -66,8 +65,7 @@ def _join(op: str, left, right):
 def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
   """The solvable problem at (seed, index) of a split.
 
-  Random numbers are joined in random places by random operators until the
-  value is a target of that split.
+  Random numbers are joined by random operators until the value is a target.
   """
   if not 1 <= numbers <= MOST_NUMBERS:
     raise ValueError(f"numbers={numbers} is not in 1 .. {MOST_NUMBERS}")
@@ -130,8 +128,7 @@ def _evaluated(node: ast.expr) -> int:
 def value(problem: Problem, text: str) -> int | None:
   """The value of a legal expression over the numbers, else None.
 
-  ASCII space may surround it, and spaces may separate its tokens. No text
-  makes this function raise, hang or use much memory.
+  No text makes this function raise, hang or use much memory.
   """
   text = text.strip(_ASCII_SPACE) if len(text) <= MAX_CHARACTERS else ""
   if not _LEGAL.fullmatch(text):

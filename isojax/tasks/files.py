@@ -1,8 +1,7 @@
 """Loads problem sets: JSONL, JSON, Parquet and Arrow files, and tfds data sets.
 
-Also folders that `datasets.Dataset.save_to_disk` wrote: state.json and Arrow
-files; that library is not needed. Only launch.split reads problem sets.
-Training reads the stratum files that it writes.
+Also folders that `datasets.Dataset.save_to_disk` wrote. Only launch.split reads
+problem sets; training reads the stratum files that it writes.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,12 +1,9 @@
 """Grades responses: finds the answer in each text and has the task judge it.
 
-A task whose judge runs other people's code judges in processes with limits on
-wall clock and memory. A process that exceeds a limit is killed and replaced,
-with all that it started; its answer is judged once more, after the others. If
-that fails too, the answer is wrong: it is one that the judge cannot read. A
-reward of one's own may have failed itself, so its answer is lost: it has no
-verdict, and neither has an answer that step_seconds did not suffice for.
-Verdicts depend neither on the number of processes nor on the order of answers.
+A judge that runs other people's code runs in processes with limits on time and
+memory. An answer at which one fails is judged once more, after the others. Then
+it is wrong, or has no verdict if the judge is a reward of one's own. Verdicts
+depend neither on the number of processes nor on the order of answers.
 """
 
 import collections
@@ -117,23 +114,14 @@ class _Worker:
     return process.wait()
 
   def receive(self, seconds: float) -> dict | None:
-    """A message of the process, None if it sends none within `seconds`.
-
-    Raises:
-      ValueError: the process ended, or wrote something else.
-    """
+    """A message, or None after `seconds`; ValueError if the process ended."""
     stdout = self.process.stdout
     if not connection.wait([stdout], max(0.0, seconds)):
       return None
-    # A message is one atomic write.
-    return json.loads(os.read(stdout.fileno(), 65536))
+    return json.loads(os.read(stdout.fileno(), 65536))  # one atomic write
 
   def is_ready(self) -> bool:
-    """Whether the process has started; waits for a moment.
-
-    Raises:
-      OSError, ValueError: it cannot start.
-    """
+    """Whether the process has started; OSError or ValueError if it cannot."""
     if self.process is None:
       self.start()
     self.ready = self.ready or "ready" in (self.receive(MOMENT) or {})
@@ -241,10 +229,7 @@ def with_reward(cfg: GraderConfig, source: dict) -> dict:
 
 
 def probe(cfg: GraderConfig, source: dict, problem: Problem) -> None:
-  """Judges two answers to a problem, if the judge is a file of the user's.
-
-  InputError if the file cannot be run, or its function fails.
-  """
+  """Judges two answers to a problem; InputError if the user's file fails."""
   if base.TASKS[cfg.name].read is None:
     return
   answers = (problem.answer, "?")

@@ -1,10 +1,9 @@
 """Problems of the generators of reasoning-gym 0.1.25, and their scores.
 
-A problem is a pure function of (generator, options, seed, index): it is item 0
-of a dataset whose seed is a hash of these. (Item i of reasoning-gym's seed s is
-item 0 of its seed s + i, so neighbouring seeds share almost every problem.) A
-hash of its question decides whether a problem is for training or for
-validation, so the two never share one, even if a generator knows few problems.
+A problem is item 0 of a dataset whose seed is a hash of (generator, seed,
+index). (Item i of reasoning-gym's seed s is item 0 of its seed s + i, so
+neighbouring seeds share almost every problem.) A hash of its question decides
+for which split it is.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """A problem, a pool of problems, and copies of problems in it.
 
-Importable in a process without jax. A problem's id, its side of the split and
-its place in the order depend on its own text alone, so they do not change when
-the set around it does.
+A problem's id, its split and its place in the order depend on its own text
+alone, so they do not change when the set around it does.
 """
 
 from collections.abc import Iterable
@@ -51,11 +50,8 @@ def _spelled(character: str) -> str:
 
 
 def normalised(text: str) -> str:
-  """A question in a form that is equal for copies of a problem.
-
-  Case, white space, prose punctuation, LaTeX delimiters and spacing are
-  removed. Digits, decimal points, operators and brackets are kept.
-  """
+  """A question without case, white space, prose punctuation and LaTeX spacing,
+  so that copies of a problem are equal."""
   if not text.isascii():
     text = "".join(map(_spelled, text))
   text = _FRACTION.sub(r"\\frac", _SPACING.sub(" ", text.casefold()))
@@ -75,8 +71,7 @@ def distinct(pairs: Iterable[tuple[str, str]]
              ) -> tuple[dict[Problem, int], list[str]]:
   """The side of each problem, ordered by id, and notes.
 
-  Of copies the alphabetically first is kept, so that the order of the file
-  does not matter.
+  Of copies the alphabetically first is kept, whatever the order of the file.
   """
   of, disputed, total = {}, set(), 0
   for question, answer in pairs:

@@ -1,12 +1,8 @@
 """Strata: problems of one difficulty for one policy, their files and choice.
 
-A stratum file is JSON lines. Line 1 is a header: which stratum of which task,
-how it was made, by which policy, and hashes of itself and of the other lines.
-Each other line is a problem with its split, its count of correct samples (null
-if none were drawn) and, if they were measured, the mean tokens of the samples.
-
-launch.split measures problems and makes the files: strata by pass rate, and
-mixtures of strata.
+A file of launch.split is JSON lines: a header with hashes of itself and of the
+other lines, then problems with their split, their count of correct samples
+(null if none were drawn) and, if they were measured, the samples' mean tokens.
 """
 
 import dataclasses

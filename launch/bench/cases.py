@@ -11,8 +11,9 @@ from isojax.errors import InputError
 WHAT = ("sample", "update", "step")
 PEERS = {  # name -> what it can be timed for
     "naive": ("sample",),  # JAX: full cache, n prefills per prompt, no refill
-    "hf": WHAT,  # Hugging Face generate, plain torch update, the case's dtype
-    "hf_bf16": WHAT,  # the same in bfloat16 (the update in autocast)
+    # Hugging Face generate, or a plain torch update, in the case's dtype.
+    "hf": ("sample", "update"),
+    "hf_bf16": ("sample", "update"),  # in bfloat16 (the update in autocast)
 }
 TORCH = ("hf", "hf_bf16")
 TINY = dict(

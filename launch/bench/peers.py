@@ -5,7 +5,6 @@ with a static cache. The update has padded rows, fused attention, logits of the
 new tokens only, and a fused AdamW.
 """
 
-import copy
 import json
 import pathlib
 import tempfile
@@ -38,13 +37,13 @@ def wait() -> None:
     torch.cuda.synchronize()
 
 
-def make_sampling(case: Case, V: int):
-  """sample(model, seed, most) -> new tokens [B, ...]."""
+def make_sampling(case: Case, model, V: int):
+  """sample(seed, most) -> new tokens [B, ...]."""
   stop = cases.stops(case, V)
   prompts = torch.tensor(cases.made_prompts(case, V), device=DEVICE)
 
   @torch.no_grad()
-  def sample(model, seed: int, most: int):
+  def sample(seed: int, most: int):
     torch.manual_seed(seed)
     model.eval()
     out = model.generate(
@@ -92,64 +91,36 @@ def make_updating(case: Case, model, V: int, dtype):
   return step, optimizer
 
 
-def caster(model, dtype: str):
-  """(() -> model to sample from, its copy or None).
-
-  A step in bfloat16 samples from a copy: generate's cache ignores autocast.
-  """
-  if dtype != "bfloat16" or model.dtype == torch.bfloat16:
-    return lambda: model, None
-  half = copy.deepcopy(model).to(torch.bfloat16)
-
-  @torch.no_grad()
-  def cast():
-    for to, master in zip(half.parameters(), model.parameters(), strict=True):
-      to.copy_(master)
-    return half
-
-  return cast, half
-
-
-def nbytes(model, half, optimizer) -> int:
-  """The bytes of weights and optimizer state."""
-  state = [] if optimizer is None else [
-      x for values in optimizer.state.values() for x in values.values()
-      if torch.is_tensor(x)]
-  copies = () if half is None else half.parameters()
-  return sum(x.nbytes for x in (*model.parameters(), *copies, *state))
-
-
 def contestant(name: str, case: Case, config: dict, params) -> Contestant:
-  """The contestant `name` of cases.TORCH, with float32 masters."""
+  """The contestant `name` of cases.TORCH; masters are float32."""
   dtype = "bfloat16" if name == "hf_bf16" else case.dtype
-  V, stop = config["vocab_size"], cases.stops(case, config["vocab_size"])
-  model = load(config, params, torch.float32 if case.what != "sample"
+  V = config["vocab_size"]
+  model = load(config, params, torch.float32 if case.what == "update"
                else getattr(torch, dtype))
-  step = optimizer = sample = half = None
-  if case.what != "sample":
+  weights = list(model.parameters())
+  if case.what == "update":
     step, optimizer = make_updating(case, model, V, dtype)
-  if case.what != "update":
-    sample = make_sampling(case, V)
-    cast, half = caster(model, dtype)
 
-  def call(seed: int):
-    if sample:
-      tokens = sample(cast(), seed, case.new_tokens)
-      len_R = cases.useful(tokens, stop)
-    else:
+    def call(seed: int):
       tokens, len_R = cases.made_rollouts(case, V, seed)
-    if step:
       step(tokens, len_R, cases.made_rewards(case, seed))
-    return len_R, case.B * int(len_R.max()) if sample else None
+      return len_R, None
 
-  def warm(seed: int) -> None:
-    """Samples a few tokens and trains one group; nothing is compiled."""
-    if sample:
-      sample(cast(), seed, min(4, case.new_tokens))
-    if step:
+    def warm(seed: int) -> None:
+      """Trains on one group; nothing is compiled."""
       tokens, len_R = cases.made_rollouts(case, V, seed)
-      step(tokens[:case.n], len_R[:case.n],
-           cases.made_rewards(case, seed)[:1])
+      step(tokens[:case.n], len_R[:case.n], cases.made_rewards(case, seed)[:1])
+      weights.extend(x for values in optimizer.state.values()
+                     for x in values.values() if torch.is_tensor(x))
+  else:
+    sample = make_sampling(case, model, V)
+
+    def call(seed: int):
+      len_R = cases.useful(sample(seed, case.new_tokens), cases.stops(case, V))
+      return len_R, case.B * int(len_R.max())
+
+    def warm(seed: int) -> None:
+      sample(seed, min(4, case.new_tokens))
 
   return Contestant(f"{name} {dtype}", dtype, call, warm,
-                    lambda: nbytes(model, half, optimizer))
+                    lambda: sum(x.nbytes for x in weights))
