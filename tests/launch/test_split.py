@@ -363,16 +363,6 @@ def test_from_a_file_to_strata(local_set, tmp_path, capsys):
                       for name in ("easy", "hard", "hard", "hard")]
 
 
-def test_without_a_policy(local_set, tmp_path):
-  done = run(local_set, f"--config.out={tmp_path}/new/dir/s", "--config.n=0",
-             "--config.model=nowhere")
-  assert "not measured, so without KL and entropy" in done.stdout
-  assert "interrupt" not in done.stdout  # it has its default
-  stratum = strata_lib.read(f"{tmp_path}/new/dir/s-all.jsonl")
-  assert len(stratum.train) + len(stratum.validation) == 100
-  assert (stratum.header["n"], stratum.header["model"]) == (0, None)
-
-
 def section(values):
   return config_file.section(split_lib.Split, values, "config")
 

@@ -305,15 +305,6 @@ def test_bad_files(tmp_path, name, data, message):
     read(file_source(tmp_path / name))
 
 
-def test_parquet_that_is_not_utf8(tmp_path):
-  wrong = pyarrow.Array.from_buffers(
-      pyarrow.string(), 1, pyarrow.array([b"gr\xfc\xdfe"]).buffers())
-  parquet.write_table(pyarrow.table({"question": wrong, "answer": ["2"]}),
-                      tmp_path / "a.parquet")
-  with pytest.raises(InputError, match="a.parquet: not readable.*utf-8"):
-    read(file_source(tmp_path / "a.parquet"))
-
-
 @pytest.mark.parametrize("column, answers, notes", [
     ("answer", ["72", "10", "5", "42", "624", "35", "48", "16"], ()),
     ("number", ["72.0", "10.0", "5.0", "42.0", "624.0", "35.0", "48.0",

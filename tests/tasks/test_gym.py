@@ -11,10 +11,12 @@ import pytest
 
 from isojax.errors import InputError
 from isojax.tasks import grader, gym
+from tests.tasks import test_grader
 
 ROOT = pathlib.Path(__file__).parents[2]
 SEED = 11
 SOURCE = {"generator": "chain_sum", "options": {}, "seed": SEED}
+CONFIG = test_grader.config(name="reasoning_gym", answer="tags", seconds=10.0)
 EACH = 2  # problems of a split
 SLOW = {"arc_agi", "figlet_font", "group_anagrams"}  # 0.1 to 0.4 s a problem
 GENERATORS = gym.generators()
@@ -132,12 +134,6 @@ def test_all_generators_are_let_in_or_refused():
   assert len(GENERATORS) + len(gym.GENERATORS_REFUSED) == 106
 
 
-def config(**fields):
-  return grader.GraderConfig(**{
-      "name": "reasoning_gym", "answer": "tags", "workers": 2, "seconds": 10.0,
-      "step_seconds": 60.0} | fields)
-
-
 def test_a_problem_without_an_answer_is_passed_over():
   """reasoning-gym's base_conversion has one among the first 40 of seed 77."""
   for i in range(40):
@@ -149,7 +145,7 @@ def test_graded_in_workers():
   problem = gym.problem("chain_sum", {}, SEED, gym.VALIDATION + 3)
   texts = [f"so <answer> {problem.answer}\n</answer>", problem.answer,
            "<answer>zzz</answer>", "<answer>" + "1" * 9000 + "</answer>"]
-  with grader.opened(config(), SOURCE) as grade:
+  with grader.opened(CONFIG, SOURCE) as grade:
     graded = grade([problem], texts)
   assert graded.correct_B.tolist() == [1, 0, 0, 0]
   assert graded.formatted_B.tolist() == [1, 0, 1, 1]
@@ -159,5 +155,5 @@ def test_graded_in_workers():
 
 @pytest.mark.parametrize("source", [{}, SOURCE | {"generator": "boxnet"}])
 def test_a_grader_without_its_generator_is_refused(source):
-  with pytest.raises(InputError), grader.opened(config(), source):
+  with pytest.raises(InputError), grader.opened(CONFIG, source):
     pass

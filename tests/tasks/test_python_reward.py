@@ -36,9 +36,9 @@ def score(question, answer, problem):
 
 def config(path, text, **fields):
   path.write_text(text)
-  return grader.GraderConfig(**{
-      "name": "python", "answer": "tags", "workers": 1, "seconds": 5.0,
-      "step_seconds": 60.0, "file": f"{path}:score"} | fields)
+  return test_grader.config(**{
+      "name": "python", "answer": "tags", "workers": 1,
+      "file": f"{path}:score"} | fields)
 
 
 def test_a_function_grades_answers(tmp_path):
