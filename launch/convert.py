@@ -42,22 +42,6 @@ def empty_model(folder: str) -> decoder.Transformer:
   return decoder.Transformer(hf_config.read(folder), mesh)
 
 
-def check_base(folder: str, stored: workdir.Stored, source: str) -> None:
-  now = hf_weights.sha256(source)
-  if now != stored.model_sha256:
-    raise InputError(
-        f"{source}: its weights have sha256 {now[:12]}, but {folder} began "
-        f"with {stored.model_sha256[:12]}; restore the base of that run")
-
-
-def trained(model, lora: lora_lib.LoraConfig, folder: str, run_id: str):
-  step, params = checkpoint.restore_params(
-      os.path.join(folder, "checkpoints"), _STEP.value,
-      lora_lib.abstract_trained(model, lora), run_id)
-  print(f"{folder}: step {step}")
-  return params
-
-
 def main(_) -> None:
   if (_WORKDIR.value is None) == (_MODEL.value is None):
     raise InputError("give either --workdir (a run) or --model (a folder)")
@@ -75,9 +59,15 @@ def main(_) -> None:
         experiment.ModelSection, stored.config["model"],
         f"{_WORKDIR.value}/config.json: model")
     source, lora = hf_config.resolve(section.path), section.lora
-    check_base(_WORKDIR.value, stored, source)
+    if (now := hf_weights.sha256(source)) != stored.model_sha256:
+      raise InputError(
+          f"{source}: its weights have sha256 {now[:12]}, but the run began "
+          f"with {stored.model_sha256[:12]}; restore the base of that run")
     model = empty_model(source)
-    params = trained(model, lora, _WORKDIR.value, stored.run_id)
+    step, params = checkpoint.restore_params(
+        os.path.join(_WORKDIR.value, "checkpoints"), _STEP.value,
+        lora_lib.abstract_trained(model, lora), stored.run_id)
+    print(f"{_WORKDIR.value}: step {step}")
     if _PEFT.value:
       if not lora.rank:
         raise InputError(f"--peft: {_WORKDIR.value} trained all weights and "

@@ -223,16 +223,9 @@ def write(folder: pathlib.Path, reader) -> None:
       "tokenizer_config.json": _tokenizer_config(meta)}.items():
     text = json.dumps(values, indent=1, ensure_ascii=False)
     (folder / name).write_bytes(f"{text}\n".encode())
+  # Not by the library, whose versions may order the tensors in another way: the
+  # file has a known hash.
   tensors = sorted(reader.tensors, key=lambda t: _stored_name(t.name))
-  _save_weights(folder / "model.safetensors", tensors, meta)
-
-
-def _save_weights(path: pathlib.Path, tensors: list, meta: dict) -> None:
-  """Writes model.safetensors, with one tensor in memory at a time.
-
-  Not by the library, whose versions may order the tensors in another way: the
-  file has a known hash.
-  """
   head, end = {"__metadata__": {"format": "pt"}}, 0
   for tensor in tensors:
     shape = tensor.shape[::-1].tolist()  # of gguf: innermost first
@@ -241,7 +234,7 @@ def _save_weights(path: pathlib.Path, tensors: list, meta: dict) -> None:
         "dtype": "BF16", "data_offsets": [start, end], "shape": shape}
   text = json.dumps(head).encode()
   text += b" " * (-len(text) % 8)
-  with open(path, "wb") as file:
+  with open(folder / "model.safetensors", "wb") as file:
     file.write(len(text).to_bytes(8, "little") + text)
     for tensor in tensors:
       file.write(_tensor(tensor, meta).tobytes())
