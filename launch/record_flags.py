@@ -3,8 +3,6 @@
 launch.fit and launch.speedup read isojax's records or logs of other trainers.
 """
 
-import math
-
 from absl import flags
 
 from isojax import cli
@@ -23,21 +21,10 @@ _SCALE = flags.DEFINE_list(
     "rewards of a wrong and a right answer: avg=-1:1.")
 
 
-def ranges() -> dict[str, tuple[float, float]]:
-  """--scale as the values that become 0 and 1."""
-  out = {}
-  for name, text in cli.pairs("scale", _SCALE.value).items():
-    low, colon, high = text.partition(":")
-    try:
-      ends = (float(low), float(high)) if colon else (0.0, 1 / float(low))
-    except (ValueError, ZeroDivisionError):
-      ends = math.nan, math.nan
-    out[name] = span(name, *ends, text)
-  return out
-
-
 def rows_of(patterns: list[str], *, axis: str, flag: str
             ) -> tuple[list[Row], list[str]]:
   """The rows of the files and notes; `flag` with the patterns is for messages.
   """
-  return read_lib.read(patterns, log_flags.reading(axis, ranges()), flag=flag)
+  scale = {name: span(name, text)
+           for name, text in cli.pairs("scale", _SCALE.value).items()}
+  return read_lib.read(patterns, log_flags.reading(axis, scale), flag=flag)

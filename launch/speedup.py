@@ -46,7 +46,6 @@ def main(_) -> None:
           eval_set=log_flags.EVAL_SET.value, axis=_AXIS.value)))
   print(text)
   if _OUT.value is not None:
-    log_flags.writable(_OUT.value)
     print("wrote " + speedup.save(document, _OUT.value))
 
 

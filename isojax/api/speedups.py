@@ -34,13 +34,7 @@ class Speedup:
   @unchained
   def save(self, folder: Path) -> None:
     """Writes speedup.json and the figure, as launch.speedup does."""
-    folder = os.fspath(folder)
-    try:
-      os.makedirs(folder, exist_ok=True)
-      speedup_lib.save(self.document, folder)
-    except OSError as error:
-      raise InputError(f"folder={folder}: cannot be written ({error}); choose "
-                       "another") from error
+    speedup_lib.save(self.document, os.fspath(folder))
 
   def __repr__(self) -> str:
     return self.table()

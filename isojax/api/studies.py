@@ -110,17 +110,8 @@ def reading(format, columns, fixed, scale, from_path, axis) -> Reading:
   """How files are read, from the arguments of isojax.read."""
   return Reading(
       kind=format, columns=columns or {}, fixed=fixed or {},
-      scale={name: _ends(name, value) for name, value in (scale or {}).items()},
+      scale={name: span(name, value) for name, value in (scale or {}).items()},
       from_path=from_path, axis=axis)
-
-
-def _ends(name: str, value) -> tuple[float, float]:
-  try:
-    ends = (0.0, 1 / value) if isinstance(value, (int, float)) else tuple(value)
-    low, high = map(float, ends)
-  except (TypeError, ValueError, ZeroDivisionError):
-    low = high = math.nan
-  return span(name, low, high, value)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,6 @@ import math
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.frontier import collapse as collapse_lib
 from isojax.frontier import curves as curves_lib
 from isojax.frontier.curves import Curves, Points
 from isojax.frontier.study import FEWEST, Run, Study
@@ -27,7 +26,7 @@ class Options:
   form: str  # key of curves.FORMS
   A_max: float  # bound on asymptotes
   b_min: float  # bound on the reward at C = 0
-  draws: int  # bootstrap draws
+  draws: int  # bootstrap draws; 0, or at least 2
   seed: int  # of the bootstrap
   grid: int  # compute values on the frontier, equally spaced in log C
   rounds: int  # refinements of each fit, by a factor of 3
@@ -38,10 +37,6 @@ class Options:
     for name, value, valid, expected in (
         ("form", self.form, self.form in curves_lib.FORMS,
          sorted(curves_lib.FORMS)),
-        ("draws", self.draws, self.draws == 0 or self.draws > 1,
-         "0, or at least 2"),
-        ("collapse", self.collapse, self.collapse in collapse_lib.RULES,
-         " or ".join(collapse_lib.RULES)),
         ("points", p.select, p.select in ("all", "records"), "all or records"),
         ("ema", p.ema, 0 <= p.ema < 1, "0 <= ema < 1"),
         ("min_C", p.min_C, 0 <= p.min_C < math.inf, "a number of at least 0"),
@@ -56,9 +51,6 @@ DEFAULT = Options(
     points=Points(select="all", ema=0.0, min_C=0.0, bin_width=0.0),
     form="saturating_exponential", A_max=1.0, b_min=0.0, draws=1000, seed=0,
     grid=60, rounds=6, collapse="cut")
-PAPER = dataclasses.replace(
-    DEFAULT, points=Points(select="records", ema=0.0, min_C=0.0,
-                           bin_width=0.01))
 
 
 def percentiles(value_D) -> tuple[float, float]:

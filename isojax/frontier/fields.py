@@ -52,8 +52,14 @@ class Reading:
   axis: str = "rollouts"  # the compute, which may occur under its own name
 
 
-def span(name: str, low: float, high: float, given: str) -> tuple[float, float]:
-  """The values of --scale that become 0 and 1."""
+def span(name: str, given) -> tuple[float, float]:
+  """The values that become 0 and 1: two of them, LOW:HIGH, or of a factor."""
+  ends = given.split(":") if ":" in str(given) else given
+  try:
+    low, high = map(float, ends if isinstance(ends, (list, tuple)) else (
+        0, 1 / float(ends)))
+  except (TypeError, ValueError, ZeroDivisionError):
+    low = high = math.nan
   if not -math.inf < low < high < math.inf:
     raise InputError(f"--scale={name}={given}: expected a number above 0, such "
                      "as 0.01 for percent, or the rewards of a wrong and a "

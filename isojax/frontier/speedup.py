@@ -350,7 +350,12 @@ def _row(recipe: _Recipe, result: Speedup) -> dict:
 def save(document: dict, out: str) -> str:
   """Writes speedup.json and the figure into a folder; returns what it wrote."""
   path = os.path.join(out, "speedup.json")
-  records.replace(path, json.dumps(document, allow_nan=False).encode())
+  try:
+    os.makedirs(out, exist_ok=True)
+    records.replace(path, json.dumps(document, allow_nan=False).encode())
+  except OSError as error:
+    raise InputError(f"--out={out}: cannot be written ({error}); choose "
+                     "another folder") from error
   if not importlib.util.find_spec("matplotlib"):
     return f"{path}; the figure needs pip install -e '.[plot]'"
   from isojax.frontier import plots  # needs matplotlib

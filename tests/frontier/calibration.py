@@ -46,7 +46,7 @@ class Setting:
 
 
 ALL = bootstrap.DEFAULT.points
-RECORDS = bootstrap.PAPER.points
+RECORDS = dataclasses.replace(ALL, select="records", bin_width=0.01)
 SETTINGS = (
     Setting("all points (default)", ALL),
     Setting("records, bins of 0.01 (paper)", RECORDS),

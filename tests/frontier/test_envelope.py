@@ -44,14 +44,17 @@ def test_what_rests_on_a_run_that_ended_is_not_resolved():
   assert frontier.resolved_DxG.tolist() == [[True, False]]
 
 
-def test_a_configuration_that_was_not_evaluated_yet_does_not_lead():
+@pytest.mark.parametrize("lift", [0.0, -1.0])  # wrong answers may have -1
+def test_a_configuration_that_was_not_evaluated_yet_does_not_lead(lift):
   # The second is above the first everywhere, and was seen from 50 on.
   frontier = envelope.envelope(
-      [rising(0.5, 0.1), rising(0.9, 0.1, C_lo=50.0)], [20.0, 100.0])
+      [rising(A + lift, 0.1, b=0.1 + lift, C_lo=C_lo)
+       for A, C_lo in ((0.5, 0.0), (0.9, 50.0))], [20.0, 100.0])
   assert frontier.best_DxG.tolist() == [[0, 1]]
   assert frontier.resolved_DxG.tolist() == [[False, True]]
   assert frontier.early_DxG.tolist() == [[True, False]]
-  assert frontier.reward_DxG[0, 0] == pytest.approx(0.5 - 0.4 * np.exp(-2))
+  assert frontier.reward_DxG[0, 0] == pytest.approx(
+      0.5 + lift - 0.4 * np.exp(-2))
 
 
 def test_the_law_of_the_true_frontier():
@@ -101,12 +104,3 @@ def test_a_switch_is_where_the_curves_cross():
   # a curve that begins ahead leads from its first point on
   late = rising(0.5, 1.0, b=0.5, C_lo=30.0)
   assert envelope.crossing(flat, late, 1.0, 500.0) == 30.0
-
-
-def test_a_configuration_without_an_evaluation_does_not_lead_below_zero():
-  """Rewards are negative where a wrong answer has -1."""
-  low = rising(-0.5, 0.1, b=-0.9)
-  frontier = envelope.envelope(
-      [low, rising(0.9, 0.1, C_lo=50.0)], [2.0, 100.0])
-  assert frontier.best_DxG.tolist() == [[0, 1]]
-  assert frontier.reward_DxG[0, 0] == pytest.approx(-0.5 - 0.4 * np.exp(-0.2))

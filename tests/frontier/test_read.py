@@ -675,11 +675,12 @@ def test_bad_questions_are_refused(name, how, words):
   check(LOGS / name, words, **how)
 
 
-@pytest.mark.parametrize("low, high", [(1, 0), (0, math.inf), (0, math.nan)])
-def test_a_scale_is_a_range(low, high):
-  assert fields.span("avg", -1, 1, "-1:1") == (-1, 1)
-  with pytest.raises(InputError, match="--scale=avg=1:0"):
-    fields.span("avg", low, high, "1:0")
+def test_a_scale_is_a_factor_or_a_range():
+  assert fields.span("avg", "-1:1") == fields.span("avg", (-1, 1)) == (-1, 1)
+  assert fields.span("avg", "0.01") == fields.span("avg", 0.01) == (0, 100)
+  for given in ("1:0", "0:inf", "0:nan", "x", (1, 2, 3), 0, None):
+    with pytest.raises(InputError, match="--scale=avg="):
+      fields.span("avg", given)
 
 
 @hypothesis.given(st.binary(max_size=200), st.sampled_from(

@@ -62,6 +62,12 @@ def messages(questions, cwd):
 
 
 REFUSED = (
+    ([*EASY, "--Bp=0"], "--Bp=0"),
+    ([*EASY, "--Bp=4,8"], "need --sweep"),
+    (["--rollouts=20", "--stratum=easy"], "is less than the rollouts"),
+    (["--rollouts=2e6", "--law=nope.json"], "no such file, and no prior"),
+    (["--sweep", "--rollouts=99", "--Bp=3", "--n=2,2"], "each once"),
+    ([*EASY, "--out=no/such/plan"], "--out="),
     ([*EASY, "--pods", "--schedule"], "--pods: no effect with --schedule"),
     ([*EASY, "--pods", "--n=4"], "n = 4: expected an even n of at least 8"),
     ([*EASY, "--speedup=s.json"], "--speedup: no effect without --pods"),
@@ -134,6 +140,28 @@ def test_questions_that_have_no_answer(tmp_path):
   for (args, message), line in zip(REFUSED, said, strict=True):
     assert message in line, (args, line)
   assert not (tmp_path / "plan.jsonl").exists()
+
+
+def test_both_directions_of_the_cost(tmp_path):
+  (row,), out = planned(*EASY, *PRICED, cwd=tmp_path)
+  hours = row["expected"]["seconds"] / 3600
+  assert row["expected"]["device_hours"] == pytest.approx(32 * hours)
+  assert row["expected"]["basis"] == "calibrated" and "calibrated" in out
+  (other,), _ = planned(f"--hours={hours * 1.0001}", "--stratum=easy", *PRICED,
+                        cwd=tmp_path)
+  assert other["overrides"] == row["overrides"]
+
+
+def test_a_sweep_is_the_grid_and_says_what_it_leaves_out(tmp_path):
+  rows, out = planned(
+      "--sweep", "--rollouts=1e6", "--Bp=32,64", "--n=8,1024", "--B_max=32768",
+      "--seeds=0,3", cwd=tmp_path)
+  assert [(r["overrides"]["alloc"]["Bp"], r["overrides"]["alloc"]["n"],
+           r["overrides"]["seed"]) for r in rows] == [
+               (32, 8, 0), (32, 8, 3), (32, 1024, 0), (32, 1024, 3),
+               (64, 8, 0), (64, 8, 3)]
+  assert "left out (Bp, n) = (64, 1024): above 32768" in out
+  assert len({r["id"] for r in rows}) == 6
 
 
 def test_a_bench_says_how_fast_it_is(tmp_path):
