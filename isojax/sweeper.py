@@ -235,9 +235,11 @@ def split_devices(platform: str, ids: list, count: int | None, per_run: int
   InputError if there are too few.
   """
   if platform == "cpu":
-    count = count or 1  # NPROC: the threads of XLA
-    return [{"JAX_PLATFORMS": "cpu"} | ({} if count == 1 else {
-        "NPROC": str(max(1, len(ids) // count))})] * count
+    count = count or 1
+    # The threads of XLA. Forced devices need more: see isojax/__init__.py.
+    threads = {} if count == 1 or "NPROC" in os.environ else {
+        "NPROC": str(max(1, len(ids) // count))}
+    return [{"JAX_PLATFORMS": "cpu"} | threads] * count
   if platform == "tpu" and per_run not in (1, len(ids)):
     raise InputError(f"--devices_per_run={per_run} on a host of {len(ids)} TPU "
                      "chips: expected 1 or all of them")

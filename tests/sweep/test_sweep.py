@@ -221,7 +221,9 @@ def test_a_slurm_job_saves_and_says_how_to_go_on(tmp_path, counting):
     ("gpu", ["0", "2", "5"], None, 1, ["0", "2", "5"]),
     ("gpu", [0, 1, 2, 3, 4], None, 2, ["0,1", "2,3"]),
     ("tpu", [0, 1], None, 1, ["0", "1"]), ("tpu", [0, 1, 2, 3], 1, 4, [None])])
-def test_devices_are_shared_out(platform, ids, count, per_run, want):
+def test_devices_are_shared_out(
+    platform, ids, count, per_run, want, monkeypatch):
+  monkeypatch.delenv("NPROC", raising=False)  # of forced devices
   made = sweeper.split_devices(platform, ids, count, per_run)
   name = {"cpu": "NPROC", "gpu": "CUDA_VISIBLE_DEVICES",
           "tpu": "TPU_VISIBLE_CHIPS"}
