@@ -26,11 +26,10 @@ import typing
 from isojax import cli, config_file, plan_file, progress
 from isojax.allocation import Allocation, of_section
 from isojax.errors import InputError, reason
-from isojax.format import aligned, many
+from isojax.format import aligned
 from isojax.ledger import records, workdir
 
 POLL = 0.5  # seconds between checks of the processes
-EVERY = 30.0  # seconds between two lines of progress
 RECENT = 20  # training steps that give the rate
 TAIL = 1 << 20  # bytes at the end of a file that are read
 MARK = "== "  # begins the lines of a log that the sweeper wrote
@@ -197,12 +196,6 @@ def table(runs: list[Run]) -> str:
       for run, state in zip(runs, states, strict=True) if state == "failed")])
 
 
-def _states(runs: list[Run]) -> str:
-  states = collections.Counter(map(state_of, runs))
-  return f"{many(len(runs), 'run')}: " + ", ".join(
-      f"{n} {state}" for state, n in sorted(states.items()))
-
-
 # --- the devices of this machine ---
 
 # jax is asked in a process of its own: who sees accelerators also takes them.
@@ -354,7 +347,6 @@ def sweep(runs: list[Run], workers: list[dict], tries: int,
   queue, failures = collections.deque(runs), collections.Counter()
   active: dict[int, Process] = {}  # by worker
   root, asked = os.path.dirname(runs[0].folder), False
-  due = time.monotonic() + EVERY
   with _caught() as signals:
     try:
       os.makedirs(root, exist_ok=True)
@@ -373,9 +365,6 @@ def sweep(runs: list[Run], workers: list[dict], tries: int,
           for process in active.values():
             # A second SIGTERM, after that of a scheduler, would kill it.
             process.popen.send_signal(signal.SIGINT)
-        if time.monotonic() >= due:
-          due += EVERY
-          progress.say(_states(runs))
         time.sleep(POLL)
       return bool(signals)
     except OSError as error:

@@ -56,7 +56,7 @@ def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
     workers: runs at once; None: one for each group of accelerators that
       config.mesh needs, one on a CPU.
     tries: of a run that fails.
-    progress: print starts, ends and the state every half minute.
+    progress: print when runs start and end.
 
   Returns:
     A Sweep. isojax.read(sweep.records) reads its evaluations.
