@@ -11,7 +11,6 @@ from absl import flags
 from isojax import cli
 from isojax.errors import InputError
 from isojax.frontier import doctor
-from isojax.frontier.report import need_matplotlib
 from launch import log_flags
 
 flags.adopt_module_key_flags(log_flags)
@@ -27,7 +26,6 @@ def main(argv) -> None:
                          eval_set=log_flags.EVAL_SET.value)
   print(report)
   if _OUT.value is not None:
-    need_matplotlib("launch.doctor --out")
     log_flags.writable(_OUT.value)
     print("wrote " + " and ".join(report.save(_OUT.value)))
 

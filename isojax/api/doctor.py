@@ -3,33 +3,16 @@
 import os
 
 from isojax import own_file
-from isojax.api import figures
 from isojax.api.configs import Path
 from isojax.errors import unchained
 from isojax.frontier import doctor as doctor_lib
-from isojax.frontier import report
 from isojax.frontier.fields import Reading
-
-
-class Diagnosis(doctor_lib.Report):
-  """What is wrong with a run; it prints as the screen of launch.doctor.
-
-  `findings` has all, the gravest first: name, level (wrong, costly, note),
-  text, advice, sure, cost (share of the run), steps (first, last), source.
-  `serious` has those of level wrong, `verdict` one sentence.
-  """
-
-  @unchained
-  def plot(self):
-    """The picture of the run, a matplotlib.figure.Figure."""
-    report.need_matplotlib("plot")
-    return figures.shown(super().plot())
 
 
 @unchained
 def doctor(log: Path, *, run: str | None = None, eval_set: str | None = None,
            format: str | None = None, columns: dict | None = None,
-           fixed: dict | None = None) -> Diagnosis:
+           fixed: dict | None = None) -> doctor_lib.Diagnosis:
   """Says what is wrong with one run, from its log.
 
   Args:
@@ -45,7 +28,7 @@ def doctor(log: Path, *, run: str | None = None, eval_set: str | None = None,
   Raises:
     InputError: the log cannot be read, has several runs or no such set.
   """
-  how = Reading(kind=format, columns=columns or {}, fixed=fixed or {})
-  found = doctor_lib.report(own_file.find(os.fspath(log)), how, run=run,
-                            eval_set=eval_set)
-  return Diagnosis(found.log, eval_set)
+  return doctor_lib.report(
+      own_file.find(os.fspath(log)),
+      Reading(kind=format, columns=columns or {}, fixed=fixed or {}),
+      run=run, eval_set=eval_set)

@@ -11,7 +11,7 @@ from isojax import cli, compilation, components, preemption, rng, training
 from isojax import progress as progress_lib
 from isojax import rollouts as rollouts_lib
 from isojax import state as state_lib
-from isojax.api import configs, figures
+from isojax.api import configs
 from isojax.api.configs import Path
 from isojax.components import Setup
 from isojax.errors import DivergedError, InputError, unchained
@@ -125,7 +125,7 @@ class Run:
     Bars are standard errors over the validation problems.
     """
     from isojax.frontier import plots  # needs matplotlib
-    return figures.shown(plots.learning(list(self.records.evaluations)))
+    return plots.learning(list(self.records.evaluations))
 
 
 def _sampled(setup: Setup, load, prompt: str, n: int, *, template: bool,

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 
-from isojax.api import figures, studies
+from isojax.api import studies
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
 from isojax.frontier import read as read_lib
@@ -29,7 +29,7 @@ class Speedup:
     """The mean curves with the threshold, a matplotlib.figure.Figure."""
     report.need_matplotlib("plot")
     from isojax.frontier import plots  # needs matplotlib
-    return figures.shown(plots.speedup(self.document))
+    return plots.speedup(self.document)
 
   @unchained
   def save(self, folder: Path) -> None:

@@ -6,7 +6,6 @@ import math
 import os
 
 from isojax import own_file
-from isojax.api import figures
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
 from isojax.format import many, pair
@@ -202,7 +201,7 @@ class Law:
         or scalerl.
     """
     report.need_matplotlib("plot")
-    return figures.shown(report.figure(self.document, name))
+    return report.figure(self.document, name)
 
   @unchained
   def save(self, folder: Path) -> None:

@@ -17,6 +17,7 @@ from isojax.errors import InputError
 from isojax.format import compact, many
 from isojax.frontier import series
 from isojax.frontier.fields import Reading
+from isojax.frontier.report import need_matplotlib
 from isojax.frontier.runs import NEEDED
 from isojax.frontier.series import Series
 from isojax.symptoms import column, History, quarters, STEPS
@@ -111,8 +112,13 @@ def history(log: Series, eval_set: str | None = None) -> History:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
-  """What is wrong with a run. It prints as one screen."""
+class Diagnosis:
+  """What is wrong with a run. It prints as one screen.
+
+  `findings` has all, the gravest first: name, level (wrong, costly, note),
+  text, advice, sure, cost (share of the run), steps (first, last), source.
+  `serious` has those of level wrong, `verdict` one sentence.
+  """
 
   log: Series = dataclasses.field(repr=False)
   eval_set: str | None = None  # see history
@@ -220,12 +226,14 @@ class Report:
     return "\n".join(lines)
 
   def plot(self):
-    """The picture, a matplotlib.figure.Figure."""
-    from isojax.frontier import plots  # loads matplotlib
+    """The picture of the run, a matplotlib.figure.Figure."""
+    need_matplotlib("plot")
+    from isojax.frontier import plots
     return plots.health(self.run)
 
   def save(self, out: str) -> list[str]:
     """Writes doctor.html and doctor.png to a folder; returns the paths."""
+    need_matplotlib("launch.doctor --out")
     from isojax.frontier import plots
     os.makedirs(out, exist_ok=True)
     (picture,) = plots.write(self.plot(), out, "doctor", formats=("png",))
@@ -250,7 +258,7 @@ def evidence(f: Finding) -> str:
 
 
 def report(path: str, how: Reading, *, run: str | None = None,
-           eval_set: str | None = None) -> Report:
+           eval_set: str | None = None) -> Diagnosis:
   """What is wrong with the run of a log; see isojax.doctor."""
   if os.path.isdir(path):
     logs = sorted(p.name for pattern in LOGS
@@ -262,4 +270,4 @@ def report(path: str, how: Reading, *, run: str | None = None,
   if eval_set is not None and eval_set not in sets:
     raise InputError(f"--eval_set={eval_set}: not in {path}; there are: "
                      + ", ".join(sets))
-  return Report(log, eval_set)
+  return Diagnosis(log, eval_set)

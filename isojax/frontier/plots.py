@@ -3,12 +3,13 @@
 The same n has the same colour and marker in all of them.
 """
 
+import io
 import itertools
 import math
 import os
 
 import matplotlib
-from matplotlib.figure import Figure
+from matplotlib import figure as figure_lib
 from matplotlib.markers import CARETDOWN, CARETUP
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -34,6 +35,15 @@ STYLE = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
          "pdf.fonttype": 42,  # fonts that journals accept
          "text.parse_math": False}  # a run may be named $x$
 styled = matplotlib.rc_context(STYLE)  # a decorator, applied at each call
+
+
+class Figure(figure_lib.Figure):
+  """A figure that a notebook shows without pyplot."""
+
+  def _repr_png_(self) -> bytes:
+    content = io.BytesIO()
+    self.savefig(content, format="png", dpi=100)
+    return content.getvalue()
 
 
 def colour_of(n: int, tested) -> tuple:

@@ -263,13 +263,13 @@ def test_healthy_runs_have_no_serious_finding(tmp_path):
       avg = [e["avg"] for e in evals]
       if train and not header["diverged"] and avg[-1] >= 0.9 * max(avg) and (
           avg[-1] > 1.2 * avg[0]):
-        reports[path.name, header["run_id"]] = doctor.Report(Series(
+        reports[path.name, header["run_id"]] = doctor.Diagnosis(Series(
             path.name, "isojax", tuple(train), tuple(evals), {}, {}, {}, ()))
   assert len(reports) >= 170
   golden = json.loads(pathlib.Path("tests/golden/runs.json").read_text())
   for name, case in golden.items():
     if name != "machine":
-      reports[name] = doctor.Report(Series(
+      reports[name] = doctor.Diagnosis(Series(
           name, "isojax", *of_recipe(case), {}, {}, {}, ()))
   for path in sorted(DATA.glob("*/*.*")):
     if path.parent.name != "table":
