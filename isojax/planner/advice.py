@@ -204,9 +204,6 @@ def _cell(q: Question, n: int, Bp: int) -> tuple[int, int, tuple[str, ...]]:
 
 def advise(q: Question) -> Advice:
   """The allocation of a budget; InputError if nothing is known about it."""
-  if q.C < 2:
-    raise InputError(f"C={q.C} rollouts: expected at least 2, one problem with "
-                     "two rollouts")
   ns = _ns_of_fixed(q) if q.fixed else ()
   answer = ask(q)
   first_Bp = q.Bp or answer.measured_Bp or wanted_Bp(q)

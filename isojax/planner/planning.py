@@ -65,7 +65,19 @@ class Plan:
     in all, learning rate, epochs, seed; time, device-hours and USD if priced.
     With explain also what the answer and the prices rest on.
     """
-    return text_lib.whole(self, explain)
+    price, warnings, basis = self.price, self.said.warnings, self.said.basis
+    if price:
+      a = max((row.allocation for row in self.rows),
+              key=lambda a: a.Bp * a.n_max)
+      if a.m is not None:
+        price = price.with_recipe(m=a.m)
+      warnings += text_lib.limits(price, a)
+      basis += text_lib.priced(price, self.rows, a)
+    return "\n".join([
+        text_lib.decision(self.rows), text_lib.spent(self.rows, self.price),
+        *self.said.lead, text_lib.table(self.rows, self.D),
+        *(f"warning: {text}" for text in warnings),
+        *(basis if explain else ())])
 
   def save(self, path: str) -> None:
     """Writes plan.jsonl, a run a line, for isojax.main and launch.sweep."""

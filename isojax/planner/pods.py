@@ -68,18 +68,18 @@ def read_own(document: dict, *, path: str) -> list[Own]:
         f"{path}: axis {document.get('axis')!r}; expected speedup.json on the "
         "axis device_seconds: make it with python -m launch.speedup "
         "--out=FOLDER")
-  return [_own(arm, document) for arm in document["arms"]]
-
-
-def _own(arm: dict, document: dict) -> Own:
-  n, m, verdict, interval = (arm[name] for name in (
-      "n", "m", "verdict", "interval"))
-  if verdict == "never" and (
-      arm["never"] is None or arm["never"] < SURE
-      or arm["end"] < document["baseline"]["time"]):
-    verdict = "not resolved"  # few runs, noise, or a run that ended early
-  return Own(arm["name"], None if None in (n, m) else n / m, arm["ratio"],
-             interval and (interval[0], interval[2]), verdict)
+  arms = []
+  for arm in document["arms"]:
+    n, m, verdict, interval = (arm[name] for name in (
+        "n", "m", "verdict", "interval"))
+    if verdict == "never" and (
+        arm["never"] is None or arm["never"] < SURE
+        or arm["end"] < document["baseline"]["time"]):
+      verdict = "not resolved"  # few runs, noise, or a run that ended early
+    arms.append(Own(arm["name"], None if None in (n, m) else n / m,
+                    arm["ratio"], interval and (interval[0], interval[2]),
+                    verdict))
+  return arms
 
 
 def candidates(n: int) -> list[int]:

@@ -105,7 +105,4 @@ def follow(q: Question) -> Schedule:
                     "is that of the first measured C")
   last = allocate(Bp=Bp, n=pieces[-1][1], M=None, C=q.C)
   warnings += advice_lib.law_cautions(q, last, end)
-  if len(pieces) == 1:
-    warnings.append("n*(C) stays at one power of two up to the budget, so the "
-                    "schedule has one piece")
   return Schedule(Bp, pieces, end, tuple(warnings))

@@ -1,5 +1,6 @@
 """A plan as text: what to do first, then the runs, and what it rests on."""
 
+from collections.abc import Sequence
 import dataclasses
 import math
 
@@ -7,7 +8,6 @@ import numpy as np
 
 from isojax import plan_file
 from isojax.allocation import Allocation
-from isojax.errors import InputError
 from isojax.format import aligned, duration, many, number, rounded
 from isojax.planner import cost, prices, priors
 from isojax.planner.advice import (
@@ -40,23 +40,7 @@ class Said:
   basis: tuple[str, ...]  # what it rests on
 
 
-def whole(plan, explain: bool) -> str:
-  """The text of a `planning.Plan`, with its basis to explain."""
-  rows, price, said = list(plan.rows), plan.price, plan.said
-  warnings, basis = said.warnings, said.basis
-  if price:
-    a = max((row.allocation for row in rows), key=lambda a: a.Bp * a.n_max)
-    if a.m is not None:
-      price = price.with_recipe(m=a.m)
-    warnings += limits(price, a)
-    basis += priced(price, rows, a)
-  return "\n".join([
-      decision(rows), spent(rows, plan.price), *said.lead,
-      table(rows, plan.D), *(f"warning: {text}" for text in warnings),
-      *(basis if explain else ())])
-
-
-def decision(rows: list[plan_file.Row]) -> str:
+def decision(rows: Sequence[plan_file.Row]) -> str:
   """The allocation of one run or of all, in a line."""
   first = rows[0].allocation
   C = sum(row.allocation.C for row in rows)
@@ -71,7 +55,7 @@ def decision(rows: list[plan_file.Row]) -> str:
           + f", {len(rows)} seeds" * (len(rows) > 1))
 
 
-def spent(rows: list[plan_file.Row], price: Price | None) -> str:
+def spent(rows: Sequence[plan_file.Row], price: Price | None) -> str:
   """Time, money and speed of all runs, in a line."""
   if price is None:
     return ("time and cost are not known: give --machine, --model and the mean "
@@ -110,7 +94,7 @@ def costs(e: dict | None) -> list[str]:
           "-" if e["usd"] is None else rounded(e["usd"])]
 
 
-def table(rows: list[plan_file.Row], D: int | None) -> str:
+def table(rows: Sequence[plan_file.Row], D: int | None) -> str:
   """A line for each run, without the columns that nothing is known of."""
   kept = any(row.allocation.m is not None for row in rows)
   lines = [["row", "Bp", "n", *["m"] * kept, "M", "C", "lr", "epochs", "seed",
@@ -183,7 +167,7 @@ def explained(q: Question, advice: Advice) -> tuple[str, ...]:
 
 
 def staged(one: Advice, last: Allocation, expected: dict | None,
-           rows: list[plan_file.Row]) -> tuple[str, ...]:
+           rows: Sequence[plan_file.Row]) -> tuple[str, ...]:
   """Why a budget is divided into a sweep of `rows` and a final run `last`.
 
   `one` is the advice for one run of the whole budget.
@@ -216,13 +200,10 @@ def limits(price: Price, a: Allocation) -> tuple[str, ...]:
         f"({a.Bp}, {a.n}) the run takes {times(more):.2g} times as long as "
         f"with --config.sampler.slots={more.rows}, which the memory admits "
         "(check sampler.memory_gib)")
-  try:
-    best = cost.packed(
-        price.shape, price.workload, price.machine, rows=a.B,
-        efficiency=price.efficiency).replace(
-            evaluations=price.evaluations, k=price.k)
-  except InputError:
-    return tuple(out)
+  best = cost.packed(  # fits, because it needs less memory than the config
+      price.shape, price.workload, price.machine, rows=a.B,
+      efficiency=price.efficiency).replace(
+          evaluations=price.evaluations, k=price.k)
   if times(best) >= 1.2:
     out.append(
         f"the config makes the run {times(best):.2g} times as long as a plan "
@@ -231,7 +212,7 @@ def limits(price: Price, a: Allocation) -> tuple[str, ...]:
   return tuple(out)
 
 
-def priced(price: Price, rows: list[plan_file.Row],
+def priced(price: Price, rows: Sequence[plan_file.Row],
            largest: Allocation) -> tuple[str, ...]:
   """What the prices rest on, and how the time splits."""
   m, mesh, w, e = price.machine, price.mesh, price.workload, price.efficiency

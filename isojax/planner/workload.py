@@ -26,10 +26,6 @@ class Lengths:
         raise InputError(f"{name} tokens, mean {mean}: expected more than 0 "
                          f"and at most {most}")
 
-  @property
-  def longest(self) -> int:
-    return self.max_prompt + self.max_response
-
 
 @dataclasses.dataclass(frozen=True)
 class Formats:

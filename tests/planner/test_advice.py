@@ -172,7 +172,7 @@ def test_neighbours_are_of_the_same_budget_and_admitted():
 
 def test_a_small_budget_gets_a_small_batch_or_an_error():
   assert ask(C=2_000_000, B_max=2048).allocation == Allocation(8, 256, 976)
-  with pytest.raises(InputError, match="C=1"):
+  with pytest.raises(InputError, match="C=1 is less"):
     ask(C=1)
 
 
