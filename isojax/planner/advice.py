@@ -343,9 +343,8 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
     yield (f"the law is of {priors.STUDY_MODEL}, one small policy on one task: "
            "a prior for tiny policies; measure your own, launch.plan --sweep")
   yield from law.cautions
-  found = contradicted(law, a.Bp, a.n, answer.x)
-  if found:
-    yield f"{found[0]}; to follow the curves: a constant {found[1]}"
+  if against := contradicted(law, a.Bp, a.n, answer.x):
+    yield f"{against[0]}; to follow the curves: a constant {against[1]}"
   if q.model is not None and q.model != law.model:
     yield f"the fit is of {law.model}, this is {q.model}"
   if q.metric != law.metric.split("@")[0]:

@@ -382,16 +382,16 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
               for whole in (False, True)[:1 + (mesh.fsdp > 1)])
     return [(price, price.memory(price.rows, price.rows)) for price in prices]
 
-  found = [price.with_micro_rows().with_rows(rows)
-           for price, memory in smallest(workload, machine) if memory.fits]
-  if not found:
+  fitted = [price.with_micro_rows().with_rows(rows)
+            for price, memory in smallest(workload, machine) if memory.fits]
+  if not fitted:
     price, least = min(smallest(workload, machine), key=lambda x: x[1].total)
     fits = lambda *other: any(memory.fits for _, memory in smallest(*other))
     raise InputError(
         f"{machine.name}: the model does not fit, however it is sharded; at "
         f"mesh {price.mesh.text} with one row per shard: {least.text}; "
         f"{remedies(workload, machine, fits)}")
-  return min(found, key=lambda price: price.run(*STEP, 1).seconds)
+  return min(fitted, key=lambda price: price.run(*STEP, 1).seconds)
 
 
 def remedies(workload: Workload, machine: Machine, fits) -> str:

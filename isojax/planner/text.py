@@ -216,22 +216,20 @@ def priced(price: Price, rows: Sequence[plan_file.Row],
            largest: Allocation) -> tuple[str, ...]:
   """What the prices rest on, and how the time splits."""
   m, mesh, w, e = price.machine, price.mesh, price.workload, price.efficiency
-  chip, B, of_config = m.accelerator, largest.Bp * largest.n_max, bool(
-      price.evaluations)
+  chip, of_config = m.accelerator, bool(price.evaluations)
   usd = (f"{chip.usd_per_hour:g} USD a chip-hour ({chip.usd_source})"
          if chip.usd_source else "price not known")
-  slots = min(price.rows, B)
+  slots = min(price.rows, largest.Bp * largest.n_max)
   basis = CALIBRATED.format(*e.spread) if e.spread else e.basis
   if e is cost.MIXTURE:
     basis += (f"; a mixture of experts at 1 / {cost.MIXTURE_SLOWER:g} of them, "
               "by 2 steps of NeMo-RL v0.6")
   held = "" if price.page is None else (
       f" ({price.pages:,} pages of {price.page} on each device)")
-  runs = [prices.cost_of(price, row.allocation) for row in rows]
-  seconds = {name: sum(getattr(run, name).seconds for run in runs)
-             for name in STAGES}
-  seconds["overhead"] = sum(run.overhead for run in runs)
-  total = sum(seconds.values())
+  first, *others = [prices.cost_of(price, row.allocation) for row in rows]
+  total = sum(others, start=first)
+  seconds = {name: getattr(total, name).seconds for name in STAGES}
+  seconds["overhead"] = total.overhead
   trained = math.ceil(largest.Bp * w.recipe.trained(largest.n_max)
                       / w.recipe.minibatches)
   return (
@@ -243,9 +241,9 @@ def priced(price: Price, rows: Sequence[plan_file.Row],
       + f"; prompts of {number(w.lengths.prompt)} and responses of "
       f"{number(w.lengths.response)} tokens; "
       f"{'with' if w.recipe.kl else 'without'} KL to the base policy",
-      "time: " + ", ".join(f"{name} {value / total:.0%}"
+      "time: " + ", ".join(f"{name} {value / total.seconds:.0%}"
                            for name, value in seconds.items()
-                           if value >= FEW * total)
+                           if value >= FEW * total.seconds)
       + "; not included: compilation and checkpoints" + (
           "" if of_config else ", evaluations without --config"),
       *choices(price, largest.Bp, largest.n_max),
