@@ -69,21 +69,17 @@ class Case:
 
   @property
   def text(self) -> str:
-    e, s, mesh = self.e, self.sampler, self.model.mesh
-    device = mesh.devices.flat[0]
-    kept = components.sampler_sizes(self.model, e.sampler)
+    e, device = self.e, self.model.mesh.devices.flat[0]
+    kept, loss = components.sampler_sizes(self.model, e.sampler), e.recipe.loss
     return "\n".join((
         *self.notes,
-        f"{e.model.path} on {mesh.size} x {device.device_kind}, "
-        f"{self.hbm / 2**30:.2f} GiB each; mesh data={mesh.shape['data']} "
-        f"fsdp={mesh.shape['fsdp']} tensor={mesh.shape['tensor']}",
-        f"{s.sizes.rows[-1]:,} slots of {e.sampler.max_prompt_tokens:,} + "
-        f"{e.sampler.max_new_tokens:,} tokens in {e.sampler.dtype}, weights "
-        f"{kept.weights}, cache {kept.cache}, head {kept.head}; "
-        f"microbatches of {e.recipe.loss.microbatch_tokens:,} tokens in "
-        f"{e.recipe.loss.dtype}, head "
-        f"{e.recipe.loss.head_dtype or e.recipe.loss.dtype}, gradients reduced "
-        f"in {e.recipe.loss.reduce_dtype}{', remat' * e.recipe.loss.remat}, "
+        f"{e.model.path} on {device.device_kind}, {self.hbm / 2**30:.2f} GiB "
+        f"each; mesh {e.mesh}",
+        f"{self.sampler.sizes.rows[-1]:,} slots of "
+        f"{e.sampler.max_prompt_tokens:,} + {e.sampler.max_new_tokens:,} tokens"
+        f" in {e.sampler.dtype}, weights {kept.weights}, cache {kept.cache}",
+        f"microbatches of {loss.microbatch_tokens:,} tokens in {loss.dtype}, "
+        f"gradients reduced in {loss.reduce_dtype}{', remat' * loss.remat}, "
         f"{components.update_kernel(e, self.model)}"))
 
 
@@ -387,19 +383,16 @@ def main(_) -> None:
   c = case(experiment_lib.load(_CONFIG.value), _TOPOLOGY.value,
            largest=_LARGEST.value)
   print(c.text, HEAD, sep="\n", flush=True)
-  count = 0
   for program in programs(c):
     if program.name not in _ONLY.value:
       continue
     row, text = compiled(program, c.planned)
-    count += 1
     print(line(row, c.hbm), flush=True)
     if _HLO.value and text:
       os.makedirs(_HLO.value, exist_ok=True)
       with open(os.path.join(_HLO.value, f"{program.name}.txt"), "w",
                 encoding="utf-8") as file:
         file.write(text)
-  print(f"{count} programs")
 
 
 if __name__ == "__main__":

@@ -40,17 +40,10 @@ def tokens_of_steps():
 
 def sample(sampler: dict, *, temperature: float, top_p: float, ends: bool,
            problems: int, n: int):
-  """The rollouts of the embedded policy on the first problems of a stratum.
+  """tokens [R, T], their log-probs [R, T] and lengths [R] of the embedded policy
+  on the first problems of a stratum.
 
-  Args:
-    sampler: section of the config.
-    temperature, top_p: of the draws.
-    ends: whether the policy may end a rollout; False: all have the same length.
-    problems: of the training split.
-    n: rollouts of each.
-
-  Returns:
-    tokens [R, T], log-probs of what was drawn [R, T], lengths [R].
+  `ends`: whether the policy may end a rollout; else all have the same length.
   """
   context = components.prepare(
       isojax.config("configs/easy.py", sampler=sampler))

@@ -97,8 +97,6 @@ def compare(results: dict, part: str, *, tolerance: float,
   """What differs from the baseline, a line each.
 
   Args:
-    results: case -> what this commit gives.
-    part: name of the file.
     tolerance: largest relative difference of a float on the same machine.
     rounded: cases that are compared everywhere as on another machine.
     noise: largest absolute difference that is rounding, where it is allowed.

@@ -1,8 +1,6 @@
-"""Our decoder beside the torch models of transformers.
+"""Our loader, forward pass, sampler and export beside those of torch.
 
-Transformers writes random checkpoints of every supported family. Our loader,
-forward pass, sampler and export are compared on them. Needs the extra `parity`
-(torch).
+On random checkpoints of every family. Needs the extra `parity` (torch).
 """
 
 import pathlib
@@ -72,15 +70,7 @@ def make_checkpoint(config, folder: str, seed: int):
 
 def ours(folder: str, prompts: list[list[int]], mesh, *,
          eos: tuple[int, ...], new: int):
-  """Our decoder's logits and greedy tokens per prompt, and params.
-
-  Args:
-    folder: of the checkpoint.
-    prompts: token ids.
-    mesh: of the decoder.
-    eos: ids that end a text.
-    new: greedy tokens of a text at most.
-  """
+  """Our logits and up to `new` greedy tokens of prompts, and parameters."""
   model = decoder.Transformer(hf_config.read(folder), mesh)
   params = hf_weights.load(folder, decoder.abstract_params(model))
   S, P = max(map(len, prompts)), len(prompts)
@@ -128,13 +118,9 @@ def theirs(model, prompts: list[list[int]], *, eos: tuple[int, ...], new: int):
 
 
 def compare(name: str, seed: int) -> dict:
-  """Compares our decoder with torch in one case.
-
-  Returns:
-    relative: largest difference of logits, divided by the largest logit.
-    greedy: share of the prompts with the same greedy tokens up to the EOS.
-    exported: whether each exported weight equals torch's bit for bit.
-  """
+  """The largest difference of logits relative to the largest logit, the share
+  of prompts with the same greedy tokens, and whether weights are exported bit
+  for bit."""
   rng = np.random.default_rng(seed)
   prompts = [rng.integers(3, 61, n).tolist() for n in LENGTHS]
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))
