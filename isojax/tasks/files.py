@@ -79,7 +79,7 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
   if extract not in answer_extraction.KINDS:
     raise InputError(f"source.extract={extract!r}: expected one of "
                      f"{', '.join(answer_extraction.KINDS)}")
-  pairs, empty, several, total = [], [], [], 0
+  pairs, dropped, total = [], [], 0
   for where, row in rows:
     total += 1
     asked = _text(_value(row, question, where), question, where)
@@ -87,26 +87,21 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
     answers = {answer_extraction.extract(_text(x, answer, where), extract)
                for x in (value if isinstance(value, list) else [value])}
     answers = {text.strip() for text in answers if text}
-    if len(answers) > 1:
-      several.append(where)
-    elif asked and answers:
+    if asked and len(answers) == 1:
       pairs.append((asked, *answers))
     else:
-      empty.append(where)
-  for rows, what, remedy in (
-      (empty, f"no question or no answer ({question!r}, and {answer!r} with "
-       f"extract={extract!r})", "name other columns"),
-      (several, f"{answer!r} is a list of several answers",
-       f"take the first with source.answer={answer}.0")):
-    if rows and (not drop_unanswered or not pairs):
-      raise InputError(f"{rows[0]}: {what}, as in {len(rows)} of {total} rows; "
-                       f"{remedy}, or set source.drop_unanswered")
-  if not pairs:
+      dropped.append(where)
+  if not total:
     raise InputError("the source has no rows; expected a question and an "
                      "answer in each")
-  return pairs, [f"{len(rows)} of {total} rows have {what} and were dropped"
-                 for rows, what in ((empty, "no answer"),
-                                    (several, "several answers")) if rows]
+  if dropped and not (drop_unanswered and pairs):
+    raise InputError(
+        f"{dropped[0]}: no question, or not one answer ({question!r}, and "
+        f"{answer!r} with extract={extract!r}), as in {len(dropped)} of "
+        f"{total} rows; name other columns, such as {answer}.0 of a list, or "
+        "set source.drop_unanswered")
+  return pairs, [f"{len(dropped)} of {total} rows have not one answer and were "
+                 "dropped"] if dropped else []
 
 
 def _value(row: dict, path: str, where: str):
@@ -172,17 +167,17 @@ def _jsonl_rows(file: str):
 def _json_rows(file: str):
   """Yields the rows of a list, or a single row: MATH has a file per problem."""
   value = json.loads(pathlib.Path(file).read_text(encoding="utf-8-sig"))
-  if not isinstance(value, list):
+  if isinstance(value, list):
+    yield from _numbered(value)
+  else:
     yield "", value
-    return
-  for number, row in enumerate(value):
-    yield f"[{number}]", row
 
 
 def _parquet_rows(file: str):
   from pyarrow import parquet  # slow
   with parquet.ParquetFile(file) as table:
-    yield from _numbered(table.iter_batches())
+    yield from _numbered(row for batch in table.iter_batches()
+                         for row in batch.to_pylist())
 
 
 def _arrow_rows(file: str):
@@ -194,7 +189,8 @@ def _arrow_rows(file: str):
     except pyarrow.ArrowInvalid:
       reader = pyarrow.ipc.open_file(source)
       batches = map(reader.get_batch, range(reader.num_record_batches))
-    yield from _numbered(batches)
+    yield from _numbered(row for batch in batches
+                         for row in batch.to_pylist())
 
 
 def _folder_rows(folder: str):
@@ -214,12 +210,9 @@ def _folder_rows(folder: str):
       yield f"/{part['filename']}{number}", row
 
 
-def _numbered(batches):
-  number = 0
-  for batch in batches:
-    for row in batch.to_pylist():
-      yield f"[{number}]", row
-      number += 1
+def _numbered(rows):
+  for number, row in enumerate(rows):
+    yield f"[{number}]", row
 
 
 _READERS = {".jsonl": _jsonl_rows, ".json": _json_rows,

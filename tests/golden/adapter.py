@@ -40,8 +40,8 @@ def tokens_of_steps():
 
 def sample(sampler: dict, *, temperature: float, top_p: float, ends: bool,
            problems: int, n: int):
-  """tokens [R, T], their log-probs [R, T] and lengths [R] of the embedded policy
-  on the first problems of a stratum.
+  """tokens [R, T], their log-probs [R, T] and lengths [R], drawn
+  by the embedded policy for the first problems of a stratum.
 
   `ends`: whether the policy may end a rollout; else all have the same length.
   """
