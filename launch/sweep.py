@@ -63,8 +63,8 @@ def queue(runs: list[sweeper.Run]) -> None:
 def main(_) -> int:
   runs, wrong = {}, []
   for path in _PLAN.value:
-    found, refused = sweeper.of_plan(path, _CONFIG.value, _ROOT.value)
-    runs |= {run.folder: run for run in found}
+    more, refused = sweeper.of_plan(path, _CONFIG.value, _ROOT.value)
+    runs |= {run.folder: run for run in more}
     wrong += refused
   for text in wrong:
     progress.say(f"left out: {text}")
