@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from isojax.division import Division, UNIFORM
-from isojax.errors import InputError
+from isojax.errors import expect, InputError
 
 Pieces = tuple[tuple[int, int], ...]  # (from C, n), in order of C
 
@@ -30,10 +30,9 @@ class Allocation:
   division: Division = UNIFORM
 
   def __post_init__(self):
-    for name in ("Bp", "n", "M", "m"):
-      value = getattr(self, name)
-      if value is not None and value < 1:
-        raise InputError(f"alloc.{name}={value}: expected at least 1")
+    expect("alloc", self, Bp=(self.Bp >= 1, "at least 1"),
+           n=(self.n >= 1, "at least 1"), M=(self.M >= 1, "at least 1"),
+           m=(self.m is None or self.m >= 1, "at least 1"))
     if self.schedule:
       _check_schedule(self.n, self.schedule)
     least, most = (f(n for _, n in self.pieces) for f in (min, max))
@@ -211,6 +210,5 @@ def admitted(Bp: int, n: int, *, B_max: int,
 
 
 def sqrt_lr(base_lr: float, base_batch: int, B):
-  """The square-root rule (IsoCompute Playbook, section 6); B may be an array.
-  """
+  """The square-root rule (IsoCompute Playbook, section 6), also of arrays B."""
   return base_lr * (B / base_batch) ** 0.5

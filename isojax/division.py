@@ -1,9 +1,8 @@
 """Division of a step's B rollouts among its problems: n_i of problem i.
 
 Every rule of RULES returns n_P with sum(n_P) == B exactly, and low <= n_P <=
-high where it samples a problem at all. Pass rates are not known: a rule
-maximises the expected utility under a Beta posterior of each, in closed form,
-and not the utility of an estimate. So a problem with 0 of 16 keeps a value.
+high where it samples a problem. A rule maximises the expected utility under a
+Beta posterior of each pass rate: a problem with 0 of 16 keeps a value.
 """
 
 import dataclasses
@@ -13,7 +12,7 @@ import typing
 import numpy as np
 
 from isojax import own_file
-from isojax.errors import InputError
+from isojax.errors import expect, InputError
 
 OBJECTIVES = ("problems", "rollouts")
 
@@ -34,22 +33,16 @@ class Division:
     if self.rule.partition(":")[0].endswith(".py"):
       own = own_file.read("alloc.rule", self.rule)
     object.__setattr__(self, "own", own)  # read once, here
-    for wrong, message in (
-        (own is None and self.rule not in RULES,
-         f"rule={self.rule!r}: expected one of {', '.join(RULES)}, or "
-         "FILE.py:FUNCTION"),
-        (not 1 <= self.n_low <= self.n_high,
-         f"n_low={self.n_low}, n_high={self.n_high}: expected 1 <= n_low <= "
-         "n_high"),
-        (self.prior_strength <= 0,
-         f"prior_strength={self.prior_strength}: expected > 0"),
-        (not 0 <= self.forgetting <= 1,
-         f"forgetting={self.forgetting}: expected a weight in [0, 1]"),
-        (self.objective not in OBJECTIVES,
-         f"objective={self.objective!r}: expected one of "
-         f"{', '.join(OBJECTIVES)}")):
-      if wrong:
-        raise InputError(f"alloc.{message}")
+    expect(
+        "alloc", self,
+        rule=(own is not None or self.rule in RULES,
+              f"one of {', '.join(RULES)}, or FILE.py:FUNCTION"),
+        n_low=(1 <= self.n_low <= self.n_high,
+               f"1 <= n_low <= n_high={self.n_high}"),
+        prior_strength=(self.prior_strength > 0, "> 0"),
+        forgetting=(0 <= self.forgetting <= 1, "a weight in [0, 1]"),
+        objective=(self.objective in OBJECTIVES,
+                   f"one of {', '.join(OBJECTIVES)}"))
 
   @property
   def is_uniform(self) -> bool:
@@ -133,10 +126,7 @@ class Evidence:
         uniform_P=uniform_P)
 
   def informative(self, groups) -> float:
-    """Expected share of groups with right and wrong answers, of (id, n, _).
-
-    Groups without a rollout count in neither number.
-    """
+    """Expected share of groups (id, n, _) with right and wrong answers."""
     ids, n_P, _ = zip(*(g for g in groups if g[1]), strict=True)
     p = self.posterior([self.place[i] for i in ids], np.zeros(len(ids)))
     return float(informative(p, max(n_P))[n_P, np.arange(len(ids))].mean())
@@ -145,9 +135,8 @@ class Evidence:
 def evidence(id_D, correct_D, n: int, division: Division) -> Evidence:
   """The evidence before the first step.
 
-  A prior has the strength of so many rollouts and the mean (c + 1/2) / (n + 1):
-  c of n is the problem's count in the stratum, with the policy of step 0. So it
-  is 1/2 where nothing was measured, n = 0.
+  A prior has the mean (c + 1/2) / (n + 1), where c of n is the problem's count
+  in the stratum: 1/2 where nothing was measured, n = 0.
   """
   mean_D = (np.asarray(correct_D, np.float64) + 0.5) / (n + 1)
   zeros_D = np.zeros(len(mean_D))
@@ -159,8 +148,7 @@ def evidence(id_D, correct_D, n: int, division: Division) -> Evidence:
 def moments(p: Posterior, count: int, *, i: int, j: int) -> np.ndarray:
   """E[p^(k+i) (1-p)^j] for k = 0 .. count - 1, [count, P].
 
-  E[p^i (1-p)^j] = B(a+i, b+j) / B(a, b) as a product of ratios, so no Gamma
-  function is needed. Swap a and b for the powers of 1 - p.
+  E[p^i (1-p)^j] = B(a+i, b+j) / B(a, b) as a product of ratios.
   """
   first = np.ones_like(p.a_P)
   total = p.a_P + p.b_P
