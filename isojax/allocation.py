@@ -101,8 +101,7 @@ class Allocation:
     """(n, how many of the first steps) of each piece that has a step."""
     out = []
     for n, count in _runs(self.Bp, self.pieces):
-      taken = steps if count is None else min(steps, count)
-      if taken:
+      if taken := min(steps, count):
         out.append((n, taken))
       steps -= taken
     return tuple(out)
@@ -113,15 +112,14 @@ class Allocation:
 
 
 def _runs(Bp: int, pieces: Pieces):
-  """Yields (n, number of steps with it); the last piece has no end: None."""
+  """Yields (n, number of steps with it), which is infinite at the end."""
   rollouts = 0
-  for (_, n), (end, _) in zip(pieces, (*pieces[1:], (None, None)), strict=True):
-    if end is None:
-      yield n, None
-    elif rollouts < end:
-      count = -(-(end - rollouts) // (Bp * n))
-      yield n, count
-      rollouts += count * Bp * n
+  ends = [*(C for C, _ in pieces[1:]), math.inf]
+  for (_, n), end in zip(pieces, ends, strict=True):
+    if rollouts < end:
+      steps = -(-(end - rollouts) // (Bp * n)) if end < math.inf else end
+      yield n, steps
+      rollouts += steps * Bp * n
 
 
 def _check_schedule(n: int, schedule: Pieces) -> None:
@@ -153,10 +151,9 @@ def allocate(*, Bp: int, n: int, M: int | None, C: int, m: int | None = None,
         f"{n} = {a.B}; raise C to at least {a.B}, or lower Bp or n")
   M, left = 0, C
   for n_, count in _runs(Bp, a.pieces):
-    fitting = left // (Bp * n_)
-    taken = fitting if count is None else min(count, fitting)
+    taken = min(count, left // (Bp * n_))
     M, left = M + taken, left - taken * Bp * n_
-    if count is not None and taken < count:
+    if taken < count:
       break
   return dataclasses.replace(a, M=M)
 
