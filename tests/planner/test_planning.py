@@ -120,15 +120,6 @@ def test_a_priced_plan_says_what_it_rests_on():
   assert "64 rows" in cheap and "2 USD a chip-hour (--usd_per" in cheap
 
 
-def test_the_speed_of_7b_on_8_h100_is_a_range():
-  """NeMo-RL reports 1,562 for 8B with KL on 16 H100 (published_times.py)."""
-  text = ask(rollouts=2e6, stratum="hard", machine="8xh100", model=MODEL,
-             prompt_tokens=200.0, response_tokens=1500.0).table()
-  assert "2,400 sampled tokens/s a device (1,400 to 4,400)" in text
-  assert ("n = 256 (M = 244, 1.00 times the time); reward: in the paper 3.1 "
-          "points lie between") in text
-
-
 def test_a_schedule_is_priced():
   plan = ask(**LAW, schedule=True, **PRICED)
   a = plan.rows[0].allocation

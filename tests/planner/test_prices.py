@@ -52,14 +52,10 @@ def test_the_rate_of_a_plan_is_that_of_the_run():
     assert row.lr == pytest.approx(e.lr)
 
 
-def test_in_flight_sampling_is_priced():
+def test_rounds_are_measured_or_the_most():
   config = hard.get_config()
   config.recipe.updates.in_flight = 2
   assert prices.the_recipe(config, None) == Recipe(in_flight=True)
-
-
-def test_rounds_are_measured_or_the_most():
-  config = hard.get_config()
   config.recipe.filter.rounds = 3
   assert prices.the_recipe(config, None).rounds == 3.0
   train = [dict(Bp=2, n=4, rollouts=C) for C in (8, 16, 32, 48)]
