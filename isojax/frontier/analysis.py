@@ -54,6 +54,7 @@ def _with_law(fit: Fit) -> Fit:
   tested = np.log2(study.tested)
   fit_law = functools.partial(
       envelope_lib.fit_law, x_G, w_DxG=np.where(enough, weight, weight[:1]),
+      # section 3.3: from half the smallest n tested to the largest
       low=tested[0] - 1, high=tested[-1], rounds=5,
       k=((1 / width, 100 / width) if study.axis == "updates"
          else (0.5, envelope_lib.K_MAX)))

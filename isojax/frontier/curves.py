@@ -162,21 +162,16 @@ def solve(sums, lo: float, hi: float):
 
 def project(x_E, y_DxE, w_DxE, *, basis, grid, solve, rounds: int,
             shrink: float = 3.0):
-  """Fits of y = b + s g(x; theta), for D draws.
+  """Fits of y = b + s g(x; theta) for D draws: theta [D, P], b, s, errors [D].
 
   Args:
-    x_E: abscissae.
-    y_DxE: ordinates of each draw.
-    w_DxE: weights, 0 for points that a draw does not use.
+    x_E, y_DxE, w_DxE: the points; weight 0: a draw does not use it.
     basis: (theta [..., P], x_E) -> g [..., E], rising from 0 to 1.
     grid: P increasing arrays, the first candidates for theta; their ends are
       the bounds of theta.
     solve: (the weighted sums of `solve` above) -> (b, s, residuals).
     rounds: refinements of the grid around the best theta.
     shrink: the factor of each refinement.
-
-  Returns:
-    theta [D, P], b [D], s [D], sum of squared errors [D].
   """
   axes = [np.asarray(a, float) for a in grid]
   low = np.array([a[0] for a in axes])

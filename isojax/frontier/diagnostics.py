@@ -126,10 +126,20 @@ def unforeseen(fit: Fit, row: dict) -> str | None:
           f"{compact(row['C2'])}, where n = {row['n_seen']} leads")
 
 
-def _together(fit: Fit, members: list[int]) -> tuple[float, list[int]]:
-  """The largest C that all curves reach, and those that begin by it."""
-  C = min(fit.curves[i].C_hi for i in members)
-  return C, [i for i in members if fit.curves[i].C_lo <= C]
+def _groups(fit: Fit, at: int):
+  """Yields groups of configurations that differ in cell[at] alone.
+
+  As (the other size, the largest C that all curves reach, those of them that
+  begin by it, their rewards there [D, V]).
+  """
+  curve_of = dict(zip(fit.study.configurations, fit.curves, strict=True))
+  for held in sorted({cell[1 - at] for cell in curve_of}):
+    cells = sorted(cell for cell in curve_of if cell[1 - at] == held)
+    C = min(curve_of[cell].C_hi for cell in cells)
+    cells = [cell for cell in cells if curve_of[cell].C_lo <= C]
+    if len(cells) > 1:
+      yield held, C, cells, np.stack(
+          [curve_of[cell]([C])[:, 0] for cell in cells], 1)
 
 
 def sensitivity(fit: Fit) -> list[dict]:
@@ -138,24 +148,18 @@ def sensitivity(fit: Fit) -> list[dict]:
   Each row is at the largest C that all of its configurations reached; `held` is
   the value of the other size, `best_seen` the largest single evaluation.
   """
-  cells, rows = fit.study.configurations, []
+  rows = []
   for varied, at in (("n", 1), ("Bp", 0)):
-    for held in sorted({cell[1 - at] for cell in cells}):
-      C, members = _together(fit, [
-          i for i, cell in enumerate(cells) if cell[1 - at] == held])
-      members.sort(key=lambda i: cells[i][at])
-      if len(members) < 2:
-        continue
-      reward_DxV = np.stack([fit.curves[i]([C])[:, 0] for i in members], 1)
+    for held, C, cells, reward_DxV in _groups(fit, at):
       spread_D = reward_DxV.max(1) - reward_DxV.min(1)
       low, high = np.quantile(reward_DxV[1:], bootstrap.QUANTILES, axis=0)
       rows.append({
           "varied": varied, "held": held, "C": C,
-          "values": [cells[i][at] for i in members], "reward": reward_DxV[0],
+          "values": [cell[at] for cell in cells], "reward": reward_DxV[0],
           "low": low, "high": high,
           "best_seen": [float(np.concatenate([
               r.reward_E[r.C_E <= C]
-              for r in fit.study.runs_of(*cells[i])]).max()) for i in members],
+              for r in fit.study.runs_of(*cell)]).max()) for cell in cells],
           "spread": float(spread_D[0]),
           "spread_interval": bootstrap.percentiles(spread_D)})
   return rows
@@ -166,15 +170,9 @@ def best_n(fit: Fit) -> list[dict]:
 
   `agreeing` is the share of the draws with the same n.
   """
-  cells, rows = fit.study.configurations, []
-  for Bp in sorted({b for b, _ in cells}):
-    C, members = _together(fit, [
-        i for i, (b, _) in enumerate(cells) if b == Bp])
-    if len(members) < 2:
-      continue
-    n = np.array([cells[i][1] for i in members])
-    reward_DxN = np.stack([fit.curves[i]([C])[:, 0] for i in members], 1)
-    best_D = n[reward_DxN.argmax(1)]
+  rows = []
+  for Bp, C, cells, reward_DxN in _groups(fit, 1):
+    best_D = np.array([n for _, n in cells])[reward_DxN.argmax(1)]
     row = {"metric": fit.study.metric, "Bp": Bp, "C": C, "n": int(best_D[0]),
            "agreeing": float(np.mean(best_D[1:] == best_D[0])),
            "n_interval": bootstrap.percentiles(best_D), "why": None}

@@ -137,7 +137,7 @@ def _draw_curves(ax, document, curves, *, points: bool):
     ax.plot([end, *C[~seen]], [R_end, *R[~seen]], "--", **style)
 
 
-def _label_ends(ax, document, curves, *, inches: float, columns: int):
+def _label_ends(ax, document, curves, *, inches: float, columns: float):
   """Writes n beside the right end of each curve, without overlaps."""
   tested, edge = document["study"]["n"], ax.get_xlim()[1]
   value = lambda c: float(np.interp(edge, *floats(c, "C", "reward")))
@@ -152,7 +152,7 @@ def _label_ends(ax, document, curves, *, inches: float, columns: int):
             **at)
 
 
-def _draw_envelope(ax, document, *, columns: float = 1):
+def _draw_envelope(ax, document, *, columns: float):
   """Draws the frontier, and above it a ribbon that names its leaders."""
   study, frontier = document["study"], document["frontier"]
   C, R, low, high = floats(frontier, "C", "reward", "low", "high")
@@ -210,12 +210,18 @@ def _reward_axes(figure, place, document, *, subs=(1, 2, 5)):
   return ax
 
 
-def _shown(document: dict) -> list[dict]:
-  """The curves of the main panel: with several Bp, only those that lead."""
+def _main_panel(figure, place, document, *, inches: float, columns: float = 1,
+                **axis):
+  """The curves, with several Bp those that lead, and the envelope."""
+  joint = document["study"]["regime"] == "joint"
   leaders = {stretch[2:4] for stretch in _stretches(document["frontier"])}
-  return [c for c in document["curves"]
-          if document["study"]["regime"] != "joint"
-          or (c["Bp"], c["n"]) in leaders]
+  curves = [c for c in document["curves"]
+            if not joint or (c["Bp"], c["n"]) in leaders]
+  ax = _reward_axes(figure, place, document, **axis)
+  _draw_curves(ax, document, curves, points=columns == 1)
+  _draw_envelope(ax, document, columns=columns)
+  if not joint:
+    _label_ends(ax, document, curves, inches=inches, columns=columns)
 
 
 def _few_powers(document: dict) -> tuple[int, ...]:
@@ -234,11 +240,7 @@ def reward(document: dict) -> Figure:
   figure = Figure((WIDTH, 4.6 + 3.2 * rows), layout="constrained")
   grid = figure.add_gridspec(1 + rows, columns,
                              height_ratios=[4.2] + [3.2] * rows)
-  ax = _reward_axes(figure, grid[0, :], document)
-  _draw_curves(ax, document, _shown(document), points=True)
-  _draw_envelope(ax, document)
-  if not joint:
-    _label_ends(ax, document, _shown(document), inches=3.4, columns=1)
+  _main_panel(figure, grid[0, :], document, inches=3.4)
   for i, Bp in enumerate(study["Bp"] if joint else ()):
     ax = _reward_axes(figure, grid[1 + i // columns, i % columns], document,
                       subs=_few_powers(document))
@@ -254,24 +256,17 @@ def reward(document: dict) -> Figure:
 def reward_column(document: dict) -> Figure:
   """The first panel of `reward`, one column wide."""
   figure = Figure((COLUMN, 2.8), layout="constrained")
-  ax = _reward_axes(figure, figure.add_gridspec(1, 1)[0, 0], document,
-                    subs=_few_powers(document))
-  _draw_curves(ax, document, _shown(document), points=False)
-  _draw_envelope(ax, document, columns=WIDE)
-  if document["study"]["regime"] != "joint":
-    _label_ends(ax, document, _shown(document), inches=2.0, columns=WIDE)
+  _main_panel(figure, figure.add_gridspec(1, 1)[0, 0], document, inches=2.0,
+              columns=WIDE, subs=_few_powers(document))
   return figure
 
 
 @styled
 def law_column(document: dict) -> Figure:
   """n*(C) of `law`, one column wide and without its parameters."""
-  study = document["study"]
   figure = Figure((COLUMN, 3.1), layout="constrained")
   ax = figure.subplots()
-  _draw_law(ax, document, "n", lambda n: n)
-  C_axis(ax, study, subs=_few_powers(document))
-  ax.set_ylabel(f"n*({axis_of(study)[0]}), rollouts per problem")
+  _draw_law(ax, document, "n", subs=_few_powers(document))
   if not document["verdict"]["identified"]:
     ax.set_title("best n tested; no law is identified")
   ax.plot([], [], "o", color=GREY, label="best n tested")
@@ -296,9 +291,11 @@ def _draw_middle(ax, study: dict, fitted: dict, C_G: list):
           "interval")
 
 
-def _draw_law(ax, document, key: str, of_n):
-  """Draws the frontier (hollow: not resolved), and a law that is identified."""
+def _draw_law(ax, document, key: str, **axis):
+  """Draws n or Bp of the frontier (hollow: not resolved), and of the law."""
   study, frontier, fitted = (document[k] for k in ("study", "frontier", "law"))
+  B = frontier["Bp"][0] * frontier["n"][0]
+  of_n = lambda n: n if key == "n" else B / n
   for C, y, n, known, sure in zip(
       *(frontier[k] for k in ("C", key, "n", "resolved", "agreeing"))):
     colour = colour_of(n, study["n"])
@@ -317,7 +314,9 @@ def _draw_law(ax, document, key: str, of_n):
     ax.plot(C[seen], of_n(n)[seen], "k-", lw=1.6, label="law")
     if key == "n":
       _draw_middle(ax, study, fitted, frontier["C"])
-  C_axis(ax, study)
+  C_axis(ax, study, **axis)
+  ax.set_ylabel(f"n*({axis_of(study)[0]}), rollouts per problem" if key == "n"
+                else f"Bp*(M) = {B} / n*(M), problems per batch")
   ax.set_yscale("log")
   ax.set_yticks(sorted(study[key]), map(str, sorted(study[key])))
   ax.set_yticks([], minor=True)
@@ -329,20 +328,18 @@ def _draw_law(ax, document, key: str, of_n):
 def law(document: dict) -> Figure:
   """n*(C) with the frontier; at a fixed batch also Bp*(M) = B / n*."""
   study, frontier = document["study"], document["frontier"]
-  tested, symbol = study["n"], axis_of(study)[0]
-  two = study["regime"] == "fixed_B"
+  most, two = max(study["n"]), study["regime"] == "fixed_B"
   figure = Figure((WIDTH, 7.2 if two else 4.6), layout="constrained")
   axes = figure.subplots(1 + two, 2, width_ratios=[1, 0.32], squeeze=False)
   (ax, side), text = axes[0], ["no law is identified"]
-  _draw_law(ax, document, "n", lambda n: n)
+  _draw_law(ax, document, "n")
   if document["verdict"]["identified"]:
     text = ["the law is identified"] + [
         f"{name}\n   {value}  {interval}".replace(" (bound", "\n   (bound")
         for name, value, interval in parameters(document)]
-  ax.axhline(max(tested), color=GREY, lw=1)
-  ax.annotate("largest n tested", (0, max(tested)), (4, 3), color="0.3",
+  ax.axhline(most, color=GREY, lw=1)
+  ax.annotate("largest n tested", (0, most), (4, 3), color="0.3",
               xycoords=("axes fraction", "data"), textcoords="offset points")
-  ax.set_ylabel(f"n*({symbol}), rollouts per problem")
   ax.plot([], [], "o", color=GREY,
           label="best n tested, faint\nwhere draws disagree")
   if not all(frontier["resolved"]):
@@ -353,9 +350,7 @@ def law(document: dict) -> Figure:
   for side in axes[:, 1]:
     side.axis("off")
   if two:
-    B = frontier["Bp"][0] * frontier["n"][0]
-    _draw_law(axes[1, 0], document, "Bp", lambda n: B / n)
-    axes[1, 0].set_ylabel(f"Bp*(M) = {B} / n*(M), problems per batch")
+    _draw_law(axes[1, 0], document, "Bp")
   return figure
 
 
