@@ -76,6 +76,7 @@ class GraderConfig:
           "expected 0 < seconds <= step_seconds, both finite")
 
 
+WRONG = {"correct": False, "vote": ""}  # the reply without an answer
 SHOWN = 5  # lines about answers that were not judged, of a step
 START_SECONDS = 120.0  # for the first processes to import what they need
 MOMENT = 0.1  # seconds between two looks at a process that starts
@@ -175,13 +176,14 @@ def _processes(cfg: GraderConfig, source: dict):
 
 def _judge(cfg: GraderConfig, workers: list[_Worker], threads, jobs: list,
            seconds: float) -> list[dict]:
-  """{correct, vote, failed: why}, or {lost: why}, for each (problem, answer).
+  """{correct, vote, failed or lost: why} for each (problem, answer).
 
   All of them take at most `seconds`. Each worker has a thread.
   """
   end = time.monotonic() + seconds
-  replies = [{"lost": f"not judged within step_seconds={cfg.step_seconds}"}
-             ] * len(jobs)
+  failure = "lost" if base.TASKS[cfg.name].read else "failed"
+  replies = [WRONG | {
+      "lost": f"not judged within step_seconds={cfg.step_seconds}"}] * len(jobs)
 
   def work(worker: _Worker) -> None:
     while waiting and time.monotonic() < end:
@@ -202,9 +204,7 @@ def _judge(cfg: GraderConfig, workers: list[_Worker], threads, jobs: list,
         replies[job] = reply
       elif time.monotonic() < end:
         failed.append(job)
-        replies[job] = (
-            {"lost": reply["why"]} if base.TASKS[cfg.name].read else
-            {"correct": False, "vote": "", "failed": reply["why"]})
+        replies[job] = WRONG | {failure: reply["why"]}
 
   failed = list(range(len(jobs)))
   for _ in range(2):
@@ -288,15 +288,12 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
   replies = judge([(by_id[key], answer) for key, answer in short],
                   cfg.step_seconds if seconds is None else seconds)
   reply_of = dict(zip(short, replies, strict=True))
-  wrong = {"correct": False, "vote": ""}
-  reply_B = [reply_of.get(job, wrong) for job in job_B]
-  judged_B = np.array(["lost" not in reply for reply in reply_B], bool)
-  verdict_B = [reply if judged else wrong
-               for reply, judged in zip(reply_B, judged_B, strict=True)]
+  reply_B = [reply_of.get(job, WRONG) for job in job_B]
   return Graded(
-      correct_B=np.array([reply["correct"] for reply in verdict_B], np.float64),
+      correct_B=np.array([reply["correct"] for reply in reply_B], np.float64),
       formatted_B=np.array([job is not None for job in job_B], np.float64),
-      vote_B=[reply["vote"] for reply in verdict_B], judged_B=judged_B,
+      vote_B=[reply["vote"] for reply in reply_B],
+      judged_B=np.array(["lost" not in reply for reply in reply_B], bool),
       lost=[f"problem {key}: {why}: {answer.strip()[:60]!r}"
             for (key, answer), reply in reply_of.items()
             if (why := _why(reply))])

@@ -19,34 +19,21 @@ VALIDATION = 2**31  # ids from here on are problems for validation
 MAX_CHARACTERS = 8192  # of a problem's own answer
 ATTEMPTS = 128  # drawings of a problem; half of them are of the wrong split
 
-_OTHER_HASH = "makes other problems in each process"
-_OWN_ANSWER = "does not accept its own answer"
-_RUNS_ANSWER = "runs the answer as Python code"
-GENERATORS_REFUSED = {
-    "binary_matrix": _RUNS_ANSWER,
-    "boxnet": _OWN_ANSWER,
-    "codeio": _OTHER_HASH,
-    "coin_flip": "accepts 0 for every probability below 1",
-    "composite": "mixes generators; choose one",
-    "countdown": _RUNS_ANSWER,
-    "game_of_life_halting": "accepts anything but the opposite",
-    "graph_color": _OWN_ANSWER,
-    "intermediate_integration": _RUNS_ANSWER,
-    "isomorphic_strings": _OTHER_HASH,
-    "knight_swap": _OTHER_HASH,
-    "list_functions": _OTHER_HASH,
-    "n_queens": _RUNS_ANSWER,
-    "polynomial_multiplication": _OTHER_HASH,
-    "propositional_logic": _OWN_ANSWER,
-    "puzzle24": _RUNS_ANSWER,
-    "ransom_note": _OTHER_HASH,
-    "rubiks_cube": _OWN_ANSWER,
-    "rush_hour": _OWN_ANSWER,
-    "simple_integration": _RUNS_ANSWER,
-    "spiral_matrix": _RUNS_ANSWER,
-    "string_insertion": _RUNS_ANSWER,
-    "word_ladder": _OTHER_HASH,
+_REASONS = {
+    "makes other problems in each process":
+        "codeio isomorphic_strings knight_swap list_functions "
+        "polynomial_multiplication ransom_note word_ladder",
+    "does not accept its own answer":
+        "boxnet graph_color propositional_logic rubiks_cube rush_hour",
+    "runs the answer as Python code":
+        "binary_matrix countdown intermediate_integration n_queens puzzle24 "
+        "simple_integration spiral_matrix string_insertion",
+    "accepts 0 for every probability below 1": "coin_flip",
+    "mixes generators; choose one": "composite",
+    "accepts anything but the opposite": "game_of_life_halting",
 }
+GENERATORS_REFUSED = {name: reason for reason, names in _REASONS.items()
+                      for name in names.split()}
 
 _ANY_LENGTH = ("jugs",)  # an answer may have more moves than the own one
 _PARTS = [re.compile(pattern, re.IGNORECASE) for pattern in (
