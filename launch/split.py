@@ -200,12 +200,11 @@ def decides(cfg: Split, policy: components.BasePolicy) -> dict:
           "prompt_sha256": prompts_lib.digest(policy.tokenizer, cfg.prompt),
           "task": cfg.grader.name, "answer": cfg.grader.answer,
           "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,
-          "temperature": cfg.sampler.temperature, "top_p": cfg.sampler.top_p,
-          "max_new_tokens": cfg.sampler.max_new_tokens,
-          "dtype": cfg.sampler.dtype, "weights": cfg.sampler.weights,
-          "cache": cfg.sampler.cache} | (
-              {"reward_sha256": own_file.sha256(reward["reward"])}
-              if reward else {})
+          **{name: getattr(cfg.sampler, name) for name in (
+              "temperature", "top_p", "max_new_tokens", "dtype", "weights",
+              "cache")},
+          **({"reward_sha256": own_file.sha256(reward["reward"])}
+             if reward else {})}
 
 
 @contextlib.contextmanager

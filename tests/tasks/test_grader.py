@@ -37,6 +37,15 @@ def test_config_is_checked(fields, told):
     config(**fields)
 
 
+def test_a_process_that_judges_starts_without_jax_and_other_libraries():
+  code = ("import sys, isojax.tasks.grader_process; print(*{'jax', 'flax', "
+          "'numpy', 'sympy', 'pyarrow', 'reasoning_gym', 'math_verify', "
+          "'tensorflow_datasets'} & sys.modules.keys())")
+  done = subprocess.run([sys.executable, "-c", code], text=True,
+                        capture_output=True, check=True)
+  assert done.stdout.strip() == ""
+
+
 def children():
   """Process ids of our children, zombies among them."""
   tasks = pathlib.Path(f"/proc/{os.getpid()}/task").glob("*/children")
