@@ -1,6 +1,5 @@
 """Describes devices that need not be present: TPU slices, and GPUs of hosts."""
 
-import dataclasses
 import importlib.util
 import os
 import re
@@ -17,63 +16,46 @@ SLICE = r"(v4|v5e|v5p|v6e|tpu7x):\d+x\d+(x\d+)?"
 CARDS_OF_HOSTS = r"(\w+):(?:([1-9]\d*)x)?([1-9]\d*)"
 
 
-@dataclasses.dataclass(frozen=True)
-class Card:
-  """A GPU as XLA describes it, from target_config/specs of XLA's sources."""
-
-  name: str
-  capability: int  # major compute capability
-  cores: int  # multiprocessors
-  fpus: int  # float32 lanes per multiprocessor
-  shared: int  # bytes of shared memory per multiprocessor
-  clock: float  # GHz
-  l2: int  # bytes
-  bandwidth: float  # bytes per second
-  memory: int  # bytes
-
-  @property
-  def config(self) -> str:
-    """XLA's GpuTargetConfigProto as text."""
-    return f"""
-        gpu_device_info {{
-          cuda_compute_capability {{ major: {self.capability} }}
-          core_count: {self.cores}
-          fpus_per_core: {self.fpus}
-          clock_rate_ghz: {self.clock}
-          l2_cache_size: {self.l2}
-          memory_bandwidth: {self.bandwidth:.0f}
-          device_memory_size: {self.memory}
-          shared_memory_per_core: {self.shared}
-          shared_memory_per_block_optin: {self.shared - 1024}
-          shared_memory_per_block: 49152
-          threads_per_block_limit: 1024
-          threads_per_warp: 32
-          threads_per_core_limit: 2048
-          registers_per_core_limit: 65536
-          registers_per_block_limit: 65536
-          block_dim_limit_x: 2147483647
-          block_dim_limit_y: 65535
-          block_dim_limit_z: 65535
-        }}
-        platform_name: "CUDA"
-        dnn_version_info {{ major: 9 minor: 10 }}
-        runtime_version {{ major: 12 minor: 8 }}
-        device_description_str: "{self.name}" """
-
-
+# A GPU as XLA describes it: its GpuTargetConfigProto as text.
+TARGET = """
+gpu_device_info {{
+  cuda_compute_capability {{ major: {capability} }}
+  core_count: {cores}
+  fpus_per_core: {fpus}
+  clock_rate_ghz: {clock}
+  l2_cache_size: {l2}
+  memory_bandwidth: {bandwidth:.0f}
+  device_memory_size: {memory}
+  shared_memory_per_core: {shared}
+  shared_memory_per_block_optin: {block}
+  shared_memory_per_block: 49152
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  threads_per_core_limit: 2048
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 10 }}
+runtime_version {{ major: 12 minor: 8 }}
+device_description_str: "{name}" """
+# From target_config/specs of XLA's sources; GHz, bytes, bytes per second.
 CARDS = {
-    "a100": Card("NVIDIA A100-SXM4-80GB", 8, cores=108, fpus=64, shared=167936,
-                 clock=1.41, l2=41943040, bandwidth=2.039e12,
-                 memory=85100068864),
-    "h100": Card("NVIDIA H100 80GB HBM3", 9, cores=132, fpus=128, shared=233472,
-                 clock=1.98, l2=52428800, bandwidth=3.352e12,
-                 memory=84942979072),
-    "h200": Card("NVIDIA H200", 9, cores=132, fpus=128, shared=233472,
-                 clock=1.98, l2=52428800, bandwidth=4.8e12,
-                 memory=151397597184),
-    "b200": Card("NVIDIA B200", 10, cores=148, fpus=128, shared=233472,
-                 clock=1.965, l2=132644864, bandwidth=7.672e12,
-                 memory=191514411008),
+    "a100": dict(name="NVIDIA A100-SXM4-80GB", capability=8, cores=108, fpus=64,
+                 shared=167936, block=166912, clock=1.41, l2=41943040,
+                 bandwidth=2.039e12, memory=85100068864),
+    "h100": dict(name="NVIDIA H100 80GB HBM3", capability=9, cores=132,
+                 fpus=128, shared=233472, block=232448, clock=1.98, l2=52428800,
+                 bandwidth=3.352e12, memory=84942979072),
+    "h200": dict(name="NVIDIA H200", capability=9, cores=132, fpus=128,
+                 shared=233472, block=232448, clock=1.98, l2=52428800,
+                 bandwidth=4.8e12, memory=151397597184),
+    "b200": dict(name="NVIDIA B200", capability=10, cores=148, fpus=128,
+                 shared=233472, block=232448, clock=1.965, l2=132644864,
+                 bandwidth=7.672e12, memory=191514411008),
 }
 
 
@@ -106,13 +88,13 @@ def tpus(name: str):
                      f"({str(error).splitlines()[0][:200]})") from error
 
 
-def gpus(card: Card, hosts: int, each: int):
+def gpus(card: dict, hosts: int, each: int):
   if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin")
              for version in (12, 13)):
     raise InputError("compiling for GPUs needs CUDA's compiler: "
                      "pip install -e '.[cuda12]' (Linux, 6 GB)")
   return topologies.get_topology_desc(
-      card.name, platform="cuda", target_config=card.config,
+      card["name"], platform="cuda", target_config=TARGET.format(**card),
       topology=f"1x{hosts}x{each}").devices
 
 
@@ -146,8 +128,8 @@ def hbm(device) -> float:
   Of a GPU jax allocates a share; of a TPU an out-of-memory error tells it.
   """
   if device.platform == "gpu":
-    card = next(x for x in CARDS.values() if x.name == device.device_kind)
-    return card.memory * machines.gpu_share(os.environ)
+    memory = {card["name"]: card["memory"] for card in CARDS.values()}
+    return memory[device.device_kind] * machines.gpu_share(os.environ)
   vast = jax.ShapeDtypeStruct(
       (2**42,), np.uint8, sharding=jax.sharding.SingleDeviceSharding(device))
   try:
