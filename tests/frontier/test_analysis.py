@@ -72,9 +72,6 @@ def test_the_fit_and_the_planner_have_one_formula():
   C = np.geomspace(1e4, 1e6, 31)
   np.testing.assert_array_equal(
       fit.law(np.log10(C))[0], verdict.sigmoid_of(fit).log2(C))
-  np.testing.assert_array_equal(fit.law(np.log10(C))[0], laws.log2_n(
-      np.log10(C), L=fit.law.L_D[0], k=fit.law.k_D[0], x0=fit.law.x0_D[0],
-      b=fit.law.b_D[0]))
 
 
 @settings(max_examples=8)

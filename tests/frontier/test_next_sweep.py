@@ -38,12 +38,15 @@ def test_a_fixed_batch_stays_one_in_the_proposal(axis):
   assert int(found["rollouts"]) >= 3600  # rollouts, not 60 updates
 
 
+def fit_of(C_max, k, *, Bp=20, n=(8,), A=(0.6,), b=0.3, seeds=2):
+  return analysis.analyse(synthetic.study(
+      synthetic.Truth(Bp, n, A, k, b), C_max=C_max, evaluations=10,
+      seeds=seeds), studies.EXACT)
+
+
 def test_the_proposal_has_50_updates_and_says_what_it_takes():
   """One n, 160 rollouts a step: no `between`, and nothing that led."""
-  study = synthetic.study(
-      synthetic.Truth(Bp=20, n=(8,), A=(0.6,), k=(1e-3,), b=0.3), C_max=4800,
-      evaluations=10, seeds=2)
-  fit = analysis.analyse(study, studies.EXACT)
+  fit = fit_of(4800, k=(1e-3,))
   found, text = command(fit), next_sweep.next_plan(fit, path="f")["text"]
   assert found["n"] == "8,16,32" and found["Bp"] == "20"
   assert int(found["rollouts"]) == 50 * 20 * 32
@@ -53,11 +56,7 @@ def test_the_proposal_has_50_updates_and_says_what_it_takes():
 
 def test_runs_that_exist_are_not_proposed_again():
   """n = 8 with seeds 0 and 1 has been run to 50 updates of n = 32."""
-  study = synthetic.study(
-      synthetic.Truth(Bp=20, n=(8,), A=(0.6,), k=(1e-4,), b=0.3),
-      C_max=32_000, evaluations=10, seeds=2)
-  found = next_sweep.next_plan(analysis.analyse(study, studies.EXACT),
-                               path="my fit.json")
+  found = next_sweep.next_plan(fit_of(32_000, k=(1e-4,)), path="my fit.json")
   assert "4 runs and 128,000 rollouts in all, without the runs" in found["text"]
   assert found["command"].endswith("--seeds=0,1 --skip='my fit.json'")
 
@@ -77,10 +76,8 @@ def test_an_identified_law_goes_on_from_what_was_fitted():
 
 def test_a_sweep_whose_every_run_exists_gets_another_seed():
   """n = 8 leads at the end, but Bp * n admits no larger n."""
-  study = synthetic.study(
-      synthetic.Truth(Bp=8192, n=(4, 8), A=(0.4, 0.6), k=(2e-6, 1e-6), b=0.1),
-      C_max=60 * 65_536, evaluations=10, seeds=3)
-  fit = analysis.analyse(study, studies.EXACT)
+  fit = fit_of(60 * 65_536, k=(2e-6, 1e-6), Bp=8192, n=(4, 8), A=(0.4, 0.6),
+               b=0.1, seeds=3)
   found, text = command(fit), next_sweep.next_plan(fit, path="f")["text"]
   assert (found["n"], found["seeds"]) == ("4,8", "0,1,2,3")
   assert "4 seeds, because these runs exist" in text

@@ -30,10 +30,8 @@ def test_no_data_no_figure_and_the_same_bytes_again(documents, tmp_path):
   for key in ("sensitivity", "interference", "scalerl"):
     found[key] = []
   paths = plots.save(found, str(tmp_path))
-  assert [pathlib.Path(p).name for p in paths] == [
-      "reward.png", "reward.svg", "reward.pdf", "reward-column.svg",
-      "reward-column.pdf", "law.png", "law.svg", "law.pdf", "law-column.svg",
-      "law-column.pdf"]
+  assert {pathlib.Path(p).stem for p in paths} == {
+      "reward", "reward-column", "law", "law-column"}
   first = [pathlib.Path(p).read_bytes() for p in paths]
   assert [pathlib.Path(p).read_bytes()
           for p in plots.save(found, str(tmp_path))] == first

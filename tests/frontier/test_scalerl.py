@@ -182,16 +182,9 @@ def test_two_A_at_the_bound_do_not_agree():
   assert table.spread == 0.0 and not table.comparable
 
 
-def test_extrapolation_of_an_exact_run_is_exact():
-  fit, error = scalerl.extrapolate(Points(C_TRUE, TRUE(C_TRUE), TRUE.R0),
-                                   fit_below=10_000.0)
-  assert abs(error).max() < 1e-5
-  assert fit.C_hi <= 10_000.0 < C_TRUE[fit.count]
-
-
 def test_extrapolation_from_the_steep_part_promises_too_much():
   fit, error = scalerl.extrapolate(RUN, fit_below=3842.0)
-  assert fit.at_bound == ("A",)  # these points do not hold A
+  assert fit.at_bound == ("A",)  # these points do not determine A
   beyond = C_E > fit.C_hi
   assert (fit.count, beyond.sum()) == (11, 7)
   np.testing.assert_array_equal(error, fit.law(C_E[beyond]) - R_E[beyond])
