@@ -89,11 +89,15 @@ def _of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
   return Run(os.path.join(root, name), where, values, alloc)
 
 
-def of_plan(path: str, config, root: str) -> tuple[list[Run], list[str]]:
-  """The runs of a plan, each once, and what is wrong with other rows."""
+def check_root(root: str) -> None:
   if ":" in root:
     raise InputError(f"--root={root}: expected a folder without a colon, on a "
                      "file system that all machines of the sweep share")
+
+
+def of_plan(path: str, config, root: str) -> tuple[list[Run], list[str]]:
+  """The runs of a plan, each once, and what is wrong with other rows."""
+  check_root(root)
   config_file.check_run(config)
   lines = plan_file.read_lines(path)
   if not lines:

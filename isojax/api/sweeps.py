@@ -69,6 +69,7 @@ def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
     if value is not None and value < 1:
       raise InputError(f"{name}={value}: expected at least 1")
   root, config = os.fspath(root), configs.config(config)
+  sweeper.check_root(root)
   if isinstance(plan, planning.Plan):
     os.makedirs(root, exist_ok=True)
     path = os.path.join(root, "plan.jsonl")
