@@ -140,8 +140,7 @@ def _check_schedule(n: int, schedule: Pieces) -> None:
 
 def allocate(*, Bp: int, n: int, M: int | None, C: int, m: int | None = None,
              schedule: Pieces = (), division: Division = UNIFORM) -> Allocation:
-  """The allocation; M = None becomes the number of steps before one exceeds C.
-  """
+  """The allocation; M = None becomes the number of steps within C."""
   a = Allocation(Bp, n, 1 if M is None else M, m, schedule, division)
   if M is not None:
     return a

@@ -84,8 +84,7 @@ def due_rollouts(*, C: int, first: int, growth: float) -> tuple[int, ...]:
 
 
 def is_due(due: tuple[int, ...], evaluated: int | None, rollouts: int) -> bool:
-  """Whether an evaluation is due at `rollouts`, after the last at `evaluated`.
-  """
+  """Whether one is due at `rollouts`, after the last at `evaluated`."""
   latest = due[bisect.bisect_right(due, rollouts) - 1]
   return evaluated is None or evaluated < latest
 

@@ -1,5 +1,4 @@
-"""What the rules of a diagnosis see of a run, from the records of any trainer.
-"""
+"""What the rules of a diagnosis see of a run, from the log of any trainer."""
 
 import dataclasses
 import functools

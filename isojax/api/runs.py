@@ -25,8 +25,7 @@ from isojax.types import Prompts
 
 
 class Records(tuple):
-  """The records of a run: dicts, whose fields isojax/ledger/records.py defines.
-  """
+  """The records of a run, dicts with the fields of isojax/ledger/records.py."""
 
   @property
   def evaluations(self) -> "Records":
