@@ -127,18 +127,19 @@ class Runs:
 def check_flags(file: LogFile, more) -> None:
   """Raises InputError for unknown fields and fields given twice."""
   how, constants = file.how, KNOWN | {*file.form.known_options}
-  given = {"--columns": (how.columns, KNOWN | {how.axis, *more}),
-           "--fixed": (how.fixed, constants),
-           "--from_path": (groups(how), constants),
-           "--scale": (how.scale, {*base.METRICS, how.axis})}
-  for flag, (names, known) in given.items():
+  given = (("--columns", how.columns, KNOWN | {how.axis, *more}),
+           ("--fixed", how.fixed, constants),
+           ("--from_path", groups(how), constants),
+           ("--scale", how.scale, {*base.METRICS, how.axis}))
+  for flag, names, known in given:
     for name in names:
       if name not in known:
         raise InputError(
             f"{flag}: {name} is not a field; expected one of "
             + ", ".join([*NEEDED, nearest(name, known - NEEDED.keys())]))
-  for one, other in itertools.combinations(list(given)[:3], 2):
-    if twice := sorted({*given[one][0]} & {*given[other][0]}):
+  for (one, first, _), (other, second, _) in itertools.combinations(
+      given[:3], 2):
+    if twice := sorted({*first} & {*second}):
       raise InputError(f"{twice} in {one} and in {other}: leave one out")
 
 
@@ -146,20 +147,17 @@ def lacking(form: base.Format, fields: list[str], run_id: str) -> str:
   """The message for fields that neither the file nor the caller gives."""
   own = {"step": "logging_steps"} | form.settings
   own["Bp"] = own.get("batch", own.get("Bp"))
-  theirs = [own[field] for field in fields
+  theirs = [f"{own[field]}=NUMBER" for field in fields
             if field in own and own[field] in form.known_options]
-  named = [field for field in fields if field != "step"]
-  pattern = "-".join(f"{field}(?P<{field}>\\d+)" for field in named)
-  joined = lambda items: ",".join(f"{name}={value}" for name, value in items)
-  ways = ["--columns=" + joined((field, "NAME") for field in fields),
-          "--fixed=" + joined((field, EXAMPLES[field]) for field in fields),
-          "--fixed=" + joined((option, "NUMBER") for option in theirs),
-          f"--from_path='{pattern}' if the path or the run's name ({run_id}) "
-          "has them"]
+  named = [f"{field}(?P<{field}>\\d+)" for field in fields if field != "step"]
+  ways = ["--columns=" + ",".join(f"{field}=NAME" for field in fields),
+          "--fixed=" + ",".join(f"{field}={EXAMPLES[field]}"
+                                for field in fields)]
+  ways += [f"--fixed={','.join(theirs)}"] * bool(theirs)
+  ways += [f"--from_path='{'-'.join(named)}' if the path or the run's name "
+           f"({run_id}) has them"] * bool(named)
   return (", ".join(f"no {field} ({NEEDED[field]})" for field in fields)
-          + "; expected columns or constants, such as " + ", or ".join(
-              way for way, holds in zip(ways, (True, True, theirs, named))
-              if holds))
+          + f"; give columns or constants, such as {', or '.join(ways)}")
 
 
 def in_names(file: LogFile) -> dict:
@@ -174,9 +172,8 @@ def in_names(file: LogFile) -> dict:
   if (len(runs) < 2 or not by_run) and (fields := fields_of(file.path)):
     return {None: fields}
   if not by_run:
-    raise InputError(
-        f"{file.path}: --from_path={pattern} does not match the path" + (
-            f", nor a run's name such as {runs[0]!r}" if runs else ""))
+    raise InputError(f"{file.path}: --from_path={pattern} does not match the "
+                     f"path, nor a run's name such as {runs[:1]}")
   if silent := [run for run in runs if run not in by_run]:
     file.note(f"--from_path does not match the runs {silent}; they were left "
               "out.")
@@ -210,8 +207,8 @@ def options_of(file: LogFile) -> dict:
       file.notes.append(f"{path}: not used; expected one batch size and one "
                         f"group_size ({error!r}).")
       continue
-    file.notes.append(", ".join(f"{name} {value}" for name, value
-                                in options.items()) + f" are from {path}.")
+    file.notes.append(f"{path}: used for " + ", ".join(
+        f"{name}={value}" for name, value in options.items()) + ".")
     return options
   return {}
 

@@ -1,5 +1,4 @@
-"""Studies: checked runs of one model on one problem set, one axis, one metric.
-"""
+"""Studies: checked runs of one model on one problem set by one metric."""
 
 import collections
 import dataclasses

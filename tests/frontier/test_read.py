@@ -657,7 +657,7 @@ def test_bad_texts_are_refused(write, content, how, words):
      ["n is 4 in --fixed, and 8"]),
     (CHART, dict(columns={"avg": "val/acc"}, fixed=OURS,
                  from_path=r"seed(?P<seed>\d+)"),
-     ["does not match the path", "run's name such as 'grpo-n8'"]),
+     ["does not match the path", "run's name such as ['grpo-n8']"]),
     (CHART, dict(columns={"avg": "val/acc"}, fixed={"Bp": 32}),
      ["no n (rollouts per problem)", "--from_path='n(?P<n>\\d+)'", "grpo-n8"]),
     (REAL / "tinker_metrics.jsonl", {}, ["no n (", "--fixed=n=8"]),
