@@ -8,7 +8,6 @@ from isojax.errors import InputError
 from isojax.frontier.fields import nearest, Reading
 from isojax.frontier.formats import detect, FORMATS, text
 from isojax.frontier.formats.base import Format
-from isojax.frontier.formats.text import has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +17,7 @@ class LogFile:
   path: str
   kind: str
   form: Format
-  table: list[tuple[int, dict]]
+  table: list[tuple[str, dict]]  # (file:line, name -> value)
   names: list[str]
   head: str  # what a console printed before its metrics
   how: Reading  # columns as the file writes them
@@ -48,7 +47,7 @@ class LogFile:
 
   def run(self, line: dict) -> str | None:
     """The name of the line's run."""
-    return str(line[self.run_key]) if has(line, self.run_key) else None
+    return str(line[self.run_key]) if self.run_key in line else None
 
   def places(self) -> list[tuple[str, str]]:
     """(Field, its name in the file), the caller's names last."""
@@ -131,10 +130,11 @@ def _melted(table, names: list[str], from_path: str):
   """
   step, *runs = names
   if len(runs) < 2 or not all(re.search(from_path, run) for run in runs) or any(
-      has(line, "run_id") for _, line in table):
+      "run_id" in line for _, line in table):
     return table
-  return [(number, {step: line[step], "run_id": run, "avg": line[run]})
-          for number, line in table for run in runs if has(line, run)]
+  return [(where, {step: line[step], "run_id": run, "avg": line[run]})
+          for where, line in table for run in runs
+          if {step, run} <= line.keys()]
 
 
 def _steps(file: LogFile, keys: list[str]):
@@ -169,8 +169,7 @@ def _last_start(file: LogFile, keys: list[str]) -> LogFile:
   """
   runs = {}  # run -> its parts: (names at the first step, [(at, step)])
   for at, run, step in _steps(file, keys):
-    line = file.table[at][1]
-    names = {name for name in line if has(line, name)} - {file.step, *keys}
+    names = file.table[at][1].keys() - {file.step, *keys}
     parts = runs.setdefault(run, [(names, [])])
     first, lines = parts[-1]
     if lines and step <= lines[0][1] < lines[-1][1] and names & first:
@@ -179,7 +178,7 @@ def _last_start(file: LogFile, keys: list[str]) -> LogFile:
     lines.append((at, step))
     if step <= lines[0][1]:
       first |= names
-  where = lambda at: f"{file.path}:{file.table[at][0]}"
+  where = lambda at: file.table[at][0]
   dropped = set()
   for *earlier, (_, last) in runs.values():
     (begin, start), (_, end) = last[0], last[-1]

@@ -6,7 +6,6 @@ import re
 from isojax.errors import InputError
 from isojax.frontier.fields import nearest, TRAINING, typed
 from isojax.frontier.formats.base import KNOWN, METRICS
-from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile
 from isojax.frontier.runs import lacking, Runs
 
@@ -69,11 +68,10 @@ def curves_of(log: Runs) -> list[Curve]:
 
 
 def rewards_of(file: LogFile) -> list[str]:
-  """The names of training rewards that have values; accuracies come first."""
-  names = [name for name in file.form.columns("reward", file.names)
-           if file.form.is_reward(name)
-           and any(has(line, name) for _, line in file.table)]
-  return sorted(names, key=lambda name: not re.search("acc|correct", name))
+  """The names of training rewards; accuracies come first."""
+  return sorted(filter(file.form.is_reward,
+                       file.form.columns("reward", file.names)),
+                key=lambda name: not re.search("acc|correct", name))
 
 
 def walk(log: Runs, curves: list[Curve]):
@@ -83,22 +81,22 @@ def walk(log: Runs, curves: list[Curve]):
   eval_set and k, its other fields). Constants are not among the fields.
   """
   file = log.file
-  for order, (at, line) in enumerate(log.lines, 1):
-    run, where = file.run(line), f"{file.path}:{at}"
+  for order, (where, line) in enumerate(log.lines, 1):
+    run = file.run(line)
     _, options = log.of(run)
     for curve in curves:
       if line.get("kind") == ("eval" if curve.train else "train") or not any(
-          has(line, name) for field, name in curve.source.items()
+          name in line for field, name in curve.source.items()
           if field != "step"):
         continue
       fields = {field: typed(where, line[name], field, name, file.how.axis)
                 for field, name in (*file.places(), *curve.source.items())
-                if has(line, name)}
+                if name in line}
       if "logged" in line and "logging_steps" in options:
         fields.setdefault("step", line["logged"] * options["logging_steps"])
       which = {} if curve.k is None else {"k": curve.k}
       if eval_set := curve.eval_set or next(
-          (match[1] for name in line if file.form.set_key and has(line, name)
+          (match[1] for name in line if file.form.set_key
            and (match := re.fullmatch(file.form.set_key, name))), None):
         which["eval_set"] = eval_set
       yield where, run, line.get("logged", order), which, fields

@@ -14,7 +14,6 @@ from isojax.errors import InputError
 from isojax.frontier import metrics
 from isojax.frontier.fields import Reading, Row, TEXT, TRAINING
 from isojax.frontier.formats.base import Format, METRICS, TOTAL
-from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile, open_log
 from isojax.frontier.metrics import Curve
 from isojax.frontier.runs import lacking, NEEDED, Runs
@@ -286,7 +285,7 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
   ).values())
   if longest >= FEWEST or "avg" in file.how.columns:
     return
-  values = {name: sum(has(line, name) for _, line in file.table)
+  values = {name: sum(name in line for _, line in file.table)
             for name in metrics.rewards_of(file)}
   if more := [f"--columns=avg={name} ({count} values of the {TRAINING})"
               for name, count in values.items() if count >= FEWEST]:
@@ -297,21 +296,22 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
 
 def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
   """Notes on how far the numbers of this format can be trusted."""
-  file, form, places = log.file, log.file.form, dict(log.file.places())
+  file, form = log.file, log.file.form
   fields, options = next(iter(log.constants.values()))
   fixed = fields if None in log.constants else {}
   runs = {row.fields["run_id"] for row in rows}
-  counted = "rollouts" not in places
+  counted = "rollouts" not in dict(file.places())
   steps = sorted({row.fields["step"] for row in rows})
   gaps = [later - step for step, later in itertools.pairwise(steps)]
-  verl = any(row.fields.keys() & {"best", "worst"} for row in rows)
   return [note for holds, note in (
-      (not curves[0].train and (verl if file.kind == "verl"
-                                else "avg" not in places), form.caveat),
+      (not curves[0].train and "avg" not in file.how.columns and (
+          file.kind != "verl" or curves[0].source.keys() & {"best", "worst"}),
+       form.caveat),
       (len(runs) > 1 and fixed.keys() & {"Bp", "n", "seed"},
        f"{len(runs)} runs in the file share the constants {fixed}; if that is "
        "wrong, give each its own file or column."),
-      (counted and form.unsure and not options.keys() & {*form.unsure},
+      (counted and form.generated and not options.keys() & {
+          "gradient_accumulation_steps", "num_iterations"},
        "rollouts are step * Bp * n, which is right if steps_per_generation * "
        "num_iterations = gradient_accumulation_steps; else give all three with "
        "--fixed."),

@@ -16,7 +16,6 @@ from isojax.errors import InputError
 from isojax.frontier.fields import nearest, number, typed
 from isojax.frontier.formats import base, text
 from isojax.frontier.formats.base import KNOWN, ROLLOUTS, TOTAL
-from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import groups, LogFile
 
 NEEDED = {"Bp": "problems per step", "n": "rollouts per problem",
@@ -43,7 +42,7 @@ class Runs:
     self.file, self.sums = file, {}
     self.constants = {run: constants(file, fields, self.beside)
                       for run, fields in named.items()}
-    self.lines = [(at, line) for at, line in file.table
+    self.lines = [(where, line) for where, line in file.table
                   if only in (None, file.run(line))
                   and not {None, file.run(line)}.isdisjoint(named)]
     self.counts = self._counted()
@@ -68,12 +67,12 @@ class Runs:
   def _counted(self) -> dict[str | None, dict]:
     """Run -> update -> unit -> what the log counts."""
     file, runs = self.file, collections.defaultdict(dict)
-    for at, line in file.table:
-      where, counts = f"{file.path}:{at}", collections.Counter()
-      for pattern, unit in file.form.sampled if has(line, file.step) else ():
-        for name in line:
-          if re.fullmatch(pattern, name) and has(line, name):
-            counts[unit] += number(where, name, line[name])
+    units = {name: unit for pattern, unit in file.form.sampled
+             for name in file.names if re.fullmatch(pattern, name)}
+    for where, line in file.table:
+      counts = collections.Counter()
+      for name in units.keys() & line.keys() if file.step in line else ():
+        counts[units[name]] += number(where, name, line[name])
       if counts:
         update = typed(where, line[file.step], "step", file.step)
         runs[file.run(line)].setdefault(

@@ -11,7 +11,6 @@ from isojax.errors import InputError
 from isojax.frontier.fields import nearest, Reading
 from isojax.frontier.formats import FORMATS
 from isojax.frontier.formats.base import KNOWN, METRICS, ROLLOUTS
-from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile, open_log
 from isojax.frontier.metrics import Curve, curves_of, walk
 from isojax.frontier.runs import Runs
@@ -79,7 +78,7 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   first = []  # notes
   zero = [name for name in file.names
           if re.fullmatch(r"(?:train/)?rewards/(?!.*std).+", name)
-          and all(line[name] == 0 for _, line in log.lines if has(line, name))]
+          and all(line[name] == 0 for _, line in log.lines if name in line)]
   if zero:
     first.append(f"{path}: 0 in every step: {', '.join(zero)}")
   if "avg" in columns and names.get("reward") in (None, columns["avg"]):

@@ -63,7 +63,6 @@ class Format:
   counters: tuple[str, ...] = ()  # include the step of their training line
   repeats: bool = True  # any step may occur again; else only after a resume
   caveat: str | None = None  # note for the user about the metrics
-  unsure: tuple[str, ...] = ()  # options without which C has a note
 
   @property
   def known_options(self) -> tuple[str, ...]:

@@ -45,26 +45,22 @@ LOOKS = (  # a pattern, what such a file is, and what to give instead
 class Log:
   """The lines of a file, and what a console printed before them."""
 
-  lines: list[tuple[int, dict]]  # (line number, name -> value)
+  lines: list[tuple[str, dict]]  # (file:line, name -> value)
   notes: list[str] = dataclasses.field(default_factory=list)
   head: str = ""  # text before the first line of metrics
   appended: bool = True  # in the order of time, as a CSV file need not be
 
 
-def has(line: dict, name: str) -> bool:
-  """Whether the line has a value of that name; NaN is a value."""
-  return name in line and line[name] is not None and line[name] != ""
-
-
 def load(path: str, formats: list[Format]) -> Log:
-  """The lines of a file, with notes on skipped ones."""
+  """The lines of a file, with their values alone; NaN is one, null is none."""
   try:
     data = epath.Path(path).read_bytes()
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({reason(error)}); expected a "
                      "log, a table or an event file") from error
   if "tfevents" in os.path.basename(path):
-    return Log(list(enumerate(events.lines(path, data), 1)))
+    return Log([(f"{path}:{number}", line) for number, line in enumerate(
+        events.lines(path, data), 1)])
   text = data.decode("utf-8-sig", errors="replace")
   if not text.strip():
     raise InputError(f"{path}: empty; expected a line for each step")
@@ -74,7 +70,10 @@ def load(path: str, formats: list[Format]) -> Log:
                 else (console, _csv)):
     try:
       if log := parse(path, text):
-        return log
+        return dataclasses.replace(log, lines=[
+            (f"{path}:{number}", {name: value for name, value in line.items()
+                                  if value is not None and value != ""})
+            for number, line in log.lines])
     except InputError as error:
       refused = error
   for pattern, what, instead in LOOKS:

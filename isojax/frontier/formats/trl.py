@@ -65,5 +65,4 @@ FORMAT = base.Format(
     console=r"(?P<values>\{(?=[^{}]*'(?:reward'|rewards/|eval_))'[^{}]*\})",
     sampled_by_n=True, averaged=True, generated=generated,
     caveat="avg is TRL's eval_reward, the weighted sum of its reward functions;"
-    " one alone: --columns=avg=eval_rewards/NAME/mean.",
-    unsure=("gradient_accumulation_steps", "num_iterations"))
+    " one alone: --columns=avg=eval_rewards/NAME/mean.")
