@@ -138,9 +138,6 @@ READ = [  # file, kind, flags, names, some of the rows, words of the notes
     # validated before the update of its step, which counts from 0
     ("roll/stdout.log", "roll", {}, "step rollouts avg Bp n",
      [(0, 0, .25, 16, 4), (4, 256, .75, 16, 4)], []),
-    ("isojax/records.jsonl", None, dict(columns={"avg": "reward"}),
-     "kind step rollouts avg", [("train", 0, 0, .25), ("train", 1, 32, .25),
-                                ("train", 2, 64, .25)], ["noisier"]),
     ("table/curves.csv", "table", {},
      "run_id seed Bp n step rollouts k avg correct", [
          ("a", 0, 32, 8, 0, 0, 4, .25, [0, 1, 1, 2])], []),
@@ -637,19 +634,12 @@ BAD = [  # content, flags, words
 ]
 
 
-@pytest.mark.parametrize("content, how, words", BAD)
-def test_bad_texts_are_refused(write, content, how, words):
-  check(write(content), words, **how)
-
-
-@pytest.mark.parametrize("name, how, words", [
+ASKED = [  # file, flags, words
     ("none.csv", {}, ["none.csv", "No such file"]),
     ("verl", {}, ["verl", "directory"]),
     ("verl/gsm8k_grpo.jsonl", dict(fixed=OURS | {"k": 3}), ["k=3", "[2, 4]"]),
     ("trl/trainer_state.json", dict(fixed=TRL | {"steps_per_generation": 4}),
      ["give both with --fixed"]),
-    ("trl/trainer_state.json", dict(fixed={"generation_batch_size": 64}),
-     ["num_generations"]),
     ("trl/trainer_state.json", dict(fixed=TRL | {"generation_batch_size": 60}),
      ["generation_batch_size=60"]),
     ("trl/trainer_state.json", dict(fixed=TRL | {"n": 4}),
@@ -659,19 +649,22 @@ def test_bad_texts_are_refused(write, content, how, words):
      ["does not match the path", "run's name such as ['grpo-n8']"]),
     (CHART, dict(columns={"avg": "val/acc"}, fixed={"Bp": 32}),
      ["no n (rollouts per problem)", "--from_path='n(?P<n>\\d+)'", "grpo-n8"]),
-    (REAL / "tinker_metrics.jsonl", {}, ["no n (", "--fixed=n=8"]),
     (REAL / "tinker_metrics.jsonl", dict(fixed={"n": 3}),
      ["400 rollouts a step", "n=3"]),
-    (REAL / "trl_trainer_state.json", {},
-     ["no Bp (problems per step), no n (rollouts per problem)"]),
     (REAL / "trl_trainer_state.json", dict(
         fixed={"Bp": 1, "n": 6}, columns={"avg": "reward"}),
      ["a training reward from -0.09333 to 1.333", "--scale=avg=LOW"]),
     ("isojax/records.jsonl", dict(columns={"avg": "rewad"}),
      ["no column 'rewad' for avg; the file has reward"]),
-])
-def test_bad_questions_are_refused(name, how, words):
-  check(LOGS / name, words, **how)
+]
+
+
+@pytest.mark.parametrize("source, how, words", [
+    *(((content,), how, words) for content, how, words in BAD), *ASKED])
+def test_what_cannot_be_read_is_refused(write, source, how, words):
+  """`source` is a file, or a tuple with the content of one."""
+  path = write(*source) if isinstance(source, tuple) else LOGS / source
+  check(path, words, **how)
 
 
 def test_a_scale_is_a_factor_or_a_range():
