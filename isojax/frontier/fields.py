@@ -29,7 +29,6 @@ class Row:
 
   @property
   def path(self) -> str:
-    """The file."""
     return self.where.rsplit(":", 1)[0]
 
 

@@ -25,28 +25,23 @@ class LogFile:
 
   @property
   def run_key(self) -> str:
-    """The name of the run's name."""
     return self.how.columns.get("run_id", "run_id")
 
   @property
   def step(self) -> str | None:
-    """The name of the step, or None if the file has none."""
     return self.how.columns.get("step", next(
         (name for name in self.form.step if name in self.names), None))
 
   @property
   def default_run(self) -> str:
-    """The run's name if no line has one."""
     return os.path.splitext(os.path.basename(self.path))[0]
 
   @property
   def runs(self) -> list[str]:
-    """The names of the runs, in order."""
     return list(dict.fromkeys(
         run for _, line in self.table if (run := self.run(line)) is not None))
 
   def run(self, line: dict) -> str | None:
-    """The name of the line's run."""
     return str(line[self.run_key]) if self.run_key in line else None
 
   def places(self) -> list[tuple[str, str]]:
@@ -60,7 +55,6 @@ class LogFile:
     return out + [*columns.items()]
 
   def note(self, text: str) -> None:
-    """Adds a note on the whole file."""
     self.notes.append(f"{self.path}: {text}")
 
 

@@ -8,6 +8,7 @@ import bisect
 import collections
 import itertools
 import json
+import math
 import os
 import re
 import tomllib
@@ -219,29 +220,27 @@ def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
   flags override it.
   """
   form, known = file.form, file.form.known_options
-  prompts, in_batch, group, model = (
-      form.settings.get(name, name) for name in ("Bp", "batch", "n", "model"))
+  batch, group, model = (form.settings.get(name, name)
+                         for name in ("batch", "n", "model"))
+  sets = {form.settings.get("Bp", "Bp"): "Bp", batch: "Bp", group: "n"}
   given = {name: ("--fixed", value) for name, value in file.how.fixed.items()}
   given |= {name: ("--from_path", value) for name, value in named.items()}
-  overridden = {option for field, names in (
-      ("Bp", (prompts, in_batch)), ("n", (group,)))
-                if given.keys() & {field, *names} for option in names}
-  options = {name: ("the log's config", value)
-             for name, value in beside.items() if name not in overridden}
+  taken = {sets.get(name, name) for name in given}
+  options = {name: ("the log's config", value) for name, value in beside.items()
+             if sets.get(name) not in taken} | given
   options = {name: number(flag, name, value,
                           None if name.endswith("multiplier") else 1)
-             for name, (flag, value) in (options | given).items()
-             if name in known}
+             for name, (flag, value) in options.items() if name in known}
   fields = {name: typed(flag, value, name)
             for name, (flag, value) in given.items() if name in KNOWN}
-  derived = {field: options[option] for field, option in (
-      ("n", group), ("Bp", prompts)) if option in options}
-  if in_batch in options:
-    batch, n = options[in_batch], (fields | derived).get("n")
-    if n is None or batch % n:
-      raise InputError(f"{in_batch}={batch} counts rollouts; expected n, or "
-                       f"{group}, that divides it; give it with --fixed")
-    derived["Bp"] = batch // n
+  derived = {sets[name]: value for name, value in options.items()
+             if name in sets and name != batch}
+  if batch in options:
+    derived["Bp"], rest = divmod(options[batch],
+                                 (fields | derived).get("n", math.inf))
+    if rest:
+      raise InputError(f"{batch}={options[batch]} counts rollouts; give n, or "
+                       f"{group}, that divides it, with --fixed")
   for name, value in derived.items():
     if name in fields and fields[name] != value:
       raise InputError(f"{name} is {fields[name]} in {given[name][0]}, and "

@@ -97,7 +97,6 @@ class Study:
     return "M" if self.axis == "updates" else "C"
 
   def runs_of(self, Bp: int, n: int) -> list[Run]:
-    """The runs of one configuration."""
     return [r for r in self.runs if (r.Bp, r.n) == (Bp, n)]
 
   @property
