@@ -97,19 +97,15 @@ def test_noise_is_not_a_fall(drop, told, known):
   assert begins is None or 30 <= begins <= 39
 
 
-def test_short_logs_without_counts_need_a_fall_of_five_points():
-  """The second of two real runs went 50.8, 56.2, 9.4, 35.0."""
+def test_without_counts_a_fall_is_five_points_or_five_deviations():
+  """The second of two real runs went 50.8, 56.2, 9.4, 35.0; six samples."""
   log = lambda *reward: Run("r", 0, 2, 7, np.arange(len(reward)),
                             np.arange(1.0 * len(reward)), None,
                             np.array(reward), None, "a.jsonl")
   assert collapse.begins(log(.508, .562, .094, .350)) == 2
   assert collapse.begins(log(.508, .562, .540, .520)) is None
-
-
-def test_a_reward_of_six_samples_neither_dips_nor_falls():
-  reward = np.array([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 2, 0]) / 6
-  few = Run("r", 0, 1, 6, np.arange(12), np.arange(12.0), None, reward, None,
-            "a.jsonl", samples=6)
+  few = dataclasses.replace(log(
+      *np.array([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 2, 0]) / 6), samples=6)
   assert collapse.dip(few) is None and collapse.begins(few) is None
   many = dataclasses.replace(few, samples=None)  # a validation set
   assert collapse.begins(many) or collapse.dip(many)
@@ -129,14 +125,12 @@ def test_an_analysis_says_it_and_does_not_fit_the_fall():
   runs = fit_json.study_fields(fit)["runs"]
   assert [run["C"][-1] for run in runs] == [6000.0] * 3
   assert [run["fitted"] for run in runs] == [5, 5, 7]
-  command = next_sweep.next_plan(fit, path="f")["command"]
-  kept_C = next_sweep.next_plan(analysis.analyse(
-      wanted, dataclasses.replace(QUICK, collapse="keep")), path="f")["command"]
-  C = lambda text: text.split("--rollouts=")[1].split()[0]
-  assert C(command) == C(kept_C)
   assert sum("run r2-" in text and "fitted up to 4k" in text
              for text in fit.cautions) == 2
   kept = analysis.analyse(wanted, dataclasses.replace(QUICK, collapse="keep"))
+  C, kept_C = (next_sweep.next_plan(result, path="f")["command"].split(
+      "--rollouts=")[1].split()[0] for result in (fit, kept))
+  assert C == kept_C
   assert kept.curves[0].C_hi == 6000.0 and len(kept.falls) == 2
   assert any("by a rising curve" in text for text in kept.cautions)
   with pytest.raises(InputError, match="collapse=x: expected cut or exclude"):
