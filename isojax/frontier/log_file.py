@@ -62,7 +62,7 @@ def open_log(path: str, how: Reading) -> LogFile:
   """The file with its format, in order, and without aborted runs."""
   if how.kind is not None and how.kind not in FORMATS:
     raise InputError(f"--format={how.kind}: expected one of {sorted(FORMATS)}")
-  log = text.load(path, list(FORMATS.values()))
+  log = text.load(path)
   notes, table, kind = list(log.notes), log.lines, how.kind
   names = _names(table)
   if kind is None:

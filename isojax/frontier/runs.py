@@ -239,8 +239,8 @@ def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
     derived["Bp"], rest = divmod(options[batch],
                                  (fields | derived).get("n", math.inf))
     if rest:
-      raise InputError(f"{batch}={options[batch]} counts rollouts; expected n, or "
-                       f"{group}, that divides it: give it with --fixed")
+      raise InputError(f"{batch}={options[batch]} counts rollouts; expected n, "
+                       f"or {group}, that divides it: give it with --fixed")
   for name, value in derived.items():
     if name in fields and fields[name] != value:
       raise InputError(f"{name} is {fields[name]} in {given[name][0]}, and "

@@ -9,7 +9,6 @@ import ast
 import contextlib
 import csv
 import dataclasses
-import functools
 import io
 import itertools
 import json
@@ -20,7 +19,7 @@ import re
 from etils import epath
 
 from isojax.errors import InputError, reason
-from isojax.frontier.formats import events
+from isojax.frontier.formats import events, FORMATS
 from isojax.frontier.formats.base import Format
 
 BROKEN_SHARE = 0.1  # of the lines; with more the file is of another kind
@@ -51,7 +50,7 @@ class Log:
   appended: bool = True  # in the order of time, as a CSV file need not be
 
 
-def load(path: str, formats: list[Format]) -> Log:
+def load(path: str) -> Log:
   """The lines of a file, with their values alone; NaN is one, null is none."""
   try:
     data = epath.Path(path).read_bytes()
@@ -64,10 +63,9 @@ def load(path: str, formats: list[Format]) -> Log:
   text = data.decode("utf-8-sig", errors="replace")
   if not text.strip():
     raise InputError(f"{path}: empty; expected a line for each step")
-  console = functools.partial(_console, formats=formats)
   is_json = text.lstrip()[0] in "{[" or path.endswith((".json", ".jsonl"))
-  for parse in ((_document, _json_lines, console) if is_json
-                else (console, _csv)):
+  for parse in ((_document, _json_lines, _console) if is_json
+                else (_console, _csv)):
     try:
       if log := parse(path, text):
         return dataclasses.replace(log, lines=[
@@ -185,10 +183,10 @@ def notes_on(path: str, broken: list, total: int) -> list[str]:
   return [f"{path}:{number}: {why}: skipped." for number, _, why in broken]
 
 
-def _console(path: str, text: str, formats: list[Format]) -> Log | None:
+def _console(path: str, text: str) -> Log | None:
   """The metrics in a console's output, or None if there are none."""
   text = RAY.sub("", COLOURS.sub("", text))
-  consoles = [form for form in formats if form.console]
+  consoles = [form for form in FORMATS.values() if form.console]
   # TRL's dicts have no step, and look like those of others
   for form in sorted(consoles, key=lambda form: "<step>" not in form.console):
     lines, bars, seen, start = [], [], [], len(text)
