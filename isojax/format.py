@@ -42,9 +42,9 @@ def signed(value: float | None) -> str:
   return NONE if value is None else f"{value:+.3f}"
 
 
-def pair(interval, told: Callable[[float], str]) -> str:
-  """An interval, [low, high], each end formatted by `told`."""
-  return NONE if interval is None else f"[{', '.join(map(told, interval))}]"
+def pair(interval, text: Callable[[float], str]) -> str:
+  """An interval, [low, high], each end formatted by `text`."""
+  return NONE if interval is None else f"[{', '.join(map(text, interval))}]"
 
 
 def many(count: int, noun: str) -> str:
@@ -53,14 +53,14 @@ def many(count: int, noun: str) -> str:
 
 
 def duration(seconds: float | None,
-             told: Callable[[float], str] = number) -> str:
+             text: Callable[[float], str] = number) -> str:
   """A time in the largest unit of which there are at least two."""
   if seconds is None:
     return NONE
   for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
     if seconds >= 2 * size:
-      return f"{told(seconds / size)} {unit}"
-  return f"{told(seconds)} s"
+      return f"{text(seconds / size)} {unit}"
+  return f"{text(seconds)} s"
 
 
 def aligned(lines: list[list[str]]) -> str:
