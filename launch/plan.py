@@ -22,7 +22,8 @@ from isojax import cli
 from isojax.allocation import B_MAX
 from isojax.errors import InputError
 from isojax.planner import export, planning, priors
-from isojax.planner.request import CHOICES, DEFAULTS, Request
+from isojax.planner import request as request_lib
+from isojax.planner.request import CHOICES, DEFAULTS
 
 CHOSEN = {"alloc.Bp": "--Bp", "alloc.n": "--n", "alloc.C": "--rollouts",
           "alloc.M": "--rollouts", "alloc.schedule": "--schedule",
@@ -115,7 +116,7 @@ EXPLAIN = flags.DEFINE_boolean(
 OUT = flags.DEFINE_string("out", "plan.jsonl", "The file that is written.")
 
 
-def request() -> Request:
+def asked() -> request_lib.Request:
   """What the flags ask.
 
   Raises:
@@ -127,12 +128,12 @@ def request() -> Request:
                        f"it; give {CHOSEN[field]}")
   values = {name: flags.FLAGS[name].value for name in DEFAULTS}
   lists = {name: tuple(values[name] or ()) for name in ("Bp", "n", "seeds")}
-  return Request(**values | lists, config=CONFIG.value, given=tuple(
+  return request_lib.request(**values | lists, config=CONFIG.value, given=tuple(
       name for name in DEFAULTS if flags.FLAGS[name].present))
 
 
 def main(_) -> None:
-  plan = planning.make(request())
+  plan = planning.make(asked())
   trainer = EXPORT.value
   exported = plan.export(trainer) if trainer else []
   words, out = plan.table(EXPLAIN.value), OUT.value

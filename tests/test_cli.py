@@ -104,9 +104,9 @@ def test_the_planner_reads_configs_of_runs():
   with config.unlocked():
     del config.alloc
   with pytest.raises(InputError, match="^config.alloc is missing: expected a"):
-    request.Request(config=config)
+    request.request(config=config)
   with pytest.raises(InputError, match="^config.task is missing: expected a"):
-    request.Request(config=split_tiny.get_config())
+    request.request(config=split_tiny.get_config())
 
 
 def test_plan_and_command_line_may_not_disagree(tmp_path):

@@ -9,7 +9,7 @@ from isojax.api import configs, studies
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
 from isojax.planner import planning
-from isojax.planner.request import DEFAULTS, Request
+from isojax.planner.request import DEFAULTS, request
 
 
 def _listed(value) -> tuple:
@@ -97,7 +97,7 @@ def plan(
       raise InputError(f"law={law!r:.60}: expected the result of isojax.fit, "
                        "the path of a fit.json or the name of a published law")
     values["law"] = law.fitted
-  return planning.make(Request(config=config, given=given, **values))
+  return planning.make(request(config=config, given=given, **values))
 
 
 @unchained

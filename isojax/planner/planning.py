@@ -135,7 +135,8 @@ def make(ask: Request) -> Plan:
   easy = "easy" in (problems.stratum, law and law.stratum)
   price = prices.price_of(ask, easy=easy, validation=problems.validation)
   task = Task(ask, question(ask, law, price, problems.D), price, problems)
-  kind = swept if ask.sweep else scheduled if ask.schedule else advised
+  kind = (swept if ask.cells.sweep else
+          scheduled if ask.cells.schedule else advised)
   rows, said = kind(task)
   rows, words = by_config(ask.config, rows)
   said = dataclasses.replace(said, basis=(*said.basis, *words))
@@ -144,8 +145,8 @@ def make(ask: Request) -> Plan:
 
 def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
   """What the request asks of a law; sweeps may have none."""
-  tokens = ask.response_tokens
-  prompt = ask.prompt_tokens
+  tokens = ask.policy.response_tokens
+  prompt = ask.policy.prompt_tokens
   if price:
     prompt, tokens = (price.workload.lengths.prompt,
                       price.workload.lengths.response)
@@ -153,13 +154,14 @@ def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
     tokens += prompt or 0
   optimizer = ask.config and ask.config.recipe.optimizer
   return Question(
-      C=0 if ask.rollouts is None else request_lib.whole_number(
-          "rollouts", ask.rollouts, 2), law=law, metric=ask.metric,
-      model=ask.model_path, D=D, B_max=ask.B_max or (
+      C=0 if ask.budget.rollouts is None else request_lib.whole_number(
+          "rollouts", ask.budget.rollouts, 2), law=law,
+      metric=ask.evidence.metric, model=ask.model_path, D=D,
+      B_max=ask.cells.B_max or (
           law.B_max if isinstance(law, Prior) else B_MAX),
-      Bp=None if ask.sweep and len(ask.Bp) > 1 else request_lib.one(
+      Bp=None if ask.cells.sweep and len(ask.cells.Bp) > 1 else request_lib.one(
           ask, "Bp", 1),
-      n=None if ask.sweep else request_lib.one(ask, "n", 2),
+      n=None if ask.cells.sweep else request_lib.one(ask, "n", 2),
       base_lr=optimizer.base_lr if ask.config else PAPER_LR,
       base_batch=optimizer.base_batch if ask.config else PAPER_BATCH,
       tokens_per_rollout=tokens)
@@ -167,7 +169,7 @@ def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
 
 def setting_of(task: Task, easy: bool) -> export.Setting:
   """What all runs share: the config's, or a GRPO with KL on easy problems."""
-  config, rule, D = task.ask.config, task.ask.rule, task.about.D
+  config, rule, D = task.ask.config, task.ask.cells.rule, task.about.D
   if config is not None:
     loss, sampler = config.recipe.loss, config.sampler
     return export.Setting(
@@ -186,28 +188,29 @@ def setting_of(task: Task, easy: bool) -> export.Setting:
 def advised(task: Task):
   """(rows of the plan, one per seed; its words)."""
   ask, q, price, law = task.ask, task.about, task.price, task.about.law
-  own = ask.speedup and pods_lib.read_own(request_lib.load_json(
-      ask.speedup, "speedup.json of launch.speedup"), path=ask.speedup)
+  own = ask.cells.speedup and pods_lib.read_own(request_lib.load_json(
+      ask.cells.speedup, "speedup.json of launch.speedup"),
+                                               path=ask.cells.speedup)
   if q.C:
     answer = advice_lib.advise(q)
   else:
     hours = request_lib.hours(ask)
-    priced_at = lambda n: with_m(price, own, n) if ask.pods else price
+    priced_at = lambda n: with_m(price, own, n) if ask.cells.pods else price
     answer = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
         hours, Bp, n, priced_at(n).run))
     divided = staged(task, answer, hours)
     if divided:
       return divided
   a, lead, warnings, rule = answer.allocation, (), answer.warnings, None
-  if ask.pods:
+  if ask.cells.pods:
     a, proposal = down_sampled(task, a, own)
     share = "all" if proposal.m == a.n else f"m = {proposal.m} of n = {a.n}"
     lead = (f"train on {share}: {proposal.basis}",)
     warnings += proposal.warnings
   if q.D and (isinstance(law, Prior) or law.whose != Fitted.whose):
     lead += (priors.study_says(law.stratum, q.D, a.C, a.n),)
-  if ask.rule:
-    division = effects.division(ask.config, ask.rule, a.n)
+  if ask.cells.rule:
+    division = effects.division(ask.config, ask.cells.rule, a.n)
     rule = division.rule, division.n_low, division.n_high
     lead += (effects.compared(
         task.problems.correct, task.problems.samples, Bp=a.Bp, n=a.n,
@@ -218,7 +221,7 @@ def advised(task: Task):
   selection = None if a.m is None or named else "max_variance"
   rows = [plan_file.Row(a, seed, answer.lr, task.expected(a), selection, rule)
           for seed in task.seeds]
-  near = () if ask.pods else advice_lib.neighbours(q, a)
+  near = () if ask.cells.pods else advice_lib.neighbours(q, a)
   return rows, text_lib.Said(
       (text_lib.n_star(answer.answer), *text_lib.beside(
           a, near, task.expected, law), *lead), warnings,
@@ -257,7 +260,7 @@ def staged(task: Task, answer: Advice, hours: float):
   request leaves no choice of n.
   """
   ask, q, a = task.ask, task.about, answer.allocation
-  if ask.n or ask.pods or q.fixed or q.from_table or (
+  if ask.cells.n or ask.cells.pods or q.fixed or q.from_table or (
       answer.answer.x <= REACH * answer.answer.seen[1]):
     return None
   seeds = task.seeds if "seeds" in ask.given else SWEEP_SEEDS
@@ -333,7 +336,7 @@ def swept(task: Task):
         f"--rollouts, or lower --config.eval.first={config.eval.first}",)
   ahead = config and (config.recipe.updates.in_flight
                       or config.recipe.filter.rounds > 1)
-  rows, skipped = without_done(ask.skip, plan_file.sweep(
+  rows, skipped = without_done(ask.cells.skip, plan_file.sweep(
       pairs, C=C, seeds=task.seeds, cost=task.expected, **task.anchor))
   return rows, text_lib.Said(
       (f"{many(len(pairs), 'pair')} (Bp, n) x {many(len(task.seeds), 'seed')}",
@@ -346,7 +349,7 @@ def swept(task: Task):
 
 def wanted_cells(ask: Request, q: Question):
   """(cells of a sweep, words, warnings); n is the law's, half and twice it."""
-  Bps = request_lib.whole(ask, "Bp", 1) if ask.Bp else []
+  Bps = request_lib.whole(ask, "Bp", 1) if ask.cells.Bp else []
   lead, warnings = (), ()
   if q.law is not None:
     answer = advice_lib.advise(q)
@@ -357,14 +360,14 @@ def wanted_cells(ask: Request, q: Question):
     lead = (f"n = {', '.join(map(str, ns))}: n* = {answer.answer.n:.4g} to a "
             f"power of two, half and twice it ({answer.answer.basis})",)
     warnings = answer.warnings
-  elif not Bps or bool(ask.n) == bool(ask.B):
+  elif not Bps or bool(ask.cells.n) == bool(ask.cells.B):
     raise InputError("--sweep needs --Bp and either --n or --B, such as "
                      "--Bp=32 --n=8,32,128,512, or a law to take n from")
-  elif ask.B:
-    pairs = [(Bp, ask.B / Bp) for Bp in Bps]
+  elif ask.cells.B:
+    pairs = [(Bp, ask.cells.B / Bp) for Bp in Bps]
   else:
     pairs = [(Bp, n) for Bp in Bps for n in request_lib.whole(ask, "n", 2)]
-  kept, why = plan_file.kept_cells(pairs, B=ask.B, B_max=q.B_max, D=q.D)
+  kept, why = plan_file.kept_cells(pairs, B=ask.cells.B, B_max=q.B_max, D=q.D)
   if not kept:
     raise InputError("nothing is left of the sweep: " + "; ".join(why))
   return kept, (*lead, *why), warnings

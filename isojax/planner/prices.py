@@ -27,10 +27,10 @@ def the_shape(ask: Request) -> shape_lib.ModelShape:
 
 def measured_records(ask: Request) -> list[dict] | None:
   """The train records of --measured, or None without it."""
-  path = ask.measured
+  path = ask.hardware.measured
   if path is None:
     return None
-  if ask.bench is not None:
+  if ask.hardware.bench is not None:
     raise InputError("--bench and --measured both say how fast it is; give one")
   bucket.check(path, "measured")
   if not bucket.remote(path) and not os.path.isfile(path):
@@ -65,13 +65,15 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
   """
   config = ask.config
   seen = measured.mean_lengths(train) if train else (None, None)
-  prompt = seen[0] if ask.prompt_tokens is None else ask.prompt_tokens
-  response = seen[1] if ask.response_tokens is None else ask.response_tokens
+  prompt, response = (
+      mean if given is None else given for mean, given in zip(
+          seen, (ask.policy.prompt_tokens, ask.policy.response_tokens),
+          strict=True))
   if config is None:
     return Workload(
         Lengths(prompt, response, math.ceil(4 * prompt),
                 math.ceil(4 * response)),
-        Formats(ask.dtype), Recipe(kl=kl))
+        Formats(ask.policy.dtype), Recipe(kl=kl))
   sampler, loss = config.sampler, config.recipe.loss
   fused = memory.has_kernel(
       shape, attention=loss.attention, dtype=loss.dtype,
@@ -141,9 +143,9 @@ def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
   `easy`: the recipe has KL, without a config; `validation`: problems of an
   evaluation, which a config has. InputError if the model does not fit.
   """
-  if ask.machine is None:
+  if ask.hardware.machine is None:
     return None
-  config, machine, rows = ask.config, the_machine(ask), ask.rows
+  config, machine, rows = ask.config, the_machine(ask), ask.hardware.rows
   shape, train = the_shape(ask), measured_records(ask)
   workload = the_workload(ask, train, easy, shape, machine)
   if config is None:
@@ -158,7 +160,7 @@ def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
 
 def as_measured(ask: Request, price: Price, train) -> Price:
   """The price at the speed of --bench or --measured, if given."""
-  path = ask.bench
+  path = ask.hardware.bench
   if path is not None:
     return price.replace(efficiency=measured.bench_efficiency(
         load_json(path, "the JSON file of launch.bench"), price.shape,
@@ -174,7 +176,7 @@ def as_measured(ask: Request, price: Price, train) -> Price:
   return price.with_workload(trained=share).replace(
       efficiency=measured.measured_efficiency(
           train, ideal.step(train[0]["Bp"], train[0]["n"]),
-          path=ask.measured))
+          path=ask.hardware.measured))
 
 
 def cost_of(price: Price, a) -> Cost:

@@ -25,25 +25,33 @@ BOUNDS = {"B_max": (2, 2**24), "rows": (1, 2**24), "D": (1, MOST_ROLLOUTS),
           "device_hours": (0, math.inf), "usd": (0, math.inf),
           "usd_per_chip_hour": (0, 1e6), "prompt_tokens": (1e-3, 1e7),
           "response_tokens": (1e-3, 1e7)}  # least and most
-BUDGETS = ("rollouts", "hours", "device_hours", "usd")
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
-  """A question to the planner; rollouts, Bp, n and seeds may be texts (2e6)."""
+class Budget:
+  """One of four."""
 
-  # One of BUDGETS.
-  rollouts: object = None  # C
+  rollouts: object = None  # C; may be a text such as 2e6
   hours: float | None = None  # of wall time on the machine
   device_hours: float | None = None  # of all chips
   usd: float | None = None
-  # What n follows from: problems and a law.
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+  """What n follows from: problems and a law."""
+
   stratum: str | None = None
   problems: str | None = None  # file of launch.split; None: the config's
   D: int | None = None  # training problems; None: those of `problems`
   law: object = None  # file, name of a prior or Fitted; None: q1-STRATUM
   metric: str = "avg"
-  # The runs that may be planned.
+
+
+@dataclasses.dataclass(frozen=True)
+class Cells:
+  """The runs that may be planned; numbers may be texts such as 2e6."""
+
   Bp: tuple = ()  # problems of a step; empty: the law's
   n: tuple = ()  # rollouts of a problem; empty: the law's
   B: int | None = None  # with sweep instead of n: Bp * n of every run
@@ -55,44 +63,78 @@ class Request:
   pods: bool = False  # propose m
   speedup: str | None = None  # with pods: file of launch.speedup
   rule: str | None = None  # of n per problem; None: the same for all
-  # Where the runs are priced, and how fast it is.
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+  """Where the runs are priced, and how fast it is."""
+
   machine: str | None = None  # such as v5p-64; None: not priced
   usd_per_chip_hour: float | None = None  # None: the list price
   rows: int | None = None  # most rollouts decoded at once
   measured: str | None = None  # records.jsonl of a run on the machine
   bench: str | None = None  # file of launch.bench on the machine
-  # What is trained.
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """What is trained."""
+
   model: str | None = None  # folder with config.json; None: the config's
   prompt_tokens: float | None = None  # mean
   response_tokens: float | None = None  # mean
   dtype: str = "bfloat16"  # of compute and cache; a config has its own
-  config: object = None  # of a run, such as configs/hard.py
-  given: tuple = ()  # names of the fields that the user gave
 
-  def __post_init__(self):
-    if self.config is not None:
-      config_file.check_run(self.config)
-    for name, choices in CHOICES.items():
-      if getattr(self, name) not in (None, *choices):
-        raise InputError(f"--{name}={getattr(self, name)}: expected one of "
-                         f"{', '.join(choices)}")
-    for name, (least, most) in BOUNDS.items():
-      value = getattr(self, name)
-      if value is not None and not least <= value <= most:
-        raise InputError(f"--{name}={value:g}: expected a number from "
-                         f"{least:g} to {most:g}")
+
+GROUPS = dict(budget=Budget, evidence=Evidence, cells=Cells, hardware=Hardware,
+              policy=Policy)
+DEFAULTS = {field.name: field.default for group in GROUPS.values()
+            for field in dataclasses.fields(group)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """A question to the planner."""
+
+  budget: Budget
+  evidence: Evidence
+  cells: Cells
+  hardware: Hardware
+  policy: Policy
+  config: object  # of a run, such as configs/hard.py; None: not known
+  given: tuple  # names of the fields that the user gave
 
   @property
   def law_is_asked(self) -> bool:
-    return not (self.sweep and (self.n or self.B))
+    return not (self.cells.sweep and (self.cells.n or self.cells.B))
 
   @property
   def model_path(self) -> str | None:
-    return self.model or (self.config and self.config.model.path)
+    return self.policy.model or (self.config and self.config.model.path)
 
 
-DEFAULTS = {field.name: field.default for field in dataclasses.fields(Request)
-            if field.name not in ("config", "given")}
+def request(*, config=None, given=(), **values) -> Request:
+  """The request of named fields; those that are not named have their default.
+
+  Raises:
+    InputError: a value that no request may have.
+  """
+  if config is not None:
+    config_file.check_run(config)
+  values = DEFAULTS | values
+  for name, choices in CHOICES.items():
+    if values[name] not in (None, *choices):
+      raise InputError(f"--{name}={values[name]}: expected one of "
+                       f"{', '.join(choices)}")
+  for name, (least, most) in BOUNDS.items():
+    value = values[name]
+    if value is not None and not least <= value <= most:
+      raise InputError(f"--{name}={value:g}: expected a number from "
+                       f"{least:g} to {most:g}")
+  return Request(config=config, given=tuple(given), **{
+      name: group(**{field.name: values[field.name]
+                     for field in dataclasses.fields(group)})
+      for name, group in GROUPS.items()})
 
 
 def check_complete(ask: Request, stratum: str | None) -> None:
@@ -100,24 +142,27 @@ def check_complete(ask: Request, stratum: str | None) -> None:
 
   stratum is None if neither a file nor the request tells it.
   """
-  budgets = [name for name in BUDGETS if getattr(ask, name) is not None]
+  budgets = [name for name, value in vars(ask.budget).items()
+             if value is not None]
   timed = bool(budgets) and budgets != ["rollouts"]
-  priced = ask.machine is not None or timed and not (ask.sweep or ask.schedule)
+  cells, policy = ask.cells, ask.policy
+  priced = ask.hardware.machine is not None or timed and not (
+      cells.sweep or cells.schedule)
   lacking = [text for text, lacks in {
       "a budget: --rollouts=2e6 or, on a --machine, --hours=9, "
       "--device_hours=144 or --usd=500": not budgets,
       "--machine=8xh100, which spends the budget": (
-          priced and ask.machine is None),
+          priced and ask.hardware.machine is None),
       "--model=FOLDER with the policy's config.json, or --config": (
           priced and ask.model_path is None),
       "--prompt_tokens and --response_tokens (means), or "
       "--measured=records.jsonl of a run": (
-          priced and None in (ask.prompt_tokens, ask.response_tokens)
-          and ask.measured is None),
-      "--Bp with --n or --B, or " * ask.sweep
+          priced and None in (policy.prompt_tokens, policy.response_tokens)
+          and ask.hardware.measured is None),
+      "--Bp with --n or --B, or " * ask.cells.sweep
       + "--stratum=easy or hard for a published law, --problems=FILE to tell "
       "it, or --law=fit/fit.json": (
-          ask.law_is_asked and ask.law is None and stratum is None)
+          ask.law_is_asked and ask.evidence.law is None and stratum is None)
   }.items() if lacks]
   if lacking:
     raise InputError("inputs are missing; give " + "; and ".join(lacking))
@@ -128,23 +173,24 @@ def check_complete(ask: Request, stratum: str | None) -> None:
 
 def hours(ask: Request) -> float | None:
   """The budget in hours of wall time, or None for rollouts."""
-  if ask.hours is not None or ask.rollouts is not None:
-    return ask.hours
+  if ask.budget.hours is not None or ask.budget.rollouts is not None:
+    return ask.budget.hours
   machine = the_machine(ask)
-  if ask.device_hours is not None:
-    return ask.device_hours / machine.chips
+  if ask.budget.device_hours is not None:
+    return ask.budget.device_hours / machine.chips
   price = machine.accelerator.usd_per_hour
   if price is None:
     raise InputError(f"--usd: no list price of {machine.name} is known; give "
                      "--usd_per_chip_hour")
-  return ask.usd / (machine.chips * price)
+  return ask.budget.usd / (machine.chips * price)
 
 
 def the_machine(ask: Request) -> machines.Machine:
   """The machine, with the price given and jax's share of its GPUs."""
   machine = dataclasses.replace(
-      machines.machine(ask.machine), gpu_share=machines.gpu_share(os.environ))
-  usd = ask.usd_per_chip_hour
+      machines.machine(ask.hardware.machine),
+      gpu_share=machines.gpu_share(os.environ))
+  usd = ask.hardware.usd_per_chip_hour
   if usd is None:
     return machine
   return dataclasses.replace(machine, accelerator=dataclasses.replace(
@@ -165,7 +211,8 @@ def whole_number(flag: str, item, least: int) -> int:
 
 def whole(ask: Request, name: str, least: int) -> list[int]:
   """A list of the request as distinct whole numbers."""
-  values = [whole_number(name, item, least) for item in getattr(ask, name)]
+  values = [whole_number(name, item, least)
+            for item in getattr(ask.cells, name)]
   if not values or len(set(values)) < len(values):
     raise InputError(f"--{name}: expected at least one number, each once")
   return values
@@ -173,7 +220,7 @@ def whole(ask: Request, name: str, least: int) -> list[int]:
 
 def one(ask: Request, name: str, least: int) -> int | None:
   """The only number of a list, or None for an empty list."""
-  values = whole(ask, name, least) if getattr(ask, name) else [None]
+  values = whole(ask, name, least) if getattr(ask.cells, name) else [None]
   if len(values) > 1:
     raise InputError(f"--{name}={','.join(map(str, values))}: several values "
                      "need --sweep")
@@ -205,10 +252,10 @@ class Problems:
 
 def problems(ask: Request) -> Problems:
   """What the stratum file says: that given, or the config's if it exists."""
-  path = ask.problems or ask.config and ask.config.task.stratum
-  if path is None or ask.problems is None and not os.path.exists(
+  path = ask.evidence.problems or ask.config and ask.config.task.stratum
+  if path is None or ask.evidence.problems is None and not os.path.exists(
       own_file.find(path)):
-    return Problems(ask.stratum, ask.D)
+    return Problems(ask.evidence.stratum, ask.evidence.D)
   try:
     with open(own_file.find(path), encoding="utf-8") as file:
       header, *rows = map(json.loads, file)
@@ -221,12 +268,12 @@ def problems(ask: Request) -> Problems:
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(f"{path}: expected a stratum file of launch.split "
                      f"({type(error).__name__}: {error})") from error
-  stratum = ask.stratum
-  if stratum is None and n and ask.law is None and ask.law_is_asked:
+  stratum = ask.evidence.stratum
+  if stratum is None and n and ask.evidence.law is None and ask.law_is_asked:
     stratum = priors.stratum_of([c / n for c in correct],
-                                mixed=ask.rule is not None)
-  return Problems(stratum, ask.D or len(correct), splits.count("validation"),
-                  correct, n)
+                                mixed=ask.cells.rule is not None)
+  return Problems(stratum, ask.evidence.D or len(correct),
+                  splits.count("validation"), correct, n)
 
 
 def read_fit(path: str) -> Fitted:
@@ -240,7 +287,7 @@ def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
 
   InputError if there is none, or it is of another stratum.
   """
-  name = ask.law
+  name = ask.evidence.law
   if name is None:
     name = f"q1-{stratum}"
   if isinstance(name, Fitted):
@@ -264,7 +311,8 @@ def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
 
 def check_effect(ask: Request, law) -> None:
   """Raises InputError for a given field that would change nothing."""
-  unpriced, no_law = ask.machine is None, law is None
+  unpriced, no_law = ask.hardware.machine is None, law is None
+  cells = ask.cells
   in_tokens = not no_law and law.unit in ("tokens", "sampled_tokens")
   wrong = {
       "without --machine": unpriced and (
@@ -272,14 +320,14 @@ def check_effect(ask: Request, law) -> None:
       "without --machine or a law in tokens": unpriced and not in_tokens and (
           "prompt_tokens", "response_tokens"),
       "with --config, which has its own": ask.config and ("dtype",),
-      "without --sweep": not ask.sweep and ("B", "skip"),
-      "with --sweep": ask.sweep and ("pods", "schedule", "rule"),
-      "with --schedule, which keeps every rollout": ask.schedule and (
+      "without --sweep": not cells.sweep and ("B", "skip"),
+      "with --sweep": cells.sweep and ("pods", "schedule", "rule"),
+      "with --schedule, which keeps every rollout": cells.schedule and (
           "pods", "rule"),
       "with --schedule or --sweep, which need --rollouts": (
-          ask.schedule or ask.sweep) and ("hours", "device_hours", "usd"),
-      "with --schedule, which takes n from the law": ask.schedule and ("n",),
-      "without --pods": not ask.pods and ("speedup",),
+          cells.schedule or cells.sweep) and ("hours", "device_hours", "usd"),
+      "with --schedule, which takes n from the law": cells.schedule and ("n",),
+      "without --pods": not cells.pods and ("speedup",),
       "when --sweep has its --n or --B": no_law and ("law", "metric"),
       "in a sweep of given --n or --B": no_law and (
           ("stratum", "model") if unpriced else

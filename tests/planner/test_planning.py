@@ -9,7 +9,7 @@ from configs import hard
 from configs import pods as pods_config
 from isojax.errors import InputError
 from isojax.planner import planning
-from isojax.planner.request import Request
+from isojax.planner.request import request
 from tests.planner.examples import DATA
 from tests.planner.test_fit_file import FIT, read, signed
 
@@ -20,7 +20,7 @@ EASY = dict(rollouts=2e6, stratum="easy")
 
 
 def ask(config=None, **values):
-  return planning.make(Request(config=config, given=tuple(values), **values))
+  return planning.make(request(config=config, given=tuple(values), **values))
 
 
 def law(**study):
