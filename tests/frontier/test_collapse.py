@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isojax.errors import InputError
 from isojax.frontier import (
   analysis,
   bootstrap,
@@ -133,5 +132,3 @@ def test_an_analysis_says_it_and_does_not_fit_the_fall():
   assert C == kept_C
   assert kept.curves[0].C_hi == 6000.0 and len(kept.falls) == 2
   assert any("by a rising curve" in text for text in kept.cautions)
-  with pytest.raises(InputError, match="collapse=x: expected cut or exclude"):
-    dataclasses.replace(QUICK, collapse="x")
