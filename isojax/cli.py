@@ -137,6 +137,13 @@ def _parse(argv: list[str], *, words: bool) -> list[str]:
     if "config" in flags.FLAGS and flags.FLAGS["config"].present:
       config_file.checked(config_path(argv), flags.FLAGS["config"].value)
   except flags.Error as error:
+    section = re.match(r"flag --(config\.(\w+)=(\w+)): .* as a ConfigDict",
+                       str(error))
+    if section:
+      raise InputError(
+          f"--{section[1]}: {section[2]} is a section of the config, not a "
+          f"value; a recipe is a config file, such as --config=configs/"
+          f"{section[3]}.py") from None
     # ml_collections puts a traceback of the config's code into the message.
     place = re.findall(r'File "(.+)", line (\d+)', str(error))
     at = f"{os.path.relpath(place[-1][0])}:{place[-1][1]}: " if place else ""
