@@ -83,8 +83,8 @@ class Setup:
 
 def text_sha256(folder: str) -> str:
   """Hash of a checkpoint's text files, which also decide results."""
-  files = filter(pathlib.Path.is_file, map(
-      pathlib.Path(folder).joinpath, TEXT_FILES))
+  files = [file for name in TEXT_FILES
+           if (file := pathlib.Path(folder, name)).is_file()]
   return hashlib.sha256("\n".join(
       f"{hashlib.sha256(file.read_bytes()).hexdigest()} {file.name}"
       for file in files).encode()).hexdigest()
