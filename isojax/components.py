@@ -61,6 +61,7 @@ class Setup:
   """What stays constant during a run."""
 
   e: experiment_lib.Experiment
+  config: dict  # of e, with the rollouts that are spent as alloc.C
   folder: str  # checkpoint of the base policy
   model_sha256: str  # of its weights
   identity: dict  # all inputs of the results
@@ -245,9 +246,9 @@ def prepare(config) -> Setup:
   sampler, sampler_notes = make_sampler(base, e.sampler)
   update_kernel(e, model)
   model_sha256 = hf_weights.sha256(folder)
-  values = config.to_dict()  # a budget that is no whole step is not spent
-  identity = experiment_lib.identity(
-      values | {"alloc": values["alloc"] | {"C": e.alloc.C}}) | {
+  values = config.to_dict()
+  values["alloc"]["C"] = e.alloc.C
+  identity = experiment_lib.identity(values) | {
       "model_sha256": model_sha256,
       "model_text_sha256": text_sha256(folder),
       "stratum_sha256": stratum.header["sha256"],
@@ -260,11 +261,12 @@ def prepare(config) -> Setup:
   if reward:
     identity["reward_sha256"] = own_file.sha256(reward["reward"])
   return Setup(
-      e=e, folder=folder, model_sha256=model_sha256, identity=identity,
-      run_id=workdir.run_id(identity), tokenizer=tokenizer, stratum=stratum,
-      **_shortened(sampler, prompts), model=model, merge=jax.jit(
-          functools.partial(lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
-                            precision=e.sampler.precision)),
+      e=e, config=values, folder=folder, model_sha256=model_sha256,
+      identity=identity, run_id=workdir.run_id(identity), tokenizer=tokenizer,
+      stratum=stratum, **_shortened(sampler, prompts), model=model,
+      merge=jax.jit(functools.partial(
+          lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
+          precision=e.sampler.precision)),
       sampler=sampler, reward=reward, notes=(*notes, *sampler_notes, *_notes(
           e, config, stratum.header, model_sha256,
           identity["reward_sha256"] if reward else None)))

@@ -149,13 +149,12 @@ def main(_) -> int:
     setup = hosts.run_on_all_hosts(prepared)
     folder = _WORKDIR.value or os.path.join(
         "runs", f"{setup.e.name}-{_RUN_ID.value or setup.run_id}")
-    config = _CONFIG.value.to_dict()
     # Before anything that depends on the mode: hosts would wait for each other
     # at different places.
-    hosts.agree(setup.identity | config | {
+    hosts.agree(setup.identity | setup.config | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
     evaluate = _MODE.value == "eval"
-    with state_lib.claimed(setup, config, folder, run_id=_RUN_ID.value,
+    with state_lib.claimed(setup, folder, run_id=_RUN_ID.value,
                            evaluate=evaluate) as setup:
       if evaluate:
         return evaluate_only(setup, folder)

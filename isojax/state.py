@@ -183,9 +183,9 @@ def _extended(setup: Setup, stored: workdir.Stored) -> bool:
           and workdir.run_id(shorter) == stored.identity)
 
 
-def as_stored(setup: Setup, config: dict, folder: str, *, run_id: str | None,
-              evaluate: bool) -> tuple[Setup, dict, workdir.Stored | None]:
-  """Setup and config under the run id of a workdir, and the run it extends.
+def as_stored(setup: Setup, folder: str, *, run_id: str | None = None,
+              evaluate: bool = False) -> tuple[Setup, workdir.Stored | None]:
+  """The setup under the run id of a workdir, and the run that it extends.
 
   Args:
     run_id: of a new workdir; None: the hash of what decides the results.
@@ -196,32 +196,30 @@ def as_stored(setup: Setup, config: dict, folder: str, *, run_id: str | None,
       setup, stored) else None
   if stored and evaluate:
     same = {"eval": stored.config["eval"]}
-    config = config | same
-    setup = dataclasses.replace(setup, identity=setup.identity | same)
+    setup = dataclasses.replace(setup, config=setup.config | same,
+                                identity=setup.identity | same)
   identity = workdir.run_id(setup.identity)
   if stored and (stored.identity == identity or shorter):
     run_id = stored.run_id
-  return (dataclasses.replace(setup, run_id=run_id or identity), config,
-          shorter)
+  return dataclasses.replace(setup, run_id=run_id or identity), shorter
 
 
 @contextlib.contextmanager
-def claimed(setup: Setup, config: dict, folder: str, *, run_id: str | None,
-            evaluate: bool):
+def claimed(setup: Setup, folder: str, *, run_id: str | None = None,
+            evaluate: bool = False):
   """Yields the setup under the run id of the folder, which is locked.
 
   Every process of the run must call. Writes config.json into a new folder.
   Arguments are those of `as_stored`, errors those of workdir.claim.
   """
-  setup, config, shorter = hosts.run_on_all_hosts(lambda: as_stored(
-      setup, config, folder, run_id=run_id, evaluate=evaluate))
+  setup, shorter = hosts.run_on_all_hosts(lambda: as_stored(
+      setup, folder, run_id=run_id, evaluate=evaluate))
   if shorter:
     hosts.say(f"{folder} holds this run with alloc.C="
               f"{shorter.config['alloc']['C']}: it is extended")
   claim = workdir.claim(folder, workdir.Stored(
       setup.run_id, workdir.run_id(setup.identity), setup.model_sha256,
-      config | {"alloc": config["alloc"] | {"C": setup.e.alloc.C}}),
-                        shorter and shorter.identity)
+      setup.config), shorter and shorter.identity)
   with contextlib.ExitStack() as stack:
     hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))
     hosts.run_on_all_hosts(lambda: workdir.check_shared(folder, setup.run_id))

@@ -263,14 +263,12 @@ def check(e: experiment.Experiment, *, P: int, N: int, D: int) -> None:
 
 
 def opened(source) -> tuple[Setup, typing.Any]:
-  config = configs.config(source)
-  setup = components.prepare(config)
+  setup = components.prepare(configs.config(source))
   check(setup.e, P=_PROBLEMS.value, N=_ROLLOUTS.value, D=len(setup.train.len_P))
   setup = components.with_learner(setup)
   if _WORKDIR.value is None:
     return setup, components.first_state(setup).params
-  setup, *_ = state_lib.as_stored(setup, config.to_dict(), source, run_id=None,
-                                  evaluate=True)
+  setup, _ = state_lib.as_stored(setup, source, evaluate=True)
   step, trained = state_lib.trained_params(setup, source, _STEP.value)
   progress.say(f"{source}: step {step}")
   return setup, trained

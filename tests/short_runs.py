@@ -96,8 +96,7 @@ def train(config, folder) -> Trained:
   Runs of one config share what the sampler has compiled.
   """
   setup = _prepared(config.to_json())
-  with state.claimed(setup, config.to_dict(), str(folder), run_id=None,
-                     evaluate=False) as setup:
+  with state.claimed(setup, str(folder)) as setup:
     end = training.train(setup, str(folder))
   return Trained(setup, end, read(folder))
 

@@ -264,8 +264,7 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, copy, tmp_path):
   """It ends as if it had been so long from the start, under its own id."""
   kept, longer = calm[1], small(alloc=dict(C=192))
   stored = lambda config: state_lib.as_stored(
-      components.prepare(config), config.to_dict(), str(copy), run_id=None,
-      evaluate=False)[2]
+      components.prepare(config), str(copy))[1]
   for other in (small(alloc=dict(C=192), seed=4), small(alloc=dict(C=96)),
                 small(), small(alloc=dict(C=192, M=2))):  # 2 steps are fewer
     assert stored(other) is None
@@ -288,8 +287,7 @@ def test_a_planned_run_stores_the_budget_that_it_spends(tmp_path):
   """C of the config is void beside M."""
   folder = str(tmp_path / "a")
   claim = lambda **alloc: state_lib.claimed(
-      components.prepare(small(alloc=alloc)), small(alloc=alloc).to_dict(),
-      folder, run_id=None, evaluate=False)
+      components.prepare(small(alloc=alloc)), folder)
   with claim(M=3) as context:
     run_id = context.run_id
   assert workdir.read_config(folder).config["alloc"]["C"] == 3 * 4 * 6
@@ -311,8 +309,8 @@ def evaluated(monkeypatch, folder, sets=(), **section):
   monkeypatch.setattr(main_lib, "_EVAL_SETS", type("F", (), {"value": sets}))
   path = str(folder / "eval.jsonl")
   before = len(records.read(path))
-  with state_lib.claimed(components.prepare(config), config.to_dict(),
-                         str(folder), run_id=None, evaluate=True) as context:
+  with state_lib.claimed(components.prepare(config), str(folder),
+                         evaluate=True) as context:
     assert main_lib.evaluate_only(context, str(folder)) == 0
   return records.read(path)[before:]
 

@@ -194,8 +194,7 @@ def train(config, workdir: Path | None = None, *,
       progress_lib.say(note)
     folder = workdir or os.path.join(
         "runs", f"{setup.e.name}-{setup.run_id}")
-    with state_lib.claimed(setup, config.to_dict(), folder, run_id=None,
-                           evaluate=False) as setup:
+    with state_lib.claimed(setup, folder) as setup:
       end = training.train(setup, folder, signals=preemption.on_interrupt)
   if end.code == cli.PREEMPTED:
     raise KeyboardInterrupt(
@@ -231,8 +230,7 @@ def sample(source, prompt: str, n: int = 1, *, template: bool = False,
     load = lambda: components.base_params(setup)
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
       folder = os.fspath(source)
-      setup, *_ = state_lib.as_stored(setup, config.to_dict(), folder,
-                                      run_id=None, evaluate=True)
+      setup, _ = state_lib.as_stored(setup, folder, evaluate=True)
       load = lambda: state_lib.newest_policy(setup, folder)[1]
     return _sampled(setup, load, prompt, n, template=template,
                     temperature=temperature, seed=seed)
