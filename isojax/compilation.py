@@ -16,17 +16,16 @@ import jax
 
 LONG = 5.0  # seconds after which a compilation is announced
 SMALL = 0.1  # seconds; programs that compile faster are not cached
-# Events of jax: COMPILED for every program, READ for every cache hit.
+# Events of jax; COMPILED also of a program that is read from the cache.
 COMPILED = "/jax/core/compile/backend_compile_duration"
 LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 SPENT = (COMPILED, "/jax/core/compile/jaxpr_trace_duration", LOWERED)
-READ = "/jax/compilation_cache/cache_hits"
 
 
-def keep_programs() -> str | None:
-  """Turns the cache on; returns a note if its folder is not writable.
+def keep_programs(say) -> None:
+  """Turns the cache on, if jax's own environment variables do not decide it.
 
-  Settings from jax's own environment variables are not changed.
+  A folder that is not writable is a line of `say`.
   """
   if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
     # jax's default is 1 s; the embedded policy's programs all compile faster.
@@ -34,7 +33,7 @@ def keep_programs() -> str | None:
   if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     if not os.environ["JAX_COMPILATION_CACHE_DIR"]:
       jax.config.update("jax_enable_compilation_cache", False)
-    return None
+    return
   root = os.environ["XDG_CACHE_HOME"] if "XDG_CACHE_HOME" in os.environ else ""
   folder = "~/.cache/isojax/jax"
   try:
@@ -42,11 +41,10 @@ def keep_programs() -> str | None:
     os.makedirs(folder, exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK):
       raise PermissionError("no permission to write")
+    jax.config.update("jax_compilation_cache_dir", folder)
   except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
-    return (f"compiled programs are not cached: {folder}: {error}; set "
-            "JAX_COMPILATION_CACHE_DIR to a writable folder")
-  jax.config.update("jax_compilation_cache_dir", folder)
-  return None
+    say(f"compiled programs are not cached: {folder}: {error}; set "
+        "JAX_COMPILATION_CACHE_DIR to a writable folder")
 
 
 @functools.cache  # listeners cannot be removed
@@ -77,13 +75,11 @@ class Count:
   """Counts what the thread that created it compiles from then on."""
 
   def __init__(self):
-    self.programs, self.read = 0, 0  # compiled or read; of these, read
     self.names = []  # of programs compiled since the last `news`
     self._told = 0.0  # `seconds` at the last `news`
     self._spans = []  # (begin, end) of tracing and compiling, without overlap
     self._thread = threading.get_ident()
     jax.monitoring.register_event_duration_secs_listener(self._spent)
-    jax.monitoring.register_event_listener(self._read)
 
   def _spent(self, event: str, seconds: float, **more) -> None:
     if event not in SPENT or threading.get_ident() != self._thread:
@@ -94,11 +90,7 @@ class Count:
       self._spans.pop()
     self._spans.append((end - seconds, end))
     if event == COMPILED:
-      self.programs += 1
       self.names.append(program(more))
-
-  def _read(self, event: str, **_) -> None:
-    self.read += event == READ and threading.get_ident() == self._thread
 
   @property
   def seconds(self) -> float:
@@ -111,14 +103,11 @@ class Count:
 
   def news(self) -> str | None:
     """A line on programs compiled since the last call, or None."""
-    names, self.names = self.names, []
+    names, self.names = collections.Counter(self.names), []
     seconds, self._told = self.seconds - self._told, self.seconds
     if not names:
       return None
-    listed = ", ".join(name + f" x {count}" * (count > 1) for name, count in
-                       collections.Counter(names).items())
-    return f"compiled {listed} in {seconds:.1f} s"
-
-  def __str__(self) -> str:
-    return (f"compiled {self.programs} programs in {self.seconds:.1f} s "
-            f"({self.read} from the cache)")
+    listed = ", ".join(name + f" x {count}" * (count > 1)
+                       for name, count in names.items())
+    return (f"compiled {listed if len(names) < 9 else 'all programs'} in "
+            f"{seconds:.1f} s, not counted as device time")

@@ -131,8 +131,7 @@ def prepared() -> Setup:
   if _PLAN.value is not None:
     lr = cli.apply_row(_CONFIG.value, plan_file.read_lines(_PLAN.value),
                        _ROW.value, _PLAN.value)
-  if note := compilation.keep_programs():
-    progress.say(note)
+  compilation.keep_programs(progress.say)
   setup = components.prepare(_CONFIG.value)
   for note in setup.notes:
     hosts.say(note)

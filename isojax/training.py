@@ -79,7 +79,8 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
           break
         with out.traced(state.history.step + 1):
           after, fields = step_lib.train_step(setup, state, out)
-        say_compiled(state, out)
+        if news := out.compiled.news():
+          hosts.say(f"step {state.history.step + 1}: {news}")
         if not fields.pop("finite"):
           return End(cli.DIVERGED, diverged(setup, state, out, fields))
         state = stepped(setup, state, after, out, fields)
@@ -168,14 +169,6 @@ def say_solved(setup: Setup, before: state_lib.History,
   if left[0] >= Bp > left[1]:
     hosts.say(f"step {after.step}: {left[1]} problems are not solved, fewer "
               f"than alloc.Bp={Bp}: solved ones fill the steps from here on")
-
-
-def say_compiled(state: State, out: Out) -> None:
-  news, step = out.compiled.news(), state.history.step
-  if step == out.start:
-    hosts.say(str(out.compiled))
-  elif news:
-    hosts.say(f"step {step + 1}: {news}, not counted as device time")
 
 
 def save_if_due(setup: Setup, state: State, out: Out, finished: bool) -> None:

@@ -73,7 +73,7 @@ class Rollouts:
 
   @property
   def mask_RxT(self) -> np.ndarray:
-    """Returns which tokens enter the loss, those drawn: bool, on the host."""
+    """The tokens in the loss, those that were drawn: bool, on the host."""
     T = self.tokens_RxT.shape[1]
     drawn_RxT = np.arange(T)[None] < np.asarray(self.len_R)[:, None]
     return drawn_RxT if self.forced_RxT is None else (
@@ -81,10 +81,11 @@ class Rollouts:
 
   @property
   def interrupted_R(self) -> np.ndarray:
-    """Returns the rollouts with inserted tokens: bool, on the host."""
+    """The rollouts with inserted tokens: bool, on the host."""
     if self.forced_RxT is None:
       return np.zeros(len(self.len_R), bool)
     return np.asarray(self.forced_RxT).any(axis=1)
+
 
 @flax.struct.dataclass
 class Batch:

@@ -101,8 +101,7 @@ def pass_rates(sampler, params, tokenizer, cfg, sampling) -> str:
 
 
 def main(_) -> None:
-  if note := compilation.keep_programs():
-    progress.say(note)
+  compilation.keep_programs(progress.say)
   compilation.announce(progress.say)
   cfg = _CONFIG.value
   sampling, loss, optimizer = (

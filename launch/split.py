@@ -97,8 +97,7 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   os.makedirs(os.path.dirname(cfg.out) or ".", exist_ok=True)
   if not cfg.n:
     return {"all": write_all(cfg, command)}
-  if note := compilation.keep_programs():
-    progress.say(note)
+  compilation.keep_programs(progress.say)
   compilation.announce(progress.say)
   policy = components.open_policy(cfg.model, mesh_lib.make_mesh(cfg.mesh))
   experiment.check_sampler(

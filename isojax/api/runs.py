@@ -187,8 +187,7 @@ def train(config, workdir: Path | None = None, *,
     workdir = os.fspath(workdir)
     bucket.check(workdir, "workdir")
   with progress_lib.printed(progress):
-    if note := compilation.keep_programs():
-      progress_lib.say(note)
+    compilation.keep_programs(progress_lib.say)
     setup = components.prepare(config)
     for note in setup.notes:
       progress_lib.say(note)
