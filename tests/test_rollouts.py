@@ -188,36 +188,19 @@ def sampled(context, params, grader, *, stop=None):
       stop or preemption.Stop())
 
 
-def test_measured_problems_start_with_the_longest(context, params):
-  """The order changes no token."""
-  prefilled = []
-
-  def prefill(params, prompts):
-    prefilled.extend(prompts.tokens_PxS.tolist())
-    return context.sampler.prefill(params, prompts)
-
-  def step(tokens):
-    prefilled.clear()
-    changed = dataclasses.replace(
-        context, sampler=context.sampler._replace(prefill=prefill),
-        stratum=dataclasses.replace(context.stratum, tokens=tokens))
-    with rollouts_lib.grading(changed) as grader:
-      return rollouts_lib.sample_step(
-          changed, grader, params, None, step=0, n=4, left=10**6,
-          solved_D=np.zeros(len(context.stratum.train), bool),
-          stop=preemption.Stop(), divide=even)
-
-  plain, first = step({}), list(prefilled)
+def test_the_sampler_gets_the_measured_lengths(context, monkeypatch):
+  """It begins with the longest, see tests/sampling/test_engine.py."""
   expected = {("train", p.id): 5.0 + p.id % 7 for p in context.stratum.train}
-  ordered = step(expected)
-  order = np.argsort([-expected["train", i] for i in plain.prompts.id_P],
-                     kind="stable")
-  tokens = plain.prompts.tokens_PxS[order].tolist()
-  assert prefilled[:32] == tokens[:32] != first[:32]
-  np.testing.assert_array_equal(plain.sampled.rollouts.tokens_RxT,
-                                ordered.sampled.rollouts.tokens_RxT)
-  np.testing.assert_array_equal(plain.sampled.graded.correct_B,
-                                ordered.sampled.graded.correct_B)
+  measured = dataclasses.replace(context, stratum=dataclasses.replace(
+      context.stratum, tokens=expected))
+
+  def one_step(prompts, n, key, *, limits_B, expected_P):
+    assert expected_P == [5.0 + int(i) % 7 for i in prompts.id_P]
+    raise preemption.Stopped
+
+  monkeypatch.setattr(rollouts_lib.engine, "one_step", one_step)
+  with pytest.raises(preemption.Stopped):
+    sampled(measured, None, None)
 
 
 class Chunks:
