@@ -169,10 +169,7 @@ def code_of(error: InputError) -> int:
 
 
 def _leave_waiting_threads(code: int) -> None:
-  """Exits at once if threads of orbax are left, for which Python would wait.
-
-  On a full disk they wait ten minutes for a folder that could not be made.
-  """
+  """Exits at once if threads of orbax are left, which wait on a full disk."""
   if any(type(thread).__module__.startswith("orbax.")
          for thread in threading.enumerate()):
     sys.stdout.flush()

@@ -205,8 +205,7 @@ class Experiment:
 def identity(config: dict) -> dict:
   """The part of a config that decides the results, for the run id.
 
-  Where and with which kernels a run computes, and how it saves and reports, may
-  change when the run is resumed.
+  Others may change when the run is resumed.
   """
   task, recipe = config["task"], config["recipe"]
   less = lambda values, *names: {

@@ -45,8 +45,7 @@ _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS",
 def scheduler(environ: dict, *, tpu: bool) -> str | None:
   """What has started this process as one of several; None: nothing.
 
-  `environ` is os.environ after jax was imported; `tpu` says whether jax may use
-  the TPUs of this machine.
+  `environ` is os.environ after jax was imported.
   """
   has = lambda *names: all(name in environ for name in names)
   if has(*_SLURM) and int(environ["SLURM_NTASKS"]) > 1:
@@ -69,12 +68,11 @@ def _may_use_tpu() -> bool:
 
 def initialize(coordinator: str | None, num_processes: int | None,
                process_id: int | None) -> None:
-  """Connects the processes of the run, if there are several.
+  """Connects the processes of the run, before anything asks jax for devices.
 
-  Must be called before anything asks jax for devices. A process that waits MEET
-  seconds in vain ends with cli.BAD_INPUT. The arguments are the flags of
-  isojax.main; without any the environment of a TPU pod, Slurm or Kubernetes
-  decides.
+  A process that waits MEET seconds in vain ends with cli.BAD_INPUT. The
+  arguments are flags of isojax.main; without any the environment of a TPU pod,
+  Slurm or Kubernetes decides.
   """
   given, place = (coordinator, num_processes, process_id), coordinator
   alone = given == ("none", None, None)
@@ -155,10 +153,9 @@ def gather(value) -> list:
 
 
 def run_on_all_hosts(function):
-  """function(), called on every process; it must not communicate with others.
+  """function(), which must not communicate, called on every process.
 
-  EverywhereError: it raised InputError on some process; the message names the
-  hosts.
+  EverywhereError names the hosts on which it raised InputError.
   """
   if count() == 1:
     return function()

@@ -70,10 +70,7 @@ _COORDINATES = (
 
 
 def evaluation_sets(setup: Setup) -> dict[str, Setup]:
-  """Name in the records -> setup, of the config's stratum and --eval_sets.
-
-  If two sets share a name, the second gets its hash as a suffix.
-  """
+  """Name in the records -> setup, of the config's stratum and --eval_sets."""
   sets = {f"{setup.stratum.header['stratum']}/validation": setup}
   for path in _EVAL_SETS.value:
     other = components.on_stratum(setup, path)

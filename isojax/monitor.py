@@ -103,10 +103,7 @@ def evaluation_line(record: dict) -> str:
 
 
 def _rates(train: list[dict]) -> list[str]:
-  """The rollouts per second of each phase, without the first step.
-
-  `logp` has a line if the recipe needs it.
-  """
+  """The rollouts per second of each phase, without the first step."""
   first, *rest = map(records.phases, train)
   seconds = [sum(column) for column in zip(*rest, strict=True)]
   rollouts = train[-1]["rollouts"] - train[0]["rollouts"]
@@ -142,8 +139,8 @@ def table(kept: list[dict], path: str) -> str:
 def chosen_texts(groups: Groups, count: int) -> tuple[int, np.ndarray]:
   """A problem, and the indices of `count` of its rollouts, in [0, B).
 
-  The problem is the first whose rollouts have different rewards, else the
-  first that has rollouts. Its best and its worst rollout come first.
+  The first problem whose rewards differ, else the first that has rollouts. Its
+  best and its worst rollout come first.
   """
   n_P = groups.mask_PxN.sum(axis=1)
   differs_P = informative(groups.reward_PxN, groups.mask_PxN)
@@ -178,9 +175,8 @@ def text_lines(tokenizer, prompts: Prompts, rollouts: Rollouts,
 def texts_writer(folder: str, tokenizer, *, start: int, count: int):
   """A function (prompts, rollouts, groups, advantage, step) that stores texts.
 
-  `count` rollouts of a step go to samples.jsonl, see `text_lines`; not in a
-  bucket. A run that resumes from step `start` replaces the lines of the steps
-  that it repeats.
+  `count` rollouts of a step go to samples.jsonl; not in a bucket. A run that
+  resumes from step `start` replaces the lines of the steps that it repeats.
   """
   path, shown = os.path.join(folder, "samples.jsonl"), -EVERY
 
@@ -235,10 +231,9 @@ def tensorboard(folder: str, start: int):
 
 @contextlib.contextmanager
 def wandb(folder: str, project: str, run_id: str, config: dict):
-  """Yields a writer to a W&B run with the run's id, which a resume continues.
+  """Yields a writer to the W&B run with the run's id, which a resume continues.
 
-  The W&B step is the number of rollouts, so W&B drops records that a killed run
-  had written before.
+  Its step is the number of rollouts, so W&B drops records that it has already.
   """
   import wandb as library  # optional dependency
 

@@ -81,8 +81,8 @@ def on_signals():
 def on_interrupt():
   """Yields a Stop that the first SIGINT sets; the second one interrupts.
 
-  For callers with signal handlers of their own, such as a notebook. Outside of
-  the main thread, which alone gets signals, nothing sets the Stop.
+  For callers with signal handlers of their own. Outside of the main thread,
+  which alone gets signals, nothing sets the Stop.
   """
   main = threading.current_thread() is threading.main_thread()
   return _set_by((signal.SIGINT,) if main else (), signal.getsignal)

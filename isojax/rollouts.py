@@ -93,15 +93,10 @@ def graded_batch(setup: Setup, grader: Grading, params, problems,
   """Samples and grades the next batch of a source.
 
   The calls of the grader share task.grader.step_seconds. Each problem is graded
-  by one process; all processes get all verdicts.
-
-  Args:
-    problems: of the source's prompts.
-    before: what the last batch has left.
-    source, rule, version: see engine.next_batch.
-    section: of the config, with temperature and top_p.
-    stop: checked after each chunk, and while waiting for verdicts.
-    advance: called with the number of rollouts that have ended in a chunk.
+  by one process; all processes get all verdicts. `before` is what the last
+  batch has left; `section` of the config has temperature and top_p;
+  advance(count) is called as rollouts end. For source, rule and version see
+  engine.next_batch.
   """
   left, verdicts = setup.e.task.grader.step_seconds, dict(before.verdicts)
 
@@ -154,8 +149,7 @@ def named(items: flight_lib.Items) -> list[tuple[int, int]]:
 def verdicts_of(names: list, verdicts: dict) -> grader_lib.Graded:
   """The verdicts of rollouts; each process provides its own.
 
-  Answers that a call of the grader has lost are listed with the first batch
-  that has a rollout of this call.
+  Answers that a call of the grader has lost are listed once, with its first.
   """
   own, lost, seen = [], [], set()
   for i, name in enumerate(names):
@@ -204,11 +198,8 @@ def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
                     n, key, section, stop: Stop, *, limits_B=None) -> Sampled:
   """Samples and grades n rollouts of each problem: a round, or an evaluation.
 
-  Args:
-    split, index: of the stratum, the problems.
-    n: one number, or one for each problem.
-    key, limits_B: see engine.one_step.
-    section, stop: see `graded_batch`.
+  `split` and `index` are the problems; n is one number, or one for each; for
+  the others see engine.one_step and `graded_batch`.
   """
   problems = [getattr(setup.stratum, split)[i] for i in index]
   source = engine.one_step(
@@ -227,14 +218,10 @@ def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
 def sample_step(setup: Setup, grader: Grading, params,
                 in_flight: InFlight | None, *, step: int, n: int, left: int,
                 solved_D, stop: Stop, divide) -> StepRollouts:
-  """Samples and grades the rollouts of a step.
+  """Samples and grades the rollouts of a step, n of a problem in the mean.
 
-  Args:
-    in_flight: of the previous step; None without in-flight updates.
-    n: rollouts of a problem, in the mean.
-    left: rollouts that the budget allows; at least one round.
-    solved_D: bool, problems that do not begin while others are left.
-    divide: (problems, step, n) -> rollouts of each problem, n in the mean.
+  `left` rollouts are in the budget, at least one round. Problems of solved_D
+  begin if no others are left. divide(problems, step, n) gives the n of each.
   """
   if in_flight is None:
     return _rounds(setup, grader, params, step=step, n=n, left=left,
@@ -281,8 +268,7 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
 def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
   """The training problems of a run, in its data order.
 
-  Those of a step and their n are chosen when the first of them begins, among
-  those that are not solved by then.
+  Problems and n of a step are chosen when the first of them begins.
   """
   e, a = setup.e, setup.e.alloc
 

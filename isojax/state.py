@@ -98,7 +98,7 @@ def record_fields(setup: Setup, kind: str, history: History, *,
                   n: int | None = None) -> dict:
   """The fields that both kinds of records have, but for the alarms.
 
-  The history has the step that the record is about, and n; None: n of the next.
+  The history has the record's step; n is of that step; None: of the next.
   """
   e, D = setup.e, len(setup.stratum.train)
   n = e.alloc.n_after(history.rollouts) if n is None else n
@@ -114,9 +114,8 @@ def record_fields(setup: Setup, kind: str, history: History, *,
 def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
   """The state at the newest checkpoint that the records reach, and its records.
 
-  Without any the run starts at step 0. Later records are removed from the
-  ledger, `written` on process 0; the run computes them again, with the same
-  values. InputError: ledger and checkpoints do not match.
+  Later records are removed from the ledger, `written` on process 0; the run
+  computes them again, with the same values.
   """
   ledger, store = (os.path.join(folder, name) for name in (
       RECORDS, CHECKPOINTS))
@@ -187,9 +186,8 @@ def as_stored(setup: Setup, folder: str, *, run_id: str | None = None,
               evaluate: bool = False) -> tuple[Setup, workdir.Stored | None]:
   """The setup under the run id of a workdir, and the run that it extends.
 
-  Args:
-    run_id: of a new workdir; None: the hash of what decides the results.
-    evaluate: the section `eval` may differ from that of the training run.
+  `run_id` is of a new workdir; None: the hash of what decides the results. To
+  evaluate, the section `eval` may differ from that of the training run.
   """
   stored = workdir.read_config(folder) if workdir.claimed(folder) else None
   shorter = stored if stored and not evaluate and _extended(
@@ -209,8 +207,7 @@ def claimed(setup: Setup, folder: str, *, run_id: str | None = None,
             evaluate: bool = False):
   """Yields the setup under the run id of the folder, which is locked.
 
-  Every process of the run must call. Writes config.json into a new folder.
-  Arguments are those of `as_stored`, errors those of workdir.claim.
+  Every process must call. Arguments and errors: `as_stored`, workdir.claim.
   """
   setup, shorter = hosts.run_on_all_hosts(lambda: as_stored(
       setup, folder, run_id=run_id, evaluate=evaluate))

@@ -74,11 +74,10 @@ def _clear(store: str, reached: list[int], beyond: list[int],
            damaged: dict[int, str], keep: int) -> None:
   """Leaves only the steps that a manager may count, after a restore.
 
-  Moves steps beside the store that the records do not reach, or that cannot be
-  read: the manager would refuse to save them again, or delete them. An
-  incomplete step that is older than `keep` others was being deleted when the
-  run was killed: that is completed. `reached` are the steps up to the last
-  record, `beyond` the later ones, `damaged` some of `reached` with the reason.
+  Moves steps beside the store that the records do not reach (`beyond`), or that
+  cannot be read: the manager would refuse to save them again, or delete them.
+  An incomplete step that is older than `keep` others was being deleted when the
+  run was killed: that is completed.
   """
   for step in beyond:
     logging.warning("the records do not reach the checkpoint of step %d: moved "
@@ -303,13 +302,12 @@ def restore_newest(store: str, abstract: TrainState, run_id: str, *,
                    reach: float, keep: int, host: bool) -> Restored | None:
   """The newest intact checkpoint that the records reach; None without any.
 
-  A checkpoint that any process finds damaged, and one that the records do not
-  reach, is logged and moved beside the store. InputError, before any is moved:
-  none could be read, or the newest readable one is of another run or model.
+  A checkpoint that any process finds damaged, and one beyond the last recorded
+  step, `reach`, is logged and moved beside the store. InputError, before any is
+  moved: none could be read, or the newest is of another run or model.
 
   Args:
     abstract: shapes, dtypes and shardings of the result, on any mesh.
-    reach: the last recorded step.
     keep: of `open_manager`.
     host: whether the run saves a `host`.
   """

@@ -136,10 +136,7 @@ def _chained(record: dict, before: str) -> str:
 
 
 def text_of(kept: list[dict], chain: str = "") -> tuple[bytes, str]:
-  """Records as lines, and the checksum of the last one.
-
-  `chain` is the checksum of the record before these.
-  """
+  """Records as lines after one with checksum `chain`, and the last checksum."""
   lines = []
   for record in kept:
     chain = _chained(record, chain)
@@ -172,8 +169,7 @@ def _sound(path: str, content: bytes) -> tuple[list[dict], str | None]:
 def sound(path: str) -> tuple[list[dict], str | None]:
   """The records before the first damaged line, and what is wrong there.
 
-  An incomplete last line is dropped; it may be without its newline. A missing
-  file has no records. Checksums are removed.
+  An incomplete last line is dropped. A missing file has no records.
   """
   try:
     with bucket.asking(path):
@@ -235,10 +231,7 @@ class File(_Ledger):
     self._text(read(path))
 
   def cut(self, step: float) -> None:
-    """Removes the records after a step, and an incomplete last line.
-
-    A resumed run computes them again, with the same values. Atomic.
-    """
+    """Removes the records after a step, and an incomplete last line; atomic."""
     text = self._text(up_to(self.kept, step))
     if os.path.exists(self._path) and os.path.getsize(self._path) != len(text):
       with writing(self._path):
@@ -260,10 +253,9 @@ class File(_Ledger):
 class Bucket(_Ledger):
   """The ledger of a run in a bucket, for the process that started it last.
 
-  As an object cannot be appended to, `sync` writes all lines. So do an
-  evaluation, and the first record SECONDS after the last write. A kill loses
-  only records after the newest checkpoint; the resumed run computes them again.
-  A write raises InputError if another process has started this run.
+  `sync` writes all lines. So do an evaluation, and the first record SECONDS
+  after the last write: a kill loses only records after the newest checkpoint. A
+  write raises InputError if another process has started this run.
   """
 
   SECONDS = 30.0

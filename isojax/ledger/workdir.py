@@ -36,9 +36,7 @@ def _flat(tree: dict, prefix: str = "") -> dict:
 
 
 def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
-  """The keys of two configs whose values differ, and both values.
-
-  `at` names the two in the text.
+  """The keys of two configs, named `at`, whose values differ, with the values.
   """
   a, b = _flat(one), _flat(other)
   return "; ".join(
@@ -106,8 +104,7 @@ def claim(folder: str, here: Stored, shorter: str | None = None):
   """Locks a folder for a run, and writes or checks its config.json.
 
   The kernel releases the lock of a killed process. `shorter` is the identity of
-  a run in the folder that this run extends. InputError: the folder cannot be
-  written, is locked, or belongs to another run; it was not changed.
+  a run in the folder that this run extends. On an error nothing was changed.
   """
   with contextlib.ExitStack() as stack:
     try:
