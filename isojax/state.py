@@ -128,17 +128,17 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
   reach = max((r["step"] for r in kept if r["kind"] == "train"), default=0)
   every, in_flight = setup.e.checkpoint, setup.e.recipe.updates.in_flight > 0
   saved = checkpoint.steps(store)
-  if saved and not epath.Path(ledger).exists():
-    raise InputError(
-        f"{store} contains step {saved[-1]}, but there is no {ledger}; restore "
-        "the records, or choose another --workdir to start again")
   # A run may be killed before its first checkpoint is saved completely, at the
   # latest when the second one is due.
-  if not saved and reach > 2 * every.every_steps:
+  missing = None
+  if saved and not epath.Path(ledger).exists():
+    missing = "records"
+  elif not saved and reach > 2 * every.every_steps:
+    missing = "checkpoints"
+  if missing:
     raise InputError(
-        f"{ledger} has records up to step {reach}, but {store} contains no "
-        "checkpoint; restore the checkpoints, or choose another --workdir to "
-        "start again")
+        f"{folder}: the run has made steps, but its {missing} are gone; "
+        f"restore the {missing}, or choose another --workdir to start again")
   newest = checkpoint.restore_newest(
       store, components.abstract_state(setup), setup.run_id, reach=reach,
       keep=every.keep, host=in_flight)

@@ -78,12 +78,12 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
           checkpoint.finish(out.manager)  # while the run listens to signals
           break
         with out.traced(state.history.step + 1):
-          after, fields = step_lib.train_step(setup, state, out)
+          state, fields = step_lib.train_step(setup, state, out)
         if news := out.compiled.news():
           hosts.say(f"step {state.history.step + 1}: {news}")
         if not fields.pop("finite"):
           return End(cli.DIVERGED, diverged(setup, state, out, fields))
-        state = stepped(setup, state, after, out, fields)
+        state = stepped(setup, state, out, fields)
     except preemption.Stopped:
       return End(cli.PREEMPTED, stopped(setup, state, out))
   if state.history.step == out.start:
@@ -126,9 +126,8 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
                           np.reshape(graded.vote_B, (-1, k)).tolist())}
 
 
-def stepped(setup: Setup, state: State, after: State, out: Out,
-            fields: dict) -> State:
-  """Records a step from `state` to `after`; returns that with the record."""
+def stepped(setup: Setup, state: State, out: Out, fields: dict) -> State:
+  """Records a step; returns the state with the record."""
   del fields["loss"]  # carries no information on-policy: only its gradient does
   e, before = setup.e, state.history
   n = e.alloc.n_after(before.rollouts)
@@ -141,11 +140,11 @@ def stepped(setup: Setup, state: State, after: State, out: Out,
               for name, value in before.totals.items()})
   line = state_lib.record_fields(setup, "train", history, n=n) | {
       "lr": lr, **fields}
-  after = recorded(after, out, line)
-  say_solved(setup, before, after.history)
+  state = recorded(state, out, line)
+  say_solved(setup, before, state.history)
   if hosts.first():
     out.monitor.progress(history.step, history.rollouts, fields["reward"])
-  return after
+  return state
 
 
 def recorded(state: State, out: Out, line: dict) -> State:
@@ -164,10 +163,10 @@ def say_solved(setup: Setup, before: state_lib.History,
                after: state_lib.History) -> None:
   """Says when fewer than Bp problems are not solved."""
   Bp = setup.e.alloc.Bp
-  left = [sum(~state_lib.solved_D(setup, history)) for history in (
-      before, after)] if after.solved != before.solved else [Bp, Bp]
-  if left[0] >= Bp > left[1]:
-    hosts.say(f"step {after.step}: {left[1]} problems are not solved, fewer "
+  was, left = (sum(~state_lib.solved_D(setup, history))
+               for history in (before, after))
+  if was >= Bp > left:
+    hosts.say(f"step {after.step}: {left} problems are not solved, fewer "
               f"than alloc.Bp={Bp}: solved ones fill the steps from here on")
 
 
