@@ -109,9 +109,8 @@ def check_flags() -> None:
   plan, row, mode, run_id = (
       flag.value for flag in (_PLAN, _ROW, _MODE, _RUN_ID))
   experiment.refuse(
-      (row is not None and plan is None, f"--row={row} needs --plan=FILE"),
-      (plan is not None and row is None, f"--plan={plan} needs --row; the "
-       "first row is --row=0"),
+      ((plan is None) != (row is None), f"--plan={plan} --row={row}: expected "
+       "both or none of them; the first row is --row=0"),
       (_PROFILE.value is not None and mode == "eval", "--profile traces steps "
        "of training; leave it out, or give --mode=train"),
       (_EVAL_SETS.value and mode != "eval", "--eval_sets needs --mode=eval"),
