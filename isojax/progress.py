@@ -7,6 +7,7 @@ import time
 import tqdm
 
 QUIET = 10.0  # seconds before `track` shows anything, and between its lines
+clock = tqdm.tqdm.format_interval  # seconds as 01:05 or 1:01:05
 
 
 def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
@@ -43,12 +44,6 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
       began, start = now, rollouts
 
   return report
-
-
-def clock(seconds: float) -> str:
-  minutes, rest = divmod(int(seconds), 60)
-  return (f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60
-          else f"{minutes}:{rest:02d}")
 
 
 @contextlib.contextmanager
