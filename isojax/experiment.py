@@ -94,6 +94,8 @@ class LogSection:
     library = "trackio" if self.wandb.startswith(TRACKIO) else "wandb"
     refuse(
         (self.samples < 0, f"log.samples={self.samples}: expected at least 0"),
+        (self.wandb == TRACKIO, f"log.wandb={self.wandb!r}: expected "
+         f"{TRACKIO}PROJECT"),
         (self.wandb and lacks(library), f"log.wandb={self.wandb!r} needs the "
          f"extra: pip install -e '.[{library}]'"),
         (self.tensorboard and lacks("tensorboardX"), "log.tensorboard needs "
