@@ -29,11 +29,7 @@ def get_config():
       steps=1000,  # updates; more leaves less for RL to learn
       batch=512,  # solved problems per update
       numbers=(3, 4),  # numbers per problem, alternating
-      prompt=dict(
-          template="{question}:",  # around the question
-          chat=False,  # True: in the tokenizer's chat template
-          system="",  # system prompt of a chat; empty: the template's own
-      ),
+      prompt=base.task.prompt,
       characters="0123456789+-*() =:",  # vocabulary, besides <unk> and <eos>
       shape=dict(  # fields of a Qwen2 config.json
           hidden_size=64,

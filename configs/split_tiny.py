@@ -13,26 +13,14 @@ NOT = config_dict.placeholder(int)  # None, which --config can set
 
 
 def get_config():
-  sampler = grpo.get_config().sampler
-  sampler.slots = 512  # decoded at once; refilled as they end
+  base = grpo.get_config()
+  base.sampler.slots = 512  # sequences decoded at once
   return config_dict.create(
       seed=1,  # of the samples; pretraining used 0
       model="isojax/assets/countdown-tiny",  # Hugging Face folder
       out="isojax/assets/countdown-tiny",  # files are OUT-STRATUM.jsonl
-      prompt=dict(
-          template="{question}:",  # around the question
-          chat=False,  # True: in the tokenizer's chat template
-          system="",  # system prompt of a chat; empty: the template's own
-      ),
-      grader=dict(
-          name="countdown",  # task that judges: or math, reasoning_gym,
-          # python
-          file="",  # FILE.py:FUNCTION of a reward of one's own, for python
-          answer="whole",  # part of the text: or boxed, hash, tags
-          workers=1,  # judging processes; countdown needs none
-          seconds=5.0,  # to judge an answer; a longer one is wrong
-          step_seconds=120.0,  # to judge all answers of a step
-      ),
+      prompt=base.task.prompt,
+      grader=base.task.grader,
       n=16,  # samples of each problem: avg@16; 0: none, one stratum "all"
       source=dict(
           kind="countdown",  # a key of Task.sources, see isojax/tasks/base.py
@@ -53,6 +41,6 @@ def get_config():
                        validation=300),  # the same pass rates, more problems
       ),
       mixtures=dict(),  # name -> shares of strata, train, validation
-      sampler=sampler,  # as the experiments sample
-      mesh=dict(data=1, fsdp=1, tensor=1),  # devices along each axis
+      sampler=base.sampler,  # as the experiments sample
+      mesh=base.mesh,
   )
