@@ -32,11 +32,6 @@ def load(config: dict, params, dtype):
         folder, dtype=dtype).to(DEVICE)
 
 
-def wait() -> None:
-  if DEVICE == "cuda":
-    torch.cuda.synchronize()
-
-
 def make_sampling(case: Case, model, V: int):
   """sample(seed, most) -> new tokens [B, ...]."""
   stop = cases.stops(case, V)
@@ -86,7 +81,8 @@ def make_updating(case: Case, model, V: int, dtype):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    wait()
+    if DEVICE == "cuda":
+      torch.cuda.synchronize()
 
   return step, optimizer
 
