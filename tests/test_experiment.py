@@ -239,8 +239,8 @@ def test_the_run_id_is_of_all_that_decides(tmp_path):
 
 
 @pytest.mark.parametrize("source, message", [
-    ({"generator": "coin_flip", "seed": 0}, "'coin_flip' .* is refused"),
-    ({"generator": "coin_flop", "seed": 0}, "no generator 'coin_flop'"),
+    ({"generator": "coin_flip", "options": {}, "seed": 0}, "is refused"),
+    ({"generator": "coin_flop", "options": {}, "seed": 0}, "no generator"),
     ({}, "their source has no generator")])
 def test_generators_are_checked_before_anything(tmp_path, source, message):
   pytest.importorskip("reasoning_gym")
