@@ -144,16 +144,12 @@ def _only_metric(file: LogFile) -> str | None:
 def _no_metric(log: Runs, fixed: dict) -> str:
   """The message for a file without a known metric; names what else it lacks."""
   file = log.file
-  likely = min((name for name in file.names if not NO_RATE.search(name)
-                and (ACCURACY.search(name) or "reward" in name)),
-               key=lambda name: (not EVALUATED.search(name),
-                                 not ACCURACY.search(name)), default=None)
   given = fixed.keys() | {field for field, name in file.places()
                           if name in file.names}
   fields = [name for name in ("Bp", "n") if name not in given
             and not (name == "Bp" and log.step_size)]
   return (f"{file.path}: no evaluations; give a metric with "
-          "--columns=avg=NAME" + f", such as avg={likely}" * bool(likely)
+          "--columns=avg=NAME"
           + "; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
           * (file.kind == "table")
           + f"; the file has {nearest('eval/accuracy', file.names)}"

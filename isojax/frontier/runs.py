@@ -59,7 +59,7 @@ class Runs:
   @property
   def discarded(self) -> bool:
     """Whether the log counts more than Bp * n rollouts a step."""
-    return not self.units <= {ROLLOUTS, TOTAL}
+    return not self.units <= {ROLLOUTS, TOTAL, base.STEP}
 
   def of(self, run: str | None) -> tuple[dict, dict]:
     """The constant fields and the options of a run."""
@@ -74,7 +74,7 @@ class Runs:
       counts = collections.Counter()
       for name in units.keys() & line.keys() if file.step in line else ():
         counts[units[name]] += number(where, name, line[name])
-      if counts:
+      if counts and math.isfinite(sum(counts.values())):
         update = typed(where, line[file.step], "step", file.step)
         runs[file.run(line)].setdefault(
             update + file.form.before_update, {}).update(counts)
@@ -96,7 +96,7 @@ class Runs:
     _, options = self.of(run)
     counts = self.counts.get(run, {})
     if TOTAL in counts.get(updates, {}):
-      return round(counts[updates][TOTAL])
+      return round(counts[updates][TOTAL] + counts[updates].get(base.STEP, 0))
     if generated := self.file.form.generated:
       return generated(updates, Bp * n, options)
     if (run, Bp, n) not in self.sums:

@@ -568,10 +568,7 @@ BAD = [  # content, flags, words
      dict(columns={"avg": "val/acuracy"}),
      ["no column 'val/acuracy' for avg; the file has val/accuracy, loss"]),
     ("Bp,n,step,accuracy,train/acc,loss\n4,8,1,0.5,0.5,2\n", {},
-     ["no evaluations", "--columns=avg=NAME", "avg=accuracy"]),
-    # neither lengths nor counts are offered; evaluations come first
-    ("step,actor/correct_len,correct_n_seqs,reward,eval-rollout/reward\n"
-     "1,9,9,0.5,0.5\n", {}, ["such as avg=eval-rollout/reward"]),
+     ["no evaluations", "--columns=avg=NAME", "the file has accuracy"]),
     ("val/acc,loss,step\n0.5,2,4\n", {}, [
         "run.csv:2: no Bp (problems per step), no n (rollouts per problem)",
         "--columns=Bp=NAME,n=NAME", "--fixed=Bp=32,n=8",

@@ -14,7 +14,8 @@ BATCHES = "batches"  # of generation, of `gen_batch` or Bp problems each
 DISCARDED = "discarded groups"  # that were sampled besides the batch
 PASSED = "percent of the groups"  # that a filter left in the rollouts
 ROLLOUTS = "rollouts"
-TOTAL = "rollouts so far"  # C after a line's step
+TOTAL = "rollouts so far"  # without those of the line's step
+STEP = "rollouts of the step"  # that are added to TOTAL
 
 
 @dataclasses.dataclass(frozen=True)

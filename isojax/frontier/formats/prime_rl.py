@@ -80,6 +80,7 @@ FORMAT = base.Format(
     console=r"Step (?P<step>\d+) \| (?P<pairs>Time: .+)",
     pair=r"(?P<name>[A-Z][\w.\- ]*): +(?P<value>-?[\d.]+(?:e-?\d+)?)",
     # The running total is logged before the step's own rollouts are added.
-    sampled=(("progress/(?:total_)?rollouts", base.TOTAL),),
+    sampled=(("progress/total_rollouts", base.TOTAL),
+             ("progress/rollouts", base.STEP)),
     caveat="avg, best and worst are over the rollouts without an error, "
     "prime-rl's effective ones, where it logs them.")
