@@ -283,7 +283,7 @@ class Queue:
   @property
   def starving(self) -> bool:
     """Whether a slot is free while an item waits, after `fill`."""
-    return bool(self.waiting and self.free_G.any())
+    return bool(self.free_G.any() and self.waiting)
 
   def _deal(self) -> None:
     """Gives blocks what waits, up to a window of sequences each.
