@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -265,27 +266,16 @@ def test_few_tokens_and_masks_take_the_einsum(kernel):
   np.testing.assert_array_equal(few(kernel), few("einsum"))
 
 
-class Device:
-  """What is asked of a GPU, which is not here."""
-
-  def __init__(self, platform, compute_capability):
-    self.platform, self.compute_capability = platform, compute_capability
-
-
-class Mesh:
-  """Of devices of another kind."""
-
-  def __init__(self, platform, tensor=1, capability="9.0"):  # of an H100
-    device = Device(platform, capability)
-    self.devices, self.shape = np.array([device]), {"tensor": tensor}
-
-
 def choose(wanted, platform, *, cfg=TINY, tensor=1, dtype="bfloat16",
            precision="highest", length=1000, capability="9.0", **changes):
+  """Of a mesh of devices of another kind; 9.0 is an H100's."""
+  device = types.SimpleNamespace(
+      platform=platform, compute_capability=capability)
+  mesh = types.SimpleNamespace(
+      devices=np.array([device]), shape={"tensor": tensor})
   return attention.choose(
-      wanted, dataclasses.replace(cfg, **changes),
-      Mesh(platform, tensor, capability), dtype=dtype, precision=precision,
-      length=length, knob="recipe.loss.attention")
+      wanted, dataclasses.replace(cfg, **changes), mesh, dtype=dtype,
+      precision=precision, length=length, knob="recipe.loss.attention")
 
 
 @pytest.mark.parametrize("platform,found", [

@@ -11,7 +11,7 @@ import pytest
 from isojax.models import decoder, lora
 from isojax.sampling import engine
 from tests.conftest import make_model
-from tests.rl.batches import assembled, LOSS, make_update, SGD
+from tests.rl.batches import assembled, equations, LOSS, make_update, SGD
 from tests.sampling.samples import CONFIG, EOS, free_slots, make_prompts
 
 LORA = lora.LoraConfig(rank=3, alpha=6.0, targets=("q", "o", "down"))
@@ -22,22 +22,11 @@ FLOAT32_HEAD = {"dtype": "bfloat16", "head_dtype": "float32"}
 INT8 = {"weights": "int8"}
 
 
-def products(jaxpr):
-  """(dtypes of the operands, precision) of each product, inner programs too."""
-  for eqn in jaxpr.eqns:
-    if eqn.primitive.name == "dot_general":
-      yield ({x.aval.dtype.name for x in eqn.invars}, eqn.params["precision"])
-    for value in eqn.params.values():
-      for inner in value if isinstance(value, tuple) else (value,):
-        inner = getattr(inner, "jaxpr", inner)
-        if hasattr(inner, "eqns"):
-          yield from products(inner)
-
-
 def float32(jaxpr) -> list:
   """The precision of each product of two float32 operands."""
-  return [precision for dtypes, precision in products(jaxpr)
-          if dtypes == {"float32"}]
+  return [eqn.params["precision"] for eqn in equations(jaxpr)
+          if eqn.primitive.name == "dot_general" and {
+              x.aval.dtype.name for x in eqn.invars} == {"float32"}]
 
 
 def sampling(cfg) -> dict:

@@ -83,3 +83,13 @@ def step(params, *, cfg=LOSS, rows=None, n=n, shape=TINY, temperature=0.8,
   assert jax.tree.map(lambda x: x.sharding, after) == want
   change = jax.tree.map(lambda a, b: np.asarray(a) - b, after.params, before)
   return change, jax.device_get(metrics)
+
+
+def equations(jaxpr):
+  """Those of a jaxpr and of all inside it."""
+  for eqn in jaxpr.eqns:
+    yield eqn
+    for inner in jax.tree.leaves(
+        list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+      if hasattr(inner, "eqns"):
+        yield from equations(inner)

@@ -23,6 +23,7 @@ from tests.conftest import assert_close, columns, make_model, RICH, TINY
 from tests.rl.batches import (
   assembled,
   Bp,
+  equations,
   LOSS,
   make_data,
   make_update,
@@ -353,16 +354,6 @@ def test_chunked_head_is_the_whole_one(cfg, axes, monkeypatch):
       hidden, weight, rest)
   assert_close((sums, tuple(grads)), (want, want_grads), atol=1e-4)
   assert np.abs(want_grads[1]).max() > 0.1
-
-
-def equations(jaxpr):
-  """Those of a jaxpr and of all inside it."""
-  for eqn in jaxpr.eqns:
-    yield eqn
-    for inner in jax.tree.leaves(
-        list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
-      if hasattr(inner, "eqns"):
-        yield from equations(inner)
 
 
 def traced(cfg, R, T, model):

@@ -32,16 +32,21 @@ def make_source(n=N, Bp=BP, steps=M, limits=None) -> flight.Source:
 make_sampler = functools.partial(samples.make_sampler, slots=14)
 
 
-def run(sampler, weights, *, k=2, saved=False, source=None):
-  """Returns the batches of M steps; version v samples with weights[v]."""
+def next_batch(sampler, params, state, version, *, k=2, source=None,
+               ended=lambda *_: None):
+  return engine.next_batch(
+      sampler, params, state, source or make_source(), flight.Rule(BP, k),
+      version=version, temperature=1.0, top_p=1.0, ended=ended)
+
+
+def run(sampler, weights, *, saved=False, **options):
+  """The batches of M steps; version v samples with weights[v]."""
   state, batches = flight.nothing(sampler.made_by), []
   for version in range(M):
     if saved:
       state = flight.from_bytes(flight.to_bytes(state))
-    handed, state = engine.next_batch(
-        sampler, weights[version], state, source or make_source(),
-        flight.Rule(BP, k), version=version, temperature=1.0, top_p=1.0,
-        ended=lambda *_: None)
+    handed, state = next_batch(
+        sampler, weights[version], state, version, **options)
     batches.append(handed)
   assert state.steps == M and not len(state.groups.n_E)
   return batches
@@ -164,9 +169,7 @@ def test_each_rollout_is_told_once_complete(model, params):
     told.extend(zip(items.position_R.tolist(), items.number_R.tolist()))
 
   for version in range(2):
-    handed, state = engine.next_batch(
-        sampler, params, state, make_source(), flight.Rule(BP, 2),
-        version=version, temperature=1.0, top_p=1.0, ended=ended)
+    handed, state = next_batch(sampler, params, state, version, ended=ended)
     mine = set(itertools.product(handed.groups.position_E.tolist(), range(N)))
     done = np.flatnonzero(state.ended_R | (state.len_R == T))
     left = set(zip(state.groups.position_E[done // N].tolist(),
@@ -176,20 +179,15 @@ def test_each_rollout_is_told_once_complete(model, params):
 
 
 def test_an_error_leaves_the_flight_as_it_is(model, params, batches):
-  sampler, told = make_sampler(model), []
-  state = flight.nothing(sampler.made_by)
-  sample = lambda version, state, ended: engine.next_batch(
-      sampler, moved(params, version), state, make_source(),
-      flight.Rule(BP, 2), version=version, temperature=1.0, top_p=1.0,
-      ended=ended)
+  sampler, calls = make_sampler(model), itertools.count()
+  new = moved(params, 1)
 
   def ended(*_):
-    told.append(1)
-    if len(told) == 3:
+    if next(calls) == 2:
       raise KeyboardInterrupt
 
-  _, state = sample(0, state, lambda *_: None)
+  _, state = next_batch(sampler, params, flight.nothing(sampler.made_by), 0)
   with pytest.raises(KeyboardInterrupt):
-    sample(1, state, ended)
+    next_batch(sampler, new, state, 1, ended=ended)
   jax.tree.map(np.testing.assert_array_equal,
-               sample(1, state, lambda *_: None)[0], batches[1])
+               next_batch(sampler, new, state, 1)[0], batches[1])
