@@ -40,16 +40,9 @@ def mask_of(rollouts):
 def plain_values(params, value_D, cfg):
   """Values [B, T] of the state before each token."""
   prompts, rollouts, _ = plain.make_data()
-
-  def one(prompt_S, prompt_len, answer_T):
-    sequence = jnp.concatenate([prompt_S, answer_T])
-    sequence = sequence.at[prompt_len + np.arange(T)].set(answer_T)
-    # With the identity as head, the logits are the hidden states.
-    hidden = plain.forward(params | {"head": jnp.eye(cfg.D)}, sequence, cfg)
-    return hidden[prompt_len - 1 + np.arange(T)] @ value_D
-
-  return jax.vmap(one)(prompts.tokens_PxS.repeat(n, axis=0),
-                       prompts.len_P.repeat(n), rollouts.tokens_RxT)
+  # With the identity as head, the logits are the hidden states.
+  return plain.answer_logits(
+      params | {"head": jnp.eye(cfg.D)}, prompts, rollouts, cfg) @ value_D
 
 
 def plain_loss(params, value_D, clip):
@@ -147,16 +140,13 @@ def check(params, kind, *, microbatches, tokens, lora=lora_lib.FULL, clip=CLIP,
     plain.compare(state.opt_state.trace, wanted[0], 1e-5)
 
 
-def test_an_own_critic_on_four_devices_with_remat(params):
-  check(params, "own", microbatches=3, tokens=40, fsdp=2, tensor=2, clip=None)
-
-
-def test_adapters_of_an_own_critic(params):
-  check(params, "own", microbatches=2, tokens=60, lora=plain.LORA)
-
-
-def test_a_shared_critic_on_four_devices(params):
-  check(params, "shared", microbatches=1, tokens=1000, data=2, fsdp=2)
+@pytest.mark.parametrize("kind, options", [
+    ("own", dict(microbatches=3, tokens=40, fsdp=2, tensor=2, clip=None)),
+    ("own", dict(microbatches=2, tokens=60, lora=plain.LORA)),
+    ("shared", dict(microbatches=1, tokens=1000, data=2, fsdp=2))],
+    ids=["four devices with remat", "adapters", "shared on four devices"])
+def test_values_and_gradients(params, kind, options):
+  check(params, kind, **options)
 
 
 def test_explained_variance():

@@ -92,20 +92,26 @@ def with_adapters(base, adapters):
   return params
 
 
-def answer_logp(params, prompts, rollouts, cfg):
-  """(log-probs of each answer's tokens, entropies), [B, T] each."""
+def answer_logits(params, prompts, rollouts, cfg):
+  """The logits that predict each answer's tokens, [B, T, V]."""
   where_T = np.arange(T)
 
   def one(prompt_S, prompt_len, answer_T):
     sequence = jnp.concatenate([prompt_S, answer_T])
     sequence = sequence.at[prompt_len + where_T].set(answer_T)
-    logits = forward(params, sequence, cfg)[prompt_len - 1 + where_T]
-    p_TxV = jax.nn.softmax(logits / TEMPERATURE, axis=-1)
-    return (jnp.log(p_TxV[where_T, answer_T]),
-            -(p_TxV * jnp.log(p_TxV)).sum(axis=-1))
+    return forward(params, sequence, cfg)[prompt_len - 1 + where_T]
 
   return jax.vmap(one)(prompts.tokens_PxS.repeat(n, axis=0),
                        prompts.len_P.repeat(n), rollouts.tokens_RxT)
+
+
+def answer_logp(params, prompts, rollouts, cfg):
+  """(log-probs of each answer's tokens, entropies), [B, T] each."""
+  p_BxTxV = jax.nn.softmax(
+      answer_logits(params, prompts, rollouts, cfg) / TEMPERATURE, axis=-1)
+  logp = jnp.log(p_BxTxV)
+  drawn = jnp.take_along_axis(logp, rollouts.tokens_RxT[..., None], axis=-1)
+  return drawn[..., 0], -(p_BxTxV * logp).sum(axis=-1)
 
 
 def token_weights(mask_BxT, kept_B, aggregation):
