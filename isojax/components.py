@@ -253,7 +253,8 @@ def prepare(config) -> Setup:
       "model_text_sha256": text_sha256(folder),
       "stratum_sha256": stratum.header["sha256"],
       "prompts_sha256": _prompts_sha256(prompts)}
-  own = {kind: own.sha256 for kind, own in e.recipe.loss.own.items()}
+  own = {kind: own_file.sha256(own)
+         for kind, own in e.recipe.loss.own.items()}
   if e.alloc.division.own:
     own["rule"] = own_file.sha256(e.alloc.division.own)
   if own:

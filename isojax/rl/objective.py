@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import inspect
 import math
-import typing
 
 import jax
 import jax.numpy as jnp
@@ -106,7 +105,7 @@ class LossConfig:
   head_dtype: str | None  # of the head, of decoder.HEAD_DTYPES; None: dtype
 
   def __post_init__(self):
-    # Read once, here. Not a field: the config has only the names.
+    # own_file.read of each, once. Not a field: the config has only the names.
     object.__setattr__(self, "own", {
         kind: _own(kind, getattr(self, kind)) for kind in TABLES
         if getattr(self, kind).partition(":")[0].endswith(".py")})
@@ -145,7 +144,7 @@ class LossConfig:
   def unbound(self, kind: str):
     """The function of a kind of TABLES, of a table or of the user's file."""
     if kind in self.own:
-      return self.own[kind].function
+      return own_file.function(**self.own[kind])
     return TABLES[kind][getattr(self, kind)]
 
   def function(self, kind: str, **given):
@@ -179,14 +178,7 @@ class LossConfig:
         self.importance_cap is not None and self.importance_level == "sequence")
 
 
-class Own(typing.NamedTuple):
-  """A function of the user's file."""
-
-  function: typing.Callable
-  sha256: str  # of its name and the file's text
-
-
-def _own(kind: str, name: str) -> Own:
+def _own(kind: str, name: str) -> dict[str, str]:
   own = own_file.read(f"loss.{kind}", name)
   try:
     function = own_file.function(**own)
@@ -200,7 +192,7 @@ def _own(kind: str, name: str) -> Own:
     raise InputError(
         f"loss.{kind}={name}: takes ({', '.join(names)}); expected "
         f"({', '.join(expected)}), and constants as keyword-only arguments")
-  return Own(function, own_file.sha256(own))
+  return own
 
 
 def constant_names(function) -> list[str]:
