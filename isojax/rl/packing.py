@@ -66,18 +66,14 @@ def fill(problem_R, *, G: int, rows: int, slots: int):
   place = []
   slot, held = np.zeros((G, rows), np.int32), np.zeros((G, slots), int)
   for block in range(G):
-    known = {}
-    for r in range(rows):
-      if len(place) == len(problem_R):
-        break
-      problem = problem_R[len(place)]
-      if problem not in known:
-        if len(known) == slots:
-          break
-        held[block, len(known)] = problem
-        known[problem] = len(known)
-      slot[block, r] = known[problem]
-      place.append(block * rows + r)
+    problems = problem_R[len(place):len(place) + rows]
+    known = {problem: i for i, problem in enumerate(
+        list(dict.fromkeys(problems))[:slots])}
+    count = next((r for r, problem in enumerate(problems)
+                  if problem not in known), len(problems))
+    held[block, :len(known)] = list(known)
+    slot[block, :count] = [known[problem] for problem in problems[:count]]
+    place.extend(range(block * rows, block * rows + count))
   return np.array(place), slot.reshape(-1), held.reshape(-1)
 
 

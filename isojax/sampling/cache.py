@@ -207,8 +207,8 @@ class Paged:
 
   def _append(self, g: int, row: int, count: int) -> None:
     begin = self.count_R[row]
-    for m in range(begin, begin + count):
-      self.table_RxM[row, m] = self.free[g].pop()
+    self.table_RxM[row, begin:begin + count] = [
+        self.free[g].pop() for _ in range(count)]
     self.count_R[row] += count
 
   def release(self, g: int, row: int) -> None:
