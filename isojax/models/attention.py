@@ -76,24 +76,25 @@ def windowed(mask_BxTxL, window: int | None):
   return mask_BxTxL & (seen[..., -1:] - seen < window)
 
 
-def choose(wanted: str, cfg, mesh, *, dtype: str, precision: str, length: int,
-           knob: str) -> str:
-  """The kernel for a model on a mesh: the wanted one, or for "auto" the best.
+def choose(section, model, *, length: int, knob: str) -> str:
+  """The kernel of a config's section for a model; for "auto" the best.
 
   InputError, which names the config's `knob`, if the wanted kernel does not
-  support rows of `length` slots here.
+  support rows of `length` slots with the section's dtype and precision here.
   """
-  device = mesh.devices.flat[0]
+  cfg, mesh, device = model.cfg, model.mesh, model.mesh.devices.flat[0]
   nvidia = device.platform == "gpu" and not (
       device.compute_capability.startswith("gfx"))  # AMD's: "gfx942"
   lacks = kernels.lacks(
       device.platform, H=cfg.H, K=cfg.K, tensor=mesh.shape["tensor"],
       capability=float(device.compute_capability) if nvidia else None,
-      dtype=dtype, cap=cfg.attn_cap, length=length,
+      dtype=section.dtype, cap=cfg.attn_cap, length=length,
       window=min((w for w in cfg.window_Z if w is not None), default=length))
-  if dtype == "float32" and precision == "high" and lacks["splash"] is None:
+  if (section.dtype, section.precision) == ("float32", "high") and (
+      lacks["splash"] is None):
     lacks["splash"] = "it has precision default and highest, not high"
   possible = [*(name for name in lacks if lacks[name] is None), "einsum"]
+  wanted = section.attention
   if wanted == "auto":
     return possible[0] if length >= LEAST else "einsum"
   if wanted not in possible:

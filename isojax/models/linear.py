@@ -36,10 +36,6 @@ def matmul(x, weight):
   return x @ weight.astype(x.dtype)
 
 
-def _matmul_forward(x, weight):
-  return x @ weight.astype(x.dtype), (x, weight)
-
-
 def _matmul_backward(saved, grad):
   x, weight = saved
   along = lambda axis: (((axis,), (axis,)), ((), ()))
@@ -48,7 +44,8 @@ def _matmul_backward(saved, grad):
                               preferred_element_type=weight.dtype).T)
 
 
-matmul.defvjp(_matmul_forward, _matmul_backward)
+matmul.defvjp(lambda x, weight: (matmul(x, weight), (x, weight)),
+              _matmul_backward)
 
 
 def product(x_BxT, weight):

@@ -45,8 +45,7 @@ def with_kernel(model: decoder.Transformer, cfg: LossConfig, length: int):
   """
   return model.clone(
       remat=cfg.remat, head_dtype=cfg.head_dtype, attention=attention.choose(
-          cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype,
-          precision=cfg.precision, length=length, knob="recipe.loss.attention"))
+          cfg, model, length=length, knob="recipe.loss.attention"))
 
 
 def _for_batch(model: decoder.Transformer, cfg: LossConfig, batch: Batch):

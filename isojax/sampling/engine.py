@@ -121,9 +121,7 @@ class Sampler(typing.NamedTuple):
 
 def kernel(model: decoder.Transformer, cfg: SamplerConfig, length: int) -> str:
   """The attention kernel of a prefill, see attention.choose."""
-  return attention.choose(
-      cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype,
-      precision=cfg.precision, length=length, knob="sampler.attention")
+  return attention.choose(cfg, model, length=length, knob="sampler.attention")
 
 
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,

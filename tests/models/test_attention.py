@@ -274,8 +274,9 @@ def choose(wanted, platform, *, cfg=TINY, tensor=1, dtype="bfloat16",
   mesh = types.SimpleNamespace(
       devices=np.array([device]), shape={"tensor": tensor})
   return attention.choose(
-      wanted, dataclasses.replace(cfg, **changes), mesh, dtype=dtype,
-      precision=precision, length=length, knob="recipe.loss.attention")
+      types.SimpleNamespace(attention=wanted, dtype=dtype, precision=precision),
+      types.SimpleNamespace(cfg=dataclasses.replace(cfg, **changes), mesh=mesh),
+      length=length, knob="recipe.loss.attention")
 
 
 @pytest.mark.parametrize("platform,found", [
