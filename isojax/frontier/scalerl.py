@@ -28,7 +28,7 @@ ROUNDS = dict(rounds=30, shrink=1.5)  # of `curves.project`, down a long valley
 
 @dataclasses.dataclass(frozen=True)
 class PowerLaw:
-  """R(C) = A - D / C^B, the limit of Hill for C far above C_mid."""
+  """R(C) = A - D / C^B, the limit of Hill far above C_mid."""
 
   A: float
   log_D: float  # D overflows where C counts FLOPs
@@ -54,11 +54,6 @@ class Hill:
       log_C = np.log(np.asarray(C, np.float64))
     return self.R0 + (self.A - self.R0) * scipy.special.expit(
         self.B * (log_C - math.log(self.C_mid)))
-
-  def power_law(self) -> PowerLaw:
-    """The limit for large C: D = (A - R0) * C_mid^B."""
-    return PowerLaw(self.A, math.log(self.A - self.R0)
-                    + self.B * math.log(self.C_mid), self.B)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,6 @@ from tests.frontier import synthetic
 
 C_MAX = 4e6  # rollouts per run, three times C0
 AT = (3e5, 5e5, 1e6, 2e6, 3e6)  # rollouts at which n*(C) is evaluated
-COLUMNS = ("log10 C0", "log2 ceiling", *(f"log2 n*({C / 1e6:g}M)" for C in AT))
 # The published fit of the ScaleRL recipe, at the paper's budget of 3.5 to 4
 # thousand GPU-hours for small runs, and at that of its longer ones.
 SCALERL = scalerl.Hill(A=0.610, B=1.92, C_mid=2542.0, R0=0.400)

@@ -234,7 +234,8 @@ def scalerl_values():
           law(float(r["C"])), **dataclasses.asdict(law))
     else:
       law = scalerl.Hill(*(float(r[c]) for c in ("A", "B", "Cmid", "R0")))
-      here = float(np.exp(law.power_law().log_D) if r["quantity"] == (
+      far = 1e4 * law.C_mid  # R = A - D / C^B
+      here = float((law.A - law(far)) * far**law.B if r["quantity"] == (
           "power_law_D") else law(float(r["C"])))
     yield Row(f"{r['run']}: {r['quantity']} {r['C']}", value, here,
               digits(value, 6))

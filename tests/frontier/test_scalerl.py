@@ -149,7 +149,6 @@ def test_FLOPs_do_not_overflow():
   """C ~ 1e21 and B = 20: C^B is beyond any float."""
   C = np.geomspace(1e19, 1e21, 30)
   law = scalerl.Hill(A=0.6, B=18.0, C_mid=1e20, R0=0.3)
-  assert law.power_law()(1e21) == pytest.approx(0.6)
   points = Points(C, law(C), 0.3)
   assert np.isfinite(scalerl.fit_power_law(points).law(C)).all()
   assert scalerl.fit(points).law.C_mid == pytest.approx(1e20, rel=1e-2)
