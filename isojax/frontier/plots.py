@@ -12,7 +12,7 @@ import matplotlib
 from matplotlib import figure as figure_lib
 from matplotlib.markers import CARETDOWN, CARETUP
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 import numpy as np
 
 from isojax.format import compact, number, pair, rate, signed
@@ -77,7 +77,7 @@ def C_axis(ax, study: dict, *, log: bool = True, subs=(1, 2, 5)):
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(LogLocator(subs=subs, numticks=30))
     ax.xaxis.set_minor_formatter(NullFormatter())
-  ax.xaxis.set_major_formatter(FuncFormatter(compact))
+  ax.xaxis.set_major_formatter(compact)
   ax.set_xlabel("{}, {}".format(*axis_of(study)))
 
 
@@ -532,11 +532,11 @@ def learning(evaluations: list[dict]) -> Figure:
                 [r[f"{name}_se"] for r in evaluations], marker="o", ms=4,
                 lw=2.2 if name == "avg" else 1.2, elinewidth=1,
                 label=f"{name}@{evaluations[-1]['k']}")
-  ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: compact(v)))
+  ax.xaxis.set_major_formatter(compact)
   ax.set_xlabel("C, rollouts sampled in training")
   ax.set_ylabel("share of the validation problems")
   ax.set_ylim(0, None)
-  ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+  ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
   ax.set_title(f"{evaluations[-1]['eval_set']}, "
                f"{len(evaluations[-1]['correct'])} problems")
   return figure
@@ -580,7 +580,7 @@ def health(run: History) -> Figure:
   for ax in axes[count:]:
     ax.set_axis_off()
   for ax in axes[max(0, count - 2):count]:
-    ax.xaxis.set_major_formatter(FuncFormatter(compact))
+    ax.xaxis.set_major_formatter(compact)
     ax.tick_params(labelbottom=True)
     ax.set_xlabel("rollouts" if max(run.spent) > 1 else "logged steps")
   return figure
@@ -625,7 +625,7 @@ def speedup(document: dict) -> Figure:
   ax.text(0.01, T, f"T = {T:.4g}", transform=ax.get_yaxis_transform(),
           va="bottom", color=GREY)
   ax.set_xlim(left=0)
-  ax.xaxis.set_major_formatter(FuncFormatter(compact))
+  ax.xaxis.set_major_formatter(compact)
   ax.set_xlabel(unit)
   ax.set_ylabel(f"reward, {document['metric']}")
   ax.set_title("thick: mean over runs; thin: runs; dashed: "
