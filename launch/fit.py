@@ -8,6 +8,7 @@ writes fit.json (for launch.plan --law), figures and report.html to --out.
 """
 
 import dataclasses
+import importlib
 import os
 import time
 
@@ -65,7 +66,7 @@ def options() -> bootstrap.Options:
 
 
 def main(argv) -> None:
-  report.need_matplotlib("launch.fit")
+  importlib.import_module("isojax.frontier.plots")  # needs matplotlib
   began = time.monotonic()
   named = argv[1:]  # the shell may have expanded --records=*.log to several
   if not named or flags.FLAGS["records"].present:

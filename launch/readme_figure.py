@@ -22,13 +22,11 @@ _OUT = flags.DEFINE_string("out", "docs/figures/loop",
 
 def draw(document: dict):
   """The figure: measured rewards on the left, frontier on the right."""
-  from matplotlib.figure import Figure  # the extra `plot`
-
   from isojax.frontier import plots
   study, frontier = document["study"], document["frontier"]
   look = lambda n: dict(color=plots.colour_of(n, study["n"]),
                         marker=plots.marker_of(n, study["n"]))
-  figure = Figure((plots.WIDTH, 3.2), layout="constrained")
+  figure = plots.Figure((plots.WIDTH, 3.2), layout="constrained")
   left, right = figure.subplots(1, 2, sharey=True)
   for run in study["runs"]:
     left.plot(*plots.floats(run, "C", "reward"), lw=1, ms=4, **look(run["n"]))
@@ -55,10 +53,7 @@ def draw(document: dict):
 
 
 def main(_) -> None:
-  report.need_matplotlib("launch.readme_figure")
-  import matplotlib
-
-  from isojax.frontier import plots
+  from isojax.frontier import plots  # needs matplotlib
   try:
     with open(_FIT.value, encoding="utf-8") as file:
       document = json.load(file)
@@ -66,9 +61,8 @@ def main(_) -> None:
     raise InputError(f"--fit={_FIT.value}: cannot be read ({error}); make it "
                      "with python -m launch.fit") from error
   os.makedirs(os.path.dirname(_OUT.value) or ".", exist_ok=True)
-  with matplotlib.rc_context(plots.STYLE):
-    figure = draw(document)
-    plots.write(figure, *os.path.split(_OUT.value), ("png", "svg"))
+  plots.write(plots.styled(draw)(document), *os.path.split(_OUT.value),
+              ("png", "svg"))
   print(f"wrote {_OUT.value}.svg and {_OUT.value}.png")
 
 

@@ -7,7 +7,6 @@ from isojax.api import studies
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
 from isojax.frontier import read as read_lib
-from isojax.frontier import report
 from isojax.frontier import speedup as speedup_lib
 from isojax.frontier.study import Selection
 
@@ -27,7 +26,6 @@ class Speedup:
 
   def plot(self):
     """The mean curves with the threshold, a matplotlib.figure.Figure."""
-    report.need_matplotlib("plot")
     from isojax.frontier import plots  # needs matplotlib
     return plots.speedup(self.document)
 

@@ -200,7 +200,6 @@ class Law:
       name: law; reward, the curves and the frontier; sensitivity, interference
         or scalerl.
     """
-    report.need_matplotlib("plot")
     return report.figure(self.document, name)
 
   @unchained

@@ -17,7 +17,6 @@ from isojax.errors import InputError
 from isojax.format import compact, many
 from isojax.frontier import series
 from isojax.frontier.fields import Reading
-from isojax.frontier.report import need_matplotlib
 from isojax.frontier.runs import NEEDED
 from isojax.frontier.series import Series
 from isojax.symptoms import column, History, quarters, STEPS
@@ -227,14 +226,12 @@ class Diagnosis:
 
   def plot(self):
     """The picture of the run, a matplotlib.figure.Figure."""
-    need_matplotlib("plot")
-    from isojax.frontier import plots
+    from isojax.frontier import plots  # needs matplotlib
     return plots.health(self.run)
 
   def save(self, out: str) -> list[str]:
     """Writes doctor.html and doctor.png to a folder; returns the paths."""
-    need_matplotlib("launch.doctor --out")
-    from isojax.frontier import plots
+    from isojax.frontier import plots  # needs matplotlib
     os.makedirs(out, exist_ok=True)
     (picture,) = plots.write(self.plot(), out, "doctor", formats=("png",))
     page = pathlib.Path(out, "doctor.html")

@@ -8,17 +8,23 @@ import itertools
 import math
 import os
 
-import matplotlib
-from matplotlib import figure as figure_lib
-from matplotlib.markers import CARETDOWN, CARETUP
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import LogLocator, NullFormatter
 import numpy as np
 
+from isojax.errors import InputError
 from isojax.format import compact, number, pair, rate, signed
 from isojax.frontier.fields import TRAINING
 from isojax.frontier.report import axis_of, metric_of, of_x0, parameters, run_of
 from isojax.symptoms import column, History
+
+try:
+  import matplotlib
+  from matplotlib import figure as figure_lib
+  from matplotlib.markers import CARETDOWN, CARETUP
+  from matplotlib.patheffects import withStroke
+  from matplotlib.ticker import LogLocator, NullFormatter
+except ImportError as error:
+  raise InputError(
+      "figures need the extra: pip install -e '.[plot]'") from error
 
 WIDTH = 8.0  # inches, of a page of the report
 COLUMN = 3.3  # inches, of a column of a paper and of a phone

@@ -5,7 +5,6 @@ The page is report.html, a jinja template that escapes every value.
 
 import base64
 import bisect
-import importlib.util
 import json
 import os
 import pathlib
@@ -117,12 +116,6 @@ def parameters(document: dict) -> list[tuple[str, str, str]]:
            f" (bound: {', '.join(map(number, ends))})" if ends else ""))]
 
 
-def need_matplotlib(what: str) -> None:
-  if not importlib.util.find_spec("matplotlib"):
-    raise InputError(f"{what} draws figures and needs the extra: "
-                     f"pip install -e '.[plot]'")
-
-
 def summary(document: dict) -> str:
   """The best n, the verdict, the law and the next step, for the terminal."""
   study, verdict, notes = (document[k] for k in ("study", "verdict", "notes"))
@@ -177,7 +170,6 @@ def figure(document: dict, name: str):
 
 def save(document: dict, folder: str) -> list[str]:
   """Writes fit.json, figures and report.html; returns the figures' paths."""
-  need_matplotlib("the report")
   from isojax.frontier import plots  # needs matplotlib
   try:
     figures = plots.save(document, folder)

@@ -9,7 +9,6 @@ over the other's; its interval is of a bootstrap over runs.
 import collections
 from collections.abc import Callable
 import dataclasses
-import importlib.util
 import json
 import os
 
@@ -356,9 +355,10 @@ def save(document: dict, out: str) -> str:
   except OSError as error:
     raise InputError(f"--out={out}: cannot be written ({error}); choose "
                      "another folder") from error
-  if not importlib.util.find_spec("matplotlib"):
-    return f"{path}; the figure needs pip install -e '.[plot]'"
-  from isojax.frontier import plots  # needs matplotlib
+  try:
+    from isojax.frontier import plots
+  except InputError as error:  # without matplotlib
+    return f"{path}; {error}"
   figures = plots.write(plots.speedup(document), out, "speedup")
   return f"{path} and {', '.join(figures)}"
 
