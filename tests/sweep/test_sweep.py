@@ -253,7 +253,7 @@ def test_the_table(tmp_path):
   going.kill()
   assert [" ".join(line.split()[1:]) for line in lines[1:5]] == [
       "finished 0 8 4 256/256 0.8000 ± 0.0100 at 8 -",
-      "running 0 8 8 192/256 0.3000 ± 0.0100 at 3 0:00",
+      "running 0 8 8 192/256 0.3000 ± 0.0100 at 3 00:00",
       "failed 0 8 16 0/256 0.0000 ± 0.0100 at 0 -",
       "finished 0 8 32 256/256 0.1000 ± 0.0100 at 1 -"]
   assert lines[5] == f"{runs[2].name} ({tmp_path}/plan.jsonl:3): loss is nan"
