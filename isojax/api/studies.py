@@ -1,4 +1,4 @@
-"""isojax.read and isojax.fit: the logs of runs, and the law n*(C) of them."""
+"""isojax.read, fit and speedup: logs of runs, and what follows from them."""
 
 import dataclasses
 import functools
@@ -11,11 +11,13 @@ from isojax.errors import InputError, unchained
 from isojax.format import many, pair
 from isojax.frontier import bootstrap, curves, fit_json, report
 from isojax.frontier import read as read_lib
+from isojax.frontier import speedup as speedup_lib
 from isojax.frontier import study as study_lib
 from isojax.frontier.fields import Reading, Row, span
 from isojax.planner import advice, fit_file
 
 _READING, _OPTIONS = Reading(), bootstrap.DEFAULT
+_QUESTION = speedup_lib.Question
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +93,7 @@ def read(files: Path | list | tuple, *,
       several models, sets or recipes.
   """
   rows, notes = read_lib.read(
-      paths(files), reading(format, columns, fixed, scale, from_path, axis),
+      _paths(files), _reading(format, columns, fixed, scale, from_path, axis),
       flag="files")
   chosen = study_lib.Selection(axis=axis, metric=metric, at_k=at_k,
                                eval_set=eval_set, Bp=Bp, B=B, only=only)
@@ -99,13 +101,13 @@ def read(files: Path | list | tuple, *,
   return Logs(study, (*more, *notes), tuple(rows), chosen)
 
 
-def paths(files) -> list[str]:
+def _paths(files) -> list[str]:
   """A path, or several, as a list of those that are found."""
   given = [files] if isinstance(files, (str, os.PathLike)) else files
   return [own_file.find(os.fspath(path)) for path in given]
 
 
-def reading(format, columns, fixed, scale, from_path, axis) -> Reading:
+def _reading(format, columns, fixed, scale, from_path, axis) -> Reading:
   """How files are read, from the arguments of isojax.read."""
   return Reading(
       kind=format, columns=columns or {}, fixed=fixed or {},
@@ -247,3 +249,67 @@ def fit(study, *, points: str = _OPTIONS.points.select,
   return Law(fit_json.of_rows(
       study.study, list(study._rows), study._chosen, options,
       notes=list(study.notes), path="fit/fit.json"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Speedup:
+  """The speed-ups of recipes over a baseline."""
+
+  document: dict = dataclasses.field(repr=False)  # the content of speedup.json
+  _text: str = dataclasses.field(repr=False)
+
+  def table(self) -> str:
+    """A line for each recipe, with its interval, verdict and notes."""
+    return self._text
+
+  def plot(self):
+    """The mean curves with the threshold, a matplotlib.figure.Figure."""
+    from isojax.frontier import plots  # needs matplotlib
+    return plots.speedup(self.document)
+
+  @unchained
+  def save(self, folder: Path) -> None:
+    """Writes speedup.json and the figure, as launch.speedup does."""
+    speedup_lib.save(self.document, os.fspath(folder))
+
+  def __repr__(self) -> str:
+    return self.table()
+
+
+@unchained
+def speedup(baseline: Path | list | tuple,
+            records: Path | list | tuple, *, axis: str = "device_seconds",
+            share: float = _QUESTION.share, draws: int = _QUESTION.draws,
+            metric: str = "avg", at_k: int | None = None,
+            eval_set: str | None = None, format: str | None = None,
+            columns: dict | None = None, fixed: dict | None = None,
+            scale: dict | None = None, from_path: str | None = None
+            ) -> Speedup:
+  """Measures how much earlier recipes reach a reward than a baseline.
+
+  PODS (arXiv 2504.13818): the first time at `share` of the baseline's highest
+  mean reward, of the baseline over that of the recipe. docs/fitting.md
+  describes the columns and verdicts.
+
+  Args:
+    baseline: path or pattern, or several, of runs of one Bp, n and m.
+    records: those of the other runs; runs of one Bp, n and m form a recipe.
+    axis: the time: device_seconds, rollouts, sampled_tokens, trained_tokens,
+      updates or any column.
+    share: of the highest mean reward, in [0.01, 1].
+    draws: of the bootstrap over runs, at least 100.
+    metric, at_k, eval_set, format, columns, fixed, scale, from_path: as in
+      isojax.read.
+
+  Returns:
+    A Speedup. It prints as its table.
+  """
+  if draws < 100 or not 0.01 <= share <= 1:
+    raise InputError(f"draws={draws}, share={share}: expected at least 100, "
+                     "and a number from 0.01 to 1")
+  how = _reading(format, columns, fixed, scale, from_path, axis)
+  return Speedup(*speedup_lib.compared(_QUESTION(
+      baseline=_paths(baseline), records=_paths(records),
+      read=lambda patterns, flag: read_lib.read(patterns, how, flag=flag),
+      selection=study_lib.Selection(axis, metric, at_k, eval_set), share=share,
+      draws=draws)))
