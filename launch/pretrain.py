@@ -72,19 +72,14 @@ def answers(tokenizer, problems, *, T: int, eos: int) -> Rollouts:
                   np.zeros(len(ids), np.float32))
 
 
-def prompt_of(cfg) -> prompts_lib.PromptConfig:
-  return config_file.section(
-      prompts_lib.PromptConfig, cfg.prompt.to_dict(), "config.prompt")
-
-
-def pass_rates(sampler, params, tokenizer, cfg, sampling) -> str:
+def pass_rates(sampler, params, tokenizer, cfg, sampling, prompt) -> str:
   """A table of pass@1 and pass@k on validation problems."""
   k, lines = cfg.table.k, []
   for numbers in cfg.numbers:
     problems = solved(cfg.seed, 0, cfg.table.problems, numbers=(numbers,),
                       split="validation")
     problems, prompts = prompts_lib.encode(
-        tokenizer, problems, prompt_of(cfg), S=sampling.max_prompt_tokens,
+        tokenizer, problems, prompt, S=sampling.max_prompt_tokens,
         V=len(tokenizer))
     rollouts = engine.sample_all(
         sampler, params, prompts, k, rng.stream(cfg.seed, "table", numbers),
@@ -104,10 +99,10 @@ def main(_) -> None:
   compilation.keep_programs(progress.say)
   compilation.announce(progress.say)
   cfg = _CONFIG.value
-  sampling, loss, optimizer = (
-      config_file.section(
-          cls, cfg[name].to_dict(), f"config.{name}")
-      for name, cls in (("sampler", engine.SamplerConfig),
+  prompt, sampling, loss, optimizer = (
+      config_file.section(cls, cfg[name].to_dict(), f"config.{name}")
+      for name, cls in (("prompt", prompts_lib.PromptConfig),
+                        ("sampler", engine.SamplerConfig),
                         ("loss", update_lib.LossConfig),
                         ("optimizer", optimizer_lib.OptimizerConfig)))
   folder = pathlib.Path(cfg.out)
@@ -133,7 +128,7 @@ def main(_) -> None:
       problems = solved(cfg.seed, step * cfg.batch, cfg.batch,
                         numbers=cfg.numbers, split="train")
       problems, prompts = prompts_lib.encode(
-          tokenizer, problems, prompt_of(cfg), S=sampling.max_prompt_tokens,
+          tokenizer, problems, prompt, S=sampling.max_prompt_tokens,
           V=len(tokenizer))
       data = answers(tokenizer, problems, T=sampling.max_new_tokens, eos=eos)
       weight = one / data.len_R.sum()
@@ -150,7 +145,7 @@ def main(_) -> None:
 
   hf_weights.save(folder, state.params, dtype="float32")
   sampler = engine.make_sampler(model, sampling, (eos,))
-  print(pass_rates(sampler, state.params, tokenizer, cfg, sampling))
+  print(pass_rates(sampler, state.params, tokenizer, cfg, sampling, prompt))
   print(f"wrote {folder}: "
         f"{sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.2f} MB")
 
