@@ -431,6 +431,8 @@ TABLES = [  # name, content, flags, names, rows, words of the notes
     ("chart.csv", '"Step","r-n4 - val/acc","r-n4 - val/acc__MIN"\n0,0.5,0.5\n',
      dict(fixed={"Bp": 2}, from_path=r"n(?P<n>\d+)"), "n avg", [(4, .5)],
      ["only metric of evaluations in the file, 'val/acc'"]),
+    ("e.csv", "step,eval_acc,eval_acc_std\n1,0.5,0.1\n", dict(fixed=OURS),
+     "avg", [(.5,)], ["'eval_acc'"]),
     # runs with one evaluation each, and rollouts instead of steps
     ("e.csv", "name,Bp,n,rollouts,avg\na,8,4,640,.2\nb,8,4,1280,.3\n"
      "c,4,8,640,.25\nd,4,8,1280,.4\n", dict(columns={"run_id": "name"}),

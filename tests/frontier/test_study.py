@@ -82,6 +82,9 @@ def test_what_is_left_out_is_said():
   result, notes = study(five[:4] + [at(five[4], rollouts=3)] + five[5:])
   assert result.runs[0].C_E.tolist() == [0, 14, 28, 42]
   assert "a.jsonl:5: rollouts goes back from 42 to 3" in notes[0]
+  result, notes = study(five[:4] + [at(five[4], rollouts=42)] + five[5:])
+  assert result.runs[0].C_E.tolist() == [0, 14, 28, 42, 70]
+  assert "a.jsonl:5: rollouts=42 occurs twice" in notes[0]
   result, notes = study(five + rows(n=3, steps=(0, 1), path="b.jsonl"))
   assert result.configurations == ((2, 7),)
   assert "b.jsonl: run r3-0 has 2 usable evaluations" in notes[0]
