@@ -131,8 +131,8 @@ ACCELERATORS = {
     "cpu-2core": Accelerator(
         name="cpu-2core", bfloat16=1.84e11, float32=2.16e11,
         hbm_bytes=2.53e10, hbm_bandwidth=7.24e10,
-        source="python -m launch.bench --what=machine, 2026-11-21, "
-               "AMD EPYC, 2 cores, jax 0.10.2"),
+        source="measured matrix products and copies, 2026-11-21, AMD EPYC, "
+               "2 cores, jax 0.10.2"),
 }
 # Other names of chips.
 ALIASES = {"v5litepod": "tpu-v5e", "tpu7x": "tpu-v7", "v7x": "tpu-v7"} | {

@@ -68,7 +68,7 @@ def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
   Random numbers are joined by random operators until the value is a target.
   """
   if not 1 <= numbers <= MOST_NUMBERS:
-    raise ValueError(f"numbers={numbers} is not in 1 .. {MOST_NUMBERS}")
+    raise InputError(f"source.numbers={numbers}: expected 1 to {MOST_NUMBERS}")
   key = f"{seed}/{numbers}/{split}/{index}".encode()
   state = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
   while True:

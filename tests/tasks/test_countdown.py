@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from isojax.errors import InputError
 from isojax.tasks import countdown
 from isojax.tasks.problem import Problem
 
@@ -152,7 +153,7 @@ def test_a_thousand_problems_are_golden():
 
 @pytest.mark.parametrize("numbers", [0, 9])
 def test_impossible_requests_are_refused(numbers):
-  with pytest.raises(ValueError, match="numbers="):
+  with pytest.raises(InputError, match="numbers="):
     countdown.problem(0, 0, numbers=numbers, split="train")
 
 
