@@ -2,22 +2,32 @@
 
 import copy
 import dataclasses
+import functools
+import pathlib
 import shutil
 
+import jax
+import numpy as np
 import pytest
 
 from configs import easy, hard, ppo
 from isojax import components, config_file, experiment
 from isojax.errors import InputError
+from isojax.models import decoder, hf_config
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.planner import memory as memory_lib
 from isojax.planner.machines import Mesh
 from isojax.planner.workload import Lengths
+from isojax.rl import optimizer as optimizer_lib
+from isojax.rl import update as update_lib
+from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
 from isojax.tasks.problem import Problem
+from isojax.types import Batch, Prompts, Rows
 from tests.planner import examples
 
+DATA = pathlib.Path(__file__).parent / "data"
 
 def changed(**fields):
   """The hard config with dotted fields replaced (__ for a dot)."""
@@ -51,6 +61,47 @@ def test_default_hard_is_what_the_readme_says():
   assert e.recipe.loss.kl_coef == e.recipe.loss.entropy_coef == 0.0
   easy_loss = experiment.load(easy.get_config()).recipe.loss
   assert easy_loss.kl_coef > 0 and easy_loss.entropy_coef > 0
+
+
+def test_qwen_7b_traces():
+  """Sampler and update of two layers, as shapes: no memory, no mesh."""
+  config = hard.get_config("qwen2.5-7b")
+  e = experiment.load(config)
+  cfg = hf_config.read(str(DATA / "qwen2.5-7b"))
+  mesh = jax.sharding.Mesh(
+      np.array(jax.devices()[:1]).reshape(1, 1, 1), ("data", "fsdp", "tensor"))
+  assert sum(x.size for x in jax.tree.leaves(decoder.abstract_params(
+      decoder.Transformer(cfg, mesh)))) == 7_615_616_512
+  cfg = dataclasses.replace(cfg, Z=2, window_Z=cfg.window_Z[:2])
+  model = decoder.Transformer(cfg, mesh)
+  params = decoder.abstract_params(model)
+  shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, np.dtype(dtype))
+  S, T, R = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, 128
+  sampler = engine.make_sampler(model, e.sampler, (151645, 151643))
+  assert (sampler.sizes.rows[-1], sampler.sizes.lengths[-1]) == (R, S + T)
+  rows = Rows(*[shape("int32", R)] * 3, *[shape("uint32", R)] * 2,
+              shape("uint32", R, 2), shape("bool", R))
+  cache = jax.eval_shape(lambda: sampler.empty(R, S + T))
+  after, _, drawn = jax.eval_shape(
+      functools.partial(sampler.decode, kind="whole"), params, cache, rows,
+      shape("float32"), shape("float32"))
+  assert drawn.tokens_RxC.shape == (R, 64)
+  assert after.k[0].shape == (R, cfg.K, cfg.H, S + T)
+  tx = optimizer_lib.make(
+      e.recipe.optimizer, optimizer_lib.warmup_then_constant(e.lr, 10))
+  micro = e.recipe.loss.microbatch_tokens // T
+  batch = Batch(
+      Prompts(shape("int32", 2, S), shape("int32", 2), shape("uint32", 2)),
+      shape("int32", micro), shape("int32", micro, T),
+      shape("int32", micro, T), shape("bool", micro, T),
+      dict.fromkeys(("behavior_logp", "advantage", "policy_weight",
+                     "regularizer_weight"), shape("float32", micro, T)))
+  state, metrics = jax.eval_shape(
+      update_lib.make_update(model, tx, e.recipe.loss),
+      optimizer_lib.abstract_state(model, tx), None, [batch], shape("float32"))
+  assert {x.dtype for x in jax.tree.leaves(state.params)} == {
+      np.dtype("float32")}
+  assert metrics["grad_norm"].shape == ()
 
 
 @pytest.mark.parametrize("config", [hard, easy])

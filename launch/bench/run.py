@@ -81,9 +81,9 @@ def run(case: Case, runs: int, seconds: float, trace: str | None) -> list[dict]:
   for seed in range(1, runs + 1):
     start = time.monotonic()
     for one in timed:
-      before, programs = reset_peak(), count.programs
+      before, programs = reset_peak(), len(count.names)
       one.call(seed)
-      if count.programs > programs:  # of lengths that differ by seed
+      if len(count.names) > programs:  # of lengths that differ by seed
         one.calls.pop()
         one.call(seed)
       if seed == 1:
