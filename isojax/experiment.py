@@ -8,7 +8,7 @@ import importlib.util
 
 from isojax import config_file
 from isojax.allocation import Allocation, sqrt_lr
-from isojax.errors import InputError
+from isojax.errors import expect, InputError
 from isojax.mesh import MeshConfig
 from isojax.models.lora import LoraConfig
 from isojax.rl import advantages, objective
@@ -62,10 +62,9 @@ class EvalSection:
   growth: float  # of the rollouts between evaluations; 1 is linear
 
   def __post_init__(self):
+    expect("eval", self, **{name: (getattr(self, name) >= 1, "at least 1")
+                            for name in ("k", "first", "growth")})
     refuse(
-        (min(self.k, self.first, self.growth) < 1,
-         f"eval: k={self.k}, first={self.first}, growth={self.growth}: "
-         "expected at least 1"),
         (self.temperature < 0 or not 0 < self.top_p <= 1,
          f"eval: temperature={self.temperature}, top_p={self.top_p}: expected "
          "temperature >= 0 and top_p in (0, 1]"))

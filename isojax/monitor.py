@@ -204,7 +204,11 @@ def texts_writer(folder: str, tokenizer, *, start: int, count: int):
 
 def _keep_before(path: str, step: int) -> None:
   *lines, _ = pathlib.Path(path).read_text("utf-8").split("\n")  # _: torn
-  kept = [line + "\n" for line in lines if json.loads(line)["step"] < step]
+  try:
+    kept = [line + "\n" for line in lines if json.loads(line)["step"] < step]
+  except (ValueError, KeyError, TypeError) as error:
+    raise InputError(f"{path}: not the texts of a run ({error}); move the file "
+                     "away, then run the same command again") from error
   records.replace(path, "".join(kept).encode())
 
 

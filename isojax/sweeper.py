@@ -159,8 +159,6 @@ def last_error(run: Run) -> tuple[int | None, str]:
   return int(lines[-1].split()[3]), said.removeprefix("isojax: ")
 
 
-
-
 def state_of(run: Run) -> str:
   """finished, running, failed, stopped or waiting."""
   if is_complete(run):
@@ -226,7 +224,7 @@ def workers_here(count: int | None, per_run: int) -> list[dict]:
 
 def split_devices(platform: str, ids: list, count: int | None, per_run: int
                   ) -> list[dict]:
-  """The environment variables of workers with devices or cores of their own.
+  """The variables of workers with devices or a share of threads of their own.
 
   With count = None there are as many as accelerators allow, and one on a CPU.
   InputError if there are too few.
@@ -350,7 +348,7 @@ def sweep(runs: list[Run], workers: list[dict], tries: int,
   """
   queue, failures = collections.deque(runs), collections.Counter()
   active: dict[int, Process] = {}  # by worker
-  root, asked = os.path.dirname(runs[0].folder), False
+  root, asked, waits = os.path.dirname(runs[0].folder), False, False
   with _caught() as signals:
     try:
       os.makedirs(root, exist_ok=True)
@@ -361,14 +359,17 @@ def sweep(runs: list[Run], workers: list[dict], tries: int,
             if not _is_over(process, failures, tries):
               queue.append(process.run)
         for i, env in enumerate(workers):
-          if i not in active and not signals and (
-              process := _next(queue, env, command)):
-            active[i] = process
+          if i in active or signals:
+            continue
+          if (process := _next(queue, env, command)) is None:
+            break  # no other worker would get a run
+          active[i] = process
+        if queue and not active and not signals and not waits:
+          waits = True
+          progress.say(f"waiting for {len(queue)} runs that other processes "
+                       "have locked")
         if signals and not asked:
-          asked = True
-          for process in active.values():
-            # A second SIGTERM, after that of a scheduler, would kill it.
-            process.popen.send_signal(signal.SIGINT)
+          asked = _ask_to_stop(active.values())
         time.sleep(POLL)
       return bool(signals)
     except OSError as error:
@@ -377,6 +378,13 @@ def sweep(runs: list[Run], workers: list[dict], tries: int,
     finally:
       for process in active.values():
         process.kill()
+
+
+def _ask_to_stop(active) -> bool:
+  for process in active:
+    # A second SIGTERM, after that of a scheduler, would kill it.
+    process.popen.send_signal(signal.SIGINT)
+  return True
 
 
 @contextlib.contextmanager

@@ -53,8 +53,8 @@ class RewardConfig:
         "recipe.reward", self,
         wrong=(self.wrong <= 0, "at most 0; a right answer has 1"),
         overlong=(not off or most is None and cache is None,
-                  "all or correct, or overlong_max=None and overlong_cache="
-                  "None, which no other penalty uses"),
+                  "all or correct, or no lengths of a penalty; you gave "
+                  f"overlong_max={most}, overlong_cache={cache}"),
         overlong_cache=(off or given and 0 < cache <= most,
                         f"0 < overlong_cache <= overlong_max={most}, in tokens"
                         ))

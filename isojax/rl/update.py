@@ -140,7 +140,7 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
 
   The names are those of isojax.rl.algorithm.scored_columns. One forward pass
   for each name, without gradient; values of a shared critic come from the pass
-  of `old_logp`. Every process gets whole arrays.
+  of `old_logp`, if there is one. Every process gets whole arrays.
   """
   dtype = jnp.dtype(cfg.dtype)
 

@@ -197,31 +197,44 @@ class Queue:
     if interrupt is not None:
       self.limit_B = (np.full(len(self.group_B), self.T, np.int32)
                       if source.limits is None else source.limits(self.groups))
-    self.out, self.version_BxT = self._rollouts(flight)
+    self.out, self.version_RxT = self._rollouts(flight)
     done_B = self.out.ended_R | (self.out.len_R == self.T)
     self.left_E = self.groups.n_E - np.bincount(
         self.group_B[done_B], minlength=E)
     self.done = np.flatnonzero(done_B)  # not reported yet
-    self._wait(np.flatnonzero(~done_B & self.may_begin_E[self.group_B]))
+    waiting = np.flatnonzero(~done_B & self.may_begin_E[self.group_B])
+    self._wait(waiting)
     self._open_slots(smallest(
-        sizes.rows, min(-(-self.waiting // G) * G, sizes.rows[-1])))
+        sizes.rows, min(-(-len(waiting) // G) * G, sizes.rows[-1])))
 
   def _rollouts(self, flight: Flight) -> tuple[Rollouts, np.ndarray]:
-    """The tokens of all items so far, and the versions that drew them."""
+    """The tokens of all items so far, and the versions of those in flight."""
     B, R = len(self.group_B), len(flight.len_R)
     zeros = lambda dtype, *shape: np.zeros((B, *shape), dtype)
     out = Rollouts(
         tokens_RxT=zeros(np.int32, self.T), len_R=zeros(np.int32),
         ended_R=zeros(bool), behavior_logp_RxT=zeros(np.float32, self.T),
         entropy_R=zeros(np.float32))
-    version_BxT = np.full((B, self.T), self.version, np.int32)
+    version_RxT = np.full((R, self.T), self.version, np.int32)
     drawn = np.arange(self.T)[None] < flight.len_R[:, None]
     out.tokens_RxT[:R][drawn] = flight.tokens_X
     out.behavior_logp_RxT[:R][drawn] = flight.logp_X
-    version_BxT[:R][drawn] = flight.version_X
+    version_RxT[drawn] = flight.version_X
     out.len_R[:R], out.ended_R[:R] = flight.len_R, flight.ended_R
     out.entropy_R[:R] = flight.entropy_R
-    return out, version_BxT
+    return out, version_RxT
+
+  def _versions(self, items) -> np.ndarray:
+    """The versions that drew the tokens of items, [len(items), T].
+
+    A view of one number without rollouts in flight, which fill no memory.
+    """
+    R, shape = len(self.version_RxT), (len(items), self.T)
+    version = np.broadcast_to(np.int32(self.version), shape)
+    if R:
+      version = version.copy()
+      version[items < R] = self.version_RxT[items[items < R]]
+    return version
 
   def _wait(self, items) -> None:
     """Lets items wait: those with tokens first, the longest of them first."""
@@ -257,9 +270,9 @@ class Queue:
             + self.out.len_R[items])
 
   @property
-  def waiting(self) -> int:
-    """Items that wait."""
-    return sum(map(len, self.units)) + sum(map(len, self.waits))
+  def waiting(self) -> bool:
+    """Whether items wait."""
+    return bool(self.units) or any(map(len, self.waits))
 
   @property
   def rows(self) -> int:
@@ -469,7 +482,7 @@ class Queue:
           rollouts.tokens_RxT, rollouts.len_R, self.limit_B[items],
           self.interrupt))
     return Handed(jax.tree.map(lambda x: x[chosen], groups),
-                  self._items(items), rollouts, self.version_BxT[items],
+                  self._items(items), rollouts, self._versions(items),
                   self.put_back_count)
 
   def closed(self, chosen) -> Flight:
@@ -486,4 +499,4 @@ class Queue:
     return Flight(
         steps, of(ahead_E), of(kept_E), out.len_R, out.ended_R, out.entropy_R,
         out.tokens_RxT[drawn], out.behavior_logp_RxT[drawn],
-        self.version_BxT[items][drawn], self.flight.made_by)
+        self._versions(items)[drawn], self.flight.made_by)

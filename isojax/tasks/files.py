@@ -58,6 +58,7 @@ def load_tfds(dataset: str, data_dir: str | None, split: str,
                validation, share, (question, answer, extract, drop_unanswered))
 
 
+ROWS = 1000  # of Parquet at once: unused columns may be wide
 SOURCES = {"files": load_files, "tfds": load_tfds}  # of any task
 
 
@@ -176,7 +177,7 @@ def _json_rows(file: str):
 def _parquet_rows(file: str):
   from pyarrow import parquet  # slow
   with parquet.ParquetFile(file) as table:
-    yield from _numbered(row for batch in table.iter_batches()
+    yield from _numbered(row for batch in table.iter_batches(ROWS)
                          for row in batch.to_pylist())
 
 

@@ -3,11 +3,12 @@
   python -m isojax.tasks.grader_process TASK SECONDS SOURCE
 
 It reads one job a line and writes one reply a line, both JSON. Its first line
-says that it is ready, or why it is not. It ends with its input, and so does
-what it has started: it outlives its parent by at most one job, which an alarm
-of the kernel limits. Imports no jax.
+says that it is ready, or why it is not. It ends with its input, so it outlives
+its parent by at most one job, which an alarm of the kernel limits. What it has
+started ends with it. Imports no jax.
 """
 
+import ctypes
 import hashlib
 import json
 import logging
@@ -24,6 +25,7 @@ from isojax.tasks.problem import Problem
 MEMORY = 2 * 2**30  # bytes of address space; sympy itself takes 0.1 of them
 OUT_OF_MEMORY = 3  # exit code
 GRACE = 5.0  # seconds that the parent is given to kill first
+PR_SET_PDEATHSIG = 1  # of prctl
 MAX_VOTE = 500  # characters, so that a reply fits one atomic write to a pipe
 
 
@@ -49,8 +51,24 @@ def _reply(judge, source: dict, job: list) -> dict:
           else bool(correct), "vote": vote}
 
 
+def _watch() -> None:
+  """Starts a process that kills this process' group when this process ends."""
+  if sys.platform != "linux" or os.getpgrp() != os.getpid():
+    return
+  judge, ended = os.getpid(), {signal.SIGUSR1}
+  signal.pthread_sigmask(signal.SIG_BLOCK, ended)
+  if os.fork() == 0:
+    os.closerange(0, 256)  # its pipes are seen to end when the judge does
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
+    if os.getppid() == judge:
+      signal.sigwait(ended)
+    os.killpg(0, signal.SIGKILL)
+  signal.pthread_sigmask(signal.SIG_UNBLOCK, ended)
+
+
 def main(name: str, seconds: float, source: dict) -> None:
   """Judges until its input ends."""
+  _watch()
   # What libraries print or read must not touch the two pipes.
   jobs, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
   null = os.open(os.devnull, os.O_RDWR)
@@ -78,8 +96,6 @@ def main(name: str, seconds: float, source: dict) -> None:
     reply = _reply(task.judge, source, json.loads(line))
     signal.setitimer(signal.ITIMER_REAL, 0.0)
     send(reply)
-  if os.getpgrp() == os.getpid():
-    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

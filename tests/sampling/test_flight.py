@@ -170,7 +170,7 @@ def test_waiting_rollouts_by_hand():
   source = make_source(make_prompts([3, 1]), 2, Bp=1, steps=4)
   q = make_queue(source, R=6, W=9, T=4, groups=1, k=2, state=in_flight(),
                  version=1)
-  assert q.done.tolist() == [1] and q.waiting == 5
+  assert q.done.tolist() == [1] and sum(map(len, q.units)) == 5
   # Of 3 + 1 and 1 + 2 tokens; then of none, and the group that may begin.
   assert move_window(q)[:4] == [[0, 1, 2, 9], [3, 6, 5], [3], [0, 1, 2]]
   fill(q)
