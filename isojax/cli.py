@@ -149,6 +149,9 @@ def _parse(argv: list[str], *, words: bool) -> list[str]:
     at = f"{os.path.relpath(place[-1][0])}:{place[-1][1]}: " if place else ""
     last = str(error).strip().splitlines()[-1].strip()
     raise InputError(f"{at}{last}") from None
+  except SyntaxError as error:
+    raise InputError(f"{config_path(argv)}: not a config of Python ({error})"
+                     ) from None
   except (AttributeError, KeyError, OSError):  # OSError: no such file
     config = config_file.read_config(config_path(argv))  # or its own error
     for name in [word.lstrip("-").partition("=")[0] for word in argv]:

@@ -93,6 +93,8 @@ def check_root(root: str) -> None:
   if ":" in root:
     raise InputError(f"--root={root}: expected a folder without a colon, on a "
                      "file system that all machines of the sweep share")
+  if os.path.isfile(root):
+    raise InputError(f"--root={root} is a file; expected a folder")
 
 
 def of_plan(path: str, config, root: str) -> tuple[list[Run], list[str]]:
@@ -131,7 +133,7 @@ def _tail(path: str) -> list[str]:
     with open(path, "rb") as file:
       file.seek(max(0, os.path.getsize(path) - TAIL))
       text = file.read().decode(errors="replace")
-  except FileNotFoundError:
+  except (FileNotFoundError, NotADirectoryError):
     return []
   return text[:text.rfind("\n") + 1].splitlines()
 
@@ -170,9 +172,8 @@ def state_of(run: Run) -> str:
   return "stopped" if os.path.isdir(run.folder) else "waiting"
 
 
-def _cells(run: Run, state: str) -> list[str]:
-  a, kept = run.alloc, records.sound(
-      os.path.join(run.folder, "records.jsonl"))[0]
+def _cells(run: Run, state: str, kept: list[dict]) -> list[str]:
+  a = run.alloc
   evals = [r for r in kept if r["kind"] == "eval"]
   best = max(evals, key=lambda r: r["avg"], default=None)
   rollouts, eta = kept[-1]["rollouts"] if kept else 0, "-"
@@ -189,13 +190,17 @@ def _cells(run: Run, state: str) -> list[str]:
 
 
 def table(runs: list[Run]) -> str:
-  """A line for each run; below it, the last error of each failed run."""
+  """A line for each run; below it, what is wrong with runs and their records.
+  """
   states = [state_of(run) for run in runs]
+  ledgers = [records.sound(os.path.join(run.folder, "records.jsonl"))
+             for run in runs]
   lines = [["run", "state", "seed", "Bp", "n", "rollouts/C", "best avg", "ETA"],
-           *map(_cells, runs, states)]
+           *map(_cells, runs, states, (kept for kept, _ in ledgers))]
   return "\n".join([aligned(lines), *(
       f"{run.name} ({run.source}): {last_error(run)[1]}"
-      for run, state in zip(runs, states, strict=True) if state == "failed")])
+      for run, state in zip(runs, states, strict=True) if state == "failed"),
+      *(damage for _, damage in ledgers if damage)])
 
 
 # --- the devices of this machine ---

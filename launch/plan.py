@@ -1,4 +1,4 @@
-"""Turns a budget into an allocation, or a sweep that measures the best one.
+r"""Turns a budget into an allocation, or a sweep that measures the best one.
 
   python -m launch.plan --rollouts=2e6 --stratum=hard
   python -m launch.plan --rollouts=2e6 --law=fit/fit.json

@@ -1,5 +1,6 @@
 """isojax.plan: a budget to an allocation, with what the answer rests on."""
 
+import operator
 import os
 
 import numpy as np
@@ -128,7 +129,12 @@ def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
     InputError: counts that are none, an unknown rule, or a budget outside of
       [P low, P high].
   """
-  correct_P, sampled_P = np.asarray(correct, float), np.asarray(sampled, float)
+  try:
+    correct_P, sampled_P = (np.asarray(x, float) for x in (correct, sampled))
+    budget = operator.index(budget)
+  except (TypeError, ValueError) as error:
+    raise InputError("expected counts of each problem and a whole number as "
+                     f"budget: {error}") from error
   if correct_P.ndim != 1 or correct_P.shape != sampled_P.shape or not np.all(
       (0 <= correct_P) & (correct_P <= sampled_P)):
     raise InputError("correct and sampled: expected a count of each problem, "

@@ -97,7 +97,7 @@ def history(log: Series, eval_set: str | None = None) -> History:
   train = tuple(prepared(line, bounded) for line in train)
   sets = collections.Counter(line.get("eval_set") for line in log.evals)
   chosen = eval_set or max(sets, key=sets.get, default=None)
-  known = train[-1] if train else {}
+  known = (train or log.evals or ({},))[-1]
   evals = tuple(e for e in log.evals if e.get("eval_set") == chosen)
   option = lambda name: value_of(log.options, log.settings.get(name))
   return History(
@@ -164,7 +164,7 @@ class Diagnosis:
     known = [f"{name} = {value:,}" for name, value in sizes.items() if value]
     lacks = [name for name in ("n", "Bp") if not sizes[name]]
     rollouts = (f"; not in the log: {', '.join(lacks)}" if lacks
-                else f", {compact(sum(run.spent))} rollouts")
+                else f", {compact(sum(run.spent))} rollouts" * bool(log.train))
     lines = [f"{log.path}: {log.trainer}, {self.length}"
              + "".join(f", {text}" for text in known) + rollouts
              + f" (n: {NEEDED['n']}, Bp: {NEEDED['Bp']})"]

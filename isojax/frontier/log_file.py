@@ -8,6 +8,7 @@ from isojax.errors import InputError
 from isojax.frontier.fields import nearest, Reading
 from isojax.frontier.formats import detect, FORMATS, text
 from isojax.frontier.formats.base import Format
+from isojax.ledger import records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +91,8 @@ def open_log(path: str, how: Reading) -> LogFile:
   file = LogFile(path, kind, form, table, names, log.head,
                  dataclasses.replace(how, columns=columns), notes)
   if kind == "isojax":
+    if "kind" in names and (damage := records.sound(path)[1]):
+      notes.append(f"{damage}; its values are used as they are")
     return file
   keys = [file.run_key, *(columns.get(field, field)
                           for field in ("Bp", "n", "seed", "eval_set", "k"))]

@@ -18,7 +18,7 @@ from isojax.frontier.log_file import LogFile, open_log
 from isojax.frontier.metrics import Curve
 from isojax.frontier.runs import lacking, NEEDED, Runs
 from isojax.frontier.study import FEWEST
-from isojax.ledger import bucket, records
+from isojax.ledger import bucket
 
 PERCENT = 2.0  # an accuracy above is one in percent
 
@@ -87,9 +87,6 @@ def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
   if curves[0].train:
     _check_training(file, rows, curves[0].source.get("avg"))
   if file.kind == "isojax":
-    if "kind" in file.names and (damage := records.sound(path)[1]):
-      file.notes.append(f"{damage}; its values are used as they are: restore "
-                        "the file if you did not change it")
     return rows, file.notes
   if not file.runs and "run_id" not in log.of(None)[0]:
     _name_runs(rows)

@@ -68,7 +68,8 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   for line in train:
     if {"Bp", "n"} <= line.keys():
       line["rollouts"] = log.after(run, line)
-  evals = _evals(log)
+  evals = tuple({name: fields[name] for name in ("Bp", "n") if name in fields}
+                | line for line in _evals(log))
   if not train and not evals:
     raise InputError(
         f"{path}: no known column of training steps or evaluations; the file "

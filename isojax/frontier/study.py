@@ -43,7 +43,6 @@ class Run:
   D: int | None  # training problems, if known
   where: str  # path of the file
   samples: int | None = None  # behind each reward, if known
-  m: int | None = None  # rollouts of a group that are trained on
 
   @property
   def noise(self) -> float:
@@ -248,8 +247,7 @@ def _run(run_id: str, rows: list[Row], s: Selection,
              C_E=np.array(C), reward_E=np.array(rewards), where=rows[0].path,
              value_ExQ=np.stack(values) if (
                  len(sizes) == 1 and None not in sizes) else None,
-             samples=Bp * n if fields.get("eval_set") == TRAINING else None,
-             m=fields.get("m") or n)  # logs without m train on all n
+             samples=Bp * n if fields.get("eval_set") == TRAINING else None)
 
 
 def _long_enough(runs: list[Run], notes: list[str]) -> list[Run]:
@@ -269,8 +267,21 @@ def _long_enough(runs: list[Run], notes: list[str]) -> list[Run]:
   return [run for run in runs if len(run.C_E) >= FEWEST]
 
 
+def _check_m(rows: list[Row]) -> None:
+  """Raises InputError if runs of one Bp and n train on several m."""
+  sizes = collections.defaultdict(set)
+  for fields in (row.fields for row in rows):
+    if fields.keys() >= {"Bp", "n"}:  # logs without m train on all n
+      sizes[fields["Bp"], fields["n"]].add(fields.get("m") or fields["n"])
+  for (Bp, n), several in sizes.items():
+    if len(several) > 1:
+      raise InputError(
+          f"runs of Bp={Bp}, n={n} train on m={sorted(several)} rollouts; give "
+          "only those of one m, and compare recipes with launch.speedup")
+
+
 def _check_models(runs: list[Run], model: str) -> None:
-  """Raises InputError if runs are of several models by names or starts, or m.
+  """Raises InputError if runs are of several models by names or starts.
 
   Names count if the logs do not name the model. Runs of one configuration are
   repetitions, so their first rewards differ by noise alone.
@@ -287,10 +298,6 @@ def _check_models(runs: list[Run], model: str) -> None:
   for run in runs:
     cells[run.Bp, run.n].append(run)
   for (Bp, n), equal in cells.items():
-    if len(several := {run.m for run in equal}) > 1:
-      raise InputError(
-          f"runs of Bp={Bp}, n={n} train on m={sorted(several)} rollouts; give "
-          "only those of one m, and compare recipes with launch.speedup")
     low = min(equal, key=lambda run: run.reward_E[0])
     high = max(equal, key=lambda run: run.reward_E[0])
     if high.reward_E[0] - low.reward_E[0] > max(
@@ -354,6 +361,7 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   _common(rows, "task")  # what judges
   k = _common(rows, "k") if s.metric != "avg" and s.at_k is None else s.at_k
   stored = {r.fields["k"] for r in rows if "k" in r.fields}
+  _check_m(rows)
   grouped = collections.defaultdict(list)
   for row in rows:
     # Two files may have one run_id: copies, which _without_copies drops.

@@ -43,6 +43,12 @@ class Setting(typing.NamedTuple):
   loss: dict = {}  # of a config: clip_low, clip_high, aggregation, and the
   # temperature of training rollouts; only some trainers get them
   beside: tuple[str, ...] = ()  # KEY=VALUE of a config that is not PLAIN
+  # Of a row's rate: that of one update a step, which the options make, over
+  # that of a minibatch, if the config's rate counts those.
+  lr_factor: float = 1.0
+
+  def lr(self, row: plan_file.Row) -> str:
+    return f"{row.lr * self.lr_factor:.4g}"
 
 
 def beside(recipe) -> tuple[str, ...]:
@@ -200,7 +206,7 @@ def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
   epochs = a.M if s.D is None else -(-a.M // max(1, s.D // a.Bp))
   fields = s.loss | dict(
       aggregation=AGGREGATIONS.get(trainer, {}).get(s.loss.get("aggregation")),
-      Bp=a.Bp, n=a.n, B=a.B, M=a.M, lr=f"{row.lr:.4g}", seed=row.seed,
+      Bp=a.Bp, n=a.n, B=a.B, M=a.M, lr=s.lr(row), seed=row.seed,
       epochs=epochs, prompt=s.prompt, response=s.response,
       total=s.prompt and s.prompt + s.response, kl=s.kl, on=True,
       use_kl=bool(s.kl), std=kind.std[not divided],
@@ -227,7 +233,7 @@ def not_carried(trainer: str, setting: Setting) -> list[str]:
 def text(trainer: str, row: plan_file.Row, setting: Setting) -> str:
   """The options of a run to paste, and what they cannot say as comments."""
   kind, a = TRAINERS[trainer], row.allocation
-  notes = [kind.note.format(B=a.B, M=a.M, lr=f"{row.lr:.4g}")
+  notes = [kind.note.format(B=a.B, M=a.M, lr=setting.lr(row))
            ] if kind.note else []
   if setting.response is None:
     notes.append("no lengths: give --config, or --machine and the mean tokens")

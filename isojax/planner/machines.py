@@ -147,7 +147,15 @@ GPU_SHARE_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 def gpu_share(environment) -> float:
   """Share of a GPU's memory that jax takes in this environment."""
-  return float(environment.get(GPU_SHARE_VARIABLE, GPU_SHARE))
+  text = environment.get(GPU_SHARE_VARIABLE, str(GPU_SHARE))
+  try:
+    share = float(text)
+  except ValueError:
+    share = 0.0
+  if not 0 < share <= 1:
+    raise InputError(f"{GPU_SHARE_VARIABLE}={text}: expected a number above 0, "
+                     "at most 1; unset it for jax's default")
+  return share
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,6 +56,9 @@ class Plan:
 
     InputError for what the trainer lacks, such as a schedule, m < n or a rule.
     """
+    if trainer not in export.TRAINERS:
+      raise InputError(f"export of {trainer!r}: expected one of "
+                       f"{', '.join(export.TRAINERS)}")
     return [export.text(trainer, row, self.setting) for row in self.rows]
 
   def table(self, explain: bool = False) -> str:
@@ -178,7 +181,9 @@ def setting_of(task: Task, easy: bool) -> export.Setting:
         rule or config.alloc.rule, dict(
             clip_low=loss.clip_low, clip_high=loss.clip_high,
             aggregation=loss.aggregation, temperature=sampler.temperature),
-        export.beside(config.recipe))
+        export.beside(config.recipe), lr_factor=math.sqrt(
+            config.recipe.updates.minibatches) if (
+                config.recipe.optimizer.batch == "update") else 1.0)
   lengths = task.price and task.price.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
@@ -202,6 +207,8 @@ def advised(task: Task):
     if divided:
       return divided
   a, lead, warnings, rule = answer.allocation, (), answer.warnings, None
+  if a.n != (q.n or a.n) or a.Bp != (q.Bp or a.Bp):  # not what was given
+    warnings = (*(f"moved: {change}" for change in answer.changes), *warnings)
   if ask.cells.pods:
     a, proposal = down_sampled(task, a, own)
     share = "all" if proposal.m == a.n else f"m = {proposal.m} of n = {a.n}"

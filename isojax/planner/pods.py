@@ -69,16 +69,20 @@ def read_own(document: dict, *, path: str) -> list[Own]:
         "axis device_seconds: make it with python -m launch.speedup "
         "--out=FOLDER")
   arms = []
-  for arm in document["arms"]:
-    n, m, verdict, interval = (arm[name] for name in (
-        "n", "m", "verdict", "interval"))
-    if verdict == "never" and (
-        arm["never"] is None or arm["never"] < SURE
-        or arm["end"] < document["baseline"]["time"]):
-      verdict = "not resolved"  # few runs, noise, or a run that ended early
-    arms.append(Own(arm["name"], None if None in (n, m) else n / m,
-                    arm["ratio"], interval and (interval[0], interval[2]),
-                    verdict))
+  try:
+    for arm in document["arms"]:
+      n, m, verdict, interval = (arm[name] for name in (
+          "n", "m", "verdict", "interval"))
+      if verdict == "never" and (
+          arm["never"] is None or arm["never"] < SURE
+          or arm["end"] < document["baseline"]["time"]):
+        verdict = "not resolved"  # few runs, noise, or a run that ended early
+      arms.append(Own(arm["name"], None if None in (n, m) else n / m,
+                      arm["ratio"], interval and (interval[0], interval[2]),
+                      verdict))
+  except (KeyError, TypeError) as error:
+    raise InputError(f"{path}: an arm lacks {error}; make the file again with "
+                     "python -m launch.speedup --out=FOLDER") from error
   return arms
 
 

@@ -128,6 +128,8 @@ def request(*, config=None, given=(), **values) -> Request:
                        f"{', '.join(choices)}")
   for name, (least, most) in BOUNDS.items():
     value = values[name]
+    if value is not None and not isinstance(value, (int, float)):
+      raise InputError(f"--{name}={value!r}: expected a number")
     if value is not None and not least <= value <= most:
       raise InputError(f"--{name}={value:g}: expected a number from "
                        f"{least:g} to {most:g}")

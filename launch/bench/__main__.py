@@ -88,6 +88,12 @@ def chosen_cases() -> list[Case]:
   out = []
   for case in cases:
     wanted = case.peers if peers is None else peers
+    never = [p for p in peers or () if case.what not in cases_lib.PEERS[p]]
+    if never and _SUITE.value is None:
+      raise InputError(f"--peer={','.join(never)} cannot be timed for --what="
+                       f"{case.what}; expected some of "
+                       + ", ".join(p for p, what in cases_lib.PEERS.items()
+                                   if case.what in what))
     out.append(dataclasses.replace(case, **given, peers=tuple(
         p for p in wanted if case.what in cases_lib.PEERS[p]
         and (torch or p not in cases_lib.TORCH))))

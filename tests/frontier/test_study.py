@@ -137,8 +137,9 @@ FLAT = dict(correct=[0, 0, 0])  # any two runs that learn nothing are equal
        "two different runs", {})
       for same in (FLAT, dict(correct=None, k=None))),
     (rows() + [at(rows()[0], n=9)], "run r7-0 has several n", {}),
-    (rows() + rows(seed=1, path="b.jsonl", m=3),
-     r"Bp=2, n=7 train on m=\[3, 7\]", {}),
+    *((rows() + rows(path="b.jsonl", m=3, **more),
+       r"Bp=2, n=7 train on m=\[3, 7\]", {})
+      for more in (dict(seed=1), dict(run_id="other"))),
     (rows(steps=(0, 2)) + rows(n=3, steps=(0,), path="b.jsonl"),
      r"needs 3.* r7-0 \(2, a.jsonl\), r3-0 \(1, b.jsonl\); evaluate", {}),
     (started(0.037) + started(0.784, 1),

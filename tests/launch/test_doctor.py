@@ -448,3 +448,18 @@ def test_the_command():
   assert done.returncode == 0, done.stderr
   assert "this log cannot tell whether something is wrong: 4 steps" in (
       done.stdout)
+
+
+def test_evaluations_alone_have_the_n_that_was_given():
+  told = str(isojax.doctor("isojax/assets/logs/simulated.csv", run="n8-0",
+                           fixed=dict(n=8, Bp=32)))
+  assert "31 evaluations, n = 8, Bp = 32 (n:" in told
+
+
+def test_an_edited_line_of_records_is_noted(tmp_path):
+  lines = (DATA / "isojax/records.jsonl").read_text().splitlines()
+  record = json.loads(lines[3]) | {"chain": "0" * 16}
+  (tmp_path / "r.jsonl").write_text("\n".join(
+      [*lines[:3], json.dumps(record), *lines[4:], ""]))
+  notes = isojax.doctor(tmp_path / "r.jsonl").notes
+  assert any("its values are used as they are" in note for note in notes), notes

@@ -105,6 +105,9 @@ def test_the_loss_of_a_config_where_its_names_are_known():
   text = export.text("verl", *run(constant))
   assert "carried: recipe.loss.aggregation='constant_length', " in text
   assert "loss_agg_mode" not in text
+  # One update of a step instead of four: twice the rate of a minibatch.
+  whole = export.text("verl", *run(DAPO._replace(lr_factor=2.0)))
+  assert "optim.lr=2e-06" in whole
 
 
 @pytest.mark.parametrize("config, changed, names", [

@@ -58,3 +58,6 @@ def test_a_gpu_has_the_share_that_jax_takes():
   assert machine("cpu-2core").usable_bytes == 2.53e10
   assert gpu_share({}) == 0.75
   assert gpu_share({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".9"}) == 0.9
+  for text in ("x", "0", "1.5", "nan"):
+    with pytest.raises(InputError, match=f"MEM_FRACTION={text}: expected"):
+      gpu_share({"XLA_PYTHON_CLIENT_MEM_FRACTION": text})

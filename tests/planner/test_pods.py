@@ -78,3 +78,5 @@ def test_only_device_seconds_of_speedup_are_evidence():
         verdict)
   with pytest.raises(InputError, match="s.json: axis 'rollouts'; expected sp"):
     read(axis="rollouts")
+  with pytest.raises(InputError, match="s.json: an arm lacks 'n'"):
+    read(arms=[{"name": "a"}])

@@ -258,6 +258,11 @@ def test_the_table(tmp_path):
       "finished 0 8 32 256/256 0.1000 ± 0.0100 at 1 -"]
   assert lines[5] == f"{runs[2].name} ({tmp_path}/plan.jsonl:3): loss is nan"
   assert len({len(line) for line in lines[:5]}) == 1  # aligned
+  path = pathlib.Path(runs[0].folder, "records.jsonl")
+  path.write_text("".join(line for i, line in enumerate(
+      path.read_text().splitlines(keepends=True)) if i != 4))
+  damaged = sweeper.table(runs).splitlines()
+  assert damaged[-1].startswith(f"{path}:5: ")
 
 
 # --- the script ---
