@@ -21,7 +21,9 @@ from launch.study.ledger import Ledger, LedgerRun
 
 LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
 EPOCHS = ("d16", "d32", "d64", "d512")  # registered; there when they have run
-STEP = 4.0  # between the windows of a table
+# Registered parts, in words, while they are not complete.
+OPEN = {"d512": "D = 512", "algorithms": "PPO, CISPO and Dr. GRPO",
+        "base": "a second base policy", "pods_rate": "PODS at one rate"}
 
 
 def value(estimate) -> str:
@@ -220,6 +222,14 @@ def whole(L: dict[str, Ledger], part: str) -> bool:
   return part in L and not L[part].missing
 
 
+def progress(L: dict[str, Ledger], part: str) -> tuple[int, int]:
+  """Complete and planned runs of a part."""
+  if part not in L:
+    return 0, 0
+  total = len(arms.planned(L[part].part))
+  return total - len(L[part].missing), total
+
+
 def numbers(docs: str, L: dict[str, Ledger]) -> dict:
   """All that the templates name."""
   five = windows.pooled(L["hard"], L["schedule"])
@@ -274,6 +284,9 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "noise_verdicts": (judged(noise, reanalysis.noise(L["d64"]))
                          if whole(L, "d64") else None),
       "rates": rates, "rate_verdicts": rates and judged(plans, rates),
+      "open": [f"{said} ({count} of {total} runs)" if count else said
+               for part, said in OPEN.items() if not whole(L, part)
+               for count, total in [progress(L, part)]],
       "grids": grids and grids_table(grids),
       "robust_verdicts": grids and judged(robust, reanalysis.robust(grids)),
       "pods": pods, "pods_verdicts": pods and judged(robust, pods),
