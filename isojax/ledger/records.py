@@ -156,13 +156,12 @@ def _sound(path: str, content: bytes) -> tuple[list[dict], str | None]:
     if stored is None or stored != chain:
       if number > len(lines):  # b"" or a line that a kill has cut
         break
-      cut = (f", or keep the lines before this one with head -n {number - 1} "
-             f"{path} > cut.jsonl && mv cut.jsonl {path}, and run the same "
-             "command again") * (number > 1)
       return kept, (
           f"{path}:{number}: this line was changed, or lines before it were "
           "changed, added or removed: its checksum does not fit; restore the "
-          f"file{cut}")
+          "file, or to go on with the run keep the lines before this one with "
+          f"head -n {number - 1} {path} > cut.jsonl && mv cut.jsonl {path}, "
+          "and run the same command again")
     kept.append(record)
   return kept, None
 

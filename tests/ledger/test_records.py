@@ -92,9 +92,6 @@ def test_damage_is_named_with_its_line_and_its_remedy(path, spoil, line):
   with pytest.raises(InputError, match=f"^{path}:{line}: this line ") as told:
     records.read(path)
   assert records.sound(path)[0] == kept[:line - 1]
-  if line == 1:
-    assert "head" not in str(told.value)  # nothing would be left
-    return
   remedy = re.search(r"head -n .*? && mv \S+ [^,]+", str(told.value))[0]
   subprocess.run(remedy, shell=True, check=True, cwd=os.path.dirname(path))
   assert records.read(path) == kept[:line - 1]
