@@ -13,6 +13,7 @@ from isojax.errors import InputError
 from isojax.frontier import doctor
 from isojax.frontier.formats import FORMATS
 from isojax.frontier.series import Series
+from isojax.ledger import records
 from tests import command
 
 DATA = pathlib.Path("tests/data/logs")
@@ -457,9 +458,13 @@ def test_evaluations_alone_have_the_n_that_was_given():
 
 
 def test_an_edited_line_of_records_is_noted(tmp_path):
-  lines = (DATA / "isojax/records.jsonl").read_text().splitlines()
-  record = json.loads(lines[3]) | {"chain": "0" * 16}
-  (tmp_path / "r.jsonl").write_text("\n".join(
-      [*lines[:3], json.dumps(record), *lines[4:], ""]))
-  notes = isojax.doctor(tmp_path / "r.jsonl").notes
-  assert any("its values are used as they are" in note for note in notes), notes
+  kept = [json.loads(line) for line in
+          (DATA / "isojax/records.jsonl").read_text().splitlines()]
+  path, sound = tmp_path / "r.jsonl", records.text_of(kept)[0]
+  path.write_bytes(sound)
+  told = "its values are used as they are"
+  assert not any(told in note for note in isojax.doctor(path).notes)
+  lines = sound.decode().splitlines(keepends=True)
+  lines[3] = json.dumps(json.loads(lines[3]) | {"step": 99}) + "\n"
+  path.write_text("".join(lines))
+  assert any(told in note for note in isojax.doctor(path).notes)
