@@ -36,7 +36,8 @@ LOOKS = (  # a pattern, what such a file is, and what to give instead
      "the trainer_state.json or metrics file that its run wrote"),
     (r"Validation Results|={3,} Step \d+/\d+", "the console of NeMo-RL",
      "the history of its W&B run as JSON lines or CSV"),
-    (r'\A\s*[{[]\s*\n', "a JSON document with no list of objects",
+    (r'\A\s*[{[]\s*\n',
+     "a JSON document that ends early, or has no list of objects",
      "one JSON object a line, or a list of them"))
 
 
