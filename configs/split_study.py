@@ -6,6 +6,8 @@ The training problems are the first 16, 32, 64, 256, 512 and 2,500 of those of
 which the policy solves 1 or 2 of 16, as in configs/split_tiny.py. Each stratum
 has 1,200 validation problems; the first 300 are those of countdown-tiny-low256.
 
+arena_*: the problems of mixed.py, hard.py and easy.py.
+
 The second base policy of configs/study.py:base, and 256 problems of its own:
 
   python -m launch.pretrain --config=configs/pretrain_tiny.py \
@@ -27,5 +29,10 @@ def get_config():
   config.source.validation = 5000  # the training problems stay the same
   config.unlock()
   config.strata = {f"d{D}": dict(low=0.0625, high=0.125, again=NOT, train=D,
-                                 validation=1200) for D in SIZES}
+                                 validation=1200) for D in SIZES} | {
+      f"arena_{name}": dict(low=low, high=high, again=NOT, train=train,
+                            validation=validation)
+      for name, low, high, train, validation in (
+          ("mixed", 0.0, 1.0, 1024, 1200), ("hard", 0.0, 0.0625, 3000, 1200),
+          ("easy", 0.3, 0.6, 1000, 500))}  # 541 are easy
   return config.lock()

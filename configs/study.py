@@ -4,8 +4,9 @@
 
 Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting, quick;
 and of the second edition allocation, which compares the rules of alloc.rule at
-equal C, and rate2500, d16, d32, d64, d512, algorithms, base and pods_rate,
-whose strata configs/split_study.py makes. docs/study/registered*.json has their
+equal C, rate2500, d16, d32, d64, d512, algorithms, base, pods_rate, arena_* and
+scalerl2500, whose strata configs/split_study.py makes, and truly, whose stratum
+is that of configs/split_truly.py. docs/study/registered*.json has their
 hypotheses; docs/study.md names the parts that have not run.
 docs/study/appendix.md has the rules that were fixed before the runs.
 `get_config` is what all runs of a part share, `get_study` what differs.
@@ -28,7 +29,9 @@ HARD = dict(
     eval=EVAL)
 EASY = dict(eval=EVAL)
 # Of a part; else hard.
-BASES = {"easy": easy, "scalerl": scalerl, "allocation": mixed}
+BASES = {"easy": easy, "scalerl": scalerl, "allocation": mixed,
+         "scalerl2500": scalerl, "arena_mixed": mixed, "arena_hard": hard,
+         "arena_easy": easy}
 
 BP = 32  # problems per step
 N = (2, 4, 8, 16, 32, 64, 128)
@@ -41,11 +44,25 @@ C_SCHEDULE = 2**20
 C_FIRST = 2**18  # the data of the predictions, and most other parts
 PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
          "many", "setting", "quick", "rate2500", "d16", "d32", "d64", "d512",
-         "allocation", "algorithms", "base", "pods_rate")
-# The second edition: problems of a part; 1,200 validation problems are as dear
-# as 9,600 rollouts, so evaluations are few.
-STRATA = {"rate2500": 2500, "d16": 16, "d32": 32, "d64": 64, "d512": 512,
-          "algorithms": 256, "base": 256, "pods_rate": 256}
+         "allocation", "algorithms", "base", "pods_rate", "arena_mixed",
+         "arena_hard", "arena_easy", "truly", "scalerl2500")
+# The second edition: the strata of a part, below runs/strata.
+STRATA = {
+    "base": "base96-d256",  # of a policy of width 96
+    **{part: f"countdown-tiny-d{D}" for part, D in {
+        "d16": 16, "d32": 32, "d64": 64, "d512": 512, "rate2500": 2500,
+        "algorithms": 256, "pods_rate": 256, "scalerl2500": 2500}.items()},
+    **{part: f"countdown-tiny-{part}" for part in (
+        "arena_mixed", "arena_hard", "arena_easy", "truly")}}
+# The first evaluation after the start, and the factor from one to the next:
+# few, because 1,200 validation problems are as dear as 9,600 rollouts.
+EVALS = {
+    "quick": (1024, 1.5), "d16": (2048, 2.0), "d32": (4096, 2.0),
+    "d64": (4096, 2.0), "d512": (4096, 2.0), "rate2500": (16_384, 1.5),
+    "algorithms": (8192, 1.75), "base": (8192, 1.75), "pods_rate": (8192, 1.75),
+    "arena_mixed": (2**15, 1.42), "arena_hard": (2**15, 1.42),
+    "arena_easy": (2**15, 1.42), "truly": (2**15, 2.0),
+    "scalerl2500": (2**15, 1.7)}
 FOUR = (2, 8, 32, 128)
 
 
@@ -55,7 +72,8 @@ def get_config(part="hard"):
     raise ValueError(f"configs/study.py:{part}: expected one of {PARTS}")
   config = (BASES[part] if part in BASES else hard).get_config()
   config.name = "study"  # the same in all parts, so that they share runs
-  config.update(EASY if part in ("easy", "allocation") else HARD)
+  own = part in ("easy", "allocation") or part.startswith("arena_")
+  config.update(EASY if own else HARD)  # the recipe of its base, or of `hard`
   config.alloc.Bp = BP
   config.checkpoint.update(
       every_steps=10**9, every_minutes=3.0, keep=1)  # a run takes minutes
@@ -65,18 +83,15 @@ def get_config(part="hard"):
   if part == "setting":  # of the shipped hard.py
     config.task.stratum = hard.get_config().task.stratum
   if part in STRATA:
-    config.task.stratum = f"runs/strata/countdown-tiny-d{STRATA[part]}.jsonl"
-    config.alloc.Bp = min(BP, STRATA[part])
-    config.eval.update(first=64 * config.alloc.Bp * 2, growth=2.0)
-  if part == "rate2500":  # three evaluations in the last factor of two
-    config.eval.update(first=16_384, growth=1.5)
-  if part in ("algorithms", "base", "pods_rate"):  # eight evaluations
-    config.eval.update(first=8192, growth=1.75)
-  if part == "base":  # a policy of width 96, and its own problems
+    config.task.stratum = f"runs/strata/{STRATA[part]}.jsonl"
+  if part in EVALS:
+    config.eval.first, config.eval.growth = EVALS[part]
+  if part == "d16":
+    config.alloc.Bp = 16
+  if part == "base":
     config.model.path = "runs/base96"
-    config.task.stratum = "runs/strata/base96-d256.jsonl"
-  if part == "quick":
-    config.eval.update(first=1024, growth=1.5)  # five points by C = 8,192
+  if part in ("truly", "scalerl2500"):  # by the rule of `rate2500`
+    config.recipe.optimizer.base_lr = 1.5e-4
   return config
 
 
@@ -143,6 +158,35 @@ def settings():
                                for name, recipe in changes.items()]
 
 
+def arena_arms():
+  """Returns all rules of alloc.rule and refill at equal C, and uniform twice.
+  """
+  first, other = tuple(range(8)), tuple(range(8, 16))
+  return [arm(rule, (8,), first, alloc=dict(rule=rule)) for rule in (
+      "uniform", "knapsack", "variance", "hit", "inverse", "skip")] + [
+          arm("refill", (8,), first, recipe=dict(filter=dict(rounds=3))),
+          arm("uniform again", (8,), other)]
+
+
+def scalerl_arms():
+  """Returns ScaleRL's recipe, and each with one choice taken back.
+
+  Its eighth choice, the length of answers, has no counterpart: they have 16
+  tokens at most.
+  """
+  return [
+      arm("", (16,), TWO),
+      without("group std", loss=dict(advantage="group_norm")),
+      without("sample mean", loss=dict(aggregation="sample_mean")),
+      without("all groups", loss=dict(zero_variance="off")),
+      without("no removal", filter=dict(solved_rate=None)),
+      # Changes nothing: the embedded policy is trained in float32.
+      without("no float32 head", loss=dict(head_dtype=None)),
+      without("DAPO loss", loss=dict(
+          policy_loss="ppo_clip", constants=dict(cap=None), clip_low=0.2,
+          clip_high=0.28))]
+
+
 def following(name, *pieces):
   """Returns a schedule of n: (from C, n), ..."""
   return arm(name, (pieces[0][1],), FIVE, alloc=dict(
@@ -159,7 +203,7 @@ def off_policy(k):
 def epochs(part):
   """Returns the runs of a part of one D, to C/D = 4,096."""
   seeds = (2, 3, 4) if part in ("d32", "d64") else SEEDS
-  return dict(C=4096 * STRATA[part], arms=[arm("", FOUR, seeds)])
+  return dict(C=4096 * int(part[1:]), arms=[arm("", FOUR, seeds)])
 
 
 def get_study(part):
@@ -177,23 +221,15 @@ def get_study(part):
       "pods": dict(C=C_FIRST, arms=[arm("", (16, 64), FIVE)] + [
           kept(n, m, FIVE) for n, m in ((16, 8), (16, 4), (64, 32), (64, 16),
                                         (64, 8), (64, 4))]),
-      # Its eighth choice, the length of answers, has no counterpart: they have
-      # 16 tokens at most.
       "scalerl": dict(C=2**19, arms=[
-          arm("", (16,), TWO),
-          without("group std", loss=dict(advantage="group_norm")),
-          without("sample mean", loss=dict(aggregation="sample_mean")),
-          without("all groups", loss=dict(zero_variance="off")),
-          without("no removal", filter=dict(solved_rate=None)),
-          # Changes nothing: the embedded policy is trained in float32.
-          without("no float32 head", loss=dict(head_dtype=None)),
-          without("DAPO loss", loss=dict(
-              policy_loss="ppo_clip", constants=dict(cap=None), clip_low=0.2,
-              clip_high=0.28)),
+          *scalerl_arms(),
           # By mistake with the rate of all sampled rollouts, sqrt(8) times
           # that of the other arms. off_policy() was added after it was seen.
           arm("off-policy 8, high rate", (16,), TWO, alloc=dict(Bp=8 * BP),
               recipe=dict(updates=dict(in_flight=0, minibatches=8))),
+          off_policy(8), off_policy(4)]),
+      "scalerl2500": dict(C=2**19, arms=[
+          *(one for one in scalerl_arms() if one["name"] != "no float32 head"),
           off_policy(8), off_policy(4)]),
       "schedule": dict(C=C_SCHEDULE, arms=[
           arm("", N, FIVE),
@@ -226,5 +262,8 @@ def get_study(part):
           for rule in ("uniform", "knapsack", "variance", "hit", "inverse",
                        "skip")] + [
               arm("uniform again", (8,), (4, 5, 6, 7))]),
+      **{part: dict(C=2**17, arms=arena_arms()) for part in (
+          "arena_mixed", "arena_hard", "arena_easy")},
+      "truly": dict(C=2**20, arms=[arm("", (8, 32, 128, 512), TWO)]),
       **{part: epochs(part) for part in ("d16", "d32", "d64", "d512")},
   }[part]

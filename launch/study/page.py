@@ -23,7 +23,12 @@ LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
 EPOCHS = ("d16", "d32", "d64", "d512")  # registered; there when they have run
 # Registered parts, in words, while they are not complete.
 OPEN = {"d512": "D = 512", "algorithms": "PPO, CISPO and Dr. GRPO",
-        "base": "a second base policy", "pods_rate": "PODS at one rate"}
+        "base": "a second base policy", "pods_rate": "PODS at one rate",
+        "arena_mixed": "rules of allocation and refill with eight seeds",
+        "arena_hard": "the same on hard problems",
+        "arena_easy": "the same on easy problems",
+        "truly": "truly hard problems",
+        "scalerl2500": "ScaleRL's arms on 2,500 problems"}
 
 
 def value(estimate) -> str:
