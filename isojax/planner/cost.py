@@ -72,6 +72,9 @@ MIXTURE = dataclasses.replace(
         name: getattr(CALIBRATED, name) / MIXTURE_SLOWER for name in (
             "prefill_flops", "decode_flops", "decode_bandwidth", "score_flops",
             "update_flops", "update_bandwidth")})
+# The published steps are of GPUs and of large models. hard.py on 2 cores: 50 ms
+# a step of 64 rollouts, 66 ms of 256 (docs/results.md).
+CPU_STEP_SECONDS = 0.045
 PEAK = Efficiency(*[1.0] * 7, step_seconds=0.0, basis="peak")
 
 
@@ -361,8 +364,11 @@ class Price:
     return self.replace(micro_rows=micro * G)
 
 
-def calibrated(shape: ModelShape) -> Efficiency:
-  return MIXTURE if shape.experts else CALIBRATED
+def calibrated(shape: ModelShape, machine: Machine) -> Efficiency:
+  efficiency = MIXTURE if shape.experts else CALIBRATED
+  if machine.accelerator.platform == "cpu":
+    return dataclasses.replace(efficiency, step_seconds=CPU_STEP_SECONDS)
+  return efficiency
 
 
 def packed(shape: ModelShape, workload: Workload, machine: Machine, *,

@@ -5,7 +5,7 @@ import statistics
 
 from isojax.errors import InputError
 from isojax.models import shape as shape_lib
-from isojax.planner.cost import CALIBRATED, Cost, Efficiency, PEAK, Price
+from isojax.planner.cost import calibrated, Cost, Efficiency, PEAK, Price
 from isojax.planner.machines import Machine, Mesh
 from isojax.planner.workload import Formats, Lengths, Recipe, Workload
 
@@ -142,5 +142,5 @@ def bench_efficiency(document: dict, shape: shape_lib.ModelShape, w: Workload,
                      f"({type(error).__name__}: {error}); make it again"
                      ) from error
   return two_fractions(
-      sample, update, CALIBRATED.step_seconds,
+      sample, update, calibrated(shape, machine).step_seconds,
       f"measured by launch.bench ({path}; host seconds assumed)")

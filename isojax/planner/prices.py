@@ -129,8 +129,8 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
           f"a device of {machine.name}; increase it, or use a larger mesh")
     most = min(most, slots * G)
   return cost.fitting(Price(
-      shape, machine, mesh, workload, cost.calibrated(shape), rows=most,
-      whole=whole,
+      shape, machine, mesh, workload, cost.calibrated(shape, machine),
+      rows=most, whole=whole,
       micro_rows=max(G, config.recipe.loss.microbatch_tokens
                      // sampler.max_new_tokens), refilled=True,
       evaluations=lambda C, B: due(e, C, B) * validation * e.k, k=e.k,
@@ -150,7 +150,7 @@ def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
   workload = the_workload(ask, train, easy, shape, machine)
   if config is None:
     price = cost.packed(shape, workload, machine,
-                        efficiency=cost.calibrated(shape),
+                        efficiency=cost.calibrated(shape, machine),
                         rows=rows or 64 * machine.chips)
   else:
     price = of_config(config, shape, workload, machine,

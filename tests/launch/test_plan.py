@@ -208,6 +208,19 @@ def test_a_config_has_its_own_anchor_and_evaluations(tmp_path):
   assert row["expected"]["seconds"] > 1.01 * few
 
 
+@pytest.mark.parametrize("n, seconds", [(2, 0.050), (8, 0.066)])
+def test_a_step_on_two_cores_is_as_measured(tmp_path, n, seconds):
+  """docs/results.md, default runs: sampling and update of hard.py."""
+  (row,), _ = planned(
+      "--rollouts=131072", "--config=configs/hard.py", "--machine=cpu-2core",
+      f"--n={n}", "--Bp=32", f"--model={ROOT}/isojax/assets/countdown-tiny",
+      "--prompt_tokens=12", "--response_tokens=10",
+      "--config.eval.first=200000", cwd=tmp_path)
+  low, high = (end / row["overrides"]["alloc"]["M"]
+               for end in row["expected"]["seconds_range"])
+  assert low < seconds < high
+
+
 def test_a_reader_that_goes_is_no_error(tmp_path):
   script = f"{sys.executable} -m launch.plan --sweep --rollouts=1e9 --Bp=32 " \
            f"--n=8 --seeds=$(seq -s, 0 3000) | head -1"
