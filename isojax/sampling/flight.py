@@ -164,6 +164,13 @@ class Queue:
   A sequence is continued by the rollouts of a group, which are a unit, or by
   one rollout with tokens. `waits` has, of each block, the items dealt to it,
   and `slots` the places in its window of the sequences of the first of them.
+
+  Attributes [E] are of groups, [B] of their rollouts, the items: `group_B`,
+  `number_B` (in the group), `problem_B`, `limit_B` (tokens). `out` has the
+  tokens so far; the first items were in flight, and `version_RxT` has the
+  versions that drew their tokens. `left_E` rollouts of a group are incomplete,
+  `done` are complete and not yet reported. `units` wait and are dealt to no
+  block. `item_R` and `row` are of slots: the item in each, its device state.
   """
 
   def __init__(self, flight: Flight, source: Source, rule: Rule, *,
