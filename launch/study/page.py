@@ -296,10 +296,16 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "robust_verdicts": grids and judged(robust, reanalysis.robust(grids)),
       "pods": pods, "pods_verdicts": pods and judged(robust, pods),
       "epochs": epochs, "parts": L,
+      "off_policy": {k: reanalysis.against(
+          L["scalerl"], f"off-policy {k}", "no removal", 16) for k in (4, 8)},
+      "leads": reanalysis.leads([
+          *(L[part].of_arm() for part in ("d32", "d64")), five]),
       "passes": reanalysis.passes(five, 2.0**20),
       "resolved": lambda part: sum(
           bool(row["gain"]) and windows.resolved(row["gain"])
           for row in compared[part]),
+      "seeds": {S: (reanalysis.seed_coverage(S, 1), reanalysis.seed_coverage(
+          S, 2)) for S in (2, 3, 5)},
       "detectable": sorted(row["seen"] for rows in compared.values()
                            for row in rows if row["seen"]),
       "rollouts": sum(r.head["reached"] for one in L.values()
@@ -327,7 +333,8 @@ def render(name: str, values: dict) -> str:
       undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
       keep_trailing_newline=True)
   env.filters |= {"value": value, "gain": gain, "factor": factor, "rate": rate,
-                  "compact": compact, "crossing": crossing}
+                  "compact": compact, "crossing": crossing,
+                  "percent": "{:.0%}".format}
   text = re.sub(r"\n{3,}", "\n\n", env.get_template(name).render(values))
   blocks = text.split("\n\n")
   return "\n\n".join(map(refilled, blocks))

@@ -40,6 +40,8 @@ def training(hard: Ledger, schedule: Ledger) -> dict:
       "late": windows.estimate(lead([2.0**21])),
       "end": {n: windows.estimate(narrow.of(n)[:, 0]) for n in N},
       "end_gain": windows.estimate(narrow.of(64)[:, 0] - narrow.of(2)[:, 0]),
+      "over_8": {n: windows.estimate(table.of(n)[:, -1] - table.of(8)[:, -1])
+                 for n in (32, 64)},
       "path_of_3": seeds3.path()[0], "trend_of_3": seeds3.path()[1],
       "trend_of_5": seeds5.path()[1],
       "validation": (float(ends.min()), float(ends.max()))}
@@ -87,12 +89,15 @@ def problems(hard: Ledger, many: Ledger) -> dict:
   """2,500 against 256 training problems of the same pass rates."""
   ends = ENDS[:8]  # to 2^19
   few = windows.table(hard.of_arm(), ends)
+  gain = lambda n, at: windows.estimate(more.of(n)[:, at] - few.of(n)[:, at])
   more = windows.table(many.of_arm(), ends)
   reward = windows.table(many.of_arm(), ends, of="reward")
   top = few.of(8)[:, few.of(8)[0].argmax()]
   return {"end": {n: windows.estimate(more.of(n)[:, -1]) for n in more.ns},
           "over_top": windows.estimate(more.of(8)[:, -1] - top),
-          "gain": {n: windows.estimate(more.of(n)[:, -1] - few.of(n)[:, -1])
+          "gain": {n: gain(n, -1) for n in more.ns},
+          "early": {n: gain(n, 5) for n in more.ns},  # in (2^16, 2^17]
+          "rise": {n: windows.estimate(more.of(n)[:, -1] - more.of(n)[:, -2])
                    for n in more.ns},
           "lead": windows.estimate(more.mean((2, 8), ends[-1:])
                                    - more.mean((32, 128), ends[-1:])),
@@ -104,11 +109,18 @@ def batch(regimes: Ledger) -> dict:
   """n against Bp at equal C, 256 problems, (2^15, 2^16] and later."""
   once = {r.head["run_id"]: r for r in regimes.runs}
   ends = (2.0**16, 2.0**17, 2.0**18)
-  table = windows.table(list(once.values()), ends)
+  both = {of: windows.table(list(once.values()), ends, of=of)
+          for of in ("avg", "reward")}
+  table = both["avg"]
+  wide = lambda of, ns: [windows.estimate(d) for d in np.mean(
+      [both[of].of((128, n)) - both[of].of((8, n)) for n in ns], 0).T]
   return {"n": [windows.estimate(d) for d in (
               table.of((64, 16)) - table.of((8, 128))).T],
-          "Bp": [windows.estimate(d) for d in np.mean(
-              [table.of((128, n)) - table.of((8, n)) for n in N], 0).T]}
+          "n_at": {Bp: windows.estimate(
+              (table.of((Bp, 16)) - table.of((Bp, 128)))[:, 0])
+                   for Bp in (8, 128)},
+          "Bp": wide("avg", N), "training": wide("reward", N),
+          "training_small": wide("reward", (2, 4))}
 
 
 def coverage(hard: Ledger, easy: Ledger, many: Ledger) -> dict:
@@ -123,7 +135,10 @@ def coverage(hard: Ledger, easy: Ledger, many: Ledger) -> dict:
                  for metric in ("avg", "best", "worst")}
           for name, one in (("hard", hard), ("easy", easy), ("many", many))}
   worst, best = ends["easy"]["worst"], ends["easy"]["best"]
-  return {"base": base, "end": {
+  highest = {name: max(((n, *peak) for n, peak in height(
+      one.of_arm(), None, "best").items()), key=lambda row: row[1])
+             for name, one in (("hard", hard), ("many", many))}
+  return {"base": base, "highest": highest, "end": {
       name: {metric: {n: windows.estimate(t.of(n)[:, 0]) for n in t.ns}
              for metric, t in of.items()} for name, of in ends.items()},
       "easy_worst": windows.estimate(worst.of(16)[:, 0] - worst.of(2)[:, 0]),
@@ -212,6 +227,14 @@ def compared(one: Ledger) -> list[dict]:
   return rows
 
 
+def against(one: Ledger, arm: str, base: str, n: int) -> tuple:
+  """An arm minus another one in (C / 2, C], at one n."""
+  C = [float(one.part.C)]
+  return windows.estimate(np.subtract(*(
+      windows.table(one.of_arm(name, n), C).value_KxDxW[0, :, 0]
+      for name in (arm, base))))
+
+
 def rules(one: Ledger) -> list[dict]:
   """The rules of per-problem allocation, at equal C.
 
@@ -243,15 +266,23 @@ def _spent(runs: list[LedgerRun], C: float) -> dict:
 
 
 def schedules(one: Ledger) -> dict:
-  """Schedules of n against fixed n in (C / 2, C]."""
-  C = [float(one.part.C)]
-  fixed = windows.table(one.of_arm(), C)
-  drawn = {name: windows.table(one.of_arm(name), C).value_KxDxW[0, :, 0]
-           for name in ("law", "best policy")}
-  return {name: {
-      "middle": windows.estimate(own - fixed.mean((8, 16, 32, 64), C)),
-      "best": windows.estimate(own - fixed.value_KxDxW[:, :, 0].max(0))}
-          for name, own in drawn.items()}
+  """Schedules of n against fixed n in (C / 2, C].
+
+  Returns:
+    Of each: minus the mean of n = 8 to 64 and minus the best n, on validation
+    problems; minus n = 32 on training problems.
+  """
+  C, out = [float(one.part.C)], {}
+  fixed, reward = (windows.table(one.of_arm(), C, of=of)
+                   for of in ("avg", "reward"))
+  for name in ("law", "best policy"):
+    own, trained = (windows.table(one.of_arm(name), C, of=of)
+                    .value_KxDxW[0, :, 0] for of in ("avg", "reward"))
+    out[name] = {
+        "middle": windows.estimate(own - fixed.mean((8, 16, 32, 64), C)),
+        "best": windows.estimate(own - fixed.value_KxDxW[:, :, 0].max(0)),
+        "training": windows.estimate(trained - reward.of(32)[:, 0])}
+  return out
 
 
 def regret(runs: list[LedgerRun], of: str, ends) -> dict:
@@ -271,15 +302,30 @@ def regret(runs: list[LedgerRun], of: str, ends) -> dict:
           "best": [table.ns[i] for i in best_W]}
 
 
-def height(runs: list[LedgerRun], Q: int | None) -> dict[int, tuple]:
+def height(runs: list[LedgerRun], Q: int | None, metric: str = "avg"):
   """n -> (best mean over seeds of an evaluation, its C), on Q problems."""
   found = {}
   for n in sorted({r.head["n"] for r in runs}):
     members = [r for r in runs if r.head["n"] == n]
     E = min(len(r.evals) for r in members)
-    mean_E = np.mean([r.value_ExQ[:E, :Q].mean(1) for r in members], axis=0)
+    mean_E = np.mean([windows.measured(r, metric)[:E, :Q].mean(1)
+                      for r in members], axis=0)
     found[n] = (float(mean_E.max()), float(members[0].C_E[mean_E.argmax()]))
   return found
+
+
+def seed_coverage(S: int, arms: int, *, cases: int = 2000) -> float:
+  """How often the interval of a difference of two means of arms holds 0.
+
+  Each arm has S seeds of normal noise, drawn again as the bootstrap does.
+  """
+  rng = np.random.default_rng(0)
+  value_Tx2xKxS = rng.normal(size=(cases, 2, arms, S))
+  drawn = rng.integers(0, S, (200, 2, arms, S - 1))
+  mean = np.stack([np.take_along_axis(value_Tx2xKxS, at[None], axis=3)
+                   .mean((2, 3)) for at in drawn])
+  low, high = np.quantile(mean[..., 0] - mean[..., 1], bootstrap.QUANTILES, 0)
+  return float(np.mean((low <= 0) & (0 <= high)))
 
 
 def whole_seeds(one: Ledger) -> list[LedgerRun]:
@@ -304,14 +350,33 @@ def passes(runs: list[LedgerRun], C: float) -> tuple:
       method="nearest").tolist()))
 
 
+def leads(grids: list[list[LedgerRun]]) -> tuple[list, tuple]:
+  """Training reward of n = 32 minus 8 at C/D = 4,096, of each D and the mean.
+
+  The seeds of different D are independent, so their draws are paired anew.
+  """
+  lead_DxK = []
+  for k, runs in enumerate(grids):
+    end = 4096.0 * runs[0].head["D"]
+    reward = windows.table(runs, [end], of="reward")
+    lead_D = (reward.of(32) - reward.of(8))[:, 0]
+    lead_DxK.append(np.append(lead_D[:1], np.roll(lead_D[1:], 7 * k)))
+  return ([windows.estimate(lead_D) for lead_D in lead_DxK],
+          windows.estimate(np.mean(lead_DxK, axis=0)))
+
+
 def epochs(one: Ledger) -> dict:
   """The hypotheses a, b and c of registered.json, for a part of one D."""
   runs, C = whole_seeds(one), float(one.part.C)
+  start = float(max(run.C_E[0] for run in runs))
+  ends = windows.table(runs, [start, C], of="last")
+  lost_D = ends.mean(ends.ns, [start]) - ends.mean(ends.ns, [C])
   heights, shared = height(runs, None), height(runs, 300)
   peaks = [C for _, C in heights.values()]
   value = [v for v, _ in heights.values()]
   return {"D": runs[0].head["D"], "seeds": len({r.head["seed"] for r in runs}),
           "missing": len(one.missing), "a": passes(runs, C),
+          "lost": windows.estimate(lost_D),
           "heights": heights, "b1": max(value) - min(value),
           "b2": float(np.mean([v for v, _ in shared.values()])),
           "c": round(float(np.polyfit(
@@ -343,6 +408,7 @@ def rates(one: Ledger, many: Ledger) -> dict:
   at = [windows.table(runs, [C]) for runs in shared]
   means = [table.mean((2, 8, 32), [C]) for table in at]
   full = [windows.table(runs, [C]) for runs in (half, quarter)]
+  early = [windows.table(runs, [C / 8]).of(8)[:, 0] for runs in shared[:2]]
   equal = [entropy(runs) for runs in shared[:2]]
   nats = ENTROPIES.index(0.2)
   return {
@@ -353,7 +419,9 @@ def rates(one: Ledger, many: Ledger) -> dict:
       "rate3": [(float(np.mean([equal[1][n][nats] - equal[0][n][nats]
                                 for n in (8, 32)])), None)],
       "means": [windows.estimate(mean_D) for mean_D in means],
-      "gain": windows.estimate(means[1] - means[0])}
+      "gain": windows.estimate(means[1] - means[0]),
+      "gain_128": windows.estimate(at[1].of(128)[:, 0] - at[0].of(128)[:, 0]),
+      "early": windows.estimate(early[1] - early[0])}
 
 
 def grids(one: Ledger, base: str = "GRPO") -> list[dict]:

@@ -22,23 +22,35 @@ METRICS = {
     "worst": lambda c, k: evaluate.worst_at_k(c, stored=k, k=k)}
 
 
+def measured(run: LedgerRun, metric: str, at=slice(None)) -> np.ndarray:
+  """A metric of each evaluation and problem, [E, Q]."""
+  k = run.head["k"]
+  return np.stack([METRICS[metric](np.rint(row * k).astype(int), k)
+                   for row in run.value_ExQ[at]])
+
+
 def _validation(run: LedgerRun, low: float, high: float, metric: str):
   """The mean of each problem over the evaluations in (low, high], [Q]."""
-  k = run.head["k"]
   at = (run.C_E > low) & (run.C_E <= high)
   if not at.any():
     return np.full(run.value_ExQ.shape[1], np.nan)
-  return np.mean([METRICS[metric](np.rint(row * k).astype(int), k)
-                  for row in run.value_ExQ[at]], axis=0)
+  return measured(run, metric, at).mean(0)
 
 
 def _training(run: LedgerRun, low: float, high: float, name: str):
-  """The mean over the training steps in (low, high], [1]."""
-  lines = [u for u in run.updates
-           if low < u["rollouts"] <= high and u[name] is not None]
-  return np.array([np.average([u[name] for u in lines],
-                              weights=[u["steps"] for u in lines])
-                   if lines else np.nan])
+  """The mean over the rollouts in (low, high], [1].
+
+  A ledger keeps the means of about 40 parts of a run; a part that reaches over
+  an end counts with its share of rollouts.
+  """
+  end_U = np.array([0, *(u["rollouts"] for u in run.updates)])
+  high = min(high, end_U[-1])
+  if high <= low:
+    return np.array([np.nan])
+  value_U = [u[name] for u in run.updates]
+  total_U = np.concatenate([[0], np.cumsum(np.diff(end_U) * value_U)])
+  first, last = np.interp([low, high], end_U, total_U)
+  return np.array([(last - first) / (high - low)])
 
 
 @dataclasses.dataclass(frozen=True)

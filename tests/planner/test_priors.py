@@ -26,7 +26,7 @@ def test_the_evidence_is_that_of_the_page():
 
 @pytest.mark.parametrize("D, C, n, words", [
     # C/D = 7,812: the window that ends at 8,192
-    (256, 2_000_000, 128, "at D = 256, C/D = 8,192: best n = 32 [4, 64] on "
+    (256, 2_000_000, 128, "at D = 256, C/D = 8,192: best n = 32 [8, 64] on "
      "training problems, 32 [2, 128] on validation; n = 128 disagrees: it is "
      "above the first interval, in the second; validation was best at C/D = "
      "2,048 for n = 128 and fell later: stop by validation"),

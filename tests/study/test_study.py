@@ -100,13 +100,14 @@ def test_windows_have_the_evaluations_above_their_beginning():
   assert windows.ends_of([run], 4000.0, 4) == [1000.0, 2000.0, 4000.0]
 
 
-def test_training_windows_count_steps():
+def test_a_part_of_the_ledger_counts_with_its_share_of_a_training_window():
   run = ledgers.run((0.5,), reward=(0.2,))
   lines = ({"rollouts": 600, "steps": 3, "reward": 0.1}, {
       "rollouts": 1000, "steps": 1, "reward": 0.5})
   run = dataclasses.replace(run, updates=lines)
-  assert windows.table([run], [1000.0], of="reward").of(2)[0, 0] == (
-      pytest.approx(0.2))
+  # (500, 1000]: 100 rollouts of the first part and 400 of the second
+  assert windows.table([run], [800.0, 1000.0], of="reward").of(2)[0] == (
+      pytest.approx([0.3, 0.42]))
 
 
 def test_a_seed_that_has_not_got_there_does_not_count():
@@ -207,7 +208,7 @@ def test_the_table_of_a_partial_ledger_says_what_is_missing(tmp_path):
 
 
 def test_the_hypotheses_of_the_epoch_law(tmp_path):
-  """n = 32 passes n = 8 at 8,000; heights 0.5 at 2,000 * sqrt(n)."""
+  """n = 32 leads n = 8 after 4,000; heights 0.5 at 2,000 * sqrt(n)."""
   levels = {2: (0, .5, .2, .2, .2, .2), 8: (0, .2, .5, .2, .2, .2),
             32: (0, .2, .2, .5, .2, .2), 128: (0, .1, .1, .2, .5, .2)}
   reward = {8: (.1, .3, .3, .4, .4, .4), 32: (.1, .2, .2, .5, .6, .7)}
@@ -216,13 +217,36 @@ def test_the_hypotheses_of_the_epoch_law(tmp_path):
       for n, each in levels.items() for seed in (0, 1))
   part = arms.Part("d16", 32_000, (arms.Arm("", (2, 8, 32, 128), (0, 1), {}),))
   e = reanalysis.epochs(ledger.Ledger("x", "abc", part, runs))
-  assert e["a"] == (500.0, (500.0, 500.0))  # 8,000 / 16
+  # n = 32 leads after 4,000, so in more than half of (2,828, 5,657].
+  assert (e["a"][0], *e["a"][1]) == pytest.approx(
+      (8000 / 16 / 2**0.5,) * 3)
   assert e["D"] == 16 and e["missing"] == 0
   assert e["b1"] < 0.02 and e["b2"] == pytest.approx(0.5, abs=0.03)
   assert e["c"] == pytest.approx(0.5)  # a factor of 2 for 4 times the n
-  assert page.crossing(e["a"]) == "500 [500, 500]"
+  assert e["lost"][0] == pytest.approx(-0.2, abs=0.02)  # from 0 to 0.2
+  assert page.crossing(e["a"]) == "354 [354, 354]"
   assert page.crossing((500.0, (400.0, np.inf))) == "500 [400, none]"
   assert page.crossing((None, (np.inf, np.inf))) == "none"
+
+
+def test_the_lead_of_n_32_is_that_of_the_mean_of_all_D():
+  """0.2 with D = 16, 0.4 with D = 32; seeds are equal, so all draws are."""
+  def grid(D, lead):
+    runs = [ledgers.run((.1, .1), n=n, seed=seed, reward=(.1, level))
+            for n, level in ((8, .3), (32, .3 + lead)) for seed in (0, 1)]
+    return [dataclasses.replace(
+        run, head=run.head | {"D": D}, updates=tuple(
+            u | {"rollouts": (i + 1) * 2048 * D}
+            for i, u in enumerate(run.updates))) for run in runs]
+  each, mean = reanalysis.leads([grid(16, .2), grid(32, .4)])
+  assert [lead for lead, _ in each] == pytest.approx([.2, .4])
+  assert mean[0] == pytest.approx(.3) and mean[1] == pytest.approx((.3, .3))
+
+
+def test_how_often_an_interval_of_few_seeds_holds_the_truth():
+  """Two seeds of each: all four differences have one sign in 1 of 3 cases."""
+  assert reanalysis.seed_coverage(2, 1) == pytest.approx(2 / 3, abs=0.04)
+  assert .85 < reanalysis.seed_coverage(5, 1) < .95
 
 
 def test_the_hypotheses_of_the_rate():
