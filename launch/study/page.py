@@ -293,6 +293,7 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
                for part, said in OPEN.items() if not whole(L, part)
                for count, total in [progress(L, part)]],
       "grids": grids and grids_table(grids),
+      "algorithms": grids and {row["name"]: row for row in grids},
       "robust_verdicts": grids and judged(robust, reanalysis.robust(grids)),
       "pods": pods, "pods_verdicts": pods and judged(robust, pods),
       "epochs": epochs, "parts": L,

@@ -13,6 +13,7 @@ from launch.study import ledger, windows
 from launch.study.ledger import Ledger, LedgerRun
 
 N = (2, 4, 8, 16, 32, 64, 128)
+FOUR = (2, 8, 32, 128)
 ENDS = tuple(2.0**i for i in range(12, 22))  # of the windows of 256 problems
 REWARD = 0.02  # largest error of a hit of the registered predictions
 POWER = 2.8 / 1.96  # of an interval's half: seen in 80 % of repetitions
@@ -429,20 +430,25 @@ def grids(one: Ledger, base: str = "GRPO") -> list[dict]:
 
   Returns:
     A row of an arm: its name, `base` for the arm without one; the training
-    reward of each n in (C / 2, C]; its highest evaluation and the C of it; the
-    n with the highest training reward; spread of the heights without n = 128,
-    whose height comes later.
+    reward of each n in (C / 2, C], and that of n = 8 minus n = 2; the highest
+    evaluation of each n and the C of it; the n with the highest training
+    reward; spread of the heights without n = 128, whose height comes later;
+    validation reward of all n in (C / 2, C] minus that of the first arm.
   """
-  rows = []
+  rows, C = [], [float(one.part.C)]
+  first_D = windows.table(one.of_arm(), C).mean(FOUR, C)
   for arm in one.part.arms:
     runs = one.of_arm(arm.name)
-    reward = windows.table(runs, [float(one.part.C)], of="reward")
+    reward = windows.table(runs, C, of="reward")
     heights = height(runs, None)
     tops = [value for n, (value, _) in heights.items() if n < 128]
     rows.append({
         "name": arm.name or base, "best": best_of(reward, 0),
         "training": {n: windows.estimate(reward.of(n)[:, 0])
                      for n in reward.ns},
+        "lead": windows.estimate((reward.of(8) - reward.of(2))[:, 0]),
+        "gain": windows.estimate(
+            windows.table(runs, C).mean(FOUR, C) - first_D),
         "heights": heights, "spread": max(tops) - min(tops)})
   return rows
 

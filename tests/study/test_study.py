@@ -334,7 +334,8 @@ def test_what_gradients_predict_is_judged():
 
 
 def test_algorithms_and_pods_are_judged():
-  """n = 8 learns most with GRPO, 32 with the other; heights 0.5 and 0.4."""
+  """n = 8 learns most with GRPO, 32 with the other, 0.1 lower; heights 0.5
+  and 0.4."""
   levels = {2: (0, .5, .3), 8: (0, .5, .2), 32: (0, .1, .5), 128: (0, 0, .1)}
   reward = {"": {2: .3, 8: .6, 32: .5, 128: .1},
             "CISPO": {2: .3, 8: .4, 32: .5, 128: .1}}
@@ -347,11 +348,14 @@ def test_algorithms_and_pods_are_judged():
   part = arms.Part("algorithms", 4000, tuple(
       arms.Arm(name, tuple(levels), (0, 1), {}) for name in reward))
   one = ledger.Ledger("x", "abc", part, tuple(
-      run(arm, n, seed, 0.1 if n == 2 else 0) for arm in reward
-      for n in levels for seed in (0, 1)))
+      run(arm, n, seed, 0.1 * (n == 2) + 0.1 * (arm == "CISPO"))
+      for arm in reward for n in levels for seed in (0, 1)))
   grpo, cispo = reanalysis.grids(one)
   assert (grpo["name"], grpo["best"], cispo["best"]) == ("GRPO", 8, 32)
   assert grpo["training"][8][0] == pytest.approx(0.6)
+  assert [row["lead"][0] for row in (grpo, cispo)] == pytest.approx([.3, .1])
+  assert grpo["gain"][0] == 0
+  assert cispo["gain"][0] == pytest.approx(-0.1, abs=0.02)
   assert grpo["heights"][32][1] == 4000.0 and grpo["heights"][8][1] == 2000.0
   assert grpo["spread"] == pytest.approx(0.1, abs=0.02)  # n = 2 against 8
   found = reanalysis.robust([cispo] + [
