@@ -228,11 +228,11 @@ def compared(one: Ledger) -> list[dict]:
   return rows
 
 
-def against(one: Ledger, arm: str, base: str, n: int) -> tuple:
+def against(one: Ledger, arm: str, base: str, n: int, of: str = "avg"):
   """An arm minus another one in (C / 2, C], at one n."""
   C = [float(one.part.C)]
   return windows.estimate(np.subtract(*(
-      windows.table(one.of_arm(name, n), C).value_KxDxW[0, :, 0]
+      windows.table(one.of_arm(name, n), C, of=of).value_KxDxW[0, :, 0]
       for name in (arm, base))))
 
 
@@ -462,14 +462,19 @@ def robust(rows: list[dict]) -> dict[str, list]:
           "robust3": [(row["spread"], None) for row in grouped]}
 
 
-def pods(one: Ledger) -> dict[str, list]:
-  """pods1 and pods2 of registered-robust.json."""
+def pods(one: Ledger) -> dict:
+  """pods1 and pods2 of registered-robust.json.
+
+  Returns:
+    The estimates of each, and `training`: the training reward of each arm in
+    (C / 2, C] minus that of all rollouts.
+  """
   gains = {row["arm"]: row["gain"] for row in compared(one)}
-  all_D, kept_D = (windows.table(
-      one.of_arm(arm, 64), [float(one.part.C)], of="reward")
-                   .value_KxDxW[0, :, 0] for arm in ("", "64/16"))
-  return {"pods1": [gains[arm] for arm in ("16/8", "16/4", "64/16")],
-          "pods2": [windows.estimate(kept_D - all_D)]}
+  arms_n = {"16/8": 16, "16/4": 16, "64/16": 64}
+  training = {arm: against(one, arm, "", n, of="reward")
+              for arm, n in arms_n.items()}
+  return {"pods1": [gains[arm] for arm in arms_n],
+          "pods2": [training["64/16"]], "training": training}
 
 
 def noise(one: Ledger) -> dict[str, list]:

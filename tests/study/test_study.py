@@ -382,3 +382,4 @@ def test_algorithms_and_pods_are_judged():
   assert [x for x, _ in found["pods1"]] == pytest.approx(
       [0.02, -0.02, -0.1], abs=0.015)
   assert found["pods2"][0][0] == pytest.approx(-0.05)
+  assert found["training"]["16/8"][0] == pytest.approx(0.01)
