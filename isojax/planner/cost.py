@@ -73,7 +73,8 @@ MIXTURE = dataclasses.replace(
             "prefill_flops", "decode_flops", "decode_bandwidth", "score_flops",
             "update_flops", "update_bandwidth")})
 # The published steps are of GPUs and of large models. hard.py on 2 cores: 50 ms
-# a step of 64 rollouts, 66 ms of 256 (docs/results.md).
+# a step of 64 rollouts, 66 ms of 256 (docs/results.md), so 45 ms of none. It is
+# used for every CPU and model: a step of a larger one takes much longer.
 CPU_STEP_SECONDS = 0.045
 PEAK = Efficiency(*[1.0] * 7, step_seconds=0.0, basis="peak")
 

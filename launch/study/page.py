@@ -24,9 +24,9 @@ EPOCHS = ("d16", "d32", "d64", "d512")  # registered; there when they have run
 # Registered parts, in words, while they are not complete.
 OPEN = {"d512": "D = 512", "algorithms": "PPO, CISPO and Dr. GRPO",
         "base": "a second base policy", "pods_rate": "PODS at one rate",
-        "arena_mixed": "rules of allocation and refill with eight seeds",
-        "arena_hard": "the same on hard problems",
-        "arena_easy": "the same on easy problems",
+        "arena_mixed": "rules of allocation and refill on mixed problems",
+        "arena_hard": "the rules on hard problems",
+        "arena_easy": "the rules on easy problems",
         "truly": "truly hard problems",
         "scalerl2500": "ScaleRL's arms on 2,500 problems"}
 
@@ -305,8 +305,8 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "resolved": lambda part: sum(
           bool(row["gain"]) and windows.resolved(row["gain"])
           for row in compared[part]),
-      "seeds": {S: (reanalysis.seed_coverage(S, 1), reanalysis.seed_coverage(
-          S, 2)) for S in (2, 3, 5)},
+      "seeds": {paired: [reanalysis.seed_coverage(S, paired=paired)
+                         for S in (2, 3, 5)] for paired in (False, True)},
       "detectable": sorted(row["seen"] for rows in compared.values()
                            for row in rows if row["seen"]),
       "rollouts": sum(r.head["reached"] for one in L.values()

@@ -315,16 +315,19 @@ def height(runs: list[LedgerRun], Q: int | None, metric: str = "avg"):
   return found
 
 
-def seed_coverage(S: int, arms: int, *, cases: int = 2000) -> float:
-  """How often the interval of a difference of two means of arms holds 0.
+def seed_coverage(S: int, *, paired: bool, cases: int = 2000) -> float:
+  """How often the interval of a difference of two means holds the truth.
 
-  Each arm has S seeds of normal noise, drawn again as the bootstrap does.
+  Each mean is of S seeds of normal noise, drawn again as the bootstrap does:
+  two n of a table by themselves, two arms (`paired`) with the same draws.
   """
   rng = np.random.default_rng(0)
-  value_Tx2xKxS = rng.normal(size=(cases, 2, arms, S))
-  drawn = rng.integers(0, S, (200, 2, arms, S - 1))
-  mean = np.stack([np.take_along_axis(value_Tx2xKxS, at[None], axis=3)
-                   .mean((2, 3)) for at in drawn])
+  value_Tx2xS = rng.normal(size=(cases, 2, S))
+  drawn = rng.integers(0, S, (200, 2, S - 1))
+  if paired:
+    drawn[:, 1] = drawn[:, 0]
+  mean = np.stack([np.take_along_axis(value_Tx2xS, at[None], axis=2).mean(2)
+                   for at in drawn])
   low, high = np.quantile(mean[..., 0] - mean[..., 1], bootstrap.QUANTILES, 0)
   return float(np.mean((low <= 0) & (0 <= high)))
 
@@ -354,7 +357,8 @@ def passes(runs: list[LedgerRun], C: float) -> tuple:
 def leads(grids: list[list[LedgerRun]]) -> tuple[list, tuple]:
   """Training reward of n = 32 minus 8 at C/D = 4,096, of each D and the mean.
 
-  The seeds of different D are independent, so their draws are paired anew.
+  Draws of different D are paired anew, because their seeds are independent; the
+  problems are nested.
   """
   lead_DxK = []
   for k, runs in enumerate(grids):

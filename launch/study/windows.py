@@ -1,8 +1,8 @@
 """What the policies are in windows (C / 2, C], without a curve, with intervals.
 
-A window is the mean of all evaluations, or of all training steps, in it. Seeds
-and problems are resampled by isojax.frontier.bootstrap: all n and all windows
-of a draw have the same problems, all windows of a draw the same seeds.
+A window is the mean of all evaluations, or of all training rollouts, in it.
+Seeds and problems are resampled by isojax.frontier.bootstrap: all n and all
+windows of a draw have the same problems, all windows of a draw the same seeds.
 """
 
 import dataclasses
@@ -45,9 +45,9 @@ def _training(run: LedgerRun, low: float, high: float, name: str):
   """
   end_U = np.array([0, *(u["rollouts"] for u in run.updates)])
   high = min(high, end_U[-1])
-  if high <= low:
-    return np.array([np.nan])
   value_U = [u[name] for u in run.updates]
+  if high <= low or None in value_U:  # a number that the run does not have
+    return np.array([np.nan])
   total_U = np.concatenate([[0], np.cumsum(np.diff(end_U) * value_U)])
   first, last = np.interp([low, high], end_U, total_U)
   return np.array([(last - first) / (high - low)])
@@ -112,7 +112,7 @@ def table(runs: list[LedgerRun], ends, *, of: str = "avg",
   Args:
     runs: of one arm of each (Bp, n).
     of: a key of METRICS on the validation problems; last, for the avg of the
-      last evaluation up to C; or a mean of the training steps, such as reward.
+      last evaluation up to C; or a mean of the training, such as reward.
   """
   def values(run: LedgerRun) -> np.ndarray:
     rows = []

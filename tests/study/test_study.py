@@ -244,9 +244,16 @@ def test_the_lead_of_n_32_is_that_of_the_mean_of_all_D():
 
 
 def test_how_often_an_interval_of_few_seeds_holds_the_truth():
-  """Two seeds of each: all four differences have one sign in 1 of 3 cases."""
-  assert reanalysis.seed_coverage(2, 1) == pytest.approx(2 / 3, abs=0.04)
-  assert .85 < reanalysis.seed_coverage(5, 1) < .95
+  """Of two seeds of each, the four differences have one sign in a third of all
+  cases, and the two of equal seeds in half of them."""
+  free, paired = (reanalysis.seed_coverage(2, paired=p) for p in (False, True))
+  assert free == pytest.approx(2 / 3, abs=0.04)
+  assert paired == pytest.approx(1 / 2, abs=0.04)
+  # As the tables of two arms are drawn: with equal seeds.
+  one, other = (windows.table(
+      [ledgers.run((level,), n=8, seed=seed) for seed, level in enumerate(
+          levels)], [1000.0]).of(8)[:, 0] for levels in ((0, 1), (1, 0)))
+  assert set((one - other).round().tolist()) == {0.0, -1.0, 1.0}
 
 
 def test_the_hypotheses_of_the_rate():
