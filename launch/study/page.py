@@ -16,10 +16,11 @@ from isojax.errors import InputError
 from isojax.format import compact, pair, rate, signed
 from isojax.frontier import bootstrap, fit_json
 from isojax.ledger import records
-from launch.study import arms, ledger, reanalysis, windows
+from launch.study import arms, ledger, reanalysis, verdicts, windows
 from launch.study.ledger import Ledger, LedgerRun
 
 LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
+ARENA = ("arena_mixed", "arena_hard", "arena_easy")
 EPOCHS = ("d16", "d32", "d64", "d512")  # registered; there when they have run
 # Registered parts, in words, while they are not complete.
 OPEN = {"d512": "D = 512", "algorithms": "PPO, CISPO and Dr. GRPO",
@@ -137,7 +138,7 @@ def epoch_line(e: dict, of: dict, seeds: int) -> list[str]:
   """The hypotheses of the epoch law for one D.
 
   Args:
-    e: of reanalysis.epochs.
+    e: of verdicts.epochs.
     of: id -> hypothesis of registered.json.
     seeds: that are planned.
   """
@@ -160,7 +161,7 @@ def registered(one: dict, epochs: dict[str, dict]) -> list[list[str]]:
 
   Args:
     one: registered.json.
-    epochs: part -> reanalysis.epochs, of those that have run.
+    epochs: part -> verdicts.epochs, of those that have run.
   """
   of = {h["id"]: h for h in one["hypotheses"]}
   return [epoch_line(epochs[part], of, len(one["parts"][part]["seeds"]))
@@ -190,7 +191,7 @@ def judged(one: dict, measured: dict[str, list]) -> str:
 
 
 def grids_table(rows: list[dict]) -> str:
-  """The rows of reanalysis.grids: training reward, height and its C."""
+  """The rows of verdicts.grids: training reward, height and its C."""
   return markdown(
       ["", "best n, training", *(f"n = {n}" for n in rows[0]["heights"])],
       [[row["name"], str(row["best"]), *(
@@ -240,21 +241,28 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
   five = windows.pooled(L["hard"], L["schedule"])
   said = {part: read_json(docs, f"{part}-prediction.json")
           for part in ("hard", "easy")}
-  epochs = {part: reanalysis.epochs(L[part]) for part in EPOCHS
-            if part in L and reanalysis.whole_seeds(L[part])}
+  epochs = {part: verdicts.epochs(L[part]) for part in EPOCHS
+            if part in L and verdicts.whole_seeds(L[part])}
   compared = {part: reanalysis.compared(L[part])
-              for part in ("pods", "scalerl", "rate", "setting", "pods_rate")
-              if part in L}
+              for part in ("pods", "scalerl", "rate", "setting", "pods_rate",
+                           "scalerl2500") if part in L}
   rules = reanalysis.rules(L["allocation"])
+  arena = {part: reanalysis.rules(L[part]) for part in ARENA if whole(L, part)}
   plans = read_json(docs, "registered.json")
   noise = read_json(docs, "registered-noise.json")
   robust = read_json(docs, "registered-robust.json")
-  grids = (reanalysis.grids(L["algorithms"])
-           + reanalysis.grids(L["base"], "width 96")
+  last = read_json(docs, "registered-last.json")
+  grids = (verdicts.grids(L["algorithms"])
+           + verdicts.grids(L["base"], "width 96")
            if whole(L, "algorithms") and whole(L, "base") else None)
-  pods = reanalysis.pods(L["pods_rate"]) if whole(L, "pods_rate") else None
-  rates = (reanalysis.rates(L["rate2500"], L["many"])
+  pods = verdicts.pods(L["pods_rate"]) if whole(L, "pods_rate") else None
+  rates = (verdicts.rates(L["rate2500"], L["many"])
            if whole(L, "rate2500") else None)
+  truly = (verdicts.truly(L["truly"], read_json(docs, "truly-solved.json"))
+           if whole(L, "truly") else {})
+  decided = (verdicts.arena(arena) if len(arena) == len(ARENA) else {}) | truly
+  if whole(L, "scalerl2500"):
+    decided |= verdicts.scale(compared["scalerl2500"])
   return {
       "training": reanalysis.training(L["hard"], L["schedule"]),
       "validation": reanalysis.validation(L["hard"], L["schedule"]),
@@ -276,7 +284,7 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
           "easy": windows_table(L["easy"].of_arm(), reanalysis.ENDS[2:9:2]),
           **{part: windows_table(runs, windows.ends_of(
               runs, L[part].part.C, 6)) for part in epochs
-             for runs in [reanalysis.whole_seeds(L[part])]}},
+             for runs in [verdicts.whole_seeds(L[part])]}},
       "regimes": markdown(["Bp", "n", "seeds", "avg@8"], [
           [str(row["Bp"]), str(row["n"]), str(row["seeds"]), value(row["avg"])]
           for row in reanalysis.compared(L["regimes"])]),
@@ -286,7 +294,7 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "rules_table": rules_table(rules),
       "rules": {row["arm"]: row for row in rules},
       "noise_table": noise_table(noise),
-      "noise_verdicts": (judged(noise, reanalysis.noise(L["d64"]))
+      "noise_verdicts": (judged(noise, verdicts.noise(L["d64"]))
                          if whole(L, "d64") else None),
       "rates": rates, "rate_verdicts": rates and judged(plans, rates),
       "open": [f"{said} ({count} of {total} runs)" if count else said
@@ -294,19 +302,23 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
                for count, total in [progress(L, part)]],
       "grids": grids and grids_table(grids),
       "algorithms": grids and {row["name"]: row for row in grids},
-      "robust_verdicts": grids and judged(robust, reanalysis.robust(grids)),
+      "robust_verdicts": grids and judged(robust, verdicts.robust(grids)),
+      "arena": {part: {row["arm"]: row for row in rows}
+                for part, rows in arena.items()},
+      "arena_tables": {part: rules_table(rows) for part, rows in arena.items()},
+      "truly": truly, "last_verdicts": decided and judged(last, decided),
       "pods": pods, "pods_verdicts": pods and judged(robust, pods),
       "epochs": epochs, "parts": L,
       "off_policy": {k: reanalysis.against(
           L["scalerl"], f"off-policy {k}", "no removal", 16) for k in (4, 8)},
-      "leads": reanalysis.leads([
+      "leads": verdicts.leads([
           *(L[part].of_arm() for part in ("d32", "d64")), five]),
-      "passes": reanalysis.passes(five, 2.0**20),
+      "passes": verdicts.passes(five, 2.0**20),
       "resolved": lambda part: sum(
           bool(row["gain"]) and windows.resolved(row["gain"])
           for row in compared[part]),
       "seeds": {paired: [reanalysis.seed_coverage(S, paired=paired)
-                         for S in (2, 3, 5)] for paired in (False, True)},
+                         for S in (2, 3, 5, 8)] for paired in (False, True)},
       "detectable": sorted(row["seen"] for rows in compared.values()
                            for row in rows if row["seen"]),
       "rollouts": sum(r.head["reached"] for one in L.values()
@@ -335,7 +347,8 @@ def render(name: str, values: dict) -> str:
       keep_trailing_newline=True)
   env.filters |= {"value": value, "gain": gain, "factor": factor, "rate": rate,
                   "compact": compact, "crossing": crossing,
-                  "percent": "{:.0%}".format}
+                  "percent": "{:.0%}".format,
+                  "times": "{:.2g}".format}
   text = re.sub(r"\n{3,}", "\n\n", env.get_template(name).render(values))
   blocks = text.split("\n\n")
   return "\n\n".join(map(refilled, blocks))

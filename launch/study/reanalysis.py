@@ -315,11 +315,15 @@ def height(runs: list[LedgerRun], Q: int | None, metric: str = "avg"):
   return found
 
 
-def seed_coverage(S: int, *, paired: bool, cases: int = 2000) -> float:
+def seed_coverage(S: int, *, paired: bool, cases: int = 2000):
   """How often the interval of a difference of two means holds the truth.
 
   Each mean is of S seeds of normal noise, drawn again as the bootstrap does:
   two n of a table by themselves, two arms (`paired`) with the same draws.
+
+  Returns:
+    The share of cases; how many times as wide intervals would have to be for
+    a share of 95 %.
   """
   rng = np.random.default_rng(0)
   value_Tx2xS = rng.normal(size=(cases, 2, S))
@@ -329,171 +333,7 @@ def seed_coverage(S: int, *, paired: bool, cases: int = 2000) -> float:
   mean = np.stack([np.take_along_axis(value_Tx2xS, at[None], axis=2).mean(2)
                    for at in drawn])
   low, high = np.quantile(mean[..., 0] - mean[..., 1], bootstrap.QUANTILES, 0)
-  return float(np.mean((low <= 0) & (0 <= high)))
-
-
-def whole_seeds(one: Ledger) -> list[LedgerRun]:
-  """The runs of the seeds of which every n has spent the C of the part."""
-  late = {planned.seed for planned in one.missing}
-  return [run for run in one.of_arm() if run.head["seed"] not in late]
-
-
-def passes(runs: list[LedgerRun], C: float) -> tuple:
-  """The C/D from which on n = 32 learns the training problems better than 8.
-
-  Returns:
-    The value up to C and its 95 % interval; None and inf: not by C.
-  """
-  D = runs[0].head["D"]
-  ends = [C / 2 ** (j / 4) for j in range(17)][::-1]
-  reward = windows.table(runs, ends, of="reward")
-  at_D = [windows.crossing(a, b, ends)
-          for a, b in zip(reward.of(32), reward.of(8), strict=True)]
-  return (at_D[0] and at_D[0] / D, tuple(np.quantile(
-      [(x or np.inf) / D for x in at_D[1:]], bootstrap.QUANTILES,
-      method="nearest").tolist()))
-
-
-def leads(grids: list[list[LedgerRun]]) -> tuple[list, tuple]:
-  """Training reward of n = 32 minus 8 at C/D = 4,096, of each D and the mean.
-
-  Draws of different D are paired anew, because their seeds are independent; the
-  problems are nested.
-  """
-  lead_DxK = []
-  for k, runs in enumerate(grids):
-    end = 4096.0 * runs[0].head["D"]
-    reward = windows.table(runs, [end], of="reward")
-    lead_D = (reward.of(32) - reward.of(8))[:, 0]
-    lead_DxK.append(np.append(lead_D[:1], np.roll(lead_D[1:], 7 * k)))
-  return ([windows.estimate(lead_D) for lead_D in lead_DxK],
-          windows.estimate(np.mean(lead_DxK, axis=0)))
-
-
-def epochs(one: Ledger) -> dict:
-  """The hypotheses a, b and c of registered.json, for a part of one D."""
-  runs, C = whole_seeds(one), float(one.part.C)
-  start = float(max(run.C_E[0] for run in runs))
-  ends = windows.table(runs, [start, C], of="last")
-  lost_D = ends.mean(ends.ns, [start]) - ends.mean(ends.ns, [C])
-  heights, shared = height(runs, None), height(runs, 300)
-  peaks = [C for _, C in heights.values()]
-  value = [v for v, _ in heights.values()]
-  return {"D": runs[0].head["D"], "seeds": len({r.head["seed"] for r in runs}),
-          "missing": len(one.missing), "a": passes(runs, C),
-          "lost": windows.estimate(lost_D),
-          "heights": heights, "b1": max(value) - min(value),
-          "b2": float(np.mean([v for v, _ in shared.values()])),
-          "c": round(float(np.polyfit(
-              np.log2(list(heights)), np.log2(peaks), 1)[0]), 9)
-          if min(peaks) > 0 else None,  # None: some n never beat the base
-          "base": float(np.mean([r.value_ExQ[0, :300].mean() for r in runs])),
-          "base_all": float(np.mean([r.value_ExQ[0].mean() for r in runs]))}
-
-
-def shortened(run: LedgerRun, Q: int) -> LedgerRun:
-  """A run with the first Q validation problems."""
-  return dataclasses.replace(run, evals=tuple(
-      line | {"correct": line["correct"][:Q]} for line in run.evals))
-
-
-def rates(one: Ledger, many: Ledger) -> dict:
-  """The hypotheses rate1 to rate3 of registered.json, and the rule's means.
-
-  Args:
-    one: the part rate2500, whose arms are a half and a quarter of the rate.
-    many: at the rate, from which the seeds of `one` are taken.
-  """
-  C = float(one.part.C)
-  half, quarter = (one.of_arm(arm.name) for arm in one.part.arms)
-  seeds = {run.head["seed"] for run in half}
-  whole = [run for run in many.of_arm() if run.head["seed"] in seeds]
-  shared = [[shortened(run, 300) for run in runs]
-            for runs in (whole, half, quarter)]
-  at = [windows.table(runs, [C]) for runs in shared]
-  means = [table.mean((2, 8, 32), [C]) for table in at]
-  full = [windows.table(runs, [C]) for runs in (half, quarter)]
-  early = [windows.table(runs, [C / 8]).of(8)[:, 0] for runs in shared[:2]]
-  equal = [entropy(runs) for runs in shared[:2]]
-  nats = ENTROPIES.index(0.2)
-  return {
-      "rate1": [windows.estimate(at[1].mean((2, 8), [C])
-                                 - at[0].mean((2, 8), [C]))],
-      "rate2": [windows.estimate(full[1].of(128)[:, 0]
-                                 - full[0].of(128)[:, 0])],
-      "rate3": [(float(np.mean([equal[1][n][nats] - equal[0][n][nats]
-                                for n in (8, 32)])), None)],
-      "means": [windows.estimate(mean_D) for mean_D in means],
-      "gain": windows.estimate(means[1] - means[0]),
-      "gain_128": windows.estimate(at[1].of(128)[:, 0] - at[0].of(128)[:, 0]),
-      "early": windows.estimate(early[1] - early[0])}
-
-
-def grids(one: Ledger, base: str = "GRPO") -> list[dict]:
-  """The grid of n of each arm: which n is best, and how high each gets.
-
-  Returns:
-    A row of an arm: its name, `base` for the arm without one; the training
-    reward of each n in (C / 2, C], and that of n = 8 minus n = 2; the highest
-    evaluation of each n and the C of it; the n with the highest training
-    reward; spread of the heights without n = 128, whose height comes later;
-    validation reward of all n in (C / 2, C] minus that of the first arm.
-  """
-  rows, C = [], [float(one.part.C)]
-  first_D = windows.table(one.of_arm(), C).mean(FOUR, C)
-  for arm in one.part.arms:
-    runs = one.of_arm(arm.name)
-    reward = windows.table(runs, C, of="reward")
-    heights = height(runs, None)
-    tops = [value for n, (value, _) in heights.items() if n < 128]
-    rows.append({
-        "name": arm.name or base, "best": best_of(reward, 0),
-        "training": {n: windows.estimate(reward.of(n)[:, 0])
-                     for n in reward.ns},
-        "lead": windows.estimate((reward.of(8) - reward.of(2))[:, 0]),
-        "gain": windows.estimate(
-            windows.table(runs, C).mean(FOUR, C) - first_D),
-        "heights": heights, "spread": max(tops) - min(tops)})
-  return rows
-
-
-def robust(rows: list[dict]) -> dict[str, list]:
-  """robust1 to robust3 of registered-robust.json, of the rows of `grids`."""
-  of = {row["name"]: row for row in rows}
-  grouped = [of[name] for name in ("CISPO", "Dr. GRPO", "width 96")]
-  return {"robust1": [(float(row["best"]), None) for row in grouped],
-          "robust2": [(float(of["PPO"]["best"]), None)],
-          "robust3": [(row["spread"], None) for row in grouped]}
-
-
-def pods(one: Ledger) -> dict:
-  """pods1 and pods2 of registered-robust.json.
-
-  Returns:
-    The estimates of each, and `training`: the training reward of each arm in
-    (C / 2, C] minus that of all rollouts.
-  """
-  gains = {row["arm"]: row["gain"] for row in compared(one)}
-  arms_n = {"16/8": 16, "16/4": 16, "64/16": 64}
-  training = {arm: against(one, arm, "", n, of="reward")
-              for arm, n in arms_n.items()}
-  return {"pods1": [gains[arm] for arm in arms_n],
-          "pods2": [training["64/16"]], "training": training}
-
-
-def noise(one: Ledger) -> dict[str, list]:
-  """The hypotheses of registered-noise.json: id -> estimates."""
-  runs = whole_seeds(one)
-  early, middle, late = 2.0**13, 2.0**16, 2.0**18
-  table = windows.table(runs, [early, middle, late], of="reward")
-  best = [(float(best_of(table, i)), None) for i in (0, 1)]
-  behind_DxW = table.of(8) - table.of(128)
-  end_D = np.abs(table.of(8) - table.of(32))[:, 2]
-  return {"noise1": best,
-          "noise2": [windows.estimate(behind_DxW[:, 1] - behind_DxW[:, 2])],
-          "noise3": [windows.estimate(end_D)]}
-
-
-def law(one: Ledger, options=windows.OPTIONS):
-  """The fit of n*(C) to the grid of n of a part, as launch.fit makes it."""
-  return analysis.analyse(ledger.study(one.of_arm(), path=one.path), options)
+  found = value_Tx2xS[:, 0].mean(1) - value_Tx2xS[:, 1].mean(1)
+  factor = np.where(found > 0, found / (found - low), -found / (high - found))
+  return (float(np.mean((low <= 0) & (0 <= high))),
+          float(np.quantile(factor, 0.95)))

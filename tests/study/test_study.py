@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from launch.study import arms, ledger, page, reanalysis, windows
+from launch.study import arms, ledger, page, reanalysis, verdicts, windows
 from tests.study import ledgers
 
 ARM = dict(name="", n=[8, 2], seeds=[0, 1], overrides={})
@@ -216,7 +216,7 @@ def test_the_hypotheses_of_the_epoch_law(tmp_path):
       ledgers.run(each, n=n, seed=seed, Q=4000, reward=reward.get(n, (.1,) * 6))
       for n, each in levels.items() for seed in (0, 1))
   part = arms.Part("d16", 32_000, (arms.Arm("", (2, 8, 32, 128), (0, 1), {}),))
-  e = reanalysis.epochs(ledger.Ledger("x", "abc", part, runs))
+  e = verdicts.epochs(ledger.Ledger("x", "abc", part, runs))
   # n = 32 leads after 4,000, so in more than half of (2,828, 5,657].
   assert (e["a"][0], *e["a"][1]) == pytest.approx(
       (8000 / 16 / 2**0.5,) * 3)
@@ -238,7 +238,7 @@ def test_the_lead_of_n_32_is_that_of_the_mean_of_all_D():
         run, head=run.head | {"D": D}, updates=tuple(
             u | {"rollouts": (i + 1) * 2048 * D}
             for i, u in enumerate(run.updates))) for run in runs]
-  each, mean = reanalysis.leads([grid(16, .2), grid(32, .4)])
+  each, mean = verdicts.leads([grid(16, .2), grid(32, .4)])
   assert [lead for lead, _ in each] == pytest.approx([.2, .4])
   assert mean[0] == pytest.approx(.3) and mean[1] == pytest.approx((.3, .3))
 
@@ -246,9 +246,12 @@ def test_the_lead_of_n_32_is_that_of_the_mean_of_all_D():
 def test_how_often_an_interval_of_few_seeds_holds_the_truth():
   """Of two seeds of each, the four differences have one sign in a third of all
   cases, and the two of equal seeds in half of them."""
-  free, paired = (reanalysis.seed_coverage(2, paired=p) for p in (False, True))
+  (free, _), (paired, factor) = (
+      reanalysis.seed_coverage(2, paired=p) for p in (False, True))
   assert free == pytest.approx(2 / 3, abs=0.04)
   assert paired == pytest.approx(1 / 2, abs=0.04)
+  # Half the distance of two seeds against their mean is a t of one degree.
+  assert factor == pytest.approx(12.7, rel=0.2)
   # As the tables of two arms are drawn: with equal seeds.
   one, other = (windows.table(
       [ledgers.run((level,), n=8, seed=seed) for seed, level in enumerate(
@@ -272,7 +275,7 @@ def test_the_hypotheses_of_the_rate():
       arms.Arm(name, (2, 8, 32, 128), (0, 1), {}) for name in "hq"))
   many = arms.Part("many", 2000, (
       arms.Arm("", (2, 8, 32, 128), (0, 1, 2), {}),))
-  found = reanalysis.rates(
+  found = verdicts.rates(
       ledger.Ledger("x", "abc", part, tuple(
           runs(0.6, "h", (0, 1)) + runs(0.3, "q", (0, 1)))),
       ledger.Ledger("y", "abc", many, tuple(
@@ -324,7 +327,7 @@ def test_what_gradients_predict_is_judged():
       updates=tuple(u | {"rollouts": C} for u, C in zip(run.updates, at)))
           for n, values in reward.items() for seed in (2, 3)
           for run in [ledgers.run((.1,), n=n, seed=seed, reward=values)]]
-  found = reanalysis.noise(ledger.Ledger("x", "abc", part, tuple(runs)))
+  found = verdicts.noise(ledger.Ledger("x", "abc", part, tuple(runs)))
   assert [x for x, _ in found["noise1"]] == [8, 8]
   assert found["noise2"][0][0] == pytest.approx(0.3 - 0.1)
   assert found["noise3"][0][0] == pytest.approx(0.01)
@@ -357,7 +360,7 @@ def test_algorithms_and_pods_are_judged():
   one = ledger.Ledger("x", "abc", part, tuple(
       run(arm, n, seed, 0.1 * (n == 2) + 0.1 * (arm == "CISPO"))
       for arm in reward for n in levels for seed in (0, 1)))
-  grpo, cispo = reanalysis.grids(one)
+  grpo, cispo = verdicts.grids(one)
   assert (grpo["name"], grpo["best"], cispo["best"]) == ("GRPO", 8, 32)
   assert grpo["training"][8][0] == pytest.approx(0.6)
   assert [row["lead"][0] for row in (grpo, cispo)] == pytest.approx([.3, .1])
@@ -365,7 +368,7 @@ def test_algorithms_and_pods_are_judged():
   assert cispo["gain"][0] == pytest.approx(-0.1, abs=0.02)
   assert grpo["heights"][32][1] == 4000.0 and grpo["heights"][8][1] == 2000.0
   assert grpo["spread"] == pytest.approx(0.1, abs=0.02)  # n = 2 against 8
-  found = reanalysis.robust([cispo] + [
+  found = verdicts.robust([cispo] + [
       grpo | {"name": name} for name in ("Dr. GRPO", "width 96", "PPO")])
   assert [x for x, _ in found["robust1"]] == [32, 8, 8]
   assert [x for x, _ in found["robust2"]] == [8]
@@ -385,8 +388,52 @@ def test_algorithms_and_pods_are_judged():
             made, head=made.head | {"arm": arm}, updates=tuple(
                 u | {"lr": 1e-4} for u in made.updates)))
   part = arms.Part("pods_rate", 4000, (arms.Arm("", (16, 64), (0, 1), {}),))
-  found = reanalysis.pods(ledger.Ledger("x", "abc", part, tuple(runs)))
+  found = verdicts.pods(ledger.Ledger("x", "abc", part, tuple(runs)))
   assert [x for x, _ in found["pods1"]] == pytest.approx(
       [0.02, -0.02, -0.1], abs=0.015)
   assert found["pods2"][0][0] == pytest.approx(-0.05)
   assert found["training"]["16/8"][0] == pytest.approx(0.01)
+
+
+def test_the_arena_is_judged_by_stratum():
+  row = lambda arm, value, low: {"arm": arm, "gain": (value, (low, 1.0))}
+  def rows(skip, refill):
+    return [{"arm": "uniform", "gain": None}, row("knapsack", .02, -.01),
+            row("variance", .0, -.03), row("hit", .0, -.02),
+            row("inverse", .5, .4), row("skip", .03, skip),
+            row("refill", .02, refill), row("uniform again", .01, -.01)]
+  found = verdicts.arena({"a": rows(.02, -.005), "b": rows(-.02, .005)})
+  assert [x for x, _ in found["arena1"]] == [.01, .01]
+  assert [x for x, _ in found["arena2"]] == [.02, -.01]  # skip, knapsack
+  assert [x for x, _ in found["arena3"]] == [-.005, .005]
+  said = {"hypotheses": [
+      {"id": "arena2", "says": "s", "measure": "m", "range": [-1.0, 0.01]},
+      {"id": "arena1", "says": "s", "measure": "m", "range": [-.015, .015]}]}
+  *_, two, one = page.judged(said, found).splitlines()
+  assert two.endswith("| +0.020 and -0.010 | miss |") and one.endswith("hit |")
+
+
+def test_truly_hard_problems_and_scale_are_judged():
+  reward = {8: (.1, .1, .2), 32: (.1, .1, .25), 128: (.1, .1, .1),
+            512: (.1, .1, .1)}
+  level = {8: .1, 32: .2, 128: .3, 512: .1}
+  runs = []
+  for n, values in reward.items():
+    for seed in (0, 1):
+      run = ledgers.run((0, 0, 0, level[n]), n=n, seed=seed, reward=values)
+      share = iter((.6, .8, 1.0))  # of groups without a right one
+      runs.append(dataclasses.replace(run, updates=tuple(
+          u | {"rollouts": C, "all_wrong": next(share), "all_right": .1 * (
+              C == 2048)} for u, C in zip(run.updates, (2048, 4096, 8192)))))
+  part = arms.Part("truly", 8192, (arms.Arm("", tuple(level), (0, 1), {}),))
+  found = verdicts.truly(ledger.Ledger("x", "abc", part, tuple(runs)),
+                         {"0": 2, "128": 1})
+  assert found["truly1"][0][0] == pytest.approx(0.05)
+  assert found["truly2"] == [(128.0, None)]
+  # Measured 1 - 0.7 - 0.05; expected (0 + 0 + 1 - 2 / 256) / 3.
+  assert found["signal"] == pytest.approx((0.25, (1 - 2 / 256) / 3))
+  assert found["truly3"][0][0] == pytest.approx(0.25 - (1 - 2 / 256) / 3)
+  found = verdicts.scale([
+      {"arm": "", "gain": None, "lowest": 0.05},
+      {"arm": "no removal", "gain": (0.03, (0, 0.06)), "lowest": 0.2}])
+  assert found == {"scale1": [(0.03, (0, 0.06))], "scale2": [(0.05, None)]}
