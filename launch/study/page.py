@@ -255,7 +255,8 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
   grids = (verdicts.grids(L["algorithms"])
            + verdicts.grids(L["base"], "width 96")
            if whole(L, "algorithms") and whole(L, "base") else None)
-  pods = verdicts.pods(L["pods_rate"]) if whole(L, "pods_rate") else None
+  pods = (verdicts.pods(L["pods_rate"], L["pods"])
+          if whole(L, "pods_rate") else None)
   rates = (verdicts.rates(L["rate2500"], L["many"])
            if whole(L, "rate2500") else None)
   truly = (verdicts.truly(L["truly"], read_json(docs, "truly-solved.json"))
@@ -311,6 +312,8 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "epochs": epochs, "parts": L,
       "off_policy": {k: reanalysis.against(
           L["scalerl"], f"off-policy {k}", "no removal", 16) for k in (4, 8)},
+      "growth": windows.estimate(
+          epochs["d64"]["top_D"] - epochs["d16"]["top_D"]),
       "leads": verdicts.leads([
           *(L[part].of_arm() for part in ("d32", "d64")), five]),
       "passes": verdicts.passes(five, 2.0**20),

@@ -337,3 +337,8 @@ def seed_coverage(S: int, *, paired: bool, cases: int = 2000):
   factor = np.where(found > 0, found / (found - low), -found / (high - found))
   return (float(np.mean((low <= 0) & (0 <= high))),
           float(np.quantile(factor, 0.95)))
+
+
+def law(one: Ledger, options=windows.OPTIONS):
+  """The fit of n*(C) to the grid of n of a part, as launch.fit makes it."""
+  return analysis.analyse(ledger.study(one.of_arm(), path=one.path), options)

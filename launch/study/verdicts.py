@@ -52,7 +52,13 @@ def leads(grids: list[list[LedgerRun]]) -> tuple[list, tuple]:
 
 
 def epochs(one: Ledger) -> dict:
-  """The hypotheses a, b and c of registered.json, for a part of one D."""
+  """The hypotheses a, b and c of registered.json, for a part of one D.
+
+  Returns:
+    With them, on all validation problems: lost, what training loses from start
+    to end; top_D, draws of the mean over n of the highest evaluation of each;
+    above, that minus the policy before training.
+  """
   runs, C = whole_seeds(one), float(one.part.C)
   start = float(max(run.C_E[0] for run in runs))
   ends = windows.table(runs, [start, C], of="last")
@@ -60,9 +66,15 @@ def epochs(one: Ledger) -> dict:
   heights, shared = reanalysis.height(runs, None), reanalysis.height(runs, 300)
   peaks = [C for _, C in heights.values()]
   value = [v for v, _ in heights.values()]
+  at = sorted({start, *peaks})
+  table = windows.table(runs, at, of="last")
+  top_D = np.mean([table.of(n)[:, at.index(C)]
+                   for n, (_, C) in heights.items()], axis=0)
   return {"D": runs[0].head["D"], "seeds": len({r.head["seed"] for r in runs}),
           "missing": len(one.missing), "a": passes(runs, C),
           "lost": windows.estimate(lost_D),
+          "top_D": top_D, "above": windows.estimate(
+              top_D - table.mean(table.ns, [start])),
           "heights": heights, "b1": max(value) - min(value),
           "b2": float(np.mean([v for v, _ in shared.values()])),
           "c": round(float(np.polyfit(
@@ -147,18 +159,27 @@ def robust(rows: list[dict]) -> dict[str, list]:
           "robust3": [(row["spread"], None) for row in grouped]}
 
 
-def pods(one: Ledger) -> dict:
+def pods(one: Ledger, slower: Ledger) -> dict:
   """pods1 and pods2 of registered-robust.json.
 
+  Args:
+    one: the part pods_rate.
+    slower: the part pods, in which 4 of 16 trains at half the rate.
+
   Returns:
-    The estimates of each, and `training`: the training reward of each arm in
-    (C / 2, C] minus that of all rollouts.
+    The estimates of each. training: the training reward of each arm in
+    (C / 2, C] minus that of all rollouts. half_rate: avg@8 of 4 of 16 in
+    `slower` minus that in `one`, on the problems of `slower`.
   """
   gains = {row["arm"]: row["gain"] for row in reanalysis.compared(one)}
   arms_n = {"16/8": 16, "16/4": 16, "64/16": 64}
   training = {arm: reanalysis.against(one, arm, "", n, of="reward")
               for arm, n in arms_n.items()}
-  return {"pods1": [gains[arm] for arm in arms_n],
+  C, Q = [float(one.part.C)], len(slower.runs[0].evals[0]["correct"])
+  half, whole = (windows.table([shortened(run, Q) for run in each.of_arm(
+      "16/4", 16)], C).value_KxDxW[0, :, 0] for each in (slower, one))
+  return {"half_rate": windows.estimate(half - whole),
+          "pods1": [gains[arm] for arm in arms_n],
           "pods2": [training["64/16"]], "training": training}
 
 

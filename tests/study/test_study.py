@@ -224,6 +224,7 @@ def test_the_hypotheses_of_the_epoch_law(tmp_path):
   assert e["b1"] < 0.02 and e["b2"] == pytest.approx(0.5, abs=0.03)
   assert e["c"] == pytest.approx(0.5)  # a factor of 2 for 4 times the n
   assert e["lost"][0] == pytest.approx(-0.2, abs=0.02)  # from 0 to 0.2
+  assert e["above"][0] == pytest.approx(0.5, abs=0.02)  # from 0 to its height
   assert page.crossing(e["a"]) == "354 [354, 354]"
   assert page.crossing((500.0, (400.0, np.inf))) == "500 [400, none]"
   assert page.crossing((None, (np.inf, np.inf))) == "none"
@@ -388,7 +389,13 @@ def test_algorithms_and_pods_are_judged():
             made, head=made.head | {"arm": arm}, updates=tuple(
                 u | {"lr": 1e-4} for u in made.updates)))
   part = arms.Part("pods_rate", 4000, (arms.Arm("", (16, 64), (0, 1), {}),))
-  found = verdicts.pods(ledger.Ledger("x", "abc", part, tuple(runs)))
+  one = ledger.Ledger("x", "abc", part, tuple(runs))
+  # 4 of 16 of another part: 0.1 higher, on the first 500 problems.
+  slower = [dataclasses.replace(
+      made, head=made.head | {"arm": "16/4"}) for made in (ledgers.run(
+          (0, 0.38, 0.38), n=16, seed=seed, Q=500) for seed in (0, 1))]
+  found = verdicts.pods(one, dataclasses.replace(one, runs=tuple(slower)))
+  assert found["half_rate"][0] == pytest.approx(0.1, abs=0.03)
   assert [x for x, _ in found["pods1"]] == pytest.approx(
       [0.02, -0.02, -0.1], abs=0.015)
   assert found["pods2"][0][0] == pytest.approx(-0.05)
