@@ -327,6 +327,12 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
                               not min(Bps) <= a.Bp <= max(Bps)):
     yield ("extrapolated: n* was seen at Bp = "
            f"{', '.join(map(str, Bps))}, this is Bp = {a.Bp}")
+  if q.n is not None and answer.interval is not None:
+    low, high = answer.interval
+    if not low / 2 <= a.n <= 2 * high:
+      yield (f"n = {a.n} is far {'below' if a.n < low else 'above'} n* = "
+             f"{answer.n:.3g} [{low:.3g}, {high:.3g}]; without --n the plan "
+             "follows the law")
   if isinstance(law, Prior):
     if q.model is None or priors.PRIOR_MODEL not in q.model:
       yield (f"the prior is of {priors.PRIOR_MODEL}; other base models "

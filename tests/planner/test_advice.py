@@ -106,11 +106,14 @@ def test_the_users_fit_comes_with_its_interval_and_cautions():
     (dict(B_max=1024), "the cap of 1024"),
     (dict(C=40_000, n=512), "only 2 updates"),
     (dict(n=2048), "at the edge"),
+    (dict(n=2048), "n = 2048 is far above n* = 295"),
+    (dict(n=32), "n = 32 is far below n* = 295"),
     (dict(law=priors.PRIORS["q1-hard"]), "Bp matters about as much"),
     (dict(law=FITTED, model="other"), "the fit is of m"),
     (dict(law=FITTED, metric="best"), "the fit is of avg")])
 def test_warnings(change, warning):
   assert any(warning in w for w in ask(**change).warnings), ask(**change)
+  assert not any("far" in w for w in ask(n=256).warnings)
 
 
 @pytest.mark.parametrize("stratum, metric, Bp, n", [
