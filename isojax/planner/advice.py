@@ -327,12 +327,6 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
                               not min(Bps) <= a.Bp <= max(Bps)):
     yield ("extrapolated: n* was seen at Bp = "
            f"{', '.join(map(str, Bps))}, this is Bp = {a.Bp}")
-  if q.n is not None and answer.interval is not None:
-    low, high = answer.interval
-    if not low / 2 <= a.n <= 2 * high:
-      yield (f"n = {a.n} is far {'below' if a.n < low else 'above'} n* = "
-             f"{answer.n:.3g} [{low:.3g}, {high:.3g}]; without --n the plan "
-             "follows the law")
   if isinstance(law, Prior):
     if q.model is None or priors.PRIOR_MODEL not in q.model:
       yield (f"the prior is of {priors.PRIOR_MODEL}; other base models "
@@ -367,6 +361,12 @@ def allocation_cautions(q: Question, a: Allocation, answer: Answer):
   largest = q.law.max_n if isinstance(q.law, Prior) else max(q.law.n)
   if a.n >= largest:
     yield f"n = {a.n} is at the edge of what was tested ({largest})"
+  if q.n is not None and answer.interval is not None:
+    low, high = answer.interval
+    if not low / 2 <= a.n <= 2 * high:
+      yield (f"n = {a.n} is far {'below' if a.n < low else 'above'} n* = "
+             f"{answer.n:.3g} [{low:.3g}, {high:.3g}]; without --n the plan "
+             "follows the law")
   if a.B > q.B_max // 2 and a.n < answer.n / math.sqrt(2):
     yield (f"the cap of {q.B_max} rollouts a step keeps n below "
            f"n* = {answer.n:.3g}: a cap can look like saturation")
