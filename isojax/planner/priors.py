@@ -4,9 +4,12 @@ IsoCompute Playbook (arXiv 2603.12151), sections 3, 8 and 9.
 """
 
 import dataclasses
+import functools
+import json
 
 import numpy as np
 
+from isojax import own_file
 from isojax.errors import InputError
 from isojax.laws import FixedBatch, Sigmoid
 
@@ -49,11 +52,12 @@ PRIORS = {
                            unit="updates", Bp=None, C_seen=(27, 830),
                            **_EASY | _AT_8192),
 }
-# Fits of docs/study.md: the embedded policy on countdown, Bp = 32. launch.study
+# Of docs/study.md: the embedded policy on countdown, Bp = 32. launch.study
 # writes these files.
 STUDIES = {"study-hard": "isojax/assets/study/hard-fit.json",
            "study-easy": "isojax/assets/study/easy-fit.json",
            "study-many": "isojax/assets/study/many-fit.json"}
+STUDY_N = "isojax/assets/study/best-n.json"  # the tables of docs/study.md
 STUDY_MODEL = "the embedded policy of isojax on countdown"
 # The n with the best best@4 and worst@4 at the largest C, by Bp (section 8).
 BEST_AT_END = {
@@ -81,61 +85,49 @@ def prior_interval(prior: Prior, C: float) -> tuple[float, float]:
   return float(2.0**low), float(2.0**high)
 
 
-# docs/study.md and its appendix: (stratum, D) -> C/D -> the n with the most
-# reward in (C/2, C] and its 95 % interval, on training and on validation
-# problems.
-STUDY_N = {
-    ("hard", 16): {
-        128: ((8, 2, 8), (32, 2, 128)), 512: ((8, 8, 8), (8, 8, 128)),
-        1024: ((8, 8, 8), (128, 2, 128)), 4096: ((8, 8, 8), (32, 2, 128))},
-    ("hard", 32): {
-        128: ((2, 2, 8), (8, 2, 128)), 512: ((8, 2, 8), (8, 2, 128)),
-        1024: ((8, 2, 8), (8, 2, 128)), 2048: ((8, 8, 8), (8, 2, 128)),
-        4096: ((32, 8, 32), (2, 2, 128))},
-    ("hard", 64): {
-        128: ((8, 2, 8), (8, 2, 32)), 512: ((8, 8, 8), (8, 2, 32)),
-        1024: ((8, 8, 8), (128, 8, 128)), 2048: ((32, 2, 32), (8, 2, 128)),
-        4096: ((32, 8, 32), (8, 2, 128))},
-    ("hard", 256): {
-        32: ((4, 4, 8), (4, 4, 8)), 128: ((4, 4, 8), (8, 4, 8)),
-        512: ((4, 4, 8), (32, 2, 32)), 2048: ((16, 4, 32), (64, 2, 128)),
-        8192: ((32, 8, 64), (32, 2, 128))},
-    ("hard", 2500): {
-        3: ((8, 2, 8), (8, 2, 32)), 13: ((8, 2, 8), (8, 2, 8)),
-        52: ((8, 2, 8), (8, 2, 8)), 210: ((2, 2, 8), (2, 2, 8))},
-    ("easy", 1000): {
-        16: ((4, 4, 4), (4, 4, 8)), 66: ((4, 4, 8), (8, 2, 16)),
-        262: ((4, 4, 4), (4, 2, 16)), 1049: ((4, 4, 4), (4, 2, 32))},
-}
-# The C/D of the best validation of each n; later it fell.
-STUDY_PEAK = {("hard", 256): {2: 512, 4: 256, 8: 256, 16: 256, 32: 512,
-                              64: 1024, 128: 2048}}
 NEAR = 2  # times C/D, at most, for a window of the study to be evidence
+
+
+@functools.cache
+def study_n() -> dict[tuple[str, int], dict]:
+  """(stratum, D) -> what launch.study measured of the best n.
+
+  Each has windows: C/D -> the n with the most reward in (C/2, C] and its 95 %
+  interval, on training and on validation problems. And peak: n -> the C/D of
+  its best validation, after which it fell, or None.
+  """
+  with open(own_file.find(STUDY_N), encoding="utf-8") as file:
+    return {(each["stratum"], each["D"]): {
+        "windows": {w["C/D"]: (w["training"], w["validation"])
+                    for w in each["windows"]},
+        "peak": each["peak"] and {
+            int(n): at for n, at in each["peak"].items()}}
+            for each in json.load(file)}
 
 
 def study_says(stratum: str, D: int, C: int, n: int) -> str:
   """What the study measured near C/D, beside an n, in a sentence."""
   near = lambda xs, x: min(xs, key=lambda y: abs(np.log(y / x)))
-  key = stratum, near([d for s, d in STUDY_N if s == stratum], D)
-  at = near(STUDY_N[key], C / D)
+  known = near([d for s, d in study_n() if s == stratum], D)
+  windows, peak = study_n()[stratum, known].values()
+  at = near(windows, C / D)
   study = f"the study ({STUDY_MODEL}, docs/study.md)"
   if not 1 / NEAR <= at * D / C <= NEAR:
     return (f"{study} has no window near C/D = {C / D:,.0f} rollouts a problem "
-            f"(nearest, D = {key[1]:,}: {at:,})")
+            f"(nearest, D = {known:,}: {at:,})")
   side = lambda best, low, high: ("below" if n < low else "above" if n > high
                                   else "in")
-  bests = STUDY_N[key][at]
-  sides = [side(*best) for best in bests]
-  train, validation = (f"{best} [{low}, {high}]" for best, low, high in bests)
-  out = (f"{study} at D = {key[1]:,}, C/D = {at:,}: best n = {train} on "
+  sides = [side(*best) for best in windows[at]]
+  train, validation = (f"{best} [{low}, {high}]"
+                       for best, low, high in windows[at])
+  out = (f"{study} at D = {known:,}, C/D = {at:,}: best n = {train} on "
          f"training problems, {validation} on validation; ")
   out += (f"n = {n} agrees" if sides == ["in", "in"] else
           f"n = {n} disagrees: it is {sides[0]} the first interval, "
           f"{sides[1]} the second")
-  peaks = STUDY_PEAK.get(key)
-  tested = peaks and near(peaks, n)
-  if peaks and at > peaks[tested]:
-    out += (f"; validation was best at C/D = {peaks[tested]:,} for n = {tested}"
+  tested = peak and near(peak, n)
+  if peak and at > peak[tested]:
+    out += (f"; validation was best at C/D = {peak[tested]:,} for n = {tested}"
             " and fell later: stop by validation")
   return out
 

@@ -50,21 +50,22 @@ def markdown(head: list[str], lines: list[list[str]]) -> str:
   return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def windows_table(runs: list[LedgerRun], ends) -> str:
-  """Training and validation reward of each n in windows (C / 2, C].
+def best_n(table: windows.Table) -> list[tuple[int, int, int]]:
+  """The best n of each window, with the interval of the bootstrap draws."""
+  value_KxDxW = np.where(np.isnan(table.value_KxDxW), -1, table.value_KxDxW)
+  best_DxW = np.array(table.ns)[value_KxDxW.argmax(0)]
+  low, high = np.quantile(best_DxW[1:], bootstrap.QUANTILES, axis=0,
+                          method="nearest").tolist()
+  return list(zip(best_DxW[0].tolist(), low, high, strict=True))
 
-  The best n has the interval of the bootstrap draws.
-  """
+
+def windows_table(runs: list[LedgerRun], ends) -> str:
+  """Training and validation reward of each n in windows (C / 2, C]."""
   both = [windows.table(runs, ends, of=of) for of in ("reward", "avg")]
   D, lines = runs[0].head["D"], []
-  for i, end in enumerate(ends):
-    lead = []
-    for table in both:
-      at = np.where(np.isnan(table.value_KxDxW), -1, table.value_KxDxW)[:, :, i]
-      best_D = np.array(table.ns)[at.argmax(0)]
-      low, high = np.quantile(best_D[1:], bootstrap.QUANTILES, method="nearest")
-      lead.append(f"{best_D[0]} [{low:.0f}, {high:.0f}]")
-    lines.append([compact(end), f"{end / D:,.0f}", *lead, *(
+  for i, (end, *leads) in enumerate(zip(ends, *map(best_n, both), strict=True)):
+    lines.append([compact(end), f"{end / D:,.0f}", *(
+        f"{n} [{low}, {high}]" for n, low, high in leads), *(
         " · ".join(rate(t.value_KxDxW[k, 0, i]) for t in both)
         for k in range(len(both[0].ns)))])
   return markdown(["C", "C/D", "best n, training", "best n, validation", *(
@@ -86,15 +87,32 @@ def arms_table(rows: list[dict]) -> str:
 def rules_table(rows: list[dict]) -> str:
   """The rows of reanalysis.rules."""
   return markdown(
-      ["rule", "seeds", "avg@8", "minus uniform", "detectable", "best@8",
-       "worst@8", "informative: expected", "measured", "tokens", "seconds"],
+      ["rule", "seeds", "avg@8", "minus uniform", "detectable",
+       "best@8, minus uniform", "worst@8, minus uniform",
+       "informative: expected", "measured", "tokens", "seconds"],
       [[row["arm"], str(row["seeds"]), value(row["avg"]),
         gain(row["gain"]) if row["gain"] else "-",
-        rate(row["seen"]) if row["gain"] else "-", value(row["best"]),
-        value(row["worst"]),
+        rate(row["seen"]) if row["gain"] else "-",
+        *((gain if row["gain"] else value)(row[of])
+          for of in ("best", "worst")),
         "-" if row["expected"] is None else rate(row["expected"]),
         rate(row["measured"]), compact(row["tokens"]),
         f"{row['seconds']:.0f}"] for row in rows])
+
+
+def arena_table(parts: dict[str, list[dict]]) -> str:
+  """avg@8 of each rule minus uniform, and its informative groups, by stratum.
+
+  Args:
+    parts: of each stratum the rows of reanalysis.rules.
+  """
+  by_rule = zip(*parts.values(), strict=True)
+  return markdown(
+      ["rule", *(f"{part.removeprefix('arena_')} problems" for part in parts)],
+      [[rows[0]["arm"], *(
+          (gain(row["gain"]) if row["gain"] else value(row["avg"]))
+          + f" · {rate(row['measured'])}" for row in rows)]
+       for rows in by_rule])
 
 
 def stratum(one: Ledger) -> str:
@@ -236,6 +254,37 @@ def progress(L: dict[str, Ledger], part: str) -> tuple[int, int]:
   return total - len(L[part].missing), total
 
 
+def windows_of(L: dict[str, Ledger]) -> dict[str, tuple]:
+  """The grids of n that have a table: part -> (runs, ends of its windows)."""
+  E = reanalysis.ENDS
+  return {
+      "hard": (windows.pooled(L["hard"], L["schedule"]), E[1::2]),
+      "many": (L["many"].of_arm(), E[1:8:2]),
+      "easy": (L["easy"].of_arm(), E[2:9:2]),
+      **{part: (runs, windows.ends_of(runs, L[part].part.C, 6))
+         for part in EPOCHS if part in L
+         for runs in [verdicts.whole_seeds(L[part])] if runs}}
+
+
+def evidence(L: dict[str, Ledger]) -> list[dict]:
+  """The best n of each window, for priors.study_n."""
+  peak = reanalysis.validation(L["hard"], L["schedule"])["peak"]
+  entries = []
+  for part, (runs, ends) in windows_of(L).items():
+    D = runs[0].head["D"]
+    leads = [best_n(windows.table(runs, ends, of=of))
+             for of in ("reward", "avg")]
+    entries.append({
+        "stratum": "easy" if part == "easy" else "hard", "D": D,
+        "windows": [{"C/D": round(end / D), "training": training,
+                     "validation": validation}
+                    for end, training, validation in zip(
+                        ends, *leads, strict=True)],
+        "peak": {n: round(C / D) for n, C in peak.items()}
+                if part == "hard" else None})
+  return entries
+
+
 def numbers(docs: str, L: dict[str, Ledger]) -> dict:
   """All that the templates name."""
   five = windows.pooled(L["hard"], L["schedule"])
@@ -279,13 +328,8 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
                    for part, rows in compared.items()},
       "schedules": reanalysis.schedules(L["schedule"]),
       "arms": {part: arms_table(rows) for part, rows in compared.items()},
-      "tables": {
-          "hard": windows_table(five, reanalysis.ENDS[1::2]),
-          "many": windows_table(L["many"].of_arm(), reanalysis.ENDS[1:8:2]),
-          "easy": windows_table(L["easy"].of_arm(), reanalysis.ENDS[2:9:2]),
-          **{part: windows_table(runs, windows.ends_of(
-              runs, L[part].part.C, 6)) for part in epochs
-             for runs in [verdicts.whole_seeds(L[part])]}},
+      "tables": {part: windows_table(*grid)
+                 for part, grid in windows_of(L).items()},
       "regimes": markdown(["Bp", "n", "seeds", "avg@8"], [
           [str(row["Bp"]), str(row["n"]), str(row["seeds"]), value(row["avg"])]
           for row in reanalysis.compared(L["regimes"])]),
@@ -306,6 +350,12 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "robust_verdicts": grids and judged(robust, verdicts.robust(grids)),
       "arena": {part: {row["arm"]: row for row in rows}
                 for part, rows in arena.items()},
+      "arena_table": arena and arena_table(arena),
+      "alarms": {(of, paired): [reanalysis.false_alarms(
+          [L[part] for part in arena], of, S, paired=paired)
+                                for S in (2, 3, 5, 8)]
+                 for of, paired in (("avg", True), ("reward", True),
+                                    ("reward", False))},
       "arena_tables": {part: rules_table(rows) for part, rows in arena.items()},
       "truly": truly, "last_verdicts": decided and judged(last, decided),
       "pods": pods, "pods_verdicts": pods and judged(robust, pods),
@@ -320,8 +370,6 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "resolved": lambda part: sum(
           bool(row["gain"]) and windows.resolved(row["gain"])
           for row in compared[part]),
-      "seeds": {paired: [reanalysis.seed_coverage(S, paired=paired)
-                         for S in (2, 3, 5, 8)] for paired in (False, True)},
       "detectable": sorted(row["seen"] for rows in compared.values()
                            for row in rows if row["seen"]),
       "rollouts": sum(r.head["reached"] for one in L.values()
@@ -373,7 +421,8 @@ def rebuild(docs: str, fits: str | None) -> list[str]:
 
   Args:
     docs: folder of study.md, and of study/ with the ledgers.
-    fits: folder of PART-fit.json; None: they are left as they are.
+    fits: folder of PART-fit.json and best-n.json; None: they are left as they
+      are.
   """
   from launch.study import figures  # needs matplotlib
   L, paths = read_all(docs), []
@@ -384,8 +433,10 @@ def rebuild(docs: str, fits: str | None) -> list[str]:
         f"{os.path.basename(name)}.jinja", values).encode())
   paths += figures.save(figures.regrets(figure_rows(L)),
                         os.path.join(docs, "study", "regret"))
-  for part in LAWS if fits is not None else ():
-    paths.append(os.path.join(fits, f"{part}-fit.json"))
-    records.replace(paths[-1], json.dumps(
-        document(L[part]), allow_nan=False).encode())
+  if fits is not None:
+    made = {f"{part}-fit.json": document(L[part]) for part in LAWS}
+    for name, content in (made | {"best-n.json": evidence(L)}).items():
+      paths.append(os.path.join(fits, name))
+      records.replace(paths[-1], json.dumps(
+          content, allow_nan=False).encode())
   return paths

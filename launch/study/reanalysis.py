@@ -236,30 +236,77 @@ def against(one: Ledger, arm: str, base: str, n: int, of: str = "avg"):
       for name in (arm, base))))
 
 
+def false_alarms(arena: list[Ledger], of: str, S: int, *, paired: bool,
+                 splits: int = 400) -> tuple[float, float]:
+  """How often S uniform runs differ, resolved, from S others.
+
+  The runs of the arms `uniform` and `uniform again` are drawn at random, and
+  the intervals made as everywhere.
+
+  Args:
+    arena: parts with these arms.
+    of: as of windows.table.
+    S: runs on each side.
+    paired: as two arms, whose seeds are drawn together; else as two n.
+    splits: of each part.
+
+  Returns:
+    The share of splits; how many times as wide intervals would have to be to
+    hold 0 in 95 % of them.
+  """
+  alarms, wider = [], []
+  for one in arena:
+    runs = one.of_arm("uniform") + one.of_arm("uniform again")
+    each = [dataclasses.replace(run, head=run.head | {"Bp": i})
+            for i, run in enumerate(runs)]  # cells of one run: problems alone
+    value_RxD = windows.table(
+        each, [float(one.part.C)], of=of).value_KxDxW[:, :, 0]
+    rng, (R, D) = np.random.default_rng(0), value_RxD.shape
+    for _ in range(splits):
+      drawn = rng.integers(0, S, (2, S - 1, D))
+      if paired:
+        drawn[1] = drawn[0]
+      halves = rng.permutation(R)[:2 * S].reshape(2, S)
+      one_D, other_D = (np.take_along_axis(value_RxD[half], at, axis=0).mean(0)
+                        for half, at in zip(halves, drawn, strict=True))
+      found = value_RxD[halves, 0].mean(1)
+      found = found[0] - found[1]
+      low, high = np.quantile(one_D - other_D, bootstrap.QUANTILES)
+      alarms.append(low > 0 or high < 0)
+      wider.append(found / (found - low) if found > 0
+                   else found / (found - high))
+  return float(np.mean(alarms)), float(np.quantile(wider, 0.95))
+
+
 def rules(one: Ledger) -> list[dict]:
   """The rules of per-problem allocation, at equal C.
 
   Returns:
-    The rows of `compared`, with best@k and worst@k of the last evaluations;
-    the shares of informative groups that the posterior expected (None for
-    uniform) and that were measured, means over all steps; sampled tokens and
-    device-seconds of a run.
+    The rows of `compared`, with best@k and worst@k in (C / 2, C], of the first
+    arm, of the others minus it; the shares of informative groups that the
+    posterior expected (None for uniform) and that were measured, means over all
+    steps; sampled tokens and device-seconds of a run.
   """
-  return [row | _spent(one.of_arm(row["arm"], row["n"]), float(one.part.C))
-          for row in compared(one)]
+  rows = compared(one)
+  first, C = one.part.arms[0].name, [float(one.part.C)]
+  for row in rows:
+    runs = one.of_arm(row["arm"], row["n"])
+    for of in ("best", "worst"):
+      row[of] = (against(one, row["arm"], first, row["n"], of) if row["gain"]
+                 else windows.estimate(windows.table(
+                     runs, C, of=of).value_KxDxW[0, :, 0]))
+    row.update(_spent(runs))
+  return rows
 
 
-def _spent(runs: list[LedgerRun], C: float) -> dict:
-  """What `rules` adds to a row of `compared`."""
+def _spent(runs: list[LedgerRun]) -> dict:
+  """What the groups of some runs had and cost, for `rules`."""
   weight_U = [u["steps"] for run in runs for u in run.updates]
   over = lambda value: float(np.average(
       [value(u) for run in runs for u in run.updates], weights=weight_U))
-  last = lambda metric: windows.estimate(windows.table(
-      runs, [C], of=f"{metric}:last").value_KxDxW[0, :, 0])
   total = lambda name: float(np.mean([run.evals[-1][name] for run in runs]))
   known = runs[0].updates[0]["informative_expected"] is not None
   return {
-      "best": last("best"), "worst": last("worst"),
       "expected": (over(lambda u: u["informative_expected"])
                    if known else None),
       "measured": over(lambda u: 1 - u["all_wrong"] - u["all_right"]),
@@ -313,30 +360,6 @@ def height(runs: list[LedgerRun], Q: int | None, metric: str = "avg"):
                       for r in members], axis=0)
     found[n] = (float(mean_E.max()), float(members[0].C_E[mean_E.argmax()]))
   return found
-
-
-def seed_coverage(S: int, *, paired: bool, cases: int = 2000):
-  """How often the interval of a difference of two means holds the truth.
-
-  Each mean is of S seeds of normal noise, drawn again as the bootstrap does:
-  two n of a table by themselves, two arms (`paired`) with the same draws.
-
-  Returns:
-    The share of cases; how many times as wide intervals would have to be for
-    a share of 95 %.
-  """
-  rng = np.random.default_rng(0)
-  value_Tx2xS = rng.normal(size=(cases, 2, S))
-  drawn = rng.integers(0, S, (200, 2, S - 1))
-  if paired:
-    drawn[:, 1] = drawn[:, 0]
-  mean = np.stack([np.take_along_axis(value_Tx2xS, at[None], axis=2).mean(2)
-                   for at in drawn])
-  low, high = np.quantile(mean[..., 0] - mean[..., 1], bootstrap.QUANTILES, 0)
-  found = value_Tx2xS[:, 0].mean(1) - value_Tx2xS[:, 1].mean(1)
-  factor = np.where(found > 0, found / (found - low), -found / (high - found))
-  return (float(np.mean((low <= 0) & (0 <= high))),
-          float(np.quantile(factor, 0.95)))
 
 
 def law(one: Ledger, options=windows.OPTIONS):

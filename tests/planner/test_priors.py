@@ -20,8 +20,9 @@ def test_the_evidence_is_that_of_the_page():
     if len(cells) > 4 and (found := CELL.findall(" | ".join(cells[2:4]))):
       rows.add((int(cells[1].replace(",", "")),
                 *(tuple(map(int, values)) for values in found)))
-  for (stratum, D), table in priors.STUDY_N.items():
-    assert {(at, *best) for at, best in table.items()} <= rows, (stratum, D)
+  for cell, entry in priors.study_n().items():
+    assert {(at, *map(tuple, best))
+            for at, best in entry["windows"].items()} <= rows, cell
 
 
 @pytest.mark.parametrize("D, C, n, words", [

@@ -53,6 +53,13 @@ def test_the_config_plans_the_runs_of_the_ledger(path):
   assert plain(one.part) == plain(wanted)
 
 
+def test_the_evidence_of_the_planner_is_rebuilt():
+  kept = json.loads((ROOT / "isojax/assets/study/best-n.json").read_text(
+      "utf-8"))
+  made = page.evidence(page.read_all(str(ROOT / "docs")))
+  assert json.loads(json.dumps(made)) == kept
+
+
 def commit_times(path: pathlib.Path) -> list[int]:
   found = subprocess.run(
       ["git", "-C", str(ROOT), "log", "--format=%at", "--follow", "--",
