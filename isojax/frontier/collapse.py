@@ -50,7 +50,8 @@ class Fall:
 
 
 def _name(run: Run | Fall) -> str:
-  return f"run {run.run_id} (Bp {run.Bp}, n {run.n}, seed {run.seed})"
+  seed = "" if run.seed is None else f", seed {run.seed}"
+  return f"run {run.run_id} (Bp {run.Bp}, n {run.n}{seed})"
 
 
 def errors_below(run: Run, best_E) -> np.ndarray | None:
