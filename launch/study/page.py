@@ -115,6 +115,18 @@ def arena_table(parts: dict[str, list[dict]]) -> str:
        for rows in by_rule])
 
 
+def arena_entropy(parts: list[Ledger], nats: float = 0.4) -> str:
+  """avg@8 and best@8 of each rule where its entropy falls to some nats."""
+  at = reanalysis.ENTROPIES.index(nats)
+  cell = lambda one, arm: " · ".join(
+      rate(reanalysis.entropy(one.of_arm(arm.name), metric)[arm.n[0]][at])
+      for metric in ("avg", "best"))
+  return markdown(
+      ["rule", *(one.part.name.removeprefix("arena_") for one in parts)],
+      [[arm.name, *(cell(one, arm) for one in parts)]
+       for arm in parts[0].part.arms]).replace("nan · nan", "-")
+
+
 def stratum(one: Ledger) -> str:
   """The table of a ledger in words: what is missing, windows or arms."""
   lines = [f"{one.part.name}: {len(one.runs)} runs, "
@@ -350,6 +362,7 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "robust_verdicts": grids and judged(robust, verdicts.robust(grids)),
       "arena": {part: {row["arm"]: row for row in rows}
                 for part, rows in arena.items()},
+      "arena_entropy": arena and arena_entropy([L[part] for part in arena]),
       "arena_table": arena and arena_table(arena),
       "alarms": {(of, paired): [reanalysis.false_alarms(
           [L[part] for part in arena], of, S, paired=paired)

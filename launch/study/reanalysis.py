@@ -68,8 +68,12 @@ def validation(hard: Ledger, schedule: Ledger) -> dict:
           "lost": windows.estimate(lost_NxD.mean(0))}
 
 
-def entropy(runs: list[LedgerRun]) -> dict[int, list[float]]:
-  """avg@k of each n where its training entropy falls to each of ENTROPIES."""
+def entropy(runs: list[LedgerRun], metric: str = "avg"
+            ) -> dict[int, list[float]]:
+  """A metric of each n where its training entropy falls to each of ENTROPIES.
+
+  NaN: a run has not got there.
+  """
   curves = {}
   for n in sorted({run.head["n"] for run in runs}):
     rows = []
@@ -80,8 +84,9 @@ def entropy(runs: list[LedgerRun]) -> dict[int, list[float]]:
           [u["rollouts"] for u in run.updates]),
                             [u["entropy"] for u in run.updates])
       lowest_E = np.minimum.accumulate(entropy_E)
-      rows.append(np.interp(ENTROPIES, lowest_E[::-1],
-                            run.value_ExQ.mean(1)[::-1]))
+      rows.append(np.interp(
+          ENTROPIES, lowest_E[::-1],
+          windows.measured(run, metric).mean(1)[::-1], left=np.nan))
     curves[n] = np.mean(rows, 0).tolist()
   return curves
 

@@ -156,6 +156,10 @@ def test_reward_at_equal_entropy():
   found = reanalysis.entropy([run])[2]
   assert found[0] == pytest.approx(0.6, abs=0.02)  # 0.5 nats: 0.8 and 0.4
   assert found[3] == pytest.approx(0.2, abs=0.02)  # 0.2 nats
+  assert reanalysis.entropy([run], "best")[2][0] > 0.9
+  short = ledgers.run((0.0, 0.2, 0.8, 0.4), seed=1, reward=(0.1,) * 4)
+  assert np.isnan(reanalysis.entropy([run, short])[2]).tolist() == [
+      False, False, True, True, True, True]  # it ends with 0.4
 
 
 def said(runs, C, rewards, width):
