@@ -15,7 +15,7 @@ from absl import flags
 
 from isojax import cli
 from isojax.errors import InputError
-from launch.study import ledger, page, run
+from launch.study import ledger, page, run, tables
 
 _CONFIG = cli.define_config("configs/study.py:hard", required=False)
 _ROOT = flags.DEFINE_string(
@@ -50,7 +50,7 @@ def main(_) -> None:
     one = ledger.read(
         run.collect(_CONFIG.value, _ROOT.value, one) if _COLLECT.value else
         run.sweep(_CONFIG.value, _ROOT.value, _WORKERS.value, one))
-  print(page.stratum(one))
+  print(tables.stratum(one))
 
 
 if __name__ == "__main__":

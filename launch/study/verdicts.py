@@ -1,7 +1,7 @@
 """What the registered hypotheses of the second edition came to.
 
-docs/study/registered*.json has them; `page.judged` compares. A function returns
-hypothesis -> estimates, and what the page says beside it.
+docs/study/registered*.json has them; `tables.judged` compares. A function
+returns hypothesis -> estimates, and what the page says beside it.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from isojax.frontier import bootstrap
 from launch.study import reanalysis, windows
 from launch.study.ledger import Ledger, LedgerRun
 
+EPOCHS = ("d16", "d32", "d64", "d512")  # the parts of the epoch law
 
 def whole_seeds(one: Ledger) -> list[LedgerRun]:
   """The runs of the seeds of which every n has spent the C of the part."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from launch.study import arms, ledger, page, reanalysis, verdicts, windows
+from launch.study import arms, ledger, reanalysis, tables, verdicts, windows
 from tests.study import ledgers
 
 ARM = dict(name="", n=[8, 2], seeds=[0, 1], overrides={})
@@ -197,18 +197,18 @@ def test_arms_are_compared_with_the_first(tmp_path):
   assert gains[""] is None and gains["same"][0] == 0.0
   assert gains["high"][0] == pytest.approx(0.1, abs=0.03)
   assert gains["high"][1][0] > 0 > gains["low"][1][1]
-  text = page.stratum(one)
+  text = tables.stratum(one)
   assert "| high | 32 | 8 | 3 | ×1.00 |" in text and "Partial" not in text
 
 
 def test_the_table_of_a_partial_ledger_says_what_is_missing(tmp_path):
-  text = page.stratum(ledgers.made(tmp_path / "x.gz", C=200_000))
+  text = tables.stratum(ledgers.made(tmp_path / "x.gz", C=200_000))
   assert "Partial: 6 of 6 runs have not reached C = 0.4M" in text
-  whole = page.stratum(ledgers.made(tmp_path / "x.gz"))
+  whole = tables.stratum(ledgers.made(tmp_path / "x.gz"))
   assert "| 0.4M | 400 | 32 [32, 32] | 32 [32, 32] |" in whole
   empty = dataclasses.replace(ledger.read(str(tmp_path / "x.gz")), runs=())
   with pytest.raises(InputError, match="no run has an evaluation"):
-    page.stratum(empty)
+    tables.stratum(empty)
 
 
 def test_the_hypotheses_of_the_epoch_law(tmp_path):
@@ -229,9 +229,9 @@ def test_the_hypotheses_of_the_epoch_law(tmp_path):
   assert e["c"] == pytest.approx(0.5)  # a factor of 2 for 4 times the n
   assert e["lost"][0] == pytest.approx(-0.2, abs=0.02)  # from 0 to 0.2
   assert e["above"][0] == pytest.approx(0.5, abs=0.02)  # from 0 to its height
-  assert page.crossing(e["a"]) == "354 [354, 354]"
-  assert page.crossing((500.0, (400.0, np.inf))) == "500 [400, none]"
-  assert page.crossing((None, (np.inf, np.inf))) == "none"
+  assert tables.crossing(e["a"]) == "354 [354, 354]"
+  assert tables.crossing((500.0, (400.0, np.inf))) == "500 [400, none]"
+  assert tables.crossing((None, (np.inf, np.inf))) == "none"
 
 
 def test_the_lead_of_n_32_is_that_of_the_mean_of_all_D():
@@ -326,11 +326,11 @@ def test_rules_are_compared_by_what_they_cost_and_found(tmp_path):
   assert knapsack["gain"][0] == pytest.approx(0.1, abs=0.03)
   assert uniform["best"][0] > uniform["avg"][0] > uniform["worst"][0]
   assert knapsack["best"][0] > 0.02  # minus that of uniform
-  line = page.rules_table([uniform, knapsack]).splitlines()[2]
+  line = tables.rules_table([uniform, knapsack]).splitlines()[2]
   assert line.startswith("| uniform | 3 |") and "| 0.500 | 1.00k | 7 |" in (
       line.replace("1k |", "1.00k |"))
-  lines = page.arena_table({"arena_a": [uniform, knapsack],
-                            "arena_b": [uniform, knapsack]}).splitlines()
+  lines = tables.arena_table({"arena_a": [uniform, knapsack],
+                              "arena_b": [uniform, knapsack]}).splitlines()
   assert lines[0] == "| rule | a problems | b problems |"
   assert lines[3].startswith("| knapsack | +0.")
   assert lines[3].count("0.700") == 2
@@ -354,12 +354,12 @@ def test_what_gradients_predict_is_judged():
       {"id": name, "says": "s", "measure": "m", "range": ends}
       for name, ends in (("noise1", [8, 8]), ("noise2", [0.3, 1.0]),
                          ("noise3", [0.0, 0.02]), ("other", [0, 1]))]}
-  *_, one, two, three = page.judged(said, found).splitlines()
+  *_, one, two, three = tables.judged(said, found).splitlines()
   assert one == "| noise1 | s | m | 8 and 8 | hit |"
   assert two.endswith("+0.200 [+0.200, +0.200] | miss |")
   assert three.endswith("| hit |")
   found["noise1"][1] = (32.0, None)  # each value must be in the range
-  assert "| 8 and 32 | miss |" in page.judged(said, found)
+  assert "| 8 and 32 | miss |" in tables.judged(said, found)
 
 
 def test_algorithms_and_pods_are_judged():
@@ -393,8 +393,8 @@ def test_algorithms_and_pods_are_judged():
   assert [x for x, _ in found["robust2"]] == [8]
   said = {"hypotheses": [{"id": "robust1", "says": "s", "measure": "m",
                           "equals": 8}]}
-  assert page.judged(said, found).endswith("| 32 and 8 and 8 | miss |")
-  assert "| GRPO | 8 | 0.300 · 0." in page.grids_table([grpo])
+  assert tables.judged(said, found).endswith("| 32 and 8 and 8 | miss |")
+  assert "| GRPO | 8 | 0.300 · 0." in tables.grids_table([grpo])
 
   kept = {"": 0.3, "16/8": 0.32, "16/4": 0.28, "64/16": 0.2}
   runs = []
@@ -434,7 +434,7 @@ def test_the_arena_is_judged_by_stratum():
   said = {"hypotheses": [
       {"id": "arena2", "says": "s", "measure": "m", "range": [-1.0, 0.01]},
       {"id": "arena1", "says": "s", "measure": "m", "range": [-.015, .015]}]}
-  *_, two, one = page.judged(said, found).splitlines()
+  *_, two, one = tables.judged(said, found).splitlines()
   assert two.endswith("| +0.020 and -0.010 | miss |") and one.endswith("hit |")
 
 

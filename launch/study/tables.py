@@ -1,0 +1,221 @@
+"""The tables of the study's pages, and its numbers in words."""
+
+import numpy as np
+
+from isojax.errors import InputError
+from isojax.format import compact, pair, rate, signed
+from isojax.frontier import bootstrap
+from launch.study import arms, reanalysis, verdicts, windows
+from launch.study.ledger import Ledger, LedgerRun
+
+
+def value(estimate) -> str:
+  return f"{rate(estimate[0])} {pair(estimate[1], rate)}"
+
+
+def gain(estimate) -> str:
+  return f"{signed(estimate[0])} {pair(estimate[1], signed)}"
+
+
+def factor(estimate) -> str:
+  return f"×{estimate[0]:.2f} [{estimate[1][0]:.2f}, {estimate[1][1]:.2f}]"
+
+
+def markdown(head: list[str], lines: list[list[str]]) -> str:
+  """A Markdown table."""
+  rows = [head, ["---"] * len(head), *lines]
+  return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def best_n(table: windows.Table) -> list[tuple[int, int, int]]:
+  """The best n of each window, with the interval of the bootstrap draws."""
+  value_KxDxW = np.where(np.isnan(table.value_KxDxW), -1, table.value_KxDxW)
+  best_DxW = np.array(table.ns)[value_KxDxW.argmax(0)]
+  low, high = np.quantile(best_DxW[1:], bootstrap.QUANTILES, axis=0,
+                          method="nearest").tolist()
+  return list(zip(best_DxW[0].tolist(), low, high, strict=True))
+
+
+def windows_table(runs: list[LedgerRun], ends) -> str:
+  """Training and validation reward of each n in windows (C / 2, C]."""
+  both = [windows.table(runs, ends, of=of) for of in ("reward", "avg")]
+  D, lines = runs[0].head["D"], []
+  for i, (end, *leads) in enumerate(zip(ends, *map(best_n, both), strict=True)):
+    lines.append([compact(end), f"{end / D:,.0f}", *(
+        f"{n} [{low}, {high}]" for n, low, high in leads), *(
+        " · ".join(rate(t.value_KxDxW[k, 0, i]) for t in both)
+        for k in range(len(both[0].ns)))])
+  return markdown(["C", "C/D", "best n, training", "best n, validation", *(
+      f"n = {n}" for n in both[0].ns)], lines)
+
+
+def arms_table(rows: list[dict]) -> str:
+  """The rows of reanalysis.compared."""
+  return markdown(
+      ["arm", "Bp", "n", "seeds", "rate", "avg@8", "difference", "detectable",
+       "lowest after its best"],
+      [[row["arm"] or "as it is", str(row["Bp"]), str(row["n"]),
+        str(row["seeds"]), f"×{row['rate']:.2f}", value(row["avg"]),
+        gain(row["gain"]) if row["gain"] else "-",
+        rate(row["seen"]) if row["gain"] else "-", rate(row["lowest"])]
+       for row in rows])
+
+
+def regimes_table(rows: list[dict]) -> str:
+  """The rows of reanalysis.compared, of arms that differ in Bp."""
+  return markdown(["Bp", "n", "seeds", "avg@8"], [
+      [str(row["Bp"]), str(row["n"]), str(row["seeds"]), value(row["avg"])]
+      for row in rows])
+
+
+def rules_table(rows: list[dict]) -> str:
+  """The rows of reanalysis.rules."""
+  return markdown(
+      ["rule", "seeds", "avg@8", "minus uniform", "detectable",
+       "best@8, minus uniform", "worst@8, minus uniform",
+       "informative: expected", "measured", "tokens", "seconds"],
+      [[row["arm"], str(row["seeds"]), value(row["avg"]),
+        gain(row["gain"]) if row["gain"] else "-",
+        rate(row["seen"]) if row["gain"] else "-",
+        *((gain if row["gain"] else value)(row[of])
+          for of in ("best", "worst")),
+        "-" if row["expected"] is None else rate(row["expected"]),
+        rate(row["measured"]), compact(row["tokens"]),
+        f"{row['seconds']:.0f}"] for row in rows])
+
+
+def arena_table(parts: dict[str, list[dict]]) -> str:
+  """avg@8 of each rule minus uniform, and its informative groups, by stratum.
+
+  Args:
+    parts: of each stratum the rows of reanalysis.rules.
+  """
+  by_rule = zip(*parts.values(), strict=True)
+  return markdown(
+      ["rule", *(f"{part.removeprefix('arena_')} problems" for part in parts)],
+      [[rows[0]["arm"], *(
+          (gain(row["gain"]) if row["gain"] else value(row["avg"]))
+          + f" · {rate(row['measured'])}" for row in rows)]
+       for rows in by_rule])
+
+
+def arena_entropy(parts: list[Ledger], nats: float = 0.4) -> str:
+  """avg@8 and best@8 of each rule where its entropy falls to some nats."""
+  at = reanalysis.ENTROPIES.index(nats)
+  cell = lambda one, arm: " · ".join(
+      rate(reanalysis.entropy(one.of_arm(arm.name), metric)[arm.n[0]][at])
+      for metric in ("avg", "best"))
+  return markdown(
+      ["rule", *(one.part.name.removeprefix("arena_") for one in parts)],
+      [[arm.name, *(cell(one, arm) for one in parts)]
+       for arm in parts[0].part.arms]).replace("nan · nan", "-")
+
+
+def stratum(one: Ledger) -> str:
+  """The table of a ledger in words: what is missing, windows or arms."""
+  lines = [f"{one.part.name}: {len(one.runs)} runs, "
+           f"{compact(sum(r.head['reached'] for r in one.runs))} rollouts"]
+  if one.missing:
+    lines.append(f"Partial: {len(one.missing)} of "
+                 f"{len(arms.planned(one.part))} runs have not reached "
+                 f"C = {compact(one.part.C)}.")
+  if not one.runs:
+    raise InputError(f"{one.path}: no run has an evaluation; expected at least "
+                     "one. Start the runs, or read their logs in --root")
+  if len({arm.name for arm in one.part.arms}) > 1:
+    return "\n".join([*lines, arms_table(reanalysis.compared(one))])
+  ends = windows.ends_of(one.of_arm(), one.part.C, 12)
+  return "\n".join([*lines, windows_table(one.of_arm(), ends)])
+
+
+def crossing(estimate) -> str:
+  """A C/D and its interval; one that was not reached is "none"."""
+  at, *ends = ("none" if x in (None, np.inf) else f"{x:,.0f}"
+               for x in (estimate[0], *estimate[1]))
+  return at if at == "none" else f"{at} [{ends[0]}, {ends[1]}]"
+
+
+def verdict(text: str, hit: bool, e: dict) -> str:
+  """A measured value with hit or miss, once all runs have ended."""
+  return f"{text} so far" if e["missing"] else (
+      f"{text}: {'hit' if hit else 'miss'}")
+
+
+def epoch_line(e: dict, of: dict, seeds: int) -> list[str]:
+  """The hypotheses of the epoch law for one D.
+
+  Args:
+    e: of verdicts.epochs.
+    of: id -> hypothesis of registered.json.
+    seeds: that are planned.
+  """
+  inside = lambda x, name: of[name]["range"][0] <= x <= of[name]["range"][1]
+  D, line = str(e["D"]), of["b2"]["line"]["at"]
+  return [
+      D, f"{e['seeds']} of {seeds} seeds",
+      verdict(crossing(e["a"]), e["a"][0] is not None
+              and inside(e["a"][0], "a"), e),
+      verdict(rate(e["b1"]), e["b1"] < of["b1"]["range"][1], e),
+      "-" if D not in line else verdict(
+          f"{rate(e['b2'])} against {rate(line[D])}",
+          abs(e["b2"] - line[D]) < of["b2"]["tolerance"], e),
+      "-" if f"d{D}" not in of["c"]["parts"] or e["c"] is None else verdict(
+          f"{e['c']:.2f}", inside(e["c"], "c"), e)]
+
+
+def registered(one: dict, epochs: dict[str, dict]) -> str:
+  """The table of the registered hypotheses of the epoch law so far.
+
+  Args:
+    one: registered.json.
+    epochs: part -> verdicts.epochs, of those that have run.
+  """
+  of = {h["id"]: h for h in one["hypotheses"]}
+  return markdown(
+      ["D", "state", "a: C/D where 32 passes 8", "b1: spread of heights",
+       "b2: height", "c: power of the peak"],
+      [epoch_line(epochs[part], of, len(one["parts"][part]["seeds"]))
+       if part in epochs else
+       [f"{one['parts'][part]['D']}", "not run", "", "", "", ""]
+       for part in verdicts.EPOCHS])
+
+
+def judged(one: dict, measured: dict[str, list]) -> str:
+  """The table of registered hypotheses that one part decides alone.
+
+  Args:
+    one: what was registered.
+    measured: id -> estimates, each of which must be in the range.
+  """
+  lines = []
+  for h in one["hypotheses"]:
+    if h["id"] not in measured:
+      continue
+    low, high = h["range"] if "range" in h else 2 * [h["equals"]]
+    hit = all(low <= x <= high for x, _ in measured[h["id"]])
+    lines.append([h["id"], h["says"], h["measure"], " and ".join(
+        f"{x:g}" if ends is None and x >= 1 else
+        signed(x) if ends is None else gain((x, ends))
+        for x, ends in measured[h["id"]]), "hit" if hit else "miss"])
+  return markdown(["", "registered", "measure", "value", ""], lines)
+
+
+def grids_table(rows: list[dict]) -> str:
+  """The rows of verdicts.grids: training reward, height and its C."""
+  return markdown(
+      ["", "best n, training", *(f"n = {n}" for n in rows[0]["heights"])],
+      [[row["name"], str(row["best"]), *(
+          f"{rate(row['training'][n][0])} · {rate(top)} at {compact(C)}"
+          for n, (top, C) in row["heights"].items())] for row in rows])
+
+
+def noise_table(said: dict) -> str:
+  """The signal per rollout of each n at the checkpoints of a run."""
+  measured, (part,) = said["measured"], said["parts"].values()
+  return markdown(
+      ["C", "C/D", "groups of two with a signal",
+       *(f"n = {n}" for n in measured["n"])],
+      [[compact(float(C)), f"{float(C) / part['D']:,.0f}",
+        f"{measured['groups_with_a_signal_at_n_2'][C]:.0%}",
+        *(f"{share:.2f}" for share in shares)]
+       for C, shares in measured["signal_per_rollout"].items()])
