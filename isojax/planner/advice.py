@@ -26,6 +26,7 @@ from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
 DEFAULT_BP = 32  # the smallest of the paper's; "moderate" with a joint law: 64
+FAR = 2  # times outside of the interval of n*
 EPOCHS = 3.7  # of the smaller n where a larger one overtook it (draft)
 FEWEST_BP = 8  # the smallest Bp that was tested without instability, on Easy
 
@@ -356,17 +357,21 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
            "step between the tested n")
 
 
+def far_from_law(n: int, answer: Answer) -> tuple[str, ...]:
+  """What to say of an n that was given instead of the law's."""
+  low, high = answer.interval or (0.0, math.inf)
+  if low / FAR <= n <= high * FAR:
+    return ()
+  return (f"n = {n} is far {'below' if n < low else 'above'} n* = "
+          f"{answer.n:.3g} [{low:.3g}, {high:.3g}]; without --n the plan "
+          "follows the law",)
+
+
 def allocation_cautions(q: Question, a: Allocation, answer: Answer):
   """Yields the warnings of the playbook (section 9)."""
   largest = q.law.max_n if isinstance(q.law, Prior) else max(q.law.n)
   if a.n >= largest:
     yield f"n = {a.n} is at the edge of what was tested ({largest})"
-  if q.n is not None and answer.interval is not None:
-    low, high = answer.interval
-    if not low / 2 <= a.n <= 2 * high:
-      yield (f"n = {a.n} is far {'below' if a.n < low else 'above'} n* = "
-             f"{answer.n:.3g} [{low:.3g}, {high:.3g}]; without --n the plan "
-             "follows the law")
   if a.B > q.B_max // 2 and a.n < answer.n / math.sqrt(2):
     yield (f"the cap of {q.B_max} rollouts a step keeps n below "
            f"n* = {answer.n:.3g}: a cap can look like saturation")

@@ -209,6 +209,8 @@ def advised(task: Task):
   a, lead, warnings, rule = answer.allocation, (), answer.warnings, None
   if a.n != (q.n or a.n) or a.Bp != (q.Bp or a.Bp):  # not what was given
     warnings = (*(f"moved: {change}" for change in answer.changes), *warnings)
+  if q.n:
+    warnings += advice_lib.far_from_law(a.n, answer.answer)
   if ask.cells.pods:
     a, proposal = down_sampled(task, a, own)
     share = "all" if proposal.m == a.n else f"m = {proposal.m} of n = {a.n}"

@@ -109,7 +109,8 @@ def study_says(stratum: str, D: int, C: int, n: int) -> str:
   """What the study measured near C/D, beside an n, in a sentence."""
   near = lambda xs, x: min(xs, key=lambda y: abs(np.log(y / x)))
   known = near([d for s, d in study_n() if s == stratum], D)
-  windows, peak = study_n()[stratum, known].values()
+  entry = study_n()[stratum, known]
+  windows, peak = entry["windows"], entry["peak"]
   at = near(windows, C / D)
   study = f"the study ({STUDY_MODEL}, docs/study.md)"
   if not 1 / NEAR <= at * D / C <= NEAR:

@@ -73,8 +73,10 @@ def evidence(L: dict[str, Ledger]) -> list[dict]:
   peak = reanalysis.validation(L["hard"], L["schedule"])["peak"]
   entries = []
   for part, (runs, ends) in windows_of(L).items():
+    if not whole(L, part):
+      continue
     D = runs[0].head["D"]
-    leads = [tables.best_n(windows.table(runs, ends, of=of))
+    leads = [windows.table(runs, ends, of=of).lead()
              for of in ("reward", "avg")]
     entries.append({
         "stratum": "easy" if part == "easy" else "hard", "D": D,
@@ -99,9 +101,9 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
             if part in L and verdicts.whole_seeds(L[part])}
   compared = {part: reanalysis.compared(L[part])
               for part in ("pods", "scalerl", "rate", "setting", "pods_rate",
-                           "scalerl2500") if part in L}
+                           "scalerl2500") if whole(L, part)}
   rules = reanalysis.rules(L["allocation"])
-  arena = {part: reanalysis.rules(L[part]) for part in ARENA}
+  arena = {part: by_arm(reanalysis.rules(L[part])) for part in ARENA}
   grids = (verdicts.grids(L["algorithms"])
            + verdicts.grids(L["base"], "width 96"))
   pods = verdicts.pods(L["pods_rate"], L["pods"])
@@ -131,7 +133,7 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "tables": {part: tables.windows_table(*grid)
                  for part, grid in windows_of(L).items()},
       "regimes": tables.regimes_table(reanalysis.compared(L["regimes"])),
-      "registered": plans, "epochs": epochs,
+      "epochs": epochs,
       "hypotheses": tables.registered(plans, epochs),
       "passes": verdicts.passes(five, 2.0**20),
       "leads": verdicts.leads([
@@ -146,20 +148,23 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "robust_verdicts": tables.judged(robust, verdicts.robust(grids)),
       "pods": pods, "pods_verdicts": tables.judged(robust, pods),
       "rules": by_arm(rules), "rules_table": tables.rules_table(rules),
-      "arena": {part: by_arm(rows) for part, rows in arena.items()},
-      "arena_table": tables.arena_table(arena),
-      "arena_tables": {part: tables.rules_table(rows)
+      "arena": arena, "arena_table": tables.arena_table(arena),
+      "arena_tables": {part: tables.rules_table(list(rows.values()))
                        for part, rows in arena.items()},
-      "arena_entropy": tables.arena_entropy([L[part] for part in ARENA]),
       "alarms": {"validation": alarms("avg", True),
                  "arms": alarms("reward", True), "n": alarms("reward", False)},
-      "truly": truly, "last_verdicts": tables.judged(
+      "last_verdicts": tables.judged(
           last, verdicts.arena(arena) | truly | scale),
       "off_policy": {k: reanalysis.against(
           L["scalerl"], f"off-policy {k}", "no removal", 16) for k in (4, 8)},
       "resolved": lambda part: sum(
           bool(row["gain"]) and windows.resolved(row["gain"])
           for row in compared[part]),
+      "differences": sum(bool(row["gain"]) for rows in (
+          *compared.values(), rules, *(of.values() for of in arena.values()))
+                         for row in rows),
+      "two_seeds": sorted(part for part, one in L.items() if max(
+          len(arm.seeds) for arm in one.part.arms) == 2),
       "detectable": sorted(row["seen"] for rows in compared.values()
                            for row in rows if row["seen"]),
       "open": [f"{said} ({count} of {total} runs)" if count else said
@@ -193,7 +198,7 @@ def render(name: str, values: dict) -> str:
   env.filters |= {"rate": rate, "compact": compact, "value": tables.value,
                   "gain": tables.gain, "factor": tables.factor,
                   "crossing": tables.crossing, "percent": "{:.0%}".format,
-                  "times": "{:.2g}".format}
+                  "times": "{:.2g}".format, "code": "`{}`".format}
   text = re.sub(r"\n{3,}", "\n\n", env.get_template(name).render(values))
   blocks = text.split("\n\n")
   return "\n\n".join(map(refilled, blocks))

@@ -20,10 +20,6 @@ POWER = 2.8 / 1.96  # of an interval's half: seen in 80 % of repetitions
 ENTROPIES = (0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # nats a token
 
 
-def best_of(value: windows.Table, at: int) -> int:
-  return value.ns[int(np.nanargmax(value.value_KxDxW[:, 0, at]))]
-
-
 def training(hard: Ledger, schedule: Ledger) -> dict:
   """The best n for the training problems, 256 of them."""
   runs = windows.pooled(hard, schedule)
@@ -36,7 +32,7 @@ def training(hard: Ledger, schedule: Ledger) -> dict:
   validation = windows.table(runs, ENDS[-1:])
   ends = validation.value_KxDxW[:, 0, 0]
   return {
-      "path": path, "trend": trend,
+      "path": path, "trend": trend, "lead": table.lead(),
       "early": windows.estimate(lead([2.0**17])),
       "late": windows.estimate(lead([2.0**21])),
       "end": {n: windows.estimate(narrow.of(n)[:, 0]) for n in N},
@@ -68,11 +64,10 @@ def validation(hard: Ledger, schedule: Ledger) -> dict:
           "lost": windows.estimate(lost_NxD.mean(0))}
 
 
-def entropy(runs: list[LedgerRun], metric: str = "avg"
-            ) -> dict[int, list[float]]:
-  """A metric of each n where its training entropy falls to each of ENTROPIES.
+def entropy(runs: list[LedgerRun]) -> dict[int, list[float]]:
+  """avg@k of each n where its training entropy falls to each of ENTROPIES.
 
-  NaN: a run has not got there.
+  NaN: a run has not got there. A run that starts below has its first value.
   """
   curves = {}
   for n in sorted({run.head["n"] for run in runs}):
@@ -86,7 +81,7 @@ def entropy(runs: list[LedgerRun], metric: str = "avg"
       lowest_E = np.minimum.accumulate(entropy_E)
       rows.append(np.interp(
           ENTROPIES, lowest_E[::-1],
-          windows.measured(run, metric).mean(1)[::-1], left=np.nan))
+          run.value_ExQ.mean(1)[::-1], left=np.nan))
     curves[n] = np.mean(rows, 0).tolist()
   return curves
 
@@ -185,7 +180,7 @@ def prediction(one: Ledger, said: dict, C: float) -> dict:
       abs(r[raw] - r[form][0]) > REWARD and not inside(r[raw], r[form][1])
       for r in rows)
   errors = lambda form: [r["last"] - r[form][0] for r in rows]
-  return {"C": C, "rows": rows, "best_n": best_of(window, 0),
+  return {"C": C, "rows": rows, "best_n": int(window.best()[0, 0]),
           "said_n": (row["n"], row["n_interval"]),
           "misses": {f"{form}_{raw}": off(form, raw) for form in (
               "predicted", "hill") for raw in ("last", "window")},
@@ -245,8 +240,8 @@ def false_alarms(arena: list[Ledger], of: str, S: int, *, paired: bool,
                  splits: int = 400) -> tuple[float, float]:
   """How often S uniform runs differ, resolved, from S others.
 
-  The runs of the arms `uniform` and `uniform again` are drawn at random, and
-  the intervals made as everywhere.
+  Runs of the arms `uniform` and `uniform again` are drawn at random, again and
+  again the same 16 of a part, and the intervals made as everywhere.
 
   Args:
     arena: parts with these arms.
@@ -274,12 +269,11 @@ def false_alarms(arena: list[Ledger], of: str, S: int, *, paired: bool,
       halves = rng.permutation(R)[:2 * S].reshape(2, S)
       one_D, other_D = (np.take_along_axis(value_RxD[half], at, axis=0).mean(0)
                         for half, at in zip(halves, drawn, strict=True))
-      found = value_RxD[halves, 0].mean(1)
-      found = found[0] - found[1]
-      low, high = np.quantile(one_D - other_D, bootstrap.QUANTILES)
+      difference_D = one_D - other_D
+      difference_D[0] = np.subtract(*value_RxD[halves, 0].mean(1))  # the data
+      found, (low, high) = windows.estimate(difference_D)
       alarms.append(low > 0 or high < 0)
-      wider.append(found / (found - low) if found > 0
-                   else found / (found - high))
+      wider.append(found / (found - (low if found > 0 else high)))
   return float(np.mean(alarms)), float(np.quantile(wider, 0.95))
 
 

@@ -4,7 +4,6 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.format import compact, pair, rate, signed
-from isojax.frontier import bootstrap
 from launch.study import arms, reanalysis, verdicts, windows
 from launch.study.ledger import Ledger, LedgerRun
 
@@ -27,20 +26,12 @@ def markdown(head: list[str], lines: list[list[str]]) -> str:
   return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def best_n(table: windows.Table) -> list[tuple[int, int, int]]:
-  """The best n of each window, with the interval of the bootstrap draws."""
-  value_KxDxW = np.where(np.isnan(table.value_KxDxW), -1, table.value_KxDxW)
-  best_DxW = np.array(table.ns)[value_KxDxW.argmax(0)]
-  low, high = np.quantile(best_DxW[1:], bootstrap.QUANTILES, axis=0,
-                          method="nearest").tolist()
-  return list(zip(best_DxW[0].tolist(), low, high, strict=True))
-
-
 def windows_table(runs: list[LedgerRun], ends) -> str:
   """Training and validation reward of each n in windows (C / 2, C]."""
   both = [windows.table(runs, ends, of=of) for of in ("reward", "avg")]
   D, lines = runs[0].head["D"], []
-  for i, (end, *leads) in enumerate(zip(ends, *map(best_n, both), strict=True)):
+  for i, (end, *leads) in enumerate(zip(ends, *(t.lead() for t in both),
+                                    strict=True)):
     lines.append([compact(end), f"{end / D:,.0f}", *(
         f"{n} [{low}, {high}]" for n, low, high in leads), *(
         " · ".join(rate(t.value_KxDxW[k, 0, i]) for t in both)
@@ -84,31 +75,18 @@ def rules_table(rows: list[dict]) -> str:
         f"{row['seconds']:.0f}"] for row in rows])
 
 
-def arena_table(parts: dict[str, list[dict]]) -> str:
+def arena_table(parts: dict[str, dict[str, dict]]) -> str:
   """avg@8 of each rule minus uniform, and its informative groups, by stratum.
 
   Args:
-    parts: of each stratum the rows of reanalysis.rules.
+    parts: of each stratum arm -> row of reanalysis.rules.
   """
-  by_rule = zip(*parts.values(), strict=True)
+  cell = lambda row: ((gain(row["gain"]) if row["gain"] else value(row["avg"]))
+                      + f" · {rate(row['measured'])}")
   return markdown(
       ["rule", *(f"{part.removeprefix('arena_')} problems" for part in parts)],
-      [[rows[0]["arm"], *(
-          (gain(row["gain"]) if row["gain"] else value(row["avg"]))
-          + f" · {rate(row['measured'])}" for row in rows)]
-       for rows in by_rule])
-
-
-def arena_entropy(parts: list[Ledger], nats: float = 0.4) -> str:
-  """avg@8 and best@8 of each rule where its entropy falls to some nats."""
-  at = reanalysis.ENTROPIES.index(nats)
-  cell = lambda one, arm: " · ".join(
-      rate(reanalysis.entropy(one.of_arm(arm.name), metric)[arm.n[0]][at])
-      for metric in ("avg", "best"))
-  return markdown(
-      ["rule", *(one.part.name.removeprefix("arena_") for one in parts)],
-      [[arm.name, *(cell(one, arm) for one in parts)]
-       for arm in parts[0].part.arms]).replace("nan · nan", "-")
+      [[arm, *(cell(rows[arm]) for rows in parts.values())]
+       for arm in next(iter(parts.values()))])
 
 
 def stratum(one: Ledger) -> str:
@@ -181,7 +159,7 @@ def registered(one: dict, epochs: dict[str, dict]) -> str:
 
 
 def judged(one: dict, measured: dict[str, list]) -> str:
-  """The table of registered hypotheses that one part decides alone.
+  """The table of registered hypotheses, each with a range or a value.
 
   Args:
     one: what was registered.

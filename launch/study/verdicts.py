@@ -57,8 +57,7 @@ def epochs(one: Ledger) -> dict:
 
   Returns:
     With them, on all validation problems: lost, what training loses from start
-    to end; top_D, draws of the mean over n of the highest evaluation of each;
-    above, that minus the policy before training.
+    to end; top_D, draws of the mean over n of the highest evaluation of each.
   """
   runs, C = whole_seeds(one), float(one.part.C)
   start = float(max(run.C_E[0] for run in runs))
@@ -67,16 +66,14 @@ def epochs(one: Ledger) -> dict:
   heights, shared = reanalysis.height(runs, None), reanalysis.height(runs, 300)
   peaks = [C for _, C in heights.values()]
   value = [v for v, _ in heights.values()]
-  at = sorted({start, *peaks})
+  at = sorted(set(peaks))
   table = windows.table(runs, at, of="last")
   top_D = np.mean([table.of(n)[:, at.index(C)]
                    for n, (_, C) in heights.items()], axis=0)
   return {"D": runs[0].head["D"], "seeds": len({r.head["seed"] for r in runs}),
           "missing": len(one.missing), "a": passes(runs, C),
           "lost": windows.estimate(lost_D),
-          "top_D": top_D, "above": windows.estimate(
-              top_D - table.mean(table.ns, [start])),
-          "heights": heights, "b1": max(value) - min(value),
+          "top_D": top_D, "b1": max(value) - min(value),
           "b2": float(np.mean([v for v, _ in shared.values()])),
           "c": round(float(np.polyfit(
               np.log2(list(heights)), np.log2(peaks), 1)[0]), 9)
@@ -141,7 +138,7 @@ def grids(one: Ledger, base: str = "GRPO") -> list[dict]:
     heights = reanalysis.height(runs, None)
     tops = [value for n, (value, _) in heights.items() if n < 128]
     rows.append({
-        "name": arm.name or base, "best": reanalysis.best_of(reward, 0),
+        "name": arm.name or base, "best": int(reward.best()[0, 0]),
         "training": {n: windows.estimate(reward.of(n)[:, 0])
                      for n in reward.ns},
         "lead": windows.estimate((reward.of(8) - reward.of(2))[:, 0]),
@@ -189,7 +186,7 @@ def noise(one: Ledger) -> dict[str, list]:
   runs = whole_seeds(one)
   early, middle, late = 2.0**13, 2.0**16, 2.0**18
   table = windows.table(runs, [early, middle, late], of="reward")
-  best = [(float(reanalysis.best_of(table, i)), None) for i in (0, 1)]
+  best = [(float(n), None) for n in table.best()[0, :2]]
   behind_DxW = table.of(8) - table.of(128)
   end_D = np.abs(table.of(8) - table.of(32))[:, 2]
   return {"noise1": best,
@@ -197,45 +194,41 @@ def noise(one: Ledger) -> dict[str, list]:
           "noise3": [windows.estimate(end_D)]}
 
 
-def arena(parts: dict[str, list[dict]]) -> dict[str, list]:
+def arena(parts: dict[str, dict[str, dict]]) -> dict[str, list]:
   """arena1 to arena3 of registered-last.json.
 
   Args:
-    parts: of each stratum the rows of reanalysis.rules.
+    parts: of each stratum arm -> row of reanalysis.rules.
 
   Returns:
     One number of each stratum; of arena2 the largest of its four.
   """
-  gains = [{row["arm"]: row["gain"] for row in rows} for rows in parts.values()]
-  low = lambda gain: gain[1][0]
-  return {"arena1": [of["uniform again"] for of in gains],
+  strata = parts.values()
+  low = lambda row: row["gain"][1][0]
+  return {"arena1": [of["uniform again"]["gain"] for of in strata],
           "arena2": [(max(low(of[rule]) for rule in (
-              "knapsack", "variance", "hit", "skip")), None) for of in gains],
-          "arena3": [(low(of["refill"]), None) for of in gains]}
+              "knapsack", "variance", "hit", "skip")), None) for of in strata],
+          "arena3": [(low(of["refill"]), None) for of in strata]}
 
 
-def truly(one: Ledger, solved: dict[str, int]) -> dict:
+def truly(one: Ledger, solved: dict[str, int]) -> dict[str, list]:
   """truly1 to truly3 of registered-last.json.
 
   Args:
     one: the part.
     solved: how many training problems were solved so many times of 256.
-
-  Returns:
-    The estimates of each, and signal: the shares of groups of 8 with different
-    rewards, measured in the first 4,096 rollouts and expected.
   """
   C = [float(one.part.C)]
   reward = windows.table(one.of_arm(), C, of="reward")
   first = lambda name: float(windows.table(
       one.of_arm(n=8), [4096.0], of=name, width=np.inf).of(8)[0, 0])
   p_P = np.repeat([int(c) / 256 for c in solved], list(solved.values()))
-  signal = 1 - first("all_wrong") - first("all_right"), float(
-      np.mean(1 - (1 - p_P)**8 - p_P**8))
+  measured = 1 - first("all_wrong") - first("all_right")
+  expected = float(np.mean(1 - (1 - p_P)**8 - p_P**8))
   return {"truly1": [windows.estimate((reward.of(32) - reward.of(8))[:, 0])],
-          "truly2": [(float(reanalysis.best_of(
-              windows.table(one.of_arm(), C), 0)), None)],
-          "truly3": [(signal[0] - signal[1], None)], "signal": signal}
+          "truly2": [(float(windows.table(one.of_arm(), C).best()[0, 0]),
+                      None)],
+          "truly3": [(measured - expected, None)]}
 
 
 def scale(rows: list[dict]) -> dict[str, list]:

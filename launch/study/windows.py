@@ -16,6 +16,7 @@ from launch.study import ledger
 from launch.study.ledger import LedgerRun
 
 OPTIONS = bootstrap.DEFAULT
+LATE = 1 / 64  # of C: an evaluation takes place up to a step after it is due
 METRICS = {
     "avg": lambda c, k: c / k,
     "best": lambda c, k: evaluate.best_at_k(c, stored=k, k=k),
@@ -30,8 +31,8 @@ def measured(run: LedgerRun, metric: str, at=slice(None)) -> np.ndarray:
 
 
 def _validation(run: LedgerRun, low: float, high: float, metric: str):
-  """The mean of each problem over the evaluations in (low, high], [Q]."""
-  at = (run.C_E > low) & (run.C_E <= high)
+  """The mean of each problem over the evaluations due in (low, high], [Q]."""
+  at = (run.C_E > low * (1 + LATE)) & (run.C_E <= high)
   if not at.any():
     return np.full(run.value_ExQ.shape[1], np.nan)
   return measured(run, metric, at).mean(0)
@@ -75,6 +76,18 @@ class Table:
     at = [self.ends.index(end) for end in ends]
     return np.mean([self.of(n)[:, at] for n in ns], axis=(0, 2))
 
+  def best(self) -> np.ndarray:
+    """The n with the highest value, [D, W]."""
+    value = np.where(np.isnan(self.value_KxDxW), -np.inf, self.value_KxDxW)
+    return np.array(self.ns)[value.argmax(0)]
+
+  def lead(self) -> list[tuple[int, int, int]]:
+    """The best n of each window, with the interval of the bootstrap draws."""
+    best_DxW = self.best()
+    low, high = np.quantile(best_DxW[1:], bootstrap.QUANTILES, axis=0,
+                            method="nearest").tolist()
+    return list(zip(best_DxW[0].tolist(), low, high, strict=True))
+
   def path(self) -> tuple[list[int], tuple[float, tuple[float, float]]]:
     """The best n of each window, and its trend.
 
@@ -82,8 +95,7 @@ class Table:
       n of the data. The factor of n for ten times the C, of a straight line
       through log n over log C, with its 95 % interval.
     """
-    value = np.where(np.isnan(self.value_KxDxW), -np.inf, self.value_KxDxW)
-    best_DxW = np.array(self.ns)[value.argmax(0)]
+    best_DxW = self.best()
     slope_D = np.polyfit(np.log10(self.ends), np.log10(best_DxW.T), 1)[0]
     return best_DxW[0].tolist(), estimate(10.0 ** slope_D)
 
@@ -101,8 +113,8 @@ def ends_of(runs: list[LedgerRun], C: float, count: int) -> list[float]:
 
 def last(run: LedgerRun, C: float, metric: str = "avg") -> np.ndarray:
   """The last evaluation up to C, of each problem, [Q]."""
-  at = run.C_E[run.C_E <= C].max()
-  return _validation(run, at - 0.5, at, metric)
+  at = np.flatnonzero(run.C_E <= C)[-1]
+  return measured(run, metric, [at])[0]
 
 
 def table(runs: list[LedgerRun], ends, *, of: str = "avg",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,14 +107,23 @@ def test_the_users_fit_comes_with_its_interval_and_cautions():
     (dict(B_max=1024), "the cap of 1024"),
     (dict(C=40_000, n=512), "only 2 updates"),
     (dict(n=2048), "at the edge"),
-    (dict(n=2048), "n = 2048 is far above n* = 295"),
-    (dict(n=32), "n = 32 is far below n* = 295"),
     (dict(law=priors.PRIORS["q1-hard"]), "Bp matters about as much"),
     (dict(law=FITTED, model="other"), "the fit is of m"),
     (dict(law=FITTED, metric="best"), "the fit is of avg")])
 def test_warnings(change, warning):
   assert any(warning in w for w in ask(**change).warnings), ask(**change)
-  assert not any("far" in w for w in ask(n=256).warnings)
+
+
+def test_a_given_n_far_from_the_law():
+  """Twice the ends of the interval, [low, high] around n* = 295."""
+  answer = ask().answer
+  low, high = answer.interval
+  assert not advice.far_from_law(math.ceil(low / 2), answer)
+  assert not advice.far_from_law(math.floor(2 * high), answer)
+  (below,) = advice.far_from_law(math.floor(low / 2), answer)
+  (above,) = advice.far_from_law(math.ceil(2 * high), answer)
+  assert "is far below n* = 295" in below and "is far above n*" in above
+  assert not advice.far_from_law(2, dataclasses.replace(answer, interval=None))
 
 
 @pytest.mark.parametrize("stratum, metric, Bp, n", [

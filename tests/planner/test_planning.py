@@ -236,6 +236,10 @@ def test_budgets_in_money_and_device_hours():
   assert plans[0] == plans[1] == plans[2]
   with pytest.raises(InputError, match="give one budget"):
     ask(usd=320.0, hours=1.0, **where)
+  # n* is far above what a small step admits: told only of an n that is given.
+  small = where | dict(hours=100.0, B_max=128, Bp=(32,))
+  far = lambda plan: any("is far" in text for text in plan.said.warnings)
+  assert far(ask(n=(4,), **small)) and not far(ask(**small))
 
 
 # A budget far beyond a law becomes a sweep and a final run.

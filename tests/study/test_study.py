@@ -98,6 +98,11 @@ def test_windows_have_the_evaluations_above_their_beginning():
   assert windows.table([run], [4000.0], of="reward").of(2)[0, 0] == 0.4
   assert windows.table([run], [4000.0], of="best:last").of(2)[0, 0] > 0.9
   assert windows.ends_of([run], 4000.0, 4) == [1000.0, 2000.0, 4000.0]
+  # Due at 2,000, but the step ended at 2,010: not in (2,000, 4,000].
+  late = dataclasses.replace(run, evals=tuple(
+      line | {"rollouts": line["rollouts"] + 10 * (line["rollouts"] == 2000)}
+      for line in run.evals))
+  assert windows.table([late], [4000.0]).of(2)[0, 0] == table.of(2)[0, 2]
 
 
 def test_a_part_of_the_ledger_counts_with_its_share_of_a_training_window():
@@ -156,7 +161,6 @@ def test_reward_at_equal_entropy():
   found = reanalysis.entropy([run])[2]
   assert found[0] == pytest.approx(0.6, abs=0.02)  # 0.5 nats: 0.8 and 0.4
   assert found[3] == pytest.approx(0.2, abs=0.02)  # 0.2 nats
-  assert reanalysis.entropy([run], "best")[2][0] > 0.9
   short = ledgers.run((0.0, 0.2, 0.8, 0.4), seed=1, reward=(0.1,) * 4)
   assert np.isnan(reanalysis.entropy([run, short])[2]).tolist() == [
       False, False, True, True, True, True]  # it ends with 0.4
@@ -228,7 +232,7 @@ def test_the_hypotheses_of_the_epoch_law(tmp_path):
   assert e["b1"] < 0.02 and e["b2"] == pytest.approx(0.5, abs=0.03)
   assert e["c"] == pytest.approx(0.5)  # a factor of 2 for 4 times the n
   assert e["lost"][0] == pytest.approx(-0.2, abs=0.02)  # from 0 to 0.2
-  assert e["above"][0] == pytest.approx(0.5, abs=0.02)  # from 0 to its height
+  assert e["top_D"] == pytest.approx(0.5, abs=0.03)  # in every draw
   assert tables.crossing(e["a"]) == "354 [354, 354]"
   assert tables.crossing((500.0, (400.0, np.inf))) == "500 [400, none]"
   assert tables.crossing((None, (np.inf, np.inf))) == "none"
@@ -248,7 +252,7 @@ def test_the_lead_of_n_32_is_that_of_the_mean_of_all_D():
   assert mean[0] == pytest.approx(.3) and mean[1] == pytest.approx((.3, .3))
 
 
-def test_how_often_an_interval_of_few_seeds_holds_the_truth():
+def test_how_often_an_interval_of_few_seeds_misses_the_truth():
   """Training reward of normal seeds: 4 differences of one sign in a third of
   all cases of two n, both of equal seeds in half of those of two arms."""
   rng = np.random.default_rng(1)
@@ -329,8 +333,9 @@ def test_rules_are_compared_by_what_they_cost_and_found(tmp_path):
   line = tables.rules_table([uniform, knapsack]).splitlines()[2]
   assert line.startswith("| uniform | 3 |") and "| 0.500 | 1.00k | 7 |" in (
       line.replace("1k |", "1.00k |"))
-  lines = tables.arena_table({"arena_a": [uniform, knapsack],
-                              "arena_b": [uniform, knapsack]}).splitlines()
+  lines = tables.arena_table({  # the other stratum has another order
+      "arena_a": {"uniform": uniform, "knapsack": knapsack},
+      "arena_b": {"knapsack": knapsack, "uniform": uniform}}).splitlines()
   assert lines[0] == "| rule | a problems | b problems |"
   assert lines[3].startswith("| knapsack | +0.")
   assert lines[3].count("0.700") == 2
@@ -423,10 +428,11 @@ def test_algorithms_and_pods_are_judged():
 def test_the_arena_is_judged_by_stratum():
   row = lambda arm, value, low: {"arm": arm, "gain": (value, (low, 1.0))}
   def rows(skip, refill):
-    return [{"arm": "uniform", "gain": None}, row("knapsack", .02, -.01),
+    made = [{"arm": "uniform", "gain": None}, row("knapsack", .02, -.01),
             row("variance", .0, -.03), row("hit", .0, -.02),
             row("inverse", .5, .4), row("skip", .03, skip),
             row("refill", .02, refill), row("uniform again", .01, -.01)]
+    return {each["arm"]: each for each in made}
   found = verdicts.arena({"a": rows(.02, -.005), "b": rows(-.02, .005)})
   assert [x for x, _ in found["arena1"]] == [.01, .01]
   assert [x for x, _ in found["arena2"]] == [.02, -.01]  # skip, knapsack
@@ -456,7 +462,6 @@ def test_truly_hard_problems_and_scale_are_judged():
   assert found["truly1"][0][0] == pytest.approx(0.05)
   assert found["truly2"] == [(128.0, None)]
   # Measured 1 - 0.7 - 0.05; expected (0 + 0 + 1 - 2 / 256) / 3.
-  assert found["signal"] == pytest.approx((0.25, (1 - 2 / 256) / 3))
   assert found["truly3"][0][0] == pytest.approx(0.25 - (1 - 2 / 256) / 3)
   found = verdicts.scale([
       {"arm": "", "gain": None, "lowest": 0.05},
