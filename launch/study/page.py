@@ -148,6 +148,8 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "robust_verdicts": tables.judged(robust, verdicts.robust(grids)),
       "pods": pods, "pods_verdicts": tables.judged(robust, pods),
       "rules": by_arm(rules), "rules_table": tables.rules_table(rules),
+      "seen": sorted(row["seen"] for of in arena.values()
+                     for row in of.values() if row["seen"]),
       "arena": arena, "arena_table": tables.arena_table(arena),
       "arena_tables": {part: tables.rules_table(list(rows.values()))
                        for part, rows in arena.items()},

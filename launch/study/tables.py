@@ -76,17 +76,18 @@ def rules_table(rows: list[dict]) -> str:
 
 
 def arena_table(parts: dict[str, dict[str, dict]]) -> str:
-  """avg@8 of each rule minus uniform, and its informative groups, by stratum.
+  """avg@8 of uniform, and of each other rule minus it, by stratum.
 
   Args:
     parts: of each stratum arm -> row of reanalysis.rules.
   """
-  cell = lambda row: ((gain(row["gain"]) if row["gain"] else value(row["avg"]))
-                      + f" · {rate(row['measured'])}")
+  rules = list(next(iter(parts.values())))
+  rules.sort(key=lambda rule: rule != "uniform")
+  cell = lambda row: gain(row["gain"]) if row["gain"] else value(row["avg"])
   return markdown(
-      ["rule", *(f"{part.removeprefix('arena_')} problems" for part in parts)],
-      [[arm, *(cell(rows[arm]) for rows in parts.values())]
-       for arm in next(iter(parts.values()))])
+      ["problems", *rules],
+      [[part.removeprefix("arena_"), *(cell(rows[rule]) for rule in rules)]
+       for part, rows in parts.items()])
 
 
 def stratum(one: Ledger) -> str:

@@ -334,11 +334,11 @@ def test_rules_are_compared_by_what_they_cost_and_found(tmp_path):
   assert line.startswith("| uniform | 3 |") and "| 0.500 | 1.00k | 7 |" in (
       line.replace("1k |", "1.00k |"))
   lines = tables.arena_table({  # the other stratum has another order
-      "arena_a": {"uniform": uniform, "knapsack": knapsack},
-      "arena_b": {"knapsack": knapsack, "uniform": uniform}}).splitlines()
-  assert lines[0] == "| rule | a problems | b problems |"
-  assert lines[3].startswith("| knapsack | +0.")
-  assert lines[3].count("0.700") == 2
+      "arena_a": {"knapsack": knapsack, "uniform": uniform},
+      "arena_b": {"uniform": uniform, "knapsack": knapsack}}).splitlines()
+  assert lines[0] == "| problems | uniform | knapsack |"
+  assert lines[2].startswith("| a | 0.") and "] | +0." in lines[2]
+  assert lines[3] == lines[2].replace("| a |", "| b |")
 
 
 def test_what_gradients_predict_is_judged():
