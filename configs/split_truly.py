@@ -2,7 +2,10 @@
 
   python -m launch.split --config=configs/split_truly.py
 
-It solves none of 16 samples, and 1 to 8 of 256 new ones. About 4M rollouts.
+It solves none of 16 samples, and 1 to 8 of 256 new ones: a sixth of all
+problems. There are about 36,000 different ones of four numbers, so that most
+of the 58,000 that are drawn here are copies. About 3M rollouts, 7 minutes on 2
+cores.
 """
 
 from configs import split_tiny
@@ -11,8 +14,8 @@ from configs import split_tiny
 def get_config():
   config = split_tiny.get_config()
   config.out = "runs/strata/countdown-tiny"  # OUT-STRATUM.jsonl, not committed
-  config.source.update(train=24_000, validation=5000)
+  config.source.update(train=48_000, validation=10_000)
   config.unlock()
   config.strata = dict(truly=dict(low=1 / 256, high=1 / 32, again=256,
-                                  train=5000, validation=1200))
+                                  train=4000, validation=800))
   return config.lock()
