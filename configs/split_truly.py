@@ -3,8 +3,8 @@
   python -m launch.split --config=configs/split_truly.py
 
 It solves none of 16 samples, and 1 to 8 of 256 new ones: a sixth of all
-problems. There are about 36,000 different ones of four numbers, so that most
-of the 58,000 that are drawn here are copies. About 3M rollouts, 7 minutes on 2
+problems. There are about 36,000 different ones of four numbers, so that half of
+the 58,000 that are drawn here are copies. About 3M rollouts, 7 minutes on 2
 cores.
 """
 

@@ -108,12 +108,13 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
            + verdicts.grids(L["base"], "width 96"))
   pods = verdicts.pods(L["pods_rate"], L["pods"])
   rates = verdicts.rates(L["rate2500"], L["many"])
-  truly = (verdicts.truly(L["truly"], read_json(docs, "truly-solved.json"))
+  truly = (verdicts.truly(
+      L["truly"], read_json(docs, "truly-solved.json")["solved"])
            if whole(L, "truly") else {})
   scale = (verdicts.scale(compared["scalerl2500"])
            if whole(L, "scalerl2500") else {})
-  alarms = lambda of, paired: [reanalysis.false_alarms(
-      [L[part] for part in ARENA], of, S, paired=paired) for S in (2, 3, 5, 8)]
+  alarms = lambda parts, of, paired: [reanalysis.false_alarms(
+      [L[part] for part in parts], of, S, paired=paired) for S in (2, 3, 5, 8)]
   return {
       "training": reanalysis.training(L["hard"], L["schedule"]),
       "validation": reanalysis.validation(L["hard"], L["schedule"]),
@@ -132,6 +133,8 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
                for part, rows in compared.items()},
       "tables": {part: tables.windows_table(*grid)
                  for part, grid in windows_of(L).items()},
+      "truly": truly, "truly_table": truly and tables.windows_table(
+          L["truly"].of_arm(), reanalysis.ENDS[4:9]),
       "regimes": tables.regimes_table(reanalysis.compared(L["regimes"])),
       "epochs": epochs,
       "hypotheses": tables.registered(plans, epochs),
@@ -139,7 +142,7 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "leads": verdicts.leads([
           *(L[part].of_arm() for part in ("d32", "d64")), five]),
       "growth": windows.estimate(
-          epochs["d64"]["top_D"] - epochs["d16"]["top_D"]),
+          epochs["d64"]["top_D"] - epochs["d32"]["top_D"]),
       "noise_table": tables.noise_table(noise),
       "noise_verdicts": tables.judged(noise, verdicts.noise(L["d64"])),
       "rates": rates, "rate_verdicts": tables.judged(plans, rates),
@@ -148,13 +151,20 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "robust_verdicts": tables.judged(robust, verdicts.robust(grids)),
       "pods": pods, "pods_verdicts": tables.judged(robust, pods),
       "rules": by_arm(rules), "rules_table": tables.rules_table(rules),
-      "seen": sorted(row["seen"] for of in arena.values()
-                     for row in of.values() if row["seen"]),
-      "arena": arena, "arena_table": tables.arena_table(arena),
+      "arena": arena, "arena_table": tables.arena_table({
+          f"{part.removeprefix('arena_')} ({one.runs[0].head['D']:,}), "
+          f"{rate(one.runs[0].value_ExQ[0].mean())} before": arena[part]
+          for part in ARENA for one in [L[part]]}),
+      "spread": {part.removeprefix("arena_"): {
+          arm: reanalysis.height(L[part].of_arm(arm), None, "best")[8][0]
+          for arm in ("uniform", "uniform again", "refill")}
+                 for part in ARENA},
       "arena_tables": {part: tables.rules_table(list(rows.values()))
                        for part, rows in arena.items()},
-      "alarms": {"validation": alarms("avg", True),
-                 "arms": alarms("reward", True), "n": alarms("reward", False)},
+      "alarms": {"validation": alarms(ARENA, "avg", True),
+                 "hard": alarms(["arena_hard"], "avg", True),
+                 "arms": alarms(ARENA, "reward", True),
+                 "n": alarms(ARENA, "reward", False)},
       "last_verdicts": tables.judged(
           last, verdicts.arena(arena) | truly | scale),
       "off_policy": {k: reanalysis.against(
@@ -207,14 +217,16 @@ def render(name: str, values: dict) -> str:
 
 
 def refilled(block: str) -> str:
-  """A paragraph in lines of equal length; tables, lists and code as they are.
-  """
-  if block.lstrip().startswith(("|", "#", "-", "!", "```", "1.")):
+  """Paragraphs and list items in lines of equal length; tables and code as they
+  are."""
+  if block.lstrip().startswith(("|", "#", "!", "```", "1.")):
     return block
   end = "\n" if block.endswith("\n") else ""
-  words = " ".join(block.split()).replace(" = ", "\0=\0")
-  return textwrap.fill(words, 98, break_long_words=False,
-                       break_on_hyphens=False).replace("\0", " ") + end
+  items = re.split(r"\n(?=- )", block.strip("\n"))
+  return "\n".join(textwrap.fill(
+      " ".join(item.split()).replace(" = ", "\0=\0"), 98,
+      subsequent_indent="  " * item.startswith("- "), break_long_words=False,
+      break_on_hyphens=False).replace("\0", " ") for item in items) + end
 
 
 def rebuild(docs: str, fits: str | None) -> list[str]:

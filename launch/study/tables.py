@@ -79,15 +79,15 @@ def arena_table(parts: dict[str, dict[str, dict]]) -> str:
   """avg@8 of uniform, and of each other rule minus it, by stratum.
 
   Args:
-    parts: of each stratum arm -> row of reanalysis.rules.
+    parts: problems -> arm -> row of reanalysis.rules.
   """
   rules = list(next(iter(parts.values())))
   rules.sort(key=lambda rule: rule != "uniform")
   cell = lambda row: gain(row["gain"]) if row["gain"] else value(row["avg"])
   return markdown(
       ["problems", *rules],
-      [[part.removeprefix("arena_"), *(cell(rows[rule]) for rule in rules)]
-       for part, rows in parts.items()])
+      [[problems, *(cell(rows[rule]) for rule in rules)]
+       for problems, rows in parts.items()])
 
 
 def stratum(one: Ledger) -> str:

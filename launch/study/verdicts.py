@@ -167,7 +167,8 @@ def pods(one: Ledger, slower: Ledger) -> dict:
   Returns:
     The estimates of each. training: the training reward of each arm in
     (C / 2, C] minus that of all rollouts. half_rate: avg@8 of 4 of 16 in
-    `slower` minus that in `one`, on the problems of `slower`.
+    `slower` minus that in `one`, on the problems of `slower`. early: avg@8 of 4
+    of 16 minus all rollouts, in (C / 16, C / 8].
   """
   gains = {row["arm"]: row["gain"] for row in reanalysis.compared(one)}
   arms_n = {"16/8": 16, "16/4": 16, "64/16": 64}
@@ -176,7 +177,10 @@ def pods(one: Ledger, slower: Ledger) -> dict:
   C, Q = [float(one.part.C)], len(slower.runs[0].evals[0]["correct"])
   half, whole = (windows.table([shortened(run, Q) for run in each.of_arm(
       "16/4", 16)], C).value_KxDxW[0, :, 0] for each in (slower, one))
+  few, all16 = (windows.table(one.of_arm(arm, 16), [C[0] / 8])
+                .value_KxDxW[0, :, 0] for arm in ("16/4", ""))
   return {"half_rate": windows.estimate(half - whole),
+          "early": windows.estimate(few - all16),
           "pods1": [gains[arm] for arm in arms_n],
           "pods2": [training["64/16"]], "training": training}
 
@@ -211,24 +215,36 @@ def arena(parts: dict[str, dict[str, dict]]) -> dict[str, list]:
           "arena3": [(low(of["refill"]), None) for of in strata]}
 
 
-def truly(one: Ledger, solved: dict[str, int]) -> dict[str, list]:
+def truly(one: Ledger, solved: dict[str, int]) -> dict:
   """truly1 to truly3 of registered-last.json.
 
   Args:
     one: the part.
     solved: how many training problems were solved so many times of 256.
+
+  Returns:
+    The estimates of each. In (C / 2, C], reward and avg: of each n on training
+    and on validation problems; gain: n = 32 minus 8 on validation; signal: the
+    share of groups of each n with different rewards. first: that of n = 8 in
+    the first 4,096 rollouts, measured and expected from `solved`.
   """
-  C = [float(one.part.C)]
-  reward = windows.table(one.of_arm(), C, of="reward")
-  first = lambda name: float(windows.table(
+  C, runs = [float(one.part.C)], one.of_arm()
+  reward, avg, wrong, right = (windows.table(runs, C, of=of) for of in (
+      "reward", "avg", "all_wrong", "all_right"))
+  early = lambda name: float(windows.table(
       one.of_arm(n=8), [4096.0], of=name, width=np.inf).of(8)[0, 0])
   p_P = np.repeat([int(c) / 256 for c in solved], list(solved.values()))
-  measured = 1 - first("all_wrong") - first("all_right")
-  expected = float(np.mean(1 - (1 - p_P)**8 - p_P**8))
-  return {"truly1": [windows.estimate((reward.of(32) - reward.of(8))[:, 0])],
-          "truly2": [(float(windows.table(one.of_arm(), C).best()[0, 0]),
-                      None)],
-          "truly3": [(measured - expected, None)]}
+  first = (1 - early("all_wrong") - early("all_right"),
+           float(np.mean(1 - (1 - p_P)**8 - p_P**8)))
+  end = lambda table: {n: windows.estimate(table.of(n)[:, 0])
+                       for n in table.ns}
+  gain = lambda table: windows.estimate((table.of(32) - table.of(8))[:, 0])
+  return {"truly1": [gain(reward)],
+          "truly2": [(float(avg.best()[0, 0]), None)],
+          "truly3": [(first[0] - first[1], None)], "first": first,
+          "reward": end(reward), "avg": end(avg), "gain": gain(avg),
+          "signal": {n: 1 - float(wrong.of(n)[0, 0] + right.of(n)[0, 0])
+                     for n in wrong.ns}}
 
 
 def scale(rows: list[dict]) -> dict[str, list]:

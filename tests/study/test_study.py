@@ -334,8 +334,8 @@ def test_rules_are_compared_by_what_they_cost_and_found(tmp_path):
   assert line.startswith("| uniform | 3 |") and "| 0.500 | 1.00k | 7 |" in (
       line.replace("1k |", "1.00k |"))
   lines = tables.arena_table({  # the other stratum has another order
-      "arena_a": {"knapsack": knapsack, "uniform": uniform},
-      "arena_b": {"uniform": uniform, "knapsack": knapsack}}).splitlines()
+      "a": {"knapsack": knapsack, "uniform": uniform},
+      "b": {"uniform": uniform, "knapsack": knapsack}}).splitlines()
   assert lines[0] == "| problems | uniform | knapsack |"
   assert lines[2].startswith("| a | 0.") and "] | +0." in lines[2]
   assert lines[3] == lines[2].replace("| a |", "| b |")
@@ -406,19 +406,21 @@ def test_algorithms_and_pods_are_judged():
   for n, names in ((16, ("", "16/8", "16/4")), (64, ("", "64/16"))):
     for arm in names:
       for seed in (0, 1):
-        made = ledgers.run((0, kept[arm], kept[arm]), n=n, seed=seed, Q=4000,
-                           reward=(.1, .1, kept[arm] / 2))
+        made = ledgers.run(
+            (kept[arm] - 0.05 * (arm == "16/4"), 0, 0, kept[arm]), n=n,
+            seed=seed, Q=4000, reward=(.1, .1, .1, kept[arm] / 2))
         runs.append(dataclasses.replace(
             made, head=made.head | {"arm": arm}, updates=tuple(
                 u | {"lr": 1e-4} for u in made.updates)))
-  part = arms.Part("pods_rate", 4000, (arms.Arm("", (16, 64), (0, 1), {}),))
+  part = arms.Part("pods_rate", 8000, (arms.Arm("", (16, 64), (0, 1), {}),))
   one = ledger.Ledger("x", "abc", part, tuple(runs))
   # 4 of 16 of another part: 0.1 higher, on the first 500 problems.
   slower = [dataclasses.replace(
       made, head=made.head | {"arm": "16/4"}) for made in (ledgers.run(
-          (0, 0.38, 0.38), n=16, seed=seed, Q=500) for seed in (0, 1))]
+          (0, 0, 0, 0.38), n=16, seed=seed, Q=500) for seed in (0, 1))]
   found = verdicts.pods(one, dataclasses.replace(one, runs=tuple(slower)))
   assert found["half_rate"][0] == pytest.approx(0.1, abs=0.03)
+  assert found["early"][0] == pytest.approx(-0.07, abs=0.015)
   assert [x for x, _ in found["pods1"]] == pytest.approx(
       [0.02, -0.02, -0.1], abs=0.015)
   assert found["pods2"][0][0] == pytest.approx(-0.05)
@@ -462,6 +464,10 @@ def test_truly_hard_problems_and_scale_are_judged():
   assert found["truly1"][0][0] == pytest.approx(0.05)
   assert found["truly2"] == [(128.0, None)]
   # Measured 1 - 0.7 - 0.05; expected (0 + 0 + 1 - 2 / 256) / 3.
+  assert found["first"] == pytest.approx((0.25, (1 - 2 / 256) / 3))
+  assert found["signal"][512] == pytest.approx(0.0)  # all wrong at the end
+  assert found["gain"][0] == pytest.approx(0.1, abs=0.05)
+  assert found["reward"][32][0] == pytest.approx(0.25)
   assert found["truly3"][0][0] == pytest.approx(0.25 - (1 - 2 / 256) / 3)
   found = verdicts.scale([
       {"arm": "", "gain": None, "lowest": 0.05},

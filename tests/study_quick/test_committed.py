@@ -60,6 +60,14 @@ def test_the_evidence_of_the_planner_is_rebuilt():
   assert json.loads(json.dumps(made)) == kept
 
 
+def test_truly_hard_problems_are_those_that_were_registered():
+  """1 to 8 of 256, and as many as the part has."""
+  said, found = (json.loads((FOLDER / name).read_text("utf-8")) for name in (
+      "registered-truly.json", "truly-solved.json"))
+  assert {int(c) for c in found["solved"]} <= set(range(1, 9))
+  assert sum(found["solved"].values()) == said["parts"]["truly"]["D"]
+
+
 def commit_times(path: pathlib.Path) -> list[int]:
   found = subprocess.run(
       ["git", "-C", str(ROOT), "log", "--format=%at", "--follow", "--",
