@@ -20,7 +20,7 @@ from launch.study.ledger import Ledger
 LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
 ARENA = ("arena_mixed", "arena_hard", "arena_easy")
 # Registered parts, in words, while they are not complete.
-OPEN = {"d512": "D = 512", "truly": "truly hard problems",
+OPEN = {"d512": "D = 512",
         "scalerl2500": "ScaleRL's arms on 2,500 problems"}
 
 
@@ -108,9 +108,8 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
            + verdicts.grids(L["base"], "width 96"))
   pods = verdicts.pods(L["pods_rate"], L["pods"])
   rates = verdicts.rates(L["rate2500"], L["many"])
-  truly = (verdicts.truly(
+  truly = verdicts.truly(
       L["truly"], read_json(docs, "truly-solved.json")["solved"])
-           if whole(L, "truly") else {})
   scale = (verdicts.scale(compared["scalerl2500"])
            if whole(L, "scalerl2500") else {})
   alarms = lambda parts, of, paired: [reanalysis.false_alarms(
@@ -133,7 +132,7 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
                for part, rows in compared.items()},
       "tables": {part: tables.windows_table(*grid)
                  for part, grid in windows_of(L).items()},
-      "truly": truly, "truly_table": truly and tables.windows_table(
+      "truly": truly, "truly_table": tables.windows_table(
           L["truly"].of_arm(), reanalysis.ENDS[4:9]),
       "regimes": tables.regimes_table(reanalysis.compared(L["regimes"])),
       "epochs": epochs,

@@ -223,14 +223,14 @@ def truly(one: Ledger, solved: dict[str, int]) -> dict:
     solved: how many training problems were solved so many times of 256.
 
   Returns:
-    The estimates of each. In (C / 2, C], reward and avg: of each n on training
-    and on validation problems; gain: n = 32 minus 8 on validation; signal: the
+    The estimates of each. In (C / 2, C], avg: of each n on validation problems;
+    gain: n = 32 minus 8 on them; best: best@8 of n = 128 minus 8; signal: the
     share of groups of each n with different rewards. first: that of n = 8 in
     the first 4,096 rollouts, measured and expected from `solved`.
   """
   C, runs = [float(one.part.C)], one.of_arm()
-  reward, avg, wrong, right = (windows.table(runs, C, of=of) for of in (
-      "reward", "avg", "all_wrong", "all_right"))
+  reward, avg, best, wrong, right = (windows.table(runs, C, of=of) for of in (
+      "reward", "avg", "best", "all_wrong", "all_right"))
   early = lambda name: float(windows.table(
       one.of_arm(n=8), [4096.0], of=name, width=np.inf).of(8)[0, 0])
   p_P = np.repeat([int(c) / 256 for c in solved], list(solved.values()))
@@ -242,7 +242,8 @@ def truly(one: Ledger, solved: dict[str, int]) -> dict:
   return {"truly1": [gain(reward)],
           "truly2": [(float(avg.best()[0, 0]), None)],
           "truly3": [(first[0] - first[1], None)], "first": first,
-          "reward": end(reward), "avg": end(avg), "gain": gain(avg),
+          "avg": end(avg), "gain": gain(avg),
+          "best": windows.estimate((best.of(128) - best.of(8))[:, 0]),
           "signal": {n: 1 - float(wrong.of(n)[0, 0] + right.of(n)[0, 0])
                      for n in wrong.ns}}
 
