@@ -208,8 +208,7 @@ def compared(one: Ledger) -> list[dict]:
   C, first = float(one.part.C), one.part.arms[0].name
   cells = dict.fromkeys((r.head["arm"], r.head["n"]) for r in one.runs)
   # An alloc.schedule makes an arm of its own of what has the n of its start.
-  draws = {cell: windows.table(one.of_arm(*cell), [C]).value_KxDxW[0, :, 0]
-           for cell in cells}
+  draws = {cell: windows.draws(one.of_arm(*cell), C) for cell in cells}
   rate = lambda cell: float(np.mean([r.updates[-1]["lr"]
                                      for r in one.of_arm(*cell)]))
   rows = []
@@ -230,9 +229,8 @@ def compared(one: Ledger) -> list[dict]:
 
 def against(one: Ledger, arm: str, base: str, n: int, of: str = "avg"):
   """An arm minus another one in (C / 2, C], at one n."""
-  C = [float(one.part.C)]
   return windows.estimate(np.subtract(*(
-      windows.table(one.of_arm(name, n), C, of=of).value_KxDxW[0, :, 0]
+      windows.draws(one.of_arm(name, n), float(one.part.C), of)
       for name in (arm, base))))
 
 
@@ -287,13 +285,12 @@ def rules(one: Ledger) -> list[dict]:
     steps; sampled tokens and device-seconds of a run.
   """
   rows = compared(one)
-  first, C = one.part.arms[0].name, [float(one.part.C)]
+  first, C = one.part.arms[0].name, float(one.part.C)
   for row in rows:
     runs = one.of_arm(row["arm"], row["n"])
     for of in ("best", "worst"):
       row[of] = (against(one, row["arm"], first, row["n"], of) if row["gain"]
-                 else windows.estimate(windows.table(
-                     runs, C, of=of).value_KxDxW[0, :, 0]))
+                 else windows.estimate(windows.draws(runs, C, of)))
     row.update(_spent(runs))
   return rows
 
@@ -309,7 +306,8 @@ def _spent(runs: list[LedgerRun]) -> dict:
       "expected": (over(lambda u: u["informative_expected"])
                    if known else None),
       "measured": over(lambda u: 1 - u["all_wrong"] - u["all_right"]),
-      "tokens": total("sampled_tokens"), "seconds": total("device_seconds")}
+      "updates": total("updates"), "tokens": total("sampled_tokens"),
+      "seconds": total("device_seconds")}
 
 
 def schedules(one: Ledger) -> dict:
@@ -323,8 +321,8 @@ def schedules(one: Ledger) -> dict:
   fixed, reward = (windows.table(one.of_arm(), C, of=of)
                    for of in ("avg", "reward"))
   for name in ("law", "best policy"):
-    own, trained = (windows.table(one.of_arm(name), C, of=of)
-                    .value_KxDxW[0, :, 0] for of in ("avg", "reward"))
+    own, trained = (windows.draws(one.of_arm(name), C[0], of)
+                    for of in ("avg", "reward"))
     out[name] = {
         "middle": windows.estimate(own - fixed.mean((8, 16, 32, 64), C)),
         "best": windows.estimate(own - fixed.value_KxDxW[:, :, 0].max(0)),

@@ -14,6 +14,7 @@ from launch.study.ledger import Ledger, LedgerRun
 
 EPOCHS = ("d16", "d32", "d64", "d512")  # the parts of the epoch law
 
+
 def whole_seeds(one: Ledger) -> list[LedgerRun]:
   """The runs of the seeds of which every n has spent the C of the part."""
   late = {planned.seed for planned in one.missing}
@@ -170,18 +171,18 @@ def pods(one: Ledger, slower: Ledger) -> dict:
     `slower` minus that in `one`, on the problems of `slower`. early: avg@8 of 4
     of 16 minus all rollouts, in (C / 16, C / 8].
   """
-  gains = {row["arm"]: row["gain"] for row in reanalysis.compared(one)}
   arms_n = {"16/8": 16, "16/4": 16, "64/16": 64}
   training = {arm: reanalysis.against(one, arm, "", n, of="reward")
               for arm, n in arms_n.items()}
-  C, Q = [float(one.part.C)], len(slower.runs[0].evals[0]["correct"])
-  half, whole = (windows.table([shortened(run, Q) for run in each.of_arm(
-      "16/4", 16)], C).value_KxDxW[0, :, 0] for each in (slower, one))
-  few, all16 = (windows.table(one.of_arm(arm, 16), [C[0] / 8])
-                .value_KxDxW[0, :, 0] for arm in ("16/4", ""))
+  C, Q = float(one.part.C), len(slower.runs[0].evals[0]["correct"])
+  half, whole = (windows.draws([shortened(run, Q) for run in each.of_arm(
+      "16/4", 16)], C) for each in (slower, one))
+  few, all16 = (windows.draws(one.of_arm(arm, 16), C / 8)
+                for arm in ("16/4", ""))
   return {"half_rate": windows.estimate(half - whole),
           "early": windows.estimate(few - all16),
-          "pods1": [gains[arm] for arm in arms_n],
+          "pods1": [reanalysis.against(one, arm, "", n)
+                    for arm, n in arms_n.items()],
           "pods2": [training["64/16"]], "training": training}
 
 
@@ -236,13 +237,12 @@ def truly(one: Ledger, solved: dict[str, int]) -> dict:
   p_P = np.repeat([int(c) / 256 for c in solved], list(solved.values()))
   first = (1 - early("all_wrong") - early("all_right"),
            float(np.mean(1 - (1 - p_P)**8 - p_P**8)))
-  end = lambda table: {n: windows.estimate(table.of(n)[:, 0])
-                       for n in table.ns}
   gain = lambda table: windows.estimate((table.of(32) - table.of(8))[:, 0])
   return {"truly1": [gain(reward)],
           "truly2": [(float(avg.best()[0, 0]), None)],
           "truly3": [(first[0] - first[1], None)], "first": first,
-          "avg": end(avg), "gain": gain(avg),
+          "avg": {n: windows.estimate(avg.of(n)[:, 0]) for n in avg.ns},
+          "gain": gain(avg),
           "best": windows.estimate((best.of(128) - best.of(8))[:, 0]),
           "signal": {n: 1 - float(wrong.of(n)[0, 0] + right.of(n)[0, 0])
                      for n in wrong.ns}}

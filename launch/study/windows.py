@@ -30,9 +30,14 @@ def measured(run: LedgerRun, metric: str, at=slice(None)) -> np.ndarray:
                    for row in run.value_ExQ[at]])
 
 
+def _due(run: LedgerRun, low: float, high: float) -> np.ndarray:
+  """Which evaluations were due in (low, high], [E]."""
+  return (run.C_E > low * (1 + LATE)) & (run.C_E <= high)
+
+
 def _validation(run: LedgerRun, low: float, high: float, metric: str):
   """The mean of each problem over the evaluations due in (low, high], [Q]."""
-  at = (run.C_E > low * (1 + LATE)) & (run.C_E <= high)
+  at = _due(run, low, high)
   if not at.any():
     return np.full(run.value_ExQ.shape[1], np.nan)
   return measured(run, metric, at).mean(0)
@@ -104,8 +109,7 @@ def ends_of(runs: list[LedgerRun], C: float, count: int) -> list[float]:
   """The ends of `count` windows up to C that all have evaluations of each n."""
   ends = [C / 2**i for i in range(count)][::-1]
   for end in list(ends):
-    ns = {run.head["n"] for run in runs
-          if ((run.C_E > end / 2) & (run.C_E <= end)).any()}
+    ns = {run.head["n"] for run in runs if _due(run, end / 2, end).any()}
     if ns < {run.head["n"] for run in runs}:
       ends.remove(end)
   return ends
@@ -161,6 +165,12 @@ def table(runs: list[LedgerRun], ends, *, of: str = "avg",
                    / weight_SxDxW.sum(0))
   # Sums of other machines differ in the last bits; a tie must stay one.
   return Table(study.configurations, tuple(ends), np.array(drawn).round(9))
+
+
+def draws(runs: list[LedgerRun], C: float, of: str = "avg") -> np.ndarray:
+  """The draws in (C / 2, C] of runs of one configuration, [D]; as of `table`.
+  """
+  return table(runs, [C], of=of).value_KxDxW[0, :, 0]
 
 
 def estimate(value_D) -> tuple[float, tuple[float, float]]:
