@@ -150,10 +150,7 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "robust_verdicts": tables.judged(robust, verdicts.robust(grids)),
       "pods": pods, "pods_verdicts": tables.judged(robust, pods),
       "rules": by_arm(rules), "rules_table": tables.rules_table(rules),
-      "arena": arena, "arena_table": tables.arena_table({
-          f"{part.removeprefix('arena_')} ({one.runs[0].head['D']:,}), "
-          f"{rate(one.runs[0].value_ExQ[0].mean())} before": arena[part]
-          for part in ARENA for one in [L[part]]}),
+      "arena": arena,
       "spread": {part.removeprefix("arena_"): {
           arm: reanalysis.height(L[part].of_arm(arm), None, "best")[8][0]
           for arm in ("uniform", "uniform again", "refill")}

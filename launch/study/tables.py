@@ -75,21 +75,6 @@ def rules_table(rows: list[dict]) -> str:
         f"{row['seconds']:.0f}"] for row in rows])
 
 
-def arena_table(parts: dict[str, dict[str, dict]]) -> str:
-  """avg@8 of uniform, and of each other rule minus it, by stratum.
-
-  Args:
-    parts: problems -> arm -> row of reanalysis.rules.
-  """
-  rules = list(next(iter(parts.values())))
-  rules.sort(key=lambda rule: rule != "uniform")
-  cell = lambda row: gain(row["gain"]) if row["gain"] else value(row["avg"])
-  return markdown(
-      ["problems", *rules],
-      [[problems, *(cell(rows[rule]) for rule in rules)]
-       for problems, rows in parts.items()])
-
-
 def stratum(one: Ledger) -> str:
   """The table of a ledger in words: what is missing, windows or arms."""
   lines = [f"{one.part.name}: {len(one.runs)} runs, "

@@ -333,12 +333,6 @@ def test_rules_are_compared_by_what_they_cost_and_found(tmp_path):
   line = tables.rules_table([uniform, knapsack]).splitlines()[2]
   assert line.startswith("| uniform | 3 |") and "| 0.500 | 1.00k | 7 |" in (
       line.replace("1k |", "1.00k |"))
-  lines = tables.arena_table({  # the other stratum has another order
-      "a": {"knapsack": knapsack, "uniform": uniform},
-      "b": {"uniform": uniform, "knapsack": knapsack}}).splitlines()
-  assert lines[0] == "| problems | uniform | knapsack |"
-  assert lines[2].startswith("| a | 0.") and "] | +0." in lines[2]
-  assert lines[3] == lines[2].replace("| a |", "| b |")
 
 
 def test_what_gradients_predict_is_judged():
