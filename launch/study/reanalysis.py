@@ -35,7 +35,7 @@ def training(hard: Ledger, schedule: Ledger) -> dict:
       "path": path, "trend": trend, "lead": table.lead(),
       "early": windows.estimate(lead([2.0**17])),
       "late": windows.estimate(lead([2.0**21])),
-      "end": {n: windows.estimate(narrow.of(n)[:, 0]) for n in N},
+      "end": narrow.estimates(),
       "end_gain": windows.estimate(narrow.of(64)[:, 0] - narrow.of(2)[:, 0]),
       "over_8": {n: windows.estimate(table.of(n)[:, -1] - table.of(8)[:, -1])
                  for n in (32, 64)},
@@ -48,14 +48,13 @@ def validation(hard: Ledger, schedule: Ledger) -> dict:
   """What n changes on the validation problems, 256 training problems."""
   runs = windows.pooled(hard, schedule)
   table = windows.table(runs, ENDS)
-  path, trend = table.path()
   lead = lambda ends: table.mean((32, 64), ends) - table.mean((4, 8), ends)
   early, late = lead([2.0**15, 2.0**16]), lead([2.0**18, 2.0**19])
   peak_N = table.value_KxDxW[:, 0].argmax(1)
   top_NxD = np.stack([table.of(n)[:, peak]
                       for n, peak in zip(N, peak_N, strict=True)])
   lost_NxD = top_NxD - np.stack([table.of(n)[:, -1] for n in N])
-  return {"path": path, "trend": trend,
+  return {"trend": table.path()[1],
           "early": windows.estimate(early), "late": windows.estimate(late),
           "change": windows.estimate(late - early),
           "peak": {n: ENDS[peak] for n, peak in zip(N, peak_N, strict=True)},
@@ -92,18 +91,15 @@ def problems(hard: Ledger, many: Ledger) -> dict:
   few = windows.table(hard.of_arm(), ends)
   gain = lambda n, at: windows.estimate(more.of(n)[:, at] - few.of(n)[:, at])
   more = windows.table(many.of_arm(), ends)
-  reward = windows.table(many.of_arm(), ends, of="reward")
   top = few.of(8)[:, few.of(8)[0].argmax()]
-  return {"end": {n: windows.estimate(more.of(n)[:, -1]) for n in more.ns},
+  return {"end": more.estimates(-1),
           "over_top": windows.estimate(more.of(8)[:, -1] - top),
           "gain": {n: gain(n, -1) for n in more.ns},
           "early": {n: gain(n, 5) for n in more.ns},  # in (2^16, 2^17]
           "rise": {n: windows.estimate(more.of(n)[:, -1] - more.of(n)[:, -2])
                    for n in more.ns},
           "lead": windows.estimate(more.mean((2, 8), ends[-1:])
-                                   - more.mean((32, 128), ends[-1:])),
-          "training": {n: windows.estimate(reward.of(n)[:, -1])
-                       for n in more.ns}}
+                                   - more.mean((32, 128), ends[-1:]))}
 
 
 def batch(regimes: Ledger) -> dict:
@@ -140,8 +136,8 @@ def coverage(hard: Ledger, easy: Ledger, many: Ledger) -> dict:
       one.of_arm(), None, "best").items()), key=lambda row: row[1])
              for name, one in (("hard", hard), ("many", many))}
   return {"base": base, "highest": highest, "end": {
-      name: {metric: {n: windows.estimate(t.of(n)[:, 0]) for n in t.ns}
-             for metric, t in of.items()} for name, of in ends.items()},
+      name: {metric: t.estimates() for metric, t in of.items()}
+      for name, of in ends.items()},
       "easy_worst": windows.estimate(worst.of(16)[:, 0] - worst.of(2)[:, 0]),
       "easy_best": windows.estimate(best.of(16)[:, 0] - best.of(2)[:, 0]),
       "many_best": windows.estimate(ends["many"]["best"].of(128)[:, 0]

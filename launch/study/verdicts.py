@@ -140,8 +140,7 @@ def grids(one: Ledger, base: str = "GRPO") -> list[dict]:
     tops = [value for n, (value, _) in heights.items() if n < 128]
     rows.append({
         "name": arm.name or base, "best": int(reward.best()[0, 0]),
-        "training": {n: windows.estimate(reward.of(n)[:, 0])
-                     for n in reward.ns},
+        "training": reward.estimates(),
         "lead": windows.estimate((reward.of(8) - reward.of(2))[:, 0]),
         "gain": windows.estimate(
             windows.table(runs, C).mean(reanalysis.FOUR, C) - first_D),
@@ -241,7 +240,7 @@ def truly(one: Ledger, solved: dict[str, int]) -> dict:
   return {"truly1": [gain(reward)],
           "truly2": [(float(avg.best()[0, 0]), None)],
           "truly3": [(first[0] - first[1], None)], "first": first,
-          "avg": {n: windows.estimate(avg.of(n)[:, 0]) for n in avg.ns},
+          "avg": avg.estimates(),
           "gain": gain(avg),
           "best": windows.estimate((best.of(128) - best.of(8))[:, 0]),
           "signal": {n: 1 - float(wrong.of(n)[0, 0] + right.of(n)[0, 0])

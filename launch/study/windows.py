@@ -76,6 +76,10 @@ class Table:
     keys = self.ns if isinstance(cell, int) else list(self.cells)
     return self.value_KxDxW[keys.index(cell)]
 
+  def estimates(self, window: int = 0) -> dict[int, tuple]:
+    """The estimate of each n in one window."""
+    return {n: estimate(self.of(n)[:, window]) for n in self.ns}
+
   def mean(self, ns, ends) -> np.ndarray:
     """The draws of the mean over some n and windows, [D]."""
     at = [self.ends.index(end) for end in ends]
