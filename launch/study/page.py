@@ -20,8 +20,7 @@ from launch.study.ledger import Ledger
 LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
 ARENA = ("arena_mixed", "arena_hard", "arena_easy")
 # Registered parts, in words, while they are not complete.
-OPEN = {"d512": "D = 512",
-        "scalerl2500": "ScaleRL's arms on 2,500 problems"}
+OPEN = {"scalerl2500": "ScaleRL's arms on 2,500 problems"}
 
 
 def document(one: Ledger) -> dict:
@@ -138,10 +137,12 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "epochs": epochs,
       "hypotheses": tables.registered(plans, epochs),
       "passes": verdicts.passes(five, 2.0**20),
-      "leads": verdicts.leads([
-          *(L[part].of_arm() for part in ("d32", "d64")), five]),
-      "growth": windows.estimate(
-          epochs["d64"]["top_D"] - epochs["d32"]["top_D"]),
+      "leads": verdicts.leads([L["d32"].of_arm(), L["d64"].of_arm(), five,
+                               L["d512"].of_arm()]),
+      "growth": {b: windows.estimate(epochs[b]["top_D"] - epochs[a]["top_D"])
+                 for a, b in (("d32", "d64"), ("d64", "d512"))},
+      "climb": verdicts.climb(
+          [five, L["d512"].of_arm(), L["many"].of_arm()], 2.0**19),
       "noise_table": tables.noise_table(noise),
       "noise_verdicts": tables.judged(noise, verdicts.noise(L["d64"])),
       "rates": rates, "rate_verdicts": tables.judged(plans, rates),

@@ -58,7 +58,8 @@ def epochs(one: Ledger) -> dict:
 
   Returns:
     With them, on all validation problems: lost, what training loses from start
-    to end; top_D, draws of the mean over n of the highest evaluation of each.
+    to end; top_D, draws of the mean over n of the highest evaluation of each;
+    behind, that of the largest n minus the mean of the others.
   """
   runs, C = whole_seeds(one), float(one.part.C)
   start = float(max(run.C_E[0] for run in runs))
@@ -69,12 +70,13 @@ def epochs(one: Ledger) -> dict:
   value = [v for v, _ in heights.values()]
   at = sorted(set(peaks))
   table = windows.table(runs, at, of="last")
-  top_D = np.mean([table.of(n)[:, at.index(C)]
-                   for n, (_, C) in heights.items()], axis=0)
+  top_NxD = np.array([table.of(n)[:, at.index(C)]
+                      for n, (_, C) in heights.items()])
   return {"D": runs[0].head["D"], "seeds": len({r.head["seed"] for r in runs}),
           "missing": len(one.missing), "a": passes(runs, C),
           "lost": windows.estimate(lost_D),
-          "top_D": top_D, "b1": max(value) - min(value),
+          "top_D": top_NxD.mean(0), "b1": max(value) - min(value),
+          "behind": windows.estimate(top_NxD[-1] - top_NxD[:-1].mean(0)),
           "b2": float(np.mean([v for v, _ in shared.values()])),
           "c": round(float(np.polyfit(
               np.log2(list(heights)), np.log2(peaks), 1)[0]), 9)
@@ -87,6 +89,20 @@ def shortened(run: LedgerRun, Q: int) -> LedgerRun:
   """A run with the first Q validation problems."""
   return dataclasses.replace(run, evals=tuple(
       line | {"correct": line["correct"][:Q]} for line in run.evals))
+
+
+def climb(grids: list[list[LedgerRun]], C: float) -> list[tuple]:
+  """How much higher each grid gets than the one before.
+
+  The mean over n of the best window of each up to C, on the first 300 problems.
+  """
+  top_GxD = []
+  for runs in grids:
+    table = windows.table([shortened(run, 300) for run in runs],
+                          windows.ends_of(runs, C, 8))
+    top_GxD.append(np.mean([table.of(n)[:, table.of(n)[0].argmax()]
+                            for n in reanalysis.FOUR], axis=0))
+  return [windows.estimate(top_D) for top_D in np.diff(top_GxD, axis=0)]
 
 
 def rates(one: Ledger, many: Ledger) -> dict:

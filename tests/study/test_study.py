@@ -233,6 +233,7 @@ def test_the_hypotheses_of_the_epoch_law(tmp_path):
   assert e["c"] == pytest.approx(0.5)  # a factor of 2 for 4 times the n
   assert e["lost"][0] == pytest.approx(-0.2, abs=0.02)  # from 0 to 0.2
   assert e["top_D"] == pytest.approx(0.5, abs=0.03)  # in every draw
+  assert e["behind"][0] == pytest.approx(0, abs=0.02)
   assert tables.crossing(e["a"]) == "354 [354, 354]"
   assert tables.crossing((500.0, (400.0, np.inf))) == "500 [400, none]"
   assert tables.crossing((None, (np.inf, np.inf))) == "none"
@@ -250,6 +251,19 @@ def test_the_lead_of_n_32_is_that_of_the_mean_of_all_D():
   each, mean = verdicts.leads([grid(16, .2), grid(32, .4)])
   assert [lead for lead, _ in each] == pytest.approx([.2, .4])
   assert mean[0] == pytest.approx(.3) and mean[1] == pytest.approx((.3, .3))
+
+
+def test_a_grid_climbs_by_the_best_window_of_each_n():
+  """0.2 in the third of four windows, on 300 problems; others count not."""
+  def grid(level, others):
+    runs = [ledgers.run((.1, .2, level, .2), n=n, seed=seed, Q=300)
+            for n in (2, 8, 32, 128) for seed in (0, 1)]
+    return [dataclasses.replace(run, evals=tuple(
+        e | {"correct": e["correct"] + others * 600} for e in run.evals))
+            for run in runs]
+  (gain, ends), = verdicts.climb([grid(.4, "8"), grid(.6, "0")], 8000.0)
+  assert gain == pytest.approx(.2, abs=.02)
+  assert ends[0] < gain < ends[1] and ends[1] - ends[0] < .1
 
 
 def test_how_often_an_interval_of_few_seeds_misses_the_truth():
