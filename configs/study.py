@@ -7,8 +7,7 @@ and of the second edition allocation, which compares the rules of alloc.rule at
 equal C, rate2500, d16, d32, d64, d512, algorithms, base, pods_rate, arena_* and
 scalerl2500, whose strata configs/split_study.py makes, and truly, whose stratum
 is that of configs/split_truly.py. docs/study/registered*.json has their
-hypotheses; docs/study.md names the parts that have not run.
-docs/study/appendix.md has the rules that were fixed before the runs.
+hypotheses, docs/study/appendix.md the rules that were fixed before the runs.
 `get_config` is what all runs of a part share, `get_study` what differs.
 Parts with equal runs share them if they have the same --root.
 """

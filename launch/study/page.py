@@ -14,13 +14,11 @@ import jinja2
 from isojax.format import compact, rate
 from isojax.frontier import fit_json
 from isojax.ledger import records
-from launch.study import arms, ledger, reanalysis, tables, verdicts, windows
+from launch.study import ledger, reanalysis, tables, verdicts, windows
 from launch.study.ledger import Ledger
 
 LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
 ARENA = ("arena_mixed", "arena_hard", "arena_easy")
-# Registered parts, in words, while they are not complete.
-OPEN = {"scalerl2500": "ScaleRL's arms on 2,500 problems"}
 
 
 def document(one: Ledger) -> dict:
@@ -31,10 +29,11 @@ def document(one: Ledger) -> dict:
 
 
 def read_all(docs: str) -> dict[str, Ledger]:
+  """The ledgers of which all runs have ended, by part."""
   folder = os.path.join(docs, "study")
   names = sorted(n for n in os.listdir(folder) if n.endswith(".jsonl.gz"))
-  return {one.part.name: one for one in (
-      ledger.read(os.path.join(folder, name)) for name in names)}
+  ledgers = [ledger.read(os.path.join(folder, name)) for name in names]
+  return {one.part.name: one for one in ledgers if not one.missing}
 
 
 def read_json(docs: str, name: str) -> dict:
@@ -42,39 +41,28 @@ def read_json(docs: str, name: str) -> dict:
     return json.load(file)
 
 
-def whole(L: dict[str, Ledger], part: str) -> bool:
-  """Whether all runs of a part have ended."""
-  return part in L and not L[part].missing
-
-
-def progress(L: dict[str, Ledger], part: str) -> tuple[int, int]:
-  """Complete and planned runs of a part."""
-  if part not in L:
-    return 0, 0
-  total = len(arms.planned(L[part].part))
-  return total - len(L[part].missing), total
-
-
-def windows_of(L: dict[str, Ledger]) -> dict[str, tuple]:
-  """The grids of n that have a table: part -> (runs, ends of its windows)."""
+def grids(L: dict[str, Ledger]) -> dict[str, tuple]:
+  """The grids of n, the most problems first: part -> (runs, ends of windows).
+  """
   E = reanalysis.ENDS
-  return {
-      "hard": (windows.pooled(L["hard"], L["schedule"]), E[1::2]),
-      "many": (L["many"].of_arm(), E[1:8:2]),
-      "easy": (L["easy"].of_arm(), E[2:9:2]),
-      **{part: (runs, windows.ends_of(runs, L[part].part.C, 6))
-         for part in verdicts.EPOCHS if part in L
-         for runs in [verdicts.whole_seeds(L[part])] if runs}}
+  few = {part: (runs, windows.ends_of(runs, L[part].part.C, 6))
+         for part in verdicts.EPOCHS for runs in [L[part].of_arm()]}
+  return {"many": (L["many"].of_arm(), E[:8]), "d512": few.pop("d512"),
+          "hard": (windows.pooled(L["hard"], L["schedule"]), E),
+          **dict(reversed(few.items())), "easy": (L["easy"].of_arm(), E[:9])}
+
+
+def rows_of(ends) -> list[float]:
+  """The windows that a table shows: of many every second one."""
+  return list(ends[::-2][::-1] if len(ends) > 6 else ends)
 
 
 def evidence(L: dict[str, Ledger]) -> list[dict]:
   """The best n of each window, for priors.study_n."""
   peak = reanalysis.validation(L["hard"], L["schedule"])["peak"]
   entries = []
-  for part, (runs, ends) in windows_of(L).items():
-    if not whole(L, part):
-      continue
-    D = runs[0].head["D"]
+  for part, (runs, ends) in grids(L).items():
+    D, ends = runs[0].head["D"], rows_of(ends)
     leads = [windows.table(runs, ends, of=of).lead()
              for of in ("reward", "avg")]
     entries.append({
@@ -96,21 +84,19 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
           for part in ("hard", "easy")}
   plans, noise, robust, last = (read_json(docs, f"registered{name}.json")
                                 for name in ("", "-noise", "-robust", "-last"))
-  epochs = {part: verdicts.epochs(L[part]) for part in verdicts.EPOCHS
-            if part in L and verdicts.whole_seeds(L[part])}
+  epochs = {part: verdicts.epochs(L[part]) for part in verdicts.EPOCHS}
   compared = {part: reanalysis.compared(L[part])
               for part in ("pods", "scalerl", "rate", "setting", "pods_rate",
-                           "scalerl2500") if whole(L, part)}
+                           "scalerl2500")}
   rules = reanalysis.rules(L["allocation"])
   arena = {part: by_arm(reanalysis.rules(L[part])) for part in ARENA}
-  grids = (verdicts.grids(L["algorithms"])
-           + verdicts.grids(L["base"], "width 96"))
+  others = (verdicts.grids(L["algorithms"])
+            + verdicts.grids(L["base"], "width 96"))
   pods = verdicts.pods(L["pods_rate"], L["pods"])
   rates = verdicts.rates(L["rate2500"], L["many"])
   truly = verdicts.truly(
       L["truly"], read_json(docs, "truly-solved.json")["solved"])
-  scale = (verdicts.scale(compared["scalerl2500"])
-           if whole(L, "scalerl2500") else {})
+  scale = verdicts.scale(compared["scalerl2500"])
   alarms = lambda parts, of, paired: [reanalysis.false_alarms(
       [L[part] for part in parts], of, S, paired=paired) for S in (2, 3, 5, 8)]
   return {
@@ -129,13 +115,13 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "schedules": reanalysis.schedules(L["schedule"]),
       "arms": {part: tables.arms_table(rows)
                for part, rows in compared.items()},
-      "tables": {part: tables.windows_table(*grid)
-                 for part, grid in windows_of(L).items()},
+      "tables": {part: tables.windows_table(runs, rows_of(ends))
+                 for part, (runs, ends) in grids(L).items()},
       "truly": truly, "truly_table": tables.windows_table(
           L["truly"].of_arm(), reanalysis.ENDS[4:9]),
       "regimes": tables.regimes_table(reanalysis.compared(L["regimes"])),
       "epochs": epochs,
-      "hypotheses": tables.registered(plans, epochs),
+      "hypotheses": tables.registered(plans, list(epochs.values())),
       "passes": verdicts.passes(five, 2.0**20),
       "leads": verdicts.leads([L["d32"].of_arm(), L["d64"].of_arm(), five,
                                L["d512"].of_arm()]),
@@ -146,9 +132,9 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "noise_table": tables.noise_table(noise),
       "noise_verdicts": tables.judged(noise, verdicts.noise(L["d64"])),
       "rates": rates, "rate_verdicts": tables.judged(plans, rates),
-      "grids": tables.grids_table(grids),
-      "algorithms": {row["name"]: row for row in grids},
-      "robust_verdicts": tables.judged(robust, verdicts.robust(grids)),
+      "grids": tables.grids_table(others),
+      "algorithms": {row["name"]: row for row in others},
+      "robust_verdicts": tables.judged(robust, verdicts.robust(others)),
       "pods": pods, "pods_verdicts": tables.judged(robust, pods),
       "rules": by_arm(rules), "rules_table": tables.rules_table(rules),
       "arena": arena,
@@ -164,8 +150,6 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
                  "n": alarms(ARENA, "reward", False)},
       "last_verdicts": tables.judged(
           last, verdicts.arena(arena) | truly | scale),
-      "off_policy": {k: reanalysis.against(
-          L["scalerl"], f"off-policy {k}", "no removal", 16) for k in (4, 8)},
       "resolved": lambda part: sum(
           bool(row["gain"]) and windows.resolved(row["gain"])
           for row in compared[part]),
@@ -176,27 +160,15 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
           len(arm.seeds) for arm in one.part.arms) == 2),
       "detectable": sorted(row["seen"] for rows in compared.values()
                            for row in rows if row["seen"]),
-      "open": [f"{said} ({count} of {total} runs)" if count else said
-               for part, said in OPEN.items() if not whole(L, part)
-               for count, total in [progress(L, part)]],
       "parts": L, "rollouts": sum(r.head["reached"] for one in L.values()
                                   for r in one.runs)}
 
 
 def figure_rows(L: dict[str, Ledger]) -> list[tuple[str, dict, dict]]:
-  """The rows of the figure: hard problems, the most first; easy ones."""
-  E = reanalysis.ENDS
-  hard = [(L["many"].of_arm(), E[:8]),
-          (windows.pooled(L["hard"], L["schedule"]), E)]
-  hard += [(runs, windows.ends_of(runs, L[part].part.C, 6))
-           for part in verdicts.EPOCHS if whole(L, part)
-           for runs in [L[part].of_arm()]]
-  hard.sort(key=lambda row: -row[0][0].head["D"])
-  strata = [(f"{runs[0].head['D']:,} problems", runs, ends)
-            for runs, ends in hard]
-  strata.append(("1,000 easy problems", L["easy"].of_arm(), E[:9]))
-  return [(name, *(reanalysis.regret(runs, of, ends)
-                   for of in ("reward", "avg"))) for name, runs, ends in strata]
+  """The rows of the figure: a name, and the regret on each kind of problems."""
+  return [(f"{runs[0].head['D']:,} {'easy ' * (part == 'easy')}problems", *(
+      reanalysis.regret(runs, of, ends) for of in ("reward", "avg")))
+          for part, (runs, ends) in grids(L).items()]
 
 
 def render(name: str, values: dict) -> str:

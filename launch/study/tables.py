@@ -4,7 +4,7 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.format import compact, pair, rate, signed
-from launch.study import arms, reanalysis, verdicts, windows
+from launch.study import arms, reanalysis, windows
 from launch.study.ledger import Ledger, LedgerRun
 
 
@@ -99,49 +99,34 @@ def crossing(estimate) -> str:
   return at if at == "none" else f"{at} [{ends[0]}, {ends[1]}]"
 
 
-def verdict(text: str, hit: bool, e: dict) -> str:
-  """A measured value with hit or miss, once all runs have ended."""
-  return f"{text} so far" if e["missing"] else (
-      f"{text}: {'hit' if hit else 'miss'}")
+def verdict(text: str, hit: bool) -> str:
+  return f"{text}: {'hit' if hit else 'miss'}"
 
 
-def epoch_line(e: dict, of: dict, seeds: int) -> list[str]:
-  """The hypotheses of the epoch law for one D.
-
-  Args:
-    e: of verdicts.epochs.
-    of: id -> hypothesis of registered.json.
-    seeds: that are planned.
-  """
-  inside = lambda x, name: of[name]["range"][0] <= x <= of[name]["range"][1]
-  D, line = str(e["D"]), of["b2"]["line"]["at"]
-  return [
-      D, f"{e['seeds']} of {seeds} seeds",
-      verdict(crossing(e["a"]), e["a"][0] is not None
-              and inside(e["a"][0], "a"), e),
-      verdict(rate(e["b1"]), e["b1"] < of["b1"]["range"][1], e),
-      "-" if D not in line else verdict(
-          f"{rate(e['b2'])} against {rate(line[D])}",
-          abs(e["b2"] - line[D]) < of["b2"]["tolerance"], e),
-      "-" if f"d{D}" not in of["c"]["parts"] or e["c"] is None else verdict(
-          f"{e['c']:.2f}", inside(e["c"], "c"), e)]
-
-
-def registered(one: dict, epochs: dict[str, dict]) -> str:
-  """The table of the registered hypotheses of the epoch law so far.
+def registered(one: dict, epochs: list[dict]) -> str:
+  """The table of the registered hypotheses of the epoch law.
 
   Args:
     one: registered.json.
-    epochs: part -> verdicts.epochs, of those that have run.
+    epochs: of verdicts.epochs, one for each D.
   """
-  of = {h["id"]: h for h in one["hypotheses"]}
+  of, lines = {h["id"]: h for h in one["hypotheses"]}, []
+  inside = lambda x, name: of[name]["range"][0] <= x <= of[name]["range"][1]
+  line = of["b2"]["line"]["at"]
+  for e in epochs:
+    D = str(e["D"])
+    lines.append([
+        D, verdict(crossing(e["a"]), e["a"][0] is not None
+                   and inside(e["a"][0], "a")),
+        verdict(rate(e["b1"]), e["b1"] < of["b1"]["range"][1]),
+        "-" if D not in line else verdict(
+            f"{rate(e['b2'])} against {rate(line[D])}",
+            abs(e["b2"] - line[D]) < of["b2"]["tolerance"]),
+        "-" if f"d{D}" not in of["c"]["parts"] else verdict(
+            f"{e['c']:.2f}", inside(e["c"], "c"))])
   return markdown(
-      ["D", "state", "a: C/D where 32 passes 8", "b1: spread of heights",
-       "b2: height", "c: power of the peak"],
-      [epoch_line(epochs[part], of, len(one["parts"][part]["seeds"]))
-       if part in epochs else
-       [f"{one['parts'][part]['D']}", "not run", "", "", "", ""]
-       for part in verdicts.EPOCHS])
+      ["D", "a: C/D where 32 passes 8", "b1: spread of heights",
+       "b2: height", "c: power of the peak"], lines)
 
 
 def judged(one: dict, measured: dict[str, list]) -> str:

@@ -15,12 +15,6 @@ from launch.study.ledger import Ledger, LedgerRun
 EPOCHS = ("d16", "d32", "d64", "d512")  # the parts of the epoch law
 
 
-def whole_seeds(one: Ledger) -> list[LedgerRun]:
-  """The runs of the seeds of which every n has spent the C of the part."""
-  late = {planned.seed for planned in one.missing}
-  return [run for run in one.of_arm() if run.head["seed"] not in late]
-
-
 def passes(runs: list[LedgerRun], C: float) -> tuple:
   """The C/D from which on n = 32 learns the training problems better than 8.
 
@@ -61,7 +55,7 @@ def epochs(one: Ledger) -> dict:
     to end; top_D, draws of the mean over n of the highest evaluation of each;
     behind, that of the largest n minus the mean of the others.
   """
-  runs, C = whole_seeds(one), float(one.part.C)
+  runs, C = one.of_arm(), float(one.part.C)
   start = float(max(run.C_E[0] for run in runs))
   ends = windows.table(runs, [start, C], of="last")
   lost_D = ends.mean(ends.ns, [start]) - ends.mean(ends.ns, [C])
@@ -72,8 +66,7 @@ def epochs(one: Ledger) -> dict:
   table = windows.table(runs, at, of="last")
   top_NxD = np.array([table.of(n)[:, at.index(C)]
                       for n, (_, C) in heights.items()])
-  return {"D": runs[0].head["D"], "seeds": len({r.head["seed"] for r in runs}),
-          "missing": len(one.missing), "a": passes(runs, C),
+  return {"D": runs[0].head["D"], "a": passes(runs, C),
           "lost": windows.estimate(lost_D),
           "top_D": top_NxD.mean(0), "b1": max(value) - min(value),
           "behind": windows.estimate(top_NxD[-1] - top_NxD[:-1].mean(0)),
@@ -203,7 +196,7 @@ def pods(one: Ledger, slower: Ledger) -> dict:
 
 def noise(one: Ledger) -> dict[str, list]:
   """The hypotheses of registered-noise.json: id -> estimates."""
-  runs = whole_seeds(one)
+  runs = one.of_arm()
   early, middle, late = 2.0**13, 2.0**16, 2.0**18
   table = windows.table(runs, [early, middle, late], of="reward")
   best = [(float(n), None) for n in table.best()[0, :2]]
