@@ -57,8 +57,8 @@ display(Markdown(done.stdout or done.stderr))
 
 # %% [markdown]
 # How far each n is behind the best n, against the rollouts of each training
-# problem. On the training problems the best n rises; on validation problems the
-# n hardly differ in the end.
+# problem. On 32 to 512 training problems n = 32 catches up with n = 8; on
+# validation problems n = 2 to 32 hardly differ in the end.
 
 # %%
 if stored.exists():

@@ -35,8 +35,8 @@ def read(patterns: list[str], how: Reading, *, flag: str
     bucket.check(pattern, flag)
     matches = bucket.matching(pattern)
     if not matches:
-      raise InputError(f"{pattern}: no such file; give the path of a log or of "
-                       "records.jsonl")
+      raise InputError(f"{flag}={pattern}: no such file; give the path of a "
+                       "log or of records.jsonl")
     for path in matches:
       if os.path.realpath(path) in paths:
         notes.append(f"{path}: given twice; read once.")

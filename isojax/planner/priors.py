@@ -100,8 +100,7 @@ def study_n() -> dict[tuple[str, int], dict]:
     return {(each["stratum"], each["D"]): {
         "windows": {w["C/D"]: (w["training"], w["validation"])
                     for w in each["windows"]},
-        "peak": each["peak"] and {
-            int(n): at for n, at in each["peak"].items()}}
+        "peak": {int(n): at for n, at in each["peak"].items()}}
             for each in json.load(file)}
 
 
@@ -126,8 +125,8 @@ def study_says(stratum: str, D: int, C: int, n: int) -> str:
   out += (f"n = {n} agrees" if sides == ["in", "in"] else
           f"n = {n} disagrees: it is {sides[0]} the first interval, "
           f"{sides[1]} the second")
-  tested = peak and near(peak, n)
-  if peak and at > peak[tested]:
+  tested = near(peak, n)
+  if at > peak[tested]:
     out += (f"; validation was best at C/D = {peak[tested]:,} for n = {tested}"
             " and fell later: stop by validation")
   return out

@@ -14,7 +14,7 @@ STYLE = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
          "hatch.linewidth": 0.6, "hatch.color": "0.35",
          "svg.hashsalt": "isojax"}
 WORST = 0.10  # reward; regret beyond has the darkest colour
-WIDTH, ROW = 7.0, 1.5  # inches
+WIDTH, ROW = 7.0, 1.25  # inches
 DPI = 130
 
 

@@ -1,7 +1,7 @@
 """The pages of the study, from its ledgers: templates filled with numbers.
 
 study.md.jinja and appendix.md.jinja hold the words. Estimates and intervals
-come from the ledgers; only rounded numbers in advice are typed.
+come from the ledgers; words and rounded numbers about them are typed.
 """
 
 import json
@@ -11,6 +11,7 @@ import textwrap
 
 import jinja2
 
+from isojax.errors import InputError
 from isojax.format import compact, rate
 from isojax.frontier import fit_json
 from isojax.ledger import records
@@ -29,11 +30,18 @@ def document(one: Ledger) -> dict:
 
 
 def read_all(docs: str) -> dict[str, Ledger]:
-  """The ledgers of which all runs have ended, by part."""
-  folder = os.path.join(docs, "study")
-  names = sorted(n for n in os.listdir(folder) if n.endswith(".jsonl.gz"))
-  ledgers = [ledger.read(os.path.join(folder, name)) for name in names]
-  return {one.part.name: one for one in ledgers if not one.missing}
+  """The ledgers by part; InputError if not all runs of one have ended."""
+  folder, L = os.path.join(docs, "study"), {}
+  for name in sorted(os.listdir(folder)):
+    if name.endswith(".jsonl.gz"):
+      one = ledger.read(os.path.join(folder, name))
+      if one.missing:
+        raise InputError(
+            f"{one.path}: {len(one.missing)} runs have not reached the C of "
+            "the part; end them with launch.study --config=configs/study.py:"
+            f"{one.part.name} --root=ROOT --ledger={one.path}")
+      L[one.part.name] = one
+  return L
 
 
 def read_json(docs: str, name: str) -> dict:
@@ -42,14 +50,15 @@ def read_json(docs: str, name: str) -> dict:
 
 
 def grids(L: dict[str, Ledger]) -> dict[str, tuple]:
-  """The grids of n, the most problems first: part -> (runs, ends of windows).
+  """part -> (runs of its grid of n, ends of its windows), most problems first.
   """
   E = reanalysis.ENDS
-  few = {part: (runs, windows.ends_of(runs, L[part].part.C, 6))
-         for part in verdicts.EPOCHS for runs in [L[part].of_arm()]}
-  return {"many": (L["many"].of_arm(), E[:8]), "d512": few.pop("d512"),
+  few = lambda part: (runs := L[part].of_arm(), windows.ends_of(
+      runs, L[part].part.C, 6))
+  return {"many": (L["many"].of_arm(), E[:8]), "d512": few("d512"),
           "hard": (windows.pooled(L["hard"], L["schedule"]), E),
-          **dict(reversed(few.items())), "easy": (L["easy"].of_arm(), E[:9])}
+          "d64": few("d64"), "d32": few("d32"), "d16": few("d16"),
+          "easy": (L["easy"].of_arm(), E[:9])}
 
 
 def rows_of(ends) -> list[float]:
@@ -57,29 +66,31 @@ def rows_of(ends) -> list[float]:
   return list(ends[::-2][::-1] if len(ends) > 6 else ends)
 
 
-def evidence(L: dict[str, Ledger]) -> list[dict]:
-  """The best n of each window, for priors.study_n."""
-  peak = reanalysis.validation(L["hard"], L["schedule"])["peak"]
+def evidence(G: dict[str, tuple]) -> list[dict]:
+  """The best n of each row of the tables, for priors.study_n.
+
+  `peak` is the C/D of the best window of each n on validation problems.
+  """
   entries = []
-  for part, (runs, ends) in grids(L).items():
-    D, ends = runs[0].head["D"], rows_of(ends)
-    leads = [windows.table(runs, ends, of=of).lead()
-             for of in ("reward", "avg")]
+  for part, (runs, ends) in G.items():
+    D = runs[0].head["D"]
+    reward, avg = (windows.table(runs, ends, of=of) for of in ("reward", "avg"))
     entries.append({
         "stratum": "easy" if part == "easy" else "hard", "D": D,
         "windows": [{"C/D": round(end / D), "training": training,
                      "validation": validation}
                     for end, training, validation in zip(
-                        ends, *leads, strict=True)],
-        "peak": {n: round(C / D) for n, C in peak.items()}
-                if part == "hard" else None})
+                        ends, reward.lead(), avg.lead(), strict=True)
+                    if end in rows_of(ends)],
+        "peak": {n: round(ends[avg.of(n)[0].argmax()] / D) for n in avg.ns}})
   return entries
 
 
-def numbers(docs: str, L: dict[str, Ledger]) -> dict:
+def numbers(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
   """All that the templates name."""
   by_arm = lambda rows: {row["arm"]: row for row in rows}
-  five = windows.pooled(L["hard"], L["schedule"])
+  grid = lambda *parts: [G[part][0] for part in parts]
+  five, = grid("hard")
   said = {part: read_json(docs, f"{part}-prediction.json")
           for part in ("hard", "easy")}
   plans, noise, robust, last = (read_json(docs, f"registered{name}.json")
@@ -116,23 +127,21 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "arms": {part: tables.arms_table(rows)
                for part, rows in compared.items()},
       "tables": {part: tables.windows_table(runs, rows_of(ends))
-                 for part, (runs, ends) in grids(L).items()},
+                 for part, (runs, ends) in G.items()},
       "truly": truly, "truly_table": tables.windows_table(
           L["truly"].of_arm(), reanalysis.ENDS[4:9]),
       "regimes": tables.regimes_table(reanalysis.compared(L["regimes"])),
       "epochs": epochs,
       "hypotheses": tables.registered(plans, list(epochs.values())),
       "passes": verdicts.passes(five, 2.0**20),
-      "leads": verdicts.leads([L["d32"].of_arm(), L["d64"].of_arm(), five,
-                               L["d512"].of_arm()]),
+      "leads": verdicts.leads(grid("d32", "d64", "hard", "d512")),
       "growth": {b: windows.estimate(epochs[b]["top_D"] - epochs[a]["top_D"])
                  for a, b in (("d32", "d64"), ("d64", "d512"))},
-      "climb": verdicts.climb(
-          [five, L["d512"].of_arm(), L["many"].of_arm()], 2.0**19),
+      "climb": verdicts.climb(grid("hard", "d512", "many"), 2.0**19),
       "noise_table": tables.noise_table(noise),
       "noise_verdicts": tables.judged(noise, verdicts.noise(L["d64"])),
       "rates": rates, "rate_verdicts": tables.judged(plans, rates),
-      "grids": tables.grids_table(others),
+      "algorithms_table": tables.grids_table(others),
       "algorithms": {row["name"]: row for row in others},
       "robust_verdicts": tables.judged(robust, verdicts.robust(others)),
       "pods": pods, "pods_verdicts": tables.judged(robust, pods),
@@ -150,9 +159,10 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
                  "n": alarms(ARENA, "reward", False)},
       "last_verdicts": tables.judged(
           last, verdicts.arena(arena) | truly | scale),
-      "resolved": lambda part: sum(
-          bool(row["gain"]) and windows.resolved(row["gain"])
-          for row in compared[part]),
+      "off_policy": [reanalysis.against(
+          L["scalerl"], f"off-policy {k}", "no removal", 16) for k in (4, 8)],
+      "resolved": sum(bool(row["gain"]) and windows.resolved(row["gain"])
+                      for row in compared["setting"]),
       "differences": sum(bool(row["gain"]) for rows in (
           *compared.values(), rules, *(of.values() for of in arena.values()))
                          for row in rows),
@@ -164,11 +174,11 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
                                   for r in one.runs)}
 
 
-def figure_rows(L: dict[str, Ledger]) -> list[tuple[str, dict, dict]]:
+def figure_rows(G: dict[str, tuple]) -> list[tuple[str, dict, dict]]:
   """The rows of the figure: a name, and the regret on each kind of problems."""
   return [(f"{runs[0].head['D']:,} {'easy ' * (part == 'easy')}problems", *(
       reanalysis.regret(runs, of, ends) for of in ("reward", "avg")))
-          for part, (runs, ends) in grids(L).items()]
+          for part, (runs, ends) in G.items()]
 
 
 def render(name: str, values: dict) -> str:
@@ -208,16 +218,17 @@ def rebuild(docs: str, fits: str | None) -> list[str]:
   """
   from launch.study import figures  # needs matplotlib
   L, paths = read_all(docs), []
-  values = numbers(docs, L)
+  G = grids(L)
+  values = numbers(docs, L, G)
   for name in ("study.md", "study/appendix.md"):
     paths.append(os.path.join(docs, name))
     records.replace(paths[-1], render(
         f"{os.path.basename(name)}.jinja", values).encode())
-  paths += figures.save(figures.regrets(figure_rows(L)),
+  paths += figures.save(figures.regrets(figure_rows(G)),
                         os.path.join(docs, "study", "regret"))
   if fits is not None:
     made = {f"{part}-fit.json": document(L[part]) for part in LAWS}
-    for name, content in (made | {"best-n.json": evidence(L)}).items():
+    for name, content in (made | {"best-n.json": evidence(G)}).items():
       paths.append(os.path.join(fits, name))
       records.replace(paths[-1], json.dumps(
           content, allow_nan=False).encode())

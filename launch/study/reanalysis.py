@@ -37,8 +37,7 @@ def training(hard: Ledger, schedule: Ledger) -> dict:
       "late": windows.estimate(lead([2.0**21])),
       "end": narrow.estimates(),
       "end_gain": windows.estimate(narrow.of(64)[:, 0] - narrow.of(2)[:, 0]),
-      "over_8": {n: windows.estimate(table.of(n)[:, -1] - table.of(8)[:, -1])
-                 for n in (32, 64)},
+      "over_8": windows.estimate(table.of(32)[:, -1] - table.of(8)[:, -1]),
       "path_of_3": seeds3.path()[0], "trend_of_3": seeds3.path()[1],
       "trend_of_5": seeds5.path()[1],
       "validation": (float(ends.min()), float(ends.max()))}

@@ -120,9 +120,9 @@ def registered(one: dict, epochs: list[dict]) -> str:
                    and inside(e["a"][0], "a")),
         verdict(rate(e["b1"]), e["b1"] < of["b1"]["range"][1]),
         "-" if D not in line else verdict(
-            f"{rate(e['b2'])} against {rate(line[D])}",
-            abs(e["b2"] - line[D]) < of["b2"]["tolerance"]),
-        "-" if f"d{D}" not in of["c"]["parts"] else verdict(
+            f"{value(e['b2'])} against {rate(line[D])}",
+            abs(e["b2"][0] - line[D]) < of["b2"]["tolerance"]),
+        "-" if f"d{D}" not in of["c"]["parts"] or e["c"] is None else verdict(
             f"{e['c']:.2f}", inside(e["c"], "c"))])
   return markdown(
       ["D", "a: C/D where 32 passes 8", "b1: spread of heights",

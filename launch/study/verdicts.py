@@ -47,6 +47,15 @@ def leads(grids: list[list[LedgerRun]]) -> tuple[list, tuple]:
           windows.estimate(np.mean(lead_DxK, axis=0)))
 
 
+def tops(runs: list[LedgerRun]) -> np.ndarray:
+  """The draws of the evaluation of each n that is highest, [N, D]."""
+  peaks = [C for _, C in reanalysis.height(runs, None).values()]
+  at = sorted(set(peaks))
+  table = windows.table(runs, at, of="last")
+  return np.array([table.of(n)[:, at.index(C)]
+                   for n, C in zip(table.ns, peaks, strict=True)])
+
+
 def epochs(one: Ledger) -> dict:
   """The hypotheses a, b and c of registered.json, for a part of one D.
 
@@ -59,18 +68,15 @@ def epochs(one: Ledger) -> dict:
   start = float(max(run.C_E[0] for run in runs))
   ends = windows.table(runs, [start, C], of="last")
   lost_D = ends.mean(ends.ns, [start]) - ends.mean(ends.ns, [C])
-  heights, shared = reanalysis.height(runs, None), reanalysis.height(runs, 300)
+  heights, top_NxD = reanalysis.height(runs, None), tops(runs)
   peaks = [C for _, C in heights.values()]
   value = [v for v, _ in heights.values()]
-  at = sorted(set(peaks))
-  table = windows.table(runs, at, of="last")
-  top_NxD = np.array([table.of(n)[:, at.index(C)]
-                      for n, (_, C) in heights.items()])
   return {"D": runs[0].head["D"], "a": passes(runs, C),
           "lost": windows.estimate(lost_D),
           "top_D": top_NxD.mean(0), "b1": max(value) - min(value),
           "behind": windows.estimate(top_NxD[-1] - top_NxD[:-1].mean(0)),
-          "b2": float(np.mean([v for v, _ in shared.values()])),
+          "b2": windows.estimate(
+              tops([shortened(run, 300) for run in runs]).mean(0)),
           "c": round(float(np.polyfit(
               np.log2(list(heights)), np.log2(peaks), 1)[0]), 9)
           if min(peaks) > 0 else None,  # None: some n never beat the base
@@ -87,7 +93,8 @@ def shortened(run: LedgerRun, Q: int) -> LedgerRun:
 def climb(grids: list[list[LedgerRun]], C: float) -> list[tuple]:
   """How much higher each grid gets than the one before.
 
-  The mean over n of the best window of each up to C, on the first 300 problems.
+  The mean over n of the best window of each up to C, on the first 300 problems,
+  which are drawn together.
   """
   top_GxD = []
   for runs in grids:

@@ -31,6 +31,10 @@ def test_the_evidence_is_that_of_the_page():
      "training problems, 32 [2, 128] on validation; n = 128 disagrees: it is "
      "above the first interval, in the second; validation was best at C/D = "
      "2,048 for n = 128 and fell later: stop by validation"),
+    # the peak is that of D = 512
+    (600, 2_400_000, 8, "at D = 512, C/D = 4,096: best n = 32 [8, 32] on "
+     "training problems, 8 [2, 32] on validation; n = 8 agrees; validation was "
+     "best at C/D = 512 for n = 8 and fell later: stop by validation"),
     (300, 10_000, 8, "at D = 256, C/D = 32: best n = 4 [4, 8] on training "
      "problems, 4 [4, 8] on validation; n = 8 agrees"),
     (2500, 2_000_000, 8, "no window near C/D = 800 rollouts a problem "

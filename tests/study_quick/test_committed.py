@@ -56,7 +56,7 @@ def test_the_config_plans_the_runs_of_the_ledger(path):
 def test_the_evidence_of_the_planner_is_rebuilt():
   kept = json.loads((ROOT / "isojax/assets/study/best-n.json").read_text(
       "utf-8"))
-  made = page.evidence(page.read_all(str(ROOT / "docs")))
+  made = page.evidence(page.grids(page.read_all(str(ROOT / "docs"))))
   assert json.loads(json.dumps(made)) == kept
 
 
