@@ -82,7 +82,7 @@ def evidence(G: dict[str, tuple]) -> list[dict]:
                     for end, training, validation in zip(
                         ends, reward.lead(), avg.lead(), strict=True)
                     if end in rows_of(ends)],
-        "peak": {n: round(ends[avg.of(n)[0].argmax()] / D) for n in avg.ns}})
+        "peak": {n: round(ends[avg.peak(n)] / D) for n in avg.ns}})
   return entries
 
 
@@ -112,7 +112,7 @@ def numbers(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
       [L[part] for part in parts], of, S, paired=paired) for S in (2, 3, 5, 8)]
   return {
       "training": reanalysis.training(L["hard"], L["schedule"]),
-      "validation": reanalysis.validation(L["hard"], L["schedule"]),
+      "validation": reanalysis.validation(five),
       "entropy": reanalysis.entropy(five), "entropies": reanalysis.ENTROPIES,
       "problems": reanalysis.problems(L["hard"], L["many"]),
       "batch": reanalysis.batch(L["regimes"]),
@@ -148,7 +148,7 @@ def numbers(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
       "rules": by_arm(rules), "rules_table": tables.rules_table(rules),
       "arena": arena,
       "spread": {part.removeprefix("arena_"): {
-          arm: reanalysis.height(L[part].of_arm(arm), None, "best")[8][0]
+          arm: reanalysis.height(L[part].of_arm(arm), "best")[8][0]
           for arm in ("uniform", "uniform again", "refill")}
                  for part in ARENA},
       "arena_tables": {part: tables.rules_table(list(rows.values()))

@@ -43,20 +43,17 @@ def training(hard: Ledger, schedule: Ledger) -> dict:
       "validation": (float(ends.min()), float(ends.max()))}
 
 
-def validation(hard: Ledger, schedule: Ledger) -> dict:
+def validation(runs: list[LedgerRun]) -> dict:
   """What n changes on the validation problems, 256 training problems."""
-  runs = windows.pooled(hard, schedule)
   table = windows.table(runs, ENDS)
   lead = lambda ends: table.mean((32, 64), ends) - table.mean((4, 8), ends)
   early, late = lead([2.0**15, 2.0**16]), lead([2.0**18, 2.0**19])
-  peak_N = table.value_KxDxW[:, 0].argmax(1)
-  top_NxD = np.stack([table.of(n)[:, peak]
-                      for n, peak in zip(N, peak_N, strict=True)])
+  top_NxD = np.stack([table.of(n)[:, table.peak(n)] for n in N])
   lost_NxD = top_NxD - np.stack([table.of(n)[:, -1] for n in N])
   return {"trend": table.path()[1],
           "early": windows.estimate(early), "late": windows.estimate(late),
           "change": windows.estimate(late - early),
-          "peak": {n: ENDS[peak] for n, peak in zip(N, peak_N, strict=True)},
+          "peak": {n: ENDS[table.peak(n)] for n in N},
           "top": {n: windows.estimate(top)
                   for n, top in zip(N, top_NxD, strict=True)},
           "lost": windows.estimate(lost_NxD.mean(0))}
@@ -90,7 +87,7 @@ def problems(hard: Ledger, many: Ledger) -> dict:
   few = windows.table(hard.of_arm(), ends)
   gain = lambda n, at: windows.estimate(more.of(n)[:, at] - few.of(n)[:, at])
   more = windows.table(many.of_arm(), ends)
-  top = few.of(8)[:, few.of(8)[0].argmax()]
+  top = few.of(8)[:, few.peak(8)]
   return {"end": more.estimates(-1),
           "over_top": windows.estimate(more.of(8)[:, -1] - top),
           "gain": {n: gain(n, -1) for n in more.ns},
@@ -132,7 +129,7 @@ def coverage(hard: Ledger, easy: Ledger, many: Ledger) -> dict:
           for name, one in (("hard", hard), ("easy", easy), ("many", many))}
   worst, best = ends["easy"]["worst"], ends["easy"]["best"]
   highest = {name: max(((n, *peak) for n, peak in height(
-      one.of_arm(), None, "best").items()), key=lambda row: row[1])
+      one.of_arm(), "best").items()), key=lambda row: row[1])
              for name, one in (("hard", hard), ("many", many))}
   return {"base": base, "highest": highest, "end": {
       name: {metric: t.estimates() for metric, t in of.items()}
@@ -342,13 +339,13 @@ def regret(runs: list[LedgerRun], of: str, ends) -> dict:
           "best": [table.ns[i] for i in best_W]}
 
 
-def height(runs: list[LedgerRun], Q: int | None, metric: str = "avg"):
-  """n -> (best mean over seeds of an evaluation, its C), on Q problems."""
+def height(runs: list[LedgerRun], metric: str = "avg"):
+  """n -> (best mean over seeds of an evaluation, its C)."""
   found = {}
   for n in sorted({r.head["n"] for r in runs}):
     members = [r for r in runs if r.head["n"] == n]
     E = min(len(r.evals) for r in members)
-    mean_E = np.mean([windows.measured(r, metric)[:E, :Q].mean(1)
+    mean_E = np.mean([windows.measured(r, metric)[:E].mean(1)
                       for r in members], axis=0)
     found[n] = (float(mean_E.max()), float(members[0].C_E[mean_E.argmax()]))
   return found

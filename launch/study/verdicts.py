@@ -49,7 +49,7 @@ def leads(grids: list[list[LedgerRun]]) -> tuple[list, tuple]:
 
 def tops(runs: list[LedgerRun]) -> np.ndarray:
   """The draws of the evaluation of each n that is highest, [N, D]."""
-  peaks = [C for _, C in reanalysis.height(runs, None).values()]
+  peaks = [C for _, C in reanalysis.height(runs).values()]
   at = sorted(set(peaks))
   table = windows.table(runs, at, of="last")
   return np.array([table.of(n)[:, at.index(C)]
@@ -68,7 +68,7 @@ def epochs(one: Ledger) -> dict:
   start = float(max(run.C_E[0] for run in runs))
   ends = windows.table(runs, [start, C], of="last")
   lost_D = ends.mean(ends.ns, [start]) - ends.mean(ends.ns, [C])
-  heights, top_NxD = reanalysis.height(runs, None), tops(runs)
+  heights, top_NxD = reanalysis.height(runs), tops(runs)
   peaks = [C for _, C in heights.values()]
   value = [v for v, _ in heights.values()]
   return {"D": runs[0].head["D"], "a": passes(runs, C),
@@ -100,7 +100,7 @@ def climb(grids: list[list[LedgerRun]], C: float) -> list[tuple]:
   for runs in grids:
     table = windows.table([shortened(run, 300) for run in runs],
                           windows.ends_of(runs, C, 8))
-    top_GxD.append(np.mean([table.of(n)[:, table.of(n)[0].argmax()]
+    top_GxD.append(np.mean([table.of(n)[:, table.peak(n)]
                             for n in reanalysis.FOUR], axis=0))
   return [windows.estimate(top_D) for top_D in np.diff(top_GxD, axis=0)]
 
@@ -152,7 +152,7 @@ def grids(one: Ledger, base: str = "GRPO") -> list[dict]:
   for arm in one.part.arms:
     runs = one.of_arm(arm.name)
     reward = windows.table(runs, C, of="reward")
-    heights = reanalysis.height(runs, None)
+    heights = reanalysis.height(runs)
     tops = [value for n, (value, _) in heights.items() if n < 128]
     rows.append({
         "name": arm.name or base, "best": int(reward.best()[0, 0]),

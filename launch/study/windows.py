@@ -76,6 +76,10 @@ class Table:
     keys = self.ns if isinstance(cell, int) else list(self.cells)
     return self.value_KxDxW[keys.index(cell)]
 
+  def peak(self, n: int) -> int:
+    """The window in which an n is best."""
+    return int(self.of(n)[0].argmax())
+
   def estimates(self, window: int = 0) -> dict[int, tuple]:
     """The estimate of each n in one window."""
     return {n: estimate(self.of(n)[:, window]) for n in self.ns}

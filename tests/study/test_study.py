@@ -152,7 +152,7 @@ def test_the_best_n_rises():
   assert found["best"] == path and found["C/D"][0] == 1000 / 16
   assert found["regret"][:, -1] == pytest.approx([0.6, 0.5, 0], abs=0.05)
   assert found["resolved"][:, -1].tolist() == [True, True, False]
-  assert reanalysis.height(runs, None)[8][1] == 4000.0
+  assert reanalysis.height(runs)[8][1] == 4000.0
 
 
 @pytest.mark.parametrize("first, second, at", [
