@@ -4,10 +4,11 @@
 
 Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting, quick;
 and of the second edition allocation, which compares the rules of alloc.rule at
-equal C, rate2500, d16, d32, d64, d512, algorithms, base, pods_rate, arena_* and
-scalerl2500, whose strata configs/split_study.py makes, and truly, whose stratum
-is that of configs/split_truly.py. docs/study/registered*.json has their
-hypotheses, docs/study/appendix.md the rules that were fixed before the runs.
+equal C, rate2500, d16, d32, d64, d512, algorithms, base, pods_rate, arena_*,
+scalerl2500 and n_or_rate, whose strata configs/split_study.py makes, and truly,
+whose stratum is that of configs/split_truly.py. docs/study/registered*.json has
+their hypotheses, docs/study/appendix.md the rules that were fixed before the
+runs.
 `get_config` is what all runs of a part share, `get_study` what differs.
 Parts with equal runs share them if they have the same --root.
 """
@@ -44,13 +45,14 @@ C_FIRST = 2**18  # the data of the predictions, and most other parts
 PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
          "many", "setting", "quick", "rate2500", "d16", "d32", "d64", "d512",
          "allocation", "algorithms", "base", "pods_rate", "arena_mixed",
-         "arena_hard", "arena_easy", "truly", "scalerl2500")
+         "arena_hard", "arena_easy", "truly", "scalerl2500", "n_or_rate")
 # The second edition: the strata of a part, below runs/strata.
 STRATA = {
     "base": "base96-d256",  # of a policy of width 96
     **{part: f"countdown-tiny-d{D}" for part, D in {
         "d16": 16, "d32": 32, "d64": 64, "d512": 512, "rate2500": 2500,
-        "algorithms": 256, "pods_rate": 256, "scalerl2500": 2500}.items()},
+        "algorithms": 256, "pods_rate": 256, "scalerl2500": 2500,
+        "n_or_rate": 2500}.items()},
     **{part: f"countdown-tiny-{part}" for part in (
         "arena_mixed", "arena_hard", "arena_easy", "truly")}}
 # The first evaluation after the start, and the factor from one to the next:
@@ -61,7 +63,7 @@ EVALS = {
     "algorithms": (8192, 1.75), "base": (8192, 1.75), "pods_rate": (8192, 1.75),
     "arena_mixed": (2**15, 1.42), "arena_hard": (2**15, 1.42),
     "arena_easy": (2**15, 1.42), "truly": (2**15, 2.0),
-    "scalerl2500": (2**15, 1.7)}
+    "scalerl2500": (2**15, 1.7), "n_or_rate": (2**14, 2.0)}
 FOUR = (2, 8, 32, 128)
 
 
@@ -139,6 +141,20 @@ def rates():
       arm(f"rate x {factor:g}", (8, 64),
           recipe=dict(optimizer=dict(base_lr=factor * base_lr)))
       for factor in (0.5, 2.0)]
+
+
+def n_or_rate():
+  """Returns n = 8, 32 and 128 at three Bp and three rates, two seeds.
+
+  n = 128, which needs the most rollouts, gets twice the C of the others.
+  """
+  base_lr = get_config("n_or_rate").recipe.optimizer.base_lr
+  recipe = lambda factor: dict(optimizer=dict(base_lr=factor * base_lr))
+  return [
+      arm(f"Bp = {Bp}, rate x {factor:g}", n, TWO, alloc=dict(Bp=Bp, C=C),
+          recipe=recipe(factor))
+      for Bp in (8, 32, 128) for factor in (1.0, 0.5, 0.25)
+      for n, C in (((8, 32), C_FIRST), ((128,), 2 * C_FIRST))]
 
 
 def settings():
@@ -263,6 +279,7 @@ def get_study(part):
               arm("uniform again", (8,), (4, 5, 6, 7))]),
       **{part: dict(C=2**17, arms=arena_arms()) for part in (
           "arena_mixed", "arena_hard", "arena_easy")},
+      "n_or_rate": dict(C=C_FIRST, arms=n_or_rate()),
       "truly": dict(C=2**20, arms=[arm("", (8, 32, 128, 512), TWO)]),
       **{part: epochs(part) for part in ("d16", "d32", "d64", "d512")},
   }[part]

@@ -154,9 +154,9 @@ class Ledger:
 
   @property
   def missing(self) -> list[Planned]:
-    """The planned runs that have not spent the C of the part."""
+    """The planned runs that have not spent their C."""
     done = {(r.head["arm"], r.head["n"], r.head["seed"]) for r in self.runs
-            if r.has_spent(self.part.C)}
+            if r.has_spent(r.head["C"])}
     return [p for p in arms.planned(self.part)
             if (p.arm, p.n, p.seed) not in done]
 
