@@ -155,10 +155,9 @@ class Ledger:
   @property
   def missing(self) -> list[Planned]:
     """The planned runs that have not spent their C."""
-    done = {(r.head["arm"], r.head["n"], r.head["seed"]) for r in self.runs
-            if r.has_spent(r.head["C"])}
-    return [p for p in arms.planned(self.part)
-            if (p.arm, p.n, p.seed) not in done]
+    runs = {(r.head["arm"], r.head["n"], r.head["seed"]): r for r in self.runs}
+    return [p for p in arms.planned(self.part) if p.key not in runs
+            or not runs[p.key].has_spent(p.overrides["alloc"]["C"])]
 
 
 def read(path: str) -> Ledger:
