@@ -78,7 +78,7 @@ def test_not_a_number_is_not_hidden():
   assert np.isfinite(out[0]) and np.isnan(out[1])
 
 
-def test_float8_by_hand():
+def test_float8_by_hand(float8):
   """Three bits behind the leading one: 1, 1.125, 1.25; at most 448."""
   cache = jnp.zeros((1, 1, 3, 1), engine.CACHES["float8"])
   new = jnp.array([1.05, 1.08, -1e9]).reshape(1, 1, 3, 1)
@@ -87,7 +87,7 @@ def test_float8_by_hand():
       [1.0, 1.125, -448.0])
 
 
-def test_slots_and_buffers_do_not_matter_to_a_rounded_cache():
+def test_slots_and_buffers_do_not_matter_to_a_rounded_cache(float8):
   model = make_model(RICH)
   params, rounded = random_params(model), dict(weights="int8", cache="float8")
   want = run(make_sampler(model, **rounded), params, 3)
