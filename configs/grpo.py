@@ -43,9 +43,8 @@ def get_config():
       ),
       alloc=dict(
           Bp=32,  # problems per step
-          n=8,  # rollouts per problem; with a schedule, of its first piece
+          n=8,  # rollouts per problem
           m=config_dict.placeholder(int),  # of these, trained on; None: all n
-          schedule=(),  # of n: ((from C, n), ...), such as ((0, 4), (65536, 8))
           M=config_dict.placeholder(int),  # steps; None: as many as C allows
           C=131_072,  # rollouts of the run; ignored if M is given
           rule="uniform",  # division of a step's Bp n rollouts: the same n; or

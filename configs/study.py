@@ -202,12 +202,6 @@ def scalerl_arms():
           clip_high=0.28))]
 
 
-def following(name, *pieces):
-  """Returns a schedule of n: (from C, n), ..."""
-  return arm(name, (pieces[0][1],), FIVE, alloc=dict(
-      schedule=[list(piece) for piece in pieces]))
-
-
 def off_policy(k):
   """Returns PPO-off-policy-k (ScaleRL, section 3.2): k updates of BP a step."""
   return arm(f"off-policy {k}", (16,), TWO, alloc=dict(Bp=k * BP), recipe=dict(
@@ -246,13 +240,9 @@ def get_study(part):
       "scalerl2500": dict(C=2**19, arms=[
           *(one for one in scalerl_arms() if one["name"] != "no float32 head"),
           off_policy(8), off_policy(4)]),
-      "schedule": dict(C=C_SCHEDULE, arms=[
-          arm("", N, FIVE),
-          # n*(C) of the fit of `hard` when all its runs had 2**20 rollouts.
-          following("law", (0, 4), (6869, 8), (71_995, 32)),
-          # The best n at each C in `hard`, seen before it was set.
-          following("best policy", (0, 8), (2**16, 32), (2**17, 64),
-                    (2**19, 128))]),
+      # Five seeds of a fixed n. Its ledger also has two schedules of n, which
+      # an earlier commit could run.
+      "schedule": dict(C=C_SCHEDULE, arms=[arm("", N, FIVE)]),
       "rate": dict(C=C_FIRST, arms=rates()),
       "regimes": dict(C=C_FIRST, arms=[
           # Without n = 2: Bp = 512 is more than the 256 problems.

@@ -200,7 +200,7 @@ def _notes(e: experiment_lib.Experiment, config, header: dict, model: str,
   `model` and `reward` are hashes: of the weights, and of task.grader.file.
   """
   a, notes = e.alloc, ()
-  if (e.recipe.filter.rounds == 1 and not a.schedule and config.alloc.M is None
+  if (e.recipe.filter.rounds == 1 and config.alloc.M is None
       and config.alloc.C != a.C):
     notes += (f"alloc.C={config.alloc.C} is no whole number of steps: "
               f"{a.C} rollouts will be spent, in {a.M} step{'s' * (a.M > 1)} "

@@ -13,7 +13,7 @@ import typing
 from ml_collections import config_dict, config_flags
 
 from isojax import own_file
-from isojax.allocation import Allocation, of_section, Pieces
+from isojax.allocation import Allocation, of_section
 from isojax.errors import InputError
 
 FREE = ("constants",)  # sections of a config whose keys its values decide
@@ -153,9 +153,7 @@ def section(cls, values, name: str):
     if dataclasses.is_dataclass(hint):
       value = section(SOURCES.get(hint, hint), value, f"{name}.{key}")
     elif not _fits(value, hint):
-      expected = ("pieces (from C, n) of integers, such as ((0, 4), (65536, 8))"
-                  if hint == Pieces else
-                  hint.__name__ if isinstance(hint, type) else str(hint))
+      expected = hint.__name__ if isinstance(hint, type) else str(hint)
       raise InputError(f"{name}.{key}={value!r}: expected {expected}")
     arguments[key] = value
   try:

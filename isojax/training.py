@@ -129,16 +129,14 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
 def stepped(setup: Setup, state: State, out: Out, fields: dict) -> State:
   """Records a step; returns the state with the record."""
   del fields["loss"]  # carries no information on-policy: only its gradient does
-  e, before = setup.e, state.history
-  n = e.alloc.n_after(before.rollouts)
-  lr = float(setup.learner.schedule(before.totals["updates"])) * (
-      e.lr_factor(n) or 1.0)
+  before = state.history
+  lr = float(setup.learner.schedule(before.totals["updates"]))
   history = dataclasses.replace(
       before, step=before.step + 1,
       rollouts=before.rollouts + fields.pop("sampled"),
       totals={name: value + fields.pop(name)
               for name, value in before.totals.items()})
-  line = state_lib.record_fields(setup, "train", history, n=n) | {
+  line = state_lib.record_fields(setup, "train", history) | {
       "lr": lr, **fields}
   state = recorded(state, out, line)
   say_solved(setup, before, state.history)

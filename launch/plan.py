@@ -4,7 +4,6 @@ r"""Turns a budget into an allocation, or a sweep that measures the best one.
   python -m launch.plan --rollouts=2e6 --law=fit/fit.json
   python -m launch.plan --hours=9 --machine=v5e-8 --model=FOLDER \
       --stratum=easy --prompt_tokens=200 --response_tokens=2000
-  python -m launch.plan --rollouts=2e6 --law=fit/fit.json --schedule
   python -m launch.plan --rollouts=65536 --stratum=hard --n=64 --pods
   python -m launch.plan --sweep --config=configs/hard.py --rollouts=16384 \
       --Bp=32 --n=4,16 --seeds=0,1
@@ -26,7 +25,7 @@ from isojax.planner import request as request_lib
 from isojax.planner.request import CHOICES, DEFAULTS
 
 CHOSEN = {"alloc.Bp": "--Bp", "alloc.n": "--n", "alloc.C": "--rollouts",
-          "alloc.M": "--rollouts", "alloc.schedule": "--schedule",
+          "alloc.M": "--rollouts",
           "seed": "--seeds"}  # field of a config -> the flag that decides it
 
 flags.DEFINE_string(
@@ -72,9 +71,6 @@ flags.DEFINE_boolean(
 flags.DEFINE_string(
     "skip", None, "With --sweep: a fit.json; its runs that reached the budget "
     "are left out.")
-flags.DEFINE_boolean(
-    "schedule", False, "Plan a schedule of n that follows the law n*(C) while "
-    "the budget is spent.")
 flags.DEFINE_boolean(
     "pods", False, "Propose m, how many of the n rollouts of a problem to train"
     " on (PODS), with the evidence for it.")

@@ -205,7 +205,6 @@ IN_FLIGHT = dict(
     (dict(recipe__updates__in_flight=-1), "expected the largest staleness"),
     (dict(IN_FLIGHT, recipe__loss__ratio_to="old"), "set ratio_to='behavior'"),
     (dict(IN_FLIGHT, recipe__filter__rounds=2), "recipe.filter.rounds=2"),
-    (dict(IN_FLIGHT, alloc__schedule=((0, 8), (512, 16))), "use a constant n"),
 ])
 def test_experiments_that_cannot_run(fields, message):
   with pytest.raises(InputError, match=message):
@@ -361,19 +360,16 @@ def test_chat_templates_by_hand():
     assert encoded(tokenizer, "{question}:", **how) == text
 
 
-@pytest.mark.parametrize("batch, lr, later", [
-    ("sampled", 0.5, 2**0.5),  # sqrt(32 * 8 / 1024), then of 16 for 8
-    ("trained", 0.25, 1.0),  # sqrt(32 * 2 / 1024); m does not change
-    ("update", 0.25, 1.0)])
-def test_the_learning_rate_counts_the_named_rollouts(batch, lr, later):
-  fields = dict(alloc__m=2, recipe__optimizer__batch=batch,
-                recipe__optimizer__base_lr=1.0)
-  e = experiment.load(changed(**fields))
-  assert e.lr == pytest.approx(lr) and e.lr_factor(8) is None
+@pytest.mark.parametrize("batch, minibatches, lr", [
+    ("sampled", 4, 0.5),  # sqrt(32 * 8 / 1024)
+    ("trained", 4, 0.25),  # sqrt(32 * 2 / 1024)
+    ("update", 4, 0.125)])
+def test_the_learning_rate_counts_the_named_rollouts(batch, minibatches, lr):
   e = experiment.load(changed(
-      **fields, alloc__schedule=[[0, 8], [4096, 16]]))  # as JSON has it
-  assert e.alloc.schedule == ((0, 8), (4096, 16))
-  assert e.lr_factor(8) == 1.0 and e.lr_factor(16) == pytest.approx(later)
+      alloc__m=2, recipe__optimizer__batch=batch,
+      recipe__updates__minibatches=minibatches,
+      recipe__optimizer__base_lr=1.0))
+  assert e.lr == pytest.approx(lr)
 
 
 @pytest.mark.parametrize("alloc, told", [

@@ -30,8 +30,8 @@ def plan(
     D: int | None = None, Bp=None, n=None, B: int | None = None,
     seeds=DEFAULTS["seeds"], sweep: bool = DEFAULTS["sweep"],
     skip: Path | None = None, pods: bool = DEFAULTS["pods"],
-    speedup: Path | None = None, schedule: bool = DEFAULTS["schedule"],
-    rule: str | None = None, config=None, machine: str | None = None,
+    speedup: Path | None = None, rule: str | None = None, config=None,
+    machine: str | None = None,
     usd_per_chip_hour: float | None = None, model: Path | None = None,
     prompt_tokens: float | None = None, response_tokens: float | None = None,
     dtype: str = DEFAULTS["dtype"], rows: int | None = None,
@@ -62,7 +62,6 @@ def plan(
     skip: with sweep, a fit.json whose runs are left out.
     pods: propose m, the rollouts of a problem to train on; speedup: file of
       launch.speedup, its evidence.
-    schedule: plan an n that follows the law while C is spent.
     rule: of division.RULES: compare all on the pass counts of `problems`.
     config: as isojax.config takes it: gives model, lengths, learning rate.
     machine: such as v5p-64, 8xh100 or cpu-2core; prices the runs.

@@ -163,14 +163,13 @@ class Price:
   def __post_init__(self):
     self.machine.check(self.mesh)
 
-  def run(self, Bp, n, M, *, C: int | None = None) -> Cost:
+  def run(self, Bp, n, M) -> Cost:
     """The cost of M sampling rounds, their steps and evaluations.
 
-    A step takes recipe.rounds of them, one without refill. C is given for the
-    last part of a run, to which the evaluations of the whole run are charged.
+    A step takes recipe.rounds of them, one without refill.
     """
     cost = self.step(Bp, n) * (M / self.workload.recipe.rounds)
-    count = self.evaluations and self.evaluations(C or Bp * n * M, Bp * n)
+    count = self.evaluations and self.evaluations(Bp * n * M, Bp * n)
     if not count:
       return cost
     prefill, decode = self.sampling(count / self.k, self.k)

@@ -1,4 +1,4 @@
-"""Makes a plan: the allocation of a budget, a sweep, or a schedule of n."""
+"""Makes a plan: the allocation of a budget, or a sweep."""
 
 import dataclasses
 import math
@@ -6,13 +6,11 @@ import os
 
 from isojax import plan_file
 from isojax.allocation import (
-  allocate,
   Allocation,
   B_MAX,
   FEWEST_M,
   PAPER_BATCH,
   PAPER_LR,
-  sqrt_lr,
 )
 from isojax.errors import InputError
 from isojax.format import many
@@ -21,7 +19,6 @@ from isojax.planner import advice as advice_lib
 from isojax.planner import cost, effects, export, prices, priors
 from isojax.planner import pods as pods_lib
 from isojax.planner import request as request_lib
-from isojax.planner import schedule as schedule_lib
 from isojax.planner import text as text_lib
 from isojax.planner.advice import Advice, Question
 from isojax.planner.cost import Price
@@ -54,7 +51,7 @@ class Plan:
   def export(self, trainer: str) -> list[str]:
     """The options of each run for verl, TRL or another of export.TRAINERS.
 
-    InputError for what the trainer lacks, such as a schedule, m < n or a rule.
+    InputError for what the trainer lacks, such as m < n or a rule.
     """
     if trainer not in export.TRAINERS:
       raise InputError(f"export of {trainer!r}: expected one of "
@@ -138,8 +135,7 @@ def make(ask: Request) -> Plan:
   easy = "easy" in (problems.stratum, law and law.stratum)
   price = prices.price_of(ask, easy=easy, validation=problems.validation)
   task = Task(ask, question(ask, law, price, problems.D), price, problems)
-  kind = (swept if ask.cells.sweep else
-          scheduled if ask.cells.schedule else advised)
+  kind = swept if ask.cells.sweep else advised
   rows, said = kind(task)
   rows, words = by_config(ask.config, rows)
   said = dataclasses.replace(said, basis=(*said.basis, *words))
@@ -311,21 +307,6 @@ def sweep_budget(hours: float, hours_of) -> int:
   return C // digit * digit
 
 
-def scheduled(task: Task):
-  """(rows of the plan with a schedule of n, its words)."""
-  q = task.about
-  s = schedule_lib.follow(q)
-  a = allocate(Bp=s.Bp, n=s.pieces[0][1], M=None, C=q.C, schedule=s.pieces)
-  lr = sqrt_lr(B=a.B, **task.anchor)
-  rows = [plan_file.Row(a, seed, lr, task.expected(a)) for seed in task.seeds]
-  return rows, text_lib.Said(
-      ("schedule: " + ", ".join(f"n = {n} from C = {C:,}"
-                                for C, n in s.pieces),
-       f"at the end {text_lib.n_star(s.end)}"), s.warnings,
-      (f"n is n*(C) to a power of two: {s.end.basis}", task.rate
-       + "; lr in the table is that of the first piece"))
-
-
 def swept(task: Task):
   """(rows of the plan, its words)."""
   ask, C, config = task.ask, task.about.C, task.ask.config
@@ -416,7 +397,7 @@ def by_config(config, rows: list[plan_file.Row]):
       fewer |= {a.n_min} if a.n_min < m else set()
       a = dataclasses.replace(a, m=min(m, a.n_min))
     if batch != "sampled":  # which rollouts of a step the square root counts
-      lr *= math.sqrt(a.m_of(a.n) / a.n / minibatches)
+      lr *= math.sqrt(a.kept / a.n / minibatches)
     out.append(dataclasses.replace(row, allocation=a, lr=lr))
   if fewer:
     words += (f"alloc.m={m} of --config is more than n = "

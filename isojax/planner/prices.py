@@ -180,13 +180,10 @@ def as_measured(ask: Request, price: Price, train) -> Price:
 
 
 def cost_of(price: Price, a) -> Cost:
-  """The cost of an allocation: of its m, and of each piece's n."""
+  """The cost of an allocation, with its m."""
   if a.m is not None:
     price = price.with_recipe(m=a.m)
-  *first, last = a.steps_by_piece(a.M)
-  bare = price.replace(evaluations=None)
-  return sum((bare.run(a.Bp, *piece) for piece in first),
-             start=price.run(a.Bp, *last, C=a.C))
+  return price.run(a.Bp, a.n, a.M)
 
 
 def expected(price: Price | None, a) -> dict | None:

@@ -59,7 +59,6 @@ class Cells:
   seeds: tuple = (0,)  # one run for each
   sweep: bool = False  # every Bp x n, to the same C
   skip: str | None = None  # with sweep: a fit.json with runs to leave out
-  schedule: bool = False  # of n
   pods: bool = False  # propose m
   speedup: str | None = None  # with pods: file of launch.speedup
   rule: str | None = None  # of n per problem; None: the same for all
@@ -148,8 +147,7 @@ def check_complete(ask: Request, stratum: str | None) -> None:
              if value is not None]
   timed = bool(budgets) and budgets != ["rollouts"]
   cells, policy = ask.cells, ask.policy
-  priced = ask.hardware.machine is not None or timed and not (
-      cells.sweep or cells.schedule)
+  priced = ask.hardware.machine is not None or timed and not cells.sweep
   lacking = [text for text, lacks in {
       "a budget: --rollouts=2e6 or, on a --machine, --hours=9, "
       "--device_hours=144 or --usd=500": not budgets,
@@ -323,12 +321,9 @@ def check_effect(ask: Request, law) -> None:
           "prompt_tokens", "response_tokens"),
       "with --config, which has its own": ask.config and ("dtype",),
       "without --sweep": not cells.sweep and ("B", "skip"),
-      "with --sweep": cells.sweep and ("pods", "schedule", "rule"),
-      "with --schedule, which keeps every rollout": cells.schedule and (
-          "pods", "rule"),
-      "with --schedule or --sweep, which need --rollouts": (
-          cells.schedule or cells.sweep) and ("hours", "device_hours", "usd"),
-      "with --schedule, which takes n from the law": cells.schedule and ("n",),
+      "with --sweep": cells.sweep and ("pods", "rule"),
+      "with --sweep, which needs --rollouts": cells.sweep and (
+          "hours", "device_hours", "usd"),
       "without --pods": not cells.pods and ("speedup",),
       "when --sweep has its --n or --B": no_law and ("law", "metric"),
       "in a sweep of given --n or --B": no_law and (

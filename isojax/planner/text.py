@@ -48,10 +48,8 @@ def decision(rows: Sequence[plan_file.Row]) -> str:
     most = max(row.allocation.C for row in rows)
     return f"{many(len(rows), 'run')} to C = {most:,}, {C:,} rollouts in all"
   kept = f", train on m = {first.m}" * (first.m is not None)
-  n = (f"n = {first.n}" if first.n == first.n_max else
-       f"n from {first.n_min} to {first.n_max}")
-  return (f"{n}{kept}, Bp = {first.Bp}, M = {first.M:,}: C = {first.C:,} "
-          f"rollouts, lr {rows[0].lr:.3g}"
+  return (f"n = {first.n}{kept}, Bp = {first.Bp}, M = {first.M:,}: C = "
+          f"{first.C:,} rollouts, lr {rows[0].lr:.3g}"
           + f", {len(rows)} seeds" * (len(rows) > 1))
 
 
@@ -102,8 +100,8 @@ def table(rows: Sequence[plan_file.Row], D: int | None) -> str:
   for i, row in enumerate(rows):
     a = row.allocation
     lines.append([
-        str(i), str(a.Bp), str(a.n) if a.n == a.n_max else f"{a.n}..{a.n_max}",
-        *[str(a.m_of(a.n))] * kept, f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
+        str(i), str(a.Bp), str(a.n),
+        *[str(a.kept)] * kept, f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
         number(a.M * a.Bp / D) if D else "-", str(row.seed),
         *costs(row.expected)])
   known = [c for c in range(len(lines[0]))

@@ -120,15 +120,6 @@ def test_a_priced_plan_says_what_it_rests_on():
   assert "64 rows" in cheap and "2 USD a chip-hour (--usd_per" in cheap
 
 
-def test_a_schedule_is_priced():
-  plan = ask(**LAW, schedule=True, **PRICED)
-  a = plan.rows[0].allocation
-  assert a.schedule == ((0, 4), (40_815, 8), (79_038, 16))
-  # Steps of 64, of 128 and of 256 rollouts.
-  assert a.M == 638 + 299 + 81 and 1e5 - 16 * 16 < a.C <= 1e5
-  assert "4..16" in plan.table() and plan.rows[0].expected["seconds"] > 0
-
-
 def test_the_m_of_a_config_is_at_most_n():
   """isojax.main refuses m = 16 of 8 rollouts."""
   plan = ask(pods_config.get_config(), sweep=True, rollouts=65536, Bp=(32,),

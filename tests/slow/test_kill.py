@@ -13,8 +13,7 @@ from tests.golden import runs
 LONGER = dict(alloc=dict(C=1024), eval=dict(first=600))
 # Those that would have fewer steps.
 LARGER = dict(alloc=dict(C=2048))
-SIZES = {"pods": LARGER, "dapo": LARGER, "knapsack_refill": LARGER,
-         "schedule": dict(alloc=dict(schedule=((0, 4), (512, 8))))}
+SIZES = {"pods": LARGER, "dapo": LARGER, "knapsack_refill": LARGER}
 IN_FLIGHT = "in_flight", "lora_in_flight", "knapsack_in_flight", "scalerl"
 KILLS = 3
 
