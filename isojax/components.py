@@ -121,10 +121,8 @@ def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
 def sampler_sizes(model: decoder.Transformer, cfg: engine.SamplerConfig
                   ) -> sizes_lib.SamplerSizes:
   """What decides the bytes of a sampler on each device of the model's mesh."""
-  weights = cfg.weights or cfg.dtype
   return sizes_lib.SamplerSizes(
-      shape_of(model.cfg), dtype=cfg.dtype, weights=weights,
-      head=cfg.head_dtype or weights, cache=cfg.cache or cfg.dtype,
+      shape_of(model.cfg), dtype=cfg.dtype, head=cfg.head_dtype or cfg.dtype,
       max_prompt=cfg.max_prompt_tokens, max_response=cfg.max_new_tokens,
       fused=engine.kernel(model, cfg, cfg.max_prompt_tokens) != "einsum",
       fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
@@ -153,11 +151,6 @@ def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
   if cfg.page is not None:
     notes += (f"sampler: {slots * G} slots, {pages} pages of {cfg.page} "
               "positions on each device",)
-  if cfg.cache and base.model.cfg.qkv_bias:
-    notes += (f"sampler.cache={cfg.cache}: keys of this model family have "
-              "biases, and large biases make the cache inaccurate; watch "
-              "logp_gap, and unset sampler.cache if it is above a few "
-              "hundredths",)
   return engine.make_sampler(
       base.model, dataclasses.replace(cfg, slots=min(cfg.slots, slots * G)),
       base.eos_ids, gathered=gathered, interrupt=phrase, pages=pages), notes

@@ -168,13 +168,8 @@ class Experiment:
   mesh: MeshConfig
 
   def __post_init__(self):
-    refuse(
-        (not 0 <= self.seed < 2**31, f"seed={self.seed}: expected 0 <= seed < "
-         "2**31, beyond which seeds coincide"),
-        (self.sampler.weights and self.model.lora.rank,
-         f"sampler.weights={self.sampler.weights} with model.lora.rank="
-         f"{self.model.lora.rank}: the merged weights stay beside the rounded "
-         "ones, which takes more memory, not less; drop one of the two"))
+    refuse((not 0 <= self.seed < 2**31, f"seed={self.seed}: expected 0 <= "
+            "seed < 2**31, beyond which seeds coincide"))
 
   def is_finished(self, step: int, rollouts: int) -> bool:
     """Whether no step follows. With refill C may be spent before step M."""

@@ -200,8 +200,7 @@ def decides(cfg: Split, policy: components.BasePolicy) -> dict:
           "task": cfg.grader.name, "answer": cfg.grader.answer,
           "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,
           **{name: getattr(cfg.sampler, name) for name in (
-              "temperature", "top_p", "max_new_tokens", "dtype", "weights",
-              "cache")},
+              "temperature", "top_p", "max_new_tokens", "dtype")},
           **({"reward_sha256": own_file.sha256(reward["reward"])}
              if reward else {})}
 

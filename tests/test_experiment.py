@@ -140,9 +140,6 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
     (lambda c: c["alloc"].update(n=8.0), "expected int"),
     (lambda c: c["log"].update(tensorboard=1), "expected bool"),
     (lambda c: c.update(mesh=4), "config.mesh=4: expected a section"),
-    (lambda c: (c["sampler"].update(weights="int8"),
-                c["model"]["lora"].update(rank=4)),
-     "sampler.weights=int8 with model.lora.rank=4: the merged"),
 ])
 def test_keys_and_types(spoil, message):
   values = copy.deepcopy(hard.get_config().to_dict())

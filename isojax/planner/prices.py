@@ -81,9 +81,8 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
   return Workload(
       Lengths(prompt, response, sampler.max_prompt_tokens,
               sampler.max_new_tokens),
-      Formats(sampler.dtype, weights=sampler.weights, cache=sampler.cache,
-              sampled_head=sampler.head_dtype, head=loss.head_dtype,
-              reduce=loss.reduce_dtype),
+      Formats(sampler.dtype, sampled_head=sampler.head_dtype,
+              head=loss.head_dtype, reduce=loss.reduce_dtype),
       the_recipe(config, train), padded=True, remat=loss.remat, fused=fused,
       skips=fused and machine.accelerator.platform == "tpu",
       lora_rank=config.model.lora.rank or None)
@@ -115,8 +114,8 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
   G, whole, pages = mesh.row_shards, True, None
   if sampler.page is not None:
     slots, pages, whole = SamplerSizes(
-        shape, dtype=f.compute, weights=f.weights, head=f.sampled_head,
-        cache=f.cache, max_prompt=sampler.max_prompt_tokens,
+        shape, dtype=f.sampled, head=f.sampled_head,
+        max_prompt=sampler.max_prompt_tokens,
         max_response=sampler.max_new_tokens, fused=memory.has_kernel(
             shape, attention=sampler.attention, dtype=sampler.dtype,
             tensor=mesh.tensor, accelerator=machine.accelerator),

@@ -268,7 +268,7 @@ def choices(price: Price, Bp: int, n: int) -> tuple[str, ...]:
                  "rounds": f"{r.rounds:.3g} sampling rounds",
                  "in_flight": "in-flight sampling"}.items()}
   for name, text, usual in (
-      ("sampled_head", f"the {f.sampled_head} head of the sampler", f.weights),
+      ("sampled_head", f"the {f.sampled_head} head of the sampler", f.sampled),
       ("head", f"the {f.head} head of the update", f.compute)):
     if getattr(f, name) != usual:
       without[text] = price.with_workload(

@@ -48,8 +48,6 @@ CASES = {
     # Half of each group is trained on.
     "skip": ("mixed", dict(alloc=dict(rule="skip", n_high=32, m=4),
                            recipe=dict(loss=dict(selection="random")))),
-    "int8": ("easy", dict(sampler=dict(weights="int8"))),
-    "float8_cache": ("easy", dict(sampler=dict(cache="float8"))),
 }
 # The number of pages decides in which order sums are made, but no token.
 ROUNDED = ("paged",)

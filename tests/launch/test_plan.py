@@ -166,8 +166,8 @@ def test_a_bench_says_how_fast_it_is(tmp_path):
   config = json.loads(
       (ROOT / "tests/data/qwen2.5-7b/config.json").read_text())
   row = dict(contestant="isojax", config=config, compute_dtype="bfloat16", Bp=2,
-             n=3, prompt_tokens=5, new_tokens=8, slots=None, weights=None,
-             cache=None, microbatch_tokens=48, tokens=[24])
+             n=3, prompt_tokens=5, new_tokens=8, slots=None,
+             microbatch_tokens=48, tokens=[24])
   (tmp_path / "b.json").write_text(json.dumps({"rows": [
       row | dict(what="sample", seconds=[2.0]),
       row | dict(what="update", seconds=[8.0])]}))
