@@ -48,7 +48,7 @@ def get_config():
           M=config_dict.placeholder(int),  # steps; None: as many as C allows
           C=131_072,  # rollouts of the run; ignored if M is given
           rule="uniform",  # division of a step's Bp n rollouts: the same n; or
-          # knapsack, variance, hit, inverse, skip, FILE.py:FUNCTION
+          # knapsack, variance, hit, skip, FILE.py:FUNCTION
           n_low=2,  # least rollouts of a problem that is sampled, by a rule
           n_high=64,  # most rollouts of a problem, by a rule
           prior_strength=4.0,  # rollouts that the stratum's pass rate is worth

@@ -175,10 +175,12 @@ def settings():
 
 def arena_arms():
   """Returns all rules of alloc.rule and refill at equal C, and uniform twice.
+
+  The ledgers also have a rule that was deleted, `inverse`.
   """
   first, other = tuple(range(8)), tuple(range(8, 16))
   return [arm(rule, (8,), first, alloc=dict(rule=rule)) for rule in (
-      "uniform", "knapsack", "variance", "hit", "inverse", "skip")] + [
+      "uniform", "knapsack", "variance", "hit", "skip")] + [
           arm("refill", (8,), first, recipe=dict(filter=dict(rounds=3))),
           arm("uniform again", (8,), other)]
 
@@ -264,8 +266,7 @@ def get_study(part):
           for n, m in ((16, 4), (16, 8), (64, 16))]),
       "allocation": dict(C=2**17, arms=[
           arm(rule, (8,), (0, 1, 2, 3), alloc=dict(rule=rule))
-          for rule in ("uniform", "knapsack", "variance", "hit", "inverse",
-                       "skip")] + [
+          for rule in ("uniform", "knapsack", "variance", "hit", "skip")] + [
               arm("uniform again", (8,), (4, 5, 6, 7))]),
       **{part: dict(C=2**17, arms=arena_arms()) for part in (
           "arena_mixed", "arena_hard", "arena_easy")},

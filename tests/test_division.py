@@ -87,9 +87,6 @@ def test_rules_by_hand():
   # 1 - E[(1-p)^n]: gains 1/6, 1/12, 1/20, ...; of Beta(1, 3), where
   # E[(1-p)^n] = 3 / (3 + n): 3/20, 1/10, 1/14, 3/56.
   assert division.RULES["hit"](p, 7, bounds).tolist() == [3, 4]
-  # 1 / E[p] is 2 and 4.
-  assert division.inverse(p, 6, bounds).tolist() == [2, 4]
-  assert division.inverse(p, 12, bounds).tolist() == [4, 8]
   # E[(1-p^2-(1-p)^2) p (1-p)^2] = 2 E[p^2 (1-p)^3] = 2 * 2! 3! / 6! = 1/30 and,
   # for Beta(1, 3), 2 * B(3, 6) / B(1, 3) = 2 * 3 / 168 = 1/28.
   np.testing.assert_allclose(division.knapsack_utility(p, 2)[2],

@@ -115,8 +115,8 @@ def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
     sampled: rollouts of each problem so far, [P]; 0 for a new problem.
     budget: B, the rollouts of the step.
     rule: uniform, knapsack (arXiv 2509.25849), variance (2602.01601), hit
-      (2605.07114), inverse (2606.08854) or skip (2506.02177); skip counts a
-      problem whose rollouts were all equal as one silent visit.
+      (2605.07114) or skip (2506.02177); skip counts a problem whose rollouts
+      were all equal as one silent visit.
     low, high: least and most rollouts of a problem that is sampled.
     strength: of the prior, in rollouts.
     seed: of the random numbers of skip; give each step its own.
