@@ -236,8 +236,8 @@ def _answer(baseline: Arm, other: Arm, rows: list[dict], s: Speedup,
                   "95%"]] + [
       [compact(r["C"]), rate(r["baseline"]), rate(r["recipe"]),
        signed(r["difference"]), pair(r["interval"], signed)] for r in rows])
-  yield (f"{unit} to T = {s.threshold:.4f}, {share:g} of the baseline's highest "
-         f"mean: {number(s.baseline_time)} for the baseline, " + (
+  yield (f"{unit} to T = {s.threshold:.4f}, {share:g} of the baseline's "
+         f"highest mean: {number(s.baseline_time)} for the baseline, " + (
              "never for the recipe" if s.time is None else
              f"{number(s.time)} for the recipe: {_times(s.ratio)}"
              + (f" {pair(s.interval, _times)}" if s.interval else "")

@@ -12,7 +12,7 @@ import numpy as np
 from isojax.errors import InputError
 from isojax.format import compact, number, pair, rate, signed
 from isojax.frontier.fields import TRAINING
-from isojax.frontier.report import axis_of, metric_of, of_x0, parameters, run_of
+from isojax.frontier.labels import axis_of, metric_of, of_x0, parameters, run_of
 from isojax.symptoms import column, History
 
 try:
@@ -431,8 +431,7 @@ def scalerl(document: dict) -> Figure:
   ax, margin = figure.subplots(), []
   for i, row in enumerate(chosen(document["scalerl"])):
     colour, mark = (f(row["n"], study["n"]) for f in (colour_of, marker_of))
-    C, R, C_G, R_G, power_law = floats(row, "C", "reward", "curve_C",
-                                       "curve_reward", "power_law_curve_reward")
+    C, R, C_G, R_G = floats(row, "C", "reward", "curve_C", "curve_reward")
     edge = C.max() if row["fit_below"] is None else row["fit_below"]
     last = np.searchsorted(C_G, edge, side="right")
     for fill, dash, part, part_G in (
@@ -441,7 +440,6 @@ def scalerl(document: dict) -> Figure:
       ax.plot(C[part], R[part], mark, color=colour, mfc=fill, ms=3.5, mew=0.7,
               alpha=0.6)
       ax.plot(C_G[part_G], R_G[part_G], dash, color=colour, lw=1.8)
-    ax.plot(C_G, power_law, ":", color=colour, lw=1.2)
     margin.append((1.015 + 0.02 * i, row, mark, colour))
     ax.axhline(row["A"], alpha=0)  # the axis reaches every A
     ax.plot([], [], marker=mark, color=colour, label=(
@@ -460,7 +458,7 @@ def scalerl(document: dict) -> Figure:
         ax.plot(x, drawn, marker=beyond, ms=6, **at)
   ax.set_title(
       "right margin: asymptote A with its 95% interval (arrow: beyond the axis)"
-      "\ndashed: beyond the fitted points; dotted: power law")
+      "\ndashed: beyond the fitted points")
   figure.get_layout_engine().set(rect=(0, 0, 0.98, 1))  # markers in the margin
   reward_label(ax, study)
   ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)

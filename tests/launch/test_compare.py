@@ -42,8 +42,8 @@ def test_published_speedups_from_tables(published):
     rows = dict(zip(("64", "32"), csv.DictReader(file), strict=True))
   for n, row in rows.items():
     code, out, err = launch(
-        "--baseline=16-16-all.csv", f"--records={n}-16-max_variance.csv", *TABLE,
-        f"--out=out{n}", cwd=published)
+        "--baseline=16-16-all.csv", f"--records={n}-16-max_variance.csv",
+        f"--out=out{n}", *TABLE, cwd=published)
     assert code == 0, err
     assert (f"hours to T = 0.8082, 0.99 of the baseline's highest mean: 3 for "
             f"the baseline, {row['t_pods'].removesuffix('.0')} for the recipe: "
@@ -56,8 +56,9 @@ def test_published_speedups_from_tables(published):
       "--baseline=16-16-all.csv", "--records=64-16-max_variance.csv", *TABLE,
       cwd=published)[1]  # evaluations every half hour
   assert (published / "out64/compare.svg").read_text().count("<path") > 10
-  code, out, _ = launch("--baseline=16-16-all.csv", "--records=64-16-max_reward.csv",
-                        *TABLE, cwd=published)
+  code, out, _ = launch(
+      "--baseline=16-16-all.csv", "--records=64-16-max_reward.csv", *TABLE,
+      cwd=published)
   assert code == 0 and "never for the recipe" in out
   assert "the recipe's highest mean reward is 0.673" in out
   assert "so its speed-up is below 0.50x" in out
