@@ -277,7 +277,7 @@ def _check_m(rows: list[Row]) -> None:
     if len(several) > 1:
       raise InputError(
           f"runs of Bp={Bp}, n={n} train on m={sorted(several)} rollouts; give "
-          "only those of one m, and compare recipes with launch.speedup")
+          "only those of one m, and compare recipes with launch.compare")
 
 
 def _check_models(runs: list[Run], model: str) -> None:
