@@ -3,9 +3,9 @@
   python -m isojax.tasks.grader_process TASK SECONDS SOURCE
 
 It reads one numbered job a line and writes one reply a line with its number,
-both JSON. Its first line says that it is ready, or why it is not. It ends with its input, so it outlives
-its parent by at most one job, which an alarm of the kernel limits. What it has
-started ends with it. Imports no jax.
+both JSON. Its first line says that it is ready, or why it is not. It ends with
+its input, so it outlives its parent by at most one job, which an alarm of the
+kernel limits. What it has started ends with it. Imports no jax.
 """
 
 import ctypes
