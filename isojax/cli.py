@@ -205,6 +205,12 @@ def run(main, *, words: bool = False) -> None:
       sys.stderr.write(f"isojax: {error}\n")
       _leave_waiting_threads(code_of(error))
       return code_of(error)
+    except SystemExit as error:
+      if error.code not in (None, 0):
+        raise
+      sys.stderr.write("isojax: a function called exit() before the end; a "
+                       "custom function must return or raise\n")
+      return BAD_INPUT
     except KeyboardInterrupt:
       sys.stderr.write("isojax: interrupted; complete files are kept: the same "
                        "command does what is left, or begins again\n")

@@ -199,9 +199,11 @@ def greedy(utility, p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   B - P * low largest gains. Ties go to the smaller n, then to the first
   problem.
   """
-  gain_NxP = np.diff(utility(p, bounds.high)[bounds.low:], axis=0)
-  order = np.argsort(-gain_NxP, axis=None, kind="stable")
   P = len(p.a_P)
+  # No problem can get more than what the least of the others leaves.
+  high = min(bounds.high, B - (P - 1) * bounds.low)
+  gain_NxP = np.diff(utility(p, high)[bounds.low:], axis=0)
+  order = np.argsort(-gain_NxP, axis=None, kind="stable")
   return bounds.low + np.bincount(order[:B - P * bounds.low] % P, minlength=P)
 
 

@@ -38,7 +38,7 @@ MARK = "== "  # begins the lines of a log that the sweeper wrote
 STOPPED = (cli.PREEMPTED, -signal.SIGINT, -signal.SIGTERM)
 FINAL = (cli.BAD_INPUT, cli.DIVERGED)  # another try would end in the same way
 PR_SET_PDEATHSIG = 1  # of prctl
-CONFIG = '''"""{source}"""
+CONFIG = '''{source!r}
 
 from math import inf, nan
 
@@ -167,7 +167,7 @@ def state_of(run: Run) -> str:
     return "finished"
   if workdir.held(run.log) or workdir.held(run.lock):
     return "running"
-  if last_error(run)[0] not in (None, 0, *STOPPED):
+  if last_error(run)[0] not in (None, *STOPPED):
     return "failed"
   return "stopped" if os.path.isdir(run.folder) else "waiting"
 
@@ -422,10 +422,12 @@ def _next(queue: collections.deque, env: dict, command) -> Process | None:
 def _is_over(process: Process, failures, tries: int) -> bool:
   """Notes how a run ended; returns whether it is not to be started again."""
   run, code = process.run, process.ended()
-  if code == 0:
+  if is_complete(run):
     progress.say(f"{run.name}: finished")
-  elif code not in STOPPED:
+    return True
+  if code not in STOPPED:
     failures[run.name] += 1
-    progress.say(f"{run.name} ({run.source}): exit code {code}: "
+    early = " before its last record" if code == 0 else ""
+    progress.say(f"{run.name} ({run.source}): exit code {code}{early}: "
                  f"{last_error(run)[1]}")
-  return code in (0, *FINAL) or failures[run.name] >= tries
+  return code in FINAL or failures[run.name] >= tries

@@ -18,6 +18,7 @@ from isojax import (
   components,
   evaluate,
   hosts,
+  own_file,
   preemption,
   profile,
   progress,
@@ -208,10 +209,20 @@ def diverged(setup: Setup, state: State, out: Out, fields: dict) -> str:
   return (
       "stopped: loss, gradient or parameters are not finite after step "
       f"{state.history.step + 1} (loss {fields['loss']}, grad_norm "
-      f"{fields['grad_norm']}, logp_gap {fields['logp_gap']}); {saved}. Try, "
-      "in another --workdir, a lower recipe.optimizer.base_lr (now "
+      f"{fields['grad_norm']}, logp_gap {fields['logp_gap']}); {saved}. "
+      f"{custom_functions(setup)}Try, in another --workdir, a lower "
+      "recipe.optimizer.base_lr (now "
       f"{setup.e.recipe.optimizer.base_lr}), a smaller clip_norm, or "
       "float32 for recipe.loss.dtype")
+
+
+def custom_functions(setup: Setup) -> str:
+  """The user's own functions, which may be the cause of a number not finite."""
+  own = setup.e.recipe.loss.own.values()
+  if not own:
+    return ""
+  return (f"Look first at {', '.join(map(own_file.definition, own))}: a "
+          "logarithm, root or division there? ")
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@ import ast
 import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -79,6 +81,17 @@ def test_an_error_in_a_config_file_has_its_line(tmp_path):
   (tmp_path / "broken.py").write_text(WRONG + "{}.x\n")
   done = run("isojax.main", f"--config={tmp_path}/broken.py")
   assert done.returncode == 1 and 'broken.py", line 2' in done.stderr
+
+
+def test_an_exit_before_the_end_is_no_success():
+  """A custom function can call exit(0); a real code passes."""
+  for code, want in (("0", 2), ("", 2), ("7", 7)):
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from isojax import cli; "
+         f"cli.run(lambda _: sys.exit({code}))"], capture_output=True,
+        text=True)
+    assert done.returncode == want
+    assert ("called exit()" in done.stderr) == (want == 2)
 
 
 def test_whole_numbers_may_have_an_exponent():

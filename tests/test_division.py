@@ -108,11 +108,17 @@ def test_allocate_divides_or_refuses():
   """A problem without a right answer keeps a value."""
   n_P = isojax.allocate([0, 8, 16], [16, 16, 16], 48)
   assert n_P.sum() == 48 and n_P[0] > n_P[2] >= 2
+  # The tables of a rule end where the budget does, not at `high`.
+  for rule in ("knapsack", "variance", "hit"):
+    counts = dict(correct=[0, 8, 16], sampled=[16] * 3, budget=48, rule=rule)
+    assert isojax.allocate(**counts, high=10**9).tolist() == (
+        isojax.allocate(**counts, high=44).tolist())
   for arguments, said in (
       (dict(budget=3), "expected 4 to 128"), (dict(budget=129), "4 to 128"),
       (dict(rule="best"), "expected one of uniform, knapsack"),
       (dict(low=0), "1 <= low <= high"), (dict(correct=[3, 1]), "<= sampled"),
-      (dict(sampled=[2]), "a count of each problem"),
+      (dict(sampled=[2]), "count of each problem"),
+      (dict(sampled=[2, float("inf")]), "a finite count"),
       (dict(strength=0), "expected > 0")):
     with pytest.raises(InputError, match=said):
       isojax.allocate(**dict(correct=[1, 1], sampled=[2, 2], budget=16)

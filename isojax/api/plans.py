@@ -110,9 +110,9 @@ def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
     raise InputError("expected counts of each problem and a whole number as "
                      f"budget: {error}") from error
   if correct_P.ndim != 1 or correct_P.shape != sampled_P.shape or not np.all(
-      (0 <= correct_P) & (correct_P <= sampled_P)):
-    raise InputError("correct and sampled: expected a count of each problem, "
-                     "with 0 <= correct <= sampled")
+      (0 <= correct_P) & (correct_P <= sampled_P) & np.isfinite(sampled_P)):
+    raise InputError("correct and sampled: expected a finite count of each "
+                     "problem, with 0 <= correct <= sampled")
   P = len(correct_P)
   for wrong, message in (
       (rule not in division.RULES,

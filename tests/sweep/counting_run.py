@@ -3,7 +3,7 @@
   counting_run.py FOLDER STEPS
 
 Takes up where its records end. A run whose STEPS are 0 fails; of -2, with that
-exit code.
+exit code; of -99 it exits with 0 and no records.
 """
 
 import json
@@ -18,6 +18,8 @@ from isojax.ledger import workdir
 folder, steps = sys.argv[1], int(sys.argv[2])
 stopping = []
 signal.signal(signal.SIGINT, lambda *_: stopping.append(True))
+if steps == -99:
+  sys.exit(0)
 if steps <= 0:
   sys.stderr.write("isojax: no steps at all\n")
   sys.exit(-steps or 1)

@@ -1,5 +1,6 @@
 """Sweeps: every run once, whoever dies, and nothing is left alive."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -53,6 +54,17 @@ def test_a_run_is_its_row_in_its_config(tmp_path):
   ours.update(seed=7, alloc=dict(Bp=32, n=8, M=1))
   theirs = config_file.read_config(f"{runs[3].folder}.py")
   assert experiment.load(theirs) == experiment.load(ours)
+
+
+def test_the_path_of_a_plan_runs_nothing(tmp_path):
+  r"""A backslash, and three quotes that would end a docstring."""
+  name = 'a\\"""\nraise SystemExit(7)\n"""'
+  run = runs_of(tmp_path, rows((8, 4)))[0][0]
+  run = dataclasses.replace(run, source=f"{name}:1")
+  (tmp_path / "root").mkdir()
+  process = sweeper.start(run, {}, ["true"])
+  assert process.popen.wait() == 0 and process.ended() == 0
+  assert config_file.read_config(f"{run.folder}.py").alloc.n == 4
 
 
 def test_bad_rows_are_named_and_the_others_stay(tmp_path):
@@ -155,6 +167,14 @@ def test_failures_are_bounded_and_the_others_go_on(tmp_path, counting):
   said = counting(3, 5, 5, 4).communicate(timeout=60)  # another command tries
   assert said[0].split() == ["finished"] * 4, said
   assert [starts(tmp_path, i) for i in range(4)] == [1, 3, 2, 1]
+
+
+def test_a_run_that_exits_before_its_records_end_has_failed(tmp_path, counting):
+  """Whatever its exit code: a custom function can call os._exit(0)."""
+  said = counting(3, -99).communicate(timeout=60)
+  assert said[0].split() == ["finished", "failed"], said
+  assert starts(tmp_path, 1) == 2
+  assert "run1 (plan.jsonl:2): exit code 0 before its last record" in said[1]
 
 
 def test_a_signal_ends_all_runs_cleanly(tmp_path, counting):
