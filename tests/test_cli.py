@@ -8,7 +8,7 @@ import re
 import pytest
 
 from configs import hard, split_tiny
-from isojax import cli, config_file, plan_file
+from isojax import config_file, config_flag, plan_file
 from isojax.allocation import allocate
 from isojax.errors import InputError
 from isojax.planner import request
@@ -84,11 +84,11 @@ def test_an_error_in_a_config_file_has_its_line(tmp_path):
 def test_whole_numbers_may_have_an_exponent():
   for text, value in (("1e5", 100_000), ("131_072", 131_072), ("-3", -3),
                       ("5.0", 5), ("None", None)):
-    parsed = cli.WHOLE.parse(text)
+    parsed = config_flag.WHOLE.parse(text)
     assert parsed == value and type(parsed) is type(value)
   for text in ("25e-1", "1e5x", "nan", "inf", "0.5", ""):
     with pytest.raises(ValueError, match="invalid literal for int"):
-      cli.WHOLE.parse(text)
+      config_flag.WHOLE.parse(text)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
