@@ -186,16 +186,17 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
       f"D = {len(kept.train)} are left",)
 
 
-def _notes(e: experiment_lib.Experiment, config, header: dict, model: str,
+def _notes(e: experiment_lib.Experiment, alloc: dict, header: dict, model: str,
            reward: str | None) -> tuple[str, ...]:
   """Notes on a budget that is not spent, and on pass rates of others.
 
-  `model` and `reward` are hashes: of the weights, and of task.grader.file.
+  `alloc` is the section of the config. `model` and `reward` are hashes: of the
+  weights, and of task.grader.file.
   """
   a, notes = e.alloc, ()
-  if (e.recipe.filter.rounds == 1 and config.alloc.M is None
-      and config.alloc.C != a.C):
-    notes += (f"alloc.C={config.alloc.C} is no whole number of steps: "
+  if (e.recipe.filter.rounds == 1 and alloc["M"] is None
+      and alloc["C"] != a.C):
+    notes += (f"alloc.C={alloc['C']} is no whole number of steps: "
               f"{a.C} rollouts will be spent, in {a.M} step{'s' * (a.M > 1)} "
               f"of Bp * n = {a.B}",)
   by = header["model_sha256"] if "model_sha256" in header else None
@@ -225,8 +226,13 @@ def _prompts_sha256(prompts: dict[str, Prompts]) -> str:
 
 
 def prepare(config) -> Setup:
+  """The setup of a ConfigDict, see `setup_of`."""
+  return setup_of(config.to_dict())
+
+
+def setup_of(values: dict) -> Setup:
   """The setup of a config, without a learner, all checked; writes nothing."""
-  e = experiment_lib.load(config)
+  e = experiment_lib.of_values(values)
   base = open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
   folder, tokenizer, _, model = base
   stratum, prompts, notes = read_stratum(
@@ -239,9 +245,8 @@ def prepare(config) -> Setup:
   sampler, sampler_notes = make_sampler(base, e.sampler)
   update_kernel(e, model)
   model_sha256 = hf_weights.sha256(folder)
-  values = config.to_dict()
-  values["alloc"]["C"] = e.alloc.C
-  identity = experiment_lib.identity(values) | {
+  config = values | {"alloc": values["alloc"] | {"C": e.alloc.C}}
+  identity = experiment_lib.identity(config) | {
       "model_sha256": model_sha256,
       "model_text_sha256": text_sha256(folder),
       "stratum_sha256": stratum.header["sha256"],
@@ -255,14 +260,14 @@ def prepare(config) -> Setup:
   if reward:
     identity["reward_sha256"] = own_file.sha256(reward["reward"])
   return Setup(
-      e=e, config=values, folder=folder, model_sha256=model_sha256,
+      e=e, config=config, folder=folder, model_sha256=model_sha256,
       identity=identity, run_id=workdir.run_id(identity), tokenizer=tokenizer,
       stratum=stratum, **_shortened(sampler, prompts), model=model,
       merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
           precision=e.sampler.precision)),
       sampler=sampler, reward=reward, notes=(*notes, *sampler_notes, *_notes(
-          e, config, stratum.header, model_sha256,
+          e, values["alloc"], stratum.header, model_sha256,
           identity["reward_sha256"] if reward else None)))
 
 

@@ -6,7 +6,7 @@ Each section of a config file is the arguments of one dataclass.
 import dataclasses
 import importlib.util
 
-from isojax import config_file
+from isojax import sections
 from isojax.allocation import Allocation, sqrt_lr
 from isojax.errors import expect, InputError
 from isojax.mesh import MeshConfig
@@ -201,8 +201,13 @@ def identity(config: dict) -> dict:
       "recipe": recipe | {"loss": less(recipe["loss"], "attention")}}
 
 
+def of_values(values: dict) -> Experiment:
+  return sections.section(Experiment, values, "config")
+
+
 def load(config) -> Experiment:
-  return config_file.section(Experiment, config.to_dict(), "config")
+  """The experiment of a ConfigDict."""
+  return of_values(config.to_dict())
 
 
 def compares(loss: LossConfig) -> bool:

@@ -23,7 +23,7 @@ import sys
 import time
 import typing
 
-from isojax import cli, config_file, plan_file, progress
+from isojax import config_file, config_flag, exit_codes, plan_file, progress
 from isojax.allocation import Allocation, of_section
 from isojax.errors import InputError, reason
 from isojax.format import aligned
@@ -35,8 +35,9 @@ TAIL = 1 << 20  # bytes at the end of a file that are read
 MARK = "== "  # begins the lines of a log that the sweeper wrote
 # Exit codes of a run that was asked to stop; the signals are those that arrive
 # before it can save.
-STOPPED = (cli.PREEMPTED, -signal.SIGINT, -signal.SIGTERM)
-FINAL = (cli.BAD_INPUT, cli.DIVERGED)  # another try would end in the same way
+STOPPED = (exit_codes.PREEMPTED, -signal.SIGINT, -signal.SIGTERM)
+# Another try would end in the same way.
+FINAL = (exit_codes.BAD_INPUT, exit_codes.DIVERGED)
 PR_SET_PDEATHSIG = 1  # of prctl
 CONFIG = '''{source!r}
 
@@ -79,7 +80,7 @@ def _of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
   from isojax import experiment  # loads jax
   where = f"{path}:{index + 1}"
   config = copy.deepcopy(config)
-  cli.apply_row(config, lines, index, path)
+  config_flag.apply_row(config, lines, index, path)
   values = config.to_dict()
   try:
     alloc = of_section(**values["alloc"])

@@ -13,10 +13,10 @@ import typing
 import numpy as np
 
 from isojax import (
-  cli,
   compilation,
   components,
   evaluate,
+  exit_codes,
   hosts,
   own_file,
   preemption,
@@ -38,7 +38,7 @@ from isojax.tasks import grader as grader_lib
 class End(typing.NamedTuple):
   """How a run ended."""
 
-  code: int  # 0, cli.DIVERGED, or cli.PREEMPTED after a signal
+  code: int  # 0, exit_codes.DIVERGED, or exit_codes.PREEMPTED after a signal
   why: str | None  # of a run that is not complete
 
 
@@ -83,10 +83,10 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
         if news := out.compiled.news():
           hosts.say(f"step {state.history.step + 1}: {news}")
         if not fields.pop("finite"):
-          return End(cli.DIVERGED, diverged(setup, state, out, fields))
+          return End(exit_codes.DIVERGED, diverged(setup, state, out, fields))
         state = stepped(setup, state, out, fields)
     except preemption.Stopped:
-      return End(cli.PREEMPTED, stopped(setup, state, out))
+      return End(exit_codes.PREEMPTED, stopped(setup, state, out))
   if state.history.step == out.start:
     hosts.say(f"the run was complete: {state.history.rollouts} rollouts in "
               f"{out.start} steps. To train longer, give a larger "

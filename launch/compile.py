@@ -23,7 +23,7 @@ from absl import flags
 import jax
 import numpy as np
 
-from isojax import cli, compilation, components, progress
+from isojax import compilation, components, config_flag, progress
 from isojax import experiment as experiment_lib
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
@@ -395,7 +395,7 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  _CONFIG = cli.define_config("configs/hard.py:qwen2.5-7b")
+  _CONFIG = config_flag.define("configs/hard.py:qwen2.5-7b")
   _TOPOLOGY = flags.DEFINE_string(
       "topology", None, "TPU chip and slice shape, such as v5e:4x4 or "
       "v5p:2x2x4; or card, hosts x GPUs per host, such as h200:8 or a100:2x8.",
@@ -406,4 +406,4 @@ if __name__ == "__main__":
   _ONLY = flags.DEFINE_list("only", [*NAMES, *FURTHER], "Programs to compile.")
   _HLO = flags.DEFINE_string(
       "hlo", None, "Folder for the optimised programs as HLO text.")
-  cli.run(main)
+  config_flag.run(main)

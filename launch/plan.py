@@ -17,7 +17,7 @@ import sys
 
 from absl import flags
 
-from isojax import cli
+from isojax import config_flag
 from isojax.errors import InputError
 from isojax.planner import export, planning, request_fields
 from isojax.planner import request as request_lib
@@ -46,7 +46,7 @@ def define(field: dataclasses.Field) -> None:
 
 for _field in request_fields.FIELDS.values():
   define(_field)
-CONFIG = cli.define_config("configs/hard.py", required=False)
+CONFIG = config_flag.define("configs/hard.py", required=False)
 EXPORT = flags.DEFINE_enum(
     "export", None, export.TRAINERS, "Also print each row in the option names "
     "of another trainer.")
@@ -61,7 +61,7 @@ def asked() -> request_lib.Request:
   Raises:
     InputError: no request may be this, or --config sets what the plan decides.
   """
-  for field in cli.given():
+  for field in config_flag.given():
     if field in CHOSEN:
       raise InputError(f"--config.{field}: no effect, because the plan chooses "
                        f"it; give {CHOSEN[field]}")
@@ -80,10 +80,10 @@ def main(_) -> None:
   print(words)
   for i, options in enumerate(exported):
     print(f"# row {i} for {trainer}\n{options}")
-  config = cli.config_arguments(sys.argv[1:]) or ["--config=FILE"]
+  config = config_flag.arguments(sys.argv[1:]) or ["--config=FILE"]
   print(f"wrote {out}; start a row with " + shlex.join(
       ["python", "-m", "isojax.main", *config, f"--plan={out}", "--row=0"]))
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  config_flag.run(main)

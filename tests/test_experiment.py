@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from configs import easy, hard, ppo
-from isojax import components, config_file, experiment
+from isojax import components, experiment, sections
 from isojax.errors import InputError
 from isojax.models import decoder, hf_config
 from isojax.models import tokenizer as tokenizer_lib
@@ -145,7 +145,7 @@ def test_keys_and_types(spoil, message):
   values = copy.deepcopy(hard.get_config().to_dict())
   spoil(values)
   with pytest.raises(InputError, match=message):
-    config_file.section(experiment.Experiment, values, "config")
+    sections.section(experiment.Experiment, values, "config")
 
 
 IN_FLIGHT = dict(
@@ -375,7 +375,8 @@ def test_the_learning_rate_counts_the_named_rollouts(batch, minibatches, lr):
     (dict(C=1024), None), (dict(C=1000, M=2), None)])
 def test_a_budget_that_is_not_spent_is_said(alloc, told):
   config = changed(**{f"alloc__{name}": x for name, x in alloc.items()})
-  notes = components._notes(experiment.load(config), config, {}, "", None)
+  notes = components._notes(experiment.load(config), config.to_dict()["alloc"],
+                            {}, "", None)
   assert [told in note for note in notes] == [True] * (told is not None)
 
 

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from isojax import cli
+from isojax import exit_codes
 from isojax.ledger import workdir
 
 folder, steps = sys.argv[1], int(sys.argv[2])
@@ -33,4 +33,4 @@ with workdir.claim(folder, this), open(
     file.flush()
     time.sleep(0.02)
     if stopping:
-      sys.exit(cli.PREEMPTED)
+      sys.exit(exit_codes.PREEMPTED)

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from configs import hard
-from isojax import cli, config_file, experiment, plan_file, sweeper
+from isojax import config_file, exit_codes, experiment, plan_file, sweeper
 from isojax.errors import InputError
 from isojax.ledger import records, workdir
 from launch import slurm
@@ -182,7 +182,7 @@ def test_a_signal_ends_all_runs_cleanly(tmp_path, counting):
   wait_until(lambda: counted(tmp_path, 0) and counted(tmp_path, 1))
   first.send_signal(signal.SIGTERM)
   out, _ = first.communicate(timeout=30)
-  assert first.returncode == cli.PREEMPTED
+  assert first.returncode == exit_codes.PREEMPTED
   assert out.split() == ["stopped", "stopped", "waiting"]
   at = [len(counted(tmp_path, i)) for i in range(2)]
   assert max(at) < 200
@@ -306,7 +306,7 @@ def test_a_plan_is_run_with_a_bad_row_left_out(tmp_path):
   done = subprocess.run(  # from nothing, as a user's
       [sys.executable, "-m", "launch.sweep", *words], capture_output=True,
       text=True, timeout=200, env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
-  assert done.returncode == cli.BAD_INPUT, done.stderr
+  assert done.returncode == exit_codes.BAD_INPUT, done.stderr
   assert "plan.jsonl:2: config.alloc.nn: no such key; the near" in done.stderr
   (folder,) = (x for x in (tmp_path / "root").iterdir() if x.is_dir())
   kept = records.read(f"{folder}/records.jsonl")
