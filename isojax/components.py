@@ -121,10 +121,8 @@ def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
 def sampler_sizes(model: decoder.Transformer, cfg: engine.SamplerConfig
                   ) -> sizes_lib.SamplerSizes:
   """What decides the bytes of a sampler on each device of the model's mesh."""
-  weights = cfg.weights or cfg.dtype
   return sizes_lib.SamplerSizes(
-      shape_of(model.cfg), dtype=cfg.dtype, weights=weights,
-      head=cfg.head_dtype or weights, cache=cfg.cache or cfg.dtype,
+      shape_of(model.cfg), dtype=cfg.dtype, head=cfg.head_dtype or cfg.dtype,
       max_prompt=cfg.max_prompt_tokens, max_response=cfg.max_new_tokens,
       fused=engine.kernel(model, cfg, cfg.max_prompt_tokens) != "einsum",
       fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
@@ -153,11 +151,6 @@ def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
   if cfg.page is not None:
     notes += (f"sampler: {slots * G} slots, {pages} pages of {cfg.page} "
               "positions on each device",)
-  if cfg.cache and base.model.cfg.qkv_bias:
-    notes += (f"sampler.cache={cfg.cache}: keys of this model family have "
-              "biases, and large biases make the cache inaccurate; watch "
-              "logp_gap, and unset sampler.cache if it is above a few "
-              "hundredths",)
   return engine.make_sampler(
       base.model, dataclasses.replace(cfg, slots=min(cfg.slots, slots * G)),
       base.eos_ids, gathered=gathered, interrupt=phrase, pages=pages), notes
@@ -193,16 +186,17 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
       f"D = {len(kept.train)} are left",)
 
 
-def _notes(e: experiment_lib.Experiment, config, header: dict, model: str,
+def _notes(e: experiment_lib.Experiment, alloc: dict, header: dict, model: str,
            reward: str | None) -> tuple[str, ...]:
   """Notes on a budget that is not spent, and on pass rates of others.
 
-  `model` and `reward` are hashes: of the weights, and of task.grader.file.
+  `alloc` is the section of the config. `model` and `reward` are hashes: of the
+  weights, and of task.grader.file.
   """
   a, notes = e.alloc, ()
-  if (e.recipe.filter.rounds == 1 and not a.schedule and config.alloc.M is None
-      and config.alloc.C != a.C):
-    notes += (f"alloc.C={config.alloc.C} is no whole number of steps: "
+  if (e.recipe.filter.rounds == 1 and alloc["M"] is None
+      and alloc["C"] != a.C):
+    notes += (f"alloc.C={alloc['C']} is no whole number of steps: "
               f"{a.C} rollouts will be spent, in {a.M} step{'s' * (a.M > 1)} "
               f"of Bp * n = {a.B}",)
   by = header["model_sha256"] if "model_sha256" in header else None
@@ -232,8 +226,13 @@ def _prompts_sha256(prompts: dict[str, Prompts]) -> str:
 
 
 def prepare(config) -> Setup:
+  """The setup of a ConfigDict, see `setup_of`."""
+  return setup_of(config.to_dict())
+
+
+def setup_of(values: dict) -> Setup:
   """The setup of a config, without a learner, all checked; writes nothing."""
-  e = experiment_lib.load(config)
+  e = experiment_lib.of_values(values)
   base = open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
   folder, tokenizer, _, model = base
   stratum, prompts, notes = read_stratum(
@@ -246,9 +245,8 @@ def prepare(config) -> Setup:
   sampler, sampler_notes = make_sampler(base, e.sampler)
   update_kernel(e, model)
   model_sha256 = hf_weights.sha256(folder)
-  values = config.to_dict()
-  values["alloc"]["C"] = e.alloc.C
-  identity = experiment_lib.identity(values) | {
+  config = values | {"alloc": values["alloc"] | {"C": e.alloc.C}}
+  identity = experiment_lib.identity(config) | {
       "model_sha256": model_sha256,
       "model_text_sha256": text_sha256(folder),
       "stratum_sha256": stratum.header["sha256"],
@@ -262,14 +260,14 @@ def prepare(config) -> Setup:
   if reward:
     identity["reward_sha256"] = own_file.sha256(reward["reward"])
   return Setup(
-      e=e, config=values, folder=folder, model_sha256=model_sha256,
+      e=e, config=config, folder=folder, model_sha256=model_sha256,
       identity=identity, run_id=workdir.run_id(identity), tokenizer=tokenizer,
       stratum=stratum, **_shortened(sampler, prompts), model=model,
       merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
           precision=e.sampler.precision)),
       sampler=sampler, reward=reward, notes=(*notes, *sampler_notes, *_notes(
-          e, config, stratum.header, model_sha256,
+          e, values["alloc"], stratum.header, model_sha256,
           identity["reward_sha256"] if reward else None)))
 
 

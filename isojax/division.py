@@ -199,9 +199,11 @@ def greedy(utility, p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   B - P * low largest gains. Ties go to the smaller n, then to the first
   problem.
   """
-  gain_NxP = np.diff(utility(p, bounds.high)[bounds.low:], axis=0)
-  order = np.argsort(-gain_NxP, axis=None, kind="stable")
   P = len(p.a_P)
+  # No problem can get more than what the least of the others leaves.
+  high = min(bounds.high, B - (P - 1) * bounds.low)
+  gain_NxP = np.diff(utility(p, high)[bounds.low:], axis=0)
+  order = np.argsort(-gain_NxP, axis=None, kind="stable")
   return bounds.low + np.bincount(order[:B - P * bounds.low] % P, minlength=P)
 
 
@@ -210,23 +212,6 @@ def uniform(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   del bounds
   P = len(p.a_P)
   return B // P + (np.arange(P) < B % P)
-
-
-def inverse(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
-  """n in proportion to 1 / E[p], within the bounds (sGPO, arXiv 2606.08854)."""
-  weight_P = (p.a_P + p.b_P) / p.a_P
-  share = lambda scale: np.clip(scale * weight_P, bounds.low, bounds.high)
-  least, most = 0.0, bounds.high / weight_P.min()
-  for _ in range(100):  # halves the interval: exact to the last bit
-    middle = (least + most) / 2
-    least, most = ((middle, most) if share(middle).sum() <= B
-                   else (least, middle))
-  n_P = np.floor(share(least)).astype(int)
-  # The largest remainders get what rounding down has left.
-  order = np.argsort(-(share(least) - n_P) + (n_P >= bounds.high),
-                     kind="stable")
-  n_P[order[:B - n_P.sum()]] += 1
-  return n_P
 
 
 EXPLORE = 0.5  # chance of a visit after one silent visit, as GRESO begins with
@@ -260,7 +245,6 @@ RULES = {
     "variance": functools.partial(greedy, variance_utility),
     # Most problems with a right answer (HORA, arXiv 2605.07114).
     "hit": functools.partial(greedy, hits),
-    "inverse": inverse,
     "skip": skip,
 }
 # The same n for every problem. Only a rule reads the bounds, and only a

@@ -6,7 +6,7 @@ Each section of a config file is the arguments of one dataclass.
 import dataclasses
 import importlib.util
 
-from isojax import config_file
+from isojax import sections
 from isojax.allocation import Allocation, sqrt_lr
 from isojax.errors import expect, InputError
 from isojax.mesh import MeshConfig
@@ -168,13 +168,8 @@ class Experiment:
   mesh: MeshConfig
 
   def __post_init__(self):
-    refuse(
-        (not 0 <= self.seed < 2**31, f"seed={self.seed}: expected 0 <= seed < "
-         "2**31, beyond which seeds coincide"),
-        (self.sampler.weights and self.model.lora.rank,
-         f"sampler.weights={self.sampler.weights} with model.lora.rank="
-         f"{self.model.lora.rank}: the merged weights stay beside the rounded "
-         "ones, which takes more memory, not less; drop one of the two"))
+    refuse((not 0 <= self.seed < 2**31, f"seed={self.seed}: expected 0 <= "
+            "seed < 2**31, beyond which seeds coincide"))
 
   def is_finished(self, step: int, rollouts: int) -> bool:
     """Whether no step follows. With refill C may be spent before step M."""
@@ -184,23 +179,12 @@ class Experiment:
   @property
   def lr(self) -> float:
     """The learning rate after warm-up, from the square-root rule."""
-    return self.lr_at(self.alloc.n)
-
-  def lr_at(self, n: int) -> float:
-    """The learning rate after warm-up of a step of n rollouts."""
     optimizer, a = self.recipe.optimizer, self.alloc
-    rows = {"sampled": a.Bp * n,
-            "trained": a.Bp * a.m_of(n),
-            "update": a.Bp * a.m_of(n) / self.recipe.updates.minibatches}
+    rows = {"sampled": a.B,
+            "trained": a.Bp * a.kept,
+            "update": a.Bp * a.kept / self.recipe.updates.minibatches}
     return sqrt_lr(optimizer.base_lr, optimizer.base_batch,
                    rows[optimizer.batch])
-
-  def lr_factor(self, n: int) -> float | None:
-    """The learning rate of n rollouts over that of the first step.
-
-    None without a schedule: the update is compiled without a factor.
-    """
-    return self.lr_at(n) / self.lr if self.alloc.schedule else None
 
 
 def identity(config: dict) -> dict:
@@ -217,8 +201,13 @@ def identity(config: dict) -> dict:
       "recipe": recipe | {"loss": less(recipe["loss"], "attention")}}
 
 
+def of_values(values: dict) -> Experiment:
+  return sections.section(Experiment, values, "config")
+
+
 def load(config) -> Experiment:
-  return config_file.section(Experiment, config.to_dict(), "config")
+  """The experiment of a ConfigDict."""
+  return of_values(config.to_dict())
 
 
 def compares(loss: LossConfig) -> bool:
@@ -282,7 +271,7 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
        f"alloc.m=1 with recipe.loss.advantage={loss.advantage!r}: it compares "
        "the kept rollouts of one problem, and of one all advantages are 0; use "
        "m >= 2, or recipe.loss.normalise='before'"),
-      (loss.selection == "all" and any(a.m_of(n) != n for _, n in a.pieces),
+      (loss.selection == "all" and a.kept != a.n,
        f"alloc.m={a.m} with recipe.loss.selection='all', which keeps every "
        "rollout; choose another selection, or set alloc.m to None"),
       (penalty_from >= sampler.max_new_tokens,
@@ -299,10 +288,6 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
       (minibatches > a.Bp,
        f"recipe.updates.minibatches={minibatches} of alloc.Bp={a.Bp} problems: "
        "expected at most one update for each problem"),
-      (in_flight and a.schedule,
-       f"recipe.updates.in_flight={in_flight} with alloc.schedule: a step "
-       "would train on groups of different n; use a constant n, or "
-       "in_flight=0"),
       (a.Bp > problems, f"alloc.Bp={a.Bp} distinct problems a step, but "
        f"{e.task.stratum} has {problems} training problems; lower Bp or make a "
        "larger stratum"),

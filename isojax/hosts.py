@@ -24,7 +24,7 @@ import jax
 from jax.experimental import multihost_utils
 import numpy as np
 
-from isojax import cli, progress
+from isojax import exit_codes, progress
 from isojax.errors import InputError
 from isojax.ledger import workdir
 
@@ -70,7 +70,7 @@ def initialize(coordinator: str | None, num_processes: int | None,
                process_id: int | None) -> None:
   """Connects the processes of the run, before anything asks jax for devices.
 
-  A process that waits MEET seconds in vain ends with cli.BAD_INPUT. The
+  A process that waits MEET seconds in vain ends with exit_codes.BAD_INPUT. The
   arguments are flags of isojax.main; without any the environment of a TPU pod,
   Slurm or Kubernetes decides.
   """
@@ -93,7 +93,7 @@ def initialize(coordinator: str | None, num_processes: int | None,
   hint = (f"start the same command on every host within {MEET} s, or give "
           "--coordinator=none for a run of this process alone")
   # jax would abort this process, with a stack of C++.
-  late = threading.Timer(MEET, _end, [cli.BAD_INPUT, (
+  late = threading.Timer(MEET, _end, [exit_codes.BAD_INPUT, (
       f"isojax: {place}: waited {MEET} s for the other processes of this run; "
       f"{hint}\n")])
   late.daemon = True
@@ -202,14 +202,14 @@ def shared_fate():
   """What ends this process ends the others too, within seconds.
 
   An error that is not raised on every process would leave the others waiting,
-  so it ends this process at once. The others then end with cli.PEER_LOST; or
-  with SIGABRT, raised by jax, if their main thread was not in a collective.
+  so it ends this process at once. The others then end with PEER_LOST; or with
+  SIGABRT, raised by jax, if their main thread was not in a collective.
 
   Yields an event, to be set once this start has made more progress than the one
   before. Until then, what looks like a lost process may happen again at every
   start (a wrong set-up, too little memory), and a scheduler that restarts on
-  cli.PEER_LOST would do so without end. So it is an error like others, unless
-  jax misses heartbeats of a process and aborts this one while it waits.
+  PEER_LOST would do so without end. So it is an error like others, unless jax
+  misses heartbeats of a process and aborts this one while it waits.
   """
   further = threading.Event()
   if count() == 1:
@@ -228,16 +228,16 @@ def shared_fate():
                 "one is gone\n")
       time.sleep(2 * HEARTBEAT)
     if isinstance(error, InputError):
-      code_, text = cli.code_of(error), f"isojax: {name()}: {error}\n"
+      code_, text = exit_codes.of(error), f"isojax: {name()}: {error}\n"
     elif lost and further.is_set():
-      code_, text = cli.PEER_LOST, (
+      code_, text = exit_codes.PEER_LOST, (
           f"{traceback.format_exc()}isojax: {name()}: stopped, because "
           "another process of this run is gone; its last output is the reason. "
           "Run the same command on every host to resume from the newest "
           "checkpoint\n")
     else:
       code_, text = 1, f"{name()}:\n{traceback.format_exc()}"
-    if first() and code_ != cli.PEER_LOST:
+    if first() and code_ != exit_codes.PEER_LOST:
       time.sleep(1.0)  # others with the same error may print it first
     _end(code_, text)
 

@@ -18,9 +18,9 @@ import re
 from absl import flags
 
 from isojax import (
-  cli,
   compilation,
   components,
+  config_flag,
   experiment,
   hosts,
   monitor,
@@ -33,7 +33,7 @@ from isojax import state as state_lib
 from isojax.components import Setup
 from isojax.ledger import bucket, records
 
-_CONFIG = cli.define_config("configs/hard.py")
+_CONFIG = config_flag.define("configs/hard.py")
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Where records and checkpoints go: a folder or "
     "gs://BUCKET/FOLDER. By default runs/NAME-RUN_ID, with the name of the "
@@ -125,7 +125,7 @@ def prepared() -> Setup:
   check_flags()
   lr = None
   if _PLAN.value is not None:
-    lr = cli.apply_row(_CONFIG.value, plan_file.read_lines(_PLAN.value),
+    lr = config_flag.apply_row(_CONFIG.value, plan_file.read_lines(_PLAN.value),
                        _ROW.value, _PLAN.value)
   compilation.keep_programs(progress.say)
   setup = components.prepare(_CONFIG.value)
@@ -160,4 +160,4 @@ def main(_) -> int:
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  config_flag.run(main)

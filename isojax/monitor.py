@@ -77,9 +77,7 @@ def opening(setup: Setup) -> str:
   if e.model.lora.rank:
     trained = _parameters(lora.abstract_trained(model, e.model.lora))
     size += f", {trained} of them in adapters"
-  pieces = [n for _, n in a.pieces]
-  groups = (f"n = {min(pieces)} to {max(pieces)} by schedule" if a.schedule
-            else f"n = {a.n}") + (f", m = {a.m}" if a.m is not None else "")
+  groups = f"n = {a.n}" + (f", m = {a.m}" if a.m is not None else "")
   if not a.division.is_uniform:
     groups += (f", divided by {a.division.rule}: {a.n_min} to {a.n_max} a "
                "problem")

@@ -4,6 +4,7 @@ A file of the user is read once, and its text is run: editing the file does not
 change a run that has begun.
 """
 
+import ast
 import functools
 import hashlib
 import os
@@ -65,6 +66,14 @@ def located(path: str, error: Exception) -> InputError:
            if frame.filename == path]
   at = f"{path}:{lines[-1]}" if lines else path
   return InputError(f"{at}: {type(error).__name__}: {error}")
+
+
+def definition(own: dict[str, str]) -> str:
+  """FILE:LINE of the function's definition; FILE if it has none of its own."""
+  for node in ast.parse(own["text"]).body:
+    if isinstance(node, ast.FunctionDef) and node.name == own["function"]:
+      return f"{own['path']}:{node.lineno}"
+  return own["path"]
 
 
 @functools.lru_cache(maxsize=8)

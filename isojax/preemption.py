@@ -11,7 +11,8 @@ import signal
 import threading
 import time
 
-CODE = 75  # cli.PREEMPTED, whose import takes time
+from isojax import exit_codes
+
 EVERY = 5.0  # seconds between two exchanges of processes that are sampling
 
 
@@ -20,11 +21,11 @@ def _end(number, frame) -> None:
   # Not sys.stderr, which may be in the middle of a write.
   os.write(2, b"isojax: stopped by a signal before or after the steps of a "
            b"run; rerun the same command\n")
-  os._exit(CODE)  # an import may be in progress
+  os._exit(exit_codes.PREEMPTED)  # an import may be in progress
 
 
 def listen() -> None:
-  """Makes SIGTERM end the process with CODE, until a run listens itself."""
+  """Makes SIGTERM end the process, until a run listens itself."""
   signal.signal(signal.SIGTERM, _end)
 
 

@@ -94,18 +94,16 @@ def task_name(setup: Setup) -> str:
   return f"python-{setup.identity['reward_sha256'][:12]}"
 
 
-def record_fields(setup: Setup, kind: str, history: History, *,
-                  n: int | None = None) -> dict:
+def record_fields(setup: Setup, kind: str, history: History) -> dict:
   """The fields that both kinds of records have, but for the alarms.
 
-  The history has the record's step; n is of that step; None: of the next.
+  The history has the record's step.
   """
   e, D = setup.e, len(setup.stratum.train)
-  n = e.alloc.n_after(history.rollouts) if n is None else n
   return {"kind": kind, "run_id": setup.run_id, "seed": e.seed,
           "model": e.model.path, "task": task_name(setup),
-          "split": setup.stratum.header["stratum"], "Bp": e.alloc.Bp, "n": n,
-          "m": e.alloc.m_of(n), "D": D, "step": history.step,
+          "split": setup.stratum.header["stratum"], "Bp": e.alloc.Bp,
+          "n": e.alloc.n, "m": e.alloc.kept, "D": D, "step": history.step,
           "rollouts": history.rollouts, "unix_time": round(time.time(), 3),
           "epoch": history.step / (D // e.alloc.Bp),  # D // Bp steps each
           **history.totals}

@@ -28,12 +28,11 @@ class Batch(typing.NamedTuple):
   prompts: Prompts
   rollouts: Rollouts
   groups: algorithm.Groups
-  n: int  # rollouts of a problem in the mean, before refill
 
   def packed(self, setup: Setup) -> dict:
     """The arguments of packing that do not depend on the update."""
     return dict(n=self.groups.mask_PxN.sum(axis=1),
-                widest=setup.e.alloc.widest(self.n),
+                widest=setup.e.alloc.n_max,
                 G=mesh_lib.blocks(setup.model.mesh), cfg=setup.e.recipe.loss)
 
 
@@ -97,7 +96,7 @@ def sample(setup: Setup, state: State, out) -> rollouts_lib.StepRollouts:
   a, history = setup.e.alloc, state.history
   taken = rollouts_lib.sample_step(
       setup, out.grader, setup.policy(state.train), state.flight,
-      step=history.step, n=a.n_after(history.rollouts),
+      step=history.step, n=a.n,
       left=a.C - history.rollouts, solved_D=solved_D(setup, history),
       stop=out.stop, divide=functools.partial(divided, setup, history))
   lost, graded = taken.sampled.lost, taken.sampled.graded
@@ -132,7 +131,6 @@ def selected(setup: Setup, taken: rollouts_lib.StepRollouts,
              history: History) -> tuple[float, Batch]:
   """The mean reward with its shaping, and the groups to train on."""
   e, graded, rollouts = setup.e, taken.sampled.graded, taken.sampled.rollouts
-  n = e.alloc.n_after(history.rollouts)
   shaped_B = rewards.shaped(
       graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
       format_coef=e.task.format_coef)
@@ -144,9 +142,9 @@ def selected(setup: Setup, taken: rollouts_lib.StepRollouts,
   groups = algorithm.keep(
       reward_PxN, mask_PxN,
       rng.uniforms(e.seed, history.step, prompts.id_P, mask_PxN.shape[1]),
-      e.alloc.m_of_each(n_P[kept_P], n), e.recipe.loss)
+      e.alloc.kept_of(n_P[kept_P]), e.recipe.loss)
   return float(shaped_B.mean()), Batch(
-      prompts, jax.tree.map(lambda x: x[kept_B], rollouts), groups, n)
+      prompts, jax.tree.map(lambda x: x[kept_B], rollouts), groups)
 
 
 class Scored(typing.NamedTuple):
@@ -158,7 +156,7 @@ class Scored(typing.NamedTuple):
 def score(setup: Setup, train: TrainState, batch: Batch) -> Scored:
   """The columns that need a forward pass before the updates."""
   learner, cfg = setup.learner, setup.e.recipe.loss
-  prompts, rollouts, groups, _ = batch
+  prompts, rollouts, groups = batch
   out = {name: np.zeros(rollouts.tokens_RxT.shape, np.float32)
          for name in learner.scored}
   if not out:
@@ -202,9 +200,8 @@ def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict,
   without a gradient an update is skipped.
   """
   e, cfg, mesh = setup.e, setup.e.recipe.loss, setup.model.mesh
-  prompts, rollouts, groups, n = batch
-  Bp, factor = len(groups.mask_PxN), e.lr_factor(n)
-  tokens, metrics = [], []
+  prompts, rollouts, groups = batch
+  Bp, tokens, metrics = len(groups.mask_PxN), [], []
   for epoch in range(e.recipe.updates.epochs):
     for problems in algorithm.minibatches(
         seed=e.seed, step=step, epoch=epoch, Bp=Bp,
@@ -216,8 +213,7 @@ def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict,
       train, values = setup.learner.update(
           train, setup.learner.base,
           [update_lib.place(b, mesh) for b in microbatches],
-          np.float32(e.sampler.temperature),
-          lr_factor=factor and np.float32(factor))
+          np.float32(e.sampler.temperature))
       tokens.append(sum(int(b.mask_RxW.sum()) for b in microbatches))
       metrics.append(values)
   metrics = jax.device_get(metrics)

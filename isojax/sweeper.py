@@ -23,7 +23,7 @@ import sys
 import time
 import typing
 
-from isojax import cli, config_file, plan_file, progress
+from isojax import config_file, config_flag, exit_codes, plan_file, progress
 from isojax.allocation import Allocation, of_section
 from isojax.errors import InputError, reason
 from isojax.format import aligned
@@ -35,10 +35,11 @@ TAIL = 1 << 20  # bytes at the end of a file that are read
 MARK = "== "  # begins the lines of a log that the sweeper wrote
 # Exit codes of a run that was asked to stop; the signals are those that arrive
 # before it can save.
-STOPPED = (cli.PREEMPTED, -signal.SIGINT, -signal.SIGTERM)
-FINAL = (cli.BAD_INPUT, cli.DIVERGED)  # another try would end in the same way
+STOPPED = (exit_codes.PREEMPTED, -signal.SIGINT, -signal.SIGTERM)
+# Another try would end in the same way.
+FINAL = (exit_codes.BAD_INPUT, exit_codes.DIVERGED)
 PR_SET_PDEATHSIG = 1  # of prctl
-CONFIG = '''"""{source}"""
+CONFIG = '''{source!r}
 
 from math import inf, nan
 
@@ -79,7 +80,7 @@ def _of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
   from isojax import experiment  # loads jax
   where = f"{path}:{index + 1}"
   config = copy.deepcopy(config)
-  cli.apply_row(config, lines, index, path)
+  config_flag.apply_row(config, lines, index, path)
   values = config.to_dict()
   try:
     alloc = of_section(**values["alloc"])
@@ -167,7 +168,7 @@ def state_of(run: Run) -> str:
     return "finished"
   if workdir.held(run.log) or workdir.held(run.lock):
     return "running"
-  if last_error(run)[0] not in (None, 0, *STOPPED):
+  if last_error(run)[0] not in (None, *STOPPED):
     return "failed"
   return "stopped" if os.path.isdir(run.folder) else "waiting"
 
@@ -422,10 +423,12 @@ def _next(queue: collections.deque, env: dict, command) -> Process | None:
 def _is_over(process: Process, failures, tries: int) -> bool:
   """Notes how a run ended; returns whether it is not to be started again."""
   run, code = process.run, process.ended()
-  if code == 0:
+  if is_complete(run):
     progress.say(f"{run.name}: finished")
-  elif code not in STOPPED:
+    return True
+  if code not in STOPPED:
     failures[run.name] += 1
-    progress.say(f"{run.name} ({run.source}): exit code {code}: "
+    early = " before its last record" if code == 0 else ""
+    progress.say(f"{run.name} ({run.source}): exit code {code}{early}: "
                  f"{last_error(run)[1]}")
-  return code in (0, *FINAL) or failures[run.name] >= tries
+  return code in FINAL or failures[run.name] >= tries

@@ -13,11 +13,12 @@ import typing
 import numpy as np
 
 from isojax import (
-  cli,
   compilation,
   components,
   evaluate,
+  exit_codes,
   hosts,
+  own_file,
   preemption,
   profile,
   progress,
@@ -37,7 +38,7 @@ from isojax.tasks import grader as grader_lib
 class End(typing.NamedTuple):
   """How a run ended."""
 
-  code: int  # 0, cli.DIVERGED, or cli.PREEMPTED after a signal
+  code: int  # 0, exit_codes.DIVERGED, or exit_codes.PREEMPTED after a signal
   why: str | None  # of a run that is not complete
 
 
@@ -82,10 +83,10 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
         if news := out.compiled.news():
           hosts.say(f"step {state.history.step + 1}: {news}")
         if not fields.pop("finite"):
-          return End(cli.DIVERGED, diverged(setup, state, out, fields))
+          return End(exit_codes.DIVERGED, diverged(setup, state, out, fields))
         state = stepped(setup, state, out, fields)
     except preemption.Stopped:
-      return End(cli.PREEMPTED, stopped(setup, state, out))
+      return End(exit_codes.PREEMPTED, stopped(setup, state, out))
   if state.history.step == out.start:
     hosts.say(f"the run was complete: {state.history.rollouts} rollouts in "
               f"{out.start} steps. To train longer, give a larger "
@@ -129,16 +130,14 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
 def stepped(setup: Setup, state: State, out: Out, fields: dict) -> State:
   """Records a step; returns the state with the record."""
   del fields["loss"]  # carries no information on-policy: only its gradient does
-  e, before = setup.e, state.history
-  n = e.alloc.n_after(before.rollouts)
-  lr = float(setup.learner.schedule(before.totals["updates"])) * (
-      e.lr_factor(n) or 1.0)
+  before = state.history
+  lr = float(setup.learner.schedule(before.totals["updates"]))
   history = dataclasses.replace(
       before, step=before.step + 1,
       rollouts=before.rollouts + fields.pop("sampled"),
       totals={name: value + fields.pop(name)
               for name, value in before.totals.items()})
-  line = state_lib.record_fields(setup, "train", history, n=n) | {
+  line = state_lib.record_fields(setup, "train", history) | {
       "lr": lr, **fields}
   state = recorded(state, out, line)
   say_solved(setup, before, state.history)
@@ -210,10 +209,20 @@ def diverged(setup: Setup, state: State, out: Out, fields: dict) -> str:
   return (
       "stopped: loss, gradient or parameters are not finite after step "
       f"{state.history.step + 1} (loss {fields['loss']}, grad_norm "
-      f"{fields['grad_norm']}, logp_gap {fields['logp_gap']}); {saved}. Try, "
-      "in another --workdir, a lower recipe.optimizer.base_lr (now "
+      f"{fields['grad_norm']}, logp_gap {fields['logp_gap']}); {saved}. "
+      f"{custom_functions(setup)}Try, in another --workdir, a lower "
+      "recipe.optimizer.base_lr (now "
       f"{setup.e.recipe.optimizer.base_lr}), a smaller clip_norm, or "
       "float32 for recipe.loss.dtype")
+
+
+def custom_functions(setup: Setup) -> str:
+  """The user's own functions, which may be the cause of a number not finite."""
+  own = setup.e.recipe.loss.own.values()
+  if not own:
+    return ""
+  return (f"Look first at {', '.join(map(own_file.definition, own))}: a "
+          "logarithm, root or division there? ")
 
 
 @contextlib.contextmanager

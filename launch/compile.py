@@ -23,7 +23,7 @@ from absl import flags
 import jax
 import numpy as np
 
-from isojax import cli, compilation, components, progress
+from isojax import compilation, components, config_flag, progress
 from isojax import experiment as experiment_lib
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
@@ -70,14 +70,14 @@ class Case:
   @property
   def text(self) -> str:
     e, device = self.e, self.model.mesh.devices.flat[0]
-    kept, loss = components.sampler_sizes(self.model, e.sampler), e.recipe.loss
+    loss = e.recipe.loss
     return "\n".join((
         *self.notes,
         f"{e.model.path} on {device.device_kind}, {self.hbm / 2**30:.2f} GiB "
         f"each; mesh {e.mesh}",
         f"{self.sampler.sizes.rows[-1]:,} slots of "
         f"{e.sampler.max_prompt_tokens:,} + {e.sampler.max_new_tokens:,} tokens"
-        f" in {e.sampler.dtype}, weights {kept.weights}, cache {kept.cache}",
+        f" in {e.sampler.dtype}",
         f"microbatches of {loss.microbatch_tokens:,} tokens in {loss.dtype}, "
         f"gradients reduced in {loss.reduce_dtype}{', remat' * loss.remat}, "
         f"{components.update_kernel(e, self.model)}"))
@@ -116,13 +116,12 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
               pool: int | None) -> memory_lib.Programs:
   """The planner's estimate; slots, rows and pool are per device."""
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
-  kept = components.sampler_sizes(model, e.sampler)
   loss = e.recipe.loss
   return memory_lib.programs(
       components.shape_of(model.cfg), workload_lib.Workload(
           workload_lib.Lengths(S, T, S, T), workload_lib.Formats(
-              loss.dtype, kept.weights, kept.cache, kept.head,
-              loss.head_dtype or loss.dtype, loss.reduce_dtype),
+              loss.dtype, e.sampler.dtype, e.sampler.head_dtype,
+              loss.head_dtype, loss.reduce_dtype),
           workload_lib.Recipe(kl=bool(loss.kl_coef)),
           fused=components.update_kernel(e, model) != "einsum",
           remat=True),
@@ -396,7 +395,7 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  _CONFIG = cli.define_config("configs/hard.py:qwen2.5-7b")
+  _CONFIG = config_flag.define("configs/hard.py:qwen2.5-7b")
   _TOPOLOGY = flags.DEFINE_string(
       "topology", None, "TPU chip and slice shape, such as v5e:4x4 or "
       "v5p:2x2x4; or card, hosts x GPUs per host, such as h200:8 or a100:2x8.",
@@ -407,4 +406,4 @@ if __name__ == "__main__":
   _ONLY = flags.DEFINE_list("only", [*NAMES, *FURTHER], "Programs to compile.")
   _HLO = flags.DEFINE_string(
       "hlo", None, "Folder for the optimised programs as HLO text.")
-  cli.run(main)
+  config_flag.run(main)

@@ -14,7 +14,7 @@ import os
 from absl import flags
 import jax
 
-from isojax import cli, config_file, experiment
+from isojax import cli, experiment, sections
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.ledger import bucket, checkpoint, workdir
@@ -55,7 +55,7 @@ def main(_) -> None:
   else:
     bucket.check(_WORKDIR.value, "workdir")
     stored = workdir.read_config(_WORKDIR.value)
-    section = config_file.section(
+    section = sections.section(
         experiment.ModelSection, stored.config["model"],
         f"{_WORKDIR.value}/config.json: model")
     source, lora = hf_config.resolve(section.path), section.lora

@@ -28,8 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from isojax import (
-  cli,
   components,
+  config_flag,
   experiment,
   format,
   preemption,
@@ -294,7 +294,7 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  _CONFIG = cli.define_config("configs/hard.py", required=False)
+  _CONFIG = config_flag.define("configs/hard.py", required=False)
   _WORKDIR = flags.DEFINE_string(
       "workdir", None, "Folder of a run, instead of --config.")
   _STEP = flags.DEFINE_integer(
@@ -307,4 +307,4 @@ if __name__ == "__main__":
       "half of them.", lower_bound=4)
   _SEED = flags.DEFINE_integer("seed", 0, "Of rollouts and projection.")
   _OUT = flags.DEFINE_string("out", None, "Also write the estimates as JSON.")
-  cli.run(main)
+  config_flag.run(main)

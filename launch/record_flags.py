@@ -1,6 +1,6 @@
 """The flags that name the logs of a study, and their rows.
 
-launch.fit and launch.speedup read isojax's records or logs of other trainers.
+launch.fit and launch.compare read isojax's records or logs of other trainers.
 """
 
 from absl import flags

@@ -24,14 +24,14 @@ from absl import flags
 import numpy as np
 
 from isojax import (
-  cli,
   compilation,
   components,
-  config_file,
+  config_flag,
   experiment,
   own_file,
   progress,
   rng,
+  sections,
 )
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
@@ -73,7 +73,7 @@ class Split:
     for field, cls in (("strata", strata_lib.Wanted),
                        ("mixtures", strata_lib.Mixture)):
       object.__setattr__(self, field, {
-          name: config_file.section(cls, values, f"config.{field}.{name}")
+          name: sections.section(cls, values, f"config.{field}.{name}")
           for name, values in getattr(self, field).items()})
     for name, mixture in self.mixtures.items():
       unknown = [part for part in mixture.shares if part not in self.strata]
@@ -90,7 +90,7 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   `values` is a ConfigDict with the fields of Split. `command` is stored in the
   files, to write them again.
   """
-  cfg = config_file.section(Split, values.to_dict(), "config")
+  cfg = sections.section(Split, values.to_dict(), "config")
   if not 0 <= shard < shards:
     raise InputError(f"--shard={shard} --shards={shards}: expected "
                      "0 <= shard < shards")
@@ -147,7 +147,7 @@ def read_pool(cfg: Split) -> Pool:
         f"config.source.kind={kind!r}: expected one of {', '.join(sources)}, "
         f"whose problems grader.name={cfg.grader.name!r} judges")
   arguments = {key: x for key, x in cfg.source.items() if key != "kind"}
-  return config_file.section(sources[kind], arguments, "config.source")
+  return sections.section(sources[kind], arguments, "config.source")
 
 
 def check(cfg: Split, pool: Pool) -> None:
@@ -200,8 +200,7 @@ def decides(cfg: Split, policy: components.BasePolicy) -> dict:
           "task": cfg.grader.name, "answer": cfg.grader.answer,
           "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,
           **{name: getattr(cfg.sampler, name) for name in (
-              "temperature", "top_p", "max_new_tokens", "dtype", "weights",
-              "cache")},
+              "temperature", "top_p", "max_new_tokens", "dtype")},
           **({"reward_sha256": own_file.sha256(reward["reward"])}
              if reward else {})}
 
@@ -355,8 +354,8 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  _CONFIG = cli.define_config("configs/split_tiny.py")
+  _CONFIG = config_flag.define("configs/split_tiny.py")
   _SHARD = flags.DEFINE_integer("shard", 0, "Part to measure, from 0.")
   _SHARDS = flags.DEFINE_integer("shards", 1, "Number of parts, each measured "
                                  "by a process of its own.")
-  cli.run(main)
+  config_flag.run(main)

@@ -69,17 +69,6 @@ RICH = dataclasses.replace(
     logit_cap=3.0, tied=True)
 
 
-@pytest.fixture(scope="session")
-def float8():
-  """Skips where XLA cannot read float8, without the instructions of F16C."""
-  try:
-    jax.jit(lambda x: x.astype("float32"))(np.ones(8, "float8_e4m3fn"))
-  except jax.errors.JaxRuntimeError as error:
-    if "Failed to materialize symbols" not in str(error):
-      raise
-    pytest.skip("XLA has no conversion of float8 for this processor")
-
-
 def columns(advantage, weight):
   """Columns of an update in which all terms have the same token weights."""
   return dict(advantage=advantage, policy_weight=weight,

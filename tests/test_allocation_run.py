@@ -161,7 +161,7 @@ def test_pods_keeps_a_share_of_each_group():
   """A quarter, rounded up, of all rollouts; two at least, to compare."""
   a = allocation.Allocation(4, 16, 9, m=4, division=HIT)
   n_P = np.array([2, 9, 20, 0, 33])
-  m_P = a.m_of_each(n_P, 16)
+  m_P = a.kept_of(n_P)
   assert m_P.tolist() == [2, 3, 5, 0, 9]
   loss = setup_of(pods, few.mixed(), "hit").e.recipe.loss
   reward_PxN, mask_PxN = algorithm.by_problem(np.arange(64) % 3 == 0, n_P)

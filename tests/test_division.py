@@ -87,9 +87,6 @@ def test_rules_by_hand():
   # 1 - E[(1-p)^n]: gains 1/6, 1/12, 1/20, ...; of Beta(1, 3), where
   # E[(1-p)^n] = 3 / (3 + n): 3/20, 1/10, 1/14, 3/56.
   assert division.RULES["hit"](p, 7, bounds).tolist() == [3, 4]
-  # 1 / E[p] is 2 and 4.
-  assert division.inverse(p, 6, bounds).tolist() == [2, 4]
-  assert division.inverse(p, 12, bounds).tolist() == [4, 8]
   # E[(1-p^2-(1-p)^2) p (1-p)^2] = 2 E[p^2 (1-p)^3] = 2 * 2! 3! / 6! = 1/30 and,
   # for Beta(1, 3), 2 * B(3, 6) / B(1, 3) = 2 * 3 / 168 = 1/28.
   np.testing.assert_allclose(division.knapsack_utility(p, 2)[2],
@@ -111,11 +108,17 @@ def test_allocate_divides_or_refuses():
   """A problem without a right answer keeps a value."""
   n_P = isojax.allocate([0, 8, 16], [16, 16, 16], 48)
   assert n_P.sum() == 48 and n_P[0] > n_P[2] >= 2
+  # The tables of a rule end where the budget does, not at `high`.
+  for rule in ("knapsack", "variance", "hit"):
+    counts = dict(correct=[0, 8, 16], sampled=[16] * 3, budget=48, rule=rule)
+    assert isojax.allocate(**counts, high=10**9).tolist() == (
+        isojax.allocate(**counts, high=44).tolist())
   for arguments, said in (
       (dict(budget=3), "expected 4 to 128"), (dict(budget=129), "4 to 128"),
       (dict(rule="best"), "expected one of uniform, knapsack"),
       (dict(low=0), "1 <= low <= high"), (dict(correct=[3, 1]), "<= sampled"),
-      (dict(sampled=[2]), "a count of each problem"),
+      (dict(sampled=[2]), "count of each problem"),
+      (dict(sampled=[2, float("inf")]), "a finite count"),
       (dict(strength=0), "expected > 0")):
     with pytest.raises(InputError, match=said):
       isojax.allocate(**dict(correct=[1, 1], sampled=[2, 2], budget=16)

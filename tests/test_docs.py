@@ -163,7 +163,7 @@ def takes_flags(module: str) -> bool:
     spec = importlib.util.find_spec(f"{module}.__main__")
     assert spec is not None, f"{module} cannot be run"
   text = pathlib.Path(spec.origin).read_text("utf-8")
-  return bool(re.search(r"^  (cli|app)\.run\(", text, re.MULTILINE))
+  return bool(re.search(r"^  (cli|config_flag|app)\.run\(", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -16,7 +16,14 @@ import numpy as np
 import pytest
 
 import isojax
-from isojax import cli, components, experiment, plan_file, rng
+from isojax import (
+  components,
+  config_flag,
+  exit_codes,
+  experiment,
+  plan_file,
+  rng,
+)
 from isojax import main as main_lib
 from isojax import state as state_lib
 from isojax.errors import InputError
@@ -56,7 +63,8 @@ def copy(calm, tmp_path):
 
 def apply(path, row, config=None):
   config = config or small().lock()  # as --config gives it
-  lr = cli.apply_row(config, plan_file.read_lines(str(path)), row, str(path))
+  lr = config_flag.apply_row(config, plan_file.read_lines(str(path)), row,
+                             str(path))
   return lr, experiment.load(config)
 
 
@@ -214,7 +222,7 @@ def test_nan_stops_with_the_step_and_what_to_try(tmp_path):
   config = small(checkpoint=dict(every_steps=1))
   config.recipe.optimizer.base_lr = 1e30
   _, end, kept = train(config, tmp_path)
-  assert end.code == cli.DIVERGED
+  assert end.code == exit_codes.DIVERGED
   assert "are not finite after step" in end.why and "base_lr" in end.why
   # The first update already overflows the parameters: only the evaluation
   # before it is kept, and nothing is saved.
@@ -379,7 +387,7 @@ def test_in_a_bucket_taken_over_to_the_same_bits(calm, folder, capfd):
     assert re.search("resuming from step [24] of 5", capfd.readouterr().err)
     process.send_signal(signal.SIGCONT)
     said = process.communicate(timeout=60)[1]
-  assert process.returncode == cli.BAD_INPUT, said
+  assert process.returncode == exit_codes.BAD_INPUT, said
   assert "another process has started this run" in said
   assert records.comparable(records.read(ledger)) == got
   assert sorted(each.name for each in epath.Path(folder).iterdir()) == [
@@ -400,7 +408,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(calm, tmp_path):
       time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=60)[1]
-  assert process.returncode == cli.PREEMPTED, said
+  assert process.returncode == exit_codes.PREEMPTED, said
   step = records.read(str(ledger))[-1]["step"]
   assert f"stopped by a signal at step {step}, which is saved" in said
   assert (tmp_path / "checkpoints" / str(step)).is_dir()

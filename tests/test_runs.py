@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from isojax import cli, components, state
+from isojax import components, exit_codes, state
 from isojax.ledger import records
 from isojax.tasks import prompts as prompts_lib
 from tests import processes, short_runs
@@ -111,7 +111,7 @@ def test_a_signal_in_a_step_repeats_the_bits(tmp_path):
   config = short_runs.config("in_flight")
   some = short_runs.train(config, tmp_path)
   thread.join()
-  assert some.end.code == cli.PREEMPTED
+  assert some.end.code == exit_codes.PREEMPTED
   assert len(some.records) < len(kept("in_flight"))
   assert short_runs.train(config, tmp_path).end.code == 0
   assert processes.result(tmp_path) == processes.result(

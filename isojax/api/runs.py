@@ -7,7 +7,14 @@ import os
 
 import numpy as np
 
-from isojax import cli, compilation, components, preemption, rng, training
+from isojax import (
+  compilation,
+  components,
+  exit_codes,
+  preemption,
+  rng,
+  training,
+)
 from isojax import progress as progress_lib
 from isojax import rollouts as rollouts_lib
 from isojax import state as state_lib
@@ -195,11 +202,11 @@ def train(config, workdir: Path | None = None, *,
         "runs", f"{setup.e.name}-{setup.run_id}")
     with state_lib.claimed(setup, folder) as setup:
       end = training.train(setup, folder, signals=preemption.on_interrupt)
-  if end.code == cli.PREEMPTED:
+  if end.code == exit_codes.PREEMPTED:
     raise KeyboardInterrupt(
         f"{folder} is saved; call isojax.train again with the same config and "
         "workdir to resume")
-  if end.code == cli.DIVERGED:
+  if end.code == exit_codes.DIVERGED:
     raise DivergedError(end.why)
   return Run(folder, setup.run_id, Records(records_lib.read(
       os.path.join(folder, state_lib.RECORDS))), setup)

@@ -1,4 +1,4 @@
-"""isojax.read, fit and speedup: logs of runs, and what follows from them."""
+"""isojax.read, fit and compare: logs of runs, and what follows from them."""
 
 import dataclasses
 import functools
@@ -10,14 +10,13 @@ from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
 from isojax.format import many, pair
 from isojax.frontier import bootstrap, curves, fit_json, report
+from isojax.frontier import compare as compare_lib
 from isojax.frontier import read as read_lib
-from isojax.frontier import speedup as speedup_lib
 from isojax.frontier import study as study_lib
 from isojax.frontier.fields import Reading, Row, span
 from isojax.planner import advice, fit_file
 
 _READING, _OPTIONS = Reading(), bootstrap.DEFAULT
-_QUESTION = speedup_lib.Question
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,64 +251,61 @@ def fit(study, *, points: str = _OPTIONS.points.select,
 
 
 @dataclasses.dataclass(frozen=True)
-class Speedup:
-  """The speed-ups of recipes over a baseline."""
+class Comparison:
+  """Reward at equal compute, and compute to a reward, of two recipes."""
 
-  document: dict = dataclasses.field(repr=False)  # the content of speedup.json
+  # The content of compare.json.
+  document: dict = dataclasses.field(repr=False)
   _text: str = dataclasses.field(repr=False)
 
   def table(self) -> str:
-    """A line for each recipe, with its interval, verdict and notes."""
+    """Rewards at equal compute, the speed-up, and notes."""
     return self._text
 
   def plot(self):
     """The mean curves with the threshold, a matplotlib.figure.Figure."""
     from isojax.frontier import plots  # needs matplotlib
-    return plots.speedup(self.document)
+    return plots.compare(self.document)
 
   @unchained
   def save(self, folder: Path) -> None:
-    """Writes speedup.json and the figure, as launch.speedup does."""
-    speedup_lib.save(self.document, os.fspath(folder))
+    """Writes compare.json and the figure, as launch.compare does."""
+    compare_lib.save(self.document, os.fspath(folder))
 
   def __repr__(self) -> str:
     return self.table()
 
 
 @unchained
-def speedup(baseline: Path | list | tuple,
-            records: Path | list | tuple, *, axis: str = "device_seconds",
-            share: float = _QUESTION.share, draws: int = _QUESTION.draws,
+def compare(baseline: Path | list | tuple, records: Path | list | tuple, *,
+            axis: str = "rollouts", share: float = compare_lib.SHARE,
             metric: str = "avg", at_k: int | None = None,
             eval_set: str | None = None, format: str | None = None,
             columns: dict | None = None, fixed: dict | None = None,
             scale: dict | None = None, from_path: str | None = None
-            ) -> Speedup:
-  """Measures how much earlier recipes reach a reward than a baseline.
+            ) -> Comparison:
+  """Compares a recipe with a baseline.
 
-  PODS (arXiv 2504.13818): the first time at `share` of the baseline's highest
-  mean reward, of the baseline over that of the recipe. docs/fitting.md
-  describes the columns and verdicts.
+  The difference of their mean rewards at equal compute, and how much earlier
+  the recipe reaches `share` of the baseline's highest mean reward (the speed-up
+  of PODS, arXiv 2504.13818), each with a 95 % interval over runs.
 
   Args:
     baseline: path or pattern, or several, of runs of one Bp, n and m.
-    records: those of the other runs; runs of one Bp, n and m form a recipe.
-    axis: the time: device_seconds, rollouts, sampled_tokens, trained_tokens,
+    records: those of the other recipe.
+    axis: the compute: rollouts, device_seconds, sampled_tokens, trained_tokens,
       updates or any column.
     share: of the highest mean reward, in [0.01, 1].
-    draws: of the bootstrap over runs, at least 100.
     metric, at_k, eval_set, format, columns, fixed, scale, from_path: as in
       isojax.read.
 
   Returns:
-    A Speedup. It prints as its table.
+    A Comparison. It prints as its table.
   """
-  if draws < 100 or not 0.01 <= share <= 1:
-    raise InputError(f"draws={draws}, share={share}: expected at least 100, "
-                     "and a number from 0.01 to 1")
+  if not 0.01 <= share <= 1:
+    raise InputError(f"share={share}: expected a number from 0.01 to 1")
   how = _reading(format, columns, fixed, scale, from_path, axis)
-  return Speedup(*speedup_lib.compared(_QUESTION(
-      baseline=_paths(baseline), records=_paths(records),
+  return Comparison(*compare_lib.compared(compare_lib.Question(
+      baseline=_paths(baseline), records=_paths(records), share=share,
       read=lambda patterns, flag: read_lib.read(patterns, how, flag=flag),
-      selection=study_lib.Selection(axis, metric, at_k, eval_set), share=share,
-      draws=draws)))
+      selection=study_lib.Selection(axis, metric, at_k, eval_set))))

@@ -9,6 +9,7 @@ import dataclasses
 import math
 
 import numpy as np
+from scipy import stats
 
 from isojax.errors import InputError
 from isojax.frontier import curves as curves_lib
@@ -57,6 +58,23 @@ def percentiles(value_D) -> tuple[float, float]:
   """The central 95 % of the draws; `laws.interval` is wider."""
   low, high = np.quantile(value_D[1:], QUANTILES)
   return float(low), float(high)
+
+
+def welch(one, other) -> tuple[float, tuple[float, float] | None]:
+  """The difference of two means with its 95 % interval, Welch's t.
+
+  None for the interval if a sample has one value.
+  """
+  one, other = np.asarray(one, float), np.asarray(other, float)
+  difference = float(one.mean() - other.mean())
+  if min(len(one), len(other)) < 2:
+    return difference, None
+  parts = np.array([x.var(ddof=1) / len(x) for x in (one, other)])
+  free = parts.sum() ** 2 / max(
+      sum(parts ** 2 / [len(one) - 1, len(other) - 1]), 1e-300)
+  reach = float(np.sqrt(parts.sum()) * stats.t.ppf(
+      QUANTILES[1], max(free, 1.0)))
+  return difference, (difference - reach, difference + reach)
 
 
 def weights(count: int, taken: int, draws: int, rng) -> np.ndarray:

@@ -1,10 +1,9 @@
-"""The figures: those of a parsed fit.json, of one run and of launch.speedup.
+"""The figures: those of a parsed fit.json, of one run and of launch.compare.
 
 The same n has the same colour and marker in all of them.
 """
 
 import io
-import itertools
 import math
 import os
 
@@ -13,7 +12,7 @@ import numpy as np
 from isojax.errors import InputError
 from isojax.format import compact, number, pair, rate, signed
 from isojax.frontier.fields import TRAINING
-from isojax.frontier.report import axis_of, metric_of, of_x0, parameters, run_of
+from isojax.frontier.labels import axis_of, metric_of, of_x0, parameters, run_of
 from isojax.symptoms import column, History
 
 try:
@@ -432,8 +431,7 @@ def scalerl(document: dict) -> Figure:
   ax, margin = figure.subplots(), []
   for i, row in enumerate(chosen(document["scalerl"])):
     colour, mark = (f(row["n"], study["n"]) for f in (colour_of, marker_of))
-    C, R, C_G, R_G, power_law = floats(row, "C", "reward", "curve_C",
-                                       "curve_reward", "power_law_curve_reward")
+    C, R, C_G, R_G = floats(row, "C", "reward", "curve_C", "curve_reward")
     edge = C.max() if row["fit_below"] is None else row["fit_below"]
     last = np.searchsorted(C_G, edge, side="right")
     for fill, dash, part, part_G in (
@@ -442,7 +440,6 @@ def scalerl(document: dict) -> Figure:
       ax.plot(C[part], R[part], mark, color=colour, mfc=fill, ms=3.5, mew=0.7,
               alpha=0.6)
       ax.plot(C_G[part_G], R_G[part_G], dash, color=colour, lw=1.8)
-    ax.plot(C_G, power_law, ":", color=colour, lw=1.2)
     margin.append((1.015 + 0.02 * i, row, mark, colour))
     ax.axhline(row["A"], alpha=0)  # the axis reaches every A
     ax.plot([], [], marker=mark, color=colour, label=(
@@ -461,7 +458,7 @@ def scalerl(document: dict) -> Figure:
         ax.plot(x, drawn, marker=beyond, ms=6, **at)
   ax.set_title(
       "right margin: asymptote A with its 95% interval (arrow: beyond the axis)"
-      "\ndashed: beyond the fitted points; dotted: power law")
+      "\ndashed: beyond the fitted points")
   figure.get_layout_engine().set(rect=(0, 0, 0.98, 1))  # markers in the margin
   reward_label(ax, study)
   ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
@@ -592,41 +589,27 @@ def health(run: History) -> Figure:
   return figure
 
 
-# ---- Speed-ups
-
-def _label(arm: dict, unit: str) -> str:
-  if arm["ratio"] is None:
-    return f"{arm['name']}: never"
-  text = f"{arm['name']}: {number(arm['time'])} {unit}, {arm['ratio']:.2f}x"
-  if arm["interval"]:
-    text += " [{:.2f}, {:.2f}]".format(*arm["interval"][::2])
-  return text
-
+# ---- Two recipes
 
 @styled
-def speedup(document: dict) -> Figure:
-  """Reward against compute: runs thin, means thick, T dashed."""
-  unit = document["axis"].replace("_", " ")
-  base = document["baseline"]
-  labels = [f"{base['name']}: {number(base['time'])} {unit}",
-            *(_label(arm, unit) for arm in document["arms"])]
-  colours = ["black", *matplotlib.colormaps[PALETTE](
-      np.linspace(0.1, LIGHTEST, len(document["arms"])))]
-  rows = list(zip([base, *document["arms"]], colours,
-                  itertools.cycle(MARKERS), labels))
-  figure = Figure((WIDTH, 4.6 + 0.2 * len(rows)), layout="constrained")
+def compare(document: dict) -> Figure:
+  """Reward of two recipes against compute: runs thin, means thick, T dashed."""
+  unit, found = document["axis"].replace("_", " "), document["speedup"]
+  figure = Figure((WIDTH, 4.4), layout="constrained")
   ax = figure.subplots()
-  for arm, colour, mark, label in rows:
-    if len(arm["x_of_runs"]) > 1:
-      for x, reward in zip(arm["x_of_runs"], arm["reward_of_runs"]):
-        ax.plot(x, reward, color=colour, lw=0.6, alpha=0.35)
+  for arm, time, colour, mark in (
+      (document["baseline"], found["baseline_time"], "black", "o"),
+      (document["recipe"], found["time"], "C3", "s")):
+    for reward in arm["reward_of_runs"]:
+      ax.plot(arm["x"], reward, color=colour, lw=0.6, alpha=0.35)
+    reaches = "never reaches T" if time is None else (
+        f"reaches T at {number(time)}")
     ax.plot(arm["x"], arm["reward"], marker=mark, ms=4, lw=1.8, color=colour,
-            label=label)
-    if arm["time"] is not None:
-      reward = float(np.interp(arm["time"], arm["x"], arm["reward"]))
-      ax.plot(arm["time"], reward, mark, ms=10, mfc="none", mew=1.5,
-              color=colour)
-  T = document["threshold"]
+            label=f"{arm['name']}: {reaches}")
+    if time is not None:
+      ax.plot(time, float(np.interp(time, arm["x"], arm["reward"])), mark,
+              ms=10, mfc="none", mew=1.5, color=colour)
+  T = found["threshold"]
   ax.axhline(T, color=GREY, lw=1, ls="--")
   ax.text(0.01, T, f"T = {T:.4g}", transform=ax.get_yaxis_transform(),
           va="bottom", color=GREY)
@@ -637,5 +620,5 @@ def speedup(document: dict) -> Figure:
   ax.set_title("thick: mean over runs; thin: runs; dashed: "
                f"{document['share']:g} of the baseline's highest mean; ring: "
                "first evaluation at or above it")
-  ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12))
+  ax.legend(loc="lower right")
   return figure

@@ -15,6 +15,13 @@ from isojax import format as words
 from isojax.errors import InputError
 from isojax.format import compact, many, number, pair, rate, signed
 from isojax.frontier.fields import TRAINING
+from isojax.frontier.labels import (
+  axis_of,
+  metric_of,
+  of_x0,
+  parameters,
+  run_of,
+)
 from isojax.frontier.study import UNKNOWN
 from isojax.ledger import records
 
@@ -30,19 +37,6 @@ OPTIONS = {
     "rounds": "refinements of each fit",
     "collapse": "runs whose reward falls: cut at the fall, exclude, or keep"}
 SEEN = 0.5  # share of the rise to an asymptote that determines it
-
-
-def axis_of(study: dict) -> tuple[str, str]:
-  """(symbol, unit) of the compute axis."""
-  return ("M" if study["axis"] == "updates" else "C",
-          study["axis"].replace("_", " "))
-
-
-def metric_of(study: dict, metric: str) -> str:
-  """The name of a metric: best@4, avg with its k, or the training reward."""
-  if study["eval_set"] == TRAINING:
-    return "training reward"
-  return f"avg@{study['k']}" if metric == "avg" and study["k"] else metric
 
 
 def headline(document: dict) -> str:
@@ -72,12 +66,6 @@ def headline(document: dict) -> str:
              if best["since"] else "; no other n led before."))
 
 
-def run_of(row: dict) -> str:
-  """Bp, n and seed of a run; its name if the seed is not known."""
-  return f"Bp {row['Bp']}, n {row['n']}, " + (
-      f"{row['run_id']:.24}" if row["seed"] is None else f"seed {row['seed']}")
-
-
 def still_rising(curve: dict) -> bool:
   """Whether the data end before half of the rise to the asymptote A.
 
@@ -89,31 +77,6 @@ def still_rising(curve: dict) -> bool:
   end = curve["reward"][bisect.bisect_right(curve["C"], curve["C_hi"]) - 1]
   rise = curve["A"] - curve["b"]
   return rise > 0 and end - curve["b"] < SEEN * rise
-
-
-def of_x0(study: dict, x0: float | None) -> float | None:
-  """The midpoint of the law, stored as log10 C or M, as compute."""
-  return x0 if x0 is None or study["axis"] == "updates" else 10.0**x0
-
-
-def parameters(document: dict) -> list[tuple[str, str, str]]:
-  """(name with unit, value, 95 % interval) of the law's parameters."""
-  law, study = document["law"], document["study"]
-  (symbol, unit), known = axis_of(study), law["intervals"]
-  x0 = law["M0" if law["kind"] == "fixed_batch" else "log10_C0"]
-  floor, ceiling = 2 ** law["b"], 2 ** (law["b"] + law["L"])
-  ends = [end for end, bound in zip(known["k"], law["k_bounds"])
-          if abs(end / bound - 1) < 1e-3]
-  return [
-      (f"{symbol}0, {unit}", compact(of_x0(study, x0)),
-       pair([of_x0(study, x) for x in known["x0"]], compact)),
-      ("floor, rollouts per problem", number(floor),
-       pair(known["floor"], number)),
-      ("ceiling, rollouts per problem", number(ceiling),
-       pair(known["ceiling"], number)),
-      ("k, per " + ("update" if symbol == "M" else "decade"), number(law["k"]),
-       pair(known["k"], number) + (
-           f" (bound: {', '.join(map(number, ends))})" if ends else ""))]
 
 
 def summary(document: dict) -> str:
@@ -211,7 +174,7 @@ def page(document: dict, figures: list[str]) -> str:
     document: a parsed fit.json.
     figures: paths that plots.save returned; the SVG ones are embedded.
   """
-  study, matched = document["study"], document["scalerl_matched"]
+  study = document["study"]
   symbol, unit = axis_of(study)
   C_G = document["frontier"]["C"]
   marks = [m * 10.0**e for e in range(60) for m in (1, 2, 5)]
@@ -230,8 +193,6 @@ def page(document: dict, figures: list[str]) -> str:
       shown=sorted({len(C_G) - 1} | {
           min(range(len(C_G)), key=lambda i: abs(C_G[i] / mark - 1))
           for mark in marks if C_G[0] <= mark <= C_G[-1]}),
-      B_at_A={(row["Bp"], row["n"], row["run_id"]): row["B_at_A"]
-              for row in (matched["rows"] if matched else ())},
       options=[(OPTIONS[key].format(C=symbol), str(value).replace("_", " "))
                for key, value in options.items() if key != "points"],
       number=number, rate=rate, signed=signed)

@@ -234,7 +234,7 @@ def _run(run_id: str, rows: list[Row], s: Selection,
     if len(values) > 1:
       raise InputError(
           f"{rows[0].where}: run {run_id} has several {name} ({values}); leave "
-          "out runs with a schedule of n, and give each run its own run_id")
+          "it out, or give each run its own run_id")
   fields = rows[0].fields
   Bp, n = fields["Bp"], fields["n"]
   if s.Bp not in (None, Bp) or s.B not in (None, Bp * n):
@@ -277,7 +277,7 @@ def _check_m(rows: list[Row]) -> None:
     if len(several) > 1:
       raise InputError(
           f"runs of Bp={Bp}, n={n} train on m={sorted(several)} rollouts; give "
-          "only those of one m, and compare recipes with launch.speedup")
+          "only those of one m, and compare recipes with launch.compare")
 
 
 def _check_models(runs: list[Run], model: str) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 
 from isojax.errors import InputError
 
-BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "float8": 1}  # of a number
+BYTES = {"bfloat16": 2, "float32": 4}  # of a number
 
 
 @dataclasses.dataclass(frozen=True)

@@ -163,14 +163,13 @@ class Price:
   def __post_init__(self):
     self.machine.check(self.mesh)
 
-  def run(self, Bp, n, M, *, C: int | None = None) -> Cost:
+  def run(self, Bp, n, M) -> Cost:
     """The cost of M sampling rounds, their steps and evaluations.
 
-    A step takes recipe.rounds of them, one without refill. C is given for the
-    last part of a run, to which the evaluations of the whole run are charged.
+    A step takes recipe.rounds of them, one without refill.
     """
     cost = self.step(Bp, n) * (M / self.workload.recipe.rounds)
-    count = self.evaluations and self.evaluations(C or Bp * n * M, Bp * n)
+    count = self.evaluations and self.evaluations(Bp * n * M, Bp * n)
     if not count:
       return cost
     prefill, decode = self.sampling(count / self.k, self.k)
@@ -204,9 +203,9 @@ class Price:
     shape, w, e, mesh = self.shape, self.workload, self.efficiency, self.mesh
     f, one = w.formats, w.lengths
     S, _, prompt_context, context = w.computed
-    weights = (shape.matmul_params * w.bytes("weights") + shape.head * (
-        w.bytes("sampled_head") - w.bytes("weights")))
-    kv = shape.kv_bytes_per_token(w.bytes("cache"))
+    weights = (shape.matmul_params * w.bytes("sampled") + shape.head * (
+        w.bytes("sampled_head") - w.bytes("sampled")))
+    kv = shape.kv_bytes_per_token(w.bytes("sampled"))
     gathered = weights / mesh.tensor * (1 - 1 / mesh.fsdp) * self.machine.chips
     reduced = 4 * shape.layers * shape.width * w.bytes("compute") * (
         mesh.tensor - 1)
@@ -417,10 +416,7 @@ def remedies(workload: Workload, machine: Machine, fits) -> str:
     out.append(f"the smallest machine that fits is {least.name}")
   changes = {
       "LoRA (--config.model.lora.rank=16)": (
-          replace(workload, lora_rank=16), machine),
-      "int8 weights while sampling (--config.sampler.weights=int8)": (
-          replace(workload, formats=replace(
-              workload.formats, weights="int8", sampled_head="int8")), machine)}
+          replace(workload, lora_rank=16), machine)}
   if chip.platform == "gpu":
     changes[f"{GPU_SHARE_VARIABLE}=0.95 (jax takes {machine.gpu_share:.0%} of "
             "a GPU)"] = workload, replace(machine, gpu_share=0.95)

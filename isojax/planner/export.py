@@ -187,13 +187,12 @@ TRAINERS = {
 def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
   """Option -> value of a run in another trainer; True may be a bare flag.
 
-  InputError for a schedule, m < n, a rule or an advantage that is not GRPO's.
+  InputError for m < n, a rule or an advantage that is not GRPO's.
   """
   a, kind, divided = row.allocation, TRAINERS[trainer], NORMED.get(s.advantage)
-  if a.schedule or a.m not in (None, a.n):
-    raise InputError(f"--export={trainer}: it has no schedule of n and no "
-                     "training on m of n rollouts; plan without --schedule and "
-                     "--pods")
+  if a.m not in (None, a.n):
+    raise InputError(f"--export={trainer}: it has no training on m of n "
+                     "rollouts; plan with a config without alloc.m")
   if s.rule != "uniform":
     raise InputError(f"--export={trainer}: it has no rule={s.rule}; plan "
                      "without one, or divide the rollouts in the trainer by "

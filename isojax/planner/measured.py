@@ -92,8 +92,8 @@ def bench_fraction(row: dict, w: Workload, machine: Machine, *,
       w, recipe=Recipe(), trained=1.0, lengths=Lengths(
           row["prompt_tokens"], statistics.mean(row["tokens"]) / B,
           row["prompt_tokens"], row["new_tokens"]), formats=Formats(
-              w.formats.compute, weights=row["weights"], cache=row["cache"],
-              sampled_head=w.formats.sampled_head, head=w.formats.head))
+              w.formats.compute, sampled_head=w.formats.sampled_head,
+              head=w.formats.head))
   ideal = Price(
       shape_lib.model_shape(row["config"], path=path),
       dataclasses.replace(machine, chips=1), Mesh(1, 1, 1), seen, PEAK,
@@ -115,21 +115,18 @@ def bench_efficiency(document: dict, shape: shape_lib.ModelShape, w: Workload,
   A bench does not time rewards and data: their seconds are the default.
   InputError if it did not time both in the workload's formats.
   """
-  f = w.formats
+  compute = w.formats.compute
 
   def priced(row, what):
-    kept = (row["weights"] or f.compute, row["cache"] or f.compute)
     return (row["contestant"], row["what"], row["compute_dtype"]) == (
-        "isojax", what, f.compute) and (
-            what == "update" or kept == (f.weights, f.cache))
+        "isojax", what, compute)
 
   def typical(what):
     rows = [row for row in document["rows"] if priced(row, what)]
     if not rows:
       raise InputError(
-          f"{path}: no {what} of isojax in {f.compute}, weights {f.weights}, "
-          f"cache {f.cache}; make it with python -m launch.bench (--dtype, "
-          "--weights, --cache), or price what is there")
+          f"{path}: no {what} of isojax in {compute}; make it with python -m "
+          f"launch.bench --dtype={compute}, or price what is there")
     same = [row for row in rows
             if shape_lib.model_shape(row["config"], path=path) == shape]
     return statistics.median(bench_fraction(row, w, machine, path=path)

@@ -99,7 +99,7 @@ def programs(shape: ModelShape, w: Workload, mesh: Mesh,
   kv_heads = min(tensor, shape.kv_heads)
   state = 4 * shape.params / shards
   kv = shape.kv_bytes_per_token(number) / kv_heads
-  sampled = shape.kv_bytes_per_token(w.bytes("cache")) / kv_heads
+  sampled = shape.kv_bytes_per_token(w.bytes("sampled")) / kv_heads
   first = sizes.prefilled(held.slots, S, paged=paged)
   stored = held.pool if paged else held.slots * (S + T)
   # Scores and softmax of every position in float32. The pages of one layer are
@@ -119,7 +119,7 @@ def programs(shape: ModelShape, w: Workload, mesh: Mesh,
   matrices = shape.layers * shape.layer_matmul / shards
   return Programs(
       state=state, reference=state * w.recipe.reference,
-      weights=(sizes.weight_bytes(shape, f.weights, f.sampled_head)
+      weights=(sizes.weight_bytes(shape, f.sampled, f.sampled_head)
                / (tensor if held.whole else shards)),
       cache=stored * sampled,
       part=stored * sampled / (2 * shape.layers) * (not paged),

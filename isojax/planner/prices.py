@@ -81,9 +81,8 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
   return Workload(
       Lengths(prompt, response, sampler.max_prompt_tokens,
               sampler.max_new_tokens),
-      Formats(sampler.dtype, weights=sampler.weights, cache=sampler.cache,
-              sampled_head=sampler.head_dtype, head=loss.head_dtype,
-              reduce=loss.reduce_dtype),
+      Formats(sampler.dtype, sampled_head=sampler.head_dtype,
+              head=loss.head_dtype, reduce=loss.reduce_dtype),
       the_recipe(config, train), padded=True, remat=loss.remat, fused=fused,
       skips=fused and machine.accelerator.platform == "tpu",
       lora_rank=config.model.lora.rank or None)
@@ -115,8 +114,8 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
   G, whole, pages = mesh.row_shards, True, None
   if sampler.page is not None:
     slots, pages, whole = SamplerSizes(
-        shape, dtype=f.compute, weights=f.weights, head=f.sampled_head,
-        cache=f.cache, max_prompt=sampler.max_prompt_tokens,
+        shape, dtype=f.sampled, head=f.sampled_head,
+        max_prompt=sampler.max_prompt_tokens,
         max_response=sampler.max_new_tokens, fused=memory.has_kernel(
             shape, attention=sampler.attention, dtype=sampler.dtype,
             tensor=mesh.tensor, accelerator=machine.accelerator),
@@ -180,13 +179,10 @@ def as_measured(ask: Request, price: Price, train) -> Price:
 
 
 def cost_of(price: Price, a) -> Cost:
-  """The cost of an allocation: of its m, and of each piece's n."""
+  """The cost of an allocation, with its m."""
   if a.m is not None:
     price = price.with_recipe(m=a.m)
-  *first, last = a.steps_by_piece(a.M)
-  bare = price.replace(evaluations=None)
-  return sum((bare.run(a.Bp, *piece) for piece in first),
-             start=price.run(a.Bp, *last, C=a.C))
+  return price.run(a.Bp, a.n, a.M)
 
 
 def expected(price: Price | None, a) -> dict | None:

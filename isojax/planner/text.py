@@ -12,7 +12,6 @@ from isojax.format import aligned, duration, many, number, rounded
 from isojax.planner import cost, prices, priors
 from isojax.planner.advice import (
   Advice,
-  Answer,
   predict,
   Prediction,
   Question,
@@ -48,10 +47,8 @@ def decision(rows: Sequence[plan_file.Row]) -> str:
     most = max(row.allocation.C for row in rows)
     return f"{many(len(rows), 'run')} to C = {most:,}, {C:,} rollouts in all"
   kept = f", train on m = {first.m}" * (first.m is not None)
-  n = (f"n = {first.n}" if first.n == first.n_max else
-       f"n from {first.n_min} to {first.n_max}")
-  return (f"{n}{kept}, Bp = {first.Bp}, M = {first.M:,}: C = {first.C:,} "
-          f"rollouts, lr {rows[0].lr:.3g}"
+  return (f"n = {first.n}{kept}, Bp = {first.Bp}, M = {first.M:,}: C = "
+          f"{first.C:,} rollouts, lr {rows[0].lr:.3g}"
           + f", {len(rows)} seeds" * (len(rows) > 1))
 
 
@@ -102,8 +99,8 @@ def table(rows: Sequence[plan_file.Row], D: int | None) -> str:
   for i, row in enumerate(rows):
     a = row.allocation
     lines.append([
-        str(i), str(a.Bp), str(a.n) if a.n == a.n_max else f"{a.n}..{a.n_max}",
-        *[str(a.m_of(a.n))] * kept, f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
+        str(i), str(a.Bp), str(a.n),
+        *[str(a.kept)] * kept, f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
         number(a.M * a.Bp / D) if D else "-", str(row.seed),
         *costs(row.expected)])
   known = [c for c in range(len(lines[0]))
@@ -137,12 +134,16 @@ def beside(a: Allocation, near: tuple[Allocation, ...], expected,
   return ("instead: " + "; ".join(out),)
 
 
-def n_star(answer: Answer) -> str:
-  """n* with its interval, and what it rests on."""
-  return f"n* = {answer.n:.4g}, " + (
+def n_star(advice: Advice) -> tuple[str, ...]:
+  """n* with its interval, what it rests on, and why the n is another."""
+  answer = advice.answer
+  out = (f"n* = {answer.n:.4g}, " + (
       "no interval is known" if answer.interval is None else
       f"interval {answer.interval[0]:.3g} to {answer.interval[1]:.3g}"
-      ) + f": {answer.basis}"
+      ) + f": {answer.basis}",)
+  if advice.held:
+    out += (f"n = {advice.allocation.n} instead: {advice.held}",)
+  return out
 
 
 def explained(q: Question, advice: Advice) -> tuple[str, ...]:
@@ -153,8 +154,8 @@ def explained(q: Question, advice: Advice) -> tuple[str, ...]:
         f"instead of the {q.n} given, see what was moved")
   elif a.n == answer.n and answer.measured_Bp:
     why = "as measured"
-  elif 0.7 < a.n / answer.n < 1.42:
-    why = "near n*"
+  elif 0.7 < a.n / advice.wanted < 1.42:
+    why = "instead of n*, for the reason above" if advice.held else "near n*"
   else:
     why = (f"not n*: the nearest that {min(q.B_max, a.C):,} rollouts a step "
            "admit, the least of --B_max, memory and C")
@@ -164,27 +165,6 @@ def explained(q: Question, advice: Advice) -> tuple[str, ...]:
       + f", {unspent:,} of {q.C:,} rollouts stay unspent" * (unspent > 0),
       *([f"predicted reward {reward(prediction)}"] if prediction else []),
       *(f"moved: {change}" for change in advice.changes))
-
-
-def staged(one: Advice, last: Allocation, expected: dict | None,
-           rows: Sequence[plan_file.Row]) -> tuple[str, ...]:
-  """Why a budget is divided into a sweep of `rows` and a final run `last`.
-
-  `one` is the advice for one run of the whole budget.
-  """
-  x, end, C = one.answer.x, one.answer.seen[1], rows[0].allocation.C
-  time, ends, device_hours, usd = costs(expected)
-  return (
-      f"this budget pays for one run of C = {one.allocation.C:,}, "
-      f"{x / end:.0f} times the largest C of the data behind the law "
-      f"({one.answer.basis}); it is divided:",
-      f"1. the sweep below: {many(len(rows), 'run')} to C = {C:,}, which "
-      "measure n*(C) on your own problems; launch.sweep makes them, launch.fit "
-      "fits the law",
-      f"2. a final run of {last.C / C:.2g} times that C: {time} ({ends}), "
-      f"{device_hours} device-hours, {usd} USD; Bp = {last.Bp}, n = {last.n} "
-      "by the law that is known now, to be replaced by your own: python -m "
-      f"launch.plan --rollouts={last.C} --law=fit/fit.json")
 
 
 def limits(price: Price, a: Allocation) -> tuple[str, ...]:
@@ -270,7 +250,7 @@ def choices(price: Price, Bp: int, n: int) -> tuple[str, ...]:
                  "rounds": f"{r.rounds:.3g} sampling rounds",
                  "in_flight": "in-flight sampling"}.items()}
   for name, text, usual in (
-      ("sampled_head", f"the {f.sampled_head} head of the sampler", f.weights),
+      ("sampled_head", f"the {f.sampled_head} head of the sampler", f.sampled),
       ("head", f"the {f.head} head of the update", f.compute)):
     if getattr(f, name) != usual:
       without[text] = price.with_workload(

@@ -32,15 +32,14 @@ class Formats:
   """Number formats, keys of BYTES."""
 
   compute: str
-  weights: str | None = None  # while sampling; None: compute
-  cache: str | None = None  # of keys and values; None: compute
-  sampled_head: str | None = None  # while sampling; None: weights
+  sampled: str | None = None  # weights and cache of sampling; None: compute
+  sampled_head: str | None = None  # while sampling; None: sampled
   head: str | None = None  # in the update; None: compute
   reduce: str = "float32"  # of gradients across devices
 
   def __post_init__(self):
-    for name, default in (("weights", "compute"), ("cache", "compute"),
-                          ("head", "compute"), ("sampled_head", "weights")):
+    for name, default in (("sampled", "compute"), ("head", "compute"),
+                          ("sampled_head", "sampled")):
       if getattr(self, name) is None:
         object.__setattr__(self, name, getattr(self, default))
     for name, value in vars(self).items():

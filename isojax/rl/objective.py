@@ -21,7 +21,7 @@ from isojax import own_file
 from isojax.errors import expect, expect_one_of, InputError
 from isojax.models import attention, decoder
 from isojax.models import precision as precision_lib
-from isojax.rl import advantages, aggregation, losses, selection
+from isojax.rl import advantages, aggregation, custom_check, losses, selection
 from isojax.types import Batch
 
 # A field of LossConfig -> the functions that it names.
@@ -115,6 +115,12 @@ class LossConfig:
         name: (getattr(self, name) >= least, f">= {least}")
         for name, least in LEAST.items()})
     _check_constants(self)
+    for kind, own in self.own.items():
+      custom_check.check(kind, own, self.function(kind, **{
+          name: value for name, value in (
+              ("m", 2), ("ddof", self.advantage_ddof),
+              ("eps", self.advantage_eps), ("clip_low", self.clip_low),
+              ("clip_high", self.clip_high)) if name in GIVEN[kind]}))
     cap, in_reward = self.importance_cap, self.kl_in == "reward"
     before = self.normalise == "before"
     of_tokens = self.advantage in advantages.TOKEN_ADVANTAGES

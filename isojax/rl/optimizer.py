@@ -56,11 +56,9 @@ def warmup_then_constant(lr: float, steps: int):
   return schedule
 
 
-def stepped(tx, grads, state, lr_factor):
-  """(params, opt_state) after a step; see update.make_update."""
+def stepped(tx, grads, state):
+  """(params, opt_state) after a step."""
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
-  if lr_factor is not None:
-    updates = jax.tree.map(lambda x: x * lr_factor, updates)
   return optax.apply_updates(state.params, updates), opt_state
 
 

@@ -99,10 +99,10 @@ def program_sizes(slots: int, S: int, T: int, G: int, *, paged: bool) -> Sizes:
       window=prefilled(rows[-1] // G, S, paged=paged))
 
 
-def weight_bytes(shape: ModelShape, weights: str, head: str) -> int:
+def weight_bytes(shape: ModelShape, dtype: str, head: str) -> int:
   """Bytes of all weights while sampling, before they are sharded."""
-  return BYTES[weights] * shape.params + shape.head * (
-      BYTES[head] - BYTES[weights])
+  return BYTES[dtype] * shape.params + shape.head * (
+      BYTES[head] - BYTES[dtype])
 
 
 def largest(fits, most: int) -> int:
@@ -127,10 +127,8 @@ class SamplerSizes:
   """What decides the bytes of a sampler on a device, except its slots."""
 
   shape: ModelShape
-  dtype: str  # of activations, a key of BYTES
-  weights: str  # of all matrices but the head's, a key of BYTES
-  head: str  # of the head's; a tied embedding is stored once, in it
-  cache: str  # of keys and values
+  dtype: str  # a key of BYTES
+  head: str  # of the head's matrix; a tied embedding is stored once, in it
   max_prompt: int  # tokens
   max_response: int
   fused: bool  # prefill stores no scores
@@ -142,7 +140,7 @@ class SamplerSizes:
   @property
   def kv(self) -> float:
     """Bytes of a token's keys and values on a device."""
-    return (self.shape.kv_bytes_per_token(BYTES[self.cache])
+    return (self.shape.kv_bytes_per_token(BYTES[self.dtype])
             / min(self.tensor, self.shape.kv_heads))
 
   @property
@@ -156,7 +154,7 @@ class SamplerSizes:
 
   @property
   def weight_bytes(self) -> int:
-    return weight_bytes(self.shape, self.weights, self.head)
+    return weight_bytes(self.shape, self.dtype, self.head)
 
   @property
   def drawing_bytes(self) -> float:

@@ -87,7 +87,7 @@ class _Worker:
 
   def __init__(self, cfg: GraderConfig, source: dict):
     self.cfg, self.source = cfg, source
-    self.process, self.ready = None, False
+    self.process, self.ready, self.jobs = None, False, 0
 
   def start(self) -> None:
     """Starts the process, which sends a message when it is ready."""
@@ -130,8 +130,10 @@ class _Worker:
 
   def ask(self, job: list, seconds: float) -> dict:
     """The reply to a job, or {"why": why there is none}."""
+    self.jobs += 1
     try:
-      os.write(self.process.stdin.fileno(), json.dumps(job).encode() + b"\n")
+      os.write(self.process.stdin.fileno(),
+               json.dumps([self.jobs, job]).encode() + b"\n")
       reply = self.receive(seconds)
     except (OSError, ValueError):
       code = self.stop()
@@ -141,7 +143,22 @@ class _Worker:
     if reply is None:
       self.stop()
       return {"why": f"took longer than {self.cfg.seconds} s"}
+    if not _is_reply(reply, self.jobs):
+      self.stop()
+      return {"why": "something else than the grader wrote to its pipe"}
     return reply
+
+
+def _is_reply(reply, job: int) -> bool:
+  """Whether a message is the verdict on a job, with a reward in [0, 1].
+
+  A reward function runs in the process that writes to the pipe, so what it or
+  its children write there is not believed.
+  """
+  return (isinstance(reply, dict) and {"job", "correct", "vote"} <= reply.keys()
+          and reply["job"] == job and isinstance(reply["vote"], str)
+          and isinstance(reply["correct"], (bool, float))
+          and 0 <= reply["correct"] <= 1)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 
-import jinja2
 import numpy as np
 
 from isojax.errors import InputError
@@ -36,6 +35,7 @@ def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
   if tokenizer.chat_template is None:
     raise InputError("prompt.chat: the tokenizer has no chat template, so the "
                      "model is not of a chat; set prompt.chat=False")
+  import jinja2  # only chats need it, as in transformers
   system = [{"role": "system", "content": cfg.system}] if cfg.system else []
   try:
     return [tokenizer.apply_chat_template(

@@ -29,7 +29,6 @@ from absl import flags
 from isojax import cli, progress
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.sampling import engine
 from launch.bench import cases as cases_lib
 from launch.bench import in_flight, run
 from launch.bench.cases import Case
@@ -54,10 +53,6 @@ OVERRIDES = (  # fields of a case by their own names; None: unchanged
     flags.DEFINE_string("model", None, "tiny-30m, or a folder whose "
                         "config.json gives the shape; weights are random."),
     flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Format of compute."),
-    flags.DEFINE_enum("weights", None, engine.WEIGHTS, "Format of matrices "
-                      "while isojax samples; default: --dtype."),
-    flags.DEFINE_enum("cache", None, list(engine.CACHES), "Format of keys "
-                      "and values while isojax samples; default: --dtype."),
     *(flags.DEFINE_integer(name, None, text, lower_bound=1) for name, text in (
         ("Bp", "Prompts."), ("n", "Rollouts of each prompt."),
         ("prompt_tokens", "Tokens of each prompt."),

@@ -31,8 +31,6 @@ class Case:
   what: str  # of WHAT
   model: str  # tiny-30m, or a folder with config.json
   dtype: str  # of compute; masters are float32
-  weights: str | None  # of matrices while isojax samples; None: dtype
-  cache: str | None  # of keys and values while isojax samples; None: dtype
   Bp: int
   n: int
   prompt_tokens: int
@@ -60,15 +58,13 @@ class Case:
   def name(self) -> str:
     lengths = (f"{self.new_tokens} new" if self.mean_tokens is None else
                f"mean {self.mean_tokens}, at most {self.new_tokens} new")
-    kept = "".join(f", {name} {kind}" for name, kind in (
-        ("weights", self.weights), ("cache", self.cache),
-        ("pages of", self.page)) if kind)
-    return (f"{self.what} {self.model} {self.dtype}{kept}, {self.Bp} x "
+    pages = "" if self.page is None else f", pages of {self.page}"
+    return (f"{self.what} {self.model} {self.dtype}{pages}, {self.Bp} x "
             f"{self.n}, {self.prompt_tokens} + {lengths}")
 
 
-_CPU = Case("sample", "tiny-30m", "float32", weights=None, cache=None, Bp=8,
-            n=16, prompt_tokens=48, new_tokens=128, mean_tokens=None,
+_CPU = Case("sample", "tiny-30m", "float32", Bp=8, n=16,
+            prompt_tokens=48, new_tokens=128, mean_tokens=None,
             slots=None, page=None, microbatch_tokens=1024,
             peers=("naive", "hf"))
 _CPU_UPDATE = dataclasses.replace(_CPU, what="update", Bp=4,

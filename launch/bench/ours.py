@@ -72,8 +72,8 @@ def sampler_of(model: decoder.Transformer, case: Case):
   """The config of a case's sampler, and the sampler."""
   cfg = engine.SamplerConfig(**grpo.get_config().sampler.to_dict() | dict(
       slots=case.slots or case.B, max_prompt_tokens=case.prompt_tokens,
-      max_new_tokens=case.new_tokens, dtype=case.dtype, weights=case.weights,
-      cache=case.cache, page=case.page, interrupt=interrupt.OFF))
+      max_new_tokens=case.new_tokens, dtype=case.dtype, page=case.page,
+      interrupt=interrupt.OFF))
   return cfg, engine.make_sampler(
       model, cfg, cases.stops(case, model.cfg.V))
 

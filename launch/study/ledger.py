@@ -87,7 +87,7 @@ def of_run(planned: Planned, run_id: str, kept: list[dict], *,
   alloc = planned.overrides["alloc"]
   head = {"kind": "run", "run_id": run_id, "arm": planned.arm, "n": planned.n,
           "seed": planned.seed, "C": alloc["C"],
-          "schedule": alloc["schedule"] if "schedule" in alloc else None,
+          "schedule": None,  # an earlier commit could change n in a run
           "reached": evals[-1]["rollouts"], "diverged": diverged,
           "distances": [],  # the first edition measured the KL to the base
           **{name: evals[0][name] for name in SETTING}}

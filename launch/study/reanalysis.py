@@ -199,7 +199,7 @@ def compared(one: Ledger) -> list[dict]:
   """
   C, first = float(one.part.C), one.part.arms[0].name
   cells = dict.fromkeys((r.head["arm"], r.head["n"]) for r in one.runs)
-  # An alloc.schedule makes an arm of its own of what has the n of its start.
+  # A schedule of n makes an arm of its own of what has the n of its start.
   draws = {cell: windows.draws(one.of_arm(*cell), C) for cell in cells}
   rate = lambda cell: float(np.mean([r.updates[-1]["lr"]
                                      for r in one.of_arm(*cell)]))

@@ -14,7 +14,7 @@ from tests.golden import baseline
 
 COMMANDS = (
     "isojax.main", "launch.plan", "launch.sweep", "launch.fit", "launch.doctor",
-    "launch.speedup", "launch.study", "launch.split", "launch.convert",
+    "launch.compare", "launch.study", "launch.split", "launch.convert",
     "launch.pretrain", "launch.compile", "launch.demo_model", "launch.bench")
 
 

@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 
 from configs import hard, split_math
-from isojax import components, config_file
+from isojax import components, config_file, sections
 from isojax.errors import InputError
 from isojax.models import hf_weights
 from isojax.models import tokenizer as tokenizer_lib
@@ -358,7 +358,7 @@ def test_from_a_file_to_strata(local_set, tmp_path, capsys):
 
 
 def section(values):
-  return config_file.section(split_lib.Split, values, "config")
+  return sections.section(split_lib.Split, values, "config")
 
 
 def test_counts_are_not_replaced_by_none(tmp_path):

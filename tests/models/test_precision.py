@@ -19,7 +19,6 @@ EXACT, HIGH, DEFAULT = ((precision,) * 2 for precision in (
     Precision.HIGHEST, Precision.HIGH, Precision.DEFAULT))
 HALF = {"dtype": "bfloat16", "reduce_dtype": "bfloat16"}
 FLOAT32_HEAD = {"dtype": "bfloat16", "head_dtype": "float32"}
-INT8 = {"weights": "int8"}
 
 
 def float32(jaxpr) -> list:
@@ -55,11 +54,9 @@ def updating(cfg, adapters=lora.FULL):
 
 
 @pytest.mark.parametrize("changes, decode, prefill", [
-    ({}, {EXACT}, {EXACT}), (INT8, {EXACT}, {EXACT}),
-    ({"cache": "float8"}, {EXACT}, {EXACT}),
-    ({"precision": "default"}, {DEFAULT}, {DEFAULT}),
+    ({}, {EXACT}, {EXACT}), ({"precision": "default"}, {DEFAULT}, {DEFAULT}),
     # A float32 head alone: a prefill has no product of two float32 operands.
-    (FLOAT32_HEAD, {EXACT}, set()), (FLOAT32_HEAD | INT8, {EXACT}, set()),
+    (FLOAT32_HEAD, {EXACT}, set()),
     ({"head_dtype": "float32", "precision": "high"}, {EXACT, HIGH}, {HIGH})])
 def test_products_of_the_sampler(changes, decode, prefill):
   programs = sampling(dataclasses.replace(CONFIG, **changes))

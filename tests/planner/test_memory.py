@@ -99,12 +99,12 @@ def test_bytes_of_an_update_without_remat_by_hand():
       2 * 232 + 84 * 4 / 2 + 38 * 404 + 5 * 160 + 880)
 
 
-def test_bytes_of_what_is_kept_rounded_by_hand():
-  """116 numbers of a byte, 4 of keys and values of a token."""
-  own = of_one(dict(weights="int8", cache="float8")).own
-  assert own["prefill"] == 116 + 40 + 10 * 240
-  assert own["insert"] == 4 * 64 + 40
-  assert own["decode"] == 116 + 4 * (64 + 256 + 160)
+def test_bytes_of_what_is_sampled_in_half_the_bytes_by_hand():
+  """116 numbers of 2 bytes, 4 of keys and values of a token."""
+  own = of_one(dict(sampled="bfloat16")).own
+  assert own["prefill"] == 232 + 80 + 10 * 240
+  assert own["insert"] == 2 * (4 * 64 + 40)
+  assert own["decode"] == 232 + 4 * (128 + 256 + 160)
 
 
 def test_bytes_of_a_float32_head_by_hand():

@@ -67,14 +67,8 @@ def test_rounds_are_measured_or_the_most():
   assert two.update.seconds == pytest.approx(one.update.seconds / 2)
 
 
-def test_an_allocation_costs_what_its_pieces_cost():
+def test_an_allocation_costs_what_its_m_costs():
   price = examples.packed()
-  # 1000 rollouts are 32 steps of 32, then 8 steps of 64.
-  a = Allocation(8, 4, 40, schedule=((0, 4), (1000, 8)))
-  cost = prices.cost_of(price, a)
-  assert a.steps_by_piece(a.M) == ((4, 32), (8, 8)) and a.C == 1536
-  assert cost.seconds == pytest.approx(
-      price.run(8, 4, 32).seconds + price.run(8, 8, 8).seconds)
   kept = prices.cost_of(price, Allocation(8, 4, 40, m=2))
   assert kept.seconds == price.with_recipe(m=2).run(8, 4, 40).seconds
   assert kept.seconds < price.run(8, 4, 40).seconds

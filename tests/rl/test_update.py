@@ -124,7 +124,7 @@ ADAMW = optimizer_lib.make(optimizer_lib.OptimizerConfig(
     optimizer_lib.warmup_then_constant(1e-2, 5))
 
 
-def after(params, *advantages, **options):
+def after(params, *advantages):
   """(state, metrics) after an update of AdamW with each of the advantages."""
   prompts, rollouts, _, weight = make_data()
   model, cfg = make_model(), limited(PLAIN, 20)
@@ -133,22 +133,11 @@ def after(params, *advantages, **options):
     batches = assembled(cfg, rows=(prompts, rollouts, each, weight))
     assert len(batches) > 2 or not each.any()
     state, metrics = make_update(model, ADAMW, cfg)(
-        state, None, batches, np.float32(0.8), **options)
+        state, None, batches, np.float32(0.8))
   return jax.device_get((state, metrics))
 
 
 ADVANTAGE = make_data()[2]
-
-
-def test_lr_factor_scales_the_change_but_no_state(params):
-  plain, _ = after(params, ADVANTAGE)
-  for factor in (1.0, 2.0):
-    state, _ = after(params, ADVANTAGE, lr_factor=np.float32(factor))
-    change = jax.tree.map(
-        lambda x, start, factor=factor: start + factor * (x - start),
-        plain.params, params)
-    assert_close(state.params, change, rtol=1e-6, atol=1e-7)
-    assert_close(state.opt_state, plain.opt_state, rtol=0)
 
 
 def test_without_any_gradient_adamw_is_skipped(params):

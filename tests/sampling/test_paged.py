@@ -83,15 +83,6 @@ def test_each_shard_has_a_pool(params):
   assert count
 
 
-def test_int8_weights_and_a_float8_cache(model, params, float8):
-  """A rollout that was put back is read again as it was written."""
-  changes = dict(slots=7, weights="int8", cache="float8")
-  want, _ = run(make_sampler(model, **changes), params)
-  got, count = run(make_sampler(model, page=2, pages=8, **changes), params)
-  assert count > 3
-  assert_equal(got, want)
-
-
 def test_an_interruption_goes_on_where_it_was(model, params):
   """A phrase of three tokens, and a text that prevents it."""
   it = interrupt_lib.Interrupt(phrase=(7, 4, 2), unless=(4, 9))

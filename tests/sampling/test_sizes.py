@@ -14,8 +14,8 @@ ONE = sizes_lib.SamplerSizes(
     shape_lib.ModelShape(
         layers=1, width=4, heads=2, kv_heads=1, head_dim=2, mlp=3, vocab=5,
         tied=True, family=shape_lib.FAMILIES["llama"]),
-    dtype="float32", weights="float32", head="float32", cache="float32",
-    max_prompt=10, max_response=6, fused=False)
+    dtype="float32", head="float32", max_prompt=10, max_response=6,
+    fused=False)
 
 
 def test_slots_become_fewer_by_hand():
@@ -45,7 +45,7 @@ def test_bytes_of_a_slot_by_hand():
   assert ONE.slot_bytes == 256 * 1.5 + 256 + 160 + 345
 
 
-INT8 = dict(weights="int8", cache="int8", head="int8")
+HALF = dict(dtype="bfloat16", head="bfloat16")
 
 
 @pytest.mark.parametrize("budget, fsdp, change, admitted", [
@@ -56,13 +56,13 @@ INT8 = dict(weights="int8", cache="int8", head="int8")
     (464 + 10**6, 2, {}, (3, None, True)),  # gathered, there is room
     (232 + 3435, 2, {}, (3, None, False)),
     (232 + 1144, 2, {}, (0, None, False)),
-    # A byte a number: 64 * 1.5 + 256 + 160 and an eighth of a prompt of 10
-    # tokens, each 4 + 4 (16 + 9) + 8 * 2 * 10 = 264, are 842.
-    (116 + 2526, 1, INT8, (3, None, True)),
-    (116 + 2525, 1, INT8, (2, None, True)),
-    # With a float32 head, 20 words of 4 bytes instead of 1.
-    (176 + 2526, 1, INT8 | dict(head="float32"), (3, None, True)),
-    (176 + 2525, 1, INT8 | dict(head="float32"), (2, None, True)),
+    # Two bytes a number: 128 * 1.5 + 256 + 160 and an eighth of a prompt of 10
+    # tokens, each 8 + 2 (16 + 9) + 8 * 2 * 10 = 218, are 880.5.
+    (232 + 2642, 1, HALF, (3, None, True)),
+    (232 + 2641, 1, HALF, (2, None, True)),
+    # With a float32 head, 20 words of 4 bytes instead of 2.
+    (272 + 2642, 1, HALF | dict(head="float32"), (3, None, True)),
+    (272 + 2641, 1, HALF | dict(head="float32"), (2, None, True)),
 ])
 def test_slots_that_a_budget_admits(budget, fsdp, change, admitted):
   sizes = dataclasses.replace(ONE, fsdp=fsdp, **change)

@@ -4,7 +4,7 @@ import os
 import pathlib
 import sys
 
-from isojax import cli, sweeper
+from isojax import exit_codes, sweeper
 from isojax.allocation import allocate
 
 root, count, *steps = sys.argv[1:]
@@ -20,4 +20,4 @@ stopped = sweeper.sweep(
     command=lambda run: [sys.executable, str(PROGRAM), run.folder,
                          steps[runs.index(run)]])
 print(*map(sweeper.state_of, runs))
-sys.exit(cli.PREEMPTED if stopped else 0)
+sys.exit(exit_codes.PREEMPTED if stopped else 0)

@@ -1,4 +1,4 @@
-"""The formats of the logs that launch.fit, speedup and doctor read.
+"""The formats of the logs that launch.fit, compare and doctor read.
 
 To add one: a file here with a `Format`, and its line in FORMATS.
 tests/data/logs/README.md says what each name means and which file of the

@@ -1,4 +1,4 @@
-"""launch.speedup as a user runs it."""
+"""launch.compare as a user runs it."""
 
 import collections
 import csv
@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from isojax.errors import InputError
-from isojax.frontier import fields, read, speedup
+from isojax.frontier import compare, fields, read
 from isojax.frontier.study import Selection
 from tests import command
 
@@ -18,7 +18,7 @@ TABLE = ("--format=table", "--columns=step=checkpoint,avg=mean_percent,"
 
 
 def launch(*arguments, cwd):
-  done = command.run("launch.speedup", *arguments, cwd=cwd)
+  done = command.run("launch.compare", *arguments, cwd=cwd)
   return done.returncode, done.stdout, done.stderr
 
 
@@ -38,29 +38,30 @@ def published(tmp_path_factory):
 
 
 def test_published_speedups_from_tables(published):
-  code, out, err = launch("--baseline=16-16-all.csv", *TABLE, "--out=out",
-                          "--records=[36]*-max_variance.csv,*reward.csv",
-                          cwd=published)
-  assert code == 0, err
-  assert "which reaches T at 3 hours" in out
   with open(DATA / "pods_speedup_expected.csv", encoding="utf-8") as file:
-    for name, row in zip(("Bp=1, n/m=64/16, [36]", "Bp=1, n/m=32/16"),
-                         csv.DictReader(file), strict=True):
-      line, = (line for line in out.splitlines() if line.strip().startswith(
-          name) and " to " in line)
-      _, _, time, ratio, *_ = line.replace("Bp=1, ", "").replace(
-          ", [36]*-max_variance.csv", "").split()
-      assert (time, ratio) == (row["t_pods"].removesuffix(".0"),
-                               f"{float(row['speedup']):.2f}x")
-  assert "1.67x to 3.00x" in out  # by the grid of half hours
-  assert "never reaches T: its highest mean reward is 0.673" in out
+    rows = dict(zip(("64", "32"), csv.DictReader(file), strict=True))
+  for n, row in rows.items():
+    code, out, err = launch(
+        "--baseline=16-16-all.csv", f"--records={n}-16-max_variance.csv",
+        f"--out=out{n}", *TABLE, cwd=published)
+    assert code == 0, err
+    assert (f"hours to T = 0.8082, 0.99 of the baseline's highest mean: 3 for "
+            f"the baseline, {row['t_pods'].removesuffix('.0')} for the recipe: "
+            f"{float(row['speedup']):.2f}x") in out, out
+    found = json.loads((published / f"out{n}/compare.json").read_text())
+    assert found["speedup"]["baseline_time"] == 3.0
+    assert found["axis"] == "hours"
+    assert "no interval, because a recipe has one run" in out
+  assert "admits 1.67x to 3.00x" in launch(
+      "--baseline=16-16-all.csv", "--records=64-16-max_variance.csv", *TABLE,
+      cwd=published)[1]  # evaluations every half hour
+  assert (published / "out64/compare.svg").read_text().count("<path") > 10
+  code, out, _ = launch(
+      "--baseline=16-16-all.csv", "--records=64-16-max_reward.csv", *TABLE,
+      cwd=published)
+  assert code == 0 and "never for the recipe" in out
+  assert "the recipe's highest mean reward is 0.673" in out
   assert "so its speed-up is below 0.50x" in out
-  assert "no interval, because the baseline and the recipe have one run" in out
-  assert (published / "out/speedup.svg").read_text().count("<path") > 10
-  found = json.loads((published / "out/speedup.json").read_text())
-  assert found["baseline"]["time"] == 3.0 and found["axis"] == "hours"
-  assert {a["name"]: a["verdict"] for a in found["arms"]}[
-      "Bp=1, n/m=64/16, *reward.csv"] == "never"
 
 
 def run(folder, name, seed, n, m, rewards, **changes):
@@ -84,38 +85,26 @@ def runs(tmp_path):
   return tmp_path
 
 
-def ask(folder, baseline="base*", records="*", axis="device_seconds"):
+def ask(folder, baseline="base*", records="pods*", axis="device_seconds"):
   """The comparison of the runs in a folder, without starting Python."""
   how = fields.Reading(axis=axis)
-  return speedup.compared(speedup.Question(
+  return compare.compared(compare.Question(
       baseline=[f"{folder}/{baseline}/records.jsonl"],
-      records=[f"{folder}/{records}/records.jsonl"], draws=100,
+      records=[f"{folder}/{records}/records.jsonl"],
       selection=Selection(axis, "avg"),
       read=lambda patterns, flag: read.read(patterns, how, flag=flag)))
 
 
-@pytest.mark.parametrize("axis, time, ratio", [
-    ("device_seconds", "52.5", "3.00x"), ("rollouts", "160", "1.50x"),
-    ("updates", "40", "3.00x")])
-def test_axes_of_records(runs, axis, time, ratio):
-  out = ask(runs, axis=axis)[1]
-  line, = (line for line in out.splitlines() if "n/m=8/4 " in line)
-  assert line.split()[2:5] == ["2", time, ratio], line
-  assert line.split()[-1] == "faster"
-  assert "*/records.jsonl is the baseline; left out" in out
-  assert "2 runs of a recipe: with fewer than 5" in out
-
-
-def test_a_schedule_of_n_is_one_recipe(runs):
-  run(runs, "grow", 0, 4, 4, [0.1, 0.2, 0.5])
-  path = runs / "grow-0/records.jsonl"
-  *first, last = path.read_text().splitlines()
-  path.write_text("\n".join(first) + "\n" + last.replace(
-      '"n": 4', '"n": 8').replace('"m": 4', '"m": 8') + "\n")
-  document, text = ask(runs, records="grow*")
-  assert "n/m=4..8/4..8" in text
-  arm, = document["arms"]
-  assert (arm["Bp"], arm["n"], arm["m"]) == (2, None, None)
+@pytest.mark.parametrize("axis, base, time", [
+    ("device_seconds", 150, 50), ("rollouts", 240, 160),
+    ("updates", 120, 40)])
+def test_axes_of_records(runs, axis, base, time):
+  """Seeds 0 and 1 are evaluated every 50 and 55 seconds, both up to 150."""
+  document, text = ask(runs, axis=axis)
+  found = document["speedup"]
+  assert (found["time"], found["baseline_time"]) == (time, base)
+  assert "n/m=4/4: 2 runs; recipe Bp=2, n/m=8/4: 2 runs" in text
+  assert document["equal"][0]["difference"] > 0
 
 
 @pytest.mark.parametrize("question, told", [
