@@ -66,9 +66,8 @@ def divided(setup: Setup, history: History, index, step: int,
   """The rollouts of each of these problems in a step of n in the mean."""
   if history.evidence is None:
     return np.full(len(index), n)
-  # The counter's word separates this stream from the others, see isojax.rng.
-  uniform_P = rng.uniforms(setup.e.seed, step, setup.train.id_P[index], 1,
-                           word=5)[:, 0]
+  uniform_P = rng.uniforms(rng.Draw.DIVISION, setup.e.seed, step,
+                           setup.train.id_P[index], 1)[:, 0]
   return setup.e.alloc.division.n_of(
       history.evidence.posterior(index, uniform_P), len(index) * n)
 

@@ -152,14 +152,14 @@ def test_a_finished_run_does_nothing_again(copy, calm, capfd):
 
 @pytest.fixture(scope="module")
 def on_a_mesh(tmp_path_factory):
-  """Folder, what was compiled, (seed, step) of the selections' numbers."""
+  """Folder, what was compiled, (draw, seed, step) of the uniform numbers."""
   folder, uniforms = tmp_path_factory.mktemp("mesh"), rng.uniforms
   compiled, drawn = [], []
   listener = logging.Handler()
   listener.emit = lambda record: compiled.append(record.getMessage())
   with pytest.MonkeyPatch.context() as patch, jax.log_compiles():
-    patch.setattr(rng, "uniforms", lambda seed, step, *more: (
-        drawn.append((seed, step)), uniforms(seed, step, *more))[1])
+    patch.setattr(rng, "uniforms", lambda draw, seed, step, *more: (
+        drawn.append((draw, seed, step)), uniforms(draw, seed, step, *more))[1])
     logging.getLogger("jax").addHandler(listener)
     run(small(mesh=dict(fsdp=2, tensor=2), log=dict(
         samples=2, tensorboard=True)), folder)
@@ -181,7 +181,7 @@ def test_a_mesh_gives_the_same_records(calm, on_a_mesh):
 
 
 def test_each_step_selects_with_random_numbers_of_its_own(on_a_mesh):
-  assert on_a_mesh[2] == [(3, step) for step in range(5)]
+  assert on_a_mesh[2] == [(rng.Draw.SELECTION, 3, step) for step in range(5)]
 
 
 def test_sampler_and_update_compile_once(on_a_mesh):
