@@ -153,6 +153,19 @@ class RecipeSection:
          "in_flight=0"))
 
 
+  @property
+  def loss_informs(self) -> bool:
+    """Whether the value of the loss says more than the advantages.
+
+    In the only update of a step every ratio is 1: without a further term the
+    value is a mean of the advantages, and only its gradient matters.
+    """
+    loss, updates = self.loss, self.updates
+    return bool(updates.count > 1 or updates.in_flight or loss.kl_in_loss
+                or loss.entropy_coef or self.critic.kind != "none"
+                or "policy_loss" in loss.own)
+
+
 @dataclasses.dataclass(frozen=True)
 class Experiment:
   name: str  # of the config file, for the default workdir

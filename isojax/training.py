@@ -128,8 +128,9 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
 
 def stepped(setup: Setup, state: State, out: Out, fields: dict) -> State:
   """Records a step; returns the state with the record."""
-  del fields["loss"]  # carries no information on-policy: only its gradient does
   before = state.history
+  if not setup.e.recipe.loss_informs:
+    fields = fields | {"loss": None}
   lr = float(setup.learner.schedule(before.totals["updates"]))
   history = dataclasses.replace(
       before, step=before.step + 1,

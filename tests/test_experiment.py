@@ -337,6 +337,36 @@ def test_identity_ignores_where_a_run_computes_and_reports():
   assert base != of(alloc__n=16)
 
 
+@pytest.mark.parametrize("config, informs", [
+    (changed(), False), (changed(recipe__loss__kl_coef=0.1), True),
+    (changed(recipe__loss__entropy_coef=0.1), True),
+    (changed(recipe__updates__epochs=2), True),
+    (changed(recipe__updates__minibatches=2), True),
+    (changed(**IN_FLIGHT), True), (changed(
+        recipe__loss__advantage="gae", recipe__critic__kind="shared",
+        recipe__loss__constants=dict(gamma=1.0, lam=1.0)), True)])
+def test_whether_the_value_of_the_loss_is_recorded(config, informs):
+  assert experiment.load(config).recipe.loss_informs is informs
+
+
+def test_messages_have_the_path_of_the_users_file(tmp_path, monkeypatch):
+  """Not mine/recipe.loss.py, where the section's name is completed."""
+  monkeypatch.chdir(tmp_path)
+  file = pathlib.Path("mine/loss.py")
+  file.parent.mkdir()
+  load = lambda name: experiment.load(changed(
+      recipe__loss__policy_loss=f"mine/loss.py:{name}"))
+  file.write_text("def f(a):\n  pass\n")
+  with pytest.raises(InputError, match="^recipe.loss.policy_loss=mine/loss.py:f"
+                     ": takes"):
+    load("f")
+  with pytest.raises(InputError, match="^recipe.loss.policy_loss: mine/loss.py "
+                     "has no function 'g'"):
+    load("g")
+  file.write_text("def f(logp_RxT, log_ratio_RxT, advantage_RxT):\n  pass\n")
+  assert load("f").recipe.loss_informs  # nobody knows what it computes
+
+
 def encoded(tokenizer, template, **how):
   """The text of a prompt's token ids."""
   _, p = prompts_lib.encode(

@@ -77,6 +77,11 @@ TRAIN = (
     # recipe.loss.kl_estimator of the divergence from the base policy, mean over
     # trained tokens; null without a KL in the loss.
     "kl",
+    # Mean over the updates of recipe.loss, with its KL and entropy terms; null
+    # where it carries no information: one update a step, not in flight, without
+    # KL or entropy term, critic and own policy loss. Its value is then a mean
+    # of the advantages, and only its gradient matters.
+    "loss",
     # Of the critic; null without one. The loss per trained token, and the share
     # of the variance of returns that its values before the updates explain.
     "value_loss",
