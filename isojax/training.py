@@ -39,6 +39,7 @@ class End(typing.NamedTuple):
 
   code: int  # 0, cli.DIVERGED, or cli.PREEMPTED after a signal
   why: str | None  # of a run that is not complete
+  was_complete: bool = False  # before this process began
 
 
 @dataclasses.dataclass
@@ -88,12 +89,11 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
       return End(cli.PREEMPTED, stopped(setup, state, out))
   if state.history.step == out.start:
     hosts.say(f"the run was complete: {state.history.rollouts} rollouts in "
-              f"{out.start} steps. To train longer, give a larger "
-              "--config.alloc.C")
+              f"{out.start} steps")
   if hosts.first():
     path = os.path.join(folder, state_lib.RECORDS)
     progress.show(monitor_lib.table(records.read(path), path))
-  return End(0, None)
+  return End(0, None, was_complete=state.history.step == out.start)
 
 
 def evaluated(setup: Setup, state: State, out: Out, finished: bool) -> State:
@@ -122,6 +122,7 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
   for line in grader_lib.shown(graded.lost):
     hosts.say(f"evaluation: not judged, counted as wrong: {line}")
   return {"eval_set": f"{setup.stratum.header['stratum']}/validation",
+          "temperature": e.eval.temperature, "top_p": e.eval.top_p,
           **evaluate.at_k(graded.correct_B.reshape(-1, k),
                           np.reshape(graded.vote_B, (-1, k)).tolist())}
 

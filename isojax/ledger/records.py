@@ -44,6 +44,10 @@ COMMON = (
     "epoch",  # permutations of the training problems, step / (D // Bp)
     "device_seconds",  # cumulative, devices x seconds of training steps
     "unix_time",  # seconds since 1970 in UTC, when the line was written
+    # Values of the config that are not those of config.json, with which the
+    # run began, and that change rounding alone, such as "sampler.slots=16,
+    # mesh.fsdp=2"; null if there is none.
+    "resumed_with",
     # List: signal, cut, collapse, entropy, overfit, blow_up; see diagnosis.py.
     "alarms",
 )
@@ -103,6 +107,7 @@ TRAIN = (
 EVAL = (
     "eval_set",  # stratum/split
     "k",  # samples of each problem
+    "temperature", "top_p",  # with which they were drawn
     "avg", "avg_se",  # avg@k and its standard error over problems
     "best", "best_se",  # best@k: at least one of k correct
     "worst", "worst_se",  # worst@k: all k correct
