@@ -75,6 +75,9 @@ class Setup:
   merge: typing.Callable  # (base, adapters) to parameters, in sampler.dtype
   reward: dict  # {"reward": the file of task.grader.file}, or empty
   notes: tuple[str, ...]  # for the user, before the run
+  # Values that change rounding, where they are not those that the run began
+  # with, such as "sampler.slots=16"; None without.
+  resumed_with: str | None = None
   learner: Learner | None = None  # of a run that trains
 
   def policy(self, state: TrainState):

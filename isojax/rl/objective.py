@@ -10,6 +10,7 @@ id.
 """
 
 import dataclasses
+from dataclasses import field
 import functools
 import inspect
 import math
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 
 from isojax import own_file
 from isojax.errors import expect, expect_one_of, InputError
+from isojax.identity import LAST_BITS
 from isojax.models import attention, decoder
 from isojax.models import precision as precision_lib
 from isojax.rl import advantages, aggregation, custom_check, losses, selection
@@ -94,13 +96,15 @@ class LossConfig:
   kl_estimator: str  # of CHOICES
   kl_in: str  # of CHOICES
   entropy_coef: float  # of the entropy bonus
-  microbatch_tokens: int  # of packed answers with padding; memory, speed only
-  # Of prompt slots: S, S / 2, ...; each compiles programs; speed only.
-  prompt_sizes: int
-  remat: bool  # the backward computes the layers again; memory only
+  # Of packed answers with padding.
+  microbatch_tokens: int = field(metadata=LAST_BITS)
+  # Of prompt slots: S, S / 2, ...; each compiles programs.
+  prompt_sizes: int = field(metadata=LAST_BITS)
+  # The backward computes the layers again, to save memory.
+  remat: bool = field(metadata=LAST_BITS)
   dtype: str  # of weights and activations in the update; masters are float32
   reduce_dtype: str  # in which gradients of weights are summed over devices
-  attention: str  # one of attention.CHOICES
+  attention: str = field(metadata=LAST_BITS)  # one of attention.CHOICES
   precision: str  # of float32 products, one of precision.PRECISIONS
   head_dtype: str | None  # of the head, of decoder.HEAD_DTYPES; None: dtype
 
