@@ -149,7 +149,7 @@ def longer(setup: Setup, folder: str) -> str:
         path=_PLAN.value)["overrides"])
   size = ("alloc.C", 2 * a.C) if _CONFIG.value.alloc.M is None else (
       "alloc.M", 2 * a.M)
-  kept = [word for word in cli.config_arguments(sys.argv[1:])
+  kept = [word for word in config_flag.arguments(sys.argv[1:])
           if not word.startswith(f"--config.{size[0]}=")]
   return shlex.join([
       "python", "-m", "isojax.main", *kept,

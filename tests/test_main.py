@@ -403,7 +403,7 @@ def test_without_a_checkpoint_runs_of_the_config_are_named(copy):
   done = command_lib.run(
       "isojax.main", *FLAGS, "--config.alloc.n=5", "--config.alloc.C=120",
       "--mode=eval", f"--workdir={copy.parent}/none", env=ALONE)
-  assert done.returncode == cli.BAD_INPUT and not done.stdout
+  assert done.returncode == exit_codes.BAD_INPUT and not done.stdout
   last = done.stderr.splitlines()[-1]
   assert f"{copy.parent}/none has no checkpoint; runs of config 'hard'" in last
   assert f"{copy} (alloc.n: 6 there, 5 in this config)" in last
