@@ -194,8 +194,8 @@ def _disk(manager: ocp.CheckpointManager):
     last = f"step {max(saved)} is saved" if saved else "no step is saved yet"
     raise InputError(
         f"{store}: a checkpoint could not be written "
-        f"({os.strerror(int(code[1])) if code else error}); {last}: free disk space, "
-        "then run the same command again") from error
+        f"({os.strerror(int(code[1])) if code else error}); {last}: free disk "
+        "space, then run the same command again") from error
 
 
 # orbax logs errors before it raises them.

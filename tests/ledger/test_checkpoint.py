@@ -344,13 +344,13 @@ def test_a_full_disk_ends_the_process_with_one_line(saving, tmp_path, options):
     'Error opening {"sync":true}\'] [os_error_code=\'28\'] [source=\'a.cc\']'])
 def test_a_full_disk_is_named_by_its_code(tmp_path, message):
   """The order of the parts of tensorstore's messages is not fixed."""
-  with checkpoint.open_manager(str(tmp_path), keep=1) as manager:
-    with (pytest.raises(InputError, match=r"\(No space left on device\)"),
-          checkpoint._disk(manager)):
-      raise ValueError(message)
+  with (checkpoint.open_manager(str(tmp_path), keep=1) as manager,
+        pytest.raises(InputError, match=r"\(No space left on device\)"),
+        checkpoint._disk(manager)):
+    raise ValueError(message)
 
 
-LATE = '''"""Closes a loop at the first error, as orbax; another write ends later."""
+LATE = '''"""Closes its loop at the first error; another write ends later."""
 import asyncio
 import threading
 import tensorstore

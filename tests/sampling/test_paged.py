@@ -32,9 +32,7 @@ def assert_equal_texts(got, want):
 
 def assert_equal(got, want):
   assert_equal_texts(got, want)
-  # Of 1e-6, and of two roundings of a float32 log-prob.
-  np.testing.assert_allclose(got.behavior_logp_RxT, want.behavior_logp_RxT,
-                             rtol=2.0**-22, atol=1e-6)
+  samples.assert_close_logp(got, want)
   np.testing.assert_allclose(got.entropy_R, want.entropy_R, rtol=1e-5)
 
 
@@ -68,7 +66,7 @@ def test_bfloat16(model, params):
       got.behavior_logp_RxT[before], want.behavior_logp_RxT[before], atol=0.06)
   assert count and differ.any(axis=1).mean() < 0.2
   # What the pool holds is what the rollouts say that they have seen.
-  forced, _ = samples.teacher_forced(model, params, got)
+  forced = samples.teacher_forced(model, params, got).logp_RxT
   drawn = got.mask_RxT
   np.testing.assert_allclose(got.behavior_logp_RxT[drawn], forced[drawn],
                              atol=0.1)
