@@ -24,7 +24,7 @@ setuptools.setup(
         include=["isojax", "isojax.*", "launch", "launch.*", "configs"]),
     package_data={"isojax": ["assets/*.jsonl", "assets/*/*",
                              "frontier/*.html"],
-                  "launch": ["cluster/*", "study/*.jinja"]},
+                  "launch": ["bench/*.json", "cluster/*", "study/*.jinja"]},
     install_requires=[
         "absl-py>=2.3.1",  # flags of isojax.main and launch
         "array-record>=0.8.1",  # the one format tfds reads without TensorFlow
