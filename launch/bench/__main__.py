@@ -16,12 +16,10 @@ Each case runs in its own process. Peak memory is what a contestant holds
 of a CPU's process, or the peak of the device's allocator.
 """
 
-from concurrent.futures import process
 import dataclasses
 import datetime
 import importlib.util
 import json
-import multiprocessing
 import os
 import pathlib
 import time
@@ -32,7 +30,7 @@ from isojax import cli, progress
 from isojax.errors import InputError
 from isojax.models import attention, decoder
 from isojax.sampling import engine
-from launch.bench import accelerator, in_flight, run
+from launch.bench import accelerator, in_flight, processes, run
 from launch.bench import cases as cases_lib
 from launch.bench.cases import Case
 
@@ -92,10 +90,12 @@ def given() -> dict:
 
 def chosen_rows(device: dict) -> list[accelerator.Row]:
   """The rows of the suite accelerator that the flags ask for."""
+  torch = importlib.util.find_spec("torch") is not None
   small = (_SHAPES.value or device["backend"]) in ("smallest", "cpu")
   rows = [accelerator.smallest(row) if small else row
           for row in accelerator.SUITE
-          if _ROWS.value is None or row.name.startswith(tuple(_ROWS.value))]
+          if (_ROWS.value is None or row.name.startswith(tuple(_ROWS.value)))
+          and (torch or row.contestant not in cases_lib.TORCH)]
   if not rows:
     raise InputError(f"--rows={','.join(_ROWS.value)}: expected beginnings of "
                      + ", ".join(row.name for row in accelerator.SUITE))
@@ -107,9 +107,8 @@ def measure_accelerator() -> int:
   if _OUT.value is None:
     raise InputError("--suite=accelerator needs --out=FOLDER, for its rows")
   # In another process: this one must not take the device's memory.
-  device = accelerator.alone(accelerator.stamp, seconds=300)
-  if "error" in device:
-    raise InputError(f"no device can be used: {device['error']}")
+  device = processes.alone(accelerator.stamp, seconds=300)
+  progress.say(", ".join(f"{k} {v}" for k, v in device.items()))
   accelerator.fill(_OUT.value, chosen_rows(device), device,
                    seconds=60 * (_MINUTES.value or 25))
   print(accelerator.table(accelerator.read(_OUT.value)))
@@ -146,13 +145,6 @@ def chosen_cases() -> list[Case]:
   return out
 
 
-def alone(function, *arguments):
-  """function(*arguments), called in a new process."""
-  with process.ProcessPoolExecutor(
-      1, mp_context=multiprocessing.get_context("spawn")) as pool:
-    return pool.submit(function, *arguments).result()
-
-
 def save(document: dict) -> None:
   if _JSON.value:
     pathlib.Path(_JSON.value).write_text(
@@ -178,7 +170,7 @@ def main(_) -> int:
   began, cases = time.monotonic(), chosen_cases()
   minutes = _MINUTES.value or 9
   save(document)  # before anything takes time
-  document["machine"] = alone(run.machine)
+  document["machine"] = processes.alone(run.machine)
   print(", ".join(f"{k} {v}" for k, v in document["machine"].items()) + "\n",
         flush=True)
   for i, case in enumerate(cases):
@@ -186,7 +178,7 @@ def main(_) -> int:
     progress.say(f"case {i + 1} of {len(cases)}: {case.name}, "
                  f"{progress.clock(spent)} of at most {minutes:g} min "
                  "so far")
-    rows = alone(run.run, case, _RUNS.value,
+    rows = processes.alone(run.run, case, _RUNS.value,
                  (60 * minutes - spent) / (len(cases) - i),
                  _PROFILE.value and os.path.join(_PROFILE.value, str(i)))
     print(run.of_case(rows), flush=True)

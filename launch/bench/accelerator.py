@@ -11,7 +11,6 @@ import dataclasses
 import datetime
 import importlib.metadata
 import json
-import multiprocessing
 import pathlib
 import statistics
 import subprocess
@@ -33,7 +32,7 @@ from isojax.rl import packing
 from isojax.sampling import engine
 from isojax.sampling import sizes as sizes_lib
 from launch.bench import cases as cases_lib
-from launch.bench import in_flight, ours, run
+from launch.bench import in_flight, ours, processes, run
 from launch.bench.cases import Case
 
 ROWS = "rows.jsonl"
@@ -83,8 +82,8 @@ def _sampling(model: str, context: int, page: int | None) -> Row:
 
 # The most important first: a start may be cut off.
 SUITE = (
-    Row("copy", "copy", 60, size=2**31),
-    Row("product", "product", 60, size=8192),
+    Row("copy", "copy", 90, size=2**31),
+    Row("product", "product", 90, size=8192),
     _sampling("qwen2-1.5b", 2048, None),
     Row("update qwen2-1.5b", "case", 150, _UPDATE),
     Row("step qwen2-1.5b", "case", 300, _STEP),
@@ -110,17 +109,20 @@ SUITE = (
 )
 
 
+SMALL_RUN = dict(alloc=dict(C=64, Bp=4, n=4), eval=dict(k=1, first=32),
+                 sampler=dict(slots=32))
+
+
 def smallest(row: Row) -> Row:
   """The row with the smallest shapes, for a CPU."""
   case = row.case and dataclasses.replace(
       row.case, model="smallest", Bp=2, n=2, prompt_tokens=6, new_tokens=8,
       mean_tokens=row.case.mean_tokens and 4, slots=row.case.slots and 2,
       page=row.case.page and 4, microbatch_tokens=64)
+  size = min(row.size, 2**20 if row.measure == "copy" else 256)
   return dataclasses.replace(
-      row, case=case, size=min(row.size, 2**20 if row.measure == "copy" else
-                               256), changes=dict(
-          alloc=dict(C=64, Bp=4, n=4), eval=dict(k=1, first=32),
-          sampler=dict(slots=32)))
+      row, case=case, size=size,
+      changes=SMALL_RUN if row.measure == "hard" else {})
 
 
 # --- What is measured ---------------------------------------------------------
@@ -162,20 +164,24 @@ def product(row: Row) -> dict:
 def case(row: Row) -> dict:
   """Sampling, an update or both; see run.timed."""
   config = cases_lib.config_of(row.case.model)
+  more = {}
   if row.contestant in cases_lib.TORCH:
+    jax.config.update("jax_platforms", "cpu")  # leaves the device to torch
     from launch.bench import peers  # torch is optional
     one = peers.contestant(row.contestant, row.case, config, None)
-    plan = {}
   else:
     policy = ours.random_policy(config)
-    make = {"isojax": ours.ours, "naive": ours.naive}[row.contestant]
-    one, plan = make(policy, row.case), {
-        "planned_bytes": planned_bytes(row.case, policy.model)}
+    one = {"isojax": ours.ours, "naive": ours.naive}[row.contestant](
+        policy, row.case)
+    if row.contestant == "isojax":
+      more["planned_bytes"] = planned_bytes(row.case, policy.model)
     del policy
   shape = shape_lib.model_shape(config, path=row.case.model)
   timed, = run.timed([one], row.case, RUNS, row.seconds / 2, None)
+  if row.contestant in cases_lib.TORCH:
+    more["peak_bytes"] = peers.peak()
   equal = row.case.mean_tokens is None
-  return timed | plan | (
+  return timed | more | (
       {"decode_bytes": decode_bytes(row.case, shape)}
       if equal and row.case.what == "sample" else
       {"update_flops": update_flops(row.case, shape)}
@@ -262,13 +268,20 @@ def planned_bytes(case: Case, model) -> float:
 # --- Running and keeping ------------------------------------------------------
 
 
+def commit() -> str | None:
+  """The commit of this file; None without git or a repository."""
+  try:
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
+        cwd=pathlib.Path(__file__).parent, check=True).stdout.strip()
+  except (OSError, subprocess.CalledProcessError):
+    return None
+
+
 def stamp() -> dict:
   """The device, and versions: rows of equal stamps are not measured again."""
-  commit = subprocess.run(
-      ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
-      cwd=pathlib.Path(__file__).parent, check=False).stdout.strip() or None
   return {"device": jax.devices()[0].device_kind,
-          "backend": jax.default_backend(), "commit": commit,
+          "backend": jax.default_backend(), "commit": commit(),
           "flax": importlib.metadata.version("flax"), **hosts.code()}
 
 
@@ -280,28 +293,12 @@ def outcome(row: Row) -> dict:
     return {"error": " ".join(f"{type(error).__name__}: {error}".split())[:400]}
 
 
-def _answer(pipe, function, arguments) -> None:
-  pipe.send(function(*arguments))
-
-
-def alone(function, *arguments, seconds: float):
-  """function(*arguments) of a new process; an error if it ends or takes longer.
-  """
-  context = multiprocessing.get_context("spawn")
-  receive, send = context.Pipe(duplex=False)
-  child = context.Process(target=_answer, args=(send, function, arguments))
-  child.start()
-  send.close()
+def measured(row: Row) -> dict:
+  """`outcome` in a process of its own, which frees the device's memory."""
   try:
-    if receive.poll(seconds):
-      return receive.recv()
-    return {"error": f"stopped after {seconds:g} s"}
-  except EOFError:
-    child.join()
-    return {"error": f"the process ended with exit code {child.exitcode}"}
-  finally:
-    child.kill()
-    child.join()
+    return processes.alone(outcome, row, seconds=row.seconds)
+  except processes.ProcessError as error:
+    return {"error": str(error)}
 
 
 def read(folder: str) -> list[dict]:
@@ -336,10 +333,6 @@ def pending(rows, stamped: dict, kept: list[dict]) -> list[Row]:
   keys = {row.name: identity(described(row, stamped)) for row in rows}
   return [*(row for row in rows if keys[row.name] not in failed),
           *(row for row in rows if failed.get(keys[row.name], False))]
-
-
-def measured(row: Row) -> dict:
-  return alone(outcome, row, seconds=row.seconds)
 
 
 def fill(folder: str, rows, stamped: dict, *, seconds: float,

@@ -22,6 +22,11 @@ from launch.bench.ours import Contestant
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def peak() -> int | None:
+  """The most bytes of tensors on the GPU; None on a CPU."""
+  return torch.cuda.max_memory_allocated() if DEVICE == "cuda" else None
+
+
 def load(config: dict, params, dtype):
   transformers.utils.logging.disable_progress_bar()
   transformers.utils.logging.set_verbosity_error()
