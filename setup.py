@@ -44,7 +44,7 @@ setuptools.setup(
         "tensorflow-datasets>=4.9.10,<5",  # gsm8k and tfds folders
         "tensorstore>=0.1.86",  # conditional writes of a bucket; orbax has it
         "tqdm>=4.66",  # progress bars
-        "transformers>=5.20,<6",  # tokenizer and config.json; 5.x has no Flax
+        "transformers>=5.17,<6",  # tokenizer and config.json; 5.17 was tried
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",

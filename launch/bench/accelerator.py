@@ -85,18 +85,19 @@ SUITE = (
     Row("copy", "copy", 90, size=2**31),
     Row("product", "product", 90, size=8192),
     _sampling("qwen2-1.5b", 2048, None),
-    Row("update qwen2-1.5b", "case", 150, _UPDATE),
-    Row("step qwen2-1.5b", "case", 300, _STEP),
+    Row("update qwen2-1.5b", "case", 180, _UPDATE),
     Row("hard run", "hard", 240),
-    Row("step tiny", "case", 90, _TINY),
-    Row("sample tiny", "case", 60, dataclasses.replace(_TINY, what="sample")),
+    Row("step tiny", "case", 120, _TINY),
+    Row("sample tiny", "case", 90, dataclasses.replace(_TINY, what="sample")),
+    # Skewed lengths use up to 20 programs of decoding, each of 28 layers.
+    Row("step qwen2-1.5b", "case", 420, _STEP),
     _sampling("qwen2-0.5b", 512, None),
     _sampling("qwen2-1.5b", 2048, 128),
     _sampling("qwen2-1.5b", 8192, None),
     _sampling("qwen2-1.5b", 8192, 128),
     Row("update qwen2-0.5b", "case", 120, dataclasses.replace(
         _UPDATE, model="qwen2-0.5b", remat=False)),
-    Row("in flight qwen2-0.5b", "in_flight", 180, _IN_FLIGHT),
+    Row("in flight qwen2-0.5b", "in_flight", 300, _IN_FLIGHT),
     _sampling("qwen2-1.5b", 512, None), _sampling("qwen2-0.5b", 2048, None),
     _sampling("qwen2-0.5b", 8192, None), _sampling("qwen2-1.5b", 512, 128),
     _sampling("qwen2-0.5b", 512, 128), _sampling("qwen2-0.5b", 2048, 128),
@@ -175,10 +176,9 @@ def case(row: Row) -> dict:
         policy, row.case)
     if row.contestant == "isojax":
       more["planned_bytes"] = planned_bytes(row.case, policy.model)
-    del policy
   shape = shape_lib.model_shape(config, path=row.case.model)
   timed, = run.timed([one], row.case, RUNS, row.seconds / 2, None)
-  if row.contestant in cases_lib.TORCH:
+  if row.contestant in cases_lib.TORCH and peers.peak():
     more["peak_bytes"] = peers.peak()
   equal = row.case.mean_tokens is None
   return timed | more | (
@@ -260,7 +260,7 @@ def planned_bytes(case: Case, model) -> float:
   sampling = p.state + p.weights + p.cache + p.window + max(
       p.drawing, memory_lib.SHORTER * p.part)
   # Adam's moments stay on the device.
-  update = 2 * p.state + max(p.own["accumulate"], p.own["apply"] - 2 * p.state)
+  update = max(2 * p.state + p.own["accumulate"], p.own["apply"])
   return {"sample": sampling, "update": update,
           "step": max(sampling + 2 * p.state, update)}[case.what]
 
@@ -302,7 +302,7 @@ def measured(row: Row) -> dict:
 
 
 def read(folder: str) -> list[dict]:
-  """The rows of a folder, the newest of each name last; no damaged last line.
+  """The rows of a folder, in the order of measuring; cuts a damaged last line.
   """
   path = pathlib.Path(folder, ROWS)
   *lines, last = path.read_text("utf-8").split("\n") if path.is_file() else [""]
@@ -313,11 +313,11 @@ def read(folder: str) -> list[dict]:
 
 def append(folder: str, row: dict) -> None:
   with open(pathlib.Path(folder, ROWS), "a", encoding="utf-8") as file:
-    file.write(json.dumps(row) + "\n")
+    file.write(json.dumps(row, default=float) + "\n")  # of numpy
 
 
 def identity(row: dict) -> str:
-  """What decides a row's numbers, as text; the commit is in `isojax`'s hash."""
+  """What decides a row's numbers; `isojax` is a hash of its sources."""
   return json.dumps({key: row[key] for key in (
       "name", "measure", "case", "contestant", "size", "changes", "device",
       "isojax", "python", "jax", "jaxlib", "flax")}, sort_keys=True)
@@ -431,15 +431,16 @@ def line(row: dict, ceilings: dict) -> list[str]:
 def table(rows: list[dict]) -> str:
   """The newest rows of each device and version as Markdown."""
   out, newest = [], {identity(row): row for row in rows}
-  stamps = ("device", "commit", "isojax", "python", "jax", "jaxlib", "flax")
+  stamps = ("device", "isojax", "python", "jax", "jaxlib", "flax")
   groups = {}
   for row in newest.values():
     groups.setdefault(tuple(row[name] for name in stamps), []).append(row)
   for values, group in groups.items():
-    ceilings = ceilings_of(group)
+    ceilings = ceilings_of(
+        [row for row in rows if row["device"] == values[0]])
     out.append(", ".join(f"{name} {value}" for name, value in zip(
-        stamps, values, strict=True)) + ", " + max(
-            row["date"] for row in group)[:10] + "\n")
+        stamps, values, strict=True)) + (
+            f", commit {group[-1]['commit']}, {group[-1]['date'][:10]}\n"))
     out.append(run.table(HEADER, [line(row, ceilings) for row in group]))
     out += [run.table(("rollouts", "avg@k", "standard error"), [
         (f"{C:,}", f"{avg:.4f}", f"{se:.4f}")
