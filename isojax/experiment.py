@@ -3,8 +3,11 @@
 Each section of a config file is the arguments of one dataclass.
 """
 
+import copy
 import dataclasses
+import functools
 import importlib.util
+import operator
 
 from isojax import config_file
 from isojax.allocation import Allocation, sqrt_lr
@@ -217,8 +220,32 @@ def identity(config: dict) -> dict:
       "recipe": recipe | {"loss": less(recipe["loss"], "attention")}}
 
 
+# Sections whose dtype may be `auto`.
+DTYPE_SECTIONS = (("sampler",), ("recipe", "loss"))
+
+
+def dtypes(config: dict) -> dict[str, str]:
+  """Key -> dtype of a config's sampler and update."""
+  return {".".join((*path, "dtype")): functools.reduce(
+      operator.getitem, path, config)["dtype"] for path in DTYPE_SECTIONS}
+
+
+def with_dtypes(config: dict, values: dict[str, str]) -> dict:
+  """A copy of a config with these values of keys of `dtypes`."""
+  out = copy.deepcopy(config)
+  for path in DTYPE_SECTIONS:
+    key = ".".join((*path, "dtype"))
+    if key in values:
+      functools.reduce(operator.getitem, path, out)["dtype"] = values[key]
+  return out
+
+
 def load(config) -> Experiment:
-  return config_file.section(Experiment, config.to_dict(), "config")
+  return of_values(config.to_dict())
+
+
+def of_values(values: dict) -> Experiment:
+  return config_file.section(Experiment, values, "config")
 
 
 def compares(loss: LossConfig) -> bool:

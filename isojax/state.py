@@ -202,6 +202,11 @@ def as_stored(setup: Setup, folder: str, *, run_id: str | None = None,
   return dataclasses.replace(setup, run_id=run_id or identity), shorter
 
 
+def stored_config(folder: str) -> dict | None:
+  """The config of the run in a folder; None without one."""
+  return workdir.read_config(folder).config if workdir.claimed(folder) else None
+
+
 @contextlib.contextmanager
 def claimed(setup: Setup, folder: str, *, run_id: str | None = None,
             evaluate: bool = False):

@@ -9,7 +9,7 @@ from isojax.ledger import bucket, records
 from isojax.models import shape as shape_lib
 from isojax.planner import cost, measured, memory
 from isojax.planner.cost import Cost, Price
-from isojax.planner.machines import Machine, Mesh
+from isojax.planner.machines import Accelerator, Machine, Mesh
 from isojax.planner.request import load_json, Request, the_machine
 from isojax.planner.workload import Formats, Lengths, Recipe, Workload
 from isojax.sampling.sizes import SamplerSizes
@@ -23,6 +23,15 @@ def the_shape(ask: Request) -> shape_lib.ModelShape:
   return shape_lib.model_shape(load_json(
       path, "a Hugging Face config.json; --model is a local folder that holds "
       "at least this file"), path=path)
+
+
+def dtype_of(section, accelerator: Accelerator) -> str:
+  """The dtype of a config's sampler or loss; `auto` by the chip's peaks."""
+  if section.dtype != shape_lib.AUTO:
+    return section.dtype
+  return shape_lib.auto_dtype(
+      accelerator.platform, 1 / accelerator.exact_float32,
+      1 / accelerator.bfloat16)
 
 
 def measured_records(ask: Request) -> list[dict] | None:
@@ -76,12 +85,14 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
         Formats(ask.policy.dtype), Recipe(kl=kl))
   sampler, loss = config.sampler, config.recipe.loss
   fused = memory.has_kernel(
-      shape, attention=loss.attention, dtype=loss.dtype,
-      tensor=config.mesh.tensor, accelerator=machine.accelerator)
+      shape, attention=loss.attention,
+      dtype=dtype_of(loss, machine.accelerator), tensor=config.mesh.tensor,
+      accelerator=machine.accelerator)
   return Workload(
       Lengths(prompt, response, sampler.max_prompt_tokens,
               sampler.max_new_tokens),
-      Formats(sampler.dtype, weights=sampler.weights, cache=sampler.cache,
+      Formats(dtype_of(sampler, machine.accelerator),
+              weights=sampler.weights, cache=sampler.cache,
               sampled_head=sampler.head_dtype, head=loss.head_dtype,
               reduce=loss.reduce_dtype),
       the_recipe(config, train), padded=True, remat=loss.remat, fused=fused,
@@ -118,7 +129,7 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
         shape, dtype=f.compute, weights=f.weights, head=f.sampled_head,
         cache=f.cache, max_prompt=sampler.max_prompt_tokens,
         max_response=sampler.max_new_tokens, fused=memory.has_kernel(
-            shape, attention=sampler.attention, dtype=sampler.dtype,
+            shape, attention=sampler.attention, dtype=f.compute,
             tensor=mesh.tensor, accelerator=machine.accelerator),
         fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,
         expected=sampler.expected_tokens).admitted(

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from isojax import own_file
 from isojax.errors import expect, expect_one_of, InputError
-from isojax.models import attention, decoder
+from isojax.models import attention, auto_dtype, decoder
 from isojax.models import precision as precision_lib
 from isojax.rl import advantages, aggregation, losses, selection
 from isojax.types import Batch
@@ -52,7 +52,7 @@ CHOICES = {
     "importance_level": ("token", "sequence"),
     "kl_estimator": losses.KL_ESTIMATORS,
     "kl_in": ("loss", "reward"),
-    "dtype": decoder.DTYPES,
+    "dtype": auto_dtype.CHOICES,
     "reduce_dtype": decoder.DTYPES,
     "attention": attention.CHOICES,
     "precision": precision_lib.PRECISIONS,
@@ -98,7 +98,9 @@ class LossConfig:
   # Of prompt slots: S, S / 2, ...; each compiles programs; speed only.
   prompt_sizes: int
   remat: bool  # the backward computes the layers again; memory only
-  dtype: str  # of weights and activations in the update; masters are float32
+  # Of weights and activations in the update, whose masters are float32; a run
+  # replaces auto_dtype.AUTO.
+  dtype: str
   reduce_dtype: str  # in which gradients of weights are summed over devices
   attention: str  # one of attention.CHOICES
   precision: str  # of float32 products, one of precision.PRECISIONS

@@ -31,7 +31,7 @@ import numpy as np
 
 from isojax import mesh as mesh_lib
 from isojax.errors import expect, expect_one_of, InputError
-from isojax.models import attention, decoder, int8, kernels
+from isojax.models import attention, auto_dtype, decoder, int8, kernels
 from isojax.models import precision as precision_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import decode as decode_lib
@@ -55,7 +55,7 @@ class SamplerConfig:
   max_new_tokens: int  # T, EOS included
   temperature: float  # 0 is greedy
   top_p: float  # 1 keeps the whole distribution
-  dtype: str  # of activations
+  dtype: str  # of activations; a run replaces auto_dtype.AUTO
   weights: str | None  # of matrices: one of WEIGHTS; None: dtype
   cache: str | None  # of keys and values: a key of CACHES; None: dtype
   attention: str  # one of attention.CHOICES, of prompts
@@ -71,7 +71,7 @@ class SamplerConfig:
 
   def __post_init__(self):
     expect_one_of(
-        "sampler", self, dtype=decoder.DTYPES, attention=attention.CHOICES,
+        "sampler", self, dtype=auto_dtype.CHOICES, attention=attention.CHOICES,
         precision=precision_lib.PRECISIONS, weights=(None, *WEIGHTS),
         cache=(None, *CACHES), head_dtype=(None, *decoder.HEAD_DTYPES))
     page, mean, T = self.page, self.expected_tokens, self.max_new_tokens
