@@ -17,7 +17,7 @@ from isojax import mesh as mesh_lib
 from isojax import model_shape as shape_lib
 from isojax.errors import InputError
 from isojax.ledger import workdir
-from isojax.models import decoder, hf_config, hf_weights
+from isojax.models import auto_dtype, decoder, hf_config, hf_weights
 from isojax.models import lora as lora_lib
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.rl import algorithm, packing
@@ -228,13 +228,40 @@ def _prompts_sha256(prompts: dict[str, Prompts]) -> str:
   return content.hexdigest()
 
 
-def prepare(config) -> Setup:
+def with_auto(values: dict, platform: str, stored) -> tuple[dict, tuple]:
+  """The config with a dtype for each `auto`, and a note that names it.
+
+  A run that resumes keeps its dtypes, also on a processor on which `auto` would
+  now be another. For `stored` see `prepare`; here it takes a config.
+  """
+  auto = [key for key, dtype in experiment_lib.dtypes(values).items()
+          if dtype == shape_lib.AUTO]
+  if not auto:
+    return values, ()
+  of = lambda dtype: experiment_lib.with_dtypes(
+      values, dict.fromkeys(auto, dtype))
+  kept = next(filter(None, map(stored, map(of, decoder.DTYPES))), None)
+  if kept is not None:
+    dtypes = experiment_lib.dtypes(kept)
+    return experiment_lib.with_dtypes(
+        values, {key: dtypes[key] for key in auto}), tuple(
+            f"{key}: auto is {dtypes[key]}, with which this run was started"
+            for key in auto)
+  dtype, why = auto_dtype.chosen(platform)
+  return of(dtype), (f"{', '.join(auto)}: auto is {dtype}, because {why}",)
+
+
+def prepare(config, stored=lambda run_id: None) -> Setup:
   """The setup of a ConfigDict, see `setup_of`."""
-  return setup_of(config.to_dict())
+  return setup_of(config.to_dict(), stored)
 
 
-def setup_of(values: dict) -> Setup:
-  """The setup of a config, without a learner, all checked; writes nothing."""
+def setup_of(values: dict, stored=lambda run_id: None) -> Setup:
+  """The setup of a config, without a learner, all checked; writes nothing.
+
+  `stored` gives the config of the run in the folder of a run id, or None: a
+  dtype that is `auto` stays that of the stored run.
+  """
   e = experiment_lib.of_values(values)
   base = open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
   folder, tokenizer, _, model = base
@@ -245,23 +272,29 @@ def setup_of(values: dict) -> Setup:
   reward = grader_lib.with_reward(e.task.grader, {})
   grader_lib.probe(e.task.grader, strata_lib.source(stratum.header)
                    | reward, stratum.train[0])
-  sampler, sampler_notes = make_sampler(base, e.sampler)
-  update_kernel(e, model)
   model_sha256 = hf_weights.sha256(folder)
-  config = values | {"alloc": values["alloc"] | {"C": e.alloc.C}}
-  identity = experiment_lib.identity(config) | {
-      "model_sha256": model_sha256,
-      "model_text_sha256": text_sha256(folder),
-      "stratum_sha256": stratum.header["sha256"],
-      "prompts_sha256": _prompts_sha256(prompts)}
+  files = {"model_sha256": model_sha256,
+           "model_text_sha256": text_sha256(folder),
+           "stratum_sha256": stratum.header["sha256"],
+           "prompts_sha256": _prompts_sha256(prompts)}
   own = {kind: own_file.sha256(own)
          for kind, own in e.recipe.loss.own.items()}
   if e.alloc.division.own:
     own["rule"] = own_file.sha256(e.alloc.division.own)
   if own:
-    identity["functions_sha256"] = dict(sorted(own.items()))
+    files["functions_sha256"] = dict(sorted(own.items()))
   if reward:
-    identity["reward_sha256"] = own_file.sha256(reward["reward"])
+    files["reward_sha256"] = own_file.sha256(reward["reward"])
+  identity_of = lambda config: experiment_lib.identity(config) | files
+  config, dtype_notes = with_auto(
+      values | {"alloc": values["alloc"] | {"C": e.alloc.C}},
+      model.mesh.devices.flat[0].platform,
+      lambda config: stored(workdir.run_id(identity_of(config))))
+  e = experiment_lib.of_values(experiment_lib.with_dtypes(
+      values, experiment_lib.dtypes(config)))
+  sampler, sampler_notes = make_sampler(base, e.sampler)
+  update_kernel(e, model)
+  identity = identity_of(config)
   return Setup(
       e=e, config=config, folder=folder, model_sha256=model_sha256,
       identity=identity, run_id=workdir.run_id(identity), tokenizer=tokenizer,
@@ -269,9 +302,10 @@ def setup_of(values: dict) -> Setup:
       merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
           precision=e.sampler.precision)),
-      sampler=sampler, reward=reward, notes=(*notes, *sampler_notes, *_notes(
-          e, values["alloc"], stratum.header, model_sha256,
-          identity["reward_sha256"] if reward else None)))
+      sampler=sampler, reward=reward, notes=(
+          *notes, *dtype_notes, *sampler_notes, *_notes(
+              e, values["alloc"], stratum.header, model_sha256,
+              identity["reward_sha256"] if reward else None)))
 
 
 def _shortened(sampler: engine.Sampler, prompts: dict[str, Prompts]):

@@ -3,9 +3,12 @@
 Each section of a config file is the arguments of one dataclass.
 """
 
+import copy
 import dataclasses
 from dataclasses import field
+import functools
 import importlib.util
+import operator
 
 from isojax import identity as identity_lib
 from isojax import sections
@@ -215,6 +218,26 @@ def last_bits(config: dict) -> dict:
 
 def of_values(values: dict) -> Experiment:
   return sections.section(Experiment, values, "config")
+
+
+# Sections whose dtype may be `auto`.
+DTYPE_SECTIONS = (("sampler",), ("recipe", "loss"))
+
+
+def dtypes(config: dict) -> dict[str, str]:
+  """Key -> dtype of a config's sampler and update."""
+  return {".".join((*path, "dtype")): functools.reduce(
+      operator.getitem, path, config)["dtype"] for path in DTYPE_SECTIONS}
+
+
+def with_dtypes(config: dict, values: dict[str, str]) -> dict:
+  """A copy of a config with these values of keys of `dtypes`."""
+  out = copy.deepcopy(config)
+  for path in DTYPE_SECTIONS:
+    key = ".".join((*path, "dtype"))
+    if key in values:
+      functools.reduce(operator.getitem, path, out)["dtype"] = values[key]
+  return out
 
 
 def load(config) -> Experiment:

@@ -122,6 +122,11 @@ def check_flags() -> None:
     bucket.check(_WORKDIR.value, "workdir")
 
 
+def workdir_of(name: str, run_id: str) -> str:
+  return _WORKDIR.value or os.path.join(
+      "runs", f"{name}-{_RUN_ID.value or run_id}")
+
+
 def prepared() -> Setup:
   """The setup of the run; every check comes before any write."""
   check_flags()
@@ -130,7 +135,8 @@ def prepared() -> Setup:
     lr = config_flag.apply_row(_CONFIG.value, plan_file.read_lines(_PLAN.value),
                        _ROW.value, _PLAN.value)
   compilation.keep_programs(progress.say)
-  setup = components.prepare(_CONFIG.value)
+  setup = components.prepare(_CONFIG.value, lambda run_id: (
+      state_lib.stored_config(workdir_of(_CONFIG.value.name, run_id))))
   for note in setup.notes:
     hosts.say(note)
   if lr is not None and setup.e.recipe.optimizer.batch == "sampled" and (
@@ -161,8 +167,7 @@ def main(_) -> int:
   hosts.initialize(*(flag.value for flag in _COORDINATES))
   with hosts.shared_fate():
     setup = hosts.run_on_all_hosts(prepared)
-    folder = _WORKDIR.value or os.path.join(
-        "runs", f"{setup.e.name}-{_RUN_ID.value or setup.run_id}")
+    folder = workdir_of(setup.e.name, setup.run_id)
     # Before anything that depends on the mode: hosts would wait for each other
     # at different places.
     hosts.agree(setup.identity | setup.config | {

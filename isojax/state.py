@@ -243,6 +243,11 @@ def _resumed_with(setup: Setup, stored: workdir.Stored) -> str | None:
                    if name not in there or value != there[name]) or None
 
 
+def stored_config(folder: str) -> dict | None:
+  """The config of the run in a folder; None without one."""
+  return workdir.read_config(folder).config if workdir.claimed(folder) else None
+
+
 @contextlib.contextmanager
 def claimed(setup: Setup, folder: str, *, run_id: str | None = None,
             evaluate: bool = False):

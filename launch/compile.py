@@ -80,10 +80,11 @@ class Case:
         f"{components.update_kernel(e, self.model)}"))
 
 
-def case(e: experiment_lib.Experiment, topology: str, *,
-         largest: bool) -> Case:
+def case(config, topology: str, *, largest: bool) -> Case:
   """The case of a config and topology; raises all InputErrors."""
   devices = topology_lib.devices(topology)
+  e = experiment_lib.of_values(components.with_auto(
+      config.to_dict(), devices[0].platform, lambda values: None)[0])
   mesh = topology_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
   opened = components.BasePolicy(folder, None, EOS, decoder.Transformer(
@@ -375,8 +376,7 @@ def main(_) -> None:
   if unknown:
     raise InputError(f"--only={','.join(sorted(unknown))}: expected some of "
                      f"{', '.join(NAMES + FURTHER)}")
-  c = case(experiment_lib.load(_CONFIG.value), _TOPOLOGY.value,
-           largest=_LARGEST.value)
+  c = case(_CONFIG.value, _TOPOLOGY.value, largest=_LARGEST.value)
   print(c.text, HEAD, sep="\n", flush=True)
   for program in programs(c):
     if program.name not in _ONLY.value:

@@ -10,7 +10,7 @@ from isojax.ledger import bucket, records
 from isojax.memory import DeviceBytes, Formats
 from isojax.planner import cost, measured, memory
 from isojax.planner.cost import Cost, Price
-from isojax.planner.machines import Machine, Mesh
+from isojax.planner.machines import Accelerator, Machine, Mesh
 from isojax.planner.request import load_json, Request, the_machine
 from isojax.planner.workload import Lengths, Recipe, Workload
 
@@ -23,6 +23,15 @@ def the_shape(ask: Request) -> shape_lib.ModelShape:
   return shape_lib.model_shape(load_json(
       path, "a Hugging Face config.json; --model is a local folder that holds "
       "at least this file"), path=path)
+
+
+def dtype_of(section, accelerator: Accelerator) -> str:
+  """The dtype of a config's sampler or loss; `auto` by the chip's peaks."""
+  if section.dtype != shape_lib.AUTO:
+    return section.dtype
+  return shape_lib.auto_dtype(
+      accelerator.platform, 1 / accelerator.exact_float32,
+      1 / accelerator.bfloat16)
 
 
 def measured_records(ask: Request) -> list[dict] | None:
@@ -76,13 +85,15 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
         Formats(ask.policy.dtype), Recipe(kl=kl))
   sampler, loss = config.sampler, config.recipe.loss
   fused = memory.has_kernel(
-      shape, attention=loss.attention, dtype=loss.dtype,
-      tensor=config.mesh.tensor, accelerator=machine.accelerator)
+      shape, attention=loss.attention,
+      dtype=dtype_of(loss, machine.accelerator), tensor=config.mesh.tensor,
+      accelerator=machine.accelerator)
   return Workload(
       Lengths(prompt, response, sampler.max_prompt_tokens,
               sampler.max_new_tokens),
-      Formats(sampler.dtype, sampled_head=sampler.head_dtype,
-              head=loss.head_dtype, reduce=loss.reduce_dtype),
+      Formats(dtype_of(sampler, machine.accelerator),
+              sampled_head=sampler.head_dtype, head=loss.head_dtype,
+              reduce=loss.reduce_dtype),
       the_recipe(config, train), padded=True, remat=loss.remat, fused=fused,
       skips=fused and machine.accelerator.platform == "tpu",
       lora_rank=config.model.lora.rank or None)
@@ -116,7 +127,7 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
     slots, pages, whole = DeviceBytes(
         shape, f, sampler.max_prompt_tokens, sampler.max_new_tokens,
         fused=memory.has_kernel(
-            shape, attention=sampler.attention, dtype=sampler.dtype,
+            shape, attention=sampler.attention, dtype=f.compute,
             tensor=mesh.tensor, accelerator=machine.accelerator),
         fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,
         expected=sampler.expected_tokens).admitted(

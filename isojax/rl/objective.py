@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from isojax import own_file
 from isojax.errors import expect, expect_one_of, InputError
 from isojax.identity import LAST_BITS
-from isojax.models import attention, decoder
+from isojax.models import attention, auto_dtype, decoder
 from isojax.models import precision as precision_lib
 from isojax.rl import advantages, aggregation, custom_check, losses, selection
 from isojax.types import Batch
@@ -54,7 +54,7 @@ CHOICES = {
     "importance_level": ("token", "sequence"),
     "kl_estimator": losses.KL_ESTIMATORS,
     "kl_in": ("loss", "reward"),
-    "dtype": decoder.DTYPES,
+    "dtype": auto_dtype.CHOICES,
     "reduce_dtype": decoder.DTYPES,
     "attention": attention.CHOICES,
     "precision": precision_lib.PRECISIONS,
@@ -102,7 +102,9 @@ class LossConfig:
   prompt_sizes: int = field(metadata=LAST_BITS)
   # The backward computes the layers again, to save memory.
   remat: bool = field(metadata=LAST_BITS)
-  dtype: str  # of weights and activations in the update; masters are float32
+  # Of weights and activations in the update, whose masters are float32; a run
+  # replaces auto_dtype.AUTO.
+  dtype: str
   reduce_dtype: str  # in which gradients of weights are summed over devices
   attention: str = field(metadata=LAST_BITS)  # one of attention.CHOICES
   precision: str  # of float32 products, one of precision.PRECISIONS

@@ -17,20 +17,17 @@ import subprocess
 import tempfile
 import time
 
-from isojax.models.shape import BYTES, ModelShape
 import jax
 import jax.numpy as jnp
 
-from isojax import components, hosts, progress, training
+from isojax import components, hosts, memory, progress, training
+from isojax import model_shape as shape_lib
 from isojax import state as state_lib
 from isojax.ledger import records
-from isojax.models import shape as shape_lib
+from isojax.model_shape import BYTES, ModelShape
 from isojax.planner import machines
-from isojax.planner import memory as memory_lib
-from isojax.planner.workload import Formats, Lengths, Workload
 from isojax.rl import packing
 from isojax.sampling import engine
-from isojax.sampling import sizes as sizes_lib
 from launch.bench import cases as cases_lib
 from launch.bench import in_flight, ours, processes, run
 from launch.bench.cases import Case
@@ -226,9 +223,8 @@ def decode_bytes(case: Case, shape: ModelShape) -> float:
   and the keys and values of all positions before a token."""
   S, T = case.prompt_tokens, case.new_tokens
   steps = T * -(-case.B // (case.slots or case.B))
-  weights, cache = case.weights or case.dtype, case.cache or case.dtype
-  return (steps * sizes_lib.weight_bytes(shape, weights, weights)
-          + shape.kv_bytes_per_token(BYTES[cache]) * case.B * T * (S + T / 2))
+  return BYTES[case.dtype] * steps * shape.params + shape.kv_bytes_per_token(
+      BYTES[case.dtype]) * case.B * T * (S + T / 2)
 
 
 def update_flops(case: Case, shape: ModelShape) -> float:
@@ -246,19 +242,16 @@ def planned_bytes(case: Case, model) -> float:
   """The planner's estimate of the most memory of a call."""
   S, T = case.prompt_tokens, case.new_tokens
   cfg, sampler = ours.sampler_of(model, case)
-  fused = engine.kernel(model, cfg, S + T) != "einsum"
-  kinds, slots = components.sampler_sizes(model, cfg), sampler.sizes.rows[-1]
+  slots, pages = sampler.sizes.rows[-1], sampler.pages
   rows = max(1, case.microbatch_tokens // packing.width(T, case.n))
-  p = memory_lib.programs(
-      kinds.shape, Workload(
-          Lengths(S, T, S, T), Formats(
-              case.dtype, kinds.weights, kinds.cache, kinds.head, case.dtype,
-              "float32"), fused=fused, remat=case.remat),
-      machines.Mesh(1, 1, 1), memory_lib.Held(
-          slots, rows, min(rows, case.Bp), True,
-          sampler.page and sampler.pages * sampler.page))
+  held = memory.Held(slots, rows, min(rows, case.Bp), True,
+                     pages if sampler.page else None)
+  p = dataclasses.replace(
+      components.sampler_bytes(model, cfg), remat=case.remat,
+      fused=engine.kernel(model, cfg, S + T) != "einsum").programs(
+          held, reference=False)
   sampling = p.state + p.weights + p.cache + p.window + max(
-      p.drawing, memory_lib.SHORTER * p.part)
+      p.drawing, memory.SHORTER * p.part)
   # Adam's moments stay on the device.
   update = max(2 * p.state + p.own["accumulate"], p.own["apply"])
   return {"sample": sampling, "update": update,

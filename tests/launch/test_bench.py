@@ -184,8 +184,8 @@ def test_bounds_by_hand():
   assert accelerator.decode_bytes(equal, SHAPE) == (
       2 * 7 * 4 * SHAPE.params + 64 * 6 * 7 * 8.5)
   assert accelerator.decode_bytes(
-      dataclasses.replace(equal, weights="int8", cache="bfloat16"), SHAPE) == (
-          2 * 7 * SHAPE.params + 32 * 6 * 7 * 8.5)
+      dataclasses.replace(equal, dtype="bfloat16"), SHAPE) == (
+          2 * 7 * 2 * SHAPE.params + 32 * 6 * 7 * 8.5)
   # Answers have logits; the two prompts do not, and are computed once.
   assert accelerator.update_flops(equal, SHAPE) == 3 * (
       6 * 7 * (2 * 1044 + 96 * 8.5) + 2 * 5 * (2 * 744 + 96 * 2.5))
