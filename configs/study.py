@@ -2,7 +2,7 @@
 
   python -m launch.study --config=configs/study.py:hard --root=runs/study
 
-Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting, quick;
+Parts: hard, easy, pods, scalerl, rate, regimes, many, setting, quick;
 and of the second edition allocation, which compares the rules of alloc.rule at
 equal C, rate2500, d16, d32, d64, d512, algorithms, base, pods_rate, arena_*,
 scalerl2500 and n_or_rate, whose strata configs/split_study.py makes, and truly,
@@ -40,10 +40,9 @@ FIVE = (0, 1, 2, 3, 4)
 TWO = (0, 1)
 C_HARD = 2**21
 C_EASY = 2**20
-C_SCHEDULE = 2**20
 C_FIRST = 2**18  # the data of the predictions, and most other parts
-PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
-         "many", "setting", "quick", "rate2500", "d16", "d32", "d64", "d512",
+PARTS = ("hard", "easy", "pods", "scalerl", "rate", "regimes", "many",
+         "setting", "quick", "rate2500", "d16", "d32", "d64", "d512",
          "allocation", "algorithms", "base", "pods_rate", "arena_mixed",
          "arena_hard", "arena_easy", "truly", "scalerl2500", "n_or_rate")
 # The second edition: the strata of a part, below runs/strata.
@@ -202,12 +201,6 @@ def scalerl_arms():
           clip_high=0.28))]
 
 
-def following(name, *pieces):
-  """Returns a schedule of n: (from C, n), ..."""
-  return arm(name, (pieces[0][1],), FIVE, alloc=dict(
-      schedule=[list(piece) for piece in pieces]))
-
-
 def off_policy(k):
   """Returns PPO-off-policy-k (ScaleRL, section 3.2): k updates of BP a step."""
   return arm(f"off-policy {k}", (16,), TWO, alloc=dict(Bp=k * BP), recipe=dict(
@@ -246,13 +239,6 @@ def get_study(part):
       "scalerl2500": dict(C=2**19, arms=[
           *(one for one in scalerl_arms() if one["name"] != "no float32 head"),
           off_policy(8), off_policy(4)]),
-      "schedule": dict(C=C_SCHEDULE, arms=[
-          arm("", N, FIVE),
-          # n*(C) of the fit of `hard` when all its runs had 2**20 rollouts.
-          following("law", (0, 4), (6869, 8), (71_995, 32)),
-          # The best n at each C in `hard`, seen before it was set.
-          following("best policy", (0, 8), (2**16, 32), (2**17, 64),
-                    (2**19, 128))]),
       "rate": dict(C=C_FIRST, arms=rates()),
       "regimes": dict(C=C_FIRST, arms=[
           # Without n = 2: Bp = 512 is more than the 256 problems.
