@@ -21,7 +21,7 @@ from launch.study.ledger import Ledger
 
 LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
 ARENA = ("arena_mixed", "arena_hard", "arena_easy")
-ARMS = (("scalerl", "scalerl2500"), ("pods", "pods_rate"), ("rate",), ARENA)
+ARMS = (("scalerl", "scalerl2500"), ("pods", "pods_rate", "rate"), ARENA)
 ENDS = tuple(2.0**i for i in range(12, 22))  # of the windows of 256 problems
 
 
@@ -83,15 +83,15 @@ def evidence(G: dict[str, tuple]) -> list[dict]:
   entries = []
   for part, (runs, ends) in G.items():
     D = runs[0].head["D"]
-    reward, avg = (windows.table(runs, ends, of=of) for of in ("reward", "avg"))
+    (_, training), (avg, validation) = (
+        windows.best_n(runs, ends, of) for of in ("reward", "avg"))
     entries.append({
         "stratum": "easy" if part == "easy" else "hard", "D": D,
-        "windows": [{"C/D": round(end / D), "training": training,
-                     "validation": validation}
-                    for end, training, validation in zip(
-                        ends, reward.lead(), avg.lead(), strict=True)
-                    if end in rows_of(ends)],
-        "peak": {n: round(ends[avg.peak(n)] / D) for n in avg.ns}})
+        "windows": [{"C/D": round(end / D), "training": training[i],
+                     "validation": validation[i]}
+                    for i, end in enumerate(ends) if end in rows_of(ends)],
+        "peak": {n: round(ends[value.argmax()] / D)
+                 for n, value in avg.items()}})
   return entries
 
 
@@ -100,9 +100,10 @@ def numbers(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
   said = read_json(docs, "claims.json")
   judged = [claims.judge(claim, L) for claim in said["claims"]]
   ended = [claim for claim in judged if claim["hit"] is not None]
+  fair = [claim["hit"] for claim in ended if not claim["caveat"]]
   compared = {part: reanalysis.compared(L[part])
               for part in (*sum(ARMS, ()), "setting")}
-  avg = windows.table(*G["hard"])
+  avg, _ = windows.best_n(*G["hard"])
   curves = {part: reanalysis.one_curve(G[part][0]) for part in G}
   middle = [curves[part] for part in ("d64", "hard", "d512")]
   peaks = [x for each in middle for x in each["peak"].values()]
@@ -120,12 +121,11 @@ def numbers(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
       "verdict": {claim["id"]: claim["hit"] for claim in judged},
       "verdict_hits": [claim["id"] for claim in judged if claim["hit"]],
       "ended": len(ended), "hits": sum(c["hit"] for c in ended),
-      "fair": sum(not c["caveat"] for c in ended),
-      "fair_hits": sum(c["hit"] and not c["caveat"] for c in ended),
+      "fair": len(fair), "fair_hits": sum(fair),
       "claims": tables.claims_table(judged),
-      "cells": tables.cells_table, "top": {
-          n: (float(avg.value_NxDxW[i, 0].max()), ENDS[avg.peak(n)])
-          for i, n in enumerate(avg.ns)},
+      "cells": tables.cells_table,
+      "apart256": float(np.ptp([avg[n].max() for n in tables.N[:-1]])),
+      "peak256": {n: ENDS[value.argmax()] / 256 for n, value in avg.items()},
       "curves": curves, "levels": reanalysis.LEVELS,
       "apart": max(max(each["spread"]) for each in middle),
       "peaks": (min(peaks), float(np.median(peaks)), max(peaks)),
@@ -139,7 +139,6 @@ def numbers(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
           L[part], read_json(docs, f"{part}-prediction.json"), 2.0**log2_C))
                       for part, log2_C in (
                           ("easy", 20), ("hard", 20), ("hard", 21))],
-      "noise": read_json(docs, "registered-noise.json")["measured"],
       "table": tables.windows_table([("", G["hard"][0],
                                       rows_of(G["hard"][1]))]),
       "windows": tables.windows_table([

@@ -41,16 +41,12 @@ def markdown(head: list[str], lines: list[list[str]]) -> str:
 
 def window_rows(runs: list[LedgerRun], ends, ns) -> list[list[str]]:
   """Training and validation reward of each n in windows (C / 2, C]."""
-  both = [windows.table(runs, ends, of=of) for of in ("reward", "avg")]
-  D, lines = runs[0].head["D"], []
-  for i, (end, *leads) in enumerate(zip(ends, *(t.lead() for t in both),
-                                        strict=True)):
-    cells = {n: " · ".join(rate(t.value_NxDxW[k, 0, i]) for t in both)
-             for k, n in enumerate(both[0].ns)}
-    lines.append([compact(end), f"{end / D:,.0f}", *(
-        f"{n} [{low}, {high}]" for n, low, high in leads), *(
-        cells[n] if n in cells else "" for n in ns)])
-  return lines
+  (reward, train), (avg, valid) = (windows.best_n(runs, ends, of)
+                                   for of in ("reward", "avg"))
+  D, best = runs[0].head["D"], "{} [{}, {}]".format
+  return [[compact(end), f"{end / D:,.0f}", best(*train[i]), best(*valid[i]), *(
+      f"{rate(reward[n][i])} · {rate(avg[n][i])}" if n in avg else ""
+      for n in ns)] for i, end in enumerate(ends)]
 
 
 def windows_table(grids: list[tuple[str, list[LedgerRun], list[float]]],
@@ -117,7 +113,7 @@ def stratum(one: Ledger) -> str:
                      "one. Start the runs, or read their logs in --root")
   if one.part.name == "n_or_rate":
     found = reanalysis.n_or_rate(one)
-    lines.append(cells_table(found))
+    lines += [cells_table(found), f"Cells not yet read: {len(found['open'])}"]
     lines += [f"Exponent of {name}: {power(x)}"
               for name, x in (found["exponents"] or {}).items()]
   elif len({arm.name for arm in one.part.arms}) > 1:

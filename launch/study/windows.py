@@ -71,36 +71,22 @@ def window(run: LedgerRun, C: float, of: str = "avg") -> np.ndarray:
 # ---- The best n, by bootstrap
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-  """Means of each n in each window; draw 0 is the data."""
-
-  ns: tuple[int, ...]
-  value_NxDxW: np.ndarray  # NaN: no run of the n has got there
-
-  def peak(self, n: int) -> int:
-    """The window in which an n is best."""
-    return int(self.value_NxDxW[self.ns.index(n), 0].argmax())
-
-  def best(self) -> np.ndarray:
-    """The n with the highest value, [D, W]."""
-    value = np.where(np.isnan(self.value_NxDxW), -np.inf, self.value_NxDxW)
-    return np.array(self.ns)[value.argmax(0)]
-
-  def lead(self) -> list[tuple[int, int, int]]:
-    """The best n of each window, with the interval of the bootstrap draws."""
-    best_DxW = self.best()
-    low, high = np.quantile(best_DxW[1:], bootstrap.QUANTILES, axis=0,
-                            method="nearest").tolist()
-    return list(zip(best_DxW[0].tolist(), low, high, strict=True))
-
-
-def table(runs: list[LedgerRun], ends, *, of: str = "avg",
-          options=bootstrap.DEFAULT) -> Table:
-  """Means in the windows that end at `ends`, of runs of one arm of each n.
+def best_n(runs: list[LedgerRun], ends, of: str = "avg",
+           options=bootstrap.DEFAULT) -> tuple[dict[int, np.ndarray], list]:
+  """The means of each n in windows, and the best n of each window.
 
   All n and windows of a draw have the same problems, all windows the same
   seeds. S - 1 of S seeds are drawn, as by isojax.frontier.bootstrap.
+
+  Args:
+    runs: of one arm of each n.
+    ends: C of the windows.
+    of: as of `window`.
+    options: of the bootstrap.
+
+  Returns:
+    n -> [W], NaN: no run has got there; (n, low, high) of each window, with the
+    95 % interval of the draws.
   """
   runs = sorted(runs, key=lambda run: (run.head["n"], run.head["seed"]))
   value = {n: np.array([[window(run, end, of) for end in ends] for run in runs
@@ -109,7 +95,7 @@ def table(runs: list[LedgerRun], ends, *, of: str = "avg",
   rng = np.random.default_rng(options.seed)
   Q = next(iter(value.values())).shape[2]
   problems_DxQ = bootstrap.weights(Q, Q, options.draws, rng) / Q
-  drawn = []
+  drawn = []  # the data, then the draws
   for value_SxWxQ in value.values():
     S = len(value_SxWxQ)
     seeds_DxS = bootstrap.weights(S, max(S - 1, 1), options.draws, rng)
@@ -123,7 +109,13 @@ def table(runs: list[LedgerRun], ends, *, of: str = "avg",
       drawn.append((np.nan_to_num(value_SxDxW) * weight_SxDxW).sum(0)
                    / weight_SxDxW.sum(0))
   # Sums of other machines differ in the last bits; a tie must stay one.
-  return Table(tuple(value), np.array(drawn).round(9))
+  value_NxDxW = np.array(drawn).round(9)
+  best_DxW = np.array(list(value))[
+      np.where(np.isnan(value_NxDxW), -np.inf, value_NxDxW).argmax(0)]
+  low, high = np.quantile(best_DxW[1:], bootstrap.QUANTILES, axis=0,
+                          method="nearest").tolist()
+  return (dict(zip(value, value_NxDxW[:, 0], strict=True)),
+          list(zip(best_DxW[0].tolist(), low, high, strict=True)))
 
 
 def ends_of(runs: list[LedgerRun], C: float, count: int) -> list[float]:

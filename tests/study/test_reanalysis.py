@@ -47,7 +47,7 @@ def test_experiment_a_chooses_with_seed_0_and_reads_seed_1():
   assert found["cells"] == {(8, 8): ("x0.5", pytest.approx(16_000), True)}
   assert found["open"] == [] and found["exponents"] is None
   text = tables.stratum(experiment())
-  assert "| 8 | 8 | x0.5 | 16k |" in text
+  assert "| 8 | 8 | x0.5 | 16k |" in text and "not yet read: 0" in text
 
 
 def test_experiment_a_names_what_has_not_ended_or_not_got_there():

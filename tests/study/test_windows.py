@@ -44,9 +44,8 @@ def test_a_part_of_the_ledger_counts_with_its_share_of_a_training_window():
 
 def test_a_seed_that_has_not_got_there_does_not_count():
   runs = [ledgers.run((0.0, 0.0), seed=0), ledgers.run((1.0, 1.0, 1.0), seed=1)]
-  value = windows.table(runs, [2000.0, 4000.0]).value_NxDxW[0]
-  assert value[0] == pytest.approx([0.5, 1.0])
-  assert value[:, 1] == pytest.approx(1.0)  # of every draw
+  value, _ = windows.best_n(runs, [2000.0, 4000.0])
+  assert value[2] == pytest.approx([0.5, 1.0])
 
 
 def test_the_best_n_rises():
@@ -55,10 +54,14 @@ def test_the_best_n_rises():
             32: (.1, .2, .4, .7, .8)}
   runs = [ledgers.run(each, n=n, seed=seed) for n, each in levels.items()
           for seed in (0, 1, 2)]
-  table = windows.table(runs, [1000.0 * 2**i for i in range(5)])
-  assert table.ns == (2, 8, 32)
-  assert table.best()[0].tolist() == [2, 2, 8, 32, 32]
-  assert table.lead()[0] == (2, 2, 2) and table.peak(8) == 2
+  value, best = windows.best_n(runs, [1000.0 * 2**i for i in range(5)])
+  assert list(value) == [2, 8, 32] and value[8].argmax() == 2
+  assert [n for n, _, _ in best] == [2, 2, 8, 32, 32]
+  assert best[0] == (2, 2, 2)
+  # Two seeds that disagree: the interval has both n.
+  two = [ledgers.run((level,), n=n, seed=seed) for n, seed, level in (
+      (2, 0, 0.0), (2, 1, 1.0), (8, 0, 0.7), (8, 1, 0.3))]
+  assert windows.best_n(two, [1000.0])[1][0][1:] == (2, 8)
 
 
 def test_a_difference_of_seeds_is_that_of_welch():
