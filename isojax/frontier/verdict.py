@@ -18,6 +18,7 @@ from isojax.frontier.study import Study
 from isojax.laws import FixedBatch, Sigmoid
 
 FEWEST_RESOLVED = 5  # points of the frontier for a law
+EQUAL = 1.25  # squared residuals of a family relative to the best one's
 UNSEEN = 0.05  # share of draws in which the largest n may lead at the end
 
 
@@ -39,6 +40,8 @@ class Fit:
   reasons: tuple[str, ...] = ()  # why it is not identified
   cautions: tuple[str, ...] = ()
   falls: tuple[Fall, ...] = ()  # runs whose reward falls, and what was done
+  # The same curves in another family, of fewer draws.
+  other: list[Curves] = dataclasses.field(default_factory=list)
 
 
 def sigmoid_of(fit: Fit) -> Sigmoid | FixedBatch:
@@ -61,29 +64,86 @@ def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:
 
 
 def unsaturated(fit: Fit) -> str | None:
-  """A reason if a larger n than those tested may be better, or None."""
+  """A reason if a larger n than the leader may be better beyond the data.
+
+  The largest n tested may lead at the end; or an n above the leader would lead
+  at twice the largest C, by the curves of either family.
+  """
   study, frontier = fit.study, fit.frontier
   at = np.flatnonzero(frontier.resolved_DxG[0])
   if len(study.tested) < 2 or not len(at):
     return None
-  most = study.tested[-1]
+  most, symbol = study.tested[-1], study.symbol
   largest = fit.log2_n_DxG[:, at[-1]] == np.log2(most)
-  later = np.stack([c([2 * frontier.C_G[at[-1]]])[:, 0]
-                    for c in fit.curves], 1).argmax(1)
-  leads = np.array([n == most for _, n in study.configurations])[later]
   often = largest[1:].mean() if len(largest) > 1 else 0.0
-  ahead = leads[1:].mean() if len(leads) > 1 else leads[0]
-  symbol = study.symbol
   if largest[0]:
     how = f"is best at the largest {symbol}"
   elif often > UNSEEN:
     how = f"is best at the largest {symbol} in {often:.0%} of the draws"
-  elif ahead > 0.5:
-    how = f"would be best at twice the largest {symbol} if its curve holds"
+  elif found := _ahead_later(fit, float(frontier.C_G[at[-1]])):
+    n, share, form = found
+    if n < most:
+      return (f"saturation unseen: n = {n}, above the leader, would be best at "
+              f"twice the largest {symbol}{share} if its {form} holds; run "
+              f"larger {symbol}")
+    how = (f"would be best at twice the largest {symbol}{share} if its {form} "
+           "holds")
   else:
     return None
   return (f"saturation unseen: n = {most}, the largest tested, {how}; test n = "
           f"{2 * most} and beyond, or larger {symbol}")
+
+
+def families(fit: Fit) -> list[list[Curves]]:
+  """The fits of the families of curves that describe the data about equally."""
+  both = [curves for curves in (fit.curves, fit.other) if curves]
+  errors = [sum(c.sse_D[0] for c in curves) for curves in both]
+  return [curves for curves, error in zip(both, errors)
+          if error <= EQUAL * min(errors) + 1e-12]
+
+
+def _ahead_later(fit: Fit, C: float) -> tuple[int, str, str] | None:
+  """(n, share of the draws, family) of an n above the leader at C that leads
+  at 2 C in more than half of the draws."""
+  ns = np.array([n for _, n in fit.study.configurations])
+  leader = 2 ** fit.log2_n_DxG[0, np.searchsorted(fit.frontier.C_G, C)]
+  for curves in families(fit):
+    later_D = ns[np.stack([c([2 * C])[:, 0] for c in curves], 1).argmax(1)]
+    above_D = later_D[1:] if len(later_D) > 1 else later_D
+    above_D = above_D[above_D > leader * (1 + 1e-9)]
+    share = len(above_D) / max(len(later_D) - 1, 1)
+    if share > 0.5:
+      n = int(np.unique(above_D)[np.unique(
+          above_D, return_counts=True)[1].argmax()])
+      return (n, f" in {share:.0%} of the draws" * (len(later_D) > 1),
+              curves[0].form.replace("_", " ") + " curve")
+  return None
+
+
+def null_model(fit: Fit) -> dict | None:
+  """How far n matters: the law against rewards that do not depend on n.
+
+  `spread` is the standard deviation over n of the reward at equal C, the root
+  mean square over C where every n has data; `noise` is that of the bootstrap's
+  deviations alone, the 95th percentile. None for one n, or if the n meet at no
+  C.
+  """
+  C_G, ns = fit.frontier.C_G, [n for _, n in fit.study.configurations]
+  reward_KxDxG = np.stack([c(C_G) for c in fit.curves])
+  seen_KxG = np.array([(c.C_lo <= C_G) & (C_G <= c.C_hi * laws.SLACK)
+                       for c in fit.curves])
+  rows = []  # of each n, the configuration with the best mean
+  for n in fit.study.tested:
+    cells = [i for i, m in enumerate(ns) if m == n]
+    rows.append(max(cells, key=lambda i: reward_KxDxG[i, 0].mean()))
+  both_G = seen_KxG[rows].all(0)
+  if len(rows) < 2 or not both_G.any() or not fit.options.draws:
+    return None
+  reward_NxDxG = reward_KxDxG[rows][..., both_G]
+  size = lambda x_NxDxG: np.sqrt(x_NxDxG.var(0, ddof=1).mean(-1))
+  spread = float(size(reward_NxDxG[:, :1])[0])
+  noise_D = size(reward_NxDxG[:, 1:] - reward_NxDxG[:, :1])
+  return {"spread": spread, "noise": float(np.quantile(noise_D, 0.95))}
 
 
 def contradiction(fit: Fit) -> str | None:
@@ -202,6 +262,12 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
         f"of four parameters needs at least 3: test more n, or larger {symbol}")
   if unseen := unsaturated(fit):
     reasons.append(unseen)
+  null = null_model(fit)
+  if null and null["spread"] <= null["noise"]:
+    reasons.append(
+        f"the reward at equal {symbol} does not depend on n beyond the noise: "
+        f"its standard deviation over n is {rate(null['spread'])}, and noise "
+        f"alone gives up to {rate(null['noise'])}")
   if fit.law is not None:
     more, cautions = _of_law(fit)
     reasons += more
