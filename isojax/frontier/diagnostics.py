@@ -153,6 +153,9 @@ def limits(fit: Fit, early: dict | None) -> tuple[str, ...]:
         f"the lead of n = {best['n']} over n = {best['rival']} at the end of "
         "the data is within the noise, "
         f"{pair(best['lead_interval'], signed)}")
+  later = verdict.overtaking(fit) if best else None
+  if later:
+    found.append("n = {}, above the leader, {}".format(*later))
   found += filter(None, (catching_up(fit), early and unforeseen(fit, early)))
   return tuple(found)
 

@@ -58,15 +58,11 @@ def _wider(fit: Fit, C: float) -> tuple[set[int], float, int, list[str]]:
     ns |= {2**i for i in range(max(low, 1), high + 1)}
     if len(ns) > len(tested):
       why.append("every power of two between the tested n")
-  unseen = verdict.unsaturated(fit)
   if fit.tied:
     C *= 4
     why.append("four times the compute, because no n differs so far (or use "
                "another --metric)")
-  elif unseen and "the largest tested" not in unseen:
-    C *= 2
-    why.append("twice the compute, because an n above the leader may lead then")
-  elif unseen:
+  elif verdict.unsaturated(fit):
     ns |= {2 * tested[-1], 4 * tested[-1]}
     why.append("n beyond the largest, which led"
                if fit.log2_n_DxG[0, -1] == np.log2(tested[-1])

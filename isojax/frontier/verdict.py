@@ -64,10 +64,9 @@ def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:
 
 
 def unsaturated(fit: Fit) -> str | None:
-  """A reason if a larger n than the leader may be better beyond the data.
+  """A reason if a larger n than those tested may be better, or None.
 
-  The largest n tested may lead at the end; or an n above the leader would lead
-  at twice the largest C, by the curves of either family.
+  The largest leads at the end of the data, or would at twice the largest C.
   """
   study, frontier = fit.study, fit.frontier
   at = np.flatnonzero(frontier.resolved_DxG[0])
@@ -76,18 +75,13 @@ def unsaturated(fit: Fit) -> str | None:
   most, symbol = study.tested[-1], study.symbol
   largest = fit.log2_n_DxG[:, at[-1]] == np.log2(most)
   often = largest[1:].mean() if len(largest) > 1 else 0.0
+  later = overtaking(fit)
   if largest[0]:
     how = f"is best at the largest {symbol}"
   elif often > UNSEEN:
     how = f"is best at the largest {symbol} in {often:.0%} of the draws"
-  elif found := _ahead_later(fit, float(frontier.C_G[at[-1]])):
-    n, share, form = found
-    if n < most:
-      return (f"saturation unseen: n = {n}, above the leader, would be best at "
-              f"twice the largest {symbol}{share} if its {form} holds; run "
-              f"larger {symbol}")
-    how = (f"would be best at twice the largest {symbol}{share} if its {form} "
-           "holds")
+  elif later and later[0] == most:
+    how = later[1]
   else:
     return None
   return (f"saturation unseen: n = {most}, the largest tested, {how}; test n = "
@@ -102,21 +96,23 @@ def families(fit: Fit) -> list[list[Curves]]:
           if error <= EQUAL * min(errors) + 1e-12]
 
 
-def _ahead_later(fit: Fit, C: float) -> tuple[int, str, str] | None:
-  """(n, share of the draws, family) of an n above the leader at C that leads
-  at 2 C in more than half of the draws."""
+def overtaking(fit: Fit) -> tuple[int, str] | None:
+  """An n above the leader at the end that would be best at twice that C.
+
+  As (n, what its curves say): in more than half of the draws of either family.
+  """
+  g = np.flatnonzero(fit.frontier.resolved_DxG[0])[-1]
+  C, leader = 2 * fit.frontier.C_G[g], 2 ** fit.log2_n_DxG[0, g]
   ns = np.array([n for _, n in fit.study.configurations])
-  leader = 2 ** fit.log2_n_DxG[0, np.searchsorted(fit.frontier.C_G, C)]
   for curves in families(fit):
-    later_D = ns[np.stack([c([2 * C])[:, 0] for c in curves], 1).argmax(1)]
-    above_D = later_D[1:] if len(later_D) > 1 else later_D
-    above_D = above_D[above_D > leader * (1 + 1e-9)]
-    share = len(above_D) / max(len(later_D) - 1, 1)
-    if share > 0.5:
-      n = int(np.unique(above_D)[np.unique(
-          above_D, return_counts=True)[1].argmax()])
-      return (n, f" in {share:.0%} of the draws" * (len(later_D) > 1),
-              curves[0].form.replace("_", " ") + " curve")
+    best_D = ns[np.stack([c([C])[:, 0] for c in curves], 1).argmax(1)]
+    draws_D = best_D[1:] if len(best_D) > 1 else best_D
+    above_D = draws_D[draws_D > leader + 0.5]
+    if len(above_D) > len(draws_D) / 2:
+      found, times = np.unique(above_D, return_counts=True)
+      return int(found[times.argmax()]), (
+          f"would be best at twice the largest {fit.study.symbol} if its "
+          f"{curves[0].form.replace('_', ' ')} curve holds")
   return None
 
 
