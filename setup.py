@@ -25,7 +25,7 @@ setuptools.setup(
         include=["isojax", "isojax.*", "launch", "launch.*", "configs"]),
     package_data={"isojax": ["assets/*.jsonl", "assets/*/*",
                              "frontier/*.html"],
-                  "launch": ["cluster/*", "study/*.jinja"]},
+                  "launch": ["bench/*.json", "cluster/*", "study/*.jinja"]},
     install_requires=[
         "absl-py>=2.3.1",  # flags of isojax.main and launch
         "array-record>=0.8.1",  # the one format tfds reads without TensorFlow
@@ -45,7 +45,7 @@ setuptools.setup(
         "tensorflow-datasets>=4.9.10,<5",  # gsm8k and tfds folders
         "tensorstore>=0.1.86",  # conditional writes of a bucket; orbax has it
         "tqdm>=4.66",  # progress bars
-        "transformers>=5.20,<6",  # tokenizer and config.json; 5.x has no Flax
+        "transformers>=5.17,<6",  # tokenizer and config.json; 5.17 was tried
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",

@@ -2,7 +2,7 @@
 
   python -m launch.study --config=configs/study.py:hard --root=runs/study
 
-Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting, quick;
+Parts: hard, easy, pods, scalerl, rate, regimes, many, setting, quick;
 and of the second edition allocation, which compares the rules of alloc.rule at
 equal C, rate2500, d16, d32, d64, d512, algorithms, base, pods_rate, arena_*,
 scalerl2500 and n_or_rate, whose strata configs/split_study.py makes, and truly,
@@ -17,7 +17,7 @@ from configs import easy, hard, mixed, scalerl
 
 # The setting of each stratum.
 # Sections and keys are those of configs/grpo.py.
-# docs/study/appendix.md has the trials that led to it.
+# 23 trials led to it.
 EVAL = dict(first=4096, growth=1.25)  # 19 evaluations by C = 2**18
 HARD = dict(
     # 256 problems of which the base policy solves 1 or 2 of 16: with 3,000
@@ -40,10 +40,9 @@ FIVE = (0, 1, 2, 3, 4)
 TWO = (0, 1)
 C_HARD = 2**21
 C_EASY = 2**20
-C_SCHEDULE = 2**20
 C_FIRST = 2**18  # the data of the predictions, and most other parts
-PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
-         "many", "setting", "quick", "rate2500", "d16", "d32", "d64", "d512",
+PARTS = ("hard", "easy", "pods", "scalerl", "rate", "regimes", "many",
+         "setting", "quick", "rate2500", "d16", "d32", "d64", "d512",
          "allocation", "algorithms", "base", "pods_rate", "arena_mixed",
          "arena_hard", "arena_easy", "truly", "scalerl2500", "n_or_rate")
 # The second edition: the strata of a part, below runs/strata.
@@ -242,9 +241,6 @@ def get_study(part):
       "scalerl2500": dict(C=2**19, arms=[
           *(one for one in scalerl_arms() if one["name"] != "no float32 head"),
           off_policy(8), off_policy(4)]),
-      # Five seeds of a fixed n. Its ledger also has two schedules of n, which
-      # an earlier commit could run.
-      "schedule": dict(C=C_SCHEDULE, arms=[arm("", N, FIVE)]),
       "rate": dict(C=C_FIRST, arms=rates()),
       "regimes": dict(C=C_FIRST, arms=[
           # Without n = 2: Bp = 512 is more than the 256 problems.

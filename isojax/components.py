@@ -12,20 +12,19 @@ import typing
 import jax
 
 from isojax import experiment as experiment_lib
+from isojax import memory, own_file, profile, rng
 from isojax import mesh as mesh_lib
-from isojax import own_file, profile, rng
+from isojax import model_shape as shape_lib
 from isojax.errors import InputError
 from isojax.ledger import workdir
-from isojax.models import decoder, hf_config, hf_weights
+from isojax.models import auto_dtype, decoder, hf_config, hf_weights
 from isojax.models import lora as lora_lib
-from isojax.models import shape as shape_lib
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import engine
 from isojax.sampling import interrupt as interrupt_lib
-from isojax.sampling import sizes as sizes_lib
 from isojax.tasks import base as base_lib
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
@@ -75,6 +74,9 @@ class Setup:
   merge: typing.Callable  # (base, adapters) to parameters, in sampler.dtype
   reward: dict  # {"reward": the file of task.grader.file}, or empty
   notes: tuple[str, ...]  # for the user, before the run
+  # Values that change rounding, where they are not those that the run began
+  # with, such as "sampler.slots=16"; None without.
+  resumed_with: str | None = None
   learner: Learner | None = None  # of a run that trains
 
   def policy(self, state: TrainState):
@@ -118,11 +120,12 @@ def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
           cfg.qkv_bias, cfg.qk_norm, gemma=cfg.post_norms))
 
 
-def sampler_sizes(model: decoder.Transformer, cfg: engine.SamplerConfig
-                  ) -> sizes_lib.SamplerSizes:
-  """What decides the bytes of a sampler on each device of the model's mesh."""
-  return sizes_lib.SamplerSizes(
-      shape_of(model.cfg), dtype=cfg.dtype, head=cfg.head_dtype or cfg.dtype,
+def sampler_bytes(model: decoder.Transformer, cfg: engine.SamplerConfig
+                  ) -> memory.DeviceBytes:
+  """What a sampler takes on each device of the model's mesh."""
+  return memory.DeviceBytes(
+      shape_of(model.cfg), memory.Formats(
+          cfg.dtype, sampled_head=cfg.head_dtype),
       max_prompt=cfg.max_prompt_tokens, max_response=cfg.max_new_tokens,
       fused=engine.kernel(model, cfg, cfg.max_prompt_tokens) != "einsum",
       fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
@@ -135,14 +138,14 @@ def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
   phrase = base.tokenizer and interrupt_lib.encoded(
       cfg.interrupt, base.tokenizer, eos=base.eos_ids, V=base.model.cfg.V,
       T=cfg.max_new_tokens)
-  G, sizes = mesh_lib.blocks(base.model.mesh), sampler_sizes(base.model, cfg)
+  G, sizes = mesh_lib.blocks(base.model.mesh), sampler_bytes(base.model, cfg)
   wanted = -(-cfg.slots // G)
   slots, pages, gathered = sizes.admitted(
       budget=cfg.memory_gib * 2**30, most=wanted)
   if not slots:
     raise InputError(
         f"sampler.memory_gib={cfg.memory_gib}: not even one slot fits on a "
-        f"device, it needs {sizes.least_bytes / 2**30:.3g} GiB; increase "
+        f"device, it needs {sizes.least / 2**30:.3g} GiB; increase "
         "memory_gib, use more devices on mesh.fsdp or mesh.tensor, or lower "
         "max_prompt_tokens or max_new_tokens")
   notes = () if slots == wanted else (
@@ -225,13 +228,40 @@ def _prompts_sha256(prompts: dict[str, Prompts]) -> str:
   return content.hexdigest()
 
 
-def prepare(config) -> Setup:
+def with_auto(values: dict, platform: str, stored) -> tuple[dict, tuple]:
+  """The config with a dtype for each `auto`, and a note that names it.
+
+  A run that resumes keeps its dtypes, also on a processor on which `auto` would
+  now be another. For `stored` see `prepare`; here it takes a config.
+  """
+  auto = [key for key, dtype in experiment_lib.dtypes(values).items()
+          if dtype == shape_lib.AUTO]
+  if not auto:
+    return values, ()
+  of = lambda dtype: experiment_lib.with_dtypes(
+      values, dict.fromkeys(auto, dtype))
+  kept = next(filter(None, map(stored, map(of, decoder.DTYPES))), None)
+  if kept is not None:
+    dtypes = experiment_lib.dtypes(kept)
+    return experiment_lib.with_dtypes(
+        values, {key: dtypes[key] for key in auto}), tuple(
+            f"{key}: auto is {dtypes[key]}, with which this run was started"
+            for key in auto)
+  dtype, why = auto_dtype.chosen(platform)
+  return of(dtype), (f"{', '.join(auto)}: auto is {dtype}, because {why}",)
+
+
+def prepare(config, stored=lambda run_id: None) -> Setup:
   """The setup of a ConfigDict, see `setup_of`."""
-  return setup_of(config.to_dict())
+  return setup_of(config.to_dict(), stored)
 
 
-def setup_of(values: dict) -> Setup:
-  """The setup of a config, without a learner, all checked; writes nothing."""
+def setup_of(values: dict, stored=lambda run_id: None) -> Setup:
+  """The setup of a config, without a learner, all checked; writes nothing.
+
+  `stored` gives the config of the run in the folder of a run id, or None: a
+  dtype that is `auto` stays that of the stored run.
+  """
   e = experiment_lib.of_values(values)
   base = open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
   folder, tokenizer, _, model = base
@@ -242,23 +272,29 @@ def setup_of(values: dict) -> Setup:
   reward = grader_lib.with_reward(e.task.grader, {})
   grader_lib.probe(e.task.grader, strata_lib.source(stratum.header)
                    | reward, stratum.train[0])
-  sampler, sampler_notes = make_sampler(base, e.sampler)
-  update_kernel(e, model)
   model_sha256 = hf_weights.sha256(folder)
-  config = values | {"alloc": values["alloc"] | {"C": e.alloc.C}}
-  identity = experiment_lib.identity(config) | {
-      "model_sha256": model_sha256,
-      "model_text_sha256": text_sha256(folder),
-      "stratum_sha256": stratum.header["sha256"],
-      "prompts_sha256": _prompts_sha256(prompts)}
+  files = {"model_sha256": model_sha256,
+           "model_text_sha256": text_sha256(folder),
+           "stratum_sha256": stratum.header["sha256"],
+           "prompts_sha256": _prompts_sha256(prompts)}
   own = {kind: own_file.sha256(own)
          for kind, own in e.recipe.loss.own.items()}
   if e.alloc.division.own:
     own["rule"] = own_file.sha256(e.alloc.division.own)
   if own:
-    identity["functions_sha256"] = dict(sorted(own.items()))
+    files["functions_sha256"] = dict(sorted(own.items()))
   if reward:
-    identity["reward_sha256"] = own_file.sha256(reward["reward"])
+    files["reward_sha256"] = own_file.sha256(reward["reward"])
+  identity_of = lambda config: experiment_lib.identity(config) | files
+  config, dtype_notes = with_auto(
+      values | {"alloc": values["alloc"] | {"C": e.alloc.C}},
+      model.mesh.devices.flat[0].platform,
+      lambda config: stored(workdir.run_id(identity_of(config))))
+  e = experiment_lib.of_values(experiment_lib.with_dtypes(
+      values, experiment_lib.dtypes(config)))
+  sampler, sampler_notes = make_sampler(base, e.sampler)
+  update_kernel(e, model)
+  identity = identity_of(config)
   return Setup(
       e=e, config=config, folder=folder, model_sha256=model_sha256,
       identity=identity, run_id=workdir.run_id(identity), tokenizer=tokenizer,
@@ -266,9 +302,10 @@ def setup_of(values: dict) -> Setup:
       merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
           precision=e.sampler.precision)),
-      sampler=sampler, reward=reward, notes=(*notes, *sampler_notes, *_notes(
-          e, values["alloc"], stratum.header, model_sha256,
-          identity["reward_sha256"] if reward else None)))
+      sampler=sampler, reward=reward, notes=(
+          *notes, *dtype_notes, *sampler_notes, *_notes(
+              e, values["alloc"], stratum.header, model_sha256,
+              identity["reward_sha256"] if reward else None)))
 
 
 def _shortened(sampler: engine.Sampler, prompts: dict[str, Prompts]):

@@ -80,6 +80,11 @@ class Bounds(typing.NamedTuple):
   high: int  # most rollouts of a problem
 
 
+def prior_mean(correct_P, n) -> np.ndarray:
+  """The mean (c + 1/2) / (n + 1) after c of n correct; 1/2 for n = 0."""
+  return (np.asarray(correct_P, np.float64) + 0.5) / (np.asarray(n) + 1)
+
+
 def posterior(right_P, wrong_P, *, mean_P, strength: float, silent_P,
               uniform_P) -> Posterior:
   """After these rollouts, of a prior worth `strength` rollouts of mean_P."""
@@ -135,10 +140,9 @@ class Evidence:
 def evidence(id_D, correct_D, n: int, division: Division) -> Evidence:
   """The evidence before the first step.
 
-  A prior has the mean (c + 1/2) / (n + 1), where c of n is the problem's count
-  in the stratum: 1/2 where nothing was measured, n = 0.
+  The prior is that of the problem's count in the stratum, c of n.
   """
-  mean_D = (np.asarray(correct_D, np.float64) + 0.5) / (n + 1)
+  mean_D = prior_mean(correct_D, n)
   zeros_D = np.zeros(len(mean_D))
   return Evidence(
       {int(i): d for d, i in enumerate(id_D)}, mean_D,

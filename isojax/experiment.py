@@ -3,12 +3,18 @@
 Each section of a config file is the arguments of one dataclass.
 """
 
+import copy
 import dataclasses
+from dataclasses import field
+import functools
 import importlib.util
+import operator
 
+from isojax import identity as identity_lib
 from isojax import sections
 from isojax.allocation import Allocation, sqrt_lr
 from isojax.errors import expect, InputError
+from isojax.identity import NOTHING
 from isojax.mesh import MeshConfig
 from isojax.models.lora import LoraConfig
 from isojax.rl import advantages, objective
@@ -153,18 +159,31 @@ class RecipeSection:
          "in_flight=0"))
 
 
+  @property
+  def loss_informs(self) -> bool:
+    """Whether the value of the loss says more than the advantages.
+
+    In the only update of a step every ratio is 1: without a further term the
+    value is a mean of the advantages, and only its gradient matters.
+    """
+    loss, updates = self.loss, self.updates
+    return bool(updates.count > 1 or updates.in_flight or loss.kl_in_loss
+                or loss.entropy_coef or self.critic.kind != "none"
+                or "policy_loss" in loss.own)
+
+
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  name: str  # of the config file, for the default workdir
+  name: str = field(metadata=NOTHING)  # of the file, for the default workdir
   seed: int
   model: ModelSection
   task: TaskSection
   alloc: Allocation
   sampler: SamplerConfig
   recipe: RecipeSection
-  eval: EvalSection
-  checkpoint: CheckpointSection
-  log: LogSection
+  eval: EvalSection = field(metadata=NOTHING)
+  checkpoint: CheckpointSection = field(metadata=NOTHING)
+  log: LogSection = field(metadata=NOTHING)
   mesh: MeshConfig
 
   def __post_init__(self):
@@ -188,21 +207,37 @@ class Experiment:
 
 
 def identity(config: dict) -> dict:
-  """The part of a config that decides the results, for the run id.
+  """The part of a config that decides the results, for the run id."""
+  return identity_lib.deciding(Experiment, config)
 
-  Others may change when the run is resumed.
-  """
-  task, recipe = config["task"], config["recipe"]
-  less = lambda values, *names: {
-      k: v for k, v in values.items() if k not in names}
-  return less(config, "mesh", "checkpoint", "log") | {
-      "task": task | {"grader": less(task["grader"], "workers")},
-      "sampler": less(config["sampler"], "attention"),
-      "recipe": recipe | {"loss": less(recipe["loss"], "attention")}}
+
+def last_bits(config: dict) -> dict:
+  """The values of a config, by name, that change results by rounding alone."""
+  return identity_lib.last_bits(Experiment, config)
 
 
 def of_values(values: dict) -> Experiment:
   return sections.section(Experiment, values, "config")
+
+
+# Sections whose dtype may be `auto`.
+DTYPE_SECTIONS = (("sampler",), ("recipe", "loss"))
+
+
+def dtypes(config: dict) -> dict[str, str]:
+  """Key -> dtype of a config's sampler and update."""
+  return {".".join((*path, "dtype")): functools.reduce(
+      operator.getitem, path, config)["dtype"] for path in DTYPE_SECTIONS}
+
+
+def with_dtypes(config: dict, values: dict[str, str]) -> dict:
+  """A copy of a config with these values of keys of `dtypes`."""
+  out = copy.deepcopy(config)
+  for path in DTYPE_SECTIONS:
+    key = ".".join((*path, "dtype"))
+    if key in values:
+      functools.reduce(operator.getitem, path, out)["dtype"] = values[key]
+  return out
 
 
 def load(config) -> Experiment:

@@ -14,6 +14,8 @@ if __name__ == "__main__":  # the other imports take seconds
 import math
 import os
 import re
+import shlex
+import sys
 
 from absl import flags
 
@@ -31,7 +33,7 @@ from isojax import (
 )
 from isojax import state as state_lib
 from isojax.components import Setup
-from isojax.ledger import bucket, records
+from isojax.ledger import bucket, records, workdir
 
 _CONFIG = config_flag.define("configs/hard.py")
 _WORKDIR = flags.DEFINE_string(
@@ -48,7 +50,7 @@ _RUN_ID = flags.DEFINE_string(
     "default: a hash of what decides its results. launch.sweep gives it.")
 _MODE = flags.DEFINE_enum(
     "mode", "train", ["train", "eval"], "train; or only evaluate the newest "
-    "checkpoint of the workdir (the base policy if there is none).")
+    "checkpoint of the workdir.")
 _EVAL_SETS = flags.DEFINE_list(
     "eval_sets", [], "With --mode=eval: more strata files, beside that of the "
     "config.")
@@ -85,7 +87,7 @@ def evaluation_sets(setup: Setup) -> dict[str, Setup]:
 
 
 def evaluate_only(setup: Setup, folder: str) -> int:
-  """Evaluates the newest checkpoint, or the base policy; adds to eval.jsonl."""
+  """Evaluates the newest checkpoint; adds to eval.jsonl."""
   sets = hosts.run_on_all_hosts(lambda: evaluation_sets(setup))
   step, params = state_lib.newest_policy(setup, folder)
   history = state_lib.history_of(records.up_to(
@@ -120,6 +122,11 @@ def check_flags() -> None:
     bucket.check(_WORKDIR.value, "workdir")
 
 
+def workdir_of(name: str, run_id: str) -> str:
+  return _WORKDIR.value or os.path.join(
+      "runs", f"{name}-{_RUN_ID.value or run_id}")
+
+
 def prepared() -> Setup:
   """The setup of the run; every check comes before any write."""
   check_flags()
@@ -128,7 +135,8 @@ def prepared() -> Setup:
     lr = config_flag.apply_row(_CONFIG.value, plan_file.read_lines(_PLAN.value),
                        _ROW.value, _PLAN.value)
   compilation.keep_programs(progress.say)
-  setup = components.prepare(_CONFIG.value)
+  setup = components.prepare(_CONFIG.value, lambda run_id: (
+      state_lib.stored_config(workdir_of(_CONFIG.value.name, run_id))))
   for note in setup.notes:
     hosts.say(note)
   if lr is not None and setup.e.recipe.optimizer.batch == "sampled" and (
@@ -138,17 +146,35 @@ def prepared() -> Setup:
   return setup
 
 
+def longer(setup: Setup, folder: str) -> str:
+  """The command that trains a complete run to twice its C."""
+  a, overrides = setup.e.alloc, {}
+  if _PLAN.value is not None:
+    overrides = workdir.flat(plan_file.read_row(
+        plan_file.read_lines(_PLAN.value), _ROW.value,
+        path=_PLAN.value)["overrides"])
+  size = ("alloc.C", 2 * a.C) if _CONFIG.value.alloc.M is None else (
+      "alloc.M", 2 * a.M)
+  kept = [word for word in config_flag.arguments(sys.argv[1:])
+          if not word.startswith(f"--config.{size[0]}=")]
+  return shlex.join([
+      "python", "-m", "isojax.main", *kept,
+      *(f"--config.{name}={value}" for name, value in (
+          overrides | dict([size])).items()), f"--workdir={folder}"])
+
+
 def main(_) -> int:
   hosts.initialize(*(flag.value for flag in _COORDINATES))
   with hosts.shared_fate():
     setup = hosts.run_on_all_hosts(prepared)
-    folder = _WORKDIR.value or os.path.join(
-        "runs", f"{setup.e.name}-{_RUN_ID.value or setup.run_id}")
+    folder = workdir_of(setup.e.name, setup.run_id)
     # Before anything that depends on the mode: hosts would wait for each other
     # at different places.
     hosts.agree(setup.identity | setup.config | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
     evaluate = _MODE.value == "eval"
+    if evaluate:  # before anything is written
+      hosts.run_on_all_hosts(lambda: state_lib.check_evaluable(setup, folder))
     with state_lib.claimed(setup, folder, run_id=_RUN_ID.value,
                            evaluate=evaluate) as setup:
       if evaluate:
@@ -156,6 +182,8 @@ def main(_) -> int:
       end = training.train(setup, folder, trace=_PROFILE.value)
       if end.why is not None:
         hosts.say(end.why)
+      if end.was_complete:
+        hosts.say(f"To train longer: {longer(setup, folder)}")
       return end.code
 
 

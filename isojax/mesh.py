@@ -5,6 +5,7 @@ Rows of a batch are sharded over ("data", "fsdp"), parameters over "fsdp" and
 """
 
 import dataclasses
+from dataclasses import field
 import math
 
 import jax
@@ -13,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 import numpy as np
 
 from isojax.errors import InputError
+from isojax.identity import LAST_BITS
 
 ROWS = ("data", "fsdp")
 
@@ -29,9 +31,9 @@ RULES = {  # logical axis of a parameter -> mesh axis
 class MeshConfig:
   """Devices along each mesh axis; their product is the number of devices."""
 
-  data: int
-  fsdp: int
-  tensor: int
+  data: int = field(metadata=LAST_BITS)
+  fsdp: int = field(metadata=LAST_BITS)
+  tensor: int = field(metadata=LAST_BITS)
 
   def __post_init__(self):
     for axis, size in dataclasses.asdict(self).items():

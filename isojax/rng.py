@@ -5,6 +5,7 @@ mesh, in any batch and after any resume, so at equal parameters the rollouts of
 n = 4 are the first four of n = 8.
 """
 
+import enum
 import zlib
 
 import jax
@@ -35,15 +36,39 @@ def uniform_at(key_R, position_R):
   return jax.vmap(jax.random.uniform)(at)
 
 
-def uniforms(seed: int, step: int, id_P, n: int, *,
-             word: int = 2) -> np.ndarray:
-  """A number in [0, 1) per rollout [P, n], on the host.
+class Draw(enum.IntEnum):
+  """What random words on the host are drawn for, each a stream of its own."""
 
-  A function of (seed, step, problem, rollout): the numbers of n = 4 are the
-  first four of n = 8.
+  ORDER = 0  # of the problems of an epoch
+  MINIBATCHES = 1
+  SELECTION = 2  # of the rollouts that are trained on
+  REPLACEMENT = 3  # of solved problems
+  INTERRUPT = 4  # after how many tokens
+  DIVISION = 5  # of a step's rollouts, by the rule skip
+
+
+def words(draw: Draw, seed: int, step: int, count: int, *,
+          at: tuple[int, int] = (0, 0)) -> np.ndarray:
+  """uint64 [count]; `at` separates streams of one draw and step.
+
+  Philox's raw bits are fixed by its definition, unlike numpy's use of them. The
+  first word of the counter counts up as words are drawn, so no address is in
+  it: the streams would overlap.
   """
-  raw = np.stack([
-      np.random.Philox(
-          key=[seed, step], counter=[0, 0, int(i), word]).random_raw(n)
-      for i in id_P])
+  return np.random.Philox(
+      key=[seed, step], counter=[0, *at, draw]).random_raw(count)
+
+
+def rollout_words(draw: Draw, seed: int, step: int, id_P, n: int) -> np.ndarray:
+  """uint64 per rollout [P, n].
+
+  A function of (seed, step, problem, rollout): the words of n = 4 are the first
+  four of n = 8.
+  """
+  return np.stack([words(draw, seed, step, n, at=(0, int(i))) for i in id_P])
+
+
+def uniforms(draw: Draw, seed: int, step: int, id_P, n: int) -> np.ndarray:
+  """A number in [0, 1) per rollout [P, n], of rollout_words."""
+  raw = rollout_words(draw, seed, step, id_P, n)
   return (raw >> np.uint64(11)) * 2.0**-53

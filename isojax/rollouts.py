@@ -302,10 +302,10 @@ def opened(saved: np.ndarray | None, sampler: engine.Sampler) -> InFlight:
   if flight.made_by != sampler.made_by:
     text = "{} slots, {} pages and {} row shards".format
     raise InputError(
-        f"the run had {text(*flight.made_by)} until now, and this machine and "
-        f"mesh admit {text(*sampler.made_by)}: with in-flight updates that "
-        "gives other results; resume it on the mesh that it had, or start "
-        "another --workdir")
+        f"the run had {text(*flight.made_by)} until now, and this config, "
+        f"machine and mesh admit {text(*sampler.made_by)}: with in-flight "
+        "updates that gives other results; resume it with the sampler.slots, "
+        "page, memory and mesh that it had, or start another --workdir")
   return InFlight(flight, {})
 
 

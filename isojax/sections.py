@@ -84,5 +84,6 @@ def section(cls, values, name: str):
     last = path.rpartition(".")[2]
     if path == last or not str(error).startswith(f"{last}."):
       raise
-    raise InputError(re.sub(rf"(?<![\w.]){last}\.(?=\w)", f"{path}.",
+    keys = "|".join(wanted)  # not of a file, such as mine/loss.py
+    raise InputError(re.sub(rf"(?<![\w.]){last}\.(?=({keys})\b)", f"{path}.",
                             str(error))) from None

@@ -7,6 +7,7 @@ its step, nothing else.
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import time
 import typing
@@ -14,7 +15,7 @@ import typing
 from etils import epath
 import numpy as np
 
-from isojax import components, division, hosts, rng
+from isojax import components, division, experiment, hosts, rng
 from isojax import rollouts as rollouts_lib
 from isojax.components import Setup
 from isojax.errors import InputError
@@ -66,9 +67,8 @@ def divided(setup: Setup, history: History, index, step: int,
   """The rollouts of each of these problems in a step of n in the mean."""
   if history.evidence is None:
     return np.full(len(index), n)
-  # The counter's word separates this stream from the others, see isojax.rng.
-  uniform_P = rng.uniforms(setup.e.seed, step, setup.train.id_P[index], 1,
-                           word=5)[:, 0]
+  uniform_P = rng.uniforms(rng.Draw.DIVISION, setup.e.seed, step,
+                           setup.train.id_P[index], 1)[:, 0]
   return setup.e.alloc.division.n_of(
       history.evidence.posterior(index, uniform_P), len(index) * n)
 
@@ -105,6 +105,7 @@ def record_fields(setup: Setup, kind: str, history: History) -> dict:
           "split": setup.stratum.header["stratum"], "Bp": e.alloc.Bp,
           "n": e.alloc.n, "m": e.alloc.kept, "D": D, "step": history.step,
           "rollouts": history.rollouts, "unix_time": round(time.time(), 3),
+          "resumed_with": setup.resumed_with,
           "epoch": history.step / (D // e.alloc.Bp),  # D // Bp steps each
           **history.totals}
 
@@ -170,6 +171,44 @@ def newest_policy(setup: Setup, folder: str):
   return step, components.merged(setup, components.frozen_base(setup), trained)
 
 
+def check_evaluable(setup: Setup, folder: str) -> None:
+  """InputError without a checkpoint in the folder; names runs of the config."""
+  if checkpoint.steps(os.path.join(folder, CHECKPOINTS)):
+    return
+  others = [f"{other} ({what})" for other, what in runs_beside(setup, folder)]
+  more = f", and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+  raise InputError(
+      f"--mode=eval: {folder} has no checkpoint; " + (
+          f"runs of config {setup.e.name!r} with one: "
+          f"{', '.join(others[:SHOWN])}{more}; give the values of one, or its "
+          "folder as --workdir" if others else
+          f"{os.path.dirname(folder) or '.'} has none of a run of config "
+          f"{setup.e.name!r}; train one first, or give --workdir")
+      + ". The base policy is evaluated at step 0 of each run")
+
+
+SHOWN = 5  # runs that a message names
+
+
+def runs_beside(setup: Setup, folder: str) -> list[tuple[str, str]]:
+  """(folder, what differs) of runs with checkpoints and the config's name."""
+  out = []
+  for path in sorted(epath.Path(folder).parent.glob("*/config.json")):
+    other = os.fspath(path.parent)
+    try:
+      stored = workdir.read_config(other)
+    except InputError:
+      continue
+    if "name" in stored.config and stored.config["name"] == setup.e.name and (
+        checkpoint.steps(os.path.join(other, CHECKPOINTS))):
+      here, there = map(experiment.identity, (
+          json.loads(json.dumps(setup.config)), stored.config))
+      out.append((other, workdir.differences(
+          there, here, at=("there", "in this config")) or "the same values, "
+          "but files of the model, the problems or a function differ"))
+  return out
+
+
 def _extended(setup: Setup, stored: workdir.Stored) -> bool:
   """Whether a run is a stored one, but longer: its first steps are the same."""
   here, there = setup.identity["alloc"], stored.config["alloc"]
@@ -184,20 +223,29 @@ def as_stored(setup: Setup, folder: str, *, run_id: str | None = None,
               evaluate: bool = False) -> tuple[Setup, workdir.Stored | None]:
   """The setup under the run id of a workdir, and the run that it extends.
 
-  `run_id` is of a new workdir; None: the hash of what decides the results. To
-  evaluate, the section `eval` may differ from that of the training run.
+  `run_id` is of a new workdir; None: the hash of what decides the results. A
+  run that is evaluated is not extended.
   """
   stored = workdir.read_config(folder) if workdir.claimed(folder) else None
   shorter = stored if stored and not evaluate and _extended(
       setup, stored) else None
-  if stored and evaluate:
-    same = {"eval": stored.config["eval"]}
-    setup = dataclasses.replace(setup, config=setup.config | same,
-                                identity=setup.identity | same)
-  identity = workdir.run_id(setup.identity)
+  identity, resumed_with = workdir.run_id(setup.identity), None
   if stored and (stored.identity == identity or shorter):
-    run_id = stored.run_id
-  return dataclasses.replace(setup, run_id=run_id or identity), shorter
+    run_id, resumed_with = stored.run_id, _resumed_with(setup, stored)
+  return dataclasses.replace(setup, run_id=run_id or identity,
+                             resumed_with=resumed_with), shorter
+
+
+def _resumed_with(setup: Setup, stored: workdir.Stored) -> str | None:
+  """The values that change rounding and are not those of config.json."""
+  here, there = map(experiment.last_bits, (setup.config, stored.config))
+  return ", ".join(f"{name}={value}" for name, value in here.items()
+                   if name not in there or value != there[name]) or None
+
+
+def stored_config(folder: str) -> dict | None:
+  """The config of the run in a folder; None without one."""
+  return workdir.read_config(folder).config if workdir.claimed(folder) else None
 
 
 @contextlib.contextmanager
@@ -212,9 +260,15 @@ def claimed(setup: Setup, folder: str, *, run_id: str | None = None,
   if shorter:
     hosts.say(f"{folder} holds this run with alloc.C="
               f"{shorter.config['alloc']['C']}: it is extended")
+  if setup.resumed_with and not evaluate:
+    hosts.say(f"{folder} began with other values than {setup.resumed_with}: "
+              "the last bits of its results may differ from here on")
+  config = setup.config
+  if shorter:  # config.json keeps the values with which the run began
+    config = shorter.config | {"alloc": config["alloc"]}
   claim = workdir.claim(folder, workdir.Stored(
       setup.run_id, workdir.run_id(setup.identity), setup.model_sha256,
-      setup.config), shorter and shorter.identity)
+      config), shorter and shorter.identity, deciding=experiment.identity)
   with contextlib.ExitStack() as stack:
     hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))
     hosts.run_on_all_hosts(lambda: workdir.check_shared(folder, setup.run_id))

@@ -141,7 +141,8 @@ def selected(setup: Setup, taken: rollouts_lib.StepRollouts,
   prompts = jax.tree.map(lambda x: x[kept_P], taken.prompts)
   groups = algorithm.keep(
       reward_PxN, mask_PxN,
-      rng.uniforms(e.seed, history.step, prompts.id_P, mask_PxN.shape[1]),
+      rng.uniforms(rng.Draw.SELECTION, e.seed, history.step, prompts.id_P,
+                   mask_PxN.shape[1]),
       e.alloc.kept_of(n_P[kept_P]), e.recipe.loss)
   return float(shaped_B.mean()), Batch(
       prompts, jax.tree.map(lambda x: x[kept_B], rollouts), groups)

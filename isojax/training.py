@@ -40,6 +40,7 @@ class End(typing.NamedTuple):
 
   code: int  # 0, exit_codes.DIVERGED, or exit_codes.PREEMPTED after a signal
   why: str | None  # of a run that is not complete
+  was_complete: bool = False  # before this process began
 
 
 @dataclasses.dataclass
@@ -89,12 +90,11 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
       return End(exit_codes.PREEMPTED, stopped(setup, state, out))
   if state.history.step == out.start:
     hosts.say(f"the run was complete: {state.history.rollouts} rollouts in "
-              f"{out.start} steps. To train longer, give a larger "
-              "--config.alloc.C")
+              f"{out.start} steps")
   if hosts.first():
     path = os.path.join(folder, state_lib.RECORDS)
     progress.show(monitor_lib.table(records.read(path), path))
-  return End(0, None)
+  return End(0, None, was_complete=state.history.step == out.start)
 
 
 def evaluated(setup: Setup, state: State, out: Out, finished: bool) -> State:
@@ -123,14 +123,16 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
   for line in grader_lib.shown(graded.lost):
     hosts.say(f"evaluation: not judged, counted as wrong: {line}")
   return {"eval_set": f"{setup.stratum.header['stratum']}/validation",
+          "temperature": e.eval.temperature, "top_p": e.eval.top_p,
           **evaluate.at_k(graded.correct_B.reshape(-1, k),
                           np.reshape(graded.vote_B, (-1, k)).tolist())}
 
 
 def stepped(setup: Setup, state: State, out: Out, fields: dict) -> State:
   """Records a step; returns the state with the record."""
-  del fields["loss"]  # carries no information on-policy: only its gradient does
   before = state.history
+  if not setup.e.recipe.loss_informs:
+    fields = fields | {"loss": None}
   lr = float(setup.learner.schedule(before.totals["updates"]))
   history = dataclasses.replace(
       before, step=before.step + 1,

@@ -52,6 +52,9 @@ _COLLAPSE = flags.DEFINE_enum(
     "collapse", _DEFAULT.collapse, collapse.RULES, "Runs whose last evaluation "
     "is below their best by more than 3 standard errors: fit them up to the "
     "fall, not at all, or as they are.")
+_MARGIN = flags.DEFINE_float(
+    "margin", _DEFAULT.margin, "Reward: n within it of the best n are as good.",
+    lower_bound=0.0, upper_bound=1.0)
 _DRAWS = flags.DEFINE_integer(
     "draws", _DEFAULT.draws, "Bootstrap draws.", lower_bound=100)
 
@@ -60,7 +63,7 @@ def options() -> bootstrap.Options:
   """The options of the analysis from the flags."""
   return dataclasses.replace(
       _DEFAULT, form=_FORM.value, draws=_DRAWS.value,
-      collapse=_COLLAPSE.value, points=curves.Points(
+      collapse=_COLLAPSE.value, margin=_MARGIN.value, points=curves.Points(
           select=_POINTS.value, ema=_EMA.value, min_C=_MIN_C.value,
           bin_width=_BIN_WIDTH.value))
 

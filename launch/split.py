@@ -34,9 +34,9 @@ from isojax import (
   sections,
 )
 from isojax import mesh as mesh_lib
+from isojax import model_shape as shape_lib
 from isojax.errors import InputError
-from isojax.models import decoder, hf_weights
-from isojax.models import shape as shape_lib
+from isojax.models import auto_dtype, decoder, hf_weights
 from isojax.rl import rewards
 from isojax.sampling import engine
 from isojax.tasks import base
@@ -100,6 +100,7 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   compilation.keep_programs(progress.say)
   compilation.announce(progress.say)
   policy = components.open_policy(cfg.model, mesh_lib.make_mesh(cfg.mesh))
+  cfg = with_dtype(cfg, policy.model.mesh.devices.flat[0].platform)
   experiment.check_sampler(
       cfg.sampler, max_positions=policy.model.cfg.max_positions)
   pool = without_long(cfg, policy, read_pool(cfg))
@@ -137,6 +138,16 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   if errors:
     raise InputError("; ".join(errors))
   return paths
+
+
+def with_dtype(cfg: Split, platform: str) -> Split:
+  """The config with a dtype for `auto`; counts of another one are refused."""
+  if cfg.sampler.dtype != shape_lib.AUTO:
+    return cfg
+  dtype, why = auto_dtype.chosen(platform)
+  progress.show(f"config.sampler.dtype: auto is {dtype}, because {why}")
+  return dataclasses.replace(
+      cfg, sampler=dataclasses.replace(cfg.sampler, dtype=dtype))
 
 
 def read_pool(cfg: Split) -> Pool:

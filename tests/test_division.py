@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from configs import grpo
 import isojax
 from isojax import division
 from isojax.errors import InputError
@@ -104,6 +105,29 @@ def test_skip_leaves_silent_problems_out_but_never_for_ever():
   assert division.skip(p, 30, bounds).tolist() == [8, 8, 7, 7]
 
 
+@pytest.mark.parametrize("rule", ["uniform", "knapsack", "variance", "hit"])
+def test_allocate_and_a_run_answer_alike(rule):
+  """A stratum of these counts, before the first step."""
+  correct, low_high = [0, 1, 8, 15], dict(n_low=2, n_high=64)
+  made = grpo.get_config().alloc
+  rules = division.Division(rule, **low_high, **{
+      name: made[name] for name in ("prior_strength", "forgetting",
+                                    "objective")})
+  evidence = division.evidence(range(4), correct, 16, rules)
+  want = rules.n_of(evidence.posterior(np.arange(4), np.zeros(4)), 64).tolist()
+  assert isojax.allocate(correct, [16] * 4, 64, rule=rule).tolist() == want
+  if rule == "knapsack":
+    assert want == [15, 24, 16, 9]
+
+
+def test_counts_may_be_worth_as_much_as_they_are():
+  """Of 8 of 16 and 80 of 160 the second is surer."""
+  correct, sampled = np.array([1, 10]), np.array([16, 160])
+  n_P = isojax.allocate(correct, sampled, 64, rule="hit", strength=sampled + 1)
+  assert n_P[0] != n_P[1]
+  assert (isojax.allocate([1, 1], [16, 16], 64, rule="hit") == 32).all()
+
+
 def test_allocate_divides_or_refuses():
   """A problem without a right answer keeps a value."""
   n_P = isojax.allocate([0, 8, 16], [16, 16, 16], 48)
@@ -119,7 +143,8 @@ def test_allocate_divides_or_refuses():
       (dict(low=0), "1 <= low <= high"), (dict(correct=[3, 1]), "<= sampled"),
       (dict(sampled=[2]), "count of each problem"),
       (dict(sampled=[2, float("inf")]), "a finite count"),
-      (dict(strength=0), "expected > 0")):
+      (dict(strength=0), "expected > 0"),
+      (dict(strength=np.array([1, -1])), "expected > 0")):
     with pytest.raises(InputError, match=said):
       isojax.allocate(**dict(correct=[1, 1], sampled=[2, 2], budget=16)
                       | arguments)

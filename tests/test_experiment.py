@@ -13,6 +13,7 @@ import pytest
 from configs import easy, hard, ppo
 from isojax import components, experiment, sections
 from isojax.errors import InputError
+from isojax.memory import Held
 from isojax.models import decoder, hf_config
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.planner import memory as memory_lib
@@ -113,11 +114,12 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
   S, T, G = (e.sampler.max_prompt_tokens, e.sampler.max_new_tokens,
              mesh.row_shards)
   rows = e.recipe.loss.microbatch_tokens // T // G
-  p = memory_lib.programs(
+  p = memory_lib.device_bytes(
       examples.SEVEN_B, examples.work(
           Lengths(1, 1, S, T), kept=dict(reduce=e.recipe.loss.reduce_dtype),
-          recipe=dict(kl=bool(e.recipe.loss.kl_coef)), remat=True), mesh,
-      memory_lib.Held(e.sampler.slots // G, rows, prompts=rows, whole=True))
+          recipe=dict(kl=bool(e.recipe.loss.kl_coef)), remat=True), mesh
+  ).programs(Held(e.sampler.slots // G, rows, prompts=rows, whole=True),
+             reference=bool(e.recipe.loss.kl_coef))
   stays = 3 * p.state + p.reference
   assert 15.75 * 2**30 > max(
       stays + p.own["prefill"] + p.cache, stays + p.own["decode"] + p.window,
@@ -173,7 +175,9 @@ IN_FLIGHT = dict(
     (dict(task__format_coef=-1.0), "format_coef=-1.0"),
     (dict(task__format_coef=0.1), "format_coef=0.1 with .*'whole': every"),
     (dict(sampler__top_p=0.9), "whole distribution"),
-    (dict(sampler__dtype="float33"), "expected one of float32, bfloat16"),
+    (dict(sampler__dtype="float33"), "expected one of auto, float32, bfloat16"),
+    (dict(recipe__loss__dtype="int8"),
+     "loss.dtype='int8': expected one of auto, float32, bfloat16"),
     (dict(sampler__attention="flash"), "expected one of auto, einsum"),
     (dict(recipe__loss__importance_cap=0.0), "importance_cap=0.0"),
     (dict(recipe__optimizer__b1=1.0), "b1=1.0"),
@@ -327,14 +331,67 @@ def test_data_order_is_a_pure_function():
   assert sorted(at(Bp=11)) == list(range(11))
 
 
+LAST_BITS = dict(
+    sampler__slots=7, sampler__memory_gib=0.5, sampler__page=16,
+    sampler__expected_tokens=3.0, sampler__attention="einsum",
+    recipe__loss__microbatch_tokens=64, recipe__loss__prompt_sizes=2,
+    recipe__loss__remat=True, recipe__loss__attention="einsum", mesh__data=4,
+    mesh__fsdp=2, mesh__tensor=2)
+
+
 def test_identity_ignores_where_a_run_computes_and_reports():
   of = lambda **kw: experiment.identity(changed(**kw).to_dict())
   base = of()
-  assert base == of(mesh__data=4, checkpoint__keep=9, log__every_seconds=1.0,
-                    task__grader__workers=7, sampler__attention="einsum",
-                    recipe__loss__attention="einsum")
-  assert base != of(seed=1)
-  assert base != of(alloc__n=16)
+  free = LAST_BITS | dict(
+      name="other", eval__k=16, eval__temperature=0.5, eval__first=9,
+      checkpoint__keep=9, log__every_seconds=1.0, task__grader__workers=7)
+  for name, value in free.items():
+    assert of(**{name: value}) == base, name
+  for name, value in dict(
+      seed=1, alloc__n=16, alloc__C=999, sampler__dtype="bfloat16",
+      sampler__max_new_tokens=8, sampler__temperature=0.9,
+      recipe__loss__dtype="bfloat16", recipe__loss__clip_low=0.1,
+      recipe__optimizer__base_lr=1.0, task__grader__seconds=1.0,
+      model__lora__rank=2).items():
+    assert of(**{name: value}) != base, name
+
+
+def test_the_values_that_change_rounding_alone():
+  of = lambda **kw: experiment.last_bits(changed(**kw).to_dict())
+  base, other = of(), of(**LAST_BITS)
+  assert {name.replace(".", "__"): value for name, value in other.items()
+          if value != base[name]} == LAST_BITS
+  assert of(eval__k=16, name="other", seed=1, task__grader__workers=7) == base
+
+
+@pytest.mark.parametrize("config, informs", [
+    (changed(), False), (changed(recipe__loss__kl_coef=0.1), True),
+    (changed(recipe__loss__entropy_coef=0.1), True),
+    (changed(recipe__updates__epochs=2), True),
+    (changed(recipe__updates__minibatches=2), True),
+    (changed(**IN_FLIGHT), True), (changed(
+        recipe__loss__advantage="gae", recipe__critic__kind="shared",
+        recipe__loss__constants=dict(gamma=1.0, lam=1.0)), True)])
+def test_whether_the_value_of_the_loss_is_recorded(config, informs):
+  assert experiment.load(config).recipe.loss_informs is informs
+
+
+def test_messages_have_the_path_of_the_users_file(tmp_path, monkeypatch):
+  """Not mine/recipe.loss.py, where the section's name is completed."""
+  monkeypatch.chdir(tmp_path)
+  file = pathlib.Path("mine/loss.py")
+  file.parent.mkdir()
+  load = lambda name: experiment.load(changed(
+      recipe__loss__policy_loss=f"mine/loss.py:{name}"))
+  file.write_text("def f(a):\n  pass\n")
+  with pytest.raises(InputError, match="^recipe.loss.policy_loss=mine/loss.py:f"
+                     ": takes"):
+    load("f")
+  with pytest.raises(InputError, match="^recipe.loss.policy_loss: mine/loss.py "
+                     "has no function 'g'"):
+    load("g")
+  file.write_text("def f(logp_RxT, log_ratio_RxT, advantage_RxT):\n  pass\n")
+  assert load("f").recipe.loss_informs  # nobody knows what it computes
 
 
 def encoded(tokenizer, template, **how):

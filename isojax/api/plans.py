@@ -77,13 +77,14 @@ plan.__doc__ = DOC.format(arguments="\n".join(
 
 @unchained
 def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
-             low: int = 2, high: int = 64, strength: float = 2.0,
+             low: int = 2, high: int = 64, strength: float = 4.0,
              seed: int = 0) -> np.ndarray:
   """Rollouts of each problem of the next step, by a rule of division.RULES.
 
-  Any trainer can call it with its own counts. The pass rate of a problem with c
-  of s right has the posterior Beta(c + p strength, s - c + (1 - p) strength),
-  where p is the mean pass rate of all problems.
+  Any trainer can call it with its own counts. The answer is that of alloc.rule
+  to a stratum with these counts: c of s correct have the mean p = (c + 1/2) /
+  (s + 1) and are worth `strength` rollouts, however many they are, because the
+  policy has changed since. The pass rate is Beta(p strength, (1 - p) strength).
 
   Args:
     correct: right rollouts of each problem so far, [P].
@@ -93,7 +94,8 @@ def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
       (2605.07114) or skip (2506.02177); skip counts a problem whose rollouts
       were all equal as one silent visit.
     low, high: least and most rollouts of a problem that is sampled.
-    strength: of the prior, in rollouts.
+    strength: rollouts that the counts of a problem are worth, one number or
+      [P]; sampled + 1 counts every rollout fully.
     seed: of the random numbers of skip; give each step its own.
 
   Returns:
@@ -117,7 +119,7 @@ def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
   for wrong, message in (
       (rule not in division.RULES,
        f"rule={rule!r}: expected one of {', '.join(division.RULES)}"),
-      (strength <= 0, f"strength={strength}: expected > 0"),
+      (np.any(np.asarray(strength) <= 0), f"strength={strength}: expected > 0"),
       (not 1 <= low <= high, f"n between {low} and {high}: expected 1 <= low "
        "<= high"),
       (not P * low <= budget <= P * high,
@@ -126,10 +128,9 @@ def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
        "high")):
     if wrong:
       raise InputError(message)
-  mean = (correct_P.sum() + 1) / (sampled_P.sum() + 2)
   silent_P = (sampled_P > 0) & ((correct_P == 0) | (correct_P == sampled_P))
   return division.RULES[rule](division.posterior(
-      correct_P, sampled_P - correct_P, mean_P=mean, strength=strength,
-      silent_P=silent_P.astype(int),
+      0, 0, mean_P=division.prior_mean(correct_P, sampled_P),
+      strength=strength, silent_P=silent_P.astype(int),
       uniform_P=np.random.default_rng(seed).uniform(size=P)),
       budget, division.Bounds(low, high))

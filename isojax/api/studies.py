@@ -164,6 +164,16 @@ class Law:
     return self.fitted.reasons
 
   @property
+  def limits(self) -> tuple[str, ...]:
+    """Why an identified law holds within the data only."""
+    return tuple(self.document["verdict"]["limits"])
+
+  @property
+  def as_good(self) -> tuple[int, ...]:
+    """The tested n that are as good as the best at the end of the data."""
+    return tuple(row["n"] for row in self.document["as_good"])
+
+  @property
   def next(self) -> str:
     """What to run next, with the command."""
     step = self.document["next"]
@@ -190,16 +200,18 @@ class Law:
           + f". {self.next}")
     n = float(law.law(C))
     against = advice.contradicted(law, None, n, C)
-    return Estimate(n, *law.interval(C), float(C), law.unit, law.C_seen,
-                    (*law.cautions, *(against[:1] if against else ())))
+    beyond = self.document["verdict"]["limits"] if C > law.C_seen[1] else ()
+    return Estimate(n, *law.interval(C), float(C), law.unit, law.C_seen, (
+        *(f"the law holds within the data only: {text}" for text in beyond),
+        *law.cautions, *(against[:1] if against else ())))
 
   @unchained
-  def plot(self, name: str = "law"):
+  def plot(self, name: str = "reward"):
     """A figure of the result, a matplotlib.figure.Figure.
 
     Args:
-      name: law; reward, the curves and the frontier; sensitivity, interference
-        or scalerl.
+      name: reward, the curves and the frontier; law, if it is identified;
+        interference or scalerl.
     """
     return report.figure(self.document, name)
 
@@ -217,7 +229,7 @@ def fit(study, *, points: str = _OPTIONS.points.select,
         bin_width: float = _OPTIONS.points.bin_width,
         ema: float = _OPTIONS.points.ema,
         min_C: float = _OPTIONS.points.min_C, form: str = _OPTIONS.form,
-        draws: int = _OPTIONS.draws) -> Law:
+        draws: int = _OPTIONS.draws, margin: float = _OPTIONS.margin) -> Law:
   """Fits reward curves, their frontier and the law n*(C) to the logs of runs.
 
   IsoCompute Playbook (arXiv 2603.12151), section 3. docs/fitting.md describes
@@ -231,6 +243,7 @@ def fit(study, *, points: str = _OPTIONS.points.select,
     min_C: smallest compute that is fitted.
     form: of the reward curves, a key of isojax.frontier.curves.FORMS.
     draws: of the bootstrap, at least 100.
+    margin: reward; the tested n within it of the best n are as good.
 
   Returns:
     A Law. It prints as the verdict, the law and what to run next.
@@ -243,7 +256,7 @@ def fit(study, *, points: str = _OPTIONS.points.select,
   if draws < 100:
     raise InputError(f"draws={draws}: expected at least 100")
   options = dataclasses.replace(
-      _OPTIONS, form=form, draws=draws, points=curves.Points(
+      _OPTIONS, form=form, draws=draws, margin=margin, points=curves.Points(
           select=points, ema=ema, min_C=min_C, bin_width=bin_width))
   return Law(fit_json.of_rows(
       study.study, list(study._rows), study._chosen, options,

@@ -32,6 +32,7 @@ class Options:
   grid: int  # compute values on the frontier, equally spaced in log C
   rounds: int  # refinements of each fit, by a factor of 3
   collapse: str  # what is fitted of runs that fall: key of collapse.RULES
+  margin: float  # reward; n within it of the best n are as good
 
   def __post_init__(self):
     p = self.points
@@ -42,6 +43,8 @@ class Options:
         ("ema", p.ema, 0 <= p.ema < 1, "0 <= ema < 1"),
         ("min_C", p.min_C, 0 <= p.min_C < math.inf, "a number of at least 0"),
         ("bin_width", p.bin_width, 0 <= p.bin_width <= 1,
+         "a reward from 0 to 1"),
+        ("margin", self.margin, 0 <= self.margin <= 1,
          "a reward from 0 to 1")):
       if not valid:  # also for nan
         raise InputError(f"{name}={value}: expected {expected}")
@@ -51,7 +54,7 @@ class Options:
 DEFAULT = Options(
     points=Points(select="all", ema=0.0, min_C=0.0, bin_width=0.0),
     form="saturating_exponential", A_max=1.0, b_min=0.0, draws=1000, seed=0,
-    grid=60, rounds=6, collapse="cut")
+    grid=60, rounds=6, collapse="cut", margin=0.01)
 
 
 def percentiles(value_D) -> tuple[float, float]:

@@ -191,8 +191,7 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
   end, notes = float(fit.frontier.C_G[-1]), list(notes)
   ahead = [row for part in (2, 4)
            if (row := diagnostics.extrapolation(fit, end / part))]
-  cautions = [*fit.cautions, *filter(None, (
-      diagnostics.unforeseen(fit, row) for row in ahead[:1]))]
+  limits = diagnostics.limits(fit, ahead[0] if ahead else None)
   study = fit.study
   progress = [
       interference.interference(r, study.k, frames=4, draws=100, seed=0)
@@ -204,19 +203,20 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
   content = _round({
       "version": laws.FIT_VERSION, "study": study_fields(fit),
       "options": dataclasses.asdict(fit.options),
-      "best": diagnostics.lead(fit),
+      "best": diagnostics.lead(fit), "as_good": diagnostics.as_good(fit),
       "curves": curve_fields(fit), "frontier": frontier_fields(fit),
       "switches": diagnostics.switches(fit), "law": law_fields(fit),
       "verdict": {"identified": fit.identified, "reasons": list(fit.reasons),
-                  "cautions": cautions},
+                  "limits": list(limits), "cautions": list(fit.cautions)},
+      "null_model": verdict.null_model(fit),
       "falls": list(map(dataclasses.asdict, fit.falls)),
-      "variants": diagnostics.variants(study, fit.options),
+      "variants": diagnostics.variants(
+          study, fit.options) if fit.identified else [],
       "extrapolation": ahead,
-      "sensitivity": diagnostics.sensitivity(fit),
       "best_n": [row for other in (fit, *others)
                  for row in diagnostics.best_n(other)] if others else [],
       "interference": list(filter(None, progress)), "scalerl": hill,
-      "next": next_sweep.next_plan(fit, path=path), "notes": notes})
+      "next": next_sweep.next_plan(fit, limits, path=path), "notes": notes})
   return content | {"id": plan_file.content_id(content)}
 
 

@@ -10,7 +10,7 @@ import os
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.format import compact, number, pair, rate, signed
+from isojax.format import compact, number, pair, signed
 from isojax.frontier.fields import TRAINING
 from isojax.frontier.labels import axis_of, metric_of, of_x0, parameters, run_of
 from isojax.symptoms import column, History
@@ -271,9 +271,7 @@ def law_column(document: dict) -> Figure:
   """n*(C) of `law`, one column wide and without its parameters."""
   figure = Figure((COLUMN, 3.1), layout="constrained")
   ax = figure.subplots()
-  _draw_law(ax, document, "n", subs=_few_powers(document))
-  if not document["verdict"]["identified"]:
-    ax.set_title("best n tested; no law is identified")
+  _draw_law(ax, document, subs=_few_powers(document))
   ax.plot([], [], "o", color=GREY, label="best n tested")
   figure.legend(loc="outside lower left", ncols=2, fontsize=7)
   return figure
@@ -296,34 +294,28 @@ def _draw_middle(ax, study: dict, fitted: dict, C_G: list):
           "interval")
 
 
-def _draw_law(ax, document, key: str, **axis):
-  """Draws n or Bp of the frontier (hollow: not resolved), and of the law."""
+def _draw_law(ax, document, **axis):
+  """Draws n of the frontier (hollow: not comparable), and of the law."""
   study, frontier, fitted = (document[k] for k in ("study", "frontier", "law"))
-  B = frontier["Bp"][0] * frontier["n"][0]
-  of_n = lambda n: n if key == "n" else B / n
-  for C, y, n, known, sure in zip(
-      *(frontier[k] for k in ("C", key, "n", "resolved", "agreeing"))):
+  for C, n, known, sure in zip(
+      *(frontier[k] for k in ("C", "n", "resolved", "agreeing"))):
     colour = colour_of(n, study["n"])
-    ax.plot(C, y, marker_of(n, study["n"]), ms=5.5, zorder=3, mew=0.6,
+    ax.plot(C, n, marker_of(n, study["n"]), ms=5.5, zorder=3, mew=0.6,
             alpha=0.2 + 0.8 * sure, mec="white" if known else colour,
             mfc=colour if known else "white")
-  ends = min(study[key]) / 2**0.7, max(study[key]) * 2**0.8
-  if document["verdict"]["identified"]:
-    C, n, low, high = floats(fitted, "C", "n", "low", "high")
-    band = np.array([of_n(low), of_n(high)])
-    cut = " (cut)" * bool(band.min() < ends[0] or band.max() > ends[1])
-    seen = (C >= fitted["C_seen"][0]) & (C <= fitted["C_seen"][1])
-    ax.fill_between(C, of_n(low), of_n(high), color="0.85", lw=0,
-                    label=f"95% band of the law{cut}")
-    ax.plot(C, of_n(n), "k--", lw=1)
-    ax.plot(C[seen], of_n(n)[seen], "k-", lw=1.6, label="law")
-    if key == "n":
-      _draw_middle(ax, study, fitted, frontier["C"])
+  ends = min(study["n"]) / 2**0.7, max(study["n"]) * 2**0.8
+  C, n, low, high = floats(fitted, "C", "n", "low", "high")
+  cut = " (cut)" if low.min() < ends[0] or high.max() > ends[1] else ""
+  seen = (C >= fitted["C_seen"][0]) & (C <= fitted["C_seen"][1])
+  ax.fill_between(C, low, high, color="0.85", lw=0,
+                  label=f"95% band of the law{cut}")
+  ax.plot(C, n, "k--", lw=1)
+  ax.plot(C[seen], n[seen], "k-", lw=1.6, label="law")
+  _draw_middle(ax, study, fitted, frontier["C"])
   C_axis(ax, study, **axis)
-  ax.set_ylabel(f"n*({axis_of(study)[0]}), rollouts per problem" if key == "n"
-                else f"Bp*(M) = {B} / n*(M), problems per batch")
+  ax.set_ylabel(f"n*({axis_of(study)[0]}), rollouts per problem")
   ax.set_yscale("log")
-  ax.set_yticks(sorted(study[key]), map(str, sorted(study[key])))
+  ax.set_yticks(sorted(study["n"]), map(str, sorted(study["n"])))
   ax.set_yticks([], minor=True)
   ax.set_xlim(frontier["C"][0] / 1.1, frontier["C"][-1] * 1.1)
   ax.set_ylim(*ends)
@@ -331,31 +323,25 @@ def _draw_law(ax, document, key: str, **axis):
 
 @styled
 def law(document: dict) -> Figure:
-  """n*(C) with the frontier; at a fixed batch also Bp*(M) = B / n*."""
+  """The identified law n*(C) with the frontier and its parameters."""
   study, frontier = document["study"], document["frontier"]
-  most, two = max(study["n"]), study["regime"] == "fixed_B"
-  figure = Figure((WIDTH, 7.2 if two else 4.6), layout="constrained")
-  axes = figure.subplots(1 + two, 2, width_ratios=[1, 0.32], squeeze=False)
-  (ax, side), text = axes[0], ["no law is identified"]
-  _draw_law(ax, document, "n")
-  if document["verdict"]["identified"]:
-    text = ["the law is identified"] + [
-        f"{name}\n   {value}  {interval}".replace(" (bound", "\n   (bound")
-        for name, value, interval in parameters(document)]
-  ax.axhline(most, color=GREY, lw=1)
-  ax.annotate("largest n tested", (0, most), (4, 3), color="0.3",
+  figure = Figure((WIDTH, 4.6), layout="constrained")
+  ax, side = figure.subplots(1, 2, width_ratios=[1, 0.32])
+  _draw_law(ax, document)
+  text = [f"{name}\n   {value}  {interval}".replace(" (bound", "\n   (bound")
+          for name, value, interval in parameters(document)]
+  ax.axhline(max(study["n"]), color=GREY, lw=1)
+  ax.annotate("largest n tested", (0, max(study["n"])), (4, 3), color="0.3",
               xycoords=("axes fraction", "data"), textcoords="offset points")
   ax.plot([], [], "o", color=GREY,
           label="best n tested, faint\nwhere draws disagree")
   if not all(frontier["resolved"]):
-    ax.plot([], [], "o", color=GREY, mfc="white", label="best n, not resolved")
+    ax.plot([], [], "o", color=GREY, mfc="white",
+            label="best n, not comparable")
   side.text(0, 1, "\n\n".join(text), va="top", fontsize=8)
   side.legend(*ax.get_legend_handles_labels(), loc="lower left",
               borderaxespad=0)
-  for side in axes[:, 1]:
-    side.axis("off")
-  if two:
-    _draw_law(axes[1, 0], document, "Bp")
+  side.axis("off")
   return figure
 
 
@@ -377,50 +363,6 @@ def chosen(rows: list[dict]) -> list[dict]:
   else:
     picked = (ends + sorted(set(first) - set(ends)))[:MOST]
   return [first[cell] for cell in sorted(picked)]
-
-
-def _draw_sensitivity(ax, row: dict, study: dict):
-  by_n, count = row["varied"] == "n", len(row["values"])
-  ax.axhspan(min(row["reward"]), max(row["reward"]), color="0.93", lw=0)
-  for i, value in enumerate(row["values"]):
-    n = value if by_n else row["held"]
-    style = dict(color=colour_of(n, study["n"]),
-                 marker=marker_of(n, study["n"]), ms=6, lw=2)
-    ax.plot([i] * 3, [row[key][i] for key in ("low", "reward", "high")],
-            markevery=[1], **style)
-    ax.plot(i + 0.25, row["best_seen"][i], mfc="white",
-            **{**style, "color": GREY, "ms": 4})
-  ax.set_xticks(range(count), row["values"], fontsize=7.5,
-                rotation=90 if count * ax.get_gridspec().ncols > 20 else 0)
-  ax.set_xlim(-0.6, count - 0.3)
-  ax.set_xlabel(
-      "n, rollouts per problem" if by_n else "Bp, problems per batch")
-  ax.set_title(
-      f"{'Bp' if by_n else 'n'} = {row['held']}, {axis_of(study)[0]} = "
-      f"{compact(row['C'])}\nmax − min {rate(row['spread'])} "
-      f"{pair(row['spread_interval'], rate)}", fontsize=7.5)
-
-
-@styled
-def sensitivity(document: dict) -> Figure:
-  """Reward over n at each Bp, and over Bp at each n, at one C each."""
-  study, rows = document["study"], document["sensitivity"]
-  columns = min(4, max(2, len(rows)))
-  groups = [[r for r in rows if r["varied"] == name] for name in ("n", "Bp")]
-  lines = [group[i:i + columns] for group in groups
-           for i in range(0, len(group), columns)]
-  figure = Figure((WIDTH, 0.4 + 2.8 * len(lines)), layout="constrained")
-  axes = figure.subplots(len(lines), columns, sharey=True, squeeze=False)
-  for line, axes_line in zip(lines, axes):
-    reward_label(axes_line[0], study)
-    for ax in axes_line[len(line):]:
-      ax.axis("off")
-    for row, ax in zip(line, axes_line):
-      _draw_sensitivity(ax, row, study)
-  figure.suptitle(
-      "filled: fitted curve with 95% interval; grey: max − min of the curves; "
-      "hollow: best single evaluation", fontsize=8.5, x=0.01, ha="left")
-  return figure
 
 
 @styled
@@ -495,15 +437,15 @@ def interference(document: dict) -> Figure:
   return figure
 
 
-FIGURES = {"reward": reward, "law": law, "sensitivity": sensitivity,
-           "interference": interference, "scalerl": scalerl}
+FIGURES = {"reward": reward, "law": law, "interference": interference,
+           "scalerl": scalerl}
 COLUMNS = {"reward": reward_column, "law": law_column}
 
 
 def drawable(document: dict) -> list[str]:
   """The names of the figures that have data."""
-  data = document | {"reward": True, "law": len(document["study"]["n"]) > 1
-                     and not document["frontier"]["tied"]}
+  data = document | {"reward": True,
+                     "law": document["verdict"]["identified"]}
   return [name for name in FIGURES if data[name]]
 
 

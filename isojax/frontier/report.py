@@ -35,8 +35,31 @@ OPTIONS = {
     "b_min": "bound on the reward at {C} = 0", "draws": "bootstrap draws",
     "seed": "seed of the bootstrap", "grid": "grid points on the frontier",
     "rounds": "refinements of each fit",
-    "collapse": "runs whose reward falls: cut at the fall, exclude, or keep"}
+    "collapse": "runs whose reward falls: cut at the fall, exclude, or keep",
+    "margin": "n within this reward of the best are as good"}
 SEEN = 0.5  # share of the rise to an asymptote that determines it
+
+
+def answer(document: dict) -> str | None:
+  """The tested n that are as good as the best at the end, with what each costs.
+  """
+  rows, best = document["as_good"], document["best"]
+  if best is None or best["rival"] is None:
+    return None
+  symbol, unit = axis_of(document["study"])
+  return (f"As good as the best at {symbol} = {compact(best['C'])} {unit}, "
+          f"within {document['options']['margin']:g}: "
+          f"{', '.join(map(_cost, rows))}.")
+
+
+def _cost(row: dict) -> str:
+  """An n of the set, with the reward that it gains or loses."""
+  if row["interval"] is None:
+    return f"n = {row['n']} (best)"
+  ended = f", in runs to {compact(row['ended'])}" if row["ended"] else ""
+  interval = [-end for end in row["interval"][::-1]]
+  return (f"n = {row['n']} ({signed(-row['cost'])} {pair(interval, signed)}"
+          f"{ended})")
 
 
 def headline(document: dict) -> str:
@@ -61,7 +84,7 @@ def headline(document: dict) -> str:
           + f" with Bp = {best['Bp']}" * (len(study["Bp"]) > 1)
           + f", {metric} {rate(best['reward'])}, ahead of n = {best['rival']} "
           f"by {signed(best['lead'])} {pair((low, high), signed)}"
-          + (", which the noise does not resolve" if low <= 0 else "")
+          + (", which is within the noise" if low <= 0 else "")
           + (f"; it leads since {symbol} = {compact(best['since'])}."
              if best["since"] else "; no other n led before."))
 
@@ -84,9 +107,12 @@ def summary(document: dict) -> str:
   study, verdict, notes = (document[k] for k in ("study", "verdict", "notes"))
   symbol, unit = axis_of(study)
   runs = study["runs"] if len(study["runs"]) <= FEW else []
-  lines = [headline(document),
-           "identified" if verdict["identified"] else "NOT identified:",
-           *(f"  - {reason}" for reason in verdict["reasons"]),
+  lines = [*filter(None, (answer(document), headline(document))),
+           "NOT identified:" if not verdict["identified"] else
+           "identified, but within the data only:" if verdict["limits"] else
+           "identified",
+           *(f"  - {reason}" for reason in (
+               verdict["reasons"] or verdict["limits"])),
            *(f"  caution: {caution}" for caution in verdict["cautions"])]
   if verdict["identified"]:
     lines.append("law: " + ", ".join(
@@ -94,6 +120,8 @@ def summary(document: dict) -> str:
         for name, value, interval in parameters(document))
         + "; n* goes from the floor to the ceiling, half of the doublings by "
         f"{symbol}0, the faster the larger k; {symbol} in {unit}")
+  if null := document["null_model"]:
+    lines.append(null_text(null))
   listed = lambda values: ", ".join(map(str, values))
   lines += [f"{many(len(study['runs']), 'run')}, n = {listed(study['n'])} at "
             f"Bp = {listed(study['Bp'])}; {metric_of(study, study['metric'])}"
@@ -107,6 +135,13 @@ def summary(document: dict) -> str:
   if document["next"]["command"]:
     lines.append("  " + document["next"]["command"])
   return "\n".join(lines)
+
+
+def null_text(null: dict) -> str:
+  """The comparison with rewards that do not depend on n, in words."""
+  return (f"against the null model that n does not matter: rewards at equal "
+          f"compute have a standard deviation over n of {rate(null['spread'])}"
+          f", of which noise alone gives up to {rate(null['noise'])}")
 
 
 def curve_of(run: dict, unit: str) -> str:
@@ -163,8 +198,8 @@ def leads(switches: list) -> str:
 FILTERS = {name: getattr(words, name) for name in (
     "compact", "number", "rate", "signed", "pair", "many")} | {
         function.__name__: function for function in (
-            metric_of, run_of, of_x0, parameters, headline, still_rising,
-            title_of, leads)}
+            metric_of, run_of, of_x0, parameters, answer, headline,
+            still_rising, title_of, leads, null_text)}
 
 
 def page(document: dict, figures: list[str]) -> str:

@@ -216,10 +216,13 @@ def _kept(rows: list[Row], s: Selection, notes: list[str]):
 
 
 def _training_problems(rows: list[Row]) -> int | None:
-  """D of the last row that has it or an epoch (D = M Bp / epoch)."""
+  """D of the last row that has it, or an epoch (D = M Bp / epoch).
+
+  An epoch of isojax leaves out the last D mod Bp problems.
+  """
   for fields in (row.fields for row in reversed(rows)):
     D, epoch = fields.get("D"), fields.get("epoch")
-    if not isinstance(D, int) and isinstance(epoch, (int, float)) and epoch > 0:
+    if D is None and isinstance(epoch, (int, float)) and epoch > 0:
       D = fields["step"] * fields["Bp"] / epoch
     if isinstance(D, (int, float)):
       return round(D) if 1 <= D <= MOST else None

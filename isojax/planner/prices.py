@@ -4,15 +4,15 @@ import math
 import os
 
 from isojax import evaluate
+from isojax import model_shape as shape_lib
 from isojax.errors import InputError
 from isojax.ledger import bucket, records
-from isojax.models import shape as shape_lib
+from isojax.memory import DeviceBytes, Formats
 from isojax.planner import cost, measured, memory
 from isojax.planner.cost import Cost, Price
-from isojax.planner.machines import Machine, Mesh
+from isojax.planner.machines import Accelerator, Machine, Mesh
 from isojax.planner.request import load_json, Request, the_machine
-from isojax.planner.workload import Formats, Lengths, Recipe, Workload
-from isojax.sampling.sizes import SamplerSizes
+from isojax.planner.workload import Lengths, Recipe, Workload
 
 
 def the_shape(ask: Request) -> shape_lib.ModelShape:
@@ -23,6 +23,15 @@ def the_shape(ask: Request) -> shape_lib.ModelShape:
   return shape_lib.model_shape(load_json(
       path, "a Hugging Face config.json; --model is a local folder that holds "
       "at least this file"), path=path)
+
+
+def dtype_of(section, accelerator: Accelerator) -> str:
+  """The dtype of a config's sampler or loss; `auto` by the chip's peaks."""
+  if section.dtype != shape_lib.AUTO:
+    return section.dtype
+  return shape_lib.auto_dtype(
+      accelerator.platform, 1 / accelerator.exact_float32,
+      1 / accelerator.bfloat16)
 
 
 def measured_records(ask: Request) -> list[dict] | None:
@@ -76,13 +85,15 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
         Formats(ask.policy.dtype), Recipe(kl=kl))
   sampler, loss = config.sampler, config.recipe.loss
   fused = memory.has_kernel(
-      shape, attention=loss.attention, dtype=loss.dtype,
-      tensor=config.mesh.tensor, accelerator=machine.accelerator)
+      shape, attention=loss.attention,
+      dtype=dtype_of(loss, machine.accelerator), tensor=config.mesh.tensor,
+      accelerator=machine.accelerator)
   return Workload(
       Lengths(prompt, response, sampler.max_prompt_tokens,
               sampler.max_new_tokens),
-      Formats(sampler.dtype, sampled_head=sampler.head_dtype,
-              head=loss.head_dtype, reduce=loss.reduce_dtype),
+      Formats(dtype_of(sampler, machine.accelerator),
+              sampled_head=sampler.head_dtype, head=loss.head_dtype,
+              reduce=loss.reduce_dtype),
       the_recipe(config, train), padded=True, remat=loss.remat, fused=fused,
       skips=fused and machine.accelerator.platform == "tpu",
       lora_rank=config.model.lora.rank or None)
@@ -113,11 +124,10 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
   machine.check(mesh)
   G, whole, pages = mesh.row_shards, True, None
   if sampler.page is not None:
-    slots, pages, whole = SamplerSizes(
-        shape, dtype=f.sampled, head=f.sampled_head,
-        max_prompt=sampler.max_prompt_tokens,
-        max_response=sampler.max_new_tokens, fused=memory.has_kernel(
-            shape, attention=sampler.attention, dtype=sampler.dtype,
+    slots, pages, whole = DeviceBytes(
+        shape, f, sampler.max_prompt_tokens, sampler.max_new_tokens,
+        fused=memory.has_kernel(
+            shape, attention=sampler.attention, dtype=f.compute,
             tensor=mesh.tensor, accelerator=machine.accelerator),
         fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,
         expected=sampler.expected_tokens).admitted(
@@ -176,6 +186,14 @@ def as_measured(ask: Request, price: Price, train) -> Price:
       efficiency=measured.measured_efficiency(
           train, ideal.step(train[0]["Bp"], train[0]["n"]),
           path=ask.hardware.measured))
+
+
+def sure(price: Price) -> float:
+  """Times the predicted time that nine of ten runs take at most."""
+  if price.efficiency.spread is None:
+    raise InputError("--sure: no spread is known of a measured speed; leave it "
+                     "out, or give less")
+  return price.efficiency.spread[1]
 
 
 def cost_of(price: Price, a) -> Cost:

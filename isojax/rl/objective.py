@@ -10,6 +10,7 @@ id.
 """
 
 import dataclasses
+from dataclasses import field
 import functools
 import inspect
 import math
@@ -19,7 +20,8 @@ import jax.numpy as jnp
 
 from isojax import own_file
 from isojax.errors import expect, expect_one_of, InputError
-from isojax.models import attention, decoder
+from isojax.identity import LAST_BITS
+from isojax.models import attention, auto_dtype, decoder
 from isojax.models import precision as precision_lib
 from isojax.rl import advantages, aggregation, custom_check, losses, selection
 from isojax.types import Batch
@@ -52,7 +54,7 @@ CHOICES = {
     "importance_level": ("token", "sequence"),
     "kl_estimator": losses.KL_ESTIMATORS,
     "kl_in": ("loss", "reward"),
-    "dtype": decoder.DTYPES,
+    "dtype": auto_dtype.CHOICES,
     "reduce_dtype": decoder.DTYPES,
     "attention": attention.CHOICES,
     "precision": precision_lib.PRECISIONS,
@@ -94,13 +96,17 @@ class LossConfig:
   kl_estimator: str  # of CHOICES
   kl_in: str  # of CHOICES
   entropy_coef: float  # of the entropy bonus
-  microbatch_tokens: int  # of packed answers with padding; memory, speed only
-  # Of prompt slots: S, S / 2, ...; each compiles programs; speed only.
-  prompt_sizes: int
-  remat: bool  # the backward computes the layers again; memory only
-  dtype: str  # of weights and activations in the update; masters are float32
+  # Of packed answers with padding.
+  microbatch_tokens: int = field(metadata=LAST_BITS)
+  # Of prompt slots: S, S / 2, ...; each compiles programs.
+  prompt_sizes: int = field(metadata=LAST_BITS)
+  # The backward computes the layers again, to save memory.
+  remat: bool = field(metadata=LAST_BITS)
+  # Of weights and activations in the update, whose masters are float32; a run
+  # replaces auto_dtype.AUTO.
+  dtype: str
   reduce_dtype: str  # in which gradients of weights are summed over devices
-  attention: str  # one of attention.CHOICES
+  attention: str = field(metadata=LAST_BITS)  # one of attention.CHOICES
   precision: str  # of float32 products, one of precision.PRECISIONS
   head_dtype: str | None  # of the head, of decoder.HEAD_DTYPES; None: dtype
 

@@ -22,6 +22,7 @@ Sources: PipelineRL, arXiv:2509.19128; ScaleRL, arXiv:2510.13786, section 3.
 """
 
 import dataclasses
+from dataclasses import field
 import functools
 import typing
 
@@ -29,9 +30,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from isojax import kernels
 from isojax import mesh as mesh_lib
 from isojax.errors import expect, expect_one_of, InputError
-from isojax.models import attention, decoder, kernels
+from isojax.identity import LAST_BITS
+from isojax.models import attention, auto_dtype, decoder
 from isojax.models import precision as precision_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import decode as decode_lib
@@ -46,27 +49,31 @@ from isojax.types import Prompts, Rollouts
 class SamplerConfig:
   """Shapes and distribution of sampling."""
 
-  slots: int  # rollouts decoded at once, if memory admits them
-  memory_gib: float  # of a device, for weights, cache and logits of sampling
+  # Rollouts decoded at once, if memory admits them.
+  slots: int = field(metadata=LAST_BITS)
+  # Of a device, for weights, cache and logits of sampling.
+  memory_gib: float = field(metadata=LAST_BITS)
   max_prompt_tokens: int  # S
   max_new_tokens: int  # T, EOS included
   temperature: float  # 0 is greedy
   top_p: float  # 1 keeps the whole distribution
-  dtype: str  # of activations, weights, keys and values
-  attention: str  # one of attention.CHOICES, of prompts
+  # Of activations, weights, keys and values; a run replaces auto_dtype.AUTO.
+  dtype: str
+  # One of attention.CHOICES, of prompts.
+  attention: str = field(metadata=LAST_BITS)
   precision: str  # of float32 products, one of precision.PRECISIONS
   # Of the head, one of decoder.HEAD_DTYPES; None: dtype.
   head_dtype: str | None
   # Positions of a page of the cache; None: each slot has the longest length.
-  page: int | None
+  page: int | None = field(metadata=LAST_BITS)
   # Mean new tokens, by which slots of a paged cache are admitted; None:
   # sizes.MEAN_RESPONSE of the most.
-  expected_tokens: float | None
+  expected_tokens: float | None = field(metadata=LAST_BITS)
   interrupt: interrupt_lib.InterruptConfig = interrupt_lib.OFF
 
   def __post_init__(self):
     expect_one_of(
-        "sampler", self, dtype=decoder.DTYPES, attention=attention.CHOICES,
+        "sampler", self, dtype=auto_dtype.CHOICES, attention=attention.CHOICES,
         precision=precision_lib.PRECISIONS,
         head_dtype=(None, *decoder.HEAD_DTYPES))
     page, mean, T = self.page, self.expected_tokens, self.max_new_tokens

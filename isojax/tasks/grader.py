@@ -24,6 +24,7 @@ import time
 
 import numpy as np
 
+from isojax import identity
 from isojax.errors import InputError
 from isojax.tasks import answer_extraction, base, grader_process, python_reward
 from isojax.tasks.problem import Problem
@@ -46,7 +47,8 @@ class Graded:
 class GraderConfig:
   name: str  # of the task that judges, a key of tasks.base.TASKS
   answer: str  # where answers are: whole, boxed, hash or tags
-  workers: int  # processes that judge; countdown needs none
+  # Processes that judge; countdown needs none.
+  workers: int = dataclasses.field(metadata=identity.NOTHING)
   seconds: float  # wall clock for one answer, of which there are two tries
   step_seconds: float  # for all answers of a step; the rest is then lost
   # FILE.py:FUNCTION of a reward of one's own; "" for the other tasks.

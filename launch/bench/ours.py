@@ -1,6 +1,6 @@
 """isojax as a contestant of `launch.bench`, and a naive JAX sampler.
 
-Sampler and update have the settings of configs/grpo.py, except for the sizes
+Sampler and update have the settings of configs/hard.py, except for the sizes
 of the case.
 """
 
@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from configs import grpo
 from isojax import mesh as mesh_lib
 from isojax import profile, rng
 from isojax.models import decoder, hf_config
@@ -70,9 +69,10 @@ def prompts_of(case: Case, V: int) -> Prompts:
 
 def sampler_of(model: decoder.Transformer, case: Case):
   """The config of a case's sampler, and the sampler."""
-  cfg = engine.SamplerConfig(**grpo.get_config().sampler.to_dict() | dict(
+  cfg = engine.SamplerConfig(**cases.SETTINGS["sampler"] | dict(
       slots=case.slots or case.B, max_prompt_tokens=case.prompt_tokens,
       max_new_tokens=case.new_tokens, dtype=case.dtype, page=case.page,
+      attention=case.attention,
       interrupt=interrupt.OFF))
   return cfg, engine.make_sampler(
       model, cfg, cases.stops(case, model.cfg.V))
@@ -102,15 +102,16 @@ def make_sampling(model: decoder.Transformer, case: Case):
 def make_updating(model: decoder.Transformer, case: Case):
   """(parameters -> state; (state, prompts, rollouts, reward) -> state, done).
   """
-  recipe = grpo.get_config().recipe
-  cfg = update_lib.LossConfig(**recipe.loss.to_dict() | dict(
-      microbatch_tokens=case.microbatch_tokens, dtype=case.dtype))
+  recipe = cases.SETTINGS["recipe"]
+  cfg = update_lib.LossConfig(**recipe["loss"] | dict(
+      microbatch_tokens=case.microbatch_tokens, dtype=case.dtype,
+      remat=case.remat, attention=case.attention))
   # With a tiny learning rate the policy stays close to uniform.
   tx = optimizer_lib.make(
-      optimizer_lib.OptimizerConfig(**recipe.optimizer.to_dict()),
+      optimizer_lib.OptimizerConfig(**recipe["optimizer"]),
       lambda step: 1e-9)
   update = update_lib.make_update(model, tx, cfg)
-  temperature = np.float32(grpo.get_config().sampler.temperature)
+  temperature = np.float32(cases.SETTINGS["sampler"]["temperature"])
 
   def step(state, prompts: Prompts, rollouts: Rollouts, reward_Bpxn):
     batches = update_lib.assemble(
@@ -141,8 +142,7 @@ def ours(policy: Policy, case: Case) -> Contestant:
     sample = make_sampling(model, case)
   if case.what != "sample":
     first, step = make_updating(model, case)
-    # A copy: the state is donated, and peers load the same parameters.
-    held = first(jax.tree.map(jnp.copy, policy.params))
+    held = first(policy.params)  # donated
 
   def call(seed: int):
     nonlocal held

@@ -8,6 +8,7 @@ from configs import hard
 from isojax import experiment, plan_file
 from isojax.allocation import Allocation
 from isojax.planner import planning, prices
+from isojax.planner.machines import ACCELERATORS
 from isojax.planner.workload import Recipe
 from isojax.rl import algorithm
 from tests.planner import examples
@@ -65,6 +66,15 @@ def test_rounds_are_measured_or_the_most():
   one, two = price.run(8, 4, 6), price.with_recipe(rounds=2.0).run(8, 4, 6)
   assert two.decode.seconds == pytest.approx(one.decode.seconds)
   assert two.update.seconds == pytest.approx(one.update.seconds / 2)
+
+
+@pytest.mark.parametrize("name, dtype", [
+    ("cpu-2core", "float32"), ("tpu-v5e", "bfloat16"), ("h100", "bfloat16")])
+def test_auto_is_the_dtype_of_the_chip(name, dtype):
+  sampler = hard.get_config().sampler
+  assert prices.dtype_of(sampler, ACCELERATORS[name]) == "float32"
+  sampler.dtype = "auto"
+  assert prices.dtype_of(sampler, ACCELERATORS[name]) == dtype
 
 
 def test_an_allocation_costs_what_its_m_costs():

@@ -8,6 +8,22 @@ import dataclasses
 from isojax.errors import InputError
 
 BYTES = {"bfloat16": 2, "float32": 4}  # of a number
+AUTO = "auto"  # sampler.dtype and recipe.loss.dtype: see auto_dtype
+# Of products in bfloat16 over float32, from which `auto` is bfloat16 on a CPU.
+# Below, the casts of a whole update cost what its products gain.
+MIN_SPEEDUP = 1.3
+
+
+def auto_dtype(platform: str, float32: float, bfloat16: float) -> str:
+  """The dtype that `auto` stands for.
+
+  Args:
+    platform: as jax names it; accelerators compute in bfloat16.
+    float32, bfloat16: seconds of the same product in these dtypes.
+  """
+  if platform != "cpu" or float32 >= MIN_SPEEDUP * bfloat16:
+    return "bfloat16"
+  return "float32"
 
 
 @dataclasses.dataclass(frozen=True)
