@@ -50,11 +50,11 @@ class Row:
 
 
 _LARGE = Case(
-    "sample", "qwen2-1.5b", "bfloat16", weights=None, cache=None, Bp=8, n=16,
+    "sample", "qwen2-1.5b", "bfloat16", Bp=8, n=16,
     prompt_tokens=1536, new_tokens=512, mean_tokens=None, slots=None, page=None,
     microbatch_tokens=16_384, peers=(), remat=True)
 _TINY = Case(
-    "step", "tiny", "float32", weights=None, cache=None, Bp=1024, n=32,
+    "step", "tiny", "float32", Bp=1024, n=32,
     prompt_tokens=15, new_tokens=16, mean_tokens=9, slots=8192, page=None,
     microbatch_tokens=131_072, peers=())
 # A step of GRPO with the mean length of the docs' reference.

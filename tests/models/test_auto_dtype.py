@@ -1,6 +1,6 @@
 """The dtype of `auto`: a rule on two times, and what is measured."""
 
-from isojax.models.shape import auto_dtype as rule
+from isojax.model_shape import auto_dtype as rule
 import pytest
 
 from configs import hard
