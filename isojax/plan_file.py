@@ -21,19 +21,11 @@ class Row:
   seed: int
   lr: float  # after warm-up; the run computes it from its own anchor
   expected: dict | None  # of prices.expected; None: not priced
-  # None: the config's.
-  selection: str | None = None  # rule that keeps alloc.m
-  rule: tuple[str, int, int] | None = None  # alloc.rule, n_low, n_high
 
   @property
   def config(self) -> dict:
     """The sections of a config that the run sets, such as seed and alloc."""
-    alloc = section_of(self.allocation)
-    if self.rule is not None:
-      alloc |= zip(("rule", "n_low", "n_high"), self.rule, strict=True)
-    return {"seed": self.seed, "alloc": alloc} | (
-        {"recipe": {"loss": {"selection": self.selection}}}
-        if self.selection is not None else {})
+    return {"seed": self.seed, "alloc": section_of(self.allocation)}
 
 
 MOST_LR = 10.0  # of a row; no optimizer here learns with more

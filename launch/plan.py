@@ -4,7 +4,6 @@ r"""Turns a budget into an allocation, or a sweep that measures the best one.
   python -m launch.plan --rollouts=2e6 --law=fit/fit.json
   python -m launch.plan --hours=9 --machine=v5e-8 --model=FOLDER \
       --stratum=easy --prompt_tokens=200 --response_tokens=2000
-  python -m launch.plan --rollouts=65536 --stratum=hard --n=64 --pods
   python -m launch.plan --sweep --config=configs/hard.py --rollouts=16384 \
       --Bp=32 --n=4,16 --seeds=0,1
 
@@ -71,15 +70,6 @@ flags.DEFINE_boolean(
 flags.DEFINE_string(
     "skip", None, "With --sweep: a fit.json; its runs that reached the budget "
     "are left out.")
-flags.DEFINE_boolean(
-    "pods", False, "Propose m, how many of the n rollouts of a problem to train"
-    " on (PODS), with the evidence for it.")
-flags.DEFINE_string(
-    "speedup", None, "With --pods: speedup.json of launch.speedup, the evidence"
-    " of your own records.")
-flags.DEFINE_enum(
-    "rule", None, CHOICES["rule"], "Divide the rollouts of a step among its "
-    "problems by this rule; compares all rules on the problems' pass counts.")
 
 flags.DEFINE_string(
     "machine", None, "Machine to price the runs on: v5p-64, 8xh100, cpu-2core.")

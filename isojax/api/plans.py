@@ -29,9 +29,7 @@ def plan(
     metric: str = DEFAULTS["metric"], B_max: int | None = None,
     D: int | None = None, Bp=None, n=None, B: int | None = None,
     seeds=DEFAULTS["seeds"], sweep: bool = DEFAULTS["sweep"],
-    skip: Path | None = None, pods: bool = DEFAULTS["pods"],
-    speedup: Path | None = None, rule: str | None = None, config=None,
-    machine: str | None = None,
+    skip: Path | None = None, config=None, machine: str | None = None,
     usd_per_chip_hour: float | None = None, model: Path | None = None,
     prompt_tokens: float | None = None, response_tokens: float | None = None,
     dtype: str = DEFAULTS["dtype"], rows: int | None = None,
@@ -39,8 +37,8 @@ def plan(
 ) -> planning.Plan:
   """Turns a budget into an allocation, or into a sweep that measures the best.
 
-  The laws are those of the IsoCompute Playbook (arXiv 2603.12151), m that of
-  PODS (arXiv 2504.13818). The arguments are the flags of launch.plan.
+  The laws are those of the IsoCompute Playbook (arXiv 2603.12151). The
+  arguments are the flags of launch.plan.
 
   Args:
     rollouts: the budget C; give this or one of the next three.
@@ -60,9 +58,6 @@ def plan(
     seeds: one run for each.
     sweep: plan every Bp and n to the same C.
     skip: with sweep, a fit.json whose runs are left out.
-    pods: propose m, the rollouts of a problem to train on; speedup: file of
-      launch.speedup, its evidence.
-    rule: of division.RULES: compare all on the pass counts of `problems`.
     config: as isojax.config takes it: gives model, lengths, learning rate.
     machine: such as v5p-64, 8xh100 or cpu-2core; prices the runs.
     usd_per_chip_hour: None: the list price.

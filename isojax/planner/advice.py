@@ -27,6 +27,7 @@ from isojax.planner.priors import Prior
 
 DEFAULT_BP = 32  # the smallest of the paper's; "moderate" with a joint law: 64
 FAR = 2  # times outside of the interval of n*
+REACH = 4  # times the largest C of a law: further away a race decides
 EPOCHS = 3.7  # of the smaller n where a larger one overtook it (draft)
 FEWEST_BP = 8  # the smallest Bp that was tested without instability, on Easy
 
@@ -355,6 +356,15 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
   if len(tested) > 1 and np.log2(high / low) > np.diff(tested).max():
     yield (f"the interval of n*, {low:.3g} to {high:.3g}, is wider than the "
            "step between the tested n")
+
+
+def race_instead(answer: Answer) -> tuple[str, ...]:
+  """What to do with a budget that is far beyond the data of the law."""
+  times = answer.x / answer.seen[1]
+  if times <= REACH:
+    return ()
+  return (f"{times:.3g} times the largest C of the law's data: a race decides "
+          "among several n on your own problems, python -m launch.spend",)
 
 
 def far_from_law(n: int, answer: Answer) -> tuple[str, ...]:

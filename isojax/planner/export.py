@@ -192,7 +192,7 @@ def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
   a, kind, divided = row.allocation, TRAINERS[trainer], NORMED.get(s.advantage)
   if a.m not in (None, a.n):
     raise InputError(f"--export={trainer}: it has no training on m of n "
-                     "rollouts; plan without --pods")
+                     "rollouts; plan with a config without alloc.m")
   if s.rule != "uniform":
     raise InputError(f"--export={trainer}: it has no rule={s.rule}; plan "
                      "without one, or divide the rollouts in the trainer by "

@@ -16,23 +16,16 @@ from isojax.errors import InputError
 from isojax.format import many
 from isojax.ledger import records
 from isojax.planner import advice as advice_lib
-from isojax.planner import cost, effects, export, prices, priors
-from isojax.planner import pods as pods_lib
+from isojax.planner import cost, export, prices, priors
 from isojax.planner import request as request_lib
 from isojax.planner import text as text_lib
-from isojax.planner.advice import Advice, Question
+from isojax.planner.advice import Question
 from isojax.planner.cost import Price
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 from isojax.planner.request import Request
-from isojax.sampling import sizes
 
-# A budget far beyond a law is divided: a sweep measures a law on the user's own
-# problems, and the final run is REACH times as long as its runs.
-REACH = 4
 FEWEST_EVALUATIONS = 3  # of a run, as launch.fit needs
-SWEEP_SEEDS = (0, 1)  # fewer do not separate noise from the effect of n
-BELOW, ABOVE = 3, 1  # powers of two around n* in that sweep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,13 +161,13 @@ def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
 
 def setting_of(task: Task, easy: bool) -> export.Setting:
   """What all runs share: the config's, or a GRPO with KL on easy problems."""
-  config, rule, D = task.ask.config, task.ask.cells.rule, task.about.D
+  config, D = task.ask.config, task.about.D
   if config is not None:
     loss, sampler = config.recipe.loss, config.sampler
     return export.Setting(
         loss.advantage, loss.kl_coef * (loss.kl_in == "loss"),
         sampler.max_prompt_tokens, sampler.max_new_tokens, D,
-        rule or config.alloc.rule, dict(
+        config.alloc.rule, dict(
             clip_low=loss.clip_low, clip_high=loss.clip_high,
             aggregation=loss.aggregation, temperature=sampler.temperature),
         export.beside(config.recipe), lr_factor=math.sqrt(
@@ -183,128 +176,31 @@ def setting_of(task: Task, easy: bool) -> export.Setting:
   lengths = task.price and task.price.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
-      lengths and lengths.max_response, D, rule or "uniform")
+      lengths and lengths.max_response, D)
 
 
 def advised(task: Task):
   """(rows of the plan, one per seed; its words)."""
   ask, q, price, law = task.ask, task.about, task.price, task.about.law
-  own = ask.cells.speedup and pods_lib.read_own(request_lib.load_json(
-      ask.cells.speedup, "speedup.json of launch.speedup"),
-                                               path=ask.cells.speedup)
   if q.C:
     answer = advice_lib.advise(q)
   else:
     hours = request_lib.hours(ask)
-    priced_at = lambda n: with_m(price, own, n) if ask.cells.pods else price
     answer = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
-        hours, Bp, n, priced_at(n).run))
-    divided = staged(task, answer, hours)
-    if divided:
-      return divided
-  a, lead, warnings, rule = answer.allocation, (), answer.warnings, None
+        hours, Bp, n, price.run))
+  a, lead, warnings = answer.allocation, (), answer.warnings
   if a.n != (q.n or a.n) or a.Bp != (q.Bp or a.Bp):  # not what was given
     warnings = (*(f"moved: {change}" for change in answer.changes), *warnings)
-  if q.n:
-    warnings += advice_lib.far_from_law(a.n, answer.answer)
-  if ask.cells.pods:
-    a, proposal = down_sampled(task, a, own)
-    share = "all" if proposal.m == a.n else f"m = {proposal.m} of n = {a.n}"
-    lead = (f"train on {share}: {proposal.basis}",)
-    warnings += proposal.warnings
+  warnings += (advice_lib.far_from_law(a.n, answer.answer) if q.n else
+               advice_lib.race_instead(answer.answer))
   if q.D and (isinstance(law, Prior) or law.whose != Fitted.whose):
-    lead += (priors.study_says(law.stratum, q.D, a.C, a.n),)
-  if ask.cells.rule:
-    division = effects.division(ask.config, ask.cells.rule, a.n)
-    rule = division.rule, division.n_low, division.n_high
-    lead += (effects.compared(
-        task.problems.correct, task.problems.samples, Bp=a.Bp, n=a.n,
-        division=division,
-        seconds=price and price.step(a.Bp, a.n).seconds),)
-  # PODS's rule, unless the config names another.
-  named = ask.config is not None and ask.config.recipe.loss.selection != "all"
-  selection = None if a.m is None or named else "max_variance"
-  rows = [plan_file.Row(a, seed, answer.lr, task.expected(a), selection, rule)
+    lead = (priors.study_says(law.stratum, q.D, a.C, a.n),)
+  rows = [plan_file.Row(a, seed, answer.lr, task.expected(a))
           for seed in task.seeds]
-  near = () if ask.cells.pods else advice_lib.neighbours(q, a)
   return rows, text_lib.Said(
       (text_lib.n_star(answer.answer), *text_lib.beside(
-          a, near, task.expected, law), *lead), warnings,
+          a, advice_lib.neighbours(q, a), task.expected, law), *lead), warnings,
       (*text_lib.explained(q, answer), task.rate))
-
-
-def with_m(price: Price, own, n: int) -> Price:
-  """The price of a step that trains on the m that --pods proposes."""
-  if len(pods_lib.candidates(n)) < 2:
-    return price
-  return price.with_recipe(
-      m=pods_lib.propose(n, own=own, step_ratio=None).m)
-
-
-def down_sampled(task: Task, a: Allocation,
-                 own) -> tuple[Allocation, pods_lib.Proposal]:
-  """The allocation with m of --pods, and why.
-
-  m = n is written only where it replaces an m of the config.
-  """
-  step_ratio = None
-  if task.price is not None:
-    step = lambda m: task.price.with_recipe(m=m).step(a.Bp, a.n).seconds
-    step_ratio = lambda m: step(a.n) / step(m)
-  proposal = pods_lib.propose(a.n, own=own, step_ratio=step_ratio)
-  m = proposal.m
-  if m == a.n and not (task.ask.config and task.ask.config.alloc.m):
-    m = None
-  return dataclasses.replace(a, m=m), proposal
-
-
-def staged(task: Task, answer: Advice, hours: float):
-  """(rows of a sweep, words on it and on the final run), or None.
-
-  None: one run of these hours is near enough to the data of the law, or the
-  request leaves no choice of n.
-  """
-  ask, q, a = task.ask, task.about, answer.allocation
-  if ask.cells.n or ask.cells.pods or q.fixed or q.from_table or (
-      answer.answer.x <= REACH * answer.answer.seen[1]):
-    return None
-  seeds = task.seeds if "seeds" in ask.given else SWEEP_SEEDS
-  advise = lambda C: advice_lib.advise(dataclasses.replace(q, C=C))
-  guess = a.C // (len(sweep_n(16)) * len(seeds) + REACH)
-  pairs, moved = plan_file.kept_cells(
-      [(a.Bp, n) for n in sweep_n(advise(guess).allocation.n)],
-      B=None, B_max=q.B_max, D=q.D)
-  hours_at = lambda Bp, n, C: task.price.run(
-      Bp, n, max(1, C // (Bp * n))).hours
-
-  def all_hours(C: int) -> float:
-    last = advise(REACH * max(C, 2)).allocation
-    return len(seeds) * sum(hours_at(*pair, C) for pair in pairs) + hours_at(
-        last.Bp, last.n, last.C)
-
-  C = sweep_budget(hours, all_hours)
-  final = advise(REACH * C)
-  rows = plan_file.sweep(pairs, C=C, seeds=seeds, cost=task.expected,
-                         **task.anchor)
-  return rows, text_lib.Said(
-      text_lib.staged(answer, final.allocation, task.expected(
-          final.allocation), rows), final.warnings, (*moved, task.rate))
-
-
-def sweep_n(n: int) -> tuple[int, ...]:
-  """The n of a sweep around a power of two."""
-  return tuple(int(n * 2.0**i) for i in range(-BELOW, ABOVE + 1)
-               if n * 2.0**i >= 2)
-
-
-def sweep_budget(hours: float, hours_of) -> int:
-  """The C of a sweep's runs, in three digits, so that all runs fit.
-
-  hours_of is C of the sweep's runs -> hours of all runs, the final one too.
-  """
-  C = sizes.largest(lambda C: hours_of(C) <= hours, cost.MOST_ROLLOUTS)
-  digit = 10 ** max(0, len(str(C)) - 3)
-  return C // digit * digit
 
 
 def swept(task: Task):

@@ -135,11 +135,10 @@ def study_says(stratum: str, D: int, C: int, n: int) -> str:
 STRATA = {"easy": (0.3, 0.6), "hard": (0.0, 0.0625)}  # avg@16 of the base
 
 
-def stratum_of(pass_rate_Q, *, mixed: bool = False) -> str:
+def stratum_of(pass_rate_Q) -> str:
   """Easy or hard, from the base policy's avg@16 on each problem.
 
-  InputError if most problems are of neither kind, unless `mixed`: then the kind
-  of more problems.
+  InputError if most problems are of neither kind.
   """
   rate = np.asarray(pass_rate_Q, float)
   if not len(rate):
@@ -147,7 +146,7 @@ def stratum_of(pass_rate_Q, *, mixed: bool = False) -> str:
   share = {name: float(np.mean((low - 1e-9 <= rate) & (rate <= high + 1e-9)))
            for name, (low, high) in STRATA.items()}
   best = max(share, key=share.get)
-  if share[best] <= 0.5 and not mixed:
+  if share[best] <= 0.5:
     raise InputError(
         "the problems are of mixed difficulty: " + ", ".join(
             f"{s:.0%} {name} (avg@16 in {STRATA[name]})"

@@ -10,7 +10,6 @@ import math
 import os
 
 from isojax import config_file, own_file
-from isojax.division import RULES
 from isojax.errors import InputError
 from isojax.models.shape import BYTES
 from isojax.planner import fit_file, machines, priors
@@ -19,7 +18,7 @@ from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
 CHOICES = {"stratum": ("easy", "hard"), "metric": ("avg", "best", "worst"),
-           "dtype": tuple(sorted(BYTES)), "rule": tuple(RULES)}
+           "dtype": tuple(sorted(BYTES))}
 BOUNDS = {"B_max": (2, 2**24), "rows": (1, 2**24), "D": (1, MOST_ROLLOUTS),
           "B": (2, MOST_ROLLOUTS), "hours": (0, math.inf),
           "device_hours": (0, math.inf), "usd": (0, math.inf),
@@ -59,9 +58,6 @@ class Cells:
   seeds: tuple = (0,)  # one run for each
   sweep: bool = False  # every Bp x n, to the same C
   skip: str | None = None  # with sweep: a fit.json with runs to leave out
-  pods: bool = False  # propose m
-  speedup: str | None = None  # with pods: file of launch.speedup
-  rule: str | None = None  # of n per problem; None: the same for all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,8 +242,6 @@ class Problems:
   stratum: str | None
   D: int | None
   validation: int = 300  # problems; the paper's
-  correct: tuple[int, ...] = ()  # of `samples`, each training problem
-  samples: int = 0  # 0: no pass rates were measured
 
 
 def problems(ask: Request) -> Problems:
@@ -270,10 +264,9 @@ def problems(ask: Request) -> Problems:
                      f"({type(error).__name__}: {error})") from error
   stratum = ask.evidence.stratum
   if stratum is None and n and ask.evidence.law is None and ask.law_is_asked:
-    stratum = priors.stratum_of([c / n for c in correct],
-                                mixed=ask.cells.rule is not None)
+    stratum = priors.stratum_of([c / n for c in correct])
   return Problems(stratum, ask.evidence.D or len(correct),
-                  splits.count("validation"), correct, n)
+                  splits.count("validation"))
 
 
 def read_fit(path: str) -> Fitted:
@@ -321,10 +314,8 @@ def check_effect(ask: Request, law) -> None:
           "prompt_tokens", "response_tokens"),
       "with --config, which has its own": ask.config and ("dtype",),
       "without --sweep": not cells.sweep and ("B", "skip"),
-      "with --sweep": cells.sweep and ("pods", "rule"),
       "with --sweep, which needs --rollouts": cells.sweep and (
           "hours", "device_hours", "usd"),
-      "without --pods": not cells.pods and ("speedup",),
       "when --sweep has its --n or --B": no_law and ("law", "metric"),
       "in a sweep of given --n or --B": no_law and (
           ("stratum", "model") if unpriced else

@@ -164,27 +164,6 @@ def explained(q: Question, advice: Advice) -> tuple[str, ...]:
       *(f"moved: {change}" for change in advice.changes))
 
 
-def staged(one: Advice, last: Allocation, expected: dict | None,
-           rows: Sequence[plan_file.Row]) -> tuple[str, ...]:
-  """Why a budget is divided into a sweep of `rows` and a final run `last`.
-
-  `one` is the advice for one run of the whole budget.
-  """
-  x, end, C = one.answer.x, one.answer.seen[1], rows[0].allocation.C
-  time, ends, device_hours, usd = costs(expected)
-  return (
-      f"this budget pays for one run of C = {one.allocation.C:,}, "
-      f"{x / end:.0f} times the largest C of the data behind the law "
-      f"({one.answer.basis}); it is divided:",
-      f"1. the sweep below: {many(len(rows), 'run')} to C = {C:,}, which "
-      "measure n*(C) on your own problems; launch.sweep makes them, launch.fit "
-      "fits the law",
-      f"2. a final run of {last.C / C:.2g} times that C: {time} ({ends}), "
-      f"{device_hours} device-hours, {usd} USD; Bp = {last.Bp}, n = {last.n} "
-      "by the law that is known now, to be replaced by your own: python -m "
-      f"launch.plan --rollouts={last.C} --law=fit/fit.json")
-
-
 def limits(price: Price, a: Allocation) -> tuple[str, ...]:
   """What a config's slots and mesh cost in time, if it matters."""
   if not price.evaluations or price.page is not None:

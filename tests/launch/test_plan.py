@@ -68,11 +68,6 @@ REFUSED = (
     (["--rollouts=2e6", "--law=nope.json"], "no such file, and no prior"),
     (["--sweep", "--rollouts=99", "--Bp=3", "--n=2,2"], "each once"),
     ([*EASY, "--out=no/such/plan"], "--out="),
-    ([*EASY, "--pods", "--n=4"], "n = 4: expected an even n of at least 8"),
-    ([*EASY, "--speedup=s.json"], "--speedup: no effect without --pods"),
-    ([*EASY, "--pods", "--speedup=none.json"], "none.json: expected speedup"),
-    ([*EASY, "--sweep", "--Bp=8", "--n=8", "--pods"],
-     "--pods: no effect with --sweep"),
     (["--hours=3", "--stratum=easy", "--sweep", "--Bp=8", "--n=8", *PRICED],
      "--hours: no effect with --sweep"),
     ([*EASY, "--seeds="], "--seeds: expected at least one"),
@@ -100,7 +95,6 @@ REFUSED = (
      "device of 80 GB [XLA_PYTHON_CLIENT_MEM_FRACTION=0.75] (masters 15.2, "),
     ([*EASY, f"--config={ROOT}/configs/knapsack.py", "--export=verl"],
      "no rule=knapsack; plan without one"),
-    ([*EASY, "--rule=hit"], "--rule=hit needs the pass counts of at least Bp"),
     ([*EASY, *PRICED, "--measured=."], "--measured=.: no such file"),
     ([*EASY, *PRICED, "--measured=torn.jsonl"],
      "torn.jsonl:1: this line was changed"),
@@ -241,19 +235,8 @@ def test_options_of_another_trainer(tmp_path):
   assert "# not carried: recipe.updates.minibatches=4, " in out
 
 
-def test_a_rule_is_compared_on_the_problems(tmp_path):
-  hard = f"{ROOT}/isojax/assets/countdown-tiny-hard.jsonl"
-  (row,), out = planned("--rollouts=65536", f"--problems={hard}", "--n=4",
-                        "--rule=hit", *PRICED, cwd=tmp_path)
-  assert row["overrides"]["alloc"].items() >= dict(
-      n=4, rule="hit", n_low=2, n_high=64).items()
-  assert "rules for 32 x 4 rollouts of a step, by the pass counts of 3000" in (
-      out)
-  assert "hit *" in out and "slowest  seconds\n" in out
-  # A rule is of use on mixed problems, which have no law of their own.
+def test_problems_of_mixed_difficulty_have_no_law(tmp_path):
   mixed = f"--problems={ROOT}/isojax/assets/countdown-tiny-mixed.jsonl"
-  _, out = planned("--rollouts=65536", mixed, "--rule=hit", cwd=tmp_path)
-  assert "published prior (hard" in out and "of 1024 problems" in out
   assert "of mixed difficulty" in launch("--rollouts=65536", mixed,
                                          cwd=tmp_path)[2]
 

@@ -132,34 +132,6 @@ def test_the_m_of_a_config_is_at_most_n():
                                                         1e-4)
 
 
-PODS = dict(rollouts=65536, stratum="easy", Bp=(32,), n=(64,), pods=True)
-
-
-def test_pods_proposes_m_with_its_evidence():
-  plan = ask(**PODS, **PRICED)
-  assert plan.rows[0].config == {
-      "seed": 0, "alloc": {"Bp": 32, "n": 64, "M": 32, "m": 16},
-      "recipe": {"loss": {"selection": "max_variance"}}}
-  text = plan.table(explain=True)
-  for words in ("train on m = 16 of n = 64: published prior", "1.27 and 2.44",
-                "recipe: m = 16 of n = 64 saves"):
-    assert words in text
-
-
-@pytest.mark.parametrize("verdict, config, m, said", [
-    ("faster", None, 16, "your own records: mine is 1.50 times as fast [1.20"),
-    ("slower", None, None, "train on all"),
-    # It undoes the m of a config.
-    ("slower", pods_config, 64, "train on all")])
-def test_pods_of_own_records(tmp_path, verdict, config, m, said):
-  arm = dict(name="mine", n=32, m=8, ratio=1.5, interval=[1.2, 1.5, 1.9],
-             verdict=verdict)
-  path = tmp_path / "s.json"
-  path.write_text(json.dumps({"axis": "device_seconds", "arms": [arm]}))
-  plan = ask(config and config.get_config(), speedup=str(path), **PODS)
-  assert plan.rows[0].allocation.m == m and said in plan.table()
-
-
 def test_a_sweep_leaves_out_the_runs_that_exist(tmp_path):
   run = lambda n, seed, C: dict(run_id="a", seed=seed, Bp=16, n=n, where="w",
                                 C=[0, C], reward=[0.0, 0.1])
@@ -233,41 +205,14 @@ def test_budgets_in_money_and_device_hours():
   assert far(ask(n=(4,), **small)) and not far(ask(**small))
 
 
-# A budget far beyond a law becomes a sweep and a final run.
+# A budget far beyond a law.
 
-FAR = dict(machine="16xh100", model="tests/data/qwen2.5-7b",
-             prompt_tokens=200.0, response_tokens=2000.0, stratum="hard")
-
-
-def test_the_sweep_of_a_divided_budget_by_hand():
-  """10 runs and one of four times their C, 1 hour for 1,000 rollouts."""
-  assert planning.sweep_n(128) == (16, 32, 64, 128, 256)
-  assert planning.sweep_n(4) == (2, 4, 8)
-  hours_of = lambda C: 14 * C / 1000
-  for hours, C in ((70.0, 5000), (17.29, 1230)):  # 1235
-    assert planning.sweep_budget(hours, hours_of) == C
-
-
-def test_half_a_million_dollars_are_not_one_run():
-  """189 million rollouts, 32 times the published data."""
-  plan = ask(usd=500_000.0, **FAR)
-  assert [(row.allocation.n, row.seed) for row in plan.rows] == [
-      (n, seed) for n in (16, 32, 64, 128, 256) for seed in (0, 1)]
-  C = plan.rows[0].allocation.C
-  assert 1.2e7 < C < 1.4e7 and all(
-      abs(a.C / C - 1) < 1e-3 for a in allocations(plan))
-  spent = sum(row.expected["usd"] for row in plan.rows)
-  assert 0.6 * 500_000 < spent < 0.8 * 500_000  # 10 of 14 parts
-  assert "32 times the largest C of the data" in plan.table()
-  assert f"launch.plan --rollouts={4 * C // 4096 * 4096} " in plan.table()
-  assert "a final run of 4 times that C: 33 days" in plan.table()
-  own = ask(usd=500_000.0, seeds=(3, 4, 5), **FAR)
-  assert {row.seed for row in own.rows} == {3, 4, 5}
-
-
-@pytest.mark.parametrize("more", [
-    dict(usd=5000.0), dict(usd=500_000.0, n=(64,)), dict(rollouts=2e8)])
-def test_other_budgets_are_one_run(more):
-  plan = ask(**FAR, **more)
-  assert len(plan.rows) == 1 and "divided" not in plan.table()
-
+@pytest.mark.parametrize("more, race", [
+    (dict(usd=500_000.0), True), (dict(rollouts=2e8), True),
+    (dict(usd=5000.0), False), (dict(usd=500_000.0, n=(64,)), False)])
+def test_a_race_is_proposed_far_beyond_the_law(more, race):
+  """The law is of 5.9M rollouts; 500,000 USD pay for 189M."""
+  plan = ask(machine="16xh100", model=MODEL, prompt_tokens=200.0,
+             response_tokens=2000.0, stratum="hard", **more)
+  assert len(plan.rows) == 1
+  assert ("python -m launch.spend" in plan.table()) == race
