@@ -15,8 +15,9 @@ from configs import hard
 import isojax
 from isojax import experiment, training
 from isojax.ledger import records
+from isojax.planner import request_fields
 from isojax.tasks import strata as strata_lib
-from tests import few, short_runs
+from tests import command, few, short_runs
 from tests.frontier import synthetic
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -302,6 +303,21 @@ def test_a_wrong_function_is_refused(tmp_path):
 
 
 # plan, read, fit
+
+
+def test_the_keywords_of_a_plan_are_the_flags_of_the_command():
+  """Both and their help come from planner/request_fields.py."""
+  names = [*inspect.signature(isojax.plan).parameters]
+  assert names == [*request_fields.FIELDS, "config"]
+  done = command.run("launch.plan", "--helpfull")
+  flat = " ".join(done.stdout.split())
+  doc = " ".join(isojax.plan.__doc__.split())
+  for name in request_fields.FIELDS:
+    assert f"--{name}:" in flat or f"--[no]{name}:" in flat, name
+    assert request_fields.text(name, "--{}") in flat
+    assert f"{name}: {request_fields.text(name, '`{}`')}" in doc
+  with pytest.raises(TypeError, match="unexpected keyword argument 'roll'"):
+    isojax.plan(roll=3)
 
 
 def test_a_plan_of_the_paper():

@@ -11,80 +11,20 @@ import os
 
 from isojax import config_file, own_file
 from isojax.errors import InputError
-from isojax.models.shape import BYTES
 from isojax.planner import fit_file, machines, priors
 from isojax.planner.cost import MOST_ROLLOUTS
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
-
-CHOICES = {"stratum": ("easy", "hard"), "metric": ("avg", "best", "worst"),
-           "dtype": tuple(sorted(BYTES))}
-BOUNDS = {"B_max": (2, 2**24), "rows": (1, 2**24), "D": (1, MOST_ROLLOUTS),
-          "B": (2, MOST_ROLLOUTS), "hours": (0, math.inf),
-          "device_hours": (0, math.inf), "usd": (0, math.inf),
-          "usd_per_chip_hour": (0, 1e6), "prompt_tokens": (1e-3, 1e7),
-          "response_tokens": (1e-3, 1e7)}  # least and most
-
-
-@dataclasses.dataclass(frozen=True)
-class Budget:
-  """One of four."""
-
-  rollouts: object = None  # C; may be a text such as 2e6
-  hours: float | None = None  # of wall time on the machine
-  device_hours: float | None = None  # of all chips
-  usd: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Evidence:
-  """What n follows from: problems and a law."""
-
-  stratum: str | None = None
-  problems: str | None = None  # file of launch.split; None: the config's
-  D: int | None = None  # training problems; None: those of `problems`
-  law: object = None  # file, name of a prior or Fitted; None: q1-STRATUM
-  metric: str = "avg"
-
-
-@dataclasses.dataclass(frozen=True)
-class Cells:
-  """The runs that may be planned; numbers may be texts such as 2e6."""
-
-  Bp: tuple = ()  # problems of a step; empty: the law's
-  n: tuple = ()  # rollouts of a problem; empty: the law's
-  B: int | None = None  # with sweep instead of n: Bp * n of every run
-  B_max: int | None = None  # most rollouts of a step; None: the law's
-  seeds: tuple = (0,)  # one run for each
-  sweep: bool = False  # every Bp x n, to the same C
-  skip: str | None = None  # with sweep: a fit.json with runs to leave out
-
-
-@dataclasses.dataclass(frozen=True)
-class Hardware:
-  """Where the runs are priced, and how fast it is."""
-
-  machine: str | None = None  # such as v5p-64; None: not priced
-  usd_per_chip_hour: float | None = None  # None: the list price
-  rows: int | None = None  # most rollouts decoded at once
-  measured: str | None = None  # records.jsonl of a run on the machine
-  bench: str | None = None  # file of launch.bench on the machine
-
-
-@dataclasses.dataclass(frozen=True)
-class Policy:
-  """What is trained."""
-
-  model: str | None = None  # folder with config.json; None: the config's
-  prompt_tokens: float | None = None  # mean
-  response_tokens: float | None = None  # mean
-  dtype: str = "bfloat16"  # of compute and cache; a config has its own
-
-
-GROUPS = dict(budget=Budget, evidence=Evidence, cells=Cells, hardware=Hardware,
-              policy=Policy)
-DEFAULTS = {field.name: field.default for group in GROUPS.values()
-            for field in dataclasses.fields(group)}
+from isojax.planner.request_fields import (
+  Budget,
+  Cells,
+  DEFAULTS,
+  Evidence,
+  FIELDS,
+  GROUPS,
+  Hardware,
+  Policy,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +48,20 @@ class Request:
     return self.policy.model or (self.config and self.config.model.path)
 
 
+def check(name: str, value) -> None:
+  """InputError for a value that the field of this name may not have."""
+  choices, between = (FIELDS[name].metadata[key] for key in (
+      "choices", "between"))
+  if choices and value not in (None, *choices):
+    raise InputError(f"--{name}={value}: expected one of {', '.join(choices)}")
+  if between and value is not None:
+    if not isinstance(value, (int, float)):
+      raise InputError(f"--{name}={value!r}: expected a number")
+    if not between[0] <= value <= between[1]:
+      raise InputError(f"--{name}={value:g}: expected a number from "
+                       f"{between[0]:g} to {between[1]:g}")
+
+
 def request(*, config=None, given=(), **values) -> Request:
   """The request of named fields; those that are not named have their default.
 
@@ -117,17 +71,8 @@ def request(*, config=None, given=(), **values) -> Request:
   if config is not None:
     config_file.check_run(config)
   values = DEFAULTS | values
-  for name, choices in CHOICES.items():
-    if values[name] not in (None, *choices):
-      raise InputError(f"--{name}={values[name]}: expected one of "
-                       f"{', '.join(choices)}")
-  for name, (least, most) in BOUNDS.items():
-    value = values[name]
-    if value is not None and not isinstance(value, (int, float)):
-      raise InputError(f"--{name}={value!r}: expected a number")
-    if value is not None and not least <= value <= most:
-      raise InputError(f"--{name}={value:g}: expected a number from "
-                       f"{least:g} to {most:g}")
+  for name, value in values.items():
+    check(name, value)
   return Request(config=config, given=tuple(given), **{
       name: group(**{field.name: values[field.name]
                      for field in dataclasses.fields(group)})
