@@ -197,8 +197,10 @@ def advised(task: Task):
     lead = (priors.study_says(law.stratum, q.D, a.C, a.n),)
   rows = [plan_file.Row(a, seed, answer.lr, task.expected(a))
           for seed in task.seeds]
+  n_star = text_lib.n_star(dataclasses.replace(answer, held="") if q.n else
+                           answer)
   return rows, text_lib.Said(
-      (text_lib.n_star(answer.answer), *text_lib.beside(
+      (*n_star, *text_lib.beside(
           a, advice_lib.neighbours(q, a), task.expected, law), *lead), warnings,
       (*text_lib.explained(q, answer), task.rate))
 

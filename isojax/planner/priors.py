@@ -68,6 +68,8 @@ BEST_AT_END = {
 }
 AT_END = (4e6, 6e6)  # rollouts
 PRIOR_MODEL = "Qwen2.5-7B-Instruct"
+PRIOR_FAMILY = "qwen2.5-7b"  # in the path of a model of the same size and base
+OTHERS_N = (16, 64)  # where the other base models of the study saturated
 # Points of reward between the best and the worst tested n (section 5).
 PRIOR_SPREAD = {"easy": 9.2, "hard": 3.1}
 PRIOR_D = {"easy": 6000, "hard": 5000}  # training problems
@@ -104,13 +106,32 @@ def study_n() -> dict[tuple[str, int], dict]:
             for each in json.load(file)}
 
 
+def _near(values, x: float):
+  return min(values, key=lambda value: abs(np.log(value / x)))
+
+
+def study_bounds(stratum: str, D: int, C: int) -> tuple[int, int] | None:
+  """The n that were best near C/D in the study, or None without a window.
+
+  Those of both splits if they overlap, else of either.
+  """
+  known = _near([d for s, d in study_n() if s == stratum], D)
+  windows = study_n()[stratum, known]["windows"]
+  at = _near(windows, C / D)
+  if not 1 / NEAR <= at * D / C <= NEAR:
+    return None
+  (_, low, high), (_, other_low, other_high) = windows[at]
+  both = max(low, other_low), min(high, other_high)
+  return both if both[0] <= both[1] else (
+      min(low, other_low), max(high, other_high))
+
+
 def study_says(stratum: str, D: int, C: int, n: int) -> str:
   """What the study measured near C/D, beside an n, in a sentence."""
-  near = lambda xs, x: min(xs, key=lambda y: abs(np.log(y / x)))
-  known = near([d for s, d in study_n() if s == stratum], D)
+  known = _near([d for s, d in study_n() if s == stratum], D)
   entry = study_n()[stratum, known]
   windows, peak = entry["windows"], entry["peak"]
-  at = near(windows, C / D)
+  at = _near(windows, C / D)
   study = f"the study ({STUDY_MODEL}, docs/study.md)"
   if not 1 / NEAR <= at * D / C <= NEAR:
     return (f"{study} has no window near C/D = {C / D:,.0f} rollouts a problem "
@@ -125,7 +146,7 @@ def study_says(stratum: str, D: int, C: int, n: int) -> str:
   out += (f"n = {n} agrees" if sides == ["in", "in"] else
           f"n = {n} disagrees: it is {sides[0]} the first interval, "
           f"{sides[1]} the second")
-  tested = near(peak, n)
+  tested = _near(peak, n)
   if at > peak[tested]:
     out += (f"; validation was best at C/D = {peak[tested]:,} for n = {tested}"
             " and fell later: stop by validation")

@@ -12,7 +12,6 @@ from isojax.format import aligned, duration, many, number, rounded
 from isojax.planner import cost, prices, priors
 from isojax.planner.advice import (
   Advice,
-  Answer,
   predict,
   Prediction,
   Question,
@@ -135,12 +134,16 @@ def beside(a: Allocation, near: tuple[Allocation, ...], expected,
   return ("instead: " + "; ".join(out),)
 
 
-def n_star(answer: Answer) -> str:
-  """n* with its interval, and what it rests on."""
-  return f"n* = {answer.n:.4g}, " + (
+def n_star(advice: Advice) -> tuple[str, ...]:
+  """n* with its interval, what it rests on, and why the n is another."""
+  answer = advice.answer
+  out = (f"n* = {answer.n:.4g}, " + (
       "no interval is known" if answer.interval is None else
       f"interval {answer.interval[0]:.3g} to {answer.interval[1]:.3g}"
-      ) + f": {answer.basis}"
+      ) + f": {answer.basis}",)
+  if advice.held:
+    out += (f"n = {advice.allocation.n} instead: {advice.held}",)
+  return out
 
 
 def explained(q: Question, advice: Advice) -> tuple[str, ...]:
@@ -151,8 +154,8 @@ def explained(q: Question, advice: Advice) -> tuple[str, ...]:
         f"instead of the {q.n} given, see what was moved")
   elif a.n == answer.n and answer.measured_Bp:
     why = "as measured"
-  elif 0.7 < a.n / answer.n < 1.42:
-    why = "near n*"
+  elif 0.7 < a.n / advice.wanted < 1.42:
+    why = "instead of n*, for the reason above" if advice.held else "near n*"
   else:
     why = (f"not n*: the nearest that {min(q.B_max, a.C):,} rollouts a step "
            "admit, the least of --B_max, memory and C")

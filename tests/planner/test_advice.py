@@ -101,7 +101,8 @@ def test_the_users_fit_comes_with_its_interval_and_cautions():
     (dict(law=FITTED, Bp=32), "n* was seen at Bp = 16, this is Bp = 32"),
     (dict(metric="best"), "the table is of 4e+06 to 6e+06 rollouts, this is"),
     (dict(metric="best", C=5_000_000, Bp=48), "256, this is Bp = 48"),
-    (dict(model="Llama"), "the prior is of Qwen2.5-7B-Instruct"),
+    (dict(model="Llama"), "the law is of Qwen2.5-7B-Instruct"),
+    (dict(model=None), "of another base model n is at most 64"),
     (dict(D=500), "D = 500 training problems"),
     (dict(C=700_000, D=500), "epochs"),
     (dict(B_max=1024), "the cap of 1024"),
@@ -112,6 +113,26 @@ def test_the_users_fit_comes_with_its_interval_and_cautions():
     (dict(law=FITTED, metric="best"), "the fit is of avg")])
 def test_warnings(change, warning):
   assert any(warning in w for w in ask(**change).warnings), ask(**change)
+
+
+@pytest.mark.parametrize("change, n, why", [
+    (dict(model="tests/data/qwen2.5-1.5b"), 64,
+     "base models other than Qwen2.5-7B-Instruct saturated at n = 16 to 64"),
+    (dict(model="tests/data/qwen2.5-7b"), 256, ""),
+    (dict(model=None), 256, ""),
+    (dict(model="Llama", C=50_000), 8, ""),  # n* = 8 is within
+    # C/D = 512 at D = 512: 8 [8, 8] on training, 32 [2, 32] on validation.
+    (dict(law=priors.PRIORS["q1-hard"], D=500, C=256_000), 8,
+     "with few the study found n = 8 to 8 best"),
+    (dict(law=priors.PRIORS["q1-hard"], D=500, C=2**21), 32,
+     "with few the study found n = 8 to 32 best"),
+    (dict(law=priors.PRIORS["q1-hard"], D=500, C=10**8), 128, ""),  # no window
+    (dict(model="Llama", metric="best"), 512, "")])
+def test_what_speaks_against_the_law_holds_its_n(change, n, why):
+  a = ask(**change)
+  assert a.allocation.n == n and (why in a.held if why else not a.held), a
+  given = ask(n=128, **change)
+  assert given.allocation.n == 128  # the user's word counts
 
 
 def test_a_given_n_far_from_the_law():

@@ -87,6 +87,18 @@ def test_values_that_no_request_may_have(name, value):
     ask(**EASY | PRICED | {name: value})
 
 
+def test_one_n_is_recommended_and_why_it_is_not_the_law_s():
+  plan = ask(**EASY, **PRICED | dict(model=str(DATA / "qwen2.5-1.5b")))
+  lines = plan.table().splitlines()
+  assert lines[0].startswith("n = 64, Bp = 32") and lines[2].startswith(
+      "n* = 295.5") and lines[3] == (
+          "n = 64 instead: base models other than Qwen2.5-7B-Instruct saturated"
+          " at n = 16 to 64")
+  hours = ask(hours=1000.0, stratum="easy", **PRICED | dict(
+      model=str(DATA / "qwen2.5-1.5b")))
+  assert hours.rows[0].allocation.n == 64
+
+
 def test_what_one_acts_on_comes_first():
   lines = ask(**EASY, D=6000).table().splitlines()
   assert lines[0] == (
