@@ -12,20 +12,19 @@ import typing
 import jax
 
 from isojax import experiment as experiment_lib
+from isojax import memory, own_file, profile, rng
 from isojax import mesh as mesh_lib
-from isojax import own_file, profile, rng
+from isojax import model_shape as shape_lib
 from isojax.errors import InputError
 from isojax.ledger import workdir
 from isojax.models import decoder, hf_config, hf_weights
 from isojax.models import lora as lora_lib
-from isojax.models import shape as shape_lib
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import engine
 from isojax.sampling import interrupt as interrupt_lib
-from isojax.sampling import sizes as sizes_lib
 from isojax.tasks import base as base_lib
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
@@ -121,11 +120,12 @@ def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
           cfg.qkv_bias, cfg.qk_norm, gemma=cfg.post_norms))
 
 
-def sampler_sizes(model: decoder.Transformer, cfg: engine.SamplerConfig
-                  ) -> sizes_lib.SamplerSizes:
-  """What decides the bytes of a sampler on each device of the model's mesh."""
-  return sizes_lib.SamplerSizes(
-      shape_of(model.cfg), dtype=cfg.dtype, head=cfg.head_dtype or cfg.dtype,
+def sampler_bytes(model: decoder.Transformer, cfg: engine.SamplerConfig
+                  ) -> memory.DeviceBytes:
+  """What a sampler takes on each device of the model's mesh."""
+  return memory.DeviceBytes(
+      shape_of(model.cfg), memory.Formats(
+          cfg.dtype, sampled_head=cfg.head_dtype),
       max_prompt=cfg.max_prompt_tokens, max_response=cfg.max_new_tokens,
       fused=engine.kernel(model, cfg, cfg.max_prompt_tokens) != "einsum",
       fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
@@ -138,14 +138,14 @@ def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
   phrase = base.tokenizer and interrupt_lib.encoded(
       cfg.interrupt, base.tokenizer, eos=base.eos_ids, V=base.model.cfg.V,
       T=cfg.max_new_tokens)
-  G, sizes = mesh_lib.blocks(base.model.mesh), sampler_sizes(base.model, cfg)
+  G, sizes = mesh_lib.blocks(base.model.mesh), sampler_bytes(base.model, cfg)
   wanted = -(-cfg.slots // G)
   slots, pages, gathered = sizes.admitted(
       budget=cfg.memory_gib * 2**30, most=wanted)
   if not slots:
     raise InputError(
         f"sampler.memory_gib={cfg.memory_gib}: not even one slot fits on a "
-        f"device, it needs {sizes.least_bytes / 2**30:.3g} GiB; increase "
+        f"device, it needs {sizes.least / 2**30:.3g} GiB; increase "
         "memory_gib, use more devices on mesh.fsdp or mesh.tensor, or lower "
         "max_prompt_tokens or max_new_tokens")
   notes = () if slots == wanted else (

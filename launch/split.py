@@ -34,9 +34,9 @@ from isojax import (
   rng,
 )
 from isojax import mesh as mesh_lib
+from isojax import model_shape as shape_lib
 from isojax.errors import InputError
 from isojax.models import decoder, hf_weights
-from isojax.models import shape as shape_lib
 from isojax.rl import rewards
 from isojax.sampling import engine
 from isojax.tasks import base

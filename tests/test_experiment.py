@@ -13,6 +13,7 @@ import pytest
 from configs import easy, hard, ppo
 from isojax import components, config_file, experiment
 from isojax.errors import InputError
+from isojax.memory import Held
 from isojax.models import decoder, hf_config
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.planner import memory as memory_lib
@@ -113,11 +114,12 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
   S, T, G = (e.sampler.max_prompt_tokens, e.sampler.max_new_tokens,
              mesh.row_shards)
   rows = e.recipe.loss.microbatch_tokens // T // G
-  p = memory_lib.programs(
+  p = memory_lib.device_bytes(
       examples.SEVEN_B, examples.work(
           Lengths(1, 1, S, T), kept=dict(reduce=e.recipe.loss.reduce_dtype),
-          recipe=dict(kl=bool(e.recipe.loss.kl_coef)), remat=True), mesh,
-      memory_lib.Held(e.sampler.slots // G, rows, prompts=rows, whole=True))
+          recipe=dict(kl=bool(e.recipe.loss.kl_coef)), remat=True), mesh
+  ).programs(Held(e.sampler.slots // G, rows, prompts=rows, whole=True),
+             reference=bool(e.recipe.loss.kl_coef))
   stays = 3 * p.state + p.reference
   assert 15.75 * 2**30 > max(
       stays + p.own["prefill"] + p.cache, stays + p.own["decode"] + p.window,

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 import numpy as np
 
+from isojax import kernels
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
-from isojax.models import kernels
 
 KERNELS = ("einsum", "splash", "cudnn")
 CHOICES = ("auto", *KERNELS)

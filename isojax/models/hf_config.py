@@ -10,11 +10,11 @@ import pathlib
 
 import transformers
 
+from isojax import model_shape as shape_lib
 from isojax import own_file
 from isojax.errors import InputError
+from isojax.model_shape import FAMILIES
 from isojax.models import decoder
-from isojax.models import shape as shape_lib
-from isojax.models.shape import FAMILIES
 
 # Fields that are read of Gemma only. Its hidden_act is ignored, as in
 # transformers: hidden_activation is used.

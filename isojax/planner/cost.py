@@ -15,7 +15,8 @@ import dataclasses
 import math
 
 from isojax.errors import InputError
-from isojax.models.shape import ModelShape
+from isojax.memory import Held, largest
+from isojax.model_shape import ModelShape
 from isojax.planner import memory as memory_lib
 from isojax.planner.machines import (
   ACCELERATORS,
@@ -24,7 +25,6 @@ from isojax.planner.machines import (
   Mesh,
 )
 from isojax.planner.workload import Workload
-from isojax.sampling import sizes
 
 MOST_ROLLOUTS = 2**50  # above, floats skip whole numbers
 MOST_ROWS = 2**20  # of a microbatch
@@ -334,10 +334,9 @@ class Price:
     G = self.mesh.row_shards
     micro = math.ceil(min(B, self.micro_rows) / G)
     return memory_lib.memory(
-        self.shape, self.workload, self.machine, self.mesh, memory_lib.Held(
+        self.shape, self.workload, self.machine, self.mesh, Held(
             slots=math.ceil(rows / G), rows=micro, prompts=micro,
-            whole=self.whole,
-            pool=None if self.page is None else self.page * self.pages))
+            whole=self.whole, pages=self.pages), self.page)
 
   def replace(self, **changes) -> "Price":
     return dataclasses.replace(self, **changes)
@@ -352,14 +351,14 @@ class Price:
   def with_rows(self, most: int) -> "Price":
     """With as many of `most` rows as the memory admits."""
     G = self.mesh.row_shards
-    local = sizes.largest(
+    local = largest(
         lambda r: self.memory(G, r * G).fits, max(1, most // G))
     return self.replace(rows=max(1, local) * G)
 
   def with_micro_rows(self) -> "Price":
     """With the largest microbatches that the memory admits."""
     G = self.mesh.row_shards
-    micro = sizes.largest(lambda r: self.replace(
+    micro = largest(lambda r: self.replace(
         micro_rows=r * G).memory(r * G, G).fits, MOST_ROWS)
     return self.replace(micro_rows=micro * G)
 
@@ -461,5 +460,5 @@ def budget_for(hours: float, Bp: int, n: int, run) -> int:
   if not 0 < hours < math.inf or run(Bp, n, most).hours <= hours:
     raise InputError(f"--hours={hours:g}: expected a positive number that pays "
                      f"for less than {MOST_ROLLOUTS:.2g} rollouts")
-  return Bp * n * sizes.largest(
+  return Bp * n * largest(
       lambda M: run(Bp, n, M).hours <= hours, most)

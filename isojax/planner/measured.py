@@ -3,8 +3,8 @@
 import dataclasses
 import statistics
 
+from isojax import model_shape as shape_lib
 from isojax.errors import InputError
-from isojax.models import shape as shape_lib
 from isojax.planner.cost import calibrated, Cost, Efficiency, PEAK, Price
 from isojax.planner.machines import Machine, Mesh
 from isojax.planner.workload import Formats, Lengths, Recipe, Workload

@@ -1,13 +1,13 @@
-"""The memory of a device in a step: sampling, then the update; by formulas.
+"""A step's memory on a device: what always stays, sampling, then the update.
 
-Checked against compiled programs: tests/planner/test_memory.py, COMPILED.
+The bytes of each program are those of isojax/memory.py.
 """
 
 import dataclasses
-import math
 
-from isojax.models import kernels
-from isojax.models.shape import ModelShape
+from isojax import kernels
+from isojax.memory import DeviceBytes, Held, SHORTER
+from isojax.model_shape import ModelShape
 from isojax.planner.machines import (
   Accelerator,
   GPU_SHARE_VARIABLE,
@@ -15,26 +15,6 @@ from isojax.planner.machines import (
   Mesh,
 )
 from isojax.planner.workload import Workload
-from isojax.rl.sizes import head_chunk
-from isojax.sampling import sizes
-from isojax.sampling.sizes import DRAWN
-
-# The length before the last of the cache's four growths, over the final length.
-SHORTER = 3 / 4
-# Bytes per head and token in the backward of a fused attention kernel, instead
-# of scores; fitted to the programs that launch.compile compiles with splash.
-KERNEL = 3800
-
-
-@dataclasses.dataclass(frozen=True)
-class Held:
-  """What a device holds at once."""
-
-  slots: int  # of the sampler
-  rows: int  # of a microbatch
-  prompts: int  # of a microbatch
-  whole: bool  # weights are gathered over fsdp while sampling
-  pool: int | None = None  # positions of pages; None: longest slots
 
 
 def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
@@ -48,94 +28,6 @@ def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
   # Of all windows and caps, only Gemma's are known here.
   return (attention != "einsum" and not shape.family.gemma
           and None in lacks.values())
-
-
-@dataclasses.dataclass(frozen=True)
-class Programs:
-  """Bytes on a device, as in the report of `launch.compile`.
-
-  A pool of pages is not resized; its pages are moved in place.
-  """
-
-  state: float  # float32 parameters; its moments are twice as much
-  reference: float  # float32 parameters of the base policy, with KL
-  weights: float  # while sampling
-  cache: float
-  part: float  # keys or values of one layer, in the cache
-  window: float  # keys and values of prompts
-  prefilling: float  # temporaries of a prefill
-  drawing: float  # temporaries of decoding
-  copy: float  # of the layers' matrices in the compute dtype, in the update
-  kept: float  # for the backward
-  head: float  # of weight and logits and their gradients, one of each float32
-  backward: float  # of the layers, when the head's is done
-
-  @property
-  def own(self) -> dict[str, float]:
-    """Arguments, temporaries and results of each program."""
-    return dict(
-        prefill=self.weights + self.window + self.prefilling,
-        reread=self.weights + self.window + self.prefilling,
-        insert=self.cache + self.window, move=self.cache,
-        # The last growth of one part; the other parts stay in memory.
-        resize=(1 + SHORTER) * self.part,
-        decode=self.weights + self.cache + self.drawing, start=self.state,
-        accumulate=2 * self.state + self.reference + self.copy + self.kept
-        + max(self.head, self.backward), apply=4 * self.state)
-
-
-def programs(shape: ModelShape, w: Workload, mesh: Mesh,
-             held: Held) -> Programs:
-  """The memory of isojax's programs, without adapters.
-
-  Temporaries of the compiler are left out where the config has no remat, and
-  weights that it gathers over fsdp for longer than a layer.
-  """
-  number, f = w.bytes("compute"), w.formats
-  S, T, rows = w.lengths.max_prompt, w.lengths.max_response, held.rows
-  shards, tensor, paged = mesh.weight_shards, mesh.tensor, held.pool is not None
-  heads, mlp, words = (x / tensor for x in (
-      shape.heads, shape.active * shape.mlp, shape.head))
-  kv_heads = min(tensor, shape.kv_heads)
-  state = 4 * shape.params / shards
-  kv = shape.kv_bytes_per_token(number) / kv_heads
-  sampled = shape.kv_bytes_per_token(w.bytes("sampled")) / kv_heads
-  first = sizes.prefilled(held.slots, S, paged=paged)
-  stored = held.pool if paged else held.slots * (S + T)
-  # Scores and softmax of every position in float32. The pages of one layer are
-  # gathered for each slot, see sizes.SamplerSizes.beside_pages.
-  drawing = held.slots * (S + T) * (8 * heads + kv / shape.layers * paged)
-  # Per token and layer: residual and normed input, then gate and up, or
-  # queries, keys, values and scores. A backward has all of them, and their
-  # gradients.
-  attended = (2 * heads + 2 * shape.kv_heads / kv_heads) * shape.head_dim
-  forward = number * 2 * shape.width + max(
-      number * 2 * mlp,
-      number * attended + (4 + number) * heads * S * (not w.fused))
-  token = number * (4 * shape.width + attended + 3 * mlp)
-  # Scores and softmax, unless a kernel computes attention without storing them.
-  scores = heads * min(KERNEL if w.fused else math.inf, 2 * 4 * (S + T))
-  kept = number * shape.width if w.remat else token + scores
-  matrices = shape.layers * shape.layer_matmul / shards
-  return Programs(
-      state=state, reference=state * w.recipe.reference,
-      weights=(sizes.weight_bytes(shape, f.sampled, f.sampled_head)
-               / (tensor if held.whole else shards)),
-      cache=stored * sampled,
-      part=stored * sampled / (2 * shape.layers) * (not paged),
-      window=first * S * sampled,
-      prefilling=first * S * forward,
-      drawing=drawing + held.slots * DRAWN * 4 * shape.vocab / tensor,
-      copy=number * matrices,
-      kept=(shape.layers * kept * (rows * T + held.prompts * S)
-            + kv * (rows + held.prompts) * S
-            # Hidden states and their gradient, where the head is wider.
-            + 2 * (w.bytes("head") - number) * shape.width * rows * T),
-      head=(w.bytes("head") + 4) * (
-          words + min(head_chunk(shape.vocab), rows * T)
-          * shape.vocab / tensor),
-      backward=(w.bytes("reduce") * matrices + 4 * words / mesh.fsdp
-                + w.remat * rows * T * (token + scores)))
 
 
 PARTS = ("masters", "moments", "copy", "reference", "critic", "gradients",
@@ -177,15 +69,24 @@ class Memory:
                 if value) + "; cache and update follow each other)")
 
 
+def device_bytes(shape: ModelShape, w: Workload, mesh: Mesh,
+                 page: int | None = None) -> DeviceBytes:
+  return DeviceBytes(
+      shape, w.formats, w.lengths.max_prompt, w.lengths.max_response,
+      fused=w.fused, fsdp=mesh.fsdp, tensor=mesh.tensor, page=page,
+      remat=w.remat)
+
+
 def memory(shape: ModelShape, w: Workload, machine: Machine, mesh: Mesh,
-           held: Held) -> Memory:
+           held: Held, page: int | None = None) -> Memory:
   """Bytes of a step on each device.
 
   With LoRA, the base and the merged weights are copies in the compute dtype,
   the update has gradients of whole matrices, and the reference costs nothing.
   """
-  p, lora, shards = (programs(shape, w, mesh, held), w.lora_rank is not None,
-                     mesh.weight_shards)
+  p = device_bytes(shape, w, mesh, page).programs(
+      held, reference=w.recipe.reference)
+  lora, shards = w.lora_rank is not None, mesh.weight_shards
   trained = shape.lora_params(w.lora_rank) if lora else shape.params
   copy = lora * w.bytes("compute") * shape.params / shards
   return Memory(

@@ -4,15 +4,15 @@ import math
 import os
 
 from isojax import evaluate
+from isojax import model_shape as shape_lib
 from isojax.errors import InputError
 from isojax.ledger import bucket, records
-from isojax.models import shape as shape_lib
+from isojax.memory import DeviceBytes, Formats
 from isojax.planner import cost, measured, memory
 from isojax.planner.cost import Cost, Price
 from isojax.planner.machines import Machine, Mesh
 from isojax.planner.request import load_json, Request, the_machine
-from isojax.planner.workload import Formats, Lengths, Recipe, Workload
-from isojax.sampling.sizes import SamplerSizes
+from isojax.planner.workload import Lengths, Recipe, Workload
 
 
 def the_shape(ask: Request) -> shape_lib.ModelShape:
@@ -113,10 +113,9 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
   machine.check(mesh)
   G, whole, pages = mesh.row_shards, True, None
   if sampler.page is not None:
-    slots, pages, whole = SamplerSizes(
-        shape, dtype=f.sampled, head=f.sampled_head,
-        max_prompt=sampler.max_prompt_tokens,
-        max_response=sampler.max_new_tokens, fused=memory.has_kernel(
+    slots, pages, whole = DeviceBytes(
+        shape, f, sampler.max_prompt_tokens, sampler.max_new_tokens,
+        fused=memory.has_kernel(
             shape, attention=sampler.attention, dtype=sampler.dtype,
             tensor=mesh.tensor, accelerator=machine.accelerator),
         fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,

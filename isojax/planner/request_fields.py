@@ -11,7 +11,7 @@ import math
 import re
 
 from isojax.allocation import B_MAX
-from isojax.models.shape import BYTES
+from isojax.model_shape import BYTES
 from isojax.planner import priors
 from isojax.planner.cost import MOST_ROLLOUTS
 

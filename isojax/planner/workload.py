@@ -3,9 +3,9 @@
 import dataclasses
 import math
 
+from isojax import kernels
 from isojax.errors import InputError
-from isojax.models import kernels
-from isojax.models.shape import BYTES
+from isojax.memory import Formats
 
 SIGMA = 0.8  # assumed deviation of the logarithm of an answer's tokens
 
@@ -25,27 +25,6 @@ class Lengths:
       if not 0 < mean <= most:
         raise InputError(f"{name} tokens, mean {mean}: expected more than 0 "
                          f"and at most {most}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Formats:
-  """Number formats, keys of BYTES."""
-
-  compute: str
-  sampled: str | None = None  # weights and cache of sampling; None: compute
-  sampled_head: str | None = None  # while sampling; None: sampled
-  head: str | None = None  # in the update; None: compute
-  reduce: str = "float32"  # of gradients across devices
-
-  def __post_init__(self):
-    for name, default in (("sampled", "compute"), ("head", "compute"),
-                          ("sampled_head", "sampled")):
-      if getattr(self, name) is None:
-        object.__setattr__(self, name, getattr(self, default))
-    for name, value in vars(self).items():
-      if value not in BYTES:
-        raise InputError(f"format of {name} {value!r}: expected one of "
-                         f"{', '.join(BYTES)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +101,7 @@ class Workload:
 
   def bytes(self, name: str) -> int:
     """Bytes of a number in the format of this name."""
-    return BYTES[getattr(self.formats, name)]
+    return self.formats.bytes(name)
 
   @property
   def computed(self) -> tuple[float, float, float, float]:

@@ -30,10 +30,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from isojax import kernels
 from isojax import mesh as mesh_lib
 from isojax.errors import expect, expect_one_of, InputError
 from isojax.identity import LAST_BITS
-from isojax.models import attention, decoder, kernels
+from isojax.models import attention, decoder
 from isojax.models import precision as precision_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import decode as decode_lib

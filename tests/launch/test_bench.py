@@ -8,9 +8,9 @@ import os
 import jax
 import pytest
 
+from isojax import model_shape as shape_lib
 from isojax import profile
 from isojax.errors import InputError
-from isojax.models import shape as shape_lib
 from isojax.planner import measured
 from isojax.planner.cost import CALIBRATED
 from isojax.planner.machines import Accelerator, Machine

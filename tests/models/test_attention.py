@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from isojax import kernels
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
-from isojax.models import attention, kernels
+from isojax.models import attention
 from isojax.models.attention import Seen
 from isojax.rl import head as head_lib
 from isojax.rl import packing

@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-from isojax.models import shape as shape_lib
+from isojax import model_shape as shape_lib
 from isojax.planner import cost
 from isojax.planner.machines import Accelerator, Machine, machine, Mesh
 from isojax.planner.workload import Formats, Lengths, Recipe, Workload

@@ -6,7 +6,7 @@ is 1; its `spread` is the smallest and the largest ratio.
 
 import dataclasses
 
-from isojax.models import shape as shape_lib
+from isojax import model_shape as shape_lib
 from isojax.planner import cost, machines
 from isojax.planner.workload import Formats, Lengths, Recipe, Workload
 from tests.models.test_shape import MOE

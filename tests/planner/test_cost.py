@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from isojax import kernels
 from isojax.errors import InputError
-from isojax.models import kernels
 from isojax.planner import cost, text
 from isojax.planner.cost import CALIBRATED, PEAK
 from isojax.planner.machines import machine, Mesh

@@ -196,9 +196,9 @@ def test_pages_of_a_config_are_priced():
   pages = {"sampler.page": 128, "sampler.slots": 2000}
   lengths = dict(prompt_tokens=256.0, response_tokens=1475.0)
   text = of_config("v5e-16", pages, **lengths).table(explain=True)
-  assert "608 rows decoded at once (2,289 pages of 128 on each device)" in text
+  assert "624 rows decoded at once (2,380 pages of 128 on each device)" in text
   assert "0.5 of the decoded slots are kept after the queue is empty" in text
-  assert "cache 4.32" in text  # GB of 2,289 pages and of a window's prompts
+  assert "cache 4.48" in text  # GB of 2,380 pages and of a window's prompts
   with pytest.raises(InputError, match="gib=1.0: not even one slot fits"):
     of_config("v5e-16", pages | {"sampler.memory_gib": 1.0}, **lengths)
 

@@ -11,12 +11,12 @@ import numpy as np
 import optax
 import pytest
 
+from isojax import memory
 from isojax import mesh as mesh_lib
 from isojax.models import attention, decoder, linear, lora
 from isojax.rl import head as head_lib
 from isojax.rl import losses, packing
 from isojax.rl import optimizer as optimizer_lib
-from isojax.rl import sizes as sizes_lib
 from isojax.rl import update as update_lib
 from isojax.types import Batch, Prompts, Rollouts
 from tests.conftest import assert_close, columns, make_model, RICH, TINY
@@ -315,7 +315,7 @@ def plain_logp_and_entropy(hidden, weight, tokens, cfg, temperature):
     (TINY, {"data": 2, "fsdp": 2})], ids=str)
 def test_chunked_head_is_the_whole_one(cfg, axes, monkeypatch):
   """Value and gradients; 13 positions in chunks of 3, the last one padded."""
-  monkeypatch.setattr(sizes_lib, "HEAD_BYTES", 4 * cfg.V * 12 // (
+  monkeypatch.setattr(memory, "HEAD_BYTES", 4 * cfg.V * 12 // (
       axes.get("data", 1) * axes.get("fsdp", 1)))
   model = make_model(cfg, **axes)
   params = decoder.init_params(model, jax.random.key(1))
@@ -397,7 +397,7 @@ def test_a_reduced_gradient_by_hand(dtype, want):
 
 def test_all_logits_never_exist(monkeypatch):
   """Of 6 rows x 50 tokens x 9973 only chunks of 30 tokens are there."""
-  monkeypatch.setattr(sizes_lib, "HEAD_BYTES", 30 * 9973 * 4)
+  monkeypatch.setattr(memory, "HEAD_BYTES", 30 * 9973 * 4)
   model = make_model(dataclasses.replace(TINY, V=9973))
 
   def largest(cfg):
