@@ -12,6 +12,8 @@ attention, which is too high.
 
 from collections.abc import Callable
 import dataclasses
+import functools
+import itertools
 import math
 
 from isojax.errors import InputError
@@ -28,6 +30,7 @@ from isojax.planner.workload import Workload
 
 MOST_ROLLOUTS = 2**50  # above, floats skip whole numbers
 MOST_ROWS = 2**20  # of a microbatch
+MOST_SHARE = 0.95  # of a GPU, for jax
 FEW_CHIPS = [2**i for i in range(11)]  # of machines that are tried
 STEP = (32, 128)  # (Bp, n) on which meshes are compared
 # Share of the decoded slots that is kept with in-flight updates: no slot waits
@@ -391,38 +394,95 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
             for price, memory in smallest(workload, machine) if memory.fits]
   if not fitted:
     price, least = min(smallest(workload, machine), key=lambda x: x[1].total)
-    fits = lambda *other: any(memory.fits for _, memory in smallest(*other))
+    fits = lambda price: any(memory.fits for _, memory in smallest(
+        price.workload, price.machine))
     raise InputError(
         f"{machine.name}: the model does not fit, however it is sharded; at "
         f"mesh {price.mesh.text} with one row per shard: {least.text}; "
-        f"{remedies(workload, machine, fits)}")
+        f"{remedies(price, fits, sharded=True)}")
   return min(fitted, key=lambda price: price.run(*STEP, 1).seconds)
 
 
-def remedies(workload: Workload, machine: Machine, fits) -> str:
-  """What would make a model fit; fits is (workload, machine) -> bool."""
-  chip, replace = machine.accelerator, dataclasses.replace
-  others = [replace(machine, name=f"{count}x{name}", accelerator=other,
-                    chips=count)
+def changes(price: Price, *, sharded: bool) -> dict[str, Price]:
+  """What may make a step fit, in the order in which to try it.
+
+  `sharded`: every mesh, one slot and one row were tried before.
+  """
+  w, mesh, machine = price.workload, price.mesh, price.machine
+  out = {}
+  if w.lora_rank is None and not w.recipe.own_critic:
+    out["LoRA (--config.model.lora.rank=16)"] = dict(lora_rank=16)
+  if not w.remat:
+    out["--config.recipe.loss.remat=True"] = dict(remat=True)
+  if not sharded and mesh.data > 1:
+    out[f"--config.mesh.data=1 --config.mesh.fsdp={mesh.row_shards}"] = dict(
+        mesh=dataclasses.replace(mesh, data=1, fsdp=mesh.row_shards))
+  if not sharded and price.micro_rows > mesh.row_shards:
+    out["fewer recipe.loss.microbatch_tokens"] = dict(
+        micro_rows=mesh.row_shards)
+  if not sharded and price.rows > mesh.row_shards and price.page is None:
+    out["fewer sampler.slots"] = dict(rows=mesh.row_shards)
+  if machine.accelerator.platform == "gpu" and machine.gpu_share < MOST_SHARE:
+    out[f"{GPU_SHARE_VARIABLE}={MOST_SHARE} (jax takes {machine.gpu_share:.0%} "
+        "of a GPU)"] = dict(machine=dataclasses.replace(
+            machine, gpu_share=MOST_SHARE))
+  return out
+
+
+def changed(price: Price, change: dict) -> Price:
+  """The price with a change, whose `lora_rank` and `remat` are a workload's."""
+  of_work = {name: change[name] for name in ("lora_rank", "remat")
+             if name in change}
+  return price.with_workload(**of_work).replace(**{
+      name: value for name, value in change.items() if name not in of_work})
+
+
+def remedies(price: Price, fits, *, sharded: bool) -> str:
+  """What makes a step fit: each change that does, else the fewest together.
+
+  And the smallest machines. fits is price -> bool.
+  """
+  options = changes(price, sharded=sharded)
+  out = []
+  for count in range(1, len(options) + 1):
+    found = [names for names in itertools.combinations(options, count)
+             if fits(changed(price, functools.reduce(
+                 lambda all_of, name: all_of | options[name], names, {})))]
+    if found:
+      out = [" and ".join(names) for names in (
+          found if count == 1 else found[:1])]
+      break
+  out = ["it fits with " + ", or with ".join(out)] if out else []
+  out += machines_that_fit(price, fits)
+  return "; ".join(out or ["nothing that was tried makes it fit: take a "
+                           "smaller model or shorter answers"])
+
+
+def machines_that_fit(price: Price, fits) -> list[str]:
+  """The fewest of these chips, and the machine with the least memory."""
+  machine, chip = price.machine, price.machine.accelerator
+  others = [dataclasses.replace(machine, name=f"{count}x{name}",
+                                accelerator=other, chips=count)
             for name, other in ACCELERATORS.items()
             if other.platform == chip.platform for count in FEW_CHIPS
             if count == 1 or other.link_bandwidth]
-  others = [m for m in others if fits(workload, m)]
+  others = [m for m in others if fits(on_machine(price, m))]
   own = [m for m in others if m.accelerator == chip and m.chips > machine.chips]
   out = [f"it fits on {own[0].name}"] if own else []
   if others:
     least = min(others, key=lambda m: m.chips * m.usable_bytes)
     out.append(f"the smallest machine that fits is {least.name}")
-  changes = {
-      "LoRA (--config.model.lora.rank=16)": (
-          replace(workload, lora_rank=16), machine)}
-  if chip.platform == "gpu":
-    changes[f"{GPU_SHARE_VARIABLE}=0.95 (jax takes {machine.gpu_share:.0%} of "
-            "a GPU)"] = workload, replace(machine, gpu_share=0.95)
-  out += [f"here it fits with {text}" for text, change in changes.items()
-          if change != (workload, machine) and fits(*change)]
-  return "; ".join(out or ["nothing that was tried makes it fit: take a "
-                           "smaller model or shorter answers"])
+  return out
+
+
+def on_machine(price: Price, machine: Machine) -> Price:
+  """On another machine, whose further chips are shards of the weights."""
+  shards = price.mesh.data * price.mesh.tensor
+  fsdp = max(1, machine.chips // shards)
+  mesh = dataclasses.replace(price.mesh, fsdp=fsdp)
+  if mesh.devices != machine.chips:  # fewer, or not a multiple
+    mesh = Mesh(1, machine.chips, 1)
+  return price.replace(machine=machine, mesh=mesh)
 
 
 def fitting(price: Price) -> Price:
@@ -438,20 +498,10 @@ def fitting(price: Price) -> Price:
     if needed.fits:
       return price
 
-  def fits(w, machine):
-    more = machine.chips // price.machine.chips  # as shards of the weights
-    if not more or machine.chips % price.machine.chips:
-      return False
-    mesh = dataclasses.replace(price.mesh, fsdp=price.mesh.fsdp * more)
-    return price.replace(workload=w, machine=machine, mesh=mesh).memory(
-        MOST_ROWS, price.rows).fits
-
+  fits = lambda price: price.memory(MOST_ROWS, price.rows).fits
   raise InputError(
       f"{price.machine.name}: a microbatch of {price.micro_rows:,} rollouts "
-      f"does not fit: {needed.text}; "
-      f"{remedies(price.workload, price.machine, fits)}; or fewer "
-      "recipe.loss.microbatch_tokens or sampler.slots, recipe.loss.remat, or "
-      "more of the devices on mesh.fsdp or mesh.tensor")
+      f"does not fit: {needed.text}; {remedies(price, fits, sharded=False)}")
 
 
 def budget_for(hours: float, Bp: int, n: int, run) -> int:

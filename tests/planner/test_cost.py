@@ -257,8 +257,8 @@ def test_kl_needs_the_memory_of_a_reference():
 @pytest.mark.parametrize("name, remedy", [
     ("v5e-1", "it fits on 16xtpu-v5e; the smallest machine .* is 2xtpu-v5p"),
     ("1xh100", "it fits on 4xh100; the smallest machine .* is 2xh200"),
-    ("v5e-8", "the smallest .* is 2xtpu-v5p; here it fits with LoRA "
-     r"\(--config.model.lora.rank=16\)")])
+    ("v5e-8", r"it fits with LoRA \(--config.model.lora.rank=16\); it fits on "
+     "16xtpu-v5e; the smallest machine that fits is 2xtpu-v5p$")])
 def test_what_fits_nowhere_is_refused_with_a_remedy(name, remedy):
   """16 bytes of 7.6e9 parameters: 61 GB on each of 2 H100, 15 on each of 8 v5e.
   """
@@ -280,11 +280,29 @@ def test_what_does_not_fit_is_refused():
   # Whole weights do not fit beside a cache of this size, sharded ones do.
   rows = fixed(whole=False).with_rows(2**20).rows
   assert not cost.fitting(fixed(rows=rows)).whole
-  with pytest.raises(InputError, match="a microbatch of 1,024 rollouts does "
-                     "not fit: .*microbatch_tokens"):
-    cost.fitting(fixed(micro_rows=1024))
   with pytest.raises(InputError, match="4 devices.*8 chips"):
     fixed(mesh=Mesh(2, 2, 1))
+
+
+@pytest.mark.parametrize("change, remedy", [
+    (dict(micro_rows=1024), "it fits with fewer recipe.loss.microbatch_tokens; "
+     "it fits on 32xh100; "),
+    (dict(rows=2**16), "it fits with fewer sampler.slots; "),
+    # None of them alone.
+    (dict(micro_rows=1024, mesh=Mesh(8, 1, 1)), "it fits with --config.mesh."
+     "data=1 --config.mesh.fsdp=8 and fewer recipe.loss.microbatch_tokens; "),
+    (dict(micro_rows=1024, rows=2**16), "it fits with fewer recipe.loss."
+     "microbatch_tokens and fewer sampler.slots; ")])
+def test_remedies_are_those_that_work_together(change, remedy):
+  with pytest.raises(InputError, match=re.escape(remedy)):
+    cost.fitting(fixed(**change))
+
+
+def test_memory_that_a_larger_share_of_a_gpu_gives():
+  few = dataclasses.replace(machine("8xh100"), gpu_share=0.2)
+  with pytest.raises(InputError, match="or with XLA_PYTHON_CLIENT_MEM_FRACTION="
+                     r"0.95 \(jax takes 20% of a GPU\)"):
+    cost.fitting(fixed(machine=few))
 
 
 @pytest.mark.parametrize("make", [
