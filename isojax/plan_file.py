@@ -114,7 +114,7 @@ def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
       words.append(f"left out (Bp, n) = ({Bp}, {n:.4g}): {why}")
     else:
       kept[tuple(at)] = None
-      words += [f"moved at ({Bp}, {n:.4g}): {change}" for change in moved]
+      words += [f"adjusted at ({Bp}, {n:.4g}): {change}" for change in moved]
   return list(kept), words
 
 

@@ -59,18 +59,20 @@ class Plan:
     With explain also what the answer and the prices rest on.
     """
     price, warnings, basis = self.price, self.said.warnings, self.said.basis
+    tables = ()
     if price:
       a = max((row.allocation for row in self.rows),
               key=lambda a: a.Bp * a.n_max)
       if a.m is not None:
         price = price.with_recipe(m=a.m)
-      warnings += text_lib.limits(price, a)
+      warnings += text_lib.limits(price, a) + text_lib.not_trained(price)
       basis += text_lib.priced(price, self.rows, a)
+      tables = text_lib.tables(price, self.rows, a)
     return "\n".join([
-        text_lib.decision(self.rows), text_lib.spent(self.rows, self.price),
+        text_lib.decision(self.rows), *text_lib.spent(self.rows, self.price),
         *self.said.lead, text_lib.table(self.rows, self.D),
         *(f"warning: {text}" for text in warnings),
-        *(basis if explain else ())])
+        *((text_lib.topics(basis), *tables) if explain else ())])
 
   def save(self, path: str) -> None:
     """Writes plan.jsonl, a run a line, for isojax.main and launch.sweep."""
@@ -101,12 +103,12 @@ class Task:
     return dict(base_lr=self.about.base_lr, base_batch=self.about.base_batch)
 
   @property
-  def rate(self) -> str:
-    """How the learning rate follows from the batch, in words."""
+  def rate(self) -> tuple[str, str]:
+    """How the learning rate follows from the batch, a row of --explain."""
     whose = "--config" if self.ask.config else (
         "the paper; isojax.main uses those of its own config: give it with "
         "--config")
-    return (f"lr = {self.about.base_lr:g} * sqrt(Bp * n / "
+    return ("learning rate", f"{self.about.base_lr:g} * sqrt(Bp * n / "
             f"{self.about.base_batch}): base_lr and base_batch of {whose}")
 
   def expected(self, a: Allocation) -> dict | None:
@@ -131,7 +133,8 @@ def make(ask: Request) -> Plan:
   kind = swept if ask.cells.sweep else advised
   rows, said = kind(task)
   rows, words = by_config(ask.config, rows)
-  said = dataclasses.replace(said, basis=(*said.basis, *words))
+  said = dataclasses.replace(said, basis=(*said.basis, *(
+      ("config", text) for text in words)))
   return Plan(tuple(rows), said, price, setting_of(task, easy))
 
 
@@ -162,6 +165,8 @@ def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
 def setting_of(task: Task, easy: bool) -> export.Setting:
   """What all runs share: the config's, or a GRPO with KL on easy problems."""
   config, D = task.ask.config, task.about.D
+  machine = {} if task.price is None else dict(
+      devices=task.price.machine.chips, priced=True)
   if config is not None:
     loss, sampler = config.recipe.loss, config.sampler
     return export.Setting(
@@ -172,11 +177,11 @@ def setting_of(task: Task, easy: bool) -> export.Setting:
             aggregation=loss.aggregation, temperature=sampler.temperature),
         export.beside(config.recipe), lr_factor=math.sqrt(
             config.recipe.updates.minibatches) if (
-                config.recipe.optimizer.batch == "update") else 1.0)
+                config.recipe.optimizer.batch == "update") else 1.0, **machine)
   lengths = task.price and task.price.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
-      lengths and lengths.max_response, D)
+      lengths and lengths.max_response, D, **machine)
 
 
 def advised(task: Task):
@@ -185,12 +190,14 @@ def advised(task: Task):
   if q.C:
     answer = advice_lib.advise(q)
   else:
-    hours = request_lib.hours(ask)
+    hours = request_lib.hours(ask) / (
+        prices.sure(price) if ask.hardware.sure else 1)
     answer = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
         hours, Bp, n, price.run))
   a, lead, warnings = answer.allocation, (), answer.warnings
   if a.n != (q.n or a.n) or a.Bp != (q.Bp or a.Bp):  # not what was given
-    warnings = (*(f"moved: {change}" for change in answer.changes), *warnings)
+    warnings = (*(f"adjusted: {change}" for change in answer.changes),
+                *warnings)
   warnings += (advice_lib.far_from_law(a.n, answer.answer) if q.n else
                advice_lib.race_instead(answer.answer))
   if q.D and (isinstance(law, Prior) or law.whose != Fitted.whose):
@@ -229,10 +236,11 @@ def swept(task: Task):
   return rows, text_lib.Said(
       (f"{many(len(pairs), 'pair')} (Bp, n) x {many(len(task.seeds), 'seed')}",
        *lead), warnings, (
-           "each run goes to the largest C and contains every smaller C, "
-           "because the learning rate is constant after warm-up"
-           + ", but for the last steps of a smaller C: the recipe samples "
-           "ahead" * bool(ahead), *skipped, task.rate))
+           ("sweep", "each run goes to the largest C and contains every smaller"
+            " C, because the learning rate is constant after warm-up" + (
+                ", but for the last steps of a smaller C: the recipe samples "
+                "ahead" if ahead else "")),
+           *(("left out", text) for text in skipped), task.rate))
 
 
 def wanted_cells(ask: Request, q: Question):
@@ -245,8 +253,11 @@ def wanted_cells(ask: Request, q: Question):
         q, answer.allocation)), key=lambda a: a.n)
     ns = [a.n for a in near]
     pairs = [(Bp, n) for Bp in Bps for n in ns] or [(a.Bp, a.n) for a in near]
-    lead = (f"n = {', '.join(map(str, ns))}: n* = {answer.answer.n:.4g} to a "
-            f"power of two, half and twice it ({answer.answer.basis})",)
+    middle = (f"n = {answer.allocation.n}, because {answer.held}; n* = "
+              f"{answer.answer.n:.4g}" if answer.held else
+              f"n* = {answer.answer.n:.4g} to a power of two")
+    lead = (f"n = {', '.join(map(str, ns))}: {middle}, half and twice it "
+            f"({answer.answer.basis})",)
     warnings = answer.warnings
   elif not Bps or bool(ask.cells.n) == bool(ask.cells.B):
     raise InputError("--sweep needs --Bp and either --n or --B, such as "
@@ -278,8 +289,8 @@ def without_done(path: str | None, rows: list[plan_file.Row]):
     raise InputError(f"--skip={path} has every run of this sweep at this "
                      "budget; raise --rollouts, or add --seeds or --n")
   done = len(rows) - len(left)
-  return left, (f"left out {many(done, 'run')} that {path} has at this "
-                "budget",) * bool(done)
+  return left, (f"{many(done, 'run')} that {path} has at this budget",) * bool(
+      done)
 
 
 def by_config(config, rows: list[plan_file.Row]):

@@ -177,6 +177,14 @@ def as_measured(ask: Request, price: Price, train) -> Price:
           path=ask.hardware.measured))
 
 
+def sure(price: Price) -> float:
+  """Times the predicted time that nine of ten runs take at most."""
+  if price.efficiency.spread is None:
+    raise InputError("--sure: no spread is known of a measured speed; leave it "
+                     "out, or give less")
+  return price.efficiency.spread[1]
+
+
 def cost_of(price: Price, a) -> Cost:
   """The cost of an allocation, with its m."""
   if a.m is not None:

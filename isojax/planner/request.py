@@ -258,6 +258,8 @@ def check_effect(ask: Request, law) -> None:
       "without --machine or a law in tokens": unpriced and not in_tokens and (
           "prompt_tokens", "response_tokens"),
       "with --config, which has its own": ask.config and ("dtype",),
+      "without --hours, --device_hours or --usd": (
+          ask.budget.rollouts is not None and ("sure",)),
       "without --sweep": not cells.sweep and ("B", "skip"),
       "with --sweep, which needs --rollouts": cells.sweep and (
           "hours", "device_hours", "usd"),

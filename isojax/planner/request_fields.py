@@ -95,6 +95,9 @@ class Hardware:
   usd_per_chip_hour: float | None = field(
       None, "Price of a chip-hour; default: the list price.",
       between=(0, 1e6))
+  sure: bool = field(
+      False, "Spend only what fits into `hours`, `device_hours` or `usd` in "
+      "nine of ten cases.")
   rows: int | None = field(
       None, "Most rollouts decoded at once; default: the slots of `config`, or "
       "64 per chip. Fewer if a step has fewer or memory is short.",

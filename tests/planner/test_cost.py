@@ -361,11 +361,11 @@ def test_published_saving_of_down_sampling():
       32, 128).seconds
   assert saved == pytest.approx(1 - kept / every, abs=0.06)
   assert text.choices(price, 32, 128) == (
-      f"recipe: m = 32 of n = 128 saves {saved:.0%} of the step",)
+      f"m = 32 of n = 128 saves {saved:.0%} of the step",)
 
 
 def test_every_choice_is_named():
-  names = lambda price: [re.match("recipe: (.*) (saves|adds) ", words).groups()
+  names = lambda price: [re.match("(.*) (saves|adds) ", words).groups()
                          for words in text.choices(price, 32, 128)]
   assert names(packed(recipe=dict(
       m=32, epochs=2, minibatches=4, old_logp=True, ref_logp=True, kl=True,
