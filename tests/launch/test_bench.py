@@ -84,8 +84,8 @@ def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
   # 4 tokens a row: they attend to 5 + 4 / 2 in the planner's mean.
   prefill = 10 * (2 * 744 + 96 * 2.5)
   decode = 24 * (2 * 1044 + 96 * 7)
-  assert found.decode_flops == pytest.approx((prefill + decode) / 1e4 / 3.0)
-  assert found.prefill_flops == found.decode_bandwidth == found.decode_flops
+  assert found.sample_flops == pytest.approx((prefill + decode) / 1e4 / 3.0)
+  assert found.sample_bandwidth == found.sample_flops
   update = 3 * (prefill + decode) + 10 * SHAPE.params
   assert found.update_flops == pytest.approx(update / 1e4 / 8.0)
   assert found.slots == 1.0
