@@ -115,6 +115,13 @@ def test_warnings(change, warning):
   assert any(warning in w for w in ask(**change).warnings), ask(**change)
 
 
+def test_a_step_may_have_fewer_problems_for_a_larger_n():
+  """n* = 295 at B_max = 4,096: Bp is lowered from 32, but not below 8."""
+  a = ask(B_max=4096, Bp=32).allocation
+  assert (a.Bp, a.n) == (16, 256)
+  assert ask(B_max=1024, Bp=32).allocation.n == 128
+
+
 @pytest.mark.parametrize("change, n, why", [
     (dict(model="tests/data/qwen2.5-1.5b"), 64,
      "base models other than Qwen2.5-7B-Instruct saturated at n = 16 to 64"),
