@@ -63,7 +63,8 @@ def get_config():
           max_new_tokens=16,  # "13-(12-(11-10))" and EOS
           temperature=1.0,  # of training rollouts; 0 is greedy
           top_p=1.0,  # of training rollouts; 1 keeps all tokens
-          dtype="float32",  # of activations; bfloat16 is slower on CPUs
+          dtype="float32",  # of activations; or bfloat16, or auto: what is
+          # faster on this processor (docs/performance.md)
           weights=config_dict.placeholder(str),  # of matrices: None for dtype,
           # or int8: half the bytes of bfloat16, rounded
           cache=config_dict.placeholder(str),  # of keys and values: None for
@@ -127,7 +128,8 @@ def get_config():
               prompt_sizes=1,  # of prompt slots: the longest prompt, its half,
               # ...; each compiles programs of its own; speed only
               remat=False,  # True: recompute layers in the backward, for memory
-              dtype="float32",  # of activations; parameters are float32
+              dtype="float32",  # of activations, or bfloat16, auto; parameters
+              # are float32
               reduce_dtype="float32",  # of gradient sums over devices; bfloat16
               # moves half the bytes and rounds the gradient of each device
               attention="auto",  # kernel: or einsum, splash, cudnn
