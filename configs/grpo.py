@@ -62,8 +62,8 @@ def get_config():
           max_new_tokens=16,  # "13-(12-(11-10))" and EOS
           temperature=1.0,  # of training rollouts; 0 is greedy
           top_p=1.0,  # of training rollouts; 1 keeps all tokens
-          dtype="float32",  # of activations, weights and cache; bfloat16 is
-          # slower on CPUs
+          dtype="float32",  # of activations, weights and cache; or bfloat16, or
+          # auto: what is faster on this processor (docs/performance.md)
           attention="auto",  # kernel for prompts: or einsum, splash, cudnn
           precision="highest",  # of float32 products; high, default: faster
           head_dtype=config_dict.placeholder(str),  # of the head: None for
@@ -122,7 +122,8 @@ def get_config():
               prompt_sizes=1,  # of prompt slots: the longest prompt, its half,
               # ...; each compiles programs of its own; speed only
               remat=False,  # True: recompute layers in the backward, for memory
-              dtype="float32",  # of activations; parameters are float32
+              dtype="float32",  # of activations, or bfloat16, auto; parameters
+              # are float32
               reduce_dtype="float32",  # of gradient sums over devices; bfloat16
               # moves half the bytes and rounds the gradient of each device
               attention="auto",  # kernel: or einsum, splash, cudnn

@@ -100,7 +100,9 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   compilation.keep_programs(progress.say)
   compilation.announce(progress.say)
   policy = components.open_policy(cfg.model, mesh_lib.make_mesh(cfg.mesh))
-  cfg = with_dtype(cfg, policy.model.mesh.devices.flat[0].platform)
+  if cfg.sampler.dtype == shape_lib.AUTO:
+    cfg = with_dtype(values.to_dict(),
+                     policy.model.mesh.devices.flat[0].platform)
   experiment.check_sampler(
       cfg.sampler, max_positions=policy.model.cfg.max_positions)
   pool = without_long(cfg, policy, read_pool(cfg))
@@ -140,14 +142,13 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   return paths
 
 
-def with_dtype(cfg: Split, platform: str) -> Split:
+def with_dtype(values: dict, platform: str) -> Split:
   """The config with a dtype for `auto`; counts of another one are refused."""
-  if cfg.sampler.dtype != shape_lib.AUTO:
-    return cfg
   dtype, why = auto_dtype.chosen(platform)
   progress.show(f"config.sampler.dtype: auto is {dtype}, because {why}")
-  return dataclasses.replace(
-      cfg, sampler=dataclasses.replace(cfg.sampler, dtype=dtype))
+  return config_file.section(
+      Split, values | {"sampler": values["sampler"] | {"dtype": dtype}},
+      "config")
 
 
 def read_pool(cfg: Split) -> Pool:
