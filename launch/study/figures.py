@@ -42,7 +42,7 @@ def curves(grids: dict[str, list]) -> Figure:
                    label=name if n == ns[0] else None)
     left.set_xscale("log", base=2)
     left.set_xlabel("rollouts, C")
-    left.set_ylabel("avg@8 on held-out problems")
+    left.set_ylabel("avg@8 on validation problems")
     left.set_title("n decides when, D how far")
     right.set_xlabel("training reward")
     right.set_title("one curve of each D")

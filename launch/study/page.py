@@ -125,6 +125,8 @@ def numbers(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
       "claims": tables.claims_table(judged),
       "cells": tables.cells_table,
       "apart256": float(np.ptp([avg[n].max() for n in tables.N[:-1]])),
+      "behind128": float(max(v.max() for v in avg.values())
+                         - avg[128].max()),
       "peak256": {n: ENDS[value.argmax()] / 256 for n, value in avg.items()},
       "curves": curves, "levels": reanalysis.LEVELS,
       "apart": max(max(each["spread"]) for each in middle),

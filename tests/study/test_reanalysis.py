@@ -62,6 +62,13 @@ def test_experiment_a_names_what_has_not_ended_or_not_got_there():
                lambda run: (run.head["arm"], run.head["seed"]) != ("x1", 0)):
     partial = dataclasses.replace(one, runs=tuple(filter(left, one.runs)))
     assert reanalysis.n_or_rate(partial)["open"] == [(8, 8)]
+  # Of 32,000 rollouts a run of seed 1 has 4,000, and has not got there.
+  early = [dataclasses.replace(
+      run, head=run.head | {"reached": 4000}, updates=tuple(
+          u | {"entropy": .5} for u in run.updates[:3]))
+           if run.head["seed"] else run for run in one.runs]
+  assert reanalysis.n_or_rate(dataclasses.replace(
+      one, runs=tuple(early)))["open"] == [(8, 8)]
   assert "Partial" not in tables.stratum(one)
 
 
@@ -97,8 +104,8 @@ def test_held_out_reward_at_equal_training_reward():
 
 
 def test_the_first_time_counts_where_training_falls_back():
-  run = ledgers.run((0, 1, 0, 0), reward=(.1, .5, .2, .5))
-  assert reanalysis.at_training(run, "reward", [.1, .3, .6]) == pytest.approx(
+  run = ledgers.run((0, 1, 0), reward=(.1, .5, .2))
+  assert reanalysis.at_training(run, "reward", [.1, .3, .7]) == pytest.approx(
       [0, .5, np.nan], nan_ok=True)
 
 
