@@ -146,7 +146,7 @@ def with_dtype(values: dict, platform: str) -> Split:
   """The config with a dtype for `auto`; counts of another one are refused."""
   dtype, why = auto_dtype.chosen(platform)
   progress.show(f"config.sampler.dtype: auto is {dtype}, because {why}")
-  return config_file.section(
+  return sections.section(
       Split, values | {"sampler": values["sampler"] | {"dtype": dtype}},
       "config")
 

@@ -363,10 +363,14 @@ def test_an_identified_law(law, tmp_path):
   # The true best n at 2 million rollouts of synthetic.saturating is 128.
   assert at.low < 128 < at.high and 64 < at.n < 256 and not at.beyond
   assert law.n_star(5e7).beyond and "extrapolated" in repr(law.n_star(5e7))
+  # At 6 million rollouts 512 is 0.003 behind 256.
+  assert law.limits and law.as_good == (256, 512)
+  assert "within the data only" in repr(law.n_star(5e7))
+  assert "within the data only" not in repr(at)
   assert "identified" in repr(law) and "launch.plan" in law.next
   with pytest.raises(isojax.InputError, match="^C=0: expected a positive"):
     law.n_star(0)
-  assert law.plot().axes and law.plot("reward").axes
+  assert law.plot().axes and law.plot("law").axes
   with pytest.raises(isojax.InputError, match="^name='lwa': expected one of"):
     law.plot("lwa")
   plan = isojax.plan(rollouts=2e6, law=law)

@@ -121,7 +121,7 @@ def summary(document: dict) -> str:
         + "; n* goes from the floor to the ceiling, half of the doublings by "
         f"{symbol}0, the faster the larger k; {symbol} in {unit}")
   if null := document["null_model"]:
-    lines.append(null_text(null))
+    lines.append(f"n matters or not: {null_text(null)}")
   listed = lambda values: ", ".join(map(str, values))
   lines += [f"{many(len(study['runs']), 'run')}, n = {listed(study['n'])} at "
             f"Bp = {listed(study['Bp'])}; {metric_of(study, study['metric'])}"
@@ -139,9 +139,9 @@ def summary(document: dict) -> str:
 
 def null_text(null: dict) -> str:
   """The comparison with rewards that do not depend on n, in words."""
-  return (f"against the null model that n does not matter: rewards at equal "
-          f"compute have a standard deviation over n of {rate(null['spread'])}"
-          f", of which noise alone gives up to {rate(null['noise'])}")
+  return (f"rewards at equal compute have a standard deviation over n of "
+          f"{rate(null['spread'])}; if n did not matter, noise alone would give "
+          f"up to {rate(null['noise'])}")
 
 
 def curve_of(run: dict, unit: str) -> str:

@@ -18,10 +18,16 @@ def test_identified_verdict_in_words(documents):
   found = copy.deepcopy(documents["fixed_Bp"])
   found["law"]["intervals"]["k"] = [0.5, 50.0]
   assert "(bound: 0.5, 50)" not in text_of(found)
-  found["verdict"] = {"identified": True, "reasons": [], "cautions": []}
+  found["verdict"] = {"identified": True, "reasons": [], "limits": [],
+                      "cautions": []}
   text = text_of(found)
+  assert "<details open>" in report.page(found, [])
   assert "[0.5, 50] (bound: 0.5, 50)" in text and "draws that agree" in text
   assert "Identified. n*(C)" in text and "Why not" not in text
+  found["verdict"]["limits"] = ["a larger n is near"]
+  limited = text_of(found)
+  assert "Identified, but within the data only. n*(C)" in limited
+  assert "a larger n is near" in limited
   value = number(found["law"]["n"][-1])
   assert f"to {value} [" in text and "0.4M, the end of the data" in text
 
@@ -41,7 +47,7 @@ def test_every_cell_of_a_table_is_below_its_head(name, documents):
 
 def test_only_cells_of_many_words_break_their_line(documents):
   text = report.page(documents["joint"], [])
-  assert "<td>[0" in text and '<td class="words">&lt;script' in text
+  assert "<td>[0" in text and '<td class="words">' in text
 
 
 def test_report_is_one_safe_readable_page(name, documents, saved):
@@ -66,19 +72,40 @@ def test_verdict_comes_first_and_says_why(name, documents):
   identified = found["verdict"]["identified"]
   assert ("Not identified." in told.text) == (not identified)
   for reason in found["verdict"]["reasons"] + found["verdict"]["cautions"]:
-    assert told.text.index(reason) < told.text.index("The law n*")
+    assert told.text.index(reason) < told.text.index("Reward curves and")
+  assert ("The law n*" in told.text) == identified
   order = [told.text.index(part) for part in (
-      report.headline(found), "dentified.", "Reward curves and the best n",
-      "The law n*")]
+      report.headline(found), "dentified", "Reward curves and the best n",
+      "Curves, other metrics, runs and options")]
   assert order == sorted(order)
 
 
-def test_the_summary_begins_with_the_best_n_and_then_the_verdict(documents):
+def test_what_is_not_identified_is_folded(documents):
+  found = copy.deepcopy(documents["fixed_Bp"])
+  found["verdict"]["identified"] = False
+  html = report.page(found, [])
+  assert "<details>" in html and html.count("<details") == 1
+  folded = html[html.index("<details>"):html.index("</details>")]
+  assert all(f"<h2>{head}</h2>" in folded for head in (
+      "Curves", "ScaleRL's law", "Runs", "Options"))
+
+
+def test_the_summary_begins_with_the_set_the_best_n_and_the_verdict(documents):
   found = copy.deepcopy(documents["fixed_Bp"])
   found["best"] = {"C": 2e6, "Bp": 32, "n": 64, "reward": 0.651, "rival": 32,
                    "lead": 0.0042, "lead_interval": [0.001, 0.0074],
                    "since": 1.2e6}
-  first, second, *rest = report.summary(found).split("\n")
+  row = dict(Bp=32, reward=0.65, ended=None)
+  found["as_good"] = [
+      row | {"n": 32, "cost": 0.0042, "interval": [0.001, 0.0074]},
+      row | {"n": 64, "cost": 0.0, "interval": None},
+      row | {"n": 128, "cost": 0.009, "interval": [-0.001, 0.02],
+             "ended": 1.5e6}]
+  zeroth, first, second, *rest = report.summary(found).split("\n")
+  assert zeroth == (
+      "As good as the best at C = 2M rollouts, within 0.01: n = 32 (-0.004 "
+      "[-0.007, -0.001]), n = 64 (best), n = 128 (-0.009 [-0.020, +0.001], in "
+      "runs to 1.5M).")
   assert first == (
       "Best n at C = 2M rollouts: n = 64, avg@4 0.651, ahead of n = 32 by "
       "+0.004 [+0.001, +0.007]; it leads since C = 1.2M.")
@@ -86,11 +113,13 @@ def test_the_summary_begins_with_the_best_n_and_then_the_verdict(documents):
   assert not any("floor =" in line for line in rest)  # nothing to be misused
   found["best"].update(lead_interval=[-0.01, 0.02], since=None)
   assert report.headline(found).endswith(
-      "[-0.010, +0.020], which the noise does not resolve; no other n led "
-      "before.")
-  found["verdict"]["identified"] = True
+      "[-0.010, +0.020], which is within the noise; no other n led before.")
+  found["verdict"] |= {"identified": True, "reasons": [], "limits": []}
   assert "\nidentified\n" in (text := report.summary(found))
   assert "floor = " in text
+  found["verdict"]["limits"] = ["a larger n is near"]
+  assert ("\nidentified, but within the data only:\n  - a larger n is near\n"
+          in report.summary(found))
 
 
 def test_one_n_is_said_to_be_the_only_one(documents):
@@ -111,11 +140,10 @@ def test_one_n_is_said_to_be_the_only_one(documents):
 
 def test_parts_without_content_are_left_out(documents):
   found = copy.deepcopy(documents["joint"])
-  heads = ("Other choices of the analysis", "ScaleRL", "The best n of each")
+  heads = ("ScaleRL", "The best n of each")
   text = text_of(found)
   assert all(head in text for head in heads)
-  for row in found["variants"]:
-    row.update(log10_C0=None, ceiling=None, n_at_end=None, switches=[])
+  assert "Other choices of the analysis" not in text  # no law is identified
   found.update(scalerl=[], best_n=found["best_n"][:1])
   text = text_of(found)
   assert not any(head in text for head in heads)
@@ -139,8 +167,10 @@ def test_numbers_that_are_not_known_show_as_a_dash(documents):
   found = copy.deepcopy(documents["joint"])
   for key in ("rmse", "A", "A_interval"):
     found["curves"][0][key] = None
-  for key in ("log10_C0", "ceiling", "n_at_end"):
-    found["variants"][1][key] = found["variants"][2][key] = None
+  row = {"name": "all points", "switches": [[4, 8, 1e5]]} | dict.fromkeys(
+      ("log10_C0", "ceiling", "n_at_end"))
+  found["variants"] = [row, row]
+  found["verdict"] |= {"identified": True, "limits": []}
   found["interference"][0].update(score=None, score_interval=[None, None])
   found["extrapolation"][0]["n_predicted"] = None
   text = text_of(found)
