@@ -80,16 +80,3 @@ def seen_blocks(first_BxT, prompt_B, tokens_B, *, S: int, T: int):
   own = ((slot_J <= last_BxI[:, :, None])
          & (slot_J + size_k > first_BxI[:, :, None]))
   return own | (slot_J < prompt_B[:, None, None]) & ~padding_BxI[:, :, None]
-
-
-def computed_slots(prompt: float, own: float, *, S: int, T: int) -> float:
-  """The slots whose scores are computed for a packed token: estimated.
-
-  A block of tokens needs the slots from the answer of its first token to its
-  end. Both ends of these slots, and that of the prompt, are inside a block.
-  `prompt` and `own` are the mean tokens of a prompt, and of its own answer,
-  that a token attends to.
-  """
-  (size_q, _), (size_k, _) = blocks(T), blocks(S + T)
-  causal = S + (T + size_q) / 2
-  return min(causal, prompt + size_k / 2 + own + size_q + size_k / 2)

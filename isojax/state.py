@@ -149,9 +149,12 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
   if hosts.first():
     written.cut(step)
   kept = records.up_to(kept, step)
-  return State(train, rollouts_lib.opened(
-      flight, setup.sampler) if in_flight else None,
-      history_of(kept, first_evidence(setup))), kept
+  flight = rollouts_lib.opened(flight, setup.sampler) if in_flight else None
+  if setup.resumed_with:
+    hosts.say(f"{folder} began with other values than {setup.resumed_with}: "
+              "the last bits of its results may differ from here on")
+  return State(
+      train, flight, history_of(kept, first_evidence(setup))), kept
 
 
 def trained_params(setup: Setup, folder: str, step: int | None = None):
@@ -260,9 +263,6 @@ def claimed(setup: Setup, folder: str, *, run_id: str | None = None,
   if shorter:
     hosts.say(f"{folder} holds this run with alloc.C="
               f"{shorter.config['alloc']['C']}: it is extended")
-  if setup.resumed_with and not evaluate:
-    hosts.say(f"{folder} began with other values than {setup.resumed_with}: "
-              "the last bits of its results may differ from here on")
   config = setup.config
   if shorter:  # config.json keeps the values with which the run began
     config = shorter.config | {"alloc": config["alloc"]}

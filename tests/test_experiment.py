@@ -17,8 +17,8 @@ from isojax.memory import Held
 from isojax.models import decoder, hf_config
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.planner import memory as memory_lib
+from isojax.planner.cost import Lengths
 from isojax.planner.machines import Mesh
-from isojax.planner.workload import Lengths
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import engine

@@ -198,6 +198,18 @@ def test_a_run_resumes_with_less_memory(calm, copy, capfd):
   assert (config["sampler"]["slots"], config["eval"]["k"]) == (24, 2)
 
 
+def test_a_run_in_flight_needs_its_slots(tmp_path, capfd):
+  """Which weights draw a token depends on them."""
+  folder = shutil.copytree(short_runs.finished("in_flight"), tmp_path / "copy")
+  text = "{} slots, 0 pages and 1 row shards".format
+  with pytest.raises(InputError, match=f"had {text(30)} until now, and this "
+                     f"config, machine and mesh admit {text(8)}"):
+    run(short_runs.config("in_flight", sampler=dict(slots=8)), folder)
+  assert "last bits" not in capfd.readouterr().err
+  assert run(short_runs.config("in_flight", recipe=dict(
+      loss=dict(remat=True))), folder) == short_runs.read(folder)
+
+
 @pytest.fixture(scope="module")
 def on_a_mesh(tmp_path_factory):
   """Folder, what was compiled, (draw, seed, step) of the uniform numbers."""

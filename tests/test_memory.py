@@ -8,8 +8,8 @@ from isojax import memory
 from isojax import model_shape as shape_lib
 from isojax.memory import Held
 from isojax.planner import memory as planner_memory
+from isojax.planner.cost import Lengths
 from isojax.planner.machines import Mesh
-from isojax.planner.workload import Lengths
 from tests.planner.examples import ONE, qwen, work
 
 # One layer, 4 wide, 2 heads, 1 of keys, 2 wide, mlp 3, 5 words: 116 numbers, 48

@@ -143,6 +143,12 @@ def read(path: str) -> decoder.ModelConfig:
   except Exception as error:  # of many types
     raise InputError(f"{file}: not a valid configuration "
                      f"({' '.join(str(error).split())[:300]})") from error
+  return model_config(config, file)
+
+
+def model_config(config: dict, file) -> decoder.ModelConfig:
+  """The decoder's config of a config.json with all its fields, in the names of
+  transformers 5."""
   shape = shape_lib.model_shape(config, path=str(file))
   family = shape.family
   rope = config["rope_parameters"]

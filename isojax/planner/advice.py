@@ -40,6 +40,8 @@ class Question:
   law: Prior | Fitted
   metric: str  # avg, best or worst
   model: str | None  # base policy; None: not known
+  # (layers, width, mlp) of the policy, if its config.json was read.
+  sizes: tuple[int, int, int] | None
   D: int | None  # training problems; None: not known
   B_max: int  # most rollouts per step
   Bp: int | None  # None: from the law
@@ -214,6 +216,9 @@ def within(q: Question, n: float) -> tuple[float, str]:
 
 
 def _is_other_model(q: Question) -> bool:
+  """By its sizes, else by its name."""
+  if q.sizes is not None:
+    return q.sizes != priors.PRIOR_SIZES
   return q.model is not None and priors.PRIOR_FAMILY not in q.model.lower()
 
 

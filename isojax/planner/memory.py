@@ -1,20 +1,30 @@
-"""A step's memory on a device: what always stays, sampling, then the update.
+"""The memory of a step on a device, and what fits into a machine's.
 
 The bytes of each program are those of isojax/memory.py.
 """
 
 import dataclasses
+import functools
+import itertools
+import math
 
 from isojax import kernels
-from isojax.memory import DeviceBytes, Held, SHORTER
+from isojax.errors import InputError
+from isojax.memory import DeviceBytes, Held, largest, SHORTER
 from isojax.model_shape import ModelShape
+from isojax.planner.cost import Efficiency, Price, Workload
 from isojax.planner.machines import (
   Accelerator,
+  ACCELERATORS,
   GPU_SHARE_VARIABLE,
   Machine,
   Mesh,
 )
-from isojax.planner.workload import Workload
+
+MOST_ROWS = 2**20  # rollouts of a microbatch
+MOST_SHARE = 0.95  # of a GPU, for jax
+FEW_CHIPS = [2**i for i in range(11)]  # of machines that are tried
+STEP = (32, 128)  # (Bp, n) on which meshes are compared
 
 
 def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
@@ -77,16 +87,24 @@ def device_bytes(shape: ModelShape, w: Workload, mesh: Mesh,
       remat=w.remat)
 
 
-def memory(shape: ModelShape, w: Workload, machine: Machine, mesh: Mesh,
-           held: Held, page: int | None = None) -> Memory:
+def memory(price: Price, B: int, rows: int) -> Memory:
+  """A device's memory at B rollouts per step, `rows` decoded at once."""
+  G = price.mesh.row_shards
+  micro = math.ceil(min(B, price.micro_rows) / G)
+  return of_held(price, Held(math.ceil(rows / G), micro, micro, price.whole,
+                             price.pages))
+
+
+def of_held(price: Price, held: Held) -> Memory:
   """Bytes of a step on each device.
 
   With LoRA, the base and the merged weights are copies in the compute dtype,
   the update has gradients of whole matrices, and the reference costs nothing.
   """
-  p = device_bytes(shape, w, mesh, page).programs(
+  shape, w, machine = price.shape, price.workload, price.machine
+  p = device_bytes(shape, w, price.mesh, price.page).programs(
       held, reference=w.recipe.reference)
-  lora, shards = w.lora_rank is not None, mesh.weight_shards
+  lora, shards = w.lora_rank is not None, price.mesh.weight_shards
   trained = shape.lora_params(w.lora_rank) if lora else shape.params
   copy = lora * w.bytes("compute") * shape.params / shards
   return Memory(
@@ -109,3 +127,150 @@ def memory(shape: ModelShape, w: Workload, machine: Machine, mesh: Mesh,
       limit="" if machine.accelerator.platform != "gpu" else (
           f" of {machine.accelerator.hbm_bytes / 1e9:g} GB "
           f"[{GPU_SHARE_VARIABLE}={machine.gpu_share:g}]"))
+
+
+def with_rows(price: Price, most: int) -> Price:
+  """With as many of `most` decoded rows as the memory admits."""
+  G = price.mesh.row_shards
+  local = largest(
+      lambda r: memory(price, G, r * G).fits, max(1, most // G))
+  return price.replace(rows=max(1, local) * G)
+
+
+def with_micro_rows(price: Price) -> Price:
+  """With the largest microbatches that the memory admits."""
+  G = price.mesh.row_shards
+  micro = largest(lambda r: memory(
+      price.replace(micro_rows=r * G), r * G, G).fits, MOST_ROWS)
+  return price.replace(micro_rows=micro * G)
+
+
+def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
+           rows: int, efficiency: Efficiency) -> Price:
+  """The price on the mesh with the fastest step that fits; InputError for none.
+
+  Assumes a packed update that computes the forward twice, fused attention and
+  a chunked head. As many of `rows` are decoded at once as the memory admits.
+  """
+  workload = dataclasses.replace(workload, padded=False, remat=True)
+
+  def smallest(workload, machine):  # one row per shard, on each mesh
+    prices = (Price(shape, machine, mesh, workload, efficiency,
+                    rows=mesh.row_shards, micro_rows=mesh.row_shards,
+                    whole=whole)
+              for mesh in machine.meshes(shape.heads)
+              for whole in (False, True)[:1 + (mesh.fsdp > 1)])
+    return [(price, memory(price, price.rows, price.rows)) for price in prices]
+
+  fitted = [with_rows(with_micro_rows(price), rows)
+            for price, least in smallest(workload, machine) if least.fits]
+  if not fitted:
+    price, least = min(smallest(workload, machine), key=lambda x: x[1].total)
+    fits = lambda price: any(least.fits for _, least in smallest(
+        price.workload, price.machine))
+    raise InputError(
+        f"{machine.name}: the model does not fit, however it is sharded; at "
+        f"mesh {price.mesh.text} with one row per shard: {least.text}; "
+        f"{remedies(price, fits, sharded=True)}")
+  return min(fitted, key=lambda price: price.run(*STEP, 1).seconds)
+
+
+def changes(price: Price, *, sharded: bool) -> dict[str, Price]:
+  """What may make a step fit, in the order in which to try it.
+
+  `sharded`: every mesh, one slot and one row were tried before.
+  """
+  w, mesh, machine = price.workload, price.mesh, price.machine
+  out = {}
+  if w.lora_rank is None and not w.recipe.own_critic:
+    out["LoRA (--config.model.lora.rank=16)"] = dict(lora_rank=16)
+  if not w.remat:
+    out["--config.recipe.loss.remat=True"] = dict(remat=True)
+  if not sharded and mesh.data > 1:
+    out[f"--config.mesh.data=1 --config.mesh.fsdp={mesh.row_shards}"] = dict(
+        mesh=dataclasses.replace(mesh, data=1, fsdp=mesh.row_shards))
+  if not sharded and price.micro_rows > mesh.row_shards:
+    out["fewer recipe.loss.microbatch_tokens"] = dict(
+        micro_rows=mesh.row_shards)
+  if not sharded and price.rows > mesh.row_shards and price.page is None:
+    out["fewer sampler.slots"] = dict(rows=mesh.row_shards)
+  if machine.accelerator.platform == "gpu" and machine.gpu_share < MOST_SHARE:
+    out[f"{GPU_SHARE_VARIABLE}={MOST_SHARE} (jax takes {machine.gpu_share:.0%} "
+        "of a GPU)"] = dict(machine=dataclasses.replace(
+            machine, gpu_share=MOST_SHARE))
+  return out
+
+
+def changed(price: Price, change: dict) -> Price:
+  """The price with a change, whose `lora_rank` and `remat` are a workload's."""
+  of_work = {name: change[name] for name in ("lora_rank", "remat")
+             if name in change}
+  return price.with_workload(**of_work).replace(**{
+      name: value for name, value in change.items() if name not in of_work})
+
+
+def remedies(price: Price, fits, *, sharded: bool) -> str:
+  """What makes a step fit: each change that does, else the fewest together.
+
+  And the smallest machines. fits is price -> bool.
+  """
+  options = changes(price, sharded=sharded)
+  out = []
+  for count in range(1, len(options) + 1):
+    found = [names for names in itertools.combinations(options, count)
+             if fits(changed(price, functools.reduce(
+                 lambda all_of, name: all_of | options[name], names, {})))]
+    if found:
+      out = [" and ".join(names) for names in (
+          found if count == 1 else found[:1])]
+      break
+  out = ["it fits with " + ", or with ".join(out)] if out else []
+  out += machines_that_fit(price, fits)
+  return "; ".join(out or ["nothing that was tried makes it fit: take a "
+                           "smaller model or shorter answers"])
+
+
+def machines_that_fit(price: Price, fits) -> list[str]:
+  """The fewest of these chips, and the machine with the least memory."""
+  machine, chip = price.machine, price.machine.accelerator
+  others = [dataclasses.replace(machine, name=f"{count}x{name}",
+                                accelerator=other, chips=count)
+            for name, other in ACCELERATORS.items()
+            if other.platform == chip.platform for count in FEW_CHIPS
+            if count == 1 or other.link_bandwidth]
+  others = [m for m in others if fits(on_machine(price, m))]
+  own = [m for m in others if m.accelerator == chip and m.chips > machine.chips]
+  out = [f"it fits on {own[0].name}"] if own else []
+  if others:
+    least = min(others, key=lambda m: m.chips * m.usable_bytes)
+    out.append(f"the smallest machine that fits is {least.name}")
+  return out
+
+
+def on_machine(price: Price, machine: Machine) -> Price:
+  """On another machine, whose further chips are shards of the weights."""
+  shards = price.mesh.data * price.mesh.tensor
+  fsdp = max(1, machine.chips // shards)
+  mesh = dataclasses.replace(price.mesh, fsdp=fsdp)
+  if mesh.devices != machine.chips:  # fewer, or not a multiple
+    mesh = Mesh(1, machine.chips, 1)
+  return price.replace(machine=machine, mesh=mesh)
+
+
+def fitting(price: Price) -> Price:
+  """The price with weights gathered while sampling where they fit.
+
+  With pages it says itself whether they are gathered. InputError if it does not
+  fit into the memory.
+  """
+  choices = (True, False) if price.page is None else (price.whole,)
+  for whole in choices:
+    price = price.replace(whole=whole)
+    needed = memory(price, MOST_ROWS, price.rows)
+    if needed.fits:
+      return price
+
+  fits = lambda price: memory(price, MOST_ROWS, price.rows).fits
+  raise InputError(
+      f"{price.machine.name}: a microbatch of {price.micro_rows:,} rollouts "
+      f"does not fit: {needed.text}; {remedies(price, fits, sharded=False)}")

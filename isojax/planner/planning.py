@@ -152,6 +152,7 @@ def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
       C=0 if ask.budget.rollouts is None else request_lib.whole_number(
           "rollouts", ask.budget.rollouts, 2), law=law,
       metric=ask.evidence.metric, model=ask.model_path, D=D,
+      sizes=price and (price.shape.layers, price.shape.width, price.shape.mlp),
       B_max=ask.cells.B_max or (
           law.B_max if isinstance(law, Prior) else B_MAX),
       Bp=None if ask.cells.sweep and len(ask.cells.Bp) > 1 else request_lib.one(

@@ -69,6 +69,7 @@ BEST_AT_END = {
 AT_END = (4e6, 6e6)  # rollouts
 PRIOR_MODEL = "Qwen2.5-7B-Instruct"
 PRIOR_FAMILY = "qwen2.5-7b"  # in the path of a model of the same size and base
+PRIOR_SIZES = (28, 3584, 18944)  # its layers, width and mlp
 OTHERS_N = (16, 64)  # where the other base models of the study saturated
 # Points of reward between the best and the worst tested n (section 5).
 PRIOR_SPREAD = {"easy": 9.2, "hard": 3.1}

@@ -10,16 +10,16 @@ from isojax import plan_file
 from isojax.allocation import Allocation
 from isojax.format import aligned, duration, many, number, rounded
 from isojax.planner import cost, prices, priors
+from isojax.planner import memory as memory_lib
 from isojax.planner.advice import (
   Advice,
   predict,
   Prediction,
   Question,
 )
-from isojax.planner.cost import Price
+from isojax.planner.cost import Price, Recipe
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
-from isojax.planner.workload import Recipe
 
 STAGES = ("prefill", "decode", "score", "update", "optimizer")
 COSTS = ["time", "range of time", "device-hours", "USD"]
@@ -201,14 +201,14 @@ def limits(price: Price, a: Allocation) -> tuple[str, ...]:
     return ()  # not of a config, or only pages fit
   out, own = [], price.run(a.Bp, a.n, a.M).seconds
   times = lambda other: own / other.run(a.Bp, a.n, a.M).seconds
-  more = price.with_rows(a.B)
+  more = memory_lib.with_rows(price, a.B)
   if more.rows > price.rows and times(more) >= 1.2:
     out.append(
         f"sampler.slots = {price.rows:,} limits decoding: at (Bp, n) = "
         f"({a.Bp}, {a.n}) the run takes {times(more):.2g} times as long as "
         f"with --config.sampler.slots={more.rows}, which the memory admits "
         "(check sampler.memory_gib)")
-  best = cost.packed(  # fits, because it needs less memory than the config
+  best = memory_lib.packed(  # fits: it needs less memory than the config
       price.shape, price.workload, price.machine, rows=a.B,
       efficiency=price.efficiency).replace(
           evaluations=price.evaluations, k=price.k)
@@ -262,9 +262,9 @@ def tables(price: Price, rows: Sequence[plan_file.Row],
   total = sum(others, start=first)
   stages = [["stage", "time", "of peak FLOP/s", "of bandwidth"]]
   for name, flops, bandwidth in (
-      ("prefill", e.prefill_flops, e.decode_bandwidth),
-      ("decode", e.decode_flops, e.decode_bandwidth),
-      ("score", e.score_flops, e.update_bandwidth),
+      ("prefill", e.sample_flops, e.sample_bandwidth),
+      ("decode", e.sample_flops, e.sample_bandwidth),
+      ("score", e.update_flops, e.update_bandwidth),
       ("update", e.update_flops, e.update_bandwidth),
       ("optimizer", e.update_flops, e.update_bandwidth)):
     share = getattr(total, name).seconds / total.seconds
@@ -273,7 +273,8 @@ def tables(price: Price, rows: Sequence[plan_file.Row],
                  f"{e.step_seconds:.2g} s a step", ""])
   trained = math.ceil(largest.Bp * w.recipe.trained(largest.n_max)
                       / w.recipe.minibatches)
-  memory = price.memory(trained, min(price.rows, largest.Bp * largest.n_max))
+  memory = memory_lib.memory(
+      price, trained, min(price.rows, largest.Bp * largest.n_max))
   parts = [["memory of a device", "GB", "when"],
            *([name, f"{value / 1e9:.3g}", when]
              for when, phase in (("always", memory.always),

@@ -119,7 +119,7 @@ def smallest(row: Row) -> Row:
       page=row.case.page and 4, microbatch_tokens=64)
   size = min(row.size, 2**20 if row.measure == "copy" else 256)
   return dataclasses.replace(
-      row, case=case, size=size,
+      row, name=f"{row.name}, smallest", case=case, size=size,
       changes=SMALL_RUN if row.measure == "hard" else {})
 
 

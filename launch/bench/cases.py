@@ -22,7 +22,8 @@ def _qwen2(D: int, F: int, layers: int, heads: int, V: int) -> dict:
   """A config.json of Qwen2 with two key heads."""
   return dict(
       model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_act="silu",
-      max_position_embeddings=32768, rms_norm_eps=1e-6, rope_theta=1e6,
+      max_position_embeddings=32768, rms_norm_eps=1e-6,
+      rope_parameters=dict(rope_type="default", rope_theta=1e6),
       tie_word_embeddings=True, use_sliding_window=False, hidden_size=D,
       intermediate_size=F, num_hidden_layers=layers, num_attention_heads=heads,
       num_key_value_heads=2, vocab_size=V)

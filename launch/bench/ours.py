@@ -49,9 +49,12 @@ class Policy(typing.NamedTuple):
 
 def random_policy(config: dict) -> Policy:
   """A random policy of this config.json, on the first device."""
-  with tempfile.TemporaryDirectory() as folder:
-    (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
-    cfg = hf_config.read(folder)
+  if config in cases.MODELS.values():  # complete; transformers loads torch
+    cfg = hf_config.model_config(config, "config.json")
+  else:
+    with tempfile.TemporaryDirectory() as folder:
+      (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+      cfg = hf_config.read(folder)
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1))
   model = decoder.Transformer(cfg, mesh)
   return Policy(model, decoder.init_params(model, jax.random.key(0)))

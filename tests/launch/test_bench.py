@@ -13,10 +13,10 @@ from configs import hard
 from isojax import model_shape as shape_lib
 from isojax import profile
 from isojax.errors import InputError
-from isojax.planner import measured
-from isojax.planner.cost import CALIBRATED
+from isojax.memory import Formats
+from isojax.planner import prices
+from isojax.planner.cost import CALIBRATED, Lengths, Recipe, Workload
 from isojax.planner.machines import Accelerator, Machine
-from isojax.planner.workload import Formats, Lengths, Recipe, Workload
 from launch.bench import accelerator, cases, processes, run
 from tests import command
 from tests.conftest import ONE_DEVICE
@@ -78,16 +78,16 @@ WORKLOAD = Workload(Lengths(300, 1500, 1024, 8192), Formats("float32"))
 
 
 def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
-  found = measured.bench_efficiency(DOCUMENT, SHAPE, WORKLOAD, MACHINE,
+  found = prices.bench_efficiency(DOCUMENT, SHAPE, WORKLOAD, MACHINE,
                                     path="b")
   recipe = dataclasses.replace(WORKLOAD, recipe=Recipe(m=1, critic="own"))
-  assert measured.bench_efficiency(DOCUMENT, SHAPE, recipe, MACHINE,
+  assert prices.bench_efficiency(DOCUMENT, SHAPE, recipe, MACHINE,
                                    path="b") == found
   # 4 tokens a row: they attend to 5 + 4 / 2 in the planner's mean.
   prefill = 10 * (2 * 744 + 96 * 2.5)
   decode = 24 * (2 * 1044 + 96 * 7)
-  assert found.decode_flops == pytest.approx((prefill + decode) / 1e4 / 3.0)
-  assert found.prefill_flops == found.decode_bandwidth == found.decode_flops
+  assert found.sample_flops == pytest.approx((prefill + decode) / 1e4 / 3.0)
+  assert found.sample_bandwidth == found.sample_flops
   update = 3 * (prefill + decode) + 10 * SHAPE.params
   assert found.update_flops == pytest.approx(update / 1e4 / 8.0)
   assert found.slots == 1.0
@@ -98,7 +98,7 @@ def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
 def test_rows_of_the_priced_policy_come_first():
   other = CONFIG | dict(num_hidden_layers=1)
   rows = [r | dict(config=other, seconds=[1e6]) for r in DOCUMENT["rows"]]
-  first, second = (measured.bench_efficiency(
+  first, second = (prices.bench_efficiency(
       {"rows": r}, SHAPE, WORKLOAD, MACHINE, path="b")
                    for r in (rows + DOCUMENT["rows"], DOCUMENT["rows"]))
   assert first == second
@@ -111,7 +111,7 @@ def test_rows_of_the_priced_policy_come_first():
     ({"rows": [DOCUMENT["rows"][0] | {"seconds": [0.0]}]}, "b: not what")])
 def test_a_bench_that_says_too_little_is_refused(document, message):
   with pytest.raises(InputError, match=message):
-    measured.bench_efficiency(document, SHAPE, WORKLOAD, MACHINE, path="b")
+    prices.bench_efficiency(document, SHAPE, WORKLOAD, MACHINE, path="b")
 
 
 def bench(*arguments):
@@ -216,7 +216,8 @@ def test_rows_are_kept_and_measured_once(tmp_path, no_cache):
   fill = lambda: accelerator.fill(folder, rows, stamped, seconds=1e6,
                                   measure=measure)
   fill()
-  assert again == ["copy", "product", "sample tiny"]
+  assert again == [f"{name}, smallest" for name in (
+      "copy", "product", "sample tiny")]
   first = accelerator.read(folder)
   assert [row["name"] for row in first] == again
   assert not any("error" in row for row in first)
@@ -231,14 +232,15 @@ def test_rows_are_kept_and_measured_once(tmp_path, no_cache):
   file = tmp_path / accelerator.ROWS
   file.write_text(file.read_text()[:-9])  # the last line is damaged
   fill()
-  assert again == ["sample tiny"]
+  assert again == ["sample tiny, smallest"]
   assert [row["name"] for row in accelerator.read(folder)] == [
       row["name"] for row in first]
   # Another version of jax, or of isojax, is measured anew.
   for name in ("jax", "isojax", "device"):
     assert len(accelerator.pending(
         rows, stamped | {name: "x"}, accelerator.read(folder))) == 3
-  assert "| sample tiny | " in accelerator.table(accelerator.read(folder))
+  assert "| sample tiny, smallest | " in accelerator.table(
+      accelerator.read(folder))
 
 
 def test_a_failure_is_a_row_and_is_tried_again_after_the_others(tmp_path):

@@ -1,10 +1,10 @@
 """The dtype of `auto`: a rule on two times, and what is measured."""
 
-from isojax.model_shape import auto_dtype as rule
 import pytest
 
 from configs import hard
 from isojax import components, experiment
+from isojax.model_shape import auto_dtype as rule
 from isojax.models import auto_dtype, decoder
 
 

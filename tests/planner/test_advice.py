@@ -16,8 +16,8 @@ from isojax.planner import advice, fit_file, priors
 
 QUESTION = advice.Question(
     C=2_000_000, law=priors.PRIORS["q1-easy"], metric="avg",
-    model="Qwen2.5-7B-Instruct", D=6000, B_max=65_536, Bp=None, n=None,
-    base_lr=1e-6, base_batch=1024, tokens_per_rollout=None)
+    model="Qwen2.5-7B-Instruct", sizes=None, D=6000, B_max=65_536, Bp=None,
+    n=None, base_lr=1e-6, base_batch=1024, tokens_per_rollout=None)
 FITTED = fit_file.Fitted(
     law=laws.Sigmoid(4.0, 5.0, 5.0, 2.0),
     draws=tuple(laws.Sigmoid(4.0, 5.0, 5.0 + d, 2.0)
@@ -115,11 +115,20 @@ def test_warnings(change, warning):
   assert any(warning in w for w in ask(**change).warnings), ask(**change)
 
 
+def test_a_step_may_have_fewer_problems_for_a_larger_n():
+  """n* = 295 at B_max = 4,096: Bp is lowered from 32, but not below 8."""
+  a = ask(B_max=4096, Bp=32).allocation
+  assert (a.Bp, a.n) == (16, 256)
+  assert ask(B_max=1024, Bp=32).allocation.n == 128
+
+
 @pytest.mark.parametrize("change, n, why", [
     (dict(model="tests/data/qwen2.5-1.5b"), 64,
      "base models other than Qwen2.5-7B-Instruct saturated at n = 16 to 64"),
     (dict(model="tests/data/qwen2.5-7b"), 256, ""),
     (dict(model=None), 256, ""),
+    (dict(model="config.json", sizes=priors.PRIOR_SIZES), 256, ""),
+    (dict(model="Qwen2.5-7B-small", sizes=(28, 1536, 8960)), 64, "saturated"),
     (dict(model="Llama", C=50_000), 8, ""),  # n* = 8 is within
     # C/D = 512 at D = 512: 8 [8, 8] on training, 32 [2, 32] on validation.
     (dict(law=priors.PRIORS["q1-hard"], D=500, C=256_000), 8,

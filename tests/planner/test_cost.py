@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import math
 import re
 
 from hypothesis import given
@@ -10,12 +9,12 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from isojax import kernels
 from isojax.errors import InputError
+from isojax.memory import Formats
 from isojax.planner import cost, text
-from isojax.planner.cost import CALIBRATED, PEAK
+from isojax.planner import memory as memory_lib
+from isojax.planner.cost import CALIBRATED, Lengths, PEAK, Recipe
 from isojax.planner.machines import machine, Mesh
-from isojax.planner.workload import Formats, Lengths, Recipe
 from tests.planner.examples import (
   DATA,
   LONG,
@@ -74,21 +73,6 @@ def test_padding_computes_the_maxima():
   assert step.decode.flops == 2 * 2 * (88 + 8 * 9)  # as many positions
   # Two answers of 2 on average in rows of 3, half a row of which is empty.
   assert step.update.flops == 3 * (6 * (68 + 48) + 5.5 * (88 + 8 * 9))
-
-
-def test_an_update_that_skips_blocks_by_hand():
-  """512 x 512 blocks; half a block for the prompt, one and a half for answers.
-  """
-  slots = lambda prompt, own: kernels.computed_slots(
-      prompt, own, S=2048, T=8192)
-  assert slots(100, 700) == 100 + 256 + 700 + 512 + 256
-  assert slots(100, 7000) == 2048 + (8192 + 512) / 2  # causal blocks
-  update = lambda skips: on_v5p(padded=True, skips=skips).step(
-      1, 16).update.flops
-  # Tokens of 16 answers and half a row; 28 layers, 28 heads of 128.
-  fewer = 1024 + 4096 - (300 + 1500 * math.exp(0.64) / 2 + 1024)
-  assert update(False) - update(True) == pytest.approx(
-      3 * (16 * 1500 + 2048) * 4 * 28 * 28 * 128 * fewer)
 
 
 @pytest.mark.parametrize("mesh, stage, seconds", [
@@ -183,7 +167,7 @@ def test_a_float32_head_by_hand(name, rate):
   6 rollouts of 2 tokens are sampled, 2.75 of each trained, of at most 3.
   """
   chip = machine(name).accelerator
-  fast = dataclasses.replace(PEAK, decode_bandwidth=1e12, update_bandwidth=1e12)
+  fast = dataclasses.replace(PEAK, sample_bandwidth=1e12, update_bandwidth=1e12)
   step = lambda **kept: toy(
       shape=ONE, rows=6, accelerator=chip, padded=True, kept=kept,
       efficiency=fast, micro_rows=6).step(3, 2)
@@ -230,15 +214,16 @@ def test_hours_that_mean_nothing_are_refused(hours):
 
 def test_a_packed_price_fits_and_is_as_fast_as_any():
   price = packed(SEVEN_B, "v5p-64", 2048, LONG)
-  assert price.memory(2**20, price.rows).fits
+  assert memory_lib.memory(price, 2**20, price.rows).fits
   more = price.replace(micro_rows=2 * price.micro_rows)
-  assert price.rows == 2048 and not more.memory(2**20, 1).fits
+  assert price.rows == 2048 and not memory_lib.memory(more, 2**20, 1).fits
   assert price.workload.remat and price.mesh.devices == 32
   seconds = price.run(32, 128, 1).seconds
   for mesh in (Mesh(16, 2, 1), Mesh(8, 2, 2), Mesh(4, 2, 4)):
     assert seconds <= price.replace(mesh=mesh).run(32, 128, 1).seconds
   whole = price.replace(mesh=Mesh(32, 1, 1), micro_rows=32)
-  assert not whole.memory(32, 32).fits  # 7B whole on each chip, with Adam
+  # 7B whole on each chip, with Adam.
+  assert not memory_lib.memory(whole, 32, 32).fits
   few = price.replace(rows=64)  # a step smaller than the rows is itself
   assert price.run(8, 8, 3).seconds == few.run(8, 8, 3).seconds
   assert price.run(8, 16, 3).seconds < few.run(8, 16, 3).seconds
@@ -246,7 +231,7 @@ def test_a_packed_price_fits_and_is_as_fast_as_any():
 
 def test_kl_needs_the_memory_of_a_reference():
   cards = dataclasses.replace(machine("4xh100"), gpu_share=0.6)
-  fits = lambda kl: cost.packed(
+  fits = lambda kl: memory_lib.packed(
       SEVEN_B, work(recipe=dict(kl=kl)), cards, rows=64, efficiency=CALIBRATED)
   assert fits(False).mesh == Mesh(1, 1, 4)
   with pytest.raises(InputError, match="4xh100: the model does not fit.*48 GB"
@@ -276,10 +261,10 @@ def fixed(**change):
 
 
 def test_what_does_not_fit_is_refused():
-  assert cost.fitting(fixed()).whole
+  assert memory_lib.fitting(fixed()).whole
   # Whole weights do not fit beside a cache of this size, sharded ones do.
-  rows = fixed(whole=False).with_rows(2**20).rows
-  assert not cost.fitting(fixed(rows=rows)).whole
+  rows = memory_lib.with_rows(fixed(whole=False), 2**20).rows
+  assert not memory_lib.fitting(fixed(rows=rows)).whole
   with pytest.raises(InputError, match="4 devices.*8 chips"):
     fixed(mesh=Mesh(2, 2, 1))
 
@@ -295,14 +280,14 @@ def test_what_does_not_fit_is_refused():
      "microbatch_tokens and fewer sampler.slots; ")])
 def test_remedies_are_those_that_work_together(change, remedy):
   with pytest.raises(InputError, match=re.escape(remedy)):
-    cost.fitting(fixed(**change))
+    memory_lib.fitting(fixed(**change))
 
 
 def test_memory_that_a_larger_share_of_a_gpu_gives():
   few = dataclasses.replace(machine("8xh100"), gpu_share=0.2)
   with pytest.raises(InputError, match="or with XLA_PYTHON_CLIENT_MEM_FRACTION="
                      r"0.95 \(jax takes 20% of a GPU\)"):
-    cost.fitting(fixed(machine=few))
+    memory_lib.fitting(fixed(machine=few))
 
 
 @pytest.mark.parametrize("make", [

@@ -6,9 +6,10 @@ import pytest
 
 from isojax import model_shape as shape_lib
 from isojax.memory import Held
+from isojax.planner import cost
 from isojax.planner import memory as memory_lib
+from isojax.planner.cost import Lengths
 from isojax.planner.machines import ACCELERATORS, machine, Mesh
-from isojax.planner.workload import Lengths
 from tests.planner.examples import ONE, SEVEN_B, SHORT, TOY, toy, work
 
 
@@ -27,8 +28,9 @@ def test_adam_of_seven_billion_on_eight_chips():
 
 
 def seven_b(mesh=(1, 8, 1), slots=8, whole=False, name="8xh100", **more):
-  return memory_lib.memory(SEVEN_B, work(**more), machine(name), Mesh(*mesh),
-                           Held(slots, 1, 1, whole))
+  return memory_lib.of_held(cost.Price(
+      SEVEN_B, machine(name), Mesh(*mesh), work(**more), cost.PEAK, rows=slots,
+      micro_rows=1, whole=whole), Held(slots, 1, 1, whole))
 
 
 def test_what_makes_memory_larger_or_smaller():
@@ -54,7 +56,8 @@ def test_what_makes_memory_larger_or_smaller():
 
 def test_an_own_critic_needs_memory():
   def size(shape=TOY, **recipe):
-    return toy(shape=shape, lengths=SHORT, micro_rows=2, **recipe).memory(2, 2)
+    return memory_lib.memory(toy(
+        shape=shape, lengths=SHORT, micro_rows=2, **recipe), 2, 2)
 
   # 50 parameters and a value vector of 2, with two moments each; no head.
   assert size(critic="own").total - size().total == pytest.approx(12 * 52)

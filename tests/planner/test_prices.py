@@ -8,8 +8,8 @@ from configs import hard
 from isojax import experiment, plan_file
 from isojax.allocation import Allocation
 from isojax.planner import planning, prices
+from isojax.planner.cost import Recipe
 from isojax.planner.machines import ACCELERATORS
-from isojax.planner.workload import Recipe
 from isojax.rl import algorithm
 from tests.planner import examples
 
