@@ -24,7 +24,7 @@ setuptools.setup(
     packages=setuptools.find_packages(
         include=["isojax", "isojax.*", "launch", "launch.*", "configs"]),
     package_data={"isojax": ["assets/*.jsonl", "assets/*/*",
-                             "frontier/*.html"],
+                             "report/*.html"],
                   "launch": ["bench/*.json", "cluster/*", "study/*.jinja"]},
     install_requires=[
         "absl-py>=2.3.1",  # flags of isojax.main and launch

@@ -3,10 +3,10 @@
   python -m isojax.main --config=configs/hard.py
   python -m isojax.main --config=configs/hard.py --workdir=runs/a --mode=eval
 
-The loop of training is isojax/training.py. The same command resumes a run.
+The loop of training is isojax/run/training.py. The same command resumes a run.
 """
 
-from isojax import preemption
+from isojax.runtime import preemption
 
 if __name__ == "__main__":  # the other imports take seconds
   preemption.listen()
@@ -19,21 +19,12 @@ import sys
 
 from absl import flags
 
-from isojax import (
-  compilation,
-  components,
-  config_flag,
-  experiment,
-  hosts,
-  monitor,
-  plan_file,
-  progress,
-  rollouts,
-  training,
-)
-from isojax import state as state_lib
-from isojax.components import Setup
+from isojax.core import config_flag, plan_file
 from isojax.ledger import bucket, records, workdir
+from isojax.run import components, experiment, monitor, rollouts, training
+from isojax.run import state as state_lib
+from isojax.run.components import Setup
+from isojax.runtime import compilation, hosts, progress
 
 _CONFIG = config_flag.define("configs/hard.py")
 _WORKDIR = flags.DEFINE_string(

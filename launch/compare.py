@@ -11,7 +11,7 @@ isojax or logs of another trainer.
 
 from absl import flags
 
-from isojax import cli
+from isojax.core import cli
 from isojax.frontier import compare
 from isojax.frontier.study import Selection
 from launch import log_flags, record_flags

@@ -23,16 +23,18 @@ from absl import flags
 import jax
 import numpy as np
 
-from isojax import compilation, components, config_flag, progress
-from isojax import experiment as experiment_lib
-from isojax import memory as memory_lib
-from isojax import mesh as mesh_lib
+from isojax.core import config_flag
+from isojax.core import memory as memory_lib
 from isojax.errors import InputError
 from isojax.models import decoder, hf_config
 from isojax.models import lora as lora_lib
 from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
+from isojax.run import components
+from isojax.run import experiment as experiment_lib
+from isojax.runtime import compilation, progress
+from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import engine
 from isojax.types import Prompts, Rollouts, Rows

@@ -14,9 +14,10 @@ import time
 
 from absl import flags
 
-from isojax import cli
-from isojax.frontier import bootstrap, collapse, curves, fit_json, report
+from isojax.core import cli
+from isojax.frontier import bootstrap, collapse, curves, fit_json
 from isojax.frontier import study as study_lib
+from isojax.report import html
 from launch import log_flags, record_flags
 
 flags.adopt_module_key_flags(record_flags)
@@ -69,7 +70,7 @@ def options() -> bootstrap.Options:
 
 
 def main(argv) -> None:
-  importlib.import_module("isojax.frontier.plots")  # needs matplotlib
+  importlib.import_module("isojax.report.plots")  # needs matplotlib
   began = time.monotonic()
   named = argv[1:]  # the shell may have expanded --records=*.log to several
   if not named or flags.FLAGS["records"].present:
@@ -85,8 +86,8 @@ def main(argv) -> None:
   path = os.path.join(_OUT.value, "fit.json")
   document = fit_json.of_rows(study, rows, chosen, wanted, notes=more + notes,
                               path=path)
-  report.save(document, _OUT.value)
-  print(report.summary(document))
+  html.save(document, _OUT.value)
+  print(html.summary(document))
   print(f"wrote {path}, the figures and report.html in "
         f"{time.monotonic() - began:.1f} s")
 

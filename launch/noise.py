@@ -27,25 +27,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import (
-  components,
-  config_flag,
-  experiment,
-  format,
-  preemption,
-  progress,
-  rng,
-)
-from isojax import mesh as mesh_lib
-from isojax import rollouts as rollouts_lib
-from isojax import state as state_lib
 from isojax.api import configs
-from isojax.components import Setup
+from isojax.core import config_flag, format
 from isojax.errors import InputError
 from isojax.frontier import bootstrap
 from isojax.ledger import records
 from isojax.rl import advantages, algorithm, rewards
 from isojax.rl import update as update_lib
+from isojax.run import components, experiment
+from isojax.run import rollouts as rollouts_lib
+from isojax.run import state as state_lib
+from isojax.run.components import Setup
+from isojax.runtime import mesh as mesh_lib
+from isojax.runtime import preemption, progress, rng
 from isojax.types import Prompts, Rollouts
 
 SKETCH = 2**14  # numbers that stand for a gradient

@@ -17,7 +17,7 @@ import sys
 
 from absl import flags
 
-from isojax import config_flag
+from isojax.core import config_flag
 from isojax.errors import InputError
 from isojax.planner import export, planning, request_fields
 from isojax.planner import request as request_lib

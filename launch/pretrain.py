@@ -14,19 +14,13 @@ import numpy as np
 import optax
 import transformers
 
-from isojax import (
-  compilation,
-  config_flag,
-  evaluate,
-  progress,
-  rng,
-  sections,
-)
-from isojax import mesh as mesh_lib
+from isojax.core import config_flag, evaluate, sections
 from isojax.models import decoder, hf_config, hf_weights
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import rewards
 from isojax.rl import update as update_lib
+from isojax.runtime import compilation, progress, rng
+from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import engine
 from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib

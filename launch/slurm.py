@@ -10,8 +10,9 @@ import signal
 import subprocess
 import time
 
-from isojax import exit_codes, sweeper
+from isojax.core import exit_codes
 from isojax.errors import InputError
+from isojax.sweep import sweeper
 
 TIMEOUTS = 1_000_000  # a run may need any number of time limits
 

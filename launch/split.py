@@ -23,21 +23,14 @@ import sys
 from absl import flags
 import numpy as np
 
-from isojax import (
-  compilation,
-  components,
-  config_flag,
-  experiment,
-  own_file,
-  progress,
-  rng,
-  sections,
-)
-from isojax import mesh as mesh_lib
-from isojax import model_shape as shape_lib
+from isojax.core import config_flag, custom_function, sections
+from isojax.core import model_shape as shape_lib
 from isojax.errors import InputError
 from isojax.models import auto_dtype, decoder, hf_weights
 from isojax.rl import rewards
+from isojax.run import components, experiment
+from isojax.runtime import compilation, progress, rng
+from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import engine
 from isojax.tasks import base
 from isojax.tasks import grader as grader_lib
@@ -213,7 +206,7 @@ def decides(cfg: Split, policy: components.BasePolicy) -> dict:
           "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,
           **{name: getattr(cfg.sampler, name) for name in (
               "temperature", "top_p", "max_new_tokens", "dtype")},
-          **({"reward_sha256": own_file.sha256(reward["reward"])}
+          **({"reward_sha256": custom_function.sha256(reward["reward"])}
              if reward else {})}
 
 
@@ -309,7 +302,7 @@ def changes(values: dict, config, name: str = "--config") -> list[str]:
 def size_of(folder: str) -> str:
   """The size of configs/grpo.py that suits a model; of an unknown one the
   largest."""
-  file = pathlib.Path(own_file.find(folder)) / "config.json"
+  file = pathlib.Path(custom_function.find(folder)) / "config.json"
   if not file.is_file():
     return _SIZES[-1][0]
   params = shape_lib.model_shape(

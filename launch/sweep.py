@@ -12,7 +12,9 @@ import sys
 
 from absl import flags
 
-from isojax import cli, config_flag, exit_codes, progress, sweeper
+from isojax.core import cli, config_flag, exit_codes
+from isojax.runtime import progress
+from isojax.sweep import sweeper
 
 _PLAN = flags.DEFINE_list(
     "plan", None, "Plans of launch.plan, separated by commas.", required=True)

@@ -43,8 +43,8 @@ import jax
 import numpy as np
 import pytest
 
-from isojax import mesh as mesh_lib
 from isojax.models import decoder
+from isojax.runtime import mesh as mesh_lib
 from tests import command, gcs_server
 
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -10,8 +10,8 @@ import typing
 
 from ml_collections import config_dict
 
-from isojax import components, experiment, state, training
 from isojax.ledger import records
+from isojax.run import components, experiment, state, training
 from tests import few
 
 SMALL = dict(seed=3, alloc=dict(Bp=4, n=6, C=120),

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from isojax.allocation import allocate, Allocation, of_section, section_of
+from isojax.core.allocation import allocate, Allocation, of_section, section_of
 from isojax.errors import InputError
 
 

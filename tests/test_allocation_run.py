@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from configs import dapo, hard, mixed, pods, scalerl
-from isojax import allocation, components, division, experiment, state
-from isojax import rollouts as rollouts_lib
-from isojax import step as step_lib
-from isojax.division import RULES
+from isojax.core import allocation, division
+from isojax.core.division import RULES
 from isojax.errors import InputError
 from isojax.rl import algorithm, packing
+from isojax.run import components, experiment, state
+from isojax.run import rollouts as rollouts_lib
+from isojax.run import step as step_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks.grader import Graded
 from isojax.types import Prompts, Rollouts

@@ -13,9 +13,9 @@ import pytest
 
 from configs import hard
 import isojax
-from isojax import experiment, training
 from isojax.ledger import records
 from isojax.planner import request_fields
+from isojax.run import experiment, training
 from isojax.tasks import strata as strata_lib
 from tests import command, few, short_runs
 from tests.frontier import synthetic

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from configs import hard, split_tiny
-from isojax import config_file, config_flag, plan_file
-from isojax.allocation import allocate
+from isojax.core import config_file, config_flag, plan_file
+from isojax.core.allocation import allocate
 from isojax.errors import InputError
 from isojax.planner import request
 from tests import command, parse_commands

@@ -6,7 +6,7 @@ from scipy import special
 
 from configs import grpo
 import isojax
-from isojax import division
+from isojax.core import division
 from isojax.errors import InputError
 
 

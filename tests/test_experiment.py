@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from configs import easy, hard, ppo
-from isojax import components, experiment, sections
+from isojax.core import sections
+from isojax.core.memory import Held
 from isojax.errors import InputError
-from isojax.memory import Held
 from isojax.models import decoder, hf_config
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.planner import memory as memory_lib
@@ -21,6 +21,7 @@ from isojax.planner.cost import Lengths
 from isojax.planner.machines import Mesh
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
+from isojax.run import components, experiment
 from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib

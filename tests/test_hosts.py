@@ -13,8 +13,9 @@ import pytest
 import safetensors.numpy
 
 from configs import hard
-from isojax import exit_codes, hosts
+from isojax.core import exit_codes
 from isojax.errors import InputError
+from isojax.runtime import hosts
 from tests import few, short_runs
 from tests import processes as processes_lib
 from tests.conftest import ONE_DEVICE

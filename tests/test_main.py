@@ -17,19 +17,14 @@ import numpy as np
 import pytest
 
 import isojax
-from isojax import (
-  components,
-  config_flag,
-  exit_codes,
-  experiment,
-  plan_file,
-  rng,
-)
 from isojax import main as main_lib
-from isojax import state as state_lib
+from isojax.core import config_flag, exit_codes, plan_file
 from isojax.errors import InputError
 from isojax.ledger import bucket, checkpoint, records, workdir
 from isojax.models import decoder
+from isojax.run import components, experiment
+from isojax.run import state as state_lib
+from isojax.runtime import rng
 from isojax.tasks import strata as strata_lib
 from tests import command as command_lib
 from tests import few, short_runs

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from isojax import memory
-from isojax import model_shape as shape_lib
-from isojax.memory import Held
+from isojax.core import memory
+from isojax.core import model_shape as shape_lib
+from isojax.core.memory import Held
 from isojax.planner import memory as planner_memory
 from isojax.planner.cost import Lengths
 from isojax.planner.machines import Mesh

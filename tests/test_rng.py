@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from isojax import rng
+from isojax.runtime import rng
 
 
 @pytest.mark.parametrize("draw, word, at", [

@@ -9,8 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from isojax import components, exit_codes, state
+from isojax.core import exit_codes
 from isojax.ledger import records
+from isojax.run import components, state
 from isojax.tasks import prompts as prompts_lib
 from tests import processes, short_runs
 from tests.short_runs import steps

@@ -6,8 +6,8 @@ import textwrap
 
 import numpy as np
 
-from isojax import division
 from isojax.api import configs, studies
+from isojax.core import division
 from isojax.errors import InputError, unchained
 from isojax.planner import planning, request_fields
 from isojax.planner.request import request

@@ -7,25 +7,20 @@ import os
 
 import numpy as np
 
-from isojax import (
-  compilation,
-  components,
-  exit_codes,
-  preemption,
-  rng,
-  training,
-)
-from isojax import progress as progress_lib
-from isojax import rollouts as rollouts_lib
-from isojax import state as state_lib
 from isojax.api import configs
 from isojax.api.configs import Path
-from isojax.components import Setup
+from isojax.core import exit_codes
 from isojax.errors import DivergedError, InputError, unchained
 from isojax.ledger import bucket
 from isojax.ledger import records as records_lib
 from isojax.models import hf_weights
 from isojax.rl import rewards
+from isojax.run import components, training
+from isojax.run import rollouts as rollouts_lib
+from isojax.run import state as state_lib
+from isojax.run.components import Setup
+from isojax.runtime import compilation, preemption, rng
+from isojax.runtime import progress as progress_lib
 from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from isojax.types import Prompts
@@ -130,7 +125,7 @@ class Run:
 
     Bars are standard errors over the validation problems.
     """
-    from isojax.frontier import plots  # needs matplotlib
+    from isojax.report import plots  # needs matplotlib
     return plots.learning(list(self.records.evaluations))
 
 

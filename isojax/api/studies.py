@@ -5,16 +5,17 @@ import functools
 import math
 import os
 
-from isojax import own_file
 from isojax.api.configs import Path
+from isojax.core import custom_function
+from isojax.core.format import many, pair
 from isojax.errors import InputError, unchained
-from isojax.format import many, pair
-from isojax.frontier import bootstrap, curves, fit_json, report
+from isojax.frontier import bootstrap, curves, fit_json
 from isojax.frontier import compare as compare_lib
-from isojax.frontier import read as read_lib
 from isojax.frontier import study as study_lib
-from isojax.frontier.fields import Reading, Row, span
+from isojax.logs import reading as read_lib
+from isojax.logs.fields import Reading, Row, span
 from isojax.planner import advice, fit_file
+from isojax.report import html
 
 _READING, _OPTIONS = Reading(), bootstrap.DEFAULT
 
@@ -103,7 +104,7 @@ def read(files: Path | list | tuple, *,
 def _paths(files) -> list[str]:
   """A path, or several, as a list of those that are found."""
   given = [files] if isinstance(files, (str, os.PathLike)) else files
-  return [own_file.find(os.fspath(path)) for path in given]
+  return [custom_function.find(os.fspath(path)) for path in given]
 
 
 def _reading(format, columns, fixed, scale, from_path, axis) -> Reading:
@@ -213,15 +214,15 @@ class Law:
       name: reward, the curves and the frontier; law, if it is identified;
         interference or scalerl.
     """
-    return report.figure(self.document, name)
+    return html.figure(self.document, name)
 
   @unchained
   def save(self, folder: Path) -> None:
     """Writes fit.json, the figures and report.html, as launch.fit does."""
-    report.save(self.document, os.fspath(folder))
+    html.save(self.document, os.fspath(folder))
 
   def __repr__(self) -> str:
-    return report.summary(self.document)
+    return html.summary(self.document)
 
 
 @unchained
@@ -277,7 +278,7 @@ class Comparison:
 
   def plot(self):
     """The mean curves with the threshold, a matplotlib.figure.Figure."""
-    from isojax.frontier import plots  # needs matplotlib
+    from isojax.report import plots  # needs matplotlib
     return plots.compare(self.document)
 
   @unchained

@@ -5,7 +5,7 @@ import functools
 
 import numpy as np
 
-from isojax import laws
+from isojax.core import laws
 from isojax.frontier import bootstrap, collapse, verdict
 from isojax.frontier import envelope as envelope_lib
 from isojax.frontier.bootstrap import Options

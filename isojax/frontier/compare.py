@@ -14,8 +14,16 @@ import os
 import numpy as np
 from scipy import stats
 
+from isojax.core.format import (
+  aligned,
+  compact,
+  many,
+  number,
+  pair,
+  rate,
+  signed,
+)
 from isojax.errors import InputError
-from isojax.format import aligned, compact, many, number, pair, rate, signed
 from isojax.frontier import bootstrap, collapse
 from isojax.frontier.study import from_rows, Run, Selection, Study
 from isojax.ledger import records
@@ -280,7 +288,7 @@ def save(document: dict, out: str) -> str:
     raise InputError(f"--out={out}: cannot be written ({error}); choose "
                      "another folder") from error
   try:
-    from isojax.frontier import plots
+    from isojax.report import plots
   except InputError as error:  # without matplotlib
     return f"{path}; {error}"
   figures = plots.write(plots.compare(document), out, "compare")

@@ -4,14 +4,14 @@ import dataclasses
 
 import numpy as np
 
-from isojax import laws
+from isojax.core import laws
+from isojax.core.format import compact, number, pair, rate, signed
 from isojax.errors import InputError
-from isojax.format import compact, number, pair, rate, signed
 from isojax.frontier import analysis, bootstrap, envelope, verdict
 from isojax.frontier.bootstrap import Options
-from isojax.frontier.fields import TRAINING
 from isojax.frontier.study import FEWEST, Study
 from isojax.frontier.verdict import Fit
+from isojax.logs.fields import TRAINING
 
 
 def switches(fit: Fit) -> tuple[tuple[int, int, float], ...]:

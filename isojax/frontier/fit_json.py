@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
-from isojax import laws, plan_file
+from isojax.core import laws, plan_file
+from isojax.core.format import many
+from isojax.core.laws import FixedBatch
 from isojax.errors import InputError
-from isojax.format import many
 from isojax.frontier import (
   analysis,
   bootstrap,
@@ -19,11 +20,10 @@ from isojax.frontier import (
   scalerl,
   verdict,
 )
-from isojax.frontier.fields import Row
-from isojax.frontier.formats import base
 from isojax.frontier.study import from_rows, Selection, Study
 from isojax.frontier.verdict import Fit
-from isojax.laws import FixedBatch
+from isojax.logs.fields import Row
+from isojax.logs.formats import base
 
 BEYOND = 2.0  # curves are tabulated up to this multiple of the largest C
 

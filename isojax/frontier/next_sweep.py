@@ -5,8 +5,8 @@ import shlex
 
 import numpy as np
 
-from isojax import laws, plan_file
-from isojax.allocation import B_MAX, FEWEST_M
+from isojax.core import laws, plan_file
+from isojax.core.allocation import B_MAX, FEWEST_M
 from isojax.frontier import verdict
 from isojax.frontier.study import Study
 from isojax.frontier.verdict import Fit

@@ -14,8 +14,8 @@ import numpy as np
 import scipy.special
 import scipy.stats
 
+from isojax.core.format import compact, rate
 from isojax.errors import InputError
-from isojax.format import compact, rate
 from isojax.frontier import curves
 
 A_MARGIN = 0.02  # the paper's, from three runs that varied by +-0.015

@@ -8,9 +8,9 @@ import re
 
 import numpy as np
 
-from isojax import evaluate
+from isojax.core import evaluate
 from isojax.errors import InputError
-from isojax.frontier.fields import LISTED, Row, TRAINING
+from isojax.logs.fields import LISTED, Row, TRAINING
 
 FEWEST = 3  # evaluations of a run that a curve needs
 UNKNOWN = "unknown"  # a set or model that the logs do not name

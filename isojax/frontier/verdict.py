@@ -7,15 +7,15 @@ import dataclasses
 
 import numpy as np
 
-from isojax import laws
-from isojax.format import compact, many, number, rate
+from isojax.core import laws
+from isojax.core.format import compact, many, number, rate
+from isojax.core.laws import FixedBatch, Sigmoid
 from isojax.frontier import collapse
 from isojax.frontier.bootstrap import Options, percentiles
 from isojax.frontier.collapse import Fall
 from isojax.frontier.curves import Curves
 from isojax.frontier.envelope import Envelope, LawFits
 from isojax.frontier.study import Study
-from isojax.laws import FixedBatch, Sigmoid
 
 FEWEST_RESOLVED = 5  # points of the frontier for a law
 EQUAL = 1.25  # squared residuals of a family relative to the best one's

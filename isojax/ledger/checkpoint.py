@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from isojax import hosts
 from isojax.errors import InputError
 from isojax.ledger import bucket
+from isojax.runtime import hosts
 from isojax.types import TrainState
 
 _STEP = re.compile(r"0|[1-9][0-9]*")

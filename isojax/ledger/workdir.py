@@ -1,7 +1,7 @@
 """Locks the folder of a run, and reads and writes its config.json.
 
 A folder in a bucket has no lock: its records have one writer (ledger.bucket).
-This module does not interpret the config; isojax.experiment does.
+This module does not interpret the config; isojax.run.experiment does.
 """
 
 from collections.abc import Callable

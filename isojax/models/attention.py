@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 import numpy as np
 
-from isojax import kernels
-from isojax import mesh as mesh_lib
+from isojax.core import kernels
 from isojax.errors import InputError
 from isojax.models import linear
+from isojax.runtime import mesh as mesh_lib
 
 KERNELS = ("einsum", "splash", "cudnn")
 CHOICES = ("auto", *KERNELS)

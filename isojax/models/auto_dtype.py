@@ -9,7 +9,7 @@ import time
 import jax
 import jax.numpy as jnp
 
-from isojax.model_shape import AUTO, auto_dtype
+from isojax.core.model_shape import AUTO, auto_dtype
 from isojax.models import decoder
 
 CHOICES = (AUTO, *decoder.DTYPES)  # of sampler.dtype and recipe.loss.dtype

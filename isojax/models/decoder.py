@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from isojax import mesh as mesh_lib
 from isojax.models import attention as attention_lib
 from isojax.models import linear, paged_attention
 from isojax.models import precision as precision_lib
+from isojax.runtime import mesh as mesh_lib
 from isojax.types import Prompts
 
 DTYPES = ("float32", "bfloat16")  # of weights, cache and activations

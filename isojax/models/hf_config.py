@@ -10,10 +10,10 @@ import pathlib
 
 import transformers
 
-from isojax import model_shape as shape_lib
-from isojax import own_file
+from isojax.core import custom_function
+from isojax.core import model_shape as shape_lib
+from isojax.core.model_shape import FAMILIES
 from isojax.errors import InputError
-from isojax.model_shape import FAMILIES
 from isojax.models import decoder
 
 # Fields that are read of Gemma only. Its hidden_act is ignored, as in
@@ -49,7 +49,7 @@ ROPE_FIELDS = {  # rope_type -> fields that set its frequencies
 
 def resolve(path: str, *, whole: bool = True) -> str:
   """The folder of a checkpoint, downloaded if needed; `whole`: with weights."""
-  folder = pathlib.Path(own_file.find(path))
+  folder = pathlib.Path(custom_function.find(path))
   if not folder.is_dir():
     try:
       import huggingface_hub  # slow

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from isojax import mesh as mesh_lib
+from isojax.runtime import mesh as mesh_lib
 
 
 @jax.custom_vjp

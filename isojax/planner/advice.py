@@ -10,8 +10,8 @@ import typing
 
 import numpy as np
 
-from isojax import laws
-from isojax.allocation import (
+from isojax.core import laws
+from isojax.core.allocation import (
   admitted,
   allocate,
   Allocation,
@@ -19,8 +19,8 @@ from isojax.allocation import (
   nearest_power,
   sqrt_lr,
 )
+from isojax.core.laws import FixedBatch
 from isojax.errors import InputError
-from isojax.laws import FixedBatch
 from isojax.planner import priors
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior

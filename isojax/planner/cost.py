@@ -14,9 +14,9 @@ from collections.abc import Callable
 import dataclasses
 import math
 
+from isojax.core.memory import Formats, largest
+from isojax.core.model_shape import ModelShape
 from isojax.errors import InputError
-from isojax.memory import Formats, largest
-from isojax.model_shape import ModelShape
 from isojax.planner.machines import Machine, Mesh
 
 MOST_ROLLOUTS = 2**50  # above, floats skip whole numbers

@@ -9,8 +9,8 @@ import math
 import operator
 import typing
 
-from isojax import plan_file
-from isojax.allocation import Allocation
+from isojax.core import plan_file
+from isojax.core.allocation import Allocation
 from isojax.errors import InputError
 
 CALIBRATED_ON = ("nemo-rl", "prime-rl")  # planner/cost.py

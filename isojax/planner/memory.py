@@ -1,6 +1,6 @@
 """The memory of a step on a device, and what fits into a machine's.
 
-The bytes of each program are those of isojax/memory.py.
+The bytes of each program are those of isojax/core/memory.py.
 """
 
 import dataclasses
@@ -8,10 +8,10 @@ import functools
 import itertools
 import math
 
-from isojax import kernels
+from isojax.core import kernels
+from isojax.core.memory import DeviceBytes, Held, largest, SHORTER
+from isojax.core.model_shape import ModelShape
 from isojax.errors import InputError
-from isojax.memory import DeviceBytes, Held, largest, SHORTER
-from isojax.model_shape import ModelShape
 from isojax.planner.cost import Efficiency, Price, Workload
 from isojax.planner.machines import (
   Accelerator,

@@ -4,16 +4,16 @@ import dataclasses
 import math
 import os
 
-from isojax import plan_file
-from isojax.allocation import (
+from isojax.core import plan_file
+from isojax.core.allocation import (
   Allocation,
   B_MAX,
   FEWEST_M,
   PAPER_BATCH,
   PAPER_LR,
 )
+from isojax.core.format import many
 from isojax.errors import InputError
-from isojax.format import many
 from isojax.ledger import records
 from isojax.planner import advice as advice_lib
 from isojax.planner import cost, export, prices, priors

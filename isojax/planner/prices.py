@@ -9,11 +9,11 @@ import math
 import os
 import statistics
 
-from isojax import evaluate
-from isojax import model_shape as shape_lib
+from isojax.core import evaluate
+from isojax.core import model_shape as shape_lib
+from isojax.core.memory import DeviceBytes, Formats
 from isojax.errors import InputError
 from isojax.ledger import bucket, records
-from isojax.memory import DeviceBytes, Formats
 from isojax.planner import cost, memory
 from isojax.planner.cost import Cost, Lengths, Price, Recipe, Workload
 from isojax.planner.machines import Accelerator, Machine, Mesh

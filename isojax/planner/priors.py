@@ -9,9 +9,9 @@ import json
 
 import numpy as np
 
-from isojax import own_file
+from isojax.core import custom_function
+from isojax.core.laws import FixedBatch, Sigmoid
 from isojax.errors import InputError
-from isojax.laws import FixedBatch, Sigmoid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ def study_n() -> dict[tuple[str, int], dict]:
   interval, on training and on validation problems. And peak: n -> the C/D of
   its best validation, after which it fell, or None.
   """
-  with open(own_file.find(STUDY_N), encoding="utf-8") as file:
+  with open(custom_function.find(STUDY_N), encoding="utf-8") as file:
     return {(each["stratum"], each["D"]): {
         "windows": {w["C/D"]: (w["training"], w["validation"])
                     for w in each["windows"]},

@@ -9,7 +9,7 @@ import json
 import math
 import os
 
-from isojax import config_file, own_file
+from isojax.core import config_file, custom_function
 from isojax.errors import InputError
 from isojax.planner import fit_file, machines, priors
 from isojax.planner.cost import MOST_ROLLOUTS
@@ -171,7 +171,7 @@ def one(ask: Request, name: str, least: int) -> int | None:
 def load_json(path: str, what: str) -> dict:
   """The object in a JSON file; InputError says what was expected."""
   try:
-    with open(own_file.find(path), encoding="utf-8") as file:
+    with open(custom_function.find(path), encoding="utf-8") as file:
       value = json.load(file)
     if not isinstance(value, dict):
       raise ValueError("not an object")
@@ -193,10 +193,10 @@ def problems(ask: Request) -> Problems:
   """What the stratum file says: that given, or the config's if it exists."""
   path = ask.evidence.problems or ask.config and ask.config.task.stratum
   if path is None or ask.evidence.problems is None and not os.path.exists(
-      own_file.find(path)):
+      custom_function.find(path)):
     return Problems(ask.evidence.stratum, ask.evidence.D)
   try:
-    with open(own_file.find(path), encoding="utf-8") as file:
+    with open(custom_function.find(path), encoding="utf-8") as file:
       header, *rows = map(json.loads, file)
     n, splits = int(header["n"]), [row["split"] for row in rows]
     correct = tuple(row["correct"] if n else 0 for row in rows

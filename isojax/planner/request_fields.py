@@ -10,8 +10,8 @@ import inspect
 import math
 import re
 
-from isojax.allocation import B_MAX
-from isojax.model_shape import BYTES
+from isojax.core.allocation import B_MAX
+from isojax.core.model_shape import BYTES
 from isojax.planner import priors
 from isojax.planner.cost import MOST_ROLLOUTS
 

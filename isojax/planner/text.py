@@ -6,17 +6,12 @@ import math
 
 import numpy as np
 
-from isojax import plan_file
-from isojax.allocation import Allocation
-from isojax.format import aligned, duration, many, number, rounded
+from isojax.core import plan_file
+from isojax.core.allocation import Allocation
+from isojax.core.format import aligned, duration, many, number, rounded
 from isojax.planner import cost, prices, priors
 from isojax.planner import memory as memory_lib
-from isojax.planner.advice import (
-  Advice,
-  predict,
-  Prediction,
-  Question,
-)
+from isojax.planner.advice import Advice, predict, Prediction, Question
 from isojax.planner.cost import Price, Recipe
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior

@@ -26,12 +26,12 @@ import typing
 
 import numpy as np
 
-from isojax import rng
 from isojax.errors import expect, InputError
 from isojax.rl import advantages as advantages_lib
 from isojax.rl import aggregation
 from isojax.rl.critic import CriticConfig
 from isojax.rl.objective import LossConfig
+from isojax.runtime import rng
 from isojax.types import Rollouts
 
 

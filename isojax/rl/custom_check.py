@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import own_file
+from isojax.core import custom_function
 from isojax.errors import InputError
 
 # Two groups, the second with padding at its end.
@@ -42,7 +42,7 @@ def check(kind: str, own: dict, function: Callable) -> None:
 
   Args:
     kind: a key of CASES.
-    own: its file, of own_file.read.
+    own: its file, of custom_function.read.
     function: the user's, with its constants bound.
 
   Raises:
@@ -54,17 +54,19 @@ def check(kind: str, own: dict, function: Callable) -> None:
   try:
     result = function(*args)
   except (Exception, SystemExit) as error:  # any of theirs
-    raise InputError(f"{own_file.located(own['path'], error)}; {where} was "
-                     "tried on a small batch") from error
+    raise InputError(
+        f"{custom_function.located(own['path'], error)}; {where} was tried on "
+        "a small batch") from error
   results = result if len(wanted) > 1 else (result,)
   if not isinstance(results, tuple) or len(results) != len(wanted):
     raise InputError(
-        f"{own_file.definition(own)}: {where}: returned "
+        f"{custom_function.definition(own)}: {where}: returned "
         f"{type(result).__name__}; expected "
         f"({', '.join(name for name, *_ in wanted)})")
   for value, (name, shape, kinds) in zip(results, wanted, strict=True):
     value = np.asarray(value)
-    at = f"{own_file.definition(own)}: {where}: tried on a small batch, {name}"
+    at = (f"{custom_function.definition(own)}: {where}: tried on a small "
+          f"batch, {name}")
     if value.shape != shape or value.dtype.kind not in kinds:
       raise InputError(
           f"{at} has shape {value.shape} and dtype {value.dtype}; expected "

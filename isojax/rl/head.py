@@ -9,10 +9,10 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from isojax import memory
-from isojax import mesh as mesh_lib
+from isojax.core import memory
 from isojax.models import decoder
 from isojax.models.attention import Seen
+from isojax.runtime import mesh as mesh_lib
 from isojax.types import Batch
 
 

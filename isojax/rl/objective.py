@@ -18,9 +18,9 @@ import math
 import jax
 import jax.numpy as jnp
 
-from isojax import own_file
+from isojax.core import custom_function
+from isojax.core.identity import LAST_BITS
 from isojax.errors import expect, expect_one_of, InputError
-from isojax.identity import LAST_BITS
 from isojax.models import attention, auto_dtype, decoder
 from isojax.models import precision as precision_lib
 from isojax.rl import advantages, aggregation, custom_check, losses, selection
@@ -111,7 +111,7 @@ class LossConfig:
   head_dtype: str | None  # of the head, of decoder.HEAD_DTYPES; None: dtype
 
   def __post_init__(self):
-    # own_file.read of each, once. Not a field: the config has only the names.
+    # custom_function.read of each, once. Not a field: the config has the names.
     object.__setattr__(self, "own", {
         kind: _own(kind, getattr(self, kind)) for kind in TABLES
         if getattr(self, kind).partition(":")[0].endswith(".py")})
@@ -156,7 +156,7 @@ class LossConfig:
   def unbound(self, kind: str):
     """The function of a kind of TABLES, of a table or of the user's file."""
     if kind in self.own:
-      return own_file.function(**self.own[kind])
+      return custom_function.function(**self.own[kind])
     return TABLES[kind][getattr(self, kind)]
 
   def function(self, kind: str, **given):
@@ -191,9 +191,9 @@ class LossConfig:
 
 
 def _own(kind: str, name: str) -> dict[str, str]:
-  own = own_file.read(f"loss.{kind}", name)
+  own = custom_function.read(f"loss.{kind}", name)
   try:
-    function = own_file.function(**own)
+    function = custom_function.function(**own)
   except InputError as error:
     raise InputError(f"loss.{kind}: {error}; correct the file") from error
   expected, names = (

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from isojax import mesh as mesh_lib
 from isojax.errors import expect, expect_one_of
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import critic as critic_lib
+from isojax.runtime import mesh as mesh_lib
 from isojax.types import CriticState, TrainState
 
 BATCHES = ("sampled", "trained", "update")  # Bp n, Bp m, Bp m / minibatches

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from isojax import mesh as mesh_lib
 from isojax.models import attention, decoder
 from isojax.models import lora as lora_lib
 from isojax.models import precision as precision_lib
@@ -15,6 +14,7 @@ from isojax.rl import head as head_lib
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl.objective import LossConfig
 from isojax.rl.optimizer import Critic
+from isojax.runtime import mesh as mesh_lib
 from isojax.types import Batch, CriticState, Prompts, Rollouts, TrainState
 
 

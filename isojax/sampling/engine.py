@@ -30,12 +30,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import kernels
-from isojax import mesh as mesh_lib
+from isojax.core import kernels
+from isojax.core.identity import LAST_BITS
 from isojax.errors import expect, expect_one_of, InputError
-from isojax.identity import LAST_BITS
 from isojax.models import attention, auto_dtype, decoder
 from isojax.models import precision as precision_lib
+from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib

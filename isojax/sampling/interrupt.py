@@ -20,8 +20,8 @@ import typing
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import rng
 from isojax.errors import expect, InputError
+from isojax.runtime import rng
 from isojax.types import Rows
 
 

@@ -1,12 +1,12 @@
 """Shapes of the sampler's programs: slots, lengths, prefilled prompts; no jax.
 
-What they take of a device's memory: isojax/memory.py.
+What they take of a device's memory: isojax/core/memory.py.
 """
 
 import math
 import typing
 
-from isojax import memory
+from isojax.core import memory
 
 # Slots of the sampler's programs. The smaller ones leave fewer slots idle when
 # nothing waits: 84 % of 48 slots are useful for the skewed lengths of

@@ -24,7 +24,7 @@ import time
 
 import numpy as np
 
-from isojax import identity
+from isojax.core import identity
 from isojax.errors import InputError
 from isojax.tasks import answer_extraction, base, grader_process, python_reward
 from isojax.tasks.problem import Problem

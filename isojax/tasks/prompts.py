@@ -5,8 +5,8 @@ import hashlib
 
 import numpy as np
 
-from isojax import rng
 from isojax.errors import InputError
+from isojax.runtime import rng
 from isojax.tasks.problem import Problem
 from isojax.types import Prompts
 

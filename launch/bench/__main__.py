@@ -26,9 +26,10 @@ import time
 
 from absl import flags
 
-from isojax import cli, progress
+from isojax.core import cli
 from isojax.errors import InputError
 from isojax.models import attention, decoder
+from isojax.runtime import progress
 from launch.bench import accelerator, in_flight, processes, run
 from launch.bench import cases as cases_lib
 from launch.bench.cases import Case

@@ -20,13 +20,15 @@ import time
 import jax
 import jax.numpy as jnp
 
-from isojax import components, hosts, memory, progress, training
-from isojax import model_shape as shape_lib
-from isojax import state as state_lib
+from isojax.core import memory
+from isojax.core import model_shape as shape_lib
+from isojax.core.model_shape import BYTES, ModelShape
 from isojax.ledger import records
-from isojax.model_shape import BYTES, ModelShape
 from isojax.planner import machines
 from isojax.rl import packing
+from isojax.run import components, training
+from isojax.run import state as state_lib
+from isojax.runtime import hosts, progress
 from isojax.sampling import engine
 from launch.bench import cases as cases_lib
 from launch.bench import in_flight, ours, processes, run

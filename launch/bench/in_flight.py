@@ -13,7 +13,7 @@ import time
 import jax
 import numpy as np
 
-from isojax import rng
+from isojax.runtime import rng
 from isojax.sampling import engine
 from isojax.sampling import flight as flight_lib
 from launch.bench import cases, ours

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import mesh as mesh_lib
-from isojax import profile, rng
 from isojax.models import decoder, hf_config
 from isojax.rl import algorithm
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
+from isojax.runtime import mesh as mesh_lib
+from isojax.runtime import profile, rng
 from isojax.sampling import engine, interrupt
 from isojax.types import Prompts, Rollouts
 from launch.bench import cases

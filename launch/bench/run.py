@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import compilation, profile
+from isojax.runtime import compilation, profile
 from launch.bench import cases as cases_lib
 from launch.bench import ours
 from launch.bench.cases import Case

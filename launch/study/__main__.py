@@ -13,7 +13,7 @@ and the fits from DOCS/study/*.jsonl.gz. Needs the extra `plot`.
 
 from absl import flags
 
-from isojax import config_flag
+from isojax.core import config_flag
 from isojax.errors import InputError
 from launch.study import ledger, page, run, tables
 

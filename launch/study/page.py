@@ -12,8 +12,8 @@ import textwrap
 import jinja2
 import numpy as np
 
+from isojax.core.format import compact, rate
 from isojax.errors import InputError
-from isojax.format import compact, rate
 from isojax.frontier import fit_json
 from isojax.ledger import records
 from launch.study import claims, ledger, reanalysis, tables, windows

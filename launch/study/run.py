@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 
-from isojax import config_file, config_flag, exit_codes, sweeper
+from isojax.core import config_file, config_flag, exit_codes
 from isojax.errors import InputError
 from isojax.ledger import records
+from isojax.sweep import sweeper
 from launch.study import arms, ledger
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from isojax.core.format import compact, pair, rate, signed
 from isojax.errors import InputError
-from isojax.format import compact, pair, rate, signed
 from launch.study import arms, reanalysis, windows
 from launch.study.ledger import Ledger, LedgerRun
 from launch.study.windows import ALPHA, Estimate

@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 from scipy import stats
 
-from isojax import evaluate
+from isojax.core import evaluate
 from isojax.frontier import bootstrap
 from launch.study.ledger import LedgerRun
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isojax.frontier import plots
+from isojax.report import plots
 from tests.frontier import documents as make
 
 

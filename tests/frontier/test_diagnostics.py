@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from isojax.frontier import analysis, diagnostics, fit_json
-from isojax.frontier.fields import TRAINING
 from isojax.frontier.study import Run, Study
+from isojax.logs.fields import TRAINING
 from tests.frontier import studies
 
 

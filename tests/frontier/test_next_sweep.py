@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isojax import plan_file
+from isojax.core import plan_file
 from isojax.frontier import analysis, next_sweep
 from isojax.planner import export
 from tests.frontier import studies, synthetic

@@ -7,7 +7,7 @@ import pathlib
 from matplotlib.colors import same_color
 import numpy as np
 
-from isojax.frontier import plots, report
+from isojax.report import html, plots
 from tests.frontier import documents as make
 from tests.frontier import page
 
@@ -33,7 +33,7 @@ def test_no_data_no_figure_and_the_same_bytes_again(documents, tmp_path):
   first = [pathlib.Path(p).read_bytes() for p in paths]
   assert [pathlib.Path(p).read_bytes()
           for p in plots.save(found, str(tmp_path))] == first
-  told = page.Page(report.page(found, paths))
+  told = page.Page(html.page(found, paths))
   assert "The law n*" not in told.text and "ScaleRL" not in told.text
 
 
@@ -45,7 +45,7 @@ def test_without_a_difference_no_n_is_drawn(tmp_path):
   assert zero["law"] is None and zero["best_n"][0]["n"] is None
   paths = plots.save(zero, str(tmp_path))
   assert not any("law." in path for path in paths)
-  told = page.Page(report.page(zero, paths))
+  told = page.Page(html.page(zero, paths))
   assert "no n differs: avg is 0 throughout" in told.text
 
 
@@ -169,4 +169,4 @@ def test_the_interval_of_A_is_drawn_and_not_a_margin(documents):
   row.update(A_interval=[0.52, 1.0])  # far above the points
   (low, high), = drawn()
   assert low == 0.52 and 0.57 < high < 1.0
-  assert "[0.520, 1.000]" in page.Page(report.page(found, [])).text
+  assert "[0.520, 1.000]" in page.Page(html.page(found, [])).text

@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from isojax import allocation, evaluate, laws, plan_file
+from isojax.core import allocation, evaluate, laws, plan_file
 from isojax.frontier import curves, envelope, scalerl
 from isojax.planner import priors
 from tests.frontier import scalerl_grid

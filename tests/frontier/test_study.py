@@ -9,7 +9,7 @@ import pytest
 from isojax.errors import InputError
 from isojax.frontier import analysis, bootstrap
 from isojax.frontier import study as study_lib
-from isojax.frontier.fields import Row, TRAINING
+from isojax.logs.fields import Row, TRAINING
 
 WANTED = study_lib.Selection(axis="rollouts", metric="avg")
 QUICK = dataclasses.replace(bootstrap.DEFAULT, draws=100)

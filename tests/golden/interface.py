@@ -8,7 +8,7 @@ import sys
 from absl import flags
 
 import isojax
-from isojax import cli
+from isojax.core import cli
 from tests import command
 from tests.golden import baseline
 

@@ -10,13 +10,13 @@ import jax
 import pytest
 
 from configs import hard
-from isojax import model_shape as shape_lib
-from isojax import profile
+from isojax.core import model_shape as shape_lib
+from isojax.core.memory import Formats
 from isojax.errors import InputError
-from isojax.memory import Formats
 from isojax.planner import prices
 from isojax.planner.cost import CALIBRATED, Lengths, Recipe, Workload
 from isojax.planner.machines import Accelerator, Machine
+from isojax.runtime import profile
 from launch.bench import accelerator, cases, processes, run
 from tests import command
 from tests.conftest import ONE_DEVICE

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import yaml
 
-from isojax import exit_codes
+from isojax.core import exit_codes
 from tests import parse_commands
 
 FOLDER = pathlib.Path(__file__).parents[2] / "launch/cluster"

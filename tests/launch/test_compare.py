@@ -8,8 +8,9 @@ import pathlib
 import pytest
 
 from isojax.errors import InputError
-from isojax.frontier import compare, fields, read
+from isojax.frontier import compare
 from isojax.frontier.study import Selection
+from isojax.logs import fields, reading
 from tests import command
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
@@ -92,7 +93,7 @@ def ask(folder, baseline="base*", records="pods*", axis="device_seconds"):
       baseline=[f"{folder}/{baseline}/records.jsonl"],
       records=[f"{folder}/{records}/records.jsonl"],
       selection=Selection(axis, "avg"),
-      read=lambda patterns, flag: read.read(patterns, how, flag=flag)))
+      read=lambda patterns, flag: reading.read(patterns, how, flag=flag)))
 
 
 @pytest.mark.parametrize("axis, base, time", [

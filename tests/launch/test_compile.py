@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from configs import hard
-from isojax import components
-from isojax import experiment as experiment_lib
-from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.rl import head as head_lib
 from isojax.rl import optimizer as optimizer_lib
+from isojax.run import components
+from isojax.run import experiment as experiment_lib
+from isojax.runtime import mesh as mesh_lib
 from launch import compile as compile_lib
 from launch import topology as topology_lib
 from tests.conftest import make_model

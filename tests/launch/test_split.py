@@ -16,10 +16,11 @@ import pytest
 import safetensors.numpy
 
 from configs import hard, split_math
-from isojax import components, config_file, sections
+from isojax.core import config_file, sections
 from isojax.errors import InputError
 from isojax.models import hf_weights
 from isojax.models import tokenizer as tokenizer_lib
+from isojax.run import components
 from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib

@@ -3,9 +3,9 @@
 import pytest
 
 from configs import hard
-from isojax import components, experiment
-from isojax.model_shape import auto_dtype as rule
+from isojax.core.model_shape import auto_dtype as rule
 from isojax.models import auto_dtype, decoder
+from isojax.run import components, experiment
 
 
 @pytest.mark.parametrize("platform, float32, bfloat16, dtype", [

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from isojax import model_shape as shape_lib
+from isojax.core import model_shape as shape_lib
 from isojax.errors import InputError
 from tests.planner.examples import config, DATA, SEVEN_B, TOY
 

@@ -3,8 +3,8 @@
 import json
 import pathlib
 
-from isojax import model_shape as shape_lib
-from isojax.memory import Formats
+from isojax.core import model_shape as shape_lib
+from isojax.core.memory import Formats
 from isojax.planner import cost
 from isojax.planner import memory as memory_lib
 from isojax.planner.cost import Lengths, Recipe, Workload

@@ -6,8 +6,8 @@ is 1; its `spread` is the smallest and the largest ratio.
 
 import dataclasses
 
-from isojax import model_shape as shape_lib
-from isojax.memory import Formats
+from isojax.core import model_shape as shape_lib
+from isojax.core.memory import Formats
 from isojax.planner import cost, machines
 from isojax.planner import memory as memory_lib
 from isojax.planner.cost import Lengths, Recipe, Workload

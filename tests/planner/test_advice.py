@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from isojax import laws, plan_file
-from isojax.allocation import admitted, Allocation, nearest_power
+from isojax.core import laws, plan_file
+from isojax.core.allocation import admitted, Allocation, nearest_power
 from isojax.errors import InputError
 from isojax.planner import advice, fit_file, priors
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from isojax.core.memory import Formats
 from isojax.errors import InputError
-from isojax.memory import Formats
 from isojax.planner import cost, text
 from isojax.planner import memory as memory_lib
 from isojax.planner.cost import CALIBRATED, Lengths, PEAK, Recipe

@@ -7,8 +7,8 @@ checked.
 import pytest
 
 from configs import dapo, dr_grpo, hard, ppo
-from isojax import plan_file
-from isojax.allocation import allocate
+from isojax.core import plan_file
+from isojax.core.allocation import allocate
 from isojax.errors import InputError
 from isojax.planner import export
 from isojax.planner.export import Setting, TRAINERS

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from isojax import model_shape as shape_lib
-from isojax.memory import Held
+from isojax.core import model_shape as shape_lib
+from isojax.core.memory import Held
 from isojax.planner import cost
 from isojax.planner import memory as memory_lib
 from isojax.planner.cost import Lengths

@@ -5,12 +5,13 @@ import itertools
 import pytest
 
 from configs import hard
-from isojax import experiment, plan_file
-from isojax.allocation import Allocation
+from isojax.core import plan_file
+from isojax.core.allocation import Allocation
 from isojax.planner import planning, prices
 from isojax.planner.cost import Recipe
 from isojax.planner.machines import ACCELERATORS
 from isojax.rl import algorithm
+from isojax.run import experiment
 from tests.planner import examples
 
 

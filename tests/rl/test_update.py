@@ -11,13 +11,13 @@ import numpy as np
 import optax
 import pytest
 
-from isojax import memory
-from isojax import mesh as mesh_lib
+from isojax.core import memory
 from isojax.models import attention, decoder, linear, lora
 from isojax.rl import head as head_lib
 from isojax.rl import losses, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
+from isojax.runtime import mesh as mesh_lib
 from isojax.types import Batch, Prompts, Rollouts
 from tests import tolerance
 from tests.conftest import (

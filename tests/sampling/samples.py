@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import rng
 from isojax.models import decoder
+from isojax.runtime import rng
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import engine, flight

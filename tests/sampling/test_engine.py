@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from isojax import mesh as mesh_lib
-from isojax import rng
 from isojax.errors import InputError
+from isojax.runtime import mesh as mesh_lib
+from isojax.runtime import rng
 from isojax.sampling import engine
 from isojax.types import Prompts
 from tests.conftest import make_model, placed, random_params, RICH, TINY

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from isojax import rng
+from isojax.runtime import rng
 from isojax.sampling import engine, flight, interrupt
 from tests.sampling import samples
 

@@ -5,8 +5,8 @@ import functools
 import numpy as np
 import pytest
 
-from isojax import mesh as mesh_lib
-from isojax import rng
+from isojax.runtime import mesh as mesh_lib
+from isojax.runtime import rng
 from isojax.sampling import engine, flight
 from isojax.sampling import interrupt as interrupt_lib
 from tests.conftest import make_model, placed, random_params, RICH

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import transformers
 
-from isojax import mesh as mesh_lib
 from isojax.models import decoder, hf_config, hf_weights, lora
+from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import engine
 from isojax.types import Prompts
 

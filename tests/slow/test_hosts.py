@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from isojax import exit_codes
+from isojax.core import exit_codes
 from tests import processes
 
 ARGUMENTS = ["--config=configs/hard.py", "--config.alloc.C=4096",

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from isojax import exit_codes
+from isojax.core import exit_codes
 from isojax.ledger import workdir
 
 folder, steps = sys.argv[1], int(sys.argv[2])

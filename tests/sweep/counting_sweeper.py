@@ -4,8 +4,9 @@ import os
 import pathlib
 import sys
 
-from isojax import exit_codes, sweeper
-from isojax.allocation import allocate
+from isojax.core import exit_codes
+from isojax.core.allocation import allocate
+from isojax.sweep import sweeper
 
 root, count, *steps = sys.argv[1:]
 PROGRAM = pathlib.Path(__file__).with_name("counting_run.py")

@@ -13,9 +13,11 @@ import time
 import pytest
 
 from configs import hard
-from isojax import config_file, exit_codes, experiment, plan_file, sweeper
+from isojax.core import config_file, exit_codes, plan_file
 from isojax.errors import InputError
 from isojax.ledger import records, workdir
+from isojax.run import experiment
+from isojax.sweep import sweeper
 from launch import slurm
 from tests import command, few
 from tests.conftest import ONE_DEVICE

@@ -15,7 +15,7 @@ from pyarrow import parquet
 import pytest
 
 from configs import split_math, split_tiny
-from isojax import sections
+from isojax.core import sections
 from isojax.errors import InputError
 from isojax.tasks import base
 from isojax.tasks import problem as problem_lib

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from configs import hard
-from isojax import components, evaluate
-from isojax import rollouts as rollouts_lib
-from isojax import state as state_lib
+from isojax.core import evaluate
 from isojax.errors import InputError
-from isojax.frontier import read as rows_lib
 from isojax.frontier import study as study_lib
+from isojax.logs import reading as rows_lib
+from isojax.run import components
+from isojax.run import rollouts as rollouts_lib
+from isojax.run import state as state_lib
 from isojax.tasks import grader, python_reward
 from isojax.tasks.problem import Problem
 from tests import few, short_runs
