@@ -19,8 +19,8 @@ import sys
 
 from absl import flags
 
-from isojax.core import config_flag, plan_file
-from isojax.ledger import bucket, records, workdir
+from isojax.core import config_flag, plan_file, sections
+from isojax.ledger import bucket, records
 from isojax.run import components, experiment, monitor, rollouts, training
 from isojax.run import state as state_lib
 from isojax.run.components import Setup
@@ -141,7 +141,7 @@ def longer(setup: Setup, folder: str) -> str:
   """The command that trains a complete run to twice its C."""
   a, overrides = setup.e.alloc, {}
   if _PLAN.value is not None:
-    overrides = workdir.flat(plan_file.read_row(
+    overrides = sections.flat(plan_file.read_row(
         plan_file.read_lines(_PLAN.value), _ROW.value,
         path=_PLAN.value)["overrides"])
   size = ("alloc.C", 2 * a.C) if _CONFIG.value.alloc.M is None else (

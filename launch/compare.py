@@ -14,6 +14,7 @@ from absl import flags
 from isojax.core import cli
 from isojax.frontier import compare
 from isojax.frontier.study import Selection
+from isojax.report import html
 from launch import log_flags, record_flags
 
 flags.adopt_module_key_flags(record_flags)
@@ -43,7 +44,7 @@ def main(_) -> None:
           eval_set=log_flags.EVAL_SET.value, axis=_AXIS.value)))
   print(text)
   if _OUT.value is not None:
-    print("wrote " + compare.save(document, _OUT.value))
+    print("wrote " + html.save_comparison(document, _OUT.value))
 
 
 if __name__ == "__main__":

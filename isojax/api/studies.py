@@ -284,7 +284,7 @@ class Comparison:
   @unchained
   def save(self, folder: Path) -> None:
     """Writes compare.json and the figure, as launch.compare does."""
-    compare_lib.save(self.document, os.fspath(folder))
+    html.save_comparison(self.document, os.fspath(folder))
 
   def __repr__(self) -> str:
     return self.table()

@@ -87,3 +87,23 @@ def section(cls, values, name: str):
     keys = "|".join(wanted)  # not of a file, such as mine/loss.py
     raise InputError(re.sub(rf"(?<![\w.]){last}\.(?=({keys})\b)", f"{path}.",
                             str(error))) from None
+
+
+def flat(tree: dict, prefix: str = "") -> dict:
+  """The values of nested sections by dotted name."""
+  out = {}
+  for key, value in tree.items():
+    out |= (flat(value, f"{prefix}{key}.") if isinstance(value, dict)
+            else {f"{prefix}{key}": value})
+  return out
+
+
+def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
+  """The keys of two configs, named `at`, whose values differ, with the values.
+  """
+  a, b = flat(one), flat(other)
+  return "; ".join(
+      f"{key}: {a[key] if key in a else 'absent'} {at[0]}, "
+      f"{b[key] if key in b else 'absent'} {at[1]}"
+      for key in sorted(a.keys() | b.keys())
+      if key not in a or key not in b or a[key] != b[key])

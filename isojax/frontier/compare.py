@@ -8,8 +8,6 @@ least T. The speed-up is the baseline's time over that of the recipe.
 
 from collections.abc import Callable
 import dataclasses
-import json
-import os
 
 import numpy as np
 from scipy import stats
@@ -26,7 +24,6 @@ from isojax.core.format import (
 from isojax.errors import InputError
 from isojax.frontier import bootstrap, collapse
 from isojax.frontier.study import from_rows, Run, Selection, Study
-from isojax.ledger import records
 
 SHARE = 0.99  # of the baseline's highest mean reward, as in PODS
 DRAWS = 4000  # bootstrap draws over runs
@@ -276,20 +273,3 @@ def compared(q: Question) -> tuple[dict, str]:
       "notes": notes}, "\n".join([
           *_answer(base, other, rows, result, axis.replace("_", " "), q.share),
           *(f"  {note}" for note in notes)])
-
-
-def save(document: dict, out: str) -> str:
-  """Writes compare.json and the figure into a folder; returns what it wrote."""
-  path = os.path.join(out, "compare.json")
-  try:
-    os.makedirs(out, exist_ok=True)
-    records.replace(path, json.dumps(document, allow_nan=False).encode())
-  except OSError as error:
-    raise InputError(f"--out={out}: cannot be written ({error}); choose "
-                     "another folder") from error
-  try:
-    from isojax.report import plots
-  except InputError as error:  # without matplotlib
-    return f"{path}; {error}"
-  figures = plots.write(plots.compare(document), out, "compare")
-  return f"{path} and {', '.join(figures)}"

@@ -10,9 +10,8 @@ import numpy as np
 
 from isojax.core import evaluate
 from isojax.errors import InputError
-from isojax.logs.fields import LISTED, Row, TRAINING
+from isojax.logs.fields import FEWEST, LISTED, Row, TRAINING
 
-FEWEST = 3  # evaluations of a run that a curve needs
 UNKNOWN = "unknown"  # a set or model that the logs do not name
 D_ROUNDING = 1.05  # D that differ by less are equal: logs round their epochs
 APART = 0.25  # first rewards of equal runs differ by less

@@ -16,6 +16,7 @@ import time
 
 from etils import epath
 
+from isojax.core import sections
 from isojax.errors import InputError, reason
 from isojax.ledger import bucket, records
 
@@ -26,26 +27,6 @@ def run_id(values: dict) -> str:
   """12 hex digits of the hash of all inputs of a run's results."""
   canonical = json.dumps(values, sort_keys=True)
   return hashlib.sha256(canonical.encode()).hexdigest()[:12]
-
-
-def flat(tree: dict, prefix: str = "") -> dict:
-  """The values of nested sections by dotted name."""
-  out = {}
-  for key, value in tree.items():
-    out |= (flat(value, f"{prefix}{key}.") if isinstance(value, dict)
-            else {f"{prefix}{key}": value})
-  return out
-
-
-def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
-  """The keys of two configs, named `at`, whose values differ, with the values.
-  """
-  a, b = flat(one), flat(other)
-  return "; ".join(
-      f"{key}: {a[key] if key in a else 'absent'} {at[0]}, "
-      f"{b[key] if key in b else 'absent'} {at[1]}"
-      for key in sorted(a.keys() | b.keys())
-      if key not in a or key not in b or a[key] != b[key])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +148,7 @@ def _check_config(folder: str, here: Stored, shorter: str | None,
     else:
       records.replace(path, text.encode())
   elif (there.run_id, there.identity) != (here.run_id, here.identity):
-    differ = differences(
+    differ = sections.differences(
         deciding(json.loads(json.dumps(here.config))), deciding(there.config),
         at=("in this config", "in the workdir")) or (
             "the same config, but the files of the model, the stratum, the "

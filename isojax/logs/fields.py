@@ -17,6 +17,7 @@ POSITIVE = ("Bp", "n", "m", "k")  # integers from 1; those of WHOLE from 0
 WHOLE = ("step", "rollouts", "seed", "prompt_tokens", "sampled_tokens",
          "trained_tokens")
 TRAINING = "training reward"  # eval_set of the rewards of training rollouts
+FEWEST = 3  # evaluations of a run that a curve needs
 LISTED = 12  # names in a message
 
 

@@ -11,10 +11,9 @@ import os
 import re
 
 from isojax.errors import InputError
-from isojax.frontier.study import FEWEST
 from isojax.ledger import bucket
 from isojax.logs import metrics
-from isojax.logs.fields import Reading, Row, TEXT, TRAINING
+from isojax.logs.fields import FEWEST, Reading, Row, TEXT, TRAINING
 from isojax.logs.formats.base import Format, METRICS, TOTAL
 from isojax.logs.log_file import LogFile, open_log
 from isojax.logs.metrics import Curve

@@ -175,6 +175,23 @@ def save(document: dict, folder: str) -> list[str]:
   return figures
 
 
+def save_comparison(document: dict, out: str) -> str:
+  """Writes compare.json and the figure into a folder; returns what it wrote."""
+  path = os.path.join(out, "compare.json")
+  try:
+    os.makedirs(out, exist_ok=True)
+    records.replace(path, json.dumps(document, allow_nan=False).encode())
+  except OSError as error:
+    raise InputError(f"--out={out}: cannot be written ({error}); choose "
+                     "another folder") from error
+  try:
+    from isojax.report import plots
+  except InputError as error:  # without matplotlib
+    return f"{path}; {error}"
+  figures = plots.write(plots.compare(document), out, "compare")
+  return f"{path} and {', '.join(figures)}"
+
+
 def title_of(study: dict) -> str:
   named = [study[key] for key in ("model", "split", "eval_set")
            if study[key] not in (None, "", UNKNOWN, TRAINING)]

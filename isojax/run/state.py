@@ -15,7 +15,7 @@ import typing
 from etils import epath
 import numpy as np
 
-from isojax.core import division
+from isojax.core import division, sections
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records, workdir
 from isojax.run import components, experiment
@@ -208,7 +208,7 @@ def runs_beside(setup: Setup, folder: str) -> list[tuple[str, str]]:
         checkpoint.steps(os.path.join(other, CHECKPOINTS))):
       here, there = map(experiment.identity, (
           json.loads(json.dumps(setup.config)), stored.config))
-      out.append((other, workdir.differences(
+      out.append((other, sections.differences(
           there, here, at=("there", "in this config")) or "the same values, "
           "but files of the model, the problems or a function differ"))
   return out

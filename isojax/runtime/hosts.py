@@ -24,9 +24,8 @@ import jax
 from jax.experimental import multihost_utils
 import numpy as np
 
-from isojax.core import exit_codes
+from isojax.core import exit_codes, sections
 from isojax.errors import InputError
-from isojax.ledger import workdir
 from isojax.runtime import progress
 
 MEET = 300  # seconds that a process waits for the others to start
@@ -179,7 +178,7 @@ def agree(values: dict) -> None:
   if count() == 1:
     return
   (host, ours), *others = gather([name(), values | {"code": code()}])
-  lines = [workdir.differences(ours, theirs, at=(f"on {host}", f"on {other}"))
+  lines = [sections.differences(ours, theirs, at=(f"on {host}", f"on {other}"))
            for other, theirs in others if theirs != ours]
   if lines:
     raise EverywhereError(
