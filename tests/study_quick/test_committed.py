@@ -30,6 +30,16 @@ def test_the_pages_are_rebuilt(tmp_path):
       p.name for p in FOLDER.glob("*.svg")}
 
 
+@pytest.mark.parametrize("name", ["study.md", "study/appendix.md"])
+def test_rows_of_a_table_have_the_columns_of_its_head(name):
+  text = (ROOT / "docs" / name).read_text("utf-8")
+  tables = [block.splitlines() for block in text.split("\n\n")
+            if block.startswith("|")]
+  assert tables
+  for head, *rows in tables:
+    assert {row.count("|") for row in rows} == {head.count("|")}, head
+
+
 @pytest.mark.parametrize("part", page.LAWS)
 def test_the_fits_are_rebuilt(part):
   """Priors of the planner: the same verdict, and numbers to rounding."""
