@@ -155,7 +155,7 @@ def limits(fit: Fit, early: dict | None) -> tuple[str, ...]:
         f"{pair(best['lead_interval'], signed)}")
   later = verdict.overtaking(fit) if best else None
   if later:
-    found.append("n = {}, above the leader, {}".format(*later))
+    found.append(f"an n above the leader, such as {later[0]}, {later[2]}")
   found += filter(None, (catching_up(fit), early and unforeseen(fit, early)))
   return tuple(found)
 

@@ -18,7 +18,7 @@ from isojax.frontier.envelope import Envelope, LawFits
 from isojax.frontier.study import Study
 
 FEWEST_RESOLVED = 5  # points of the frontier for a law
-EQUAL = 1.25  # squared residuals of a family relative to the best one's
+LESS_LIKELY = 5.0  # log likelihood by which a family of curves is ruled out
 UNSEEN = 0.05  # share of draws in which the largest n may lead at the end
 
 
@@ -80,8 +80,8 @@ def unsaturated(fit: Fit) -> str | None:
     how = f"is best at the largest {symbol}"
   elif often > UNSEEN:
     how = f"is best at the largest {symbol} in {often:.0%} of the draws"
-  elif later and later[0] == most:
-    how = later[1]
+  elif later and later[0] == most and later[1]:
+    how = later[2]
   else:
     return None
   return (f"saturation unseen: n = {most}, the largest tested, {how}; test n = "
@@ -89,17 +89,19 @@ def unsaturated(fit: Fit) -> str | None:
 
 
 def families(fit: Fit) -> list[list[Curves]]:
-  """The fits of the families of curves that describe the data about equally."""
+  """The fits of the families of curves that the data do not rule out."""
   both = [curves for curves in (fit.curves, fit.other) if curves]
-  errors = [sum(c.sse_D[0] for c in curves) for curves in both]
+  errors = [sum(c.sse_D[0] for c in curves) + 1e-12 for curves in both]
+  points = sum(c.points for c in fit.curves)
   return [curves for curves, error in zip(both, errors)
-          if error <= EQUAL * min(errors) + 1e-12]
+          if points / 2 * np.log(error / min(errors)) <= LESS_LIKELY]
 
 
-def overtaking(fit: Fit) -> tuple[int, str] | None:
+def overtaking(fit: Fit) -> tuple[int, bool, str] | None:
   """An n above the leader at the end that would be best at twice that C.
 
-  As (n, what its curves say): in more than half of the draws of either family.
+  In more than half of the draws of a family some n above the leader is best; as
+  (the most frequent one, whether it alone is in more than half, in words).
   """
   g = np.flatnonzero(fit.frontier.resolved_DxG[0])[-1]
   C, leader = 2 * fit.frontier.C_G[g], 2 ** fit.log2_n_DxG[0, g]
@@ -110,7 +112,8 @@ def overtaking(fit: Fit) -> tuple[int, str] | None:
     above_D = draws_D[draws_D > leader + 0.5]
     if len(above_D) > len(draws_D) / 2:
       found, times = np.unique(above_D, return_counts=True)
-      return int(found[times.argmax()]), (
+      return int(found[times.argmax()]), bool(
+          2 * times.max() > len(draws_D)), (
           f"would be best at twice the largest {fit.study.symbol} if its "
           f"{curves[0].form.replace('_', ' ')} curve holds")
   return None

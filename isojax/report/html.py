@@ -133,7 +133,7 @@ def summary(document: dict) -> str:
 
 def null_text(null: dict) -> str:
   """The comparison with rewards that do not depend on n, in words."""
-  return (f"rewards at equal compute have a standard deviation over n of "
+  return ("rewards at equal compute have a standard deviation over n of "
           f"{rate(null['spread'])}; if n did not matter, noise alone would "
           f"give up to {rate(null['noise'])}")
 
