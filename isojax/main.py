@@ -101,7 +101,7 @@ def evaluate_only(setup: Setup, folder: str) -> int:
 def check_flags() -> None:
   plan, row, mode, run_id = (
       flag.value for flag in (_PLAN, _ROW, _MODE, _RUN_ID))
-  experiment.refuse(
+  experiment.raise_if(
       ((plan is None) != (row is None), f"--plan={plan} --row={row}: expected "
        "both or none of them; the first row is --row=0"),
       (_PROFILE.value is not None and mode == "eval", "--profile traces steps "
@@ -156,12 +156,12 @@ def longer(setup: Setup, folder: str) -> str:
 
 def main(_) -> int:
   hosts.initialize(*(flag.value for flag in _COORDINATES))
-  with hosts.shared_fate():
+  with hosts.fail_together():
     setup = hosts.run_on_all_hosts(prepared)
     folder = workdir_of(setup.e.name, setup.run_id)
     # Before anything that depends on the mode: hosts would wait for each other
     # at different places.
-    hosts.agree(setup.identity | setup.config | {
+    hosts.assert_same_on_all_hosts(setup.identity | setup.config | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
     evaluate = _MODE.value == "eval"
     if evaluate:  # before anything is written

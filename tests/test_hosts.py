@@ -80,9 +80,9 @@ def test_one_process_agrees_with_itself(monkeypatch):
   assert hosts.count() == 1 and hosts.first()
   value = object()  # not even JSON
   assert hosts.gather(value) == [value]
-  hosts.agree(value)
+  hosts.assert_same_on_all_hosts(value)
   assert hosts.run_on_all_hosts(lambda: value) is value
-  with pytest.raises(InputError, match="in use"), hosts.shared_fate():
+  with pytest.raises(InputError, match="in use"), hosts.fail_together():
     raise InputError("in use")
 
 
@@ -118,8 +118,9 @@ def only_on(host):
 out["one"] = refused(lambda: hosts.run_on_all_hosts(lambda: only_on([1])))
 out["both"] = refused(lambda: hosts.run_on_all_hosts(lambda: only_on([0, 1])))
 out["none"] = refused(lambda: hosts.run_on_all_hosts(lambda: only_on([])))
-out["differ"] = refused(lambda: hosts.agree({"alloc": {"n": 4 + i, "Bp": 3}}))
-out["same"] = refused(lambda: hosts.agree({"alloc": {"n": 4}}))
+same = hosts.assert_same_on_all_hosts
+out["differ"] = refused(lambda: same({"alloc": {"n": 4 + i, "Bp": 3}}))
+out["same"] = refused(lambda: same({"alloc": {"n": 4}}))
 make = lambda n: mesh_lib.make_mesh(
     mesh_lib.MeshConfig(data=n, fsdp=1, tensor=1))
 out["mesh"] = refused(lambda: hosts.run_on_all_hosts(lambda: make(1)))
@@ -165,8 +166,8 @@ for polls in range(100_000):
 out["polls"], out["seconds"] = polls, time.monotonic() - begun
 out["checks"] = len(checks)
 print(json.dumps(out), flush=True)
-with hosts.shared_fate() as further:
-  further.set()
+with hosts.fail_together() as alive_event:
+  alive_event.set()
   if i == 1:
     raise InputError("the disk is full")
   hosts.gather("nobody answers")
@@ -234,7 +235,7 @@ import os, sys
 from isojax import hosts
 hosts.HEARTBEAT = 4
 hosts.initialize(None, None, None)
-with hosts.shared_fate():
+with hosts.fail_together():
   hosts.gather(hosts.number())
   if sys.argv[1] == "dies" and hosts.number() == 1:
     os.kill(os.getpid(), 9)

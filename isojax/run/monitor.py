@@ -60,7 +60,8 @@ def opened(setup: Setup, folder: str, kept: list[dict], *, active: bool):
           folder, e.log.wandb, setup.run_id, setup.identity))
   with contextlib.ExitStack() as stack:
     yield Monitor(
-        rules.Watcher(kept, grouped=experiment.compares(e.recipe.loss)),
+        rules.Watcher(kept, grouped=experiment.has_group_baseline(
+            e.recipe.loss)),
         progress.reporter(
             step=step, steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
             rollouts=rollouts, C=e.alloc.C, every_seconds=e.log.every_seconds),

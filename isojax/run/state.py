@@ -143,7 +143,8 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
   newest = checkpoint.restore_newest(
       store, components.abstract_state(setup), setup.run_id, reach=reach,
       keep=every.keep, host=in_flight)
-  hosts.agree({"checkpoint": newest and newest.step, "records": len(kept)})
+  hosts.assert_same_on_all_hosts(
+      {"checkpoint": newest and newest.step, "records": len(kept)})
   step, train, flight = newest or (-1, components.first_state(setup), None)
   if 0 < step < setup.e.alloc.M:
     of = f" of {setup.e.alloc.M}" * (setup.e.recipe.filter.rounds == 1)

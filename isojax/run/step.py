@@ -15,6 +15,7 @@ from isojax.rl import critic as critic_lib
 from isojax.rl import update as update_lib
 from isojax.run import rollouts as rollouts_lib
 from isojax.run.components import Setup
+from isojax.run.handles import RunHandles
 from isojax.run.state import divided, History, solved_D, State
 from isojax.runtime import compilation, hosts, rng
 from isojax.runtime import mesh as mesh_lib
@@ -36,7 +37,7 @@ class Batch(typing.NamedTuple):
                 G=mesh_lib.blocks(setup.model.mesh), cfg=setup.e.recipe.loss)
 
 
-class Laps:
+class PhaseTimer:
   """Seconds of the phases of a step, without compilation."""
 
   def __init__(self, compiled: compilation.Count):
@@ -56,24 +57,25 @@ class Laps:
             **{f"seconds_{phase}": seconds[phase] for phase in records.PHASES}}
 
 
-def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
+def train_step(setup: Setup, state: State,
+               out: RunHandles) -> tuple[State, dict]:
   """Makes one step; returns the new state and the fields of its record.
 
   The record is not in the new state's history yet. The old state is donated to
-  the first update; until then a stop leaves it as it was. `out` is a
-  training.Out: the clock, the grader, the stop and the monitor.
+  the first update; until then a stop leaves it as it was.
   """
-  loss, history, laps = setup.e.recipe.loss, state.history, Laps(out.compiled)
+  loss, history = setup.e.recipe.loss, state.history
+  timer = PhaseTimer(out.compiled)
   taken = sample(setup, state, out)
   reward, batch = selected(setup, taken, history)
-  laps.end("sample")
+  timer.end("sample")
   scored = score(setup, state.train, batch)
-  laps.end("logp")
+  timer.end("logp")
   columns = scored.columns | algorithm.advantages(
       batch.groups, batch.rollouts, scored.columns, loss)
   train, metrics = updates(setup, state.train, batch, columns, history.step)
   jax.block_until_ready(train)
-  laps.end("update")
+  timer.end("update")
   out.monitor.texts(batch.prompts, batch.rollouts, batch.groups,
                     columns["advantage"], history.step + 1)
   return State(train, taken.in_flight, history), {
@@ -87,12 +89,13 @@ def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
       "scored_tokens": scored.tokens,
       "explained_variance": explained_variance(
           batch.rollouts, scored, columns),
-      **laps.fields(setup.model.mesh.size,
-                    waited=taken.sampled.seconds_waited),
+      **timer.fields(setup.model.mesh.size,
+                     waited=taken.sampled.seconds_waited),
       **metrics}
 
 
-def sample(setup: Setup, state: State, out) -> rollouts_lib.StepRollouts:
+def sample(setup: Setup, state: State,
+           out: RunHandles) -> rollouts_lib.StepRollouts:
   a, history = setup.e.alloc, state.history
   taken = rollouts_lib.sample_step(
       setup, out.grader, setup.policy(state.train), state.flight,

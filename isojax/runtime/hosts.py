@@ -172,7 +172,7 @@ def run_on_all_hosts(function):
   return result
 
 
-def agree(values: dict) -> None:
+def assert_same_on_all_hosts(values: dict) -> None:
   """EverywhereError unless a JSON object, and the code, are those of process 0.
   """
   if count() == 1:
@@ -198,7 +198,7 @@ def code() -> dict:
 
 
 @contextlib.contextmanager
-def shared_fate():
+def fail_together():
   """What ends this process ends the others too, within seconds.
 
   An error that is not raised on every process would leave the others waiting,
@@ -211,25 +211,25 @@ def shared_fate():
   PEER_LOST would do so without end. So it is an error like others, unless jax
   misses heartbeats of a process and aborts this one while it waits.
   """
-  further = threading.Event()
+  alive_event = threading.Event()
   if count() == 1:
-    yield further
+    yield alive_event
     return
   try:
-    yield further
+    yield alive_event
   except EverywhereError:
     raise
   except BaseException as error:
     lost = isinstance(error, (ValueError, RuntimeError)) and not isinstance(
         error, InputError) and _LOST.search(str(error))
-    if lost and not further.is_set():
+    if lost and not alive_event.is_set():
       _say_last(f"{traceback.format_exc()}isojax: {name()}: waiting "
                 f"{2 * HEARTBEAT} s, in which jax ends this process if another "
                 "one is gone\n")
       time.sleep(2 * HEARTBEAT)
     if isinstance(error, InputError):
       code_, text = exit_codes.of(error), f"isojax: {name()}: {error}\n"
-    elif lost and further.is_set():
+    elif lost and alive_event.is_set():
       code_, text = exit_codes.PEER_LOST, (
           f"{traceback.format_exc()}isojax: {name()}: stopped, because "
           "another process of this run is gone; its last output is the reason. "
