@@ -50,7 +50,7 @@ def test_flags_that_do_not_go_together(flags):
 
 WAITING = """
 import sys
-from isojax import hosts
+from isojax.runtime import hosts
 hosts.MEET = 1
 hosts.initialize(sys.argv[1], 2, int(sys.argv[2]))
 """
@@ -93,8 +93,8 @@ import json, pathlib, shutil, sys, time
 import jax, jax.numpy as jnp
 import numpy as np
 from isojax.ledger import checkpoint
-from isojax import hosts, preemption
-from isojax import mesh as mesh_lib
+from isojax.runtime import hosts, preemption
+from isojax.runtime import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.types import TrainState
 
@@ -232,7 +232,7 @@ def test_two_processes_gather_agree_and_end_together(tmp_path):
 
 STARTING = """
 import os, sys
-from isojax import hosts
+from isojax.runtime import hosts
 hosts.HEARTBEAT = 4
 hosts.initialize(None, None, None)
 with hosts.fail_together():
