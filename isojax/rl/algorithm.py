@@ -30,7 +30,7 @@ from isojax.errors import expect, InputError
 from isojax.rl import advantages as advantages_lib
 from isojax.rl import aggregation
 from isojax.rl.critic import CriticConfig
-from isojax.rl.objective import LossConfig
+from isojax.rl.loss_config import LossConfig
 from isojax.runtime import rng
 from isojax.types import Rollouts
 
@@ -147,8 +147,7 @@ def to_score(groups: Groups, rollouts: Rollouts, cfg: LossConfig) -> np.ndarray:
   Only those that can have a gradient, where their rewards alone decide it.
   """
   kept_B = groups.kept_PxN[groups.mask_PxN]
-  if (cfg.regularized or cfg.kl_in_reward
-      or cfg.advantage in advantages_lib.TOKEN_ADVANTAGES):
+  if cfg.regularized or cfg.kl_in_reward or cfg.has_token_advantages:
     return kept_B
   return kept_B & (advantages(groups, rollouts, {}, cfg)["advantage"] != 0)
 
@@ -176,7 +175,7 @@ def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
   def of_all_rollouts(value_PxM):
     return kept.put(value_PxM)[mask_PxN]
 
-  of_tokens = cfg.advantage in advantages_lib.TOKEN_ADVANTAGES
+  of_tokens = cfg.has_token_advantages
   if of_tokens or cfg.kl_in_reward:  # else there are no arrays of tokens
     mask_PxMxT = of_kept(rollouts.mask_RxT) & kept.mask_PxM[..., None]
     zeros_PxMxT = penalty_PxMxT = np.zeros(mask_PxMxT.shape)

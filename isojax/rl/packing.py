@@ -13,7 +13,7 @@ import typing
 import jax
 import numpy as np
 
-from isojax.rl.objective import LossConfig
+from isojax.rl.loss_config import LossConfig
 from isojax.types import Batch, Prompts, Rollouts
 
 LEAST = 32  # tokens of a row, if all answers of a problem have as many

@@ -12,7 +12,7 @@ from isojax.rl import algorithm, losses, objective, packing
 from isojax.rl import critic as critic_lib
 from isojax.rl import head as head_lib
 from isojax.rl import optimizer as optimizer_lib
-from isojax.rl.objective import LossConfig
+from isojax.rl.loss_config import LossConfig
 from isojax.rl.optimizer import Critic
 from isojax.runtime import mesh as mesh_lib
 from isojax.types import Batch, CriticState, Prompts, Rollouts, TrainState

@@ -16,10 +16,10 @@ from isojax.core.allocation import Allocation, sqrt_lr
 from isojax.core.identity import NOTHING
 from isojax.errors import expect, InputError
 from isojax.models.lora import LoraConfig
-from isojax.rl import advantages, objective
+from isojax.rl import advantages, loss_config
 from isojax.rl.algorithm import UpdatesConfig
 from isojax.rl.critic import CriticConfig
-from isojax.rl.objective import LossConfig
+from isojax.rl.loss_config import LossConfig
 from isojax.rl.optimizer import OptimizerConfig
 from isojax.rl.rewards import RewardConfig
 from isojax.runtime.mesh import MeshConfig
@@ -262,7 +262,7 @@ def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
 def _check_ddof(e: Experiment) -> None:
   """InputError if a standard deviation is of too few values."""
   a, cfg = e.alloc, e.recipe.loss
-  if "ddof" not in objective.constant_names(cfg.unbound("advantage")):
+  if "ddof" not in loss_config.constant_names(cfg.unbound("advantage")):
     return
   letter = "n" if a.m is None or cfg.normalise == "before" else "m"
   values = a.n_min if letter == "n" else min(

@@ -7,7 +7,7 @@ import pytest
 
 from configs import hard
 from isojax.errors import InputError
-from isojax.rl import objective
+from isojax.rl.loss_config import LossConfig
 
 RETURNS = {
     "policy_loss": {
@@ -36,7 +36,7 @@ def loss_config(tmp_path, kind, body):
   path.write_text("import jax.numpy as jnp\nimport numpy as np\n\n\n"
                   f"def mine({SIGNATURES[kind]}):\n  {body}\n")
   fields = hard.get_config().recipe.loss.to_dict() | {kind: f"{path}:mine"}
-  return objective.LossConfig(**ml_collections.ConfigDict(fields).to_dict())
+  return LossConfig(**ml_collections.ConfigDict(fields).to_dict())
 
 
 @pytest.mark.parametrize("kind, body", [
