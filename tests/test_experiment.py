@@ -391,7 +391,8 @@ def test_messages_have_the_path_of_the_users_file(tmp_path, monkeypatch):
   with pytest.raises(InputError, match="^recipe.loss.policy_loss: mine/loss.py "
                      "has no function 'g'"):
     load("g")
-  file.write_text("def f(logp_RxT, log_ratio_RxT, advantage_RxT):\n  pass\n")
+  file.write_text("def f(logp_RxT, log_ratio_RxT, advantage_RxT):\n"
+                  "  return -logp_RxT, logp_RxT > 0\n")
   assert load("f").recipe.loss_informs  # nobody knows what it computes
 
 
