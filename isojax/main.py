@@ -21,9 +21,10 @@ from absl import flags
 
 from isojax.core import config_flag, plan_file, sections
 from isojax.ledger import bucket, records
-from isojax.run import components, experiment, monitor, rollouts, training
+from isojax.run import experiment, monitor, rollouts, training
+from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
-from isojax.run.components import Setup
+from isojax.run.setup import Setup
 from isojax.runtime import compilation, hosts, progress
 
 _CONFIG = config_flag.define("configs/hard.py")
@@ -66,7 +67,7 @@ def evaluation_sets(setup: Setup) -> dict[str, Setup]:
   """Name in the records -> setup, of the config's stratum and --eval_sets."""
   sets = {f"{setup.stratum.header['stratum']}/validation": setup}
   for path in _EVAL_SETS.value:
-    other = components.on_stratum(setup, path)
+    other = setup_lib.on_stratum(setup, path)
     for note in other.notes:
       hosts.say(note)
     header = other.stratum.header
@@ -126,7 +127,7 @@ def prepared() -> Setup:
     lr = config_flag.apply_row(_CONFIG.value, plan_file.read_lines(_PLAN.value),
                        _ROW.value, _PLAN.value)
   compilation.keep_programs(progress.say)
-  setup = components.prepare(_CONFIG.value, lambda run_id: (
+  setup = setup_lib.prepare(_CONFIG.value, lambda run_id: (
       state_lib.stored_config(workdir_of(_CONFIG.value.name, run_id))))
   for note in setup.notes:
     hosts.say(note)

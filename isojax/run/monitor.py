@@ -23,7 +23,7 @@ from isojax.rl import rewards
 from isojax.rl.advantages import informative
 from isojax.rl.algorithm import Groups
 from isojax.run import experiment
-from isojax.run.components import Setup
+from isojax.run.setup import Setup
 from isojax.runtime import hosts, progress
 from isojax.types import Prompts, Rollouts
 

@@ -20,7 +20,7 @@ import numpy as np
 from isojax.errors import InputError
 from isojax.rl import advantages, algorithm, rewards
 from isojax.run import experiment
-from isojax.run.components import Setup
+from isojax.run.setup import Setup
 from isojax.runtime import hosts, profile, progress, rng
 from isojax.runtime.preemption import Stop
 from isojax.sampling import engine, interrupt

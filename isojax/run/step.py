@@ -14,8 +14,8 @@ from isojax.rl import algorithm, packing, rewards
 from isojax.rl import critic as critic_lib
 from isojax.rl import update as update_lib
 from isojax.run import rollouts as rollouts_lib
-from isojax.run.components import Setup
 from isojax.run.handles import RunHandles
+from isojax.run.setup import Setup
 from isojax.run.state import divided, History, solved_D, State
 from isojax.runtime import compilation, hosts, rng
 from isojax.runtime import mesh as mesh_lib

@@ -14,13 +14,13 @@ import numpy as np
 
 from isojax.core import custom_function, evaluate, exit_codes
 from isojax.ledger import checkpoint, records
-from isojax.run import components
 from isojax.run import monitor as monitor_lib
 from isojax.run import rollouts as rollouts_lib
+from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
 from isojax.run import step as step_lib
-from isojax.run.components import Setup
 from isojax.run.handles import RunHandles
+from isojax.run.setup import Setup
 from isojax.run.state import State
 from isojax.runtime import (
   compilation,
@@ -219,7 +219,7 @@ def opened(setup: Setup, folder: str, trace: str | None, signals):
   with contextlib.ExitStack() as stack:  # closed in reverse
     written = stack.enter_context(records.opened(os.path.join(
         folder, state_lib.RECORDS))) if hosts.first() else None
-    setup = components.with_learner(setup)
+    setup = setup_lib.with_learner(setup)
     state, kept = state_lib.restored(setup, written, folder)
     history = state.history
     active = history.evaluated != history.rollouts or not (
