@@ -157,9 +157,9 @@ def test_verdicts_are_those_of_the_rollouts(of_flight):
 
 def test_other_slots_than_those_of_the_checkpoint_are_refused(of_flight):
   sampler = of_flight.sampler
-  saved = flight.to_bytes(flight.nothing(sampler.made_by))
+  saved = flight.to_bytes(flight.empty_state(sampler.layout))
   assert rollouts_lib.opened(saved, sampler).flight.steps == 0
-  other = flight.to_bytes(flight.nothing((24, 0, 1)))
+  other = flight.to_bytes(flight.empty_state((24, 0, 1)))
   with pytest.raises(InputError, match="had 24 slots, 0 pages and 1 row shards"
                      ".* admit 30 slots"):
     rollouts_lib.opened(other, sampler)

@@ -52,11 +52,11 @@ def test_a_critic_is_scored_and_learns():
 
 
 def test_pages_change_no_record():
-  assert sum(r["put_back"] for r in steps(kept("paged"))) > 3
+  assert sum(r["evicted"] for r in steps(kept("paged"))) > 3
   for one, other in zip(*map(records.comparable, map(kept, ("plain", "paged"))),
                         strict=True):
     assert one.keys() == other.keys()
-    for name in {*one} - {"run_id", "put_back"}:
+    for name in {*one} - {"run_id", "evicted"}:
       if name in ROUNDED:
         assert other[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6)
       else:

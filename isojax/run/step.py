@@ -257,4 +257,4 @@ def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
       "response_length": tokens / len(rollouts.len_R),
       "truncated": float(np.mean(~rollouts.ended_R)),
       "interrupted": float(np.mean(rollouts.interrupted_R)),
-      "put_back": sampled.put_back}
+      "evicted": sampled.evicted}

@@ -116,8 +116,8 @@ class Sampler(typing.NamedTuple):
     return mesh_lib.blocks(self.mesh)
 
   @property
-  def made_by(self) -> tuple[int, int, int]:
-    """What decides which weights draw a token, see Flight.made_by."""
+  def layout(self) -> tuple[int, int, int]:
+    """See InFlightState.sampler_layout."""
     return self.slots, self.pages, self.G
 
 
@@ -232,9 +232,9 @@ def shortened(s: Sampler, prompts: Prompts) -> Prompts:
 
 def _refill(s: Sampler, q: flight_lib.Queue, params, cache) -> None:
   """Gives free slots what waits, and prefills sequences for it."""
-  q.put_back(cache.reserve())
+  q.evict(cache.reserve())
   while True:
-    filled = q.fill(cache.give)
+    filled = q.fill(cache.allocate)
     # Filled slots stay where they are, see `fill`.
     cache.fit(len(q.item_R) if q.waiting else sizes_lib.smallest(
         s.sizes.rows, q.most_active * q.G))
@@ -245,7 +245,7 @@ def _refill(s: Sampler, q: flight_lib.Queue, params, cache) -> None:
     cache.window = s.prefill(params, s.place(q.move_window()))
 
 
-def next_batch(s: Sampler, params, flight: flight_lib.Flight,
+def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
                source: flight_lib.Source, rule: flight_lib.Rule, *,
                version: int, temperature, top_p, ended):
   """Samples until a batch is complete: a function of the first five arguments.
@@ -263,7 +263,7 @@ def next_batch(s: Sampler, params, flight: flight_lib.Flight,
       `flight`. An error that it raises ends sampling.
 
   Returns:
-    Handed, and the next Flight.
+    CompletedBatch, and the next InFlightState.
   """
   longest = int(source.prompts.len_P.max())
   if longest > s.sizes.prompts[-1]:
@@ -281,7 +281,7 @@ def next_batch(s: Sampler, params, flight: flight_lib.Flight,
     ended(*q.ended())
     q.harvest(*jax.device_get(after))
   ended(*q.ended())
-  return q.handed(chosen), q.closed(chosen)
+  return q.completed_batch(chosen), q.remaining_state(chosen)
 
 
 def one_step(prompts: Prompts, n, key, *, limits_B=None,
@@ -310,7 +310,8 @@ def one_step(prompts: Prompts, n, key, *, limits_B=None,
 
   return flight_lib.Source(
       prompts=prompts, steps=1, key=lambda position: data,
-      groups=lambda step: flight_lib.groups(order, order, n_P[order]),
+      groups_of_step=lambda step: flight_lib.new_groups(
+          order, order, n_P[order]),
       limits=None if limits_B is None else limits)
 
 
@@ -319,8 +320,8 @@ def sample_all(s: Sampler, params, prompts: Prompts, n, key, *, temperature,
                ended=lambda *_: None) -> Rollouts:
   """n rollouts of each prompt, problem-major; see `one_step`, `next_batch`."""
   source = one_step(prompts, n, key, limits_B=limits_B, expected_P=expected_P)
-  handed, _ = next_batch(
-      s, params, flight_lib.nothing(s.made_by), source,
+  batch, _ = next_batch(
+      s, params, flight_lib.empty_state(s.layout), source,
       flight_lib.Rule(len(prompts.len_P), 0), version=0,
       temperature=temperature, top_p=top_p, ended=ended)
-  return handed.rollouts
+  return batch.rollouts

@@ -144,7 +144,8 @@ def assert_close_logp(got, want):
 
 def free_slots(R):
   return flight.Queue(
-      flight.nothing((R, 0, 1)), flight.Source(make_prompts(1), None, None, 0),
+      flight.empty_state((R, 0, 1)),
+      flight.Source(make_prompts(1), None, None, 0),
       flight.Rule(0, 0), version=0, sizes=sizes_lib.program_sizes(
           R, S, T, 1, paged=False), G=1, interrupt=None).row
 
