@@ -101,7 +101,7 @@ def case(config, topology: str, *, largest: bool) -> Case:
   G = mesh_lib.blocks(mesh)
   planned = estimated(
       e, opened.model, sampler.sizes.rows[-1] // G, rows_of(e, G) // G,
-      sampler.gathered, pages=sampler.pages).own
+      sampler.weights_gathered, pages=sampler.pages).own
   if not e.recipe.loss.remat or e.model.lora.rank:
     planned = {}
   return Case(e, opened.model, sampler, planned, notes, hbm)
@@ -113,7 +113,7 @@ def rows_of(e: experiment_lib.Experiment, G: int) -> int:
 
 
 def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
-              slots: int, rows: int, gathered: bool, *,
+              slots: int, rows: int, weights_gathered: bool, *,
               pages: int | None) -> memory_lib.Programs:
   """The planner's estimate; slots, rows and pages are per device."""
   S, T, loss = (e.sampler.max_prompt_tokens, e.sampler.max_new_tokens,
@@ -125,7 +125,8 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
       fused=programs_lib.update_kernel(e, model) != "einsum",
       fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
       page=e.sampler.page if pages else None).programs(memory_lib.Held(
-          slots, rows, min(rows, max(1, rows * T // S)), gathered, pages),
+          slots, rows, min(rows, max(1, rows * T // S)), weights_gathered,
+          pages),
                                    reference=bool(loss.kl_coef))
 
 
@@ -260,11 +261,11 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
     return params, placed(jax.eval_shape(start)[1], whole)
 
   start, accumulate, apply = update.programs
-  learned = update_lib.learned(policy, critic)
-  carry = carried(start, learned)
+  trainable = update_lib.trainable_params(policy, critic)
+  carry = carried(start, trainable)
   yield Program("start", start.lower, held((state, base)))
   yield Program("accumulate", lambda: accumulate.lower(
-      learned, base, carry, batch, temperature),
+      trainable, base, carry, batch, temperature),
                 held((policy.opt_state, own or (
                     critic and state.critic.opt_state))))
   yield Program("apply", lambda: apply.lower(policy, carry), held((own, base)))

@@ -139,7 +139,7 @@ def group_gradients(setup: Setup, graded: Graded, n: int, gradient,
     signals += advantages.informative(
         reward_Pxn, np.ones((P, n), bool)).sum()
     step = jax.tree.map(lambda x: x[row_Pxn.ravel()], graded.rollouts)  # noqa: B023
-    columns = algorithm.of_all(reward_Pxn, step, cfg)
+    columns = algorithm.single_update_columns(reward_Pxn, step, cfg)
     for p in range(P):
       one = slice(p * n, (p + 1) * n)
       batches = update_lib.assemble(

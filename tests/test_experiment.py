@@ -120,7 +120,8 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
       examples.SEVEN_B, examples.work(
           Lengths(1, 1, S, T), kept=dict(reduce=e.recipe.loss.reduce_dtype),
           recipe=dict(kl=bool(e.recipe.loss.kl_coef)), remat=True), mesh
-  ).programs(Held(e.sampler.slots // G, rows, prompts=rows, whole=True),
+  ).programs(Held(e.sampler.slots // G, rows, prompts=rows,
+                  weights_gathered=True),
              reference=bool(e.recipe.loss.kl_coef))
   stays = 3 * p.state + p.reference
   assert 15.75 * 2**30 > max(

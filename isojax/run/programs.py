@@ -57,7 +57,7 @@ def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
       T=cfg.max_new_tokens)
   G, sizes = mesh_lib.blocks(base.model.mesh), sampler_bytes(base.model, cfg)
   wanted = -(-cfg.slots // G)
-  slots, pages, gathered = sizes.admitted(
+  slots, pages, weights_gathered = sizes.admitted(
       budget=cfg.memory_gib * 2**30, most=wanted)
   if not slots:
     raise InputError(
@@ -73,7 +73,8 @@ def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
               "positions on each device",)
   return engine.make_sampler(
       base.model, dataclasses.replace(cfg, slots=min(cfg.slots, slots * G)),
-      base.eos_ids, gathered=gathered, interrupt=phrase, pages=pages), notes
+      base.eos_ids, weights_gathered=weights_gathered, interrupt=phrase,
+      pages=pages), notes
 
 
 def update_kernel(e: experiment_lib.Experiment,

@@ -1,10 +1,10 @@
 """Samples rollouts, and grades them in a thread while others are decoded.
 
 Without in-flight updates a step samples its own rollouts in rounds of Bp
-problems: one, or with refill (recipe.filter.rounds > 1, the dynamic sampling of
-DAPO) further ones until Bp groups are informative: have right and wrong
-answers. Every round is charged to C. With in-flight updates sampling continues
-across steps, see sampling.flight.
+problems: in one round, or in resampling rounds (recipe.filter.rounds > 1, the
+dynamic sampling of DAPO) until Bp groups are informative, which means that they
+have correct and incorrect answers. Every round is charged to C. With in-flight
+updates sampling continues across steps, see sampling.flight.
 """
 
 import concurrent.futures
@@ -345,11 +345,11 @@ def kept_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:
   return informative_P & (np.cumsum(informative_P) <= Bp)
 
 
-def newly_solved(right_P, n_P, id_P, *, rate: float | None
+def newly_solved(correct_P, n_P, id_P, *, rate: float | None
                  ) -> list[int] | None:
   if rate is None:
     return None
-  pass_rate_P = np.where(n_P > 0, right_P / np.maximum(n_P, 1), 0.0)
+  pass_rate_P = np.where(n_P > 0, correct_P / np.maximum(n_P, 1), 0.0)
   return [int(i) for i in np.asarray(id_P)[pass_rate_P >= rate]]
 
 

@@ -80,7 +80,7 @@ def train_step(setup: Setup, state: State,
                     columns["advantage"], history.step + 1)
   return State(train, taken.in_flight, history), {
       **measured(taken.prompts, taken.sampled),
-      **by_problem(setup, history, taken),
+      **problem_fields(setup, history, taken),
       "shaped_reward": reward,
       "refilled": taken.rounds - 1,
       "staleness_mean": taken.staleness[0],
@@ -111,20 +111,21 @@ def sample(setup: Setup, state: State,
   return taken
 
 
-def by_problem(setup: Setup, history: History,
-               taken: rollouts_lib.StepRollouts) -> dict:
+def problem_fields(setup: Setup, history: History,
+                   taken: rollouts_lib.StepRollouts) -> dict:
   """The fields of a record with verdicts of single problems."""
   n_P, id_P = taken.sampled.n_P, taken.prompts.id_P
-  # The right rollouts of each problem, or their summed reward.
-  right_P = algorithm.by_problem(
+  # Number of correct rollouts of each problem, or their summed reward.
+  correct_P = algorithm.by_problem(
       taken.sampled.graded.correct_B, n_P)[0].sum(axis=1)
   groups = None
   if history.evidence is not None:
-    right = (right_P.astype(int) if (right_P % 1 == 0).all() else right_P)
+    correct = (correct_P.astype(int) if (correct_P % 1 == 0).all()
+               else correct_P)
     groups = [list(group) for group in zip(
-        id_P.tolist(), n_P.tolist(), right.tolist(), strict=True)]
+        id_P.tolist(), n_P.tolist(), correct.tolist(), strict=True)]
   return {"solved": rollouts_lib.newly_solved(
-              right_P, n_P, id_P, rate=setup.e.recipe.filter.solved_rate),
+              correct_P, n_P, id_P, rate=setup.e.recipe.filter.solved_rate),
           "groups": groups,
           "informative_expected": groups and history.evidence.informative(
               groups)}

@@ -99,7 +99,7 @@ class Sampler(typing.NamedTuple):
   sizes: sizes_lib.Sizes
   page: int | None  # positions of a page; None: no pages
   pages: int  # of a block's pool; 0: no pages
-  gathered: bool  # each fsdp shard holds whole weights
+  weights_gathered: bool  # each fsdp shard holds whole weights
   interrupt: interrupt_lib.Interrupt | None  # None: off
   casts: dict  # of each parameter, to the dtype and sharding of decoding
   prepare: typing.Callable  # float parameters -> cast, if they are not yet
@@ -127,7 +127,7 @@ def kernel(model: decoder.Transformer, cfg: SamplerConfig, length: int) -> str:
 
 
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
-                 eos: tuple[int, ...], *, gathered: bool = True,
+                 eos: tuple[int, ...], *, weights_gathered: bool = True,
                  interrupt: interrupt_lib.Interrupt | None = None,
                  pages: int | None = None) -> Sampler:
   """Builds the jitted calls for `cfg.slots` slots, rounded up to the blocks.
@@ -138,8 +138,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     model: the policy.
     cfg: shapes and dtypes.
     eos: tokens that end a rollout.
-    gathered: whether each fsdp shard holds whole weights while sampling,
-      gathered once instead of at every token.
+    weights_gathered: whether each fsdp shard holds whole weights while
+      sampling, gathered once instead of at every token.
     interrupt: cfg.interrupt in tokens; None: off.
     pages: of a block, if cfg.page is set; None: as many as all slots can use.
   """
@@ -171,14 +171,14 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
         model, cfg, longest if S <= longest else longest + cfg.max_new_tokens))
     return decoder.prompt_cache(reader, params, prompts, jnp.dtype(cfg.dtype))
 
-  casts, prepare = _casts(model, cfg, gathered)
+  casts, prepare = _casts(model, cfg, weights_gathered)
   decode = decode_lib.make_decode(
       model, C=sizes.chunk, T=cfg.max_new_tokens, eos=eos, buffered=on_tpu,
       interrupt=interrupt)
   return Sampler(
       mesh=mesh, slots=cfg.slots, sizes=sizes, page=cfg.page,
-      pages=pages or 0, gathered=gathered, interrupt=interrupt, casts=casts,
-      prepare=prepare,
+      pages=pages or 0, weights_gathered=weights_gathered, interrupt=interrupt,
+      casts=casts, prepare=prepare,
       place=lambda tree: mesh_lib.place(tree, rows),
       empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
       prefill=jax.jit(precise(prefill), out_shardings=cache),
@@ -190,14 +190,16 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                      out_shardings=(cache, read, read)))
 
 
-def _casts(model: decoder.Transformer, cfg: SamplerConfig, gathered: bool):
+def _casts(model: decoder.Transformer, cfg: SamplerConfig,
+           weights_gathered: bool):
   """The cast of each parameter for decoding, and `prepare` for all of them.
 
   One program per parameter: in a single program all of them are there twice,
   gathered and laid out.
   """
   shardings = jax.tree.map(
-      lambda x: mesh_lib.whole_rows(x.sharding) if gathered else x.sharding,
+      lambda x: (mesh_lib.whole_rows(x.sharding) if weights_gathered
+                 else x.sharding),
       decoder.abstract_params(model))
   head = decoder.head_name(model.cfg) if cfg.head_dtype else None
   dtype = lambda name: jnp.dtype(

@@ -119,7 +119,8 @@ def make_updating(model: decoder.Transformer, case: Case):
 
   def step(state, prompts: Prompts, rollouts: Rollouts, reward_Bpxn):
     batches = update_lib.assemble(
-        prompts, rollouts, algorithm.of_all(reward_Bpxn, rollouts, cfg),
+        prompts, rollouts,
+        algorithm.single_update_columns(reward_Bpxn, rollouts, cfg),
         n=case.n, G=mesh_lib.blocks(model.mesh), cfg=cfg)
     state, metrics = update(
         state, None, [update_lib.place(b, model.mesh) for b in batches],

@@ -101,7 +101,7 @@ def test_the_mean_of_the_group_gradients_is_the_gradient_of_the_step(graded):
   start, accumulate, _ = setup.learner.update.programs
   carry = start()
   for batch in update_lib.assemble(
-      data.prompts, data.rollouts, algorithm.of_all(
+      data.prompts, data.rollouts, algorithm.single_update_columns(
           data.reward_PxN, data.rollouts, loss), n=8,
       G=mesh_lib.blocks(mesh), cfg=loss):
     carry = accumulate((params, None), None, carry,

@@ -38,12 +38,12 @@ def make_prompts(count, S=S):
 
 
 @functools.cache
-def make_sampler(model, *, eos=EOS, gathered=True, interrupt=None, pages=None,
-                 **changes):
+def make_sampler(model, *, eos=EOS, weights_gathered=True, interrupt=None,
+                 pages=None, **changes):
   """One for all tests of the same options, so that it is traced once."""
   return engine.make_sampler(
-      model, dataclasses.replace(CONFIG, **changes), eos, gathered=gathered,
-      interrupt=interrupt, pages=pages)
+      model, dataclasses.replace(CONFIG, **changes), eos,
+      weights_gathered=weights_gathered, interrupt=interrupt, pages=pages)
 
 
 def buffered(sampler, model):
