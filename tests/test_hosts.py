@@ -51,7 +51,7 @@ def test_flags_that_do_not_go_together(flags):
 WAITING = """
 import sys
 from isojax.runtime import hosts
-hosts.MEET = 1
+hosts.START_SECONDS = 1
 hosts.initialize(sys.argv[1], 2, int(sys.argv[2]))
 """
 
@@ -152,7 +152,7 @@ out["restored"] = [step, [float(x.data[0] % 2000) for x in
                           found.params["a"].addressable_shards]]
 out["left"] = checkpoint.steps(str(store))
 
-preemption.EVERY = 0.5
+preemption.EXCHANGE_SECONDS = 0.5
 stop, begun, checks = preemption.Stop(), time.monotonic(), []
 check, stop.check = stop.check, lambda: (checks.append(1), check())
 for polls in range(100_000):
@@ -233,7 +233,7 @@ def test_two_processes_gather_agree_and_end_together(tmp_path):
 STARTING = """
 import os, sys
 from isojax.runtime import hosts
-hosts.HEARTBEAT = 4
+hosts.HEARTBEAT_SECONDS = 4
 hosts.initialize(None, None, None)
 with hosts.fail_together():
   hosts.gather(hosts.number())
@@ -241,7 +241,7 @@ with hosts.fail_together():
     os.kill(os.getpid(), 9)
   if sys.argv[1] == "dies":
     hosts.gather("nobody answers")
-  hosts.HEARTBEAT = 1
+  hosts.HEARTBEAT_SECONDS = 1
   raise RuntimeError("NCCL operation ncclCommInitRank failed")
 """
 

@@ -137,16 +137,16 @@ class LossConfig:
 
   def __post_init__(self):
     # custom_function.read of each, once. Not a field: the config has the names.
-    object.__setattr__(self, "own", {
-        kind: _own(kind, getattr(self, kind)) for kind in FUNCTIONS
+    object.__setattr__(self, "custom", {
+        kind: _custom(kind, getattr(self, kind)) for kind in FUNCTIONS
         if getattr(self, kind).partition(":")[0].endswith(".py")})
     expect_one_of("loss", self, **CHOICES, **{
-        kind: FUNCTIONS[kind] for kind in FUNCTIONS if kind not in self.own})
+        kind: FUNCTIONS[kind] for kind in FUNCTIONS if kind not in self.custom})
     expect("loss", self, **{
         name: (getattr(self, name) >= minimum, f">= {minimum}")
         for name, minimum in MINIMUM.items()})
     _check_constants(self)
-    for kind in self.own:
+    for kind in self.custom:
       self._try_custom(kind)
     expect("loss", self, **{
         name: (holds(self), expected.format(cfg=self))
@@ -155,13 +155,13 @@ class LossConfig:
   def _try_custom(self, kind: str) -> None:
     examples = dict(m=2, ddof=self.advantage_ddof, eps=self.advantage_eps,
                     clip_low=self.clip_low, clip_high=self.clip_high)
-    custom_check.check(kind, self.own[kind], self.function(kind, **{
+    custom_check.check(kind, self.custom[kind], self.function(kind, **{
         name: examples[name] for name in CALLER_CONSTANTS[kind]}))
 
   def unbound(self, kind: str):
     """The function of a kind of FUNCTIONS, of a table or of the user's file."""
-    if kind in self.own:
-      return custom_function.function(**self.own[kind])
+    if kind in self.custom:
+      return custom_function.function(**self.custom[kind])
     return FUNCTIONS[kind][getattr(self, kind)]
 
   def function(self, kind: str, **given):
@@ -200,10 +200,10 @@ class LossConfig:
         self.importance_cap is not None and self.importance_level == "sequence")
 
 
-def _own(kind: str, name: str) -> dict[str, str]:
-  own = custom_function.read(f"loss.{kind}", name)
+def _custom(kind: str, name: str) -> dict[str, str]:
+  custom = custom_function.read(f"loss.{kind}", name)
   try:
-    function = custom_function.function(**own)
+    function = custom_function.function(**custom)
   except InputError as error:
     raise InputError(f"loss.{kind}: {error}; correct the file") from error
   expected, names = (
@@ -214,7 +214,7 @@ def _own(kind: str, name: str) -> dict[str, str]:
     raise InputError(
         f"loss.{kind}={name}: takes ({', '.join(names)}); expected "
         f"({', '.join(expected)}), and constants as keyword-only arguments")
-  return own
+  return custom
 
 
 def constant_names(function) -> list[str]:

@@ -169,7 +169,7 @@ class RecipeSection:
     loss, updates = self.loss, self.updates
     return bool(updates.count > 1 or updates.in_flight or loss.kl_in_loss
                 or loss.entropy_coef or self.critic.kind != "none"
-                or "policy_loss" in loss.own)
+                or "policy_loss" in loss.custom)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,8 +246,8 @@ def load(config) -> Experiment:
 
 
 def has_group_baseline(loss: LossConfig) -> bool:
-  """Whether an advantage is 0 in a group of one; an own one may be."""
-  return loss.advantage in advantages.COMPARING or "advantage" in loss.own
+  """Whether an advantage is 0 in a group of one; a custom one may be."""
+  return loss.advantage in advantages.COMPARING or "advantage" in loss.custom
 
 
 def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:

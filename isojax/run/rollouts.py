@@ -30,7 +30,7 @@ from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
 from isojax.types import Prompts, Rollouts
 
-WAIT = 0.2  # seconds between two checks for a signal while waiting for verdicts
+POLL_SECONDS = 0.2  # between checks for a signal while waiting for verdicts
 
 
 class Grading(typing.NamedTuple):
@@ -132,7 +132,7 @@ def graded_batch(setup: Setup, grader: Grading, params, problems,
   begun = time.perf_counter()
   futures = {verdicts[name][0] for name in names if ours(name)}
   while not stop.asked and concurrent.futures.wait(
-      futures, timeout=WAIT).not_done:
+      futures, timeout=POLL_SECONDS).not_done:
     pass
   stop.check()
   sampled = Sampled(batch.groups.n_E, batch.rollouts,

@@ -204,11 +204,11 @@ def diverged(setup: Setup, state: State, out: RunHandles, fields: dict) -> str:
 
 def custom_functions(setup: Setup) -> str:
   """The user's own functions, which may be the cause of a number not finite."""
-  own = setup.e.recipe.loss.own.values()
-  if not own:
+  custom = setup.e.recipe.loss.custom.values()
+  if not custom:
     return ""
-  return (f"Look first at {', '.join(map(custom_function.definition, own))}: a "
-          "logarithm, root or division there? ")
+  places = ", ".join(map(custom_function.definition, custom))
+  return f"Look first at {places}: a logarithm, root or division there? "
 
 
 @contextlib.contextmanager

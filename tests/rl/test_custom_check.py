@@ -54,4 +54,4 @@ def test_what_a_function_returns_is_checked(tmp_path, kind, body):
     ("advantage", "return np.where(y, x, np.nan)"),  # padding is not read
     ("selection", "return y"), ("aggregation", "return y / 2")])
 def test_functions_that_are_sound_pass(tmp_path, kind, body):
-  assert loss_config(tmp_path, kind, body).own[kind]["function"] == "mine"
+  assert loss_config(tmp_path, kind, body).custom[kind]["function"] == "mine"
