@@ -120,7 +120,7 @@ def test_the_problems_of_a_step_are_those_of_its_order_that_are_not_solved(
   context = of_flight
   n, solved_D = 6, np.zeros(len(context.stratum.train), bool)
   groups = lambda step: rollouts_lib.run_source(
-      context, solved_D, even).groups(step)
+      context, solved_D, even).groups_of_step(step)
   before = groups(2)
   assert before.position_E.tolist() == [8, 9, 10, 11]
   assert before.n_E.tolist() == [n] * 4

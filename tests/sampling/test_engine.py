@@ -209,7 +209,7 @@ def test_the_longest_expected_are_first():
                     np.array([1, 3, 2, 3], np.int32), None)
   order = lambda **more: engine.one_step(
       prompts, 1, rng.stream(0, "rollout"), **more
-  ).groups(0).position_E.tolist()
+  ).groups_of_step(0).position_E.tolist()
   assert order() == [0, 2, 1, 3]
   assert order(expected_P=[5.0, 7.5, 5.0, 9.0]) == [3, 1, 0, 2]
 
