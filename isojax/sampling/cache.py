@@ -20,7 +20,7 @@ import numpy as np
 
 from isojax.models import decoder
 from isojax.runtime import mesh as mesh_lib
-from isojax.sampling import flight
+from isojax.sampling.scheduler import Scheduler
 from isojax.sampling.sizes import smallest
 
 # A rollout starts only if one page is left for this many slots of the block.
@@ -124,10 +124,10 @@ def flush(cache: decoder.KVCache, recent: decoder.KVCache,
 class Contiguous:
   """Rows of one length, which grows with the longest active rollout."""
 
-  def __init__(self, s, q: flight.Queue):
-    """For the engine's Sampler, and a queue with its slots."""
+  def __init__(self, s, q: Scheduler):
+    """For the engine's Sampler, and a Scheduler with its slots."""
     self.s, self.q = s, q
-    self.kv = s.empty(len(q.item_R), s.sizes.lengths[0])
+    self.kv = s.empty(len(q.slots.item_R), s.sizes.lengths[0])
     self.window = None  # of the sequences prefilled last
 
   def reserve(self) -> list[int]:
@@ -153,12 +153,12 @@ class Contiguous:
     peak is the new cache and one old part.
     """
     q, sizes, length = self.q, self.s.sizes, self.kv.v[0].shape[2]
-    longest = int(q.row.position_R[q.row.active_R].max(initial=0))
+    longest = int(q.slots.row.position_R[q.slots.row.active_R].max(initial=0))
     L = max(length, smallest(
         sizes.lengths, min(longest + sizes.chunk, sizes.lengths[-1])))
-    if (R, L) == (len(q.item_R), length):
+    if (R, L) == (len(q.slots.item_R), length):
       return
-    take = self.s.place(q.compact(R))
+    take = self.s.place(q.slots.compact(R))
     k, v = list(self.kv.k), list(self.kv.v)
     self.kv = None  # or the old parts would stay until the last is copied
     for axis, parts in ((3, k), (2, v)):
@@ -167,7 +167,7 @@ class Contiguous:
     self.kv = decoder.KVCache(tuple(k), tuple(v))
 
   def insert(self, filled) -> None:
-    """Copies sequences of the window to the slots that `Queue.fill` filled."""
+    """Copies sequences of the window to slots that `Scheduler.fill` filled."""
     if filled[0].size:
       self.kv = self.s.insert(self.kv, self.window, *self.s.place(filled))
 
@@ -183,20 +183,20 @@ class Paged:
   where nothing is written. Methods are those of `Contiguous`.
   """
 
-  def __init__(self, s, q: flight.Queue):
+  def __init__(self, s, q: Scheduler):
     self.s, self.q, self.page, self.pages = s, q, s.page, s.pages
-    self.kv, self.window = s.empty(q.G * s.pages, s.page), None
-    R = len(q.item_R)
+    self.kv, self.window = s.empty(q.slots.G * s.pages, s.page), None
+    R = len(q.slots.item_R)
     self.table_RxM = np.full((R, self._count(s.sizes.longest)), s.pages,
                              np.int32)
     self.count_R = np.zeros(R, np.int64)  # pages of a slot
     self.shared_R = np.zeros(R, np.int64)  # the first of them, of the prompt
     self.problem_R = np.zeros(R, np.int64)
-    self.free = [list(range(s.pages))[::-1] for _ in range(q.G)]
+    self.free = [list(range(s.pages))[::-1] for _ in range(q.slots.G)]
     # Of each block: problem -> slots that share the pages of its prompt.
-    self.readers = [{} for _ in range(q.G)]
+    self.readers = [{} for _ in range(q.slots.G)]
     # Of each block: (window's slot, which page of the sequence, page) to fill.
-    self.pending_copies = [[] for _ in range(q.G)]
+    self.pending_copies = [[] for _ in range(q.slots.G)]
 
   def _count(self, positions):
     return -(-positions // self.page)
@@ -228,11 +228,11 @@ class Paged:
 
   def reserve(self) -> list[int]:
     """The slots with the fewest tokens get none."""
-    row, lost = self.q.row, []
+    row, lost = self.q.slots.row, []
     for r in np.flatnonzero(~row.active_R & (self.count_R > 0)):
-      self.release(r // self.q.rows, r)
-    for g, active in enumerate(self.q.active_GxR):
-      rows = g * self.q.rows + np.flatnonzero(active)
+      self.release(r // self.q.slots.rows, r)
+    for g, active in enumerate(self.q.slots.active_GxR):
+      rows = g * self.q.slots.rows + np.flatnonzero(active)
       rows = rows[np.argsort(-row.count_R[rows], kind="stable")]
       more = np.maximum(
           0, self._needed(row.position_R[rows]) - self.count_R[rows])
@@ -247,12 +247,13 @@ class Paged:
   def allocate(self, g: int, rows, items, slots) -> int:
     q = self.q
     for i, (row, item, slot) in enumerate(zip(rows, items, slots, strict=True)):
-      problem, known = int(q.problem_B[item]), int(q.length(item)) - 1
-      shared = (int(q.source.prompts.len_P[problem]) - 1) // self.page
+      problem = int(q.items.problem_B[item])
+      known = int(q.items.length(item)) - 1
+      shared = (int(q.prompts.len_P[problem]) - 1) // self.page
       readers = self.readers[g].get(problem, [])
       present = shared if readers else 0
       count = self._needed(known) - present
-      taken = np.count_nonzero(self.count_R[g * q.rows:(g + 1) * q.rows])
+      taken = np.count_nonzero(self.count_R.reshape(q.slots.G, -1)[g])
       if count + taken // SLOTS_PER_SPARE_PAGE > len(self.free[g]):
         return i
       if readers:
@@ -269,10 +270,10 @@ class Paged:
 
   def fit(self, R: int) -> None:
     q = self.q
-    if R == len(q.item_R):
+    if R == len(q.slots.item_R):
       return
-    rows, take_GxR = q.rows, q.compact(R)
-    index = (take_GxR + np.arange(q.G)[:, None] * rows).reshape(-1)
+    rows, take_GxR = q.slots.rows, q.slots.compact(R)
+    index = (take_GxR + np.arange(q.slots.G)[:, None] * rows).reshape(-1)
     new = {int(row): i for i, row in enumerate(index)}
     for name in ("table_RxM", "count_R", "shared_R", "problem_R"):
       setattr(self, name, getattr(self, name)[index])

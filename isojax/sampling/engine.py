@@ -42,6 +42,7 @@ from isojax.sampling import draw as draw_lib
 from isojax.sampling import flight as flight_lib
 from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling import sizes as sizes_lib
+from isojax.sampling.scheduler import Scheduler
 from isojax.types import Prompts, Rollouts
 
 
@@ -232,14 +233,14 @@ def shortened(s: Sampler, prompts: Prompts) -> Prompts:
   return prompts.replace(tokens_PxS=prompts.tokens_PxS[:, :S])
 
 
-def _refill(s: Sampler, q: flight_lib.Queue, params, cache) -> None:
+def _refill(s: Sampler, q: Scheduler, params, cache) -> None:
   """Gives free slots what waits, and prefills sequences for it."""
   q.evict(cache.reserve())
   while True:
     filled = q.fill(cache.allocate)
     # Filled slots stay where they are, see `fill`.
-    cache.fit(len(q.item_R) if q.waiting else sizes_lib.smallest(
-        s.sizes.rows, q.most_active * q.G))
+    cache.fit(len(q.slots.item_R) if q.waiting else sizes_lib.smallest(
+        s.sizes.rows, q.slots.most_active * q.slots.G))
     cache.insert(filled)
     if not q.starving:
       return
@@ -272,13 +273,13 @@ def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
     raise InputError(f"a prompt has {longest} tokens: expected at most sampler."
                      f"max_prompt_tokens={s.sizes.prompts[-1]}")
   params, kind = s.prepare(params), draw_lib.kind_of(temperature, top_p)
-  q = flight_lib.Queue(flight, source, rule, version=version, sizes=s.sizes,
-                       G=s.G, interrupt=s.interrupt)
+  q = Scheduler(flight, source, rule, version=version, sizes=s.sizes, G=s.G,
+                interrupt=s.interrupt)
   cache = (cache_lib.Contiguous if s.page is None else cache_lib.Paged)(s, q)
-  while (chosen := q.ready()) is None:
+  while (chosen := q.progress.ready()) is None:
     _refill(s, q, params, cache)
     cache.kv, *after = s.decode(
-        params, cache.kv, s.place(q.row), np.float32(temperature),
+        params, cache.kv, s.place(q.slots.row), np.float32(temperature),
         np.float32(top_p), kind=kind, **cache.place())
     ended(*q.ended())
     q.harvest(*jax.device_get(after))

@@ -34,7 +34,7 @@ CASES = {
     "lora_in_flight": ("easy", dict(model=LORA, recipe=IN_FLIGHT)),
     # Nearly every easy problem is solved from time to time.
     "solved": ("easy", dict(recipe=dict(filter=dict(solved_rate=0.3)))),
-    # The pool has space for few answers, so rollouts are put back.
+    # The pool has space for few answers, so rollouts are evicted.
     "paged": ("easy", dict(sampler=dict(
         page=4, expected_tokens=1.0, memory_gib=0.00094))),
     "interrupted": ("easy", dict(sampler=dict(interrupt=dict(

@@ -15,6 +15,7 @@ from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import engine, flight
 from isojax.sampling import sizes as sizes_lib
+from isojax.sampling.scheduler import Scheduler
 from isojax.types import Prompts
 from tests import tolerance
 from tests.conftest import TINY
@@ -143,11 +144,11 @@ def assert_close_logp(got, want):
 
 
 def free_slots(R):
-  return flight.Queue(
+  return Scheduler(
       flight.empty_state((R, 0, 1)),
       flight.Source(make_prompts(1), None, None, 0),
       flight.Rule(0, 0), version=0, sizes=sizes_lib.program_sizes(
-          R, S, T, 1, paged=False), G=1, interrupt=None).row
+          R, S, T, 1, paged=False), G=1, interrupt=None).slots.row
 
 
 def collectives(call, *args, **options):

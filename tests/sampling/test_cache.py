@@ -27,12 +27,12 @@ def make_cache(prompts, n, *, G=1, R=4, page=4, pages=24, longest=20, chunk=4):
 
 
 def allocate(cache, q, row, item) -> bool:
-  """Whether a slot gets pages for an item, as in `Queue.fill`."""
-  if not cache.allocate(row // q.rows, [row], [item], [5]):
+  """Whether a slot gets pages for an item, as in `Scheduler.fill`."""
+  if not cache.allocate(row // q.slots.rows, [row], [item], [5]):
     return False
-  q.row.active_R[row], q.item_R[row] = True, item
-  q.row.position_R[row] = q.length(np.array([item]))[0] - 1
-  q.row.count_R[row] = q.out.len_R[item]
+  q.slots.row.active_R[row], q.slots.item_R[row] = True, item
+  q.slots.row.position_R[row] = q.items.length(np.array([item]))[0] - 1
+  q.slots.row.count_R[row] = q.items.out.len_R[item]
   return True
 
 
@@ -71,22 +71,23 @@ def test_the_youngest_lose_their_pages_by_hand():
   cache, q = make_cache([1, 1, 1], 1, R=3, pages=6)
   for row in range(3):
     assert allocate(cache, q, row, row)
-    q.row.position_R[row], q.row.count_R[row] = (4, 4, 0)[row], (9, 3, 4)[row]
+    q.slots.row.position_R[row] = (4, 4, 0)[row]
+    q.slots.row.count_R[row] = (9, 3, 4)[row]
   assert cache.reserve() == []
   assert lines(cache) == [[0, 3], [1, 4], [2]]
   # 4 pages are needed and 1 is free. Slot 1 has drawn the fewest tokens, and
   # its 2 pages are enough for the others.
-  q.row.position_R[:] = 8
+  q.slots.row.position_R[:] = 8
   assert cache.reserve() == [1]
   assert [len(line) for line in lines(cache)] == [3, 0, 3]
-  q.row.active_R[1] = False
+  q.slots.row.active_R[1] = False
   assert not allocate(cache, q, 1, 1)
   # Of equal ones, the last.
-  q.row.position_R[:], q.row.count_R[:] = 12, 5
+  q.slots.row.position_R[:], q.slots.row.count_R[:] = 12, 5
   assert cache.reserve() == [2]
-  q.row.active_R[2] = False
+  q.slots.row.active_R[2] = False
   # A slot that is alone has all it needs.
-  q.row.position_R[0] = 16
+  q.slots.row.position_R[0] = 16
   assert cache.reserve() == [] and len(lines(cache)[0]) == 5
 
 
@@ -109,7 +110,7 @@ def test_slots_are_dropped_by_hand():
   cache.fit(4)
   assert lines(cache) == [[0, 1], [0, 2]] * 2
   assert cache.readers == [{0: [0, 1]}, {0: [2, 3]}]
-  assert q.item_R.tolist() == [1, 2, 3, 4]
+  assert q.slots.item_R.tolist() == [1, 2, 3, 4]
 
 
 @hypothesis.given(st.data())
@@ -124,11 +125,11 @@ def test_no_page_is_lost_or_written_by_two(data):
       prompts, 9, G=G, R=G * R_b, page=page, longest=longest, chunk=3,
       pages=-(-longest // page) + data.draw(st.integers(0, 12)))
   for _ in range(12):
-    active = q.row.active_R
+    active = q.slots.row.active_R
     active &= random.random(len(active)) < 0.7
-    q.row.position_R[active] = np.minimum(q.row.position_R[active] + 3,
-                                          longest - 1)
-    q.row.count_R[active] += 3
+    q.slots.row.position_R[active] = np.minimum(
+        q.slots.row.position_R[active] + 3, longest - 1)
+    q.slots.row.count_R[active] += 3
     lost = cache.reserve()
     assert (cache.count_R[lost] == 0).all()
     active[lost] = False
@@ -136,14 +137,15 @@ def test_no_page_is_lost_or_written_by_two(data):
       item, before = int(random.integers(36)), str(vars(cache))
       if not allocate(cache, q, row, item):
         assert str(vars(cache)) == before
-        g = row // q.rows
-        assert active[g * q.rows:(g + 1) * q.rows].any()
+        g = row // q.slots.rows
+        assert active[g * q.slots.rows:(g + 1) * q.slots.rows].any()
     for row in np.flatnonzero(active):
-      needs = min(q.row.position_R[row] + 3, longest)
+      needs = min(q.slots.row.position_R[row] + 3, longest)
       assert cache.count_R[row] == max(
-          -(-needs // page), (prompts[q.problem_B[q.item_R[row]]] - 1) // page)
+          -(-needs // page),
+          (prompts[q.items.problem_B[q.slots.item_R[row]]] - 1) // page)
     for g in range(G):
-      rows = np.arange(g * q.rows, (g + 1) * q.rows)
+      rows = np.arange(g * q.slots.rows, (g + 1) * q.slots.rows)
       own = [cache.table_RxM[r, cache.shared_R[r]:cache.count_R[r]]
              for r in rows]
       shared = {tuple(cache.table_RxM[r, :cache.shared_R[r]]): r for r in rows}
@@ -151,14 +153,14 @@ def test_no_page_is_lost_or_written_by_two(data):
       # slot will write, it is alone.
       pages = np.concatenate([cache.free[g], *own, *shared])
       assert sorted(pages.astype(int)) == list(range(cache.pages))
-      for r in rows[q.row.active_R[rows]]:
-        first = (prompts[q.problem_B[q.item_R[r]]] - 1) // page
+      for r in rows[q.slots.row.active_R[rows]]:
+        first = (prompts[q.items.problem_B[q.slots.item_R[r]]] - 1) // page
         assert cache.shared_R[r] == first
         assert cache.table_RxM[r, first] not in set(
             np.concatenate(list(map(list, shared)) or [[]]))
-    if q.most_active and random.random() < 0.3:
-      cache.fit(G * max(q.most_active, q.rows - 1))
-      if q.rows == 1:
+    if q.slots.most_active and random.random() < 0.3:
+      cache.fit(G * max(q.slots.most_active, q.slots.rows - 1))
+      if q.slots.rows == 1:
         break
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from isojax.sampling import flight
 from isojax.sampling import interrupt as interrupt_lib
+from isojax.sampling.scheduler import Scheduler
 from isojax.sampling.sizes import Sizes
 from isojax.types import Drawn, Prompts
 
@@ -32,8 +33,8 @@ def make_source(prompts, n, *, Bp=None, steps=1, limits=None) -> flight.Source:
 
 
 def make_queue(source, *, G=1, R=4, W=1, T=5, groups=None, k=0, state=None,
-               version=0, interrupt=None) -> flight.Queue:
-  return flight.Queue(
+               version=0, interrupt=None) -> Scheduler:
+  return Scheduler(
       state or flight.empty_state((R, 0, G)), source,
       flight.Rule(groups or len(source.groups_of_step(0).n_E), k),
       version=version, G=G,
@@ -64,15 +65,17 @@ def test_slots_take_what_waits_by_hand():
   assert move_window(q) == [[0, 1], [3]]
   row, slot = fill(q)
   assert row.tolist() == [[0, 1], [0, 1]] and slot.tolist() == [[0, 0], [0, 0]]
-  assert q.item_R.tolist() == [0, 1, 2, 3] and not q.starving and q.waiting
-  assert q.row.token_R.tolist() == [1, 1, 3, 3]  # last tokens of the prompts
-  assert q.row.rollout_R.tolist() == [0, 1, 0, 1]
-  assert q.row.id_R.tolist() == [7, 7, 8, 8]
-  assert q.started_E.tolist() == [True, True, False]
-  q.row.active_R[:] = [False, True, True, False]
+  assert q.slots.item_R.tolist() == [0, 1, 2, 3]
+  assert not q.starving and q.waiting
+  # The last tokens of the prompts.
+  assert q.slots.row.token_R.tolist() == [1, 1, 3, 3]
+  assert q.slots.row.rollout_R.tolist() == [0, 1, 0, 1]
+  assert q.slots.row.id_R.tolist() == [7, 7, 8, 8]
+  assert q.progress.started_E.tolist() == [True, True, False]
+  q.slots.row.active_R[:] = [False, True, True, False]
   assert q.starving and move_window(q) == [[6, 7, 8], [6, 7, 8]]
   assert fill(q)[0].tolist() == [[0], [1]]
-  assert q.item_R.tolist() == [4, 1, 2, 5] and not q.waiting
+  assert q.slots.item_R.tolist() == [4, 1, 2, 5] and not q.waiting
 
 
 @hypothesis.given(st.data())
@@ -94,7 +97,7 @@ def test_each_item_starts_once_and_no_slot_idles(data):
       row_GxF, slot_GxF = fill(q)
       for g, (rows, slots) in enumerate(zip(row_GxF, slot_GxF)):
         for row, slot in zip(rows[rows < R_b], slots[rows < R_b]):
-          item = q.item_R[g * R_b + row]
+          item = q.slots.item_R[g * R_b + row]
           started.append(item)
           # Its prompt is in the window of its own block.
           group = np.searchsorted(np.cumsum(n), item, side="right")
@@ -102,12 +105,12 @@ def test_each_item_starts_once_and_no_slot_idles(data):
       if not q.starving:
         break
       window = move_window(q)
-      assert any(map(len, q.slots))
-    assert not q.waiting or q.row.active_R.all()
+      assert any(map(len, q.places))
+    assert not q.waiting or q.slots.row.active_R.all()
     ends = random.random(G * R_b) < 0.4
     if q.waiting:
       ends[random.integers(G * R_b)] = True
-    q.row.active_R[ends] = False
+    q.slots.row.active_R[ends] = False
   assert sorted(started) == list(range(sum(n)))
 
 
@@ -116,23 +119,23 @@ def test_rollouts_that_lose_their_slot_are_next_by_hand():
   q = make_queue(make_source(make_prompts([1, 1]), 3), W=2)
   move_window(q)
   fill(q)
-  assert [x.tolist() for x in (*q.queued, *q.slots)] == [[4, 5], [1, 1]]
-  q.out.len_R[:4] = 0, 1, 3, 2
-  q.out.tokens_RxT[2, :3] = 20, 21, 22
+  assert [x.tolist() for x in (*q.queued, *q.places)] == [[4, 5], [1, 1]]
+  q.items.out.len_R[:4] = 0, 1, 3, 2
+  q.items.out.tokens_RxT[2, :3] = 20, 21, 22
   q.evict([1, 2])
-  assert q.queued[0].tolist() == [2, 1, 4, 5] and not len(q.slots[0])
+  assert q.queued[0].tolist() == [2, 1, 4, 5] and not len(q.places[0])
   assert q.evicted_count == 2 and q.starving
   assert move_window(q) == [[0, 20, 21, 22], [0, 0]]  # then the prompts
   fill(q)
-  assert q.item_R.tolist() == [0, 2, 1, 3]
-  assert q.row.token_R[1] == 22 and q.row.position_R[1] == 3
+  assert q.slots.item_R.tolist() == [0, 2, 1, 3]
+  assert q.slots.row.token_R[1] == 22 and q.slots.row.position_R[1] == 3
 
 
 def test_a_refused_block_has_no_free_slots():
   q = make_queue(make_source(make_prompts([1, 1]), 3), W=2)
   move_window(q)
   q.fill(lambda g, rows, items, slots: 2)
-  assert q.row.active_R.tolist() == [True, True, False, False]
+  assert q.slots.row.active_R.tolist() == [True, True, False, False]
   assert q.waiting and not q.starving
   q.evict([])
   assert q.starving
@@ -175,10 +178,11 @@ def test_waiting_rollouts_by_hand():
   # Of 3 + 1 and 1 + 2 tokens; then of none, and the group that may begin.
   assert move_window(q)[:4] == [[0, 1, 2, 9], [3, 6, 5], [3], [0, 1, 2]]
   fill(q)
-  assert q.item_R[:5].tolist() == [0, 2, 3, 4, 5]
-  assert q.row.token_R[:5].tolist() == [9, 5, 3, 2, 2]
-  assert q.row.count_R[:5].tolist() == [1, 2, 0, 0, 0]
-  assert q.groups.version_E.tolist() == [0, 0, 1] and q.started_E.all()
+  assert q.slots.item_R[:5].tolist() == [0, 2, 3, 4, 5]
+  assert q.slots.row.token_R[:5].tolist() == [9, 5, 3, 2, 2]
+  assert q.slots.row.count_R[:5].tolist() == [1, 2, 0, 0, 0]
+  assert q.progress.groups.version_E.tolist() == [0, 0, 1]
+  assert q.progress.started_E.all()
   left = q.remaining_state(np.array([0]))
   assert left.steps == 3 and left.groups.position_E.tolist() == [1, 2]
   assert left.tokens_X.tolist() == [6, 5] and left.logp_X.tolist() == [3, 4]
@@ -198,7 +202,7 @@ def test_a_step_that_has_begun_keeps_its_problems():
   other = source._replace(groups_of_step=lambda step: flight.new_groups(
       3 * step + np.arange(3), [8, 8, 8], 2))
   q = make_queue(other, W=9, groups=3, k=1, state=state)
-  assert q.groups.problem_E.tolist() == [1, 2, 8, 8, 8, 8, 8, 8]
+  assert q.progress.groups.problem_E.tolist() == [1, 2, 8, 8, 8, 8, 8, 8]
 
 
 def test_a_rollout_that_is_read_again_knows_what_closed_it():
@@ -211,9 +215,9 @@ def test_a_rollout_that_is_read_again_knows_what_closed_it():
       interrupt=interrupt_lib.Interrupt(phrase=(2, 3), unless=(8,)))
   move_window(q)
   fill(q)
-  assert q.item_R.tolist() == [1, 0, 2, 3]
-  assert q.row.interrupt_R.tolist() == [1] * 4
-  assert q.row.matched_R.tolist() == [1, 0, 0, 0]
+  assert q.slots.item_R.tolist() == [1, 0, 2, 3]
+  assert q.slots.row.interrupt_R.tolist() == [1] * 4
+  assert q.slots.row.matched_R.tolist() == [1, 0, 0, 0]
 
 
 def sampled(needs_PxN, *, k, Bp, slots, chunk, T):
@@ -229,25 +233,26 @@ def sampled(needs_PxN, *, k, Bp, slots, chunk, T):
   for version in range(P // Bp):
     q = make_queue(source, R=slots, W=slots, T=T, groups=Bp, k=k, state=state,
                    version=version)
-    before, decoded = q.out.len_R.sum(), 0
-    while (chosen := q.ready()) is None:
+    before, decoded = q.items.out.len_R.sum(), 0
+    while (chosen := q.progress.ready()) is None:
       while True:
         fill(q)
         if not q.starving:
           break
         move_window(q)
-      assert q.row.active_R.any()
-      assert q.started_E.sum() <= (k + 1) * Bp
-      group = q.group_B[q.item_R]
-      need = needs[q.groups.position_E[group] * n + q.number_B[q.item_R]]
-      row, zeros = q.row, np.zeros((slots, chunk), np.int32)
+      assert q.slots.row.active_R.any()
+      assert q.progress.started_E.sum() <= (k + 1) * Bp
+      group = q.items.group_B[q.slots.item_R]
+      need = needs[q.progress.groups.position_E[group] * n
+                   + q.items.number_B[q.slots.item_R]]
+      row, zeros = q.slots.row, np.zeros((slots, chunk), np.int32)
       count = np.where(row.active_R, np.minimum(row.count_R + chunk, need),
                        row.count_R)
       q.harvest(row.replace(count_R=count, active_R=row.active_R & (
           count < need)), Drawn(zeros, zeros.astype(np.float32), np.zeros(
               slots, np.float32), count == need))
       decoded += slots * chunk
-    yield (version, q.completed_batch(chosen), q.out.len_R.sum() - before,
+    yield (version, q.completed_batch(chosen), q.items.out.len_R.sum() - before,
            decoded)
     state = q.remaining_state(chosen)
   assert not len(state.groups.n_E)
@@ -293,13 +298,13 @@ def test_slots_are_busy_if_enough_may_be_in_flight(slots, k, least, most):
 def test_groups_of_no_rollouts_are_handed_over():
   """With the group before them; the first has none too."""
   q = make_queue(make_source(make_prompts([1] * 4), [0, 1, 0, 2]), W=4)
-  assert q.ready() is None
-  assert q.started_E.tolist() == [True, False, False, False]
+  assert q.progress.ready() is None
+  assert q.progress.started_E.tolist() == [True, False, False, False]
   move_window(q)
   fill(q)
-  assert q.item_R[:3].tolist() == [0, 1, 2]
-  q.left_E[:] = 0
-  batch = q.completed_batch(q.ready())
+  assert q.slots.item_R[:3].tolist() == [0, 1, 2]
+  q.progress.left_E[:] = 0
+  batch = q.completed_batch(q.progress.ready())
   assert batch.groups.n_E.tolist() == [0, 1, 0, 2]
   assert batch.items.position_R.tolist() == [1, 3, 3]
   assert batch.items.number_R.tolist() == [0, 0, 1]
