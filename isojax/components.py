@@ -286,6 +286,23 @@ def on_stratum(setup: Setup, path: str) -> Setup:
                              **_shortened(setup.sampler, prompts))
 
 
+def on_split(setup: Setup, path: str, split: str) -> Setup:
+  """The setup that evaluates a split of the stratum in a file.
+
+  A test split is a file beside the stratum's, which training never opens.
+  """
+  if split == "validation":
+    return setup
+  e = setup.e
+  problems = strata_lib.read_test(path, setup.stratum.header)
+  fitting, prompts = prompts_lib.encode(
+      setup.tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens,
+      V=setup.model.cfg.V)
+  return dataclasses.replace(
+      setup, stratum=dataclasses.replace(setup.stratum, validation=fitting),
+      validation=engine.shortened(setup.sampler, prompts))
+
+
 def update_kernel(e: experiment_lib.Experiment,
                   model: decoder.Transformer) -> str:
   """The update's attention kernel; InputError as attention.choose."""

@@ -62,7 +62,7 @@ class Field:
   @property
   def prior(self) -> int:
     """What a user takes who knows the study: n near 8, the plain recipe."""
-    near = lambda k: abs(math.log2(self.keys[k][2] / replay.PRIOR_N))
+    near = lambda k: abs(math.log2(self.keys[k][2] / race.PRIOR_N))
     plain = lambda k: self.keys[k][0] not in BASE_ARMS
     return min(range(len(self.keys)), key=lambda k: (near(k), plain(k)))
 

@@ -1,16 +1,24 @@
 """Turns a budget of rollouts into the best policy that it buys.
 
+  python -m launch.spend --config=configs/hard.py --rollouts=262144 \\
+      --root=runs/spend
   python -m launch.spend --replay='logs/*.jsonl' --rollouts=262144
 
---replay races finished runs, also of another trainer, without training: who
-would have been stopped where, what would have been chosen, and what that cost.
+The first form races a few arms, each an ordinary run folder under ROOT: all run
+a little, those go on that can still be the best, and the last gets what is
+left. Every rollout of every arm counts. The same command resumes it. It writes
+ROOT/spend.json and ROOT/spend.html.
+
+The second form races finished runs, also of another trainer, without training.
 """
 
+import importlib.util
 import json
+import os
 
 from absl import flags
 
-from isojax import cli
+from isojax import cli, progress
 from isojax.errors import InputError, reason
 from isojax.frontier import replay as replay_lib
 from isojax.frontier import study as study_lib
@@ -21,6 +29,12 @@ flags.adopt_module_key_flags(record_flags)
 _ROLLOUTS = flags.DEFINE_integer(
     "rollouts", None, "The budget: rollouts of all arms together.",
     lower_bound=1, required=True)
+_CONFIG = cli.define_config("configs/hard.py", required=False)
+_ROOT = flags.DEFINE_string("root", "runs/spend", "Folder of the runs.")
+_ARMS = flags.DEFINE_multi_string(
+    "arms", [], "KEY=V1,V2 of the config, such as alloc.n=4,8,16; given again, "
+    "all combinations; or a plan.jsonl, one arm a row. Default: a few n and "
+    "learning rates.")
 _REPLAY = flags.DEFINE_list(
     "replay", None, "Logs of finished runs, or patterns; one arm for each run, "
     "or each (Bp, n) if runs differ in their seeds.")
@@ -49,8 +63,52 @@ def replay() -> None:
                        f"({reason(error)}); choose another file") from error
 
 
-def main(_) -> None:
+def overrides() -> list[dict]:
+  """What the arms change in the config."""
+  from isojax import spender
+  if not _ARMS.value:
+    return spender.default_overrides(_CONFIG.value)
+  if _ARMS.value[0].endswith(".jsonl"):
+    if len(_ARMS.value) > 1:
+      raise InputError(f"--arms={_ARMS.value[0]}: expected one plan, or "
+                       "KEY=VALUE,VALUE alone")
+    return spender.of_plan(_ARMS.value[0])
+  return spender.products(_ARMS.value, _CONFIG.value)
+
+
+def spend() -> int:
+  """Races the arms, prints what was bought and writes the page."""
+  from isojax import spender  # loads jax
+  try:
+    spent = spender.spend(_CONFIG.value, overrides(), _ROLLOUTS.value,
+                          _ROOT.value)
+  except spender.StoppedError:
+    progress.say("stopped by a signal; the same command goes on")
+    return cli.PREEMPTED
+  for entry in spent.result.arms:
+    print(f"{entry.name}: {entry.rollouts:,} rollouts; {entry.why}")
+  for note in spent.result.notes:
+    print(note)
+  print(spender.reported(spent))
+  if importlib.util.find_spec("matplotlib") is None:
+    print("no page: it needs pip install -e '.[plot]'")
+    return 0
+  from isojax.frontier import race_page
+  path = os.path.join(_ROOT.value, "spend.html")
+  with open(path, "w", encoding="utf-8") as file:
+    file.write(race_page.page(spent.result, spent.seen,
+                              reported=spender.reported(spent)))
+  print(f"wrote {_ROOT.value}/{spender.SPEND} and {path}")
+  return 0
+
+
+def main(_) -> int:
+  if (_REPLAY.value is None) == (_CONFIG.value is None):
+    raise InputError("expected --config=FILE, to train, or --replay=LOGS")
+  if _REPLAY.value is None:
+    return spend()
   replay()
+  return 0
 
 
 if __name__ == "__main__":

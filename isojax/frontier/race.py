@@ -33,6 +33,14 @@ STRETCH_SD = 1.0  # octaves by which an arm's stretch differs from what is known
 UNKNOWN_SD = 0.02  # noise of an evaluation if nothing tells it
 
 
+PRIOR_N = 8  # docs/study.md: within 0.011 of the best n wherever it was tested
+
+
+def prior_of(n_K: typing.Sequence[int]) -> int:
+  """The arm whose n is nearest to PRIOR_N; the first of equals."""
+  return min(range(len(n_K)), key=lambda k: abs(math.log2(n_K[k] / PRIOR_N)))
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
   """The rule's constants, chosen on the replays of docs/spending.md."""

@@ -14,8 +14,6 @@ from isojax.errors import InputError
 from isojax.frontier import race
 from isojax.frontier.study import Run
 
-PRIOR_N = 8  # docs/study.md: within 0.011 of the best n wherever it was tested
-
 
 @dataclasses.dataclass(frozen=True)
 class Logged:
@@ -70,11 +68,8 @@ class Replay(typing.NamedTuple):
 
 
 def prior_of(logged: typing.Sequence[Logged]) -> int:
-  """The arm whose n is nearest to PRIOR_N; the first of equals."""
-  def distance(k):
-    alloc = logged[k].overrides["alloc"]
-    return abs(math.log2(alloc["n"] / PRIOR_N))
-  return min(range(len(logged)), key=distance)
+  """The arm that the evidence is for, by its n."""
+  return race.prior_of([one.overrides["alloc"]["n"] for one in logged])
 
 
 def smallest(logged: typing.Sequence[Logged]) -> float:
