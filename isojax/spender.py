@@ -30,7 +30,7 @@ from isojax import (
 from isojax import rollouts as rollouts_lib
 from isojax import state as state_lib
 from isojax.components import Setup
-from isojax.errors import InputError
+from isojax.errors import InputError, reason
 from isojax.frontier import race
 from isojax.ledger import records, workdir
 
@@ -281,18 +281,18 @@ def document(arms: typing.Sequence[Arm], result: race.Result, best: dict,
 @contextlib.contextmanager
 def locked(root: str):
   """Locks a root for one spender; InputError if another one has it."""
-  try:
-    os.makedirs(root, exist_ok=True)
-    lock = open(os.path.join(root, "spend.lock"), "a", encoding="utf-8")
-  except OSError as error:
-    raise InputError(f"--root={root}: cannot be written ({error}); choose "
-                     "another folder") from error
-  with lock:
+  with contextlib.ExitStack() as stack:
     try:
+      os.makedirs(root, exist_ok=True)
+      lock = stack.enter_context(open(
+          os.path.join(root, "spend.lock"), "a", encoding="utf-8"))
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
       raise InputError(f"--root={root}: another spend is running there; wait "
                        "until it ends, or choose another --root") from error
+    except OSError as error:
+      raise InputError(f"--root={root}: cannot be written ({reason(error)}); "
+                       "choose another folder") from error
     yield
 
 
