@@ -33,7 +33,7 @@ def get_config():
           hard=dict(low=0.0, high=0.0625, again=NOT, train=3000,
                     validation=300, test=600),
           easy=dict(low=0.3, high=0.6, again=NOT, train=1000, validation=300,
-                    test=300),
+                    test=250),
           low256=dict(low=0.0625, high=0.125, again=NOT, train=256,
                       validation=300, test=300),  # few, for configs/study.py
           mixed=dict(low=0.0, high=1.0, again=NOT, train=1024,
