@@ -324,7 +324,8 @@ def coverage(count: int, rng) -> str:
         for k, (mean, sd) in told.behind.items():
           gap = truth[going[told.leader]] - truth[going[k]]
           stops = "stopped" if k in told.why else "goes on"
-          hits[form, stops].append((abs(gap - mean) <= 1.96 * sd, gap > 0))
+          inside = abs(gap - mean) <= race.INTERVAL_SDS * sd
+          hits[form, stops].append((inside, gap > 0))
       replay.replay(arms, 2 ** 18, prior=1, hear=heard)
   return aligned([["curves", "arm", "gaps", "95 % interval holds the truth",
                    "arm is truly behind"], *(

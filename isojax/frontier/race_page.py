@@ -34,7 +34,8 @@ def page(result: race.Result, seen: dict[int, race.Arm], *,
   picture(result, seen).savefig(svg, format="svg")
   rows = "".join(
       f"<tr><td>{html.escape(e.name)}<td>{e.rollouts:,}<td>"
-      + ("-" if e.reward is None else f"{e.reward:.3f} ± {1.96 * e.se:.3f}")
+      + ("-" if e.reward is None else
+         f"{e.reward:.3f} ± {race.INTERVAL_SDS * e.se:.3f}")
       + f"<td>{'-' if e.best is None else f'{e.best:.4f}'}"
       f"<td>{html.escape(e.why)}</tr>" for e in result.arms)
   return (
