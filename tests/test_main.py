@@ -141,7 +141,8 @@ def test_what_a_run_writes(calm):
   times = [r["unix_time"] for r in kept]
   assert times == sorted(times) and 0 < times[-1] - times[0] < 600
   assert sorted(os.listdir(folder)) == [
-      "best", "checkpoints", "config.json", "lock", "records.jsonl", "samples.jsonl"]
+      "best", "checkpoints", "config.json", "lock", "records.jsonl",
+      "samples.jsonl"]
 
 
 def test_a_finished_run_does_nothing_again(copy, calm, capfd):
