@@ -2,7 +2,8 @@
 
 import setuptools
 
-JAX = ">=0.10.2,<0.13"  # 0.10.2 is the last for Python 3.11; 0.12 was tried
+# Tested: 0.10.2, the last for Python 3.11, and 0.12.0.1 on Python 3.13.
+JAX = ">=0.10.2,<0.13"
 MATH = "math-verify>=0.9,<0.10"  # 0.10 may judge differently
 # What its seeds mean, and which of its scorers are sound, was checked for this
 # one version: a generator that changes makes other problems of the same seeds.
@@ -19,23 +20,23 @@ setuptools.setup(
     description="Decides how to spend the sampling compute of LLM "
     "reinforcement learning, spends it, and learns from what it spent.",
     license="Apache-2.0",
-    python_requires=">=3.11",
+    python_requires=">=3.11",  # tested: 3.11 and 3.13
     packages=setuptools.find_packages(
         include=["isojax", "isojax.*", "launch", "launch.*", "configs"]),
     package_data={"isojax": ["assets/*.jsonl", "assets/*/*",
-                             "frontier/*.html"],
-                  "launch": ["cluster/*", "study/*.jinja"]},
+                             "report/*.html"],
+                  "launch": ["bench/*.json", "cluster/*", "study/*.jinja"]},
     install_requires=[
         "absl-py>=2.3.1",  # flags of isojax.main and launch
         "array-record>=0.8.1",  # the one format tfds reads without TensorFlow
         "chex>=0.1.91",  # shape contracts of the losses
         "etils[epath]>=1.13",  # paths of checkpoints, as orbax has them
-        "flax>=0.12.8,<0.13",  # linen and struct only
+        "flax>=0.12.8,<0.13",  # linen and struct only; 0.12.12 tested
         "importlib-resources>=6.4",  # tfds needs and does not declare it
         f"jax{JAX}",
         "jinja2>=3.1",  # chat templates of transformers, and pages
         "ml-collections>=1.1",  # config files
-        "numpy>=2.1",
+        "numpy>=2.1",  # 2.4.6 and 2.5.5 tested
         "optax>=0.2.8,<0.3",  # AdamW, clipping, schedules
         "orbax-checkpoint>=0.12.8,<0.13",  # the v0 manager; 1.0 changes it
         "pyarrow>=17",  # Parquet files of problems; tfds needs it too
@@ -44,7 +45,7 @@ setuptools.setup(
         "tensorflow-datasets>=4.9.10,<5",  # gsm8k and tfds folders
         "tensorstore>=0.1.86",  # conditional writes of a bucket; orbax has it
         "tqdm>=4.66",  # progress bars
-        "transformers>=5.20,<6",  # tokenizer and config.json; 5.x has no Flax
+        "transformers>=5.17,<6",  # tokenizer and config.json; 5.17 was tried
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",

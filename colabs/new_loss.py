@@ -89,7 +89,7 @@ pandas.concat({"mine": run.records.evaluations.to_pandas()[columns],
 
 # %% [markdown]
 # One run of each is no comparison: seeds differ, too. `python -m launch.sweep` runs
-# many seeds, and `python -m launch.speedup` compares the two recipes.
+# many seeds, and `python -m launch.compare` compares the two recipes.
 #
 # ## A mistake is found before anything is compiled
 

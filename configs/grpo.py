@@ -43,13 +43,12 @@ def get_config():
       ),
       alloc=dict(
           Bp=32,  # problems per step
-          n=8,  # rollouts per problem; with a schedule, of its first piece
+          n=8,  # rollouts per problem
           m=config_dict.placeholder(int),  # of these, trained on; None: all n
-          schedule=(),  # of n: ((from C, n), ...), such as ((0, 4), (65536, 8))
           M=config_dict.placeholder(int),  # steps; None: as many as C allows
           C=131_072,  # rollouts of the run; ignored if M is given
           rule="uniform",  # division of a step's Bp n rollouts: the same n; or
-          # knapsack, variance, hit, inverse, skip, FILE.py:FUNCTION
+          # knapsack, variance, hit, skip, FILE.py:FUNCTION
           n_low=2,  # least rollouts of a problem that is sampled, by a rule
           n_high=64,  # most rollouts of a problem, by a rule
           prior_strength=4.0,  # rollouts that the stratum's pass rate is worth
@@ -63,16 +62,12 @@ def get_config():
           max_new_tokens=16,  # "13-(12-(11-10))" and EOS
           temperature=1.0,  # of training rollouts; 0 is greedy
           top_p=1.0,  # of training rollouts; 1 keeps all tokens
-          dtype="float32",  # of activations; bfloat16 is slower on CPUs
-          weights=config_dict.placeholder(str),  # of matrices: None for dtype,
-          # or int8: half the bytes of bfloat16, rounded
-          cache=config_dict.placeholder(str),  # of keys and values: None for
-          # dtype, or float8: half the bytes of bfloat16, rounded to 1 in 16,
-          # too coarse for some models with key biases (Qwen2): check logp_gap
+          dtype="float32",  # of activations, weights and cache; or bfloat16, or
+          # auto: what is faster on this processor (docs/performance.md)
           attention="auto",  # kernel for prompts: or einsum, splash, cudnn
           precision="highest",  # of float32 products; high, default: faster
           head_dtype=config_dict.placeholder(str),  # of the head: None for
-          # dtype and weights, or float32 at the highest precision
+          # dtype, or float32 at the highest precision
           page=config_dict.placeholder(int),  # positions of a page of cache:
           # slots take pages as answers grow; None: all have the longest length
           expected_tokens=config_dict.placeholder(float),  # mean of answers, by
@@ -127,7 +122,8 @@ def get_config():
               prompt_sizes=1,  # of prompt slots: the longest prompt, its half,
               # ...; each compiles programs of its own; speed only
               remat=False,  # True: recompute layers in the backward, for memory
-              dtype="float32",  # of activations; parameters are float32
+              dtype="float32",  # of activations, or bfloat16, auto; parameters
+              # are float32
               reduce_dtype="float32",  # of gradient sums over devices; bfloat16
               # moves half the bytes and rounds the gradient of each device
               attention="auto",  # kernel: or einsum, splash, cudnn

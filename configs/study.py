@@ -2,7 +2,7 @@
 
   python -m launch.study --config=configs/study.py:hard --root=runs/study
 
-Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting, quick;
+Parts: hard, easy, pods, scalerl, rate, regimes, many, setting, quick;
 and of the second edition allocation, which compares the rules of alloc.rule at
 equal C, rate2500, d16, d32, d64, d512, algorithms, base, pods_rate, arena_*,
 scalerl2500 and n_or_rate, whose strata configs/split_study.py makes, and truly,
@@ -17,7 +17,7 @@ from configs import easy, hard, mixed, scalerl
 
 # The setting of each stratum.
 # Sections and keys are those of configs/grpo.py.
-# docs/study/appendix.md has the trials that led to it.
+# 23 trials led to it.
 EVAL = dict(first=4096, growth=1.25)  # 19 evaluations by C = 2**18
 HARD = dict(
     # 256 problems of which the base policy solves 1 or 2 of 16: with 3,000
@@ -40,10 +40,9 @@ FIVE = (0, 1, 2, 3, 4)
 TWO = (0, 1)
 C_HARD = 2**21
 C_EASY = 2**20
-C_SCHEDULE = 2**20
 C_FIRST = 2**18  # the data of the predictions, and most other parts
-PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
-         "many", "setting", "quick", "rate2500", "d16", "d32", "d64", "d512",
+PARTS = ("hard", "easy", "pods", "scalerl", "rate", "regimes", "many",
+         "setting", "quick", "rate2500", "d16", "d32", "d64", "d512",
          "allocation", "algorithms", "base", "pods_rate", "arena_mixed",
          "arena_hard", "arena_easy", "truly", "scalerl2500", "n_or_rate")
 # The second edition: the strata of a part, below runs/strata.
@@ -175,10 +174,12 @@ def settings():
 
 def arena_arms():
   """Returns all rules of alloc.rule and refill at equal C, and uniform twice.
+
+  The ledgers also have a rule that was deleted, `inverse`.
   """
   first, other = tuple(range(8)), tuple(range(8, 16))
   return [arm(rule, (8,), first, alloc=dict(rule=rule)) for rule in (
-      "uniform", "knapsack", "variance", "hit", "inverse", "skip")] + [
+      "uniform", "knapsack", "variance", "hit", "skip")] + [
           arm("refill", (8,), first, recipe=dict(filter=dict(rounds=3))),
           arm("uniform again", (8,), other)]
 
@@ -200,12 +201,6 @@ def scalerl_arms():
       without("DAPO loss", loss=dict(
           policy_loss="ppo_clip", constants=dict(cap=None), clip_low=0.2,
           clip_high=0.28))]
-
-
-def following(name, *pieces):
-  """Returns a schedule of n: (from C, n), ..."""
-  return arm(name, (pieces[0][1],), FIVE, alloc=dict(
-      schedule=[list(piece) for piece in pieces]))
 
 
 def off_policy(k):
@@ -246,13 +241,6 @@ def get_study(part):
       "scalerl2500": dict(C=2**19, arms=[
           *(one for one in scalerl_arms() if one["name"] != "no float32 head"),
           off_policy(8), off_policy(4)]),
-      "schedule": dict(C=C_SCHEDULE, arms=[
-          arm("", N, FIVE),
-          # n*(C) of the fit of `hard` when all its runs had 2**20 rollouts.
-          following("law", (0, 4), (6869, 8), (71_995, 32)),
-          # The best n at each C in `hard`, seen before it was set.
-          following("best policy", (0, 8), (2**16, 32), (2**17, 64),
-                    (2**19, 128))]),
       "rate": dict(C=C_FIRST, arms=rates()),
       "regimes": dict(C=C_FIRST, arms=[
           # Without n = 2: Bp = 512 is more than the 256 problems.
@@ -274,8 +262,7 @@ def get_study(part):
           for n, m in ((16, 4), (16, 8), (64, 16))]),
       "allocation": dict(C=2**17, arms=[
           arm(rule, (8,), (0, 1, 2, 3), alloc=dict(rule=rule))
-          for rule in ("uniform", "knapsack", "variance", "hit", "inverse",
-                       "skip")] + [
+          for rule in ("uniform", "knapsack", "variance", "hit", "skip")] + [
               arm("uniform again", (8,), (4, 5, 6, 7))]),
       **{part: dict(C=2**17, arms=arena_arms()) for part in (
           "arena_mixed", "arena_hard", "arena_easy")},

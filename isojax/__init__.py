@@ -35,8 +35,8 @@ _PUBLIC = {
     "fit": "isojax.api.studies",
     "Law": "isojax.api.studies",
     "Estimate": "isojax.api.studies",
-    "speedup": "isojax.api.studies",
-    "Speedup": "isojax.api.studies",
+    "compare": "isojax.api.studies",
+    "Comparison": "isojax.api.studies",
     "InputError": "isojax.errors",
     "DivergedError": "isojax.errors",
 }

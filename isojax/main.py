@@ -3,10 +3,10 @@
   python -m isojax.main --config=configs/hard.py
   python -m isojax.main --config=configs/hard.py --workdir=runs/a --mode=eval
 
-The loop of training is isojax/training.py. The same command resumes a run.
+The loop of training is isojax/run/training.py. The same command resumes a run.
 """
 
-from isojax import preemption
+from isojax.runtime import preemption
 
 if __name__ == "__main__":  # the other imports take seconds
   preemption.listen()
@@ -14,26 +14,19 @@ if __name__ == "__main__":  # the other imports take seconds
 import math
 import os
 import re
+import shlex
+import sys
 
 from absl import flags
 
-from isojax import (
-  cli,
-  compilation,
-  components,
-  experiment,
-  hosts,
-  monitor,
-  plan_file,
-  progress,
-  rollouts,
-  training,
-)
-from isojax import state as state_lib
-from isojax.components import Setup
+from isojax.core import config_flag, plan_file, sections
 from isojax.ledger import bucket, records
+from isojax.run import components, experiment, monitor, rollouts, training
+from isojax.run import state as state_lib
+from isojax.run.components import Setup
+from isojax.runtime import compilation, hosts, progress
 
-_CONFIG = cli.define_config("configs/hard.py")
+_CONFIG = config_flag.define("configs/hard.py")
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Where records and checkpoints go: a folder or "
     "gs://BUCKET/FOLDER. By default runs/NAME-RUN_ID, with the name of the "
@@ -48,7 +41,7 @@ _RUN_ID = flags.DEFINE_string(
     "default: a hash of what decides its results. launch.sweep gives it.")
 _MODE = flags.DEFINE_enum(
     "mode", "train", ["train", "eval"], "train; or only evaluate the newest "
-    "checkpoint of the workdir (the base policy if there is none).")
+    "checkpoint of the workdir.")
 _STEP = flags.DEFINE_enum(
     "step", "newest", ["newest", "best"], "With --mode=eval: the newest "
     "checkpoint, or that of the best evaluation (checkpoint.keep_best).")
@@ -94,7 +87,7 @@ def evaluation_sets(setup: Setup) -> dict[str, Setup]:
 
 
 def evaluate_only(setup: Setup, folder: str) -> int:
-  """Evaluates a checkpoint, or the base policy; adds to eval.jsonl."""
+  """Evaluates a checkpoint; adds to eval.jsonl."""
   sets = hosts.run_on_all_hosts(lambda: evaluation_sets(setup))
   step, params = state_lib.policy_of(setup, folder, _STEP.value)
   history = state_lib.history_of(records.up_to(
@@ -131,15 +124,21 @@ def check_flags() -> None:
     bucket.check(_WORKDIR.value, "workdir")
 
 
+def workdir_of(name: str, run_id: str) -> str:
+  return _WORKDIR.value or os.path.join(
+      "runs", f"{name}-{_RUN_ID.value or run_id}")
+
+
 def prepared() -> Setup:
   """The setup of the run; every check comes before any write."""
   check_flags()
   lr = None
   if _PLAN.value is not None:
-    lr = cli.apply_row(_CONFIG.value, plan_file.read_lines(_PLAN.value),
+    lr = config_flag.apply_row(_CONFIG.value, plan_file.read_lines(_PLAN.value),
                        _ROW.value, _PLAN.value)
   compilation.keep_programs(progress.say)
-  setup = components.prepare(_CONFIG.value)
+  setup = components.prepare(_CONFIG.value, lambda run_id: (
+      state_lib.stored_config(workdir_of(_CONFIG.value.name, run_id))))
   for note in setup.notes:
     hosts.say(note)
   if lr is not None and setup.e.recipe.optimizer.batch == "sampled" and (
@@ -149,18 +148,36 @@ def prepared() -> Setup:
   return setup
 
 
+def longer(setup: Setup, folder: str) -> str:
+  """The command that trains a complete run to twice its C."""
+  a, overrides = setup.e.alloc, {}
+  if _PLAN.value is not None:
+    overrides = sections.flat(plan_file.read_row(
+        plan_file.read_lines(_PLAN.value), _ROW.value,
+        path=_PLAN.value)["overrides"])
+  size = ("alloc.C", 2 * a.C) if _CONFIG.value.alloc.M is None else (
+      "alloc.M", 2 * a.M)
+  kept = [word for word in config_flag.arguments(sys.argv[1:])
+          if not word.startswith(f"--config.{size[0]}=")]
+  return shlex.join([
+      "python", "-m", "isojax.main", *kept,
+      *(f"--config.{name}={value}" for name, value in (
+          overrides | dict([size])).items()), f"--workdir={folder}"])
+
+
 def main(_) -> int:
   hosts.initialize(*(flag.value for flag in _COORDINATES))
   with hosts.shared_fate():
     setup = hosts.run_on_all_hosts(prepared)
-    folder = _WORKDIR.value or os.path.join(
-        "runs", f"{setup.e.name}-{_RUN_ID.value or setup.run_id}")
+    folder = workdir_of(setup.e.name, setup.run_id)
     # Before anything that depends on the mode: hosts would wait for each other
     # at different places.
     hosts.agree(setup.identity | setup.config | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value,
         "step": _STEP.value, "split": _SPLIT.value})
     evaluate = _MODE.value == "eval"
+    if evaluate:  # before anything is written
+      hosts.run_on_all_hosts(lambda: state_lib.check_evaluable(setup, folder))
     with state_lib.claimed(setup, folder, run_id=_RUN_ID.value,
                            evaluate=evaluate) as setup:
       if evaluate:
@@ -168,8 +185,10 @@ def main(_) -> int:
       end = training.train(setup, folder, trace=_PROFILE.value)
       if end.why is not None:
         hosts.say(end.why)
+      if end.was_complete:
+        hosts.say(f"To train longer: {longer(setup, folder)}")
       return end.code
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  config_flag.run(main)

@@ -23,21 +23,20 @@ from absl import flags
 import jax
 import numpy as np
 
-from isojax import cli, compilation, components, progress
-from isojax import experiment as experiment_lib
-from isojax import mesh as mesh_lib
+from isojax.core import config_flag
+from isojax.core import memory as memory_lib
 from isojax.errors import InputError
 from isojax.models import decoder, hf_config
 from isojax.models import lora as lora_lib
-from isojax.planner import memory as memory_lib
-from isojax.planner import workload as workload_lib
-from isojax.planner.machines import Mesh
 from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
+from isojax.run import components
+from isojax.run import experiment as experiment_lib
+from isojax.runtime import compilation, progress
+from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import engine
-from isojax.sampling import sizes as sizes_lib
 from isojax.types import Prompts, Rollouts, Rows
 from launch import topology as topology_lib
 
@@ -70,23 +69,24 @@ class Case:
   @property
   def text(self) -> str:
     e, device = self.e, self.model.mesh.devices.flat[0]
-    kept, loss = components.sampler_sizes(self.model, e.sampler), e.recipe.loss
+    loss = e.recipe.loss
     return "\n".join((
         *self.notes,
         f"{e.model.path} on {device.device_kind}, {self.hbm / 2**30:.2f} GiB "
         f"each; mesh {e.mesh}",
         f"{self.sampler.sizes.rows[-1]:,} slots of "
         f"{e.sampler.max_prompt_tokens:,} + {e.sampler.max_new_tokens:,} tokens"
-        f" in {e.sampler.dtype}, weights {kept.weights}, cache {kept.cache}",
+        f" in {e.sampler.dtype}",
         f"microbatches of {loss.microbatch_tokens:,} tokens in {loss.dtype}, "
         f"gradients reduced in {loss.reduce_dtype}{', remat' * loss.remat}, "
         f"{components.update_kernel(e, self.model)}"))
 
 
-def case(e: experiment_lib.Experiment, topology: str, *,
-         largest: bool) -> Case:
+def case(config, topology: str, *, largest: bool) -> Case:
   """The case of a config and topology; raises all InputErrors."""
   devices = topology_lib.devices(topology)
+  e = experiment_lib.of_values(components.with_auto(
+      config.to_dict(), devices[0].platform, lambda values: None)[0])
   mesh = topology_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
   opened = components.BasePolicy(folder, None, EOS, decoder.Transformer(
@@ -100,7 +100,7 @@ def case(e: experiment_lib.Experiment, topology: str, *,
   G = mesh_lib.blocks(mesh)
   planned = estimated(
       e, opened.model, sampler.sizes.rows[-1] // G, rows_of(e, G) // G,
-      sampler.gathered, pool=sampler.page and sampler.pages * sampler.page).own
+      sampler.gathered, pages=sampler.pages).own
   if not e.recipe.loss.remat or e.model.lora.rank:
     planned = {}
   return Case(e, opened.model, sampler, planned, notes, hbm)
@@ -113,35 +113,33 @@ def rows_of(e: experiment_lib.Experiment, G: int) -> int:
 
 def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
               slots: int, rows: int, gathered: bool, *,
-              pool: int | None) -> memory_lib.Programs:
-  """The planner's estimate; slots, rows and pool are per device."""
-  S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
-  kept = components.sampler_sizes(model, e.sampler)
-  loss = e.recipe.loss
-  return memory_lib.programs(
-      components.shape_of(model.cfg), workload_lib.Workload(
-          workload_lib.Lengths(S, T, S, T), workload_lib.Formats(
-              loss.dtype, kept.weights, kept.cache, kept.head,
-              loss.head_dtype or loss.dtype, loss.reduce_dtype),
-          workload_lib.Recipe(kl=bool(loss.kl_coef)),
-          fused=components.update_kernel(e, model) != "einsum",
-          remat=True),
-      Mesh(**model.mesh.shape), memory_lib.Held(
-          slots, rows, min(rows, max(1, rows * T // S)), gathered, pool))
+              pages: int | None) -> memory_lib.Programs:
+  """The planner's estimate; slots, rows and pages are per device."""
+  S, T, loss = (e.sampler.max_prompt_tokens, e.sampler.max_new_tokens,
+                e.recipe.loss)
+  return memory_lib.DeviceBytes(
+      components.shape_of(model.cfg), memory_lib.Formats(
+          loss.dtype, e.sampler.dtype, e.sampler.head_dtype, loss.head_dtype,
+          loss.reduce_dtype), S, T,
+      fused=components.update_kernel(e, model) != "einsum",
+      fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
+      page=e.sampler.page if pages else None).programs(memory_lib.Held(
+          slots, rows, min(rows, max(1, rows * T // S)), gathered, pages),
+                                   reference=bool(loss.kl_coef))
 
 
 def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
                 hbm: float) -> experiment_lib.Experiment:
   """The experiment with the most slots and tokens estimated to fit."""
   G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
-  least = estimated(e, model, 1, 1, True, pool=None)
+  least = estimated(e, model, 1, 1, True, pages=None)
   room = MARGIN * hbm - 3 * least.state - least.reference
   slots, *_ = dataclasses.replace(
-      components.sampler_sizes(model, e.sampler), fsdp=1).admitted(
+      components.sampler_bytes(model, e.sampler), fsdp=1).admitted(
           budget=room, most=2**20)
   # The optimizer's moments stay in memory during an accumulation.
-  rows = sizes_lib.largest(lambda rows: estimated(
-      e, model, 1, rows, True, pool=None).own["accumulate"] + 2 * least.state
+  rows = memory_lib.largest(lambda rows: estimated(
+      e, model, 1, rows, True, pages=None).own["accumulate"] + 2 * least.state
                             <= MARGIN * hbm, 2**12)
   if not slots or not rows:
     raise InputError(
@@ -380,8 +378,7 @@ def main(_) -> None:
   if unknown:
     raise InputError(f"--only={','.join(sorted(unknown))}: expected some of "
                      f"{', '.join(NAMES + FURTHER)}")
-  c = case(experiment_lib.load(_CONFIG.value), _TOPOLOGY.value,
-           largest=_LARGEST.value)
+  c = case(_CONFIG.value, _TOPOLOGY.value, largest=_LARGEST.value)
   print(c.text, HEAD, sep="\n", flush=True)
   for program in programs(c):
     if program.name not in _ONLY.value:
@@ -396,7 +393,7 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  _CONFIG = cli.define_config("configs/hard.py:qwen2.5-7b")
+  _CONFIG = config_flag.define("configs/hard.py:qwen2.5-7b")
   _TOPOLOGY = flags.DEFINE_string(
       "topology", None, "TPU chip and slice shape, such as v5e:4x4 or "
       "v5p:2x2x4; or card, hosts x GPUs per host, such as h200:8 or a100:2x8.",
@@ -407,4 +404,4 @@ if __name__ == "__main__":
   _ONLY = flags.DEFINE_list("only", [*NAMES, *FURTHER], "Programs to compile.")
   _HLO = flags.DEFINE_string(
       "hlo", None, "Folder for the optimised programs as HLO text.")
-  cli.run(main)
+  config_flag.run(main)

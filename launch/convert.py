@@ -14,12 +14,13 @@ import os
 from absl import flags
 import jax
 
-from isojax import cli, config_file, experiment
-from isojax import mesh as mesh_lib
+from isojax.core import cli, sections
 from isojax.errors import InputError
 from isojax.ledger import bucket, checkpoint, workdir
 from isojax.models import decoder, hf_config, hf_weights
 from isojax.models import lora as lora_lib
+from isojax.run import experiment
+from isojax.runtime import mesh as mesh_lib
 
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder of a run of isojax.main.")
@@ -67,7 +68,7 @@ def main(_) -> None:
   else:
     bucket.check(_WORKDIR.value, "workdir")
     stored = workdir.read_config(_WORKDIR.value)
-    section = config_file.section(
+    section = sections.section(
         experiment.ModelSection, stored.config["model"],
         f"{_WORKDIR.value}/config.json: model")
     source, lora = hf_config.resolve(section.path), section.lora

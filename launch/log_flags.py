@@ -5,10 +5,10 @@ import tempfile
 
 from absl import flags
 
-from isojax import cli
+from isojax.core import cli
 from isojax.errors import InputError, reason
-from isojax.frontier import formats
-from isojax.frontier.fields import Reading
+from isojax.logs import formats
+from isojax.logs.fields import Reading
 
 EVAL_SET = flags.DEFINE_string(
     "eval_set", None, "Evaluation set, if the files have several.")

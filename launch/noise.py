@@ -27,25 +27,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import (
-  cli,
-  components,
-  experiment,
-  format,
-  preemption,
-  progress,
-  rng,
-)
-from isojax import mesh as mesh_lib
-from isojax import rollouts as rollouts_lib
-from isojax import state as state_lib
 from isojax.api import configs
-from isojax.components import Setup
+from isojax.core import config_flag, format
 from isojax.errors import InputError
 from isojax.frontier import bootstrap
 from isojax.ledger import records
 from isojax.rl import advantages, algorithm, rewards
 from isojax.rl import update as update_lib
+from isojax.run import components, experiment
+from isojax.run import rollouts as rollouts_lib
+from isojax.run import state as state_lib
+from isojax.run.components import Setup
+from isojax.runtime import mesh as mesh_lib
+from isojax.runtime import preemption, progress, rng
 from isojax.types import Prompts, Rollouts
 
 SKETCH = 2**14  # numbers that stand for a gradient
@@ -294,7 +288,7 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  _CONFIG = cli.define_config("configs/hard.py", required=False)
+  _CONFIG = config_flag.define("configs/hard.py", required=False)
   _WORKDIR = flags.DEFINE_string(
       "workdir", None, "Folder of a run, instead of --config.")
   _STEP = flags.DEFINE_integer(
@@ -307,4 +301,4 @@ if __name__ == "__main__":
       "half of them.", lower_bound=4)
   _SEED = flags.DEFINE_integer("seed", 0, "Of rollouts and projection.")
   _OUT = flags.DEFINE_string("out", None, "Also write the estimates as JSON.")
-  cli.run(main)
+  config_flag.run(main)

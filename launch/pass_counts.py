@@ -14,8 +14,8 @@ import pathlib
 import time
 import typing
 
-from isojax import progress
 from isojax.errors import InputError
+from isojax.runtime import progress
 from isojax.tasks.problem import Problem
 
 # Problems whose counts are stored together: twice as many as before while they

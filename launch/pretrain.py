@@ -14,18 +14,19 @@ import numpy as np
 import optax
 import transformers
 
-from isojax import cli, compilation, config_file, evaluate, progress, rng
-from isojax import mesh as mesh_lib
+from isojax.core import config_flag, evaluate, sections
 from isojax.models import decoder, hf_config, hf_weights
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import rewards
 from isojax.rl import update as update_lib
+from isojax.runtime import compilation, progress, rng
+from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import engine
 from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib
 from isojax.types import Rollouts
 
-_CONFIG = cli.define_config("configs/pretrain_tiny.py")
+_CONFIG = config_flag.define("configs/pretrain_tiny.py")
 
 
 def make_tokenizer(characters: str):
@@ -100,7 +101,7 @@ def main(_) -> None:
   compilation.announce(progress.say)
   cfg = _CONFIG.value
   prompt, sampling, loss, optimizer = (
-      config_file.section(cls, cfg[name].to_dict(), f"config.{name}")
+      sections.section(cls, cfg[name].to_dict(), f"config.{name}")
       for name, cls in (("prompt", prompts_lib.PromptConfig),
                         ("sampler", engine.SamplerConfig),
                         ("loss", update_lib.LossConfig),
@@ -151,4 +152,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  config_flag.run(main)

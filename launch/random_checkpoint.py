@@ -18,10 +18,10 @@ import jax
 import tokenizers
 import transformers
 
-from isojax import cli
-from isojax import mesh as mesh_lib
+from isojax.core import cli
 from isojax.errors import InputError
 from isojax.models import decoder, hf_config, hf_weights
+from isojax.runtime import mesh as mesh_lib
 
 _CONFIG_JSON = flags.DEFINE_string(
     "config_json", None, "A Hugging Face config.json.", required=True)

@@ -11,9 +11,9 @@ import os
 
 from absl import flags
 
-from isojax import cli
+from isojax.core import cli
 from isojax.errors import InputError
-from isojax.frontier import report
+from isojax.report import html
 
 _FIT = flags.DEFINE_string("fit", "fit/fit.json", "Document of launch.fit.")
 _OUT = flags.DEFINE_string("out", "docs/figures/loop",
@@ -22,7 +22,7 @@ _OUT = flags.DEFINE_string("out", "docs/figures/loop",
 
 def draw(document: dict):
   """The figure: measured rewards on the left, frontier on the right."""
-  from isojax.frontier import plots
+  from isojax.report import plots
   study, frontier = document["study"], document["frontier"]
   look = lambda n: dict(color=plots.colour_of(n, study["n"]),
                         marker=plots.marker_of(n, study["n"]))
@@ -31,7 +31,7 @@ def draw(document: dict):
   for run in study["runs"]:
     left.plot(*plots.floats(run, "C", "reward"), lw=1, ms=4, **look(run["n"]))
   left.set_title(f"{len(study['runs'])} runs, one point per evaluation")
-  left.set_ylabel(f"reward, {report.metric_of(study, study['metric'])}")
+  left.set_ylabel(f"reward, {html.metric_of(study, study['metric'])}")
   for curve in document["curves"]:
     C, R = plots.floats(curve, "C", "reward")
     seen = C <= curve["C_hi"]
@@ -53,7 +53,7 @@ def draw(document: dict):
 
 
 def main(_) -> None:
-  from isojax.frontier import plots  # needs matplotlib
+  from isojax.report import plots  # needs matplotlib
   try:
     with open(_FIT.value, encoding="utf-8") as file:
       document = json.load(file)

@@ -1,14 +1,14 @@
 """The flags that name the logs of a study, and their rows.
 
-launch.fit and launch.speedup read isojax's records or logs of other trainers.
+launch.fit and launch.compare read isojax's records or logs of other trainers.
 """
 
 from absl import flags
 
-from isojax import cli
-from isojax.frontier import read as read_lib
-from isojax.frontier.fields import Row, span
-from isojax.frontier.formats import base
+from isojax.core import cli
+from isojax.logs import reading as read_lib
+from isojax.logs.fields import Row, span
+from isojax.logs.formats import base
 from launch import log_flags
 
 flags.adopt_module_key_flags(log_flags)

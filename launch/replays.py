@@ -21,8 +21,8 @@ import typing
 from absl import flags
 import numpy as np
 
-from isojax import cli
-from isojax.format import aligned
+from isojax.core import cli
+from isojax.core.format import aligned
 from isojax.frontier import curves, race, replay
 from isojax.frontier.replay import Logged
 from isojax.planner import priors
@@ -85,7 +85,7 @@ def fields_of(path: str, *, training: bool) -> list[Field]:
   ledger = ledger_lib.read(path)
   cells = collections.defaultdict(list)
   for run in ledger.runs:
-    if run.head["schedule"] is None and "again" not in run.head["arm"]:
+    if "again" not in run.head["arm"]:
       key = run.head["arm"], run.head["Bp"], run.head["n"]
       cells[key].append(logged(run, training=training))
   groups = collections.defaultdict(list)

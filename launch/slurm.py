@@ -10,8 +10,9 @@ import signal
 import subprocess
 import time
 
-from isojax import cli, sweeper
+from isojax.core import exit_codes
 from isojax.errors import InputError
+from isojax.sweep import sweeper
 
 TIMEOUTS = 1_000_000  # a run may need any number of time limits
 
@@ -38,9 +39,9 @@ class Job:
     while self.process.poll() is None:  # not wait(): lets signals through
       time.sleep(0.5)
     code = self.process.returncode
-    if code == cli.PREEMPTED and _is_running():
+    if code == exit_codes.PREEMPTED and _is_running():
       os.kill(os.getpid(), signal.SIGUSR2)  # submitit queues it again and exits
-    if code in (0, cli.PREEMPTED):
+    if code in (0, exit_codes.PREEMPTED):
       return "finished" if code == 0 else "stopped"
     raise RuntimeError(f"{' '.join(self.command)} ended with exit code {code}")
 

@@ -18,10 +18,11 @@ import os
 
 from absl import flags
 
-from isojax import cli, progress
+from isojax.core import config_flag, exit_codes
 from isojax.errors import InputError, reason
 from isojax.frontier import replay as replay_lib
 from isojax.frontier import study as study_lib
+from isojax.runtime import progress
 from launch import log_flags, record_flags
 
 flags.adopt_module_key_flags(record_flags)
@@ -29,7 +30,7 @@ flags.adopt_module_key_flags(record_flags)
 _ROLLOUTS = flags.DEFINE_integer(
     "rollouts", None, "The budget: rollouts of all arms together.",
     lower_bound=1, required=True)
-_CONFIG = cli.define_config("configs/hard.py", required=False)
+_CONFIG = config_flag.define("configs/hard.py", required=False)
 _ROOT = flags.DEFINE_string("root", "runs/spend", "Folder of the runs.")
 _ARMS = flags.DEFINE_multi_string(
     "arms", [], "KEY=V1,V2 of the config, such as alloc.n=4,8,16; given again, "
@@ -65,7 +66,7 @@ def replay() -> None:
 
 def overrides() -> list[dict]:
   """What the arms change in the config."""
-  from isojax import spender
+  from isojax.sweep import spender
   if not _ARMS.value:
     return spender.default_overrides(_CONFIG.value)
   if _ARMS.value[0].endswith(".jsonl"):
@@ -78,13 +79,13 @@ def overrides() -> list[dict]:
 
 def spend() -> int:
   """Races the arms, prints what was bought and writes the page."""
-  from isojax import spender  # loads jax
+  from isojax.sweep import spender  # loads jax
   try:
     spent = spender.spend(_CONFIG.value, overrides(), _ROLLOUTS.value,
                           _ROOT.value)
   except spender.StoppedError:
     progress.say("stopped by a signal; the same command goes on")
-    return cli.PREEMPTED
+    return exit_codes.PREEMPTED
   for entry in spent.result.arms:
     print(f"{entry.name}: {entry.rollouts:,} rollouts; {entry.why}")
   for note in spent.result.notes:
@@ -93,7 +94,7 @@ def spend() -> int:
   if importlib.util.find_spec("matplotlib") is None:
     print("no page: it needs pip install -e '.[plot]'")
     return 0
-  from isojax.frontier import race_page
+  from isojax.report import race_page
   path = os.path.join(_ROOT.value, "spend.html")
   with open(path, "w", encoding="utf-8") as file:
     file.write(race_page.page(spent.result, spent.seen,
@@ -112,4 +113,4 @@ def main(_) -> int:
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  config_flag.run(main)

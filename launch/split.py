@@ -23,21 +23,14 @@ import sys
 from absl import flags
 import numpy as np
 
-from isojax import (
-  cli,
-  compilation,
-  components,
-  config_file,
-  experiment,
-  own_file,
-  progress,
-  rng,
-)
-from isojax import mesh as mesh_lib
+from isojax.core import config_flag, custom_function, sections
+from isojax.core import model_shape as shape_lib
 from isojax.errors import InputError
-from isojax.models import decoder, hf_weights
-from isojax.models import shape as shape_lib
+from isojax.models import auto_dtype, decoder, hf_weights
 from isojax.rl import rewards
+from isojax.run import components, experiment
+from isojax.runtime import compilation, progress, rng
+from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import engine
 from isojax.tasks import base
 from isojax.tasks import grader as grader_lib
@@ -73,7 +66,7 @@ class Split:
     for field, cls in (("strata", strata_lib.Wanted),
                        ("mixtures", strata_lib.Mixture)):
       object.__setattr__(self, field, {
-          name: config_file.section(cls, values, f"config.{field}.{name}")
+          name: sections.section(cls, values, f"config.{field}.{name}")
           for name, values in getattr(self, field).items()})
     for name, mixture in self.mixtures.items():
       unknown = [part for part in mixture.shares if part not in self.strata]
@@ -90,7 +83,7 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   `values` is a ConfigDict with the fields of Split. `command` is stored in the
   files, to write them again.
   """
-  cfg = config_file.section(Split, values.to_dict(), "config")
+  cfg = sections.section(Split, values.to_dict(), "config")
   if not 0 <= shard < shards:
     raise InputError(f"--shard={shard} --shards={shards}: expected "
                      "0 <= shard < shards")
@@ -100,6 +93,9 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   compilation.keep_programs(progress.say)
   compilation.announce(progress.say)
   policy = components.open_policy(cfg.model, mesh_lib.make_mesh(cfg.mesh))
+  if cfg.sampler.dtype == shape_lib.AUTO:
+    cfg = with_dtype(values.to_dict(),
+                     policy.model.mesh.devices.flat[0].platform)
   experiment.check_sampler(
       cfg.sampler, max_positions=policy.model.cfg.max_positions)
   pool = without_long(cfg, policy, read_pool(cfg))
@@ -148,6 +144,15 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   return paths
 
 
+def with_dtype(values: dict, platform: str) -> Split:
+  """The config with a dtype for `auto`; counts of another one are refused."""
+  dtype, why = auto_dtype.chosen(platform)
+  progress.show(f"config.sampler.dtype: auto is {dtype}, because {why}")
+  return sections.section(
+      Split, values | {"sampler": values["sampler"] | {"dtype": dtype}},
+      "config")
+
+
 def read_pool(cfg: Split) -> Pool:
   kind = cfg.source["kind"] if "kind" in cfg.source else None
   sources = base.TASKS[cfg.grader.name].sources
@@ -156,7 +161,7 @@ def read_pool(cfg: Split) -> Pool:
         f"config.source.kind={kind!r}: expected one of {', '.join(sources)}, "
         f"whose problems grader.name={cfg.grader.name!r} judges")
   arguments = {key: x for key, x in cfg.source.items() if key != "kind"}
-  return config_file.section(sources[kind], arguments, "config.source")
+  return sections.section(sources[kind], arguments, "config.source")
 
 
 def check(cfg: Split, pool: Pool) -> None:
@@ -209,9 +214,8 @@ def decides(cfg: Split, policy: components.BasePolicy) -> dict:
           "task": cfg.grader.name, "answer": cfg.grader.answer,
           "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,
           **{name: getattr(cfg.sampler, name) for name in (
-              "temperature", "top_p", "max_new_tokens", "dtype", "weights",
-              "cache")},
-          **({"reward_sha256": own_file.sha256(reward["reward"])}
+              "temperature", "top_p", "max_new_tokens", "dtype")},
+          **({"reward_sha256": custom_function.sha256(reward["reward"])}
              if reward else {})}
 
 
@@ -307,7 +311,7 @@ def changes(values: dict, config, name: str = "--config") -> list[str]:
 def size_of(folder: str) -> str:
   """The size of configs/grpo.py that suits a model; of an unknown one the
   largest."""
-  file = pathlib.Path(own_file.find(folder)) / "config.json"
+  file = pathlib.Path(custom_function.find(folder)) / "config.json"
   if not file.is_file():
     return _SIZES[-1][0]
   params = shape_lib.model_shape(
@@ -364,8 +368,8 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  _CONFIG = cli.define_config("configs/split_tiny.py")
+  _CONFIG = config_flag.define("configs/split_tiny.py")
   _SHARD = flags.DEFINE_integer("shard", 0, "Part to measure, from 0.")
   _SHARDS = flags.DEFINE_integer("shards", 1, "Number of parts, each measured "
                                  "by a process of its own.")
-  cli.run(main)
+  config_flag.run(main)

@@ -12,11 +12,13 @@ import sys
 
 from absl import flags
 
-from isojax import cli, progress, sweeper
+from isojax.core import cli, config_flag, exit_codes
+from isojax.runtime import progress
+from isojax.sweep import sweeper
 
 _PLAN = flags.DEFINE_list(
     "plan", None, "Plans of launch.plan, separated by commas.", required=True)
-_CONFIG = cli.define_config("configs/hard.py")
+_CONFIG = config_flag.define("configs/hard.py")
 _ROOT = flags.DEFINE_string(
     "root", None, "Folder of the runs, which all machines of the sweep share.",
     required=True)
@@ -48,7 +50,7 @@ def queue(runs: list[sweeper.Run]) -> None:
   from launch import slurm
   parameters = {name: int(value) if value.isdecimal() else value
                 for name, value in cli.pairs("slurm", _SLURM.value).items()}
-  words = [*cli.config_arguments(sys.argv), f"--plan={','.join(_PLAN.value)}",
+  words = [*config_flag.arguments(sys.argv), f"--plan={','.join(_PLAN.value)}",
            f"--root={_ROOT.value}", f"--tries={_TRIES.value}"]
   if _DEVICES.value is not None:
     words.append(f"--devices_per_run={_DEVICES.value}")
@@ -70,21 +72,21 @@ def main(_) -> int:
     progress.say(f"left out: {text}")
   if _SLURM.value is not None:
     queue(list(runs.values()))
-    return cli.BAD_INPUT if wrong else 0
+    return exit_codes.BAD_INPUT if wrong else 0
   runs = sweeper.of_shard(list(runs.values()), _SHARD.value)
   if runs and not _STATUS.value:
     per_run = _DEVICES.value or math.prod(_CONFIG.value.mesh.values())
     if sweeper.sweep(runs, sweeper.workers_here(_WORKERS.value, per_run),
                      _TRIES.value):
       progress.say("stopped by a signal; the same command resumes the sweep")
-      return cli.PREEMPTED
+      return exit_codes.PREEMPTED
   print(sweeper.table(runs))
   failed = not _STATUS.value and any(
       sweeper.state_of(run) == "failed" for run in runs)
   if failed:
     progress.say(f"runs failed; their output is in {_ROOT.value}/RUN_ID.log")
-  return cli.BAD_INPUT if wrong else FAILED if failed else 0
+  return exit_codes.BAD_INPUT if wrong else FAILED if failed else 0
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  config_flag.run(main)

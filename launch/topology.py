@@ -8,9 +8,9 @@ import jax
 from jax.experimental import topologies
 import numpy as np
 
-from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.planner import machines
+from isojax.runtime import mesh as mesh_lib
 
 SLICE = r"(v4|v5e|v5p|v6e|tpu7x):\d+x\d+(x\d+)?"
 CARDS_OF_HOSTS = r"(\w+):(?:([1-9]\d*)x)?([1-9]\d*)"

@@ -11,13 +11,19 @@ import tempfile
 # Before jax is imported: more threads than collectives in flight, and devices.
 os.environ["NPROC"] = "32"
 # Programs run for an instant: without LLVM's optimisation, and in one piece,
-# compiling them takes half the time. Also of subprocesses that have one device.
-ONE_DEVICE = ("--xla_backend_optimization_level=0 "
-              "--xla_cpu_parallel_codegen_split_count=1")
+# compiling them takes half the time.
+_flags = ["--xla_backend_optimization_level=0",
+          "--xla_cpu_parallel_codegen_split_count=1"]
 # Later versions refuse this flag, and so does libtpu, which ends the process.
 if metadata.version("jaxlib").startswith("0.10.") and not (
     importlib.util.find_spec("libtpu")):
-  ONE_DEVICE += " --xla_cpu_use_fusion_emitters=false"  # a third less
+  _flags.append("--xla_cpu_use_fusion_emitters=false")  # a third less
+# The user's flags (--xla_cpu_max_isa=SSE4_2 imitates another processor) stay
+# and win. A worker of xdist inherits what this has set: no flag is set twice.
+_flags += [flag for flag in os.environ.get("XLA_FLAGS", "").split()
+           if "device_count" not in flag]
+# Also of subprocesses, which have one device.
+ONE_DEVICE = " ".join({flag.split("=")[0]: flag for flag in _flags}.values())
 os.environ["XLA_FLAGS"] = (
     f"--xla_force_host_platform_device_count=4 {ONE_DEVICE}")
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -37,8 +43,8 @@ import jax
 import numpy as np
 import pytest
 
-from isojax import mesh as mesh_lib
 from isojax.models import decoder
+from isojax.runtime import mesh as mesh_lib
 from tests import command, gcs_server
 
 jax.config.update("jax_numpy_rank_promotion", "raise")

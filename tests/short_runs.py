@@ -10,8 +10,8 @@ import typing
 
 from ml_collections import config_dict
 
-from isojax import components, experiment, state, training
 from isojax.ledger import records
+from isojax.run import components, experiment, state, training
 from tests import few
 
 SMALL = dict(seed=3, alloc=dict(Bp=4, n=6, C=120),
@@ -50,7 +50,7 @@ CASES = {
         sampler=PLAIN["sampler"] | dict(page=4, memory_gib=0.00094))),
     "refill": ("easy", dict(
         task=dict(stratum=few.easy(D, 4)), sampler=dict(slots=24),
-        alloc=dict(Bp=4, n=4, schedule=((0, 4), (48, 6)), C=200),
+        alloc=dict(Bp=4, n=4, C=200),
         eval=dict(k=1, first=60, growth=1.0),
         checkpoint=dict(every_steps=2, keep=20),
         recipe=dict(filter=dict(rounds=3, solved_rate=0.5),

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from configs import dapo, hard, mixed, pods, scalerl
-from isojax import allocation, components, division, experiment, state
-from isojax import rollouts as rollouts_lib
-from isojax import step as step_lib
-from isojax.division import RULES
+from isojax.core import allocation, division
+from isojax.core.division import RULES
 from isojax.errors import InputError
 from isojax.rl import algorithm, packing
+from isojax.run import components, experiment, state
+from isojax.run import rollouts as rollouts_lib
+from isojax.run import step as step_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks.grader import Graded
 from isojax.types import Prompts, Rollouts
@@ -161,7 +162,7 @@ def test_pods_keeps_a_share_of_each_group():
   """A quarter, rounded up, of all rollouts; two at least, to compare."""
   a = allocation.Allocation(4, 16, 9, m=4, division=HIT)
   n_P = np.array([2, 9, 20, 0, 33])
-  m_P = a.m_of_each(n_P, 16)
+  m_P = a.kept_of(n_P)
   assert m_P.tolist() == [2, 3, 5, 0, 9]
   loss = setup_of(pods, few.mixed(), "hit").e.recipe.loss
   reward_PxN, mask_PxN = algorithm.by_problem(np.arange(64) % 3 == 0, n_P)

@@ -13,10 +13,11 @@ import pytest
 
 from configs import hard
 import isojax
-from isojax import experiment, training
 from isojax.ledger import records
+from isojax.planner import request_fields
+from isojax.run import experiment, training
 from isojax.tasks import strata as strata_lib
-from tests import few, short_runs
+from tests import command, few, short_runs
 from tests.frontier import synthetic
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -111,8 +112,7 @@ PLAN = dict(rollouts=32, config="configs/hard.py", sweep=True, Bp=2, n=[4])
     (lambda at: isojax.read([], fixed={}), "no evaluation in the records"),
     (lambda at: isojax.read("x", scale={"avg": 0}),
      "scale=avg=0: expected a number"),
-    (lambda at: isojax.speedup("a", "b", draws=9),
-     "^draws=9, share=0.99: expected")])
+    (lambda at: isojax.compare("a", "b", share=9), "^share=9: expected")])
 def test_what_is_refused(call, message, tmp_path):
   with pytest.raises(isojax.InputError, match=message):
     call(tmp_path)
@@ -304,6 +304,21 @@ def test_a_wrong_function_is_refused(tmp_path):
 # plan, read, fit
 
 
+def test_the_keywords_of_a_plan_are_the_flags_of_the_command():
+  """Both and their help come from planner/request_fields.py."""
+  names = [*inspect.signature(isojax.plan).parameters]
+  assert names == [*request_fields.FIELDS, "config"]
+  done = command.run("launch.plan", "--helpfull")
+  flat = " ".join(done.stdout.split())
+  doc = " ".join(isojax.plan.__doc__.split())
+  for name in request_fields.FIELDS:
+    assert f"--{name}:" in flat or f"--[no]{name}:" in flat, name
+    assert request_fields.text(name, "--{}") in flat
+    assert f"{name}: {request_fields.text(name, '`{}`')}" in doc
+  with pytest.raises(TypeError, match="unexpected keyword argument 'roll'"):
+    isojax.plan(roll=3)
+
+
 def test_a_plan_of_the_paper():
   plan = isojax.plan(rollouts=2e6, stratum="hard")
   row, = plan.rows
@@ -348,10 +363,14 @@ def test_an_identified_law(law, tmp_path):
   # The true best n at 2 million rollouts of synthetic.saturating is 128.
   assert at.low < 128 < at.high and 64 < at.n < 256 and not at.beyond
   assert law.n_star(5e7).beyond and "extrapolated" in repr(law.n_star(5e7))
+  # At 6 million rollouts 512 is 0.003 behind 256.
+  assert law.limits and law.as_good == (256, 512)
+  assert "within the data only" in repr(law.n_star(5e7))
+  assert "within the data only" not in repr(at)
   assert "identified" in repr(law) and "launch.plan" in law.next
   with pytest.raises(isojax.InputError, match="^C=0: expected a positive"):
     law.n_star(0)
-  assert law.plot().axes and law.plot("reward").axes
+  assert law.plot().axes and law.plot("law").axes
   with pytest.raises(isojax.InputError, match="^name='lwa': expected one of"):
     law.plot("lwa")
   plan = isojax.plan(rollouts=2e6, law=law)
@@ -377,19 +396,20 @@ def test_logs_of_another_trainer_and_why_there_is_no_law():
     law.n_star(1e6)
 
 
-def test_a_speedup_by_hand(tmp_path):
+def test_a_comparison_by_hand(tmp_path):
   """T = 0.99 * 0.5 is reached at hour 3 by the baseline, at hour 1 by m = 4."""
   for name, m, rewards in (("base", 8, (.2, .4, .5)),
                            ("pods", 4, (.5, .6, .6))):
     (tmp_path / f"{name}.csv").write_text(
         "step,Bp,n,m,hours,avg\n" + "".join(
             f"{i},2,8,{m},{i},{avg}\n" for i, avg in enumerate(rewards, 1)))
-  found = isojax.speedup(tmp_path / "base.csv", str(tmp_path / "p*.csv"),
+  found = isojax.compare(tmp_path / "base.csv", str(tmp_path / "p*.csv"),
                          axis="hours")
-  arm, = found.document["arms"]
-  assert (arm["m"], arm["time"], arm["ratio"]) == (4, 1, 3)
-  assert found.document["baseline"]["time"] == 3
+  speedup = found.document["speedup"]
+  assert [speedup[key] for key in ("baseline_time", "time", "ratio")] == [
+      3, 1, 3]
+  assert found.document["recipe"]["name"] == "recipe Bp=2, n/m=8/4"
   assert "3.00x" in found.table() and "T = 0.4950" in repr(found)
   found.save(tmp_path / "out")
-  assert (tmp_path / "out/speedup.json").is_file()
+  assert (tmp_path / "out/compare.json").is_file()
   assert found.plot().axes

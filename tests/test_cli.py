@@ -4,12 +4,14 @@ import ast
 import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
 from configs import hard, split_tiny
-from isojax import cli, config_file, plan_file
-from isojax.allocation import allocate
+from isojax.core import config_file, config_flag, plan_file
+from isojax.core.allocation import allocate
 from isojax.errors import InputError
 from isojax.planner import request
 from tests import command, parse_commands
@@ -81,14 +83,25 @@ def test_an_error_in_a_config_file_has_its_line(tmp_path):
   assert done.returncode == 1 and 'broken.py", line 2' in done.stderr
 
 
+def test_an_exit_before_the_end_is_no_success():
+  """A custom function can call exit(0); a real code passes."""
+  for code, want in (("0", 2), ("", 2), ("7", 7)):
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from isojax import cli; "
+         f"cli.run(lambda _: sys.exit({code}))"], capture_output=True,
+        text=True)
+    assert done.returncode == want
+    assert ("called exit()" in done.stderr) == (want == 2)
+
+
 def test_whole_numbers_may_have_an_exponent():
   for text, value in (("1e5", 100_000), ("131_072", 131_072), ("-3", -3),
                       ("5.0", 5), ("None", None)):
-    parsed = cli.WHOLE.parse(text)
+    parsed = config_flag.WHOLE.parse(text)
     assert parsed == value and type(parsed) is type(value)
   for text in ("25e-1", "1e5x", "nan", "inf", "0.5", ""):
     with pytest.raises(ValueError, match="invalid literal for int"):
-      cli.WHOLE.parse(text)
+      config_flag.WHOLE.parse(text)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from isojax import compilation
+from isojax.runtime import compilation
 
 
 def test_a_long_compilation_is_announced_and_a_short_one_is_not(monkeypatch):

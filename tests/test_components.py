@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from configs import hard, ppo
-from isojax import components, experiment
-from isojax import mesh as mesh_lib
 from isojax.errors import InputError
+from isojax.run import components, experiment
+from isojax.runtime import mesh as mesh_lib
 
 
 @pytest.fixture(scope="module")

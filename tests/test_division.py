@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy import special
 
+from configs import grpo
 import isojax
-from isojax import division
+from isojax.core import division
 from isojax.errors import InputError
 
 
@@ -87,9 +88,6 @@ def test_rules_by_hand():
   # 1 - E[(1-p)^n]: gains 1/6, 1/12, 1/20, ...; of Beta(1, 3), where
   # E[(1-p)^n] = 3 / (3 + n): 3/20, 1/10, 1/14, 3/56.
   assert division.RULES["hit"](p, 7, bounds).tolist() == [3, 4]
-  # 1 / E[p] is 2 and 4.
-  assert division.inverse(p, 6, bounds).tolist() == [2, 4]
-  assert division.inverse(p, 12, bounds).tolist() == [4, 8]
   # E[(1-p^2-(1-p)^2) p (1-p)^2] = 2 E[p^2 (1-p)^3] = 2 * 2! 3! / 6! = 1/30 and,
   # for Beta(1, 3), 2 * B(3, 6) / B(1, 3) = 2 * 3 / 168 = 1/28.
   np.testing.assert_allclose(division.knapsack_utility(p, 2)[2],
@@ -107,16 +105,46 @@ def test_skip_leaves_silent_problems_out_but_never_for_ever():
   assert division.skip(p, 30, bounds).tolist() == [8, 8, 7, 7]
 
 
+@pytest.mark.parametrize("rule", ["uniform", "knapsack", "variance", "hit"])
+def test_allocate_and_a_run_answer_alike(rule):
+  """A stratum of these counts, before the first step."""
+  correct, low_high = [0, 1, 8, 15], dict(n_low=2, n_high=64)
+  made = grpo.get_config().alloc
+  rules = division.Division(rule, **low_high, **{
+      name: made[name] for name in ("prior_strength", "forgetting",
+                                    "objective")})
+  evidence = division.evidence(range(4), correct, 16, rules)
+  want = rules.n_of(evidence.posterior(np.arange(4), np.zeros(4)), 64).tolist()
+  assert isojax.allocate(correct, [16] * 4, 64, rule=rule).tolist() == want
+  if rule == "knapsack":
+    assert want == [15, 24, 16, 9]
+
+
+def test_counts_may_be_worth_as_much_as_they_are():
+  """Of 8 of 16 and 80 of 160 the second is surer."""
+  correct, sampled = np.array([1, 10]), np.array([16, 160])
+  n_P = isojax.allocate(correct, sampled, 64, rule="hit", strength=sampled + 1)
+  assert n_P[0] != n_P[1]
+  assert (isojax.allocate([1, 1], [16, 16], 64, rule="hit") == 32).all()
+
+
 def test_allocate_divides_or_refuses():
   """A problem without a right answer keeps a value."""
   n_P = isojax.allocate([0, 8, 16], [16, 16, 16], 48)
   assert n_P.sum() == 48 and n_P[0] > n_P[2] >= 2
+  # The tables of a rule end where the budget does, not at `high`.
+  for rule in ("knapsack", "variance", "hit"):
+    counts = dict(correct=[0, 8, 16], sampled=[16] * 3, budget=48, rule=rule)
+    assert isojax.allocate(**counts, high=10**9).tolist() == (
+        isojax.allocate(**counts, high=44).tolist())
   for arguments, said in (
       (dict(budget=3), "expected 4 to 128"), (dict(budget=129), "4 to 128"),
       (dict(rule="best"), "expected one of uniform, knapsack"),
       (dict(low=0), "1 <= low <= high"), (dict(correct=[3, 1]), "<= sampled"),
-      (dict(sampled=[2]), "a count of each problem"),
-      (dict(strength=0), "expected > 0")):
+      (dict(sampled=[2]), "count of each problem"),
+      (dict(sampled=[2, float("inf")]), "a finite count"),
+      (dict(strength=0), "expected > 0"),
+      (dict(strength=np.array([1, -1])), "expected > 0")):
     with pytest.raises(InputError, match=said):
       isojax.allocate(**dict(correct=[1, 1], sampled=[2, 2], budget=16)
                       | arguments)

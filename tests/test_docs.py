@@ -11,6 +11,7 @@ import pytest
 
 from configs import grpo, pretrain_tiny, split_gym, split_math, split_tiny
 import isojax
+from isojax.planner import request_fields
 from isojax.planner.cost import CALIBRATED
 from tests import parse_commands
 from tests.planner import published_times
@@ -93,7 +94,7 @@ def config_keys() -> frozenset[str]:
 @functools.cache
 def all_flags() -> frozenset[str]:
   """The names of all flags of the package and the commands."""
-  found = {"config"} | OF_OTHERS
+  found = {"config", *request_fields.FIELDS} | OF_OTHERS
   for folder in ("isojax", "launch"):
     for path in (ROOT / folder).rglob("*.py"):
       found.update(a or b for a, b in DEFINED.findall(path.read_text("utf-8")))
@@ -163,7 +164,7 @@ def takes_flags(module: str) -> bool:
     spec = importlib.util.find_spec(f"{module}.__main__")
     assert spec is not None, f"{module} cannot be run"
   text = pathlib.Path(spec.origin).read_text("utf-8")
-  return bool(re.search(r"^  (cli|app)\.run\(", text, re.MULTILINE))
+  return bool(re.search(r"^  (cli|config_flag|app)\.run\(", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

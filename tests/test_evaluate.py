@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from isojax import evaluate
+from isojax.core import evaluate
 
 ROWS = list(csv.DictReader(
     (pathlib.Path(__file__).parent

@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 
 from configs import easy, hard, ppo
-from isojax import components, config_file, experiment
+from isojax.core import sections
+from isojax.core.memory import Held
 from isojax.errors import InputError
 from isojax.models import decoder, hf_config
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.planner import memory as memory_lib
+from isojax.planner.cost import Lengths
 from isojax.planner.machines import Mesh
-from isojax.planner.workload import Lengths
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
+from isojax.run import components, experiment
 from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
@@ -113,11 +115,12 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
   S, T, G = (e.sampler.max_prompt_tokens, e.sampler.max_new_tokens,
              mesh.row_shards)
   rows = e.recipe.loss.microbatch_tokens // T // G
-  p = memory_lib.programs(
+  p = memory_lib.device_bytes(
       examples.SEVEN_B, examples.work(
           Lengths(1, 1, S, T), kept=dict(reduce=e.recipe.loss.reduce_dtype),
-          recipe=dict(kl=bool(e.recipe.loss.kl_coef)), remat=True), mesh,
-      memory_lib.Held(e.sampler.slots // G, rows, prompts=rows, whole=True))
+          recipe=dict(kl=bool(e.recipe.loss.kl_coef)), remat=True), mesh
+  ).programs(Held(e.sampler.slots // G, rows, prompts=rows, whole=True),
+             reference=bool(e.recipe.loss.kl_coef))
   stays = 3 * p.state + p.reference
   assert 15.75 * 2**30 > max(
       stays + p.own["prefill"] + p.cache, stays + p.own["decode"] + p.window,
@@ -140,15 +143,12 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
     (lambda c: c["alloc"].update(n=8.0), "expected int"),
     (lambda c: c["log"].update(tensorboard=1), "expected bool"),
     (lambda c: c.update(mesh=4), "config.mesh=4: expected a section"),
-    (lambda c: (c["sampler"].update(weights="int8"),
-                c["model"]["lora"].update(rank=4)),
-     "sampler.weights=int8 with model.lora.rank=4: the merged"),
 ])
 def test_keys_and_types(spoil, message):
   values = copy.deepcopy(hard.get_config().to_dict())
   spoil(values)
   with pytest.raises(InputError, match=message):
-    config_file.section(experiment.Experiment, values, "config")
+    sections.section(experiment.Experiment, values, "config")
 
 
 IN_FLIGHT = dict(
@@ -176,7 +176,9 @@ IN_FLIGHT = dict(
     (dict(task__format_coef=-1.0), "format_coef=-1.0"),
     (dict(task__format_coef=0.1), "format_coef=0.1 with .*'whole': every"),
     (dict(sampler__top_p=0.9), "whole distribution"),
-    (dict(sampler__dtype="float33"), "expected one of float32, bfloat16"),
+    (dict(sampler__dtype="float33"), "expected one of auto, float32, bfloat16"),
+    (dict(recipe__loss__dtype="int8"),
+     "loss.dtype='int8': expected one of auto, float32, bfloat16"),
     (dict(sampler__attention="flash"), "expected one of auto, einsum"),
     (dict(recipe__loss__importance_cap=0.0), "importance_cap=0.0"),
     (dict(recipe__optimizer__b1=1.0), "b1=1.0"),
@@ -205,7 +207,6 @@ IN_FLIGHT = dict(
     (dict(recipe__updates__in_flight=-1), "expected the largest staleness"),
     (dict(IN_FLIGHT, recipe__loss__ratio_to="old"), "set ratio_to='behavior'"),
     (dict(IN_FLIGHT, recipe__filter__rounds=2), "recipe.filter.rounds=2"),
-    (dict(IN_FLIGHT, alloc__schedule=((0, 8), (512, 16))), "use a constant n"),
 ])
 def test_experiments_that_cannot_run(fields, message):
   with pytest.raises(InputError, match=message):
@@ -331,14 +332,67 @@ def test_data_order_is_a_pure_function():
   assert sorted(at(Bp=11)) == list(range(11))
 
 
+LAST_BITS = dict(
+    sampler__slots=7, sampler__memory_gib=0.5, sampler__page=16,
+    sampler__expected_tokens=3.0, sampler__attention="einsum",
+    recipe__loss__microbatch_tokens=64, recipe__loss__prompt_sizes=2,
+    recipe__loss__remat=True, recipe__loss__attention="einsum", mesh__data=4,
+    mesh__fsdp=2, mesh__tensor=2)
+
+
 def test_identity_ignores_where_a_run_computes_and_reports():
   of = lambda **kw: experiment.identity(changed(**kw).to_dict())
   base = of()
-  assert base == of(mesh__data=4, checkpoint__keep=9, log__every_seconds=1.0,
-                    task__grader__workers=7, sampler__attention="einsum",
-                    recipe__loss__attention="einsum")
-  assert base != of(seed=1)
-  assert base != of(alloc__n=16)
+  free = LAST_BITS | dict(
+      name="other", eval__k=16, eval__temperature=0.5, eval__first=9,
+      checkpoint__keep=9, log__every_seconds=1.0, task__grader__workers=7)
+  for name, value in free.items():
+    assert of(**{name: value}) == base, name
+  for name, value in dict(
+      seed=1, alloc__n=16, alloc__C=999, sampler__dtype="bfloat16",
+      sampler__max_new_tokens=8, sampler__temperature=0.9,
+      recipe__loss__dtype="bfloat16", recipe__loss__clip_low=0.1,
+      recipe__optimizer__base_lr=1.0, task__grader__seconds=1.0,
+      model__lora__rank=2).items():
+    assert of(**{name: value}) != base, name
+
+
+def test_the_values_that_change_rounding_alone():
+  of = lambda **kw: experiment.last_bits(changed(**kw).to_dict())
+  base, other = of(), of(**LAST_BITS)
+  assert {name.replace(".", "__"): value for name, value in other.items()
+          if value != base[name]} == LAST_BITS
+  assert of(eval__k=16, name="other", seed=1, task__grader__workers=7) == base
+
+
+@pytest.mark.parametrize("config, informs", [
+    (changed(), False), (changed(recipe__loss__kl_coef=0.1), True),
+    (changed(recipe__loss__entropy_coef=0.1), True),
+    (changed(recipe__updates__epochs=2), True),
+    (changed(recipe__updates__minibatches=2), True),
+    (changed(**IN_FLIGHT), True), (changed(
+        recipe__loss__advantage="gae", recipe__critic__kind="shared",
+        recipe__loss__constants=dict(gamma=1.0, lam=1.0)), True)])
+def test_whether_the_value_of_the_loss_is_recorded(config, informs):
+  assert experiment.load(config).recipe.loss_informs is informs
+
+
+def test_messages_have_the_path_of_the_users_file(tmp_path, monkeypatch):
+  """Not mine/recipe.loss.py, where the section's name is completed."""
+  monkeypatch.chdir(tmp_path)
+  file = pathlib.Path("mine/loss.py")
+  file.parent.mkdir()
+  load = lambda name: experiment.load(changed(
+      recipe__loss__policy_loss=f"mine/loss.py:{name}"))
+  file.write_text("def f(a):\n  pass\n")
+  with pytest.raises(InputError, match="^recipe.loss.policy_loss=mine/loss.py:f"
+                     ": takes"):
+    load("f")
+  with pytest.raises(InputError, match="^recipe.loss.policy_loss: mine/loss.py "
+                     "has no function 'g'"):
+    load("g")
+  file.write_text("def f(logp_RxT, log_ratio_RxT, advantage_RxT):\n  pass\n")
+  assert load("f").recipe.loss_informs  # nobody knows what it computes
 
 
 def encoded(tokenizer, template, **how):
@@ -361,19 +415,16 @@ def test_chat_templates_by_hand():
     assert encoded(tokenizer, "{question}:", **how) == text
 
 
-@pytest.mark.parametrize("batch, lr, later", [
-    ("sampled", 0.5, 2**0.5),  # sqrt(32 * 8 / 1024), then of 16 for 8
-    ("trained", 0.25, 1.0),  # sqrt(32 * 2 / 1024); m does not change
-    ("update", 0.25, 1.0)])
-def test_the_learning_rate_counts_the_named_rollouts(batch, lr, later):
-  fields = dict(alloc__m=2, recipe__optimizer__batch=batch,
-                recipe__optimizer__base_lr=1.0)
-  e = experiment.load(changed(**fields))
-  assert e.lr == pytest.approx(lr) and e.lr_factor(8) is None
+@pytest.mark.parametrize("batch, minibatches, lr", [
+    ("sampled", 4, 0.5),  # sqrt(32 * 8 / 1024)
+    ("trained", 4, 0.25),  # sqrt(32 * 2 / 1024)
+    ("update", 4, 0.125)])
+def test_the_learning_rate_counts_the_named_rollouts(batch, minibatches, lr):
   e = experiment.load(changed(
-      **fields, alloc__schedule=[[0, 8], [4096, 16]]))  # as JSON has it
-  assert e.alloc.schedule == ((0, 8), (4096, 16))
-  assert e.lr_factor(8) == 1.0 and e.lr_factor(16) == pytest.approx(later)
+      alloc__m=2, recipe__optimizer__batch=batch,
+      recipe__updates__minibatches=minibatches,
+      recipe__optimizer__base_lr=1.0))
+  assert e.lr == pytest.approx(lr)
 
 
 @pytest.mark.parametrize("alloc, told", [
@@ -382,7 +433,8 @@ def test_the_learning_rate_counts_the_named_rollouts(batch, lr, later):
     (dict(C=1024), None), (dict(C=1000, M=2), None)])
 def test_a_budget_that_is_not_spent_is_said(alloc, told):
   config = changed(**{f"alloc__{name}": x for name, x in alloc.items()})
-  notes = components._notes(experiment.load(config), config, {}, "", None)
+  notes = components._notes(experiment.load(config), config.to_dict()["alloc"],
+                            {}, "", None)
   assert [told in note for note in notes] == [True] * (told is not None)
 
 

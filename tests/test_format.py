@@ -1,8 +1,8 @@
-"""isojax.format: the strings that people read, against literals."""
+"""isojax.core.format: the strings that people read, against literals."""
 
 import pytest
 
-from isojax import format as format_lib
+from isojax.core import format as format_lib
 
 
 @pytest.mark.parametrize("function, texts", [

@@ -13,8 +13,9 @@ import pytest
 import safetensors.numpy
 
 from configs import hard
-from isojax import cli, hosts
+from isojax.core import exit_codes
 from isojax.errors import InputError
+from isojax.runtime import hosts
 from tests import few, short_runs
 from tests import processes as processes_lib
 from tests.conftest import ONE_DEVICE
@@ -65,7 +66,7 @@ def test_processes_that_wait_in_vain_say_so():
              for number in ("0", "1")]
   for process in waiting:
     said = process.communicate(timeout=100)[1]
-    assert process.returncode == cli.BAD_INPUT, said
+    assert process.returncode == exit_codes.BAD_INPUT, said
     first, last = said.splitlines()
     assert first.endswith("this run, at most 1 s")
     assert last.startswith("isojax: 127.0.0.1:") and (
@@ -225,7 +226,7 @@ def test_two_processes_gather_agree_and_end_together(tmp_path):
   # One process fails alone: it says why, and the other ends as well.
   assert failed == 2
   assert why.strip().endswith("(process 1): the disk is full")
-  assert code in (cli.PEER_LOST, -signal.SIGABRT)
+  assert code in (exit_codes.PEER_LOST, -signal.SIGABRT)
 
 
 STARTING = """
@@ -288,7 +289,7 @@ def test_two_hosts_make_the_records_of_one(tmp_path, small):
   try:
     run.wait_for(4)  # the checkpoint of step 3 is there
     run.processes[1].send_signal(signal.SIGTERM)
-    assert run.wait() == [cli.PREEMPTED] * 2, run.text()
+    assert run.wait() == [exit_codes.PREEMPTED] * 2, run.text()
   finally:
     run.kill()
   stopped = short_runs.read(tmp_path / "two")[-1]["step"]

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from isojax import own_file
+from isojax.core import custom_function
 from tests.conftest import ONE_DEVICE
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -96,12 +96,13 @@ def test_the_loop_from_another_folder(wheel):
 
 def test_what_is_shipped_is_found_after_the_users_own(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  assert own_file.find("configs/hard.py") == str(ROOT / "configs/hard.py")
-  assert own_file.find("isojax/assets/countdown-tiny") == str(
+  find = custom_function.find
+  assert find("configs/hard.py") == str(ROOT / "configs/hard.py")
+  assert custom_function.find("isojax/assets/countdown-tiny") == str(
       ROOT / "isojax/assets/countdown-tiny")
   for path in ("configs/none.py", "launch/plan.py", "tests/data", "setup.py",
                str(ROOT / "setup.py"), "", "."):
-    assert own_file.find(path) == path
+    assert custom_function.find(path) == path
   (tmp_path / "configs").mkdir()
   (tmp_path / "configs/hard.py").touch()
-  assert own_file.find("configs/hard.py") == "configs/hard.py"
+  assert custom_function.find("configs/hard.py") == "configs/hard.py"

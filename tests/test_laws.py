@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from isojax import laws
+from isojax.core import laws
 
 
 def test_log2_n_by_hand():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from configs import easy
-from isojax import components, rng, state
+from isojax.run import components, state
+from isojax.runtime import rng
 from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from tests import short_runs

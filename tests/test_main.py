@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,11 +17,14 @@ import numpy as np
 import pytest
 
 import isojax
-from isojax import cli, components, experiment, plan_file, rng
 from isojax import main as main_lib
-from isojax import state as state_lib
+from isojax.core import config_flag, exit_codes, plan_file
 from isojax.errors import InputError
 from isojax.ledger import bucket, checkpoint, records, workdir
+from isojax.models import decoder
+from isojax.run import components, experiment
+from isojax.run import state as state_lib
+from isojax.runtime import rng
 from isojax.tasks import strata as strata_lib
 from tests import command as command_lib
 from tests import few, short_runs
@@ -56,7 +60,8 @@ def copy(calm, tmp_path):
 
 def apply(path, row, config=None):
   config = config or small().lock()  # as --config gives it
-  lr = cli.apply_row(config, plan_file.read_lines(str(path)), row, str(path))
+  lr = config_flag.apply_row(config, plan_file.read_lines(str(path)), row,
+                             str(path))
   return lr, experiment.load(config)
 
 
@@ -151,16 +156,66 @@ def test_a_finished_run_does_nothing_again(copy, calm, capfd):
       ).err
 
 
+def test_the_command_that_trains_longer(copy, monkeypatch):
+  """It is whole, and gives the run that is in the folder."""
+  setup, words = components.prepare(small()), [
+      *FLAGS, "--profile=x", "--workdir", "elsewhere"]
+  monkeypatch.setattr(sys, "argv", ["main", *words])
+  monkeypatch.setattr(main_lib, "_PLAN", type("F", (), {"value": None}))
+  monkeypatch.setattr(main_lib, "_CONFIG", type("F", (), {"value": small()}))
+  said = shlex.split(main_lib.longer(setup, str(copy)))
+  assert said[:3] == ["python", "-m", "isojax.main"]
+  assert said[3:] == [
+      *(word for word in FLAGS if not word.startswith("--config.alloc.C=")),
+      "--config.alloc.C=240", f"--workdir={copy}"]
+  monkeypatch.setattr(main_lib, "_CONFIG", type("F", (), {
+      "value": small(alloc=dict(M=5))}))
+  assert "--config.alloc.M=10" in main_lib.longer(setup, str(copy))
+
+
+def test_a_run_resumes_with_less_memory(calm, copy, capfd):
+  """The same tokens on CPUs; each line says what had changed."""
+  path = copy / "records.jsonl"
+  lines = path.read_text().splitlines(keepends=True)
+  path.write_text("".join(lines[:5]))  # up to step 3; a checkpoint is of step 2
+  got = run(small(sampler=dict(slots=7), recipe=dict(
+      loss=dict(microbatch_tokens=256, remat=True)), eval=dict(k=1)), copy)
+  changed = ("recipe.loss.microbatch_tokens=256, recipe.loss.remat=True, "
+             "sampler.slots=7")
+  assert [r["resumed_with"] for r in got] == [None] * 4 + [changed] * 5
+  said = capfd.readouterr().err
+  assert (f"{copy} began with other values than {changed}: the last bits of "
+          "its results may differ from here on") in said
+  of = lambda kept: [(r["step"], r["reward"], r["sampled_tokens"])
+                     for r in steps(kept)]
+  assert of(got) == of(calm[1])
+  assert [r["k"] for r in got if r["kind"] == "eval"] == [2, 2, 1, 1]
+  config = workdir.read_config(str(copy)).config  # as the run began
+  assert (config["sampler"]["slots"], config["eval"]["k"]) == (24, 2)
+
+
+def test_a_run_in_flight_needs_its_slots(tmp_path, capfd):
+  """Which weights draw a token depends on them."""
+  folder = shutil.copytree(short_runs.finished("in_flight"), tmp_path / "copy")
+  text = "{} slots, 0 pages and 1 row shards".format
+  with pytest.raises(InputError, match=f"had {text(30)} until now, and this "
+                     f"config, machine and mesh admit {text(8)}"):
+    run(short_runs.config("in_flight", sampler=dict(slots=8)), folder)
+  assert "last bits" not in capfd.readouterr().err
+  assert run(short_runs.config("in_flight", recipe=dict(
+      loss=dict(remat=True))), folder) == short_runs.read(folder)
+
+
 @pytest.fixture(scope="module")
 def on_a_mesh(tmp_path_factory):
-  """Folder, what was compiled, (seed, step) of the selections' numbers."""
+  """Folder, what was compiled, (draw, seed, step) of the uniform numbers."""
   folder, uniforms = tmp_path_factory.mktemp("mesh"), rng.uniforms
   compiled, drawn = [], []
   listener = logging.Handler()
   listener.emit = lambda record: compiled.append(record.getMessage())
   with pytest.MonkeyPatch.context() as patch, jax.log_compiles():
-    patch.setattr(rng, "uniforms", lambda seed, step, *more: (
-        drawn.append((seed, step)), uniforms(seed, step, *more))[1])
+    patch.setattr(rng, "uniforms", lambda draw, seed, step, *more: (
+        drawn.append((draw, seed, step)), uniforms(draw, seed, step, *more))[1])
     logging.getLogger("jax").addHandler(listener)
     run(small(mesh=dict(fsdp=2, tensor=2), log=dict(
         samples=2, tensorboard=True)), folder)
@@ -182,7 +237,7 @@ def test_a_mesh_gives_the_same_records(calm, on_a_mesh):
 
 
 def test_each_step_selects_with_random_numbers_of_its_own(on_a_mesh):
-  assert on_a_mesh[2] == [(3, step) for step in range(5)]
+  assert on_a_mesh[2] == [(rng.Draw.SELECTION, 3, step) for step in range(5)]
 
 
 def test_sampler_and_update_compile_once(on_a_mesh):
@@ -215,7 +270,7 @@ def test_nan_stops_with_the_step_and_what_to_try(tmp_path):
   config = small(checkpoint=dict(every_steps=1))
   config.recipe.optimizer.base_lr = 1e30
   _, end, kept = train(config, tmp_path)
-  assert end.code == cli.DIVERGED
+  assert end.code == exit_codes.DIVERGED
   assert "are not finite after step" in end.why and "base_lr" in end.why
   # The first update already overflows the parameters: only the evaluation
   # before it is kept, and nothing is saved.
@@ -301,6 +356,39 @@ def test_a_planned_run_stores_the_budget_that_it_spends(tmp_path):
   assert (alloc["M"], alloc["C"]) == (6, 144)
 
 
+def of_dtype(dtype: str, **sampler):
+  """The short run with a dtype for sampler and update."""
+  config = small(sampler=dict(dtype=dtype, slots=24) | sampler)
+  config.recipe.loss.dtype = dtype
+  return config
+
+
+@pytest.mark.parametrize("folder_of", [
+    lambda root, run_id: root / "given", lambda root, run_id: root / run_id])
+@pytest.mark.parametrize("dtype", decoder.DTYPES)
+def test_a_run_that_resumes_keeps_its_dtype(tmp_path, dtype, folder_of):
+  """One of the two is not what `auto` measures here."""
+  def prepared(*args, **more):
+    return components.prepare(of_dtype(*args, **more), lambda run_id: (
+        state_lib.stored_config(str(folder_of(tmp_path, run_id)))))
+
+  started = prepared(dtype)
+  folder = str(folder_of(tmp_path, started.run_id))
+  for given in dtype, "auto":
+    setup = prepared(given)
+    with state_lib.claimed(setup, folder) as claimed:
+      assert claimed.run_id == started.run_id and claimed.e == started.e
+  assert setup.e.sampler.dtype == setup.e.recipe.loss.dtype == dtype
+  assert setup.notes == tuple(
+      f"{key}: auto is {dtype}, with which this run was started"
+      for key in ("sampler.dtype", "recipe.loss.dtype"))
+  assert experiment.dtypes(workdir.read_config(folder).config) == {
+      "sampler.dtype": dtype, "recipe.loss.dtype": dtype}
+  if folder.endswith(started.run_id):  # another run measures
+    other, = prepared("auto", temperature=0.9).notes
+    assert " times as fast as float32" in other
+
+
 # --- evaluation ---------------------------------------------------------------
 
 
@@ -334,7 +422,7 @@ def test_evaluates_a_run_in_another_way(calm, copy, tmp_path, monkeypatch,
   capfd.readouterr()
   one, two = evaluated(monkeypatch, folder, [other], k=3, top_p=0.9)
   assert {r["run_id"] for r in (one, two)} == {kept[0]["run_id"]}
-  assert {(r["step"], r["k"]) for r in (one, two)} == {(5, 3)}
+  assert {(r["step"], r["k"], r["top_p"]) for r in (one, two)} == {(5, 3, 0.9)}
   assert one["eval_set"] == "hard/validation"
   assert two["eval_set"] == f"hard-{digest[:6]}/validation"
   assert len(two["correct"]) == 4
@@ -347,11 +435,23 @@ def test_evaluates_a_run_in_another_way(calm, copy, tmp_path, monkeypatch,
   assert (folder / "eval.jsonl").read_bytes() == before
 
 
-def test_evaluates_the_base_policy_without_a_checkpoint(
-    calm, tmp_path, monkeypatch, capfd):
-  line, = evaluated(monkeypatch, tmp_path)
-  assert line["correct"] == calm[1][0]["correct"] and line["step"] == 0
-  assert "this is the base policy" in capfd.readouterr().err
+def test_an_evaluation_finds_the_run_that_was_trained_with_another_k(calm):
+  setup = components.prepare(small(eval=dict(k=16)))
+  assert setup.run_id == calm[1][0]["run_id"]
+
+
+def test_without_a_checkpoint_runs_of_the_config_are_named(copy):
+  """Instead of an evaluation of the untrained policy; nothing is written."""
+  done = command_lib.run(
+      "isojax.main", *FLAGS, "--config.alloc.n=5", "--config.alloc.C=120",
+      "--mode=eval", f"--workdir={copy.parent}/none", env=ALONE)
+  assert done.returncode == exit_codes.BAD_INPUT and not done.stdout
+  last = done.stderr.splitlines()[-1]
+  assert f"{copy.parent}/none has no checkpoint; runs of config 'hard'" in last
+  assert f"{copy} (alloc.n: 6 there, 5 in this config)" in last
+  assert os.listdir(copy.parent) == ["copy"]
+  with pytest.raises(InputError, match="has none of a run of config 'hard'"):
+    state_lib.check_evaluable(components.prepare(small()), f"{copy}/a/b")
 
 
 # --- real processes -----------------------------------------------------------
@@ -380,7 +480,7 @@ def test_in_a_bucket_taken_over_to_the_same_bits(calm, folder, capfd):
     assert re.search("resuming from step [24] of 5", capfd.readouterr().err)
     process.send_signal(signal.SIGCONT)
     said = process.communicate(timeout=60)[1]
-  assert process.returncode == cli.BAD_INPUT, said
+  assert process.returncode == exit_codes.BAD_INPUT, said
   assert "another process has started this run" in said
   assert records.comparable(records.read(ledger)) == got
   assert sorted(each.name for each in epath.Path(folder).iterdir()) == [
@@ -401,7 +501,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(calm, tmp_path):
       time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=60)[1]
-  assert process.returncode == cli.PREEMPTED, said
+  assert process.returncode == exit_codes.PREEMPTED, said
   step = records.read(str(ledger))[-1]["step"]
   assert f"stopped by a signal at step {step}, which is saved" in said
   assert (tmp_path / "checkpoints" / str(step)).is_dir()

@@ -7,9 +7,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from isojax import monitor, progress
 from isojax.errors import InputError
 from isojax.rl import algorithm
+from isojax.run import monitor
+from isojax.runtime import progress
 
 
 def test_the_rate_leaves_out_the_step_that_compiles(monkeypatch, capsys):

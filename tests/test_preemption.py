@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from isojax import preemption
+from isojax.runtime import preemption
 
 
 def test_one_process_notices_at_once():

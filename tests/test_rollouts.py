@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from configs import hard
-from isojax import components, preemption, rng
-from isojax import rollouts as rollouts_lib
 from isojax.errors import InputError
 from isojax.rl import advantages, rewards
+from isojax.run import components
+from isojax.run import rollouts as rollouts_lib
+from isojax.runtime import preemption, rng
 from isojax.sampling import flight
 from isojax.tasks import prompts as prompts_lib
 from tests import short_runs

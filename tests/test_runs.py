@@ -9,8 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from isojax import cli, components, state
+from isojax.core import exit_codes
 from isojax.ledger import records
+from isojax.run import components, state
 from isojax.tasks import prompts as prompts_lib
 from tests import processes, short_runs
 from tests.short_runs import steps
@@ -111,7 +112,7 @@ def test_a_signal_in_a_step_repeats_the_bits(tmp_path):
   config = short_runs.config("in_flight")
   some = short_runs.train(config, tmp_path)
   thread.join()
-  assert some.end.code == cli.PREEMPTED
+  assert some.end.code == exit_codes.PREEMPTED
   assert len(some.records) < len(kept("in_flight"))
   assert short_runs.train(config, tmp_path).end.code == 0
   assert processes.result(tmp_path) == processes.result(

@@ -3,12 +3,15 @@
 import contextlib
 import json
 import os
+import shutil
 
 import pytest
 
-from isojax import preemption, progress, spender, state
 from isojax.errors import InputError
 from isojax.ledger import records
+from isojax.run import state
+from isojax.runtime import preemption, progress
+from isojax.sweep import spender
 from isojax.tasks import strata
 from tests import few, short_runs
 
@@ -131,7 +134,7 @@ def test_arms_are_products_of_keys_of_the_config():
 
 def test_the_best_checkpoint_is_kept_and_the_test_split_read_once(tmp_path):
   stratum = tmp_path / "few.jsonl"
-  stratum.write_bytes(open(few.hard(), "rb").read())
+  shutil.copy(few.hard(), stratum)
   of = strata.read(str(stratum))
   rows = [{"split": "test", "id": p.id, "question": p.question,
            "answer": p.answer, "correct": 0} for p in of.validation[:3]]

@@ -5,7 +5,7 @@ import os
 
 from ml_collections import config_dict
 
-from isojax import config_file
+from isojax.core import config_file
 from isojax.errors import InputError, unchained
 from isojax.ledger import workdir
 

@@ -2,11 +2,11 @@
 
 import os
 
-from isojax import own_file
 from isojax.api.configs import Path
+from isojax.core import custom_function
 from isojax.errors import unchained
-from isojax.frontier import doctor as doctor_lib
-from isojax.frontier.fields import Reading
+from isojax.logs.fields import Reading
+from isojax.report import doctor as doctor_lib
 
 
 @unchained
@@ -29,6 +29,6 @@ def doctor(log: Path, *, run: str | None = None, eval_set: str | None = None,
     InputError: the log cannot be read, has several runs or no such set.
   """
   return doctor_lib.report(
-      own_file.find(os.fspath(log)),
+      custom_function.find(os.fspath(log)),
       Reading(kind=format, columns=columns or {}, fixed=fixed or {}),
       run=run, eval_set=eval_set)

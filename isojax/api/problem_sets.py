@@ -2,10 +2,10 @@
 
 import os
 
-from isojax import progress as progress_lib
 from isojax.api import configs
 from isojax.api.configs import Path
 from isojax.errors import unchained
+from isojax.runtime import progress as progress_lib
 from launch import demo_model as demo_model_lib
 from launch import split as split_lib
 

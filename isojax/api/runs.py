@@ -7,18 +7,20 @@ import os
 
 import numpy as np
 
-from isojax import cli, compilation, components, preemption, rng, training
-from isojax import progress as progress_lib
-from isojax import rollouts as rollouts_lib
-from isojax import state as state_lib
 from isojax.api import configs
 from isojax.api.configs import Path
-from isojax.components import Setup
+from isojax.core import exit_codes
 from isojax.errors import DivergedError, InputError, unchained
 from isojax.ledger import bucket
 from isojax.ledger import records as records_lib
 from isojax.models import hf_weights
 from isojax.rl import rewards
+from isojax.run import components, training
+from isojax.run import rollouts as rollouts_lib
+from isojax.run import state as state_lib
+from isojax.run.components import Setup
+from isojax.runtime import compilation, preemption, rng
+from isojax.runtime import progress as progress_lib
 from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from isojax.types import Prompts
@@ -137,7 +139,7 @@ class Run:
 
     Bars are standard errors over the validation problems.
     """
-    from isojax.frontier import plots  # needs matplotlib
+    from isojax.report import plots  # needs matplotlib
     return plots.learning(list(self.records.evaluations))
 
 
@@ -202,18 +204,20 @@ def train(config, workdir: Path | None = None, *,
     bucket.check(workdir, "workdir")
   with progress_lib.printed(progress):
     compilation.keep_programs(progress_lib.say)
-    setup = components.prepare(config)
+    folder_of = lambda run_id: workdir or os.path.join(
+        "runs", f"{config.name}-{run_id}")
+    setup = components.prepare(
+        config, lambda run_id: state_lib.stored_config(folder_of(run_id)))
     for note in setup.notes:
       progress_lib.say(note)
-    folder = workdir or os.path.join(
-        "runs", f"{setup.e.name}-{setup.run_id}")
+    folder = folder_of(setup.run_id)
     with state_lib.claimed(setup, folder) as setup:
       end = training.train(setup, folder, signals=preemption.on_interrupt)
-  if end.code == cli.PREEMPTED:
+  if end.code == exit_codes.PREEMPTED:
     raise KeyboardInterrupt(
         f"{folder} is saved; call isojax.train again with the same config and "
         "workdir to resume")
-  if end.code == cli.DIVERGED:
+  if end.code == exit_codes.DIVERGED:
     raise DivergedError(end.why)
   return Run(folder, setup.run_id, Records(records_lib.read(
       os.path.join(folder, state_lib.RECORDS))), setup)

@@ -3,11 +3,12 @@
 import os
 import typing
 
-from isojax import preemption, spender
-from isojax import progress as progress_lib
 from isojax.api import configs
 from isojax.api.configs import Path
 from isojax.errors import unchained
+from isojax.runtime import preemption
+from isojax.runtime import progress as progress_lib
+from isojax.sweep import spender
 
 
 @unchained

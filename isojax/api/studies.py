@@ -1,23 +1,23 @@
-"""isojax.read, fit and speedup: logs of runs, and what follows from them."""
+"""isojax.read, fit and compare: logs of runs, and what follows from them."""
 
 import dataclasses
 import functools
 import math
 import os
 
-from isojax import own_file
 from isojax.api.configs import Path
+from isojax.core import custom_function
+from isojax.core.format import many, pair
 from isojax.errors import InputError, unchained
-from isojax.format import many, pair
-from isojax.frontier import bootstrap, curves, fit_json, report
-from isojax.frontier import read as read_lib
-from isojax.frontier import speedup as speedup_lib
+from isojax.frontier import bootstrap, curves, fit_json
+from isojax.frontier import compare as compare_lib
 from isojax.frontier import study as study_lib
-from isojax.frontier.fields import Reading, Row, span
+from isojax.logs import reading as read_lib
+from isojax.logs.fields import Reading, Row, span
 from isojax.planner import advice, fit_file
+from isojax.report import html
 
 _READING, _OPTIONS = Reading(), bootstrap.DEFAULT
-_QUESTION = speedup_lib.Question
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ def read(files: Path | list | tuple, *,
 def _paths(files) -> list[str]:
   """A path, or several, as a list of those that are found."""
   given = [files] if isinstance(files, (str, os.PathLike)) else files
-  return [own_file.find(os.fspath(path)) for path in given]
+  return [custom_function.find(os.fspath(path)) for path in given]
 
 
 def _reading(format, columns, fixed, scale, from_path, axis) -> Reading:
@@ -165,6 +165,16 @@ class Law:
     return self.fitted.reasons
 
   @property
+  def limits(self) -> tuple[str, ...]:
+    """Why an identified law holds within the data only."""
+    return tuple(self.document["verdict"]["limits"])
+
+  @property
+  def as_good(self) -> tuple[int, ...]:
+    """The tested n that are as good as the best at the end of the data."""
+    return tuple(row["n"] for row in self.document["as_good"])
+
+  @property
   def next(self) -> str:
     """What to run next, with the command."""
     step = self.document["next"]
@@ -191,26 +201,28 @@ class Law:
           + f". {self.next}")
     n = float(law.law(C))
     against = advice.contradicted(law, None, n, C)
-    return Estimate(n, *law.interval(C), float(C), law.unit, law.C_seen,
-                    (*law.cautions, *(against[:1] if against else ())))
+    beyond = self.document["verdict"]["limits"] if C > law.C_seen[1] else ()
+    return Estimate(n, *law.interval(C), float(C), law.unit, law.C_seen, (
+        *(f"the law holds within the data only: {text}" for text in beyond),
+        *law.cautions, *(against[:1] if against else ())))
 
   @unchained
-  def plot(self, name: str = "law"):
+  def plot(self, name: str = "reward"):
     """A figure of the result, a matplotlib.figure.Figure.
 
     Args:
-      name: law; reward, the curves and the frontier; sensitivity, interference
-        or scalerl.
+      name: reward, the curves and the frontier; law, if it is identified;
+        interference or scalerl.
     """
-    return report.figure(self.document, name)
+    return html.figure(self.document, name)
 
   @unchained
   def save(self, folder: Path) -> None:
     """Writes fit.json, the figures and report.html, as launch.fit does."""
-    report.save(self.document, os.fspath(folder))
+    html.save(self.document, os.fspath(folder))
 
   def __repr__(self) -> str:
-    return report.summary(self.document)
+    return html.summary(self.document)
 
 
 @unchained
@@ -218,7 +230,7 @@ def fit(study, *, points: str = _OPTIONS.points.select,
         bin_width: float = _OPTIONS.points.bin_width,
         ema: float = _OPTIONS.points.ema,
         min_C: float = _OPTIONS.points.min_C, form: str = _OPTIONS.form,
-        draws: int = _OPTIONS.draws) -> Law:
+        draws: int = _OPTIONS.draws, margin: float = _OPTIONS.margin) -> Law:
   """Fits reward curves, their frontier and the law n*(C) to the logs of runs.
 
   IsoCompute Playbook (arXiv 2603.12151), section 3. docs/fitting.md describes
@@ -232,6 +244,7 @@ def fit(study, *, points: str = _OPTIONS.points.select,
     min_C: smallest compute that is fitted.
     form: of the reward curves, a key of isojax.frontier.curves.FORMS.
     draws: of the bootstrap, at least 100.
+    margin: reward; the tested n within it of the best n are as good.
 
   Returns:
     A Law. It prints as the verdict, the law and what to run next.
@@ -244,7 +257,7 @@ def fit(study, *, points: str = _OPTIONS.points.select,
   if draws < 100:
     raise InputError(f"draws={draws}: expected at least 100")
   options = dataclasses.replace(
-      _OPTIONS, form=form, draws=draws, points=curves.Points(
+      _OPTIONS, form=form, draws=draws, margin=margin, points=curves.Points(
           select=points, ema=ema, min_C=min_C, bin_width=bin_width))
   return Law(fit_json.of_rows(
       study.study, list(study._rows), study._chosen, options,
@@ -252,64 +265,61 @@ def fit(study, *, points: str = _OPTIONS.points.select,
 
 
 @dataclasses.dataclass(frozen=True)
-class Speedup:
-  """The speed-ups of recipes over a baseline."""
+class Comparison:
+  """Reward at equal compute, and compute to a reward, of two recipes."""
 
-  document: dict = dataclasses.field(repr=False)  # the content of speedup.json
+  # The content of compare.json.
+  document: dict = dataclasses.field(repr=False)
   _text: str = dataclasses.field(repr=False)
 
   def table(self) -> str:
-    """A line for each recipe, with its interval, verdict and notes."""
+    """Rewards at equal compute, the speed-up, and notes."""
     return self._text
 
   def plot(self):
     """The mean curves with the threshold, a matplotlib.figure.Figure."""
-    from isojax.frontier import plots  # needs matplotlib
-    return plots.speedup(self.document)
+    from isojax.report import plots  # needs matplotlib
+    return plots.compare(self.document)
 
   @unchained
   def save(self, folder: Path) -> None:
-    """Writes speedup.json and the figure, as launch.speedup does."""
-    speedup_lib.save(self.document, os.fspath(folder))
+    """Writes compare.json and the figure, as launch.compare does."""
+    html.save_comparison(self.document, os.fspath(folder))
 
   def __repr__(self) -> str:
     return self.table()
 
 
 @unchained
-def speedup(baseline: Path | list | tuple,
-            records: Path | list | tuple, *, axis: str = "device_seconds",
-            share: float = _QUESTION.share, draws: int = _QUESTION.draws,
+def compare(baseline: Path | list | tuple, records: Path | list | tuple, *,
+            axis: str = "rollouts", share: float = compare_lib.SHARE,
             metric: str = "avg", at_k: int | None = None,
             eval_set: str | None = None, format: str | None = None,
             columns: dict | None = None, fixed: dict | None = None,
             scale: dict | None = None, from_path: str | None = None
-            ) -> Speedup:
-  """Measures how much earlier recipes reach a reward than a baseline.
+            ) -> Comparison:
+  """Compares a recipe with a baseline.
 
-  PODS (arXiv 2504.13818): the first time at `share` of the baseline's highest
-  mean reward, of the baseline over that of the recipe. docs/fitting.md
-  describes the columns and verdicts.
+  The difference of their mean rewards at equal compute, and how much earlier
+  the recipe reaches `share` of the baseline's highest mean reward (the speed-up
+  of PODS, arXiv 2504.13818), each with a 95 % interval over runs.
 
   Args:
     baseline: path or pattern, or several, of runs of one Bp, n and m.
-    records: those of the other runs; runs of one Bp, n and m form a recipe.
-    axis: the time: device_seconds, rollouts, sampled_tokens, trained_tokens,
+    records: those of the other recipe.
+    axis: the compute: rollouts, device_seconds, sampled_tokens, trained_tokens,
       updates or any column.
     share: of the highest mean reward, in [0.01, 1].
-    draws: of the bootstrap over runs, at least 100.
     metric, at_k, eval_set, format, columns, fixed, scale, from_path: as in
       isojax.read.
 
   Returns:
-    A Speedup. It prints as its table.
+    A Comparison. It prints as its table.
   """
-  if draws < 100 or not 0.01 <= share <= 1:
-    raise InputError(f"draws={draws}, share={share}: expected at least 100, "
-                     "and a number from 0.01 to 1")
+  if not 0.01 <= share <= 1:
+    raise InputError(f"share={share}: expected a number from 0.01 to 1")
   how = _reading(format, columns, fixed, scale, from_path, axis)
-  return Speedup(*speedup_lib.compared(_QUESTION(
-      baseline=_paths(baseline), records=_paths(records),
+  return Comparison(*compare_lib.compared(compare_lib.Question(
+      baseline=_paths(baseline), records=_paths(records), share=share,
       read=lambda patterns, flag: read_lib.read(patterns, how, flag=flag),
-      selection=study_lib.Selection(axis, metric, at_k, eval_set), share=share,
-      draws=draws)))
+      selection=study_lib.Selection(axis, metric, at_k, eval_set))))

@@ -4,13 +4,13 @@ import dataclasses
 import math
 import os
 
-from isojax import progress as progress_lib
-from isojax import sweeper
 from isojax.api import configs
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
 from isojax.planner import planning
-from isojax.sweeper import Run
+from isojax.runtime import progress as progress_lib
+from isojax.sweep import sweeper
+from isojax.sweep.sweeper import Run
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,12 +5,15 @@ import functools
 
 import numpy as np
 
-from isojax import laws
+from isojax.core import laws
 from isojax.frontier import bootstrap, collapse, verdict
 from isojax.frontier import envelope as envelope_lib
 from isojax.frontier.bootstrap import Options
+from isojax.frontier.curves import Curves
 from isojax.frontier.study import Study
 from isojax.frontier.verdict import Fit
+
+OTHER_DRAWS = 200  # bootstrap draws of the second family of curves
 
 
 def frontier_grid(study: Study, points: int, *, min_C: float) -> np.ndarray:
@@ -68,6 +71,17 @@ def _with_law(fit: Fit) -> Fit:
   return dataclasses.replace(fit, law=law, law_DxG=law(x_G), noise_G=noise_G)
 
 
+def other_family(study: Study, options: Options) -> list[Curves]:
+  """The curves in a family with another tail, of a share of the draws.
+
+  A saturating exponential ends its rise early, a Hill curve late: what both
+  say beyond the data does not depend on the form.
+  """
+  form = "saturating_exponential" if options.form == "hill" else "hill"
+  return bootstrap.fit_curves(study, dataclasses.replace(
+      options, form=form, draws=min(options.draws, OTHER_DRAWS)))
+
+
 def analyse(study: Study, options: Options) -> Fit:
   """Curves, frontier, law and verdict of one study."""
   measured = study
@@ -79,7 +93,8 @@ def analyse(study: Study, options: Options) -> Fit:
   tied = len(study.tested) > 1 and bool(
       np.ptp([c(C_G)[0] for c in curves], axis=0).max() < laws.TIE)
   fit = _with_law(Fit(study, measured, options, curves, frontier,
-                      log2_n[frontier.best_DxG], tied, falls=falls))
+                      log2_n[frontier.best_DxG], tied, falls=falls,
+                      other=other_family(study, options)))
   reasons, cautions = verdict.verdict(fit)
   return dataclasses.replace(fit, identified=not reasons, reasons=reasons,
                              cautions=cautions)

@@ -9,6 +9,7 @@ import dataclasses
 import math
 
 import numpy as np
+from scipy import stats
 
 from isojax.errors import InputError
 from isojax.frontier import curves as curves_lib
@@ -31,6 +32,7 @@ class Options:
   grid: int  # compute values on the frontier, equally spaced in log C
   rounds: int  # refinements of each fit, by a factor of 3
   collapse: str  # what is fitted of runs that fall: key of collapse.RULES
+  margin: float  # reward; n within it of the best n are as good
 
   def __post_init__(self):
     p = self.points
@@ -41,6 +43,8 @@ class Options:
         ("ema", p.ema, 0 <= p.ema < 1, "0 <= ema < 1"),
         ("min_C", p.min_C, 0 <= p.min_C < math.inf, "a number of at least 0"),
         ("bin_width", p.bin_width, 0 <= p.bin_width <= 1,
+         "a reward from 0 to 1"),
+        ("margin", self.margin, 0 <= self.margin <= 1,
          "a reward from 0 to 1")):
       if not valid:  # also for nan
         raise InputError(f"{name}={value}: expected {expected}")
@@ -50,13 +54,30 @@ class Options:
 DEFAULT = Options(
     points=Points(select="all", ema=0.0, min_C=0.0, bin_width=0.0),
     form="saturating_exponential", A_max=1.0, b_min=0.0, draws=1000, seed=0,
-    grid=60, rounds=6, collapse="cut")
+    grid=60, rounds=6, collapse="cut", margin=0.01)
 
 
 def percentiles(value_D) -> tuple[float, float]:
   """The central 95 % of the draws; `laws.interval` is wider."""
   low, high = np.quantile(value_D[1:], QUANTILES)
   return float(low), float(high)
+
+
+def welch(one, other) -> tuple[float, tuple[float, float] | None]:
+  """The difference of two means with its 95 % interval, Welch's t.
+
+  None for the interval if a sample has one value.
+  """
+  one, other = np.asarray(one, float), np.asarray(other, float)
+  difference = float(one.mean() - other.mean())
+  if min(len(one), len(other)) < 2:
+    return difference, None
+  parts = np.array([x.var(ddof=1) / len(x) for x in (one, other)])
+  free = parts.sum() ** 2 / max(
+      sum(parts ** 2 / [len(one) - 1, len(other) - 1]), 1e-300)
+  reach = float(np.sqrt(parts.sum()) * stats.t.ppf(
+      QUANTILES[1], max(free, 1.0)))
+  return difference, (difference - reach, difference + reach)
 
 
 def weights(count: int, taken: int, draws: int, rng) -> np.ndarray:

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from isojax.format import compact, rate
+from isojax.core.format import compact, rate
 from isojax.frontier.study import FEWEST, Run, SCATTER, Study
 
 LIMIT = 3.0  # standard errors

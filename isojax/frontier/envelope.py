@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 from scipy import optimize
 
-from isojax import laws
+from isojax.core import laws
 from isojax.frontier import curves
 from isojax.frontier.curves import Curves
 

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
-from isojax import laws, plan_file
+from isojax.core import laws, plan_file
+from isojax.core.format import many
+from isojax.core.laws import FixedBatch
 from isojax.errors import InputError
-from isojax.format import many
 from isojax.frontier import (
   analysis,
   bootstrap,
@@ -19,11 +20,10 @@ from isojax.frontier import (
   scalerl,
   verdict,
 )
-from isojax.frontier.fields import Row
-from isojax.frontier.formats import base
 from isojax.frontier.study import from_rows, Selection, Study
 from isojax.frontier.verdict import Fit
-from isojax.laws import FixedBatch
+from isojax.logs.fields import Row
+from isojax.logs.formats import base
 
 BEYOND = 2.0  # curves are tabulated up to this multiple of the largest C
 
@@ -135,21 +135,18 @@ def _runs(ids: list[str]) -> str:
 
 
 def scalerl_fields(study: Study, *, min_C: float,
-                   notes: list[str]) -> tuple[list[dict], dict | None]:
-  """ScaleRL's law of each run and of its first half, and the runs compared.
+                   notes: list[str]) -> list[dict]:
+  """ScaleRL's law of each run and of its first half.
 
   Runs for which a law cannot be fitted have no row, and are named in `notes`.
-  The comparison is the leave-one-out table: B of every run at the average A. It
-  is None for fewer than two runs, or if a run stays below the average A.
   """
-  rows, runs, without = [], {}, collections.defaultdict(list)
+  rows, without = [], collections.defaultdict(list)
   for run in study.runs:
     points = scalerl.Points(run.C_E, run.reward_E, float(run.reward_E[0]),
                             min_C, measured=run.C_E[0] == 0)
     end = float(run.C_E[-1])
     try:
       fit = scalerl.fit(points)
-      power = scalerl.fit_power_law(points)
       if why := scalerl.empty(fit):
         raise InputError(why)
     except InputError as error:
@@ -164,13 +161,11 @@ def scalerl_fields(study: Study, *, min_C: float,
     except InputError as error:
       without["no ScaleRL law of the first half", str(error)].append(run.run_id)
     C = np.geomspace(fit.C_lo, BEYOND * end, 60)
-    runs[run.Bp, run.n, run.run_id] = points
     rows.append({
         "run_id": run.run_id, "seed": run.seed, "Bp": run.Bp, "n": run.n,
         **dataclasses.asdict(fit.law), "ssr": fit.ssr, "fit_below": fit.C_hi,
         "C": run.C_E, "reward": run.reward_E, "curve_C": C,
-        "curve_reward": fit.law(C), "power_law_curve_reward": power.law(C),
-        "power_law_A": power.law.A, "A_at_edge": "A" in fit.at_bound,
+        "curve_reward": fit.law(C), "A_at_edge": "A" in fit.at_bound,
         "A_interval": scalerl.A_interval(points, fit.law.A),
         "A_margin": scalerl.A_MARGIN, "half": half})
   if late := [row["run_id"] for row in rows if row["C"][0] > 0]:
@@ -179,24 +174,7 @@ def scalerl_fields(study: Study, *, min_C: float,
                  "of A anything up to it")
   notes += [f"{what} for {_runs(ids)}: {why}"
             for (what, why), ids in without.items()]
-  try:
-    matched = scalerl.matched(runs)
-  except InputError:
-    return rows, None
-  repeated = []
-  for cell in study.configurations:
-    fits = [law for key, law in matched.free.items() if key[:2] == cell]
-    if len(fits) > 1:
-      repeated.append({"Bp": cell[0], "n": cell[1],
-                       **scalerl.error_margin(fits)})
-  return rows, {
-      "A": matched.A, "spread": matched.spread, "margin": scalerl.A_MARGIN,
-      "comparable": matched.comparable, "repeated": repeated,
-      "rows": [{"Bp": key[0], "n": key[1], "run_id": key[2],
-                "A": free.law.A, "B": free.law.B,
-                "B_at_A": matched.fixed[key].law.B,
-                "C_mid_at_A": matched.fixed[key].law.C_mid}
-               for key, free in matched.free.items()]}
+  return rows
 
 
 def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
@@ -213,33 +191,32 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
   end, notes = float(fit.frontier.C_G[-1]), list(notes)
   ahead = [row for part in (2, 4)
            if (row := diagnostics.extrapolation(fit, end / part))]
-  cautions = [*fit.cautions, *filter(None, (
-      diagnostics.unforeseen(fit, row) for row in ahead[:1]))]
+  limits = diagnostics.limits(fit, ahead[0] if ahead else None)
   study = fit.study
   progress = [
       interference.interference(r, study.k, frames=4, draws=100, seed=0)
       for r in study.runs] if (
           study.per_problem and study.k and study.metric == "avg") else []
-  hill, matched = scalerl_fields(
-      study, min_C=fit.options.points.min_C, notes=notes) if with_scalerl else (
-          [], None)
+  hill = scalerl_fields(
+      study, min_C=fit.options.points.min_C,
+      notes=notes) if with_scalerl else []
   content = _round({
       "version": laws.FIT_VERSION, "study": study_fields(fit),
       "options": dataclasses.asdict(fit.options),
-      "best": diagnostics.lead(fit),
+      "best": diagnostics.lead(fit), "as_good": diagnostics.as_good(fit),
       "curves": curve_fields(fit), "frontier": frontier_fields(fit),
       "switches": diagnostics.switches(fit), "law": law_fields(fit),
       "verdict": {"identified": fit.identified, "reasons": list(fit.reasons),
-                  "cautions": cautions},
+                  "limits": list(limits), "cautions": list(fit.cautions)},
+      "null_model": verdict.null_model(fit),
       "falls": list(map(dataclasses.asdict, fit.falls)),
-      "variants": diagnostics.variants(study, fit.options),
+      "variants": diagnostics.variants(
+          study, fit.options) if fit.identified else [],
       "extrapolation": ahead,
-      "sensitivity": diagnostics.sensitivity(fit),
       "best_n": [row for other in (fit, *others)
                  for row in diagnostics.best_n(other)] if others else [],
       "interference": list(filter(None, progress)), "scalerl": hill,
-      "scalerl_matched": matched,
-      "next": next_sweep.next_plan(fit, path=path), "notes": notes})
+      "next": next_sweep.next_plan(fit, limits, path=path), "notes": notes})
   return content | {"id": plan_file.content_id(content)}
 
 

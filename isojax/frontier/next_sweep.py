@@ -1,11 +1,12 @@
 """The command to run next: a final run of an identified law, or a sweep."""
 
+import os
 import shlex
 
 import numpy as np
 
-from isojax import laws, plan_file
-from isojax.allocation import B_MAX, FEWEST_M
+from isojax.core import laws, plan_file
+from isojax.core.allocation import B_MAX, FEWEST_M
 from isojax.frontier import verdict
 from isojax.frontier.study import Study
 from isojax.frontier.verdict import Fit
@@ -14,8 +15,11 @@ EXPORT = (f" Add --export=NAME to print the options of your trainer: "
           f"{', '.join(plan_file.TRAINERS)}.")
 
 
-def next_plan(fit: Fit, *, path: str) -> dict:
-  """What to do next, and its command, which reads the fit.json at `path`."""
+def next_plan(fit: Fit, limits: tuple[str, ...] = (), *, path: str) -> dict:
+  """What to do next, and its command, which reads the fit.json at `path`.
+
+  `limits`: why the law holds within the data only.
+  """
   study = fit.study
   if study.axis not in ("rollouts", "updates"):
     return {"text": f"The axis is {study.axis}, which launch.plan cannot use "
@@ -30,7 +34,7 @@ def next_plan(fit: Fit, *, path: str) -> dict:
                        for cell in fit.measured.configurations))
   if study.axis == "updates":
     end *= np.prod(study.configurations[0])
-  if not fit.identified:
+  if not fit.identified or limits:
     return _sweep(fit, end, path)
   return {
       "text": "The law is identified. The next step uses twice the largest C "
@@ -40,13 +44,15 @@ def next_plan(fit: Fit, *, path: str) -> dict:
       f"--law={shlex.quote(path)}"}
 
 
-def _sweep(fit: Fit, C: float, path: str) -> dict:
-  """The next sweep if the data up to C rollouts identify no law."""
+def _wider(fit: Fit, C: float) -> tuple[set[int], float, int, list[str]]:
+  """(n, rollouts of a run, seeds, why) of a sweep after the data up to C."""
   study = fit.study
   tested = study.tested
   on = set(fit.log2_n_DxG[0][fit.frontier.resolved_DxG[0]])
   seeds = min(len(study.runs_of(*c)) for c in study.configurations)
   why, ns = [], set(tested)
+  if fit.identified:
+    return ns, C, seeds + 1, [f"{seeds + 1} seeds of the tested n"]
   if len(tested) > 1 and (len(tested) < 4 or study.grid_step > 2):
     low, high = int(np.log2(tested[0])), int(np.ceil(np.log2(tested[-1])))
     ns |= {2**i for i in range(max(low, 1), high + 1)}
@@ -71,8 +77,16 @@ def _sweep(fit: Fit, C: float, path: str) -> dict:
     seeds = max(2, seeds + 1)
     why.append(f"{seeds} seeds, to separate the noise of a run from the effect "
                "of n")
+  return ns, C, seeds, why
+
+
+def _sweep(fit: Fit, C: float, path: str) -> dict:
+  """The next sweep, if the data up to C rollouts do not support a larger run.
+  """
+  study = fit.study
+  ns, C, seeds, why = _wider(fit, C)
   sizes = {Bp * n for Bp, n in study.configurations}
-  if len(sizes) == 1 and (study.axis == "updates" or len(tested) > 1):
+  if len(sizes) == 1 and (study.axis == "updates" or len(study.tested) > 1):
     B, = sizes
     cells = [(B // n, n) for n in sorted(ns) if B % n == 0 and n > 1]
     design = f"--B={B} --Bp={_listed(Bp for Bp, _ in cells)}"
@@ -91,16 +105,27 @@ def _sweep(fit: Fit, C: float, path: str) -> dict:
     seeds += 1  # larger n
     runs, new = _planned(fit.measured, cells, C, seeds)
     why.append(f"{seeds} seeds, because these runs exist")
+  config = _config(study)
   skip = f" --skip={shlex.quote(path)}" * (0 < len(new) < len(runs))
   return {
-      "text": "The law is not identified. A sweep that could identify it: "
+      "text": ("The law is good up to the largest C that was run, not beyond. "
+               "A sweep that could tell more: " if fit.identified else
+               "The law is not identified. A sweep that could identify it: ")
       + "; ".join(why) + f". It has {len(new)} runs and "
       f"{sum(new.values()):,} rollouts in all"
       + ", without the runs that exist" * bool(skip) + "." + (
-          " CONFIG is the config file of your runs." if study.ours else EXPORT),
+          EXPORT if not study.ours else "" if config else
+          " CONFIG is the config file of your runs."),
       "command": "python -m launch.plan --sweep "
-      f"{'--config=CONFIG ' * study.ours}--rollouts={C} {design} "
+      + f"--config={shlex.quote(config or 'CONFIG')} " * study.ours
+      + f"--rollouts={C} {design} "
       f"--seeds={_listed(range(seeds))}{skip}"}
+
+
+def _config(study: Study) -> str | None:
+  """The config that launch.sweep wrote beside the folder of a run, if any."""
+  paths = (os.path.dirname(run.where) + ".py" for run in study.runs)
+  return next(filter(os.path.isfile, paths), None)
 
 
 def _planned(study: Study, cells, C: int, seeds: int) -> tuple[dict, dict]:

@@ -4,7 +4,7 @@ R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B)        (arXiv 2510.13786, eq. 1)
 
 C is any cumulative compute. R0, the pass rate before training, is given and not
 fitted. `A_interval` is the uncertainty of A for one run; repeated runs differ
-by A_MARGIN as well. B is comparable only at the same A (`matched`).
+by A_MARGIN as well. B is comparable only between runs of the same A.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ import numpy as np
 import scipy.special
 import scipy.stats
 
+from isojax.core.format import compact, rate
 from isojax.errors import InputError
-from isojax.format import compact, rate
 from isojax.frontier import curves
 
 A_MARGIN = 0.02  # the paper's, from three runs that varied by +-0.015
@@ -24,20 +24,6 @@ REACH = 1e3  # C_mid may lie by this factor outside the points
 SEEN = 10.0  # a law whose C_mid is by this factor beyond its data says nothing
 MIN_POINTS = 4  # one more than the law has free parameters
 ROUNDS = dict(rounds=30, shrink=1.5)  # of `curves.project`, down a long valley
-
-
-@dataclasses.dataclass(frozen=True)
-class PowerLaw:
-  """R(C) = A - D / C^B, the limit of Hill far above C_mid."""
-
-  A: float
-  log_D: float  # D overflows where C counts FLOPs
-  B: float
-
-  def __call__(self, C):
-    with np.errstate(over="ignore", divide="ignore"):  # at C = 0
-      return self.A - np.exp(
-          self.log_D - self.B * np.log(np.asarray(C, np.float64)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +75,7 @@ class Points:
 class Fit:
   """A fitted law and the points that it was fitted to."""
 
-  law: Hill | PowerLaw
+  law: Hill
   ssr: float  # sum of squared residuals, in pass rate
   count: int  # points fitted
   C_lo: float  # they span [C_lo, C_hi]
@@ -192,56 +178,6 @@ def A_interval(points: Points, A: float) -> tuple[float, float]:
 
   low = end(A_G[best::-1], ssr_G[best::-1])
   return min(low, A), max(end(A_G[best:], ssr_G[best:]), A)
-
-
-def fit_power_law(points: Points) -> Fit:
-  """The least-squares fit of A - D / C^B, A <= 1, for comparison.
-
-  It overestimates A: the law has no midpoint, so it fits the lower half of a
-  rise as a slow approach to A.
-  """
-  C, R, _ = points.fitted()
-  # y = A - gap (C / C[0])^-B, of which 1 - (C / C[0])^-B rises.
-  theta, start, gap, ssr = curves.project(
-      np.log(C / C[0]), R[None], np.ones((1, len(R))),
-      basis=lambda theta, x: -np.expm1(-np.exp(theta) * x),
-      grid=(np.linspace(*np.log(B_BOUNDS), 97),), **ROUNDS,
-      solve=lambda sums: curves.solve(sums, -10.0, 1.0))
-  B = math.exp(theta[0, 0])
-  law = PowerLaw(float(start[0] + gap[0]), math.log(max(gap[0], 1e-12))
-                 + B * math.log(C[0]), B)
-  return Fit(law, float(ssr[0]), len(C), float(C[0]), float(C[-1]), ())
-
-
-def error_margin(fits: list[Fit]) -> dict:
-  """The mean A of two or more runs of one setting, and half of its range."""
-  A = [f.law.A for f in fits]
-  return {"A": float(np.mean(A)), "plus_minus": (max(A) - min(A)) / 2,
-          "count": len(A)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Matched:
-  """Runs compared at the same A, as in the paper's leave-one-out table."""
-
-  A: float  # mean of the free fits
-  spread: float  # largest minus smallest A of the free fits
-  comparable: bool  # B may be compared: no A at a bound, all within A_MARGIN
-  free: dict[str, Fit]
-  fixed: dict[str, Fit]  # refitted at the mean A
-
-
-def matched(runs: dict[str, Points]) -> Matched:
-  """Every run refitted at the average A; InputError if that is impossible."""
-  if len(runs) < 2:
-    raise InputError(f"{len(runs)} runs: expected two or more to compare")
-  free = {name: fit(points) for name, points in runs.items()}
-  A_R = [f.law.A for f in free.values()]
-  A, spread = float(np.mean(A_R)), max(A_R) - min(A_R)
-  # Two A at the bound 1 would agree without being known.
-  known = all("A" not in f.at_bound for f in free.values())
-  return Matched(A, spread, known and spread <= A_MARGIN, free,
-                 {name: fit(points, A=A) for name, points in runs.items()})
 
 
 def extrapolate(points: Points, *, fit_below: float

@@ -8,11 +8,10 @@ import re
 
 import numpy as np
 
-from isojax import evaluate
+from isojax.core import evaluate
 from isojax.errors import InputError
-from isojax.frontier.fields import LISTED, Row, TRAINING
+from isojax.logs.fields import FEWEST, LISTED, Row, TRAINING
 
-FEWEST = 3  # evaluations of a run that a curve needs
 UNKNOWN = "unknown"  # a set or model that the logs do not name
 D_ROUNDING = 1.05  # D that differ by less are equal: logs round their epochs
 APART = 0.25  # first rewards of equal runs differ by less
@@ -216,10 +215,13 @@ def _kept(rows: list[Row], s: Selection, notes: list[str]):
 
 
 def _training_problems(rows: list[Row]) -> int | None:
-  """D of the last row that has it or an epoch (D = M Bp / epoch)."""
+  """D of the last row that has it, or an epoch (D = M Bp / epoch).
+
+  An epoch of isojax leaves out the last D mod Bp problems.
+  """
   for fields in (row.fields for row in reversed(rows)):
     D, epoch = fields.get("D"), fields.get("epoch")
-    if not isinstance(D, int) and isinstance(epoch, (int, float)) and epoch > 0:
+    if D is None and isinstance(epoch, (int, float)) and epoch > 0:
       D = fields["step"] * fields["Bp"] / epoch
     if isinstance(D, (int, float)):
       return round(D) if 1 <= D <= MOST else None
@@ -234,7 +236,7 @@ def _run(run_id: str, rows: list[Row], s: Selection,
     if len(values) > 1:
       raise InputError(
           f"{rows[0].where}: run {run_id} has several {name} ({values}); leave "
-          "out runs with a schedule of n, and give each run its own run_id")
+          "it out, or give each run its own run_id")
   fields = rows[0].fields
   Bp, n = fields["Bp"], fields["n"]
   if s.Bp not in (None, Bp) or s.B not in (None, Bp * n):
@@ -287,7 +289,7 @@ def _check_m(rows: list[Row]) -> None:
     if len(several) > 1:
       raise InputError(
           f"runs of Bp={Bp}, n={n} train on m={sorted(several)} rollouts; give "
-          "only those of one m, and compare recipes with launch.speedup")
+          "only those of one m, and compare recipes with launch.compare")
 
 
 def _check_models(runs: list[Run], model: str) -> None:

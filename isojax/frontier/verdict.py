@@ -7,17 +7,18 @@ import dataclasses
 
 import numpy as np
 
-from isojax import laws
-from isojax.format import compact, many, number, rate
+from isojax.core import laws
+from isojax.core.format import compact, many, number, rate
+from isojax.core.laws import FixedBatch, Sigmoid
 from isojax.frontier import collapse
 from isojax.frontier.bootstrap import Options, percentiles
 from isojax.frontier.collapse import Fall
 from isojax.frontier.curves import Curves
 from isojax.frontier.envelope import Envelope, LawFits
 from isojax.frontier.study import Study
-from isojax.laws import FixedBatch, Sigmoid
 
 FEWEST_RESOLVED = 5  # points of the frontier for a law
+LESS_LIKELY = 5.0  # log likelihood by which a family of curves is ruled out
 UNSEEN = 0.05  # share of draws in which the largest n may lead at the end
 
 
@@ -39,6 +40,8 @@ class Fit:
   reasons: tuple[str, ...] = ()  # why it is not identified
   cautions: tuple[str, ...] = ()
   falls: tuple[Fall, ...] = ()  # runs whose reward falls, and what was done
+  # The same curves in another family, of fewer draws.
+  other: list[Curves] = dataclasses.field(default_factory=list)
 
 
 def sigmoid_of(fit: Fit) -> Sigmoid | FixedBatch:
@@ -61,29 +64,85 @@ def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:
 
 
 def unsaturated(fit: Fit) -> str | None:
-  """A reason if a larger n than those tested may be better, or None."""
+  """A reason if a larger n than those tested may be better, or None.
+
+  The largest leads at the end of the data, or would at twice the largest C.
+  """
   study, frontier = fit.study, fit.frontier
   at = np.flatnonzero(frontier.resolved_DxG[0])
   if len(study.tested) < 2 or not len(at):
     return None
-  most = study.tested[-1]
+  most, symbol = study.tested[-1], study.symbol
   largest = fit.log2_n_DxG[:, at[-1]] == np.log2(most)
-  later = np.stack([c([2 * frontier.C_G[at[-1]]])[:, 0]
-                    for c in fit.curves], 1).argmax(1)
-  leads = np.array([n == most for _, n in study.configurations])[later]
   often = largest[1:].mean() if len(largest) > 1 else 0.0
-  ahead = leads[1:].mean() if len(leads) > 1 else leads[0]
-  symbol = study.symbol
+  later = overtaking(fit)
   if largest[0]:
     how = f"is best at the largest {symbol}"
   elif often > UNSEEN:
     how = f"is best at the largest {symbol} in {often:.0%} of the draws"
-  elif ahead > 0.5:
-    how = f"would be best at twice the largest {symbol} if its curve holds"
+  elif later and later[0] == most and later[1]:
+    how = later[2]
   else:
     return None
   return (f"saturation unseen: n = {most}, the largest tested, {how}; test n = "
           f"{2 * most} and beyond, or larger {symbol}")
+
+
+def families(fit: Fit) -> list[list[Curves]]:
+  """The fits of the families of curves that the data do not rule out."""
+  both = [curves for curves in (fit.curves, fit.other) if curves]
+  errors = [sum(c.sse_D[0] for c in curves) + 1e-12 for curves in both]
+  points = sum(c.points for c in fit.curves)
+  return [curves for curves, error in zip(both, errors)
+          if points / 2 * np.log(error / min(errors)) <= LESS_LIKELY]
+
+
+def overtaking(fit: Fit) -> tuple[int, bool, str] | None:
+  """An n above the leader at the end that would be best at twice that C.
+
+  In more than half of the draws of a family some n above the leader is best; as
+  (the most frequent one, whether it alone is in more than half, in words).
+  """
+  g = np.flatnonzero(fit.frontier.resolved_DxG[0])[-1]
+  C, leader = 2 * fit.frontier.C_G[g], 2 ** fit.log2_n_DxG[0, g]
+  ns = np.array([n for _, n in fit.study.configurations])
+  for curves in families(fit):
+    best_D = ns[np.stack([c([C])[:, 0] for c in curves], 1).argmax(1)]
+    draws_D = best_D[1:] if len(best_D) > 1 else best_D
+    above_D = draws_D[draws_D > leader + 0.5]
+    if len(above_D) > len(draws_D) / 2:
+      found, times = np.unique(above_D, return_counts=True)
+      return int(found[times.argmax()]), bool(
+          2 * times.max() > len(draws_D)), (
+          f"would be best at twice the largest {fit.study.symbol} if its "
+          f"{curves[0].form.replace('_', ' ')} curve holds")
+  return None
+
+
+def null_model(fit: Fit) -> dict | None:
+  """How far n matters: the law against rewards that do not depend on n.
+
+  `spread` is the standard deviation over n of the reward at equal C, the root
+  mean square over C where every n has data; `noise` is that of the bootstrap's
+  deviations alone, the 95th percentile. None for one n, or if the n meet at no
+  C.
+  """
+  C_G, ns = fit.frontier.C_G, [n for _, n in fit.study.configurations]
+  reward_KxDxG = np.stack([c(C_G) for c in fit.curves])
+  seen_KxG = np.array([(c.C_lo <= C_G) & (C_G <= c.C_hi * laws.SLACK)
+                       for c in fit.curves])
+  rows = []  # of each n, the configuration with the best mean
+  for n in fit.study.tested:
+    cells = [i for i, m in enumerate(ns) if m == n]
+    rows.append(max(cells, key=lambda i: reward_KxDxG[i, 0].mean()))
+  both_G = seen_KxG[rows].all(0)
+  if len(rows) < 2 or not both_G.any() or not fit.options.draws:
+    return None
+  reward_NxDxG = reward_KxDxG[rows][..., both_G]
+  size = lambda x_NxDxG: np.sqrt(x_NxDxG.var(0, ddof=1).mean(-1))
+  spread = float(size(reward_NxDxG[:, :1])[0])
+  noise_D = size(reward_NxDxG[:, 1:] - reward_NxDxG[:, :1])
+  return {"spread": spread, "noise": float(np.quantile(noise_D, 0.95))}
 
 
 def contradiction(fit: Fit) -> str | None:
@@ -202,6 +261,12 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
         f"of four parameters needs at least 3: test more n, or larger {symbol}")
   if unseen := unsaturated(fit):
     reasons.append(unseen)
+  null = null_model(fit)
+  if null and null["spread"] <= null["noise"]:
+    reasons.append(
+        f"the reward at equal {symbol} does not depend on n beyond the noise: "
+        f"its standard deviation over n is {rate(null['spread'])}, and noise "
+        f"alone gives up to {rate(null['noise'])}")
   if fit.law is not None:
     more, cautions = _of_law(fit)
     reasons += more

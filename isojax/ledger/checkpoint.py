@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from isojax import hosts
 from isojax.errors import InputError
 from isojax.ledger import bucket
+from isojax.runtime import hosts
 from isojax.types import TrainState
 
 _STEP = re.compile(r"0|[1-9][0-9]*")
@@ -186,16 +186,16 @@ def _disk(manager: ocp.CheckpointManager):
     with bucket.asking(store):
       yield
   except (OSError, ValueError) as error:
-    # tensorstore reports a full disk as a ValueError that names the reason.
-    why = re.search(r"([^:\"]+) \[os_error_code=", str(error))
-    if bucket.remote(store) or isinstance(error, ValueError) and not why:
+    # tensorstore raises a ValueError that has the code of the system's error.
+    code = re.search(r"\bos_error_code='(\d+)'", str(error))
+    if bucket.remote(store) or isinstance(error, ValueError) and not code:
       raise
     saved = _listed(store)
     last = f"step {max(saved)} is saved" if saved else "no step is saved yet"
     raise InputError(
         f"{store}: a checkpoint could not be written "
-        f"({why[1].strip() if why else error}); {last}: free disk space, "
-        "then run the same command again") from error
+        f"({os.strerror(int(code[1])) if code else error}); {last}: free disk "
+        "space, then run the same command again") from error
 
 
 # orbax logs errors before it raises them.

@@ -44,6 +44,10 @@ COMMON = (
     "epoch",  # permutations of the training problems, step / (D // Bp)
     "device_seconds",  # cumulative, devices x seconds of training steps
     "unix_time",  # seconds since 1970 in UTC, when the line was written
+    # Values of the config that are not those of config.json, with which the
+    # run began, and that change rounding alone, such as "sampler.slots=16,
+    # mesh.fsdp=2"; null if there is none.
+    "resumed_with",
     # List: signal, cut, collapse, entropy, overfit, blow_up; see diagnosis.py.
     "alarms",
 )
@@ -77,6 +81,11 @@ TRAIN = (
     # recipe.loss.kl_estimator of the divergence from the base policy, mean over
     # trained tokens; null without a KL in the loss.
     "kl",
+    # Mean over the updates of recipe.loss, with its KL and entropy terms; null
+    # where it carries no information: one update a step, not in flight, without
+    # KL or entropy term, critic and own policy loss. Its value is then a mean
+    # of the advantages, and only its gradient matters.
+    "loss",
     # Of the critic; null without one. The loss per trained token, and the share
     # of the variance of returns that its values before the updates explain.
     "value_loss",
@@ -98,6 +107,7 @@ TRAIN = (
 EVAL = (
     "eval_set",  # stratum/split
     "k",  # samples of each problem
+    "temperature", "top_p",  # with which they were drawn
     "avg", "avg_se",  # avg@k and its standard error over problems
     "best", "best_se",  # best@k: at least one of k correct
     "worst", "worst_se",  # worst@k: all k correct

@@ -1,9 +1,10 @@
 """Locks the folder of a run, and reads and writes its config.json.
 
 A folder in a bucket has no lock: its records have one writer (ledger.bucket).
-This module does not interpret the config; isojax.experiment does.
+This module does not interpret the config; isojax.run.experiment does.
 """
 
+from collections.abc import Callable
 import contextlib
 import dataclasses
 import fcntl
@@ -15,6 +16,7 @@ import time
 
 from etils import epath
 
+from isojax.core import sections
 from isojax.errors import InputError, reason
 from isojax.ledger import bucket, records
 
@@ -25,25 +27,6 @@ def run_id(values: dict) -> str:
   """12 hex digits of the hash of all inputs of a run's results."""
   canonical = json.dumps(values, sort_keys=True)
   return hashlib.sha256(canonical.encode()).hexdigest()[:12]
-
-
-def _flat(tree: dict, prefix: str = "") -> dict:
-  out = {}
-  for key, value in tree.items():
-    out |= (_flat(value, f"{prefix}{key}.") if isinstance(value, dict)
-            else {f"{prefix}{key}": value})
-  return out
-
-
-def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
-  """The keys of two configs, named `at`, whose values differ, with the values.
-  """
-  a, b = _flat(one), _flat(other)
-  return "; ".join(
-      f"{key}: {a[key] if key in a else 'absent'} {at[0]}, "
-      f"{b[key] if key in b else 'absent'} {at[1]}"
-      for key in sorted(a.keys() | b.keys())
-      if key not in a or key not in b or a[key] != b[key])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +83,13 @@ def check_shared(folder: str, this_id: str) -> None:
 
 
 @contextlib.contextmanager
-def claim(folder: str, here: Stored, shorter: str | None = None):
+def claim(folder: str, here: Stored, shorter: str | None = None, *,
+          deciding: Callable[[dict], dict] = lambda config: config):
   """Locks a folder for a run, and writes or checks its config.json.
 
   The kernel releases the lock of a killed process. `shorter` is the identity of
-  a run in the folder that this run extends. On an error nothing was changed.
+  a run in the folder that this run extends. `deciding` returns the part of a
+  config that decides the results. On an error nothing was changed.
   """
   with contextlib.ExitStack() as stack:
     try:
@@ -115,7 +100,7 @@ def claim(folder: str, here: Stored, shorter: str | None = None):
           lock = stack.enter_context(
               open(os.path.join(folder, "lock"), "a+", encoding="utf-8"))
           _lock(folder, lock)
-        _check_config(folder, here, shorter)
+        _check_config(folder, here, shorter, deciding)
     except OSError as error:
       raise InputError(f"--workdir={folder}: cannot be written "
                        f"({reason(error)}); free disk space or choose another "
@@ -152,7 +137,8 @@ def _lock(folder: str, lock) -> None:
            f"process {os.getpid()} on {socket.gethostname()}\n".encode())
 
 
-def _check_config(folder: str, here: Stored, shorter: str | None) -> None:
+def _check_config(folder: str, here: Stored, shorter: str | None,
+                  deciding: Callable[[dict], dict]) -> None:
   path = os.path.join(folder, "config.json")
   there = read_config(folder) if claimed(folder) else None
   if there is None or there.identity == shorter:
@@ -162,8 +148,8 @@ def _check_config(folder: str, here: Stored, shorter: str | None) -> None:
     else:
       records.replace(path, text.encode())
   elif (there.run_id, there.identity) != (here.run_id, here.identity):
-    differ = differences(
-        json.loads(json.dumps(here.config)), there.config,
+    differ = sections.differences(
+        deciding(json.loads(json.dumps(here.config))), deciding(there.config),
         at=("in this config", "in the workdir")) or (
             "the same config, but the files of the model, the stratum, the "
             "reward (task.grader.file), a function of recipe.loss or the "

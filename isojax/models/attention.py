@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 import numpy as np
 
-from isojax import mesh as mesh_lib
+from isojax.core import kernels
 from isojax.errors import InputError
-from isojax.models import kernels
+from isojax.models import linear
+from isojax.runtime import mesh as mesh_lib
 
 KERNELS = ("einsum", "splash", "cudnn")
 CHOICES = ("auto", *KERNELS)
@@ -155,9 +156,8 @@ def einsum(q_BxTxNxH, keys, values, mask_BxTxL, cap: float | None):
   q = q_BxTxNxH.reshape(B, T, K, N // K, H)
   q_BxKxXxH = q.transpose(0, 2, 3, 1, 4).reshape(B, K, -1, H)
   score = jnp.concatenate([
-      jnp.einsum("bkxh,bkhl->bkxl", q_BxKxXxH, k_BxKxHxL,
-                 preferred_element_type=jnp.float32) for k_BxKxHxL in keys],
-                          axis=-1)
+      linear.wide("bkxh,bkhl->bkxl", q_BxKxXxH, k_BxKxHxL)
+      for k_BxKxHxL in keys], axis=-1)
   score = soft_cap(score, cap).reshape(B, K, N // K, T, L)
   score = jnp.where(mask_BxTxL[:, None, None], score, -1e30)
   weight = jax.nn.softmax(score, axis=-1).astype(q.dtype)

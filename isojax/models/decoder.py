@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from isojax import mesh as mesh_lib
 from isojax.models import attention as attention_lib
 from isojax.models import linear, paged_attention
 from isojax.models import precision as precision_lib
+from isojax.runtime import mesh as mesh_lib
 from isojax.types import Prompts
 
 DTYPES = ("float32", "bfloat16")  # of weights, cache and activations
@@ -100,9 +100,6 @@ def write(cache_BxK, new_BxK, slot, axis: int, seen=None):
     seen: what is attended to; paged_attention.Seen: the cache is a pool, and
       `slot` the position of one new token a row.
   """
-  if cache_BxK.dtype.itemsize == 1:  # float8 has NaN instead of infinity
-    largest = float(jnp.finfo(cache_BxK.dtype).max)
-    new_BxK = jnp.clip(new_BxK, -largest, largest)
   new_BxK = new_BxK.astype(cache_BxK.dtype)
   if isinstance(seen, paged_attention.Seen):
     return paged_attention.write(cache_BxK, new_BxK.squeeze(axis), seen, slot,
@@ -217,7 +214,7 @@ class Block(nn.Module):
 def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
   """Logits [B, T, V] in float32, from the hidden states' dtype.
 
-  The weight may be Int8, or [G, V, D], one for each of G blocks of rows.
+  The weight may be [G, V, D], one for each of G blocks of rows.
   """
   B, T, D = hidden_BxTxD.shape
   if weight_VxD.ndim == 3:

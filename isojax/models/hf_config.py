@@ -10,11 +10,11 @@ import pathlib
 
 import transformers
 
-from isojax import own_file
+from isojax.core import custom_function
+from isojax.core import model_shape as shape_lib
+from isojax.core.model_shape import FAMILIES
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.models import shape as shape_lib
-from isojax.models.shape import FAMILIES
 
 # Fields that are read of Gemma only. Its hidden_act is ignored, as in
 # transformers: hidden_activation is used.
@@ -49,7 +49,7 @@ ROPE_FIELDS = {  # rope_type -> fields that set its frequencies
 
 def resolve(path: str, *, whole: bool = True) -> str:
   """The folder of a checkpoint, downloaded if needed; `whole`: with weights."""
-  folder = pathlib.Path(own_file.find(path))
+  folder = pathlib.Path(custom_function.find(path))
   if not folder.is_dir():
     try:
       import huggingface_hub  # slow
@@ -143,6 +143,12 @@ def read(path: str) -> decoder.ModelConfig:
   except Exception as error:  # of many types
     raise InputError(f"{file}: not a valid configuration "
                      f"({' '.join(str(error).split())[:300]})") from error
+  return model_config(config, file)
+
+
+def model_config(config: dict, file) -> decoder.ModelConfig:
+  """The decoder's config of a config.json with all its fields, in the names of
+  transformers 5."""
   shape = shape_lib.model_shape(config, path=str(file))
   family = shape.family
   rope = config["rope_parameters"]

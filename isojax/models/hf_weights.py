@@ -18,8 +18,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from isojax import progress
 from isojax.errors import InputError, reason
+from isojax.runtime import progress
 
 SHARD_BYTES = 5 * 10**9  # per file, as on the hub
 ROWS_COMPARED = 16  # between a tied embedding and its copy

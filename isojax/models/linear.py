@@ -1,14 +1,9 @@
-"""Products of activations and weights: their dtype, and their gradient.
-
-While sampling, a weight may be Int8 instead of an array.
-"""
+"""Products of activations and weights: their dtype, and their gradient."""
 
 import jax
 import jax.numpy as jnp
 
-from isojax import mesh as mesh_lib
-from isojax.models import int8
-from isojax.models.int8 import Int8
+from isojax.runtime import mesh as mesh_lib
 
 
 @jax.custom_vjp
@@ -56,11 +51,7 @@ def product(x_BxT, weight):
   """
   B, T, *inputs = x_BxT.shape
   flat = x_BxT.reshape(B * T, -1)
-  if isinstance(weight, Int8):
-    out = int8.matmul(flat, weight.number.reshape(flat.shape[1], -1),
-                      weight.scale.reshape(-1), flat.dtype)
-  else:
-    out = matmul(flat, weight.reshape(flat.shape[1], -1))
+  out = matmul(flat, weight.reshape(flat.shape[1], -1))
   return out.reshape(B, T, *weight.shape[len(inputs):])
 
 
@@ -75,19 +66,40 @@ def whole(weight, copy, sharding):
                 constrained(copy, mesh_lib.whole_rows(sharding)))
 
 
+def wide(spec: str, x, y):
+  """An einsum of two operands of one dtype, with sums and result in float32.
+
+  In bfloat16 the gradient of the result is rounded for the two products of the
+  backward. XLA multiplies float32 by bfloat16 in float32, which takes 2 to 4
+  times as long; TPUs round it anyway.
+  """
+  return (_wide if x.dtype == jnp.bfloat16 else _einsum)(spec, x, y)
+
+
+def _einsum(spec: str, x, y):
+  return jnp.einsum(spec, x, y, preferred_element_type=jnp.float32)
+
+
+_wide = jax.custom_vjp(_einsum, nondiff_argnums=(0,))
+
+
+def _wide_backward(spec: str, saved, grad):
+  x, y = saved
+  inputs, out = spec.split("->")
+  of_x, of_y = inputs.split(",")
+  grad = grad.astype(x.dtype)
+  return (_einsum(f"{out},{of_y}->{of_x}", grad, y).astype(x.dtype),
+          _einsum(f"{out},{of_x}->{of_y}", grad, x).astype(y.dtype))
+
+
+_wide.defvjp(lambda spec, x, y: (_wide(spec, x, y), (x, y)), _wide_backward)
+
+
 def by_rows(x_TxD, weight_VxD):
   """x times each row of a matrix, in float32: [T, V]."""
-  if isinstance(weight_VxD, Int8):
-    return int8.matmul(x_TxD, weight_VxD.number.T, weight_VxD.scale,
-                       jnp.float32)
-  return jnp.einsum("td,vd->tv", x_TxD, weight_VxD.astype(x_TxD.dtype),
-                    preferred_element_type=jnp.float32)
+  return wide("td,vd->tv", x_TxD, weight_VxD.astype(x_TxD.dtype))
 
 
 def embedded(weight_VxD, tokens, dtype):
   """The rows of tokens, in `dtype`."""
-  if isinstance(weight_VxD, Int8):
-    rows = weight_VxD.number[tokens] * weight_VxD.scale[tokens][..., None]
-  else:
-    rows = weight_VxD[tokens]
-  return rows.astype(dtype)
+  return weight_VxD[tokens].astype(dtype)

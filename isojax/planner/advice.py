@@ -10,8 +10,8 @@ import typing
 
 import numpy as np
 
-from isojax import laws
-from isojax.allocation import (
+from isojax.core import laws
+from isojax.core.allocation import (
   admitted,
   allocate,
   Allocation,
@@ -19,14 +19,15 @@ from isojax.allocation import (
   nearest_power,
   sqrt_lr,
 )
+from isojax.core.laws import FixedBatch
 from isojax.errors import InputError
-from isojax.laws import FixedBatch
 from isojax.planner import priors
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
 DEFAULT_BP = 32  # the smallest of the paper's; "moderate" with a joint law: 64
 FAR = 2  # times outside of the interval of n*
+REACH = 4  # times the largest C of a law: further away a race decides
 EPOCHS = 3.7  # of the smaller n where a larger one overtook it (draft)
 FEWEST_BP = 8  # the smallest Bp that was tested without instability, on Easy
 
@@ -39,6 +40,8 @@ class Question:
   law: Prior | Fitted
   metric: str  # avg, best or worst
   model: str | None  # base policy; None: not known
+  # (layers, width, mlp) of the policy, if its config.json was read.
+  sizes: tuple[int, int, int] | None
   D: int | None  # training problems; None: not known
   B_max: int  # most rollouts per step
   Bp: int | None  # None: from the law
@@ -106,6 +109,8 @@ class Advice:
   allocation: Allocation
   lr: float
   answer: Answer  # n before rounding to a power of two
+  wanted: float  # the answer's n within what speaks against it
+  held: str  # why that is another n; empty: it is not
   changes: tuple[str, ...]  # what was moved to be admitted, and why
   warnings: tuple[str, ...]
 
@@ -191,6 +196,38 @@ def _ns_of_fixed(q: Question) -> list[int]:
   return ns
 
 
+def within(q: Question, n: float) -> tuple[float, str]:
+  """(n within what is known to speak against a published law, why)."""
+  law = q.law
+  if not isinstance(law, Prior) or q.from_table:
+    return n, ""
+  wanted, why = n, []
+  most = priors.OTHERS_N[1]
+  if _is_other_model(q) and wanted > most:
+    wanted = most
+    why.append(f"base models other than {priors.PRIOR_MODEL} saturated at n = "
+               f"{priors.OTHERS_N[0]} to {most}")
+  bounds = few_problems(q) and priors.study_bounds(law.stratum, q.D, q.C)
+  if bounds and not bounds[0] <= wanted <= bounds[1]:
+    wanted = min(max(wanted, bounds[0]), bounds[1])
+    why.append(f"the law had {priors.PRIOR_D[law.stratum]:,} problems, and with"
+               f" few the study found n = {bounds[0]} to {bounds[1]} best")
+  return wanted, "; ".join(why)
+
+
+def _is_other_model(q: Question) -> bool:
+  """By its sizes, else by its name."""
+  if q.sizes is not None:
+    return q.sizes != priors.PRIOR_SIZES
+  return q.model is not None and priors.PRIOR_FAMILY not in q.model.lower()
+
+
+def few_problems(q: Question) -> bool:
+  """Whether there are less than half of the problems of a published law."""
+  return (isinstance(q.law, Prior) and q.D is not None
+          and q.D < priors.PRIOR_D[q.law.stratum] / 2)
+
+
 def _most_n(q: Question) -> int:
   """The largest n advised: Bp may be lowered for it, to FEWEST_BP."""
   return max(2, q.B_max // min(q.Bp or FEWEST_BP, FEWEST_BP))
@@ -208,12 +245,14 @@ def advise(q: Question) -> Advice:
   ns = _ns_of_fixed(q) if q.fixed else ()
   answer = ask(q)
   first_Bp = q.Bp or answer.measured_Bp or wanted_Bp(q)
-  n = q.n or answer.near(ns, max(2, min(_most_n(q), q.C // first_Bp)))
+  wanted, held = within(q, answer.n)
+  n = q.n or dataclasses.replace(answer, n=wanted).near(
+      ns, max(2, min(_most_n(q), q.C // first_Bp)))
   Bp, n, changes = _cell(q, n, first_Bp)
   allocation = allocate(Bp=Bp, n=n, M=None, C=q.C)
   return Advice(
       allocation=allocation, lr=sqrt_lr(q.base_lr, q.base_batch, allocation.B),
-      answer=answer, changes=changes,
+      answer=answer, wanted=wanted, held=held, changes=changes,
       warnings=(*law_cautions(q, allocation, answer),
                 *allocation_cautions(q, allocation, answer)))
 
@@ -259,7 +298,8 @@ def for_hours(q: Question, hours: float, budget_at) -> Advice:
   """The advice for hours of wall time instead of C.
 
   The rollouts that an hour pays for depend on n, and n on the rollouts. Of the
-  powers of two, the advice takes the one nearest to the n* of its own budget.
+  powers of two, the advice takes the one nearest to what it wants at its own
+  budget.
   budget_at is (Bp, n) -> C that fits into the hours, or 0.
   """
   most = _most_n(q)
@@ -283,7 +323,7 @@ def for_hours(q: Question, hours: float, budget_at) -> Advice:
     raise InputError(f"--hours={hours:g} is less than one step of the smallest "
                      f"batch, Bp={Bp}, n={n}; give more, or a smaller --Bp")
   return min(advices, key=lambda advice: abs(math.log(
-      advice.allocation.n / advice.answer.n)))
+      advice.allocation.n / advice.wanted)))
 
 
 # What speaks against an advice: extrapolation, other data, measured curves.
@@ -317,6 +357,25 @@ def contradicted(law: Fitted, Bp: int | None, n: float,
       f"--n={best.n}" + f" --Bp={best.Bp}" * joint)
 
 
+def prior_cautions(q: Question):
+  """Yields how this run differs from those of a published law."""
+  law = q.law
+  if q.model is None and not q.from_table:
+    yield (f"the law is of {priors.PRIOR_MODEL}; with --model=FOLDER of "
+           f"another base model n is at most {priors.OTHERS_N[1]}, where "
+           "others saturated")
+  elif priors.PRIOR_MODEL not in (q.model or ""):
+    yield (f"the law is of {priors.PRIOR_MODEL}: measure your own, "
+           "launch.plan --sweep")
+  if few_problems(q):
+    yield (f"D = {q.D} training problems; the law had "
+           f"{priors.PRIOR_D[law.stratum]}, and with fewer the best n is "
+           "smaller (256 instead of 512 at D = 500)")
+  if law.stratum == "hard":
+    yield ("on hard problems Bp matters about as much as n (2.2 and 3.1 "
+           "points): check two values of Bp")
+
+
 def law_cautions(q: Question, a: Allocation, answer: Answer):
   """Yields what the law does not know about this run."""
   law, Bps = q.law, q.Bps
@@ -329,16 +388,7 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
     yield ("extrapolated: n* was seen at Bp = "
            f"{', '.join(map(str, Bps))}, this is Bp = {a.Bp}")
   if isinstance(law, Prior):
-    if q.model is None or priors.PRIOR_MODEL not in q.model:
-      yield (f"the prior is of {priors.PRIOR_MODEL}; other base models "
-             "saturated at n = 16 to 64: measure your own, launch.plan --sweep")
-    if q.D is not None and q.D < priors.PRIOR_D[law.stratum] / 2:
-      yield (f"D = {q.D} training problems; the prior had "
-             f"{priors.PRIOR_D[law.stratum]}, and with fewer the best n is "
-             "smaller (256 instead of 512 at D = 500)")
-    if law.stratum == "hard":
-      yield ("on hard problems Bp matters about as much as n (2.2 and 3.1 "
-             "points): check two values of Bp")
+    yield from prior_cautions(q)
     return
   if law.whose != Fitted.whose:
     yield (f"the law is of {priors.STUDY_MODEL}, one small policy on one task: "
@@ -355,6 +405,15 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
   if len(tested) > 1 and np.log2(high / low) > np.diff(tested).max():
     yield (f"the interval of n*, {low:.3g} to {high:.3g}, is wider than the "
            "step between the tested n")
+
+
+def race_instead(answer: Answer) -> tuple[str, ...]:
+  """What to do with a budget that is far beyond the data of the law."""
+  times = answer.x / answer.seen[1]
+  if times <= REACH:
+    return ()
+  return (f"{times:.3g} times the largest C of the law's data: a race decides "
+          "among several n on your own problems, python -m launch.spend",)
 
 
 def far_from_law(n: int, answer: Answer) -> tuple[str, ...]:

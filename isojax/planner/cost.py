@@ -14,26 +14,122 @@ from collections.abc import Callable
 import dataclasses
 import math
 
+from isojax.core.memory import Formats, largest
+from isojax.core.model_shape import ModelShape
 from isojax.errors import InputError
-from isojax.models.shape import ModelShape
-from isojax.planner import memory as memory_lib
-from isojax.planner.machines import (
-  ACCELERATORS,
-  GPU_SHARE_VARIABLE,
-  Machine,
-  Mesh,
-)
-from isojax.planner.workload import Workload
-from isojax.sampling import sizes
+from isojax.planner.machines import Machine, Mesh
 
 MOST_ROLLOUTS = 2**50  # above, floats skip whole numbers
-MOST_ROWS = 2**20  # of a microbatch
-FEW_CHIPS = [2**i for i in range(11)]  # of machines that are tried
-STEP = (32, 128)  # (Bp, n) on which meshes are compared
 # Share of the decoded slots that is kept with in-flight updates: no slot waits
 # for the longest answer of a step. python -m launch.bench --what=in_flight, on
 # skewed lengths: 0.935, against 0.601 with synchronous sampling.
 IN_FLIGHT_SLOTS = 0.93
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+  """Tokens of a prompt and of an answer."""
+
+  prompt: float  # mean of a problem
+  response: float  # mean of a rollout
+  max_prompt: int  # sizes the cache
+  max_response: int
+
+  def __post_init__(self):
+    for name in ("prompt", "response"):
+      mean, most = getattr(self, name), getattr(self, f"max_{name}")
+      if not 0 < mean <= most:
+        raise InputError(f"{name} tokens, mean {mean}: expected more than 0 "
+                         f"and at most {most}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """The parts of a step that a recipe chooses."""
+
+  m: int | None = None  # rollouts of a problem that are trained on; None: n
+  epochs: int = 1  # passes over these rollouts
+  minibatches: int = 1  # updates of a pass
+  old_logp: bool = False  # one forward pass before the updates
+  ref_logp: bool = False  # one of the reference, for a KL in the reward
+  kl: bool = False  # in the loss: the reference computes every trained token
+  critic: str = "none"  # or shared or own; its values are a forward pass more
+  rounds: float = 1.0  # sampling rounds of a step, mean; more with refill
+  in_flight: bool = False  # sampling goes on across updates
+
+  def __post_init__(self):
+    if min(self.epochs, self.minibatches, self.rounds) < 1:
+      raise InputError(f"{self}: expected epochs, minibatches and rounds of at "
+                       "least 1")
+
+  @property
+  def updates(self) -> int:
+    """Optimizer steps of one step."""
+    return self.epochs * self.minibatches
+
+  @property
+  def reference(self) -> bool:
+    """Whether the base policy stays in memory."""
+    return self.kl or self.ref_logp
+
+  @property
+  def own_critic(self) -> bool:
+    return self.critic == "own"
+
+  @property
+  def valued(self) -> bool:
+    """Whether values take a forward pass of their own.
+
+    Those of a shared critic come with `old_logp`, from the same hidden states.
+    """
+    return self.own_critic or self.critic == "shared" and not self.old_logp
+
+  @property
+  def passes(self) -> int:
+    """Forward passes over trained rollouts before the updates."""
+    return self.old_logp + self.ref_logp + self.valued
+
+  def trained(self, n):
+    """Rollouts of a problem that are trained on."""
+    return n if self.m is None else min(self.m, n)
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+  """A step of any allocation.
+
+  With `padded`, prompts and the cache have their maximal lengths and the
+  answers of an update are packed into rows of the maximal length, as isojax
+  does. Without, everything has its mean length.
+  """
+
+  lengths: Lengths
+  formats: Formats
+  recipe: Recipe = Recipe()
+  padded: bool = False
+  remat: bool = False  # the backward computes the forward again
+  fused: bool = True  # attention never stores its scores; used where padded
+  lora_rank: int | None = None  # of adapters on all matrices of a layer; None:
+  # all weights are trained
+  trained: float = 1.0  # share of groups with a gradient, which grows with n;
+  # other groups are skipped
+
+  def bytes(self, name: str) -> int:
+    """Bytes of a number in the format of this name."""
+    return self.formats.bytes(name)
+
+  @property
+  def computed(self) -> tuple[float, float, float, float]:
+    """(prompt, response, context of a prompt, context of a response).
+
+    Tokens computed, and the mean number of tokens that each attends to.
+    """
+    one = self.lengths
+    if not self.padded:
+      return (one.prompt, one.response, one.prompt / 2,
+              one.prompt + one.response / 2)
+    S, T = one.max_prompt, one.max_response
+    return S, T, S, S + T
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +139,10 @@ class Efficiency:
   Measured fractions can exceed 1 where caches beat the memory bandwidth.
   """
 
-  prefill_flops: float
-  decode_flops: float  # as prefill, for batches that are compute bound
-  decode_bandwidth: float  # of memory and links, while sampling
-  score_flops: float
-  update_flops: float
-  update_bandwidth: float  # of memory and links, while updating
+  sample_flops: float  # prefill, and decoding of large batches
+  sample_bandwidth: float  # of memory and links, while sampling
+  update_flops: float  # forward passes before it too
+  update_bandwidth: float
   slots: float  # fraction of decoded slots whose token is kept
   step_seconds: float  # per step, whatever its size: host, rewards
   basis: str  # where the fractions come from
@@ -59,24 +153,24 @@ class Efficiency:
 # Level and spread are fitted to the published times of
 # tests/planner/published_times.py; the relative sizes are assumptions.
 CALIBRATED = Efficiency(
-    prefill_flops=0.35, decode_flops=0.35, decode_bandwidth=0.5,
-    score_flops=0.35, update_flops=0.25, update_bandwidth=0.5,
+    sample_flops=0.35, sample_bandwidth=0.65, update_flops=0.25,
+    update_bandwidth=0.5,
     slots=0.5,  # between 0.2 (batches that run until the longest rollout ends)
     # and 0.9 (slots refilled from a queue)
     step_seconds=1.0, basis="calibrated", spread=(0.54, 1.7))
 # Mixtures of experts: 2 published steps take this times as long, because tokens
 # are sent to experts, which is not modelled.
-MIXTURE_SLOWER = 1.94
+MIXTURE_SLOWER = 2.16
 MIXTURE = dataclasses.replace(
     CALIBRATED, basis="calibrated on mixtures of experts", **{
         name: getattr(CALIBRATED, name) / MIXTURE_SLOWER for name in (
-            "prefill_flops", "decode_flops", "decode_bandwidth", "score_flops",
-            "update_flops", "update_bandwidth")})
+            "sample_flops", "sample_bandwidth", "update_flops",
+            "update_bandwidth")})
 # The published steps are of GPUs and of large models. hard.py on 2 cores: 50 ms
 # a step of 64 rollouts, 66 ms of 256 (docs/results.md), so 45 ms of none. It is
 # used for every CPU and model: a step of a larger one takes much longer.
 CPU_STEP_SECONDS = 0.045
-PEAK = Efficiency(*[1.0] * 7, step_seconds=0.0, basis="peak")
+PEAK = Efficiency(*[1.0] * 5, step_seconds=0.0, basis="peak")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,14 +257,13 @@ class Price:
   def __post_init__(self):
     self.machine.check(self.mesh)
 
-  def run(self, Bp, n, M, *, C: int | None = None) -> Cost:
+  def run(self, Bp, n, M) -> Cost:
     """The cost of M sampling rounds, their steps and evaluations.
 
-    A step takes recipe.rounds of them, one without refill. C is given for the
-    last part of a run, to which the evaluations of the whole run are charged.
+    A step takes recipe.rounds of them, one without refill.
     """
     cost = self.step(Bp, n) * (M / self.workload.recipe.rounds)
-    count = self.evaluations and self.evaluations(C or Bp * n * M, Bp * n)
+    count = self.evaluations and self.evaluations(Bp * n * M, Bp * n)
     if not count:
       return cost
     prefill, decode = self.sampling(count / self.k, self.k)
@@ -204,9 +297,9 @@ class Price:
     shape, w, e, mesh = self.shape, self.workload, self.efficiency, self.mesh
     f, one = w.formats, w.lengths
     S, _, prompt_context, context = w.computed
-    weights = (shape.matmul_params * w.bytes("weights") + shape.head * (
-        w.bytes("sampled_head") - w.bytes("weights")))
-    kv = shape.kv_bytes_per_token(w.bytes("cache"))
+    weights = (shape.matmul_params * w.bytes("sampled") + shape.head * (
+        w.bytes("sampled_head") - w.bytes("sampled")))
+    kv = shape.kv_bytes_per_token(w.bytes("sampled"))
     gathered = weights / mesh.tensor * (1 - 1 / mesh.fsdp) * self.machine.chips
     reduced = 4 * shape.layers * shape.width * w.bytes("compute") * (
         mesh.tensor - 1)
@@ -214,7 +307,7 @@ class Price:
     prefill = self._stage(
         Bp * S * shape.forward_flops(prompt_context, head=False),
         Bp * S * kv + weights * mesh.row_shards, Bp * S * reduced + gathered,
-        e.prefill_flops, e.decode_bandwidth)
+        e.sample_flops, e.sample_bandwidth)
     rows = min(self.rows, Bp * n)
     # Decoding until the longest rollout ends keeps mean / max of the slots.
     kept = max(e.slots, one.response / one.max_response,
@@ -228,7 +321,7 @@ class Price:
         positions * (rows * shape.forward_flops(context, head=True)),
         positions * (weights * mesh.row_shards + rows * context * copies * kv),
         positions * (rows * reduced + gathered * (not self.whole)),
-        e.decode_flops, e.decode_bandwidth,
+        e.sample_flops, e.sample_bandwidth,
         slower=self._slower(positions * rows * 2 * shape.head, f.sampled_head))
     return prefill, decode
 
@@ -243,8 +336,8 @@ class Price:
     flops = min(self.rows, B) * (
         S * self.shape.forward_flops(prompt_context, head=False)
         + half * self.shape.forward_flops(S + half / 2, head=False))
-    return self._stage(flops, 0, 0, self.efficiency.prefill_flops,
-                       self.efficiency.decode_bandwidth)
+    return self._stage(flops, 0, 0, self.efficiency.sample_flops,
+                       self.efficiency.sample_bandwidth)
 
   def training(self, Bp, m) -> tuple[Stage, Stage, Stage]:
     """(score, update, optimizer) of a step on m rollouts of Bp problems each.
@@ -267,7 +360,7 @@ class Price:
     # One forward pass over the trained rollouts.
     prompts, answers = w.trained * (Bp * S), w.trained * (Bp * m * T)
     layers = (prompts * shape.forward_flops(prompt_context, head=False)
-              + answers * shape.forward_flops(w.update_context, head=False))
+              + answers * shape.forward_flops(w.computed[3], head=False))
     head = answers * (2.0 * shape.head)
     slower = self._slower(head, w.formats.head)
     params = shape.params
@@ -287,7 +380,7 @@ class Price:
     logp = forwards - recipe.valued
     score = self._stage(
         (layers + head) * logp + layers * recipe.valued, hbm * forwards,
-        (reduced + gathered * number) * forwards, e.score_flops,
+        (reduced + gathered * number) * forwards, e.update_flops,
         e.update_bandwidth, slower=slower * logp)
     trained = params if w.lora_rank is None else shape.lora_params(
         w.lora_rank)
@@ -330,16 +423,6 @@ class Price:
       seconds = seconds + link / (chips * chip.link_bandwidth * bandwidth)
     return Stage(flops, hbm, seconds)
 
-  def memory(self, B: int, rows: int) -> memory_lib.Memory:
-    """A device's memory at B rollouts per step, `rows` decoded at once."""
-    G = self.mesh.row_shards
-    micro = math.ceil(min(B, self.micro_rows) / G)
-    return memory_lib.memory(
-        self.shape, self.workload, self.machine, self.mesh, memory_lib.Held(
-            slots=math.ceil(rows / G), rows=micro, prompts=micro,
-            whole=self.whole,
-            pool=None if self.page is None else self.page * self.pages))
-
   def replace(self, **changes) -> "Price":
     return dataclasses.replace(self, **changes)
 
@@ -350,20 +433,6 @@ class Price:
     return self.with_workload(
         recipe=dataclasses.replace(self.workload.recipe, **changes))
 
-  def with_rows(self, most: int) -> "Price":
-    """With as many of `most` rows as the memory admits."""
-    G = self.mesh.row_shards
-    local = sizes.largest(
-        lambda r: self.memory(G, r * G).fits, max(1, most // G))
-    return self.replace(rows=max(1, local) * G)
-
-  def with_micro_rows(self) -> "Price":
-    """With the largest microbatches that the memory admits."""
-    G = self.mesh.row_shards
-    micro = sizes.largest(lambda r: self.replace(
-        micro_rows=r * G).memory(r * G, G).fits, MOST_ROWS)
-    return self.replace(micro_rows=micro * G)
-
 
 def calibrated(shape: ModelShape, machine: Machine) -> Efficiency:
   efficiency = MIXTURE if shape.experts else CALIBRATED
@@ -372,98 +441,11 @@ def calibrated(shape: ModelShape, machine: Machine) -> Efficiency:
   return efficiency
 
 
-def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
-           rows: int, efficiency: Efficiency) -> Price:
-  """The price on the mesh with the fastest step that fits; InputError for none.
-
-  Assumes a packed update that computes the forward twice, fused attention and
-  a chunked head. As many of `rows` are decoded at once as the memory admits.
-  """
-  workload = dataclasses.replace(workload, padded=False, remat=True)
-
-  def smallest(workload, machine):  # one row per shard, on each mesh
-    prices = (Price(shape, machine, mesh, workload, efficiency,
-                    rows=mesh.row_shards, micro_rows=mesh.row_shards,
-                    whole=whole)
-              for mesh in machine.meshes(shape.heads)
-              for whole in (False, True)[:1 + (mesh.fsdp > 1)])
-    return [(price, price.memory(price.rows, price.rows)) for price in prices]
-
-  fitted = [price.with_micro_rows().with_rows(rows)
-            for price, memory in smallest(workload, machine) if memory.fits]
-  if not fitted:
-    price, least = min(smallest(workload, machine), key=lambda x: x[1].total)
-    fits = lambda *other: any(memory.fits for _, memory in smallest(*other))
-    raise InputError(
-        f"{machine.name}: the model does not fit, however it is sharded; at "
-        f"mesh {price.mesh.text} with one row per shard: {least.text}; "
-        f"{remedies(workload, machine, fits)}")
-  return min(fitted, key=lambda price: price.run(*STEP, 1).seconds)
-
-
-def remedies(workload: Workload, machine: Machine, fits) -> str:
-  """What would make a model fit; fits is (workload, machine) -> bool."""
-  chip, replace = machine.accelerator, dataclasses.replace
-  others = [replace(machine, name=f"{count}x{name}", accelerator=other,
-                    chips=count)
-            for name, other in ACCELERATORS.items()
-            if other.platform == chip.platform for count in FEW_CHIPS
-            if count == 1 or other.link_bandwidth]
-  others = [m for m in others if fits(workload, m)]
-  own = [m for m in others if m.accelerator == chip and m.chips > machine.chips]
-  out = [f"it fits on {own[0].name}"] if own else []
-  if others:
-    least = min(others, key=lambda m: m.chips * m.usable_bytes)
-    out.append(f"the smallest machine that fits is {least.name}")
-  changes = {
-      "LoRA (--config.model.lora.rank=16)": (
-          replace(workload, lora_rank=16), machine),
-      "int8 weights while sampling (--config.sampler.weights=int8)": (
-          replace(workload, formats=replace(
-              workload.formats, weights="int8", sampled_head="int8")), machine)}
-  if chip.platform == "gpu":
-    changes[f"{GPU_SHARE_VARIABLE}=0.95 (jax takes {machine.gpu_share:.0%} of "
-            "a GPU)"] = workload, replace(machine, gpu_share=0.95)
-  out += [f"here it fits with {text}" for text, change in changes.items()
-          if change != (workload, machine) and fits(*change)]
-  return "; ".join(out or ["nothing that was tried makes it fit: take a "
-                           "smaller model or shorter answers"])
-
-
-def fitting(price: Price) -> Price:
-  """The price with weights gathered while sampling where they fit.
-
-  With pages it says itself whether they are gathered. InputError if it does not
-  fit into the memory.
-  """
-  choices = (True, False) if price.page is None else (price.whole,)
-  for whole in choices:
-    price = price.replace(whole=whole)
-    needed = price.memory(MOST_ROWS, price.rows)
-    if needed.fits:
-      return price
-
-  def fits(w, machine):
-    more = machine.chips // price.machine.chips  # as shards of the weights
-    if not more or machine.chips % price.machine.chips:
-      return False
-    mesh = dataclasses.replace(price.mesh, fsdp=price.mesh.fsdp * more)
-    return price.replace(workload=w, machine=machine, mesh=mesh).memory(
-        MOST_ROWS, price.rows).fits
-
-  raise InputError(
-      f"{price.machine.name}: a microbatch of {price.micro_rows:,} rollouts "
-      f"does not fit: {needed.text}; "
-      f"{remedies(price.workload, price.machine, fits)}; or fewer "
-      "recipe.loss.microbatch_tokens or sampler.slots, recipe.loss.remat, or "
-      "more of the devices on mesh.fsdp or mesh.tensor")
-
-
 def budget_for(hours: float, Bp: int, n: int, run) -> int:
   """The largest C of whole steps that fit into the hours, or 0."""
   most = MOST_ROLLOUTS // (Bp * n)
   if not 0 < hours < math.inf or run(Bp, n, most).hours <= hours:
     raise InputError(f"--hours={hours:g}: expected a positive number that pays "
                      f"for less than {MOST_ROLLOUTS:.2g} rollouts")
-  return Bp * n * sizes.largest(
+  return Bp * n * largest(
       lambda M: run(Bp, n, M).hours <= hours, most)

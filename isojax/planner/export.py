@@ -5,12 +5,16 @@ by default, whatever the trainer's own defaults are. They were checked against
 the trainers' code, each at its Trainer's `checked`: docs/planning.md says how.
 """
 
+import math
 import operator
 import typing
 
-from isojax import plan_file
+from isojax.core import plan_file
+from isojax.core.allocation import Allocation
 from isojax.errors import InputError
 
+CALIBRATED_ON = ("nemo-rl", "prime-rl")  # planner/cost.py
+MOST_PER_DEVICE = 8  # rollouts of a microbatch: the default of TRL
 NORMED = {"group_norm": True, "centered": False}  # advantages: divide by std?
 EASY_KL = 1e-3  # in the loss, without a config: verl's default
 # recipe.loss.aggregation -> the same mean by its name there. verl's mode for
@@ -46,6 +50,8 @@ class Setting(typing.NamedTuple):
   # Of a row's rate: that of one update a step, which the options make, over
   # that of a minibatch, if the config's rate counts those.
   lr_factor: float = 1.0
+  devices: int | None = None  # of the machine; None: not known
+  priced: bool = False  # the plan predicts times
 
   def lr(self, row: plan_file.Row) -> str:
     return f"{row.lr * self.lr_factor:.4g}"
@@ -145,14 +151,17 @@ TRAINERS = {
         num-rollout={M} seed={seed} rollout-seed={seed}""", std=(None, True),
         with_kl="use-kl-loss={on} kl-loss-coef={kl} kl-loss-type=low_var_kl"),
     "trl": Trainer(FLAG, "1.16.0", """
-        num_generations={n} generation_batch_size={B} num_iterations=1
+        num_generations={n} generation_batch_size={B}
+        per_device_train_batch_size={per_device}
+        gradient_accumulation_steps={accumulation} num_iterations=1
         scale_rewards={std} beta={kl} epsilon={clip_low}
         epsilon_high={clip_high} loss_type={aggregation}
         temperature={temperature} max_completion_length={response}
         learning_rate={lr} lr_scheduler_type=constant_with_warmup
         warmup_steps=10 max_steps={M} seed={seed}""", std=("group", "none"),
         note="per_device_train_batch_size x processes x "
-        "gradient_accumulation_steps = {B} makes one update a step"),
+        "gradient_accumulation_steps = {B} makes one update a step: as written "
+        "for {processes}"),
     "tunix": Trainer(HYDRA, "0.1.7", """
         batch_size={Bp} rl_training_config.mini_batch_size={Bp}
         grpo_config.num_generations={n} grpo_config.num_iterations=1
@@ -184,16 +193,32 @@ TRAINERS = {
 }
 
 
+def batches(a: Allocation, devices: int | None) -> tuple[int, int]:
+  """(rollouts of a device at once, how many such make one update).
+
+  Rollouts of a device are a divisor of MOST_PER_DEVICE. InputError if devices
+  do not share B equally.
+  """
+  share, left = divmod(a.B, devices or 1)
+  if left:
+    unit = devices // math.gcd(a.n, devices)
+    legal = [Bp for Bp in (a.Bp // unit * unit, -(-a.Bp // unit) * unit) if Bp]
+    raise InputError(
+        f"{devices} devices do not share Bp * n = {a.Bp} * {a.n} = {a.B} "
+        f"rollouts equally; take --Bp={' or '.join(map(str, legal))}")
+  at_once = math.gcd(MOST_PER_DEVICE, share)
+  return at_once, share // at_once
+
+
 def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
   """Option -> value of a run in another trainer; True may be a bare flag.
 
-  InputError for a schedule, m < n, a rule or an advantage that is not GRPO's.
+  InputError for m < n, a rule or an advantage that is not GRPO's.
   """
   a, kind, divided = row.allocation, TRAINERS[trainer], NORMED.get(s.advantage)
-  if a.schedule or a.m not in (None, a.n):
-    raise InputError(f"--export={trainer}: it has no schedule of n and no "
-                     "training on m of n rollouts; plan without --schedule and "
-                     "--pods")
+  if a.m not in (None, a.n):
+    raise InputError(f"--export={trainer}: it has no training on m of n "
+                     "rollouts; plan with a config without alloc.m")
   if s.rule != "uniform":
     raise InputError(f"--export={trainer}: it has no rule={s.rule}; plan "
                      "without one, or divide the rollouts in the trainer by "
@@ -204,8 +229,11 @@ def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
                      f"{', '.join(NORMED)}")
   # Enough for M steps; a data loader drops the last, smaller batch.
   epochs = a.M if s.D is None else -(-a.M // max(1, s.D // a.Bp))
+  at_once, accumulation = batches(a, s.devices) if trainer == "trl" else (
+      None, None)
   fields = s.loss | dict(
       aggregation=AGGREGATIONS.get(trainer, {}).get(s.loss.get("aggregation")),
+      per_device=at_once, accumulation=accumulation,
       Bp=a.Bp, n=a.n, B=a.B, M=a.M, lr=s.lr(row), seed=row.seed,
       epochs=epochs, prompt=s.prompt, response=s.response,
       total=s.prompt and s.prompt + s.response, kl=s.kl, on=True,
@@ -233,8 +261,14 @@ def not_carried(trainer: str, setting: Setting) -> list[str]:
 def text(trainer: str, row: plan_file.Row, setting: Setting) -> str:
   """The options of a run to paste, and what they cannot say as comments."""
   kind, a = TRAINERS[trainer], row.allocation
-  notes = [kind.note.format(B=a.B, M=a.M, lr=setting.lr(row))
-           ] if kind.note else []
+  processes = f"{setting.devices} of them" if setting.devices else (
+      "one; --machine gives their number")
+  notes = [kind.note.format(B=a.B, M=a.M, lr=setting.lr(row),
+                            processes=processes)] if kind.note else []
+  if setting.priced and trainer not in CALIBRATED_ON:
+    notes.append(f"the times of this plan are calibrated on NeMo-RL and "
+                 f"prime-rl, not on {trainer}" + (
+                     ", which is slower" if trainer == "verl" else ""))
   if setting.response is None:
     notes.append("no lengths: give --config, or --machine and the mean tokens")
   if left := not_carried(trainer, setting):

@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 
-from isojax import laws, plan_file
+from isojax.core import laws, plan_file
+from isojax.core.laws import FixedBatch, Sigmoid
 from isojax.errors import InputError
-from isojax.laws import FixedBatch, Sigmoid
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,8 +22,6 @@ class Accelerator:
   hbm_bandwidth: float  # bytes/s
   source: str
   float32: float | None = None  # without TF32 on GPUs; TPUs publish none
-  int8: float | None = None  # operations/s
-  float8: float | None = None  # FLOP/s
   link_bandwidth: float | None = None  # bytes/s out of a chip over all ICI or
   # NVLink links, one way: half the "bidirectional" figure
   usd_per_hour: float | None = None  # on demand, of one chip
@@ -38,7 +36,7 @@ class Accelerator:
 
   def peak(self, dtype: str) -> float:
     """FLOP/s of matrix products of this dtype; InputError if not published."""
-    peaks = [name for name in ("bfloat16", "float32", "int8", "float8")
+    peaks = [name for name in ("bfloat16", "float32")
              if getattr(self, name) is not None]
     if dtype not in peaks:
       raise InputError(f"{self.name}: no peak is published for dtype {dtype!r};"
@@ -61,67 +59,66 @@ class Accelerator:
 BOOK_PRICES = "the scaling book, 2025-02-18, Google Cloud, region not stated"
 ACCELERATORS = {
     "tpu-v4": Accelerator(
-        name="tpu-v4", bfloat16=275e12, int8=275e12,
-        hbm_bytes=32 * 2**30, hbm_bandwidth=1200e9,
+        name="tpu-v4", bfloat16=275e12, hbm_bytes=32 * 2**30,
+        hbm_bandwidth=1200e9,
         link_bandwidth=270e9,  # BOOK, tpus: 6 links of 45 GB/s each way
         usd_per_hour=3.22, usd_source="price list of 2022-08-11, infer-pub.com",
         named_cores=2, source="docs.cloud.google.com/tpu/docs/v4"),
     "tpu-v5e": Accelerator(
-        name="tpu-v5e", bfloat16=197e12, int8=393e12,
-        hbm_bytes=16e9, hbm_bandwidth=819e9,
+        name="tpu-v5e", bfloat16=197e12, hbm_bytes=16e9,
+        hbm_bandwidth=819e9,
         link_bandwidth=200e9,  # 400 GB/s bidirectional
         usd_per_hour=1.20, usd_source=BOOK_PRICES,
         source="docs.cloud.google.com/tpu/docs/v5e"),
     "tpu-v5p": Accelerator(
-        name="tpu-v5p", bfloat16=459e12, int8=918e12,  # int8: BOOK, tpus
-        hbm_bytes=95e9, hbm_bandwidth=2765e9,
+        name="tpu-v5p", bfloat16=459e12, hbm_bytes=95e9,
+        hbm_bandwidth=2765e9,
         link_bandwidth=600e9,  # TPU7X: 1200 GB/s bidirectional
         usd_per_hour=4.20, usd_source=BOOK_PRICES,
         named_cores=2, source="docs.cloud.google.com/tpu/docs/v5p-training"),
     "tpu-v6e": Accelerator(
-        name="tpu-v6e", bfloat16=918e12, int8=1836e12,
+        name="tpu-v6e", bfloat16=918e12,
         hbm_bytes=32e9, hbm_bandwidth=1638e9,
         link_bandwidth=400e9,  # 800 GB/s bidirectional
         source="docs.cloud.google.com/tpu/docs/v6e"),
     "tpu-v7": Accelerator(
-        name="tpu-v7", bfloat16=2307e12, float8=4614e12,
+        name="tpu-v7", bfloat16=2307e12,
         hbm_bytes=192e9,  # TPU7X says GiB, but of v6e's 32 GB as well
         hbm_bandwidth=7380e9,
         link_bandwidth=600e9,  # 1200 GB/s bidirectional
         named_cores=2,  # "tpu7x-8" is a host of 4 chips: vLLM's TPU guide
         source="docs.cloud.google.com/tpu/docs/tpu7x (Ironwood)"),
     "a100-40gb": Accelerator(
-        name="a100-40gb", bfloat16=312e12, float32=19.5e12, int8=624e12,
+        name="a100-40gb", bfloat16=312e12, float32=19.5e12,
         hbm_bytes=40e9, hbm_bandwidth=1555e9,
         link_bandwidth=300e9,  # NVLink 600 GB/s, both ways
         source="NVIDIA A100 datasheet 1758950 r4, SXM4, from the table of "
                "glennklockwood.com/garden/processors/A100"),
     "a100-80gb": Accelerator(
-        name="a100-80gb", bfloat16=312e12, float32=19.5e12, int8=624e12,
+        name="a100-80gb", bfloat16=312e12, float32=19.5e12,
         hbm_bytes=80e9, hbm_bandwidth=2039e9, link_bandwidth=300e9,
         source="as a100-40gb; HBM2e"),
     "l40s": Accelerator(
-        name="l40s", bfloat16=362.05e12, float32=91.6e12, int8=733e12,
-        float8=733e12, hbm_bytes=48e9, hbm_bandwidth=864e9,  # no NVLink
+        name="l40s", bfloat16=362.05e12, float32=91.6e12,
+        hbm_bytes=48e9, hbm_bandwidth=864e9,  # no NVLink
         source="NVIDIA L40/L40S table, dense, on mullet.se/product.html"
-               "?product_id=355414; int8 as float8"),
+               "?product_id=355414"),
     "h100": Accelerator(
-        name="h100", bfloat16=989e12, float32=67e12, int8=1979e12,
-        float8=1979e12, hbm_bytes=80e9, hbm_bandwidth=3350e9,
+        name="h100", bfloat16=989e12, float32=67e12,
+        hbm_bytes=80e9, hbm_bandwidth=3350e9,
         link_bandwidth=450e9,  # NVLink 900 GB/s, both ways
         usd_per_hour=10.80, usd_source=BOOK_PRICES,
         source="NVIDIA H100 SXM5, dense, from the table of "
                "glennklockwood.com/garden/processors/h100"),
     "h200": Accelerator(
-        name="h200", bfloat16=989e12, float32=67e12, int8=1979e12,
-        float8=1979e12, hbm_bytes=141e9, hbm_bandwidth=4800e9,
+        name="h200", bfloat16=989e12, float32=67e12,
+        hbm_bytes=141e9, hbm_bandwidth=4800e9,
         link_bandwidth=450e9,  # NVLink 900 GB/s, both ways
         source="H100's die; memory and NVLink from MLCommons "
                "inference_results_v4.1, NVIDIA/H200-SXM-141GBx8, and "
                "scaling-book/gpus of 2025-08-18"),
     "b200": Accelerator(
-        name="b200", bfloat16=2250e12, float32=80e12, int8=4500e12,
-        float8=4500e12,
+        name="b200", bfloat16=2250e12, float32=80e12,
         hbm_bytes=180e9,  # of HGX B200, 8 x 180 GB; the package has 192 GB
         hbm_bandwidth=8000e9,
         link_bandwidth=900e9,  # NVLink 1.8 TB/s, both ways

@@ -1,40 +1,30 @@
-"""The memory of a device in a step: sampling, then the update; by formulas.
+"""The memory of a step on a device, and what fits into a machine's.
 
-Checked against compiled programs: tests/planner/test_memory.py, COMPILED.
+The bytes of each program are those of isojax/core/memory.py.
 """
 
 import dataclasses
+import functools
+import itertools
 import math
 
-from isojax.models import kernels
-from isojax.models.shape import ModelShape
+from isojax.core import kernels
+from isojax.core.memory import DeviceBytes, Held, largest, SHORTER
+from isojax.core.model_shape import ModelShape
+from isojax.errors import InputError
+from isojax.planner.cost import Efficiency, Price, Workload
 from isojax.planner.machines import (
   Accelerator,
+  ACCELERATORS,
   GPU_SHARE_VARIABLE,
   Machine,
   Mesh,
 )
-from isojax.planner.workload import Workload
-from isojax.rl.sizes import head_chunk
-from isojax.sampling import sizes
-from isojax.sampling.sizes import DRAWN
 
-# The length before the last of the cache's four growths, over the final length.
-SHORTER = 3 / 4
-# Bytes per head and token in the backward of a fused attention kernel, instead
-# of scores; fitted to the programs that launch.compile compiles with splash.
-KERNEL = 3800
-
-
-@dataclasses.dataclass(frozen=True)
-class Held:
-  """What a device holds at once."""
-
-  slots: int  # of the sampler
-  rows: int  # of a microbatch
-  prompts: int  # of a microbatch
-  whole: bool  # weights are gathered over fsdp while sampling
-  pool: int | None = None  # positions of pages; None: longest slots
+MOST_ROWS = 2**20  # rollouts of a microbatch
+MOST_SHARE = 0.95  # of a GPU, for jax
+FEW_CHIPS = [2**i for i in range(11)]  # of machines that are tried
+STEP = (32, 128)  # (Bp, n) on which meshes are compared
 
 
 def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
@@ -48,94 +38,6 @@ def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
   # Of all windows and caps, only Gemma's are known here.
   return (attention != "einsum" and not shape.family.gemma
           and None in lacks.values())
-
-
-@dataclasses.dataclass(frozen=True)
-class Programs:
-  """Bytes on a device, as in the report of `launch.compile`.
-
-  A pool of pages is not resized; its pages are moved in place.
-  """
-
-  state: float  # float32 parameters; its moments are twice as much
-  reference: float  # float32 parameters of the base policy, with KL
-  weights: float  # while sampling
-  cache: float
-  part: float  # keys or values of one layer, in the cache
-  window: float  # keys and values of prompts
-  prefilling: float  # temporaries of a prefill
-  drawing: float  # temporaries of decoding
-  copy: float  # of the layers' matrices in the compute dtype, in the update
-  kept: float  # for the backward
-  head: float  # of weight and logits and their gradients, one of each float32
-  backward: float  # of the layers, when the head's is done
-
-  @property
-  def own(self) -> dict[str, float]:
-    """Arguments, temporaries and results of each program."""
-    return dict(
-        prefill=self.weights + self.window + self.prefilling,
-        reread=self.weights + self.window + self.prefilling,
-        insert=self.cache + self.window, move=self.cache,
-        # The last growth of one part; the other parts stay in memory.
-        resize=(1 + SHORTER) * self.part,
-        decode=self.weights + self.cache + self.drawing, start=self.state,
-        accumulate=2 * self.state + self.reference + self.copy + self.kept
-        + max(self.head, self.backward), apply=4 * self.state)
-
-
-def programs(shape: ModelShape, w: Workload, mesh: Mesh,
-             held: Held) -> Programs:
-  """The memory of isojax's programs, without adapters.
-
-  Temporaries of the compiler are left out where the config has no remat, and
-  weights that it gathers over fsdp for longer than a layer.
-  """
-  number, f = w.bytes("compute"), w.formats
-  S, T, rows = w.lengths.max_prompt, w.lengths.max_response, held.rows
-  shards, tensor, paged = mesh.weight_shards, mesh.tensor, held.pool is not None
-  heads, mlp, words = (x / tensor for x in (
-      shape.heads, shape.active * shape.mlp, shape.head))
-  kv_heads = min(tensor, shape.kv_heads)
-  state = 4 * shape.params / shards
-  kv = shape.kv_bytes_per_token(number) / kv_heads
-  sampled = shape.kv_bytes_per_token(w.bytes("cache")) / kv_heads
-  first = sizes.prefilled(held.slots, S, paged=paged)
-  stored = held.pool if paged else held.slots * (S + T)
-  # Scores and softmax of every position in float32. The pages of one layer are
-  # gathered for each slot, see sizes.SamplerSizes.beside_pages.
-  drawing = held.slots * (S + T) * (8 * heads + kv / shape.layers * paged)
-  # Per token and layer: residual and normed input, then gate and up, or
-  # queries, keys, values and scores. A backward has all of them, and their
-  # gradients.
-  attended = (2 * heads + 2 * shape.kv_heads / kv_heads) * shape.head_dim
-  forward = number * 2 * shape.width + max(
-      number * 2 * mlp,
-      number * attended + (4 + number) * heads * S * (not w.fused))
-  token = number * (4 * shape.width + attended + 3 * mlp)
-  # Scores and softmax, unless a kernel computes attention without storing them.
-  scores = heads * min(KERNEL if w.fused else math.inf, 2 * 4 * (S + T))
-  kept = number * shape.width if w.remat else token + scores
-  matrices = shape.layers * shape.layer_matmul / shards
-  return Programs(
-      state=state, reference=state * w.recipe.reference,
-      weights=(sizes.weight_bytes(shape, f.weights, f.sampled_head)
-               / (tensor if held.whole else shards)),
-      cache=stored * sampled,
-      part=stored * sampled / (2 * shape.layers) * (not paged),
-      window=first * S * sampled,
-      prefilling=first * S * forward,
-      drawing=drawing + held.slots * DRAWN * 4 * shape.vocab / tensor,
-      copy=number * matrices,
-      kept=(shape.layers * kept * (rows * T + held.prompts * S)
-            + kv * (rows + held.prompts) * S
-            # Hidden states and their gradient, where the head is wider.
-            + 2 * (w.bytes("head") - number) * shape.width * rows * T),
-      head=(w.bytes("head") + 4) * (
-          words + min(head_chunk(shape.vocab), rows * T)
-          * shape.vocab / tensor),
-      backward=(w.bytes("reduce") * matrices + 4 * words / mesh.fsdp
-                + w.remat * rows * T * (token + scores)))
 
 
 PARTS = ("masters", "moments", "copy", "reference", "critic", "gradients",
@@ -177,15 +79,32 @@ class Memory:
                 if value) + "; cache and update follow each other)")
 
 
-def memory(shape: ModelShape, w: Workload, machine: Machine, mesh: Mesh,
-           held: Held) -> Memory:
+def device_bytes(shape: ModelShape, w: Workload, mesh: Mesh,
+                 page: int | None = None) -> DeviceBytes:
+  return DeviceBytes(
+      shape, w.formats, w.lengths.max_prompt, w.lengths.max_response,
+      fused=w.fused, fsdp=mesh.fsdp, tensor=mesh.tensor, page=page,
+      remat=w.remat)
+
+
+def memory(price: Price, B: int, rows: int) -> Memory:
+  """A device's memory at B rollouts per step, `rows` decoded at once."""
+  G = price.mesh.row_shards
+  micro = math.ceil(min(B, price.micro_rows) / G)
+  return of_held(price, Held(math.ceil(rows / G), micro, micro, price.whole,
+                             price.pages))
+
+
+def of_held(price: Price, held: Held) -> Memory:
   """Bytes of a step on each device.
 
   With LoRA, the base and the merged weights are copies in the compute dtype,
   the update has gradients of whole matrices, and the reference costs nothing.
   """
-  p, lora, shards = (programs(shape, w, mesh, held), w.lora_rank is not None,
-                     mesh.weight_shards)
+  shape, w, machine = price.shape, price.workload, price.machine
+  p = device_bytes(shape, w, price.mesh, price.page).programs(
+      held, reference=w.recipe.reference)
+  lora, shards = w.lora_rank is not None, price.mesh.weight_shards
   trained = shape.lora_params(w.lora_rank) if lora else shape.params
   copy = lora * w.bytes("compute") * shape.params / shards
   return Memory(
@@ -208,3 +127,150 @@ def memory(shape: ModelShape, w: Workload, machine: Machine, mesh: Mesh,
       limit="" if machine.accelerator.platform != "gpu" else (
           f" of {machine.accelerator.hbm_bytes / 1e9:g} GB "
           f"[{GPU_SHARE_VARIABLE}={machine.gpu_share:g}]"))
+
+
+def with_rows(price: Price, most: int) -> Price:
+  """With as many of `most` decoded rows as the memory admits."""
+  G = price.mesh.row_shards
+  local = largest(
+      lambda r: memory(price, G, r * G).fits, max(1, most // G))
+  return price.replace(rows=max(1, local) * G)
+
+
+def with_micro_rows(price: Price) -> Price:
+  """With the largest microbatches that the memory admits."""
+  G = price.mesh.row_shards
+  micro = largest(lambda r: memory(
+      price.replace(micro_rows=r * G), r * G, G).fits, MOST_ROWS)
+  return price.replace(micro_rows=micro * G)
+
+
+def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
+           rows: int, efficiency: Efficiency) -> Price:
+  """The price on the mesh with the fastest step that fits; InputError for none.
+
+  Assumes a packed update that computes the forward twice, fused attention and
+  a chunked head. As many of `rows` are decoded at once as the memory admits.
+  """
+  workload = dataclasses.replace(workload, padded=False, remat=True)
+
+  def smallest(workload, machine):  # one row per shard, on each mesh
+    prices = (Price(shape, machine, mesh, workload, efficiency,
+                    rows=mesh.row_shards, micro_rows=mesh.row_shards,
+                    whole=whole)
+              for mesh in machine.meshes(shape.heads)
+              for whole in (False, True)[:1 + (mesh.fsdp > 1)])
+    return [(price, memory(price, price.rows, price.rows)) for price in prices]
+
+  fitted = [with_rows(with_micro_rows(price), rows)
+            for price, least in smallest(workload, machine) if least.fits]
+  if not fitted:
+    price, least = min(smallest(workload, machine), key=lambda x: x[1].total)
+    fits = lambda price: any(least.fits for _, least in smallest(
+        price.workload, price.machine))
+    raise InputError(
+        f"{machine.name}: the model does not fit, however it is sharded; at "
+        f"mesh {price.mesh.text} with one row per shard: {least.text}; "
+        f"{remedies(price, fits, sharded=True)}")
+  return min(fitted, key=lambda price: price.run(*STEP, 1).seconds)
+
+
+def changes(price: Price, *, sharded: bool) -> dict[str, Price]:
+  """What may make a step fit, in the order in which to try it.
+
+  `sharded`: every mesh, one slot and one row were tried before.
+  """
+  w, mesh, machine = price.workload, price.mesh, price.machine
+  out = {}
+  if w.lora_rank is None and not w.recipe.own_critic:
+    out["LoRA (--config.model.lora.rank=16)"] = dict(lora_rank=16)
+  if not w.remat:
+    out["--config.recipe.loss.remat=True"] = dict(remat=True)
+  if not sharded and mesh.data > 1:
+    out[f"--config.mesh.data=1 --config.mesh.fsdp={mesh.row_shards}"] = dict(
+        mesh=dataclasses.replace(mesh, data=1, fsdp=mesh.row_shards))
+  if not sharded and price.micro_rows > mesh.row_shards:
+    out["fewer recipe.loss.microbatch_tokens"] = dict(
+        micro_rows=mesh.row_shards)
+  if not sharded and price.rows > mesh.row_shards and price.page is None:
+    out["fewer sampler.slots"] = dict(rows=mesh.row_shards)
+  if machine.accelerator.platform == "gpu" and machine.gpu_share < MOST_SHARE:
+    out[f"{GPU_SHARE_VARIABLE}={MOST_SHARE} (jax takes {machine.gpu_share:.0%} "
+        "of a GPU)"] = dict(machine=dataclasses.replace(
+            machine, gpu_share=MOST_SHARE))
+  return out
+
+
+def changed(price: Price, change: dict) -> Price:
+  """The price with a change, whose `lora_rank` and `remat` are a workload's."""
+  of_work = {name: change[name] for name in ("lora_rank", "remat")
+             if name in change}
+  return price.with_workload(**of_work).replace(**{
+      name: value for name, value in change.items() if name not in of_work})
+
+
+def remedies(price: Price, fits, *, sharded: bool) -> str:
+  """What makes a step fit: each change that does, else the fewest together.
+
+  And the smallest machines. fits is price -> bool.
+  """
+  options = changes(price, sharded=sharded)
+  out = []
+  for count in range(1, len(options) + 1):
+    found = [names for names in itertools.combinations(options, count)
+             if fits(changed(price, functools.reduce(
+                 lambda all_of, name: all_of | options[name], names, {})))]
+    if found:
+      out = [" and ".join(names) for names in (
+          found if count == 1 else found[:1])]
+      break
+  out = ["it fits with " + ", or with ".join(out)] if out else []
+  out += machines_that_fit(price, fits)
+  return "; ".join(out or ["nothing that was tried makes it fit: take a "
+                           "smaller model or shorter answers"])
+
+
+def machines_that_fit(price: Price, fits) -> list[str]:
+  """The fewest of these chips, and the machine with the least memory."""
+  machine, chip = price.machine, price.machine.accelerator
+  others = [dataclasses.replace(machine, name=f"{count}x{name}",
+                                accelerator=other, chips=count)
+            for name, other in ACCELERATORS.items()
+            if other.platform == chip.platform for count in FEW_CHIPS
+            if count == 1 or other.link_bandwidth]
+  others = [m for m in others if fits(on_machine(price, m))]
+  own = [m for m in others if m.accelerator == chip and m.chips > machine.chips]
+  out = [f"it fits on {own[0].name}"] if own else []
+  if others:
+    least = min(others, key=lambda m: m.chips * m.usable_bytes)
+    out.append(f"the smallest machine that fits is {least.name}")
+  return out
+
+
+def on_machine(price: Price, machine: Machine) -> Price:
+  """On another machine, whose further chips are shards of the weights."""
+  shards = price.mesh.data * price.mesh.tensor
+  fsdp = max(1, machine.chips // shards)
+  mesh = dataclasses.replace(price.mesh, fsdp=fsdp)
+  if mesh.devices != machine.chips:  # fewer, or not a multiple
+    mesh = Mesh(1, machine.chips, 1)
+  return price.replace(machine=machine, mesh=mesh)
+
+
+def fitting(price: Price) -> Price:
+  """The price with weights gathered while sampling where they fit.
+
+  With pages it says itself whether they are gathered. InputError if it does not
+  fit into the memory.
+  """
+  choices = (True, False) if price.page is None else (price.whole,)
+  for whole in choices:
+    price = price.replace(whole=whole)
+    needed = memory(price, MOST_ROWS, price.rows)
+    if needed.fits:
+      return price
+
+  fits = lambda price: memory(price, MOST_ROWS, price.rows).fits
+  raise InputError(
+      f"{price.machine.name}: a microbatch of {price.micro_rows:,} rollouts "
+      f"does not fit: {needed.text}; {remedies(price, fits, sharded=False)}")

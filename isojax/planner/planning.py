@@ -1,41 +1,31 @@
-"""Makes a plan: the allocation of a budget, a sweep, or a schedule of n."""
+"""Makes a plan: the allocation of a budget, or a sweep."""
 
 import dataclasses
 import math
 import os
 
-from isojax import plan_file
-from isojax.allocation import (
-  allocate,
+from isojax.core import plan_file
+from isojax.core.allocation import (
   Allocation,
   B_MAX,
   FEWEST_M,
   PAPER_BATCH,
   PAPER_LR,
-  sqrt_lr,
 )
+from isojax.core.format import many
 from isojax.errors import InputError
-from isojax.format import many
 from isojax.ledger import records
 from isojax.planner import advice as advice_lib
-from isojax.planner import cost, effects, export, prices, priors
-from isojax.planner import pods as pods_lib
+from isojax.planner import cost, export, prices, priors
 from isojax.planner import request as request_lib
-from isojax.planner import schedule as schedule_lib
 from isojax.planner import text as text_lib
-from isojax.planner.advice import Advice, Question
+from isojax.planner.advice import Question
 from isojax.planner.cost import Price
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 from isojax.planner.request import Request
-from isojax.sampling import sizes
 
-# A budget far beyond a law is divided: a sweep measures a law on the user's own
-# problems, and the final run is REACH times as long as its runs.
-REACH = 4
 FEWEST_EVALUATIONS = 3  # of a run, as launch.fit needs
-SWEEP_SEEDS = (0, 1)  # fewer do not separate noise from the effect of n
-BELOW, ABOVE = 3, 1  # powers of two around n* in that sweep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +44,7 @@ class Plan:
   def export(self, trainer: str) -> list[str]:
     """The options of each run for verl, TRL or another of export.TRAINERS.
 
-    InputError for what the trainer lacks, such as a schedule, m < n or a rule.
+    InputError for what the trainer lacks, such as m < n or a rule.
     """
     if trainer not in export.TRAINERS:
       raise InputError(f"export of {trainer!r}: expected one of "
@@ -69,18 +59,20 @@ class Plan:
     With explain also what the answer and the prices rest on.
     """
     price, warnings, basis = self.price, self.said.warnings, self.said.basis
+    tables = ()
     if price:
       a = max((row.allocation for row in self.rows),
               key=lambda a: a.Bp * a.n_max)
       if a.m is not None:
         price = price.with_recipe(m=a.m)
-      warnings += text_lib.limits(price, a)
+      warnings += text_lib.limits(price, a) + text_lib.not_trained(price)
       basis += text_lib.priced(price, self.rows, a)
+      tables = text_lib.tables(price, self.rows, a)
     return "\n".join([
-        text_lib.decision(self.rows), text_lib.spent(self.rows, self.price),
+        text_lib.decision(self.rows), *text_lib.spent(self.rows, self.price),
         *self.said.lead, text_lib.table(self.rows, self.D),
         *(f"warning: {text}" for text in warnings),
-        *(basis if explain else ())])
+        *((text_lib.topics(basis), *tables) if explain else ())])
 
   def save(self, path: str) -> None:
     """Writes plan.jsonl, a run a line, for isojax.main and launch.sweep."""
@@ -111,12 +103,12 @@ class Task:
     return dict(base_lr=self.about.base_lr, base_batch=self.about.base_batch)
 
   @property
-  def rate(self) -> str:
-    """How the learning rate follows from the batch, in words."""
+  def rate(self) -> tuple[str, str]:
+    """How the learning rate follows from the batch, a row of --explain."""
     whose = "--config" if self.ask.config else (
         "the paper; isojax.main uses those of its own config: give it with "
         "--config")
-    return (f"lr = {self.about.base_lr:g} * sqrt(Bp * n / "
+    return ("learning rate", f"{self.about.base_lr:g} * sqrt(Bp * n / "
             f"{self.about.base_batch}): base_lr and base_batch of {whose}")
 
   def expected(self, a: Allocation) -> dict | None:
@@ -138,11 +130,11 @@ def make(ask: Request) -> Plan:
   easy = "easy" in (problems.stratum, law and law.stratum)
   price = prices.price_of(ask, easy=easy, validation=problems.validation)
   task = Task(ask, question(ask, law, price, problems.D), price, problems)
-  kind = (swept if ask.cells.sweep else
-          scheduled if ask.cells.schedule else advised)
+  kind = swept if ask.cells.sweep else advised
   rows, said = kind(task)
   rows, words = by_config(ask.config, rows)
-  said = dataclasses.replace(said, basis=(*said.basis, *words))
+  said = dataclasses.replace(said, basis=(*said.basis, *(
+      ("config", text) for text in words)))
   return Plan(tuple(rows), said, price, setting_of(task, easy))
 
 
@@ -160,6 +152,7 @@ def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
       C=0 if ask.budget.rollouts is None else request_lib.whole_number(
           "rollouts", ask.budget.rollouts, 2), law=law,
       metric=ask.evidence.metric, model=ask.model_path, D=D,
+      sizes=price and (price.shape.layers, price.shape.width, price.shape.mlp),
       B_max=ask.cells.B_max or (
           law.B_max if isinstance(law, Prior) else B_MAX),
       Bp=None if ask.cells.sweep and len(ask.cells.Bp) > 1 else request_lib.one(
@@ -172,158 +165,52 @@ def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
 
 def setting_of(task: Task, easy: bool) -> export.Setting:
   """What all runs share: the config's, or a GRPO with KL on easy problems."""
-  config, rule, D = task.ask.config, task.ask.cells.rule, task.about.D
+  config, D = task.ask.config, task.about.D
+  machine = {} if task.price is None else dict(
+      devices=task.price.machine.chips, priced=True)
   if config is not None:
     loss, sampler = config.recipe.loss, config.sampler
     return export.Setting(
         loss.advantage, loss.kl_coef * (loss.kl_in == "loss"),
         sampler.max_prompt_tokens, sampler.max_new_tokens, D,
-        rule or config.alloc.rule, dict(
+        config.alloc.rule, dict(
             clip_low=loss.clip_low, clip_high=loss.clip_high,
             aggregation=loss.aggregation, temperature=sampler.temperature),
         export.beside(config.recipe), lr_factor=math.sqrt(
             config.recipe.updates.minibatches) if (
-                config.recipe.optimizer.batch == "update") else 1.0)
+                config.recipe.optimizer.batch == "update") else 1.0, **machine)
   lengths = task.price and task.price.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
-      lengths and lengths.max_response, D, rule or "uniform")
+      lengths and lengths.max_response, D, **machine)
 
 
 def advised(task: Task):
   """(rows of the plan, one per seed; its words)."""
   ask, q, price, law = task.ask, task.about, task.price, task.about.law
-  own = ask.cells.speedup and pods_lib.read_own(request_lib.load_json(
-      ask.cells.speedup, "speedup.json of launch.speedup"),
-                                               path=ask.cells.speedup)
   if q.C:
     answer = advice_lib.advise(q)
   else:
-    hours = request_lib.hours(ask)
-    priced_at = lambda n: with_m(price, own, n) if ask.cells.pods else price
+    hours = request_lib.hours(ask) / (
+        prices.sure(price) if ask.hardware.sure else 1)
     answer = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
-        hours, Bp, n, priced_at(n).run))
-    divided = staged(task, answer, hours)
-    if divided:
-      return divided
-  a, lead, warnings, rule = answer.allocation, (), answer.warnings, None
+        hours, Bp, n, price.run))
+  a, lead, warnings = answer.allocation, (), answer.warnings
   if a.n != (q.n or a.n) or a.Bp != (q.Bp or a.Bp):  # not what was given
-    warnings = (*(f"moved: {change}" for change in answer.changes), *warnings)
-  if q.n:
-    warnings += advice_lib.far_from_law(a.n, answer.answer)
-  if ask.cells.pods:
-    a, proposal = down_sampled(task, a, own)
-    share = "all" if proposal.m == a.n else f"m = {proposal.m} of n = {a.n}"
-    lead = (f"train on {share}: {proposal.basis}",)
-    warnings += proposal.warnings
+    warnings = (*(f"adjusted: {change}" for change in answer.changes),
+                *warnings)
+  warnings += (advice_lib.far_from_law(a.n, answer.answer) if q.n else
+               advice_lib.race_instead(answer.answer))
   if q.D and (isinstance(law, Prior) or law.whose != Fitted.whose):
-    lead += (priors.study_says(law.stratum, q.D, a.C, a.n),)
-  if ask.cells.rule:
-    division = effects.division(ask.config, ask.cells.rule, a.n)
-    rule = division.rule, division.n_low, division.n_high
-    lead += (effects.compared(
-        task.problems.correct, task.problems.samples, Bp=a.Bp, n=a.n,
-        division=division,
-        seconds=price and price.step(a.Bp, a.n).seconds),)
-  # PODS's rule, unless the config names another.
-  named = ask.config is not None and ask.config.recipe.loss.selection != "all"
-  selection = None if a.m is None or named else "max_variance"
-  rows = [plan_file.Row(a, seed, answer.lr, task.expected(a), selection, rule)
+    lead = (priors.study_says(law.stratum, q.D, a.C, a.n),)
+  rows = [plan_file.Row(a, seed, answer.lr, task.expected(a))
           for seed in task.seeds]
-  near = () if ask.cells.pods else advice_lib.neighbours(q, a)
+  n_star = text_lib.n_star(dataclasses.replace(answer, held="") if q.n else
+                           answer)
   return rows, text_lib.Said(
-      (text_lib.n_star(answer.answer), *text_lib.beside(
-          a, near, task.expected, law), *lead), warnings,
+      (*n_star, *text_lib.beside(
+          a, advice_lib.neighbours(q, a), task.expected, law), *lead), warnings,
       (*text_lib.explained(q, answer), task.rate))
-
-
-def with_m(price: Price, own, n: int) -> Price:
-  """The price of a step that trains on the m that --pods proposes."""
-  if len(pods_lib.candidates(n)) < 2:
-    return price
-  return price.with_recipe(
-      m=pods_lib.propose(n, own=own, step_ratio=None).m)
-
-
-def down_sampled(task: Task, a: Allocation,
-                 own) -> tuple[Allocation, pods_lib.Proposal]:
-  """The allocation with m of --pods, and why.
-
-  m = n is written only where it replaces an m of the config.
-  """
-  step_ratio = None
-  if task.price is not None:
-    step = lambda m: task.price.with_recipe(m=m).step(a.Bp, a.n).seconds
-    step_ratio = lambda m: step(a.n) / step(m)
-  proposal = pods_lib.propose(a.n, own=own, step_ratio=step_ratio)
-  m = proposal.m
-  if m == a.n and not (task.ask.config and task.ask.config.alloc.m):
-    m = None
-  return dataclasses.replace(a, m=m), proposal
-
-
-def staged(task: Task, answer: Advice, hours: float):
-  """(rows of a sweep, words on it and on the final run), or None.
-
-  None: one run of these hours is near enough to the data of the law, or the
-  request leaves no choice of n.
-  """
-  ask, q, a = task.ask, task.about, answer.allocation
-  if ask.cells.n or ask.cells.pods or q.fixed or q.from_table or (
-      answer.answer.x <= REACH * answer.answer.seen[1]):
-    return None
-  seeds = task.seeds if "seeds" in ask.given else SWEEP_SEEDS
-  advise = lambda C: advice_lib.advise(dataclasses.replace(q, C=C))
-  guess = a.C // (len(sweep_n(16)) * len(seeds) + REACH)
-  pairs, moved = plan_file.kept_cells(
-      [(a.Bp, n) for n in sweep_n(advise(guess).allocation.n)],
-      B=None, B_max=q.B_max, D=q.D)
-  hours_at = lambda Bp, n, C: task.price.run(
-      Bp, n, max(1, C // (Bp * n))).hours
-
-  def all_hours(C: int) -> float:
-    last = advise(REACH * max(C, 2)).allocation
-    return len(seeds) * sum(hours_at(*pair, C) for pair in pairs) + hours_at(
-        last.Bp, last.n, last.C)
-
-  C = sweep_budget(hours, all_hours)
-  final = advise(REACH * C)
-  rows = plan_file.sweep(pairs, C=C, seeds=seeds, cost=task.expected,
-                         **task.anchor)
-  return rows, text_lib.Said(
-      text_lib.staged(answer, final.allocation, task.expected(
-          final.allocation), rows), final.warnings, (*moved, task.rate))
-
-
-def sweep_n(n: int) -> tuple[int, ...]:
-  """The n of a sweep around a power of two."""
-  return tuple(int(n * 2.0**i) for i in range(-BELOW, ABOVE + 1)
-               if n * 2.0**i >= 2)
-
-
-def sweep_budget(hours: float, hours_of) -> int:
-  """The C of a sweep's runs, in three digits, so that all runs fit.
-
-  hours_of is C of the sweep's runs -> hours of all runs, the final one too.
-  """
-  C = sizes.largest(lambda C: hours_of(C) <= hours, cost.MOST_ROLLOUTS)
-  digit = 10 ** max(0, len(str(C)) - 3)
-  return C // digit * digit
-
-
-def scheduled(task: Task):
-  """(rows of the plan with a schedule of n, its words)."""
-  q = task.about
-  s = schedule_lib.follow(q)
-  a = allocate(Bp=s.Bp, n=s.pieces[0][1], M=None, C=q.C, schedule=s.pieces)
-  lr = sqrt_lr(B=a.B, **task.anchor)
-  rows = [plan_file.Row(a, seed, lr, task.expected(a)) for seed in task.seeds]
-  return rows, text_lib.Said(
-      ("schedule: " + ", ".join(f"n = {n} from C = {C:,}"
-                                for C, n in s.pieces),
-       f"at the end {text_lib.n_star(s.end)}"), s.warnings,
-      (f"n is n*(C) to a power of two: {s.end.basis}", task.rate
-       + "; lr in the table is that of the first piece"))
 
 
 def swept(task: Task):
@@ -350,10 +237,11 @@ def swept(task: Task):
   return rows, text_lib.Said(
       (f"{many(len(pairs), 'pair')} (Bp, n) x {many(len(task.seeds), 'seed')}",
        *lead), warnings, (
-           "each run goes to the largest C and contains every smaller C, "
-           "because the learning rate is constant after warm-up"
-           + ", but for the last steps of a smaller C: the recipe samples "
-           "ahead" * bool(ahead), *skipped, task.rate))
+           ("sweep", "each run goes to the largest C and contains every smaller"
+            " C, because the learning rate is constant after warm-up" + (
+                ", but for the last steps of a smaller C: the recipe samples "
+                "ahead" if ahead else "")),
+           *(("left out", text) for text in skipped), task.rate))
 
 
 def wanted_cells(ask: Request, q: Question):
@@ -366,8 +254,11 @@ def wanted_cells(ask: Request, q: Question):
         q, answer.allocation)), key=lambda a: a.n)
     ns = [a.n for a in near]
     pairs = [(Bp, n) for Bp in Bps for n in ns] or [(a.Bp, a.n) for a in near]
-    lead = (f"n = {', '.join(map(str, ns))}: n* = {answer.answer.n:.4g} to a "
-            f"power of two, half and twice it ({answer.answer.basis})",)
+    middle = (f"n = {answer.allocation.n}, because {answer.held}; n* = "
+              f"{answer.answer.n:.4g}" if answer.held else
+              f"n* = {answer.answer.n:.4g} to a power of two")
+    lead = (f"n = {', '.join(map(str, ns))}: {middle}, half and twice it "
+            f"({answer.answer.basis})",)
     warnings = answer.warnings
   elif not Bps or bool(ask.cells.n) == bool(ask.cells.B):
     raise InputError("--sweep needs --Bp and either --n or --B, such as "
@@ -399,8 +290,8 @@ def without_done(path: str | None, rows: list[plan_file.Row]):
     raise InputError(f"--skip={path} has every run of this sweep at this "
                      "budget; raise --rollouts, or add --seeds or --n")
   done = len(rows) - len(left)
-  return left, (f"left out {many(done, 'run')} that {path} has at this "
-                "budget",) * bool(done)
+  return left, (f"{many(done, 'run')} that {path} has at this budget",) * bool(
+      done)
 
 
 def by_config(config, rows: list[plan_file.Row]):
@@ -416,7 +307,7 @@ def by_config(config, rows: list[plan_file.Row]):
       fewer |= {a.n_min} if a.n_min < m else set()
       a = dataclasses.replace(a, m=min(m, a.n_min))
     if batch != "sampled":  # which rollouts of a step the square root counts
-      lr *= math.sqrt(a.m_of(a.n) / a.n / minibatches)
+      lr *= math.sqrt(a.kept / a.n / minibatches)
     out.append(dataclasses.replace(row, allocation=a, lr=lr))
   if fewer:
     words += (f"alloc.m={m} of --config is more than n = "

@@ -1,18 +1,23 @@
-"""Prices the runs of a plan: machine, model, lengths, measured speed."""
+"""Prices the runs of a plan: machine, model, lengths, measured speed.
 
+The speed of a machine is calibrated (planner/cost.py), or that of a run or of
+launch.bench on it.
+"""
+
+import dataclasses
 import math
 import os
+import statistics
 
-from isojax import evaluate
+from isojax.core import evaluate
+from isojax.core import model_shape as shape_lib
+from isojax.core.memory import DeviceBytes, Formats
 from isojax.errors import InputError
 from isojax.ledger import bucket, records
-from isojax.models import shape as shape_lib
-from isojax.planner import cost, measured, memory
-from isojax.planner.cost import Cost, Price
-from isojax.planner.machines import Machine, Mesh
+from isojax.planner import cost, memory
+from isojax.planner.cost import Cost, Lengths, Price, Recipe, Workload
+from isojax.planner.machines import Accelerator, Machine, Mesh
 from isojax.planner.request import load_json, Request, the_machine
-from isojax.planner.workload import Formats, Lengths, Recipe, Workload
-from isojax.sampling.sizes import SamplerSizes
 
 
 def the_shape(ask: Request) -> shape_lib.ModelShape:
@@ -23,6 +28,15 @@ def the_shape(ask: Request) -> shape_lib.ModelShape:
   return shape_lib.model_shape(load_json(
       path, "a Hugging Face config.json; --model is a local folder that holds "
       "at least this file"), path=path)
+
+
+def dtype_of(section, accelerator: Accelerator) -> str:
+  """The dtype of a config's sampler or loss; `auto` by the chip's peaks."""
+  if section.dtype != shape_lib.AUTO:
+    return section.dtype
+  return shape_lib.auto_dtype(
+      accelerator.platform, 1 / accelerator.exact_float32,
+      1 / accelerator.bfloat16)
 
 
 def measured_records(ask: Request) -> list[dict] | None:
@@ -36,7 +50,7 @@ def measured_records(ask: Request) -> list[dict] | None:
   if not bucket.remote(path) and not os.path.isfile(path):
     raise InputError(f"--measured={path}: no such file; expected the "
                      "records.jsonl of a run")
-  return measured.train_records(records.read(path), path=path)
+  return train_records(records.read(path), path=path)
 
 
 def the_recipe(config, train) -> Recipe:
@@ -50,7 +64,7 @@ def the_recipe(config, train) -> Recipe:
   in_reward = bool(loss.kl_coef) and loss.kl_in == "reward"
   rounds = float(config.recipe.filter.rounds)
   if rounds > 1 and train is not None:
-    rounds = measured.mean_rounds(train)
+    rounds = mean_rounds(train)
   several = updates.epochs * updates.minibatches > 1
   return Recipe(
       m=config.alloc.m, epochs=updates.epochs,
@@ -64,7 +78,7 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
   """What a step computes; without a config, at most 4 times the mean lengths.
   """
   config = ask.config
-  seen = measured.mean_lengths(train) if train else (None, None)
+  seen = mean_lengths(train) if train else (None, None)
   prompt, response = (
       mean if given is None else given for mean, given in zip(
           seen, (ask.policy.prompt_tokens, ask.policy.response_tokens),
@@ -76,16 +90,16 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
         Formats(ask.policy.dtype), Recipe(kl=kl))
   sampler, loss = config.sampler, config.recipe.loss
   fused = memory.has_kernel(
-      shape, attention=loss.attention, dtype=loss.dtype,
-      tensor=config.mesh.tensor, accelerator=machine.accelerator)
+      shape, attention=loss.attention,
+      dtype=dtype_of(loss, machine.accelerator), tensor=config.mesh.tensor,
+      accelerator=machine.accelerator)
   return Workload(
       Lengths(prompt, response, sampler.max_prompt_tokens,
               sampler.max_new_tokens),
-      Formats(sampler.dtype, weights=sampler.weights, cache=sampler.cache,
-              sampled_head=sampler.head_dtype, head=loss.head_dtype,
-              reduce=loss.reduce_dtype),
+      Formats(dtype_of(sampler, machine.accelerator),
+              sampled_head=sampler.head_dtype,
+              head=loss.head_dtype, reduce=loss.reduce_dtype),
       the_recipe(config, train), padded=True, remat=loss.remat, fused=fused,
-      skips=fused and machine.accelerator.platform == "tpu",
       lora_rank=config.model.lora.rank or None)
 
 
@@ -114,11 +128,10 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
   machine.check(mesh)
   G, whole, pages = mesh.row_shards, True, None
   if sampler.page is not None:
-    slots, pages, whole = SamplerSizes(
-        shape, dtype=f.compute, weights=f.weights, head=f.sampled_head,
-        cache=f.cache, max_prompt=sampler.max_prompt_tokens,
-        max_response=sampler.max_new_tokens, fused=memory.has_kernel(
-            shape, attention=sampler.attention, dtype=sampler.dtype,
+    slots, pages, whole = DeviceBytes(
+        shape, f, sampler.max_prompt_tokens, sampler.max_new_tokens,
+        fused=memory.has_kernel(
+            shape, attention=sampler.attention, dtype=f.compute,
             tensor=mesh.tensor, accelerator=machine.accelerator),
         fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,
         expected=sampler.expected_tokens).admitted(
@@ -128,7 +141,7 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
           f"sampler.memory_gib={sampler.memory_gib}: not even one slot fits on "
           f"a device of {machine.name}; increase it, or use a larger mesh")
     most = min(most, slots * G)
-  return cost.fitting(Price(
+  return memory.fitting(Price(
       shape, machine, mesh, workload, cost.calibrated(shape, machine),
       rows=most, whole=whole,
       micro_rows=max(G, config.recipe.loss.microbatch_tokens
@@ -149,9 +162,9 @@ def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
   shape, train = the_shape(ask), measured_records(ask)
   workload = the_workload(ask, train, easy, shape, machine)
   if config is None:
-    price = cost.packed(shape, workload, machine,
-                        efficiency=cost.calibrated(shape, machine),
-                        rows=rows or 64 * machine.chips)
+    price = memory.packed(shape, workload, machine,
+                          efficiency=cost.calibrated(shape, machine),
+                          rows=rows or 64 * machine.chips)
   else:
     price = of_config(config, shape, workload, machine,
                       most=rows or config.sampler.slots, validation=validation)
@@ -162,31 +175,36 @@ def as_measured(ask: Request, price: Price, train) -> Price:
   """The price at the speed of --bench or --measured, if given."""
   path = ask.hardware.bench
   if path is not None:
-    return price.replace(efficiency=measured.bench_efficiency(
+    return price.replace(efficiency=bench_efficiency(
         load_json(path, "the JSON file of launch.bench"), price.shape,
         price.workload, price.machine, path=path))
   if train is None:
     return price
-  share = measured.trained_share(train, price.workload.recipe)
-  prompt, response = measured.mean_lengths(train)
+  share = trained_share(train, price.workload.recipe)
+  prompt, response = mean_lengths(train)
   lengths = price.workload.lengths
   ideal = price.replace(efficiency=cost.PEAK).with_workload(
       trained=share, lengths=Lengths(
           prompt, response, lengths.max_prompt, lengths.max_response))
   return price.with_workload(trained=share).replace(
-      efficiency=measured.measured_efficiency(
+      efficiency=measured_efficiency(
           train, ideal.step(train[0]["Bp"], train[0]["n"]),
           path=ask.hardware.measured))
 
 
+def sure(price: Price) -> float:
+  """Times the predicted time that nine of ten runs take at most."""
+  if price.efficiency.spread is None:
+    raise InputError("--sure: no spread is known of a measured speed; leave it "
+                     "out, or give less")
+  return price.efficiency.spread[1]
+
+
 def cost_of(price: Price, a) -> Cost:
-  """The cost of an allocation: of its m, and of each piece's n."""
+  """The cost of an allocation, with its m."""
   if a.m is not None:
     price = price.with_recipe(m=a.m)
-  *first, last = a.steps_by_piece(a.M)
-  bare = price.replace(evaluations=None)
-  return sum((bare.run(a.Bp, *piece) for piece in first),
-             start=price.run(a.Bp, *last, C=a.C))
+  return price.run(a.Bp, a.n, a.M)
 
 
 def expected(price: Price | None, a) -> dict | None:
@@ -198,3 +216,139 @@ def expected(price: Price | None, a) -> dict | None:
           "seconds_range": spread and [end * c.seconds for end in spread],
           "device_hours": c.device_hours, "usd": c.usd,
           "machine": price.machine.name, "basis": price.efficiency.basis}
+
+
+# Speed and lengths of a run, or the speed of launch.bench.
+
+SECONDS = ("seconds_sample", "seconds_update")  # never 0 in a step
+COUNTS = ("rollouts", "prompt_tokens", "sampled_tokens")  # grow in every step
+FIELDS = ("Bp", "n", "trained_tokens", "seconds_score", "seconds_logp",
+          *SECONDS, *COUNTS)
+
+
+def train_records(records: list[dict], *, path: str) -> list[dict]:
+  """The train records of one run; InputError if they are no evidence."""
+  train = [r for r in records if r.get("kind") == "train"]
+  lacking = {name for r in train for name in FIELDS
+             if not isinstance(r.get(name), (int, float))}
+  if lacking:
+    raise InputError(f"{path}: {', '.join(sorted(lacking))}: expected numbers "
+                     "in each train record, as isojax.main writes them")
+  runs = {(r.get("run_id"), r["Bp"], r["n"]) for r in train}
+  if len(runs) != 1 or len(train) < 3:
+    raise InputError(f"{path}: {len(train)} train records of {len(runs)} runs: "
+                     "expected at least 3, all of one run")
+  still = [name for name in COUNTS if train[-1][name] <= train[0][name]]
+  still += [name for name in SECONDS if not all(r[name] for r in train)]
+  if still:
+    raise InputError(f"{path}: {', '.join(still)} must be above 0, and "
+                     "cumulative counts must grow")
+  return train
+
+
+def _grown(train: list[dict], name: str) -> float:
+  return train[-1][name] - train[0][name]
+
+
+def trained_share(train: list[dict], recipe: Recipe) -> float:
+  """Share of groups with a gradient, of a run with this recipe."""
+  n = train[0]["n"]
+  # Tokens that each epoch would train on if every kept group had a gradient.
+  most = _grown(train, "sampled_tokens") / recipe.rounds * (
+      recipe.trained(n) / n * recipe.epochs)
+  return min(1.0, _grown(train, "trained_tokens") / most)
+
+
+def mean_rounds(train: list[dict]) -> float:
+  """Mean sampling rounds of a step, 1 without refill."""
+  step = train[0]["Bp"] * train[0]["n"]
+  return max(1.0, _grown(train, "rollouts") / step / (len(train) - 1))
+
+
+def mean_lengths(train: list[dict]) -> tuple[float, float]:
+  """Mean tokens of a problem's prompt and of a rollout."""
+  rollouts = _grown(train, "rollouts")
+  return (_grown(train, "prompt_tokens") / (rollouts / train[0]["n"]),
+          _grown(train, "sampled_tokens") / rollouts)
+
+
+def measured_efficiency(train: list[dict], ideal: Cost, *,
+                        path: str) -> cost.Efficiency:
+  """The efficiency of a run, for other (Bp, n) on the same machine.
+
+  One fraction for sampling and one for the update: the time of `ideal`, a step
+  at PEAK, over the median time of a step, so that compilation does not count.
+  The result does not carry over to another model, machine or number of rows.
+  """
+  typical = lambda name: statistics.median(r[name] for r in train)
+  prefill, decode, *update = (stage.seconds for stage in ideal.stages)
+  # Forward passes before the updates are priced with them.
+  return two_fractions(
+      (prefill + decode) / typical("seconds_sample"),
+      sum(update) / (typical("seconds_update") + typical("seconds_logp")),
+      typical("seconds_score"), f"measured from {path}")
+
+
+def two_fractions(sample: float, update: float, step_seconds: float,
+                  basis: str) -> cost.Efficiency:
+  return cost.Efficiency(sample, sample, update, update, slots=1.0,
+                    step_seconds=step_seconds, basis=basis)
+
+
+def bench_fraction(row: dict, w: Workload, machine: Machine, *,
+                   path: str) -> float:
+  """The time at one device's peaks over the measured time."""
+  B = row["Bp"] * row["n"]
+  seen = dataclasses.replace(
+      w, recipe=Recipe(), trained=1.0, lengths=Lengths(
+          row["prompt_tokens"], statistics.mean(row["tokens"]) / B,
+          row["prompt_tokens"], row["new_tokens"]), formats=Formats(
+              w.formats.compute, sampled_head=w.formats.sampled_head,
+              head=w.formats.head))
+  ideal = Price(
+      shape_lib.model_shape(row["config"], path=path),
+      dataclasses.replace(machine, chips=1), Mesh(1, 1, 1), seen, cost.PEAK,
+      rows=row["slots"] or B, whole=True,
+      micro_rows=max(1, row["microbatch_tokens"] // row["new_tokens"])).step(
+          row["Bp"], row["n"])
+  stages = ((ideal.prefill, ideal.decode) if row["what"] == "sample" else
+            (ideal.update, ideal.optimizer))
+  return sum(stage.seconds for stage in stages) / statistics.median(
+      row["seconds"])
+
+
+def bench_efficiency(document: dict, shape: shape_lib.ModelShape, w: Workload,
+                     machine: Machine, *, path: str) -> cost.Efficiency:
+  """What launch.bench measured, as fractions of a machine's peaks.
+
+  One fraction for sampling and one for the update, each the median over the
+  rows of the priced policy, or over all rows if that policy was not timed.
+  A bench does not time rewards and data: their seconds are the default.
+  InputError if it did not time both in the workload's formats.
+  """
+  compute = w.formats.compute
+
+  def priced(row, what):
+    return (row["contestant"], row["what"], row["compute_dtype"]) == (
+        "isojax", what, compute)
+
+  def typical(what):
+    rows = [row for row in document["rows"] if priced(row, what)]
+    if not rows:
+      raise InputError(
+          f"{path}: no {what} of isojax in {compute}; make it with python -m "
+          f"launch.bench --dtype={compute}, or price what is there")
+    same = [row for row in rows
+            if shape_lib.model_shape(row["config"], path=path) == shape]
+    return statistics.median(bench_fraction(row, w, machine, path=path)
+                             for row in same or rows)
+
+  try:
+    sample, update = typical("sample"), typical("update")
+  except (KeyError, TypeError, ZeroDivisionError) as error:
+    raise InputError(f"{path}: not what launch.bench --json writes "
+                     f"({type(error).__name__}: {error}); make it again"
+                     ) from error
+  return two_fractions(
+      sample, update, cost.calibrated(shape, machine).step_seconds,
+      f"measured by launch.bench ({path}; host seconds assumed)")

@@ -9,9 +9,9 @@ import json
 
 import numpy as np
 
-from isojax import own_file
+from isojax.core import custom_function
+from isojax.core.laws import FixedBatch, Sigmoid
 from isojax.errors import InputError
-from isojax.laws import FixedBatch, Sigmoid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +68,9 @@ BEST_AT_END = {
 }
 AT_END = (4e6, 6e6)  # rollouts
 PRIOR_MODEL = "Qwen2.5-7B-Instruct"
+PRIOR_FAMILY = "qwen2.5-7b"  # in the path of a model of the same size and base
+PRIOR_SIZES = (28, 3584, 18944)  # its layers, width and mlp
+OTHERS_N = (16, 64)  # where the other base models of the study saturated
 # Points of reward between the best and the worst tested n (section 5).
 PRIOR_SPREAD = {"easy": 9.2, "hard": 3.1}
 PRIOR_D = {"easy": 6000, "hard": 5000}  # training problems
@@ -96,7 +99,7 @@ def study_n() -> dict[tuple[str, int], dict]:
   interval, on training and on validation problems. And peak: n -> the C/D of
   its best validation, after which it fell, or None.
   """
-  with open(own_file.find(STUDY_N), encoding="utf-8") as file:
+  with open(custom_function.find(STUDY_N), encoding="utf-8") as file:
     return {(each["stratum"], each["D"]): {
         "windows": {w["C/D"]: (w["training"], w["validation"])
                     for w in each["windows"]},
@@ -104,13 +107,32 @@ def study_n() -> dict[tuple[str, int], dict]:
             for each in json.load(file)}
 
 
+def _near(values, x: float):
+  return min(values, key=lambda value: abs(np.log(value / x)))
+
+
+def study_bounds(stratum: str, D: int, C: int) -> tuple[int, int] | None:
+  """The n that were best near C/D in the study, or None without a window.
+
+  Those of both splits if they overlap, else of either.
+  """
+  known = _near([d for s, d in study_n() if s == stratum], D)
+  windows = study_n()[stratum, known]["windows"]
+  at = _near(windows, C / D)
+  if not 1 / NEAR <= at * D / C <= NEAR:
+    return None
+  (_, low, high), (_, other_low, other_high) = windows[at]
+  both = max(low, other_low), min(high, other_high)
+  return both if both[0] <= both[1] else (
+      min(low, other_low), max(high, other_high))
+
+
 def study_says(stratum: str, D: int, C: int, n: int) -> str:
   """What the study measured near C/D, beside an n, in a sentence."""
-  near = lambda xs, x: min(xs, key=lambda y: abs(np.log(y / x)))
-  known = near([d for s, d in study_n() if s == stratum], D)
+  known = _near([d for s, d in study_n() if s == stratum], D)
   entry = study_n()[stratum, known]
   windows, peak = entry["windows"], entry["peak"]
-  at = near(windows, C / D)
+  at = _near(windows, C / D)
   study = f"the study ({STUDY_MODEL}, docs/study.md)"
   if not 1 / NEAR <= at * D / C <= NEAR:
     return (f"{study} has no window near C/D = {C / D:,.0f} rollouts a problem "
@@ -125,7 +147,7 @@ def study_says(stratum: str, D: int, C: int, n: int) -> str:
   out += (f"n = {n} agrees" if sides == ["in", "in"] else
           f"n = {n} disagrees: it is {sides[0]} the first interval, "
           f"{sides[1]} the second")
-  tested = near(peak, n)
+  tested = _near(peak, n)
   if at > peak[tested]:
     out += (f"; validation was best at C/D = {peak[tested]:,} for n = {tested}"
             " and fell later: stop by validation")
@@ -135,11 +157,10 @@ def study_says(stratum: str, D: int, C: int, n: int) -> str:
 STRATA = {"easy": (0.3, 0.6), "hard": (0.0, 0.0625)}  # avg@16 of the base
 
 
-def stratum_of(pass_rate_Q, *, mixed: bool = False) -> str:
+def stratum_of(pass_rate_Q) -> str:
   """Easy or hard, from the base policy's avg@16 on each problem.
 
-  InputError if most problems are of neither kind, unless `mixed`: then the kind
-  of more problems.
+  InputError if most problems are of neither kind.
   """
   rate = np.asarray(pass_rate_Q, float)
   if not len(rate):
@@ -147,7 +168,7 @@ def stratum_of(pass_rate_Q, *, mixed: bool = False) -> str:
   share = {name: float(np.mean((low - 1e-9 <= rate) & (rate <= high + 1e-9)))
            for name, (low, high) in STRATA.items()}
   best = max(share, key=share.get)
-  if share[best] <= 0.5 and not mixed:
+  if share[best] <= 0.5:
     raise InputError(
         "the problems are of mixed difficulty: " + ", ".join(
             f"{s:.0%} {name} (avg@16 in {STRATA[name]})"

@@ -9,87 +9,22 @@ import json
 import math
 import os
 
-from isojax import config_file, own_file
-from isojax.division import RULES
+from isojax.core import config_file, custom_function
 from isojax.errors import InputError
-from isojax.models.shape import BYTES
 from isojax.planner import fit_file, machines, priors
 from isojax.planner.cost import MOST_ROLLOUTS
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
-
-CHOICES = {"stratum": ("easy", "hard"), "metric": ("avg", "best", "worst"),
-           "dtype": tuple(sorted(BYTES)), "rule": tuple(RULES)}
-BOUNDS = {"B_max": (2, 2**24), "rows": (1, 2**24), "D": (1, MOST_ROLLOUTS),
-          "B": (2, MOST_ROLLOUTS), "hours": (0, math.inf),
-          "device_hours": (0, math.inf), "usd": (0, math.inf),
-          "usd_per_chip_hour": (0, 1e6), "prompt_tokens": (1e-3, 1e7),
-          "response_tokens": (1e-3, 1e7)}  # least and most
-
-
-@dataclasses.dataclass(frozen=True)
-class Budget:
-  """One of four."""
-
-  rollouts: object = None  # C; may be a text such as 2e6
-  hours: float | None = None  # of wall time on the machine
-  device_hours: float | None = None  # of all chips
-  usd: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Evidence:
-  """What n follows from: problems and a law."""
-
-  stratum: str | None = None
-  problems: str | None = None  # file of launch.split; None: the config's
-  D: int | None = None  # training problems; None: those of `problems`
-  law: object = None  # file, name of a prior or Fitted; None: q1-STRATUM
-  metric: str = "avg"
-
-
-@dataclasses.dataclass(frozen=True)
-class Cells:
-  """The runs that may be planned; numbers may be texts such as 2e6."""
-
-  Bp: tuple = ()  # problems of a step; empty: the law's
-  n: tuple = ()  # rollouts of a problem; empty: the law's
-  B: int | None = None  # with sweep instead of n: Bp * n of every run
-  B_max: int | None = None  # most rollouts of a step; None: the law's
-  seeds: tuple = (0,)  # one run for each
-  sweep: bool = False  # every Bp x n, to the same C
-  skip: str | None = None  # with sweep: a fit.json with runs to leave out
-  schedule: bool = False  # of n
-  pods: bool = False  # propose m
-  speedup: str | None = None  # with pods: file of launch.speedup
-  rule: str | None = None  # of n per problem; None: the same for all
-
-
-@dataclasses.dataclass(frozen=True)
-class Hardware:
-  """Where the runs are priced, and how fast it is."""
-
-  machine: str | None = None  # such as v5p-64; None: not priced
-  usd_per_chip_hour: float | None = None  # None: the list price
-  rows: int | None = None  # most rollouts decoded at once
-  measured: str | None = None  # records.jsonl of a run on the machine
-  bench: str | None = None  # file of launch.bench on the machine
-
-
-@dataclasses.dataclass(frozen=True)
-class Policy:
-  """What is trained."""
-
-  model: str | None = None  # folder with config.json; None: the config's
-  prompt_tokens: float | None = None  # mean
-  response_tokens: float | None = None  # mean
-  dtype: str = "bfloat16"  # of compute and cache; a config has its own
-
-
-GROUPS = dict(budget=Budget, evidence=Evidence, cells=Cells, hardware=Hardware,
-              policy=Policy)
-DEFAULTS = {field.name: field.default for group in GROUPS.values()
-            for field in dataclasses.fields(group)}
+from isojax.planner.request_fields import (
+  Budget,
+  Cells,
+  DEFAULTS,
+  Evidence,
+  FIELDS,
+  GROUPS,
+  Hardware,
+  Policy,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +48,20 @@ class Request:
     return self.policy.model or (self.config and self.config.model.path)
 
 
+def check(name: str, value) -> None:
+  """InputError for a value that the field of this name may not have."""
+  choices, between = (FIELDS[name].metadata[key] for key in (
+      "choices", "between"))
+  if choices and value not in (None, *choices):
+    raise InputError(f"--{name}={value}: expected one of {', '.join(choices)}")
+  if between and value is not None:
+    if not isinstance(value, (int, float)):
+      raise InputError(f"--{name}={value!r}: expected a number")
+    if not between[0] <= value <= between[1]:
+      raise InputError(f"--{name}={value:g}: expected a number from "
+                       f"{between[0]:g} to {between[1]:g}")
+
+
 def request(*, config=None, given=(), **values) -> Request:
   """The request of named fields; those that are not named have their default.
 
@@ -122,17 +71,8 @@ def request(*, config=None, given=(), **values) -> Request:
   if config is not None:
     config_file.check_run(config)
   values = DEFAULTS | values
-  for name, choices in CHOICES.items():
-    if values[name] not in (None, *choices):
-      raise InputError(f"--{name}={values[name]}: expected one of "
-                       f"{', '.join(choices)}")
-  for name, (least, most) in BOUNDS.items():
-    value = values[name]
-    if value is not None and not isinstance(value, (int, float)):
-      raise InputError(f"--{name}={value!r}: expected a number")
-    if value is not None and not least <= value <= most:
-      raise InputError(f"--{name}={value:g}: expected a number from "
-                       f"{least:g} to {most:g}")
+  for name, value in values.items():
+    check(name, value)
   return Request(config=config, given=tuple(given), **{
       name: group(**{field.name: values[field.name]
                      for field in dataclasses.fields(group)})
@@ -148,8 +88,7 @@ def check_complete(ask: Request, stratum: str | None) -> None:
              if value is not None]
   timed = bool(budgets) and budgets != ["rollouts"]
   cells, policy = ask.cells, ask.policy
-  priced = ask.hardware.machine is not None or timed and not (
-      cells.sweep or cells.schedule)
+  priced = ask.hardware.machine is not None or timed and not cells.sweep
   lacking = [text for text, lacks in {
       "a budget: --rollouts=2e6 or, on a --machine, --hours=9, "
       "--device_hours=144 or --usd=500": not budgets,
@@ -232,7 +171,7 @@ def one(ask: Request, name: str, least: int) -> int | None:
 def load_json(path: str, what: str) -> dict:
   """The object in a JSON file; InputError says what was expected."""
   try:
-    with open(own_file.find(path), encoding="utf-8") as file:
+    with open(custom_function.find(path), encoding="utf-8") as file:
       value = json.load(file)
     if not isinstance(value, dict):
       raise ValueError("not an object")
@@ -248,18 +187,16 @@ class Problems:
   stratum: str | None
   D: int | None
   validation: int = 300  # problems; the paper's
-  correct: tuple[int, ...] = ()  # of `samples`, each training problem
-  samples: int = 0  # 0: no pass rates were measured
 
 
 def problems(ask: Request) -> Problems:
   """What the stratum file says: that given, or the config's if it exists."""
   path = ask.evidence.problems or ask.config and ask.config.task.stratum
   if path is None or ask.evidence.problems is None and not os.path.exists(
-      own_file.find(path)):
+      custom_function.find(path)):
     return Problems(ask.evidence.stratum, ask.evidence.D)
   try:
-    with open(own_file.find(path), encoding="utf-8") as file:
+    with open(custom_function.find(path), encoding="utf-8") as file:
       header, *rows = map(json.loads, file)
     n, splits = int(header["n"]), [row["split"] for row in rows]
     correct = tuple(row["correct"] if n else 0 for row in rows
@@ -272,10 +209,9 @@ def problems(ask: Request) -> Problems:
                      f"({type(error).__name__}: {error})") from error
   stratum = ask.evidence.stratum
   if stratum is None and n and ask.evidence.law is None and ask.law_is_asked:
-    stratum = priors.stratum_of([c / n for c in correct],
-                                mixed=ask.cells.rule is not None)
+    stratum = priors.stratum_of([c / n for c in correct])
   return Problems(stratum, ask.evidence.D or len(correct),
-                  splits.count("validation"), correct, n)
+                  splits.count("validation"))
 
 
 def read_fit(path: str) -> Fitted:
@@ -322,14 +258,11 @@ def check_effect(ask: Request, law) -> None:
       "without --machine or a law in tokens": unpriced and not in_tokens and (
           "prompt_tokens", "response_tokens"),
       "with --config, which has its own": ask.config and ("dtype",),
+      "without --hours, --device_hours or --usd": (
+          ask.budget.rollouts is not None and ("sure",)),
       "without --sweep": not cells.sweep and ("B", "skip"),
-      "with --sweep": cells.sweep and ("pods", "schedule", "rule"),
-      "with --schedule, which keeps every rollout": cells.schedule and (
-          "pods", "rule"),
-      "with --schedule or --sweep, which need --rollouts": (
-          cells.schedule or cells.sweep) and ("hours", "device_hours", "usd"),
-      "with --schedule, which takes n from the law": cells.schedule and ("n",),
-      "without --pods": not cells.pods and ("speedup",),
+      "with --sweep, which needs --rollouts": cells.sweep and (
+          "hours", "device_hours", "usd"),
       "when --sweep has its --n or --B": no_law and ("law", "metric"),
       "in a sweep of given --n or --B": no_law and (
           ("stratum", "model") if unpriced else

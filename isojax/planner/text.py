@@ -6,29 +6,24 @@ import math
 
 import numpy as np
 
-from isojax import plan_file
-from isojax.allocation import Allocation
-from isojax.format import aligned, duration, many, number, rounded
+from isojax.core import plan_file
+from isojax.core.allocation import Allocation
+from isojax.core.format import aligned, duration, many, number, rounded
 from isojax.planner import cost, prices, priors
-from isojax.planner.advice import (
-  Advice,
-  Answer,
-  predict,
-  Prediction,
-  Question,
-)
-from isojax.planner.cost import Price
+from isojax.planner import memory as memory_lib
+from isojax.planner.advice import Advice, predict, Prediction, Question
+from isojax.planner.cost import Price, Recipe
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
-from isojax.planner.workload import Recipe
 
 STAGES = ("prefill", "decode", "score", "update", "optimizer")
 COSTS = ["time", "range of time", "device-hours", "USD"]
+TRAINERS = "NeMo-RL and prime-rl"  # whose times CALIBRATED is of
 FEW = 0.005  # share of a step that is not worth a line
 CALIBRATED = (
-    "calibrated on 9 published times on H100 and GB200 (NeMo-RL v0.4 and v0.5 "
-    "GRPO, prime-rl trainer); they are {:g} to {:g} times the predicted ones, "
-    "which is the range of each time")
+    "9 published times on H100 and GB200 (NeMo-RL v0.4 and v0.5 GRPO, prime-rl "
+    "trainer), {:g} to {:g} times the predicted ones: the range of each time. "
+    "A tenth time is below the largest of nine in nine of ten cases")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +32,7 @@ class Said:
 
   lead: tuple[str, ...]  # why, how sure, and what else was possible
   warnings: tuple[str, ...]
-  basis: tuple[str, ...]  # what it rests on
+  basis: tuple[tuple[str, str], ...]  # what it rests on: (topic, text)
 
 
 def decision(rows: Sequence[plan_file.Row]) -> str:
@@ -48,18 +43,17 @@ def decision(rows: Sequence[plan_file.Row]) -> str:
     most = max(row.allocation.C for row in rows)
     return f"{many(len(rows), 'run')} to C = {most:,}, {C:,} rollouts in all"
   kept = f", train on m = {first.m}" * (first.m is not None)
-  n = (f"n = {first.n}" if first.n == first.n_max else
-       f"n from {first.n_min} to {first.n_max}")
-  return (f"{n}{kept}, Bp = {first.Bp}, M = {first.M:,}: C = {first.C:,} "
-          f"rollouts, lr {rows[0].lr:.3g}"
+  return (f"n = {first.n}{kept}, Bp = {first.Bp}, M = {first.M:,}: C = "
+          f"{first.C:,} rollouts, lr {rows[0].lr:.3g}"
           + f", {len(rows)} seeds" * (len(rows) > 1))
 
 
-def spent(rows: Sequence[plan_file.Row], price: Price | None) -> str:
-  """Time, money and speed of all runs, in a line."""
+def spent(rows: Sequence[plan_file.Row],
+          price: Price | None) -> tuple[str, ...]:
+  """Time, money and speed of all runs, a line each."""
   if price is None:
     return ("time and cost are not known: give --machine, --model and the mean "
-            "tokens of prompts and responses")
+            "tokens of prompts and responses",)
 
   def add(name):
     values = [row.expected[name] for row in rows]
@@ -74,12 +68,29 @@ def spent(rows: Sequence[plan_file.Row], price: Price | None) -> str:
   steps = sum(row.allocation.M for row in rows) / price.workload.recipe.rounds
   speed = tokens / seconds / price.machine.chips
   speeds = spread and " to ".join(rounded(speed / x) for x in spread[::-1])
-  return (time + f" ({ends})" * (total["seconds_range"] is not None)
-          + " one after the other" * (len(rows) > 1)
-          + f", {hours} device-hours"
-          + f", {money} USD" * (total["usd"] is not None)
-          + f"; {duration(seconds / steps, rounded)} a step, {rounded(speed)} "
+  if len(rows) > 1:
+    time += " one after the other"
+  if spread:
+    sure = duration(total["seconds_range"][1], rounded)
+    time += (f" ({ends}), at most {sure} in nine of ten cases; calibrated on "
+             f"{TRAINERS}, not on isojax")
+  else:
+    time += f"; {price.efficiency.basis}"
+  return (time, bill(price, hours, money),
+          f"{duration(seconds / steps, rounded)} a step, {rounded(speed)} "
           "sampled tokens/s a device" + (f" ({speeds})" if speeds else ""))
+
+
+def bill(price: Price, hours: str, money: str) -> str:
+  """Device-hours and what they cost, with the price of an hour."""
+  chip = price.machine.accelerator
+  if chip.usd_per_hour is None:
+    return (f"{hours} device-hours; no list price of {chip.name} is known: "
+            "give --usd_per_chip_hour")
+  source = chip.usd_source if chip.usd_source.startswith("--") else (
+      f"list price: {chip.usd_source}; --usd_per_chip_hour sets another")
+  return (f"{hours} device-hours, {money} USD at {chip.usd_per_hour:g} USD a "
+          f"chip-hour ({source})")
 
 
 def costs(e: dict | None) -> list[str]:
@@ -102,8 +113,8 @@ def table(rows: Sequence[plan_file.Row], D: int | None) -> str:
   for i, row in enumerate(rows):
     a = row.allocation
     lines.append([
-        str(i), str(a.Bp), str(a.n) if a.n == a.n_max else f"{a.n}..{a.n_max}",
-        *[str(a.m_of(a.n))] * kept, f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
+        str(i), str(a.Bp), str(a.n),
+        *[str(a.kept)] * kept, f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
         number(a.M * a.Bp / D) if D else "-", str(row.seed),
         *costs(row.expected)])
   known = [c for c in range(len(lines[0]))
@@ -137,54 +148,46 @@ def beside(a: Allocation, near: tuple[Allocation, ...], expected,
   return ("instead: " + "; ".join(out),)
 
 
-def n_star(answer: Answer) -> str:
-  """n* with its interval, and what it rests on."""
-  return f"n* = {answer.n:.4g}, " + (
+def n_star(advice: Advice) -> tuple[str, ...]:
+  """n* with its interval, what it rests on, and why the n is another."""
+  answer = advice.answer
+  out = (f"n* = {answer.n:.4g}, " + (
       "no interval is known" if answer.interval is None else
       f"interval {answer.interval[0]:.3g} to {answer.interval[1]:.3g}"
-      ) + f": {answer.basis}"
+      ) + f": {answer.basis}",)
+  if advice.held:
+    out += (f"n = {advice.allocation.n} instead: {advice.held}",)
+  return out
 
 
-def explained(q: Question, advice: Advice) -> tuple[str, ...]:
+def explained(q: Question, advice: Advice) -> tuple[tuple[str, str], ...]:
   """What the allocation rests on."""
   a, answer = advice.allocation, advice.answer
   if q.n:
     why = "as given" if a.n == q.n else (
-        f"instead of the {q.n} given, see what was moved")
+        f"instead of the {q.n} given, see what was adjusted")
   elif a.n == answer.n and answer.measured_Bp:
     why = "as measured"
-  elif 0.7 < a.n / answer.n < 1.42:
-    why = "near n*"
+  elif 0.7 < a.n / advice.wanted < 1.42:
+    why = "instead of n*, for the reason above" if advice.held else "near n*"
   else:
     why = (f"not n*: the nearest that {min(q.B_max, a.C):,} rollouts a step "
            "admit, the least of --B_max, memory and C")
   unspent, prediction = q.C - a.C, predict(q.law, a)
   return (
-      f"n = {a.n}, {why}; M is rounded down"
-      + f", {unspent:,} of {q.C:,} rollouts stay unspent" * (unspent > 0),
-      *([f"predicted reward {reward(prediction)}"] if prediction else []),
-      *(f"moved: {change}" for change in advice.changes))
+      ("allocation", f"n = {a.n}, {why}; M is rounded down" + (
+          f", {unspent:,} of {q.C:,} rollouts stay unspent" if unspent else
+          "")),
+      *([("predicted reward", reward(prediction))] if prediction else []),
+      *(("adjusted", change) for change in advice.changes))
 
 
-def staged(one: Advice, last: Allocation, expected: dict | None,
-           rows: Sequence[plan_file.Row]) -> tuple[str, ...]:
-  """Why a budget is divided into a sweep of `rows` and a final run `last`.
-
-  `one` is the advice for one run of the whole budget.
-  """
-  x, end, C = one.answer.x, one.answer.seen[1], rows[0].allocation.C
-  time, ends, device_hours, usd = costs(expected)
-  return (
-      f"this budget pays for one run of C = {one.allocation.C:,}, "
-      f"{x / end:.0f} times the largest C of the data behind the law "
-      f"({one.answer.basis}); it is divided:",
-      f"1. the sweep below: {many(len(rows), 'run')} to C = {C:,}, which "
-      "measure n*(C) on your own problems; launch.sweep makes them, launch.fit "
-      "fits the law",
-      f"2. a final run of {last.C / C:.2g} times that C: {time} ({ends}), "
-      f"{device_hours} device-hours, {usd} USD; Bp = {last.Bp}, n = {last.n} "
-      "by the law that is known now, to be replaced by your own: python -m "
-      f"launch.plan --rollouts={last.C} --law=fit/fit.json")
+def not_trained(price: Price) -> tuple[str, ...]:
+  """What is priced for other trainers alone."""
+  if not price.shape.experts:
+    return ()
+  return ("isojax does not train a mixture of experts: the plan is for another "
+          "trainer, see --export",)
 
 
 def limits(price: Price, a: Allocation) -> tuple[str, ...]:
@@ -193,14 +196,14 @@ def limits(price: Price, a: Allocation) -> tuple[str, ...]:
     return ()  # not of a config, or only pages fit
   out, own = [], price.run(a.Bp, a.n, a.M).seconds
   times = lambda other: own / other.run(a.Bp, a.n, a.M).seconds
-  more = price.with_rows(a.B)
+  more = memory_lib.with_rows(price, a.B)
   if more.rows > price.rows and times(more) >= 1.2:
     out.append(
         f"sampler.slots = {price.rows:,} limits decoding: at (Bp, n) = "
         f"({a.Bp}, {a.n}) the run takes {times(more):.2g} times as long as "
         f"with --config.sampler.slots={more.rows}, which the memory admits "
         "(check sampler.memory_gib)")
-  best = cost.packed(  # fits, because it needs less memory than the config
+  best = memory_lib.packed(  # fits: it needs less memory than the config
       price.shape, price.workload, price.machine, rows=a.B,
       efficiency=price.efficiency).replace(
           evaluations=price.evaluations, k=price.k)
@@ -212,49 +215,70 @@ def limits(price: Price, a: Allocation) -> tuple[str, ...]:
   return tuple(out)
 
 
+def topics(basis: Sequence[tuple[str, str]]) -> str:
+  """(topic, text) as a table of two columns."""
+  width = max(len(topic) for topic, _ in basis)
+  return "\n".join(f"{topic:<{width}}  {text}" for topic, text in basis)
+
+
 def priced(price: Price, rows: Sequence[plan_file.Row],
-           largest: Allocation) -> tuple[str, ...]:
-  """What the prices rest on, and how the time splits."""
-  m, mesh, w, e = price.machine, price.mesh, price.workload, price.efficiency
-  chip, of_config = m.accelerator, bool(price.evaluations)
-  usd = (f"{chip.usd_per_hour:g} USD a chip-hour ({chip.usd_source})"
-         if chip.usd_source else "price not known")
-  slots = min(price.rows, largest.Bp * largest.n_max)
+           largest: Allocation) -> tuple[tuple[str, str], ...]:
+  """What the prices rest on."""
+  m, w, e = price.machine, price.workload, price.efficiency
+  of_config = bool(price.evaluations)
+  held = "" if price.page is None else (
+      f" ({price.pages:,} pages of {price.page} on each device)")
   basis = CALIBRATED.format(*e.spread) if e.spread else e.basis
   if e is cost.MIXTURE:
     basis += (f"; a mixture of experts at 1 / {cost.MIXTURE_SLOWER:g} of them, "
               "by 2 steps of NeMo-RL v0.6")
-  held = "" if price.page is None else (
-      f" ({price.pages:,} pages of {price.page} on each device)")
+  return (
+      ("machine", f"{m.name}: {many(m.chips, 'chip')}; mesh {price.mesh.text}"),
+      ("decoding", f"{min(price.rows, largest.Bp * largest.n_max):,} rows "
+       f"decoded at once{held}; {e.slots:.2g} of the decoded slots are kept"
+       + (" after the queue is empty" if price.refilled else "")),
+      ("update", f"microbatches of at most {price.micro_rows:,} rollouts" + (
+          "" if of_config else ", packed, forward twice, fused attention and "
+          "chunked head, assumed without --config")),
+      ("tokens", f"prompts of {number(w.lengths.prompt)} and responses of "
+       f"{number(w.lengths.response)} tokens"),
+      ("KL", f"{'with' if w.recipe.kl else 'without'} KL to the base policy"),
+      *(("recipe", text) for text in choices(price, largest.Bp, largest.n_max)),
+      ("efficiency", basis),
+      ("not included", "compilation and checkpoints" + (
+          "" if of_config else ", evaluations without --config")))
+
+
+def tables(price: Price, rows: Sequence[plan_file.Row],
+           largest: Allocation) -> tuple[str, str]:
+  """How the time splits over stages, and the memory over its parts."""
+  e, w = price.efficiency, price.workload
   first, *others = [prices.cost_of(price, row.allocation) for row in rows]
   total = sum(others, start=first)
-  seconds = {name: getattr(total, name).seconds for name in STAGES}
-  seconds["overhead"] = total.overhead
+  stages = [["stage", "time", "of peak FLOP/s", "of bandwidth"]]
+  for name, flops, bandwidth in (
+      ("prefill", e.sample_flops, e.sample_bandwidth),
+      ("decode", e.sample_flops, e.sample_bandwidth),
+      ("score", e.update_flops, e.update_bandwidth),
+      ("update", e.update_flops, e.update_bandwidth),
+      ("optimizer", e.update_flops, e.update_bandwidth)):
+    share = getattr(total, name).seconds / total.seconds
+    stages.append([name, f"{share:.0%}", f"{flops:.2g}", f"{bandwidth:.2g}"])
+  stages.append(["host", f"{total.overhead / total.seconds:.0%}",
+                 f"{e.step_seconds:.2g} s a step", ""])
   trained = math.ceil(largest.Bp * w.recipe.trained(largest.n_max)
                       / w.recipe.minibatches)
-  return (
-      f"priced on {m.name}: {many(m.chips, 'chip')}, {usd}; mesh "
-      f"{mesh.text}; {slots:,} rows decoded at once{held}; microbatches of at "
-      f"most {price.micro_rows:,} rollouts" + (
-          "" if of_config else ", packed, forward twice, fused attention and "
-          "chunked head, assumed without --config")
-      + f"; prompts of {number(w.lengths.prompt)} and responses of "
-      f"{number(w.lengths.response)} tokens; "
-      f"{'with' if w.recipe.kl else 'without'} KL to the base policy",
-      "time: " + ", ".join(f"{name} {value / total.seconds:.0%}"
-                           for name, value in seconds.items()
-                           if value >= FEW * total.seconds)
-      + "; not included: compilation and checkpoints" + (
-          "" if of_config else ", evaluations without --config"),
-      *choices(price, largest.Bp, largest.n_max),
-      f"efficiency, {basis}: of peak FLOP/s prefill {e.prefill_flops:.2g}, "
-      f"decode {e.decode_flops:.2g}, "
-      f"score {e.score_flops:.2g}, update {e.update_flops:.2g}; of bandwidth "
-      f"decode {e.decode_bandwidth:.2g}, update {e.update_bandwidth:.2g}; "
-      f"{e.slots:.2g} of the decoded slots are kept"
-      + " after the queue is empty" * price.refilled
-      + f"; {e.step_seconds:.2g} s per step for the host",
-      f"memory: {price.memory(trained, slots).text}")
+  memory = memory_lib.memory(
+      price, trained, min(price.rows, largest.Bp * largest.n_max))
+  parts = [["memory of a device", "GB", "when"],
+           *([name, f"{value / 1e9:.3g}", when]
+             for when, phase in (("always", memory.always),
+                                 ("sampling", memory.sampling),
+                                 ("update", memory.update))
+             for name, value in phase.items() if value),
+           ["largest sum", f"{memory.total / 1e9:.3g}",
+            f"of {memory.available / 1e9:.3g} GB{memory.limit}"]]
+  return aligned(stages), aligned(parts)
 
 
 def choices(price: Price, Bp: int, n: int) -> tuple[str, ...]:
@@ -270,7 +294,7 @@ def choices(price: Price, Bp: int, n: int) -> tuple[str, ...]:
                  "rounds": f"{r.rounds:.3g} sampling rounds",
                  "in_flight": "in-flight sampling"}.items()}
   for name, text, usual in (
-      ("sampled_head", f"the {f.sampled_head} head of the sampler", f.weights),
+      ("sampled_head", f"the {f.sampled_head} head of the sampler", f.sampled),
       ("head", f"the {f.head} head of the update", f.compute)):
     if getattr(f, name) != usual:
       without[text] = price.with_workload(
@@ -279,5 +303,5 @@ def choices(price: Price, Bp: int, n: int) -> tuple[str, ...]:
   changes = {text: own / other.step(Bp, n).seconds - 1
              for text, other in without.items()}
   return tuple(
-      f"recipe: {text} {'saves' if change < 0 else 'adds'} {abs(change):.0%} "
+      f"{text} {'saves' if change < 0 else 'adds'} {abs(change):.0%} "
       "of the step" for text, change in changes.items() if abs(change) >= FEW)

@@ -31,6 +31,7 @@ from isojax.rl import advantages as advantages_lib
 from isojax.rl import aggregation
 from isojax.rl.critic import CriticConfig
 from isojax.rl.objective import LossConfig
+from isojax.runtime import rng
 from isojax.types import Rollouts
 
 
@@ -245,9 +246,6 @@ def minibatches(*, seed: int, step: int, epoch: int, Bp: int,
   A pure function: an epoch cuts a permutation of its own into `count` parts of
   nearly equal size. With one part the problems keep their order.
   """
-  # Not in the first word, which counts up as numbers are drawn: the streams of
-  # two epochs would overlap.
-  stream = np.random.Philox(key=[seed, step], counter=[0, epoch, 0, 1])
-  bits = stream.random_raw(Bp)
+  bits = rng.words(rng.Draw.MINIBATCHES, seed, step, Bp, at=(epoch, 0))
   return [np.sort(part) for part in np.array_split(
       np.argsort(bits, kind="stable"), count)]

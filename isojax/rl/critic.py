@@ -19,13 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import mesh as mesh_lib
 from isojax.errors import expect, expect_one_of
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import head as head_lib
 from isojax.rl import losses
 from isojax.rl.objective import LossConfig
+from isojax.runtime import mesh as mesh_lib
 from isojax.types import Batch
 
 KINDS = ("none", "shared", "own")

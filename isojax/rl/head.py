@@ -9,10 +9,10 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from isojax import mesh as mesh_lib
+from isojax.core import memory
 from isojax.models import decoder
 from isojax.models.attention import Seen
-from isojax.rl import sizes
+from isojax.runtime import mesh as mesh_lib
 from isojax.types import Batch
 
 
@@ -81,7 +81,7 @@ def in_chunks(tree, G: int, V: int):
   Rows are not cut, so they stay on their devices. Zeros fill the last chunk.
   """
   R, T = jax.tree.leaves(tree)[0].shape[:2]
-  count = min(T, -(-R * T // (G * sizes.head_chunk(V))))
+  count = min(T, -(-R * T // (G * memory.head_chunk(V))))
   size = -(-T // count)
 
   def cut(x):

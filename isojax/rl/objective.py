@@ -10,6 +10,7 @@ id.
 """
 
 import dataclasses
+from dataclasses import field
 import functools
 import inspect
 import math
@@ -17,11 +18,12 @@ import math
 import jax
 import jax.numpy as jnp
 
-from isojax import own_file
+from isojax.core import custom_function
+from isojax.core.identity import LAST_BITS
 from isojax.errors import expect, expect_one_of, InputError
-from isojax.models import attention, decoder
+from isojax.models import attention, auto_dtype, decoder
 from isojax.models import precision as precision_lib
-from isojax.rl import advantages, aggregation, losses, selection
+from isojax.rl import advantages, aggregation, custom_check, losses, selection
 from isojax.types import Batch
 
 # A field of LossConfig -> the functions that it names.
@@ -52,7 +54,7 @@ CHOICES = {
     "importance_level": ("token", "sequence"),
     "kl_estimator": losses.KL_ESTIMATORS,
     "kl_in": ("loss", "reward"),
-    "dtype": decoder.DTYPES,
+    "dtype": auto_dtype.CHOICES,
     "reduce_dtype": decoder.DTYPES,
     "attention": attention.CHOICES,
     "precision": precision_lib.PRECISIONS,
@@ -94,18 +96,22 @@ class LossConfig:
   kl_estimator: str  # of CHOICES
   kl_in: str  # of CHOICES
   entropy_coef: float  # of the entropy bonus
-  microbatch_tokens: int  # of packed answers with padding; memory, speed only
-  # Of prompt slots: S, S / 2, ...; each compiles programs; speed only.
-  prompt_sizes: int
-  remat: bool  # the backward computes the layers again; memory only
-  dtype: str  # of weights and activations in the update; masters are float32
+  # Of packed answers with padding.
+  microbatch_tokens: int = field(metadata=LAST_BITS)
+  # Of prompt slots: S, S / 2, ...; each compiles programs.
+  prompt_sizes: int = field(metadata=LAST_BITS)
+  # The backward computes the layers again, to save memory.
+  remat: bool = field(metadata=LAST_BITS)
+  # Of weights and activations in the update, whose masters are float32; a run
+  # replaces auto_dtype.AUTO.
+  dtype: str
   reduce_dtype: str  # in which gradients of weights are summed over devices
-  attention: str  # one of attention.CHOICES
+  attention: str = field(metadata=LAST_BITS)  # one of attention.CHOICES
   precision: str  # of float32 products, one of precision.PRECISIONS
   head_dtype: str | None  # of the head, of decoder.HEAD_DTYPES; None: dtype
 
   def __post_init__(self):
-    # own_file.read of each, once. Not a field: the config has only the names.
+    # custom_function.read of each, once. Not a field: the config has the names.
     object.__setattr__(self, "own", {
         kind: _own(kind, getattr(self, kind)) for kind in TABLES
         if getattr(self, kind).partition(":")[0].endswith(".py")})
@@ -115,6 +121,12 @@ class LossConfig:
         name: (getattr(self, name) >= least, f">= {least}")
         for name, least in LEAST.items()})
     _check_constants(self)
+    for kind, own in self.own.items():
+      custom_check.check(kind, own, self.function(kind, **{
+          name: value for name, value in (
+              ("m", 2), ("ddof", self.advantage_ddof),
+              ("eps", self.advantage_eps), ("clip_low", self.clip_low),
+              ("clip_high", self.clip_high)) if name in GIVEN[kind]}))
     cap, in_reward = self.importance_cap, self.kl_in == "reward"
     before = self.normalise == "before"
     of_tokens = self.advantage in advantages.TOKEN_ADVANTAGES
@@ -144,7 +156,7 @@ class LossConfig:
   def unbound(self, kind: str):
     """The function of a kind of TABLES, of a table or of the user's file."""
     if kind in self.own:
-      return own_file.function(**self.own[kind])
+      return custom_function.function(**self.own[kind])
     return TABLES[kind][getattr(self, kind)]
 
   def function(self, kind: str, **given):
@@ -179,9 +191,9 @@ class LossConfig:
 
 
 def _own(kind: str, name: str) -> dict[str, str]:
-  own = own_file.read(f"loss.{kind}", name)
+  own = custom_function.read(f"loss.{kind}", name)
   try:
-    function = own_file.function(**own)
+    function = custom_function.function(**own)
   except InputError as error:
     raise InputError(f"loss.{kind}: {error}; correct the file") from error
   expected, names = (

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from isojax import mesh as mesh_lib
 from isojax.errors import expect, expect_one_of
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import critic as critic_lib
+from isojax.runtime import mesh as mesh_lib
 from isojax.types import CriticState, TrainState
 
 BATCHES = ("sampled", "trained", "update")  # Bp n, Bp m, Bp m / minibatches
@@ -56,11 +56,9 @@ def warmup_then_constant(lr: float, steps: int):
   return schedule
 
 
-def stepped(tx, grads, state, lr_factor):
-  """(params, opt_state) after a step; see update.make_update."""
+def stepped(tx, grads, state):
+  """(params, opt_state) after a step."""
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
-  if lr_factor is not None:
-    updates = jax.tree.map(lambda x: x * lr_factor, updates)
   return optax.apply_updates(state.params, updates), opt_state
 
 

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from isojax import mesh as mesh_lib
 from isojax.models import attention, decoder
 from isojax.models import lora as lora_lib
 from isojax.models import precision as precision_lib
@@ -15,6 +14,7 @@ from isojax.rl import head as head_lib
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl.objective import LossConfig
 from isojax.rl.optimizer import Critic
+from isojax.runtime import mesh as mesh_lib
 from isojax.types import Batch, CriticState, Prompts, Rollouts, TrainState
 
 
@@ -193,11 +193,10 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
   its own, so that the two never need memory for gradients together.
 
   Returns:
-    update(state, base, batches, temperature, lr_factor) -> (state, metrics).
+    update(state, base, batches, temperature) -> (state, metrics).
     The state is donated. `base` holds the base policy's parameters, which
     adapters are added to and KL refers to; None if there is neither. `batches`
-    are microbatches on the devices. The optimizer's change of the parameters is
-    multiplied by the float32 lr_factor; None: no program multiplies it.
+    are microbatches on the devices.
     Without any microbatch, which is without any token that has a gradient, the
     optimizer is skipped: its state and the parameters stay as they are, and
     only state.step rises. Metrics are means over the tokens that have a
@@ -208,15 +207,14 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
   programs = _policy_programs(model, tx, cfg, lora, shared)
   own_programs = own and _critic_programs(model, cfg, lora, own)
 
-  def run(programs, state, trained, base, batches, lr_factor, *temperature):
+  def run(programs, state, trained, base, batches, *temperature):
     start, accumulate, apply = programs
     carry = start()
     for batch in batches:
       carry = accumulate(trained, base, carry, batch, *temperature)
-    return apply(state, carry, lr_factor)
+    return apply(state, carry)
 
-  def update(state: TrainState, base, batches: list[Batch], temperature,
-             lr_factor=None):
+  def update(state: TrainState, base, batches: list[Batch], temperature):
     if not batches:
       zeros = dict.fromkeys((*_sums(cfg, critic), "grad_norm"), np.float32(0))
       return state.replace(step=state.step + 1), zeros | {
@@ -224,10 +222,10 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
     valued = state.critic
     state, metrics = run(
         programs, state.replace(critic=None) if own else state,
-        learned(state, shared), base, batches, lr_factor, temperature)
+        learned(state, shared), base, batches, temperature)
     if own:
       valued, more = run(
-          own_programs, valued, valued.params, base, batches, lr_factor)
+          own_programs, valued, valued.params, base, batches)
       state = state.replace(critic=valued)
       metrics |= more | {"finite": metrics["finite"] & more["finite"]}
     return state, metrics
@@ -250,7 +248,7 @@ def _programs(gradient, apply, trained, state, sums, cfg: LossConfig, mesh):
 
   Args:
     gradient: (trained, base, batch, ...) -> (gradients, sums).
-    apply: (state, carry, lr_factor) -> (state, metrics).
+    apply: (state, carry) -> (state, metrics).
     trained, state: shapes and shardings of what is trained, and of the state.
     sums: names of the sums.
   """
@@ -276,16 +274,16 @@ def _programs(gradient, apply, trained, state, sums, cfg: LossConfig, mesh):
 def _policy_programs(model: decoder.Transformer, tx, cfg: LossConfig, lora,
                      shared: Critic | None):
   """The programs of the policy, and of a critic that shares its trunk."""
-  def apply(state: TrainState, carry, lr_factor=None):
+  def apply(state: TrainState, carry):
     (grads, grad_valued), sums = carry
-    params, opt_state = optimizer_lib.stepped(tx, grads, state, lr_factor)
+    params, opt_state = optimizer_lib.stepped(tx, grads, state)
     tokens, value = sums.pop("tokens"), sums.pop("loss")
     metrics = jax.tree.map(lambda x: x / jnp.maximum(tokens, 1.0), sums)
     grad_norm = optax.tree.norm(grads)
     finite, valued = value + grad_norm + optax.tree.norm(params), None
     if shared:
       valued = CriticState(*optimizer_lib.stepped(
-          shared.tx, grad_valued, state.critic, lr_factor))
+          shared.tx, grad_valued, state.critic))
       finite += optax.tree.norm(valued.params)
     metrics |= {"loss": value, "grad_norm": grad_norm,
                 "finite": jnp.isfinite(finite)}
@@ -307,10 +305,9 @@ def _critic_programs(model: decoder.Transformer, cfg: LossConfig, lora,
     return grads, sums | {
         "tokens": jnp.sum(batch.mask_RxW, dtype=jnp.float32)}
 
-  def apply(state: CriticState, carry, lr_factor=None):
+  def apply(state: CriticState, carry):
     grads, sums = carry
-    params, opt_state = optimizer_lib.stepped(
-        critic.tx, grads, state, lr_factor)
+    params, opt_state = optimizer_lib.stepped(critic.tx, grads, state)
     loss = sums["value_loss"] / jnp.maximum(sums["tokens"], 1.0)
     return CriticState(params, opt_state), {
         "value_loss": loss, "finite": jnp.isfinite(

@@ -17,8 +17,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 import numpy as np
 
-from isojax import mesh as mesh_lib
 from isojax.models import decoder
+from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import flight
 from isojax.sampling.sizes import smallest
 

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from isojax import mesh as mesh_lib
-from isojax import rng
 from isojax.models import decoder, paged_attention
+from isojax.runtime import mesh as mesh_lib
+from isojax.runtime import rng
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import interrupt as interrupt_lib

@@ -22,6 +22,7 @@ Sources: PipelineRL, arXiv:2509.19128; ScaleRL, arXiv:2510.13786, section 3.
 """
 
 import dataclasses
+from dataclasses import field
 import functools
 import typing
 
@@ -29,10 +30,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import mesh as mesh_lib
+from isojax.core import kernels
+from isojax.core.identity import LAST_BITS
 from isojax.errors import expect, expect_one_of, InputError
-from isojax.models import attention, decoder, int8, kernels
+from isojax.models import attention, auto_dtype, decoder
 from isojax.models import precision as precision_lib
+from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib
@@ -41,39 +44,38 @@ from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling import sizes as sizes_lib
 from isojax.types import Prompts, Rollouts
 
-WEIGHTS = ("int8",)  # see models.int8
-CACHES = {"float8": jnp.float8_e4m3fn}  # no scales; 3 mantissa bits, up to 448
-
 
 @dataclasses.dataclass(frozen=True)
 class SamplerConfig:
   """Shapes and distribution of sampling."""
 
-  slots: int  # rollouts decoded at once, if memory admits them
-  memory_gib: float  # of a device, for weights, cache and logits of sampling
+  # Rollouts decoded at once, if memory admits them.
+  slots: int = field(metadata=LAST_BITS)
+  # Of a device, for weights, cache and logits of sampling.
+  memory_gib: float = field(metadata=LAST_BITS)
   max_prompt_tokens: int  # S
   max_new_tokens: int  # T, EOS included
   temperature: float  # 0 is greedy
   top_p: float  # 1 keeps the whole distribution
-  dtype: str  # of activations
-  weights: str | None  # of matrices: one of WEIGHTS; None: dtype
-  cache: str | None  # of keys and values: a key of CACHES; None: dtype
-  attention: str  # one of attention.CHOICES, of prompts
+  # Of activations, weights, keys and values; a run replaces auto_dtype.AUTO.
+  dtype: str
+  # One of attention.CHOICES, of prompts.
+  attention: str = field(metadata=LAST_BITS)
   precision: str  # of float32 products, one of precision.PRECISIONS
-  # Of the head, one of decoder.HEAD_DTYPES; None: dtype, and weights.
+  # Of the head, one of decoder.HEAD_DTYPES; None: dtype.
   head_dtype: str | None
   # Positions of a page of the cache; None: each slot has the longest length.
-  page: int | None
+  page: int | None = field(metadata=LAST_BITS)
   # Mean new tokens, by which slots of a paged cache are admitted; None:
   # sizes.MEAN_RESPONSE of the most.
-  expected_tokens: float | None
+  expected_tokens: float | None = field(metadata=LAST_BITS)
   interrupt: interrupt_lib.InterruptConfig = interrupt_lib.OFF
 
   def __post_init__(self):
     expect_one_of(
-        "sampler", self, dtype=decoder.DTYPES, attention=attention.CHOICES,
-        precision=precision_lib.PRECISIONS, weights=(None, *WEIGHTS),
-        cache=(None, *CACHES), head_dtype=(None, *decoder.HEAD_DTYPES))
+        "sampler", self, dtype=auto_dtype.CHOICES, attention=attention.CHOICES,
+        precision=precision_lib.PRECISIONS,
+        head_dtype=(None, *decoder.HEAD_DTYPES))
     page, mean, T = self.page, self.expected_tokens, self.max_new_tokens
     expect(
         "sampler", self,
@@ -149,7 +151,6 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
         f"{kernels.LANES} positions; use such a multiple, or None")
   model = model.clone(dtype=cfg.dtype, head_dtype=cfg.head_dtype)
   kernel(model, cfg, cfg.max_prompt_tokens)  # refuses before anything is run
-  cache_dtype = CACHES[cfg.cache] if cfg.cache else jnp.dtype(cfg.dtype)
   read, cache = mesh_lib.read_rows(mesh), cache_lib.sharding(model)
   G, paged = mesh_lib.blocks(mesh), cfg.page is not None
   sizes = sizes_lib.program_sizes(
@@ -162,13 +163,13 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
 
   # Named functions, because profiles show the names.
   def empty(R, L):
-    return decoder.init_cache(model.cfg, R, L, cache_dtype)
+    return decoder.init_cache(model.cfg, R, L, jnp.dtype(cfg.dtype))
 
   def prefill(params, prompts):
     S, longest = prompts.tokens_PxS.shape[1], cfg.max_prompt_tokens
     reader = model.clone(attention=kernel(
         model, cfg, longest if S <= longest else longest + cfg.max_new_tokens))
-    return decoder.prompt_cache(reader, params, prompts, cache_dtype)
+    return decoder.prompt_cache(reader, params, prompts, jnp.dtype(cfg.dtype))
 
   casts, prepare = _casts(model, cfg, gathered)
   decode = decode_lib.make_decode(
@@ -203,14 +204,8 @@ def _casts(model: decoder.Transformer, cfg: SamplerConfig, gathered: bool):
       cfg.head_dtype if name == head else cfg.dtype)
 
   def caster(path, sharding):
-    name = path[-1].key
-    if cfg.weights and name in int8.INPUTS and name != head:
-      inputs = int8.INPUTS[name]
-      return jax.jit(functools.partial(int8.quantized, inputs=inputs),
-                     out_shardings=int8.shardings(sharding, inputs))
-
     def cast(param):
-      return param.astype(dtype(name))
+      return param.astype(dtype(path[-1].key))
 
     return jax.jit(cast, out_shardings=sharding)
 
@@ -221,7 +216,7 @@ def _casts(model: decoder.Transformer, cfg: SamplerConfig, gathered: bool):
   casts = jax.tree.map_with_path(caster, shardings)
 
   def prepare(params):
-    if cfg.weights is None and all(jax.tree.leaves(
+    if all(jax.tree.leaves(
         jax.tree.map_with_path(is_cast, params, shardings))):
       return params
     return jax.tree.map(lambda cast, x: cast(x), casts, params)

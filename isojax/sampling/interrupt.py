@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from isojax.errors import expect, InputError
+from isojax.runtime import rng
 from isojax.types import Rows
 
 
@@ -92,13 +93,9 @@ def lengths(cfg: InterruptConfig, *, seed: int, step: int, id_P,
             n: int) -> np.ndarray:
   """L of each rollout, uniform in [low, high]: int32 [P * n].
 
-  A function of (seed, step, problem, rollout), as rng.uniforms.
+  A function of (seed, step, problem, rollout), see rng.rollout_words.
   """
-  # The last word is 3 in prompts.order_at, which counts up from problem 0.
-  raw_Pxn = np.stack([
-      np.random.Philox(key=[seed, step],
-                       counter=[0, 0, int(i), 4]).random_raw(n)
-      for i in id_P])
+  raw_Pxn = rng.rollout_words(rng.Draw.INTERRUPT, seed, step, id_P, n)
   span = np.uint64(cfg.high - cfg.low + 1)
   return (cfg.low + (raw_Pxn % span).astype(np.int32)).reshape(-1)
 

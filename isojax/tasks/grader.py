@@ -24,6 +24,7 @@ import time
 
 import numpy as np
 
+from isojax.core import identity
 from isojax.errors import InputError
 from isojax.tasks import answer_extraction, base, grader_process, python_reward
 from isojax.tasks.problem import Problem
@@ -46,7 +47,8 @@ class Graded:
 class GraderConfig:
   name: str  # of the task that judges, a key of tasks.base.TASKS
   answer: str  # where answers are: whole, boxed, hash or tags
-  workers: int  # processes that judge; countdown needs none
+  # Processes that judge; countdown needs none.
+  workers: int = dataclasses.field(metadata=identity.NOTHING)
   seconds: float  # wall clock for one answer, of which there are two tries
   step_seconds: float  # for all answers of a step; the rest is then lost
   # FILE.py:FUNCTION of a reward of one's own; "" for the other tasks.
@@ -87,7 +89,7 @@ class _Worker:
 
   def __init__(self, cfg: GraderConfig, source: dict):
     self.cfg, self.source = cfg, source
-    self.process, self.ready = None, False
+    self.process, self.ready, self.jobs = None, False, 0
 
   def start(self) -> None:
     """Starts the process, which sends a message when it is ready."""
@@ -130,8 +132,10 @@ class _Worker:
 
   def ask(self, job: list, seconds: float) -> dict:
     """The reply to a job, or {"why": why there is none}."""
+    self.jobs += 1
     try:
-      os.write(self.process.stdin.fileno(), json.dumps(job).encode() + b"\n")
+      os.write(self.process.stdin.fileno(),
+               json.dumps([self.jobs, job]).encode() + b"\n")
       reply = self.receive(seconds)
     except (OSError, ValueError):
       code = self.stop()
@@ -141,7 +145,22 @@ class _Worker:
     if reply is None:
       self.stop()
       return {"why": f"took longer than {self.cfg.seconds} s"}
+    if not _is_reply(reply, self.jobs):
+      self.stop()
+      return {"why": "something else than the grader wrote to its pipe"}
     return reply
+
+
+def _is_reply(reply, job: int) -> bool:
+  """Whether a message is the verdict on a job, with a reward in [0, 1].
+
+  A reward function runs in the process that writes to the pipe, so what it or
+  its children write there is not believed.
+  """
+  return (isinstance(reply, dict) and {"job", "correct", "vote"} <= reply.keys()
+          and reply["job"] == job and isinstance(reply["vote"], str)
+          and isinstance(reply["correct"], (bool, float))
+          and 0 <= reply["correct"] <= 1)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,10 @@
 
   python -m isojax.tasks.grader_process TASK SECONDS SOURCE
 
-It reads one job a line and writes one reply a line, both JSON. Its first line
-says that it is ready, or why it is not. It ends with its input, so it outlives
-its parent by at most one job, which an alarm of the kernel limits. What it has
-started ends with it. Imports no jax.
+It reads one numbered job a line and writes one reply a line with its number,
+both JSON. Its first line says that it is ready, or why it is not. It ends with
+its input, so it outlives its parent by at most one job, which an alarm of the
+kernel limits. What it has started ends with it. Imports no jax.
 """
 
 import ctypes
@@ -90,12 +90,16 @@ def main(name: str, seconds: float, source: dict) -> None:
   except Exception as error:  # any of its imports'
     send({"refused": _why(error)})
     return
-  send({"ready": os.getpid()})
+  judge = os.getpid()
+  send({"ready": judge})
   for line in jobs:
+    number, job = json.loads(line)
     signal.setitimer(signal.ITIMER_REAL, seconds + GRACE)
-    reply = _reply(task.judge, source, json.loads(line))
+    reply = _reply(task.judge, source, job)
+    if os.getpid() != judge:  # a child that the reward forked came back here
+      os._exit(0)
     signal.setitimer(signal.ITIMER_REAL, 0.0)
-    send(reply)
+    send(reply | {"job": number})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import math_verify
 from math_verify import grader
 import sympy
 
-from isojax.tasks import math
+from isojax.tasks import math_text
 
 PLACES = 6  # decimal places in which a decimal has to agree,
 DIGITS = 3  # but at least so many of its leading digits
@@ -21,7 +21,7 @@ _NAMES = (sympy.Symbol, sympy.core.function.AppliedUndef, sympy.Derivative)
 @functools.lru_cache(maxsize=256)  # a gold answer comes n times in a row
 def _parsed(text: str):
   """The sympy value of a normalised text, or None."""
-  if not math.readable(text):
+  if not math_text.readable(text):
     return None
   if r"\approx" in text:
     return _approximated(*text.split(r"\approx", 1))
@@ -190,8 +190,8 @@ def same(gold_text: str, answer_text: str) -> bool:
   sympy.core.random.seed(0)  # it compares at random points
   if _is_infinite(gold) or _is_infinite(answer):
     # sympy would find that infinity and its root are equal.
-    sign = math.infinite(gold_text)
-    return sign is not None and sign == math.infinite(answer_text)
+    sign = math_text.infinite(gold_text)
+    return sign is not None and sign == math_text.infinite(answer_text)
   decimal = gold.has(sympy.Float) or answer.has(sympy.Float)
   return _verify(gold, answer, _places(gold) if decimal else PLACES)
 
@@ -199,7 +199,7 @@ def same(gold_text: str, answer_text: str) -> bool:
 def canonical(text: str) -> str:
   """sympy's text of the value of a text, or the text where sympy fails."""
   value = _parsed(text)
-  if value is None or _is_infinite(value) and math.infinite(text) is None:
+  if value is None or _is_infinite(value) and math_text.infinite(text) is None:
     return text
   try:
     if isinstance(value, sympy.Expr):  # 7=5 is no vote for False

@@ -3,10 +3,10 @@
 import dataclasses
 import hashlib
 
-import jinja2
 import numpy as np
 
 from isojax.errors import InputError
+from isojax.runtime import rng
 from isojax.tasks.problem import Problem
 from isojax.types import Prompts
 
@@ -36,6 +36,7 @@ def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
   if tokenizer.chat_template is None:
     raise InputError("prompt.chat: the tokenizer has no chat template, so the "
                      "model is not of a chat; set prompt.chat=False")
+  import jinja2  # only chats need it, as in transformers
   system = [{"role": "system", "content": cfg.system}] if cfg.system else []
   try:
     return [tokenizer.apply_chat_template(
@@ -111,8 +112,7 @@ def indices_at(*, seed: int, step: int, Bp: int, D: int) -> np.ndarray:
   the remainder sits that epoch out, so no step holds a problem twice.
   """
   epoch, place = divmod(step, D // Bp)
-  # Philox's raw bits are fixed by its definition, unlike shuffle's use of them.
-  bits = np.random.Philox(key=[seed, epoch]).random_raw(D)
+  bits = rng.words(rng.Draw.ORDER, seed, epoch, D)
   return np.argsort(bits, kind="stable")[place * Bp:(place + 1) * Bp]
 
 
@@ -125,9 +125,7 @@ def order_at(*, seed: int, step: int, Bp: int, solved_D) -> np.ndarray:
   """
   solved_D = np.asarray(solved_D)
   first = indices_at(seed=seed, step=step, Bp=Bp, D=len(solved_D))
-  # The counter's last word separates this stream from those of the epochs.
-  bits = np.random.Philox(key=[seed, step], counter=[0, 0, 0, 3]).random_raw(
-      len(solved_D))
+  bits = rng.words(rng.Draw.REPLACEMENT, seed, step, len(solved_D))
   others = np.argsort(bits, kind="stable")
   others = others[~np.isin(others, first)]
   replaced = solved_D[first]

@@ -1,9 +1,10 @@
 """A reward of one's own: a Python function in a file that the config names.
 
-The processes that judge get the text of the file, see `isojax.own_file`.
+The processes that judge get the text of the file, see
+`isojax.core.custom_function`.
 """
 
-from isojax import own_file
+from isojax.core import custom_function
 from isojax.errors import InputError
 from isojax.tasks.problem import Problem
 
@@ -12,13 +13,13 @@ EXAMPLE = f"{KEY}=my_reward.py:score"
 
 
 def read(file: str) -> dict[str, str]:
-  """FILE.py:FUNCTION as `own_file.read` does, with its errors."""
-  return own_file.read(KEY, file)
+  """FILE.py:FUNCTION as `custom_function.read` does, with its errors."""
+  return custom_function.read(KEY, file)
 
 
 def warm_up(source: dict) -> None:
   """Runs the file once; InputError if it cannot be run."""
-  own_file.function(**source["reward"])
+  custom_function.function(**source["reward"])
 
 
 def judge(problem: Problem, answer: str, source: dict) -> tuple[float, str]:
@@ -28,7 +29,7 @@ def judge(problem: Problem, answer: str, source: dict) -> tuple[float, str]:
     InputError: the function raised, or did not return a number in [0, 1].
   """
   reward = source["reward"]
-  function = own_file.function(**reward)
+  function = custom_function.function(**reward)
   fields = {"id": problem.id, "question": problem.question,
             "answer": problem.answer,
             "source": {k: v for k, v in source.items() if k != "reward"}}
@@ -37,7 +38,7 @@ def judge(problem: Problem, answer: str, source: dict) -> tuple[float, str]:
   except MemoryError:
     raise
   except Exception as error:  # any of theirs
-    raise own_file.located(reward["path"], error) from error
+    raise custom_function.located(reward["path"], error) from error
   try:
     number = -1.0 if isinstance(value, (str, bytes)) else float(value)
   except Exception:  # of a __float__ of theirs, too

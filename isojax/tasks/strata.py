@@ -13,7 +13,7 @@ import math
 import os
 import pathlib
 
-from isojax import own_file
+from isojax.core import custom_function
 from isojax.errors import InputError
 from isojax.tasks import base
 from isojax.tasks.problem import Pool, Problem
@@ -67,7 +67,7 @@ def read(path: str) -> Stratum:
   """Reads a stratum; InputError if it was cut or edited, or is no stratum."""
   where = path
   try:
-    text = pathlib.Path(own_file.find(path)).read_text(encoding="utf-8")
+    text = pathlib.Path(custom_function.find(path)).read_text(encoding="utf-8")
     # Not splitlines, which also splits at characters that JSON texts may hold.
     head, *lines = text.removesuffix("\n").split("\n")
     where = f"{path}:1"
@@ -133,7 +133,7 @@ def read_test(path: str, header: dict) -> list[Problem]:
   """
   place = test_path(path)
   try:
-    text = pathlib.Path(own_file.find(place)).read_text(encoding="utf-8")
+    text = pathlib.Path(custom_function.find(place)).read_text(encoding="utf-8")
     head, *lines = text.removesuffix("\n").split("\n")
     own = json.loads(head)
     if own != sealed(own) or own["sha256"] != digest(lines):

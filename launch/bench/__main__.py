@@ -3,6 +3,8 @@
   python -m launch.bench --what=sample
   python -m launch.bench --what=update --peer=hf --json=bench.json
   python -m launch.bench --suite=cpu
+  python -m launch.bench --suite=accelerator --out=FOLDER
+  python -m launch.bench --table=FOLDER
 
 docs/performance.md explains contestants and columns. A call that compiles is
 made again. Compile seconds are those of the first call, without a cache.
@@ -14,50 +16,58 @@ Each case runs in its own process. Peak memory is what a contestant holds
 of a CPU's process, or the peak of the device's allocator.
 """
 
-from concurrent.futures import process
 import dataclasses
 import datetime
 import importlib.util
 import json
-import multiprocessing
 import os
 import pathlib
 import time
 
 from absl import flags
 
-from isojax import cli, progress
+from isojax.core import cli
 from isojax.errors import InputError
-from isojax.models import decoder
-from isojax.sampling import engine
+from isojax.models import attention, decoder
+from isojax.runtime import progress
+from launch.bench import accelerator, in_flight, processes, run
 from launch.bench import cases as cases_lib
-from launch.bench import in_flight, run
 from launch.bench.cases import Case
 
 _WHAT = flags.DEFINE_enum("what", None, [*cases_lib.WHAT, "in_flight"],
                           "The part to time.")
-_SUITE = flags.DEFINE_enum("suite", None, sorted(cases_lib.SUITES),
+_SUITE = flags.DEFINE_enum("suite", None, [*cases_lib.SUITES, "accelerator"],
                            "Several cases, instead of --what.")
+_OUT = flags.DEFINE_string("out", None, "Folder of the suite accelerator: a "
+                           "second start measures what is missing there.")
+_TABLE = flags.DEFINE_string("table", None, "Folder of --out, whose rows are "
+                             "printed as Markdown; nothing is measured.")
+_ROWS = flags.DEFINE_list("rows", None, "Of the suite accelerator: beginnings "
+                          "of the names of rows; default: all.")
+_SHAPES = flags.DEFINE_enum(
+    "shapes", None, ["full", "smallest"], "Of the suite accelerator; default: "
+    "smallest on a CPU.")
 _PEER = flags.DEFINE_list(
     "peer", None, f"Contestants beside isojax, of {', '.join(cases_lib.PEERS)};"
     " default: naive, or all of a suite that can run here.")
 _RUNS = flags.DEFINE_integer("runs", 3, "Runs of each contestant, after the "
                              "warm-up.", lower_bound=1)
-_MINUTES = flags.DEFINE_float("minutes", 9.0, "Time limit: a slow machine "
-                              "makes fewer runs, at least one of each.")
+_MINUTES = flags.DEFINE_float("minutes", None, "Time limit; default: 9, or 25 "
+                              "of the suite accelerator. A slow machine makes "
+                              "fewer runs, at least one of each.")
 _JSON = flags.DEFINE_string("json", None, "File for the results, which "
                             "launch.plan --bench reads.")
 _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of one more call of isojax per case, "
     "for TensorBoard or ui.perfetto.dev.")
 OVERRIDES = (  # fields of a case by their own names; None: unchanged
-    flags.DEFINE_string("model", None, "tiny-30m, or a folder whose "
-                        "config.json gives the shape; weights are random."),
+    flags.DEFINE_string("model", None, f"One of {', '.join(cases_lib.MODELS)}, "
+                        "or a folder whose config.json gives the shape; "
+                        "weights are random."),
     flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Format of compute."),
-    flags.DEFINE_enum("weights", None, engine.WEIGHTS, "Format of matrices "
-                      "while isojax samples; default: --dtype."),
-    flags.DEFINE_enum("cache", None, list(engine.CACHES), "Format of keys "
-                      "and values while isojax samples; default: --dtype."),
+    flags.DEFINE_enum("attention", None, attention.CHOICES, "Kernel of "
+                      "isojax's prompts and update; default: auto."),
+    flags.DEFINE_bool("remat", None, "Recompute layers in the backward."),
     *(flags.DEFINE_integer(name, None, text, lower_bound=1) for name, text in (
         ("Bp", "Prompts."), ("n", "Rollouts of each prompt."),
         ("prompt_tokens", "Tokens of each prompt."),
@@ -69,13 +79,43 @@ OVERRIDES = (  # fields of a case by their own names; None: unchanged
         ("microbatch_tokens", "Tokens of a microbatch of the update."))))
 
 
+def given() -> dict:
+  """The fields of a case that flags change."""
+  return {flag.name: flag.value for flag in OVERRIDES if flag.value is not None}
+
+
+def chosen_rows(device: dict) -> list[accelerator.Row]:
+  """The rows of the suite accelerator that the flags ask for."""
+  torch = importlib.util.find_spec("torch") is not None
+  small = (_SHAPES.value or device["backend"]) in ("smallest", "cpu")
+  rows = [accelerator.smallest(row) if small else row
+          for row in accelerator.SUITE
+          if (_ROWS.value is None or row.name.startswith(tuple(_ROWS.value)))
+          and (torch or row.contestant not in cases_lib.TORCH)]
+  if not rows:
+    raise InputError(f"--rows={','.join(_ROWS.value)}: expected beginnings of "
+                     + ", ".join(row.name for row in accelerator.SUITE))
+  return [row if row.case is None else dataclasses.replace(
+      row, case=dataclasses.replace(row.case, **given())) for row in rows]
+
+
+def measure_accelerator() -> int:
+  if _OUT.value is None:
+    raise InputError("--suite=accelerator needs --out=FOLDER, for its rows")
+  # In another process: this one must not take the device's memory.
+  device = processes.alone(accelerator.stamp, seconds=300)
+  progress.say(", ".join(f"{k} {v}" for k, v in device.items()))
+  accelerator.fill(_OUT.value, chosen_rows(device), device,
+                   seconds=60 * (_MINUTES.value or 25))
+  print(accelerator.table(accelerator.read(_OUT.value)))
+  return 0
+
+
 def chosen_cases() -> list[Case]:
   """The cases that the flags ask for, with the peers that can run here."""
   cases = cases_lib.SUITES[_SUITE.value] if _SUITE.value else [
       dataclasses.replace(cases_lib.SUITES["cpu"][0], what=_WHAT.value,
                           peers=("naive",))]
-  given = {flag.name: flag.value for flag in OVERRIDES
-           if flag.value is not None}
   peers = _PEER.value
   unknown = set(peers or ()) - set(cases_lib.PEERS)
   if unknown:
@@ -94,18 +134,11 @@ def chosen_cases() -> list[Case]:
                        f"{case.what}; expected some of "
                        + ", ".join(p for p, what in cases_lib.PEERS.items()
                                    if case.what in what))
-    out.append(dataclasses.replace(case, **given, peers=tuple(
+    out.append(dataclasses.replace(case, **given(), peers=tuple(
         p for p in wanted if case.what in cases_lib.PEERS[p]
         and (torch or p not in cases_lib.TORCH))))
     cases_lib.config_of(out[-1].model)  # before anything takes time
   return out
-
-
-def alone(function, *arguments):
-  """function(*arguments), called in a new process."""
-  with process.ProcessPoolExecutor(
-      1, mp_context=multiprocessing.get_context("spawn")) as pool:
-    return pool.submit(function, *arguments).result()
 
 
 def save(document: dict) -> None:
@@ -115,28 +148,34 @@ def save(document: dict) -> None:
 
 
 def main(_) -> int:
-  if (_WHAT.value is None) == (_SUITE.value is None):
-    raise InputError("expected either --what or --suite")
+  if [_WHAT.value, _SUITE.value, _TABLE.value].count(None) != 2:
+    raise InputError("expected either --what, --suite or --table")
+  if _TABLE.value:
+    print(accelerator.table(accelerator.read(_TABLE.value)))
+    return 0
+  if _SUITE.value == "accelerator":
+    return measure_accelerator()
   document = {"kind": "isojax bench", "rows": [],
               "date": str(datetime.date.today())}
   if _WHAT.value == "in_flight":
-    document["rows"] = list(in_flight.rows())
+    document["rows"] = list(in_flight.rows(in_flight.CASE))
     print(run.table(document["rows"][0], [
         row.values() for row in document["rows"]]))
     save(document)
     return 0
   began, cases = time.monotonic(), chosen_cases()
+  minutes = _MINUTES.value or 9
   save(document)  # before anything takes time
-  document["machine"] = alone(run.machine)
+  document["machine"] = processes.alone(run.machine)
   print(", ".join(f"{k} {v}" for k, v in document["machine"].items()) + "\n",
         flush=True)
   for i, case in enumerate(cases):
     spent = time.monotonic() - began
     progress.say(f"case {i + 1} of {len(cases)}: {case.name}, "
-                 f"{progress.clock(spent)} of at most {_MINUTES.value:g} min "
+                 f"{progress.clock(spent)} of at most {minutes:g} min "
                  "so far")
-    rows = alone(run.run, case, _RUNS.value,
-                 (60 * _MINUTES.value - spent) / (len(cases) - i),
+    rows = processes.alone(run.run, case, _RUNS.value,
+                 (60 * minutes - spent) / (len(cases) - i),
                  _PROFILE.value and os.path.join(_PROFILE.value, str(i)))
     print(run.of_case(rows), flush=True)
     document["rows"] += rows

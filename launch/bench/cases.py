@@ -16,12 +16,29 @@ PEERS = {  # name -> what it can be timed for
     "hf_bf16": ("sample", "update"),  # in bfloat16 (the update in autocast)
 }
 TORCH = ("hf", "hf_bf16")
-TINY = dict(
-    model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_act="silu",
-    max_position_embeddings=32768, rms_norm_eps=1e-6, rope_theta=1e6,
-    tie_word_embeddings=True, use_sliding_window=False, hidden_size=512,
-    intermediate_size=1664, num_hidden_layers=8, num_attention_heads=8,
-    num_key_value_heads=2, vocab_size=8192)
+
+
+def _qwen2(D: int, F: int, layers: int, heads: int, V: int) -> dict:
+  """A config.json of Qwen2 with two key heads."""
+  return dict(
+      model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_act="silu",
+      max_position_embeddings=32768, rms_norm_eps=1e-6,
+      rope_parameters=dict(rope_type="default", rope_theta=1e6),
+      tie_word_embeddings=True, use_sliding_window=False, hidden_size=D,
+      intermediate_size=F, num_hidden_layers=layers, num_attention_heads=heads,
+      num_key_value_heads=2, vocab_size=V)
+
+
+MODELS = {
+    "tiny-30m": _qwen2(512, 1664, 8, 8, 8192),
+    "qwen2-0.5b": _qwen2(896, 4864, 24, 14, 151_936),  # Qwen2.5's sizes
+    "qwen2-1.5b": _qwen2(1536, 8960, 28, 12, 151_936),
+    "tiny": _qwen2(64, 176, 3, 4, 20),  # of the embedded policy
+    "smallest": _qwen2(16, 24, 2, 4, 32),  # of tests
+}
+# configs/hard.py as a file, for machines without ml_collections.
+SETTINGS = json.loads(
+    (pathlib.Path(__file__).parent / "settings.json").read_text("utf-8"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +46,8 @@ class Case:
   """One comparison: Bp prompts of equal length, n rollouts each."""
 
   what: str  # of WHAT
-  model: str  # tiny-30m, or a folder with config.json
+  model: str  # of MODELS, or a folder with config.json
   dtype: str  # of compute; masters are float32
-  weights: str | None  # of matrices while isojax samples; None: dtype
-  cache: str | None  # of keys and values while isojax samples; None: dtype
   Bp: int
   n: int
   prompt_tokens: int
@@ -42,6 +57,8 @@ class Case:
   page: int | None  # sampler.page of isojax
   microbatch_tokens: int  # of the update
   peers: tuple[str, ...]  # contestants beside isojax
+  attention: str = "auto"  # kernel of prompts and update
+  remat: bool = False  # of the update
 
   def __post_init__(self):
     if self.mean_tokens is not None and not (
@@ -60,15 +77,13 @@ class Case:
   def name(self) -> str:
     lengths = (f"{self.new_tokens} new" if self.mean_tokens is None else
                f"mean {self.mean_tokens}, at most {self.new_tokens} new")
-    kept = "".join(f", {name} {kind}" for name, kind in (
-        ("weights", self.weights), ("cache", self.cache),
-        ("pages of", self.page)) if kind)
-    return (f"{self.what} {self.model} {self.dtype}{kept}, {self.Bp} x "
+    pages = "" if self.page is None else f", pages of {self.page}"
+    return (f"{self.what} {self.model} {self.dtype}{pages}, {self.Bp} x "
             f"{self.n}, {self.prompt_tokens} + {lengths}")
 
 
-_CPU = Case("sample", "tiny-30m", "float32", weights=None, cache=None, Bp=8,
-            n=16, prompt_tokens=48, new_tokens=128, mean_tokens=None,
+_CPU = Case("sample", "tiny-30m", "float32", Bp=8, n=16,
+            prompt_tokens=48, new_tokens=128, mean_tokens=None,
             slots=None, page=None, microbatch_tokens=1024,
             peers=("naive", "hf"))
 _CPU_UPDATE = dataclasses.replace(_CPU, what="update", Bp=4,
@@ -85,13 +100,13 @@ SUITES = {
 
 
 def config_of(model: str) -> dict:
-  """The config.json of a folder, or of tiny-30m."""
-  if model == "tiny-30m":
-    return TINY
+  """The config.json of a folder, or of MODELS."""
+  if model in MODELS:
+    return MODELS[model]
   path = pathlib.Path(model) / "config.json"
   if not path.is_file():
-    raise InputError(f"--model={model}: expected tiny-30m, or a folder with "
-                     "config.json")
+    raise InputError(f"--model={model}: expected one of "
+                     f"{', '.join(MODELS)}, or a folder with config.json")
   return json.loads(path.read_text(encoding="utf-8"))
 
 

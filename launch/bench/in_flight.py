@@ -13,7 +13,7 @@ import time
 import jax
 import numpy as np
 
-from isojax import rng
+from isojax.runtime import rng
 from isojax.sampling import engine
 from isojax.sampling import flight as flight_lib
 from launch.bench import cases, ours
@@ -22,15 +22,14 @@ CASE = dataclasses.replace(next(
     case for case in cases.SUITES["cpu"]
     if case.what == "sample" and case.mean_tokens), n=8)  # half of the rollouts
 CONTESTANTS = (("synchronous", 0), ("in flight", 8))  # largest staleness
-SLOTS = (CASE.B, CASE.B // 4)
 FIRST, BATCHES = 4, 3  # not counted, counted
 
 
-def batches(policy, slots: int, k: int):
+def batches(policy, case: cases.Case, slots: int, k: int):
   """Yields (new tokens, slots times positions decoded for them, mean and
   largest staleness) of each batch."""
   cfg, sampler = ours.sampler_of(
-      policy.model, dataclasses.replace(CASE, slots=slots))
+      policy.model, dataclasses.replace(case, slots=slots))
 
   def decode(params, cache, row, *more, **kind):
     nonlocal tokens, decoded
@@ -41,27 +40,27 @@ def batches(policy, slots: int, k: int):
     return cache, after, drawn
 
   source = flight_lib.Source(
-      ours.prompts_of(CASE, policy.model.cfg.V),
+      ours.prompts_of(case, policy.model.cfg.V),
       groups=lambda step: flight_lib.groups(
-          step * CASE.Bp + np.arange(CASE.Bp), np.arange(CASE.Bp), CASE.n),
+          step * case.Bp + np.arange(case.Bp), np.arange(case.Bp), case.n),
       key=lambda p: np.asarray(jax.random.key_data(
-          rng.stream(0, "rollout", p // CASE.Bp))),
+          rng.stream(0, "rollout", p // case.Bp))),
       steps=FIRST + BATCHES + k + 1)
   flight = flight_lib.nothing(sampler.made_by)
   for step in range(FIRST + BATCHES):
     tokens = decoded = 0
     handed, flight = engine.next_batch(
         sampler._replace(decode=decode), policy.params, flight, source,
-        flight_lib.Rule(CASE.Bp, k), version=step, temperature=cfg.temperature,
+        flight_lib.Rule(case.Bp, k), version=step, temperature=cfg.temperature,
         top_p=cfg.top_p, ended=lambda *_: None)
     yield tokens, decoded, *handed.staleness(step)
 
 
-def rows():
+def rows(case: cases.Case):
   """Yields a row for each contestant; they take turns, batch by batch."""
-  policy = ours.random_policy(cases.config_of(CASE.model))
-  for slots in SLOTS:
-    contestants = [(name, k, batches(policy, slots, k), [])
+  policy = ours.random_policy(cases.config_of(case.model))
+  for slots in (case.B, case.B // 4):
+    contestants = [(name, k, batches(policy, case, slots, k), [])
                    for name, k in CONTESTANTS]
     for _ in range(FIRST + BATCHES):
       for _, _, made, measured in contestants:

@@ -1,6 +1,6 @@
 """isojax as a contestant of `launch.bench`, and a naive JAX sampler.
 
-Sampler and update have the settings of configs/grpo.py, except for the sizes
+Sampler and update have the settings of configs/hard.py, except for the sizes
 of the case.
 """
 
@@ -15,13 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from configs import grpo
-from isojax import mesh as mesh_lib
-from isojax import profile, rng
 from isojax.models import decoder, hf_config
 from isojax.rl import algorithm
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
+from isojax.runtime import mesh as mesh_lib
+from isojax.runtime import profile, rng
 from isojax.sampling import engine, interrupt
 from isojax.types import Prompts, Rollouts
 from launch.bench import cases
@@ -50,9 +49,12 @@ class Policy(typing.NamedTuple):
 
 def random_policy(config: dict) -> Policy:
   """A random policy of this config.json, on the first device."""
-  with tempfile.TemporaryDirectory() as folder:
-    (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
-    cfg = hf_config.read(folder)
+  if config in cases.MODELS.values():  # complete; transformers loads torch
+    cfg = hf_config.model_config(config, "config.json")
+  else:
+    with tempfile.TemporaryDirectory() as folder:
+      (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+      cfg = hf_config.read(folder)
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1))
   model = decoder.Transformer(cfg, mesh)
   return Policy(model, decoder.init_params(model, jax.random.key(0)))
@@ -70,10 +72,11 @@ def prompts_of(case: Case, V: int) -> Prompts:
 
 def sampler_of(model: decoder.Transformer, case: Case):
   """The config of a case's sampler, and the sampler."""
-  cfg = engine.SamplerConfig(**grpo.get_config().sampler.to_dict() | dict(
+  cfg = engine.SamplerConfig(**cases.SETTINGS["sampler"] | dict(
       slots=case.slots or case.B, max_prompt_tokens=case.prompt_tokens,
-      max_new_tokens=case.new_tokens, dtype=case.dtype, weights=case.weights,
-      cache=case.cache, page=case.page, interrupt=interrupt.OFF))
+      max_new_tokens=case.new_tokens, dtype=case.dtype, page=case.page,
+      attention=case.attention,
+      interrupt=interrupt.OFF))
   return cfg, engine.make_sampler(
       model, cfg, cases.stops(case, model.cfg.V))
 
@@ -102,15 +105,16 @@ def make_sampling(model: decoder.Transformer, case: Case):
 def make_updating(model: decoder.Transformer, case: Case):
   """(parameters -> state; (state, prompts, rollouts, reward) -> state, done).
   """
-  recipe = grpo.get_config().recipe
-  cfg = update_lib.LossConfig(**recipe.loss.to_dict() | dict(
-      microbatch_tokens=case.microbatch_tokens, dtype=case.dtype))
+  recipe = cases.SETTINGS["recipe"]
+  cfg = update_lib.LossConfig(**recipe["loss"] | dict(
+      microbatch_tokens=case.microbatch_tokens, dtype=case.dtype,
+      remat=case.remat, attention=case.attention))
   # With a tiny learning rate the policy stays close to uniform.
   tx = optimizer_lib.make(
-      optimizer_lib.OptimizerConfig(**recipe.optimizer.to_dict()),
+      optimizer_lib.OptimizerConfig(**recipe["optimizer"]),
       lambda step: 1e-9)
   update = update_lib.make_update(model, tx, cfg)
-  temperature = np.float32(grpo.get_config().sampler.temperature)
+  temperature = np.float32(cases.SETTINGS["sampler"]["temperature"])
 
   def step(state, prompts: Prompts, rollouts: Rollouts, reward_Bpxn):
     batches = update_lib.assemble(
@@ -141,8 +145,7 @@ def ours(policy: Policy, case: Case) -> Contestant:
     sample = make_sampling(model, case)
   if case.what != "sample":
     first, step = make_updating(model, case)
-    # A copy: the state is donated, and peers load the same parameters.
-    held = first(jax.tree.map(jnp.copy, policy.params))
+    held = first(policy.params)  # donated
 
   def call(seed: int):
     nonlocal held

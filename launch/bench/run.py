@@ -12,9 +12,10 @@ import statistics
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from isojax import compilation, profile
+from isojax.runtime import compilation, profile
 from launch.bench import cases as cases_lib
 from launch.bench import ours
 from launch.bench.cases import Case
@@ -51,36 +52,45 @@ class Timed:
             0.0, self.first - statistics.median(lists["seconds"]))}
 
 
-def contestants(case: Case) -> list[Timed]:
+def all_contestants(case: Case) -> list[ours.Contestant]:
   """isojax, then its peers, on one random policy."""
   config = cases_lib.config_of(case.model)
   policy = ours.random_policy(config)
-  out = [ours.ours(policy, case)]
+  # A copy: an update donates it, and peers load the same parameters.
+  own = policy if case.what == "sample" else policy._replace(
+      params=jax.tree.map(jnp.copy, policy.params))
+  out = [ours.ours(own, case)]
   for name in case.peers:
     if name == "naive":
       out.append(ours.naive(policy, case))
     else:
       from launch.bench import peers
       out.append(peers.contestant(name, case, config, policy.params))
-  return list(map(Timed, out))
+  return out
 
 
 def run(case: Case, runs: int, seconds: float, trace: str | None) -> list[dict]:
-  """The rows of a case; in each round, isojax is called first.
+  """The rows of a case; in each round, isojax is called first."""
+  return timed(all_contestants(case), case, runs, seconds, trace)
+
+
+def timed(contestants, case: Case, runs: int, seconds: float,
+          trace: str | None) -> list[dict]:
+  """The rows of contestants, which take turns.
 
   There are fewer rounds than `runs` if these would take more than `seconds`.
   `trace` is a folder for a trace of one more call of isojax.
   """
   until = time.monotonic() + seconds
   jax.config.update("jax_enable_compilation_cache", False)
-  count, timed = compilation.Count(), contestants(case)
-  for one in timed:
+  count, out = compilation.Count(), list(map(Timed, contestants))
+  for one in out:
     start = time.perf_counter()
     one.contestant.warm(0)
     one.first = time.perf_counter() - start
   for seed in range(1, runs + 1):
     start = time.monotonic()
-    for one in timed:
+    for one in out:
       before, programs = reset_peak(), len(count.names)
       one.call(seed)
       if len(count.names) > programs:  # of lengths that differ by seed
@@ -93,8 +103,8 @@ def run(case: Case, runs: int, seconds: float, trace: str | None) -> list[dict]:
       break
   if trace is not None:
     with profile.trace(trace):
-      timed[0].contestant.call(runs + 1)
-  return [one.row(case) for one in timed]
+      out[0].contestant.call(runs + 1)
+  return [one.row(case) for one in out]
 
 
 _STATUS = pathlib.Path("/proc/self/status")

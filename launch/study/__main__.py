@@ -13,11 +13,11 @@ and the fits from DOCS/study/*.jsonl.gz. Needs the extra `plot`.
 
 from absl import flags
 
-from isojax import cli
+from isojax.core import config_flag
 from isojax.errors import InputError
 from launch.study import ledger, page, run, tables
 
-_CONFIG = cli.define_config("configs/study.py:hard", required=False)
+_CONFIG = config_flag.define("configs/study.py:hard", required=False)
 _ROOT = flags.DEFINE_string(
     "root", None, "Folder of the runs, as of launch.sweep. Parts that share it "
     "share equal runs.")
@@ -54,4 +54,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  config_flag.run(main)

@@ -3,8 +3,8 @@
 import dataclasses
 import json
 
-from isojax import plan_file
-from isojax.allocation import sqrt_lr
+from isojax.core import plan_file
+from isojax.core.allocation import sqrt_lr
 from isojax.errors import InputError
 
 

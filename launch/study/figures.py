@@ -1,4 +1,4 @@
-"""The figure of the study: how far each n is behind the best, over C/D.
+"""The figures of the study: curves of validation, and the regret of each n.
 
 The only module of launch.study that imports matplotlib.
 """
@@ -7,8 +7,11 @@ import os
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 import numpy as np
+
+from launch.study import reanalysis
 
 STYLE = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
          "hatch.linewidth": 0.6, "hatch.color": "0.35",
@@ -16,6 +19,38 @@ STYLE = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
 WORST = 0.10  # reward; regret beyond has the darkest colour
 WIDTH, ROW = 7.0, 1.25  # inches
 DPI = 130
+MARKERS = {2: "v", 4: "<", 8: "o", 16: "s", 32: "D", 64: ">", 128: "^"}
+
+
+def curves(grids: dict[str, list]) -> Figure:
+  """Validation against rollouts and against training reward, of each n.
+
+  Args:
+    grids: name of the problems -> runs; the means over seeds are drawn.
+  """
+  with matplotlib.rc_context(STYLE):
+    figure = Figure((WIDTH, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for i, (name, runs) in enumerate(grids.items()):
+      ns = sorted({run.head["n"] for run in runs})
+      for n in ns:
+        C, avg, reward = reanalysis.mean_curve(
+            [run for run in runs if run.head["n"] == n])
+        look = dict(color=f"C{i}", lw=1, marker=MARKERS[n], ms=3, alpha=0.8)
+        left.plot(C[1:], avg[1:], **look)
+        right.plot(reward[1:], avg[1:], **look,
+                   label=name if n == ns[0] else None)
+    left.set_xscale("log", base=2)
+    left.set_xlabel("rollouts, C")
+    left.set_ylabel("avg@8 on validation problems")
+    left.set_title("n decides when, D how far")
+    right.set_xlabel("training reward")
+    right.set_title("one curve of each D")
+    shapes = [Line2D([], [], color="0.4", lw=0, marker=marker, ms=4,
+                     label=f"n = {n}") for n, marker in MARKERS.items()]
+    left.legend(handles=shapes, fontsize=7, ncols=2, frameon=False)
+    right.legend(fontsize=7, frameon=False)
+  return figure
 
 
 def regrets(rows: list[tuple[str, dict, dict]]) -> Figure:

@@ -84,14 +84,11 @@ def of_run(planned: Planned, run_id: str, kept: list[dict], *,
   evals = [r for r in kept if r["kind"] == "eval"]
   if not evals:
     return []
-  alloc = planned.overrides["alloc"]
+  C = planned.overrides["alloc"]["C"]
   head = {"kind": "run", "run_id": run_id, "arm": planned.arm, "n": planned.n,
-          "seed": planned.seed, "C": alloc["C"],
-          "schedule": alloc["schedule"] if "schedule" in alloc else None,
-          "reached": evals[-1]["rollouts"], "diverged": diverged,
-          "distances": [],  # the first edition measured the KL to the base
-          **{name: evals[0][name] for name in SETTING}}
-  return [head, *map(evaluation, evals), *windows(train, alloc["C"])]
+          "seed": planned.seed, "C": C, "reached": evals[-1]["rollouts"],
+          "diverged": diverged, **{name: evals[0][name] for name in SETTING}}
+  return [head, *map(evaluation, evals), *windows(train, C)]
 
 
 def header(part: Part, code: str) -> dict:
@@ -134,9 +131,15 @@ class LedgerRun:
 
   def has_spent(self, C: float) -> bool:
     """Whether the run has spent C, up to a step, or has diverged."""
-    pieces = self.head["schedule"] or ((0, self.head["n"]),)
-    step = self.head["Bp"] * max(n for _, n in pieces)
+    end_U = [0, *(u["rollouts"] for u in self.updates)]
+    step = (end_U[-1] - end_U[-2]) / self.updates[-1]["steps"] if (
+        self.updates) else 0
     return self.head["diverged"] or self.head["reached"] + step > C
+
+  def with_problems(self, Q: int | None) -> "LedgerRun":
+    """The run with its first Q validation problems; None: all."""
+    return dataclasses.replace(self, evals=tuple(
+        line | {"correct": line["correct"][:Q]} for line in self.evals))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +161,15 @@ class Ledger:
     runs = {(r.head["arm"], r.head["n"], r.head["seed"]): r for r in self.runs}
     return [p for p in arms.planned(self.part) if p.key not in runs
             or not runs[p.key].has_spent(p.overrides["alloc"]["C"])]
+
+
+def pooled(*ledgers: Ledger) -> Ledger:
+  """The first ledger with the grids of n of all; equal runs count once."""
+  runs = {}
+  for one in ledgers:
+    for run in one.of_arm():
+      runs.setdefault((run.head["Bp"], run.head["n"], run.head["seed"]), run)
+  return dataclasses.replace(ledgers[0], runs=tuple(runs.values()))
 
 
 def read(path: str) -> Ledger:
@@ -184,21 +196,19 @@ def read(path: str) -> Ledger:
       for run, evals, updates in runs))
 
 
-def study(runs: list[LedgerRun], *, path: str, C: float = np.inf) -> Study:
-  """The evaluations up to C as a study of the frontier, metric avg.
+def study(runs: list[LedgerRun], *, path: str) -> Study:
+  """The evaluations as a study of the frontier, metric avg.
 
   Args:
     runs: of one arm of each (Bp, n).
     path: of the ledger, for messages.
   """
   def of(run: LedgerRun) -> Run:
-    kept = run.C_E <= C
-    value_ExQ = run.value_ExQ[kept]
     return Run(
         run_id=run.head["run_id"], seed=run.head["seed"], Bp=run.head["Bp"],
-        n=run.head["n"], C_E=run.C_E[kept], value_ExQ=value_ExQ,
-        step_E=np.array([line["step"] for line in run.evals])[kept],
-        reward_E=value_ExQ.mean(1), D=run.head["D"],
+        n=run.head["n"], C_E=run.C_E, value_ExQ=run.value_ExQ,
+        step_E=np.array([line["step"] for line in run.evals]),
+        reward_E=run.value_ExQ.mean(1), D=run.head["D"],
         where=f"{path}/{run.head['run_id']}")
 
   head = runs[0].head

@@ -10,16 +10,19 @@ import re
 import textwrap
 
 import jinja2
+import numpy as np
 
+from isojax.core.format import compact, rate
 from isojax.errors import InputError
-from isojax.format import compact, rate
 from isojax.frontier import fit_json
 from isojax.ledger import records
-from launch.study import ledger, reanalysis, tables, verdicts, windows
+from launch.study import claims, ledger, reanalysis, tables, windows
 from launch.study.ledger import Ledger
 
 LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
 ARENA = ("arena_mixed", "arena_hard", "arena_easy")
+ARMS = (("scalerl", "scalerl2500"), ("pods", "pods_rate", "rate"), ARENA)
+ENDS = tuple(2.0**i for i in range(12, 22))  # of the windows of 256 problems
 
 
 def document(one: Ledger) -> dict:
@@ -30,7 +33,10 @@ def document(one: Ledger) -> dict:
 
 
 def read_all(docs: str) -> dict[str, Ledger]:
-  """The ledgers by part; InputError if not all runs of one have ended."""
+  """The ledgers by part, and all256: the 256 problems with all their seeds.
+
+  InputError if not all runs of one have ended.
+  """
   folder, L = os.path.join(docs, "study"), {}
   for name in sorted(os.listdir(folder)):
     if name.endswith(".jsonl.gz"):
@@ -41,7 +47,7 @@ def read_all(docs: str) -> dict[str, Ledger]:
             "the part; end them with launch.study --config=configs/study.py:"
             f"{one.part.name} --root=ROOT --ledger={one.path}")
       L[one.part.name] = one
-  return L
+  return L | {"all256": ledger.pooled(L["hard"], L["schedule"])}
 
 
 def read_json(docs: str, name: str) -> dict:
@@ -52,18 +58,21 @@ def read_json(docs: str, name: str) -> dict:
 def grids(L: dict[str, Ledger]) -> dict[str, tuple]:
   """part -> (runs of its grid of n, ends of its windows), most problems first.
   """
-  E = reanalysis.ENDS
   few = lambda part: (runs := L[part].of_arm(), windows.ends_of(
       runs, L[part].part.C, 6))
-  return {"many": (L["many"].of_arm(), E[:8]), "d512": few("d512"),
-          "hard": (windows.pooled(L["hard"], L["schedule"]), E),
+  return {"many": (L["many"].of_arm(), ENDS[:8]), "d512": few("d512"),
+          "hard": (L["all256"].of_arm(), ENDS),
           "d64": few("d64"), "d32": few("d32"), "d16": few("d16"),
-          "easy": (L["easy"].of_arm(), E[:9])}
+          "easy": (L["easy"].of_arm(), ENDS[:9])}
 
 
 def rows_of(ends) -> list[float]:
   """The windows that a table shows: of many every second one."""
   return list(ends[::-2][::-1] if len(ends) > 6 else ends)
+
+
+def name_of(part: str, runs) -> str:
+  return f"{runs[0].head['D']:,} {'easy ' if part == 'easy' else ''}problems"
 
 
 def evidence(G: dict[str, tuple]) -> list[dict]:
@@ -74,111 +83,75 @@ def evidence(G: dict[str, tuple]) -> list[dict]:
   entries = []
   for part, (runs, ends) in G.items():
     D = runs[0].head["D"]
-    reward, avg = (windows.table(runs, ends, of=of) for of in ("reward", "avg"))
+    (_, training), (avg, validation) = (
+        windows.best_n(runs, ends, of) for of in ("reward", "avg"))
     entries.append({
         "stratum": "easy" if part == "easy" else "hard", "D": D,
-        "windows": [{"C/D": round(end / D), "training": training,
-                     "validation": validation}
-                    for end, training, validation in zip(
-                        ends, reward.lead(), avg.lead(), strict=True)
-                    if end in rows_of(ends)],
-        "peak": {n: round(ends[avg.peak(n)] / D) for n in avg.ns}})
+        "windows": [{"C/D": round(end / D), "training": training[i],
+                     "validation": validation[i]}
+                    for i, end in enumerate(ends) if end in rows_of(ends)],
+        "peak": {n: round(ends[value.argmax()] / D)
+                 for n, value in avg.items()}})
   return entries
 
 
 def numbers(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
   """All that the templates name."""
-  by_arm = lambda rows: {row["arm"]: row for row in rows}
-  grid = lambda *parts: [G[part][0] for part in parts]
-  five, = grid("hard")
-  said = {part: read_json(docs, f"{part}-prediction.json")
-          for part in ("hard", "easy")}
-  plans, noise, robust, last = (read_json(docs, f"registered{name}.json")
-                                for name in ("", "-noise", "-robust", "-last"))
-  epochs = {part: verdicts.epochs(L[part]) for part in verdicts.EPOCHS}
+  said = read_json(docs, "claims.json")
+  judged = [claims.judge(claim, L) for claim in said["claims"]]
+  ended = [claim for claim in judged if claim["hit"] is not None]
+  fair = [claim["hit"] for claim in ended if not claim["caveat"]]
   compared = {part: reanalysis.compared(L[part])
-              for part in ("pods", "scalerl", "rate", "setting", "pods_rate",
-                           "scalerl2500")}
-  rules = reanalysis.rules(L["allocation"])
-  arena = {part: by_arm(reanalysis.rules(L[part])) for part in ARENA}
-  others = (verdicts.grids(L["algorithms"])
-            + verdicts.grids(L["base"], "width 96"))
-  pods = verdicts.pods(L["pods_rate"], L["pods"])
-  rates = verdicts.rates(L["rate2500"], L["many"])
-  truly = verdicts.truly(
-      L["truly"], read_json(docs, "truly-solved.json")["solved"])
-  scale = verdicts.scale(compared["scalerl2500"])
-  alarms = lambda parts, of, paired: [reanalysis.false_alarms(
-      [L[part] for part in parts], of, S, paired=paired) for S in (2, 3, 5, 8)]
+              for part in (*sum(ARMS, ()), "setting")}
+  avg, _ = windows.best_n(*G["hard"])
+  curves = {part: reanalysis.one_curve(G[part][0]) for part in G}
+  middle = [curves[part] for part in ("d64", "hard", "d512")]
+  peaks = [x for each in middle for x in each["peak"].values()]
+  last = {n: windows.contrast(L, [windows.Term("truly", (n,), 2.0**20)]).value
+          for n in (8, 32, 128, 512)}
+  alarms = lambda of: [reanalysis.false_alarms(
+      [L[part] for part in ARENA], of, S) for S in (2, 3, 5, 8)]
   return {
-      "training": reanalysis.training(L["hard"], L["schedule"]),
-      "validation": reanalysis.validation(five),
-      "entropy": reanalysis.entropy(five), "entropies": reanalysis.ENTROPIES,
-      "problems": reanalysis.problems(L["hard"], L["many"]),
-      "batch": reanalysis.batch(L["regimes"]),
-      "coverage": reanalysis.coverage(L["hard"], L["easy"], L["many"]),
-      "predictions": [
-          reanalysis.prediction(L[part], said[part], 2.0**log2_C)
-          for part, log2_C in (("easy", 20), ("hard", 20), ("hard", 21))],
-      "interference": reanalysis.interferences(L["hard"], 2.0**21),
-      "compared": {part: {(row["arm"], row["n"]): row for row in rows}
-                   for part, rows in compared.items()},
-      "schedules": reanalysis.schedules(L["schedule"]),
-      "arms": {part: tables.arms_table(rows)
-               for part, rows in compared.items()},
-      "tables": {part: tables.windows_table(runs, rows_of(ends))
-                 for part, (runs, ends) in G.items()},
-      "truly": truly, "truly_table": tables.windows_table(
-          L["truly"].of_arm(), reanalysis.ENDS[4:9]),
-      "regimes": tables.regimes_table(reanalysis.compared(L["regimes"])),
-      "epochs": epochs,
-      "hypotheses": tables.registered(plans, list(epochs.values())),
-      "passes": verdicts.passes(five, 2.0**20),
-      "leads": verdicts.leads(grid("d32", "d64", "hard", "d512")),
-      "growth": {b: windows.estimate(epochs[b]["top_D"] - epochs[a]["top_D"])
-                 for a, b in (("d32", "d64"), ("d64", "d512"))},
-      "climb": verdicts.climb(grid("hard", "d512", "many"), 2.0**19),
-      "noise_table": tables.noise_table(noise),
-      "noise_verdicts": tables.judged(noise, verdicts.noise(L["d64"])),
-      "rates": rates, "rate_verdicts": tables.judged(plans, rates),
-      "algorithms_table": tables.grids_table(others),
-      "algorithms": {row["name"]: row for row in others},
-      "robust_verdicts": tables.judged(robust, verdicts.robust(others)),
-      "pods": pods, "pods_verdicts": tables.judged(robust, pods),
-      "rules": by_arm(rules), "rules_table": tables.rules_table(rules),
-      "arena": arena,
-      "spread": {part.removeprefix("arena_"): {
-          arm: reanalysis.height(L[part].of_arm(arm), "best")[8][0]
-          for arm in ("uniform", "uniform again", "refill")}
-                 for part in ARENA},
-      "arena_tables": {part: tables.rules_table(list(rows.values()))
-                       for part, rows in arena.items()},
-      "alarms": {"validation": alarms(ARENA, "avg", True),
-                 "hard": alarms(["arena_hard"], "avg", True),
-                 "arms": alarms(ARENA, "reward", True),
-                 "n": alarms(ARENA, "reward", False)},
-      "last_verdicts": tables.judged(
-          last, verdicts.arena(arena) | truly | scale),
-      "off_policy": [reanalysis.against(
-          L["scalerl"], f"off-policy {k}", "no removal", 16) for k in (4, 8)],
-      "resolved": sum(bool(row["gain"]) and windows.resolved(row["gain"])
-                      for row in compared["setting"]),
-      "differences": sum(bool(row["gain"]) for rows in (
-          *compared.values(), rules, *(of.values() for of in arena.values()))
-                         for row in rows),
-      "two_seeds": sorted(part for part, one in L.items() if max(
-          len(arm.seeds) for arm in one.part.arms) == 2),
-      "detectable": sorted(row["seen"] for rows in compared.values()
-                           for row in rows if row["seen"]),
-      "parts": L, "rollouts": sum(r.head["reached"] for one in L.values()
-                                  for r in one.runs)}
-
-
-def figure_rows(G: dict[str, tuple]) -> list[tuple[str, dict, dict]]:
-  """The rows of the figure: a name, and the regret on each kind of problems."""
-  return [(f"{runs[0].head['D']:,} {'easy ' * (part == 'easy')}problems", *(
-      reanalysis.regret(runs, of, ends) for of in ("reward", "avg")))
-          for part, (runs, ends) in G.items()]
+      "x": {name: claims.contrast(L, **terms)
+            for name, terms in said["contrasts"].items()},
+      "redundancy": {nats: reanalysis.redundancy(
+          L["regimes"], L["hard"], nats) for nats in (0.5, 0.4, 0.3, 0.2)},
+      "n_or_rate": (reanalysis.n_or_rate(L["n_or_rate"])
+                    if "n_or_rate" in L else None),
+      "verdict": {claim["id"]: claim["hit"] for claim in judged},
+      "verdict_hits": [claim["id"] for claim in judged if claim["hit"]],
+      "ended": len(ended), "hits": sum(c["hit"] for c in ended),
+      "fair": len(fair), "fair_hits": sum(fair),
+      "claims": tables.claims_table(judged),
+      "cells": tables.cells_table,
+      "apart256": float(np.ptp([avg[n].max() for n in tables.N[:-1]])),
+      "behind128": float(max(v.max() for v in avg.values())
+                         - avg[128].max()),
+      "peak256": {n: ENDS[value.argmax()] / 256 for n, value in avg.items()},
+      "curves": curves, "levels": reanalysis.LEVELS,
+      "apart": max(max(each["spread"]) for each in middle),
+      "peaks": (min(peaks), float(np.median(peaks)), max(peaks)),
+      "lead": reanalysis.paired_lead(
+          [G[part][0] for part in ("d32", "d64", "hard", "d512")]),
+      "arms": {parts[0]: tables.arms_table({
+          part: compared[part] for part in parts}) for parts in ARMS},
+      "lowest": {part: claims.lowest(L, part).value for part in ARMS[0]},
+      "setting": [row["p"] for row in compared["setting"] if row["gain"]],
+      "predictions": [(part, reanalysis.prediction(
+          L[part], read_json(docs, f"{part}-prediction.json"), 2.0**log2_C))
+                      for part, log2_C in (
+                          ("easy", 20), ("hard", 20), ("hard", 21))],
+      "table": tables.windows_table([("", G["hard"][0],
+                                      rows_of(G["hard"][1]))]),
+      "windows": tables.windows_table([
+          (name_of(part, runs), runs, rows_of(ends))
+          for part, (runs, ends) in G.items() if part != "hard"]),
+      "truly": last,
+      "alarms": {of: alarms(of) for of in ("avg", "reward")},
+      "runs": sum(len(one.runs) for part, one in L.items()
+                  if part != "all256"),
+      "rollouts": sum(r.head["reached"] for part, one in L.items()
+                      if part != "all256" for r in one.runs)}
 
 
 def render(name: str, values: dict) -> str:
@@ -186,30 +159,29 @@ def render(name: str, values: dict) -> str:
       loader=jinja2.FileSystemLoader(os.path.dirname(__file__)),
       undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
       keep_trailing_newline=True)
-  env.filters |= {"rate": rate, "compact": compact, "value": tables.value,
-                  "gain": tables.gain, "factor": tables.factor,
-                  "crossing": tables.crossing, "percent": "{:.0%}".format,
-                  "times": "{:.2g}".format, "code": "`{}`".format}
+  env.filters |= {"rate": rate, "compact": compact, "gain": tables.gain,
+                  "power": tables.power, "percent": "{:.0%}".format,
+                  "two": "{:.2f}".format}
   text = re.sub(r"\n{3,}", "\n\n", env.get_template(name).render(values))
-  blocks = text.split("\n\n")
-  return "\n\n".join(map(refilled, blocks))
+  return "\n\n".join(map(refilled, text.split("\n\n")))
 
 
 def refilled(block: str) -> str:
   """Paragraphs and list items in lines of equal length; tables and code as they
   are."""
-  if block.lstrip().startswith(("|", "#", "!", "```", "1.")):
+  if block.lstrip().startswith(("|", "#", "!", "```")):
     return block
   end = "\n" if block.endswith("\n") else ""
   items = re.split(r"\n(?=- )", block.strip("\n"))
   return "\n".join(textwrap.fill(
       " ".join(item.split()).replace(" = ", "\0=\0"), 98,
-      subsequent_indent="  " * item.startswith("- "), break_long_words=False,
-      break_on_hyphens=False).replace("\0", " ") for item in items) + end
+      subsequent_indent="  " if item.startswith("- ") else "",
+      break_long_words=False, break_on_hyphens=False).replace("\0", " ")
+                   for item in items) + end
 
 
 def rebuild(docs: str, fits: str | None) -> list[str]:
-  """Writes the pages, the figure and the fits; returns the paths.
+  """Writes the pages, the figures and the fits; returns the paths.
 
   Args:
     docs: folder of study.md, and of study/ with the ledgers.
@@ -224,8 +196,14 @@ def rebuild(docs: str, fits: str | None) -> list[str]:
     paths.append(os.path.join(docs, name))
     records.replace(paths[-1], render(
         f"{os.path.basename(name)}.jinja", values).encode())
-  paths += figures.save(figures.regrets(figure_rows(G)),
-                        os.path.join(docs, "study", "regret"))
+  drawn = {
+      "curves": figures.curves({name_of(part, G[part][0]): G[part][0]
+                                for part in ("many", "d512", "hard", "d64")}),
+      "regret": figures.regrets([(name_of(part, runs), *(
+          reanalysis.regret(runs, of, ends) for of in ("reward", "avg")))
+                                 for part, (runs, ends) in G.items()])}
+  for name, figure in drawn.items():
+    paths += figures.save(figure, os.path.join(docs, "study", name))
   if fits is not None:
     made = {f"{part}-fit.json": document(L[part]) for part in LAWS}
     for name, content in (made | {"best-n.json": evidence(G)}).items():

@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 
-from isojax import cli, config_file, sweeper
+from isojax.core import config_file, config_flag, exit_codes
 from isojax.errors import InputError
 from isojax.ledger import records
+from isojax.sweep import sweeper
 from launch.study import arms, ledger
 
 
@@ -48,7 +49,7 @@ def sweep(config, root: str, workers: int | None,
   Returns:
     The path of its ledger, ROOT/PART.jsonl.gz.
   """
-  part = read_part(cli.config_path(sys.argv))
+  part = read_part(config_flag.path(sys.argv))
   plan = os.path.join(root, f"{part.name}.plan.jsonl")
   os.makedirs(root, exist_ok=True)
   records.replace(plan, arms.plan(arms.planned(part), config).encode())
@@ -57,7 +58,7 @@ def sweep(config, root: str, workers: int | None,
              if planned.key not in done]
   if missing and sweeper.sweep(missing, sweeper.workers_here(
       workers, math.prod(config.mesh.values())), tries=3):
-    sys.exit(cli.PREEMPTED)
+    sys.exit(exit_codes.PREEMPTED)
   return collect(config, root, kept)
 
 
@@ -76,7 +77,7 @@ def complete(kept: ledger.Ledger | None, part: arms.Part) -> dict:
 
 def planned_runs(config, root: str) -> list[tuple[arms.Planned, sweeper.Run]]:
   """The runs of the part's plan in a root."""
-  part = read_part(cli.config_path(sys.argv))
+  part = read_part(config_flag.path(sys.argv))
   runs, wrong = sweeper.of_plan(
       os.path.join(root, f"{part.name}.plan.jsonl"), config, root)
   if wrong:
@@ -86,7 +87,7 @@ def planned_runs(config, root: str) -> list[tuple[arms.Planned, sweeper.Run]]:
 
 def collect(config, root: str, kept: ledger.Ledger | None) -> str:
   """Writes the ledger of the runs so far; returns its path."""
-  part = read_part(cli.config_path(sys.argv))
+  part = read_part(config_flag.path(sys.argv))
   lines, done = [ledger.header(part, code_version())], complete(kept, part)
   for planned, run in planned_runs(config, root):
     path = os.path.join(run.folder, "records.jsonl")
@@ -95,7 +96,7 @@ def collect(config, root: str, kept: ledger.Ledger | None) -> str:
     elif os.path.exists(path):
       lines += ledger.of_run(
           planned, run.name, records.read(path),
-          diverged=sweeper.last_error(run)[0] == cli.DIVERGED)
+          diverged=sweeper.last_error(run)[0] == exit_codes.DIVERGED)
   path = os.path.join(root, f"{part.name}.jsonl.gz")
   ledger.write(path, lines)
   return path

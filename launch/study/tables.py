@@ -2,22 +2,35 @@
 
 import numpy as np
 
+from isojax.core.format import compact, pair, rate, signed
 from isojax.errors import InputError
-from isojax.format import compact, pair, rate, signed
 from launch.study import arms, reanalysis, windows
 from launch.study.ledger import Ledger, LedgerRun
+from launch.study.windows import ALPHA, Estimate
+
+N = (2, 4, 8, 16, 32, 64, 128)
 
 
-def value(estimate) -> str:
-  return f"{rate(estimate[0])} {pair(estimate[1], rate)}"
+def gain(x: Estimate, alpha: float = ALPHA) -> str:
+  """A difference and its interval."""
+  return (signed(x.value) if np.isnan(x.se) else
+          f"{signed(x.value)} {pair(x.interval(alpha), signed)}")
 
 
-def gain(estimate) -> str:
-  return f"{signed(estimate[0])} {pair(estimate[1], signed)}"
+def power(x: Estimate) -> str:
+  """An exponent and its interval."""
+  low, high = x.interval()
+  return f"{x.value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def factor(estimate) -> str:
-  return f"×{estimate[0]:.2f} [{estimate[1][0]:.2f}, {estimate[1][1]:.2f}]"
+def number(x: Estimate) -> str:
+  """A value of a claim: a difference, a count, an n or a C/D."""
+  if not np.isnan(x.se):
+    return gain(x)
+  if np.isinf(x.value):
+    return "none"
+  return f"{x.value:,.0f}" if float(x.value).is_integer() or (
+      abs(x.value) >= 10) else f"{x.value:.3f}"
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> str:
@@ -26,53 +39,65 @@ def markdown(head: list[str], lines: list[list[str]]) -> str:
   return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def windows_table(runs: list[LedgerRun], ends) -> str:
+def window_rows(runs: list[LedgerRun], ends, ns) -> list[list[str]]:
   """Training and validation reward of each n in windows (C / 2, C]."""
-  both = [windows.table(runs, ends, of=of) for of in ("reward", "avg")]
-  D, lines = runs[0].head["D"], []
-  for i, (end, *leads) in enumerate(zip(ends, *(t.lead() for t in both),
-                                    strict=True)):
-    lines.append([compact(end), f"{end / D:,.0f}", *(
-        f"{n} [{low}, {high}]" for n, low, high in leads), *(
-        " · ".join(rate(t.value_KxDxW[k, 0, i]) for t in both)
-        for k in range(len(both[0].ns)))])
-  return markdown(["C", "C/D", "best n, training", "best n, validation", *(
-      f"n = {n}" for n in both[0].ns)], lines)
+  (reward, train), (avg, valid) = (windows.best_n(runs, ends, of)
+                                   for of in ("reward", "avg"))
+  D, best = runs[0].head["D"], "{} [{}, {}]".format
+  return [[compact(end), f"{end / D:,.0f}", best(*train[i]), best(*valid[i]), *(
+      f"{rate(reward[n][i])} · {rate(avg[n][i])}" if n in avg else ""
+      for n in ns)] for i, end in enumerate(ends)]
 
 
-def arms_table(rows: list[dict]) -> str:
-  """The rows of reanalysis.compared."""
+def windows_table(grids: list[tuple[str, list[LedgerRun], list[float]]],
+                  ns=N) -> str:
+  """The windows of several grids, each below a row with its name, if any."""
+  lines = []
+  for name, runs, ends in grids:
+    lines += [[f"**{name}**"] + [""] * (3 + len(ns))] if name else []
+    lines += window_rows(runs, ends, ns)
+  return markdown(["C", "C/D", "best n, training", "best n, validation",
+                   *(f"n = {n}" for n in ns)], lines)
+
+
+def arms_table(parts: dict[str, list[dict]]) -> str:
+  """The rows of reanalysis.compared: a row of an arm, a column of a part.
+
+  Cells of the first arm are rewards, all others differences to it.
+  """
+  cells = {}
+  for part, rows in parts.items():
+    for row in rows:
+      cells.setdefault((row["arm"] or "as it is", row["n"]), {})[part] = (
+          gain(row["gain"], row["alpha"]) if row["gain"] else
+          rate(row["value"]))
+  return markdown(["arm", "n", *parts], [
+      [arm, str(n), *(of[part] if part in of else "-" for part in parts)]
+      for (arm, n), of in cells.items()])
+
+
+def claims_table(judged: list[dict]) -> str:
+  """The claims of claims.judge, without those whose runs have not ended."""
+  def values(claim):
+    if len(claim["values"]) <= 3:
+      return "; ".join(map(number, claim["values"]))
+    ends = [f([x.value for x in claim["values"]]) for f in (min, max)]
+    return f"{signed(ends[0])} to {signed(ends[1])}"
   return markdown(
-      ["arm", "Bp", "n", "seeds", "rate", "avg@8", "difference", "detectable",
-       "lowest after its best"],
-      [[row["arm"] or "as it is", str(row["Bp"]), str(row["n"]),
-        str(row["seeds"]), f"×{row['rate']:.2f}", value(row["avg"]),
-        gain(row["gain"]) if row["gain"] else "-",
-        rate(row["seen"]) if row["gain"] else "-", rate(row["lowest"])]
-       for row in rows])
+      ["", "claim", "bound", "value", "", "could it fail?"],
+      [[claim["id"], claim["says"], "{:,g} to {:,g}".format(*claim["bound"]),
+        values(claim), "hit" if claim["hit"] else "miss",
+        claim["caveat"] or "yes"] for claim in judged
+       if claim["hit"] is not None])
 
 
-def regimes_table(rows: list[dict]) -> str:
-  """The rows of reanalysis.compared, of arms that differ in Bp."""
-  return markdown(["Bp", "n", "seeds", "avg@8"], [
-      [str(row["Bp"]), str(row["n"]), str(row["seeds"]), value(row["avg"])]
-      for row in rows])
-
-
-def rules_table(rows: list[dict]) -> str:
-  """The rows of reanalysis.rules."""
+def cells_table(found: dict) -> str:
+  """The cells of reanalysis.n_or_rate."""
   return markdown(
-      ["rule", "seeds", "avg@8", "minus uniform", "detectable",
-       "best@8, minus uniform", "worst@8, minus uniform",
-       "informative: expected", "measured", "tokens", "seconds"],
-      [[row["arm"], str(row["seeds"]), value(row["avg"]),
-        gain(row["gain"]) if row["gain"] else "-",
-        rate(row["seen"]) if row["gain"] else "-",
-        *((gain if row["gain"] else value)(row[of])
-          for of in ("best", "worst")),
-        "-" if row["expected"] is None else rate(row["expected"]),
-        rate(row["measured"]), compact(row["tokens"]),
-        f"{row['seconds']:.0f}"] for row in rows])
+      ["Bp", "n", "best arm of seed 0", "C to 0.3 nats, seed 1"],
+      [[str(Bp), str(n), arm, compact(C) if there else
+        f"not by {compact(C)}"] for (Bp, n), (arm, C, there) in sorted(
+            found["cells"].items())])
 
 
 def stratum(one: Ledger) -> str:
@@ -86,85 +111,16 @@ def stratum(one: Ledger) -> str:
   if not one.runs:
     raise InputError(f"{one.path}: no run has an evaluation; expected at least "
                      "one. Start the runs, or read their logs in --root")
-  if len({arm.name for arm in one.part.arms}) > 1:
-    return "\n".join([*lines, arms_table(reanalysis.compared(one))])
-  ends = windows.ends_of(one.of_arm(), one.part.C, 12)
-  return "\n".join([*lines, windows_table(one.of_arm(), ends)])
-
-
-def crossing(estimate) -> str:
-  """A C/D and its interval; one that was not reached is "none"."""
-  at, *ends = ("none" if x in (None, np.inf) else f"{x:,.0f}"
-               for x in (estimate[0], *estimate[1]))
-  return at if at == "none" else f"{at} [{ends[0]}, {ends[1]}]"
-
-
-def verdict(text: str, hit: bool) -> str:
-  return f"{text}: {'hit' if hit else 'miss'}"
-
-
-def registered(one: dict, epochs: list[dict]) -> str:
-  """The table of the registered hypotheses of the epoch law.
-
-  Args:
-    one: registered.json.
-    epochs: of verdicts.epochs, one for each D.
-  """
-  of, lines = {h["id"]: h for h in one["hypotheses"]}, []
-  inside = lambda x, name: of[name]["range"][0] <= x <= of[name]["range"][1]
-  line = of["b2"]["line"]["at"]
-  for e in epochs:
-    D = str(e["D"])
-    lines.append([
-        D, verdict(crossing(e["a"]), e["a"][0] is not None
-                   and inside(e["a"][0], "a")),
-        verdict(rate(e["b1"]), e["b1"] < of["b1"]["range"][1]),
-        "-" if D not in line else verdict(
-            f"{value(e['b2'])} against {rate(line[D])}",
-            abs(e["b2"][0] - line[D]) < of["b2"]["tolerance"]),
-        "-" if f"d{D}" not in of["c"]["parts"] or e["c"] is None else verdict(
-            f"{e['c']:.2f}", inside(e["c"], "c"))])
-  return markdown(
-      ["D", "a: C/D where 32 passes 8", "b1: spread of heights",
-       "b2: height", "c: power of the peak"], lines)
-
-
-def judged(one: dict, measured: dict[str, list]) -> str:
-  """The table of registered hypotheses, each with a range or a value.
-
-  Args:
-    one: what was registered.
-    measured: id -> estimates, each of which must be in the range.
-  """
-  lines = []
-  for h in one["hypotheses"]:
-    if h["id"] not in measured:
-      continue
-    low, high = h["range"] if "range" in h else 2 * [h["equals"]]
-    hit = all(low <= x <= high for x, _ in measured[h["id"]])
-    lines.append([h["id"], h["says"], h["measure"], " and ".join(
-        f"{x:g}" if ends is None and x >= 1 else
-        signed(x) if ends is None else gain((x, ends))
-        for x, ends in measured[h["id"]]), "hit" if hit else "miss"])
-  return markdown(["", "registered", "measure", "value", ""], lines)
-
-
-def grids_table(rows: list[dict]) -> str:
-  """The rows of verdicts.grids: training reward, height and its C."""
-  return markdown(
-      ["", "best n, training", *(f"n = {n}" for n in rows[0]["heights"])],
-      [[row["name"], str(row["best"]), *(
-          f"{rate(row['training'][n][0])} · {rate(top)} at {compact(C)}"
-          for n, (top, C) in row["heights"].items())] for row in rows])
-
-
-def noise_table(said: dict) -> str:
-  """The signal per rollout of each n at the checkpoints of a run."""
-  measured, (part,) = said["measured"], said["parts"].values()
-  return markdown(
-      ["C", "C/D", "groups of two with a signal",
-       *(f"n = {n}" for n in measured["n"])],
-      [[compact(float(C)), f"{float(C) / part['D']:,.0f}",
-        f"{measured['groups_with_a_signal_at_n_2'][C]:.0%}",
-        *(f"{share:.2f}" for share in shares)]
-       for C, shares in measured["signal_per_rollout"].items()])
+  if one.part.name == "n_or_rate":
+    found = reanalysis.n_or_rate(one)
+    lines += [cells_table(found), f"Cells not yet read: {len(found['open'])}"]
+    lines += [f"Exponent of {name}: {power(x)}"
+              for name, x in (found["exponents"] or {}).items()]
+  elif len({arm.name for arm in one.part.arms}) > 1:
+    lines.append(arms_table({one.part.name: reanalysis.compared(one)}))
+  else:
+    runs = one.of_arm()
+    lines.append(windows_table(
+        [("", runs, windows.ends_of(runs, one.part.C, 12))],
+        sorted({run.head["n"] for run in runs})))
+  return "\n".join(lines)

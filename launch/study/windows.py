@@ -1,22 +1,21 @@
-"""What the policies are in windows (C / 2, C], without a curve, with intervals.
+"""Means of runs in windows (C / 2, C], the best n, and differences.
 
 A window is the mean of all evaluations, or of all training rollouts, in it.
-Seeds and problems are resampled by isojax.frontier.bootstrap: all n and all
-windows of a draw have the same problems, all windows of a draw the same seeds.
+The best n has an interval of bootstrap draws over seeds and problems; values
+and differences have t intervals, which hold for two seeds, too.
 """
 
 import dataclasses
 
 import numpy as np
+from scipy import stats
 
-from isojax import evaluate
+from isojax.core import evaluate
 from isojax.frontier import bootstrap
-from isojax.frontier.study import Run, Study
-from launch.study import ledger
 from launch.study.ledger import LedgerRun
 
-OPTIONS = bootstrap.DEFAULT
 LATE = 1 / 64  # of C: an evaluation takes place up to a step after it is due
+ALPHA = 0.05
 METRICS = {
     "avg": lambda c, k: c / k,
     "best": lambda c, k: evaluate.best_at_k(c, stored=k, k=k),
@@ -30,20 +29,12 @@ def measured(run: LedgerRun, metric: str, at=slice(None)) -> np.ndarray:
                    for row in run.value_ExQ[at]])
 
 
-def _due(run: LedgerRun, low: float, high: float) -> np.ndarray:
-  """Which evaluations were due in (low, high], [E]."""
-  return (run.C_E > low * (1 + LATE)) & (run.C_E <= high)
+def due(run: LedgerRun, C: float) -> np.ndarray:
+  """Which evaluations were due in (C / 2, C], [E]."""
+  return (run.C_E > C / 2 * (1 + LATE)) & (run.C_E <= C)
 
 
-def _validation(run: LedgerRun, low: float, high: float, metric: str):
-  """The mean of each problem over the evaluations due in (low, high], [Q]."""
-  at = _due(run, low, high)
-  if not at.any():
-    return np.full(run.value_ExQ.shape[1], np.nan)
-  return measured(run, metric, at).mean(0)
-
-
-def _training(run: LedgerRun, low: float, high: float, name: str):
+def training(run: LedgerRun, low: float, high: float, name: str) -> np.ndarray:
   """The mean over the rollouts in (low, high], [1].
 
   A ledger keeps the means of about 40 parts of a run; a part that reaches over
@@ -59,110 +50,56 @@ def _training(run: LedgerRun, low: float, high: float, name: str):
   return np.array([(last - first) / (high - low)])
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-  """Means of each configuration in each window; draw 0 is the data."""
-
-  cells: tuple[tuple[int, int], ...]  # (Bp, n)
-  ends: tuple[float, ...]  # C of the windows
-  value_KxDxW: np.ndarray  # NaN: no run of the configuration has got there
-
-  @property
-  def ns(self) -> list[int]:
-    return [n for _, n in self.cells]
-
-  def of(self, cell: tuple[int, int] | int) -> np.ndarray:
-    """The draws of a configuration, or of an n, [D, W]."""
-    keys = self.ns if isinstance(cell, int) else list(self.cells)
-    return self.value_KxDxW[keys.index(cell)]
-
-  def peak(self, n: int) -> int:
-    """The window in which an n is best."""
-    return int(self.of(n)[0].argmax())
-
-  def estimates(self, window: int = 0) -> dict[int, tuple]:
-    """The estimate of each n in one window."""
-    return {n: estimate(self.of(n)[:, window]) for n in self.ns}
-
-  def mean(self, ns, ends) -> np.ndarray:
-    """The draws of the mean over some n and windows, [D]."""
-    at = [self.ends.index(end) for end in ends]
-    return np.mean([self.of(n)[:, at] for n in ns], axis=(0, 2))
-
-  def best(self) -> np.ndarray:
-    """The n with the highest value, [D, W]."""
-    value = np.where(np.isnan(self.value_KxDxW), -np.inf, self.value_KxDxW)
-    return np.array(self.ns)[value.argmax(0)]
-
-  def lead(self) -> list[tuple[int, int, int]]:
-    """The best n of each window, with the interval of the bootstrap draws."""
-    best_DxW = self.best()
-    low, high = np.quantile(best_DxW[1:], bootstrap.QUANTILES, axis=0,
-                            method="nearest").tolist()
-    return list(zip(best_DxW[0].tolist(), low, high, strict=True))
-
-  def path(self) -> tuple[list[int], tuple[float, tuple[float, float]]]:
-    """The best n of each window, and its trend.
-
-    Returns:
-      n of the data. The factor of n for ten times the C, of a straight line
-      through log n over log C, with its 95 % interval.
-    """
-    best_DxW = self.best()
-    slope_D = np.polyfit(np.log10(self.ends), np.log10(best_DxW.T), 1)[0]
-    return best_DxW[0].tolist(), estimate(10.0 ** slope_D)
-
-
-def ends_of(runs: list[LedgerRun], C: float, count: int) -> list[float]:
-  """The ends of `count` windows up to C that all have evaluations of each n."""
-  ends = [C / 2**i for i in range(count)][::-1]
-  for end in list(ends):
-    ns = {run.head["n"] for run in runs if _due(run, end / 2, end).any()}
-    if ns < {run.head["n"] for run in runs}:
-      ends.remove(end)
-  return ends
-
-
-def last(run: LedgerRun, C: float, metric: str = "avg") -> np.ndarray:
-  """The last evaluation up to C, of each problem, [Q]."""
-  at = np.flatnonzero(run.C_E <= C)[-1]
-  return measured(run, metric, [at])[0]
-
-
-def table(runs: list[LedgerRun], ends, *, of: str = "avg",
-          width: float = 2.0, options=OPTIONS) -> Table:
-  """Means in the windows (C / width, C] of these C.
+def window(run: LedgerRun, C: float, of: str = "avg") -> np.ndarray:
+  """The mean in (C / 2, C]: of each problem, or [1] of the training rollouts.
 
   Args:
-    runs: of one arm of each (Bp, n).
-    of: a key of METRICS on the validation problems; last, for the avg of the
-      last evaluation up to C; or a mean of the training, such as reward.
-  """
-  def values(run: LedgerRun) -> np.ndarray:
-    rows = []
-    for end in ends:
-      if of == "last" or of.endswith(":last"):
-        rows.append(last(run, end, of.partition(":")[0] if ":" in of else "avg")
-                    if run.has_spent(end) else
-                    np.full(run.value_ExQ.shape[1], np.nan))
-      elif of in METRICS:
-        rows.append(_validation(run, end / width, end, of))
-      else:
-        rows.append(_training(run, end / width, end, of))
-    return np.array(rows)
+    run: a run.
+    C: end of the window.
+    of: a key of METRICS, or a mean of the training, such as reward.
 
-  study = Study(runs=tuple(Run(
-      run_id=run.head["run_id"], seed=run.head["seed"], Bp=run.head["Bp"],
-      n=run.head["n"], step_E=np.arange(len(ends)), C_E=np.array(ends, float),
-      value_ExQ=value, reward_E=value.mean(1), D=run.head["D"],
-      where=run.head["run_id"]) for run in runs for value in [values(run)]),
-      axis="rollouts", metric=of, split="", eval_set="", model="", k=None,
-      per_problem=True)
-  problems_DxQ, seeds = bootstrap.resamples(study, options)
-  drawn = []
-  for cell, seeds_DxS in zip(study.configurations, seeds, strict=True):
-    value_SxDxW = np.stack([problems_DxQ @ run.value_ExQ.T
-                            for run in study.runs_of(*cell)])
+  Returns:
+    NaN if the run has not got there.
+  """
+  if of not in METRICS:
+    return training(run, C / 2, C, of)
+  at = due(run, C)
+  return (measured(run, of, at).mean(0) if at.any() else
+          np.full(run.value_ExQ.shape[1], np.nan))
+
+
+# ---- The best n, by bootstrap
+
+
+def best_n(runs: list[LedgerRun], ends, of: str = "avg",
+           options=bootstrap.DEFAULT) -> tuple[dict[int, np.ndarray], list]:
+  """The means of each n in windows, and the best n of each window.
+
+  All n and windows of a draw have the same problems, all windows the same
+  seeds. S - 1 of S seeds are drawn, as by isojax.frontier.bootstrap.
+
+  Args:
+    runs: of one arm of each n.
+    ends: C of the windows.
+    of: as of `window`.
+    options: of the bootstrap.
+
+  Returns:
+    n -> [W], NaN: no run has got there; (n, low, high) of each window, with the
+    95 % interval of the draws.
+  """
+  runs = sorted(runs, key=lambda run: (run.head["n"], run.head["seed"]))
+  value = {n: np.array([[window(run, end, of) for end in ends] for run in runs
+                        if run.head["n"] == n])  # [S, W, Q]
+           for n in dict.fromkeys(run.head["n"] for run in runs)}
+  rng = np.random.default_rng(options.seed)
+  Q = next(iter(value.values())).shape[2]
+  problems_DxQ = bootstrap.weights(Q, Q, options.draws, rng) / Q
+  drawn = []  # the data, then the draws
+  for value_SxWxQ in value.values():
+    S = len(value_SxWxQ)
+    seeds_DxS = bootstrap.weights(S, max(S - 1, 1), options.draws, rng)
+    value_SxDxW = np.einsum("dq,swq->sdw", problems_DxQ, value_SxWxQ)
     known_SxW = ~np.isnan(value_SxDxW[:, 0])
     weight_SxDxW = seeds_DxS.T[:, :, None] * known_SxW[:, None]
     # A draw without any of the seeds that have got there has all of them.
@@ -172,39 +109,136 @@ def table(runs: list[LedgerRun], ends, *, of: str = "avg",
       drawn.append((np.nan_to_num(value_SxDxW) * weight_SxDxW).sum(0)
                    / weight_SxDxW.sum(0))
   # Sums of other machines differ in the last bits; a tie must stay one.
-  return Table(study.configurations, tuple(ends), np.array(drawn).round(9))
+  value_NxDxW = np.array(drawn).round(9)
+  best_DxW = np.array(list(value))[
+      np.where(np.isnan(value_NxDxW), -np.inf, value_NxDxW).argmax(0)]
+  low, high = np.quantile(best_DxW[1:], bootstrap.QUANTILES, axis=0,
+                          method="nearest").tolist()
+  return (dict(zip(value, value_NxDxW[:, 0], strict=True)),
+          list(zip(best_DxW[0].tolist(), low, high, strict=True)))
 
 
-def draws(runs: list[LedgerRun], C: float, of: str = "avg") -> np.ndarray:
-  """The draws in (C / 2, C] of runs of one configuration, [D]; as of `table`.
+def ends_of(runs: list[LedgerRun], C: float, count: int) -> list[float]:
+  """The ends of `count` windows up to C that all have evaluations of each n."""
+  ns = {run.head["n"] for run in runs}
+  return [end for end in (C / 2**i for i in range(count)[::-1])
+          if {run.head["n"] for run in runs if due(run, end).any()} == ns]
+
+
+# ---- Values and differences, by t
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """A value whose error has a t distribution."""
+
+  value: float
+  se: float = np.nan  # NaN: not known
+  df: float = np.nan
+
+  def interval(self, alpha: float = ALPHA) -> tuple[float, float]:
+    half = self.se * stats.t.ppf(1 - alpha / 2, self.df)
+    return self.value - half, self.value + half
+
+  @property
+  def p(self) -> float:
+    """Two-sided, of the value 0."""
+    return float(2 * stats.t.sf(abs(self.value) / self.se, self.df))
+
+  def sign(self, alpha: float = ALPHA) -> int:
+    """1 or -1 if the interval excludes 0, else 0."""
+    low, high = self.interval(alpha)
+    return int(low > 0) - int(high < 0)
+
+
+def seed_variance(cells: list[np.ndarray]) -> tuple[float, int]:
+  """The variance of a seed's mean, pooled over cells [S, Q], and its df."""
+  free = sum(len(value_SxQ) - 1 for value_SxQ in cells)
+  squares = sum(((v := value_SxQ.mean(1)) - v.mean())@(v - v.mean())
+                for value_SxQ in cells)
+  return (float(squares / free) if free else np.nan), free
+
+
+def _shared(value_SxQ: np.ndarray) -> float:
+  """The part of a mean's variance that seeds and problems both count."""
+  S, Q = value_SxQ.shape
+  if min(S, Q) < 2:
+    return 0.0
+  rest = (value_SxQ - value_SxQ.mean(1, keepdims=True) - value_SxQ.mean(0)
+          + value_SxQ.mean())
+  return float((rest**2).sum() / ((S - 1) * (Q - 1) * S * Q))
+
+
+def sum_of(cells: list[np.ndarray], pooled=None) -> Estimate:
+  """The sum over cells of the means over seeds and problems.
+
+  Args:
+    cells: signed values [S, Q] of the seeds of a configuration. Seeds of two
+      cells are independent, their problems the same.
+    pooled: seed_variance of more cells than these; None: that of each (Welch).
+
+  Returns:
+    Its variance is that over seeds plus that over problems minus that of their
+    interaction, which both have, and at least the larger of the two; its
+    degrees of freedom are those of Satterthwaite.
   """
-  return table(runs, [C], of=of).value_KxDxW[0, :, 0]
+  seed_K, free_K = (np.array(x) for x in zip(*[
+      (variance / len(cell), free) for cell in cells
+      for variance, free in [pooled or seed_variance([cell])]], strict=True))
+  problem_Q = np.sum([cell.mean(0) for cell in cells], axis=0)
+  Q, seed = len(problem_Q), seed_K.sum()
+  problem = np.var(problem_Q, ddof=1) / Q if Q > 1 else 0.0
+  variance = max(seed + problem - sum(map(_shared, cells)), seed, problem)
+  with np.errstate(divide="ignore", invalid="ignore"):
+    parts = seed**2 / free_K[0] if pooled else (seed_K**2 / free_K).sum()
+    free = (seed + problem)**2 / (parts + problem**2 / max(Q - 1, 1))
+  return Estimate(float(problem_Q.mean()), float(variance**0.5), float(free))
 
 
-def estimate(value_D) -> tuple[float, tuple[float, float]]:
-  """The value of the data and its 95 % interval."""
-  return float(value_D[0]), bootstrap.percentiles(value_D)
+@dataclasses.dataclass(frozen=True)
+class Term:
+  """The mean over some n of an arm in (C / 2, C]."""
+
+  part: str
+  n: tuple[int, ...]
+  C: float
+  arm: str = ""
+  of: str = "avg"  # as of `window`
+  seeds: tuple[int, ...] | None = None  # None: all
+  problems: int | None = None  # the first so many; None: all
 
 
-def resolved(value: tuple[float, tuple[float, float]]) -> bool:
-  """Whether the interval of a difference excludes 0."""
-  low, high = value[1]
-  return low > 0 or high < 0
+def contrast(L: dict, plus: list[Term], minus: list[Term] = (),
+             value=lambda run, term: window(run, term.C, term.of)) -> Estimate:
+  """The sum of some terms minus that of others.
+
+  A run that two terms share counts once, with the sum of both.
+
+  Args:
+    L: ledgers by part.
+    plus, minus: the terms.
+    value: (run, term) -> the value of each problem; NaN: the run is left out.
+  """
+  cells = {}
+  for sign, term in [*((1, t) for t in plus), *((-1, t) for t in minus)]:
+    for n in term.n:
+      runs = cells.setdefault((term.part, term.arm, n), {})
+      for run in L[term.part].of_arm(term.arm, n):
+        seed = run.head["seed"]
+        if term.seeds is None or seed in term.seeds:
+          runs[seed] = runs.setdefault(seed, 0.0) + (
+              sign / len(term.n) * value(run, term)[:term.problems])
+  values = [np.stack(list(runs.values())) for runs in cells.values()]
+  return sum_of([v[~np.isnan(v).any(1)] for v in values])
 
 
-def pooled(*ledgers: ledger.Ledger) -> list[LedgerRun]:
-  """The grids of n of several parts; a run of a later part that an earlier one
-  has, too, is left out."""
-  runs = {}
-  for one in ledgers:
-    for run in one.of_arm():
-      runs.setdefault((run.head["Bp"], run.head["n"], run.head["seed"]), run)
-  return list(runs.values())
-
-
-def crossing(first_W: np.ndarray, second_W: np.ndarray, ends) -> float | None:
-  """The smallest of the C from which on the first is not below the second."""
-  ahead = np.asarray(first_W) >= np.asarray(second_W)
-  behind = np.flatnonzero(~ahead)
-  start = behind[-1] + 1 if len(behind) else 0
-  return float(ends[start]) if start < len(ends) else None
+def holm(p: list[float]) -> tuple[list[float], list[float]]:
+  """Holm's correction of a family: adjusted p, and the alpha of each interval.
+  """
+  order, adjusted, alpha = np.argsort(p), np.zeros(len(p)), np.zeros(len(p))
+  highest = 0.0
+  for rank, at in enumerate(order):
+    left = len(p) - rank
+    highest = max(highest, min(1.0, left * p[at]))
+    adjusted[at], alpha[at] = highest, ALPHA / left
+  return adjusted.tolist(), alpha.tolist()

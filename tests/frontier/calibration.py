@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from isojax import laws
+from isojax.core import laws
 from isojax.frontier import (
   analysis,
   bootstrap,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isojax.frontier import plots
+from isojax.report import plots
 from tests.frontier import documents as make
 
 
@@ -17,7 +17,9 @@ def documents():
 @pytest.fixture(scope="session")
 def saved(documents, tmp_path_factory):
   out = tmp_path_factory.mktemp("figures")
-  return {"joint": plots.save(documents["joint"], str(out))}
+  identified = documents["joint"] | {"verdict": {
+      "identified": True, "reasons": [], "limits": [], "cautions": []}}
+  return {"joint": plots.save(identified, str(out))}
 
 
 @pytest.fixture(params=["fixed_Bp", "joint", "fixed_B"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from isojax import laws
+from isojax.core import laws
 from isojax.frontier import analysis, diagnostics, verdict
 from tests.frontier import studies
 

@@ -5,13 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isojax.frontier import (
-  analysis,
-  bootstrap,
-  collapse,
-  fit_json,
-  next_sweep,
-)
+from isojax.frontier import analysis, bootstrap, collapse, fit_json, next_sweep
 from isojax.frontier.study import Run, Study
 
 QUICK = dataclasses.replace(bootstrap.DEFAULT, draws=20)

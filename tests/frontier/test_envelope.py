@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from isojax import laws
+from isojax.core import laws
 from isojax.frontier import bootstrap, curves, envelope
 from isojax.planner import priors
 from tests.frontier import studies

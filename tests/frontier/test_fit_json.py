@@ -32,16 +32,15 @@ def short_run(E):
 
 def test_a_run_of_six_points_has_a_law_and_no_half():
   notes = []
-  (row,), matched = fit_json.scalerl_fields(short_run(6), min_C=0.0,
-                                            notes=notes)
-  assert row["half"] is None and 0.4 < row["A"] <= 1.0 and matched is None
+  row, = fit_json.scalerl_fields(short_run(6), min_C=0.0, notes=notes)
+  assert row["half"] is None and 0.4 < row["A"] <= 1.0
   note, = notes
   assert note.startswith(
       "no ScaleRL law of the first half for 1 run (n3-0): 3 points")
 
 
 def test_the_document_has_the_real_interval_and_the_margin():
-  (row,), _ = fit_json.scalerl_fields(short_run(20), min_C=0.0, notes=[])
+  row, = fit_json.scalerl_fields(short_run(20), min_C=0.0, notes=[])
   (low, high), half = row["A_interval"], row["half"]
   assert low <= row["A"] <= high and row["A_margin"] == 0.02
   assert high - low != pytest.approx(0.04, abs=1e-6)
@@ -54,7 +53,7 @@ def test_a_first_reward_after_training_began_is_no_measured_R0():
   study = short_run(20)
   begun = dataclasses.replace(study, runs=tuple(
       run.at(slice(3, None)) for run in study.runs))
-  (row,), _ = fit_json.scalerl_fields(begun, min_C=0.0, notes=[])
+  row, = fit_json.scalerl_fields(begun, min_C=0.0, notes=[])
   run, = begun.runs
   points = scalerl.Points(run.C_E, run.reward_E, run.reward_E[0])
   low, high = scalerl.A_interval(points, scalerl.fit(points).law.A)

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isojax import plan_file
+from isojax.core import plan_file
 from isojax.frontier import analysis, next_sweep
 from isojax.planner import export
 from tests.frontier import studies, synthetic
@@ -97,3 +97,14 @@ def test_foreign_logs_get_their_trainers_options_and_no_CONFIG(identified):
     assert all(name in said for name in export.TRAINERS) == (not ours)
     assert set(plan_file.TRAINERS) == set(export.TRAINERS)
     assert ("CONFIG" in said) == (ours and not identified)
+
+
+def test_the_config_that_a_sweep_wrote_beside_a_run_is_named(tmp_path):
+  study = studies.small_study()
+  (tmp_path / "n3.py").write_text("")
+  fit = analysis.analyse(dataclasses.replace(study, runs=tuple(
+      dataclasses.replace(r, where=str(tmp_path / f"n{r.n}/records.jsonl"))
+      for r in study.runs)), studies.EXACT)
+  found = next_sweep.next_plan(fit, path="f")
+  assert f"--config={tmp_path / 'n3.py'} " in found["command"]
+  assert "CONFIG" not in found["text"]

@@ -7,7 +7,7 @@ import pathlib
 from matplotlib.colors import same_color
 import numpy as np
 
-from isojax.frontier import plots, report
+from isojax.report import html, plots
 from tests.frontier import documents as make
 from tests.frontier import page
 
@@ -26,18 +26,15 @@ def test_every_figure_is_written_and_not_empty(saved, documents):
 
 def test_no_data_no_figure_and_the_same_bytes_again(documents, tmp_path):
   found = {**documents["fixed_Bp"], "law": None, "verdict": {
-      "identified": False, "reasons": [], "cautions": []}, "notes": []}
-  for key in ("sensitivity", "interference", "scalerl"):
-    found[key] = []
+      "identified": False, "reasons": [], "limits": [], "cautions": []},
+           "notes": [], "interference": [], "scalerl": []}
   paths = plots.save(found, str(tmp_path))
-  assert {pathlib.Path(p).stem for p in paths} == {
-      "reward", "reward-column", "law", "law-column"}
+  assert {pathlib.Path(p).stem for p in paths} == {"reward", "reward-column"}
   first = [pathlib.Path(p).read_bytes() for p in paths]
   assert [pathlib.Path(p).read_bytes()
           for p in plots.save(found, str(tmp_path))] == first
-  told = page.Page(report.page(found, paths))
-  assert "No law is drawn: it is not identified." in told.text
-  assert "ScaleRL" not in told.text and "Sensitivity" not in told.text
+  told = page.Page(html.page(found, paths))
+  assert "The law n*" not in told.text and "ScaleRL" not in told.text
 
 
 def test_without_a_difference_no_n_is_drawn(tmp_path):
@@ -48,7 +45,7 @@ def test_without_a_difference_no_n_is_drawn(tmp_path):
   assert zero["law"] is None and zero["best_n"][0]["n"] is None
   paths = plots.save(zero, str(tmp_path))
   assert not any("law." in path for path in paths)
-  told = page.Page(report.page(zero, paths))
+  told = page.Page(html.page(zero, paths))
   assert "no n differs: avg is 0 throughout" in told.text
 
 
@@ -91,7 +88,7 @@ def test_the_colour_of_n_is_the_same_in_every_figure(documents):
   colours = {plots.marker_of(n, tested): plots.colour_of(n, tested)
              for n in tested}
   seen = set()
-  for draw in (plots.reward, plots.law, plots.sensitivity, plots.scalerl):
+  for draw in (plots.reward, plots.law, plots.scalerl):
     for ax in draw(found).axes:
       for line in ax.lines:
         mark, colour = line.get_marker(), line.get_color()
@@ -100,8 +97,7 @@ def test_the_colour_of_n_is_the_same_in_every_figure(documents):
           face = line.get_markerfacecolor()
           assert same_color(face, colours[mark]), (draw.__name__, mark)
           seen.add((draw.__name__, mark))
-  assert {name for name, _ in seen} == {"reward", "law", "sensitivity",
-                                        "scalerl"}
+  assert {name for name, _ in seen} == {"reward", "law", "scalerl"}
   bars = [bar for ax in plots.interference(found).axes for bar in ax.patches]
   assert {bar.get_facecolor() for bar in bars} <= set(colours.values())
 
@@ -118,18 +114,6 @@ def test_unresolved_points_are_hollow_and_dashed(documents):
   assert [line.get_linestyle() for line in thick].count("--") == sum(
       not stretch[-1] for stretch in plots._stretches(
           found["frontier"]))
-
-
-def test_the_second_panel_of_a_fixed_batch_is_B_over_n(documents):
-  found = documents["fixed_B"]
-  assert not any(line.get_label() == "law" for line in plots.law(found).axes[
-      0].lines)  # not identified: only what was measured is drawn
-  figure = plots.law({**found, "verdict": {"identified": True}})
-  (n_M, _), (Bp_M, _) = np.reshape(figure.axes, (2, 2))
-  assert n_M.get_xlabel() == Bp_M.get_xlabel() == "M, updates"
-  of_label = lambda ax: next(li for li in ax.lines if li.get_label() == "law")
-  np.testing.assert_allclose(
-      of_label(n_M).get_ydata() * of_label(Bp_M).get_ydata(), make.B)
 
 
 def overlapping(texts):
@@ -185,4 +169,4 @@ def test_the_interval_of_A_is_drawn_and_not_a_margin(documents):
   row.update(A_interval=[0.52, 1.0])  # far above the points
   (low, high), = drawn()
   assert low == 0.52 and 0.57 < high < 1.0
-  assert "[0.520, 1.000]" in page.Page(report.page(found, [])).text
+  assert "[0.520, 1.000]" in page.Page(html.page(found, [])).text

@@ -17,8 +17,8 @@ import pytest
 import tensorboardX
 
 from isojax.errors import InputError
-from isojax.frontier import fields, formats, read
 from isojax.ledger import records
+from isojax.logs import fields, formats, reading
 
 ROOT = pathlib.Path(__file__).parents[2]
 LOGS = ROOT / "tests/data/logs"
@@ -32,7 +32,7 @@ CHART = "table/wandb_chart.csv"
 
 
 def rows_of(path, kind=None, **how):
-  return read.read_file(str(path), fields.Reading(kind=kind, **how))
+  return reading.read_file(str(path), fields.Reading(kind=kind, **how))
 
 
 def curve(rows, *names, **only):
@@ -199,10 +199,10 @@ def test_a_run_without_evaluations_is_left_out_among_others(write):
   paths = [write(lines(*({"step": i, "data": {name: i / 4}}
                          for i in range(4))), f"{at}.jsonl")
            for at, name in enumerate(("critic/score/mean", VAL))]
-  rows, notes = read.read(paths, fields.Reading(fixed=OURS), flag="files")
+  rows, notes = reading.read(paths, fields.Reading(fixed=OURS), flag="files")
   assert {row.where.rsplit("/", 1)[1][0] for row in rows} == {"1"}
   assert any("0.jsonl: it has a training reward" in note for note in notes)
-  rows, _ = read.read(paths[:1], fields.Reading(fixed=OURS), flag="files")
+  rows, _ = reading.read(paths[:1], fields.Reading(fixed=OURS), flag="files")
   assert len(rows) == 4
 
 

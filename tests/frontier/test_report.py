@@ -3,50 +3,57 @@
 import copy
 import re
 
-from isojax.format import number
-from isojax.frontier import plots, report
-from isojax.frontier.fields import TRAINING
+from isojax.core.format import number
+from isojax.logs.fields import TRAINING
+from isojax.report import html, plots
 from tests.frontier import page
 from tests.frontier.documents import HOSTILE
 
 
 def text_of(document):
-  return page.Page(report.page(document, [])).text
+  return page.Page(html.page(document, [])).text
 
 
 def test_identified_verdict_in_words(documents):
   found = copy.deepcopy(documents["fixed_Bp"])
   found["law"]["intervals"]["k"] = [0.5, 50.0]
   assert "(bound: 0.5, 50)" not in text_of(found)
-  found["verdict"] = {"identified": True, "reasons": [], "cautions": []}
+  found["verdict"] = {"identified": True, "reasons": [], "limits": [],
+                      "cautions": []}
   text = text_of(found)
+  assert "<details open>" in html.page(found, [])
   assert "[0.5, 50] (bound: 0.5, 50)" in text and "draws that agree" in text
   assert "Identified. n*(C)" in text and "Why not" not in text
+  found["verdict"]["limits"] = ["a larger n is near"]
+  limited = text_of(found)
+  assert "Identified, but within the data only. n*(C)" in limited
+  assert "a larger n is near" in limited
   value = number(found["law"]["n"][-1])
   assert f"to {value} [" in text and "0.4M, the end of the data" in text
 
 
 def test_a_title_without_unknowns(documents):
   study = documents["joint"]["study"] | {"split": "unknown", "model": "unknown"}
-  title = report.title_of(study)
+  title = html.title_of(study)
   assert "unknown" not in title and "synthetic" in title
 
 
 def test_every_cell_of_a_table_is_below_its_head(name, documents):
-  told = page.Page(report.page(documents[name], []))
+  told = page.Page(html.page(documents[name], []))
   assert len(told.tables) > 5
   for heads, *rows in told.tables:
     assert all(len(row) == len(heads) for row in rows), heads
 
 
 def test_only_cells_of_many_words_break_their_line(documents):
-  text = report.page(documents["joint"], [])
-  assert "<td>[0" in text and '<td class="words">&lt;script' in text
+  text = html.page(documents["joint"], [])
+  assert "<td>[0" in text and '<td class="words">' in text
 
 
 def test_report_is_one_safe_readable_page(name, documents, saved):
-  found, figures = documents[name], saved.get(name, [])
-  told = page.Page(report.page(found, figures))
+  found = documents[name]
+  figures = [path for path in saved.get(name, []) if "/law" not in path]
+  told = page.Page(html.page(found, figures))
   assert "script" not in told.tags and HOSTILE in told.text
   assert len(told.links) == sum(path.endswith(".svg")
                                 and "-column" not in path for path in figures)
@@ -62,35 +69,58 @@ def test_report_is_one_safe_readable_page(name, documents, saved):
 
 def test_verdict_comes_first_and_says_why(name, documents):
   found = documents[name]
-  told = page.Page(report.page(found, []))
+  told = page.Page(html.page(found, []))
   identified = found["verdict"]["identified"]
   assert ("Not identified." in told.text) == (not identified)
   for reason in found["verdict"]["reasons"] + found["verdict"]["cautions"]:
-    assert told.text.index(reason) < told.text.index("The law n*")
+    assert told.text.index(reason) < told.text.index("Reward curves and")
+  assert ("The law n*" in told.text) == identified
   order = [told.text.index(part) for part in (
-      report.headline(found), "dentified.", "Reward curves and the best n",
-      "The law n*")]
+      html.headline(found), "dentified", "Reward curves and the best n",
+      "Curves, other metrics, runs and options")]
   assert order == sorted(order)
 
 
-def test_the_summary_begins_with_the_best_n_and_then_the_verdict(documents):
+def test_what_is_not_identified_is_folded(documents):
+  found = copy.deepcopy(documents["fixed_Bp"])
+  found["verdict"]["identified"] = False
+  text = html.page(found, [])
+  assert "<details>" in text and text.count("<details") == 1
+  folded = text[text.index("<details>"):text.index("</details>")]
+  assert all(f"<h2>{head}</h2>" in folded for head in (
+      "Curves", "ScaleRL's law", "Runs", "Options"))
+
+
+def test_the_summary_begins_with_the_set_the_best_n_and_the_verdict(documents):
   found = copy.deepcopy(documents["fixed_Bp"])
   found["best"] = {"C": 2e6, "Bp": 32, "n": 64, "reward": 0.651, "rival": 32,
                    "lead": 0.0042, "lead_interval": [0.001, 0.0074],
                    "since": 1.2e6}
-  first, second, *rest = report.summary(found).split("\n")
+  row = dict(Bp=32, reward=0.65, ended=None)
+  found["as_good"] = [
+      row | {"n": 32, "cost": 0.0042, "interval": [0.001, 0.0074]},
+      row | {"n": 64, "cost": 0.0, "interval": None},
+      row | {"n": 128, "cost": 0.009, "interval": [-0.001, 0.02],
+             "ended": 1.5e6}]
+  zeroth, first, second, *rest = html.summary(found).split("\n")
+  assert zeroth == (
+      "As good as the best at C = 2M rollouts, within 0.01: n = 32 (-0.004 "
+      "[-0.007, -0.001]), n = 64 (best), n = 128 (-0.009 [-0.020, +0.001], in "
+      "runs to 1.5M).")
   assert first == (
       "Best n at C = 2M rollouts: n = 64, avg@4 0.651, ahead of n = 32 by "
       "+0.004 [+0.001, +0.007]; it leads since C = 1.2M.")
   assert second == "NOT identified:"
   assert not any("floor =" in line for line in rest)  # nothing to be misused
   found["best"].update(lead_interval=[-0.01, 0.02], since=None)
-  assert report.headline(found).endswith(
-      "[-0.010, +0.020], which the noise does not resolve; no other n led "
-      "before.")
-  found["verdict"]["identified"] = True
-  assert "\nidentified\n" in (text := report.summary(found))
+  assert html.headline(found).endswith(
+      "[-0.010, +0.020], which is within the noise; no other n led before.")
+  found["verdict"] |= {"identified": True, "reasons": [], "limits": []}
+  assert "\nidentified\n" in (text := html.summary(found))
   assert "floor = " in text
+  found["verdict"]["limits"] = ["a larger n is near"]
+  assert ("\nidentified, but within the data only:\n  - a larger n is near\n"
+          in html.summary(found))
 
 
 def test_one_n_is_said_to_be_the_only_one(documents):
@@ -100,7 +130,7 @@ def test_one_n_is_said_to_be_the_only_one(documents):
       {"run_id": "a", "Bp": 4, "n": 8, "seed": 0, "where": "a.csv", "fitted": 3,
        "C": [0, 2048, 65_536, 131_072], "reward": [0.06, 0.25, 0.125, 0.05]}])
   found["best"].update(n=8, rival=None)
-  text = report.summary(found)
+  text = html.summary(found)
   assert text.startswith(
       "Only n = 8 was run, so no n is known to be best; training reward went "
       "from 0.060 to 0.050 at C = 0.131M rollouts, the last evaluation.\n")
@@ -111,11 +141,10 @@ def test_one_n_is_said_to_be_the_only_one(documents):
 
 def test_parts_without_content_are_left_out(documents):
   found = copy.deepcopy(documents["joint"])
-  heads = ("Other choices of the analysis", "ScaleRL", "The best n of each")
+  heads = ("ScaleRL", "The best n of each")
   text = text_of(found)
   assert all(head in text for head in heads)
-  for row in found["variants"]:
-    row.update(log10_C0=None, ceiling=None, n_at_end=None, switches=[])
+  assert "Other choices of the analysis" not in text  # no law is identified
   found.update(scalerl=[], best_n=found["best_n"][:1])
   text = text_of(found)
   assert not any(head in text for head in heads)
@@ -127,11 +156,11 @@ def test_a_curve_that_still_rises_has_no_asymptote(documents):
   curve = found["curves"][0]
   curve.update(A=0.9, A_interval=[0.5, 0.963], b=0.1, C=[10, 20, 30],
                reward=[0.2, 0.3, 0.8], C_hi=25, C_lo=0)
-  assert report.still_rising(curve)
+  assert html.still_rising(curve)
   text = text_of(found)
   assert "still rising" in text and "0.963" not in text
   curve["reward"][1] = 0.6  # five eighths
-  assert not report.still_rising(curve)
+  assert not html.still_rising(curve)
   assert "0.963" in text_of(found)
 
 
@@ -139,8 +168,10 @@ def test_numbers_that_are_not_known_show_as_a_dash(documents):
   found = copy.deepcopy(documents["joint"])
   for key in ("rmse", "A", "A_interval"):
     found["curves"][0][key] = None
-  for key in ("log10_C0", "ceiling", "n_at_end"):
-    found["variants"][1][key] = found["variants"][2][key] = None
+  row = {"name": "all points", "switches": [[4, 8, 1e5]]} | dict.fromkeys(
+      ("log10_C0", "ceiling", "n_at_end"))
+  found["variants"] = [row, row]
+  found["verdict"] |= {"identified": True, "limits": []}
   found["interference"][0].update(score=None, score_interval=[None, None])
   found["extrapolation"][0]["n_predicted"] = None
   text = text_of(found)

@@ -6,10 +6,10 @@ import pathlib
 
 import pytest
 
-from isojax import diagnosis
+from isojax.diagnosis import rules
 from isojax.errors import InputError
-from isojax.frontier import formats, series
-from isojax.frontier.fields import Reading
+from isojax.logs import formats, series
+from isojax.logs.fields import Reading
 
 ROOT = pathlib.Path(__file__).parents[2]
 LOGS = ROOT / "tests/data/logs"
@@ -130,7 +130,7 @@ def test_records_as_csv_are_the_records(tmp_path):
 
 
 def test_settings_are_read_by_something():
-  known = {"Bp", "batch", "n", "model", "estimator", *diagnosis.WORDS}
+  known = {"Bp", "batch", "n", "model", "estimator", *rules.WORDS}
   for kind, form in formats.FORMATS.items():
     assert form.settings.keys() <= known, kind
     assert not form.marks or form.settings and form.fields, kind

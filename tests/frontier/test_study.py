@@ -9,7 +9,7 @@ import pytest
 from isojax.errors import InputError
 from isojax.frontier import analysis, bootstrap
 from isojax.frontier import study as study_lib
-from isojax.frontier.fields import Row, TRAINING
+from isojax.logs.fields import Row, TRAINING
 
 WANTED = study_lib.Selection(axis="rollouts", metric="avg")
 QUICK = dataclasses.replace(bootstrap.DEFAULT, draws=100)
@@ -169,7 +169,7 @@ def test_refusals_say_where_and_what(bad, message, selection):
 @pytest.mark.parametrize("change, D", [
     (dict(D=13), 13),  # 2 * step / epoch would give 11
     # epoch counts D // Bp steps: 93 steps of 32 make one of 3,000 problems.
-    (dict(steps=(0, 93, 186), Bp=32, D=3000, epoch=2.0), 3000),
+    (dict(steps=(0, 93, 186), Bp=32, D=3000.0, epoch=2.0), 3000),
     *((dict(epoch=epoch), None) for epoch in (5e-324, math.inf, -1.0, 0.0))])
 def test_D_is_that_of_the_records_or_follows_from_a_sane_epoch(change, D):
   assert study(rows(**change))[0].D == D

@@ -1,4 +1,4 @@
-"""When a law is identified, and what is said if it is not."""
+"""When a law is identified, when beyond its data, and what is said if not."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isojax.frontier import analysis, diagnostics, fit_json, next_sweep, verdict
-from tests.frontier import studies, synthetic
+from tests.frontier import overtaking, studies, synthetic
 
 
 def test_points_that_are_not_resolved_are_told_by_their_cause():
@@ -121,3 +121,40 @@ def test_training_sets_of_several_sizes_are_named():
   assert rounded.D in range(6000, 6006)
   assert not any("training sets" in c
                  for c in analysis.analyse(rounded, studies.EXACT).cautions)
+
+
+def test_rewards_that_do_not_depend_on_n_are_no_law():
+  """Five runs of each n with one true curve, and the study of three curves."""
+  one = synthetic.Truth(Bp=5, n=(3, 7, 23), A=(0.6,) * 3, k=(4e-5,) * 3, b=0.3)
+  equal = analysis.analyse(synthetic.study(
+      one, C_max=3e5, evaluations=17, seeds=2, Q=100, k=8, seed=1),
+                           studies.QUICK)
+  null = verdict.null_model(equal)
+  assert null["spread"] <= null["noise"]
+  assert any("does not depend on n beyond the noise" in r
+             for r in equal.reasons)
+  clear = analysis.analyse(studies.clear_study(), studies.QUICK)
+  null = verdict.null_model(clear)
+  assert null["spread"] > 5 * null["noise"]
+  assert not any("does not depend" in r for r in clear.reasons)
+
+
+@pytest.mark.parametrize("truth, fires", [
+    ("late", True), ("settled", False), ("noise", True)])
+def test_a_study_that_ends_before_a_larger_n_leads_is_no_license(truth, fires):
+  """Five studies; docs/results.md has the table of many."""
+  told = overtaking.counts(truth, 5)
+  if truth == "noise":
+    assert told == {"not identified": 5}
+  assert (told["beyond the data"] == 0) == fires, told
+
+
+def test_neither_next_nor_its_command_goes_beyond_limited_data():
+  fit = analysis.analyse(studies.identified_study(), studies.EXACT)
+  fit = dataclasses.replace(fit, identified=True, reasons=())
+  end = round(float(fit.frontier.C_G[-1]))
+  free = next_sweep.next_plan(fit, path="f")
+  assert f"--rollouts={2 * end} " in free["command"]
+  held = next_sweep.next_plan(fit, ("a larger n is near",), path="f")
+  assert f"--rollouts={end} " in held["command"]
+  assert "--sweep" in held["command"] and "not beyond" in held["text"]

@@ -7,8 +7,9 @@ import jax
 import numpy as np
 
 import isojax
-from isojax import components, rng
-from isojax import step as step_lib
+from isojax.run import components
+from isojax.run import step as step_lib
+from isojax.runtime import rng
 from isojax.sampling import engine
 
 

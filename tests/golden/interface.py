@@ -8,13 +8,13 @@ import sys
 from absl import flags
 
 import isojax
-from isojax import cli
+from isojax.core import cli
 from tests import command
 from tests.golden import baseline
 
 COMMANDS = (
     "isojax.main", "launch.plan", "launch.sweep", "launch.fit", "launch.doctor",
-    "launch.speedup", "launch.study", "launch.split", "launch.convert",
+    "launch.compare", "launch.study", "launch.split", "launch.convert",
     "launch.pretrain", "launch.compile", "launch.demo_model", "launch.bench")
 
 

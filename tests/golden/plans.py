@@ -36,13 +36,6 @@ CASES = (
     # A fit of one's own.
     f"--rollouts=1e5 --law={FIT}", f"--rollouts=1e4 --law={FIT} --n=16",
     f"--rollouts=1e5 --law={FIT} --Bp=32",
-    f"--rollouts=1e5 --law={FIT} --schedule",
-    f"--rollouts=3e5 --law={FIT} --schedule --Bp=8",
-    f"{EASY} --schedule", f"{HARD} --schedule",
-    # PODS.
-    "--rollouts=65536 --stratum=easy --Bp=32 --n=64 --pods",
-    "--rollouts=65536 --stratum=hard --Bp=32 --n=16 --pods",
-    "--rollouts=65536 --config=configs/pods.py --pods",
     # Sweeps.
     f"--sweep {CONFIG} --rollouts=16384 --Bp=32 --n=4,16 --seeds=0,1",
     "--sweep --rollouts=2e6 --Bp=32 --n=8",
@@ -52,9 +45,9 @@ CASES = (
     "--sweep --rollouts=65536 --Bp=32 --n=8,32 --config=configs/pods.py",
     f"--sweep --rollouts=65536 --Bp=16 --n=4,8 --seeds=0,1 --skip={FIT}",
     # Refused.
-    f"{EASY} --pods --schedule", f"{EASY} --pods --n=4", f"{EASY} --n=1",
-    f"{EASY} --B=64", f"{EASY} --prompt_tokens=64", "--rollouts=9",
-    "--rollouts=nan --stratum=easy", "--sweep --rollouts=2e6 --n=8",
+    f"{EASY} --n=1", f"{EASY} --B=64", f"{EASY} --prompt_tokens=64",
+    "--rollouts=9", "--rollouts=nan --stratum=easy",
+    "--sweep --rollouts=2e6 --n=8",
     f"--rollouts=1e5 --law={FIT} --stratum=easy",
     f"{CONFIG} --config.alloc.n=8 --rollouts=65536",
 )

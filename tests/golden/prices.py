@@ -52,7 +52,7 @@ def measure(only=None):
       code, rows, text = plans.plan(f"{case} --explain")
       assert code == 0, text
       (row,) = rows
-      memory = re.search(r"memory: ([\d.]+) GB", text)
+      memory = re.search(r"largest sum +([\d.]+)", text)
       alloc, expected = row["overrides"]["alloc"], row["expected"]
       yield case, {
           "step_seconds": expected["seconds"] / alloc["M"],

@@ -34,7 +34,6 @@ CASES = {
     "lora_in_flight": ("easy", dict(model=LORA, recipe=IN_FLIGHT)),
     # Nearly every easy problem is solved from time to time.
     "solved": ("easy", dict(recipe=dict(filter=dict(solved_rate=0.3)))),
-    "schedule": ("hard", dict(alloc=dict(n=4, schedule=((0, 4), (256, 8))))),
     # The pool has space for few answers, so rollouts are put back.
     "paged": ("easy", dict(sampler=dict(
         page=4, expected_tokens=1.0, memory_gib=0.00094))),
@@ -49,8 +48,6 @@ CASES = {
     # Half of each group is trained on.
     "skip": ("mixed", dict(alloc=dict(rule="skip", n_high=32, m=4),
                            recipe=dict(loss=dict(selection="random")))),
-    "int8": ("easy", dict(sampler=dict(weights="int8"))),
-    "float8_cache": ("easy", dict(sampler=dict(cache="float8"))),
 }
 # The number of pages decides in which order sums are made, but no token.
 ROUNDED = ("paged",)

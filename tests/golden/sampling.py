@@ -20,8 +20,6 @@ CASES = {
     "nucleus": ({}, NATURAL | dict(top_p=0.9)),
     "greedy": ({}, NATURAL | dict(temperature=0.0)),
     "bfloat16": (dict(dtype="bfloat16"), NATURAL),
-    "int8": (dict(weights="int8"), NATURAL),
-    "float8_paged": (PAGED | dict(cache="float8"), SKEWED),
 }
 
 

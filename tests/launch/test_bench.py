@@ -1,21 +1,23 @@
-"""launch.bench: its arithmetic by hand, its errors, one tiny run."""
+"""launch.bench: its arithmetic by hand, its errors, tiny runs."""
 
 import dataclasses
 import gzip
 import json
 import os
+import time
 
 import jax
 import pytest
 
-from isojax import profile
+from configs import hard
+from isojax.core import model_shape as shape_lib
+from isojax.core.memory import Formats
 from isojax.errors import InputError
-from isojax.models import shape as shape_lib
-from isojax.planner import measured
-from isojax.planner.cost import CALIBRATED
+from isojax.planner import prices
+from isojax.planner.cost import CALIBRATED, Lengths, Recipe, Workload
 from isojax.planner.machines import Accelerator, Machine
-from isojax.planner.workload import Formats, Lengths, Recipe, Workload
-from launch.bench import cases, run
+from isojax.runtime import profile
+from launch.bench import accelerator, cases, processes, run
 from tests import command
 from tests.conftest import ONE_DEVICE
 
@@ -25,10 +27,9 @@ CONFIG = dict(model_type="llama", num_hidden_layers=2, hidden_size=6,
 SHAPE = shape_lib.model_shape(CONFIG, path="c")
 # A layer: 2 * 6 * 4 * (3 + 1) + 3 * 6 * 10 = 372; the head: 6 * 50 = 300.
 # Attention: 4 * 2 layers * 3 heads * 4 = 96 FLOPs for each token attended to.
-CASE = cases.Case("sample", "tiny-30m", "float32", weights=None,
-                        cache=None, Bp=2, n=3, prompt_tokens=5, new_tokens=7,
-                        mean_tokens=4, slots=None, page=None,
-                        microbatch_tokens=16, peers=())
+CASE = cases.Case("sample", "tiny-30m", "float32", Bp=2, n=3,
+                  prompt_tokens=5, new_tokens=7, mean_tokens=4, slots=None,
+                  page=None, microbatch_tokens=16, peers=())
 
 
 def test_useful_tokens_go_through_the_stop():
@@ -63,8 +64,8 @@ def test_the_table_by_hand():
 
 
 ROW = dict(contestant="isojax", config=CONFIG, compute_dtype="float32", Bp=2,
-           n=3, prompt_tokens=5, new_tokens=8, slots=None, weights=None,
-           cache=None, microbatch_tokens=48)
+           n=3, prompt_tokens=5, new_tokens=8, slots=None,
+           microbatch_tokens=48)
 DOCUMENT = {"rows": [
     ROW | dict(what="sample", tokens=[24, 24], seconds=[2.0, 4.0]),
     ROW | dict(what="sample", contestant="naive", tokens=[24], seconds=[9.0]),
@@ -77,16 +78,16 @@ WORKLOAD = Workload(Lengths(300, 1500, 1024, 8192), Formats("float32"))
 
 
 def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
-  found = measured.bench_efficiency(DOCUMENT, SHAPE, WORKLOAD, MACHINE,
+  found = prices.bench_efficiency(DOCUMENT, SHAPE, WORKLOAD, MACHINE,
                                     path="b")
   recipe = dataclasses.replace(WORKLOAD, recipe=Recipe(m=1, critic="own"))
-  assert measured.bench_efficiency(DOCUMENT, SHAPE, recipe, MACHINE,
+  assert prices.bench_efficiency(DOCUMENT, SHAPE, recipe, MACHINE,
                                    path="b") == found
   # 4 tokens a row: they attend to 5 + 4 / 2 in the planner's mean.
   prefill = 10 * (2 * 744 + 96 * 2.5)
   decode = 24 * (2 * 1044 + 96 * 7)
-  assert found.decode_flops == pytest.approx((prefill + decode) / 1e4 / 3.0)
-  assert found.prefill_flops == found.decode_bandwidth == found.decode_flops
+  assert found.sample_flops == pytest.approx((prefill + decode) / 1e4 / 3.0)
+  assert found.sample_bandwidth == found.sample_flops
   update = 3 * (prefill + decode) + 10 * SHAPE.params
   assert found.update_flops == pytest.approx(update / 1e4 / 8.0)
   assert found.slots == 1.0
@@ -94,27 +95,10 @@ def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
   assert found.basis == "measured by launch.bench (b; host seconds assumed)"
 
 
-def test_rows_are_of_the_priced_weights_and_cache():
-  """Memory bound: a byte a weight, two a number of the cache."""
-  slow = dataclasses.replace(MACHINE, accelerator=dataclasses.replace(
-      MACHINE.accelerator, float32=1e15, hbm_bandwidth=1e3))
-  kept = dict(weights="int8", cache="bfloat16")
-  rows = [r | kept for r in DOCUMENT["rows"]] + DOCUMENT["rows"][:1]
-  rows[-1] = rows[-1] | {"seconds": [1e9]}
-  found = measured.bench_efficiency(
-      {"rows": rows}, SHAPE, dataclasses.replace(
-          WORKLOAD, formats=Formats("float32", **kept)), slow,
-      path="b")
-  # 6 rows, 4 tokens each, which attend to 7; keys and values of a token are 2
-  # layers * 2 * 1 head * 4 = 16 numbers.
-  prefill, decode = 1044 + 10 * 16 * 2, 4 * (1044 + 6 * 7 * 16 * 2)
-  assert found.decode_flops == pytest.approx((prefill + decode) / 1e3 / 3.0)
-
-
 def test_rows_of_the_priced_policy_come_first():
   other = CONFIG | dict(num_hidden_layers=1)
   rows = [r | dict(config=other, seconds=[1e6]) for r in DOCUMENT["rows"]]
-  first, second = (measured.bench_efficiency(
+  first, second = (prices.bench_efficiency(
       {"rows": r}, SHAPE, WORKLOAD, MACHINE, path="b")
                    for r in (rows + DOCUMENT["rows"], DOCUMENT["rows"]))
   assert first == second
@@ -122,12 +106,12 @@ def test_rows_of_the_priced_policy_come_first():
 
 @pytest.mark.parametrize("document, message", [
     ({}, "b: not what launch.bench --json writes .KeyError: 'rows'"),
-    ({"rows": []}, "no sample of isojax in float32, weights float32, cache f"),
+    ({"rows": []}, "no sample of isojax in float32; make it with"),
     ({"rows": DOCUMENT["rows"][:2]}, "no update of isojax in float32"),
     ({"rows": [DOCUMENT["rows"][0] | {"seconds": [0.0]}]}, "b: not what")])
 def test_a_bench_that_says_too_little_is_refused(document, message):
   with pytest.raises(InputError, match=message):
-    measured.bench_efficiency(document, SHAPE, WORKLOAD, MACHINE, path="b")
+    prices.bench_efficiency(document, SHAPE, WORKLOAD, MACHINE, path="b")
 
 
 def bench(*arguments):
@@ -136,9 +120,10 @@ def bench(*arguments):
 
 
 @pytest.mark.parametrize("arguments, message", [
-    ([], "expected either --what or --suite"),
+    ([], "expected either --what, --suite or --table"),
     (["--what=sample", "--peer=vllm"], "expected some of naive, hf, hf_bf16"),
-    (["--what=sample", "--model=nowhere"], "expected tiny-30m, or a folder"),
+    (["--suite=accelerator"], "--suite=accelerator needs --out=FOLDER"),
+    (["--what=sample", "--model=nowhere"], "or a folder with config.json"),
     (["--what=sample", "--mean_tokens=200"], "expected from 2 to --new_tokens"),
     (["--what=update", "--n=1"], "--n=1: expected at least 2")])
 def test_bad_input_before_anything_is_compiled(arguments, message):
@@ -150,7 +135,7 @@ def test_bad_input_before_anything_is_compiled(arguments, message):
 def test_a_tiny_step_end_to_end(tmp_path):
   """Sampling against naive: skewed lengths, a folder's shape, JSON."""
   (tmp_path / "config.json").write_text(json.dumps(
-      cases.TINY | dict(
+      cases.MODELS["tiny-30m"] | dict(
           num_hidden_layers=1, hidden_size=24, intermediate_size=20,
           num_attention_heads=3, num_key_value_heads=1, vocab_size=40)))
   done = bench("--what=sample", f"--model={tmp_path}", "--Bp=2", "--n=3",
@@ -179,3 +164,125 @@ def test_a_trace_has_the_second_to_fourth_step_with_named_stages(tmp_path):
   named = lambda name: [e for e in events if "name" in e and e["name"] == name]
   assert [e["args"]["step_num"] for e in named("step")] == ["1", "2", "3"]
   assert len(named("update")) == 3
+
+
+# --- The suite of one accelerator ---------------------------------------------
+
+
+def test_the_settings_are_those_of_the_hard_config():
+  expected = json.loads(json.dumps(hard.get_config().to_dict()))
+  assert cases.SETTINGS == expected, (
+      "write launch/bench/settings.json again: json.dumps(configs.hard."
+      "get_config().to_dict(), indent=1)")
+
+
+def test_bounds_by_hand():
+  """6 rows of 7 tokens after 5, in float32; see SHAPE."""
+  equal = dataclasses.replace(CASE, mean_tokens=None, slots=4)
+  # Two rounds of 7 steps read all weights; keys and values of a token are
+  # 2 * 2 layers * 4 numbers of 4 bytes. A token sees 8.5 in the mean.
+  assert accelerator.decode_bytes(equal, SHAPE) == (
+      2 * 7 * 4 * SHAPE.params + 64 * 6 * 7 * 8.5)
+  assert accelerator.decode_bytes(
+      dataclasses.replace(equal, dtype="bfloat16"), SHAPE) == (
+          2 * 7 * 2 * SHAPE.params + 32 * 6 * 7 * 8.5)
+  # Answers have logits; the two prompts do not, and are computed once.
+  assert accelerator.update_flops(equal, SHAPE) == 3 * (
+      6 * 7 * (2 * 1044 + 96 * 8.5) + 2 * 5 * (2 * 744 + 96 * 2.5))
+
+
+@pytest.fixture
+def no_cache():
+  """A case turns the cache of programs off, in what is its own process."""
+  enabled = jax.config.jax_enable_compilation_cache
+  yield
+  jax.config.update("jax_enable_compilation_cache", enabled)
+
+
+def rows_named(*names: str) -> list[accelerator.Row]:
+  return [accelerator.smallest(row) for row in accelerator.SUITE
+          if row.name in names]
+
+
+def test_rows_are_kept_and_measured_once(tmp_path, no_cache):
+  rows = rows_named("copy", "product", "sample tiny")
+  stamped, folder = accelerator.stamp(), str(tmp_path)
+  again = []
+
+  def measure(row):
+    again.append(row.name)
+    return accelerator.outcome(row)
+
+  fill = lambda: accelerator.fill(folder, rows, stamped, seconds=1e6,
+                                  measure=measure)
+  fill()
+  assert again == [f"{name}, smallest" for name in (
+      "copy", "product", "sample tiny")]
+  first = accelerator.read(folder)
+  assert [row["name"] for row in first] == again
+  assert not any("error" in row for row in first)
+  assert all(row["device"] == "cpu" and row["jax"] == jax.__version__
+             and row["date"] for row in first)
+  sampled = first[-1]["result"]
+  assert sampled["planned_bytes"] > 0 and sampled["compile_seconds"] > 0
+  assert all(4 <= tokens <= 32 for tokens in sampled["tokens"])
+  again.clear()
+  fill()
+  assert not again and accelerator.read(folder) == first
+  file = tmp_path / accelerator.ROWS
+  file.write_text(file.read_text()[:-9])  # the last line is damaged
+  fill()
+  assert again == ["sample tiny, smallest"]
+  assert [row["name"] for row in accelerator.read(folder)] == [
+      row["name"] for row in first]
+  # Another version of jax, or of isojax, is measured anew.
+  for name in ("jax", "isojax", "device"):
+    assert len(accelerator.pending(
+        rows, stamped | {name: "x"}, accelerator.read(folder))) == 3
+  assert "| sample tiny, smallest | " in accelerator.table(
+      accelerator.read(folder))
+
+
+def test_a_failure_is_a_row_and_is_tried_again_after_the_others(tmp_path):
+  bad = accelerator.Row("bad", "copy", 1, size=-4)
+  good, stamped = accelerator.Row("good", "copy", 1, size=8), dict.fromkeys(
+      ("device", "isojax", "python", "jax", "jaxlib", "flax", "commit"), "x")
+  accelerator.fill(str(tmp_path), [bad], stamped, seconds=9,
+                   measure=accelerator.outcome)
+  row, = accelerator.read(str(tmp_path))
+  assert "\n" not in row["error"] and "Error: " in row["error"]
+  assert accelerator.pending([bad, good], stamped, [row]) == [good, bad]
+  # A row whose time is longer than what is left waits for another start.
+  accelerator.fill(str(tmp_path), [good], stamped, seconds=0.5, measure=None)
+  assert accelerator.read(str(tmp_path)) == [row]
+  assert f"| bad | failed: {row['error']} | - " in accelerator.table([row])
+
+
+def test_a_process_that_ends_or_hangs_is_an_error():
+  with pytest.raises(processes.ProcessError, match="exit code 3"):
+    processes.alone(os._exit, 3)
+  with pytest.raises(processes.ProcessError, match="stopped after 0.1 s"):
+    processes.alone(time.sleep, 60, seconds=0.1)
+  with pytest.raises(ZeroDivisionError):
+    processes.alone(divmod, 1, 0)
+  assert processes.alone(divmod, 7, 2) == (3, 1)
+
+
+def test_shares_of_the_table_by_hand():
+  """A device that copies 2 of 3.35 TB/s; 4 TB are read in 4 and in 2 s."""
+  common = dict(
+      contestant="isojax", size=0, changes={}, device="NVIDIA H100 80GB HBM3",
+      commit=None, isojax="i", python="3", jax="j", jaxlib="l", flax="f",
+      date="2030-01-02T03:04:05+00:00")
+  rows = [
+      common | dict(name="copy", measure="copy", case=None,
+                    result={"bytes_per_second": 2e12}),
+      common | dict(name="s", measure="case", case=dict(Bp=2, n=4), result=dict(
+          seconds=[4.0, 2.0], tokens=[80, 80], decoded=[100, 100],
+          peak_bytes=2**31, planned_bytes=2**30, compile_seconds=7.0,
+          decode_bytes=4e12))]
+  text = accelerator.table(rows)
+  assert "| copy | 2,000 GB/s | 100% | 60% | - | - | - | - |" in text
+  # 30 tokens/s and 3 rollouts/s in the median, 1.5 TB/s.
+  assert ("| s | 30 tokens/s, 3 rollouts/s | 75% | 45% | 80% | 7.0 | 2.00 | "
+          "1.00 |") in text

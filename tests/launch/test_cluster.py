@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import yaml
 
-from isojax import cli
+from isojax.core import exit_codes
 from tests import parse_commands
 
 FOLDER = pathlib.Path(__file__).parents[2] / "launch/cluster"
@@ -51,7 +51,7 @@ def test_the_jobset():
   codes = job["podFailurePolicy"]["rules"][0]["onExitCodes"]
   assert codes["containerName"] == container["name"]
   # In order, or Kubernetes refuses them.
-  assert codes["values"] == [cli.PREEMPTED, cli.PEER_LOST]
+  assert codes["values"] == [exit_codes.PREEMPTED, exit_codes.PEER_LOST]
 
 
 def test_the_skypilot_task():

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from configs import hard
-from isojax import components
-from isojax import experiment as experiment_lib
-from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.rl import head as head_lib
 from isojax.rl import optimizer as optimizer_lib
+from isojax.run import components
+from isojax.run import experiment as experiment_lib
+from isojax.runtime import mesh as mesh_lib
 from launch import compile as compile_lib
 from launch import topology as topology_lib
 from tests.conftest import make_model
@@ -113,7 +113,7 @@ def small(**mesh):
   config = hard.get_config()
   config.mesh.update(mesh)
   config.recipe.loss.remat = True
-  return experiment_lib.load(config)
+  return config
 
 
 def test_a_small_model_on_a_small_slice():
@@ -143,7 +143,7 @@ def test_a_small_model_on_a_small_slice():
 
 def test_the_programs_of_a_paged_sampler():
   """On this machine's devices: a pool and a page table."""
-  e = small(fsdp=4)
+  e = experiment_lib.load(small(fsdp=4))
   e = dataclasses.replace(e, sampler=dataclasses.replace(
       e.sampler, page=4, slots=8, max_new_tokens=49))
   opened = components.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))

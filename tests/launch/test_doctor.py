@@ -8,12 +8,12 @@ import pathlib
 import pytest
 
 import isojax
-from isojax import diagnosis
+from isojax.diagnosis import rules
 from isojax.errors import InputError
-from isojax.frontier import doctor
-from isojax.frontier.formats import FORMATS
-from isojax.frontier.series import Series
 from isojax.ledger import records
+from isojax.logs.formats import FORMATS
+from isojax.logs.series import Series
+from isojax.report import doctor
 from tests import command
 
 DATA = pathlib.Path("tests/data/logs")
@@ -329,7 +329,7 @@ def test_a_step_of_one_group_tells_whether_its_rewards_are_equal(
   (told,) = [f for f in report.findings if f.name == "groups"]
   assert told.text.startswith("54%") and "(measured;" in told.text
   assert "^" not in told.source
-  lacks = diagnosis.unchecked(report.run) | diagnosis.unchecked(
+  lacks = rules.unchecked(report.run) | rules.unchecked(
       isojax.doctor(path).run)
   assert ("advantage" in lacks, "signal" in lacks) == (name == "other",) * 2
 
@@ -388,7 +388,7 @@ def test_the_column_of_the_reward_is_told_and_chosen(
   assert len(report.facts) == 1 + len(facts) and all(
       word in fact for word, fact in zip(facts, report.facts[1:]))
   assert any("--columns=reward=bar_score" in n for n in report.notes) == note
-  assert ("cut" in diagnosis.unchecked(report.run)) == (
+  assert ("cut" in rules.unchecked(report.run)) == (
       "truncated" not in columns)
 
 

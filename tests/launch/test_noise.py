@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax import components, config_file, experiment, rng
-from isojax import mesh as mesh_lib
+from isojax.core import config_file
 from isojax.errors import InputError
 from isojax.rl import algorithm
 from isojax.rl import update as update_lib
+from isojax.run import components, experiment
+from isojax.runtime import mesh as mesh_lib
+from isojax.runtime import rng
 from isojax.sampling import engine
 from launch import noise
 from tests import few

@@ -68,15 +68,8 @@ REFUSED = (
     (["--rollouts=2e6", "--law=nope.json"], "no such file, and no prior"),
     (["--sweep", "--rollouts=99", "--Bp=3", "--n=2,2"], "each once"),
     ([*EASY, "--out=no/such/plan"], "--out="),
-    ([*EASY, "--pods", "--schedule"], "--pods: no effect with --schedule"),
-    ([*EASY, "--pods", "--n=4"], "n = 4: expected an even n of at least 8"),
-    ([*EASY, "--speedup=s.json"], "--speedup: no effect without --pods"),
-    ([*EASY, "--pods", "--speedup=none.json"], "none.json: expected speedup"),
-    ([*EASY, "--schedule", "--n=8"], "--n: no effect with --schedule"),
-    ([*EASY, "--sweep", "--Bp=8", "--n=8", "--pods"],
-     "--pods: no effect with --sweep"),
-    (["--hours=3", "--stratum=easy", "--schedule", *PRICED],
-     "--hours: no effect with --schedule"),
+    (["--hours=3", "--stratum=easy", "--sweep", "--Bp=8", "--n=8", *PRICED],
+     "--hours: no effect with --sweep"),
     ([*EASY, "--seeds="], "--seeds: expected at least one"),
     (["--rollouts=20M", "--stratum=easy"], "--rollouts=20M: expected a whole "
      "number from 2 to 1.1e+15, such as 2e6"),
@@ -102,7 +95,6 @@ REFUSED = (
      "device of 80 GB [XLA_PYTHON_CLIENT_MEM_FRACTION=0.75] (masters 15.2, "),
     ([*EASY, f"--config={ROOT}/configs/knapsack.py", "--export=verl"],
      "no rule=knapsack; plan without one"),
-    ([*EASY, "--rule=hit"], "--rule=hit needs the pass counts of at least Bp"),
     ([*EASY, *PRICED, "--measured=."], "--measured=.: no such file"),
     ([*EASY, *PRICED, "--measured=torn.jsonl"],
      "torn.jsonl:1: this line was changed"),
@@ -168,13 +160,13 @@ def test_a_bench_says_how_fast_it_is(tmp_path):
   config = json.loads(
       (ROOT / "tests/data/qwen2.5-7b/config.json").read_text())
   row = dict(contestant="isojax", config=config, compute_dtype="bfloat16", Bp=2,
-             n=3, prompt_tokens=5, new_tokens=8, slots=None, weights=None,
-             cache=None, microbatch_tokens=48, tokens=[24])
+             n=3, prompt_tokens=5, new_tokens=8, slots=None,
+             microbatch_tokens=48, tokens=[24])
   (tmp_path / "b.json").write_text(json.dumps({"rows": [
       row | dict(what="sample", seconds=[2.0]),
       row | dict(what="update", seconds=[8.0])]}))
   _, out = planned(*EASY, *PRICED, "--bench=b.json", cwd=tmp_path)
-  assert "efficiency, measured by launch.bench (b.json; host seconds" in out
+  assert "; measured by launch.bench (b.json; host seconds assumed)\n" in out
 
 
 def test_measured_lengths_need_no_flags(tmp_path):
@@ -185,7 +177,7 @@ def test_measured_lengths_need_no_flags(tmp_path):
       seconds_logp=0.0, seconds_update=2.0) for i in range(1, 5)])[0])
   _, out = planned(*EASY, *PRICED[:2], "--measured=r.jsonl", cwd=tmp_path)
   assert "prompts of 300 and responses of 1,500 tokens" in out
-  assert "efficiency, measured from r.jsonl" in out
+  assert "; measured from r.jsonl\n" in out
 
 
 def test_a_config_has_its_own_anchor_and_evaluations(tmp_path):
@@ -198,8 +190,8 @@ def test_a_config_has_its_own_anchor_and_evaluations(tmp_path):
   assert row["lr"] == pytest.approx(3e-4 * (row["overrides"]["alloc"]["n"] / 32)
                                     ** 0.5)
   assert "base_lr and base_batch of --config" in out
-  assert "microbatches of at most 48 rollouts;" in out
-  assert "not included: compilation and checkpoints\n" in out
+  assert "microbatches of at most 48 rollouts\n" in out
+  assert "not included   compilation and checkpoints\n" in out
   few = row["expected"]["seconds"]
   (row,), _ = planned(
       "--rollouts=16384", "--config=configs/hard.py", "--machine=cpu-2core",
@@ -243,19 +235,8 @@ def test_options_of_another_trainer(tmp_path):
   assert "# not carried: recipe.updates.minibatches=4, " in out
 
 
-def test_a_rule_is_compared_on_the_problems(tmp_path):
-  hard = f"{ROOT}/isojax/assets/countdown-tiny-hard.jsonl"
-  (row,), out = planned("--rollouts=65536", f"--problems={hard}", "--n=4",
-                        "--rule=hit", *PRICED, cwd=tmp_path)
-  assert row["overrides"]["alloc"].items() >= dict(
-      n=4, rule="hit", n_low=2, n_high=64).items()
-  assert "rules for 32 x 4 rollouts of a step, by the pass counts of 3000" in (
-      out)
-  assert "hit *" in out and "slowest  seconds\n" in out
-  # A rule is of use on mixed problems, which have no law of their own.
+def test_problems_of_mixed_difficulty_have_no_law(tmp_path):
   mixed = f"--problems={ROOT}/isojax/assets/countdown-tiny-mixed.jsonl"
-  _, out = planned("--rollouts=65536", mixed, "--rule=hit", cwd=tmp_path)
-  assert "published prior (hard" in out and "of 1024 problems" in out
   assert "of mixed difficulty" in launch("--rollouts=65536", mixed,
                                          cwd=tmp_path)[2]
 
@@ -265,9 +246,12 @@ def test_a_mixture_of_experts_is_priced(tmp_path):
   (tmp_path / "config.json").write_text(json.dumps(MOE))
   _, out = planned(*EASY, *PRICED, "--machine=16xh100", "--model=config.json",
                    cwd=tmp_path)
-  assert "a mixture of experts at 1 / 1.94 of them" in out
+  assert "a mixture of experts at 1 / 2.16 of them" in out
   # float32 parameters of a device with fsdp * tensor = 16: 4 * 30.5 / 16
-  assert "masters 7.63" in out or "masters 15.3" in out
+  (masters,) = (line.split()[1] for line in out.splitlines()
+                if line.split()[:1] == ["masters"])
+  assert masters in ("7.63", "15.3")
+  assert "isojax does not train a mixture of experts" in out
 
 
 def test_a_sweep_says_that_it_cannot_be_fitted(tmp_path):

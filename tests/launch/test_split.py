@@ -16,10 +16,11 @@ import pytest
 import safetensors.numpy
 
 from configs import hard, split_math
-from isojax import components, config_file
+from isojax.core import config_file, sections
 from isojax.errors import InputError
 from isojax.models import hf_weights
 from isojax.models import tokenizer as tokenizer_lib
+from isojax.run import components
 from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
@@ -358,7 +359,7 @@ def test_from_a_file_to_strata(local_set, tmp_path, capsys):
 
 
 def section(values):
-  return config_file.section(split_lib.Split, values, "config")
+  return sections.section(split_lib.Split, values, "config")
 
 
 def test_counts_are_not_replaced_by_none(tmp_path):
@@ -411,3 +412,12 @@ def test_one_line_for_every_error(local_set, tmp_path, argument, message):
   done = run(local_set, f"--config.out={tmp_path}/s", argument)
   assert done.returncode == 2 and message in done.stderr
   assert len(done.stderr.splitlines()) == 1
+
+
+def test_auto_is_replaced_before_counts_are_compared():
+  """The header of the counts has the dtype that sampled."""
+  config = split_math.get_config()
+  want = section(config.to_dict())
+  assert want.sampler.dtype == "bfloat16"
+  config.sampler.dtype = "auto"
+  assert split_lib.with_dtype(config.to_dict(), "tpu") == want

@@ -338,6 +338,55 @@ def test_a_full_disk_ends_the_process_with_one_line(saving, tmp_path, options):
   assert "No space left on device" in line and "no step is saved yet" in line
 
 
+@pytest.mark.parametrize("message", [
+    "Failed to write 312780 bytes to file 4: No space left on device "
+    "[os_error_code='28']",
+    'Error opening {"sync":true}\'] [os_error_code=\'28\'] [source=\'a.cc\']'])
+def test_a_full_disk_is_named_by_its_code(tmp_path, message):
+  """The order of the parts of tensorstore's messages is not fixed."""
+  with (checkpoint.open_manager(str(tmp_path), keep=1) as manager,
+        pytest.raises(InputError, match=r"\(No space left on device\)"),
+        checkpoint._disk(manager)):
+    raise ValueError(message)
+
+
+LATE = '''"""Closes its loop at the first error; another write ends later."""
+import asyncio
+import threading
+import tensorstore
+from isojax import cli
+
+def main(argv):
+  promise, future = tensorstore.Promise.new()
+  async def late():
+    await future
+  async def fails():
+    raise OSError("No space left on device")
+  async def save():
+    await asyncio.gather(late(), fails())
+  loop = asyncio.new_event_loop()
+  try:
+    loop.run_until_complete(save())
+  except OSError:
+    loop.close()
+  writer = threading.Thread(target=promise.set_result, args=(1,))
+  writer.start()
+  writer.join()
+  print("late")
+
+if __name__ == "__main__":
+  cli.run(main)
+'''
+
+
+def test_a_write_that_ends_late_says_nothing(tmp_path):
+  (tmp_path / "late.py").write_text(LATE)
+  done = subprocess.run(
+      [sys.executable, str(tmp_path / "late.py")], capture_output=True,
+      text=True, timeout=60, env=os.environ | {"PYTHONPATH": os.getcwd()})
+  assert (done.stdout, done.stderr) == ("late\n", "")
+
+
 def test_a_declined_save_is_an_error(store, states):
   """orbax returns False and writes nothing for a step it has passed."""
   with pytest.raises(RuntimeError, match="step 4 was not saved"):

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax import mesh as mesh_lib
+from isojax.core import kernels
 from isojax.errors import InputError
-from isojax.models import attention, kernels
+from isojax.models import attention
 from isojax.models.attention import Seen
 from isojax.rl import head as head_lib
 from isojax.rl import packing
+from isojax.runtime import mesh as mesh_lib
 from isojax.types import Prompts, Rollouts
 from launch import topology as topology_lib
 from tests.conftest import assert_close, make_model, random_params, RICH, TINY

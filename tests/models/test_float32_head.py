@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax.models import decoder, int8
+from isojax.models import decoder
 from tests import conftest
 from tests.conftest import make_model, placed, RICH, TINY
 from tests.rl.batches import PLAIN, step
@@ -130,22 +130,17 @@ def test_the_gradient_of_the_head_is_that_of_float64(untied, rollouts, axes,
     assert np.abs(half["head"] - exact).max() > 1e-3 * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("cfg, weights", [(TINY, "int8"), (RICH, None)],
-                         ids=["untied", "tied"])
-def test_the_sampler_keeps_the_head_alone_in_float32(cfg, weights):
+@pytest.mark.parametrize("cfg", [TINY, RICH], ids=["untied", "tied"])
+def test_the_sampler_keeps_the_head_alone_in_float32(cfg):
   model = make_model(cfg)
   params = conftest.random_params(model)
-  s = samples.make_sampler(model, weights=weights, **BOTH)
+  s = samples.make_sampler(model, **BOTH)
   held = s.prepare(params)
-  if weights is None:
-    assert s.prepare(held) is held
+  assert s.prepare(held) is held
   name = decoder.head_name(cfg)
   np.testing.assert_array_equal(held.pop(name), params[name])
-  for path, x in jax.tree.leaves_with_path(
-      held, is_leaf=lambda x: isinstance(x, int8.Int8)):
-    matrix = path[-1].key in int8.INPUTS
-    assert isinstance(x, int8.Int8) == (weights == "int8" and matrix), path
-    assert isinstance(x, int8.Int8) or x.dtype == jnp.bfloat16, path
+  for path, x in jax.tree.leaves_with_path(held):
+    assert x.dtype == jnp.bfloat16, path
 
 
 def test_the_trainer_agrees_with_the_sampler_if_both_have_it(untied, rollouts):

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from isojax import progress
 from isojax.errors import InputError
 from isojax.models import attention, decoder, hf_config, hf_weights
 from isojax.models import tokenizer as tokenizer_lib
+from isojax.runtime import progress
 from tests.conftest import make_model, random_params, RICH, TINY
 
 ASSET = pathlib.Path("isojax/assets/countdown-tiny")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax.models import decoder, lora
+from isojax.models import decoder, linear, lora
 from isojax.sampling import engine
 from tests.conftest import make_model
 from tests.rl.batches import assembled, equations, LOSS, make_update, SGD
@@ -19,7 +19,6 @@ EXACT, HIGH, DEFAULT = ((precision,) * 2 for precision in (
     Precision.HIGHEST, Precision.HIGH, Precision.DEFAULT))
 HALF = {"dtype": "bfloat16", "reduce_dtype": "bfloat16"}
 FLOAT32_HEAD = {"dtype": "bfloat16", "head_dtype": "float32"}
-INT8 = {"weights": "int8"}
 
 
 def float32(jaxpr) -> list:
@@ -55,11 +54,9 @@ def updating(cfg, adapters=lora.FULL):
 
 
 @pytest.mark.parametrize("changes, decode, prefill", [
-    ({}, {EXACT}, {EXACT}), (INT8, {EXACT}, {EXACT}),
-    ({"cache": "float8"}, {EXACT}, {EXACT}),
-    ({"precision": "default"}, {DEFAULT}, {DEFAULT}),
+    ({}, {EXACT}, {EXACT}), ({"precision": "default"}, {DEFAULT}, {DEFAULT}),
     # A float32 head alone: a prefill has no product of two float32 operands.
-    (FLOAT32_HEAD, {EXACT}, set()), (FLOAT32_HEAD | INT8, {EXACT}, set()),
+    (FLOAT32_HEAD, {EXACT}, set()),
     ({"head_dtype": "float32", "precision": "high"}, {EXACT, HIGH}, {HIGH})])
 def test_products_of_the_sampler(changes, decode, prefill):
   programs = sampling(dataclasses.replace(CONFIG, **changes))
@@ -78,6 +75,33 @@ def test_products_of_the_update(changes, adapters, want):
   """Forward and backward, and the reference of KL."""
   assert want == set(float32(updating(
       dataclasses.replace(LOSS, **changes), adapters)))
+
+
+@pytest.mark.parametrize("changes", [{"dtype": "bfloat16"}, HALF])
+def test_an_update_in_bfloat16_has_no_mixed_product(changes):
+  """XLA:CPU computes float32 by bfloat16 in float32."""
+  operands = {tuple(x.aval.dtype.name for x in eqn.invars)
+              for eqn in equations(updating(dataclasses.replace(
+                  LOSS, **changes))) if eqn.primitive.name == "dot_general"}
+  assert operands == {("bfloat16", "bfloat16")}
+
+
+@pytest.mark.parametrize("spec, shapes", [
+    ("td,vd->tv", ((6, 8), (10, 8))),
+    ("bkxh,bkhl->bkxl", ((2, 3, 4, 8), (2, 3, 8, 5)))])
+def test_the_gradients_of_a_wide_product(spec, shapes):
+  """In bfloat16 they differ from float32 by their rounding alone."""
+  x, y = (jax.random.normal(jax.random.key(i), shape, jnp.bfloat16)
+          for i, shape in enumerate(shapes))
+  out, pull = jax.vjp(lambda x, y: linear.wide(spec, x, y), x, y)
+  wide = [a.astype(jnp.float32) for a in (x, y)]
+  exact, exact_pull = jax.vjp(lambda x, y: linear.wide(spec, x, y), *wide)
+  np.testing.assert_allclose(out, exact, rtol=1e-5, atol=1e-5)
+  grad = jax.random.normal(jax.random.key(2), out.shape)
+  for a, b in zip(pull(grad), exact_pull(grad), strict=True):
+    assert a.dtype == jnp.bfloat16
+    np.testing.assert_allclose(
+        a.astype(jnp.float32), b, rtol=2**-8, atol=2**-8 * np.abs(b).max())
 
 
 @pytest.mark.parametrize("reduce_dtype", ["float32", "bfloat16"])

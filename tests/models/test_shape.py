@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from isojax.core import model_shape as shape_lib
 from isojax.errors import InputError
-from isojax.models import shape as shape_lib
 from tests.planner.examples import config, DATA, SEVEN_B, TOY
 
 QWEN = json.loads((DATA / "qwen2.5-7b/config.json").read_text())

@@ -3,10 +3,12 @@
 import json
 import pathlib
 
-from isojax.models import shape as shape_lib
+from isojax.core import model_shape as shape_lib
+from isojax.core.memory import Formats
 from isojax.planner import cost
+from isojax.planner import memory as memory_lib
+from isojax.planner.cost import Lengths, Recipe, Workload
 from isojax.planner.machines import Accelerator, Machine, machine, Mesh
-from isojax.planner.workload import Formats, Lengths, Recipe, Workload
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
 # One layer, 34 matrix parameters in it: q, k, v, o are 2 x 2, three mlp 2 x 3.
@@ -67,5 +69,5 @@ def on_v5p(**more):
 
 def packed(shape=THREE_B, name="8xh100", rows=4096, lengths=None, **more):
   lengths = lengths or Lengths(100, 200, 512, 1024)
-  return cost.packed(shape, work(lengths, **more), machine(name), rows=rows,
-                     efficiency=cost.CALIBRATED)
+  return memory_lib.packed(shape, work(lengths, **more), machine(name),
+                           rows=rows, efficiency=cost.CALIBRATED)

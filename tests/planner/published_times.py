@@ -6,9 +6,11 @@ is 1; its `spread` is the smallest and the largest ratio.
 
 import dataclasses
 
-from isojax.models import shape as shape_lib
+from isojax.core import model_shape as shape_lib
+from isojax.core.memory import Formats
 from isojax.planner import cost, machines
-from isojax.planner.workload import Formats, Lengths, Recipe, Workload
+from isojax.planner import memory as memory_lib
+from isojax.planner.cost import Lengths, Recipe, Workload
 from tests.models.test_shape import MOE
 
 _QWEN3 = dict(model_type="qwen3", num_key_value_heads=8, head_dim=128,
@@ -95,7 +97,7 @@ def predicted(figure: Figure, efficiency: cost.Efficiency) -> float:
   lengths = Lengths(
       figure.prompt_tokens, figure.response_tokens,
       max(1, 4 * round(figure.prompt_tokens)), figure.max_response)
-  price = cost.packed(
+  price = memory_lib.packed(
       SHAPES[figure.model], Workload(
           lengths, Formats("bfloat16"), Recipe(kl=True)), machine,
       rows=64 * machine.chips, efficiency=efficiency)

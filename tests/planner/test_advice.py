@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from isojax import laws, plan_file
-from isojax.allocation import admitted, Allocation, nearest_power
+from isojax.core import laws, plan_file
+from isojax.core.allocation import admitted, Allocation, nearest_power
 from isojax.errors import InputError
 from isojax.planner import advice, fit_file, priors
 
 QUESTION = advice.Question(
     C=2_000_000, law=priors.PRIORS["q1-easy"], metric="avg",
-    model="Qwen2.5-7B-Instruct", D=6000, B_max=65_536, Bp=None, n=None,
-    base_lr=1e-6, base_batch=1024, tokens_per_rollout=None)
+    model="Qwen2.5-7B-Instruct", sizes=None, D=6000, B_max=65_536, Bp=None,
+    n=None, base_lr=1e-6, base_batch=1024, tokens_per_rollout=None)
 FITTED = fit_file.Fitted(
     law=laws.Sigmoid(4.0, 5.0, 5.0, 2.0),
     draws=tuple(laws.Sigmoid(4.0, 5.0, 5.0 + d, 2.0)
@@ -101,7 +101,8 @@ def test_the_users_fit_comes_with_its_interval_and_cautions():
     (dict(law=FITTED, Bp=32), "n* was seen at Bp = 16, this is Bp = 32"),
     (dict(metric="best"), "the table is of 4e+06 to 6e+06 rollouts, this is"),
     (dict(metric="best", C=5_000_000, Bp=48), "256, this is Bp = 48"),
-    (dict(model="Llama"), "the prior is of Qwen2.5-7B-Instruct"),
+    (dict(model="Llama"), "the law is of Qwen2.5-7B-Instruct"),
+    (dict(model=None), "of another base model n is at most 64"),
     (dict(D=500), "D = 500 training problems"),
     (dict(C=700_000, D=500), "epochs"),
     (dict(B_max=1024), "the cap of 1024"),
@@ -112,6 +113,35 @@ def test_the_users_fit_comes_with_its_interval_and_cautions():
     (dict(law=FITTED, metric="best"), "the fit is of avg")])
 def test_warnings(change, warning):
   assert any(warning in w for w in ask(**change).warnings), ask(**change)
+
+
+def test_a_step_may_have_fewer_problems_for_a_larger_n():
+  """n* = 295 at B_max = 4,096: Bp is lowered from 32, but not below 8."""
+  a = ask(B_max=4096, Bp=32).allocation
+  assert (a.Bp, a.n) == (16, 256)
+  assert ask(B_max=1024, Bp=32).allocation.n == 128
+
+
+@pytest.mark.parametrize("change, n, why", [
+    (dict(model="tests/data/qwen2.5-1.5b"), 64,
+     "base models other than Qwen2.5-7B-Instruct saturated at n = 16 to 64"),
+    (dict(model="tests/data/qwen2.5-7b"), 256, ""),
+    (dict(model=None), 256, ""),
+    (dict(model="config.json", sizes=priors.PRIOR_SIZES), 256, ""),
+    (dict(model="Qwen2.5-7B-small", sizes=(28, 1536, 8960)), 64, "saturated"),
+    (dict(model="Llama", C=50_000), 8, ""),  # n* = 8 is within
+    # C/D = 512 at D = 512: 8 [8, 8] on training, 32 [2, 32] on validation.
+    (dict(law=priors.PRIORS["q1-hard"], D=500, C=256_000), 8,
+     "with few the study found n = 8 to 8 best"),
+    (dict(law=priors.PRIORS["q1-hard"], D=500, C=2**21), 32,
+     "with few the study found n = 8 to 32 best"),
+    (dict(law=priors.PRIORS["q1-hard"], D=500, C=10**8), 128, ""),  # no window
+    (dict(model="Llama", metric="best"), 512, "")])
+def test_what_speaks_against_the_law_holds_its_n(change, n, why):
+  a = ask(**change)
+  assert a.allocation.n == n and (why in a.held if why else not a.held), a
+  given = ask(n=128, **change)
+  assert given.allocation.n == 128  # the user's word counts
 
 
 def test_a_given_n_far_from_the_law():

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import math
 import re
 
 from hypothesis import given
@@ -10,12 +9,12 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from isojax.core.memory import Formats
 from isojax.errors import InputError
-from isojax.models import kernels
 from isojax.planner import cost, text
-from isojax.planner.cost import CALIBRATED, PEAK
+from isojax.planner import memory as memory_lib
+from isojax.planner.cost import CALIBRATED, Lengths, PEAK, Recipe
 from isojax.planner.machines import machine, Mesh
-from isojax.planner.workload import Formats, Lengths, Recipe
 from tests.planner.examples import (
   DATA,
   LONG,
@@ -74,21 +73,6 @@ def test_padding_computes_the_maxima():
   assert step.decode.flops == 2 * 2 * (88 + 8 * 9)  # as many positions
   # Two answers of 2 on average in rows of 3, half a row of which is empty.
   assert step.update.flops == 3 * (6 * (68 + 48) + 5.5 * (88 + 8 * 9))
-
-
-def test_an_update_that_skips_blocks_by_hand():
-  """512 x 512 blocks; half a block for the prompt, one and a half for answers.
-  """
-  slots = lambda prompt, own: kernels.computed_slots(
-      prompt, own, S=2048, T=8192)
-  assert slots(100, 700) == 100 + 256 + 700 + 512 + 256
-  assert slots(100, 7000) == 2048 + (8192 + 512) / 2  # causal blocks
-  update = lambda skips: on_v5p(padded=True, skips=skips).step(
-      1, 16).update.flops
-  # Tokens of 16 answers and half a row; 28 layers, 28 heads of 128.
-  fewer = 1024 + 4096 - (300 + 1500 * math.exp(0.64) / 2 + 1024)
-  assert update(False) - update(True) == pytest.approx(
-      3 * (16 * 1500 + 2048) * 4 * 28 * 28 * 128 * fewer)
 
 
 @pytest.mark.parametrize("mesh, stage, seconds", [
@@ -168,11 +152,11 @@ def test_each_update_reduces_gradients_and_each_epoch_gathers_weights():
   assert step((2, 1, 1), critic="own") > data + 40
 
 
-def test_rounded_formats_move_half_of_the_bytes():
-  whole, rounded = (toy(shape=ONE, rows=6, kept=kept).sampling(3, 2)
-                    for kept in ({}, dict(weights="int8", cache="float8")))
-  for one, other in zip(whole, rounded, strict=True):
-    assert one.bytes == 2 * other.bytes and one.flops == other.flops
+def test_a_wider_sampler_moves_twice_the_bytes():
+  narrow, wide = (toy(shape=ONE, rows=6, kept=kept).sampling(3, 2)
+                  for kept in ({}, dict(sampled="float32")))
+  for one, other in zip(narrow, wide, strict=True):
+    assert other.bytes == 2 * one.bytes and one.flops == other.flops
 
 
 @pytest.mark.parametrize("name, rate", [("h100", 989 / 67), ("tpu-v5e", 6)])
@@ -183,7 +167,7 @@ def test_a_float32_head_by_hand(name, rate):
   6 rollouts of 2 tokens are sampled, 2.75 of each trained, of at most 3.
   """
   chip = machine(name).accelerator
-  fast = dataclasses.replace(PEAK, decode_bandwidth=1e12, update_bandwidth=1e12)
+  fast = dataclasses.replace(PEAK, sample_bandwidth=1e12, update_bandwidth=1e12)
   step = lambda **kept: toy(
       shape=ONE, rows=6, accelerator=chip, padded=True, kept=kept,
       efficiency=fast, micro_rows=6).step(3, 2)
@@ -230,15 +214,16 @@ def test_hours_that_mean_nothing_are_refused(hours):
 
 def test_a_packed_price_fits_and_is_as_fast_as_any():
   price = packed(SEVEN_B, "v5p-64", 2048, LONG)
-  assert price.memory(2**20, price.rows).fits
+  assert memory_lib.memory(price, 2**20, price.rows).fits
   more = price.replace(micro_rows=2 * price.micro_rows)
-  assert price.rows == 2048 and not more.memory(2**20, 1).fits
+  assert price.rows == 2048 and not memory_lib.memory(more, 2**20, 1).fits
   assert price.workload.remat and price.mesh.devices == 32
   seconds = price.run(32, 128, 1).seconds
   for mesh in (Mesh(16, 2, 1), Mesh(8, 2, 2), Mesh(4, 2, 4)):
     assert seconds <= price.replace(mesh=mesh).run(32, 128, 1).seconds
   whole = price.replace(mesh=Mesh(32, 1, 1), micro_rows=32)
-  assert not whole.memory(32, 32).fits  # 7B whole on each chip, with Adam
+  # 7B whole on each chip, with Adam.
+  assert not memory_lib.memory(whole, 32, 32).fits
   few = price.replace(rows=64)  # a step smaller than the rows is itself
   assert price.run(8, 8, 3).seconds == few.run(8, 8, 3).seconds
   assert price.run(8, 16, 3).seconds < few.run(8, 16, 3).seconds
@@ -246,7 +231,7 @@ def test_a_packed_price_fits_and_is_as_fast_as_any():
 
 def test_kl_needs_the_memory_of_a_reference():
   cards = dataclasses.replace(machine("4xh100"), gpu_share=0.6)
-  fits = lambda kl: cost.packed(
+  fits = lambda kl: memory_lib.packed(
       SEVEN_B, work(recipe=dict(kl=kl)), cards, rows=64, efficiency=CALIBRATED)
   assert fits(False).mesh == Mesh(1, 1, 4)
   with pytest.raises(InputError, match="4xh100: the model does not fit.*48 GB"
@@ -257,8 +242,8 @@ def test_kl_needs_the_memory_of_a_reference():
 @pytest.mark.parametrize("name, remedy", [
     ("v5e-1", "it fits on 16xtpu-v5e; the smallest machine .* is 2xtpu-v5p"),
     ("1xh100", "it fits on 4xh100; the smallest machine .* is 2xh200"),
-    ("v5e-8", "the smallest .* is 2xtpu-v5p; here it fits with LoRA "
-     r"\(--config.model.lora.rank=16\)")])
+    ("v5e-8", r"it fits with LoRA \(--config.model.lora.rank=16\); it fits on "
+     "16xtpu-v5e; the smallest machine that fits is 2xtpu-v5p$")])
 def test_what_fits_nowhere_is_refused_with_a_remedy(name, remedy):
   """16 bytes of 7.6e9 parameters: 61 GB on each of 2 H100, 15 on each of 8 v5e.
   """
@@ -276,20 +261,38 @@ def fixed(**change):
 
 
 def test_what_does_not_fit_is_refused():
-  assert cost.fitting(fixed()).whole
+  assert memory_lib.fitting(fixed()).whole
   # Whole weights do not fit beside a cache of this size, sharded ones do.
-  rows = fixed(whole=False).with_rows(2**20).rows
-  assert not cost.fitting(fixed(rows=rows)).whole
-  with pytest.raises(InputError, match="a microbatch of 1,024 rollouts does "
-                     "not fit: .*microbatch_tokens"):
-    cost.fitting(fixed(micro_rows=1024))
+  rows = memory_lib.with_rows(fixed(whole=False), 2**20).rows
+  assert not memory_lib.fitting(fixed(rows=rows)).whole
   with pytest.raises(InputError, match="4 devices.*8 chips"):
     fixed(mesh=Mesh(2, 2, 1))
 
 
+@pytest.mark.parametrize("change, remedy", [
+    (dict(micro_rows=1024), "it fits with fewer recipe.loss.microbatch_tokens; "
+     "it fits on 32xh100; "),
+    (dict(rows=2**16), "it fits with fewer sampler.slots; "),
+    # None of them alone.
+    (dict(micro_rows=1024, mesh=Mesh(8, 1, 1)), "it fits with --config.mesh."
+     "data=1 --config.mesh.fsdp=8 and fewer recipe.loss.microbatch_tokens; "),
+    (dict(micro_rows=1024, rows=2**16), "it fits with fewer recipe.loss."
+     "microbatch_tokens and fewer sampler.slots; ")])
+def test_remedies_are_those_that_work_together(change, remedy):
+  with pytest.raises(InputError, match=re.escape(remedy)):
+    memory_lib.fitting(fixed(**change))
+
+
+def test_memory_that_a_larger_share_of_a_gpu_gives():
+  few = dataclasses.replace(machine("8xh100"), gpu_share=0.2)
+  with pytest.raises(InputError, match="or with XLA_PYTHON_CLIENT_MEM_FRACTION="
+                     r"0.95 \(jax takes 20% of a GPU\)"):
+    memory_lib.fitting(fixed(machine=few))
+
+
 @pytest.mark.parametrize("make", [
     lambda: work(dtype="float16"),
-    lambda: Formats(*["float32"] * 5, "int4"), lambda: Lengths(1, 9, 2, 8),
+    lambda: Formats(*["float32"] * 4, "int4"), lambda: Lengths(1, 9, 2, 8),
     lambda: Lengths(0, 2, 2, 8), lambda: Recipe(epochs=0),
     lambda: Recipe(minibatches=0), lambda: Recipe(rounds=0.5)])
 def test_numbers_that_mean_nothing_are_refused(make):
@@ -322,8 +325,8 @@ def test_published_steps_are_affine_in_n_and_m_as_priced():
   for n_, m_ in zip(n, m):
     step = cost.Price(
         THREE_B, machine("l40s"), Mesh(1, 1, 1), work(
-            Lengths(100, 200, 512, 512), kept=dict(weights="int8"),
-            lora_rank=64, remat=True, recipe=dict(m=int(m_))), PEAK, rows=256,
+            Lengths(100, 200, 512, 512), lora_rank=64,
+            remat=True, recipe=dict(m=int(m_))), PEAK, rows=256,
         micro_rows=2**20, whole=False).step(1, int(n_))
     parts.append([1.0, step.prefill.seconds + step.decode.seconds,
                   step.update.seconds + step.optimizer.seconds])
@@ -343,11 +346,11 @@ def test_published_saving_of_down_sampling():
       32, 128).seconds
   assert saved == pytest.approx(1 - kept / every, abs=0.06)
   assert text.choices(price, 32, 128) == (
-      f"recipe: m = 32 of n = 128 saves {saved:.0%} of the step",)
+      f"m = 32 of n = 128 saves {saved:.0%} of the step",)
 
 
 def test_every_choice_is_named():
-  names = lambda price: [re.match("recipe: (.*) (saves|adds) ", words).groups()
+  names = lambda price: [re.match("(.*) (saves|adds) ", words).groups()
                          for words in text.choices(price, 32, 128)]
   assert names(packed(recipe=dict(
       m=32, epochs=2, minibatches=4, old_logp=True, ref_logp=True, kl=True,

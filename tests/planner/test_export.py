@@ -7,8 +7,8 @@ checked.
 import pytest
 
 from configs import dapo, dr_grpo, hard, ppo
-from isojax import plan_file
-from isojax.allocation import allocate
+from isojax.core import plan_file
+from isojax.core.allocation import allocate
 from isojax.errors import InputError
 from isojax.planner import export
 from isojax.planner.export import Setting, TRAINERS
@@ -53,6 +53,33 @@ def test_each_trainer_gets_the_run(trainer):
   assert 10 in values or 5 in values  # steps, or epochs
   assert (3 in values) == (trainer != "prime-rl")  # the seed
   assert (0.0 in values) == (trainer not in ("prime-rl", "slime"))  # the KL
+
+
+@pytest.mark.parametrize("devices, Bp, n, expected", [
+    (8, 32, 8, (8, 4)), (None, 32, 8, (8, 32)), (8, 4, 6, (1, 3)),
+    (16, 32, 4, (8, 1))])
+def test_one_update_a_generation_of_trl(devices, Bp, n, expected):
+  """Without it 8 processes make 4 updates of a generation of 256."""
+  row, setting = run(HARD._replace(devices=devices), Bp=Bp, n=n)
+  options = export.options("trl", row, setting)
+  at_once, accumulation = (options[name] for name in (
+      "per_device_train_batch_size", "gradient_accumulation_steps"))
+  assert (at_once, accumulation) == expected
+  assert at_once * accumulation * (devices or 1) == (
+      options["generation_batch_size"])
+
+
+def test_devices_that_do_not_share_a_batch_of_trl():
+  with pytest.raises(InputError, match="8 devices do not share Bp . n = 5 . 4 "
+                     "= 20 rollouts equally; take --Bp=4 or 6"):
+    export.options("trl", *run(HARD._replace(devices=8), Bp=5, n=4))
+
+
+def test_whose_times_a_priced_plan_has():
+  said = lambda trainer: export.text(trainer, *run(HARD._replace(priced=True)))
+  assert "NeMo-RL and prime-rl, not on verl, which is slower\n" in said("verl")
+  assert "calibrated" not in said("nemo-rl")
+  assert "not on trl\n" in said("trl")
 
 
 def test_a_run_of_verl():
@@ -133,10 +160,9 @@ def test_lengths_that_are_not_known_are_left_out():
 
 
 @pytest.mark.parametrize("setting, more, message", [
-    (HARD, dict(m=4), "no schedule of n and no training on m"),
+    (HARD, dict(m=4), "it has no training on m"),
     (HARD._replace(rule="knapsack"), {},
      r"rule=knapsack; .* by isojax.allocate \(docs/allocation.md\)"),
-    (HARD, dict(n=4, schedule=((0, 4), (1280, 8))), "no schedule of n"),
     (Setting("gae", 0.0, 64, 512, None), {}, "recipe.loss.advantage='gae'")])
 def test_what_they_do_not_have_is_refused(setting, more, message):
   with pytest.raises(InputError, match=message):

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from isojax import laws, plan_file
+from isojax.core import laws, plan_file
 from isojax.errors import InputError
 from isojax.planner import fit_file
 

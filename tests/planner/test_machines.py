@@ -31,7 +31,7 @@ def test_refusals_name_the_nearest_or_the_rule(name, message):
 
 def test_peaks_that_nobody_published_are_refused_not_guessed():
   assert ACCELERATORS["tpu-v5p"].peak("bfloat16") == 459e12
-  with pytest.raises(InputError, match="float32.*bfloat16, int8"):
+  with pytest.raises(InputError, match="float32.*expected one of bfloat16"):
     ACCELERATORS["tpu-v5p"].peak("float32")
 
 
@@ -43,8 +43,6 @@ def test_every_row_is_whole_and_in_plain_units(name):
   assert 1 < row.bfloat16 / row.hbm_bandwidth < 700
   assert 1 < row.hbm_bytes / row.hbm_bandwidth * 1000 < 1000  # ms for all
   assert (row.usd_per_hour is None) == (row.usd_source is None)
-  for peak in (row.float8, row.int8):
-    assert peak is None or 0.9 < peak / row.bfloat16 < 2.1
   if name in ("cpu-2core", "l40s"):  # no links of their own
     assert row.link_bandwidth is None
     return

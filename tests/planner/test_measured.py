@@ -1,11 +1,10 @@
-"""Efficiencies that a run measured."""
+"""Efficiencies that a run prices."""
 
 import pytest
 
 from isojax.errors import InputError
-from isojax.planner import measured
-from isojax.planner.cost import Efficiency, PEAK
-from isojax.planner.workload import Recipe
+from isojax.planner import prices
+from isojax.planner.cost import Efficiency, PEAK, Recipe
 from tests.planner.examples import on_v5p
 
 
@@ -24,14 +23,14 @@ def records(seconds_sample, seconds_update, **change):
 def test_measured_fractions_predict_the_run_they_are_from_and_a_larger_one():
   price = on_v5p(trained=0.25)
   true = price.replace(efficiency=Efficiency(
-      0.2, 0.2, 0.2, 0.4, 0.4, 0.4, 1.0, 0.5, "truth"))
+      0.2, 0.2, 0.4, 0.4, 1.0, 0.5, "truth"))
   step = true.step(4, 8)
-  train = measured.train_records(list(records(
+  train = prices.train_records(list(records(
       float(step.prefill.seconds + step.decode.seconds),
       float(step.update.seconds + step.optimizer.seconds))), path="r")
-  assert measured.trained_share(train, Recipe()) == 0.25
-  assert measured.mean_lengths(train) == (300, 1500)
-  efficiency = lambda train: measured.measured_efficiency(
+  assert prices.trained_share(train, Recipe()) == 0.25
+  assert prices.mean_lengths(train) == (300, 1500)
+  efficiency = lambda train: prices.measured_efficiency(
       train, price.replace(efficiency=PEAK).step(4, 8), path="r")
   found = efficiency(train)
   assert found.basis == "measured from r"
@@ -47,7 +46,7 @@ def test_the_trained_share_of_a_run_of_this_recipe():
   """2 of 8 rollouts in each of 3 epochs: 0.75 of the sampled tokens at most."""
   train = [dict(n=8, sampled_tokens=1000 * i, trained_tokens=300 * i)
            for i in (1, 2, 3)]
-  of = lambda **r: measured.trained_share(train, Recipe(**r))
+  of = lambda **r: prices.trained_share(train, Recipe(**r))
   assert of() == pytest.approx(0.3)
   assert of(m=2, epochs=3) == pytest.approx(0.4)
   assert of(m=2) == 1.0  # the kept answers are longer than the mean
@@ -65,4 +64,4 @@ RUN = list(records(1.0, 1.0))
      "sampled_tokens must be above 0.* must grow")])
 def test_records_that_say_nothing_are_refused(run, message):
   with pytest.raises(InputError, match="r.jsonl: .*" + message):
-    measured.train_records(run, path="r.jsonl")
+    prices.train_records(run, path="r.jsonl")

@@ -5,11 +5,13 @@ import itertools
 import pytest
 
 from configs import hard
-from isojax import experiment, plan_file
-from isojax.allocation import Allocation
+from isojax.core import plan_file
+from isojax.core.allocation import Allocation
 from isojax.planner import planning, prices
-from isojax.planner.workload import Recipe
+from isojax.planner.cost import Recipe
+from isojax.planner.machines import ACCELERATORS
 from isojax.rl import algorithm
+from isojax.run import experiment
 from tests.planner import examples
 
 
@@ -67,14 +69,17 @@ def test_rounds_are_measured_or_the_most():
   assert two.update.seconds == pytest.approx(one.update.seconds / 2)
 
 
-def test_an_allocation_costs_what_its_pieces_cost():
+@pytest.mark.parametrize("name, dtype", [
+    ("cpu-2core", "float32"), ("tpu-v5e", "bfloat16"), ("h100", "bfloat16")])
+def test_auto_is_the_dtype_of_the_chip(name, dtype):
+  sampler = hard.get_config().sampler
+  assert prices.dtype_of(sampler, ACCELERATORS[name]) == "float32"
+  sampler.dtype = "auto"
+  assert prices.dtype_of(sampler, ACCELERATORS[name]) == dtype
+
+
+def test_an_allocation_costs_what_its_m_costs():
   price = examples.packed()
-  # 1000 rollouts are 32 steps of 32, then 8 steps of 64.
-  a = Allocation(8, 4, 40, schedule=((0, 4), (1000, 8)))
-  cost = prices.cost_of(price, a)
-  assert a.steps_by_piece(a.M) == ((4, 32), (8, 8)) and a.C == 1536
-  assert cost.seconds == pytest.approx(
-      price.run(8, 4, 32).seconds + price.run(8, 8, 8).seconds)
   kept = prices.cost_of(price, Allocation(8, 4, 40, m=2))
   assert kept.seconds == price.with_recipe(m=2).run(8, 4, 40).seconds
   assert kept.seconds < price.run(8, 4, 40).seconds

@@ -7,10 +7,10 @@ import numpy as np
 import optax
 
 from configs import grpo as base_config
-from isojax import mesh as mesh_lib
 from isojax.models import lora as lora_lib
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
+from isojax.runtime import mesh as mesh_lib
 from isojax.types import Prompts, Rollouts
 from tests.conftest import columns, make_model, placed, TINY
 

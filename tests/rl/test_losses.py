@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax import mesh as mesh_lib
 from isojax.rl import losses
+from isojax.runtime import mesh as mesh_lib
 
 LOGP = jnp.array([[-0.1, -1.6, -1.3], [-1.4, -0.2, -2.5]])
 ADVANTAGE = jnp.array([[1.0, -2.0, 0.5], [3.0, -1.0, 0.25]])

@@ -15,11 +15,11 @@ import numpy as np
 import optax
 import pytest
 
-from isojax import mesh as mesh_lib
 from isojax.models import lora as lora_lib
 from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
+from isojax.runtime import mesh as mesh_lib
 from tests.conftest import make_model, placed, put, TINY
 from tests.rl import batches as batches_lib
 from tests.rl.batches import Bp, n, T  # a row holds all answers of a problem

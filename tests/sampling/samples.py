@@ -3,26 +3,30 @@
 import dataclasses
 import functools
 import re
+import typing
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import rng
 from isojax.models import decoder
+from isojax.runtime import rng
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import engine, flight
 from isojax.sampling import sizes as sizes_lib
 from isojax.types import Prompts
+from tests import tolerance
 from tests.conftest import TINY
 
 S, T, EOS = 7, 9, (1, 5)
 CONFIG = engine.SamplerConfig(
     slots=30, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
-    temperature=1.0, top_p=1.0, dtype="float32", weights=None, cache=None,
+    temperature=1.0, top_p=1.0, dtype="float32",
     attention="auto", precision="highest", head_dtype=None, page=None,
     expected_tokens=None)
+# Of TINY and of RICH, for the longest sequence.
+TERMS = tolerance.path(TINY, S + T)
 draw = jax.jit(draw_lib.draw, static_argnames="kind")
 
 
@@ -109,16 +113,33 @@ def plainly_sampled(model, params, n=6, *, limits_B=None, interrupt=None):
   return tokens, inserted
 
 
+class Forced(typing.NamedTuple):
+  """Of each drawn token, and how far another program's log-probs may be."""
+
+  logp_RxT: np.ndarray
+  entropy_RxT: np.ndarray
+  atol: float
+
+
 def teacher_forced(model, params, rollouts, n=6, *, prompts=None,
-                   temperature=1.0):
-  """(log-prob, entropy) of each drawn token."""
+                   temperature=1.0) -> Forced:
+  """Log-probs from one forward of whole sequences."""
   ids, start_B = sequences(prompts or make_prompts(5), rollouts.tokens_RxT, n)
   logits = plain_logits(model, params, ids) / temperature
   logp = np.asarray(jax.nn.log_softmax(logits))
   at = start_B[:, None] + np.arange(T)[None] - 1
   row = np.arange(len(ids))[:, None]
   entropy = -np.sum(np.exp(logp) * logp, axis=-1)
-  return logp[row, at, rollouts.tokens_RxT], entropy[row, at]
+  return Forced(logp[row, at, rollouts.tokens_RxT], entropy[row, at],
+                tolerance.of_sums(np.abs(logits).max(), TERMS))
+
+
+def assert_close_logp(got, want):
+  """Rollouts whose log-probs two programs have computed."""
+  want = want.behavior_logp_RxT
+  np.testing.assert_allclose(
+      got.behavior_logp_RxT, want, rtol=0,
+      atol=tolerance.of_sums(np.abs(want).max(), TERMS))
 
 
 def free_slots(R):

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import transformers
 
-from isojax import mesh as mesh_lib
 from isojax.models import decoder, hf_config, hf_weights, lora
+from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import engine
 from isojax.types import Prompts
 
@@ -88,7 +88,7 @@ def ours(folder: str, prompts: list[list[int]], mesh, *,
 
   sampler = engine.make_sampler(model, engine.SamplerConfig(
       slots=P, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=new,
-      temperature=0.0, top_p=1.0, dtype="float32", weights=None, cache=None,
+      temperature=0.0, top_p=1.0, dtype="float32",
       attention="auto", precision="highest", head_dtype=None, page=None,
       expected_tokens=None), eos)
   rollouts = engine.sample_all(

@@ -13,9 +13,9 @@ import pytest
 import transformers
 
 from configs import grpo
-from isojax import mesh as mesh_lib
 from isojax.models import hf_config
 from isojax.models import tokenizer as tokenizer_lib
+from isojax.runtime import mesh as mesh_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks.problem import Problem
 

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from isojax import cli
+from isojax.core import exit_codes
 from tests import processes
 
 ARGUMENTS = ["--config=configs/hard.py", "--config.alloc.C=4096",
@@ -58,7 +58,8 @@ def test_each_host_killed_once(one, tmp_path, started):
     started.append(run)
     run.wait_for((2 - victim) * M // 3)
     run.processes[victim].kill()
-    assert run.processes[1 - victim].wait() in (cli.PEER_LOST, -signal.SIGABRT)
+    assert run.processes[1 - victim].wait() in (
+        exit_codes.PEER_LOST, -signal.SIGABRT)
   processes.finished(folder, ARGUMENTS, count=2, devices=2)
   agrees(one, folder)
 
@@ -69,7 +70,7 @@ def test_a_host_with_other_flags_ends_all_at_once(tmp_path, started):
   run = processes.start(str(folder), ARGUMENTS, count=2, devices=1,
                         more=([], ["--mode=eval"]))
   started.append(run)
-  assert run.wait() == [cli.BAD_INPUT] * 2, run.text()
+  assert run.wait() == [exit_codes.BAD_INPUT] * 2, run.text()
   assert re.search(r"mode: train on .*\(process 0\), eval on .*process 1",
                    run.text()), run.text()
   assert "Traceback" not in run.text() and not folder.exists()

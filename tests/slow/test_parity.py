@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import transformers
 
-from isojax import mesh as mesh_lib
+from isojax.runtime import mesh as mesh_lib
 from tests.command import run as command
 
 torch = pytest.importorskip("torch")

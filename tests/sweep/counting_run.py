@@ -3,7 +3,7 @@
   counting_run.py FOLDER STEPS
 
 Takes up where its records end. A run whose STEPS are 0 fails; of -2, with that
-exit code.
+exit code; of -99 it exits with 0 and no records.
 """
 
 import json
@@ -12,12 +12,14 @@ import signal
 import sys
 import time
 
-from isojax import cli
+from isojax.core import exit_codes
 from isojax.ledger import workdir
 
 folder, steps = sys.argv[1], int(sys.argv[2])
 stopping = []
 signal.signal(signal.SIGINT, lambda *_: stopping.append(True))
+if steps == -99:
+  sys.exit(0)
 if steps <= 0:
   sys.stderr.write("isojax: no steps at all\n")
   sys.exit(-steps or 1)
@@ -31,4 +33,4 @@ with workdir.claim(folder, this), open(
     file.flush()
     time.sleep(0.02)
     if stopping:
-      sys.exit(cli.PREEMPTED)
+      sys.exit(exit_codes.PREEMPTED)

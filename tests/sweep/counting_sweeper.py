@@ -4,8 +4,9 @@ import os
 import pathlib
 import sys
 
-from isojax import cli, sweeper
-from isojax.allocation import allocate
+from isojax.core import exit_codes
+from isojax.core.allocation import allocate
+from isojax.sweep import sweeper
 
 root, count, *steps = sys.argv[1:]
 PROGRAM = pathlib.Path(__file__).with_name("counting_run.py")
@@ -20,4 +21,4 @@ stopped = sweeper.sweep(
     command=lambda run: [sys.executable, str(PROGRAM), run.folder,
                          steps[runs.index(run)]])
 print(*map(sweeper.state_of, runs))
-sys.exit(cli.PREEMPTED if stopped else 0)
+sys.exit(exit_codes.PREEMPTED if stopped else 0)

@@ -1,5 +1,6 @@
 """Sweeps: every run once, whoever dies, and nothing is left alive."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,9 +13,11 @@ import time
 import pytest
 
 from configs import hard
-from isojax import cli, config_file, experiment, plan_file, sweeper
+from isojax.core import config_file, exit_codes, plan_file
 from isojax.errors import InputError
 from isojax.ledger import records, workdir
+from isojax.run import experiment
+from isojax.sweep import sweeper
 from launch import slurm
 from tests import command, few
 from tests.conftest import ONE_DEVICE
@@ -53,6 +56,17 @@ def test_a_run_is_its_row_in_its_config(tmp_path):
   ours.update(seed=7, alloc=dict(Bp=32, n=8, M=1))
   theirs = config_file.read_config(f"{runs[3].folder}.py")
   assert experiment.load(theirs) == experiment.load(ours)
+
+
+def test_the_path_of_a_plan_runs_nothing(tmp_path):
+  r"""A backslash, and three quotes that would end a docstring."""
+  name = 'a\\"""\nraise SystemExit(7)\n"""'
+  run = runs_of(tmp_path, rows((8, 4)))[0][0]
+  run = dataclasses.replace(run, source=f"{name}:1")
+  (tmp_path / "root").mkdir()
+  process = sweeper.start(run, {}, ["true"])
+  assert process.popen.wait() == 0 and process.ended() == 0
+  assert config_file.read_config(f"{run.folder}.py").alloc.n == 4
 
 
 def test_bad_rows_are_named_and_the_others_stay(tmp_path):
@@ -157,12 +171,20 @@ def test_failures_are_bounded_and_the_others_go_on(tmp_path, counting):
   assert [starts(tmp_path, i) for i in range(4)] == [1, 3, 2, 1]
 
 
+def test_a_run_that_exits_before_its_records_end_has_failed(tmp_path, counting):
+  """Whatever its exit code: a custom function can call os._exit(0)."""
+  said = counting(3, -99).communicate(timeout=60)
+  assert said[0].split() == ["finished", "failed"], said
+  assert starts(tmp_path, 1) == 2
+  assert "run1 (plan.jsonl:2): exit code 0 before its last record" in said[1]
+
+
 def test_a_signal_ends_all_runs_cleanly(tmp_path, counting):
   first = counting(200, 200, 200)
   wait_until(lambda: counted(tmp_path, 0) and counted(tmp_path, 1))
   first.send_signal(signal.SIGTERM)
   out, _ = first.communicate(timeout=30)
-  assert first.returncode == cli.PREEMPTED
+  assert first.returncode == exit_codes.PREEMPTED
   assert out.split() == ["stopped", "stopped", "waiting"]
   at = [len(counted(tmp_path, i)) for i in range(2)]
   assert max(at) < 200
@@ -286,7 +308,7 @@ def test_a_plan_is_run_with_a_bad_row_left_out(tmp_path):
   done = subprocess.run(  # from nothing, as a user's
       [sys.executable, "-m", "launch.sweep", *words], capture_output=True,
       text=True, timeout=200, env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
-  assert done.returncode == cli.BAD_INPUT, done.stderr
+  assert done.returncode == exit_codes.BAD_INPUT, done.stderr
   assert "plan.jsonl:2: config.alloc.nn: no such key; the near" in done.stderr
   (folder,) = (x for x in (tmp_path / "root").iterdir() if x.is_dir())
   kept = records.read(f"{folder}/records.jsonl")

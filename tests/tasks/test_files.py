@@ -15,7 +15,7 @@ from pyarrow import parquet
 import pytest
 
 from configs import split_math, split_tiny
-from isojax import config_file
+from isojax.core import sections
 from isojax.errors import InputError
 from isojax.tasks import base
 from isojax.tasks import problem as problem_lib
@@ -109,7 +109,7 @@ def read(source):
   kind = fields.pop("kind")
   load, = {task.sources[kind] for task in base.TASKS.values()
            if kind in task.sources}
-  return config_file.section(load, fields, "config.source")
+  return sections.section(load, fields, "config.source")
 
 
 def facts(problems):

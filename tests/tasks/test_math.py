@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 import pytest
 
 from isojax.errors import InputError
-from isojax.tasks import math
+from isojax.tasks import math, math_text
 from isojax.tasks.problem import Problem
 from tests.tasks import hostile
 
@@ -250,7 +250,7 @@ def test_equal_votes_have_equal_verdicts():
 @hypothesis.given(st.one_of(st.text(max_size=40), st.text(
     alphabet="0123456789.,%$\\{}()^_ ×−²°abcdefghinopqrstwx", max_size=40)))
 def test_normalising_any_text_raises_nothing(text):
-  math.normalised(text)
+  math_text.normalised(text)
 
 
 @pytest.mark.parametrize("answer", ["", " ", "$$", ".", "1" * 1001])

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from configs import hard
-from isojax import components, evaluate
-from isojax import rollouts as rollouts_lib
-from isojax import state as state_lib
+from isojax.core import evaluate
 from isojax.errors import InputError
-from isojax.frontier import read as rows_lib
 from isojax.frontier import study as study_lib
+from isojax.logs import reading as rows_lib
+from isojax.run import components
+from isojax.run import rollouts as rollouts_lib
+from isojax.run import state as state_lib
 from isojax.tasks import grader, python_reward
 from isojax.tasks.problem import Problem
 from tests import few, short_runs
@@ -97,6 +98,66 @@ def test_a_reward_that_fails_is_tried_again_and_then_no_verdict(tmp_path):
   assert [line.split(": ")[1] for line in graded.lost] == [
       "took longer than 1.0 s", "its process died, exit code 7",
       f"{tmp_path}/r.py:15"]
+
+
+FORKS = """
+import os, time
+
+def score(question, answer, problem):
+  kind, _, reward = answer.partition(" ")
+  if kind != "plain":
+    child = os.fork()
+    if child == 0 and kind == "raises":
+      raise RuntimeError
+    if child == 0 and kind == "late":
+      time.sleep(0.3)
+    if child == 0:
+      return 1 - float(reward)
+    if kind != "late":
+      os.waitpid(child, 0)
+  return float(reward)
+"""
+
+
+@pytest.mark.parametrize("kind", ["returns", "raises", "late"])
+def test_a_child_that_a_reward_forks_never_judges(tmp_path, kind):
+  """Twelve answers with twelve rewards, in order, by one process."""
+  cfg = config(tmp_path / "r.py", FORKS, answer="whole")
+  rewards = [(7 * i % 12) / 16 for i in range(12)]
+  with grader.opened(cfg, {}) as grade:
+    for _ in range(2):
+      graded = grade([PROBLEM], [
+          f"{kind if i % 4 == 1 else 'plain'} {reward}"
+          for i, reward in enumerate(rewards)])
+      assert not graded.lost
+      assert graded.correct_B.tolist() == rewards
+
+
+TAMPERS = """
+import json, os
+
+def score(question, answer, problem):
+  if answer != "honest":
+    for fd in range(3, 32):
+      try:
+        os.write(fd, answer.encode() + b"\\n")
+      except OSError:
+        pass
+    os.kill(os.getpid(), 9)
+  return 0.5
+"""
+
+
+@pytest.mark.parametrize("written", [
+    '{"job": 1, "correct": 1e9, "vote": ""}',
+    '{"job": 1, "correct": NaN, "vote": ""}', '{"correct": 1.0, "vote": ""}',
+    '{"job": 77, "correct": 1.0, "vote": ""}', '[1]', '{}'])
+def test_what_a_reward_writes_to_the_pipe_is_no_verdict(tmp_path, written):
+  cfg = config(tmp_path / "r.py", TAMPERS, answer="whole")
+  with grader.opened(cfg, {}) as grade:
+    graded = grade([PROBLEM], [written, "honest"])
+  assert graded.judged_B.tolist() == [False, True]
+  assert graded.correct_B.tolist() == [0.0, 0.5]
 
 
 KILLED = r"""

@@ -1,0 +1,135 @@
+"""An allocation of C = Bp * n * M rollouts, in exact integers."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from isojax.core.division import Division, UNIFORM
+from isojax.errors import expect, InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Allocation:
+  """Bp problems per step, n rollouts per problem, M steps."""
+
+  Bp: int
+  n: int
+  M: int  # with refill: the most steps, of one sampling round each
+  # Rollouts per problem that are trained on; None: n.
+  m: int | None = None
+  # With a rule other than uniform n and m are means over the problems.
+  division: Division = UNIFORM
+
+  def __post_init__(self):
+    expect("alloc", self, Bp=(self.Bp >= 1, "at least 1"),
+           n=(self.n >= 1, "at least 1"), M=(self.M >= 1, "at least 1"),
+           m=(self.m is None or self.m >= 1, "at least 1"))
+    if self.m is not None and self.m > self.n:
+      raise InputError(
+          f"alloc.m={self.m} is more than the {self.n} rollouts of a "
+          "problem; expected m <= n, or None to train on all")
+    if not self.n_min <= self.n <= self.n_max:
+      raise InputError(
+          f"alloc.rule={self.division.rule!r} with n = {self.n} in the mean: "
+          f"expected alloc.n_low={self.n_min} <= n <= "
+          f"alloc.n_high={self.n_max}")
+
+  @property
+  def n_max(self) -> int:
+    """The most rollouts of a problem in the run."""
+    return self.n if self.division.is_uniform else self.division.n_high
+
+  @property
+  def n_min(self) -> int:
+    """The fewest rollouts of a problem that is sampled in the run."""
+    return self.n if self.division.is_uniform else self.division.n_low
+
+  def is_spent(self, rollouts: int) -> bool:
+    """True if one more step or sampling round would exceed C."""
+    return rollouts + self.B > self.C
+
+  @property
+  def kept(self) -> int:
+    """Rollouts per problem that are trained on: m, or all n."""
+    return self.n if self.m is None else self.m
+
+  def kept_of(self, n_P) -> np.ndarray:
+    """The rollouts of each problem that are trained on: m / n of its n_P.
+
+    Rounded up, and two if m is at least two: one has none to compare with.
+    """
+    share_P = -(-np.asarray(n_P) * self.kept // self.n)
+    return np.minimum(n_P, np.maximum(share_P, min(self.kept, 2)))
+
+  @property
+  def B(self) -> int:
+    """The rollouts of a step of one sampling round."""
+    return self.Bp * self.n
+
+  @property
+  def C(self) -> int:
+    """The budget: the rollouts of M steps of one sampling round."""
+    return self.B * self.M
+
+
+def allocate(*, Bp: int, n: int, M: int | None, C: int, m: int | None = None,
+             division: Division = UNIFORM) -> Allocation:
+  """The allocation; M = None becomes the number of steps within C."""
+  a = Allocation(Bp, n, 1 if M is None else M, m, division)
+  if M is not None:
+    return a
+  if C < a.B:
+    raise InputError(
+        f"alloc.C={C} is less than the rollouts of one step, Bp * n = {Bp} * "
+        f"{n} = {a.B}; raise C to at least {a.B}, or lower Bp or n")
+  return dataclasses.replace(a, M=C // a.B)
+
+
+def section_of(a: Allocation) -> dict:
+  """The keys of a config's section, without m if it is not set."""
+  return {"Bp": a.Bp, "n": a.n, "M": a.M} | (
+      {"m": a.m} if a.m is not None else {})
+
+
+def of_section(*, Bp: int, n: int, M: int | None, C: int, m: int | None,
+               rule: str, n_low: int, n_high: int, prior_strength: float,
+               forgetting: float, objective: str) -> Allocation:
+  """The allocation of a config's section."""
+  return allocate(Bp=Bp, n=n, M=M, C=C, m=m, division=Division(
+      rule, n_low, n_high, prior_strength, forgetting, objective))
+
+
+B_MAX = 65_536  # default for the most rollouts per step
+FEWEST_M = 50  # updates; of fewer, the warm-up is a large part
+# Anchor of the square-root rule: 1e-6 at 1024 rollouts per step, AdamW.
+PAPER_LR, PAPER_BATCH = 1e-6, 1024
+
+
+def nearest_power(value: float, *, low: int, high: int) -> int:
+  """The power of two nearest to value in log2, within [low, high]."""
+  lowest, highest = math.ceil(math.log2(low)), math.floor(math.log2(high))
+  return 2 ** min(max(round(math.log2(value)), lowest), highest)
+
+
+def admitted(Bp: int, n: int, *, B_max: int,
+             D: int) -> tuple[int, int, tuple[str, ...]]:
+  """The nearest admitted (Bp, n), and what was changed and why.
+
+  n is kept if possible: the playbook tunes n first. The Bp problems of a step
+  are distinct, of D.
+  """
+  why, near = [], min(max(n, 2), B_max)
+  if near != n:
+    why.append(f"n {n} -> {near}: n is at least 2 and at most {B_max}")
+  for most, rule in ((B_max // near, f"Bp * n is at most {B_max}"),
+                     (D, "the problem set has no more")):
+    if Bp > most:
+      why.append(f"Bp {Bp} -> {most}: {rule}")
+      Bp = most
+  return Bp, near, tuple(why)
+
+
+def sqrt_lr(base_lr: float, base_batch: int, B):
+  """The square-root rule (IsoCompute Playbook, section 6), also of arrays B."""
+  return base_lr * (B / base_batch) ** 0.5

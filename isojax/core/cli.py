@@ -1,0 +1,101 @@
+"""The command line: flags, exit codes, one-line errors."""
+
+import logging as std_logging
+import os
+import sys
+import threading
+
+from absl import app, flags, logging
+
+from isojax.core import exit_codes
+from isojax.errors import InputError
+
+# `--help` of a command lists the flags that it defines by this module.
+flags.disclaim_key_flags()
+
+
+def pairs(flag: str, items: list[str]) -> dict[str, str]:
+  """A list flag of NAME=VALUE as a dict; InputError for others."""
+  out = {}
+  for item in items:
+    name, _, value = item.partition("=")
+    if not name or not value or name in out:
+      raise InputError(f"--{flag}={item}: expected distinct NAME=VALUE, "
+                       "separated by commas")
+    out[name] = value
+  return out
+
+
+def _parsed(argv: list[str], parse, *, words: bool) -> list[str]:
+  """The words that are no flags; InputError if a flag is wrong."""
+  try:
+    rest = parse(argv)
+  except flags.Error as error:
+    raise InputError(str(error).strip().splitlines()[-1].strip()) from None
+  if rest[1:] and not words:
+    raise InputError(f"unexpected argument {rest[1]!r}: expected only flags, "
+                     "such as --config=FILE; see --help")
+  return rest
+
+
+def _leave_waiting_threads(code: int) -> None:
+  """Exits at once if threads of orbax are left, which wait on a full disk."""
+  if any(type(thread).__module__.startswith("orbax.")
+         for thread in threading.enumerate()):
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _report_unless_late(unraisable) -> None:
+  """Reports an error that Python cannot raise, except that of a late write.
+
+  orbax closes its event loop at the first array that was not written. A thread
+  of tensorstore that ends later finds the loop closed.
+  """
+  if str(unraisable.exc_value) != "Event loop is closed":
+    sys.__unraisablehook__(unraisable)
+
+
+def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
+  """Parses the flags and exits with the code of main(words).
+
+  An InputError is one line. Words that are no flags are refused unless `words`.
+  `parse` is config_flag.parse for a command with --config.
+  """
+  def parsed(argv):
+    try:
+      return _parsed(argv, parse, words=words)
+    except InputError as error:
+      sys.stderr.write(f"isojax: {error}\n")
+      sys.exit(exit_codes.BAD_INPUT)
+
+  def guarded(argv):
+    if not flags.FLAGS["verbosity"].present:
+      logging.set_verbosity(logging.WARNING)  # jax and orbax are talkative
+      # A full disk fails every array of a checkpoint; orbax raises the first.
+      std_logging.getLogger("asyncio").setLevel(std_logging.CRITICAL)
+      sys.unraisablehook = _report_unless_late
+    try:
+      code = main(argv)
+      sys.stdout.flush()  # finds out here, not at exit, if nobody reads it
+      return code
+    except InputError as error:
+      sys.stderr.write(f"isojax: {error}\n")
+      _leave_waiting_threads(exit_codes.of(error))
+      return exit_codes.of(error)
+    except SystemExit as error:
+      if error.code not in (None, 0):
+        raise
+      sys.stderr.write("isojax: a function called exit() before the end; a "
+                       "custom function must return or raise\n")
+      return exit_codes.BAD_INPUT
+    except KeyboardInterrupt:
+      sys.stderr.write("isojax: interrupted; complete files are kept: the same "
+                       "command does what is left, or begins again\n")
+      return exit_codes.INTERRUPTED
+    except BrokenPipeError:  # such as `| head`; exit flushes once more
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      return exit_codes.UNREAD
+
+  app.run(guarded, flags_parser=parsed)

@@ -1,0 +1,87 @@
+"""Config files of ml_collections: read, and overridden by name.
+
+Unknown and mistyped keys are errors, with the nearest name.
+"""
+
+import sys
+
+from ml_collections import config_dict, config_flags
+
+from isojax.core import custom_function, sections
+from isojax.errors import InputError
+
+FREE = ("constants",)  # sections of a config whose keys its values decide
+RUN = ("model", "task", "alloc", "sampler", "recipe", "eval", "mesh")
+
+
+def shipped(path: str) -> str:
+  """FILE or FILE:ARGUMENT with the path at which the file is found."""
+  file, colon, argument = path.partition(":")
+  return f"{custom_function.find(file)}{colon}{argument}"
+
+
+def read_config(path: str) -> config_dict.ConfigDict:
+  """The config of FILE or FILE:ARGUMENT; errors of its code are not converted.
+  """
+  # ml_collections runs each file in the module of the one before, if any.
+  sys.modules.pop("config_config", None)
+  return checked(path, config_flags.config_flags.ConfigFileFlagParser(
+      "config").parse(shipped(path)))
+
+
+def checked(path: str, config) -> config_dict.ConfigDict:
+  """What get_config() of a file returned; InputError if it is no config."""
+  try:
+    getattr(config, "keys", None)  # of a missing file: raises its OSError
+  except OSError as error:
+    raise InputError(
+        f"{path}: cannot be read ({str(error).splitlines()[-1].strip()}); "
+        "expected a config file, such as configs/hard.py") from None
+  if not isinstance(config, config_dict.ConfigDict):
+    raise InputError(f"{path}: get_config() returned {config!r:.40}; expected "
+                     "an ml_collections.ConfigDict")
+  return config
+
+
+def override(section, values: dict, where: str, path: str = "config") -> None:
+  """Sets nested values in a config; an InputError begins with `where`.
+
+  A section of FREE takes new keys, and loses those that are set to None.
+  """
+  for key, value in values.items():
+    name = f"{path}.{key}"
+    if wrong := sections.unknown_field(section, key, path):
+      raise InputError(f"{where}: {wrong}")
+    if key in FREE and hasattr(value, "items"):
+      merged = {**section[key], **value}
+      with section.unlocked(), section.ignore_type():
+        section[key] = {name: value for name, value in merged.items()
+                        if value is not None}
+    elif hasattr(section[key], "keys") and section[key].keys():
+      if not hasattr(value, "items"):
+        raise InputError(f"{where}: {name}={value!r}: expected a section, "
+                         "{" + ", ".join(section[key]) + "}")
+      override(section[key], value, where, name)
+    else:
+      _set(section, key, value, f"{where}: {name}")
+
+
+def _set(section, key: str, value, name: str) -> None:
+  if hasattr(value, "dtype") and not value.shape:
+    value = value.item()  # of numpy
+  if isinstance(value, float) and value.is_integer() and (
+      section.get_type(key) is int):
+    value = int(value)  # 2e6
+  try:
+    with section.unlocked():
+      section[key] = value
+  except (TypeError, ValueError) as error:
+    raise InputError(f"{name}={value!r}: {error}") from None
+
+
+def check_run(config) -> None:
+  """InputError for a config without the sections of a run, without jax."""
+  for name in RUN:
+    if name not in config:
+      raise InputError(f"config.{name} is missing: expected a config of "
+                       "isojax.main, such as configs/hard.py")

@@ -1,0 +1,146 @@
+"""The flag --config of a command: a config file, with overrides of its fields.
+"""
+
+import contextlib
+import itertools
+import os
+import re
+
+from absl import flags
+from ml_collections import config_flags
+
+from isojax.core import cli, config_file, plan_file, sections
+from isojax.errors import InputError
+
+flags.disclaim_key_flags()
+
+
+class _OrNone(flags.ArgumentParser):
+  """Parses `None` as None, and other texts as another parser does."""
+
+  def __init__(self, parser: flags.ArgumentParser):
+    self._parser = parser
+
+  def parse(self, argument):
+    return None if argument in (None, "None") else self._parser.parse(argument)
+
+  def flag_type(self):
+    return self._parser.flag_type()
+
+
+class _Whole(flags.IntegerParser):
+  """Parses whole numbers, also as 2e6."""
+
+  def convert(self, argument):
+    if re.fullmatch(r"[\d.]+[eE]\d+|\d+\.0*", str(argument)):
+      with contextlib.suppress(ValueError):
+        if (value := float(argument)).is_integer():
+          return int(value)
+    return super().convert(argument)
+
+
+# --config.alloc.m=None. A field that is never None refuses it when the config
+# is read (isojax.run.experiment).
+WHOLE = _OrNone(_Whole())
+for _type, _parser in ((int, WHOLE), (float, _OrNone(flags.FloatParser())),
+                       (str, _OrNone(flags.ArgumentParser()))):
+  config_flags.register_flag_parser_for_type(_type, _parser)
+
+
+def define(example: str, *, required: bool = True):
+  """Defines --config=FILE, with --config.section.field=value overrides."""
+  holder = config_flags.DEFINE_config_file(
+      "config", lock_config=True, help_string=f"Config file, such as {example};"
+      " --config.seed=3 overrides a field.")
+  if required:
+    flags.mark_flag_as_required("config")
+  return holder
+
+
+def path(argv: list[str]) -> str:
+  """The last --config FILE or --config=FILE, which counts; empty: none."""
+  return next((word.partition("=")[2]
+               for word in reversed(arguments(argv))
+               if word.startswith("--config=")), "")
+
+
+def arguments(argv: list[str]) -> list[str]:
+  """--config and its overrides, as --name=value, for a command."""
+  return [word if "=" in word or after.startswith("-") else f"{word}={after}"
+          for word, after in itertools.pairwise([*argv, "-"])
+          if word.startswith("--config")]
+
+
+def given() -> dict:
+  """The fields of the config that the command line sets, by dotted name."""
+  if "config" not in flags.FLAGS or not flags.FLAGS["config"].present:
+    return {}
+  return config_flags.get_override_values(flags.FLAGS["config"])
+
+
+def apply_row(config, lines: list[str], index: int, path: str) -> float:
+  """Sets the values of a plan's row in a config; returns its learning rate.
+
+  An InputError begins with PATH:LINE.
+  """
+  row = plan_file.read_row(lines, index, path=path)
+  where = f"{path}:{index + 1}"
+  for name, value in given().items():
+    planned = row["overrides"]
+    for key in name.split("."):
+      planned = planned[key] if (
+          isinstance(planned, dict) and key in planned) else None
+    if planned is not None and planned != value:
+      raise InputError(
+          f"{where}: the row sets {name} to {planned!r}, the command line to "
+          f"{value!r}; leave out --config.{name}, or make another plan")
+  config_file.override(config, row["overrides"], where)
+  return row["lr"]
+
+
+def _with_shipped_config(argv: list[str]) -> list[str]:
+  """The arguments with the path at which the config file is found."""
+  name = "--config="
+  return [config_file.shipped(word) if before == "--config" else
+          name + config_file.shipped(word.removeprefix(name))
+          if word.startswith(name) else word
+          for before, word in itertools.pairwise(["", *argv])]
+
+
+def parse(argv: list[str]) -> list[str]:
+  """The words that are no flags; InputError if --config is wrong."""
+  try:
+    rest = flags.FLAGS(_with_shipped_config(argv))
+    if "config" in flags.FLAGS and flags.FLAGS["config"].present:
+      config_file.checked(path(argv), flags.FLAGS["config"].value)
+  except flags.Error as error:
+    section = re.match(r"flag --(config\.(\w+)=(\w+)): .* as a ConfigDict",
+                       str(error))
+    if section:
+      raise InputError(
+          f"--{section[1]}: {section[2]} is a section of the config, not a "
+          f"value; a recipe is a config file, such as --config=configs/"
+          f"{section[3]}.py") from None
+    # ml_collections puts a traceback of the config's code into the message.
+    place = re.findall(r'File "(.+)", line (\d+)', str(error))
+    at = f"{os.path.relpath(place[-1][0])}:{place[-1][1]}: " if place else ""
+    last = str(error).strip().splitlines()[-1].strip()
+    raise InputError(f"{at}{last}") from None
+  except SyntaxError as error:
+    raise InputError(f"{path(argv)}: not a config of Python ({error})"
+                     ) from None
+  except (AttributeError, KeyError, OSError):  # OSError: no such file
+    config = config_file.read_config(path(argv))  # or its own error
+    for name in [word.lstrip("-").partition("=")[0] for word in argv]:
+      node, place = config, "config"
+      for key in name.split(".")[1:] if name.startswith("config.") else ():
+        if wrong := sections.unknown_field(node, key, place):
+          raise InputError(f"--{wrong}") from None
+        node, place = node[key], f"{place}.{key}"
+    raise
+  return rest
+
+
+def run(main, *, words: bool = False) -> None:
+  """`cli.run` of a command with --config."""
+  cli.run(main, words=words, parse=parse)

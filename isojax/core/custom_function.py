@@ -1,0 +1,96 @@
+"""Files that a config names: FILE.py:FUNCTION of the user, and shipped ones.
+
+A file of the user is read once, and its text is run: editing the file does not
+change a run that has begun.
+"""
+
+import ast
+import functools
+import hashlib
+import os
+import pathlib
+import sys
+import traceback
+import types
+
+from isojax.errors import InputError, reason
+
+BYTES = 64_000  # of a file; the text of a reward is an argument of processes
+MODULE = "isojax_own"  # name of the file's module
+ROOT = pathlib.Path(__file__).parents[2]  # a clone, or site-packages
+
+
+def find(path: str) -> str:
+  """A path of configs/ or isojax/; that of the shipped file if only it exists.
+  """
+  shipped = ROOT / path
+  if (path.startswith(("configs/", "isojax/")) and shipped.exists()
+      and not os.path.exists(path)):
+    return str(shipped)
+  return path
+
+
+def read(key: str, name: str) -> dict[str, str]:
+  """The path, function and text of `name`, FILE.py:FUNCTION, checked.
+
+  `key` is the config's, for messages.
+  """
+  path, _, function = name.rpartition(":")
+  if not path or not function.isidentifier():
+    raise InputError(f"{key}={name!r}: expected FILE.py:FUNCTION")
+  try:
+    with open(path, "rb") as file:
+      text = file.read(BYTES + 1)
+    if len(text) > BYTES:
+      raise InputError(f"{key}={name}: expected at most {BYTES:,} bytes")
+    text = text.decode()
+    compile(text, path, "exec")
+  except SyntaxError as error:
+    raise InputError(f"{path}:{error.lineno or 1}: {type(error).__name__}: "
+                     f"{error.msg}; correct the file") from error
+  except (OSError, ValueError) as error:
+    raise InputError(f"{key}={name}: cannot be read ({reason(error)}); "
+                     "expected a Python file") from error
+  return {"path": path, "function": function, "text": text}
+
+
+def sha256(own: dict[str, str]) -> str:
+  """The hash of the function's name and text, wherever the file lies."""
+  content = f"{own['function']}\n{own['text']}"
+  return hashlib.sha256(content.encode()).hexdigest()
+
+
+def located(path: str, error: Exception) -> InputError:
+  """An error of the file's code with the line that caused it."""
+  lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+           if frame.filename == path]
+  at = f"{path}:{lines[-1]}" if lines else path
+  return InputError(f"{at}: {type(error).__name__}: {error}")
+
+
+def definition(own: dict[str, str]) -> str:
+  """FILE:LINE of the function's definition; FILE if it has none of its own."""
+  for node in ast.parse(own["text"]).body:
+    if isinstance(node, ast.FunctionDef) and node.name == own["function"]:
+      return f"{own['path']}:{node.lineno}"
+  return own["path"]
+
+
+@functools.lru_cache(maxsize=8)
+def function(path: str, function: str, text: str):
+  """Runs the text of `read` once, and returns its function."""
+  module = types.ModuleType(MODULE)
+  module.__file__ = os.path.abspath(path)
+  sys.modules[MODULE] = module  # where dataclasses look up annotations
+  try:
+    exec(compile(text, path, "exec"), module.__dict__)
+  except MemoryError:
+    raise
+  except Exception as error:  # any of theirs
+    raise located(path, error) from error
+  known = [name for name, value in vars(module).items()
+           if callable(value) and not name.startswith("__")]
+  if function not in known:
+    raise InputError(f"{path} has no function {function!r}; it has "
+                     f"{', '.join(known) or 'none'}")
+  return vars(module)[function]

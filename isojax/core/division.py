@@ -1,0 +1,257 @@
+"""Division of a step's B rollouts among its problems: n_i of problem i.
+
+Every rule of RULES returns n_P with sum(n_P) == B exactly, and low <= n_P <=
+high where it samples a problem. A rule maximises the expected utility under a
+Beta posterior of each pass rate: a problem with 0 of 16 keeps a value.
+"""
+
+import dataclasses
+import functools
+import typing
+
+import numpy as np
+
+from isojax.core import custom_function
+from isojax.errors import expect, InputError
+
+OBJECTIVES = ("problems", "rollouts")
+
+
+@dataclasses.dataclass(frozen=True)
+class Division:
+  """The rule that divides the B rollouts of a step, with its options."""
+
+  rule: str  # of RULES, or FILE.py:FUNCTION
+  n_low: int  # least rollouts of a problem that is sampled
+  n_high: int  # most rollouts of a problem
+  prior_strength: float  # of the stratum's pass rate, in rollouts
+  forgetting: float  # weight of a rollout of the step before
+  objective: str  # of OBJECTIVES: what counts alike in the loss
+
+  def __post_init__(self):
+    own = None
+    if self.rule.partition(":")[0].endswith(".py"):
+      own = custom_function.read("alloc.rule", self.rule)
+    object.__setattr__(self, "own", own)  # read once, here
+    expect(
+        "alloc", self,
+        rule=(own is not None or self.rule in RULES,
+              f"one of {', '.join(RULES)}, or FILE.py:FUNCTION"),
+        n_low=(1 <= self.n_low <= self.n_high,
+               f"1 <= n_low <= n_high={self.n_high}"),
+        prior_strength=(self.prior_strength > 0, "> 0"),
+        forgetting=(0 <= self.forgetting <= 1, "a weight in [0, 1]"),
+        objective=(self.objective in OBJECTIVES,
+                   f"one of {', '.join(OBJECTIVES)}"))
+
+  @property
+  def is_uniform(self) -> bool:
+    return self.rule == "uniform"
+
+  def n_of(self, p: "Posterior", B: int) -> np.ndarray:
+    """The rollouts of each problem; InputError if an own rule fails."""
+    bounds = Bounds(self.n_low, self.n_high)
+    if not self.own:
+      return RULES[self.rule](p, B, bounds)
+    try:
+      n_P = np.asarray(custom_function.function(**self.own)(p, B, bounds))
+    except Exception as error:  # any of theirs
+      raise custom_function.located(self.own["path"], error) from error
+    if (n_P.shape != p.a_P.shape or n_P.dtype.kind not in "iu"
+        or n_P.min() < 0 or n_P.max() > self.n_high or n_P.sum() != B):
+      raise InputError(
+          f"alloc.rule={self.rule}: returned {n_P!r:.80}; expected integers "
+          f"{p.a_P.shape} in [0, {self.n_high}] whose sum is {B}")
+    return n_P
+
+
+class Posterior(typing.NamedTuple):
+  """What is known of the pass rate of each problem: Beta(a, b)."""
+
+  a_P: np.ndarray  # float64, > 0
+  b_P: np.ndarray  # float64, > 0
+  # Visits in a row, up to now, whose rollouts were all right or all wrong.
+  silent_P: np.ndarray
+  uniform_P: np.ndarray  # float64 in [0, 1), a random number of this step
+
+
+class Bounds(typing.NamedTuple):
+  low: int  # least rollouts of a problem that is sampled, at least 1
+  high: int  # most rollouts of a problem
+
+
+def prior_mean(correct_P, n) -> np.ndarray:
+  """The mean (c + 1/2) / (n + 1) after c of n correct; 1/2 for n = 0."""
+  return (np.asarray(correct_P, np.float64) + 0.5) / (np.asarray(n) + 1)
+
+
+def posterior(right_P, wrong_P, *, mean_P, strength: float, silent_P,
+              uniform_P) -> Posterior:
+  """After these rollouts, of a prior worth `strength` rollouts of mean_P."""
+  return Posterior(right_P + strength * mean_P,
+                   wrong_P + strength * (1 - mean_P), silent_P, uniform_P)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+  """What the graded rollouts of a run say of its D training problems.
+
+  A fold over the records: nothing of it is in a checkpoint. The policy moves,
+  so each step multiplies the weight of earlier rollouts by `forgetting`.
+  """
+
+  place: dict  # id of a problem -> its index in [D]
+  mean_D: np.ndarray  # of the prior, from the stratum's pass counts
+  strength: float  # of the prior
+  forgetting: float
+  right_D: np.ndarray  # discounted rollouts since then
+  wrong_D: np.ndarray
+  silent_D: np.ndarray  # see Posterior
+
+  def after(self, groups) -> "Evidence":
+    """The evidence with one more step; groups are (id, n, right) of each."""
+    right_D, wrong_D = (x * self.forgetting
+                        for x in (self.right_D, self.wrong_D))
+    silent_D = self.silent_D.copy()
+    # A batch of in-flight groups can hold a problem twice, of two epochs.
+    for i, n, right in groups:
+      if n:
+        d = self.place[i]
+        right_D[d] += right
+        wrong_D[d] += n - right
+        silent_D[d] = silent_D[d] + 1 if right in (0, n) else 0
+    return dataclasses.replace(self, right_D=right_D, wrong_D=wrong_D,
+                               silent_D=silent_D)
+
+  def posterior(self, index, uniform_P) -> Posterior:
+    """Of the problems with these indices."""
+    return posterior(
+        self.right_D[index], self.wrong_D[index], mean_P=self.mean_D[index],
+        strength=self.strength, silent_P=self.silent_D[index],
+        uniform_P=uniform_P)
+
+  def informative(self, groups) -> float:
+    """Expected share of groups (id, n, _) with right and wrong answers."""
+    ids, n_P, _ = zip(*(g for g in groups if g[1]), strict=True)
+    p = self.posterior([self.place[i] for i in ids], np.zeros(len(ids)))
+    return float(informative(p, max(n_P))[n_P, np.arange(len(ids))].mean())
+
+
+def evidence(id_D, correct_D, n: int, division: Division) -> Evidence:
+  """The evidence before the first step.
+
+  The prior is that of the problem's count in the stratum, c of n.
+  """
+  mean_D = prior_mean(correct_D, n)
+  zeros_D = np.zeros(len(mean_D))
+  return Evidence(
+      {int(i): d for d, i in enumerate(id_D)}, mean_D,
+      division.prior_strength, division.forgetting, zeros_D, zeros_D, zeros_D)
+
+
+def moments(p: Posterior, count: int, *, i: int, j: int) -> np.ndarray:
+  """E[p^(k+i) (1-p)^j] for k = 0 .. count - 1, [count, P].
+
+  E[p^i (1-p)^j] = B(a+i, b+j) / B(a, b) as a product of ratios.
+  """
+  first = np.ones_like(p.a_P)
+  total = p.a_P + p.b_P
+  for power in range(i):
+    first = first * (p.a_P + power) / (total + power)
+  for power in range(j):
+    first = first * (p.b_P + power) / (total + i + power)
+  k = np.arange(count - 1)[:, None]
+  ratio = (p.a_P + i + k) / (total + i + j + k)
+  return np.cumprod(np.concatenate([first[None], ratio]), axis=0)
+
+
+def mirrored(p: Posterior) -> Posterior:  # that of 1 - p
+  return p._replace(a_P=p.b_P, b_P=p.a_P)
+
+
+def informative(p: Posterior, high: int) -> np.ndarray:
+  """Chance of right and wrong answers among n = 0 .. high, [high + 1, P]."""
+  return np.maximum(0.0, 1.0 - moments(p, high + 1, i=0, j=0)
+                    - moments(mirrored(p), high + 1, i=0, j=0))
+
+
+def hits(p: Posterior, high: int) -> np.ndarray:
+  """Chance of at least one right answer among n = 0 .. high, [high + 1, P]."""
+  return 1.0 - moments(mirrored(p), high + 1, i=0, j=0)
+
+
+def knapsack_utility(p: Posterior, high: int) -> np.ndarray:
+  """E[(1 - p^n - (1-p)^n) p (1-p)^2] for n = 0 .. high (arXiv 2509.25849)."""
+  whole = moments(p, 1, i=1, j=2)
+  value = whole - moments(p, high + 1, i=1, j=2) - moments(
+      mirrored(p), high + 1, i=2, j=1)
+  value[0] = 0.0  # of no rollouts, where the formula gives -p (1-p)^2
+  return value
+
+
+def variance_utility(p: Posterior, high: int) -> np.ndarray:
+  """-E[p (1-p)] / n for n = 0 .. high (arXiv 2602.01601); -inf for n = 0."""
+  n = np.arange(high + 1)[:, None]
+  with np.errstate(divide="ignore"):
+    return -moments(p, 1, i=1, j=1) / n
+
+
+def greedy(utility, p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
+  """The n_P that maximises the summed utility; exact where it is concave in n.
+
+  One rollout after the other goes to the largest gain, so these are the
+  B - P * low largest gains. Ties go to the smaller n, then to the first
+  problem.
+  """
+  P = len(p.a_P)
+  # No problem can get more than what the least of the others leaves.
+  high = min(bounds.high, B - (P - 1) * bounds.low)
+  gain_NxP = np.diff(utility(p, high)[bounds.low:], axis=0)
+  order = np.argsort(-gain_NxP, axis=None, kind="stable")
+  return bounds.low + np.bincount(order[:B - P * bounds.low] % P, minlength=P)
+
+
+def uniform(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
+  """The same n for every problem; the first B % P problems get one more."""
+  del bounds
+  P = len(p.a_P)
+  return B // P + (np.arange(P) < B % P)
+
+
+EXPLORE = 0.5  # chance of a visit after one silent visit, as GRESO begins with
+
+
+def skip(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
+  """Skips problems that gave no signal lately, others share B (GRESO).
+
+  After z silent visits in a row a problem is visited with probability
+  EXPLORE^z (arXiv 2506.02177, eq. 3), so never left out for ever. If fewer
+  problems are left than B needs at `high` each, those nearest to a visit
+  return.
+  """
+  chance_P = EXPLORE ** p.silent_P.astype(float)
+  visited_P = p.uniform_P < chance_P
+  least = -(-B // bounds.high)
+  order = np.argsort(p.uniform_P / chance_P, kind="stable")
+  visited_P[order[:least]] = True
+  n_P = np.zeros(len(p.a_P), int)
+  n_P[visited_P] = uniform(
+      Posterior(*(x[visited_P] for x in p)), B, bounds)
+  return n_P
+
+
+# A rule of one's own: alloc.rule=FILE.py:FUNCTION.
+RULES = {
+    "uniform": uniform,
+    # Largest chance of a gradient, weighted by p (1-p)^2 (Knapsack RL).
+    "knapsack": functools.partial(greedy, knapsack_utility),
+    # Smallest variance of the summed gradient (VIP): n ~ sqrt(p (1-p)).
+    "variance": functools.partial(greedy, variance_utility),
+    # Most problems with a right answer (HORA, arXiv 2605.07114).
+    "hit": functools.partial(greedy, hits),
+    "skip": skip,
+}
+# The same n for every problem. Only a rule reads the bounds, and only a
+# posterior the other options; two uniform divisions may differ in them.
+UNIFORM = Division("uniform", n_low=1, n_high=1, prior_strength=1.0,
+                   forgetting=1.0, objective="problems")

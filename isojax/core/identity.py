@@ -1,0 +1,48 @@
+"""Which fields of a config decide the results of a run.
+
+A field decides them unless its declaration says otherwise:
+
+  slots: int = dataclasses.field(metadata=identity.LAST_BITS)
+
+The hash of the fields that decide is the run id. The other fields may change
+when a run resumes.
+"""
+
+import dataclasses
+import typing
+
+NOTHING = {"decides": "nothing"}  # the name, evaluations, checkpoints, logs
+# Memory and speed: float sums are made in another order.
+LAST_BITS = {"decides": "last bits"}
+
+
+def deciding(cls, values: dict) -> dict:
+  """The part of a section that decides results; unknown keys stay.
+
+  Args:
+    cls: the dataclass of the section.
+    values: the section, with a dict for each section inside.
+  """
+  free = {field.name for field in dataclasses.fields(cls) if field.metadata}
+  inside = _sections(cls)
+  return {key: deciding(inside[key], value)
+          if key in inside and isinstance(value, dict) else value
+          for key, value in values.items() if key not in free}
+
+
+def last_bits(cls, values: dict, name: str = "") -> dict:
+  """The values of a section, by dotted name, that change rounding alone."""
+  kinds = {field.name: dict(field.metadata)
+           for field in dataclasses.fields(cls)}
+  inside, out = _sections(cls), {}
+  for key, value in values.items():
+    if key in inside and isinstance(value, dict):
+      out |= last_bits(inside[key], value, f"{name}{key}.")
+    elif key in kinds and kinds[key] == LAST_BITS:
+      out[f"{name}{key}"] = value
+  return out
+
+
+def _sections(cls) -> dict[str, type]:
+  return {key: hint for key, hint in typing.get_type_hints(cls).items()
+          if dataclasses.is_dataclass(hint)}

@@ -1,0 +1,82 @@
+"""What attention kernels support and which blocks they compute, without jax.
+
+models.attention asks for the devices at hand, the planner for those of its
+table.
+"""
+
+import numpy as np
+
+SLOTS = 2**15  # most per row: splash packs two slot numbers into an int32
+LANES = 128  # numbers in a row of a TPU's registers
+BLOCK = 512  # tokens of a block of scores in VMEM
+
+
+def lacks(platform: str, *, capability: float | None, H: int, K: int,
+          tensor: int, dtype: str, cap: float | None, window: int,
+          length: int) -> dict[str, str | None]:
+  """Why each kernel cannot be used; None: it can.
+
+  Args:
+    platform: cpu, tpu or gpu.
+    capability: NVIDIA's compute capability; None: not a GPU of NVIDIA.
+    H, K: head width, and number of key heads.
+    tensor: devices that share the heads.
+    dtype: of queries, keys and values.
+    cap: of the scores; None: none.
+    window: tokens that the layer with the smallest window sees.
+    length: slots of the longest row.
+  """
+  uneven = K % tensor, (
+      f"{K} key heads cannot be divided over mesh.tensor={tensor}")
+  rules = {
+      "splash": (
+          (platform != "tpu", "splash attention requires a TPU; the current "
+           f"platform is {platform}"),
+          (H != 64 and H % 128,
+           f"heads have {H} numbers; expected 64 or a multiple of 128"),
+          uneven,
+          (window < length,
+           f"the model has windows of {window} tokens, but rows have {length}"),
+          (length > SLOTS,
+           f"rows have {length} slots; expected at most {SLOTS}")),
+      "cudnn": (
+          (capability is None,
+           "cuDNN attention requires a GPU of NVIDIA; the current platform is "
+           f"{platform}"),
+          (dtype != "bfloat16",
+           f"cuDNN attention computes in bfloat16, not {dtype}"),
+          (capability and capability < 8,
+           "expected compute capability 8.0 or higher; this GPU has "
+           f"{capability}"),
+          (H % 8 or H > 128,
+           f"heads have {H} numbers; expected a multiple of 8, at most 128"),
+          uneven,
+          (cap is not None, f"the model caps its scores at {cap}"))}
+  return {name: next((why for wrong, why in each if wrong), None)
+          for name, each in rules.items()}
+
+
+def blocks(length: int) -> tuple[int, int]:
+  """(size, count) of the fewest equal blocks; sizes are multiples of LANES."""
+  count = -(-length // BLOCK)
+  return -(-length // (count * LANES)) * LANES, count
+
+
+def seen_blocks(first_BxT, prompt_B, tokens_B, *, S: int, T: int):
+  """The blocks of scores that a row's tokens need, bool [B, I, J].
+
+  I blocks of tokens, J blocks of slots. A block of padding alone needs the
+  block with its first own slot, as a softmax needs one. Arguments are those of
+  attention.Seen, arrays of numpy or jax.
+  """
+  (size_q, count_q), (size_k, count_k) = blocks(T), blocks(S + T)
+  begin_I = np.arange(count_q) * size_q
+  slot_J = np.arange(count_k)[None, None] * size_k
+  end_I = np.minimum(begin_I + size_q, T)
+  # The own slots that the tokens of a block see are consecutive.
+  last_BxI = S - 1 + tokens_B[:, None].clip(begin_I[None] + 1, end_I[None])
+  padding_BxI = begin_I[None] >= tokens_B[:, None]
+  first_BxI = first_BxT[:, ::size_q].clip(last_BxI * padding_BxI)
+  own = ((slot_J <= last_BxI[:, :, None])
+         & (slot_J + size_k > first_BxI[:, :, None]))
+  return own | (slot_J < prompt_B[:, None, None]) & ~padding_BxI[:, :, None]

@@ -1,0 +1,387 @@
+"""Bytes of a policy's programs on one device: one model, by formulas; no jax.
+
+The trainer admits slots and pages by DeviceBytes, launch.compile compares its
+programs with those that a compiler makes, and the planner prices and refuses by
+it. Checked against compiled programs: tests/test_memory.py, COMPILED.
+"""
+
+import dataclasses
+import functools
+import math
+import typing
+
+from isojax.core.model_shape import BYTES, ModelShape
+from isojax.errors import InputError
+
+# Tokens of a prefill beside a pool of pages: enough to keep the matrix units of
+# a device busy.
+PREFILL = 8192
+# Float32 arrays of [slots, vocabulary] while a token is drawn with top_p < 1,
+# as in an evaluation; fewer are needed without.
+DRAWN = 8
+# Assumed shares of the most tokens where no mean is given.
+MEAN_RESPONSE, MEAN_PROMPT = 0.18, 1 / 8
+# The length before the last of the cache's four growths, over the final length.
+SHORTER = 3 / 4
+# Bytes per head and token in the backward of a fused attention kernel, instead
+# of scores; fitted to the programs that launch.compile compiles with splash.
+KERNEL = 3800
+# Most bytes of float32 logits that a chunked head computes at once: 1,024
+# tokens of Qwen2.5's vocabulary of 152,064.
+HEAD_BYTES = 594 * 2**20
+
+
+def head_chunk(vocab: int) -> int:
+  """The tokens whose logits a chunked head computes at once."""
+  return max(1, HEAD_BYTES // (4 * vocab))
+
+
+def decode_chunk(max_response: int) -> int:
+  """Tokens decoded between two checks for slots that have ended.
+
+  A finished slot idles for half a chunk on average: at a mean length of T / 8
+  an eighth of its time.
+  """
+  return min(max_response, max(4, min(64, max_response // 32)))
+
+
+def prefilled(slots: int, max_prompt: int, *, paged: bool) -> int:
+  """Prompts that are prefilled at once on a device: an eighth of the slots.
+
+  Beside a pool of pages, whose slots are many, they have at most PREFILL
+  tokens.
+  """
+  most = math.ceil(slots / 8)
+  return min(most, max(1, PREFILL // max_prompt)) if paged else most
+
+
+def largest(fits, most: int) -> int:
+  """The largest whole number up to `most` that fits, or 0."""
+  low, high = 0, most  # low fits or is 0, high + 1 does not or is too many
+  while low < high:
+    middle = (low + high + 1) // 2
+    low, high = (middle, high) if fits(middle) else (low, middle - 1)
+  return low
+
+
+@dataclasses.dataclass(frozen=True)
+class Formats:
+  """Number formats, keys of BYTES."""
+
+  compute: str  # in the update
+  sampled: str | None = None  # weights and cache of sampling; None: compute
+  sampled_head: str | None = None  # while sampling; None: sampled
+  head: str | None = None  # in the update; None: compute
+  reduce: str = "float32"  # of gradients across devices
+
+  def __post_init__(self):
+    for name, default in (("sampled", "compute"), ("head", "compute"),
+                          ("sampled_head", "sampled")):
+      if getattr(self, name) is None:
+        object.__setattr__(self, name, getattr(self, default))
+    for name, value in vars(self).items():
+      if value not in BYTES:
+        raise InputError(f"format of {name} {value!r}: expected one of "
+                         f"{', '.join(BYTES)}")
+
+  def bytes(self, name: str) -> int:
+    """Bytes of a number in the format of this name."""
+    return BYTES[getattr(self, name)]
+
+
+class Admitted(typing.NamedTuple):
+  """What the memory of a device has space for."""
+
+  slots: int
+  pages: int | None  # of the pool; None: each slot has the longest length
+  gathered: bool  # weights over fsdp, once instead of at every token
+
+
+class Held(typing.NamedTuple):
+  """What a device holds at once."""
+
+  slots: int  # of the sampler
+  rows: int  # of a microbatch
+  prompts: int  # of a microbatch
+  whole: bool  # weights are gathered over fsdp while sampling
+  pages: int | None = None  # of the pool; None: slots have the longest length
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceBytes:
+  """What a policy's programs take on one device of a mesh, without adapters."""
+
+  shape: ModelShape
+  formats: Formats
+  max_prompt: int  # tokens
+  max_response: int
+  fused: bool  # attention stores no scores
+  fsdp: int = 1
+  tensor: int = 1
+  page: int | None = None  # positions; None: slots have the longest length
+  expected: float | None = None  # mean new tokens; None: MEAN_RESPONSE
+  remat: bool = True  # the backward computes the forward again
+
+  # Sampling.
+
+  def kv(self, number: int) -> float:
+    """Bytes of a token's keys and values, of `number` bytes each."""
+    return self.shape.kv_bytes_per_token(number) / min(
+        self.tensor, self.shape.kv_heads)
+
+  @property
+  def token(self) -> float:
+    """Bytes of a token in the cache."""
+    return self.kv(self.formats.bytes("sampled"))
+
+  @property
+  def weights(self) -> int:
+    """Bytes of all weights while sampling, before they are sharded."""
+    number = self.formats.bytes("sampled")
+    return number * self.shape.params + self.shape.head * (
+        self.formats.bytes("sampled_head") - number)
+
+  def held_weights(self, whole: bool) -> float:
+    """Bytes of the weights while sampling, gathered over fsdp or sharded."""
+    return self.weights / self.tensor / (1 if whole else self.fsdp)
+
+  @property
+  def prompt(self) -> float:
+    """Bytes of a prompt that is prefilled, with one layer's activations."""
+    return self.max_prompt * (
+        self.token + self._forward(self.formats.bytes("sampled")))
+
+  @property
+  def drawing(self) -> float:
+    """Bytes of a slot's arrays while a token attends and is drawn.
+
+    Float32 scores and their softmax; with pages, the pages of one layer are
+    gathered for each slot.
+    """
+    s, positions = self.shape, self.max_prompt + self.max_response
+    position = 8 * s.heads / self.tensor
+    if self.page is not None:
+      positions = self.longest * self.page
+      position += self.token / s.layers
+    return positions * position + DRAWN * 4 * s.vocab / self.tensor
+
+  @property
+  def cache(self) -> float:
+    """Bytes of the cache of a slot without pages."""
+    return (self.max_prompt + self.max_response) * self.token
+
+  @property
+  def part(self) -> float:
+    """Bytes of the keys or values of one layer in a slot, which is resized."""
+    return self.cache / (2 * self.shape.layers)
+
+  @property
+  def slot(self) -> float:
+    """Bytes of a slot without pages: also its growth, and a prefill's share."""
+    return self.cache + self.part + self.drawing + self.prompt / 8
+
+  @property
+  def longest(self) -> int:
+    """Pages of the longest rollout, whose last token is not stored."""
+    return -(-(self.max_prompt + self.max_response - 1) // self.page)
+
+  @property
+  def page_bytes(self) -> float:
+    return self.page * self.token
+
+  @property
+  def pages_of_slot(self) -> float:
+    """Pages that a slot needs on average.
+
+    If every free slot is refilled, the mean age of a slot is E[T^2] / 2 E[T],
+    for log-normal lengths of sigma 0.8 about E[T]. A chunk is decoded next, and
+    half a page is empty at both ends. Prompts are counted as if none shared its
+    pages, which leaves room for long answers.
+    """
+    prompt, response = MEAN_PROMPT * self.max_prompt, self.expected
+    if response is None:
+      response = MEAN_RESPONSE * self.max_response
+    return 1 + (prompt + response + decode_chunk(self.max_response)) / self.page
+
+  def prefill(self, slots: int) -> float:
+    """Bytes of the prompts that are prefilled at once."""
+    return self.prompt * prefilled(slots, self.max_prompt,
+                                   paged=self.page is not None)
+
+  def beside_pages(self, slots: int) -> float:
+    """Bytes of slots beside a pool: drawing, and prompts of a prefill."""
+    return slots * self.drawing + self.prefill(slots)
+
+  @property
+  def least(self) -> float:
+    """Bytes of a device that samples with one slot, of the longest rollout."""
+    if self.page is None:
+      return self.held_weights(False) + self.slot
+    return (self.held_weights(False) + self.beside_pages(1)
+            + self.longest * self.page_bytes)
+
+  def admitted(self, *, budget: float, most: int) -> Admitted:
+    """Slots of a device, and the pages of its pool.
+
+    Weights are gathered over fsdp once, instead of at every token, if all
+    wanted slots still fit; with pages, of which any number may be wanted,
+    unless that costs more than half of the slots. The pool has the memory that
+    is left. Without space for the longest rollout no slot is admitted.
+
+    Args:
+      budget: bytes of a device for sampling.
+      most: slots wanted on a device.
+    """
+    room = self._slots if self.page is None else self._paged
+    slots, pages = room(budget - self.held_weights(True), most)
+    if self.fsdp == 1:
+      return Admitted(slots, pages, True)
+    more = room(budget - self.held_weights(False), most)
+    if slots == most or self.page is not None and 2 * slots >= more[0]:
+      return Admitted(slots, pages, True)
+    return Admitted(*more, False)
+
+  def _slots(self, budget: float, most: int) -> tuple[int, None]:
+    slots = max(0, min(most, int(budget // self.slot)))
+    return self._shared(slots, most), None
+
+  def _paged(self, budget: float, most: int) -> tuple[int, int]:
+    def pages(slots):
+      return min(int((budget - self.beside_pages(slots)) // self.page_bytes),
+                 slots * self.longest)
+
+    slots = self._shared(largest(
+        lambda slots: pages(slots) >= max(self.longest, min(
+            slots * self.longest, slots * self.pages_of_slot)), most), most)
+    return slots, pages(slots)
+
+  def _shared(self, slots: int, most: int) -> int:
+    """Fewer slots than wanted are a multiple of `tensor`, whose devices share
+    the drawing of tokens."""
+    return slots if slots == most else (
+        slots // self.tensor * self.tensor or slots)
+
+  # The update.
+
+  @property
+  def _attended(self) -> float:
+    """Numbers of a token's queries, output, keys and values in a layer."""
+    s = self.shape
+    return s.head_dim * (2 * s.heads / self.tensor + 2 * s.kv_heads / min(
+        self.tensor, s.kv_heads))
+
+  @property
+  def _mlp(self) -> float:
+    return self.shape.active * self.shape.mlp / self.tensor
+
+  def _forward(self, number: int) -> float:
+    """Bytes of a prompt's token in one layer of a forward.
+
+    Residual and normed input, then gate and up, or queries, keys, values and
+    scores.
+    """
+    heads = self.shape.heads / self.tensor
+    return number * 2 * self.shape.width + max(
+        number * 2 * self._mlp, number * self._attended + (4 + number) * heads
+        * self.max_prompt * (not self.fused))
+
+  def _backward(self, number: int) -> tuple[float, float]:
+    """Bytes of a token in one layer of a backward, and of its scores.
+
+    A backward has all arrays of the forward, and their gradients; a kernel
+    computes attention without storing scores.
+    """
+    kernel = KERNEL if self.fused else math.inf
+    return (
+        number * (4 * self.shape.width + self._attended + 3 * self._mlp),
+        self.shape.heads / self.tensor * min(
+            kernel, 2 * 4 * (self.max_prompt + self.max_response)))
+
+  @property
+  def masters(self) -> float:
+    """Bytes of float32 parameters; the optimizer's moments are twice as many.
+    """
+    return 4 * self.shape.params / (self.fsdp * self.tensor)
+
+  def update(self, rows: int, prompts: int) -> "Update":
+    """A microbatch of rows of the longest answer, and of prompts.
+
+    Temporaries of the compiler are left out without remat, and weights that it
+    gathers over fsdp for longer than a layer.
+    """
+    s, f, T, S = self.shape, self.formats, self.max_response, self.max_prompt
+    number, tokens = f.bytes("compute"), rows * self.max_response
+    token, scores = self._backward(number)
+    kept = number * s.width if self.remat else token + scores
+    matrices = s.layers * s.layer_matmul / (self.fsdp * self.tensor)
+    words = s.head / self.tensor
+    return Update(
+        copy=number * matrices,
+        kept=(s.layers * kept * (rows * T + prompts * S)
+              + self.kv(number) * (rows + prompts) * S
+              # Hidden states and their gradient, where the head is wider.
+              + 2 * (f.bytes("head") - number) * s.width * tokens),
+        head=(f.bytes("head") + 4) * (
+            words + min(head_chunk(s.vocab), tokens) * s.vocab / self.tensor),
+        backward=(f.bytes("reduce") * matrices + 4 * words / self.fsdp
+                  + self.remat * tokens * (token + scores)))
+
+  # Whole programs.
+
+  def programs(self, held: Held, *, reference: bool) -> "Programs":
+    """What each program takes; `reference`: with the base policy, for KL."""
+    paged, stored = held.pages is not None, held.slots * self.cache
+    if paged:
+      stored = held.pages * self.page_bytes
+    first = prefilled(held.slots, self.max_prompt, paged=paged)
+    return Programs(
+        state=self.masters, reference=self.masters * reference,
+        weights=self.held_weights(held.whole),
+        cache=stored, part=0.0 if paged else held.slots * self.part,
+        window=first * self.max_prompt * self.token,
+        prefilling=first * (self.prompt - self.max_prompt * self.token),
+        drawing=held.slots * self.drawing,
+        **self.update(held.rows, held.prompts)._asdict())
+
+
+class Update(typing.NamedTuple):
+  """Bytes of an update, beside the state of training."""
+
+  copy: float  # of the layers' matrices in the compute dtype
+  kept: float  # for the backward
+  head: float  # of weight and logits and their gradients, one of each float32
+  backward: float  # of the layers, when the head's is done
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+  """Bytes on a device, as in the report of `launch.compile`.
+
+  A pool of pages is not resized; its pages are moved in place.
+  """
+
+  state: float  # float32 parameters
+  reference: float  # float32 parameters of the base policy, with KL
+  weights: float  # while sampling
+  cache: float
+  part: float  # keys or values of one layer, in the cache
+  window: float  # keys and values of prompts
+  prefilling: float  # temporaries of a prefill
+  drawing: float  # temporaries of decoding
+  copy: float  # of Update, as the next three
+  kept: float
+  head: float
+  backward: float
+
+  @functools.cached_property
+  def own(self) -> dict[str, float]:
+    """Arguments, temporaries and results of each program."""
+    prefill = self.weights + self.window + self.prefilling
+    return dict(
+        prefill=prefill, reread=prefill, insert=self.cache + self.window,
+        move=self.cache,
+        # The last growth of one part; the other parts stay in memory.
+        resize=(1 + SHORTER) * self.part,
+        decode=self.weights + self.cache + self.drawing, start=self.state,
+        accumulate=2 * self.state + self.reference + self.copy + self.kept
+        + max(self.head, self.backward), apply=4 * self.state)

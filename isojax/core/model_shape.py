@@ -1,0 +1,175 @@
+"""The shape of a policy: its parameters, FLOPs and cache bytes per token.
+
+The families, and what each model_type changes in Llama's block.
+"""
+
+import dataclasses
+
+from isojax.errors import InputError
+
+BYTES = {"bfloat16": 2, "float32": 4}  # of a number
+AUTO = "auto"  # sampler.dtype and recipe.loss.dtype: see auto_dtype
+# Of products in bfloat16 over float32, from which `auto` is bfloat16 on a CPU.
+# Below, the casts of a whole update cost what its products gain.
+MIN_SPEEDUP = 1.3
+
+
+def auto_dtype(platform: str, float32: float, bfloat16: float) -> str:
+  """The dtype that `auto` stands for.
+
+  Args:
+    platform: as jax names it; accelerators compute in bfloat16.
+    float32, bfloat16: seconds of the same product in these dtypes.
+  """
+  if platform != "cpu" or float32 >= MIN_SPEEDUP * bfloat16:
+    return "bfloat16"
+  return "float32"
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """Properties of a family that config.json does not state."""
+
+  qkv_bias: bool
+  qk_norm: bool  # RMSNorm of each query and key head
+  gemma: bool  # norms after blocks, norm weights minus 1, scaled embedding,
+  # caps of scores and logits, and a tied embedding by default
+  mixture: bool = False  # of experts in every layer: priced, but not trained,
+  # because isojax.models.hf_config does not know the fields of experts
+
+  @property
+  def norms(self) -> int:
+    """The norms per layer of the model's width."""
+    return 4 if self.gemma else 2
+
+
+FAMILIES = {
+    "llama": Family(qkv_bias=False, qk_norm=False, gemma=False),
+    "qwen2": Family(qkv_bias=True, qk_norm=False, gemma=False),
+    "qwen3": Family(qkv_bias=False, qk_norm=True, gemma=False),
+    "qwen3_moe": Family(qkv_bias=False, qk_norm=True, gemma=False,
+                        mixture=True),
+    "gemma2": Family(qkv_bias=False, qk_norm=False, gemma=True),
+    "gemma3_text": Family(qkv_bias=False, qk_norm=True, gemma=True),
+}
+LARGEST = 10**8  # for any size in a config.json
+KEYS = dict(layers="num_hidden_layers", width="hidden_size",
+            heads="num_attention_heads", kv_heads="num_key_value_heads",
+            mlp="intermediate_size", vocab="vocab_size")
+# Of a mixture: `mlp` is the size of one expert.
+MIXTURE_KEYS = dict(mlp="moe_intermediate_size", experts="num_experts",
+                   active="num_experts_per_tok")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelShape:
+  """The sizes of a decoder with gated MLPs, dense or a mixture of experts."""
+
+  layers: int
+  width: int
+  heads: int
+  kv_heads: int
+  head_dim: int
+  mlp: int
+  vocab: int
+  tied: bool  # embedding and head are one matrix
+  family: Family
+  experts: int = 0  # MLPs of a layer, with a router; 0: one, dense
+  active: int = 1  # experts that a token uses
+
+  def _layer(self, mlps: int) -> int:
+    """The parameters of one layer's matrices, with so many MLPs."""
+    return (2 * self.width * self.head_dim * (self.heads + self.kv_heads)
+            + self.width * (3 * self.mlp * mlps + self.experts))
+
+  @property
+  def layer_matmul(self) -> int:
+    """The parameters of one layer's matrices, of all experts."""
+    return self._layer(self.experts or 1)
+
+  @property
+  def head(self) -> int:
+    """The parameters of the vocabulary's matrix."""
+    return self.width * self.vocab
+
+  @property
+  def matmul_params(self) -> int:
+    """The parameters of all matrices, of logits too."""
+    return self.layers * self.layer_matmul + self.head
+
+  @property
+  def params(self) -> int:
+    biases = self.family.qkv_bias * self.head_dim * (
+        self.heads + 2 * self.kv_heads)
+    norms = self.family.norms * self.width + (
+        self.family.qk_norm * 2 * self.head_dim)
+    return (self.layers * (self.layer_matmul + biases + norms) + self.width
+            + self.head * (1 if self.tied else 2))
+
+  def lora_params(self, rank: int) -> int:
+    """The sum of rank * (in + out) over all matrices of the layers."""
+    q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+    ends = 2 * (self.width + q) + 2 * (self.width + kv) + 3 * (
+        self.width + self.mlp) * (self.experts or 1)
+    return self.layers * rank * ends
+
+  def kv_bytes_per_token(self, number: int) -> int:
+    """The bytes of a token's keys and values, `number` bytes each."""
+    return 2 * self.layers * self.kv_heads * self.head_dim * number
+
+  def forward_flops(self, context, head: bool):
+    """The FLOPs of one token in a forward that attends to `context` tokens.
+
+    2 per matrix parameter that it uses, of the head if its logits are computed,
+    and 4 heads head_dim context per layer for scores and sums of values.
+    """
+    matmul = self.layers * self._layer(self.active) + self.head * head
+    return 2 * matmul + (
+        4 * self.layers * self.heads * self.head_dim * context)
+
+
+def model_shape(config: dict, *, path: str) -> ModelShape:
+  """The shape in a parsed Hugging Face config.json."""
+  kind = config["model_type"] if "model_type" in config else None
+  known = isinstance(kind, str) and kind in FAMILIES
+  mixture = known and FAMILIES[kind].mixture
+  # Of a mixture only experts in every layer, without a shared one.
+  others = [key for key, value in config.items() if value and (
+      key in ("mlp_only_layers", "shared_expert_intermediate_size")
+      or key == "decoder_sparse_step" and value != 1
+      if mixture else "expert" in key)]
+  if not known or others:
+    raise InputError(
+        f"{path}: model_type {kind!r}"
+        f"{' with ' + ', '.join(others) if others else ''} is not supported; "
+        f"expected one of {', '.join(FAMILIES)}")
+  keys = KEYS | MIXTURE_KEYS if mixture else KEYS
+  missing = [key for key in keys.values() if key not in config]
+  if missing:
+    raise InputError(f"{path}: {', '.join(missing)} missing; write the "
+                     "values out, also those equal to the library's defaults")
+  sizes = {ours: config[theirs] for ours, theirs in keys.items()}
+  given = "head_dim" in config and config["head_dim"] is not None
+  if given:
+    sizes["head_dim"] = config["head_dim"]
+  wrong = [f"{keys[k] if k in keys else k}={v!r}" for k, v in sizes.items()
+           if type(v) is not int or not 1 <= v <= LARGEST]
+  wrong += [f"{key}={config[key]!r}" for key in ("attention_bias", "mlp_bias")
+            if key in config and config[key]]
+  tied = (config["tie_word_embeddings"] if "tie_word_embeddings" in config
+          else FAMILIES[kind].gemma)
+  if not isinstance(tied, bool):
+    wrong.append(f"tie_word_embeddings={tied!r}")
+  if wrong:
+    raise InputError(f"{path}: {', '.join(wrong)}: expected sizes from 1 to "
+                     f"{LARGEST}, true or false where a key asks for it, and "
+                     "no biases but Qwen2's")
+  if sizes["heads"] % sizes["kv_heads"]:
+    raise InputError(f"{path}: {sizes['heads']} num_attention_heads do not "
+                     f"share {sizes['kv_heads']} num_key_value_heads evenly")
+  if not given and (
+      kind.startswith("gemma") or sizes["width"] % sizes["heads"]):
+    raise InputError(f"{path}: head_dim is missing and not hidden_size / "
+                     "num_attention_heads; write it out")
+  sizes.setdefault("head_dim", sizes["width"] // sizes["heads"])
+  return ModelShape(**sizes, tied=tied, family=FAMILIES[kind])

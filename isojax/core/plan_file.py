@@ -1,0 +1,138 @@
+"""plan.jsonl: one run per line, editable, read by isojax.main."""
+
+import dataclasses
+import hashlib
+import json
+
+from isojax.core import laws
+from isojax.core.allocation import (
+  admitted,
+  allocate,
+  Allocation,
+  section_of,
+  sqrt_lr,
+)
+from isojax.errors import InputError, reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  allocation: Allocation
+  seed: int
+  lr: float  # after warm-up; the run computes it from its own anchor
+  expected: dict | None  # of prices.expected; None: not priced
+
+  @property
+  def config(self) -> dict:
+    """The sections of a config that the run sets, such as seed and alloc."""
+    return {"seed": self.seed, "alloc": section_of(self.allocation)}
+
+
+MOST_LR = 10.0  # of a row; no optimizer here learns with more
+FIELDS = ("id", "overrides", "C", "lr", "expected")
+# Whose options planner.export writes.
+TRAINERS = ("areal", "nemo-rl", "openrlhf", "prime-rl", "roll", "skyrl",
+            "slime", "trl", "tunix", "verl")
+
+
+def content_id(document: dict) -> str:
+  """12 hex digits that depend on all of a row or fit.json but its id."""
+  text = json.dumps({name: value for name, value in document.items()
+                     if name != "id"}, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def line(overrides: dict, *, C: int, lr: float, expected: dict | None) -> str:
+  """A line of plan.jsonl."""
+  row = {"overrides": overrides, "C": C, "lr": lr, "expected": expected}
+  return json.dumps({"id": content_id(row), **row}) + "\n"
+
+
+def text(rows: list[Row]) -> str:
+  """The content of plan.jsonl."""
+  return "".join(line(row.config, C=row.allocation.C, lr=row.lr,
+                      expected=row.expected) for row in rows)
+
+
+def read_lines(path: str) -> list[str]:
+  """The lines of a plan; InputError if the file cannot be read."""
+  try:
+    with open(path, encoding="utf-8-sig") as file:  # editors add a BOM
+      return file.read().splitlines()
+  except (OSError, UnicodeDecodeError) as error:
+    raise InputError(f"--plan={path}: cannot be read ({reason(error)}); make "
+                     "it with python -m launch.plan") from error
+
+
+def read_row(lines: list[str], index: int, *, path: str) -> dict:
+  """One row of a plan, counted from 0, with the fields FIELDS."""
+  if not 0 <= index < len(lines):
+    raise InputError(f"--row={index}: {path} has {len(lines)} "
+                     f"row{'s' * (len(lines) != 1)}, counted from 0")
+  where = f"{path}:{index + 1}"
+  try:
+    row = json.loads(lines[index])
+    if not isinstance(row, dict) or row.keys() != set(FIELDS):
+      raise ValueError(f"expected an object of {', '.join(FIELDS)}")
+    if not isinstance(row["overrides"], dict) or type(row["lr"]) not in (
+        int, float):
+      raise ValueError("expected an object in overrides, a number in lr")
+    if not 0 < row["lr"] <= MOST_LR:
+      raise ValueError(f"expected lr in (0, {MOST_LR:g}]")
+  except ValueError as error:
+    raise InputError(f"{where}: not a row of a plan ({error}); make it with "
+                     "python -m launch.plan") from error
+  this = content_id(row)
+  if row["id"] != this:
+    raise InputError(
+        f"{where}: its id {row['id']!r} is of another row, was it edited? "
+        f"The id of this one is {this!r}: write that, or plan again")
+  return row
+
+
+def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
+               ) -> tuple[list[tuple[int, int]], list[str]]:
+  """(the distinct admitted cells, what was moved or left out and why).
+
+  n of a cell (Bp, n) may be a fraction if B is fixed; see allocation.admitted.
+  """
+  kept, words = {}, []
+  for Bp, n in cells:
+    why = None
+    if n != int(n):
+      why = f"Bp does not divide B = {B}"
+    elif n < 2:
+      why = "a group of one rollout has no advantage"
+    elif Bp * n > B_max:
+      why = (f"above {B_max} rollouts a step, the least of --B_max, memory and "
+             "--rollouts; a cap can look like saturation")
+    else:
+      *at, moved = admitted(Bp, int(n), B_max=B_max, D=D or B_max)
+      if B and at[0] * at[1] != B:
+        why = f"{moved[0]}, which leaves B = {B}"
+    if why:
+      words.append(f"left out (Bp, n) = ({Bp}, {n:.4g}): {why}")
+    else:
+      kept[tuple(at)] = None
+      words += [f"adjusted at ({Bp}, {n:.4g}): {change}" for change in moved]
+  return list(kept), words
+
+
+def reached(C_run: float, C: int) -> bool:
+  """Whether a run that ended at C_run is one to a budget of C."""
+  return C_run * laws.SLACK >= C
+
+
+def sweep(cells, *, C: int, seeds, base_lr: float, base_batch: int,
+          cost) -> list[Row]:
+  """The iso-compute grid: each cell and seed, to the largest C only.
+
+  The learning rate is constant after warm-up, so a run contains the runs of all
+  smaller budgets: M is not an axis. `cost` maps an allocation to Row.expected.
+  """
+  rows = []
+  for Bp, n in cells:
+    a = allocate(Bp=Bp, n=n, M=None, C=C)
+    rows += [Row(a, seed, sqrt_lr(base_lr, base_batch, a.B), cost(a))
+             for seed in seeds]
+  return rows

@@ -1,0 +1,109 @@
+"""Values of a config, as dicts, turned into frozen dataclasses.
+
+Unknown, missing and mistyped keys are errors, with the nearest name.
+"""
+
+import dataclasses
+import difflib
+import re
+import types
+import typing
+
+from isojax.core.allocation import Allocation, of_section
+from isojax.errors import InputError
+
+SOURCES = {Allocation: of_section}  # a section that is not its own constructor
+
+
+def unknown_field(section, key: str, path: str) -> str | None:
+  """What is wrong with a key of a config's section; None: nothing."""
+  if not hasattr(section, "keys"):
+    return f"{path} is a value, not a section"
+  if key in section:
+    return None
+  names = {name.lower(): name for name in section}
+  near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0)
+  return f"{path}.{key}: no such key; " + (
+      f"the nearest is {path}.{names[near[0]]} (there are: "
+      f"{', '.join(sorted(section))})" if near else
+      f"{path} is empty here; set it as a whole, such as --{path}="
+      f"\"{{'{key}': 1.0}}\"")
+
+
+def _fits(value, annotation) -> bool:
+  """Whether a config value has the type of a field; an int is a float."""
+  if isinstance(annotation, types.UnionType):
+    return any(_fits(value, a) for a in typing.get_args(annotation))
+  if typing.get_origin(annotation) is tuple:
+    return isinstance(value, tuple) and all(
+        _fits(v, typing.get_args(annotation)[0]) for v in value)
+  if annotation in (float, int):
+    return isinstance(value, (int, annotation)) and (
+        not isinstance(value, bool) and value == value)  # no nan
+  return isinstance(value, annotation)
+
+
+def _tuples(value):
+  """Lists as tuples, also inside: JSON has no tuples."""
+  return (tuple(map(_tuples, value)) if isinstance(value, (list, tuple))
+          else value)
+
+
+def section(cls, values, name: str):
+  """cls(**values); InputError for unknown, missing or mistyped keys.
+
+  Args:
+    cls: a dataclass, or a function whose annotations give the types.
+    values: a dict; a dict inside becomes the dataclass of its field.
+    name: the place of the keys, such as "config.sampler".
+  """
+  if not isinstance(values, dict):
+    raise InputError(f"{name}={values!r}: expected a section of fields")
+  wanted = {key: hint for key, hint in typing.get_type_hints(cls).items()
+            if key != "return"}
+  for key in values:
+    if wrong := unknown_field(wanted, key, name):
+      raise InputError(wrong)
+  for key in wanted:
+    if key not in values:
+      raise InputError(f"{name}.{key} is missing; {name} needs "
+                       f"{', '.join(wanted)}")
+  arguments = {}
+  for key, hint in wanted.items():
+    value = _tuples(values[key])
+    if dataclasses.is_dataclass(hint):
+      value = section(SOURCES.get(hint, hint), value, f"{name}.{key}")
+    elif not _fits(value, hint):
+      expected = hint.__name__ if isinstance(hint, type) else str(hint)
+      raise InputError(f"{name}.{key}={value!r}: expected {expected}")
+    arguments[key] = value
+  try:
+    return cls(**arguments)
+  except InputError as error:  # which names the last section only
+    path = name.removeprefix("config.")
+    last = path.rpartition(".")[2]
+    if path == last or not str(error).startswith(f"{last}."):
+      raise
+    keys = "|".join(wanted)  # not of a file, such as mine/loss.py
+    raise InputError(re.sub(rf"(?<![\w.]){last}\.(?=({keys})\b)", f"{path}.",
+                            str(error))) from None
+
+
+def flat(tree: dict, prefix: str = "") -> dict:
+  """The values of nested sections by dotted name."""
+  out = {}
+  for key, value in tree.items():
+    out |= (flat(value, f"{prefix}{key}.") if isinstance(value, dict)
+            else {f"{prefix}{key}": value})
+  return out
+
+
+def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
+  """The keys of two configs, named `at`, whose values differ, with the values.
+  """
+  a, b = flat(one), flat(other)
+  return "; ".join(
+      f"{key}: {a[key] if key in a else 'absent'} {at[0]}, "
+      f"{b[key] if key in b else 'absent'} {at[1]}"
+      for key in sorted(a.keys() | b.keys())
+      if key not in a or key not in b or a[key] != b[key])

@@ -1,0 +1,34 @@
+"""Records of isojax; tables with its names, exports of W&B, any other file."""
+
+from isojax.diagnosis.rules import OPTIONS
+from isojax.ledger import records
+from isojax.logs.formats import base
+
+OURS = {"metrics": ({name: name for name in base.METRICS},), "repeats": False,
+        "names": tuple((name, name) for name in sorted(
+            base.KNOWN - {"step", *base.METRICS}))}
+RECORDS = base.Format(
+    step=("step",),
+    marks="kind|split|(?:prompt|sampled|trained)_tokens|device_seconds|"
+    "skipped_updates|chain",
+    fields={name: name for name in records.COMMON + records.TRAIN}
+    | {"reward": "reward shaped_reward"},
+    settings=OPTIONS | {"estimator": OPTIONS["std"]},
+    counters=("rollouts", "epoch", *records.TOTALS), **OURS)
+FORMAT = base.Format(
+    step=("step", "global_step", "train/global_step", "training/global_step",
+          "trainer/global_step", "_step", "Step"),
+    fields={name: rf"(?i:(?:\w+[/_.])*?{pattern}(?:[/_.](?:avg|mean))?)"
+            for name, pattern in (
+                ("reward", "(?:avg_|mean_)?(?:rewards?|score)"),
+                ("reward_std", "reward_std"), ("entropy", "entropy"),
+                ("advantage_std", "adv(?:antages?)?_std"),
+                ("kl", "kl(?:_div|_loss|_divergence)?"), ("loss", "loss"),
+                ("grad_norm", "grad(?:ient)?_norm"),
+                ("lr", "(?:lr|learning_rate)"),
+                ("response_length", "(?:avg_|mean_)?(?:response|completion)_"
+                                    "len(?:gth)?s?"),
+                ("truncated", "(?:truncated|clip_ratio|clipped_ratio)"),
+                ("seconds", "(?:step_time|seconds)"))},
+    **OURS | {"names": (*OURS["names"], *(
+        ("model", name) for name in ("Model", "model_name", "base_model")))})

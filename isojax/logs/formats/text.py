@@ -1,0 +1,318 @@
+"""Files as flat lines of names and values, with line numbers.
+
+CSV, JSON lines, one JSON document, the console output of a trainer, or events
+of TensorBoard. An incomplete last line is dropped and a few broken lines are
+skipped, both with a note; a file of another kind is an error.
+"""
+
+import ast
+import contextlib
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import math
+import os
+import re
+
+from etils import epath
+
+from isojax.errors import InputError, reason
+from isojax.logs.formats import events, FORMATS
+from isojax.logs.formats.base import Format
+
+BROKEN_SHARE = 0.1  # of the lines; with more the file is of another kind
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+NUMPY = re.compile(r"^np\.\w+\((.*)\)$")  # numpy 2: np.float64(0.5)
+# 12%|###   | 6/50 [00:10<01:20, 1.8s/it]; with a description it is another bar
+BAR = r"(?P<described>:\s*)?\d+%(?:\|[^|]*\|)?\s*(?P<done>\d+)/(?P<of>\d+) \["
+ASSIGNED = re.compile(r"(?<![\w.])((?:[a-z_]\w*\.)+\w+)=('[^']*'|[^\s'\"\\]+)")
+RAY = re.compile(r"^\([^()]* pid=\d+[^()]*\) ", re.M)
+KEY = re.compile(r"'(?P<key>[\w.-]+)': (?:(?P<open>\{)|(?P<value>'[^']*'|"
+                 r"[^\s,{}\[\]'()]+))?|(?P<end>\})")
+LOOKS = (  # a pattern, what such a file is, and what to give instead
+    (r'\A\s*\{\s*"(?:cells|metadata|nbformat)"', "a notebook",
+     "the trainer_state.json or metrics file that its run wrote"),
+    (r"Validation Results|={3,} Step \d+/\d+", "the console of NeMo-RL",
+     "the history of its W&B run as JSON lines or CSV"),
+    (r'\A\s*[{[]\s*\n',
+     "a JSON document that ends early, or has no list of objects",
+     "one JSON object a line, or a list of them"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+  """The lines of a file, and what a console printed before them."""
+
+  lines: list[tuple[str, dict]]  # (file:line, name -> value)
+  notes: list[str] = dataclasses.field(default_factory=list)
+  head: str = ""  # text before the first line of metrics
+  appended: bool = True  # in the order of time, as a CSV file need not be
+
+
+def load(path: str) -> Log:
+  """The lines of a file, with their values alone; NaN is one, null is none."""
+  try:
+    data = epath.Path(path).read_bytes()
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({reason(error)}); expected a "
+                     "log, a table or an event file") from error
+  if "tfevents" in os.path.basename(path):
+    return Log([(f"{path}:{number}", line) for number, line in enumerate(
+        events.lines(path, data), 1)])
+  text = data.decode("utf-8-sig", errors="replace")
+  if not text.strip():
+    raise InputError(f"{path}: empty; expected a line for each step")
+  is_json = text.lstrip()[0] in "{[" or path.endswith((".json", ".jsonl"))
+  for parse in ((_document, _json_lines, _console) if is_json
+                else (_console, _csv)):
+    try:
+      if log := parse(path, text):
+        return dataclasses.replace(log, lines=[
+            (f"{path}:{number}", {name: value for name, value in line.items()
+                                  if value is not None and value != ""})
+            for number, line in log.lines])
+    except InputError as error:
+      refused = error
+  for pattern, what, instead in LOOKS:
+    if re.search(pattern, text):
+      raise InputError(f"{path}: {what}; give {instead}")
+  raise refused
+
+
+def _document(path: str, text: str) -> Log | None:
+  """The lines of one JSON list, or of a trainer_state.json."""
+  decoder, between = json.JSONDecoder(), re.compile(r"[\s,]*")
+  lines, number, counted = [], 1, 0
+  try:
+    state = isinstance(json.loads(text), dict)
+    at = text.index("[", text.index('"log_history"') if state else 0) + 1
+    while text[at := between.match(text, at).end()] != "]":
+      number, counted = number + text.count("\n", counted, at), at
+      line, at = decoder.raw_decode(text, at)
+      # a trainer's state has null where a mean is NaN
+      lines.append((number, _flat(line, null=math.nan if state else None)))
+  except (AttributeError, ValueError, RecursionError):
+    return None
+  return Log(lines)
+
+
+def _json_lines(path: str, text: str) -> Log:
+  *whole, last = text.split("\n")
+  lines, broken, notes = [], [], []
+  for number, line in enumerate((*whole, last), 1):
+    if not line.strip():
+      continue
+    try:
+      value = json.loads(line)
+      if value.keys() == {"step", "data"} and isinstance(value["data"], dict):
+        # verl's file logger, which writes NaN as null
+        value = {"step": value["step"], **_flat(value["data"], null=math.nan)}
+      lines.append((number, _flat(value, null=None)))
+    except (AttributeError, ValueError, RecursionError):
+      if number > len(whole) > 0:
+        notes.append(f"{path}:{number}: the last line is torn: dropped.")
+      else:
+        broken.append((number, 1, "not a JSON object"))
+  return Log(lines, notes_on(path, broken, len(lines) + len(broken)) + notes)
+
+
+def _flat(value: dict, *, null) -> dict:
+  """A flat line: nested names joined by slashes, nulls as `null`."""
+  line = {}
+  for name, part in value.items():
+    if isinstance(part, dict):
+      line |= {f"{name}/{k}": v for k, v in _flat(part, null=null).items()}
+    else:
+      line[name] = null if part is None else part
+  return line
+
+
+def _csv(path: str, text: str) -> Log:
+  if "\0" in text or "\ufffd" in text:
+    raise InputError(f"{path}: not UTF-8 text; decompress it, or save it as "
+                     "UTF-8; TensorBoard's files have tfevents in their names")
+  first = text.lstrip().split("\n", 1)[0]
+  reader = csv.reader(io.StringIO(text, newline=""),
+                      delimiter=max(",\t;", key=first.count))
+  rows, end = [], 0
+  try:
+    for row in reader:
+      if row:
+        rows.append((end + 1, reader.line_num, row))
+      end = reader.line_num
+  except csv.Error as error:
+    raise InputError(f"{path}:{end + 1}: not CSV ({error}); expected one row "
+                     "a line") from error
+  header = [name.strip() for name in rows[0][2]]
+  if twice := sorted({name for name in header if header.count(name) > 1}):
+    raise InputError(f"{path}: columns {twice} occur more than once; rename "
+                     "one of each")
+  lines, broken, notes = [], [], []
+  for start, stop, row in rows[1:]:
+    if len(row) == len(header):
+      lines += ((start, line) for line in _runs(dict(zip(header, row))))
+    elif start == end and not text.endswith("\n") and len(row) < len(header):
+      notes.append(f"{path}:{start}: the last line is torn: dropped.")
+    else:  # an unclosed quote joins lines: all of them are broken
+      broken.append((start, stop - start + 1, f"{len(row)} values under "
+                     f"{len(header)} columns"))
+  return Log(lines, notes_on(path, broken, end) + notes, appended=False)
+
+
+def _runs(line: dict) -> list[dict]:
+  """One line per run for a line of W&B's chart export, `RUN - metric`."""
+  (x, at), *rest = line.items()
+  if " - " in x or not rest or not all(" - " in name for name, _ in rest):
+    return [line]
+  runs = {}
+  for name, value in rest:
+    if not name.endswith(("__MIN", "__MAX")):
+      run, metric = name.rsplit(" - ", 1)
+      runs.setdefault(run, {x: at, "run_id": run})[metric] = value
+  return list(runs.values())
+
+
+def notes_on(path: str, broken: list, total: int) -> list[str]:
+  """Notes on the broken (line, how many, why), if they are few."""
+  count = sum(lines for _, lines, _ in broken)
+  if count > BROKEN_SHARE * total:
+    raise InputError(
+        f"{path}:{broken[0][0]}: {broken[0][2]}, and {count} of {total} lines "
+        "are broken; expected CSV with a header or one JSON object a line")
+  return [f"{path}:{number}: {why}: skipped." for number, _, why in broken]
+
+
+def _console(path: str, text: str) -> Log | None:
+  """The metrics in a console's output, or None if there are none."""
+  text = RAY.sub("", COLOURS.sub("", text))
+  consoles = [form for form in FORMATS.values() if form.console]
+  # TRL's dicts have no step, and look like those of others
+  for form in sorted(consoles, key=lambda form: "<step>" not in form.console):
+    lines, bars, seen, start = [], [], [], len(text)
+    number = counted = 0
+    for match in re.finditer(f"{BAR}|{form.console}", text, re.M):
+      part = match.groupdict()
+      if part["done"]:
+        if not part["described"]:
+          bars.append((int(part["done"]), int(part["of"])))
+      elif line := _line(part, form):
+        start = min(start, match.start())
+        at = match.start("pairs" if "pairs" in part else "values")
+        number, counted = number + text.count("\n", counted, at), at
+        lines.append((number + 1, line))
+        seen.append(len(bars))
+    if lines:
+      note = _number([line for _, line in lines], seen, bars)
+      return Log(lines, [f"{path}: {note}"] * bool(note), text[:start])
+  return None
+
+
+def _line(part: dict, form: Format) -> dict | None:
+  """One line of a console, from the groups of its pattern."""
+  if "pairs" in part:
+    return {"step": int(part["step"])} | {
+        pair["name"].strip(): NUMPY.sub(r"\1", pair["value"].strip())
+        for pair in re.finditer(form.pair, part["pairs"])}
+  text = re.sub(r": (-?)(nan|inf)\b", r": '\1\2'", part["values"])
+  line = None
+  for parse in (json.loads, ast.literal_eval):
+    with contextlib.suppress(ValueError, SyntaxError):
+      line = parse(text)
+  if not isinstance(line, dict) or not all(isinstance(k, str) for k in line):
+    return None
+  if part.get("step"):
+    line["step"] = int(part["step"])
+  elif "global_step/max_steps" in line:  # ms-swift: '12/400'
+    line["step"] = str(line["global_step/max_steps"]).split("/")[0]
+  return line
+
+
+def _number(lines: list[dict], seen: list[int],
+            bars: list[tuple[int, int]]) -> str | None:
+  """Adds the step to lines without one, if the progress bars tell it; a note.
+
+  `bars` has (done, total) of each print of a bar, `seen` how many of them were
+  printed before each line.
+  """
+  if all("step" in line for line in lines):
+    return None
+  trained = 0
+  for line in lines:
+    trained += "loss" in line
+    line["logged"] = trained  # log calls so far; step / logging_steps
+  totals = [bars[count - 1][1] for line, count in zip(lines, seen)
+            if "loss" in line and count] or [total for _, total in bars]
+  total = max(totals, key=totals.count, default=None)  # evaluations have bars
+  done = [next((step for step, of in reversed(bars[:count]) if of == total),
+               None) for count in seen]
+  train = [step for step, line in zip(done, lines) if "loss" in line]
+  if None not in done and all(a < b for a, b in itertools.pairwise(train)):
+    for step, line in zip(done, lines):
+      line["step"] = step
+    return "step was read from the progress bars between the lines."
+  last = max((step for step, of in bars if of == total), default=0)
+  every = [k for k in range(1, last + 1) if last // k == trained]
+  if len(every) != 1:
+    return None
+  for line in lines:
+    line["step"] = line["logged"] * every[0]
+  return (f"the dicts have no step: {trained} in {last} updates of the bar is "
+          f"one every {every[0]}; else give --fixed=logging_steps=N.")
+
+
+def printed_options(head: str, form: Format) -> dict:
+  """Options of a trainer that it printed before its metrics: name -> values.
+
+  The command line, then the whole config, which is resolved, count before
+  numbers beside an option's name, which may have several values.
+  """
+  wanted = (*form.settings.values(), *form.options)
+  options = {name: {_scalar(value) or value.strip("'")}
+             for name, value in ASSIGNED.findall(head)
+             if name in wanted}  # the last one counts, as in hydra
+  options |= {name: {value} for name, value in _config(head)
+              if name in wanted and value is not None}
+  # --n-samples-per-prompt 8, 'n': 8, n = 8, Megatron's `n ...... 8`
+  beside = [(name, r"(?<![\w.])" + re.escape(name).replace("_", "[-_]")
+             + r"['\"]?(?:[=: ]| \.+ )+([-+\d.e]+)\b") for name in wanted]
+  for name, pattern in (*beside, *form.printed):
+    values = {_scalar(value) for value in re.findall(pattern, head)} - {None}
+    if values:
+      options.setdefault(name, values)
+  return options
+
+
+def _config(head: str):
+  """Yields the dotted name and value of each scalar in a pretty-printed dict.
+
+  Other processes print between its lines, and the end may be missing. So the
+  column of a key tells its place, and the braces only within a line.
+  """
+  stack = []  # (column, key, whether its value is a dict)
+  for line in head.split("\n"):
+    if not re.match(r"\s*[{']", line):
+      continue
+    first = True
+    for part in KEY.finditer(line):
+      if part["end"]:
+        while stack and not stack.pop()[2]:
+          pass
+        continue
+      while stack and (stack[-1][0] >= part.start() if first
+                       else not stack[-1][2]):
+        stack.pop()
+      first = False
+      stack.append((part.start(), part["key"], bool(part["open"])))
+      if part["value"]:
+        yield ".".join(key for _, key, _ in stack), _scalar(part["value"])
+
+
+def _scalar(text: str):
+  """A number or text of a printed dict; None for None and the rest."""
+  with contextlib.suppress(ValueError, SyntaxError):
+    value = ast.literal_eval(text.strip())
+    if isinstance(value, (int, float, str)):
+      return value
+  return None

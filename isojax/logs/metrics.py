@@ -1,0 +1,157 @@
+"""Which names of a log are its evaluations, or the training reward instead."""
+
+import dataclasses
+import re
+
+from isojax.errors import InputError
+from isojax.logs.fields import nearest, TRAINING, typed
+from isojax.logs.formats.base import KNOWN, METRICS
+from isojax.logs.log_file import LogFile
+from isojax.logs.runs import lacking, Runs
+
+ACCURACY = re.compile(
+    r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|^avg$", re.IGNORECASE)
+EVALUATED = re.compile(
+    r"(?:^|[^a-z])(?:eval(?:uation)?|val(?:id(?:ation)?)?|test|held.?out)"
+    r"(?:[^a-z]|$)", re.IGNORECASE)  # in the name of a column
+# A length, a count or a part of a rate, although its name has one of ACCURACY.
+NO_RATE = re.compile(
+    r"len|seqs|num|count|solve_|initial|(?:^|[^a-z])(?:std|min|max|stderr)",
+    re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """The names of the evaluations of one set, or of the training steps."""
+
+  eval_set: str | None
+  k: int | None
+  source: dict  # field -> name in the file
+  train: bool = False  # of training steps, not of evaluations
+
+
+def curves_of(log: Runs) -> list[Curve]:
+  """The sets of evaluations in the file; else its training reward."""
+  file, (fixed, _) = log.file, next(iter(log.constants.values()))
+  form, columns = file.form, file.how.columns
+  chosen = {field: name for field, name in columns.items() if field in METRICS}
+  if chosen and all(map(form.is_reward, chosen.values())):
+    return [Curve(TRAINING, None, chosen, True)]
+  sets = {}  # set, who -> rank of the names -> field -> k -> name
+  for rank, patterns in enumerate(form.metrics):
+    for field, pattern in patterns.items():
+      for name in chosen.values() if chosen else file.names:
+        if match := re.fullmatch(pattern, name):
+          part = {"set": None, "who": None, "k": None} | match.groupdict()
+          k = None if part["k"] is None else int(part["k"])
+          ranks = sets.setdefault((part["set"] or None, part["who"]), {})
+          ranks.setdefault(rank, {}).setdefault(field, {})[k] = name
+  if chosen and len(sets) != 1:
+    return [Curve(None, None, chosen)]
+  if not sets and (only := _only_metric(file)):
+    file.note(f"avg is the only metric of evaluations in the file, {only!r}; "
+              "--columns=avg=NAME overrides it.")
+    return [Curve(None, None, {"avg": only})]
+  if not sets and (rewards := rewards_of(file)):
+    return [Curve(TRAINING, None, {"avg": rewards[0]}, True)]
+  if not sets:
+    raise InputError(_no_metric(log, fixed))
+  curves = []
+  for (name, who), ranks in sets.items():
+    k, source = _at_one_k(file, ranks[min(ranks)], fixed)
+    source = chosen or source
+    if form.version and name and "step" not in columns:
+      source = source | {"step": form.version.format(set=name)}
+    several = sum(other == name for other, _ in sets) > 1
+    curves.append(Curve(f"{name}/{who}" if several else name, k, source))
+  return curves
+
+
+def rewards_of(file: LogFile) -> list[str]:
+  """The names of training rewards; accuracies come first."""
+  return sorted(filter(file.form.is_reward,
+                       file.form.columns("reward", file.names)),
+                key=lambda name: not re.search("acc|correct", name))
+
+
+def walk(log: Runs, curves: list[Curve]):
+  """Yields each line with a value of a curve, in order, for each such curve.
+
+  As (file:line, run, the number that counts as its step if it has none, its
+  eval_set and k, its other fields). Constants are not among the fields.
+  """
+  file = log.file
+  for order, (where, line) in enumerate(log.lines, 1):
+    run = file.run(line)
+    _, options = log.of(run)
+    for curve in curves:
+      if line.get("kind") == ("eval" if curve.train else "train") or not any(
+          name in line for field, name in curve.source.items()
+          if field != "step"):
+        continue
+      fields = {field: typed(where, line[name], field, name, file.how.axis)
+                for field, name in (*file.places(), *curve.source.items())
+                if name in line}
+      if "logged" in line and "logging_steps" in options:
+        fields.setdefault("step", line["logged"] * options["logging_steps"])
+      which = {} if curve.k is None else {"k": curve.k}
+      if eval_set := curve.eval_set or next(
+          (match[1] for name in line if file.form.set_key
+           and (match := re.fullmatch(file.form.set_key, name))), None):
+        which["eval_set"] = eval_set
+      yield where, run, line.get("logged", order), which, fields
+
+
+def _at_one_k(file: LogFile, by_field: dict, fixed: dict
+              ) -> tuple[int | None, dict]:
+  """One k for best and worst, and the names: the given k, else the largest.
+
+  If avg was logged at several k, each is of other problems: verl joins the
+  samples of equal prompts. The smallest k is that of the problems that occur
+  once.
+  """
+  avg = by_field.get("avg", {})
+  stored = min(avg, key=lambda k: k or 0, default=None)
+  at = {k for field, names in by_field.items() if field != "avg"
+        for k in names if k is not None and not (len(avg) > 1 and k > stored)}
+  k = fixed["k"] if "k" in fixed else max(at, default=None)
+  if at and k not in at:
+    raise InputError(f"{file.path}: no best or worst at k={k}; expected one of "
+                     f"k={sorted(at)}; choose it with --fixed=k={max(at)}")
+  source = {field: names[one] for field, names in by_field.items()
+            for one in (k, None) if one in names and field != "avg"}
+  if avg:
+    source["avg"] = avg[stored]
+    k = stored if k is None else k
+  if len(avg) > 1:
+    file.note(f"{', '.join(avg.values())} are of different problems (equal "
+              f"prompts are joined); {source['avg']} is used.")
+  return k, source
+
+
+def _only_metric(file: LogFile) -> str | None:
+  """The only accuracy of a table, or its only one of evaluations."""
+  names = [] if file.kind != "table" else [
+      name for name in file.names if name not in (
+          file.run_key, file.how.axis, *KNOWN, *file.how.columns.values(),
+          *file.form.step)]
+  rates = [name for name in names
+           if ACCURACY.search(name) and not NO_RATE.search(name)]
+  only = rates if len(names) == 1 else list(filter(EVALUATED.search, rates))
+  return only[0] if len(only) == 1 else None
+
+
+def _no_metric(log: Runs, fixed: dict) -> str:
+  """The message for a file without a known metric; names what else it lacks."""
+  file = log.file
+  given = fixed.keys() | {field for field, name in file.places()
+                          if name in file.names}
+  fields = [name for name in ("Bp", "n") if name not in given
+            and not (name == "Bp" and log.step_size)]
+  return (f"{file.path}: no evaluations; give a metric with "
+          "--columns=avg=NAME"
+          + "; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
+          * (file.kind == "table")
+          + f"; the file has {nearest('eval/accuracy', file.names)}"
+          + (f". And {lacking(file.form, fields, file.default_run)}"
+             if fields else ""))

@@ -1,0 +1,325 @@
+"""Reads the evaluations of logs as rows with isojax's field names.
+
+A `Format` says under which names a trainer logs its evaluations. The caller
+gives the rest: `columns` the name of a field in the file, `fixed` a constant,
+under isojax's name or the trainer's own (`data.train_batch_size`).
+"""
+
+import collections
+import itertools
+import os
+import re
+
+from isojax.errors import InputError
+from isojax.ledger import bucket
+from isojax.logs import metrics
+from isojax.logs.fields import FEWEST, Reading, Row, TEXT, TRAINING
+from isojax.logs.formats.base import Format, METRICS, TOTAL
+from isojax.logs.log_file import LogFile, open_log
+from isojax.logs.metrics import Curve
+from isojax.logs.runs import lacking, NEEDED, Runs
+
+PERCENT = 2.0  # an accuracy above is one in percent
+
+
+def read(patterns: list[str], how: Reading, *, flag: str
+         ) -> tuple[list[Row], list[str]]:
+  """Every evaluation in the files, and the notes of the readers.
+
+  A file that cannot be read is left out with a note, unless it is the only one.
+  Patterns may have wildcards, also in a bucket; `flag` is their flag.
+  """
+  rows, notes, refused, paths = [], [], [], {}
+  for pattern in patterns:
+    bucket.check(pattern, flag)
+    matches = bucket.matching(pattern)
+    if not matches:
+      raise InputError(f"{flag}={pattern}: no such file; give the path of a "
+                       "log or of records.jsonl")
+    for path in matches:
+      if os.path.realpath(path) in paths:
+        notes.append(f"{path}: given twice; read once.")
+      paths.setdefault(os.path.realpath(path), path)
+  for path in paths.values():
+    try:
+      more, file_notes = read_file(path, how)
+    except InputError as error:
+      refused.append(error)
+      notes.append(f"left out: {error}")
+      continue
+    rows += more
+    notes += file_notes
+  if refused and not rows:
+    raise refused[0]
+  evaluated = [r for r in rows if r.fields.get("eval_set") != TRAINING]
+  if 0 < len(evaluated) < len(rows):  # a study has one set
+    without = dict.fromkeys(row.path for row in rows
+                            if row.fields.get("eval_set") == TRAINING)
+    notes += [f"left out: {path}: it has a {TRAINING} and no evaluations, as "
+              "other files have" for path in without]
+    rows = evaluated
+  return rows, folded(notes, list(paths.values()))
+
+
+def folded(notes: list[str], paths: list[str]) -> list[str]:
+  """The notes, once where they differ only in the file that they name."""
+  place = re.compile(f"(?:{'|'.join(map(re.escape, paths))})(?::\\d+)?: ")
+  alike = collections.defaultdict(list)
+  for note in notes:
+    alike[place.sub("", note, count=1)].append(note)
+  return [same[0] + (f" ({len(same)} files)" if len(same) > 1 else "")
+          for same in alike.values()]
+
+
+def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
+  """The rows of one file, and notes on what was skipped or assumed."""
+  log = Runs(open_log(path, how))
+  file, curves = log.file, metrics.curves_of(log)
+  rows = _rows(log, curves)
+  if not rows:
+    texts = {name: value for name, value in how.fixed.items() if name in TEXT}
+    raise InputError(f"{path}: no line has a value of "
+                     f"{sorted(curves[0].source.values())}"
+                     + f" with {texts}" * bool(texts) + ": check the file")
+  if file.kind != "isojax":
+    _from_percent(file, rows, curves)
+  if curves[0].train:
+    _check_training(file, rows, curves[0].source.get("avg"))
+  if file.kind == "isojax":
+    return rows, file.notes
+  if not file.runs and "run_id" not in log.of(None)[0]:
+    _name_runs(rows)
+  if file.step is None and "step" not in how.fixed:
+    _join_endpoints(file, rows)
+  file.notes.extend(_caveats(log, rows, curves))
+  rows = _once(rows, file)
+  _check_enough(file, rows, curves)
+  return rows, file.notes
+
+
+# ---- Rows
+
+
+def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
+  """A row for each line and set that has a metric.
+
+  A line with another text than a constant, such as its model, has no row.
+  """
+  rows, previous, file, how = [], {}, log.file, log.file.how
+  for where, run, _, which, values in metrics.walk(log, curves):
+    constant, _ = log.of(run)
+    counted = (file.step is None
+               and not (values | constant).keys() & {"step", "rollouts"}
+               and how.axis not in ("rollouts", "updates"))
+    if counted:  # the axis needs no step: evaluations are numbered
+      values["step"] = len(rows)
+    differs = next((name for name, value in constant.items()
+                    if values.get(name, value) != value), None)
+    if differs in TEXT:
+      continue
+    if differs:
+      flag = "--fixed" if differs in how.fixed else "--from_path"
+      raise InputError(
+          f"{where}: {differs} is {values[differs]} in the file and "
+          f"{constant[differs]} in {flag}: leave it out of {flag}")
+    fields = {"run_id": file.default_run} | which | constant | values
+    if {"rollouts", "Bp", "n"} <= fields.keys():  # a table of equal C
+      fields.setdefault("step", fields["rollouts"] // (fields["Bp"]
+                                                       * fields["n"]))
+    absent = [name for name in NEEDED if name not in fields]
+    if {"Bp", "n"} <= {*absent} and log.step_size is not None:
+      absent.remove("Bp")  # follows from n and the rollouts of a step
+    if absent:
+      raise InputError(f"{where}: "
+                       + lacking(file.form, absent, fields["run_id"]))
+    if curves[0].train and not file.form.before_update:
+      _to_sampler(fields, file.form, previous, run)
+    for field, (low, high) in how.scale.items():
+      if field in fields:
+        fields[field] = (fields[field] - low) / (high - low)
+    if not counted:
+      fields["rollouts"] = log.after(run, fields)
+    rows.append(Row(where, fields))
+  return rows
+
+
+def _to_sampler(fields: dict, form: Format, previous: dict, run) -> None:
+  """Sets the step of a training reward to that of the policy that sampled.
+
+  The rollouts of update s are of the policy after s - 1 updates; a mean over
+  several updates is that of the middle one. Counters are those of the row
+  before; after a gap they are unknown. `previous` has the step and the counters
+  of the last row of each run.
+  """
+  step, epoch = fields["step"], fields.get("epoch")
+  if not form.counters and isinstance(epoch, (int, float)) and epoch > 0:
+    fields["D"] = round(step * fields["Bp"] / epoch)
+  counted = {name: fields.pop(name) for name in form.counters if name in fields}
+  last, before = previous.get(run, (0, dict.fromkeys(counted, 0)))
+  previous[run] = step, counted
+  fields["step"] = max(0, step - (max(step - last, 1) + 1) // 2
+                       if form.averaged else step - 1)
+  if last == fields["step"]:
+    fields |= before
+
+
+def _name_runs(rows: list[Row]) -> None:
+  """Adds Bp, n and seed to the run_id if a file without run_ids has several."""
+  of = lambda row: tuple((name, row.fields[name]) for name in (
+      "Bp", "n", "seed") if name in row.fields)
+  if len({of(row) for row in rows}) > 1:
+    for row in rows:
+      row.fields["run_id"] += "".join(f"-{name}{v}" for name, v in of(row))
+
+
+def _join_endpoints(file: LogFile, rows: list[Row]) -> None:
+  """Makes one curve per (Bp, n, seed) of runs that have one evaluation each."""
+  if len(rows) == 1 or len({row.fields["run_id"] for row in rows}) < len(rows):
+    return
+  for row in rows:
+    row.fields["run_id"] = "endpoints"
+  _name_runs(rows)
+  file.note(f"{len(rows)} runs with one evaluation each: the evaluations of "
+            "one (Bp, n, seed) were joined to a curve.")
+
+
+def _from_percent(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
+  """Divides percentages by 100, with a note."""
+  names = {field: name for curve in curves
+           for field, name in curve.source.items()
+           if field in METRICS and field not in file.how.scale
+           and metrics.ACCURACY.search(name) and "reward" not in name}
+  for field, name in names.items():
+    some = [row for row in rows if field in row.fields]
+    values = [row.fields[field] for row in some]
+    if values and min(values) >= 0 and PERCENT < max(values) <= 100:
+      for row in some:
+        row.fields[field] /= 100
+      file.note(f"{name!r} reaches {max(values):g}: read as percent; "
+                f"--scale={field}=1 keeps the numbers.")
+
+
+def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
+  """Tells that the metric is the training reward; halves one of 0 and 2."""
+  others = metrics.rewards_of(file)
+  more = [] if "avg" in file.how.columns else [
+      f"--columns=avg={other}" for other in others[1:4]]
+  file.note(f"avg is the {TRAINING} {name!r}, noisier than an evaluation, and "
+            "of the training problems. Each is charged to the policy that "
+            "sampled it." + f" Others: {', '.join(more)}." * bool(more))
+  values = [row.fields["avg"] for row in rows if "avg" in row.fields]
+  if "avg" in file.how.scale or not values:
+    return
+  low, high = min(values), max(values)
+  if 0 <= low and 1 < high <= 2 and _worth_two(rows):
+    for row in rows:
+      row.fields["avg"] /= 2
+    file.note(f"{name!r} reaches {high:.4g}, in multiples of 2 / (Bp * n): "
+              "read as 2 for a right answer; else give --scale=avg=1.")
+  elif low < 0 or high > 1:
+    raise InputError(
+        f"{file.path}: {name!r} is a {TRAINING} from {low:.4g} to {high:.4g}; "
+        "expected a pass rate: give --scale=avg=LOW:HIGH, the rewards of a "
+        "wrong and a right answer" + "".join(
+            f", or --columns=avg={other}" for other in others[:3]
+            if other != name))
+
+
+def _worth_two(rows: list[Row]) -> bool:
+  """Whether the means of 0 and 2 explain the rewards, and those of 0 and 1 not.
+
+  Of at least 8 means of 0 and 1 above 0, half would be odd.
+  """
+  sums = [row.fields["avg"] * row.fields["Bp"] * row.fields["n"]
+          for row in rows if row.fields.get("avg", 0) > 0]
+  return len(sums) >= 8 and all(
+      abs(total - 2 * round(total / 2)) < 0.02 for total in sums)
+
+
+def _once(rows: list[Row], file: LogFile) -> list[Row]:
+  """One row per evaluation.
+
+  Two rows with different metrics of one evaluation are joined. If the log of a
+  run returns to an earlier step, other than its first, the run was resumed
+  there: the earlier rows from that step on are dropped, with a note. A step
+  that occurs twice in another way, as of two runs, is refused.
+  """
+  kept: dict[tuple, dict[int, Row]] = {}  # run and set -> step -> row
+  for row in rows:
+    run = kept.setdefault(tuple(row.fields.get(name) for name in (
+        "run_id", "seed", "Bp", "n", "eval_set", "k")), {})
+    step = row.fields["step"]
+    if step not in run:
+      run[step] = row
+      continue
+    one = run[step]
+    if not one.fields.keys() & row.fields.keys() & {*METRICS}:
+      run[step] = Row(one.where, one.fields | row.fields)
+      continue
+    if not (file.form.repeats or next(iter(run)) < step < next(reversed(run))):
+      raise InputError(
+          f"{row.where}: the same run, set and step as {one.where}; separate "
+          "them with --columns=run_id=NAME, seed or eval_set, or delete one")
+    file.notes.append(
+        f"{one.where}: step {step} is evaluated again at {row.where}: a "
+        "resumed run; the later rows from this step on are kept.")
+    for void in [other for other in run if other >= step]:
+      del run[void]
+    run[step] = row
+  order = {row.where: at for at, row in enumerate(rows)}
+  return sorted((row for run in kept.values() for row in run.values()),
+                key=lambda row: order[row.where])
+
+
+def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
+  """Raises InputError if another metric of the file has enough evaluations.
+
+  A run with fewer evaluations than a curve needs is left out of every study.
+  """
+  longest = max(collections.Counter(
+      (row.fields["run_id"], row.fields.get("eval_set")) for row in rows
+  ).values())
+  if longest >= FEWEST or "avg" in file.how.columns:
+    return
+  values = {name: sum(name in line for _, line in file.table)
+            for name in metrics.rewards_of(file)}
+  if more := [f"--columns=avg={name} ({count} values of the {TRAINING})"
+              for name, count in values.items() if count >= FEWEST]:
+    used = ", ".join(curves[0].source.values())
+    raise InputError(f"{file.path}: {longest} evaluations ({used}), a curve "
+                     f"needs {FEWEST}; there are also {', '.join(more[:3])}")
+
+
+def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
+  """Notes on how far the numbers of this format can be trusted."""
+  file, form = log.file, log.file.form
+  fields, options = next(iter(log.constants.values()))
+  fixed = fields if None in log.constants else {}
+  runs = {row.fields["run_id"] for row in rows}
+  counted = "rollouts" not in dict(file.places())
+  steps = sorted({row.fields["step"] for row in rows})
+  gaps = [later - step for step, later in itertools.pairwise(steps)]
+  return [note for holds, note in (
+      (not curves[0].train and "avg" not in file.how.columns and (
+          file.kind != "verl" or curves[0].source.keys() & {"best", "worst"}),
+       form.caveat),
+      (len(runs) > 1 and fixed.keys() & {"Bp", "n", "seed"},
+       f"{len(runs)} runs in the file share the constants {fixed}; if that is "
+       "wrong, give each its own file or column."),
+      (counted and form.generated and not options.keys() & {
+          "gradient_accumulation_steps", "num_iterations"},
+       "rollouts are step * Bp * n, which is right if steps_per_generation * "
+       "num_iterations = gradient_accumulation_steps; else give all three with "
+       "--fixed."),
+      (counted and TOTAL in dict(form.sampled).values()
+       and TOTAL not in log.units,
+       "rollouts are step * Bp * n, without cancelled and stale ones, as the "
+       "file has no running total."),
+      (counted and log.discarded, f"{file.path}: C includes the rollouts that "
+       "the trainer sampled and discarded."),
+      ("remove_constant_reward_groups" in options, "rollouts are step * Bp * "
+       "n: env/all/* leaves out the groups of constant reward."),
+      (file.step in ("_step", "Step") and (
+          file.kind == "table" or min(gaps, default=1) > 1),
+       "step is W&B's _step, which counts log calls in some trainers; else "
+       "give --columns=step=NAME.")) if holds and note]

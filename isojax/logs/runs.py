@@ -1,0 +1,255 @@
+"""The runs of a log: their n and Bp, the trainer's options, and C.
+
+What is constant is from the flags, the run's name, the trainer's output or a
+config file beside the log; C is from the rollouts that the log counts.
+"""
+
+import bisect
+import collections
+import itertools
+import json
+import math
+import os
+import re
+import tomllib
+
+from isojax.errors import InputError
+from isojax.logs.fields import nearest, number, typed
+from isojax.logs.formats import base, text
+from isojax.logs.formats.base import KNOWN, ROLLOUTS, TOTAL
+from isojax.logs.log_file import groups, LogFile
+
+NEEDED = {"Bp": "problems per step", "n": "rollouts per problem",
+          "step": "updates made"}
+EXAMPLES = {"Bp": 32, "n": 8, "step": 100}  # of messages
+
+
+class Runs:
+  """The constants and the rollouts of the runs of a file.
+
+  A trainer that samples again, or discards groups, spends more than Bp * n
+  rollouts a step. Where its log counts them, they are charged to C.
+  """
+
+  def __init__(self, file: LogFile, only: str | None = None, more=()):
+    """Reads all runs, or one; `more` are further fields of --columns."""
+    check_flags(file, more)
+    named, self.beside = in_names(file), options_of(file)
+    if only is not None and None not in named:
+      if only not in named:
+        raise InputError(f"{file.path}: --from_path does not match the run "
+                         f"{only}")
+      named = {only: named[only]}
+    self.file, self.sums = file, {}
+    self.constants = {run: constants(file, fields, self.beside)
+                      for run, fields in named.items()}
+    self.lines = [(where, line) for where, line in file.table
+                  if only in (None, file.run(line))
+                  and not {None, file.run(line)}.isdisjoint(named)]
+    self.counts = self._counted()
+    self.units = {unit for counts in self.counts.values()
+                  for units in counts.values() for unit in units}
+    # The commonest number of rollouts of a step, if it was logged.
+    sizes = [round(units[ROLLOUTS]) for counts in self.counts.values()
+             for units in counts.values() if ROLLOUTS in units]
+    self.step_size = max(sizes, key=sizes.count, default=None)
+    for fields, _ in self.constants.values():
+      self.complete(fields)
+
+  @property
+  def discarded(self) -> bool:
+    """Whether the log counts more than Bp * n rollouts a step."""
+    return not self.units <= {ROLLOUTS, TOTAL, base.STEP}
+
+  def of(self, run: str | None) -> tuple[dict, dict]:
+    """The constant fields and the options of a run."""
+    return self.constants[None if None in self.constants else run]
+
+  def _counted(self) -> dict[str | None, dict]:
+    """Run -> update -> unit -> what the log counts."""
+    file, runs = self.file, collections.defaultdict(dict)
+    units = {name: unit for pattern, unit in file.form.sampled
+             for name in file.names if re.fullmatch(pattern, name)}
+    for where, line in file.table:
+      counts = collections.Counter()
+      for name in units.keys() & line.keys() if file.step in line else ():
+        counts[units[name]] += number(where, name, line[name])
+      if counts and math.isfinite(sum(counts.values())):
+        update = typed(where, line[file.step], "step", file.step)
+        runs[file.run(line)].setdefault(
+            update + file.form.before_update, {}).update(counts)
+    return runs
+
+  def complete(self, fields: dict) -> None:
+    """Adds Bp where the rollouts of a step and n tell it."""
+    if self.step_size and "n" in fields and "Bp" not in fields:
+      fields["Bp"], rest = divmod(self.step_size, fields["n"])
+      if rest:
+        raise InputError(f"{self.file.path}: {self.step_size} rollouts a step "
+                         f"are no multiple of n={fields['n']}; give another n")
+
+  def after(self, run: str | None, fields: dict) -> int:
+    """C of a row, unless it has it; a step without a count is Bp * n."""
+    if "rollouts" in fields:
+      return fields["rollouts"]
+    updates, Bp, n = (fields[name] for name in ("step", "Bp", "n"))
+    _, options = self.of(run)
+    counts = self.counts.get(run, {})
+    if TOTAL in counts.get(updates, {}):
+      return round(counts[updates][TOTAL] + counts[updates].get(base.STEP, 0))
+    if generated := self.file.form.generated:
+      return generated(updates, Bp * n, options)
+    if (run, Bp, n) not in self.sums:
+      known = ([] if "remove_constant_reward_groups" in options
+               else sorted(update for update in counts if update > 0))
+      self.sums[run, Bp, n] = known, [0, *itertools.accumulate(
+          self._of_step(counts[update], options, Bp, n) for update in known)]
+    known, sums = self.sums[run, Bp, n]
+    counted = bisect.bisect_right(known, updates)
+    return sums[counted] + (updates - counted) * Bp * n
+
+  def _of_step(self, units: dict, options: dict, Bp: int, n: int) -> int:
+    """The rollouts of one step from what the trainer counted in it."""
+    if base.DISCARDED in units:
+      return round(Bp + units[base.DISCARDED]) * n
+    if ROLLOUTS in units:
+      return round(units[ROLLOUTS] * 100 / units.get(base.PASSED, 100))
+    if base.BATCHES not in units:
+      return Bp * n
+    batch = Bp
+    for name in self.file.form.options:  # gen_batch_size, or a factor of Bp
+      if name in options:
+        batch = (Bp * options[name] if name.endswith("multiplier")
+                 else options[name])
+    return round(units[base.BATCHES] * batch) * n
+
+
+def check_flags(file: LogFile, more) -> None:
+  """Raises InputError for unknown fields and fields given twice."""
+  how, constants = file.how, KNOWN | {*file.form.known_options}
+  given = (("--columns", how.columns, KNOWN | {how.axis, *more}),
+           ("--fixed", how.fixed, constants),
+           ("--from_path", groups(how), constants),
+           ("--scale", how.scale, {*base.METRICS, how.axis}))
+  for flag, names, known in given:
+    for name in names:
+      if name not in known:
+        raise InputError(
+            f"{flag}: {name} is not a field; expected one of "
+            + ", ".join([*NEEDED, nearest(name, known - NEEDED.keys())]))
+  for (one, first, _), (other, second, _) in itertools.combinations(
+      given[:3], 2):
+    if twice := sorted({*first} & {*second}):
+      raise InputError(f"{twice} in {one} and in {other}: leave one out")
+
+
+def lacking(form: base.Format, fields: list[str], run_id: str) -> str:
+  """The message for fields that neither the file nor the caller gives."""
+  own = {"step": "logging_steps"} | form.settings
+  own["Bp"] = own.get("batch", own.get("Bp"))
+  theirs = [f"{own[field]}=NUMBER" for field in fields
+            if field in own and own[field] in form.known_options]
+  named = [f"{field}(?P<{field}>\\d+)" for field in fields if field != "step"]
+  ways = ["--columns=" + ",".join(f"{field}=NAME" for field in fields),
+          "--fixed=" + ",".join(f"{field}={EXAMPLES[field]}"
+                                for field in fields)]
+  ways += [f"--fixed={','.join(theirs)}"] * bool(theirs)
+  ways += [f"--from_path='{'-'.join(named)}' if the path or the run's name "
+           f"({run_id}) has them"] * bool(named)
+  return (", ".join(f"no {field} ({NEEDED[field]})" for field in fields)
+          + f"; give columns or constants, such as {', or '.join(ways)}")
+
+
+def in_names(file: LogFile) -> dict:
+  """Run -> fields in its name, or None -> fields in the path."""
+  pattern, runs = file.how.from_path, file.runs
+  if pattern is None:
+    return {None: {}}
+  fields_of = lambda name: (match := re.search(pattern, name)) and {
+      field: value for field, value in match.groupdict().items()
+      if value is not None}
+  by_run = {run: fields for run in runs if (fields := fields_of(run))}
+  if (len(runs) < 2 or not by_run) and (fields := fields_of(file.path)):
+    return {None: fields}
+  if not by_run:
+    raise InputError(f"{file.path}: --from_path={pattern} does not match the "
+                     f"path, nor a run's name such as {runs[:1]}")
+  if silent := [run for run in runs if run not in by_run]:
+    file.note(f"--from_path does not match the runs {silent}; they were left "
+              "out.")
+  return by_run
+
+
+def options_of(file: LogFile) -> dict:
+  """The trainer's options that it printed, logged, or saved beside the log."""
+  form, options = file.form, {}
+  for name, values in text.printed_options(file.head, form).items():
+    if len(values) == 1:
+      (options[name],) = values
+    elif name in form.known_options:
+      file.note(f"{name} is printed as {sorted(values)}: give it with --fixed.")
+  if form.resolve:
+    options = form.resolve(file.head, [line for _, line in file.table], options)
+  if sizes := [f"{name}={value}" for name, value in options.items()
+               if name in form.known_options]:
+    file.note(f"{', '.join(sizes)} from the log; --fixed overrides it.")
+  if {"Bp", "n"} <= file.how.fixed.keys() or form.config is None or sizes:
+    return options
+  for name in form.configs:
+    path = os.path.join(os.path.dirname(file.path), name)
+    try:
+      with open(path, "rb") as config:
+        options = form.config(tomllib.load(config) if name.endswith("toml")
+                              else json.load(config))
+    except FileNotFoundError:
+      continue
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      file.notes.append(f"{path}: not used; expected one batch size and one "
+                        f"group_size ({error!r}).")
+      continue
+    file.notes.append(f"{path}: used for " + ", ".join(
+        f"{name}={value}" for name, value in options.items()) + ".")
+    return options
+  return {}
+
+
+def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
+  """The constant fields of a run, and the trainer's options.
+
+  `named` is from --from_path, `beside` what the trainer printed or saved; the
+  flags override it.
+  """
+  form, known = file.form, file.form.known_options
+  batch, group, model = (form.settings.get(name, name)
+                         for name in ("batch", "n", "model"))
+  sets = {form.settings.get("Bp", "Bp"): "Bp", batch: "Bp", group: "n"}
+  given = {name: ("--fixed", value) for name, value in file.how.fixed.items()}
+  given |= {name: ("--from_path", value) for name, value in named.items()}
+  taken = {sets.get(name, name) for name in given}
+  options = {name: ("the log's config", value) for name, value in beside.items()
+             if sets.get(name) not in taken} | given
+  options = {name: number(flag, name, value,
+                          None if name.endswith("multiplier") else 1)
+             for name, (flag, value) in options.items() if name in known}
+  fields = {name: typed(flag, value, name)
+            for name, (flag, value) in given.items() if name in KNOWN}
+  derived = {sets[name]: value for name, value in options.items()
+             if name in sets and name != batch}
+  if batch in options:
+    derived["Bp"], rest = divmod(options[batch],
+                                 (fields | derived).get("n", math.inf))
+    if rest:
+      raise InputError(f"{batch}={options[batch]} counts rollouts; expected n, "
+                       f"or {group}, that divides it: give it with --fixed")
+  for name, value in derived.items():
+    if name in fields and fields[name] != value:
+      raise InputError(f"{name} is {fields[name]} in {given[name][0]}, and "
+                       f"{value} by {options}: leave one out")
+  fields |= derived
+  if model in beside:
+    fields.setdefault("model", str(beside[model]))
+  if "num_generations_eval" in options:
+    fields.setdefault("k", options["num_generations_eval"])
+  elif form.sampled_by_n and "n" in fields:
+    fields.setdefault("k", fields["n"])
+  return fields, options

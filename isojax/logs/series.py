@@ -1,0 +1,154 @@
+"""One run of any trainer, step by step, under the names of isojax's records."""
+
+import collections
+import dataclasses
+import json
+import math
+import pathlib
+import re
+
+from isojax.errors import InputError
+from isojax.logs.fields import nearest, Reading
+from isojax.logs.formats import FORMATS
+from isojax.logs.formats.base import KNOWN, METRICS, ROLLOUTS
+from isojax.logs.log_file import LogFile, open_log
+from isojax.logs.metrics import Curve, curves_of, walk
+from isojax.logs.runs import Runs
+
+SHARES = 12  # of groups, between 0 and 1, that tell their size
+# Of a training step; --columns may name them besides those of an evaluation.
+FIELDS = sorted({field for name, form in FORMATS.items() if name != "isojax"
+                 for field in form.fields} - KNOWN)
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+  """What one run logged."""
+
+  path: str
+  trainer: str  # key of formats.FORMATS; table: no trainer is known
+  # One dict for each training step, with the fields of `Format.fields` that
+  # the log has, and with step, Bp, n and rollouts (C after the step) if known.
+  train: tuple[dict, ...]
+  evals: tuple[dict, ...]  # step, avg, best, worst, k, eval_set, if known
+  names: dict[str, str]  # field -> its name in the log
+  options: dict  # of the trainer, under its names, that the log tells
+  settings: dict[str, str]  # what one changes -> the trainer's option for it
+  notes: tuple[str, ...]
+
+
+def read(path: str, how: Reading | None = None, *, run: str | None = None
+         ) -> Series:
+  """The series of one run; rewards keep their scale.
+
+  `run` is its name, if the file has several. InputError if the file cannot be
+  read, or has several runs.
+  """
+  file = open_log(path, how or Reading())
+  columns, form, runs = file.how.columns, file.form, file.runs
+  if run is None and len(runs) > 1 or run is not None and run not in runs:
+    raise InputError(f"{path}: expected one run; choose one of "
+                     f"{', '.join(runs[:12])}")
+  log = Runs(file, run, more=FIELDS)
+  run = next(iter(runs), None) if run is None else run
+  fields, options = log.of(run)
+  source = {field: names[0] for field in form.fields
+            if (names := form.columns(field, file.names))}
+  source |= {field: name for field, name in columns.items() if field in FIELDS}
+  names = source | {field: name for field, name in file.places()
+                    if name in file.names and field not in METRICS}
+  train = _train(log, source, fields)
+  if "n" not in fields.keys() | names.keys() and (
+      n := _group_size(train, log.counts[run])):
+    fields["n"] = n
+    log.complete(fields)
+    file.note(f"n = {n} and Bp = {fields['Bp']} are from the rollouts and the "
+              "shares of groups of each step.")
+    train = [fields | line for line in train]
+  for line in train:
+    if {"Bp", "n"} <= line.keys():
+      line["rollouts"] = log.after(run, line)
+  evals = tuple({name: fields[name] for name in ("Bp", "n") if name in fields}
+                | line for line in _evals(log))
+  if not train and not evals:
+    raise InputError(
+        f"{path}: no known column of training steps or evaluations; the file "
+        f"has {nearest('reward', file.names)}; say what they are, such as "
+        "--columns=reward=NAME, or avg=NAME for an evaluation, or one of "
+        + ", ".join(FIELDS))
+  first = []  # notes
+  zero = [name for name in file.names
+          if re.fullmatch(r"(?:train/)?rewards/(?!.*std).+", name)
+          and all(line[name] == 0 for _, line in log.lines if name in line)]
+  if zero:
+    first.append(f"{path}: 0 in every step: {', '.join(zero)}")
+  if "avg" in columns and names.get("reward") in (None, columns["avg"]):
+    first.append(f"{path}: {columns['avg']!r} is read as an evaluation; if it "
+                 "is the reward of training rollouts, give "
+                 f"--columns=reward={columns['avg']}.")
+  filtered = {form.settings["filter"]: True} if log.discarded and (
+      "filter" in form.settings) else {}
+  return Series(path, file.kind, tuple(train), evals, names,
+                _estimator(file) | log.beside | options | filtered,
+                form.settings, (*first, *file.notes))
+
+
+def _group_size(train: list[dict], counts: dict) -> int | None:
+  """The largest n at which the shares of groups are whole numbers of groups.
+
+  With few shares between 0 and 1, a multiple of n may fit by chance: None.
+  `counts` has the rollouts of each step.
+  """
+  steps = [(round(counts[line["step"]][ROLLOUTS]), line[name])
+           for line in train for name in ("all_wrong", "all_right")
+           if ROLLOUTS in counts.get(line["step"], {})
+           and 0 < line.get(name, 0) < 1]
+  if len(steps) < SHARES:
+    return None
+  size = math.gcd(*(rollouts for rollouts, _ in steps))
+  return next((n for n in range(size, 1, -1) if size % n == 0 and all(
+      abs(share * rollouts / n - round(share * rollouts / n)) < 1e-3
+      for rollouts, share in steps)), None)
+
+
+def _estimator(file: LogFile) -> dict:
+  """The advantage of a run of isojax, if its config.json is there."""
+  if file.kind != "isojax":
+    return {}
+  try:
+    text = pathlib.Path(file.path).with_name("config.json").read_text("utf-8")
+    loss = json.loads(text)["config"]["recipe"]["loss"]
+    return {"recipe.loss.advantage": loss["advantage"]}
+  except (OSError, ValueError, KeyError, TypeError):
+    return {}
+
+
+def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
+  """A dict for each step with a value of a training field."""
+  steps, form = collections.defaultdict(dict), log.file.form
+  counts = form.columns("zero_std_count", log.file.names)
+  curve = Curve(None, None, source | {name: name for name in counts}, True)
+  for _, _, order, _, line in walk(log, [curve]):
+    step = line.pop("step", order) + form.before_update
+    equal = [line.pop(name) for name in counts if name in line]
+    if equal and "Bp" in constant:
+      line["zero_std"] = sum(equal) / constant["Bp"]
+    steps[step] |= {field: value for field, value in line.items()
+                    if field not in METRICS}
+  none = {"zero_std": 0.0} if counts and "Bp" in constant else {}
+  return [{"step": step} | constant | none | steps[step]
+          for step in sorted(steps)]
+
+
+def _evals(log: Runs) -> tuple[dict, ...]:
+  """A dict for each evaluation of each set."""
+  try:
+    curves = [curve for curve in curves_of(log) if not curve.train]
+  except InputError:  # a log without evaluations, and without rewards
+    return ()
+  ours = log.file.kind == "isojax"
+  return tuple(
+      {"step": order} | which | {
+          field: value for field, value in line.items()
+          if ours or field == "step" or field in METRICS}
+      for _, _, order, which, line in walk(log, curves))

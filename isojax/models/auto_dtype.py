@@ -1,0 +1,48 @@
+"""Measures which dtype `auto` stands for on this processor.
+
+Whether bfloat16 is faster on a CPU depends on its instructions and on the
+version of jax: docs/performance.md has a table.
+"""
+
+import time
+
+import jax
+import jax.numpy as jnp
+
+from isojax.core.model_shape import AUTO, auto_dtype
+from isojax.models import decoder
+
+CHOICES = (AUTO, *decoder.DTYPES)  # of sampler.dtype and recipe.loss.dtype
+SIZE = 512  # of the square matrices: a few milliseconds on one core
+ROUNDS = 8  # the fastest counts, because other programs may disturb
+
+
+def product_seconds() -> dict[str, float]:
+  """CPU seconds of one matrix product of a layer in each dtype.
+
+  Operands and result have the dtype, as in linear.matmul. The clock's seconds
+  of a few milliseconds on a busy machine differ by a factor of 5 from call to
+  call, those of the process by a few percent.
+  """
+  matmul = jax.jit(jnp.matmul)
+  operands = {name: jnp.ones((SIZE, SIZE), name) for name in decoder.DTYPES}
+
+  def seconds(x) -> float:
+    start = time.process_time()
+    matmul(x, x).block_until_ready()
+    return time.process_time() - start
+
+  rounds = [[seconds(x) for x in operands.values()] for _ in range(ROUNDS + 1)]
+  return dict(zip(operands, map(min, zip(*rounds[1:], strict=True)),
+                  strict=True))  # the first round compiles
+
+
+def chosen(platform: str) -> tuple[str, str]:
+  """The dtype of `auto` for devices of a platform, and why."""
+  if platform != "cpu":
+    return auto_dtype(platform, 1.0, 1.0), f"the platform is {platform}"
+  seconds = product_seconds()
+  speedup = seconds["float32"] / seconds["bfloat16"]
+  return auto_dtype(platform, **seconds), (
+      f"on this processor with jax {jax.__version__}, bfloat16 products are "
+      f"{speedup:.2f} times as fast as float32")

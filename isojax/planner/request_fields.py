@@ -1,0 +1,151 @@
+"""The fields of a request to the planner, declared once.
+
+isojax.plan takes its keywords and their help from here, launch.plan its flags,
+and request.py its checks. `name` in a help text is another field: a keyword
+there, a flag here. A field's type chooses the kind of its flag.
+"""
+
+import dataclasses
+import inspect
+import math
+import re
+
+from isojax.core.allocation import B_MAX
+from isojax.core.model_shape import BYTES
+from isojax.planner import priors
+from isojax.planner.cost import MOST_ROLLOUTS
+
+
+def field(default, help_text: str, *, choices=None, between=None):
+  """A field with its help and, where checked, its values or its bounds."""
+  return dataclasses.field(default=default, metadata=dict(
+      help=help_text, choices=choices, between=between))
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+  """One of four."""
+
+  rollouts: object = field(
+      None, "The budget C in rollouts; a text such as 2e6 is accepted.")
+  hours: float | None = field(
+      None, "The budget in hours of wall time on `machine`, instead of "
+      "`rollouts`.", between=(0, math.inf))
+  device_hours: float | None = field(
+      None, "The budget in hours of all chips of `machine` together, instead of"
+      " `rollouts`.", between=(0, math.inf))
+  usd: float | None = field(
+      None, "The budget in USD, at the price of `machine` or "
+      "`usd_per_chip_hour`, instead of `rollouts`.", between=(0, math.inf))
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+  """What n follows from: problems and a law."""
+
+  stratum: str | None = field(
+      None, "Difficulty of the problems for the base policy, which chooses a "
+      "published law: easy (avg@16 in [0.3, 0.6]) or hard (at most 0.0625).",
+      choices=("easy", "hard"))
+  problems: str | None = field(
+      None, "Stratum file of launch.split, whose counts of correct samples give"
+      " `stratum` and `D`; default: that of `config`.")
+  D: int | None = field(None, "Training problems; gives the number of epochs.",
+                        between=(1, MOST_ROLLOUTS))
+  law: object = field(
+      None, "fit.json of launch.fit or the result of isojax.fit; or a published"
+      f" law: {', '.join(priors.PRIORS)}; or a law of docs/study.md, for tiny "
+      f"policies: {', '.join(priors.STUDIES)}. Default: q1-STRATUM.")
+  metric: str = field(
+      "avg", "The metric to maximise: avg, best@k (coverage) or worst@k "
+      "(reliability).", choices=("avg", "best", "worst"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cells:
+  """The runs that may be planned."""
+
+  Bp: tuple = field(
+      (), "Problems per step; default: those of the law. Several need `sweep`.")
+  n: tuple = field(
+      (), "Rollouts per problem; default: that of the law. Several need "
+      "`sweep`.")
+  B: int | None = field(
+      None, "With `sweep` instead of `n`: rollouts per step, the same for every"
+      " `Bp`, n = B / Bp.", between=(2, MOST_ROLLOUTS))
+  B_max: int | None = field(
+      None, "Most rollouts in a step; default: that of the law's study (65,536 "
+      f"on easy problems, 16,384 on hard ones), else {B_MAX:,}.",
+      between=(2, 2**24))
+  seeds: tuple = field((0,), "One run for each seed.")
+  sweep: bool = field(
+      False, "Plan every `Bp` x `n` with Bp * n <= B_max to the same C; without"
+      " `n`: the law's n, half and twice it.")
+  skip: str | None = field(
+      None, "With `sweep`: a fit.json; its runs that reached the budget are "
+      "left out.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+  """Where the runs are priced, and how fast it is."""
+
+  machine: str | None = field(
+      None, "Machine to price the runs on: v5p-64, 8xh100, cpu-2core.")
+  usd_per_chip_hour: float | None = field(
+      None, "Price of a chip-hour; default: the list price.",
+      between=(0, 1e6))
+  sure: bool = field(
+      False, "Spend only what fits into `hours`, `device_hours` or `usd` in "
+      "nine of ten cases.")
+  rows: int | None = field(
+      None, "Most rollouts decoded at once; default: the slots of `config`, or "
+      "64 per chip. Fewer if a step has fewer or memory is short.",
+      between=(1, 2**24))
+  measured: str | None = field(
+      None, "records.jsonl of a run on this machine: gives its speed, and "
+      "lengths that are not given.")
+  bench: str | None = field(
+      None, "JSON file of launch.bench on this machine: gives its speed; not "
+      "with `measured`.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """What is trained."""
+
+  model: str | None = field(
+      None, "Local folder with the config.json of the policy; default: that of "
+      "`config`.")
+  prompt_tokens: float | None = field(
+      None, "Mean tokens of a problem.", between=(1e-3, 1e7))
+  response_tokens: float | None = field(
+      None, "Mean tokens of a rollout.", between=(1e-3, 1e7))
+  dtype: str = field(
+      "bfloat16", "Format of compute and cache; `config` has its own.",
+      choices=tuple(sorted(BYTES)))
+
+
+GROUPS = dict(budget=Budget, evidence=Evidence, cells=Cells, hardware=Hardware,
+              policy=Policy)
+FIELDS = {f.name: f for group in GROUPS.values()
+          for f in dataclasses.fields(group)}
+DEFAULTS = {name: f.default for name, f in FIELDS.items()}
+
+
+def text(name: str, form: str) -> str:
+  """The help of a field; `form` shows another field's name, such as --{}."""
+  return re.sub(r"`(\w+)`", lambda match: form.format(match[1]),
+                FIELDS[name].metadata["help"])
+
+
+def signature(returns: type) -> inspect.Signature:
+  """The keywords of isojax.plan: every field, and config."""
+  keywords = [(name, f.default or None if f.type is tuple else f.default,
+               inspect.Parameter.empty if f.type in (object, tuple) else f.type)
+              for name, f in FIELDS.items()]
+  keywords.append(("config", None, inspect.Parameter.empty))
+  return inspect.Signature([
+      inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,
+                        annotation=kind)
+      for name, default, kind in keywords], return_annotation=returns)

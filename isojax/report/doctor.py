@@ -1,0 +1,270 @@
+"""What is wrong with one run, from its log: a screen, a picture and a page."""
+
+import base64
+import collections
+import dataclasses
+import functools
+import os
+import pathlib
+import re
+import textwrap
+
+import jinja2
+
+from isojax.core.format import compact, many
+from isojax.diagnosis import rules
+from isojax.diagnosis.rules import COSTLY, Finding, WRONG
+from isojax.diagnosis.symptoms import column, History, quarters, STEPS
+from isojax.errors import InputError
+from isojax.logs import series
+from isojax.logs.fields import Reading
+from isojax.logs.runs import NEEDED
+from isojax.logs.series import Series
+
+WIDTH = 98  # characters of the screen
+LISTED = 6  # findings on the screen; the page has all
+LOGS = "*.jsonl", "*.log", "*.csv", "trainer_state.json", "*tfevents*"
+# What only matters if the advantages are of rewards.
+REWARDS = {"reward", "reward_std", "reward_min", "reward_max", "all_wrong",
+           "all_right", "zero_std"}
+OFF = {"", "none", "null", "false", "0"}  # values of the option of a filter
+# Estimators of isojax and of other trainers that compare no group.
+UNGROUPED = {"gae", "gae_whitened", "reinforce_pp", "reinforce_plus_plus"}
+
+
+def value_of(options: dict, setting: str | None):
+  """The value of a trainer's option, in whose name NAME is any one word."""
+  pattern = re.escape(setting or "").replace("NAME", r"[^.]+")
+  return next((value for name, value in options.items()
+               if re.fullmatch(pattern, name)), None)
+
+
+def from_teacher(train: tuple[dict, ...]) -> bool:
+  """Whether a run learns from a teacher alone: all its rewards are equal."""
+  return bool(column(train, "teacher_kl")) and len(
+      set(column(train, "reward"))) <= 1
+
+
+def prepared(line: dict, bounded: bool) -> dict:
+  """A step with `dead` and `zero_std`, where the log tells them.
+
+  `dead` tells whether the rewards of each group were equal, `zero_std` is the
+  share of such groups. Of a single group whose rewards are in [0, 1], a mean
+  of 0 or 1 tells it.
+  """
+  has = lambda *names: all(line.get(name) is not None for name in names)
+  single = has("Bp") and line["Bp"] == 1
+  if has("all_wrong", "all_right"):
+    line = line | {"zero_std": line["all_wrong"] + line["all_right"]}
+  if has("zero_std"):
+    dead = line["zero_std"] >= 1
+  elif has("reward_std"):
+    dead = line["reward_std"] == 0
+  elif has("advantage_std"):
+    dead = line["advantage_std"] == 0
+  elif has("reward_min", "reward_max"):
+    dead = line["reward_min"] == line["reward_max"]
+  elif has("reward", "grad_norm") and line["reward"] == line["grad_norm"] == 0:
+    dead = True
+  elif bounded and single and has("reward"):
+    dead = line["reward"] in (0, 1)
+  else:
+    return line
+  return line | {"dead": dead} | ({"zero_std": float(dead)} if single else {})
+
+
+def compares(train: tuple[dict, ...], estimator: str | None) -> bool:
+  """Whether groups of equal rewards have the advantage 0.
+
+  Where the estimator is unknown, steps of such groups alone tell it: they have
+  no gradient then.
+  """
+  if estimator is not None:
+    return estimator not in UNGROUPED
+  dead = [line for line in train if line.get("dead")]
+  return not any(norm > 0 for norm in column(dead, "grad_norm"))
+
+
+def history(log: Series, eval_set: str | None = None) -> History:
+  """The run of a log; eval_set None: the set with the most evaluations."""
+  train = log.train
+  if from_teacher(train):
+    train = [{name: value for name, value in line.items()
+              if name not in REWARDS} for line in train]
+  low = [*column(train, "reward_min"), *column(train, "reward")]
+  high = [*column(train, "reward_max"), *column(train, "reward")]
+  bounded = bool(low) and min(low) >= 0 and max(high) <= 1
+  train = tuple(prepared(line, bounded) for line in train)
+  sets = collections.Counter(line.get("eval_set") for line in log.evals)
+  chosen = eval_set or max(sets, key=sets.get, default=None)
+  known = (train or log.evals or ({},))[-1]
+  evals = tuple(e for e in log.evals if e.get("eval_set") == chosen)
+  option = lambda name: value_of(log.options, log.settings.get(name))
+  return History(
+      # Without training steps the span of a finding counts evaluations.
+      train or tuple({"step": e["step"]} for e in evals), evals,
+      n=known.get("n") or option("n"), Bp=known.get("Bp") or option("Bp"),
+      minibatch=option("minibatch") if log.trainer == "verl" else None,
+      batch=option("batch"),
+      filtered=str(option("filter")).lower() not in OFF, binary=bounded,
+      grouped=compares(train, option("estimator")))
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+  """What is wrong with a run. It prints as one screen.
+
+  `findings` has all, the gravest first: name, level (wrong, costly, note),
+  text, advice, sure, cost (share of the run), steps (first, last), source.
+  `serious` has those of level wrong, `verdict` one sentence.
+  """
+
+  log: Series = dataclasses.field(repr=False)
+  eval_set: str | None = None  # see history
+
+  @functools.cached_property
+  def run(self) -> History:
+    return history(self.log, self.eval_set)
+
+  @functools.cached_property
+  def findings(self) -> list[Finding]:
+    return rules.findings(self.run, self.log.settings)
+
+  @property
+  def serious(self) -> list[Finding]:
+    return [f for f in self.findings if f.level == WRONG]
+
+  @property
+  def verdict(self) -> str:
+    count = collections.Counter(f.level for f in self.findings)
+    costly = (f", {many(count[COSTLY], 'thing')} cost"
+              + "s" * (count[COSTLY] == 1) if count[COSTLY] else "")
+    if count[WRONG]:
+      return f"{many(count[WRONG], 'thing')} wrong{costly}:"
+    rewarded = bool(column(self.run.train, "reward"))
+    if not rewarded or len(self.run.train) < STEPS:
+      return ("this log cannot tell whether something is wrong: "
+              f"{self.length}" + (f" (the rules need {STEPS})" if rewarded
+                                  else " without a training reward") + costly)
+    checks = len(rules.CHECKS)
+    ran = checks - len(rules.unchecked(self.run))
+    few = f" by the {ran} of {checks} checks that this log allows"
+    return "nothing wrong found" + few * (2 * ran < checks) + costly
+
+  @property
+  def length(self) -> str:
+    """The number of steps, or of evaluations if the log has no steps."""
+    return many(len(self.run.train), "step" if self.log.train else "evaluation")
+
+  @property
+  def facts(self) -> list[str]:
+    """What the log is, and where its reward went."""
+    run, log = self.run, self.log
+    sizes = {"n": run.n, "Bp": run.Bp, "minibatch": run.minibatch}
+    known = [f"{name} = {value:,}" for name, value in sizes.items() if value]
+    lacks = [name for name in ("n", "Bp") if not sizes[name]]
+    rollouts = (f"; not in the log: {', '.join(lacks)}" if lacks
+                else f", {compact(sum(run.spent))} rollouts" * bool(log.train))
+    lines = [f"{log.path}: {log.trainer}, {self.length}"
+             + "".join(f", {text}" for text in known) + rollouts
+             + f" (n: {NEEDED['n']}, Bp: {NEEDED['Bp']})"]
+    if from_teacher(log.train):
+      lines.append("it learns from a teacher: no advantage is of rewards, so "
+                   "no check of rewards is made")
+    if reward := column(run.train, "reward"):
+      first, last = quarters(reward)
+      other = "; another: --columns=reward=NAME" * (log.trainer == "table")
+      lines.append(
+          f"training reward ({log.names.get('reward', 'reward')}{other}): "
+          f"{first:.3g} in the first quarter, {last:.3g} in the last: "
+          f"{run.change:+.3g} ± {run.change_error:.2g}")
+      counters = dict.fromkeys(("step", "rollouts"))
+      if len(run.train) > 1 and all(
+          line | counters == run.train[0] | counters for line in run.train):
+        lines.append("no metric ever changes: check that this is a real run")
+    if run.avg:
+      sets = {line.get("eval_set") for line in log.evals}
+      which = (f" of {run.avg[0].get('eval_set')}, one of {len(sets)} sets "
+               "(--eval_set)" if len(sets) > 1 else "")
+      lines.append(
+          f"evaluation{which} ({log.names.get('avg', 'avg')}): "
+          f"{run.avg[0]['avg']:.3g} first, {run.best['avg']:.3g} best at step "
+          f"{run.best['step']:g}, "
+          f"{run.avg[-1]['avg']:.3g} last")
+    return lines
+
+  @property
+  def notes(self) -> list[str]:
+    """Those of the reader, without what `facts` says."""
+    start = f"{self.log.path}: "
+    return ["note: " + note.removeprefix(start).replace(
+        f"{self.log.path}:", "line ") for note in self.log.notes
+            if not note.startswith(f"{start}read as")]
+
+  @property
+  def unchecked(self) -> str:
+    lacks = [f"{rules.CHECKS[name]} ({field})"
+             for name, field in rules.unchecked(self.run).items()]
+    return "not checked, as the log lacks fields: " + ", ".join(
+        lacks) if lacks else ""
+
+  def __repr__(self) -> str:
+    wrap = lambda text, first, rest: textwrap.fill(
+        text, WIDTH, initial_indent=first, subsequent_indent=rest)
+    lines = [wrap(text, "", "  ") for text in self.facts]
+    lines += ["", wrap(self.verdict, "", "  ")]
+    for i, f in enumerate(self.findings[:LISTED], 1):
+      lines += [wrap(f.text, f"{i}. {f.level.upper()}: ", "   "),
+                wrap(f"{evidence(f)} [{f.source}]", "   ", "   "),
+                wrap(f.advice, "   -> ", "      ")]
+    if len(self.findings) > LISTED:
+      more = many(len(self.findings) - LISTED, "more finding")
+      lines.append(f"and {more}, on the page of --out")
+    lines += [wrap(text, "", "  ") for text in (self.unchecked,
+                                                *self.notes[:2]) if text]
+    return "\n".join(lines)
+
+  def plot(self):
+    """The picture of the run, a matplotlib.figure.Figure."""
+    from isojax.report import plots  # needs matplotlib
+    return plots.health(self.run)
+
+  def save(self, out: str) -> list[str]:
+    """Writes doctor.html and doctor.png to a folder; returns the paths."""
+    from isojax.report import plots  # needs matplotlib
+    os.makedirs(out, exist_ok=True)
+    (picture,) = plots.write(self.plot(), out, "doctor", formats=("png",))
+    page = pathlib.Path(out, "doctor.html")
+    page.write_text(self.page(pathlib.Path(picture).read_bytes()), "utf-8")
+    return [str(page), picture]
+
+  def page(self, png: bytes) -> str:
+    """The screen with all findings as HTML, and the picture."""
+    template = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined).from_string(
+            pathlib.Path(__file__).with_name("doctor.html").read_text("utf-8"))
+    return template.render(report=self, evidence=evidence,
+                           png=base64.b64encode(png).decode())
+
+
+def evidence(f: Finding) -> str:
+  """Where a finding was seen, what it cost, and how sure it is."""
+  first, last = f.steps
+  return (f"steps {first:g} to {last:g}" + (
+      f", {f.cost:.0%} of the run" if f.cost >= 0.005 else "") + f"; {f.sure}")
+
+
+def report(path: str, how: Reading, *, run: str | None = None,
+           eval_set: str | None = None) -> Diagnosis:
+  """What is wrong with the run of a log; see isojax.doctor."""
+  if os.path.isdir(path):
+    logs = sorted(p.name for pattern in LOGS
+                  for p in pathlib.Path(path).glob(pattern))
+    raise InputError(f"{path}: a folder; expected a log" + (
+        f", such as {os.path.join(path, logs[0])}" if logs else ""))
+  log = series.read(path, how, run=run)
+  sets = dict.fromkeys(str(line.get("eval_set")) for line in log.evals)
+  if eval_set is not None and eval_set not in sets:
+    raise InputError(f"--eval_set={eval_set}: not in {path}; there are: "
+                     + ", ".join(sets))
+  return Diagnosis(log, eval_set)

@@ -1,0 +1,244 @@
+"""A parsed fit.json in words: for figures, the terminal and one HTML page.
+
+The page is report.html, a jinja template that escapes every value.
+"""
+
+import base64
+import bisect
+import json
+import os
+import pathlib
+
+import jinja2
+
+from isojax.core import format as words
+from isojax.core.format import compact, many, number, pair, rate, signed
+from isojax.errors import InputError
+from isojax.frontier.study import UNKNOWN
+from isojax.ledger import records
+from isojax.logs.fields import TRAINING
+from isojax.report.labels import axis_of, metric_of, of_x0, parameters, run_of
+
+FEW = 4  # runs that the summary lists
+NOTES = 8  # that it prints
+
+OPTIONS = {
+    "select": "points fitted", "ema": "moving average, weight of the past",
+    "min_C": "smallest {C} fitted", "bin_width": "bin width of records, reward",
+    "form": "form of the curves", "A_max": "bound on asymptotes",
+    "b_min": "bound on the reward at {C} = 0", "draws": "bootstrap draws",
+    "seed": "seed of the bootstrap", "grid": "grid points on the frontier",
+    "rounds": "refinements of each fit",
+    "collapse": "runs whose reward falls: cut at the fall, exclude, or keep",
+    "margin": "n within this reward of the best are as good"}
+SEEN = 0.5  # share of the rise to an asymptote that determines it
+
+
+def answer(document: dict) -> str | None:
+  """The tested n that are as good as the best at the end, with what each costs.
+  """
+  rows, best = document["as_good"], document["best"]
+  if best is None or best["rival"] is None:
+    return None
+  symbol, unit = axis_of(document["study"])
+  return (f"As good as the best at {symbol} = {compact(best['C'])} {unit}, "
+          f"within {document['options']['margin']:g}: "
+          f"{', '.join(map(_cost, rows))}.")
+
+
+def _cost(row: dict) -> str:
+  """An n of the set, with the reward that it gains or loses."""
+  if row["interval"] is None:
+    return f"n = {row['n']} (best)"
+  ended = f", in runs to {compact(row['ended'])}" if row["ended"] else ""
+  interval = [-end for end in row["interval"][::-1]]
+  return (f"n = {row['n']} ({signed(-row['cost'])} {pair(interval, signed)}"
+          f"{ended})")
+
+
+def headline(document: dict) -> str:
+  """The best n that was measured, its lead and since when, in one sentence."""
+  study, best = document["study"], document["best"]
+  symbol, unit = axis_of(study)
+  metric = metric_of(study, study["metric"])
+  if best is None:
+    return ("No n is best: " + (
+        "all curves are equal." if document["frontier"]["tied"] else
+        f"no C is known at which the runs can be compared by {metric}."))
+  at = f"at {symbol} = {compact(best['C'])} {unit}"
+  if best["rival"] is None:
+    ends = [run["reward"] for run in study["runs"]]
+    mean = lambda i: rate(sum(R[i] for R in ends) / len(ends))
+    last = max(run["C"][-1] for run in study["runs"])
+    return (f"Only n = {best['n']} was run, so no n is known to be best; "
+            f"{metric} went from {mean(0)} to {mean(-1)} at {symbol} = "
+            f"{compact(last)} {unit}, the last evaluation.")
+  low, high = best["lead_interval"]
+  return (f"Best n {at}: n = {best['n']}"
+          + f" with Bp = {best['Bp']}" * (len(study["Bp"]) > 1)
+          + f", {metric} {rate(best['reward'])}, ahead of n = {best['rival']} "
+          f"by {signed(best['lead'])} {pair((low, high), signed)}"
+          + (", which is within the noise" if low <= 0 else "")
+          + (f"; it leads since {symbol} = {compact(best['since'])}."
+             if best["since"] else "; no other n led before."))
+
+
+def still_rising(curve: dict) -> bool:
+  """Whether the data end before half of the rise to the asymptote A.
+
+  A is then an extrapolation of a nearly straight curve. A curve without values
+  (null) is not called rising.
+  """
+  if None in (curve["A"], curve["b"]):
+    return False
+  end = curve["reward"][bisect.bisect_right(curve["C"], curve["C_hi"]) - 1]
+  rise = curve["A"] - curve["b"]
+  return rise > 0 and end - curve["b"] < SEEN * rise
+
+
+def summary(document: dict) -> str:
+  """The best n, the verdict, the law and the next step, for the terminal."""
+  study, verdict, notes = (document[k] for k in ("study", "verdict", "notes"))
+  symbol, unit = axis_of(study)
+  runs = study["runs"] if len(study["runs"]) <= FEW else []
+  lines = [*filter(None, (answer(document), headline(document))),
+           "NOT identified:" if not verdict["identified"] else
+           "identified, but within the data only:" if verdict["limits"] else
+           "identified",
+           *(f"  - {reason}" for reason in (
+               verdict["reasons"] or verdict["limits"])),
+           *(f"  caution: {caution}" for caution in verdict["cautions"])]
+  if verdict["identified"]:
+    lines.append("law: " + ", ".join(
+        f"{name.split(',')[0]} = {value} {interval}"
+        for name, value, interval in parameters(document))
+        + "; n* goes from the floor to the ceiling, half of the doublings by "
+        f"{symbol}0, the faster the larger k; {symbol} in {unit}")
+  if null := document["null_model"]:
+    lines.append(f"n matters or not: {null_text(null)}")
+  listed = lambda values: ", ".join(map(str, values))
+  lines += [f"{many(len(study['runs']), 'run')}, n = {listed(study['n'])} at "
+            f"Bp = {listed(study['Bp'])}; {metric_of(study, study['metric'])}"
+            + (f" on {study['eval_set']}" if study["eval_set"] not in (
+                UNKNOWN, TRAINING) else "") + f" against {study['axis']}",
+            *(curve_of(run, unit) for run in runs),
+            *(f"  note: {note}" for note in notes[:NOTES])]
+  if len(notes) > NOTES:
+    lines.append(f"  and {len(notes) - NOTES} more notes in the report")
+  lines.append("next: " + document["next"]["text"])
+  if document["next"]["command"]:
+    lines.append("  " + document["next"]["command"])
+  return "\n".join(lines)
+
+
+def null_text(null: dict) -> str:
+  """The comparison with rewards that do not depend on n, in words."""
+  return ("rewards at equal compute have a standard deviation over n of "
+          f"{rate(null['spread'])}; if n did not matter, noise alone would "
+          f"give up to {rate(null['noise'])}")
+
+
+def curve_of(run: dict, unit: str) -> str:
+  """Where the evaluations of a run begin, culminate and end."""
+  C, rewards = run["C"], run["reward"]
+  best = max(range(len(rewards)), key=rewards.__getitem__)
+  ends = ", ".join(
+      f"{name} {rate(rewards[i])} at {compact(C[i])}"
+      for name, i in (("start", 0), ("best", best), ("final", -1)))
+  return f"  {run['run_id']}: {ends} {unit}"
+
+
+def figure(document: dict, name: str):
+  """One figure of the result; InputError if there is none of this name."""
+  from isojax.report import plots  # needs matplotlib
+  drawable = plots.drawable(document)
+  if name not in drawable:
+    raise InputError(
+        f"name={name!r}: " + "this fit has no data for it; there are: " * (
+            name in plots.FIGURES) + "expected one of " * (
+                name not in plots.FIGURES) + ", ".join(drawable))
+  return plots.FIGURES[name](document)
+
+
+def save(document: dict, folder: str) -> list[str]:
+  """Writes fit.json, figures and report.html; returns the figures' paths."""
+  from isojax.report import plots  # needs matplotlib
+  try:
+    figures = plots.save(document, folder)
+    records.replace(os.path.join(folder, "report.html"),
+                    page(document, figures).encode(errors="replace"))
+    records.replace(os.path.join(folder, "fit.json"),
+                    json.dumps(document, allow_nan=False).encode())
+  except OSError as error:
+    raise InputError(f"--out={folder}: cannot be written ({error}); choose "
+                     "another folder") from error
+  return figures
+
+
+def save_comparison(document: dict, out: str) -> str:
+  """Writes compare.json and the figure into a folder; returns what it wrote."""
+  path = os.path.join(out, "compare.json")
+  try:
+    os.makedirs(out, exist_ok=True)
+    records.replace(path, json.dumps(document, allow_nan=False).encode())
+  except OSError as error:
+    raise InputError(f"--out={out}: cannot be written ({error}); choose "
+                     "another folder") from error
+  try:
+    from isojax.report import plots
+  except InputError as error:  # without matplotlib
+    return f"{path}; {error}"
+  figures = plots.write(plots.compare(document), out, "compare")
+  return f"{path} and {', '.join(figures)}"
+
+
+def title_of(study: dict) -> str:
+  named = [study[key] for key in ("model", "split", "eval_set")
+           if study[key] not in (None, "", UNKNOWN, TRAINING)]
+  return "Rollouts per problem: " + ", ".join(
+      [*named, metric_of(study, study["metric"])])
+
+
+def leads(switches: list) -> str:
+  """The n that lead one after another, from (n before, n after, C)."""
+  return ", ".join([str(switches[0][0])] + [
+      f"{n} from {compact(C)}" for _, n, C in switches]
+      ) if switches else "one n"
+
+
+FILTERS = {name: getattr(words, name) for name in (
+    "compact", "number", "rate", "signed", "pair", "many")} | {
+        function.__name__: function for function in (
+            metric_of, run_of, of_x0, parameters, answer, headline,
+            still_rising, title_of, leads, null_text)}
+
+
+def page(document: dict, figures: list[str]) -> str:
+  """The page.
+
+  Args:
+    document: a parsed fit.json.
+    figures: paths that plots.save returned; the SVG ones are embedded.
+  """
+  study = document["study"]
+  symbol, unit = axis_of(study)
+  C_G = document["frontier"]["C"]
+  marks = [m * 10.0**e for e in range(60) for m in (1, 2, 5)]
+  options = document["options"]["points"] | document["options"]
+  environment = jinja2.Environment(
+      autoescape=True, extensions=["jinja2.ext.do"], trim_blocks=True,
+      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+  environment.filters |= FILTERS
+  template = environment.from_string(
+      pathlib.Path(__file__).with_name("report.html").read_text("utf-8"))
+  return template.render(
+      d=document, symbol=symbol, unit=unit,
+      inside={path.stem: base64.b64encode(path.read_bytes()).decode()
+              for path in map(pathlib.Path, figures) if path.suffix == ".svg"},
+      # the points nearest to the marks, and the end
+      shown=sorted({len(C_G) - 1} | {
+          min(range(len(C_G)), key=lambda i: abs(C_G[i] / mark - 1))
+          for mark in marks if C_G[0] <= mark <= C_G[-1]}),
+      options=[(OPTIONS[key].format(C=symbol), str(value).replace("_", " "))
+               for key, value in options.items() if key != "points"],
+      number=number, rate=rate, signed=signed)

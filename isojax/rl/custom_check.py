@@ -1,0 +1,77 @@
+"""Tries a user's function of the loss on a small batch, before a run starts.
+
+A result of another shape is broadcast, and the run would train to its end on
+something else than the user meant.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+
+from isojax.core import custom_function
+from isojax.errors import InputError
+
+# Two groups, the second with padding at its end.
+REWARD_PxN = np.array([[0.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.5, 0.0]])
+MASK_PxN = np.array([[True] * 4, [True] * 3 + [False]])
+LEN_PxN = np.array([[3, 1, 2, 4], [2, 5, 1, 0]])
+UNIFORM_PxN = np.linspace(0.1, 0.8, 8).reshape(2, 4)
+# Two rows of three tokens.
+LOGP_RxT = np.array([[-0.5, -1.0, -0.1], [-2.0, -0.2, -0.7]], np.float32)
+LOG_RATIO_RxT = np.array([[0.0, 0.4, -0.4], [0.1, 0.0, -0.1]], np.float32)
+ADVANTAGE_RxT = np.array([[1.0] * 3, [-0.5] * 3], np.float32)
+
+# Kind -> its arguments, and (name, shape, kinds of dtype) of each result.
+CASES = {
+    "selection": ((REWARD_PxN, MASK_PxN, UNIFORM_PxN),
+                  (("the rollouts to keep", (2, 4), "b"),)),
+    "advantage": ((REWARD_PxN, MASK_PxN), (("advantages", (2, 4), "fiu"),)),
+    "aggregation": ((LEN_PxN, MASK_PxN.astype(float)),
+                    (("weights", (2, 4), "fiu"),)),
+    "policy_loss": (tuple(map(jnp.asarray, (
+        LOGP_RxT, LOG_RATIO_RxT, ADVANTAGE_RxT))),
+                    (("the loss", (2, 3), "f"),
+                     ("whether a bound acts", (2, 3), "b"))),
+}
+DTYPES = {"b": "bool", "f": "floating point", "fiu": "numbers"}
+
+
+def check(kind: str, own: dict, function: Callable) -> None:
+  """Calls a function of the user's once and checks what it returns.
+
+  Args:
+    kind: a key of CASES.
+    own: its file, of custom_function.read.
+    function: the user's, with its constants bound.
+
+  Raises:
+    InputError: it raises, or returns another shape or dtype, or values that
+      are not finite.
+  """
+  args, wanted = CASES[kind]
+  where = f"loss.{kind}={own['path']}:{own['function']}"
+  try:
+    result = function(*args)
+  except (Exception, SystemExit) as error:  # any of theirs
+    raise InputError(
+        f"{custom_function.located(own['path'], error)}; {where} was tried on "
+        "a small batch") from error
+  results = result if len(wanted) > 1 else (result,)
+  if not isinstance(results, tuple) or len(results) != len(wanted):
+    raise InputError(
+        f"{custom_function.definition(own)}: {where}: returned "
+        f"{type(result).__name__}; expected "
+        f"({', '.join(name for name, *_ in wanted)})")
+  for value, (name, shape, kinds) in zip(results, wanted, strict=True):
+    value = np.asarray(value)
+    at = (f"{custom_function.definition(own)}: {where}: tried on a small "
+          f"batch, {name}")
+    if value.shape != shape or value.dtype.kind not in kinds:
+      raise InputError(
+          f"{at} has shape {value.shape} and dtype {value.dtype}; expected "
+          f"{shape} and {DTYPES[kinds]}: one value for each "
+          f"{'token' if kind == 'policy_loss' else 'rollout'}")
+    counted = MASK_PxN if value.shape == MASK_PxN.shape else True
+    if not np.isfinite(value.astype(float)).all(where=counted):
+      raise InputError(f"{at} is not finite: {value.tolist()}")

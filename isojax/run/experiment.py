@@ -1,0 +1,334 @@
+"""An experiment as frozen values, and the checks that come before compiling.
+
+Each section of a config file is the arguments of one dataclass.
+"""
+
+import copy
+import dataclasses
+from dataclasses import field
+import functools
+import importlib.util
+import operator
+
+from isojax.core import identity as identity_lib
+from isojax.core import sections
+from isojax.core.allocation import Allocation, sqrt_lr
+from isojax.core.identity import NOTHING
+from isojax.errors import expect, InputError
+from isojax.models.lora import LoraConfig
+from isojax.rl import advantages, objective
+from isojax.rl.algorithm import UpdatesConfig
+from isojax.rl.critic import CriticConfig
+from isojax.rl.objective import LossConfig
+from isojax.rl.optimizer import OptimizerConfig
+from isojax.rl.rewards import RewardConfig
+from isojax.runtime.mesh import MeshConfig
+from isojax.sampling.engine import SamplerConfig
+from isojax.tasks.grader import GraderConfig
+from isojax.tasks.prompts import PromptConfig
+
+TRACKIO = "trackio:"  # begins the name of a project in trackio
+
+
+def refuse(*checks: tuple[bool, str]) -> None:
+  """InputError with the message of the first check that is wrong."""
+  for wrong, message in checks:
+    if wrong:
+      raise InputError(message)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSection:
+  path: str  # Hugging Face checkpoint folder, or name on the hub
+  lora: LoraConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSection:
+  stratum: str  # file of launch.split
+  prompt: PromptConfig
+  grader: GraderConfig
+  format_coef: float  # reward of an answer in the expected place
+
+  def __post_init__(self):
+    bonus = f"task.format_coef={self.format_coef}"
+    refuse(
+        (self.format_coef < 0, f"{bonus}: expected >= 0"),
+        (self.format_coef and self.grader.answer == "whole",
+         f"{bonus} with task.grader.answer='whole': every response earns the "
+         "bonus; set format_coef=0, or answer to boxed, hash or tags"))
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalSection:
+  k: int  # samples of each validation problem
+  temperature: float
+  top_p: float
+  first: int  # rollouts before the first evaluation after step 0
+  growth: float  # of the rollouts between evaluations; 1 is linear
+
+  def __post_init__(self):
+    expect("eval", self, **{name: (getattr(self, name) >= 1, "at least 1")
+                            for name in ("k", "first", "growth")})
+    refuse(
+        (self.temperature < 0 or not 0 < self.top_p <= 1,
+         f"eval: temperature={self.temperature}, top_p={self.top_p}: expected "
+         "temperature >= 0 and top_p in (0, 1]"))
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointSection:
+  every_steps: int  # updates between checkpoints
+  every_minutes: float  # or this long since the last one, what comes first
+  keep: int  # newest checkpoints kept
+  keep_best: bool  # and that of the best evaluation
+
+  def __post_init__(self):
+    if self.every_steps < 1 or self.every_minutes <= 0 or self.keep < 1:
+      raise InputError(f"{self}: expected positive numbers")
+
+
+@dataclasses.dataclass(frozen=True)
+class LogSection:
+  every_seconds: float  # between progress lines where there is no terminal
+  tensorboard: bool  # also write summaries; needs isojax[tb]
+  samples: int  # rollouts of each step whose text goes to samples.jsonl
+  wandb: str  # project of W&B, or trackio:PROJECT; "": off; needs the extra
+
+  def __post_init__(self):
+    lacks = lambda library: not importlib.util.find_spec(library)
+    library = "trackio" if self.wandb.startswith(TRACKIO) else "wandb"
+    refuse(
+        (self.samples < 0, f"log.samples={self.samples}: expected at least 0"),
+        (self.wandb == TRACKIO, f"log.wandb={self.wandb!r}: expected "
+         f"{TRACKIO}PROJECT"),
+        (self.wandb and lacks(library), f"log.wandb={self.wandb!r} needs the "
+         f"extra: pip install -e '.[{library}]'"),
+        (self.tensorboard and lacks("tensorboardX"), "log.tensorboard needs "
+         "the extra: pip install -e '.[tb]'; or set it to False"))
+
+
+@dataclasses.dataclass(frozen=True)
+class FilterSection:
+  rounds: int  # sampling rounds of a step at most, until Bp are informative
+  # Pass rate from which a problem is not sampled again; None: always sampled.
+  solved_rate: float | None
+
+  def __post_init__(self):
+    refuse(
+        (self.rounds < 1, f"recipe.filter.rounds={self.rounds}: expected at "
+         "least 1, the first round"),
+        (self.solved_rate is not None and not 0 < self.solved_rate <= 1,
+         f"recipe.filter.solved_rate={self.solved_rate}: expected a pass rate "
+         "in (0, 1], or None to sample all problems"))
+
+
+@dataclasses.dataclass(frozen=True)
+class RecipeSection:
+  reward: RewardConfig
+  filter: FilterSection
+  loss: LossConfig
+  updates: UpdatesConfig
+  critic: CriticConfig
+  optimizer: OptimizerConfig
+
+  def __post_init__(self):
+    loss, updates, critic = self.loss, self.updates, self.critic.kind
+    in_flight = f"recipe.updates.in_flight={updates.in_flight}"
+    refuse(
+        (critic != "none" and loss.advantage not in advantages.VALUED,
+         f"recipe.critic.kind={critic!r} with recipe.loss.advantage="
+         f"{loss.advantage!r}, which does not depend on values; expected one "
+         f"of {', '.join(advantages.VALUED)}, or critic.kind='none'"),
+        (critic != "none" and loss.zero_variance in ("regularizers", "all"),
+         f"recipe.loss.zero_variance={loss.zero_variance!r} with "
+         f"recipe.critic.kind={critic!r}: the critic would not learn from "
+         "groups of equal rewards; use 'off' or 'policy'"),
+        (updates.in_flight and loss.ratio_to != "behavior",
+         f"{in_flight} with recipe.loss.ratio_to={loss.ratio_to!r}: tokens are "
+         "drawn with the weights of several steps; set ratio_to='behavior' and "
+         "importance_cap=None"),
+        (loss.policy_loss == "reinforce" and (
+            updates.in_flight or updates.count > 1),
+         "recipe.loss.policy_loss='reinforce' with recipe.updates.epochs="
+         f"{updates.epochs}, minibatches={updates.minibatches}, in_flight="
+         f"{updates.in_flight}: it has no ratio to the policy that sampled; "
+         "make one update per step, or choose cispo or ppo_clip"),
+        (updates.in_flight and self.filter.rounds > 1,
+         f"{in_flight} with recipe.filter.rounds={self.filter.rounds}: a "
+         "refilled step waits for its own rollouts; use rounds=1, or "
+         "in_flight=0"))
+
+
+  @property
+  def loss_informs(self) -> bool:
+    """Whether the value of the loss says more than the advantages.
+
+    In the only update of a step every ratio is 1: without a further term the
+    value is a mean of the advantages, and only its gradient matters.
+    """
+    loss, updates = self.loss, self.updates
+    return bool(updates.count > 1 or updates.in_flight or loss.kl_in_loss
+                or loss.entropy_coef or self.critic.kind != "none"
+                or "policy_loss" in loss.own)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  name: str = field(metadata=NOTHING)  # of the file, for the default workdir
+  seed: int
+  model: ModelSection
+  task: TaskSection
+  alloc: Allocation
+  sampler: SamplerConfig
+  recipe: RecipeSection
+  eval: EvalSection = field(metadata=NOTHING)
+  checkpoint: CheckpointSection = field(metadata=NOTHING)
+  log: LogSection = field(metadata=NOTHING)
+  mesh: MeshConfig
+
+  def __post_init__(self):
+    refuse((not 0 <= self.seed < 2**31, f"seed={self.seed}: expected 0 <= "
+            "seed < 2**31, beyond which seeds coincide"))
+
+  def is_finished(self, step: int, rollouts: int) -> bool:
+    """Whether no step follows. With refill C may be spent before step M."""
+    return step >= self.alloc.M or (
+        self.recipe.filter.rounds > 1 and self.alloc.is_spent(rollouts))
+
+  @property
+  def lr(self) -> float:
+    """The learning rate after warm-up, from the square-root rule."""
+    optimizer, a = self.recipe.optimizer, self.alloc
+    rows = {"sampled": a.B,
+            "trained": a.Bp * a.kept,
+            "update": a.Bp * a.kept / self.recipe.updates.minibatches}
+    return sqrt_lr(optimizer.base_lr, optimizer.base_batch,
+                   rows[optimizer.batch])
+
+
+def identity(config: dict) -> dict:
+  """The part of a config that decides the results, for the run id."""
+  return identity_lib.deciding(Experiment, config)
+
+
+def last_bits(config: dict) -> dict:
+  """The values of a config, by name, that change results by rounding alone."""
+  return identity_lib.last_bits(Experiment, config)
+
+
+def of_values(values: dict) -> Experiment:
+  return sections.section(Experiment, values, "config")
+
+
+# Sections whose dtype may be `auto`.
+DTYPE_SECTIONS = (("sampler",), ("recipe", "loss"))
+
+
+def dtypes(config: dict) -> dict[str, str]:
+  """Key -> dtype of a config's sampler and update."""
+  return {".".join((*path, "dtype")): functools.reduce(
+      operator.getitem, path, config)["dtype"] for path in DTYPE_SECTIONS}
+
+
+def with_dtypes(config: dict, values: dict[str, str]) -> dict:
+  """A copy of a config with these values of keys of `dtypes`."""
+  out = copy.deepcopy(config)
+  for path in DTYPE_SECTIONS:
+    key = ".".join((*path, "dtype"))
+    if key in values:
+      functools.reduce(operator.getitem, path, out)["dtype"] = values[key]
+  return out
+
+
+def load(config) -> Experiment:
+  """The experiment of a ConfigDict."""
+  return of_values(config.to_dict())
+
+
+def compares(loss: LossConfig) -> bool:
+  """Whether an advantage is 0 in a group of one; an own one may be."""
+  return loss.advantage in advantages.COMPARING or "advantage" in loss.own
+
+
+def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
+  """InputError if sequences are longer than the model's longest, in tokens."""
+  longest = sampler.max_prompt_tokens + sampler.max_new_tokens
+  if longest > max_positions:
+    raise InputError(
+        f"sampler: max_prompt_tokens + max_new_tokens = {longest} is longer "
+        f"than the model's {max_positions} positions; lower one of them")
+
+
+def _check_ddof(e: Experiment) -> None:
+  """InputError if a standard deviation is of too few values."""
+  a, cfg = e.alloc, e.recipe.loss
+  if "ddof" not in objective.constant_names(cfg.unbound("advantage")):
+    return
+  letter = "n" if a.m is None or cfg.normalise == "before" else "m"
+  values = a.n_min if letter == "n" else min(
+      a.n_min, a.m if a.division.is_uniform else 2)
+  if cfg.advantage in advantages.OVER_STEP:
+    letter, values = f"Bp * {letter}", a.Bp * values
+  if cfg.advantage_ddof >= values:
+    raise InputError(
+        f"recipe.loss.advantage_ddof={cfg.advantage_ddof}: the standard "
+        f"deviation of recipe.loss.advantage={cfg.advantage!r} is over {letter}"
+        f"={values} values; expected a ddof below, such as 0")
+
+
+def check(e: Experiment, *, problems: int, max_positions: int) -> None:
+  """InputError for what cannot run with D = `problems` training problems and a
+  model of sequences of at most `max_positions` tokens.
+  """
+  a, loss, sampler = e.alloc, e.recipe.loss, e.sampler
+  least = "n" if a.division.is_uniform else "n_low"
+  rounds, reward = e.recipe.filter.rounds, e.recipe.reward
+  in_flight, minibatches = (
+      e.recipe.updates.in_flight, e.recipe.updates.minibatches)
+  penalty_from = (reward.overlong_max - reward.overlong_cache
+                  if reward.overlong_max is not None else 0)
+  check_sampler(sampler, max_positions=max_positions)
+  refuse(
+      (a.n_min < 2 and (compares(loss) or loss.zero_variance != "off"
+                        or rounds > 1),
+       f"alloc.{least}=1: this recipe compares the rollouts of one problem ("
+       f"recipe.loss.advantage={loss.advantage!r}, loss.zero_variance, "
+       f"filter.rounds); use {least} >= 2"),
+      (not a.division.is_uniform and a.division.objective == "rollouts"
+       and loss.aggregation == "prompt_mean",
+       f"alloc.objective='rollouts' with alloc.rule={a.division.rule!r} and "
+       "recipe.loss.aggregation='prompt_mean', which counts problems alike; "
+       "set objective='problems'"),
+      (a.division.rule == "skip" and in_flight,
+       f"alloc.rule='skip' with recipe.updates.in_flight={in_flight}: a batch "
+       "could be of skipped problems alone; use in_flight=0"),
+      (a.m == 1 and loss.normalise == "after" and compares(loss),
+       f"alloc.m=1 with recipe.loss.advantage={loss.advantage!r}: it compares "
+       "the kept rollouts of one problem, and of one all advantages are 0; use "
+       "m >= 2, or recipe.loss.normalise='before'"),
+      (loss.selection == "all" and a.kept != a.n,
+       f"alloc.m={a.m} with recipe.loss.selection='all', which keeps every "
+       "rollout; choose another selection, or set alloc.m to None"),
+      (penalty_from >= sampler.max_new_tokens,
+       f"recipe.reward.overlong_max={reward.overlong_max}, overlong_cache="
+       f"{reward.overlong_cache}: the penalty begins above {penalty_from} "
+       f"tokens, but answers end at sampler.max_new_tokens="
+       f"{sampler.max_new_tokens}; lower overlong_max"),
+      (sampler.temperature == 0, "sampler.temperature=0: greedy rollouts of "
+       "one problem are all the same, nothing can be learned; use > 0"),
+      (sampler.top_p < 1,
+       f"sampler.top_p={sampler.top_p}: training rollouts must come from the "
+       "whole distribution, or the trainer's log-probs are of another one; use "
+       "1.0 (eval.top_p is free)"),
+      (minibatches > a.Bp,
+       f"recipe.updates.minibatches={minibatches} of alloc.Bp={a.Bp} problems: "
+       "expected at most one update for each problem"),
+      (a.Bp > problems, f"alloc.Bp={a.Bp} distinct problems a step, but "
+       f"{e.task.stratum} has {problems} training problems; lower Bp or make a "
+       "larger stratum"),
+      (rounds * a.Bp > problems,
+       f"recipe.filter.rounds={rounds} of alloc.Bp={a.Bp} distinct problems, "
+       f"but {e.task.stratum} has {problems} training problems; lower rounds "
+       f"to {problems // a.Bp} or less"))
+  _check_ddof(e)

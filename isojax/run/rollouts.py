@@ -1,0 +1,366 @@
+"""Samples rollouts, and grades them in a thread while others are decoded.
+
+Without in-flight updates a step samples its own rollouts in rounds of Bp
+problems: one, or with refill (recipe.filter.rounds > 1, the dynamic sampling of
+DAPO) further ones until Bp groups are informative: have right and wrong
+answers. Every round is charged to C. With in-flight updates sampling continues
+across steps, see sampling.flight.
+"""
+
+import concurrent.futures
+import contextlib
+import functools
+import itertools
+import time
+import typing
+
+import jax
+import numpy as np
+
+from isojax.errors import InputError
+from isojax.rl import advantages, algorithm, rewards
+from isojax.run import experiment
+from isojax.run.components import Setup
+from isojax.runtime import hosts, profile, progress, rng
+from isojax.runtime.preemption import Stop
+from isojax.sampling import engine, interrupt
+from isojax.sampling import flight as flight_lib
+from isojax.tasks import grader as grader_lib
+from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import strata as strata_lib
+from isojax.types import Prompts, Rollouts
+
+WAIT = 0.2  # seconds between two checks for a signal while waiting for verdicts
+
+
+class Grading(typing.NamedTuple):
+  """A grader and the thread that calls it, one call at a time."""
+
+  grade: typing.Callable  # see grader.opened
+  thread: concurrent.futures.Executor
+
+
+@contextlib.contextmanager
+def grading(setup: Setup):
+  """Yields the Grading of a setup's problems; the end cancels waiting calls."""
+  source = strata_lib.source(setup.stratum.header) | setup.reward
+  with grader_lib.opened(setup.e.task.grader, source) as grade:
+    thread = concurrent.futures.ThreadPoolExecutor(1, "grader")
+    try:
+      yield Grading(profile.stage("score", grade), thread)
+    finally:
+      thread.shutdown(cancel_futures=True)
+
+
+class Sampled(typing.NamedTuple):
+  """Graded rollouts, problem-major."""
+
+  n_P: np.ndarray  # of each problem
+  rollouts: Rollouts
+  graded: grader_lib.Graded
+  seconds_waited: float  # for verdicts, after the last rollout had ended
+  put_back: int  # times that a rollout lost its slot, see sampling.cache
+  lost: int = 0  # rollouts without a verdict, which `judged` left out
+  lost_tokens: int = 0
+
+
+class InFlight(typing.NamedTuple):
+  """What lives between two steps with in-flight updates.
+
+  Only `flight` is saved. A resumed run grades complete rollouts again.
+  """
+
+  flight: flight_lib.Flight
+  # (position, number) -> (a call of the grader, index in its result), of
+  # complete rollouts that this process grades.
+  verdicts: dict
+
+
+class StepRollouts(typing.NamedTuple):
+  """The graded rollouts of all rounds of a step, P groups."""
+
+  prompts: Prompts  # host arrays, in the order of sampling
+  sampled: Sampled
+  kept_P: np.ndarray  # bool, groups that are trained on, at most Bp
+  rounds: int
+  staleness: tuple[float, int]  # mean and maximum over tokens, steps
+  in_flight: InFlight | None  # after the step
+
+
+def graded_batch(setup: Setup, grader: Grading, params, problems,
+                 before: InFlight, source: flight_lib.Source,
+                 rule: flight_lib.Rule, *, version: int, section, stop: Stop,
+                 advance) -> tuple[flight_lib.Handed, Sampled, InFlight]:
+  """Samples and grades the next batch of a source.
+
+  The calls of the grader share task.grader.step_seconds. Each problem is graded
+  by one process; all processes get all verdicts. `before` is what the last
+  batch has left; `section` of the config has temperature and top_p;
+  advance(count) is called as rollouts end. For source, rule and version see
+  engine.next_batch.
+  """
+  left, verdicts = setup.e.task.grader.step_seconds, dict(before.verdicts)
+
+  def judged(problems, rollouts: Rollouts) -> grader_lib.Graded:
+    nonlocal left
+    begun = time.monotonic()
+    graded = grader.grade(problems, rewards.texts(setup.tokenizer, rollouts),
+                          seconds=max(0.0, left))
+    left -= time.monotonic() - begun
+    return graded
+
+  def ours(name) -> bool:
+    return name[0] % hosts.count() == hosts.number()
+
+  def ended(items: flight_lib.Items, rollouts: Rollouts) -> None:
+    stop.poll()
+    names = named(items)
+    advance(len(names))
+    new = [i for i, name in enumerate(names)
+           if ours(name) and name not in verdicts]
+    if new:
+      future = grader.thread.submit(
+          judged, [problems[items.problem_R[i]] for i in new],
+          jax.tree.map(lambda x: x[new], rollouts))
+      verdicts.update({names[i]: (future, j) for j, i in enumerate(new)})
+
+  handed, flight = engine.next_batch(
+      setup.sampler, params, before.flight, source, rule, version=version,
+      temperature=section.temperature, top_p=section.top_p, ended=ended)
+  names = named(handed.items)
+  begun = time.perf_counter()
+  futures = {verdicts[name][0] for name in names if ours(name)}
+  while not stop.asked and concurrent.futures.wait(
+      futures, timeout=WAIT).not_done:
+    pass
+  stop.check()
+  sampled = Sampled(handed.groups.n_E, handed.rollouts,
+                    verdicts_of(names, verdicts),
+                    time.perf_counter() - begun, handed.put_back)
+  for name in filter(ours, names):
+    del verdicts[name]
+  return handed, sampled, InFlight(flight, verdicts)
+
+
+def named(items: flight_lib.Items) -> list[tuple[int, int]]:
+  return list(zip(items.position_R.tolist(), items.number_R.tolist(),
+                  strict=True))
+
+
+def verdicts_of(names: list, verdicts: dict) -> grader_lib.Graded:
+  """The verdicts of rollouts; each process provides its own.
+
+  Answers that a call of the grader has lost are listed once, with its first.
+  """
+  own, lost, seen = [], [], set()
+  for i, name in enumerate(names):
+    if name not in verdicts:
+      continue
+    future, j = verdicts[name]
+    part = future.result()
+    own.append([i, part.correct_B[j], part.formatted_B[j], part.vote_B[j],
+                bool(part.judged_B[j])])
+    if future not in seen:
+      lost.extend(part.lost)
+      part.lost.clear()
+      seen.add(future)
+  rows, lost = (sum(parts, []) for parts in zip(
+      *hosts.gather([own, lost]), strict=True))
+  _, correct, formatted, vote, known = zip(*sorted(rows), strict=True)
+  return grader_lib.Graded(np.array(correct), np.array(formatted), list(vote),
+                           np.array(known), lost)
+
+
+def judged(sampled: Sampled) -> Sampled:
+  """The rollouts that have a verdict; InputError if none has one."""
+  graded = sampled.graded
+  judged_B = graded.judged_B
+  if judged_B.all():
+    return sampled
+  if not judged_B.any():
+    raise InputError(
+        f"task.grader: judged none of {len(judged_B)} rollouts, the first "
+        f"because: {graded.lost[0] if graded.lost else 'unknown'}; repair the "
+        "reward, or raise task.grader.seconds and step_seconds, and run the "
+        "same command again")
+  rollouts = jax.tree.map(lambda x: x[judged_B], sampled.rollouts)
+  owner_B = np.repeat(np.arange(len(sampled.n_P)), sampled.n_P)
+  return sampled._replace(
+      n_P=np.bincount(owner_B[judged_B], minlength=len(sampled.n_P)),
+      rollouts=rollouts, graded=grader_lib.Graded(
+          graded.correct_B[judged_B], graded.formatted_B[judged_B],
+          list(itertools.compress(graded.vote_B, judged_B)),
+          judged_B[judged_B], graded.lost),
+      lost=int((~judged_B).sum()), lost_tokens=int(
+          sampled.rollouts.len_R.sum() - rollouts.len_R.sum()))
+
+
+def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
+                    n, key, section, stop: Stop, *, limits_B=None) -> Sampled:
+  """Samples and grades n rollouts of each problem: a round, or an evaluation.
+
+  `split` and `index` are the problems; n is one number, or one for each; for
+  the others see engine.one_step and `graded_batch`.
+  """
+  problems = [getattr(setup.stratum, split)[i] for i in index]
+  source = engine.one_step(
+      jax.tree.map(lambda x: x[index], getattr(setup, split)), n, key,
+      limits_B=limits_B,
+      expected_P=strata_lib.expected_tokens(setup.stratum, split, problems))
+  P = len(problems)
+  with progress.track(int(np.broadcast_to(n, P).sum()), "sampling",
+                      "rollouts", on=hosts.first()) as advance:
+    return graded_batch(
+        setup, grader, params, problems, opened(None, setup.sampler), source,
+        flight_lib.Rule(P, 0), version=0, section=section, stop=stop,
+        advance=advance)[1]
+
+
+def sample_step(setup: Setup, grader: Grading, params,
+                in_flight: InFlight | None, *, step: int, n: int, left: int,
+                solved_D, stop: Stop, divide) -> StepRollouts:
+  """Samples and grades the rollouts of a step, n of a problem in the mean.
+
+  `left` rollouts are in the budget, at least one round. Problems of solved_D
+  begin if no others are left. divide(problems, step, n) gives the n of each.
+  """
+  if in_flight is None:
+    return _rounds(setup, grader, params, step=step, n=n, left=left,
+                   solved_D=solved_D, stop=stop, divide=divide)
+  e = setup.e
+  handed, sampled, in_flight = profile.stage("sample", graded_batch)(
+      setup, grader, params, setup.stratum.train, in_flight,
+      run_source(setup, solved_D, divide),
+      flight_lib.Rule(e.alloc.Bp, e.recipe.updates.in_flight), version=step,
+      section=e.sampler, stop=stop, advance=lambda count: None)
+  index = handed.groups.problem_E
+  return StepRollouts(
+      jax.tree.map(lambda x: x[index], setup.train), judged(sampled),
+      np.ones(len(index), bool), 1, handed.staleness(step), in_flight)
+
+
+def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
+            left: int, solved_D, stop: Stop, divide) -> StepRollouts:
+  e, Bp = setup.e, setup.e.alloc.Bp
+  order_D = prompts_lib.order_at(seed=e.seed, step=step, Bp=Bp,
+                                 solved_D=solved_D)
+  most = most_rounds(rounds=e.recipe.filter.rounds, Bp=Bp, B=Bp * n, left=left,
+                     unsolved=int(np.sum(~np.asarray(solved_D))))
+  parts, informative_P = [], np.zeros(0, bool)
+  while len(parts) < most and informative_P.sum() < Bp:
+    r = len(parts)
+    index = order_D[r * Bp:(r + 1) * Bp]
+    n_P = divide(index, step, n)
+    key = (rng.stream(e.seed, "refill", step, r) if r
+           else rng.stream(e.seed, "rollout", step))
+    sampled = judged(profile.stage("sample", sample_problems)(
+        setup, grader, params, "train", index, n_P, key, e.sampler, stop,
+        limits_B=limits(e, np.full(Bp, step), setup.train.id_P[index], n_P)))
+    parts.append(sampled)
+    informative_P = np.concatenate([informative_P, advantages.informative(
+        *algorithm.by_problem(sampled.graded.correct_B, sampled.n_P))])
+  index = order_D[:len(parts) * Bp]
+  return StepRollouts(
+      jax.tree.map(lambda x: x[index], setup.train), joined_rounds(parts),
+      kept_groups(informative_P, Bp=Bp, rounds=e.recipe.filter.rounds),
+      len(parts), (0.0, 0), None)
+
+
+def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
+  """The training problems of a run, in its data order.
+
+  Problems and n of a step are chosen when the first of them begins.
+  """
+  e, a = setup.e, setup.e.alloc
+
+  def groups(step):
+    order = prompts_lib.order_at(seed=e.seed, step=step, Bp=a.Bp,
+                                 solved_D=solved_D)
+    n_P = divide(order[:a.Bp], step, a.n)
+    if not n_P.all():  # a batch could be of such problems alone
+      raise InputError(
+          f"alloc.rule={a.division.rule}: gave a problem no rollout; with "
+          "recipe.updates.in_flight expected at least 1 for each problem")
+    return flight_lib.groups(step * a.Bp + np.arange(a.Bp), order[:a.Bp], n_P)
+
+  @functools.cache
+  def key(step):
+    return np.asarray(jax.random.key_data(rng.stream(e.seed, "rollout", step)))
+
+  return flight_lib.Source(
+      prompts=setup.train, groups=groups, steps=a.M,
+      key=lambda position: key(position // a.Bp),
+      limits=lambda groups: limits(
+          e, groups.position_E // a.Bp, setup.train.id_P[groups.problem_E],
+          groups.n_E))
+
+
+def opened(saved: np.ndarray | None, sampler: engine.Sampler) -> InFlight:
+  """What is in flight in a checkpoint, see flight.to_bytes; None: a new run."""
+  if saved is None:
+    return InFlight(flight_lib.nothing(sampler.made_by), {})
+  flight = flight_lib.from_bytes(saved)
+  if flight.made_by != sampler.made_by:
+    text = "{} slots, {} pages and {} row shards".format
+    raise InputError(
+        f"the run had {text(*flight.made_by)} until now, and this config, "
+        f"machine and mesh admit {text(*sampler.made_by)}: with in-flight "
+        "updates that gives other results; resume it with the sampler.slots, "
+        "page, memory and mesh that it had, or start another --workdir")
+  return InFlight(flight, {})
+
+
+def limits(e: experiment.Experiment, step_P, id_P, n_P) -> np.ndarray | None:
+  """Tokens before each rollout's interruption; None if it is off."""
+  if not e.sampler.interrupt.phrase:
+    return None
+  return np.concatenate([
+      interrupt.lengths(e.sampler.interrupt, seed=e.seed, step=int(step),
+                        id_P=[problem], n=int(n))
+      for step, problem, n in zip(step_P, id_P, n_P, strict=True)])
+
+
+def most_rounds(*, rounds: int, Bp: int, B: int, left: int,
+                unsolved: int) -> int:
+  """The most rounds of a step of Bp problems and B rollouts; at least one.
+
+  `left` rollouts are allowed by the budget, and `unsolved` problems are not
+  solved; only the first round takes others.
+  """
+  return max(1, min(rounds, left // B, unsolved // Bp))
+
+
+def kept_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:
+  """The groups that are trained on: bool [P].
+
+  Without refill these are all. With refill they are the first Bp informative
+  ones, or fewer; if there is none, those of the first round.
+  """
+  P = len(informative_P)
+  if rounds == 1 or not np.any(informative_P):
+    return np.arange(P) < Bp
+  return informative_P & (np.cumsum(informative_P) <= Bp)
+
+
+def newly_solved(right_P, n_P, id_P, *, rate: float | None
+                 ) -> list[int] | None:
+  if rate is None:
+    return None
+  pass_rate_P = np.where(n_P > 0, right_P / np.maximum(n_P, 1), 0.0)
+  return [int(i) for i in np.asarray(id_P)[pass_rate_P >= rate]]
+
+
+def joined_rounds(parts: list[Sampled]) -> Sampled:
+  graded = [part.graded for part in parts]
+  return Sampled(
+      np.concatenate([part.n_P for part in parts]),
+      jax.tree.map(lambda *x: np.concatenate(x),
+                   *(part.rollouts for part in parts)),
+      grader_lib.Graded(
+          np.concatenate([x.correct_B for x in graded]),
+          np.concatenate([x.formatted_B for x in graded]),
+          sum((x.vote_B for x in graded), []),
+          np.concatenate([x.judged_B for x in graded]),
+          sum((x.lost for x in graded), [])),
+      *(sum(getattr(part, name) for part in parts) for name in (
+          "seconds_waited", "put_back", "lost", "lost_tokens")))

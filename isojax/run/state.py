@@ -1,0 +1,300 @@
+"""What changes from step to step, and what a resume restores of it.
+
+State = checkpoint (train state, flight) + a fold over the sound records up to
+its step, nothing else.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import time
+import typing
+
+from etils import epath
+import numpy as np
+
+from isojax.core import division, sections
+from isojax.errors import InputError
+from isojax.ledger import checkpoint, records, workdir
+from isojax.run import components, experiment
+from isojax.run import rollouts as rollouts_lib
+from isojax.run.components import Setup
+from isojax.runtime import hosts, rng
+from isojax.tasks import strata as strata_lib
+from isojax.types import TrainState
+
+RECORDS, CHECKPOINTS, BEST = "records.jsonl", "checkpoints", "best"  # a workdir
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+  """What the records of a run say: a fold over them, at its last record."""
+
+  step: int = 0  # steps made
+  rollouts: int = 0  # sampled in them
+  totals: dict = dataclasses.field(  # cumulative fields of the records
+      default_factory=lambda: dict.fromkeys(records.TOTALS, 0))
+  evaluated: int | None = None  # rollouts at the last evaluation
+  best: tuple[float, int] | None = None  # avg and step of the best evaluation
+  solved: frozenset[int] = frozenset()  # ids of problems not sampled again
+  evidence: division.Evidence | None = None  # None: uniform n needs none
+
+  def after(self, record: dict) -> "History":
+    """The history with one more record."""
+    if record["kind"] == "eval":
+      best = record["avg"], record["step"]
+      return dataclasses.replace(
+          self, evaluated=record["rollouts"], best=self.best if (
+              self.best and self.best[0] >= best[0]) else best)
+    return dataclasses.replace(
+        self, step=record["step"], rollouts=record["rollouts"],
+        totals={name: record[name] for name in records.TOTALS},
+        solved=self.solved.union(record["solved"] or ()),
+        evidence=self.evidence and self.evidence.after(record["groups"]))
+
+
+def history_of(kept: list[dict], evidence=None) -> History:
+  return functools.reduce(History.after, kept, History(evidence=evidence))
+
+
+def first_evidence(setup: Setup) -> division.Evidence | None:
+  """What is known of the training problems at step 0, for a rule."""
+  if setup.e.alloc.division.is_uniform:
+    return None
+  correct_D, n = strata_lib.counts(setup.stratum)
+  return division.evidence(setup.train.id_P, correct_D, n,
+                           setup.e.alloc.division)
+
+
+def divided(setup: Setup, history: History, index, step: int,
+            n: int) -> np.ndarray:
+  """The rollouts of each of these problems in a step of n in the mean."""
+  if history.evidence is None:
+    return np.full(len(index), n)
+  uniform_P = rng.uniforms(rng.Draw.DIVISION, setup.e.seed, step,
+                           setup.train.id_P[index], 1)[:, 0]
+  return setup.e.alloc.division.n_of(
+      history.evidence.posterior(index, uniform_P), len(index) * n)
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+  """All that changes from step to step."""
+
+  train: TrainState
+  flight: typing.Any  # of in-flight updates, see rollouts; None without them
+  history: History
+
+
+def solved_D(setup: Setup, history: History) -> np.ndarray:
+  """Which training problems are not sampled while others are left: bool."""
+  return np.isin(setup.train.id_P, np.array(sorted(history.solved), np.uint32))
+
+
+def task_name(setup: Setup) -> str:
+  """What judges: a task, or python and a hash of the reward's file."""
+  if not setup.reward:
+    return setup.stratum.header["task"]
+  return f"python-{setup.identity['reward_sha256'][:12]}"
+
+
+def record_fields(setup: Setup, kind: str, history: History) -> dict:
+  """The fields that both kinds of records have, but for the alarms.
+
+  The history has the record's step.
+  """
+  e, D = setup.e, len(setup.stratum.train)
+  return {"kind": kind, "run_id": setup.run_id, "seed": e.seed,
+          "model": e.model.path, "task": task_name(setup),
+          "split": setup.stratum.header["stratum"], "Bp": e.alloc.Bp,
+          "n": e.alloc.n, "m": e.alloc.kept, "D": D, "step": history.step,
+          "rollouts": history.rollouts, "unix_time": round(time.time(), 3),
+          "resumed_with": setup.resumed_with,
+          "epoch": history.step / (D // e.alloc.Bp),  # D // Bp steps each
+          **history.totals}
+
+
+def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
+  """The state at the newest checkpoint that the records reach, and its records.
+
+  Later records are removed from the ledger, `written` on process 0; the run
+  computes them again, with the same values.
+  """
+  ledger, store = (os.path.join(folder, name) for name in (
+      RECORDS, CHECKPOINTS))
+  hosts.gather(None)  # until process 0 has opened the ledger
+  kept = written.kept if hosts.first() else records.read(ledger)
+  if kept and kept[0]["run_id"] != setup.run_id:
+    raise InputError(
+        f"{ledger}: the records of run {kept[0]['run_id']}, expected those of "
+        f"run {setup.run_id}; restore the run's own file")
+  reach = max((r["step"] for r in kept if r["kind"] == "train"), default=0)
+  every, in_flight = setup.e.checkpoint, setup.e.recipe.updates.in_flight > 0
+  saved = checkpoint.steps(store)
+  # A run may be killed before its first checkpoint is saved completely, at the
+  # latest when the second one is due.
+  missing = None
+  if saved and not epath.Path(ledger).exists():
+    missing = "records"
+  elif not saved and reach > 2 * every.every_steps:
+    missing = "checkpoints"
+  if missing:
+    raise InputError(
+        f"{folder}: the run has made steps, but its {missing} are gone; "
+        f"restore the {missing}, or choose another --workdir to start again")
+  newest = checkpoint.restore_newest(
+      store, components.abstract_state(setup), setup.run_id, reach=reach,
+      keep=every.keep, host=in_flight)
+  hosts.agree({"checkpoint": newest and newest.step, "records": len(kept)})
+  step, train, flight = newest or (-1, components.first_state(setup), None)
+  if 0 < step < setup.e.alloc.M:
+    of = f" of {setup.e.alloc.M}" * (setup.e.recipe.filter.rounds == 1)
+    hosts.say(f"resuming from step {step}{of}")
+  if hosts.first():
+    written.cut(step)
+  kept = records.up_to(kept, step)
+  flight = rollouts_lib.opened(flight, setup.sampler) if in_flight else None
+  if setup.resumed_with:
+    hosts.say(f"{folder} began with other values than {setup.resumed_with}: "
+              "the last bits of its results may differ from here on")
+  return State(
+      train, flight, history_of(kept, first_evidence(setup))), kept
+
+
+def trained_params(setup: Setup, folder: str, step: int | None = None, *,
+                   store: str = CHECKPOINTS):
+  """(step, what was trained) of a checkpoint, of the newest without a step."""
+  return checkpoint.restore_params(
+      os.path.join(folder, store), step,
+      components.abstract_state(setup).params, setup.run_id)
+
+
+def best_step(folder: str) -> int:
+  """The step of the best evaluation in the records of a run."""
+  best = history_of(records.read(os.path.join(folder, RECORDS))).best
+  if best is None:
+    raise InputError(f"{folder}: has no evaluation, so no best checkpoint")
+  return best[1]
+
+
+def policy_of(setup: Setup, folder: str, which: str):
+  """(step, parameters) of the "newest" checkpoint or that of the "best"
+  evaluation; the base policy if there is none, or nothing was better.
+  """
+  store = {"newest": CHECKPOINTS, "best": BEST}[which]
+  path, step = os.path.join(folder, store), None
+  if which == "best" and (step := best_step(folder)) == 0:
+    hosts.say("no evaluation is above the base policy's: this is the base "
+              "policy")
+    return 0, components.base_params(setup)
+  if not checkpoint.steps(path):
+    if which == "best":
+      raise InputError(f"{path}: holds no checkpoint; the best evaluation is "
+                       f"of step {step}: train with checkpoint.keep_best=True")
+    hosts.say(f"{path} holds no checkpoint: this is the base policy")
+    return 0, components.base_params(setup)
+  step, trained = trained_params(setup, folder, step, store=store)
+  return step, components.merged(setup, components.frozen_base(setup), trained)
+
+
+def check_evaluable(setup: Setup, folder: str) -> None:
+  """InputError without a checkpoint in the folder; names runs of the config."""
+  if checkpoint.steps(os.path.join(folder, CHECKPOINTS)):
+    return
+  others = [f"{other} ({what})" for other, what in runs_beside(setup, folder)]
+  more = f", and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+  raise InputError(
+      f"--mode=eval: {folder} has no checkpoint; " + (
+          f"runs of config {setup.e.name!r} with one: "
+          f"{', '.join(others[:SHOWN])}{more}; give the values of one, or its "
+          "folder as --workdir" if others else
+          f"{os.path.dirname(folder) or '.'} has none of a run of config "
+          f"{setup.e.name!r}; train one first, or give --workdir")
+      + ". The base policy is evaluated at step 0 of each run")
+
+
+SHOWN = 5  # runs that a message names
+
+
+def runs_beside(setup: Setup, folder: str) -> list[tuple[str, str]]:
+  """(folder, what differs) of runs with checkpoints and the config's name."""
+  out = []
+  for path in sorted(epath.Path(folder).parent.glob("*/config.json")):
+    other = os.fspath(path.parent)
+    try:
+      stored = workdir.read_config(other)
+    except InputError:
+      continue
+    if "name" in stored.config and stored.config["name"] == setup.e.name and (
+        checkpoint.steps(os.path.join(other, CHECKPOINTS))):
+      here, there = map(experiment.identity, (
+          json.loads(json.dumps(setup.config)), stored.config))
+      out.append((other, sections.differences(
+          there, here, at=("there", "in this config")) or "the same values, "
+          "but files of the model, the problems or a function differ"))
+  return out
+
+
+def _extended(setup: Setup, stored: workdir.Stored) -> bool:
+  """Whether a run is a stored one, but longer: its first steps are the same."""
+  here, there = setup.identity["alloc"], stored.config["alloc"]
+  shorter = setup.identity | {
+      "alloc": here | {"C": there["C"], "M": there["M"]}}
+  return (here["C"] >= there["C"]
+          and workdir.run_id(setup.identity) != stored.identity
+          and workdir.run_id(shorter) == stored.identity)
+
+
+def as_stored(setup: Setup, folder: str, *, run_id: str | None = None,
+              evaluate: bool = False) -> tuple[Setup, workdir.Stored | None]:
+  """The setup under the run id of a workdir, and the run that it extends.
+
+  `run_id` is of a new workdir; None: the hash of what decides the results. A
+  run that is evaluated is not extended.
+  """
+  stored = workdir.read_config(folder) if workdir.claimed(folder) else None
+  shorter = stored if stored and not evaluate and _extended(
+      setup, stored) else None
+  identity, resumed_with = workdir.run_id(setup.identity), None
+  if stored and (stored.identity == identity or shorter):
+    run_id, resumed_with = stored.run_id, _resumed_with(setup, stored)
+  return dataclasses.replace(setup, run_id=run_id or identity,
+                             resumed_with=resumed_with), shorter
+
+
+def _resumed_with(setup: Setup, stored: workdir.Stored) -> str | None:
+  """The values that change rounding and are not those of config.json."""
+  here, there = map(experiment.last_bits, (setup.config, stored.config))
+  return ", ".join(f"{name}={value}" for name, value in here.items()
+                   if name not in there or value != there[name]) or None
+
+
+def stored_config(folder: str) -> dict | None:
+  """The config of the run in a folder; None without one."""
+  return workdir.read_config(folder).config if workdir.claimed(folder) else None
+
+
+@contextlib.contextmanager
+def claimed(setup: Setup, folder: str, *, run_id: str | None = None,
+            evaluate: bool = False):
+  """Yields the setup under the run id of the folder, which is locked.
+
+  Every process must call. Arguments and errors: `as_stored`, workdir.claim.
+  """
+  setup, shorter = hosts.run_on_all_hosts(lambda: as_stored(
+      setup, folder, run_id=run_id, evaluate=evaluate))
+  if shorter:
+    hosts.say(f"{folder} holds this run with alloc.C="
+              f"{shorter.config['alloc']['C']}: it is extended")
+  config = setup.config
+  if shorter:  # config.json keeps the values with which the run began
+    config = shorter.config | {"alloc": config["alloc"]}
+  claim = workdir.claim(folder, workdir.Stored(
+      setup.run_id, workdir.run_id(setup.identity), setup.model_sha256,
+      config), shorter and shorter.identity, deciding=experiment.identity)
+  with contextlib.ExitStack() as stack:
+    hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))
+    hosts.run_on_all_hosts(lambda: workdir.check_shared(folder, setup.run_id))
+    yield setup

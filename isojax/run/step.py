@@ -1,0 +1,257 @@
+"""One step of training, in the order of the papers' algorithm boxes.
+
+sample and judge -> select -> score -> advantage -> weights -> updates
+"""
+
+import functools
+import typing
+
+import jax
+import numpy as np
+
+from isojax.ledger import records
+from isojax.rl import algorithm, packing, rewards
+from isojax.rl import critic as critic_lib
+from isojax.rl import update as update_lib
+from isojax.run import rollouts as rollouts_lib
+from isojax.run.components import Setup
+from isojax.run.state import divided, History, solved_D, State
+from isojax.runtime import compilation, hosts, rng
+from isojax.runtime import mesh as mesh_lib
+from isojax.tasks import grader as grader_lib
+from isojax.types import Prompts, Rollouts, TrainState
+
+
+class Batch(typing.NamedTuple):
+  """The graded rollouts of a step, on the host, problem-major."""
+
+  prompts: Prompts
+  rollouts: Rollouts
+  groups: algorithm.Groups
+
+  def packed(self, setup: Setup) -> dict:
+    """The arguments of packing that do not depend on the update."""
+    return dict(n=self.groups.mask_PxN.sum(axis=1),
+                widest=setup.e.alloc.n_max,
+                G=mesh_lib.blocks(setup.model.mesh), cfg=setup.e.recipe.loss)
+
+
+class Laps:
+  """Seconds of the phases of a step, without compilation."""
+
+  def __init__(self, compiled: compilation.Count):
+    self._compiled, self._before = compiled, compiled.seconds
+    self._last, self._seconds = compiled.clock(), {}
+
+  def end(self, phase: str) -> None:
+    last, self._last = self._last, self._compiled.clock()
+    self._seconds[phase] = self._last - last
+
+  def fields(self, devices: int, *, waited: float) -> dict:
+    """The fields of a train record; `waited` for verdicts, while sampling."""
+    seconds = self._seconds | {
+        "sample": self._seconds["sample"] - waited, "score": waited}
+    return {"device_seconds": sum(seconds.values()) * devices,
+            "seconds_compile": self._compiled.seconds - self._before,
+            **{f"seconds_{phase}": seconds[phase] for phase in records.PHASES}}
+
+
+def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
+  """Makes one step; returns the new state and the fields of its record.
+
+  The record is not in the new state's history yet. The old state is donated to
+  the first update; until then a stop leaves it as it was. `out` is a
+  training.Out: the clock, the grader, the stop and the monitor.
+  """
+  loss, history, laps = setup.e.recipe.loss, state.history, Laps(out.compiled)
+  taken = sample(setup, state, out)
+  reward, batch = selected(setup, taken, history)
+  laps.end("sample")
+  scored = score(setup, state.train, batch)
+  laps.end("logp")
+  columns = scored.columns | algorithm.advantages(
+      batch.groups, batch.rollouts, scored.columns, loss)
+  train, metrics = updates(setup, state.train, batch, columns, history.step)
+  jax.block_until_ready(train)
+  laps.end("update")
+  out.monitor.texts(batch.prompts, batch.rollouts, batch.groups,
+                    columns["advantage"], history.step + 1)
+  return State(train, taken.in_flight, history), {
+      **measured(taken.prompts, taken.sampled),
+      **by_problem(setup, history, taken),
+      "shaped_reward": reward,
+      "refilled": taken.rounds - 1,
+      "staleness_mean": taken.staleness[0],
+      "staleness_max": taken.staleness[1],
+      "selected": int(batch.groups.kept_PxN.sum()),
+      "scored_tokens": scored.tokens,
+      "explained_variance": explained_variance(
+          batch.rollouts, scored, columns),
+      **laps.fields(setup.model.mesh.size,
+                    waited=taken.sampled.seconds_waited),
+      **metrics}
+
+
+def sample(setup: Setup, state: State, out) -> rollouts_lib.StepRollouts:
+  a, history = setup.e.alloc, state.history
+  taken = rollouts_lib.sample_step(
+      setup, out.grader, setup.policy(state.train), state.flight,
+      step=history.step, n=a.n,
+      left=a.C - history.rollouts, solved_D=solved_D(setup, history),
+      stop=out.stop, divide=functools.partial(divided, setup, history))
+  lost, graded = taken.sampled.lost, taken.sampled.graded
+  for line in grader_lib.shown(graded.lost):
+    hosts.say(f"step {history.step + 1}: not judged: {line}")
+  if lost:
+    hosts.say(f"step {history.step + 1}: {lost} rollouts without a verdict are "
+              "not trained on")
+  return taken
+
+
+def by_problem(setup: Setup, history: History,
+               taken: rollouts_lib.StepRollouts) -> dict:
+  """The fields of a record with verdicts of single problems."""
+  n_P, id_P = taken.sampled.n_P, taken.prompts.id_P
+  # The right rollouts of each problem, or their summed reward.
+  right_P = algorithm.by_problem(
+      taken.sampled.graded.correct_B, n_P)[0].sum(axis=1)
+  groups = None
+  if history.evidence is not None:
+    right = (right_P.astype(int) if (right_P % 1 == 0).all() else right_P)
+    groups = [list(group) for group in zip(
+        id_P.tolist(), n_P.tolist(), right.tolist(), strict=True)]
+  return {"solved": rollouts_lib.newly_solved(
+              right_P, n_P, id_P, rate=setup.e.recipe.filter.solved_rate),
+          "groups": groups,
+          "informative_expected": groups and history.evidence.informative(
+              groups)}
+
+
+def selected(setup: Setup, taken: rollouts_lib.StepRollouts,
+             history: History) -> tuple[float, Batch]:
+  """The mean reward with its shaping, and the groups to train on."""
+  e, graded, rollouts = setup.e, taken.sampled.graded, taken.sampled.rollouts
+  shaped_B = rewards.shaped(
+      graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
+      format_coef=e.task.format_coef)
+  kept_P, n_P = taken.kept_P, taken.sampled.n_P
+  reward_PxN, mask_PxN = (
+      x[kept_P] for x in algorithm.by_problem(shaped_B, n_P))
+  kept_B = np.repeat(kept_P, n_P)
+  prompts = jax.tree.map(lambda x: x[kept_P], taken.prompts)
+  groups = algorithm.keep(
+      reward_PxN, mask_PxN,
+      rng.uniforms(rng.Draw.SELECTION, e.seed, history.step, prompts.id_P,
+                   mask_PxN.shape[1]),
+      e.alloc.kept_of(n_P[kept_P]), e.recipe.loss)
+  return float(shaped_B.mean()), Batch(
+      prompts, jax.tree.map(lambda x: x[kept_B], rollouts), groups)
+
+
+class Scored(typing.NamedTuple):
+  columns: dict[str, np.ndarray]  # [B, T] each, 0 where not scored
+  which_B: np.ndarray | None  # bool, the rollouts that were scored
+  tokens: int  # that went through a forward pass, once for each pass
+
+
+def score(setup: Setup, train: TrainState, batch: Batch) -> Scored:
+  """The columns that need a forward pass before the updates."""
+  learner, cfg = setup.learner, setup.e.recipe.loss
+  prompts, rollouts, groups = batch
+  out = {name: np.zeros(rollouts.tokens_RxT.shape, np.float32)
+         for name in learner.scored}
+  if not out:
+    return Scored({}, None, 0)
+  which_B = algorithm.to_score(groups, rollouts, cfg)
+  layouts = packing.layouts(
+      prompts, rollouts, which_B, **batch.packed(setup))
+
+  def collect(layout: packing.Layout, values: dict) -> None:
+    for name, value_RxW in jax.device_get(values).items():
+      packing.collect(layout, value_RxW, out[name])
+
+  before = None  # read while the next microbatch is computed; two are held
+  for layout in layouts:
+    values = learner.score(train, learner.base, update_lib.place(
+        packing.batch(layout, prompts, rollouts, {}), setup.model.mesh),
+        np.float32(setup.e.sampler.temperature))
+    if before:
+      collect(*before)
+    before = layout, values
+  if before:
+    collect(*before)
+  passes = algorithm.forward_passes(learner.scored, setup.e.recipe.critic)
+  return Scored(out, which_B, passes * int(rollouts.len_R[which_B].sum()))
+
+
+def explained_variance(rollouts: Rollouts, scored: Scored,
+                       columns: dict) -> float | None:
+  if "value" not in scored.columns:
+    return None
+  return critic_lib.explained_variance(
+      columns["value"], columns["return"],
+      rollouts.mask_RxT & scored.which_B[:, None])
+
+
+def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict,
+            step: int) -> tuple[TrainState, dict]:
+  """Makes the updates of a step; returns the state and fields of the record.
+
+  Metrics are means over the updates that were made. `updates` counts them;
+  without a gradient an update is skipped.
+  """
+  e, cfg, mesh = setup.e, setup.e.recipe.loss, setup.model.mesh
+  prompts, rollouts, groups = batch
+  Bp, tokens, metrics = len(groups.mask_PxN), [], []
+  for epoch in range(e.recipe.updates.epochs):
+    for problems in algorithm.minibatches(
+        seed=e.seed, step=step, epoch=epoch, Bp=Bp,
+        count=min(e.recipe.updates.minibatches, Bp)):
+      microbatches = update_lib.assemble(
+          prompts, rollouts, columns | algorithm.weights(
+              groups, rollouts.mask_RxT, problems, cfg,
+              objective=e.alloc.division.objective), **batch.packed(setup))
+      train, values = setup.learner.update(
+          train, setup.learner.base,
+          [update_lib.place(b, mesh) for b in microbatches],
+          np.float32(e.sampler.temperature))
+      tokens.append(sum(int(b.mask_RxW.sum()) for b in microbatches))
+      metrics.append(values)
+  metrics = jax.device_get(metrics)
+  finite = all(bool(values.pop("finite")) for values in metrics)
+  real = [values for values, count in zip(metrics, tokens, strict=True)
+          if count] or metrics[:1]
+  return train, {
+      "updates": sum(count > 0 for count in tokens),
+      "trained_tokens": sum(tokens),
+      "skipped_updates": sum(count == 0 for count in tokens),
+      "finite": finite,
+      **{name: float(np.mean([values[name] for values in real]))
+         for name in metrics[0]}}
+
+
+def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
+  """The fields of a train record that follow from graded rollouts."""
+  n_P, rollouts, graded = sampled.n_P, sampled.rollouts, sampled.graded
+  correct_PxN, mask_PxN = algorithm.by_problem(graded.correct_B, n_P)
+  # A problem without rollouts is in no mean.
+  share_of = lambda reward: float(np.mean(
+      ((correct_PxN == reward) | ~mask_PxN).all(axis=1)[n_P > 0]))
+  tokens = int(rollouts.len_R.sum())
+  return {
+      "sampled": len(rollouts.len_R) + sampled.lost,
+      "prompt_tokens": int(prompts.len_P[n_P > 0].sum()),
+      "sampled_tokens": tokens + sampled.lost_tokens,
+      "reward": float(graded.correct_B.mean()),
+      "formatted": float(graded.formatted_B.mean()),
+      "lost": sampled.lost,
+      "all_wrong": share_of(0.0),
+      "all_right": share_of(1.0),
+      "entropy": (float(rollouts.entropy_R.sum())
+                  / int(rollouts.mask_RxT.sum())),
+      "kl": None,  # replaced by the update's metric if KL is on
+      "value_loss": None,  # likewise, with a critic
+      "response_length": tokens / len(rollouts.len_R),
+      "truncated": float(np.mean(~rollouts.ended_R)),
+      "interrupted": float(np.mean(rollouts.interrupted_R)),
+      "put_back": sampled.put_back}

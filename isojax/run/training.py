@@ -1,0 +1,279 @@
+"""Trains one run: check for a stop, evaluate, save, step, record.
+
+All random numbers and the data order are functions of (seed, step) and of the
+records, so a run that was killed resumes with bit-identical results.
+"""
+
+import contextlib
+import dataclasses
+import os
+import time
+import typing
+
+import numpy as np
+
+from isojax.core import custom_function, evaluate, exit_codes
+from isojax.ledger import checkpoint, records
+from isojax.run import components
+from isojax.run import monitor as monitor_lib
+from isojax.run import rollouts as rollouts_lib
+from isojax.run import state as state_lib
+from isojax.run import step as step_lib
+from isojax.run.components import Setup
+from isojax.run.state import State
+from isojax.runtime import (
+  compilation,
+  hosts,
+  preemption,
+  profile,
+  progress,
+  rng,
+)
+from isojax.sampling import flight
+from isojax.tasks import grader as grader_lib
+
+
+class End(typing.NamedTuple):
+  """How a run ended."""
+
+  code: int  # 0, exit_codes.DIVERGED, or exit_codes.PREEMPTED after a signal
+  why: str | None  # of a run that is not complete
+  was_complete: bool = False  # before this process began
+
+
+@dataclasses.dataclass
+class Out:
+  """Handles of a run in this process; none of them decides a result."""
+
+  start: int  # steps made before this process began
+  saved: int  # step of the newest checkpoint
+  saved_at: float  # on time.monotonic
+  written: typing.Any  # the ledger, see records.opened; None but on process 0
+  manager: typing.Any  # of checkpoints
+  best: typing.Any  # of the best checkpoint; None: not kept
+  grader: rollouts_lib.Grading
+  monitor: monitor_lib.Monitor
+  compiled: compilation.Count
+  traced: typing.Callable  # see profile.steps
+  stop: preemption.Stop
+  further: typing.Any  # see hosts.shared_fate
+
+
+def train(setup: Setup, folder: str, *, trace: str | None = None,
+          signals=preemption.on_signals) -> End:
+  """Runs or resumes the experiment in a workdir, see state.claimed.
+
+  `trace` is the folder of --profile; signals() yields the Stop.
+  """
+  hosts.say(monitor_lib.opening(setup))
+  compilation.announce(hosts.say)
+  with opened(setup, folder, trace, signals) as (setup, state, out):
+    try:
+      while True:
+        out.stop.check()
+        finished = setup.e.is_finished(
+            state.history.step, state.history.rollouts)
+        state = evaluated(setup, state, out, finished)
+        save_if_due(setup, state, out, finished)
+        if finished:
+          checkpoint.finish(out.manager)  # while the run listens to signals
+          break
+        with out.traced(state.history.step + 1):
+          state, fields = step_lib.train_step(setup, state, out)
+        if news := out.compiled.news():
+          hosts.say(f"step {state.history.step + 1}: {news}")
+        if not fields.pop("finite"):
+          return End(exit_codes.DIVERGED, diverged(setup, state, out, fields))
+        state = stepped(setup, state, out, fields)
+    except preemption.Stopped:
+      return End(exit_codes.PREEMPTED, stopped(setup, state, out))
+  if state.history.step == out.start:
+    hosts.say(f"the run was complete: {state.history.rollouts} rollouts in "
+              f"{out.start} steps")
+  if hosts.first():
+    path = os.path.join(folder, state_lib.RECORDS)
+    progress.show(monitor_lib.table(
+        records.read(path), path, best=setup.e.checkpoint.keep_best))
+  return End(0, None, was_complete=state.history.step == out.start)
+
+
+def evaluated(setup: Setup, state: State, out: Out, finished: bool) -> State:
+  """Evaluates the policy if it is due; returns the state with the record."""
+  e, history = setup.e, state.history
+  due = evaluate.due_rollouts(C=e.alloc.C, first=e.eval.first,
+                              growth=e.eval.growth)
+  if not evaluate.is_due(due, history.evaluated, history.rollouts) and not (
+      finished and history.evaluated != history.rollouts):
+    return state
+  line = state_lib.record_fields(setup, "eval", history) | evaluation(
+      setup, out.grader, setup.policy(state.train), history.step, out.stop)
+  state = recorded(state, out, line)
+  hosts.say(monitor_lib.evaluation_line(line))
+  keep_best(setup, state, out)
+  return state
+
+
+def keep_best(setup: Setup, state: State, out: Out) -> None:
+  """Saves the state if its evaluation is the best one.
+
+  It is saved completely before the run goes on: a resume begins at or before
+  this step, or finds it. The base policy is not saved.
+  """
+  best = state.history.best
+  if out.best is None or not best or best[1] != state.history.step or not (
+      best[1]) or best[1] in out.best.all_steps():
+    return
+  if hosts.first():
+    out.written.sync()
+  checkpoint.save(out.best, best[1], state.train, setup.run_id)
+  checkpoint.finish(out.best)
+
+
+def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
+               step: int, stop: preemption.Stop, *,
+               split: str = "validation") -> dict:
+  """Samples the validation problems; returns the fields of an eval record.
+
+  `split` names the problems in the record; see components.on_split.
+  """
+  e, k = setup.e, setup.e.eval.k
+  graded = rollouts_lib.sample_problems(
+      setup, grader, params, "validation",
+      np.arange(len(setup.stratum.validation)), k,
+      rng.stream(e.seed, "eval", step), e.eval, stop).graded
+  for line in grader_lib.shown(graded.lost):
+    hosts.say(f"evaluation: not judged, counted as wrong: {line}")
+  return {"eval_set": f"{setup.stratum.header['stratum']}/{split}",
+          "temperature": e.eval.temperature, "top_p": e.eval.top_p,
+          **evaluate.at_k(graded.correct_B.reshape(-1, k),
+                          np.reshape(graded.vote_B, (-1, k)).tolist())}
+
+
+def stepped(setup: Setup, state: State, out: Out, fields: dict) -> State:
+  """Records a step; returns the state with the record."""
+  before = state.history
+  if not setup.e.recipe.loss_informs:
+    fields = fields | {"loss": None}
+  lr = float(setup.learner.schedule(before.totals["updates"]))
+  history = dataclasses.replace(
+      before, step=before.step + 1,
+      rollouts=before.rollouts + fields.pop("sampled"),
+      totals={name: value + fields.pop(name)
+              for name, value in before.totals.items()})
+  line = state_lib.record_fields(setup, "train", history) | {
+      "lr": lr, **fields}
+  state = recorded(state, out, line)
+  say_solved(setup, before, state.history)
+  if hosts.first():
+    out.monitor.progress(history.step, history.rollouts, fields["reward"])
+  return state
+
+
+def recorded(state: State, out: Out, line: dict) -> State:
+  """Adds a record with the alarms that are on; returns the state with it."""
+  for warning in out.monitor.watch(line):
+    hosts.say(f"step {line['step']}: {warning}")
+  line["alarms"] = out.monitor.watch.on
+  if hosts.first():
+    out.written.append(line)
+    for write in out.monitor.summaries:
+      write(line)
+  return dataclasses.replace(state, history=state.history.after(line))
+
+
+def say_solved(setup: Setup, before: state_lib.History,
+               after: state_lib.History) -> None:
+  """Says when fewer than Bp problems are not solved."""
+  Bp = setup.e.alloc.Bp
+  was, left = (sum(~state_lib.solved_D(setup, history))
+               for history in (before, after))
+  if was >= Bp > left:
+    hosts.say(f"step {after.step}: {left} problems are not solved, fewer "
+              f"than alloc.Bp={Bp}: solved ones fill the steps from here on")
+
+
+def save_if_due(setup: Setup, state: State, out: Out, finished: bool) -> None:
+  """Saves at the last step, and when the config's interval is over."""
+  cfg, step = setup.e.checkpoint, state.history.step
+  if out.saved > out.start and not out.manager.is_saving_in_progress():
+    out.further.set()
+  # The clock of process 0 decides for all.
+  minutes, *_ = hosts.gather((time.monotonic() - out.saved_at) / 60)
+  if finished or step % cfg.every_steps == 0 or minutes >= cfg.every_minutes:
+    save(setup, state, out)
+
+
+def save(setup: Setup, state: State, out: Out) -> None:
+  """Saves a checkpoint of the last completed step, unless it is saved."""
+  step = state.history.step
+  if step == out.saved:
+    return
+  if hosts.first():
+    out.written.sync()  # records before the checkpoint
+  checkpoint.save(
+      out.manager, step, state.train, setup.run_id,
+      flight.to_bytes(state.flight.flight) if state.flight else None)
+  out.saved, out.saved_at = step, time.monotonic()
+
+
+def stopped(setup: Setup, state: State, out: Out) -> str:
+  """Saves the last whole step of a run; returns how to resume it."""
+  save(setup, state, out)
+  checkpoint.finish(out.manager)
+  step = state.history.step
+  return (f"stopped by a signal at step {step}, which is saved; rerun the "
+          "same command to resume" if step else
+          "stopped by a signal before the first step; rerun the same command")
+
+
+def diverged(setup: Setup, state: State, out: Out, fields: dict) -> str:
+  saved = f"the newest checkpoint is of step {out.saved}" if out.saved else (
+      "there is no checkpoint yet")
+  return (
+      "stopped: loss, gradient or parameters are not finite after step "
+      f"{state.history.step + 1} (loss {fields['loss']}, grad_norm "
+      f"{fields['grad_norm']}, logp_gap {fields['logp_gap']}); {saved}. "
+      f"{custom_functions(setup)}Try, in another --workdir, a lower "
+      "recipe.optimizer.base_lr (now "
+      f"{setup.e.recipe.optimizer.base_lr}), a smaller clip_norm, or "
+      "float32 for recipe.loss.dtype")
+
+
+def custom_functions(setup: Setup) -> str:
+  """The user's own functions, which may be the cause of a number not finite."""
+  own = setup.e.recipe.loss.own.values()
+  if not own:
+    return ""
+  return (f"Look first at {', '.join(map(custom_function.definition, own))}: a "
+          "logarithm, root or division there? ")
+
+
+@contextlib.contextmanager
+def opened(setup: Setup, folder: str, trace: str | None, signals):
+  """Yields the Setup with its learner, the State to resume from, and the Out.
+  """
+  e, store = setup.e, os.path.join(folder, state_lib.CHECKPOINTS)
+  compiled = compilation.Count()
+  with contextlib.ExitStack() as stack:  # closed in reverse
+    written = stack.enter_context(records.opened(os.path.join(
+        folder, state_lib.RECORDS))) if hosts.first() else None
+    setup = components.with_learner(setup)
+    state, kept = state_lib.restored(setup, written, folder)
+    history = state.history
+    active = history.evaluated != history.rollouts or not (
+        e.is_finished(history.step, history.rollouts))
+    yield setup, state, Out(
+        start=history.step, saved=history.step, saved_at=time.monotonic(),
+        compiled=compiled, written=written,
+        grader=stack.enter_context(rollouts_lib.grading(setup)),
+        monitor=stack.enter_context(monitor_lib.opened(
+            setup, folder, kept, active=active)),
+        traced=stack.enter_context(profile.steps(
+            trace if hosts.first() else None)),
+        manager=stack.enter_context(checkpoint.open_manager(
+            store, keep=e.checkpoint.keep)),
+        best=stack.enter_context(checkpoint.open_manager(
+            os.path.join(folder, state_lib.BEST), keep=1))
+        if e.checkpoint.keep_best else None,
+        stop=stack.enter_context(signals()),
+        further=stack.enter_context(hosts.shared_fate()))

@@ -1,0 +1,253 @@
+"""Several processes of one run: they meet, gather, agree, and end together.
+
+Every process runs the same program on its own devices and computes the same
+host values. What only one of them knows (a grader's verdict, a signal, the
+clock) is gathered before anything depends on it.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+
+import jax
+from jax.experimental import multihost_utils
+import numpy as np
+
+from isojax.core import exit_codes, sections
+from isojax.errors import InputError
+from isojax.runtime import progress
+
+MEET = 300  # seconds that a process waits for the others to start
+LEAVE = 60  # seconds that a finished process waits for the others
+# Seconds without a heartbeat after which a process counts as dead. Most deaths
+# are noticed at once, by a connection that breaks.
+HEARTBEAT = 10
+# In the messages of collectives and of jax's coordination service about a
+# process that is gone.
+_LOST = re.compile(
+    "gloo|nccl|coordination|heartbeat|barrier|connection|socket|unavailable|"
+    "deadline_exceeded|aborted|cancelled", re.IGNORECASE)
+_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS",
+          "SLURM_PROCID", "SLURM_LOCALID")
+
+
+def scheduler(environ: dict, *, tpu: bool) -> str | None:
+  """What has started this process as one of several; None: nothing.
+
+  `environ` is os.environ after jax was imported.
+  """
+  has = lambda *names: all(name in environ for name in names)
+  if has(*_SLURM) and int(environ["SLURM_NTASKS"]) > 1:
+    return "Slurm"
+  if tpu and has("TPU_WORKER_HOSTNAMES"):  # of GKE
+    return "TPU" if "," in environ["TPU_WORKER_HOSTNAMES"] or has(
+        "MEGASCALE_COORDINATOR_ADDRESS") else None
+  if tpu and not has("TPU_SKIP_MDS_QUERY"):  # jax sets it where no TPU is
+    return "TPU"
+  if has("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"):
+    return "Kubernetes"
+  return None
+
+
+def _may_use_tpu() -> bool:
+  platforms = jax.config.jax_platforms
+  return importlib.util.find_spec("libtpu") is not None and (
+      not platforms or "tpu" in platforms.split(","))
+
+
+def initialize(coordinator: str | None, num_processes: int | None,
+               process_id: int | None) -> None:
+  """Connects the processes of the run, before anything asks jax for devices.
+
+  A process that waits MEET seconds in vain ends with exit_codes.BAD_INPUT. The
+  arguments are flags of isojax.main; without any the environment of a TPU pod,
+  Slurm or Kubernetes decides.
+  """
+  given, place = (coordinator, num_processes, process_id), coordinator
+  alone = given == ("none", None, None)
+  if given == (None, None, None):
+    place = scheduler(os.environ, tpu=_may_use_tpu())
+    given, alone = (), place is None
+  if alone:
+    return
+  if given and (
+      None in given or not 0 <= process_id < num_processes
+      or num_processes < 2 or not re.fullmatch(r".+:\d+", coordinator)):
+    raise InputError(
+        f"--coordinator={coordinator} --num_processes={num_processes} "
+        f"--process_id={process_id}: expected HOST:PORT of process 0, the "
+        "number of all processes, and which one this is, from 0; or none of "
+        "the three on a TPU pod, under Slurm or Kubernetes; or only "
+        "--coordinator=none, for a run of this process alone")
+  hint = (f"start the same command on every host within {MEET} s, or give "
+          "--coordinator=none for a run of this process alone")
+  # jax would abort this process, with a stack of C++.
+  late = threading.Timer(MEET, _end, [exit_codes.BAD_INPUT, (
+      f"isojax: {place}: waited {MEET} s for the other processes of this run; "
+      f"{hint}\n")])
+  late.daemon = True
+  late.start()
+  progress.say(f"{place}: waiting for the other processes of this run, at most "
+               f"{MEET} s")
+  try:
+    jax.distributed.initialize(
+        *given, initialization_timeout=MEET + 60,
+        heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=LEAVE)
+  except (RuntimeError, ValueError, OSError, ImportError) as error:
+    why = str(error).splitlines()[0][:200]
+    raise InputError(f"{place}: {why}; {hint}") from error
+  finally:
+    late.cancel()
+  # jax has installed its own SIGTERM handler, which would only note it.
+  signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  say(f"one run of {count()} processes, {jax.device_count()} devices")
+
+
+class EverywhereError(InputError):
+  """An InputError that every process raises at once."""
+
+
+def count() -> int:
+  return jax.process_count() if jax.distributed.is_initialized() else 1
+
+
+def number() -> int:
+  return jax.process_index() if jax.distributed.is_initialized() else 0
+
+
+def first() -> bool:
+  """Whether this is process 0, the one that writes files."""
+  return number() == 0
+
+
+def name() -> str:
+  return f"{socket.gethostname()} (process {number()})"
+
+
+def say(line: str) -> None:
+  if first():
+    progress.say(line)
+
+
+def gather(value) -> list:
+  """A JSON value of each process, in order; every process must call."""
+  if count() == 1:
+    return [value]
+  text = json.dumps(value).encode()
+  size = int(np.max(multihost_utils.process_allgather(np.int32(len(text)))))
+  width = 1 << max(10, (size - 1).bit_length())  # few shapes, few programs
+  padded = np.frombuffer(text.ljust(width), np.uint8)  # JSON ends in spaces
+  return [json.loads(bytes(row))
+          for row in multihost_utils.process_allgather(padded)]
+
+
+def run_on_all_hosts(function):
+  """function(), which must not communicate, called on every process.
+
+  EverywhereError names the hosts on which it raised InputError.
+  """
+  if count() == 1:
+    return function()
+  result = refused = None
+  try:
+    result = function()
+  except InputError as error:
+    refused = str(error)
+  errors = gather([name(), refused])
+  if refused and all(message == refused for _, message in errors):
+    raise EverywhereError(refused)
+  if lines := [f"{host}: {message}" for host, message in errors if message]:
+    raise EverywhereError("; ".join(lines))
+  return result
+
+
+def agree(values: dict) -> None:
+  """EverywhereError unless a JSON object, and the code, are those of process 0.
+  """
+  if count() == 1:
+    return
+  (host, ours), *others = gather([name(), values | {"code": code()}])
+  lines = [sections.differences(ours, theirs, at=(f"on {host}", f"on {other}"))
+           for other, theirs in others if theirs != ours]
+  if lines:
+    raise EverywhereError(
+        "the processes of one run differ: " + "; ".join(lines) + "; start the "
+        "same command from the same commit on every host; for separate runs, "
+        "give each --coordinator=none")
+
+
+def code() -> dict:
+  """The hash of our sources and the versions of libraries."""
+  folder, content = pathlib.Path(__file__).parents[1], hashlib.sha256()
+  for file in sorted(folder.rglob("*.py")):
+    content.update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
+  return {"isojax": content.hexdigest()[:12], "python": sys.version.split()[0]
+          } | {library: importlib.metadata.version(library)
+               for library in ("jax", "jaxlib", "numpy", "transformers")}
+
+
+@contextlib.contextmanager
+def shared_fate():
+  """What ends this process ends the others too, within seconds.
+
+  An error that is not raised on every process would leave the others waiting,
+  so it ends this process at once. The others then end with PEER_LOST; or with
+  SIGABRT, raised by jax, if their main thread was not in a collective.
+
+  Yields an event, to be set once this start has made more progress than the one
+  before. Until then, what looks like a lost process may happen again at every
+  start (a wrong set-up, too little memory), and a scheduler that restarts on
+  PEER_LOST would do so without end. So it is an error like others, unless jax
+  misses heartbeats of a process and aborts this one while it waits.
+  """
+  further = threading.Event()
+  if count() == 1:
+    yield further
+    return
+  try:
+    yield further
+  except EverywhereError:
+    raise
+  except BaseException as error:
+    lost = isinstance(error, (ValueError, RuntimeError)) and not isinstance(
+        error, InputError) and _LOST.search(str(error))
+    if lost and not further.is_set():
+      _say_last(f"{traceback.format_exc()}isojax: {name()}: waiting "
+                f"{2 * HEARTBEAT} s, in which jax ends this process if another "
+                "one is gone\n")
+      time.sleep(2 * HEARTBEAT)
+    if isinstance(error, InputError):
+      code_, text = exit_codes.of(error), f"isojax: {name()}: {error}\n"
+    elif lost and further.is_set():
+      code_, text = exit_codes.PEER_LOST, (
+          f"{traceback.format_exc()}isojax: {name()}: stopped, because "
+          "another process of this run is gone; its last output is the reason. "
+          "Run the same command on every host to resume from the newest "
+          "checkpoint\n")
+    else:
+      code_, text = 1, f"{name()}:\n{traceback.format_exc()}"
+    if first() and code_ != exit_codes.PEER_LOST:
+      time.sleep(1.0)  # others with the same error may print it first
+    _end(code_, text)
+
+
+def _say_last(text: str) -> None:
+  sys.stdout.flush()
+  sys.stderr.write(text)
+  sys.stderr.flush()
+
+
+def _end(code_: int, text: str) -> None:
+  _say_last(text)
+  os._exit(code_)

@@ -1,0 +1,435 @@
+"""Starts the runs of a sweep, each in a process and on devices of its own.
+
+Runs resume and lock themselves, so a sweeper stores only ROOT/RUN_ID.py and
+ROOT/RUN_ID.log of each. It locks the log of a run as long as the run goes on:
+several sweepers on one file system share the work.
+"""
+
+import collections
+import contextlib
+import copy
+import ctypes
+import dataclasses
+import fcntl
+import json
+import os
+import pprint
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import typing
+
+from isojax.core import config_file, config_flag, exit_codes, plan_file
+from isojax.core.allocation import Allocation, of_section
+from isojax.core.format import aligned
+from isojax.errors import InputError, reason
+from isojax.ledger import records, workdir
+from isojax.runtime import progress
+
+POLL = 0.5  # seconds between checks of the processes
+RECENT = 20  # training steps that give the rate
+TAIL = 1 << 20  # bytes at the end of a file that are read
+MARK = "== "  # begins the lines of a log that the sweeper wrote
+# Exit codes of a run that was asked to stop; the signals are those that arrive
+# before it can save.
+STOPPED = (exit_codes.PREEMPTED, -signal.SIGINT, -signal.SIGTERM)
+# Another try would end in the same way.
+FINAL = (exit_codes.BAD_INPUT, exit_codes.DIVERGED)
+PR_SET_PDEATHSIG = 1  # of prctl
+CONFIG = '''{source!r}
+
+from math import inf, nan
+
+from ml_collections import config_dict
+
+
+def get_config():
+  return config_dict.ConfigDict({values})
+'''
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+  """One row of a plan, applied to a config."""
+
+  folder: str  # ROOT/RUN_ID; the id is a hash of what decides the results
+  source: str  # PLAN:LINE
+  config: dict
+  alloc: Allocation
+
+  @property
+  def log(self) -> str:
+    return f"{self.folder}.log"
+
+  @property
+  def lock(self) -> str:
+    return os.path.join(self.folder, "lock")
+
+  @property
+  def name(self) -> str:
+    return os.path.basename(self.folder)
+
+
+# --- from a plan to runs ---
+
+
+def _of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
+  from isojax.run import experiment  # loads jax
+  where = f"{path}:{index + 1}"
+  config = copy.deepcopy(config)
+  config_flag.apply_row(config, lines, index, path)
+  values = config.to_dict()
+  try:
+    alloc = of_section(**values["alloc"])
+  except (InputError, TypeError) as error:
+    raise InputError(f"{where}: {error}") from error
+  name = workdir.run_id(experiment.identity(json.loads(json.dumps(values))))
+  return Run(os.path.join(root, name), where, values, alloc)
+
+
+def check_root(root: str) -> None:
+  if ":" in root:
+    raise InputError(f"--root={root}: expected a folder without a colon, on a "
+                     "file system that all machines of the sweep share")
+  if os.path.isfile(root):
+    raise InputError(f"--root={root} is a file; expected a folder")
+
+
+def of_plan(path: str, config, root: str) -> tuple[list[Run], list[str]]:
+  """The runs of a plan, each once, and what is wrong with other rows."""
+  check_root(root)
+  config_file.check_run(config)
+  lines = plan_file.read_lines(path)
+  if not lines:
+    raise InputError(f"--plan={path}: has no rows; make it with launch.plan")
+  runs, wrong = {}, []
+  for index in range(len(lines)):
+    try:
+      run = _of_row(lines, index, path, config, root)
+      runs.setdefault(run.folder, run)
+    except InputError as error:
+      wrong.append(str(error))
+  return list(runs.values()), wrong
+
+
+def of_shard(runs: list[Run], shard: str | None) -> list[Run]:
+  """The runs of --shard=I/N; all without it."""
+  if shard is None:
+    return runs
+  match = re.fullmatch(r"(\d+)/([1-9]\d*)", shard)
+  if match is None or int(match[1]) >= int(match[2]):
+    raise InputError(f"--shard={shard}: expected I/N with 0 <= I < N")
+  return runs[int(match[1])::int(match[2])]
+
+
+# --- what the files of runs say ---
+
+
+def _tail(path: str) -> list[str]:
+  """The last complete lines of a file; none if it does not exist."""
+  try:
+    with open(path, "rb") as file:
+      file.seek(max(0, os.path.getsize(path) - TAIL))
+      text = file.read().decode(errors="replace")
+  except (FileNotFoundError, NotADirectoryError):
+    return []
+  return text[:text.rfind("\n") + 1].splitlines()
+
+
+def is_complete(run: Run) -> bool:
+  """Whether the budget is spent and the last evaluation is recorded."""
+  lines = _tail(os.path.join(run.folder, "records.jsonl"))
+  try:
+    last = json.loads(lines[-1])
+    # In flight a step trains on more or fewer than B rollouts, with a rule.
+    in_flight = run.config["recipe"]["updates"]["in_flight"]
+    return last["kind"] == "eval" and (
+        last["step"] >= run.alloc.M if in_flight
+        else run.alloc.is_spent(last["rollouts"]))
+  except (IndexError, KeyError, ValueError):  # damaged: the run says how
+    return False
+
+
+def last_error(run: Run) -> tuple[int | None, str]:
+  """Exit code of the last attempt that ended, and the line of output before."""
+  lines = ["", *filter(str.strip, _tail(run.log))]
+  if not lines[-1].startswith(f"{MARK}exit code "):
+    return None, ""
+  said = "no output" if lines[-2].startswith(MARK) else lines[-2].strip()
+  return int(lines[-1].split()[3]), said.removeprefix("isojax: ")
+
+
+def state_of(run: Run) -> str:
+  """finished, running, failed, stopped or waiting."""
+  if is_complete(run):
+    return "finished"
+  if workdir.held(run.log) or workdir.held(run.lock):
+    return "running"
+  if last_error(run)[0] not in (None, *STOPPED):
+    return "failed"
+  return "stopped" if os.path.isdir(run.folder) else "waiting"
+
+
+def _cells(run: Run, state: str, kept: list[dict]) -> list[str]:
+  a = run.alloc
+  evals = [r for r in kept if r["kind"] == "eval"]
+  best = max(evals, key=lambda r: r["avg"], default=None)
+  rollouts, eta = kept[-1]["rollouts"] if kept else 0, "-"
+  if state == "running" and (
+      train := [r for r in kept if r["kind"] == "train"][-RECENT:]):
+    sampled = statistics.mean(
+        r["Bp"] * r["n"] * (1 + r["refilled"]) for r in train)
+    seconds = statistics.median(sum(records.phases(r)) for r in train)
+    eta = progress.clock((a.C - rollouts) / sampled * seconds)
+  return [run.name, state, str(run.config["seed"]), str(a.Bp), str(a.n),
+          f"{rollouts:,}/{a.C:,}", "-" if best is None else (
+              f"{best['avg']:.4f} ± {best['avg_se']:.4f} at {best['step']}"),
+          eta]
+
+
+def table(runs: list[Run]) -> str:
+  """A line for each run; below it, what is wrong with runs and their records.
+  """
+  states = [state_of(run) for run in runs]
+  ledgers = [records.sound(os.path.join(run.folder, "records.jsonl"))
+             for run in runs]
+  lines = [["run", "state", "seed", "Bp", "n", "rollouts/C", "best avg", "ETA"],
+           *map(_cells, runs, states, (kept for kept, _ in ledgers))]
+  return "\n".join([aligned(lines), *(
+      f"{run.name} ({run.source}): {last_error(run)[1]}"
+      for run, state in zip(runs, states, strict=True) if state == "failed"),
+      *(damage for _, damage in ledgers if damage)])
+
+
+# --- the devices of this machine ---
+
+# jax is asked in a process of its own: who sees accelerators also takes them.
+PROBE = ("import jax; d = jax.local_devices(); print(d[0].platform, "
+         "len({str(getattr(x, 'coords', x.id)) for x in d}))")
+
+
+def workers_here(count: int | None, per_run: int) -> list[dict]:
+  """The variables of the workers of this machine; see `split_devices`."""
+  platform = "cpu"
+  if os.environ.get("JAX_PLATFORMS") != "cpu":
+    *_, platform, number = subprocess.run(
+        [sys.executable, "-c", PROBE], check=True, text=True,
+        stdout=subprocess.PIPE, env=os.environ | {
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}).stdout.split()
+  if platform == "cpu":
+    number = len(os.sched_getaffinity(0)) if sys.platform == "linux" else (
+        os.cpu_count())
+  visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+  ids = visible.split(",") if visible and platform == "gpu" else list(
+      range(int(number)))
+  return split_devices(platform, ids, count, per_run)
+
+
+def split_devices(platform: str, ids: list, count: int | None, per_run: int
+                  ) -> list[dict]:
+  """The variables of workers with devices or a share of threads of their own.
+
+  With count = None there are as many as accelerators allow, and one on a CPU.
+  InputError if there are too few.
+  """
+  if platform == "cpu":
+    count = count or 1
+    # The threads of XLA. Forced devices need more: see isojax/__init__.py.
+    threads = {} if count == 1 or "NPROC" in os.environ else {
+        "NPROC": str(max(1, len(ids) // count))}
+    return [{"JAX_PLATFORMS": "cpu"} | threads] * count
+  if platform == "tpu" and per_run not in (1, len(ids)):
+    raise InputError(f"--devices_per_run={per_run} on a host of {len(ids)} TPU "
+                     "chips: expected 1 or all of them")
+  most = len(ids) // per_run
+  if most < (count or 1):
+    raise InputError(f"--workers={count or 1} with {per_run} devices each: "
+                     f"there are {len(ids)}; lower --workers or config.mesh")
+  groups = [ids[i * per_run:(i + 1) * per_run] for i in range(count or most)]
+  if platform == "gpu":
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(map(str, group))}
+            for group in groups]
+  return [_one_chip(*group) if len(ids) > per_run else {} for group in groups]
+
+
+def _one_chip(chip: int) -> dict[str, str]:
+  """The variables of libtpu for a process that uses one chip of a host."""
+  port = 8476 + chip
+  return {"TPU_VISIBLE_CHIPS": str(chip), "TPU_PROCESS_PORT": str(port),
+          "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+          "TPU_PROCESS_BOUNDS": "1,1,1", "CLOUD_TPU_TASK_ID": "0",
+          "TPU_PROCESS_ADDRESSES": f"localhost:{port}",
+          "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+
+
+# --- the loop ---
+
+
+def command_of(run: Run) -> list[str]:
+  """The command that starts or resumes a run, on this host alone."""
+  return [sys.executable, "-m", "isojax.main", f"--config={run.folder}.py",
+          f"--workdir={run.folder}", f"--run_id={run.name}",
+          "--coordinator=none"]
+
+
+def tied():
+  """A preexec_fn: on Linux the kernel kills the child when its parent ends."""
+  libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+  parent = os.getpid()
+
+  def prepare():
+    if libc is not None:
+      libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+      if os.getppid() != parent:
+        os._exit(1)  # the parent died in between
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell may ignore it for us
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's, for submitit alone
+
+  return prepare
+
+
+class Process(typing.NamedTuple):
+  """A run of this sweeper."""
+
+  run: Run
+  log: typing.BinaryIO  # locked until the run ends
+  popen: subprocess.Popen
+
+  def ended(self) -> int:
+    """Notes the exit code in the log and unlocks it; returns the code."""
+    _mark(self.log, f"exit code {self.popen.returncode}")
+    self.log.close()
+    return self.popen.returncode
+
+  def kill(self) -> None:
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(self.popen.pid, signal.SIGKILL)
+    self.popen.wait()
+    self.ended()
+
+
+def _mark(log: typing.BinaryIO, text: str) -> None:
+  now = time.strftime("%Y-%m-%d %H:%M:%S")
+  # The last line of the output may be incomplete.
+  log.write(f"\n{MARK}{text} at {now}\n".encode())
+  log.flush()
+
+
+def start(run: Run, env: dict, command: list[str]) -> Process | None:
+  """Starts a run; None if it is complete or another process has locked it."""
+  with contextlib.ExitStack() as stack:
+    log = stack.enter_context(open(run.log, "ab"))
+    try:
+      fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      return None
+    if workdir.held(run.lock) or is_complete(run):
+      return None
+    values = pprint.pformat(run.config, sort_dicts=False)
+    records.replace(f"{run.folder}.py", CONFIG.format(
+        source=run.source, values=values).encode())
+    _mark(log, f"{run.source} on {socket.gethostname()}")
+    with open(run.log, "ab") as output:  # without the lock of `log`
+      popen = subprocess.Popen(
+          command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+          env=os.environ | env, process_group=0, preexec_fn=tied())
+    stack.pop_all()
+    return Process(run, log, popen)
+
+
+def sweep(runs: list[Run], workers: list[dict], tries: int,
+          command=command_of) -> bool:
+  """Starts every run that is neither complete nor locked, until none is left.
+
+  Waits for runs that another process has locked. A run that fails is started
+  again after the others, `tries` times in all. Each worker does one run at
+  once, with its environment variables. Returns whether a signal stopped the
+  sweep, whose runs have saved.
+
+  Raises:
+    InputError: the root cannot be written.
+  """
+  queue, failures = collections.deque(runs), collections.Counter()
+  active: dict[int, Process] = {}  # by worker
+  root, asked, waits = os.path.dirname(runs[0].folder), False, False
+  with _caught() as signals:
+    try:
+      os.makedirs(root, exist_ok=True)
+      while (active or queue and not signals) and len(signals) < 2:
+        for i, process in list(active.items()):
+          if process.popen.poll() is not None:
+            del active[i]
+            if not _is_over(process, failures, tries):
+              queue.append(process.run)
+        for i, env in enumerate(workers):
+          if i in active or signals:
+            continue
+          if (process := _next(queue, env, command)) is None:
+            break  # no other worker would get a run
+          active[i] = process
+        if queue and not active and not signals and not waits:
+          waits = True
+          progress.say(f"waiting for {len(queue)} runs that other processes "
+                       "have locked")
+        if signals and not asked:
+          asked = _ask_to_stop(active.values())
+        time.sleep(POLL)
+      return bool(signals)
+    except OSError as error:
+      raise InputError(f"--root={root}: cannot be written ({reason(error)}); "
+                       "make room, or choose another folder") from error
+    finally:
+      for process in active.values():
+        process.kill()
+
+
+def _ask_to_stop(active) -> bool:
+  for process in active:
+    # A second SIGTERM, after that of a scheduler, would kill it.
+    process.popen.send_signal(signal.SIGINT)
+  return True
+
+
+@contextlib.contextmanager
+def _caught():
+  """Yields a list that gets the signals that ask to stop."""
+  signals = []
+  before = {number: signal.signal(number, lambda *got: signals.append(got[0]))
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) != signal.SIG_IGN}  # as under nohup
+  try:
+    yield signals
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)
+
+
+def _next(queue: collections.deque, env: dict, command) -> Process | None:
+  """Starts the first run of the queue that no other process has locked."""
+  for _ in range(len(queue)):
+    run = queue.popleft()
+    if is_complete(run):
+      continue
+    if process := start(run, env, command(run)):
+      progress.say(f"{run.name}: {run.source} starts")
+      return process
+    queue.append(run)
+  return None
+
+
+def _is_over(process: Process, failures, tries: int) -> bool:
+  """Notes how a run ended; returns whether it is not to be started again."""
+  run, code = process.run, process.ended()
+  if is_complete(run):
+    progress.say(f"{run.name}: finished")
+    return True
+  if code not in STOPPED:
+    failures[run.name] += 1
+    early = " before its last record" if code == 0 else ""
+    progress.say(f"{run.name} ({run.source}): exit code {code}{early}: "
+                 f"{last_error(run)[1]}")
+  return code in FINAL or failures[run.name] >= tries

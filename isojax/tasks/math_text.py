@@ -1,0 +1,195 @@
+"""Normalises the text of mathematical answers, and says what may be parsed."""
+
+import itertools
+import re
+
+MAX_CHARACTERS = 1000  # a longer answer is text
+MAX_DEPTH = 8  # of brackets: the parser takes 0.2 s for each
+MAX_DIGITS = 200  # of one number
+MAX_EXPONENT_DIGITS = 4  # and of what stands before a factorial
+
+_UNICODE = str.maketrans({
+    "−": "-", "×": r"\times ", "÷": "/", "·": r"\cdot ", "π": r"\pi ",
+    "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
+    "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ",
+    "√": r"\sqrt ", "°": r"^\circ ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}",
+    "％": r"\%", "\xa0": " "})
+_WRAPPED = [re.compile(pattern, re.DOTALL) for pattern in (
+    r"\\\((.*)\\\)", r"\\\[(.*)\\\]", r"\\(?:boxed|fbox)\s*\{([^{}]*)\}",
+    r"\*\*(.*)\*\*")]
+_GROUPED = re.compile(r"(?<=\d)(?:\\[,!:; ]|,\\!|\{,\}|~|\s)+(?=\d{3}(?!\d))")
+_COMMAS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9,
+               "trillion": 12}
+_FORMS = [(re.compile(pattern), new) for pattern, new in (
+    (r"\\(?:left|right)(?:\s*\.|(?![a-zA-Z]))", ""), (r"\\[dt]frac", r"\\frac"),
+    (r"\\[,!:;>]", " "), (r"\\quad|\\qquad", " "),
+    (r"\\(?:text(?:bf|it|rm)|mathrm|mathbf|mbox)\b", r"\\text"),
+    (r"\s*\\text\s*\{\s*percent\s*\}|\s*\bpercent$", r"\\%"),
+    (r"(?<!\\)%", r"\\%"))]
+_REPLACED = [(re.compile(pattern), new) for pattern, new in (
+    (r"(?<![a-zA-Z\\])(sin|cos|tan|log|ln)(?![a-zA-Z])", r"\\\1"),
+    (r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])", r"\\\1 "),
+    (r"(?<![a-zA-Z])\\?infinity(?![a-zA-Z])", r"\\infty "),
+    (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+    # Mixed numbers, and numbers as programs write them.
+    (r"^(-?\d+)\s+(\d+)/(\d+)$", r"\1\\frac{\2}{\3}"),
+    (r"^(-?\d+)_(?:10|\{10\})$", r"\1"),
+    (r"^(-?\d+(?:\.\d+)?)[eE]([+-]?\d+)$", r"\1 \\cdot 10^{\2}"),
+    (r"\s+", " "), (r"(?<!\d) | (?!\d)", ""))]
+_MAGNITUDE = re.compile(
+    r"^(-?[\d.,]+)\s*(?:\\text\s*\{\s*)?(hundred|thousand|million|billion|"
+    r"trillion)(?:\s+(?:\\text\s*\{\s*)?([a-zA-Z]+))?\s*\}?$")
+# A value and its unit: 18 dollars, 5\text{ cm}^2.
+_MEASURED = re.compile(
+    r"(.*[\d)}])(?:\s*\\text\s*\{([^{}\\]*)\}|\s*([a-zA-Z]{2}[a-zA-Z ./]*)"
+    r"|\s+([a-zA-Z][a-zA-Z ./]*))"
+    r"(?:\s*\^\s*(?:[23]|\{[23]\}))?", re.DOTALL)
+# Units of any problem, in the singular; others are in the question.
+_UNITS = """
+a acre am c celsius cent centimeter centimetre cm cubic cup day deg degree dm
+dollar euro f fahrenheit feet foot ft g gallon gram h hectare hour hr hz in inch
+j kelvin kg kilogram kilometer kilometre km kmh kph l lb liter litre m mg meter
+metre mi mile milliliter millimeter min minute ml mm month mph n newton of ounce
+oz p people per person pint pm point pound quart rad radian s sec second sq
+square unit volt w watt way week yard yd year"""
+# Never units: they change the value.
+_SCALES = """
+dozen double fifth fourth gross half halve hundred percent quarter score tenth
+third thousand million billion trillion times pair"""
+# Units of which two different ones differ, with their other names.
+_DISTINCT = """
+am; pm; dm; mm; cm centimeter centimetre; km kilometer kilometre; m meter metre;
+in inch; ft foot feet; yd yard; mi mile; g gram; kg kilogram; mg; lb pound;
+oz ounce; l liter litre; ml milliliter; s sec second; min minute; h hr hour;
+day; week wk; month; year yr; cent; dollar; euro"""
+_NAMES = {name: names.split()[0] for names in _DISTINCT.split(";")
+          for name in names.split()}
+UNITS, SCALES = frozenset(_UNITS.split()), frozenset(_SCALES.split())
+DISTINCT = frozenset(_NAMES.values())
+_LETTERS = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{2,}")
+_CONNECTED = frozenset(("and", "or", "exp", "gcd", "lcm", "max", "min", "cot",
+                        "csc", "sec", "arcsin", "arccos", "arctan"))
+NEGATED = re.compile(r"(?<![a-zA-Z])(?:non?|not|never|neither|nor)"
+                      r"(?![a-zA-Z])|\\not(?![a-zA-Z])", re.IGNORECASE)
+_REPEATING = re.compile(r"^(-?)(\d*)\.(\d*)\\overline\{(\d+)\}$")
+_WORD = re.compile(r"\(?\s*\\text\s*\{([^{}\\]*)\}\s*\)?")
+_REFUSED = re.compile(
+    # What sympy takes forever or a gigabyte for.
+    rf"\d{{{MAX_DIGITS + 1}}}"
+    rf"|\^\s*[{{(]?\s*[+-]?[\d.,]{{{MAX_EXPONENT_DIGITS + 1}}}"
+    rf"|\d{{{MAX_EXPONENT_DIGITS + 1}}}\s*!|[)}}!]\s*!"
+    r"|\^\s*(?:\w|\\[a-zA-Z]+)\s*\^"  # a tower without braces is no LaTeX
+    r"|\^\s*\{[^{}]*\d\s*\^\s*\{?\s*\d"
+    # Two numbers side by side are no product; two points are in no number.
+    r"|(?<![_^\d.])(?<!\\frac)\d[\d.]* \d|\.\d*\.\d"
+    # A number has no index, one sign, no arithmetic with infinity, and no
+    # second number in its unit or behind it.
+    r"|\d\s*_|^[+-]\s*[+-]|(?:[+-]\s*){3}"
+    r"|\\infty\s*(?:\\infty|[\w(^!*/])|[\w)!*/]\s*\\infty"
+    r"|\\text\s*\{(?:[^{}]*\d|[^{}]*\}\s*[\d{])"
+    # No decimal and no number is a factor behind braces, and no dots go on.
+    r"|(?<!matrix)\}\s*\d*\.\d|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\d"
+    r"|\\[lcv]?dots"
+    # What `measured` has left behind a value is no unit of it.
+    r"|[\d)}]\s*\\text")
+_BASED = re.compile(  # 2A_{16}
+    r"(-?[0-9A-F]*[0-9][0-9A-F]*)_(?:(\d)|\{(\d+)\})")
+_INFINITE = re.compile(r"([+-]?)\\infty")
+
+
+def known_words(*texts: str) -> frozenset[str]:
+  """The words of texts in the singular, which may name a unit."""
+  return frozenset(_singular(word) for text in texts
+                   for word in re.findall(r"[a-zA-Z]{3,}", text))
+
+
+def _singular(word: str) -> str:
+  return re.sub(r"(?<=ch|sh|ss)es$|(?<!s)s$", "", word.lower()) or word.lower()
+
+
+def measured(text: str, words: frozenset[str]) -> tuple[str, str]:
+  """A value without its unit, and the unit; "" for none.
+
+  `words` are further units in the singular, see `known_words`.
+  """
+  match = _MEASURED.fullmatch(text)
+  if not match:
+    return text, ""
+  unit = match[2] or match[3] or match[4] or ""
+  named = [_singular(word) for word in re.findall(r"[a-zA-Z]+", unit)]
+  if not named or not set(named) <= (UNITS | words) - SCALES:
+    return text, ""
+  return match[1], "".join(
+      _NAMES[word] if word in _NAMES else word for word in named)
+
+
+def normalised(answer: str, words: frozenset[str] = frozenset()
+               ) -> tuple[str, str]:
+  """An answer without space, dollars, wrappers and other forms, and its unit.
+  """
+  text = answer.translate(_UNICODE).replace(r"\$", "").replace("$", "").strip()
+  for pattern in _WRAPPED:
+    inner = pattern.fullmatch(text)
+    text = inner.group(1).strip() if inner else text
+  text = text.rstrip(".,;: ")
+  text = _GROUPED.sub("", text)
+  text = text.replace(",", "") if _COMMAS.fullmatch(text) else text
+  scaled = _MAGNITUDE.match(text)
+  if scaled and (not scaled[3] or _singular(scaled[3]) in UNITS | words):
+    text = rf"{scaled[1]} \cdot 10^{{{_MAGNITUDES[scaled[2]]}}}"
+  for pattern, new in _FORMS:
+    text = pattern.sub(new, text)
+  text, unit = measured(text, words)
+  for pattern, new in _REPLACED:
+    text = pattern.sub(new, text)
+  if cycle := _REPEATING.match(text):
+    sign, whole, fixed, again = cycle.groups()
+    numerator = int(whole + fixed + again) - int(whole + fixed or "0")
+    denominator = "9" * len(again) + "0" * len(fixed)
+    text = rf"{sign}\frac{{{numerator}}}{{{denominator}}}"
+  return text.strip(), unit
+
+
+def letters(text: str) -> str | None:
+  """The letters of an answer of letters alone, without case."""
+  found = re.sub(r"[\s'.-]", "", _WORD.sub(r"\1", text)).casefold()
+  return found if found.isalpha() else None
+
+
+def word(text: str) -> str | None:
+  """The letters of an answer in words, which hold no variable."""
+  found = letters(text)
+  marked = "\\text" in text and len(found or "") > 1
+  return found if found and (
+      marked or len(found) > 3 or found in ("yes", "no")) else None
+
+
+def based(text: str) -> tuple[str, int] | None:
+  """The digits and the base of a number such as 101_2."""
+  found = _BASED.fullmatch(text)
+  return found and (found[1], int(found[2] or found[3]))
+
+
+def infinite(text: str) -> str | None:
+  """The sign of an infinity, "" for plus; None for anything else."""
+  found = _INFINITE.fullmatch(text)
+  return found and found[1].strip("+")
+
+
+def readable(text: str) -> bool:
+  """Whether sympy may parse a text, and would read it as it is meant."""
+  if (not text or len(text) > MAX_CHARACTERS or not text.isprintable()
+      or _REFUSED.search(text)):
+    return False
+  depth = itertools.accumulate((c in "([{") - (c in ")]}") for c in text)
+  return max(depth) <= MAX_DEPTH and text.count("|") <= MAX_DEPTH
+
+
+def is_prose(answer: str, gold: str) -> bool:
+  """Whether an answer has words, which would be read as factors."""
+  if NEGATED.search(answer):
+    return True
+  *_, value = answer.rpartition("=")
+  return any(run not in _CONNECTED and not set(run) <= set(gold)
+             for run in _LETTERS.findall(_WORD.sub("", value)))

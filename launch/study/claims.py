@@ -1,0 +1,145 @@
+"""Registered claims: what each came to, by one function.
+
+docs/study/claims.json has a claim as data: a measure, its cases and the bound,
+which docs/study/registered*.json had before the runs. A caveat says why a claim
+could not fail, or could only fail by chance.
+"""
+
+import json
+import os
+import re
+
+import numpy as np
+
+from launch.study import reanalysis, windows
+from launch.study.windows import Estimate, Term
+
+
+def _terms(plus, minus) -> tuple[list[Term], list[Term]]:
+  return [Term(**t) for t in plus], [Term(**t) for t in minus]
+
+
+def contrast(L, plus, minus) -> Estimate:
+  return windows.contrast(L, *_terms(plus, minus))
+
+
+def low(L, plus, minus) -> Estimate:
+  """The lower end of the interval of a difference."""
+  return Estimate(contrast(L, plus, minus).interval()[0])
+
+
+def sign(L, plus, minus) -> Estimate:
+  """1 or -1 if a difference is resolved, else 0."""
+  return Estimate(contrast(L, plus, minus).sign())
+
+
+def at_entropy(L, nats, plus, minus) -> Estimate:
+  """A difference where the training entropy first falls to a value."""
+  return windows.contrast(L, *_terms(plus, minus), value=lambda run, term: (
+      reanalysis.at_training(run, "entropy", [nats], problems=term.problems)))
+
+
+def best(L, term) -> Estimate:
+  """The n with the most reward."""
+  return Estimate(max(term["n"], key=lambda n: windows.contrast(
+      L, [Term(**term | {"n": [n]})]).value))
+
+
+def _heights(L, part, arm="", n=None, problems=None) -> dict:
+  return {k: v for k, v in reanalysis.height(
+      [run.with_problems(problems) for run in L[part].of_arm(arm)]).items()
+          if n is None or k in n}
+
+
+def spread(L, **of) -> Estimate:
+  """The largest minus the smallest height of the n."""
+  values = [value for value, _ in _heights(L, **of).values()]
+  return Estimate(max(values) - min(values))
+
+
+def height(L, part) -> Estimate:
+  """The mean height over all n, on the first 300 validation problems."""
+  return Estimate(float(np.mean([value for value, _ in _heights(
+      L, part, problems=300).values()])))
+
+
+def power(L, part) -> Estimate:
+  """The slope of the log of the peak's C over log n."""
+  heights = _heights(L, part)
+  slope = np.polyfit(np.log2(list(heights)),
+                     np.log2([C for _, C in heights.values()]), 1)[0]
+  return Estimate(round(float(slope), 9))  # sums differ in the last bits
+
+
+def crossing(L, part, count=17) -> Estimate:
+  """The C/D from which on n = 32 learns more of the training problems than 8.
+
+  On the grid of registered.json: C of the part over 2^(i / 4); inf: not by C.
+  """
+  one = L[part]
+  ends = [one.part.C / 2**(i / 4) for i in range(count)][::-1]
+  lead = [windows.contrast(
+      L, [Term(part, (32,), C, of="reward")],
+      [Term(part, (8,), C, of="reward")]).value for C in ends]
+  return Estimate(first_ahead(lead, ends) / one.runs[0].head["D"])
+
+
+def first_ahead(lead, ends) -> float:
+  """The smallest of `ends` from which on a lead is not below 0; inf: none."""
+  behind = np.flatnonzero(np.asarray(lead) < 0)
+  start = behind[-1] + 1 if len(behind) else 0
+  return float(ends[start]) if start < len(ends) else np.inf
+
+
+def lowest(L, part, arm="") -> Estimate:
+  """The lowest evaluation of any run after its best one."""
+  return Estimate(min(reanalysis.lowest(run) for run in L[part].of_arm(arm)))
+
+
+def signal(L, part, n, C) -> Estimate:
+  """The share of groups with different rewards to C, minus what was expected.
+
+  truly-solved.json counts how often each problem was solved in 256 samples.
+  """
+  runs = L[part].of_arm(n=n)
+  equal = [windows.training(run, 0.0, C, name)[0] for run in runs
+           for name in ("all_wrong", "all_right")]
+  with open(os.path.join(os.path.dirname(L[part].path), "truly-solved.json"),
+            encoding="utf-8") as file:
+    solved = json.load(file)["solved"]
+  p = np.repeat([int(c) / 256 for c in solved], list(solved.values()))
+  return Estimate(1 - 2 * float(np.mean(equal))
+                  - float(np.mean(1 - (1 - p)**n - p**n)))
+
+
+def expected(L, part, arm) -> Estimate:
+  """The expected share of informative groups minus the measured one."""
+  updates = [u for run in L[part].of_arm(arm) for u in run.updates]
+  return Estimate(float(np.average(
+      [u["informative_expected"] - 1 + u["all_wrong"] + u["all_right"]
+       for u in updates], weights=[u["steps"] for u in updates])))
+
+
+def exponent(L, part, of) -> Estimate:
+  """An exponent of experiment A; resolved: the sign of their difference."""
+  found = reanalysis.n_or_rate(L[part])["exponents"]
+  return (Estimate(found["n - Bp"].sign()) if of == "resolved" else found[of])
+
+
+MEASURES = {f.__name__: f for f in (
+    contrast, low, sign, at_entropy, best, spread, height, power, crossing,
+    lowest, signal, expected, exponent)}
+
+
+def judge(claim: dict, L: dict) -> dict:
+  """A claim with its values, and whether all of them are within the bound.
+
+  Returns:
+    hit: None if the ledger of one of its parts is not there.
+  """
+  if not set(re.findall(r'"part": "(\w+)"', json.dumps(claim))) <= set(L):
+    return claim | {"values": [], "hit": None}
+  values = [MEASURES[claim["measure"]](L, **case) for case in claim["cases"]]
+  low, high = claim["bound"]
+  return claim | {"values": values, "hit": all(
+      low <= x.value <= high for x in values)}
