@@ -275,7 +275,7 @@ def race(arms: typing.Sequence[Arm], target: float, *, next_rung: float,
   leader = _leader(now_K, arms, options.tie)
   going, why, behind = [leader], {}, {}
   slope = float(np.mean([one.slope_K[leader] for one in told]))
-  cost = options.price * slope * -math.log2(1 - min(next_rung / target, 0.9))
+  needed = options.price * slope * -math.log2(1 - min(next_rung / target, 0.9))
   for k in np.argsort(-now_K, kind="stable"):
     if k == leader:
       continue
@@ -283,24 +283,24 @@ def race(arms: typing.Sequence[Arm], target: float, *, next_rung: float,
     gaps = [one.gap(leader, k) for one in told]
     gain = max(float(expected_gain(-mean - lead, sd)) for mean, sd in gaps)
     behind[int(k)] = min(gaps)
-    if gain > cost and not arms[k].ended:
+    if gain > needed and not arms[k].ended:
       going.append(int(k))
       continue
     why[int(k)] = arms[k].ended or _reason(
-        *behind[int(k)], arms[leader].name, gain, cost, next_rung)
+        *behind[int(k)], arms[leader].name, gain, needed, next_rung)
   return Decision(leader, tuple(going), why, behind, mean_KxF.mean(1), np.sqrt(
       (sd_KxF ** 2).mean(1) + mean_KxF.var(1)))
 
 
-def _reason(behind: float, sd: float, leader: str, gain: float, cost: float,
+def _reason(behind: float, sd: float, leader: str, gain: float, needed: float,
             next_rung: float) -> str:
   """Why an arm stops, by the family that is kinder to it."""
   half = INTERVAL_SDS * sd
   low, high = behind - half, behind + half
   verdict = "worse" if low > 0 else "not worth its price"
-  return (f"{verdict}: forecast {behind:.3f} [{low:.3f}, {high:.3f}] behind "
-          f"{leader} at the end; it may gain {gain:.4f}, and a rung to "
-          f"{next_rung:,.0f} costs {cost:.4f}")
+  return (f"{verdict}: forecast {behind:+.3f} [{low:+.3f}, {high:+.3f}] behind "
+          f"{leader} at the end; it may gain {gain:.4f}, and going on to "
+          f"{next_rung:,.0f} rollouts has to gain {needed:.4f}")
 
 
 # ---- the race
