@@ -236,7 +236,7 @@ def measuring(cfg: Split, policy: components.BasePolicy):
         ended=lambda items, _: advance(len(items.number_R)))
     graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))
     for line in grader_lib.shown(graded.lost):
-      progress.say(f"counted as wrong: {line}")
+      progress.say(f"counted as incorrect: {line}")
     correct_P = (graded.correct_B.reshape(-1, n) == 1).sum(axis=1)
     tokens_P = rollouts.len_R.reshape(-1, n).mean(axis=1)
     return [pass_counts.Count(*pair) for pair in zip(
