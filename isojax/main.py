@@ -21,9 +21,10 @@ from absl import flags
 
 from isojax.core import config_flag, plan_file, sections
 from isojax.ledger import bucket, records
-from isojax.run import components, experiment, monitor, rollouts, training
+from isojax.run import experiment, monitor, rollouts, training
+from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
-from isojax.run.components import Setup
+from isojax.run.setup import Setup
 from isojax.runtime import compilation, hosts, progress
 
 _CONFIG = config_flag.define("configs/hard.py")
@@ -72,10 +73,10 @@ def evaluation_sets(setup: Setup) -> dict[str, Setup]:
   """Name in the records -> setup, of the config's stratum and --eval_sets."""
   split = _SPLIT.value
   sets = {f"{setup.stratum.header['stratum']}/{split}":
-          components.on_split(setup, setup.e.task.stratum, split)}
+          setup_lib.on_split(setup, setup.e.task.stratum, split)}
   for path in _EVAL_SETS.value:
-    other = components.on_split(
-        components.on_stratum(setup, path), path, split)
+    other = setup_lib.on_split(
+        setup_lib.on_stratum(setup, path), path, split)
     for note in other.notes:
       hosts.say(note)
     header = other.stratum.header
@@ -110,7 +111,7 @@ def evaluate_only(setup: Setup, folder: str) -> int:
 def check_flags() -> None:
   plan, row, mode, run_id = (
       flag.value for flag in (_PLAN, _ROW, _MODE, _RUN_ID))
-  experiment.refuse(
+  experiment.raise_if(
       ((plan is None) != (row is None), f"--plan={plan} --row={row}: expected "
        "both or none of them; the first row is --row=0"),
       (_PROFILE.value is not None and mode == "eval", "--profile traces steps "
@@ -137,7 +138,7 @@ def prepared() -> Setup:
     lr = config_flag.apply_row(_CONFIG.value, plan_file.read_lines(_PLAN.value),
                        _ROW.value, _PLAN.value)
   compilation.keep_programs(progress.say)
-  setup = components.prepare(_CONFIG.value, lambda run_id: (
+  setup = setup_lib.prepare(_CONFIG.value, lambda run_id: (
       state_lib.stored_config(workdir_of(_CONFIG.value.name, run_id))))
   for note in setup.notes:
     hosts.say(note)
@@ -167,12 +168,12 @@ def longer(setup: Setup, folder: str) -> str:
 
 def main(_) -> int:
   hosts.initialize(*(flag.value for flag in _COORDINATES))
-  with hosts.shared_fate():
+  with hosts.fail_together():
     setup = hosts.run_on_all_hosts(prepared)
     folder = workdir_of(setup.e.name, setup.run_id)
     # Before anything that depends on the mode: hosts would wait for each other
     # at different places.
-    hosts.agree(setup.identity | setup.config | {
+    hosts.assert_same_on_all_hosts(setup.identity | setup.config | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value,
         "step": _STEP.value, "split": _SPLIT.value})
     evaluate = _MODE.value == "eval"

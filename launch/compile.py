@@ -31,8 +31,9 @@ from isojax.models import lora as lora_lib
 from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
-from isojax.run import components
 from isojax.run import experiment as experiment_lib
+from isojax.run import inputs
+from isojax.run import programs as programs_lib
 from isojax.runtime import compilation, progress
 from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import cache as cache_lib
@@ -79,28 +80,28 @@ class Case:
         f" in {e.sampler.dtype}",
         f"microbatches of {loss.microbatch_tokens:,} tokens in {loss.dtype}, "
         f"gradients reduced in {loss.reduce_dtype}{', remat' * loss.remat}, "
-        f"{components.update_kernel(e, self.model)}"))
+        f"{programs_lib.update_kernel(e, self.model)}"))
 
 
 def case(config, topology: str, *, largest: bool) -> Case:
   """The case of a config and topology; raises all InputErrors."""
   devices = topology_lib.devices(topology)
-  e = experiment_lib.of_values(components.with_auto(
+  e = experiment_lib.of_values(inputs.with_auto(
       config.to_dict(), devices[0].platform, lambda values: None)[0])
   mesh = topology_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
-  opened = components.BasePolicy(folder, None, EOS, decoder.Transformer(
+  opened = inputs.BasePolicy(folder, None, EOS, decoder.Transformer(
       hf_config.read(folder), mesh))
   experiment_lib.check_sampler(
       e.sampler, max_positions=opened.model.cfg.max_positions)
   hbm = topology_lib.hbm(devices[0])
   if largest:
     e = the_largest(e, opened.model, hbm)
-  sampler, notes = components.make_sampler(opened, e.sampler)
+  sampler, notes = programs_lib.make_sampler(opened, e.sampler)
   G = mesh_lib.blocks(mesh)
   planned = estimated(
       e, opened.model, sampler.sizes.rows[-1] // G, rows_of(e, G) // G,
-      sampler.gathered, pages=sampler.pages).own
+      sampler.weights_gathered, pages=sampler.pages).own
   if not e.recipe.loss.remat or e.model.lora.rank:
     planned = {}
   return Case(e, opened.model, sampler, planned, notes, hbm)
@@ -112,19 +113,20 @@ def rows_of(e: experiment_lib.Experiment, G: int) -> int:
 
 
 def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
-              slots: int, rows: int, gathered: bool, *,
+              slots: int, rows: int, weights_gathered: bool, *,
               pages: int | None) -> memory_lib.Programs:
   """The planner's estimate; slots, rows and pages are per device."""
   S, T, loss = (e.sampler.max_prompt_tokens, e.sampler.max_new_tokens,
                 e.recipe.loss)
   return memory_lib.DeviceBytes(
-      components.shape_of(model.cfg), memory_lib.Formats(
+      programs_lib.shape_of(model.cfg), memory_lib.Formats(
           loss.dtype, e.sampler.dtype, e.sampler.head_dtype, loss.head_dtype,
           loss.reduce_dtype), S, T,
-      fused=components.update_kernel(e, model) != "einsum",
+      fused=programs_lib.update_kernel(e, model) != "einsum",
       fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
       page=e.sampler.page if pages else None).programs(memory_lib.Held(
-          slots, rows, min(rows, max(1, rows * T // S)), gathered, pages),
+          slots, rows, min(rows, max(1, rows * T // S)), weights_gathered,
+          pages),
                                    reference=bool(loss.kl_coef))
 
 
@@ -135,7 +137,7 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
   least = estimated(e, model, 1, 1, True, pages=None)
   room = MARGIN * hbm - 3 * least.state - least.reference
   slots, *_ = dataclasses.replace(
-      components.sampler_bytes(model, e.sampler), fsdp=1).admitted(
+      programs_lib.sampler_bytes(model, e.sampler), fsdp=1).admitted(
           budget=room, most=2**20)
   # The optimizer's moments stay in memory during an accumulation.
   rows = memory_lib.largest(lambda rows: estimated(
@@ -239,7 +241,7 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
   model, lora, recipe = c.model, c.e.model.lora, c.e.recipe
   rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
                                          mesh_lib.replicated))
-  critic = components.make_critic(c.e)
+  critic = programs_lib.make_critic(c.e)
   update = update_lib.make_update(model, tx, recipe.loss, lora, critic)
   own = state.critic if critic and critic.own else None
   policy = state.replace(critic=None) if own else state
@@ -259,11 +261,11 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
     return params, placed(jax.eval_shape(start)[1], whole)
 
   start, accumulate, apply = update.programs
-  learned = update_lib.learned(policy, critic)
-  carry = carried(start, learned)
+  trainable = update_lib.trainable_params(policy, critic)
+  carry = carried(start, trainable)
   yield Program("start", start.lower, held((state, base)))
   yield Program("accumulate", lambda: accumulate.lower(
-      learned, base, carry, batch, temperature),
+      trainable, base, carry, batch, temperature),
                 held((policy.opt_state, own or (
                     critic and state.critic.opt_state))))
   yield Program("apply", lambda: apply.lower(policy, carry), held((own, base)))
@@ -280,11 +282,11 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
 
 def programs(c: Case) -> Iterator[Program]:
   """Yields the sampler's programs, then the update's."""
-  lora, (tx, _) = c.e.model.lora, components.make_optimizer(c.e)
+  lora, (tx, _) = c.e.model.lora, programs_lib.make_optimizer(c.e)
   base = (lora_lib.abstract_base(c.model, lora)
           if lora.rank or c.e.recipe.loss.kl_coef else None)
   state = optimizer_lib.abstract_state(
-      c.model, tx, lora, components.make_critic(c.e))
+      c.model, tx, lora, programs_lib.make_critic(c.e))
   yield from sampling(c, device_bytes((state, base)))
   yield from updating(c, state, base, tx)
 

@@ -34,10 +34,11 @@ from isojax.frontier import bootstrap
 from isojax.ledger import records
 from isojax.rl import advantages, algorithm, rewards
 from isojax.rl import update as update_lib
-from isojax.run import components, experiment
+from isojax.run import experiment
 from isojax.run import rollouts as rollouts_lib
+from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
-from isojax.run.components import Setup
+from isojax.run.setup import Setup
 from isojax.runtime import mesh as mesh_lib
 from isojax.runtime import preemption, progress, rng
 from isojax.types import Prompts, Rollouts
@@ -138,7 +139,7 @@ def group_gradients(setup: Setup, graded: Graded, n: int, gradient,
     signals += advantages.informative(
         reward_Pxn, np.ones((P, n), bool)).sum()
     step = jax.tree.map(lambda x: x[row_Pxn.ravel()], graded.rollouts)  # noqa: B023
-    columns = algorithm.of_all(reward_Pxn, step, cfg)
+    columns = algorithm.single_update_columns(reward_Pxn, step, cfg)
     for p in range(P):
       one = slice(p * n, (p + 1) * n)
       batches = update_lib.assemble(
@@ -180,7 +181,7 @@ def measure(setup: Setup, trained, *, P: int, N: int,
   e, prompts = setup.e, jax.tree.map(lambda x: x[:P], setup.train)
   with rollouts_lib.grading(setup) as grader:
     sampled = rollouts_lib.sample_problems(
-        setup, grader, components.merged(setup, setup.learner.base, trained),
+        setup, grader, setup_lib.merged(setup, setup.learner.base, trained),
         "train", np.arange(P), N, rng.stream(seed, "noise"), e.sampler,
         preemption.Stop())
   rollouts, graded = sampled.rollouts, sampled.graded
@@ -257,11 +258,11 @@ def check(e: experiment.Experiment, *, P: int, N: int, D: int) -> None:
 
 
 def opened(source) -> tuple[Setup, typing.Any]:
-  setup = components.prepare(configs.config(source))
+  setup = setup_lib.prepare(configs.config(source))
   check(setup.e, P=_PROBLEMS.value, N=_ROLLOUTS.value, D=len(setup.train.len_P))
-  setup = components.with_learner(setup)
+  setup = setup_lib.with_learner(setup)
   if _WORKDIR.value is None:
-    return setup, components.first_state(setup).params
+    return setup, setup_lib.first_state(setup).params
   setup, _ = state_lib.as_stored(setup, source, evaluate=True)
   step, trained = state_lib.trained_params(setup, source, _STEP.value)
   progress.say(f"{source}: step {step}")

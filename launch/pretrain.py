@@ -19,6 +19,7 @@ from isojax.models import decoder, hf_config, hf_weights
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import rewards
 from isojax.rl import update as update_lib
+from isojax.rl.loss_config import LossConfig
 from isojax.runtime import compilation, progress, rng
 from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import engine
@@ -104,7 +105,7 @@ def main(_) -> None:
       sections.section(cls, cfg[name].to_dict(), f"config.{name}")
       for name, cls in (("prompt", prompts_lib.PromptConfig),
                         ("sampler", engine.SamplerConfig),
-                        ("loss", update_lib.LossConfig),
+                        ("loss", LossConfig),
                         ("optimizer", optimizer_lib.OptimizerConfig)))
   folder = pathlib.Path(cfg.out)
   folder.mkdir(parents=True, exist_ok=True)

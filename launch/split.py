@@ -28,7 +28,7 @@ from isojax.core import model_shape as shape_lib
 from isojax.errors import InputError
 from isojax.models import auto_dtype, decoder, hf_weights
 from isojax.rl import rewards
-from isojax.run import components, experiment
+from isojax.run import experiment, inputs, programs
 from isojax.runtime import compilation, progress, rng
 from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import engine
@@ -92,7 +92,7 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
     return {"all": write_all(cfg, command)}
   compilation.keep_programs(progress.say)
   compilation.announce(progress.say)
-  policy = components.open_policy(cfg.model, mesh_lib.make_mesh(cfg.mesh))
+  policy = inputs.open_policy(cfg.model, mesh_lib.make_mesh(cfg.mesh))
   if cfg.sampler.dtype == shape_lib.AUTO:
     cfg = with_dtype(values.to_dict(),
                      policy.model.mesh.devices.flat[0].platform)
@@ -185,14 +185,14 @@ def check(cfg: Split, pool: Pool) -> None:
 # --- Measuring ----------------------------------------------------------------
 
 
-def encoded(cfg: Split, policy: components.BasePolicy, problems: list[Problem]):
+def encoded(cfg: Split, policy: inputs.BasePolicy, problems: list[Problem]):
   """The problems whose prompts fit, and these prompts."""
   return prompts_lib.encode(policy.tokenizer, problems, cfg.prompt,
                             S=cfg.sampler.max_prompt_tokens,
                             V=policy.model.cfg.V)
 
 
-def without_long(cfg: Split, policy: components.BasePolicy, pool: Pool) -> Pool:
+def without_long(cfg: Split, policy: inputs.BasePolicy, pool: Pool) -> Pool:
   """The pool of problems whose prompts fit, with a note on others."""
   kept = [encoded(cfg, policy, problems)[0]
           for problems in (pool.train, pool.validation)]
@@ -204,12 +204,12 @@ def without_long(cfg: Split, policy: components.BasePolicy, pool: Pool) -> Pool:
   return Pool(*kept, pool.notes + notes)
 
 
-def decides(cfg: Split, policy: components.BasePolicy) -> dict:
+def decides(cfg: Split, policy: inputs.BasePolicy) -> dict:
   """The header of a counts file: all that decides the counts."""
   reward = grader_lib.with_reward(cfg.grader, {})
   return {"model": cfg.model,
           "model_sha256": hf_weights.sha256(policy.folder),
-          "model_text_sha256": components.text_sha256(policy.folder),
+          "model_text_sha256": inputs.text_sha256(policy.folder),
           "prompt_sha256": prompts_lib.digest(policy.tokenizer, cfg.prompt),
           "task": cfg.grader.name, "answer": cfg.grader.answer,
           "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,
@@ -220,10 +220,10 @@ def decides(cfg: Split, policy: components.BasePolicy) -> dict:
 
 
 @contextlib.contextmanager
-def measuring(cfg: Split, policy: components.BasePolicy):
+def measuring(cfg: Split, policy: inputs.BasePolicy):
   """Gives measure(split, problems, n, advance) -> Counts of n samples each."""
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
-  sampler, notes = components.make_sampler(policy, cfg.sampler)
+  sampler, notes = programs.make_sampler(policy, cfg.sampler)
   for note in notes:
     progress.show(note)
 

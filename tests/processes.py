@@ -168,7 +168,7 @@ def comparable(folder: str) -> list[dict]:
 
 # Fields that are sums over devices, in an order that depends on the mesh.
 ROUNDED = ("entropy", "kl", "grad_norm", "clip_fraction", "logp", "logp_gap",
-           "value_loss", "explained_variance")
+           "loss", "value_loss", "explained_variance")
 
 
 def differences(one: str, other: str, *, but=()) -> dict[str, float]:

@@ -11,7 +11,8 @@ import typing
 from ml_collections import config_dict
 
 from isojax.ledger import records
-from isojax.run import components, experiment, state, training
+from isojax.run import experiment, state, training
+from isojax.run import setup as setup_lib
 from tests import few
 
 SMALL = dict(seed=3, alloc=dict(Bp=4, n=6, C=120),
@@ -80,14 +81,14 @@ def config(name: str, **more):
 
 
 class Trained(typing.NamedTuple):
-  setup: components.Setup
+  setup: setup_lib.Setup
   end: training.End
   records: list[dict]
 
 
 @functools.cache
-def _prepared(text: str) -> components.Setup:
-  return components.prepare(config_dict.ConfigDict(json.loads(text)))
+def _prepared(text: str) -> setup_lib.Setup:
+  return setup_lib.prepare(config_dict.ConfigDict(json.loads(text)))
 
 
 def train(config, folder) -> Trained:

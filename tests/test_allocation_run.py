@@ -15,8 +15,9 @@ from isojax.core import allocation, division
 from isojax.core.division import RULES
 from isojax.errors import InputError
 from isojax.rl import algorithm, packing
-from isojax.run import components, experiment, state
+from isojax.run import experiment, state
 from isojax.run import rollouts as rollouts_lib
+from isojax.run import setup as setup_lib
 from isojax.run import step as step_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks.grader import Graded
@@ -30,12 +31,12 @@ HIT = division.Division("hit", n_low=2, n_high=64, prior_strength=4.0,
 SETUP = {}  # recipe and stratum -> its setup
 
 
-def setup_of(recipe, stratum: str, rule: str) -> components.Setup:
+def setup_of(recipe, stratum: str, rule: str) -> setup_lib.Setup:
   name = recipe.__name__, stratum
   if name not in SETUP:
     config = recipe.get_config()
     config.task.stratum = stratum
-    SETUP[name] = components.prepare(config)
+    SETUP[name] = setup_lib.prepare(config)
   setup = SETUP[name]
   # Of hard.py with 8 rollouts a problem to pods.py with 64.
   alloc = dataclasses.replace(setup.e.alloc, division=dataclasses.replace(
@@ -313,6 +314,6 @@ def broken(p, B, bounds):
       own(name)
   config = mixed.get_config()
   config.alloc.rule = f"{path}:first"
-  before = components.prepare(config).identity["functions_sha256"]
+  before = setup_lib.prepare(config).identity["functions_sha256"]
   path.write_text(path.read_text() + "\n")
-  assert components.prepare(config).identity["functions_sha256"] != before
+  assert setup_lib.prepare(config).identity["functions_sha256"] != before

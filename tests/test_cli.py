@@ -87,7 +87,7 @@ def test_an_exit_before_the_end_is_no_success():
   """A custom function can call exit(0); a real code passes."""
   for code, want in (("0", 2), ("", 2), ("7", 7)):
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; from isojax import cli; "
+        [sys.executable, "-c", "import sys; from isojax.core import cli; "
          f"cli.run(lambda _: sys.exit({code}))"], capture_output=True,
         text=True)
     assert done.returncode == want

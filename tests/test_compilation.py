@@ -15,7 +15,7 @@ def test_a_long_compilation_is_announced_and_a_short_one_is_not(monkeypatch):
   compilation.announce(said.append)
   jax.jit(lambda x: x + 7)(1.0)
   assert not said
-  monkeypatch.setattr(compilation, "LONG", 0.001)
+  monkeypatch.setattr(compilation, "ANNOUNCED_SECONDS", 0.001)
 
   @jax.jit
   def slow_of_this_test(x):
@@ -97,7 +97,7 @@ def test_programs_are_kept_unless_told_otherwise(
     compilation.keep_programs(said.append)
     assert [line[:len(note)] for line in said] == [note] * bool(note)
     assert tuple(getattr(jax.config, name) for name in settings) == (
-        *kept, compilation.SMALL)
+        *kept, compilation.MIN_CACHED_SECONDS)
   finally:
     for name, value in before.items():
       jax.config.update(name, value)

@@ -21,7 +21,8 @@ from isojax.planner.cost import Lengths
 from isojax.planner.machines import Mesh
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
-from isojax.run import components, experiment
+from isojax.run import experiment, inputs
+from isojax.run import setup as setup_lib
 from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
@@ -119,7 +120,8 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
       examples.SEVEN_B, examples.work(
           Lengths(1, 1, S, T), kept=dict(reduce=e.recipe.loss.reduce_dtype),
           recipe=dict(kl=bool(e.recipe.loss.kl_coef)), remat=True), mesh
-  ).programs(Held(e.sampler.slots // G, rows, prompts=rows, whole=True),
+  ).programs(Held(e.sampler.slots // G, rows, prompts=rows,
+                  weights_gathered=True),
              reference=bool(e.recipe.loss.kl_coef))
   stays = 3 * p.state + p.reference
   assert 15.75 * 2**30 > max(
@@ -210,11 +212,11 @@ IN_FLIGHT = dict(
 ])
 def test_experiments_that_cannot_run(fields, message):
   with pytest.raises(InputError, match=message):
-    components.prepare(changed(**fields))
+    setup_lib.prepare(changed(**fields))
 
 
 def test_slots_are_those_of_the_config_and_programs_have_whole_blocks():
-  one, four = (components.prepare(changed(sampler__slots=6, mesh__data=data)
+  one, four = (setup_lib.prepare(changed(sampler__slots=6, mesh__data=data)
                                   ).sampler for data in (1, 4))
   assert (one.slots, four.slots, four.sizes.rows[-1]) == (6, 6, 8)
 
@@ -223,9 +225,9 @@ def test_one_rollout_per_problem_without_a_comparison():
   """PPO does not compare rollouts of a problem, so n = 1 is allowed."""
   alone = dict(alloc__n=1, recipe__loss__constants=dict(gamma=1.0, lam=0.95))
   gae = dict(recipe__loss__advantage="gae")
-  assert components.prepare(changed(**alone, **gae)).e.alloc.B == 32
+  assert setup_lib.prepare(changed(**alone, **gae)).e.alloc.B == 32
   with pytest.raises(InputError, match="use n >= 2"):
-    components.prepare(changed(**alone, **gae, recipe__filter__rounds=2))
+    setup_lib.prepare(changed(**alone, **gae, recipe__filter__rounds=2))
 
 
 def test_a_tokenizer_of_another_checkpoint(tmp_path):
@@ -235,14 +237,14 @@ def test_a_tokenizer_of_another_checkpoint(tmp_path):
   tokenizer.add_tokens(["?"])
   tokenizer.save_pretrained(tmp_path / "m")
   here = dict(model__path=str(tmp_path / "m"))
-  components.prepare(changed(**here))  # nothing uses it, as in Gemma 3
+  setup_lib.prepare(changed(**here))  # nothing uses it, as in Gemma 3
   with pytest.raises(InputError, match="holds token 20, .* has only 20 "):
-    components.prepare(changed(**here, task__prompt__template="{question}?"))
+    setup_lib.prepare(changed(**here, task__prompt__template="{question}?"))
   (tmp_path / "m/generation_config.json").write_text(
       '{"eos_token_id": [1, 20]}')
   with pytest.raises(InputError, match="the EOS token id 20 is not below "
                      "vocab_size=20"):
-    components.prepare(changed(**here))
+    setup_lib.prepare(changed(**here))
 
 
 def chatty(tmp_path, template):
@@ -266,15 +268,15 @@ def test_a_template_that_refuses_a_system_turn(tmp_path):
                   "{{ raise_exception('no system') }}{% endif %}"
                   "{{ messages[0]['content'] }}")
   chat = dict(model__path=folder, task__prompt__chat=True)
-  components.prepare(changed(**chat))
+  setup_lib.prepare(changed(**chat))
   with pytest.raises(InputError, match="template refuses this: no system; .* "
                      "leave prompt.system empty"):
-    components.prepare(changed(**chat, task__prompt__system="1+1"))
+    setup_lib.prepare(changed(**chat, task__prompt__system="1+1"))
 
 
 def test_the_run_id_is_of_all_that_decides(tmp_path):
   folder = chatty(tmp_path, "{{ messages[0]['content'] }}")
-  prepared = lambda **more: components.prepare(changed(
+  prepared = lambda **more: setup_lib.prepare(changed(
       model__path=folder, task__prompt__chat=True, **more))
   first = prepared()
   (tmp_path / "m/chat_template.jinja").write_text(
@@ -302,7 +304,7 @@ def test_generators_are_checked_before_anything(tmp_path, source, message):
           {"split": split, "id": 0, "question": "1 2 3=6", "answer": "1+2+3",
            "correct": 0} for split in strata_lib.SPLITS])
   with pytest.raises(InputError, match=message):
-    components.prepare(changed(task__stratum=path,
+    setup_lib.prepare(changed(task__stratum=path,
                                task__grader__name="reasoning_gym"))
 
 
@@ -391,7 +393,8 @@ def test_messages_have_the_path_of_the_users_file(tmp_path, monkeypatch):
   with pytest.raises(InputError, match="^recipe.loss.policy_loss: mine/loss.py "
                      "has no function 'g'"):
     load("g")
-  file.write_text("def f(logp_RxT, log_ratio_RxT, advantage_RxT):\n  pass\n")
+  file.write_text("def f(logp_RxT, log_ratio_RxT, advantage_RxT):\n"
+                  "  return -logp_RxT, logp_RxT > 0\n")
   assert load("f").recipe.loss_informs  # nobody knows what it computes
 
 
@@ -433,7 +436,7 @@ def test_the_learning_rate_counts_the_named_rollouts(batch, minibatches, lr):
     (dict(C=1024), None), (dict(C=1000, M=2), None)])
 def test_a_budget_that_is_not_spent_is_said(alloc, told):
   config = changed(**{f"alloc__{name}": x for name, x in alloc.items()})
-  notes = components._notes(experiment.load(config), config.to_dict()["alloc"],
+  notes = inputs.notes(experiment.load(config), config.to_dict()["alloc"],
                             {}, "", None)
   assert [told in note for note in notes] == [True] * (told is not None)
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from configs import easy
-from isojax.run import components, state
+from isojax.run import setup as setup_lib
+from isojax.run import state
 from isojax.runtime import rng
 from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
@@ -75,7 +76,7 @@ def test_recorded_kl_is_the_divergence_from_the_base_policy(learned):
       np.asarray(jax.nn.log_softmax(logits_of(
           params, prompts, rollouts, context.model.cfg)),
                  np.float64)
-      for params in (policy, components.base_params(context)))
+      for params in (policy, setup_lib.base_params(context)))
   mask = np.arange(logp.shape[1]) < rollouts.len_R[:, None]
   d = np.take_along_axis(
       ref_logp - logp, rollouts.tokens_RxT[..., None], axis=2)[..., 0]

@@ -22,7 +22,8 @@ from isojax.core import config_flag, exit_codes, plan_file
 from isojax.errors import InputError
 from isojax.ledger import bucket, checkpoint, records, workdir
 from isojax.models import decoder
-from isojax.run import components, experiment
+from isojax.run import experiment
+from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
 from isojax.runtime import rng
 from isojax.tasks import strata as strata_lib
@@ -158,7 +159,7 @@ def test_a_finished_run_does_nothing_again(copy, calm, capfd):
 
 def test_the_command_that_trains_longer(copy, monkeypatch):
   """It is whole, and gives the run that is in the folder."""
-  setup, words = components.prepare(small()), [
+  setup, words = setup_lib.prepare(small()), [
       *FLAGS, "--profile=x", "--workdir", "elsewhere"]
   monkeypatch.setattr(sys, "argv", ["main", *words])
   monkeypatch.setattr(main_lib, "_PLAN", type("F", (), {"value": None}))
@@ -320,7 +321,7 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, copy, tmp_path):
   """It ends as if it had been so long from the start, under its own id."""
   kept, longer = calm[1], small(alloc=dict(C=192))
   stored = lambda config: state_lib.as_stored(
-      components.prepare(config), str(copy))[1]
+      setup_lib.prepare(config), str(copy))[1]
   for other in (small(alloc=dict(C=192), seed=4), small(alloc=dict(C=96)),
                 small(), small(alloc=dict(C=192, M=2))):  # 2 steps are fewer
     assert stored(other) is None
@@ -343,7 +344,7 @@ def test_a_planned_run_stores_the_budget_that_it_spends(tmp_path):
   """C of the config is void beside M."""
   folder = str(tmp_path / "a")
   claim = lambda **alloc: state_lib.claimed(
-      components.prepare(small(alloc=alloc)), folder)
+      setup_lib.prepare(small(alloc=alloc)), folder)
   with claim(M=3) as context:
     run_id = context.run_id
   assert workdir.read_config(folder).config["alloc"]["C"] == 3 * 4 * 6
@@ -369,7 +370,7 @@ def of_dtype(dtype: str, **sampler):
 def test_a_run_that_resumes_keeps_its_dtype(tmp_path, dtype, folder_of):
   """One of the two is not what `auto` measures here."""
   def prepared(*args, **more):
-    return components.prepare(of_dtype(*args, **more), lambda run_id: (
+    return setup_lib.prepare(of_dtype(*args, **more), lambda run_id: (
         state_lib.stored_config(str(folder_of(tmp_path, run_id)))))
 
   started = prepared(dtype)
@@ -400,7 +401,7 @@ def evaluated(monkeypatch, folder, sets=(), step="newest", **section):
     monkeypatch.setattr(main_lib, flag, type("F", (), {"value": value}))
   path = str(folder / "eval.jsonl")
   before = len(records.read(path))
-  with state_lib.claimed(components.prepare(config), str(folder),
+  with state_lib.claimed(setup_lib.prepare(config), str(folder),
                          evaluate=True) as context:
     assert main_lib.evaluate_only(context, str(folder)) == 0
   return records.read(path)[before:]
@@ -442,7 +443,7 @@ def test_evaluates_a_run_in_another_way(calm, copy, tmp_path, monkeypatch,
 
 
 def test_an_evaluation_finds_the_run_that_was_trained_with_another_k(calm):
-  setup = components.prepare(small(eval=dict(k=16)))
+  setup = setup_lib.prepare(small(eval=dict(k=16)))
   assert setup.run_id == calm[1][0]["run_id"]
 
 
@@ -457,7 +458,7 @@ def test_without_a_checkpoint_runs_of_the_config_are_named(copy):
   assert f"{copy} (alloc.n: 6 there, 5 in this config)" in last
   assert os.listdir(copy.parent) == ["copy"]
   with pytest.raises(InputError, match="has none of a run of config 'hard'"):
-    state_lib.check_evaluable(components.prepare(small()), f"{copy}/a/b")
+    state_lib.check_evaluable(setup_lib.prepare(small()), f"{copy}/a/b")
 
 
 # --- real processes -----------------------------------------------------------

@@ -107,7 +107,8 @@ def of_one(kept=(), dtype="float32", remat=True):
   """Programs of ONE on two shards: 4 slots, 3 rows, 2 prompts of 10 + 6."""
   return planner_memory.device_bytes(
       ONE, work(TEN_SIX, dtype, kept, fused=False, remat=remat), Mesh(1, 2, 1)
-  ).programs(Held(slots=4, rows=3, prompts=2, whole=True), reference=False)
+  ).programs(Held(slots=4, rows=3, prompts=2, weights_gathered=True),
+             reference=False)
 
 
 def test_bytes_of_programs_by_hand():
@@ -199,7 +200,8 @@ def test_programs_are_as_large_as_compiled_ones(case):
   p = planner_memory.device_bytes(
       qwen(name), work(Lengths(1, 1, S, T), kept=dict(reduce="bfloat16"),
                        fused=fused, remat=True), Mesh(*mesh)).programs(
-          Held(slots, rows, prompts=rows, whole=True), reference=False)
+          Held(slots, rows, prompts=rows, weights_gathered=True),
+          reference=False)
   assert p.own[program] / 2**30 == pytest.approx(gib, rel=0.15)
 
 
@@ -213,7 +215,8 @@ def test_the_programs_of_admitted_slots_are_within_the_budget(
       qwen(name), memory.Formats("bfloat16"), 512, 2048, fused=True, fsdp=fsdp,
       tensor=tensor, page=page)
   budget = 12 * 2**30
-  slots, pages, gathered = sizes.admitted(budget=budget, most=4096)
-  p = sizes.programs(Held(slots, 1, 1, gathered, pages), reference=False)
+  slots, pages, weights_gathered = sizes.admitted(budget=budget, most=4096)
+  p = sizes.programs(Held(slots, 1, 1, weights_gathered, pages),
+                     reference=False)
   used = max(p.own["prefill"] + p.cache, p.own["decode"] + p.window)
   assert 0.85 * budget < used <= budget

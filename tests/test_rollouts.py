@@ -12,8 +12,8 @@ import pytest
 from configs import hard
 from isojax.errors import InputError
 from isojax.rl import advantages, rewards
-from isojax.run import components
 from isojax.run import rollouts as rollouts_lib
+from isojax.run import setup as setup_lib
 from isojax.runtime import preemption, rng
 from isojax.sampling import flight
 from isojax.tasks import prompts as prompts_lib
@@ -22,7 +22,7 @@ from tests import short_runs
 
 @pytest.fixture(scope="module")
 def of_flight():
-  return components.prepare(short_runs.config("in_flight"))
+  return setup_lib.prepare(short_runs.config("in_flight"))
 
 
 def even(index, step, n):
@@ -87,8 +87,8 @@ def test_solved_by_hand():
 
 
 def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
-  context = components.prepare(short_runs.config("refill"))
-  params, stop = components.base_params(context), preemption.Stop()
+  context = setup_lib.prepare(short_runs.config("refill"))
+  params, stop = setup_lib.base_params(context), preemption.Stop()
   ids, solved_D = context.train.id_P, np.arange(short_runs.D) == 5
   with rollouts_lib.grading(context) as grader:
     sample = lambda solved_D, left: rollouts_lib.sample_step(
@@ -133,7 +133,7 @@ def test_the_problems_of_a_step_are_those_of_its_order_that_are_not_solved(
 def test_verdicts_are_those_of_the_rollouts(of_flight):
   """Each rollout is graded once, also those of later batches."""
   n, graded, context = 6, [], of_flight
-  params = components.base_params(context)
+  params = setup_lib.base_params(context)
   in_flight = rollouts_lib.opened(None, context.sampler)
   with rollouts_lib.grading(context) as grader:
     def counted(problems, texts, **more):
@@ -157,9 +157,9 @@ def test_verdicts_are_those_of_the_rollouts(of_flight):
 
 def test_other_slots_than_those_of_the_checkpoint_are_refused(of_flight):
   sampler = of_flight.sampler
-  saved = flight.to_bytes(flight.nothing(sampler.made_by))
+  saved = flight.to_bytes(flight.empty_state(sampler.layout))
   assert rollouts_lib.opened(saved, sampler).flight.steps == 0
-  other = flight.to_bytes(flight.nothing((24, 0, 1)))
+  other = flight.to_bytes(flight.empty_state((24, 0, 1)))
   with pytest.raises(InputError, match="had 24 slots, 0 pages and 1 row shards"
                      ".* admit 30 slots"):
     rollouts_lib.opened(other, sampler)
@@ -174,12 +174,12 @@ N = 32  # rollouts of each of 6 problems, in 24 slots: many chunks
 def context():
   config = hard.get_config()
   config.sampler.slots = 24
-  return components.prepare(config)
+  return setup_lib.prepare(config)
 
 
 @pytest.fixture(scope="module")
 def params(context):
-  return components.base_params(context)
+  return setup_lib.base_params(context)
 
 
 def sampled(context, params, grader, *, stop=None):

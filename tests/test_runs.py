@@ -11,7 +11,8 @@ import pytest
 
 from isojax.core import exit_codes
 from isojax.ledger import records
-from isojax.run import components, state
+from isojax.run import setup as setup_lib
+from isojax.run import state
 from isojax.tasks import prompts as prompts_lib
 from tests import processes, short_runs
 from tests.short_runs import steps
@@ -51,11 +52,11 @@ def test_a_critic_is_scored_and_learns():
 
 
 def test_pages_change_no_record():
-  assert sum(r["put_back"] for r in steps(kept("paged"))) > 3
+  assert sum(r["evicted"] for r in steps(kept("paged"))) > 3
   for one, other in zip(*map(records.comparable, map(kept, ("plain", "paged"))),
                         strict=True):
     assert one.keys() == other.keys()
-    for name in {*one} - {"run_id", "put_back"}:
+    for name in {*one} - {"run_id", "evicted"}:
       if name in ROUNDED:
         assert other[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6)
       else:
@@ -82,7 +83,7 @@ def test_a_run_that_refills_spends_its_budget():
           for due in (60, 120, 180) if due <= spent]
   assert evals == sorted({0, *want, spent})
   # The resume above would sample a problem that was solved before it.
-  ids = components.prepare(short_runs.config("refill")).train.id_P
+  ids = setup_lib.prepare(short_runs.config("refill")).train.id_P
   known = np.isin(ids, [i for r in train[:2] for i in r["solved"]])
   assert known.any() and any(known[prompts_lib.indices_at(
       seed=0, step=step, Bp=4, D=len(ids))].any()

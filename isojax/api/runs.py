@@ -15,10 +15,11 @@ from isojax.ledger import bucket
 from isojax.ledger import records as records_lib
 from isojax.models import hf_weights
 from isojax.rl import rewards
-from isojax.run import components, training
 from isojax.run import rollouts as rollouts_lib
+from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
-from isojax.run.components import Setup
+from isojax.run import training
+from isojax.run.setup import Setup
 from isojax.runtime import compilation, preemption, rng
 from isojax.runtime import progress as progress_lib
 from isojax.sampling import engine
@@ -116,8 +117,8 @@ class Run:
     """
     setup, history = self._setup, state_lib.history_of(list(self.records))
     if stratum is not None:
-      setup = components.on_stratum(setup, os.fspath(stratum))
-    setup = components.on_split(setup, os.fspath(
+      setup = setup_lib.on_stratum(setup, os.fspath(stratum))
+    setup = setup_lib.on_split(setup, os.fspath(
         stratum or setup.e.task.stratum), split)
     with progress_lib.printed(False), rollouts_lib.grading(setup) as grader:
       return state_lib.record_fields(setup, "eval", history) | (
@@ -206,7 +207,7 @@ def train(config, workdir: Path | None = None, *,
     compilation.keep_programs(progress_lib.say)
     folder_of = lambda run_id: workdir or os.path.join(
         "runs", f"{config.name}-{run_id}")
-    setup = components.prepare(
+    setup = setup_lib.prepare(
         config, lambda run_id: state_lib.stored_config(folder_of(run_id)))
     for note in setup.notes:
       progress_lib.say(note)
@@ -243,8 +244,8 @@ def sample(source, prompt: str, n: int = 1, *, template: bool = False,
   """
   config = configs.config(source)
   with progress_lib.printed(False):
-    setup = components.prepare(config)
-    load = lambda: components.base_params(setup)
+    setup = setup_lib.prepare(config)
+    load = lambda: setup_lib.base_params(setup)
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
       folder = os.fspath(source)
       setup, _ = state_lib.as_stored(setup, folder, evaluate=True)

@@ -16,7 +16,7 @@ import types
 from isojax.errors import InputError, reason
 
 BYTES = 64_000  # of a file; the text of a reward is an argument of processes
-MODULE = "isojax_own"  # name of the file's module
+MODULE = "isojax_custom"  # name of the file's module
 ROOT = pathlib.Path(__file__).parents[2]  # a clone, or site-packages
 
 
@@ -54,9 +54,9 @@ def read(key: str, name: str) -> dict[str, str]:
   return {"path": path, "function": function, "text": text}
 
 
-def sha256(own: dict[str, str]) -> str:
+def sha256(custom: dict[str, str]) -> str:
   """The hash of the function's name and text, wherever the file lies."""
-  content = f"{own['function']}\n{own['text']}"
+  content = f"{custom['function']}\n{custom['text']}"
   return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -68,12 +68,12 @@ def located(path: str, error: Exception) -> InputError:
   return InputError(f"{at}: {type(error).__name__}: {error}")
 
 
-def definition(own: dict[str, str]) -> str:
+def definition(custom: dict[str, str]) -> str:
   """FILE:LINE of the function's definition; FILE if it has none of its own."""
-  for node in ast.parse(own["text"]).body:
-    if isinstance(node, ast.FunctionDef) and node.name == own["function"]:
-      return f"{own['path']}:{node.lineno}"
-  return own["path"]
+  for node in ast.parse(custom["text"]).body:
+    if isinstance(node, ast.FunctionDef) and node.name == custom["function"]:
+      return f"{custom['path']}:{node.lineno}"
+  return custom["path"]
 
 
 @functools.lru_cache(maxsize=8)

@@ -29,13 +29,13 @@ class Division:
   objective: str  # of OBJECTIVES: what counts alike in the loss
 
   def __post_init__(self):
-    own = None
+    custom = None
     if self.rule.partition(":")[0].endswith(".py"):
-      own = custom_function.read("alloc.rule", self.rule)
-    object.__setattr__(self, "own", own)  # read once, here
+      custom = custom_function.read("alloc.rule", self.rule)
+    object.__setattr__(self, "custom", custom)  # read once, here
     expect(
         "alloc", self,
-        rule=(own is not None or self.rule in RULES,
+        rule=(custom is not None or self.rule in RULES,
               f"one of {', '.join(RULES)}, or FILE.py:FUNCTION"),
         n_low=(1 <= self.n_low <= self.n_high,
                f"1 <= n_low <= n_high={self.n_high}"),
@@ -49,14 +49,14 @@ class Division:
     return self.rule == "uniform"
 
   def n_of(self, p: "Posterior", B: int) -> np.ndarray:
-    """The rollouts of each problem; InputError if an own rule fails."""
+    """The rollouts of each problem; InputError if a custom rule fails."""
     bounds = Bounds(self.n_low, self.n_high)
-    if not self.own:
+    if not self.custom:
       return RULES[self.rule](p, B, bounds)
     try:
-      n_P = np.asarray(custom_function.function(**self.own)(p, B, bounds))
+      n_P = np.asarray(custom_function.function(**self.custom)(p, B, bounds))
     except Exception as error:  # any of theirs
-      raise custom_function.located(self.own["path"], error) from error
+      raise custom_function.located(self.custom["path"], error) from error
     if (n_P.shape != p.a_P.shape or n_P.dtype.kind not in "iu"
         or n_P.min() < 0 or n_P.max() > self.n_high or n_P.sum() != B):
       raise InputError(
@@ -240,7 +240,7 @@ def skip(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   return n_P
 
 
-# A rule of one's own: alloc.rule=FILE.py:FUNCTION.
+# A custom rule: alloc.rule=FILE.py:FUNCTION.
 RULES = {
     "uniform": uniform,
     # Largest chance of a gradient, weighted by p (1-p)^2 (Knapsack RL).

@@ -94,7 +94,7 @@ class Admitted(typing.NamedTuple):
 
   slots: int
   pages: int | None  # of the pool; None: each slot has the longest length
-  gathered: bool  # weights over fsdp, once instead of at every token
+  weights_gathered: bool  # over fsdp, once instead of at every token
 
 
 class Held(typing.NamedTuple):
@@ -103,7 +103,7 @@ class Held(typing.NamedTuple):
   slots: int  # of the sampler
   rows: int  # of a microbatch
   prompts: int  # of a microbatch
-  whole: bool  # weights are gathered over fsdp while sampling
+  weights_gathered: bool  # over fsdp while sampling
   pages: int | None = None  # of the pool; None: slots have the longest length
 
 
@@ -141,9 +141,9 @@ class DeviceBytes:
     return number * self.shape.params + self.shape.head * (
         self.formats.bytes("sampled_head") - number)
 
-  def held_weights(self, whole: bool) -> float:
+  def held_weights(self, weights_gathered: bool) -> float:
     """Bytes of the weights while sampling, gathered over fsdp or sharded."""
-    return self.weights / self.tensor / (1 if whole else self.fsdp)
+    return self.weights / self.tensor / (1 if weights_gathered else self.fsdp)
 
   @property
   def prompt(self) -> float:
@@ -336,7 +336,7 @@ class DeviceBytes:
     first = prefilled(held.slots, self.max_prompt, paged=paged)
     return Programs(
         state=self.masters, reference=self.masters * reference,
-        weights=self.held_weights(held.whole),
+        weights=self.held_weights(held.weights_gathered),
         cache=stored, part=0.0 if paged else held.slots * self.part,
         window=first * self.max_prompt * self.token,
         prefilling=first * (self.prompt - self.max_prompt * self.token),

@@ -97,7 +97,7 @@ TRAIN = (
     "response_length",  # tokens, mean over rollouts, EOS included
     "truncated",  # fraction of rollouts without EOS
     "interrupted",  # fraction of rollouts with an inserted closing phrase
-    "put_back",  # times that a rollout lost its pages, see sampler.page
+    "evicted",  # times that a rollout lost its pages, see sampler.page
     "seconds_compile",  # tracing and compiling; not part of the others
     "seconds_sample",  # sampling, and the grading at the same time
     "seconds_score",  # waiting for verdicts after sampling has ended

@@ -20,7 +20,7 @@ from isojax.core import sections
 from isojax.errors import InputError, reason
 from isojax.ledger import bucket, records
 
-PATIENCE = 0.5  # seconds; `held` locks a folder for an instant
+LOCK_SECONDS = 0.5  # `held` locks a folder for an instant
 
 
 def run_id(values: dict) -> str:
@@ -120,7 +120,7 @@ def _check_ours(folder: str) -> None:
 
 
 def _lock(folder: str, lock) -> None:
-  end = time.monotonic() + PATIENCE
+  end = time.monotonic() + LOCK_SECONDS
   while True:
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,7 +131,7 @@ def _lock(folder: str, lock) -> None:
         raise InputError(
             f"--workdir={folder}: in use by {lock.read().strip()}; wait until "
             "it ends, or choose another --workdir") from error
-      time.sleep(PATIENCE / 10)
+      time.sleep(LOCK_SECONDS / 10)
   os.truncate(lock.fileno(), 0)
   os.write(lock.fileno(),
            f"process {os.getpid()} on {socket.gethostname()}\n".encode())

@@ -22,7 +22,8 @@ from isojax.runtime import mesh as mesh_lib
 
 KERNELS = ("einsum", "splash", "cudnn")
 CHOICES = ("auto", *KERNELS)
-LEAST = 128  # tokens of a row; with fewer, as in decoding, scores are small
+# Of a row; with fewer, as in decoding, scores are small.
+MIN_KERNEL_TOKENS = 128
 
 
 @flax.struct.dataclass
@@ -97,7 +98,7 @@ def choose(section, model, *, length: int, knob: str) -> str:
   possible = [*(name for name in lacks if lacks[name] is None), "einsum"]
   wanted = section.attention
   if wanted == "auto":
-    return possible[0] if length >= LEAST else "einsum"
+    return possible[0] if length >= MIN_KERNEL_TOKENS else "einsum"
   if wanted not in possible:
     raise InputError(f"{knob}={wanted!r}: {lacks[wanted]}; possible here: "
                      f"auto, {', '.join(possible)}")
@@ -113,7 +114,8 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
       the einsum only.
     scale, cap: of the scores; see ModelConfig.
     window: slots that are seen, the last of those in `seen`; None: all.
-    kernel: one of KERNELS; rows of fewer tokens than LEAST take the einsum.
+    kernel: one of KERNELS; rows of fewer tokens than MIN_KERNEL_TOKENS take
+      the einsum.
     mesh: over which rows and heads are sharded.
     past: keys and values in front of these, for the einsum, or nothing; all
       keys and values are taken in the dtype of the queries.
@@ -124,7 +126,7 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
   B, T = q_BxTxNxH.shape[:2]
   k_BxKxHxL, v_BxKxLxH, past = jax.tree.map(
       lambda x: x.astype(q_BxTxNxH.dtype), (k_BxKxHxL, v_BxKxLxH, past))
-  if T < LEAST or not isinstance(seen, Seen):
+  if T < MIN_KERNEL_TOKENS or not isinstance(seen, Seen):
     kernel = "einsum"
   if kernel == "splash":
     return splash(q_BxTxNxH * scale, k_BxKxHxL, v_BxKxLxH, seen, cap, mesh)

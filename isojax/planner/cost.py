@@ -246,7 +246,7 @@ class Price:
   efficiency: Efficiency
   rows: int  # decoded at once on the whole machine, at most
   micro_rows: int  # rollouts of maximal length in a microbatch, at most
-  whole: bool  # weights are gathered over fsdp while sampling
+  weights_gathered: bool  # over fsdp while sampling
   refilled: bool = False  # free slots at once, from a queue, as isojax does
   # (C, B) -> rollouts of all evaluations of a run; None: not priced.
   evaluations: Callable[[int, int], int] | None = None
@@ -320,7 +320,7 @@ class Price:
     decode = self._stage(
         positions * (rows * shape.forward_flops(context, head=True)),
         positions * (weights * mesh.row_shards + rows * context * copies * kv),
-        positions * (rows * reduced + gathered * (not self.whole)),
+        positions * (rows * reduced + gathered * (not self.weights_gathered)),
         e.sample_flops, e.sample_bandwidth,
         slower=self._slower(positions * rows * 2 * shape.head, f.sampled_head))
     return prefill, decode

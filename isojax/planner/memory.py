@@ -91,8 +91,8 @@ def memory(price: Price, B: int, rows: int) -> Memory:
   """A device's memory at B rollouts per step, `rows` decoded at once."""
   G = price.mesh.row_shards
   micro = math.ceil(min(B, price.micro_rows) / G)
-  return of_held(price, Held(math.ceil(rows / G), micro, micro, price.whole,
-                             price.pages))
+  return of_held(price, Held(math.ceil(rows / G), micro, micro,
+                             price.weights_gathered, price.pages))
 
 
 def of_held(price: Price, held: Held) -> Memory:
@@ -157,9 +157,9 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
   def smallest(workload, machine):  # one row per shard, on each mesh
     prices = (Price(shape, machine, mesh, workload, efficiency,
                     rows=mesh.row_shards, micro_rows=mesh.row_shards,
-                    whole=whole)
+                    weights_gathered=weights_gathered)
               for mesh in machine.meshes(shape.heads)
-              for whole in (False, True)[:1 + (mesh.fsdp > 1)])
+              for weights_gathered in (False, True)[:1 + (mesh.fsdp > 1)])
     return [(price, memory(price, price.rows, price.rows)) for price in prices]
 
   fitted = [with_rows(with_micro_rows(price), rows)
@@ -263,9 +263,9 @@ def fitting(price: Price) -> Price:
   With pages it says itself whether they are gathered. InputError if it does not
   fit into the memory.
   """
-  choices = (True, False) if price.page is None else (price.whole,)
-  for whole in choices:
-    price = price.replace(whole=whole)
+  choices = (True, False) if price.page is None else (price.weights_gathered,)
+  for weights_gathered in choices:
+    price = price.replace(weights_gathered=weights_gathered)
     needed = memory(price, MOST_ROWS, price.rows)
     if needed.fits:
       return price

@@ -126,9 +126,9 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
   mesh, sampler, f, e = (Mesh(**config.mesh.to_dict()), config.sampler,
                          workload.formats, config.eval)
   machine.check(mesh)
-  G, whole, pages = mesh.row_shards, True, None
+  G, weights_gathered, pages = mesh.row_shards, True, None
   if sampler.page is not None:
-    slots, pages, whole = DeviceBytes(
+    slots, pages, weights_gathered = DeviceBytes(
         shape, f, sampler.max_prompt_tokens, sampler.max_new_tokens,
         fused=memory.has_kernel(
             shape, attention=sampler.attention, dtype=f.compute,
@@ -143,7 +143,7 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
     most = min(most, slots * G)
   return memory.fitting(Price(
       shape, machine, mesh, workload, cost.calibrated(shape, machine),
-      rows=most, whole=whole,
+      rows=most, weights_gathered=weights_gathered,
       micro_rows=max(G, config.recipe.loss.microbatch_tokens
                      // sampler.max_new_tokens), refilled=True,
       evaluations=lambda C, B: due(e, C, B) * validation * e.k, k=e.k,
@@ -308,7 +308,7 @@ def bench_fraction(row: dict, w: Workload, machine: Machine, *,
   ideal = Price(
       shape_lib.model_shape(row["config"], path=path),
       dataclasses.replace(machine, chips=1), Mesh(1, 1, 1), seen, cost.PEAK,
-      rows=row["slots"] or B, whole=True,
+      rows=row["slots"] or B, weights_gathered=True,
       micro_rows=max(1, row["microbatch_tokens"] // row["new_tokens"])).step(
           row["Bp"], row["n"])
   stages = ((ideal.prefill, ideal.decode) if row["what"] == "sample" else

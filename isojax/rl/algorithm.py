@@ -2,9 +2,15 @@
 
   rewards -> keep -> (score) -> advantage -> weights -> updates
 
-NumPy arithmetic, in float64. B rollouts are the elements of an array [P, N]
-where its mask is True. A rollout that was not kept has advantage and weights 0,
-and packing leaves it out.
+NumPy arithmetic, in float64. P problems have at most N rollouts each, of which
+at most M are kept. Padding has mask False. A rollout that was not kept has
+advantage and weights 0, and packing leaves it out.
+
+  [B] rollouts, problem-major   [P, N] by problem   [P, M] kept, without gaps
+           |------- by_problem ------->|---- _Kept.gather ---->|
+           |<------ [mask_PxN] --------|<--- _Kept.scatter ----|
+
+Values of tokens have a last axis T.
 
 The columns of a Batch, one number per token:
 
@@ -30,7 +36,7 @@ from isojax.errors import expect, InputError
 from isojax.rl import advantages as advantages_lib
 from isojax.rl import aggregation
 from isojax.rl.critic import CriticConfig
-from isojax.rl.objective import LossConfig
+from isojax.rl.loss_config import LossConfig
 from isojax.runtime import rng
 from isojax.types import Rollouts
 
@@ -130,13 +136,13 @@ class _Kept:
     self.kept_PxN = kept_PxN
     M = kept_PxN.sum(axis=1).max(initial=0)
     self.index_PxM = np.argsort(~kept_PxN, axis=1, kind="stable")[:, :M]
-    self.mask_PxM = self.take(kept_PxN)
+    self.mask_PxM = self.gather(kept_PxN)
 
-  def take(self, value_PxN) -> np.ndarray:
+  def gather(self, value_PxN) -> np.ndarray:
     """Values of the kept rollouts, [P, M, ...]."""
     return value_PxN[np.arange(len(value_PxN))[:, None], self.index_PxM]
 
-  def put(self, value_PxM) -> np.ndarray:
+  def scatter(self, value_PxM) -> np.ndarray:
     """Values of all rollouts, [P, N, ...]; 0 for those that are not kept."""
     return _placed(np.asarray(value_PxM)[self.mask_PxM], self.kept_PxN)
 
@@ -147,8 +153,7 @@ def to_score(groups: Groups, rollouts: Rollouts, cfg: LossConfig) -> np.ndarray:
   Only those that can have a gradient, where their rewards alone decide it.
   """
   kept_B = groups.kept_PxN[groups.mask_PxN]
-  if (cfg.regularized or cfg.kl_in_reward
-      or cfg.advantage in advantages_lib.TOKEN_ADVANTAGES):
+  if cfg.regularized or cfg.kl_in_reward or cfg.has_token_advantages:
     return kept_B
   return kept_B & (advantages(groups, rollouts, {}, cfg)["advantage"] != 0)
 
@@ -168,29 +173,29 @@ def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
     return {"advantage": np.where(kept_PxN, every_PxN, 0.0)[mask_PxN]}
 
   kept = _Kept(kept_PxN)
-  reward_PxM = kept.take(reward_PxN)
+  reward_PxM = kept.gather(reward_PxN)
 
-  def of_kept(value_BxT):
-    return kept.take(_placed(value_BxT, mask_PxN))
+  def gathered(value_BxT):
+    return kept.gather(_placed(value_BxT, mask_PxN))
 
-  def of_all_rollouts(value_PxM):
-    return kept.put(value_PxM)[mask_PxN]
+  def scattered(value_PxM):
+    return kept.scatter(value_PxM)[mask_PxN]
 
-  of_tokens = cfg.advantage in advantages_lib.TOKEN_ADVANTAGES
-  if of_tokens or cfg.kl_in_reward:  # else there are no arrays of tokens
-    mask_PxMxT = of_kept(rollouts.mask_RxT) & kept.mask_PxM[..., None]
+  per_token = cfg.has_token_advantages
+  if per_token or cfg.kl_in_reward:  # else there are no arrays of tokens
+    mask_PxMxT = gathered(rollouts.mask_RxT) & kept.mask_PxM[..., None]
     zeros_PxMxT = penalty_PxMxT = np.zeros(mask_PxMxT.shape)
   if cfg.kl_in_reward:
     penalty_PxMxT = np.where(mask_PxMxT, cfg.kl_coef * np.float64(
-        of_kept(scored["old_logp"]) - of_kept(scored["ref_logp"])), 0.0)
-  if not of_tokens:
+        gathered(scored["old_logp"]) - gathered(scored["ref_logp"])), 0.0)
+  if not per_token:
     if cfg.kl_in_reward:
       reward_PxM = reward_PxM - penalty_PxMxT.sum(axis=-1)
-    return {"advantage": of_all_rollouts(advantage(reward_PxM, kept.mask_PxM))}
-  value_PxMxT = of_kept(scored["value"]) if "value" in scored else zeros_PxMxT
+    return {"advantage": scattered(advantage(reward_PxM, kept.mask_PxM))}
+  value_PxMxT = gathered(scored["value"]) if "value" in scored else zeros_PxMxT
   pair = advantage(advantages_lib.token_rewards(
       reward_PxM, penalty_PxMxT, mask_PxMxT), value_PxMxT, mask_PxMxT)
-  return {name: of_all_rollouts(value)
+  return {name: scattered(value)
           for name, value in zip(("advantage", "return"), pair, strict=True)}
 
 
@@ -204,19 +209,20 @@ def weights(groups: Groups, mask_BxT, problems, cfg: LossConfig, *,
   informative_P = advantages_lib.informative(
       reward_PxN, mask_PxN if cfg.normalise == "before" else kept_PxN)
   pair = aggregation.token_weights(
-      kept.take(length_PxN[problems]),
+      kept.gather(length_PxN[problems]),
       aggregation.shares(kept.mask_PxM, objective), informative_P,
       aggregate=cfg.function("aggregation"), zero_variance=cfg.zero_variance)
   out = {}
   for name, value in zip(("policy_weight", "regularizer_weight"), pair,
                          strict=True):
     all_PxN = np.zeros(groups.mask_PxN.shape)
-    all_PxN[problems] = kept.put(value)
+    all_PxN[problems] = kept.scatter(value)
     out[name] = all_PxN[groups.mask_PxN]
   return out
 
 
-def of_all(reward_PxN, rollouts: Rollouts, cfg: LossConfig) -> dict:
+def single_update_columns(reward_PxN, rollouts: Rollouts,
+                          cfg: LossConfig) -> dict:
   """The columns of one update on all rollouts of a step, of equal groups."""
   every_PxN = np.ones(np.shape(reward_PxN), bool)
   groups = Groups(np.asarray(reward_PxN), every_PxN, every_PxN)

@@ -24,7 +24,7 @@ from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import head as head_lib
 from isojax.rl import losses
-from isojax.rl.objective import LossConfig
+from isojax.rl.loss_config import LossConfig
 from isojax.runtime import mesh as mesh_lib
 from isojax.types import Batch
 

@@ -29,20 +29,19 @@ CASES = {
     "advantage": ((REWARD_PxN, MASK_PxN), (("advantages", (2, 4), "fiu"),)),
     "aggregation": ((LEN_PxN, MASK_PxN.astype(float)),
                     (("weights", (2, 4), "fiu"),)),
-    "policy_loss": (tuple(map(jnp.asarray, (
-        LOGP_RxT, LOG_RATIO_RxT, ADVANTAGE_RxT))),
+    "policy_loss": ((LOGP_RxT, LOG_RATIO_RxT, ADVANTAGE_RxT),
                     (("the loss", (2, 3), "f"),
                      ("whether a bound acts", (2, 3), "b"))),
 }
 DTYPES = {"b": "bool", "f": "floating point", "fiu": "numbers"}
 
 
-def check(kind: str, own: dict, function: Callable) -> None:
+def check(kind: str, custom: dict, function: Callable) -> None:
   """Calls a function of the user's once and checks what it returns.
 
   Args:
     kind: a key of CASES.
-    own: its file, of custom_function.read.
+    custom: its file, of custom_function.read.
     function: the user's, with its constants bound.
 
   Raises:
@@ -50,22 +49,26 @@ def check(kind: str, own: dict, function: Callable) -> None:
       are not finite.
   """
   args, wanted = CASES[kind]
-  where = f"loss.{kind}={own['path']}:{own['function']}"
+  if kind == "policy_loss":
+    # Not in CASES: an import must not start jax, which then could not connect
+    # the processes of a run.
+    args = tuple(map(jnp.asarray, args))
+  where = f"loss.{kind}={custom['path']}:{custom['function']}"
   try:
     result = function(*args)
   except (Exception, SystemExit) as error:  # any of theirs
     raise InputError(
-        f"{custom_function.located(own['path'], error)}; {where} was tried on "
-        "a small batch") from error
+        f"{custom_function.located(custom['path'], error)}; {where} was tried "
+        "on a small batch") from error
   results = result if len(wanted) > 1 else (result,)
   if not isinstance(results, tuple) or len(results) != len(wanted):
     raise InputError(
-        f"{custom_function.definition(own)}: {where}: returned "
+        f"{custom_function.definition(custom)}: {where}: returned "
         f"{type(result).__name__}; expected "
         f"({', '.join(name for name, *_ in wanted)})")
   for value, (name, shape, kinds) in zip(results, wanted, strict=True):
     value = np.asarray(value)
-    at = (f"{custom_function.definition(own)}: {where}: tried on a small "
+    at = (f"{custom_function.definition(custom)}: {where}: tried on a small "
           f"batch, {name}")
     if value.shape != shape or value.dtype.kind not in kinds:
       raise InputError(

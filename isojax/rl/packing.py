@@ -13,15 +13,15 @@ import typing
 import jax
 import numpy as np
 
-from isojax.rl.objective import LossConfig
+from isojax.rl.loss_config import LossConfig
 from isojax.types import Batch, Prompts, Rollouts
 
-LEAST = 32  # tokens of a row, if all answers of a problem have as many
+MIN_ROW_TOKENS = 32  # if all answers of a problem have as many
 
 
 def width(T: int, n: int) -> int:
   """The tokens of a row that packs n answers of at most T tokens."""
-  return min(n * T, max(T, LEAST))
+  return min(n * T, max(T, MIN_ROW_TOKENS))
 
 
 def multiple(count: int, G: int) -> int:

@@ -12,7 +12,7 @@ from isojax.rl import algorithm, losses, objective, packing
 from isojax.rl import critic as critic_lib
 from isojax.rl import head as head_lib
 from isojax.rl import optimizer as optimizer_lib
-from isojax.rl.objective import LossConfig
+from isojax.rl.loss_config import LossConfig
 from isojax.rl.optimizer import Critic
 from isojax.runtime import mesh as mesh_lib
 from isojax.types import Batch, CriticState, Prompts, Rollouts, TrainState
@@ -55,17 +55,17 @@ def _for_batch(model: decoder.Transformer, cfg: LossConfig, batch: Batch):
 
 def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
                   critic: Critic | None = None):
-  """gradient(learned, base, batch, temperature) -> (gradient, sums).
+  """gradient(trainable, base, batch, temperature) -> (gradient, sums).
 
-  `learned` is what the policy's program trains, see `learned`. With a shared
-  critic the value loss, times its coefficient, is part of the loss.
+  `trainable` is the result of `trainable_params`. With a shared critic the
+  value loss, times its coefficient, is part of the loss.
   """
   dtype = jnp.dtype(cfg.dtype)
 
-  def gradient(trained, base, batch: Batch, temperature):
-    trained, valued = trained
+  def gradient(trainable, base, batch: Batch, temperature):
+    trained, valued = trainable
     model = _for_batch(bare, cfg, batch)
-    measure = measuring(model, temperature)
+    logp_fn = make_logp_fn(model, temperature)
 
     def policy(trained):
       params = policy_params(bare, base, trained, cfg, lora)
@@ -74,10 +74,10 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
 
     def term(hidden, weight, rest):
       token, ref_hidden = rest
-      logp, entropy = measure(hidden, weight, token.tokens_RxW)
+      logp, entropy = logp_fn(hidden, weight, token.tokens_RxW)
       ref_logp = None
       if cfg.kl_in_loss:
-        ref_logp, _ = measure(ref_hidden, ref_weight, token.tokens_RxW)
+        ref_logp, _ = logp_fn(ref_hidden, ref_weight, token.tokens_RxW)
       return objective.token_loss(logp, ref_logp, entropy, token, cfg)
 
     def value_term(hidden, valued):
@@ -92,7 +92,7 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
           decoder.head_weight(base, model.cfg), hidden.dtype, model.mesh)
       ref_hidden = head_lib.hidden_states(model, base, batch, dtype)
     if cfg.whole_answers:
-      logp, _ = head_lib.mapped(measure, hidden, weight, batch.tokens_RxW,
+      logp, _ = head_lib.mapped(logp_fn, hidden, weight, batch.tokens_RxW,
                                 mesh=model.mesh)
       batch = batch.replace(columns=batch.columns | (
           objective.whole_answer_columns(logp, batch, cfg)))
@@ -122,15 +122,15 @@ def policy_params(model: decoder.Transformer, base, trained, cfg: LossConfig,
       lora, base, trained, precision=cfg.precision))
 
 
-def measuring(model: decoder.Transformer, temperature):
-  """measure(hidden, weight, tokens) -> (logp, entropy), [R, c] each."""
+def make_logp_fn(model: decoder.Transformer, temperature):
+  """logp_fn(hidden, weight, tokens) -> (logp, entropy), [R, c] each."""
   logits = precision_lib.of_head(decoder.logits, model.head_dtype)
 
-  def measure(hidden, weight, tokens_RxW):
+  def logp_fn(hidden, weight, tokens_RxW):
     return losses.logp_and_entropy(
         logits(hidden, weight, model.cfg), tokens_RxW, temperature=temperature)
 
-  return measure
+  return logp_fn
 
 
 def make_score(bare: decoder.Transformer, cfg: LossConfig,
@@ -152,7 +152,7 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
 
     def logp(params, hidden):
       return head_lib.mapped(
-          measuring(model, temperature), hidden,
+          make_logp_fn(model, temperature), hidden,
           decoder.head_weight(params, model.cfg), batch.tokens_RxW,
           mesh=model.mesh)[0]
 
@@ -176,7 +176,7 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
                  out_shardings=mesh_lib.replicated(bare.mesh))
 
 
-def learned(state: TrainState, critic: Critic | None):
+def trainable_params(state: TrainState, critic: Critic | None):
   """What the policy's program trains: (policy, shared critic or None)."""
   return state.params, (
       state.critic.params if critic and not critic.own else None)
@@ -222,7 +222,7 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
     valued = state.critic
     state, metrics = run(
         programs, state.replace(critic=None) if own else state,
-        learned(state, shared), base, batches, temperature)
+        trainable_params(state, shared), base, batches, temperature)
     if own:
       valued, more = run(
           own_programs, valued, valued.params, base, batches)
@@ -291,8 +291,8 @@ def _policy_programs(model: decoder.Transformer, tx, cfg: LossConfig, lora,
 
   abstract = optimizer_lib.abstract_state(model, tx, lora, shared)
   return _programs(make_gradient(model, cfg, lora, shared), apply,
-                   learned(abstract, shared), abstract, _sums(cfg, shared), cfg,
-                   model.mesh)
+                   trainable_params(abstract, shared), abstract,
+                   _sums(cfg, shared), cfg, model.mesh)
 
 
 def _critic_programs(model: decoder.Transformer, cfg: LossConfig, lora,

@@ -16,10 +16,10 @@ from isojax.core.allocation import Allocation, sqrt_lr
 from isojax.core.identity import NOTHING
 from isojax.errors import expect, InputError
 from isojax.models.lora import LoraConfig
-from isojax.rl import advantages, objective
+from isojax.rl import advantages, loss_config
 from isojax.rl.algorithm import UpdatesConfig
 from isojax.rl.critic import CriticConfig
-from isojax.rl.objective import LossConfig
+from isojax.rl.loss_config import LossConfig
 from isojax.rl.optimizer import OptimizerConfig
 from isojax.rl.rewards import RewardConfig
 from isojax.runtime.mesh import MeshConfig
@@ -30,8 +30,8 @@ from isojax.tasks.prompts import PromptConfig
 TRACKIO = "trackio:"  # begins the name of a project in trackio
 
 
-def refuse(*checks: tuple[bool, str]) -> None:
-  """InputError with the message of the first check that is wrong."""
+def raise_if(*checks: tuple[bool, str]) -> None:
+  """InputError with the message of the first condition that is true."""
   for wrong, message in checks:
     if wrong:
       raise InputError(message)
@@ -52,7 +52,7 @@ class TaskSection:
 
   def __post_init__(self):
     bonus = f"task.format_coef={self.format_coef}"
-    refuse(
+    raise_if(
         (self.format_coef < 0, f"{bonus}: expected >= 0"),
         (self.format_coef and self.grader.answer == "whole",
          f"{bonus} with task.grader.answer='whole': every response earns the "
@@ -70,7 +70,7 @@ class EvalSection:
   def __post_init__(self):
     expect("eval", self, **{name: (getattr(self, name) >= 1, "at least 1")
                             for name in ("k", "first", "growth")})
-    refuse(
+    raise_if(
         (self.temperature < 0 or not 0 < self.top_p <= 1,
          f"eval: temperature={self.temperature}, top_p={self.top_p}: expected "
          "temperature >= 0 and top_p in (0, 1]"))
@@ -98,7 +98,7 @@ class LogSection:
   def __post_init__(self):
     lacks = lambda library: not importlib.util.find_spec(library)
     library = "trackio" if self.wandb.startswith(TRACKIO) else "wandb"
-    refuse(
+    raise_if(
         (self.samples < 0, f"log.samples={self.samples}: expected at least 0"),
         (self.wandb == TRACKIO, f"log.wandb={self.wandb!r}: expected "
          f"{TRACKIO}PROJECT"),
@@ -115,7 +115,7 @@ class FilterSection:
   solved_rate: float | None
 
   def __post_init__(self):
-    refuse(
+    raise_if(
         (self.rounds < 1, f"recipe.filter.rounds={self.rounds}: expected at "
          "least 1, the first round"),
         (self.solved_rate is not None and not 0 < self.solved_rate <= 1,
@@ -135,7 +135,7 @@ class RecipeSection:
   def __post_init__(self):
     loss, updates, critic = self.loss, self.updates, self.critic.kind
     in_flight = f"recipe.updates.in_flight={updates.in_flight}"
-    refuse(
+    raise_if(
         (critic != "none" and loss.advantage not in advantages.VALUED,
          f"recipe.critic.kind={critic!r} with recipe.loss.advantage="
          f"{loss.advantage!r}, which does not depend on values; expected one "
@@ -170,7 +170,7 @@ class RecipeSection:
     loss, updates = self.loss, self.updates
     return bool(updates.count > 1 or updates.in_flight or loss.kl_in_loss
                 or loss.entropy_coef or self.critic.kind != "none"
-                or "policy_loss" in loss.own)
+                or "policy_loss" in loss.custom)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,8 +188,8 @@ class Experiment:
   mesh: MeshConfig
 
   def __post_init__(self):
-    refuse((not 0 <= self.seed < 2**31, f"seed={self.seed}: expected 0 <= "
-            "seed < 2**31, beyond which seeds coincide"))
+    raise_if((not 0 <= self.seed < 2**31, f"seed={self.seed}: expected 0 <= "
+              "seed < 2**31, beyond which seeds coincide"))
 
   def is_finished(self, step: int, rollouts: int) -> bool:
     """Whether no step follows. With refill C may be spent before step M."""
@@ -246,9 +246,9 @@ def load(config) -> Experiment:
   return of_values(config.to_dict())
 
 
-def compares(loss: LossConfig) -> bool:
-  """Whether an advantage is 0 in a group of one; an own one may be."""
-  return loss.advantage in advantages.COMPARING or "advantage" in loss.own
+def has_group_baseline(loss: LossConfig) -> bool:
+  """Whether an advantage is 0 in a group of one; a custom one may be."""
+  return loss.advantage in advantages.COMPARING or "advantage" in loss.custom
 
 
 def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
@@ -263,7 +263,7 @@ def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
 def _check_ddof(e: Experiment) -> None:
   """InputError if a standard deviation is of too few values."""
   a, cfg = e.alloc, e.recipe.loss
-  if "ddof" not in objective.constant_names(cfg.unbound("advantage")):
+  if "ddof" not in loss_config.constant_names(cfg.unbound("advantage")):
     return
   letter = "n" if a.m is None or cfg.normalise == "before" else "m"
   values = a.n_min if letter == "n" else min(
@@ -289,8 +289,8 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
   penalty_from = (reward.overlong_max - reward.overlong_cache
                   if reward.overlong_max is not None else 0)
   check_sampler(sampler, max_positions=max_positions)
-  refuse(
-      (a.n_min < 2 and (compares(loss) or loss.zero_variance != "off"
+  raise_if(
+      (a.n_min < 2 and (has_group_baseline(loss) or loss.zero_variance != "off"
                         or rounds > 1),
        f"alloc.{least}=1: this recipe compares the rollouts of one problem ("
        f"recipe.loss.advantage={loss.advantage!r}, loss.zero_variance, "
@@ -303,7 +303,7 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
       (a.division.rule == "skip" and in_flight,
        f"alloc.rule='skip' with recipe.updates.in_flight={in_flight}: a batch "
        "could be of skipped problems alone; use in_flight=0"),
-      (a.m == 1 and loss.normalise == "after" and compares(loss),
+      (a.m == 1 and loss.normalise == "after" and has_group_baseline(loss),
        f"alloc.m=1 with recipe.loss.advantage={loss.advantage!r}: it compares "
        "the kept rollouts of one problem, and of one all advantages are 0; use "
        "m >= 2, or recipe.loss.normalise='before'"),

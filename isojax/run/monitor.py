@@ -23,7 +23,7 @@ from isojax.rl import rewards
 from isojax.rl.advantages import informative
 from isojax.rl.algorithm import Groups
 from isojax.run import experiment
-from isojax.run.components import Setup
+from isojax.run.setup import Setup
 from isojax.runtime import hosts, progress
 from isojax.types import Prompts, Rollouts
 
@@ -60,7 +60,8 @@ def opened(setup: Setup, folder: str, kept: list[dict], *, active: bool):
           folder, e.log.wandb, setup.run_id, setup.identity))
   with contextlib.ExitStack() as stack:
     yield Monitor(
-        rules.Watcher(kept, grouped=experiment.compares(e.recipe.loss)),
+        rules.Watcher(kept, grouped=experiment.has_group_baseline(
+            e.recipe.loss)),
         progress.reporter(
             step=step, steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
             rollouts=rollouts, C=e.alloc.C, every_seconds=e.log.every_seconds),

@@ -1,10 +1,10 @@
 """Samples rollouts, and grades them in a thread while others are decoded.
 
 Without in-flight updates a step samples its own rollouts in rounds of Bp
-problems: one, or with refill (recipe.filter.rounds > 1, the dynamic sampling of
-DAPO) further ones until Bp groups are informative: have right and wrong
-answers. Every round is charged to C. With in-flight updates sampling continues
-across steps, see sampling.flight.
+problems: in one round, or in resampling rounds (recipe.filter.rounds > 1, the
+dynamic sampling of DAPO) until Bp groups are informative, which means that they
+have correct and incorrect answers. Every round is charged to C. With in-flight
+updates sampling continues across steps, see sampling.flight.
 """
 
 import concurrent.futures
@@ -20,7 +20,7 @@ import numpy as np
 from isojax.errors import InputError
 from isojax.rl import advantages, algorithm, rewards
 from isojax.run import experiment
-from isojax.run.components import Setup
+from isojax.run.setup import Setup
 from isojax.runtime import hosts, profile, progress, rng
 from isojax.runtime.preemption import Stop
 from isojax.sampling import engine, interrupt
@@ -30,7 +30,7 @@ from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
 from isojax.types import Prompts, Rollouts
 
-WAIT = 0.2  # seconds between two checks for a signal while waiting for verdicts
+POLL_SECONDS = 0.2  # between checks for a signal while waiting for verdicts
 
 
 class Grading(typing.NamedTuple):
@@ -59,7 +59,7 @@ class Sampled(typing.NamedTuple):
   rollouts: Rollouts
   graded: grader_lib.Graded
   seconds_waited: float  # for verdicts, after the last rollout had ended
-  put_back: int  # times that a rollout lost its slot, see sampling.cache
+  evicted: int  # times that a rollout lost its slot, see cache.Paged
   lost: int = 0  # rollouts without a verdict, which `judged` left out
   lost_tokens: int = 0
 
@@ -70,7 +70,7 @@ class InFlight(typing.NamedTuple):
   Only `flight` is saved. A resumed run grades complete rollouts again.
   """
 
-  flight: flight_lib.Flight
+  flight: flight_lib.InFlightState
   # (position, number) -> (a call of the grader, index in its result), of
   # complete rollouts that this process grades.
   verdicts: dict
@@ -90,7 +90,8 @@ class StepRollouts(typing.NamedTuple):
 def graded_batch(setup: Setup, grader: Grading, params, problems,
                  before: InFlight, source: flight_lib.Source,
                  rule: flight_lib.Rule, *, version: int, section, stop: Stop,
-                 advance) -> tuple[flight_lib.Handed, Sampled, InFlight]:
+                 advance
+                 ) -> tuple[flight_lib.CompletedBatch, Sampled, InFlight]:
   """Samples and grades the next batch of a source.
 
   The calls of the grader share task.grader.step_seconds. Each problem is graded
@@ -124,22 +125,22 @@ def graded_batch(setup: Setup, grader: Grading, params, problems,
           jax.tree.map(lambda x: x[new], rollouts))
       verdicts.update({names[i]: (future, j) for j, i in enumerate(new)})
 
-  handed, flight = engine.next_batch(
+  batch, flight = engine.next_batch(
       setup.sampler, params, before.flight, source, rule, version=version,
       temperature=section.temperature, top_p=section.top_p, ended=ended)
-  names = named(handed.items)
+  names = named(batch.items)
   begun = time.perf_counter()
   futures = {verdicts[name][0] for name in names if ours(name)}
   while not stop.asked and concurrent.futures.wait(
-      futures, timeout=WAIT).not_done:
+      futures, timeout=POLL_SECONDS).not_done:
     pass
   stop.check()
-  sampled = Sampled(handed.groups.n_E, handed.rollouts,
+  sampled = Sampled(batch.groups.n_E, batch.rollouts,
                     verdicts_of(names, verdicts),
-                    time.perf_counter() - begun, handed.put_back)
+                    time.perf_counter() - begun, batch.evicted)
   for name in filter(ours, names):
     del verdicts[name]
-  return handed, sampled, InFlight(flight, verdicts)
+  return batch, sampled, InFlight(flight, verdicts)
 
 
 def named(items: flight_lib.Items) -> list[tuple[int, int]]:
@@ -228,15 +229,15 @@ def sample_step(setup: Setup, grader: Grading, params,
     return _rounds(setup, grader, params, step=step, n=n, left=left,
                    solved_D=solved_D, stop=stop, divide=divide)
   e = setup.e
-  handed, sampled, in_flight = profile.stage("sample", graded_batch)(
+  batch, sampled, in_flight = profile.stage("sample", graded_batch)(
       setup, grader, params, setup.stratum.train, in_flight,
       run_source(setup, solved_D, divide),
       flight_lib.Rule(e.alloc.Bp, e.recipe.updates.in_flight), version=step,
       section=e.sampler, stop=stop, advance=lambda count: None)
-  index = handed.groups.problem_E
+  index = batch.groups.problem_E
   return StepRollouts(
       jax.tree.map(lambda x: x[index], setup.train), judged(sampled),
-      np.ones(len(index), bool), 1, handed.staleness(step), in_flight)
+      np.ones(len(index), bool), 1, batch.staleness(step), in_flight)
 
 
 def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
@@ -273,7 +274,7 @@ def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
   """
   e, a = setup.e, setup.e.alloc
 
-  def groups(step):
+  def groups_of_step(step):
     order = prompts_lib.order_at(seed=e.seed, step=step, Bp=a.Bp,
                                  solved_D=solved_D)
     n_P = divide(order[:a.Bp], step, a.n)
@@ -281,14 +282,15 @@ def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
       raise InputError(
           f"alloc.rule={a.division.rule}: gave a problem no rollout; with "
           "recipe.updates.in_flight expected at least 1 for each problem")
-    return flight_lib.groups(step * a.Bp + np.arange(a.Bp), order[:a.Bp], n_P)
+    return flight_lib.new_groups(
+        step * a.Bp + np.arange(a.Bp), order[:a.Bp], n_P)
 
   @functools.cache
   def key(step):
     return np.asarray(jax.random.key_data(rng.stream(e.seed, "rollout", step)))
 
   return flight_lib.Source(
-      prompts=setup.train, groups=groups, steps=a.M,
+      prompts=setup.train, groups_of_step=groups_of_step, steps=a.M,
       key=lambda position: key(position // a.Bp),
       limits=lambda groups: limits(
           e, groups.position_E // a.Bp, setup.train.id_P[groups.problem_E],
@@ -298,15 +300,16 @@ def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
 def opened(saved: np.ndarray | None, sampler: engine.Sampler) -> InFlight:
   """What is in flight in a checkpoint, see flight.to_bytes; None: a new run."""
   if saved is None:
-    return InFlight(flight_lib.nothing(sampler.made_by), {})
+    return InFlight(flight_lib.empty_state(sampler.layout), {})
   flight = flight_lib.from_bytes(saved)
-  if flight.made_by != sampler.made_by:
+  if flight.sampler_layout != sampler.layout:
     text = "{} slots, {} pages and {} row shards".format
     raise InputError(
-        f"the run had {text(*flight.made_by)} until now, and this config, "
-        f"machine and mesh admit {text(*sampler.made_by)}: with in-flight "
-        "updates that gives other results; resume it with the sampler.slots, "
-        "page, memory and mesh that it had, or start another --workdir")
+        f"the run had {text(*flight.sampler_layout)} until now, and this "
+        f"config, machine and mesh admit {text(*sampler.layout)}: with "
+        "in-flight updates that gives other results; resume it with the "
+        "sampler.slots, page, memory and mesh that it had, or start another "
+        "--workdir")
   return InFlight(flight, {})
 
 
@@ -342,11 +345,11 @@ def kept_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:
   return informative_P & (np.cumsum(informative_P) <= Bp)
 
 
-def newly_solved(right_P, n_P, id_P, *, rate: float | None
+def newly_solved(correct_P, n_P, id_P, *, rate: float | None
                  ) -> list[int] | None:
   if rate is None:
     return None
-  pass_rate_P = np.where(n_P > 0, right_P / np.maximum(n_P, 1), 0.0)
+  pass_rate_P = np.where(n_P > 0, correct_P / np.maximum(n_P, 1), 0.0)
   return [int(i) for i in np.asarray(id_P)[pass_rate_P >= rate]]
 
 
@@ -363,4 +366,4 @@ def joined_rounds(parts: list[Sampled]) -> Sampled:
           np.concatenate([x.judged_B for x in graded]),
           sum((x.lost for x in graded), [])),
       *(sum(getattr(part, name) for part in parts) for name in (
-          "seconds_waited", "put_back", "lost", "lost_tokens")))
+          "seconds_waited", "evicted", "lost", "lost_tokens")))

@@ -18,9 +18,10 @@ import numpy as np
 from isojax.core import division, sections
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records, workdir
-from isojax.run import components, experiment
+from isojax.run import experiment
 from isojax.run import rollouts as rollouts_lib
-from isojax.run.components import Setup
+from isojax.run import setup as setup_lib
+from isojax.run.setup import Setup
 from isojax.runtime import hosts, rng
 from isojax.tasks import strata as strata_lib
 from isojax.types import TrainState
@@ -145,10 +146,11 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
         f"{folder}: the run has made steps, but its {missing} are gone; "
         f"restore the {missing}, or choose another --workdir to start again")
   newest = checkpoint.restore_newest(
-      store, components.abstract_state(setup), setup.run_id, reach=reach,
+      store, setup_lib.abstract_state(setup), setup.run_id, reach=reach,
       keep=every.keep, host=in_flight)
-  hosts.agree({"checkpoint": newest and newest.step, "records": len(kept)})
-  step, train, flight = newest or (-1, components.first_state(setup), None)
+  hosts.assert_same_on_all_hosts(
+      {"checkpoint": newest and newest.step, "records": len(kept)})
+  step, train, flight = newest or (-1, setup_lib.first_state(setup), None)
   if 0 < step < setup.e.alloc.M:
     of = f" of {setup.e.alloc.M}" * (setup.e.recipe.filter.rounds == 1)
     hosts.say(f"resuming from step {step}{of}")
@@ -168,7 +170,7 @@ def trained_params(setup: Setup, folder: str, step: int | None = None, *,
   """(step, what was trained) of a checkpoint, of the newest without a step."""
   return checkpoint.restore_params(
       os.path.join(folder, store), step,
-      components.abstract_state(setup).params, setup.run_id)
+      setup_lib.abstract_state(setup).params, setup.run_id)
 
 
 def best_step(folder: str) -> int:
@@ -188,15 +190,15 @@ def policy_of(setup: Setup, folder: str, which: str):
   if which == "best" and (step := best_step(folder)) == 0:
     hosts.say("no evaluation is above the base policy's: this is the base "
               "policy")
-    return 0, components.base_params(setup)
+    return 0, setup_lib.base_params(setup)
   if not checkpoint.steps(path):
     if which == "best":
       raise InputError(f"{path}: holds no checkpoint; the best evaluation is "
                        f"of step {step}: train with checkpoint.keep_best=True")
     hosts.say(f"{path} holds no checkpoint: this is the base policy")
-    return 0, components.base_params(setup)
+    return 0, setup_lib.base_params(setup)
   step, trained = trained_params(setup, folder, step, store=store)
-  return step, components.merged(setup, components.frozen_base(setup), trained)
+  return step, setup_lib.merged(setup, setup_lib.frozen_base(setup), trained)
 
 
 def check_evaluable(setup: Setup, folder: str) -> None:

@@ -14,7 +14,8 @@ from isojax.rl import algorithm, packing, rewards
 from isojax.rl import critic as critic_lib
 from isojax.rl import update as update_lib
 from isojax.run import rollouts as rollouts_lib
-from isojax.run.components import Setup
+from isojax.run.handles import RunHandles
+from isojax.run.setup import Setup
 from isojax.run.state import divided, History, solved_D, State
 from isojax.runtime import compilation, hosts, rng
 from isojax.runtime import mesh as mesh_lib
@@ -36,7 +37,7 @@ class Batch(typing.NamedTuple):
                 G=mesh_lib.blocks(setup.model.mesh), cfg=setup.e.recipe.loss)
 
 
-class Laps:
+class PhaseTimer:
   """Seconds of the phases of a step, without compilation."""
 
   def __init__(self, compiled: compilation.Count):
@@ -56,29 +57,30 @@ class Laps:
             **{f"seconds_{phase}": seconds[phase] for phase in records.PHASES}}
 
 
-def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
+def train_step(setup: Setup, state: State,
+               out: RunHandles) -> tuple[State, dict]:
   """Makes one step; returns the new state and the fields of its record.
 
   The record is not in the new state's history yet. The old state is donated to
-  the first update; until then a stop leaves it as it was. `out` is a
-  training.Out: the clock, the grader, the stop and the monitor.
+  the first update; until then a stop leaves it as it was.
   """
-  loss, history, laps = setup.e.recipe.loss, state.history, Laps(out.compiled)
+  loss, history = setup.e.recipe.loss, state.history
+  timer = PhaseTimer(out.compiled)
   taken = sample(setup, state, out)
   reward, batch = selected(setup, taken, history)
-  laps.end("sample")
+  timer.end("sample")
   scored = score(setup, state.train, batch)
-  laps.end("logp")
+  timer.end("logp")
   columns = scored.columns | algorithm.advantages(
       batch.groups, batch.rollouts, scored.columns, loss)
   train, metrics = updates(setup, state.train, batch, columns, history.step)
   jax.block_until_ready(train)
-  laps.end("update")
+  timer.end("update")
   out.monitor.texts(batch.prompts, batch.rollouts, batch.groups,
                     columns["advantage"], history.step + 1)
   return State(train, taken.in_flight, history), {
       **measured(taken.prompts, taken.sampled),
-      **by_problem(setup, history, taken),
+      **problem_fields(setup, history, taken),
       "shaped_reward": reward,
       "refilled": taken.rounds - 1,
       "staleness_mean": taken.staleness[0],
@@ -87,12 +89,13 @@ def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
       "scored_tokens": scored.tokens,
       "explained_variance": explained_variance(
           batch.rollouts, scored, columns),
-      **laps.fields(setup.model.mesh.size,
-                    waited=taken.sampled.seconds_waited),
+      **timer.fields(setup.model.mesh.size,
+                     waited=taken.sampled.seconds_waited),
       **metrics}
 
 
-def sample(setup: Setup, state: State, out) -> rollouts_lib.StepRollouts:
+def sample(setup: Setup, state: State,
+           out: RunHandles) -> rollouts_lib.StepRollouts:
   a, history = setup.e.alloc, state.history
   taken = rollouts_lib.sample_step(
       setup, out.grader, setup.policy(state.train), state.flight,
@@ -108,20 +111,21 @@ def sample(setup: Setup, state: State, out) -> rollouts_lib.StepRollouts:
   return taken
 
 
-def by_problem(setup: Setup, history: History,
-               taken: rollouts_lib.StepRollouts) -> dict:
+def problem_fields(setup: Setup, history: History,
+                   taken: rollouts_lib.StepRollouts) -> dict:
   """The fields of a record with verdicts of single problems."""
   n_P, id_P = taken.sampled.n_P, taken.prompts.id_P
-  # The right rollouts of each problem, or their summed reward.
-  right_P = algorithm.by_problem(
+  # Number of correct rollouts of each problem, or their summed reward.
+  correct_P = algorithm.by_problem(
       taken.sampled.graded.correct_B, n_P)[0].sum(axis=1)
   groups = None
   if history.evidence is not None:
-    right = (right_P.astype(int) if (right_P % 1 == 0).all() else right_P)
+    correct = (correct_P.astype(int) if (correct_P % 1 == 0).all()
+               else correct_P)
     groups = [list(group) for group in zip(
-        id_P.tolist(), n_P.tolist(), right.tolist(), strict=True)]
+        id_P.tolist(), n_P.tolist(), correct.tolist(), strict=True)]
   return {"solved": rollouts_lib.newly_solved(
-              right_P, n_P, id_P, rate=setup.e.recipe.filter.solved_rate),
+              correct_P, n_P, id_P, rate=setup.e.recipe.filter.solved_rate),
           "groups": groups,
           "informative_expected": groups and history.evidence.informative(
               groups)}
@@ -254,4 +258,4 @@ def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
       "response_length": tokens / len(rollouts.len_R),
       "truncated": float(np.mean(~rollouts.ended_R)),
       "interrupted": float(np.mean(rollouts.interrupted_R)),
-      "put_back": sampled.put_back}
+      "evicted": sampled.evicted}

@@ -14,12 +14,13 @@ import numpy as np
 
 from isojax.core import custom_function, evaluate, exit_codes
 from isojax.ledger import checkpoint, records
-from isojax.run import components
 from isojax.run import monitor as monitor_lib
 from isojax.run import rollouts as rollouts_lib
+from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
 from isojax.run import step as step_lib
-from isojax.run.components import Setup
+from isojax.run.handles import RunHandles
+from isojax.run.setup import Setup
 from isojax.run.state import State
 from isojax.runtime import (
   compilation,
@@ -39,24 +40,6 @@ class End(typing.NamedTuple):
   code: int  # 0, exit_codes.DIVERGED, or exit_codes.PREEMPTED after a signal
   why: str | None  # of a run that is not complete
   was_complete: bool = False  # before this process began
-
-
-@dataclasses.dataclass
-class Out:
-  """Handles of a run in this process; none of them decides a result."""
-
-  start: int  # steps made before this process began
-  saved: int  # step of the newest checkpoint
-  saved_at: float  # on time.monotonic
-  written: typing.Any  # the ledger, see records.opened; None but on process 0
-  manager: typing.Any  # of checkpoints
-  best: typing.Any  # of the best checkpoint; None: not kept
-  grader: rollouts_lib.Grading
-  monitor: monitor_lib.Monitor
-  compiled: compilation.Count
-  traced: typing.Callable  # see profile.steps
-  stop: preemption.Stop
-  further: typing.Any  # see hosts.shared_fate
 
 
 def train(setup: Setup, folder: str, *, trace: str | None = None,
@@ -97,7 +80,8 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
   return End(0, None, was_complete=state.history.step == out.start)
 
 
-def evaluated(setup: Setup, state: State, out: Out, finished: bool) -> State:
+def evaluated(setup: Setup, state: State, out: RunHandles,
+              finished: bool) -> State:
   """Evaluates the policy if it is due; returns the state with the record."""
   e, history = setup.e, state.history
   due = evaluate.due_rollouts(C=e.alloc.C, first=e.eval.first,
@@ -113,7 +97,7 @@ def evaluated(setup: Setup, state: State, out: Out, finished: bool) -> State:
   return state
 
 
-def keep_best(setup: Setup, state: State, out: Out) -> None:
+def keep_best(setup: Setup, state: State, out: RunHandles) -> None:
   """Saves the state if its evaluation is the best one.
 
   It is saved completely before the run goes on: a resume begins at or before
@@ -134,7 +118,7 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
                split: str = "validation") -> dict:
   """Samples the validation problems; returns the fields of an eval record.
 
-  `split` names the problems in the record; see components.on_split.
+  `split` names the problems in the record; see setup.on_split.
   """
   e, k = setup.e, setup.e.eval.k
   graded = rollouts_lib.sample_problems(
@@ -149,7 +133,7 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
                           np.reshape(graded.vote_B, (-1, k)).tolist())}
 
 
-def stepped(setup: Setup, state: State, out: Out, fields: dict) -> State:
+def stepped(setup: Setup, state: State, out: RunHandles, fields: dict) -> State:
   """Records a step; returns the state with the record."""
   before = state.history
   if not setup.e.recipe.loss_informs:
@@ -169,7 +153,7 @@ def stepped(setup: Setup, state: State, out: Out, fields: dict) -> State:
   return state
 
 
-def recorded(state: State, out: Out, line: dict) -> State:
+def recorded(state: State, out: RunHandles, line: dict) -> State:
   """Adds a record with the alarms that are on; returns the state with it."""
   for warning in out.monitor.watch(line):
     hosts.say(f"step {line['step']}: {warning}")
@@ -192,18 +176,19 @@ def say_solved(setup: Setup, before: state_lib.History,
               f"than alloc.Bp={Bp}: solved ones fill the steps from here on")
 
 
-def save_if_due(setup: Setup, state: State, out: Out, finished: bool) -> None:
+def save_if_due(setup: Setup, state: State, out: RunHandles,
+                finished: bool) -> None:
   """Saves at the last step, and when the config's interval is over."""
   cfg, step = setup.e.checkpoint, state.history.step
   if out.saved > out.start and not out.manager.is_saving_in_progress():
-    out.further.set()
+    out.alive_event.set()
   # The clock of process 0 decides for all.
   minutes, *_ = hosts.gather((time.monotonic() - out.saved_at) / 60)
   if finished or step % cfg.every_steps == 0 or minutes >= cfg.every_minutes:
     save(setup, state, out)
 
 
-def save(setup: Setup, state: State, out: Out) -> None:
+def save(setup: Setup, state: State, out: RunHandles) -> None:
   """Saves a checkpoint of the last completed step, unless it is saved."""
   step = state.history.step
   if step == out.saved:
@@ -216,7 +201,7 @@ def save(setup: Setup, state: State, out: Out) -> None:
   out.saved, out.saved_at = step, time.monotonic()
 
 
-def stopped(setup: Setup, state: State, out: Out) -> str:
+def stopped(setup: Setup, state: State, out: RunHandles) -> str:
   """Saves the last whole step of a run; returns how to resume it."""
   save(setup, state, out)
   checkpoint.finish(out.manager)
@@ -226,7 +211,7 @@ def stopped(setup: Setup, state: State, out: Out) -> str:
           "stopped by a signal before the first step; rerun the same command")
 
 
-def diverged(setup: Setup, state: State, out: Out, fields: dict) -> str:
+def diverged(setup: Setup, state: State, out: RunHandles, fields: dict) -> str:
   saved = f"the newest checkpoint is of step {out.saved}" if out.saved else (
       "there is no checkpoint yet")
   return (
@@ -241,28 +226,27 @@ def diverged(setup: Setup, state: State, out: Out, fields: dict) -> str:
 
 def custom_functions(setup: Setup) -> str:
   """The user's own functions, which may be the cause of a number not finite."""
-  own = setup.e.recipe.loss.own.values()
-  if not own:
+  custom = setup.e.recipe.loss.custom.values()
+  if not custom:
     return ""
-  return (f"Look first at {', '.join(map(custom_function.definition, own))}: a "
-          "logarithm, root or division there? ")
+  places = ", ".join(map(custom_function.definition, custom))
+  return f"Look first at {places}: a logarithm, root or division there? "
 
 
 @contextlib.contextmanager
 def opened(setup: Setup, folder: str, trace: str | None, signals):
-  """Yields the Setup with its learner, the State to resume from, and the Out.
-  """
+  """Yields the Setup with its learner, the State to resume from, RunHandles."""
   e, store = setup.e, os.path.join(folder, state_lib.CHECKPOINTS)
   compiled = compilation.Count()
   with contextlib.ExitStack() as stack:  # closed in reverse
     written = stack.enter_context(records.opened(os.path.join(
         folder, state_lib.RECORDS))) if hosts.first() else None
-    setup = components.with_learner(setup)
+    setup = setup_lib.with_learner(setup)
     state, kept = state_lib.restored(setup, written, folder)
     history = state.history
     active = history.evaluated != history.rollouts or not (
         e.is_finished(history.step, history.rollouts))
-    yield setup, state, Out(
+    yield setup, state, RunHandles(
         start=history.step, saved=history.step, saved_at=time.monotonic(),
         compiled=compiled, written=written,
         grader=stack.enter_context(rollouts_lib.grading(setup)),
@@ -276,4 +260,4 @@ def opened(setup: Setup, folder: str, trace: str | None, signals):
             os.path.join(folder, state_lib.BEST), keep=1))
         if e.checkpoint.keep_best else None,
         stop=stack.enter_context(signals()),
-        further=stack.enter_context(hosts.shared_fate()))
+        alive_event=stack.enter_context(hosts.fail_together()))

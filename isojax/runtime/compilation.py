@@ -14,8 +14,8 @@ import time
 
 import jax
 
-LONG = 5.0  # seconds after which a compilation is announced
-SMALL = 0.1  # seconds; programs that compile faster are not cached
+ANNOUNCED_SECONDS = 5.0  # after which a compilation is announced
+MIN_CACHED_SECONDS = 0.1  # programs that compile faster are not cached
 # Events of jax; COMPILED also of a program that is read from the cache.
 COMPILED = "/jax/core/compile/backend_compile_duration"
 LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
@@ -29,7 +29,8 @@ def keep_programs(say) -> None:
   """
   if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
     # jax's default is 1 s; the embedded policy's programs all compile faster.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", SMALL)
+    jax.config.update(
+        "jax_persistent_cache_min_compile_time_secs", MIN_CACHED_SECONDS)
   if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     if not os.environ["JAX_COMPILATION_CACHE_DIR"]:
       jax.config.update("jax_enable_compilation_cache", False)
@@ -49,8 +50,7 @@ def keep_programs(say) -> None:
 
 @functools.cache  # listeners cannot be removed
 def announce(say) -> None:
-  """Lets say(line) be called when a compilation takes more than LONG seconds.
-  """
+  """Calls say(line) when a compilation takes more than ANNOUNCED_SECONDS."""
   waiting = {}  # by thread
 
   def event(name: str, _, **more) -> None:
@@ -58,8 +58,9 @@ def announce(say) -> None:
     if name in (COMPILED, LOWERED) and thread in waiting:
       waiting.pop(thread).cancel()
     if name == LOWERED:  # the next is to compile it
-      waiting[thread] = threading.Timer(LONG, say, [
-          f"compiling {program(more)}: more than {LONG:g} s so far"])
+      waiting[thread] = threading.Timer(ANNOUNCED_SECONDS, say, [
+          f"compiling {program(more)}: more than {ANNOUNCED_SECONDS:g} s so "
+          "far"])
       waiting[thread].daemon = True
       waiting[thread].start()
 

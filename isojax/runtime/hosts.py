@@ -28,11 +28,11 @@ from isojax.core import exit_codes, sections
 from isojax.errors import InputError
 from isojax.runtime import progress
 
-MEET = 300  # seconds that a process waits for the others to start
-LEAVE = 60  # seconds that a finished process waits for the others
+START_SECONDS = 300  # that a process waits for the others to start
+SHUTDOWN_SECONDS = 60  # that a finished process waits for the others
 # Seconds without a heartbeat after which a process counts as dead. Most deaths
 # are noticed at once, by a connection that breaks.
-HEARTBEAT = 10
+HEARTBEAT_SECONDS = 10
 # In the messages of collectives and of jax's coordination service about a
 # process that is gone.
 _LOST = re.compile(
@@ -70,7 +70,7 @@ def initialize(coordinator: str | None, num_processes: int | None,
                process_id: int | None) -> None:
   """Connects the processes of the run, before anything asks jax for devices.
 
-  A process that waits MEET seconds in vain ends with exit_codes.BAD_INPUT. The
+  A process that waits START_SECONDS in vain ends with exit_codes.BAD_INPUT. The
   arguments are flags of isojax.main; without any the environment of a TPU pod,
   Slurm or Kubernetes decides.
   """
@@ -90,20 +90,21 @@ def initialize(coordinator: str | None, num_processes: int | None,
         "number of all processes, and which one this is, from 0; or none of "
         "the three on a TPU pod, under Slurm or Kubernetes; or only "
         "--coordinator=none, for a run of this process alone")
-  hint = (f"start the same command on every host within {MEET} s, or give "
-          "--coordinator=none for a run of this process alone")
+  hint = (f"start the same command on every host within {START_SECONDS} s, or "
+          "give --coordinator=none for a run of this process alone")
   # jax would abort this process, with a stack of C++.
-  late = threading.Timer(MEET, _end, [exit_codes.BAD_INPUT, (
-      f"isojax: {place}: waited {MEET} s for the other processes of this run; "
-      f"{hint}\n")])
+  late = threading.Timer(START_SECONDS, _end, [exit_codes.BAD_INPUT, (
+      f"isojax: {place}: waited {START_SECONDS} s for the other processes of "
+      f"this run; {hint}\n")])
   late.daemon = True
   late.start()
   progress.say(f"{place}: waiting for the other processes of this run, at most "
-               f"{MEET} s")
+               f"{START_SECONDS} s")
   try:
     jax.distributed.initialize(
-        *given, initialization_timeout=MEET + 60,
-        heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=LEAVE)
+        *given, initialization_timeout=START_SECONDS + 60,
+        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        shutdown_timeout_seconds=SHUTDOWN_SECONDS)
   except (RuntimeError, ValueError, OSError, ImportError) as error:
     why = str(error).splitlines()[0][:200]
     raise InputError(f"{place}: {why}; {hint}") from error
@@ -172,7 +173,7 @@ def run_on_all_hosts(function):
   return result
 
 
-def agree(values: dict) -> None:
+def assert_same_on_all_hosts(values: dict) -> None:
   """EverywhereError unless a JSON object, and the code, are those of process 0.
   """
   if count() == 1:
@@ -198,7 +199,7 @@ def code() -> dict:
 
 
 @contextlib.contextmanager
-def shared_fate():
+def fail_together():
   """What ends this process ends the others too, within seconds.
 
   An error that is not raised on every process would leave the others waiting,
@@ -211,25 +212,25 @@ def shared_fate():
   PEER_LOST would do so without end. So it is an error like others, unless jax
   misses heartbeats of a process and aborts this one while it waits.
   """
-  further = threading.Event()
+  alive_event = threading.Event()
   if count() == 1:
-    yield further
+    yield alive_event
     return
   try:
-    yield further
+    yield alive_event
   except EverywhereError:
     raise
   except BaseException as error:
     lost = isinstance(error, (ValueError, RuntimeError)) and not isinstance(
         error, InputError) and _LOST.search(str(error))
-    if lost and not further.is_set():
+    if lost and not alive_event.is_set():
       _say_last(f"{traceback.format_exc()}isojax: {name()}: waiting "
-                f"{2 * HEARTBEAT} s, in which jax ends this process if another "
-                "one is gone\n")
-      time.sleep(2 * HEARTBEAT)
+                f"{2 * HEARTBEAT_SECONDS} s, in which jax ends this process if "
+                "another one is gone\n")
+      time.sleep(2 * HEARTBEAT_SECONDS)
     if isinstance(error, InputError):
       code_, text = exit_codes.of(error), f"isojax: {name()}: {error}\n"
-    elif lost and further.is_set():
+    elif lost and alive_event.is_set():
       code_, text = exit_codes.PEER_LOST, (
           f"{traceback.format_exc()}isojax: {name()}: stopped, because "
           "another process of this run is gone; its last output is the reason. "

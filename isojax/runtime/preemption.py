@@ -13,7 +13,7 @@ import time
 
 from isojax.core import exit_codes
 
-EVERY = 5.0  # seconds between two exchanges of processes that are sampling
+EXCHANGE_SECONDS = 5.0  # between two exchanges of processes that are sampling
 
 
 def _end(number, frame) -> None:
@@ -58,14 +58,14 @@ class Stop:
       raise Stopped
     if self._polls:
       # Uses only gathered values, so that all processes get the same interval.
-      reached = int(self._polls * EVERY / max(*seconds, 1e-3))
+      reached = int(self._polls * EXCHANGE_SECONDS / max(*seconds, 1e-3))
       self._interval = max(1, min(reached, 2 * self._interval))
     self._polls, self._checked = 0, time.monotonic()
 
   def poll(self) -> None:
     """Calls `check` if due; all processes must call, equally often.
 
-    Several processes check after about EVERY seconds, by the slowest of them.
+    Several processes check after about EXCHANGE_SECONDS, by the slowest.
     """
     from isojax.runtime import hosts
     self._polls += 1

@@ -6,7 +6,7 @@ import time
 
 import tqdm
 
-QUIET = 10.0  # seconds before `track` shows anything, and between its lines
+QUIET_SECONDS = 10.0  # before `track` shows anything, and between its lines
 clock = tqdm.tqdm.format_interval  # seconds as 01:05 or 1:01:05
 
 
@@ -50,8 +50,8 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
 def track(total: int, what: str, unit: str, *, on: bool = True):
   """Yields a function (count) that adds to the progress of one long task.
 
-  After QUIET seconds a terminal shows a bar, otherwise a line is printed every
-  QUIET seconds. The rate leaves out the first units, before which programs
+  After QUIET_SECONDS a terminal shows a bar, otherwise a line is printed every
+  QUIET_SECONDS. The rate leaves out the first units, before which programs
   compile. `on` is False on all hosts but the first.
   """
   if not on:
@@ -59,7 +59,7 @@ def track(total: int, what: str, unit: str, *, on: bool = True):
     return
   began = last = time.monotonic()
   done = before = 0
-  bar = tqdm.tqdm(total=total, desc=what, unit=f" {unit}", delay=QUIET,
+  bar = tqdm.tqdm(total=total, desc=what, unit=f" {unit}", delay=QUIET_SECONDS,
                   dynamic_ncols=True, leave=False,
                   disable=not sys.stderr.isatty())
 
@@ -68,7 +68,7 @@ def track(total: int, what: str, unit: str, *, on: bool = True):
     first, done = not done, done + count
     bar.update(count)
     now = time.monotonic()
-    if bar.disable and now - last >= QUIET:
+    if bar.disable and now - last >= QUIET_SECONDS:
       last, rate = now, (done - before) / max(now - began, 1e-9)
       say(f"{what}: {done:,}/{total:,} {unit}  " + (
           f"{rate:.3g}/s  ETA {clock((total - done) / rate)}" if rate else

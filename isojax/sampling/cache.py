@@ -8,7 +8,8 @@ With pages, each block of the mesh has a pool of its own. A page holds the keys
 and values of consecutive positions of a sequence, in all layers. A slot takes
 pages as its sequence grows. The slots of a problem share the full pages of its
 prompt, but not the page of the prompt's last token, which decoding writes. If a
-pool is exhausted, its youngest slots are put back into the queue.
+pool is exhausted, its youngest slots are evicted: their rollouts are queued
+again.
 """
 
 import jax
@@ -23,7 +24,7 @@ from isojax.sampling import flight
 from isojax.sampling.sizes import smallest
 
 # A rollout starts only if one page is left for this many slots of the block.
-# Otherwise, the slots that grow would soon put the youngest back.
+# Otherwise, the slots that grow would soon evict the youngest.
 SLOTS_PER_SPARE_PAGE = 8
 
 
@@ -133,7 +134,7 @@ class Contiguous:
     """Space for the next chunk of active slots; the slots that get none."""
     return []
 
-  def give(self, g: int, rows, items, slots) -> int:
+  def allocate(self, g: int, rows, items, slots) -> int:
     """Space for items that take slots; returns how many get it, the first ones.
 
     Args:
@@ -195,7 +196,7 @@ class Paged:
     # Of each block: problem -> slots that share the pages of its prompt.
     self.readers = [{} for _ in range(q.G)]
     # Of each block: (window's slot, which page of the sequence, page) to fill.
-    self.given = [[] for _ in range(q.G)]
+    self.pending_copies = [[] for _ in range(q.G)]
 
   def _count(self, positions):
     return -(-positions // self.page)
@@ -243,7 +244,7 @@ class Paged:
         self._append(g, r, count)
     return lost
 
-  def give(self, g: int, rows, items, slots) -> int:
+  def allocate(self, g: int, rows, items, slots) -> int:
     q = self.q
     for i, (row, item, slot) in enumerate(zip(rows, items, slots, strict=True)):
       problem, known = int(q.problem_B[item]), int(q.length(item)) - 1
@@ -261,8 +262,9 @@ class Paged:
       if shared:
         self.readers[g][problem] = [*readers, row]
       self._append(g, row, count)
-      self.given[g].extend((slot, m, self.table_RxM[row, m])
-                           for m in range(present, self._count(known)))
+      self.pending_copies[g].extend(
+          (slot, m, self.table_RxM[row, m])
+          for m in range(present, self._count(known)))
     return len(rows)
 
   def fit(self, R: int) -> None:
@@ -279,16 +281,16 @@ class Paged:
                     for block in self.readers]
 
   def insert(self, filled) -> None:
-    """Fills the pages that `give` noted."""
+    """Fills the pages that `allocate` has listed."""
     del filled
-    most = -(-len(self.table_RxM) // len(self.given))
-    while any(self.given):
-      fill_GxFx3 = np.zeros((len(self.given), most, 3), np.int32)
+    most = -(-len(self.table_RxM) // len(self.pending_copies))
+    while any(self.pending_copies):
+      fill_GxFx3 = np.zeros((len(self.pending_copies), most, 3), np.int32)
       fill_GxFx3[..., 2] = self.pages
-      for g, given in enumerate(self.given):
-        if given:
-          fill_GxFx3[g, :len(given[:most])] = given[:most]
-      self.given = [given[most:] for given in self.given]
+      for g, copies in enumerate(self.pending_copies):
+        if copies:
+          fill_GxFx3[g, :len(copies[:most])] = copies[:most]
+      self.pending_copies = [copies[most:] for copies in self.pending_copies]
       self.kv = self.s.insert(self.kv, self.window, *self.s.place(
           tuple(np.moveaxis(fill_GxFx3, 2, 0))))
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 BLOCK = 128  # weights summed at once, which keeps the running sum over V short
-NEVER = -1e4  # log-weight of weight 0; finite, because 0 times -inf is NaN
+LOG_ZERO = -1e4  # log-weight of weight 0; finite, because 0 times -inf is NaN
 # Which program draws: from the whole distribution, from its nucleus (top_p),
 # or the most likely token. Static, so that a program holds no sort or argmax
 # that it does not run.
@@ -81,7 +81,7 @@ def draw(logits_RxV, uniform_R, temperature, top_p, *, kind: str):
   scale = 1.0 if kind == "greedy" else temperature
   top_R = jnp.max(logits_RxV, axis=-1)
   log_weight = lambda x_Rx: jnp.maximum(
-      (x_Rx - top_R.reshape(-1, *[1] * (x_Rx.ndim - 1))) / scale, NEVER)
+      (x_Rx - top_R.reshape(-1, *[1] * (x_Rx.ndim - 1))) / scale, LOG_ZERO)
   logits_RxKxB = in_blocks(logits_RxV, -jnp.inf)
   log_weight_RxKxB = log_weight(logits_RxKxB)
   weight_RxKxB = jnp.exp(log_weight_RxKxB)

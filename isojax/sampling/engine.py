@@ -99,7 +99,7 @@ class Sampler(typing.NamedTuple):
   sizes: sizes_lib.Sizes
   page: int | None  # positions of a page; None: no pages
   pages: int  # of a block's pool; 0: no pages
-  gathered: bool  # each fsdp shard holds whole weights
+  weights_gathered: bool  # each fsdp shard holds whole weights
   interrupt: interrupt_lib.Interrupt | None  # None: off
   casts: dict  # of each parameter, to the dtype and sharding of decoding
   prepare: typing.Callable  # float parameters -> cast, if they are not yet
@@ -116,8 +116,8 @@ class Sampler(typing.NamedTuple):
     return mesh_lib.blocks(self.mesh)
 
   @property
-  def made_by(self) -> tuple[int, int, int]:
-    """What decides which weights draw a token, see Flight.made_by."""
+  def layout(self) -> tuple[int, int, int]:
+    """See InFlightState.sampler_layout."""
     return self.slots, self.pages, self.G
 
 
@@ -127,7 +127,7 @@ def kernel(model: decoder.Transformer, cfg: SamplerConfig, length: int) -> str:
 
 
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
-                 eos: tuple[int, ...], *, gathered: bool = True,
+                 eos: tuple[int, ...], *, weights_gathered: bool = True,
                  interrupt: interrupt_lib.Interrupt | None = None,
                  pages: int | None = None) -> Sampler:
   """Builds the jitted calls for `cfg.slots` slots, rounded up to the blocks.
@@ -138,8 +138,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     model: the policy.
     cfg: shapes and dtypes.
     eos: tokens that end a rollout.
-    gathered: whether each fsdp shard holds whole weights while sampling,
-      gathered once instead of at every token.
+    weights_gathered: whether each fsdp shard holds whole weights while
+      sampling, gathered once instead of at every token.
     interrupt: cfg.interrupt in tokens; None: off.
     pages: of a block, if cfg.page is set; None: as many as all slots can use.
   """
@@ -171,14 +171,14 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
         model, cfg, longest if S <= longest else longest + cfg.max_new_tokens))
     return decoder.prompt_cache(reader, params, prompts, jnp.dtype(cfg.dtype))
 
-  casts, prepare = _casts(model, cfg, gathered)
+  casts, prepare = _casts(model, cfg, weights_gathered)
   decode = decode_lib.make_decode(
       model, C=sizes.chunk, T=cfg.max_new_tokens, eos=eos, buffered=on_tpu,
       interrupt=interrupt)
   return Sampler(
       mesh=mesh, slots=cfg.slots, sizes=sizes, page=cfg.page,
-      pages=pages or 0, gathered=gathered, interrupt=interrupt, casts=casts,
-      prepare=prepare,
+      pages=pages or 0, weights_gathered=weights_gathered, interrupt=interrupt,
+      casts=casts, prepare=prepare,
       place=lambda tree: mesh_lib.place(tree, rows),
       empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
       prefill=jax.jit(precise(prefill), out_shardings=cache),
@@ -190,14 +190,16 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                      out_shardings=(cache, read, read)))
 
 
-def _casts(model: decoder.Transformer, cfg: SamplerConfig, gathered: bool):
+def _casts(model: decoder.Transformer, cfg: SamplerConfig,
+           weights_gathered: bool):
   """The cast of each parameter for decoding, and `prepare` for all of them.
 
   One program per parameter: in a single program all of them are there twice,
   gathered and laid out.
   """
   shardings = jax.tree.map(
-      lambda x: mesh_lib.whole_rows(x.sharding) if gathered else x.sharding,
+      lambda x: (mesh_lib.whole_rows(x.sharding) if weights_gathered
+                 else x.sharding),
       decoder.abstract_params(model))
   head = decoder.head_name(model.cfg) if cfg.head_dtype else None
   dtype = lambda name: jnp.dtype(
@@ -232,9 +234,9 @@ def shortened(s: Sampler, prompts: Prompts) -> Prompts:
 
 def _refill(s: Sampler, q: flight_lib.Queue, params, cache) -> None:
   """Gives free slots what waits, and prefills sequences for it."""
-  q.put_back(cache.reserve())
+  q.evict(cache.reserve())
   while True:
-    filled = q.fill(cache.give)
+    filled = q.fill(cache.allocate)
     # Filled slots stay where they are, see `fill`.
     cache.fit(len(q.item_R) if q.waiting else sizes_lib.smallest(
         s.sizes.rows, q.most_active * q.G))
@@ -245,7 +247,7 @@ def _refill(s: Sampler, q: flight_lib.Queue, params, cache) -> None:
     cache.window = s.prefill(params, s.place(q.move_window()))
 
 
-def next_batch(s: Sampler, params, flight: flight_lib.Flight,
+def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
                source: flight_lib.Source, rule: flight_lib.Rule, *,
                version: int, temperature, top_p, ended):
   """Samples until a batch is complete: a function of the first five arguments.
@@ -263,7 +265,7 @@ def next_batch(s: Sampler, params, flight: flight_lib.Flight,
       `flight`. An error that it raises ends sampling.
 
   Returns:
-    Handed, and the next Flight.
+    CompletedBatch, and the next InFlightState.
   """
   longest = int(source.prompts.len_P.max())
   if longest > s.sizes.prompts[-1]:
@@ -281,7 +283,7 @@ def next_batch(s: Sampler, params, flight: flight_lib.Flight,
     ended(*q.ended())
     q.harvest(*jax.device_get(after))
   ended(*q.ended())
-  return q.handed(chosen), q.closed(chosen)
+  return q.completed_batch(chosen), q.remaining_state(chosen)
 
 
 def one_step(prompts: Prompts, n, key, *, limits_B=None,
@@ -310,7 +312,8 @@ def one_step(prompts: Prompts, n, key, *, limits_B=None,
 
   return flight_lib.Source(
       prompts=prompts, steps=1, key=lambda position: data,
-      groups=lambda step: flight_lib.groups(order, order, n_P[order]),
+      groups_of_step=lambda step: flight_lib.new_groups(
+          order, order, n_P[order]),
       limits=None if limits_B is None else limits)
 
 
@@ -319,8 +322,8 @@ def sample_all(s: Sampler, params, prompts: Prompts, n, key, *, temperature,
                ended=lambda *_: None) -> Rollouts:
   """n rollouts of each prompt, problem-major; see `one_step`, `next_batch`."""
   source = one_step(prompts, n, key, limits_B=limits_B, expected_P=expected_P)
-  handed, _ = next_batch(
-      s, params, flight_lib.nothing(s.made_by), source,
+  batch, _ = next_batch(
+      s, params, flight_lib.empty_state(s.layout), source,
       flight_lib.Rule(len(prompts.len_P), 0), version=0,
       temperature=temperature, top_p=top_p, ended=ended)
-  return handed.rollouts
+  return batch.rollouts

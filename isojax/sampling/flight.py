@@ -3,12 +3,14 @@
 A *group* is a problem with its n rollouts; n may differ between groups. It
 *begins* when a slot takes its first rollout. A *version* is the number of steps
 that the weights have made. A batch is made of complete groups, the oldest ones.
-A group that begins at version v is trained on at version v + k at the latest,
-so no token is older than k versions:
+With k = Rule.max_staleness, a group that begins at version v is trained on at
+version v + k at the latest, so no token is older than k versions:
 
-- At most (k + 1) * Rule.groups groups have begun and are not handed over.
+- At most (k + 1) * Rule.groups_per_batch groups have begun and are not handed
+  over.
 - A batch is handed over if the groups that remain can still be trained on in
-  time: at most i * Rule.groups of them are due by version + i, for i = 0 .. k.
+  time: at most i * Rule.groups_per_batch of them are due by version + i, for
+  i = 0 .. k.
   Otherwise sampling continues until an older group is complete.
 - No group begins beyond the last step, so every rollout is trained on.
 
@@ -45,7 +47,7 @@ class Groups(typing.NamedTuple):
     return np.cumsum(self.n_E) - self.n_E
 
 
-def groups(position, problem, n) -> Groups:
+def new_groups(position, problem, n) -> Groups:
   """Groups that have not begun; n is one number, or one for each."""
   position_E = np.asarray(position, np.int64)
   return Groups(position_E, np.asarray(problem, np.int64),
@@ -57,7 +59,7 @@ class Source(typing.NamedTuple):
   """The problems of a run, or of one batch; its functions are pure."""
 
   prompts: Prompts  # of all problems, host arrays
-  groups: typing.Callable  # step -> its Groups, in the order of beginning
+  groups_of_step: typing.Callable  # step -> Groups, in the order of beginning
   key: typing.Callable  # position -> key data of its step, uint32 [2]
   steps: int
   # Groups -> tokens before the interruption of each item, int32, see
@@ -66,12 +68,12 @@ class Source(typing.NamedTuple):
 
 
 class Rule(typing.NamedTuple):
-  groups: int  # of a batch
-  k: int  # largest staleness, in versions; 0: synchronous
+  groups_per_batch: int
+  max_staleness: int  # in versions; 0: synchronous
 
 
 @flax.struct.dataclass
-class Flight:
+class InFlightState:
   """What lives between two batches: groups that have begun; host arrays.
 
   Together with the weights this is the state of sampling. Tokens of all items
@@ -89,29 +91,29 @@ class Flight:
   version_X: np.ndarray  # int32, of those weights
   # Slots, pages of a block, and blocks of the sampler: which weights draw a
   # token depends on them.
-  made_by: tuple[int, int, int]
+  sampler_layout: tuple[int, int, int]
 
 
-def nothing(made_by: tuple[int, int, int]) -> Flight:
+def empty_state(sampler_layout: tuple[int, int, int]) -> InFlightState:
   """The state before the first batch."""
   zeros = lambda dtype: np.zeros(0, dtype)
-  return Flight(
-      0, groups([], [], 0), groups([], [], 0), zeros(np.int32), zeros(bool),
-      zeros(np.float32), zeros(np.int32), zeros(np.float32), zeros(np.int32),
-      made_by)
+  return InFlightState(
+      0, new_groups([], [], 0), new_groups([], [], 0), zeros(np.int32),
+      zeros(bool), zeros(np.float32), zeros(np.int32), zeros(np.float32),
+      zeros(np.int32), sampler_layout)
 
 
-def to_bytes(flight: Flight) -> np.ndarray:
+def to_bytes(flight: InFlightState) -> np.ndarray:
   """The flight as one uint8 array, for a checkpoint."""
   file = io.BytesIO()
   np.savez(file, *jax.tree.leaves(flight))
   return np.frombuffer(file.getvalue(), np.uint8)
 
 
-def from_bytes(saved: np.ndarray) -> Flight:
+def from_bytes(saved: np.ndarray) -> InFlightState:
   with np.load(io.BytesIO(saved.tobytes()), allow_pickle=False) as file:
     leaves = [x if x.ndim else int(x) for x in file.values()]
-  return jax.tree.unflatten(jax.tree.structure(nothing((0, 0, 0))), leaves)
+  return jax.tree.unflatten(jax.tree.structure(empty_state((0, 0, 0))), leaves)
 
 
 class Items(typing.NamedTuple):
@@ -122,14 +124,14 @@ class Items(typing.NamedTuple):
   number_R: np.ndarray  # within their groups
 
 
-class Handed(typing.NamedTuple):
+class CompletedBatch(typing.NamedTuple):
   """A batch: complete groups, by position."""
 
   groups: Groups
   items: Items
   rollouts: Rollouts  # group-major
   version_RxT: np.ndarray  # int32, of the weights that drew each token
-  put_back: int  # times that a rollout lost its slot, since the last batch
+  evicted: int  # times that a rollout lost its slot, since the last batch
 
   def staleness(self, version: int) -> tuple[float, int]:
     """Mean and maximum over tokens of the versions since they were drawn."""
@@ -139,18 +141,18 @@ class Handed(typing.NamedTuple):
     return float(age_X.mean()), int(age_X.max())
 
 
-def handed_over(version_E, complete_E, *, version: int, rule: Rule):
+def next_batch_groups(version_E, complete_E, *, version: int, rule: Rule):
   """Indices of the groups of the next batch; None if it is not complete.
 
   Groups are ordered by the version at which they began; `version` is that of
   the weights that will train on the batch.
   """
-  chosen = np.flatnonzero(complete_E)[:rule.groups]
-  if len(chosen) < rule.groups:
+  chosen = np.flatnonzero(complete_E)[:rule.groups_per_batch]
+  if len(chosen) < rule.groups_per_batch:
     return None
-  due_E = np.delete(version_E, chosen) + rule.k
-  in_time = (np.sum(due_E <= version + i) <= i * rule.groups
-             for i in range(rule.k + 1))
+  due_E = np.delete(version_E, chosen) + rule.max_staleness
+  in_time = (np.sum(due_E <= version + i) <= i * rule.groups_per_batch
+             for i in range(rule.max_staleness + 1))
   return chosen if all(in_time) else None
 
 
@@ -162,7 +164,7 @@ class Queue:
   its window. The slots of a block are neighbours.
 
   A sequence is continued by the rollouts of a group, which are a unit, or by
-  one rollout with tokens. `waits` has, of each block, the items dealt to it,
+  one rollout with tokens. `queued` has, of each block, the items dealt to it,
   and `slots` the places in its window of the sequences of the first of them.
 
   Attributes [E] are of groups, [B] of their rollouts, the items: `group_B`,
@@ -173,27 +175,28 @@ class Queue:
   block. `item_R` and `row` are of slots: the item in each, its device state.
   """
 
-  def __init__(self, flight: Flight, source: Source, rule: Rule, *,
+  def __init__(self, flight: InFlightState, source: Source, rule: Rule, *,
                version: int, sizes: Sizes, G: int,
                interrupt: interrupt_lib.Interrupt | None):
     self.flight, self.source, self.rule = flight, source, rule
     self.version, self.sizes, self.G = version, sizes, G
     self.T, self.interrupt = sizes.max_new_tokens, interrupt
-    self.put_back_count = 0
-    most, steps = (rule.k + 1) * rule.groups, flight.steps
+    self.evicted_count = 0
+    most = (rule.max_staleness + 1) * rule.groups_per_batch
+    steps = flight.steps
     parts = [(steps - 1, flight.groups), (steps - 1, flight.ahead)]
     while sum(len(part.n_E) for _, part in parts) < most and (
         steps < source.steps):
-      parts.append((steps, source.groups(steps)))
+      parts.append((steps, source.groups_of_step(steps)))
       steps += 1
     self.groups = Groups(*map(np.concatenate, zip(*(
         part for _, part in parts), strict=True)))
     self.step_E = np.concatenate(
         [np.full(len(part.n_E), step) for step, part in parts])
-    E, begun = len(self.step_E), len(flight.groups.n_E)
-    self.groups.version_E[begun:] = version
-    self.begun_E = np.arange(E) < begun
-    self.may_begin_E = np.arange(E) < most
+    E, started = len(self.step_E), len(flight.groups.n_E)
+    self.groups.version_E[started:] = version
+    self.started_E = np.arange(E) < started
+    self.may_start_E = np.arange(E) < most
     self.key_Ex2 = np.array([source.key(int(p)) for p in
                              self.groups.position_E], np.uint32).reshape(E, 2)
     self.group_B = np.repeat(np.arange(E), self.groups.n_E)
@@ -209,12 +212,12 @@ class Queue:
     self.left_E = self.groups.n_E - np.bincount(
         self.group_B[done_B], minlength=E)
     self.done = np.flatnonzero(done_B)  # not reported yet
-    waiting = np.flatnonzero(~done_B & self.may_begin_E[self.group_B])
-    self._wait(waiting)
+    waiting = np.flatnonzero(~done_B & self.may_start_E[self.group_B])
+    self._enqueue(waiting)
     self._open_slots(smallest(
         sizes.rows, min(-(-len(waiting) // G) * G, sizes.rows[-1])))
 
-  def _rollouts(self, flight: Flight) -> tuple[Rollouts, np.ndarray]:
+  def _rollouts(self, flight: InFlightState) -> tuple[Rollouts, np.ndarray]:
     """The tokens of all items so far, and the versions of those in flight."""
     B, R = len(self.group_B), len(flight.len_R)
     zeros = lambda dtype, *shape: np.zeros((B, *shape), dtype)
@@ -243,14 +246,14 @@ class Queue:
       version[items < R] = self.version_RxT[items[items < R]]
     return version
 
-  def _wait(self, items) -> None:
+  def _enqueue(self, items) -> None:
     """Lets items wait: those with tokens first, the longest of them first."""
     again = items[self.out.len_R[items] > 0]
     again = again[np.argsort(-self.length(again), kind="stable")]
     items = np.concatenate([again, items[self.out.len_R[items] == 0]])
     self.units = collections.deque(
         np.split(items, np.flatnonzero(self._begins(items)))[1:])
-    self.waits = [np.zeros(0, np.int64)] * self.G
+    self.queued = [np.zeros(0, np.int64)] * self.G
     self.slots = [np.zeros(0, np.int64)] * self.G
     self.refused_G = np.zeros(self.G, bool)  # without space for what waits
 
@@ -279,7 +282,7 @@ class Queue:
   @property
   def waiting(self) -> bool:
     """Whether items wait."""
-    return bool(self.units) or any(map(len, self.waits))
+    return bool(self.units) or any(map(len, self.queued))
 
   @property
   def rows(self) -> int:
@@ -312,30 +315,30 @@ class Queue:
     free slots. When no unit is left, a block with free slots takes items from
     the one with the largest load, until both have the same or one has none.
     """
-    load_G = np.array([len(waits) for waits in self.waits]) - self.free_G
+    load_G = np.array([len(queued) for queued in self.queued]) - self.free_G
     room_G = self.sizes.window - np.array(
-        [self._begins(waits).sum() for waits in self.waits])
+        [self._begins(queued).sum() for queued in self.queued])
     while self.units and (room_G > 0).any():
       unit = self.units.popleft()
       g = np.where(room_G > 0, load_G, np.inf).argmin()
-      self.waits[g] = np.concatenate([self.waits[g], unit])
+      self.queued[g] = np.concatenate([self.queued[g], unit])
       load_G[g] += len(unit)
       room_G[g] -= 1
     while not self.units and load_G.min() < 0 < load_G.max():
       thief, owner = load_G.argmin(), load_G.argmax()
       count = min(-(-(load_G[owner] - load_G[thief]) // 2), load_G[owner])
-      taken = self.waits[owner][-count:]
-      self.waits[owner] = self.waits[owner][:-count]
-      self.waits[thief] = np.concatenate([self.waits[thief], taken])
+      taken = self.queued[owner][-count:]
+      self.queued[owner] = self.queued[owner][:-count]
+      self.queued[thief] = np.concatenate([self.queued[thief], taken])
       load_G[owner] -= count
       load_G[thief] += count
 
   def move_window(self) -> Prompts:
     """The next sequences of each block, [G * W], as a prefill takes them."""
     self._deal()
-    begins = [self._begins(waits) for waits in self.waits]
-    first = [waits[new][:self.sizes.window]
-             for waits, new in zip(self.waits, begins, strict=True)]
+    begins = [self._begins(queued) for queued in self.queued]
+    first = [queued[new][:self.sizes.window]
+             for queued, new in zip(self.queued, begins, strict=True)]
     L = smallest(self.sizes.sequences, int(
         self.length(np.concatenate(first)).max(initial=1)))
     W, S = self.sizes.at_once(L), self.source.prompts.tokens_PxS.shape[1]
@@ -356,7 +359,7 @@ class Queue:
               self.out.tokens_RxT[item, :drawn])
     return out
 
-  def fill(self, give) -> tuple[np.ndarray, np.ndarray]:
+  def fill(self, allocate) -> tuple[np.ndarray, np.ndarray]:
     """Gives free slots the waiting items whose sequences are in the window.
 
     A block fills its lowest free slots, so every slot below a filled one is
@@ -364,8 +367,8 @@ class Queue:
     are, and the result may be used after it.
 
     Args:
-      give: see cache.Contiguous.give; if not all items get space, the block is
-        refused.
+      allocate: see cache.Contiguous.allocate; if not all items get space, the
+        block is refused.
 
     Returns:
       row, slot [G, F]: slots inside their block that were filled, and the
@@ -375,12 +378,12 @@ class Queue:
     taken = []
     for g, active in enumerate(self.active_GxR):
       free = np.flatnonzero(~active)[:len(self.slots[g])]
-      rows, items = g * self.rows + free, self.waits[g][:len(free)]
-      count = give(g, rows, items, self.slots[g][:len(free)])
+      rows, items = g * self.rows + free, self.queued[g][:len(free)]
+      count = allocate(g, rows, items, self.slots[g][:len(free)])
       self.refused_G[g] |= count < len(free)
       self._assign(rows[:count], items[:count])
       taken.append((free[:count], self.slots[g][:count]))
-      self.waits[g] = self.waits[g][count:]
+      self.queued[g] = self.queued[g][count:]
       self.slots[g] = self.slots[g][count:]
     F = smallest((0, -(-self.rows // 8), self.rows),
                  max(len(rows) for rows, _ in taken))
@@ -394,7 +397,7 @@ class Queue:
     """Gives slots these items: the last token so far is fed first."""
     group, problem = self.group_B[items], self.problem_B[items]
     prompts, drawn = self.source.prompts, self.out.len_R[items]
-    self.begun_E[group] = True
+    self.started_E[group] = True
     self.item_R[rows] = items
     row = self.row
     row.token_R[rows] = np.where(
@@ -416,17 +419,17 @@ class Queue:
         row.matched_R[rows[i]] = interrupt_lib.matched(
             self.out.tokens_RxT[items[i], :before], self.interrupt.unless)
 
-  def put_back(self, rows) -> None:
+  def evict(self, rows) -> None:
     """Takes slots from active items, which are next to get one again."""
     rows = np.array(rows, np.int64)
     self.refused_G[:] = False
     self.row.active_R[rows] = False
-    self.put_back_count += len(rows)
+    self.evicted_count += len(rows)
     for g in np.unique(rows // self.rows):
       lost = self.item_R[rows[rows // self.rows == g]]
-      waits = np.concatenate([lost, self.waits[g]])
-      order = np.argsort(-self.out.len_R[waits], kind="stable")
-      self.waits[g], self.slots[g] = waits[order], self.slots[g][:0]
+      queued = np.concatenate([lost, self.queued[g]])
+      order = np.argsort(-self.out.len_R[queued], kind="stable")
+      self.queued[g], self.slots[g] = queued[order], self.slots[g][:0]
 
   def compact(self, R: int) -> np.ndarray:
     """Keeps R slots, the active ones first; returns their places, [G, R / G].
@@ -470,14 +473,15 @@ class Queue:
   def ready(self):
     """The groups of the next batch; None if sampling has to continue."""
     empty_E = self.groups.n_E == 0  # begin with the group before them
-    self.begun_E |= empty_E & self.may_begin_E & (
-        np.cumsum(~self.begun_E & ~empty_E) == 0)
-    begun = np.flatnonzero(self.begun_E)
-    chosen = handed_over(self.groups.version_E[begun], self.left_E[begun] == 0,
-                         version=self.version, rule=self.rule)
-    return None if chosen is None else begun[chosen]
+    self.started_E |= empty_E & self.may_start_E & (
+        np.cumsum(~self.started_E & ~empty_E) == 0)
+    started = np.flatnonzero(self.started_E)
+    chosen = next_batch_groups(
+        self.groups.version_E[started], self.left_E[started] == 0,
+        version=self.version, rule=self.rule)
+    return None if chosen is None else started[chosen]
 
-  def handed(self, chosen) -> Handed:
+  def completed_batch(self, chosen) -> CompletedBatch:
     """The batch of the chosen groups."""
     groups, offset_E = self.groups, self.groups.offset_E
     chosen = chosen[np.argsort(groups.position_E[chosen], kind="stable")]
@@ -488,22 +492,22 @@ class Queue:
       rollouts = rollouts.replace(forced_RxT=interrupt_lib.forced(
           rollouts.tokens_RxT, rollouts.len_R, self.limit_B[items],
           self.interrupt))
-    return Handed(jax.tree.map(lambda x: x[chosen], groups),
-                  self._items(items), rollouts, self._versions(items),
-                  self.put_back_count)
+    return CompletedBatch(
+        jax.tree.map(lambda x: x[chosen], groups), self._items(items), rollouts,
+        self._versions(items), self.evicted_count)
 
-  def closed(self, chosen) -> Flight:
+  def remaining_state(self, chosen) -> InFlightState:
     """The state without the chosen groups."""
-    kept_E = self.begun_E.copy()
+    kept_E = self.started_E.copy()
     kept_E[chosen] = False
     items = np.flatnonzero(kept_E[self.group_B])
     steps = max(self.flight.steps,
-                1 + int(self.step_E[self.begun_E].max(initial=-1)))
-    ahead_E = ~self.begun_E & (self.step_E < steps)
+                1 + int(self.step_E[self.started_E].max(initial=-1)))
+    ahead_E = ~self.started_E & (self.step_E < steps)
     out = jax.tree.map(lambda x: x[items], self.out)
     drawn = np.arange(self.T)[None] < out.len_R[:, None]
     of = lambda which: jax.tree.map(lambda x: x[which], self.groups)
-    return Flight(
+    return InFlightState(
         steps, of(ahead_E), of(kept_E), out.len_R, out.ended_R, out.entropy_R,
         out.tokens_RxT[drawn], out.behavior_logp_RxT[drawn],
-        self._versions(items)[drawn], self.flight.made_by)
+        self._versions(items)[drawn], self.flight.sampler_layout)

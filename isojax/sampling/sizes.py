@@ -13,7 +13,7 @@ from isojax.core import memory
 # launch.bench, and 63 % with 48 and 24 alone.
 SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)
 # Slots of a row shard. With fewer, a program more costs more than it saves.
-FEW = 32
+MIN_SLOTS = 32
 STEP = 32  # tokens; a smaller step of length saves less than its program costs
 
 
@@ -33,7 +33,7 @@ def row_sizes(slots: int, G: int) -> tuple[int, ...]:
   """Slots of the sampler's programs, ascending: multiples of G row shards."""
   most = -(-slots // G)
   return tuple(sorted({G * math.ceil(most * share) for share in (
-      SHARES if most >= FEW else SHARES[-1:])}))
+      SHARES if most >= MIN_SLOTS else SHARES[-1:])}))
 
 
 class Sizes(typing.NamedTuple):

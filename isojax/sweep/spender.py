@@ -20,10 +20,11 @@ from isojax.core import config_file, exit_codes, plan_file, sections
 from isojax.errors import InputError, reason
 from isojax.frontier import race
 from isojax.ledger import records, workdir
-from isojax.run import components, experiment, training
+from isojax.run import experiment, training
 from isojax.run import rollouts as rollouts_lib
+from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
-from isojax.run.components import Setup
+from isojax.run.setup import Setup
 from isojax.runtime import compilation, preemption, progress
 
 SPEND = "spend.json"  # in the root
@@ -146,7 +147,7 @@ def prepared(config, overrides: list[dict], budget: int, root: str
       own = copy.deepcopy(config)
       config_file.override(own, changes, name)
       own.alloc.update(C=int(budget), M=None)
-      setup = components.prepare(own)
+      setup = setup_lib.prepare(own)
       folder = os.path.join(root, setup.run_id)
       arms.append(Arm(name, changes, folder, setup, own))
     except InputError as error:
@@ -229,7 +230,7 @@ def tested(arm: Arm, best: dict) -> dict | None:
   path = os.path.join(arm.folder, "eval.jsonl")
   stratum = arm.setup.stratum.header["stratum"]
   try:
-    other = components.on_split(arm.setup, arm.setup.e.task.stratum, "test")
+    other = setup_lib.on_split(arm.setup, arm.setup.e.task.stratum, "test")
   except InputError as error:
     progress.say(f"no test reward: {error}")
     return None

@@ -81,7 +81,7 @@ class GraderConfig:
 WRONG = {"correct": False, "vote": ""}  # the reply without an answer
 SHOWN = 5  # lines about answers that were not judged, of a step
 START_SECONDS = 120.0  # for the first processes to import what they need
-MOMENT = 0.1  # seconds between two looks at a process that starts
+START_POLL_SECONDS = 0.1  # between two looks at a process that starts
 
 
 class _Worker:
@@ -127,7 +127,8 @@ class _Worker:
     """Whether the process has started; OSError or ValueError if it cannot."""
     if self.process is None:
       self.start()
-    self.ready = self.ready or "ready" in (self.receive(MOMENT) or {})
+    self.ready = self.ready or "ready" in (
+        self.receive(START_POLL_SECONDS) or {})
     return self.ready
 
   def ask(self, job: list, seconds: float) -> dict:

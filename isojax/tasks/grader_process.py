@@ -24,7 +24,7 @@ from isojax.tasks.problem import Problem
 
 MEMORY = 2 * 2**30  # bytes of address space; sympy itself takes 0.1 of them
 OUT_OF_MEMORY = 3  # exit code
-GRACE = 5.0  # seconds that the parent is given to kill first
+KILL_GRACE_SECONDS = 5.0  # that the parent is given to kill first
 PR_SET_PDEATHSIG = 1  # of prctl
 MAX_VOTE = 500  # characters, so that a reply fits one atomic write to a pipe
 
@@ -94,7 +94,7 @@ def main(name: str, seconds: float, source: dict) -> None:
   send({"ready": judge})
   for line in jobs:
     number, job = json.loads(line)
-    signal.setitimer(signal.ITIMER_REAL, seconds + GRACE)
+    signal.setitimer(signal.ITIMER_REAL, seconds + KILL_GRACE_SECONDS)
     reply = _reply(task.judge, source, job)
     if os.getpid() != judge:  # a child that the reward forked came back here
       os._exit(0)

@@ -14,7 +14,7 @@ from isojax.tasks import math_text
 
 PLACES = 6  # decimal places in which a decimal has to agree,
 DIGITS = 3  # but at least so many of its leading digits
-ABOUT = 0.01  # relative distance of the two sides of \approx
+APPROX_TOLERANCE = 0.01  # relative distance of the two sides of \approx
 _NAMES = (sympy.Symbol, sympy.core.function.AppliedUndef, sympy.Derivative)
 
 
@@ -49,7 +49,7 @@ def _approximated(left: str, right: str):
     a, b = complex(exact.evalf()), complex(about.evalf())
   except (AttributeError, TypeError, ValueError, OverflowError):
     return None
-  distance = 0 if exact.is_Integer else ABOUT * abs(a)
+  distance = 0 if exact.is_Integer else APPROX_TOLERANCE * abs(a)
   return exact if abs(a - b) <= distance else None
 
 

@@ -26,7 +26,8 @@ from isojax.core.model_shape import BYTES, ModelShape
 from isojax.ledger import records
 from isojax.planner import machines
 from isojax.rl import packing
-from isojax.run import components, training
+from isojax.run import programs, training
+from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
 from isojax.runtime import hosts, progress
 from isojax.sampling import engine
@@ -197,7 +198,7 @@ def hard(row: Row) -> dict:
             section for name, section in cases_lib.SETTINGS.items()}
   with tempfile.TemporaryDirectory() as folder:
     start, folder = time.perf_counter(), f"{folder}/run"
-    setup = components.setup_of(values)
+    setup = setup_lib.setup_of(values)
     with state_lib.claimed(setup, folder) as setup:
       training.train(setup, folder)
     seconds = time.perf_counter() - start
@@ -249,7 +250,7 @@ def planned_bytes(case: Case, model) -> float:
   held = memory.Held(slots, rows, min(rows, case.Bp), True,
                      pages if sampler.page else None)
   p = dataclasses.replace(
-      components.sampler_bytes(model, cfg), remat=case.remat,
+      programs.sampler_bytes(model, cfg), remat=case.remat,
       fused=engine.kernel(model, cfg, S + T) != "einsum").programs(
           held, reference=False)
   sampling = p.state + p.weights + p.cache + p.window + max(

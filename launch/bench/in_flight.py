@@ -41,19 +41,19 @@ def batches(policy, case: cases.Case, slots: int, k: int):
 
   source = flight_lib.Source(
       ours.prompts_of(case, policy.model.cfg.V),
-      groups=lambda step: flight_lib.groups(
+      groups_of_step=lambda step: flight_lib.new_groups(
           step * case.Bp + np.arange(case.Bp), np.arange(case.Bp), case.n),
       key=lambda p: np.asarray(jax.random.key_data(
           rng.stream(0, "rollout", p // case.Bp))),
       steps=FIRST + BATCHES + k + 1)
-  flight = flight_lib.nothing(sampler.made_by)
+  flight = flight_lib.empty_state(sampler.layout)
   for step in range(FIRST + BATCHES):
     tokens = decoded = 0
-    handed, flight = engine.next_batch(
+    batch, flight = engine.next_batch(
         sampler._replace(decode=decode), policy.params, flight, source,
         flight_lib.Rule(case.Bp, k), version=step, temperature=cfg.temperature,
         top_p=cfg.top_p, ended=lambda *_: None)
-    yield tokens, decoded, *handed.staleness(step)
+    yield tokens, decoded, *batch.staleness(step)
 
 
 def rows(case: cases.Case):

@@ -19,6 +19,7 @@ from isojax.models import decoder, hf_config
 from isojax.rl import algorithm
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
+from isojax.rl.loss_config import LossConfig
 from isojax.runtime import mesh as mesh_lib
 from isojax.runtime import profile, rng
 from isojax.sampling import engine, interrupt
@@ -106,7 +107,7 @@ def make_updating(model: decoder.Transformer, case: Case):
   """(parameters -> state; (state, prompts, rollouts, reward) -> state, done).
   """
   recipe = cases.SETTINGS["recipe"]
-  cfg = update_lib.LossConfig(**recipe["loss"] | dict(
+  cfg = LossConfig(**recipe["loss"] | dict(
       microbatch_tokens=case.microbatch_tokens, dtype=case.dtype,
       remat=case.remat, attention=case.attention))
   # With a tiny learning rate the policy stays close to uniform.
@@ -118,7 +119,8 @@ def make_updating(model: decoder.Transformer, case: Case):
 
   def step(state, prompts: Prompts, rollouts: Rollouts, reward_Bpxn):
     batches = update_lib.assemble(
-        prompts, rollouts, algorithm.of_all(reward_Bpxn, rollouts, cfg),
+        prompts, rollouts,
+        algorithm.single_update_columns(reward_Bpxn, rollouts, cfg),
         n=case.n, G=mesh_lib.blocks(model.mesh), cfg=cfg)
     state, metrics = update(
         state, None, [update_lib.place(b, model.mesh) for b in batches],

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 import isojax
-from isojax.run import components
+from isojax.run import inputs, programs
+from isojax.run import setup as setup_lib
 from isojax.run import step as step_lib
 from isojax.runtime import rng
 from isojax.sampling import engine
@@ -46,15 +47,15 @@ def sample(sampler: dict, *, temperature: float, top_p: float, ends: bool,
 
   `ends`: whether the policy may end a rollout; else all have the same length.
   """
-  context = components.prepare(
+  context = setup_lib.prepare(
       isojax.config("configs/easy.py", sampler=sampler))
   cfg = context.e.sampler
-  opened = components.open_policy(context.folder, context.model.mesh)
+  opened = inputs.open_policy(context.folder, context.model.mesh)
   if not ends:
     opened = opened._replace(eos_ids=(context.model.cfg.V,))
-  made, _ = components.make_sampler(opened, cfg)
+  made, _ = programs.make_sampler(opened, cfg)
   rollouts = engine.sample_all(
-      made, components.base_params(context),
+      made, setup_lib.base_params(context),
       jax.tree.map(lambda x: x[:problems], context.train), n,
       rng.stream(7, "rollout", 3), temperature=temperature, top_p=top_p)
   return rollouts.tokens_RxT, rollouts.behavior_logp_RxT, rollouts.len_R

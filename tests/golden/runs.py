@@ -76,7 +76,7 @@ def columns(records: list[dict]) -> dict:
       continue
     values = [hashed(r[name]) if name == "correct" else r[name]
               for r in records]
-    if name == "put_back":
+    if name == "evicted":
       values = [any(values)]
     same = all(value == values[0] for value in values)
     out[name] = {"all": values[0]} if same else values

@@ -15,8 +15,9 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.rl import head as head_lib
 from isojax.rl import optimizer as optimizer_lib
-from isojax.run import components
 from isojax.run import experiment as experiment_lib
+from isojax.run import inputs
+from isojax.run import programs as programs_lib
 from isojax.runtime import mesh as mesh_lib
 from launch import compile as compile_lib
 from launch import topology as topology_lib
@@ -137,7 +138,7 @@ def test_a_small_model_on_a_small_slice():
   accumulate, _ = compile_lib.compiled(programs["accumulate"], {})
   assert "all-gather" in accumulate.collectives
   tiny = optimizer_lib.abstract_state(
-      case.model, components.make_optimizer(case.e)[0])
+      case.model, programs_lib.make_optimizer(case.e)[0])
   assert accumulate.beside == compile_lib.device_bytes(tiny.opt_state)
 
 
@@ -146,14 +147,14 @@ def test_the_programs_of_a_paged_sampler():
   e = experiment_lib.load(small(fsdp=4))
   e = dataclasses.replace(e, sampler=dataclasses.replace(
       e.sampler, page=4, slots=8, max_new_tokens=49))
-  opened = components.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
-  sampler, _ = components.make_sampler(opened, e.sampler)
+  opened = inputs.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
+  sampler, _ = programs_lib.make_sampler(opened, e.sampler)
   case = compile_lib.Case(e, opened.model, sampler, {}, (), 1.0)
   found = {p.name: p for p in compile_lib.sampling(case, 0)}
   assert list(found) == ["prepare", "prefill", "reread", "insert", "decode"]
   # 2 slots of up to 63 positions on each device; keys and values of all layers.
   assert 16 <= sampler.pages <= 2 * 16
-  pool = sampler.pages * 4 * components.shape_of(
+  pool = sampler.pages * 4 * programs_lib.shape_of(
       opened.model.cfg).kv_bytes_per_token(4)
   assert found["prefill"].beside == found["reread"].beside == pool
   row, _ = compile_lib.compiled(found["decode"], {})

@@ -11,7 +11,8 @@ from isojax.core import config_file
 from isojax.errors import InputError
 from isojax.rl import algorithm
 from isojax.rl import update as update_lib
-from isojax.run import components, experiment
+from isojax.run import experiment
+from isojax.run import setup as setup_lib
 from isojax.runtime import mesh as mesh_lib
 from isojax.runtime import rng
 from isojax.sampling import engine
@@ -80,8 +81,8 @@ def graded():
   config.task.stratum = few.easy()
   config.update(alloc=dict(Bp=3, n=8), sampler=dict(slots=24))
   config.recipe.loss.advantage = "centered"
-  setup = components.with_learner(components.prepare(config))
-  params = components.base_params(setup)
+  setup = setup_lib.with_learner(setup_lib.prepare(config))
+  params = setup_lib.base_params(setup)
   prompts = jax.tree.map(lambda x: x[:3], setup.train)
   rollouts = engine.sample_all(setup.sampler, params, prompts, 8,
                                rng.stream(0, "noise"), temperature=1.0,
@@ -100,7 +101,7 @@ def test_the_mean_of_the_group_gradients_is_the_gradient_of_the_step(graded):
   start, accumulate, _ = setup.learner.update.programs
   carry = start()
   for batch in update_lib.assemble(
-      data.prompts, data.rollouts, algorithm.of_all(
+      data.prompts, data.rollouts, algorithm.single_update_columns(
           data.reward_PxN, data.rollouts, loss), n=8,
       G=mesh_lib.blocks(mesh), cfg=loss):
     carry = accumulate((params, None), None, carry,

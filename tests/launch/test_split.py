@@ -20,7 +20,7 @@ from isojax.core import config_file, sections
 from isojax.errors import InputError
 from isojax.models import hf_weights
 from isojax.models import tokenizer as tokenizer_lib
-from isojax.run import components
+from isojax.run import setup as setup_lib
 from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
@@ -231,7 +231,7 @@ def prepared(limit=15, **more):
   config = hard.get_config()
   config.sampler.max_prompt_tokens = limit
   config.update(more)
-  return components.prepare(config)
+  return setup_lib.prepare(config)
 
 
 def test_long_prompts_are_dropped_and_said():

@@ -263,7 +263,7 @@ def test_another_model_is_not_damage(store, model, other, difference):
 SAVING = '''"""Saves."""
 import jax
 import jax.numpy as jnp
-from isojax import cli
+from isojax.core import cli
 from isojax.ledger import checkpoint
 from isojax.types import TrainState
 
@@ -354,7 +354,7 @@ LATE = '''"""Closes its loop at the first error; another write ends later."""
 import asyncio
 import threading
 import tensorstore
-from isojax import cli
+from isojax.core import cli
 
 def main(argv):
   promise, future = tensorstore.Promise.new()

@@ -5,7 +5,7 @@ import pytest
 from configs import hard
 from isojax.core.model_shape import auto_dtype as rule
 from isojax.models import auto_dtype, decoder
-from isojax.run import components, experiment
+from isojax.run import experiment, inputs
 
 
 @pytest.mark.parametrize("platform, float32, bfloat16, dtype", [
@@ -32,9 +32,9 @@ def test_both_dtypes_are_measured():
 
 def test_each_auto_is_replaced_and_nothing_else():
   values, nothing = hard.get_config().to_dict(), lambda values: None
-  assert components.with_auto(values, "tpu", nothing) == (values, ())
+  assert inputs.with_auto(values, "tpu", nothing) == (values, ())
   for key in experiment.dtypes(values):
     config = experiment.with_dtypes(values, {key: "auto"})
-    made, (note,) = components.with_auto(config, "tpu", nothing)
+    made, (note,) = inputs.with_auto(config, "tpu", nothing)
     assert made == experiment.with_dtypes(values, {key: "bfloat16"}) != values
     assert note == f"{key}: auto is bfloat16, because the platform is tpu"

@@ -186,7 +186,7 @@ def test_save_and_load_are_bit_exact(tmp_path, both, limit, axes):
 def test_files_are_cut_by_size_with_progress_and_a_missing_one_is_named(
     tmp_path, both, capsys, monkeypatch):
   model, params = both
-  monkeypatch.setattr(progress, "QUIET", -1.0)
+  monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
   hf_weights.save(tmp_path, params, dtype="bfloat16", limit=5000)
   total = sum(x.size for x in jax.tree.leaves(params))
   assert f"writing: {total:,}/{total:,}" in capsys.readouterr().err

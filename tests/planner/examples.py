@@ -50,7 +50,8 @@ def work(lengths=LONG, dtype="bfloat16", kept=(), recipe=(), **more):
 
 
 def toy(chips=1, mesh=None, efficiency=cost.PEAK, lengths=SHORT, rows=2,
-        micro_rows=2**20, whole=False, shape=TOY, accelerator=SLOW, kept=(),
+        micro_rows=2**20, weights_gathered=False, shape=TOY, accelerator=SLOW,
+        kept=(),
         padded=False, remat=False, trained=1.0, lora_rank=None, refilled=False,
         **recipe):
   """The price of TOY on a machine of 1,000 FLOP/s, 100 and 10 bytes/s."""
@@ -58,13 +59,15 @@ def toy(chips=1, mesh=None, efficiency=cost.PEAK, lengths=SHORT, rows=2,
       shape, Machine("slow", accelerator, chips), Mesh(*mesh or (chips, 1, 1)),
       work(lengths, kept=kept, recipe=recipe, padded=padded, remat=remat,
            trained=trained, lora_rank=lora_rank), efficiency, rows=rows,
-      micro_rows=micro_rows, whole=whole, refilled=refilled)
+      micro_rows=micro_rows, weights_gathered=weights_gathered,
+      refilled=refilled)
 
 
 def on_v5p(**more):
   """Qwen2.5-7B on 32 chips."""
   return cost.Price(SEVEN_B, machine("v5p-64"), Mesh(8, 1, 4), work(**more),
-                    cost.CALIBRATED, rows=1024, micro_rows=2**20, whole=False)
+                    cost.CALIBRATED, rows=1024, micro_rows=2**20,
+                    weights_gathered=False)
 
 
 def packed(shape=THREE_B, name="8xh100", rows=4096, lengths=None, **more):

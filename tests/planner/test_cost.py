@@ -62,8 +62,9 @@ def test_decoding_takes(change, n, seconds):
 
 def test_weights_that_are_kept_whole_are_gathered_once():
   """Two chips on fsdp: 88 bytes of weights, half of them gathered by each."""
-  seconds = [toy(2, (1, 2, 1), whole=whole).step(1, 2).decode.seconds
-             for whole in (False, True)]
+  seconds = [
+      toy(2, (1, 2, 1), weights_gathered=gathered).step(1, 2).decode.seconds
+      for gathered in (False, True)]
   assert seconds[0] - seconds[1] == pytest.approx(2 * 44 / 10)  # 2 positions
 
 
@@ -257,14 +258,14 @@ def test_what_fits_nowhere_is_refused_with_a_remedy(name, remedy):
 def fixed(**change):
   return cost.Price(SEVEN_B, machine("8xh100"), Mesh(1, 8, 1), work(
       Lengths(300, 1500, 1024, 2048), remat=True), CALIBRATED, rows=64,
-                    micro_rows=16, whole=True).replace(**change)
+                    micro_rows=16, weights_gathered=True).replace(**change)
 
 
 def test_what_does_not_fit_is_refused():
-  assert memory_lib.fitting(fixed()).whole
+  assert memory_lib.fitting(fixed()).weights_gathered
   # Whole weights do not fit beside a cache of this size, sharded ones do.
-  rows = memory_lib.with_rows(fixed(whole=False), 2**20).rows
-  assert not memory_lib.fitting(fixed(rows=rows)).whole
+  rows = memory_lib.with_rows(fixed(weights_gathered=False), 2**20).rows
+  assert not memory_lib.fitting(fixed(rows=rows)).weights_gathered
   with pytest.raises(InputError, match="4 devices.*8 chips"):
     fixed(mesh=Mesh(2, 2, 1))
 
@@ -327,7 +328,7 @@ def test_published_steps_are_affine_in_n_and_m_as_priced():
         THREE_B, machine("l40s"), Mesh(1, 1, 1), work(
             Lengths(100, 200, 512, 512), lora_rank=64,
             remat=True, recipe=dict(m=int(m_))), PEAK, rows=256,
-        micro_rows=2**20, whole=False).step(1, int(n_))
+        micro_rows=2**20, weights_gathered=False).step(1, int(n_))
     parts.append([1.0, step.prefill.seconds + step.decode.seconds,
                   step.update.seconds + step.optimizer.seconds])
   fit, *_ = np.linalg.lstsq(np.array(parts), seconds, rcond=None)

@@ -27,10 +27,12 @@ def test_adam_of_seven_billion_on_eight_chips():
   assert m.total >= sampling > 0 and m.fits == (m.total <= 0.75 * 80e9)
 
 
-def seven_b(mesh=(1, 8, 1), slots=8, whole=False, name="8xh100", **more):
+def seven_b(mesh=(1, 8, 1), slots=8, weights_gathered=False, name="8xh100",
+            **more):
   return memory_lib.of_held(cost.Price(
       SEVEN_B, machine(name), Mesh(*mesh), work(**more), cost.PEAK, rows=slots,
-      micro_rows=1, whole=whole), Held(slots, 1, 1, whole))
+      micro_rows=1, weights_gathered=weights_gathered),
+                 Held(slots, 1, 1, weights_gathered))
 
 
 def test_what_makes_memory_larger_or_smaller():
@@ -49,7 +51,7 @@ def test_what_makes_memory_larger_or_smaller():
   # Base weights, and float32 gradients of whole matrices.
   assert lora.update["copy"] == plain.update["copy"] + 3 * copy
   assert lora.always["moments"] < plain.always["moments"] / 100
-  assert seven_b(whole=True).sampling["copy"] == 8 * copy
+  assert seven_b(weights_gathered=True).sampling["copy"] == 8 * copy
   one = seven_b((1, 1, 1), slots=1, name="h100")
   assert one.total > 16 * 7.6e9 > 80e9 and not one.fits
 

@@ -10,12 +10,13 @@ from configs import grpo as base_config
 from isojax.models import lora as lora_lib
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
+from isojax.rl.loss_config import LossConfig
 from isojax.runtime import mesh as mesh_lib
 from isojax.types import Prompts, Rollouts
 from tests.conftest import columns, make_model, placed, TINY
 
 Bp, n, S, T = 6, 4, 7, 5
-LOSS = update_lib.LossConfig(
+LOSS = LossConfig(
     **base_config.get_config().recipe.loss.to_dict() | dict(
         kl_coef=0.03, entropy_coef=0.01, microbatch_tokens=1000))
 PLAIN = dataclasses.replace(LOSS, kl_coef=0.0, entropy_coef=0.0)

@@ -68,7 +68,8 @@ def real(policy, valued, base, *, kind, clip, loss=plain.LOSS,
   critic = optimizer_lib.Critic(
       critic_lib.CriticConfig(kind, 1e-3, COEF, clip), plain.GRADIENT)
   _, rollouts, reward = plain.make_data()
-  columns = algorithm.of_all(reward, rollouts, loss) | make_columns()
+  columns = (algorithm.single_update_columns(reward, rollouts, loss)
+             | make_columns())
   wanted = optimizer_lib.abstract_state(model, plain.GRADIENT, lora, critic)
   trunk = valued["trunk"] if kind == "own" else None
   state = optimizer_lib.init_state(

@@ -7,7 +7,7 @@ import pytest
 
 from configs import hard
 from isojax.errors import InputError
-from isojax.rl import objective
+from isojax.rl.loss_config import LossConfig
 
 RETURNS = {
     "policy_loss": {
@@ -36,7 +36,7 @@ def loss_config(tmp_path, kind, body):
   path.write_text("import jax.numpy as jnp\nimport numpy as np\n\n\n"
                   f"def mine({SIGNATURES[kind]}):\n  {body}\n")
   fields = hard.get_config().recipe.loss.to_dict() | {kind: f"{path}:mine"}
-  return objective.LossConfig(**ml_collections.ConfigDict(fields).to_dict())
+  return LossConfig(**ml_collections.ConfigDict(fields).to_dict())
 
 
 @pytest.mark.parametrize("kind, body", [
@@ -54,4 +54,4 @@ def test_what_a_function_returns_is_checked(tmp_path, kind, body):
     ("advantage", "return np.where(y, x, np.nan)"),  # padding is not read
     ("selection", "return y"), ("aggregation", "return y / 2")])
 def test_functions_that_are_sound_pass(tmp_path, kind, body):
-  assert loss_config(tmp_path, kind, body).own[kind]["function"] == "mine"
+  assert loss_config(tmp_path, kind, body).custom[kind]["function"] == "mine"

@@ -8,11 +8,12 @@ import pytest
 
 from configs import grpo as base_config
 from isojax.errors import InputError
-from isojax.rl import algorithm, objective, selection
+from isojax.rl import algorithm, selection
 from isojax.rl import critic as critic_lib
+from isojax.rl.loss_config import LossConfig
 from isojax.types import Rollouts
 
-LOSS = objective.LossConfig(**base_config.get_config().recipe.loss.to_dict())
+LOSS = LossConfig(**base_config.get_config().recipe.loss.to_dict())
 REWARD = np.array([[1.0, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 0.0]])
 LENGTH = np.array([[2, 4, 6, 8], [1, 1, 10, 3]])
 

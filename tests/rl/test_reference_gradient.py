@@ -266,7 +266,7 @@ def check(params, *, microbatches, shape=TINY, lora=lora_lib.FULL, axes=None,
       lora)
   state, metrics, count = updated(
       model, state, placed(ref if base is None else base, model),
-      algorithm.of_all(reward, rollouts, loss) | (
+      algorithm.single_update_columns(reward, rollouts, loss) | (
           {"old_logp": OLD} if scored else {}), loss, lora)
   assert count == microbatches
   with jax.enable_x64(True):

@@ -48,7 +48,7 @@ from tests.sampling import samples
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch):
   """Rows of 11 tokens: 2 to 4 answers each."""
-  monkeypatch.setattr(packing, "LEAST", 11)
+  monkeypatch.setattr(packing, "MIN_ROW_TOKENS", 11)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -38,12 +38,12 @@ def make_prompts(count, S=S):
 
 
 @functools.cache
-def make_sampler(model, *, eos=EOS, gathered=True, interrupt=None, pages=None,
-                 **changes):
+def make_sampler(model, *, eos=EOS, weights_gathered=True, interrupt=None,
+                 pages=None, **changes):
   """One for all tests of the same options, so that it is traced once."""
   return engine.make_sampler(
-      model, dataclasses.replace(CONFIG, **changes), eos, gathered=gathered,
-      interrupt=interrupt, pages=pages)
+      model, dataclasses.replace(CONFIG, **changes), eos,
+      weights_gathered=weights_gathered, interrupt=interrupt, pages=pages)
 
 
 def buffered(sampler, model):
@@ -144,7 +144,8 @@ def assert_close_logp(got, want):
 
 def free_slots(R):
   return flight.Queue(
-      flight.nothing((R, 0, 1)), flight.Source(make_prompts(1), None, None, 0),
+      flight.empty_state((R, 0, 1)),
+      flight.Source(make_prompts(1), None, None, 0),
       flight.Rule(0, 0), version=0, sizes=sizes_lib.program_sizes(
           R, S, T, 1, paged=False), G=1, interrupt=None).row
 

@@ -26,9 +26,9 @@ def make_cache(prompts, n, *, G=1, R=4, page=4, pages=24, longest=20, chunk=4):
   return cache_lib.Paged(s, q), q
 
 
-def give(cache, q, row, item) -> bool:
+def allocate(cache, q, row, item) -> bool:
   """Whether a slot gets pages for an item, as in `Queue.fill`."""
-  if not cache.give(row // q.rows, [row], [item], [5]):
+  if not cache.allocate(row // q.rows, [row], [item], [5]):
     return False
   q.row.active_R[row], q.item_R[row] = True, item
   q.row.position_R[row] = q.length(np.array([item]))[0] - 1
@@ -46,20 +46,20 @@ def test_a_prompt_is_shared_but_for_its_last_page_by_hand():
   the third. With a chunk of 4, positions 8 to 11 are decoded next.
   """
   cache, q = make_cache([9, 8], 3)
-  assert give(cache, q, 0, 0) and give(cache, q, 2, 1)
+  assert allocate(cache, q, 0, 0) and allocate(cache, q, 2, 1)
   # The first slot fills the prompt's pages, which are all full or not begun.
-  assert cache.given == [[(5, 0, 0), (5, 1, 1)]]
+  assert cache.pending_copies == [[(5, 0, 0), (5, 1, 1)]]
   assert lines(cache) == [[0, 1, 2], [], [0, 1, 3], []]
   # Another problem, of 8 tokens: one full page, and one that decoding writes.
-  assert give(cache, q, 1, 3)
-  assert cache.given[0][2:] == [(5, 0, 4), (5, 1, 5)]
+  assert allocate(cache, q, 1, 3)
+  assert cache.pending_copies[0][2:] == [(5, 0, 4), (5, 1, 5)]
   assert lines(cache) == [[0, 1, 2], [4, 5, 6], [0, 1, 3], []]
   assert cache.place()["table"].tolist() == [
       [0, 1, 2, 24], [4, 5, 6, 24], [0, 1, 3, 24], [24] * 4]
   # The first reader ends; the prompt stays for the other.
   cache.release(0, 0)
   assert lines(cache)[0] == [] and len(cache.free[0]) == 18
-  assert give(cache, q, 3, 2) and lines(cache)[3] == [0, 1, 2]
+  assert allocate(cache, q, 3, 2) and lines(cache)[3] == [0, 1, 2]
   cache.release(0, 2)
   cache.release(0, 3)
   assert sorted(cache.free[0]) == [0, 1, 2, 3, *range(7, 24)]
@@ -70,7 +70,7 @@ def test_the_youngest_lose_their_pages_by_hand():
   """6 pages; slots with 2, 2 and 1."""
   cache, q = make_cache([1, 1, 1], 1, R=3, pages=6)
   for row in range(3):
-    assert give(cache, q, row, row)
+    assert allocate(cache, q, row, row)
     q.row.position_R[row], q.row.count_R[row] = (4, 4, 0)[row], (9, 3, 4)[row]
   assert cache.reserve() == []
   assert lines(cache) == [[0, 3], [1, 4], [2]]
@@ -80,7 +80,7 @@ def test_the_youngest_lose_their_pages_by_hand():
   assert cache.reserve() == [1]
   assert [len(line) for line in lines(cache)] == [3, 0, 3]
   q.row.active_R[1] = False
-  assert not give(cache, q, 1, 1)
+  assert not allocate(cache, q, 1, 1)
   # Of equal ones, the last.
   q.row.position_R[:], q.row.count_R[:] = 12, 5
   assert cache.reserve() == [2]
@@ -94,17 +94,17 @@ def test_a_rollout_starts_only_if_others_can_grow():
   """8 slots of 2 pages each leave one page of 17 to spare."""
   cache, q = make_cache([1], 9, R=9, pages=17, chunk=8)
   for row in range(8):
-    assert give(cache, q, row, row)
-  assert len(cache.free[0]) == 1 and not give(cache, q, 8, 8)
+    assert allocate(cache, q, row, row)
+  assert len(cache.free[0]) == 1 and not allocate(cache, q, 8, 8)
   cache.release(0, 3)
-  assert give(cache, q, 8, 8)
+  assert allocate(cache, q, 8, 8)
 
 
 def test_slots_are_dropped_by_hand():
   """Of two blocks."""
   cache, q = make_cache([5], 6, G=2, R=6)
   for row in (1, 2, 3, 4):
-    give(cache, q, row, row)
+    allocate(cache, q, row, row)
   assert lines(cache) == [[], [0, 1], [0, 2], [0, 1], [0, 2], []]
   cache.fit(4)
   assert lines(cache) == [[0, 1], [0, 2]] * 2
@@ -134,7 +134,7 @@ def test_no_page_is_lost_or_written_by_two(data):
     active[lost] = False
     for row in np.flatnonzero(~active):
       item, before = int(random.integers(36)), str(vars(cache))
-      if not give(cache, q, row, item):
+      if not allocate(cache, q, row, item):
         assert str(vars(cache)) == before
         g = row // q.rows
         assert active[g * q.rows:(g + 1) * q.rows].any()

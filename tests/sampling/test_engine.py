@@ -86,19 +86,19 @@ def test_slots_change_nothing(model, params, rollouts, slots):
   np.testing.assert_allclose(got.entropy_R, rollouts.entropy_R, rtol=1e-5)
 
 
-@pytest.mark.parametrize("axes, gathered", [
+@pytest.mark.parametrize("axes, weights_gathered", [
     ({"data": 2, "tensor": 2}, True), ({"fsdp": 4}, True),
     ({"fsdp": 2, "tensor": 2}, False)], ids=str)
-def test_mesh_changes_nothing(params, rollouts, axes, gathered):
+def test_mesh_changes_nothing(params, rollouts, axes, weights_gathered):
   """Neither do weights that stay sharded."""
   sharded = make_model(**axes)
   params = placed(params, sharded)
-  sampler = make_sampler(sharded, slots=8, gathered=gathered)
+  sampler = make_sampler(sharded, slots=8, weights_gathered=weights_gathered)
   got = run(sampler, params)
   np.testing.assert_array_equal(got.tokens_RxT, rollouts.tokens_RxT)
   if "fsdp" in axes:
     spec = sampler.prepare(params)["layers_0"]["q"].sharding.spec
-    assert ("fsdp" in tuple(spec)) != gathered
+    assert ("fsdp" in tuple(spec)) != weights_gathered
 
 
 def test_nothing_crosses_devices():

@@ -26,7 +26,7 @@ def make_source(prompts, n, *, Bp=None, steps=1, limits=None) -> flight.Source:
 
   def groups(step):
     position = step * Bp + np.arange(Bp)
-    return flight.groups(position, position % P, n_P[position])
+    return flight.new_groups(position, position % P, n_P[position])
 
   return flight.Source(prompts, groups, lambda p: (0, p // Bp), steps, limits)
 
@@ -34,8 +34,9 @@ def make_source(prompts, n, *, Bp=None, steps=1, limits=None) -> flight.Source:
 def make_queue(source, *, G=1, R=4, W=1, T=5, groups=None, k=0, state=None,
                version=0, interrupt=None) -> flight.Queue:
   return flight.Queue(
-      state or flight.nothing((R, 0, G)), source,
-      flight.Rule(groups or len(source.groups(0).n_E), k), version=version, G=G,
+      state or flight.empty_state((R, 0, G)), source,
+      flight.Rule(groups or len(source.groups_of_step(0).n_E), k),
+      version=version, G=G,
       sizes=Sizes(chunk=1, max_new_tokens=T, longest=99, rows=(R,),
                   lengths=(999,), prompts=(1, 2, 3, 9, 999), window=W),
       interrupt=interrupt)
@@ -67,7 +68,7 @@ def test_slots_take_what_waits_by_hand():
   assert q.row.token_R.tolist() == [1, 1, 3, 3]  # last tokens of the prompts
   assert q.row.rollout_R.tolist() == [0, 1, 0, 1]
   assert q.row.id_R.tolist() == [7, 7, 8, 8]
-  assert q.begun_E.tolist() == [True, True, False]
+  assert q.started_E.tolist() == [True, True, False]
   q.row.active_R[:] = [False, True, True, False]
   assert q.starving and move_window(q) == [[6, 7, 8], [6, 7, 8]]
   assert fill(q)[0].tolist() == [[0], [1]]
@@ -115,12 +116,12 @@ def test_rollouts_that_lose_their_slot_are_next_by_hand():
   q = make_queue(make_source(make_prompts([1, 1]), 3), W=2)
   move_window(q)
   fill(q)
-  assert [x.tolist() for x in (*q.waits, *q.slots)] == [[4, 5], [1, 1]]
+  assert [x.tolist() for x in (*q.queued, *q.slots)] == [[4, 5], [1, 1]]
   q.out.len_R[:4] = 0, 1, 3, 2
   q.out.tokens_RxT[2, :3] = 20, 21, 22
-  q.put_back([1, 2])
-  assert q.waits[0].tolist() == [2, 1, 4, 5] and not len(q.slots[0])
-  assert q.put_back_count == 2 and q.starving
+  q.evict([1, 2])
+  assert q.queued[0].tolist() == [2, 1, 4, 5] and not len(q.slots[0])
+  assert q.evicted_count == 2 and q.starving
   assert move_window(q) == [[0, 20, 21, 22], [0, 0]]  # then the prompts
   fill(q)
   assert q.item_R.tolist() == [0, 2, 1, 3]
@@ -133,7 +134,7 @@ def test_a_refused_block_has_no_free_slots():
   q.fill(lambda g, rows, items, slots: 2)
   assert q.row.active_R.tolist() == [True, True, False, False]
   assert q.waiting and not q.starving
-  q.put_back([])
+  q.evict([])
   assert q.starving
 
 
@@ -142,7 +143,7 @@ def test_a_refused_block_has_no_free_slots():
 
 def test_what_is_handed_over_by_hand():
   """k = 1, batches of 2: what began at version 0 is due at version 1."""
-  due = lambda version_E, complete_E, version: flight.handed_over(
+  due = lambda version_E, complete_E, version: flight.next_batch_groups(
       np.array(version_E), np.array(complete_E, bool), version=version,
       rule=flight.Rule(2, 1))
   assert due([0, 0, 0, 0], [1, 0, 0, 0], 0) is None  # one group is no batch
@@ -152,17 +153,17 @@ def test_what_is_handed_over_by_hand():
   assert due([0, 1, 1, 1], [1, 0, 0, 1], 1).tolist() == [0, 3]
 
 
-def in_flight() -> flight.Flight:
+def in_flight() -> flight.InFlightState:
   """Two groups of 2 rollouts; one of 4 is complete, one has no token."""
-  return flight.Flight(
-      steps=2, ahead=flight.groups([], [], 0),
-      groups=flight.groups([0, 1], [0, 1], 2),
+  return flight.InFlightState(
+      steps=2, ahead=flight.new_groups([], [], 0),
+      groups=flight.new_groups([0, 1], [0, 1], 2),
       len_R=np.array([1, 2, 2, 0], np.int32),
       ended_R=np.array([False, True, False, False]),
       entropy_R=np.zeros(4, np.float32),
       tokens_X=np.array([9, 8, 7, 6, 5], np.int32),
       logp_X=np.arange(5, dtype=np.float32),
-      version_X=np.zeros(5, np.int32), made_by=(4, 0, 1))
+      version_X=np.zeros(5, np.int32), sampler_layout=(4, 0, 1))
 
 
 def test_waiting_rollouts_by_hand():
@@ -177,8 +178,8 @@ def test_waiting_rollouts_by_hand():
   assert q.item_R[:5].tolist() == [0, 2, 3, 4, 5]
   assert q.row.token_R[:5].tolist() == [9, 5, 3, 2, 2]
   assert q.row.count_R[:5].tolist() == [1, 2, 0, 0, 0]
-  assert q.groups.version_E.tolist() == [0, 0, 1] and q.begun_E.all()
-  left = q.closed(np.array([0]))
+  assert q.groups.version_E.tolist() == [0, 0, 1] and q.started_E.all()
+  left = q.remaining_state(np.array([0]))
   assert left.steps == 3 and left.groups.position_E.tolist() == [1, 2]
   assert left.tokens_X.tolist() == [6, 5] and left.logp_X.tolist() == [3, 4]
   assert left.len_R.tolist() == [2, 0, 0, 0] and not len(left.ahead.n_E)
@@ -190,10 +191,11 @@ def test_a_step_that_has_begun_keeps_its_problems():
   q = make_queue(source, W=9, groups=3, k=1)
   move_window(q)
   fill(q)
-  state = flight.from_bytes(flight.to_bytes(q.closed(np.array([0]))))
+  state = flight.from_bytes(flight.to_bytes(q.remaining_state(np.array([0]))))
   assert state.steps == 1 and state.groups.position_E.tolist() == [1]
-  assert state.ahead.position_E.tolist() == [2] and state.made_by == (4, 0, 1)
-  other = source._replace(groups=lambda step: flight.groups(
+  assert state.ahead.position_E.tolist() == [2]
+  assert state.sampler_layout == (4, 0, 1)
+  other = source._replace(groups_of_step=lambda step: flight.new_groups(
       3 * step + np.arange(3), [8, 8, 8], 2))
   q = make_queue(other, W=9, groups=3, k=1, state=state)
   assert q.groups.problem_E.tolist() == [1, 2, 8, 8, 8, 8, 8, 8]
@@ -218,12 +220,12 @@ def sampled(needs_PxN, *, k, Bp, slots, chunk, T):
   """Runs the rules alone, with given lengths.
 
   Yields:
-    For each step: version, Handed, tokens, and slots times the tokens of their
-    chunks.
+    For each step: version, CompletedBatch, tokens, and slots times the tokens
+    of their chunks.
   """
   P, n = needs_PxN.shape
   source = make_source(make_prompts([1] * P), n, Bp=Bp, steps=P // Bp)
-  state, needs = flight.nothing((slots, 0, 1)), needs_PxN.reshape(-1)
+  state, needs = flight.empty_state((slots, 0, 1)), needs_PxN.reshape(-1)
   for version in range(P // Bp):
     q = make_queue(source, R=slots, W=slots, T=T, groups=Bp, k=k, state=state,
                    version=version)
@@ -235,7 +237,7 @@ def sampled(needs_PxN, *, k, Bp, slots, chunk, T):
           break
         move_window(q)
       assert q.row.active_R.any()
-      assert q.begun_E.sum() <= (k + 1) * Bp
+      assert q.started_E.sum() <= (k + 1) * Bp
       group = q.group_B[q.item_R]
       need = needs[q.groups.position_E[group] * n + q.number_B[q.item_R]]
       row, zeros = q.row, np.zeros((slots, chunk), np.int32)
@@ -245,8 +247,9 @@ def sampled(needs_PxN, *, k, Bp, slots, chunk, T):
           count < need)), Drawn(zeros, zeros.astype(np.float32), np.zeros(
               slots, np.float32), count == need))
       decoded += slots * chunk
-    yield version, q.handed(chosen), q.out.len_R.sum() - before, decoded
-    state = q.closed(chosen)
+    yield (version, q.completed_batch(chosen), q.out.len_R.sum() - before,
+           decoded)
+    state = q.remaining_state(chosen)
   assert not len(state.groups.n_E)
 
 
@@ -260,13 +263,13 @@ def test_no_token_is_too_old_and_every_rollout_is_used(
   needs = np.array([[random.choice((1, 2, 12)) for _ in range(n)]
                     for _ in range(M * Bp)])
   used = []
-  for version, handed, _, _ in sampled(
+  for version, batch, _, _ in sampled(
       needs, k=k, Bp=Bp, slots=slots, chunk=1, T=12):
-    position_E, length_R = handed.groups.position_E, handed.rollouts.len_R
+    position_E, length_R = batch.groups.position_E, batch.rollouts.len_R
     np.testing.assert_array_equal(length_R, needs[position_E].reshape(-1))
-    mean, most = handed.staleness(version)
+    mean, most = batch.staleness(version)
     assert 0 <= mean <= most <= k
-    ages = (version - handed.version_RxT)[
+    ages = (version - batch.version_RxT)[
         np.arange(12)[None] < length_R[:, None]]
     assert (ages >= 0).all() and ages.max() == most
     used.extend(position_E.tolist())
@@ -290,13 +293,14 @@ def test_slots_are_busy_if_enough_may_be_in_flight(slots, k, least, most):
 def test_groups_of_no_rollouts_are_handed_over():
   """With the group before them; the first has none too."""
   q = make_queue(make_source(make_prompts([1] * 4), [0, 1, 0, 2]), W=4)
-  assert q.ready() is None and q.begun_E.tolist() == [True, False, False, False]
+  assert q.ready() is None
+  assert q.started_E.tolist() == [True, False, False, False]
   move_window(q)
   fill(q)
   assert q.item_R[:3].tolist() == [0, 1, 2]
   q.left_E[:] = 0
-  handed = q.handed(q.ready())
-  assert handed.groups.n_E.tolist() == [0, 1, 0, 2]
-  assert handed.items.position_R.tolist() == [1, 3, 3]
-  assert handed.items.number_R.tolist() == [0, 0, 1]
+  batch = q.completed_batch(q.ready())
+  assert batch.groups.n_E.tolist() == [0, 1, 0, 2]
+  assert batch.items.position_R.tolist() == [1, 3, 3]
+  assert batch.items.number_R.tolist() == [0, 0, 1]
 

@@ -23,7 +23,7 @@ def index(position: int) -> int:
 
 def make_source(n=N, Bp=BP, steps=M, limits=None) -> flight.Source:
   return flight.Source(
-      samples.make_prompts(10), lambda step: flight.groups(
+      samples.make_prompts(10), lambda step: flight.new_groups(
           step * Bp + np.arange(Bp), index(step * Bp + np.arange(Bp)), n),
       lambda position: np.asarray(jax.random.key_data(
           rng.stream(11, "rollout", position // Bp))), steps, limits)
@@ -41,13 +41,13 @@ def next_batch(sampler, params, state, version, *, k=2, source=None,
 
 def run(sampler, weights, *, saved=False, **options):
   """The batches of M steps; version v samples with weights[v]."""
-  state, batches = flight.nothing(sampler.made_by), []
+  state, batches = flight.empty_state(sampler.layout), []
   for version in range(M):
     if saved:
       state = flight.from_bytes(flight.to_bytes(state))
-    handed, state = next_batch(
+    batch, state = next_batch(
         sampler, weights[version], state, version, **options)
-    batches.append(handed)
+    batches.append(batch)
   assert state.steps == M and not len(state.groups.n_E)
   return batches
 
@@ -74,20 +74,20 @@ def test_batches_are_those_recorded(model, params, slots, k, n, digest):
   got, content = run(
       make_sampler(model, slots=slots), [moved(params, v) for v in range(M)],
       k=k, source=make_source(n)), hashlib.sha256()
-  for handed in got:
-    for x in (handed.groups.position_E, handed.rollouts.len_R,
-              handed.rollouts.tokens_RxT[handed.rollouts.mask_RxT],
-              handed.version_RxT[handed.rollouts.mask_RxT]):
+  for batch in got:
+    for x in (batch.groups.position_E, batch.rollouts.len_R,
+              batch.rollouts.tokens_RxT[batch.rollouts.mask_RxT],
+              batch.version_RxT[batch.rollouts.mask_RxT]):
       content.update(np.asarray(x, np.int64).tobytes())
   assert content.hexdigest()[:16] == digest
 
 
 def assert_those_of_one_step(sampler, params, got, limits=lambda *_: None):
   """Rollouts at equal weights are those of synchronous sampling."""
-  order = np.concatenate([handed.groups.position_E for handed in got])
+  order = np.concatenate([batch.groups.position_E for batch in got])
   assert sorted(order) == list(range(M * BP))
-  for handed in got:
-    for e, position in enumerate(handed.groups.position_E):
+  for batch in got:
+    for e, position in enumerate(batch.groups.position_E):
       prompts = jax.tree.map(lambda x: x[[index(position)]],
                              samples.make_prompts(10))
       want = engine.sample_all(
@@ -98,7 +98,7 @@ def assert_those_of_one_step(sampler, params, got, limits=lambda *_: None):
         if x is None:
           continue
         np.testing.assert_allclose(
-            getattr(handed.rollouts, name)[e * N:(e + 1) * N], x, rtol=1e-5,
+            getattr(batch.rollouts, name)[e * N:(e + 1) * N], x, rtol=1e-5,
             atol=2e-6 * name.startswith("behavior"), err_msg=name)
 
 
@@ -108,7 +108,7 @@ def test_without_updates_the_tokens_are_those_of_the_sampler(
   """Also with a pool that is exhausted."""
   got = run(make_sampler(model, page=page, pages=pages), [params] * M)
   assert_those_of_one_step(samples.make_sampler(model), params, got)
-  assert (sum(handed.put_back for handed in got) > 3) == bool(page)
+  assert (sum(batch.evicted for batch in got) > 3) == bool(page)
 
 
 def interrupt_limits(position):
@@ -125,8 +125,8 @@ def test_interruption_is_that_of_the_sampler(model, params):
   got = run(sampler, [params] * M, source=make_source(
       limits=lambda groups: np.concatenate(
           [interrupt_limits(p) for p in groups.position_E])))
-  forced = np.concatenate([handed.rollouts.forced_RxT for handed in got])
-  version = np.concatenate([handed.version_RxT for handed in got])
+  forced = np.concatenate([batch.rollouts.forced_RxT for batch in got])
+  version = np.concatenate([batch.version_RxT for batch in got])
   within = [len(set(v[f])) for v, f in zip(version, forced)]
   assert max(within) == 2 and forced.any(axis=1).mean() > 0.2
   assert_those_of_one_step(sampler, params, got, interrupt_limits)
@@ -136,26 +136,26 @@ def test_a_token_has_the_logp_of_the_weights_that_drew_it(
     model, params, batches):
   """One plain forward of whole sequences for each version."""
   ages = set()
-  for version, handed in enumerate(batches):
-    prompts = jax.tree.map(lambda x: x[handed.groups.problem_E],
+  for version, batch in enumerate(batches):
+    prompts = jax.tree.map(lambda x: x[batch.groups.problem_E],
                            samples.make_prompts(10))
     for v in range(M):
       want = samples.teacher_forced(
-          model, moved(params, v), handed.rollouts, N, prompts=prompts)
-      of_v = handed.rollouts.mask_RxT & (handed.version_RxT == v)
+          model, moved(params, v), batch.rollouts, N, prompts=prompts)
+      of_v = batch.rollouts.mask_RxT & (batch.version_RxT == v)
       np.testing.assert_allclose(
-          handed.rollouts.behavior_logp_RxT[of_v], want.logp_RxT[of_v], rtol=0,
+          batch.rollouts.behavior_logp_RxT[of_v], want.logp_RxT[of_v], rtol=0,
           atol=want.atol)
-    ages |= {*(version - handed.version_RxT)[handed.rollouts.mask_RxT].tolist()}
-    assert (np.diff(handed.version_RxT) >= 0).all()
-    mean, most = handed.staleness(version)
-    assert most == version - handed.version_RxT[:, 0].min() <= 2
+    ages |= {*(version - batch.version_RxT)[batch.rollouts.mask_RxT].tolist()}
+    assert (np.diff(batch.version_RxT) >= 0).all()
+    mean, most = batch.staleness(version)
+    assert most == version - batch.version_RxT[:, 0].min() <= 2
     assert 0 <= mean <= most
   assert ages == {0, 1, 2}
-  order = np.concatenate([handed.groups.position_E for handed in batches])
+  order = np.concatenate([batch.groups.position_E for batch in batches])
   assert sorted(order) != list(order)
-  within = [len(set(row[:length])) for handed in batches for row, length in zip(
-      handed.version_RxT.tolist(), handed.rollouts.len_R)]
+  within = [len(set(row[:length])) for batch in batches for row, length in zip(
+      batch.version_RxT.tolist(), batch.rollouts.len_R)]
   assert max(within) >= 2  # a rollout goes on with the next weights
 
 
@@ -167,15 +167,15 @@ def test_a_saved_state_repeats_the_bits(model, params, batches):
 
 def test_each_rollout_is_told_once_complete(model, params):
   sampler, told = make_sampler(model), []
-  state = flight.nothing(sampler.made_by)
+  state = flight.empty_state(sampler.layout)
 
   def ended(items, rollouts):
     assert (rollouts.ended_R | (rollouts.len_R == T)).all()
     told.extend(zip(items.position_R.tolist(), items.number_R.tolist()))
 
   for version in range(2):
-    handed, state = next_batch(sampler, params, state, version, ended=ended)
-    mine = set(itertools.product(handed.groups.position_E.tolist(), range(N)))
+    batch, state = next_batch(sampler, params, state, version, ended=ended)
+    mine = set(itertools.product(batch.groups.position_E.tolist(), range(N)))
     done = np.flatnonzero(state.ended_R | (state.len_R == T))
     left = set(zip(state.groups.position_E[done // N].tolist(),
                    (done % N).tolist()))
@@ -191,7 +191,7 @@ def test_an_error_leaves_the_flight_as_it_is(model, params, batches):
     if next(calls) == 2:
       raise KeyboardInterrupt
 
-  _, state = next_batch(sampler, params, flight.nothing(sampler.made_by), 0)
+  _, state = next_batch(sampler, params, flight.empty_state(sampler.layout), 0)
   with pytest.raises(KeyboardInterrupt):
     next_batch(sampler, new, state, 1, ended=ended)
   jax.tree.map(np.testing.assert_array_equal,

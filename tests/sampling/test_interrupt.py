@@ -139,7 +139,8 @@ def test_inserted_tokens_are_not_in_the_loss():
       forced)
   np.testing.assert_array_equal(
       rollouts.mask_RxT, [[1, 0, 0, 1], [1, 1, 1, 0]])
-  columns = algorithm.of_all(np.array([[1.0, 0.0]]), rollouts, PLAIN)
+  columns = algorithm.single_update_columns(
+      np.array([[1.0, 0.0]]), rollouts, PLAIN)
   np.testing.assert_allclose(columns["policy_weight"], [1 / 5, 1 / 5])
   (batch,) = update_lib.assemble(
       samples.make_prompts(1), rollouts, columns, n=2, G=1, cfg=PLAIN)

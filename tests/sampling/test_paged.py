@@ -16,12 +16,12 @@ from tests.sampling.samples import make_sampler, S
 
 def run(sampler, params, *, n=6, Bp=5, limits_B=None, temperature=1.0):
   """The rollouts, and how often one lost its slot."""
-  handed, _ = engine.next_batch(
-      sampler, params, flight.nothing(sampler.made_by), engine.one_step(
+  batch, _ = engine.next_batch(
+      sampler, params, flight.empty_state(sampler.layout), engine.one_step(
           samples.make_prompts(Bp), n, rng.stream(11, "rollout", 0),
           limits_B=limits_B), flight.Rule(Bp, 0), version=0,
       temperature=temperature, top_p=1.0, ended=lambda *_: None)
-  return handed.rollouts, handed.put_back
+  return batch.rollouts, batch.evicted
 
 
 def assert_equal_texts(got, want):
@@ -42,13 +42,13 @@ def rollouts(model, params):
   return run(make_sampler(model), params)[0]
 
 
-@pytest.mark.parametrize("page, pages, put_back", [(3, None, False),
+@pytest.mark.parametrize("page, pages, evicted", [(3, None, False),
                                                    (2, 8, True)])
-def test_pages_change_no_token(model, params, rollouts, page, pages, put_back):
+def test_pages_change_no_token(model, params, rollouts, page, pages, evicted):
   """8 pages of 2 positions hold one sequence of the longest."""
   got, count = run(make_sampler(model, slots=7, page=page, pages=pages), params)
   assert_equal(got, rollouts)
-  assert (count > 3) == put_back
+  assert (count > 3) == evicted
 
 
 def test_bfloat16(model, params):

@@ -43,5 +43,5 @@ def test_killed_runs_end_in_the_same_bits(case, tmp_path):
           else dict(devices=4))
   processes.finished(four, arguments(case), **mesh)
   # Each device has a pool of pages of its own.
-  worst = processes.differences(calm, four, but=["put_back"])
+  worst = processes.differences(calm, four, but=["evicted"])
   assert max(worst.values(), default=0.0) < 1e-3, worst

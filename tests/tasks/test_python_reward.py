@@ -11,8 +11,8 @@ from isojax.core import evaluate
 from isojax.errors import InputError
 from isojax.frontier import study as study_lib
 from isojax.logs import reading as rows_lib
-from isojax.run import components
 from isojax.run import rollouts as rollouts_lib
+from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
 from isojax.tasks import grader, python_reward
 from isojax.tasks.problem import Problem
@@ -267,7 +267,7 @@ def test_the_content_of_the_file_is_part_of_the_run_id(tmp_path):
   for text in ("score = lambda *_: 1", "score = lambda *_: 0",
                "score = lambda *_: 1"):
     path.write_text(text)
-    context = components.prepare(own(path))
+    context = setup_lib.prepare(own(path))
     ids.append(context.run_id)
     digest = context.identity["reward_sha256"]
     assert state_lib.task_name(context) == f"python-{digest[:12]}"
@@ -278,7 +278,7 @@ def test_a_run_is_refused_before_anything_is_compiled(tmp_path):
   path = tmp_path / "r.py"
   path.write_text("def score(q, a, p):\n  return len(a) / len(p['gold'])")
   with pytest.raises(InputError, match="r.py:2: KeyError: 'gold'; correct"):
-    components.prepare(own(path))
+    setup_lib.prepare(own(path))
 
 
 def test_evaluations_of_graded_rewards():

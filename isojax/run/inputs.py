@@ -1,0 +1,182 @@
+"""The files that a run reads: policy, problems, reward; their hashes and notes.
+
+Everything is checked before anything is compiled or written.
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+import typing
+
+from isojax.core import custom_function
+from isojax.core import model_shape as shape_lib
+from isojax.errors import InputError
+from isojax.models import auto_dtype, decoder, hf_config, hf_weights
+from isojax.models import tokenizer as tokenizer_lib
+from isojax.run import experiment as experiment_lib
+from isojax.tasks import base as base_lib
+from isojax.tasks import grader as grader_lib
+from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import strata as strata_lib
+from isojax.types import Prompts
+
+TEXT_FILES = ("config.json", "generation_config.json", "tokenizer.json",
+              "tokenizer_config.json", "chat_template.jinja")
+
+
+class BasePolicy(typing.NamedTuple):
+  """A checkpoint with checked files, whose weights are not loaded yet."""
+
+  folder: str  # on this machine
+  tokenizer: object  # transformers' fast tokenizer
+  eos_ids: tuple[int, ...]  # tokens that end a rollout
+  model: decoder.Transformer
+
+
+def open_policy(path: str, mesh) -> BasePolicy:
+  """Opens a checkpoint by folder or hub name, on a mesh, and checks its files.
+  """
+  folder = hf_config.resolve(path)
+  # Before the tokenizer, whose loader would report an error of config.json as
+  # its own.
+  model = decoder.Transformer(hf_config.read(folder), mesh)
+  tokenizer = tokenizer_lib.load(folder)
+  # Not len(tokenizer): Gemma 3's exceeds its embedding rows by one token.
+  ends = tokenizer_lib.eos_ids(folder, tokenizer)
+  if max(ends) >= model.cfg.V:
+    raise InputError(
+        f"{path}: the EOS token id {max(ends)} is not below vocab_size="
+        f"{model.cfg.V} of config.json; copy tokenizer and model from the same "
+        "checkpoint")
+  hf_weights.check(folder, decoder.abstract_params(model))
+  return BasePolicy(folder, tokenizer, ends, model)
+
+
+def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
+  """A stratum without too long prompts, its prompts by split, and notes.
+
+  InputError: the grader cannot grade it, no prompt of a split fits, or a prompt
+  has a token outside the model's vocabulary V.
+  """
+  stratum, prompts = strata_lib.read(path), {}
+  header, task = stratum.header, base_lib.TASKS[e.task.grader.name]
+  if header["task"] != e.task.grader.name and task.read is None:
+    raise InputError(
+        f"{path} contains problems of {header['task']!r}, but task.grader.name="
+        f"{e.task.grader.name!r} grades others; use the grader that they were "
+        "measured with, or a reward of your own: task.grader.name=python")
+  task.check_source(strata_lib.source(header))
+  kept, dropped = stratum, {}
+  for split in strata_lib.SPLITS:
+    problems = getattr(stratum, split)
+    fitting, prompts[split] = prompts_lib.encode(
+        tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens, V=V)
+    kept = dataclasses.replace(kept, **{split: fitting})
+    dropped[split] = len(problems) - len(fitting)
+  if not any(dropped.values()):
+    return kept, prompts, ()
+  return kept, prompts, (
+      f"{path}: dropped {dropped['train']} training and "
+      f"{dropped['validation']} validation problems: their prompts are longer "
+      f"than sampler.max_prompt_tokens={e.sampler.max_prompt_tokens}; "
+      f"D = {len(kept.train)} are left",)
+
+
+def read_reward(e: experiment_lib.Experiment,
+                stratum: strata_lib.Stratum) -> dict:
+  """{"reward": the file of task.grader.file}, or {}; tries the grader once."""
+  reward = grader_lib.with_reward(e.task.grader, {})
+  grader_lib.probe(e.task.grader, strata_lib.source(stratum.header) | reward,
+                   stratum.train[0])
+  return reward
+
+
+def hashes(e: experiment_lib.Experiment, folder: str,
+           stratum: strata_lib.Stratum, prompts: dict[str, Prompts],
+           reward: dict) -> dict:
+  """The hashes of all files that decide results, for the run id."""
+  out = {"model_sha256": hf_weights.sha256(folder),
+         "model_text_sha256": text_sha256(folder),
+         "stratum_sha256": stratum.header["sha256"],
+         "prompts_sha256": prompts_sha256(prompts)}
+  functions = dict(e.recipe.loss.custom)
+  if e.alloc.division.custom:
+    functions["rule"] = e.alloc.division.custom
+  if functions:
+    out["functions_sha256"] = {
+        kind: custom_function.sha256(function)
+        for kind, function in sorted(functions.items())}
+  if reward:
+    out["reward_sha256"] = custom_function.sha256(reward["reward"])
+  return out
+
+
+def text_sha256(folder: str) -> str:
+  """Hash of a checkpoint's text files, which also decide results."""
+  files = [file for name in TEXT_FILES
+           if (file := pathlib.Path(folder, name)).is_file()]
+  return hashlib.sha256("\n".join(
+      f"{hashlib.sha256(file.read_bytes()).hexdigest()} {file.name}"
+      for file in files).encode()).hexdigest()
+
+
+def prompts_sha256(prompts: dict[str, Prompts]) -> str:
+  """Hash of encoded prompts, which chat templates may change."""
+  content = hashlib.sha256()
+  for split in strata_lib.SPLITS:
+    content.update(prompts[split].len_P.tobytes())
+    content.update(prompts[split].tokens_PxS.tobytes())
+  return content.hexdigest()
+
+
+def notes(e: experiment_lib.Experiment, alloc: dict, header: dict, model: str,
+          reward: str | None) -> tuple[str, ...]:
+  """Notes on a budget that is not spent, and on pass rates of others.
+
+  `alloc` is the section of the config. `model` and `reward` are hashes: of the
+  weights, and of task.grader.file.
+  """
+  a, out = e.alloc, ()
+  if (e.recipe.filter.rounds == 1 and alloc["M"] is None
+      and alloc["C"] != a.C):
+    out += (f"alloc.C={alloc['C']} is no whole number of steps: "
+              f"{a.C} rollouts will be spent, in {a.M} step{'s' * (a.M > 1)} "
+              f"of Bp * n = {a.B}",)
+  by = header["model_sha256"] if "model_sha256" in header else None
+  if by is None:  # not measured
+    return out
+  judge = header["reward_sha256"] if "reward_sha256" in header else (
+      header["task"])
+  if reward is not None and judge != reward:
+    out += (f"the pass rates of {e.task.stratum} were measured by another "
+              f"grader than {e.task.grader.file}: by {header['task']}; python "
+              "-m launch.split with this grader measures them",)
+  if by != model:
+    out += (f"{e.task.stratum} was measured with {header['model']} "
+              f"({by[:12]}), not with the model that is trained, "
+              f"{e.model.path} ({model[:12]}): the pass rates of this model "
+              "are unknown; python -m launch.split measures them",)
+  return out
+
+
+def with_auto(values: dict, platform: str, stored) -> tuple[dict, tuple]:
+  """The config with a dtype for each `auto`, and a note that names it.
+
+  A run that resumes keeps its dtypes, also on a processor on which `auto` would
+  now be another. For `stored` see setup.setup_of; here it takes a config.
+  """
+  auto = [key for key, dtype in experiment_lib.dtypes(values).items()
+          if dtype == shape_lib.AUTO]
+  if not auto:
+    return values, ()
+  of = lambda dtype: experiment_lib.with_dtypes(
+      values, dict.fromkeys(auto, dtype))
+  kept = next(filter(None, map(stored, map(of, decoder.DTYPES))), None)
+  if kept is not None:
+    dtypes = experiment_lib.dtypes(kept)
+    return experiment_lib.with_dtypes(
+        values, {key: dtypes[key] for key in auto}), tuple(
+            f"{key}: auto is {dtypes[key]}, with which this run was started"
+            for key in auto)
+  dtype, why = auto_dtype.chosen(platform)
+  return of(dtype), (f"{', '.join(auto)}: auto is {dtype}, because {why}",)

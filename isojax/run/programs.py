@@ -1,0 +1,118 @@
+"""The compiled programs of a run: the sampler, and the learner that trains."""
+
+import dataclasses
+import typing
+
+from isojax.core import memory
+from isojax.core import model_shape as shape_lib
+from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.rl import algorithm, packing
+from isojax.rl import optimizer as optimizer_lib
+from isojax.rl import update as update_lib
+from isojax.run import experiment as experiment_lib
+from isojax.run.inputs import BasePolicy
+from isojax.runtime import mesh as mesh_lib
+from isojax.runtime import profile
+from isojax.sampling import engine
+from isojax.sampling import interrupt as interrupt_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+  """The programs that train, and the frozen weights that they read."""
+
+  schedule: typing.Callable  # update -> learning rate
+  update: typing.Callable  # see update.make_update
+  scored: tuple[str, ...]  # see algorithm.scored_columns
+  score: typing.Callable  # see update.make_score
+  base: dict | None  # of adapters and KL; None without both
+
+
+def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
+  """The planner's description of a decoder."""
+  return shape_lib.ModelShape(
+      layers=cfg.Z, width=cfg.D, heads=cfg.N, kv_heads=cfg.K, head_dim=cfg.H,
+      mlp=cfg.F, vocab=cfg.V, tied=cfg.tied, family=shape_lib.Family(
+          cfg.qkv_bias, cfg.qk_norm, gemma=cfg.post_norms))
+
+
+def sampler_bytes(model: decoder.Transformer, cfg: engine.SamplerConfig
+                  ) -> memory.DeviceBytes:
+  """What a sampler takes on each device of the model's mesh."""
+  return memory.DeviceBytes(
+      shape_of(model.cfg), memory.Formats(
+          cfg.dtype, sampled_head=cfg.head_dtype),
+      max_prompt=cfg.max_prompt_tokens, max_response=cfg.max_new_tokens,
+      fused=engine.kernel(model, cfg, cfg.max_prompt_tokens) != "einsum",
+      fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
+      page=cfg.page, expected=cfg.expected_tokens)
+
+
+def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
+  """The sampler with as many slots as its memory admits, and notes."""
+  # launch.compile has no tokenizer; the phrase changes no size of its programs.
+  phrase = base.tokenizer and interrupt_lib.encoded(
+      cfg.interrupt, base.tokenizer, eos=base.eos_ids, V=base.model.cfg.V,
+      T=cfg.max_new_tokens)
+  G, sizes = mesh_lib.blocks(base.model.mesh), sampler_bytes(base.model, cfg)
+  wanted = -(-cfg.slots // G)
+  slots, pages, weights_gathered = sizes.admitted(
+      budget=cfg.memory_gib * 2**30, most=wanted)
+  if not slots:
+    raise InputError(
+        f"sampler.memory_gib={cfg.memory_gib}: not even one slot fits on a "
+        f"device, it needs {sizes.least / 2**30:.3g} GiB; increase "
+        "memory_gib, use more devices on mesh.fsdp or mesh.tensor, or lower "
+        "max_prompt_tokens or max_new_tokens")
+  notes = () if slots == wanted else (
+      f"sampler: {slots * G} of {cfg.slots} slots fit into memory_gib="
+      f"{cfg.memory_gib}",)
+  if cfg.page is not None:
+    notes += (f"sampler: {slots * G} slots, {pages} pages of {cfg.page} "
+              "positions on each device",)
+  return engine.make_sampler(
+      base.model, dataclasses.replace(cfg, slots=min(cfg.slots, slots * G)),
+      base.eos_ids, weights_gathered=weights_gathered, interrupt=phrase,
+      pages=pages), notes
+
+
+def update_kernel(e: experiment_lib.Experiment,
+                  model: decoder.Transformer) -> str:
+  """The update's attention kernel; InputError as attention.choose."""
+  return update_lib.with_kernel(
+      model, e.recipe.loss, e.sampler.max_prompt_tokens + packing.width(
+          e.sampler.max_new_tokens, e.alloc.n_max)).attention
+
+
+def make_optimizer(e: experiment_lib.Experiment, lr: float | None = None):
+  """The optimizer, and its learning rate as a function of the update."""
+  cfg = e.recipe.optimizer
+  schedule = optimizer_lib.warmup_then_constant(
+      e.lr if lr is None else lr, cfg.warmup_steps)
+  return optimizer_lib.make(cfg, schedule), schedule
+
+
+def make_critic(e: experiment_lib.Experiment) -> optimizer_lib.Critic | None:
+  """The critic and its optimizer; None for a recipe without one."""
+  cfg = e.recipe.critic
+  if cfg.kind == "none":
+    return None
+  return optimizer_lib.Critic(cfg, make_optimizer(
+      e, cfg.lr * e.lr / e.recipe.optimizer.base_lr)[0])
+
+
+def make_learner(e: experiment_lib.Experiment, model: decoder.Transformer,
+                 base: dict | None) -> Learner:
+  """The learner of a run; base: the frozen weights, see Learner.base."""
+  tx, schedule = make_optimizer(e)
+  critic, loss, lora = make_critic(e), e.recipe.loss, e.model.lora
+  scored = algorithm.scored_columns(loss, e.recipe.updates, e.recipe.critic)
+  return Learner(
+      schedule=schedule,
+      update=profile.stage("update", update_lib.make_update(
+          model, tx, loss, lora, critic)),
+      scored=scored,
+      score=profile.stage("score", update_lib.make_score(
+          model, loss, scored, lora, critic)),
+      base=base)

@@ -1,0 +1,169 @@
+"""What stays constant during a run, made of its inputs and programs.
+
+`prepare` checks all inputs of a run before anything is compiled or written.
+"""
+
+import dataclasses
+import functools
+import typing
+
+import jax
+
+from isojax.ledger import workdir
+from isojax.models import decoder, hf_weights
+from isojax.models import lora as lora_lib
+from isojax.rl import optimizer as optimizer_lib
+from isojax.run import experiment as experiment_lib
+from isojax.run import inputs, programs
+from isojax.runtime import mesh as mesh_lib
+from isojax.runtime import rng
+from isojax.sampling import engine
+from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import strata as strata_lib
+from isojax.types import Prompts, TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+  """What stays constant during a run."""
+
+  e: experiment_lib.Experiment
+  config: dict  # of e, with the rollouts that are spent as alloc.C
+  folder: str  # checkpoint of the base policy
+  model_sha256: str  # of its weights
+  identity: dict  # all inputs of the results
+  run_id: str  # its hash
+  tokenizer: object  # transformers' fast tokenizer
+  stratum: strata_lib.Stratum
+  train: Prompts  # of stratum.train, host arrays
+  validation: Prompts
+  model: decoder.Transformer
+  sampler: engine.Sampler
+  merge: typing.Callable  # (base, adapters) to parameters, in sampler.dtype
+  reward: dict  # {"reward": the file of task.grader.file}, or empty
+  notes: tuple[str, ...]  # for the user, before the run
+  # Values that change rounding, where they are not those that the run began
+  # with, such as "sampler.slots=16"; None without.
+  resumed_with: str | None = None
+  learner: programs.Learner | None = None  # of a run that trains
+
+  def policy(self, state: TrainState):
+    """The parameters to sample from."""
+    return merged(self, self.learner.base, state.params)
+
+
+def prepare(config, stored=lambda run_id: None) -> Setup:
+  """The setup of a ConfigDict, see `setup_of`."""
+  return setup_of(config.to_dict(), stored)
+
+
+def setup_of(values: dict, stored=lambda run_id: None) -> Setup:
+  """The setup of a config, without a learner, all checked; writes nothing.
+
+  `stored` gives the config of the run in the folder of a run id, or None: a
+  dtype that is `auto` stays that of the stored run.
+  """
+  e = experiment_lib.of_values(values)
+  base = inputs.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
+  folder, tokenizer, _, model = base
+  stratum, prompts, notes = inputs.read_stratum(
+      e, e.task.stratum, tokenizer, model.cfg.V)
+  experiment_lib.check(e, problems=len(stratum.train),
+                       max_positions=model.cfg.max_positions)
+  reward = inputs.read_reward(e, stratum)
+  hashes = inputs.hashes(e, folder, stratum, prompts, reward)
+  identity_of = lambda config: experiment_lib.identity(config) | hashes
+  config, dtype_notes = inputs.with_auto(
+      values | {"alloc": values["alloc"] | {"C": e.alloc.C}},
+      model.mesh.devices.flat[0].platform,
+      lambda config: stored(workdir.run_id(identity_of(config))))
+  e = experiment_lib.of_values(experiment_lib.with_dtypes(
+      values, experiment_lib.dtypes(config)))
+  sampler, sampler_notes = programs.make_sampler(base, e.sampler)
+  programs.update_kernel(e, model)
+  identity = identity_of(config)
+  return Setup(
+      e=e, config=config, folder=folder, model_sha256=hashes["model_sha256"],
+      identity=identity, run_id=workdir.run_id(identity), tokenizer=tokenizer,
+      stratum=stratum, **_shortened(sampler, prompts), model=model,
+      merge=jax.jit(functools.partial(
+          lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
+          precision=e.sampler.precision)),
+      sampler=sampler, reward=reward, notes=(
+          *notes, *dtype_notes, *sampler_notes, *inputs.notes(
+              e, values["alloc"], stratum.header, hashes["model_sha256"],
+              hashes["reward_sha256"] if reward else None)))
+
+
+def _shortened(sampler: engine.Sampler, prompts: dict[str, Prompts]):
+  """The prompts of each split, cut to the length of the longest."""
+  return {split: engine.shortened(sampler, prompts[split])
+          for split in strata_lib.SPLITS}
+
+
+def on_stratum(setup: Setup, path: str) -> Setup:
+  """The setup with the problems of another stratum."""
+  stratum, prompts, notes = inputs.read_stratum(
+      setup.e, path, setup.tokenizer, setup.model.cfg.V)
+  return dataclasses.replace(setup, stratum=stratum, notes=notes,
+                             **_shortened(setup.sampler, prompts))
+
+
+def on_split(setup: Setup, path: str, split: str) -> Setup:
+  """The setup that evaluates a split of the stratum in a file.
+
+  A test split is a file beside the stratum's, which training never opens.
+  """
+  if split == "validation":
+    return setup
+  e = setup.e
+  problems = strata_lib.read_test(path, setup.stratum.header)
+  fitting, prompts = prompts_lib.encode(
+      setup.tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens,
+      V=setup.model.cfg.V)
+  return dataclasses.replace(
+      setup, stratum=dataclasses.replace(setup.stratum, validation=fitting),
+      validation=engine.shortened(setup.sampler, prompts))
+
+
+def with_learner(setup: Setup) -> Setup:
+  """The setup of a run that trains; loads the frozen weights."""
+  base = (base_params(setup) if setup.e.recipe.loss.kl_coef
+          else frozen_base(setup))
+  return dataclasses.replace(setup, learner=programs.make_learner(
+      setup.e, setup.model, base))
+
+
+def base_params(setup: Setup):
+  """The base policy's parameters, on the mesh."""
+  return hf_weights.load(
+      setup.folder, lora_lib.abstract_base(setup.model, setup.e.model.lora))
+
+
+def frozen_base(setup: Setup):
+  """The frozen base of adapters; None if all parameters are trained."""
+  return base_params(setup) if setup.e.model.lora.rank else None
+
+
+def first_state(setup: Setup) -> TrainState:
+  e, model = setup.e, setup.model
+  critic = programs.make_critic(e)
+
+  def trained(stream: str):
+    return lora_lib.init(model, e.model.lora, rng.stream(e.seed, stream)) if (
+        e.model.lora.rank) else base_params(setup)
+
+  trunk = trained("critic") if critic and critic.own else None
+  tx, _ = programs.make_optimizer(e)
+  return optimizer_lib.init_state(
+      model, tx, trained("lora"), e.model.lora, critic, trunk)
+
+
+def abstract_state(setup: Setup) -> TrainState:
+  return optimizer_lib.abstract_state(
+      setup.model, programs.make_optimizer(setup.e)[0], setup.e.model.lora,
+      programs.make_critic(setup.e))
+
+
+def merged(setup: Setup, base, trained):
+  return setup.merge(base, trained) if setup.e.model.lora.rank else trained
