@@ -52,7 +52,7 @@ def test_a_critic_is_scored_and_learns():
 
 
 def test_pages_change_no_record():
-  assert sum(r["evicted"] for r in steps(kept("paged"))) > 3
+  assert sum(r["evicted"] for r in steps(kept("paged"))) >= 3
   for one, other in zip(*map(records.comparable, map(kept, ("plain", "paged"))),
                         strict=True):
     assert one.keys() == other.keys()
@@ -67,14 +67,14 @@ def test_a_run_that_refills_spends_its_budget():
   whole = kept("refill")
   train, spent = steps(whole), 0
   for r in train:
-    assert r["n"] == (4 if spent < 48 else 6)
+    assert r["n"] == 4
     spent += 4 * r["n"] * (1 + r["refilled"])
     assert r["rollouts"] == spent and 0 <= r["refilled"] <= 2
     assert r["selected"] <= 4 * r["n"]
   history = state.history_of(whole)
   assert history.solved == {i for r in train for i in r["solved"]}
   assert (history.rollouts, history.evaluated) == (spent, spent)
-  assert 200 - 24 < spent <= 200  # another round of 24 would exceed C
+  assert 200 - 16 < spent <= 200  # another round of 16 would exceed C
   assert any(r["refilled"] for r in train)
   solved = [i for r in train for i in r["solved"]]
   assert solved and len(set(solved)) == len(solved)  # none is sampled again
