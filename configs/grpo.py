@@ -173,6 +173,7 @@ def get_config():
           every_steps=100,  # steps
           every_minutes=10.0,  # since the last; whichever comes first
           keep=3,  # newest checkpoints kept
+          keep_best=True,  # and that of the best evaluation, for --step=best
       ),
       log=dict(
           every_seconds=10.0,  # between progress lines without a terminal

@@ -84,7 +84,8 @@ def get_config(name="gsm8k"):
   all_ = lambda **more: dict(
       again=split_tiny.NOT,  # new samples that low and high are about
       train=split_tiny.NOT,  # None: all problems
-      validation=300) | more
+      validation=300,
+      test=0) | more  # problems of the validation pool beside those
   config.strata = config_dict.ConfigDict(dict(
       easy=all_(low=0.3, high=0.6),
       hard=all_(low=0.0, high=0.0625),

@@ -29,9 +29,9 @@ def get_config():
   config.source.validation = 5000  # the training problems stay the same
   config.unlock()
   config.strata = {f"d{D}": dict(low=0.0625, high=0.125, again=NOT, train=D,
-                                 validation=1200) for D in SIZES} | {
+                                 validation=1200, test=0) for D in SIZES} | {
       f"arena_{name}": dict(low=low, high=high, again=NOT, train=train,
-                            validation=validation)
+                            validation=validation, test=0)
       for name, low, high, train, validation in (
           ("mixed", 0.0, 1.0, 1024, 1200), ("hard", 0.0, 0.0625, 3000, 1200),
           ("easy", 0.3, 0.6, 1000, 500))}  # 541 are easy

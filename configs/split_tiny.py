@@ -26,19 +26,20 @@ def get_config():
           kind="countdown",  # a key of Task.sources, see isojax/tasks/base.py
           numbers=4,  # numbers of a problem
           train=12_000,  # problems drawn for the train splits
-          validation=3_000,  # problems drawn for the validation splits
+          validation=6_000,  # for the validation and test splits
           seed=1,  # of the problems; pretraining used 0
       ),
-      strata=dict(  # avg@n in [low, high]; problems of the two splits
+      strata=dict(  # avg@n in [low, high]; problems of the three splits
           hard=dict(low=0.0, high=0.0625, again=NOT, train=3000,
-                    validation=300),
-          easy=dict(low=0.3, high=0.6, again=NOT, train=1000, validation=300),
+                    validation=300, test=600),
+          easy=dict(low=0.3, high=0.6, again=NOT, train=1000, validation=300,
+                    test=250),
           low256=dict(low=0.0625, high=0.125, again=NOT, train=256,
-                      validation=300),  # few problems, for configs/study.py
+                      validation=300, test=300),  # few, for configs/study.py
           mixed=dict(low=0.0, high=1.0, again=NOT, train=1024,
-                     validation=300),  # all pass rates, for configs/mixed.py
+                     validation=300, test=600),  # all, for configs/mixed.py
           low2500=dict(low=0.0625, high=0.125, again=NOT, train=2500,
-                       validation=300),  # the same pass rates, more problems
+                       validation=300, test=300),  # as low256, more problems
       ),
       mixtures=dict(),  # name -> shares of strata, train, validation
       sampler=base.sampler,  # as the experiments sample

@@ -27,6 +27,7 @@ _PUBLIC = {
     "Plan": "isojax.planner.planning",
     "allocate": "isojax.api.plans",
     "run_sweep": "isojax.api.sweeps",
+    "spend": "isojax.api.spends",
     "Sweep": "isojax.api.sweeps",
     "doctor": "isojax.api.doctor",
     "read": "isojax.api.studies",

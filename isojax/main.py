@@ -43,6 +43,12 @@ _RUN_ID = flags.DEFINE_string(
 _MODE = flags.DEFINE_enum(
     "mode", "train", ["train", "eval"], "train; or only evaluate the newest "
     "checkpoint of the workdir.")
+_STEP = flags.DEFINE_enum(
+    "step", "newest", ["newest", "best"], "With --mode=eval: the newest "
+    "checkpoint, or that of the best evaluation (checkpoint.keep_best).")
+_SPLIT = flags.DEFINE_enum(
+    "split", "validation", ["validation", "test"], "With --mode=eval: the "
+    "problems that chose the checkpoint, or those that nothing was chosen by.")
 _EVAL_SETS = flags.DEFINE_list(
     "eval_sets", [], "With --mode=eval: more strata files, beside that of the "
     "config.")
@@ -65,23 +71,26 @@ _COORDINATES = (
 
 def evaluation_sets(setup: Setup) -> dict[str, Setup]:
   """Name in the records -> setup, of the config's stratum and --eval_sets."""
-  sets = {f"{setup.stratum.header['stratum']}/validation": setup}
+  split = _SPLIT.value
+  sets = {f"{setup.stratum.header['stratum']}/{split}":
+          setup_lib.on_split(setup, setup.e.task.stratum, split)}
   for path in _EVAL_SETS.value:
-    other = setup_lib.on_stratum(setup, path)
+    other = setup_lib.on_split(
+        setup_lib.on_stratum(setup, path), path, split)
     for note in other.notes:
       hosts.say(note)
     header = other.stratum.header
-    name = f"{header['stratum']}/validation"
+    name = f"{header['stratum']}/{split}"
     if name in sets:
-      name = f"{header['stratum']}-{header['sha256'][:6]}/validation"
+      name = f"{header['stratum']}-{header['sha256'][:6]}/{split}"
     sets[name] = other
   return sets
 
 
 def evaluate_only(setup: Setup, folder: str) -> int:
-  """Evaluates the newest checkpoint; adds to eval.jsonl."""
+  """Evaluates a checkpoint; adds to eval.jsonl."""
   sets = hosts.run_on_all_hosts(lambda: evaluation_sets(setup))
-  step, params = state_lib.newest_policy(setup, folder)
+  step, params = state_lib.policy_of(setup, folder, _STEP.value)
   history = state_lib.history_of(records.up_to(
       records.read(os.path.join(folder, state_lib.RECORDS)), step))
   path = os.path.join(folder, "eval.jsonl")
@@ -108,6 +117,8 @@ def check_flags() -> None:
       (_PROFILE.value is not None and mode == "eval", "--profile traces steps "
        "of training; leave it out, or give --mode=train"),
       (_EVAL_SETS.value and mode != "eval", "--eval_sets needs --mode=eval"),
+      ((_STEP.value, _SPLIT.value) != ("newest", "validation")
+       and mode != "eval", "--step and --split need --mode=eval"),
       (run_id is not None and not re.fullmatch(r"[\w-]+", run_id),
        f"--run_id={run_id}: expected letters, digits, _ and -"))
   if _WORKDIR.value is not None:
@@ -163,7 +174,8 @@ def main(_) -> int:
     # Before anything that depends on the mode: hosts would wait for each other
     # at different places.
     hosts.assert_same_on_all_hosts(setup.identity | setup.config | {
-        "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
+        "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value,
+        "step": _STEP.value, "split": _SPLIT.value})
     evaluate = _MODE.value == "eval"
     if evaluate:  # before anything is written
       hosts.run_on_all_hosts(lambda: state_lib.check_evaluable(setup, folder))

@@ -23,7 +23,8 @@ _BASELINE = flags.DEFINE_list(
     "baseline", None, "Files or patterns of the baseline's runs, separated by "
     "commas; runs of one Bp, n and m.", required=True)
 _RECORDS = flags.DEFINE_list(
-    "records", None, "Those of the other recipe's runs.", required=True)
+    "records", None, "Files or patterns of the other recipe's runs.",
+    required=True)
 _AXIS = flags.DEFINE_string(
     "axis", "rollouts", "Compute: rollouts, device_seconds, sampled_tokens, "
     "trained_tokens, updates, or any column.")

@@ -24,8 +24,9 @@ from isojax.runtime import mesh as mesh_lib
 
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder of a run of isojax.main.")
-_STEP = flags.DEFINE_integer(
-    "step", None, "Step of the checkpoint; by default the newest.")
+_STEP = flags.DEFINE_string(
+    "step", None, "Step of the checkpoint, or best: that of the best "
+    "evaluation; by default the newest.")
 _MODEL = flags.DEFINE_string(
     "model", None, "A Hugging Face folder or name, instead of --workdir.")
 _OUT = flags.DEFINE_string("out", None, "New folder to write.", required=True)
@@ -41,6 +42,17 @@ def empty_model(folder: str) -> decoder.Transformer:
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(
       data=1, fsdp=jax.device_count(), tensor=1))
   return decoder.Transformer(hf_config.read(folder), mesh)
+
+
+def store_and_step() -> tuple[str, int | None]:
+  """The folder of checkpoints in the run's, and the step; None: the newest."""
+  if _STEP.value is None:
+    return "checkpoints", None
+  if _STEP.value == "best":
+    return "best", None
+  if not _STEP.value.isdecimal():
+    raise InputError(f"--step={_STEP.value}: expected a step, or best")
+  return "checkpoints", int(_STEP.value)
 
 
 def main(_) -> None:
@@ -65,8 +77,9 @@ def main(_) -> None:
           f"{source}: its weights have sha256 {now[:12]}, but the run began "
           f"with {stored.model_sha256[:12]}; restore the base of that run")
     model = empty_model(source)
+    store, wanted = store_and_step()
     step, params = checkpoint.restore_params(
-        os.path.join(_WORKDIR.value, "checkpoints"), _STEP.value,
+        os.path.join(_WORKDIR.value, store), wanted,
         lora_lib.abstract_trained(model, lora), stored.run_id)
     print(f"{_WORKDIR.value}: step {step}")
     if _PEFT.value:

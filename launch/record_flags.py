@@ -18,7 +18,7 @@ AT_K = flags.DEFINE_integer(
     "at_k", None, "k of best@k and worst@k; default: all stored samples.")
 _SCALE = flags.DEFINE_list(
     "scale", [], "Factors for metrics or axis, avg=0.01 for percent; or the "
-    "rewards of a wrong and a right answer: avg=-1:1.")
+    "rewards of an incorrect and a correct answer: avg=-1:1.")
 
 
 def rows_of(patterns: list[str], *, axis: str, flag: str

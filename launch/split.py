@@ -115,6 +115,10 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   rows, errors = strata_lib.assembled(
       cfg.strata, cfg.mixtures, pool, pass_counts.by_problem(by_key, counts),
       cfg.n)
+  tests = {name: [row for row in of if row["split"] == strata_lib.TEST]
+           for name, of in rows.items()}
+  rows = {name: [row for row in of if row["split"] != strata_lib.TEST]
+          for name, of in rows.items()}
   tokens = {(side, p.id): round(counts[key, cfg.n].tokens, 1)
             for key, (side, p) in by_key.items()}
   draw(cfg, [counts[key, cfg.n].correct for key, (side, _) in by_key.items()
@@ -124,12 +128,17 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
     made = dataclasses.asdict((cfg.strata | cfg.mixtures)[name])
     paths[name] = write(
         cfg, header | {"n": cfg.n} | {
-            key: made[key] for key in made if key not in strata_lib.SPLITS} | {
+            key: made[key] for key in made
+            if key not in (*strata_lib.SPLITS, strata_lib.TEST)} | {
                 "spread": np.bincount(train_counts(rows[name]),
                                       minlength=cfg.n + 1).tolist()},
         name, [row | {"tokens": tokens[row["split"], row["id"]]}
                for row in rows[name]],
         command=command, folder=policy.folder)
+    if tests[name]:
+      progress.show("wrote " + strata_lib.write_test(
+          paths[name], header | {"stratum": name, "n": cfg.n}, tests[name])
+          + f": {len(tests[name])} test problems, for --split=test")
   if errors:
     raise InputError("; ".join(errors))
   return paths
@@ -227,7 +236,7 @@ def measuring(cfg: Split, policy: inputs.BasePolicy):
         ended=lambda items, _: advance(len(items.number_R)))
     graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))
     for line in grader_lib.shown(graded.lost):
-      progress.say(f"counted as wrong: {line}")
+      progress.say(f"counted as incorrect: {line}")
     correct_P = (graded.correct_B.reshape(-1, n) == 1).sum(axis=1)
     tokens_P = rollouts.len_R.reshape(-1, n).mean(axis=1)
     return [pass_counts.Count(*pair) for pair in zip(

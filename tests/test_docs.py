@@ -189,6 +189,41 @@ def test_named_keys_modules_paths_and_extras_exist(page):
     assert set(names.split(",")) <= extras(), f"{page.name}: extras {names}"
 
 
+def named_definitions(text: str) -> list[tuple[str, str]]:
+  """(file, name) of spans such as isojax/rl/losses.py:ppo_clip."""
+  return [match.groups() for span in spans(text) if (match := re.fullmatch(
+      r"((?:isojax|launch|tests)/[\w/]+\.py):(\w+)", span))]
+
+
+def definitions(path: str) -> set[str]:
+  """The functions, classes and constants of a file, on its first level."""
+  return {name for match in re.findall(
+      r"^(?:def|class) (\w+)|^(\w+) = ", (ROOT / path).read_text("utf-8"),
+      re.MULTILINE) for name in match}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_named_functions_are_defined(page):
+  for path, name in named_definitions(page.read_text("utf-8")):
+    assert name in definitions(path), f"{page.name}: {path}: no {name} there"
+
+
+def test_lines_of_the_reading_order_are_about_those_of_the_files():
+  """If this fails, correct the numbers of docs/design.md with `wc -l`."""
+  text = (ROOT / "docs" / "design.md").read_text("utf-8")
+  count = lambda path: len((ROOT / path).read_text("utf-8").splitlines())
+  order = re.findall(r"^\| `(isojax/.*\.py)` \| (\d+) \|", text, re.MULTILINE)
+  assert len(order) == 10
+  for path, lines in order:
+    assert count(path) == pytest.approx(int(lines), rel=0.15), path
+  files, lines = re.search(r"opens (\d+) of ([\d,]+) lines", text).groups()
+  path = re.findall(r"`(isojax/.*?\.py)`", re.search(
+      r"^\| loop \|.*?\n\n", text, re.MULTILINE | re.DOTALL)[0])
+  assert len(path) == int(files)
+  assert sum(map(count, path)) == pytest.approx(
+      int(lines.replace(",", "")), rel=0.05)
+
+
 def test_readme_is_short_and_names_every_page():
   text = (ROOT / "README.md").read_text("utf-8")
   assert len(text.splitlines()) <= 150
@@ -217,6 +252,10 @@ def test_wrong_keys_and_anchors_are_found():
   assert named_keys("`recipe.loss.lr` `--config.alloc.n=4` `sampler.py`") == [
       "recipe.loss.lr", "alloc.n"]
   assert "recipe.loss.lr" not in config_keys() and "alloc.n" in config_keys()
+  assert named_definitions("`isojax/rl/losses.py:gone` `FILE.py:NAME`") == [
+      ("isojax/rl/losses.py", "gone")]
+  assert "gone" not in definitions("isojax/rl/losses.py")
+  assert {"ppo_clip", "POLICY_LOSSES"} <= definitions("isojax/rl/losses.py")
   assert slugs("# A b, `c`\n## A b c\n") == {"a-b-c", "a-b-c-1"}
   assert {"parity", "tpu"} <= extras() and "rollouts" in all_flags()
   assert command_lines("```sh\nA=1 python -m launch.x --a \\\n  --b='c d' | q\n"

@@ -147,7 +147,8 @@ def test_what_a_run_writes(calm):
   times = [r["unix_time"] for r in kept]
   assert times == sorted(times) and 0 < times[-1] - times[0] < 600
   assert sorted(os.listdir(folder)) == [
-      "checkpoints", "config.json", "lock", "records.jsonl", "samples.jsonl"]
+      "best", "checkpoints", "config.json", "lock", "records.jsonl",
+      "samples.jsonl"]
 
 
 def test_a_finished_run_does_nothing_again(copy, calm, capfd):
@@ -392,10 +393,12 @@ def test_a_run_that_resumes_keeps_its_dtype(tmp_path, dtype, folder_of):
 # --- evaluation ---------------------------------------------------------------
 
 
-def evaluated(monkeypatch, folder, sets=(), **section):
+def evaluated(monkeypatch, folder, sets=(), step="newest", **section):
   """--mode=eval in this process; the lines that it added."""
   config = small(eval=small().eval.to_dict() | section)
-  monkeypatch.setattr(main_lib, "_EVAL_SETS", type("F", (), {"value": sets}))
+  for flag, value in (("_EVAL_SETS", sets), ("_STEP", step),
+                      ("_SPLIT", "validation")):
+    monkeypatch.setattr(main_lib, flag, type("F", (), {"value": value}))
   path = str(folder / "eval.jsonl")
   before = len(records.read(path))
   with state_lib.claimed(setup_lib.prepare(config), str(folder),
@@ -410,6 +413,10 @@ def test_evaluates_a_run_in_another_way(calm, copy, tmp_path, monkeypatch,
   kept, folder = calm[1], copy
   same, = evaluated(monkeypatch, folder)
   assert same["correct"] == kept[-1]["correct"]
+  top = max((r for r in kept if r["kind"] == "eval"), key=lambda r: r["avg"])
+  assert 0 < top["step"] < kept[-1]["step"]  # else this tests nothing
+  best, = evaluated(monkeypatch, folder, step="best")
+  assert (best["step"], best["correct"]) == (top["step"], top["correct"])
   stratum = strata_lib.read("isojax/assets/countdown-tiny-hard.jsonl")
   rows = [{"split": split, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": 0}
@@ -484,7 +491,7 @@ def test_in_a_bucket_taken_over_to_the_same_bits(calm, folder, capfd):
   assert "another process has started this run" in said
   assert records.comparable(records.read(ledger)) == got
   assert sorted(each.name for each in epath.Path(folder).iterdir()) == [
-      "checkpoints", "config.json", "records.jsonl"]
+      "best", "checkpoints", "config.json", "records.jsonl"]
   (found,) = isojax.read(f"{folder[:-3]}*/records.jsonl").study.runs
   assert (found.n, found.Bp) == (6, 4)
 

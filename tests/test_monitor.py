@@ -64,17 +64,21 @@ def test_a_table_by_hand():
            "and the first step, with compilation, 14.0 s"]
   evals = [evaluation(0, 0.25), evaluation(3, 0.75), evaluation(7, 0.5)]
   cells = "0.2500 ± 0.2500    0.7500 ± 0.7500    0.5000 ± 0.5000"
-  assert monitor.table([*evals, *train], "r.jsonl").splitlines() == [
+  table = lambda kept, best=False: monitor.table(
+      kept, "r.jsonl", best=best).splitlines()
+  assert table([*evals, *train]) == [
       "hard/validation: 5 problems, k = 2",
       "                        start       best, step 3      final, step 7",
       *(f"{name + '@2':10}    {cells}" for name in monitor.METRICS),
       *rates, "records: r.jsonl"]
   # A recipe with several updates scores log-probs.
   scored = [record | {"seconds_logp": 6.0} for record in train]
-  assert monitor.table([*evals, *scored], "r.jsonl").splitlines()[9:12] == [
+  assert table([*evals, *scored])[9:12] == [
       "logp            12.0     50%           1",
       "update           4.0     17%           3",
       "step            24.0    100%           0"]
+  assert table([*evals, *train], best=True)[-2] == (
+      "kept: the checkpoints of step 3 (--step=best) and of step 7")
 
 
 def test_a_problem_that_is_half_solved_is_shown_first():

@@ -67,9 +67,10 @@ def test_a_run_that_refills_spends_its_budget():
   whole = kept("refill")
   train, spent = steps(whole), 0
   for r in train:
-    spent += 4 * 4 * (1 + r["refilled"])
+    assert r["n"] == 4
+    spent += 4 * r["n"] * (1 + r["refilled"])
     assert r["rollouts"] == spent and 0 <= r["refilled"] <= 2
-    assert r["selected"] <= 4 * 4
+    assert r["selected"] <= 4 * r["n"]
   history = state.history_of(whole)
   assert history.solved == {i for r in train for i in r["solved"]}
   assert (history.rollouts, history.evaluated) == (spent, spent)

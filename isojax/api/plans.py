@@ -87,12 +87,12 @@ def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
   policy has changed since. The pass rate is Beta(p strength, (1 - p) strength).
 
   Args:
-    correct: right rollouts of each problem so far, [P].
+    correct: correct rollouts of each problem so far, [P].
     sampled: rollouts of each problem so far, [P]; 0 for a new problem.
     budget: B, the rollouts of the step.
     rule: uniform, knapsack (arXiv 2509.25849), variance (2602.01601), hit
       (2605.07114) or skip (2506.02177); skip counts a problem whose rollouts
-      were all equal as one silent visit.
+      were all equal as one visit without a learning signal.
     low, high: least and most rollouts of a problem that is sampled.
     strength: rollouts that the counts of a problem are worth, one number or
       [P]; sampled + 1 counts every rollout fully.
@@ -102,7 +102,7 @@ def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
     int [P], whose sum is `budget`.
 
   Raises:
-    InputError: counts that are none, an unknown rule, or a budget outside of
+    InputError: invalid counts, an unknown rule, or a budget outside of
       [P low, P high].
   """
   try:

@@ -58,6 +58,7 @@ class Run:
   run_id: str  # hash of what decides its results
   records: Records
   _setup: Setup = dataclasses.field(repr=False)
+  which: str = "newest"  # checkpoint of params: newest, or best
 
   @property
   def config(self):
@@ -66,11 +67,20 @@ class Run:
 
   @functools.cached_property
   def params(self):
-    """The parameters of the newest checkpoint, with adapters merged.
+    """The parameters of the checkpoint, with adapters merged.
 
     A tree of jax arrays on the run's mesh, loaded at the first use.
     """
-    return state_lib.newest_policy(self._setup, self.workdir)[1]
+    return state_lib.policy_of(self._setup, self.workdir, self.which)[1]
+
+  @property
+  def best(self) -> "Run":
+    """The run with the policy of its best evaluation as `params`.
+
+    Needs checkpoint.keep_best. Where no evaluation was above the base policy's,
+    it is the base policy.
+    """
+    return dataclasses.replace(self, which="best")
 
   @unchained
   def sample(self, prompt: str, n: int = 1, *, template: bool = False,
@@ -93,12 +103,14 @@ class Run:
                     template=template, temperature=temperature, seed=seed)
 
   @unchained
-  def evaluate(self, stratum: Path | None = None) -> dict:
+  def evaluate(self, stratum: Path | None = None, *,
+               split: str = "validation") -> dict:
     """Evaluates the trained policy as the config's section eval says.
 
     Args:
       stratum: file of isojax.split, whose validation problems are used; None:
         that of the config.
+      split: validation, or test: read it once, for the number to report.
 
     Returns:
       A record as in records.evaluations, which is not stored.
@@ -106,10 +118,12 @@ class Run:
     setup, history = self._setup, state_lib.history_of(list(self.records))
     if stratum is not None:
       setup = setup_lib.on_stratum(setup, os.fspath(stratum))
+    setup = setup_lib.on_split(setup, os.fspath(
+        stratum or setup.e.task.stratum), split)
     with progress_lib.printed(False), rollouts_lib.grading(setup) as grader:
       return state_lib.record_fields(setup, "eval", history) | (
           training.evaluation(setup, grader, self.params, history.step,
-                              preemption.Stop()))
+                              preemption.Stop(), split=split))
 
   @unchained
   def export(self, out: Path, *, dtype: str = "float32") -> None:
@@ -235,6 +249,6 @@ def sample(source, prompt: str, n: int = 1, *, template: bool = False,
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
       folder = os.fspath(source)
       setup, _ = state_lib.as_stored(setup, folder, evaluate=True)
-      load = lambda: state_lib.newest_policy(setup, folder)[1]
+      load = lambda: state_lib.policy_of(setup, folder, "newest")[1]
     return _sampled(setup, load, prompt, n, template=template,
                     temperature=temperature, seed=seed)

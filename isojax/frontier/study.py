@@ -252,6 +252,16 @@ def _run(run_id: str, rows: list[Row], s: Selection,
              samples=Bp * n if fields.get("eval_set") == TRAINING else None)
 
 
+def runs_of_rows(rows: list[Row], s: Selection, notes: list[str]) -> list[Run]:
+  """The selected runs, also short ones and copies."""
+  grouped = collections.defaultdict(list)
+  for row in rows:
+    # Two files may have one run_id: copies, which _without_copies drops.
+    grouped[str(_field(row, "run_id")), row.path].append(row)
+  return [run for (run_id, _), of_run in grouped.items()
+          if (run := _run(run_id, of_run, s, notes))]
+
+
 def _long_enough(runs: list[Run], notes: list[str]) -> list[Run]:
   """The runs with a curve; InputError, which names all, if there is none."""
   short = [run for run in runs if len(run.C_E) < FEWEST]
@@ -346,11 +356,8 @@ def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
   return list(kept.values())
 
 
-def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
-  """The study of these rows, and notes on what was left out.
-
-  InputError if there are no usable rows, or rows of different studies.
-  """
+def _comparable(rows: list[Row], s: Selection):
+  """(Rows, eval set, model, split) of one study; InputError if of several."""
   if not rows:
     raise InputError("no evaluation in the records; check the file and "
                      "--format")
@@ -361,16 +368,27 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   eval_set = _common(rows, "eval_set", "choose it with --eval_set=...")
   model, split = _common(rows, "model"), _common(rows, "split")
   _common(rows, "task")  # what judges
+  return rows, eval_set, model, split
+
+
+def comparable_runs(rows: list[Row], s: Selection,
+                    notes: list[str]) -> list[Run]:
+  """The runs of one model on one problem set, which may differ in anything."""
+  rows, *_ = _comparable(rows, s)
+  return runs_of_rows(rows, s, notes)
+
+
+def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
+  """The study of these rows, and notes on what was left out.
+
+  InputError if there are no usable rows, or rows of different studies.
+  """
+  rows, eval_set, model, split = _comparable(rows, s)
   k = _common(rows, "k") if s.metric != "avg" and s.at_k is None else s.at_k
   stored = {r.fields["k"] for r in rows if "k" in r.fields}
   _check_m(rows)
-  grouped = collections.defaultdict(list)
-  for row in rows:
-    # Two files may have one run_id: copies, which _without_copies drops.
-    grouped[str(_field(row, "run_id")), row.path].append(row)
   notes: list[str] = []
-  runs = [run for (run_id, _), of_run in grouped.items()
-          if (run := _run(run_id, of_run, s, notes))]
+  runs = runs_of_rows(rows, s, notes)
   if not runs:
     limits = " and ".join(f"{name}={value}" for name, value in (
         ("--Bp", s.Bp), ("--B", s.B)) if value is not None)

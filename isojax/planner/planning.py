@@ -33,7 +33,7 @@ class Plan:
   """The answer to a request."""
 
   rows: tuple[plan_file.Row, ...]  # one for each run
-  said: text_lib.Said
+  messages: text_lib.Messages
   price: Price | None  # None: not priced
   setting: export.Setting  # what all runs share, for other trainers
 
@@ -58,7 +58,8 @@ class Plan:
     in all, learning rate, epochs, seed; time, device-hours and USD if priced.
     With explain also what the answer and the prices rest on.
     """
-    price, warnings, basis = self.price, self.said.warnings, self.said.basis
+    price, messages = self.price, self.messages
+    warnings, basis = messages.warnings, messages.basis
     tables = ()
     if price:
       a = max((row.allocation for row in self.rows),
@@ -70,7 +71,7 @@ class Plan:
       tables = text_lib.tables(price, self.rows, a)
     return "\n".join([
         text_lib.decision(self.rows), *text_lib.spent(self.rows, self.price),
-        *self.said.lead, text_lib.table(self.rows, self.D),
+        *messages.lead, text_lib.table(self.rows, self.D),
         *(f"warning: {text}" for text in warnings),
         *((text_lib.topics(basis), *tables) if explain else ())])
 
@@ -131,11 +132,11 @@ def make(ask: Request) -> Plan:
   price = prices.price_of(ask, easy=easy, validation=problems.validation)
   task = Task(ask, question(ask, law, price, problems.D), price, problems)
   kind = swept if ask.cells.sweep else advised
-  rows, said = kind(task)
+  rows, messages = kind(task)
   rows, words = by_config(ask.config, rows)
-  said = dataclasses.replace(said, basis=(*said.basis, *(
+  messages = dataclasses.replace(messages, basis=(*messages.basis, *(
       ("config", text) for text in words)))
-  return Plan(tuple(rows), said, price, setting_of(task, easy))
+  return Plan(tuple(rows), messages, price, setting_of(task, easy))
 
 
 def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
@@ -207,8 +208,8 @@ def advised(task: Task):
           for seed in task.seeds]
   n_star = text_lib.n_star(dataclasses.replace(answer, held="") if q.n else
                            answer)
-  return rows, text_lib.Said(
-      (*n_star, *text_lib.beside(
+  return rows, text_lib.Messages(
+      (*n_star, *text_lib.alternatives(
           a, advice_lib.neighbours(q, a), task.expected, law), *lead), warnings,
       (*text_lib.explained(q, answer), task.rate))
 
@@ -234,7 +235,7 @@ def swept(task: Task):
                       or config.recipe.filter.rounds > 1)
   rows, skipped = without_done(ask.cells.skip, plan_file.sweep(
       pairs, C=C, seeds=task.seeds, cost=task.expected, **task.anchor))
-  return rows, text_lib.Said(
+  return rows, text_lib.Messages(
       (f"{many(len(pairs), 'pair')} (Bp, n) x {many(len(task.seeds), 'seed')}",
        *lead), warnings, (
            ("sweep", "each run goes to the largest C and contains every smaller"

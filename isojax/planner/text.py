@@ -1,4 +1,4 @@
-"""A plan as text: what to do first, then the runs, and what it rests on."""
+"""A plan as text: the allocation, its runs, and what they are based on."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -27,7 +27,7 @@ CALIBRATED = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
+class Messages:
   """Sentences on a plan."""
 
   lead: tuple[str, ...]  # why, how sure, and what else was possible
@@ -127,9 +127,9 @@ def reward(p: Prediction) -> str:
       ", beyond the data of its curve" * p.beyond)
 
 
-def beside(a: Allocation, near: tuple[Allocation, ...], expected,
-           law: Prior | Fitted) -> tuple[str, ...]:
-  """What half and twice the n would cost at the same C, in a line."""
+def alternatives(a: Allocation, near: tuple[Allocation, ...], expected,
+                 law: Prior | Fitted) -> tuple[str, ...]:
+  """Half and twice the n at the same C: their time and reward, in a line."""
   out, own = [], expected(a)
   for other in near:
     e, p = expected(other), predict(law, other)
@@ -141,22 +141,21 @@ def beside(a: Allocation, near: tuple[Allocation, ...], expected,
     return ()
   if all(predict(law, other) is None for other in near):
     out.append(
-        "what they cost in reward takes a fit of your own" if isinstance(
-            law, Fitted) else "reward: in the paper "
-        f"{priors.PRIOR_SPREAD[law.stratum]:g} points lie between the best and "
-        "the worst of all n, so these cost less")
-  return ("instead: " + "; ".join(out),)
+        "the fit has no curve for them" if isinstance(law, Fitted) else
+        f"each costs less than {priors.PRIOR_SPREAD[law.stratum]:g} points of "
+        "reward, the difference between the best and the worst n in the paper")
+  return ("alternatives at the same C: " + "; ".join(out),)
 
 
 def n_star(advice: Advice) -> tuple[str, ...]:
-  """n* with its interval, what it rests on, and why the n is another."""
+  """n* with its interval and basis, and why another n is advised."""
   answer = advice.answer
   out = (f"n* = {answer.n:.4g}, " + (
       "no interval is known" if answer.interval is None else
       f"interval {answer.interval[0]:.3g} to {answer.interval[1]:.3g}"
       ) + f": {answer.basis}",)
   if advice.held:
-    out += (f"n = {advice.allocation.n} instead: {advice.held}",)
+    out += (f"n = {advice.allocation.n} instead of n*: {advice.held}",)
   return out
 
 

@@ -81,6 +81,7 @@ class CheckpointSection:
   every_steps: int  # updates between checkpoints
   every_minutes: float  # or this long since the last one, what comes first
   keep: int  # newest checkpoints kept
+  keep_best: bool  # and that of the best evaluation
 
   def __post_init__(self):
     if self.every_steps < 1 or self.every_minutes <= 0 or self.keep < 1:

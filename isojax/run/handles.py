@@ -21,6 +21,7 @@ class RunHandles:
   saved_at: float  # on time.monotonic
   written: records.File | records.Bucket | None  # None but on process 0
   manager: ocp.CheckpointManager
+  best: ocp.CheckpointManager | None  # of the best evaluation; None: not kept
   grader: Grading
   monitor: Monitor
   compiled: compilation.Count

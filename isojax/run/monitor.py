@@ -119,21 +119,25 @@ def _rates(train: list[dict]) -> list[str]:
           f"{sum(first) + train[0]['seconds_compile']:.1f} s"]
 
 
-def table(kept: list[dict], path: str) -> str:
+def table(kept: list[dict], path: str, *, best: bool) -> str:
+  """The evaluations and rates of a run; `best`: whether its best is kept."""
   evals = [r for r in kept if r["kind"] == "eval"]
   train = [r for r in kept if r["kind"] == "train"]
-  start, end, best = evals[0], evals[-1], max(evals, key=lambda r: r["avg"])
-  heads = ("start", f"best, step {best['step']}", f"final, step {end['step']}")
+  start, end, top = evals[0], evals[-1], max(evals, key=lambda r: r["avg"])
+  heads = ("start", f"best, step {top['step']}", f"final, step {end['step']}")
   lines = [
       f"{end['eval_set']}: {len(end['correct'])} problems, k = {end['k']}",
       f"{'':10}" + "".join(f"{head:>19}" for head in heads)]
   for name in METRICS:
     cells = [f"{r[name]:.4f} ± {r[f'{name}_se']:.4f}"
-             for r in (start, best, end)]
+             for r in (start, top, end)]
     lines.append(f"{name}@{end['k']}".ljust(10)
                  + "".join(f"{cell:>19}" for cell in cells))
   if len(train) > 1:
     lines.extend(_rates(train))
+  if best and top["step"]:
+    lines.append(f"kept: the checkpoints of step {top['step']} (--step=best) "
+                 f"and of step {end['step']}")
   return "\n".join([*lines, f"records: {path}"])
 
 

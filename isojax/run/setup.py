@@ -18,6 +18,7 @@ from isojax.run import inputs, programs
 from isojax.runtime import mesh as mesh_lib
 from isojax.runtime import rng
 from isojax.sampling import engine
+from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
 from isojax.types import Prompts, TrainState
 
@@ -106,6 +107,23 @@ def on_stratum(setup: Setup, path: str) -> Setup:
       setup.e, path, setup.tokenizer, setup.model.cfg.V)
   return dataclasses.replace(setup, stratum=stratum, notes=notes,
                              **_shortened(setup.sampler, prompts))
+
+
+def on_split(setup: Setup, path: str, split: str) -> Setup:
+  """The setup that evaluates a split of the stratum in a file.
+
+  A test split is a file beside the stratum's, which training never opens.
+  """
+  if split == "validation":
+    return setup
+  e = setup.e
+  problems = strata_lib.read_test(path, setup.stratum.header)
+  fitting, prompts = prompts_lib.encode(
+      setup.tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens,
+      V=setup.model.cfg.V)
+  return dataclasses.replace(
+      setup, stratum=dataclasses.replace(setup.stratum, validation=fitting),
+      validation=engine.shortened(setup.sampler, prompts))
 
 
 def with_learner(setup: Setup) -> Setup:

@@ -26,7 +26,7 @@ from isojax.runtime import hosts, rng
 from isojax.tasks import strata as strata_lib
 from isojax.types import TrainState
 
-RECORDS, CHECKPOINTS = "records.jsonl", "checkpoints"  # of a workdir
+RECORDS, CHECKPOINTS, BEST = "records.jsonl", "checkpoints", "best"  # a workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +38,17 @@ class History:
   totals: dict = dataclasses.field(  # cumulative fields of the records
       default_factory=lambda: dict.fromkeys(records.TOTALS, 0))
   evaluated: int | None = None  # rollouts at the last evaluation
+  best: tuple[float, int] | None = None  # avg and step of the best evaluation
   solved: frozenset[int] = frozenset()  # ids of problems not sampled again
   evidence: division.Evidence | None = None  # None: uniform n needs none
 
   def after(self, record: dict) -> "History":
     """The history with one more record."""
     if record["kind"] == "eval":
-      return dataclasses.replace(self, evaluated=record["rollouts"])
+      best = record["avg"], record["step"]
+      return dataclasses.replace(
+          self, evaluated=record["rollouts"], best=self.best if (
+              self.best and self.best[0] >= best[0]) else best)
     return dataclasses.replace(
         self, step=record["step"], rollouts=record["rollouts"],
         totals={name: record[name] for name in records.TOTALS},
@@ -161,20 +165,39 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
       train, flight, history_of(kept, first_evidence(setup))), kept
 
 
-def trained_params(setup: Setup, folder: str, step: int | None = None):
+def trained_params(setup: Setup, folder: str, step: int | None = None, *,
+                   store: str = CHECKPOINTS):
   """(step, what was trained) of a checkpoint, of the newest without a step."""
   return checkpoint.restore_params(
-      os.path.join(folder, CHECKPOINTS), step,
+      os.path.join(folder, store), step,
       setup_lib.abstract_state(setup).params, setup.run_id)
 
 
-def newest_policy(setup: Setup, folder: str):
-  """(step, parameters) of the newest checkpoint, else of the base policy."""
-  store = os.path.join(folder, CHECKPOINTS)
-  if not checkpoint.steps(store):
-    hosts.say(f"{store} holds no checkpoint: this is the base policy")
+def best_step(folder: str) -> int:
+  """The step of the best evaluation in the records of a run."""
+  best = history_of(records.read(os.path.join(folder, RECORDS))).best
+  if best is None:
+    raise InputError(f"{folder}: has no evaluation, so no best checkpoint")
+  return best[1]
+
+
+def policy_of(setup: Setup, folder: str, which: str):
+  """(step, parameters) of the "newest" checkpoint or that of the "best"
+  evaluation; the base policy if there is none, or nothing was better.
+  """
+  store = {"newest": CHECKPOINTS, "best": BEST}[which]
+  path, step = os.path.join(folder, store), None
+  if which == "best" and (step := best_step(folder)) == 0:
+    hosts.say("no evaluation is above the base policy's: this is the base "
+              "policy")
     return 0, setup_lib.base_params(setup)
-  step, trained = trained_params(setup, folder)
+  if not checkpoint.steps(path):
+    if which == "best":
+      raise InputError(f"{path}: holds no checkpoint; the best evaluation is "
+                       f"of step {step}: train with checkpoint.keep_best=True")
+    hosts.say(f"{path} holds no checkpoint: this is the base policy")
+    return 0, setup_lib.base_params(setup)
+  step, trained = trained_params(setup, folder, step, store=store)
   return step, setup_lib.merged(setup, setup_lib.frozen_base(setup), trained)
 
 

@@ -75,7 +75,8 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
               f"{out.start} steps")
   if hosts.first():
     path = os.path.join(folder, state_lib.RECORDS)
-    progress.show(monitor_lib.table(records.read(path), path))
+    progress.show(monitor_lib.table(
+        records.read(path), path, best=setup.e.checkpoint.keep_best))
   return End(0, None, was_complete=state.history.step == out.start)
 
 
@@ -92,12 +93,33 @@ def evaluated(setup: Setup, state: State, out: RunHandles,
       setup, out.grader, setup.policy(state.train), history.step, out.stop)
   state = recorded(state, out, line)
   hosts.say(monitor_lib.evaluation_line(line))
+  keep_best(setup, state, out)
   return state
 
 
+def keep_best(setup: Setup, state: State, out: RunHandles) -> None:
+  """Saves the state if its evaluation is the best one.
+
+  It is saved completely before the run goes on: a resume begins at or before
+  this step, or finds it. The base policy is not saved.
+  """
+  best = state.history.best
+  if out.best is None or not best or best[1] != state.history.step or not (
+      best[1]) or best[1] in out.best.all_steps():
+    return
+  if hosts.first():
+    out.written.sync()
+  checkpoint.save(out.best, best[1], state.train, setup.run_id)
+  checkpoint.finish(out.best)
+
+
 def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
-               step: int, stop: preemption.Stop) -> dict:
-  """Samples the validation problems; returns the fields of an eval record."""
+               step: int, stop: preemption.Stop, *,
+               split: str = "validation") -> dict:
+  """Samples the validation problems; returns the fields of an eval record.
+
+  `split` names the problems in the record; see setup.on_split.
+  """
   e, k = setup.e, setup.e.eval.k
   graded = rollouts_lib.sample_problems(
       setup, grader, params, "validation",
@@ -105,7 +127,7 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
       rng.stream(e.seed, "eval", step), e.eval, stop).graded
   for line in grader_lib.shown(graded.lost):
     hosts.say(f"evaluation: not judged, counted as wrong: {line}")
-  return {"eval_set": f"{setup.stratum.header['stratum']}/validation",
+  return {"eval_set": f"{setup.stratum.header['stratum']}/{split}",
           "temperature": e.eval.temperature, "top_p": e.eval.top_p,
           **evaluate.at_k(graded.correct_B.reshape(-1, k),
                           np.reshape(graded.vote_B, (-1, k)).tolist())}
@@ -234,5 +256,8 @@ def opened(setup: Setup, folder: str, trace: str | None, signals):
             trace if hosts.first() else None)),
         manager=stack.enter_context(checkpoint.open_manager(
             store, keep=e.checkpoint.keep)),
+        best=stack.enter_context(checkpoint.open_manager(
+            os.path.join(folder, state_lib.BEST), keep=1))
+        if e.checkpoint.keep_best else None,
         stop=stack.enter_context(signals()),
         alive_event=stack.enter_context(hosts.fail_together()))

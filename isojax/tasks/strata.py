@@ -20,6 +20,7 @@ from isojax.tasks.problem import Pool, Problem
 
 SPLITS = ("train", "validation")
 REMEDY = "make it with `python -m launch.split`"
+TEST = "test"  # the third split, in a file of its own
 EASY = 0.3  # the lowest avg@n of the playbook's Easy set
 
 
@@ -104,6 +105,56 @@ def read(path: str) -> Stratum:
                  tokens, correct)
 
 
+def test_path(path: str) -> str:
+  """The file of a stratum's test split."""
+  return f"{path.removesuffix('.jsonl')}.test.jsonl"
+
+
+def write_test(path: str, header: dict, rows: list[dict]) -> str:
+  """Writes the test split of the stratum in a file; returns its path.
+
+  It names the stratum by its hash, so that neither is taken for another's.
+  """
+  lines = [json.dumps(row) for row in rows]
+  head = sealed(header | {
+      "test": len(rows), "of_sha256": read(path).header["sha256"],
+      "sha256": digest(lines)})
+  partial = pathlib.Path(f"{test_path(path)}.{os.getpid()}.partial")
+  partial.write_text("\n".join([json.dumps(head), *lines]) + "\n",
+                     encoding="utf-8")
+  partial.replace(test_path(path))
+  return test_path(path)
+
+
+def read_test(path: str, header: dict) -> list[Problem]:
+  """The test problems of the stratum in a file with a header.
+
+  InputError: there are none, or they are of another stratum.
+  """
+  place = test_path(path)
+  try:
+    text = pathlib.Path(custom_function.find(place)).read_text(encoding="utf-8")
+    head, *lines = text.removesuffix("\n").split("\n")
+    own = json.loads(head)
+    if own != sealed(own) or own["sha256"] != digest(lines):
+      raise InputError("the file was cut or edited")
+    if own["of_sha256"] != header["sha256"]:
+      raise InputError(f"the test split of stratum {own['of_sha256'][:12]}, "
+                       f"expected of {header['sha256'][:12]}")
+    problems: dict[int, Problem] = {}
+    for row in map(json.loads, lines):
+      problem = Problem(row["id"], row["question"], row["answer"])
+      _check(problem, base.TASKS[own["task"]], problems)
+      problems[problem.id] = problem
+  except FileNotFoundError as error:
+    raise InputError(
+        f"{place}: no such file, so {path} has no test split; make one with "
+        "`python -m launch.split`, with the key test of its stratum") from error
+  except (InputError, OSError, ValueError, LookupError, TypeError) as error:
+    raise InputError(f"{place}: {error}; {REMEDY}") from error
+  return list(problems.values())
+
+
 def _check(problem: Problem, task: base.Task, others: dict) -> None:
   if type(problem.id) is not int or not 0 <= problem.id < 2**32:
     raise InputError(f"id={problem.id!r}: expected a whole number in "
@@ -142,8 +193,13 @@ class Wanted:
   again: int | None  # low, high: of so many new samples of problems with 0 of n
   train: int | None  # problems; None: all
   validation: int | None  # problems; None: all
+  test: int  # problems of the validation pool after those; 0: no test split
 
   def __post_init__(self):
+    if self.test < 0 or self.test and self.validation is None:
+      raise InputError(
+          f"stratum test={self.test}, validation={self.validation}: expected "
+          "at least 0, and a number for validation, whose pool test shares")
     if not 0 <= self.low <= self.high <= 1:
       raise InputError(f"stratum low={self.low}, high={self.high}: expected "
                        "0 <= low <= high <= 1")
@@ -186,12 +242,16 @@ def chosen(wanted: Wanted, name: str, split: str, problems: list[Problem],
           for p in problems if p.id in again
           and wanted.low <= again[p.id] / samples <= wanted.high]
   most = getattr(wanted, split)
-  if len(rows) < (1 if most is None else most):
+  test = wanted.test if split == "validation" else 0
+  least = (1 if most is None else most) + test
+  if len(rows) < least:
     raise InputError(
         f"{name}: {len(rows)} of {len(problems)} {split} problems have avg@"
-        f"{samples} in [{wanted.low}, {wanted.high}], {most or 1} were asked "
+        f"{samples} in [{wanted.low}, {wanted.high}], {least} were asked "
         "for; measure more problems or ask for fewer")
-  return rows[:most]
+  if not test:
+    return rows[:most]
+  return rows[:most] + [row | {"split": TEST} for row in rows[most:least]]
 
 
 def parts_of(count: int, shares: dict) -> dict:
@@ -212,7 +272,8 @@ def mixed(mixture: Mixture, name: str, split: str, strata: dict) -> list[dict]:
     raise InputError(f"{name}: without {', '.join(lacking)}")
   rows, taken = [], set()
   for part, count in parts_of(getattr(mixture, split), mixture.shares).items():
-    free = [row for row in strata[part][split] if row["id"] not in taken]
+    free = [row for row in strata[part][split]
+            if row["split"] == split and row["id"] not in taken]
     if len(free) < count:
       raise InputError(
           f"{name}: {count} {split} problems of {part} were asked for, it has "

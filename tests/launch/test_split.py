@@ -39,7 +39,7 @@ def problems(*ids):
 
 def wanted(**fields):
   return strata_lib.Wanted(**dict(low=0.0, high=0.0, again=None, train=None,
-                                  validation=None) | fields)
+                                  validation=None, test=0) | fields)
 
 
 def ids(rows):
@@ -299,7 +299,7 @@ def get_config():
       question="problem", answer="solution", extract="boxed",
       drop_unanswered=False))
   free = dict(again=split_tiny.NOT, train=split_tiny.NOT,
-              validation=split_tiny.NOT)
+              validation=split_tiny.NOT, test=0)
   c.strata = config_dict.ConfigDict(dict(
       easy=free | dict(low=0.3, high=1.0), hard=free | dict(low=0.0, high=0.29),
       extreme=free | dict(low=0.0, high=0.05, again=20)))

@@ -92,8 +92,8 @@ def test_one_n_is_recommended_and_why_it_is_not_the_law_s():
   lines = plan.table().splitlines()
   assert lines[0].startswith("n = 64, Bp = 32") and lines[4].startswith(
       "n* = 295.5") and lines[5] == (
-          "n = 64 instead: base models other than Qwen2.5-7B-Instruct saturated"
-          " at n = 16 to 64")
+          "n = 64 instead of n*: base models other than Qwen2.5-7B-Instruct "
+          "saturated at n = 16 to 64")
   hours = ask(hours=1000.0, stratum="easy", **PRICED | dict(
       model=str(DATA / "qwen2.5-1.5b")))
   assert hours.rows[0].allocation.n == 64
@@ -105,7 +105,10 @@ def test_what_one_acts_on_comes_first():
       "n = 256, Bp = 32, M = 244: C = 1,998,848 rollouts, lr 2.83e-06")
   assert lines[1].startswith("time and cost are not known: give --machine")
   assert lines[2].startswith("n* = 295.5, interval 168 to 486: published")
-  assert lines[3].startswith("instead: n = 128 (M = 488); n = 512 (M = 122); ")
+  assert lines[3] == (
+      "alternatives at the same C: n = 128 (M = 488); n = 512 (M = 122); each "
+      "costs less than 9.2 points of reward, the difference between the best "
+      "and the worst n in the paper")
   assert lines[4].startswith("the study (the embedded policy of isojax on ")
   assert lines[6].split() == [
       "0", "32", "256", "244", "1,998,848", "2.83e-06", "1.3", "0"]
@@ -221,7 +224,7 @@ def test_budgets_in_money_and_device_hours():
     ask(usd=320.0, hours=1.0, **where)
   # n* is far above what a small step admits: told only of an n that is given.
   small = where | dict(hours=100.0, B_max=128, Bp=(32,))
-  far = lambda plan: any("is far" in text for text in plan.said.warnings)
+  far = lambda plan: any("is far" in text for text in plan.messages.warnings)
   assert far(ask(n=(4,), **small)) and not far(ask(**small))
 
 

@@ -1,0 +1,48 @@
+"""isojax.spend: a budget of rollouts to the best policy that it buys."""
+
+import os
+import typing
+
+from isojax.api import configs
+from isojax.api.configs import Path
+from isojax.errors import unchained
+from isojax.runtime import preemption
+from isojax.runtime import progress as progress_lib
+from isojax.sweep import spender
+
+
+@unchained
+def spend(config, *, rollouts: int, root: Path = "runs/spend",
+          arms: typing.Sequence[dict] | None = None,
+          progress: bool = True) -> dict:
+  """Races a few arms for a budget of rollouts, and returns what it bought.
+
+  All rollouts of all arms count. An interrupted call saves its run; the same
+  call goes on to the same bits.
+
+  Args:
+    config: as isojax.config takes it; alloc.C is not used.
+    rollouts: the budget.
+    root: folder of the runs.
+    arms: the sections that differ, a dict for each arm, such as
+      {"alloc": {"n": 16}}. None: a few (n, learning rate) around what
+      docs/study.md found.
+    progress: print a line for each rung.
+
+  Returns:
+    The content of ROOT/spend.json: budget, rollouts, overhead, arms, chosen,
+    checkpoint, validation and test.
+
+  Raises:
+    InputError: an arm is refused, or another spend uses the root.
+    KeyboardInterrupt: it was interrupted and saved.
+  """
+  config = configs.config(config)
+  chosen = spender.default_overrides(config) if arms is None else list(arms)
+  with progress_lib.printed(progress):
+    try:
+      return spender.spend(config, chosen, rollouts, os.fspath(root),
+                           signals=preemption.on_interrupt).document
+    except spender.StoppedError:
+      raise KeyboardInterrupt(f"{root} is saved; call isojax.spend again with "
+                              "the same arguments to go on") from None

@@ -1,0 +1,157 @@
+"""Replays of the race on finished runs: what it would have chosen, and lost.
+
+A run that ends before the race asks for more is censored: the race reads what
+the log has, and the arm keeps the reward that it had reached.
+"""
+
+import dataclasses
+import math
+import typing
+
+import numpy as np
+
+from isojax.errors import InputError
+from isojax.frontier import race
+from isojax.frontier.study import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Logged:
+  """The curve of one finished run, as an arm of a race."""
+
+  name: str
+  overrides: dict  # what is known of its config
+  run: str
+  C_E: np.ndarray
+  reward_E: np.ndarray
+  value_ExQ: np.ndarray | None
+  step: int = 1  # rollouts of a step
+  seconds: float | None = None  # device seconds of a rollout
+
+  def up_to(self, C: float) -> tuple[race.Arm, int]:
+    """The arm after C rollouts, and what it is charged."""
+    end = self.C_E[-1] + self.step
+    keep = self.C_E <= max(C, self.C_E[0])
+    ended = "" if C < end else (
+        f"its log ends at {self.C_E[-1]:,.0f} rollouts: censored")
+    value = None if self.value_ExQ is None else self.value_ExQ[keep]
+    charged = self.C_E[-1] if ended else C // self.step * self.step
+    return race.Arm(self.name, self.C_E[keep], self.reward_E[keep], value,
+                    self.seconds, race.stretch(**self.overrides["alloc"]),
+                    ended), int(charged)
+
+  def reached(self, C: float) -> float:
+    """The reward of the best checkpoint up to C, interpolated in log C."""
+    at = math.log2(max(min(C, self.C_E[-1]), 1.0))
+    end = np.interp(at, np.log2(np.maximum(self.C_E, 1.0)), self.reward_E)
+    return float(max(self.reward_E[self.C_E <= C].max(initial=0.0), end))
+
+
+class Replay(typing.NamedTuple):
+  """A race on logs, and what it lost."""
+
+  result: race.Result
+  logged: tuple[Logged, ...]
+  best: int  # the arm with the best reward at the budget
+
+  @property
+  def regret(self) -> float:
+    """Reward of the best arm with all the budget minus that of the chosen."""
+    entry = self.result.arms[self.result.chosen]
+    return self.logged[self.best].reached(self.result.budget) - (
+        self.logged[self.result.chosen].reached(entry.rollouts))
+
+  @property
+  def share(self) -> float:
+    """The race's rollouts as a share of those of the full grid."""
+    return self.result.rollouts / (len(self.logged) * self.result.budget)
+
+
+def prior_of(logged: typing.Sequence[Logged]) -> int:
+  """The arm that the evidence is for, by its n."""
+  return race.prior_of([one.overrides["alloc"]["n"] for one in logged])
+
+
+def smallest(logged: typing.Sequence[Logged]) -> float:
+  """Rollouts at which every arm has an evaluation after its first."""
+  return float(max(one.C_E[1] for one in logged))
+
+
+def replay(logged: typing.Sequence[Logged], budget: int, *,
+           prior: int | None = None, options: race.Options = race.DEFAULT,
+           **listeners) -> Replay:
+  """Races finished runs for `budget` rollouts in all; listeners: race.play's.
+  """
+  result = race.play(
+      [one.name for one in logged], lambda k, C: logged[k].up_to(C), budget,
+      smallest=smallest(logged), options=options, **listeners,
+      prior=prior_of(logged) if prior is None else prior)
+  best = int(np.argmax([one.reached(budget) for one in logged]))
+  return Replay(result, tuple(logged), best)
+
+
+def of_runs(runs: typing.Sequence[Run]) -> tuple[list[Logged], list[str]]:
+  """One arm for each run, or each (Bp, n) if only its seeds differ.
+
+  A race has one run of an arm: of several seeds the first is raced.
+  """
+  usable = [run for run in runs if len(run.C_E) > 1]
+  notes = [f"{run.where}: run {run.run_id} has {len(run.C_E)} evaluations, the "
+           "race needs 2: left out" for run in runs if len(run.C_E) < 2]
+  if len(usable) < 2:
+    raise InputError(f"{len(usable)} runs with at least 2 evaluations: a race "
+                     "needs 2 arms; give more files with --replay")
+  kept, seeds = [], {}
+  for run in sorted(usable, key=lambda r: (r.n, r.Bp, str(r.seed))):
+    of_cell = seeds.setdefault((run.Bp, run.n), set())
+    if run.seed is None or run.seed in of_cell or not of_cell:
+      kept.append(run)
+    else:
+      notes.append(f"{run.where}: seed {run.seed} of Bp={run.Bp}, n={run.n}: "
+                   "a race has one run of an arm: left out")
+    of_cell.add(run.seed)
+  cells = [(run.Bp, run.n) for run in kept]
+  several = len({run.Bp for run in kept}) > 1
+
+  def name(run):
+    text = f"n={run.n}" + f" Bp={run.Bp}" * several
+    return text if cells.count((run.Bp, run.n)) == 1 else (
+        f"{text} {run.run_id}")
+
+  return [Logged(name(run), {"alloc": {"Bp": run.Bp, "n": run.n}}, run.run_id,
+                 run.C_E, run.reward_E, run.value_ExQ, run.Bp * run.n)
+          for run in kept], notes
+
+
+def document(done: Replay, notes: typing.Sequence[str]) -> dict:
+  """The replay as JSON; the arms have the fields of spend.json and more."""
+  result = done.result
+  return {
+      "budget": result.budget, "rollouts": result.rollouts,
+      "overhead": result.overhead, "raced": result.raced,
+      "chosen": done.logged[result.chosen].overrides,
+      "chosen_run": done.logged[result.chosen].run,
+      "regret": done.regret, "share": done.share,
+      "arms": [{"overrides": one.overrides, "run": one.run,
+                "rollouts": entry.rollouts, "why": entry.why,
+                "reward": one.reached(entry.rollouts) if entry.rollouts else
+                None, "forecast": entry.reward, "forecast_sd": entry.se,
+                "reward_at_budget": one.reached(result.budget)}
+               for one, entry in zip(done.logged, result.arms, strict=True)],
+      "notes": [*notes, *result.notes]}
+
+
+def text(done: Replay, notes: typing.Sequence[str]) -> str:
+  """The screen of a replay."""
+  result = done.result
+  rows = [f"{entry.name}: {entry.rollouts:,} rollouts; {entry.why}"
+          for entry in result.arms]
+  chosen, best = result.arms[result.chosen], done.logged[done.best]
+  reached = done.logged[result.chosen].reached(chosen.rollouts)
+  return "\n".join([
+      *rows, f"chosen: {chosen.name}, {result.overhead:.1%} of "
+      f"{result.rollouts:,} rollouts outside of it ({done.share:.1%} of the "
+      "full grid's)",
+      f"best checkpoint: {reached:.4f}; of {best.name}, the best arm, with all "
+      f"{result.budget:,}: {best.reached(result.budget):.4f}; regret "
+      f"{done.regret:.4f}", *result.notes, *notes])

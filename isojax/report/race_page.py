@@ -1,0 +1,50 @@
+"""The page of a race: one picture, and who was stopped when and why."""
+
+import html
+import io
+
+from matplotlib.figure import Figure  # extra
+
+from isojax.frontier import race
+
+STYLE = ("body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto}"
+         "td,th{padding:.2em .8em;text-align:left;vertical-align:top}")
+
+
+def picture(result: race.Result, seen: dict[int, race.Arm]) -> Figure:
+  """Validation reward of every arm against C; a dot where it stopped."""
+  figure = Figure(figsize=(8, 4.5), layout="constrained")
+  axes = figure.subplots()
+  for k, arm in sorted(seen.items()):
+    chosen = k == result.chosen
+    line, = axes.plot(arm.C_E, arm.reward_E, lw=2.5 if chosen else 1.2,
+                      label=arm.name + " (chosen)" * chosen)
+    axes.plot(arm.C_E[-1:], arm.reward_E[-1:], "o", color=line.get_color())
+  axes.set_xscale("symlog", linthresh=max(min(
+      arm.C_E[arm.C_E > 0].min() for arm in seen.values()), 1))
+  axes.set(xlabel="rollouts of the arm", ylabel="validation reward")
+  axes.legend()
+  return figure
+
+
+def page(result: race.Result, seen: dict[int, race.Arm], *,
+         reported: str) -> str:
+  """The HTML; `reported` is the sentence with the final rewards."""
+  svg = io.StringIO()
+  picture(result, seen).savefig(svg, format="svg")
+  rows = "".join(
+      f"<tr><td>{html.escape(e.name)}<td>{e.rollouts:,}<td>"
+      + ("-" if e.reward is None else
+         f"{e.reward:.3f} ± {race.INTERVAL_SDS * e.se:.3f}")
+      + f"<td>{'-' if e.best is None else f'{e.best:.4f}'}"
+      f"<td>{html.escape(e.why)}</tr>" for e in result.arms)
+  return (
+      f"<!doctype html><meta charset=utf-8><title>A race of "
+      f"{len(result.arms)} arms</title><style>{STYLE}</style>"
+      f"<h1>{html.escape(result.arms[result.chosen].name)}</h1>"
+      f"<p>{html.escape(reported)}</p>"
+      f"<p>{result.rollouts:,} of {result.budget:,} rollouts were sampled, "
+      f"{result.overhead:.1%} of them outside of the chosen run.</p>"
+      + svg.getvalue() + "<table><tr><th>arm<th>rollouts<th>forecast at the "
+      "end, 95 %<th>best evaluation<th>why</tr>" + rows + "</table>"
+      + "".join(f"<p>{html.escape(note)}</p>" for note in result.notes))

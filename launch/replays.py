@@ -1,0 +1,367 @@
+"""Replays the race and its rivals on the committed ledgers of the study.
+
+  python -m launch.replays                    # the table of docs/spending.md
+  python -m launch.replays --resamples=20 --only='hard*'
+
+A field is a set of arms that a user might race: the n of one recipe, or the
+recipes of one n. A replay draws one seed of each arm and resamples the
+validation problems; its regret is of the mean over all seeds and problems: the
+best arm's reward with the whole budget minus the chosen arm's with what the
+race left for it, each at its best checkpoint.
+"""
+
+import collections
+import dataclasses
+import fnmatch
+import glob
+import json
+import math
+import typing
+
+from absl import flags
+import numpy as np
+
+from isojax.core import cli
+from isojax.core.format import aligned
+from isojax.frontier import curves, race, replay
+from isojax.frontier.replay import Logged
+from isojax.planner import priors
+from launch.study import ledger as ledger_lib
+
+_LEDGERS = flags.DEFINE_string(
+    "ledgers", "docs/study/*.jsonl.gz", "Ledgers of launch.study.")
+_RESAMPLES = flags.DEFINE_integer(
+    "resamples", 200, "Draws of seeds and problems of each field and C.",
+    lower_bound=1)
+_ONLY = flags.DEFINE_string("only", "*", "Only these fields.")
+_DETAIL = flags.DEFINE_boolean("detail", False, "A table of each field, too.")
+_OUT = flags.DEFINE_string("out", None, "JSON file of all rows.")
+_COVERAGE = flags.DEFINE_integer(
+    "coverage", 0, "Instead: so many simulated races, and how often the 95 % "
+    "interval of a gap held the truth.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of the resamples.")
+
+BUDGETS = tuple(2 ** power for power in range(15, 21))
+BASE_ARMS = ("", "uniform")  # the recipe that the others are compared with
+LAW = {"easy": "q1-easy"}  # published law of a ledger; else q1-hard
+ETA = 2  # of successive halving; ASHA promotes 1 of 2, too
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+  """Arms that a user might race, with the runs of every seed."""
+
+  name: str  # PART/what
+  keys: tuple[tuple[str, int, int], ...]  # (arm, Bp, n)
+  runs: tuple[tuple[Logged, ...], ...]  # of each arm, one a seed
+
+  @property
+  def over_n(self) -> bool:
+    return len({n for _, _, n in self.keys}) > 2
+
+  @property
+  def prior(self) -> int:
+    """What a user takes who knows the study: n near 8, the plain recipe."""
+    near = lambda k: abs(math.log2(self.keys[k][2] / race.PRIOR_N))
+    plain = lambda k: self.keys[k][0] not in BASE_ARMS
+    return min(range(len(self.keys)), key=lambda k: (near(k), plain(k)))
+
+
+def logged(run: ledger_lib.LedgerRun, *, training: bool) -> Logged:
+  head = run.head
+  name = f"{head['arm']} n={head['n']} Bp={head['Bp']}".strip()
+  value = None if training else run.value_ExQ
+  C = np.array([float(line["rollouts"]) for line in run.updates]
+               ) if training else run.C_E
+  reward = np.array([line["reward"] for line in run.updates]
+                    ) if training else value.mean(1)
+  return Logged(name, {"alloc": {"Bp": head["Bp"], "n": head["n"]}},
+                head["run_id"], C, reward, value, head["Bp"] * head["n"],
+                run.evals[-1]["device_seconds"] / run.evals[-1]["rollouts"])
+
+
+def fields_of(path: str, *, training: bool) -> list[Field]:
+  """The fields of a ledger: the n of each recipe, the recipes of each n."""
+  ledger = ledger_lib.read(path)
+  cells = collections.defaultdict(list)
+  for run in ledger.runs:
+    if "again" not in run.head["arm"]:
+      key = run.head["arm"], run.head["Bp"], run.head["n"]
+      cells[key].append(logged(run, training=training))
+  groups = collections.defaultdict(list)
+  for arm, Bp, n in cells:
+    groups[arm or "n"].append((arm, Bp, n))
+    groups[f"recipes, n={n}"].append((arm, Bp, n))
+  if ledger.part.name.startswith("rate"):  # (n, rate), the default of a spend
+    groups["n and rate"] = list(cells)
+  reward = "training" if training else "validation"
+  return [Field(f"{ledger.part.name}/{name} ({reward})", tuple(keys),
+                tuple(tuple(cells[key]) for key in keys))
+          for name, of_group in groups.items()
+          if len(keys := sorted(set(of_group),
+                                key=lambda k: (k[2], k[1], k[0]))) > 2]
+
+
+# ---- the truth of a replay
+
+
+def mean_curve(runs: typing.Sequence[Logged]) -> Logged:
+  """The mean over the seeds, as far as all of them have evaluations."""
+  E = min(len(run.C_E) for run in runs)
+  return dataclasses.replace(
+      runs[0], C_E=runs[0].C_E[:E], value_ExQ=None,
+      reward_E=np.mean([run.reward_E[:E] for run in runs], 0))
+
+
+def drawn(field: Field, rng) -> list[Logged]:
+  """One seed of each arm; the problems are resampled, the same for all."""
+  arms = [runs[rng.integers(len(runs))] for runs in field.runs]
+  if arms[0].value_ExQ is None:
+    return arms
+  Q = arms[0].value_ExQ.shape[1]
+  at = rng.integers(0, Q, Q)
+  return [dataclasses.replace(a, value_ExQ=a.value_ExQ[:, at],
+                              reward_E=a.value_ExQ[:, at].mean(1))
+          for a in arms]
+
+
+# ---- the rivals: (field, arms, budget) -> (chosen, its rollouts, all rollouts)
+
+
+def by_race(field, arms, budget, options=race.DEFAULT, prior=None):
+  result = replay.replay(
+      arms, budget, options=options,
+      prior=field.prior if prior is None else prior).result
+  return (result.chosen, result.arms[result.chosen].rollouts, result.rollouts)
+
+
+def wrong_prior(field, arms, budget):
+  """The race, if what is known before points to the last arm."""
+  return by_race(field, arms, budget, prior=len(arms) - 1)
+
+
+def last_arm(field, arms, budget):
+  return len(arms) - 1, budget, budget
+
+
+def full_grid(field, arms, budget):
+  """Every arm gets an equal share; the best of them is taken."""
+  C = budget / len(arms)
+  return int(np.argmax([a.reached(C) for a in arms])), C, budget
+
+
+def halving(field, arms, budget):
+  """Successive halving: rungs of equal cost, the better half goes on."""
+  alive, C = list(range(len(arms))), 0.0
+  rungs = math.ceil(math.log(len(arms), ETA)) + 1
+  while True:
+    C += budget / rungs / len(alive)
+    if len(alive) == 1:
+      return alive[0], C, budget
+    order = sorted(alive, key=lambda k: -_now(arms[k], C))
+    alive = order[:max(1, len(alive) // ETA)]
+
+
+def asha(field, arms, budget):
+  """ASHA's rule with one worker: promote what is in the top half of a rung."""
+  rung = max(budget / 32, replay.smallest(arms))
+  at, spent, levels = {}, 0.0, {}
+  while True:
+    step = _promotion(levels, len(arms))
+    k, level = step if step else (len(at), 0)
+    if k >= len(arms):
+      break
+    C = min(rung * ETA ** level, budget)
+    before = at[k] if k in at else 0.0
+    if spent + C - before > budget:
+      break
+    spent, at[k] = spent + C - before, C
+    levels.setdefault(level, {})[k] = _now(arms[k], C)
+  if not at:
+    return field.prior, budget, budget
+  best = max(at, key=lambda k: _now(arms[k], at[k]))
+  return best, at[best] + budget - spent, budget
+
+
+def _promotion(levels: dict, K: int):
+  """(Arm, next level) of the highest level that has one to promote."""
+  for level in sorted(levels, reverse=True):
+    order = sorted(levels[level], key=lambda k: -levels[level][k])
+    above = levels[level + 1] if level + 1 in levels else {}
+    for k in order[:len(order) // ETA]:
+      if k not in above:
+        return k, level + 1
+  return None
+
+
+def _now(arm: Logged, C: float) -> float:
+  return float(arm.up_to(C)[0].reward_E[-1])
+
+
+def always_8(field, arms, budget):
+  return field.prior, budget, budget
+
+
+def published(field, arms, budget):
+  """The n of the playbook's law at this budget, or the nearest in the field."""
+  part = field.name.split("/")[0]
+  law = priors.PRIORS[LAW[part] if part in LAW else "q1-hard"].law
+  n = float(law(budget))
+  return min(range(len(arms)), key=lambda k: (
+      abs(math.log2(field.keys[k][2] / n)), field.keys[k][0] not in BASE_ARMS
+  )), budget, budget
+
+
+RIVALS = {"race": by_race, "always n = 8": always_8,
+          "published law": published, "full grid": full_grid,
+          "successive halving": halving, "ASHA": asha,
+          "the last arm": last_arm, "race, prior = the last arm": wrong_prior}
+
+
+# ---- the table
+
+
+def rows_of(field: Field, resamples: int, rng) -> list[dict]:
+  """A row for each budget, rival and draw."""
+  truths = [mean_curve(runs) for runs in field.runs]
+  end = min(one.C_E[-1] for runs in field.runs for one in runs)
+  rows = []
+  for budget in BUDGETS:
+    if budget > end + max(a.step for a in truths):
+      continue
+    oracle = max(one.reached(budget) for one in truths)
+    for _ in range(resamples):
+      arms = drawn(field, rng)
+      for name, rival in RIVALS.items():
+        chosen, C, total = rival(field, arms, budget)
+        rows.append({
+            "field": field.name, "over_n": field.over_n, "budget": budget,
+            "rival": name, "chosen": arms[chosen].name,
+            "regret": oracle - truths[chosen].reached(C),
+            "overhead": 1 - C / total, "grid": total / budget / len(arms)})
+  return rows
+
+
+def summary(rows: list[dict], rivals: typing.Iterable[str]) -> list[list[str]]:
+  """A line for each rival."""
+  lines = [["rival", "regret: mean", "90 %", "largest", "<= 0.01",
+            "below n = 8, most", "overhead: median", "90 %",
+            "of the full grid"]]
+  base = np.array([r["regret"] for r in rows if r["rival"] == "always n = 8"])
+  for name in rivals:
+    mine = [r for r in rows if r["rival"] == name]
+    regret, over = (np.array([r[key] for r in mine])
+                    for key in ("regret", "overhead"))
+    lines.append([name, f"{regret.mean():.4f}",
+                  f"{np.quantile(regret, 0.9):.4f}", f"{regret.max():.4f}",
+                  f"{(regret <= 0.01).mean():.1%}",
+                  f"{(regret - base).max():.4f}", f"{np.median(over):.1%}",
+                  f"{np.quantile(over, 0.9):.1%}",
+                  f"{np.mean([r['grid'] for r in mine]):.1%}"])
+  return lines
+
+
+def losses(rows: list[dict], count: int) -> list[list[str]]:
+  """The fields and budgets in which the race is furthest below n = 8."""
+  cells = collections.defaultdict(lambda: collections.defaultdict(list))
+  for r in rows:
+    cells[r["field"], r["budget"]][r["rival"]].append(r)
+  mean = lambda cell, rival: np.mean([r["regret"] for r in cell[rival]])
+  behind = {key: mean(cell, "race") - mean(cell, "always n = 8")
+            for key, cell in cells.items()}
+  lines = [["field", "C", "race", "always n = 8", "overhead", "chosen most"]]
+  for key in sorted(behind, key=lambda k: -behind[k])[:count]:
+    cell = cells[key]
+    chosen = collections.Counter(r["chosen"] for r in cell["race"])
+    lines.append([key[0], f"2^{int(math.log2(key[1]))}",
+                  f"{mean(cell, 'race'):.4f}",
+                  f"{mean(cell, 'always n = 8'):.4f}",
+                  f"{np.mean([r['overhead'] for r in cell['race']]):.1%}",
+                  chosen.most_common(1)[0][0]])
+  return lines
+
+
+# ---- coverage
+
+
+def simulated(rng, *, form: str, K: int = 5, C: int = 2 ** 18, Q: int = 300,
+              k: int = 8) -> list[tuple[Logged, float]]:
+  """Arms of one shape with own stretches and rises, and binomial evaluations.
+  """
+  C_E = np.concatenate([[0.0], C / 2.0 ** np.arange(6, -0.1, -0.5)])
+  mid, slope = C * 2 ** rng.uniform(-5, 0), rng.uniform(0.5, 1.4)
+  rise, offset_Q = rng.uniform(0.08, 0.4), rng.normal(0, 0.08, Q)
+  arms = []  # (arm, its true reward at C)
+  for n in (2 ** np.arange(1, 2 * K, 2)).tolist():
+    own = np.log(mid) + math.log(2) * (
+        race.stretch(32, n) - race.stretch(32, 32) + rng.normal())
+    theta = np.array([-own] if form == "saturating_exponential" else [
+        own, math.log(slope)])
+    with np.errstate(divide="ignore"):
+      g_E = curves.FORMS[form](theta, C_E)
+    p_E = 0.12 + (rise + rng.normal(0, race.DEFAULT.spread)) * g_E
+    wander = rng.normal(0, race.DEFAULT.wander, len(C_E)) * (C_E > 0)
+    p_ExQ = np.clip((p_E + wander)[:, None] + offset_Q, 0, 1)
+    value = rng.binomial(k, p_ExQ) / k
+    arms.append((
+        Logged(f"n={n}", {"alloc": {"Bp": 32, "n": n}}, f"n{n}", C_E,
+               value.mean(1), value, 32 * n),
+        np.clip(p_E[-1] + offset_Q, 0, 1).mean()))
+  return arms
+
+
+def coverage(count: int, rng) -> str:
+  """How often intervals of a race's gaps hold the true gap at the end.
+
+  All gaps of all rungs count, so also those that a rung is reached for because
+  of earlier results.
+  """
+  hits = collections.defaultdict(list)
+  for _ in range(count):
+    for form in race.shapes(1.0, 2.0):
+      arms, truth = zip(*simulated(rng, form=form), strict=True)
+      def heard(told, going, target, form=form, truth=truth):
+        for k, (mean, sd) in told.behind.items():
+          gap = truth[going[told.leader]] - truth[going[k]]
+          stops = "stopped" if k in told.why else "goes on"
+          inside = abs(gap - mean) <= race.INTERVAL_SDS * sd
+          hits[form, stops].append((inside, gap > 0))
+      replay.replay(arms, 2 ** 18, prior=1, hear=heard)
+  return aligned([["curves", "arm", "gaps", "95 % interval holds the truth",
+                   "arm is truly behind"], *(
+      [form, stops, f"{len(h):,}", *(f"{x:.1%}" for x in np.mean(h, 0))]
+      for (form, stops), h in sorted(hits.items()))])
+
+
+def main(_) -> None:
+  rng = np.random.default_rng(_SEED.value)
+  if _COVERAGE.value:
+    print(coverage(_COVERAGE.value, rng))
+    return
+  rows = []
+  for path in sorted(glob.glob(_LEDGERS.value)):
+    for training in (False, True):
+      for field in fields_of(path, training=training):
+        # The training rewards of two recipes may be of different problems.
+        if fnmatch.fnmatch(field.name, _ONLY.value) and (
+            field.over_n or not training):
+          rows += rows_of(field, _RESAMPLES.value, rng)
+  groups = {"all": lambda r: True,
+            "n, validation": lambda r: r["over_n"] and "valid" in r["field"],
+            "n, training": lambda r: r["over_n"] and "train" in r["field"],
+            "recipes": lambda r: not r["over_n"]}
+  for name, chosen in groups.items():
+    kept = [r for r in rows if chosen(r)]
+    if kept:
+      count = len(kept) // len(RIVALS)
+      raced = np.mean([r["overhead"] > 0 for r in kept if r["rival"] == "race"])
+      print(f"\n{name}: {count:,} replays, raced in {raced:.0%}\n"
+            + aligned(summary(kept, RIVALS)))
+  print("\nwhere the race loses most to n = 8\n" + aligned(losses(rows, 12)))
+  if _OUT.value:
+    with open(_OUT.value, "w", encoding="utf-8") as file:
+      json.dump(rows, file)
+
+
+if __name__ == "__main__":
+  cli.run(main)

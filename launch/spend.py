@@ -1,0 +1,116 @@
+"""Turns a budget of rollouts into the best policy that it buys.
+
+  python -m launch.spend --config=configs/hard.py --rollouts=262144 \\
+      --root=runs/spend
+  python -m launch.spend --replay='logs/*.jsonl' --rollouts=262144
+
+The first form races a few arms, each an ordinary run folder under ROOT: all run
+a little, those go on that can still be the best, and the last gets what is
+left. Every rollout of every arm counts. The same command resumes it. It writes
+ROOT/spend.json and ROOT/spend.html.
+
+The second form races finished runs, also of another trainer, without training.
+"""
+
+import importlib.util
+import json
+import os
+
+from absl import flags
+
+from isojax.core import config_flag, exit_codes
+from isojax.errors import InputError, reason
+from isojax.frontier import replay as replay_lib
+from isojax.frontier import study as study_lib
+from isojax.runtime import progress
+from launch import log_flags, record_flags
+
+flags.adopt_module_key_flags(record_flags)
+
+_ROLLOUTS = flags.DEFINE_integer(
+    "rollouts", None, "The budget: rollouts of all arms together.",
+    lower_bound=1, required=True)
+_CONFIG = config_flag.define("configs/hard.py", required=False)
+_ROOT = flags.DEFINE_string("root", "runs/spend", "Folder of the runs.")
+_ARMS = flags.DEFINE_multi_string(
+    "arms", [], "KEY=V1,V2 of the config, such as alloc.n=4,8,16; given again, "
+    "all combinations; or a plan.jsonl, one arm a row. Default: a few n and "
+    "learning rates.")
+_REPLAY = flags.DEFINE_list(
+    "replay", None, "Logs of finished runs, or patterns; one arm for each run, "
+    "or each (Bp, n) if runs differ in their seeds.")
+_OUT = flags.DEFINE_string("out", None, "With --replay: file for its JSON.")
+
+
+def replay() -> None:
+  """Races finished runs, and prints what it would have done."""
+  rows, notes = record_flags.rows_of(_REPLAY.value, axis="rollouts",
+                                     flag="replay")
+  chosen = study_lib.Selection(
+      axis="rollouts", metric=record_flags.METRIC.value,
+      at_k=record_flags.AT_K.value, eval_set=log_flags.EVAL_SET.value)
+  more: list[str] = []
+  logged, left_out = replay_lib.of_runs(
+      study_lib.comparable_runs(rows, chosen, more))
+  done = replay_lib.replay(logged, _ROLLOUTS.value, say=print)
+  notes = [*notes, *more, *left_out]
+  print(replay_lib.text(done, notes))
+  if _OUT.value is not None:
+    try:
+      with open(_OUT.value, "w", encoding="utf-8") as file:
+        json.dump(replay_lib.document(done, notes), file, indent=1)
+    except OSError as error:
+      raise InputError(f"--out={_OUT.value}: cannot be written "
+                       f"({reason(error)}); choose another file") from error
+
+
+def overrides() -> list[dict]:
+  """What the arms change in the config."""
+  from isojax.sweep import spender
+  if not _ARMS.value:
+    return spender.default_overrides(_CONFIG.value)
+  if _ARMS.value[0].endswith(".jsonl"):
+    if len(_ARMS.value) > 1:
+      raise InputError(f"--arms={_ARMS.value[0]}: expected one plan, or "
+                       "KEY=VALUE,VALUE alone")
+    return spender.of_plan(_ARMS.value[0])
+  return spender.products(_ARMS.value, _CONFIG.value)
+
+
+def spend() -> int:
+  """Races the arms, prints what was bought and writes the page."""
+  from isojax.sweep import spender  # loads jax
+  try:
+    spent = spender.spend(_CONFIG.value, overrides(), _ROLLOUTS.value,
+                          _ROOT.value)
+  except spender.StoppedError:
+    progress.say("stopped by a signal; the same command goes on")
+    return exit_codes.PREEMPTED
+  for entry in spent.result.arms:
+    print(f"{entry.name}: {entry.rollouts:,} rollouts; {entry.why}")
+  for note in spent.result.notes:
+    print(note)
+  print(spender.reported(spent))
+  if importlib.util.find_spec("matplotlib") is None:
+    print("no page: it needs pip install -e '.[plot]'")
+    return 0
+  from isojax.report import race_page
+  path = os.path.join(_ROOT.value, "spend.html")
+  with open(path, "w", encoding="utf-8") as file:
+    file.write(race_page.page(spent.result, spent.seen,
+                              reported=spender.reported(spent)))
+  print(f"wrote {_ROOT.value}/{spender.SPEND} and {path}")
+  return 0
+
+
+def main(_) -> int:
+  if (_REPLAY.value is None) == (_CONFIG.value is None):
+    raise InputError("expected --config=FILE, to train, or --replay=LOGS")
+  if _REPLAY.value is None:
+    return spend()
+  replay()
+  return 0
+
+
+if __name__ == "__main__":
+  config_flag.run(main)

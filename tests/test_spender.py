@@ -1,0 +1,154 @@
+"""launch.spend's driver: runs of a few rollouts, raced, stopped, gone on."""
+
+import contextlib
+import json
+import os
+import shutil
+
+import pytest
+
+from isojax.errors import InputError
+from isojax.ledger import records
+from isojax.run import state
+from isojax.runtime import preemption, progress
+from isojax.sweep import spender
+from isojax.tasks import strata
+from tests import few, short_runs
+
+BUDGET = 560
+ARMS = [{"alloc": {"n": 4}}, {"alloc": {"n": 2}}]
+
+
+def config(stratum=None):
+  return short_runs.config(
+      "hard", alloc=dict(Bp=2, n=4, C=BUDGET),
+      eval=dict(k=2, first=24, growth=1.0),
+      **({"task": dict(stratum=stratum)} if stratum else {}))
+
+
+def spend(root, arms=ARMS, signals=preemption.on_interrupt, **more):
+  with progress.printed(False):
+    return spender.spend(config(**more), arms, BUDGET, str(root),
+                         signals=signals)
+
+
+def bits(root):
+  """The records of every run without times, and the document without paths."""
+  runs = {name: records.comparable(short_runs.read(root / name))
+          for name in sorted(os.listdir(root)) if (root / name).is_dir()}
+  text = (root / spender.SPEND).read_text().replace(str(root), "ROOT")
+  return runs, json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def spent(tmp_path_factory):
+  root = tmp_path_factory.mktemp("spent")
+  return root, spend(root)
+
+
+def test_what_a_spend_writes(spent):
+  root, done = spent
+  told = json.loads((root / spender.SPEND).read_text())
+  assert told == done.document
+  assert set(told) == {"budget", "rollouts", "overhead", "arms", "chosen",
+                       "checkpoint", "validation", "test"}
+  assert all(set(arm) == {"overrides", "run", "rollouts", "why"}
+             for arm in told["arms"])
+  assert BUDGET - 8 < told["rollouts"] <= BUDGET
+  for arm in told["arms"]:  # every sampled rollout is charged
+    kept = short_runs.read(arm["run"])
+    assert kept[-1]["rollouts"] == arm["rollouts"] > 0
+  chosen = next(arm for arm in told["arms"]
+                if arm["overrides"] == told["chosen"])
+  assert told["overhead"] == pytest.approx(
+      1 - chosen["rollouts"] / told["rollouts"])
+  best = max((r for r in short_runs.read(chosen["run"])
+              if r["kind"] == "eval"), key=lambda r: r["avg"])
+  assert told["validation"] == {"avg": best["avg"], "se": best["avg_se"]}
+  if best["step"]:
+    assert told["checkpoint"] == f"{chosen['run']}/best/{best['step']}"
+  assert os.path.isdir(told["checkpoint"])
+  assert told["test"] is None
+
+
+def test_a_second_start_and_an_edited_document_change_nothing(spent):
+  root, _ = spent
+  before = bits(root)
+  (root / spender.SPEND).write_text('{"rollouts": 1}')
+  spend(root)
+  assert bits(root) == before
+
+
+class After(preemption.Stop):
+  """Stops a run at its n-th check; the count goes on over the runs."""
+
+  left = 0
+
+  def check(self):
+    After.left -= 1
+    if After.left == 0:
+      raise preemption.Stopped
+
+
+@pytest.mark.parametrize("checks", [3, 30, 90])
+def test_a_stopped_spend_goes_on_to_the_same_bits(spent, tmp_path, checks):
+  @contextlib.contextmanager
+  def signals():
+    yield After()
+  After.left = checks
+  with pytest.raises(spender.StoppedError):
+    spend(tmp_path, signals=signals)
+  assert not (tmp_path / spender.SPEND).exists()
+  spend(tmp_path)
+  assert bits(tmp_path) == bits(spent[0])
+
+
+def test_a_second_spender_is_refused(tmp_path):
+  with spender.locked(str(tmp_path)), pytest.raises(
+      InputError, match="another spend is running there"):
+    spend(tmp_path)
+
+
+def test_refused_arms_are_named_before_anything_runs(tmp_path):
+  arms = [*ARMS, {"alloc": {"n": 1}}, {"alloc": {"Bp": 100_000}}]
+  with pytest.raises(InputError, match="arm n=1: .*arm Bp=100000: "):
+    spend(tmp_path, arms)
+  assert os.listdir(tmp_path) == ["spend.lock"]
+  with pytest.raises(InputError, match="two arms are the same run"):
+    spend(tmp_path, [ARMS[0], ARMS[0]])
+
+
+def test_arms_are_products_of_keys_of_the_config():
+  both = spender.products(["alloc.n=4,8", "recipe.optimizer.base_lr=1e-4,1"],
+                          config())
+  assert len(both) == 4
+  assert both[1] == {"alloc": {"n": 4},
+                     "recipe": {"optimizer": {"base_lr": 1.0}}}
+  assert spender.label(both[1]) == "n=4 base_lr=1"
+  for spec, message in (("alloc.n", "expected KEY=VALUE"),
+                        ("alloc.x=1", "alloc.x"),
+                        ("alloc.n=many", "'many' is no int")):
+    with pytest.raises(InputError, match=message):
+      spender.products([spec], config())
+
+
+def test_the_best_checkpoint_is_kept_and_the_test_split_read_once(tmp_path):
+  stratum = tmp_path / "few.jsonl"
+  shutil.copy(few.hard(), stratum)
+  of = strata.read(str(stratum))
+  rows = [{"split": "test", "id": p.id, "question": p.question,
+           "answer": p.answer, "correct": 0} for p in of.validation[:3]]
+  strata.write_test(str(stratum), {"task": of.header["task"]}, rows)
+  done = spend(tmp_path / "root", stratum=str(stratum))
+  told, folder = done.document, done.arms[done.result.chosen].folder
+  best = spender.best_record(folder)
+  if best["step"]:
+    assert os.listdir(f"{folder}/{state.BEST}") == [str(best["step"])]
+  line, = records.read(f"{folder}/eval.jsonl")
+  assert line["eval_set"].endswith("/test") and len(line["correct"]) == 3
+  assert line["step"] == best["step"]
+  assert told["test"] == {"avg": line["avg"], "se": line["avg_se"]}
+  assert all("/test" not in r["eval_set"] for r in short_runs.read(folder)
+             if r["kind"] == "eval")
+  spend(tmp_path / "root", stratum=str(stratum))
+  assert len(records.read(f"{folder}/eval.jsonl")) == 1
