@@ -12,7 +12,7 @@ import re
 
 from isojax.errors import InputError
 from isojax.ledger import bucket
-from isojax.logs import metrics
+from isojax.logs import granularity, metrics
 from isojax.logs.fields import FEWEST, Reading, Row, TEXT, TRAINING
 from isojax.logs.formats.base import Format, METRICS, TOTAL
 from isojax.logs.log_file import LogFile, open_log
@@ -92,6 +92,8 @@ def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
   if file.step is None and "step" not in how.fixed:
     _join_endpoints(file, rows)
   file.notes.extend(_caveats(log, rows, curves))
+  if "avg" not in how.scale and (told := granularity.note_on(log)):
+    file.note(told)
   rows = _once(rows, file)
   _check_enough(file, rows, curves)
   return rows, file.notes

@@ -231,6 +231,8 @@ def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
   options = {name: number(flag, name, value,
                           None if name.endswith("multiplier") else 1)
              for name, (flag, value) in options.items() if name in known}
+  if form.derive:
+    options = form.derive(options)
   fields = {name: typed(flag, value, name)
             for name, (flag, value) in given.items() if name in KNOWN}
   derived = {sets[name]: value for name, value in options.items()

@@ -8,6 +8,7 @@ import pathlib
 import re
 
 from isojax.errors import InputError
+from isojax.logs import granularity
 from isojax.logs.fields import nearest, Reading
 from isojax.logs.formats import FORMATS
 from isojax.logs.formats.base import KNOWN, METRICS, ROLLOUTS
@@ -82,6 +83,8 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
           and all(line[name] == 0 for _, line in log.lines if name in line)]
   if zero:
     first.append(f"{path}: 0 in every step: {', '.join(zero)}")
+  if told := granularity.note_on(log):
+    first.append(f"{path}: {told}")
   if "avg" in columns and names.get("reward") in (None, columns["avg"]):
     first.append(f"{path}: {columns['avg']!r} is read as an evaluation; if it "
                  "is the reward of training rollouts, give "

@@ -18,7 +18,7 @@ import tensorboardX
 
 from isojax.errors import InputError
 from isojax.ledger import records
-from isojax.logs import fields, formats, reading
+from isojax.logs import fields, formats, reading, series
 
 ROOT = pathlib.Path(__file__).parents[2]
 LOGS = ROOT / "tests/data/logs"
@@ -319,6 +319,21 @@ PRINTED = [  # content, flags, names, rows, words
      "parallel, distributed & accumulation) = 4\n  Total optimization steps = "
      "1,869\n" + bar(1) + printed(**ROW),
      dict(fixed={"num_generations": 8}, **TRAIN), "Bp n", [(4, 8)], []),
+    # an update has 64 rollouts in 2 micro-steps, a generation 8 micro-steps
+    ("python train.py --num-generations 8 --steps_per_generation 8\n"
+     "  Total train batch size (w. parallel, distributed & accumulation) = 64\n"
+     "  Gradient Accumulation steps = 2\n"
+     + printed(**ROW | {"step": 11}), TRAIN, "step Bp n rollouts",
+     [(5, 32, 8, 512)], ["gradient_accumulation_steps=2"]),
+    ("  Total train batch size (w. parallel, distributed & accumulation) = "
+     "1,024\n" + printed(**ROW | {"step": 1}),
+     dict(fixed={"num_generations": 8}, **TRAIN), "Bp", [(128,)], []),
+    # 500 of the 1,869 updates of an epoch: the batch counts prompts
+    ("  Num examples = 7,473\n  Num Epochs = 1\n  Total train batch size (w. "
+     "parallel, distributed & accumulation) = 4\n  Total optimization steps = "
+     "500\n  Num update steps per epoch = 1,869\n" + printed(
+         **ROW | {"step": 200}), dict(fixed={"num_generations": 2}, **TRAIN),
+     "Bp n", [(4, 2)], []),
     # 8 means of 4 rollouts: 1, 2 or 3 right answers that are worth 2
     ("".join(printed(**ROW | {"rewards__accuracy_reward__mean": mean,
                               "step": i}) for i, mean in enumerate(
@@ -473,6 +488,22 @@ def test_files_are_read_as_a_person_reads_them(
     assert any(word in note for note in notes), notes
   for mark in ("torn", "right answer"):
     assert (mark in "".join(words)) == (mark in "".join(notes)), notes
+
+
+@pytest.mark.parametrize("sums, fixed, words", [
+    # 64 rollouts a step, of which n and Bp explain 8
+    (range(9, 30), {"Bp": 4, "n": 2}, "Bp = 4 or n = 2 is wrong"),
+    (range(9, 30), {"Bp": 8, "n": 8}, None),
+    (range(10, 30, 2), {"Bp": 8, "n": 8}, "a right answer is worth 2 (give"),
+    (range(10, 30, 2), {"Bp": 8, "n": 4}, None)])
+def test_rewards_tell_the_rollouts_that_they_are_means_of(
+    sums, fixed, words, write):
+  path = write(lines(*({"step": i, "data": {SCORE: round(total / 64, 4)}}
+                       for i, total in enumerate(sums, 1))), "run.jsonl")
+  for notes in (rows_of(path, fixed=fixed)[1],
+                series.read(path, fields.Reading(fixed=fixed)).notes):
+    told = [note for note in notes if "are multiples of 1/" in note]
+    assert len(told) == bool(words) and all(words in note for note in told)
 
 
 def test_trl_mean_over_nothing_is_nan(write):

@@ -45,6 +45,8 @@ class Format:
   printed: tuple[tuple[str, str], ...] = ()  # (option, pattern)
   # Text, lines and the options printed in the text -> options.
   resolve: Callable[[str, list[dict], dict], dict] | None = None
+  # All options -> with those that follow from them.
+  derive: Callable[[dict], dict] | None = None
   configs: tuple[str, ...] = ()
   config: Callable[[dict], dict] | None = None  # a parsed file -> options
 

@@ -278,7 +278,8 @@ def printed_options(head: str, form: Format) -> dict:
   beside = [(name, r"(?<![\w.])" + re.escape(name).replace("_", "[-_]")
              + r"['\"]?(?:[=: ]| \.+ )+([-+\d.e]+)\b") for name in wanted]
   for name, pattern in (*beside, *form.printed):
-    values = {_scalar(value) for value in re.findall(pattern, head)} - {None}
+    values = {_scalar(value.replace(",", ""))  # 1,024
+              for value in re.findall(pattern, head)} - {None}
     if values:
       options.setdefault(name, values)
   return options

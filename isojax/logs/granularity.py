@@ -1,0 +1,81 @@
+"""Whether the means of training rewards fit the rollouts that they are of.
+
+A mean of N rewards of 0 and 1 is a multiple of 1 / N, with N = Bp * n.
+"""
+
+import math
+
+from isojax.logs.metrics import rewards_of
+from isojax.logs.runs import Runs
+
+MOST = 4096  # rollouts of a mean
+FEWEST = 8  # means besides 0 and 1
+CLOSE = 0.05  # distance of a mean from a multiple, in multiples
+
+
+def grain(values: list[float]) -> int | None:
+  """The smallest N such that all values are multiples of 1 / N, if one fits.
+
+  Values of d decimals are multiples of 10^-d, and tell only smaller N.
+  """
+  some = [abs(value) for value in values
+          if math.isfinite(value) and value not in (0, 1)]
+  if len(some) < FEWEST or len({*some}) < 2:
+    return None
+  digits = max(len(f"{value:.7g}".partition(".")[2]) for value in some)
+  most = min(MOST, int(10**(digits - 1)))
+  error = 10.0**-digits
+  return next((N for N in range(1, most + 1) if all(
+      abs(value * N - round(value * N)) < min(CLOSE, 1e-3 + error * N)
+      for value in some)), None)
+
+
+def note_on(log: Runs) -> str | None:
+  """Says that n or Bp contradict the rewards, or a right answer is worth 2."""
+  file, (constant, _) = log.file, next(iter(log.constants.values()))
+  if file.kind in ("table", "isojax") or not {"Bp", "n"} <= constant.keys() or (
+      len(log.constants) > 1 or log.discarded):
+    return None
+  grains = {}  # of a name -> (its grain, the largest value, N of its means)
+  for name in rewards_of(file):
+    if (means := _means(log, name, constant)) and (
+        size := grain([value for value, _ in means])):
+      grains[name] = size, max(value for value, _ in means), means
+  if not grains:
+    return None
+  name, (size, high, means) = min(grains.items(), key=lambda item: item[1][0])
+  expected = math.gcd(*(N for _, N in means))
+  finer = size // math.gcd(size, expected)
+  text = (f"the means of {name!r} are multiples of 1/{size}, and Bp * n says "
+          f"1/{expected}")
+  if finer > 1 and not all(_fits(value * N) for value, N in means):
+    return (f"{text}: Bp = {constant['Bp']} or n = {constant['n']} is wrong, "
+            f"or a right answer is worth a multiple of 1/{finer}; --fixed "
+            "gives others.")
+  if expected == 2 * size and high <= 1:
+    return (f"{text}: a right answer is worth 2 (give --scale=avg=0:2), or "
+            "Bp * n is half of it.")
+  return None
+
+
+def _fits(total: float) -> bool:
+  return abs(total - round(total)) < CLOSE
+
+
+def _means(log: Runs, name: str, constant: dict) -> list[tuple[float, int]]:
+  """(Value, rollouts behind it) of each line; empty if a step is unknown."""
+  file, C, out = log.file, 0, []
+  for _, line in log.lines:
+    if name not in line:
+      continue
+    try:
+      value, step = float(line[name]), int(float(line[file.step]))
+    except (KeyError, TypeError, ValueError, OverflowError):
+      return []
+    N = constant["Bp"] * constant["n"]
+    if file.form.averaged:  # over the rollouts since the last line
+      before, C = C, log.after(file.run(line), constant | {"step": step})
+      N = C - before
+    if N > 0:
+      out.append((value, N))
+  return out
