@@ -35,7 +35,8 @@ def verl(step, options="", **values):
            "adv": "critic/advantages/max", "kl": "actor/kl_loss",
            "length": "response_length/mean", "max": "response_length/max",
            "cut": "response_length/clip_ratio", "gen": "timing_s/gen",
-           "time": "timing_s/step", "entropy": "actor/entropy_loss"}
+           "time": "timing_s/step", "entropy": "actor/entropy_loss",
+           "vf": "critic/vf_loss", "trained": "critic/rewards/mean"}
   return options + f"\nstep:{step} - " + " - ".join(
       f"{names[k]}:{v}" for k, v in values.items()) + "\n"
 
@@ -311,10 +312,11 @@ def test_the_real_log_that_collapsed(tmp_path):
   assert [ax.get_title(loc="left") for ax in axes] == [
       "training reward", "entropy, nats a token", "response length, tokens",
       "evaluation"]
+  assert {patch.get_x() for patch in axes[0].patches} == {182.0, 229.0}
   # Before it collapsed no larger learning rate is advised.
   path.write_text("".join(path.read_text().splitlines(True)[:240]))
   report = isojax.doctor(path)
-  assert [f.name for f in report.serious] == ["blow_up"]
+  assert report.serious == [] and "note blow_up" in names(report)
   assert not any("raise the learning" in f.advice for f in report.findings)
 
 
@@ -355,7 +357,7 @@ def test_few_steps_or_few_checks_find_nothing_wrong_only_so_far(tmp_path):
   path.write_text("step,reward\n" + "".join(
       f"{i},{.01 * i + .02 * (-1)**i}\n" for i in range(40)))
   assert isojax.doctor(path).verdict == (
-      "nothing wrong found by the 4 of 20 checks that this log allows")
+      "nothing wrong found by the 4 of 21 checks that this log allows")
 
 
 @pytest.mark.parametrize("name, text, columns, words", [
@@ -468,3 +470,36 @@ def test_an_edited_line_of_records_is_noted(tmp_path):
   lines[3] = json.dumps(json.loads(lines[3]) | {"step": 99}) + "\n"
   path.write_text("".join(lines))
   assert any(told in note for note in isojax.doctor(path).notes)
+
+
+def findings_of(tmp_path, *steps, options=""):
+  path = tmp_path / "train.log"
+  path.write_text("".join(
+      verl(i, options if i == 1 else "", **step)
+      for i, step in enumerate(steps, 1)))
+  return isojax.doctor(path)
+
+
+SOLVED = dict(reward=0.98, norm=0.1, entropy=0.3)
+
+
+@pytest.mark.parametrize("options, step, expected", [
+    ("", {}, ["advantage", "groups"]),
+    ("", {"vf": 0.1}, []),  # a critic compares no group
+    ("algorithm.adv_estimator=gae", {}, []),
+    ("algorithm.adv_estimator=grpo", {}, ["advantage", "groups"])])
+def test_a_critic_needs_no_groups(options, step, expected, tmp_path):
+  report = findings_of(tmp_path, *[SOLVED | step] * 25, options=(
+      f"data.train_batch_size=8 actor_rollout_ref.rollout.n=1 {options}"))
+  assert sorted(f.name for f in report.findings if f.level != "note") == (
+      expected)
+
+
+@pytest.mark.parametrize("step, expected", [
+    ({}, ["groups"]), ({"trained": 0.95}, []), ({"trained": 0.98}, ["groups"]),
+    ({"low": 1.0, "high": 1.0, "adv": 0.2}, []),
+    ({"low": 0.0, "high": 1.0, "adv": 0.2}, ["groups"])])
+def test_a_kl_in_the_reward_tells_equal_scores_apart(step, expected, tmp_path):
+  report = findings_of(tmp_path, *[SOLVED | step] * 25, options=(
+      "data.train_batch_size=8 actor_rollout_ref.rollout.n=8 "))
+  assert [f.name for f in report.findings if f.level == "costly"] == expected

@@ -30,7 +30,8 @@ class Format:
   # isojax.ledger.records: reward_std, reward_max, reward_min, loss, seconds,
   # zero_std (share of groups of equal rewards), zero_std_count (their sum over
   # names), response_length_max, mismatch_kl (of sampler and trainer),
-  # teacher_kl (of distillation).
+  # teacher_kl (of distillation), value_loss (of a critic), trained_reward
+  # (with what is added to the answers' score).
   fields: dict[str, str] = dataclasses.field(default_factory=dict)
   names: tuple[tuple[str, str], ...] = ()  # (field, its name), constant ones
   set_key: str | None = None  # pattern of a name that contains the eval_set
