@@ -262,8 +262,9 @@ RULES = (
          since=lambda x: x.length_since),
     Rule("length", History, "response_length reward", lambda x: x.length_rose,
          "responses grew from {x.first_response_length:.3g} tokens in the "
-         "first step to {x.late_response_length:.3g}, and the reward fell", "read the responses: they may not end; lower {o.lr} or "
-         "{o.max_tokens}", "three times the first steps", sure="likely",
+         "first step to {x.late_response_length:.3g}, and the reward fell",
+         "read the responses: they may not end; lower {o.lr} or {o.max_tokens}",
+         "three times the first steps", sure="likely",
          since=lambda x: x.length_since),
     Rule("minibatch", History, "Bp minibatch", lambda x: x.minibatch > x.Bp,
          "a minibatch of {x.minibatch} problems is larger than the {x.Bp} "
@@ -336,7 +337,8 @@ CHECKS = {
     "mismatch": "sampler against trainer", "past_best": "falling evaluations",
     "groups": "groups without a signal", "minibatch": "size of the minibatch",
     "divide": "groups torn by the batch", "stragglers": "stragglers",
-    "length": "responses that shrink or grow", "schedule": "end of the learning rate", "epochs": "rollouts per problem",
+    "length": "responses that shrink or grow",
+    "schedule": "end of the learning rate", "epochs": "rollouts per problem",
     "flat": "a reward that does not rise", "few": "too few steps"}
 # A rule -> those that are part of its message, in this order.
 HIDES = {"collapse": ("signal", "flat"), "blow_up": ("flat",),

@@ -36,7 +36,8 @@ def standard_error(values) -> float:
   if len(values) < 2:
     return 0.0
   middle = mean(values)
-  return math.sqrt(sum((v - middle) ** 2 for v in values)
+  # products: a power of 1e200 raises OverflowError
+  return math.sqrt(sum((v - middle) * (v - middle) for v in values)
                    / (len(values) - 1) / len(values))
 
 
@@ -255,7 +256,7 @@ class History:
   def change_error(self) -> float:
     """Its standard error, from the differences of successive steps."""
     reward = column(self.train, "reward")
-    noise = [(b - a)**2 / 2 for a, b in itertools.pairwise(reward)]
+    noise = [(b - a) * (b - a) / 2 for a, b in itertools.pairwise(reward)]
     if not noise:
       return math.inf
     return math.sqrt(2 * mean(noise) / max(1, len(reward) // 4))
@@ -431,6 +432,8 @@ class History:
   @property
   def waiting(self) -> float:
     """The share of time in which the shorter responses wait for the longest."""
+    if not (self.mean_seconds > 0 and self.mean_response_length_max > 0):
+      return 0.0
     return min(1.0, self.mean_seconds_sample / self.mean_seconds) * (
         1 - self.mean_response_length / self.mean_response_length_max)
 

@@ -73,7 +73,12 @@ def open_log(path: str, how: Reading) -> LogFile:
           "no names of a known trainer" if example is None
           else f"names such as {example!r}") + "; --format=NAME overrides it.")
   form = FORMATS[kind]
-  if form.amend and (note := form.amend([line for _, line in table])):
+  try:
+    note = form.amend and form.amend([line for _, line in table])
+  except (TypeError, ValueError, OverflowError) as error:
+    raise InputError(f"{path}: a step is no whole number ({error!s:.80}); "
+                     "correct it, or give --format=table") from error
+  if note:
     notes.append(f"{path}: {note}")
   if kind == "table" and groups(how) and "avg" not in how.columns:
     table = _melted(table, names, how.from_path)

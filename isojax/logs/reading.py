@@ -7,6 +7,7 @@ under isojax's name or the trainer's own (`data.train_batch_size`).
 
 import collections
 import itertools
+import math
 import os
 import re
 
@@ -19,6 +20,7 @@ from isojax.logs.log_file import LogFile, open_log
 from isojax.logs.metrics import Curve
 from isojax.logs.runs import lacking, NEEDED, Runs
 
+RUN = "run_id", "seed", "Bp", "n", "eval_set", "k"  # one curve
 PERCENT = 2.0  # an accuracy above is one in percent
 
 
@@ -108,6 +110,7 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
   A line with another text than a constant, such as its model, has no row.
   """
   rows, previous, file, how = [], {}, log.file, log.file.how
+  reached = {}  # of a run without steps: the last compute
   for where, run, _, which, values in metrics.walk(log, curves):
     constant, _ = log.of(run)
     counted = (file.step is None
@@ -139,10 +142,28 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
     for field, (low, high) in how.scale.items():
       if field in fields:
         fields[field] = (fields[field] - low) / (high - low)
-    if not counted:
+    if counted:
+      _check_order(where, fields, how.axis, reached)
+    else:
       fields["rollouts"] = log.after(run, fields)
     rows.append(Row(where, fields))
   return rows
+
+
+def _check_order(where: str, fields: dict, axis: str, reached: dict) -> None:
+  """Raises InputError if rows without steps cannot be of one run.
+
+  `reached` has the last compute of each run.
+  """
+  if axis not in fields:
+    return
+  which = tuple(fields.get(name) for name in RUN)
+  if reached.setdefault(which, -math.inf) >= fields[axis]:
+    raise InputError(
+        f"{where}: {axis} is {fields[axis]:g}, not more than in the line "
+        "before: these are rows of several runs; separate them with "
+        "--columns=run_id=NAME, or seed, and name the step")
+  reached[which] = fields[axis]
 
 
 def _to_sampler(fields: dict, form: Format, previous: dict, run) -> None:
@@ -246,11 +267,13 @@ def _once(rows: list[Row], file: LogFile) -> list[Row]:
   there: the earlier rows from that step on are dropped, with a note. A step
   that occurs twice in another way, as of two runs, is refused.
   """
+  # A table may have C alone, of which several are in one whole step.
+  order = "rollouts" if file.kind == "table" and file.step is None and all(
+      "rollouts" in row.fields for row in rows) else "step"
   kept: dict[tuple, dict[int, Row]] = {}  # run and set -> step -> row
   for row in rows:
-    run = kept.setdefault(tuple(row.fields.get(name) for name in (
-        "run_id", "seed", "Bp", "n", "eval_set", "k")), {})
-    step = row.fields["step"]
+    run = kept.setdefault(tuple(row.fields.get(name) for name in RUN), {})
+    step = row.fields[order]
     if step not in run:
       run[step] = row
       continue
@@ -268,9 +291,9 @@ def _once(rows: list[Row], file: LogFile) -> list[Row]:
     for void in [other for other in run if other >= step]:
       del run[void]
     run[step] = row
-  order = {row.where: at for at, row in enumerate(rows)}
+  place = {row.where: at for at, row in enumerate(rows)}
   return sorted((row for run in kept.values() for row in run.values()),
-                key=lambda row: order[row.where])
+                key=lambda row: place[row.where])
 
 
 def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
@@ -294,7 +317,7 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
 
 def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
   """Notes on how far the numbers of this format can be trusted."""
-  file, form = log.file, log.file.form
+  file, form, how = log.file, log.file.form, log.file.how
   fields, options = next(iter(log.constants.values()))
   fixed = fields if None in log.constants else {}
   runs = {row.fields["run_id"] for row in rows}
@@ -321,7 +344,8 @@ def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
        "the trainer sampled and discarded."),
       ("remove_constant_reward_groups" in options, "rollouts are step * Bp * "
        "n: env/all/* leaves out the groups of constant reward."),
-      (file.step in ("_step", "Step") and (
-          file.kind == "table" or min(gaps, default=1) > 1),
+      ("_step" in (how.axis, *how.columns.values())
+       or file.step in ("_step", "Step") and (
+           file.kind == "table" or min(gaps, default=1) > 1),
        "step is W&B's _step, which counts log calls in some trainers; else "
        "give --columns=step=NAME.")) if holds and note]

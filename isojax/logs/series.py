@@ -17,6 +17,8 @@ from isojax.logs.metrics import Curve, curves_of, walk
 from isojax.logs.runs import Runs
 
 SHARES = 12  # of groups, between 0 and 1, that tell their size
+WHICH = re.compile(r"(?i)(?:run|experiment|trial|arm|config|model|seed)(?:[_ ]?"
+                   r"(?:id|name))?")  # a column of runs
 # Of a training step; --columns may name them besides those of an evaluation.
 FIELDS = sorted({field for name, form in FORMATS.items() if name != "isojax"
                  for field in form.fields} - KNOWN)
@@ -58,6 +60,11 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   source |= {field: name for field, name in columns.items() if field in FIELDS}
   names = source | {field: name for field, name in file.places()
                     if name in file.names and field not in METRICS}
+  if file.kind == "table" and file.step is None and run is None and (
+      several := _of_runs(log)):
+    raise InputError(f"{path}: no step, and rows of several {several}: they "
+                     "are not the steps of one run; name the step with "
+                     "--columns=step=NAME")
   train = _train(log, source, fields)
   if "n" not in fields.keys() | names.keys() and (
       n := _group_size(train, log.counts[run])):
@@ -94,6 +101,12 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   return Series(path, file.kind, tuple(train), evals, names,
                 _estimator(file) | log.beside | options | filtered,
                 form.settings, (*first, *file.notes))
+
+
+def _of_runs(log: Runs) -> str | None:
+  """A column that tells that the rows of a table are different runs."""
+  return next((name for name in log.file.names if WHICH.fullmatch(name)
+               and len({line.get(name) for _, line in log.lines}) > 1), None)
 
 
 def _group_size(train: list[dict], counts: dict) -> int | None:

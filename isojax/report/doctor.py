@@ -276,6 +276,9 @@ def evidence(f: Finding) -> str:
 def report(path: str, how: Reading, *, run: str | None = None,
            eval_set: str | None = None) -> Diagnosis:
   """What is wrong with the run of a log; see isojax.doctor."""
+  records = os.path.join(path, "records.jsonl")
+  if os.path.isfile(records):  # the folder of a run of isojax
+    path = records
   if os.path.isdir(path):
     logs = sorted(p.name for pattern in LOGS
                   for p in pathlib.Path(path).glob(pattern))

@@ -8,8 +8,11 @@ by hand.
 import contextlib
 import json
 import math
+import os
 import pathlib
+import re
 import shutil
+import time
 
 import hypothesis
 from hypothesis import strategies as st
@@ -19,6 +22,7 @@ import tensorboardX
 from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.logs import fields, formats, reading, series
+from isojax.report import doctor as report
 
 ROOT = pathlib.Path(__file__).parents[2]
 LOGS = ROOT / "tests/data/logs"
@@ -587,8 +591,8 @@ BAD = [  # content, flags, words
     (b"[" * 100_000, {}, ["not a JSON object"]),
     (b'{"step": 1}\nTraceback\n', {}, ["run.csv:2"]),
     (b'{\n "cells": [],\n "nbformat": 4}', {}, ["a notebook"]),
-    ("Loss, a: 1\n" + "== Validation Results:\n Accuracy: 0.5\n" * 9, {},
-     ["the console of NeMo-RL; give the history of its W&B run"]),
+    (b'{\n "name": "x",\n "version": 1}\n', {},
+     ["a JSON document that is no log"]),
     # a quote that is never closed swallows the rest
     (ONE + '"4,8,2,0.5' + "\n4,8,3,0.5" * 8, {}, ["run.csv:3", "9 of 11"]),
     # two runs in one file
@@ -765,3 +769,108 @@ def test_counters_before_a_missing_step_are_unknown(write):
   rows, _ = rows_of(path, columns={"avg": "reward"})
   assert curve(rows, "step", "rollouts") == [(0, 0), (2, 64)]
   assert ["sampled_tokens" in row.fields for row in rows] == [True, False]
+
+
+# ---- Hostile and foreign files
+
+
+def doctored(path, **how):
+  return str(report.report(str(path), fields.Reading(**how)))
+
+
+LONG = "1" * 5000
+
+
+@pytest.mark.parametrize("name, content", [
+    ("a.jsonl", lines(*({"progress/total_samples": 128 * i, "reward/mean": .5}
+                        for i in range(9)))),
+    ("a.jsonl", lines(*({"step": i, "data": {
+        "response_length/mean": 0., "response_length/max": 0.,
+        "timing_s/step": 0., "timing_s/gen": 0., "actor/entropy": 0.,
+        SCORE: .5}} for i in range(30)))),
+    ("a.jsonl", lines(*({"step": i, "data": {
+        SCORE: 1e200 * (-1)**i, "actor/entropy": 1e300}} for i in range(50)))),
+    ("a.csv", "step,reward\n" + f"1,{LONG}\n" * 300),
+    ("a.log", "".join(f"{{'step': {i}, 'reward': {LONG}}}\n"
+                      for i in range(300)))])
+def test_hostile_numbers_are_read(name, content, write):
+  began = time.monotonic()
+  assert "not checked" in doctored(write(content, name))
+  assert time.monotonic() - began < 5  # 300 such numbers took 15 s
+
+
+@pytest.mark.parametrize("name, content, words", [
+    ("run-a.wandb", b":W&B\xbe\xad\x00" + bytes(999), "history: wandb.Api()"),
+    ("runs.csv", "seed,lr,final_acc\n0,1e-6,.5\n1,1e-6,.4\n0,3e-6,.3\n",
+     "rows of several seed: they are not the steps of one run")])
+def test_what_is_no_log_is_refused_by_name(name, content, words, write):
+  with pytest.raises(InputError, match=re.escape(words)):
+    doctored(write(content, name))
+
+
+def test_a_pipe_and_a_large_file_are_refused(tmp_path, monkeypatch):
+  os.mkfifo(tmp_path / "pipe")
+  for path in (tmp_path / "pipe", "/dev/zero"):
+    check(path, ["not a regular file"])
+  path = tmp_path / "large.log"
+  with open(path, "wb") as file:
+    file.truncate(formats.text.LARGEST + 1)
+  check(path, ["larger than 1,024 MiB"])
+
+
+def test_the_folder_of_a_run_is_read(tmp_path):
+  shutil.copy(LOGS / "isojax/records.jsonl", tmp_path)
+  assert "isojax, 3 steps" in doctored(tmp_path)
+
+
+def test_endpoints_at_one_compute_are_no_curve(write):
+  path = write("G,samples,acc\n4,9,.5\n4,9,.4\n8,9,.3\n")
+  check(path, ["rows of several runs"], fixed={"Bp": 8}, axis="samples",
+        columns={"n": "G", "avg": "acc"})
+
+
+def test_a_table_of_rollouts_needs_no_whole_steps(write):
+  path = write("rollouts,avg\n0,.1\n100,.2\n150,.3\n700,.4\n")
+  rows, _ = rows_of(path, fixed={"Bp": 64, "n": 8})
+  assert curve(rows, "rollouts", "avg") == [
+      (0, .1), (100, .2), (150, .3), (700, .4)]
+
+
+@pytest.mark.parametrize("columns, told", [
+    ({"step": "_step"}, True), ({}, False)])
+def test_a_named_count_of_log_calls_is_told(columns, told, write):
+  path = write(lines(*({"_step": i, VAL: .5} for i in range(3))), "h.jsonl")
+  _, notes = rows_of(path, fixed=OURS, columns=columns)
+  assert any("counts log calls" in note for note in notes) == told
+
+
+def nemo_rl(step, accuracy=None, reward=None):
+  """The console of NeMo-RL's grpo.py."""
+  validation = "" if accuracy is None else (
+      f"▶ Starting validation at step {step}...\n\n📊 Validation Results:\n"
+      f"    • Accuracy: {accuracy:.4f}\n    • Average response length: 99.0 "
+      "tokens\n    • Samples processed: 256\n")
+  return validation if reward is None else (
+      f"\n{'=' * 25} Step {step}/30 {'=' * 25}\n▶ Preparing batch...\n"
+      f"{validation}\n📊 Training Results:\n  • Loss: -0.0123\n"
+      f"  • Avg Reward: {reward:.4f}\n  • Mean Generation Length: 212.5000\n"
+      "\n⏱️  Timing:\n  • Total step time: 40.12s\n"
+      "  • generation: 20.50s (51.1%)\n")
+
+
+def test_the_console_of_nemo_rl(write):
+  path = write(
+      "Final config:\n{'grpo': {'max_num_steps': 30,\n          "
+      "'num_generations_per_prompt': 8,\n          'num_prompts_per_step': "
+      "16},\n 'policy': {'model_name': 'Qwen/Qwen2.5-1.5B'}}\n"
+      + nemo_rl(0, .25) + "".join(
+          nemo_rl(i, .25 + i / 100 if i % 10 == 0 else None, i / 64)
+          for i in range(1, 31)), "slurm.out")
+  rows, _ = rows_of(path)
+  assert curve(rows, "step", "rollouts", "avg", "Bp", "n", "model") == [
+      (i, 128 * i, .25 + i / 100, 16, 8, "Qwen/Qwen2.5-1.5B")
+      for i in (0, 10, 20, 30)]
+  log = series.read(path)
+  assert len(log.train) == 30 and log.train[9].items() >= dict(
+      step=10, reward=.1562, loss=-.0123, response_length=212.5, seconds=40.12,
+      seconds_sample=20.5, rollouts=1280).items()
