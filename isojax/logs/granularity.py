@@ -4,11 +4,16 @@ A mean of N rewards of 0 and 1 is a multiple of 1 / N, with N = Bp * n.
 """
 
 import math
+import re
 
+from isojax.errors import InputError
+from isojax.logs.fields import number
+from isojax.logs.formats.base import ROLLOUTS
 from isojax.logs.metrics import rewards_of
 from isojax.logs.runs import Runs
 
 MOST = 4096  # rollouts of a mean
+SHARES = 12  # of groups, between 0 and 1, that tell their size
 FEWEST = 8  # means besides 0 and 1
 CLOSE = 0.05  # distance of a mean from a multiple, in multiples
 
@@ -28,6 +33,42 @@ def grain(values: list[float]) -> int | None:
   return next((N for N in range(1, most + 1) if all(
       abs(value * N - round(value * N)) < min(CLOSE, 1e-3 + error * N)
       for value in some)), None)
+
+
+def set_group_size(log: Runs, fields: dict) -> None:
+  """Sets n and Bp by the shares of groups; InputError if a given n differs."""
+  n, given = _group_size(log), fields.get("n")
+  if n is None:
+    return
+  if given not in (None, n):
+    raise InputError(f"{log.file.path}: n is {given}, and the shares of groups "
+                     f"in the file are of groups of {n}: leave n out")
+  fields["n"] = n
+  log.complete(fields)
+  if given is None:
+    log.file.note(f"n = {n} and Bp = {fields['Bp']} are from the rollouts and "
+                  "the shares of groups of each step.")
+
+
+def _group_size(log: Runs) -> int | None:
+  """The largest n at which the shares of groups are whole numbers of groups.
+
+  With few shares between 0 and 1, a multiple of n may fit by chance: None.
+  """
+  file = log.file
+  counts = [name for pattern, unit in file.form.sampled if unit == ROLLOUTS
+            for name in file.names if re.fullmatch(pattern, name)]
+  shares = [name for field in ("all_wrong", "all_right")
+            for name in file.form.columns(field, file.names)]
+  steps = [(number(where, count, line[count], 1), float(line[share]))
+           for where, line in log.lines for count in counts for share in shares
+           if {count, share} <= line.keys() and 0 < float(line[share]) < 1]
+  if len(steps) < SHARES:
+    return None
+  size = math.gcd(*(rollouts for rollouts, _ in steps))
+  return next((n for n in range(size, 1, -1) if size % n == 0 and all(
+      abs(share * rollouts / n - round(share * rollouts / n)) < 1e-3
+      for rollouts, share in steps)), None)
 
 
 def note_on(log: Runs) -> str | None:

@@ -76,6 +76,8 @@ def folded(notes: list[str], paths: list[str]) -> list[str]:
 def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
   """The rows of one file, and notes on what was skipped or assumed."""
   log = Runs(open_log(path, how))
+  if len(log.constants) == 1 and "n" not in how.columns:
+    granularity.set_group_size(log, next(iter(log.constants.values()))[0])
   file, curves = log.file, metrics.curves_of(log)
   rows = _rows(log, curves)
   if not rows:
@@ -224,9 +226,10 @@ def _from_percent(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
 
 def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
   """Tells that the metric is the training reward; halves one of 0 and 2."""
-  others = metrics.rewards_of(file)
+  others = [other for other in metrics.rewards_of(file)
+            if other != name and _passes(file, other)]
   more = [] if "avg" in file.how.columns else [
-      f"--columns=avg={other}" for other in others[1:4]]
+      f"--columns=avg={other}" for other in others[:3]]
   file.note(f"avg is the {TRAINING} {name!r}, noisier than an evaluation, and "
             "of the training problems. Each is charged to the policy that "
             "sampled it." + f" Others: {', '.join(more)}." * bool(more))
@@ -244,8 +247,14 @@ def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
         f"{file.path}: {name!r} is a {TRAINING} from {low:.4g} to {high:.4g}; "
         "expected a pass rate: give --scale=avg=LOW:HIGH, the rewards of a "
         "wrong and a right answer" + "".join(
-            f", or --columns=avg={other}" for other in others[:3]
-            if other != name))
+            f", or --columns=avg={other}" for other in others[:3]))
+
+
+def _passes(file: LogFile, name: str) -> bool:
+  """Whether the values of a name can be pass rates, which are not all 0."""
+  values = metrics.numbers(file, name)
+  return any(values) and all(0 <= value <= 1 for value in values
+                             if value == value)
 
 
 def _worth_two(rows: list[Row]) -> bool:
@@ -306,12 +315,20 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
   ).values())
   if longest >= FEWEST or "avg" in file.how.columns:
     return
-  values = {name: sum(name in line for _, line in file.table)
-            for name in metrics.rewards_of(file)}
-  if more := [f"--columns=avg={name} ({count} values of the {TRAINING})"
-              for name, count in values.items() if count >= FEWEST]:
-    used = ", ".join(curves[0].source.values())
-    raise InputError(f"{file.path}: {longest} evaluations ({used}), a curve "
+  train = metrics.rewards_of(file)
+  count = lambda name: len(metrics.numbers(file, name))
+  used = {name for curve in curves for name in curve.source.values()}
+  others = sorted((name for name in file.names if name not in {*train, *used}
+                   and metrics.EVALUATED.search(name)
+                   and metrics.ACCURACY.search(name)
+                   and not metrics.NO_RATE.search(name)), key=count,
+                  reverse=True)
+  if more := [f"--columns=avg={name} ({count(name)} values"
+              + (f" of the {TRAINING})" if name in train else ")")
+              for name in (*others, *train)
+              if count(name) >= FEWEST and _passes(file, name)]:
+    raise InputError(f"{file.path}: {longest} evaluations "
+                     f"({', '.join(curves[0].source.values())}), a curve "
                      f"needs {FEWEST}; there are also {', '.join(more[:3])}")
 
 

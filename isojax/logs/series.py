@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import json
-import math
 import pathlib
 import re
 
@@ -11,12 +10,11 @@ from isojax.errors import InputError
 from isojax.logs import granularity
 from isojax.logs.fields import nearest, Reading
 from isojax.logs.formats import FORMATS
-from isojax.logs.formats.base import KNOWN, METRICS, ROLLOUTS
+from isojax.logs.formats.base import KNOWN, METRICS
 from isojax.logs.log_file import LogFile, open_log
-from isojax.logs.metrics import Curve, curves_of, walk
+from isojax.logs.metrics import Curve, curves_of, informative, walk
 from isojax.logs.runs import Runs
 
-SHARES = 12  # of groups, between 0 and 1, that tell their size
 WHICH = re.compile(r"(?i)(?:run|experiment|trial|arm|config|model|seed)(?:[_ ]?"
                    r"(?:id|name))?")  # a column of runs
 # Of a training step; --columns may name them besides those of an evaluation.
@@ -56,7 +54,7 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   run = next(iter(runs), None) if run is None else run
   fields, options = log.of(run)
   source = {field: names[0] for field in form.fields
-            if (names := form.columns(field, file.names))}
+            if (names := informative(file, form.columns(field, file.names)))}
   source |= {field: name for field, name in columns.items() if field in FIELDS}
   names = source | {field: name for field, name in file.places()
                     if name in file.names and field not in METRICS}
@@ -65,14 +63,9 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
     raise InputError(f"{path}: no step, and rows of several {several}: they "
                      "are not the steps of one run; name the step with "
                      "--columns=step=NAME")
+  if "n" not in names:
+    granularity.set_group_size(log, fields)
   train = _train(log, source, fields)
-  if "n" not in fields.keys() | names.keys() and (
-      n := _group_size(train, log.counts[run])):
-    fields["n"] = n
-    log.complete(fields)
-    file.note(f"n = {n} and Bp = {fields['Bp']} are from the rollouts and the "
-              "shares of groups of each step.")
-    train = [fields | line for line in train]
   for line in train:
     if {"Bp", "n"} <= line.keys():
       line["rollouts"] = log.after(run, line)
@@ -107,24 +100,6 @@ def _of_runs(log: Runs) -> str | None:
   """A column that tells that the rows of a table are different runs."""
   return next((name for name in log.file.names if WHICH.fullmatch(name)
                and len({line.get(name) for _, line in log.lines}) > 1), None)
-
-
-def _group_size(train: list[dict], counts: dict) -> int | None:
-  """The largest n at which the shares of groups are whole numbers of groups.
-
-  With few shares between 0 and 1, a multiple of n may fit by chance: None.
-  `counts` has the rollouts of each step.
-  """
-  steps = [(round(counts[line["step"]][ROLLOUTS]), line[name])
-           for line in train for name in ("all_wrong", "all_right")
-           if ROLLOUTS in counts.get(line["step"], {})
-           and 0 < line.get(name, 0) < 1]
-  if len(steps) < SHARES:
-    return None
-  size = math.gcd(*(rollouts for rollouts, _ in steps))
-  return next((n for n in range(size, 1, -1) if size % n == 0 and all(
-      abs(share * rollouts / n - round(share * rollouts / n)) < 1e-3
-      for rollouts, share in steps)), None)
 
 
 def _estimator(file: LogFile) -> dict:

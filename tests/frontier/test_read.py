@@ -874,3 +874,48 @@ def test_the_console_of_nemo_rl(write):
   assert len(log.train) == 30 and log.train[9].items() >= dict(
       step=10, reward=.1562, loss=-.0123, response_length=212.5, seconds=40.12,
       seconds_sample=20.5, rollouts=1280).items()
+
+
+# ---- What a file tells against or beside its flags
+
+
+def shares(*, rollouts=400, groups=100):
+  """Steps of tinker-cookbook with whole numbers of groups."""
+  return lines(*({
+      "step": i, "env/all/total_episodes": rollouts, "env/all/correct": .5,
+      "env/all/by_group/frac_all_good": (11 + i) / groups,
+      "env/all/by_group/frac_all_bad": .01 * i} for i in range(1, 15)))
+
+
+def test_the_fit_takes_n_from_the_shares_of_groups(write):
+  path = write(shares(), "metrics.jsonl")
+  rows, notes = rows_of(path)
+  assert curve(rows, "n", "Bp")[0] == (4, 100)
+  assert any("n = 4 and Bp = 100 are from" in note for note in notes)
+  assert curve(rows_of(path, fixed={"n": 4})[0], "Bp")[0] == (100,)
+  told = ["n is 8, and the shares of groups", "of groups of 4: leave n out"]
+  check(path, told, fixed={"n": 8})
+  with pytest.raises(InputError, match=told[0]):
+    series.read(path, fields.Reading(fixed={"n": 8}))
+
+
+def test_a_column_of_zeros_is_no_training_reward(write):
+  path = write(json.dumps({"log_history": [
+      {"step": i, "reward": i / 40, "rewards/accuracy": 0.0,
+       "rewards/format": i / 40} for i in range(1, 31)]}), "trainer_state.json")
+  rows, notes = rows_of(path, fixed={"Bp": 1, "n": 6})
+  assert [row.fields["avg"] for row in rows][-1] == .75
+  assert any("'reward', noisier" in note and "rewards/format" in note
+             and "rewards/accuracy" not in note for note in notes)
+
+
+def test_only_columns_that_pass_are_proposed_the_longest_first(write):
+  path = write(lines(*({"step": i, "data": {
+      "val-aux/b/score/mean@16": i / 9, SCORE: -1 + i / 5} | (
+          {VAL: .5} if i == 1 else {}) | (
+              {"val-aux/a/f1_acc/mean@1": i / 9} if i < 4 else {})}
+                       for i in range(6))), "v.jsonl")
+  text = check(path, ["1 evaluations", "--columns=avg=val-aux/b/score/mean@16 "
+                      "(6 values), --columns=avg=val-aux/a/f1_acc/mean@1 (4"],
+               fixed=OURS)
+  assert SCORE not in text
