@@ -299,6 +299,14 @@ def test_every_rule_is_tried_and_has_a_source():
   assert rules.CHECKS.keys() == {rule.name for rule in rules.RULES}
 
 
+def test_the_computed_share_is_of_windows_of_the_pass_rate():
+  """From 0.05 to 0.95 half of the groups are silent; 0.5 has 0.8 %."""
+  lines = tuple({"step": i, "reward": 0.05 if i < 40 else 0.95}
+                for i in range(80))
+  assert History(lines, n=8, binary=True).silent > 0.4
+  assert symptoms.silent_share(8, 0.5) < 0.01
+
+
 def test_the_share_of_groups_without_a_signal():
   """jsboige/CoursIA#10603: 70.2, 20.1 and 4.0 % at pass rate 0.1819."""
   share = [symptoms.silent_share(n, 0.1819) for n in (2, 8, 16)]

@@ -78,11 +78,18 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
         "--columns=reward=NAME, or avg=NAME for an evaluation, or one of "
         + ", ".join(FIELDS))
   first = []  # notes
-  zero = [name for name in file.names
-          if re.fullmatch(r"(?:train/)?rewards/(?!.*std).+", name)
-          and all(line[name] == 0 for _, line in log.lines if name in line)]
-  if zero:
+  parts = {name: {line[name] for _, line in log.lines
+                  if isinstance(line.get(name), (int, float))}
+           for name in file.names
+           if re.fullmatch(r"(?:train/)?rewards/(?!.*std).+", name)}
+  if zero := [name for name, values in parts.items() if values == {0}]:
     first.append(f"{path}: 0 in every step: {', '.join(zero)}")
+  total = names.get("reward")
+  varied = [name for name, values in parts.items() if len(values) > 1]
+  if len(varied) > 1 and total not in varied and len(
+      {line["reward"] for line in train if "reward" in line}) == 1:
+    first.append(f"{path}: {', '.join(varied)} vary, and {total} does not: "
+                 "they cancel each other; change their weights.")
   if told := granularity.note_on(log):
     first.append(f"{path}: {told}")
   if "avg" in columns and names.get("reward") in (None, columns["avg"]):

@@ -858,6 +858,12 @@ def nemo_rl(step, accuracy=None, reward=None):
       "  • generation: 20.50s (51.1%)\n")
 
 
+def test_a_header_without_metrics_is_not_of_nemo_rl(write):
+  text = "".join(f"===== Step {i}/9 =====\nstep:{i} - {SCORE}:0.{i}\n"
+                 for i in range(1, 10))
+  assert series.read(write(text, "train.log")).trainer == "verl"
+
+
 def test_the_console_of_nemo_rl(write):
   path = write(
       "Final config:\n{'grpo': {'max_num_steps': 30,\n          "

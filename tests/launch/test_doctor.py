@@ -150,6 +150,29 @@ THREADS = {
         trl({"step": 1, "reward": 0.5, "norm": 0.1}),
         {"num_generations": 8, "generation_batch_size": 7}, InputError,
         "num_generations"),
+    # 70 % of the groups are silent: no power, which is not no effect
+    "jsboige/CoursIA#10603, 60 steps": (
+        trl(*[{"step": i, "norm": 0.1, "reward": 0.1819 + 0.02 * (-1)**i}
+              for i in range(1, 61)]), {"n": 2},
+        ["costly groups", "note flat"], "before you judge"),
+    # train_batch_size 176 with a minibatch of 440
+    "verl-project/verl#538": (
+        verl(1, "data.train_batch_size=176 actor_rollout_ref.rollout.n=16 "
+             "actor_rollout_ref.actor.ppo_mini_batch_size=440", norm=0.1), {},
+        ["costly minibatch"], "to 176"),
+    # reward 1.0 by step 60: a saturated set
+    "hiyouga/EasyR1#263": (
+        "".join(verl(i, "data.train_batch_size=32 actor_rollout_ref.rollout.n="
+                     "8 " if i == 1 else "", norm=0.1,
+                     reward=min(1.0, 0.4 + i / 100)) for i in range(1, 121)),
+        {}, ["costly groups"], "take harder"),
+    # Countdown at 3e-6: 13 times the tokens of its sisters, and reward 0
+    "simondong1/grpo-batch-knobs": (
+        "".join(verl(i, "data.train_batch_size=128 actor_rollout_ref.rollout.n="
+                     "4 " if i == 1 else "", norm=0.1,
+                     reward=0.15 if i < 9 else 0.0,
+                     length=50.0 if i < 9 else 640.0) for i in range(1, 65)),
+        {}, ["wrong length", "wrong collapse"], "may not end"),
     "verl-project/verl#2060": (  # a question of format only: a sound first step
         verl(1, norm=0.020, reward=0.558, low=0.0, high=1.0, adv=1.789,
              length=288.7, max=963.0, cut=0.0, entropy=0.323), {}, [], ""),
@@ -404,6 +427,19 @@ def test_a_part_of_the_reward_that_is_always_0_is_noted(tmp_path):
       isojax.doctor(path).notes)
 
 
+def test_parts_of_a_reward_that_cancel_each_other_are_noted(tmp_path):
+  """huggingface/trl#3452: the parts vary, their sum does not."""
+  path = tmp_path / "trainer_state.json"
+  for total, told in ((lambda i: 1.0, True), (lambda i: i / 30, False)):
+    path.write_text(json.dumps({"log_history": [
+        {"step": i, "reward": total(i), "rewards/format/mean": i / 30,
+         "rewards/right/mean": 1 - i / 30, "rewards/right/std": 0.3}
+        for i in range(30)]}))
+    assert told == any("rewards/format/mean, rewards/right/mean vary, and "
+                       "reward does not" in note
+                       for note in isojax.doctor(path).notes)
+
+
 def test_groups_that_a_filter_left_have_no_computed_share():
   report = isojax.doctor(DATA / "openrlhf" / "train.log")
   assert report.run.filtered and "groups" not in " ".join(names(report))
@@ -503,3 +539,12 @@ def test_a_kl_in_the_reward_tells_equal_scores_apart(step, expected, tmp_path):
   report = findings_of(tmp_path, *[SOLVED | step] * 25, options=(
       "data.train_batch_size=8 actor_rollout_ref.rollout.n=8 "))
   assert [f.name for f in report.findings if f.level == "costly"] == expected
+
+
+@pytest.mark.parametrize("low, binary", [(0.0, True), (-1.0, False)])
+def test_a_share_is_computed_of_rewards_of_0_and_1_alone(low, binary, tmp_path):
+  report = findings_of(tmp_path, *[
+      dict(reward=0.9, low=low, high=1.0, norm=0.1)] * 25, options=(
+          "data.train_batch_size=8 actor_rollout_ref.rollout.n=8 "))
+  assert report.run.binary == binary
+  assert ((report.run.silent or 0) > 0.3) == binary

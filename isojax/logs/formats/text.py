@@ -243,9 +243,9 @@ def _console(path: str, text: str) -> Log | None:
 def _line(part: dict, form: Format) -> dict | None:
   """One line of a console, from the groups of its pattern."""
   if "pairs" in part:
-    return {"step": int(part["step"])} | {
-        pair["name"].strip(): NUMPY.sub(r"\1", pair["value"].strip())
-        for pair in re.finditer(form.pair, part["pairs"])}
+    pairs = {pair["name"].strip(): NUMPY.sub(r"\1", pair["value"].strip())
+             for pair in re.finditer(form.pair, part["pairs"])}
+    return {"step": int(part["step"])} | pairs if pairs else None
   text = re.sub(r": (-?)(nan|inf)\b", r": '\1\2'", part["values"])
   line = None
   for parse in (json.loads, ast.literal_eval):
