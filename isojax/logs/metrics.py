@@ -161,7 +161,7 @@ def _no_metric(log: Runs, fixed: dict) -> str:
   given = fixed.keys() | {field for field, name in file.places()
                           if name in file.names}
   fields = [name for name in ("Bp", "n") if name not in given
-            and not (name == "Bp" and log.step_size)]
+            and not (name == "Bp" and (log.step_size or log.batch))]
   return (f"{file.path}: no evaluations; give a metric with "
           "--columns=avg=NAME"
           + "; or, if each column is a run, --from_path='n(?P<n>\\d+)'"

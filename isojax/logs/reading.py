@@ -16,7 +16,7 @@ from isojax.ledger import bucket
 from isojax.logs import granularity, metrics
 from isojax.logs.fields import FEWEST, Reading, Row, TEXT, TRAINING
 from isojax.logs.formats.base import Format, METRICS, TOTAL
-from isojax.logs.log_file import LogFile, open_log
+from isojax.logs.log_file import LOG_CALLS, LogFile, open_log
 from isojax.logs.metrics import Curve
 from isojax.logs.runs import lacking, NEEDED, Runs
 
@@ -134,7 +134,8 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
       fields.setdefault("step", fields["rollouts"] // (fields["Bp"]
                                                        * fields["n"]))
     absent = [name for name in NEEDED if name not in fields]
-    if {"Bp", "n"} <= {*absent} and log.step_size is not None:
+    if {"Bp", "n"} <= {*absent} and (
+        log.step_size is not None or log.batch is not None):
       absent.remove("Bp")  # follows from n and the rollouts of a step
     if absent:
       raise InputError(f"{where}: "
@@ -361,8 +362,7 @@ def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
        "the trainer sampled and discarded."),
       ("remove_constant_reward_groups" in options, "rollouts are step * Bp * "
        "n: env/all/* leaves out the groups of constant reward."),
-      ("_step" in (how.axis, *how.columns.values())
-       or file.step in ("_step", "Step") and (
-           file.kind == "table" or min(gaps, default=1) > 1),
-       "step is W&B's _step, which counts log calls in some trainers; else "
-       "give --columns=step=NAME.")) if holds and note]
+      ("_step" not in (how.axis, *how.columns.values())
+       and file.step in ("_step", "Step") and (
+           file.kind == "table" or min(gaps, default=1) > 1), LOG_CALLS),
+  ) if holds and note]

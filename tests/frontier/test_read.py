@@ -650,7 +650,7 @@ BAD = [  # content, flags, words
      ["no step", "--fixed=logging_steps="]),
     ("num_generations=4\nnum_generations=16\n"
      "Total batch size (4 x 8 x 1) = 32\n" + bar(1) + printed(**ROW), TRAIN,
-     ["expected n"]),
+     ["no n (rollouts per problem)"]),
     (CONFIG + verl((0, {VAL: .25}), *((i, {SCORE: .5}) for i in range(1, 5))),
      {}, ["1 evaluations", "--columns=avg=critic/score/mean (4 values"]),
 ]
@@ -802,7 +802,10 @@ def test_hostile_numbers_are_read(name, content, write):
 @pytest.mark.parametrize("name, content, words", [
     ("run-a.wandb", b":W&B\xbe\xad\x00" + bytes(999), "history: wandb.Api()"),
     ("runs.csv", "seed,lr,final_acc\n0,1e-6,.5\n1,1e-6,.4\n0,3e-6,.3\n",
-     "rows of several seed: they are not the steps of one run")])
+     "rows of several seed: they are not the steps of one run"),
+    ("config.json", '{"model": "x", "lr": 1e-6}',
+     "a JSON document that is no log"),
+    ("a.csv", "step,reward\n", "a header without rows")])
 def test_what_is_no_log_is_refused_by_name(name, content, words, write):
   with pytest.raises(InputError, match=re.escape(words)):
     doctored(write(content, name))
@@ -925,3 +928,12 @@ def test_only_columns_that_pass_are_proposed_the_longest_first(write):
                       "(6 values), --columns=avg=val-aux/a/f1_acc/mean@1 (4"],
                fixed=OURS)
   assert SCORE not in text
+
+
+def test_a_batch_of_rollouts_without_n_leaves_n_open(write):
+  path = write("  Total train batch size (w. parallel, distributed & "
+               "accumulation) = 64\n" + "".join(
+                   printed(**ROW | {"step": i}) for i in range(1, 9)), "a.log")
+  assert "log: n, Bp (n:" in doctored(path)
+  text = check(path, ["no n (rollouts per problem)"], **TRAIN)
+  assert "no Bp" not in text

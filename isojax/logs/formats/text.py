@@ -61,8 +61,13 @@ def load(path: str) -> Log:
   if not text.strip():
     raise InputError(f"{path}: empty; expected a line for each step")
   is_json = text.lstrip()[0] in "{[" or path.endswith((".json", ".jsonl"))
-  for parse in ((_document, _json_lines, _console) if is_json
-                else (_console, _csv)):
+  # more than one line of JSON lines is no document
+  if (path.endswith(".json") or "\n" in text.strip()) and _is_document(text):
+    parsers = _document, _no_log
+  else:
+    parsers = (_document, _json_lines, _console) if is_json else (
+        _console, _csv)
+  for parse in parsers:
     try:
       if log := parse(path, text):
         return dataclasses.replace(log, lines=[
@@ -74,11 +79,7 @@ def load(path: str) -> Log:
   if NOTEBOOK.match(text):
     raise InputError(f"{path}: a notebook; give the trainer_state.json or "
                      "metrics file that its run wrote")
-  if is_json and _is_document(text):
-    raise InputError(f"{path}: a JSON document that is no log; expected one "
-                     "JSON object a line, a list of them, or the log_history "
-                     "of a trainer_state.json")
-  if is_json and re.match(r"\s*[{[]\s*\n", text):
+  if re.match(r"\s*[{[]\s*\n", text) and not _is_document(text):
     raise InputError(f"{path}: a JSON document that ends early; expected one "
                      "JSON object a line, or a list of them")
   raise refused
@@ -142,6 +143,12 @@ def _json_lines(path: str, text: str) -> Log:
   return Log(lines, notes_on(path, broken, len(lines) + len(broken)) + notes)
 
 
+def _no_log(path: str, text: str) -> Log:
+  raise InputError(f"{path}: a JSON document that is no log; expected one JSON "
+                   "object a line, a list of them, or the log_history of a "
+                   "trainer_state.json")
+
+
 def _is_document(text: str) -> bool:
   with contextlib.suppress(ValueError, RecursionError):
     json.loads(text)
@@ -189,6 +196,9 @@ def _csv(path: str, text: str) -> Log:
     else:  # an unclosed quote joins lines: all of them are broken
       broken.append((start, stop - start + 1, f"{len(row)} values under "
                      f"{len(header)} columns"))
+  if not lines and not broken:
+    raise InputError(f"{path}: a header without rows; expected a row for each "
+                     "step")
   return Log(lines, notes_on(path, broken, end) + notes, appended=False)
 
 
