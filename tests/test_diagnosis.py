@@ -96,6 +96,19 @@ def test_a_fall_that_ends_above_its_start_is_no_collapse(end, level):
   assert ("training collapsed" in told.text) == (end < 0.1)
 
 
+def test_a_note_does_not_replace_a_grave_finding():
+  """The entropy ends at 0.8 nats, a note, after 5 nats."""
+  (told,) = [f for f in rules.findings(History(tuple(
+      {"step": i, "reward": 0.5, "entropy": value} for i, value in enumerate(
+          [0.1] * 30 + [5.0] * 30 + [0.8] * 30))), {}) if f.name == "blow_up"]
+  assert told.level == "wrong"
+
+
+def test_shorter_answers_of_solved_problems_are_sound():
+  lines = lengths(1759.0, 150.0, reward=0.5).train
+  assert "length" not in {f.name for f in rules.findings(History(lines), {})}
+
+
 def test_vanished_entropy_matters_while_answers_are_wrong():
   (text,) = said((20, {}), (60, {"entropy": 0.001}))
   assert "entropy fell from 1 to" in text

@@ -454,7 +454,10 @@ def findings(run: History, options: dict) -> list[Finding]:
   rows = {}  # name -> its last rule and x, and {index of a step: its waste}
   for rule, x, steps in _alarms(run):
     wasted = rows[rule.name][2] if rule.name in rows else {}
-    rows[rule.name] = rule, x, wasted | dict.fromkeys(steps, rule.waste(x))
+    wasted = wasted | dict.fromkeys(steps, rule.waste(x))
+    if rule.level == NOTE and rule.name in rows:  # not instead of a grave one
+      rule, x, _ = rows[rule.name]
+    rows[rule.name] = rule, x, wasted
   for name, rule in rules_of(run).items():
     since = rule.since(run)
     rows.setdefault(name, (rule, run, dict.fromkeys(

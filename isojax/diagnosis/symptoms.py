@@ -295,12 +295,11 @@ class History:
 
   @property
   def length_fell(self) -> bool:
-    """Far below the start, and without a gain unless next to nothing is left.
-    """
+    """Far below the start, with a lost reward or with next to nothing left."""
     low, _ = self.length_bounds
     late = self.late_response_length
     return len(self.train) >= EARLY and late < low and (
-        late < low / 10 or not self.learned)
+        late < low / 10 or self.change < -2 * self.change_error)
 
   @property
   def length_rose(self) -> bool:

@@ -15,6 +15,7 @@ from isojax.logs.runs import Runs
 MOST = 4096  # rollouts of a mean
 SHARES = 12  # of groups, between 0 and 1, that tell their size
 FEWEST = 8  # means besides 0 and 1
+SURE = 12  # even multiples, of which half are odd otherwise
 CLOSE = 0.05  # distance of a mean from a multiple, in multiples
 
 
@@ -93,7 +94,7 @@ def note_on(log: Runs) -> str | None:
     return (f"{text}: Bp = {constant['Bp']} or n = {constant['n']} is wrong, "
             f"or a right answer is worth a multiple of 1/{finer}; --fixed "
             "gives others.")
-  if expected == 2 * size and high <= 1:
+  if expected == 2 * size and high <= 1 and len(means) >= SURE:
     return (f"{text}: a right answer is worth 2 (give --scale=avg=0:2), or "
             "Bp * n is half of it.")
   return None

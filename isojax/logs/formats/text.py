@@ -91,8 +91,10 @@ def _content(path: str) -> bytes:
       os.path.isfile(path) or os.path.isdir(path)):
     raise InputError(f"{path}: not a regular file, so it may never end; save "
                      "its content as a file")
-  try:
-    if epath.Path(path).stat().length > LARGEST:
+  try:  # epath's stat looks up the owner, whom a container may lack
+    size = (os.path.getsize(path) if os.path.exists(path)
+            else epath.Path(path).stat().length)
+    if size > LARGEST:
       raise InputError(f"{path}: larger than {LARGEST >> 20:,} MiB; give the "
                        "lines with metrics alone")
     data = epath.Path(path).read_bytes()
