@@ -25,13 +25,12 @@ from isojax.diagnosis.symptoms import (
 )
 
 CLIPPED = 0.5  # fraction of rollouts that end without EOS
-FALL = 0.5  # fraction of its best reward that a collapsed run has left
 ENOUGH = 50  # correct rollouts behind the best reward; fewer may be chance
 # Standard errors of the best 20 steps: the best and the worst of thousands of
 # windows differ by 6 by chance.
 SURE = 8.0
 FLAT = 0.02  # fraction of its first entropy that a collapsed policy has left
-BLOW_UP = 3.0  # multiple of its smallest entropy; the study stays below 1.1
+RANDOM = 1.0  # nats a token; below, a policy with a good reward is sound
 # Of a whole log.
 KL_FAR = 1.0  # nats a token from the reference
 MISMATCH = 0.1  # nats a token between sampler and trainer
@@ -128,8 +127,7 @@ RULES = (
          "count as they are, cut off", "raise {o.max_tokens}",
          "half of the rollouts or more", waste=lambda x: x.truncated),
     Rule("collapse", Steps, "reward", lambda x: x.full and (
-        x.reward - x.floor < FALL * (x.best - x.floor)
-        and (x.best - x.floor) * x.rollouts >= ENOUGH
+        x.fell and (x.best - x.floor) * x.rollouts >= ENOUGH
         and x.best - x.reward > SURE * x.best_error),
          "the reward, a mean of 20 steps, fell from {x.best:.3f} to "
          "{x.reward:.3f}: training collapsed", _EARLIER),
@@ -141,11 +139,15 @@ RULES = (
          "lower {o.lr}, or set {o.entropy} above 0"),
     # The KL has no such rule: it begins at 0 and rises in sound runs.
     Rule("blow_up", Steps, "entropy",
-         lambda x: x.full and x.entropy > max(
-             BLOW_UP * x.least_entropy, x.first_entropy),
+         lambda x: x.exploded and (x.entropy > RANDOM or x.fell),
          "the entropy rose from {x.least_entropy:.3g} to {x.entropy:.3g} nats "
-         "a token: the policy draws tokens nearly at random",
+         "a token: the policy draws more and more at random",
          "in another run, lower {o.lr} or {o.entropy}, or set {o.kl} above 0"),
+    Rule("blow_up", Steps, "entropy", lambda x: x.exploded,
+         "the entropy rose from {x.least_entropy:.3g} to {x.entropy:.3g} nats "
+         "a token; the reward has not collapsed, but may",
+         "watch the reward; in another run, lower {o.lr} or {o.entropy}, or "
+         "set {o.kl} above 0", level=NOTE, sure="likely", waste=_NOTHING),
     # A policy whose evaluation dips between two good ones has no such rise.
     Rule("overfit", Evaluation, "correct",
          lambda x: x.surely_below and x.surely_risen,
@@ -183,7 +185,7 @@ RULES = (
          lambda x: x.max_advantage_std < TINY and (
              0 < x.change_error < math.inf),
          "every advantage is 0, although the reward changes", *_ADVANTAGE),
-    Rule("advantage", History, "n", lambda x: x.n == 1,
+    Rule("advantage", History, "n", lambda x: x.n == 1 and x.grouped,
          "n = 1: a group of one rollout has nothing to be compared with",
          "set {o.n} to 4 or more, or use an estimator without groups", _ZERO),
     Rule("scale", History, "reward_std",
@@ -229,18 +231,18 @@ RULES = (
          "time; or lower {o.lr}, or set {o.kl} above 0", level=COSTLY,
          sure="likely", since=lambda x: x.best["step"]),
     Rule("groups", History, "reward",
-         lambda x: (x.silent or 0) >= CLIPPED and x.binary
+         lambda x: x.silent_groups >= CLIPPED and x.binary
          and x.last_reward > SOLVED,
          "the problems are solved (reward {x.last_reward:.3g}): "
          "{x.silent:.0%} of the groups have equal rewards{x.silent_rise}",
          "take harder {o.problems}, or stop", _ZERO, COSTLY,
          waste=lambda x: x.silent),
-    Rule("groups", History, "reward", lambda x: (x.silent or 0) >= CLIPPED,
+    Rule("groups", History, "reward", lambda x: x.silent_groups >= CLIPPED,
          _EQUAL, "raise {o.n}, take {o.problems} of a pass rate nearer to 0.5, "
          "or use {o.filter}", _ZERO, COSTLY,
          waste=lambda x: x.silent),
     Rule("groups", History, "reward",
-         lambda x: (x.silent or 0) >= CLIPPED / 5,
+         lambda x: x.silent_groups >= CLIPPED / 5,
          _EQUAL, "usual; a larger n ({o.n}) has fewer of them", _ZERO, NOTE,
          waste=lambda x: x.silent),
     Rule("cut", History, "truncated",
@@ -248,6 +250,22 @@ RULES = (
          "{x.last_truncated:.0%} of the rollouts are cut off at the end",
          "raise {o.max_tokens}, or leave them out of the loss",
          "verl-project/verl#7412", COSTLY, waste=lambda x: x.mean_truncated),
+    Rule("collapse", History, "reward", lambda x: x.fell_at_once,
+         "the reward fell from {x.first_reward:.3g} in the first step to "
+         "{x.late_reward:.3g}: training collapsed", "lower {o.lr}, or set "
+         "{o.kl} above 0", "as a mean of 20 steps that falls", sure="likely"),
+    Rule("length", History, "response_length", lambda x: x.length_fell,
+         "responses shrank from {x.first_response_length:.3g} tokens in the "
+         "first step to {x.late_response_length:.3g}", "read the responses: "
+         "an empty answer may be rewarded, or the policy is broken; lower "
+         "{o.lr}", "a tenth of the first steps", sure="likely",
+         since=lambda x: x.length_since),
+    Rule("length", History, "response_length reward", lambda x: x.length_rose,
+         "responses grew from {x.first_response_length:.3g} tokens in the "
+         "first step to {x.late_response_length:.3g}, and the reward fell",
+         "read the responses: they may not end; lower {o.lr} or {o.max_tokens}",
+         "three times the first steps", sure="likely",
+         since=lambda x: x.length_since),
     Rule("minibatch", History, "Bp minibatch", lambda x: x.minibatch > x.Bp,
          "a minibatch of {x.minibatch} problems is larger than the {x.Bp} "
          "that a step samples: all of them make one update, or the trainer "
@@ -284,6 +302,12 @@ RULES = (
          "may be memory; more {o.problems} help more than more updates",
          "docs/study.md, finding 2: validation peaks at 256 to 2,000", NOTE,
          waste=_NOTHING),
+    Rule("flat", History, "reward",
+         lambda x: x.flat and x.silent_groups >= CLIPPED,
+         "the training reward {x.rise}; {x.silent:.0%} of the groups teach "
+         "nothing: this run has no power to show an effect, which does not "
+         "show that there is none", "raise {o.n} before you judge what the run "
+         "was to test", "a 5 % test with power 80 %", NOTE, waste=_NOTHING),
     Rule("flat", History, "reward entropy",
          lambda x: x.flat and x.entropy_rise > 2,
          "the training reward {x.rise}; the entropy is "
@@ -313,6 +337,7 @@ CHECKS = {
     "mismatch": "sampler against trainer", "past_best": "falling evaluations",
     "groups": "groups without a signal", "minibatch": "size of the minibatch",
     "divide": "groups torn by the batch", "stragglers": "stragglers",
+    "length": "responses that shrink or grow",
     "schedule": "end of the learning rate", "epochs": "rollouts per problem",
     "flat": "a reward that does not rise", "few": "too few steps"}
 # A rule -> those that are part of its message, in this order.
@@ -429,13 +454,23 @@ def findings(run: History, options: dict) -> list[Finding]:
   rows = {}  # name -> its last rule and x, and {index of a step: its waste}
   for rule, x, steps in _alarms(run):
     wasted = rows[rule.name][2] if rule.name in rows else {}
-    rows[rule.name] = rule, x, wasted | dict.fromkeys(steps, rule.waste(x))
+    wasted = wasted | dict.fromkeys(steps, rule.waste(x))
+    if rule.level == NOTE and rule.name in rows:  # not instead of a grave one
+      rule, x, _ = rows[rule.name]
+    rows[rule.name] = rule, x, wasted
   for name, rule in rules_of(run).items():
     since = rule.since(run)
     rows.setdefault(name, (rule, run, dict.fromkeys(
         (i for i, line in enumerate(run.train) if line["step"] > since),
         rule.waste(run))))
   rows = without_hidden(rows)
+  if "collapse" in rows and run.above_start and isinstance(
+      rows["collapse"][1], Steps):
+    rule, *rest = rows["collapse"]
+    rows["collapse"] = rule._replace(
+        text=rule.text.replace(": training collapsed", "; it ends at "
+                               f"{run.last_reward:.3f}, above its start"),
+        level=COSTLY, sure="likely"), *rest
   if "collapse" in rows and isinstance(rows["collapse"][1], Evaluation):
     rows.pop("past_best", None)  # it is the same fall
   o = types.SimpleNamespace(**(WORDS | options))

@@ -9,7 +9,11 @@ import statistics
 STEPS = 20  # steps whose records are averaged
 # Fewer steps are enough to see that there is no signal, if they are long.
 EARLY, EARLY_ROLLOUTS = 5, 1000
+FALL = 0.5  # fraction of its best reward that a collapsed run has left
+BLOW_UP = 3.0  # multiple of its smallest entropy; the study stays below 1.1
 EVAL_FALL = 0.75  # fraction of its best evaluation that is left of a collapse
+CORRECT = 20  # correct rollouts in a first step that a run is compared with
+SHRUNK, GROWN = 0.1, 3.0  # fractions of the first response length
 EVAL_SURE = 4.0  # standard errors over problems of a fall of an evaluation
 # Standard errors by which the training reward of an overfit run rises. In the
 # study, evaluations that fall for a moment reach 3, overfit runs exceed 6.
@@ -32,7 +36,8 @@ def standard_error(values) -> float:
   if len(values) < 2:
     return 0.0
   middle = mean(values)
-  return math.sqrt(sum((v - middle) ** 2 for v in values)
+  # products: a power of 1e200 raises OverflowError
+  return math.sqrt(sum((v - middle) * (v - middle) for v in values)
                    / (len(values) - 1) / len(values))
 
 
@@ -108,6 +113,18 @@ class Steps:
     return len(self.lines) == STEPS
 
   @property
+  def exploded(self) -> bool:
+    """Whether the entropy is far above its smallest, and above its first."""
+    return self.full and self.entropy > max(
+        BLOW_UP * self.least_entropy, self.first_entropy)
+
+  @property
+  def fell(self) -> bool:
+    """Whether the reward has lost half of its best; False without rewards."""
+    return "reward" in self.fields and (
+        self.reward - self.floor < FALL * (self.best - self.floor))
+
+  @property
   def flat(self) -> bool:
     """Whether the rewards of every group were all wrong or all right."""
     return all(line["all_wrong"] + line["all_right"] >= 1
@@ -175,8 +192,9 @@ class Evaluation:
 class History:
   """A whole run, as its log has it.
 
-  last_FIELD is the mean of the last STEPS steps, mean_FIELD that of all, and
-  max_FIELD the largest value.
+  last_FIELD is the mean of the last STEPS steps, late_FIELD that of the last
+  quarter but at most STEPS, mean_FIELD that of all, first_FIELD the first value
+  and max_FIELD the largest.
   """
 
   train: tuple[dict, ...]
@@ -188,16 +206,21 @@ class History:
   filtered: bool = False  # whether groups of equal rewards are sampled again
   binary: bool = False  # whether a reward is 0 or 1, as far as the log tells
   grouped: bool = True  # see Steps
+  # Whether a KL in the reward tells rollouts of equal scores apart.
+  shaped: bool = False
 
   def __getattr__(self, name: str) -> float:
     kind, _, field = name.partition("_")
-    if kind not in ("last", "mean", "max"):
+    if kind not in ("first", "last", "late", "mean", "max"):
       raise AttributeError(name)
     values = column(self.train, field)
     if not values:
       return math.nan  # no rule holds
-    return max(values) if kind == "max" else mean(
-        values[-STEPS:] if kind == "last" else values)
+    if kind in ("max", "first"):
+      return max(values) if kind == "max" else values[0]
+    last = {"last": STEPS, "mean": len(values),
+            "late": min(STEPS, max(1, len(values) // 4))}[kind]
+    return mean(values[-last:])
 
   @functools.cached_property
   def fields(self) -> frozenset[str]:
@@ -233,10 +256,67 @@ class History:
   def change_error(self) -> float:
     """Its standard error, from the differences of successive steps."""
     reward = column(self.train, "reward")
-    noise = [(b - a)**2 / 2 for a, b in itertools.pairwise(reward)]
+    noise = [(b - a) * (b - a) / 2 for a, b in itertools.pairwise(reward)]
     if not noise:
       return math.inf
     return math.sqrt(2 * mean(noise) / max(1, len(reward) // 4))
+
+  @property
+  def fell_at_once(self) -> bool:
+    """Whether the reward has lost half of that of the first step, surely.
+
+    The windows of STEPS do not see a fall within the first of them.
+    """
+    reward = column(self.train, "reward")
+    if len(reward) < 2 * EARLY:
+      return False
+    moves = [abs(b - a) for a, b in itertools.pairwise(reward)]
+    lost = reward[0] - self.late_reward
+    floor = min(0.0, *reward)
+    return self.late_reward - floor < FALL * (reward[0] - floor) and (
+        self.spent[0] * (reward[0] - floor) >= CORRECT
+        or max(self.spent) == 1) and (
+            lost > EVAL_SURE * statistics.median(moves)) and (
+                min(reward[:3]) > max(reward[-EARLY:]))
+
+  @property
+  def above_start(self) -> bool:
+    """Whether the last steps have a surely better reward than the first."""
+    reward = column(self.train, "reward")
+    first, last = reward[:STEPS], reward[-STEPS:]
+    return len(reward) >= 2 * STEPS and mean(last) - mean(first) > (
+        2 * math.hypot(standard_error(first), standard_error(last)))
+
+  @property
+  def length_bounds(self) -> tuple[float, float]:
+    """Lengths that are far below and far above those of the first steps."""
+    first = column(self.train, "response_length")[:3]
+    return SHRUNK * min(first), GROWN * max(first)
+
+  @property
+  def length_fell(self) -> bool:
+    """Far below the start, with a lost reward or with next to nothing left."""
+    low, _ = self.length_bounds
+    late = self.late_response_length
+    return len(self.train) >= EARLY and late < low and (
+        late < low / 10 or self.change < -2 * self.change_error)
+
+  @property
+  def length_rose(self) -> bool:
+    """Far above the start, with half of the best reward lost."""
+    reward = column(self.train, "reward")
+    best, floor = max(reward[0], *self._windows("reward")), min(0.0, *reward)
+    return len(self.train) >= EARLY and (
+        self.late_response_length > self.length_bounds[1]) and (
+            self.late_reward - floor < FALL * (best - floor))
+
+  @property
+  def length_since(self) -> float:
+    """The last step whose length is between the bounds."""
+    low, high = self.length_bounds
+    return max((line["step"] for line in self.train
+                if column([line], "response_length")
+                and low <= line["response_length"] <= high), default=-math.inf)
 
   @property
   def learned(self) -> bool:
@@ -299,6 +379,11 @@ class History:
     return mean(column(self.train, "dead")) if "dead" in self.fields else None
 
   @property
+  def silent_groups(self) -> float:
+    """The share of groups that teach nothing; 0 where groups do not matter."""
+    return (self.silent or 0.0) if self.grouped and not self.shaped else 0.0
+
+  @property
   def silent_rise(self) -> str:
     """The measured share at both ends, if they differ by half of the groups."""
     first, last = quarters(column(self.train, "zero_std") or [0])
@@ -346,6 +431,8 @@ class History:
   @property
   def waiting(self) -> float:
     """The share of time in which the shorter responses wait for the longest."""
+    if not (self.mean_seconds > 0 and self.mean_response_length_max > 0):
+      return 0.0
     return min(1.0, self.mean_seconds_sample / self.mean_seconds) * (
         1 - self.mean_response_length / self.mean_response_length_max)
 

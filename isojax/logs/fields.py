@@ -91,6 +91,8 @@ def typed(where: str, value, field: str, column: str | None = None,
     return number(where, name, value)
   try:  # W&B writes NaN as text, and CSV numbers
     return float(value)
+  except OverflowError:  # of an int
+    return math.inf
   except (TypeError, ValueError):
     return value
 

@@ -10,6 +10,9 @@ from isojax.logs.fields import nearest, Reading
 from isojax.logs.formats import detect, FORMATS, text
 from isojax.logs.formats.base import Format
 
+LOG_CALLS = ("step is W&B's _step, which counts log calls in some trainers; "
+             "else give --columns=step=NAME.")
+
 
 @dataclasses.dataclass(frozen=True)
 class LogFile:
@@ -73,7 +76,7 @@ def open_log(path: str, how: Reading) -> LogFile:
           "no names of a known trainer" if example is None
           else f"names such as {example!r}") + "; --format=NAME overrides it.")
   form = FORMATS[kind]
-  if form.amend and (note := form.amend([line for _, line in table])):
+  if note := _amend(path, form, [line for _, line in table]):
     notes.append(f"{path}: {note}")
   if kind == "table" and groups(how) and "avg" not in how.columns:
     table = _melted(table, names, how.from_path)
@@ -90,6 +93,8 @@ def open_log(path: str, how: Reading) -> LogFile:
                        f"has {nearest(name, names)}")
   file = LogFile(path, kind, form, table, names, log.head,
                  dataclasses.replace(how, columns=columns), notes)
+  if "_step" in (how.axis, *columns.values()):
+    file.note(LOG_CALLS)
   if kind == "isojax":
     if "kind" in names and (damage := records.sound(path)[1]):
       notes.append(f"{damage}; its values are used as they are")
@@ -99,6 +104,15 @@ def open_log(path: str, how: Reading) -> LogFile:
   if not log.appended:
     file = _by_step(file, keys)
   return _last_start(file, keys)
+
+
+def _amend(path: str, form: Format, lines: list[dict]) -> str | None:
+  """Makes the steps of a trainer those of isojax, in place; returns a note."""
+  try:
+    return form.amend and form.amend(lines)
+  except (TypeError, ValueError, OverflowError) as error:
+    raise InputError(f"{path}: a step is no whole number ({error!s:.80}); "
+                     "correct it, or give --format=table") from error
 
 
 def groups(how: Reading) -> list[str]:

@@ -69,9 +69,23 @@ def curves_of(log: Runs) -> list[Curve]:
 
 def rewards_of(file: LogFile) -> list[str]:
   """The names of training rewards; accuracies come first."""
-  return sorted(filter(file.form.is_reward,
-                       file.form.columns("reward", file.names)),
+  return sorted(filter(file.form.is_reward, informative(
+      file, file.form.columns("reward", file.names))),
                 key=lambda name: not re.search("acc|correct", name))
+
+
+def informative(file: LogFile, names: list[str]) -> list[str]:
+  """The names that are not 0 in every line; all if none is left."""
+  return [name for name in names
+          if any(numbers(file, name)) or not numbers(file, name)] or names
+
+
+def numbers(file: LogFile, name: str) -> list[float]:
+  """The values of a name; empty if one is no number."""
+  try:
+    return [float(line[name]) for _, line in file.table if name in line]
+  except (TypeError, ValueError, OverflowError):
+    return []
 
 
 def walk(log: Runs, curves: list[Curve]):
@@ -147,7 +161,7 @@ def _no_metric(log: Runs, fixed: dict) -> str:
   given = fixed.keys() | {field for field, name in file.places()
                           if name in file.names}
   fields = [name for name in ("Bp", "n") if name not in given
-            and not (name == "Bp" and log.step_size)]
+            and not (name == "Bp" and (log.step_size or log.batch))]
   return (f"{file.path}: no evaluations; give a metric with "
           "--columns=avg=NAME"
           + "; or, if each column is a run, --from_path='n(?P<n>\\d+)'"

@@ -7,18 +7,20 @@ under isojax's name or the trainer's own (`data.train_batch_size`).
 
 import collections
 import itertools
+import math
 import os
 import re
 
 from isojax.errors import InputError
 from isojax.ledger import bucket
-from isojax.logs import metrics
+from isojax.logs import granularity, metrics
 from isojax.logs.fields import FEWEST, Reading, Row, TEXT, TRAINING
 from isojax.logs.formats.base import Format, METRICS, TOTAL
-from isojax.logs.log_file import LogFile, open_log
+from isojax.logs.log_file import LOG_CALLS, LogFile, open_log
 from isojax.logs.metrics import Curve
 from isojax.logs.runs import lacking, NEEDED, Runs
 
+RUN = "run_id", "seed", "Bp", "n", "eval_set", "k"  # one curve
 PERCENT = 2.0  # an accuracy above is one in percent
 
 
@@ -74,6 +76,8 @@ def folded(notes: list[str], paths: list[str]) -> list[str]:
 def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
   """The rows of one file, and notes on what was skipped or assumed."""
   log = Runs(open_log(path, how))
+  if len(log.constants) == 1 and "n" not in how.columns:
+    granularity.set_group_size(log, next(iter(log.constants.values()))[0])
   file, curves = log.file, metrics.curves_of(log)
   rows = _rows(log, curves)
   if not rows:
@@ -92,6 +96,8 @@ def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
   if file.step is None and "step" not in how.fixed:
     _join_endpoints(file, rows)
   file.notes.extend(_caveats(log, rows, curves))
+  if "avg" not in how.scale and (told := granularity.note_on(log)):
+    file.note(told)
   rows = _once(rows, file)
   _check_enough(file, rows, curves)
   return rows, file.notes
@@ -106,6 +112,7 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
   A line with another text than a constant, such as its model, has no row.
   """
   rows, previous, file, how = [], {}, log.file, log.file.how
+  reached = {}  # of a run without steps: the last compute
   for where, run, _, which, values in metrics.walk(log, curves):
     constant, _ = log.of(run)
     counted = (file.step is None
@@ -127,7 +134,8 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
       fields.setdefault("step", fields["rollouts"] // (fields["Bp"]
                                                        * fields["n"]))
     absent = [name for name in NEEDED if name not in fields]
-    if {"Bp", "n"} <= {*absent} and log.step_size is not None:
+    if {"Bp", "n"} <= {*absent} and (
+        log.step_size is not None or log.batch is not None):
       absent.remove("Bp")  # follows from n and the rollouts of a step
     if absent:
       raise InputError(f"{where}: "
@@ -137,10 +145,28 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
     for field, (low, high) in how.scale.items():
       if field in fields:
         fields[field] = (fields[field] - low) / (high - low)
-    if not counted:
+    if counted:
+      _check_order(where, fields, how.axis, reached)
+    else:
       fields["rollouts"] = log.after(run, fields)
     rows.append(Row(where, fields))
   return rows
+
+
+def _check_order(where: str, fields: dict, axis: str, reached: dict) -> None:
+  """Raises InputError if rows without steps cannot be of one run.
+
+  `reached` has the last compute of each run.
+  """
+  if axis not in fields:
+    return
+  which = tuple(fields.get(name) for name in RUN)
+  if reached.setdefault(which, -math.inf) >= fields[axis]:
+    raise InputError(
+        f"{where}: {axis} is {fields[axis]:g}, not more than in the line "
+        "before: these are rows of several runs; separate them with "
+        "--columns=run_id=NAME, or seed, and name the step")
+  reached[which] = fields[axis]
 
 
 def _to_sampler(fields: dict, form: Format, previous: dict, run) -> None:
@@ -201,9 +227,10 @@ def _from_percent(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
 
 def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
   """Tells that the metric is the training reward; halves one of 0 and 2."""
-  others = metrics.rewards_of(file)
+  others = [other for other in metrics.rewards_of(file)
+            if other != name and _passes(file, other)]
   more = [] if "avg" in file.how.columns else [
-      f"--columns=avg={other}" for other in others[1:4]]
+      f"--columns=avg={other}" for other in others[:3]]
   file.note(f"avg is the {TRAINING} {name!r}, noisier than an evaluation, and "
             "of the training problems. Each is charged to the policy that "
             "sampled it." + f" Others: {', '.join(more)}." * bool(more))
@@ -221,8 +248,14 @@ def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
         f"{file.path}: {name!r} is a {TRAINING} from {low:.4g} to {high:.4g}; "
         "expected a pass rate: give --scale=avg=LOW:HIGH, the rewards of a "
         "wrong and a right answer" + "".join(
-            f", or --columns=avg={other}" for other in others[:3]
-            if other != name))
+            f", or --columns=avg={other}" for other in others[:3]))
+
+
+def _passes(file: LogFile, name: str) -> bool:
+  """Whether the values of a name can be pass rates, which are not all 0."""
+  values = metrics.numbers(file, name)
+  return any(values) and all(0 <= value <= 1 for value in values
+                             if value == value)
 
 
 def _worth_two(rows: list[Row]) -> bool:
@@ -244,11 +277,13 @@ def _once(rows: list[Row], file: LogFile) -> list[Row]:
   there: the earlier rows from that step on are dropped, with a note. A step
   that occurs twice in another way, as of two runs, is refused.
   """
+  # A table may have C alone, of which several are in one whole step.
+  order = "rollouts" if file.kind == "table" and file.step is None and all(
+      "rollouts" in row.fields for row in rows) else "step"
   kept: dict[tuple, dict[int, Row]] = {}  # run and set -> step -> row
   for row in rows:
-    run = kept.setdefault(tuple(row.fields.get(name) for name in (
-        "run_id", "seed", "Bp", "n", "eval_set", "k")), {})
-    step = row.fields["step"]
+    run = kept.setdefault(tuple(row.fields.get(name) for name in RUN), {})
+    step = row.fields[order]
     if step not in run:
       run[step] = row
       continue
@@ -266,9 +301,9 @@ def _once(rows: list[Row], file: LogFile) -> list[Row]:
     for void in [other for other in run if other >= step]:
       del run[void]
     run[step] = row
-  order = {row.where: at for at, row in enumerate(rows)}
+  place = {row.where: at for at, row in enumerate(rows)}
   return sorted((row for run in kept.values() for row in run.values()),
-                key=lambda row: order[row.where])
+                key=lambda row: place[row.where])
 
 
 def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
@@ -281,18 +316,26 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
   ).values())
   if longest >= FEWEST or "avg" in file.how.columns:
     return
-  values = {name: sum(name in line for _, line in file.table)
-            for name in metrics.rewards_of(file)}
-  if more := [f"--columns=avg={name} ({count} values of the {TRAINING})"
-              for name, count in values.items() if count >= FEWEST]:
-    used = ", ".join(curves[0].source.values())
-    raise InputError(f"{file.path}: {longest} evaluations ({used}), a curve "
+  train = metrics.rewards_of(file)
+  count = lambda name: len(metrics.numbers(file, name))
+  used = {name for curve in curves for name in curve.source.values()}
+  others = sorted((name for name in file.names if name not in {*train, *used}
+                   and metrics.EVALUATED.search(name)
+                   and metrics.ACCURACY.search(name)
+                   and not metrics.NO_RATE.search(name)), key=count,
+                  reverse=True)
+  if more := [f"--columns=avg={name} ({count(name)} values"
+              + (f" of the {TRAINING})" if name in train else ")")
+              for name in (*others, *train)
+              if count(name) >= FEWEST and _passes(file, name)]:
+    raise InputError(f"{file.path}: {longest} evaluations "
+                     f"({', '.join(curves[0].source.values())}), a curve "
                      f"needs {FEWEST}; there are also {', '.join(more[:3])}")
 
 
 def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
   """Notes on how far the numbers of this format can be trusted."""
-  file, form = log.file, log.file.form
+  file, form, how = log.file, log.file.form, log.file.how
   fields, options = next(iter(log.constants.values()))
   fixed = fields if None in log.constants else {}
   runs = {row.fields["run_id"] for row in rows}
@@ -319,7 +362,7 @@ def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
        "the trainer sampled and discarded."),
       ("remove_constant_reward_groups" in options, "rollouts are step * Bp * "
        "n: env/all/* leaves out the groups of constant reward."),
-      (file.step in ("_step", "Step") and (
-          file.kind == "table" or min(gaps, default=1) > 1),
-       "step is W&B's _step, which counts log calls in some trainers; else "
-       "give --columns=step=NAME.")) if holds and note]
+      ("_step" not in (how.axis, *how.columns.values())
+       and file.step in ("_step", "Step") and (
+           file.kind == "table" or min(gaps, default=1) > 1), LOG_CALLS),
+  ) if holds and note]

@@ -57,6 +57,13 @@ class Runs:
       self.complete(fields)
 
   @property
+  def batch(self) -> int | None:
+    """The rollouts of a step by the trainer's option, which n divides."""
+    name = self.file.form.settings.get("batch")
+    return next((options[name] for _, options in self.constants.values()
+                 if name in options), None)
+
+  @property
   def discarded(self) -> bool:
     """Whether the log counts more than Bp * n rollouts a step."""
     return not self.units <= {ROLLOUTS, TOTAL, base.STEP}
@@ -231,13 +238,15 @@ def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
   options = {name: number(flag, name, value,
                           None if name.endswith("multiplier") else 1)
              for name, (flag, value) in options.items() if name in known}
+  if form.derive:
+    options = form.derive(options)
   fields = {name: typed(flag, value, name)
             for name, (flag, value) in given.items() if name in KNOWN}
   derived = {sets[name]: value for name, value in options.items()
              if name in sets and name != batch}
-  if batch in options:
-    derived["Bp"], rest = divmod(options[batch],
-                                 (fields | derived).get("n", math.inf))
+  n = (fields | derived).get("n")
+  if batch in options and n is not None:
+    derived["Bp"], rest = divmod(options[batch], n)
     if rest:
       raise InputError(f"{batch}={options[batch]} counts rollouts; expected n, "
                        f"or {group}, that divides it: give it with --fixed")

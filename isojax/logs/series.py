@@ -3,19 +3,20 @@
 import collections
 import dataclasses
 import json
-import math
 import pathlib
 import re
 
 from isojax.errors import InputError
+from isojax.logs import granularity
 from isojax.logs.fields import nearest, Reading
 from isojax.logs.formats import FORMATS
-from isojax.logs.formats.base import KNOWN, METRICS, ROLLOUTS
+from isojax.logs.formats.base import KNOWN, METRICS
 from isojax.logs.log_file import LogFile, open_log
-from isojax.logs.metrics import Curve, curves_of, walk
+from isojax.logs.metrics import Curve, curves_of, informative, walk
 from isojax.logs.runs import Runs
 
-SHARES = 12  # of groups, between 0 and 1, that tell their size
+WHICH = re.compile(r"(?i)(?:run|experiment|trial|arm|config|model|seed)(?:[_ ]?"
+                   r"(?:id|name))?")  # a column of runs
 # Of a training step; --columns may name them besides those of an evaluation.
 FIELDS = sorted({field for name, form in FORMATS.items() if name != "isojax"
                  for field in form.fields} - KNOWN)
@@ -53,18 +54,18 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   run = next(iter(runs), None) if run is None else run
   fields, options = log.of(run)
   source = {field: names[0] for field in form.fields
-            if (names := form.columns(field, file.names))}
+            if (names := informative(file, form.columns(field, file.names)))}
   source |= {field: name for field, name in columns.items() if field in FIELDS}
   names = source | {field: name for field, name in file.places()
                     if name in file.names and field not in METRICS}
+  if file.kind == "table" and file.step is None and run is None and (
+      several := _of_runs(log)):
+    raise InputError(f"{path}: no step, and rows of several {several}: they "
+                     "are not the steps of one run; name the step with "
+                     "--columns=step=NAME")
+  if "n" not in names:
+    granularity.set_group_size(log, fields)
   train = _train(log, source, fields)
-  if "n" not in fields.keys() | names.keys() and (
-      n := _group_size(train, log.counts[run])):
-    fields["n"] = n
-    log.complete(fields)
-    file.note(f"n = {n} and Bp = {fields['Bp']} are from the rollouts and the "
-              "shares of groups of each step.")
-    train = [fields | line for line in train]
   for line in train:
     if {"Bp", "n"} <= line.keys():
       line["rollouts"] = log.after(run, line)
@@ -77,11 +78,20 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
         "--columns=reward=NAME, or avg=NAME for an evaluation, or one of "
         + ", ".join(FIELDS))
   first = []  # notes
-  zero = [name for name in file.names
-          if re.fullmatch(r"(?:train/)?rewards/(?!.*std).+", name)
-          and all(line[name] == 0 for _, line in log.lines if name in line)]
-  if zero:
+  parts = {name: {line[name] for _, line in log.lines
+                  if isinstance(line.get(name), (int, float))}
+           for name in file.names
+           if re.fullmatch(r"(?:train/)?rewards/(?!.*std).+", name)}
+  if zero := [name for name, values in parts.items() if values == {0}]:
     first.append(f"{path}: 0 in every step: {', '.join(zero)}")
+  total = names.get("reward")
+  varied = [name for name, values in parts.items() if len(values) > 1]
+  if len(varied) > 1 and total not in varied and len(
+      {line["reward"] for line in train if "reward" in line}) == 1:
+    first.append(f"{path}: {', '.join(varied)} vary, and {total} does not: "
+                 "they cancel each other; change their weights.")
+  if told := granularity.note_on(log):
+    first.append(f"{path}: {told}")
   if "avg" in columns and names.get("reward") in (None, columns["avg"]):
     first.append(f"{path}: {columns['avg']!r} is read as an evaluation; if it "
                  "is the reward of training rollouts, give "
@@ -93,22 +103,10 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
                 form.settings, (*first, *file.notes))
 
 
-def _group_size(train: list[dict], counts: dict) -> int | None:
-  """The largest n at which the shares of groups are whole numbers of groups.
-
-  With few shares between 0 and 1, a multiple of n may fit by chance: None.
-  `counts` has the rollouts of each step.
-  """
-  steps = [(round(counts[line["step"]][ROLLOUTS]), line[name])
-           for line in train for name in ("all_wrong", "all_right")
-           if ROLLOUTS in counts.get(line["step"], {})
-           and 0 < line.get(name, 0) < 1]
-  if len(steps) < SHARES:
-    return None
-  size = math.gcd(*(rollouts for rollouts, _ in steps))
-  return next((n for n in range(size, 1, -1) if size % n == 0 and all(
-      abs(share * rollouts / n - round(share * rollouts / n)) < 1e-3
-      for rollouts, share in steps)), None)
+def _of_runs(log: Runs) -> str | None:
+  """A column that tells that the rows of a table are different runs."""
+  return next((name for name in log.file.names if WHICH.fullmatch(name)
+               and len({line.get(name) for _, line in log.lines}) > 1), None)
 
 
 def _estimator(file: LogFile) -> dict:

@@ -4,6 +4,7 @@ import base64
 import collections
 import dataclasses
 import functools
+import math
 import os
 import pathlib
 import re
@@ -29,7 +30,8 @@ REWARDS = {"reward", "reward_std", "reward_min", "reward_max", "all_wrong",
            "all_right", "zero_std"}
 OFF = {"", "none", "null", "false", "0"}  # values of the option of a filter
 # Estimators of isojax and of other trainers that compare no group.
-UNGROUPED = {"gae", "gae_whitened", "reinforce_pp", "reinforce_plus_plus"}
+UNGROUPED = {"gae", "gae_whitened", "reinforce", "reinforce_pp",
+             "reinforce_plus_plus", "remax"}
 
 
 def value_of(options: dict, setting: str | None):
@@ -81,8 +83,25 @@ def compares(train: tuple[dict, ...], estimator: str | None) -> bool:
   """
   if estimator is not None:
     return estimator not in UNGROUPED
+  if column(train, "value_loss"):  # of a critic
+    return False
   dead = [line for line in train if line.get("dead")]
   return not any(norm > 0 for norm in column(dead, "grad_norm"))
+
+
+def shaped(train: tuple[dict, ...]) -> bool:
+  """Whether the trained rewards differ from the scores of the answers.
+
+  As verl's do with a KL in the reward; or steps of equal scores have advantages
+  then.
+  """
+  return any(
+      not math.isclose(line["trained_reward"], line["reward"], abs_tol=1e-6)
+      for line in train if column([line], "trained_reward")
+      and column([line], "reward")) or any(
+          line["reward_min"] == line["reward_max"]
+          and line["advantage_max"] > rules.TINY for line in train
+          if {"reward_min", "reward_max", "advantage_max"} <= line.keys())
 
 
 def history(log: Series, eval_set: str | None = None) -> History:
@@ -107,7 +126,7 @@ def history(log: Series, eval_set: str | None = None) -> History:
       minibatch=option("minibatch") if log.trainer == "verl" else None,
       batch=option("batch"),
       filtered=str(option("filter")).lower() not in OFF, binary=bounded,
-      grouped=compares(train, option("estimator")))
+      grouped=compares(train, option("estimator")), shaped=shaped(train))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +246,7 @@ class Diagnosis:
   def plot(self):
     """The picture of the run, a matplotlib.figure.Figure."""
     from isojax.report import plots  # needs matplotlib
-    return plots.health(self.run)
+    return plots.health(self.run, self.serious)
 
   def save(self, out: str) -> list[str]:
     """Writes doctor.html and doctor.png to a folder; returns the paths."""
@@ -257,6 +276,9 @@ def evidence(f: Finding) -> str:
 def report(path: str, how: Reading, *, run: str | None = None,
            eval_set: str | None = None) -> Diagnosis:
   """What is wrong with the run of a log; see isojax.doctor."""
+  records = os.path.join(path, "records.jsonl")
+  if os.path.isfile(records):  # the folder of a run of isojax
+    path = records
   if os.path.isdir(path):
     logs = sorted(p.name for pattern in LOGS
                   for p in pathlib.Path(path).glob(pattern))

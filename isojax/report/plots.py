@@ -499,8 +499,11 @@ PANELS = (("training reward", "reward", False),
 
 
 @styled
-def health(run: History) -> Figure:
-  """Reward, groups with a signal, entropy, length, KL against rollouts."""
+def health(run: History, findings=()) -> Figure:
+  """Reward, groups with a signal, entropy, length, KL against rollouts.
+
+  The steps of the findings are shaded, unless they are the whole run.
+  """
   panels = [panel for panel in PANELS if column(run.train, panel[1])]
   count = len(panels) + bool(run.avg)
   rows = max(1, -(-count // 2))
@@ -522,6 +525,11 @@ def health(run: History) -> Figure:
                       [0, *(line["step"] for line in run.train)], [0, *spent]),
             [e["avg"] for e in run.avg], "o-", ms=3, color="C3")
     ax.set_title("evaluation")
+  at = dict(zip([line["step"] for line in run.train], spent))
+  for first, last in {finding.steps for finding in findings}:
+    if at[first] > spent[0] or at[last] < spent[-1]:
+      for ax in axes[:count]:
+        ax.axvspan(at[first], at[last], color="C3", alpha=0.07, lw=0)
   for ax in axes[count:]:
     ax.set_axis_off()
   for ax in axes[max(0, count - 2):count]:

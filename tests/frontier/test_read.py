@@ -8,8 +8,11 @@ by hand.
 import contextlib
 import json
 import math
+import os
 import pathlib
+import re
 import shutil
+import time
 
 import hypothesis
 from hypothesis import strategies as st
@@ -18,7 +21,8 @@ import tensorboardX
 
 from isojax.errors import InputError
 from isojax.ledger import records
-from isojax.logs import fields, formats, reading
+from isojax.logs import fields, formats, reading, series
+from isojax.report import doctor as report
 
 ROOT = pathlib.Path(__file__).parents[2]
 LOGS = ROOT / "tests/data/logs"
@@ -319,6 +323,21 @@ PRINTED = [  # content, flags, names, rows, words
      "parallel, distributed & accumulation) = 4\n  Total optimization steps = "
      "1,869\n" + bar(1) + printed(**ROW),
      dict(fixed={"num_generations": 8}, **TRAIN), "Bp n", [(4, 8)], []),
+    # an update has 64 rollouts in 2 micro-steps, a generation 8 micro-steps
+    ("python train.py --num-generations 8 --steps_per_generation 8\n"
+     "  Total train batch size (w. parallel, distributed & accumulation) = 64\n"
+     "  Gradient Accumulation steps = 2\n"
+     + printed(**ROW | {"step": 11}), TRAIN, "step Bp n rollouts",
+     [(5, 32, 8, 512)], ["gradient_accumulation_steps=2"]),
+    ("  Total train batch size (w. parallel, distributed & accumulation) = "
+     "1,024\n" + printed(**ROW | {"step": 1}),
+     dict(fixed={"num_generations": 8}, **TRAIN), "Bp", [(128,)], []),
+    # 500 of the 1,869 updates of an epoch: the batch counts prompts
+    ("  Num examples = 7,473\n  Num Epochs = 1\n  Total train batch size (w. "
+     "parallel, distributed & accumulation) = 4\n  Total optimization steps = "
+     "500\n  Num update steps per epoch = 1,869\n" + printed(
+         **ROW | {"step": 200}), dict(fixed={"num_generations": 2}, **TRAIN),
+     "Bp n", [(4, 2)], []),
     # 8 means of 4 rollouts: 1, 2 or 3 right answers that are worth 2
     ("".join(printed(**ROW | {"rewards__accuracy_reward__mean": mean,
                               "step": i}) for i, mean in enumerate(
@@ -475,6 +494,23 @@ def test_files_are_read_as_a_person_reads_them(
     assert (mark in "".join(words)) == (mark in "".join(notes)), notes
 
 
+@pytest.mark.parametrize("sums, fixed, words", [
+    # 64 rollouts a step, of which n and Bp explain 8
+    (range(9, 30), {"Bp": 4, "n": 2}, "Bp = 4 or n = 2 is wrong"),
+    (range(9, 30), {"Bp": 8, "n": 8}, None),
+    (range(10, 34, 2), {"Bp": 8, "n": 8}, "a right answer is worth 2 (give"),
+    (range(10, 32, 2), {"Bp": 8, "n": 8}, None),  # too few to be sure
+    (range(10, 34, 2), {"Bp": 8, "n": 4}, None)])
+def test_rewards_tell_the_rollouts_that_they_are_means_of(
+    sums, fixed, words, write):
+  path = write(lines(*({"step": i, "data": {SCORE: round(total / 64, 4)}}
+                       for i, total in enumerate(sums, 1))), "run.jsonl")
+  for notes in (rows_of(path, fixed=fixed)[1],
+                series.read(path, fields.Reading(fixed=fixed)).notes):
+    told = [note for note in notes if "are multiples of 1/" in note]
+    assert len(told) == bool(words) and all(words in note for note in told)
+
+
 def test_trl_mean_over_nothing_is_nan(write):
   path = write(json.dumps({"log_history": [
       {"eval_reward": None, "eval_runtime": 2., "step": 5}]}), "state.json")
@@ -556,8 +592,8 @@ BAD = [  # content, flags, words
     (b"[" * 100_000, {}, ["not a JSON object"]),
     (b'{"step": 1}\nTraceback\n', {}, ["run.csv:2"]),
     (b'{\n "cells": [],\n "nbformat": 4}', {}, ["a notebook"]),
-    ("Loss, a: 1\n" + "== Validation Results:\n Accuracy: 0.5\n" * 9, {},
-     ["the console of NeMo-RL; give the history of its W&B run"]),
+    (b'{\n "name": "x",\n "version": 1}\n', {},
+     ["a JSON document that is no log"]),
     # a quote that is never closed swallows the rest
     (ONE + '"4,8,2,0.5' + "\n4,8,3,0.5" * 8, {}, ["run.csv:3", "9 of 11"]),
     # two runs in one file
@@ -615,7 +651,7 @@ BAD = [  # content, flags, words
      ["no step", "--fixed=logging_steps="]),
     ("num_generations=4\nnum_generations=16\n"
      "Total batch size (4 x 8 x 1) = 32\n" + bar(1) + printed(**ROW), TRAIN,
-     ["expected n"]),
+     ["no n (rollouts per problem)"]),
     (CONFIG + verl((0, {VAL: .25}), *((i, {SCORE: .5}) for i in range(1, 5))),
      {}, ["1 evaluations", "--columns=avg=critic/score/mean (4 values"]),
 ]
@@ -734,3 +770,171 @@ def test_counters_before_a_missing_step_are_unknown(write):
   rows, _ = rows_of(path, columns={"avg": "reward"})
   assert curve(rows, "step", "rollouts") == [(0, 0), (2, 64)]
   assert ["sampled_tokens" in row.fields for row in rows] == [True, False]
+
+
+# ---- Hostile and foreign files
+
+
+def doctored(path, **how):
+  return str(report.report(str(path), fields.Reading(**how)))
+
+
+LONG = "1" * 5000
+
+
+@pytest.mark.parametrize("name, content", [
+    ("a.jsonl", lines(*({"progress/total_samples": 128 * i, "reward/mean": .5}
+                        for i in range(9)))),
+    ("a.jsonl", lines(*({"step": i, "data": {
+        "response_length/mean": 0., "response_length/max": 0.,
+        "timing_s/step": 0., "timing_s/gen": 0., "actor/entropy": 0.,
+        SCORE: .5}} for i in range(30)))),
+    ("a.jsonl", lines(*({"step": i, "data": {
+        SCORE: 1e200 * (-1)**i, "actor/entropy": 1e300}} for i in range(50)))),
+    ("a.csv", "step,reward\n" + f"1,{LONG}\n" * 300),
+    ("a.log", "".join(f"{{'step': {i}, 'reward': {LONG}}}\n"
+                      for i in range(300)))])
+def test_hostile_numbers_are_read(name, content, write):
+  began = time.monotonic()
+  assert "not checked" in doctored(write(content, name))
+  assert time.monotonic() - began < 5  # 300 such numbers took 15 s
+
+
+@pytest.mark.parametrize("name, content, words", [
+    ("run-a.wandb", b":W&B\xbe\xad\x00" + bytes(999), "history: wandb.Api()"),
+    ("runs.csv", "seed,lr,final_acc\n0,1e-6,.5\n1,1e-6,.4\n0,3e-6,.3\n",
+     "rows of several seed: they are not the steps of one run"),
+    ("config.json", '{"model": "x", "lr": 1e-6}',
+     "a JSON document that is no log"),
+    ("a.csv", "step,reward\n", "a header without rows")])
+def test_what_is_no_log_is_refused_by_name(name, content, words, write):
+  with pytest.raises(InputError, match=re.escape(words)):
+    doctored(write(content, name))
+
+
+def test_a_pipe_and_a_large_file_are_refused(tmp_path, monkeypatch):
+  os.mkfifo(tmp_path / "pipe")
+  for path in (tmp_path / "pipe", "/dev/zero"):
+    check(path, ["not a regular file"])
+  path = tmp_path / "large.log"
+  with open(path, "wb") as file:
+    file.truncate(formats.text.LARGEST + 1)
+  check(path, ["larger than 1,024 MiB"])
+
+
+def test_the_folder_of_a_run_is_read(tmp_path):
+  shutil.copy(LOGS / "isojax/records.jsonl", tmp_path)
+  assert "isojax, 3 steps" in doctored(tmp_path)
+
+
+def test_endpoints_at_one_compute_are_no_curve(write):
+  path = write("G,samples,acc\n4,9,.5\n4,9,.4\n8,9,.3\n")
+  check(path, ["rows of several runs"], fixed={"Bp": 8}, axis="samples",
+        columns={"n": "G", "avg": "acc"})
+
+
+def test_a_table_of_rollouts_needs_no_whole_steps(write):
+  path = write("rollouts,avg\n0,.1\n100,.2\n150,.3\n700,.4\n")
+  rows, _ = rows_of(path, fixed={"Bp": 64, "n": 8})
+  assert curve(rows, "rollouts", "avg") == [
+      (0, .1), (100, .2), (150, .3), (700, .4)]
+
+
+@pytest.mark.parametrize("columns, told", [
+    ({"step": "_step"}, True), ({}, False)])
+def test_a_named_count_of_log_calls_is_told(columns, told, write):
+  path = write(lines(*({"_step": i, VAL: .5} for i in range(3))), "h.jsonl")
+  _, notes = rows_of(path, fixed=OURS, columns=columns)
+  assert any("counts log calls" in note for note in notes) == told
+
+
+def nemo_rl(step, accuracy=None, reward=None):
+  """The console of NeMo-RL's grpo.py."""
+  validation = "" if accuracy is None else (
+      f"▶ Starting validation at step {step}...\n\n📊 Validation Results:\n"
+      f"    • Accuracy: {accuracy:.4f}\n    • Average response length: 99.0 "
+      "tokens\n    • Samples processed: 256\n")
+  return validation if reward is None else (
+      f"\n{'=' * 25} Step {step}/30 {'=' * 25}\n▶ Preparing batch...\n"
+      f"{validation}\n📊 Training Results:\n  • Loss: -0.0123\n"
+      f"  • Avg Reward: {reward:.4f}\n  • Mean Generation Length: 212.5000\n"
+      "\n⏱️  Timing:\n  • Total step time: 40.12s\n"
+      "  • generation: 20.50s (51.1%)\n")
+
+
+def test_a_header_without_metrics_is_not_of_nemo_rl(write):
+  text = "".join(f"===== Step {i}/9 =====\nstep:{i} - {SCORE}:0.{i}\n"
+                 for i in range(1, 10))
+  assert series.read(write(text, "train.log")).trainer == "verl"
+
+
+def test_the_console_of_nemo_rl(write):
+  path = write(
+      "Final config:\n{'grpo': {'max_num_steps': 30,\n          "
+      "'num_generations_per_prompt': 8,\n          'num_prompts_per_step': "
+      "16},\n 'policy': {'model_name': 'Qwen/Qwen2.5-1.5B'}}\n"
+      + nemo_rl(0, .25) + "".join(
+          nemo_rl(i, .25 + i / 100 if i % 10 == 0 else None, i / 64)
+          for i in range(1, 31)), "slurm.out")
+  rows, _ = rows_of(path)
+  assert curve(rows, "step", "rollouts", "avg", "Bp", "n", "model") == [
+      (i, 128 * i, .25 + i / 100, 16, 8, "Qwen/Qwen2.5-1.5B")
+      for i in (0, 10, 20, 30)]
+  log = series.read(path)
+  assert len(log.train) == 30 and log.train[9].items() >= dict(
+      step=10, reward=.1562, loss=-.0123, response_length=212.5, seconds=40.12,
+      seconds_sample=20.5, rollouts=1280).items()
+
+
+# ---- What a file tells against or beside its flags
+
+
+def shares(*, rollouts=400, groups=100):
+  """Steps of tinker-cookbook with whole numbers of groups."""
+  return lines(*({
+      "step": i, "env/all/total_episodes": rollouts, "env/all/correct": .5,
+      "env/all/by_group/frac_all_good": (11 + i) / groups,
+      "env/all/by_group/frac_all_bad": .01 * i} for i in range(1, 15)))
+
+
+def test_the_fit_takes_n_from_the_shares_of_groups(write):
+  path = write(shares(), "metrics.jsonl")
+  rows, notes = rows_of(path)
+  assert curve(rows, "n", "Bp")[0] == (4, 100)
+  assert any("n = 4 and Bp = 100 are from" in note for note in notes)
+  assert curve(rows_of(path, fixed={"n": 4})[0], "Bp")[0] == (100,)
+  told = ["n is 8, and the shares of groups", "of groups of 4: leave n out"]
+  check(path, told, fixed={"n": 8})
+  with pytest.raises(InputError, match=told[0]):
+    series.read(path, fields.Reading(fixed={"n": 8}))
+
+
+def test_a_column_of_zeros_is_no_training_reward(write):
+  path = write(json.dumps({"log_history": [
+      {"step": i, "reward": i / 40, "rewards/accuracy": 0.0,
+       "rewards/format": i / 40} for i in range(1, 31)]}), "trainer_state.json")
+  rows, notes = rows_of(path, fixed={"Bp": 1, "n": 6})
+  assert [row.fields["avg"] for row in rows][-1] == .75
+  assert any("'reward', noisier" in note and "rewards/format" in note
+             and "rewards/accuracy" not in note for note in notes)
+
+
+def test_only_columns_that_pass_are_proposed_the_longest_first(write):
+  path = write(lines(*({"step": i, "data": {
+      "val-aux/b/score/mean@16": i / 9, SCORE: -1 + i / 5} | (
+          {VAL: .5} if i == 1 else {}) | (
+              {"val-aux/a/f1_acc/mean@1": i / 9} if i < 4 else {})}
+                       for i in range(6))), "v.jsonl")
+  text = check(path, ["1 evaluations", "--columns=avg=val-aux/b/score/mean@16 "
+                      "(6 values), --columns=avg=val-aux/a/f1_acc/mean@1 (4"],
+               fixed=OURS)
+  assert SCORE not in text
+
+
+def test_a_batch_of_rollouts_without_n_leaves_n_open(write):
+  path = write("  Total train batch size (w. parallel, distributed & "
+               "accumulation) = 64\n" + "".join(
+                   printed(**ROW | {"step": i}) for i in range(1, 9)), "a.log")
+  assert "log: n, Bp (n:" in doctored(path)
+  text = check(path, ["no n (rollouts per problem)"], **TRAIN)
+  assert "no Bp" not in text

@@ -35,7 +35,8 @@ def verl(step, options="", **values):
            "adv": "critic/advantages/max", "kl": "actor/kl_loss",
            "length": "response_length/mean", "max": "response_length/max",
            "cut": "response_length/clip_ratio", "gen": "timing_s/gen",
-           "time": "timing_s/step", "entropy": "actor/entropy_loss"}
+           "time": "timing_s/step", "entropy": "actor/entropy_loss",
+           "vf": "critic/vf_loss", "trained": "critic/rewards/mean"}
   return options + f"\nstep:{step} - " + " - ".join(
       f"{names[k]}:{v}" for k, v in values.items()) + "\n"
 
@@ -149,6 +150,29 @@ THREADS = {
         trl({"step": 1, "reward": 0.5, "norm": 0.1}),
         {"num_generations": 8, "generation_batch_size": 7}, InputError,
         "num_generations"),
+    # 70 % of the groups are silent: no power, which is not no effect
+    "jsboige/CoursIA#10603, 60 steps": (
+        trl(*[{"step": i, "norm": 0.1, "reward": 0.1819 + 0.02 * (-1)**i}
+              for i in range(1, 61)]), {"n": 2},
+        ["costly groups", "note flat"], "before you judge"),
+    # train_batch_size 176 with a minibatch of 440
+    "verl-project/verl#538": (
+        verl(1, "data.train_batch_size=176 actor_rollout_ref.rollout.n=16 "
+             "actor_rollout_ref.actor.ppo_mini_batch_size=440", norm=0.1), {},
+        ["costly minibatch"], "to 176"),
+    # reward 1.0 by step 60: a saturated set
+    "hiyouga/EasyR1#263": (
+        "".join(verl(i, "data.train_batch_size=32 actor_rollout_ref.rollout.n="
+                     "8 " if i == 1 else "", norm=0.1,
+                     reward=min(1.0, 0.4 + i / 100)) for i in range(1, 121)),
+        {}, ["costly groups"], "take harder"),
+    # Countdown at 3e-6: 13 times the tokens of its sisters, and reward 0
+    "simondong1/grpo-batch-knobs": (
+        "".join(verl(i, "data.train_batch_size=128 actor_rollout_ref.rollout.n="
+                     "4 " if i == 1 else "", norm=0.1,
+                     reward=0.15 if i < 9 else 0.0,
+                     length=50.0 if i < 9 else 640.0) for i in range(1, 65)),
+        {}, ["wrong length", "wrong collapse"], "may not end"),
     "verl-project/verl#2060": (  # a question of format only: a sound first step
         verl(1, norm=0.020, reward=0.558, low=0.0, high=1.0, adv=1.789,
              length=288.7, max=963.0, cut=0.0, entropy=0.323), {}, [], ""),
@@ -311,10 +335,11 @@ def test_the_real_log_that_collapsed(tmp_path):
   assert [ax.get_title(loc="left") for ax in axes] == [
       "training reward", "entropy, nats a token", "response length, tokens",
       "evaluation"]
+  assert {patch.get_x() for patch in axes[0].patches} == {182.0, 229.0}
   # Before it collapsed no larger learning rate is advised.
   path.write_text("".join(path.read_text().splitlines(True)[:240]))
   report = isojax.doctor(path)
-  assert [f.name for f in report.serious] == ["blow_up"]
+  assert report.serious == [] and "note blow_up" in names(report)
   assert not any("raise the learning" in f.advice for f in report.findings)
 
 
@@ -355,7 +380,7 @@ def test_few_steps_or_few_checks_find_nothing_wrong_only_so_far(tmp_path):
   path.write_text("step,reward\n" + "".join(
       f"{i},{.01 * i + .02 * (-1)**i}\n" for i in range(40)))
   assert isojax.doctor(path).verdict == (
-      "nothing wrong found by the 4 of 20 checks that this log allows")
+      "nothing wrong found by the 4 of 21 checks that this log allows")
 
 
 @pytest.mark.parametrize("name, text, columns, words", [
@@ -400,6 +425,19 @@ def test_a_part_of_the_reward_that_is_always_0_is_noted(tmp_path):
       for i in range(3)]}))
   assert "note: 0 in every step: rewards/tags/mean" in (
       isojax.doctor(path).notes)
+
+
+def test_parts_of_a_reward_that_cancel_each_other_are_noted(tmp_path):
+  """huggingface/trl#3452: the parts vary, their sum does not."""
+  path = tmp_path / "trainer_state.json"
+  for total, told in ((lambda i: 1.0, True), (lambda i: i / 30, False)):
+    path.write_text(json.dumps({"log_history": [
+        {"step": i, "reward": total(i), "rewards/format/mean": i / 30,
+         "rewards/right/mean": 1 - i / 30, "rewards/right/std": 0.3}
+        for i in range(30)]}))
+    assert told == any("rewards/format/mean, rewards/right/mean vary, and "
+                       "reward does not" in note
+                       for note in isojax.doctor(path).notes)
 
 
 def test_groups_that_a_filter_left_have_no_computed_share():
@@ -468,3 +506,45 @@ def test_an_edited_line_of_records_is_noted(tmp_path):
   lines[3] = json.dumps(json.loads(lines[3]) | {"step": 99}) + "\n"
   path.write_text("".join(lines))
   assert any(told in note for note in isojax.doctor(path).notes)
+
+
+def findings_of(tmp_path, *steps, options=""):
+  path = tmp_path / "train.log"
+  path.write_text("".join(
+      verl(i, options if i == 1 else "", **step)
+      for i, step in enumerate(steps, 1)))
+  return isojax.doctor(path)
+
+
+SOLVED = dict(reward=0.98, norm=0.1, entropy=0.3)
+
+
+@pytest.mark.parametrize("options, step, expected", [
+    ("", {}, ["advantage", "groups"]),
+    ("", {"vf": 0.1}, []),  # a critic compares no group
+    ("algorithm.adv_estimator=gae", {}, []),
+    ("algorithm.adv_estimator=grpo", {}, ["advantage", "groups"])])
+def test_a_critic_needs_no_groups(options, step, expected, tmp_path):
+  report = findings_of(tmp_path, *[SOLVED | step] * 25, options=(
+      f"data.train_batch_size=8 actor_rollout_ref.rollout.n=1 {options}"))
+  assert sorted(f.name for f in report.findings if f.level != "note") == (
+      expected)
+
+
+@pytest.mark.parametrize("step, expected", [
+    ({}, ["groups"]), ({"trained": 0.95}, []), ({"trained": 0.98}, ["groups"]),
+    ({"low": 1.0, "high": 1.0, "adv": 0.2}, []),
+    ({"low": 0.0, "high": 1.0, "adv": 0.2}, ["groups"])])
+def test_a_kl_in_the_reward_tells_equal_scores_apart(step, expected, tmp_path):
+  report = findings_of(tmp_path, *[SOLVED | step] * 25, options=(
+      "data.train_batch_size=8 actor_rollout_ref.rollout.n=8 "))
+  assert [f.name for f in report.findings if f.level == "costly"] == expected
+
+
+@pytest.mark.parametrize("low, binary", [(0.0, True), (-1.0, False)])
+def test_a_share_is_computed_of_rewards_of_0_and_1_alone(low, binary, tmp_path):
+  report = findings_of(tmp_path, *[
+      dict(reward=0.9, low=low, high=1.0, norm=0.1)] * 25, options=(
+          "data.train_batch_size=8 actor_rollout_ref.rollout.n=8 "))
+  assert report.run.binary == binary
+  assert ((report.run.silent or 0) > 0.3) == binary

@@ -30,7 +30,8 @@ class Format:
   # isojax.ledger.records: reward_std, reward_max, reward_min, loss, seconds,
   # zero_std (share of groups of equal rewards), zero_std_count (their sum over
   # names), response_length_max, mismatch_kl (of sampler and trainer),
-  # teacher_kl (of distillation).
+  # teacher_kl (of distillation), value_loss (of a critic), trained_reward
+  # (with what is added to the answers' score).
   fields: dict[str, str] = dataclasses.field(default_factory=dict)
   names: tuple[tuple[str, str], ...] = ()  # (field, its name), constant ones
   set_key: str | None = None  # pattern of a name that contains the eval_set
@@ -45,6 +46,8 @@ class Format:
   printed: tuple[tuple[str, str], ...] = ()  # (option, pattern)
   # Text, lines and the options printed in the text -> options.
   resolve: Callable[[str, list[dict], dict], dict] | None = None
+  # All options -> with those that follow from them.
+  derive: Callable[[dict], dict] | None = None
   configs: tuple[str, ...] = ()
   config: Callable[[dict], dict] | None = None  # a parsed file -> options
 

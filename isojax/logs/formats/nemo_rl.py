@@ -1,21 +1,28 @@
-"""NeMo-RL: the history of its W&B run."""
+"""NeMo-RL: its console, and the history of its W&B run.
+
+A validation is printed within its training step, after the update.
+"""
 
 from isojax.logs.formats import base
 
 FORMAT = base.Format(
-    metrics=({"avg": "validation(?:-(?P<set>[^/]+))?/accuracy"},),
-    marks="validation(?:-[^/]+)?/accuracy|train/(?:baseline_reward|"
-    "gen_kl_error|token_mult_prob_error|dynamic_sampling_num_.+)",
+    metrics=({"avg": "validation(?:-(?P<set>[^/]+))?/accuracy"},
+             {"avg": "Accuracy"}),
+    marks="Avg (?:Total |Filtered )?Reward|Mean Generation Length|"
+    "validation(?:-[^/]+)?/accuracy|train/(?:baseline_reward|gen_kl_error|"
+    "token_mult_prob_error|dynamic_sampling_num_.+)",
     fields={
-        "reward": "train/reward train/accuracy", "loss": "train/loss",
+        "reward": r"train/reward train/accuracy Avg\sTotal\sReward "
+                  r"Avg\sReward", "loss": "train/loss Loss",
         "grad_norm": "train/grad_norm", "lr": "train/lr",
         "entropy": "train/approx_entropy", "kl": "train/kl_penalty",
-        "mismatch_kl": "train/gen_kl_error",
+        "mismatch_kl": r"train/gen_kl_error Generation\sKL\sError",
         "response_length": "train/mean_gen_tokens_per_sample "
-                           "train/gen_tokens_lengths/mean",
+                           "train/gen_tokens_lengths/mean "
+                           r"Mean\sGeneration\sLength",
         "truncated": "train/truncation_rate",
-        "seconds": "timing/train/total_step_time",
-        "seconds_sample": "timing/train/generation"},
+        "seconds": r"timing/train/total_step_time Total\sstep\stime",
+        "seconds_sample": "timing/train/generation generation"},
     settings={
         "Bp": "grpo.num_prompts_per_step",
         "n": "grpo.num_generations_per_prompt", "model": "policy.model_name",
@@ -25,4 +32,8 @@ FORMAT = base.Format(
         "filter": "grpo.use_dynamic_sampling", "std": "grpo.normalize_rewards",
         "estimator": "grpo.adv_estimator.name"},
     options=("grpo.batch_multiplier",),
+    console=r"(?:={3,} Step (?=\d+/\d+ =)|Starting validation at step )"
+    r"(?P<step>\d+)"
+    r"(?P<pairs>(?:(?!={3,} Step \d|Starting validation at)[^\0])*)",
+    pair=r"• (?P<name>[^:\n•]+): (?P<value>-?[\d.]+(?:e-?\d+)?)",
     sampled=(("train/dynamic_sampling_num_gen_batches", base.BATCHES),))

@@ -22,6 +22,7 @@ FORMAT = base.Format(
     r"(?:eval/)?eval_.+_pass\d+",
     fields={
         "reward": "rollout/reward_mean reward", "kl": "kl",
+        "value_loss": "critic_loss",
         "reward_std": "group_reward_std rollout/reward_std",
         "entropy": "entropy_loss", "loss": "policy_loss", "lr": "actor_lr",
         "grad_norm": "actor_grad_norm",

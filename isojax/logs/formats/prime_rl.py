@@ -22,7 +22,8 @@ def count_from_one(lines: list[dict]) -> None:
   Their first step is 0 or 1, and a total has the step's own rollouts.
   """
   trained = [line for line in lines
-             if {"progress/total_samples", "Time"} & line.keys()]
+             if {"progress/total_samples", "Time"} & line.keys()
+             and "step" in line]
   from_zero = any(float(line["step"]) == 0 for line in trained)
   for line in trained:
     line["step"] = int(float(line["step"])) + from_zero
@@ -34,7 +35,7 @@ def older_sizes(head: str, lines: list[dict], options: dict) -> dict:
   """The options with the sizes of a step by the counters of such a log."""
   for line in lines:
     total = "" if "progress/samples" in line else "total_" * (
-        line["step"] == 1)  # of the first step
+        "step" in line and line["step"] == 1)  # of the first step
     if f"progress/{total}problems" in line:
       samples, problems = (int(float(line[f"progress/{total}{name}"]))
                            for name in ("samples", "problems"))

@@ -14,6 +14,7 @@ FORMAT = base.Format(
     "val_correct/.+|time/step_(?:generate|train|total)",
     fields={
         "reward": "critic/score/mean critic/rewards/mean",
+        "value_loss": "critic/(?:vf_)?loss",
         "reward_max": "critic/score/max", "reward_min": "critic/score/min",
         "all_wrong": "group/all_incorrect_groups_ratio",
         "all_right": "group/all_correct_groups_ratio",

@@ -22,23 +22,22 @@ from isojax.errors import InputError, reason
 from isojax.logs.formats import events, FORMATS
 from isojax.logs.formats.base import Format
 
+LARGEST = 1 << 30  # bytes of a file
+# Digits of a number that are read: with more it is infinite, or its last ones
+# are below the precision of a float.
+DIGITS = 320
+LONG = re.compile(rf"\d{{{DIGITS},}}")
 BROKEN_SHARE = 0.1  # of the lines; with more the file is of another kind
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 NUMPY = re.compile(r"^np\.\w+\((.*)\)$")  # numpy 2: np.float64(0.5)
 # 12%|###   | 6/50 [00:10<01:20, 1.8s/it]; with a description it is another bar
-BAR = r"(?P<described>:\s*)?\d+%(?:\|[^|]*\|)?\s*(?P<done>\d+)/(?P<of>\d+) \["
+BAR = (r"(?P<described>:\s*)?(?<!\d)\d{1,3}%(?:\|[^|]*\|)?\s*"
+       r"(?P<done>\d{1,15})/(?P<of>\d{1,15}) \[")
 ASSIGNED = re.compile(r"(?<![\w.])((?:[a-z_]\w*\.)+\w+)=('[^']*'|[^\s'\"\\]+)")
 RAY = re.compile(r"^\([^()]* pid=\d+[^()]*\) ", re.M)
 KEY = re.compile(r"'(?P<key>[\w.-]+)': (?:(?P<open>\{)|(?P<value>'[^']*'|"
                  r"[^\s,{}\[\]'()]+))?|(?P<end>\})")
-LOOKS = (  # a pattern, what such a file is, and what to give instead
-    (r'\A\s*\{\s*"(?:cells|metadata|nbformat)"', "a notebook",
-     "the trainer_state.json or metrics file that its run wrote"),
-    (r"Validation Results|={3,} Step \d+/\d+", "the console of NeMo-RL",
-     "the history of its W&B run as JSON lines or CSV"),
-    (r'\A\s*[{[]\s*\n',
-     "a JSON document that ends early, or has no list of objects",
-     "one JSON object a line, or a list of them"))
+NOTEBOOK = re.compile(r'\s*\{\s*"(?:cells|metadata|nbformat)"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,20 +52,22 @@ class Log:
 
 def load(path: str) -> Log:
   """The lines of a file, with their values alone; NaN is one, null is none."""
-  try:
-    data = epath.Path(path).read_bytes()
-  except OSError as error:
-    raise InputError(f"{path}: cannot be read ({reason(error)}); expected a "
-                     "log, a table or an event file") from error
+  data = _content(path)
   if "tfevents" in os.path.basename(path):
     return Log([(f"{path}:{number}", line) for number, line in enumerate(
         events.lines(path, data), 1)])
-  text = data.decode("utf-8-sig", errors="replace")
+  text = LONG.sub(lambda match: match[0][:DIGITS],
+                  data.decode("utf-8-sig", errors="replace"))
   if not text.strip():
     raise InputError(f"{path}: empty; expected a line for each step")
   is_json = text.lstrip()[0] in "{[" or path.endswith((".json", ".jsonl"))
-  for parse in ((_document, _json_lines, _console) if is_json
-                else (_console, _csv)):
+  # more than one line of JSON lines is no document
+  if (path.endswith(".json") or "\n" in text.strip()) and _is_document(text):
+    parsers = _document, _no_log
+  else:
+    parsers = (_document, _json_lines, _console) if is_json else (
+        _console, _csv)
+  for parse in parsers:
     try:
       if log := parse(path, text):
         return dataclasses.replace(log, lines=[
@@ -75,10 +76,36 @@ def load(path: str) -> Log:
             for number, line in log.lines])
     except InputError as error:
       refused = error
-  for pattern, what, instead in LOOKS:
-    if re.search(pattern, text):
-      raise InputError(f"{path}: {what}; give {instead}")
+  if NOTEBOOK.match(text):
+    raise InputError(f"{path}: a notebook; give the trainer_state.json or "
+                     "metrics file that its run wrote")
+  if re.match(r"\s*[{[]\s*\n", text) and not _is_document(text):
+    raise InputError(f"{path}: a JSON document that ends early; expected one "
+                     "JSON object a line, or a list of them")
   raise refused
+
+
+def _content(path: str) -> bytes:
+  """The bytes of a file; InputError if it is of a kind that is no log."""
+  if os.path.exists(path) and not (
+      os.path.isfile(path) or os.path.isdir(path)):
+    raise InputError(f"{path}: not a regular file, so it may never end; save "
+                     "its content as a file")
+  try:  # epath's stat looks up the owner, whom a container may lack
+    size = (os.path.getsize(path) if os.path.exists(path)
+            else epath.Path(path).stat().length)
+    if size > LARGEST:
+      raise InputError(f"{path}: larger than {LARGEST >> 20:,} MiB; give the "
+                       "lines with metrics alone")
+    data = epath.Path(path).read_bytes()
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({reason(error)}); expected a "
+                     "log, a table or an event file") from error
+  if path.endswith(".wandb") or data.startswith(b":W&B"):
+    raise InputError(f"{path}: the binary file of a W&B run; export its "
+                     "history: wandb.Api().run(ID).history(samples=10**6)"
+                     ".to_csv('history.csv')")
+  return data
 
 
 def _document(path: str, text: str) -> Log | None:
@@ -116,6 +143,19 @@ def _json_lines(path: str, text: str) -> Log:
       else:
         broken.append((number, 1, "not a JSON object"))
   return Log(lines, notes_on(path, broken, len(lines) + len(broken)) + notes)
+
+
+def _no_log(path: str, text: str) -> Log:
+  raise InputError(f"{path}: a JSON document that is no log; expected one JSON "
+                   "object a line, a list of them, or the log_history of a "
+                   "trainer_state.json")
+
+
+def _is_document(text: str) -> bool:
+  with contextlib.suppress(ValueError, RecursionError):
+    json.loads(text)
+    return True
+  return False
 
 
 def _flat(value: dict, *, null) -> dict:
@@ -158,6 +198,9 @@ def _csv(path: str, text: str) -> Log:
     else:  # an unclosed quote joins lines: all of them are broken
       broken.append((start, stop - start + 1, f"{len(row)} values under "
                      f"{len(header)} columns"))
+  if not lines and not broken:
+    raise InputError(f"{path}: a header without rows; expected a row for each "
+                     "step")
   return Log(lines, notes_on(path, broken, end) + notes, appended=False)
 
 
@@ -212,9 +255,9 @@ def _console(path: str, text: str) -> Log | None:
 def _line(part: dict, form: Format) -> dict | None:
   """One line of a console, from the groups of its pattern."""
   if "pairs" in part:
-    return {"step": int(part["step"])} | {
-        pair["name"].strip(): NUMPY.sub(r"\1", pair["value"].strip())
-        for pair in re.finditer(form.pair, part["pairs"])}
+    pairs = {pair["name"].strip(): NUMPY.sub(r"\1", pair["value"].strip())
+             for pair in re.finditer(form.pair, part["pairs"])}
+    return {"step": int(part["step"])} | pairs if pairs else None
   text = re.sub(r": (-?)(nan|inf)\b", r": '\1\2'", part["values"])
   line = None
   for parse in (json.loads, ast.literal_eval):
@@ -278,7 +321,8 @@ def printed_options(head: str, form: Format) -> dict:
   beside = [(name, r"(?<![\w.])" + re.escape(name).replace("_", "[-_]")
              + r"['\"]?(?:[=: ]| \.+ )+([-+\d.e]+)\b") for name in wanted]
   for name, pattern in (*beside, *form.printed):
-    values = {_scalar(value) for value in re.findall(pattern, head)} - {None}
+    values = {_scalar(value.replace(",", ""))  # 1,024
+              for value in re.findall(pattern, head)} - {None}
     if values:
       options.setdefault(name, values)
   return options

@@ -5,6 +5,10 @@ import re
 from isojax.errors import InputError
 from isojax.logs.formats import base
 
+BATCH = "train_batch_size"  # of an update, as the console prints it
+ONLY_STEPS = ("steps_per_generation without gradient_accumulation_steps; give "
+              "both with --fixed")
+
 
 def generated(step: int, B: int, options: dict) -> int:
   """C after `step` updates of TRL.
@@ -15,8 +19,7 @@ def generated(step: int, B: int, options: dict) -> int:
   a, s, m = map(options.get, (
       "gradient_accumulation_steps", "steps_per_generation", "num_iterations"))
   if s and not a:
-    raise InputError("steps_per_generation without gradient_accumulation_steps;"
-                     " give both with --fixed")
+    raise InputError(ONLY_STEPS)
   return -(-step * (a or 1) // ((s or a or 1) * (m or 1))) * B
 
 
@@ -24,15 +27,35 @@ def prompts(head: str, lines: list[dict], options: dict) -> dict:
   """The printed options, with a batch of TRL <= 0.14 as what it counts.
 
   Its total batch size counts prompts; later ones count rollouts. The examples
-  and updates of the run tell which.
+  and updates of an epoch tell which.
   """
-  run = re.search(r"(?s)Num examples = ([\d,]+).*?Num Epochs = ([\d,]+).*?"
-                  r"Total (?:optimization )?steps = ([\d,]+)", head)
-  if run and "generation_batch_size" in options:
-    examples, epochs, steps = (int(x.replace(",", "")) for x in run.groups())
-    if round(examples * epochs / steps) == options["generation_batch_size"]:
-      options["Bp"] = options.pop("generation_batch_size")
+  number = lambda pattern: (match := re.search(pattern + r" = ([\d,]+)", head)
+                            ) and int(match[1].replace(",", ""))
+  examples, epochs, steps, an_epoch = map(number, (
+      "Num examples", "Num Epochs", "Total (?:optimization )?steps",
+      "Num update steps per epoch"))
+  if not an_epoch and epochs and steps:
+    an_epoch = steps / epochs  # unless max_steps ends the run before
+  if examples and an_epoch and BATCH in options and (
+      round(examples / an_epoch) == options[BATCH]):
+    options["Bp"] = options.pop(BATCH)
   return options
+
+
+def of_a_generation(options: dict) -> dict:
+  """The options with the batch of a generation, by that of an update.
+
+  The latter is micro batch * accumulation * processes, the former micro batch *
+  steps_per_generation * processes.
+  """
+  if BATCH not in options or options.keys() & {"Bp", "generation_batch_size"}:
+    return options
+  a, s = map(options.get, (
+      "gradient_accumulation_steps", "steps_per_generation"))
+  if s and not a:
+    raise InputError(ONLY_STEPS)
+  return options | {"generation_batch_size":
+                    options[BATCH] * s // a if s else options[BATCH]}
 
 
 FORMAT = base.Format(
@@ -56,11 +79,12 @@ FORMAT = base.Format(
         "batch": "generation_batch_size", "n": "num_generations",
         "lr": "learning_rate", "kl": "beta",
         "max_tokens": "max_completion_length", "std": "scale_rewards"},
-    resolve=prompts,
-    options=("Bp", "num_generations_eval", "gradient_accumulation_steps",
+    resolve=prompts, derive=of_a_generation,
+    options=("Bp", BATCH, "num_generations_eval", "gradient_accumulation_steps",
              "steps_per_generation", "num_iterations", "logging_steps"),
-    printed=(("generation_batch_size",
-              r"Total (?:train )?batch size \([^)]*\) = (\d+)"),),
+    printed=((BATCH, r"Total (?:train )?batch size \([^)]*\) = ([\d,]+)"),
+             ("gradient_accumulation_steps",
+              r"Gradient [Aa]ccumulation steps = ([\d,]+)")),
     # A dict that has a reward; ms-swift prints 'global_step/max_steps'.
     console=r"(?P<values>\{(?=[^{}]*'(?:reward'|rewards/|eval_))'[^{}]*\})",
     sampled_by_n=True, averaged=True, generated=generated,

@@ -40,6 +40,8 @@ FORMAT = base.Format(
     r"response_length/.+|timing(?:_s)?/(?:gen|update_actor)",
     fields={
         "reward": "critic/score/mean critic/rewards/mean",
+        "trained_reward": "critic/rewards/mean",
+        "value_loss": "critic/vf_loss",
         "reward_max": "critic/score/max", "reward_min": "critic/score/min",
         "advantage_max": "critic/advantages/max",
         "entropy": "actor/entropy actor/entropy_loss",

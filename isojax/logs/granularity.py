@@ -1,0 +1,123 @@
+"""Whether the means of training rewards fit the rollouts that they are of.
+
+A mean of N rewards of 0 and 1 is a multiple of 1 / N, with N = Bp * n.
+"""
+
+import math
+import re
+
+from isojax.errors import InputError
+from isojax.logs.fields import number
+from isojax.logs.formats.base import ROLLOUTS
+from isojax.logs.metrics import rewards_of
+from isojax.logs.runs import Runs
+
+MOST = 4096  # rollouts of a mean
+SHARES = 12  # of groups, between 0 and 1, that tell their size
+FEWEST = 8  # means besides 0 and 1
+SURE = 12  # even multiples, of which half are odd otherwise
+CLOSE = 0.05  # distance of a mean from a multiple, in multiples
+
+
+def grain(values: list[float]) -> int | None:
+  """The smallest N such that all values are multiples of 1 / N, if one fits.
+
+  Values of d decimals are multiples of 10^-d, and tell only smaller N.
+  """
+  some = [abs(value) for value in values
+          if math.isfinite(value) and value not in (0, 1)]
+  if len(some) < FEWEST or len({*some}) < 2:
+    return None
+  digits = max(len(f"{value:.7g}".partition(".")[2]) for value in some)
+  most = min(MOST, int(10**(digits - 1)))
+  error = 10.0**-digits
+  return next((N for N in range(1, most + 1) if all(
+      abs(value * N - round(value * N)) < min(CLOSE, 1e-3 + error * N)
+      for value in some)), None)
+
+
+def set_group_size(log: Runs, fields: dict) -> None:
+  """Sets n and Bp by the shares of groups; InputError if a given n differs."""
+  n, given = _group_size(log), fields.get("n")
+  if n is None:
+    return
+  if given not in (None, n):
+    raise InputError(f"{log.file.path}: n is {given}, and the shares of groups "
+                     f"in the file are of groups of {n}: leave n out")
+  fields["n"] = n
+  log.complete(fields)
+  if given is None:
+    log.file.note(f"n = {n} and Bp = {fields['Bp']} are from the rollouts and "
+                  "the shares of groups of each step.")
+
+
+def _group_size(log: Runs) -> int | None:
+  """The largest n at which the shares of groups are whole numbers of groups.
+
+  With few shares between 0 and 1, a multiple of n may fit by chance: None.
+  """
+  file = log.file
+  counts = [name for pattern, unit in file.form.sampled if unit == ROLLOUTS
+            for name in file.names if re.fullmatch(pattern, name)]
+  shares = [name for field in ("all_wrong", "all_right")
+            for name in file.form.columns(field, file.names)]
+  steps = [(number(where, count, line[count], 1), float(line[share]))
+           for where, line in log.lines for count in counts for share in shares
+           if {count, share} <= line.keys() and 0 < float(line[share]) < 1]
+  if len(steps) < SHARES:
+    return None
+  size = math.gcd(*(rollouts for rollouts, _ in steps))
+  return next((n for n in range(size, 1, -1) if size % n == 0 and all(
+      abs(share * rollouts / n - round(share * rollouts / n)) < 1e-3
+      for rollouts, share in steps)), None)
+
+
+def note_on(log: Runs) -> str | None:
+  """Says that n or Bp contradict the rewards, or a right answer is worth 2."""
+  file, (constant, _) = log.file, next(iter(log.constants.values()))
+  if file.kind in ("table", "isojax") or not {"Bp", "n"} <= constant.keys() or (
+      len(log.constants) > 1 or log.discarded):
+    return None
+  grains = {}  # of a name -> (its grain, the largest value, N of its means)
+  for name in rewards_of(file):
+    if (means := _means(log, name, constant)) and (
+        size := grain([value for value, _ in means])):
+      grains[name] = size, max(value for value, _ in means), means
+  if not grains:
+    return None
+  name, (size, high, means) = min(grains.items(), key=lambda item: item[1][0])
+  expected = math.gcd(*(N for _, N in means))
+  finer = size // math.gcd(size, expected)
+  text = (f"the means of {name!r} are multiples of 1/{size}, and Bp * n says "
+          f"1/{expected}")
+  if finer > 1 and not all(_fits(value * N) for value, N in means):
+    return (f"{text}: Bp = {constant['Bp']} or n = {constant['n']} is wrong, "
+            f"or a right answer is worth a multiple of 1/{finer}; --fixed "
+            "gives others.")
+  if expected == 2 * size and high <= 1 and len(means) >= SURE:
+    return (f"{text}: a right answer is worth 2 (give --scale=avg=0:2), or "
+            "Bp * n is half of it.")
+  return None
+
+
+def _fits(total: float) -> bool:
+  return abs(total - round(total)) < CLOSE
+
+
+def _means(log: Runs, name: str, constant: dict) -> list[tuple[float, int]]:
+  """(Value, rollouts behind it) of each line; empty if a step is unknown."""
+  file, C, out = log.file, 0, []
+  for _, line in log.lines:
+    if name not in line:
+      continue
+    try:
+      value, step = float(line[name]), int(float(line[file.step]))
+    except (KeyError, TypeError, ValueError, OverflowError):
+      return []
+    N = constant["Bp"] * constant["n"]
+    if file.form.averaged:  # over the rollouts since the last line
+      before, C = C, log.after(file.run(line), constant | {"step": step})
+      N = C - before
+    if N > 0:
+      out.append((value, N))
+  return out
