@@ -78,7 +78,8 @@ def test_the_set_is_within_the_margin_of_the_best():
   ended = dataclasses.replace(fit.study, runs=tuple(
       r.at(slice(13)) if r.n == 7 else r for r in fit.study.runs))
   row, _ = diagnostics.as_good(analysis.analyse(ended, fit.options))
-  assert row["ended"] == pytest.approx(2.2e5, rel=0.03)
+  assert row["ended"] == max(
+      r.C_E[-1] for r in ended.runs if r.n == 7) < fit.study.runs[0].C_E[-1]
 
 
 def training(S, seed):
@@ -161,6 +162,7 @@ class Table:
   def __init__(self, C, reward, form):
     self.C, self.reward, self.form = C, reward, form
     self.C_lo, self.C_hi, self.sse_D = C[0], 1e5, np.zeros(3)
+    self.points = 20
 
   def __call__(self, C):
     return np.tile(np.interp(C, self.C, self.reward), (3, 1))

@@ -38,10 +38,10 @@ def test_pretrain_split_and_train(tmp_path):
       "--config.sampler.slots=32", *(
           f"--config.strata.{name}.{key}"
           for name in ("easy", "hard", "low256", "mixed", "low2500")
-          for key in ("low=0.0", "train=30", "validation=9")))
+          for key in ("low=0.0", "train=30", "validation=7", "test=2")))
   assert " 0/16     40 ####" in done.stdout
   stratum = strata_lib.read(f"{tmp_path}/s-hard.jsonl")
-  assert (len(stratum.train), len(stratum.validation)) == (30, 9)
+  assert (len(stratum.train), len(stratum.validation)) == (30, 7)
   assert stratum.header["command"].startswith("python -m launch.split --config")
   launch("isojax.main", "--config=configs/hard.py",
          f"--config.model.path={policy}",

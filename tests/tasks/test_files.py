@@ -402,7 +402,7 @@ def test_text_that_looks_like_a_line_break(tmp_path):
 
 def test_committed_strata_are_of_the_pool_of_their_config():
   pool = read(split_tiny.get_config().source)
-  assert "2888 of 15000 problems drawn are copies" in pool.notes[0]
+  assert "4227 of 18000 problems drawn are copies" in pool.notes[0]
   for name in ("easy", "hard"):
     stratum = strata_lib.read(
         f"isojax/assets/countdown-tiny-{name}.jsonl")
