@@ -46,7 +46,8 @@ def test_from_foreign_logs_to_advice(tmp_path):
   first, second, third, *_ = out.splitlines()
   assert first.startswith("As good as the best at C = ")
   assert second.startswith("Best n at C = ") and "it leads since C" in second
-  assert third.startswith("identified") and "--export=" in out and "CONFIG" not in out
+  assert third.startswith("identified")
+  assert "--export=" in out and "CONFIG" not in out
   made = set(os.listdir(tmp_path / "out"))
   assert {"fit.json", "report.html", "reward.png", "law.svg"} <= made
   code, out, err = launch("launch.plan", "--rollouts=1e6",
