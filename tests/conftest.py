@@ -138,8 +138,8 @@ def folder(bucket, request):
 # The files that take longest, first: none is left to one worker at the end.
 LONG = [f"test_{name}.py" for name in (
     "runs", "main", "update", "hosts", "reference_gradient", "split", "api",
-    "critic", "fit", "models", "sweep", "noise", "extending", "math_run",
-    "installation", "learning")]
+    "spender", "critic", "fit", "models", "sweep", "noise", "extending",
+    "math_run", "installation", "learning")]
 
 
 def pytest_collection_modifyitems(items):
