@@ -171,15 +171,37 @@ ROUNDED = ("entropy", "kl", "grad_norm", "clip_fraction", "logp", "logp_gap",
            "loss", "value_loss", "explained_variance")
 
 
-def differences(one: str, other: str, *, but=()) -> dict[str, float]:
+def until_a_tie(a: list[dict], b: list[dict], *, longest: int) -> int:
+  """How many records come before the first that counts other tokens.
+
+  Logits that are sums in another order differ by a few float32 epsilons, so a
+  uniform number that lies as close to the boundary of two tokens (about one
+  in 1e5) draws the other one, and all that follows differs. Such a tie changes
+  one rollout, so at most its `longest` tokens; more is no tie.
+  """
+  for i, (x, y) in enumerate(zip(a, b)):
+    apart = abs(x["sampled_tokens"] - y["sampled_tokens"])
+    if apart:
+      return i if apart < longest else len(a)
+  return len(a)
+
+
+def differences(one: str, other: str, *, but=(),
+                longest: int = 0) -> dict[str, float]:
   """The largest relative difference of each field that differs.
 
   It is infinite if the field must be equal, or if a record is missing. The
-  fields `but` may differ.
+  fields `but` may differ. With the `longest` answer in tokens, runs are
+  compared until a tie between two tokens (`until_a_tie`), and at least to the
+  end of the first update.
   """
   pair = comparable(one), comparable(other)
   if [r.keys() for r in pair[0]] != [r.keys() for r in pair[1]]:
     return {"records": float("inf")}
+  if longest:
+    first = [r["kind"] for r in pair[0]].index("train") + 1
+    end = max(first, until_a_tie(*pair, longest=longest))
+    pair = [records[:end] for records in pair]
   worst = collections.defaultdict(float)
   for a, b in zip(*pair, strict=True):
     for name in a.keys() - set(but):

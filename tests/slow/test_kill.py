@@ -1,5 +1,5 @@
 """A run of each recipe with `kill -9` has the bits of an undisturbed one, and
-four devices agree with one.
+four devices agree with one until two tokens tie.
 
 Which groups in flight are complete first depends on the row shards, so there
 two devices share the heads."""
@@ -38,10 +38,9 @@ def test_killed_runs_end_in_the_same_bits(case, tmp_path):
                            seconds=seconds, seed=0)
   assert steps[-1] > 5, "no kill after the first checkpoint"
   assert processes.result(other) == processes.result(calm)
-  # A token that is drawn differently would change all that follows.
   mesh = (dict(devices=2, axis="tensor") if case in IN_FLIGHT  # 2 key heads
           else dict(devices=4))
   processes.finished(four, arguments(case), **mesh)
   # Each device has a pool of pages of its own.
-  worst = processes.differences(calm, four, but=["evicted"])
+  worst = processes.differences(calm, four, but=["evicted"], longest=16)
   assert max(worst.values(), default=0.0) < 1e-3, worst
