@@ -46,6 +46,8 @@ def same(gold: str, answer: str, *, question: str) -> bool:
     return gold_word == math_text.letters(answer)
   if number := math_text.based(gold):
     return answer == number[0] or math_text.based(answer) == number
+  if (number := math_text.based(answer)) and number[1] == 10:
+    answer = number[0]
   if math_text.is_prose(answer, gold):
     return False
   clocks = [_CLOCK.fullmatch(text) for text in (gold, answer)]

@@ -9,11 +9,12 @@ MAX_DIGITS = 200  # of one number
 MAX_EXPONENT_DIGITS = 4  # and of what stands before a factorial
 
 _UNICODE = str.maketrans({
+    **{chr(code + 0xFEE0): chr(code) for code in range(0x21, 0x7F)},  # ５（，
     "−": "-", "×": r"\times ", "÷": "/", "·": r"\cdot ", "π": r"\pi ",
     "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
     "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ",
     "√": r"\sqrt ", "°": r"^\circ ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}",
-    "％": r"\%", "\xa0": " "})
+    "\xa0": " "})
 _WRAPPED = [re.compile(pattern, re.DOTALL) for pattern in (
     r"\\\((.*)\\\)", r"\\\[(.*)\\\]", r"\\(?:boxed|fbox)\s*\{([^{}]*)\}",
     r"\*\*(.*)\*\*")]
@@ -34,7 +35,8 @@ _REPLACED = [(re.compile(pattern), new) for pattern, new in (
     (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
     # Mixed numbers, and numbers as programs write them.
     (r"^(-?\d+)\s+(\d+)/(\d+)$", r"\1\\frac{\2}{\3}"),
-    (r"^(-?\d+)_(?:10|\{10\})$", r"\1"),
+    # A semicolon in a pair is a comma: the parser would drop the brackets.
+    (r"([(\[])([^,;()\[\]]*);([^,;()\[\]]*)([)\]])", r"\1\2,\3\4"),
     (r"^(-?\d+(?:\.\d+)?)[eE]([+-]?\d+)$", r"\1 \\cdot 10^{\2}"),
     (r"\s+", " "), (r"(?<!\d) | (?!\d)", ""))]
 _MAGNITUDE = re.compile(
@@ -95,6 +97,8 @@ _REFUSED = re.compile(
     r"|[\d)}]\s*\\text")
 _BASED = re.compile(  # 2A_{16}
     r"(-?[0-9A-F]*[0-9][0-9A-F]*)_(?:(\d)|\{(\d+)\})")
+_BRACKETED = re.compile(r"\\\{.*\\\}|[(\[{][^()\[\]{}]*[)\]}]")
+_LISTED = re.compile(r"[,;]|and|or")
 _INFINITE = re.compile(r"([+-]?)\\infty")
 
 
@@ -169,6 +173,11 @@ def based(text: str) -> tuple[str, int] | None:
   """The digits and the base of a number such as 101_2."""
   found = _BASED.fullmatch(text)
   return found and (found[1], int(found[2] or found[3]))
+
+
+def is_list(text: str) -> bool:
+  """Whether a text lists values, outside of brackets."""
+  return bool(_LISTED.search(_BRACKETED.sub("", text)))
 
 
 def infinite(text: str) -> str | None:

@@ -29,13 +29,18 @@ def _parsed(text: str):
       basic_latex=True, units=False, malformed_operators=True, nits=True,
       boxed="none"))
   try:
-    return lt.latex2sympy(
+    value = lt.latex2sympy(
         clean, is_real=not grader.should_treat_as_complex(clean),
         convert_degrees=False, normalization_config=None)
   except MemoryError:
     raise
   except Exception:  # any of ANTLR's
     return None
+  listed = value.rhs if isinstance(value, sympy.Eq) else value
+  if (isinstance(listed, sympy.FiniteSet) and len(listed) == 1
+      and math_text.is_list(text)):
+    return None  # 5,5 gives two values, which a set would merge
+  return value
 
 
 def _approximated(left: str, right: str):

@@ -148,6 +148,8 @@ DECIDED = [  # gold, answer, the same?
     ("7919", "7919_2", False), ("7919", "7919_x", False),
     ("101_2", "101_3", False), ("40_9", "40_0", False),
     ("101", "101_2", False), ("101_2", "101", True), ("101_2", "101_{2}", True),
+    ("101_2", "101_{10}", False), ("101_2", "5_{10}", False),
+    ("101_{10}", "101", True),
     ("7919", "7919_{10}", True), ("2A_{16}", "2A_{16}", True),
     # More than one sign is no answer.
     ("7919", "-" * 100 + "7919", False), ("7919", "--7919", False),
@@ -175,6 +177,16 @@ DECIDED = [  # gold, answer, the same?
     (r"\{x=1,y=2\}", r"\{x=2,y=1\}", False), ("x=1, x=2", "1,2", True),
     (r"\{1,2\}", "(1,2)", False), ("1,2", "(1,2)", False),
     (r"\{1,2\}", "(1,2]", False), (r"\{(1,2),(3,4)\}", "(3,4),(1,2)", True),
+    # Two values are not one, even if they are equal; a set has each once.
+    ("5", "5,5", False), ("5", "5 or 5", False), ("5", "x=5, x=5", False),
+    ("x=5", "5,5", False), (r"\{5\}", "5,5", False),
+    ("5", "x=5,5", False), ("5", r"\{5\}", True), ("1,2", "1,1,2", True),
+    # A semicolon separates a pair, too, and keeps its brackets.
+    ("(1,2)", "(1;2)", True), ("(1,2)", "[1;2]", False),
+    ("[1,2]", "[1;2]", True), ("(1;2)", "[1;2]", False),
+    # Full-width characters are those of the keyboard.
+    ("5", "５", True), ("5", "６", False), ("0.5", "０．５", True),
+    ("(1,2)", "（1，2）", True), ("50", "５０％", False), ("1/2", "５０％", True),
     # A word behind a number is its unit, and no other word.
     ("3", "3 halves", False), ("3", "3 dozen", False), ("3", "3 wrong", False),
     ("3", "3 nope", False), ("3", r"3\text{ halves}", False),
