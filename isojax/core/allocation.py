@@ -9,6 +9,10 @@ from isojax.core.division import Division, UNIFORM
 from isojax.errors import expect, InputError
 
 
+MOST_B = 2**24  # rollouts of a step, which is held in memory as a whole
+MOST_C = 2**53  # beyond it, floats of counts are not exact
+
+
 @dataclasses.dataclass(frozen=True)
 class Allocation:
   """Bp problems per step, n rollouts per problem, M steps."""
@@ -25,6 +29,11 @@ class Allocation:
     expect("alloc", self, Bp=(self.Bp >= 1, "at least 1"),
            n=(self.n >= 1, "at least 1"), M=(self.M >= 1, "at least 1"),
            m=(self.m is None or self.m >= 1, "at least 1"))
+    if self.B > MOST_B or self.C > MOST_C:
+      raise InputError(
+          f"alloc: Bp={self.Bp}, n={self.n}, M={self.M}: expected "
+          f"Bp * n of at most {MOST_B:,} rollouts a step and Bp * n * M below "
+          "2**53; lower them")
     if self.m is not None and self.m > self.n:
       raise InputError(
           f"alloc.m={self.m} is more than the {self.n} rollouts of a "

@@ -69,7 +69,7 @@ def held(path: str) -> bool:
       fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
   except BlockingIOError:
     return True
-  except FileNotFoundError:
+  except OSError:  # there is none, or who writes it will say what is wrong
     pass
   return False
 

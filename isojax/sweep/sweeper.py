@@ -23,7 +23,7 @@ import sys
 import time
 import typing
 
-from isojax.core import config_file, config_flag, exit_codes, plan_file
+from isojax.core import config_file, config_flag, exit_codes, plan_file, sections
 from isojax.core.allocation import Allocation, of_section
 from isojax.core.format import aligned
 from isojax.errors import InputError, reason
@@ -84,8 +84,8 @@ def _of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
   config_flag.apply_row(config, lines, index, path)
   values = config.to_dict()
   try:
-    alloc = of_section(**values["alloc"])
-  except (InputError, TypeError) as error:
+    alloc = sections.section(of_section, values["alloc"], "config.alloc")
+  except InputError as error:
     raise InputError(f"{where}: {error}") from error
   name = workdir.run_id(experiment.identity(json.loads(json.dumps(values))))
   return Run(os.path.join(root, name), where, values, alloc)
@@ -130,12 +130,12 @@ def of_shard(runs: list[Run], shard: str | None) -> list[Run]:
 
 
 def _tail(path: str) -> list[str]:
-  """The last complete lines of a file; none if it does not exist."""
+  """The last complete lines of a file; none if it cannot be read."""
   try:
     with open(path, "rb") as file:
       file.seek(max(0, os.path.getsize(path) - TAIL))
       text = file.read().decode(errors="replace")
-  except (FileNotFoundError, NotADirectoryError):
+  except OSError:
     return []
   return text[:text.rfind("\n") + 1].splitlines()
 
@@ -191,12 +191,19 @@ def _cells(run: Run, state: str, kept: list[dict]) -> list[str]:
           eta]
 
 
+def _ledger(run: Run) -> tuple[list[dict], str | None]:
+  """The sound records of a run, and what is wrong with the file."""
+  try:
+    return records.sound(os.path.join(run.folder, "records.jsonl"))
+  except InputError as error:
+    return [], str(error)
+
+
 def table(runs: list[Run]) -> str:
   """A line for each run; below it, what is wrong with runs and their records.
   """
   states = [state_of(run) for run in runs]
-  ledgers = [records.sound(os.path.join(run.folder, "records.jsonl"))
-             for run in runs]
+  ledgers = list(map(_ledger, runs))
   lines = [["run", "state", "seed", "Bp", "n", "rollouts/C", "best avg", "ETA"],
            *map(_cells, runs, states, (kept for kept, _ in ledgers))]
   return "\n".join([aligned(lines), *(

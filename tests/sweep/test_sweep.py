@@ -74,16 +74,19 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path):
   row = json.loads(good)
   bad = []
   for overrides in ({"alloc": {"p": 3}}, {"seed": "x"},
-                    {"alloc": {"Bp": 8, "n": 4, "C": 1}}):
+                    {"alloc": {"Bp": 8, "n": 4, "C": 1}},
+                    {"alloc": {"Bp": 8, "n": 1e308, "M": 2}},
+                    {"alloc": {"Bp": 8, "n": None, "M": 2}}):
     row["overrides"] = overrides
     bad.append(json.dumps(row | {"id": plan_file.content_id(row)}))
   bad.append(json.dumps(row | {"id": "0123456789ab"}))
   runs, wrong = runs_of(
       tmp_path, "\n".join([*bad, '{"torn', good.strip(), good]))
-  assert [run.source for run in runs] == [f"{tmp_path}/plan.jsonl:6"]
+  assert [run.source for run in runs] == [f"{tmp_path}/plan.jsonl:8"]
   for number, (text, message) in enumerate(zip(wrong, (
       "config.alloc.p: no such key", "config.seed='x': Could not override",
-      "is less than the rollouts of one step", "is of another row",
+      "is less than the rollouts of one step",
+      "at most 16,777,216 rollouts", "config.alloc.n=None: expected int", "is of another row",
       "not a row of a plan"), strict=True), 1):
     assert text.startswith(f"{tmp_path}/plan.jsonl:{number}: "), text
     assert message in text
@@ -285,6 +288,16 @@ def test_the_table(tmp_path):
       path.read_text().splitlines(keepends=True)) if i != 4))
   damaged = sweeper.table(runs).splitlines()
   assert damaged[-1].startswith(f"{path}:5: ")
+
+
+def test_the_table_of_files_that_cannot_be_read(tmp_path):
+  runs, _ = runs_of(tmp_path, rows((8, 4), (8, 8), (8, 16)))
+  write_records(runs[0], 1)
+  for path in (f"{runs[1].folder}/records.jsonl", runs[2].log, runs[2].lock):
+    os.makedirs(path)
+  *lines, wrong = sweeper.table(runs).splitlines()
+  assert [line.split()[1] for line in lines[1:]] == ["stopped"] * 3
+  assert wrong.startswith(f"{runs[1].folder}/records.jsonl: cannot be read")
 
 
 # --- the script ---
