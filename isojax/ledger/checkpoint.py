@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import time
 import typing
 import zlib
 
@@ -31,6 +32,10 @@ _SAVING = re.compile(r"[0-9]+\.orbax-checkpoint-tmp(-[0-9]+)?")
 _ITEMS = {"state", "meta", "host", "_CHECKPOINT_METADATA", "commit_success.txt"}
 UNREADABLE = (ValueError, KeyError, RecursionError, FileNotFoundError,
               NotADirectoryError)  # a checkpoint whose meta raises these
+
+
+# In a bucket another start may still delete its old steps, or save one.
+SETTLE_SECONDS = 2.0
 
 
 class Restored(typing.NamedTuple):
@@ -57,6 +62,12 @@ def _listed(store: str) -> list[int]:
 def steps(store: str) -> list[int]:
   """The saved steps in order, on all processes as process 0 sees them."""
   return hosts.gather(_listed(store) if hosts.first() else [])[0]
+
+
+def _remove(folder: epath.Path) -> None:
+  """Deletes a folder that another start may be deleting, too."""
+  with contextlib.suppress(FileNotFoundError):
+    folder.rmtree()
 
 
 def _meta(folder: epath.Path) -> dict:
@@ -90,9 +101,11 @@ def _clear(store: str, reached: list[int], beyond: list[int],
         continue
       except UNREADABLE as error:
         reason = repr(error)[:200]
+    if not folder.is_dir() and bucket.remote(store):
+      continue  # another start has deleted it
     if i >= keep and step not in damaged and folder.is_dir() and (
         {path.name for path in folder.iterdir()} <= _ITEMS):
-      folder.rmtree()
+      _remove(folder)
     else:
       logging.warning("the checkpoint of step %d is damaged (%s): moved to %s",
                       step, reason, _set_aside(store, step))
@@ -113,19 +126,29 @@ def open_manager(store: str, *, keep: int):
     if hosts.first() and epath.Path(store).is_dir():
       for path in epath.Path(store).iterdir():
         if _incomplete(path):  # orbax would delete others, too
-          path.rmtree()
+          _remove(path)
     manager = ocp.CheckpointManager(
         _absolute(store),
         options=ocp.CheckpointManagerOptions(max_to_keep=keep))
   try:
     yield manager
     finish(manager)
+    if hosts.first() and bucket.remote(store):
+      _remove_strangers(store, set(manager.all_steps()))
   except BaseException:
     with contextlib.suppress(Exception):  # keeps the first error
       manager.close()
     raise
   with bucket.asking(store):
     manager.close()
+
+
+def _remove_strangers(store: str, ours: set[int]) -> None:
+  """Deletes steps before ours that a start that lost the run saved late."""
+  with bucket.asking(store):
+    for step in _listed(store):
+      if ours and step < max(ours) and step not in ours:
+        _remove(epath.Path(store, str(step)))
 
 
 def _absolute(store: str) -> str:
@@ -319,6 +342,11 @@ def restore_newest(store: str, abstract: TrainState, run_id: str, *,
       break
     except _DamagedError as error:
       damaged[step] = str(error)
+  if damaged and bucket.remote(store):
+    time.sleep(SETTLE_SECONDS)
+    if steps(store) != saved:
+      return restore_newest(store, abstract, run_id, reach=reach, keep=keep,
+                            host=host)
   if damaged and restored is None:
     raise InputError(
         f"{store}: no checkpoint could be read ({damaged}); restore one from a "

@@ -4,9 +4,11 @@ A whole run in one is taken over and resumed in tests/test_main.py. What needs
 conditions only is tested with tensorstore's driver of files.
 """
 
+from concurrent import futures
 import os
 import random
 import sys
+import threading
 
 from etils import epath
 import jax
@@ -148,14 +150,55 @@ def names(folder):
   return sorted(each.name for each in epath.Path(folder).iterdir())
 
 
-def test_a_damaged_checkpoint_is_moved_aside(folder):
-  bucket_lib.check(folder, "workdir")
-  store = f"{folder}/checkpoints"
+def newest(store):
   abstract = TrainState(
       step=jax.ShapeDtypeStruct((), jnp.int32, sharding=LEAF.sharding),
       params={"a": LEAF}, opt_state=())
-  restore = lambda: checkpoint.restore_newest(
-      store, abstract, "abc", reach=9, keep=2, host=False)
+  return checkpoint.restore_newest(
+      store, abstract, "abc", reach=99, keep=2, host=False)
+
+
+def test_a_start_finds_a_checkpoint_while_another_one_deletes_old_ones(folder):
+  bucket_lib.check(folder, "workdir")
+  store, over = f"{folder}/checkpoints", threading.Event()
+
+  def rotate():
+    with checkpoint.open_manager(store, keep=2) as manager:
+      for step in range(1, 99):
+        checkpoint.save(manager, step, state(step), "abc")
+        if over.is_set():
+          break
+
+  with futures.ThreadPoolExecutor(1) as pool:
+    rotating = pool.submit(rotate)
+    try:
+      while newest(store) is None:
+        pass
+      found = [newest(store).step for _ in range(8)]
+    finally:
+      over.set()
+    rotating.result()
+  assert found == sorted(found) and names(folder) == ["checkpoints"]
+
+
+def test_a_step_that_a_lost_start_saves_late_is_deleted(folder):
+  bucket_lib.check(folder, "workdir")
+  store = f"{folder}/checkpoints"
+  with (checkpoint.open_manager(store, keep=2) as lost,
+        checkpoint.open_manager(store, keep=2) as manager):
+    for step in (2, 3, 4):
+      checkpoint.save(manager, step, state(step), "abc")
+    checkpoint.finish(manager)
+    checkpoint.save(lost, 1, state(1), "abc")
+    checkpoint.finish(lost)
+    assert names(store) == ["1", "3", "4"]
+  assert names(store) == ["3", "4"]
+
+
+def test_a_damaged_checkpoint_is_moved_aside(folder):
+  bucket_lib.check(folder, "workdir")
+  store = f"{folder}/checkpoints"
+  restore = lambda: newest(store)
   assert restore() is None
   with checkpoint.open_manager(store, keep=2) as manager:
     for step in (1, 2, 3):
