@@ -101,8 +101,10 @@ def _clear(store: str, reached: list[int], beyond: list[int],
         continue
       except UNREADABLE as error:
         reason = repr(error)[:200]
-    if not folder.is_dir() and bucket.remote(store):
-      continue  # another start has deleted it
+    if bucket.remote(store):
+      time.sleep(SETTLE_SECONDS)
+      if not folder.is_dir():
+        continue  # another start has deleted it
     if i >= keep and step not in damaged and folder.is_dir() and (
         {path.name for path in folder.iterdir()} <= _ITEMS):
       _remove(folder)

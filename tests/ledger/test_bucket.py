@@ -174,7 +174,7 @@ def test_a_start_finds_a_checkpoint_while_another_one_deletes_old_ones(folder):
     try:
       while newest(store) is None:
         pass
-      found = [newest(store).step for _ in range(8)]
+      found = [newest(store).step for _ in range(4)]
     finally:
       over.set()
     rotating.result()
