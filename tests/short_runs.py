@@ -50,8 +50,10 @@ CASES = {
     "paged": ("easy", PLAIN | dict(
         sampler=PLAIN["sampler"] | dict(page=4, memory_gib=0.00094))),
     "refill": ("easy", dict(
-        task=dict(stratum=few.easy(D, 4)), sampler=dict(slots=24),
-        alloc=dict(Bp=4, n=4, C=200),
+        task=dict(stratum=few.easy(D, 4)),
+        sampler=dict(slots=24, temperature=0.8),
+        # The last step would sample a second round, which C does not admit.
+        alloc=dict(Bp=4, n=4, C=144),
         eval=dict(k=1, first=60, growth=1.0),
         checkpoint=dict(every_steps=2, keep=20),
         recipe=dict(filter=dict(rounds=3, solved_rate=0.5),

@@ -74,7 +74,7 @@ def test_a_run_that_refills_spends_its_budget():
   history = state.history_of(whole)
   assert history.solved == {i for r in train for i in r["solved"]}
   assert (history.rollouts, history.evaluated) == (spent, spent)
-  assert 200 - 16 < spent <= 200  # another round of 16 would exceed C
+  assert 144 - 16 < spent <= 144  # another round of 16 would exceed C
   assert any(r["refilled"] for r in train)
   solved = [i for r in train for i in r["solved"]]
   assert solved and len(set(solved)) == len(solved)  # none is sampled again
@@ -88,6 +88,11 @@ def test_a_run_that_refills_spends_its_budget():
   assert known.any() and any(known[prompts_lib.indices_at(
       seed=0, step=step, Bp=4, D=len(ids))].any()
                              for step in range(2, len(train)))
+
+
+def test_the_trainer_scores_at_the_temperature_of_the_sampler():
+  assert short_runs.config("refill").sampler.temperature != 1
+  assert all(r["logp_gap"] < 1e-5 for r in steps(kept("refill")))
 
 
 def test_in_flight_updates_spend_exactly_C():

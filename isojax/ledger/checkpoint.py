@@ -188,10 +188,16 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState,
   if host is not None:
     meta["host"] = zlib.crc32(host)
     further["host"] = ocp.args.StandardSave({"bytes": host})
+  args = ocp.args.Composite(
+      state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta),
+      **further)
   with _disk(manager):
-    accepted = manager.save(step, args=ocp.args.Composite(
-        state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta),
-        **further))
+    accepted = manager.save(step, args=args)
+    if not accepted and bucket.remote(manager.directory):
+      for late in manager.all_steps():  # of a start that lost the run
+        if late >= step:
+          manager.delete(late)
+      accepted = manager.save(step, args=args)
   if not accepted:
     raise RuntimeError(f"step {step} was not saved: {manager.directory} holds "
                        f"steps {manager.all_steps()}")

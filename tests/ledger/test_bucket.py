@@ -195,6 +195,19 @@ def test_a_step_that_a_lost_start_saves_late_is_deleted(folder):
   assert names(store) == ["3", "4"]
 
 
+def test_a_step_that_a_lost_start_saved_is_saved_again(folder):
+  """It was complete after this start had chosen an earlier one."""
+  bucket_lib.check(folder, "workdir")
+  store = f"{folder}/checkpoints"
+  with checkpoint.open_manager(store, keep=2) as lost:
+    checkpoint.save(lost, 5, state(7), "abc")
+  with checkpoint.open_manager(store, keep=2) as manager:
+    for step in (4, 5):
+      checkpoint.save(manager, step, state(step), "abc")
+  step, found, _ = newest(store)
+  assert names(store) == ["4", "5"] and (found.params["a"] == step).all()
+
+
 def test_a_damaged_checkpoint_is_moved_aside(folder):
   bucket_lib.check(folder, "workdir")
   store = f"{folder}/checkpoints"

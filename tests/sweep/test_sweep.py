@@ -249,7 +249,7 @@ def test_devices_are_shared_out(
 # --- what is shown ---
 
 
-def write_records(run, steps):
+def write_records(run, steps, *, refilled=0, evaluated=True):
   """Records of one rollout a millisecond, avg 0.1 a step."""
   pathlib.Path(run.folder).mkdir(parents=True)
   writer = records.File(f"{run.folder}/records.jsonl")
@@ -259,8 +259,10 @@ def write_records(run, steps):
           kind=kind, step=step, rollouts=step * a.B, Bp=a.Bp, n=a.n) | more)
   line("eval", 0, avg=0.0, avg_se=0.01)
   for step in range(1, steps + 1):
-    line("train", step, seconds_sample=a.B / 2e3, seconds_update=a.B / 2e3)
-    line("eval", step, avg=step / 10, avg_se=0.01)
+    line("train", step, seconds_sample=a.B / 2e3, seconds_update=a.B / 2e3,
+         refilled=refilled)
+    if evaluated:
+      line("eval", step, avg=step / 10, avg_se=0.01)
 
 
 def test_the_table(tmp_path):
@@ -288,6 +290,20 @@ def test_the_table(tmp_path):
       path.read_text().splitlines(keepends=True)) if i != 4))
   damaged = sweeper.table(runs).splitlines()
   assert damaged[-1].startswith(f"{path}:5: ")
+
+
+def test_a_run_ends_with_its_last_evaluation(tmp_path):
+  run, = runs_of(tmp_path, rows((8, 4)))[0]
+  write_records(run, 8, evaluated=False)
+  assert not sweeper.is_complete(run)
+
+
+def test_resampling_rounds_shorten_the_time_left(tmp_path):
+  """64 rollouts of a step of 16 ms, a quarter of them of the first round."""
+  run, = runs_of(tmp_path, rows((8, 2), C=161_000))[0]
+  write_records(run, 3, refilled=3, evaluated=False)
+  kept = records.read(f"{run.folder}/records.jsonl")
+  assert sweeper._cells(run, "running", kept)[-1] == "00:40"
 
 
 def test_the_table_of_files_that_cannot_be_read(tmp_path):
