@@ -80,6 +80,8 @@ def main(_) -> None:
   print(words)
   for i, options in enumerate(exported):
     print(f"# row {i} for {trainer}\n{options}")
+  if exported:
+    print(export.change_of_n(trainer, plan.rows[0], plan.setting))
   config = config_flag.arguments(sys.argv[1:]) or ["--config=FILE"]
   print(f"wrote {out}; start a row with " + shlex.join(
       ["python", "-m", "isojax.main", *config, f"--plan={out}", "--row=0"]))

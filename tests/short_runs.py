@@ -48,7 +48,7 @@ CASES = {
             updates=dict(epochs=2, minibatches=1), optimizer=FAST))),
     "plain": ("easy", PLAIN),
     "paged": ("easy", PLAIN | dict(
-        sampler=PLAIN["sampler"] | dict(page=4, memory_gib=0.00094))),
+        sampler=PLAIN["sampler"] | dict(page=4, memory_gib=0.00092))),
     "refill": ("easy", dict(
         task=dict(stratum=few.easy(D, 4)),
         sampler=dict(slots=24, temperature=0.8),

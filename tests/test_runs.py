@@ -52,7 +52,7 @@ def test_a_critic_is_scored_and_learns():
 
 
 def test_pages_change_no_record():
-  assert sum(r["evicted"] for r in steps(kept("paged"))) >= 3
+  assert sum(r["evicted"] for r in steps(kept("paged"))) > 3
   for one, other in zip(*map(records.comparable, map(kept, ("plain", "paged"))),
                         strict=True):
     assert one.keys() == other.keys()

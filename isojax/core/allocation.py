@@ -8,7 +8,6 @@ import numpy as np
 from isojax.core.division import Division, UNIFORM
 from isojax.errors import expect, InputError
 
-
 MOST_B = 2**24  # rollouts of a step, which is held in memory as a whole
 MOST_C = 2**53  # beyond it, floats of counts are not exact
 

@@ -100,7 +100,9 @@ def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
   for Bp, n in cells:
     why = None
     if n != int(n):
-      why = f"Bp does not divide B = {B}"
+      near = [x for x in (B // Bp * Bp, -(-B // Bp) * Bp) if x]
+      why = (f"Bp does not divide B = {B}; the nearest --B is "
+             f"{' or '.join(map(str, near))}")
     elif n < 2:
       why = "a group of one rollout has no advantage"
     elif Bp * n > B_max:

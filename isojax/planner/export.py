@@ -5,12 +5,14 @@ by default, whatever the trainer's own defaults are. They were checked against
 the trainers' code, each at its Trainer's `checked`: docs/planning.md says how.
 """
 
+import dataclasses
 import math
 import operator
 import typing
 
 from isojax.core import plan_file
-from isojax.core.allocation import Allocation
+from isojax.core.allocation import allocate, Allocation
+from isojax.core.format import aligned, many
 from isojax.errors import InputError
 
 CALIBRATED_ON = ("nemo-rl", "prime-rl")  # planner/cost.py
@@ -256,6 +258,42 @@ def not_carried(trainer: str, setting: Setting) -> list[str]:
             f"recipe.loss.clip_high={loss['clip_high']}",
             f"sampler.temperature={loss['temperature']}"]
   return [*out, *setting.beside]
+
+
+def names(trainer: str) -> dict[str, str]:
+  """Bp, n, B, M -> the options of a trainer that set it."""
+  words = TRAINERS[trainer].options.split()
+  options = {field: [word.partition("=")[0] for word in words
+                     if word.endswith(f"={{{field}}}")]
+             for field in ("Bp", "n", "B", "M")}
+  return {field: " and ".join(found) for field, found in options.items()
+          if found}
+
+
+def doubled(row: plan_file.Row, s: Setting) -> list[str]:
+  """What twice the n changes at the same C, with the same Bp or the same B."""
+  a, devices = row.allocation, s.devices or 1
+  lines = [["", "Bp", "n", "B", "M", "lr", "rollouts a device and update",
+            f"microbatches of {MOST_PER_DEVICE}"]]
+  for what, Bp, n in (("this plan", a.Bp, a.n), ("twice n", a.Bp, 2 * a.n),
+                      ("the same B", a.Bp // 2, 2 * a.n)):
+    if 0 < Bp * n <= a.C:
+      other = allocate(Bp=Bp, n=n, M=None, C=a.C)
+      share = other.B / devices
+      lines.append([
+          what, str(Bp), str(n), f"{other.B:,}", f"{other.M:,}",
+          s.lr(dataclasses.replace(
+              row, lr=row.lr * math.sqrt(other.B / a.B))),
+          f"{share:g}", str(math.ceil(share / MOST_PER_DEVICE))])
+  return aligned(lines).splitlines()
+
+
+def change_of_n(trainer: str, row: plan_file.Row, s: Setting) -> str:
+  """The names in a trainer, and what twice the n changes, as comments."""
+  return "\n".join(f"# {line}" for line in (
+      *(f"{field}: {name}" for field, name in names(trainer).items()),
+      f"at the same C, on {many(s.devices or 1, 'device')}",
+      *doubled(row, s)))
 
 
 def text(trainer: str, row: plan_file.Row, setting: Setting) -> str:

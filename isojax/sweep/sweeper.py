@@ -23,7 +23,13 @@ import sys
 import time
 import typing
 
-from isojax.core import config_file, config_flag, exit_codes, plan_file, sections
+from isojax.core import (
+  config_file,
+  config_flag,
+  exit_codes,
+  plan_file,
+  sections,
+)
 from isojax.core.allocation import Allocation, of_section
 from isojax.core.format import aligned
 from isojax.errors import InputError, reason

@@ -4,6 +4,8 @@ None of the trainers is installed: docs/planning.md says how their names were
 checked.
 """
 
+import pathlib
+
 import pytest
 
 from configs import dapo, dr_grpo, hard, ppo
@@ -80,6 +82,32 @@ def test_whose_times_a_priced_plan_has():
   assert "NeMo-RL and prime-rl, not on verl, which is slower\n" in said("verl")
   assert "calibrated" not in said("nemo-rl")
   assert "not on trl\n" in said("trl")
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_the_names_of_each_trainer_are_in_the_docs(trainer):
+  docs = pathlib.Path("docs/planning.md").read_text("utf-8")
+  line, = [line for line in docs.splitlines()
+           if line.startswith(f"| {trainer} |")]
+  cells = line.replace("`", "").strip("| ").split(" | ")[1:]
+  assert cells == [export.names(trainer)[field] if field in export.names(
+      trainer) else "–" for field in ("Bp", "n", "B", "M")]
+
+
+def test_what_twice_the_n_changes():
+  """At the same C; the rate follows sqrt(B)."""
+  row, setting = run(HARD._replace(devices=4))
+  assert [" ".join(line.split()) for line in export.doubled(row, setting)] == [
+      "Bp n B M lr rollouts a device and update microbatches of 8",
+      "this plan 32 8 256 10 1e-06 64 8",
+      "twice n 32 16 512 5 1.414e-06 128 16",
+      "the same B 16 16 256 10 1e-06 64 8"]
+  whole, _ = run(HARD, C=256)  # one step
+  assert len(export.doubled(whole, HARD)) == 3  # twice n exceeds C
+  said = export.change_of_n("verl", row, setting)
+  assert said.startswith("# Bp: data.train_batch_size and actor_rollout_ref.")
+  assert "# n: actor_rollout_ref.rollout.n\n" in said
+  assert "# at the same C, on 4 devices\n" in said
 
 
 def test_a_run_of_verl():

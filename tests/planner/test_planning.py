@@ -54,7 +54,7 @@ SWEEP = dict(sweep=True, rollouts=2e6)
     (SWEEP | dict(B=64, Bp=(16, 32, 48, 64)), [(16, 4), (32, 2)],
      "(64, 1): a group of one rollout"),
     (SWEEP | dict(B=64, Bp=(16, 48)), [(16, 4)],
-     "(48, 1.333): Bp does not divide B = 64"),
+     "(48, 1.333): Bp does not divide B = 64; the nearest --B is 48 or 96"),
     # Without n a sweep goes around the law's.
     (SWEEP | dict(stratum="easy", seeds=(0, 1)),
      [(32, n) for n in (128, 128, 256, 256, 512, 512)],

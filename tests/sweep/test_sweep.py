@@ -86,7 +86,8 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path):
   for number, (text, message) in enumerate(zip(wrong, (
       "config.alloc.p: no such key", "config.seed='x': Could not override",
       "is less than the rollouts of one step",
-      "at most 16,777,216 rollouts", "config.alloc.n=None: expected int", "is of another row",
+      "at most 16,777,216 rollouts", "config.alloc.n=None: expected int",
+      "is of another row",
       "not a row of a plan"), strict=True), 1):
     assert text.startswith(f"{tmp_path}/plan.jsonl:{number}: "), text
     assert message in text

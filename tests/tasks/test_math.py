@@ -186,7 +186,8 @@ DECIDED = [  # gold, answer, the same?
     ("[1,2]", "[1;2]", True), ("(1;2)", "[1;2]", False),
     # Full-width characters are those of the keyboard.
     ("5", "５", True), ("5", "６", False), ("0.5", "０．５", True),
-    ("(1,2)", "（1，2）", True), ("50", "５０％", False), ("1/2", "５０％", True),
+    ("(1,2)", "（1，2）", True), ("50", "５０％", False),
+    ("1/2", "５０％", True),
     # A word behind a number is its unit, and no other word.
     ("3", "3 halves", False), ("3", "3 dozen", False), ("3", "3 wrong", False),
     ("3", "3 nope", False), ("3", r"3\text{ halves}", False),
