@@ -173,6 +173,43 @@ THREADS = {
                      reward=0.15 if i < 9 else 0.0,
                      length=50.0 if i < 9 else 640.0) for i in range(1, 65)),
         {}, ["wrong length", "wrong collapse"], "may not end"),
+    # rate 1e-6: flat, below what 60 steps can show, and the format is never met
+    "huggingface/open-r1#474": (
+        trl(*[{"step": i, "norm": 0.1, "lr": 1e-6, "std": 0.2,
+               "reward": 0.6 + 0.03 * (-1)**i,
+               "rewards/accuracy_reward/mean": 0.6 + 0.03 * (-1)**i,
+               "rewards/format_reward/mean": 0.0} for i in range(1, 61)]),
+        {"n": 8}, ["note flat"], "0 in every step: rewards/format_reward/mean"),
+    "huggingface/open-r1#436": (  # rate 2e-5: it learns, and falls at step 40
+        trl(*[{"step": i, "norm": 0.3, "lr": 2e-5, "std": 0.2,
+               "reward": 0.5 + 0.002 * i if i < 40 else 0.05,
+               "kl": 0.01 if i < 40 else 3.0} for i in range(1, 81)]), {"n": 8},
+        ["wrong kl", "wrong collapse"], "lower learning_rate"),
+    # no growth in 30 steps of 32 prompts: 0.06 is the least that they can show
+    "hiyouga/EasyR1#24": (
+        "".join(verl(i, "data.train_batch_size=32 actor_rollout_ref.rollout.n="
+                     "5 " if i == 1 else "", norm=0.1, low=0.0, high=1.0,
+                     reward=0.3 + 0.04 * (-1)**(i // 2)) for i in range(1, 31)),
+        {}, ["note few"], "run longer, or raise data.train_batch_size"),
+    "modelscope/ms-swift#4512": (  # std 0: two parts cancel each other
+        trl(*[{"step": i, "norm": 0.0, "loss": 0.0, "reward": 1.0, "std": 0.0,
+               "rewards/a/mean": 0.4 + 0.1 * (-1)**i,
+               "rewards/b/mean": 0.6 - 0.1 * (-1)**i, "rewards/a/std": 0.3}
+              for i in range(1, 31)]), {"n": 8}, ["wrong signal"],
+        "rewards/a/mean, rewards/b/mean vary, and reward does not"),
+    # 2,000 sound steps, then sampler and trainer part: weight transfer
+    "PrimeIntellect-ai/prime-rl#964": (
+        "".join(json.dumps({
+            "step": i, "progress/rollouts": 128, "mismatch_kl/all/mean": kl,
+            "train/agg/effective/agent/reward/mean": reward}) + "\n"
+            for i, kl, reward in (
+                (i, *((1e-3, 0.6) if i < 2000 else (0.5, 0.05)))
+                for i in range(1, 2401))), {},
+        ["wrong mismatch", "wrong collapse"], "importance sampling"),
+    "XueZeyue/DanceGRPO#45": (  # rate 1e-6: collapse at step 1,500
+        trl(*[{"step": i, "norm": 0.1, "lr": 1e-6, "std": 0.2, "reward": (
+            0.3 + 1e-4 * i if i < 1500 else 0.05)} for i in range(1, 1801)]),
+        {"n": 12}, ["wrong collapse"], "such as step 1499"),
     "verl-project/verl#2060": (  # a question of format only: a sound first step
         verl(1, norm=0.020, reward=0.558, low=0.0, high=1.0, adv=1.789,
              length=288.7, max=963.0, cut=0.0, entropy=0.323), {}, [], ""),
@@ -196,7 +233,8 @@ def test_a_public_thread(thread, tmp_path):
   assert set(expected) <= {*names(report)}
   assert sorted(f.name for f in report.serious) == sorted(
       name.removeprefix("wrong ") for name in expected if "wrong" in name)
-  assert advice in " ".join(f.advice for f in report.findings)
+  assert advice in " ".join(
+      [*(f.advice for f in report.findings), *report.notes])
 
 
 @pytest.mark.parametrize("advantage, norm, expected", [
