@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 import re
 
 from isojax.errors import InputError
@@ -60,6 +61,22 @@ class LogFile:
 
   def note(self, text: str) -> None:
     self.notes.append(f"{self.path}: {text}")
+
+
+LOGS = "*.jsonl", "*.log", "*.csv", "trainer_state.json", "*tfevents*"
+
+
+def file_of(path: str) -> str:
+  """The records of a run's folder, or the path; InputError: another folder."""
+  records_path = os.path.join(path, "records.jsonl")
+  if os.path.isfile(records_path):
+    return records_path
+  if os.path.isdir(path):
+    logs = sorted(p.name for pattern in LOGS
+                  for p in pathlib.Path(path).glob(pattern))
+    raise InputError(f"{path}: a folder; expected a log" + (
+        f", such as {os.path.join(path, logs[0])}" if logs else ""))
+  return path
 
 
 def open_log(path: str, how: Reading) -> LogFile:

@@ -16,7 +16,7 @@ from isojax.ledger import bucket
 from isojax.logs import granularity, metrics
 from isojax.logs.fields import FEWEST, Reading, Row, TEXT, TRAINING
 from isojax.logs.formats.base import Format, METRICS, TOTAL
-from isojax.logs.log_file import LOG_CALLS, LogFile, open_log
+from isojax.logs.log_file import file_of, LOG_CALLS, LogFile, open_log
 from isojax.logs.metrics import Curve
 from isojax.logs.runs import lacking, NEEDED, Runs
 
@@ -44,7 +44,7 @@ def read(patterns: list[str], how: Reading, *, flag: str
       paths.setdefault(os.path.realpath(path), path)
   for path in paths.values():
     try:
-      more, file_notes = read_file(path, how)
+      more, file_notes = read_file(file_of(path), how)
     except InputError as error:
       refused.append(error)
       notes.append(f"left out: {error}")

@@ -19,12 +19,12 @@ from isojax.diagnosis.symptoms import column, History, quarters, STEPS
 from isojax.errors import InputError
 from isojax.logs import series
 from isojax.logs.fields import Reading
+from isojax.logs.log_file import file_of
 from isojax.logs.runs import NEEDED
 from isojax.logs.series import Series
 
 WIDTH = 98  # characters of the screen
 LISTED = 6  # findings on the screen; the page has all
-LOGS = "*.jsonl", "*.log", "*.csv", "trainer_state.json", "*tfevents*"
 # What only matters if the advantages are of rewards.
 REWARDS = {"reward", "reward_std", "reward_min", "reward_max", "all_wrong",
            "all_right", "zero_std"}
@@ -276,14 +276,7 @@ def evidence(f: Finding) -> str:
 def report(path: str, how: Reading, *, run: str | None = None,
            eval_set: str | None = None) -> Diagnosis:
   """What is wrong with the run of a log; see isojax.doctor."""
-  records = os.path.join(path, "records.jsonl")
-  if os.path.isfile(records):  # the folder of a run of isojax
-    path = records
-  if os.path.isdir(path):
-    logs = sorted(p.name for pattern in LOGS
-                  for p in pathlib.Path(path).glob(pattern))
-    raise InputError(f"{path}: a folder; expected a log" + (
-        f", such as {os.path.join(path, logs[0])}" if logs else ""))
+  path = file_of(path)
   log = series.read(path, how, run=run)
   sets = dict.fromkeys(str(line.get("eval_set")) for line in log.evals)
   if eval_set is not None and eval_set not in sets:

@@ -1,10 +1,11 @@
-"""Tries a user's function of the loss on a small batch, before a run starts.
+"""Reads a user's function of the loss and tries it on a small batch.
 
 A result of another shape is broadcast, and the run would train to its end on
 something else than the user meant.
 """
 
 from collections.abc import Callable
+import inspect
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +35,24 @@ CASES = {
                      ("whether a bound acts", (2, 3), "b"))),
 }
 DTYPES = {"b": "bool", "f": "floating point", "fiu": "numbers"}
+
+
+def read(kind: str, name: str, like: Callable) -> dict[str, str]:
+  """The file of FILE.py:FUNCTION, whose function takes what `like` takes."""
+  custom = custom_function.read(f"loss.{kind}", name)
+  try:
+    function = custom_function.function(**custom)
+  except InputError as error:
+    raise InputError(f"loss.{kind}: {error}; correct the file") from error
+  expected, names = (
+      [p.name for p in inspect.signature(f).parameters.values()
+       if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+      for f in (like, function))
+  if len(expected) != len(names):
+    raise InputError(
+        f"loss.{kind}={name}: takes ({', '.join(names)}); expected "
+        f"({', '.join(expected)}), and constants as keyword-only arguments")
+  return custom
 
 
 def check(kind: str, custom: dict, function: Callable) -> None:

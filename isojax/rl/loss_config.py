@@ -138,7 +138,8 @@ class LossConfig:
   def __post_init__(self):
     # custom_function.read of each, once. Not a field: the config has the names.
     object.__setattr__(self, "custom", {
-        kind: _custom(kind, getattr(self, kind)) for kind in FUNCTIONS
+        kind: custom_check.read(kind, getattr(self, kind), next(iter(
+            functions.values()))) for kind, functions in FUNCTIONS.items()
         if getattr(self, kind).partition(":")[0].endswith(".py")})
     expect_one_of("loss", self, **CHOICES, **{
         kind: FUNCTIONS[kind] for kind in FUNCTIONS if kind not in self.custom})
@@ -198,23 +199,6 @@ class LossConfig:
     """Whether the loss of a token depends on the other tokens of its answer."""
     return self.ratio == "sequence" or (
         self.importance_cap is not None and self.importance_level == "sequence")
-
-
-def _custom(kind: str, name: str) -> dict[str, str]:
-  custom = custom_function.read(f"loss.{kind}", name)
-  try:
-    function = custom_function.function(**custom)
-  except InputError as error:
-    raise InputError(f"loss.{kind}: {error}; correct the file") from error
-  expected, names = (
-      [p.name for p in inspect.signature(f).parameters.values()
-       if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-      for f in (next(iter(FUNCTIONS[kind].values())), function))
-  if len(expected) != len(names):
-    raise InputError(
-        f"loss.{kind}={name}: takes ({', '.join(names)}); expected "
-        f"({', '.join(expected)}), and constants as keyword-only arguments")
-  return custom
 
 
 def constant_names(function) -> list[str]:
