@@ -5,6 +5,7 @@ docs/api.md describes the names of `__all__`, which are loaded at first use.
 
 import importlib
 import os
+import sys
 
 # Read once by jaxlib 0.10, which deadlocks when several forced CPU devices have
 # fewer threads than collectives in flight. With one device more threads than
@@ -13,6 +14,18 @@ if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
   os.environ.setdefault("NPROC", "32")
 # transformers says at import that it found no PyTorch; we need none.
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+
+def _report(kind, error, trace) -> None:
+  if kind is KeyboardInterrupt:
+    sys.stderr.write("isojax: interrupted before it began\n")
+  else:
+    sys.__excepthook__(kind, error, trace)
+
+
+if sys.argv[:1] == ["-m"]:  # a command of isojax; its imports take seconds
+  sys.excepthook = _report
 
 # Public name -> its module. No module of the package has one of these names.
 _PUBLIC = {

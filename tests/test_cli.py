@@ -4,6 +4,7 @@ import ast
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -131,3 +132,15 @@ def test_plan_and_command_line_may_not_disagree(tmp_path):
   assert done.returncode == 2 and (
       "plan.jsonl:1: the row sets alloc.n to 8, the command line to 4; leave "
       "out --config.alloc.n") in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", ["isojax.main", "launch.plan"])
+def test_ctrl_c_while_it_imports_is_one_line(name, tmp_path):
+  """The signal comes in the first import of absl."""
+  (tmp_path / "absl.py").write_text("import signal\n"
+                                    "signal.raise_signal(signal.SIGINT)\n")
+  done = subprocess.run(
+      [sys.executable, "-m", name], capture_output=True, text=True, timeout=60,
+      env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.getcwd()}"})
+  assert done.returncode in (130, -signal.SIGINT)
+  assert done.stderr == "isojax: interrupted before it began\n"

@@ -105,7 +105,8 @@ def test_the_host_bytes_come_back_and_damage_is_seen(states, tmp_path, model):
       store, optimizer_lib.abstract_state(model, TX), host=True)
   np.testing.assert_array_equal(again().host, host)
   meta = pathlib.Path(store) / "5/meta/metadata"
-  meta.write_text(meta.read_text().replace('"host":', '"host":1'))
+  content = json.loads(meta.read_text())
+  meta.write_text(json.dumps(content | {"host": content["host"] ^ 1}))
   step, _, found = again()
   assert step == 3
   np.testing.assert_array_equal(found, host[:1])
