@@ -34,3 +34,10 @@ from isojax.core import format as format_lib
         " n  time\n16   2 h")})])
 def test_values_as_people_read_them(function, texts):
   assert {value: function(value) for value in texts} == texts
+
+
+@pytest.mark.parametrize("total, near, least, text", [
+    (176, 100, 1, "88 or 176"), (7, 8, 2, "7"), (20, 8, 2, "5 or 10"),
+    (64, 8, 2, "8"), (7, 2, 2, "7"), (10**15 + 37, 9, 2, "")])
+def test_the_divisors_on_both_sides(total, near, least, text):
+  assert format_lib.nearest_divisors(total, near, least=least) == text

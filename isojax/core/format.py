@@ -63,6 +63,16 @@ def duration(seconds: float | None,
   return f"{text(seconds)} s"
 
 
+def nearest_divisors(total: int, near: int, *, least: int = 1) -> str:
+  """The divisors of a count on both sides of a number."""
+  far = 100_000  # no allocation has larger parts
+  below = range(min(near, total), max(least, near - far) - 1, -1)
+  above = range(max(near, least), min(total, near + far) + 1)
+  found = [next((d for d in side if total % d == 0), None)
+           for side in (below, above)]
+  return " or ".join(str(d) for d in dict.fromkeys(found) if d)
+
+
 def aligned(lines: list[list[str]]) -> str:
   """A plain-text table with right-aligned columns, two spaces apart."""
   width = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -275,11 +275,12 @@ RULES = (
          lambda x: x.Bp % x.minibatch != 0,
          "{x.Bp} problems a step are no multiple of a minibatch of "
          "{x.minibatch}: the rest is dropped or makes a smaller update",
-         "set {o.minibatch} to a divisor of {x.Bp}", "verl-project/verl#180",
+         "set {o.minibatch} to a divisor of {x.Bp}, such as "
+         "{x.legal_minibatch}", "verl-project/verl#180",
          COSTLY, waste=lambda x: x.Bp % x.minibatch / x.Bp),
     Rule("divide", History, "batch n", lambda x: x.batch % x.n != 0,
          "{x.batch} rollouts an update are no multiple of n = {x.n}: groups "
-         "are torn", "set {o.n} to a divisor of {x.batch}",
+         "are torn", "set {o.n} to a divisor of {x.batch}, such as {x.legal_n}",
          "huggingface/trl#2858"),
     Rule("stragglers", History,
          "seconds seconds_sample response_length response_length_max",

@@ -6,6 +6,8 @@ import itertools
 import math
 import statistics
 
+from isojax.core.format import nearest_divisors
+
 STEPS = 20  # steps whose records are averaged
 # Fewer steps are enough to see that there is no signal, if they are long.
 EARLY, EARLY_ROLLOUTS = 5, 1000
@@ -452,6 +454,15 @@ class History:
   @property
   def repeats(self) -> float:
     return self.max_epoch * self.n
+
+  @property
+  def legal_minibatch(self) -> str:
+    return nearest_divisors(self.Bp, self.minibatch)
+
+  @property
+  def legal_n(self) -> str:
+    """One rollout alone has nothing to be compared with."""
+    return nearest_divisors(self.batch, self.n, least=2)
 
   # ---- Evaluations without the counts of each problem
 

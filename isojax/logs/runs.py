@@ -13,6 +13,7 @@ import os
 import re
 import tomllib
 
+from isojax.core.format import nearest_divisors
 from isojax.errors import InputError
 from isojax.logs.fields import nearest, number, typed
 from isojax.logs.formats import base, text
@@ -248,8 +249,10 @@ def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
   if batch in options and n is not None:
     derived["Bp"], rest = divmod(options[batch], n)
     if rest:
+      near = nearest_divisors(options[batch], n, least=2)
       raise InputError(f"{batch}={options[batch]} counts rollouts; expected n, "
-                       f"or {group}, that divides it: give it with --fixed")
+                       f"or {group}, that divides it, such as {near}: give it "
+                       "with --fixed")
   for name, value in derived.items():
     if name in fields and fields[name] != value:
       raise InputError(f"{name} is {fields[name]} in {given[name][0]}, and "

@@ -147,9 +147,9 @@ THREADS = {
                "kl": 3.96} for i in range(1, 25)]), {}, ["wrong kl"], "beta"),
     # groups of 8 in a batch of 7 rollouts: num_generations = 7 solved it
     "huggingface/open-r1#249": (
-        trl({"step": 1, "reward": 0.5, "norm": 0.1}),
+        trl({"step": 1, "reward": 0.5, "norm": 0.1, "std": 0.2}),
         {"num_generations": 8, "generation_batch_size": 7}, InputError,
-        "num_generations"),
+        "num_generations, that divides it, such as 7"),
     # 70 % of the groups are silent: no power, which is not no effect
     "jsboige/CoursIA#10603, 60 steps": (
         trl(*[{"step": i, "norm": 0.1, "reward": 0.1819 + 0.02 * (-1)**i}
