@@ -22,7 +22,7 @@ SMALL = dict(seed=3, alloc=dict(Bp=4, n=6, C=120),
              recipe=dict(loss=dict(microbatch_tokens=1024)))
 FAST = dict(warmup_steps=1)
 D = 20  # training problems of "refill", of 5 steps an epoch
-# Four steps with adapters. The memory admits 51 pages; 16 of the longest
+# Four steps with adapters. The memory admits 61 pages; 16 of the longest
 # answers need 128.
 PLAIN = dict(alloc=dict(Bp=4, n=4, C=64), task=dict(stratum=few.easy()),
              model=dict(lora=dict(rank=2, targets=("q", "o"))),
