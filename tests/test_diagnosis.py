@@ -85,6 +85,13 @@ def test_a_fall_of_the_evaluation_is_told_beside_the_collapse():
   assert "a mean of 20 steps" in alone.text and "step 19" in alone.advice
 
 
+def test_rewards_below_0_that_rise_are_no_collapse():
+  """Of -1 and 1: no window of 20 steps has a mean above 0."""
+  lines = tuple({"step": i, "reward": -0.5 + i / 400 + 0.02 * (-1)**i}
+                for i in range(60))
+  assert rules.findings(History(lines), {}) == []
+
+
 @pytest.mark.parametrize("end, level", [(0.3, "costly"), (0.0, "wrong")])
 def test_a_fall_that_ends_above_its_start_is_no_collapse(end, level):
   reward = [0.1] * 20 + [0.9] * 30 + [end] * 30
