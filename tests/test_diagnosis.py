@@ -252,6 +252,13 @@ def lengths(first, then, reward):
       for i in range(1, 31)), n=8, Bp=8)
 
 
+def early_entropy(end):
+  """30 steps with 0.3 nats in the first four."""
+  return History(tuple(
+      line | {"entropy": 0.3 if line["step"] < 4 else end}
+      for line in RISING[:30]))
+
+
 # (what is found, a run at whose threshold it is, and one just before it)
 OF_LOGS = {
     "gradient, to the end": (run(last={"grad_norm": math.nan}), run()),
@@ -294,6 +301,8 @@ OF_LOGS = {
                           lengths(200.0, 200.0, reward=0.3)),
     "blow_up": (run({"entropy": 0.2}, last={"entropy": 1.2}),
                 run({"entropy": 0.2}, last={"entropy": 0.65})),
+    "blow_up, within the first window": (
+        early_entropy(1.01), early_entropy(0.99)),
     "schedule": (run({"lr": 1e-6}, last={"lr": 0.0}), run({"lr": 0.0})),
     "epochs": (run({"epoch": 62.5}, n=8), run({"epoch": 62.0}, n=8)),
     "flat": (run({"reward": 0.3}), run({"reward": 0.3}, evals(.5, .56))),

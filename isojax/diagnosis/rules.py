@@ -254,6 +254,12 @@ RULES = (
          "the reward fell from {x.first_reward:.3g} in the first step to "
          "{x.late_reward:.3g}: training collapsed", "lower {o.lr}, or set "
          "{o.kl} above 0", "as a mean of 20 steps that falls", sure="likely"),
+    Rule("blow_up", History, "entropy",
+         lambda x: x.entropy_rose and x.late_entropy > RANDOM,
+         "the entropy rose from {x.first_entropy:.3g} in the first step to "
+         "{x.late_entropy:.3g} nats a token: the policy draws more and more at "
+         "random", "lower {o.lr} or {o.entropy}, or set {o.kl} above 0",
+         "as a mean of 20 steps that rises", sure="likely"),
     Rule("length", History, "response_length", lambda x: x.length_fell,
          "responses shrank from {x.first_response_length:.3g} tokens in the "
          "first step to {x.late_response_length:.3g}", "read the responses: "

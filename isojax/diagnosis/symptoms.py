@@ -282,6 +282,13 @@ class History:
                 min(reward[:3]) > max(reward[-EARLY:]))
 
   @property
+  def entropy_rose(self) -> bool:
+    """Whether it is far above the first steps, where windows see no rise."""
+    first = column(self.train, "entropy")[:3]
+    return len(self.train) >= 2 * EARLY and (
+        self.late_entropy > BLOW_UP * max(first))
+
+  @property
   def above_start(self) -> bool:
     """Whether the last steps have a surely better reward than the first."""
     reward = column(self.train, "reward")
