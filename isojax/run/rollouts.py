@@ -87,89 +87,95 @@ class StepRollouts(typing.NamedTuple):
   in_flight: InFlight | None  # after the step
 
 
-def graded_batch(setup: Setup, grader: Grading, params, problems,
-                 before: InFlight, source: flight_lib.Source,
-                 rule: flight_lib.Rule, *, version: int, section, stop: Stop,
-                 advance
-                 ) -> tuple[flight_lib.CompletedBatch, Sampled, InFlight]:
-  """Samples and grades the next batch of a source.
+class GradingPipe:
+  """Grades rollouts in a thread, while the devices decode others.
 
-  The calls of the grader share task.grader.step_seconds. Each problem is graded
-  by one process; all processes get all verdicts. `before` is what the last
-  batch has left; `section` of the config has temperature and top_p;
-  advance(count) is called as rollouts end. For source, rule and version see
-  engine.next_batch.
+  Each problem is graded by one process, and all processes get all verdicts. The
+  calls of the grader share task.grader.step_seconds. `problems` are those of
+  the source, `verdicts` those of InFlight; advance(count) is called as rollouts
+  end.
   """
-  left, verdicts = setup.e.task.grader.step_seconds, dict(before.verdicts)
 
-  def judged(problems, rollouts: Rollouts) -> grader_lib.Graded:
-    nonlocal left
+  def __init__(self, setup: Setup, grader: Grading, problems, stop: Stop, *,
+               verdicts: dict | None = None, advance=lambda count: None):
+    self.verdicts = dict(verdicts or {})
+    self._tokenizer, self._grader, self._problems, self._stop, self._advance = (
+        setup.tokenizer, grader, problems, stop, advance)
+    self._left = setup.e.task.grader.step_seconds
+
+  def submit(self, items: flight_lib.Items, rollouts: Rollouts) -> None:
+    """Takes rollouts that have ended. Raises Stopped if the run is to stop."""
+    self._stop.poll()
+    names = _names(items)
+    self._advance(len(names))
+    new = [i for i, name in enumerate(names)
+           if _is_ours(name) and name not in self.verdicts]
+    if new:
+      future = self._grader.thread.submit(
+          self._grade, [self._problems[items.problem_R[i]] for i in new],
+          jax.tree.map(lambda x: x[new], rollouts))
+      self.verdicts.update({names[i]: (future, j) for j, i in enumerate(new)})
+
+  def _grade(self, problems, rollouts: Rollouts) -> grader_lib.Graded:
     begun = time.monotonic()
-    graded = grader.grade(problems, rewards.texts(setup.tokenizer, rollouts),
-                          seconds=max(0.0, left))
-    left -= time.monotonic() - begun
+    graded = self._grader.grade(
+        problems, rewards.texts(self._tokenizer, rollouts),
+        seconds=max(0.0, self._left))
+    self._left -= time.monotonic() - begun
     return graded
 
-  def ours(name) -> bool:
-    return name[0] % hosts.count() == hosts.number()
+  def wait(self, items: flight_lib.Items) -> grader_lib.Graded:
+    """The verdicts of rollouts, which are forgotten. May raise Stopped.
 
-  def ended(items: flight_lib.Items, rollouts: Rollouts) -> None:
-    stop.poll()
-    names = named(items)
-    advance(len(names))
-    new = [i for i, name in enumerate(names)
-           if ours(name) and name not in verdicts]
-    if new:
-      future = grader.thread.submit(
-          judged, [problems[items.problem_R[i]] for i in new],
-          jax.tree.map(lambda x: x[new], rollouts))
-      verdicts.update({names[i]: (future, j) for j, i in enumerate(new)})
-
-  batch, flight = engine.next_batch(
-      setup.sampler, params, before.flight, source, rule, version=version,
-      temperature=section.temperature, top_p=section.top_p, ended=ended)
-  names = named(batch.items)
-  begun = time.perf_counter()
-  futures = {verdicts[name][0] for name in names if ours(name)}
-  while not stop.asked and concurrent.futures.wait(
-      futures, timeout=POLL_SECONDS).not_done:
-    pass
-  stop.check()
-  sampled = Sampled(batch.groups.n_E, batch.rollouts,
-                    verdicts_of(names, verdicts),
-                    time.perf_counter() - begun, batch.evicted)
-  for name in filter(ours, names):
-    del verdicts[name]
-  return batch, sampled, InFlight(flight, verdicts)
+    Answers that a call of the grader has lost are listed once, with its first.
+    """
+    names = _names(items)
+    ours = [(i, *self.verdicts.pop(name)) for i, name in enumerate(names)
+            if _is_ours(name)]
+    futures = {future for _, future, _ in ours}
+    while not self._stop.asked and concurrent.futures.wait(
+        futures, timeout=POLL_SECONDS).not_done:
+      pass
+    self._stop.check()
+    rows, lost = [], []
+    for i, future, j in ours:
+      part = future.result()
+      rows.append([i, part.correct_B[j], part.formatted_B[j], part.vote_B[j],
+                   bool(part.judged_B[j])])
+      lost.extend(part.lost)
+      part.lost.clear()
+    rows, lost = (sum(parts, []) for parts in zip(
+        *hosts.gather([rows, lost]), strict=True))
+    _, correct, formatted, vote, known = zip(*sorted(rows), strict=True)
+    return grader_lib.Graded(np.array(correct), np.array(formatted), list(vote),
+                             np.array(known), lost)
 
 
-def named(items: flight_lib.Items) -> list[tuple[int, int]]:
+def _names(items: flight_lib.Items) -> list[tuple[int, int]]:
   return list(zip(items.position_R.tolist(), items.number_R.tolist(),
                   strict=True))
 
 
-def verdicts_of(names: list, verdicts: dict) -> grader_lib.Graded:
-  """The verdicts of rollouts; each process provides its own.
+def _is_ours(name: tuple[int, int]) -> bool:
+  return name[0] % hosts.count() == hosts.number()
 
-  Answers that a call of the grader has lost are listed once, with its first.
+
+def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
+                 flight: flight_lib.InFlightState, source: flight_lib.Source,
+                 rule: flight_lib.Rule, *, version: int, section):
+  """Samples and grades the next batch: (CompletedBatch, Sampled, InFlight).
+
+  `section` of the config has temperature and top_p; for other arguments see
+  engine.next_batch.
   """
-  own, lost, seen = [], [], set()
-  for i, name in enumerate(names):
-    if name not in verdicts:
-      continue
-    future, j = verdicts[name]
-    part = future.result()
-    own.append([i, part.correct_B[j], part.formatted_B[j], part.vote_B[j],
-                bool(part.judged_B[j])])
-    if future not in seen:
-      lost.extend(part.lost)
-      part.lost.clear()
-      seen.add(future)
-  rows, lost = (sum(parts, []) for parts in zip(
-      *hosts.gather([own, lost]), strict=True))
-  _, correct, formatted, vote, known = zip(*sorted(rows), strict=True)
-  return grader_lib.Graded(np.array(correct), np.array(formatted), list(vote),
-                           np.array(known), lost)
+  batch, flight = engine.next_batch(
+      sampler, params, flight, source, rule, version=version,
+      temperature=section.temperature, top_p=section.top_p, ended=pipe.submit)
+  begun = time.perf_counter()
+  graded = pipe.wait(batch.items)
+  return batch, Sampled(
+      batch.groups.n_E, batch.rollouts, graded, time.perf_counter() - begun,
+      batch.evicted), InFlight(flight, pipe.verdicts)
 
 
 def judged(sampled: Sampled) -> Sampled:
@@ -201,7 +207,7 @@ def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
   """Samples and grades n rollouts of each problem: a round, or an evaluation.
 
   `split` and `index` are the problems; n is one number, or one for each; for
-  the others see engine.one_step and `graded_batch`.
+  the others see engine.one_step and GradingPipe.
   """
   problems = [getattr(setup.stratum, split)[i] for i in index]
   source = engine.one_step(
@@ -212,9 +218,10 @@ def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
   with progress.track(int(np.broadcast_to(n, P).sum()), "sampling",
                       "rollouts", on=hosts.first()) as advance:
     return graded_batch(
-        setup, grader, params, problems, opened(None, setup.sampler), source,
-        flight_lib.Rule(P, 0), version=0, section=section, stop=stop,
-        advance=advance)[1]
+        setup.sampler, GradingPipe(setup, grader, problems, stop,
+                                   advance=advance),
+        params, flight_lib.empty_state(setup.sampler.layout), source,
+        flight_lib.Rule(P, 0), version=0, section=section)[1]
 
 
 def sample_step(setup: Setup, grader: Grading, params,
@@ -230,10 +237,11 @@ def sample_step(setup: Setup, grader: Grading, params,
                    solved_D=solved_D, stop=stop, divide=divide)
   e = setup.e
   batch, sampled, in_flight = profile.stage("sample", graded_batch)(
-      setup, grader, params, setup.stratum.train, in_flight,
-      run_source(setup, solved_D, divide),
+      setup.sampler, GradingPipe(setup, grader, setup.stratum.train, stop,
+                                 verdicts=in_flight.verdicts),
+      params, in_flight.flight, run_source(setup, solved_D, divide),
       flight_lib.Rule(e.alloc.Bp, e.recipe.updates.in_flight), version=step,
-      section=e.sampler, stop=stop, advance=lambda count: None)
+      section=e.sampler)
   index = batch.groups.problem_E
   return StepRollouts(
       jax.tree.map(lambda x: x[index], setup.train), judged(sampled),
