@@ -14,10 +14,9 @@ from isojax.rl import algorithm, packing, rewards
 from isojax.rl import critic as critic_lib
 from isojax.rl import update as update_lib
 from isojax.run import rollouts as rollouts_lib
-from isojax.run.handles import RunHandles
 from isojax.run.setup import Setup
 from isojax.run.state import divided, History, solved_D, State
-from isojax.runtime import compilation, hosts, rng
+from isojax.runtime import compilation, hosts, preemption, rng
 from isojax.runtime import mesh as mesh_lib
 from isojax.tasks import grader as grader_lib
 from isojax.types import Prompts, Rollouts, TrainState
@@ -57,16 +56,17 @@ class PhaseTimer:
             **{f"seconds_{phase}": seconds[phase] for phase in records.PHASES}}
 
 
-def train_step(setup: Setup, state: State,
-               out: RunHandles) -> tuple[State, dict]:
+def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
+               stop: preemption.Stop, timer: PhaseTimer, texts
+               ) -> tuple[State, dict]:
   """Makes one step; returns the new state and the fields of its record.
 
   The record is not in the new state's history yet. The old state is donated to
-  the first update; until then a stop leaves it as it was.
+  the first update; until then a stop leaves it as it was. For texts(...) see
+  monitor.texts_writer.
   """
   loss, history = setup.e.recipe.loss, state.history
-  timer = PhaseTimer(out.compiled)
-  taken = sample(setup, state, out)
+  taken = sample(setup, state, grader, stop)
   reward, batch = selected(setup, taken, history)
   timer.end("sample")
   scored = score(setup, state.train, batch)
@@ -76,8 +76,8 @@ def train_step(setup: Setup, state: State,
   train, metrics = updates(setup, state.train, batch, columns, history.step)
   jax.block_until_ready(train)
   timer.end("update")
-  out.monitor.texts(batch.prompts, batch.rollouts, batch.groups,
-                    columns["advantage"], history.step + 1)
+  texts(batch.prompts, batch.rollouts, batch.groups, columns["advantage"],
+        history.step + 1)
   return State(train, taken.in_flight, history), {
       **measured(taken.prompts, taken.sampled),
       **problem_fields(setup, history, taken),
@@ -94,14 +94,14 @@ def train_step(setup: Setup, state: State,
       **metrics}
 
 
-def sample(setup: Setup, state: State,
-           out: RunHandles) -> rollouts_lib.StepRollouts:
+def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
+           stop: preemption.Stop) -> rollouts_lib.StepRollouts:
   a, history = setup.e.alloc, state.history
   taken = rollouts_lib.sample_step(
-      setup, out.grader, setup.policy(state.train), state.flight,
+      setup, grader, setup.policy(state.train), state.flight,
       step=history.step, n=a.n,
       left=a.C - history.rollouts, solved_D=solved_D(setup, history),
-      stop=out.stop, divide=functools.partial(divided, setup, history))
+      stop=stop, divide=functools.partial(divided, setup, history))
   lost, graded = taken.sampled.lost, taken.sampled.graded
   for line in grader_lib.shown(graded.lost):
     hosts.say(f"step {history.step + 1}: not judged: {line}")
