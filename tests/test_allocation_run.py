@@ -146,12 +146,12 @@ def test_evidence_by_hand():
   p = known.posterior(np.array([1, 0, 2]), np.zeros(3))
   np.testing.assert_allclose(p.a_P, [66 / 17 + 1 + 8, 2 / 17, 2 + 0.5])
   np.testing.assert_allclose(p.b_P, [2 / 17, 66 / 17 + 1.5, 2 + 0.5 + 3])
-  assert p.silent_P.tolist() == [2, 1, 1]  # 0 rollouts are no visit
+  assert p.no_signal_P.tolist() == [2, 1, 1]  # 0 rollouts are no visit
   # In flight a batch can hold a problem twice, of two epochs.
   twice = known.after([[20, 4, 4], [20, 4, 1], [10, 3, 0], [10, 2, 2]])
-  np.testing.assert_allclose(twice.right_D, [0, 4.5 + 2, 0.25 + 5])
-  np.testing.assert_allclose(twice.wrong_D, [0.75, 3, 1.75 + 3])
-  assert twice.silent_D.tolist() == [1, 4, 0]
+  np.testing.assert_allclose(twice.correct_D, [0, 4.5 + 2, 0.25 + 5])
+  np.testing.assert_allclose(twice.incorrect_D, [0.75, 3, 1.75 + 3])
+  assert twice.no_signal_D.tolist() == [1, 4, 0]
   nothing = division.evidence([1], [0], 0, half)
   assert nothing.mean_D == 0.5  # not measured
 

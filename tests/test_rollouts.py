@@ -135,7 +135,7 @@ def test_verdicts_are_those_of_the_rollouts(of_flight):
   """Each rollout is graded once, also those of later batches."""
   n, graded, context = 6, [], of_flight
   params = setup_lib.base_params(context)
-  in_flight = rollouts_lib.opened(None, context.sampler)
+  in_flight = rollouts_lib.restored_in_flight(None, context.sampler)
   with rollouts_lib.grading(context) as grader:
     def counted(problems, texts, **more):
       graded.extend(zip([p.id for p in problems], texts, strict=True))
@@ -157,11 +157,11 @@ def test_verdicts_are_those_of_the_rollouts(of_flight):
 def test_other_slots_than_those_of_the_checkpoint_are_refused(of_flight):
   sampler = of_flight.sampler
   saved = flight.to_bytes(flight.empty_state(sampler.layout))
-  assert rollouts_lib.opened(saved, sampler).flight.steps == 0
+  assert rollouts_lib.restored_in_flight(saved, sampler).flight.steps == 0
   other = flight.to_bytes(flight.empty_state((24, 0, 1)))
   with pytest.raises(InputError, match="had 24 slots, 0 pages and 1 row shards"
                      ".* admit 30 slots"):
-    rollouts_lib.opened(other, sampler)
+    rollouts_lib.restored_in_flight(other, sampler)
 
 
 # --- grading behind decoding ---

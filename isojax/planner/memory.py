@@ -9,7 +9,7 @@ import itertools
 import math
 
 from isojax.core import kernels
-from isojax.core.memory import DeviceBytes, Held, largest, SHORTER
+from isojax.core.memory import DeviceBytes, Held, largest, LAST_GROWTH
 from isojax.core.model_shape import ModelShape
 from isojax.errors import InputError
 from isojax.planner.cost import Efficiency, Price, Workload
@@ -117,7 +117,7 @@ def of_held(price: Price, held: Held) -> Memory:
       # Beside the whole cache: temporaries of decoding, or the old part of a
       # growth.
       sampling=dict(copy=p.weights + copy, cache=p.cache + p.window,
-                    logits=max(p.drawing, SHORTER * p.part)),
+                    logits=max(p.drawing, LAST_GROWTH * p.part)),
       update=dict(
           copy=p.copy + copy + lora * w.bytes("reduce") * shape.params / shards,
           gradients=4 * (trained + critic) / shards,

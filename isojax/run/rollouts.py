@@ -305,7 +305,8 @@ def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
       limits=limits(e, setup.train.id_P, lambda position: position // a.Bp))
 
 
-def opened(saved: np.ndarray | None, sampler: engine.Sampler) -> InFlight:
+def restored_in_flight(saved: np.ndarray | None,
+                       sampler: engine.Sampler) -> InFlight:
   """What is in flight in a checkpoint, see flight.to_bytes; None: a new run."""
   if saved is None:
     return InFlight(flight_lib.empty_state(sampler.layout), {})

@@ -158,7 +158,8 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
   if hosts.first():
     written.cut(step)
   kept = records.up_to(kept, step)
-  flight = rollouts_lib.opened(flight, setup.sampler) if in_flight else None
+  flight = rollouts_lib.restored_in_flight(
+      flight, setup.sampler) if in_flight else None
   if setup.resumed_with:
     hosts.say(f"{folder} began with other values than {setup.resumed_with}: "
               "the last bits of its results may differ from here on")
