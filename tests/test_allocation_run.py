@@ -86,8 +86,8 @@ def test_a_run_spends_B_in_each_step_and_measures_what_it_expected():
     assert len(set(ids)) == 4 and n_P.sum() == 24 == r["rollouts"] - before
     before = r["rollouts"]
     assert r["n"] == 6 and r["reward"] == right_P.sum() / 24
-    assert r["all_wrong"] == np.mean(right_P == 0)
-    assert r["all_right"] == np.mean(right_P == n_P)
+    assert r["all_incorrect"] == np.mean(right_P == 0)
+    assert r["all_correct"] == np.mean(right_P == n_P)
     assert 0 < r["informative_expected"] < 1
     assert r["selected"] == 24
   assert len({tuple(g[1] for g in r["groups"]) for r in train}) > 2
@@ -101,7 +101,7 @@ def test_a_run_that_skips_problems_spends_B_on_the_others():
   assert sum(0 in n_P for n_P in sizes) > 2
   for r in train:
     kept = [right / n for _, n, right in r["groups"] if n]
-    assert r["all_wrong"] == np.mean(np.array(kept) == 0)
+    assert r["all_incorrect"] == np.mean(np.array(kept) == 0)
 
 
 def test_in_flight_a_step_is_charged_the_groups_that_it_hands_over():
@@ -121,7 +121,7 @@ def test_a_problem_without_rollouts_is_in_no_mean():
   fields = step_lib.measured(rollouts_lib.Sampled(
       Prompts(np.zeros((3, 5)), np.array([5, 3, 2]), np.arange(3)),
       np.array([2, 0, 1]), rollouts, graded, (0.0, 0), 0.0, 0))
-  assert (fields["all_wrong"], fields["all_right"]) == (0.0, 0.5)
+  assert (fields["all_incorrect"], fields["all_correct"]) == (0.0, 0.5)
   assert fields["prompt_tokens"] == 7 and fields["sampled"] == 3
   known = division.evidence([7, 8, 9], [0, 0, 16], 16, HIT)
   # One rollout has no other to differ from; Beta(2, 2): 1 - 2 * 3/10.

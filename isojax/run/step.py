@@ -247,8 +247,8 @@ def measured(sampled: rollouts_lib.Sampled) -> dict:
       "reward": float(graded.correct_B.mean()),
       "formatted": float(graded.formatted_B.mean()),
       "lost": sampled.lost,
-      "all_wrong": share_of(0.0),
-      "all_right": share_of(1.0),
+      "all_incorrect": share_of(0.0),
+      "all_correct": share_of(1.0),
       "entropy": (float(rollouts.entropy_R.sum())
                   / int(rollouts.mask_RxT.sum())),
       "kl": None,  # replaced by the update's metric if KL is on
