@@ -6,9 +6,9 @@ p (1 - p)^2. The paper takes p from the last epoch; here it has a Beta posterior
 of the stratum's pass counts and of all rollouts so far, whose weight falls by
 1 % a step. Every step still costs exactly Bp n rollouts.
 
-Expect 2 % more informative groups (1 - all_wrong - all_right in the records,
-beside informative_expected) and no difference of avg@8 that four seeds resolve
-(docs/study.md).
+Expect 2 % more informative groups (1 - all_incorrect - all_correct in the
+records, beside informative_expected) and no difference of avg@8 that four seeds
+resolve (docs/study.md).
 
   python -m isojax.main --config=configs/knapsack.py
 """

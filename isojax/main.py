@@ -20,8 +20,8 @@ import sys
 from absl import flags
 
 from isojax.core import config_flag, plan_file, sections
-from isojax.ledger import bucket, records
-from isojax.run import experiment, monitor, rollouts, training
+from isojax.ledger import bucket
+from isojax.run import evaluation, experiment, training
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
 from isojax.run.setup import Setup
@@ -67,45 +67,6 @@ _COORDINATES = (
     flags.DEFINE_integer(
         "process_id", None, "With --coordinator: index of this process, from "
         "0."))
-
-
-def evaluation_sets(setup: Setup) -> dict[str, Setup]:
-  """Name in the records -> setup, of the config's stratum and --eval_sets."""
-  split = _SPLIT.value
-  sets = {f"{setup.stratum.header['stratum']}/{split}":
-          setup_lib.on_split(setup, setup.e.task.stratum, split)}
-  for path in _EVAL_SETS.value:
-    other = setup_lib.on_split(
-        setup_lib.on_stratum(setup, path), path, split)
-    for note in other.notes:
-      hosts.say(note)
-    header = other.stratum.header
-    name = f"{header['stratum']}/{split}"
-    if name in sets:
-      name = f"{header['stratum']}-{header['sha256'][:6]}/{split}"
-    sets[name] = other
-  return sets
-
-
-def evaluate_only(setup: Setup, folder: str) -> int:
-  """Evaluates a checkpoint; adds to eval.jsonl."""
-  sets = hosts.run_on_all_hosts(lambda: evaluation_sets(setup))
-  step, params = state_lib.policy_of(setup, folder, _STEP.value)
-  history = state_lib.history_of(records.up_to(
-      records.read(os.path.join(folder, state_lib.RECORDS)), step))
-  path = os.path.join(folder, "eval.jsonl")
-  for name, evaluated in sets.items():
-    with rollouts.grading(evaluated) as grader:
-      line = state_lib.record_fields(setup, "eval", history) | (
-          training.evaluation(evaluated, grader, params, step,
-                              preemption.Stop())
-          ) | {"eval_set": name, "alarms": []}
-    if hosts.first():
-      with records.opened(path) as written:
-        written.cut(math.inf)  # an incomplete last line
-        written.append(line)
-      print(f"{name}: {monitor.evaluation_line(line)}")
-  return 0
 
 
 def check_flags() -> None:
@@ -178,11 +139,13 @@ def main(_) -> int:
         "step": _STEP.value, "split": _SPLIT.value})
     evaluate = _MODE.value == "eval"
     if evaluate:  # before anything is written
-      hosts.run_on_all_hosts(lambda: state_lib.check_evaluable(setup, folder))
+      hosts.run_on_all_hosts(lambda: evaluation.check_evaluable(setup, folder))
     with state_lib.claimed(setup, folder, run_id=_RUN_ID.value,
                            evaluate=evaluate) as setup:
       if evaluate:
-        return evaluate_only(setup, folder)
+        evaluation.evaluate_checkpoint(
+            setup, folder, _STEP.value, _SPLIT.value, _EVAL_SETS.value)
+        return 0
       end = training.train(setup, folder, trace=_PROFILE.value)
       if end.why is not None:
         hosts.say(end.why)

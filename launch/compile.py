@@ -41,11 +41,9 @@ from isojax.sampling import engine
 from isojax.types import Prompts, Rollouts, Rows
 from launch import topology as topology_lib
 
-# Of a critic with a trunk of its own.
-OWN = ("critic start", "critic accumulate", "critic apply")
-NAMES = ("prepare", "prefill", "insert", "resize", "decode", "score", "start",
-         "accumulate", "apply")  # score: only of recipes that need it
-FURTHER = (*OWN, "reread")  # of some recipes, and of sampler.page
+NAMES = ["prepare", "prefill", "insert", "resize", "decode", "score", "start",
+         "accumulate", "apply",
+         "reread"]  # score: only of recipes that need it; reread: with pages
 EOS = (0, 1)  # only their number matters; Qwen2.5 has two
 MARGIN = 0.95  # share of memory that --largest fills, as estimated
 
@@ -243,8 +241,6 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
                                          mesh_lib.replicated))
   critic = programs_lib.make_critic(c.e)
   update = update_lib.make_update(model, tx, recipe.loss, lora, critic)
-  own = state.critic if critic and critic.own else None
-  policy = state.replace(critic=None) if own else state
   temperature = jax.ShapeDtypeStruct((), np.float32, sharding=whole)
   batch = placed(widest(c.e, mesh_lib.blocks(model.mesh)), rows)
   held = device_bytes
@@ -257,27 +253,14 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
     yield Program("score", lambda: score.lower(
         state, base, batch.replace(columns={}), temperature), 0)
 
-  def carried(start, params):
-    return params, placed(jax.eval_shape(start)[1], whole)
-
   start, accumulate, apply = update.programs
-  trainable = update_lib.trainable_params(policy, critic)
-  carry = carried(start, trainable)
+  trained = update_lib.trained_params(state)
+  carry = trained, placed(jax.eval_shape(start)[1], whole)
   yield Program("start", start.lower, held((state, base)))
   yield Program("accumulate", lambda: accumulate.lower(
-      trainable, base, carry, batch, temperature),
-                held((policy.opt_state, own or (
-                    critic and state.critic.opt_state))))
-  yield Program("apply", lambda: apply.lower(policy, carry), held((own, base)))
-  if not own:
-    return
-  start, accumulate, apply = update.own_programs
-  rest = held(policy)
-  valued = carried(start, own.params)
-  yield Program(OWN[0], start.lower, held((state, base)))
-  yield Program(OWN[1], lambda: accumulate.lower(
-      own.params, base, valued, batch), rest + held(own.opt_state))
-  yield Program(OWN[2], lambda: apply.lower(own, valued), rest + held(base))
+      trained, base, carry, batch, temperature),
+                held((state.opt_state, critic and state.critic.opt_state)))
+  yield Program("apply", lambda: apply.lower(state, carry), held(base))
 
 
 def programs(c: Case) -> Iterator[Program]:
@@ -376,10 +359,10 @@ def line(row: Row, hbm: float) -> str:
 def main(_) -> None:
   jax.config.update("jax_platforms", "cpu")
   compilation.announce(progress.say)
-  unknown = set(_ONLY.value) - set(NAMES + FURTHER)
+  unknown = set(_ONLY.value) - set(NAMES)
   if unknown:
     raise InputError(f"--only={','.join(sorted(unknown))}: expected some of "
-                     f"{', '.join(NAMES + FURTHER)}")
+                     f"{', '.join(NAMES)}")
   c = case(_CONFIG.value, _TOPOLOGY.value, largest=_LARGEST.value)
   print(c.text, HEAD, sep="\n", flush=True)
   for program in programs(c):
@@ -403,7 +386,7 @@ if __name__ == "__main__":
   _LARGEST = flags.DEFINE_bool(
       "largest", False, "Use the most slots and microbatch_tokens that the "
       "planner estimates to fit, instead of the config's.")
-  _ONLY = flags.DEFINE_list("only", [*NAMES, *FURTHER], "Programs to compile.")
+  _ONLY = flags.DEFINE_list("only", NAMES, "Programs to compile.")
   _HLO = flags.DEFINE_string(
       "hlo", None, "Folder for the optimised programs as HLO text.")
   config_flag.run(main)

@@ -34,7 +34,7 @@ from isojax.frontier import bootstrap
 from isojax.ledger import records
 from isojax.rl import advantages, algorithm, rewards
 from isojax.rl import update as update_lib
-from isojax.run import experiment
+from isojax.run import evaluation, experiment
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
@@ -181,7 +181,7 @@ def measure(setup: Setup, trained, *, P: int, N: int,
   e, prompts = setup.e, jax.tree.map(lambda x: x[:P], setup.train)
   with rollouts_lib.grading(setup) as grader:
     sampled = rollouts_lib.sample_problems(
-        setup, grader, setup_lib.merged(setup, setup.learner.base, trained),
+        setup, grader, setup.merge(setup.learner.base, trained),
         "train", np.arange(P), N, rng.stream(seed, "noise"), e.sampler,
         preemption.Stop())
   rollouts, graded = sampled.rollouts, sampled.graded
@@ -264,7 +264,7 @@ def opened(source) -> tuple[Setup, typing.Any]:
   if _WORKDIR.value is None:
     return setup, setup_lib.first_state(setup).params
   setup, _ = state_lib.as_stored(setup, source, evaluate=True)
-  step, trained = state_lib.trained_params(setup, source, _STEP.value)
+  step, trained = evaluation.trained_params(setup, source, _STEP.value)
   progress.say(f"{source}: step {step}")
   return setup, trained
 

@@ -86,8 +86,8 @@ def test_a_run_spends_B_in_each_step_and_measures_what_it_expected():
     assert len(set(ids)) == 4 and n_P.sum() == 24 == r["rollouts"] - before
     before = r["rollouts"]
     assert r["n"] == 6 and r["reward"] == right_P.sum() / 24
-    assert r["all_wrong"] == np.mean(right_P == 0)
-    assert r["all_right"] == np.mean(right_P == n_P)
+    assert r["all_incorrect"] == np.mean(right_P == 0)
+    assert r["all_correct"] == np.mean(right_P == n_P)
     assert 0 < r["informative_expected"] < 1
     assert r["selected"] == 24
   assert len({tuple(g[1] for g in r["groups"]) for r in train}) > 2
@@ -101,7 +101,7 @@ def test_a_run_that_skips_problems_spends_B_on_the_others():
   assert sum(0 in n_P for n_P in sizes) > 2
   for r in train:
     kept = [right / n for _, n, right in r["groups"] if n]
-    assert r["all_wrong"] == np.mean(np.array(kept) == 0)
+    assert r["all_incorrect"] == np.mean(np.array(kept) == 0)
 
 
 def test_in_flight_a_step_is_charged_the_groups_that_it_hands_over():
@@ -118,10 +118,10 @@ def test_a_problem_without_rollouts_is_in_no_mean():
                       np.zeros((3, 4), np.float32), np.ones(3, np.float32))
   graded = Graded(np.array([1.0, 0.0, 1.0]), np.ones(3), [""] * 3,
                   np.ones(3, bool), [])
-  fields = step_lib.measured(
+  fields = step_lib.measured(rollouts_lib.Sampled(
       Prompts(np.zeros((3, 5)), np.array([5, 3, 2]), np.arange(3)),
-      rollouts_lib.Sampled(np.array([2, 0, 1]), rollouts, graded, 0.0, 0))
-  assert (fields["all_wrong"], fields["all_right"]) == (0.0, 0.5)
+      np.array([2, 0, 1]), rollouts, graded, (0.0, 0), 0.0, 0))
+  assert (fields["all_incorrect"], fields["all_correct"]) == (0.0, 0.5)
   assert fields["prompt_tokens"] == 7 and fields["sampled"] == 3
   known = division.evidence([7, 8, 9], [0, 0, 16], 16, HIT)
   # One rollout has no other to differ from; Beta(2, 2): 1 - 2 * 3/10.
@@ -146,12 +146,12 @@ def test_evidence_by_hand():
   p = known.posterior(np.array([1, 0, 2]), np.zeros(3))
   np.testing.assert_allclose(p.a_P, [66 / 17 + 1 + 8, 2 / 17, 2 + 0.5])
   np.testing.assert_allclose(p.b_P, [2 / 17, 66 / 17 + 1.5, 2 + 0.5 + 3])
-  assert p.silent_P.tolist() == [2, 1, 1]  # 0 rollouts are no visit
+  assert p.no_signal_P.tolist() == [2, 1, 1]  # 0 rollouts are no visit
   # In flight a batch can hold a problem twice, of two epochs.
   twice = known.after([[20, 4, 4], [20, 4, 1], [10, 3, 0], [10, 2, 2]])
-  np.testing.assert_allclose(twice.right_D, [0, 4.5 + 2, 0.25 + 5])
-  np.testing.assert_allclose(twice.wrong_D, [0.75, 3, 1.75 + 3])
-  assert twice.silent_D.tolist() == [1, 4, 0]
+  np.testing.assert_allclose(twice.correct_D, [0, 4.5 + 2, 0.25 + 5])
+  np.testing.assert_allclose(twice.incorrect_D, [0.75, 3, 1.75 + 3])
+  assert twice.no_signal_D.tolist() == [1, 4, 0]
   nothing = division.evidence([1], [0], 0, half)
   assert nothing.mean_D == 0.5  # not measured
 

@@ -8,10 +8,11 @@ import pytest
 from isojax.diagnosis import rules, symptoms
 from isojax.diagnosis.symptoms import History
 
-LINE = dict(kind="train", Bp=8, n=4, reward=0.5, all_wrong=0.2, all_right=0.2,
-            truncated=0.0, formatted=1.0, entropy=1.0, grad_norm=0.1)
-DEAD = dict(reward=0.0, all_wrong=1.0, all_right=0.0, grad_norm=0.0)
-FLAT = dict(reward=0.25, all_wrong=0.75, all_right=0.25)
+LINE = dict(kind="train", Bp=8, n=4, reward=0.5, all_incorrect=0.2,
+            all_correct=0.2, truncated=0.0, formatted=1.0, entropy=1.0,
+            grad_norm=0.1)
+DEAD = dict(reward=0.0, all_incorrect=1.0, all_correct=0.0, grad_norm=0.0)
+FLAT = dict(reward=0.25, all_incorrect=0.75, all_correct=0.25)
 
 
 def said(*parts, kept=(), grouped=True):
@@ -42,7 +43,7 @@ def test_five_long_steps_are_enough_to_see_no_signal():
     (DEAD, "easier problems (task.stratum)"),
     (DEAD | {"truncated": 1.0}, "max_new_tokens"),
     (DEAD | {"formatted": 0.0}, "task.grader.answer"),
-    (dict(reward=1.0, all_wrong=0.0, all_right=1.0),
+    (dict(reward=1.0, all_incorrect=0.0, all_correct=1.0),
      "harder problems (task.stratum)"),
     ({"truncated": 0.6}, "60% of the rollouts reach")])
 def test_what_is_wrong_is_said_once(fields, words):
@@ -57,7 +58,7 @@ def test_what_is_wrong_is_said_once(fields, words):
     (DEAD | {"grad_norm": 0.1}, False, "the rewards give no gradient"),
     (FLAT | {"grad_norm": 0.0}, False, "so no gradient; take"),
     # Rewards between 0 and 1, equal in each group.
-    ({"all_wrong": 0.0, "all_right": 0.0, "grad_norm": 0.0}, True,
+    ({"all_incorrect": 0.0, "all_correct": 0.0, "grad_norm": 0.0}, True,
      "no rollout had a gradient")])
 def test_flat_groups_matter_unless_they_have_a_gradient(fields, grouped, words):
   found = said((30, fields), grouped=grouped)

@@ -22,7 +22,7 @@ from isojax.core import config_flag, exit_codes, plan_file
 from isojax.errors import InputError
 from isojax.ledger import bucket, checkpoint, records, workdir
 from isojax.models import decoder
-from isojax.run import experiment
+from isojax.run import evaluation, experiment
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
 from isojax.runtime import rng
@@ -393,29 +393,26 @@ def test_a_run_that_resumes_keeps_its_dtype(tmp_path, dtype, folder_of):
 # --- evaluation ---------------------------------------------------------------
 
 
-def evaluated(monkeypatch, folder, sets=(), step="newest", **section):
+def evaluated(folder, sets=(), step="newest", **section):
   """--mode=eval in this process; the lines that it added."""
   config = small(eval=small().eval.to_dict() | section)
-  for flag, value in (("_EVAL_SETS", sets), ("_STEP", step),
-                      ("_SPLIT", "validation")):
-    monkeypatch.setattr(main_lib, flag, type("F", (), {"value": value}))
   path = str(folder / "eval.jsonl")
   before = len(records.read(path))
   with state_lib.claimed(setup_lib.prepare(config), str(folder),
                          evaluate=True) as context:
-    assert main_lib.evaluate_only(context, str(folder)) == 0
+    evaluation.evaluate_checkpoint(
+        context, str(folder), step, "validation", sets)
   return records.read(path)[before:]
 
 
-def test_evaluates_a_run_in_another_way(calm, copy, tmp_path, monkeypatch,
-                                        capfd):
+def test_evaluates_a_run_in_another_way(calm, copy, tmp_path, capfd):
   """Another k and top_p, a set of the same name: all under the run's id."""
   kept, folder = calm[1], copy
-  same, = evaluated(monkeypatch, folder)
+  same, = evaluated(folder)
   assert same["correct"] == kept[-1]["correct"]
   top = max((r for r in kept if r["kind"] == "eval"), key=lambda r: r["avg"])
   assert 0 < top["step"] < kept[-1]["step"]  # else this tests nothing
-  best, = evaluated(monkeypatch, folder, step="best")
+  best, = evaluated(folder, step="best")
   assert (best["step"], best["correct"]) == (top["step"], top["correct"])
   stratum = strata_lib.read("isojax/assets/countdown-tiny-hard.jsonl")
   rows = [{"split": split, "id": p.id, "question": p.question,
@@ -427,7 +424,7 @@ def test_evaluates_a_run_in_another_way(calm, copy, tmp_path, monkeypatch,
   strata_lib.write(other, {"stratum": "hard", "task": "countdown"}, rows)
   digest = strata_lib.read(other).header["sha256"]
   capfd.readouterr()
-  one, two = evaluated(monkeypatch, folder, [other], k=3, top_p=0.9)
+  one, two = evaluated(folder, [other], k=3, top_p=0.9)
   assert {r["run_id"] for r in (one, two)} == {kept[0]["run_id"]}
   assert {(r["step"], r["k"], r["top_p"]) for r in (one, two)} == {(5, 3, 0.9)}
   assert one["eval_set"] == "hard/validation"
@@ -438,7 +435,7 @@ def test_evaluates_a_run_in_another_way(calm, copy, tmp_path, monkeypatch,
   strata_lib.write(other, {"stratum": "hard", "task": "math"}, rows)
   with pytest.raises(InputError,
                      match="other.jsonl contains problems of 'math'"):
-    evaluated(monkeypatch, folder, [other])
+    evaluated(folder, [other])
   assert (folder / "eval.jsonl").read_bytes() == before
 
 
@@ -458,7 +455,7 @@ def test_without_a_checkpoint_runs_of_the_config_are_named(copy):
   assert f"{copy} (alloc.n: 6 there, 5 in this config)" in last
   assert os.listdir(copy.parent) == ["copy"]
   with pytest.raises(InputError, match="has none of a run of config 'hard'"):
-    state_lib.check_evaluable(setup_lib.prepare(small()), f"{copy}/a/b")
+    evaluation.check_evaluable(setup_lib.prepare(small()), f"{copy}/a/b")
 
 
 # --- real processes -----------------------------------------------------------

@@ -94,22 +94,23 @@ def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
     sample = lambda solved_D, left: rollouts_lib.sample_step(
         context, grader, params, None, step=1, n=4, left=left,
         solved_D=solved_D, stop=stop, divide=even)
-    got, short = sample(solved_D, 1000), sample(solved_D, 31)
+    (got, kept_P, _), (short, *_) = (
+        sample(solved_D, 1000), sample(solved_D, 31))
     # 7 unsolved problems: no second round.
-    most = sample(np.arange(short_runs.D) > 6, 1000)
-  correct = got.sampled.graded.correct_B.reshape(-1, 4)
+    most, *_ = sample(np.arange(short_runs.D) > 6, 1000)
+  correct = got.graded.correct_B.reshape(-1, 4)
   found = advantages.informative(correct, correct >= 0)
-  assert got.rounds > 1 and len(found) == 4 * got.rounds
+  assert len(found) > 4 and len(found) % 4 == 0
   assert found[:-4].sum() < 4  # the last round was needed
-  assert got.kept_P.sum() == min(4, found.sum())
+  assert kept_P.sum() == min(4, found.sum())
   got_ids = got.prompts.id_P.tolist()
   assert len(set(got_ids)) == len(got_ids)
   assert not set(got_ids) & set(ids[solved_D].tolist())
   # One round of 16 fits into 31 rollouts: the first, with the same rollouts.
-  assert (short.rounds, most.rounds) == (1, 1)
+  assert len(short.n_P) == len(most.n_P) == 4
   assert short.prompts.id_P.tolist() == got_ids[:4]
   jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[:16]),
-               short.sampled.rollouts, got.sampled.rollouts)
+               short.rollouts, got.rollouts)
 
 
 # --- in-flight updates ---
@@ -134,35 +135,33 @@ def test_verdicts_are_those_of_the_rollouts(of_flight):
   """Each rollout is graded once, also those of later batches."""
   n, graded, context = 6, [], of_flight
   params = setup_lib.base_params(context)
-  in_flight = rollouts_lib.opened(None, context.sampler)
+  in_flight = rollouts_lib.restored_in_flight(None, context.sampler)
   with rollouts_lib.grading(context) as grader:
     def counted(problems, texts, **more):
       graded.extend(zip([p.id for p in problems], texts, strict=True))
       return grader.grade(problems, texts, **more)
 
     for step in range(2):
-      got = rollouts_lib.sample_step(
+      got, _, in_flight = rollouts_lib.sample_step(
           context, grader._replace(grade=counted), params, in_flight, step=step,
           n=n, left=1000, solved_D=np.zeros(len(context.stratum.train), bool),
           stop=preemption.Stop(), divide=even)
-      in_flight = got.in_flight
       problems = {p.id: p for p in context.stratum.train}
       alone = grader.grade(
           [problems[i] for i in np.repeat(got.prompts.id_P, n)],
-          rewards.texts(context.tokenizer, got.sampled.rollouts))
-      np.testing.assert_array_equal(got.sampled.graded.correct_B,
-                                    alone.correct_B)
+          rewards.texts(context.tokenizer, got.rollouts))
+      np.testing.assert_array_equal(got.graded.correct_B, alone.correct_B)
   assert len(graded) == 2 * 4 * n + len(in_flight.verdicts)
 
 
 def test_other_slots_than_those_of_the_checkpoint_are_refused(of_flight):
   sampler = of_flight.sampler
   saved = flight.to_bytes(flight.empty_state(sampler.layout))
-  assert rollouts_lib.opened(saved, sampler).flight.steps == 0
+  assert rollouts_lib.restored_in_flight(saved, sampler).flight.steps == 0
   other = flight.to_bytes(flight.empty_state((24, 0, 1)))
   with pytest.raises(InputError, match="had 24 slots, 0 pages and 1 row shards"
                      ".* admit 30 slots"):
-    rollouts_lib.opened(other, sampler)
+    rollouts_lib.restored_in_flight(other, sampler)
 
 
 # --- grading behind decoding ---
@@ -195,7 +194,7 @@ def test_the_sampler_gets_the_measured_lengths(context, monkeypatch):
   measured = dataclasses.replace(context, stratum=dataclasses.replace(
       context.stratum, tokens=expected))
 
-  def one_step(prompts, n, key, *, limits_B, expected_P):
+  def one_step(prompts, n, key, *, limits, expected_P):
     assert expected_P == [5.0 + int(i) % 7 for i in prompts.id_P]
     raise preemption.Stopped
 

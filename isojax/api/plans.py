@@ -128,9 +128,9 @@ def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
        "high")):
     if wrong:
       raise InputError(message)
-  silent_P = (sampled_P > 0) & ((correct_P == 0) | (correct_P == sampled_P))
+  no_signal_P = (sampled_P > 0) & ((correct_P == 0) | (correct_P == sampled_P))
   return division.RULES[rule](division.posterior(
       0, 0, mean_P=division.prior_mean(correct_P, sampled_P),
-      strength=strength, silent_P=silent_P.astype(int),
+      strength=strength, no_signal_P=no_signal_P.astype(int),
       uniform_P=np.random.default_rng(seed).uniform(size=P)),
       budget, division.Bounds(low, high))

@@ -15,6 +15,7 @@ from isojax.ledger import bucket
 from isojax.ledger import records as records_lib
 from isojax.models import hf_weights
 from isojax.rl import rewards
+from isojax.run import evaluation as evaluation_lib
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
@@ -71,7 +72,8 @@ class Run:
 
     A tree of jax arrays on the run's mesh, loaded at the first use.
     """
-    return state_lib.policy_of(self._setup, self.workdir, self.which)[1]
+    return evaluation_lib.policy_of(
+        self._setup, self.workdir, self.which)[1]
 
   @property
   def best(self) -> "Run":
@@ -115,15 +117,14 @@ class Run:
     Returns:
       A record as in records.evaluations, which is not stored.
     """
-    setup, history = self._setup, state_lib.history_of(list(self.records))
-    if stratum is not None:
-      setup = setup_lib.on_stratum(setup, os.fspath(stratum))
-    setup = setup_lib.on_split(setup, os.fspath(
-        stratum or setup.e.task.stratum), split)
+    history = state_lib.history_of(list(self.records))
+    setup = evaluation_lib.on_split(
+        self._setup, split, stratum and os.fspath(stratum))
     with progress_lib.printed(False), rollouts_lib.grading(setup) as grader:
       return state_lib.record_fields(setup, "eval", history) | (
-          training.evaluation(setup, grader, self.params, history.step,
-                              preemption.Stop(), split=split))
+          evaluation_lib.evaluation(
+              setup, grader, self.params, history.step, preemption.Stop(),
+              split=split))
 
   @unchained
   def export(self, out: Path, *, dtype: str = "float32") -> None:
@@ -249,6 +250,6 @@ def sample(source, prompt: str, n: int = 1, *, template: bool = False,
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
       folder = os.fspath(source)
       setup, _ = state_lib.as_stored(setup, folder, evaluate=True)
-      load = lambda: state_lib.policy_of(setup, folder, "newest")[1]
+      load = lambda: evaluation_lib.policy_of(setup, folder, "newest")[1]
     return _sampled(setup, load, prompt, n, template=template,
                     temperature=temperature, seed=seed)

@@ -70,8 +70,9 @@ class Posterior(typing.NamedTuple):
 
   a_P: np.ndarray  # float64, > 0
   b_P: np.ndarray  # float64, > 0
-  # Visits in a row, up to now, whose rollouts were all right or all wrong.
-  silent_P: np.ndarray
+  # Visits in a row, up to now, without a signal: all rollouts were correct, or
+  # all incorrect.
+  no_signal_P: np.ndarray
   uniform_P: np.ndarray  # float64 in [0, 1), a random number of this step
 
 
@@ -85,11 +86,12 @@ def prior_mean(correct_P, n) -> np.ndarray:
   return (np.asarray(correct_P, np.float64) + 0.5) / (np.asarray(n) + 1)
 
 
-def posterior(right_P, wrong_P, *, mean_P, strength: float, silent_P,
-              uniform_P) -> Posterior:
+def posterior(correct_P, incorrect_P, *, mean_P, strength: float,
+              no_signal_P, uniform_P) -> Posterior:
   """After these rollouts, of a prior worth `strength` rollouts of mean_P."""
-  return Posterior(right_P + strength * mean_P,
-                   wrong_P + strength * (1 - mean_P), silent_P, uniform_P)
+  return Posterior(correct_P + strength * mean_P,
+                   incorrect_P + strength * (1 - mean_P), no_signal_P,
+                   uniform_P)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,34 +106,35 @@ class Evidence:
   mean_D: np.ndarray  # of the prior, from the stratum's pass counts
   strength: float  # of the prior
   forgetting: float
-  right_D: np.ndarray  # discounted rollouts since then
-  wrong_D: np.ndarray
-  silent_D: np.ndarray  # see Posterior
+  correct_D: np.ndarray  # discounted rollouts since then
+  incorrect_D: np.ndarray
+  no_signal_D: np.ndarray  # see Posterior
 
   def after(self, groups) -> "Evidence":
-    """The evidence with one more step; groups are (id, n, right) of each."""
-    right_D, wrong_D = (x * self.forgetting
-                        for x in (self.right_D, self.wrong_D))
-    silent_D = self.silent_D.copy()
+    """The evidence with one more step; groups are (id, n, correct) of each."""
+    correct_D, incorrect_D = (x * self.forgetting
+                        for x in (self.correct_D, self.incorrect_D))
+    no_signal_D = self.no_signal_D.copy()
     # A batch of in-flight groups can hold a problem twice, of two epochs.
-    for i, n, right in groups:
+    for i, n, correct in groups:
       if n:
         d = self.place[i]
-        right_D[d] += right
-        wrong_D[d] += n - right
-        silent_D[d] = silent_D[d] + 1 if right in (0, n) else 0
-    return dataclasses.replace(self, right_D=right_D, wrong_D=wrong_D,
-                               silent_D=silent_D)
+        correct_D[d] += correct
+        incorrect_D[d] += n - correct
+        no_signal_D[d] = no_signal_D[d] + 1 if correct in (0, n) else 0
+    return dataclasses.replace(
+        self, correct_D=correct_D, incorrect_D=incorrect_D,
+        no_signal_D=no_signal_D)
 
   def posterior(self, index, uniform_P) -> Posterior:
     """Of the problems with these indices."""
     return posterior(
-        self.right_D[index], self.wrong_D[index], mean_P=self.mean_D[index],
-        strength=self.strength, silent_P=self.silent_D[index],
-        uniform_P=uniform_P)
+        self.correct_D[index], self.incorrect_D[index],
+        mean_P=self.mean_D[index], strength=self.strength,
+        no_signal_P=self.no_signal_D[index], uniform_P=uniform_P)
 
   def informative(self, groups) -> float:
-    """Expected share of groups (id, n, _) with right and wrong answers."""
+    """Expected share of groups (id, n, _) with both kinds of answers."""
     ids, n_P, _ = zip(*(g for g in groups if g[1]), strict=True)
     p = self.posterior([self.place[i] for i in ids], np.zeros(len(ids)))
     return float(informative(p, max(n_P))[n_P, np.arange(len(ids))].mean())
@@ -170,13 +173,13 @@ def mirrored(p: Posterior) -> Posterior:  # that of 1 - p
 
 
 def informative(p: Posterior, high: int) -> np.ndarray:
-  """Chance of right and wrong answers among n = 0 .. high, [high + 1, P]."""
+  """Chance of correct and incorrect answers among n = 0 .. high: [n, P]."""
   return np.maximum(0.0, 1.0 - moments(p, high + 1, i=0, j=0)
                     - moments(mirrored(p), high + 1, i=0, j=0))
 
 
 def hits(p: Posterior, high: int) -> np.ndarray:
-  """Chance of at least one right answer among n = 0 .. high, [high + 1, P]."""
+  """Chance of a correct answer among n = 0 .. high: [n, P]."""
   return 1.0 - moments(mirrored(p), high + 1, i=0, j=0)
 
 
@@ -218,18 +221,18 @@ def uniform(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   return B // P + (np.arange(P) < B % P)
 
 
-EXPLORE = 0.5  # chance of a visit after one silent visit, as GRESO begins with
+EXPLORE = 0.5  # chance of a visit after one without signal, as GRESO begins
 
 
 def skip(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   """Skips problems that gave no signal lately, others share B (GRESO).
 
-  After z silent visits in a row a problem is visited with probability
+  After z visits without signal in a row a problem is visited with probability
   EXPLORE^z (arXiv 2506.02177, eq. 3), so never left out for ever. If fewer
   problems are left than B needs at `high` each, those nearest to a visit
   return.
   """
-  chance_P = EXPLORE ** p.silent_P.astype(float)
+  chance_P = EXPLORE ** p.no_signal_P.astype(float)
   visited_P = p.uniform_P < chance_P
   least = -(-B // bounds.high)
   order = np.argsort(p.uniform_P / chance_P, kind="stable")
@@ -247,7 +250,7 @@ RULES = {
     "knapsack": functools.partial(greedy, knapsack_utility),
     # Smallest variance of the summed gradient (VIP): n ~ sqrt(p (1-p)).
     "variance": functools.partial(greedy, variance_utility),
-    # Most problems with a right answer (HORA, arXiv 2605.07114).
+    # Most problems with a correct answer (HORA, arXiv 2605.07114).
     "hit": functools.partial(greedy, hits),
     "skip": skip,
 }

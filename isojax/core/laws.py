@@ -11,7 +11,7 @@ import numpy as np
 
 TIE = 1e-9  # reward; curves that differ by less are the same
 FIT_VERSION = 1  # of fit.json, which frontier writes and planner reads
-SLACK = 1.05  # runs of different Bp * n end at slightly different C
+C_TOLERANCE = 1.05  # runs of different Bp * n end at slightly different C
 
 
 def logistic(z):

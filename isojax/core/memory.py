@@ -22,7 +22,7 @@ DRAWN = 8
 # Assumed shares of the most tokens where no mean is given.
 MEAN_RESPONSE, MEAN_PROMPT = 0.18, 1 / 8
 # The length before the last of the cache's four growths, over the final length.
-SHORTER = 3 / 4
+LAST_GROWTH = 3 / 4
 # Bytes per head and token in the backward of a fused attention kernel, instead
 # of scores; fitted to the programs that launch.compile compiles with splash.
 KERNEL = 3800
@@ -381,7 +381,7 @@ class Programs:
         prefill=prefill, reread=prefill, insert=self.cache + self.window,
         move=self.cache,
         # The last growth of one part; the other parts stay in memory.
-        resize=(1 + SHORTER) * self.part,
+        resize=(1 + LAST_GROWTH) * self.part,
         decode=self.weights + self.cache + self.drawing, start=self.state,
         accumulate=2 * self.state + self.reference + self.copy + self.kept
         + max(self.head, self.backward), apply=4 * self.state)

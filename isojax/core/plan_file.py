@@ -122,7 +122,7 @@ def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
 
 def reached(C_run: float, C: int) -> bool:
   """Whether a run that ended at C_run is one to a budget of C."""
-  return C_run * laws.SLACK >= C
+  return C_run * laws.C_TOLERANCE >= C
 
 
 def sweep(cells, *, C: int, seeds, base_lr: float, base_batch: int,

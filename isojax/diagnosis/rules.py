@@ -76,7 +76,7 @@ class Rule(typing.NamedTuple):
   since: typing.Callable = lambda x: -math.inf  # of a History: the step before
 
 
-_SIGNAL = "all_wrong all_right grad_norm"
+_SIGNAL = "all_incorrect all_correct grad_norm"
 _NO_SIGNAL = "no group had a right and a wrong rollout, so {x.why}"
 _EASIER = "take easier {o.problems} or a better base policy, or raise {o.n}"
 _ZERO = "an equal reward in a group has the advantage 0 (arXiv 2402.03300)"
@@ -98,7 +98,7 @@ RULES = (
          "no rollout had a gradient: the rewards of each problem are equal",
          "take other {o.problems}, or raise {o.n}", _ZERO),
     Rule("signal", Steps, _SIGNAL,
-         lambda x: x.without_signal and x.all_right >= 0.5,
+         lambda x: x.without_signal and x.all_correct >= 0.5,
          "every group was solved by all of its rollouts: there is nothing left "
          "to learn", "take harder {o.problems}, or stop the run", _ZERO,
          COSTLY),

@@ -129,7 +129,7 @@ class Steps:
   @property
   def flat(self) -> bool:
     """Whether the rewards of every group were all wrong or all right."""
-    return all(line["all_wrong"] + line["all_right"] >= 1
+    return all(line["all_incorrect"] + line["all_correct"] >= 1
                for line in self.lines)
 
   @property
@@ -151,7 +151,7 @@ class Steps:
 
     Without grouped advantages they give one if not all rewards are equal.
     """
-    equal = self.all_wrong in (0.0, 1.0)
+    equal = self.all_incorrect in (0.0, 1.0)
     return self.flat and (self.grouped or equal or not self.gradient)
 
 

@@ -111,7 +111,7 @@ def as_good(fit: Fit) -> list[dict]:
           "n": n, "Bp": cells[i][0], "reward": float(reward_DxK[0, i]),
           "cost": float(cost_D[0]), "interval": None if i == best else
           _interval(fit, best, i, C, cost_D),
-          "ended": end if end * laws.SLACK < C else None})
+          "ended": end if end * laws.C_TOLERANCE < C else None})
   return rows
 
 
@@ -128,7 +128,8 @@ def catching_up(fit: Fit) -> str | None:
   best = int(fit.frontier.best_DxG[0, g])
   for i, n in enumerate(n for _, n in cells):
     if n <= cells[best][1] or not (
-        fit.curves[i].C_lo <= C / 2 and C <= fit.curves[i].C_hi * laws.SLACK):
+        fit.curves[i].C_lo <= C / 2
+        and C <= fit.curves[i].C_hi * laws.C_TOLERANCE):
       continue
     for curves in verdict.families(fit):
       before_D, left_D = (curves[best](at) - curves[i](at)

@@ -37,7 +37,7 @@ def envelope(curves_K: list[Curves], C_G) -> Envelope:
   continued = np.stack([c(C_G) for c in curves_K], 1)  # [D, K, G]
   clipped = np.stack([c(np.minimum(C_G, c.C_hi)) for c in curves_K], 1)
   begun = np.array([c.C_lo for c in curves_K])[:, None] <= C_G
-  ended = np.array([c.C_hi for c in curves_K])[:, None] * laws.SLACK < C_G
+  ended = np.array([c.C_hi for c in curves_K])[:, None] * laws.C_TOLERANCE < C_G
   seen = np.where(begun, clipped, -np.inf)
   best = seen.argmax(1)
   rival = np.where(ended | ~begun, continued, clipped).argmax(1)

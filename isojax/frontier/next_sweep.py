@@ -135,7 +135,7 @@ def _planned(study: Study, cells, C: int, seeds: int) -> tuple[dict, dict]:
   runs = {(Bp, n, seed): C // (Bp * n) * Bp * n
           for Bp, n in cells for seed in range(seeds)}
   return runs, {run: C for run, C in runs.items()
-                if run not in known or known[run] * laws.SLACK < C}
+                if run not in known or known[run] * laws.C_TOLERANCE < C}
 
 
 def _listed(values) -> str:

@@ -129,7 +129,7 @@ def null_model(fit: Fit) -> dict | None:
   """
   C_G, ns = fit.frontier.C_G, [n for _, n in fit.study.configurations]
   reward_KxDxG = np.stack([c(C_G) for c in fit.curves])
-  seen_KxG = np.array([(c.C_lo <= C_G) & (C_G <= c.C_hi * laws.SLACK)
+  seen_KxG = np.array([(c.C_lo <= C_G) & (C_G <= c.C_hi * laws.C_TOLERANCE)
                        for c in fit.curves])
   rows = []  # of each n, the configuration with the best mean
   for n in fit.study.tested:

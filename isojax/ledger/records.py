@@ -55,11 +55,12 @@ TRAIN = (
     "lr",  # of the step's first update
     "refilled",  # sampling rounds beyond the first, of Bp * n rollouts each
     "solved",  # list: problems that reached solved_rate here; null if off
-    # List of [problem, n, right rollouts] in this step, from which alloc.rule
+    # List of [problem, n, correct rollouts] in this step, from which alloc.rule
     # divides those of later steps; null with alloc.rule=uniform.
     "groups",
-    # Share of groups with right and wrong answers that the rule expected, of
-    # those with a rollout: 1 - all_wrong - all_right is measured; null likewise
+    # Share of groups with correct and incorrect answers that the rule expected,
+    # of those with a rollout: 1 - all_incorrect - all_correct is measured; null
+    # likewise
     "informative_expected",
     "selected",  # rollouts that were trained on or could have been
     # Fraction of the step's rollouts that are correct, or their mean reward in
@@ -75,8 +76,8 @@ TRAIN = (
     # Rollouts whose answer the grader did not judge: charged to C, left out of
     # their group and of the means below.
     "lost",
-    "all_wrong",  # fraction of groups with only reward 0
-    "all_right",  # fraction of groups with only reward 1
+    "all_incorrect",  # fraction of groups with only reward 0
+    "all_correct",  # fraction of groups with only reward 1
     "entropy",  # nats, mean over drawn tokens, of the sampler
     # recipe.loss.kl_estimator of the divergence from the base policy, mean over
     # trained tokens; null without a KL in the loss.

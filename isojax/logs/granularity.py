@@ -59,7 +59,7 @@ def _group_size(log: Runs) -> int | None:
   file = log.file
   counts = [name for pattern, unit in file.form.sampled if unit == ROLLOUTS
             for name in file.names if re.fullmatch(pattern, name)]
-  shares = [name for field in ("all_wrong", "all_right")
+  shares = [name for field in ("all_incorrect", "all_correct")
             for name in file.form.columns(field, file.names)]
   steps = [(number(where, count, line[count], 1), float(line[share]))
            for where, line in log.lines for count in counts for share in shares

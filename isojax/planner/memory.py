@@ -9,7 +9,7 @@ import itertools
 import math
 
 from isojax.core import kernels
-from isojax.core.memory import DeviceBytes, Held, largest, SHORTER
+from isojax.core.memory import DeviceBytes, Held, largest, LAST_GROWTH
 from isojax.core.model_shape import ModelShape
 from isojax.errors import InputError
 from isojax.planner.cost import Efficiency, Price, Workload
@@ -107,21 +107,20 @@ def of_held(price: Price, held: Held) -> Memory:
   lora, shards = w.lora_rank is not None, price.mesh.weight_shards
   trained = shape.lora_params(w.lora_rank) if lora else shape.params
   copy = lora * w.bytes("compute") * shape.params / shards
+  critic = w.recipe.own_critic * (  # parameters; it has no head
+      trained + shape.width - shape.head * (not shape.tied and not lora))
   return Memory(
       always=dict(
           masters=4 * trained / shards, moments=8 * trained / shards,
           reference=p.reference * (not lora),
-          # Its gradients follow the policy's, which have those of the head too.
-          critic=w.recipe.own_critic * 12 / shards * (
-              trained + shape.width - shape.head * (
-                  not shape.tied and not lora))),
+          critic=12 * critic / shards),
       # Beside the whole cache: temporaries of decoding, or the old part of a
       # growth.
       sampling=dict(copy=p.weights + copy, cache=p.cache + p.window,
-                    logits=max(p.drawing, SHORTER * p.part)),
+                    logits=max(p.drawing, LAST_GROWTH * p.part)),
       update=dict(
           copy=p.copy + copy + lora * w.bytes("reduce") * shape.params / shards,
-          gradients=4 * trained / shards,
+          gradients=4 * (trained + critic) / shards,
           activations=p.kept + max(0.0, p.backward - p.head), logits=p.head),
       available=machine.usable_bytes,
       limit="" if machine.accelerator.platform != "gpu" else (

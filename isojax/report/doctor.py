@@ -26,8 +26,8 @@ from isojax.logs.series import Series
 WIDTH = 98  # characters of the screen
 LISTED = 6  # findings on the screen; the page has all
 # What only matters if the advantages are of rewards.
-REWARDS = {"reward", "reward_std", "reward_min", "reward_max", "all_wrong",
-           "all_right", "zero_std"}
+REWARDS = {"reward", "reward_std", "reward_min", "reward_max", "all_incorrect",
+           "all_correct", "zero_std"}
 OFF = {"", "none", "null", "false", "0"}  # values of the option of a filter
 # Estimators of isojax and of other trainers that compare no group.
 UNGROUPED = {"gae", "gae_whitened", "reinforce", "reinforce_pp",
@@ -56,8 +56,8 @@ def prepared(line: dict, bounded: bool) -> dict:
   """
   has = lambda *names: all(line.get(name) is not None for name in names)
   single = has("Bp") and line["Bp"] == 1
-  if has("all_wrong", "all_right"):
-    line = line | {"zero_std": line["all_wrong"] + line["all_right"]}
+  if has("all_incorrect", "all_correct"):
+    line = line | {"zero_std": line["all_incorrect"] + line["all_correct"]}
   if has("zero_std"):
     dead = line["zero_std"] >= 1
   elif has("reward_std"):

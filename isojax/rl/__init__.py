@@ -1,0 +1,6 @@
+"""The loss and the update. Letters beside those of isojax/types.py:
+
+  B  rollouts of a step        P  problems; in Batch, prompt slots
+  N  rollouts of the largest group; in packing, tokens of a microbatch
+  M  kept rollouts of the largest group          R  rows of a microbatch
+"""

@@ -109,14 +109,22 @@ def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
       batch, jnp.dtype(loss.dtype))
 
 
-def gradient(model: decoder.Transformer, params, base, batch: Batch,
-             loss: LossConfig, cfg: CriticConfig, lora):
-  """(gradient, sums) of an own critic."""
-  def total(params):
-    return term(own_hidden(model, params, base, batch, loss, lora),
-                params["value"], batch, cfg.clip)
+def gradient(model: decoder.Transformer, params, hidden_RxWxD, base,
+             batch: Batch, loss: LossConfig, cfg: CriticConfig, lora):
+  """(gradient, gradient of the policy's hidden states, sums) of a microbatch.
 
-  return jax.grad(total, has_aux=True)(params)
+  The second one is 0 of a trunk of its own.
+  """
+  def total(params, hidden_RxWxD):
+    own = cfg.kind == "own"
+    if own:
+      hidden_RxWxD = own_hidden(model, params, base, batch, loss, lora)
+    value, sums = term(hidden_RxWxD, params["value"], batch, cfg.clip)
+    return value if own else cfg.coef * value, sums
+
+  grads, sums = jax.grad(total, argnums=(0, 1), has_aux=True)(
+      params, hidden_RxWxD)
+  return *grads, sums
 
 
 def explained_variance(value_BxT, return_BxT, mask_BxT) -> float | None:

@@ -36,9 +36,9 @@ def overlong_penalty(length, *, limit: int, cache: int):
 
 @dataclasses.dataclass(frozen=True)
 class RewardConfig:
-  """The reward of a judged rollout; a right answer has 1."""
+  """The reward of a judged rollout; a correct answer has 1."""
 
-  # Of a wrong answer: 0.0, or -1.0 for rewards of +-1.
+  # Of an incorrect answer: 0.0, or -1.0 for rewards of +-1.
   wrong: float
   overlong: str  # of OVERLONG
   # Tokens; `limit` and `cache` of overlong_penalty, None if it is off.
@@ -51,7 +51,7 @@ class RewardConfig:
     off, given = self.overlong == "off", None not in (most, cache)
     expect(
         "recipe.reward", self,
-        wrong=(self.wrong <= 0, "at most 0; a right answer has 1"),
+        wrong=(self.wrong <= 0, "at most 0; a correct answer has 1"),
         overlong=(not off or most is None and cache is None,
                   "all or correct, or no lengths of a penalty; you gave "
                   f"overlong_max={most}, overlong_cache={cache}"),
@@ -64,7 +64,7 @@ def shaped(correct_B, formatted_B, len_B, cfg: RewardConfig, *,
            format_coef: float):
   """The reward of each rollout.
 
-  It is 1 if the answer is right, else cfg.wrong; plus format_coef if it is in
+  It is 1 if the answer is correct, else cfg.wrong; plus format_coef if it is in
   the expected place; plus the overlong penalty. Lengths include the EOS.
   """
   correct_B = np.asarray(correct_B, np.float64)

@@ -55,20 +55,19 @@ def _for_batch(model: decoder.Transformer, cfg: LossConfig, batch: Batch):
 
 def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
                   critic: Critic | None = None):
-  """gradient(trainable, base, batch, temperature) -> (gradient, sums).
+  """gradient(trained, base, batch, temperature) -> (gradient, sums).
 
-  `trainable` is the result of `trainable_params`. With a shared critic the
-  value loss, times its coefficient, is part of the loss.
+  `trained` is the result of `trained_params`.
   """
   dtype = jnp.dtype(cfg.dtype)
 
-  def gradient(trainable, base, batch: Batch, temperature):
-    trained, valued = trainable
+  def gradient(trained, base, batch: Batch, temperature):
+    policy, critic_params = trained
     model = _for_batch(bare, cfg, batch)
     logp_fn = make_logp_fn(model, temperature)
 
-    def policy(trained):
-      params = policy_params(bare, base, trained, cfg, lora)
+    def forward(policy):
+      params = policy_params(bare, base, policy, cfg, lora)
       return (head_lib.hidden_states(model, params, batch, dtype),
               decoder.head_weight(params, model.cfg))
 
@@ -80,12 +79,7 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
         ref_logp, _ = logp_fn(ref_hidden, ref_weight, token.tokens_RxW)
       return objective.token_loss(logp, ref_logp, entropy, token, cfg)
 
-    def value_term(hidden, valued):
-      value, sums = critic_lib.term(
-          hidden, valued["value"], batch, critic.cfg.clip)
-      return critic.cfg.coef * value, sums
-
-    (hidden, weight), pull_back = jax.vjp(policy, trained)
+    (hidden, weight), pull_back = jax.vjp(forward, policy)
     ref_weight = ref_hidden = None
     if cfg.kl_in_loss:
       ref_weight = head_lib.per_block(
@@ -99,12 +93,12 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
     rest = (batch.replace(prompts=None, slot_R=None), ref_hidden)
     sums, grad_hidden, grad_weight = head_lib.gradient(
         term, hidden, weight, rest, mesh=model.mesh)
-    grad_valued = None
+    grad_critic = None
     if critic:
-      (grad, grad_valued), more = jax.grad(
-          value_term, argnums=(0, 1), has_aux=True)(hidden, valued)
+      grad_critic, grad, more = critic_lib.gradient(
+          model, critic_params, hidden, base, batch, cfg, critic.cfg, lora)
       grad_hidden, sums = grad_hidden + grad, sums | more
-    return (pull_back((grad_hidden, grad_weight))[0], grad_valued), sums
+    return (pull_back((grad_hidden, grad_weight))[0], grad_critic), sums
 
   return gradient
 
@@ -176,10 +170,9 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
                  out_shardings=mesh_lib.replicated(bare.mesh))
 
 
-def trainable_params(state: TrainState, critic: Critic | None):
-  """What the policy's program trains: (policy, shared critic or None)."""
-  return state.params, (
-      state.critic.params if critic and not critic.own else None)
+def trained_params(state: TrainState):
+  """What an update trains: the parameters of (policy, critic or None)."""
+  return state.params, state.critic and state.critic.params
 
 
 def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
@@ -189,8 +182,6 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
   Across devices XLA sums the gradients of a microbatch in cfg.reduce_dtype,
   the dtype of the products that make them (on CPUs always in float32). Over
   microbatches, and over chunks of the head, they are summed in float32.
-  A critic with a trunk of its own is updated after the policy, by programs of
-  its own, so that the two never need memory for gradients together.
 
   Returns:
     update(state, base, batches, temperature) -> (state, metrics).
@@ -202,117 +193,51 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
     only state.step rises. Metrics are means over the tokens that have a
     gradient; `finite` says whether loss, gradient and new parameters are.
   """
-  own = critic if critic and critic.own else None
-  shared = None if own else critic
-  programs = _policy_programs(model, tx, cfg, lora, shared)
-  own_programs = own and _critic_programs(model, cfg, lora, own)
+  gradient = make_gradient(model, cfg, lora, critic)
+  abstract = optimizer_lib.abstract_state(model, tx, lora, critic)
+  names = ("logp", "logp_gap", "clip_fraction", "loss",
+           *["kl"] * cfg.kl_in_loss, *["value_loss"] * bool(critic))
 
-  def run(programs, state, trained, base, batches, *temperature):
-    start, accumulate, apply = programs
-    carry = start()
-    for batch in batches:
-      carry = accumulate(trained, base, carry, batch, *temperature)
-    return apply(state, carry)
+  def start():
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
+                         trained_params(abstract))
+    return zeros, dict.fromkeys(("tokens", *names), jnp.float32(0))
+
+  def accumulate(trained, base, carry, batch: Batch, temperature):
+    return jax.tree.map(jnp.add, carry, gradient(
+        trained, base, batch, temperature))
+
+  def apply(state: TrainState, carry):
+    (grads, grad_critic), sums = carry
+    params, opt_state = optimizer_lib.stepped(tx, grads, state)
+    valued = critic and CriticState(*optimizer_lib.stepped(
+        critic.tx, grad_critic, state.critic))
+    after = TrainState(state.step + 1, params, opt_state, valued)
+    tokens, loss = sums.pop("tokens"), sums.pop("loss")
+    grad_norm = optax.tree.norm(grads)
+    finite = loss + grad_norm + optax.tree.norm(trained_params(after))
+    return after, jax.tree.map(lambda x: x / jnp.maximum(tokens, 1.0), sums) | {
+        "loss": loss, "grad_norm": grad_norm, "finite": jnp.isfinite(finite)}
+
+  whole = mesh_lib.replicated(model.mesh)
+  shardings = jax.tree.map(lambda x: x.sharding, abstract)
+  carried = trained_params(shardings), whole
+  start = jax.jit(start, out_shardings=carried)
+  accumulate = jax.jit(
+      precision_lib.traced(
+          accumulate, precision_lib.of_dtype(cfg.precision, cfg.dtype)),
+      donate_argnums=2, out_shardings=carried)
+  apply = jax.jit(apply, donate_argnums=0, out_shardings=(shardings, whole))
 
   def update(state: TrainState, base, batches: list[Batch], temperature):
     if not batches:
-      zeros = dict.fromkeys((*_sums(cfg, critic), "grad_norm"), np.float32(0))
+      zeros = dict.fromkeys((*names, "grad_norm"), np.float32(0))
       return state.replace(step=state.step + 1), zeros | {
           "finite": np.bool_(True)}
-    valued = state.critic
-    state, metrics = run(
-        programs, state.replace(critic=None) if own else state,
-        trainable_params(state, shared), base, batches, temperature)
-    if own:
-      valued, more = run(
-          own_programs, valued, valued.params, base, batches)
-      state = state.replace(critic=valued)
-      metrics |= more | {"finite": metrics["finite"] & more["finite"]}
-    return state, metrics
+    carry = start()
+    for batch in batches:
+      carry = accumulate(trained_params(state), base, carry, batch, temperature)
+    return apply(state, carry)
 
-  update.programs, update.own_programs = programs, own_programs
+  update.programs = start, accumulate, apply
   return update
-
-
-def _sums(cfg: LossConfig, critic) -> tuple[str, ...]:
-  """The sums over tokens that are metrics, beside the number of tokens."""
-  return ("logp", "logp_gap", "clip_fraction", "loss",
-          *["kl"] * cfg.kl_in_loss, *["value_loss"] * bool(critic))
-
-
-def _programs(gradient, apply, trained, state, sums, cfg: LossConfig, mesh):
-  """The jitted start, accumulate and apply of an update.
-
-  Gradients and sums start at zero, a microbatch is added to them, and the
-  optimizer applies them. Carry and state are donated.
-
-  Args:
-    gradient: (trained, base, batch, ...) -> (gradients, sums).
-    apply: (state, carry) -> (state, metrics).
-    trained, state: shapes and shardings of what is trained, and of the state.
-    sums: names of the sums.
-  """
-  def start():
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), trained), (
-        dict.fromkeys(("tokens", *sums), jnp.float32(0)))
-
-  def accumulate(trained, base, carry, *batch):
-    return jax.tree.map(jnp.add, carry, gradient(trained, base, *batch))
-
-  whole = mesh_lib.replicated(mesh)
-  trained_shardings, state_shardings = jax.tree.map(
-      lambda x: x.sharding, (trained, state))
-  carried = (trained_shardings, whole)
-  precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)
-  return (jax.jit(start, out_shardings=carried),
-          jax.jit(precision_lib.traced(accumulate, precision),
-                  donate_argnums=2, out_shardings=carried),
-          jax.jit(apply, donate_argnums=0,
-                  out_shardings=(state_shardings, whole)))
-
-
-def _policy_programs(model: decoder.Transformer, tx, cfg: LossConfig, lora,
-                     shared: Critic | None):
-  """The programs of the policy, and of a critic that shares its trunk."""
-  def apply(state: TrainState, carry):
-    (grads, grad_valued), sums = carry
-    params, opt_state = optimizer_lib.stepped(tx, grads, state)
-    tokens, value = sums.pop("tokens"), sums.pop("loss")
-    metrics = jax.tree.map(lambda x: x / jnp.maximum(tokens, 1.0), sums)
-    grad_norm = optax.tree.norm(grads)
-    finite, valued = value + grad_norm + optax.tree.norm(params), None
-    if shared:
-      valued = CriticState(*optimizer_lib.stepped(
-          shared.tx, grad_valued, state.critic))
-      finite += optax.tree.norm(valued.params)
-    metrics |= {"loss": value, "grad_norm": grad_norm,
-                "finite": jnp.isfinite(finite)}
-    return TrainState(state.step + 1, params, opt_state, valued), metrics
-
-  abstract = optimizer_lib.abstract_state(model, tx, lora, shared)
-  return _programs(make_gradient(model, cfg, lora, shared), apply,
-                   trainable_params(abstract, shared), abstract,
-                   _sums(cfg, shared), cfg, model.mesh)
-
-
-def _critic_programs(model: decoder.Transformer, cfg: LossConfig, lora,
-                     critic: Critic):
-  """The programs of a critic with a trunk of its own, on its CriticState."""
-  def gradient(params, base, batch: Batch):
-    grads, sums = critic_lib.gradient(
-        _for_batch(model, cfg, batch), params, base, batch, cfg, critic.cfg,
-        lora)
-    return grads, sums | {
-        "tokens": jnp.sum(batch.mask_RxW, dtype=jnp.float32)}
-
-  def apply(state: CriticState, carry):
-    grads, sums = carry
-    params, opt_state = optimizer_lib.stepped(critic.tx, grads, state)
-    loss = sums["value_loss"] / jnp.maximum(sums["tokens"], 1.0)
-    return CriticState(params, opt_state), {
-        "value_loss": loss, "finite": jnp.isfinite(
-            loss + optax.tree.norm(grads) + optax.tree.norm(params))}
-
-  abstract = optimizer_lib.abstract_state(model, critic.tx, lora, critic).critic
-  return _programs(gradient, apply, abstract.params, abstract, ("value_loss",),
-                   cfg, model.mesh)

@@ -1,0 +1,7 @@
+"""One run: config, setup, state, loop, step, rollouts, evaluation, output.
+
+Letters beside those of isojax/types.py:
+
+  C  budget, rollouts      D  training problems    M  steps of a run
+  P  problems of a batch   k  samples of a problem in an evaluation
+"""

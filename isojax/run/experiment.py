@@ -79,7 +79,7 @@ class EvalSection:
 @dataclasses.dataclass(frozen=True)
 class CheckpointSection:
   every_steps: int  # updates between checkpoints
-  every_minutes: float  # or this long since the last one, what comes first
+  every_minutes: float  # or this long since the last one, whichever comes first
   keep: int  # newest checkpoints kept
   keep_best: bool  # and that of the best evaluation
 

@@ -10,7 +10,6 @@ updates sampling continues across steps, see sampling.flight.
 import concurrent.futures
 import contextlib
 import functools
-import itertools
 import time
 import typing
 
@@ -53,11 +52,13 @@ def grading(setup: Setup):
 
 
 class Sampled(typing.NamedTuple):
-  """Graded rollouts, problem-major."""
+  """Graded rollouts of P problems, problem-major."""
 
+  prompts: Prompts  # host arrays, in the order of sampling
   n_P: np.ndarray  # of each problem
   rollouts: Rollouts
   graded: grader_lib.Graded
+  staleness: tuple[float, int]  # mean and maximum over tokens, steps
   seconds_waited: float  # for verdicts, after the last rollout had ended
   evicted: int  # times that a rollout lost its slot, see cache.Paged
   lost: int = 0  # rollouts without a verdict, which `judged` left out
@@ -76,106 +77,103 @@ class InFlight(typing.NamedTuple):
   verdicts: dict
 
 
-class StepRollouts(typing.NamedTuple):
-  """The graded rollouts of all rounds of a step, P groups."""
+class GradingPipe:
+  """Grades rollouts in a thread, while the devices decode others.
 
-  prompts: Prompts  # host arrays, in the order of sampling
-  sampled: Sampled
-  kept_P: np.ndarray  # bool, groups that are trained on, at most Bp
-  rounds: int
-  staleness: tuple[float, int]  # mean and maximum over tokens, steps
-  in_flight: InFlight | None  # after the step
-
-
-def graded_batch(setup: Setup, grader: Grading, params, problems,
-                 before: InFlight, source: flight_lib.Source,
-                 rule: flight_lib.Rule, *, version: int, section, stop: Stop,
-                 advance
-                 ) -> tuple[flight_lib.CompletedBatch, Sampled, InFlight]:
-  """Samples and grades the next batch of a source.
-
-  The calls of the grader share task.grader.step_seconds. Each problem is graded
-  by one process; all processes get all verdicts. `before` is what the last
-  batch has left; `section` of the config has temperature and top_p;
-  advance(count) is called as rollouts end. For source, rule and version see
-  engine.next_batch.
+  Each problem is graded by one process, and all processes get all verdicts. The
+  calls of the grader share task.grader.step_seconds. `problems` are those of
+  the source, `verdicts` those of InFlight; advance(count) is called as rollouts
+  end.
   """
-  left, verdicts = setup.e.task.grader.step_seconds, dict(before.verdicts)
 
-  def judged(problems, rollouts: Rollouts) -> grader_lib.Graded:
-    nonlocal left
+  def __init__(self, setup: Setup, grader: Grading, problems, stop: Stop, *,
+               verdicts: dict | None = None, advance=lambda count: None):
+    self.verdicts = dict(verdicts or {})
+    self._tokenizer, self._grader, self._problems, self._stop, self._advance = (
+        setup.tokenizer, grader, problems, stop, advance)
+    self._left = setup.e.task.grader.step_seconds
+
+  def submit(self, items: flight_lib.Items, rollouts: Rollouts) -> None:
+    """Takes rollouts that have ended. Raises Stopped if the run is to stop."""
+    self._stop.poll()
+    names = _names(items)
+    self._advance(len(names))
+    new = [i for i, name in enumerate(names)
+           if _is_ours(name) and name not in self.verdicts]
+    if new:
+      future = self._grader.thread.submit(
+          self._grade, [self._problems[items.problem_R[i]] for i in new],
+          jax.tree.map(lambda x: x[new], rollouts))
+      self.verdicts.update({names[i]: (future, j) for j, i in enumerate(new)})
+
+  def _grade(self, problems, rollouts: Rollouts) -> grader_lib.Graded:
     begun = time.monotonic()
-    graded = grader.grade(problems, rewards.texts(setup.tokenizer, rollouts),
-                          seconds=max(0.0, left))
-    left -= time.monotonic() - begun
+    graded = self._grader.grade(
+        problems, rewards.texts(self._tokenizer, rollouts),
+        seconds=max(0.0, self._left))
+    self._left -= time.monotonic() - begun
     return graded
 
-  def ours(name) -> bool:
-    return name[0] % hosts.count() == hosts.number()
+  def wait(self, items: flight_lib.Items) -> grader_lib.Graded:
+    """The verdicts of rollouts, which are forgotten. May raise Stopped.
 
-  def ended(items: flight_lib.Items, rollouts: Rollouts) -> None:
-    stop.poll()
-    names = named(items)
-    advance(len(names))
-    new = [i for i, name in enumerate(names)
-           if ours(name) and name not in verdicts]
-    if new:
-      future = grader.thread.submit(
-          judged, [problems[items.problem_R[i]] for i in new],
-          jax.tree.map(lambda x: x[new], rollouts))
-      verdicts.update({names[i]: (future, j) for j, i in enumerate(new)})
-
-  batch, flight = engine.next_batch(
-      setup.sampler, params, before.flight, source, rule, version=version,
-      temperature=section.temperature, top_p=section.top_p, ended=ended)
-  names = named(batch.items)
-  begun = time.perf_counter()
-  futures = {verdicts[name][0] for name in names if ours(name)}
-  while not stop.asked and concurrent.futures.wait(
-      futures, timeout=POLL_SECONDS).not_done:
-    pass
-  stop.check()
-  sampled = Sampled(batch.groups.n_E, batch.rollouts,
-                    verdicts_of(names, verdicts),
-                    time.perf_counter() - begun, batch.evicted)
-  for name in filter(ours, names):
-    del verdicts[name]
-  return batch, sampled, InFlight(flight, verdicts)
+    Answers that a call of the grader has lost are listed once, with its first.
+    """
+    names = _names(items)
+    ours = [(i, *self.verdicts.pop(name)) for i, name in enumerate(names)
+            if _is_ours(name)]
+    futures = {future for _, future, _ in ours}
+    while not self._stop.asked and concurrent.futures.wait(
+        futures, timeout=POLL_SECONDS).not_done:
+      pass
+    self._stop.check()
+    rows, lost = [], []
+    for i, future, j in ours:
+      part = future.result()
+      rows.append([i, part.correct_B[j], part.formatted_B[j], part.vote_B[j],
+                   bool(part.judged_B[j])])
+      lost.extend(part.lost)
+      part.lost.clear()
+    rows, lost = (sum(parts, []) for parts in zip(
+        *hosts.gather([rows, lost]), strict=True))
+    _, correct, formatted, vote, known = zip(*sorted(rows), strict=True)
+    return grader_lib.Graded(np.array(correct), np.array(formatted),
+                             np.array(vote, object), np.array(known), lost)
 
 
-def named(items: flight_lib.Items) -> list[tuple[int, int]]:
+def _names(items: flight_lib.Items) -> list[tuple[int, int]]:
   return list(zip(items.position_R.tolist(), items.number_R.tolist(),
                   strict=True))
 
 
-def verdicts_of(names: list, verdicts: dict) -> grader_lib.Graded:
-  """The verdicts of rollouts; each process provides its own.
+def _is_ours(name: tuple[int, int]) -> bool:
+  return name[0] % hosts.count() == hosts.number()
 
-  Answers that a call of the grader has lost are listed once, with its first.
+
+def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
+                 flight: flight_lib.InFlightState, source: flight_lib.Source,
+                 rule: flight_lib.Rule, *, version: int, section):
+  """Samples and grades the next batch: (Sampled, InFlight).
+
+  `section` of the config has temperature and top_p; for other arguments see
+  engine.next_batch.
   """
-  own, lost, seen = [], [], set()
-  for i, name in enumerate(names):
-    if name not in verdicts:
-      continue
-    future, j = verdicts[name]
-    part = future.result()
-    own.append([i, part.correct_B[j], part.formatted_B[j], part.vote_B[j],
-                bool(part.judged_B[j])])
-    if future not in seen:
-      lost.extend(part.lost)
-      part.lost.clear()
-      seen.add(future)
-  rows, lost = (sum(parts, []) for parts in zip(
-      *hosts.gather([own, lost]), strict=True))
-  _, correct, formatted, vote, known = zip(*sorted(rows), strict=True)
-  return grader_lib.Graded(np.array(correct), np.array(formatted), list(vote),
-                           np.array(known), lost)
+  batch, flight = engine.next_batch(
+      sampler, params, flight, source, rule, version=version,
+      temperature=section.temperature, top_p=section.top_p, ended=pipe.submit)
+  begun, index = time.perf_counter(), batch.groups.problem_E
+  graded = pipe.wait(batch.items)
+  return Sampled(
+      jax.tree.map(lambda x: x[index], source.prompts), batch.groups.n_E,
+      batch.rollouts, graded,
+      batch.staleness(version) if rule.max_staleness else (0.0, 0),
+      time.perf_counter() - begun, batch.evicted), InFlight(
+          flight, pipe.verdicts)
 
 
 def judged(sampled: Sampled) -> Sampled:
   """The rollouts that have a verdict; InputError if none has one."""
-  graded = sampled.graded
-  judged_B = graded.judged_B
+  graded, judged_B = sampled.graded, sampled.graded.judged_B
   if judged_B.all():
     return sampled
   if not judged_B.any():
@@ -184,64 +182,79 @@ def judged(sampled: Sampled) -> Sampled:
         f"because: {graded.lost[0] if graded.lost else 'unknown'}; repair the "
         "reward, or raise task.grader.seconds and step_seconds, and run the "
         "same command again")
+  *verdicts, lost = vars(graded).values()
   rollouts = jax.tree.map(lambda x: x[judged_B], sampled.rollouts)
   owner_B = np.repeat(np.arange(len(sampled.n_P)), sampled.n_P)
   return sampled._replace(
       n_P=np.bincount(owner_B[judged_B], minlength=len(sampled.n_P)),
-      rollouts=rollouts, graded=grader_lib.Graded(
-          graded.correct_B[judged_B], graded.formatted_B[judged_B],
-          list(itertools.compress(graded.vote_B, judged_B)),
-          judged_B[judged_B], graded.lost),
+      rollouts=rollouts,
+      graded=grader_lib.Graded(*(x[judged_B] for x in verdicts), lost),
       lost=int((~judged_B).sum()), lost_tokens=int(
           sampled.rollouts.len_R.sum() - rollouts.len_R.sum()))
 
 
+def joined(parts: list[Sampled]) -> Sampled:
+  """The rollouts of several rounds as those of one."""
+  together = lambda *trees: jax.tree.map(lambda *x: np.concatenate(x), *trees)
+  prompts, n, rollouts, graded, staleness, *counts = zip(*parts, strict=True)
+  *verdicts, lost = zip(*(vars(g).values() for g in graded), strict=True)
+  return Sampled(
+      together(*prompts), np.concatenate(n), together(*rollouts),
+      grader_lib.Graded(*map(np.concatenate, verdicts), sum(lost, [])),
+      staleness[0], *map(sum, counts))
+
+
 def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
-                    n, key, section, stop: Stop, *, limits_B=None) -> Sampled:
+                    n, key, section, stop: Stop, *, limits=None) -> Sampled:
   """Samples and grades n rollouts of each problem: a round, or an evaluation.
 
   `split` and `index` are the problems; n is one number, or one for each; for
-  the others see engine.one_step and `graded_batch`.
+  the others see engine.one_step and GradingPipe.
   """
   problems = [getattr(setup.stratum, split)[i] for i in index]
   source = engine.one_step(
       jax.tree.map(lambda x: x[index], getattr(setup, split)), n, key,
-      limits_B=limits_B,
+      limits=limits,
       expected_P=strata_lib.expected_tokens(setup.stratum, split, problems))
   P = len(problems)
   with progress.track(int(np.broadcast_to(n, P).sum()), "sampling",
                       "rollouts", on=hosts.first()) as advance:
     return graded_batch(
-        setup, grader, params, problems, opened(None, setup.sampler), source,
-        flight_lib.Rule(P, 0), version=0, section=section, stop=stop,
-        advance=advance)[1]
+        setup.sampler, GradingPipe(setup, grader, problems, stop,
+                                   advance=advance),
+        params, flight_lib.empty_state(setup.sampler.layout), source,
+        flight_lib.Rule(P, 0), version=0, section=section)[0]
 
 
 def sample_step(setup: Setup, grader: Grading, params,
                 in_flight: InFlight | None, *, step: int, n: int, left: int,
-                solved_D, stop: Stop, divide) -> StepRollouts:
+                solved_D, stop: Stop, divide):
   """Samples and grades the rollouts of a step, n of a problem in the mean.
 
   `left` rollouts are in the budget, at least one round. Problems of solved_D
   begin if no others are left. divide(problems, step, n) gives the n of each.
+
+  Returns:
+    Sampled; which groups are trained on, bool [P]; what is in flight then.
   """
   if in_flight is None:
-    return _rounds(setup, grader, params, step=step, n=n, left=left,
-                   solved_D=solved_D, stop=stop, divide=divide)
+    sampled, kept_P = _rounds(
+        setup, grader, params, step=step, n=n, left=left, solved_D=solved_D,
+        stop=stop, divide=divide)
+    return sampled, kept_P, None
   e = setup.e
-  batch, sampled, in_flight = profile.stage("sample", graded_batch)(
-      setup, grader, params, setup.stratum.train, in_flight,
-      run_source(setup, solved_D, divide),
+  sampled, in_flight = profile.stage("sample", graded_batch)(
+      setup.sampler, GradingPipe(setup, grader, setup.stratum.train, stop,
+                                 verdicts=in_flight.verdicts),
+      params, in_flight.flight, run_source(setup, solved_D, divide),
       flight_lib.Rule(e.alloc.Bp, e.recipe.updates.in_flight), version=step,
-      section=e.sampler, stop=stop, advance=lambda count: None)
-  index = batch.groups.problem_E
-  return StepRollouts(
-      jax.tree.map(lambda x: x[index], setup.train), judged(sampled),
-      np.ones(len(index), bool), 1, batch.staleness(step), in_flight)
+      section=e.sampler)
+  return judged(sampled), np.ones(len(sampled.n_P), bool), in_flight
 
 
 def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
-            left: int, solved_D, stop: Stop, divide) -> StepRollouts:
+            left: int, solved_D, stop: Stop, divide):
+  """The groups of all rounds of a step, at most Bp of which are trained on."""
   e, Bp = setup.e, setup.e.alloc.Bp
   order_D = prompts_lib.order_at(seed=e.seed, step=step, Bp=Bp,
                                  solved_D=solved_D)
@@ -251,20 +264,17 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
   while len(parts) < most and informative_P.sum() < Bp:
     r = len(parts)
     index = order_D[r * Bp:(r + 1) * Bp]
-    n_P = divide(index, step, n)
     key = (rng.stream(e.seed, "refill", step, r) if r
            else rng.stream(e.seed, "rollout", step))
     sampled = judged(profile.stage("sample", sample_problems)(
-        setup, grader, params, "train", index, n_P, key, e.sampler, stop,
-        limits_B=limits(e, np.full(Bp, step), setup.train.id_P[index], n_P)))
+        setup, grader, params, "train", index, divide(index, step, n), key,
+        e.sampler, stop, limits=limits(
+            e, setup.train.id_P[index], lambda position: step)))
     parts.append(sampled)
     informative_P = np.concatenate([informative_P, advantages.informative(
         *algorithm.by_problem(sampled.graded.correct_B, sampled.n_P))])
-  index = order_D[:len(parts) * Bp]
-  return StepRollouts(
-      jax.tree.map(lambda x: x[index], setup.train), joined_rounds(parts),
-      kept_groups(informative_P, Bp=Bp, rounds=e.recipe.filter.rounds),
-      len(parts), (0.0, 0), None)
+  return joined(parts), kept_groups(informative_P, Bp=Bp,
+                                    rounds=e.recipe.filter.rounds)
 
 
 def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
@@ -292,12 +302,11 @@ def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
   return flight_lib.Source(
       prompts=setup.train, groups_of_step=groups_of_step, steps=a.M,
       key=lambda position: key(position // a.Bp),
-      limits=lambda groups: limits(
-          e, groups.position_E // a.Bp, setup.train.id_P[groups.problem_E],
-          groups.n_E))
+      limits=limits(e, setup.train.id_P, lambda position: position // a.Bp))
 
 
-def opened(saved: np.ndarray | None, sampler: engine.Sampler) -> InFlight:
+def restored_in_flight(saved: np.ndarray | None,
+                       sampler: engine.Sampler) -> InFlight:
   """What is in flight in a checkpoint, see flight.to_bytes; None: a new run."""
   if saved is None:
     return InFlight(flight_lib.empty_state(sampler.layout), {})
@@ -313,14 +322,18 @@ def opened(saved: np.ndarray | None, sampler: engine.Sampler) -> InFlight:
   return InFlight(flight, {})
 
 
-def limits(e: experiment.Experiment, step_P, id_P, n_P) -> np.ndarray | None:
-  """Tokens before each rollout's interruption; None if it is off."""
+def limits(e: experiment.Experiment, id_P, step_of):
+  """Groups -> tokens before each rollout's interruption; None if it is off.
+
+  `id_P` are the problems of the source; step_of(position) is a group's step.
+  """
   if not e.sampler.interrupt.phrase:
     return None
-  return np.concatenate([
-      interrupt.lengths(e.sampler.interrupt, seed=e.seed, step=int(step),
-                        id_P=[problem], n=int(n))
-      for step, problem, n in zip(step_P, id_P, n_P, strict=True)])
+  return lambda groups: np.concatenate([
+      interrupt.lengths(e.sampler.interrupt, seed=e.seed,
+                        step=int(step_of(position)), id_P=[problem], n=int(n))
+      for position, problem, n in zip(
+          groups.position_E, id_P[groups.problem_E], groups.n_E, strict=True)])
 
 
 def most_rounds(*, rounds: int, Bp: int, B: int, left: int,
@@ -351,19 +364,3 @@ def newly_solved(correct_P, n_P, id_P, *, rate: float | None
     return None
   pass_rate_P = np.where(n_P > 0, correct_P / np.maximum(n_P, 1), 0.0)
   return [int(i) for i in np.asarray(id_P)[pass_rate_P >= rate]]
-
-
-def joined_rounds(parts: list[Sampled]) -> Sampled:
-  graded = [part.graded for part in parts]
-  return Sampled(
-      np.concatenate([part.n_P for part in parts]),
-      jax.tree.map(lambda *x: np.concatenate(x),
-                   *(part.rollouts for part in parts)),
-      grader_lib.Graded(
-          np.concatenate([x.correct_B for x in graded]),
-          np.concatenate([x.formatted_B for x in graded]),
-          sum((x.vote_B for x in graded), []),
-          np.concatenate([x.judged_B for x in graded]),
-          sum((x.lost for x in graded), [])),
-      *(sum(getattr(part, name) for part in parts) for name in (
-          "seconds_waited", "evicted", "lost", "lost_tokens")))

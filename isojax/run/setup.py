@@ -18,7 +18,6 @@ from isojax.run import inputs, programs
 from isojax.runtime import mesh as mesh_lib
 from isojax.runtime import rng
 from isojax.sampling import engine
-from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
 from isojax.types import Prompts, TrainState
 
@@ -39,7 +38,7 @@ class Setup:
   validation: Prompts
   model: decoder.Transformer
   sampler: engine.Sampler
-  merge: typing.Callable  # (base, adapters) to parameters, in sampler.dtype
+  merge: typing.Callable  # (base, trained) -> parameters to sample from
   reward: dict  # {"reward": the file of task.grader.file}, or empty
   notes: tuple[str, ...]  # for the user, before the run
   # Values that change rounding, where they are not those that the run began
@@ -49,7 +48,7 @@ class Setup:
 
   def policy(self, state: TrainState):
     """The parameters to sample from."""
-    return merged(self, self.learner.base, state.params)
+    return self.merge(self.learner.base, state.params)
 
 
 def prepare(config, stored=lambda run_id: None) -> Setup:
@@ -85,45 +84,21 @@ def setup_of(values: dict, stored=lambda run_id: None) -> Setup:
   return Setup(
       e=e, config=config, folder=folder, model_sha256=hashes["model_sha256"],
       identity=identity, run_id=workdir.run_id(identity), tokenizer=tokenizer,
-      stratum=stratum, **_shortened(sampler, prompts), model=model,
+      stratum=stratum, **shortened(sampler, prompts), model=model,
       merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
-          precision=e.sampler.precision)),
+          precision=e.sampler.precision)) if e.model.lora.rank else (
+              lambda base, trained: trained),
       sampler=sampler, reward=reward, notes=(
           *notes, *dtype_notes, *sampler_notes, *inputs.notes(
               e, values["alloc"], stratum.header, hashes["model_sha256"],
               hashes["reward_sha256"] if reward else None)))
 
 
-def _shortened(sampler: engine.Sampler, prompts: dict[str, Prompts]):
+def shortened(sampler: engine.Sampler, prompts: dict[str, Prompts]):
   """The prompts of each split, cut to the length of the longest."""
   return {split: engine.shortened(sampler, prompts[split])
           for split in strata_lib.SPLITS}
-
-
-def on_stratum(setup: Setup, path: str) -> Setup:
-  """The setup with the problems of another stratum."""
-  stratum, prompts, notes = inputs.read_stratum(
-      setup.e, path, setup.tokenizer, setup.model.cfg.V)
-  return dataclasses.replace(setup, stratum=stratum, notes=notes,
-                             **_shortened(setup.sampler, prompts))
-
-
-def on_split(setup: Setup, path: str, split: str) -> Setup:
-  """The setup that evaluates a split of the stratum in a file.
-
-  A test split is a file beside the stratum's, which training never opens.
-  """
-  if split == "validation":
-    return setup
-  e = setup.e
-  problems = strata_lib.read_test(path, setup.stratum.header)
-  fitting, prompts = prompts_lib.encode(
-      setup.tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens,
-      V=setup.model.cfg.V)
-  return dataclasses.replace(
-      setup, stratum=dataclasses.replace(setup.stratum, validation=fitting),
-      validation=engine.shortened(setup.sampler, prompts))
 
 
 def with_learner(setup: Setup) -> Setup:
@@ -163,7 +138,3 @@ def abstract_state(setup: Setup) -> TrainState:
   return optimizer_lib.abstract_state(
       setup.model, programs.make_optimizer(setup.e)[0], setup.e.model.lora,
       programs.make_critic(setup.e))
-
-
-def merged(setup: Setup, base, trained):
-  return setup.merge(base, trained) if setup.e.model.lora.rank else trained

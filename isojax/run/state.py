@@ -7,7 +7,6 @@ its step, nothing else.
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import time
 import typing
@@ -15,7 +14,7 @@ import typing
 from etils import epath
 import numpy as np
 
-from isojax.core import division, sections
+from isojax.core import division
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records, workdir
 from isojax.run import experiment
@@ -26,7 +25,9 @@ from isojax.runtime import hosts, rng
 from isojax.tasks import strata as strata_lib
 from isojax.types import TrainState
 
-RECORDS, CHECKPOINTS, BEST = "records.jsonl", "checkpoints", "best"  # a workdir
+# Of a workdir.
+RECORDS, EVALUATIONS = "records.jsonl", "eval.jsonl"
+CHECKPOINTS, BEST = "checkpoints", "best"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,86 +158,13 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
   if hosts.first():
     written.cut(step)
   kept = records.up_to(kept, step)
-  flight = rollouts_lib.opened(flight, setup.sampler) if in_flight else None
+  flight = rollouts_lib.restored_in_flight(
+      flight, setup.sampler) if in_flight else None
   if setup.resumed_with:
     hosts.say(f"{folder} began with other values than {setup.resumed_with}: "
               "the last bits of its results may differ from here on")
   return State(
       train, flight, history_of(kept, first_evidence(setup))), kept
-
-
-def trained_params(setup: Setup, folder: str, step: int | None = None, *,
-                   store: str = CHECKPOINTS):
-  """(step, what was trained) of a checkpoint, of the newest without a step."""
-  return checkpoint.restore_params(
-      os.path.join(folder, store), step,
-      setup_lib.abstract_state(setup).params, setup.run_id)
-
-
-def best_step(folder: str) -> int:
-  """The step of the best evaluation in the records of a run."""
-  best = history_of(records.read(os.path.join(folder, RECORDS))).best
-  if best is None:
-    raise InputError(f"{folder}: has no evaluation, so no best checkpoint")
-  return best[1]
-
-
-def policy_of(setup: Setup, folder: str, which: str):
-  """(step, parameters) of the "newest" checkpoint or that of the "best"
-  evaluation; the base policy if there is none, or nothing was better.
-  """
-  store = {"newest": CHECKPOINTS, "best": BEST}[which]
-  path, step = os.path.join(folder, store), None
-  if which == "best" and (step := best_step(folder)) == 0:
-    hosts.say("no evaluation is above the base policy's: this is the base "
-              "policy")
-    return 0, setup_lib.base_params(setup)
-  if not checkpoint.steps(path):
-    if which == "best":
-      raise InputError(f"{path}: holds no checkpoint; the best evaluation is "
-                       f"of step {step}: train with checkpoint.keep_best=True")
-    hosts.say(f"{path} holds no checkpoint: this is the base policy")
-    return 0, setup_lib.base_params(setup)
-  step, trained = trained_params(setup, folder, step, store=store)
-  return step, setup_lib.merged(setup, setup_lib.frozen_base(setup), trained)
-
-
-def check_evaluable(setup: Setup, folder: str) -> None:
-  """InputError without a checkpoint in the folder; names runs of the config."""
-  if checkpoint.steps(os.path.join(folder, CHECKPOINTS)):
-    return
-  others = [f"{other} ({what})" for other, what in runs_beside(setup, folder)]
-  more = f", and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
-  raise InputError(
-      f"--mode=eval: {folder} has no checkpoint; " + (
-          f"runs of config {setup.e.name!r} with one: "
-          f"{', '.join(others[:SHOWN])}{more}; give the values of one, or its "
-          "folder as --workdir" if others else
-          f"{os.path.dirname(folder) or '.'} has none of a run of config "
-          f"{setup.e.name!r}; train one first, or give --workdir")
-      + ". The base policy is evaluated at step 0 of each run")
-
-
-SHOWN = 5  # runs that a message names
-
-
-def runs_beside(setup: Setup, folder: str) -> list[tuple[str, str]]:
-  """(folder, what differs) of runs with checkpoints and the config's name."""
-  out = []
-  for path in sorted(epath.Path(folder).parent.glob("*/config.json")):
-    other = os.fspath(path.parent)
-    try:
-      stored = workdir.read_config(other)
-    except InputError:
-      continue
-    if "name" in stored.config and stored.config["name"] == setup.e.name and (
-        checkpoint.steps(os.path.join(other, CHECKPOINTS))):
-      here, there = map(experiment.identity, (
-          json.loads(json.dumps(setup.config)), stored.config))
-      out.append((other, sections.differences(
-          there, here, at=("there", "in this config")) or "the same values, "
-          "but files of the model, the problems or a function differ"))
-  return out
 
 
 def _extended(setup: Setup, stored: workdir.Stored) -> bool:

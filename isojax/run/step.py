@@ -14,10 +14,9 @@ from isojax.rl import algorithm, packing, rewards
 from isojax.rl import critic as critic_lib
 from isojax.rl import update as update_lib
 from isojax.run import rollouts as rollouts_lib
-from isojax.run.handles import RunHandles
 from isojax.run.setup import Setup
 from isojax.run.state import divided, History, solved_D, State
-from isojax.runtime import compilation, hosts, rng
+from isojax.runtime import compilation, hosts, preemption, rng
 from isojax.runtime import mesh as mesh_lib
 from isojax.tasks import grader as grader_lib
 from isojax.types import Prompts, Rollouts, TrainState
@@ -57,17 +56,18 @@ class PhaseTimer:
             **{f"seconds_{phase}": seconds[phase] for phase in records.PHASES}}
 
 
-def train_step(setup: Setup, state: State,
-               out: RunHandles) -> tuple[State, dict]:
+def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
+               stop: preemption.Stop, timer: PhaseTimer, texts
+               ) -> tuple[State, dict]:
   """Makes one step; returns the new state and the fields of its record.
 
   The record is not in the new state's history yet. The old state is donated to
-  the first update; until then a stop leaves it as it was.
+  the first update; until then a stop leaves it as it was. For texts(...) see
+  monitor.texts_writer.
   """
   loss, history = setup.e.recipe.loss, state.history
-  timer = PhaseTimer(out.compiled)
-  taken = sample(setup, state, out)
-  reward, batch = selected(setup, taken, history)
+  sampled, kept_P, in_flight = sample(setup, state, grader, stop)
+  reward, batch = selected(setup, sampled, kept_P, history)
   timer.end("sample")
   scored = score(setup, state.train, batch)
   timer.end("logp")
@@ -76,48 +76,46 @@ def train_step(setup: Setup, state: State,
   train, metrics = updates(setup, state.train, batch, columns, history.step)
   jax.block_until_ready(train)
   timer.end("update")
-  out.monitor.texts(batch.prompts, batch.rollouts, batch.groups,
-                    columns["advantage"], history.step + 1)
-  return State(train, taken.in_flight, history), {
-      **measured(taken.prompts, taken.sampled),
-      **problem_fields(setup, history, taken),
+  texts(batch.prompts, batch.rollouts, batch.groups, columns["advantage"],
+        history.step + 1)
+  return State(train, in_flight, history), {
+      **measured(sampled),
+      **problem_fields(setup, history, sampled),
       "shaped_reward": reward,
-      "refilled": taken.rounds - 1,
-      "staleness_mean": taken.staleness[0],
-      "staleness_max": taken.staleness[1],
+      "refilled": len(kept_P) // setup.e.alloc.Bp - 1,  # rounds after the first
       "selected": int(batch.groups.kept_PxN.sum()),
       "scored_tokens": scored.tokens,
       "explained_variance": explained_variance(
           batch.rollouts, scored, columns),
       **timer.fields(setup.model.mesh.size,
-                     waited=taken.sampled.seconds_waited),
+                     waited=sampled.seconds_waited),
       **metrics}
 
 
-def sample(setup: Setup, state: State,
-           out: RunHandles) -> rollouts_lib.StepRollouts:
+def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
+           stop: preemption.Stop):
+  """See rollouts.sample_step."""
   a, history = setup.e.alloc, state.history
-  taken = rollouts_lib.sample_step(
-      setup, out.grader, setup.policy(state.train), state.flight,
+  sampled, kept_P, in_flight = rollouts_lib.sample_step(
+      setup, grader, setup.policy(state.train), state.flight,
       step=history.step, n=a.n,
       left=a.C - history.rollouts, solved_D=solved_D(setup, history),
-      stop=out.stop, divide=functools.partial(divided, setup, history))
-  lost, graded = taken.sampled.lost, taken.sampled.graded
-  for line in grader_lib.shown(graded.lost):
+      stop=stop, divide=functools.partial(divided, setup, history))
+  for line in grader_lib.shown(sampled.graded.lost):
     hosts.say(f"step {history.step + 1}: not judged: {line}")
-  if lost:
-    hosts.say(f"step {history.step + 1}: {lost} rollouts without a verdict are "
-              "not trained on")
-  return taken
+  if sampled.lost:
+    hosts.say(f"step {history.step + 1}: {sampled.lost} rollouts without a "
+              "verdict are not trained on")
+  return sampled, kept_P, in_flight
 
 
 def problem_fields(setup: Setup, history: History,
-                   taken: rollouts_lib.StepRollouts) -> dict:
+                   sampled: rollouts_lib.Sampled) -> dict:
   """The fields of a record with verdicts of single problems."""
-  n_P, id_P = taken.sampled.n_P, taken.prompts.id_P
+  n_P, id_P = sampled.n_P, sampled.prompts.id_P
   # Number of correct rollouts of each problem, or their summed reward.
   correct_P = algorithm.by_problem(
-      taken.sampled.graded.correct_B, n_P)[0].sum(axis=1)
+      sampled.graded.correct_B, n_P)[0].sum(axis=1)
   groups = None
   if history.evidence is not None:
     correct = (correct_P.astype(int) if (correct_P % 1 == 0).all()
@@ -131,18 +129,18 @@ def problem_fields(setup: Setup, history: History,
               groups)}
 
 
-def selected(setup: Setup, taken: rollouts_lib.StepRollouts,
+def selected(setup: Setup, sampled: rollouts_lib.Sampled, kept_P,
              history: History) -> tuple[float, Batch]:
   """The mean reward with its shaping, and the groups to train on."""
-  e, graded, rollouts = setup.e, taken.sampled.graded, taken.sampled.rollouts
+  e, graded, rollouts = setup.e, sampled.graded, sampled.rollouts
   shaped_B = rewards.shaped(
       graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
       format_coef=e.task.format_coef)
-  kept_P, n_P = taken.kept_P, taken.sampled.n_P
+  n_P = sampled.n_P
   reward_PxN, mask_PxN = (
       x[kept_P] for x in algorithm.by_problem(shaped_B, n_P))
   kept_B = np.repeat(kept_P, n_P)
-  prompts = jax.tree.map(lambda x: x[kept_P], taken.prompts)
+  prompts = jax.tree.map(lambda x: x[kept_P], sampled.prompts)
   groups = algorithm.keep(
       reward_PxN, mask_PxN,
       rng.uniforms(rng.Draw.SELECTION, e.seed, history.step, prompts.id_P,
@@ -234,7 +232,7 @@ def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict,
          for name in metrics[0]}}
 
 
-def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
+def measured(sampled: rollouts_lib.Sampled) -> dict:
   """The fields of a train record that follow from graded rollouts."""
   n_P, rollouts, graded = sampled.n_P, sampled.rollouts, sampled.graded
   correct_PxN, mask_PxN = algorithm.by_problem(graded.correct_B, n_P)
@@ -244,13 +242,13 @@ def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
   tokens = int(rollouts.len_R.sum())
   return {
       "sampled": len(rollouts.len_R) + sampled.lost,
-      "prompt_tokens": int(prompts.len_P[n_P > 0].sum()),
+      "prompt_tokens": int(sampled.prompts.len_P[n_P > 0].sum()),
       "sampled_tokens": tokens + sampled.lost_tokens,
       "reward": float(graded.correct_B.mean()),
       "formatted": float(graded.formatted_B.mean()),
       "lost": sampled.lost,
-      "all_wrong": share_of(0.0),
-      "all_right": share_of(1.0),
+      "all_incorrect": share_of(0.0),
+      "all_correct": share_of(1.0),
       "entropy": (float(rollouts.entropy_R.sum())
                   / int(rollouts.mask_RxT.sum())),
       "kl": None,  # replaced by the update's metric if KL is on
@@ -258,4 +256,6 @@ def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
       "response_length": tokens / len(rollouts.len_R),
       "truncated": float(np.mean(~rollouts.ended_R)),
       "interrupted": float(np.mean(rollouts.interrupted_R)),
-      "evicted": sampled.evicted}
+      "evicted": sampled.evicted,
+      "staleness_mean": sampled.staleness[0],
+      "staleness_max": sampled.staleness[1]}

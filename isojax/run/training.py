@@ -7,19 +7,20 @@ records, so a run that was killed resumes with bit-identical results.
 import contextlib
 import dataclasses
 import os
+import threading
 import time
 import typing
 
-import numpy as np
+import orbax.checkpoint as ocp
 
 from isojax.core import custom_function, evaluate, exit_codes
 from isojax.ledger import checkpoint, records
+from isojax.run import evaluation
 from isojax.run import monitor as monitor_lib
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
 from isojax.run import step as step_lib
-from isojax.run.handles import RunHandles
 from isojax.run.setup import Setup
 from isojax.run.state import State
 from isojax.runtime import (
@@ -28,10 +29,26 @@ from isojax.runtime import (
   preemption,
   profile,
   progress,
-  rng,
 )
 from isojax.sampling import flight
-from isojax.tasks import grader as grader_lib
+
+
+@dataclasses.dataclass
+class RunHandles:
+  """What this process holds open during a run; none of it decides a result."""
+
+  start: int  # steps made before this process began
+  saved: int  # step of the newest checkpoint
+  saved_at: float  # on time.monotonic
+  written: records.File | records.Bucket | None  # None but on process 0
+  manager: ocp.CheckpointManager
+  best: ocp.CheckpointManager | None  # of the best evaluation; None: not kept
+  grader: rollouts_lib.Grading
+  monitor: monitor_lib.Monitor
+  compiled: compilation.Count
+  traced: typing.Callable  # see profile.steps
+  stop: preemption.Stop
+  alive_event: threading.Event  # see hosts.fail_together
 
 
 class End(typing.NamedTuple):
@@ -62,7 +79,9 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
           checkpoint.finish(out.manager)  # while the run listens to signals
           break
         with out.traced(state.history.step + 1):
-          state, fields = step_lib.train_step(setup, state, out)
+          state, fields = step_lib.train_step(
+              setup, state, grader=out.grader, stop=out.stop,
+              timer=step_lib.PhaseTimer(out.compiled), texts=out.monitor.texts)
         if news := out.compiled.news():
           hosts.say(f"step {state.history.step + 1}: {news}")
         if not fields.pop("finite"):
@@ -89,8 +108,9 @@ def evaluated(setup: Setup, state: State, out: RunHandles,
   if not evaluate.is_due(due, history.evaluated, history.rollouts) and not (
       finished and history.evaluated != history.rollouts):
     return state
-  line = state_lib.record_fields(setup, "eval", history) | evaluation(
-      setup, out.grader, setup.policy(state.train), history.step, out.stop)
+  line = state_lib.record_fields(setup, "eval", history) | (
+      evaluation.evaluation(setup, out.grader, setup.policy(state.train),
+                            history.step, out.stop))
   state = recorded(state, out, line)
   hosts.say(monitor_lib.evaluation_line(line))
   keep_best(setup, state, out)
@@ -111,26 +131,6 @@ def keep_best(setup: Setup, state: State, out: RunHandles) -> None:
     out.written.sync()
   checkpoint.save(out.best, best[1], state.train, setup.run_id)
   checkpoint.finish(out.best)
-
-
-def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
-               step: int, stop: preemption.Stop, *,
-               split: str = "validation") -> dict:
-  """Samples the validation problems; returns the fields of an eval record.
-
-  `split` names the problems in the record; see setup.on_split.
-  """
-  e, k = setup.e, setup.e.eval.k
-  graded = rollouts_lib.sample_problems(
-      setup, grader, params, "validation",
-      np.arange(len(setup.stratum.validation)), k,
-      rng.stream(e.seed, "eval", step), e.eval, stop).graded
-  for line in grader_lib.shown(graded.lost):
-    hosts.say(f"evaluation: not judged, counted as wrong: {line}")
-  return {"eval_set": f"{setup.stratum.header['stratum']}/{split}",
-          "temperature": e.eval.temperature, "top_p": e.eval.top_p,
-          **evaluate.at_k(graded.correct_B.reshape(-1, k),
-                          np.reshape(graded.vote_B, (-1, k)).tolist())}
 
 
 def stepped(setup: Setup, state: State, out: RunHandles, fields: dict) -> State:

@@ -1,0 +1,8 @@
+"""The sampler. Letters beside those of isojax/types.py:
+
+  B  items: the rollouts of a batch's groups     C  tokens of a chunk
+  E  groups; in decode and interrupt, token ids  F  slots that are filled
+  K  blocks of the vocabulary, in draw           M  pages of a slot
+  P  problems       R  slots; in flight, items   X  tokens of all in flight
+  W  sequences of a block's window
+"""

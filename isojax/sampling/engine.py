@@ -287,7 +287,7 @@ def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
   return q.completed_batch(chosen), q.remaining_state(chosen)
 
 
-def one_step(prompts: Prompts, n, key, *, limits_B=None,
+def one_step(prompts: Prompts, n, key, *, limits=None,
              expected_P=None) -> flight_lib.Source:
   """The source of one batch: n rollouts of each prompt, by their positions.
 
@@ -299,30 +299,24 @@ def one_step(prompts: Prompts, n, key, *, limits_B=None,
     prompts: host arrays.
     n: rollouts of a prompt, one number or one for each prompt.
     key: the random stream; rollouts fold in problem, index and position.
-    limits_B: see interrupt.lengths; None: no rollout is interrupted.
+    limits: of Source.
     expected_P: new tokens of a rollout of each problem; None: not known.
   """
   P = len(prompts.len_P)
   order = np.argsort(prompts.len_P if expected_P is None else
                      -np.asarray(expected_P), kind="stable")
   n_P, data = np.broadcast_to(n, P), np.asarray(jax.random.key_data(key))
-
-  def limits(groups):
-    parts = np.split(limits_B, np.cumsum(n_P)[:-1])
-    return np.concatenate([parts[p] for p in groups.position_E])
-
   return flight_lib.Source(
       prompts=prompts, steps=1, key=lambda position: data,
       groups_of_step=lambda step: flight_lib.new_groups(
-          order, order, n_P[order]),
-      limits=None if limits_B is None else limits)
+          order, order, n_P[order]), limits=limits)
 
 
 def sample_all(s: Sampler, params, prompts: Prompts, n, key, *, temperature,
-               top_p, limits_B=None, expected_P=None,
+               top_p, limits=None, expected_P=None,
                ended=lambda *_: None) -> Rollouts:
   """n rollouts of each prompt, problem-major; see `one_step`, `next_batch`."""
-  source = one_step(prompts, n, key, limits_B=limits_B, expected_P=expected_P)
+  source = one_step(prompts, n, key, limits=limits, expected_P=expected_P)
   batch, _ = next_batch(
       s, params, flight_lib.empty_state(s.layout), source,
       flight_lib.Rule(len(prompts.len_P), 0), version=0,

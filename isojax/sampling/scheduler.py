@@ -1,8 +1,11 @@
-"""Which rollout each slot decodes next: GroupProgress, ItemStore and Slots.
+"""Which rollout each slot decodes next, and what was drawn: host arrays.
 
-Each block of the mesh holds the rollouts of a few problems, whose prompts are
-prefilled together, as its window. A sequence is continued by the rollouts of a
-group, which are a unit, or by one rollout with tokens.
+ItemStore has the rollouts of a batch's groups, numbered as items, Slots the
+device state of those that are decoded. Scheduler joins them with
+flight.GroupProgress. Each block of the mesh holds the rollouts of a few
+problems, whose prompts are prefilled together, as its window. A sequence is
+continued by the rollouts of a group, which are a unit, or by one rollout with
+tokens.
 """
 
 import collections
@@ -14,15 +17,194 @@ from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling.flight import (
   CompletedBatch,
   GroupProgress,
+  Groups,
   InFlightState,
   Items,
   Rule,
   Source,
 )
-from isojax.sampling.items import ItemStore
 from isojax.sampling.sizes import Sizes, smallest
-from isojax.sampling.slots import Slots
 from isojax.types import Drawn, Prompts, Rollouts, Rows
+
+
+class ItemStore:
+  """What is known of each item [B], and what was drawn for it.
+
+  `number_B` is in the group, `limit_B` the tokens before an interruption. The
+  first items were in flight; `version_RxT` drew their tokens.
+  """
+
+  def __init__(self, state: InFlightState, source: Source, groups: Groups, *,
+               version: int, T: int,
+               interrupt: interrupt_lib.Interrupt | None):
+    E = len(groups.n_E)
+    self.prompts, self.groups = source.prompts, groups
+    self.version, self.T, self.interrupt = version, T, interrupt
+    self.key_Ex2 = np.array([source.key(int(p)) for p in groups.position_E],
+                            np.uint32).reshape(E, 2)
+    self.group_B = np.repeat(np.arange(E), groups.n_E)
+    self.number_B = (np.arange(len(self.group_B))
+                     - groups.offset_E[self.group_B])
+    self.problem_B = groups.problem_E[self.group_B]
+    self.limit_B = None
+    if interrupt is not None:
+      self.limit_B = (np.full(len(self.group_B), T, np.int32)
+                      if source.limits is None else source.limits(groups))
+    self.out, self.version_RxT = self._restored(state)
+
+  def _restored(self, state: InFlightState) -> tuple[Rollouts, np.ndarray]:
+    """The tokens of all items so far, and the versions of those of `state`.
+    """
+    B, R = len(self.group_B), len(state.len_R)
+    zeros = lambda dtype, *shape: np.zeros((B, *shape), dtype)
+    out = Rollouts(
+        tokens_RxT=zeros(np.int32, self.T), len_R=zeros(np.int32),
+        ended_R=zeros(bool), behavior_logp_RxT=zeros(np.float32, self.T),
+        entropy_R=zeros(np.float32))
+    version_RxT = np.full((R, self.T), self.version, np.int32)
+    drawn = np.arange(self.T)[None] < state.len_R[:, None]
+    out.tokens_RxT[:R][drawn] = state.tokens_X
+    out.behavior_logp_RxT[:R][drawn] = state.logp_X
+    version_RxT[drawn] = state.version_X
+    out.len_R[:R], out.ended_R[:R] = state.len_R, state.ended_R
+    out.entropy_R[:R] = state.entropy_R
+    return out, version_RxT
+
+  @property
+  def done_B(self) -> np.ndarray:
+    """Which items are complete."""
+    return self.out.ended_R | (self.out.len_R == self.T)
+
+  def length(self, items) -> np.ndarray:
+    """Tokens so far, prompt included."""
+    return (self.prompts.len_P[self.problem_B[items]]
+            + self.out.len_R[items])
+
+  def versions(self, items) -> np.ndarray:
+    """The versions that drew the tokens of items, [len(items), T].
+
+    A view of one number without rollouts in flight, which fill no memory.
+    """
+    R, shape = len(self.version_RxT), (len(items), self.T)
+    version = np.broadcast_to(np.int32(self.version), shape)
+    if R:
+      version = version.copy()
+      version[items < R] = self.version_RxT[items[items < R]]
+    return version
+
+  def slot_state(self, items) -> dict:
+    """The device state of slots that take items: the last token is fed first.
+    """
+    group, problem = self.group_B[items], self.problem_B[items]
+    prompts, drawn = self.prompts, self.out.len_R[items]
+    state = dict(
+        token_R=np.where(
+            drawn > 0, self.out.tokens_RxT[items, np.maximum(drawn - 1, 0)],
+            prompts.tokens_PxS[problem, prompts.len_P[problem] - 1]),
+        position_R=self.length(items) - 1, count_R=drawn,
+        id_R=prompts.id_P[problem], rollout_R=self.number_B[items],
+        key_Rx2=self.key_Ex2[group])
+    if self.interrupt is None:
+      return state
+    return state | dict(interrupt_R=self.limit_B[items],
+                        matched_R=self._matched(items))
+
+  def _matched(self, items) -> np.ndarray:
+    """Tokens of interrupt.unless that end the tokens before an interruption."""
+    matched = np.zeros(len(items), np.int32)
+    if self.interrupt.unless:
+      drawn = self.out.len_R[items]
+      for i in np.flatnonzero(drawn):
+        # Only tokens before the interruption change the state.
+        before = min(drawn[i], self.limit_B[items[i]])
+        matched[i] = interrupt_lib.matched(
+            self.out.tokens_RxT[items[i], :before], self.interrupt.unless)
+    return matched
+
+  def add(self, items, rows, before, after: Rows, drawn: Drawn) -> None:
+    """Stores what slots `rows`, with these items, drew in a chunk.
+
+    `before` are the tokens that the items had.
+    """
+    out, C = self.out, drawn.tokens_RxC.shape[1]
+    new = after.count_R[rows] - before
+    # Positions of flat arrays, because the devices wait: (item, position) pairs
+    # take three times as long.
+    at = np.repeat(np.arange(len(rows)), new)
+    col = np.arange(len(at)) - np.repeat(np.cumsum(new) - new, new)
+    source, target = (rows * C)[at] + col, (items * self.T + before)[at] + col
+    np.put(out.tokens_RxT, target, drawn.tokens_RxC.reshape(-1)[source])
+    np.put(out.behavior_logp_RxT, target, drawn.logp_RxC.reshape(-1)[source])
+    out.len_R[items] = after.count_R[rows]
+    out.entropy_R[items] += drawn.entropy_R[rows]
+    out.ended_R[items] = drawn.ended_R[rows]
+
+  def addresses(self, items) -> Items:
+    return Items(self.groups.position_E[self.group_B[items]],
+                 self.problem_B[items], self.number_B[items])
+
+  def rollouts(self, items) -> Rollouts:
+    """The rollouts of items, with forced_RxT if the sampler interrupts."""
+    rollouts = jax.tree.map(lambda x: x[items], self.out)
+    if self.interrupt is None:
+      return rollouts
+    return rollouts.replace(forced_RxT=interrupt_lib.forced(
+        rollouts.tokens_RxT, rollouts.len_R, self.limit_B[items],
+        self.interrupt))
+
+
+class Slots:
+  """The slots of all blocks: the item of each, and its device state, `row`.
+
+  The slots of a block are neighbours.
+  """
+
+  def __init__(self, R: int, G: int, *, interrupts: bool):
+    zeros = lambda dtype, *shape: np.zeros((R, *shape), dtype)
+    self.G, self.item_R = G, zeros(np.int64)
+    self.row = Rows(
+        token_R=zeros(np.int32), position_R=zeros(np.int32),
+        count_R=zeros(np.int32), id_R=zeros(np.uint32),
+        rollout_R=zeros(np.uint32), key_Rx2=zeros(np.uint32, 2),
+        active_R=zeros(bool),
+        **(dict(interrupt_R=zeros(np.int32), matched_R=zeros(np.int32))
+           if interrupts else {}))
+
+  @property
+  def rows(self) -> int:
+    """Slots of a block."""
+    return len(self.item_R) // self.G
+
+  @property
+  def active_GxR(self) -> np.ndarray:
+    return self.row.active_R.reshape(self.G, -1)
+
+  @property
+  def most_active(self) -> int:
+    """Active slots of the block with most of them."""
+    return int(self.active_GxR.sum(axis=1).max())
+
+  def put(self, rows, items, state: dict) -> None:
+    """Gives slots these items, with the fields of their device state."""
+    self.item_R[rows] = items
+    for name, value in state.items():
+      getattr(self.row, name)[rows] = value
+    self.row.active_R[rows] = True
+
+  def compact(self, R: int) -> np.ndarray:
+    """Keeps R slots, the active ones first; returns their places, [G, R / G].
+    """
+    take_GxR = np.argsort(
+        ~self.active_GxR, axis=1, kind="stable")[:, :R // self.G]
+    index = (take_GxR + np.arange(self.G)[:, None] * self.rows).reshape(-1)
+    self.item_R = self.item_R[index]
+    self.row = jax.tree.map(lambda x: x[index], self.row)
+    return take_GxR
+
+  def update(self, after: Rows) -> None:
+    """Replaces the device state by writable copies of what has changed."""
+    self.row = self.row.replace(**{
+        name: np.array(x) for name, x in vars(after).items() if x is not None})
 
 
 class Scheduler:
@@ -155,7 +337,9 @@ class Scheduler:
       rows, items = g * self.slots.rows + free, self.queued[g][:len(free)]
       count = allocate(g, rows, items, self.places[g][:len(free)])
       self.refused_G[g] |= count < len(free)
-      self._start(rows[:count], items[:count])
+      self.progress.start(self.items.group_B[items[:count]])
+      self.slots.put(rows[:count], items[:count],
+                     self.items.slot_state(items[:count]))
       taken.append((free[:count], self.places[g][:count]))
       self.queued[g] = self.queued[g][count:]
       self.places[g] = self.places[g][count:]
@@ -166,11 +350,6 @@ class Scheduler:
     for g, (rows, slots) in enumerate(taken):
       row_GxF[g, :len(rows)], slot_GxF[g, :len(rows)] = rows, slots
     return row_GxF, slot_GxF
-
-  def _start(self, rows, items) -> None:
-    """Gives slots these items."""
-    self.progress.start(self.items.group_B[items])
-    self.slots.put(rows, items, self.items.slot_state(items))
 
   def evict(self, rows) -> None:
     """Takes slots from active items, which are next to get one again."""
@@ -205,7 +384,7 @@ class Scheduler:
         [offset_E[e] + np.arange(groups.n_E[e]) for e in chosen])
     return CompletedBatch(
         jax.tree.map(lambda x: x[chosen], groups), self.items.addresses(items),
-        self.items.complete_rollouts(items), self.items.versions(items),
+        self.items.rollouts(items), self.items.versions(items),
         self.evicted_count)
 
   def remaining_state(self, chosen) -> InFlightState:

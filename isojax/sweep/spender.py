@@ -11,7 +11,6 @@ import dataclasses
 import fcntl
 import itertools
 import json
-import math
 import os
 import time
 import typing
@@ -20,7 +19,7 @@ from isojax.core import config_file, exit_codes, plan_file, sections
 from isojax.errors import InputError, reason
 from isojax.frontier import race
 from isojax.ledger import records, workdir
-from isojax.run import experiment, training
+from isojax.run import evaluation, experiment, training
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
@@ -227,10 +226,10 @@ def tested(arm: Arm, best: dict) -> dict | None:
 
   None: the stratum has no test split.
   """
-  path = os.path.join(arm.folder, "eval.jsonl")
+  path = os.path.join(arm.folder, state_lib.EVALUATIONS)
   stratum = arm.setup.stratum.header["stratum"]
   try:
-    other = setup_lib.on_split(arm.setup, arm.setup.e.task.stratum, "test")
+    other = evaluation.on_split(arm.setup, "test")
   except InputError as error:
     progress.say(f"no test reward: {error}")
     return None
@@ -242,14 +241,12 @@ def tested(arm: Arm, best: dict) -> dict | None:
   history = state_lib.history_of(records.up_to(records.read(os.path.join(
       arm.folder, state_lib.RECORDS)), best["step"]))
   setup, _ = state_lib.as_stored(arm.setup, arm.folder, evaluate=True)
-  step, params = state_lib.policy_of(setup, arm.folder, "best")
+  step, params = evaluation.policy_of(setup, arm.folder, "best")
   with progress.printed(False), rollouts_lib.grading(other) as grader:
     line = state_lib.record_fields(setup, "eval", history) | (
-        training.evaluation(other, grader, params, step, preemption.Stop(),
-                            split="test")) | {"alarms": []}
-  with records.opened(path) as written:
-    written.cut(math.inf)
-    written.append(line)
+        evaluation.evaluation(other, grader, params, step, preemption.Stop(),
+                              split="test")) | {"alarms": []}
+  evaluation.append(arm.folder, line)
   return line
 
 

@@ -254,7 +254,7 @@ def planned_bytes(case: Case, model) -> float:
       fused=engine.kernel(model, cfg, S + T) != "einsum").programs(
           held, reference=False)
   sampling = p.state + p.weights + p.cache + p.window + max(
-      p.drawing, memory.SHORTER * p.part)
+      p.drawing, memory.LAST_GROWTH * p.part)
   # Adam's moments stay on the device.
   update = max(2 * p.state + p.own["accumulate"], p.own["apply"])
   return {"sample": sampling, "update": update,

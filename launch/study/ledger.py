@@ -27,6 +27,8 @@ DIGITS = 4  # significant, of the means of a window
 MEANS = ("reward", "all_wrong", "all_right", "entropy", "kl", "grad_norm",
          "clip_fraction", "logp_gap", "response_length", "truncated", "lr",
          "informative_expected")
+# Of a ledger -> of a record; the ledgers are older than the record's names.
+RECORDED = {"all_wrong": "all_incorrect", "all_right": "all_correct"}
 TOTALS = ("step", "rollouts", "prompt_tokens", "sampled_tokens",
           "trained_tokens", "scored_tokens", "updates", "device_seconds")
 SETTING = ("Bp", "m", "D", "k", "model", "task", "split", "eval_set")
@@ -50,7 +52,8 @@ def windows(train: list[dict], C: int) -> list[dict]:
     steps = [r for r, i in zip(train, at, strict=True) if i == window]
     means = {}
     for name in MEANS:
-      known = [r[name] for r in steps if r[name] is not None]
+      field = RECORDED[name] if name in RECORDED else name
+      known = [r[field] for r in steps if r[field] is not None]
       means[name] = _short(float(np.mean(known))) if known else None
     lines.append({"kind": "updates", "rollouts": steps[-1]["rollouts"],
                   "steps": len(steps), **means,

@@ -41,15 +41,15 @@ REAL = ROOT / "isojax/assets/logs"
         step=4, Bp=16, n=4, rollouts=256, reward=.625, zero_std=.375,
         entropy=.5, logp_gap=.0125, truncated=.125, seconds=30.75)),
     ("roll/stdout.log", "roll", 5, 3, dict(
-        step=5, Bp=16, n=4, rollouts=320, reward=.75, all_wrong=.25,
-        all_right=.125, entropy=.5, grad_norm=.25, response_length=212.5)),
+        step=5, Bp=16, n=4, rollouts=320, reward=.75, all_incorrect=.25,
+        all_correct=.125, entropy=.5, grad_norm=.25, response_length=212.5)),
     (REAL / "tinker_metrics.jsonl", "tinker", 4, 0, dict(
-        step=4, all_wrong=0, all_right=.74, lr=1e-4)),
+        step=4, all_incorrect=0, all_correct=.74, lr=1e-4)),
     # a table of no known trainer, with generic names
     (REAL / "rasbt_tracking.csv", "table", 13, 10, dict(
         step=500, reward=.125, response_length=762.25)),
     ("isojax/records.jsonl", "isojax", 3, 3, dict(
-        step=3, Bp=4, n=8, rollouts=96, all_wrong=.5)),
+        step=3, Bp=4, n=8, rollouts=96, all_incorrect=.5)),
 ])
 def test_runs_are_read_without_flags(name, trainer, train, evals, last):
   log = series.read(str(LOGS / name))

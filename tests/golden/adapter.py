@@ -28,10 +28,10 @@ def tokens_of_steps():
   """Yields a list that gets the digest of the rollouts of each step."""
   measured, digests = step_lib.measured, []
 
-  def listening(prompts, sampled):
+  def listening(sampled):
     rollouts = sampled.rollouts
     digests.append(digest(rollouts.tokens_RxT, rollouts.len_R))
-    return measured(prompts, sampled)
+    return measured(sampled)
 
   step_lib.measured = listening
   try:

@@ -246,8 +246,8 @@ def test_groups_of_equal_rewards_matter_where_they_are_compared(
   path = tmp_path / "records.jsonl"
   path.write_text("".join(json.dumps(
       {"kind": "train", "run_id": "a", "Bp": 8, "n": 4, "step": i,
-       "rollouts": 32 * i, "reward": 0.75, "all_wrong": 0.25,
-       "all_right": 0.75, "truncated": 0.9, "grad_norm": norm,
+       "rollouts": 32 * i, "reward": 0.75, "all_incorrect": 0.25,
+       "all_correct": 0.75, "truncated": 0.9, "grad_norm": norm,
        "formatted": 1.0, "chain": 0}) + "\n" for i in range(1, 31)))
   if advantage:
     (tmp_path / "config.json").write_text(json.dumps(

@@ -61,8 +61,9 @@ def test_an_own_critic_needs_memory():
     return memory_lib.memory(toy(
         shape=shape, lengths=SHORT, micro_rows=2, **recipe), 2, 2)
 
-  # 50 parameters and a value vector of 2, with two moments each; no head.
-  assert size(critic="own").total - size().total == pytest.approx(12 * 52)
+  # 50 parameters and a value vector of 2, with two moments and a gradient
+  # each; no head.
+  assert size(critic="own").total - size().total == pytest.approx(16 * 52)
   untied = size(dataclasses.replace(TOY, tied=False), critic="own")
   assert untied.always["critic"] == 12 * 52
   assert size(critic="shared").total == size().total

@@ -54,6 +54,12 @@ def buffered(sampler, model):
       buffered=True, interrupt=None), static_argnames="kind"))
 
 
+def limits(limits_B, n=6):
+  """Those of n rollouts of each problem, for a Source."""
+  return None if limits_B is None else lambda groups: np.reshape(
+      limits_B, (-1, n))[groups.problem_E].reshape(-1)
+
+
 def run(sampler, params, n=6, *, prompts=None, step=0, temperature=1.0,
         top_p=1.0, **options):
   """Rollouts of 5 prompts, or of others."""

@@ -82,7 +82,7 @@ def test_batches_are_those_recorded(model, params, slots, k, n, digest):
   assert content.hexdigest()[:16] == digest
 
 
-def assert_those_of_one_step(sampler, params, got, limits=lambda *_: None):
+def assert_those_of_one_step(sampler, params, got, limits=None):
   """Rollouts at equal weights are those of synchronous sampling."""
   order = np.concatenate([batch.groups.position_E for batch in got])
   assert sorted(order) == list(range(M * BP))
@@ -93,7 +93,8 @@ def assert_those_of_one_step(sampler, params, got, limits=lambda *_: None):
       want = engine.sample_all(
           sampler, params, prompts, N,
           rng.stream(11, "rollout", position // BP), temperature=1.0,
-          top_p=1.0, limits_B=limits(position))
+          top_p=1.0,
+          limits=limits and (lambda groups: limits(position)))  # noqa: B023
       for name, x in vars(want).items():
         if x is None:
           continue

@@ -51,7 +51,8 @@ def record(kind, rollouts, **more):
 
 def test_a_run_becomes_lines_and_comes_back(tmp_path):
   train = [record("train", 100 * i, **dict.fromkeys(ledger.MEANS, i / 3))
-           | {"kl": None} for i in range(1, 101)]
+           | {"kl": None, "all_incorrect": i / 100, "all_correct": 0.0}
+           for i in range(1, 101)]
   train[-1]["alarms"] = ["signal"]
   evals = [record("eval", at, k=12, correct=[0, 10, 12], maj=0.12345)
            for at in (0, 10_000)]
@@ -64,6 +65,8 @@ def test_a_run_becomes_lines_and_comes_back(tmp_path):
   # Step i has the reward i / 3, and the mean of steps a..b is (a + b) / 6.
   last = updates[-1]
   assert last["reward"] == pytest.approx((101 - last["steps"] + 100) / 6, 1e-3)
+  assert last["all_wrong"] == pytest.approx(last["reward"] * 3 / 100, 1e-2)
+  assert last["all_right"] == 0.0
   assert last["alarms"] == ["signal"] and last["kl"] is None
   assert not updates[-2]["alarms"]
   assert not ledger.of_run(planned, "id", train, diverged=False)

@@ -209,9 +209,9 @@ def score(question, answer, problem):
 
 
 def test_a_step_without_a_verdict_ends_the_run(tmp_path):
-  none = rollouts_lib.Sampled(np.array([2]), None, grader.Graded(
+  none = rollouts_lib.Sampled(None, np.array([2]), None, grader.Graded(
       np.zeros(2), np.ones(2), ["", ""], np.zeros(2, bool), ["problem 1: why"]),
-                              0.0, 0)
+                              (0.0, 0), 0.0, 0)
   with pytest.raises(InputError, match="judged none of 2 .* problem 1: why"):
     rollouts_lib.judged(none)
 

@@ -59,8 +59,8 @@ FORMAT = base.Format(
         "reward": "train/agg/effective/agent/reward/mean "
                   "train/agg/all/agent/reward/mean reward/all/mean reward/mean "
                   "Reward",
-        "all_wrong": "batch/solve_none(?:/all)? solve_none/all",
-        "all_right": "batch/solve_all(?:/all)? solve_all/all",
+        "all_incorrect": "batch/solve_none(?:/all)? solve_none/all",
+        "all_correct": "batch/solve_all(?:/all)? solve_all/all",
         "entropy": "entropy/(?:all/)?mean Entropy",
         "loss": "loss/(?:all/)?mean Loss", "lr": "optim/lr LR",
         "mismatch_kl": r"mismatch_kl/(?:all/)?mean Mismatch\sKL",

@@ -32,8 +32,8 @@ FORMAT = base.Format(
     marks="env/all/.+|[^/]+/env/all/.+|progress/(?:batch|done_frac)",
     fields={
         "reward": "env/all/reward/total env/all/correct",
-        "all_wrong": "env/all/by_group/frac_all_bad",
-        "all_right": "env/all/by_group/frac_all_good",
+        "all_incorrect": "env/all/by_group/frac_all_bad",
+        "all_correct": "env/all/by_group/frac_all_good",
         "entropy": "optim/entropy", "kl": "kl_policy_base",
         "teacher_kl": "teacher_kl",
         "mismatch_kl": "optim/kl_sample_train_v1", "lr": "optim/lr",

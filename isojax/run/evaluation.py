@@ -1,0 +1,179 @@
+"""Evaluates a policy: one being trained, or that of a checkpoint."""
+
+import dataclasses
+import json
+import math
+import os
+
+from etils import epath
+import numpy as np
+
+from isojax.core import evaluate, sections
+from isojax.errors import InputError
+from isojax.ledger import checkpoint, records, workdir
+from isojax.run import experiment, inputs, monitor
+from isojax.run import rollouts as rollouts_lib
+from isojax.run import setup as setup_lib
+from isojax.run import state as state_lib
+from isojax.run.setup import Setup
+from isojax.runtime import hosts, preemption, rng
+from isojax.sampling import engine
+from isojax.tasks import grader as grader_lib
+from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import strata as strata_lib
+
+SHOWN = 5  # runs that a message names
+
+
+def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
+               step: int, stop: preemption.Stop, *,
+               split: str = "validation") -> dict:
+  """Samples the validation problems; returns the fields of an eval record.
+
+  `split` names the problems in the record; see `on_split`.
+  """
+  e, k = setup.e, setup.e.eval.k
+  graded = rollouts_lib.sample_problems(
+      setup, grader, params, "validation",
+      np.arange(len(setup.stratum.validation)), k,
+      rng.stream(e.seed, "eval", step), e.eval, stop).graded
+  for line in grader_lib.shown(graded.lost):
+    hosts.say(f"evaluation: not judged, counted as incorrect: {line}")
+  return {"eval_set": f"{setup.stratum.header['stratum']}/{split}",
+          "temperature": e.eval.temperature, "top_p": e.eval.top_p,
+          **evaluate.at_k(graded.correct_B.reshape(-1, k),
+                          np.reshape(graded.vote_B, (-1, k)).tolist())}
+
+
+def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
+  """The setup that evaluates a split of a stratum; None: that of the config.
+
+  A test split is a file beside the stratum's, which training never opens.
+  """
+  if path is not None:
+    stratum, prompts, notes = inputs.read_stratum(
+        setup.e, path, setup.tokenizer, setup.model.cfg.V)
+    setup = dataclasses.replace(
+        setup, stratum=stratum, notes=notes,
+        **setup_lib.shortened(setup.sampler, prompts))
+  if split == "validation":
+    return setup
+  e = setup.e
+  problems = strata_lib.read_test(path or e.task.stratum, setup.stratum.header)
+  fitting, prompts = prompts_lib.encode(
+      setup.tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens,
+      V=setup.model.cfg.V)
+  return dataclasses.replace(
+      setup, stratum=dataclasses.replace(setup.stratum, validation=fitting),
+      validation=engine.shortened(setup.sampler, prompts))
+
+
+def sets(setup: Setup, split: str, paths) -> dict[str, Setup]:
+  """Name in the records -> setup, of the config's stratum and of `paths`."""
+  out = {f"{setup.stratum.header['stratum']}/{split}": on_split(setup, split)}
+  for path in paths:
+    other = on_split(setup, split, path)
+    for note in other.notes:
+      hosts.say(note)
+    header = other.stratum.header
+    name = f"{header['stratum']}/{split}"
+    if name in out:
+      name = f"{header['stratum']}-{header['sha256'][:6]}/{split}"
+    out[name] = other
+  return out
+
+
+def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
+                        paths) -> None:
+  """Evaluates a checkpoint on `sets`; adds to eval.jsonl. See `policy_of`."""
+  evaluated = hosts.run_on_all_hosts(lambda: sets(setup, split, paths))
+  step, params = policy_of(setup, folder, which)
+  history = state_lib.history_of(records.up_to(
+      records.read(os.path.join(folder, state_lib.RECORDS)), step))
+  for name, one in evaluated.items():
+    with rollouts_lib.grading(one) as grader:
+      line = state_lib.record_fields(setup, "eval", history) | evaluation(
+          one, grader, params, step, preemption.Stop()) | {
+              "eval_set": name, "alarms": []}
+    if hosts.first():
+      append(folder, line)
+      print(f"{name}: {monitor.evaluation_line(line)}")
+
+
+def append(folder: str, line: dict) -> None:
+  """Adds a record to the evaluations of a run's checkpoints."""
+  with records.opened(os.path.join(folder, state_lib.EVALUATIONS)) as written:
+    written.cut(math.inf)  # an incomplete last line
+    written.append(line)
+
+
+def trained_params(setup: Setup, folder: str, step: int | None = None, *,
+                   store: str = state_lib.CHECKPOINTS):
+  """(step, what was trained) of a checkpoint, of the newest without a step."""
+  return checkpoint.restore_params(
+      os.path.join(folder, store), step,
+      setup_lib.abstract_state(setup).params, setup.run_id)
+
+
+def best_step(folder: str) -> int:
+  """The step of the best evaluation in the records of a run."""
+  best = state_lib.history_of(records.read(os.path.join(
+      folder, state_lib.RECORDS))).best
+  if best is None:
+    raise InputError(f"{folder}: has no evaluation, so no best checkpoint")
+  return best[1]
+
+
+def policy_of(setup: Setup, folder: str, which: str):
+  """(step, parameters) of the "newest" checkpoint or that of the "best"
+  evaluation; the base policy if there is none, or nothing was better.
+  """
+  store = {"newest": state_lib.CHECKPOINTS, "best": state_lib.BEST}[which]
+  path, step = os.path.join(folder, store), None
+  if which == "best" and (step := best_step(folder)) == 0:
+    hosts.say("no evaluation is above the base policy's: this is the base "
+              "policy")
+    return 0, setup_lib.base_params(setup)
+  if not checkpoint.steps(path):
+    if which == "best":
+      raise InputError(f"{path}: holds no checkpoint; the best evaluation is "
+                       f"of step {step}: train with checkpoint.keep_best=True")
+    hosts.say(f"{path} holds no checkpoint: this is the base policy")
+    return 0, setup_lib.base_params(setup)
+  step, trained = trained_params(setup, folder, step, store=store)
+  return step, setup.merge(setup_lib.frozen_base(setup), trained)
+
+
+def check_evaluable(setup: Setup, folder: str) -> None:
+  """InputError without a checkpoint in the folder; names runs of the config."""
+  if checkpoint.steps(os.path.join(folder, state_lib.CHECKPOINTS)):
+    return
+  others = [f"{other} ({what})" for other, what in runs_beside(setup, folder)]
+  more = f", and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+  raise InputError(
+      f"--mode=eval: {folder} has no checkpoint; " + (
+          f"runs of config {setup.e.name!r} with one: "
+          f"{', '.join(others[:SHOWN])}{more}; give the values of one, or its "
+          "folder as --workdir" if others else
+          f"{os.path.dirname(folder) or '.'} has none of a run of config "
+          f"{setup.e.name!r}; train one first, or give --workdir")
+      + ". The base policy is evaluated at step 0 of each run")
+
+
+def runs_beside(setup: Setup, folder: str) -> list[tuple[str, str]]:
+  """(folder, what differs) of runs with checkpoints and the config's name."""
+  out = []
+  for path in sorted(epath.Path(folder).parent.glob("*/config.json")):
+    other = os.fspath(path.parent)
+    try:
+      stored = workdir.read_config(other)
+    except InputError:
+      continue
+    if "name" in stored.config and stored.config["name"] == setup.e.name and (
+        checkpoint.steps(os.path.join(other, state_lib.CHECKPOINTS))):
+      here, there = map(experiment.identity, (
+          json.loads(json.dumps(setup.config)), stored.config))
+      out.append((other, sections.differences(
+          there, here, at=("there", "in this config")) or "the same values, "
+          "but files of the model, the problems or a function differ"))
+  return out
