@@ -47,16 +47,6 @@ def _leave_waiting_threads(code: int) -> None:
     os._exit(code)
 
 
-def _report_unless_late(unraisable) -> None:
-  """Reports an error that Python cannot raise, except that of a late write.
-
-  orbax closes its event loop at the first array that was not written. A thread
-  of tensorstore that ends later finds the loop closed.
-  """
-  if str(unraisable.exc_value) != "Event loop is closed":
-    sys.__unraisablehook__(unraisable)
-
-
 def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
   """Parses the flags and exits with the code of main(words).
 
@@ -75,7 +65,6 @@ def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
       logging.set_verbosity(logging.WARNING)  # jax and orbax are talkative
       # A full disk fails every array of a checkpoint; orbax raises the first.
       std_logging.getLogger("asyncio").setLevel(std_logging.CRITICAL)
-      sys.unraisablehook = _report_unless_late
     try:
       code = main(argv)
       sys.stdout.flush()  # finds out here, not at exit, if nobody reads it

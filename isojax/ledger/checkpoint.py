@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import sys
 import time
 import typing
 import zlib
@@ -232,6 +233,19 @@ def _disk(manager: ocp.CheckpointManager):
 # orbax logs errors before it raises them.
 logging.get_absl_logger().addFilter(
     lambda record: not (record.exc_info and "orbax" in record.pathname))
+
+
+def _report_unless_late(unraisable, report=sys.unraisablehook) -> None:
+  """Reports an error that Python cannot raise, except that of a late array.
+
+  orbax closes its event loop at the first array that fails. A thread of
+  tensorstore that ends later finds the loop closed.
+  """
+  if str(unraisable.exc_value) != "Event loop is closed":
+    report(unraisable)
+
+
+sys.unraisablehook = _report_unless_late
 
 
 def _leaves(tree) -> dict[str, str]:

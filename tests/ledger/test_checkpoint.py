@@ -356,6 +356,7 @@ import asyncio
 import threading
 import tensorstore
 from isojax.core import cli
+from isojax.ledger import checkpoint
 
 def main(argv):
   promise, future = tensorstore.Promise.new()
