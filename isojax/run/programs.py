@@ -1,4 +1,4 @@
-"""The sampler that memory admits; kernel, optimizer and critic of the update."""
+"""The sampler that memory admits; the update's kernel, optimizer and critic."""
 
 import dataclasses
 
