@@ -12,6 +12,7 @@ from isojax.core.allocation import (
   section_of,
   sqrt_lr,
 )
+from isojax.core.format import many
 from isojax.errors import InputError, reason
 
 
@@ -67,8 +68,8 @@ def read_lines(path: str) -> list[str]:
 def read_row(lines: list[str], index: int, *, path: str) -> dict:
   """One row of a plan, counted from 0, with the fields FIELDS."""
   if not 0 <= index < len(lines):
-    raise InputError(f"--row={index}: {path} has {len(lines)} "
-                     f"row{'s' * (len(lines) != 1)}, counted from 0")
+    raise InputError(f"--row={index}: {path} has {many(len(lines), 'row')}, "
+                     "counted from 0")
   where = f"{path}:{index + 1}"
   try:
     row = json.loads(lines[index])

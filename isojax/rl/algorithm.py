@@ -70,9 +70,11 @@ def scored_columns(loss: LossConfig, updates: UpdatesConfig,
   update itself, so `old_logp` is scored for several updates only, or for a KL
   term in the reward.
   """
-  old = loss.kl_in_reward or (updates.count > 1 and loss.ratio_to == "old")
-  return (("old_logp",) * old + ("ref_logp",) * loss.kl_in_reward
-          + ("value",) * (critic.kind != "none"))
+  needed = {
+      "old_logp": loss.kl_in_reward or (
+          updates.count > 1 and loss.ratio_to == "old"),
+      "ref_logp": loss.kl_in_reward, "value": critic.kind != "none"}
+  return tuple(name for name, is_needed in needed.items() if is_needed)
 
 
 def forward_passes(names: tuple[str, ...], critic: CriticConfig) -> int:

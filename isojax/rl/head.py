@@ -156,10 +156,10 @@ def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
   first = jax.tree.map(lambda x: x[0], chunks)
   sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(
       lambda h, r: term(h, weight, r)[1], *first))
-  nothing = jax.lax.with_sharding_constraint(
+  zeros = jax.lax.with_sharding_constraint(
       jnp.zeros(weight.shape, jnp.float32), mesh_lib.each_block(sharding))
   (sums, grad_GxVxD), grad_hidden = jax.lax.scan(
-      step, (sums, nothing), chunks)
+      step, (sums, zeros), chunks)
   grad_weight = mesh_lib.reduced(
       grad_GxVxD.astype(weight_VxD.dtype), sharding)
   grad_hidden = grad_hidden.swapaxes(0, 1).reshape(

@@ -195,8 +195,11 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
   """
   gradient = make_gradient(model, cfg, lora, critic)
   abstract = optimizer_lib.abstract_state(model, tx, lora, critic)
-  names = ("logp", "logp_gap", "clip_fraction", "loss",
-           *["kl"] * cfg.kl_in_loss, *["value_loss"] * bool(critic))
+  names = ["logp", "logp_gap", "clip_fraction", "loss"]
+  if cfg.kl_in_loss:
+    names.append("kl")
+  if critic:
+    names.append("value_loss")
 
   def start():
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),

@@ -148,7 +148,7 @@ def check_evaluable(setup: Setup, folder: str) -> None:
   """InputError without a checkpoint in the folder; names runs of the config."""
   if checkpoint.steps(os.path.join(folder, state_lib.CHECKPOINTS)):
     return
-  others = [f"{other} ({what})" for other, what in runs_beside(setup, folder)]
+  others = [f"{other} ({what})" for other, what in other_runs(setup, folder)]
   more = f", and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
   raise InputError(
       f"--mode=eval: {folder} has no checkpoint; " + (
@@ -160,7 +160,7 @@ def check_evaluable(setup: Setup, folder: str) -> None:
       + ". The base policy is evaluated at step 0 of each run")
 
 
-def runs_beside(setup: Setup, folder: str) -> list[tuple[str, str]]:
+def other_runs(setup: Setup, folder: str) -> list[tuple[str, str]]:
   """(folder, what differs) of runs with checkpoints and the config's name."""
   out = []
   for path in sorted(epath.Path(folder).parent.glob("*/config.json")):

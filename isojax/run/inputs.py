@@ -10,6 +10,7 @@ import typing
 
 from isojax.core import custom_function
 from isojax.core import model_shape as shape_lib
+from isojax.core.format import many
 from isojax.errors import InputError
 from isojax.models import auto_dtype, decoder, hf_config, hf_weights
 from isojax.models import tokenizer as tokenizer_lib
@@ -140,8 +141,8 @@ def notes(e: experiment_lib.Experiment, alloc: dict, header: dict, model: str,
   if (e.recipe.filter.rounds == 1 and alloc["M"] is None
       and alloc["C"] != a.C):
     out += (f"alloc.C={alloc['C']} is no whole number of steps: "
-              f"{a.C} rollouts will be spent, in {a.M} step{'s' * (a.M > 1)} "
-              f"of Bp * n = {a.B}",)
+              f"{a.C} rollouts will be spent, in {many(a.M, 'step')} of "
+              f"Bp * n = {a.B}",)
   by = header["model_sha256"] if "model_sha256" in header else None
   if by is None:  # not measured
     return out

@@ -84,7 +84,9 @@ def opening(setup: Setup) -> str:
   if not a.division.is_uniform:
     groups += (f", divided by {a.division.rule}: {a.n_min} to {a.n_max} a "
                "problem")
-  steps = f"M = {a.M:,}" + " or fewer" * (e.recipe.filter.rounds > 1)
+  steps = f"M = {a.M:,}"
+  if e.recipe.filter.rounds > 1:
+    steps += " or fewer"
   devices = model.mesh.devices
   return (
       f"{e.name} {setup.run_id}: {e.model.path} ({size}); "
@@ -194,8 +196,9 @@ def texts_writer(folder: str, tokenizer, *, start: int, count: int):
     if time.monotonic() - shown >= EVERY:
       shown = time.monotonic()
       text = lines[0]["prompt"] + lines[0]["response"]
+      more = " ..." if len(text) > SHOWN else ""
       hosts.say(f"step {step}, a rollout with reward {lines[0]['reward']:g}: "
-                f"{text[:SHOWN]!r}{' ...' * (len(text) > SHOWN)}")
+                f"{text[:SHOWN]!r}{more}")
     if bucket.remote(folder):
       return
     with records.writing(path):

@@ -1,32 +1,19 @@
-"""The compiled programs of a run: the sampler, and the learner that trains."""
+"""The sampler that memory admits; the update's kernel, optimizer and critic."""
 
 import dataclasses
-import typing
 
 from isojax.core import memory
 from isojax.core import model_shape as shape_lib
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
+from isojax.rl import packing
 from isojax.rl import update as update_lib
 from isojax.run import experiment as experiment_lib
 from isojax.run.inputs import BasePolicy
 from isojax.runtime import mesh as mesh_lib
-from isojax.runtime import profile
 from isojax.sampling import engine
 from isojax.sampling import interrupt as interrupt_lib
-
-
-@dataclasses.dataclass(frozen=True)
-class Learner:
-  """The programs that train, and the frozen weights that they read."""
-
-  schedule: typing.Callable  # update -> learning rate
-  update: typing.Callable  # see update.make_update
-  scored: tuple[str, ...]  # see algorithm.scored_columns
-  score: typing.Callable  # see update.make_score
-  base: dict | None  # of adapters and KL; None without both
 
 
 def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
@@ -100,19 +87,3 @@ def make_critic(e: experiment_lib.Experiment) -> optimizer_lib.Critic | None:
     return None
   return optimizer_lib.Critic(cfg, make_optimizer(
       e, cfg.lr * e.lr / e.recipe.optimizer.base_lr)[0])
-
-
-def make_learner(e: experiment_lib.Experiment, model: decoder.Transformer,
-                 base: dict | None) -> Learner:
-  """The learner of a run; base: the frozen weights, see Learner.base."""
-  tx, schedule = make_optimizer(e)
-  critic, loss, lora = make_critic(e), e.recipe.loss, e.model.lora
-  scored = algorithm.scored_columns(loss, e.recipe.updates, e.recipe.critic)
-  return Learner(
-      schedule=schedule,
-      update=profile.stage("update", update_lib.make_update(
-          model, tx, loss, lora, critic)),
-      scored=scored,
-      score=profile.stage("score", update_lib.make_score(
-          model, loss, scored, lora, critic)),
-      base=base)

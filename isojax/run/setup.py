@@ -12,14 +12,27 @@ import jax
 from isojax.ledger import workdir
 from isojax.models import decoder, hf_weights
 from isojax.models import lora as lora_lib
+from isojax.rl import algorithm
 from isojax.rl import optimizer as optimizer_lib
+from isojax.rl import update as update_lib
 from isojax.run import experiment as experiment_lib
 from isojax.run import inputs, programs
 from isojax.runtime import mesh as mesh_lib
-from isojax.runtime import rng
+from isojax.runtime import profile, rng
 from isojax.sampling import engine
 from isojax.tasks import strata as strata_lib
 from isojax.types import Prompts, TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+  """The programs that train, and the frozen weights that they read."""
+
+  schedule: typing.Callable  # update -> learning rate
+  update: typing.Callable  # see update.make_update
+  scored: tuple[str, ...]  # see algorithm.scored_columns
+  score: typing.Callable  # see update.make_score
+  base: dict | None  # of adapters and KL; None without both
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +57,7 @@ class Setup:
   # Values that change rounding, where they are not those that the run began
   # with, such as "sampler.slots=16"; None without.
   resumed_with: str | None = None
-  learner: programs.Learner | None = None  # of a run that trains
+  learner: Learner | None = None  # of a run that trains
 
   def policy(self, state: TrainState):
     """The parameters to sample from."""
@@ -103,10 +116,18 @@ def shortened(sampler: engine.Sampler, prompts: dict[str, Prompts]):
 
 def with_learner(setup: Setup) -> Setup:
   """The setup of a run that trains; loads the frozen weights."""
-  base = (base_params(setup) if setup.e.recipe.loss.kl_coef
-          else frozen_base(setup))
-  return dataclasses.replace(setup, learner=programs.make_learner(
-      setup.e, setup.model, base))
+  e, recipe, model = setup.e, setup.e.recipe, setup.model
+  tx, schedule = programs.make_optimizer(e)
+  lora, critic = e.model.lora, programs.make_critic(e)
+  scored = algorithm.scored_columns(
+      recipe.loss, recipe.updates, recipe.critic)
+  return dataclasses.replace(setup, learner=Learner(
+      schedule=schedule, scored=scored,
+      update=profile.stage("update", update_lib.make_update(
+          model, tx, recipe.loss, lora, critic)),
+      score=profile.stage("score", update_lib.make_score(
+          model, recipe.loss, scored, lora, critic)),
+      base=base_params(setup) if recipe.loss.kl_coef else frozen_base(setup)))
 
 
 def base_params(setup: Setup):

@@ -153,7 +153,8 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
       {"checkpoint": newest and newest.step, "records": len(kept)})
   step, train, flight = newest or (-1, setup_lib.first_state(setup), None)
   if 0 < step < setup.e.alloc.M:
-    of = f" of {setup.e.alloc.M}" * (setup.e.recipe.filter.rounds == 1)
+    of = (f" of {setup.e.alloc.M}" if setup.e.recipe.filter.rounds == 1
+          else "")
     hosts.say(f"resuming from step {step}{of}")
   if hosts.first():
     written.cut(step)

@@ -85,8 +85,10 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
       "refilled": len(kept_P) // setup.e.alloc.Bp - 1,  # rounds after the first
       "selected": int(batch.groups.kept_PxN.sum()),
       "scored_tokens": scored.tokens,
-      "explained_variance": explained_variance(
-          batch.rollouts, scored, columns),
+      "explained_variance": critic_lib.explained_variance(
+          columns["value"], columns["return"],
+          batch.rollouts.mask_RxT & scored.which_B[:, None])
+      if "value" in scored.columns else None,
       **timer.fields(setup.model.mesh.size,
                      waited=sampled.seconds_waited),
       **metrics}
@@ -184,15 +186,6 @@ def score(setup: Setup, train: TrainState, batch: Batch) -> Scored:
     collect(*before)
   passes = algorithm.forward_passes(learner.scored, setup.e.recipe.critic)
   return Scored(out, which_B, passes * int(rollouts.len_R[which_B].sum()))
-
-
-def explained_variance(rollouts: Rollouts, scored: Scored,
-                       columns: dict) -> float | None:
-  if "value" not in scored.columns:
-    return None
-  return critic_lib.explained_variance(
-      columns["value"], columns["return"],
-      rollouts.mask_RxT & scored.which_B[:, None])
 
 
 def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict,

@@ -108,7 +108,7 @@ class Count:
     seconds, self._told = self.seconds - self._told, self.seconds
     if not names:
       return None
-    listed = ", ".join(name + f" x {count}" * (count > 1)
+    listed = ", ".join(f"{name} x {count}" if count > 1 else name
                        for name, count in names.items())
     return (f"compiled {listed if len(names) < 9 else 'all programs'} in "
             f"{seconds:.1f} s, not counted as device time")

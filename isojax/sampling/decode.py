@@ -41,9 +41,9 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     R, L = row.token_R.shape[0], cache.v[0].shape[2]
     if table is not None:
       L *= table.shape[1]
-    start_R, past, beside = row.position_R, None, buffered and table is None
+    start_R, past, in_buffer = row.position_R, None, buffered and table is None
     slot_L = jnp.arange(L)[None, None]
-    if beside:
+    if in_buffer:
       past, cache = cache, decoder.init_cache(
           model.cfg, R, C, jax.tree.leaves(cache)[0].dtype)
 
@@ -51,7 +51,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
       before = slot_L <= row.position_R[:, None, None]
       if table is not None:
         return paged_attention.Seen(table, before, mesh_lib.blocks(model.mesh))
-      if not beside:
+      if not in_buffer:
         return before
       return jnp.concatenate([
           slot_L < start_R[:, None, None],
@@ -61,7 +61,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
       row, cache, out = carry
       hidden, cache = model.apply(
           {"params": params}, row.token_R[:, None], row.position_R[:, None],
-          seen(i, row), cache, i if beside else row.position_R, past)
+          seen(i, row), cache, i if in_buffer else row.position_R, past)
       logits = model.apply({"params": params}, hidden, method="head")[:, 0]
       # Each device draws for some rows from whole logits, because sums along a
       # sharded vocabulary gather it several times. With the second constraint
@@ -94,13 +94,13 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
           count_R=count_R, active_R=continues_R, matched_R=matched_R)
       return row, cache, out
 
-    nothing = Drawn(
+    zeros = Drawn(
         jnp.zeros((R, C), jnp.int32), jnp.zeros((R, C), jnp.float32),
         jnp.zeros(R, jnp.float32), jnp.zeros(R, bool))
     # Always C tokens: to find out whether all rollouts have ended, devices
     # would have to communicate.
-    row, cache, out = jax.lax.fori_loop(0, C, advance, (row, cache, nothing))
-    if beside:
+    row, cache, out = jax.lax.fori_loop(0, C, advance, (row, cache, zeros))
+    if in_buffer:
       cache = cache_lib.flush(past, cache, start_R)
     return cache, row.replace(
         id_R=None, rollout_R=None, key_Rx2=None, interrupt_R=None), out
