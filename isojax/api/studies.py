@@ -211,8 +211,7 @@ class Law:
     """A figure of the result, a matplotlib.figure.Figure.
 
     Args:
-      name: reward, the curves and the frontier; law, if it is identified;
-        interference or scalerl.
+      name: reward, the curves and the frontier; law, if it is identified.
     """
     return html.figure(self.document, name)
 
