@@ -6,16 +6,11 @@ import itertools
 import math
 import statistics
 
-from isojax.core.format import nearest_divisors
-
 STEPS = 20  # steps whose records are averaged
 # Fewer steps are enough to see that there is no signal, if they are long.
 EARLY, EARLY_ROLLOUTS = 5, 1000
 FALL = 0.5  # fraction of its best reward that a collapsed run has left
-BLOW_UP = 3.0  # multiple of its smallest entropy; the study stays below 1.1
 EVAL_FALL = 0.75  # fraction of its best evaluation that is left of a collapse
-CORRECT = 20  # correct rollouts in a first step that a run is compared with
-SHRUNK, GROWN = 0.1, 3.0  # fractions of the first response length
 EVAL_SURE = 4.0  # standard errors over problems of a fall of an evaluation
 # Standard errors by which the training reward of an overfit run rises. In the
 # study, evaluations that fall for a moment reach 3, overfit runs exceed 6.
@@ -81,7 +76,7 @@ class Steps:
 
   lines: tuple[dict, ...]
   grouped: bool  # whether the advantages of groups of equal rewards are 0
-  best: float = -math.inf  # the largest mean reward of STEPS steps
+  best: float = 0.0  # the largest mean reward of STEPS steps
   best_error: float = 0.0  # its standard error
   first_entropy: float | None = None  # of the first STEPS steps; None: fewer
   least_entropy: float = math.inf  # of any STEPS steps
@@ -115,12 +110,6 @@ class Steps:
     return len(self.lines) == STEPS
 
   @property
-  def exploded(self) -> bool:
-    """Whether the entropy is far above its smallest, and above its first."""
-    return self.full and self.entropy > max(
-        BLOW_UP * self.least_entropy, self.first_entropy)
-
-  @property
   def fell(self) -> bool:
     """Whether the reward has lost half of its best; False without rewards."""
     return "reward" in self.fields and (
@@ -129,7 +118,7 @@ class Steps:
   @property
   def flat(self) -> bool:
     """Whether the rewards of every group were all wrong or all right."""
-    return all(line["all_incorrect"] + line["all_correct"] >= 1
+    return all(line["all_wrong"] + line["all_right"] >= 1
                for line in self.lines)
 
   @property
@@ -140,20 +129,6 @@ class Steps:
   @property
   def gradient(self) -> bool:
     return any(line["grad_norm"] for line in self.lines)
-
-  @property
-  def why(self) -> str:
-    return ("the rewards give no gradient" if self.gradient else "no gradient")
-
-  @property
-  def without_signal(self) -> bool:
-    """Whether groups of equal rewards gave no gradient of the rewards.
-
-    Without grouped advantages they give one if not all rewards are equal.
-    """
-    equal = self.all_incorrect in (0.0, 1.0)
-    return self.flat and (self.grouped or equal or not self.gradient)
-
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
@@ -169,14 +144,6 @@ class Evaluation:
     return set(self.line)
 
   @property
-  def low(self) -> float:
-    return mean(self.before)
-
-  @property
-  def high(self) -> float:
-    return mean(self.now)
-
-  @property
   def surely_below(self) -> bool:
     """Whether it is below the best one, not by chance over the problems."""
     lost_Q = [(a - b) / self.line["k"] for a, b in zip(
@@ -186,8 +153,9 @@ class Evaluation:
   @property
   def surely_risen(self) -> bool:
     """Whether the training reward has risen since the best evaluation."""
-    return len(self.before) >= EARLY and self.high - self.low > RISE_SURE * (
-        math.hypot(standard_error(self.before), standard_error(self.now)))
+    return len(self.before) >= EARLY and (
+        mean(self.now) - mean(self.before) > RISE_SURE * math.hypot(
+            standard_error(self.before), standard_error(self.now)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,31 +232,6 @@ class History:
     return math.sqrt(2 * mean(noise) / max(1, len(reward) // 4))
 
   @property
-  def fell_at_once(self) -> bool:
-    """Whether the reward has lost half of that of the first step, surely.
-
-    The windows of STEPS do not see a fall within the first of them.
-    """
-    reward = column(self.train, "reward")
-    if len(reward) < 2 * EARLY:
-      return False
-    moves = [abs(b - a) for a, b in itertools.pairwise(reward)]
-    lost = reward[0] - self.late_reward
-    floor = min(0.0, *reward)
-    return self.late_reward - floor < FALL * (reward[0] - floor) and (
-        self.spent[0] * (reward[0] - floor) >= CORRECT
-        or max(self.spent) == 1) and (
-            lost > EVAL_SURE * statistics.median(moves)) and (
-                min(reward[:3]) > max(reward[-EARLY:]))
-
-  @property
-  def entropy_rose(self) -> bool:
-    """Whether it is far above the first steps, where windows see no rise."""
-    first = column(self.train, "entropy")[:3]
-    return len(self.train) >= 2 * EARLY and (
-        self.late_entropy > BLOW_UP * max(first))
-
-  @property
   def above_start(self) -> bool:
     """Whether the last steps have a surely better reward than the first."""
     reward = column(self.train, "reward")
@@ -297,45 +240,8 @@ class History:
         2 * math.hypot(standard_error(first), standard_error(last)))
 
   @property
-  def length_bounds(self) -> tuple[float, float]:
-    """Lengths that are far below and far above those of the first steps."""
-    first = column(self.train, "response_length")[:3]
-    return SHRUNK * min(first), GROWN * max(first)
-
-  @property
-  def length_fell(self) -> bool:
-    """Far below the start, with a lost reward or with next to nothing left."""
-    low, _ = self.length_bounds
-    late = self.late_response_length
-    return len(self.train) >= EARLY and late < low and (
-        late < low / 10 or self.change < -2 * self.change_error)
-
-  @property
-  def length_rose(self) -> bool:
-    """Far above the start, with half of the best reward lost."""
-    reward = column(self.train, "reward")
-    best, floor = max(reward[0], *self._windows("reward")), min(0.0, *reward)
-    return len(self.train) >= EARLY and (
-        self.late_response_length > self.length_bounds[1]) and (
-            self.late_reward - floor < FALL * (best - floor))
-
-  @property
-  def length_since(self) -> float:
-    """The last step whose length is between the bounds."""
-    low, high = self.length_bounds
-    return max((line["step"] for line in self.train
-                if column([line], "response_length")
-                and low <= line["response_length"] <= high), default=-math.inf)
-
-  @property
   def learned(self) -> bool:
     return self.change > 2 * self.change_error
-
-  @property
-  def flat(self) -> bool:
-    """Whether a long run has neither a better reward nor evaluation."""
-    return not self.learned and len(self.train) >= 2 * STEPS and (
-        not self.gained)
 
   @property
   def rise(self) -> str:
@@ -353,24 +259,18 @@ class History:
     """The step that was best, in words; empty if the log does not tell."""
     if self.avg:
       return f"that of the best evaluation at step {self.best['step']:g}"
-    rewards = self._windows("reward")
+    rewards = self.windows("reward")
     if len(rewards) < 2:
       return ""
     lines = [line for line in self.train if column([line], "reward")]
     best = lines[STEPS - 1 + rewards.index(max(rewards))]
     return f"such as step {best['step']:g} with the best reward"
 
-  def _windows(self, field: str) -> list[float]:
+  def windows(self, field: str) -> list[float]:
     """The means of each STEPS steps in a row, of all if there are fewer."""
     values = column(self.train, field)
     return [mean(values[i:i + STEPS])
             for i in range(max(1, len(values) - STEPS + 1))] if values else []
-
-  @property
-  def entropy_rise(self) -> float:
-    """The entropy at the end as a multiple of its smallest."""
-    entropy = self._windows("entropy")
-    return entropy[-1] / min(entropy) if min(entropy) > 0 else 1.0
 
   # ---- Groups without a signal
 
@@ -384,20 +284,13 @@ class History:
     if measured := column(self.train, "zero_std"):
       return mean(measured)
     if self.binary and self.n and "reward" in self.fields and not self.filtered:
-      return mean([silent_share(self.n, p) for p in self._windows("reward")])
+      return mean([silent_share(self.n, p) for p in self.windows("reward")])
     return mean(column(self.train, "dead")) if "dead" in self.fields else None
 
   @property
   def silent_groups(self) -> float:
     """The share of groups that teach nothing; 0 where groups do not matter."""
     return (self.silent or 0.0) if self.grouped and not self.shaped else 0.0
-
-  @property
-  def silent_rise(self) -> str:
-    """The measured share at both ends, if they differ by half of the groups."""
-    first, last = quarters(column(self.train, "zero_std") or [0])
-    return (f", {first:.0%} in the first quarter and {last:.0%} in the last,"
-            if abs(last - first) >= 0.5 else "")
 
   @property
   def groups(self) -> str:
@@ -415,8 +308,6 @@ class History:
         f"{silent_share(m, p, spread):.0%} at n = {m}"
         for m in (self.n // 2, 2 * self.n) if m > 1)])
 
-  # ---- Gradient, time, schedule
-
   @functools.cached_property
   def broken(self) -> list:
     """The steps whose gradient, loss, KL or entropy is not finite."""
@@ -424,52 +315,6 @@ class History:
             if any(name in line and line[name] is not None
                    and not math.isfinite(line[name])
                    for name in ("grad_norm", "loss", "kl", "entropy"))]
-
-  @property
-  def failed(self) -> str:
-    return (f"{len(self.broken)} of {len(self.train)} steps, first in step "
-            f"{self.broken[0]:g}")
-
-  @property
-  def stuck(self) -> bool:
-    """Whether no step with different rewards in a group had a gradient."""
-    alive = [line["grad_norm"] for line in self.train
-             if {"grad_norm", "dead"} <= line.keys() and not line["dead"]]
-    return bool(alive) and not any(alive)
-
-  @property
-  def waiting(self) -> float:
-    """The share of time in which the shorter responses wait for the longest."""
-    if not (self.mean_seconds > 0 and self.mean_response_length_max > 0):
-      return 0.0
-    return min(1.0, self.mean_seconds_sample / self.mean_seconds) * (
-        1 - self.mean_response_length / self.mean_response_length_max)
-
-  @property
-  def lr_left(self) -> float:
-    """The last learning rate as a fraction of the largest."""
-    lr = column(self.train, "lr")
-    return lr[-1] / max(lr) if lr and max(lr) > 0 else 1.0
-
-  @property
-  def lr_ended(self) -> float:
-    """The last step whose learning rate is not at its end."""
-    high = self.max_lr
-    return max(line["step"] for line in self.train
-               if column([line], "lr") and line["lr"] >= 0.01 * high)
-
-  @property
-  def repeats(self) -> float:
-    return self.max_epoch * self.n
-
-  @property
-  def legal_minibatch(self) -> str:
-    return nearest_divisors(self.Bp, self.minibatch)
-
-  @property
-  def legal_n(self) -> str:
-    """One rollout alone has nothing to be compared with."""
-    return nearest_divisors(self.batch, self.n, least=2)
 
   # ---- Evaluations without the counts of each problem
 
@@ -498,12 +343,6 @@ class History:
       return True
     noise = statistics.median(abs(m - statistics.median(moves)) for m in moves)
     return self.best["avg"] - self.avg[-1]["avg"] > EVAL_SURE * 1.48 * noise
-
-  @property
-  def gained(self) -> bool:
-    """Whether the evaluation is well above the first one."""
-    return bool(self.avg) and self.avg[-1]["avg"] - self.avg[0]["avg"] > (
-        2 * DROP * abs(self.avg[0]["avg"]))
 
   @property
   def fell(self) -> str:
