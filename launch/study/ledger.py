@@ -119,6 +119,10 @@ class LedgerRun:
   updates: tuple[dict, ...]
 
   @property
+  def key(self) -> tuple[str, int, int]:
+    return self.head["arm"], self.head["n"], self.head["seed"]
+
+  @property
   def lines(self) -> list[dict]:
     return [self.head, *self.evals, *self.updates]
 
@@ -161,7 +165,7 @@ class Ledger:
   @property
   def missing(self) -> list[Planned]:
     """The planned runs that have not spent their C."""
-    runs = {(r.head["arm"], r.head["n"], r.head["seed"]): r for r in self.runs}
+    runs = {run.key: run for run in self.runs}
     return [p for p in arms.planned(self.part) if p.key not in runs
             or not runs[p.key].has_spent(p.overrides["alloc"]["C"])]
 

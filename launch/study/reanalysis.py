@@ -2,14 +2,12 @@
 
 import numpy as np
 
-from isojax.frontier import analysis, bootstrap
-from launch.study import ledger, windows
+from launch.study import windows
 from launch.study.ledger import Ledger, LedgerRun
 from launch.study.windows import Estimate
 
 NATS = 0.3  # entropy of experiment A
 LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6)  # training reward
-REWARD = 0.02  # largest error of a hit of the registered predictions
 
 
 def curve(run: LedgerRun, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -63,7 +61,7 @@ def n_or_rate(one: Ledger) -> dict:
     have ended or got there; open: the other cells; exponents: None below four
     cells.
   """
-  runs = {(r.head["arm"], r.head["n"], r.head["seed"]): r for r in one.runs}
+  runs = {run.key: run for run in one.runs}
   need, members = {}, {}
   for arm in one.part.arms:
     for n in arm.n:
@@ -219,48 +217,6 @@ def height(runs: list[LedgerRun], metric: str = "avg") -> dict:
   return found
 
 
-def prediction(one: Ledger, said: dict, C: float) -> dict:
-  """Registered rewards of single n against raw data at C.
-
-  Returns:
-    misses: values that are neither within REWARD nor in the interval, of the
-    last evaluations and of (C / 2, C]; error: the range of the former.
-  """
-  row, = (p for p in said["predicted"] if p["C"] == C)
-  raw = {"last": [], "window": []}
-  for p in row["by_n"]:
-    runs = one.of_arm(n=p["n"])
-    raw["last"].append(np.mean([r.value_ExQ[r.C_E <= C][-1] for r in runs]))
-    raw["window"].append(np.mean([windows.window(r, C) for r in runs]))
-  miss = lambda p, x: abs(x - p["reward"]) > REWARD and not (
-      p["interval"][0] <= x <= p["interval"][1])
-  errors = [x - p["reward"] for x, p in zip(
-      raw["last"], row["by_n"], strict=True)]
-  return {"C": C, "misses": {name: sum(map(miss, row["by_n"], values))
-                             for name, values in raw.items()},
-          "error": (min(errors), max(errors))}
-
-
-def false_alarms(arena: list[Ledger], of: str, S: int, *,
-                 splits: int = 400) -> float:
-  """How often S uniform runs differ, resolved, from S others.
-
-  Drawn at random, again and again, from the runs of the arms `uniform` and
-  `uniform again` of each part.
-  """
-  alarms = []
-  for one in arena:
-    value_RxQ = np.stack([
-        windows.window(run, float(one.part.C), of)
-        for run in one.of_arm("uniform") + one.of_arm("uniform again")])
-    rng = np.random.default_rng(0)
-    for _ in range(splits):
-      first, other = rng.permutation(len(value_RxQ))[:2 * S].reshape(2, S)
-      alarms.append(windows.sum_of(
-          [value_RxQ[first], -value_RxQ[other]]).sign() != 0)
-  return float(np.mean(alarms))
-
-
 def regret(runs: list[LedgerRun], of: str, ends) -> dict:
   """How far each n is behind the best n of each window.
 
@@ -281,8 +237,3 @@ def regret(runs: list[LedgerRun], of: str, ends) -> dict:
   return {"n": ns, "C/D": np.array(ends) / runs[0].head["D"],
           "regret": np.array(regrets).T, "resolved": np.array(resolved).T,
           "best": list(best)}
-
-
-def law(one: Ledger, options=bootstrap.DEFAULT):
-  """The fit of n*(C) to the grid of n of a part, as launch.fit makes it."""
-  return analysis.analyse(ledger.study(one.of_arm(), path=one.path), options)
