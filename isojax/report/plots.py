@@ -75,19 +75,12 @@ def floats(row: dict, *keys: str) -> list[np.ndarray]:
   return [np.array(row[key], float) for key in keys]
 
 
-def C_axis(ax, study: dict, *, log: bool = True):
-  if log:
-    ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=30))
-    ax.xaxis.set_minor_formatter(NullFormatter())
+def C_axis(ax, study: dict):
+  ax.set_xscale("log")
+  ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=30))
+  ax.xaxis.set_minor_formatter(NullFormatter())
   ax.xaxis.set_major_formatter(compact)
   ax.set_xlabel("{}, {}".format(*axis_of(study)))
-
-
-def reward_label(ax, study: dict):
-  metric = metric_of(study, study["metric"])
-  ax.set_ylabel(metric if study["eval_set"] == TRAINING
-                else f"reward, {metric}")
 
 
 # ---- The frontier: reward against C, and the law n*(C)
@@ -213,7 +206,9 @@ def reward(document: dict) -> Figure:
   low, high = np.nanmin(seen), np.nanmax(seen)
   pad = (high - low) or 0.1
   ax.set_ylim(low - 0.03 * pad, high + 0.12 * pad)
-  reward_label(ax, study)
+  metric = metric_of(study, study["metric"])
+  ax.set_ylabel(metric if study["eval_set"] == TRAINING
+                else f"reward, {metric}")
   _draw_curves(ax, document, curves)
   _draw_envelope(ax, document)
   if not joint:
