@@ -17,14 +17,14 @@ import typing
 
 from isojax.diagnosis.symptoms import (
   column,
-  DROP,
   EARLY,
   EVAL_FALL,
-  EVAL_SURE,
   Evaluation,
   FALL,
   History,
   mean,
+  MIN_DROP,
+  MIN_EVAL_SE,
   quarters,
   standard_error,
   STEPS,
@@ -32,23 +32,23 @@ from isojax.diagnosis.symptoms import (
 )
 
 BLOW_UP = 3.0  # multiple of its smallest entropy; the study stays below 1.1
-CORRECT = 20  # correct rollouts in a first step that a run is compared with
+MIN_FIRST_CORRECT = 20  # correct rollouts in a first step that is compared
 SHRUNK, GROWN = 0.1, 3.0  # fractions of the first response length
 CLIPPED = 0.5  # fraction of rollouts that end without EOS
-ENOUGH = 50  # correct rollouts behind the best reward; fewer may be chance
+MIN_CORRECT = 50  # correct rollouts behind the best reward; fewer may be chance
 # Standard errors of the best 20 steps: the best and the worst of thousands of
 # windows differ by 6 by chance.
-SURE = 8.0
-FLAT = 0.02  # fraction of its first entropy that a collapsed policy has left
-RANDOM = 1.0  # nats a token; below, a policy with a good reward is sound
+MIN_FALL_SE = 8.0
+ENTROPY_LEFT = 0.02  # of its first entropy, in a collapsed policy
+RANDOM_NATS = 1.0  # nats a token; below, a policy with a good reward is sound
 # Of a whole log.
-KL_FAR = 1.0  # nats a token from the reference
-MISMATCH = 0.1  # nats a token between sampler and trainer
-TINY = 1e-3  # an advantage or a deviation that is next to none
-WAITING = 0.2  # share of the time
-PASSING = 0.1  # of the rollouts: what is over after fewer is a note
-SOLVED = 0.95  # reward, where a right answer has 1
-REPEATED = 500  # rollouts of a training problem
+MAX_KL = 1.0  # nats a token from the reference
+MAX_MISMATCH = 0.1  # nats a token between sampler and trainer
+MIN_ADVANTAGE = 1e-3  # an advantage or a deviation that is next to none
+MIN_WAITING = 0.2  # share of the time
+MIN_COST = 0.1  # of the rollouts: what is over after fewer is a note
+SOLVED_REWARD = 0.95  # reward, where a right answer has 1
+MAX_REPEATS = 500  # rollouts of a training problem
 
 LEVELS = WRONG, COSTLY, NOTE = "wrong", "costly", "note"  # the gravest first
 # What one changes -> the option of isojax. In texts, o.lr is the option of the
@@ -141,14 +141,15 @@ def cut(x: Steps, o):
 
 
 def collapse(x: Steps, o):
-  if (x.full and x.fell and (x.best - x.floor) * x.rollouts >= ENOUGH
-      and x.best - x.reward > SURE * x.best_error):
+  if (x.full and x.fell and (x.best - x.floor) * x.rollouts >= MIN_CORRECT
+      and x.best - x.reward > MIN_FALL_SE * x.best_error):
     yield Found(f"the reward, a mean of 20 steps, fell from {x.best:.3f} to "
                  f"{x.reward:.3f}: training collapsed", _earlier(o))
 
 
 def entropy(x: Steps, o):
-  if x.full and x.entropy < FLAT * x.first_entropy and x.reward <= SOLVED:
+  if (x.full and x.entropy < ENTROPY_LEFT * x.first_entropy
+      and x.reward <= SOLVED_REWARD):
     yield Found(
         f"the entropy fell from {x.first_entropy:.3g} to {x.entropy:.3g} nats "
         f"a token at reward {x.reward:.3f}: the rollouts of a problem are "
@@ -165,7 +166,7 @@ def blow_up(x: Steps, o):
           "nats a token")
   advice = (f"in another run, lower {o.lr} or {o.entropy}, or set {o.kl} above "
             "0")
-  if x.entropy > RANDOM or x.fell:
+  if x.entropy > RANDOM_NATS or x.fell:
     yield Found(f"{text}: the policy draws more and more at random", advice)
   yield Found(f"{text}; the reward has not collapsed, but may",
                f"watch the reward; {advice}", level=NOTE, sure="likely",
@@ -230,13 +231,14 @@ def _no_advantage(what: str, o) -> Found:
 
 
 def advantage(x: History, o):
-  if x.max_advantage_max < TINY < x.mean_reward_max - x.mean_reward_min:
+  if x.max_advantage_max < MIN_ADVANTAGE < (
+      x.mean_reward_max - x.mean_reward_min):
     yield _no_advantage("rewards differ: responses are not compared within "
                          "their group", o)
 
 
 def advantage_std(x: History, o):
-  if x.max_advantage_std < TINY and 0 < x.change_error < math.inf:
+  if x.max_advantage_std < MIN_ADVANTAGE and 0 < x.change_error < math.inf:
     yield _no_advantage("the reward changes", o)
 
 
@@ -248,7 +250,7 @@ def one_rollout(x: History, o):
 
 
 def scale(x: History, o):
-  if 0 < x.mean_reward_std < TINY:
+  if 0 < x.mean_reward_std < MIN_ADVANTAGE:
     yield Found(
         f"the rewards of a group differ by {x.mean_reward_std:.1e} only: "
         "trainers divide by the deviation + 1e-4 or 1e-6, or not at all, so "
@@ -257,7 +259,7 @@ def scale(x: History, o):
 
 
 def kl(x: History, o):
-  if x.last_kl > KL_FAR:
+  if x.last_kl > MAX_KL:
     yield Found(
         f"the KL from the reference is {x.last_kl:.3g} nats a token at the end",
         f"use an earlier checkpoint. In another run, lower {o.lr} or raise "
@@ -272,17 +274,17 @@ def _mismatch(o) -> str:
 
 def mismatch(x: History, o):
   end = f"KL {x.last_mismatch_kl:.3g} nats a token at the end"
-  if x.last_mismatch_kl > MISMATCH:
+  if x.last_mismatch_kl > MAX_MISMATCH:
     yield Found(f"sampler and trainer disagree: {end}", _mismatch(o),
                  "sail-sg/Precision-RL#10: 1e-3 grows to 1 in runs that "
                  "collapse", sure="likely")
-  if x.last_mismatch_kl > MISMATCH / 10:
+  if x.last_mismatch_kl > MAX_MISMATCH / 10:
     yield Found(f"sampler and trainer differ: {end}", _mismatch(o),
                  "thinking-machines-lab/tinker-feedback#22", NOTE, waste=0.0)
 
 
 def mismatch_of_logp(x: History, o):
-  if x.last_logp_gap > 3 * MISMATCH:
+  if x.last_logp_gap > 3 * MAX_MISMATCH:
     yield Found(
         f"log-probs of sampler and trainer differ by {x.last_logp_gap:.3g} a "
         "token at the end", _mismatch(o), sure="likely")
@@ -312,25 +314,25 @@ def past_best(x: History, o):
 
 
 def groups(x: History, o):
-  share = x.silent_groups
+  share = x.idle_groups
   if share < CLIPPED / 5:
     return
   # At both ends, if they differ by half of the groups.
   first, last = quarters(column(x.train, "zero_std") or [0])
   rise = (f", {first:.0%} in the first quarter and {last:.0%} in the last,"
           if abs(last - first) >= 0.5 else "")
-  if share >= CLIPPED and x.binary and x.last_reward > SOLVED:
+  if share >= CLIPPED and x.binary and x.last_reward > SOLVED_REWARD:
     yield Found(
-        f"the problems are solved (reward {x.last_reward:.3g}): {x.silent:.0%} "
+        f"the problems are solved (reward {x.last_reward:.3g}): {x.equal:.0%} "
         f"of the groups have equal rewards{rise}",
-        f"take harder {o.problems}, or stop", ZERO, COSTLY, waste=x.silent)
-  text = (f"{x.silent:.0%} of the groups have equal rewards and teach nothing"
+        f"take harder {o.problems}, or stop", ZERO, COSTLY, waste=x.equal)
+  text = (f"{x.equal:.0%} of the groups have equal rewards and teach nothing"
           f"{rise} ({x.groups})")
   if share >= CLIPPED:
     yield Found(text, f"raise {o.n}, take {o.problems} of a pass rate nearer "
-                 f"to 0.5, or use {o.filter}", ZERO, COSTLY, waste=x.silent)
+                 f"to 0.5, or use {o.filter}", ZERO, COSTLY, waste=x.equal)
   yield Found(text, f"usual; a larger n ({o.n}) has fewer of them", ZERO, NOTE,
-               waste=x.silent)
+               waste=x.equal)
 
 
 def cut_at_end(x: History, o):
@@ -349,8 +351,9 @@ def collapse_at_once(x: History, o):
   moves = [abs(b - a) for a, b in itertools.pairwise(reward)]
   floor, late = min(0.0, *reward), x.late_reward
   if (late - floor < FALL * (reward[0] - floor)
-      and (x.spent[0] * (reward[0] - floor) >= CORRECT or max(x.spent) == 1)
-      and reward[0] - late > EVAL_SURE * statistics.median(moves)
+      and (x.spent[0] * (reward[0] - floor) >= MIN_FIRST_CORRECT
+           or max(x.spent) == 1)
+      and reward[0] - late > MIN_EVAL_SE * statistics.median(moves)
       and min(reward[:3]) > max(reward[-EARLY:])):
     yield Found(
         f"the reward fell from {reward[0]:.3g} in the first step to {late:.3g}:"
@@ -414,7 +417,7 @@ def stragglers(x: History, o):
     return
   waiting = min(1.0, x.mean_seconds_sample / x.mean_seconds) * (
       1 - length / longest)
-  if waiting >= WAITING:
+  if waiting >= MIN_WAITING:
     yield Found(
         f"{waiting:.0%} of the time the short responses wait for the longest "
         f"(mean {length:.0f} of {longest:.0f} tokens)", f"raise {o.stale}, or "
@@ -435,7 +438,7 @@ def schedule(x: History, o):
 
 def epochs(x: History, o):
   repeats = x.max_epoch * x.n
-  if repeats >= REPEATED:
+  if repeats >= MAX_REPEATS:
     yield Found(
         f"each training problem has had {repeats:,.0f} rollouts",
         "evaluate on held-out problems: from here on a rising training reward "
@@ -447,13 +450,13 @@ def epochs(x: History, o):
 def flat(x: History, o):
   """A long run has neither a better reward nor a better evaluation."""
   gained = x.avg and x.avg[-1]["avg"] - x.avg[0]["avg"] > (
-      2 * DROP * abs(x.avg[0]["avg"]))
+      2 * MIN_DROP * abs(x.avg[0]["avg"]))
   if x.learned or len(x.train) < 2 * STEPS or gained:
     return
   text = f"the training reward {x.rise}"
-  if x.silent_groups >= CLIPPED:
+  if x.idle_groups >= CLIPPED:
     yield Found(
-        f"{text}; {x.silent:.0%} of the groups teach nothing: this run has no "
+        f"{text}; {x.equal:.0%} of the groups teach nothing: this run has no "
         "power to show an effect, which does not show that there is none",
         f"raise {o.n} before you judge what the run was to test", POWER, NOTE,
         waste=0.0)
@@ -667,7 +670,7 @@ def _finding(run: History, name: str, found: Found, wasted: dict) -> Finding:
   """What was found last in the steps `wasted`: index -> share."""
   steps = len(run.train)
   cost = sum(run.spent[i] * wasted[i] for i in wasted) / sum(run.spent)
-  over = max(wasted) < steps - 1 and cost < PASSING
+  over = max(wasted) < steps - 1 and cost < MIN_COST
   return Finding(
       name, NOTE if over else found.level,
       found.text + ("; it recovered" if over else ""), found.advice,

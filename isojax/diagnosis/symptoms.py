@@ -11,12 +11,12 @@ STEPS = 20  # steps whose records are averaged
 EARLY, EARLY_ROLLOUTS = 5, 1000
 FALL = 0.5  # fraction of its best reward that a collapsed run has left
 EVAL_FALL = 0.75  # fraction of its best evaluation that is left of a collapse
-EVAL_SURE = 4.0  # standard errors over problems of a fall of an evaluation
+MIN_EVAL_SE = 4.0  # standard errors over problems of a fall of an evaluation
 # Standard errors by which the training reward of an overfit run rises. In the
 # study, evaluations that fall for a moment reach 3, overfit runs exceed 6.
-RISE_SURE = 4.0
-DROP = 0.05  # fraction of the best evaluation; less is no fall
-SHOWN = 2.8  # standard errors of a change that a 5 % test sees with power 80 %
+MIN_RISE_SE = 4.0
+MIN_DROP = 0.05  # fraction of the best evaluation; less is no fall
+POWER_SE = 2.8  # standard errors that a 5 % test sees with power 80 %
 
 
 def mean(values) -> float:
@@ -45,7 +45,7 @@ def column(lines, name: str) -> list[float]:
           and line[name] == line[name]]
 
 
-def silent_share(n: int, p: float, spread: float = math.inf) -> float:
+def equal_share(n: int, p: float, spread: float = math.inf) -> float:
   """The share of groups of n that are all wrong or all right.
 
   The pass rates of problems are Beta(p s, (1 - p) s) with s = spread. Equal
@@ -59,13 +59,13 @@ def silent_share(n: int, p: float, spread: float = math.inf) -> float:
 
 
 def spread_of(n: int, p: float, share: float) -> float:
-  """The spread at which silent_share(n, p, spread) is the measured share."""
-  if share <= silent_share(n, p):
+  """The spread at which equal_share(n, p, spread) is the measured share."""
+  if share <= equal_share(n, p):
     return math.inf
   low, high = -6.0, 6.0  # log10
   for _ in range(60):
     middle = (low + high) / 2
-    above = silent_share(n, p, 10**middle) > share
+    above = equal_share(n, p, 10**middle) > share
     low, high = (middle, high) if above else (low, middle)
   return 10**low
 
@@ -148,13 +148,13 @@ class Evaluation:
     """Whether it is below the best one, not by chance over the problems."""
     lost_Q = [(a - b) / self.line["k"] for a, b in zip(
         self.best["correct"], self.line["correct"], strict=True)]
-    return mean(lost_Q) > EVAL_SURE * standard_error(lost_Q)
+    return mean(lost_Q) > MIN_EVAL_SE * standard_error(lost_Q)
 
   @property
   def surely_risen(self) -> bool:
     """Whether the training reward has risen since the best evaluation."""
     return len(self.before) >= EARLY and (
-        mean(self.now) - mean(self.before) > RISE_SURE * math.hypot(
+        mean(self.now) - mean(self.before) > MIN_RISE_SE * math.hypot(
             standard_error(self.before), standard_error(self.now)))
 
 
@@ -252,7 +252,7 @@ class History:
               f"did not rise: {self.change:+.3g} ± {self.change_error:.2g}")
     return (f"{change} from its first to its last quarter; the smallest change "
             f"that {len(self.train)} such steps can show is "
-            f"{SHOWN * self.change_error:.2g}")
+            f"{POWER_SE * self.change_error:.2g}")
 
   @property
   def peak(self) -> str:
@@ -275,26 +275,26 @@ class History:
   # ---- Groups without a signal
 
   @functools.cached_property
-  def silent(self) -> float | None:
+  def equal(self) -> float | None:
     """The measured share of groups of equal reward, else the computed one.
 
     Of the mean of several steps, as the pass rate of a few groups scatters and
-    silent_share is convex in it. A filter has left no such groups.
+    equal_share is convex in it. A filter has left no such groups.
     """
     if measured := column(self.train, "zero_std"):
       return mean(measured)
     if self.binary and self.n and "reward" in self.fields and not self.filtered:
-      return mean([silent_share(self.n, p) for p in self.windows("reward")])
+      return mean([equal_share(self.n, p) for p in self.windows("reward")])
     return mean(column(self.train, "dead")) if "dead" in self.fields else None
 
   @property
-  def silent_groups(self) -> float:
+  def idle_groups(self) -> float:
     """The share of groups that teach nothing; 0 where groups do not matter."""
-    return (self.silent or 0.0) if self.grouped and not self.shaped else 0.0
+    return (self.equal or 0.0) if self.grouped and not self.shaped else 0.0
 
   @property
   def groups(self) -> str:
-    """Where `silent` is from, and what other n would give."""
+    """Where `equal` is from, and what other n would give."""
     known = self.binary and self.n and self.n > 1 and not self.filtered
     basis = ("measured" if "zero_std" in self.fields else
             "at least: p^n + (1 - p)^n of the pass rate p, as if all problems "
@@ -303,9 +303,9 @@ class History:
     if not known:
       return basis
     p = min(max(self.mean_reward, 1e-9), 1 - 1e-9)
-    spread = spread_of(self.n, p, self.silent)
+    spread = spread_of(self.n, p, self.equal)
     return "; ".join([basis, *(
-        f"{silent_share(m, p, spread):.0%} at n = {m}"
+        f"{equal_share(m, p, spread):.0%} at n = {m}"
         for m in (self.n // 2, 2 * self.n) if m > 1)])
 
   @functools.cached_property
@@ -328,11 +328,12 @@ class History:
 
   @property
   def dropped(self) -> bool:
-    return self.best["avg"] - self.avg[-1]["avg"] > DROP * abs(self.best["avg"])
+    lost = self.best["avg"] - self.avg[-1]["avg"]
+    return lost > MIN_DROP * abs(self.best["avg"])
 
   @property
   def surely_dropped(self) -> bool:
-    """By more than EVAL_SURE deviations of the moves about their median.
+    """By more than MIN_EVAL_SE deviations of the moves about their median.
 
     Or if the last three are below EVAL_FALL of the best.
     """
@@ -342,7 +343,7 @@ class History:
     if all(0 <= e["avg"] < EVAL_FALL * self.best["avg"] for e in self.avg[-3:]):
       return True
     noise = statistics.median(abs(m - statistics.median(moves)) for m in moves)
-    return self.best["avg"] - self.avg[-1]["avg"] > EVAL_SURE * 1.48 * noise
+    return self.best["avg"] - self.avg[-1]["avg"] > MIN_EVAL_SE * 1.48 * noise
 
   @property
   def fell(self) -> str:

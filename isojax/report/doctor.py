@@ -24,7 +24,7 @@ from isojax.logs.runs import NEEDED
 from isojax.logs.series import Series
 
 WIDTH = 98  # characters of the screen
-LISTED = 6  # findings on the screen; the page has all
+MAX_LISTED = 6  # findings on the screen; the page has all
 # What only matters if the advantages are of rewards.
 REWARDS = {"reward", "reward_std", "reward_min", "reward_max", "all_incorrect",
            "all_correct", "zero_std"}
@@ -75,7 +75,7 @@ def prepared(line: dict, bounded: bool) -> dict:
   return line | {"dead": dead} | ({"zero_std": float(dead)} if single else {})
 
 
-def compares(train: tuple[dict, ...], estimator: str | None) -> bool:
+def has_group_baseline(train: tuple[dict, ...], estimator: str | None) -> bool:
   """Whether groups of equal rewards have the advantage 0.
 
   Where the estimator is unknown, steps of such groups alone tell it: they have
@@ -100,7 +100,7 @@ def shaped(train: tuple[dict, ...]) -> bool:
       for line in train if column([line], "trained_reward")
       and column([line], "reward")) or any(
           line["reward_min"] == line["reward_max"]
-          and line["advantage_max"] > rules.TINY for line in train
+          and line["advantage_max"] > rules.MIN_ADVANTAGE for line in train
           if {"reward_min", "reward_max", "advantage_max"} <= line.keys())
 
 
@@ -126,7 +126,8 @@ def history(log: Series, eval_set: str | None = None) -> History:
       minibatch=option("minibatch") if log.trainer == "verl" else None,
       batch=option("batch"),
       filtered=str(option("filter")).lower() not in OFF, binary=bounded,
-      grouped=compares(train, option("estimator")), shaped=shaped(train))
+      grouped=has_group_baseline(train, option("estimator")),
+      shaped=shaped(train))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,12 +233,12 @@ class Diagnosis:
         text, WIDTH, initial_indent=first, subsequent_indent=rest)
     lines = [wrap(text, "", "  ") for text in self.facts]
     lines += ["", wrap(self.verdict, "", "  ")]
-    for i, f in enumerate(self.findings[:LISTED], 1):
+    for i, f in enumerate(self.findings[:MAX_LISTED], 1):
       lines += [wrap(f.text, f"{i}. {f.level.upper()}: ", "   "),
                 wrap(f"{evidence(f)} [{f.source}]", "   ", "   "),
                 wrap(f.advice, "   -> ", "      ")]
-    if len(self.findings) > LISTED:
-      more = many(len(self.findings) - LISTED, "more finding")
+    if len(self.findings) > MAX_LISTED:
+      more = many(len(self.findings) - MAX_LISTED, "more finding")
       lines.append(f"and {more}, on the page of --out")
     lines += [wrap(text, "", "  ") for text in (self.unchecked,
                                                 *self.notes[:2]) if text]
