@@ -11,7 +11,7 @@ import numpy as np
 
 from isojax.core.format import compact
 from isojax.report import plots
-from launch.study import reanalysis
+from launch.study import ledger, reanalysis
 
 styled = matplotlib.rc_context(plots.STYLE | {
     "hatch.linewidth": 0.6, "hatch.color": "0.35"})  # a decorator
@@ -31,14 +31,11 @@ def save_curves(grids: dict[str, list], out: str) -> list[str]:
   figure = Figure((WIDTH, 3.4), layout="constrained")
   left, right = figure.subplots(1, 2, sharey=True)
   for i, (name, runs) in enumerate(grids.items()):
-    ns = sorted({run.head["n"] for run in runs})
-    for n in ns:
-      C, avg, reward = reanalysis.mean_curve(
-          [run for run in runs if run.head["n"] == n])
+    for at, (n, members) in enumerate(ledger.by_n(runs).items()):
+      C, avg, reward = reanalysis.mean_curve(members)
       look = dict(color=f"C{i}", lw=1, marker=MARKERS[n], ms=3, alpha=0.8)
       left.plot(C[1:], avg[1:], **look)
-      right.plot(reward[1:], avg[1:], **look,
-                 label=name if n == ns[0] else None)
+      right.plot(reward[1:], avg[1:], **look, label=None if at else name)
   left.set_xscale("log", base=2)
   left.xaxis.set_major_formatter(compact)
   left.set_xlabel("rollouts, C")

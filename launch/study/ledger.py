@@ -8,6 +8,7 @@ of WINDOWS ranges of C.
 import dataclasses
 import functools
 import gzip
+import itertools
 import json
 import os
 import string
@@ -168,6 +169,13 @@ class Ledger:
     runs = {run.key: run for run in self.runs}
     return [p for p in arms.planned(self.part) if p.key not in runs
             or not runs[p.key].has_spent(p.overrides["alloc"]["C"])]
+
+
+def by_n(runs: list[LedgerRun]) -> dict[int, list[LedgerRun]]:
+  """n -> its runs by seed, in increasing order of n."""
+  ordered = sorted(runs, key=lambda run: (run.head["n"], run.head["seed"]))
+  return {n: list(members) for n, members in itertools.groupby(
+      ordered, key=lambda run: run.head["n"])}
 
 
 def pooled(*ledgers: Ledger) -> Ledger:

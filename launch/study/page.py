@@ -23,10 +23,11 @@ LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
 ENDS = tuple(2.0**i for i in range(12, 22))  # of the windows of 256 problems
 
 
-def document(one: Ledger, options=bootstrap.DEFAULT) -> dict:
+def document(one: Ledger) -> dict:
   """The fit of n*(C) to a part's grid of n, as launch.fit stores it."""
+  study = ledger.study(one.of_arm(), path=one.path)
   return fit_json.document(
-      analysis.analyse(ledger.study(one.of_arm(), path=one.path), options),
+      analysis.analyse(study, bootstrap.DEFAULT),
       path=f"{one.part.name}-fit.json", with_scalerl=False)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from launch.study import windows
-from launch.study.ledger import Ledger, LedgerRun
+from launch.study.ledger import by_n, Ledger, LedgerRun
 from launch.study.windows import Estimate
 
 NATS = 0.3  # entropy of experiment A
@@ -137,8 +137,7 @@ def one_curve(runs: list[LedgerRun]) -> dict:
     training reward and the entropy at the best evaluation.
   """
   value, peak, nats = {}, {}, {}
-  for n in sorted({run.head["n"] for run in runs}):
-    members = [run for run in runs if run.head["n"] == n]
+  for n, members in by_n(runs).items():
     value[n] = np.mean([at_training(run, "reward", LEVELS)
                         for run in members], axis=0)
     for found, name in ((peak, "reward"), (nats, "entropy")):
@@ -169,7 +168,7 @@ def paired_lead(grids: list[list[LedgerRun]], at: float = 4096.0) -> dict:
           "positive": int((lead > 0).sum()), "pairs": len(lead)}
 
 
-def compared(one: Ledger, of: str = "avg") -> list[dict]:
+def compared(one: Ledger) -> list[dict]:
   """Each arm in (C / 2, C] against the first arm at the same n.
 
   Returns:
@@ -180,7 +179,7 @@ def compared(one: Ledger, of: str = "avg") -> list[dict]:
   value = {}
   for arm, n in dict.fromkeys((a.name, n) for a in one.part.arms for n in a.n):
     seeds = [v for run in one.of_arm(arm, n)
-             for v in [windows.window(run, C, of)] if not np.isnan(v).any()]
+             for v in [windows.window(run, C)] if not np.isnan(v).any()]
     if seeds:
       value[arm, n] = np.stack(seeds)
   pooled = windows.seed_variance(list(value.values()))
@@ -199,21 +198,12 @@ def compared(one: Ledger, of: str = "avg") -> list[dict]:
   return rows
 
 
-def lowest(run: LedgerRun) -> float:
-  """The lowest evaluation of a run after its best one."""
-  avg_E = run.value_ExQ.mean(1)
-  return float(avg_E[avg_E.argmax():].min())
-
-
-def height(runs: list[LedgerRun], metric: str = "avg") -> dict:
+def height(runs: list[LedgerRun]) -> dict:
   """n -> (best mean over seeds of an evaluation, its C)."""
   found = {}
-  for n in sorted({r.head["n"] for r in runs}):
-    members = [r for r in runs if r.head["n"] == n]
-    E = min(len(r.evals) for r in members)
-    mean_E = np.mean([windows.measured(r, metric)[:E].mean(1)
-                      for r in members], axis=0)
-    found[n] = (float(mean_E.max()), float(members[0].C_E[mean_E.argmax()]))
+  for n, members in by_n(runs).items():
+    C_E, avg_E, _ = mean_curve(members)
+    found[n] = (float(avg_E.max()), float(C_E[avg_E.argmax()]))
   return found
 
 
@@ -224,16 +214,15 @@ def regret(runs: list[LedgerRun], of: str, ends) -> dict:
     n; C over the training problems; regret [N, W]; whether the difference is
     resolved [N, W]; the best n of each window.
   """
-  ns = sorted({run.head["n"] for run in runs})
-  columns = []
+  groups, columns = by_n(runs), []
   for end in ends:
-    value = [v[~np.isnan(v).any(1)] for n in ns for v in [np.stack(
-        [windows.window(r, end, of) for r in runs if r.head["n"] == n])]]
-    best = max(value, key=np.mean)
-    behind = [windows.sum_of([best, -v]) for v in value]
+    value = {n: v[~np.isnan(v).any(1)] for n, members in groups.items()
+             for v in [np.stack([windows.window(r, end, of) for r in members])]}
+    best = max(value, key=lambda n: value[n].mean())
+    behind = [windows.sum_of([value[best], -v]) for v in value.values()]
     columns.append(([b.value for b in behind], [b.sign() > 0 for b in behind],
-                    ns[max(range(len(ns)), key=lambda i: value[i].mean())]))
+                    best))
   regrets, resolved, best = zip(*columns, strict=True)
-  return {"n": ns, "C/D": np.array(ends) / runs[0].head["D"],
+  return {"n": list(groups), "C/D": np.array(ends) / runs[0].head["D"],
           "regret": np.array(regrets).T, "resolved": np.array(resolved).T,
           "best": list(best)}
