@@ -9,7 +9,7 @@ import os
 
 import numpy as np
 
-from isojax.core.format import compact, number
+from isojax.core.format import compact
 from isojax.diagnosis.symptoms import column, History
 from isojax.errors import InputError
 from isojax.logs.fields import TRAINING
@@ -353,31 +353,20 @@ def health(run: History, findings=()) -> Figure:
 @styled
 def compare(document: dict) -> Figure:
   """Reward of two recipes against compute: runs thin, means thick, T dashed."""
-  unit, found = document["axis"].replace("_", " "), document["speedup"]
+  T = document["speedup"]["threshold"]
   figure = Figure((WIDTH, 4.4), layout="constrained")
   ax = figure.subplots()
-  for arm, time, colour, mark in (
-      (document["baseline"], found["baseline_time"], "black", "o"),
-      (document["recipe"], found["time"], "C3", "s")):
+  for key, colour, mark in (("baseline", "black", "o"), ("recipe", "C3", "s")):
+    arm = document[key]
     for reward in arm["reward_of_runs"]:
       ax.plot(arm["x"], reward, color=colour, lw=0.6, alpha=0.35)
-    reaches = "never reaches T" if time is None else (
-        f"reaches T at {number(time)}")
     ax.plot(arm["x"], arm["reward"], marker=mark, ms=4, lw=1.8, color=colour,
-            label=f"{arm['name']}: {reaches}")
-    if time is not None:
-      ax.plot(time, float(np.interp(time, arm["x"], arm["reward"])), mark,
-              ms=10, mfc="none", mew=1.5, color=colour)
-  T = found["threshold"]
-  ax.axhline(T, color=GREY, lw=1, ls="--")
-  ax.text(0.01, T, f"T = {T:.4g}", transform=ax.get_yaxis_transform(),
-          va="bottom", color=GREY)
+            label=arm["name"])
+  ax.axhline(T, color=GREY, lw=1, ls="--", label=(
+      f"T = {T:.4g}, {document['share']:g} of the baseline's highest mean"))
   ax.set_xlim(left=0)
   ax.xaxis.set_major_formatter(compact)
-  ax.set_xlabel(unit)
+  ax.set_xlabel(document["axis"].replace("_", " "))
   ax.set_ylabel(f"reward, {document['metric']}")
-  ax.set_title("thick: mean over runs; thin: runs; dashed: "
-               f"{document['share']:g} of the baseline's highest mean; ring: "
-               "first evaluation at or above it")
   ax.legend(loc="lower right")
   return figure

@@ -75,7 +75,7 @@ def test_verdict_comes_first_and_says_why(name, documents):
   assert ("The law n*" in told.text) == identified
   order = [told.text.index(part) for part in (
       html.headline(found), "dentified", "Reward curves and the best n",
-      "Curves, other metrics, runs and options")]
+      "Curves, other metrics and runs")]
   assert order == sorted(order)
 
 
@@ -86,7 +86,7 @@ def test_what_is_not_identified_is_folded(documents):
   assert "<details>" in text and text.count("<details") == 1
   folded = text[text.index("<details>"):text.index("</details>")]
   assert all(f"<h2>{head}</h2>" in folded for head in (
-      "Curves", "ScaleRL's law", "Runs", "Options"))
+      "Curves", "ScaleRL's law", "Runs"))
 
 
 def test_the_summary_begins_with_the_set_the_best_n_and_the_verdict(documents):
