@@ -63,16 +63,6 @@ class Recipe:
                        "least 1")
 
   @property
-  def updates(self) -> int:
-    """Optimizer steps of one step."""
-    return self.epochs * self.minibatches
-
-  @property
-  def reference(self) -> bool:
-    """Whether the base policy stays in memory."""
-    return self.kl or self.ref_logp
-
-  @property
   def own_critic(self) -> bool:
     return self.critic == "own"
 
@@ -362,18 +352,19 @@ class Price:
         (reduced + gathered * number) * forwards, slower=slower * logp)
     trained = params if w.lora_rank is None else shape.lora_params(w.lora_rank)
     times, models = 4 if w.remat else 3, 1 + recipe.own_critic
+    updates = recipe.epochs * recipe.minibatches
     gradients = 2 * reduce * trained * (mesh.data - 1)  # ring over data
     update = self._updated(
         (layers * models + head) * (times * recipe.epochs),
         hbm * (times * models * recipe.epochs),
         ((reduced * (times - 1) + gathered * (
             2 * number + reduce * trained / params)) * recipe.epochs
-         + gradients * recipe.updates) * models,
+         + gradients * updates) * models,
         slower=slower * (times * recipe.epochs))
     # float32: parameters and two moments read and written, gradients read.
     return score, update, self._updated(
         10 * trained * mesh.data, 28 * trained * mesh.data, 0) * (
-            recipe.updates * models)
+            updates * models)
 
   @property
   def _reduced_per_token(self):

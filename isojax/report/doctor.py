@@ -157,8 +157,9 @@ class Diagnosis:
   @property
   def verdict(self) -> str:
     count = collections.Counter(f.level for f in self.findings)
-    costly = (f", {many(count[COSTLY], 'thing')} cost"
-              + "s" * (count[COSTLY] == 1) if count[COSTLY] else "")
+    costly = "" if not count[COSTLY] else (
+        f", {many(count[COSTLY], 'thing')} cost"
+        + ("s" if count[COSTLY] == 1 else ""))
     if count[WRONG]:
       return f"{many(count[WRONG], 'thing')} wrong{costly}:"
     rewarded = bool(column(self.run.train, "reward"))
@@ -168,8 +169,9 @@ class Diagnosis:
                                   else " without a training reward") + costly)
     checks = len(rules.CHECKS)
     ran = checks - len(rules.unchecked(self.run))
-    few = f" by the {ran} of {checks} checks that this log allows"
-    return "nothing wrong found" + few * (2 * ran < checks) + costly
+    few = (f" by the {ran} of {checks} checks that this log allows"
+           if 2 * ran < checks else "")
+    return f"nothing wrong found{few}{costly}"
 
   @property
   def length(self) -> str:
@@ -184,7 +186,8 @@ class Diagnosis:
     known = [f"{name} = {value:,}" for name, value in sizes.items() if value]
     lacks = [name for name in ("n", "Bp") if not sizes[name]]
     rollouts = (f"; not in the log: {', '.join(lacks)}" if lacks
-                else f", {compact(sum(run.spent))} rollouts" * bool(log.train))
+                else f", {compact(sum(run.spent))} rollouts" if log.train
+                else "")
     lines = [f"{log.path}: {log.trainer}, {self.length}"
              + "".join(f", {text}" for text in known) + rollouts
              + f" (n: {NEEDED['n']}, Bp: {NEEDED['Bp']})"]
@@ -193,7 +196,8 @@ class Diagnosis:
                    "no check of rewards is made")
     if reward := column(run.train, "reward"):
       first, last = quarters(reward)
-      other = "; another: --columns=reward=NAME" * (log.trainer == "table")
+      other = ("; another: --columns=reward=NAME" if log.trainer == "table"
+               else "")
       lines.append(
           f"training reward ({log.names.get('reward', 'reward')}{other}): "
           f"{first:.3g} in the first quarter, {last:.3g} in the last: "

@@ -65,10 +65,10 @@ def headline(document: dict) -> str:
             f"{metric} went from {mean(0)} to {mean(-1)} at {symbol} = "
             f"{compact(last)} {unit}, the last evaluation.")
   low, high = best["lead_interval"]
-  return (f"Best n {at}: n = {best['n']}"
-          + f" with Bp = {best['Bp']}" * (len(study["Bp"]) > 1)
-          + f", {metric} {rate(best['reward'])}, ahead of n = {best['rival']} "
-          f"by {signed(best['lead'])} {pair((low, high), signed)}"
+  which = f" with Bp = {best['Bp']}" if len(study["Bp"]) > 1 else ""
+  return (f"Best n {at}: n = {best['n']}{which}, {metric} "
+          f"{rate(best['reward'])}, ahead of n = {best['rival']} by "
+          f"{signed(best['lead'])} {pair((low, high), signed)}"
           + (", which is within the noise" if low <= 0 else "")
           + (f"; it leads since {symbol} = {compact(best['since'])}."
              if best["since"] else "; no other n led before."))
