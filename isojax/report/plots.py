@@ -86,18 +86,6 @@ def C_axis(ax, study: dict):
 # ---- The frontier: reward against C, and the law n*(C)
 
 
-def spread(at, gap: float, low: float, high: float) -> np.ndarray:
-  """Increasing positions moved apart to `gap`, up to `high`."""
-  steps = gap * np.arange(len(at))
-  at = np.maximum.accumulate(np.maximum(at, low) - steps) + steps
-  return np.minimum(at, high - steps[::-1])
-
-
-def _in_axes(ax, points) -> np.ndarray:
-  """Data coordinates as axes coordinates; needs no layout."""
-  return (ax.transScale + ax.transLimits).transform(points)
-
-
 def _stretches(frontier: dict) -> list[tuple]:
   """(first C, last C, Bp, n, resolved) of each stretch with one leader.
 
@@ -113,49 +101,37 @@ def _stretches(frontier: dict) -> list[tuple]:
 
 def _draw_curves(ax, document, curves):
   """Draws measured points, and curves that are dashed beyond their data."""
-  tested = document["study"]["n"]
+  study = document["study"]
   cells = {(c["Bp"], c["n"]) for c in curves}
-  many = sum(len(run["C"]) for run in document["study"]["runs"]) > 600
-  for run in document["study"]["runs"]:
+  many = sum(len(run["C"]) for run in study["runs"]) > 600
+  for run in study["runs"]:
     if (run["Bp"], run["n"]) in cells:
       (C, R), E = floats(run, "C", "reward"), run["fitted"]
-      colour = colour_of(run["n"], tested)
+      colour = colour_of(run["n"], study["n"])
       ax.scatter(C[:E], R[:E], s=9, lw=0, rasterized=True, color=colour,
-                 marker=marker_of(run["n"], tested),
+                 marker=marker_of(run["n"], study["n"]),
                  alpha=0.25 if many else 0.6)
       ax.plot(C[E:], R[E:], "x", ms=5, mew=1.2, lw=0, color=colour)
   for c in curves:
     (C, R), end = floats(c, "C", "reward"), c["C_hi"]
     R_end, seen = np.interp(end, C, R), C <= end
-    style = dict(color=colour_of(c["n"], tested), lw=1)
+    style = dict(color=colour_of(c["n"], study["n"]), lw=1)
     ax.plot([*C[seen], end], [*R[seen], R_end], **style)
     ax.plot([end, *C[~seen]], [R_end, *R[~seen]], "--", **style)
-
-
-def _label_ends(ax, document, curves):
-  """Writes n beside the right end of each curve, without overlaps."""
-  tested, edge = document["study"]["n"], ax.get_xlim()[1]
-  value = lambda c: float(np.interp(edge, *floats(c, "C", "reward")))
-  curves = sorted(curves, key=value)
-  height = _in_axes(ax, [(edge, value(c)) for c in curves])[:, 1].clip(0, 1)
-  for c, y0, y in zip(curves, height, spread(height, 0.042, 0, 1)):
-    at = dict(clip_on=False, transform=ax.transAxes)
-    style = dict(color=colour_of(c["n"], tested), **at)
-    ax.plot([1, 1.03], [y0, y], lw=0.8, **style)
-    ax.plot(1.035, y, marker_of(c["n"], tested), ms=4, **style)
-    ax.text(1.05, y, f"n = {c['n']}", va="center", fontsize=7.5, **at)
+    ax.plot([], [], marker=marker_of(c["n"], study["n"]), ms=4, **style,
+            label=f"n = {c['n']}" if study["regime"] == "fixed_Bp" else
+            f"Bp = {c['Bp']}, n = {c['n']}")
 
 
 def _draw_envelope(ax, document):
-  """Draws the frontier, and above it a ribbon that names its leaders."""
+  """Draws the frontier in the colour of its leader, with its band."""
   study, frontier = document["study"], document["frontier"]
   C, R, low, high = floats(frontier, "C", "reward", "low", "high")
-  by_n = study["regime"] == "fixed_Bp"
   if frontier["tied"]:
     ax.plot(C, R, color=GREY, lw=4)
     ax.set_title("no n differs")
     return
-  labels, before = [], None  # width and middle in the axes, name
+  before = None
   for start, end, Bp, n, resolved in _stretches(frontier):
     colour = colour_of(n, study["n"])
     part = np.array([start, *C[(start < C) & (C < end)], end])
@@ -166,25 +142,13 @@ def _draw_envelope(ax, document):
             path_effects=[withStroke(linewidth=6, foreground="white")])
     ax.fill_between(part, low_part, high_part, color=colour, alpha=0.15, lw=0,
                     zorder=0)
-    ax.axvspan(start, end, 0.965, 1, color=colour, lw=0,
-               alpha=1 if resolved else 0.35)
     if before not in (None, (Bp, n)):
       ax.axvline(start, color=GREY, lw=0.6, ls=":", zorder=1)
       ax.plot(start, R_part[0], "o", mfc="white", mec="black", ms=5, zorder=5)
     before = Bp, n
-    left, right = _in_axes(ax, [(start, 0), (end, 0)])[:, 0]
-    name = (f"n = {n}" if by_n else f"{Bp}×{n}") + ("" if resolved else "?")
-    labels.append((right - left, (left + right) / 2, name))
-  at = dict(clip_on=False, transform=ax.transAxes)
-  gap = 0.0125 * max(len(name) for *_, name in labels) + 0.01
-  widest = sorted(labels, reverse=True)[:int(0.95 / gap)]  # a name for these
-  labels = sorted(widest, key=lambda label: label[1])
-  places = spread([middle for _, middle, _ in labels], gap, 0.03, 0.98)
-  for (_, middle, name), x in zip(labels, places):
-    ax.plot([middle, x], [1, 1.035], color="black", lw=0.6, **at)
-    ax.text(x, 1.045, name, ha="center", fontsize=8, **at)
-  if not by_n:
-    ax.text(-0.01, 1.045, "Bp×n", ha="right", fontsize=8, **at)
+  ax.plot([], [], lw=4, color=GREY, label="frontier")
+  if not all(frontier["resolved"]):
+    ax.plot([], [], lw=4, ls=(0, (1.5, 1)), color=GREY, label="not comparable")
 
 
 @styled
@@ -193,8 +157,6 @@ def reward(document: dict) -> Figure:
   study, frontier = document["study"], document["frontier"]
   joint, C = study["regime"] == "joint", frontier["C"]
   leaders = {stretch[2:4] for stretch in _stretches(frontier)}
-  curves = [c for c in document["curves"]
-            if not joint or (c["Bp"], c["n"]) in leaders]
   figure = Figure((WIDTH, 4.6), layout="constrained")
   ax = figure.subplots()
   C_axis(ax, study)
@@ -204,15 +166,15 @@ def reward(document: dict) -> Figure:
       R[x >= C[0]] for x, R in (
           floats(run, "C", "reward") for run in study["runs"])])
   low, high = np.nanmin(seen), np.nanmax(seen)
-  pad = (high - low) or 0.1
-  ax.set_ylim(low - 0.03 * pad, high + 0.12 * pad)
+  pad = 0.03 * ((high - low) or 0.1)
+  ax.set_ylim(low - pad, high + pad)
   metric = metric_of(study, study["metric"])
   ax.set_ylabel(metric if study["eval_set"] == TRAINING
                 else f"reward, {metric}")
-  _draw_curves(ax, document, curves)
+  _draw_curves(ax, document, [c for c in document["curves"]
+                              if not joint or (c["Bp"], c["n"]) in leaders])
   _draw_envelope(ax, document)
-  if not joint:
-    _label_ends(ax, document, curves)
+  figure.legend(loc="outside right upper")
   return figure
 
 
