@@ -210,10 +210,8 @@ def compared(baseline: tuple[list, list[str]], records: tuple[list, list[str]],
              selection: Selection, *, share: float = SHARE) -> tuple[dict, str]:
   """The content of compare.json, and its text.
 
-  Args:
-    baseline, records: rows of the runs of each recipe, and notes on them.
-    selection: metric, evaluations and axis.
-    share: of the baseline's highest mean reward.
+  Each recipe is the rows of its runs, and notes on them. `share` is of the
+  baseline's highest mean reward.
   """
   axis, notes = selection.axis, [*baseline[1], *records[1]]
   if axis == "updates":

@@ -193,12 +193,7 @@ FILTERS = {name: getattr(words, name) for name in (
 
 
 def page(document: dict, figures: list[str]) -> str:
-  """The page.
-
-  Args:
-    document: a parsed fit.json.
-    figures: paths that plots.save returned; the SVG ones are embedded.
-  """
+  """The page of a parsed fit.json, with the SVG ones of its figures in it."""
   study = document["study"]
   symbol, unit = axis_of(study)
   C_G = document["frontier"]["C"]

@@ -24,9 +24,7 @@ MARKERS = {2: "v", 4: "<", 8: "o", 16: "s", 32: "D", 64: ">", 128: "^"}
 def save_curves(grids: dict[str, list], out: str) -> list[str]:
   """Draws validation against rollouts and against training reward, of each n.
 
-  Args:
-    grids: name of the problems -> runs; the means over seeds are drawn.
-    out: the folder.
+  `grids` is name of the problems -> runs; the means over seeds are drawn.
   """
   figure = Figure((WIDTH, 3.4), layout="constrained")
   left, right = figure.subplots(1, 2, sharey=True)
@@ -52,12 +50,9 @@ def save_curves(grids: dict[str, list], out: str) -> list[str]:
 
 @styled
 def save_regrets(rows: list[tuple[str, dict, dict]], out: str) -> list[str]:
-  """Draws the regret of each n in windows of C, training beside validation.
+  """Draws the regret of each n in windows of C.
 
-  Args:
-    rows: (name of the problems, training, validation); each as of
-      reanalysis.regret.
-    out: the folder.
+  A row is (name of the problems, training, validation) of reanalysis.regret.
   """
   figure = Figure((WIDTH, ROW * len(rows) + 0.9), layout="constrained")
   axes = figure.subplots(len(rows), 2, sharex=True, squeeze=False)

@@ -76,14 +76,7 @@ def evaluation(record: dict) -> dict:
 
 def of_run(planned: Planned, run_id: str, kept: list[dict], *,
            diverged: bool) -> list[dict]:
-  """The lines of a run; none before its first evaluation.
-
-  Args:
-    planned: the run.
-    run_id: of its config.
-    kept: its records.
-    diverged: whether it ended with a loss that is not finite.
-  """
+  """The lines of a run from its records; none before its first evaluation."""
   train = [r for r in kept if r["kind"] == "train"]
   evals = [r for r in kept if r["kind"] == "eval"]
   if not evals:
@@ -212,12 +205,7 @@ def read(path: str) -> Ledger:
 
 
 def study(runs: list[LedgerRun], *, path: str) -> Study:
-  """The evaluations as a study of the frontier, metric avg.
-
-  Args:
-    runs: of one arm of each (Bp, n).
-    path: of the ledger, for messages.
-  """
+  """The evaluations of one arm of each (Bp, n) as a study, metric avg."""
   def of(run: LedgerRun) -> Run:
     return Run(
         run_id=run.head["run_id"], seed=run.head["seed"], Bp=run.head["Bp"],

@@ -137,12 +137,7 @@ def refilled(block: str) -> str:
 
 
 def rebuild(docs: str, fits: str | None) -> list[str]:
-  """Writes the pages, the figures and the fits; returns the paths.
-
-  Args:
-    docs: folder of study.md, and of study/ with the ledgers.
-    fits: folder of PART-fit.json and best-n.json; None: they are left as they
-      are.
+  """Writes the pages, the figures and, with `fits`, the fits; returns the paths.
   """
   from launch.study import figures  # needs matplotlib
   L, paths = read_all(docs), []

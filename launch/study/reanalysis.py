@@ -104,11 +104,8 @@ def at_training(run: LedgerRun, name: str, levels, *,
                 problems: int | None = None) -> np.ndarray:
   """avg@k where a training mean first gets to levels; NaN: it does not.
 
-  Args:
-    run: a run.
-    name: reward, which rises, or entropy, which falls.
-    levels: of it.
-    problems: of the validation problems, the first so many.
+  Of the reward, which rises, or the entropy, which falls; on the first so many
+  validation problems.
   """
   up = -1.0 if name == "entropy" else 1.0
   C, value = curve(run, name)

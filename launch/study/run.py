@@ -50,16 +50,8 @@ def collect(config, root: str, kept: ledger.Ledger | None, *,
             sweep: bool, workers: int | None) -> str:
   """Writes the ledger of the part of --config; the same call resumes its runs.
 
-  Args:
-    config: what the runs share.
-    root: folder of the runs. Parts that share it share equal runs.
-    kept: the part's ledger of another machine, whose complete runs are not
-      run again.
-    sweep: whether to run what is missing first.
-    workers: runs at once; None: as many as the devices allow.
-
-  Returns:
-    The path of its ledger, ROOT/PART.jsonl.gz.
+  With `sweep` what is missing runs first. Complete runs of `kept`, the part's
+  ledger of another machine, are not run again. Returns ROOT/PART.jsonl.gz.
   """
   part = read_part(config_flag.path(sys.argv))
   planned, done = arms.planned(part), complete(kept, part)

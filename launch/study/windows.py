@@ -49,15 +49,9 @@ def training(run: LedgerRun, low: float, high: float, name: str) -> np.ndarray:
 
 
 def window(run: LedgerRun, C: float, of: str = "avg") -> np.ndarray:
-  """The mean in (C / 2, C]: of each problem, or [1] of the training rollouts.
+  """The mean in (C / 2, C] of a metric of each problem, or of a training mean.
 
-  Args:
-    run: a run.
-    C: end of the window.
-    of: a key of METRICS, or a mean of the training, such as reward.
-
-  Returns:
-    NaN if the run has not got there.
+  NaN if the run has not got there; [1] of a training mean, such as reward.
   """
   if of not in METRICS:
     return training(run, C / 2, C, of)
@@ -75,11 +69,6 @@ def best_n(runs: list[LedgerRun], ends, of: str = "avg"
 
   All n and windows of a draw have the same problems, all windows the same
   seeds. S - 1 of S seeds are drawn, as by isojax.frontier.bootstrap.
-
-  Args:
-    runs: of one arm of each n.
-    ends: C of the windows.
-    of: as of `window`.
 
   Returns:
     n -> [W], NaN: no run has got there; (n, low, high) of each window, with the
@@ -209,12 +198,8 @@ def contrast(L: dict, plus: list[Term], minus: list[Term] = (),
              value=lambda run, term: window(run, term.C, term.of)) -> Estimate:
   """The sum of some terms minus that of others.
 
-  A run that two terms share counts once, with the sum of both.
-
-  Args:
-    L: ledgers by part.
-    plus, minus: the terms.
-    value: (run, term) -> the value of each problem; NaN: the run is left out.
+  A run that two terms share counts once, with the sum of both. A run whose
+  value of a problem is NaN is left out.
   """
   cells = {}
   for sign, term in [*((1, t) for t in plus), *((-1, t) for t in minus)]:
