@@ -137,8 +137,7 @@ def refilled(block: str) -> str:
 
 
 def rebuild(docs: str, fits: str | None) -> list[str]:
-  """Writes the pages, the figures and, with `fits`, the fits; returns the paths.
-  """
+  """Writes the pages, the figures and, if given, the fits; returns paths."""
   from launch.study import figures  # needs matplotlib
   L, paths = read_all(docs), []
   G = grids(L)
