@@ -15,6 +15,7 @@ import statistics
 import types
 import typing
 
+from isojax.core.format import nearest_divisors
 from isojax.diagnosis.symptoms import (
   column,
   EARLY,
@@ -104,9 +105,9 @@ def signal(x: Steps, o):
         "no rollout had a gradient: the rewards of each problem are equal",
         f"take other {o.problems}, or raise {o.n}", ZERO)
   if not x.flat or x.gradient and not x.grouped and (
-      x.all_wrong not in (0.0, 1.0)):  # rewards of several groups are compared
+      x.all_incorrect not in (0.0, 1.0)):  # of several groups: compared
     return
-  if x.all_right >= 0.5:
+  if x.all_correct >= 0.5:
     yield Found(
         "every group was solved by all of its rollouts: there is nothing left "
         "to learn", f"take harder {o.problems}, or stop the run", ZERO, COSTLY)
@@ -361,6 +362,18 @@ def collapse_at_once(x: History, o):
         "as a mean of 20 steps that falls", sure="likely")
 
 
+def blow_up_at_once(x: History, o):
+  """Far above the first steps, where the windows see no rise."""
+  first = column(x.train, "entropy")[:3]
+  if first and len(x.train) >= 2 * EARLY and (
+      x.late_entropy > max(RANDOM_NATS, BLOW_UP * max(first))):
+    yield Found(
+        f"the entropy rose from {first[0]:.3g} in the first step to "
+        f"{x.late_entropy:.3g} nats a token: the policy draws more and more at "
+        "random", f"lower {o.lr} or {o.entropy}, or set {o.kl} above 0",
+        "as a mean of 20 steps that rises", sure="likely")
+
+
 def length(x: History, o):
   """Far below or above the first steps, and the reward was lost."""
   first = column(x.train, "response_length")[:3]
@@ -399,14 +412,16 @@ def minibatch(x: History, o):
     yield Found(
         f"{x.Bp} problems a step are no multiple of a minibatch of "
         f"{x.minibatch}: the rest is dropped or makes a smaller update",
-        f"set {o.minibatch} to a divisor of {x.Bp}", "verl-project/verl#180",
+        f"set {o.minibatch} to a divisor of {x.Bp}, such as "
+        f"{nearest_divisors(x.Bp, x.minibatch)}", "verl-project/verl#180",
         COSTLY, waste=rest / x.Bp)
 
 
 def divide(x: History, o):
   if x.batch % x.n:
     yield Found(f"{x.batch} rollouts an update are no multiple of n = {x.n}: "
-                 "groups are torn", f"set {o.n} to a divisor of {x.batch}",
+                 "groups are torn", f"set {o.n} to a divisor of {x.batch}, "
+                 f"such as {nearest_divisors(x.batch, x.n, least=2)}",
                  "huggingface/trl#2858")
 
 
@@ -483,7 +498,7 @@ def few(x: History, o):
 # needs, the rule). Steps and Evaluation are of a live run too. Of the rules of
 # one name, and of what one rule yields, the first counts.
 RULES = (
-    ("signal", Steps, "all_wrong all_right grad_norm", signal),
+    ("signal", Steps, "all_incorrect all_correct grad_norm", signal),
     ("signal", Steps, "dead reward", dead),
     ("cut", Steps, "truncated", cut),
     ("collapse", Steps, "reward", collapse),
@@ -504,6 +519,7 @@ RULES = (
     ("groups", History, "reward", groups),
     ("cut", History, "truncated", cut_at_end),
     ("collapse", History, "reward", collapse_at_once),
+    ("blow_up", History, "entropy", blow_up_at_once),
     ("length", History, "response_length", length),
     ("minibatch", History, "Bp minibatch", minibatch),
     ("divide", History, "batch n", divide),

@@ -76,7 +76,7 @@ class Steps:
 
   lines: tuple[dict, ...]
   grouped: bool  # whether the advantages of groups of equal rewards are 0
-  best: float = 0.0  # the largest mean reward of STEPS steps
+  best: float = -math.inf  # the largest mean reward of STEPS steps
   best_error: float = 0.0  # its standard error
   first_entropy: float | None = None  # of the first STEPS steps; None: fewer
   least_entropy: float = math.inf  # of any STEPS steps
@@ -118,7 +118,7 @@ class Steps:
   @property
   def flat(self) -> bool:
     """Whether the rewards of every group were all wrong or all right."""
-    return all(line["all_wrong"] + line["all_right"] >= 1
+    return all(line["all_incorrect"] + line["all_correct"] >= 1
                for line in self.lines)
 
   @property
