@@ -36,13 +36,13 @@ _OUT = flags.DEFINE_string(
 
 
 def main(_) -> None:
-  document, text = compare.compared(compare.Question(
-      baseline=_BASELINE.value, records=_RECORDS.value, share=_SHARE.value,
-      read=lambda patterns, flag: record_flags.rows_of(
-          patterns, axis=_AXIS.value, flag=flag),
-      selection=Selection(
-          metric=record_flags.METRIC.value, at_k=record_flags.AT_K.value,
-          eval_set=log_flags.EVAL_SET.value, axis=_AXIS.value)))
+  baseline, records = (
+      record_flags.rows_of(patterns, axis=_AXIS.value, flag=flag)
+      for flag, patterns in (("baseline", _BASELINE.value),
+                             ("records", _RECORDS.value)))
+  document, text = compare.compared(baseline, records, Selection(
+      _AXIS.value, record_flags.METRIC.value, record_flags.AT_K.value,
+      log_flags.EVAL_SET.value), share=_SHARE.value)
   print(text)
   if _OUT.value is not None:
     print("wrote " + html.save_comparison(document, _OUT.value))

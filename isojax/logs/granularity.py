@@ -12,11 +12,11 @@ from isojax.logs.formats.base import ROLLOUTS
 from isojax.logs.metrics import rewards_of
 from isojax.logs.runs import Runs
 
-MOST = 4096  # rollouts of a mean
-SHARES = 12  # of groups, between 0 and 1, that tell their size
-FEWEST = 8  # means besides 0 and 1
-SURE = 12  # even multiples, of which half are odd otherwise
-CLOSE = 0.05  # distance of a mean from a multiple, in multiples
+MAX_ROLLOUTS = 4096  # rollouts of a mean
+MIN_SHARES = 12  # of groups, between 0 and 1, that tell their size
+MIN_MEANS = 8  # means besides 0 and 1
+MIN_EVEN = 12  # even multiples, of which half are odd otherwise
+TOLERANCE = 0.05  # distance of a mean from a multiple, in multiples
 
 
 def grain(values: list[float]) -> int | None:
@@ -26,13 +26,13 @@ def grain(values: list[float]) -> int | None:
   """
   some = [abs(value) for value in values
           if math.isfinite(value) and value not in (0, 1)]
-  if len(some) < FEWEST or len({*some}) < 2:
+  if len(some) < MIN_MEANS or len({*some}) < 2:
     return None
   digits = max(len(f"{value:.7g}".partition(".")[2]) for value in some)
-  most = min(MOST, int(10**(digits - 1)))
+  most = min(MAX_ROLLOUTS, int(10**(digits - 1)))
   error = 10.0**-digits
   return next((N for N in range(1, most + 1) if all(
-      abs(value * N - round(value * N)) < min(CLOSE, 1e-3 + error * N)
+      abs(value * N - round(value * N)) < min(TOLERANCE, 1e-3 + error * N)
       for value in some)), None)
 
 
@@ -64,7 +64,7 @@ def _group_size(log: Runs) -> int | None:
   steps = [(number(where, count, line[count], 1), float(line[share]))
            for where, line in log.lines for count in counts for share in shares
            if {count, share} <= line.keys() and 0 < float(line[share]) < 1]
-  if len(steps) < SHARES:
+  if len(steps) < MIN_SHARES:
     return None
   size = math.gcd(*(rollouts for rollouts, _ in steps))
   return next((n for n in range(size, 1, -1) if size % n == 0 and all(
@@ -94,14 +94,14 @@ def note_on(log: Runs) -> str | None:
     return (f"{text}: Bp = {constant['Bp']} or n = {constant['n']} is wrong, "
             f"or a right answer is worth a multiple of 1/{finer}; --fixed "
             "gives others.")
-  if expected == 2 * size and high <= 1 and len(means) >= SURE:
+  if expected == 2 * size and high <= 1 and len(means) >= MIN_EVEN:
     return (f"{text}: a right answer is worth 2 (give --scale=avg=0:2), or "
             "Bp * n is half of it.")
   return None
 
 
 def _fits(total: float) -> bool:
-  return abs(total - round(total)) < CLOSE
+  return abs(total - round(total)) < TOLERANCE
 
 
 def _means(log: Runs, name: str, constant: dict) -> list[tuple[float, int]]:

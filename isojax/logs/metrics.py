@@ -162,10 +162,9 @@ def _no_metric(log: Runs, fixed: dict) -> str:
                           if name in file.names}
   fields = [name for name in ("Bp", "n") if name not in given
             and not (name == "Bp" and (log.step_size or log.batch))]
-  return (f"{file.path}: no evaluations; give a metric with "
-          "--columns=avg=NAME"
-          + "; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
-          * (file.kind == "table")
-          + f"; the file has {nearest('eval/accuracy', file.names)}"
-          + (f". And {lacking(file.form, fields, file.default_run)}"
-             if fields else ""))
+  way = ("; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
+         if file.kind == "table" else "")
+  more = (f". And {lacking(file.form, fields, file.default_run)}"
+          if fields else "")
+  return (f"{file.path}: no evaluations; give a metric with --columns=avg=NAME"
+          f"{way}; the file has {nearest('eval/accuracy', file.names)}{more}")

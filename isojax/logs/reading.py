@@ -82,9 +82,10 @@ def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
   rows = _rows(log, curves)
   if not rows:
     texts = {name: value for name, value in how.fixed.items() if name in TEXT}
+    which = f" with {texts}" if texts else ""
     raise InputError(f"{path}: no line has a value of "
-                     f"{sorted(curves[0].source.values())}"
-                     + f" with {texts}" * bool(texts) + ": check the file")
+                     f"{sorted(curves[0].source.values())}{which}: check the "
+                     "file")
   if file.kind != "isojax":
     _from_percent(file, rows, curves)
   if curves[0].train:
@@ -229,11 +230,11 @@ def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
   """Tells that the metric is the training reward; halves one of 0 and 2."""
   others = [other for other in metrics.rewards_of(file)
             if other != name and _passes(file, other)]
-  more = [] if "avg" in file.how.columns else [
-      f"--columns=avg={other}" for other in others[:3]]
+  more = "" if "avg" in file.how.columns or not others else (
+      f" Others: {', '.join(f'--columns=avg={o}' for o in others[:3])}.")
   file.note(f"avg is the {TRAINING} {name!r}, noisier than an evaluation, and "
             "of the training problems. Each is charged to the policy that "
-            "sampled it." + f" Others: {', '.join(more)}." * bool(more))
+            f"sampled it.{more}")
   values = [row.fields["avg"] for row in rows if "avg" in row.fields]
   if "avg" in file.how.scale or not values:
     return

@@ -35,14 +35,14 @@ class Runs:
   def __init__(self, file: LogFile, only: str | None = None, more=()):
     """Reads all runs, or one; `more` are further fields of --columns."""
     check_flags(file, more)
-    named, self.beside = in_names(file), options_of(file)
+    named, self.log_options = in_names(file), options_of(file)
     if only is not None and None not in named:
       if only not in named:
         raise InputError(f"{file.path}: --from_path does not match the run "
                          f"{only}")
       named = {only: named[only]}
     self.file, self.sums = file, {}
-    self.constants = {run: constants(file, fields, self.beside)
+    self.constants = {run: constants(file, fields, self.log_options)
                       for run, fields in named.items()}
     self.lines = [(where, line) for where, line in file.table
                   if only in (None, file.run(line))
@@ -161,9 +161,11 @@ def lacking(form: base.Format, fields: list[str], run_id: str) -> str:
   ways = ["--columns=" + ",".join(f"{field}=NAME" for field in fields),
           "--fixed=" + ",".join(f"{field}={EXAMPLES[field]}"
                                 for field in fields)]
-  ways += [f"--fixed={','.join(theirs)}"] * bool(theirs)
-  ways += [f"--from_path='{'-'.join(named)}' if the path or the run's name "
-           f"({run_id}) has them"] * bool(named)
+  if theirs:
+    ways.append(f"--fixed={','.join(theirs)}")
+  if named:
+    ways.append(f"--from_path='{'-'.join(named)}' if the path or the run's "
+                f"name ({run_id}) has them")
   return (", ".join(f"no {field} ({NEEDED[field]})" for field in fields)
           + f"; give columns or constants, such as {', or '.join(ways)}")
 
@@ -221,11 +223,12 @@ def options_of(file: LogFile) -> dict:
   return {}
 
 
-def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
+def constants(file: LogFile, named: dict, log_options: dict
+              ) -> tuple[dict, dict]:
   """The constant fields of a run, and the trainer's options.
 
-  `named` is from --from_path, `beside` what the trainer printed or saved; the
-  flags override it.
+  `named` is from --from_path, `log_options` what the trainer printed or saved;
+  the flags override it.
   """
   form, known = file.form, file.form.known_options
   batch, group, model = (form.settings.get(name, name)
@@ -234,7 +237,8 @@ def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
   given = {name: ("--fixed", value) for name, value in file.how.fixed.items()}
   given |= {name: ("--from_path", value) for name, value in named.items()}
   taken = {sets.get(name, name) for name in given}
-  options = {name: ("the log's config", value) for name, value in beside.items()
+  options = {name: ("the log's config", value)
+             for name, value in log_options.items()
              if sets.get(name) not in taken} | given
   options = {name: number(flag, name, value,
                           None if name.endswith("multiplier") else 1)
@@ -258,8 +262,8 @@ def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
       raise InputError(f"{name} is {fields[name]} in {given[name][0]}, and "
                        f"{value} by {options}: leave one out")
   fields |= derived
-  if model in beside:
-    fields.setdefault("model", str(beside[model]))
+  if model in log_options:
+    fields.setdefault("model", str(log_options[model]))
   if "num_generations_eval" in options:
     fields.setdefault("k", options["num_generations_eval"])
   elif form.sampled_by_n and "n" in fields:

@@ -99,7 +99,7 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   filtered = {form.settings["filter"]: True} if log.discarded and (
       "filter" in form.settings) else {}
   return Series(path, file.kind, tuple(train), evals, names,
-                _estimator(file) | log.beside | options | filtered,
+                _estimator(file) | log.log_options | options | filtered,
                 form.settings, (*first, *file.notes))
 
 

@@ -63,16 +63,6 @@ class Recipe:
                        "least 1")
 
   @property
-  def updates(self) -> int:
-    """Optimizer steps of one step."""
-    return self.epochs * self.minibatches
-
-  @property
-  def reference(self) -> bool:
-    """Whether the base policy stays in memory."""
-    return self.kl or self.ref_logp
-
-  @property
   def own_critic(self) -> bool:
     return self.critic == "own"
 
@@ -175,7 +165,7 @@ PEAK = Efficiency(*[1.0] * 5, step_seconds=0.0, basis="peak")
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-  """One stage on all chips together."""
+  """One stage of a step, on all chips together."""
 
   flops: float
   bytes: float  # through HBM
@@ -210,11 +200,6 @@ class Cost:
     return Cost(*(stage * times for stage in self.stages),
                 self.overhead * times, self.chips, self.usd_per_hour)
 
-  def __add__(self, other):
-    return Cost(
-        *(a + b for a, b in zip(self.stages, other.stages, strict=True)),
-        self.overhead + other.overhead, self.chips, self.usd_per_hour)
-
   @property
   def seconds(self):
     return sum(stage.seconds for stage in self.stages) + self.overhead
@@ -230,9 +215,7 @@ class Cost:
   @property
   def usd(self):
     """None if the machine has no price."""
-    if self.usd_per_hour is None:
-      return None
-    return self.device_hours * self.usd_per_hour
+    return self.usd_per_hour and self.device_hours * self.usd_per_hour
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,11 +259,17 @@ class Price:
     In-flight updates share the chips with sampling: they keep more slots busy,
     and nothing overlaps.
     """
-    recipe = self.workload.recipe
+    recipe, lengths = self.workload.recipe, self.workload.lengths
     prefill, decode = self.sampling(Bp, n)
     prefill = prefill * recipe.rounds
     if recipe.in_flight:
-      prefill += self._prefilled_again(Bp * n)
+      # Once a step the sampler's weights change, and the caches of unfinished
+      # answers are computed again: of a prompt and half an answer in each slot.
+      S, _, prompt_context, _ = self.workload.computed
+      half, flops = lengths.response / 2, self.shape.forward_flops
+      prefill += self._sampled(min(self.rows, Bp * n) * (
+          S * flops(prompt_context, head=False)
+          + half * flops(S + half / 2, head=False)), 0, 0)
     return Cost(
         prefill, decode * recipe.rounds, *self.training(Bp, recipe.trained(n)),
         self.efficiency.step_seconds, self.machine.chips,
@@ -294,50 +283,33 @@ class Price:
     `tensor` reduces two activations per layer, position and row over the links.
     Weights are gathered over fsdp once, or at every position.
     """
-    shape, w, e, mesh = self.shape, self.workload, self.efficiency, self.mesh
-    f, one = w.formats, w.lengths
+    shape, w, mesh, one = (self.shape, self.workload, self.mesh,
+                           self.workload.lengths)
     S, _, prompt_context, context = w.computed
     weights = (shape.matmul_params * w.bytes("sampled") + shape.head * (
         w.bytes("sampled_head") - w.bytes("sampled")))
     kv = shape.kv_bytes_per_token(w.bytes("sampled"))
-    gathered = weights / mesh.tensor * (1 - 1 / mesh.fsdp) * self.machine.chips
-    reduced = 4 * shape.layers * shape.width * w.bytes("compute") * (
-        mesh.tensor - 1)
+    gathered = self._gathered(weights)
+    reduced = self._reduced_per_token
     # Weights are read once: the batch is far above the ridge point.
-    prefill = self._stage(
+    prefill = self._sampled(
         Bp * S * shape.forward_flops(prompt_context, head=False),
-        Bp * S * kv + weights * mesh.row_shards, Bp * S * reduced + gathered,
-        e.sample_flops, e.sample_bandwidth)
+        Bp * S * kv + weights * mesh.row_shards, Bp * S * reduced + gathered)
     rows = min(self.rows, Bp * n)
     # Decoding until the longest rollout ends keeps mean / max of the slots.
-    kept = max(e.slots, one.response / one.max_response,
+    kept = max(self.efficiency.slots, one.response / one.max_response,
                w.recipe.in_flight * IN_FLIGHT_SLOTS)
     if self.refilled:  # all slots are busy until the queue is empty
       positions = one.response * (Bp * n / rows + 1 / kept - 1)
     else:
       positions = Bp * n / rows * (one.response / kept)
     copies = max(1, mesh.tensor / shape.kv_heads)  # of a key head
-    decode = self._stage(
+    return prefill, self._sampled(
         positions * (rows * shape.forward_flops(context, head=True)),
         positions * (weights * mesh.row_shards + rows * context * copies * kv),
         positions * (rows * reduced + gathered * (not self.weights_gathered)),
-        e.sample_flops, e.sample_bandwidth,
-        slower=self._slower(positions * rows * 2 * shape.head, f.sampled_head))
-    return prefill, decode
-
-  def _prefilled_again(self, B) -> Stage:
-    """The forwards that rebuild unfinished caches with new weights.
-
-    The weights of the sampler change once a step, after its last update. Every
-    decoded slot has a prompt and half an answer on average.
-    """
-    S, _, prompt_context, _ = self.workload.computed
-    half = self.workload.lengths.response / 2
-    flops = min(self.rows, B) * (
-        S * self.shape.forward_flops(prompt_context, head=False)
-        + half * self.shape.forward_flops(S + half / 2, head=False))
-    return self._stage(flops, 0, 0, self.efficiency.sample_flops,
-                       self.efficiency.sample_bandwidth)
+        slower=self._slower(positions * rows * 2 * shape.head,
+                            w.formats.sampled_head))
 
   def training(self, Bp, m) -> tuple[Stage, Stage, Stage]:
     """(score, update, optimizer) of a step on m rollouts of Bp problems each.
@@ -352,53 +324,59 @@ class Price:
     An own critic costs what the policy's forward and backward cost without the
     vocabulary; a shared one is a vector, which costs nothing.
     """
-    shape, w, e, mesh = self.shape, self.workload, self.efficiency, self.mesh
-    recipe, number, reduce = w.recipe, w.bytes("compute"), w.bytes("reduce")
-    S, T, prompt_context, _ = w.computed
+    shape, w, mesh, recipe = (self.shape, self.workload, self.mesh,
+                              self.workload.recipe)
+    number, reduce, params = w.bytes("compute"), w.bytes("reduce"), shape.params
+    S, T, prompt_context, context = w.computed
     if w.padded:
       T = min(T, w.lengths.response + T / (2 * m))
     # One forward pass over the trained rollouts.
     prompts, answers = w.trained * (Bp * S), w.trained * (Bp * m * T)
     layers = (prompts * shape.forward_flops(prompt_context, head=False)
-              + answers * shape.forward_flops(w.computed[3], head=False))
+              + answers * shape.forward_flops(context, head=False))
     head = answers * (2.0 * shape.head)
     slower = self._slower(head, w.formats.head)
-    params = shape.params
-    # Of one pass over the trained rollouts.
     microbatches = recipe.minibatches * math.ceil(
         Bp * m / recipe.minibatches / self.micro_rows)
     # The critic's too, as if it had the policy's head.
     hbm = microbatches * mesh.row_shards * (
         params * number + shape.head * (w.bytes("head") - number))
-    reduced = 4 * shape.layers * shape.width * number * (
-        mesh.tensor - 1) * (prompts + answers)
-    gathered = microbatches * (
-        params / mesh.tensor * (1 - 1 / mesh.fsdp) * self.machine.chips)
+    reduced = self._reduced_per_token * (prompts + answers)
+    gathered = microbatches * self._gathered(params)
 
     # KL in the loss: the reference is computed again in every epoch.
     forwards = recipe.kl * recipe.epochs + recipe.passes
     logp = forwards - recipe.valued
-    score = self._stage(
+    score = self._updated(
         (layers + head) * logp + layers * recipe.valued, hbm * forwards,
-        (reduced + gathered * number) * forwards, e.update_flops,
-        e.update_bandwidth, slower=slower * logp)
-    trained = params if w.lora_rank is None else shape.lora_params(
-        w.lora_rank)
+        (reduced + gathered * number) * forwards, slower=slower * logp)
+    trained = params if w.lora_rank is None else shape.lora_params(w.lora_rank)
     times, models = 4 if w.remat else 3, 1 + recipe.own_critic
+    updates = recipe.epochs * recipe.minibatches
     gradients = 2 * reduce * trained * (mesh.data - 1)  # ring over data
-    update = self._stage(
+    update = self._updated(
         (layers * models + head) * (times * recipe.epochs),
         hbm * (times * models * recipe.epochs),
         ((reduced * (times - 1) + gathered * (
             2 * number + reduce * trained / params)) * recipe.epochs
-         + gradients * recipe.updates) * models,
-        e.update_flops, e.update_bandwidth,
+         + gradients * updates) * models,
         slower=slower * (times * recipe.epochs))
     # float32: parameters and two moments read and written, gradients read.
-    optimizer = self._stage(
-        10 * trained * mesh.data, 28 * trained * mesh.data, 0, e.update_flops,
-        e.update_bandwidth) * (recipe.updates * models)
-    return score, update, optimizer
+    return score, update, self._updated(
+        10 * trained * mesh.data, 28 * trained * mesh.data, 0) * (
+            updates * models)
+
+  @property
+  def _reduced_per_token(self):
+    """Link bytes of a token's activations in a forward pass."""
+    return 4 * self.shape.layers * self.shape.width * self.workload.bytes(
+        "compute") * (self.mesh.tensor - 1)
+
+  def _gathered(self, amount):
+    """What all chips receive if weights of this amount are gathered over fsdp.
+    """
+    return amount / self.mesh.tensor * (1 - 1 / self.mesh.fsdp) * (
+        self.machine.chips)
 
   def _slower(self, flops, head: str):
     """The FLOPs of a float32 head that only take time, in the compute dtype."""
@@ -407,8 +385,18 @@ class Price:
       return 0.0
     return flops * (chip.peak(compute) / chip.exact_float32 - 1)
 
-  def _stage(self, flops, hbm, link, compute, bandwidth, slower=0.0) -> Stage:
-    """A stage that is spread evenly over the chips, by fractions of the peaks.
+  def _sampled(self, flops, hbm, link, slower=0.0) -> Stage:
+    e = self.efficiency
+    return self._stage(flops, hbm, link, slower, e.sample_flops,
+                       e.sample_bandwidth)
+
+  def _updated(self, flops, hbm, link, slower=0.0) -> Stage:
+    e = self.efficiency
+    return self._stage(flops, hbm, link, slower, e.update_flops,
+                       e.update_bandwidth)
+
+  def _stage(self, flops, hbm, link, slower, compute, bandwidth) -> Stage:
+    """A stage spread evenly over the chips, at fractions of their peaks.
 
     `slower` are FLOPs that only take time.
     """

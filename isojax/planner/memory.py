@@ -103,7 +103,7 @@ def of_held(price: Price, held: Held) -> Memory:
   """
   shape, w, machine = price.shape, price.workload, price.machine
   p = device_bytes(shape, w, price.mesh, price.page).programs(
-      held, reference=w.recipe.reference)
+      held, reference=w.recipe.kl or w.recipe.ref_logp)
   lora, shards = w.lora_rank is not None, price.mesh.weight_shards
   trained = shape.lora_params(w.lora_rank) if lora else shape.params
   copy = lora * w.bytes("compute") * shape.params / shards

@@ -1,10 +1,8 @@
 """Prices the runs of a plan: machine, model, lengths, measured speed.
 
-The speed of a machine is calibrated (planner/cost.py), or that of a run or of
-launch.bench on it.
+The speed of a machine is calibrated (planner/cost.py), or that of a run on it.
 """
 
-import dataclasses
 import math
 import os
 import statistics
@@ -44,8 +42,6 @@ def measured_records(ask: Request) -> list[dict] | None:
   path = ask.hardware.measured
   if path is None:
     return None
-  if ask.hardware.bench is not None:
-    raise InputError("--bench and --measured both say how fast it is; give one")
   bucket.check(path, "measured")
   if not bucket.remote(path) and not os.path.isfile(path):
     raise InputError(f"--measured={path}: no such file; expected the "
@@ -172,12 +168,7 @@ def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
 
 
 def as_measured(ask: Request, price: Price, train) -> Price:
-  """The price at the speed of --bench or --measured, if given."""
-  path = ask.hardware.bench
-  if path is not None:
-    return price.replace(efficiency=bench_efficiency(
-        load_json(path, "the JSON file of launch.bench"), price.shape,
-        price.workload, price.machine, path=path))
+  """The price at the speed of --measured, if given."""
   if train is None:
     return price
   share = trained_share(train, price.workload.recipe)
@@ -218,7 +209,7 @@ def expected(price: Price | None, a) -> dict | None:
           "machine": price.machine.name, "basis": price.efficiency.basis}
 
 
-# Speed and lengths of a run, or the speed of launch.bench.
+# ---- Speed and lengths of a run
 
 SECONDS = ("seconds_sample", "seconds_update")  # never 0 in a step
 COUNTS = ("rollouts", "prompt_tokens", "sampled_tokens")  # grow in every step
@@ -281,74 +272,10 @@ def measured_efficiency(train: list[dict], ideal: Cost, *,
   The result does not carry over to another model, machine or number of rows.
   """
   typical = lambda name: statistics.median(r[name] for r in train)
-  prefill, decode, *update = (stage.seconds for stage in ideal.stages)
+  prefill, decode, *rest = (stage.seconds for stage in ideal.stages)
+  sample = (prefill + decode) / typical("seconds_sample")
   # Forward passes before the updates are priced with them.
-  return two_fractions(
-      (prefill + decode) / typical("seconds_sample"),
-      sum(update) / (typical("seconds_update") + typical("seconds_logp")),
-      typical("seconds_score"), f"measured from {path}")
-
-
-def two_fractions(sample: float, update: float, step_seconds: float,
-                  basis: str) -> cost.Efficiency:
-  return cost.Efficiency(sample, sample, update, update, slots=1.0,
-                    step_seconds=step_seconds, basis=basis)
-
-
-def bench_fraction(row: dict, w: Workload, machine: Machine, *,
-                   path: str) -> float:
-  """The time at one device's peaks over the measured time."""
-  B = row["Bp"] * row["n"]
-  seen = dataclasses.replace(
-      w, recipe=Recipe(), trained=1.0, lengths=Lengths(
-          row["prompt_tokens"], statistics.mean(row["tokens"]) / B,
-          row["prompt_tokens"], row["new_tokens"]), formats=Formats(
-              w.formats.compute, sampled_head=w.formats.sampled_head,
-              head=w.formats.head))
-  ideal = Price(
-      shape_lib.model_shape(row["config"], path=path),
-      dataclasses.replace(machine, chips=1), Mesh(1, 1, 1), seen, cost.PEAK,
-      rows=row["slots"] or B, weights_gathered=True,
-      micro_rows=max(1, row["microbatch_tokens"] // row["new_tokens"])).step(
-          row["Bp"], row["n"])
-  stages = ((ideal.prefill, ideal.decode) if row["what"] == "sample" else
-            (ideal.update, ideal.optimizer))
-  return sum(stage.seconds for stage in stages) / statistics.median(
-      row["seconds"])
-
-
-def bench_efficiency(document: dict, shape: shape_lib.ModelShape, w: Workload,
-                     machine: Machine, *, path: str) -> cost.Efficiency:
-  """What launch.bench measured, as fractions of a machine's peaks.
-
-  One fraction for sampling and one for the update, each the median over the
-  rows of the priced policy, or over all rows if that policy was not timed.
-  A bench does not time rewards and data: their seconds are the default.
-  InputError if it did not time both in the workload's formats.
-  """
-  compute = w.formats.compute
-
-  def priced(row, what):
-    return (row["contestant"], row["what"], row["compute_dtype"]) == (
-        "isojax", what, compute)
-
-  def typical(what):
-    rows = [row for row in document["rows"] if priced(row, what)]
-    if not rows:
-      raise InputError(
-          f"{path}: no {what} of isojax in {compute}; make it with python -m "
-          f"launch.bench --dtype={compute}, or price what is there")
-    same = [row for row in rows
-            if shape_lib.model_shape(row["config"], path=path) == shape]
-    return statistics.median(bench_fraction(row, w, machine, path=path)
-                             for row in same or rows)
-
-  try:
-    sample, update = typical("sample"), typical("update")
-  except (KeyError, TypeError, ZeroDivisionError) as error:
-    raise InputError(f"{path}: not what launch.bench --json writes "
-                     f"({type(error).__name__}: {error}); make it again"
-                     ) from error
-  return two_fractions(
-      sample, update, cost.calibrated(shape, machine).step_seconds,
-      f"measured by launch.bench ({path}; host seconds assumed)")
+  update = sum(rest) / (typical("seconds_update") + typical("seconds_logp"))
+  return cost.Efficiency(
+      sample, sample, update, update, slots=1.0,
+      step_seconds=typical("seconds_score"), basis=f"measured from {path}")

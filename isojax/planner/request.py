@@ -254,7 +254,7 @@ def check_effect(ask: Request, law) -> None:
   in_tokens = not no_law and law.unit in ("tokens", "sampled_tokens")
   wrong = {
       "without --machine": unpriced and (
-          "usd_per_chip_hour", "rows", "measured", "bench", "dtype"),
+          "usd_per_chip_hour", "rows", "measured", "dtype"),
       "without --machine or a law in tokens": unpriced and not in_tokens and (
           "prompt_tokens", "response_tokens"),
       "with --config, which has its own": ask.config and ("dtype",),

@@ -105,9 +105,6 @@ class Hardware:
   measured: str | None = field(
       None, "records.jsonl of a run on this machine: gives its speed, and "
       "lengths that are not given.")
-  bench: str | None = field(
-      None, "JSON file of launch.bench on this machine: gives its speed; not "
-      "with `measured`.")
 
 
 @dataclasses.dataclass(frozen=True)

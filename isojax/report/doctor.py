@@ -24,7 +24,7 @@ from isojax.logs.runs import NEEDED
 from isojax.logs.series import Series
 
 WIDTH = 98  # characters of the screen
-LISTED = 6  # findings on the screen; the page has all
+MAX_LISTED = 6  # findings on the screen; the page has all
 # What only matters if the advantages are of rewards.
 REWARDS = {"reward", "reward_std", "reward_min", "reward_max", "all_incorrect",
            "all_correct", "zero_std"}
@@ -75,7 +75,7 @@ def prepared(line: dict, bounded: bool) -> dict:
   return line | {"dead": dead} | ({"zero_std": float(dead)} if single else {})
 
 
-def compares(train: tuple[dict, ...], estimator: str | None) -> bool:
+def has_group_baseline(train: tuple[dict, ...], estimator: str | None) -> bool:
   """Whether groups of equal rewards have the advantage 0.
 
   Where the estimator is unknown, steps of such groups alone tell it: they have
@@ -100,7 +100,7 @@ def shaped(train: tuple[dict, ...]) -> bool:
       for line in train if column([line], "trained_reward")
       and column([line], "reward")) or any(
           line["reward_min"] == line["reward_max"]
-          and line["advantage_max"] > rules.TINY for line in train
+          and line["advantage_max"] > rules.MIN_ADVANTAGE for line in train
           if {"reward_min", "reward_max", "advantage_max"} <= line.keys())
 
 
@@ -126,7 +126,8 @@ def history(log: Series, eval_set: str | None = None) -> History:
       minibatch=option("minibatch") if log.trainer == "verl" else None,
       batch=option("batch"),
       filtered=str(option("filter")).lower() not in OFF, binary=bounded,
-      grouped=compares(train, option("estimator")), shaped=shaped(train))
+      grouped=has_group_baseline(train, option("estimator")),
+      shaped=shaped(train))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,8 +157,9 @@ class Diagnosis:
   @property
   def verdict(self) -> str:
     count = collections.Counter(f.level for f in self.findings)
-    costly = (f", {many(count[COSTLY], 'thing')} cost"
-              + "s" * (count[COSTLY] == 1) if count[COSTLY] else "")
+    costly = "" if not count[COSTLY] else (
+        f", {many(count[COSTLY], 'thing')} cost"
+        + ("s" if count[COSTLY] == 1 else ""))
     if count[WRONG]:
       return f"{many(count[WRONG], 'thing')} wrong{costly}:"
     rewarded = bool(column(self.run.train, "reward"))
@@ -167,8 +169,9 @@ class Diagnosis:
                                   else " without a training reward") + costly)
     checks = len(rules.CHECKS)
     ran = checks - len(rules.unchecked(self.run))
-    few = f" by the {ran} of {checks} checks that this log allows"
-    return "nothing wrong found" + few * (2 * ran < checks) + costly
+    few = (f" by the {ran} of {checks} checks that this log allows"
+           if 2 * ran < checks else "")
+    return f"nothing wrong found{few}{costly}"
 
   @property
   def length(self) -> str:
@@ -183,7 +186,8 @@ class Diagnosis:
     known = [f"{name} = {value:,}" for name, value in sizes.items() if value]
     lacks = [name for name in ("n", "Bp") if not sizes[name]]
     rollouts = (f"; not in the log: {', '.join(lacks)}" if lacks
-                else f", {compact(sum(run.spent))} rollouts" * bool(log.train))
+                else f", {compact(sum(run.spent))} rollouts" if log.train
+                else "")
     lines = [f"{log.path}: {log.trainer}, {self.length}"
              + "".join(f", {text}" for text in known) + rollouts
              + f" (n: {NEEDED['n']}, Bp: {NEEDED['Bp']})"]
@@ -192,7 +196,8 @@ class Diagnosis:
                    "no check of rewards is made")
     if reward := column(run.train, "reward"):
       first, last = quarters(reward)
-      other = "; another: --columns=reward=NAME" * (log.trainer == "table")
+      other = ("; another: --columns=reward=NAME" if log.trainer == "table"
+               else "")
       lines.append(
           f"training reward ({log.names.get('reward', 'reward')}{other}): "
           f"{first:.3g} in the first quarter, {last:.3g} in the last: "
@@ -232,12 +237,12 @@ class Diagnosis:
         text, WIDTH, initial_indent=first, subsequent_indent=rest)
     lines = [wrap(text, "", "  ") for text in self.facts]
     lines += ["", wrap(self.verdict, "", "  ")]
-    for i, f in enumerate(self.findings[:LISTED], 1):
+    for i, f in enumerate(self.findings[:MAX_LISTED], 1):
       lines += [wrap(f.text, f"{i}. {f.level.upper()}: ", "   "),
                 wrap(f"{evidence(f)} [{f.source}]", "   ", "   "),
                 wrap(f.advice, "   -> ", "      ")]
-    if len(self.findings) > LISTED:
-      more = many(len(self.findings) - LISTED, "more finding")
+    if len(self.findings) > MAX_LISTED:
+      more = many(len(self.findings) - MAX_LISTED, "more finding")
       lines.append(f"and {more}, on the page of --out")
     lines += [wrap(text, "", "  ") for text in (self.unchecked,
                                                 *self.notes[:2]) if text]

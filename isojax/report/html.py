@@ -19,19 +19,10 @@ from isojax.ledger import records
 from isojax.logs.fields import TRAINING
 from isojax.report.labels import axis_of, metric_of, of_x0, parameters, run_of
 
-FEW = 4  # runs that the summary lists
-NOTES = 8  # that it prints
+MAX_RUNS = 4  # that the summary lists
+MAX_NOTES = 8  # that it prints
 
-OPTIONS = {
-    "select": "points fitted", "ema": "moving average, weight of the past",
-    "min_C": "smallest {C} fitted", "bin_width": "bin width of records, reward",
-    "form": "form of the curves", "A_max": "bound on asymptotes",
-    "b_min": "bound on the reward at {C} = 0", "draws": "bootstrap draws",
-    "seed": "seed of the bootstrap", "grid": "grid points on the frontier",
-    "rounds": "refinements of each fit",
-    "collapse": "runs whose reward falls: cut at the fall, exclude, or keep",
-    "margin": "n within this reward of the best are as good"}
-SEEN = 0.5  # share of the rise to an asymptote that determines it
+MIN_SEEN = 0.5  # share of the rise to an asymptote that determines it
 
 
 def answer(document: dict) -> str | None:
@@ -62,9 +53,9 @@ def headline(document: dict) -> str:
   symbol, unit = axis_of(study)
   metric = metric_of(study, study["metric"])
   if best is None:
-    return ("No n is best: " + (
+    return "No n is best: " + (
         "all curves are equal." if document["frontier"]["tied"] else
-        f"no C is known at which the runs can be compared by {metric}."))
+        f"no C is known at which the runs can be compared by {metric}.")
   at = f"at {symbol} = {compact(best['C'])} {unit}"
   if best["rival"] is None:
     ends = [run["reward"] for run in study["runs"]]
@@ -74,33 +65,29 @@ def headline(document: dict) -> str:
             f"{metric} went from {mean(0)} to {mean(-1)} at {symbol} = "
             f"{compact(last)} {unit}, the last evaluation.")
   low, high = best["lead_interval"]
-  return (f"Best n {at}: n = {best['n']}"
-          + f" with Bp = {best['Bp']}" * (len(study["Bp"]) > 1)
-          + f", {metric} {rate(best['reward'])}, ahead of n = {best['rival']} "
-          f"by {signed(best['lead'])} {pair((low, high), signed)}"
+  which = f" with Bp = {best['Bp']}" if len(study["Bp"]) > 1 else ""
+  return (f"Best n {at}: n = {best['n']}{which}, {metric} "
+          f"{rate(best['reward'])}, ahead of n = {best['rival']} by "
+          f"{signed(best['lead'])} {pair((low, high), signed)}"
           + (", which is within the noise" if low <= 0 else "")
           + (f"; it leads since {symbol} = {compact(best['since'])}."
              if best["since"] else "; no other n led before."))
 
 
 def still_rising(curve: dict) -> bool:
-  """Whether the data end before half of the rise to the asymptote A.
-
-  A is then an extrapolation of a nearly straight curve. A curve without values
-  (null) is not called rising.
-  """
+  """Whether the data end before half of the rise to the asymptote A."""
   if None in (curve["A"], curve["b"]):
     return False
   end = curve["reward"][bisect.bisect_right(curve["C"], curve["C_hi"]) - 1]
   rise = curve["A"] - curve["b"]
-  return rise > 0 and end - curve["b"] < SEEN * rise
+  return rise > 0 and end - curve["b"] < MIN_SEEN * rise
 
 
 def summary(document: dict) -> str:
   """The best n, the verdict, the law and the next step, for the terminal."""
   study, verdict, notes = (document[k] for k in ("study", "verdict", "notes"))
   symbol, unit = axis_of(study)
-  runs = study["runs"] if len(study["runs"]) <= FEW else []
+  runs = study["runs"] if len(study["runs"]) <= MAX_RUNS else []
   lines = [*filter(None, (answer(document), headline(document))),
            "NOT identified:" if not verdict["identified"] else
            "identified, but within the data only:" if verdict["limits"] else
@@ -122,9 +109,9 @@ def summary(document: dict) -> str:
             + (f" on {study['eval_set']}" if study["eval_set"] not in (
                 UNKNOWN, TRAINING) else "") + f" against {study['axis']}",
             *(curve_of(run, unit) for run in runs),
-            *(f"  note: {note}" for note in notes[:NOTES])]
-  if len(notes) > NOTES:
-    lines.append(f"  and {len(notes) - NOTES} more notes in the report")
+            *(f"  note: {note}" for note in notes[:MAX_NOTES])]
+  if len(notes) > MAX_NOTES:
+    lines.append(f"  and {len(notes) - MAX_NOTES} more notes in the report")
   lines.append("next: " + document["next"]["text"])
   if document["next"]["command"]:
     lines.append("  " + document["next"]["command"])
@@ -153,10 +140,9 @@ def figure(document: dict, name: str):
   from isojax.report import plots  # needs matplotlib
   drawable = plots.drawable(document)
   if name not in drawable:
-    raise InputError(
-        f"name={name!r}: " + "this fit has no data for it; there are: " * (
-            name in plots.FIGURES) + "expected one of " * (
-                name not in plots.FIGURES) + ", ".join(drawable))
+    told = ("this fit has no data for it; there are: " if name in plots.FIGURES
+            else "expected one of ")
+    raise InputError(f"name={name!r}: {told}{', '.join(drawable)}")
   return plots.FIGURES[name](document)
 
 
@@ -199,32 +185,19 @@ def title_of(study: dict) -> str:
       [*named, metric_of(study, study["metric"])])
 
 
-def leads(switches: list) -> str:
-  """The n that lead one after another, from (n before, n after, C)."""
-  return ", ".join([str(switches[0][0])] + [
-      f"{n} from {compact(C)}" for _, n, C in switches]
-      ) if switches else "one n"
-
-
 FILTERS = {name: getattr(words, name) for name in (
     "compact", "number", "rate", "signed", "pair", "many")} | {
         function.__name__: function for function in (
             metric_of, run_of, of_x0, parameters, answer, headline,
-            still_rising, title_of, leads, null_text)}
+            still_rising, title_of, null_text)}
 
 
 def page(document: dict, figures: list[str]) -> str:
-  """The page.
-
-  Args:
-    document: a parsed fit.json.
-    figures: paths that plots.save returned; the SVG ones are embedded.
-  """
+  """The page of a parsed fit.json, with the SVG ones of its figures in it."""
   study = document["study"]
   symbol, unit = axis_of(study)
   C_G = document["frontier"]["C"]
   marks = [m * 10.0**e for e in range(60) for m in (1, 2, 5)]
-  options = document["options"]["points"] | document["options"]
   environment = jinja2.Environment(
       autoescape=True, extensions=["jinja2.ext.do"], trim_blocks=True,
       lstrip_blocks=True, undefined=jinja2.StrictUndefined)
@@ -239,6 +212,4 @@ def page(document: dict, figures: list[str]) -> str:
       shown=sorted({len(C_G) - 1} | {
           min(range(len(C_G)), key=lambda i: abs(C_G[i] / mark - 1))
           for mark in marks if C_G[0] <= mark <= C_G[-1]}),
-      options=[(OPTIONS[key].format(C=symbol), str(value).replace("_", " "))
-               for key, value in options.items() if key != "points"],
       number=number, rate=rate, signed=signed)

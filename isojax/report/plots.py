@@ -9,16 +9,15 @@ import os
 
 import numpy as np
 
-from isojax.core.format import compact, number, pair, signed
+from isojax.core.format import compact
 from isojax.diagnosis.symptoms import column, History
 from isojax.errors import InputError
 from isojax.logs.fields import TRAINING
-from isojax.report.labels import axis_of, metric_of, of_x0, parameters, run_of
+from isojax.report.labels import axis_of, metric_of
 
 try:
   import matplotlib
   from matplotlib import figure as figure_lib
-  from matplotlib.markers import CARETDOWN, CARETUP
   from matplotlib.patheffects import withStroke
   from matplotlib.ticker import LogLocator, NullFormatter
 except ImportError as error:
@@ -26,7 +25,6 @@ except ImportError as error:
       "figures need the extra: pip install -e '.[plot]'") from error
 
 WIDTH = 8.0  # inches, of a page of the report
-COLUMN = 3.3  # inches, of a column of a paper and of a phone
 DPI = 150  # 1200 px of WIDTH
 PALETTE = "plasma"  # for colour-blind readers too; its luminance only rises
 LIGHTEST = 0.63  # of PALETTE: contrast of at least 3 with white (WCAG 1.4.11)
@@ -77,35 +75,15 @@ def floats(row: dict, *keys: str) -> list[np.ndarray]:
   return [np.array(row[key], float) for key in keys]
 
 
-def C_axis(ax, study: dict, *, log: bool = True, subs=(1, 2, 5)):
-  if log:
-    ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(subs=subs, numticks=30))
-    ax.xaxis.set_minor_formatter(NullFormatter())
+def C_axis(ax, study: dict):
+  ax.set_xscale("log")
+  ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=30))
+  ax.xaxis.set_minor_formatter(NullFormatter())
   ax.xaxis.set_major_formatter(compact)
   ax.set_xlabel("{}, {}".format(*axis_of(study)))
 
 
-def reward_label(ax, study: dict):
-  ax.set_ylabel(f"reward, {metric_of(study, study['metric'])}".removeprefix(
-      "reward, " * (study["eval_set"] == TRAINING)))
-
-
 # ---- The frontier: reward against C, and the law n*(C)
-
-WIDE = 2.6  # a label in COLUMN relative to one in WIDTH, as shares of the axis
-
-
-def spread(at, gap: float, low: float, high: float) -> np.ndarray:
-  """Increasing positions moved apart to `gap`, up to `high`."""
-  steps = gap * np.arange(len(at))
-  at = np.maximum.accumulate(np.maximum(at, low) - steps) + steps
-  return np.minimum(at, high - steps[::-1])
-
-
-def _in_axes(ax, points) -> np.ndarray:
-  """Data coordinates as axes coordinates; needs no layout."""
-  return (ax.transScale + ax.transLimits).transform(points)
 
 
 def _stretches(frontier: dict) -> list[tuple]:
@@ -121,52 +99,39 @@ def _stretches(frontier: dict) -> list[tuple]:
   return [(*edges[i:i + 2], *rows[at]) for i, at in enumerate([0, *starts])]
 
 
-def _draw_curves(ax, document, curves, *, points: bool):
+def _draw_curves(ax, document, curves):
   """Draws measured points, and curves that are dashed beyond their data."""
-  tested = document["study"]["n"]
+  study = document["study"]
   cells = {(c["Bp"], c["n"]) for c in curves}
-  many = sum(len(run["C"]) for run in document["study"]["runs"]) > 600
-  for run in document["study"]["runs"] if points else ():
+  many = sum(len(run["C"]) for run in study["runs"]) > 600
+  for run in study["runs"]:
     if (run["Bp"], run["n"]) in cells:
       (C, R), E = floats(run, "C", "reward"), run["fitted"]
-      colour = colour_of(run["n"], tested)
+      colour = colour_of(run["n"], study["n"])
       ax.scatter(C[:E], R[:E], s=9, lw=0, rasterized=True, color=colour,
-                 marker=marker_of(run["n"], tested),
+                 marker=marker_of(run["n"], study["n"]),
                  alpha=0.25 if many else 0.6)
       ax.plot(C[E:], R[E:], "x", ms=5, mew=1.2, lw=0, color=colour)
   for c in curves:
     (C, R), end = floats(c, "C", "reward"), c["C_hi"]
     R_end, seen = np.interp(end, C, R), C <= end
-    style = dict(color=colour_of(c["n"], tested), lw=1)
+    style = dict(color=colour_of(c["n"], study["n"]), lw=1)
     ax.plot([*C[seen], end], [*R[seen], R_end], **style)
     ax.plot([end, *C[~seen]], [R_end, *R[~seen]], "--", **style)
+    ax.plot([], [], marker=marker_of(c["n"], study["n"]), ms=4, **style,
+            label=f"n = {c['n']}" if study["regime"] == "fixed_Bp" else
+            f"Bp = {c['Bp']}, n = {c['n']}")
 
 
-def _label_ends(ax, document, curves, *, inches: float, columns: float):
-  """Writes n beside the right end of each curve, without overlaps."""
-  tested, edge = document["study"]["n"], ax.get_xlim()[1]
-  value = lambda c: float(np.interp(edge, *floats(c, "C", "reward")))
-  curves = sorted(curves, key=value)
-  height = _in_axes(ax, [(edge, value(c)) for c in curves])[:, 1].clip(0, 1)
-  for c, y0, y in zip(curves, height, spread(height, 0.14 / inches, 0, 1)):
-    at = dict(clip_on=False, transform=ax.transAxes)
-    style = dict(color=colour_of(c["n"], tested), **at)
-    ax.plot([1, 1 + 0.03 * columns], [y0, y], lw=0.8, **style)
-    ax.plot(1 + 0.035 * columns, y, marker_of(c["n"], tested), ms=4, **style)
-    ax.text(1 + 0.05 * columns, y, f"n = {c['n']}", va="center", fontsize=7.5,
-            **at)
-
-
-def _draw_envelope(ax, document, *, columns: float):
-  """Draws the frontier, and above it a ribbon that names its leaders."""
+def _draw_envelope(ax, document):
+  """Draws the frontier in the colour of its leader, with its band."""
   study, frontier = document["study"], document["frontier"]
   C, R, low, high = floats(frontier, "C", "reward", "low", "high")
-  by_n = study["regime"] == "fixed_Bp"
   if frontier["tied"]:
     ax.plot(C, R, color=GREY, lw=4)
     ax.set_title("no n differs")
     return
-  labels, before = [], None  # width and middle in the axes, name
+  before = None
   for start, end, Bp, n, resolved in _stretches(frontier):
     colour = colour_of(n, study["n"])
     part = np.array([start, *C[(start < C) & (C < end)], end])
@@ -177,126 +142,48 @@ def _draw_envelope(ax, document, *, columns: float):
             path_effects=[withStroke(linewidth=6, foreground="white")])
     ax.fill_between(part, low_part, high_part, color=colour, alpha=0.15, lw=0,
                     zorder=0)
-    ax.axvspan(start, end, 0.965, 1, color=colour, lw=0,
-               alpha=1 if resolved else 0.35)
     if before not in (None, (Bp, n)):
       ax.axvline(start, color=GREY, lw=0.6, ls=":", zorder=1)
       ax.plot(start, R_part[0], "o", mfc="white", mec="black", ms=5, zorder=5)
     before = Bp, n
-    left, right = _in_axes(ax, [(start, 0), (end, 0)])[:, 0]
-    name = (f"n = {n}" if by_n else f"{Bp}×{n}") + "?" * (not resolved)
-    labels.append((right - left, (left + right) / 2, name))
-  at = dict(clip_on=False, transform=ax.transAxes)
-  gap = columns * (0.0125 * max(len(name) for *_, name in labels) + 0.01)
-  widest = sorted(labels, reverse=True)[:int(0.95 / gap)]  # a name for these
-  labels = sorted(widest, key=lambda label: label[1])
-  places = spread([middle for _, middle, _ in labels], gap, 0.03, 0.98)
-  for (_, middle, name), x in zip(labels, places):
-    ax.plot([middle, x], [1, 1.035], color="black", lw=0.6, **at)
-    ax.text(x, 1.045, name, ha="center", fontsize=8, **at)
-  if not by_n:
-    ax.text(-0.01, 1.045, "Bp×n", ha="right", fontsize=8, **at)
-
-
-def _reward_axes(figure, place, document, *, subs=(1, 2, 5)):
-  study, C = document["study"], document["frontier"]["C"]
-  ax = figure.add_subplot(place)
-  C_axis(ax, study, subs=subs)
-  ax.set_xlim(C[0] * 0.95, max(1.3 * C[-1], *(
-      1.05 * run["C"][-1] for run in study["runs"])))
-  seen = np.concatenate(floats(document["frontier"], "low", "high") + [
-      R[x >= C[0]] for x, R in (
-          floats(run, "C", "reward") for run in study["runs"])])
-  low, high = np.nanmin(seen), np.nanmax(seen)
-  pad = (high - low) or 0.1
-  ax.set_ylim(low - 0.03 * pad, high + 0.12 * pad)
-  if not place.colspan.start:
-    reward_label(ax, study)
-  return ax
-
-
-def _main_panel(figure, place, document, *, inches: float, columns: float = 1,
-                **axis):
-  """The curves, with several Bp those that lead, and the envelope."""
-  joint = document["study"]["regime"] == "joint"
-  leaders = {stretch[2:4] for stretch in _stretches(document["frontier"])}
-  curves = [c for c in document["curves"]
-            if not joint or (c["Bp"], c["n"]) in leaders]
-  ax = _reward_axes(figure, place, document, **axis)
-  _draw_curves(ax, document, curves, points=columns == 1)
-  _draw_envelope(ax, document, columns=columns)
-  if not joint:
-    _label_ends(ax, document, curves, inches=inches, columns=columns)
-
-
-def _few_powers(document: dict) -> tuple[int, ...]:
-  """Ticks in each decade of C of a narrow panel."""
-  C = document["frontier"]["C"]
-  return (1, 3) if C[-1] < 100 * C[0] else (1,)
+  ax.plot([], [], lw=4, color=GREY, label="frontier")
+  if not all(frontier["resolved"]):
+    ax.plot([], [], lw=4, ls=(0, (1.5, 1)), color=GREY, label="not comparable")
 
 
 @styled
 def reward(document: dict) -> Figure:
-  """Reward against C with the envelope; with several Bp also a panel each."""
+  """Reward against C with the envelope; of several Bp the curves that lead."""
   study, frontier = document["study"], document["frontier"]
-  joint = study["regime"] == "joint"
-  columns = (2 if len(study["Bp"]) in (2, 4) else 3) if joint else 1
-  rows = -(-len(study["Bp"]) // columns) if joint else 0
-  figure = Figure((WIDTH, 4.6 + 3.2 * rows), layout="constrained")
-  grid = figure.add_gridspec(1 + rows, columns,
-                             height_ratios=[4.2] + [3.2] * rows)
-  _main_panel(figure, grid[0, :], document, inches=3.4)
-  for i, Bp in enumerate(study["Bp"] if joint else ()):
-    ax = _reward_axes(figure, grid[1 + i // columns, i % columns], document,
-                      subs=_few_powers(document))
-    ax.set_title(f"Bp = {Bp}; grey: the envelope")
-    ax.plot(frontier["C"], frontier["reward"], lw=5, color="0.85", zorder=0)
-    members = [c for c in document["curves"] if c["Bp"] == Bp]
-    _draw_curves(ax, document, members, points=False)
-    _label_ends(ax, document, members, inches=2.5, columns=columns)
-  return figure
-
-
-@styled
-def reward_column(document: dict) -> Figure:
-  """The first panel of `reward`, one column wide."""
-  figure = Figure((COLUMN, 2.8), layout="constrained")
-  _main_panel(figure, figure.add_gridspec(1, 1)[0, 0], document, inches=2.0,
-              columns=WIDE, subs=_few_powers(document))
-  return figure
-
-
-@styled
-def law_column(document: dict) -> Figure:
-  """n*(C) of `law`, one column wide and without its parameters."""
-  figure = Figure((COLUMN, 3.1), layout="constrained")
+  joint, C = study["regime"] == "joint", frontier["C"]
+  leaders = {stretch[2:4] for stretch in _stretches(frontier)}
+  figure = Figure((WIDTH, 4.6), layout="constrained")
   ax = figure.subplots()
-  _draw_law(ax, document, subs=_few_powers(document))
-  ax.plot([], [], "o", color=GREY, label="best n tested")
-  figure.legend(loc="outside lower left", ncols=2, fontsize=7)
+  C_axis(ax, study)
+  ax.set_xlim(C[0] * 0.95, max(1.3 * C[-1], *(
+      1.05 * run["C"][-1] for run in study["runs"])))
+  seen = np.concatenate(floats(frontier, "low", "high") + [
+      R[x >= C[0]] for x, R in (
+          floats(run, "C", "reward") for run in study["runs"])])
+  low, high = np.nanmin(seen), np.nanmax(seen)
+  pad = 0.03 * ((high - low) or 0.1)
+  ax.set_ylim(low - pad, high + pad)
+  metric = metric_of(study, study["metric"])
+  ax.set_ylabel(metric if study["eval_set"] == TRAINING
+                else f"reward, {metric}")
+  _draw_curves(ax, document, [c for c in document["curves"]
+                              if not joint or (c["Bp"], c["n"]) in leaders])
+  _draw_envelope(ax, document)
+  figure.legend(loc="outside right upper")
   return figure
 
 
-def _draw_middle(ax, study: dict, fitted: dict, C_G: list):
-  """Draws C0, halfway between floor and ceiling, with its interval."""
-  x0 = fitted["M0" if fitted["kind"] == "fixed_batch" else "log10_C0"]
-  halfway = 2 ** (fitted["b"] + fitted["L"] / 2)
-  ends = [of_x0(study, x) for x in fitted["intervals"]["x0"]]
-  clipped = np.clip(ends, C_G[0], C_G[-1])
-  ax.plot(clipped, [halfway] * 2, color="C3", lw=2, zorder=4)
-  for end, at, beyond in zip(ends, clipped, "<>"):  # arrow: beyond the axis
-    ax.plot(at, halfway, "|" if end == at else beyond, color="C3", ms=9,
-            zorder=4)
-  ax.plot(of_x0(study, x0), halfway, "D", color="C3", mfc="white", ms=7,
-          zorder=5)
-  ax.plot([], [], "-D", color="C3", mfc="white",
-          label=f"{axis_of(study)[0]}0, halfway in log2 n,\nwith its 95% "
-          "interval")
-
-
-def _draw_law(ax, document, **axis):
-  """Draws n of the frontier (hollow: not comparable), and of the law."""
+@styled
+def law(document: dict) -> Figure:
+  """The law n*(C), and the best tested n: hollow where it is not comparable."""
   study, frontier, fitted = (document[k] for k in ("study", "frontier", "law"))
+  figure = Figure((WIDTH, 4.6), layout="constrained")
+  ax = figure.subplots()
   for C, n, known, sure in zip(
       *(frontier[k] for k in ("C", "n", "resolved", "agreeing"))):
     colour = colour_of(n, study["n"])
@@ -311,154 +198,38 @@ def _draw_law(ax, document, **axis):
                   label=f"95% band of the law{cut}")
   ax.plot(C, n, "k--", lw=1)
   ax.plot(C[seen], n[seen], "k-", lw=1.6, label="law")
-  _draw_middle(ax, study, fitted, frontier["C"])
-  C_axis(ax, study, **axis)
+  ax.plot([], [], "o", color=GREY,
+          label="best n tested, faint where draws disagree")
+  if not all(frontier["resolved"]):
+    ax.plot([], [], "o", color=GREY, mfc="white",
+            label="best n, not comparable")
+  ax.axhline(max(study["n"]), color=GREY, lw=1)
+  ax.annotate("largest n tested", (0, max(study["n"])), (4, 3), color="0.3",
+              xycoords=("axes fraction", "data"), textcoords="offset points")
+  C_axis(ax, study)
   ax.set_ylabel(f"n*({axis_of(study)[0]}), rollouts per problem")
   ax.set_yscale("log")
   ax.set_yticks(sorted(study["n"]), map(str, sorted(study["n"])))
   ax.set_yticks([], minor=True)
   ax.set_xlim(frontier["C"][0] / 1.1, frontier["C"][-1] * 1.1)
   ax.set_ylim(*ends)
-
-
-@styled
-def law(document: dict) -> Figure:
-  """The identified law n*(C) with the frontier and its parameters."""
-  study, frontier = document["study"], document["frontier"]
-  figure = Figure((WIDTH, 4.6), layout="constrained")
-  ax, side = figure.subplots(1, 2, width_ratios=[1, 0.32])
-  _draw_law(ax, document)
-  text = [f"{name}\n   {value}  {interval}".replace(" (bound", "\n   (bound")
-          for name, value, interval in parameters(document)]
-  ax.axhline(max(study["n"]), color=GREY, lw=1)
-  ax.annotate("largest n tested", (0, max(study["n"])), (4, 3), color="0.3",
-              xycoords=("axes fraction", "data"), textcoords="offset points")
-  ax.plot([], [], "o", color=GREY,
-          label="best n tested, faint\nwhere draws disagree")
-  if not all(frontier["resolved"]):
-    ax.plot([], [], "o", color=GREY, mfc="white",
-            label="best n, not comparable")
-  side.text(0, 1, "\n\n".join(text), va="top", fontsize=8)
-  side.legend(*ax.get_legend_handles_labels(), loc="lower left",
-              borderaxespad=0)
-  side.axis("off")
+  figure.legend(loc="outside lower center", ncols=2)
   return figure
 
 
-# ---- Other figures of a fit
-
-MOST = 6  # runs in a figure that draws runs
-
-
-def chosen(rows: list[dict]) -> list[dict]:
-  """At most MOST runs, one per configuration.
-
-  The smallest and the largest n of each Bp come before the others.
-  """
-  first = {(row["Bp"], row["n"]): row for row in reversed(rows)}
-  ns = {Bp: [n for b, n in first if b == Bp] for Bp, _ in first}
-  ends = sorted(c for c in first if c[1] in (min(ns[c[0]]), max(ns[c[0]])))
-  if len(ends) > MOST:
-    picked = [ends[i * (len(ends) - 1) // (MOST - 1)] for i in range(MOST)]
-  else:
-    picked = (ends + sorted(set(first) - set(ends)))[:MOST]
-  return [first[cell] for cell in sorted(picked)]
-
-
-@styled
-def scalerl(document: dict) -> Figure:
-  """The ScaleRL fits: points that were not fitted are hollow, curves dashed."""
-  study = document["study"]
-  figure = Figure((WIDTH, 5.2), layout="constrained")
-  ax, margin = figure.subplots(), []
-  for i, row in enumerate(chosen(document["scalerl"])):
-    colour, mark = (f(row["n"], study["n"]) for f in (colour_of, marker_of))
-    C, R, C_G, R_G = floats(row, "C", "reward", "curve_C", "curve_reward")
-    edge = C.max() if row["fit_below"] is None else row["fit_below"]
-    last = np.searchsorted(C_G, edge, side="right")
-    for fill, dash, part, part_G in (
-        (colour, "-", C <= edge, slice(last)),
-        ("white", "--", C > edge, slice(max(last - 1, 0), None))):
-      ax.plot(C[part], R[part], mark, color=colour, mfc=fill, ms=3.5, mew=0.7,
-              alpha=0.6)
-      ax.plot(C_G[part_G], R_G[part_G], dash, color=colour, lw=1.8)
-    margin.append((1.015 + 0.02 * i, row, mark, colour))
-    ax.axhline(row["A"], alpha=0)  # the axis reaches every A
-    ax.plot([], [], marker=mark, color=colour, label=(
-        f"{run_of(row)}: A = {row['A']:.3f}"
-        f"{' (bound)' * row['A_at_edge']}, B = {row['B']:.2f}"))
-  low, high = ax.get_ylim()
-  ax.set_ylim(low, high)
-  for x, row, mark, colour in margin:
-    at = dict(transform=ax.get_yaxis_transform(), clip_on=False, color=colour)
-    ax.plot(x, row["A"], mark, ms=5, **at)
-    ends = np.clip(row["A_interval"], low, high)
-    ax.plot([x, x], ends, lw=1.5, **at)
-    for end, drawn, beyond in zip(row["A_interval"], ends,
-                                  (CARETDOWN, CARETUP)):
-      if end != drawn:  # the interval ends outside of the axis
-        ax.plot(x, drawn, marker=beyond, ms=6, **at)
-  ax.set_title(
-      "right margin: asymptote A with its 95% interval (arrow: beyond the axis)"
-      "\ndashed: beyond the fitted points")
-  figure.get_layout_engine().set(rect=(0, 0, 0.98, 1))  # markers in the margin
-  reward_label(ax, study)
-  ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
-  C_axis(ax, study)
-  return figure
-
-
-@styled
-def interference(document: dict) -> Figure:
-  """Histograms of the problems' pass rates over time, a row per run."""
-  study, rows = document["study"], chosen(document["interference"])
-  figure = Figure((WIDTH, 1.95 * len(rows) + 0.1), layout="constrained")
-  top = max(max(counts) for row in rows for counts in row["histograms"])
-  parts = np.atleast_1d(figure.subfigures(len(rows), 1))
-  for row, part in zip(rows, parts):
-    part.suptitle(
-        f"{run_of(row)}: score "
-        f"{signed(row['score'])} {pair(row['score_interval'], signed)}",
-        x=0.01, ha="left", fontsize=9)
-    axes = part.subplots(1, len(row["C"]), sharey=True, squeeze=False)[0]
-    axes[0].set_ylabel("problems")
-    for ax, C, mean, counts in zip(axes, row["C"], row["mean"],
-                                   row["histograms"]):
-      bars = ax.bar(range(12), counts, 0.9,
-                    color=colour_of(row["n"], study["n"]))
-      for end in (bars[0], bars[-1]):
-        end.set(hatch="////", edgecolor="white")
-      ax.set_xticks([0, 3, 5.5, 8, 11], fontsize=7,
-                    labels=["never", "0.25", "0.5", "0.75", "always"])
-      ax.set_ylim(0, 1.05 * top)
-      ax.set_title(f"{axis_of(study)[0]} = {compact(C)}, mean {mean:.3f}",
-                   fontsize=8)
-  parts[-1].supxlabel("pass rate of a problem", fontsize=8.5)
-  return figure
-
-
-FIGURES = {"reward": reward, "law": law, "interference": interference,
-           "scalerl": scalerl}
-COLUMNS = {"reward": reward_column, "law": law_column}
+FIGURES = {"reward": reward, "law": law}
 
 
 def drawable(document: dict) -> list[str]:
   """The names of the figures that have data."""
-  data = document | {"reward": True,
-                     "law": document["verdict"]["identified"]}
-  return [name for name in FIGURES if data[name]]
+  return list(FIGURES)[:1 + document["verdict"]["identified"]]
 
 
 def save(document: dict, out: str) -> list[str]:
   """Writes each figure that has data and returns the paths."""
   os.makedirs(out, exist_ok=True)
-  paths = []
-  for name in drawable(document):
-    paths += write(FIGURES[name](document), out, name)
-    if name in COLUMNS:
-      paths += write(COLUMNS[name](document), out, f"{name}-column",
-                     ("svg", "pdf"))
-  return paths
+  return [path for name in drawable(document)
+          for path in write(FIGURES[name](document), out, name)]
 
 
 # ---- One run
@@ -544,31 +315,20 @@ def health(run: History, findings=()) -> Figure:
 @styled
 def compare(document: dict) -> Figure:
   """Reward of two recipes against compute: runs thin, means thick, T dashed."""
-  unit, found = document["axis"].replace("_", " "), document["speedup"]
+  T = document["speedup"]["threshold"]
   figure = Figure((WIDTH, 4.4), layout="constrained")
   ax = figure.subplots()
-  for arm, time, colour, mark in (
-      (document["baseline"], found["baseline_time"], "black", "o"),
-      (document["recipe"], found["time"], "C3", "s")):
+  for key, colour, mark in (("baseline", "black", "o"), ("recipe", "C3", "s")):
+    arm = document[key]
     for reward in arm["reward_of_runs"]:
       ax.plot(arm["x"], reward, color=colour, lw=0.6, alpha=0.35)
-    reaches = "never reaches T" if time is None else (
-        f"reaches T at {number(time)}")
     ax.plot(arm["x"], arm["reward"], marker=mark, ms=4, lw=1.8, color=colour,
-            label=f"{arm['name']}: {reaches}")
-    if time is not None:
-      ax.plot(time, float(np.interp(time, arm["x"], arm["reward"])), mark,
-              ms=10, mfc="none", mew=1.5, color=colour)
-  T = found["threshold"]
-  ax.axhline(T, color=GREY, lw=1, ls="--")
-  ax.text(0.01, T, f"T = {T:.4g}", transform=ax.get_yaxis_transform(),
-          va="bottom", color=GREY)
+            label=arm["name"])
+  ax.axhline(T, color=GREY, lw=1, ls="--", label=(
+      f"T = {T:.4g}, {document['share']:g} of the baseline's highest mean"))
   ax.set_xlim(left=0)
   ax.xaxis.set_major_formatter(compact)
-  ax.set_xlabel(unit)
+  ax.set_xlabel(document["axis"].replace("_", " "))
   ax.set_ylabel(f"reward, {document['metric']}")
-  ax.set_title("thick: mean over runs; thin: runs; dashed: "
-               f"{document['share']:g} of the baseline's highest mean; ring: "
-               "first evaluation at or above it")
   ax.legend(loc="lower right")
   return figure

@@ -55,8 +55,7 @@ _RUNS = flags.DEFINE_integer("runs", 3, "Runs of each contestant, after the "
 _MINUTES = flags.DEFINE_float("minutes", None, "Time limit; default: 9, or 25 "
                               "of the suite accelerator. A slow machine makes "
                               "fewer runs, at least one of each.")
-_JSON = flags.DEFINE_string("json", None, "File for the results, which "
-                            "launch.plan --bench reads.")
+_JSON = flags.DEFINE_string("json", None, "File for the results.")
 _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of one more call of isojax per case, "
     "for TensorBoard or ui.perfetto.dev.")

@@ -47,9 +47,9 @@ def main(_) -> None:
   if _CONFIG.value is not None:
     if _ROOT.value is None:
       raise InputError("--config needs --root, the folder of the runs")
-    one = ledger.read(
-        run.collect(_CONFIG.value, _ROOT.value, one) if _COLLECT.value else
-        run.sweep(_CONFIG.value, _ROOT.value, _WORKERS.value, one))
+    one = ledger.read(run.collect(
+        _CONFIG.value, _ROOT.value, one, sweep=not _COLLECT.value,
+        workers=_WORKERS.value))
   print(tables.stratum(one))
 
 

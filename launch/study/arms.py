@@ -71,11 +71,7 @@ def planned(part: Part) -> list[Planned]:
 
 
 def plan(runs: list[Planned], config) -> str:
-  """The lines of a plan for launch.sweep.
-
-  Args:
-    runs: of `planned`.
-    config: that of the part, which gives Bp and the rate of a row without them.
+  """The lines of a plan for launch.sweep; the part's config gives Bp and rate.
   """
   lines = []
   for run in runs:

@@ -15,34 +15,31 @@ from launch.study import reanalysis, windows
 from launch.study.windows import Estimate, Term
 
 
-def _terms(plus, minus) -> tuple[list[Term], list[Term]]:
-  return [Term(**t) for t in plus], [Term(**t) for t in minus]
+def contrast(L, plus, minus=(), **options) -> Estimate:
+  return windows.contrast(L, [Term(**t) for t in plus],
+                          [Term(**t) for t in minus], **options)
 
 
-def contrast(L, plus, minus) -> Estimate:
-  return windows.contrast(L, *_terms(plus, minus))
-
-
-def low(L, plus, minus) -> Estimate:
+def low(L, **terms) -> Estimate:
   """The lower end of the interval of a difference."""
-  return Estimate(contrast(L, plus, minus).interval()[0])
+  return Estimate(contrast(L, **terms).interval()[0])
 
 
-def sign(L, plus, minus) -> Estimate:
+def sign(L, **terms) -> Estimate:
   """1 or -1 if a difference is resolved, else 0."""
-  return Estimate(contrast(L, plus, minus).sign())
+  return Estimate(contrast(L, **terms).sign())
 
 
-def at_entropy(L, nats, plus, minus) -> Estimate:
+def at_entropy(L, nats, **terms) -> Estimate:
   """A difference where the training entropy first falls to a value."""
-  return windows.contrast(L, *_terms(plus, minus), value=lambda run, term: (
-      reanalysis.at_training(run, "entropy", [nats], problems=term.problems)))
+  return contrast(L, **terms, value=lambda run, term: reanalysis.at_training(
+      run, "entropy", [nats], problems=term.problems))
 
 
 def best(L, term) -> Estimate:
   """The n with the most reward."""
-  return Estimate(max(term["n"], key=lambda n: windows.contrast(
-      L, [Term(**term | {"n": [n]})]).value))
+  return Estimate(max(term["n"], key=lambda n: contrast(
+      L, [term | {"n": [n]}]).value))
 
 
 def _heights(L, part, arm="", n=None, problems=None) -> dict:
@@ -53,8 +50,8 @@ def _heights(L, part, arm="", n=None, problems=None) -> dict:
 
 def spread(L, **of) -> Estimate:
   """The largest minus the smallest height of the n."""
-  values = [value for value, _ in _heights(L, **of).values()]
-  return Estimate(max(values) - min(values))
+  return Estimate(float(np.ptp([value for value, _ in _heights(
+      L, **of).values()])))
 
 
 def height(L, part) -> Estimate:
@@ -87,13 +84,13 @@ def crossing(L, part, count=17) -> Estimate:
 def first_ahead(lead, ends) -> float:
   """The smallest of `ends` from which on a lead is not below 0; inf: none."""
   behind = np.flatnonzero(np.asarray(lead) < 0)
-  start = behind[-1] + 1 if len(behind) else 0
-  return float(ends[start]) if start < len(ends) else np.inf
+  return float([*ends, np.inf][behind[-1] + 1 if len(behind) else 0])
 
 
 def lowest(L, part, arm="") -> Estimate:
   """The lowest evaluation of any run after its best one."""
-  return Estimate(min(reanalysis.lowest(run) for run in L[part].of_arm(arm)))
+  curves = [run.value_ExQ.mean(1) for run in L[part].of_arm(arm)]
+  return Estimate(float(min(avg_E[avg_E.argmax():].min() for avg_E in curves)))
 
 
 def signal(L, part, n, C) -> Estimate:
@@ -101,9 +98,8 @@ def signal(L, part, n, C) -> Estimate:
 
   truly-solved.json counts how often each problem was solved in 256 samples.
   """
-  runs = L[part].of_arm(n=n)
-  equal = [windows.training(run, 0.0, C, name)[0] for run in runs
-           for name in ("all_wrong", "all_right")]
+  equal = [windows.training(run, 0.0, C, name)[0] for name in (
+      "all_wrong", "all_right") for run in L[part].of_arm(n=n)]
   with open(os.path.join(os.path.dirname(L[part].path), "truly-solved.json"),
             encoding="utf-8") as file:
     solved = json.load(file)["solved"]

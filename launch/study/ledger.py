@@ -8,6 +8,7 @@ of WINDOWS ranges of C.
 import dataclasses
 import functools
 import gzip
+import itertools
 import json
 import os
 import string
@@ -75,14 +76,7 @@ def evaluation(record: dict) -> dict:
 
 def of_run(planned: Planned, run_id: str, kept: list[dict], *,
            diverged: bool) -> list[dict]:
-  """The lines of a run; none before its first evaluation.
-
-  Args:
-    planned: the run.
-    run_id: of its config.
-    kept: its records.
-    diverged: whether it ended with a loss that is not finite.
-  """
+  """The lines of a run from its records; none before its first evaluation."""
   train = [r for r in kept if r["kind"] == "train"]
   evals = [r for r in kept if r["kind"] == "eval"]
   if not evals:
@@ -117,6 +111,10 @@ class LedgerRun:
   head: dict
   evals: tuple[dict, ...]
   updates: tuple[dict, ...]
+
+  @property
+  def key(self) -> tuple[str, int, int]:
+    return self.head["arm"], self.head["n"], self.head["seed"]
 
   @property
   def lines(self) -> list[dict]:
@@ -161,9 +159,16 @@ class Ledger:
   @property
   def missing(self) -> list[Planned]:
     """The planned runs that have not spent their C."""
-    runs = {(r.head["arm"], r.head["n"], r.head["seed"]): r for r in self.runs}
+    runs = {run.key: run for run in self.runs}
     return [p for p in arms.planned(self.part) if p.key not in runs
             or not runs[p.key].has_spent(p.overrides["alloc"]["C"])]
+
+
+def by_n(runs: list[LedgerRun]) -> dict[int, list[LedgerRun]]:
+  """n -> its runs by seed, in increasing order of n."""
+  ordered = sorted(runs, key=lambda run: (run.head["n"], run.head["seed"]))
+  return {n: list(members) for n, members in itertools.groupby(
+      ordered, key=lambda run: run.head["n"])}
 
 
 def pooled(*ledgers: Ledger) -> Ledger:
@@ -200,12 +205,7 @@ def read(path: str) -> Ledger:
 
 
 def study(runs: list[LedgerRun], *, path: str) -> Study:
-  """The evaluations as a study of the frontier, metric avg.
-
-  Args:
-    runs: of one arm of each (Bp, n).
-    path: of the ledger, for messages.
-  """
+  """The evaluations of one arm of each (Bp, n) as a study, metric avg."""
   def of(run: LedgerRun) -> Run:
     return Run(
         run_id=run.head["run_id"], seed=run.head["seed"], Bp=run.head["Bp"],

@@ -14,22 +14,21 @@ import numpy as np
 
 from isojax.core.format import compact, rate
 from isojax.errors import InputError
-from isojax.frontier import fit_json
+from isojax.frontier import analysis, bootstrap, fit_json
 from isojax.ledger import records
 from launch.study import claims, ledger, reanalysis, tables, windows
 from launch.study.ledger import Ledger
 
 LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
-ARENA = ("arena_mixed", "arena_hard", "arena_easy")
-ARMS = (("scalerl", "scalerl2500"), ("pods", "pods_rate", "rate"), ARENA)
 ENDS = tuple(2.0**i for i in range(12, 22))  # of the windows of 256 problems
 
 
 def document(one: Ledger) -> dict:
-  """The fit of n*(C) to a part, as launch.fit stores it."""
-  fit = reanalysis.law(one)
+  """The fit of n*(C) to a part's grid of n, as launch.fit stores it."""
+  study = ledger.study(one.of_arm(), path=one.path)
   return fit_json.document(
-      fit, path=f"{one.part.name}-fit.json", with_scalerl=False)
+      analysis.analyse(study, bootstrap.DEFAULT),
+      path=f"{one.part.name}-fit.json", with_scalerl=False)
 
 
 def read_all(docs: str) -> dict[str, Ledger]:
@@ -48,11 +47,6 @@ def read_all(docs: str) -> dict[str, Ledger]:
             f"{one.part.name} --root=ROOT --ledger={one.path}")
       L[one.part.name] = one
   return L | {"all256": ledger.pooled(L["hard"], L["schedule"])}
-
-
-def read_json(docs: str, name: str) -> dict:
-  with open(os.path.join(docs, "study", name), encoding="utf-8") as file:
-    return json.load(file)
 
 
 def grids(L: dict[str, Ledger]) -> dict[str, tuple]:
@@ -95,73 +89,35 @@ def evidence(G: dict[str, tuple]) -> list[dict]:
   return entries
 
 
-def numbers(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
-  """All that the templates name."""
-  said = read_json(docs, "claims.json")
+def values_of(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
+  """What both templates name, besides the functions of these modules."""
+  with open(os.path.join(docs, "study", "claims.json"), encoding="utf-8") as f:
+    said = json.load(f)
   judged = [claims.judge(claim, L) for claim in said["claims"]]
-  ended = [claim for claim in judged if claim["hit"] is not None]
-  fair = [claim["hit"] for claim in ended if not claim["caveat"]]
-  compared = {part: reanalysis.compared(L[part])
-              for part in (*sum(ARMS, ()), "setting")}
-  avg, _ = windows.best_n(*G["hard"])
-  curves = {part: reanalysis.one_curve(G[part][0]) for part in G}
-  middle = [curves[part] for part in ("d64", "hard", "d512")]
-  peaks = [x for each in middle for x in each["peak"].values()]
-  last = {n: windows.contrast(L, [windows.Term("truly", (n,), 2.0**20)]).value
-          for n in (8, 32, 128, 512)}
-  alarms = lambda of: [reanalysis.false_alarms(
-      [L[part] for part in ARENA], of, S) for S in (2, 3, 5, 8)]
+  runs = [run for part, one in L.items() if part != "all256"
+          for run in one.runs]
   return {
+      "L": L, "G": G, "claims": claims, "reanalysis": reanalysis,
+      "tables": tables, "rows_of": rows_of, "name_of": name_of, "np": np,
       "x": {name: claims.contrast(L, **terms)
             for name, terms in said["contrasts"].items()},
-      "redundancy": {nats: reanalysis.redundancy(
-          L["regimes"], L["hard"], nats) for nats in (0.5, 0.4, 0.3, 0.2)},
       "n_or_rate": (reanalysis.n_or_rate(L["n_or_rate"])
                     if "n_or_rate" in L else None),
       "verdict": {claim["id"]: claim["hit"] for claim in judged},
-      "verdict_hits": [claim["id"] for claim in judged if claim["hit"]],
-      "ended": len(ended), "hits": sum(c["hit"] for c in ended),
-      "fair": len(fair), "fair_hits": sum(fair),
-      "claims": tables.claims_table(judged),
-      "cells": tables.cells_table,
-      "apart256": float(np.ptp([avg[n].max() for n in tables.N[:-1]])),
-      "behind128": float(max(v.max() for v in avg.values())
-                         - avg[128].max()),
-      "peak256": {n: ENDS[value.argmax()] / 256 for n, value in avg.items()},
-      "curves": curves, "levels": reanalysis.LEVELS,
-      "apart": max(max(each["spread"]) for each in middle),
-      "peaks": (min(peaks), float(np.median(peaks)), max(peaks)),
-      "lead": reanalysis.paired_lead(
-          [G[part][0] for part in ("d32", "d64", "hard", "d512")]),
-      "arms": {parts[0]: tables.arms_table({
-          part: compared[part] for part in parts}) for parts in ARMS},
-      "lowest": {part: claims.lowest(L, part).value for part in ARMS[0]},
-      "setting": [row["p"] for row in compared["setting"] if row["gain"]],
-      "predictions": [(part, reanalysis.prediction(
-          L[part], read_json(docs, f"{part}-prediction.json"), 2.0**log2_C))
-                      for part, log2_C in (
-                          ("easy", 20), ("hard", 20), ("hard", 21))],
-      "table": tables.windows_table([("", G["hard"][0],
-                                      rows_of(G["hard"][1]))]),
-      "windows": tables.windows_table([
-          (name_of(part, runs), runs, rows_of(ends))
-          for part, (runs, ends) in G.items() if part != "hard"]),
-      "truly": last,
-      "alarms": {of: alarms(of) for of in ("avg", "reward")},
-      "runs": sum(len(one.runs) for part, one in L.items()
-                  if part != "all256"),
-      "rollouts": sum(r.head["reached"] for part, one in L.items()
-                      if part != "all256" for r in one.runs)}
+      "judged": judged, "curves": {
+          part: reanalysis.one_curve(runs) for part, (runs, _) in G.items()},
+      "avg256": windows.best_n(*G["hard"])[0], "runs": len(runs),
+      "rollouts": sum(run.head["reached"] for run in runs)}
 
 
 def render(name: str, values: dict) -> str:
   env = jinja2.Environment(
+      extensions=["jinja2.ext.do"], undefined=jinja2.StrictUndefined,
       loader=jinja2.FileSystemLoader(os.path.dirname(__file__)),
-      undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-      keep_trailing_newline=True)
+      trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
   env.filters |= {"rate": rate, "compact": compact, "gain": tables.gain,
-                  "power": tables.power, "percent": "{:.0%}".format,
-                  "two": "{:.2f}".format}
+                  "power": tables.power, "two": "{:.2f}".format,
+                  "values": lambda of: list(of.values())}
   text = re.sub(r"\n{3,}", "\n\n", env.get_template(name).render(values))
   return "\n\n".join(map(refilled, text.split("\n\n")))
 
@@ -181,29 +137,21 @@ def refilled(block: str) -> str:
 
 
 def rebuild(docs: str, fits: str | None) -> list[str]:
-  """Writes the pages, the figures and the fits; returns the paths.
-
-  Args:
-    docs: folder of study.md, and of study/ with the ledgers.
-    fits: folder of PART-fit.json and best-n.json; None: they are left as they
-      are.
-  """
+  """Writes the pages, the figures and, if given, the fits; returns paths."""
   from launch.study import figures  # needs matplotlib
   L, paths = read_all(docs), []
   G = grids(L)
-  values = numbers(docs, L, G)
+  values = values_of(docs, L, G)
   for name in ("study.md", "study/appendix.md"):
     paths.append(os.path.join(docs, name))
     records.replace(paths[-1], render(
         f"{os.path.basename(name)}.jinja", values).encode())
-  drawn = {
-      "curves": figures.curves({name_of(part, G[part][0]): G[part][0]
-                                for part in ("many", "d512", "hard", "d64")}),
-      "regret": figures.regrets([(name_of(part, runs), *(
-          reanalysis.regret(runs, of, ends) for of in ("reward", "avg")))
-                                 for part, (runs, ends) in G.items()])}
-  for name, figure in drawn.items():
-    paths += figures.save(figure, os.path.join(docs, "study", name))
+  folder = os.path.join(docs, "study")
+  paths += figures.save_curves({name_of(part, G[part][0]): G[part][0] for part
+                                in ("many", "d512", "hard", "d64")}, folder)
+  paths += figures.save_regrets([(name_of(part, runs), *(
+      reanalysis.regret(runs, of, ends) for of in ("reward", "avg")))
+                                 for part, (runs, ends) in G.items()], folder)
   if fits is not None:
     made = {f"{part}-fit.json": document(L[part]) for part in LAWS}
     for name, content in (made | {"best-n.json": evidence(G)}).items():

@@ -2,14 +2,12 @@
 
 import numpy as np
 
-from isojax.frontier import analysis, bootstrap
-from launch.study import ledger, windows
-from launch.study.ledger import Ledger, LedgerRun
+from launch.study import windows
+from launch.study.ledger import by_n, Ledger, LedgerRun
 from launch.study.windows import Estimate
 
 NATS = 0.3  # entropy of experiment A
 LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6)  # training reward
-REWARD = 0.02  # largest error of a hit of the registered predictions
 
 
 def curve(run: LedgerRun, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -63,7 +61,7 @@ def n_or_rate(one: Ledger) -> dict:
     have ended or got there; open: the other cells; exponents: None below four
     cells.
   """
-  runs = {(r.head["arm"], r.head["n"], r.head["seed"]): r for r in one.runs}
+  runs = {run.key: run for run in one.runs}
   need, members = {}, {}
   for arm in one.part.arms:
     for n in arm.n:
@@ -106,11 +104,8 @@ def at_training(run: LedgerRun, name: str, levels, *,
                 problems: int | None = None) -> np.ndarray:
   """avg@k where a training mean first gets to levels; NaN: it does not.
 
-  Args:
-    run: a run.
-    name: reward, which rises, or entropy, which falls.
-    levels: of it.
-    problems: of the validation problems, the first so many.
+  Of the reward, which rises, or the entropy, which falls; on the first so many
+  validation problems.
   """
   up = -1.0 if name == "entropy" else 1.0
   C, value = curve(run, name)
@@ -139,8 +134,7 @@ def one_curve(runs: list[LedgerRun]) -> dict:
     training reward and the entropy at the best evaluation.
   """
   value, peak, nats = {}, {}, {}
-  for n in sorted({run.head["n"] for run in runs}):
-    members = [run for run in runs if run.head["n"] == n]
+  for n, members in by_n(runs).items():
     value[n] = np.mean([at_training(run, "reward", LEVELS)
                         for run in members], axis=0)
     for found, name in ((peak, "reward"), (nats, "entropy")):
@@ -171,7 +165,7 @@ def paired_lead(grids: list[list[LedgerRun]], at: float = 4096.0) -> dict:
           "positive": int((lead > 0).sum()), "pairs": len(lead)}
 
 
-def compared(one: Ledger, of: str = "avg") -> list[dict]:
+def compared(one: Ledger) -> list[dict]:
   """Each arm in (C / 2, C] against the first arm at the same n.
 
   Returns:
@@ -182,7 +176,7 @@ def compared(one: Ledger, of: str = "avg") -> list[dict]:
   value = {}
   for arm, n in dict.fromkeys((a.name, n) for a in one.part.arms for n in a.n):
     seeds = [v for run in one.of_arm(arm, n)
-             for v in [windows.window(run, C, of)] if not np.isnan(v).any()]
+             for v in [windows.window(run, C)] if not np.isnan(v).any()]
     if seeds:
       value[arm, n] = np.stack(seeds)
   pooled = windows.seed_variance(list(value.values()))
@@ -201,64 +195,13 @@ def compared(one: Ledger, of: str = "avg") -> list[dict]:
   return rows
 
 
-def lowest(run: LedgerRun) -> float:
-  """The lowest evaluation of a run after its best one."""
-  avg_E = run.value_ExQ.mean(1)
-  return float(avg_E[avg_E.argmax():].min())
-
-
-def height(runs: list[LedgerRun], metric: str = "avg") -> dict:
+def height(runs: list[LedgerRun]) -> dict:
   """n -> (best mean over seeds of an evaluation, its C)."""
   found = {}
-  for n in sorted({r.head["n"] for r in runs}):
-    members = [r for r in runs if r.head["n"] == n]
-    E = min(len(r.evals) for r in members)
-    mean_E = np.mean([windows.measured(r, metric)[:E].mean(1)
-                      for r in members], axis=0)
-    found[n] = (float(mean_E.max()), float(members[0].C_E[mean_E.argmax()]))
+  for n, members in by_n(runs).items():
+    C_E, avg_E, _ = mean_curve(members)
+    found[n] = (float(avg_E.max()), float(C_E[avg_E.argmax()]))
   return found
-
-
-def prediction(one: Ledger, said: dict, C: float) -> dict:
-  """Registered rewards of single n against raw data at C.
-
-  Returns:
-    misses: values that are neither within REWARD nor in the interval, of the
-    last evaluations and of (C / 2, C]; error: the range of the former.
-  """
-  row, = (p for p in said["predicted"] if p["C"] == C)
-  raw = {"last": [], "window": []}
-  for p in row["by_n"]:
-    runs = one.of_arm(n=p["n"])
-    raw["last"].append(np.mean([r.value_ExQ[r.C_E <= C][-1] for r in runs]))
-    raw["window"].append(np.mean([windows.window(r, C) for r in runs]))
-  miss = lambda p, x: abs(x - p["reward"]) > REWARD and not (
-      p["interval"][0] <= x <= p["interval"][1])
-  errors = [x - p["reward"] for x, p in zip(
-      raw["last"], row["by_n"], strict=True)]
-  return {"C": C, "misses": {name: sum(map(miss, row["by_n"], values))
-                             for name, values in raw.items()},
-          "error": (min(errors), max(errors))}
-
-
-def false_alarms(arena: list[Ledger], of: str, S: int, *,
-                 splits: int = 400) -> float:
-  """How often S uniform runs differ, resolved, from S others.
-
-  Drawn at random, again and again, from the runs of the arms `uniform` and
-  `uniform again` of each part.
-  """
-  alarms = []
-  for one in arena:
-    value_RxQ = np.stack([
-        windows.window(run, float(one.part.C), of)
-        for run in one.of_arm("uniform") + one.of_arm("uniform again")])
-    rng = np.random.default_rng(0)
-    for _ in range(splits):
-      first, other = rng.permutation(len(value_RxQ))[:2 * S].reshape(2, S)
-      alarms.append(windows.sum_of(
-          [value_RxQ[first], -value_RxQ[other]]).sign() != 0)
-  return float(np.mean(alarms))
 
 
 def regret(runs: list[LedgerRun], of: str, ends) -> dict:
@@ -268,21 +211,15 @@ def regret(runs: list[LedgerRun], of: str, ends) -> dict:
     n; C over the training problems; regret [N, W]; whether the difference is
     resolved [N, W]; the best n of each window.
   """
-  ns = sorted({run.head["n"] for run in runs})
-  columns = []
+  groups, columns = by_n(runs), []
   for end in ends:
-    value = [v[~np.isnan(v).any(1)] for n in ns for v in [np.stack(
-        [windows.window(r, end, of) for r in runs if r.head["n"] == n])]]
-    best = max(value, key=np.mean)
-    behind = [windows.sum_of([best, -v]) for v in value]
+    value = {n: v[~np.isnan(v).any(1)] for n, members in groups.items()
+             for v in [np.stack([windows.window(r, end, of) for r in members])]}
+    best = max(value, key=lambda n: value[n].mean())
+    behind = [windows.sum_of([value[best], -v]) for v in value.values()]
     columns.append(([b.value for b in behind], [b.sign() > 0 for b in behind],
-                    ns[max(range(len(ns)), key=lambda i: value[i].mean())]))
+                    best))
   regrets, resolved, best = zip(*columns, strict=True)
-  return {"n": ns, "C/D": np.array(ends) / runs[0].head["D"],
+  return {"n": list(groups), "C/D": np.array(ends) / runs[0].head["D"],
           "regret": np.array(regrets).T, "resolved": np.array(resolved).T,
           "best": list(best)}
-
-
-def law(one: Ledger, options=bootstrap.DEFAULT):
-  """The fit of n*(C) to the grid of n of a part, as launch.fit makes it."""
-  return analysis.analyse(ledger.study(one.of_arm(), path=one.path), options)

@@ -29,37 +29,9 @@ def read_part(path: str) -> arms.Part:
 
 def code_version() -> str:
   """The commit of this checkout; empty without one."""
-  found = subprocess.run(
+  return subprocess.run(
       ["git", "-C", os.path.dirname(__file__), "describe", "--always",
-       "--dirty", "--exclude=*"], capture_output=True, text=True)
-  return found.stdout.strip()
-
-
-def sweep(config, root: str, workers: int | None,
-          kept: ledger.Ledger | None) -> str:
-  """Runs the part of --config as far as it goes; the same call resumes it.
-
-  Args:
-    config: what the runs share.
-    root: folder of the runs. Parts that share it share equal runs.
-    workers: runs at once; None: as many as the devices allow.
-    kept: the part's ledger of another machine, whose complete runs are not
-      run again.
-
-  Returns:
-    The path of its ledger, ROOT/PART.jsonl.gz.
-  """
-  part = read_part(config_flag.path(sys.argv))
-  plan = os.path.join(root, f"{part.name}.plan.jsonl")
-  os.makedirs(root, exist_ok=True)
-  records.replace(plan, arms.plan(arms.planned(part), config).encode())
-  done = complete(kept, part)
-  missing = [run for planned, run in planned_runs(config, root)
-             if planned.key not in done]
-  if missing and sweeper.sweep(missing, sweeper.workers_here(
-      workers, math.prod(config.mesh.values())), tries=3):
-    sys.exit(exit_codes.PREEMPTED)
-  return collect(config, root, kept)
+       "--dirty", "--exclude=*"], capture_output=True, text=True).stdout.strip()
 
 
 def complete(kept: ledger.Ledger | None, part: arms.Part) -> dict:
@@ -71,31 +43,38 @@ def complete(kept: ledger.Ledger | None, part: arms.Part) -> dict:
     raise InputError(f"--ledger={kept.path} is of another plan than "
                      f"{part.name}; expected the ledger of this part")
   missing = {planned.key for planned in kept.missing}
-  runs = {(r.head["arm"], r.head["n"], r.head["seed"]): r for r in kept.runs}
-  return {key: run for key, run in runs.items() if key not in missing}
+  return {run.key: run for run in kept.runs if run.key not in missing}
 
 
-def planned_runs(config, root: str) -> list[tuple[arms.Planned, sweeper.Run]]:
-  """The runs of the part's plan in a root."""
+def collect(config, root: str, kept: ledger.Ledger | None, *,
+            sweep: bool, workers: int | None) -> str:
+  """Writes the ledger of the part of --config; the same call resumes its runs.
+
+  With `sweep` what is missing runs first. Complete runs of `kept`, the part's
+  ledger of another machine, are not run again. Returns ROOT/PART.jsonl.gz.
+  """
   part = read_part(config_flag.path(sys.argv))
-  runs, wrong = sweeper.of_plan(
-      os.path.join(root, f"{part.name}.plan.jsonl"), config, root)
+  planned, done = arms.planned(part), complete(kept, part)
+  plan = os.path.join(root, f"{part.name}.plan.jsonl")
+  if sweep:
+    os.makedirs(root, exist_ok=True)
+    records.replace(plan, arms.plan(planned, config).encode())
+  runs, wrong = sweeper.of_plan(plan, config, root)
   if wrong:
     raise InputError("; ".join(wrong))
-  return list(zip(arms.planned(part), runs, strict=True))
-
-
-def collect(config, root: str, kept: ledger.Ledger | None) -> str:
-  """Writes the ledger of the runs so far; returns its path."""
-  part = read_part(config_flag.path(sys.argv))
-  lines, done = [ledger.header(part, code_version())], complete(kept, part)
-  for planned, run in planned_runs(config, root):
+  rows = list(zip(planned, runs, strict=True))
+  missing = [run for row, run in rows if row.key not in done]
+  if sweep and missing and sweeper.sweep(missing, sweeper.workers_here(
+      workers, math.prod(config.mesh.values())), tries=3):
+    sys.exit(exit_codes.PREEMPTED)
+  lines = [ledger.header(part, code_version())]
+  for row, run in rows:
     path = os.path.join(run.folder, "records.jsonl")
-    if planned.key in done:
-      lines += done[planned.key].lines
+    if row.key in done:
+      lines += done[row.key].lines
     elif os.path.exists(path):
       lines += ledger.of_run(
-          planned, run.name, records.read(path),
+          row, run.name, records.read(path),
           diverged=sweeper.last_error(run)[0] == exit_codes.DIVERGED)
   path = os.path.join(root, f"{part.name}.jsonl.gz")
   ledger.write(path, lines)

@@ -60,19 +60,20 @@ def windows_table(grids: list[tuple[str, list[LedgerRun], list[float]]],
                    *(f"n = {n}" for n in ns)], lines)
 
 
-def arms_table(parts: dict[str, list[dict]]) -> str:
-  """The rows of reanalysis.compared: a row of an arm, a column of a part.
+def arms_table(*parts: Ledger) -> str:
+  """reanalysis.compared: a row of an arm and n, a column of a part.
 
   Cells of the first arm are rewards, all others differences to it.
   """
   cells = {}
-  for part, rows in parts.items():
-    for row in rows:
-      cells.setdefault((row["arm"] or "as it is", row["n"]), {})[part] = (
-          gain(row["gain"], row["alpha"]) if row["gain"] else
-          rate(row["value"]))
-  return markdown(["arm", "n", *parts], [
-      [arm, str(n), *(of[part] if part in of else "-" for part in parts)]
+  for one in parts:
+    for row in reanalysis.compared(one):
+      cells.setdefault((row["arm"] or "as it is", row["n"]), {})[
+          one.part.name] = (gain(row["gain"], row["alpha"]) if row["gain"] else
+                            rate(row["value"]))
+  names = [one.part.name for one in parts]
+  return markdown(["arm", "n", *names], [
+      [arm, str(n), *(of[name] if name in of else "-" for name in names)]
       for (arm, n), of in cells.items()])
 
 
@@ -117,7 +118,7 @@ def stratum(one: Ledger) -> str:
     lines += [f"Exponent of {name}: {power(x)}"
               for name, x in (found["exponents"] or {}).items()]
   elif len({arm.name for arm in one.part.arms}) > 1:
-    lines.append(arms_table({one.part.name: reanalysis.compared(one)}))
+    lines.append(arms_table(one))
   else:
     runs = one.of_arm()
     lines.append(windows_table(

@@ -12,14 +12,12 @@ from scipy import stats
 
 from isojax.core import evaluate
 from isojax.frontier import bootstrap
-from launch.study.ledger import LedgerRun
+from launch.study.ledger import by_n, LedgerRun
 
 LATE = 1 / 64  # of C: an evaluation takes place up to a step after it is due
 ALPHA = 0.05
-METRICS = {
-    "avg": lambda c, k: c / k,
-    "best": lambda c, k: evaluate.best_at_k(c, stored=k, k=k),
-    "worst": lambda c, k: evaluate.worst_at_k(c, stored=k, k=k)}
+METRICS = {"avg": lambda c, k: c / k,
+           "best": lambda c, k: evaluate.best_at_k(c, stored=k, k=k)}
 
 
 def measured(run: LedgerRun, metric: str, at=slice(None)) -> np.ndarray:
@@ -51,15 +49,9 @@ def training(run: LedgerRun, low: float, high: float, name: str) -> np.ndarray:
 
 
 def window(run: LedgerRun, C: float, of: str = "avg") -> np.ndarray:
-  """The mean in (C / 2, C]: of each problem, or [1] of the training rollouts.
+  """The mean in (C / 2, C] of a metric of each problem, or of a training mean.
 
-  Args:
-    run: a run.
-    C: end of the window.
-    of: a key of METRICS, or a mean of the training, such as reward.
-
-  Returns:
-    NaN if the run has not got there.
+  NaN if the run has not got there; [1] of a training mean, such as reward.
   """
   if of not in METRICS:
     return training(run, C / 2, C, of)
@@ -71,27 +63,21 @@ def window(run: LedgerRun, C: float, of: str = "avg") -> np.ndarray:
 # ---- The best n, by bootstrap
 
 
-def best_n(runs: list[LedgerRun], ends, of: str = "avg",
-           options=bootstrap.DEFAULT) -> tuple[dict[int, np.ndarray], list]:
+def best_n(runs: list[LedgerRun], ends, of: str = "avg"
+           ) -> tuple[dict[int, np.ndarray], list]:
   """The means of each n in windows, and the best n of each window.
 
   All n and windows of a draw have the same problems, all windows the same
   seeds. S - 1 of S seeds are drawn, as by isojax.frontier.bootstrap.
 
-  Args:
-    runs: of one arm of each n.
-    ends: C of the windows.
-    of: as of `window`.
-    options: of the bootstrap.
-
   Returns:
     n -> [W], NaN: no run has got there; (n, low, high) of each window, with the
     95 % interval of the draws.
   """
-  runs = sorted(runs, key=lambda run: (run.head["n"], run.head["seed"]))
-  value = {n: np.array([[window(run, end, of) for end in ends] for run in runs
-                        if run.head["n"] == n])  # [S, W, Q]
-           for n in dict.fromkeys(run.head["n"] for run in runs)}
+  value = {n: np.array([[window(run, end, of) for end in ends]
+                        for run in members])  # [S, W, Q]
+           for n, members in by_n(runs).items()}
+  options = bootstrap.DEFAULT
   rng = np.random.default_rng(options.seed)
   Q = next(iter(value.values())).shape[2]
   problems_DxQ = bootstrap.weights(Q, Q, options.draws, rng) / Q
@@ -120,9 +106,9 @@ def best_n(runs: list[LedgerRun], ends, of: str = "avg",
 
 def ends_of(runs: list[LedgerRun], C: float, count: int) -> list[float]:
   """The ends of `count` windows up to C that all have evaluations of each n."""
-  ns = {run.head["n"] for run in runs}
-  return [end for end in (C / 2**i for i in range(count)[::-1])
-          if {run.head["n"] for run in runs if due(run, end).any()} == ns]
+  return [end for end in (C / 2**i for i in range(count)[::-1]) if all(
+      any(due(run, end).any() for run in members)
+      for members in by_n(runs).values())]
 
 
 # ---- Values and differences, by t
@@ -212,12 +198,8 @@ def contrast(L: dict, plus: list[Term], minus: list[Term] = (),
              value=lambda run, term: window(run, term.C, term.of)) -> Estimate:
   """The sum of some terms minus that of others.
 
-  A run that two terms share counts once, with the sum of both.
-
-  Args:
-    L: ledgers by part.
-    plus, minus: the terms.
-    value: (run, term) -> the value of each problem; NaN: the run is left out.
+  A run that two terms share counts once, with the sum of both. A run whose
+  value of a problem is NaN is left out.
   """
   cells = {}
   for sign, term in [*((1, t) for t in plus), *((-1, t) for t in minus)]:
@@ -235,10 +217,7 @@ def contrast(L: dict, plus: list[Term], minus: list[Term] = (),
 def holm(p: list[float]) -> tuple[list[float], list[float]]:
   """Holm's correction of a family: adjusted p, and the alpha of each interval.
   """
-  order, adjusted, alpha = np.argsort(p), np.zeros(len(p)), np.zeros(len(p))
-  highest = 0.0
-  for rank, at in enumerate(order):
-    left = len(p) - rank
-    highest = max(highest, min(1.0, left * p[at]))
-    adjusted[at], alpha[at] = highest, ALPHA / left
-  return adjusted.tolist(), alpha.tolist()
+  left = len(p) - np.argsort(np.argsort(p))  # hypotheses not yet rejected
+  adjusted = np.minimum(1.0, left * p)
+  return [float(adjusted[left >= own].max()) for own in left], (
+      ALPHA / left).tolist()

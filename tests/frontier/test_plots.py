@@ -1,6 +1,5 @@
 """The figures of a fit, from studies whose truth is known."""
 
-import copy
 import dataclasses
 import pathlib
 
@@ -15,9 +14,7 @@ from tests.frontier import page
 def test_every_figure_is_written_and_not_empty(saved, documents):
   assert {pathlib.Path(path).name for path in saved["joint"]} == {
       f"{name}.{kind}" for name in plots.FIGURES
-      for kind in ("png", "svg", "pdf")} | {
-          f"{name}-column.{kind}" for name in ("law", "reward")
-          for kind in ("svg", "pdf")}
+      for kind in ("png", "svg", "pdf")}
   for path in map(pathlib.Path, saved["joint"]):
     assert path.stat().st_size > 8000
     if path.suffix == ".svg":
@@ -29,7 +26,7 @@ def test_no_data_no_figure_and_the_same_bytes_again(documents, tmp_path):
       "identified": False, "reasons": [], "limits": [], "cautions": []},
            "notes": [], "interference": [], "scalerl": []}
   paths = plots.save(found, str(tmp_path))
-  assert {pathlib.Path(p).stem for p in paths} == {"reward", "reward-column"}
+  assert {pathlib.Path(p).stem for p in paths} == {"reward"}
   first = [pathlib.Path(p).read_bytes() for p in paths]
   assert [pathlib.Path(p).read_bytes()
           for p in plots.save(found, str(tmp_path))] == first
@@ -49,7 +46,7 @@ def test_without_a_difference_no_n_is_drawn(tmp_path):
   assert "no n differs: avg is 0 throughout" in told.text
 
 
-def test_the_ribbon_changes_where_the_curves_cross(documents):
+def test_the_leader_changes_where_the_curves_cross(documents):
   found = documents["joint"]
   moves = [C for C in found["frontier"]["change"] if C is not None]
   assert moves
@@ -69,26 +66,13 @@ def test_colours_of_n_are_apart_and_readable_on_white():
   assert plots.colour_of(8, [8]) == plots.colour_of(16, [16])  # a single n
 
 
-def test_figures_of_a_column_are_readable_on_a_phone(name, documents):
-  """At 358 px of 3.3 inches, a point is 1.5 px: 7 points are 10 px."""
-  for draw in (plots.law_column, plots.reward_column):
-    figure = draw(documents[name])
-    figure.draw_without_rendering()
-    assert figure.get_size_inches()[0] == plots.COLUMN
-    texts = [t for ax in figure.axes for t in (
-        *ax.texts, ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels())]
-    assert min(t.get_fontsize() for t in texts) * 358 / (72 * 3.3) > 10
-    for ax in figure.axes:
-      assert not overlapping(ax.texts)
-
-
 def test_the_colour_of_n_is_the_same_in_every_figure(documents):
-  found = documents["joint"]
-  tested = found["study"]["n"]
-  colours = {plots.marker_of(n, tested): plots.colour_of(n, tested)
-             for n in tested}
   seen = set()
-  for draw in (plots.reward, plots.law, plots.scalerl):
+  for draw, regime in ((plots.reward, "fixed_Bp"), (plots.law, "joint")):
+    found = documents[regime]
+    tested = found["study"]["n"]
+    colours = {plots.marker_of(n, tested): plots.colour_of(n, tested)
+               for n in tested}
     for ax in draw(found).axes:
       for line in ax.lines:
         mark, colour = line.get_marker(), line.get_color()
@@ -97,9 +81,7 @@ def test_the_colour_of_n_is_the_same_in_every_figure(documents):
           face = line.get_markerfacecolor()
           assert same_color(face, colours[mark]), (draw.__name__, mark)
           seen.add((draw.__name__, mark))
-  assert {name for name, _ in seen} == {"reward", "law", "scalerl"}
-  bars = [bar for ax in plots.interference(found).axes for bar in ax.patches]
-  assert {bar.get_facecolor() for bar in bars} <= set(colours.values())
+  assert {name for name, _ in seen} == {"reward", "law"}
 
 
 def test_unresolved_points_are_hollow_and_dashed(documents):
@@ -110,63 +92,7 @@ def test_unresolved_points_are_hollow_and_dashed(documents):
             if len(line.get_xdata()) == 1 and line.get_zorder() == 3]
   assert [p.get_markerfacecolor() != "white" for p in points] == known
   thick = [line for line in plots.reward(found).axes[0].lines
-           if line.get_linewidth() == 4]
+           if line.get_linewidth() == 4 and len(line.get_xdata())]
   assert [line.get_linestyle() for line in thick].count("--") == sum(
       not stretch[-1] for stretch in plots._stretches(
           found["frontier"]))
-
-
-def overlapping(texts):
-  """Pairs of texts whose boxes meet, once the figure is drawn."""
-  boxes = [(t.get_text(), t.get_window_extent().shrunk(0.95, 0.95))
-           for t in texts if t.get_text() and t.get_visible()]
-  return [(a, b) for i, (a, one) in enumerate(boxes)
-          for b, other in boxes[i + 1:] if one.overlaps(other)]
-
-
-def test_labels_do_not_overlap(name, documents):
-  hurried = copy.deepcopy(documents[name])  # the lead changes at every point
-  ns = hurried["study"]["n"]
-  hurried["frontier"]["n"] = [ns[i % len(ns)] for i in range(40)]
-  for document in (documents[name], hurried):
-    figure = plots.reward(document)
-    figure.draw_without_rendering()
-    for ax in figure.axes:
-      assert not overlapping(ax.texts)
-      ticks = [t for t in ax.get_xticklabels()
-               if ax.get_xlim()[0] <= t.get_position()[0] <= ax.get_xlim()[1]]
-      assert not overlapping(ticks)
-
-
-def test_spread_keeps_order_and_distance():
-  at = plots.spread([0.1, 0.11, 0.5, 0.99, 0.99], 0.1, 0.0, 1.0)
-  assert np.diff(at).min() >= 0.1 - 1e-12
-  assert at[0] == 0.1 and at[2] == 0.5 and at[-1] == 1.0
-
-
-def test_chosen_takes_the_ends_of_n_first():
-  rows = [dict(Bp=Bp, n=n, seed=s) for s in (0, 1) for Bp in (32, 64)
-          for n in (8, 16, 32, 64)]
-  cells = [(r["Bp"], r["n"]) for r in plots.chosen(rows)]
-  assert {(32, 8), (32, 64), (64, 8), (64, 64)} < set(cells)
-  assert len(cells) == len(set(cells)) == plots.MOST
-  assert all(r["seed"] == 0 for r in plots.chosen(rows))
-
-
-def test_the_interval_of_A_is_drawn_and_not_a_margin(documents):
-  found = copy.deepcopy(documents["fixed_Bp"])
-  found["scalerl"] = found["scalerl"][:1]
-  row, = found["scalerl"]
-  row.update(A=0.55, A_interval=[0.52, 0.57], A_at_edge=False, half=None)
-
-  def drawn():  # vertical lines in the right margin, in coordinates of the axes
-    return [line.get_ydata() for line in plots.scalerl(found).axes[0].lines
-            if len(line.get_xdata()) == 2
-            and 1 < line.get_xdata()[0] == line.get_xdata()[1] < 2]
-
-  (low, high), = drawn()
-  assert (low, high) == (0.52, 0.57)
-  row.update(A_interval=[0.52, 1.0])  # far above the points
-  (low, high), = drawn()
-  assert low == 0.52 and 0.57 < high < 1.0
-  assert "[0.520, 1.000]" in page.Page(html.page(found, [])).text

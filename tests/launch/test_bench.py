@@ -11,11 +11,6 @@ import pytest
 
 from configs import hard
 from isojax.core import model_shape as shape_lib
-from isojax.core.memory import Formats
-from isojax.errors import InputError
-from isojax.planner import prices
-from isojax.planner.cost import CALIBRATED, Lengths, Recipe, Workload
-from isojax.planner.machines import Accelerator, Machine
 from isojax.runtime import profile
 from launch.bench import accelerator, cases, processes, run
 from tests import command
@@ -61,57 +56,6 @@ def test_the_table_by_hand():
   assert lines[4:6] == [
       "| isojax | 10 | 5 - 10 | 50% | 7.0 | 1.00 | 1.00 | 1.00 |",
       "| x | 5 | 5 - 5 | - | 0.0 | - | 2.00 | 3.00 |"]
-
-
-ROW = dict(contestant="isojax", config=CONFIG, compute_dtype="float32", Bp=2,
-           n=3, prompt_tokens=5, new_tokens=8, slots=None,
-           microbatch_tokens=48)
-DOCUMENT = {"rows": [
-    ROW | dict(what="sample", tokens=[24, 24], seconds=[2.0, 4.0]),
-    ROW | dict(what="sample", contestant="naive", tokens=[24], seconds=[9.0]),
-    ROW | dict(what="update", tokens=[24], seconds=[8.0])]}
-# So slow that FLOPs bound each stage; 4 chips, of which the bench had one.
-MACHINE = Machine("m", Accelerator(
-    name="a", bfloat16=1e3, float32=1e4, hbm_bytes=1e9, hbm_bandwidth=1e9,
-    source="made"), 4)
-WORKLOAD = Workload(Lengths(300, 1500, 1024, 8192), Formats("float32"))
-
-
-def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
-  found = prices.bench_efficiency(DOCUMENT, SHAPE, WORKLOAD, MACHINE,
-                                    path="b")
-  recipe = dataclasses.replace(WORKLOAD, recipe=Recipe(m=1, critic="own"))
-  assert prices.bench_efficiency(DOCUMENT, SHAPE, recipe, MACHINE,
-                                   path="b") == found
-  # 4 tokens a row: they attend to 5 + 4 / 2 in the planner's mean.
-  prefill = 10 * (2 * 744 + 96 * 2.5)
-  decode = 24 * (2 * 1044 + 96 * 7)
-  assert found.sample_flops == pytest.approx((prefill + decode) / 1e4 / 3.0)
-  assert found.sample_bandwidth == found.sample_flops
-  update = 3 * (prefill + decode) + 10 * SHAPE.params
-  assert found.update_flops == pytest.approx(update / 1e4 / 8.0)
-  assert found.slots == 1.0
-  assert found.step_seconds == CALIBRATED.step_seconds
-  assert found.basis == "measured by launch.bench (b; host seconds assumed)"
-
-
-def test_rows_of_the_priced_policy_come_first():
-  other = CONFIG | dict(num_hidden_layers=1)
-  rows = [r | dict(config=other, seconds=[1e6]) for r in DOCUMENT["rows"]]
-  first, second = (prices.bench_efficiency(
-      {"rows": r}, SHAPE, WORKLOAD, MACHINE, path="b")
-                   for r in (rows + DOCUMENT["rows"], DOCUMENT["rows"]))
-  assert first == second
-
-
-@pytest.mark.parametrize("document, message", [
-    ({}, "b: not what launch.bench --json writes .KeyError: 'rows'"),
-    ({"rows": []}, "no sample of isojax in float32; make it with"),
-    ({"rows": DOCUMENT["rows"][:2]}, "no update of isojax in float32"),
-    ({"rows": [DOCUMENT["rows"][0] | {"seconds": [0.0]}]}, "b: not what")])
-def test_a_bench_that_says_too_little_is_refused(document, message):
-  with pytest.raises(InputError, match=message):
-    prices.bench_efficiency(document, SHAPE, WORKLOAD, MACHINE, path="b")
 
 
 def bench(*arguments):

@@ -89,11 +89,9 @@ def runs(tmp_path):
 def ask(folder, baseline="base*", records="pods*", axis="device_seconds"):
   """The comparison of the runs in a folder, without starting Python."""
   how = fields.Reading(axis=axis)
-  return compare.compared(compare.Question(
-      baseline=[f"{folder}/{baseline}/records.jsonl"],
-      records=[f"{folder}/{records}/records.jsonl"],
-      selection=Selection(axis, "avg"),
-      read=lambda patterns, flag: reading.read(patterns, how, flag=flag)))
+  return compare.compared(*(
+      reading.read([f"{folder}/{name}/records.jsonl"], how, flag="records")
+      for name in (baseline, records)), Selection(axis, "avg"))
 
 
 @pytest.mark.parametrize("axis, base, time", [

@@ -99,9 +99,6 @@ REFUSED = (
     ([*EASY, *PRICED, "--measured=torn.jsonl"],
      "torn.jsonl:1: this line was changed"),
     ([*EASY, *PRICED, "--measured=few.jsonl"], "few.jsonl: Bp, n, prompt_to"),
-    ([*EASY, *PRICED, "--bench=fit.json"], "fit.json: not what launch.bench"),
-    ([*EASY, *PRICED, "--bench=fit.json", "--measured=few.jsonl"], "give one"),
-    ([*EASY, "--bench=fit.json"], "--bench: no effect without --machine"),
     (["--rollouts=9", "--problems=zero.jsonl"],
      "inputs are missing; give --stratum"),
     (["--usd=500"], "inputs are missing; give --machine=8xh100, which spends "
@@ -154,19 +151,6 @@ def test_a_sweep_is_the_grid_and_says_what_it_leaves_out(tmp_path):
                (64, 8, 0), (64, 8, 3)]
   assert "left out (Bp, n) = (64, 1024): above 32768" in out
   assert len({r["id"] for r in rows}) == 6
-
-
-def test_a_bench_says_how_fast_it_is(tmp_path):
-  config = json.loads(
-      (ROOT / "tests/data/qwen2.5-7b/config.json").read_text())
-  row = dict(contestant="isojax", config=config, compute_dtype="bfloat16", Bp=2,
-             n=3, prompt_tokens=5, new_tokens=8, slots=None,
-             microbatch_tokens=48, tokens=[24])
-  (tmp_path / "b.json").write_text(json.dumps({"rows": [
-      row | dict(what="sample", seconds=[2.0]),
-      row | dict(what="update", seconds=[8.0])]}))
-  _, out = planned(*EASY, *PRICED, "--bench=b.json", cwd=tmp_path)
-  assert "; measured by launch.bench (b.json; host seconds assumed)\n" in out
 
 
 def test_measured_lengths_need_no_flags(tmp_path):

@@ -137,36 +137,10 @@ def test_arms_are_compared_with_the_first(tmp_path):
   text = tables.stratum(one)
   assert "| high | 8 | +0." in text and "| as it is | 8 | 0." in text
   assert "Partial" not in text
-  other = [dict(arm="", n=2, value=.5, gain=None)]
-  lines = tables.arms_table({"a": list(rows.values()), "b": other}).splitlines()
-  assert lines[0] == "| arm | n | a | b |"
-  assert lines[-1] == "| as it is | 2 | - | 0.500 |"
-
-
-def test_intervals_of_few_seeds_exclude_0_in_one_case_of_twenty():
-  rng = np.random.default_rng(1)
-  runs = [ledgers.run((.1,), n=8, seed=seed, reward=(rng.normal(),),
-                      arm="uniform again" if seed % 2 else "uniform")
-          for seed in range(200)]
-  one = ledgers.part(runs, C=1000)
-  for S, alarms in ((3, 0.04), (8, 0.05)):
-    assert reanalysis.false_alarms(
-        [one], "reward", S, splits=1500) == pytest.approx(alarms, abs=0.02)
-  apart = [dataclasses.replace(run, updates=(run.updates[0] | {
-      "reward": 0.1 + 0.001 * run.head["seed"]},)) for run in runs]
-  assert reanalysis.false_alarms([ledgers.part(apart, C=1000)], "reward", 8) > 0
-
-
-def test_a_prediction_is_compared_with_raw_data(tmp_path):
-  one, C = ledgers.made(tmp_path / "x.gz"), 400_000
-  truth = [ledgers.TRUTH(i, C) for i in range(3)]
-  said = lambda off: {"predicted": [{"C": C, "by_n": [
-      {"n": n, "reward": r - off, "interval": [r - off - .04, r - off + .04]}
-      for n, r in zip((2, 8, 32), truth, strict=True)]}]}
-  hit, low = (reanalysis.prediction(one, said(off), C) for off in (0, .1))
-  assert hit["misses"] == {"last": 0, "window": 0}
-  assert low["misses"]["last"] == 3
-  assert low["error"][0] == pytest.approx(0.1, abs=0.04)
+  other = ledgers.part([ledgers.run((0.0, 1.0, 1.0))])
+  lines = tables.arms_table(one, other).splitlines()
+  assert lines[0] == "| arm | n | rate | x |"
+  assert lines[-1] == "| as it is | 2 | - | 1.000 |"
 
 
 def test_regret_is_how_far_each_n_is_behind():
@@ -180,8 +154,8 @@ def test_regret_is_how_far_each_n_is_behind():
 
 
 def test_the_height_is_the_best_mean_over_seeds():
-  runs = [ledgers.run((0, 1, 0, 0), seed=0), ledgers.run((0, 0, 1), seed=1),
-          ledgers.run((0, 0, 1), seed=2)]
+  runs = [ledgers.run(levels, seed=seed, reward=(.1,)) for seed, levels in
+          enumerate(((0, 1, 0, 0), (0, 0, 1), (0, 0, 1)))]
   assert reanalysis.height(runs) == {2: (pytest.approx(2 / 3), 4000.0)}
 
 

@@ -248,7 +248,7 @@ def _console(path: str, text: str) -> Log | None:
         seen.append(len(bars))
     if lines:
       note = _number([line for _, line in lines], seen, bars)
-      return Log(lines, [f"{path}: {note}"] * bool(note), text[:start])
+      return Log(lines, [f"{path}: {note}"] if note else [], text[:start])
   return None
 
 
