@@ -168,6 +168,8 @@ def get_config():
           top_p=1.0,  # of evaluation; 1 keeps all tokens
           first=8192,  # rollouts before the first evaluation after step 0
           growth=1.5,  # of C between evaluations; 1: every `first` rollouts
+          # Evaluations without a better avg@k that end the run; None: off.
+          patience=config_dict.placeholder(int),
       ),
       checkpoint=dict(
           every_steps=100,  # steps

@@ -13,6 +13,7 @@ from isojax.core import exit_codes
 from isojax.ledger import records
 from isojax.run import setup as setup_lib
 from isojax.run import state
+from isojax.sweep import sweeper
 from isojax.tasks import prompts as prompts_lib
 from tests import processes, short_runs
 from tests.short_runs import steps
@@ -105,6 +106,29 @@ def test_in_flight_updates_spend_exactly_C():
   assert any(r["solved"] for r in train)
   # Tokens of earlier weights: the trainer's log-probs are others by now.
   assert train[0]["logp_gap"] < 1e-5 < max(r["logp_gap"] for r in train)
+
+
+def test_patience_ends_a_run_and_a_larger_one_goes_on(tmp_path, capfd):
+  """A resumed run knows; the sweep and the trainer agree."""
+  of = lambda patience: short_runs.config("hard", eval=dict(
+      k=2, first=24, growth=1.0, patience=patience))
+  got = short_runs.train(of(1), tmp_path)
+  evals = [r for r in got.records if r["kind"] == "eval"]
+  avg = [r["avg"] for r in evals]
+  assert got.end.code == 0 and got.records[-1]["rollouts"] < 120
+  assert avg[-1] <= max(avg[:-1]) and avg[:-1] == sorted(set(avg[:-1]))
+  assert ["patience" in r["alarms"] for r in evals] == (
+      [False] * (len(evals) - 1) + [True])
+  said = capfd.readouterr().err
+  assert "by eval.patience=1: no evaluation since step" in said
+  again = short_runs.train(of(1), tmp_path)
+  assert again.end.was_complete and again.records == got.records
+  run = lambda patience: sweeper.Run(
+      str(tmp_path), "", of(patience).to_dict(), got.setup.e.alloc)
+  assert [sweeper.is_complete(run(p)) for p in (1, None)] == [True, False]
+  longer = short_runs.train(of(None), tmp_path).records
+  assert longer[:len(got.records)] == got.records
+  assert longer[-1]["rollouts"] == 120 and longer[-1]["kind"] == "eval"
 
 
 def test_a_signal_in_a_step_repeats_the_bits(tmp_path):

@@ -117,6 +117,10 @@ def test_refused_arms_are_named_before_anything_runs(tmp_path):
   assert os.listdir(tmp_path) == ["spend.lock"]
   with pytest.raises(InputError, match="two arms are the same run"):
     spend(tmp_path, [ARMS[0], ARMS[0]])
+  impatient = config()
+  impatient.eval.patience = 3
+  with pytest.raises(InputError, match="patience=3: a spend stops arms"):
+    spender.spend(impatient, ARMS, BUDGET, str(tmp_path))
 
 
 def test_arms_are_products_of_keys_of_the_config():

@@ -89,6 +89,11 @@ def is_due(due: tuple[int, ...], evaluated: int | None, rollouts: int) -> bool:
   return evaluated is None or evaluated < latest
 
 
+def stale(avg_E: list[float]) -> int:
+  """The evaluations since the best one, the first of equals."""
+  return len(avg_E) - 1 - avg_E.index(max(avg_E))
+
+
 def due_steps(due: tuple[int, ...], B: int) -> frozenset[int]:
   """The steps, of B rollouts each, after which to evaluate."""
   return frozenset(-(-rollouts // B) for rollouts in due)

@@ -48,7 +48,8 @@ COMMON = (
     # run began, and that change rounding alone, such as "sampler.slots=16,
     # mesh.fsdp=2"; null if there is none.
     "resumed_with",
-    # List: signal, cut, collapse, entropy, overfit, blow_up; see diagnosis.py.
+    # List: signal, cut, collapse, entropy, overfit, blow_up (see diagnosis/);
+    # patience, at the evaluation where eval.patience ended the run.
     "alarms",
 )
 TRAIN = (

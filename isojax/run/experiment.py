@@ -66,10 +66,13 @@ class EvalSection:
   top_p: float
   first: int  # rollouts before the first evaluation after step 0
   growth: float  # of the rollouts between evaluations; 1 is linear
+  patience: int | None  # evaluations without a better avg that end the run
 
   def __post_init__(self):
     expect("eval", self, **{name: (getattr(self, name) >= 1, "at least 1")
-                            for name in ("k", "first", "growth")})
+                            for name in ("k", "first", "growth")},
+           patience=(self.patience is None or self.patience >= 1,
+                     "at least 1, or None"))
     raise_if(
         (self.temperature < 0 or not 0 < self.top_p <= 1,
          f"eval: temperature={self.temperature}, top_p={self.top_p}: expected "
@@ -195,6 +198,10 @@ class Experiment:
     """Whether no step follows. With refill C may be spent before step M."""
     return step >= self.alloc.M or (
         self.recipe.filter.rounds > 1 and self.alloc.is_spent(rollouts))
+
+  def is_out_of_patience(self, stale: int) -> bool:
+    """Whether so many evaluations since the best one end the run."""
+    return self.eval.patience is not None and stale >= self.eval.patience
 
   @property
   def lr(self) -> float:

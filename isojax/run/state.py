@@ -40,16 +40,18 @@ class History:
       default_factory=lambda: dict.fromkeys(records.TOTALS, 0))
   evaluated: int | None = None  # rollouts at the last evaluation
   best: tuple[float, int] | None = None  # avg and step of the best evaluation
+  stale: int = 0  # evaluations since the best one
   solved: frozenset[int] = frozenset()  # ids of problems not sampled again
   evidence: division.Evidence | None = None  # None: uniform n needs none
 
   def after(self, record: dict) -> "History":
     """The history with one more record."""
     if record["kind"] == "eval":
-      best = record["avg"], record["step"]
+      kept = self.best is not None and self.best[0] >= record["avg"]
       return dataclasses.replace(
-          self, evaluated=record["rollouts"], best=self.best if (
-              self.best and self.best[0] >= best[0]) else best)
+          self, evaluated=record["rollouts"],
+          best=self.best if kept else (record["avg"], record["step"]),
+          stale=self.stale + 1 if kept else 0)
     return dataclasses.replace(
         self, step=record["step"], rollouts=record["rollouts"],
         totals={name: record[name] for name in records.TOTALS},

@@ -74,6 +74,9 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
         finished = setup.e.is_finished(
             state.history.step, state.history.rollouts)
         state = evaluated(setup, state, out, finished)
+        if not finished and setup.e.is_out_of_patience(state.history.stale):
+          hosts.say(out_of_patience(state.history))
+          finished = True
         save_if_due(setup, state, out, finished)
         if finished:
           checkpoint.finish(out.manager)  # while the run listens to signals
@@ -111,10 +114,17 @@ def evaluated(setup: Setup, state: State, out: RunHandles,
   line = state_lib.record_fields(setup, "eval", history) | (
       evaluation.evaluation(setup, out.grader, setup.policy(state.train),
                             history.step, out.stop))
-  state = recorded(state, out, line)
+  state = recorded(setup, state, out, line)
   hosts.say(monitor_lib.evaluation_line(line))
   keep_best(setup, state, out)
   return state
+
+
+def out_of_patience(history: state_lib.History) -> str:
+  avg, step = history.best
+  return (f"ended at step {history.step} by eval.patience={history.stale}: no "
+          f"evaluation since step {step} is above its avg of {avg:.4f}; with a "
+          "larger one, or None, the same command trains on")
 
 
 def keep_best(setup: Setup, state: State, out: RunHandles) -> None:
@@ -146,23 +156,26 @@ def stepped(setup: Setup, state: State, out: RunHandles, fields: dict) -> State:
               for name, value in before.totals.items()})
   line = state_lib.record_fields(setup, "train", history) | {
       "lr": lr, **fields}
-  state = recorded(state, out, line)
+  state = recorded(setup, state, out, line)
   say_solved(setup, before, state.history)
   if hosts.first():
     out.monitor.progress(history.step, history.rollouts, fields["reward"])
   return state
 
 
-def recorded(state: State, out: RunHandles, line: dict) -> State:
+def recorded(setup: Setup, state: State, out: RunHandles,
+             line: dict) -> State:
   """Adds a record with the alarms that are on; returns the state with it."""
   for warning in out.monitor.watch(line):
     hosts.say(f"step {line['step']}: {warning}")
-  line["alarms"] = out.monitor.watch.on
+  after = state.history.after(line)
+  line["alarms"] = out.monitor.watch.on + ["patience"] * (
+      line["kind"] == "eval" and setup.e.is_out_of_patience(after.stale))
   if hosts.first():
     out.written.append(line)
     for write in out.monitor.summaries:
       write(line)
-  return dataclasses.replace(state, history=state.history.after(line))
+  return dataclasses.replace(state, history=after)
 
 
 def say_solved(setup: Setup, before: state_lib.History,
@@ -245,7 +258,8 @@ def opened(setup: Setup, folder: str, trace: str | None, signals):
     state, kept = state_lib.restored(setup, written, folder)
     history = state.history
     active = history.evaluated != history.rollouts or not (
-        e.is_finished(history.step, history.rollouts))
+        e.is_finished(history.step, history.rollouts)
+        or e.is_out_of_patience(history.stale))
     yield setup, state, RunHandles(
         start=history.step, saved=history.step, saved_at=time.monotonic(),
         compiled=compiled, written=written,

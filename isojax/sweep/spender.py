@@ -307,6 +307,9 @@ def spend(config, overrides: list[dict], budget: int, root: str, *,
   if not config.checkpoint.keep_best:
     raise InputError("config.checkpoint.keep_best=False: a spend returns the "
                      "best checkpoint; leave it True")
+  if config.eval.patience is not None:
+    raise InputError(f"config.eval.patience={config.eval.patience}: a spend "
+                     "stops arms by a rule of its own; leave it None")
   with locked(root):
     compilation.keep_programs(progress.say)
     arms, seen = prepared(config, overrides, budget, root), {}

@@ -26,6 +26,7 @@ import typing
 from isojax.core import (
   config_file,
   config_flag,
+  evaluate,
   exit_codes,
   plan_file,
   sections,
@@ -147,17 +148,26 @@ def _tail(path: str) -> list[str]:
 
 
 def is_complete(run: Run) -> bool:
-  """Whether the budget is spent and the last evaluation is recorded."""
+  """Whether the last evaluation is recorded: of C, or by eval.patience."""
   lines = _tail(os.path.join(run.folder, "records.jsonl"))
   try:
     last = json.loads(lines[-1])
     # In flight a step trains on more or fewer than B rollouts, with a rule.
     in_flight = run.config["recipe"]["updates"]["in_flight"]
-    return last["kind"] == "eval" and (
-        last["step"] >= run.alloc.M if in_flight
-        else run.alloc.is_spent(last["rollouts"]))
+    spent = (last["step"] >= run.alloc.M if in_flight
+             else run.alloc.is_spent(last["rollouts"]))
+    return last["kind"] == "eval" and (spent or _out_of_patience(run))
   except (IndexError, KeyError, ValueError):  # damaged: the run says how
     return False
+
+
+def _out_of_patience(run: Run) -> bool:
+  patience = run.config["eval"]["patience"]
+  if patience is None:
+    return False
+  kept = records.sound(os.path.join(run.folder, "records.jsonl"))[0]
+  return evaluate.stale([r["avg"] for r in kept if r["kind"] == "eval"]
+                        ) >= patience
 
 
 def last_error(run: Run) -> tuple[int | None, str]:

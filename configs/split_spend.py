@@ -1,0 +1,30 @@
+"""Fresh problems of 4 numbers for the experiment spend_pays.
+
+  python -m launch.study.pays --pool=runs/pays
+  python -m launch.split --config=configs/split_spend.py
+
+The first command draws them without those of configs/split_tiny.py, from which
+all strata that the race was tuned on are made. There are about 36,000 different
+problems of four numbers, so these 18,007 are most of the others.
+"""
+
+from configs import split_tiny
+
+NOT = split_tiny.NOT
+
+
+def get_config():
+  config = split_tiny.get_config()
+  config.unlock()
+  config.seed = 2
+  config.out = "runs/pays/fresh"  # files are OUT-STRATUM.jsonl, not committed
+  config.source = dict(
+      kind="files", path="runs/pays/train.jsonl",
+      validation="runs/pays/validation.jsonl", share=0.0, question="question",
+      answer="answer", extract="whole", drop_unanswered=False)
+  config.strata = dict(
+      low=dict(low=0.0625, high=0.125, again=NOT, train=1000, validation=600,
+               test=1200),
+      easy=dict(low=0.25, high=0.6, again=NOT, train=1000, validation=200,
+                test=350))  # 559 are left: 36,000 exist
+  return config.lock()

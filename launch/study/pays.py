@@ -1,0 +1,207 @@
+"""Experiment B: does launch.spend pay? docs/study/registered-spend-pays.json.
+
+  python -m launch.study.pays --pool=runs/pays
+  python -m launch.split --config=configs/split_spend.py
+  python -m launch.study.pays --root=runs/pays --ledger=FILE.jsonl
+  python -m launch.study.pays --judge=FILE.jsonl
+
+Every entry, a fixed arm too, is a spend with a root of its own. Several
+processes with one --root share the entries; the same command resumes them, and
+skips those that the ledger has.
+"""
+
+import collections
+import contextlib
+import fcntl
+import glob
+import importlib
+import json
+import os
+import sys
+
+from absl import app, flags
+import numpy as np
+
+from isojax.core import exit_codes
+from isojax.ledger import records
+from isojax.runtime import progress
+from isojax.tasks import countdown
+from launch.study.windows import Estimate
+
+# Of a problem set: the config, the stratum, the budget, the seeds, n of the
+# published law (launch.plan --law=q1-hard, q1-easy), and samples of a problem.
+SETS = {"hard": ("hard", "low", 2**20, 6, 64, 8),
+        "easy": ("easy", "easy", 2**19, 3, 32, 16)}
+RATES = (1.0, 0.5, 0.25)  # factors of the config's rate, of the oracle's n = 8
+BOUND = 0.015  # largest regret to the oracle
+
+
+def entries() -> list[tuple[str, int, str, dict | None]]:
+  """(Set, seed, entry, {n, rate} or None: the default arms), seed by seed."""
+  out = []
+  for seed in range(max(one[3] for one in SETS.values())):
+    for name, (_, _, _, seeds, law, _) in SETS.items():
+      fixed = {f"n=8 rate={r:g}": dict(n=8, rate=r) for r in RATES} | {
+          f"n={n}": dict(n=n, rate=1.0) for n in sorted({64, law})}
+      out += [(name, seed, entry, arm) for entry, arm in (
+          {"spend": None} | fixed).items() if seed < seeds]
+  return out
+
+
+def pool(folder: str) -> None:
+  """Writes train.jsonl and validation.jsonl of problems that nothing used."""
+  other = countdown.load(4, 12_000, 6_000, 1)
+  used = {countdown.content(p.question)
+          for p in (*other.train, *other.validation)}
+  fresh = countdown.load(4, 20_000, 60_000, 2)
+  os.makedirs(folder, exist_ok=True)
+  for split in ("train", "validation"):
+    rows = [{"question": p.question, "answer": p.answer}
+            for p in getattr(fresh, split)
+            if countdown.content(p.question) not in used]
+    path = os.path.join(folder, f"{split}.jsonl")
+    records.replace(path, "".join(
+        json.dumps(row) + "\n" for row in rows).encode())
+    print(f"wrote {path}: {len(rows)} problems")
+
+
+def config_of(name: str, seed: int, root: str):
+  """The config that the arms of a set and seed share."""
+  base, stratum = SETS[name][:2]
+  config = importlib.import_module(f"configs.{base}").get_config()
+  config.seed, config.eval.k = seed, SETS[name][5]
+  config.task.stratum = os.path.join(root, f"fresh-{stratum}.jsonl")
+  config.checkpoint.update(every_steps=10**9, every_minutes=3.0, keep=1)
+  config.log.update(every_seconds=60.0, samples=0)
+  return config
+
+
+def run(name: str, seed: int, entry: str, arm: dict | None, root: str) -> dict:
+  """Spends the budget of an entry; returns its line of the ledger."""
+  from isojax.sweep import spender  # loads jax
+  config = config_of(name, seed, root)
+  overrides = spender.default_overrides(config) if arm is None else [{
+      "alloc": {"n": arm["n"]}, "recipe": {"optimizer": {
+          "base_lr": config.recipe.optimizer.base_lr * arm["rate"]}}}]
+  folder = os.path.join(root, f"{name}-{seed}-{entry.replace(' ', '-')}")
+  spent = spender.spend(config, overrides, SETS[name][2], folder)
+  told, chosen = spent.document, spent.arms[spent.result.chosen]
+  kept = records.read(os.path.join(chosen.folder, "records.jsonl"))
+  read = records.read(os.path.join(chosen.folder, "eval.jsonl"))[-1]
+  return {
+      "set": name, "seed": seed, "entry": entry, **{key: told[key] for key in (
+          "budget", "rollouts", "overhead", "chosen", "validation", "test")},
+      "best_step": read["step"], "k": read["k"], "correct": read["correct"],
+      "device_seconds": round(kept[-1]["device_seconds"], 1),
+      "arms": [{"overrides": a["overrides"], "rollouts": a["rollouts"],
+                "why": a["why"]} for a in told["arms"]]}
+
+
+@contextlib.contextmanager
+def claimed(path: str):
+  """Yields whether this process has the lock of an entry."""
+  with open(path, "a", encoding="utf-8") as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      yield False
+    else:
+      yield True
+
+
+def ended(path: str) -> dict:
+  """The lines of a ledger by set, seed and entry; none if it is not there."""
+  if not os.path.exists(path):
+    return {}
+  with open(path, encoding="utf-8") as file:
+    return {(x["set"], x["seed"], x["entry"]): x for x in map(json.loads, file)}
+
+
+def collect(root: str, path: str) -> None:
+  """Adds the entries that ended to the ledger, in the order of `entries`."""
+  lines = ended(path)
+  for file in glob.glob(os.path.join(root, "*.line.json")):
+    with open(file, encoding="utf-8") as opened:
+      line = json.load(opened)
+    lines[line["set"], line["seed"], line["entry"]] = line
+  os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+  records.replace(path, "".join(
+      json.dumps(lines[key[:3]], separators=(",", ":")) + "\n"
+      for key in entries() if key[:3] in lines).encode())
+
+
+def run_all(root: str, path: str) -> int:
+  """Runs what no other process runs or has run, and writes the ledger."""
+  from isojax.sweep import spender
+  for name, seed, entry, arm in entries():
+    place = os.path.join(root, f"{name}-{seed}-{entry}".replace(" ", "-"))
+    with claimed(f"{place}.lock") as own:
+      if not own or os.path.exists(f"{place}.line.json") or (
+          name, seed, entry) in ended(path):
+        continue
+      progress.say(f"{name}, seed {seed}: {entry}")
+      try:
+        line = run(name, seed, entry, arm, root)
+      except spender.StoppedError:
+        return exit_codes.PREEMPTED
+      records.replace(f"{place}.line.json", json.dumps(line).encode())
+    collect(root, path)
+  return 0
+
+
+def difference(one: list[float], other: list[float]) -> Estimate:
+  """The mean difference of pairs of seeds."""
+  d = np.subtract(one, other)
+  return Estimate(float(d.mean()), float(d.std(ddof=1) / len(d) ** 0.5),
+                  len(d) - 1) if len(d) > 1 else Estimate(float(d.mean()))
+
+
+def judge(lines: list[dict], name: str) -> dict:
+  """The three criteria on a set, over the seeds in which every entry ended.
+
+  The oracle is n = 8 at the rate with the highest mean test reward, so that its
+  price is in no entry.
+  """
+  wanted = {entry for of, _, entry, _ in entries() if of == name}
+  seeds = collections.defaultdict(dict)
+  for line in lines:
+    if line["set"] == name:
+      seeds[line["seed"]][line["entry"]] = line
+  whole = {seed: of for seed, of in sorted(seeds.items()) if set(of) == wanted}
+  reward = {entry: [of[entry]["test"]["avg"] for of in whole.values()]
+            for entry in sorted(wanted)}
+  if not whole:
+    return {"seeds": [], "reward": {}, "fails": {}}
+  oracle = max((e for e in wanted if e.startswith("n=8 ")),
+               key=lambda e: np.mean(reward[e]))
+  gain = difference(reward["spend"], reward["n=64"])
+  regret = difference(reward[oracle], reward["spend"])
+  return {
+      "seeds": list(whole), "oracle": oracle,
+      "reward": {e: float(np.mean(v)) for e, v in reward.items()},
+      "overhead": [of["spend"]["overhead"] for of in whole.values()],
+      "gain": (gain.value, *gain.interval()),
+      "regret": (regret.value, *regret.interval()),
+      "fails": {
+          "i": not gain.interval()[0] > 0,
+          "ii": not regret.interval()[1] <= BOUND,
+          "iii": any(of["spend"]["best_step"] == 0 for of in whole.values())}}
+
+
+def main(_) -> None:
+  if _POOL.value:
+    pool(_POOL.value)
+  if _ROOT.value:
+    sys.exit(run_all(_ROOT.value, _LEDGER.value))
+  if _JUDGE.value:
+    lines = list(ended(_JUDGE.value).values())
+    print(json.dumps({name: judge(lines, name) for name in SETS}, indent=1))
+
+
+if __name__ == "__main__":
+  _POOL = flags.DEFINE_string("pool", None, "Folder: write fresh problems.")
+  _ROOT = flags.DEFINE_string("root", None, "Folder: run the experiment.")
+  _LEDGER = flags.DEFINE_string(
+      "ledger", "docs/study/partial/spend_pays.jsonl", "File of the results.")
+  _JUDGE = flags.DEFINE_string("judge", None, "A ledger: print the criteria.")
+  app.run(main)
