@@ -16,7 +16,7 @@ from isojax.frontier import (
   diagnostics,
   envelope,
   interference,
-  next_sweep,
+  proposal,
   scalerl,
   verdict,
 )
@@ -216,7 +216,7 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
       "best_n": [row for other in (fit, *others)
                  for row in diagnostics.best_n(other)] if others else [],
       "interference": list(filter(None, progress)), "scalerl": hill,
-      "next": next_sweep.next_plan(fit, limits, path=path), "notes": notes})
+      "next": proposal.next_plan(fit, limits, path=path), "notes": notes})
   return content | {"id": plan_file.content_id(content)}
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isojax.frontier import analysis, bootstrap, collapse, fit_json, next_sweep
+from isojax.frontier import analysis, bootstrap, collapse, fit_json, proposal
 from isojax.frontier.study import Run, Study
 
 QUICK = dataclasses.replace(bootstrap.DEFAULT, draws=20)
@@ -121,7 +121,7 @@ def test_an_analysis_says_it_and_does_not_fit_the_fall():
   assert sum("run r2-" in text and "fitted up to 4k" in text
              for text in fit.cautions) == 2
   kept = analysis.analyse(wanted, dataclasses.replace(QUICK, collapse="keep"))
-  C, kept_C = (next_sweep.next_plan(result, path="f")["command"].split(
+  C, kept_C = (proposal.next_plan(result, path="f")["command"].split(
       "--rollouts=")[1].split()[0] for result in (fit, kept))
   assert C == kept_C
   assert kept.curves[0].C_hi == 6000.0 and len(kept.falls) == 2

@@ -1,0 +1,185 @@
+"""What to run next: the rows that a race of the tested n would run, as a sweep.
+
+A race stops an n that can gain nothing on the leader, so few rows are left. Only
+an identified law without limits proposes a run beyond the data.
+"""
+
+import math
+import os
+import shlex
+
+import numpy as np
+
+from isojax.core import plan_file
+from isojax.core.allocation import B_MAX, FEWEST_M
+from isojax.core.format import many
+from isojax.frontier import race, verdict
+from isojax.frontier.study import Study
+from isojax.frontier.verdict import Fit
+
+EXPORT = (f" Add --export=NAME to print the options of your trainer: "
+          f"{', '.join(plan_file.TRAINERS)}.")
+
+
+def next_plan(fit: Fit, limits: tuple[str, ...] = (), *, path: str) -> dict:
+  """What to do next, and its command, which reads the fit.json at `path`.
+
+  `limits`: why the law holds within the data only.
+  """
+  study = fit.study
+  if study.axis not in ("rollouts", "updates"):
+    return {"text": f"The axis is {study.axis}, which launch.plan cannot use "
+            "here: use the best n above as a guide, or fit again with "
+            "--axis=rollouts.",
+            "command": None}
+  if not fit.identified or limits:
+    return _race(fit, path)
+  return {
+      "text": "The law is identified. The next step uses twice the largest C "
+      "that was run, which is beyond the data: check how well the first half "
+      "of the data predicted the end." + EXPORT * (not study.ours),
+      "command": f"python -m launch.plan --rollouts="
+      f"{round(2 * _end(fit) * _unit(study))} --law={shlex.quote(path)}"}
+
+
+def _unit(study: Study) -> int:
+  """Rollouts in a unit of the study's axis."""
+  return math.prod(study.configurations[0]) if study.axis == "updates" else 1
+
+
+def _end(fit: Fit) -> float:
+  """Where the data end: the largest resolved C."""
+  resolved = fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
+  end = float(resolved[-1] if len(resolved) else min(
+      c.C_hi for c in fit.curves))
+  if fit.falls:  # the budget that was run, not the part that was fitted
+    end = max(end, min(max(run.C_E[-1] for run in fit.measured.runs_of(*cell))
+                       for cell in fit.measured.configurations))
+  return end
+
+
+def _fixed_batch(study: Study) -> int | None:
+  """Bp * n if it is the same in every run and n differs."""
+  sizes = {Bp * n for Bp, n in study.configurations}
+  alone = len(sizes) == 1 and (study.axis == "updates"
+                               or len(study.tested) > 1)
+  return sizes.pop() if alone else None
+
+
+def contenders(fit: Fit, C: float) -> list[tuple[int, int]]:
+  """(Bp, n) of the leader at C, then of those that may gain on it by 2 C.
+
+  By more than a tie of the race in the mean of the draws, of either family.
+  """
+  cells = fit.study.configurations
+  if fit.tied:
+    return list(cells)
+  leader = int(np.argmax([c([C])[0, 0] for c in fit.curves]))
+  gains = []
+  for curves in verdict.families(fit):
+    reward_KxD = np.stack([c([2 * C])[:, 0] for c in curves])
+    reward_KxD = reward_KxD[:, int(reward_KxD.shape[1] > 1):]  # draws, if any
+    gains.append(np.maximum(reward_KxD - reward_KxD[leader], 0).mean(1))
+  gain_K = np.max(gains, 0)
+  return [cells[leader], *(cell for cell, gain in zip(cells, gain_K)
+                           if gain > race.DEFAULT.tie)]
+
+
+def neighbours(study: Study, Bp: int, n: int) -> dict[int, str]:
+  """Untested n around a tested one -> where each is."""
+  B = _fixed_batch(study)
+  most = max(B_MAX, *(Bp * n for Bp, n in study.configurations)) // Bp
+  choices = [m for m in range(2, B + 1) if B % m == 0] if B else [
+      2**i for i in range(1, most.bit_length()) if 2**i <= most]
+  i, out = study.tested.index(n), {}
+  ends = [0, *study.tested, math.inf][i:i + 3]
+  for low, high in zip(ends, ends[1:]):
+    wanted, where = math.sqrt(low * high), f"between {low} and {high}"
+    if not low:
+      wanted, where = n / 2, "below the smallest, which leads"
+    elif high == math.inf:
+      wanted, where = 2 * n, "above the largest, which leads"
+    elif high <= 2 * low:
+      continue
+    inside = [m for m in choices if low < m < high]
+    if inside:
+      out[min(inside, key=lambda m: abs(math.log(m / wanted)))] = where
+  return out
+
+
+def _race(fit: Fit, path: str) -> dict:
+  """The next rows of a race that has run the study's data."""
+  study, end = fit.study, _end(fit)
+  going = contenders(fit, end)
+  Bp, leader = going[0]
+  new = {} if fit.tied else neighbours(study, Bp, leader)
+  C = round(end * _unit(study))
+  why = [f"n = {n}, {where}" for n, where in sorted(new.items())]
+  Bps, ns = ({Bp}, set(new)) if new else map(set, zip(*going))
+  if new:
+    least = FEWEST_M * (_fixed_batch(study) or Bp * max(ns | {leader}))
+    if C < least:
+      C, ns = least, ns | {n for b, n in going if b == Bp}
+      why.append(f"all to {FEWEST_M} updates of the largest batch")
+  elif not fit.identified:
+    C *= 2
+    why.append("twice the rollouts, of every n, because no n differs so far"
+               if fit.tied else
+               f"twice the rollouts, of the leader n = {leader}" + (
+                   " and of each n that may overtake it" if len(going) > 1 else
+                   ", which no other tested n may overtake"))
+  else:
+    why.append(f"n = {', '.join(map(str, sorted(ns)))} again")
+  return _sweep(fit, Bps, ns, C, why, path)
+
+
+def _sweep(fit: Fit, Bps: set, ns: set, C: int, why: list[str],
+           path: str) -> dict:
+  """The text and the command of a sweep."""
+  study, B = fit.study, _fixed_batch(fit.study)
+  if B:
+    cells = [(B // n, n) for n in ns]
+    design = f"--B={B} --Bp={_listed(Bp for Bp, _ in cells)}"
+  else:
+    B_max = max(B_MAX, *(Bp * n for Bp, n in study.configurations))
+    cells = [(Bp, n) for Bp in Bps for n in ns if Bp * n <= B_max and n > 1]
+    design = f"--Bp={_listed(Bps)} --n={_listed({n for _, n in cells})}" + (
+        f" --B_max={B_max}" if B_max > B_MAX else "")
+  seeds = min(len(study.runs_of(*cell)) for cell in study.configurations)
+  rows, new = _rows(fit.measured, cells, C, seeds)
+  while cells and not new:
+    seeds += 1
+    rows, new = _rows(fit.measured, cells, C, seeds)
+    why = [*why, f"{seeds} seeds, because these runs exist"]
+  config = _config(study)
+  skip = f" --skip={shlex.quote(path)}" * (len(new) < len(rows))
+  return {
+      "text": ("The law is good up to the largest C that was run, not beyond. "
+               if fit.identified else "The law is not identified. ")
+      + f"A race would run next: {'; '.join(why)}. {many(len(new), 'run')}, "
+      f"{sum(new.values()):,} rollouts in all"
+      + ", without the runs that exist" * bool(skip) + "." + (
+          EXPORT if not study.ours else "" if config else
+          " CONFIG is the config file of your runs."),
+      "command": "python -m launch.plan --sweep "
+      + f"--config={shlex.quote(config or 'CONFIG')} " * study.ours
+      + f"--rollouts={C} {design} --seeds={_listed(range(seeds))}{skip}"}
+
+
+def _config(study: Study) -> str | None:
+  """The config that launch.sweep wrote beside the folder of a run, if any."""
+  paths = (os.path.dirname(run.where) + ".py" for run in study.runs)
+  return next(filter(os.path.isfile, paths), None)
+
+
+def _rows(study: Study, cells, C: int, seeds: int) -> tuple[dict, dict]:
+  """(Bp, n, seed) -> rollouts of all rows, and of those to be run."""
+  known = {(r.Bp, r.n, r.seed): r.C_E[-1] * _unit(study) for r in study.runs}
+  rows = {(Bp, n, seed): C // (Bp * n) * Bp * n
+          for Bp, n in cells for seed in range(seeds)}
+  return rows, {row: C for row, C in rows.items()
+                if not plan_file.reached(known.get(row, 0), C)}
+
+
+def _listed(values) -> str:
+  return ",".join(map(str, sorted(values)))
