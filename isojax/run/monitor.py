@@ -124,7 +124,7 @@ def places(folder: str, log: experiment.LogSection) -> str:
       "curves": log.tensorboard
       and f"tensorboard --logdir={shlex.quote(folder)}/tensorboard",
       "trackio": log.wandb.startswith(experiment.TRACKIO)
-      and f"trackio show --project {log.wandb.removeprefix(experiment.TRACKIO)}"}
+      and f"trackio show --project {log.wandb.partition(':')[2]}"}
   return "\n".join(f"{name}: {where}" for name, where in lines.items() if where)
 
 
