@@ -3,7 +3,7 @@
 docs/api.md describes the names of `__all__`, which are loaded at first use.
 """
 
-import importlib
+import importlib as _importlib
 import os
 import sys
 
@@ -60,8 +60,11 @@ def __getattr__(name: str):
   if name not in _PUBLIC:
     raise AttributeError(f"module 'isojax' has no attribute {name!r}; its "
                          f"public names are {', '.join(__all__)}")
-  return getattr(importlib.import_module(_PUBLIC[name]), name)
+  return getattr(_importlib.import_module(_PUBLIC[name]), name)
 
 
 def __dir__():
-  return [*globals(), *__all__]
+  return list(__all__)
+
+
+del os  # not a name of the package

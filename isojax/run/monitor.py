@@ -107,7 +107,7 @@ def _rates(train: list[dict]) -> list[str]:
   lines = [f"{'':10}{'seconds':>10}{'share':>8}{'rollouts/s':>12}"]
   for phase, spent in zip((*records.PHASES, "step"),
                           (*seconds, sum(seconds)), strict=True):
-    if phase == "logp" and spent < 0.05:  # a clock that runs on
+    if spent < 0.05:  # a clock that runs on
       continue
     lines.append(f"{phase:10}{spent:10.1f}{spent / sum(seconds):8.0%}"
                  f"{rollouts / spent:12.0f}")
@@ -133,15 +133,20 @@ def table(kept: list[dict], *, best: bool) -> str:
   evals = [r for r in kept if r["kind"] == "eval"]
   train = [r for r in kept if r["kind"] == "train"]
   start, end, top = evals[0], evals[-1], max(evals, key=lambda r: r["avg"])
-  heads = ("start", f"best, step {top['step']}", f"final, step {end['step']}")
+  columns = {}  # step -> names: the best evaluation may be the first or last
+  for name, r in (("start", start), ("best", top), ("final", end)):
+    columns.setdefault(r["step"], (r, []))[1].append(name)
+  heads = [" and ".join(names) + f", step {step}" * (step > 0)
+           for step, (_, names) in columns.items()]
+  width = max(19, *(len(head) + 2 for head in heads))
   lines = [
       f"{end['eval_set']}: {len(end['correct'])} problems, k = {end['k']}",
-      f"{'':10}" + "".join(f"{head:>19}" for head in heads)]
+      f"{'':10}" + "".join(f"{head:>{width}}" for head in heads)]
   for name in METRICS:
-    cells = [f"{r[name]:.4f} ± {r[f'{name}_se']:.4f}"
-             for r in (start, top, end)]
-    lines.append(f"{name}@{end['k']}".ljust(10)
-                 + "".join(f"{cell:>19}" for cell in cells))
+    if any(r[name] for r, _ in columns.values()):
+      lines.append(f"{name}@{end['k']}".ljust(10) + "".join(
+          f"{r[name]:.4f} ± {r[f'{name}_se']:.4f}".rjust(width)
+          for r, _ in columns.values()))
   if len(train) > 1:
     lines.extend(_rates(train))
   if best and top["step"]:

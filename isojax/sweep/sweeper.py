@@ -38,6 +38,7 @@ from isojax.ledger import records, workdir
 from isojax.runtime import progress
 
 POLL = 0.5  # seconds between checks of the processes
+TOLD = 60.0  # seconds between two lines on the runs of this sweeper
 RECENT = 20  # training steps that give the rate
 TAIL = 1 << 20  # bytes at the end of a file that are read
 MARK = "== "  # begins the lines of a log that the sweeper wrote
@@ -379,6 +380,7 @@ def sweep(runs: list[Run], workers: list[dict], tries: int,
   queue, failures = collections.deque(runs), collections.Counter()
   active: dict[int, Process] = {}  # by worker
   root, asked, waits = os.path.dirname(runs[0].folder), False, False
+  report = _reporter(runs)
   with _caught() as signals:
     try:
       os.makedirs(root, exist_ok=True)
@@ -400,6 +402,7 @@ def sweep(runs: list[Run], workers: list[dict], tries: int,
                        "have locked")
         if signals and not asked:
           asked = _ask_to_stop(active.values())
+        report([process.run for process in active.values()])
         time.sleep(POLL)
       return bool(signals)
     except OSError as error:
@@ -408,6 +411,28 @@ def sweep(runs: list[Run], workers: list[dict], tries: int,
     finally:
       for process in active.values():
         process.kill()
+
+
+def _reporter(runs: list[Run]):
+  """A function (active runs) that says now and then how far a sweep is."""
+  told = time.monotonic()
+
+  def report(active: list[Run]) -> None:
+    nonlocal told
+    if time.monotonic() - told < TOLD:
+      return
+    told = time.monotonic()
+    progress.say("; ".join([
+        f"{sum(map(is_complete, runs))} of {len(runs)} runs are finished",
+        *map(_progress, active)]))
+
+  return report
+
+
+def _progress(run: Run) -> str:
+  kept, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
+  *_, rollouts, best, eta = _cells(run, "running", kept)
+  return f"{run.name}: {rollouts} rollouts, best avg {best}, ETA {eta}"
 
 
 def _ask_to_stop(active) -> bool:
@@ -448,7 +473,9 @@ def _is_over(process: Process, failures, tries: int) -> bool:
   """Notes how a run ended; returns whether it is not to be started again."""
   run, code = process.run, process.ended()
   if is_complete(run):
-    progress.say(f"{run.name}: finished")
+    kept, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
+    progress.say(f"{run.name}: finished, best avg "
+                 f"{_cells(run, 'finished', kept)[-2]}")
     return True
   if code not in STOPPED:
     failures[run.name] += 1
