@@ -300,6 +300,9 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
   recipe, why = strata_lib.recipe(train, cfg.n, mixture=name in cfg.mixtures)
   made = pathlib.Path(path).with_suffix(".py")
   text, notes = proposal(cfg, path, recipe, folder), [why]
+  if not shape_file(folder).is_file():
+    notes.append(f"{folder} is not here, so {made} has the sizes of "
+                 f"{size_of(folder)}")
   if made.exists() and made.read_text("utf-8") != text:
     notes.append(f"{made} was kept, although this command would now write "
                  "another one; remove it to get that")
@@ -338,10 +341,14 @@ def changes(values: dict, config, name: str = "config") -> list[str]:
       else [f"{name}.{key} = {value!r}"] if config[key] != value else [])]
 
 
+def shape_file(folder: str) -> pathlib.Path:
+  return pathlib.Path(custom_function.find(folder)) / "config.json"
+
+
 def size_of(folder: str) -> str:
   """The size of configs/grpo.py that suits a model; of an unknown one the
   largest."""
-  file = pathlib.Path(custom_function.find(folder)) / "config.json"
+  file = shape_file(folder)
   if not file.is_file():
     return _SIZES[-1][0]
   params = shape_lib.model_shape(
