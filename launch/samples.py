@@ -21,10 +21,6 @@ from isojax.errors import InputError
 from isojax.run import samples
 
 SHOWN = 4  # steps and evaluations without --step
-_STEP = flags.DEFINE_integer(
-    "step", None, f"Show this step; default: the last {SHOWN} steps and "
-    "evaluations.")
-_CHAT = flags.DEFINE_bool("chat", False, "Answer questions, a line each.")
 
 
 def shown(folder: str, step: int | None) -> str:
@@ -69,4 +65,8 @@ def main(argv) -> None:
 
 
 if __name__ == "__main__":
+  _STEP = flags.DEFINE_integer(
+      "step", None, f"Show this step; default: the last {SHOWN} steps and "
+      "evaluations.")
+  _CHAT = flags.DEFINE_bool("chat", False, "Answer questions, a line each.")
   cli.run(main, words=True)

@@ -3,6 +3,7 @@
 import glob
 import json
 import pathlib
+import sys
 
 import numpy as np
 import pytest
@@ -27,6 +28,26 @@ def test_the_rate_leaves_out_the_step_that_compiles(monkeypatch, capsys):
       "step 5/9  reward 0.500",
       "step 6/9  50 rollouts/s  reward 0.500  ETA 00:06",
       "step 7/9  50 rollouts/s  reward 0.500  ETA 00:04"]
+
+
+def test_a_notebook_gets_a_bar_and_lines_without_gaps(monkeypatch, capsys):
+  monkeypatch.setitem(sys.modules, "ipykernel", sys)
+  with progress.printed(True):
+    report = progress.reporter(step=0, steps=2, rollouts=0, C=20,
+                               every_seconds=9.0)
+    progress.say("a line")
+    progress.show("a table")
+    report(1, 10, 0.5)
+    report(2, 20, 0.5)
+  out, err = capsys.readouterr()
+  assert "step: 100%" in out and "2/2" in out and not err
+  assert "a line\n" in out and "a table\n" in out and "\n\n" not in out
+  with progress.printed(False):
+    progress.say("a line")
+    progress.show("a table")
+    progress.reporter(step=0, steps=1, rollouts=0, C=9, every_seconds=0.0)(
+        1, 9, 0.5)
+  assert capsys.readouterr() == ("", "")
 
 
 def test_a_long_task_is_silent_at_first_then_has_rate_and_eta(

@@ -59,7 +59,7 @@ def test_the_page_leads_from_a_file_to_a_config_that_trains(
   assert demo[2] == "launch.demo_model" and len(FILES["own.py"].split(
       "get_config():\n")[1].strip().splitlines()) <= 11
   told = run(split, tmp_path).stdout
-  assert "smollm2 is not here, so apples-all.py has the sizes of qwen2.5" in told
+  assert "smollm2 is not here, so apples-all.py has the sizes of qwen" in told
   (tmp_path / "apples-all.py").unlink()
   (tmp_path / "smollm2").mkdir()
   (tmp_path / "smollm2/config.json").write_text(json.dumps(SHAPE))

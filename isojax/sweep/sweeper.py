@@ -191,10 +191,16 @@ def state_of(run: Run) -> str:
   return "stopped" if os.path.isdir(run.folder) else "waiting"
 
 
+def _best(kept: list[dict]) -> str:
+  """The best evaluation of a run."""
+  best = max((r for r in kept if r["kind"] == "eval"),
+             key=lambda r: r["avg"], default=None)
+  return "-" if best is None else (
+      f"{best['avg']:.4f} ± {best['avg_se']:.4f} at {best['step']}")
+
+
 def _cells(run: Run, state: str, kept: list[dict]) -> list[str]:
   a = run.alloc
-  evals = [r for r in kept if r["kind"] == "eval"]
-  best = max(evals, key=lambda r: r["avg"], default=None)
   rollouts, eta = kept[-1]["rollouts"] if kept else 0, "-"
   if state == "running" and (
       train := [r for r in kept if r["kind"] == "train"][-RECENT:]):
@@ -203,9 +209,7 @@ def _cells(run: Run, state: str, kept: list[dict]) -> list[str]:
     seconds = statistics.median(sum(records.phases(r)) for r in train)
     eta = progress.clock((a.C - rollouts) / sampled * seconds)
   return [run.name, state, str(run.config["seed"]), str(a.Bp), str(a.n),
-          f"{rollouts:,}/{a.C:,}", "-" if best is None else (
-              f"{best['avg']:.4f} ± {best['avg_se']:.4f} at {best['step']}"),
-          eta]
+          f"{rollouts:,}/{a.C:,}", _best(kept), eta]
 
 
 def _ledger(run: Run) -> tuple[list[dict], str | None]:
@@ -474,8 +478,7 @@ def _is_over(process: Process, failures, tries: int) -> bool:
   run, code = process.run, process.ended()
   if is_complete(run):
     kept, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
-    progress.say(f"{run.name}: finished, best avg "
-                 f"{_cells(run, 'finished', kept)[-2]}")
+    progress.say(f"{run.name}: finished, best avg {_best(kept)}")
     return True
   if code not in STOPPED:
     failures[run.name] += 1
