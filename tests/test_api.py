@@ -173,7 +173,7 @@ def test_what_a_run_writes_is_shown(run, monkeypatch, capsys):
 
 def test_names_of_the_package_are_its_own_and_rows_print_as_rows():
   assert set(dir(isojax)) == set(isojax.__all__)
-  assert not {"os", "importlib"} & set(vars(isojax))
+  assert not {"os", "sys", "importlib"} & set(vars(isojax))
   row, = isojax.plan(rollouts=2e6, stratum="hard", D=2500).rows
   assert repr(row) == (
       "Bp = 32, n = 128, M = 488, C = 1,998,848, lr 2e-06, seed 0")
