@@ -70,7 +70,7 @@ def _number(value) -> float:
 def weighted(value: dict) -> tuple[float, dict[str, float]]:
   """The weighted sum of {name: (part, weight)}, and the parts."""
   if not 0 < len(value) <= MOST_PARTS or any(
-      not re.fullmatch(r"\w{1,40}", name) for name in value):
+      not re.fullmatch(r"\w{1,40}", name, re.ASCII) for name in value):
     raise ValueError("too many parts, or a name that is no word")
   total = math.fsum(_number(part) * _number(weight)
                     for part, weight in value.values())
