@@ -206,7 +206,7 @@ def sized(config, size):
   if size == "smollm2-135m":  # a CPU with 2 cores
     config.model.path = "smollm2"  # of launch.demo_model
     config.sampler.update(slots=64, memory_gib=4.0)
-    config.alloc.update(Bp=8, n=8, C=1280)
+    config.alloc.update(Bp=8, n=8, C=640)
     config.recipe.loss.microbatch_tokens = 384
     config.recipe.optimizer.update(base_lr=8e-5, warmup_steps=4)  # lr 2e-5
     config.eval.update(k=4, first=640, growth=1.0)

@@ -69,7 +69,7 @@ def test_the_page_leads_from_a_file_to_a_config_that_trains(
   monkeypatch.chdir(tmp_path)
   e = experiment.load(config_file.read_config("apples-all.py"))
   problems = strata_lib.read(e.task.stratum).train
-  assert (e.model.path, e.alloc.Bp, e.alloc.C) == ("smollm2", 8, 1280)
+  assert (e.model.path, e.alloc.Bp, e.alloc.C) == ("smollm2", 8, 640)
   # The reward, and that of named parts, which the last command gives.
   judge = lambda words: grader.opened(
       grader.GraderConfig(**{**vars(e.task.grader), "workers": 1} | words), {})
