@@ -25,6 +25,7 @@ WAITS = {
     "isojax/rl/": "the forward and backward passes in progress",
     "isojax/sampling/": "the chunk of sampling in progress",
     "isojax/run/rollouts": "the grader",
+    "isojax/run/": "the step in progress",
 }
 
 
@@ -129,7 +130,7 @@ def _waits() -> str:
     files.append(frame.f_code.co_filename)
     frame = frame.f_back
   return next((what for part, what in WAITS.items()
-               if any(part in file for file in files)), files[0])
+               if any(part in file for file in files)), "the step")
 
 
 @contextlib.contextmanager
