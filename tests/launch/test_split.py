@@ -1,7 +1,6 @@
 """Strata by hand, counts that survive everything, and the command itself."""
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -370,8 +369,8 @@ def section(values):
 def test_counts_are_not_replaced_by_none(tmp_path):
   rows = [dict(split=split, id=1, question="1 2 3 4=10", answer="1+2+3+4",
                correct=2) for split in strata_lib.SPLITS]
-  cfg = dataclasses.replace(section(split_math.get_config().to_dict()),
-                            out=f"{tmp_path}/s", strata={}, mixtures={})
+  cfg = section(split_math.get_config().to_dict() | {
+      "n": 0, "out": f"{tmp_path}/s", "strata": {}, "mixtures": {}})
   path = f"{tmp_path}/s-all.jsonl"
   strata_lib.write(path, {"stratum": "all", "task": "countdown", "n": 4,
                                 "model": TINY, "model_sha256": None},
