@@ -124,6 +124,9 @@ def test_a_plain_file_is_told_the_command_for_its_columns(tmp_path):
       "--config.source.question=problem", "--config.source.answer=target",
       f"--config.out={tmp_path}/my words"]
   assert told.endswith(f"makes {tmp_path}/my words-all.jsonl")
+  path.write_text('{"frage": "1+1?", "antwort": "2"}\n')
+  with pytest.raises(InputError, match="question=frage .*answer=antwort"):
+    strata_lib.read(str(path))
 
 
 def test_problems_without_a_task_are_for_any(tmp_path):
