@@ -125,7 +125,7 @@ ANSWERS = ("answer", "solution", "final_answer", "target", "output", "label")
 def remedy_of_plain(path: str, row: dict) -> str:
   """The command that makes a stratum of a file with such a first row."""
   column = lambda names, other: next(
-      (name for name in names if name in row), [*row, other][other])
+      (name for name in names if name in row), list(row)[other])
   out = path.rpartition(".")[0]
   return shlex.join([
       "python", "-m", "launch.split", "--config=configs/split_own.py",
