@@ -196,13 +196,22 @@ def get_config():
 def sized(config, size):
   """Returns the config for a model of some size; `tiny` changes nothing.
 
-  The larger sizes have not been run: the tests only trace their shapes.
+  The sizes of qwen2.5 have not been run: the tests only trace their shapes.
   """
   if size == "tiny":
     return config
-  if size not in ("qwen2.5-0.5b", "qwen2.5-7b"):
+  if size not in ("smollm2-135m", "qwen2.5-0.5b", "qwen2.5-7b"):
     raise ValueError(f"configs/{config.name}.py:{size}: expected tiny, "
-                     "qwen2.5-0.5b or qwen2.5-7b")
+                     "smollm2-135m, qwen2.5-0.5b or qwen2.5-7b")
+  if size == "smollm2-135m":  # a CPU with 2 cores
+    config.model.path = "smollm2"  # of launch.demo_model
+    config.sampler.update(slots=64, memory_gib=4.0)
+    config.alloc.update(Bp=8, n=8, C=640)
+    config.recipe.loss.microbatch_tokens = 384
+    config.recipe.optimizer.update(base_lr=8e-5, warmup_steps=4)  # lr 2e-5
+    config.eval.update(k=4, first=640, growth=1.0)
+    config.checkpoint.update(every_steps=20, every_minutes=10.0, keep=1)
+    return config
   config.task.stratum = f"{size}-{config.name}.jsonl"  # launch.split
   config.name = f"{config.name}-{size}"
   # The prompt and grader of configs/split_math.py.

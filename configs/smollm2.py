@@ -16,7 +16,7 @@ from configs import hard, split_smollm2
 
 
 def get_config():
-  config = hard.get_config()
+  config = hard.get_config("smollm2-135m")
   split = split_smollm2.get_config()
   config.name = "smollm2"
   config.model.path = split.model
@@ -26,9 +26,5 @@ def get_config():
   config.sampler.update({key: split.sampler[key] for key in (
       "slots", "memory_gib", "max_prompt_tokens", "max_new_tokens",
       "temperature", "dtype")})
-  config.alloc.update(Bp=8, n=8, C=2560)
-  config.recipe.loss.microbatch_tokens = 384  # 12 rows of 32: 8 to 12 are used
-  config.recipe.optimizer.update(base_lr=8e-5, warmup_steps=4)  # lr 2e-5
-  config.eval.update(k=4, temperature=1.0, first=640, growth=1.0)
-  config.checkpoint.update(every_steps=20, every_minutes=10.0, keep=1)
+  config.alloc.C = 2560
   return config

@@ -3,9 +3,9 @@
 docs/api.md describes the names of `__all__`, which are loaded at first use.
 """
 
-import importlib
+import importlib as _importlib
 import os
-import sys
+import sys as _sys
 
 # Read once by jaxlib 0.10, which deadlocks when several forced CPU devices have
 # fewer threads than collectives in flight. With one device more threads than
@@ -19,13 +19,13 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 def _report(kind, error, trace) -> None:
   if kind is KeyboardInterrupt:
-    sys.stderr.write("isojax: interrupted before it began\n")
+    _sys.stderr.write("isojax: interrupted before it began\n")
   else:
-    sys.__excepthook__(kind, error, trace)
+    _sys.__excepthook__(kind, error, trace)
 
 
-if sys.argv[:1] == ["-m"]:  # a command of isojax; its imports take seconds
-  sys.excepthook = _report
+if _sys.argv[:1] == ["-m"]:  # a command of isojax; its imports take seconds
+  _sys.excepthook = _report
 
 # Public name -> its module. No module of the package has one of these names.
 _PUBLIC = {
@@ -60,8 +60,11 @@ def __getattr__(name: str):
   if name not in _PUBLIC:
     raise AttributeError(f"module 'isojax' has no attribute {name!r}; its "
                          f"public names are {', '.join(__all__)}")
-  return getattr(importlib.import_module(_PUBLIC[name]), name)
+  return getattr(_importlib.import_module(_PUBLIC[name]), name)
 
 
 def __dir__():
-  return [*globals(), *__all__]
+  return list(__all__)
+
+
+del os  # not a name of the package

@@ -1,5 +1,6 @@
 """The errors of the public interface; commands show them in one line."""
 
+import difflib
 import functools
 
 
@@ -44,8 +45,14 @@ def expect(section: str, config, **rules) -> None:
                        f"{expected}")
 
 
-def expect_one_of(section: str, config, **choices) -> None:
-  expect(section, config, **{
-      name: (getattr(config, name) in known,
-             f"one of {', '.join(map(str, known))}")
-      for name, known in choices.items()})
+def expect_one_of(section: str, config, more: str = "", **choices) -> None:
+  """InputError for a field that has none of its choices; names the nearest.
+
+  `more` is what else the field may be.
+  """
+  for name, known in choices.items():
+    value = getattr(config, name)
+    near = difflib.get_close_matches(str(value), map(str, known), n=1)
+    expect(section, config, **{name: (
+        value in known, f"one of {', '.join(map(str, known))}{more}"
+        + "".join(f"; the nearest is {name}" for name in near))})

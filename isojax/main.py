@@ -3,7 +3,9 @@
   python -m isojax.main --config=configs/hard.py
   python -m isojax.main --config=configs/hard.py --workdir=runs/a --mode=eval
 
-The loop of training is isojax/run/training.py. The same command resumes a run.
+The same command resumes a run. configs/grpo.py has all keys of a config with
+their units, docs/recipes.md explains them: --config.alloc.n=16 sets one. The
+loop of training is isojax/run/training.py.
 """
 
 from isojax.runtime import preemption

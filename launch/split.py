@@ -2,8 +2,9 @@
 
   python -m launch.split --config=configs/split_tiny.py
 
-With config.n=0 nothing is measured, and all problems become one file. Counts
-are stored beside the output: the same command resumes where it stopped, and
+Beside each stratum it writes a config that trains on it, OUT-STRATUM.py. With
+config.n=0 nothing is measured, and all problems become one file. Counts are
+stored beside the output: the same command resumes where it stopped, and
 other thresholds need no new samples. --shard=I --shards=N measures a part of
 the problems; the process that finishes last writes the strata.
 """
@@ -32,7 +33,7 @@ from isojax.run import experiment, inputs, programs
 from isojax.runtime import compilation, progress, rng
 from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import engine
-from isojax.tasks import base
+from isojax.tasks import base, files
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
@@ -40,7 +41,18 @@ from isojax.tasks.problem import Pool, Problem
 from launch import pass_counts
 
 # Parameters up to which a size of configs/grpo.py is proposed.
-_SIZES = (("tiny", 5e6), ("qwen2.5-0.5b", 2e9), ("qwen2.5-7b", math.inf))
+_SIZES = (("tiny", 5e6), ("smollm2-135m", 3e8), ("qwen2.5-0.5b", 2e9),
+          ("qwen2.5-7b", math.inf))
+TRAINING = '''"""Trains on a stratum; written by launch.split, yours to edit."""
+
+from configs import {name}
+
+
+def get_config():
+  config = {name}.get_config({size})
+  {changes}
+  return config
+'''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +63,7 @@ class Split:
   model: str  # Hugging Face folder, or name on the hub
   out: str  # files are OUT-STRATUM.jsonl
   prompt: prompts_lib.PromptConfig
-  grader: grader_lib.GraderConfig
+  grader: dict  # arguments of GraderConfig, which this is if n > 0
   n: int  # samples of each problem; 0: none, and one stratum "all"
   source: dict  # kind, a key of Task.sources, and its arguments
   strata: dict  # name -> strata.Wanted
@@ -63,6 +75,9 @@ class Split:
     if self.n < 0 or not 0 <= self.seed < 2**31:
       raise InputError(f"config.n={self.n}, config.seed={self.seed}: expected "
                        "n >= 0 and 0 <= seed < 2**31")
+    if self.n:
+      object.__setattr__(self, "grader", sections.section(
+          grader_lib.GraderConfig, self.grader, "config.grader"))
     for field, cls in (("strata", strata_lib.Wanted),
                        ("mixtures", strata_lib.Mixture)):
       object.__setattr__(self, field, {
@@ -98,8 +113,8 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
                      policy.model.mesh.devices.flat[0].platform)
   experiment.check_sampler(
       cfg.sampler, max_positions=policy.model.cfg.max_positions)
-  pool = without_long(cfg, policy, read_pool(cfg))
-  check(cfg, pool)
+  pool = without_long(cfg, policy, read_pool(cfg, [cfg.grader.name]))
+  check(pool, cfg.grader.name)
   by_key = {pass_counts.key(side, p): (side, p)
             for side in strata_lib.SPLITS for p in getattr(pool, side)}
   header = decides(cfg, policy)
@@ -153,26 +168,28 @@ def with_dtype(values: dict, platform: str) -> Split:
       "config")
 
 
-def read_pool(cfg: Split) -> Pool:
+def read_pool(cfg: Split, tasks) -> Pool:
+  """The problems of the source, which one of the tasks must have."""
   kind = cfg.source["kind"] if "kind" in cfg.source else None
-  sources = base.TASKS[cfg.grader.name].sources
+  sources = {kind: load for task in tasks
+             for kind, load in base.TASKS[task].sources.items()}
   if kind not in sources:
     raise InputError(
         f"config.source.kind={kind!r}: expected one of {', '.join(sources)}, "
-        f"whose problems grader.name={cfg.grader.name!r} judges")
+        f"whose problems {' or '.join(tasks)} judges")
   arguments = {key: x for key, x in cfg.source.items() if key != "kind"}
   return sections.section(sources[kind], arguments, "config.source")
 
 
-def check(cfg: Split, pool: Pool) -> None:
-  """Prints what the pool holds; InputError if it cannot be judged."""
+def check(pool: Pool, task: str | None) -> None:
+  """Prints what the pool holds; InputError if a task cannot judge it."""
   for note in pool.notes:
     progress.show(note)
   progress.show(f"{len(pool.train)} train and {len(pool.validation)} "
                 "validation problems")
   for p in (*pool.train, *pool.validation):
     try:
-      base.TASKS[cfg.grader.name].check(p)
+      strata_lib.check_of(task)(p)
     except InputError as error:
       raise InputError(
           f"problem {p.id}, question {p.question!r:.60}: {error}; repair it or "
@@ -250,17 +267,22 @@ def measuring(cfg: Split, policy: inputs.BasePolicy):
 
 
 def write_all(cfg: Split, command: str) -> str:
-  """Writes one stratum of all problems, without a policy; returns its path."""
+  """Writes one stratum of all problems, without a policy; returns its path.
+
+  Problems of files are for any grader, others for the task that makes them.
+  """
   path = f"{cfg.out}-all.jsonl"
   if os.path.exists(path) and strata_lib.read(path).header["n"]:
     raise InputError(f"{path}: holds counts of samples, which config.n=0 would "
                      "replace by none; choose another config.out")
-  pool = read_pool(cfg)
-  check(cfg, pool)
+  pool, kind = read_pool(cfg, base.TASKS), cfg.source["kind"]
+  task = None if kind in files.SOURCES else next(
+      name for name, task in base.TASKS.items() if kind in task.sources)
+  check(pool, task)
   rows = [{"split": side, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": None}
           for side in strata_lib.SPLITS for p in getattr(pool, side)]
-  return write(cfg, {"task": cfg.grader.name, "n": 0, "model": None,
+  return write(cfg, {"task": task, "n": 0, "model": None,
                      "model_sha256": None}, "all", rows, command=command,
                folder=cfg.model)
 
@@ -276,20 +298,30 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
       "source": cfg.source, "command": command}, rows)
   train = train_counts(rows)
   recipe, why = strata_lib.recipe(train, cfg.n, mixture=name in cfg.mixtures)
+  made = pathlib.Path(path).with_suffix(".py")
+  text, notes = proposal(cfg, path, recipe, folder), [why]
+  if not shape_file(folder).is_file():
+    notes.append(f"{folder} is not here, so {made} has the sizes of "
+                 f"{size_of(folder)}")
+  if made.exists() and made.read_text("utf-8") != text:
+    notes.append(f"{made} was kept, although this command would now write "
+                 "another one; remove it to get that")
+  else:
+    made.write_text(text, "utf-8")
   progress.show(f"wrote {path}: {len(train)} train, {len(rows) - len(train)} "
-                f"validation; {why}\n"
-                f"  {proposal(cfg, path, recipe, folder)}")
+                f"validation; {'; '.join(notes)}\n  " + shlex.join(
+                    ["python", "-m", "isojax.main", f"--config={made}"]))
   return path
 
 
 def proposal(cfg: Split, path: str, name: str, folder: str) -> str:
-  """The command that trains a model on a stratum by configs/NAME.py."""
+  """A config file that trains a model on a stratum, by configs/NAME.py."""
   size = size_of(folder)
   config = importlib.import_module(f"configs.{name}").get_config(size)
-  file = f"configs/{name}.py" + (f":{size}" if size != "tiny" else "")
   values = {"task": {"stratum": path, "prompt": dataclasses.asdict(cfg.prompt),
-                     "grader": dataclasses.asdict(cfg.grader)},
-            "model": {"path": cfg.model},
+                     "grader": dataclasses.asdict(cfg.grader) if cfg.n
+                     else cfg.grader},
+            "name": pathlib.Path(path).stem, "model": {"path": cfg.model},
             "sampler": dataclasses.asdict(cfg.sampler),
             "eval": {"temperature": cfg.sampler.temperature},
             "recipe": {"loss": {"dtype": cfg.sampler.dtype}}}
@@ -297,21 +329,26 @@ def proposal(cfg: Split, path: str, name: str, folder: str) -> str:
   if cfg.mesh != mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1):
     # Else training may need more devices.
     values["mesh"] = dataclasses.asdict(cfg.mesh)
-  return shlex.join(["python", "-m", "isojax.main", f"--config={file}",
-                     *changes(values, config)])
+  return TRAINING.format(
+      name=name, size="" if size == "tiny" else repr(size),
+      changes="\n  ".join(changes(values, config)))
 
 
-def changes(values: dict, config, name: str = "--config") -> list[str]:
-  """The flags that give a config nested values which it does not have."""
-  return [flag for key, value in values.items() for flag in (
+def changes(values: dict, config, name: str = "config") -> list[str]:
+  """The lines that give a config nested values which it does not have."""
+  return [line for key, value in values.items() for line in (
       changes(value, config[key], f"{name}.{key}") if isinstance(value, dict)
-      else [f"{name}.{key}={value}"] if config[key] != value else [])]
+      else [f"{name}.{key} = {value!r}"] if config[key] != value else [])]
+
+
+def shape_file(folder: str) -> pathlib.Path:
+  return pathlib.Path(custom_function.find(folder)) / "config.json"
 
 
 def size_of(folder: str) -> str:
   """The size of configs/grpo.py that suits a model; of an unknown one the
   largest."""
-  file = pathlib.Path(custom_function.find(folder)) / "config.json"
+  file = shape_file(folder)
   if not file.is_file():
     return _SIZES[-1][0]
   params = shape_lib.model_shape(

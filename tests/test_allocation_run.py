@@ -117,11 +117,12 @@ def test_a_problem_without_rollouts_is_in_no_mean():
   rollouts = Rollouts(tokens, np.array([4, 2, 1]), np.ones(3, bool),
                       np.zeros((3, 4), np.float32), np.ones(3, np.float32))
   graded = Graded(np.array([1.0, 0.0, 1.0]), np.ones(3), [""] * 3,
-                  np.ones(3, bool), [])
+                  np.ones(3, bool), [{}, {"a": 1.0}, {"a": 0.5}], [])
   fields = step_lib.measured(rollouts_lib.Sampled(
       Prompts(np.zeros((3, 5)), np.array([5, 3, 2]), np.arange(3)),
       np.array([2, 0, 1]), rollouts, graded, (0.0, 0), 0.0, 0))
   assert (fields["all_incorrect"], fields["all_correct"]) == (0.0, 0.5)
+  assert fields["reward_parts"] == {"a": 0.5}
   assert fields["prompt_tokens"] == 7 and fields["sampled"] == 3
   known = division.evidence([7, 8, 9], [0, 0, 16], 16, HIT)
   # One rollout has no other to differ from; Beta(2, 2): 1 - 2 * 3/10.

@@ -2,6 +2,7 @@
 
 import _thread
 import inspect
+import io
 import pathlib
 import signal
 import subprocess
@@ -15,8 +16,9 @@ from configs import hard
 import isojax
 from isojax.ledger import records
 from isojax.planner import request_fields
-from isojax.run import experiment, training
+from isojax.run import experiment, samples, training
 from isojax.tasks import strata as strata_lib
+from launch import samples as samples_command
 from tests import command, few, short_runs
 from tests.frontier import synthetic
 
@@ -150,6 +152,31 @@ def test_a_run_has_records_and_a_policy(run, capfd):
   assert base != trained and len(base) == 64
   assert isojax.sample("configs/hard.py", **ask) == base
   assert not "".join(capfd.readouterr())
+
+
+def test_what_a_run_writes_is_shown(run, monkeypatch, capsys):
+  """By run.samples() and by the command, which also answers a question."""
+  assert repr(run.samples()).startswith("== evaluation at step 0\nquestion: ")
+  done = command.run("launch.samples", run.workdir, "--step=2")
+  assert done.returncode == 0, done.stderr
+  wanted = [r for r in run.samples() if r["step"] == 2]
+  assert done.stdout == f"{samples.shown(wanted)}\n"
+  done = command.run("launch.samples", run.workdir, "--step=99")
+  assert done.returncode == 2 and "expected a step up to 5" in done.stderr
+  questions = ["8 3 8 3=24", "1 2 3 4=10"]
+  monkeypatch.setattr("sys.stdin", io.StringIO("\n\n".join(questions) + "\n"))
+  samples_command.chat(run.workdir)
+  assert capsys.readouterr().out.splitlines() == [
+      run.sample(question, template=True, temperature=0.0)[0]
+      for question in questions]
+
+
+def test_names_of_the_package_are_its_own_and_rows_print_as_rows():
+  assert set(dir(isojax)) == set(isojax.__all__)
+  assert not {"os", "sys", "importlib"} & set(vars(isojax))
+  row, = isojax.plan(rollouts=2e6, stratum="hard", D=2500).rows
+  assert repr(row) == (
+      "Bp = 32, n = 128, M = 488, C = 1,998,848, lr 2e-06, seed 0")
 
 
 def test_a_wrong_sample_is_refused(run):

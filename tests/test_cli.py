@@ -45,7 +45,7 @@ WRONG = "def get_config():\n  return "
 
 
 TOLD = [
-    (["isojax.main"], "Flag --config must have a value other than None"),
+    (["isojax.main"], "expected a config file, such as --config=configs/hard"),
     (["isojax.main", HARD, "--config.base_lr=3"],
      "--config.base_lr: no such key; the nearest is config."),
     (["isojax.main", HARD, "--config.alloc.c=4096"],
@@ -79,9 +79,25 @@ def test_an_error_in_a_config_file_has_its_line(tmp_path):
   done = run("isojax.main", f"--config={tmp_path}/broken.py")
   assert done.returncode == 2
   assert "broken.py:2: TypeError: object of type 'int'" in done.stderr
-  (tmp_path / "broken.py").write_text(WRONG + "{}.x\n")
-  done = run("isojax.main", f"--config={tmp_path}/broken.py")
-  assert done.returncode == 1 and 'broken.py", line 2' in done.stderr
+
+
+@pytest.mark.parametrize("line, told", [
+    ('config.alloc.n = "8"', "TypeError: Could not override field 'n'"),
+    ("config.alloc.update(n='8')", "TypeError: Could not override field 'n'"),
+    ("config.recipe.losss.x = 1", "AttributeError: 'losss' Did you mean"),
+    ("import no_such_library", "ModuleNotFoundError: No module named")])
+def test_an_error_in_a_config_file_names_the_users_line(tmp_path, line, told):
+  """Not that of a library which the line calls."""
+  path = tmp_path / "broken.py"
+  path.write_text("from configs import hard\n\ndef get_config():\n"
+                  f"  config = hard.get_config()\n  {line}\n  return config\n")
+  done = run("isojax.main", f"--config={path}")
+  assert done.returncode == 2 and f"broken.py:5: {told}" in done.stderr
+  assert len(done.stderr.splitlines()) == 1
+
+
+def test_help_says_where_the_keys_are():
+  assert "configs/grpo.py has all keys" in run("isojax.main", "--help").stdout
 
 
 def test_an_exit_before_the_end_is_no_success():

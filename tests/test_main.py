@@ -254,16 +254,21 @@ def test_texts_and_curves(on_a_mesh):
   folder, *_ = on_a_mesh
   stored = [json.loads(line) for line in
             (folder / "samples.jsonl").read_text().splitlines()]
-  assert [line["step"] for line in stored] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-  best, worst = stored[:2]
+  assert [(line["kind"][0], line["step"]) for line in stored[::2]] == [
+      ("e", 0), ("t", 1), ("t", 2), ("e", 2), ("t", 3), ("t", 4), ("e", 4),
+      ("t", 5), ("e", 5)]
+  best, worst = stored[2:4]
   assert best["problem"] == worst["problem"]  # of one group, right and wrong
   assert (best["reward"], worst["reward"]) == (1, 0)
   assert best["advantage"] > 0 > worst["advantage"]
   numbers, target = best["prompt"].rstrip(":").split("=")
   assert eval(best["response"].split("=")[0]) == int(target)
+  assert best["question"] + ":" == best["prompt"]
+  assert eval(best["reference"]) == int(target)
+  assert stored[0]["advantage"] is None  # of an evaluation
   (events,) = (folder / "tensorboard").iterdir()
   for tag in (b"train/reward", b"train/seconds_update", b"eval/avg_se",
-              b"train/rollouts", b"eval/sampled_tokens"):
+              b"train/rollouts", b"eval/sampled_tokens", b"eval/samples"):
     assert tag in events.read_bytes()
 
 

@@ -3,14 +3,17 @@
 import glob
 import json
 import pathlib
+import sys
 
 import numpy as np
 import pytest
 
+from configs import hard
 from isojax.errors import InputError
 from isojax.rl import algorithm
-from isojax.run import monitor
+from isojax.run import experiment, monitor, samples
 from isojax.runtime import progress
+from isojax.tasks.strata import Stratum
 
 
 def test_the_rate_leaves_out_the_step_that_compiles(monkeypatch, capsys):
@@ -25,6 +28,26 @@ def test_the_rate_leaves_out_the_step_that_compiles(monkeypatch, capsys):
       "step 5/9  reward 0.500",
       "step 6/9  50 rollouts/s  reward 0.500  ETA 00:06",
       "step 7/9  50 rollouts/s  reward 0.500  ETA 00:04"]
+
+
+def test_a_notebook_gets_a_bar_and_lines_without_gaps(monkeypatch, capsys):
+  monkeypatch.setitem(sys.modules, "ipykernel", sys)
+  with progress.printed(True):
+    report = progress.reporter(step=0, steps=2, rollouts=0, C=20,
+                               every_seconds=9.0)
+    progress.say("a line")
+    progress.show("a table")
+    report(1, 10, 0.5)
+    report(2, 20, 0.5)
+  out, err = capsys.readouterr()
+  assert "step: 100%" in out and "2/2" in out and not err
+  assert "a line\n" in out and "a table\n" in out and "\n\n" not in out
+  with progress.printed(False):
+    progress.say("a line")
+    progress.show("a table")
+    progress.reporter(step=0, steps=1, rollouts=0, C=9, every_seconds=0.0)(
+        1, 9, 0.5)
+  assert capsys.readouterr() == ("", "")
 
 
 def test_a_long_task_is_silent_at_first_then_has_rate_and_eta(
@@ -65,27 +88,53 @@ def test_a_table_by_hand():
   evals = [evaluation(0, 0.25), evaluation(3, 0.75), evaluation(7, 0.5)]
   cells = "0.2500 ± 0.2500    0.7500 ± 0.7500    0.5000 ± 0.5000"
   table = lambda kept, best=False: monitor.table(
-      kept, "r.jsonl", best=best).splitlines()
+      kept, best=best).splitlines()
   assert table([*evals, *train]) == [
       "hard/validation: 5 problems, k = 2",
       "                        start       best, step 3      final, step 7",
       *(f"{name + '@2':10}    {cells}" for name in monitor.METRICS),
-      *rates, "records: r.jsonl"]
+      *rates]
   # A recipe with several updates scores log-probs.
   scored = [record | {"seconds_logp": 6.0} for record in train]
   assert table([*evals, *scored])[9:12] == [
       "logp            12.0     50%           1",
       "update           4.0     17%           3",
       "step            24.0    100%           0"]
-  assert table([*evals, *train], best=True)[-2] == (
+  assert table([*evals, *train], best=True)[-1] == (
       "kept: the checkpoints of step 3 (--step=best) and of step 7")
+
+
+def test_a_table_has_no_column_twice_and_no_row_of_zeros():
+  evals = [evaluation(0, 0.25), evaluation(7, 0.5)]
+  for r in evals:
+    r["worst"] = 0.0
+  _, head, *rows = monitor.table(evals, best=False).splitlines()
+  assert head.split() == ["start", "best", "and", "final,", "step", "7"]
+  assert rows[0] == ("avg@2              0.2500 ± 0.2500         "
+                     "0.5000 ± 0.5000")
+  assert [row.split("@")[0] for row in rows] == ["avg", "best", "maj"]
+  falling = [evaluation(0, 0.5), evaluation(7, 0.25)]
+  assert monitor.table(falling, best=False).splitlines()[1].split() == [
+      "start", "and", "best", "final,", "step", "7"]
+
+
+def test_a_run_says_how_its_files_are_opened():
+  log = lambda **more: hard.get_config().log.to_dict() | more
+  told = monitor.places("runs/a b", experiment.LogSection(**log()))
+  assert told.splitlines() == [
+      "records: runs/a b/records.jsonl",
+      "answers: python -m launch.samples 'runs/a b'"]
+  told = monitor.places("gs://b/a", experiment.LogSection(
+      **log(tensorboard=True)))
+  assert told.splitlines() == ["records: gs://b/a/records.jsonl",
+                               "curves: tensorboard --logdir=gs://b/a/tensorboard"]
 
 
 def test_a_problem_that_is_half_solved_is_shown_first():
   def chosen(rewards: list, count: int):
     reward_PxN, mask_PxN = algorithm.by_problem(
         np.concatenate(rewards), list(map(len, rewards)))
-    problem, index = monitor.chosen_texts(
+    problem, index = samples.chosen(
         algorithm.Groups(reward_PxN, mask_PxN, mask_PxN), count)
     return problem, index.tolist()
 
@@ -98,28 +147,66 @@ def test_a_problem_that_is_half_solved_is_shown_first():
 
 
 def test_a_resumed_run_repeats_no_text(tmp_path, monkeypatch):
-  path = tmp_path / "samples.jsonl"
-  path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"ste')
-  monkeypatch.setattr(monitor, "text_lines", lambda *_, step, count: [
-      {"step": step, "prompt": "1", "response": "2", "reward": 0.0}])
-  store = monitor.texts_writer(str(tmp_path), None, start=2, count=1)
-  for step in (3, 4):
-    store(None, None, None, None, step)
-  lines = [json.loads(line) for line in path.open()]
-  assert [line["step"] for line in lines] == [1, 2, 3, 4]
-  assert "prompt" not in lines[1] and "prompt" in lines[2]
+  """Killed at step 3 and at its evaluation, resumed from step 2."""
+  path, new = tmp_path / "samples.jsonl", None
+  line = lambda kind, step, response: {
+      "kind": kind, "step": step, "question": "1+1", "reference": "2",
+      "response": response, "reward": 0.0}
+  path.write_text("".join(json.dumps(line(kind, step, "old")) + "\n" for
+                          kind, step in [("eval", 0), ("train", 1),
+                                         ("train", 2), ("eval", 2),
+                                         ("train", 3), ("eval", 3)]) + '{"ste')
+  tables = []
+  monkeypatch.setattr(samples, "lines_of", lambda *_, kind, step, count: [
+      line(kind, step, "new")])
+  for first in (("train", 3), ("eval", 2)):
+    copy = tmp_path / first[0]
+    copy.mkdir()
+    (copy / "samples.jsonl").write_text(path.read_text())
+    store = samples.writer(
+        str(copy), None, Stratum({}, [], [], {}, {}), count=1,
+        tables=[lambda lines, C: tables.append((lines[0]["step"], C))])
+    store(*first, 48, None, None, None, None)
+    new = samples.read(str(copy / "samples.jsonl"))
+    assert [(r["kind"], r["step"]) for r in new if r["response"] == "new"] == [
+        first]
+    assert [(r["kind"], r["step"]) for r in new][-2] == (
+        ("eval", 2) if first[0] == "train" else ("train", 2))
+  assert tables == [(2, 48)]  # of evaluations alone
+
+
+def test_texts_are_shown_in_full_without_the_prompt():
+  line = dict(kind="eval", step=2, question="1+1?", reference="2",
+              prompt="<|user|>1+1?", response="x\ny" * 200, reward=1.0)
+  assert samples.shown([line, line | dict(response="3", reward=0.0),
+                        line | dict(kind="train", step=3)]) == (
+      "== evaluation at step 2\nquestion: 1+1?\nreference: 2\n"
+      f"-- reward 1\n{'x' + chr(10) + 'y'}{('x' + chr(10) + 'y') * 199}\n"
+      "-- reward 0\n3\n== step 3\nquestion: 1+1?\nreference: 2\n"
+      f"-- reward 1\n{('x' + chr(10) + 'y') * 200}")
+
+
+def test_texts_are_a_table_in_tensorboard(tmp_path):
+  pytest.importorskip("tensorboardX")
+  with monitor.tensorboard(str(tmp_path), 0) as writer:
+    writer.texts([dict(step=2, question="a|b\nc", reference="2",
+                       response="right", reward=1.0)], 48)
+  (events,) = (tmp_path / "tensorboard").iterdir()
+  assert b"eval/samples" in events.read_bytes()
+  assert b"2 | a\\|b<br>c | 2 | right | 1.0" in events.read_bytes()
 
 
 RECORD = {"kind": "train", "seed": 3, "step": 2, "Bp": 4, "n": 6,
           "unix_time": 1e9, "rollouts": 48, "sampled_tokens": 700,
-          "reward": 0.5, "kl": None, "model": "a", "correct": [1, 2],
+          "reward": 0.5, "reward_parts": {"brief": 0.25},
+          "kl": None, "model": "a", "correct": [1, 2],
           "finite": True}
 
 
 def test_integers_are_curves_and_names_are_none():
   assert monitor.curves(RECORD) == {
       "train/n": 6, "train/rollouts": 48, "train/sampled_tokens": 700,
-      "train/reward": 0.5}
+      "train/reward": 0.5, "train/reward/brief": 0.25}
 
 
 @pytest.fixture
@@ -137,28 +224,37 @@ def wandb(tmp_path, monkeypatch):
 
 def test_a_resumed_run_is_the_same_wandb_run(wandb, tmp_path):
   writer = lambda: monitor.wandb(str(tmp_path), "project", "abc", {"lr": 1})
-  with writer() as add:
+  texts = [dict(step=2, question="q", reference="2", response="right",
+                reward=1.0)]
+  with writer() as (add, add_texts):
     add(RECORD)
+    add_texts(texts, 48)
     assert (wandb.run.id, wandb.run.project) == ("abc", "project")
     assert wandb.run.step == 48  # rollouts
-  with writer() as add:
+  with writer() as (add, _):
     add(RECORD | {"step": 4, "rollouts": 96})
     assert wandb.run.id == "abc" and wandb.run.step == 96
   wandb.teardown()  # its process writes the files after a run has ended
   files = glob.glob(f"{tmp_path}/wandb/offline-run-*/run-abc.wandb")
   texts = [pathlib.Path(path).read_bytes() for path in files]
   assert texts and all(b"train/sampled_tokens" in text for text in texts)
+  assert any(b"eval/samples" in text for text in texts)
 
 
 def test_a_resumed_run_is_the_same_trackio_run(tmp_path, monkeypatch):
   monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
   library = pytest.importorskip("trackio.sqlite_storage")
   for step in (2, 4):
-    with monitor.trackio("", "trackio:project", "abc", {"lr": 1}) as add:
+    with monitor.trackio("", "trackio:project", "abc", {"lr": 1}) as (
+        add, add_texts):
       add(RECORD | {"step": step, "rollouts": 24 * step})
+      add_texts([dict(step=step, question="q", reference="2", response="right",
+                      reward=1.0)], 24 * step)
   found = library.SQLiteStorage.get_logs("project", "abc")
-  assert [(x["step"], x["train/reward"]) for x in found] == [
-      (48, 0.5), (96, 0.5)]
+  assert [(x["step"], x["train/reward"]) for x in found
+          if "train/reward" in x] == [(48, 0.5), (96, 0.5)]
+  rows = [x["eval/samples"]["_value"] for x in found if "eval/samples" in x]
+  assert len(rows) == 2 and rows[0][0]["response"] == "right"
 
 
 def test_wandb_without_a_key_says_what_to_do(wandb, tmp_path, monkeypatch):

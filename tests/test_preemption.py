@@ -20,8 +20,32 @@ def test_one_process_notices_at_once():
     assert stop.asked
     with pytest.raises(preemption.Stopped):
       stop.poll()
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # a second kills
   assert signal.getsignal(signal.SIGTERM) == before
+
+
+BUSY = """
+import hashlib
+from isojax.runtime import preemption
+def work():  # without byte code, so Python's own handlers wait for its end
+  print("ready", flush=True)
+  hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+with preemption.on_signals():
+  exec(compile("work()", "isojax/sampling/x.py", "exec"))
+"""
+
+
+def test_each_signal_is_answered_at_once_while_the_main_thread_compiles():
+  with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE, text=True) as busy:
+    assert busy.stdout.readline() == "ready\n"
+    told = []
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+      busy.send_signal(number)
+      told.append(busy.stderr.readline())
+    busy.kill()  # nothing, if it has ended
+    assert busy.wait() == 75
+  assert "stopping: the last completed step will be saved" in told[0]
+  assert "waiting for the chunk of sampling in progress; a third" in told[1]
 
 
 def test_a_signal_during_the_imports_is_answered(tmp_path):

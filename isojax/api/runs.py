@@ -17,6 +17,7 @@ from isojax.models import hf_weights
 from isojax.rl import rewards
 from isojax.run import evaluation as evaluation_lib
 from isojax.run import rollouts as rollouts_lib
+from isojax.run import samples as samples_lib
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
 from isojax.run import training
@@ -49,6 +50,13 @@ class Records(tuple):
   def __repr__(self) -> str:
     return (f"Records({len(self.steps)} steps, {len(self.evaluations)} "
             "evaluations)")
+
+
+class Samples(tuple):
+  """Rollouts of steps and evaluations: dicts, see isojax/run/samples.py."""
+
+  def __repr__(self) -> str:
+    return samples_lib.shown(list(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +113,12 @@ class Run:
                     template=template, temperature=temperature, seed=seed)
 
   @unchained
+  def samples(self) -> "Samples":
+    """The texts of the run's samples.jsonl, which print as texts."""
+    return Samples(samples_lib.read(
+        os.path.join(self.workdir, samples_lib.FILE)))
+
+  @unchained
   def evaluate(self, stratum: Path | None = None, *,
                split: str = "validation") -> dict:
     """Evaluates the trained policy as the config's section eval says.
@@ -145,8 +159,8 @@ class Run:
     return plots.learning(list(self.records.evaluations))
 
 
-def _sampled(setup: Setup, load, prompt: str, n: int, *, template: bool,
-             temperature: float | None, seed: int) -> list[str]:
+def _sampled(setup: Setup, load, prompt: str, n: int = 1, *, template: bool,
+             temperature: float | None, seed: int = 0) -> list[str]:
   """Run.sample of the parameters that load() returns."""
   if temperature is None:
     temperature = setup.e.sampler.temperature
@@ -243,6 +257,12 @@ def sample(source, prompt: str, n: int = 1, *, template: bool = False,
   Raises:
     InputError: the config, the prompt or a number is wrong.
   """
+  return sampler_of(source)(prompt, n, template=template,
+                            temperature=temperature, seed=seed)
+
+
+def sampler_of(source):
+  """Run.sample of the policy that `sample` takes, which is loaded once."""
   config = configs.config(source)
   with progress_lib.printed(False):
     setup = setup_lib.prepare(config)
@@ -251,5 +271,4 @@ def sample(source, prompt: str, n: int = 1, *, template: bool = False,
       folder = os.fspath(source)
       setup, _ = state_lib.as_stored(setup, folder, evaluate=True)
       load = lambda: evaluation_lib.policy_of(setup, folder, "newest")[1]
-    return _sampled(setup, load, prompt, n, template=template,
-                    temperature=temperature, seed=seed)
+  return functools.partial(_sampled, setup, functools.cache(load))

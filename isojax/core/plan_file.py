@@ -23,6 +23,12 @@ class Row:
   lr: float  # after warm-up; the run computes it from its own anchor
   expected: dict | None  # of prices.expected; None: not priced
 
+  def __repr__(self) -> str:
+    a = self.allocation
+    kept = "" if a.m is None else f", m = {a.m}"
+    return (f"Bp = {a.Bp}, n = {a.n}{kept}, M = {a.M:,}, C = {a.C:,}, "
+            f"lr {self.lr:.3g}, seed {self.seed}")
+
   @property
   def config(self) -> dict:
     """The sections of a config that the run sets, such as seed and alloc."""

@@ -48,6 +48,9 @@ COMMON = (
     # run began, and that change rounding alone, such as "sampler.slots=16,
     # mesh.fsdp=2"; null if there is none.
     "resumed_with",
+    # Part -> its mean over rollouts, if a reward of one's own returns named
+    # parts, without their weights; else null.
+    "reward_parts",
     # List: signal, cut, collapse, entropy, overfit, blow_up (see diagnosis/);
     # patience, at the evaluation where eval.patience ended the run.
     "alarms",

@@ -141,7 +141,8 @@ class LossConfig:
         kind: custom_check.read(kind, getattr(self, kind), next(iter(
             functions.values()))) for kind, functions in FUNCTIONS.items()
         if getattr(self, kind).partition(":")[0].endswith(".py")})
-    expect_one_of("loss", self, **CHOICES, **{
+    expect_one_of("loss", self, **CHOICES)
+    expect_one_of("loss", self, ", or FILE.py:FUNCTION", **{
         kind: FUNCTIONS[kind] for kind in FUNCTIONS if kind not in self.custom})
     expect("loss", self, **{
         name: (getattr(self, name) >= minimum, f">= {minimum}")

@@ -77,3 +77,13 @@ def shaped(correct_B, formatted_B, len_B, cfg: RewardConfig, *,
   if cfg.overlong == "correct":
     penalty_B = np.where(correct_B == 1.0, penalty_B, 0.0)
   return reward_B + penalty_B
+
+
+def part_means(parts_B: list[dict]) -> dict[str, float] | None:
+  """The mean of each named part of the reward over all answers.
+
+  An answer without a part has 0 there; None if no answer has parts.
+  """
+  names = dict.fromkeys(name for parts in parts_B for name in parts)
+  return {name: sum(parts[name] for parts in parts_B if name in parts)
+          / len(parts_B) for name in names} or None

@@ -11,6 +11,7 @@ import numpy as np
 from isojax.core import evaluate, sections
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records, workdir
+from isojax.rl import algorithm, rewards
 from isojax.run import experiment, inputs, monitor
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
@@ -27,20 +28,26 @@ SHOWN = 5  # runs that a message names
 
 def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
                step: int, stop: preemption.Stop, *,
-               split: str = "validation") -> dict:
+               split: str = "validation", texts=lambda *_: None) -> dict:
   """Samples the validation problems; returns the fields of an eval record.
 
-  `split` names the problems in the record; see `on_split`.
+  `split` names the problems in the record; see `on_split`. texts(prompts,
+  rollouts, groups, advantage) stores some of the answers.
   """
   e, k = setup.e, setup.e.eval.k
-  graded = rollouts_lib.sample_problems(
+  sampled = rollouts_lib.sample_problems(
       setup, grader, params, "validation",
       np.arange(len(setup.stratum.validation)), k,
-      rng.stream(e.seed, "eval", step), e.eval, stop).graded
+      rng.stream(e.seed, "eval", step), e.eval, stop)
+  graded = sampled.graded
+  reward_PxN, mask_PxN = algorithm.by_problem(graded.correct_B, sampled.n_P)
+  texts(setup.validation, sampled.rollouts,
+        algorithm.Groups(reward_PxN, mask_PxN, mask_PxN), None)
   for line in grader_lib.shown(graded.lost):
     hosts.say(f"evaluation: not judged, counted as incorrect: {line}")
   return {"eval_set": f"{setup.stratum.header['stratum']}/{split}",
           "temperature": e.eval.temperature, "top_p": e.eval.top_p,
+          "reward_parts": rewards.part_means(graded.parts_B),
           **evaluate.at_k(graded.correct_B.reshape(-1, k),
                           np.reshape(graded.vote_B, (-1, k)).tolist())}
 

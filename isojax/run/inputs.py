@@ -61,7 +61,15 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
   """
   stratum, prompts = strata_lib.read(path), {}
   header, task = stratum.header, base_lib.TASKS[e.task.grader.name]
-  if header["task"] != e.task.grader.name and task.read is None:
+  if header["task"] is None:  # of launch.split with n=0, for any grader
+    for problem in (*stratum.train, *stratum.validation):
+      try:
+        task.check(problem)
+      except InputError as error:
+        raise InputError(f"{path}: problem {problem.id}: {error}; task.grader."
+                         f"name={e.task.grader.name!r} cannot grade it"
+                         ) from None
+  elif header["task"] != e.task.grader.name and task.read is None:
     raise InputError(
         f"{path} contains problems of {header['task']!r}, but task.grader.name="
         f"{e.task.grader.name!r} grades others; use the grader that they were "

@@ -4,31 +4,22 @@ None of it decides a result.
 """
 
 import contextlib
-import json
 import math
 import os
-import pathlib
-import time
+import shlex
 import typing
 
 import jax
-import numpy as np
 
 from isojax.core.format import compact, number
 from isojax.diagnosis import rules
 from isojax.errors import InputError
 from isojax.ledger import bucket, records
 from isojax.models import decoder, lora
-from isojax.rl import rewards
-from isojax.rl.advantages import informative
-from isojax.rl.algorithm import Groups
-from isojax.run import experiment
+from isojax.run import experiment, samples
 from isojax.run.setup import Setup
 from isojax.runtime import hosts, progress
-from isojax.types import Prompts, Rollouts
 
-EVERY = 60.0  # seconds between two texts on the terminal
-SHOWN = 300  # characters of a text on the terminal
 METRICS = ("avg", "best", "worst", "maj")  # of evaluations
 # Fields that identify a record and are no curve.
 NAMES = ("seed", "Bp", "D", "k", "step", "unix_time")
@@ -39,7 +30,7 @@ class Monitor(typing.NamedTuple):
 
   watch: rules.Watcher
   progress: typing.Callable  # see progress.reporter
-  texts: typing.Callable  # see texts_writer
+  texts: typing.Callable  # see samples.writer
   summaries: list[typing.Callable]  # of a record; only on process 0
 
 
@@ -59,14 +50,17 @@ def opened(setup: Setup, folder: str, kept: list[dict], *, active: bool):
       writers.append((trackio if local else wandb)(
           folder, e.log.wandb, setup.run_id, setup.identity))
   with contextlib.ExitStack() as stack:
+    opened = [stack.enter_context(writer) for writer in writers]
     yield Monitor(
         rules.Watcher(kept, grouped=experiment.has_group_baseline(
             e.recipe.loss)),
         progress.reporter(
             step=step, steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
             rollouts=rollouts, C=e.alloc.C, every_seconds=e.log.every_seconds),
-        texts_writer(folder, setup.tokenizer, start=step, count=e.log.samples),
-        [stack.enter_context(writer) for writer in writers])
+        samples.writer(folder, setup.tokenizer, setup.stratum,
+                       count=e.log.samples,
+                       tables=[writer.texts for writer in opened]),
+        [writer.numbers for writer in opened])
 
 
 def _parameters(tree) -> str:
@@ -113,7 +107,7 @@ def _rates(train: list[dict]) -> list[str]:
   lines = [f"{'':10}{'seconds':>10}{'share':>8}{'rollouts/s':>12}"]
   for phase, spent in zip((*records.PHASES, "step"),
                           (*seconds, sum(seconds)), strict=True):
-    if phase == "logp" and spent < 0.05:  # a clock that runs on
+    if spent < 0.05:  # a clock that runs on
       continue
     lines.append(f"{phase:10}{spent:10.1f}{spent / sum(seconds):8.0%}"
                  f"{rollouts / spent:12.0f}")
@@ -121,109 +115,59 @@ def _rates(train: list[dict]) -> list[str]:
           f"{sum(first) + train[0]['seconds_compile']:.1f} s"]
 
 
-def table(kept: list[dict], path: str, *, best: bool) -> str:
+def places(folder: str, log: experiment.LogSection) -> str:
+  """What a run wrote, and how to open it."""
+  lines = {
+      "records": os.path.join(folder, "records.jsonl"),
+      "answers": bool(log.samples) and not bucket.remote(folder)
+      and f"python -m launch.samples {shlex.quote(folder)}",
+      "curves": log.tensorboard
+      and f"tensorboard --logdir={shlex.quote(folder)}/tensorboard",
+      "trackio": log.wandb.startswith(experiment.TRACKIO)
+      and f"trackio show --project {log.wandb.partition(':')[2]}"}
+  return "\n".join(f"{name}: {where}" for name, where in lines.items() if where)
+
+
+def table(kept: list[dict], *, best: bool) -> str:
   """The evaluations and rates of a run; `best`: whether its best is kept."""
   evals = [r for r in kept if r["kind"] == "eval"]
   train = [r for r in kept if r["kind"] == "train"]
   start, end, top = evals[0], evals[-1], max(evals, key=lambda r: r["avg"])
-  heads = ("start", f"best, step {top['step']}", f"final, step {end['step']}")
+  columns = {}  # step -> names: the best evaluation may be the first or last
+  for name, r in (("start", start), ("best", top), ("final", end)):
+    columns.setdefault(r["step"], (r, []))[1].append(name)
+  heads = [" and ".join(names) + f", step {step}" * (step > 0)
+           for step, (_, names) in columns.items()]
+  width = max(19, *(len(head) + 2 for head in heads))
   lines = [
       f"{end['eval_set']}: {len(end['correct'])} problems, k = {end['k']}",
-      f"{'':10}" + "".join(f"{head:>19}" for head in heads)]
+      f"{'':10}" + "".join(f"{head:>{width}}" for head in heads)]
   for name in METRICS:
-    cells = [f"{r[name]:.4f} ± {r[f'{name}_se']:.4f}"
-             for r in (start, top, end)]
-    lines.append(f"{name}@{end['k']}".ljust(10)
-                 + "".join(f"{cell:>19}" for cell in cells))
+    if any(r[name] for r, _ in columns.values()):
+      lines.append(f"{name}@{end['k']}".ljust(10) + "".join(
+          f"{r[name]:.4f} ± {r[f'{name}_se']:.4f}".rjust(width)
+          for r, _ in columns.values()))
   if len(train) > 1:
     lines.extend(_rates(train))
   if best and top["step"]:
     lines.append(f"kept: the checkpoints of step {top['step']} (--step=best) "
                  f"and of step {end['step']}")
-  return "\n".join([*lines, f"records: {path}"])
-
-
-def chosen_texts(groups: Groups, count: int) -> tuple[int, np.ndarray]:
-  """A problem, and the indices of `count` of its rollouts, in [0, B).
-
-  The first problem whose rewards differ, else the first that has rollouts. Its
-  best and its worst rollout come first.
-  """
-  n_P = groups.mask_PxN.sum(axis=1)
-  differs_P = informative(groups.reward_PxN, groups.mask_PxN)
-  problem = int(np.argmax(differs_P if differs_P.any() else n_P > 0))
-  order = np.argsort(-groups.reward_PxN[problem, :n_P[problem]], kind="stable")
-  order = np.concatenate([order[:1], order[1:][::-1]])
-  return problem, n_P[:problem].sum() + order[:count]
-
-
-def text_lines(tokenizer, prompts: Prompts, rollouts: Rollouts,
-               groups: Groups, advantage: np.ndarray, *, step: int,
-               count: int) -> list[dict]:
-  """The lines of samples.jsonl of one step, at most `count`.
-
-  The advantage is [B], or [B, T] of tokens, whose mean is stored.
-  """
-  problem, index = chosen_texts(groups, count)
-  reward_B = groups.reward_PxN[groups.mask_PxN]
-  prompt = tokenizer.decode(np.asarray(prompts.tokens_PxS)[
-      problem, :int(prompts.len_P[problem])].tolist())
-  few = jax.tree.map(lambda x: np.asarray(x)[index], rollouts)
-  tokens = np.maximum(few.len_R, 1) if np.ndim(advantage) > 1 else (
-      np.ones(len(index)))
-  return [{"step": step, "problem": int(prompts.id_P[problem]),
-           "prompt": prompt, "response": text,
-           "reward": float(reward_B[i]),
-           "advantage": float(np.sum(advantage[i]) / tokens[row])}
-          for row, (i, text) in enumerate(zip(
-              index, rewards.texts(tokenizer, few), strict=True))]
-
-
-def texts_writer(folder: str, tokenizer, *, start: int, count: int):
-  """A function (prompts, rollouts, groups, advantage, step) that stores texts.
-
-  `count` rollouts of a step go to samples.jsonl; not in a bucket. A run that
-  resumes from step `start` replaces the lines of the steps that it repeats.
-  """
-  path, shown = os.path.join(folder, "samples.jsonl"), -EVERY
-
-  def store(prompts, rollouts, groups, advantage, step: int) -> None:
-    nonlocal shown
-    if not count or not hosts.first():
-      return
-    lines = text_lines(tokenizer, prompts, rollouts, groups, advantage,
-                       step=step, count=count)
-    if time.monotonic() - shown >= EVERY:
-      shown = time.monotonic()
-      text = lines[0]["prompt"] + lines[0]["response"]
-      more = " ..." if len(text) > SHOWN else ""
-      hosts.say(f"step {step}, a rollout with reward {lines[0]['reward']:g}: "
-                f"{text[:SHOWN]!r}{more}")
-    if bucket.remote(folder):
-      return
-    with records.writing(path):
-      if step == start + 1 and os.path.exists(path):
-        _keep_before(path, step)
-      with open(path, "a", encoding="utf-8") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
-
-  return store
-
-
-def _keep_before(path: str, step: int) -> None:
-  *lines, _ = pathlib.Path(path).read_text("utf-8").split("\n")  # _: torn
-  try:
-    kept = [line + "\n" for line in lines if json.loads(line)["step"] < step]
-  except (ValueError, KeyError, TypeError) as error:
-    raise InputError(f"{path}: not the texts of a run ({error}); move the file "
-                     "away, then run the same command again") from error
-  records.replace(path, "".join(kept).encode())
+  return "\n".join(lines)
 
 
 def curves(record: dict) -> dict:
   """The numbers of a record, by kind/name."""
-  return {f"{record['kind']}/{name}": value for name, value in record.items()
+  parts = record["reward_parts"] or {}
+  return {f"{record['kind']}/{name}": value for name, value in [
+      *record.items(), *((f"reward/{name}", x) for name, x in parts.items())]
           if type(value) in (int, float) and name not in NAMES}
+
+
+class Writer(typing.NamedTuple):
+  """Where the curves of a run and the texts of its evaluations go."""
+
+  numbers: typing.Callable  # (record)
+  texts: typing.Callable  # (lines of samples.jsonl, rollouts)
 
 
 @contextlib.contextmanager
@@ -238,7 +182,25 @@ def tensorboard(folder: str, start: int):
       for name, value in curves(record).items():
         writer.add_scalar(name, value, record["step"],
                           walltime=record["unix_time"])
-    yield add
+
+    def add_texts(lines: list[dict], _) -> None:
+      rows = [" | ".join(cells(line)) for line in lines]
+      writer.add_text("eval/samples", "\n".join([
+          " | ".join(samples.COLUMNS), " | ".join(["---"] * len(
+              samples.COLUMNS)), *rows]), lines[0]["step"])
+    yield Writer(add, add_texts)
+
+
+def _table(library, lines: list[dict]):
+  """A table of W&B, which trackio copies."""
+  return library.Table(columns=list(samples.COLUMNS), data=[
+      [line[name] for name in samples.COLUMNS] for line in lines])
+
+
+def cells(line: dict) -> list[str]:
+  """A line of samples.jsonl as a row of a Markdown table."""
+  return [str(line[name]).strip().replace("|", "\\|").replace("\n", "<br>")
+          for name in samples.COLUMNS]
 
 
 @contextlib.contextmanager
@@ -262,9 +224,13 @@ def wandb(folder: str, project: str, run_id: str, config: dict):
   with run:
     run.define_metric("rollouts")
     run.define_metric("*", step_metric="rollouts")
-    yield lambda record: run.log(
-        curves(record) | {"rollouts": record["rollouts"]},
-        step=record["rollouts"])
+    yield Writer(
+        lambda record: run.log(
+            curves(record) | {"rollouts": record["rollouts"]},
+            step=record["rollouts"]),
+        lambda lines, rollouts: run.log(
+            {"eval/samples": _table(library, lines), "rollouts": rollouts},
+            step=rollouts))
 
 
 @contextlib.contextmanager
@@ -276,6 +242,9 @@ def trackio(folder: str, project: str, run_id: str, config: dict):
   run = library.init(project=project.removeprefix(experiment.TRACKIO),
                      name=run_id, resume="allow", config=config, embed=False)
   try:
-    yield lambda record: run.log(curves(record), step=record["rollouts"])
+    yield Writer(
+        lambda record: run.log(curves(record), step=record["rollouts"]),
+        lambda lines, rollouts: run.log(
+            {"eval/samples": _table(library, lines)}, step=rollouts))
   finally:
     run.finish()

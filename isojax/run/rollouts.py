@@ -131,14 +131,15 @@ class GradingPipe:
     for i, future, j in ours:
       part = future.result()
       rows.append([i, part.correct_B[j], part.formatted_B[j], part.vote_B[j],
-                   bool(part.judged_B[j])])
+                   bool(part.judged_B[j]), part.parts_B[j]])
       lost.extend(part.lost)
       part.lost.clear()
     rows, lost = (sum(parts, []) for parts in zip(
         *hosts.gather([rows, lost]), strict=True))
-    _, correct, formatted, vote, known = zip(*sorted(rows), strict=True)
+    _, correct, formatted, vote, known, parts = zip(*sorted(rows), strict=True)
     return grader_lib.Graded(np.array(correct), np.array(formatted),
-                             np.array(vote, object), np.array(known), lost)
+                             np.array(vote, object), np.array(known),
+                             np.array(parts, object), lost)
 
 
 def _names(items: flight_lib.Items) -> list[tuple[int, int]]:

@@ -100,7 +100,7 @@ def solved_D(setup: Setup, history: History) -> np.ndarray:
 def task_name(setup: Setup) -> str:
   """What judges: a task, or python and a hash of the reward's file."""
   if not setup.reward:
-    return setup.stratum.header["task"]
+    return setup.e.task.grader.name
   return f"python-{setup.identity['reward_sha256'][:12]}"
 
 

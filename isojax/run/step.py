@@ -63,7 +63,7 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
 
   The record is not in the new state's history yet. The old state is donated to
   the first update; until then a stop leaves it as it was. For texts(...) see
-  monitor.texts_writer.
+  samples.writer.
   """
   loss, history = setup.e.recipe.loss, state.history
   sampled, kept_P, in_flight = sample(setup, state, grader, stop)
@@ -76,8 +76,8 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
   train, metrics = updates(setup, state.train, batch, columns, history.step)
   jax.block_until_ready(train)
   timer.end("update")
-  texts(batch.prompts, batch.rollouts, batch.groups, columns["advantage"],
-        history.step + 1)
+  texts("train", history.step + 1, history.rollouts, *batch,
+        columns["advantage"])
   return State(train, in_flight, history), {
       **measured(sampled),
       **problem_fields(setup, history, sampled),
@@ -238,6 +238,7 @@ def measured(sampled: rollouts_lib.Sampled) -> dict:
       "prompt_tokens": int(sampled.prompts.len_P[n_P > 0].sum()),
       "sampled_tokens": tokens + sampled.lost_tokens,
       "reward": float(graded.correct_B.mean()),
+      "reward_parts": rewards.part_means(graded.parts_B),
       "formatted": float(graded.formatted_B.mean()),
       "lost": sampled.lost,
       "all_incorrect": share_of(0.0),

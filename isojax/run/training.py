@@ -6,6 +6,7 @@ records, so a run that was killed resumes with bit-identical results.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import threading
 import time
@@ -98,7 +99,8 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
   if hosts.first():
     path = os.path.join(folder, state_lib.RECORDS)
     progress.show(monitor_lib.table(
-        records.read(path), path, best=setup.e.checkpoint.keep_best))
+        records.read(path), best=setup.e.checkpoint.keep_best))
+    progress.show(monitor_lib.places(folder, setup.e.log))
   return End(0, None, was_complete=state.history.step == out.start)
 
 
@@ -113,7 +115,9 @@ def evaluated(setup: Setup, state: State, out: RunHandles,
     return state
   line = state_lib.record_fields(setup, "eval", history) | (
       evaluation.evaluation(setup, out.grader, setup.policy(state.train),
-                            history.step, out.stop))
+                            history.step, out.stop, texts=functools.partial(
+                                out.monitor.texts, "eval", history.step,
+                                history.rollouts)))
   state = recorded(setup, state, out, line)
   hosts.say(monitor_lib.evaluation_line(line))
   keep_best(setup, state, out)

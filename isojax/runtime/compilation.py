@@ -50,17 +50,24 @@ def keep_programs(say) -> None:
 
 @functools.cache  # listeners cannot be removed
 def announce(say) -> None:
-  """Calls say(line) when a compilation takes more than ANNOUNCED_SECONDS."""
-  waiting = {}  # by thread
+  """Calls say(line) when a compilation takes more than ANNOUNCED_SECONDS.
+
+  A program that is compiled in several shapes is announced once.
+  """
+  waiting, announced = {}, set()  # by thread; names
+
+  def once(name: str) -> None:
+    if name not in announced:
+      announced.add(name)
+      say(f"compiling {name}: more than {ANNOUNCED_SECONDS:g} s so far")
 
   def event(name: str, _, **more) -> None:
     thread = threading.get_ident()
     if name in (COMPILED, LOWERED) and thread in waiting:
       waiting.pop(thread).cancel()
     if name == LOWERED:  # the next is to compile it
-      waiting[thread] = threading.Timer(ANNOUNCED_SECONDS, say, [
-          f"compiling {program(more)}: more than {ANNOUNCED_SECONDS:g} s so "
-          "far"])
+      waiting[thread] = threading.Timer(
+          ANNOUNCED_SECONDS, once, [program(more)])
       waiting[thread].daemon = True
       waiting[thread].start()
 

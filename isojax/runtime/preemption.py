@@ -8,6 +8,7 @@ this module imports nothing that takes time.
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -16,11 +17,27 @@ from isojax.core import exit_codes
 EXCHANGE_SECONDS = 5.0  # between two exchanges of processes that are sampling
 
 
+NUMBERS = (signal.SIGTERM, signal.SIGINT)
+# Part of a file's path -> what is waited for, if the main thread is in it.
+WAITS = {
+    "jax/_src/compiler": "XLA, which compiles a program",
+    "orbax": "a checkpoint to be written",
+    "isojax/rl/": "the forward and backward passes in progress",
+    "isojax/sampling/": "the chunk of sampling in progress",
+    "isojax/run/rollouts": "the grader",
+    "isojax/run/": "the step in progress",
+}
+
+
+def _tell(text: str) -> None:
+  # Not sys.stderr, which may be in the middle of a write.
+  os.write(2, f"{chr(10) * os.isatty(2)}isojax: {text}\n".encode())
+
+
 def _end(number, frame) -> None:
   del number, frame
-  # Not sys.stderr, which may be in the middle of a write.
-  os.write(2, b"isojax: stopped by a signal before or after the steps of a "
-           b"run; rerun the same command\n")
+  _tell("stopped by a signal before or after the steps of a run; rerun the "
+        "same command")
   os._exit(exit_codes.PREEMPTED)  # an import may be in progress
 
 
@@ -73,40 +90,74 @@ class Stop:
       self.check()
 
 
+@contextlib.contextmanager
 def on_signals():
-  """Yields a Stop that the first SIGTERM or SIGINT sets; the second one kills.
+  """Yields a Stop that SIGTERM and SIGINT set.
+
+  A thread answers at once, also while the main thread compiles: the second
+  signal is told what is waited for, and the third ends the process.
   """
-  return _set_by((signal.SIGTERM, signal.SIGINT), lambda _: signal.SIG_DFL)
+  stop, (read, write) = Stop(), os.pipe()
+  os.set_blocking(write, False)
+  threading.Thread(target=_answer, args=(read,), daemon=True).start()
+  with _handled(NUMBERS, lambda *_: stop.ask()):
+    before = signal.set_wakeup_fd(write)
+    try:
+      yield stop
+    finally:
+      signal.set_wakeup_fd(before)
+      os.close(write)  # ends the thread
 
 
+def _answer(read: int) -> None:
+  """Tells what each signal does, whose numbers are read from a pipe."""
+  count = 0
+  while number := os.read(read, 1):
+    count += number[0] in NUMBERS
+    if number[0] in NUMBERS and count < 3:
+      _tell(f"waiting for {_waits()}; a third signal ends the process, and the "
+            "last checkpoint is kept" if count == 2 else
+            "stopping: the last completed step will be saved")
+    elif number[0] in NUMBERS:
+      os._exit(exit_codes.PREEMPTED)
+  os.close(read)
+
+
+def _waits() -> str:
+  """What the main thread does."""
+  frame, files = sys._current_frames()[threading.main_thread().ident], []
+  while frame:
+    files.append(frame.f_code.co_filename)
+    frame = frame.f_back
+  return next((what for part, what in WAITS.items()
+               if any(part in file for file in files)), "the step")
+
+
+@contextlib.contextmanager
 def on_interrupt():
   """Yields a Stop that the first SIGINT sets; the second one interrupts.
 
   For callers with signal handlers of their own. Outside of the main thread,
   which alone gets signals, nothing sets the Stop.
   """
+  stop, second = Stop(), signal.getsignal(signal.SIGINT)
+
+  def first(number, frame):
+    del frame
+    stop.ask()
+    # None: a handler that Python has not installed and cannot set.
+    signal.signal(number, second or signal.SIG_DFL)
+
   main = threading.current_thread() is threading.main_thread()
-  return _set_by((signal.SIGINT,) if main else (), signal.getsignal)
+  with _handled((signal.SIGINT,) if main else (), first):
+    yield stop
 
 
 @contextlib.contextmanager
-def _set_by(numbers: tuple, second):
-  """Yields a Stop that signals set; second(number) handles the second one."""
-  stop = Stop()
-  again = {number: second(number) for number in numbers}
-
-  def install(number, handler):
-    # None: a handler that was not installed by Python, which Python cannot set.
-    return signal.signal(number, handler or signal.SIG_DFL)
-
-  def handle(number, frame):
-    del frame
-    stop.ask()
-    install(number, again[number])
-
-  before = {number: install(number, handle) for number in numbers}
+def _handled(numbers: tuple, handler):
+  before = {number: signal.signal(number, handler) for number in numbers}
   try:
-    yield stop
+    yield
   finally:
     for number, handler in before.items():
-      install(number, handler)
+      signal.signal(number, handler or signal.SIG_DFL)

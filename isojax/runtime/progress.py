@@ -20,8 +20,8 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
   """
   began = last = time.monotonic()
   start, first = rollouts, step + 1
-  bar = tqdm.tqdm(total=steps, initial=step, desc="step", dynamic_ncols=True,
-                  disable=not sys.stderr.isatty())
+  bar = tqdm.tqdm(total=steps, initial=step, desc="step",
+                  **_screen())
 
   def report(step: int, rollouts: int, reward: float) -> None:
     nonlocal last, began, start
@@ -60,8 +60,8 @@ def track(total: int, what: str, unit: str, *, on: bool = True):
   began = last = time.monotonic()
   done = before = 0
   bar = tqdm.tqdm(total=total, desc=what, unit=f" {unit}", delay=QUIET_SECONDS,
-                  dynamic_ncols=True, leave=False,
-                  disable=not sys.stderr.isatty())
+                  leave=False,
+                  **_screen())
 
   def advance(count: int) -> None:
     nonlocal done, last, began, before
@@ -85,32 +85,43 @@ def track(total: int, what: str, unit: str, *, on: bool = True):
 _SINKS = []  # of `printed`, for the whole process, as the terminal is
 
 
+def _screen() -> dict:
+  """Where a bar is drawn: on a terminal, or below the cell of a notebook."""
+  if _SINKS:
+    return {"file": sys.stdout, "ncols": 100,
+            "disable": not (_SINKS[-1] and "ipykernel" in sys.modules)}
+  return {"file": sys.stderr, "dynamic_ncols": True,
+          "disable": not sys.stderr.isatty()}
+
+
 @contextlib.contextmanager
 def printed(on: bool):
   """Prints the lines of `say` and `show` to standard output, or drops them.
 
   For callers without a terminal of their own, such as a notebook.
   """
-  write = print if on else lambda *_, **__: None
-  _SINKS.append(write)
+  _SINKS.append(on)
   try:
     yield
   finally:
-    _SINKS.remove(write)
+    _SINKS.remove(on)
+
+
+def _write(line: str, file) -> None:
+  """Writes a line at once, above a progress bar."""
+  tqdm.tqdm.write(f"{line}\n", file=file, end="")
+  file.flush()
 
 
 def say(line: str) -> None:
-  """Prints a line to standard error, above a progress bar."""
-  if _SINKS:
-    _SINKS[-1](line, flush=True)
-    return
-  tqdm.tqdm.write(line, file=sys.stderr)
-  sys.stderr.flush()
+  """Prints a line to standard error."""
+  if not _SINKS:
+    _write(line, sys.stderr)
+  elif _SINKS[-1]:
+    _write(line, sys.stdout)
 
 
 def show(text: str) -> None:
   """Prints a result to standard output."""
-  if _SINKS:
-    _SINKS[-1](text, flush=True)
-  else:
-    print(text, flush=True)
+  if not _SINKS or _SINKS[-1]:
+    _write(text, sys.stdout)

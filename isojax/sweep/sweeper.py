@@ -38,6 +38,7 @@ from isojax.ledger import records, workdir
 from isojax.runtime import progress
 
 POLL = 0.5  # seconds between checks of the processes
+TOLD = 60.0  # seconds between two lines on the runs of this sweeper
 RECENT = 20  # training steps that give the rate
 TAIL = 1 << 20  # bytes at the end of a file that are read
 MARK = "== "  # begins the lines of a log that the sweeper wrote
@@ -190,10 +191,16 @@ def state_of(run: Run) -> str:
   return "stopped" if os.path.isdir(run.folder) else "waiting"
 
 
+def _best(kept: list[dict]) -> str:
+  """The best evaluation of a run."""
+  best = max((r for r in kept if r["kind"] == "eval"),
+             key=lambda r: r["avg"], default=None)
+  return "-" if best is None else (
+      f"{best['avg']:.4f} ± {best['avg_se']:.4f} at {best['step']}")
+
+
 def _cells(run: Run, state: str, kept: list[dict]) -> list[str]:
   a = run.alloc
-  evals = [r for r in kept if r["kind"] == "eval"]
-  best = max(evals, key=lambda r: r["avg"], default=None)
   rollouts, eta = kept[-1]["rollouts"] if kept else 0, "-"
   if state == "running" and (
       train := [r for r in kept if r["kind"] == "train"][-RECENT:]):
@@ -202,9 +209,7 @@ def _cells(run: Run, state: str, kept: list[dict]) -> list[str]:
     seconds = statistics.median(sum(records.phases(r)) for r in train)
     eta = progress.clock((a.C - rollouts) / sampled * seconds)
   return [run.name, state, str(run.config["seed"]), str(a.Bp), str(a.n),
-          f"{rollouts:,}/{a.C:,}", "-" if best is None else (
-              f"{best['avg']:.4f} ± {best['avg_se']:.4f} at {best['step']}"),
-          eta]
+          f"{rollouts:,}/{a.C:,}", _best(kept), eta]
 
 
 def _ledger(run: Run) -> tuple[list[dict], str | None]:
@@ -379,6 +384,7 @@ def sweep(runs: list[Run], workers: list[dict], tries: int,
   queue, failures = collections.deque(runs), collections.Counter()
   active: dict[int, Process] = {}  # by worker
   root, asked, waits = os.path.dirname(runs[0].folder), False, False
+  report = _reporter(runs)
   with _caught() as signals:
     try:
       os.makedirs(root, exist_ok=True)
@@ -400,6 +406,7 @@ def sweep(runs: list[Run], workers: list[dict], tries: int,
                        "have locked")
         if signals and not asked:
           asked = _ask_to_stop(active.values())
+        report([process.run for process in active.values()])
         time.sleep(POLL)
       return bool(signals)
     except OSError as error:
@@ -408,6 +415,28 @@ def sweep(runs: list[Run], workers: list[dict], tries: int,
     finally:
       for process in active.values():
         process.kill()
+
+
+def _reporter(runs: list[Run]):
+  """A function (active runs) that says now and then how far a sweep is."""
+  told = time.monotonic()
+
+  def report(active: list[Run]) -> None:
+    nonlocal told
+    if time.monotonic() - told < TOLD:
+      return
+    told = time.monotonic()
+    progress.say("; ".join([
+        f"{sum(map(is_complete, runs))} of {len(runs)} runs are finished",
+        *map(_progress, active)]))
+
+  return report
+
+
+def _progress(run: Run) -> str:
+  kept, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
+  *_, rollouts, best, eta = _cells(run, "running", kept)
+  return f"{run.name}: {rollouts} rollouts, best avg {best}, ETA {eta}"
 
 
 def _ask_to_stop(active) -> bool:
@@ -448,7 +477,8 @@ def _is_over(process: Process, failures, tries: int) -> bool:
   """Notes how a run ended; returns whether it is not to be started again."""
   run, code = process.run, process.ended()
   if is_complete(run):
-    progress.say(f"{run.name}: finished")
+    kept, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
+    progress.say(f"{run.name}: finished, best avg {_best(kept)}")
     return True
   if code not in STOPPED:
     failures[run.name] += 1

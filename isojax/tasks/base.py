@@ -29,8 +29,9 @@ class Task:
   sources: dict[str, Callable[..., Pool]]
   # (problem, answer, source) -> (whether the answer is right, its vote). A
   # number in [0, 1] grades the answer. Equal votes are one answer for maj@k; ""
-  # is no vote. The answer may be any text.
-  judge: Callable[[Problem, str, dict], tuple[bool | float, str]]
+  # is no vote. The answer may be any text. A third value, if there is one, has
+  # the parts of the number by name, which are recorded.
+  judge: Callable[[Problem, str, dict], tuple]
   # Raises InputError for a problem that no answer could be judged against.
   check: Callable[[Problem], None] = accept
   # Raises InputError for a source whose problems cannot be judged.

@@ -39,6 +39,7 @@ class Graded:
   formatted_B: np.ndarray  # float64, 1.0 where an answer was found
   vote_B: list[str]  # what maj@k counts, "" is no vote
   judged_B: np.ndarray  # bool, False without a verdict
+  parts_B: list[dict]  # name -> part of a reward of one's own; {} without
   # A line for each distinct answer that was not judged, or by a failure.
   lost: list[str]
 
@@ -78,7 +79,8 @@ class GraderConfig:
           "expected 0 < seconds <= step_seconds, both finite")
 
 
-WRONG = {"correct": False, "vote": ""}  # the reply without an answer
+# The reply without an answer.
+WRONG = {"correct": False, "vote": "", "parts": {}}
 SHOWN = 5  # lines about answers that were not judged, of a step
 START_SECONDS = 120.0  # for the first processes to import what they need
 START_POLL_SECONDS = 0.1  # between two looks at a process that starts
@@ -158,10 +160,13 @@ def _is_reply(reply, job: int) -> bool:
   A reward function runs in the process that writes to the pipe, so what it or
   its children write there is not believed.
   """
-  return (isinstance(reply, dict) and {"job", "correct", "vote"} <= reply.keys()
+  return (isinstance(reply, dict)
+          and {"job", "correct", "vote", "parts"} <= reply.keys()
           and reply["job"] == job and isinstance(reply["vote"], str)
           and isinstance(reply["correct"], (bool, float))
-          and 0 <= reply["correct"] <= 1)
+          and 0 <= reply["correct"] <= 1 and isinstance(reply["parts"], dict)
+          and all(isinstance(part, float) and 0 <= part <= 1
+                  for part in reply["parts"].values()))
 
 
 @contextlib.contextmanager
@@ -292,7 +297,8 @@ def opened(cfg: GraderConfig, source: dict):
 def _judge_here(task: base.Task, source: dict, jobs: list, _) -> list[dict]:
   """The replies of a judge that needs no process and no limit."""
   verdicts = [task.judge(problem, answer, source) for problem, answer in jobs]
-  return [{"correct": correct, "vote": vote} for correct, vote in verdicts]
+  return [WRONG | {"correct": correct, "vote": vote}
+          for correct, vote in verdicts]
 
 
 def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
@@ -314,6 +320,7 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
       formatted_B=np.array([job is not None for job in job_B], np.float64),
       vote_B=[reply["vote"] for reply in reply_B],
       judged_B=np.array(["lost" not in reply for reply in reply_B], bool),
+      parts_B=[reply["parts"] for reply in reply_B],
       lost=[f"problem {key}: {why}: {answer.strip()[:60]!r}"
             for (key, answer), reply in reply_of.items()
             if (why := _why(reply))])

@@ -35,20 +35,21 @@ def _why(error: Exception) -> str:
 
 
 def _reply(judge, source: dict, job: list) -> dict:
-  """{correct, vote, failed: why}; an answer on which the judge raises is wrong.
+  """{correct, vote, parts, failed: why}; an answer on which the judge raises is
+  wrong.
   """
   random.seed(0)  # no verdict depends on what was judged before
   try:
     problem, answer = job
-    correct, vote = judge(Problem(*problem), answer, source)
+    correct, vote, *parts = judge(Problem(*problem), answer, source)
   except MemoryError:
     os._exit(OUT_OF_MEMORY)  # what was cached so far may be incomplete
   except Exception as error:  # any of the judge's
-    return {"correct": False, "vote": "", "failed": _why(error)}
+    return {"correct": False, "vote": "", "parts": {}, "failed": _why(error)}
   if len(vote) > MAX_VOTE:
     vote = hashlib.sha256(vote.encode("utf-8", "surrogatepass")).hexdigest()
   return {"correct": correct if isinstance(correct, float)
-          else bool(correct), "vote": vote}
+          else bool(correct), "vote": vote, "parts": parts[0] if parts else {}}
 
 
 def _watch() -> None:

@@ -4,11 +4,15 @@ The processes that judge get the text of the file, see
 `isojax.core.custom_function`.
 """
 
+import math
+import re
+
 from isojax.core import custom_function
 from isojax.errors import InputError
 from isojax.tasks.problem import Problem
 
 KEY = "task.grader.file"
+MOST_PARTS = 8  # so that a reply fits one atomic write to a pipe
 EXAMPLE = f"{KEY}=my_reward.py:score"
 
 
@@ -22,8 +26,11 @@ def warm_up(source: dict) -> None:
   custom_function.function(**source["reward"])
 
 
-def judge(problem: Problem, answer: str, source: dict) -> tuple[float, str]:
-  """The reward of an answer and its vote, the answer itself.
+def judge(problem: Problem, answer: str, source: dict
+          ) -> tuple[float, str, dict]:
+  """The reward of an answer; its vote, the answer itself; parts of the reward.
+
+  A function may return {name: (part, weight)}: the reward is the weighted sum.
 
   Raises:
     InputError: the function raised, or did not return a number in [0, 1].
@@ -40,11 +47,33 @@ def judge(problem: Problem, answer: str, source: dict) -> tuple[float, str]:
   except Exception as error:  # any of theirs
     raise custom_function.located(reward["path"], error) from error
   try:
-    number = -1.0 if isinstance(value, (str, bytes)) else float(value)
+    number, parts = weighted(value) if isinstance(value, dict) else (
+        _number(value), {})
+    right = all(0.0 <= x <= 1.0 for x in (number, *parts.values()))  # nor NaN
   except Exception:  # of a __float__ of theirs, too
-    number = -1.0
-  if not 0.0 <= number <= 1.0:  # nor NaN
+    right = False
+  if not right:
     raise InputError(
-        f"{reward['path']}: {reward['function']} returned {value!r:.40}; "
-        "expected a number in [0, 1], or whether the answer is right")
-  return number, answer.strip()
+        f"{reward['path']}: {reward['function']} returned {value!r:.60}; "
+        "expected a number in [0, 1], whether the answer is right, or at most "
+        f"{MOST_PARTS} parts as {{'name': (part, weight)}}, where parts and "
+        "their weighted sum are in [0, 1]")
+  return number, answer.strip(), parts
+
+
+def _number(value) -> float:
+  if isinstance(value, (str, bytes)):
+    raise TypeError("a text is no number")
+  return float(value)
+
+
+def weighted(value: dict) -> tuple[float, dict[str, float]]:
+  """The weighted sum of {name: (part, weight)}, and the parts."""
+  if not 0 < len(value) <= MOST_PARTS or any(
+      not re.fullmatch(r"\w{1,40}", name, re.ASCII) for name in value):
+    raise ValueError("too many parts, or a name that is no word")
+  total = math.fsum(_number(part) * _number(weight)
+                    for part, weight in value.values())
+  # 0.7 + 0.2 + 0.1 is a right answer.
+  return round(total, 12), {name: _number(part)
+                            for name, (part, _) in value.items()}

@@ -5,6 +5,7 @@ other lines, then problems with their split, their count of correct samples
 (null if none were drawn) and, if they were measured, the samples' mean tokens.
 """
 
+from collections.abc import Callable
 import dataclasses
 import fractions
 import hashlib
@@ -12,6 +13,7 @@ import json
 import math
 import os
 import pathlib
+import shlex
 
 from isojax.core import custom_function
 from isojax.errors import InputError
@@ -72,21 +74,22 @@ def read(path: str) -> Stratum:
     head, *lines = text.removesuffix("\n").split("\n")
     where = f"{path}:1"
     header = json.loads(head)
+    if isinstance(header, dict) and "sha256" not in header:
+      raise InputError(f"plain JSONL with the columns {', '.join(header)}, not "
+                       f"a stratum: {remedy_of_plain(path, header)}")
     if header != sealed(header):
       raise InputError("the hash of the header is another one: it was edited")
     if header["sha256"] != digest(lines):
       raise InputError(f"the content hash is {digest(lines)[:12]}, expected "
                        f"{header['sha256'][:12]} of the header: the file was "
                        "cut or edited")
-    if header["task"] not in base.TASKS:
-      raise InputError(f"task={header['task']!r}: expected one of "
-                       f"{', '.join(base.TASKS)}")
+    check = check_of(header["task"])
     splits, tokens, correct = {split: {} for split in SPLITS}, {}, {}
     for number, line in enumerate(lines, 2):
       where = f"{path}:{number}"
       row = json.loads(line)
       problem = Problem(row["id"], row["question"], row["answer"])
-      _check(problem, base.TASKS[header["task"]], splits[row["split"]])
+      _check(problem, check, splits[row["split"]])
       splits[row["split"]][problem.id] = problem
       correct[row["split"], problem.id] = row["correct"]
       if "tokens" in row:
@@ -94,7 +97,8 @@ def read(path: str) -> Stratum:
   except FileNotFoundError as error:
     raise InputError(f"{path}: no such stratum file; {REMEDY}") from error
   except InputError as error:
-    raise InputError(f"{where}: {error}; {REMEDY}") from error
+    remedy = "" if "launch.split" in str(error) else f"; {REMEDY}"
+    raise InputError(f"{where}: {error}{remedy}") from error
   except (OSError, ValueError, LookupError, TypeError) as error:
     raise InputError(f"{where}: not a stratum file ({error!r}); {REMEDY}"
                      ) from error
@@ -103,6 +107,32 @@ def read(path: str) -> Stratum:
       raise InputError(f"{path}: the {split} split is empty; {REMEDY}")
   return Stratum(header, *(list(splits[split].values()) for split in SPLITS),
                  tokens, correct)
+
+
+def check_of(task: str | None) -> Callable[[Problem], None]:
+  """The check of a task's problems; those of None are for any task."""
+  if task is None:
+    return base.accept
+  if task not in base.TASKS:
+    raise InputError(f"task={task!r}: expected one of {', '.join(base.TASKS)}")
+  return base.TASKS[task].check
+
+
+QUESTIONS = ("question", "problem", "prompt", "input", "instruction")
+ANSWERS = ("answer", "solution", "final_answer", "target", "output", "label")
+
+
+def remedy_of_plain(path: str, row: dict) -> str:
+  """The command that makes a stratum of a file with such a first row."""
+  column = lambda names, other: next(
+      (name for name in names if name in row), list(row)[other])
+  out = path.rpartition(".")[0]
+  return shlex.join([
+      "python", "-m", "launch.split", "--config=configs/split_own.py",
+      f"--config.source.path={path}",
+      f"--config.source.question={column(QUESTIONS, 0)}",
+      f"--config.source.answer={column(ANSWERS, -1)}",
+      f"--config.out={out}"]) + f" makes {out}-all.jsonl"
 
 
 def test_path(path: str) -> str:
@@ -144,7 +174,7 @@ def read_test(path: str, header: dict) -> list[Problem]:
     problems: dict[int, Problem] = {}
     for row in map(json.loads, lines):
       problem = Problem(row["id"], row["question"], row["answer"])
-      _check(problem, base.TASKS[own["task"]], problems)
+      _check(problem, check_of(own["task"]), problems)
       problems[problem.id] = problem
   except FileNotFoundError as error:
     raise InputError(
@@ -155,7 +185,7 @@ def read_test(path: str, header: dict) -> list[Problem]:
   return list(problems.values())
 
 
-def _check(problem: Problem, task: base.Task, others: dict) -> None:
+def _check(problem: Problem, check: Callable, others: dict) -> None:
   if type(problem.id) is not int or not 0 <= problem.id < 2**32:
     raise InputError(f"id={problem.id!r}: expected a whole number in "
                      "[0, 2**32)")
@@ -166,7 +196,7 @@ def _check(problem: Problem, task: base.Task, others: dict) -> None:
       problem.answer, str):
     raise InputError(f"question={problem.question!r:.60}, answer="
                      f"{problem.answer!r:.60}: expected texts")
-  task.check(problem)
+  check(problem)
 
 
 def counts(stratum: Stratum) -> tuple[list[int], int]:

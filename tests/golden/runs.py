@@ -53,7 +53,7 @@ CASES = {
 ROUNDED = ("paged",)
 NOISE = 1e-6  # such as logp_gap, which is rounding itself
 # Of the machine and the moment, or a hash of the config.
-LEFT_OUT = {"run_id", "unix_time", "device_seconds"}
+LEFT_OUT = {"run_id", "unix_time", "device_seconds", "reward_parts"}
 
 
 def merged(base: dict, changes: dict) -> dict:

@@ -1,7 +1,6 @@
 """Strata by hand, counts that survive everything, and the command itself."""
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -354,8 +353,13 @@ def test_from_a_file_to_strata(local_set, tmp_path, capsys):
   assert 5 < min(means) < max(means) <= 16
   proposed = [shlex.split(line)[3] for line in done.stdout.splitlines()
               if line.startswith("  python -m isojax.main")]
-  assert proposed == [f"--config=configs/{name}.py"  # 141k parameters
-                      for name in ("easy", "hard", "hard", "hard")]
+  assert proposed == [f"--config={tmp_path}/one/s-{name}.py"
+                      for name in ("easy", "extreme", "hard", "half")]
+  made = [config_file.read_config(name.removeprefix("--config="))
+          for name in proposed]
+  assert [c.recipe.loss.kl_coef > 0 for c in made] == [True] + [False] * 3
+  assert made[2].task.stratum == f"{tmp_path}/one/s-hard.jsonl"
+  assert made[2].sampler.slots == 128 and made[2].name == "s-hard"
 
 
 def section(values):
@@ -365,8 +369,8 @@ def section(values):
 def test_counts_are_not_replaced_by_none(tmp_path):
   rows = [dict(split=split, id=1, question="1 2 3 4=10", answer="1+2+3+4",
                correct=2) for split in strata_lib.SPLITS]
-  cfg = dataclasses.replace(section(split_math.get_config().to_dict()),
-                            out=f"{tmp_path}/s", strata={}, mixtures={})
+  cfg = section(split_math.get_config().to_dict() | {
+      "n": 0, "out": f"{tmp_path}/s", "strata": {}, "mixtures": {}})
   path = f"{tmp_path}/s-all.jsonl"
   strata_lib.write(path, {"stratum": "all", "task": "countdown", "n": 4,
                                 "model": TINY, "model_sha256": None},
@@ -377,7 +381,7 @@ def test_counts_are_not_replaced_by_none(tmp_path):
   assert pathlib.Path(path).read_text() == before
 
 
-def test_the_command_suits_the_size_of_the_model():
+def test_the_config_suits_the_size_of_the_model(tmp_path):
   assert split_lib.size_of(TINY) == "tiny"
   assert split_lib.size_of("tests/data/qwen2.5-1.5b") == "qwen2.5-0.5b"
   assert split_lib.size_of("Qwen/on-the-hub") == "qwen2.5-7b"
@@ -386,21 +390,47 @@ def test_the_command_suits_the_size_of_the_model():
   values["model"] = "Qwen/on-the-hub"
   text = split_lib.proposal(section(values), "s.jsonl", "hard",
                             "tests/data/qwen2.5-0.5b")
-  assert "hard.py:qwen2.5-0.5b" in text and "model.path=Qwen/on-the-hub" in text
+  (tmp_path / "s.py").write_text(text)
+  made = config_file.read_config(f"{tmp_path}/s.py")
+  assert made.model.path == "Qwen/on-the-hub" and made.recipe.loss.remat
 
 
 @pytest.mark.parametrize("mesh, proposed", [
     ({}, []),
-    ({"fsdp": 8}, ["--config.mesh.fsdp=8", "--config.mesh.tensor=1"])])
+    ({"fsdp": 8}, ["config.mesh.fsdp = 8", "config.mesh.tensor = 1"])])
 def test_measuring_on_one_device_does_not_decide_the_mesh(mesh, proposed):
   values = split_math.get_config("gsm8k").to_dict()
   values["model"] = "tests/data/qwen2.5-7b"
   values["mesh"] |= mesh
   cfg = section(values)
-  words = shlex.split(split_lib.proposal(
-      cfg, "s-hard.jsonl", "hard", cfg.model))
-  assert words[3] == "--config=configs/hard.py:qwen2.5-7b"
-  assert [word for word in words if ".mesh." in word] == proposed
+  lines = split_lib.proposal(
+      cfg, "s-hard.jsonl", "hard", cfg.model).splitlines()
+  assert "  config = hard.get_config('qwen2.5-7b')" in lines
+  assert [line.strip() for line in lines if ".mesh." in line] == proposed
+
+
+def test_without_samples_nothing_asks_for_a_grader(tmp_path):
+  """An edited config is kept."""
+  (tmp_path / "p.jsonl").write_text("".join(json.dumps(
+      {"question": f"What is {i} plus 1?", "answer": i + 1}) + "\n"
+                                            for i in range(40)))
+  command = [f"--config.source.path={tmp_path}/p.jsonl",
+             f"--config.out={tmp_path}/own", f"--config.model={TINY}"]
+  own = ["--config=configs/split_own.py", *command]
+  done = run(*own, "--config.grader.file=", "--config.grader.workers=0")
+  assert done.returncode == 0, done.stderr
+  line, = [line for line in done.stdout.splitlines() if "isojax.main" in line]
+  assert line == f"  python -m isojax.main --config={tmp_path}/own-all.py"
+  assert strata_lib.read(f"{tmp_path}/own-all.jsonl").header["task"] is None
+  made = config_file.read_config(f"{tmp_path}/own-all.py")
+  assert made.task.grader.name == "python" and made.sampler.slots == 64
+  text = (tmp_path / "own-all.py").read_text()
+  (tmp_path / "own-all.py").write_text(f"# edited\n{text}")
+  assert "own-all.py was kept" in run(*own).stdout
+  assert (tmp_path / "own-all.py").read_text().startswith("# edited")
+  # With samples it does.
+  done = run(*own, "--config.n=1", "--config.grader.file=")
+  assert done.returncode == 2 and "a file goes with name=" in done.stderr
 
 
 @pytest.mark.parametrize("argument, message", [

@@ -266,6 +266,20 @@ def write_records(run, steps, *, refilled=0, evaluated=True):
       line("eval", step, avg=step / 10, avg_se=0.01)
 
 
+def test_a_sweep_says_now_and_then_how_far_it_is(tmp_path, monkeypatch, capsys):
+  runs, _ = runs_of(tmp_path, rows((8, 4), (8, 8)))
+  for run, steps in zip(runs, (8, 3), strict=True):
+    write_records(run, steps)
+  report = sweeper._reporter(runs)
+  report(runs[1:])
+  assert capsys.readouterr().err == ""
+  monkeypatch.setattr(sweeper, "TOLD", 0.0)
+  report(runs[1:])
+  assert capsys.readouterr().err == (
+      f"1 of 2 runs are finished; {runs[1].name}: 192/256 rollouts, best avg "
+      "0.3000 ± 0.0100 at 3, ETA 00:00\n")
+
+
 def test_the_table(tmp_path):
   runs, _ = runs_of(tmp_path, rows((8, 4), (8, 8), (8, 16), (8, 32)))
   for run, steps in zip(runs, (8, 3, 0, 1), strict=True):

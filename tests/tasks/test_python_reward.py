@@ -11,6 +11,7 @@ from isojax.core import evaluate
 from isojax.errors import InputError
 from isojax.frontier import study as study_lib
 from isojax.logs import reading as rows_lib
+from isojax.rl import rewards
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
@@ -64,10 +65,38 @@ def test_what_a_function_may_return():
   for value, want in (
       ("True", 1.0), ("False", 0.0), ("1", 1.0), ("0.3", 0.3),
       ("__import__('fractions').Fraction(1, 4)", 0.25)):
-    assert judge(value) == (want, "x")
+    assert judge(value) == (want, "x", {})
   for value in ("None", "float('nan')", "-0.1", "2", "'1'", "[1.0]", "1j"):
     with pytest.raises(InputError, match=r"r.py: f returned .* in \[0, 1\]"):
       judge(value)
+
+
+  parts = "{'a': (1, 0.7), 'b': (True, 0.2), 'c': (1.0, 0.1)}"
+  assert judge(parts) == (1.0, "x", {"a": 1.0, "b": 1.0, "c": 1.0})
+  assert judge("{'a': (0.5, 1), 'b': (1, -0.25)}") == (
+      0.25, "x", {"a": 0.5, "b": 1.0})
+  for value in ("{}", "{'a': 1}", "{'a': (1, 2)}", "{'a b': (1, 1)}",
+                "{'a': (2, 0.1)}", "{'a': (1, -1)}", "{'a': ('1', 1)}",
+                "{f'a{i}': (1, 0) for i in range(9)}"):
+    with pytest.raises(InputError, match=r"as \{'name': \(part, weight\)\}"):
+      judge(value)
+
+
+PARTS = """
+def score(question, answer, problem):
+  return {"long": (len(answer) >= 4, 0.75), "digits": (answer.isdigit(), 0.25)}
+"""
+
+
+def test_parts_of_a_reward_are_recorded_beside_the_sum(tmp_path):
+  cfg = config(tmp_path / "r.py", PARTS)
+  texts = [f"<answer>{a}</answer>" for a in ("1234", "abcde", "1")] + ["1234"]
+  with grader.opened(cfg, {"kind": "files"}) as grade:
+    graded = grade([PROBLEM], texts)
+  assert graded.correct_B.tolist() == [1.0, 0.75, 0.25, 0.0]
+  # The last has no answer: 0 in each part.
+  assert rewards.part_means(graded.parts_B) == {"long": 0.5, "digits": 0.5}
+  assert rewards.part_means([{}, {}]) is None
 
 
 FAILS = """
@@ -201,6 +230,7 @@ def score(question, answer, problem):
   train = [r for r in short_runs.train(config, tmp_path / "run").records
            if r["kind"] == "train"]
   assert [r["rollouts"] for r in train] == [24, 48]
+  assert all(r["reward_parts"] is None for r in train)
   for r in train:
     assert 0 < r["lost"] < 24
     judged = 24 - r["lost"]
@@ -210,7 +240,8 @@ def score(question, answer, problem):
 
 def test_a_step_without_a_verdict_ends_the_run(tmp_path):
   none = rollouts_lib.Sampled(None, np.array([2]), None, grader.Graded(
-      np.zeros(2), np.ones(2), ["", ""], np.zeros(2, bool), ["problem 1: why"]),
+      np.zeros(2), np.ones(2), ["", ""], np.zeros(2, bool), [{}, {}],
+      ["problem 1: why"]),
                               (0.0, 0), 0.0, 0)
   with pytest.raises(InputError, match="judged none of 2 .* problem 1: why"):
     rollouts_lib.judged(none)

@@ -1,11 +1,14 @@
 """Each row of a stratum file is checked when the file is read."""
 
 import json
+import shlex
 
 import pytest
 
+from configs import hard
 from isojax.errors import InputError
 from isojax.models import tokenizer as tokenizer_lib
+from isojax.run import setup as setup_lib
 from isojax.tasks import prompts
 from isojax.tasks import strata as strata_lib
 from isojax.tasks.problem import Problem
@@ -106,3 +109,33 @@ def test_a_special_token_is_no_question():
   assert prompt.len_P == [6]
   with pytest.raises(InputError, match="problem 7: .*'1<eos>2' holds '<eos>'"):
     encode("1<eos>2")
+
+
+def test_a_plain_file_is_told_the_command_for_its_columns(tmp_path):
+  path = tmp_path / "my words.jsonl"
+  path.write_text('{"id": 1, "problem": "1+1?", "target": "2"}\n')
+  with pytest.raises(InputError) as caught:
+    strata_lib.read(str(path))
+  told = str(caught.value)
+  assert "plain JSONL with the columns id, problem, target, not a" in told
+  words = shlex.split(told[told.index("python -m"):told.index(" makes")])
+  assert words[3:] == [
+      "--config=configs/split_own.py", f"--config.source.path={path}",
+      "--config.source.question=problem", "--config.source.answer=target",
+      f"--config.out={tmp_path}/my words"]
+  assert told.endswith(f"makes {tmp_path}/my words-all.jsonl")
+  path.write_text('{"frage": "1+1?", "antwort": "2"}\n')
+  with pytest.raises(InputError, match="question=frage .*answer=antwort"):
+    strata_lib.read(str(path))
+
+
+def test_problems_without_a_task_are_for_any(tmp_path):
+  """The grader of the run checks them, see inputs.read_stratum."""
+  rows = [row | {"question": "any text"} for row in ROWS]
+  written(tmp_path / "s.jsonl", rows, HEADER | {"task": None})
+  assert len(strata_lib.read(str(tmp_path / "s.jsonl")).train) == 2
+  config = hard.get_config()
+  config.task.stratum = str(tmp_path / "s.jsonl")
+  with pytest.raises(InputError, match="problem 0: question='any text'.*task.gr"
+                     "ader.name='countdown' cannot grade it"):
+    setup_lib.prepare(config)

@@ -1,0 +1,140 @@
+"""The texts of a run, samples.jsonl: written, read and shown.
+
+A line is a rollout of a training step or of an evaluation. None of it decides a
+result.
+"""
+
+import itertools
+import json
+import os
+import pathlib
+import time
+
+import jax
+import numpy as np
+
+from isojax.errors import InputError, reason
+from isojax.ledger import bucket, records
+from isojax.rl import rewards
+from isojax.rl.advantages import informative
+from isojax.rl.algorithm import Groups
+from isojax.runtime import hosts
+from isojax.types import Prompts, Rollouts
+
+FILE = "samples.jsonl"
+EVERY = 60.0  # seconds between two texts on the terminal
+SHOWN = 300  # characters of a text on the terminal
+COLUMNS = ("step", "question", "reference", "response", "reward")  # of tables
+
+
+def chosen(groups: Groups, count: int) -> tuple[int, np.ndarray]:
+  """A problem, and the indices of `count` of its rollouts, in [0, B).
+
+  The first problem whose rewards differ, else the first that has rollouts. Its
+  best and its worst rollout come first.
+  """
+  n_P = groups.mask_PxN.sum(axis=1)
+  differs_P = informative(groups.reward_PxN, groups.mask_PxN)
+  problem = int(np.argmax(differs_P if differs_P.any() else n_P > 0))
+  order = np.argsort(-groups.reward_PxN[problem, :n_P[problem]], kind="stable")
+  order = np.concatenate([order[:1], order[1:][::-1]])
+  return problem, n_P[:problem].sum() + order[:count]
+
+
+def lines_of(tokenizer, problems: dict, prompts: Prompts, rollouts: Rollouts,
+             groups: Groups, advantage: np.ndarray | None, *, kind: str,
+             step: int, count: int) -> list[dict]:
+  """The lines of one step or evaluation, at most `count`, of one problem.
+
+  `problems` are by id. The advantage is [B], or [B, T] of tokens, whose mean is
+  stored; an evaluation has none.
+  """
+  row, index = chosen(groups, count)
+  reward_B = groups.reward_PxN[groups.mask_PxN]
+  prompt = tokenizer.decode(np.asarray(prompts.tokens_PxS)[
+      row, :int(prompts.len_P[row])].tolist())
+  few = jax.tree.map(lambda x: np.asarray(x)[index], rollouts)
+  tokens = np.maximum(few.len_R, 1) if np.ndim(advantage) > 1 else (
+      np.ones(len(index)))
+  problem = problems[int(prompts.id_P[row])]
+  return [{"kind": kind, "step": step, "problem": problem.id,
+           "question": problem.question, "reference": problem.answer,
+           "prompt": prompt, "response": text, "reward": float(reward_B[i]),
+           "advantage": None if advantage is None else float(
+               np.sum(advantage[i]) / tokens[j])}
+          for j, (i, text) in enumerate(zip(
+              index, rewards.texts(tokenizer, few), strict=True))]
+
+
+def writer(folder: str, tokenizer, stratum, *, count: int, tables: list):
+  """A function (kind, step, rollouts_so_far, prompts, ...) that stores texts.
+
+  `count` rollouts of a step and of an evaluation go to samples.jsonl, not in a
+  bucket; those of an evaluation also to `tables`, see monitor.Writer. The first
+  call of a run that resumes drops the lines that it repeats.
+  """
+  path, shown, first = os.path.join(folder, FILE), -EVERY, True
+  problems = {"train": {p.id: p for p in stratum.train},
+              "eval": {p.id: p for p in stratum.validation}}
+
+  def store(kind: str, step: int, C: int, prompts: Prompts, rollouts: Rollouts,
+            groups: Groups, advantage: np.ndarray | None) -> None:
+    nonlocal shown, first
+    if not count or not hosts.first():
+      return
+    lines = lines_of(tokenizer, problems[kind], prompts, rollouts, groups,
+                     advantage, kind=kind, step=step, count=count)
+    if kind == "eval":
+      for table in tables:
+        table(lines, C)
+    elif time.monotonic() - shown >= EVERY:
+      shown = time.monotonic()
+      text = f"{lines[0]['question']!r} -> {lines[0]['response']!r}"
+      hosts.say(f"step {step}, a rollout with reward {lines[0]['reward']:g}: "
+                f"{text[:SHOWN]}{' ...' * (len(text) > SHOWN)}")
+    if bucket.remote(folder):
+      return
+    with records.writing(path):
+      if first and os.path.exists(path):
+        _keep_before(path, (step, kind == "eval"))
+      first = False
+      with open(path, "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+
+  return store
+
+
+def _keep_before(path: str, place: tuple[int, bool]) -> None:
+  kept = [line for line in read(path)
+          if (line["step"], line["kind"] == "eval") < place]
+  records.replace(path, "".join(
+      json.dumps(line) + "\n" for line in kept).encode())
+
+
+def read(path: str) -> list[dict]:
+  """The lines of a samples.jsonl, without a last one that a kill has cut."""
+  try:
+    *lines, _ = pathlib.Path(path).read_text("utf-8").split("\n")
+    kept = [json.loads(line) for line in lines]
+    if any({"kind", "reference", *COLUMNS} - line.keys() for line in kept):
+      raise ValueError("a line without the fields of a text")
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({reason(error)}); a run writes "
+                     "it if log.samples > 0, but not in a bucket") from error
+  except (ValueError, AttributeError) as error:
+    raise InputError(f"{path}: not the texts of a run ({error}); move the file "
+                     "away, then run the same command again") from error
+  return kept
+
+
+def shown(lines: list[dict]) -> str:
+  """Texts for people: question, reference, and each answer in full."""
+  blocks = []
+  for (step, kind, question, reference), group in itertools.groupby(
+      lines, lambda line: (line["step"], line["kind"], line["question"],
+                           line["reference"])):
+    head = f"step {step}" if kind == "train" else f"evaluation at step {step}"
+    blocks.append(f"== {head}\nquestion: {question}\nreference: {reference}")
+    blocks.extend(f"-- reward {line['reward']:g}\n{line['response']}"
+                  for line in group)
+  return "\n".join(blocks)

@@ -1,0 +1,72 @@
+"""Shows what the policy of a run writes, or asks it a question.
+
+  python -m launch.samples runs/a
+  python -m launch.samples runs/a --step=40
+  python -m launch.samples runs/a --chat
+
+The texts are those of samples.jsonl: answers in training steps, and in each
+evaluation. --chat answers the lines of standard input by the newest checkpoint
+of the run, or by a Hugging Face folder, with the run's prompt and greedily.
+"""
+
+import os
+import sys
+
+from absl import flags
+
+import isojax
+from isojax.api import runs
+from isojax.core import cli
+from isojax.errors import InputError
+from isojax.run import samples
+
+SHOWN = 4  # steps and evaluations without --step
+
+
+def shown(folder: str, step: int | None) -> str:
+  lines = samples.read(os.path.join(folder, samples.FILE))
+  places = list(dict.fromkeys((r["step"], r["kind"]) for r in lines))
+  wanted = places[-SHOWN:] if step is None else [
+      place for place in places if place[0] == step]
+  if not wanted:
+    raise InputError(f"--step={step}: {folder} has no text of it; expected a "
+                     f"step up to {max(places, default=(0,))[0]}")
+  return samples.shown(
+      [r for r in lines if (r["step"], r["kind"]) in wanted])
+
+
+def policy(folder: str):
+  """A function as Run.sample, of a run's or of a Hugging Face folder."""
+  if os.path.exists(os.path.join(folder, "tokenizer_config.json")):
+    return runs.sampler_of(isojax.config(
+        "configs/hard.py:smollm2-135m", model={"path": folder},
+        task={"prompt": {"chat": True, "template": "{question}"}},
+        sampler={"max_prompt_tokens": 512, "max_new_tokens": 256}))
+  return runs.sampler_of(folder)
+
+
+def chat(folder: str) -> None:
+  sample = policy(folder)
+  if sys.stdin.isatty():
+    print("a question a line; Ctrl-D ends", file=sys.stderr)
+  for question in sys.stdin:
+    if question.strip():
+      print(*sample(question.strip(), template=True, temperature=0.0),
+            flush=True)
+
+
+def main(argv) -> None:
+  if len(argv) != 2:
+    raise InputError("expected one folder: python -m launch.samples runs/a")
+  if _CHAT.value:
+    chat(argv[1])
+  else:
+    print(shown(argv[1], _STEP.value))
+
+
+if __name__ == "__main__":
+  _STEP = flags.DEFINE_integer(
+      "step", None, f"Show this step; default: the last {SHOWN} steps and "
+      "evaluations.")
+  _CHAT = flags.DEFINE_bool("chat", False, "Answer questions, a line each.")
+  cli.run(main, words=True)
