@@ -236,11 +236,11 @@ def test_an_interrupt_saves_a_run_that_resumes(
   """Ctrl-C in the second step: one step is saved, the rest is the same."""
   real, calls = training.recorded, []
 
-  def recorded(state, out, line):
+  def recorded(setup, state, out, line):
     calls.append(line["kind"])
     if calls.count("train") == 1:
       _thread.interrupt_main(signal.SIGINT)
-    return real(state, out, line)
+    return real(setup, state, out, line)
 
   before = signal.getsignal(signal.SIGINT)
   monkeypatch.setattr(training, "recorded", recorded)
