@@ -29,7 +29,10 @@ flags.adopt_module_key_flags(record_flags)
 
 _ROLLOUTS = flags.DEFINE_integer(
     "rollouts", None, "The budget: rollouts of all arms together.",
-    lower_bound=1, required=True)
+    lower_bound=1)
+_HOURS = flags.DEFINE_float(
+    "hours", None, "Instead of --rollouts: of all runs, by the speed of a "
+    "short one; without compiling and the test.", lower_bound=0.0)
 _CONFIG = config_flag.define("configs/hard.py", required=False)
 _ROOT = flags.DEFINE_string("root", "runs/spend", "Folder of the runs.")
 _ARMS = flags.DEFINE_multi_string(
@@ -81,8 +84,10 @@ def spend() -> int:
   """Races the arms, prints what was bought and writes the page."""
   from isojax.sweep import spender  # loads jax
   try:
-    spent = spender.spend(_CONFIG.value, overrides(), _ROLLOUTS.value,
-                          _ROOT.value)
+    arms = overrides()
+    budget = _ROLLOUTS.value or spender.rollouts_in(
+        _CONFIG.value, arms, _HOURS.value, _ROOT.value)
+    spent = spender.spend(_CONFIG.value, arms, budget, _ROOT.value)
   except spender.StoppedError:
     progress.say("stopped by a signal; the same command goes on")
     return exit_codes.PREEMPTED
@@ -106,6 +111,9 @@ def spend() -> int:
 def main(_) -> int:
   if (_REPLAY.value is None) == (_CONFIG.value is None):
     raise InputError("expected --config=FILE, to train, or --replay=LOGS")
+  if (_ROLLOUTS.value is None) == (_HOURS.value is None) or (
+      _REPLAY.value and _HOURS.value):
+    raise InputError("expected --rollouts, or to train --hours instead")
   if _REPLAY.value is None:
     return spend()
   replay()

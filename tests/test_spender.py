@@ -123,6 +123,26 @@ def test_refused_arms_are_named_before_anything_runs(tmp_path):
     spender.spend(impatient, ARMS, BUDGET, str(tmp_path))
 
 
+def test_hours_fill_with_steps_and_evaluations():
+  """A rollout takes 1 s, half of it sampling, an evaluation of 8 samples 4."""
+  train = dict.fromkeys(records.FIELDS["train"], 0)
+  kept = [{"kind": "eval", "k": 2, "correct": [0] * 4},
+          train | dict(kind="train", rollouts=10, seconds_compile=99.0,
+                       seconds_sample=5.0, seconds_update=5.0)]
+  of = lambda hours: spender.filling(kept, hours, lambda C: 2 + C // 100, 50)
+  assert of(1) == 3600 - 4 * (2 + 34)
+  with pytest.raises(InputError, match=": 28 rollouts, at 1e.03 ms each and 4 "
+                     "s an evaluation; expected 50: give at least 0.0161 h"):
+    of(0.01)
+
+
+def test_a_spend_of_hours_has_one_budget(tmp_path):
+  of = lambda: spender.rollouts_in(config(), ARMS, 1.0, str(tmp_path))
+  with progress.printed(False):
+    assert of() == of() > BUDGET
+  assert os.listdir(tmp_path) == ["clock"]
+
+
 def test_arms_are_products_of_keys_of_the_config():
   both = spender.products(["alloc.n=4,8", "recipe.optimizer.base_lr=1e-4,1"],
                           config())

@@ -5,14 +5,15 @@ import typing
 
 from isojax.api import configs
 from isojax.api.configs import Path
-from isojax.errors import unchained
+from isojax.errors import InputError, unchained
 from isojax.runtime import preemption
 from isojax.runtime import progress as progress_lib
 from isojax.sweep import spender
 
 
 @unchained
-def spend(config, *, rollouts: int, root: Path = "runs/spend",
+def spend(config, *, rollouts: int | None = None, hours: float | None = None,
+          root: Path = "runs/spend",
           arms: typing.Sequence[dict] | None = None,
           progress: bool = True) -> dict:
   """Races a few arms for a budget of rollouts, and returns what it bought.
@@ -23,6 +24,8 @@ def spend(config, *, rollouts: int, root: Path = "runs/spend",
   Args:
     config: as isojax.config takes it; alloc.C is not used.
     rollouts: the budget.
+    hours: instead of rollouts; the budget is what the speed of a short run in
+      ROOT/clock gives, without compiling and the test.
     root: folder of the runs.
     arms: the sections that differ, a dict for each arm, such as
       {"alloc": {"n": 16}}. None: a few (n, learning rate) around what
@@ -37,11 +40,16 @@ def spend(config, *, rollouts: int, root: Path = "runs/spend",
     InputError: an arm is refused, or another spend uses the root.
     KeyboardInterrupt: it was interrupted and saved.
   """
+  if (rollouts is None) == (hours is None):
+    raise InputError("expected rollouts=, or hours= instead")
   config = configs.config(config)
   chosen = spender.default_overrides(config) if arms is None else list(arms)
   with progress_lib.printed(progress):
     try:
-      return spender.spend(config, chosen, rollouts, os.fspath(root),
+      budget = spender.rollouts_in(
+          config, chosen, hours, os.fspath(root),
+          signals=preemption.on_interrupt) if rollouts is None else rollouts
+      return spender.spend(config, chosen, budget, os.fspath(root),
                            signals=preemption.on_interrupt).document
     except spender.StoppedError:
       raise KeyboardInterrupt(f"{root} is saved; call isojax.spend again with "

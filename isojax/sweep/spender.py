@@ -5,6 +5,7 @@ killed reads what is there, resumes the run that was under way, and ends with
 the same bits. No file of its own decides anything; ROOT/spend.json is derived.
 """
 
+import bisect
 import contextlib
 import copy
 import dataclasses
@@ -15,7 +16,13 @@ import os
 import time
 import typing
 
-from isojax.core import config_file, exit_codes, plan_file, sections
+from isojax.core import (
+  config_file,
+  evaluate,
+  exit_codes,
+  plan_file,
+  sections,
+)
 from isojax.errors import InputError, reason
 from isojax.frontier import race
 from isojax.ledger import records, workdir
@@ -27,6 +34,7 @@ from isojax.run.setup import Setup
 from isojax.runtime import compilation, preemption, progress
 
 SPEND = "spend.json"  # in the root
+CLOCKED = 2**20  # alloc.C with which arms are checked while none is known
 FEWEST_STEPS = 8  # of every arm at the first rung
 # (n, factor of the config's rate): near the n that docs/study.md found within
 # 0.011 of the best everywhere; at half the rate a larger n peaks higher there.
@@ -163,6 +171,44 @@ def prepared(config, overrides: list[dict], budget: int, root: str
 def smallest(arms: typing.Sequence[Arm]) -> int:
   """Rollouts of each arm at the smallest first rung."""
   return max(FEWEST_STEPS * arm.setup.e.alloc.B for arm in arms)
+
+
+def rollouts_in(config, overrides: list[dict], hours: float, root: str, *,
+                signals=preemption.on_signals) -> int:
+  """The budget that takes `hours`, by the first arm's speed in ROOT/clock.
+
+  The records of that short run, which is not charged, decide: a resumed spend
+  has the same budget.
+  """
+  arms = prepared(config, overrides, CLOCKED, root)
+  clock = dataclasses.replace(arms[0], folder=os.path.join(root, "clock"))
+  advance(clock, smallest(arms), signals)
+  kept, e = records.read(os.path.join(clock.folder, state_lib.RECORDS)), (
+      clock.setup.e.eval)
+  return filling(kept, hours, lambda C: len(arms) + len(evaluate.due_rollouts(
+      C=C, first=e.first, growth=e.growth)), smallest(arms))
+
+
+def filling(kept: list[dict], hours: float, evaluations, least: int) -> int:
+  """The most rollouts C that a run takes `hours` for; InputError below `least`.
+
+  By its first records, without compiling. A sample of the evaluations(C) takes
+  as long as one of a step.
+  """
+  steps = [r for r in kept if r["kind"] == "train"]
+  each, sample = (sum(map(of, steps)) / steps[-1]["rollouts"] for of in (
+      lambda r: sum(records.phases(r)), lambda r: r["seconds_sample"]))
+  evaluation = sample * kept[0]["k"] * len(kept[0]["correct"])
+  seconds = lambda C: C * each + evaluations(C) * evaluation
+  most = bisect.bisect_right(range(int(3600 * hours / each) + 1), 3600 * hours,
+                             key=seconds) - 1
+  told = (f"hours={hours:g}: {max(most, 0):,} rollouts, at {each * 1e3:.3g} ms "
+          f"each and {evaluation:.3g} s an evaluation")
+  if most < least:
+    raise InputError(f"{told}; expected {least:,}: give at least "
+                     f"{seconds(least) / 3600:.3g} hours")
+  progress.say(told)
+  return most
 
 
 # ---- one arm
