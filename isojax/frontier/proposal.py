@@ -1,7 +1,7 @@
 """What to run next: the rows that a race of the tested n would run, as a sweep.
 
-A race stops an n that can gain nothing on the leader, so few rows are left. Only
-an identified law without limits proposes a run beyond the data.
+A race stops an n that can gain nothing on the leader, so few rows are left.
+Only an identified law without limits proposes a run beyond the data.
 """
 
 import math
@@ -67,22 +67,24 @@ def _fixed_batch(study: Study) -> int | None:
 
 
 def contenders(fit: Fit, C: float) -> list[tuple[int, int]]:
-  """(Bp, n) of the leader at C, then of those that may gain on it by 2 C.
+  """(Bp, n) of the leader at C, then of those that may overtake it by 2 C.
 
-  By more than a tie of the race in the mean of the draws, of either family.
+  By the curves of either family: in more than half of the draws, or by more
+  than the margin of n that are as good in their mean.
   """
   cells = fit.study.configurations
   if fit.tied:
     return list(cells)
   leader = int(np.argmax([c([C])[0, 0] for c in fit.curves]))
-  gains = []
+  going_K = np.zeros(len(cells), bool)
   for curves in verdict.families(fit):
     reward_KxD = np.stack([c([2 * C])[:, 0] for c in curves])
     reward_KxD = reward_KxD[:, int(reward_KxD.shape[1] > 1):]  # draws, if any
-    gains.append(np.maximum(reward_KxD - reward_KxD[leader], 0).mean(1))
-  gain_K = np.max(gains, 0)
-  return [cells[leader], *(cell for cell, gain in zip(cells, gain_K)
-                           if gain > race.DEFAULT.tie)]
+    gain_KxD = np.maximum(reward_KxD - reward_KxD[leader], 0)
+    going_K |= (gain_KxD > race.DEFAULT.tie).mean(1) > 0.5
+    going_K |= gain_KxD.mean(1) > fit.options.margin
+  return [cells[leader], *(cell for cell, going in zip(cells, going_K)
+                           if going)]
 
 
 def neighbours(study: Study, Bp: int, n: int) -> dict[int, str]:
@@ -127,7 +129,7 @@ def _race(fit: Fit, path: str) -> dict:
                if fit.tied else
                f"twice the rollouts, of the leader n = {leader}" + (
                    " and of each n that may overtake it" if len(going) > 1 else
-                   ", which no other tested n may overtake"))
+                   "; no other tested n is likely to pass it"))
   else:
     why.append(f"n = {', '.join(map(str, sorted(ns)))} again")
   return _sweep(fit, Bps, ns, C, why, path)

@@ -21,7 +21,7 @@ from isojax.core.allocation import (
 )
 from isojax.core.laws import FixedBatch
 from isojax.errors import InputError
-from isojax.planner import priors
+from isojax.planner import evidence, priors
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
@@ -111,6 +111,7 @@ class Advice:
   answer: Answer  # n before rounding to a power of two
   wanted: float  # the answer's n within what speaks against it
   held: str  # why that is another n; empty: it is not
+  bounds: tuple[float, float] | None  # of n by all of that
   changes: tuple[str, ...]  # what was moved to be admitted, and why
   warnings: tuple[str, ...]
 
@@ -148,12 +149,18 @@ def ask(q: Question) -> Answer:
         priors.AT_END)
   law, x = q.law, _argument(q)
   if isinstance(law, Prior):
+    at = min(max(x, law.C_seen[0]), law.C_seen[1])
     return Answer(
-        float(law.law(x)), priors.prior_interval(law, x),
+        float(law.law(at)), priors.prior_interval(law, at),
         f"published prior ({law.stratum}, {priors.PRIOR_MODEL}, math, one run "
         "each); the interval is the spread of refits, not of your problems",
         x, law.unit, law.C_seen)
   if law.identified:
+    if law.limits and x > law.C_seen[1] * laws.C_TOLERANCE:
+      raise InputError(
+          f"{law.path}: its law is good up to {law.C_seen[1]:,.0f} {law.unit}, "
+          f"not at {x:,.0f}: {'; '.join(law.limits)}; run what the report "
+          "proposes, or race several n, python -m launch.spend")
     return Answer(
         float(law.law(x)), law.interval(x),
         f"{law.whose} own fit, {law.path} ({law.metric} on {law.stratum}); 95% "
@@ -196,23 +203,29 @@ def _ns_of_fixed(q: Question) -> list[int]:
   return ns
 
 
-def within(q: Question, n: float) -> tuple[float, str]:
-  """(n within what is known to speak against a published law, why)."""
-  law = q.law
+def within(q: Question, answer: Answer):
+  """(n, bounds of n, why) by what is known to speak against a published law."""
+  law, n, bounds, why = q.law, answer.n, answer.interval, []
   if not isinstance(law, Prior) or q.from_table:
-    return n, ""
-  wanted, why = n, []
-  most = priors.OTHERS_N[1]
-  if _is_other_model(q) and wanted > most:
-    wanted = most
-    why.append(f"base models other than {priors.PRIOR_MODEL} saturated at n = "
-               f"{priors.OTHERS_N[0]} to {most}")
-  bounds = few_problems(q) and priors.study_bounds(law.stratum, q.D, q.C)
-  if bounds and not bounds[0] <= wanted <= bounds[1]:
-    wanted = min(max(wanted, bounds[0]), bounds[1])
-    why.append(f"the law had {priors.PRIOR_D[law.stratum]:,} problems, and with"
-               f" few the study found n = {bounds[0]} to {bounds[1]} best")
-  return wanted, "; ".join(why)
+    return n, bounds, ""
+  limits = []  # (n from, n to), the n that were as good, in words
+  if _is_other_model(q):
+    limits.append(((1, priors.OTHERS_N[1]), priors.OTHERS_N, "base models other"
+                   f" than {priors.PRIOR_MODEL} saturated at n = "
+                   f"{priors.OTHERS_N[0]} to {priors.OTHERS_N[1]}"))
+  if best := few_problems(q) and priors.study_bounds(law.stratum, q.D, q.C):
+    limits.append((best, best, f"the law had {priors.PRIOR_D[law.stratum]:,} "
+                   f"problems, and with few the study found n = {best[0]} to "
+                   f"{best[1]} best"))
+  elif answer.beyond and (known := evidence.known(law, q.C)):
+    ends = known[0], known[-1]
+    limits.append((ends, ends, "C is outside of the law's data, and there other"
+                   f" sources found n = {ends[0]} to {ends[1]} as good"))
+  for (low, high), found, reason in limits:
+    if not low <= n <= high:
+      n, bounds = min(max(n, low), high), found
+      why.append(reason)
+  return n, bounds, "; ".join(why)
 
 
 def _is_other_model(q: Question) -> bool:
@@ -245,14 +258,14 @@ def advise(q: Question) -> Advice:
   ns = _ns_of_fixed(q) if q.fixed else ()
   answer = ask(q)
   first_Bp = q.Bp or answer.measured_Bp or wanted_Bp(q)
-  wanted, held = within(q, answer.n)
+  wanted, bounds, held = within(q, answer)
   n = q.n or dataclasses.replace(answer, n=wanted).near(
       ns, max(2, min(_most_n(q), q.C // first_Bp)))
   Bp, n, changes = _cell(q, n, first_Bp)
   allocation = allocate(Bp=Bp, n=n, M=None, C=q.C)
   return Advice(
       allocation=allocation, lr=sqrt_lr(q.base_lr, q.base_batch, allocation.B),
-      answer=answer, wanted=wanted, held=held, changes=changes,
+      answer=answer, wanted=wanted, held=held, bounds=bounds, changes=changes,
       warnings=(*law_cautions(q, allocation, answer),
                 *allocation_cautions(q, allocation, answer)))
 
@@ -380,9 +393,10 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
   """Yields what the law does not know about this run."""
   law, Bps = q.law, q.Bps
   if answer.beyond:
-    yield (f"extrapolated: the {'table' if q.from_table else 'law'} is of "
-           f"{answer.seen[0]:.3g} to {answer.seen[1]:.3g} {answer.unit}, this "
-           f"is {answer.x:.3g}")
+    yield (f"outside of the data: the {'table' if q.from_table else 'law'} is "
+           f"of {answer.seen[0]:.3g} to {answer.seen[1]:.3g} {answer.unit}, "
+           f"this is {answer.x:.3g}"
+           + "; n* is that of their end" * isinstance(law, Prior))
   if Bps and not q.fixed and (a.Bp not in Bps if q.from_table else
                               not min(Bps) <= a.Bp <= max(Bps)):
     yield ("extrapolated: n* was seen at Bp = "

@@ -58,6 +58,7 @@ class Fitted:
   C_seen: tuple[float, float] | None  # None without a law
   identified: bool
   reasons: tuple[str, ...]  # why not
+  limits: tuple[str, ...]  # why it is not good beyond its data
   cautions: tuple[str, ...]
   path: str
   frontier: tuple[Best, ...] = ()  # in order of C; empty: no n is better
@@ -112,7 +113,8 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
       curves=tuple(Curve(**{name: curve[name] for name in names})
                    for curve in fit["curves"]),
       identified=verdict["identified"] and law is not None,
-      reasons=tuple(verdict["reasons"]), cautions=tuple(verdict["cautions"]),
+      reasons=tuple(verdict["reasons"]), limits=tuple(verdict["limits"]),
+      cautions=tuple(verdict["cautions"]),
       path=path, frontier=_frontier(fit["frontier"] if "frontier" in fit
                                     else {"tied": True}),
       runs=tuple((run["Bp"], run["n"], run["seed"], run["C"][-1])

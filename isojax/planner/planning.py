@@ -16,7 +16,7 @@ from isojax.core.format import many
 from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.planner import advice as advice_lib
-from isojax.planner import cost, export, prices, priors
+from isojax.planner import cost, evidence, export, prices, priors
 from isojax.planner import request as request_lib
 from isojax.planner import text as text_lib
 from isojax.planner.advice import Question
@@ -70,9 +70,11 @@ class Plan:
       basis += text_lib.priced(price, self.rows, a)
       tables = text_lib.tables(price, self.rows, a)
     return "\n".join([
-        text_lib.decision(self.rows), *text_lib.spent(self.rows, self.price),
+        *filter(None, (messages.headline,)), text_lib.decision(self.rows),
+        *text_lib.spent(self.rows, self.price),
         *messages.lead, text_lib.table(self.rows, self.D),
         *(f"warning: {text}" for text in warnings),
+        *(f"evidence: {text}" for text in messages.evidence),
         *((text_lib.topics(basis), *tables) if explain else ())])
 
   def save(self, path: str) -> None:
@@ -196,22 +198,25 @@ def advised(task: Task):
         prices.sure(price) if ask.hardware.sure else 1)
     answer = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
         hours, Bp, n, price.run))
-  a, lead, warnings = answer.allocation, (), answer.warnings
+  a, study, warnings = answer.allocation, None, answer.warnings
   if a.n != (q.n or a.n) or a.Bp != (q.Bp or a.Bp):  # not what was given
     warnings = (*(f"adjusted: {change}" for change in answer.changes),
                 *warnings)
   warnings += (advice_lib.far_from_law(a.n, answer.answer) if q.n else
                advice_lib.race_instead(answer.answer))
   if q.D and (isinstance(law, Prior) or law.whose != Fitted.whose):
-    lead = (priors.study_says(law.stratum, q.D, a.C, a.n),)
+    study = priors.study_says(law.stratum, q.D, a.C, a.n)
   rows = [plan_file.Row(a, seed, answer.lr, task.expected(a))
           for seed in task.seeds]
   n_star = text_lib.n_star(dataclasses.replace(answer, held="") if q.n else
                            answer)
   return rows, text_lib.Messages(
       (*n_star, *text_lib.alternatives(
-          a, advice_lib.neighbours(q, a), task.expected, law), *lead), warnings,
-      (*text_lib.explained(q, answer), task.rate))
+          a, advice_lib.neighbours(q, a), task.expected, law)), warnings,
+      (*text_lib.explained(q, answer), task.rate),
+      "" if q.n or q.metric != "avg" else evidence.headline(
+          law, a.C, a.n, answer.bounds, not answer.answer.beyond),
+      evidence.lines(law, a.C, a.B, study) if q.metric == "avg" else ())
 
 
 def swept(task: Task):

@@ -33,6 +33,8 @@ class Messages:
   lead: tuple[str, ...]  # why, how sure, and what else was possible
   warnings: tuple[str, ...]
   basis: tuple[tuple[str, str], ...]  # what it rests on: (topic, text)
+  headline: str = ""  # the set of n that are as good
+  evidence: tuple[str, ...] = ()  # what public sources say of n
 
 
 def decision(rows: Sequence[plan_file.Row]) -> str:

@@ -101,7 +101,8 @@ def test_a_sweep_whose_every_run_exists_gets_another_seed():
   found = proposal.next_plan(dataclasses.replace(fit, identified=True), limits,
                              path="f")
   assert "--n=8 --seeds=0,1,2,3 --skip=f" in found["command"]
-  assert "n = 8 again; 4 seeds, because these runs exist. 1 run, " in found["text"]
+  assert "n = 8 again; 4 seeds, because these runs exist. 1 run, " in (
+      found["text"])
 
 
 @pytest.mark.parametrize("identified", [True, False])

@@ -27,7 +27,7 @@ FITTED = fit_file.Fitted(
                        C_hi=5000.0),),
     unit="rollouts", metric="avg", stratum="hard", model="m",
     Bp=(16,), n=(4, 8, 16, 32, 64), C_seen=(1e4, 4e5), identified=True,
-    reasons=(), cautions=("k is weak",), path="fit.json")
+    reasons=(), limits=(), cautions=("k is weak",), path="fit.json")
 
 
 def ask(**change):

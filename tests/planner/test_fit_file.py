@@ -15,7 +15,8 @@ FIT = {
     "law": {"kind": "sigmoid", "L": 4.0, "k": 5, "log10_C0": 5.0, "b": 2.0,
             "draws": [[4.0, 5.0, 4.9, 2.0], [4.0, 5.0, 5.1, 2.0]],
             "C_seen": [1e4, 4e5]},
-    "verdict": {"identified": True, "reasons": [], "cautions": []},
+    "verdict": {"identified": True, "reasons": [], "limits": [],
+                "cautions": []},
     "curves": [{"Bp": 16, "n": 16, "C_lo": 5e4, "C_hi": 2e5, "C": [2e4, 4e5],
                 "reward": [0.1, 0.3], "low": [0.0, 0.2], "high": [0.2, 0.4]}]}
 

@@ -90,8 +90,10 @@ def test_values_that_no_request_may_have(name, value):
 def test_one_n_is_recommended_and_why_it_is_not_the_law_s():
   plan = ask(**EASY, **PRICED | dict(model=str(DATA / "qwen2.5-1.5b")))
   lines = plan.table().splitlines()
-  assert lines[0].startswith("n = 64, Bp = 32") and lines[4].startswith(
-      "n* = 295.5") and lines[5] == (
+  assert lines[0] == (
+      "n = 16, 32, 64 are as good, by published runs; the plan takes n = 64")
+  assert lines[1].startswith("n = 64, Bp = 32") and lines[5].startswith(
+      "n* = 295.5") and lines[6] == (
           "n = 64 instead of n*: base models other than Qwen2.5-7B-Instruct "
           "saturated at n = 16 to 64")
   hours = ask(hours=1000.0, stratum="easy", **PRICED | dict(
@@ -101,17 +103,19 @@ def test_one_n_is_recommended_and_why_it_is_not_the_law_s():
 
 def test_what_one_acts_on_comes_first():
   lines = ask(**EASY, D=6000).table().splitlines()
-  assert lines[0] == (
+  assert lines[0].endswith("the plan takes n = 256")
+  assert lines[1] == (
       "n = 256, Bp = 32, M = 244: C = 1,998,848 rollouts, lr 2.83e-06")
-  assert lines[1].startswith("time and cost are not known: give --machine")
-  assert lines[2].startswith("n* = 295.5, interval 168 to 486: published")
-  assert lines[3] == (
+  assert lines[2].startswith("time and cost are not known: give --machine")
+  assert lines[3].startswith("n* = 295.5, interval 168 to 486: published")
+  assert lines[4] == (
       "alternatives at the same C: n = 128 (M = 488); n = 512 (M = 122); each "
       "costs less than 9.2 points of reward, the difference between the best "
       "and the worst n in the paper")
-  assert lines[4].startswith("the study (the embedded policy of isojax on ")
   assert lines[6].split() == [
       "0", "32", "256", "244", "1,998,848", "2.83e-06", "1.3", "0"]
+  assert any(line.startswith("evidence: the study (the embedded policy of ")
+             for line in lines)
 
 
 def test_a_priced_plan_says_what_it_rests_on():

@@ -1,0 +1,147 @@
+"""Public measurements of n and of Bp * n, and the set of n that they leave.
+
+Each source is of one policy and one set of problems: a prior for other runs,
+and no source for a C that it did not run.
+"""
+
+import dataclasses
+
+from isojax.core import laws
+from isojax.core.allocation import nearest_power
+from isojax.core.format import compact
+from isojax.planner import priors
+from isojax.planner.fit_file import Fitted
+from isojax.planner.priors import Prior
+
+MARGIN = 0.01  # of reward, as launch.fit --margin: n within it are as good
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """What was measured of n, with one policy on one set of problems."""
+
+  name: str
+  setting: str  # policy, problems, where it is published
+  C: tuple[float, float]  # rollouts of its runs
+  n: tuple[int, ...]  # as good as the best of the tested n
+  finding: str
+
+  def covers(self, C: float) -> bool:
+    return self.C[0] <= C <= self.C[1]
+
+  def text(self, C: float) -> str:
+    ends = " to ".join(dict.fromkeys(map(compact, self.C)))
+    return (f"{self.name} ({self.setting}, {ends} rollouts): {self.finding}"
+            + ("" if self.covers(C) else "; not run at this C"))
+
+
+STUDY = Source(
+    "isojax's study", "the embedded policy, Countdown, 256 problems, "
+    "docs/study.md", (4096, 4.194304e6), (2, 4, 8, 16, 32, 64), "n = 2 to 64 "
+    "reach the same best validation within 0.011, a larger n later; n = 128 is "
+    "0.017 below")
+# Of the tested n, by the figures and the table of the repositories.
+SWEEPS = (
+    Source("OLMo2-1B", "GSM8K, one run each, sunnytqin/"
+           "rl-excursions-during-pretraining @ cec69cc", (81_920, 1.92e6), (5,),
+           "n = 5 is ahead of n = 64 in pass@1 at 37 of the 39 evaluations up "
+           "to the end of n = 5, at 1.38M on easy and 1.92M on hard problems"),
+    Source("Qwen2.5-1.5B-Instruct", "Countdown, one run each, simondong1/"
+           "simondong1.github.io @ 1534dd6", (16_384, 16_384), (4, 8, 16),
+           "n = 4, 8 and 16 end at 0.23 to 0.25, n = 32 at 0.12, with updates "
+           "of 128 rollouts"))
+CRITICAL_BATCH = (325, 3541)  # rollouts a step, of OpenReview uK4kMpNx0W
+
+
+def published(law: Prior, C: float) -> Source:
+  """A published law as a source at C, or at the end of its data."""
+  C = min(max(C, law.C_seen[0]), law.C_seen[1])
+  low, high = map(round, priors.prior_interval(law, C))
+  return Source(
+      "IsoCompute Playbook", f"{priors.PRIOR_MODEL}, {law.stratum} math, one "
+      "run each, arXiv 2603.12151", law.C_seen,
+      powers(low, high), f"n* = {law.law(C):.0f}, refits {low} to {high}")
+
+
+def powers(low: float, high: float) -> tuple[int, ...]:
+  """The powers of two nearest to low, to high, and between."""
+  first, last = (nearest_power(end, low=2, high=2**20).bit_length() - 1
+                 for end in (low, high))
+  return tuple(2**i for i in range(first, last + 1))
+
+
+def sources(law, C: float) -> tuple[Source, ...]:
+  """The public sources of n: the law of these problems first, if there is one.
+  """
+  stratum = law.stratum if law.stratum in priors.STRATA else None
+  of_law = () if stratum is None else (
+      published(priors.PRIORS[f"q1-{stratum}"], C),)
+  return (*of_law, STUDY, *SWEEPS)
+
+
+def as_good(law: Fitted, C: float) -> tuple[int, ...]:
+  """The n of a fit whose measured curves are within MARGIN of the best at C."""
+  reward_n: dict[int, float] = {}
+  for curve in law.curves:
+    if curve.C_lo <= C <= curve.C_hi * laws.C_TOLERANCE:
+      reward_n[curve.n] = max(reward_n.get(curve.n, 0.0), curve.at(C)[0])
+  best = max(reward_n.values(), default=0.0)
+  return tuple(sorted(n for n, r in reward_n.items() if r >= best - MARGIN))
+
+
+def known(law, C: float) -> tuple[int, ...]:
+  """All n that a source of this C found as good as its best."""
+  return tuple(sorted({n for source in sources(law, C) if source.covers(C)
+                       for n in source.n}))
+
+
+def disagreement(law, C: float) -> tuple[str, ...]:
+  """A sentence if two sources of this C have ranges of n that do not meet."""
+  there = [source for source in sources(law, C) if source.covers(C)]
+  if max((source.n[0] for source in there), default=0) <= min(
+      (source.n[-1] for source in there), default=0):
+    return ()
+  return ("the sources disagree at this C: " + "; ".join(
+      f"n = {span(source.n)} ({source.name})" for source in there)
+          + ": race several n on your own problems, python -m launch.spend",)
+
+
+def span(ns: tuple[int, ...]) -> str:
+  return ", ".join(map(str, ns)) if len(ns) < 4 else f"{ns[0]} to {ns[-1]}"
+
+
+def lines(law, C: float, B: int, study: str | None) -> tuple[str, ...]:
+  """One line for each source; `study`: what it says of these D."""
+  of_study = [study] if study else []
+  rows = [*of_study, *(source.text(C) for source in sources(law, C)
+                       if source is not STUDY or not of_study)]
+  low, high = CRITICAL_BATCH
+  side = ("below" if B < low else "above" if B > high else "within")
+  return (*rows, "critical batch (OpenReview uK4kMpNx0W, GRPO on verifiable "
+          f"rewards): {low:,} to {high:,} rollouts a step, rising with the "
+          f"target; Bp * n = {B:,} is {side} that", *disagreement(law, C))
+
+
+def headline(law, C: float, n: int, bounds, covered: bool) -> str:
+  """The set of n that are as good, and by which source; empty for one n.
+
+  Args:
+    law: that was asked.
+    C: rollouts of the plan.
+    n: of the plan.
+    bounds: the interval of n by the law and by what speaks against it, if any.
+    covered: whether C is in the data of the law.
+  """
+  if isinstance(law, Fitted):
+    ns, why = as_good(law, C), f"within {MARGIN:g} of the best by {law.path}"
+  elif covered:
+    ns, why = powers(*bounds) if bounds else (), "by published runs"
+  else:
+    ns, why = known(law, C), "by other sources: the law has no data here"
+    if not ns:
+      return (f"no source was run at {compact(C)} rollouts; the plan takes n = "
+              f"{n}, that of the nearest C; a race decides, python -m "
+              "launch.spend")
+  if set(ns) <= {n}:
+    return ""
+  return f"n = {span(ns)} are as good, {why}; the plan takes n = {n}"
