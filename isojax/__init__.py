@@ -16,7 +16,6 @@ if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
-
 def _report(kind, error, trace) -> None:
   if kind is KeyboardInterrupt:
     _sys.stderr.write("isojax: interrupted before it began\n")

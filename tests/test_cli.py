@@ -153,8 +153,10 @@ def test_plan_and_command_line_may_not_disagree(tmp_path):
 @pytest.mark.parametrize("name", ["isojax.main", "launch.plan"])
 def test_ctrl_c_while_it_imports_is_one_line(name, tmp_path):
   """The signal comes in the first import of absl."""
-  (tmp_path / "absl.py").write_text("import signal\n"
-                                    "signal.raise_signal(signal.SIGINT)\n")
+  (tmp_path / "absl.py").write_text(  # a job in the background ignores it
+      "import signal\n"
+      "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+      "signal.raise_signal(signal.SIGINT)\n")
   done = subprocess.run(
       [sys.executable, "-m", name], capture_output=True, text=True, timeout=60,
       env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.getcwd()}"})

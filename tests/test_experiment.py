@@ -52,8 +52,8 @@ def test_sizes_change_no_recipe_but_the_learning_rate(config, kl):
   assert e.recipe.loss.kl_coef == kl and e.recipe.optimizer.base_lr == 1e-6
   assert e.recipe.loss.dtype == e.sampler.dtype == "bfloat16"
   assert (e.task.grader.name, e.eval.k) == ("math", 4)
-  with pytest.raises(ValueError, match=r"\w.py:13b: expected tiny, qwen2.5-0.5b"
-                     " or qwen2.5-7b"):
+  with pytest.raises(ValueError, match=r"\w.py:13b: expected tiny, "
+                     "smollm2-135m, qwen2.5-0.5b or qwen2.5-7b"):
     config.get_config("13b")
 
 
