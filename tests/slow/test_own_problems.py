@@ -10,7 +10,6 @@ from isojax.run import samples
 from tests import test_own_problems
 
 
-@pytest.mark.ci
 def test_the_page_trains(tmp_path):
   if "ISOJAX_DEMO_MODEL" not in os.environ:
     pytest.skip("ISOJAX_DEMO_MODEL is not set: make the folder with `python -m "
