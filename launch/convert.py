@@ -63,8 +63,8 @@ def main(_) -> None:
     if _STEP.value is not None or _PEFT.value:
       raise InputError("--step and --peft need a run: give --workdir")
     source = hf_config.resolve(_MODEL.value)
-    params = hf_weights.load(
-        source, decoder.abstract_params(empty_model(source)))
+    params, dithered = hf_weights.load(
+        source, decoder.abstract_params(empty_model(source))), False
   else:
     bucket.check(_WORKDIR.value, "workdir")
     stored = workdir.read_config(_WORKDIR.value)
@@ -72,6 +72,7 @@ def main(_) -> None:
         experiment.ModelSection, stored.config["model"],
         f"{_WORKDIR.value}/config.json: model")
     source, lora = hf_config.resolve(section.path), section.lora
+    dithered = not experiment.begins_dithered(stored.config)
     if (now := hf_weights.sha256(source)) != stored.model_sha256:
       raise InputError(
           f"{source}: its weights have sha256 {now[:12]}, but the run began "
@@ -92,7 +93,8 @@ def main(_) -> None:
     if lora.rank:
       params = lora_lib.merge(lora, hf_weights.load(
           source, lora_lib.abstract_base(model, lora)), params)
-  hf_weights.export(source, _OUT.value, params, dtype=_DTYPE.value)
+  hf_weights.export(source, _OUT.value, params, dtype=_DTYPE.value,
+                    dithered=dithered)
   size = sum(x.size for x in jax.tree.leaves(params))
   print(f"wrote {_OUT.value}: {size:,} parameters, {_DTYPE.value}")
 

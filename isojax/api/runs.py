@@ -16,11 +16,11 @@ from isojax.ledger import records as records_lib
 from isojax.models import hf_weights
 from isojax.rl import rewards
 from isojax.run import evaluation as evaluation_lib
+from isojax.run import experiment, training
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import samples as samples_lib
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
-from isojax.run import training
 from isojax.run.setup import Setup
 from isojax.runtime import compilation, preemption, rng
 from isojax.runtime import progress as progress_lib
@@ -148,7 +148,9 @@ class Run:
     weights is float32, as trained, or bfloat16.
     """
     hf_weights.check_new(out)
-    hf_weights.export(self._setup.folder, out, self.params, dtype=dtype)
+    hf_weights.export(
+        self._setup.folder, out, self.params, dtype=dtype,
+        dithered=not experiment.begins_dithered(self._setup.config))
 
   def plot(self):
     """The learning curve, a matplotlib.figure.Figure that a notebook shows.

@@ -13,26 +13,32 @@ from isojax.core.model_shape import AUTO, auto_dtype
 from isojax.models import decoder
 
 CHOICES = (AUTO, *decoder.DTYPES)  # of sampler.dtype and recipe.loss.dtype
-SIZE = 512  # of the square matrices: a few milliseconds on one core
-ROUNDS = 8  # the fastest counts, because other programs may disturb
+SHAPE = (640, 576, 1536)  # of a product: tokens, width and MLP of a small model
+PRODUCTS = 8  # in a measurement: tens of milliseconds, see below
+ROUNDS = 3  # the fastest counts, because other programs may disturb
 
 
 def product_seconds() -> dict[str, float]:
-  """CPU seconds of one matrix product of a layer in each dtype.
+  """CPU seconds of a layer's matrix products in each dtype.
 
   Operands and result have the dtype, as in linear.matmul. The clock's seconds
-  of a few milliseconds on a busy machine differ by a factor of 5 from call to
-  call, those of the process by a few percent.
+  on a busy machine differ by a factor of 5 from call to call, those of the
+  process by a few percent; but the system counts the threads' seconds late, so
+  that a single product of a millisecond may seem to take none.
   """
   matmul = jax.jit(jnp.matmul)
-  operands = {name: jnp.ones((SIZE, SIZE), name) for name in decoder.DTYPES}
+  tokens, width, mlp = SHAPE
+  operands = {name: (jnp.ones((tokens, width), name),
+                     jnp.ones((width, mlp), name)) for name in decoder.DTYPES}
 
-  def seconds(x) -> float:
+  def seconds(x, y) -> float:
     start = time.process_time()
-    matmul(x, x).block_until_ready()
+    for _ in range(PRODUCTS):
+      matmul(x, y).block_until_ready()
     return time.process_time() - start
 
-  rounds = [[seconds(x) for x in operands.values()] for _ in range(ROUNDS + 1)]
+  rounds = [[seconds(*xy) for xy in operands.values()]
+            for _ in range(ROUNDS + 1)]
   return dict(zip(operands, map(min, zip(*rounds[1:], strict=True)),
                   strict=True))  # the first round compiles
 

@@ -19,6 +19,7 @@ import safetensors
 import safetensors.numpy
 
 from isojax.errors import InputError, reason
+from isojax.models import dither
 from isojax.runtime import progress
 
 SHARD_BYTES = 5 * 10**9  # per file, as on the hub
@@ -218,29 +219,35 @@ def _progress(what: str, params):
 
 
 def save(folder: pathlib.Path, params, *, dtype: str,
-         limit: int = SHARD_BYTES) -> None:
+         limit: int = SHARD_BYTES, dithered: bool = False) -> None:
   """Writes params as safetensors, with one file in memory at a time.
+
+  `dithered`: rounds to bfloat16 with isojax.models.dither, so that trained
+  weights do not return to the values of the checkpoint that they began with.
 
   A file has at most `limit` bytes, or one tensor; several files get an index.
   """
   number, files, room = jax.numpy.dtype(dtype), [], 0
-  for x, tensor in zip(jax.tree.leaves(params),
-                       jax.tree.leaves(stored(params)), strict=True):
+  dithered = dithered and dtype == "bfloat16"
+  for (path, x), tensor in zip(jax.tree.leaves_with_path(params),
+                               jax.tree.leaves(stored(params)), strict=True):
     if not files or x.size * number.itemsize > room:
       files.append([])
       room = limit
-    files[-1].append((x, tensor))
+    files[-1].append((path, x, tensor))
     room -= x.size * number.itemsize
   file_of = {}
   with _progress("writing", params) as advance:
     for i, leaves in enumerate(files):
       file = ("model.safetensors" if len(files) == 1 else
               f"model-{i + 1:05d}-of-{len(files):05d}.safetensors")
-      file_of.update((tensor.name, file) for _, tensor in leaves)
+      file_of.update((tensor.name, file) for *_, tensor in leaves)
       safetensors.numpy.save_file(
-          {tensor.name: as_stored(np.asarray(x).astype(number), tensor)
-           for x, tensor in leaves}, folder / file, metadata={"format": "pt"})
-      advance(sum(x.size for x, _ in leaves))
+          {tensor.name: as_stored(np.asarray(
+              dither.leaf(path, x) if dithered else x).astype(number), tensor)
+           for path, x, tensor in leaves}, folder / file,
+          metadata={"format": "pt"})
+      advance(sum(x.size for _, x, _ in leaves))
   if len(files) > 1:
     size = sum(x.size for x in jax.tree.leaves(params)) * number.itemsize
     (folder / "model.safetensors.index.json").write_text(json.dumps(
@@ -290,8 +297,9 @@ def copy_beside_weights(source: str, folder: pathlib.Path, dtype: str) -> None:
       encoding="utf-8")
 
 
-def export(source: str, out: str, params, *, dtype: str) -> None:
+def export(source: str, out: str, params, *, dtype: str,
+           dithered: bool = False) -> None:
   """Writes a new checkpoint of `params` and the other files of `source`."""
   with new_folder(out) as folder:
     copy_beside_weights(source, folder, dtype)
-    save(folder, params, dtype=dtype)
+    save(folder, params, dtype=dtype, dithered=dithered)

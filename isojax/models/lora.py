@@ -16,7 +16,7 @@ import numpy as np
 import safetensors.numpy
 
 from isojax.errors import expect
-from isojax.models import decoder, hf_weights
+from isojax.models import decoder, dither, hf_weights
 
 # How many axes of a layer's matrix are inputs; they come first.
 INPUT_AXES = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}
@@ -94,8 +94,11 @@ def init(model: decoder.Transformer, cfg: LoraConfig, key):
 
 
 def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
-          precision: str = "highest"):
+          precision: str = "highest", dithered: bool = False):
   """The decoder's parameters; differentiable in `trained`, summed in float32.
+
+  `dithered`: for a program or file in bfloat16, which would round most of a
+  small sum away (see isojax.models.dither).
   """
   if not cfg.rank:
     return trained
@@ -106,7 +109,9 @@ def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
       return w.astype(dtype)
     pair = trained[layer][name[0]]
     delta = jnp.tensordot(pair["a"], pair["b"], 1, precision=precision)
-    return (w.astype(jnp.float32) + cfg.scale * delta).astype(dtype)
+    w = w.astype(jnp.float32)
+    return ((dither.leaf(path, w) if dithered else w) + cfg.scale * delta
+            ).astype(dtype)
 
   return jax.tree.map_with_path(leaf, base)
 

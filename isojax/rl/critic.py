@@ -98,7 +98,8 @@ def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
                loss: LossConfig, lora):
   """The hidden states [R, W, D] of an own trunk; `base` is below adapters."""
   weights = lora_lib.merge(
-      lora, base, params["trunk"], precision=loss.precision)
+      lora, base, params["trunk"], precision=loss.precision,
+      dithered=loss.dtype == "bfloat16")
   if not model.cfg.tied and "head" not in weights:
     # The decoder declares a head; hidden states do not depend on it, so XLA
     # removes it.

@@ -113,7 +113,8 @@ def policy_params(model: decoder.Transformer, base, trained, cfg: LossConfig,
     return x.astype(cfg.head_dtype if wide else cfg.reduce_dtype)
 
   return jax.tree.map_with_path(reduced, lora_lib.merge(
-      lora, base, trained, precision=cfg.precision))
+      lora, base, trained, precision=cfg.precision,
+      dithered=cfg.dtype == "bfloat16"))
 
 
 def make_logp_fn(model: decoder.Transformer, temperature):

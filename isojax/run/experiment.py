@@ -238,6 +238,12 @@ def dtypes(config: dict) -> dict[str, str]:
       operator.getitem, path, config)["dtype"] for path in DTYPE_SECTIONS}
 
 
+def begins_dithered(config: dict) -> bool:
+  """Whether a run's trained weights begin with isojax.models.dither.begun."""
+  return not config["model"]["lora"]["rank"] and (
+      "bfloat16" in dtypes(config).values())
+
+
 def with_dtypes(config: dict, values: dict[str, str]) -> dict:
   """A copy of a config with these values of keys of `dtypes`."""
   out = copy.deepcopy(config)

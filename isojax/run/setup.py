@@ -10,7 +10,7 @@ import typing
 import jax
 
 from isojax.ledger import workdir
-from isojax.models import decoder, hf_weights
+from isojax.models import decoder, dither, hf_weights
 from isojax.models import lora as lora_lib
 from isojax.rl import algorithm
 from isojax.rl import optimizer as optimizer_lib
@@ -100,7 +100,8 @@ def setup_of(values: dict, stored=lambda run_id: None) -> Setup:
       stratum=stratum, **shortened(sampler, prompts), model=model,
       merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
-          precision=e.sampler.precision)) if e.model.lora.rank else (
+          precision=e.sampler.precision,
+          dithered=e.sampler.dtype == "bfloat16")) if e.model.lora.rank else (
               lambda base, trained: trained),
       sampler=sampler, reward=reward, notes=(
           *notes, *dtype_notes, *sampler_notes, *inputs.notes(
@@ -146,8 +147,11 @@ def first_state(setup: Setup) -> TrainState:
   critic = programs.make_critic(e)
 
   def trained(stream: str):
-    return lora_lib.init(model, e.model.lora, rng.stream(e.seed, stream)) if (
-        e.model.lora.rank) else base_params(setup)
+    if e.model.lora.rank:
+      return lora_lib.init(model, e.model.lora, rng.stream(e.seed, stream))
+    params = base_params(setup)
+    return (dither.begun(params)
+            if experiment_lib.begins_dithered(setup.config) else params)
 
   trunk = trained("critic") if critic and critic.own else None
   tx, _ = programs.make_optimizer(e)

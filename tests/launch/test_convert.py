@@ -84,6 +84,29 @@ def test_a_step_and_another_dtype(runs, tmp_path):
   assert json.loads((whole / "config.json").read_text())["dtype"] == "float32"
 
 
+def test_float32_runs_are_dithered_in_bfloat16(runs, tmp_path):
+  """Not those that computed in bfloat16: they are written as evaluated."""
+  half = shutil.copytree(runs["full"], tmp_path / "half")
+  noted = json.loads((half / "config.json").read_text())
+  noted["config"]["sampler"]["dtype"] = "bfloat16"
+  (half / "config.json").write_text(json.dumps(noted))
+  name, words = "model.layers.0.mlp.up_proj.weight", "--dtype=bfloat16"
+  trained, *written = (
+      safetensors.numpy.load_file(out / "model.safetensors")[name]
+      for out, flags in (
+          (tmp_path / "f32", [f"--workdir={runs['full']}"]),
+          (tmp_path / "dithered", [f"--workdir={runs['full']}", words]),
+          (tmp_path / "evaluated", [f"--workdir={half}", words]),
+          (tmp_path / "again", [f"--model={tmp_path}/f32", words]))
+      if converted(out, *flags))
+  dithered, *rounded = (x.astype(np.float32) for x in written)
+  nearest = trained.astype(written[0].dtype).astype(np.float32)
+  for other in rounded:
+    np.testing.assert_array_equal(other, nearest)
+  assert 0.1 < np.mean(dithered != nearest) < 0.4  # a quarter of uniform ones
+  assert np.abs(dithered / trained - 1).max() < 2**-7
+
+
 def test_the_base_must_be_the_one_of_the_run(runs, tmp_path):
   copy = shutil.copytree(runs["lora"], tmp_path / "copy")
   weights = (ASSET / "model.safetensors").read_bytes()
