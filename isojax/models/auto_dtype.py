@@ -14,7 +14,7 @@ from isojax.models import decoder
 
 CHOICES = (AUTO, *decoder.DTYPES)  # of sampler.dtype and recipe.loss.dtype
 SHAPE = (640, 576, 1536)  # of a product: tokens, width and MLP of a small model
-PRODUCTS = 8  # in a measurement: tens of milliseconds, see below
+PRODUCTS = 8  # in a measurement: tens of milliseconds
 ROUNDS = 3  # the fastest counts, because other programs may disturb
 
 
