@@ -9,7 +9,6 @@ midpoints crosses one with a probability that is proportional to the update, so
 that the mean of the rounded weights moves as the weights do.
 """
 
-import math
 import zlib
 
 import jax
@@ -25,10 +24,10 @@ def shifts(shape: tuple[int, ...], name: str) -> jax.Array:
   jax.random would take ten times as long for a base that is merged with its
   adapters in each microbatch.
   """
-  index = jnp.zeros(shape, jnp.uint32)
-  for axis, after in enumerate(math.prod(shape[i + 1:])
-                               for i in range(len(shape))):
-    index += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(after)
+  index = np.uint32(0)  # row-major, and computed on the device of its part
+  for axis, size in enumerate(shape):
+    index = index * np.uint32(size) + jax.lax.broadcasted_iota(
+        jnp.uint32, shape, axis)
   mixed = index ^ np.uint32(zlib.crc32(name.encode()))
   for bits, factor in (16, 0x85ebca6b), (13, 0xc2b2ae35):
     mixed = (mixed ^ (mixed >> bits)) * np.uint32(factor)

@@ -19,7 +19,7 @@ from isojax.logs import fields, reading
 from tests.frontier import test_read as texts
 from tests.frontier.test_read import lines, printed
 
-LOGS, GOLDEN = texts.LOGS, texts.ROOT / "tests/golden/logs"
+LOGS, REAL = texts.LOGS, texts.ROOT / "tests/data/real_logs"
 SIZE = {"fixed": {"Bp": 32, "n": 8}}
 STEPS = range(1, 31)
 NOTHING, REFUSED = "nothing", "refused"
@@ -48,7 +48,7 @@ KINDS = {
     "TRL trainer_state.json": (
         LOGS / "trl/trainer_state.json", SIZE, "--fixed", NOTHING),
     "TRL trainer_state.json without evaluations": (
-        GOLDEN / "trl_imjonezz_trainer_state.json.gz", SIZE | {
+        REAL / "trl_imjonezz_trainer_state.json.gz", SIZE | {
             "scale": {"avg": (0, 2)}}, "--scale", NOTHING),
     "TRL console with bars": (
         ("train.log", texts.BARS.replace("'nan'", "'0.1'")), SIZE, "--fixed",
@@ -65,7 +65,7 @@ KINDS = {
          "train/grad_norm": .1, "eval/reward": .2 + .01 * i} for i in STEPS))),
         SIZE, "--fixed", NOTHING),
     "tinker-cookbook": (
-        GOLDEN / "tinker_arithmetic_metrics.jsonl.gz", {}, NOTHING, NOTHING),
+        REAL / "tinker_arithmetic_metrics.jsonl.gz", {}, NOTHING, NOTHING),
     "tinker-cookbook from a teacher": (("metrics.jsonl", lines(*(
         {"progress/batch": i, "env/all/reward/total": 0.0, "teacher_kl": .1,
          "test/env/all/correct": .2 + .01 * i} for i in STEPS))), SIZE,
@@ -103,7 +103,7 @@ KINDS = {
     "W&B chart of several runs": (
         LOGS / texts.CHART, SIZE, "--fixed", "one run"),
     "CSV in percent": (
-        GOLDEN / "rasbt_ch07_7_3_tracking.csv.gz", SIZE, "--fixed",
+        REAL / "rasbt_ch07_7_3_tracking.csv.gz", SIZE, "--fixed",
         "blow_up, collapse"),
     "CSV with isojax' names": (
         LOGS / "table/curves.csv", {}, NOTHING, "one run"),

@@ -304,21 +304,10 @@ def of_ledger(path):
   return runs
 
 
-def of_recipe(case):
-  """A short run of a recipe in tests/golden: train and evaluations."""
-  def lines(part):
-    size = max(len(v) for v in part.values() if isinstance(v, list))
-    whole = {k: v if isinstance(v, list) else [v["all"]] * size
-             for k, v in part.items() if k != "correct"}
-    return tuple({k: v[i] for k, v in whole.items() if v[i] is not None}
-                 for i in range(size))
-  return lines(case["steps"]), lines(case["evaluations"])
-
-
 def test_healthy_runs_have_no_serious_finding(tmp_path):
   """Runs that end within 10 % of their best evaluation, 20 % above their first.
 
-  490 runs of the study, 18 runs of all recipes, 11 logs of trainers.
+  490 runs of the study, 11 logs of trainers.
   """
   reports = {}
   for path in sorted(pathlib.Path("docs/study").glob("*.jsonl.gz")):
@@ -329,26 +318,21 @@ def test_healthy_runs_have_no_serious_finding(tmp_path):
         reports[path.name, header["run_id"]] = doctor.Diagnosis(Series(
             path.name, "isojax", tuple(train), tuple(evals), {}, {}, {}, ()))
   assert len(reports) >= 490
-  golden = json.loads(pathlib.Path("tests/golden/runs.json").read_text())
-  for name, case in golden.items():
-    if name != "machine":
-      reports[name] = doctor.Diagnosis(Series(
-          name, "isojax", *of_recipe(case), {}, {}, {}, ()))
   for path in sorted(DATA.glob("*/*.*")):
     if path.parent.name != "table":
       reports[path] = isojax.doctor(path)
   for name in ("trl_imjonezz_trainer_state.json", "tinker_arithmetic_metrics"
                ".jsonl"):  # two real logs that learn
     reports[name] = isojax.doctor(real(name, tmp_path))
-  assert len(reports) >= 520
+  assert len(reports) >= 500
   assert {name: r.serious for name, r in reports.items() if r.serious} == {}
 
 
 def real(name, folder):
-  """The path of a log of tests/golden/logs, unpacked."""
+  """The path of a log of tests/data/real_logs, unpacked."""
   path = folder / name
   path.write_bytes(gzip.decompress(pathlib.Path(
-      "tests/golden/logs", f"{name}.gz").read_bytes()))
+      "tests/data/real_logs", f"{name}.gz").read_bytes()))
   return path
 
 

@@ -1,6 +1,7 @@
 """bfloat16's copies of dithered weights: equal at first, then unbiased."""
 
 import shutil
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +60,11 @@ def test_each_weight_has_a_move_of_its_own():
   """Each has 15 bits: 4,096 of them are uniform, also with any lag."""
   one, other = (np.asarray(dither.shifts((64, 64), name)).ravel()
                 for name in ("a", "b"))
+  # 4,095 = 63 * 64 + 63, mixed in Python.
+  mixed = 4095 ^ zlib.crc32(b"b")
+  for bits, factor in (16, 0x85ebca6b), (13, 0xc2b2ae35):
+    mixed = (mixed ^ mixed >> bits) * factor % 2**32
+  assert other[-1] == (mixed >> 16 | 1) - dither.HALF
   for x in one, other:
     assert (x % 2 == 1).all() and np.abs(x).max() < dither.HALF
     for lag in 1, 64, 65:

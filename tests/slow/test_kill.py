@@ -6,8 +6,8 @@ two devices share the heads."""
 
 import pytest
 
-from tests import few, processes
-from tests.golden import runs
+from tests import processes
+from tests.slow import recipes
 
 # About 16 steps, and checkpoints between which the kills happen.
 LONGER = dict(alloc=dict(C=1024), eval=dict(first=600))
@@ -19,16 +19,12 @@ KILLS = 3
 
 
 def arguments(case: str) -> list[str]:
-  file, changes = runs.CASES[case]
-  for more in (LONGER, SIZES[case] if case in SIZES else {}):
-    changes = runs.merged(changes, more)
-  return [f"--config=configs/{file}.py",
-          *few.flags(runs.merged(runs.SMALL, changes))]
+  return recipes.arguments(case, LONGER, SIZES[case] if case in SIZES else {})
 
 
 @pytest.mark.parametrize("case", [
     pytest.param(case, marks=pytest.mark.ci if case == "hard" else ())
-    for case in runs.CASES])
+    for case in recipes.CASES])
 def test_killed_runs_end_in_the_same_bits(case, tmp_path):
   calm, other, four = (str(tmp_path / name) for name in ("calm", "k", "four"))
   seconds = processes.finished(calm, arguments(case))

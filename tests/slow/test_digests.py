@@ -1,0 +1,46 @@
+"""What six recipes draw and where they end, to the bit, on known machines.
+
+The order of a sum depends on the processor and on jax, so each pair has lines
+of its own in digests.json. On another pair a test adds its lines, and is
+skipped.
+"""
+
+import importlib.metadata
+import json
+import pathlib
+import platform
+
+import pytest
+
+from tests import processes
+from tests.slow import recipes
+
+FILE = pathlib.Path(__file__).with_name("digests.json")
+CASES = "hard", "dapo", "pods", "ppo", "scalerl", "lora_in_flight"
+
+
+def machine() -> str:
+  """What the last bits depend on: the processor's instructions and jax."""
+  info = pathlib.Path("/proc/cpuinfo")
+  flags = info.read_text("utf-8") if info.exists() else ""
+  widest = [name for name in ("amx_tile", "avx512_bf16", "avx512f", "avx2")
+            if name in flags]
+  return ", ".join([(widest or [platform.machine()])[0],
+                    "jax " + importlib.metadata.version("jax")])
+
+
+def digest(case: str, folder: pathlib.Path) -> list[str]:
+  """Of the last checkpoint, and of the records."""
+  processes.finished(str(folder), recipes.arguments(case))
+  return [text[:16] for text in processes.result(str(folder))]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_recipe_has_the_bits_that_it_had(case, tmp_path):
+  known = json.loads(FILE.read_text("utf-8"))
+  bits = digest(case, tmp_path / "run")
+  if case not in known.setdefault(machine(), {}):
+    known[machine()][case] = bits
+    FILE.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
+    pytest.skip(f"{FILE.name} has {case} of {machine()} from now on")
+  assert bits == known[machine()][case]
