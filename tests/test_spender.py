@@ -115,7 +115,7 @@ def test_refused_arms_are_named_before_anything_runs(tmp_path):
   with pytest.raises(InputError, match="arm n=1: .*arm Bp=100000: "):
     spend(tmp_path, arms)
   assert os.listdir(tmp_path) == ["spend.lock"]
-  with pytest.raises(InputError, match="two arms are the same run"):
+  with pytest.raises(InputError, match="2 arms are the same run.*: n=4, n=4;"):
     spend(tmp_path, [ARMS[0], ARMS[0]])
   impatient = config()
   impatient.eval.patience = 3
@@ -143,6 +143,21 @@ def test_a_spend_of_hours_has_one_budget(tmp_path):
   assert os.listdir(tmp_path) == ["clock"]
 
 
+def test_usd_are_hours_at_the_price_of_the_planner(capsys):
+  assert spender.hours_for(864, "8xh100", None) == pytest.approx(10)
+  assert spender.hours_for(8, "8xh100", 0.5) == 2
+  told = capsys.readouterr().err
+  assert "usd=864: 10 hours of 8xh100, 8 chips at 10.8 USD an hour each (" in (
+      told)
+  assert "8 chips at 0.5 USD an hour each (--usd_per_chip_hour)" in told
+  for machine, price, message in (
+      (None, None, "expected --machine too"),
+      ("cpu-2core", None, "no price of cpu-2core is known"),
+      ("cpu-2core", 0, "no price of cpu-2core is known")):
+    with pytest.raises(InputError, match=message):
+      spender.hours_for(8, machine, price)
+
+
 def test_arms_are_products_of_keys_of_the_config():
   both = spender.products(["alloc.n=4,8", "recipe.optimizer.base_lr=1e-4,1"],
                           config())
@@ -152,6 +167,7 @@ def test_arms_are_products_of_keys_of_the_config():
   assert spender.label(both[1]) == "n=4 base_lr=1"
   for spec, message in (("alloc.n", "expected KEY=VALUE"),
                         ("alloc.x=1", "alloc.x"),
+                        ("alloc=8", "config.alloc is a section; .*: Bp, C"),
                         ("alloc.n=many", "'many' is no int")):
     with pytest.raises(InputError, match=message):
       spender.products([spec], config())

@@ -296,11 +296,11 @@ def _reason(behind: float, sd: float, leader: str, gain: float, needed: float,
             next_rung: float) -> str:
   """Why an arm stops, by the family that is kinder to it."""
   half = INTERVAL_SDS * sd
-  low, high = behind - half, behind + half
-  verdict = "worse" if low > 0 else "not worth its price"
-  return (f"{verdict}: forecast {behind:+.3f} [{low:+.3f}, {high:+.3f}] behind "
-          f"{leader} at the end; it may gain {gain:.4f}, and going on to "
-          f"{next_rung:,.0f} rollouts has to gain {needed:.4f}")
+  lead, verdict = -behind, "worse" if behind > half else "not worth its price"
+  return (f"{verdict}: its reward at the end minus that of {leader}: forecast "
+          f"{lead:+.3f} [{lead - half:+.3f}, {lead + half:+.3f}]; it may gain "
+          f"{gain:.4f}, and going on to {next_rung:,.0f} rollouts has to gain "
+          f"{needed:.4f}")
 
 
 # ---- the race
@@ -418,9 +418,10 @@ def _beyond(kept: list[int], spent: list[int], rung: float, budget: float,
 def _line(rung, names, going, kept, told: Decision, spent, budget) -> str:
   order = np.argsort(-told.mean_K, kind="stable")
   rewards = ", ".join(f"{names[going[i]]} {told.mean_K[i]:.3f} ± "
-                      f"{told.sd_K[i]:.3f}" for i in order)
+                      f"{INTERVAL_SDS * told.sd_K[i]:.3f}" for i in order)
   return (f"rung of {rung:,.0f}: {len(kept)} of {len(going)} arms go on; "
-          f"{spent:,} of {budget:,} rollouts; forecast at the end: {rewards}")
+          f"{spent:,} of {budget:,} rollouts; forecast at the end, 95 %: "
+          f"{rewards}")
 
 
 def _unraced(names, advance, budget, smallest, prior, options) -> Result:

@@ -16,6 +16,8 @@ import os
 import time
 import typing
 
+import jax
+
 from isojax.core import (
   config_file,
   evaluate,
@@ -26,6 +28,7 @@ from isojax.core import (
 from isojax.errors import InputError, reason
 from isojax.frontier import race
 from isojax.ledger import records, workdir
+from isojax.planner import request as request_lib
 from isojax.run import evaluation, experiment, training
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
@@ -82,6 +85,9 @@ def products(specs: typing.Sequence[str], config) -> list[dict]:
       if wrong := sections.unknown_field(section, name, path):
         raise InputError(f"--arms={spec}: {wrong}")
       section, path = section[name], f"{path}.{name}"
+    if hasattr(section, "items"):
+      raise InputError(f"--arms={spec}: {path} is a section; give one of its "
+                       f"keys: {', '.join(section)}")
     axes.append([(key, _value(text, section, spec))
                  for text in values.split(",")])
   return [_nested(dict(arm)) for arm in itertools.product(*axes)]
@@ -162,15 +168,33 @@ def prepared(config, overrides: list[dict], budget: int, root: str
   if wrong:
     raise InputError("; ".join(wrong) + "; nothing was run: leave these arms "
                      "out, or change them")
-  if len({arm.folder for arm in arms}) < len(arms):
-    raise InputError("two arms are the same run; expected different ones: "
-                     + ", ".join(arm.name for arm in arms))
+  for folder in {arm.folder for arm in arms}:
+    if len(same := [arm.name for arm in arms if arm.folder == folder]) > 1:
+      raise InputError(f"{len(same)} arms are the same run, because nothing "
+                       f"that decides results differs: {', '.join(same)}; "
+                       "leave all but one out")
   return arms
 
 
 def smallest(arms: typing.Sequence[Arm]) -> int:
   """Rollouts of each arm at the smallest first rung."""
   return max(FEWEST_STEPS * arm.setup.e.alloc.B for arm in arms)
+
+
+def hours_for(usd: float, machine: str | None,
+              usd_per_chip_hour: float | None) -> float:
+  """The hours that `usd` pays for, by the price of launch.plan --usd."""
+  if machine is None:
+    raise InputError("--usd: expected --machine too, such as --machine=8xh100, "
+                     "which is priced by the hour")
+  ask = request_lib.request(usd=usd, machine=machine,
+                            usd_per_chip_hour=usd_per_chip_hour)
+  hours, priced = request_lib.hours(ask), request_lib.the_machine(ask)
+  price = priced.accelerator
+  progress.say(f"usd={usd:g}: {hours:.3g} hours of {machine}, {priced.chips} "
+               f"chips at {price.usd_per_hour:g} USD an hour each "
+               f"({price.usd_source})")
+  return hours
 
 
 def rollouts_in(config, overrides: list[dict], hours: float, root: str, *,
@@ -362,9 +386,14 @@ def spend(config, overrides: list[dict], budget: int, root: str, *,
 
     charged, began, trained = [0] * len(arms), time.monotonic(), 0
 
+    used, there = arms[0].setup.e.mesh.size, jax.device_count()
+    if used < there:
+      progress.say(f"every arm uses {used} of {there} devices, one arm at a "
+                   f"time; --config.mesh.data={there} uses all of them")
+
     def reach(k: int, C: float):
       nonlocal trained
-      progress.say(f"{arms[k].name}: to {C:,.0f} rollouts")
+      progress.say(f"{arms[k].name}: to {C:,.0f} rollouts, in {arms[k].folder}")
       seen[k], charged[k], sampled = advance(arms[k], C, signals)
       trained += sampled
       return seen[k], charged[k]

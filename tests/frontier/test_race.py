@@ -28,7 +28,7 @@ def test_a_worse_arm_stops_and_the_winner_gets_the_rest():
   done = replay.replay(arms, BUDGET, prior=1)
   good, flat = done.result.arms
   assert done.result.chosen == 0
-  assert "worse" in flat.why and "behind good" in flat.why
+  assert "worse" in flat.why and "minus that of good" in flat.why
   assert good.rollouts + flat.rollouts == BUDGET
   assert flat.rollouts <= race.DEFAULT.overhead * BUDGET
   assert done.result.overhead == pytest.approx(flat.rollouts / BUDGET)
