@@ -28,9 +28,9 @@ from launch import log_flags, record_flags
 
 flags.adopt_module_key_flags(record_flags)
 
-_ROLLOUTS = flags.DEFINE_integer(
-    "rollouts", None, "The budget: rollouts of all arms together.",
-    lower_bound=1)
+_ROLLOUTS = flags.DEFINE(
+    config_flag.Whole(lower_bound=1), "rollouts", None,
+    "The budget: rollouts of all arms together.")
 _HOURS = flags.DEFINE_float(
     "hours", None, "Instead of --rollouts: of all runs, by the speed of a "
     "short one; without compiling and the test.", lower_bound=0.0)
@@ -102,7 +102,7 @@ def spend() -> int:
     progress.say("stopped by a signal; the same command goes on")
     return exit_codes.PREEMPTED
   for entry in spent.result.arms:
-    print(f"{entry.name}: {entry.rollouts:,} rollouts; {entry.why}")
+    print(entry.text)
   for note in spent.result.notes:
     print(note)
   print(spender.reported(spent))

@@ -114,6 +114,10 @@ def test_refused_arms_are_named_before_anything_runs(tmp_path):
   arms = [*ARMS, {"alloc": {"n": 1}}, {"alloc": {"Bp": 100_000}}]
   with pytest.raises(InputError, match="arm n=1: .*arm Bp=100000: "):
     spend(tmp_path, arms)
+  with pytest.raises(InputError, match="^nothing was run: arm n=4, n=2: .*x.js"
+                     ) as refused:  # what is wrong with all is said once
+    spend(tmp_path, stratum=str(tmp_path / "x.jsonl"))
+  assert str(refused.value).count("x.jsonl") == 1
   assert os.listdir(tmp_path) == ["spend.lock"]
   with pytest.raises(InputError, match="2 arms are the same run.*: n=4, n=4;"):
     spend(tmp_path, [ARMS[0], ARMS[0]])
@@ -140,7 +144,9 @@ def test_a_spend_of_hours_has_one_budget(tmp_path):
   of = lambda: spender.rollouts_in(config(), ARMS, 1.0, str(tmp_path))
   with progress.printed(False):
     assert of() == of() > BUDGET
-  assert os.listdir(tmp_path) == ["clock"]
+    assert os.listdir(tmp_path) == ["clock"]
+    spender.rollouts_in(config(), ARMS[::-1], 1.0, str(tmp_path))
+  assert len(os.listdir(tmp_path / "clock")) == 2  # that of the first arm
 
 
 def test_usd_are_hours_at_the_price_of_the_planner(capsys):

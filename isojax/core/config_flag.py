@@ -29,7 +29,7 @@ class _OrNone(flags.ArgumentParser):
     return self._parser.flag_type()
 
 
-class _Whole(flags.IntegerParser):
+class Whole(flags.IntegerParser):
   """Parses whole numbers, also as 2e6."""
 
   def convert(self, argument):
@@ -42,7 +42,7 @@ class _Whole(flags.IntegerParser):
 
 # --config.alloc.m=None. A field that is never None refuses it when the config
 # is read (isojax.run.experiment).
-WHOLE = _OrNone(_Whole())
+WHOLE = _OrNone(Whole())
 for _type, _parser in ((int, WHOLE), (float, _OrNone(flags.FloatParser())),
                        (str, _OrNone(flags.ArgumentParser()))):
   config_flags.register_flag_parser_for_type(_type, _parser)

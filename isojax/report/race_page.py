@@ -36,8 +36,8 @@ def page(result: race.Result, seen: dict[int, race.Arm], *,
       f"<tr><td>{html.escape(e.name)}<td>{e.rollouts:,}<td>"
       + ("-" if e.reward is None else
          f"{e.reward:.3f} ± {race.INTERVAL_SDS * e.se:.3f}")
-      + f"<td>{'-' if e.best is None else f'{e.best:.4f}'}"
-      f"<td>{html.escape(e.why)}</tr>" for e in result.arms)
+      + f"<td>{e.reached or '-'}<td>{html.escape(e.why)}</tr>"
+      for e in result.arms)
   return (
       f"<!doctype html><meta charset=utf-8><title>A race of "
       f"{len(result.arms)} arms</title><style>{STYLE}</style>"
@@ -46,5 +46,5 @@ def page(result: race.Result, seen: dict[int, race.Arm], *,
       f"<p>{result.rollouts:,} of {result.budget:,} rollouts were sampled, "
       f"{result.overhead:.1%} of them outside of the chosen run.</p>"
       + svg.getvalue() + "<table><tr><th>arm<th>rollouts<th>forecast at the "
-      "end, 95 %<th>best evaluation<th>why</tr>" + rows + "</table>"
+      "end, 95 %<th>reward where it ended, 95 %<th>why</tr>" + rows + "</table>"
       + "".join(f"<p>{html.escape(note)}</p>" for note in result.notes))

@@ -153,7 +153,7 @@ def of_plan(path: str) -> list[dict]:
 def prepared(config, overrides: list[dict], budget: int, root: str
              ) -> list[Arm]:
   """The arms, all checked; InputError names every arm that is refused."""
-  arms, wrong = [], []
+  arms, wrong = [], {}  # message -> names of the arms
   for changes in overrides:
     name = label(changes)
     try:
@@ -164,10 +164,11 @@ def prepared(config, overrides: list[dict], budget: int, root: str
       folder = os.path.join(root, setup.run_id)
       arms.append(Arm(name, changes, folder, setup, own))
     except InputError as error:
-      wrong.append(f"arm {name}: {error}")
+      wrong.setdefault(str(error), []).append(name)
   if wrong:
-    raise InputError("; ".join(wrong) + "; nothing was run: leave these arms "
-                     "out, or change them")
+    raise InputError("nothing was run: " + "; ".join(
+        f"arm {', '.join(names)}: {message}"
+        for message, names in wrong.items()))
   for folder in {arm.folder for arm in arms}:
     if len(same := [arm.name for arm in arms if arm.folder == folder]) > 1:
       raise InputError(f"{len(same)} arms are the same run, because nothing "
@@ -205,8 +206,10 @@ def rollouts_in(config, overrides: list[dict], hours: float, root: str, *,
   has the same budget.
   """
   arms = prepared(config, overrides, CLOCKED, root)
-  clock = dataclasses.replace(arms[0], folder=os.path.join(root, "clock"))
-  advance(clock, smallest(arms), signals)
+  clock = dataclasses.replace(arms[0], folder=os.path.join(
+      root, "clock", arms[0].setup.run_id))
+  with locked(root):
+    advance(clock, smallest(arms), signals)
   kept, e = records.read(os.path.join(clock.folder, state_lib.RECORDS)), (
       clock.setup.e.eval)
   return filling(kept, hours, lambda C: len(arms) + len(evaluate.due_rollouts(
@@ -418,7 +421,7 @@ def reported(spent: Spent) -> str:
   """The sentence that says what the budget bought."""
   told, chosen = spent.document, spent.result.arms[spent.result.chosen]
   rewards = ", ".join(
-      f"{split} avg {told[split]['avg']:.4f} ± {told[split]['se']:.4f}"
+      f"{split} avg {told[split]['avg']:.4f} (se {told[split]['se']:.4f})"
       for split in ("test", "validation") if told[split])
   return (f"chosen: {chosen.name}; {rewards}; {told['rollouts']:,} of "
           f"{told['budget']:,} rollouts, {told['overhead']:.1%} outside of it; "

@@ -29,6 +29,9 @@ def test_a_worse_arm_stops_and_the_winner_gets_the_rest():
   good, flat = done.result.arms
   assert done.result.chosen == 0
   assert "worse" in flat.why and "minus that of good" in flat.why
+  assert flat.worse and not good.worse and done.result.notes == ()
+  assert flat.text == f"flat: {flat.rollouts:,} rollouts, reward 0.1000; " + (
+      flat.why)
   assert good.rollouts + flat.rollouts == BUDGET
   assert flat.rollouts <= race.DEFAULT.overhead * BUDGET
   assert done.result.overhead == pytest.approx(flat.rollouts / BUDGET)
@@ -58,6 +61,20 @@ def test_a_late_start_alone_stops_no_arm():
           for name, y in (("early", early), ("flat", 0.1 + 0 * C_E))]
   told = race.race(arms, BUDGET, next_rung=2 ** 17)
   assert told.going == (0,) and told.why[1].startswith("worse")
+
+
+def test_arms_that_are_not_shown_to_be_worse_are_named():
+  arms = [logged(f"a{k}", rising(0.4, 2 ** 15)) for k in range(3)]
+  assert replay.replay(arms, BUDGET, prior=1).result.notes == (
+      "not shown to be worse than a1: a0, a2",)
+
+
+def test_a_reward_has_the_interval_of_its_problems():
+  value = np.array([[0.0, 0.5, 1.0], [0.0, 0.5, 0.1]])
+  arm = race.Arm("a", C_E[:2], value.mean(1), value)
+  half = 1.96 * np.std(value[1], ddof=1) / np.sqrt(3)
+  assert arm.reached == f"0.2000 ± {half:.4f}"
+  assert dataclasses.replace(arm, value_ExQ=None).reached == "0.2000"
 
 
 def test_a_tie_goes_to_the_arm_that_is_cheaper_in_device_time():
