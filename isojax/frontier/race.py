@@ -81,7 +81,7 @@ class Arm:
       return reward
     value_Q = self.value_ExQ[-1]
     se = value_Q.std(ddof=1) / math.sqrt(len(value_Q))
-    return f"{reward} ± {1.96 * se:.4f}"
+    return f"{reward} ± {1.96 * se:.4f} (95 %)"
 
 
 class Forecast(typing.NamedTuple):
@@ -389,7 +389,7 @@ def play(names: typing.Sequence[str], advance, budget: int, *,
   K = len(names)
   rung = first_rung(K, budget, smallest, options)
   if K == 1 or (K - 1) * rung > options.overhead * budget * (1 + 1e-9):
-    return _unraced(names, advance, budget, smallest, prior, options)
+    return _unraced(names, advance, budget, smallest, prior, options, say)
   going, seen, spent = list(range(K)), {}, [0] * K
   entries: dict[int, Entry] = {}
   while True:
@@ -436,19 +436,21 @@ def _line(rung, names, going, kept, told: Decision, spent, budget) -> str:
   order = np.argsort(-told.mean_K, kind="stable")
   rewards = ", ".join(f"{names[going[i]]} {told.mean_K[i]:.3f} ± "
                       f"{INTERVAL_SDS * told.sd_K[i]:.3f}" for i in order)
-  return (f"rung of {rung:,.0f}: {len(kept)} of {len(going)} arms go on; "
-          f"{spent:,} of {budget:,} rollouts; forecast at the end, 95 %: "
-          f"{rewards}")
+  return (f"rung of {rung:,.0f}: {len(kept)} of {len(going)} arms go on, "
+          f"{', '.join(names[k] for k in kept)}; {spent:,} of {budget:,} "
+          f"rollouts; forecast at the end, 95 %: {rewards}")
 
 
-def _unraced(names, advance, budget, smallest, prior, options) -> Result:
-  arm, charged = advance(prior, budget)
-  notes = [f"{names[prior]}: {arm.ended}"] if arm.ended else []
+def _unraced(names, advance, budget, smallest, prior, options, say) -> Result:
+  notes = []
   if len(names) > 1:
     needed = least_budget(len(names), smallest, options)
-    notes.insert(0, f"racing is not worth it: one rung of {len(names)} arms "
+    notes.append(f"racing is not worth it: one rung of {len(names)} arms "
                  f"needs a budget of {max(needed, budget + 1):,.0f} rollouts; "
                  f"{names[prior]}, the best by what is known before, gets all")
+    say(notes[0])
+  arm, charged = advance(prior, budget)
+  notes += [f"{names[prior]}: {arm.ended}"] if arm.ended else []
   return Result(tuple(
       Entry(name, charged if k == prior else 0,
             "chosen without a race" if k == prior else "not run", None, None,

@@ -41,10 +41,8 @@ def page(result: race.Result, seen: dict[int, race.Arm], *,
   return (
       f"<!doctype html><meta charset=utf-8><title>A race of "
       f"{len(result.arms)} arms</title><style>{STYLE}</style>"
-      f"<h1>{html.escape(result.arms[result.chosen].name)}</h1>"
+      f"<h1>A race of {len(result.arms)} arms</h1>"
       f"<p>{html.escape(reported)}</p>"
-      f"<p>{result.rollouts:,} of {result.budget:,} rollouts were sampled, "
-      f"{result.overhead:.1%} of them outside of the chosen run.</p>"
       + svg.getvalue() + "<table><tr><th>arm<th>rollouts<th>forecast at the "
-      "end, 95 %<th>reward where it ended, 95 %<th>why</tr>" + rows + "</table>"
+      "end, 95 %<th>reward where it ended<th>why</tr>" + rows + "</table>"
       + "".join(f"<p>{html.escape(note)}</p>" for note in result.notes))

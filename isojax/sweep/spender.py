@@ -424,5 +424,6 @@ def reported(spent: Spent) -> str:
       f"{split} avg {told[split]['avg']:.4f} (se {told[split]['se']:.4f})"
       for split in ("test", "validation") if told[split])
   return (f"chosen: {chosen.name}; {rewards}; {told['rollouts']:,} of "
-          f"{told['budget']:,} rollouts, {told['overhead']:.1%} outside of it; "
-          f"best checkpoint: {told['checkpoint']}")
+          f"{told['budget']:,} rollouts, {told['overhead']:.1%} of them "
+          "outside of the chosen run; best checkpoint: "
+          f"{told['checkpoint']}")

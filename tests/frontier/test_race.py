@@ -73,7 +73,7 @@ def test_a_reward_has_the_interval_of_its_problems():
   value = np.array([[0.0, 0.5, 1.0], [0.0, 0.5, 0.1]])
   arm = race.Arm("a", C_E[:2], value.mean(1), value)
   half = 1.96 * np.std(value[1], ddof=1) / np.sqrt(3)
-  assert arm.reached == f"0.2000 ± {half:.4f}"
+  assert arm.reached == f"0.2000 ± {half:.4f} (95 %)"
   assert dataclasses.replace(arm, value_ExQ=None).reached == "0.2000"
 
 
@@ -111,6 +111,7 @@ def test_the_race_does_not_read_ahead():
   again = []
   assert replay.replay(unread, BUDGET, say=again.append).result.arms == spent
   assert again == rungs
+  assert ": 2 of 4 arms go on, a3, a0; " in rungs[0]
 
 
 def test_a_run_that_ended_is_not_read_beyond_its_end():
@@ -128,7 +129,9 @@ def test_a_budget_below_one_rung_names_the_budget_that_would_do():
   late = np.concatenate([[0.0], C_E[C_E >= 2 ** 14]])
   arms = [logged(f"n={n}", rising(0.3, 2 ** 14, late), n=n, C=late)
           for n in (2, 8, 32)]
-  result = replay.replay(arms, 2 ** 15).result
+  told = []
+  result = replay.replay(arms, 2 ** 15, say=told.append).result
+  assert told == list(result.notes)  # before it runs
   assert not result.raced and result.chosen == 1  # n = 8
   assert [arm.rollouts for arm in result.arms] == [0, 2 ** 15, 0]
   needed = int(2 * 2 ** 14 / race.DEFAULT.overhead)
