@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+import isojax
 from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.run import state
@@ -71,12 +72,15 @@ def test_what_a_spend_writes(spent):
   assert told["test"] is None
 
 
-def test_a_second_start_and_an_edited_document_change_nothing(spent):
+def test_a_second_start_and_an_edited_document_change_nothing(spent, capsys):
   root, _ = spent
   before = bits(root)
   (root / spender.SPEND).write_text('{"rollouts": 1}')
-  spend(root)
+  spender.spend(config(), ARMS, BUDGET, str(root))
   assert bits(root) == before
+  devices, split, *_ = capsys.readouterr().err.splitlines()
+  assert devices.startswith("one arm runs at a time, on 1 of 4 devices; ")
+  assert split.startswith("no test reward: ") and "launch.split" in split
 
 
 class After(preemption.Stop):
@@ -162,6 +166,10 @@ def test_usd_are_hours_at_the_price_of_the_planner(capsys):
       ("cpu-2core", 0, "no price of cpu-2core is known")):
     with pytest.raises(InputError, match=message):
       spender.hours_for(8, machine, price)
+    with pytest.raises(InputError, match=message):
+      isojax.spend(config(), usd=8, machine=machine, usd_per_chip_hour=price)
+  with pytest.raises(InputError, match="or hours= or usd= instead"):
+    isojax.spend(config(), usd=8, hours=1)
 
 
 def test_arms_are_products_of_keys_of_the_config():

@@ -294,6 +294,15 @@ def best_record(folder: str) -> dict:
               if r["kind"] == "eval"), key=lambda r: r["avg"])
 
 
+def _on_test(arm: Arm) -> Setup | None:
+  """The arm's setup on the test split; None if the stratum has none."""
+  try:
+    return evaluation.on_split(arm.setup, "test")
+  except InputError as error:
+    progress.say(f"no test reward: {error}")
+    return None
+
+
 def tested(arm: Arm, best: dict) -> dict | None:
   """The evaluation of the best checkpoint on the test split, made only once.
 
@@ -301,10 +310,7 @@ def tested(arm: Arm, best: dict) -> dict | None:
   """
   path = os.path.join(arm.folder, state_lib.EVALUATIONS)
   stratum = arm.setup.stratum.header["stratum"]
-  try:
-    other = evaluation.on_split(arm.setup, "test")
-  except InputError as error:
-    progress.say(f"no test reward: {error}")
+  if (other := _on_test(arm)) is None:
     return None
   kept = records.sound(path)[0] if os.path.exists(path) else []
   for record in kept:
@@ -391,8 +397,9 @@ def spend(config, overrides: list[dict], budget: int, root: str, *,
 
     used, there = arms[0].setup.e.mesh.size, jax.device_count()
     if used < there:
-      progress.say(f"every arm uses {used} of {there} devices, one arm at a "
-                   f"time; --config.mesh.data={there} uses all of them")
+      progress.say(f"one arm runs at a time, on {used} of {there} devices; "
+                   "a larger config.mesh uses all of them")
+    _on_test(arms[0])  # says at once how to make a split that is missing
 
     def reach(k: int, C: float):
       nonlocal trained
