@@ -28,7 +28,8 @@ def test_a_worse_arm_stops_and_the_winner_gets_the_rest():
   done = replay.replay(arms, BUDGET, prior=1)
   good, flat = done.result.arms
   assert done.result.chosen == 0
-  assert "worse" in flat.why and "minus that of good" in flat.why
+  assert flat.why.startswith("worse: its reward at the end minus that of good: "
+                             "forecast -0.")
   assert flat.worse and not good.worse and done.result.notes == ()
   assert flat.text == f"flat: {flat.rollouts:,} rollouts, reward 0.1000; " + (
       flat.why)
