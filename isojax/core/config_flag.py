@@ -8,7 +8,7 @@ import re
 import traceback
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import config_dict, config_flags
 
 from isojax.core import cli, config_file, plan_file, sections
 from isojax.errors import InputError
@@ -117,6 +117,17 @@ def _place(frames: list[tuple]) -> str:
   return f"{os.path.relpath(ours[-1][0])}:{ours[-1][1]}: " if ours else ""
 
 
+def _unknown_key(error: Exception) -> str | None:
+  """What is wrong with the key that a config's code reads or sets."""
+  *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+  values = frame.f_locals  # of a method of ConfigDict
+  key = next((values[name] for name in ("attribute", "key") if name in values),
+             None)
+  if key is not None and isinstance(values.get("self"), config_dict.ConfigDict):
+    return sections.unknown_field(values["self"], key, "")
+  return None
+
+
 def parse(argv: list[str]) -> list[str]:
   """The words that are no flags; InputError if --config is wrong."""
   try:
@@ -146,6 +157,8 @@ def parse(argv: list[str]) -> list[str]:
     except Exception as error:  # of the config's code
       at = _place([(frame.filename, frame.lineno) for frame in (
           traceback.extract_tb(error.__traceback__))])
+      if wrong := _unknown_key(error):
+        raise InputError(f"{at}{wrong}") from None
       said = error
       while isinstance(said, Exception) and said.args:
         said = said.args[0]
