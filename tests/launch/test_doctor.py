@@ -478,6 +478,23 @@ def test_parts_of_a_reward_that_cancel_each_other_are_noted(tmp_path):
                        for note in isojax.doctor(path).notes)
 
 
+@pytest.mark.parametrize("name", ["rewards/{}/mean", "reward_parts/{}"])
+def test_parts_of_a_reward_are_drawn_apart_from_the_sum(name, tmp_path):
+  log = tmp_path / "train.log"
+  log.write_text(trl(*[
+      {"step": i, "reward": 0.01 * i, "std": 0.3, "rewards/right/std": 0.1,
+       name.format("right"): 0.02 * i, name.format("short"): 0.5}
+      for i in range(1, 9)]))
+  total, parts, *_ = isojax.doctor(log).plot().axes
+  assert [ax.get_title("left") for ax in (total, parts)] == [
+      "training reward", "parts of the reward"]
+  assert [text.get_text() for text in parts.get_legend().get_texts()] == [
+      "right", "short"]
+  raw, _, flat, _ = (line.get_ydata() for line in parts.lines)
+  assert raw.tolist() == [0.02 * i for i in range(1, 9)]
+  assert set(flat) == {0.5}
+
+
 def test_groups_that_a_filter_left_have_no_computed_share():
   report = isojax.doctor(DATA / "openrlhf" / "train.log")
   assert report.run.filtered and "groups" not in " ".join(names(report))
