@@ -210,6 +210,13 @@ THREADS = {
         trl(*[{"step": i, "norm": 0.1, "lr": 1e-6, "std": 0.2, "reward": (
             0.3 + 1e-4 * i if i < 1500 else 0.05)} for i in range(1, 1801)]),
         {"n": 12}, ["wrong collapse"], "such as step 1499"),
+    # 3 hours were expected of 468 steps; the first of them say 9
+    "huggingface/open-r1#251": (
+        "".join(f"  1%| | {step}/468 [{clock}<8:55:34, 70.01s/it]" + trl({
+            "loss": 0.0, "norm": 0.688, "lr": 3.2e-7, "reward": 1.0789,
+            "std": 0.8825, "kl": 1e-4, "rewards/format_reward": 0.0})
+                for step, clock in ((3, "03:25"), (9, "10:25"))), {}, [],
+        "take 9.03 h at the pace of the first 9; 8.88 h to 9.1 h at"),
     "verl-project/verl#2060": (  # a question of format only: a sound first step
         verl(1, norm=0.020, reward=0.558, low=0.0, high=1.0, adv=1.789,
              length=288.7, max=963.0, cut=0.0, entropy=0.323), {}, [], ""),
