@@ -7,7 +7,9 @@ from matplotlib.figure import Figure  # extra
 
 from isojax.frontier import race
 
-STYLE = ("body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto}"
+STYLE = ("body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;"
+         "padding:0 1em}svg{max-width:100%;height:auto}"
+         "table{display:block;overflow-x:auto}td:last-child{min-width:14em}"
          "td,th{padding:.2em .8em;text-align:left;vertical-align:top}")
 
 
@@ -39,9 +41,9 @@ def page(result: race.Result, seen: dict[int, race.Arm], *,
       + f"<td>{e.reached or '-'}<td>{html.escape(e.why)}</tr>"
       for e in result.arms)
   return (
-      f"<!doctype html><meta charset=utf-8><title>A race of "
-      f"{len(result.arms)} arms</title><style>{STYLE}</style>"
-      f"<h1>A race of {len(result.arms)} arms</h1>"
+      "<!doctype html><meta charset=utf-8><meta name=viewport content="
+      f"width=device-width><title>A race of {len(result.arms)} arms</title>"
+      f"<style>{STYLE}</style><h1>A race of {len(result.arms)} arms</h1>"
       f"<p>{html.escape(reported)}</p>"
       + svg.getvalue() + "<table><tr><th>arm<th>rollouts<th>forecast at the "
       "end, 95 %<th>reward where it ended<th>why</tr>" + rows + "</table>"
