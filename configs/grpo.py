@@ -12,7 +12,7 @@ BOXED = ("{question}\n\nReason step by step, and put your final answer within "
 
 
 def get_config():
-  return config_dict.create(
+  config = config_dict.create(
       name="grpo",  # of the experiment; part of the default workdir
       seed=0,  # of all random numbers and of the data order
       model=dict(
@@ -191,6 +191,9 @@ def get_config():
           tensor=1,  # shards of heads, mlp and vocabulary
       ),
   )
+  config.lock()  # a new key is an error of the line that sets it
+  config.recipe.loss.constants.unlock()
+  return config
 
 
 def sized(config, size):

@@ -27,7 +27,6 @@ def get_config():
   config = split_tiny.get_config()
   config.out = "runs/strata/countdown-tiny"  # OUT-STRATUM.jsonl, not committed
   config.source.validation = 5000  # the training problems stay the same
-  config.unlock()
   config.strata = {f"d{D}": dict(low=0.0625, high=0.125, again=NOT, train=D,
                                  validation=1200, test=0) for D in SIZES} | {
       f"arena_{name}": dict(low=low, high=high, again=NOT, train=train,
@@ -35,4 +34,4 @@ def get_config():
       for name, low, high, train, validation in (
           ("mixed", 0.0, 1.0, 1024, 1200), ("hard", 0.0, 0.0625, 3000, 1200),
           ("easy", 0.3, 0.6, 1000, 500))}  # 541 are easy
-  return config.lock()
+  return config

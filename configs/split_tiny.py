@@ -15,7 +15,7 @@ NOT = config_dict.placeholder(int)  # None, which --config can set
 def get_config():
   base = grpo.get_config()
   base.sampler.slots = 512  # sequences decoded at once
-  return config_dict.create(
+  config = config_dict.create(
       seed=1,  # of the samples; pretraining used 0
       model="isojax/assets/countdown-tiny",  # Hugging Face folder
       out="isojax/assets/countdown-tiny",  # files are OUT-STRATUM.jsonl
@@ -44,4 +44,7 @@ def get_config():
       mixtures=dict(),  # name -> shares of strata, train, validation
       sampler=base.sampler,  # as the experiments sample
       mesh=base.mesh,
-  )
+  ).lock()
+  for section in (config.source, config.strata, config.mixtures):
+    section.unlock()  # their keys depend on the problems
+  return config

@@ -4,6 +4,7 @@ r"""Turns a budget into an allocation, or a sweep that measures the best one.
   python -m launch.plan --rollouts=2e6 --law=fit/fit.json
   python -m launch.plan --hours=9 --machine=v5e-8 --model=FOLDER \
       --stratum=easy --prompt_tokens=200 --response_tokens=2000
+  python -m launch.plan --from=verl:train.sh --export=trl
   python -m launch.plan --sweep --config=configs/hard.py --rollouts=16384 \
       --Bp=32 --n=4,16 --seeds=0,1
 
@@ -19,7 +20,13 @@ from absl import flags
 
 from isojax.core import config_flag
 from isojax.errors import InputError
-from isojax.planner import export, planning, request_fields
+from isojax.planner import (
+  conversion,
+  export,
+  machines,
+  planning,
+  request_fields,
+)
 from isojax.planner import request as request_lib
 
 CHOSEN = {"alloc.Bp": "--Bp", "alloc.n": "--n", "alloc.C": "--rollouts",
@@ -50,6 +57,9 @@ CONFIG = config_flag.define("configs/hard.py", required=False)
 EXPORT = flags.DEFINE_enum(
     "export", None, export.TRAINERS, "Also print each row in the option names "
     "of another trainer.")
+FROM = flags.DEFINE_string(
+    "from", None, "TRAINER:FILE or TRAINER:OPTIONS of another trainer, whose "
+    "run --export writes, instead of a plan; with --D and --machine.")
 EXPLAIN = flags.DEFINE_boolean(
     "explain", False, "Also print what the answer and the prices rest on.")
 OUT = flags.DEFINE_string("out", "plan.jsonl", "The file that is written.")
@@ -72,6 +82,14 @@ def asked() -> request_lib.Request:
 
 
 def main(_) -> None:
+  if FROM.value is not None:
+    if EXPORT.value is None:
+      raise InputError("--from needs --export, the trainer to write for")
+    machine = flags.FLAGS.machine
+    print(conversion.convert(
+        FROM.value, EXPORT.value, D=flags.FLAGS.D,
+        devices=machine and machines.machine(machine).chips))
+    return
   plan = planning.make(asked())
   trainer = EXPORT.value
   exported = plan.export(trainer) if trainer else []

@@ -22,17 +22,25 @@ from isojax.core import config_flag, exit_codes
 from isojax.errors import InputError, reason
 from isojax.frontier import replay as replay_lib
 from isojax.frontier import study as study_lib
+from isojax.planner import request_fields
 from isojax.runtime import progress
 from launch import log_flags, record_flags
 
 flags.adopt_module_key_flags(record_flags)
 
-_ROLLOUTS = flags.DEFINE_integer(
-    "rollouts", None, "The budget: rollouts of all arms together.",
-    lower_bound=1)
+_ROLLOUTS = flags.DEFINE(
+    config_flag.Whole(lower_bound=1), "rollouts", None,
+    "The budget: rollouts of all arms together.")
 _HOURS = flags.DEFINE_float(
     "hours", None, "Instead of --rollouts: of all runs, by the speed of a "
     "short one; without compiling and the test.", lower_bound=0.0)
+_USD = flags.DEFINE_float("usd", None, "Instead of --rollouts: the --hours "
+                          "that it pays of --machine.", lower_bound=0.0)
+_MACHINE = flags.DEFINE_string(
+    "machine", None, "With --usd: the machine that runs this, such as 8xh100.")
+_PRICE = flags.DEFINE_float(
+    "usd_per_chip_hour", None, "With --usd: " + request_fields.text(
+        "usd_per_chip_hour", "--{}"))
 _CONFIG = config_flag.define("configs/hard.py", required=False)
 _ROOT = flags.DEFINE_string("root", "runs/spend", "Folder of the runs.")
 _ARMS = flags.DEFINE_multi_string(
@@ -85,14 +93,16 @@ def spend() -> int:
   from isojax.sweep import spender  # loads jax
   try:
     arms = overrides()
+    hours = _HOURS.value if _USD.value is None else spender.hours_for(
+        _USD.value, _MACHINE.value, _PRICE.value)
     budget = _ROLLOUTS.value or spender.rollouts_in(
-        _CONFIG.value, arms, _HOURS.value, _ROOT.value)
+        _CONFIG.value, arms, hours, _ROOT.value)
     spent = spender.spend(_CONFIG.value, arms, budget, _ROOT.value)
   except spender.StoppedError:
     progress.say("stopped by a signal; the same command goes on")
     return exit_codes.PREEMPTED
   for entry in spent.result.arms:
-    print(f"{entry.name}: {entry.rollouts:,} rollouts; {entry.why}")
+    print(entry.text)
   for note in spent.result.notes:
     print(note)
   print(spender.reported(spent))
@@ -111,9 +121,13 @@ def spend() -> int:
 def main(_) -> int:
   if (_REPLAY.value is None) == (_CONFIG.value is None):
     raise InputError("expected --config=FILE, to train, or --replay=LOGS")
-  if (_ROLLOUTS.value is None) == (_HOURS.value is None) or (
-      _REPLAY.value and _HOURS.value):
-    raise InputError("expected --rollouts, or to train --hours instead")
+  budgets = [flag.name for flag in (_ROLLOUTS, _HOURS, _USD)
+             if flag.value is not None]
+  if len(budgets) != 1 or _REPLAY.value and budgets != ["rollouts"]:
+    raise InputError("expected --rollouts, or to train --hours or --usd instead"
+                     )
+  if budgets != ["usd"] and (_MACHINE.value or _PRICE.value) is not None:
+    raise InputError("--machine and --usd_per_chip_hour: expected --usd too")
   if _REPLAY.value is None:
     return spend()
   replay()

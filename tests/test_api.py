@@ -120,6 +120,15 @@ def test_what_is_refused(call, message, tmp_path):
     call(tmp_path)
 
 
+def test_an_error_in_a_config_file_names_its_line(tmp_path):
+  (tmp_path / "mine.py").write_text(
+      "from configs import hard\n\ndef get_config():\n"
+      "  config = hard.get_config()\n  config.alloc.nn = 3\n")
+  with pytest.raises(isojax.InputError, match="mine.py:5: nn: no such key; the "
+                     "nearest is n "):
+    isojax.config(tmp_path / "mine.py")
+
+
 # train
 
 

@@ -29,23 +29,38 @@ from isojax.runtime import preemption
 def work():  # without byte code, so Python's own handlers wait for its end
   print("ready", flush=True)
   hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
-with preemption.on_signals():
+with preemption.{}():
   exec(compile("work()", "isojax/sampling/x.py", "exec"))
 """
 
 
-def test_each_signal_is_answered_at_once_while_the_main_thread_compiles():
-  with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE,
-                        stderr=subprocess.PIPE, text=True) as busy:
+def answers(listen: str, *numbers: int) -> tuple[list[str], int]:
+  """The lines that answer signals to a busy process, and its exit code."""
+  with subprocess.Popen([sys.executable, "-c", BUSY.format(listen)],
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                        text=True) as busy:
     assert busy.stdout.readline() == "ready\n"
     told = []
-    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+    for number in numbers:
       busy.send_signal(number)
       told.append(busy.stderr.readline())
     busy.kill()  # nothing, if it has ended
-    assert busy.wait() == 75
+    return told, busy.wait()
+
+
+def test_each_signal_is_answered_at_once_while_the_main_thread_compiles():
+  told, code = answers("on_signals", signal.SIGINT, signal.SIGINT,
+                       signal.SIGTERM)
+  assert code == 75
   assert "stopping: the last completed step will be saved" in told[0]
   assert "waiting for the chunk of sampling in progress; a third" in told[1]
+
+
+def test_a_call_in_a_notebook_is_answered_and_does_not_end_the_process():
+  told, code = answers("on_interrupt", signal.SIGINT, signal.SIGINT)
+  assert code == -signal.SIGKILL
+  assert "stopping: the last completed step will be saved" in told[0]
+  assert "waiting for the chunk of sampling in progress; the run" in told[1]
 
 
 def test_a_signal_during_the_imports_is_answered(tmp_path):

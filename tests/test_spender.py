@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+import isojax
 from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.run import state
@@ -71,12 +72,15 @@ def test_what_a_spend_writes(spent):
   assert told["test"] is None
 
 
-def test_a_second_start_and_an_edited_document_change_nothing(spent):
+def test_a_second_start_and_an_edited_document_change_nothing(spent, capsys):
   root, _ = spent
   before = bits(root)
   (root / spender.SPEND).write_text('{"rollouts": 1}')
-  spend(root)
+  spender.spend(config(), ARMS, BUDGET, str(root))
   assert bits(root) == before
+  devices, split, *_ = capsys.readouterr().err.splitlines()
+  assert devices.startswith("one arm runs at a time, on 1 of 4 devices; ")
+  assert split.startswith("no test reward: ") and "launch.split" in split
 
 
 class After(preemption.Stop):
@@ -114,8 +118,12 @@ def test_refused_arms_are_named_before_anything_runs(tmp_path):
   arms = [*ARMS, {"alloc": {"n": 1}}, {"alloc": {"Bp": 100_000}}]
   with pytest.raises(InputError, match="arm n=1: .*arm Bp=100000: "):
     spend(tmp_path, arms)
+  with pytest.raises(InputError, match="^nothing was run: arm n=4, n=2: .*x.js"
+                     ) as refused:  # what is wrong with all is said once
+    spend(tmp_path, stratum=str(tmp_path / "x.jsonl"))
+  assert str(refused.value).count("x.jsonl") == 1
   assert os.listdir(tmp_path) == ["spend.lock"]
-  with pytest.raises(InputError, match="two arms are the same run"):
+  with pytest.raises(InputError, match="2 arms are the same run.*: n=4, n=4;"):
     spend(tmp_path, [ARMS[0], ARMS[0]])
   impatient = config()
   impatient.eval.patience = 3
@@ -140,7 +148,28 @@ def test_a_spend_of_hours_has_one_budget(tmp_path):
   of = lambda: spender.rollouts_in(config(), ARMS, 1.0, str(tmp_path))
   with progress.printed(False):
     assert of() == of() > BUDGET
-  assert os.listdir(tmp_path) == ["clock"]
+    assert set(os.listdir(tmp_path)) == {"clock", "spend.lock"}
+    spender.rollouts_in(config(), ARMS[::-1], 1.0, str(tmp_path))
+  assert len(os.listdir(tmp_path / "clock")) == 2  # that of the first arm
+
+
+def test_usd_are_hours_at_the_price_of_the_planner(capsys):
+  assert spender.hours_for(864, "8xh100", None) == pytest.approx(10)
+  assert spender.hours_for(8, "8xh100", 0.5) == 2
+  told = capsys.readouterr().err
+  assert "usd=864: 10 hours of 8xh100, 8 chips at 10.8 USD an hour each (" in (
+      told)
+  assert "8 chips at 0.5 USD an hour each (--usd_per_chip_hour)" in told
+  for machine, price, message in (
+      (None, None, "expected --machine too"),
+      ("cpu-2core", None, "no price of cpu-2core is known"),
+      ("cpu-2core", 0, "no price of cpu-2core is known")):
+    with pytest.raises(InputError, match=message):
+      spender.hours_for(8, machine, price)
+    with pytest.raises(InputError, match=message):
+      isojax.spend(config(), usd=8, machine=machine, usd_per_chip_hour=price)
+  with pytest.raises(InputError, match="or hours= or usd= instead"):
+    isojax.spend(config(), usd=8, hours=1)
 
 
 def test_arms_are_products_of_keys_of_the_config():
@@ -152,6 +181,7 @@ def test_arms_are_products_of_keys_of_the_config():
   assert spender.label(both[1]) == "n=4 base_lr=1"
   for spec, message in (("alloc.n", "expected KEY=VALUE"),
                         ("alloc.x=1", "alloc.x"),
+                        ("alloc=8", "config.alloc is a section; .*: Bp, C"),
                         ("alloc.n=many", "'many' is no int")):
     with pytest.raises(InputError, match=message):
       spender.products([spec], config())

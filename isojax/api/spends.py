@@ -13,7 +13,8 @@ from isojax.sweep import spender
 
 @unchained
 def spend(config, *, rollouts: int | None = None, hours: float | None = None,
-          root: Path = "runs/spend",
+          usd: float | None = None, machine: str | None = None,
+          usd_per_chip_hour: float | None = None, root: Path = "runs/spend",
           arms: typing.Sequence[dict] | None = None,
           progress: bool = True) -> dict:
   """Races a few arms for a budget of rollouts, and returns what it bought.
@@ -40,12 +41,14 @@ def spend(config, *, rollouts: int | None = None, hours: float | None = None,
     InputError: an arm is refused, or another spend uses the root.
     KeyboardInterrupt: it was interrupted and saved.
   """
-  if (rollouts is None) == (hours is None):
-    raise InputError("expected rollouts=, or hours= instead")
+  if [rollouts, hours, usd].count(None) != 2:
+    raise InputError("expected rollouts=, or hours= or usd= instead")
   config = configs.config(config)
   chosen = spender.default_overrides(config) if arms is None else list(arms)
   with progress_lib.printed(progress):
     try:
+      if usd is not None:
+        hours = spender.hours_for(usd, machine, usd_per_chip_hour)
       budget = spender.rollouts_in(
           config, chosen, hours, os.fspath(root),
           signals=preemption.on_interrupt) if rollouts is None else rollouts

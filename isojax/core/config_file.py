@@ -3,7 +3,10 @@
 Unknown and mistyped keys are errors, with the nearest name.
 """
 
+import os
+import re
 import sys
+import traceback
 
 from ml_collections import config_dict, config_flags
 
@@ -21,12 +24,43 @@ def shipped(path: str) -> str:
 
 
 def read_config(path: str) -> config_dict.ConfigDict:
-  """The config of FILE or FILE:ARGUMENT; errors of its code are not converted.
+  """The config of FILE or FILE:ARGUMENT.
+
+  An InputError of its code begins with its last FILE:LINE in no library.
   """
   # ml_collections runs each file in the module of the one before, if any.
   sys.modules.pop("config_config", None)
-  return checked(path, config_flags.config_flags.ConfigFileFlagParser(
-      "config").parse(shipped(path)))
+  try:
+    config = config_flags.config_flags.ConfigFileFlagParser("config").parse(
+        shipped(path))
+  except SyntaxError as error:
+    raise InputError(f"{path}: not a config of Python ({error})") from None
+  except Exception as error:
+    if str(error).startswith("Error whilst parsing"):  # a traceback as text
+      error = error.__context__
+    raise InputError(_place(error) + _told(error)) from None
+  return checked(path, config)
+
+
+def _place(error: Exception) -> str:
+  """FILE:LINE: of the last frame that is in no library; empty: none."""
+  ours = [(frame.filename, frame.lineno)
+          for frame in traceback.extract_tb(error.__traceback__)
+          if not re.search(r"site-packages|importlib|/core/config_f",
+                           frame.filename)]
+  return f"{os.path.relpath(ours[-1][0])}:{ours[-1][1]}: " if ours else ""
+
+
+def _told(error: Exception) -> str:
+  """The message, or the nearest name of a key that a ConfigDict lacks."""
+  *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+  values = frame.f_locals
+  if isinstance(values.get("self"), config_dict.ConfigDict):
+    for name in "attribute", "key":
+      if name in values and (wrong := sections.unknown_field(
+          values["self"], values[name], "")):
+        return wrong
+  return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def checked(path: str, config) -> config_dict.ConfigDict:

@@ -3,9 +3,7 @@
 
 import contextlib
 import itertools
-import os
 import re
-import traceback
 
 from absl import flags
 from ml_collections import config_flags
@@ -29,7 +27,7 @@ class _OrNone(flags.ArgumentParser):
     return self._parser.flag_type()
 
 
-class _Whole(flags.IntegerParser):
+class Whole(flags.IntegerParser):
   """Parses whole numbers, also as 2e6."""
 
   def convert(self, argument):
@@ -42,7 +40,7 @@ class _Whole(flags.IntegerParser):
 
 # --config.alloc.m=None. A field that is never None refuses it when the config
 # is read (isojax.run.experiment).
-WHOLE = _OrNone(_Whole())
+WHOLE = _OrNone(Whole())
 for _type, _parser in ((int, WHOLE), (float, _OrNone(flags.FloatParser())),
                        (str, _OrNone(flags.ArgumentParser()))):
   config_flags.register_flag_parser_for_type(_type, _parser)
@@ -110,13 +108,6 @@ def _with_shipped_config(argv: list[str]) -> list[str]:
           for before, word in itertools.pairwise(["", *argv])]
 
 
-def _place(frames: list[tuple]) -> str:
-  """FILE:LINE: of the last (file, line) that is in no library; "": none."""
-  ours = [(file, line) for file, line in frames if not re.search(
-      r"site-packages|importlib|/core/config_f", file)]
-  return f"{os.path.relpath(ours[-1][0])}:{ours[-1][1]}: " if ours else ""
-
-
 def parse(argv: list[str]) -> list[str]:
   """The words that are no flags; InputError if --config is wrong."""
   try:
@@ -131,26 +122,11 @@ def parse(argv: list[str]) -> list[str]:
           f"--{section[1]}: {section[2]} is a section of the config, not a "
           f"value; a recipe is a config file, such as --config=configs/"
           f"{section[3]}.py") from None
-    # ml_collections puts a traceback of the config's code into the message.
-    at = _place(re.findall(r'File "(.+)", line (\d+)', str(error)))
-    last = str(error).strip().splitlines()[-1].strip()
-    raise InputError(f"{at}{last}") from None
-  except SyntaxError as error:
-    raise InputError(f"{path(argv)}: not a config of Python ({error})"
-                     ) from None
-  except (AttributeError, KeyError, ImportError, OSError):  # or no such file
-    try:
-      config = config_file.read_config(path(argv))
-    except InputError:
-      raise
-    except Exception as error:  # of the config's code
-      at = _place([(frame.filename, frame.lineno) for frame in (
-          traceback.extract_tb(error.__traceback__))])
-      said = error
-      while isinstance(said, Exception) and said.args:
-        said = said.args[0]
-      raise InputError(f"{at}{type(error).__name__}: "
-                       f"{' '.join(str(said).split())}") from None
+    if path(argv):
+      config_file.read_config(path(argv))  # an error of its code has its line
+    raise InputError(str(error).strip().splitlines()[-1].strip()) from None
+  except Exception:  # of the config's code, or an unknown key
+    config = config_file.read_config(path(argv))
     for name in [word.lstrip("-").partition("=")[0] for word in argv]:
       node, place = config, "config"
       for key in name.split(".")[1:] if name.startswith("config.") else ():

@@ -67,8 +67,8 @@ def read_lines(path: str) -> list[str]:
     with open(path, encoding="utf-8-sig") as file:  # editors add a BOM
       return file.read().splitlines()
   except (OSError, UnicodeDecodeError) as error:
-    raise InputError(f"--plan={path}: cannot be read ({reason(error)}); make "
-                     "it with python -m launch.plan") from error
+    raise InputError(f"{path}: cannot be read ({reason(error)}); expected a "
+                     "plan of python -m launch.plan") from error
 
 
 def read_row(lines: list[str], index: int, *, path: str) -> dict:

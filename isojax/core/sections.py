@@ -16,15 +16,19 @@ SOURCES = {Allocation: of_section}  # a section that is not its own constructor
 
 
 def unknown_field(section, key: str, path: str) -> str | None:
-  """What is wrong with a key of a config's section; None: nothing."""
+  """What is wrong with a key of a config's section; None: nothing.
+
+  Keys are told as path.key, with an empty path alone.
+  """
   if not hasattr(section, "keys"):
     return f"{path} is a value, not a section"
   if key in section:
     return None
   names = {name.lower(): name for name in section}
   near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0)
-  return f"{path}.{key}: no such key; " + (
-      f"the nearest is {path}.{names[near[0]]} (there are: "
+  prefix = path and f"{path}."
+  return f"{prefix}{key}: no such key; " + (
+      f"the nearest is {prefix}{names[near[0]]} (there are: "
       f"{', '.join(sorted(section))})" if near else
       f"{path} is empty here; set it as a whole, such as --{path}="
       f"\"{{'{key}': 1.0}}\"")

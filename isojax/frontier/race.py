@@ -74,9 +74,14 @@ class Arm:
   ended: str = ""  # why the run cannot go on: censored, diverged
 
   @property
-  def best(self) -> float:
-    """The reward of the best checkpoint."""
-    return float(self.reward_E.max())
+  def reached(self) -> str:
+    """Its last reward, with the 95 % interval of its problems if known."""
+    reward = f"{self.reward_E[-1]:.4f}"
+    if self.value_ExQ is None or self.value_ExQ.shape[1] < 2:
+      return reward
+    value_Q = self.value_ExQ[-1]
+    se = value_Q.std(ddof=1) / math.sqrt(len(value_Q))
+    return f"{reward} ± {1.96 * se:.4f} (95 %)"
 
 
 class Forecast(typing.NamedTuple):
@@ -292,15 +297,19 @@ def race(arms: typing.Sequence[Arm], target: float, *, next_rung: float,
       (sd_KxF ** 2).mean(1) + mean_KxF.var(1)))
 
 
+def _is_worse(behind: float, sd: float) -> bool:
+  return behind > INTERVAL_SDS * sd
+
+
 def _reason(behind: float, sd: float, leader: str, gain: float, needed: float,
             next_rung: float) -> str:
   """Why an arm stops, by the family that is kinder to it."""
-  half = INTERVAL_SDS * sd
-  low, high = behind - half, behind + half
-  verdict = "worse" if low > 0 else "not worth its price"
-  return (f"{verdict}: forecast {behind:+.3f} [{low:+.3f}, {high:+.3f}] behind "
-          f"{leader} at the end; it may gain {gain:.4f}, and going on to "
-          f"{next_rung:,.0f} rollouts has to gain {needed:.4f}")
+  half, lead = INTERVAL_SDS * sd, -behind
+  verdict = "worse" if _is_worse(behind, sd) else "not worth its price"
+  return (f"{verdict}: its reward at the end minus that of {leader}: forecast "
+          f"{lead:+.3f} [{lead - half:+.3f}, {lead + half:+.3f}]; it may gain "
+          f"{gain:.4f}, and going on to {next_rung:,.0f} rollouts has to gain "
+          f"{needed:.4f}")
 
 
 # ---- the race
@@ -315,7 +324,14 @@ class Entry:
   why: str  # it stopped, or was chosen
   reward: float | None  # forecast at the end when it was last compared
   se: float | None
-  best: float | None  # of its evaluations
+  reached: str = ""  # reward where it ended
+  worse: bool = False  # the 95 % interval of its lead at the end is below 0
+
+  @property
+  def text(self) -> str:
+    """Its line on the screen."""
+    reward = self.reached and f", reward {self.reached}"
+    return f"{self.name}: {self.rollouts:,} rollouts{reward}; {self.why}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,7 +389,7 @@ def play(names: typing.Sequence[str], advance, budget: int, *,
   K = len(names)
   rung = first_rung(K, budget, smallest, options)
   if K == 1 or (K - 1) * rung > options.overhead * budget * (1 + 1e-9):
-    return _unraced(names, advance, budget, smallest, prior, options)
+    return _unraced(names, advance, budget, smallest, prior, options, say)
   going, seen, spent = list(range(K)), {}, [0] * K
   entries: dict[int, Entry] = {}
   while True:
@@ -396,7 +412,8 @@ def play(names: typing.Sequence[str], advance, budget: int, *,
     for i, k in enumerate(going):
       entries[k] = Entry(names[k], spent[k], why[k] if k in why else "",
                          float(told.mean_K[i]), float(told.sd_K[i]),
-                         seen[k].best)
+                         seen[k].reached, i in told.behind and _is_worse(
+                             *told.behind[i]))
     say(_line(rung, names, going, kept, told, sum(spent), budget))
     if len(kept) == 1:
       return _finished(names, advance, budget, kept[0], seen, spent, entries)
@@ -418,23 +435,26 @@ def _beyond(kept: list[int], spent: list[int], rung: float, budget: float,
 def _line(rung, names, going, kept, told: Decision, spent, budget) -> str:
   order = np.argsort(-told.mean_K, kind="stable")
   rewards = ", ".join(f"{names[going[i]]} {told.mean_K[i]:.3f} ± "
-                      f"{told.sd_K[i]:.3f}" for i in order)
-  return (f"rung of {rung:,.0f}: {len(kept)} of {len(going)} arms go on; "
-          f"{spent:,} of {budget:,} rollouts; forecast at the end: {rewards}")
+                      f"{INTERVAL_SDS * told.sd_K[i]:.3f}" for i in order)
+  return (f"rung of {rung:,.0f}: {len(kept)} of {len(going)} arms go on, "
+          f"{', '.join(names[k] for k in kept)}; {spent:,} of {budget:,} "
+          f"rollouts; forecast at the end, 95 %: {rewards}")
 
 
-def _unraced(names, advance, budget, smallest, prior, options) -> Result:
-  arm, charged = advance(prior, budget)
-  notes = [f"{names[prior]}: {arm.ended}"] if arm.ended else []
+def _unraced(names, advance, budget, smallest, prior, options, say) -> Result:
+  notes = []
   if len(names) > 1:
     needed = least_budget(len(names), smallest, options)
-    notes.insert(0, f"racing is not worth it: one rung of {len(names)} arms "
+    notes.append(f"racing is not worth it: one rung of {len(names)} arms "
                  f"needs a budget of {max(needed, budget + 1):,.0f} rollouts; "
                  f"{names[prior]}, the best by what is known before, gets all")
+    say(notes[0])
+  arm, charged = advance(prior, budget)
+  notes += [f"{names[prior]}: {arm.ended}"] if arm.ended else []
   return Result(tuple(
       Entry(name, charged if k == prior else 0,
             "chosen without a race" if k == prior else "not run", None, None,
-            arm.best if k == prior else None)
+            arm.reached if k == prior else "")
       for k, name in enumerate(names)), prior, budget, False, tuple(notes))
 
 
@@ -449,7 +469,13 @@ def _finished(names, advance, budget, winner, seen, spent, entries) -> Result:
     notes.append(f"{names[winner]}: {seen[winner].ended}: "
                  f"{left - spent[winner]:,.0f} rollouts are left over")
   entries[winner] = dataclasses.replace(
-      entries[winner], rollouts=spent[winner], why=why, best=seen[winner].best)
+      entries[winner], rollouts=spent[winner], why=why,
+      reached=seen[winner].reached)
+  good = [names[k] for k, entry in sorted(entries.items())
+          if k != winner and not entry.worse]
+  if good:
+    notes.append(f"not shown to be worse than {names[winner]}: "
+                 + ", ".join(good))
   notes += [f"{names[k]}: {arm.ended}" for k, arm in seen.items()
             if arm.ended and k != winner]
   return Result(tuple(entries[k] for k in range(len(names))), winner, budget,

@@ -144,8 +144,7 @@ def document(done: Replay, notes: typing.Sequence[str]) -> dict:
 def text(done: Replay, notes: typing.Sequence[str]) -> str:
   """The screen of a replay."""
   result = done.result
-  rows = [f"{entry.name}: {entry.rollouts:,} rollouts; {entry.why}"
-          for entry in result.arms]
+  rows = [entry.text for entry in result.arms]
   chosen, best = result.arms[result.chosen], done.logged[done.best]
   reached = done.logged[result.chosen].reached(chosen.rollouts)
   return "\n".join([

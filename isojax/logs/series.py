@@ -17,6 +17,9 @@ from isojax.logs.runs import Runs
 
 WHICH = re.compile(r"(?i)(?:run|experiment|trial|arm|config|model|seed)(?:[_ ]?"
                    r"(?:id|name))?")  # a column of runs
+# Parts of the reward in the log of TRL and of isojax.
+PART = re.compile(r"(?:train/)?rewards/(?!eval/|train/|.*std)(.+?)(?:/mean)?|"
+                  "reward_parts/(.+)")
 # Of a training step; --columns may name them besides those of an evaluation.
 FIELDS = sorted({field for name, form in FORMATS.items() if name != "isojax"
                  for field in form.fields} - KNOWN)
@@ -56,6 +59,10 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   source = {field: names[0] for field in form.fields
             if (names := informative(file, form.columns(field, file.names)))}
   source |= {field: name for field, name in columns.items() if field in FIELDS}
+  parts = {name: {line[name] for _, line in log.lines
+                  if isinstance(line.get(name), (int, float))}
+           for name in file.names if PART.fullmatch(name)}
+  source |= {name: name for name in parts}
   names = source | {field: name for field, name in file.places()
                     if name in file.names and field not in METRICS}
   if file.kind == "table" and file.step is None and run is None and (
@@ -78,10 +85,6 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
         "--columns=reward=NAME, or avg=NAME for an evaluation, or one of "
         + ", ".join(FIELDS))
   first = []  # notes
-  parts = {name: {line[name] for _, line in log.lines
-                  if isinstance(line.get(name), (int, float))}
-           for name in file.names
-           if re.fullmatch(r"(?:train/)?rewards/(?!.*std).+", name)}
   if zero := [name for name, values in parts.items() if values == {0}]:
     first.append(f"{path}: 0 in every step: {', '.join(zero)}")
   total = names.get("reward")

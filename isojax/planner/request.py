@@ -120,9 +120,9 @@ def hours(ask: Request) -> float | None:
   if ask.budget.device_hours is not None:
     return ask.budget.device_hours / machine.chips
   price = machine.accelerator.usd_per_hour
-  if price is None:
-    raise InputError(f"--usd: no list price of {machine.name} is known; give "
-                     "--usd_per_chip_hour")
+  if not price:
+    raise InputError(f"--usd: no price of {machine.name} is known; give "
+                     "--usd_per_chip_hour, above 0")
   return ask.budget.usd / (machine.chips * price)
 
 

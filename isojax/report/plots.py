@@ -13,6 +13,7 @@ from isojax.core.format import compact
 from isojax.diagnosis.symptoms import column, History
 from isojax.errors import InputError
 from isojax.logs.fields import TRAINING
+from isojax.logs.series import PART
 from isojax.report.labels import axis_of, metric_of
 
 try:
@@ -239,20 +240,32 @@ METRICS = ("best", "maj", "avg", "worst")
 
 @styled
 def learning(evaluations: list[dict]) -> Figure:
-  """Metrics over rollouts with standard errors, of records of kind eval."""
-  figure = Figure((0.7 * WIDTH, 3.4), layout="constrained")
-  ax = figure.subplots()
+  """Metrics over rollouts with standard errors, of records of kind eval.
+
+  Parts of the reward have an axis of their own.
+  """
+  parts = {name: [r for r in evaluations if name in (r["reward_parts"] or ())]
+           for record in evaluations for name in record["reward_parts"] or ()}
+  rows = 1 + bool(parts)
+  figure = Figure((0.7 * WIDTH, 3.4 * rows), layout="constrained")
+  ax, *below = figure.subplots(rows, sharex=True, squeeze=False)[:, 0]
   C = [r["rollouts"] for r in evaluations]
   for name in METRICS:
     ax.errorbar(C, [r[name] for r in evaluations],
                 [r[f"{name}_se"] for r in evaluations], marker="o", ms=4,
                 lw=2.2 if name == "avg" else 1.2, elinewidth=1,
                 label=f"{name}@{evaluations[-1]['k']}")
-  ax.xaxis.set_major_formatter(compact)
-  ax.set_xlabel("C, rollouts sampled in training")
   ax.set_ylabel("share of the validation problems")
-  ax.set_ylim(0, None)
-  ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+  for name, those in parts.items():
+    below[0].plot([r["rollouts"] for r in those],
+                  [r["reward_parts"][name] for r in those], "o-", ms=4,
+                  label=name)
+    below[0].set_ylabel("mean of each part of the reward")
+  for axis in (ax, *below):
+    axis.set_ylim(0, None)
+    axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+  axis.xaxis.set_major_formatter(compact)
+  axis.set_xlabel("C, rollouts sampled in training")
   ax.set_title(f"{evaluations[-1]['eval_set']}, "
                f"{len(evaluations[-1]['correct'])} problems")
   return figure
@@ -275,20 +288,28 @@ def health(run: History, findings=()) -> Figure:
 
   The steps of the findings are shaded, unless they are the whole run.
   """
-  panels = [panel for panel in PANELS if column(run.train, panel[1])]
+  panels = [(title, {field: field}, inverse) for title, field, inverse in PANELS
+            if column(run.train, field)]
+  if parts := {name: match[1] or match[2] for line in run.train
+               for name in line if (match := PART.fullmatch(name))}:
+    panels.insert(1, ("parts of the reward", parts, False))
   count = len(panels) + bool(run.avg)
   rows = max(1, -(-count // 2))
   figure = Figure((WIDTH, 0.4 + 2.0 * rows), layout="constrained")
   axes = figure.subplots(rows, 2, sharex=True, squeeze=False).flat
   spent = np.cumsum(run.spent)
-  for ax, (title, field, inverse) in zip(axes, panels):
-    has = [bool(column([line], field)) for line in run.train]
-    y = np.array(column(run.train, field))
-    y = 1 - y if inverse else y
-    wide = min(SMOOTHED, len(y))
-    ax.plot(spent[has], y, lw=0.7, color=GREY, alpha=0.6)
-    ax.plot(spent[has][wide - 1:], np.convolve(
-        y, np.full(wide, 1 / wide), "valid"), lw=1.8, color="C0")
+  for ax, (title, names, inverse) in zip(axes, panels):
+    for i, (field, name) in enumerate(names.items()):
+      has = [bool(column([line], field)) for line in run.train]
+      y = np.array(column(run.train, field))
+      y = 1 - y if inverse else y
+      wide = min(SMOOTHED, len(y))
+      ax.plot(spent[has], y, lw=0.7, color=GREY, alpha=0.6)
+      ax.plot(spent[has][wide - 1:], np.convolve(
+          y, np.full(wide, 1 / wide), "valid"), lw=1.8, color=f"C{i}",
+              label=name)
+    if len(names) > 1:
+      ax.legend()
     ax.set_title(title)
   if run.avg:
     ax = axes[len(panels)]

@@ -7,7 +7,9 @@ from matplotlib.figure import Figure  # extra
 
 from isojax.frontier import race
 
-STYLE = ("body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto}"
+STYLE = ("body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;"
+         "padding:0 1em}svg{max-width:100%;height:auto}"
+         "table{display:block;overflow-x:auto}td:last-child{min-width:14em}"
          "td,th{padding:.2em .8em;text-align:left;vertical-align:top}")
 
 
@@ -36,15 +38,13 @@ def page(result: race.Result, seen: dict[int, race.Arm], *,
       f"<tr><td>{html.escape(e.name)}<td>{e.rollouts:,}<td>"
       + ("-" if e.reward is None else
          f"{e.reward:.3f} ± {race.INTERVAL_SDS * e.se:.3f}")
-      + f"<td>{'-' if e.best is None else f'{e.best:.4f}'}"
-      f"<td>{html.escape(e.why)}</tr>" for e in result.arms)
+      + f"<td>{e.reached or '-'}<td>{html.escape(e.why)}</tr>"
+      for e in result.arms)
   return (
-      f"<!doctype html><meta charset=utf-8><title>A race of "
-      f"{len(result.arms)} arms</title><style>{STYLE}</style>"
-      f"<h1>{html.escape(result.arms[result.chosen].name)}</h1>"
+      "<!doctype html><meta charset=utf-8><meta name=viewport content="
+      f"width=device-width><title>A race of {len(result.arms)} arms</title>"
+      f"<style>{STYLE}</style><h1>A race of {len(result.arms)} arms</h1>"
       f"<p>{html.escape(reported)}</p>"
-      f"<p>{result.rollouts:,} of {result.budget:,} rollouts were sampled, "
-      f"{result.overhead:.1%} of them outside of the chosen run.</p>"
       + svg.getvalue() + "<table><tr><th>arm<th>rollouts<th>forecast at the "
-      "end, 95 %<th>best evaluation<th>why</tr>" + rows + "</table>"
+      "end, 95 %<th>reward where it ended<th>why</tr>" + rows + "</table>"
       + "".join(f"<p>{html.escape(note)}</p>" for note in result.notes))

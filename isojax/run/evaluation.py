@@ -138,8 +138,8 @@ def policy_of(setup: Setup, folder: str, which: str):
   store = {"newest": state_lib.CHECKPOINTS, "best": state_lib.BEST}[which]
   path, step = os.path.join(folder, store), None
   if which == "best" and (step := best_step(folder)) == 0:
-    hosts.say("no evaluation is above the base policy's: this is the base "
-              "policy")
+    hosts.say(f"{folder}: no evaluation is above the base policy's, so its "
+              "best checkpoint is the base policy")
     return 0, setup_lib.base_params(setup)
   if not checkpoint.steps(path):
     if which == "best":

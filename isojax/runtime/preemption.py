@@ -94,31 +94,42 @@ class Stop:
 def on_signals():
   """Yields a Stop that SIGTERM and SIGINT set.
 
-  A thread answers at once, also while the main thread compiles: the second
-  signal is told what is waited for, and the third ends the process.
+  The second signal is told what is waited for, and the third ends the process.
   """
-  stop, (read, write) = Stop(), os.pipe()
+  stop = Stop()
+  with _handled(NUMBERS, lambda *_: stop.ask()), _answered(NUMBERS, end=True):
+    yield stop
+
+
+@contextlib.contextmanager
+def _answered(numbers: tuple, *, end: bool):
+  """A thread answers each signal at once, also while the main thread compiles.
+
+  With `end` the third one ends the process.
+  """
+  read, write = os.pipe()
   os.set_blocking(write, False)
-  threading.Thread(target=_answer, args=(read,), daemon=True).start()
-  with _handled(NUMBERS, lambda *_: stop.ask()):
-    before = signal.set_wakeup_fd(write)
-    try:
-      yield stop
-    finally:
-      signal.set_wakeup_fd(before)
-      os.close(write)  # ends the thread
+  threading.Thread(target=_answer, args=(read, numbers, end),
+                   daemon=True).start()
+  before = signal.set_wakeup_fd(write)
+  try:
+    yield
+  finally:
+    signal.set_wakeup_fd(before)
+    os.close(write)  # ends the thread
 
 
-def _answer(read: int) -> None:
+def _answer(read: int, numbers: tuple, end: bool) -> None:
   """Tells what each signal does, whose numbers are read from a pipe."""
   count = 0
   while number := os.read(read, 1):
-    count += number[0] in NUMBERS
-    if number[0] in NUMBERS and count < 3:
-      _tell(f"waiting for {_waits()}; a third signal ends the process, and the "
-            "last checkpoint is kept" if count == 2 else
-            "stopping: the last completed step will be saved")
-    elif number[0] in NUMBERS:
+    count += number[0] in numbers
+    if number[0] in numbers and count < 3:
+      _tell("stopping: the last completed step will be saved" if count == 1 else
+            f"waiting for {_waits()}; "
+            + ("a third signal ends the process" if end else
+               "the run ends then") + ", and the last checkpoint is kept")
+    elif number[0] in numbers and end:
       os._exit(exit_codes.PREEMPTED)
   os.close(read)
 
@@ -137,8 +148,8 @@ def _waits() -> str:
 def on_interrupt():
   """Yields a Stop that the first SIGINT sets; the second one interrupts.
 
-  For callers with signal handlers of their own. Outside of the main thread,
-  which alone gets signals, nothing sets the Stop.
+  For callers with signal handlers of their own, such as a notebook. Outside of
+  the main thread, which alone gets signals, nothing sets the Stop.
   """
   stop, second = Stop(), signal.getsignal(signal.SIGINT)
 
@@ -148,8 +159,11 @@ def on_interrupt():
     # None: a handler that Python has not installed and cannot set.
     signal.signal(number, second or signal.SIG_DFL)
 
-  main = threading.current_thread() is threading.main_thread()
-  with _handled((signal.SIGINT,) if main else (), first):
+  if threading.current_thread() is not threading.main_thread():
+    yield stop
+    return
+  numbers = (signal.SIGINT,)
+  with _handled(numbers, first), _answered(numbers, end=False):
     yield stop
 
 

@@ -16,6 +16,8 @@ import os
 import time
 import typing
 
+import jax
+
 from isojax.core import (
   config_file,
   evaluate,
@@ -26,6 +28,7 @@ from isojax.core import (
 from isojax.errors import InputError, reason
 from isojax.frontier import race
 from isojax.ledger import records, workdir
+from isojax.planner import request as request_lib
 from isojax.run import evaluation, experiment, training
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
@@ -82,6 +85,9 @@ def products(specs: typing.Sequence[str], config) -> list[dict]:
       if wrong := sections.unknown_field(section, name, path):
         raise InputError(f"--arms={spec}: {wrong}")
       section, path = section[name], f"{path}.{name}"
+    if hasattr(section, "items"):
+      raise InputError(f"--arms={spec}: {path} is a section; give one of its "
+                       f"keys: {', '.join(section)}")
     axes.append([(key, _value(text, section, spec))
                  for text in values.split(",")])
   return [_nested(dict(arm)) for arm in itertools.product(*axes)]
@@ -147,7 +153,7 @@ def of_plan(path: str) -> list[dict]:
 def prepared(config, overrides: list[dict], budget: int, root: str
              ) -> list[Arm]:
   """The arms, all checked; InputError names every arm that is refused."""
-  arms, wrong = [], []
+  arms, wrong = [], {}  # message -> names of the arms
   for changes in overrides:
     name = label(changes)
     try:
@@ -158,19 +164,38 @@ def prepared(config, overrides: list[dict], budget: int, root: str
       folder = os.path.join(root, setup.run_id)
       arms.append(Arm(name, changes, folder, setup, own))
     except InputError as error:
-      wrong.append(f"arm {name}: {error}")
+      wrong.setdefault(str(error), []).append(name)
   if wrong:
-    raise InputError("; ".join(wrong) + "; nothing was run: leave these arms "
-                     "out, or change them")
-  if len({arm.folder for arm in arms}) < len(arms):
-    raise InputError("two arms are the same run; expected different ones: "
-                     + ", ".join(arm.name for arm in arms))
+    raise InputError("nothing was run: " + "; ".join(
+        f"arm {', '.join(names)}: {message}"
+        for message, names in wrong.items()))
+  for folder in {arm.folder for arm in arms}:
+    if len(same := [arm.name for arm in arms if arm.folder == folder]) > 1:
+      raise InputError(f"{len(same)} arms are the same run, because nothing "
+                       f"that decides results differs: {', '.join(same)}; "
+                       "leave all but one out")
   return arms
 
 
 def smallest(arms: typing.Sequence[Arm]) -> int:
   """Rollouts of each arm at the smallest first rung."""
   return max(FEWEST_STEPS * arm.setup.e.alloc.B for arm in arms)
+
+
+def hours_for(usd: float, machine: str | None,
+              usd_per_chip_hour: float | None) -> float:
+  """The hours that `usd` pays for, by the price of launch.plan --usd."""
+  if machine is None:
+    raise InputError("--usd: expected --machine too, such as --machine=8xh100, "
+                     "which is priced by the hour")
+  ask = request_lib.request(usd=usd, machine=machine,
+                            usd_per_chip_hour=usd_per_chip_hour)
+  hours, priced = request_lib.hours(ask), request_lib.the_machine(ask)
+  price = priced.accelerator
+  progress.say(f"usd={usd:g}: {hours:.3g} hours of {machine}, {priced.chips} "
+               f"chips at {price.usd_per_hour:g} USD an hour each "
+               f"({price.usd_source})")
+  return hours
 
 
 def rollouts_in(config, overrides: list[dict], hours: float, root: str, *,
@@ -181,8 +206,10 @@ def rollouts_in(config, overrides: list[dict], hours: float, root: str, *,
   has the same budget.
   """
   arms = prepared(config, overrides, CLOCKED, root)
-  clock = dataclasses.replace(arms[0], folder=os.path.join(root, "clock"))
-  advance(clock, smallest(arms), signals)
+  clock = dataclasses.replace(arms[0], folder=os.path.join(
+      root, "clock", arms[0].setup.run_id))
+  with locked(root):
+    advance(clock, smallest(arms), signals)
   kept, e = records.read(os.path.join(clock.folder, state_lib.RECORDS)), (
       clock.setup.e.eval)
   return filling(kept, hours, lambda C: len(arms) + len(evaluate.due_rollouts(
@@ -267,6 +294,15 @@ def best_record(folder: str) -> dict:
               if r["kind"] == "eval"), key=lambda r: r["avg"])
 
 
+def _on_test(arm: Arm) -> Setup | None:
+  """The arm's setup on the test split; None if the stratum has none."""
+  try:
+    return evaluation.on_split(arm.setup, "test")
+  except InputError as error:
+    progress.say(f"no test reward: {error}")
+    return None
+
+
 def tested(arm: Arm, best: dict) -> dict | None:
   """The evaluation of the best checkpoint on the test split, made only once.
 
@@ -274,10 +310,7 @@ def tested(arm: Arm, best: dict) -> dict | None:
   """
   path = os.path.join(arm.folder, state_lib.EVALUATIONS)
   stratum = arm.setup.stratum.header["stratum"]
-  try:
-    other = evaluation.on_split(arm.setup, "test")
-  except InputError as error:
-    progress.say(f"no test reward: {error}")
+  if (other := _on_test(arm)) is None:
     return None
   kept = records.sound(path)[0] if os.path.exists(path) else []
   for record in kept:
@@ -362,9 +395,15 @@ def spend(config, overrides: list[dict], budget: int, root: str, *,
 
     charged, began, trained = [0] * len(arms), time.monotonic(), 0
 
+    used, there = arms[0].setup.e.mesh.size, jax.device_count()
+    if used < there:
+      progress.say(f"one arm runs at a time, on {used} of {there} devices; "
+                   "a larger config.mesh uses all of them")
+    _on_test(arms[0])  # says at once how to make a split that is missing
+
     def reach(k: int, C: float):
       nonlocal trained
-      progress.say(f"{arms[k].name}: to {C:,.0f} rollouts")
+      progress.say(f"{arms[k].name}: to {C:,.0f} rollouts, in {arms[k].folder}")
       seen[k], charged[k], sampled = advance(arms[k], C, signals)
       trained += sampled
       return seen[k], charged[k]
@@ -389,8 +428,9 @@ def reported(spent: Spent) -> str:
   """The sentence that says what the budget bought."""
   told, chosen = spent.document, spent.result.arms[spent.result.chosen]
   rewards = ", ".join(
-      f"{split} avg {told[split]['avg']:.4f} ± {told[split]['se']:.4f}"
+      f"{split} avg {told[split]['avg']:.4f} (se {told[split]['se']:.4f})"
       for split in ("test", "validation") if told[split])
   return (f"chosen: {chosen.name}; {rewards}; {told['rollouts']:,} of "
-          f"{told['budget']:,} rollouts, {told['overhead']:.1%} outside of it; "
-          f"best checkpoint: {told['checkpoint']}")
+          f"{told['budget']:,} rollouts, {told['overhead']:.1%} of them "
+          "outside of the chosen run; best checkpoint: "
+          f"{told['checkpoint']}")

@@ -96,3 +96,18 @@ def test_unresolved_points_are_hollow_and_dashed(documents):
   assert [line.get_linestyle() for line in thick].count("--") == sum(
       not stretch[-1] for stretch in plots._stretches(
           found["frontier"]))
+
+
+def test_parts_of_the_reward_of_a_run_have_an_axis_of_their_own():
+  values = {f"{name}{end}": 0.5 for name in plots.METRICS
+            for end in ("", "_se")} | dict(k=4, eval_set="hard", correct=[2])
+  evaluations = [values | dict(rollouts=C, reward_parts=parts) for C, parts in (
+      (0, {"right": 0.1}), (64, {"right": 0.2, "short": 0.3}))]
+  sums, parts = plots.learning(evaluations).axes
+  assert len(sums.containers) == 4
+  assert {line.get_label(): line.get_xydata().tolist()
+          for line in parts.lines} == {
+              "right": [[0, 0.1], [64, 0.2]], "short": [[64, 0.3]]}
+  for record in evaluations:
+    record["reward_parts"] = None
+  assert len(plots.learning(evaluations).axes) == 1

@@ -28,7 +28,11 @@ def test_a_worse_arm_stops_and_the_winner_gets_the_rest():
   done = replay.replay(arms, BUDGET, prior=1)
   good, flat = done.result.arms
   assert done.result.chosen == 0
-  assert "worse" in flat.why and "behind good" in flat.why
+  assert flat.why.startswith("worse: its reward at the end minus that of good: "
+                             "forecast -0.")
+  assert flat.worse and not good.worse and done.result.notes == ()
+  assert flat.text == f"flat: {flat.rollouts:,} rollouts, reward 0.1000; " + (
+      flat.why)
   assert good.rollouts + flat.rollouts == BUDGET
   assert flat.rollouts <= race.DEFAULT.overhead * BUDGET
   assert done.result.overhead == pytest.approx(flat.rollouts / BUDGET)
@@ -58,6 +62,20 @@ def test_a_late_start_alone_stops_no_arm():
           for name, y in (("early", early), ("flat", 0.1 + 0 * C_E))]
   told = race.race(arms, BUDGET, next_rung=2 ** 17)
   assert told.going == (0,) and told.why[1].startswith("worse")
+
+
+def test_arms_that_are_not_shown_to_be_worse_are_named():
+  arms = [logged(f"a{k}", rising(0.4, 2 ** 15)) for k in range(3)]
+  assert replay.replay(arms, BUDGET, prior=1).result.notes == (
+      "not shown to be worse than a1: a0, a2",)
+
+
+def test_a_reward_has_the_interval_of_its_problems():
+  value = np.array([[0.0, 0.5, 1.0], [0.0, 0.5, 0.1]])
+  arm = race.Arm("a", C_E[:2], value.mean(1), value)
+  half = 1.96 * np.std(value[1], ddof=1) / np.sqrt(3)
+  assert arm.reached == f"0.2000 ± {half:.4f} (95 %)"
+  assert dataclasses.replace(arm, value_ExQ=None).reached == "0.2000"
 
 
 def test_a_tie_goes_to_the_arm_that_is_cheaper_in_device_time():
@@ -94,6 +112,7 @@ def test_the_race_does_not_read_ahead():
   again = []
   assert replay.replay(unread, BUDGET, say=again.append).result.arms == spent
   assert again == rungs
+  assert ": 2 of 4 arms go on, a3, a0; " in rungs[0]
 
 
 def test_a_run_that_ended_is_not_read_beyond_its_end():
@@ -111,7 +130,9 @@ def test_a_budget_below_one_rung_names_the_budget_that_would_do():
   late = np.concatenate([[0.0], C_E[C_E >= 2 ** 14]])
   arms = [logged(f"n={n}", rising(0.3, 2 ** 14, late), n=n, C=late)
           for n in (2, 8, 32)]
-  result = replay.replay(arms, 2 ** 15).result
+  told = []
+  result = replay.replay(arms, 2 ** 15, say=told.append).result
+  assert told == list(result.notes)  # before it runs
   assert not result.raced and result.chosen == 1  # n = 8
   assert [arm.rollouts for arm in result.arms] == [0, 2 ** 15, 0]
   needed = int(2 * 2 ** 14 / race.DEFAULT.overhead)

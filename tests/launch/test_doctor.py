@@ -210,6 +210,13 @@ THREADS = {
         trl(*[{"step": i, "norm": 0.1, "lr": 1e-6, "std": 0.2, "reward": (
             0.3 + 1e-4 * i if i < 1500 else 0.05)} for i in range(1, 1801)]),
         {"n": 12}, ["wrong collapse"], "such as step 1499"),
+    # 3 hours were expected of 468 steps; the first of them say 9
+    "huggingface/open-r1#251": (
+        "".join(f"  1%| | {step}/468 [{clock}<8:55:34, 70.01s/it]" + trl({
+            "loss": 0.0, "norm": 0.688, "lr": 3.2e-7, "reward": 1.0789,
+            "std": 0.8825, "kl": 1e-4, "rewards/format_reward": 0.0})
+                for step, clock in ((3, "03:25"), (9, "10:25"))), {}, [],
+        "take 9.03 h at the pace of the first 9; 8.88 h to 9.1 h at"),
     "verl-project/verl#2060": (  # a question of format only: a sound first step
         verl(1, norm=0.020, reward=0.558, low=0.0, high=1.0, adv=1.789,
              length=288.7, max=963.0, cut=0.0, entropy=0.323), {}, [], ""),
@@ -460,6 +467,23 @@ def test_parts_of_a_reward_that_cancel_each_other_are_noted(tmp_path):
     assert told == any("rewards/format/mean, rewards/right/mean vary, and "
                        "reward does not" in note
                        for note in isojax.doctor(path).notes)
+
+
+@pytest.mark.parametrize("name", ["rewards/{}/mean", "reward_parts/{}"])
+def test_parts_of_a_reward_are_drawn_apart_from_the_sum(name, tmp_path):
+  log = tmp_path / "train.log"
+  log.write_text(trl(*[
+      {"step": i, "reward": 0.01 * i, "std": 0.3, "rewards/right/std": 0.1,
+       name.format("right"): 0.02 * i, name.format("short"): 0.5}
+      for i in range(1, 9)]))
+  total, parts, *_ = isojax.doctor(log).plot().axes
+  assert [ax.get_title("left") for ax in (total, parts)] == [
+      "training reward", "parts of the reward"]
+  assert [text.get_text() for text in parts.get_legend().get_texts()] == [
+      "right", "short"]
+  raw, _, flat, _ = (line.get_ydata() for line in parts.lines)
+  assert raw.tolist() == [0.02 * i for i in range(1, 9)]
+  assert set(flat) == {0.5}
 
 
 def test_groups_that_a_filter_left_have_no_computed_share():

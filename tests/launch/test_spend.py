@@ -17,7 +17,7 @@ def write_log(path, n, height, *, end=2 ** 17):
 
 def replay(folder, *flags):
   return command.run(
-      "launch.spend", f"--replay={folder}/*.csv", "--rollouts=100000",
+      "launch.spend", f"--replay={folder}/*.csv", "--rollouts=1e5",
       "--format=table", "--columns=run_id=run,n=n,step=step,avg=acc",
       "--fixed=Bp=4", f"--out={folder}/race.json", *flags)
 
@@ -54,3 +54,16 @@ def test_replay_refuses_one_run_and_a_missing_file(tmp_path):
   write_log(tmp_path / "n8.csv", 8, 0.3)
   done = replay(tmp_path)
   assert done.returncode == 2 and "a race needs 2 arms" in done.stderr
+
+
+def test_a_budget_is_one_of_three():
+  run = lambda *flags: command.run("launch.spend", "--config=configs/hard.py",
+                                   *flags)
+  for flags, message in (
+      ((), "expected --rollouts, or to train --hours or --usd"),
+      (("--usd=5", "--hours=1"), "expected --rollouts, or to train"),
+      (("--hours=1", "--usd_per_chip_hour=0"), "expected --usd too"),
+      (("--usd=5", "--machine=cpu-2core"), "give --usd_per_chip_hour"),
+      (("--rollouts=0",), "--rollouts=0")):
+    done = run(*flags)
+    assert done.returncode == 2 and message in done.stderr, done.stderr

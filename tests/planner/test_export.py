@@ -12,7 +12,7 @@ from configs import dapo, dr_grpo, hard, ppo
 from isojax.core import plan_file
 from isojax.core.allocation import allocate
 from isojax.errors import InputError
-from isojax.planner import export
+from isojax.planner import conversion, export
 from isojax.planner.export import Setting, TRAINERS
 
 HARD = Setting("group_norm", 0.0, prompt=64, response=512, D=90)
@@ -195,3 +195,61 @@ def test_lengths_that_are_not_known_are_left_out():
 def test_what_they_do_not_have_is_refused(setting, more, message):
   with pytest.raises(InputError, match=message):
     export.options("verl", *run(setting, **more))
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_options_are_read_as_they_are_written(trainer):
+  """Also a bare flag, nested names, and the rate of ROLL in a comment."""
+  text = export.text(trainer, *run(EASY._replace(devices=8, D=90)))
+  if trainer == "roll":
+    text += "\nlearning_rate: 1e-06"
+  row, setting, others = conversion.read(trainer, text, devices=8, D=90)
+  assert (row.allocation, row.lr) == (run(EASY)[0].allocation, 1e-6)
+  assert others == (["learning_rate=1e-06"] if trainer == "roll" else [])
+  assert export.text(trainer, row, setting) in text
+
+
+def test_a_run_of_verl_in_the_names_of_trl(tmp_path):
+  (tmp_path / "train.sh").write_text(
+      VERL.replace("mini_batch_size=32", "mini_batch_size=16").replace(
+          "\n", " \\\n    ") + "\n# data.train_batch_size=1 \n")
+  said = conversion.convert(f"verl:{tmp_path}/train.sh", "trl", devices=8, D=90)
+  assert said.startswith(
+      "# Bp = 32, n = 8, M = 10, C = 2,560, lr 1e-06, seed 3\n# not carried: "
+      "actor_rollout_ref.actor.ppo_mini_batch_size=16\n# per_device")
+  assert "--generation_batch_size 256 \\\n" in said
+  assert "--gradient_accumulation_steps 4 \\\n" in said
+
+
+CALL = ("GRPOConfig(num_generations=8, per_device_train_batch_size=4, "
+        "gradient_accumulation_steps=3, learning_rate=2e-6, max_steps=500)")
+
+
+def test_the_batch_of_trl_follows_from_its_devices():
+  said = conversion.convert(f"trl:{CALL}", "verl", devices=8, D=None)
+  assert "data.train_batch_size=12 \\\n" in said  # 4 * 3 * 8 / 8
+  steps = CALL.replace("num_", "steps_per_generation=6, num_", 1)
+  said = conversion.convert(f"trl:{steps}", "verl", devices=8, D=None)
+  assert "data.train_batch_size=24 \\\n" in said
+
+
+def test_what_a_trainer_does_without_an_option():
+  other = dict(devices=None, D=None)
+  off = VERL.replace("use_kl_loss=False", "").replace("coef=0.0", "coef=0.1")
+  row, setting, _ = conversion.read("verl", off, **other)
+  assert (setting.kl, setting.advantage) == (0.0, "group_norm")
+  text = export.text("prime-rl", row, setting)
+  assert conversion.read("prime-rl", text, **other)[1].advantage == "centered"
+
+
+@pytest.mark.parametrize("source, message", [
+    ("vel:x", "expected TRAINER:FILE or TRAINER:OPTIONS, with one of areal"),
+    ("trl:", "expected TRAINER:FILE"),
+    (f"trl:{CALL.replace('=8', '=5')}", "96 rollouts are no groups of n = 5; "
+     "take n = 4 or 6"),
+    ("verl:actor_rollout_ref.rollout.n=8", "no data.train_batch_size or .*, no "
+     "actor.*optim.lr, no trainer.total_training_steps or trainer.total_ep"),
+    (f"trl:{CALL.replace('500', 'all')}", "could not convert .* 'all'")])
+def test_options_that_make_no_run(source, message):
+  with pytest.raises(InputError, match=message):
+    conversion.convert(source, "verl", devices=8, D=None)

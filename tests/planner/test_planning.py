@@ -118,6 +118,17 @@ def test_what_one_acts_on_comes_first():
              for line in lines)
 
 
+@pytest.mark.parametrize("Bp, minutes, side", [
+    (256, "3.5 min a step", "2,048 is within"),
+    (512, "6.9 min a step", "4,096 is above")])
+def test_a_batch_has_a_noise_scale_and_a_time(Bp, minutes, side):
+  """OpenRLHF/OpenRLHF#855: 512 problems exceed a limit of time, 256 do not."""
+  text = ask(rollouts=2e5, stratum="hard", Bp=(Bp,), n=(8,),
+             **PRICED | dict(machine="8xh100", response_tokens=2000.0,
+                             prompt_tokens=200.0)).table()
+  assert minutes in text and f"Bp * n = {side} that" in text
+
+
 def test_a_priced_plan_says_what_it_rests_on():
   plan = ask(**EASY, **PRICED)
   text = plan.table(explain=True)

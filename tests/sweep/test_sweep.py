@@ -384,7 +384,7 @@ def test_what_is_refused(tmp_path):
   of_plan = lambda path: sweeper.of_plan(path, hard.get_config(), "root")
   split = sweeper.split_devices
   for call, message in (
-      (lambda: of_plan("none.jsonl"), "--plan=none.jsonl: cannot be read"),
+      (lambda: of_plan("none.jsonl"), "none.jsonl: cannot be read"),
       (lambda: of_plan(f"{tmp_path}/empty"), "has no rows"),
       (lambda: sweeper.of_shard(runs, "2/2"), "0 <= I < N"),
       (lambda: sweeper.sweep(runs, [{}], 1),

@@ -18,6 +18,7 @@ import re
 
 from etils import epath
 
+from isojax.core.format import duration
 from isojax.errors import InputError, reason
 from isojax.logs.formats import events, FORMATS
 from isojax.logs.formats.base import Format
@@ -32,7 +33,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 NUMPY = re.compile(r"^np\.\w+\((.*)\)$")  # numpy 2: np.float64(0.5)
 # 12%|###   | 6/50 [00:10<01:20, 1.8s/it]; with a description it is another bar
 BAR = (r"(?P<described>:\s*)?(?<!\d)\d{1,3}%(?:\|[^|]*\|)?\s*"
-       r"(?P<done>\d{1,15})/(?P<of>\d{1,15}) \[")
+       r"(?P<done>\d{1,15})/(?P<of>\d{1,15}) \[(?P<elapsed>[\d:]{,15})")
 ASSIGNED = re.compile(r"(?<![\w.])((?:[a-z_]\w*\.)+\w+)=('[^']*'|[^\s'\"\\]+)")
 RAY = re.compile(r"^\([^()]* pid=\d+[^()]*\) ", re.M)
 KEY = re.compile(r"'(?P<key>[\w.-]+)': (?:(?P<open>\{)|(?P<value>'[^']*'|"
@@ -234,12 +235,14 @@ def _console(path: str, text: str) -> Log | None:
   # TRL's dicts have no step, and look like those of others
   for form in sorted(consoles, key=lambda form: "<step>" not in form.console):
     lines, bars, seen, start = [], [], [], len(text)
+    elapsed = []  # seconds, of each bar
     number = counted = 0
     for match in re.finditer(f"{BAR}|{form.console}", text, re.M):
       part = match.groupdict()
       if part["done"]:
         if not part["described"]:
           bars.append((int(part["done"]), int(part["of"])))
+          elapsed.append(_seconds(part["elapsed"]))
       elif line := _line(part, form):
         start = min(start, match.start())
         at = match.start("pairs" if "pairs" in part else "values")
@@ -247,9 +250,35 @@ def _console(path: str, text: str) -> Log | None:
         lines.append((number + 1, line))
         seen.append(len(bars))
     if lines:
-      note = _number([line for _, line in lines], seen, bars)
-      return Log(lines, [f"{path}: {note}"] if note else [], text[:start])
+      notes = (_forecast(bars, elapsed, seen),
+               _number([line for _, line in lines], seen, bars))
+      return Log(lines, [f"{path}: {note}" for note in notes if note],
+                 text[:start])
   return None
+
+
+def _seconds(clock: str) -> int:
+  """Seconds of 1:02:03."""
+  return sum(int(part or 0) * 60**i
+             for i, part in enumerate(reversed(clock.split(":"))))
+
+
+def _forecast(bars: list[tuple[int, int]], elapsed: list[int],
+              seen: list[int]) -> str | None:
+  """The time of a run that has not ended, by the bar before its last line."""
+  of = next((bars[count - 1][1] for count in reversed(seen) if count), None)
+  at = sorted({done: seconds for (done, total), seconds in zip(bars, elapsed)
+               if total == of and seconds}.items())
+  if not at or at[-1][0] == of:
+    return None
+  done, seconds = at[-1]
+  paces = [(after - before) / (last - first) for (first, before), (last, after)
+           in itertools.pairwise([(0, 0), *at])]
+  low, high = (duration(of * pace) for pace in (min(paces), max(paces)))
+  return (f"all {of:,} steps take {duration(of * seconds / done)} at the pace "
+          f"of the first {done:,}" + (
+              f"; {low} to {high} at their lowest and highest pace"
+              if len(at) > 1 else ""))
 
 
 def _line(part: dict, form: Format) -> dict | None:

@@ -1,0 +1,103 @@
+"""Reads a run in the options of a trainer, for `export` to write in another's.
+
+export.TRAINERS is read backwards: NAME={FIELD}.
+"""
+
+import os
+import re
+
+from isojax.core import plan_file
+from isojax.core.allocation import allocate
+from isojax.core.format import nearest_divisors
+from isojax.errors import InputError
+from isojax.planner import export
+
+# An option of a command, a YAML file or a call of Python, and its value.
+OPTION = re.compile(r"""(?:--([\w.-]+)|(?<![\w.-])([A-Za-z][\w.]*)['"]?\s*[=:])
+    (?:[=\ \t]*(?!--)['"]?([^\s'",\\)]+))?""", re.VERBOSE)
+
+
+def plain(name: str) -> str:
+  return name.lstrip("+").replace("-", "_")
+
+
+def comparable(value) -> float | str:
+  try:
+    return float(f"{float(str(value)):.4g}")
+  except ValueError:
+    return str(value).lower()
+
+
+def read(trainer: str, text: str, *, devices: int | None, D: int | None
+         ) -> tuple[plan_file.Row, export.Setting, list[str]]:
+  """The run that options make, and NAME=VALUE of those that are not carried.
+
+  InputError names the options that are missing, or the nearest legal n.
+  """
+  kind, fields = export.TRAINERS[trainer], {}
+  code = re.sub(r"(?m)(^|\s)#.*$", "", text)
+  options = {plain(flag or name): value or "true"
+             for flag, name, value in OPTION.findall(code)}
+  pairs = [pair.split("=") for pair in (
+      f"{kind.options} {kind.with_kl}").split() if "={" in pair]
+  if "={lr}" not in kind.options:  # in the note
+    pairs.append(["learning_rate", "{lr}"])
+  for name, field in pairs:
+    if plain(name) in options:
+      fields.setdefault(field[1:-1], options[plain(name)])
+  number = lambda field: float(fields[field]) if field in fields else None
+  size = lambda field: int(number(field)) if field in fields else None
+  text_of = lambda field: fields[field].lower() if field in fields else ""
+  n, Bp, B, M = map(number, ("n", "Bp", "B", "M"))
+  if B is None and "per_device" in fields:
+    if "steps_per_generation" in options:  # of TRL, before the accumulation
+      fields["accumulation"] = options["steps_per_generation"]
+    B = number("per_device") * (number("accumulation") or 1) * (devices or 1)
+  if n and B and not Bp:
+    if B % n:
+      raise InputError(f"{B:g} rollouts are no groups of n = {n:g}; take n = "
+                       f"{nearest_divisors(int(B), int(n))}")
+    Bp = B // n
+  if M is None and "epochs" in fields and D and Bp:
+    M = number("epochs") * (D // Bp)
+  lacking = [" or ".join(name for name, field in pairs if field[1:-1] in wanted)
+             for wanted, known in ((("n",), n), (("Bp", "B"), Bp), (("lr",),
+                 number("lr")), (("M", "epochs"), M)) if not known]
+  if lacking:
+    raise InputError(f"no {', no '.join(lacking)} in the options of {trainer}; "
+                     "epochs need --D")
+  prompt, response, total = map(size, ("prompt", "response", "total"))
+  row = plan_file.Row(
+      allocate(Bp=int(Bp), n=int(n), M=int(M), C=int(Bp * n * M)),
+      seed=size("seed") or 0, lr=number("lr"), expected=None)
+  off = "{use_kl}" in kind.options and text_of("use_kl") != "true"
+  centered = trainer == "prime-rl" or (  # see its note
+      text_of("std") == str(kind.std[1]).lower())
+  setting = export.Setting(
+      "centered" if centered else "group_norm",
+      0.0 if off else number("kl") or 0.0,
+      total - response if total and response else prompt, response, D,
+      devices=devices)
+  same = {plain(name): comparable(value) for name, value in export.options(
+      trainer, row, setting).items()}
+  return row, setting, [
+      f"{name}={value}" for name, value in options.items()
+      if name not in same or same[name] != comparable(value)]
+
+
+def convert(source: str, target: str, *, devices: int | None, D: int | None
+            ) -> str:
+  """The options in `target` of the run of TRAINER:FILE or TRAINER:OPTIONS."""
+  trainer, _, text = source.partition(":")
+  if trainer not in export.TRAINERS or not text:
+    raise InputError(f"--from={source:.60}: expected TRAINER:FILE or TRAINER:"
+                     f"OPTIONS, with one of {', '.join(export.TRAINERS)}")
+  if os.path.isfile(text):
+    with open(text, encoding="utf-8", errors="replace") as file:
+      text = file.read(10**6)
+  try:
+    row, setting, others = read(trainer, text, devices=devices, D=D)
+  except ValueError as error:
+    raise InputError(f"--from={trainer}: {error}") from None
+  return "\n".join([f"# {row}", *(f"# not carried: {name}" for name in others),
+                    export.text(target, row, setting)])
