@@ -27,6 +27,9 @@ def spend(config, *, rollouts: int | None = None, hours: float | None = None,
     rollouts: the budget.
     hours: instead of rollouts; the budget is what the speed of a short run in
       ROOT/clock gives, without compiling and the test.
+    usd: instead of both: the hours that they buy on a machine.
+    machine: with usd, such as 8xh100 (isojax.plan has the list).
+    usd_per_chip_hour: with usd; None: the machine's list price.
     root: folder of the runs.
     arms: the sections that differ, a dict for each arm, such as
       {"alloc": {"n": 16}}. None: a few (n, learning rate) around what
