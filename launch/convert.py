@@ -63,8 +63,9 @@ def main(_) -> None:
     if _STEP.value is not None or _PEFT.value:
       raise InputError("--step and --peft need a run: give --workdir")
     source = hf_config.resolve(_MODEL.value)
-    params, dithered = hf_weights.load(
-        source, decoder.abstract_params(empty_model(source))), False
+    params = hf_weights.load(
+        source, decoder.abstract_params(empty_model(source)))
+    dithered = False  # each weight is the nearest: nothing was trained
   else:
     bucket.check(_WORKDIR.value, "workdir")
     stored = workdir.read_config(_WORKDIR.value)

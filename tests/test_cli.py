@@ -86,6 +86,8 @@ def test_an_error_in_a_config_file_has_its_line(tmp_path):
     ("config.alloc.update(n='8')", "TypeError: Could not override field 'n'"),
     ("config.recipe.losss.x = 1", "losss: no such key; the nearest is loss "),
     ("config.alloc.nn = 3", "nn: no such key; the nearest is n (there are: B"),
+    ("config.recipe.loss.constants.gamma",
+     "gamma: no such key; the section is empty"),
     ("config.alloc.update(nn=3)", "nn: no such key; the nearest is n (there"),
     ("import no_such_library", "ModuleNotFoundError: No module named")])
 def test_an_error_in_a_config_file_names_the_users_line(tmp_path, line, told):

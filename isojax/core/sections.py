@@ -18,7 +18,7 @@ SOURCES = {Allocation: of_section}  # a section that is not its own constructor
 def unknown_field(section, key: str, path: str) -> str | None:
   """What is wrong with a key of a config's section; None: nothing.
 
-  Keys are told as path.key, with an empty path alone.
+  A key is called path.key, or with an empty path key.
   """
   if not hasattr(section, "keys"):
     return f"{path} is a value, not a section"
@@ -30,6 +30,7 @@ def unknown_field(section, key: str, path: str) -> str | None:
   return f"{prefix}{key}: no such key; " + (
       f"the nearest is {prefix}{names[near[0]]} (there are: "
       f"{', '.join(sorted(section))})" if near else
+      "the section is empty" if not path else
       f"{path} is empty here; set it as a whole, such as --{path}="
       f"\"{{'{key}': 1.0}}\"")
 

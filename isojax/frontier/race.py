@@ -20,6 +20,7 @@ import typing
 import numpy as np
 from scipy import special
 
+from isojax.core import evaluate
 from isojax.frontier import curves
 
 # Of a curve: its rise from the base policy to its asymptote, its C to half of
@@ -79,8 +80,7 @@ class Arm:
     reward = f"{self.reward_E[-1]:.4f}"
     if self.value_ExQ is None or self.value_ExQ.shape[1] < 2:
       return reward
-    value_Q = self.value_ExQ[-1]
-    se = value_Q.std(ddof=1) / math.sqrt(len(value_Q))
+    _, se = evaluate.mean_and_se(self.value_ExQ[-1])
     return f"{reward} ± {1.96 * se:.4f} (95 %)"
 
 

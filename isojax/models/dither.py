@@ -21,8 +21,8 @@ HALF = 2**15  # float32 has 2 * HALF values for each of bfloat16
 def shifts(shape: tuple[int, ...], name: str) -> jax.Array:
   """Odd numbers in (-HALF, HALF), by position: murmur3's last mix of 32 bits.
 
-  jax.random would take ten times as long for a base that is merged with its
-  adapters in each microbatch.
+  A base is merged with its adapters in each microbatch, and for 28 million
+  weights jax.random takes 0.6 to 1 CPU seconds where this takes 0.07.
   """
   index = np.uint32(0)  # row-major, and computed on the device of its part
   for axis, size in enumerate(shape):
@@ -50,8 +50,10 @@ def leaf(path, x):
 
 
 def begun(params):
-  """The parameters (donated) of a run's start, of which those are moved that
-  bfloat16 has; others have been trained already."""
+  """The parameters (donated) of a run's start: values of bfloat16 are moved.
+
+  Others stay: they are of a float32 checkpoint, and lie between two already.
+  """
   def where_stored(path, x):
     stored = jax.lax.bitcast_convert_type(x, jnp.int32) % (2 * HALF) == 0
     return jnp.where(stored, leaf(path, x), x)

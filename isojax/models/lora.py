@@ -97,8 +97,8 @@ def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
           precision: str = "highest", dithered: bool = False):
   """The decoder's parameters; differentiable in `trained`, summed in float32.
 
-  `dithered`: for a program or file in bfloat16, which would round most of a
-  small sum away (see isojax.models.dither).
+  `dithered`: for a program in bfloat16, which would round most of what small
+  adapters add away (isojax.models.dither).
   """
   if not cfg.rank:
     return trained
