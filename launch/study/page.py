@@ -101,8 +101,7 @@ def values_of(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
       "tables": tables, "rows_of": rows_of, "name_of": name_of, "np": np,
       "x": {name: claims.contrast(L, **terms)
             for name, terms in said["contrasts"].items()},
-      "n_or_rate": (reanalysis.n_or_rate(L["n_or_rate"])
-                    if "n_or_rate" in L else None),
+      "n_or_rate": reanalysis.n_or_rate(L["n_or_rate"]),
       "verdict": {claim["id"]: claim["hit"] for claim in judged},
       "judged": judged, "curves": {
           part: reanalysis.one_curve(runs) for part, (runs, _) in G.items()},
