@@ -10,6 +10,8 @@ columns, size and licence of each set.
 Strata and mixtures are those of the IsoCompute Playbook (arXiv 2603.12151).
 """
 
+import functools
+
 from ml_collections import config_dict
 
 from configs import grpo, split_tiny
@@ -81,16 +83,12 @@ def get_config(name="gsm8k"):
   ))
   with config.source.ignore_type():
     config.source.update(SOURCES[name])
-  all_ = lambda **more: dict(
-      again=split_tiny.NOT,  # new samples that low and high are about
-      train=split_tiny.NOT,  # None: all problems
-      validation=300,
-      test=0) | more  # problems of the validation pool beside those
+  stratum = functools.partial(split_tiny.stratum, validation=300)
   config.strata = config_dict.ConfigDict(dict(
-      easy=all_(low=0.3, high=0.6),
-      hard=all_(low=0.0, high=0.0625),
-      extreme=all_(low=0.0, high=0.0, again=128),  # pass@128 = 0
-      very_easy=all_(low=0.6, high=0.9),
+      easy=stratum(0.3, 0.6),
+      hard=stratum(0.0, 0.0625),
+      extreme=stratum(0.0, 0.0, again=128),  # pass@128 = 0
+      very_easy=stratum(0.6, 0.9),
   ))
   config.mixtures = config_dict.ConfigDict(dict(
       half=dict(shares=dict(extreme=0.5, easy=0.5), train=5000,

@@ -21,9 +21,8 @@ def get_config():
   config.grader.update(name="python", file="reward.py:score", answer="whole",
                        workers=2)
   config.source.update(path="problems.jsonl", question="question", share=0.2)
-  config.strata = config_dict.ConfigDict(dict(some=dict(
-      low=0.1, high=0.9, again=split_tiny.NOT, train=split_tiny.NOT,
-      validation=split_tiny.NOT, test=0)))
+  config.strata = config_dict.ConfigDict(dict(
+      some=split_tiny.stratum(0.1, 0.9)))
   config.mixtures = config_dict.ConfigDict()
   config.sampler.update(
       slots=64,  # decoded at once

@@ -27,11 +27,9 @@ def get_config():
   with config.source.ignore_type():
     config.source.options = dict(min_terms=2, max_terms=2, min_digits=1,
                                  max_digits=2)
-  of = lambda low, high: dict(low=low, high=high, again=split_tiny.NOT,
-                              train=split_tiny.NOT,
-                              validation=split_tiny.NOT, test=0)
   config.strata = config_dict.ConfigDict(dict(
-      easy=of(0.3, 0.6), hard=of(0.0, 0.125), mid=of(0.1, 0.6)))
+      easy=split_tiny.stratum(0.3, 0.6), hard=split_tiny.stratum(0.0, 0.125),
+      mid=split_tiny.stratum(0.1, 0.6)))
   config.mixtures = config_dict.ConfigDict()
   config.sampler.update(
       slots=128,  # decoded at once

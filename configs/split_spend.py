@@ -10,8 +10,6 @@ problems of four numbers, so these 18,007 are most of the others.
 
 from configs import split_tiny
 
-NOT = split_tiny.NOT
-
 
 def get_config():
   config = split_tiny.get_config()
@@ -22,8 +20,8 @@ def get_config():
       validation="runs/pays/validation.jsonl", share=0.0, question="question",
       answer="answer", extract="whole", drop_unanswered=False)
   config.strata = dict(
-      low=dict(low=0.0625, high=0.125, again=NOT, train=1000, validation=600,
-               test=1200),
-      easy=dict(low=0.25, high=0.6, again=NOT, train=1000, validation=200,
-                test=350))  # 559 are left: 36,000 exist
+      low=split_tiny.stratum(0.0625, 0.125, train=1000, validation=600,
+                             test=1200),
+      easy=split_tiny.stratum(0.25, 0.6, train=1000, validation=200,
+                              test=350))  # 559 are left: 36,000 exist
   return config

@@ -19,7 +19,6 @@ The second base policy of configs/study.py:base, and 256 problems of its own:
 
 from configs import split_tiny
 
-NOT = split_tiny.NOT
 SIZES = (16, 32, 64, 256, 512, 2500)
 
 
@@ -27,10 +26,11 @@ def get_config():
   config = split_tiny.get_config()
   config.out = "runs/strata/countdown-tiny"  # OUT-STRATUM.jsonl, not committed
   config.source.validation = 5000  # the training problems stay the same
-  config.strata = {f"d{D}": dict(low=0.0625, high=0.125, again=NOT, train=D,
-                                 validation=1200, test=0) for D in SIZES} | {
-      f"arena_{name}": dict(low=low, high=high, again=NOT, train=train,
-                            validation=validation, test=0)
+  config.strata = {
+      f"d{D}": split_tiny.stratum(0.0625, 0.125, train=D, validation=1200)
+      for D in SIZES} | {
+      f"arena_{name}": split_tiny.stratum(low, high, train=train,
+                                          validation=validation)
       for name, low, high, train, validation in (
           ("mixed", 0.0, 1.0, 1024, 1200), ("hard", 0.0, 0.0625, 3000, 1200),
           ("easy", 0.3, 0.6, 1000, 500))}  # 541 are easy

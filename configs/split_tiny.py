@@ -9,7 +9,20 @@ from ml_collections import config_dict
 
 from configs import grpo
 
-NOT = config_dict.placeholder(int)  # None, which --config can set
+
+def stratum(low: float, high: float, *, again: int | None = None,
+            train: int | None = None, validation: int | None = None,
+            test: int = 0) -> dict:
+  """A stratum: avg@n in [low, high], and problems of the three splits.
+
+  again: new samples that low and high are about. None: those of the first
+  measurement; train and validation: all problems. Each None is a placeholder
+  of its own, because keys with one placeholder change together.
+  """
+  sizes = dict(again=again, train=train, validation=validation)
+  return dict(low=low, high=high) | {
+      key: config_dict.FieldReference(size, field_type=int)
+      for key, size in sizes.items()} | dict(test=test)
 
 
 def get_config():
@@ -29,17 +42,15 @@ def get_config():
           validation=6_000,  # for the validation and test splits
           seed=1,  # of the problems; pretraining used 0
       ),
-      strata=dict(  # avg@n in [low, high]; problems of the three splits
-          hard=dict(low=0.0, high=0.0625, again=NOT, train=3000,
-                    validation=300, test=600),
-          easy=dict(low=0.3, high=0.6, again=NOT, train=1000, validation=300,
-                    test=250),
-          low256=dict(low=0.0625, high=0.125, again=NOT, train=256,
-                      validation=300, test=300),  # few, for configs/study.py
-          mixed=dict(low=0.0, high=1.0, again=NOT, train=1024,
-                     validation=300, test=600),  # all, for configs/mixed.py
-          low2500=dict(low=0.0625, high=0.125, again=NOT, train=2500,
-                       validation=300, test=300),  # as low256, more problems
+      strata=dict(
+          hard=stratum(0.0, 0.0625, train=3000, validation=300, test=600),
+          easy=stratum(0.3, 0.6, train=1000, validation=300, test=250),
+          low256=stratum(0.0625, 0.125, train=256, validation=300,
+                         test=300),  # few, for configs/study.py
+          mixed=stratum(0.0, 1.0, train=1024, validation=300,
+                        test=600),  # all, for configs/mixed.py
+          low2500=stratum(0.0625, 0.125, train=2500, validation=300,
+                          test=300),  # as low256, more problems
       ),
       mixtures=dict(),  # name -> shares of strata, train, validation
       sampler=base.sampler,  # as the experiments sample

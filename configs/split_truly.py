@@ -15,6 +15,6 @@ def get_config():
   config = split_tiny.get_config()
   config.out = "runs/strata/countdown-tiny"  # OUT-STRATUM.jsonl, not committed
   config.source.update(train=48_000, validation=10_000)
-  config.strata = dict(truly=dict(low=1 / 256, high=1 / 32, again=256,
-                                  train=4000, validation=800, test=0))
+  config.strata = dict(truly=split_tiny.stratum(
+      1 / 256, 1 / 32, again=256, train=4000, validation=800))
   return config

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import pathlib
@@ -282,6 +283,19 @@ def test_a_stratum_of_another_model_is_told(tmp_path):
   assert f"{tmp_path}/m ({hf_weights.sha256(str(tmp_path / 'm'))[:12]})" in note
 
 
+@pytest.mark.parametrize("name", [
+    "gym", "math", "own", "smollm2", "spend", "study", "tiny", "truly"])
+def test_a_key_of_a_stratum_changes_alone(name):
+  module = importlib.import_module(f"configs.split_{name}")
+  config, again = module.get_config(), module.get_config()
+  before = config.to_dict()
+  stratum = list(config.strata)[0]
+  config.strata[stratum].validation = 74
+  before["strata"][stratum]["validation"] = 74
+  assert config.to_dict() == before
+  assert again.strata[stratum].validation != 74
+
+
 def run(*arguments):
   return command.run("launch.split", *arguments,
                      env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
@@ -297,11 +311,9 @@ def get_config():
       kind="files", path="PATH", validation=None, share=0.3,
       question="problem", answer="solution", extract="boxed",
       drop_unanswered=False))
-  free = dict(again=split_tiny.NOT, train=split_tiny.NOT,
-              validation=split_tiny.NOT, test=0)
   c.strata = config_dict.ConfigDict(dict(
-      easy=free | dict(low=0.3, high=1.0), hard=free | dict(low=0.0, high=0.29),
-      extreme=free | dict(low=0.0, high=0.05, again=20)))
+      easy=split_tiny.stratum(0.3, 1.0), hard=split_tiny.stratum(0.0, 0.29),
+      extreme=split_tiny.stratum(0.0, 0.05, again=20)))
   c.mixtures = config_dict.ConfigDict(dict(
       half=dict(shares=dict(easy=0.5, hard=0.5), train=16, validation=4)))
   c.sampler.slots = 128
