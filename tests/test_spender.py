@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import shutil
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import isojax
 from isojax.errors import InputError
 from isojax.ledger import records
+from isojax.models import auto_dtype, decoder
 from isojax.run import state
 from isojax.runtime import preemption, progress
 from isojax.sweep import spender
@@ -129,6 +131,28 @@ def test_refused_arms_are_named_before_anything_runs(tmp_path):
   impatient.eval.patience = 3
   with pytest.raises(InputError, match="patience=3: a spend stops arms"):
     spender.spend(impatient, ARMS, BUDGET, str(tmp_path))
+
+
+def dtypes(arms):
+  return {dtype for arm in arms for e in (arm.setup.e, arm.at(80).e)
+          for dtype in (e.sampler.dtype, e.recipe.loss.dtype)}
+
+
+def test_all_arms_have_the_dtype_of_auto_that_the_root_has(spent, tmp_path):
+  auto = config()
+  auto.sampler.dtype = auto.recipe.loss.dtype = "auto"
+  faster, _ = auto_dtype.chosen("cpu")
+  assert dtypes(spender.prepared(auto, ARMS, BUDGET, str(tmp_path))) == {faster}
+  other, = {*decoder.DTYPES} - {faster}
+  run = spent[1].arms[0].folder
+  text = pathlib.Path(run, "config.json").read_text()
+  for folder in ("1f", "clock/1f"):
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "config.json").write_text(
+        text.replace('"dtype": "float32"', f'"dtype": "{other}"'))
+    arms = spender.prepared(auto, ARMS, BUDGET, str(tmp_path))
+    assert dtypes(arms) == {other}
+    (tmp_path / folder / "config.json").unlink()
 
 
 def test_hours_fill_with_steps_and_evaluations():

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import fcntl
+import glob
 import itertools
 import json
 import os
@@ -29,7 +30,7 @@ from isojax.errors import InputError, reason
 from isojax.frontier import race
 from isojax.ledger import records, workdir
 from isojax.planner import request as request_lib
-from isojax.run import evaluation, experiment, training
+from isojax.run import evaluation, experiment, inputs, training
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
@@ -37,6 +38,7 @@ from isojax.run.setup import Setup
 from isojax.runtime import compilation, preemption, progress
 
 SPEND = "spend.json"  # in the root
+CLOCK = "clock"  # its folder with the run that measures the speed
 CLOCKED = 2**20  # alloc.C with which arms are checked while none is known
 FEWEST_STEPS = 8  # of every arm at the first rung
 # (n, factor of the config's rate): near the n that docs/study.md found within
@@ -150,10 +152,29 @@ def of_plan(path: str) -> list[dict]:
            for name, section in row.items()} for row in rows]
 
 
+def with_one_dtype(config, root: str):
+  """A copy of the config with a dtype for each `auto`.
+
+  It is that of the runs in the root, so that all arms compute alike, also when
+  a spend is resumed on another processor.
+  """
+  folders = (glob.glob(os.path.join(root, CLOCK, "*"))
+             + glob.glob(os.path.join(root, "*")))
+  stored = next(filter(None, map(state_lib.stored_config, folders)), None)
+  values, notes = inputs.with_auto(
+      config.to_dict(), jax.devices()[0].platform, lambda _: stored)
+  for note in notes:
+    progress.say(note)
+  out = copy.deepcopy(config)
+  config_file.override(out, _nested(experiment.dtypes(values)), "auto")
+  return out
+
+
 def prepared(config, overrides: list[dict], budget: int, root: str
              ) -> list[Arm]:
   """The arms, all checked; InputError names every arm that is refused."""
   arms, wrong = [], {}  # message -> names of the arms
+  config = with_one_dtype(config, root)
   for changes in overrides:
     name = label(changes)
     try:
@@ -207,7 +228,7 @@ def rollouts_in(config, overrides: list[dict], hours: float, root: str, *,
   """
   arms = prepared(config, overrides, CLOCKED, root)
   clock = dataclasses.replace(arms[0], folder=os.path.join(
-      root, "clock", arms[0].setup.run_id))
+      root, CLOCK, arms[0].setup.run_id))
   with locked(root):
     advance(clock, smallest(arms), signals)
   kept, e = records.read(os.path.join(clock.folder, state_lib.RECORDS)), (
