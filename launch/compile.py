@@ -88,21 +88,21 @@ def case(config, topology: str, *, largest: bool) -> Case:
       config.to_dict(), devices[0].platform, lambda values: None)[0])
   mesh = topology_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
-  opened = inputs.BasePolicy(folder, None, EOS, decoder.Transformer(
+  policy = inputs.BasePolicy(folder, None, EOS, decoder.Transformer(
       hf_config.read(folder), mesh))
   experiment_lib.check_sampler(
-      e.sampler, max_positions=opened.model.cfg.max_positions)
+      e.sampler, max_positions=policy.model.cfg.max_positions)
   hbm = topology_lib.hbm(devices[0])
   if largest:
-    e = the_largest(e, opened.model, hbm)
-  sampler, notes = programs_lib.make_sampler(opened, e.sampler)
+    e = the_largest(e, policy.model, hbm)
+  sampler, notes = programs_lib.make_sampler(policy, e.sampler)
   G = mesh_lib.blocks(mesh)
   planned = estimated(
-      e, opened.model, sampler.sizes.rows[-1] // G, rows_of(e, G) // G,
+      e, policy.model, sampler.sizes.rows[-1] // G, rows_of(e, G) // G,
       sampler.weights_gathered, pages=sampler.pages).own
   if not e.recipe.loss.remat or e.model.lora.rank:
     planned = {}
-  return Case(e, opened.model, sampler, planned, notes, hbm)
+  return Case(e, policy.model, sampler, planned, notes, hbm)
 
 
 def rows_of(e: experiment_lib.Experiment, G: int) -> int:
@@ -192,29 +192,30 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   take = a("int32", G, R // G)
   scalar = placed(jax.ShapeDtypeStruct((), np.float32),
                   mesh_lib.replicated(mesh))
-  held = device_bytes
+  on_device = device_bytes
   name = max(("embed", "head"), key=lambda x: x in params)
   yield Program("prepare", lambda: s.casts[name].lower(params[name]),
-                state + held(weights) - held(weights[name]))
+                state + on_device(weights) - on_device(weights[name]))
   yield Program("prefill", lambda: s.prefill.lower(weights, prompts),
-                state + held(cache))
+                state + on_device(cache))
   if e.recipe.updates.in_flight or paged:
     of = s.sizes.at_once(L) * G
     sequences = Prompts(a("int32", of, L), a("int32", of), a("uint32", of))
     yield Program("reread", lambda: s.prefill.lower(weights, sequences),
-                  state + held(cache))
+                  state + on_device(cache))
   more = dict(
       table=a("int32", R, -(-s.sizes.longest // s.page))) if paged else {}
   yield Program("insert", lambda: s.insert.lower(
-      cache, window, *[take] * (3 if paged else 2)), state + held(weights))
+      cache, window, *[take] * (3 if paged else 2)), state + on_device(weights))
   if not paged:
     shorter = make(R, s.sizes.lengths[max(0, len(s.sizes.lengths) - 2)])
     yield Program("resize", lambda: s.resize.lower(shorter.k[0], take, L, 3),
-                  state + held((weights, window, cache)) - held(cache.k[0]))
+                  state + on_device((weights, window, cache))
+                  - on_device(cache.k[0]))
   yield Program("decode", lambda: s.decode.lower(
       weights, cache, row, scalar, scalar,
       kind="nucleus" if e.eval.top_p < 1 else "whole", **more),
-                state + held(window))
+                state + on_device(window))
 
 
 def widest(e: experiment_lib.Experiment, G: int):
@@ -243,7 +244,7 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
   update = update_lib.make_update(model, tx, recipe.loss, lora, critic)
   temperature = jax.ShapeDtypeStruct((), np.float32, sharding=whole)
   batch = placed(widest(c.e, mesh_lib.blocks(model.mesh)), rows)
-  held = device_bytes
+  on_device = device_bytes
   scored = algorithm.scored_columns(
       recipe.loss, recipe.updates, recipe.critic)
   batch = batch.replace(columns=batch.columns | dict.fromkeys(
@@ -256,11 +257,11 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
   start, accumulate, apply = update.programs
   trained = update_lib.trained_params(state)
   carry = trained, placed(jax.eval_shape(start)[1], whole)
-  yield Program("start", start.lower, held((state, base)))
+  yield Program("start", start.lower, on_device((state, base)))
   yield Program("accumulate", lambda: accumulate.lower(
       trained, base, carry, batch, temperature),
-                held((state.opt_state, critic and state.critic.opt_state)))
-  yield Program("apply", lambda: apply.lower(state, carry), held(base))
+                on_device((state.opt_state, critic and state.critic.opt_state)))
+  yield Program("apply", lambda: apply.lower(state, carry), on_device(base))
 
 
 def programs(c: Case) -> Iterator[Program]:

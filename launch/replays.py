@@ -320,10 +320,10 @@ def coverage(count: int, rng) -> str:
   for _ in range(count):
     for form in race.shapes(1.0, 2.0):
       arms, truth = zip(*simulated(rng, form=form), strict=True)
-      def heard(told, going, target, form=form, truth=truth):
-        for k, (mean, sd) in told.behind.items():
-          gap = truth[going[told.leader]] - truth[going[k]]
-          stops = "stopped" if k in told.why else "goes on"
+      def heard(decision, going, target, form=form, truth=truth):
+        for k, (mean, sd) in decision.behind.items():
+          gap = truth[going[decision.leader]] - truth[going[k]]
+          stops = "stopped" if k in decision.why else "goes on"
           inside = abs(gap - mean) <= race.INTERVAL_SDS * sd
           hits[form, stops].append((inside, gap > 0))
       replay.replay(arms, 2 ** 18, prior=1, hear=heard)

@@ -38,7 +38,7 @@ def read_config(path: str) -> config_dict.ConfigDict:
   except Exception as error:
     if str(error).startswith("Error whilst parsing"):  # a traceback as text
       error = error.__context__
-    raise InputError(_place(error) + _told(error)) from None
+    raise InputError(_place(error) + _message(error)) from None
   return checked(path, config)
 
 
@@ -51,7 +51,7 @@ def _place(error: Exception) -> str:
   return f"{os.path.relpath(ours[-1][0])}:{ours[-1][1]}: " if ours else ""
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
   """The message, or the nearest name of a key that a ConfigDict lacks."""
   *_, (frame, _) = traceback.walk_tb(error.__traceback__)
   values = frame.f_locals

@@ -68,9 +68,9 @@ def nearest_divisors(total: int, near: int, *, least: int = 1) -> str:
   far = 100_000  # no allocation has larger parts
   below = range(min(near, total), max(least, near - far) - 1, -1)
   above = range(max(near, least), min(total, near + far) + 1)
-  found = [next((d for d in side if total % d == 0), None)
-           for side in (below, above)]
-  return " or ".join(str(d) for d in dict.fromkeys(found) if d)
+  divisors = [next((d for d in side if total % d == 0), None)
+              for side in (below, above)]
+  return " or ".join(str(d) for d in dict.fromkeys(divisors) if d)
 
 
 def aligned(lines: list[list[str]]) -> str:

@@ -52,8 +52,8 @@ def lacks(platform: str, *, capability: float | None, H: int, K: int,
            f"heads have {H} numbers; expected a multiple of 8, at most 128"),
           uneven,
           (cap is not None, f"the model caps its scores at {cap}"))}
-  return {name: next((why for wrong, why in each if wrong), None)
-          for name, each in rules.items()}
+  return {name: next((why for wrong, why in checks if wrong), None)
+          for name, checks in rules.items()}
 
 
 def blocks(length: int) -> tuple[int, int]:

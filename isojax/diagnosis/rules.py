@@ -551,22 +551,22 @@ OURS = types.SimpleNamespace(**(WORDS | OPTIONS))
 
 def rules_of(x, o=OURS) -> dict[str, Found]:
   """Name -> what is found, of the rules about x whose fields exist."""
-  found = {}
+  results = {}
   for name, about, needs, rule in RULES:
-    if isinstance(x, about) and name not in found and x.fields.issuperset(
+    if isinstance(x, about) and name not in results and x.fields.issuperset(
         needs.split()) and (one := next(rule(x, o), None)):
-      found[name] = one
-  found = without_hidden(found)
-  if {"overfit", "collapse"} <= found.keys():  # overfitting is the cause
-    found["collapse"] = found["overfit"]
-  return found
+      results[name] = one
+  results = without_hidden(results)
+  if {"overfit", "collapse"} <= results.keys():  # overfitting is the cause
+    results["collapse"] = results["overfit"]
+  return results
 
 
-def without_hidden(found: dict) -> dict:
+def without_hidden(results: dict) -> dict:
   for name, hidden in HIDES.items():
-    if name in found:
-      found = {key: found[key] for key in found if key not in hidden}
-  return found
+    if name in results:
+      results = {key: results[key] for key in results if key not in hidden}
+  return results
 
 
 class Watcher:
@@ -589,10 +589,10 @@ class Watcher:
   def __call__(self, line: dict) -> list[str]:
     """The new warnings of a record."""
     kind = line["kind"]
-    _, found = self.check(line)
+    _, results = self.check(line)
     new = dict.fromkeys(f"{one.text}; {one.advice}" for name, one
-                        in found.items() if name not in self._on[kind])
-    self._on[kind] = set(found)
+                        in results.items() if name not in self._on[kind])
+    self._on[kind] = set(results)
     where = (f"in the last {len(self._window)} steps, " if kind == "train"
              else "")
     return [f"warning: {where}{text}. Read the texts in samples.jsonl "
@@ -657,42 +657,42 @@ def findings(run: History, options: dict) -> list[Finding]:
   o = types.SimpleNamespace(**(WORDS | options))
   o.earlier = f"{WORDS['earlier']}, {run.peak}" if run.peak else o.earlier
   rows = {}  # name -> what was found last, x, {index of a step: its waste}
-  for name, found, x, steps in _alarms(run, o):
+  for name, result, x, steps in _alarms(run, o):
     wasted = rows[name][2] if name in rows else {}
-    wasted = wasted | dict.fromkeys(steps, found.waste)
-    if found.level == NOTE and name in rows:  # not instead of a grave one
-      found, x, _ = rows[name]
-    rows[name] = found, x, wasted
-  for name, found in rules_of(run, o).items():
-    rows.setdefault(name, (found, run, dict.fromkeys(
-        (i for i, line in enumerate(run.train) if line["step"] > found.since),
-        found.waste)))
+    wasted = wasted | dict.fromkeys(steps, result.waste)
+    if result.level == NOTE and name in rows:  # not instead of a grave one
+      result, x, _ = rows[name]
+    rows[name] = result, x, wasted
+  for name, result in rules_of(run, o).items():
+    rows.setdefault(name, (result, run, dict.fromkeys(
+        (i for i, line in enumerate(run.train) if line["step"] > result.since),
+        result.waste)))
   rows = without_hidden(rows)
   if "collapse" in rows and run.above_start and isinstance(
       rows["collapse"][1], Steps):
-    found, *rest = rows["collapse"]
-    rows["collapse"] = found._replace(
-        text=found.text.replace(": training collapsed", "; it ends at "
-                                f"{run.last_reward:.3f}, above its start"),
+    result, *rest = rows["collapse"]
+    rows["collapse"] = result._replace(
+        text=result.text.replace(": training collapsed", "; it ends at "
+                                 f"{run.last_reward:.3f}, above its start"),
         level=COSTLY, sure="likely"), *rest
   if "collapse" in rows and isinstance(rows["collapse"][1], Evaluation):
     rows.pop("past_best", None)  # it is the same fall
-  return sorted((_finding(run, name, found, wasted)
-                 for name, (found, _, wasted) in rows.items() if wasted),
+  return sorted((_finding(run, name, result, wasted)
+                 for name, (result, _, wasted) in rows.items() if wasted),
                 key=lambda f: (LEVELS.index(f.level), -f.cost))
 
 
-def _finding(run: History, name: str, found: Found, wasted: dict) -> Finding:
+def _finding(run: History, name: str, last: Found, wasted: dict) -> Finding:
   """What was found last in the steps `wasted`: index -> share."""
   steps = len(run.train)
   cost = sum(run.spent[i] * wasted[i] for i in wasted) / sum(run.spent)
   over = max(wasted) < steps - 1 and cost < MIN_COST
   return Finding(
-      name, NOTE if over else found.level,
-      found.text + ("; it recovered" if over else ""), found.advice,
-      f"a hint: {steps} steps only" if steps < EARLY else found.sure, cost,
+      name, NOTE if over else last.level,
+      last.text + ("; it recovered" if over else ""), last.advice,
+      f"a hint: {steps} steps only" if steps < EARLY else last.sure, cost,
       tuple(run.train[i]["step"] for i in (min(wasted), max(wasted))),
-      found.source)
+      last.source)
 
 
 def _alarms(run: History, o):
@@ -706,14 +706,14 @@ def _alarms(run: History, o):
             for line in run.evals if {"correct", "k"} <= line.keys()]
   checked = False
   for step, at, line in sorted(lines, key=lambda row: row[:2]):
-    x, found = watch.check(line)
+    x, results = watch.check(line)
     if isinstance(x, Steps):
       checked, about = True, range(at - len(x.lines) + 1, at + 1)
     elif x:
       about = range(bisect.bisect_right(steps, x.best["step"]),
                     bisect.bisect_right(steps, step))
-    for name, one in found.items():
-      if name == "overfit" or one is not found.get("overfit"):
+    for name, one in results.items():
+      if name == "overfit" or one is not results.get("overfit"):
         yield name, one, x, about
   if not checked and steps:  # too few steps for an alarm, not for a hint
     x = Steps(run.train, run.grouped)

@@ -148,17 +148,17 @@ def limits(fit: Fit, early: dict | None) -> tuple[str, ...]:
 
   `early` is the row of `extrapolation` that is checked.
   """
-  best, found = lead(fit), []
+  best, reasons = lead(fit), []
   if best and best["rival"] and best["lead_interval"][0] <= 0:
-    found.append(
+    reasons.append(
         f"the lead of n = {best['n']} over n = {best['rival']} at the end of "
         "the data is within the noise, "
         f"{pair(best['lead_interval'], signed)}")
   later = verdict.overtaking(fit) if best else None
   if later:
-    found.append(f"an n above the leader, such as {later[0]}, {later[2]}")
-  found += filter(None, (catching_up(fit), early and unforeseen(fit, early)))
-  return tuple(found)
+    reasons.append(f"an n above the leader, such as {later[0]}, {later[2]}")
+  reasons += filter(None, (catching_up(fit), early and unforeseen(fit, early)))
+  return tuple(reasons)
 
 
 def variants(study: Study, base: Options) -> list[dict]:

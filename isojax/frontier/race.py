@@ -217,7 +217,7 @@ def forecast(arms: typing.Sequence[Arm], target: float,
   measured = all(arm.C_E[0] <= 0 for arm in arms)
   base = float(np.mean(first) if measured else np.min(first))
   low = min(arm.C_E[arm.C_E > 0].min() for arm in arms)
-  told = []
+  forecasts = []
   for form, theta in shapes(low, target).items():
     fits = []
     for arm, sd, prior_MxM in zip(arms, sd_K, _stretches(arms, low, target)):
@@ -231,9 +231,9 @@ def forecast(arms: typing.Sequence[Arm], target: float,
                        for t in range(3))
     var = np.stack([v[..., 2].ravel() for _, _, v in fits])
     slope = np.maximum((mean - half) @ weight_H, 0.0)
-    told.append(Forecast(weight_H, mean, var, np.where(
+    forecasts.append(Forecast(weight_H, mean, var, np.where(
         [bool(arm.ended) for arm in arms], 0.0, slope), now @ weight_H))
-  return told
+  return forecasts
 
 
 # ---- the rule
@@ -267,25 +267,25 @@ def race(arms: typing.Sequence[Arm], target: float, *, next_rung: float,
     prior: index of the arm that the evidence before this race is for.
     options: the rule's constants.
   """
-  told = forecast(arms, target, options)
+  forecasts = forecast(arms, target, options)
   lead_K = np.zeros(len(arms))
   if prior is not None:
     lead_K[prior] = options.prior_lead + options.prior_sds * float(
         noise(arms, options.wander).mean())
   mean_KxF, sd_KxF = (np.stack(x, -1) for x in zip(*(
-      one.moments() for one in told)))
+      one.moments() for one in forecasts)))
   # The leader is the best so far: a crossing that is only forecast keeps an arm
   # in the race and does not win it. Replays chose worse by the forecast.
-  now_K = np.mean([one.now_K for one in told], 0) + lead_K
+  now_K = np.mean([one.now_K for one in forecasts], 0) + lead_K
   leader = _leader(now_K, arms, options.tie)
   going, why, behind = [leader], {}, {}
-  slope = float(np.mean([one.slope_K[leader] for one in told]))
+  slope = float(np.mean([one.slope_K[leader] for one in forecasts]))
   needed = options.price * slope * -math.log2(1 - min(next_rung / target, 0.9))
   for k in np.argsort(-now_K, kind="stable"):
     if k == leader:
       continue
     lead = lead_K[leader] - lead_K[k]
-    gaps = [one.gap(leader, k) for one in told]
+    gaps = [one.gap(leader, k) for one in forecasts]
     gain = max(float(expected_gain(-mean - lead, sd)) for mean, sd in gaps)
     behind[int(k)] = min(gaps)
     if gain > needed and not arms[k].ended:
@@ -371,7 +371,7 @@ def least_budget(K: int, smallest: float, options: Options) -> float:
 
 def play(names: typing.Sequence[str], advance, budget: int, *,
          smallest: float, prior: int = 0, options: Options = DEFAULT,
-         say=lambda line: None, hear=lambda told, going, target: None
+         say=lambda line: None, hear=lambda decision, going, target: None
          ) -> Result:
   """Races the arms for `budget` rollouts in all.
 
@@ -383,8 +383,8 @@ def play(names: typing.Sequence[str], advance, budget: int, *,
     smallest: rollouts that every arm needs for its first evaluation.
     prior: index of the arm that is run if racing is not worth it.
     options: the rule's constants.
-    say: told one line a rung.
-    hear: told each rung's Decision, the arms that it is of, and the target.
+    say: gets one line a rung.
+    hear: gets each rung's Decision, the arms that it is of, and the target.
   """
   K = len(names)
   rung = first_rung(K, budget, smallest, options)
@@ -399,22 +399,22 @@ def play(names: typing.Sequence[str], advance, budget: int, *,
     losers = sum(spent[k] for k in range(K) if k not in going)
     # At least the others of this rung are lost, whoever wins.
     target = max(budget - losers - (len(going) - 1) * rung, rung)
-    told = race(arms, target, next_rung=2 * rung,
-                prior=going.index(prior) if prior in going else None,
-                options=options)
-    hear(told, going, target)
-    kept = [going[i] for i in told.going]
-    why = {going[i]: reason for i, reason in told.why.items()}
+    decision = race(arms, target, next_rung=2 * rung,
+                    prior=going.index(prior) if prior in going else None,
+                    options=options)
+    hear(decision, going, target)
+    kept = [going[i] for i in decision.going]
+    why = {going[i]: reason for i, reason in decision.why.items()}
     for k in _beyond(kept, spent, 2 * rung, budget, options):
       kept.remove(k)
       why[k] = ("not decided: another rung of it would take more than "
                 f"{options.overhead:.0%} of the budget")
     for i, k in enumerate(going):
       entries[k] = Entry(names[k], spent[k], why[k] if k in why else "",
-                         float(told.mean_K[i]), float(told.sd_K[i]),
-                         seen[k].reached, i in told.behind and _is_worse(
-                             *told.behind[i]))
-    say(_line(rung, names, going, kept, told, sum(spent), budget))
+                         float(decision.mean_K[i]), float(decision.sd_K[i]),
+                         seen[k].reached, i in decision.behind and _is_worse(
+                             *decision.behind[i]))
+    say(_line(rung, names, going, kept, decision, sum(spent), budget))
     if len(kept) == 1:
       return _finished(names, advance, budget, kept[0], seen, spent, entries)
     going, rung = sorted(kept), 2 * rung
@@ -432,10 +432,10 @@ def _beyond(kept: list[int], spent: list[int], rung: float, budget: float,
   return out
 
 
-def _line(rung, names, going, kept, told: Decision, spent, budget) -> str:
-  order = np.argsort(-told.mean_K, kind="stable")
-  rewards = ", ".join(f"{names[going[i]]} {told.mean_K[i]:.3f} ± "
-                      f"{INTERVAL_SDS * told.sd_K[i]:.3f}" for i in order)
+def _line(rung, names, going, kept, decision: Decision, spent, budget) -> str:
+  order = np.argsort(-decision.mean_K, kind="stable")
+  rewards = ", ".join(f"{names[going[i]]} {decision.mean_K[i]:.3f} ± "
+                      f"{INTERVAL_SDS * decision.sd_K[i]:.3f}" for i in order)
   return (f"rung of {rung:,.0f}: {len(kept)} of {len(going)} arms go on, "
           f"{', '.join(names[k] for k in kept)}; {spent:,} of {budget:,} "
           f"rollouts; forecast at the end, 95 %: {rewards}")

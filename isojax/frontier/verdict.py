@@ -111,8 +111,8 @@ def overtaking(fit: Fit) -> tuple[int, bool, str] | None:
     draws_D = best_D[1:] if len(best_D) > 1 else best_D
     above_D = draws_D[draws_D > leader + 0.5]
     if len(above_D) > len(draws_D) / 2:
-      found, times = np.unique(above_D, return_counts=True)
-      return int(found[times.argmax()]), bool(
+      candidates, times = np.unique(above_D, return_counts=True)
+      return int(candidates[times.argmax()]), bool(
           2 * times.max() > len(draws_D)), (
           f"would be best at twice the largest {fit.study.symbol} if its "
           f"{curves[0].form.replace('_', ' ')} curve holds")

@@ -258,11 +258,11 @@ def _leaves(tree) -> dict[str, str]:
 def _check_fits(folder: str, saved: dict, wanted: dict) -> None:
   """Raises InputError for another model or optimizer; orbax would cast."""
   if differ := sorted({name for name, _ in saved.items() ^ wanted.items()}):
-    here, there = (leaves[differ[0]] if differ[0] in leaves else "absent"
-                   for leaves in (wanted, saved))
+    ours, theirs = (leaves[differ[0]] if differ[0] in leaves else "absent"
+                    for leaves in (wanted, saved))
     raise InputError(
         f"{folder}: saved with another model or optimizer: {differ[0]} is "
-        f"{there} in the checkpoint, {here} in this run ({len(differ)} leaves "
+        f"{theirs} in the checkpoint, {ours} in this run ({len(differ)} leaves "
         "differ); nothing was changed: give the model of that run, or choose "
         "another --workdir")
 

@@ -140,23 +140,23 @@ def _lock(folder: str, lock) -> None:
 def _check_config(folder: str, here: Stored, shorter: str | None,
                   deciding: Callable[[dict], dict]) -> None:
   path = os.path.join(folder, "config.json")
-  there = read_config(folder) if claimed(folder) else None
-  if there is None or there.identity == shorter:
+  stored = read_config(folder) if claimed(folder) else None
+  if stored is None or stored.identity == shorter:
     text = json.dumps(dataclasses.asdict(here), indent=2) + "\n"
     if bucket.remote(folder):
       epath.Path(path).write_text(text)
     else:
       records.replace(path, text.encode())
-  elif (there.run_id, there.identity) != (here.run_id, here.identity):
+  elif (stored.run_id, stored.identity) != (here.run_id, here.identity):
     differ = sections.differences(
-        deciding(json.loads(json.dumps(here.config))), deciding(there.config),
+        deciding(json.loads(json.dumps(here.config))), deciding(stored.config),
         at=("in this config", "in the workdir")) or (
             "the same config, but the files of the model, the stratum, the "
             "reward (task.grader.file), a function of recipe.loss or the "
             "prompts' tokens differ")
-    whose = (f"holds run {there.run_id} with other values, such as those it "
-             "was extended to" if there.run_id == here.run_id else
-             f"belongs to run {there.run_id}, expected run {here.run_id}")
+    whose = (f"holds run {stored.run_id} with other values, such as those it "
+             "was extended to" if stored.run_id == here.run_id else
+             f"belongs to run {stored.run_id}, expected run {here.run_id}")
     raise InputError(
         f"--workdir={folder} {whose}: {differ}; choose another --workdir, or "
         "give the values in the workdir to resume that run")

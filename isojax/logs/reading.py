@@ -97,8 +97,8 @@ def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
   if file.step is None and "step" not in how.fixed:
     _join_endpoints(file, rows)
   file.notes.extend(_caveats(log, rows, curves))
-  if "avg" not in how.scale and (told := granularity.note_on(log)):
-    file.note(told)
+  if "avg" not in how.scale and (note := granularity.note_on(log)):
+    file.note(note)
   rows = _once(rows, file)
   _check_enough(file, rows, curves)
   return rows, file.notes

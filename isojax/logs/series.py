@@ -93,8 +93,8 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
       {line["reward"] for line in train if "reward" in line}) == 1:
     first.append(f"{path}: {', '.join(varied)} vary, and {total} does not: "
                  "they cancel each other; change their weights.")
-  if told := granularity.note_on(log):
-    first.append(f"{path}: {told}")
+  if note := granularity.note_on(log):
+    first.append(f"{path}: {note}")
   if "avg" in columns and names.get("reward") in (None, columns["avg"]):
     first.append(f"{path}: {columns['avg']!r} is read as an evaluation; if it "
                  "is the reward of training rollouts, give "

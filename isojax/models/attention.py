@@ -178,8 +178,8 @@ def padded(x, size: int, axis: int):
                      for i in range(x.ndim)])
 
 
-def by_device(each, mesh, **heads):
-  """Calls `each` on every device, with that device's rows and heads.
+def by_device(kernel, mesh, **heads):
+  """Calls `kernel` on every device, with that device's rows and heads.
 
   XLA cannot partition a kernel by itself. `heads` are the axes of the heads in
   each argument and in "out"; None: no such axis.
@@ -188,7 +188,7 @@ def by_device(each, mesh, **heads):
           P(mesh_lib.ROWS, *(None,) * (axis - 1), "tensor")
           for name, axis in heads.items()}
   out = spec.pop("out")
-  return jax.shard_map(each, mesh=mesh, in_specs=tuple(spec.values()),
+  return jax.shard_map(kernel, mesh=mesh, in_specs=tuple(spec.values()),
                        out_specs=out, check_vma=False)
 
 

@@ -295,9 +295,10 @@ class Transformer(nn.Module):
     keys, values = [], []
     pasts = [()] * self.cfg.Z if past is None else zip(
         past.k, past.v, strict=True)
-    for layer, k, v, each in zip(self.layers, cache.k, cache.v, pasts,
-                                 strict=True):
-      x, k, v = layer(self.by_rows(x), position_BxT, seen, k, v, slot, each)
+    for layer, k, v, layer_past in zip(self.layers, cache.k, cache.v, pasts,
+                                       strict=True):
+      x, k, v = layer(self.by_rows(x), position_BxT, seen, k, v, slot,
+                      layer_past)
       keys.append(k)
       values.append(v)
     return x, keys, values

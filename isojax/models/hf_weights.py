@@ -142,7 +142,7 @@ def sha256(path: str) -> str:
     hashes = list(threads.map(of, files))
   if len(hashes) == 1:
     return hashes[0]
-  lines = [f"{each} {file.name}" for each, file in zip(
+  lines = [f"{digest} {file.name}" for digest, file in zip(
       hashes, files, strict=True)]
   return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -267,18 +267,18 @@ def new_folder(out: str):
   """Yields a temporary folder that is renamed to `out` when complete."""
   check_new(out)
   path = pathlib.Path(out)
-  beside = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+  temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
   try:
-    beside.mkdir(parents=True)
-    yield beside
-    beside.rename(path)
+    temporary.mkdir(parents=True)
+    yield temporary
+    temporary.rename(path)
   except FileNotFoundError:
     raise  # from a file that the caller reads, not from `out`
   except (OSError, safetensors.SafetensorError) as error:
     raise InputError(f"--out={out}: cannot be written ({reason(error)}); free "
                      "disk space or choose another folder") from error
   finally:
-    shutil.rmtree(beside, ignore_errors=True)
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def copy_beside_weights(source: str, folder: pathlib.Path, dtype: str) -> None:

@@ -221,9 +221,9 @@ def within(q: Question, answer: Answer):
     ends = known[0], known[-1]
     limits.append((ends, ends, "C is outside of the law's data, and there other"
                    f" sources found n = {ends[0]} to {ends[1]} as good"))
-  for (low, high), found, reason in limits:
+  for (low, high), admitted_n, reason in limits:
     if not low <= n <= high:
-      n, bounds = min(max(n, low), high), found
+      n, bounds = min(max(n, low), high), admitted_n
       why.append(reason)
   return n, bounds, "; ".join(why)
 

@@ -100,12 +100,12 @@ def known(law, C: float) -> tuple[int, ...]:
 
 def disagreement(law, C: float) -> tuple[str, ...]:
   """A sentence if two sources of this C have ranges of n that do not meet."""
-  there = [source for source in sources(law, C) if source.covers(C)]
-  if max((source.n[0] for source in there), default=0) <= min(
-      (source.n[-1] for source in there), default=0):
+  covering = [source for source in sources(law, C) if source.covers(C)]
+  if max((source.n[0] for source in covering), default=0) <= min(
+      (source.n[-1] for source in covering), default=0):
     return ()
   return ("the sources disagree at this C: " + "; ".join(
-      f"n = {span(source.n)} ({source.name})" for source in there)
+      f"n = {span(source.n)} ({source.name})" for source in covering)
           + ": race several n on your own problems, python -m launch.spend",)
 
 

@@ -266,8 +266,8 @@ def names(trainer: str) -> dict[str, str]:
   options = {field: [word.partition("=")[0] for word in words
                      if word.endswith(f"={{{field}}}")]
              for field in ("Bp", "n", "B", "M")}
-  return {field: " and ".join(found) for field, found in options.items()
-          if found}
+  return {field: " and ".join(set_by) for field, set_by in options.items()
+          if set_by}
 
 
 def doubled(row: plan_file.Row, s: Setting) -> list[str]:

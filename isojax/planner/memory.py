@@ -216,12 +216,12 @@ def remedies(price: Price, fits, *, sharded: bool) -> str:
   options = changes(price, sharded=sharded)
   out = []
   for count in range(1, len(options) + 1):
-    found = [names for names in itertools.combinations(options, count)
+    fitting_changes = [names for names in itertools.combinations(options, count)
              if fits(changed(price, functools.reduce(
                  lambda all_of, name: all_of | options[name], names, {})))]
-    if found:
+    if fitting_changes:
       out = [" and ".join(names) for names in (
-          found if count == 1 else found[:1])]
+          fitting_changes if count == 1 else fitting_changes[:1])]
       break
   out = ["it fits with " + ", or with ".join(out)] if out else []
   out += machines_that_fit(price, fits)

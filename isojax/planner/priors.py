@@ -100,11 +100,11 @@ def study_n() -> dict[tuple[str, int], dict]:
   its best validation, after which it fell, or None.
   """
   with open(custom_function.find(STUDY_N), encoding="utf-8") as file:
-    return {(each["stratum"], each["D"]): {
+    return {(entry["stratum"], entry["D"]): {
         "windows": {w["C/D"]: (w["training"], w["validation"])
-                    for w in each["windows"]},
-        "peak": {int(n): at for n, at in each["peak"].items()}}
-            for each in json.load(file)}
+                    for w in entry["windows"]},
+        "peak": {int(n): at for n, at in entry["peak"].items()}}
+            for entry in json.load(file)}
 
 
 def _near(values, x: float):

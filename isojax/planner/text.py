@@ -227,7 +227,7 @@ def priced(price: Price, rows: Sequence[plan_file.Row],
   """What the prices rest on."""
   m, w, e = price.machine, price.workload, price.efficiency
   of_config = bool(price.evaluations)
-  held = "" if price.page is None else (
+  pages = "" if price.page is None else (
       f" ({price.pages:,} pages of {price.page} on each device)")
   basis = CALIBRATED.format(*e.spread) if e.spread else e.basis
   if e is cost.MIXTURE:
@@ -236,7 +236,7 @@ def priced(price: Price, rows: Sequence[plan_file.Row],
   return (
       ("machine", f"{m.name}: {many(m.chips, 'chip')}; mesh {price.mesh.text}"),
       ("decoding", f"{min(price.rows, largest.Bp * largest.n_max):,} rows "
-       f"decoded at once{held}; {e.slots:.2g} of the decoded slots are kept"
+       f"decoded at once{pages}; {e.slots:.2g} of the decoded slots are kept"
        + (" after the queue is empty" if price.refilled else "")),
       ("update", f"microbatches of at most {price.micro_rows:,} rollouts" + (
           "" if of_config else ", packed, forward twice, fused attention and "

@@ -140,9 +140,9 @@ def figure(document: dict, name: str):
   from isojax.report import plots  # needs matplotlib
   drawable = plots.drawable(document)
   if name not in drawable:
-    told = ("this fit has no data for it; there are: " if name in plots.FIGURES
-            else "expected one of ")
-    raise InputError(f"name={name!r}: {told}{', '.join(drawable)}")
+    expected = ("this fit has no data for it; there are: "
+                if name in plots.FIGURES else "expected one of ")
+    raise InputError(f"name={name!r}: {expected}{', '.join(drawable)}")
   return plots.FIGURES[name](document)
 
 

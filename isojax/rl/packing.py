@@ -60,21 +60,21 @@ def fill(problem_R, *, G: int, rows: int, slots: int):
 
   Returns:
     place: the place of each row that was taken. slot [G * rows]: the prompt
-    slot of each place. held [G * slots]: the problem of each prompt slot. Both
+    slot of each place. slot_problem [G * slots]: that of each prompt slot. Both
     are 0 where empty.
   """
   place = []
-  slot, held = np.zeros((G, rows), np.int32), np.zeros((G, slots), int)
+  slot, slot_problem = np.zeros((G, rows), np.int32), np.zeros((G, slots), int)
   for block in range(G):
     problems = problem_R[len(place):len(place) + rows]
     known = {problem: i for i, problem in enumerate(
         list(dict.fromkeys(problems))[:slots])}
     count = next((r for r, problem in enumerate(problems)
                   if problem not in known), len(problems))
-    held[block, :len(known)] = list(known)
+    slot_problem[block, :len(known)] = list(known)
     slot[block, :count] = [known[problem] for problem in problems[:count]]
     place.extend(range(block * rows, block * rows + count))
-  return np.array(place), slot.reshape(-1), held.reshape(-1)
+  return np.array(place), slot.reshape(-1), slot_problem.reshape(-1)
 
 
 def cut(problem_R, *, S: int, W: int, G: int, tokens: int):
@@ -145,8 +145,8 @@ def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n, G: int,
   used = np.flatnonzero(used_B & (len_B > 0))
   W, out = width(T, widest or int(np.max(n))), []
   rows = [used[row] for row in packed(len_B[used], problem_B[used], W)]
-  for place, slot, held in cut([problem_B[row[0]] for row in rows], W=W, G=G,
-                               S=S, tokens=tokens):
+  for place, slot, slot_problem in cut(
+      [problem_B[row[0]] for row in rows], W=W, G=G, S=S, tokens=tokens):
     taken, rows = rows[:len(place)], rows[len(place):]
     answer = np.concatenate(taken)
     length = len_B[answer]
@@ -158,7 +158,7 @@ def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n, G: int,
         np.cumsum(length) - length, length)
     start = place.repeat([len(row) for row in taken]) * W + before
     longest = prompts.len_P[problem_B[[row[0] for row in taken]]].max()
-    out.append(Layout(slot, held, answer.repeat(length), offset,
+    out.append(Layout(slot, slot_problem, answer.repeat(length), offset,
                       start.repeat(length) + offset, W,
                       slot_tokens(S, longest, cfg.prompt_sizes)))
   return out
@@ -185,10 +185,10 @@ def batch(layout: Layout, prompts: Prompts, rollouts: Rollouts,
           columns: dict) -> Batch:
   """A microbatch; columns are numbers [B] or [B, T]."""
   T, S = rollouts.tokens_RxT.shape[1], layout.S
-  held = jax.tree.map(lambda x: np.asarray(x)[layout.held_P], prompts)
+  placed = jax.tree.map(lambda x: np.asarray(x)[layout.held_P], prompts)
   return Batch(
-      prompts=held.replace(  # an empty slot may hold a longer prompt
-          tokens_PxS=held.tokens_PxS[:, :S], len_P=held.len_P.clip(max=S)),
+      prompts=placed.replace(  # an empty slot may hold a longer prompt
+          tokens_PxS=placed.tokens_PxS[:, :S], len_P=placed.len_P.clip(max=S)),
       slot_R=layout.slot_R,
       tokens_RxW=spread(layout, rollouts.tokens_RxT, np.int32),
       offset_RxW=spread(layout, np.broadcast_to(

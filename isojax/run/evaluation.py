@@ -178,9 +178,9 @@ def other_runs(setup: Setup, folder: str) -> list[tuple[str, str]]:
       continue
     if "name" in stored.config and stored.config["name"] == setup.e.name and (
         checkpoint.steps(os.path.join(other, state_lib.CHECKPOINTS))):
-      here, there = map(experiment.identity, (
+      ours, theirs = map(experiment.identity, (
           json.loads(json.dumps(setup.config)), stored.config))
       out.append((other, sections.differences(
-          there, here, at=("there", "in this config")) or "the same values, "
+          theirs, ours, at=("there", "in this config")) or "the same values, "
           "but files of the model, the problems or a function differ"))
   return out

@@ -50,7 +50,7 @@ def opened(setup: Setup, folder: str, kept: list[dict], *, active: bool):
       writers.append((trackio if local else wandb)(
           folder, e.log.wandb, setup.run_id, setup.identity))
   with contextlib.ExitStack() as stack:
-    opened = [stack.enter_context(writer) for writer in writers]
+    active_writers = [stack.enter_context(writer) for writer in writers]
     yield Monitor(
         rules.Watcher(kept, grouped=experiment.has_group_baseline(
             e.recipe.loss)),
@@ -59,8 +59,8 @@ def opened(setup: Setup, folder: str, kept: list[dict], *, active: bool):
             rollouts=rollouts, C=e.alloc.C, every_seconds=e.log.every_seconds),
         samples.writer(folder, setup.tokenizer, setup.stratum,
                        count=e.log.samples,
-                       tables=[writer.texts for writer in opened]),
-        [writer.numbers for writer in opened])
+                       tables=[writer.texts for writer in active_writers]),
+        [writer.numbers for writer in active_writers])
 
 
 def _parameters(tree) -> str:

@@ -172,10 +172,10 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
 
 def _extended(setup: Setup, stored: workdir.Stored) -> bool:
   """Whether a run is a stored one, but longer: its first steps are the same."""
-  here, there = setup.identity["alloc"], stored.config["alloc"]
+  alloc, stored_alloc = setup.identity["alloc"], stored.config["alloc"]
   shorter = setup.identity | {
-      "alloc": here | {"C": there["C"], "M": there["M"]}}
-  return (here["C"] >= there["C"]
+      "alloc": alloc | {"C": stored_alloc["C"], "M": stored_alloc["M"]}}
+  return (alloc["C"] >= stored_alloc["C"]
           and workdir.run_id(setup.identity) != stored.identity
           and workdir.run_id(shorter) == stored.identity)
 
@@ -199,9 +199,9 @@ def as_stored(setup: Setup, folder: str, *, run_id: str | None = None,
 
 def _resumed_with(setup: Setup, stored: workdir.Stored) -> str | None:
   """The values that change rounding and are not those of config.json."""
-  here, there = map(experiment.last_bits, (setup.config, stored.config))
-  return ", ".join(f"{name}={value}" for name, value in here.items()
-                   if name not in there or value != there[name]) or None
+  values, before = map(experiment.last_bits, (setup.config, stored.config))
+  return ", ".join(f"{name}={value}" for name, value in values.items()
+                   if name not in before or value != before[name]) or None
 
 
 def stored_config(folder: str) -> dict | None:

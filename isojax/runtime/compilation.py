@@ -84,7 +84,7 @@ class Count:
 
   def __init__(self):
     self.names = []  # of programs compiled since the last `news`
-    self._told = 0.0  # `seconds` at the last `news`
+    self._reported = 0.0  # `seconds` at the last `news`
     self._spans = []  # (begin, end) of tracing and compiling, without overlap
     self._thread = threading.get_ident()
     jax.monitoring.register_event_duration_secs_listener(self._spent)
@@ -112,7 +112,7 @@ class Count:
   def news(self) -> str | None:
     """A line on programs compiled since the last call, or None."""
     names, self.names = collections.Counter(self.names), []
-    seconds, self._told = self.seconds - self._told, self.seconds
+    seconds, self._reported = self.seconds - self._reported, self.seconds
     if not names:
       return None
     listed = ", ".join(f"{name} x {count}" if count > 1 else name

@@ -56,16 +56,16 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
   """
   shape = dataclasses.asdict(cfg)
   devices = jax.devices() if devices is None else devices
-  size, found = cfg.size, len(devices)
-  if size > found:
+  size, count = cfg.size, len(devices)
+  if size > count:
     raise InputError(
-        f"mesh {cfg} needs {size} devices, but {found} "
+        f"mesh {cfg} needs {size} devices, but {count} "
         f"{devices[0].platform} device(s) were found; make the mesh smaller, "
         "or on CPU set XLA_FLAGS=--xla_force_host_platform_device_count="
         f"{size}")
-  if size < found and jax.process_count() > 1:
+  if size < count and jax.process_count() > 1:
     raise InputError(
-        f"mesh {cfg} uses {size} of {found} devices; a run of "
+        f"mesh {cfg} uses {size} of {count} devices; a run of "
         f"{jax.process_count()} processes must use all: enlarge the mesh")
   # Auto, because jax.make_mesh defaults to Explicit axes, under which einsums
   # on fsdp-sharded weights are ambiguous.
@@ -129,23 +129,23 @@ def each_block(sharding: NamedSharding) -> NamedSharding:
   return NamedSharding(sharding.mesh, P(ROWS, *whole_rows(sharding).spec))
 
 
-def reduced(each, sharding: NamedSharding):
+def reduced(block, sharding: NamedSharding):
   """The sum of an `each_block` array over G, with `sharding`.
 
   It is first reduced and scattered over fsdp, then its shards are summed over
   data. In one operation XLA would sum whole arrays.
   """
-  def local(each):
+  def local(block):
     if "fsdp" not in sharding.spec:
-      return jax.lax.psum(each[0], ROWS)
+      return jax.lax.psum(block[0], ROWS)
     shard = jax.lax.psum_scatter(
-        each[0], "fsdp", scatter_dimension=sharding.spec.index("fsdp"),
+        block[0], "fsdp", scatter_dimension=sharding.spec.index("fsdp"),
         tiled=True)
     return jax.lax.psum(shard, "data")
 
   return jax.shard_map(
       local, mesh=sharding.mesh, in_specs=each_block(sharding).spec,
-      out_specs=sharding.spec)(each)
+      out_specs=sharding.spec)(block)
 
 
 def place(tree, sharding: NamedSharding):

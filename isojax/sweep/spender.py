@@ -244,18 +244,18 @@ def filling(kept: list[dict], hours: float, evaluations, least: int) -> int:
   as long as one of a step.
   """
   steps = [r for r in kept if r["kind"] == "train"]
-  each, sample = (sum(map(of, steps)) / steps[-1]["rollouts"] for of in (
+  rollout, sample = (sum(map(of, steps)) / steps[-1]["rollouts"] for of in (
       lambda r: sum(records.phases(r)), lambda r: r["seconds_sample"]))
   evaluation = sample * kept[0]["k"] * len(kept[0]["correct"])
-  seconds = lambda C: C * each + evaluations(C) * evaluation
-  most = bisect.bisect_right(range(int(3600 * hours / each) + 1), 3600 * hours,
-                             key=seconds) - 1
-  told = (f"hours={hours:g}: {max(most, 0):,} rollouts, at {each * 1e3:.3g} ms "
-          f"each and {evaluation:.3g} s an evaluation")
+  seconds = lambda C: C * rollout + evaluations(C) * evaluation
+  most = bisect.bisect_right(range(int(3600 * hours / rollout) + 1),
+                             3600 * hours, key=seconds) - 1
+  text = (f"hours={hours:g}: {max(most, 0):,} rollouts, at {rollout * 1e3:.3g} "
+          f"ms each and {evaluation:.3g} s an evaluation")
   if most < least:
-    raise InputError(f"{told}; expected {least:,}: give at least "
+    raise InputError(f"{text}; expected {least:,}: give at least "
                      f"{seconds(least) / 3600:.3g} hours")
-  progress.say(told)
+  progress.say(text)
   return most
 
 
@@ -416,9 +416,9 @@ def spend(config, overrides: list[dict], budget: int, root: str, *,
 
     charged, began, trained = [0] * len(arms), time.monotonic(), 0
 
-    used, there = arms[0].setup.e.mesh.size, jax.device_count()
-    if used < there:
-      progress.say(f"one arm runs at a time, on {used} of {there} devices; "
+    used, available = arms[0].setup.e.mesh.size, jax.device_count()
+    if used < available:
+      progress.say(f"one arm runs at a time, on {used} of {available} devices; "
                    "a larger config.mesh uses all of them")
     _on_test(arms[0])  # says at once how to make a split that is missing
 
@@ -439,19 +439,20 @@ def spend(config, overrides: list[dict], budget: int, root: str, *,
                        prior=race.prior_of([a.setup.e.alloc.n for a in arms]))
     chosen = arms[result.chosen]
     best = best_record(chosen.folder)
-    told = document(arms, result, best, tested(chosen, best))
+    spent = Spent(document(arms, result, best, tested(chosen, best)), result,
+                  arms, seen)
     records.replace(os.path.join(root, SPEND), (json.dumps(
-        told, indent=1) + "\n").encode())
-    return Spent(told, result, arms, seen)
+        spent.document, indent=1) + "\n").encode())
+    return spent
 
 
 def reported(spent: Spent) -> str:
   """The sentence that says what the budget bought."""
-  told, chosen = spent.document, spent.result.arms[spent.result.chosen]
+  spend, chosen = spent.document, spent.result.arms[spent.result.chosen]
   rewards = ", ".join(
-      f"{split} avg {told[split]['avg']:.4f} (se {told[split]['se']:.4f})"
-      for split in ("test", "validation") if told[split])
-  return (f"chosen: {chosen.name}; {rewards}; {told['rollouts']:,} of "
-          f"{told['budget']:,} rollouts, {told['overhead']:.1%} of them "
+      f"{split} avg {spend[split]['avg']:.4f} (se {spend[split]['se']:.4f})"
+      for split in ("test", "validation") if spend[split])
+  return (f"chosen: {chosen.name}; {rewards}; {spend['rollouts']:,} of "
+          f"{spend['budget']:,} rollouts, {spend['overhead']:.1%} of them "
           "outside of the chosen run; best checkpoint: "
-          f"{told['checkpoint']}")
+          f"{spend['checkpoint']}")

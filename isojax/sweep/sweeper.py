@@ -176,8 +176,8 @@ def last_error(run: Run) -> tuple[int | None, str]:
   lines = ["", *filter(str.strip, _tail(run.log))]
   if not lines[-1].startswith(f"{MARK}exit code "):
     return None, ""
-  said = "no output" if lines[-2].startswith(MARK) else lines[-2].strip()
-  return int(lines[-1].split()[3]), said.removeprefix("isojax: ")
+  message = "no output" if lines[-2].startswith(MARK) else lines[-2].strip()
+  return int(lines[-1].split()[3]), message.removeprefix("isojax: ")
 
 
 def state_of(run: Run) -> str:
@@ -419,13 +419,13 @@ def sweep(runs: list[Run], workers: list[dict], tries: int,
 
 def _reporter(runs: list[Run]):
   """A function (active runs) that says now and then how far a sweep is."""
-  told = time.monotonic()
+  last_report = time.monotonic()
 
   def report(active: list[Run]) -> None:
-    nonlocal told
-    if time.monotonic() - told < TOLD:
+    nonlocal last_report
+    if time.monotonic() - last_report < TOLD:
       return
-    told = time.monotonic()
+    last_report = time.monotonic()
     progress.say("; ".join([
         f"{sum(map(is_complete, runs))} of {len(runs)} runs are finished",
         *map(_progress, active)]))

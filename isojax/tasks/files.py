@@ -68,9 +68,9 @@ def _pool(rows: Callable[[str], Rows], train: str, validation: str | None,
     raise InputError(f"source.share={share}: expected a share between 0 and 1 "
                      "of the problems to hold out for validation")
   kept, notes = _pairs(rows(train), *columns)
-  held, more = (None, []) if validation is None else _pairs(
+  held_out, more = (None, []) if validation is None else _pairs(
       rows(validation), *columns)
-  pool = problem_lib.divided(kept, held, share)
+  pool = problem_lib.divided(kept, held_out, share)
   return Pool(pool.train, pool.validation, (*notes, *more, *pool.notes))
 
 
@@ -83,13 +83,13 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
   pairs, dropped, total = [], [], 0
   for where, row in rows:
     total += 1
-    asked = _text(_value(row, question, where), question, where)
+    question_text = _text(_value(row, question, where), question, where)
     value = _value(row, answer, where)
     answers = {answer_extraction.extract(_text(x, answer, where), extract)
                for x in (value if isinstance(value, list) else [value])}
     answers = {text.strip() for text in answers if text}
-    if asked and len(answers) == 1:
-      pairs.append((asked, *answers))
+    if question_text and len(answers) == 1:
+      pairs.append((question_text, *answers))
     else:
       dropped.append(where)
   if not total:

@@ -156,8 +156,8 @@ def load(generator: str, options: dict, train: int, validation: int,
     for index in range(start, start + size):
       p = problem(generator, options, seed, index)
       of.setdefault(problem_lib.normalised(p.question), p)
-  sides = [[p for p in of.values() if (p.id >= VALIDATION) == held]
-           for held in (False, True)]
+  sides = [[p for p in of.values() if (p.id >= VALIDATION) == in_validation]
+           for in_validation in (False, True)]
   dropped = train + validation - len(of)
   return Pool(*sides, (
       f"{dropped} of {train + validation} problems of {generator} are copies "

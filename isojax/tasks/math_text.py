@@ -157,22 +157,22 @@ def normalised(answer: str, words: frozenset[str] = frozenset()
 
 def letters(text: str) -> str | None:
   """The letters of an answer of letters alone, without case."""
-  found = re.sub(r"[\s'.-]", "", _WORD.sub(r"\1", text)).casefold()
-  return found if found.isalpha() else None
+  letters_only = re.sub(r"[\s'.-]", "", _WORD.sub(r"\1", text)).casefold()
+  return letters_only if letters_only.isalpha() else None
 
 
 def word(text: str) -> str | None:
   """The letters of an answer in words, which hold no variable."""
-  found = letters(text)
-  marked = "\\text" in text and len(found or "") > 1
-  return found if found and (
-      marked or len(found) > 3 or found in ("yes", "no")) else None
+  answer = letters(text)
+  marked = "\\text" in text and len(answer or "") > 1
+  return answer if answer and (
+      marked or len(answer) > 3 or answer in ("yes", "no")) else None
 
 
 def based(text: str) -> tuple[str, int] | None:
   """The digits and the base of a number such as 101_2."""
-  found = _BASED.fullmatch(text)
-  return found and (found[1], int(found[2] or found[3]))
+  match = _BASED.fullmatch(text)
+  return match and (match[1], int(match[2] or match[3]))
 
 
 def is_list(text: str) -> bool:
@@ -182,8 +182,8 @@ def is_list(text: str) -> bool:
 
 def infinite(text: str) -> str | None:
   """The sign of an infinity, "" for plus; None for anything else."""
-  found = _INFINITE.fullmatch(text)
-  return found and found[1].strip("+")
+  match = _INFINITE.fullmatch(text)
+  return match and match[1].strip("+")
 
 
 def readable(text: str) -> bool:

@@ -100,13 +100,13 @@ def divided(train: Iterable[tuple[str, str]],
   kept, notes = distinct(train)
   if validation is None:
     return Pool(*([p for p, side in kept.items()
-                   if (side < share * 2**32) == held]
-                  for held in (False, True)), tuple(notes))
-  held, more = distinct(validation)
-  ids = {p.id for p in held}
+                   if (side < share * 2**32) == held_out]
+                  for held_out in (False, True)), tuple(notes))
+  held_out, more = distinct(validation)
+  ids = {p.id for p in held_out}
   clean = [p for p in kept if p.id not in ids]
   notes += [f"validation: {note}" for note in more]
   if len(clean) < len(kept):
     notes.append(f"{len(kept) - len(clean)} training problems are in the "
                  "validation set too and were dropped from training")
-  return Pool(clean, list(held), tuple(notes))
+  return Pool(clean, list(held_out), tuple(notes))

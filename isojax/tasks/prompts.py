@@ -77,11 +77,11 @@ def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
   questions = [problem.question for problem in problems]
   special = list(filter(None, tokenizer.all_special_tokens))
   for problem, text in zip(problems, questions, strict=True):
-    if held := [token for token in special if token in text]:
+    if contained := [token for token in special if token in text]:
       raise InputError(
-          f"problem {problem.id}: the question {text!r:.60} holds {held[0]!r}, "
-          "which the tokenizer reads as a special token and not as text; "
-          "remove it from the question, or drop the problem")
+          f"problem {problem.id}: the question {text!r:.60} holds "
+          f"{contained[0]!r}, which the tokenizer reads as a special token and "
+          "not as text; remove it from the question, or drop the problem")
   ids = token_ids(tokenizer, questions, cfg) if problems else []
   fits = [(p, x) for p, x in zip(problems, ids, strict=True) if len(x) <= S]
   if problems and not fits:

@@ -118,8 +118,9 @@ def expected(L, part, arm) -> Estimate:
 
 def exponent(L, part, of) -> Estimate:
   """An exponent of experiment A; resolved: the sign of their difference."""
-  found = reanalysis.n_or_rate(L[part])["exponents"]
-  return (Estimate(found["n - Bp"].sign()) if of == "resolved" else found[of])
+  exponents = reanalysis.n_or_rate(L[part])["exponents"]
+  return (Estimate(exponents["n - Bp"].sign()) if of == "resolved"
+          else exponents[of])
 
 
 MEASURES = {f.__name__: f for f in (

@@ -57,9 +57,9 @@ def save_regrets(rows: list[tuple[str, dict, dict]], out: str) -> list[str]:
   figure = Figure((WIDTH, ROW * len(rows) + 0.9), layout="constrained")
   axes = figure.subplots(len(rows), 2, sharex=True, squeeze=False)
   for (name, *both), pair in zip(rows, axes, strict=True):
-    for ax, found, what in zip(pair, both, ("training", "validation"),
+    for ax, points, what in zip(pair, both, ("training", "validation"),
                                strict=True):
-      mesh = _panel(ax, found)
+      mesh = _panel(ax, points)
       ax.set_title(f"{name}: {what}")
     pair[0].set_ylabel("n")
   for ax in axes[-1]:
@@ -70,17 +70,17 @@ def save_regrets(rows: list[tuple[str, dict, dict]], out: str) -> list[str]:
   return plots.write(figure, out, "regret", ("svg", "png"))
 
 
-def _panel(ax, found: dict):
-  ns, x, regret = found["n"], found["C/D"], found["regret"]
+def _panel(ax, points: dict):
+  ns, x, regret = points["n"], points["C/D"], points["regret"]
   edges = np.append(x[0] / 2, x)
   rows = np.arange(len(ns) + 1) - 0.5
   mesh = ax.pcolormesh(edges, rows, regret, cmap="YlOrRd", vmin=0, vmax=WORST,
                        edgecolors="white", linewidth=0.5)
-  for row, column in np.argwhere(~found["resolved"] & (regret > 0)):
+  for row, column in np.argwhere(~points["resolved"] & (regret > 0)):
     ax.add_patch(Rectangle(
         (edges[column], rows[row]), edges[column + 1] - edges[column], 1,
         fill=False, linewidth=0, hatch="////"))
-  ax.plot(x / 2**0.5, [ns.index(n) for n in found["best"]], color="black",
+  ax.plot(x / 2**0.5, [ns.index(n) for n in points["best"]], color="black",
           lw=1.2, marker="o", ms=3.5)
   ax.set_xscale("log", base=2)
   ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

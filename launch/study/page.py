@@ -92,15 +92,15 @@ def evidence(G: dict[str, tuple]) -> list[dict]:
 def values_of(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
   """What both templates name, besides the functions of these modules."""
   with open(os.path.join(docs, "study", "claims.json"), encoding="utf-8") as f:
-    said = json.load(f)
-  judged = [claims.judge(claim, L) for claim in said["claims"]]
+    text = json.load(f)
+  judged = [claims.judge(claim, L) for claim in text["claims"]]
   runs = [run for part, one in L.items() if part != "all256"
           for run in one.runs]
   return {
       "L": L, "G": G, "claims": claims, "reanalysis": reanalysis,
       "tables": tables, "rows_of": rows_of, "name_of": name_of, "np": np,
       "x": {name: claims.contrast(L, **terms)
-            for name, terms in said["contrasts"].items()},
+            for name, terms in text["contrasts"].items()},
       "n_or_rate": reanalysis.n_or_rate(L["n_or_rate"]),
       "verdict": {claim["id"]: claim["hit"] for claim in judged},
       "judged": judged, "curves": {

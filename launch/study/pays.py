@@ -85,16 +85,16 @@ def run(name: str, seed: int, entry: str, arm: dict | None, root: str) -> dict:
           "base_lr": config.recipe.optimizer.base_lr * arm["rate"]}}}]
   folder = os.path.join(root, f"{name}-{seed}-{entry.replace(' ', '-')}")
   spent = spender.spend(config, overrides, SETS[name][2], folder)
-  told, chosen = spent.document, spent.arms[spent.result.chosen]
+  spend, chosen = spent.document, spent.arms[spent.result.chosen]
   kept = records.read(os.path.join(chosen.folder, "records.jsonl"))
   read = records.read(os.path.join(chosen.folder, "eval.jsonl"))[-1]
   return {
-      "set": name, "seed": seed, "entry": entry, **{key: told[key] for key in (
+      "set": name, "seed": seed, "entry": entry, **{key: spend[key] for key in (
           "budget", "rollouts", "overhead", "chosen", "validation", "test")},
       "best_step": read["step"], "k": read["k"], "correct": read["correct"],
       "device_seconds": round(kept[-1]["device_seconds"], 1),
       "arms": [{"overrides": a["overrides"], "rollouts": a["rollouts"],
-                "why": a["why"]} for a in told["arms"]]}
+                "why": a["why"]} for a in spend["arms"]]}
 
 
 @contextlib.contextmanager
@@ -121,8 +121,8 @@ def collect(root: str, path: str) -> None:
   """Adds the entries that ended to the ledger, in the order of `entries`."""
   lines = ended(path)
   for file in glob.glob(os.path.join(root, "*.line.json")):
-    with open(file, encoding="utf-8") as opened:
-      line = json.load(opened)
+    with open(file, encoding="utf-8") as lines_file:
+      line = json.load(lines_file)
     lines[line["set"], line["seed"], line["entry"]] = line
   os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
   records.replace(path, "".join(

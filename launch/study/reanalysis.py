@@ -69,9 +69,9 @@ def n_or_rate(one: Ledger) -> dict:
       for seed in arm.seeds:
         run = runs.get((arm.name, n, seed))
         if run and run.updates:
-          C, there = needed(run)
-          if there or run.has_spent(arm.overrides["alloc"]["C"]):
-            need[arm.name, n, seed] = C, there
+          C, reached = needed(run)
+          if reached or run.has_spent(arm.overrides["alloc"]["C"]):
+            need[arm.name, n, seed] = C, reached
   cells = {}
   for (Bp, n), arms in members.items():
     if all((arm, n, 0) in need for arm in arms):
@@ -90,14 +90,14 @@ def redundancy(regimes: Ledger, hard: Ledger,
   Returns:
     Of `exponents`; the number of cells, without those that do not get there.
   """
-  once, found = {r.head["run_id"]: r for r in (*regimes.runs, *hard.runs)}, {}
+  once, C_of = {r.head["run_id"]: r for r in (*regimes.runs, *hard.runs)}, {}
   for run in once.values():
     if run.head["n"] >= 8 and run.head["seed"] < 2:
-      C, there = needed(run, nats)
-      if there:
-        found.setdefault((run.head["Bp"], run.head["n"]), []).append(np.log(C))
+      C, reached = needed(run, nats)
+      if reached:
+        C_of.setdefault((run.head["Bp"], run.head["n"]), []).append(np.log(C))
   return exponents({cell: float(np.exp(np.mean(logs)))
-                    for cell, logs in found.items()}), len(found)
+                    for cell, logs in C_of.items()}), len(C_of)
 
 
 def at_training(run: LedgerRun, name: str, levels, *,
@@ -137,13 +137,14 @@ def one_curve(runs: list[LedgerRun]) -> dict:
   for n, members in by_n(runs).items():
     value[n] = np.mean([at_training(run, "reward", LEVELS)
                         for run in members], axis=0)
-    for found, name in ((peak, "reward"), (nats, "entropy")):
+    for curve, name in ((peak, "reward"), (nats, "entropy")):
       _, avg, trained = mean_curve(members, name)
-      found[n] = float(trained[avg.argmax()])
-  each = np.array(list(value.values()))
-  known = (~np.isnan(each)).sum(0) > 1
+      curve[n] = float(trained[avg.argmax()])
+  value_NxL = np.array(list(value.values()))
+  known = (~np.isnan(value_NxL)).sum(0) > 1
   spread = np.full(len(LEVELS), np.nan)
-  spread[known] = np.nanmax(each[:, known], 0) - np.nanmin(each[:, known], 0)
+  spread[known] = np.nanmax(value_NxL[:, known], 0) - np.nanmin(
+      value_NxL[:, known], 0)
   return {"value": value, "spread": spread.tolist(), "peak": peak,
           "nats": nats}
 
@@ -197,11 +198,11 @@ def compared(one: Ledger) -> list[dict]:
 
 def height(runs: list[LedgerRun]) -> dict:
   """n -> (best mean over seeds of an evaluation, its C)."""
-  found = {}
+  best = {}
   for n, members in by_n(runs).items():
     C_E, avg_E, _ = mean_curve(members)
-    found[n] = (float(avg_E.max()), float(C_E[avg_E.argmax()]))
-  return found
+    best[n] = (float(avg_E.max()), float(C_E[avg_E.argmax()]))
+  return best
 
 
 def regret(runs: list[LedgerRun], of: str, ends) -> dict:

@@ -92,13 +92,13 @@ def claims_table(judged: list[dict]) -> str:
        if claim["hit"] is not None])
 
 
-def cells_table(found: dict) -> str:
+def cells_table(fit: dict) -> str:
   """The cells of reanalysis.n_or_rate."""
   return markdown(
       ["Bp", "n", "best arm of seed 0", "C to 0.3 nats, seed 1"],
-      [[str(Bp), str(n), arm, compact(C) if there else
-        f"not by {compact(C)}"] for (Bp, n), (arm, C, there) in sorted(
-            found["cells"].items())])
+      [[str(Bp), str(n), arm, compact(C) if reached else
+        f"not by {compact(C)}"] for (Bp, n), (arm, C, reached) in sorted(
+            fit["cells"].items())])
 
 
 def stratum(one: Ledger) -> str:
@@ -113,10 +113,10 @@ def stratum(one: Ledger) -> str:
     raise InputError(f"{one.path}: no run has an evaluation; expected at least "
                      "one. Start the runs, or read their logs in --root")
   if one.part.name == "n_or_rate":
-    found = reanalysis.n_or_rate(one)
-    lines += [cells_table(found), f"Cells not yet read: {len(found['open'])}"]
+    fit = reanalysis.n_or_rate(one)
+    lines += [cells_table(fit), f"Cells not yet read: {len(fit['open'])}"]
     lines += [f"Exponent of {name}: {power(x)}"
-              for name, x in (found["exponents"] or {}).items()]
+              for name, x in (fit["exponents"] or {}).items()]
   elif len({arm.name for arm in one.part.arms}) > 1:
     lines.append(arms_table(one))
   else:
