@@ -22,7 +22,7 @@ import sys
 from absl import flags
 
 from isojax.core import config_flag, plan_file, sections
-from isojax.ledger import bucket
+from isojax.ledger import bucket, workdir
 from isojax.run import evaluation, experiment, training
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
@@ -129,6 +129,17 @@ def longer(setup: Setup, folder: str) -> str:
           overrides | dict([size])).items()), f"--workdir={folder}"])
 
 
+def shorter(setup: Setup, folder: str) -> str | None:
+  """The command that extends a run instead of a start in a new folder."""
+  if _WORKDIR.value is not None or workdir.claimed(folder):
+    return None
+  *_, (C, other) = state_lib.extendable(setup, folder) or [(0, "")]
+  return other and (
+      f"{folder} starts at step 0; {other} has this run up to {C:,} rollouts. "
+      "To extend it: " + shlex.join([
+          "python", "-m", "isojax.main", *sys.argv[1:], f"--workdir={other}"]))
+
+
 def main(_) -> int:
   hosts.initialize(*(flag.value for flag in _COORDINATES))
   with hosts.fail_together():
@@ -142,6 +153,8 @@ def main(_) -> int:
     evaluate = _MODE.value == "eval"
     if evaluate:  # before anything is written
       hosts.run_on_all_hosts(lambda: evaluation.check_evaluable(setup, folder))
+    elif hint := hosts.run_on_all_hosts(lambda: shorter(setup, folder)):
+      hosts.say(hint)
     with state_lib.claimed(setup, folder, run_id=_RUN_ID.value,
                            evaluate=evaluate) as setup:
       if evaluate:

@@ -174,6 +174,22 @@ def test_the_command_that_trains_longer(copy, monkeypatch):
   assert "--config.alloc.M=10" in main_lib.longer(setup, str(copy))
 
 
+def test_a_start_beside_a_shorter_run_says_how_to_extend_it(
+    copy, tmp_path, monkeypatch):
+  new, unset = str(tmp_path / "new"), type("F", (), {"value": None})
+  monkeypatch.setattr(main_lib, "_WORKDIR", unset)
+  monkeypatch.setattr(sys, "argv", ["main", "--config=a.py"])
+  longer = setup_lib.prepare(small(alloc=dict(C=192)))
+  assert copy.parent == tmp_path
+  assert main_lib.shorter(longer, new) == (
+      f"{new} starts at step 0; {copy} has this run up to 120 rollouts. To "
+      f"extend it: python -m isojax.main --config=a.py --workdir={copy}")
+  assert not main_lib.shorter(setup_lib.prepare(small()), new)
+  assert not main_lib.shorter(setup_lib.prepare(
+      small(alloc=dict(C=192), seed=4)), new)
+  assert main_lib.shorter(longer, str(copy)) is None  # it is extended
+
+
 def test_a_run_resumes_with_less_memory(calm, copy, capfd):
   """The same tokens on CPUs; each line says what had changed."""
   path = copy / "records.jsonl"

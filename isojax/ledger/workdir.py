@@ -62,6 +62,15 @@ def read_config(folder: str) -> Stored:
                      "restore it or choose another --workdir") from error
 
 
+def siblings(folder: str) -> list[tuple[str, Stored]]:
+  """(folder, content of config.json) of the runs in a folder's parent."""
+  out = []
+  for path in sorted(epath.Path(folder).parent.glob("*/config.json")):
+    with contextlib.suppress(InputError):
+      out.append((os.fspath(path.parent), read_config(os.fspath(path.parent))))
+  return out
+
+
 def held(path: str) -> bool:
   """Whether a process has locked a file, such as FOLDER/lock of a run."""
   try:

@@ -5,7 +5,6 @@ import json
 import math
 import os
 
-from etils import epath
 import numpy as np
 
 from isojax.core import evaluate, sections
@@ -170,12 +169,7 @@ def check_evaluable(setup: Setup, folder: str) -> None:
 def other_runs(setup: Setup, folder: str) -> list[tuple[str, str]]:
   """(folder, what differs) of runs with checkpoints and the config's name."""
   out = []
-  for path in sorted(epath.Path(folder).parent.glob("*/config.json")):
-    other = os.fspath(path.parent)
-    try:
-      stored = workdir.read_config(other)
-    except InputError:
-      continue
+  for other, stored in workdir.siblings(folder):
     if "name" in stored.config and stored.config["name"] == setup.e.name and (
         checkpoint.steps(os.path.join(other, state_lib.CHECKPOINTS))):
       ours, theirs = map(experiment.identity, (

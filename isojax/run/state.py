@@ -180,6 +180,13 @@ def _extended(setup: Setup, stored: workdir.Stored) -> bool:
           and workdir.run_id(shorter) == stored.identity)
 
 
+def extendable(setup: Setup, folder: str) -> list[tuple[int, str]]:
+  """(C, folder) of the runs beside `folder` that are this one, but shorter."""
+  return sorted((stored.config["alloc"]["C"], other)
+                for other, stored in workdir.siblings(folder)
+                if _extended(setup, stored))
+
+
 def as_stored(setup: Setup, folder: str, *, run_id: str | None = None,
               evaluate: bool = False) -> tuple[Setup, workdir.Stored | None]:
   """The setup under the run id of a workdir, and the run that it extends.
