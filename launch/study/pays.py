@@ -1,13 +1,13 @@
-"""Experiment B: does launch.spend pay? docs/study/registered-spend-pays.json.
+"""Does launch.spend pay? docs/study/registered-spend-{pays,again}.json.
 
   python -m launch.study.pays --pool=runs/pays
   python -m launch.split --config=configs/split_spend.py
   python -m launch.study.pays --root=runs/pays --ledger=FILE.jsonl
   python -m launch.study.pays --judge=FILE.jsonl
 
-Every entry, a fixed arm too, is a spend with a root of its own. Several
-processes with one --root share the entries; the same command resumes them, and
-skips those that the ledger has.
+--sets=hard_again,easy_again is the second experiment. Every entry, a fixed arm
+too, is a spend with a root of its own. Several processes with one --root share
+the entries; the same command resumes them, and skips those that the ledger has.
 """
 
 import collections
@@ -18,6 +18,7 @@ import importlib
 import json
 import os
 import sys
+import typing
 
 from absl import app, flags
 import numpy as np
@@ -28,24 +29,43 @@ from isojax.runtime import progress
 from isojax.tasks import countdown
 from launch.study.windows import Estimate
 
-# Of a problem set: the config, the stratum, the budget, the seeds, n of the
-# published law (launch.plan --law=q1-hard, q1-easy), and samples of a problem.
-SETS = {"hard": ("hard", "low", 2**20, 6, 64, 8),
-        "easy": ("easy", "easy", 2**19, 3, 32, 16)}
 RATES = (1.0, 0.5, 0.25)  # factors of the config's rate, of the oracle's n = 8
 BOUND = 0.015  # largest regret to the oracle
+DEFAULT = "n=8 rate=1"  # of the config
 
 
-def entries() -> list[tuple[str, int, str, dict | None]]:
+class ProblemSet(typing.NamedTuple):
+  """A config, its fresh problems, and what is run on them."""
+
+  config: str
+  stratum: str
+  C: int  # rollouts of each entry
+  seeds: range
+  k: int  # samples of each problem of an evaluation
+  fixed: dict  # entry -> {n, rate}, besides spend
+
+
+def rivals(*ns: int) -> dict:
+  """n = 8 at three rates, and these n at the config's rate."""
+  return {f"n=8 rate={r:g}": dict(n=8, rate=r) for r in RATES} | {
+      f"n={n}": dict(n=n, rate=1.0) for n in ns}
+
+
+# n of the published law (launch.plan --law=q1-hard, q1-easy) is 64 and 32.
+SETS = {
+    "hard": ProblemSet("hard", "low", 2**20, range(6), 8, rivals(64)),
+    "easy": ProblemSet("easy", "easy", 2**19, range(3), 16, rivals(32, 64)),
+}
+SETS |= {f"{name}_again": SETS[name]._replace(
+    seeds=seeds, fixed={DEFAULT: dict(n=8, rate=1.0)})
+         for name, seeds in (("hard", range(6, 9)), ("easy", range(3, 6)))}
+
+
+def entries(names=("hard", "easy")) -> list[tuple[str, int, str, dict | None]]:
   """(Set, seed, entry, {n, rate} or None: the default arms), seed by seed."""
-  out = []
-  for seed in range(max(one[3] for one in SETS.values())):
-    for name, (_, _, _, seeds, law, _) in SETS.items():
-      fixed = {f"n=8 rate={r:g}": dict(n=8, rate=r) for r in RATES} | {
-          f"n={n}": dict(n=n, rate=1.0) for n in sorted({64, law})}
-      out += [(name, seed, entry, arm) for entry, arm in (
-          {"spend": None} | fixed).items() if seed < seeds]
-  return out
+  return [(name, seed, entry, arm) for seed in range(9) for name in names
+          if seed in SETS[name].seeds
+          for entry, arm in ({"spend": None} | SETS[name].fixed).items()]
 
 
 def pool(folder: str) -> None:
@@ -67,10 +87,10 @@ def pool(folder: str) -> None:
 
 def config_of(name: str, seed: int, root: str):
   """The config that the arms of a set and seed share."""
-  base, stratum = SETS[name][:2]
-  config = importlib.import_module(f"configs.{base}").get_config()
-  config.seed, config.eval.k = seed, SETS[name][5]
-  config.task.stratum = os.path.join(root, f"fresh-{stratum}.jsonl")
+  problems = SETS[name]
+  config = importlib.import_module(f"configs.{problems.config}").get_config()
+  config.seed, config.eval.k = seed, problems.k
+  config.task.stratum = os.path.join(root, f"fresh-{problems.stratum}.jsonl")
   config.checkpoint.update(every_steps=10**9, every_minutes=3.0, keep=1)
   config.log.update(every_seconds=60.0, samples=0)
   return config
@@ -84,7 +104,7 @@ def run(name: str, seed: int, entry: str, arm: dict | None, root: str) -> dict:
       "alloc": {"n": arm["n"]}, "recipe": {"optimizer": {
           "base_lr": config.recipe.optimizer.base_lr * arm["rate"]}}}]
   folder = os.path.join(root, f"{name}-{seed}-{entry.replace(' ', '-')}")
-  spent = spender.spend(config, overrides, SETS[name][2], folder)
+  spent = spender.spend(config, overrides, SETS[name].C, folder)
   spend, chosen = spent.document, spent.arms[spent.result.chosen]
   kept = records.read(os.path.join(chosen.folder, "records.jsonl"))
   read = records.read(os.path.join(chosen.folder, "eval.jsonl"))[-1]
@@ -127,13 +147,13 @@ def collect(root: str, path: str) -> None:
   os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
   records.replace(path, "".join(
       json.dumps(lines[key[:3]], separators=(",", ":")) + "\n"
-      for key in entries() if key[:3] in lines).encode())
+      for key in entries(SETS) if key[:3] in lines).encode())
 
 
-def run_all(root: str, path: str) -> int:
+def run_all(names: list[str], root: str, path: str) -> int:
   """Runs what no other process runs or has run, and writes the ledger."""
   from isojax.sweep import spender
-  for name, seed, entry, arm in entries():
+  for name, seed, entry, arm in entries(names):
     place = os.path.join(root, f"{name}-{seed}-{entry}".replace(" ", "-"))
     with claimed(f"{place}.lock") as own:
       if not own or os.path.exists(f"{place}.line.json") or (
@@ -157,12 +177,12 @@ def difference(one: list[float], other: list[float]) -> Estimate:
 
 
 def judge(lines: list[dict], name: str) -> dict:
-  """The three criteria on a set, over the seeds in which every entry ended.
+  """What a set shows, over the seeds in which every entry ended.
 
-  The oracle is n = 8 at the rate with the highest mean test reward, so that its
-  price is in no entry.
+  The criteria of the first experiment have an oracle: n = 8 at the rate with
+  the highest mean test reward, so that its price is in no entry.
   """
-  wanted = {entry for of, _, entry, _ in entries() if of == name}
+  wanted = {"spend", *SETS[name].fixed}
   seeds = collections.defaultdict(dict)
   for line in lines:
     if line["set"] == name:
@@ -172,14 +192,20 @@ def judge(lines: list[dict], name: str) -> dict:
             for entry in sorted(wanted)}
   if not whole:
     return {"seeds": [], "reward": {}, "fails": {}}
+  less = lambda entry: difference(reward["spend"], reward[entry])
+  out = {"seeds": list(whole),
+         "reward": {e: float(np.mean(v)) for e, v in reward.items()},
+         "overhead": [of["spend"]["overhead"] for of in whole.values()]}
+  if "n=64" not in wanted:
+    gain = less(DEFAULT)
+    return out | {"gain": (gain.value, *gain.interval()),
+                  "fails": {"again": not gain.interval()[0] > 0}}
   oracle = max((e for e in wanted if e.startswith("n=8 ")),
                key=lambda e: np.mean(reward[e]))
-  gain = difference(reward["spend"], reward["n=64"])
+  gain = less("n=64")
   regret = difference(reward[oracle], reward["spend"])
-  return {
-      "seeds": list(whole), "oracle": oracle,
-      "reward": {e: float(np.mean(v)) for e, v in reward.items()},
-      "overhead": [of["spend"]["overhead"] for of in whole.values()],
+  return out | {
+      "oracle": oracle,
       "gain": (gain.value, *gain.interval()),
       "regret": (regret.value, *regret.interval()),
       "fails": {
@@ -192,7 +218,7 @@ def main(_) -> None:
   if _POOL.value:
     pool(_POOL.value)
   if _ROOT.value:
-    sys.exit(run_all(_ROOT.value, _LEDGER.value))
+    sys.exit(run_all(_SETS.value, _ROOT.value, _LEDGER.value))
   if _JUDGE.value:
     lines = list(ended(_JUDGE.value).values())
     print(json.dumps({name: judge(lines, name) for name in SETS}, indent=1))
@@ -203,5 +229,6 @@ if __name__ == "__main__":
   _ROOT = flags.DEFINE_string("root", None, "Folder: run the experiment.")
   _LEDGER = flags.DEFINE_string(
       "ledger", "docs/study/partial/spend_pays.jsonl", "File of the results.")
+  _SETS = flags.DEFINE_list("sets", ["hard", "easy"], "Keys of SETS.")
   _JUDGE = flags.DEFINE_string("judge", None, "A ledger: print the criteria.")
   app.run(main)
