@@ -215,8 +215,8 @@ def within(q: Question, answer: Answer):
                    f"{priors.OTHERS_N[0]} to {priors.OTHERS_N[1]}"))
   if best := few_problems(q) and priors.study_bounds(law.stratum, q.D, q.C):
     limits.append((best, best, f"the law had {priors.PRIOR_D[law.stratum]:,} "
-                   f"problems, and with few the study found n = {best[0]} to "
-                   f"{best[1]} best"))
+                   "problems, and with few the study found n = "
+                   f"{' to '.join(map(str, dict.fromkeys(best)))} best"))
   elif answer.beyond and (known := evidence.known(law, q.C)):
     ends = known[0], known[-1]
     limits.append((ends, ends, "C is outside of the law's data, and there other"
