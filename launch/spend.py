@@ -75,11 +75,11 @@ def replay() -> None:
                        f"({reason(error)}); choose another file") from error
 
 
-def overrides() -> list[dict]:
-  """What the arms change in the config."""
+def overrides() -> list[dict] | None:
+  """What the arms change in the config; None: the default arms."""
   from isojax.sweep import spender
   if not _ARMS.value:
-    return spender.default_overrides(_CONFIG.value)
+    return None
   if _ARMS.value[0].endswith(".jsonl"):
     if len(_ARMS.value) > 1:
       raise InputError(f"--arms={_ARMS.value[0]}: expected one plan, or "

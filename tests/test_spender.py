@@ -10,6 +10,7 @@ import pytest
 
 import isojax
 from isojax.errors import InputError
+from isojax.frontier import race
 from isojax.ledger import records
 from isojax.models import auto_dtype, decoder
 from isojax.run import state
@@ -131,6 +132,14 @@ def test_refused_arms_are_named_before_anything_runs(tmp_path):
   impatient.eval.patience = 3
   with pytest.raises(InputError, match="patience=3: a spend stops arms"):
     spender.spend(impatient, ARMS, BUDGET, str(tmp_path))
+
+
+@pytest.mark.parametrize("budget, factor", [(2**18 - 1, 1.0), (2**18, 0.5)])
+def test_a_large_budget_has_half_the_rate_as_its_prior(budget, factor):
+  arms = [(o["alloc"]["n"], o["recipe"]["optimizer"]["base_lr"] / 3e-4)
+          for o in spender.default_overrides(config(), budget)]
+  assert arms[race.prior_of([n for n, _ in arms])] == (8, factor)
+  assert {(8, 1.0), (8, 0.5), (16, 0.5)} < set(arms) and len(arms) == 4
 
 
 def dtypes(arms):

@@ -47,7 +47,7 @@ def spend(config, *, rollouts: int | None = None, hours: float | None = None,
   if [rollouts, hours, usd].count(None) != 2:
     raise InputError("expected rollouts=, or hours= or usd= instead")
   config = configs.config(config)
-  chosen = spender.default_overrides(config) if arms is None else list(arms)
+  chosen = None if arms is None else list(arms)
   with progress_lib.printed(progress):
     try:
       if usd is not None:

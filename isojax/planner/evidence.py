@@ -50,9 +50,10 @@ SWEEPS = (
            "simondong1.github.io @ 1534dd6", (16_384, 16_384), (4, 8, 16),
            "n = 4, 8 and 16 end at 0.23 to 0.25, n = 32 at 0.12, with updates "
            "of 128 rollouts"))
-RATE = ("learning rate with n: it grows as sqrt(Bp * n); in isojax's study "
-        "half of it gains 0.032 [0.015, 0.048] at n = 128 on 2,500 problems: "
-        "try half with a large n")
+RATE = ("learning rate: it grows as sqrt(Bp * n). In isojax's study half of it "
+        "gains 0.032 [0.015, 0.048] at n = 128 on 2,500 problems, and at n = 8 "
+        "it is ahead from 2^18 rollouts on (docs/spending.md): try half with a "
+        "large n or a large C")
 CRITICAL_BATCH = (325, 3541)  # rollouts a step, of OpenReview uK4kMpNx0W
 
 

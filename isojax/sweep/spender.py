@@ -42,9 +42,12 @@ CLOCK = "clock"  # its folder with the run that measures the speed
 CLOCKED = 2**20  # alloc.C with which arms are checked while none is known
 FEWEST_STEPS = 8  # of every arm at the first rung
 # (n, factor of the config's rate); the first is the prior. n is near those that
-# docs/study.md found within 0.011 of the best everywhere. Half the rate ends
-# higher at 2^19 and 2^20 rollouts (docs/spending.md), which no rung shows.
-DEFAULT_ARMS = ((8, 0.5), (8, 1.0), (4, 0.5), (16, 0.5))
+# docs/study.md found within 0.011 of the best everywhere.
+DEFAULT_ARMS = ((8, 1.0), (8, 0.5), (4, 1.0), (16, 0.5))
+# Half the rate is behind up to 2^17 rollouts and ahead from 2^18 on
+# (docs/spending.md), which no rung shows.
+HALF_RATE_FROM = 2**18
+LARGE_BUDGET_ARMS = ((8, 0.5), (8, 1.0), (4, 0.5), (16, 0.5))
 
 
 class StoppedError(Exception):
@@ -136,11 +139,12 @@ def label(overrides: dict) -> str:
                   for key, value in _flat(overrides).items()) or "config"
 
 
-def default_overrides(config) -> list[dict]:
+def default_overrides(config, budget: int) -> list[dict]:
   """A few (n, rate) around what the evidence says; the first is the prior."""
   rate = config.recipe.optimizer.base_lr
+  arms = LARGE_BUDGET_ARMS if budget >= HALF_RATE_FROM else DEFAULT_ARMS
   return [{"alloc": {"n": n}, "recipe": {"optimizer": {
-      "base_lr": rate * factor}}} for n, factor in DEFAULT_ARMS]
+      "base_lr": rate * factor}}} for n, factor in arms]
 
 
 def of_plan(path: str) -> list[dict]:
@@ -171,11 +175,16 @@ def with_one_dtype(config, root: str):
   return out
 
 
-def prepared(config, overrides: list[dict], budget: int, root: str
+def prepared(config, overrides: list[dict] | None, budget: int, root: str
              ) -> list[Arm]:
-  """The arms, all checked; InputError names every arm that is refused."""
+  """The arms, all checked; InputError names every arm that is refused.
+
+  overrides: what each arm changes in the config; None: the default arms.
+  """
   arms, wrong = [], {}  # message -> names of the arms
   config = with_one_dtype(config, root)
+  if overrides is None:
+    overrides = default_overrides(config, budget)
   for changes in overrides:
     name = label(changes)
     try:
@@ -220,8 +229,8 @@ def hours_for(usd: float, machine: str | None,
   return hours
 
 
-def rollouts_in(config, overrides: list[dict], hours: float, root: str, *,
-                signals=preemption.on_signals) -> int:
+def rollouts_in(config, overrides: list[dict] | None, hours: float, root: str,
+                *, signals=preemption.on_signals) -> int:
   """The budget that takes `hours`, by the first arm's speed in ROOT/clock.
 
   The records of that short run, which is not charged, decide: a resumed spend
@@ -396,7 +405,7 @@ class Spent(typing.NamedTuple):
   seen: dict[int, race.Arm]  # what the race read of each arm that ran
 
 
-def spend(config, overrides: list[dict], budget: int, root: str, *,
+def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
           signals=preemption.on_signals) -> Spent:
   """Races the arms for a budget of rollouts, and writes ROOT/spend.json.
 

@@ -56,12 +56,13 @@ SETS = {
     "hard": ProblemSet("hard", "low", 2**20, range(6), 8, rivals(64)),
     "easy": ProblemSet("easy", "easy", 2**19, range(3), 16, rivals(32, 64)),
 }
+FIRST = tuple(SETS)  # of registered-spend-pays.json
 SETS |= {f"{name}_again": SETS[name]._replace(
     seeds=seeds, fixed={DEFAULT: dict(n=8, rate=1.0)})
          for name, seeds in (("hard", range(6, 9)), ("easy", range(3, 6)))}
 
 
-def entries(names=("hard", "easy")) -> list[tuple[str, int, str, dict | None]]:
+def entries(names=FIRST) -> list[tuple[str, int, str, dict | None]]:
   """(Set, seed, entry, {n, rate} or None: the default arms), seed by seed."""
   return [(name, seed, entry, arm) for seed in range(9) for name in names
           if seed in SETS[name].seeds
@@ -100,7 +101,7 @@ def run(name: str, seed: int, entry: str, arm: dict | None, root: str) -> dict:
   """Spends the budget of an entry; returns its line of the ledger."""
   from isojax.sweep import spender  # loads jax
   config = config_of(name, seed, root)
-  overrides = spender.default_overrides(config) if arm is None else [{
+  overrides = None if arm is None else [{
       "alloc": {"n": arm["n"]}, "recipe": {"optimizer": {
           "base_lr": config.recipe.optimizer.base_lr * arm["rate"]}}}]
   folder = os.path.join(root, f"{name}-{seed}-{entry.replace(' ', '-')}")
@@ -129,12 +130,17 @@ def claimed(path: str):
       yield True
 
 
-def ended(path: str) -> dict:
-  """The lines of a ledger by set, seed and entry; none if it is not there."""
+def read(path: str) -> list[dict]:
+  """The lines of a ledger; none if it is not there."""
   if not os.path.exists(path):
-    return {}
+    return []
   with open(path, encoding="utf-8") as file:
-    return {(x["set"], x["seed"], x["entry"]): x for x in map(json.loads, file)}
+    return list(map(json.loads, file))
+
+
+def ended(path: str) -> dict:
+  """The lines of a ledger by set, seed and entry."""
+  return {(x["set"], x["seed"], x["entry"]): x for x in read(path)}
 
 
 def collect(root: str, path: str) -> None:
@@ -220,7 +226,7 @@ def main(_) -> None:
   if _ROOT.value:
     sys.exit(run_all(_SETS.value, _ROOT.value, _LEDGER.value))
   if _JUDGE.value:
-    lines = list(ended(_JUDGE.value).values())
+    lines = read(_JUDGE.value)
     print(json.dumps({name: judge(lines, name) for name in SETS}, indent=1))
 
 
@@ -229,6 +235,6 @@ if __name__ == "__main__":
   _ROOT = flags.DEFINE_string("root", None, "Folder: run the experiment.")
   _LEDGER = flags.DEFINE_string(
       "ledger", "docs/study/partial/spend_pays.jsonl", "File of the results.")
-  _SETS = flags.DEFINE_list("sets", ["hard", "easy"], "Keys of SETS.")
+  _SETS = flags.DEFINE_list("sets", list(FIRST), "Keys of SETS.")
   _JUDGE = flags.DEFINE_string("judge", None, "A ledger: print the criteria.")
   app.run(main)

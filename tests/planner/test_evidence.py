@@ -36,7 +36,7 @@ def test_every_source_has_a_line_with_its_setting():
       ("OLMo2-1B (GSM8K", "81.9k to 1.92M rollouts)", "n = 5 is ahead"),
       ("Qwen2.5-1.5B-Instruct (Countdown", "not run at this C"),
       ("uK4kMpNx0W", "325 to 3,541", "Bp * n = 2,048 is within that"),
-      ("learning rate with n: it grows as sqrt(Bp * n)", "try half"),
+      ("learning rate: it grows as sqrt(Bp * n)", "try half"),
       ("the sources disagree at this C: n = 32, 64, 128 (IsoCompute Playbook)",
        "n = 5 (OLMo2-1B)")), strict=True):
     assert all(part in line for part in parts), line
