@@ -41,13 +41,12 @@ SPEND = "spend.json"  # in the root
 CLOCK = "clock"  # its folder with the run that measures the speed
 CLOCKED = 2**20  # alloc.C with which arms are checked while none is known
 FEWEST_STEPS = 8  # of every arm at the first rung
-# (n, factor of the config's rate); the first is the prior. n is near those that
-# docs/study.md found within 0.011 of the best everywhere.
-DEFAULT_ARMS = ((8, 1.0), (8, 0.5), (4, 1.0), (16, 0.5))
-# Half the rate is behind up to 2^17 rollouts and ahead from 2^18 on
-# (docs/spending.md), which no rung shows.
+# n of the default arms; the first is the prior. docs/study.md found them within
+# 0.011 of the best everywhere.
+DEFAULT_N = (8, 4, 16, 32)
+# They have one rate: a larger one leads early and ends lower, which no rung
+# shows. Half of the config's is ahead from 2^18 rollouts on (docs/spending.md).
 HALF_RATE_FROM = 2**18
-LARGE_BUDGET_ARMS = ((8, 0.5), (8, 1.0), (4, 0.5), (16, 0.5))
 
 
 class StoppedError(Exception):
@@ -140,11 +139,11 @@ def label(overrides: dict) -> str:
 
 
 def default_overrides(config, budget: int) -> list[dict]:
-  """A few (n, rate) around what the evidence says; the first is the prior."""
-  rate = config.recipe.optimizer.base_lr
-  arms = LARGE_BUDGET_ARMS if budget >= HALF_RATE_FROM else DEFAULT_ARMS
-  return [{"alloc": {"n": n}, "recipe": {"optimizer": {
-      "base_lr": rate * factor}}} for n, factor in arms]
+  """A few n around what the evidence says, at the rate of such a budget."""
+  factor = 0.5 if budget >= HALF_RATE_FROM else 1.0
+  rate = factor * config.recipe.optimizer.base_lr
+  return [{"alloc": {"n": n}, "recipe": {"optimizer": {"base_lr": rate}}}
+          for n in DEFAULT_N]
 
 
 def of_plan(path: str) -> list[dict]:

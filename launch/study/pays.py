@@ -1,11 +1,11 @@
-"""Does launch.spend pay? docs/study/registered-spend-{pays,again}.json.
+"""Does launch.spend pay? docs/study/registered-spend-*.json.
 
   python -m launch.study.pays --pool=runs/pays
   python -m launch.split --config=configs/split_spend.py
   python -m launch.study.pays --root=runs/pays --ledger=FILE.jsonl
   python -m launch.study.pays --judge=FILE.jsonl
 
---sets=hard_again,easy_again is the second experiment. Every entry, a fixed arm
+--sets=hard_half,easy_half is the third experiment. Every entry, a fixed arm
 too, is a spend with a root of its own. Several processes with one --root share
 the entries; the same command resumes them, and skips those that the ledger has.
 """
@@ -57,8 +57,9 @@ SETS = {
     "easy": ProblemSet("easy", "easy", 2**19, range(3), 16, rivals(32, 64)),
 }
 FIRST = tuple(SETS)  # of registered-spend-pays.json
-SETS |= {f"{name}_again": SETS[name]._replace(
+SETS |= {f"{name}_{other}": SETS[name]._replace(
     seeds=seeds, fixed={DEFAULT: dict(n=8, rate=1.0)})
+         for other in ("again", "half")
          for name, seeds in (("hard", range(6, 9)), ("easy", range(3, 6)))}
 
 
@@ -205,7 +206,7 @@ def judge(lines: list[dict], name: str) -> dict:
   if "n=64" not in wanted:
     gain = less(DEFAULT)
     return out | {"gain": (gain.value, *gain.interval()),
-                  "fails": {"again": not gain.interval()[0] > 0}}
+                  "fails": {"higher": not gain.interval()[0] > 0}}
   oracle = max((e for e in wanted if e.startswith("n=8 ")),
                key=lambda e: np.mean(reward[e]))
   gain = less("n=64")
