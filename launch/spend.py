@@ -45,8 +45,8 @@ _CONFIG = config_flag.define("configs/hard.py", required=False)
 _ROOT = flags.DEFINE_string("root", "runs/spend", "Folder of the runs.")
 _ARMS = flags.DEFINE_multi_string(
     "arms", [], "KEY=V1,V2 of the config, such as alloc.n=4,8,16; given again, "
-    "all combinations; or a plan.jsonl, one arm a row. Default: a few n and "
-    "learning rates.")
+    "all combinations; or a plan.jsonl, one arm a row. Default: n = 8, 4, "
+    "16 and 32, from 2^18 rollouts on at half the config's rate.")
 _REPLAY = flags.DEFINE_list(
     "replay", None, "Logs of finished runs, or patterns; one arm for each run, "
     "or each (Bp, n) if runs differ in their seeds.")

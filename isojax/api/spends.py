@@ -32,8 +32,8 @@ def spend(config, *, rollouts: int | None = None, hours: float | None = None,
     usd_per_chip_hour: with usd; None: the machine's list price.
     root: folder of the runs.
     arms: the sections that differ, a dict for each arm, such as
-      {"alloc": {"n": 16}}. None: a few (n, learning rate) around what
-      docs/study.md found.
+      {"alloc": {"n": 16}}. None: n = 8, 4, 16 and 32, from 2^18
+      rollouts on at half the config's rate.
     progress: print a line for each rung.
 
   Returns:
