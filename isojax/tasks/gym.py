@@ -148,7 +148,9 @@ def load(generator: str, options: dict, train: int, validation: int,
          seed: int) -> Pool:
   """`train` and `validation` problems of a generator, less their copies.
 
-  `options` are those of the generator's config, such as max_terms.
+  `options` are those of the generator's config, such as max_terms. Validation
+  problems are ordered by content: a later index has a new problem less often
+  where there are few, so by index the test split would be harder.
   """
   check(generator, options)
   of = {}  # those of validation first
@@ -158,6 +160,7 @@ def load(generator: str, options: dict, train: int, validation: int,
       of.setdefault(problem_lib.normalised(p.question), p)
   sides = [[p for p in of.values() if (p.id >= VALIDATION) == in_validation]
            for in_validation in (False, True)]
+  sides[1].sort(key=lambda p: problem_lib.numbers(p.question))
   dropped = train + validation - len(of)
   return Pool(*sides, (
       f"{dropped} of {train + validation} problems of {generator} are copies "

@@ -59,7 +59,7 @@ def normalised(text: str) -> str:
   return _SPACE.sub("", _SINGLE.sub(r"\1", " ".join(text.split())))
 
 
-def _numbers(question: str) -> tuple[int, int]:
+def numbers(question: str) -> tuple[int, int]:
   """Two independent uint32 of a question: its id, and its side."""
   key = normalised(question).encode()
   digest = hashlib.blake2b(key, digest_size=8).digest()
@@ -76,7 +76,7 @@ def distinct(pairs: Iterable[tuple[str, str]]
   of, disputed, total = {}, set(), 0
   for question, answer in pairs:
     total += 1
-    number, side = _numbers(question)
+    number, side = numbers(question)
     row = question, answer, side
     kept = of.setdefault(number, row)
     if kept[1] != answer:

@@ -20,7 +20,7 @@ LEDGERS = sorted(FOLDER.glob("*.jsonl.gz"))
 def test_the_pages_are_rebuilt(tmp_path):
   """Words and numbers exactly; the figures exist."""
   (tmp_path / "study").mkdir()
-  for path in (*LEDGERS, *FOLDER.glob("*.json")):
+  for path in (*LEDGERS, *FOLDER.glob("*.json"), *FOLDER.glob("*.jsonl")):
     shutil.copy(path, tmp_path / "study")
   page.rebuild(str(tmp_path), fits=None)
   for name in ("study.md", "study/appendix.md"):

@@ -121,6 +121,16 @@ def test_options_make_other_problems():
   assert gym.judge(p, "99", source) == (False, "99")
 
 
+def test_early_and_late_validation_problems_are_alike():
+  """By index, 0.40 and 0.26 of the halves are sums of two digits."""
+  options = dict(min_terms=2, max_terms=2, min_digits=1, max_digits=2)
+  problems = gym.load("chain_sum", options, 0, 400, 0).validation
+  short = [re.search(r" \d [+-] \d =$", p.question) is not None
+           for p in problems]
+  half = len(short) // 2
+  assert abs(sum(short[:half]) - sum(short[half:])) < 0.1 * half
+
+
 @pytest.mark.parametrize("options, told", [
     ({"max_term": 2}, "unexpected keyword argument 'max_term'"),
     ({"seed": 2}, "multiple values for keyword argument 'seed'"),
