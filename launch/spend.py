@@ -93,10 +93,9 @@ def spend() -> int:
   from isojax.sweep import spender  # loads jax
   try:
     arms = overrides()
-    hours = _HOURS.value if _USD.value is None else spender.hours_for(
-        _USD.value, _MACHINE.value, _PRICE.value)
     budget = _ROLLOUTS.value or spender.rollouts_in(
-        _CONFIG.value, arms, hours, _ROOT.value)
+        _CONFIG.value, arms, _ROOT.value, hours=_HOURS.value, usd=_USD.value,
+        machine=_MACHINE.value, usd_per_chip_hour=_PRICE.value)
     spent = spender.spend(_CONFIG.value, arms, budget, _ROOT.value)
   except spender.StoppedError:
     progress.say("stopped by a signal; the same command goes on")

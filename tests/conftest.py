@@ -18,6 +18,7 @@ _flags = ["--xla_backend_optimization_level=0",
 if metadata.version("jaxlib").startswith("0.10.") and not (
     importlib.util.find_spec("libtpu")):
   _flags.append("--xla_cpu_use_fusion_emitters=false")  # a third less
+DEFAULTS = tuple(_flags)
 # The user's flags (--xla_cpu_max_isa=SSE4_2 imitates another processor) stay
 # and win. A worker of xdist inherits what this has set: no flag is set twice.
 _flags += [flag for flag in os.environ.get("XLA_FLAGS", "").split()

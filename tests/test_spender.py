@@ -81,9 +81,10 @@ def test_a_second_start_and_an_edited_document_change_nothing(spent, capsys):
   (root / spender.SPEND).write_text('{"rollouts": 1}')
   spender.spend(config(), ARMS, BUDGET, str(root))
   assert bits(root) == before
-  devices, split, *_ = capsys.readouterr().err.splitlines()
+  devices, split, *more = capsys.readouterr().err.splitlines()
   assert devices.startswith("one arm runs at a time, on 1 of 4 devices; ")
   assert split.startswith("no test reward: ") and "launch.split" in split
+  assert "test reward" not in "".join(more)
 
 
 class After(preemption.Stop):
@@ -179,11 +180,12 @@ def test_hours_fill_with_steps_and_evaluations():
 
 
 def test_a_spend_of_hours_has_one_budget(tmp_path):
-  of = lambda: spender.rollouts_in(config(), ARMS, 1.0, str(tmp_path))
+  of = lambda arms=ARMS: spender.rollouts_in(
+      config(), arms, str(tmp_path), hours=1.0)
   with progress.printed(False):
     assert of() == of() > BUDGET
     assert set(os.listdir(tmp_path)) == {"clock", "spend.lock"}
-    spender.rollouts_in(config(), ARMS[::-1], 1.0, str(tmp_path))
+    of(ARMS[::-1])
   assert len(os.listdir(tmp_path / "clock")) == 2  # that of the first arm
 
 

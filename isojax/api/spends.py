@@ -50,10 +50,9 @@ def spend(config, *, rollouts: int | None = None, hours: float | None = None,
   chosen = None if arms is None else list(arms)
   with progress_lib.printed(progress):
     try:
-      if usd is not None:
-        hours = spender.hours_for(usd, machine, usd_per_chip_hour)
       budget = spender.rollouts_in(
-          config, chosen, hours, os.fspath(root),
+          config, chosen, os.fspath(root), hours=hours, usd=usd,
+          machine=machine, usd_per_chip_hour=usd_per_chip_hour,
           signals=preemption.on_interrupt) if rollouts is None else rollouts
       return spender.spend(config, chosen, budget, os.fspath(root),
                            signals=preemption.on_interrupt).document

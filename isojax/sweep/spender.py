@@ -228,13 +228,18 @@ def hours_for(usd: float, machine: str | None,
   return hours
 
 
-def rollouts_in(config, overrides: list[dict] | None, hours: float, root: str,
-                *, signals=preemption.on_signals) -> int:
-  """The budget that takes `hours`, by the first arm's speed in ROOT/clock.
+def rollouts_in(config, overrides: list[dict] | None, root: str, *,
+                hours: float | None = None, usd: float | None = None,
+                machine: str | None = None,
+                usd_per_chip_hour: float | None = None,
+                signals=preemption.on_signals) -> int:
+  """The budget that takes `hours`, or costs `usd` on a machine.
 
-  The records of that short run, which is not charged, decide: a resumed spend
-  has the same budget.
+  By the first arm's speed in ROOT/clock. The records of that short run, which
+  is not charged, decide: a resumed spend has the same budget.
   """
+  if usd is not None:
+    hours = hours_for(usd, machine, usd_per_chip_hour)
   arms = prepared(config, overrides, CLOCKED, root)
   clock = dataclasses.replace(arms[0], folder=os.path.join(
       root, CLOCK, arms[0].setup.run_id))
@@ -324,15 +329,6 @@ def best_record(folder: str) -> dict:
               if r["kind"] == "eval"), key=lambda r: r["avg"])
 
 
-def _on_test(arm: Arm) -> Setup | None:
-  """The arm's setup on the test split; None if the stratum has none."""
-  try:
-    return evaluation.on_split(arm.setup, "test")
-  except InputError as error:
-    progress.say(f"no test reward: {error}")
-    return None
-
-
 def tested(arm: Arm, best: dict) -> dict | None:
   """The evaluation of the best checkpoint on the test split, made only once.
 
@@ -340,7 +336,9 @@ def tested(arm: Arm, best: dict) -> dict | None:
   """
   path = os.path.join(arm.folder, state_lib.EVALUATIONS)
   stratum = arm.setup.stratum.header["stratum"]
-  if (other := _on_test(arm)) is None:
+  try:
+    other = evaluation.on_split(arm.setup, "test")
+  except InputError:  # which `spend` has said at its start
     return None
   kept = records.sound(path)[0] if os.path.exists(path) else []
   for record in kept:
@@ -429,7 +427,10 @@ def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
     if used < available:
       progress.say(f"one arm runs at a time, on {used} of {available} devices; "
                    "a larger config.mesh uses all of them")
-    _on_test(arms[0])  # says at once how to make a split that is missing
+    try:
+      evaluation.on_split(arms[0].setup, "test")
+    except InputError as error:  # says how to make the split
+      progress.say(f"no test reward: {error}")
 
     def reach(k: int, C: float):
       nonlocal trained

@@ -1,8 +1,8 @@
 """What six recipes draw and where they end, to the bit, on known machines.
 
-The order of a sum depends on the processor and on jax, so each pair has lines
-of its own in digests.json. On another pair a test adds its lines, and is
-skipped.
+The order of a sum depends on the processor, on jax and on XLA_FLAGS, so each
+combination has lines of its own in digests.json. On another one a test adds its
+lines, and is skipped.
 """
 
 import importlib.metadata
@@ -12,7 +12,7 @@ import platform
 
 import pytest
 
-from tests import processes
+from tests import conftest, processes
 from tests.slow import recipes
 
 FILE = pathlib.Path(__file__).with_name("digests.json")
@@ -20,13 +20,15 @@ CASES = "hard", "dapo", "pods", "ppo", "scalerl", "lora_in_flight"
 
 
 def machine() -> str:
-  """What the last bits depend on: the processor's instructions and jax."""
+  """What the last bits depend on: processor, jax, and the user's XLA_FLAGS."""
   info = pathlib.Path("/proc/cpuinfo")
   flags = info.read_text("utf-8") if info.exists() else ""
   widest = [name for name in ("amx_tile", "avx512_bf16", "avx512f", "avx2")
             if name in flags]
   return ", ".join([(widest or [platform.machine()])[0],
-                    "jax " + importlib.metadata.version("jax")])
+                    "jax " + importlib.metadata.version("jax"),
+                    *sorted({*conftest.ONE_DEVICE.split()}
+                            - {*conftest.DEFAULTS})])
 
 
 def digest(case: str, folder: pathlib.Path) -> list[str]:
