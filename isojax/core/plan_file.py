@@ -113,7 +113,7 @@ def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
     elif n < 2:
       why = "a group of one rollout has no advantage"
     elif Bp * n > B_max:
-      why = (f"above {B_max} rollouts a step, the least of --B_max, memory and "
+      why = (f"above {B_max} rollouts a step, the least of --B_max and "
              "--rollouts; a cap can look like saturation")
     else:
       *at, moved = admitted(Bp, int(n), B_max=B_max, D=D or B_max)

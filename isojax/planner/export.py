@@ -276,12 +276,12 @@ def doubled(row: plan_file.Row, s: Setting) -> list[str]:
   lines = [["", "Bp", "n", "B", "M", "lr", "rollouts a device and update",
             f"microbatches of {MOST_PER_DEVICE}"]]
   for what, Bp, n in (("this plan", a.Bp, a.n), ("twice n", a.Bp, 2 * a.n),
-                      ("the same B", a.Bp // 2, 2 * a.n)):
-    if 0 < Bp * n <= a.C:
-      other = allocate(Bp=Bp, n=n, M=None, C=a.C)
+                      ("the same B", a.Bp / 2, 2 * a.n)):
+    if Bp == int(Bp) and Bp * n <= a.C:
+      other = allocate(Bp=int(Bp), n=n, M=None, C=a.C)
       share = other.B / devices
       lines.append([
-          what, str(Bp), str(n), f"{other.B:,}", f"{other.M:,}",
+          what, str(other.Bp), str(n), f"{other.B:,}", f"{other.M:,}",
           s.lr(dataclasses.replace(
               row, lr=row.lr * math.sqrt(other.B / a.B))),
           f"{share:g}", str(math.ceil(share / MOST_PER_DEVICE))])

@@ -173,7 +173,7 @@ def explained(q: Question, advice: Advice) -> tuple[tuple[str, str], ...]:
     why = "instead of n*, for the reason above" if advice.held else "near n*"
   else:
     why = (f"not n*: the nearest that {min(q.B_max, a.C):,} rollouts a step "
-           "admit, the least of --B_max, memory and C")
+           "admit, the least of --B_max and C")
   unspent, prediction = q.C - a.C, predict(q.law, a)
   return (
       ("allocation", f"n = {a.n}, {why}; M is rounded down" + (
@@ -211,8 +211,9 @@ def limits(price: Price, a: Allocation) -> tuple[str, ...]:
   if times(best) >= 1.2:
     out.append(
         f"the config makes the run {times(best):.2g} times as long as a plan "
-        f"without --config assumes: {best.mesh}, {min(best.rows, a.B):,} rows "
-        f"decoded at once, at most {best.micro_rows:,} rollouts a microbatch")
+        f"without --config assumes: mesh {best.mesh.text}, "
+        f"{min(best.rows, a.B):,} rows decoded at once, at most "
+        f"{best.micro_rows:,} rollouts a microbatch")
   return tuple(out)
 
 

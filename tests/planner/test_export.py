@@ -102,6 +102,8 @@ def test_what_twice_the_n_changes():
       "this plan 32 8 256 10 1e-06 64 8",
       "twice n 32 16 512 5 1.414e-06 128 16",
       "the same B 16 16 256 10 1e-06 64 8"]
+  odd, _ = run(HARD, Bp=5)
+  assert len(export.doubled(odd, HARD)) == 3  # no Bp has the same B
   whole, _ = run(HARD, C=256)  # one step
   assert len(export.doubled(whole, HARD)) == 3  # twice n exceeds C
   said = export.change_of_n("verl", row, setting)
