@@ -34,7 +34,6 @@ _RESAMPLES = flags.DEFINE_integer(
     "resamples", 200, "Draws of seeds and problems of each field and C.",
     lower_bound=1)
 _ONLY = flags.DEFINE_string("only", "*", "Only these fields.")
-_DETAIL = flags.DEFINE_boolean("detail", False, "A table of each field, too.")
 _OUT = flags.DEFINE_string("out", None, "JSON file of all rows.")
 _COVERAGE = flags.DEFINE_integer(
     "coverage", 0, "Instead: so many simulated races, and how often the 95 % "

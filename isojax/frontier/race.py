@@ -70,7 +70,7 @@ class Arm:
   C_E: np.ndarray  # increasing; 0: the base policy
   reward_E: np.ndarray
   value_ExQ: np.ndarray | None = None  # of the same problems in every arm
-  seconds: float | None = None  # device seconds of a rollout
+  seconds: float | None = None  # of a rollout; or any cost that arms share
   stretch: float = 0.0  # octaves of C that it is expected to need, see stretch
   ended: str = ""  # why the run cannot go on: censored, diverged
 

@@ -16,7 +16,6 @@ from isojax.planner.cost import Price, Recipe
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
-STAGES = ("prefill", "decode", "score", "update", "optimizer")
 COSTS = ["time", "range of time", "device-hours", "USD"]
 TRAINERS = "NeMo-RL and prime-rl"  # whose times CALIBRATED is of
 FEW = 0.005  # share of a step that is not worth a line

@@ -58,7 +58,6 @@ def encoded(tokenizer, folder, *, chat):
           [list(each["input_ids"]) for each in theirs])
 
 
-@pytest.mark.ci
 def test_ids_logits_and_greedy_texts(folder):
   tokenizer = tokenizer_lib.load(folder)
   eos = tokenizer_lib.eos_ids(folder, tokenizer)
