@@ -30,12 +30,11 @@ from isojax.core import cli
 from isojax.errors import InputError
 from isojax.models import attention, decoder
 from isojax.runtime import progress
-from launch.bench import accelerator, in_flight, processes, run
+from launch.bench import accelerator, processes, run
 from launch.bench import cases as cases_lib
 from launch.bench.cases import Case
 
-_WHAT = flags.DEFINE_enum("what", None, [*cases_lib.WHAT, "in_flight"],
-                          "The part to time.")
+_WHAT = flags.DEFINE_enum("what", None, cases_lib.WHAT, "The part to time.")
 _SUITE = flags.DEFINE_enum("suite", None, [*cases_lib.SUITES, "accelerator"],
                            "Several cases, instead of --what.")
 _OUT = flags.DEFINE_string("out", None, "Folder of the suite accelerator: a "
@@ -156,12 +155,6 @@ def main(_) -> int:
     return measure_accelerator()
   document = {"kind": "isojax bench", "rows": [],
               "date": str(datetime.date.today())}
-  if _WHAT.value == "in_flight":
-    document["rows"] = list(in_flight.rows(in_flight.CASE))
-    print(run.table(document["rows"][0], [
-        row.values() for row in document["rows"]]))
-    save(document)
-    return 0
   began, cases = time.monotonic(), chosen_cases()
   minutes = _MINUTES.value or 9
   save(document)  # before anything takes time

@@ -32,7 +32,7 @@ from isojax.run import state as state_lib
 from isojax.runtime import hosts, progress
 from isojax.sampling import engine
 from launch.bench import cases as cases_lib
-from launch.bench import in_flight, ours, processes, run
+from launch.bench import ours, processes, run
 from launch.bench.cases import Case
 
 ROWS = "rows.jsonl"
@@ -65,9 +65,6 @@ _STEP = dataclasses.replace(
     _LARGE, what="step", Bp=32, prompt_tokens=128, new_tokens=1024,
     mean_tokens=303, slots=256)
 _UPDATE = dataclasses.replace(_LARGE, what="update", prompt_tokens=256)
-_IN_FLIGHT = dataclasses.replace(
-    _LARGE, model="qwen2-0.5b", Bp=16, n=8, prompt_tokens=64, new_tokens=256,
-    mean_tokens=48)
 
 
 def _sampling(model: str, context: int, page: int | None) -> Row:
@@ -97,7 +94,6 @@ SUITE = (
     _sampling("qwen2-1.5b", 8192, 128),
     Row("update qwen2-0.5b", "case", 120, dataclasses.replace(
         _UPDATE, model="qwen2-0.5b", remat=False)),
-    Row("in flight qwen2-0.5b", "in_flight", 300, _IN_FLIGHT),
     _sampling("qwen2-1.5b", 512, None), _sampling("qwen2-0.5b", 2048, None),
     _sampling("qwen2-0.5b", 8192, None), _sampling("qwen2-1.5b", 512, 128),
     _sampling("qwen2-0.5b", 512, 128), _sampling("qwen2-0.5b", 2048, 128),
@@ -188,10 +184,6 @@ def case(row: Row) -> dict:
       if equal and row.case.what == "update" else {})
 
 
-def updates_in_flight(row: Row) -> dict:
-  return {"contestants": list(in_flight.rows(row.case))}
-
-
 def hard(row: Row) -> dict:
   """The default run, configs/hard.py, with its learning curve."""
   values = {name: section | row.changes[name] if name in row.changes else
@@ -214,8 +206,7 @@ def hard(row: Row) -> dict:
                 for r in kept if r["kind"] == "eval"]}
 
 
-MEASURES = {"copy": copy, "product": product, "case": case, "hard": hard,
-            "in_flight": updates_in_flight}
+MEASURES = {"copy": copy, "product": product, "case": case, "hard": hard}
 
 
 # --- Bounds -------------------------------------------------------------------
@@ -379,11 +370,6 @@ def rates(row: dict) -> tuple[str, float | None, str | None]:
     return (f"{row['rollouts'] / row['device_seconds']:,.0f} rollouts/s; avg@k "
             f"{first[1]:.3f} to {last[1]:.3f} in {row['seconds'][0]:.0f} s",
             None, None)
-  if kind == "in_flight":
-    return "; ".join(
-        f"{x['sampling']}, {x['slots']} slots: {x['useful tokens/s']:,} "
-        f"tokens/s, {x['useful slots']} useful"
-        for x in row["contestants"]), None, None
   text = (f"{median(row['tokens']):,.0f} tokens/s, "
           f"{constant(case['Bp'] * case['n']):,.0f} rollouts/s")
   if "decode_bytes" in row:
