@@ -43,9 +43,6 @@ _TABLE = flags.DEFINE_string("table", None, "Folder of --out, whose rows are "
                              "printed as Markdown; nothing is measured.")
 _ROWS = flags.DEFINE_list("rows", None, "Of the suite accelerator: beginnings "
                           "of the names of rows; default: all.")
-_SHAPES = flags.DEFINE_enum(
-    "shapes", None, ["full", "smallest"], "Of the suite accelerator; default: "
-    "smallest on a CPU.")
 _PEER = flags.DEFINE_list(
     "peer", None, f"Contestants beside isojax, of {', '.join(cases_lib.PEERS)};"
     " default: naive, or all of a suite that can run here.")
@@ -82,14 +79,11 @@ def given() -> dict:
   return {flag.name: flag.value for flag in OVERRIDES if flag.value is not None}
 
 
-def chosen_rows(device: dict) -> list[accelerator.Row]:
+def chosen_rows(backend: str) -> list[accelerator.Row]:
   """The rows of the suite accelerator that the flags ask for."""
-  torch = importlib.util.find_spec("torch") is not None
-  small = (_SHAPES.value or device["backend"]) in ("smallest", "cpu")
-  rows = [accelerator.smallest(row) if small else row
+  rows = [accelerator.smallest(row) if backend == "cpu" else row
           for row in accelerator.SUITE
-          if (_ROWS.value is None or row.name.startswith(tuple(_ROWS.value)))
-          and (torch or row.contestant not in cases_lib.TORCH)]
+          if _ROWS.value is None or row.name.startswith(tuple(_ROWS.value))]
   if not rows:
     raise InputError(f"--rows={','.join(_ROWS.value)}: expected beginnings of "
                      + ", ".join(row.name for row in accelerator.SUITE))
@@ -101,9 +95,9 @@ def measure_accelerator() -> int:
   if _OUT.value is None:
     raise InputError("--suite=accelerator needs --out=FOLDER, for its rows")
   # In another process: this one must not take the device's memory.
-  device = processes.alone(accelerator.stamp, seconds=300)
-  progress.say(", ".join(f"{k} {v}" for k, v in device.items()))
-  accelerator.fill(_OUT.value, chosen_rows(device), device,
+  machine = processes.alone(run.machine, seconds=300)
+  progress.say(run.text_of(machine))
+  accelerator.fill(_OUT.value, chosen_rows(machine["backend"]), machine,
                    seconds=60 * (_MINUTES.value or 25))
   print(accelerator.table(accelerator.read(_OUT.value)))
   return 0
@@ -159,8 +153,7 @@ def main(_) -> int:
   minutes = _MINUTES.value or 9
   save(document)  # before anything takes time
   document["machine"] = processes.alone(run.machine)
-  print(", ".join(f"{k} {v}" for k, v in document["machine"].items()) + "\n",
-        flush=True)
+  print(run.text_of(document["machine"]) + "\n", flush=True)
   for i, case in enumerate(cases):
     spent = time.monotonic() - began
     progress.say(f"case {i + 1} of {len(cases)}: {case.name}, "

@@ -9,7 +9,6 @@ ml_collections.
 
 import dataclasses
 import datetime
-import importlib.metadata
 import json
 import pathlib
 import statistics
@@ -29,7 +28,7 @@ from isojax.rl import packing
 from isojax.run import programs, training
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
-from isojax.runtime import hosts, progress
+from isojax.runtime import progress
 from isojax.sampling import engine
 from launch.bench import cases as cases_lib
 from launch.bench import ours, processes, run
@@ -47,12 +46,10 @@ class Row:
   measure: str  # key of MEASURES
   seconds: float  # limit of its process
   case: Case | None = None
-  contestant: str = "isojax"  # or one of cases.PEERS
-  size: int = 0  # of a ceiling: bytes of an array, or width of a matrix
-  changes: dict = dataclasses.field(default_factory=dict)  # of the hard config
+  size: int = 0  # bytes of an array, width of a matrix, or rollouts of a run
 
 
-_LARGE = Case(
+_SAMPLE = Case(
     "sample", "qwen2-1.5b", "bfloat16", Bp=8, n=16,
     prompt_tokens=1536, new_tokens=512, mean_tokens=None, slots=None, page=None,
     microbatch_tokens=16_384, peers=(), remat=True)
@@ -62,52 +59,34 @@ _TINY = Case(
     microbatch_tokens=131_072, peers=())
 # A step of GRPO with the mean length of the docs' reference.
 _STEP = dataclasses.replace(
-    _LARGE, what="step", Bp=32, prompt_tokens=128, new_tokens=1024,
+    _SAMPLE, what="step", Bp=32, prompt_tokens=128, new_tokens=1024,
     mean_tokens=303, slots=256)
-_UPDATE = dataclasses.replace(_LARGE, what="update", prompt_tokens=256)
+_UPDATE = dataclasses.replace(_SAMPLE, what="update", prompt_tokens=256)
 
 
-def _sampling(model: str, context: int, page: int | None) -> Row:
+def _sampling(context: int, page: int | None) -> Row:
   """The last 512 tokens of a context (256 of 512), all slots filled."""
   new = min(512, context // 2)
   n = {512: 32, 2048: 16, 8192: 8}[context]
-  return Row(f"sample {model} {context} {'paged' if page else 'contiguous'}",
-             "case", 120, dataclasses.replace(
-                 _LARGE, model=model, n=n, prompt_tokens=context - new,
-                 new_tokens=new, page=page))
+  return Row(f"sample {_SAMPLE.model} {context} "
+             f"{'paged' if page else 'contiguous'}", "case", 120,
+             dataclasses.replace(_SAMPLE, n=n, prompt_tokens=context - new,
+                                 new_tokens=new, page=page))
 
 
 # The most important first: a start may be cut off.
 SUITE = (
     Row("copy", "copy", 90, size=2**31),
     Row("product", "product", 90, size=8192),
-    _sampling("qwen2-1.5b", 2048, None),
+    _sampling(2048, None),
     Row("update qwen2-1.5b", "case", 180, _UPDATE),
-    Row("hard run", "hard", 240),
+    Row("hard run", "hard", 240, size=cases_lib.SETTINGS["alloc"]["C"]),
     Row("step tiny", "case", 120, _TINY),
-    Row("sample tiny", "case", 90, dataclasses.replace(_TINY, what="sample")),
     # Skewed lengths use up to 20 programs of decoding, each of 28 layers.
     Row("step qwen2-1.5b", "case", 420, _STEP),
-    _sampling("qwen2-0.5b", 512, None),
-    _sampling("qwen2-1.5b", 2048, 128),
-    _sampling("qwen2-1.5b", 8192, None),
-    _sampling("qwen2-1.5b", 8192, 128),
-    Row("update qwen2-0.5b", "case", 120, dataclasses.replace(
-        _UPDATE, model="qwen2-0.5b", remat=False)),
-    _sampling("qwen2-1.5b", 512, None), _sampling("qwen2-0.5b", 2048, None),
-    _sampling("qwen2-0.5b", 8192, None), _sampling("qwen2-1.5b", 512, 128),
-    _sampling("qwen2-0.5b", 512, 128), _sampling("qwen2-0.5b", 2048, 128),
-    _sampling("qwen2-0.5b", 8192, 128),
-    *(dataclasses.replace(
-        _sampling("qwen2-0.5b", 512, None), seconds=180, contestant=name,
-        name=f"sample qwen2-0.5b 512 {name}") for name in ("naive", "hf")),
-    Row("update qwen2-0.5b hf", "case", 120, dataclasses.replace(
-        _UPDATE, model="qwen2-0.5b", Bp=1), contestant="hf_bf16"),
-)
-
-
-SMALL_RUN = dict(alloc=dict(C=64, Bp=4, n=4), eval=dict(k=1, first=32),
-                 sampler=dict(slots=32))
+    _sampling(2048, 128), _sampling(8192, None), _sampling(8192, 128),
+    _sampling(512, None), _sampling(512, 128))
+SMALLEST = {"copy": 2**20, "product": 256, "hard": 256, "case": 0}  # sizes
 
 
 def smallest(row: Row) -> Row:
@@ -116,10 +95,8 @@ def smallest(row: Row) -> Row:
       row.case, model="smallest", Bp=2, n=2, prompt_tokens=6, new_tokens=8,
       mean_tokens=row.case.mean_tokens and 4, slots=row.case.slots and 2,
       page=row.case.page and 4, microbatch_tokens=64)
-  size = min(row.size, 2**20 if row.measure == "copy" else 256)
-  return dataclasses.replace(
-      row, name=f"{row.name}, smallest", case=case, size=size,
-      changes=SMALL_RUN if row.measure == "hard" else {})
+  return dataclasses.replace(row, name=f"{row.name}, smallest", case=case,
+                             size=SMALLEST[row.measure])
 
 
 # --- What is measured ---------------------------------------------------------
@@ -142,52 +119,37 @@ def copy(row: Row) -> dict:
   """Bytes/s of memory: an array is read, and another is written."""
   x = jax.random.normal(jax.random.key(0), (row.size // 4,))
   add = jax.jit(lambda x: x + 1)
-  return {"bytes_per_second": 2 * x.nbytes / seconds_of(lambda: add(x))}
+  return {"per_second": 2 * x.nbytes / seconds_of(lambda: add(x))}
 
 
 def product(row: Row) -> dict:
-  """FLOP/s of a square product of random matrices, for each precision."""
-  out, key = {}, jax.random.key(0)
-  for name, dtype, precision in (
-      ("bfloat16", "bfloat16", "default"), ("float32", "float32", "highest"),
-      ("float32, default precision", "float32", "default")):
-    x = jax.random.normal(key, (row.size, row.size), dtype)
-    multiply = jax.jit(lambda x, precision=precision: jnp.matmul(
-        x, x, precision=precision))
-    out[name] = 2 * row.size**3 / seconds_of(lambda f=multiply, x=x: f(x))
-  return {"flops_per_second": out}
+  """FLOP/s of a square product of random matrices in bfloat16."""
+  x = jax.random.normal(jax.random.key(0), (row.size, row.size), jnp.bfloat16)
+  multiply = jax.jit(jnp.matmul)
+  return {"per_second": 2 * row.size**3 / seconds_of(lambda: multiply(x, x))}
 
 
 def case(row: Row) -> dict:
   """Sampling, an update or both; see run.timed."""
-  config = cases_lib.config_of(row.case.model)
-  more = {}
-  if row.contestant in cases_lib.TORCH:
-    jax.config.update("jax_platforms", "cpu")  # leaves the device to torch
-    from launch.bench import peers  # torch is optional
-    one = peers.contestant(row.contestant, row.case, config, None)
-  else:
-    policy = ours.random_policy(config)
-    one = {"isojax": ours.ours, "naive": ours.naive}[row.contestant](
-        policy, row.case)
-    if row.contestant == "isojax":
-      more["planned_bytes"] = planned_bytes(row.case, policy.model)
-  shape = shape_lib.model_shape(config, path=row.case.model)
-  timed, = run.timed([one], row.case, RUNS, row.seconds / 2, None)
-  if row.contestant in cases_lib.TORCH and peers.peak():
-    more["peak_bytes"] = peers.peak()
-  equal = row.case.mean_tokens is None
-  return timed | more | (
-      {"decode_bytes": decode_bytes(row.case, shape)}
-      if equal and row.case.what == "sample" else
-      {"update_flops": update_flops(row.case, shape)}
-      if equal and row.case.what == "update" else {})
+  case, config = row.case, cases_lib.config_of(row.case.model)
+  policy = ours.random_policy(config)
+  shape = shape_lib.model_shape(config, path=case.model)
+  planned = planned_bytes(case, policy.model)
+  timed, = run.timed([ours.ours(policy, case)], case, RUNS, row.seconds / 2,
+                     None)
+  timed["planned_bytes"] = planned
+  if case.mean_tokens is None and case.what == "sample":
+    timed["decode_bytes"] = decode_bytes(case, shape)
+  if case.mean_tokens is None and (case.what, case.dtype) == (
+      "update", "bfloat16"):
+    timed["update_flops"] = update_flops(case, shape)
+  return timed
 
 
 def hard(row: Row) -> dict:
   """The default run, configs/hard.py, with its learning curve."""
-  values = {name: section | row.changes[name] if name in row.changes else
-            section for name, section in cases_lib.SETTINGS.items()}
+  values = cases_lib.SETTINGS | {
+      "alloc": cases_lib.SETTINGS["alloc"] | {"C": row.size}}
   with tempfile.TemporaryDirectory() as folder:
     start, folder = time.perf_counter(), f"{folder}/run"
     setup = setup_lib.setup_of(values)
@@ -195,12 +157,11 @@ def hard(row: Row) -> dict:
       training.train(setup, folder)
     seconds = time.perf_counter() - start
     kept = records.read(f"{folder}/{state_lib.RECORDS}")
-  last = [r for r in kept if r["kind"] == "train"][-1]
+  train = [r for r in kept if r["kind"] == "train"]
   return {
-      "seconds": [seconds], "rollouts": last["rollouts"],
-      "device_seconds": last["device_seconds"],
-      "compile_seconds": sum(r["seconds_compile"] for r in kept
-                             if r["kind"] == "train"),
+      "seconds": [seconds], "rollouts": train[-1]["rollouts"],
+      "device_seconds": train[-1]["device_seconds"],
+      "compile_seconds": sum(r["seconds_compile"] for r in train),
       "peak_bytes": run.peak(None, None),
       "curve": [[r[name] for name in ("rollouts", "avg", "avg_se")]
                 for r in kept if r["kind"] == "eval"]}
@@ -265,13 +226,6 @@ def commit() -> str | None:
     return None
 
 
-def stamp() -> dict:
-  """The device, and versions: rows of equal stamps are not measured again."""
-  return {"device": jax.devices()[0].device_kind,
-          "backend": jax.default_backend(), "commit": commit(),
-          "flax": importlib.metadata.version("flax"), **hosts.code()}
-
-
 def outcome(row: Row) -> dict:
   """What a row measures, or its error in one line."""
   try:
@@ -289,54 +243,44 @@ def measured(row: Row) -> dict:
 
 
 def read(folder: str) -> list[dict]:
-  """The rows of a folder, in the order of measuring; cuts a damaged last line.
-  """
+  """The rows of a folder, in the order of measuring."""
   path = pathlib.Path(folder, ROWS)
-  *lines, last = path.read_text("utf-8").split("\n") if path.is_file() else [""]
-  if last:  # a kill has cut it, or someone else has written it
-    path.write_text("".join(f"{text}\n" for text in lines), "utf-8")
-  return [json.loads(text) for text in lines]
-
-
-def append(folder: str, row: dict) -> None:
-  with open(pathlib.Path(folder, ROWS), "a", encoding="utf-8") as file:
-    file.write(json.dumps(row, default=float) + "\n")  # of numpy
+  return [json.loads(line) for line in path.read_text("utf-8").splitlines()
+          ] if path.is_file() else []
 
 
 def identity(row: dict) -> str:
-  """What decides a row's numbers; `isojax` is a hash of its sources."""
-  return json.dumps({key: row[key] for key in (
-      "name", "measure", "case", "contestant", "size", "changes", "device",
-      "isojax", "python", "jax", "jaxlib", "flax")}, sort_keys=True)
+  """What decides a row's numbers; the machine has a hash of our sources."""
+  return json.dumps([row[key] for key in ("name", "case", "size", "machine")],
+                    sort_keys=True)
 
 
-def described(row: Row, stamped: dict) -> dict:
-  return dataclasses.asdict(row) | stamped
-
-
-def pending(rows, stamped: dict, kept: list[dict]) -> list[Row]:
+def pending(rows, machine: dict, kept: list[dict]) -> list[Row]:
   """The rows to measure: those without a line, then those that failed."""
   failed = {identity(row): "error" in row for row in kept}  # the last counts
-  keys = {row.name: identity(described(row, stamped)) for row in rows}
+  keys = {row.name: identity(dataclasses.asdict(row) | {"machine": machine})
+          for row in rows}
   return [*(row for row in rows if keys[row.name] not in failed),
           *(row for row in rows if failed.get(keys[row.name], False))]
 
 
-def fill(folder: str, rows, stamped: dict, *, seconds: float,
+def fill(folder: str, rows, machine: dict, *, seconds: float,
          measure=measured) -> None:
   """Measures the pending rows that have time, and keeps each at once."""
   pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-  until = time.monotonic() + seconds
-  for row in pending(rows, stamped, read(folder)):
+  until, kept = time.monotonic() + seconds, read(folder)
+  for row in pending(rows, machine, kept):
     if row.seconds > until - time.monotonic():
       progress.say(f"{row.name}: its {row.seconds:g} s are left for another "
                    "start")
       continue
-    result = described(row, stamped) | {
-        "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
-        **measure(row)}
-    append(folder, result)
-    progress.say(" | ".join(line(result, {})))
+    kept.append(dataclasses.asdict(row) | {
+        "machine": machine, "commit": commit(), "date": datetime.datetime.now(
+            datetime.UTC).isoformat("T", "seconds")} | measure(row))
+    records.replace(str(pathlib.Path(folder, ROWS)), "".join(
+        json.dumps(line, default=float) + "\n" for line in kept  # of numpy
+        ).encode())
+    progress.say(" | ".join(cells(kept[-1], {})))
 
 
 # --- The table ----------------------------------------------------------------
@@ -344,88 +288,70 @@ def fill(folder: str, rows, stamped: dict, *, seconds: float,
 HEADER = ("measurement", "result", "of the measured ceiling",
           "of the published peak", "useful slots", "compile s", "peak GiB",
           "planned GiB")
+BOUNDED = {"decode_bytes": "copy", "update_flops": "product"}  # by a ceiling
 
 
-def published(device: str) -> machines.Accelerator | None:
-  """The peaks of jax's device kind, such as "NVIDIA H100 80GB HBM3"."""
-  return next((chip for name, chip in machines.ACCELERATORS.items()
-               if name in device.lower()), None)
+def published(device: str, ceiling: str | None) -> float | None:
+  """A peak of jax's device kind, such as "NVIDIA H100 80GB HBM3"."""
+  return next(({"copy": chip.hbm_bandwidth, "product": chip.bfloat16}[ceiling]
+               for name, chip in machines.ACCELERATORS.items()
+               if ceiling and name in device.lower()), None)
 
 
-def rates(row: dict) -> tuple[str, float | None, str | None]:
-  """The result as text; a speed, and the ceiling that bounds it."""
-  kind, case, row = row["measure"], row["case"], row["result"]
-  median = lambda amount: statistics.median(
-      x / s for x, s in zip(amount, row["seconds"], strict=True))
-  constant = lambda amount: median([amount] * len(row["seconds"]))
+def speed(row: dict) -> tuple[str, float | None, str | None]:
+  """The result as text; bytes/s or FLOP/s, and the row that bounds them."""
+  kind, case, result = row["measure"], row["case"], row["result"]
   if kind == "copy":
-    return f"{row['bytes_per_second'] / 1e9:,.0f} GB/s", (
-        row["bytes_per_second"]), "copy"
+    return f"{result['per_second'] / 1e9:,.0f} GB/s", result["per_second"], kind
   if kind == "product":
-    return ", ".join(f"{name} {x / 1e12:,.3g}" for name, x in row[
-        "flops_per_second"].items()) + " TFLOP/s", row["flops_per_second"][
-            "bfloat16"], "bfloat16"
+    return (f"{result['per_second'] / 1e12:,.3g} TFLOP/s", result["per_second"],
+            kind)
   if kind == "hard":
-    first, *_, last = row["curve"]
-    return (f"{row['rollouts'] / row['device_seconds']:,.0f} rollouts/s; avg@k "
-            f"{first[1]:.3f} to {last[1]:.3f} in {row['seconds'][0]:.0f} s",
-            None, None)
-  text = (f"{median(row['tokens']):,.0f} tokens/s, "
-          f"{constant(case['Bp'] * case['n']):,.0f} rollouts/s")
-  if "decode_bytes" in row:
-    return text, constant(row["decode_bytes"]), "copy"
-  if "update_flops" in row:
-    return text, constant(row["update_flops"]), case["dtype"]
+    first, *_, last = result["curve"]
+    return (f"{result['rollouts'] / result['device_seconds']:,.0f} rollouts/s; "
+            f"avg@k {first[1]:.3f} to {last[1]:.3f} in "
+            f"{result['seconds'][0]:.0f} s", None, None)
+  rate = lambda amount: amount * statistics.median(
+      1 / s for s in result["seconds"])
+  text = (f"{statistics.median(run.rates(result, 'seconds')):,.0f} tokens/s, "
+          f"{rate(case['Bp'] * case['n']):,.0f} rollouts/s")
+  for amount, ceiling in BOUNDED.items():
+    if amount in result:
+      return text, rate(result[amount]), ceiling
   return text, None, None
 
 
-def ceilings_of(rows: list[dict]) -> dict:
-  """The measured ceilings by name, in bytes/s and FLOP/s."""
-  out = {}
-  for row in rows:
-    if row["measure"] == "copy" and "error" not in row:
-      out["copy"] = row["result"]["bytes_per_second"]
-    if row["measure"] == "product" and "error" not in row:
-      out |= row["result"]["flops_per_second"]
-  return out
-
-
-def line(row: dict, ceilings: dict) -> list[str]:
+def cells(row: dict, ceilings: dict[str, float]) -> list[str]:
   """One line of the table."""
   if "error" in row:
     return [row["name"], f"failed: {row['error']}", *["-"] * 6]
-  text, speed, bound = rates(row)
-  chip, share = published(row["device"]), lambda peak: (
-      f"{speed / peak:.0%}" if speed and peak else "-")
-  result = row["result"]
-  has = lambda name: name in result and result[name] is not None
-  gib = lambda name: f"{result[name] / 2**30:.2f}" if has(name) else "-"
-  decoded = result["decoded"] if has("decoded") else [None]
-  return [
-      row["name"], text, share(bound in ceilings and ceilings[bound]),
-      share(chip and bound and (chip.hbm_bandwidth if bound == "copy" else
-                                getattr(chip, bound))),
-      "-" if None in decoded else f"{sum(result['tokens']) / sum(decoded):.0%}",
-      f"{result['compile_seconds']:.1f}" if has("compile_seconds") else "-",
-      gib("peak_bytes"), gib("planned_bytes")]
+  text, rate, ceiling = speed(row)
+  share = lambda peak: f"{rate / peak:.0%}" if rate and peak else "-"
+  result = dict.fromkeys(("decoded", "compile_seconds", "peak_bytes",
+                          "planned_bytes")) | row["result"]
+  compiled = result["compile_seconds"]
+  return [row["name"], text,
+          share(ceilings[ceiling] if ceiling in ceilings else None),
+          share(published(row["machine"]["device"], ceiling)),
+          run.useful_slots(result),
+          "-" if compiled is None else f"{compiled:.1f}",
+          run.gib(result["peak_bytes"]), run.gib(result["planned_bytes"])]
 
 
 def table(rows: list[dict]) -> str:
-  """The newest rows of each device and version as Markdown."""
-  out, newest = [], {identity(row): row for row in rows}
-  stamps = ("device", "isojax", "python", "jax", "jaxlib", "flax")
-  groups = {}
-  for row in newest.values():
-    groups.setdefault(tuple(row[name] for name in stamps), []).append(row)
-  for values, group in groups.items():
-    ceilings = ceilings_of(
-        [row for row in rows if row["device"] == values[0]])
-    out.append(", ".join(f"{name} {value}" for name, value in zip(
-        stamps, values, strict=True)) + (
-            f", commit {group[-1]['commit']}, {group[-1]['date'][:10]}\n"))
-    out.append(run.table(HEADER, [line(row, ceilings) for row in group]))
+  """The newest rows of each machine as Markdown."""
+  out, groups = [], {}
+  for row in {identity(row): row for row in rows}.values():
+    groups.setdefault(json.dumps(row["machine"]), []).append(row)
+  for group in groups.values():
+    done, last = [row for row in group if "result" in row], group[-1]
+    ceilings = {row["measure"]: row["result"]["per_second"] for row in done
+                if row["measure"] in ("copy", "product")}
+    out += [run.text_of(last["machine"] | {
+        "commit": last["commit"], "date": last["date"][:10]}) + "\n",
+            run.table(HEADER, [cells(row, ceilings) for row in group])]
     out += [run.table(("rollouts", "avg@k", "standard error"), [
         (f"{C:,}", f"{avg:.4f}", f"{se:.4f}")
         for C, avg, se in row["result"]["curve"]])
-            for row in group if row["measure"] == "hard" and "result" in row]
+            for row in done if row["measure"] == "hard"]
   return "\n".join(out)

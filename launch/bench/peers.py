@@ -22,18 +22,9 @@ from launch.bench.ours import Contestant
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def peak() -> int | None:
-  """The most bytes of tensors on the GPU; None on a CPU."""
-  return torch.cuda.max_memory_allocated() if DEVICE == "cuda" else None
-
-
 def load(config: dict, params, dtype):
   transformers.utils.logging.disable_progress_bar()
   transformers.utils.logging.set_verbosity_error()
-  if params is None:  # of its own, on the device
-    with torch.device(DEVICE):
-      return transformers.AutoModelForCausalLM.from_config(
-          transformers.AutoConfig.for_model(**config), dtype=dtype)
   with tempfile.TemporaryDirectory() as folder:
     (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
     hf_weights.save(pathlib.Path(folder), params, dtype="float32")
@@ -97,10 +88,7 @@ def make_updating(case: Case, model, V: int, dtype):
 
 
 def contestant(name: str, case: Case, config: dict, params) -> Contestant:
-  """The contestant `name` of cases.TORCH; masters are float32.
-
-  `params` of None are random ones of torch.
-  """
+  """The contestant `name` of cases.TORCH; masters are float32."""
   dtype = "bfloat16" if name == "hf_bf16" else case.dtype
   V = config["vocab_size"]
   model = load(config, params, torch.float32 if case.what == "update"

@@ -7,7 +7,6 @@ import ctypes
 import dataclasses
 import os
 import pathlib
-import platform
 import statistics
 import time
 
@@ -15,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isojax.runtime import compilation, profile
+from isojax.runtime import compilation, hosts, profile
 from launch.bench import cases as cases_lib
 from launch.bench import ours
 from launch.bench.cases import Case
@@ -137,9 +136,14 @@ def peak(contestant: ours.Contestant, before: int | None) -> int | None:
 
 
 def machine() -> dict:
-  return {"backend": jax.default_backend(),
-          "kind": jax.devices()[0].device_kind, "cores": os.cpu_count(),
-          "python": platform.python_version(), "jax": jax.__version__}
+  """The device, a hash of our sources, and the versions of libraries."""
+  return {"device": jax.devices()[0].device_kind,
+          "backend": jax.default_backend(), "cores": os.cpu_count(),
+          **hosts.code()}
+
+
+def text_of(values: dict) -> str:
+  return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def rates(row: dict, seconds: str) -> list[float]:
@@ -147,18 +151,26 @@ def rates(row: dict, seconds: str) -> list[float]:
   return [n / s for n, s in zip(row["tokens"], row[seconds], strict=True)]
 
 
+def useful_slots(row: dict) -> str:
+  """The share of decoded slots whose token counts."""
+  if row["decoded"] is None or None in row["decoded"]:
+    return "-"
+  return f"{sum(row['tokens']) / sum(row['decoded']):.0%}"
+
+
+def gib(size: float | None) -> str:
+  return "-" if size is None else f"{size / 2**30:.2f}"
+
+
 def cells(row: dict, best: dict) -> list[str]:
   """One line of the table of a case; `best` is the row of isojax."""
   median = statistics.median
   ratio = lambda seconds: median(a / b for a, b in zip(
       rates(best, seconds), rates(row, seconds), strict=True))
-  tokens, size = rates(row, "seconds"), row["peak_bytes"]
-  useful = "-" if None in row["decoded"] else (
-      f"{sum(row['tokens']) / sum(row['decoded']):.0%}")
+  tokens = rates(row, "seconds")
   return [row["contestant"], f"{median(tokens):,.0f}",
-          f"{min(tokens):,.0f} - {max(tokens):,.0f}", useful,
-          f"{row['compile_seconds']:.1f}",
-          "-" if size is None else f"{size / 2**30:.2f}",
+          f"{min(tokens):,.0f} - {max(tokens):,.0f}", useful_slots(row),
+          f"{row['compile_seconds']:.1f}", gib(row["peak_bytes"]),
           f"{ratio('seconds'):.2f}", f"{ratio('cpu_seconds'):.2f}"]
 
 
