@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import importlib.util
 import json
 import math
 import os
@@ -136,8 +135,9 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
           for name, of in rows.items()}
   tokens = {(side, p.id): round(counts[key, cfg.n].tokens, 1)
             for key, (side, p) in by_key.items()}
-  draw(cfg, [counts[key, cfg.n].correct for key, (side, _) in by_key.items()
-             if side == "train"], rows)
+  progress.show(f"avg@{cfg.n} of the training problems:")
+  progress.show(histogram([counts[key, cfg.n].correct for key, (side, _)
+                           in by_key.items() if side == "train"], cfg.n))
   paths = {}
   for name in rows:
     made = dataclasses.asdict((cfg.strata | cfg.mixtures)[name])
@@ -365,38 +365,6 @@ def histogram(counts: list[int], n: int) -> str:
   problems = np.bincount(counts, minlength=n + 1)
   return "\n".join(f"{c:3d}/{n} {many:6d} {'#' * (50 * many // max(problems))}"
                    for c, many in enumerate(problems))
-
-
-def draw(cfg: Split, counts: list[int], rows: dict) -> None:
-  """Prints the histogram, and writes its figure if matplotlib is installed.
-
-  Ranges of strata lie behind the bars (IsoCompute Playbook, figure 2).
-  """
-  progress.show(f"avg@{cfg.n} of the training problems:")
-  progress.show(histogram(counts, cfg.n))
-  if importlib.util.find_spec("matplotlib") is None:
-    progress.show("no figure: it needs pip install -e '.[plot]'")
-    return
-  from matplotlib.figure import Figure  # extra
-  figure = Figure(figsize=(8, 4), dpi=150, layout="constrained")
-  axes = figure.subplots()
-  axes.hist(counts, bins=np.arange(cfg.n + 2) - 0.5, color="0.6", rwidth=0.85)
-  axes.set(xlabel=f"correct samples of {cfg.n}", ylabel="problems")
-  strata = [(name, w) for name, w in cfg.strata.items()
-            if name in rows and not w.again]
-  for i, (name, w) in enumerate(strata):
-    axes.axvspan(w.low * cfg.n - 0.5, w.high * cfg.n + 0.5, color=f"C{i}",
-                 alpha=0.2, label=f"{name} [{w.low:g}, {w.high:g}]: "
-                 f"{len(train_counts(rows[name])):,} train")
-  if strata:
-    axes.legend()
-  axes.set_title(
-      f"{len(counts):,} training problems of {os.path.basename(cfg.out)}, avg@"
-      f"{cfg.n} of {cfg.model} at temperature {cfg.sampler.temperature:g}",
-      fontsize=9, parse_math=False)  # a model may be named $x$
-  path = f"{cfg.out}-histogram.png"
-  figure.savefig(path)
-  progress.show(f"wrote {path}")
 
 
 def main(_) -> None:

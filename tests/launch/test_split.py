@@ -349,7 +349,6 @@ def test_from_a_file_to_strata(local_set, tmp_path, capsys):
   assert done.returncode == 0, done.stderr
   assert "1 of 100 prompts are longer than sampler.max_prompt_tokens=15" in (
       done.stdout)
-  assert (tmp_path / "one/s-histogram.png").stat().st_size > 1000
   config = config_file.read_config(local_set.partition("=")[2])
   config.out = f"{tmp_path}/two/s"
   for shard in (1, 0):
