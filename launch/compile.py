@@ -14,7 +14,6 @@ import collections
 from collections.abc import Callable, Iterator
 import dataclasses
 import math
-import os
 import re
 import time
 import typing
@@ -369,13 +368,8 @@ def main(_) -> None:
   for program in programs(c):
     if program.name not in _ONLY.value:
       continue
-    row, text = compiled(program, c.planned)
+    row, _ = compiled(program, c.planned)
     print(line(row, c.hbm), flush=True)
-    if _HLO.value and text:
-      os.makedirs(_HLO.value, exist_ok=True)
-      with open(os.path.join(_HLO.value, f"{program.name}.txt"), "w",
-                encoding="utf-8") as file:
-        file.write(text)
 
 
 if __name__ == "__main__":
@@ -388,6 +382,4 @@ if __name__ == "__main__":
       "largest", False, "Use the most slots and microbatch_tokens that the "
       "planner estimates to fit, instead of the config's.")
   _ONLY = flags.DEFINE_list("only", NAMES, "Programs to compile.")
-  _HLO = flags.DEFINE_string(
-      "hlo", None, "Folder for the optimised programs as HLO text.")
   config_flag.run(main)
