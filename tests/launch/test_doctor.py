@@ -446,16 +446,6 @@ def test_the_column_of_the_reward_is_told_and_chosen(
       "truncated" not in columns)
 
 
-def test_a_part_of_the_reward_that_is_always_0_is_noted(tmp_path):
-  path = tmp_path / "trainer_state.json"
-  path.write_text(json.dumps({"log_history": [
-      {"step": i, "reward": .5, "rewards/right/mean": .5,
-       "rewards/tags/mean": 0.0, "rewards/right/std": 0.0}
-      for i in range(3)]}))
-  assert "note: 0 in every step: rewards/tags/mean" in (
-      isojax.doctor(path).notes)
-
-
 def test_parts_of_a_reward_that_cancel_each_other_are_noted(tmp_path):
   """huggingface/trl#3452: the parts vary, their sum does not."""
   path = tmp_path / "trainer_state.json"
