@@ -12,12 +12,7 @@ import re
 import numpy as np
 
 from launch.study import reanalysis, windows
-from launch.study.windows import Estimate, Term
-
-
-def contrast(L, plus, minus=(), **options) -> Estimate:
-  return windows.contrast(L, [Term(**t) for t in plus],
-                          [Term(**t) for t in minus], **options)
+from launch.study.windows import contrast, Estimate
 
 
 def low(L, **terms) -> Estimate:
@@ -33,7 +28,7 @@ def sign(L, **terms) -> Estimate:
 def at_entropy(L, nats, **terms) -> Estimate:
   """A difference where the training entropy first falls to a value."""
   return contrast(L, **terms, value=lambda run, term: reanalysis.at_training(
-      run, "entropy", [nats], problems=term.problems))
+      run, "entropy", [nats]))
 
 
 def best(L, term) -> Estimate:
@@ -75,9 +70,8 @@ def crossing(L, part, count=17) -> Estimate:
   """
   one = L[part]
   ends = [one.part.C / 2**(i / 4) for i in range(count)][::-1]
-  lead = [windows.contrast(
-      L, [Term(part, (32,), C, of="reward")],
-      [Term(part, (8,), C, of="reward")]).value for C in ends]
+  of = lambda n, C: [{"part": part, "n": [n], "C": C, "of": "reward"}]
+  lead = [contrast(L, of(32, C), of(8, C)).value for C in ends]
   return Estimate(first_ahead(lead, ends) / one.runs[0].head["D"])
 
 

@@ -139,7 +139,7 @@ class LedgerRun:
 
   def with_problems(self, Q: int | None) -> "LedgerRun":
     """The run with its first Q validation problems; None: all."""
-    return dataclasses.replace(self, evals=tuple(
+    return self if Q is None else dataclasses.replace(self, evals=tuple(
         line | {"correct": line["correct"][:Q]} for line in self.evals))
 
 

@@ -100,19 +100,17 @@ def redundancy(regimes: Ledger, hard: Ledger,
                     for cell, logs in C_of.items()}), len(C_of)
 
 
-def at_training(run: LedgerRun, name: str, levels, *,
-                problems: int | None = None) -> np.ndarray:
+def at_training(run: LedgerRun, name: str, levels) -> np.ndarray:
   """avg@k where a training mean first gets to levels; NaN: it does not.
 
-  Of the reward, which rises, or the entropy, which falls; on the first so many
-  validation problems.
+  Of the reward, which rises, or the entropy, which falls.
   """
   up = -1.0 if name == "entropy" else 1.0
   C, value = curve(run, name)
   progress_E = np.maximum.accumulate(
       up * np.interp(np.log1p(run.C_E), np.log1p(C), value))
   return np.interp(up * np.array(levels), progress_E,
-                   run.value_ExQ[:, :problems].mean(1), right=np.nan)
+                   run.value_ExQ.mean(1), right=np.nan)
 
 
 def mean_curve(runs: list[LedgerRun], name: str = "reward") -> tuple:

@@ -194,22 +194,23 @@ class Term:
   problems: int | None = None  # the first so many; None: all
 
 
-def contrast(L: dict, plus: list[Term], minus: list[Term] = (),
+def contrast(L: dict, plus: list[dict], minus: list[dict] = (),
              value=lambda run, term: window(run, term.C, term.of)) -> Estimate:
-  """The sum of some terms minus that of others.
+  """The sum of some terms minus that of others, each the fields of a Term.
 
   A run that two terms share counts once, with the sum of both. A run whose
   value of a problem is NaN is left out.
   """
   cells = {}
-  for sign, term in [*((1, t) for t in plus), *((-1, t) for t in minus)]:
+  for sign, fields in [*((1, t) for t in plus), *((-1, t) for t in minus)]:
+    term = Term(**fields)
     for n in term.n:
       runs = cells.setdefault((term.part, term.arm, n), {})
       for run in L[term.part].of_arm(term.arm, n):
         seed = run.head["seed"]
         if term.seeds is None or seed in term.seeds:
-          runs[seed] = runs.setdefault(seed, 0.0) + (
-              sign / len(term.n) * value(run, term)[:term.problems])
+          runs[seed] = runs.setdefault(seed, 0.0) + sign / len(term.n) * value(
+              run.with_problems(term.problems), term)
   values = [np.stack(list(runs.values())) for runs in cells.values()]
   return sum_of([v[~np.isnan(v).any(1)] for v in values])
 

@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from launch.study import windows
-from launch.study.windows import Term
 from tests.study import ledgers
 
 
@@ -107,7 +106,7 @@ def test_a_contrast_adds_and_subtracts_terms():
           for n, values in ((8, (.2, .6)), (2, (.1, .3))) for seed in (0, 1, 2)]
   runs.append(ledgers.run((0, 0), n=8, seed=3, Q=4, reward=(.9, .9)))
   L = {"x": ledgers.part(runs)}
-  T = lambda n, C, **more: Term("x", n, C, of="reward", **more)
+  T = lambda n, C, **more: dict(part="x", n=n, C=C, of="reward") | more
   seeds = dict(seeds=(0, 1, 2))
   of = lambda *terms: windows.contrast(L, *terms).value
   assert of([T((8,), 2000.0, **seeds)], [T((2,), 2000.0)]) == pytest.approx(.3)
@@ -126,7 +125,8 @@ def test_a_contrast_takes_the_first_problems():
   runs = [dataclasses.replace(ledgers.run((0,), seed=s), evals=(
       {"rollouts": 1000, "correct": "8800"},)) for s in (0, 1)]
   L = {"x": ledgers.part(runs)}
-  assert [windows.contrast(L, [Term("x", (2,), 1000.0, problems=q)]).value
+  assert [windows.contrast(
+      L, [dict(part="x", n=[2], C=1000.0, problems=q)]).value
           for q in (None, 2, 3)] == pytest.approx([1 / 2, 1, 2 / 3])
 
 
