@@ -194,15 +194,6 @@ def compared(one: Ledger) -> list[dict]:
   return rows
 
 
-def height(runs: list[LedgerRun]) -> dict:
-  """n -> (best mean over seeds of an evaluation, its C)."""
-  best = {}
-  for n, members in by_n(runs).items():
-    C_E, avg_E, _ = mean_curve(members)
-    best[n] = (float(avg_E.max()), float(C_E[avg_E.argmax()]))
-  return best
-
-
 def regret(runs: list[LedgerRun], of: str, ends) -> dict:
   """How far each n is behind the best n of each window.
 

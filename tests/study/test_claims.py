@@ -20,7 +20,8 @@ def made(levels: dict, reward=None, **options):
 
 
 def value(measure, L, **case):
-  return claims.MEASURES[measure](L, **case).value
+  claim = {"measure": measure, "cases": [case], "bound": [0, 0]}
+  return claims.judge(claim, L)["values"][0].value
 
 
 def term(n, C, **more):
@@ -73,6 +74,11 @@ def test_heights_their_spread_and_the_power_of_the_peak():
   assert value("spread", L, part="x", n=[2, 8, 32]) == 0
   assert value("height", L, part="x") == pytest.approx(3.5 / 4, abs=0.02)
   assert value("power", L, part="x") == 0.5
+  # The best mean over seeds, not the mean of the best ones.
+  runs = [ledgers.run(levels, seed=seed, reward=(.1,)) for seed, levels in
+          enumerate(((0, 1, 0, 0), (0, 0, 1), (0, 0, 1)))]
+  assert claims.heights({"x": ledgers.part(runs)}, "x") == {
+      2: (pytest.approx(2 / 3), 4000.0)}
 
 
 def test_the_height_is_of_the_first_300_problems():

@@ -153,12 +153,6 @@ def test_regret_is_how_far_each_n_is_behind():
   assert found["resolved"].tolist() == [[False, True], [True, False]]
 
 
-def test_the_height_is_the_best_mean_over_seeds():
-  runs = [ledgers.run(levels, seed=seed, reward=(.1,)) for seed, levels in
-          enumerate(((0, 1, 0, 0), (0, 0, 1), (0, 0, 1)))]
-  assert reanalysis.height(runs) == {2: (pytest.approx(2 / 3), 4000.0)}
-
-
 def test_the_table_of_a_partial_ledger_says_what_is_missing(tmp_path):
   text = tables.stratum(ledgers.made(tmp_path / "x.gz", C=200_000))
   assert "Partial: 6 of 6 runs have not reached C = 0.4M" in text
