@@ -54,33 +54,22 @@ def n_or_rate(one: Ledger) -> dict:
   """Experiment A, read as registered-n-or-rate.json says.
 
   The rate of a cell (Bp, n) is that of the arm whose seed 0 needs the fewest
-  rollouts; what it needs is read from seed 1.
+  rollouts; what it needs is read from seed 1. All runs have ended.
 
   Returns:
-    cells: (Bp, n) -> (arm, C, whether it got there), of the cells whose runs
-    have ended or got there; open: the other cells; exponents: None below four
-    cells.
+    cells: (Bp, n) -> (arm, C, whether it got there); exponents.
   """
-  runs = {run.key: run for run in one.runs}
-  need, members = {}, {}
+  cells = {}
   for arm in one.part.arms:
     for n in arm.n:
-      members.setdefault((arm.overrides["alloc"]["Bp"], n), []).append(arm.name)
-      for seed in arm.seeds:
-        run = runs.get((arm.name, n, seed))
-        if run and run.updates:
-          C, reached = needed(run)
-          if reached or run.has_spent(arm.overrides["alloc"]["C"]):
-            need[arm.name, n, seed] = C, reached
-  cells = {}
-  for (Bp, n), arms in members.items():
-    if all((arm, n, 0) in need for arm in arms):
-      best = min(arms, key=lambda arm: need[arm, n, 0][0])
-      if (best, n, 1) in need:
-        cells[Bp, n] = (best, *need[best, n, 1])
-  return {"cells": cells, "open": [c for c in members if c not in cells],
-          "exponents": exponents({c: C for c, (_, C, _) in cells.items()})
-                       if len(cells) > 3 else None}
+      first, other = (needed(run) for run in one.of_arm(arm.name, n))
+      cells.setdefault((arm.overrides["alloc"]["Bp"], n), []).append(
+          (first[0], arm.name, *other))
+  # If no rate got there with seed 0, all need their last C: the first arm.
+  cells = {cell: min(arms, key=lambda arm: arm[0])[1:]
+           for cell, arms in sorted(cells.items())}
+  return {"cells": cells,
+          "exponents": exponents({c: C for c, (_, C, _) in cells.items()})}
 
 
 def redundancy(regimes: Ledger, hard: Ledger,

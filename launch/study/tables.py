@@ -92,15 +92,6 @@ def claims_table(judged: list[dict]) -> str:
        if claim["hit"] is not None])
 
 
-def cells_table(fit: dict) -> str:
-  """The cells of reanalysis.n_or_rate."""
-  return markdown(
-      ["Bp", "n", "best arm of seed 0", "C to 0.3 nats, seed 1"],
-      [[str(Bp), str(n), arm, compact(C) if reached else
-        f"not by {compact(C)}"] for (Bp, n), (arm, C, reached) in sorted(
-            fit["cells"].items())])
-
-
 def stratum(one: Ledger) -> str:
   """The table of a ledger in words: what is missing, windows or arms."""
   lines = [f"{one.part.name}: {len(one.runs)} runs, "
@@ -112,12 +103,7 @@ def stratum(one: Ledger) -> str:
   if not one.runs:
     raise InputError(f"{one.path}: no run has an evaluation; expected at least "
                      "one. Start the runs, or read their logs in --root")
-  if one.part.name == "n_or_rate":
-    fit = reanalysis.n_or_rate(one)
-    lines += [cells_table(fit), f"Cells not yet read: {len(fit['open'])}"]
-    lines += [f"Exponent of {name}: {power(x)}"
-              for name, x in (fit["exponents"] or {}).items()]
-  elif len({arm.name for arm in one.part.arms}) > 1:
+  if len({arm.name for arm in one.part.arms}) > 1:
     lines.append(arms_table(one))
   else:
     runs = one.of_arm()

@@ -33,43 +33,18 @@ def test_exponents_are_those_of_the_data():
   assert off["n"].se == pytest.approx((rest @ rest / 3 / 16)**0.5)
 
 
-def experiment():
-  """Bp = 8; at n = 8 the rate x0.5 is best of seed 0, x1 of seed 1."""
+@pytest.mark.parametrize("lowest, cell", [
+    (.3, ("x0.5", pytest.approx(16_000), True)),
+    (.4, ("x1", 32_000.0, False))])  # no rate gets there: the first one
+def test_experiment_a_chooses_with_seed_0_and_reads_seed_1(lowest, cell):
+  """The rate x0.5 is best of seed 0, x1 of seed 1."""
   at = {("x1", 0): 3, ("x1", 1): 1, ("x0.5", 0): 2, ("x0.5", 1): 4}
-  return ledgers.part([ledgers.run(
-      (0,) * 6, n=8, seed=seed, Bp=8, Q=2, arm=arm,
-      entropy=[.5] * i + [.3] * (6 - i)) for (arm, seed), i in at.items()],
-      C=32_000, name="n_or_rate")
-
-
-def test_experiment_a_chooses_with_seed_0_and_reads_seed_1():
-  found = reanalysis.n_or_rate(experiment())
-  assert found["cells"] == {(8, 8): ("x0.5", pytest.approx(16_000), True)}
-  assert found["open"] == [] and found["exponents"] is None
-  text = tables.stratum(experiment())
-  assert "| 8 | 8 | x0.5 | 16k |" in text and "not yet read: 0" in text
-
-
-def test_experiment_a_names_what_has_not_ended_or_not_got_there():
-  never = reanalysis.n_or_rate(ledgers.part(
-      [dataclasses.replace(run, updates=tuple(
-          u | {"entropy": .5} for u in run.updates))
-       if run.head["seed"] else run for run in experiment().runs], C=32_000))
-  assert never["cells"][8, 8] == ("x0.5", 32_000.0, False)
-  one = experiment()
-  # Of seed 1 nothing yet; or one of seed 0 still runs.
-  for left in (lambda run: run.head["seed"] == 0,
-               lambda run: (run.head["arm"], run.head["seed"]) != ("x1", 0)):
-    partial = dataclasses.replace(one, runs=tuple(filter(left, one.runs)))
-    assert reanalysis.n_or_rate(partial)["open"] == [(8, 8)]
-  # Of 32,000 rollouts a run of seed 1 has 4,000, and has not got there.
-  early = [dataclasses.replace(
-      run, head=run.head | {"reached": 4000}, updates=tuple(
-          u | {"entropy": .5} for u in run.updates[:3]))
-           if run.head["seed"] else run for run in one.runs]
-  assert reanalysis.n_or_rate(dataclasses.replace(
-      one, runs=tuple(early)))["open"] == [(8, 8)]
-  assert "Partial" not in tables.stratum(one)
+  runs = [ledgers.run((0,) * 6, n=n, seed=seed, Bp=Bp, Q=2, arm=f"{Bp} {arm}",
+                      entropy=[.5] * i + [lowest] * (6 - i))
+          for Bp in (8, 32) for n in (2, 8) for (arm, seed), i in at.items()]
+  name, *rest = cell
+  assert reanalysis.n_or_rate(ledgers.part(runs, C=32_000))["cells"] == {
+      (Bp, n): (f"{Bp} {name}", *rest) for Bp in (8, 32) for n in (2, 8)}
 
 
 def test_redundancy_takes_runs_of_two_parts_once():
