@@ -158,28 +158,22 @@ def compared(one: Ledger) -> list[dict]:
 
   Returns:
     value; gain: None for the first arm; its error is pooled over all seeds of
-    the part; p, alpha: of Holm's correction for the part.
+    the part; alpha: of Holm's correction for the part; resolved: with it.
   """
-  C, first = float(one.part.C), one.part.arms[0].name
-  value = {}
-  for arm, n in dict.fromkeys((a.name, n) for a in one.part.arms for n in a.n):
-    seeds = [v for run in one.of_arm(arm, n)
-             for v in [windows.window(run, C)] if not np.isnan(v).any()]
-    if seeds:
-      value[arm, n] = np.stack(seeds)
-  pooled = windows.seed_variance(list(value.values()))
-  rows = []
-  for cell in value:
-    base = first, cell[1]
-    other = cell != base and base in value
+  value = {(arm.name, n): value_SxQ for arm in one.part.arms for n in arm.n
+           if len(value_SxQ := windows.cell(
+               one.of_arm(arm.name, n), float(one.part.C)))}
+  pooled, rows = windows.seed_variance(list(value.values())), []
+  for (arm, n), value_SxQ in value.items():
+    first = one.part.arms[0].name, n
     rows.append({
-        "arm": cell[0], "n": cell[1], "value": float(value[cell].mean()),
-        "gain": windows.sum_of([value[cell], -value[base]], pooled)
-                if other else None})
+        "arm": arm, "n": n, "value": float(value_SxQ.mean()),
+        "gain": windows.sum_of([value_SxQ, -value[first]], pooled)
+                if first in value and first != (arm, n) else None})
   family = [row for row in rows if row["gain"]]
-  for row, p, alpha in zip(family, *windows.holm(
+  for row, alpha in zip(family, windows.holm(
       [row["gain"].p for row in family]), strict=True):
-    row.update(p=p, alpha=alpha)
+    row.update(alpha=alpha, resolved=row["gain"].sign(alpha) != 0)
   return rows
 
 
@@ -192,8 +186,7 @@ def regret(runs: list[LedgerRun], of: str, ends) -> dict:
   """
   groups, columns = by_n(runs), []
   for end in ends:
-    value = {n: v[~np.isnan(v).any(1)] for n, members in groups.items()
-             for v in [np.stack([windows.window(r, end, of) for r in members])]}
+    value = {n: windows.cell(members, end, of) for n, members in groups.items()}
     best = max(value, key=lambda n: value[n].mean())
     behind = [windows.sum_of([value[best], -v]) for v in value.values()]
     columns.append(([b.value for b in behind], [b.sign() > 0 for b in behind],

@@ -60,6 +60,12 @@ def window(run: LedgerRun, C: float, of: str = "avg") -> np.ndarray:
           np.full(run.value_ExQ.shape[1], np.nan))
 
 
+def cell(runs: list[LedgerRun], C: float, of: str = "avg") -> np.ndarray:
+  """`window` of the runs that have got there, [S, Q]."""
+  return np.array([value_Q for value_Q in (window(run, C, of) for run in runs)
+                   if not np.isnan(value_Q).any()])
+
+
 # ---- The best n, by bootstrap
 
 
@@ -215,10 +221,6 @@ def contrast(L: dict, plus: list[dict], minus: list[dict] = (),
   return sum_of([v[~np.isnan(v).any(1)] for v in values])
 
 
-def holm(p: list[float]) -> tuple[list[float], list[float]]:
-  """Holm's correction of a family: adjusted p, and the alpha of each interval.
-  """
-  left = len(p) - np.argsort(np.argsort(p))  # hypotheses not yet rejected
-  adjusted = np.minimum(1.0, left * p)
-  return [float(adjusted[left >= own].max()) for own in left], (
-      ALPHA / left).tolist()
+def holm(p: list[float]) -> list[float]:
+  """The alpha of each interval, by Holm's correction of a family."""
+  return (ALPHA / (len(p) - np.argsort(np.argsort(p)))).tolist()

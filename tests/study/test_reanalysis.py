@@ -107,7 +107,7 @@ def test_arms_are_compared_with_the_first(tmp_path):
   assert rows["high"]["gain"].value == pytest.approx(0.1, abs=0.03)
   assert [rows[arm]["gain"].sign(rows[arm]["alpha"])
           for arm in ("high", "same", "low")] == [1, 0, -1]
-  assert rows["same"]["alpha"] == 0.05 and rows["same"]["p"] == 1
+  assert rows["same"]["alpha"] == 0.05 and not rows["same"]["resolved"]
   assert {rows["high"]["alpha"], rows["low"]["alpha"]} == {0.05 / 3, 0.05 / 2}
   text = tables.stratum(one)
   assert "| high | 8 | +0." in text and "| as it is | 8 | 0." in text
