@@ -43,18 +43,13 @@ class Planned:
 
 def part_of(name: str, values: dict) -> Part:
   """A part from a config file's `get_study(name)`, or from a ledger."""
-  try:
-    arms = tuple(Arm(a["name"], tuple(a["n"]), tuple(a["seeds"]),
-                     a["overrides"]) for a in values["arms"])
-    part = Part(name, values["C"], arms)
-  except (KeyError, TypeError) as error:
-    raise InputError(f"get_study({name!r}) lacks {error}; expected C and arms, "
-                     "each with name, n, seeds and overrides") from error
+  arms = tuple(Arm(a["name"], tuple(a["n"]), tuple(a["seeds"]), a["overrides"])
+               for a in values["arms"])
   cells = [(a.name, n) for a in arms for n in a.n]
   if len(set(cells)) < len(cells):
     raise InputError(f"get_study({name!r}): two arms have the same name and n; "
                      "expected different names")
-  return part
+  return Part(name, values["C"], arms)
 
 
 def planned(part: Part) -> list[Planned]:

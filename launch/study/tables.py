@@ -78,7 +78,7 @@ def arms_table(*parts: Ledger) -> str:
 
 
 def claims_table(judged: list[dict]) -> str:
-  """The claims of claims.judge, without those whose runs have not ended."""
+  """The claims of claims.judge."""
   def values(claim):
     if len(claim["values"]) <= 3:
       return "; ".join(map(number, claim["values"]))
@@ -88,8 +88,7 @@ def claims_table(judged: list[dict]) -> str:
       ["", "claim", "bound", "value", "", "could it fail?"],
       [[claim["id"], claim["says"], "{:,g} to {:,g}".format(*claim["bound"]),
         values(claim), "hit" if claim["hit"] else "miss",
-        claim["caveat"] or "yes"] for claim in judged
-       if claim["hit"] is not None])
+        claim["caveat"] or "yes"] for claim in judged])
 
 
 def stratum(one: Ledger) -> str:
