@@ -1,7 +1,6 @@
 """The runs of a part of the study: arms that differ in n, seed and recipe."""
 
 import dataclasses
-import json
 
 from isojax.core import plan_file
 from isojax.core.allocation import sqrt_lr
@@ -70,12 +69,11 @@ def plan(runs: list[Planned], config) -> str:
   """
   lines = []
   for run in runs:
-    values = json.loads(json.dumps(run.overrides))
     merged = config.copy_and_resolve_references()
     with merged.unlocked():
-      merged.update(values)
+      merged.update(run.overrides)
     optimizer, alloc = merged.recipe.optimizer, merged.alloc
     lines.append(plan_file.line(
-        values, C=alloc.C, expected=None, lr=sqrt_lr(
+        run.overrides, C=alloc.C, expected=None, lr=sqrt_lr(
             optimizer.base_lr, optimizer.base_batch, alloc.Bp * run.n)))
   return "".join(lines)
