@@ -1,7 +1,5 @@
 """Runs a part of the study and collects the records of its runs in a ledger."""
 
-import dataclasses
-import json
 import math
 import os
 import runpy
@@ -36,8 +34,7 @@ def complete(kept: ledger.Ledger | None, part: arms.Part) -> dict:
   """The complete runs of a part's ledger, by arm, n and seed."""
   if kept is None:
     return {}
-  plain = lambda part: json.dumps(dataclasses.asdict(part))  # no tuples
-  if plain(kept.part) != plain(part):
+  if kept.part != part:
     raise InputError(f"--ledger={kept.path} is of another plan than "
                      f"{part.name}; expected the ledger of this part")
   missing = {planned.key for planned in kept.missing}
