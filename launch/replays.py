@@ -27,6 +27,7 @@ from isojax.frontier import curves, race, replay
 from isojax.frontier.replay import Logged
 from isojax.planner import priors
 from launch.study import ledger as ledger_lib
+from launch.study import reanalysis
 
 _LEDGERS = flags.DEFINE_string(
     "ledgers", "docs/study/*.jsonl.gz", "Ledgers of launch.study.")
@@ -58,24 +59,23 @@ class Field:
   def over_n(self) -> bool:
     return len({n for _, _, n in self.keys}) > 2
 
+  def nearest(self, n: float) -> int:
+    """The arm with the nearest n, if possible of the plain recipe."""
+    return min(range(len(self.keys)), key=lambda k: (
+        abs(math.log2(self.keys[k][2] / n)), self.keys[k][0] not in BASE_ARMS))
+
   @property
   def prior(self) -> int:
-    """What a user takes who knows the study: n near 8, the plain recipe."""
-    near = lambda k: abs(math.log2(self.keys[k][2] / race.PRIOR_N))
-    plain = lambda k: self.keys[k][0] not in BASE_ARMS
-    return min(range(len(self.keys)), key=lambda k: (near(k), plain(k)))
+    """What a user takes who knows the study."""
+    return self.nearest(race.PRIOR_N)
 
 
 def logged(run: ledger_lib.LedgerRun, *, training: bool) -> Logged:
-  head = run.head
-  name = f"{head['arm']} n={head['n']} Bp={head['Bp']}".strip()
-  value = None if training else run.value_ExQ
-  C = np.array([float(line["rollouts"]) for line in run.updates]
-               ) if training else run.C_E
-  reward = np.array([line["reward"] for line in run.updates]
-                    ) if training else value.mean(1)
-  return Logged(name, {"alloc": {"Bp": head["Bp"], "n": head["n"]}},
-                head["run_id"], C, reward, value, head["Bp"] * head["n"],
+  arm, Bp, n = (run.head[key] for key in ("arm", "Bp", "n"))
+  C, reward, value = (*reanalysis.curve(run, "reward"), None) if training else (
+      run.C_E, run.value_ExQ.mean(1), run.value_ExQ)
+  return Logged(f"{arm} n={n} Bp={Bp}".strip(), {"alloc": {"Bp": Bp, "n": n}},
+                run.head["run_id"], C, reward, value, Bp * n,
                 run.evals[-1]["device_seconds"] / run.evals[-1]["rollouts"])
 
 
@@ -127,20 +127,17 @@ def drawn(field: Field, rng) -> list[Logged]:
 # ---- the rivals: (field, arms, budget) -> (chosen, its rollouts, all rollouts)
 
 
-def by_race(field, arms, budget, options=race.DEFAULT, prior=None):
+def by_race(field, arms, budget, prior=None):
   result = replay.replay(
-      arms, budget, options=options,
-      prior=field.prior if prior is None else prior).result
+      arms, budget, prior=field.prior if prior is None else prior).result
   return (result.chosen, result.arms[result.chosen].rollouts, result.rollouts)
 
 
-def wrong_prior(field, arms, budget):
-  """The race, if what is known before points to the last arm."""
-  return by_race(field, arms, budget, prior=len(arms) - 1)
-
-
-def last_arm(field, arms, budget):
-  return len(arms) - 1, budget, budget
+def published(field, arms, budget):
+  """The n of the playbook's law at this budget, or the nearest in the field."""
+  part = field.name.split("/")[0]
+  law = priors.PRIORS[LAW[part] if part in LAW else "q1-hard"].law
+  return field.nearest(float(law(budget))), budget, budget
 
 
 def full_grid(field, arms, budget):
@@ -197,24 +194,15 @@ def _now(arm: Logged, C: float) -> float:
   return float(arm.up_to(C)[0].reward_E[-1])
 
 
-def always_8(field, arms, budget):
-  return field.prior, budget, budget
-
-
-def published(field, arms, budget):
-  """The n of the playbook's law at this budget, or the nearest in the field."""
-  part = field.name.split("/")[0]
-  law = priors.PRIORS[LAW[part] if part in LAW else "q1-hard"].law
-  n = float(law(budget))
-  return min(range(len(arms)), key=lambda k: (
-      abs(math.log2(field.keys[k][2] / n)), field.keys[k][0] not in BASE_ARMS
-  )), budget, budget
-
-
-RIVALS = {"race": by_race, "always n = 8": always_8,
-          "published law": published, "full grid": full_grid,
-          "successive halving": halving, "ASHA": asha,
-          "the last arm": last_arm, "race, prior = the last arm": wrong_prior}
+RIVALS = {
+    "race": by_race,
+    "always n = 8": lambda field, arms, C: (field.prior, C, C),
+    "published law": published, "full grid": full_grid,
+    "successive halving": halving, "ASHA": asha,
+    "the last arm": lambda field, arms, C: (len(arms) - 1, C, C),
+    # What is known before points to it.
+    "race, prior = the last arm": lambda field, arms, C: by_race(
+        field, arms, C, prior=len(arms) - 1)}
 
 
 # ---- the table

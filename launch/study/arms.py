@@ -1,7 +1,6 @@
 """The runs of a part of the study: arms that differ in n, seed and recipe."""
 
 import dataclasses
-import json
 
 from isojax.core import plan_file
 from isojax.core.allocation import sqrt_lr
@@ -43,18 +42,13 @@ class Planned:
 
 def part_of(name: str, values: dict) -> Part:
   """A part from a config file's `get_study(name)`, or from a ledger."""
-  try:
-    arms = tuple(Arm(a["name"], tuple(a["n"]), tuple(a["seeds"]),
-                     a["overrides"]) for a in values["arms"])
-    part = Part(name, values["C"], arms)
-  except (KeyError, TypeError) as error:
-    raise InputError(f"get_study({name!r}) lacks {error}; expected C and arms, "
-                     "each with name, n, seeds and overrides") from error
+  arms = tuple(Arm(a["name"], tuple(a["n"]), tuple(a["seeds"]), a["overrides"])
+               for a in values["arms"])
   cells = [(a.name, n) for a in arms for n in a.n]
   if len(set(cells)) < len(cells):
     raise InputError(f"get_study({name!r}): two arms have the same name and n; "
                      "expected different names")
-  return part
+  return Part(name, values["C"], arms)
 
 
 def planned(part: Part) -> list[Planned]:
@@ -75,12 +69,11 @@ def plan(runs: list[Planned], config) -> str:
   """
   lines = []
   for run in runs:
-    values = json.loads(json.dumps(run.overrides))
     merged = config.copy_and_resolve_references()
     with merged.unlocked():
-      merged.update(values)
+      merged.update(run.overrides)
     optimizer, alloc = merged.recipe.optimizer, merged.alloc
     lines.append(plan_file.line(
-        values, C=alloc.C, expected=None, lr=sqrt_lr(
+        run.overrides, C=alloc.C, expected=None, lr=sqrt_lr(
             optimizer.base_lr, optimizer.base_batch, alloc.Bp * run.n)))
   return "".join(lines)

@@ -7,78 +7,75 @@ could not fail, or could only fail by chance.
 
 import json
 import os
-import re
 
 import numpy as np
 
 from launch.study import reanalysis, windows
-from launch.study.windows import Estimate, Term
+from launch.study.ledger import by_n
+from launch.study.windows import contrast, Estimate
 
 
-def contrast(L, plus, minus=(), **options) -> Estimate:
-  return windows.contrast(L, [Term(**t) for t in plus],
-                          [Term(**t) for t in minus], **options)
-
-
-def low(L, **terms) -> Estimate:
+def low(L, **terms) -> float:
   """The lower end of the interval of a difference."""
-  return Estimate(contrast(L, **terms).interval()[0])
+  return contrast(L, **terms).interval()[0]
 
 
-def sign(L, **terms) -> Estimate:
+def sign(L, **terms) -> int:
   """1 or -1 if a difference is resolved, else 0."""
-  return Estimate(contrast(L, **terms).sign())
+  return contrast(L, **terms).sign()
 
 
 def at_entropy(L, nats, **terms) -> Estimate:
   """A difference where the training entropy first falls to a value."""
   return contrast(L, **terms, value=lambda run, term: reanalysis.at_training(
-      run, "entropy", [nats], problems=term.problems))
+      run, "entropy", [nats]))
 
 
-def best(L, term) -> Estimate:
+def best(L, term) -> int:
   """The n with the most reward."""
-  return Estimate(max(term["n"], key=lambda n: contrast(
-      L, [term | {"n": [n]}]).value))
+  return max(term["n"], key=lambda n: contrast(L, [term | {"n": [n]}]).value)
 
 
-def _heights(L, part, arm="", n=None, problems=None) -> dict:
-  return {k: v for k, v in reanalysis.height(
-      [run.with_problems(problems) for run in L[part].of_arm(arm)]).items()
-          if n is None or k in n}
+def heights(L, part, arm="", n=None, problems=None) -> dict:
+  """n -> (best mean over seeds of an evaluation, its C)."""
+  out = {}
+  for k, runs in by_n(L[part].of_arm(arm)).items():
+    if n is None or k in n:
+      C_E, avg_E, _ = reanalysis.mean_curve(
+          [run.with_problems(problems) for run in runs])
+      out[k] = float(avg_E.max()), float(C_E[avg_E.argmax()])
+  return out
 
 
-def spread(L, **of) -> Estimate:
+def spread(L, **of) -> float:
   """The largest minus the smallest height of the n."""
-  return Estimate(float(np.ptp([value for value, _ in _heights(
-      L, **of).values()])))
+  return np.ptp([value for value, _ in heights(L, **of).values()])
 
 
-def height(L, part) -> Estimate:
+def height(L, part) -> float:
   """The mean height over all n, on the first 300 validation problems."""
-  return Estimate(float(np.mean([value for value, _ in _heights(
-      L, part, problems=300).values()])))
+  return np.mean([value for value, _ in heights(
+      L, part, problems=300).values()])
 
 
-def power(L, part) -> Estimate:
+def power(L, part) -> float:
   """The slope of the log of the peak's C over log n."""
-  heights = _heights(L, part)
-  slope = np.polyfit(np.log2(list(heights)),
-                     np.log2([C for _, C in heights.values()]), 1)[0]
-  return Estimate(round(float(slope), 9))  # sums differ in the last bits
+  of_n = heights(L, part)
+  slope = np.polyfit(np.log2(list(of_n)),
+                     np.log2([C for _, C in of_n.values()]), 1)[0]
+  return round(slope, 9)  # sums differ in the last bits
 
 
-def crossing(L, part, count=17) -> Estimate:
+def crossing(L, part) -> float:
   """The C/D from which on n = 32 learns more of the training problems than 8.
 
   On the grid of registered.json: C of the part over 2^(i / 4); inf: not by C.
   """
   one = L[part]
-  ends = [one.part.C / 2**(i / 4) for i in range(count)][::-1]
-  lead = [windows.contrast(
-      L, [Term(part, (32,), C, of="reward")],
-      [Term(part, (8,), C, of="reward")]).value for C in ends]
-  return Estimate(first_ahead(lead, ends) / one.runs[0].head["D"])
+  ends = [one.part.C / 2**(i / 4) for i in range(17)][::-1]
+  of = lambda n, C: [{"part": part, "n": [n], "C": C, "of": "reward"}]
+  lead = [contrast(L, of(32, C), of(8, C)).value for C in ends]
+  return first_ahead(lead, ends) / one.runs[0].head["D"]
 
 
 def first_ahead(lead, ends) -> float:
@@ -87,13 +84,13 @@ def first_ahead(lead, ends) -> float:
   return float([*ends, np.inf][behind[-1] + 1 if len(behind) else 0])
 
 
-def lowest(L, part, arm="") -> Estimate:
-  """The lowest evaluation of any run after its best one."""
-  curves = [run.value_ExQ.mean(1) for run in L[part].of_arm(arm)]
-  return Estimate(float(min(avg_E[avg_E.argmax():].min() for avg_E in curves)))
+def lowest(L, part) -> float:
+  """The lowest evaluation of any run of the first arm after its best one."""
+  curves = [run.value_ExQ.mean(1) for run in L[part].of_arm()]
+  return min(avg_E[avg_E.argmax():].min() for avg_E in curves)
 
 
-def signal(L, part, n, C) -> Estimate:
+def signal(L, part, n, C) -> float:
   """The share of groups with different rewards to C, minus what was expected.
 
   truly-solved.json counts how often each problem was solved in 256 samples.
@@ -104,23 +101,21 @@ def signal(L, part, n, C) -> Estimate:
             encoding="utf-8") as file:
     solved = json.load(file)["solved"]
   p = np.repeat([int(c) / 256 for c in solved], list(solved.values()))
-  return Estimate(1 - 2 * float(np.mean(equal))
-                  - float(np.mean(1 - (1 - p)**n - p**n)))
+  return 1 - 2 * np.mean(equal) - np.mean(1 - (1 - p)**n - p**n)
 
 
-def expected(L, part, arm) -> Estimate:
+def expected(L, part, arm) -> float:
   """The expected share of informative groups minus the measured one."""
   updates = [u for run in L[part].of_arm(arm) for u in run.updates]
-  return Estimate(float(np.average(
+  return np.average(
       [u["informative_expected"] - 1 + u["all_wrong"] + u["all_right"]
-       for u in updates], weights=[u["steps"] for u in updates])))
+       for u in updates], weights=[u["steps"] for u in updates])
 
 
-def exponent(L, part, of) -> Estimate:
+def exponent(L, part, of) -> Estimate | int:
   """An exponent of experiment A; resolved: the sign of their difference."""
   exponents = reanalysis.n_or_rate(L[part])["exponents"]
-  return (Estimate(exponents["n - Bp"].sign()) if of == "resolved"
-          else exponents[of])
+  return exponents["n - Bp"].sign() if of == "resolved" else exponents[of]
 
 
 MEASURES = {f.__name__: f for f in (
@@ -129,14 +124,9 @@ MEASURES = {f.__name__: f for f in (
 
 
 def judge(claim: dict, L: dict) -> dict:
-  """A claim with its values, and whether all of them are within the bound.
-
-  Returns:
-    hit: None if the ledger of one of its parts is not there.
-  """
-  if not set(re.findall(r'"part": "(\w+)"', json.dumps(claim))) <= set(L):
-    return claim | {"values": [], "hit": None}
-  values = [MEASURES[claim["measure"]](L, **case) for case in claim["cases"]]
+  """A claim with its values, and whether all of them are within the bound."""
+  values = [x if isinstance(x, Estimate) else Estimate(float(x)) for x in (
+      MEASURES[claim["measure"]](L, **case) for case in claim["cases"])]
   low, high = claim["bound"]
   return claim | {"values": values, "hit": all(
       low <= x.value <= high for x in values)}

@@ -15,7 +15,7 @@ import string
 
 import numpy as np
 
-from isojax.errors import InputError, reason
+from isojax.errors import InputError
 from isojax.frontier.study import Run, Study
 from isojax.ledger import records
 from launch.study import arms
@@ -96,12 +96,8 @@ def header(part: Part, code: str) -> dict:
 def write(path: str, lines: list[dict]) -> None:
   """Writes a ledger; equal lines give equal bytes."""
   text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-  try:
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    records.replace(path, gzip.compress(text.encode(), mtime=0))
-  except OSError as error:
-    raise InputError(f"{path}: cannot be written ({reason(error)}); make room "
-                     "or choose another --root") from error
+  os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+  records.replace(path, gzip.compress(text.encode(), mtime=0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +135,7 @@ class LedgerRun:
 
   def with_problems(self, Q: int | None) -> "LedgerRun":
     """The run with its first Q validation problems; None: all."""
-    return dataclasses.replace(self, evals=tuple(
+    return self if Q is None else dataclasses.replace(self, evals=tuple(
         line | {"correct": line["correct"][:Q]} for line in self.evals))
 
 

@@ -54,33 +54,22 @@ def n_or_rate(one: Ledger) -> dict:
   """Experiment A, read as registered-n-or-rate.json says.
 
   The rate of a cell (Bp, n) is that of the arm whose seed 0 needs the fewest
-  rollouts; what it needs is read from seed 1.
+  rollouts; what it needs is read from seed 1. All runs have ended.
 
   Returns:
-    cells: (Bp, n) -> (arm, C, whether it got there), of the cells whose runs
-    have ended or got there; open: the other cells; exponents: None below four
-    cells.
+    cells: (Bp, n) -> (arm, C, whether it got there); exponents.
   """
-  runs = {run.key: run for run in one.runs}
-  need, members = {}, {}
+  cells = {}
   for arm in one.part.arms:
     for n in arm.n:
-      members.setdefault((arm.overrides["alloc"]["Bp"], n), []).append(arm.name)
-      for seed in arm.seeds:
-        run = runs.get((arm.name, n, seed))
-        if run and run.updates:
-          C, reached = needed(run)
-          if reached or run.has_spent(arm.overrides["alloc"]["C"]):
-            need[arm.name, n, seed] = C, reached
-  cells = {}
-  for (Bp, n), arms in members.items():
-    if all((arm, n, 0) in need for arm in arms):
-      best = min(arms, key=lambda arm: need[arm, n, 0][0])
-      if (best, n, 1) in need:
-        cells[Bp, n] = (best, *need[best, n, 1])
-  return {"cells": cells, "open": [c for c in members if c not in cells],
-          "exponents": exponents({c: C for c, (_, C, _) in cells.items()})
-                       if len(cells) > 3 else None}
+      first, other = (needed(run) for run in one.of_arm(arm.name, n))
+      cells.setdefault((arm.overrides["alloc"]["Bp"], n), []).append(
+          (first[0], arm.name, *other))
+  # If no rate got there with seed 0, all need their last C: the first arm.
+  cells = {cell: min(arms, key=lambda arm: arm[0])[1:]
+           for cell, arms in sorted(cells.items())}
+  return {"cells": cells,
+          "exponents": exponents({c: C for c, (_, C, _) in cells.items()})}
 
 
 def redundancy(regimes: Ledger, hard: Ledger,
@@ -100,19 +89,17 @@ def redundancy(regimes: Ledger, hard: Ledger,
                     for cell, logs in C_of.items()}), len(C_of)
 
 
-def at_training(run: LedgerRun, name: str, levels, *,
-                problems: int | None = None) -> np.ndarray:
+def at_training(run: LedgerRun, name: str, levels) -> np.ndarray:
   """avg@k where a training mean first gets to levels; NaN: it does not.
 
-  Of the reward, which rises, or the entropy, which falls; on the first so many
-  validation problems.
+  Of the reward, which rises, or the entropy, which falls.
   """
   up = -1.0 if name == "entropy" else 1.0
   C, value = curve(run, name)
   progress_E = np.maximum.accumulate(
       up * np.interp(np.log1p(run.C_E), np.log1p(C), value))
   return np.interp(up * np.array(levels), progress_E,
-                   run.value_ExQ[:, :problems].mean(1), right=np.nan)
+                   run.value_ExQ.mean(1), right=np.nan)
 
 
 def mean_curve(runs: list[LedgerRun], name: str = "reward") -> tuple:
@@ -171,38 +158,23 @@ def compared(one: Ledger) -> list[dict]:
 
   Returns:
     value; gain: None for the first arm; its error is pooled over all seeds of
-    the part; p, alpha: of Holm's correction for the part.
+    the part; alpha: of Holm's correction for the part; resolved: with it.
   """
-  C, first = float(one.part.C), one.part.arms[0].name
-  value = {}
-  for arm, n in dict.fromkeys((a.name, n) for a in one.part.arms for n in a.n):
-    seeds = [v for run in one.of_arm(arm, n)
-             for v in [windows.window(run, C)] if not np.isnan(v).any()]
-    if seeds:
-      value[arm, n] = np.stack(seeds)
-  pooled = windows.seed_variance(list(value.values()))
-  rows = []
-  for cell in value:
-    base = first, cell[1]
-    other = cell != base and base in value
+  value = {(arm.name, n): value_SxQ for arm in one.part.arms for n in arm.n
+           if len(value_SxQ := windows.cell(
+               one.of_arm(arm.name, n), float(one.part.C)))}
+  pooled, rows = windows.seed_variance(list(value.values())), []
+  for (arm, n), value_SxQ in value.items():
+    first = one.part.arms[0].name, n
     rows.append({
-        "arm": cell[0], "n": cell[1], "value": float(value[cell].mean()),
-        "gain": windows.sum_of([value[cell], -value[base]], pooled)
-                if other else None})
+        "arm": arm, "n": n, "value": float(value_SxQ.mean()),
+        "gain": windows.sum_of([value_SxQ, -value[first]], pooled)
+                if first in value and first != (arm, n) else None})
   family = [row for row in rows if row["gain"]]
-  for row, p, alpha in zip(family, *windows.holm(
+  for row, alpha in zip(family, windows.holm(
       [row["gain"].p for row in family]), strict=True):
-    row.update(p=p, alpha=alpha)
+    row.update(alpha=alpha, resolved=row["gain"].sign(alpha) != 0)
   return rows
-
-
-def height(runs: list[LedgerRun]) -> dict:
-  """n -> (best mean over seeds of an evaluation, its C)."""
-  best = {}
-  for n, members in by_n(runs).items():
-    C_E, avg_E, _ = mean_curve(members)
-    best[n] = (float(avg_E.max()), float(C_E[avg_E.argmax()]))
-  return best
 
 
 def regret(runs: list[LedgerRun], of: str, ends) -> dict:
@@ -214,8 +186,7 @@ def regret(runs: list[LedgerRun], of: str, ends) -> dict:
   """
   groups, columns = by_n(runs), []
   for end in ends:
-    value = {n: v[~np.isnan(v).any(1)] for n, members in groups.items()
-             for v in [np.stack([windows.window(r, end, of) for r in members])]}
+    value = {n: windows.cell(members, end, of) for n, members in groups.items()}
     best = max(value, key=lambda n: value[n].mean())
     behind = [windows.sum_of([value[best], -v]) for v in value.values()]
     columns.append(([b.value for b in behind], [b.sign() > 0 for b in behind],

@@ -1,10 +1,8 @@
 """Runs a part of the study and collects the records of its runs in a ledger."""
 
-import dataclasses
-import importlib.util
-import json
 import math
 import os
+import runpy
 import subprocess
 import sys
 
@@ -18,13 +16,11 @@ from launch.study import arms, ledger
 def read_part(path: str) -> arms.Part:
   """The part that --config=FILE:PART names."""
   path, _, name = config_file.shipped(path).partition(":")
-  spec = importlib.util.spec_from_file_location("study_config", path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  if not name or not hasattr(module, "get_study"):
+  module = runpy.run_path(path)
+  if not name or "get_study" not in module:
     raise InputError(f"--config={path}: no part, or no get_study; expected "
                      "FILE:PART of a study, such as configs/study.py:hard")
-  return arms.part_of(name, module.get_study(name))
+  return arms.part_of(name, module["get_study"](name))
 
 
 def code_version() -> str:
@@ -38,8 +34,7 @@ def complete(kept: ledger.Ledger | None, part: arms.Part) -> dict:
   """The complete runs of a part's ledger, by arm, n and seed."""
   if kept is None:
     return {}
-  plain = lambda part: json.dumps(dataclasses.asdict(part))  # no tuples
-  if plain(kept.part) != plain(part):
+  if kept.part != part:
     raise InputError(f"--ledger={kept.path} is of another plan than "
                      f"{part.name}; expected the ledger of this part")
   missing = {planned.key for planned in kept.missing}

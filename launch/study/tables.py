@@ -78,7 +78,7 @@ def arms_table(*parts: Ledger) -> str:
 
 
 def claims_table(judged: list[dict]) -> str:
-  """The claims of claims.judge, without those whose runs have not ended."""
+  """The claims of claims.judge."""
   def values(claim):
     if len(claim["values"]) <= 3:
       return "; ".join(map(number, claim["values"]))
@@ -88,17 +88,7 @@ def claims_table(judged: list[dict]) -> str:
       ["", "claim", "bound", "value", "", "could it fail?"],
       [[claim["id"], claim["says"], "{:,g} to {:,g}".format(*claim["bound"]),
         values(claim), "hit" if claim["hit"] else "miss",
-        claim["caveat"] or "yes"] for claim in judged
-       if claim["hit"] is not None])
-
-
-def cells_table(fit: dict) -> str:
-  """The cells of reanalysis.n_or_rate."""
-  return markdown(
-      ["Bp", "n", "best arm of seed 0", "C to 0.3 nats, seed 1"],
-      [[str(Bp), str(n), arm, compact(C) if reached else
-        f"not by {compact(C)}"] for (Bp, n), (arm, C, reached) in sorted(
-            fit["cells"].items())])
+        claim["caveat"] or "yes"] for claim in judged])
 
 
 def stratum(one: Ledger) -> str:
@@ -112,12 +102,7 @@ def stratum(one: Ledger) -> str:
   if not one.runs:
     raise InputError(f"{one.path}: no run has an evaluation; expected at least "
                      "one. Start the runs, or read their logs in --root")
-  if one.part.name == "n_or_rate":
-    fit = reanalysis.n_or_rate(one)
-    lines += [cells_table(fit), f"Cells not yet read: {len(fit['open'])}"]
-    lines += [f"Exponent of {name}: {power(x)}"
-              for name, x in (fit["exponents"] or {}).items()]
-  elif len({arm.name for arm in one.part.arms}) > 1:
+  if len({arm.name for arm in one.part.arms}) > 1:
     lines.append(arms_table(one))
   else:
     runs = one.of_arm()

@@ -60,6 +60,12 @@ def window(run: LedgerRun, C: float, of: str = "avg") -> np.ndarray:
           np.full(run.value_ExQ.shape[1], np.nan))
 
 
+def cell(runs: list[LedgerRun], C: float, of: str = "avg") -> np.ndarray:
+  """`window` of the runs that have got there, [S, Q]."""
+  return np.array([value_Q for value_Q in (window(run, C, of) for run in runs)
+                   if not np.isnan(value_Q).any()])
+
+
 # ---- The best n, by bootstrap
 
 
@@ -194,30 +200,27 @@ class Term:
   problems: int | None = None  # the first so many; None: all
 
 
-def contrast(L: dict, plus: list[Term], minus: list[Term] = (),
+def contrast(L: dict, plus: list[dict], minus: list[dict] = (),
              value=lambda run, term: window(run, term.C, term.of)) -> Estimate:
-  """The sum of some terms minus that of others.
+  """The sum of some terms minus that of others, each the fields of a Term.
 
   A run that two terms share counts once, with the sum of both. A run whose
   value of a problem is NaN is left out.
   """
   cells = {}
-  for sign, term in [*((1, t) for t in plus), *((-1, t) for t in minus)]:
+  for sign, fields in [*((1, t) for t in plus), *((-1, t) for t in minus)]:
+    term = Term(**fields)
     for n in term.n:
       runs = cells.setdefault((term.part, term.arm, n), {})
       for run in L[term.part].of_arm(term.arm, n):
         seed = run.head["seed"]
         if term.seeds is None or seed in term.seeds:
-          runs[seed] = runs.setdefault(seed, 0.0) + (
-              sign / len(term.n) * value(run, term)[:term.problems])
+          runs[seed] = runs.setdefault(seed, 0.0) + sign / len(term.n) * value(
+              run.with_problems(term.problems), term)
   values = [np.stack(list(runs.values())) for runs in cells.values()]
   return sum_of([v[~np.isnan(v).any(1)] for v in values])
 
 
-def holm(p: list[float]) -> tuple[list[float], list[float]]:
-  """Holm's correction of a family: adjusted p, and the alpha of each interval.
-  """
-  left = len(p) - np.argsort(np.argsort(p))  # hypotheses not yet rejected
-  adjusted = np.minimum(1.0, left * p)
-  return [float(adjusted[left >= own].max()) for own in left], (
-      ALPHA / left).tolist()
+def holm(p: list[float]) -> list[float]:
+  """The alpha of each interval, by Holm's correction of a family."""
+  return (ALPHA / (len(p) - np.argsort(np.argsort(p)))).tolist()

@@ -1,7 +1,5 @@
 """Ledgers of simulated runs, whose truth is known."""
 
-import dataclasses
-
 import numpy as np
 
 from launch.study import ledger
@@ -42,19 +40,6 @@ def lines(part=PART, *, truth=TRUTH, C=None, Q=120, seed=3) -> list[dict]:
 def made(path, **options) -> ledger.Ledger:
   """The ledger of `lines`, written to a path and read."""
   ledger.write(str(path), lines(**options))
-  return ledger.read(str(path))
-
-
-def of_arms(path, gains: dict) -> ledger.Ledger:
-  """A ledger of n = 8 in which an arm adds `gains[name]` to the asymptote."""
-  arms = tuple(Arm(name, (8,), (0, 1, 2), {}) for name in gains)
-  part = dataclasses.replace(PART, name="rate", arms=arms)
-  out = [ledger.header(part, "abc")]
-  for arm in arms:
-    truth = synthetic.Truth(Bp=32, n=(8,), A=(0.3 + gains[arm.name],),
-                            k=(12 / part.C,), b=0.06)
-    out += lines(dataclasses.replace(part, arms=(arm,)), truth=truth, Q=300)[1:]
-  ledger.write(str(path), out)
   return ledger.read(str(path))
 
 
