@@ -228,7 +228,8 @@ def main(_) -> None:
     sys.exit(run_all(_SETS.value, _ROOT.value, _LEDGER.value))
   if _JUDGE.value:
     lines = read(_JUDGE.value)
-    print(json.dumps({name: judge(lines, name) for name in SETS}, indent=1))
+    names = sorted({line["set"] for line in lines})
+    print(json.dumps({name: judge(lines, name) for name in names}, indent=1))
 
 
 if __name__ == "__main__":
