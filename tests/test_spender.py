@@ -26,7 +26,7 @@ ARMS = [{"alloc": {"n": 4}}, {"alloc": {"n": 2}}]
 def config(stratum=None):
   return short_runs.config(
       "hard", alloc=dict(Bp=2, n=4, C=BUDGET),
-      eval=dict(k=2, first=24, growth=1.0),
+      eval=dict(k=2, first=24, growth=1.0), checkpoint=dict(every_steps=20),
       **({"task": dict(stratum=stratum)} if stratum else {}))
 
 
