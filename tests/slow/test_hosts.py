@@ -45,7 +45,6 @@ def agrees(one, other):
   assert max(worst.values(), default=0.0) < 1e-3, worst
 
 
-@pytest.mark.ci
 def test_undisturbed(one, tmp_path):
   processes.finished(str(tmp_path / "two"), ARGUMENTS, count=2, devices=2)
   agrees(one, str(tmp_path / "two"))
