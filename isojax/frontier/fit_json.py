@@ -140,11 +140,10 @@ def scalerl_fields(study: Study, *, min_C: float,
 
   Runs for which a law cannot be fitted have no row, and are named in `notes`.
   """
-  rows, without = [], collections.defaultdict(list)
+  rows, late, without = [], [], collections.defaultdict(list)
   for run in study.runs:
     points = scalerl.Points(run.C_E, run.reward_E, float(run.reward_E[0]),
                             min_C, measured=run.C_E[0] == 0)
-    end = float(run.C_E[-1])
     try:
       fit = scalerl.fit(points)
       if why := scalerl.empty(fit):
@@ -154,21 +153,18 @@ def scalerl_fields(study: Study, *, min_C: float,
       continue
     half = None
     try:
-      start, error_E = scalerl.extrapolate(points, fit_below=end / 2)
-      worst = float(abs(error_E).max())
-      half = {"A": start.law.A, "mean_error": float(error_E.mean()),
-              "max_error": worst, "within_margin": worst <= scalerl.A_MARGIN}
+      start, error_E = scalerl.extrapolate(points, fit_below=run.C_E[-1] / 2)
+      half = {"A": start.law.A, "max_error": float(abs(error_E).max())}
     except InputError as error:
       without["no ScaleRL law of the first half", str(error)].append(run.run_id)
-    C = np.geomspace(fit.C_lo, BEYOND * end, 60)
+    if not points.measured:
+      late.append(run.run_id)
     rows.append({
         "run_id": run.run_id, "seed": run.seed, "Bp": run.Bp, "n": run.n,
-        **dataclasses.asdict(fit.law), "ssr": fit.ssr, "fit_below": fit.C_hi,
-        "C": run.C_E, "reward": run.reward_E, "curve_C": C,
-        "curve_reward": fit.law(C), "A_at_edge": "A" in fit.at_bound,
-        "A_interval": scalerl.A_interval(points, fit.law.A),
-        "A_margin": scalerl.A_MARGIN, "half": half})
-  if late := [row["run_id"] for row in rows if row["C"][0] > 0]:
+        **dataclasses.asdict(fit.law), "fit_below": fit.C_hi,
+        "A_at_edge": "A" in fit.at_bound, "half": half,
+        "A_interval": scalerl.A_interval(points, fit.law.A)})
+  if late:
     notes.append(f"no evaluation before training for {_runs(late)}: R0 of the "
                  "ScaleRL law is their first evaluation, and in the interval "
                  "of A anything up to it")
@@ -194,7 +190,7 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
   limits = diagnostics.limits(fit, ahead[0] if ahead else None)
   study = fit.study
   progress = [
-      interference.interference(r, study.k, frames=4, draws=100, seed=0)
+      interference.interference(r, study.k, draws=100, seed=0)
       for r in study.runs] if (
           study.per_problem and study.k and study.metric == "avg") else []
   hill = scalerl_fields(

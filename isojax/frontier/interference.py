@@ -7,14 +7,6 @@ from isojax.frontier.bootstrap import QUANTILES
 from isojax.frontier.study import Run
 
 
-def histogram(correct_Q, k: int) -> tuple[int, ...]:
-  """The number of problems with pass rate 0, in ten bins, and 1."""
-  c = np.asarray(correct_Q)
-  inner = c[(c > 0) & (c < k)]
-  bins = np.bincount(-(-inner * 10 // k) - 1, minlength=10)
-  return (int(np.sum(c == 0)), *bins.tolist(), int(np.sum(c == k)))
-
-
 def polarisation(correct_Q, k: int) -> float:
   """rho = Var(p) / (m (1 - m)) of pass rates p with mean m.
 
@@ -44,27 +36,26 @@ def uniform_progress(mean0: float, rho0: float, mean: float) -> float:
   return float(np.var(shifted(by)) / (mean * (1 - mean)))
 
 
-def interference(run: Run, k: int, *, frames: int, draws: int,
-                 seed: int) -> dict | None:
+def interference(run: Run, k: int, *, draws: int, seed: int) -> dict | None:
   """How the progress of a run is distributed over the validation problems.
 
-  A row of fit.json: C, mean, histogram and rho of each frame, and the score at
-  the last one with its 95 % interval over problems. score = rho - rho of
-  uniform progress to the same mean. Above 0, problems that were ahead gained
-  more. None without counts of correct samples, or if the pass rate is 0 or 1
-  at the start or the end.
+  A row of fit.json: C, mean and rho at the start and the end, and the score at
+  the end with its 95 % interval over problems. score = rho - rho of uniform
+  progress to the same mean. Above 0, problems that were ahead gained more. None
+  without counts of correct samples, or if the pass rate is 0 or 1 at the start
+  or the end.
   """
   if run.value_ExQ is None or k < 2:
     return None
   correct = np.rint(run.value_ExQ * k).astype(int)
   if abs(correct - run.value_ExQ * k).max() > 1e-6:
     return None  # rewards other than 0 and 1
-  at = np.unique(np.linspace(0, len(correct) - 1, frames).astype(int))
-  if correct[[0, -1]].mean(1).min() == 0 or correct[[0, -1]].mean(1).max() == k:
+  ends = correct[[0, -1]]
+  if ends.mean(1).min() == 0 or ends.mean(1).max() == k:
     return None
 
   def score(problems):
-    first, last = correct[0, problems], correct[-1, problems]
+    first, last = ends[:, problems]
     m0, m1 = first.mean() / k, last.mean() / k
     if min(m0, m1) <= 0 or max(m0, m1) >= 1:
       return float("nan")
@@ -77,7 +68,6 @@ def interference(run: Run, k: int, *, frames: int, draws: int,
   low, high = np.nanquantile(drawn, QUANTILES)
   return {
       "run_id": run.run_id, "seed": run.seed, "Bp": run.Bp, "n": run.n,
-      "C": run.C_E[at], "mean": correct[at].mean(1) / k,
-      "histograms": [histogram(correct[i], k) for i in at],
-      "rho": [polarisation(correct[i], k) for i in at],
+      "C": run.C_E[[0, -1]], "mean": ends.mean(1) / k,
+      "rho": [polarisation(correct_Q, k) for correct_Q in ends],
       "score": score(np.arange(Q)), "score_interval": (low, high)}

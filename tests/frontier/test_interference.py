@@ -45,14 +45,6 @@ def test_interference_tells_rich_get_richer_from_uniform():
     run = dataclasses.replace(
         studies.small_study().runs[0], C_E=np.array([0.0, 1.0]),
         value_ExQ=counts / 8)
-    row = interference.interference(run, 8, frames=2, draws=50, seed=0)
-    score[name] = row
-    assert [sum(h) for h in row["histograms"]] == [2000, 2000]
+    score[name] = interference.interference(run, 8, draws=50, seed=0)
   assert abs(score["uniform"]["score"]) < 0.03
   assert score["rich"]["score_interval"][0] > 0.2
-
-
-def test_histogram_by_hand():
-  #      0  (0,.1]  ...                              1
-  assert interference.histogram([0, 1, 2, 10, 20, 20], 20) == (
-      1, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 2)
