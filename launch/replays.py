@@ -313,7 +313,7 @@ def coverage(count: int, rng) -> str:
           stops = "stopped" if k in decision.why else "goes on"
           inside = abs(gap - mean) <= race.INTERVAL_SDS * sd
           hits[form, stops].append((inside, gap > 0))
-      replay.replay(arms, 2 ** 18, prior=1, hear=heard)
+      replay.replay(arms, 2 ** 18, prior=1, on_decision=heard)
   return aligned([["curves", "arm", "gaps", "95 % interval holds the truth",
                    "arm is truly behind"], *(
       [form, stops, f"{len(h):,}", *(f"{x:.1%}" for x in np.mean(h, 0))]

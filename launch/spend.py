@@ -63,7 +63,7 @@ def replay() -> None:
   more: list[str] = []
   logged, left_out = replay_lib.of_runs(
       study_lib.comparable_runs(rows, chosen, more))
-  done = replay_lib.replay(logged, _ROLLOUTS.value, say=print)
+  done = replay_lib.replay(logged, _ROLLOUTS.value, log=print)
   notes = [*notes, *more, *left_out]
   print(replay_lib.text(done, notes))
   if _OUT.value is not None:

@@ -9,8 +9,8 @@ Pure: `play` asks `advance(arm, C)` for evaluations up to C and for nothing
 else, so that a replay on finished logs and a race that trains are one function,
 and a race that was killed reaches the same decisions from the same records.
 
-C is in rollouts. Axes: E evaluations, Q validation problems, T values of C, J
-shapes of a curve, K arms.
+C is in rollouts. Axes: E evaluations, Q validation problems, T values of C, K
+arms, and H shapes of a curve, which are S rises x L slopes x M stretches.
 """
 
 import dataclasses
@@ -23,20 +23,16 @@ from scipy import special
 from isojax.core import evaluate
 from isojax.frontier import curves
 
-# Of a curve: its rise from the base policy to its asymptote, its C to half of
-# the rise, and the slope of the Hill form. A decision heeds the family that is
-# kinder to an arm that is behind, so that a late start alone stops no arm.
-RISES = np.geomspace(0.02, 0.8, 14)
-MIDS = 24  # equally spaced in log C, from below the data to beyond the target
-SLOPES = (0.4, 0.6, 0.9, 1.4)
-BASE_SD = {True: 0.01, False: 0.1}  # by whether the base policy was evaluated
-STRETCH_SD = 1.0  # octaves by which an arm's stretch differs from what is known
+RISES = np.geomspace(0.02, 0.8, 14)  # reward, from base policy to asymptote
+MIDS = 24  # C of half of the rise, from below the data to beyond the target
+SLOPES = (0.4, 0.6, 0.9, 1.4)  # of the Hill form, in log C
+# Reward of the base policy; the key is whether it was evaluated.
+BASE_SD = {True: 0.01, False: 0.1}
+STRETCH_SD = 1.0  # octaves; see `stretch`
 # Half of a 95 % interval, in sd: 1.96 held 84 to 94 % of the true gaps, see
 # `python -m launch.replays --coverage`.
 INTERVAL_SDS = 2.7
-UNKNOWN_SD = 0.02  # noise of an evaluation if nothing tells it
-
-
+DEFAULT_SD = 0.02  # of an evaluation, if no arm has enough of them
 PRIOR_N = 8  # docs/study.md: within 0.011 of the best n wherever it was tested
 
 
@@ -49,30 +45,33 @@ def prior_of(n_K: typing.Sequence[int]) -> int:
 class Options:
   """The rule's constants, chosen on the replays of docs/spending.md."""
 
-  overhead: float = 0.15  # most of the budget that losers may take
-  first: float = 1 / 32  # first rung, as a share of the budget
+  overhead: float = 0.15  # largest share of the budget for arms that lose
+  first_rung: float = 1 / 32  # as a share of the budget
   spread: float = 0.012  # sd of the arms' asymptotes, before any data
-  prior_lead: float = 0.01  # handicap of all but the prior's arm
-  prior_sds: float = 1.0  # and so many sd of one evaluation's noise
-  tie: float = 0.002  # a smaller difference goes to the cheaper arm
-  wander: float = 0.004  # sd of a run around its curve, beside sampling
-  price: float = 4.0  # a rung is bought for a gain of so many times its cost
+  prior_lead: float = 0.01  # reward that is added to the prior's arm
+  # Added to prior_lead, in sd of the noise of one evaluation.
+  prior_sds: float = 1.0
+  tie: float = 0.002  # reward; within it the cheaper arm leads
+  wander: float = 0.004  # sd of a run around its curve, without sampling noise
+  # Least gain for which an arm goes on, as a multiple of the reward that its
+  # next rung takes from the leader.
+  price: float = 4.0
 
 
 DEFAULT = Options()
 
 
 @dataclasses.dataclass(frozen=True)
-class Arm:
-  """What the race has read of one run: its evaluations so far."""
+class ArmHistory:
+  """The evaluations of one arm so far."""
 
   name: str
-  C_E: np.ndarray  # increasing; 0: the base policy
+  C_E: np.ndarray  # increasing; at 0 the base policy is evaluated
   reward_E: np.ndarray
   value_ExQ: np.ndarray | None = None  # of the same problems in every arm
-  seconds: float | None = None  # of a rollout; or any cost that arms share
-  stretch: float = 0.0  # octaves of C that it is expected to need, see stretch
-  ended: str = ""  # why the run cannot go on: censored, diverged
+  cost: float | None = None  # of a rollout, in any unit that all arms share
+  stretch: float = 0.0  # expected octaves of C; see `stretch`
+  end_reason: str = ""  # why the run cannot go on; empty: it can
 
   @property
   def reached(self) -> str:
@@ -108,13 +107,14 @@ class Forecast(typing.NamedTuple):
 
 
 class Decision(typing.NamedTuple):
-  """What a rung says."""
+  """Which arms go on after a rung, by their indices."""
 
   leader: int
-  going: tuple[int, ...]  # with the leader, best first
-  why: dict[int, str]  # of the arms that stop
-  behind: dict[int, tuple[float, float]]  # of all others: mean and sd of the
-  # leader's lead at the end, by the family that is kinder to the arm
+  active: tuple[int, ...]  # the arms that go on, best first
+  why: dict[int, str]  # arm that stops -> the reason
+  # Arm other than the leader -> mean and sd of the leader's lead over it at the
+  # end, by the family that is kinder to the arm.
+  behind: dict[int, tuple[float, float]]
   mean_K: np.ndarray  # forecasts at the end, mean of the families
   sd_K: np.ndarray
 
@@ -123,7 +123,7 @@ class Decision(typing.NamedTuple):
 
 
 def stretch(Bp: int, n: int) -> float:
-  """Octaves of C that (Bp, n) needs, beside Bp = n = 1, for equal progress.
+  """Octaves of C that (Bp, n) needs more than (1, 1) for equal progress.
 
   Exponents of docs/study.md: the C of a given training entropy, with a residual
   of 0.15 octaves over 102 points.
@@ -131,12 +131,13 @@ def stretch(Bp: int, n: int) -> float:
   return 0.55 * math.log2(n) + 0.17 * math.log2(Bp)
 
 
-def noise(arms: typing.Sequence[Arm], wander: float) -> np.ndarray:
+def noise(arms: typing.Sequence[ArmHistory], wander: float) -> np.ndarray:
   """Sd of one evaluation of each arm around its run's curve.
 
-  With values of each problem it is that of paired differences between
+  With values of each problem it follows from paired differences between
   successive evaluations, in which the difficulty of a problem cancels, pooled
-  over the arms. Else it is of second differences, half of them the arm's own:
+  over the arms. Otherwise it follows from second differences of the rewards:
+  the variance is the mean of the arm's own and that of all arms, because
   training rewards of few problems a step are noisier.
   """
   paired, var = [], []
@@ -149,26 +150,26 @@ def noise(arms: typing.Sequence[Arm], wander: float) -> np.ndarray:
   if paired:
     var_K = np.full(len(arms), np.mean(paired))
   elif np.isnan(var).all():
-    var_K = np.full(len(arms), UNKNOWN_SD ** 2)
+    var_K = np.full(len(arms), DEFAULT_SD ** 2)
   else:
     var_K = (np.nanmean(var) + np.nan_to_num(var, nan=np.nanmean(var))) / 2
   return np.sqrt(var_K + wander ** 2)
 
 
 def shapes(low: float, high: float) -> dict[str, np.ndarray]:
-  """Form -> theta [L, M, P]: L slopes, M values of C at half of the rise."""
+  """Form -> theta [L, M, P]; a stretch sets the C of half of the rise."""
   mid = np.log(np.geomspace(low / 4, 8 * high, MIDS))
   hill = np.stack(np.meshgrid(np.log(SLOPES), mid, indexing="ij"), -1)[
       ..., ::-1]
   return {"saturating_exponential": -mid[None, :, None], "hill": hill}
 
 
-def _of_arm(arm: Arm, C_T, *, basis, theta, prior_MxM, base: float,
-            base_sd: float, sd: float, spread: float):
-  """Evidence [S, L, M], and mean and variance [S, L, M, T] of the reward.
+def _fit_arm(arm: ArmHistory, C_T, *, basis, theta, prior_MxM, base: float,
+             base_sd: float, sd: float, spread: float):
+  """Log evidence [S, L, M]; mean and variance [S, L, M, T] of the reward.
 
-  y = base + b + (s + d) g(C): of S rises s, L slopes and M stretches, which all
-  arms share; b, d and the arm's own stretch differ from the shared ones by
+  y = base + b + (s + d) g(C). All arms share the rise s, the slope and the
+  stretch. b, d and the arm's own stretch differ from the shared values by
   normal priors.
   """
   y = arm.reward_E - base
@@ -182,47 +183,48 @@ def _of_arm(arm: Arm, C_T, *, basis, theta, prior_MxM, base: float,
   b, d = (dd * by - bd * dy) / det, (bb * dy - bd * by) / det
   fit = (by * b + dy * d - np.log(det)
          - w * (y @ y - 2 * s * gy + s ** 2 * gg)) / 2
-  most = fit.max()
-  weight = np.exp(fit - most)  # [S, L, own M]
+  largest = fit.max()
+  weight = np.exp(fit - largest)  # [S, L, own M]
   total = weight @ prior_MxM + 1e-300
   mean = np.clip(base + b[..., None] + (s + d)[..., None] * gT, 0, 1)
   var = (dd[..., None] - 2 * bd[..., None] * gT + bb * gT ** 2) / det[..., None]
   def expected(value):  # over the arm's own stretch
     return np.moveaxis(np.moveaxis(weight[..., None] * value, -1, 0)
                        @ prior_MxM, 0, -1) / total[..., None]
-  first = expected(mean)
-  return np.log(total) + most, first, np.maximum(
-      expected(var + mean ** 2) - first ** 2, 0.0)
+  mean_own = expected(mean)
+  return np.log(total) + largest, mean_own, np.maximum(
+      expected(var + mean ** 2) - mean_own ** 2, 0.0)
 
 
-def _stretches(arms: typing.Sequence[Arm], low: float, high: float):
-  """[own M, shared M] of each arm: how probable its own stretch is."""
-  octave = np.log2(np.geomspace(low / 4, 8 * high, MIDS))
+def _stretches(arms: typing.Sequence[ArmHistory], low: float, high: float):
+  """Yields P(own stretch | shared stretch) of each arm, [own M, shared M]."""
+  octave_M = np.log2(np.geomspace(low / 4, 8 * high, MIDS))
   common = float(np.mean([arm.stretch for arm in arms]))
   for arm in arms:
-    off = octave[:, None] - octave - (arm.stretch - common)
-    chance = np.exp(-(off / STRETCH_SD) ** 2 / 2) + 1e-6
-    yield chance / chance.sum(0)
+    off_MxM = octave_M[:, None] - octave_M - (arm.stretch - common)
+    prior_MxM = np.exp(-(off_MxM / STRETCH_SD) ** 2 / 2) + 1e-6
+    yield prior_MxM / prior_MxM.sum(0)
 
 
-def forecast(arms: typing.Sequence[Arm], target: float,
+def forecast(arms: typing.Sequence[ArmHistory], target: float,
              options: Options) -> list[Forecast]:
-  """The reward at the target, of an ended arm where it ended, by each family.
+  """The rewards at the target by each family of curves.
 
-  All arms rise by about as much (sd `spread`) in one shape, each with a stretch
-  of its own: n decides when, not how far.
+  An arm that cannot go on keeps its last C. The curves have one shape and about
+  one rise (sd `spread`), but each arm has its own stretch: n decides when, not
+  how far.
   """
   sd_K = noise(arms, options.wander)
-  first = [arm.reward_E[0] for arm in arms]
+  first_reward_K = [arm.reward_E[0] for arm in arms]
   measured = all(arm.C_E[0] <= 0 for arm in arms)
-  base = float(np.mean(first) if measured else np.min(first))
+  base = float((np.mean if measured else np.min)(first_reward_K))
   low = min(arm.C_E[arm.C_E > 0].min() for arm in arms)
   forecasts = []
   for form, theta in shapes(low, target).items():
     fits = []
     for arm, sd, prior_MxM in zip(arms, sd_K, _stretches(arms, low, target)):
-      end = arm.C_E[-1] if arm.ended else target
-      fits.append(_of_arm(
+      end = arm.C_E[-1] if arm.end_reason else target
+      fits.append(_fit_arm(
           arm, [end / 2, arm.C_E[-1], end], basis=curves.FORMS[form],
           theta=theta, prior_MxM=prior_MxM, base=base,
           base_sd=BASE_SD[measured], sd=sd, spread=options.spread))
@@ -232,7 +234,7 @@ def forecast(arms: typing.Sequence[Arm], target: float,
     var = np.stack([v[..., 2].ravel() for _, _, v in fits])
     slope = np.maximum((mean - half) @ weight_H, 0.0)
     forecasts.append(Forecast(weight_H, mean, var, np.where(
-        [bool(arm.ended) for arm in arms], 0.0, slope), now @ weight_H))
+        [bool(arm.end_reason) for arm in arms], 0.0, slope), now @ weight_H))
   return forecasts
 
 
@@ -240,31 +242,31 @@ def forecast(arms: typing.Sequence[Arm], target: float,
 
 
 def expected_gain(mean, sd):
-  """E[max(0, x)] of a normal x: what is gained by taking it only if x > 0."""
+  """E[max(0, x)] of a normal x: the gain if x is taken only where it is > 0."""
   z = mean / sd
   return mean * special.ndtr(z) + sd * np.exp(-z ** 2 / 2) / math.sqrt(
       2 * math.pi)
 
 
 def _leader(reward_K: np.ndarray, arms, tie: float) -> int:
-  """The best arm; of those within `tie`, the cheapest in device time."""
+  """The best arm; of those within `tie` of it, the cheapest."""
   best = int(reward_K.argmax())
-  if arms[best].seconds is None:
+  if arms[best].cost is None:
     return best
   near = [k for k in np.flatnonzero(reward_K >= reward_K[best] - tie)
-          if arms[k].seconds is not None]
-  return int(min(near, key=lambda k: (arms[k].seconds, -reward_K[k])))
+          if arms[k].cost is not None]
+  return int(min(near, key=lambda k: (arms[k].cost, -reward_K[k])))
 
 
-def race(arms: typing.Sequence[Arm], target: float, *, next_rung: float,
+def race(arms: typing.Sequence[ArmHistory], target: float, *, next_rung: float,
          prior: int | None = None, options: Options = DEFAULT) -> Decision:
-  """Who goes on from here to `next_rung`, and why the others stop.
+  """Which arms go on to `next_rung`, and why the others stop.
 
   Args:
-    arms: those in the race, with evaluations up to one C.
+    arms: the arms that are in the race, with evaluations up to one C.
     target: rollouts that the winner will have at the end.
-    next_rung: rollouts of each arm that goes on, unless it has ended.
-    prior: index of the arm that the evidence before this race is for.
+    next_rung: rollouts of each arm that goes on.
+    prior: index of the arm that earlier evidence favours.
     options: the rule's constants.
   """
   forecasts = forecast(arms, target, options)
@@ -274,11 +276,11 @@ def race(arms: typing.Sequence[Arm], target: float, *, next_rung: float,
         noise(arms, options.wander).mean())
   mean_KxF, sd_KxF = (np.stack(x, -1) for x in zip(*(
       one.moments() for one in forecasts)))
-  # The leader is the best so far: a crossing that is only forecast keeps an arm
-  # in the race and does not win it. Replays chose worse by the forecast.
+  # The leader is the best so far, because replays chose worse by the forecast:
+  # an arm that is only forecast to cross it stays in the race.
   now_K = np.mean([one.now_K for one in forecasts], 0) + lead_K
   leader = _leader(now_K, arms, options.tie)
-  going, why, behind = [leader], {}, {}
+  active, why, behind = [leader], {}, {}
   slope = float(np.mean([one.slope_K[leader] for one in forecasts]))
   needed = options.price * slope * -math.log2(1 - min(next_rung / target, 0.9))
   for k in np.argsort(-now_K, kind="stable"):
@@ -287,13 +289,15 @@ def race(arms: typing.Sequence[Arm], target: float, *, next_rung: float,
     lead = lead_K[leader] - lead_K[k]
     gaps = [one.gap(leader, k) for one in forecasts]
     gain = max(float(expected_gain(-mean - lead, sd)) for mean, sd in gaps)
+    # The family that is kinder to the arm, so that a late start alone stops no
+    # arm.
     behind[int(k)] = min(gaps)
-    if gain > needed and not arms[k].ended:
-      going.append(int(k))
+    if gain > needed and not arms[k].end_reason:
+      active.append(int(k))
       continue
-    why[int(k)] = arms[k].ended or _reason(
+    why[int(k)] = arms[k].end_reason or _reason(
         *behind[int(k)], arms[leader].name, gain, needed, next_rung)
-  return Decision(leader, tuple(going), why, behind, mean_KxF.mean(1), np.sqrt(
+  return Decision(leader, tuple(active), why, behind, mean_KxF.mean(1), np.sqrt(
       (sd_KxF ** 2).mean(1) + mean_KxF.var(1)))
 
 
@@ -321,7 +325,7 @@ class Entry:
 
   name: str
   rollouts: int  # charged
-  why: str  # it stopped, or was chosen
+  why: str  # why it stopped or was chosen
   reward: float | None  # forecast at the end when it was last compared
   se: float | None
   reached: str = ""  # reward where it ended
@@ -329,19 +333,19 @@ class Entry:
 
   @property
   def text(self) -> str:
-    """Its line on the screen."""
+    """Its line in the output."""
     reward = self.reached and f", reward {self.reached}"
     return f"{self.name}: {self.rollouts:,} rollouts{reward}; {self.why}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """A race: its arms, in the order given, and what it chose."""
+  """The end of a race; the arms are in the order given."""
 
   arms: tuple[Entry, ...]
   chosen: int
   budget: int
-  raced: bool  # False: racing is not worth it with this budget
+  raced: bool  # False: the budget is too small for a race
   notes: tuple[str, ...]
 
   @property
@@ -350,7 +354,7 @@ class Result:
 
   @property
   def overhead(self) -> float:
-    """The share of the rollouts that is outside of the chosen run."""
+    """The share of the rollouts that the chosen run did not get."""
     return 1 - self.arms[self.chosen].rollouts / max(self.rollouts, 1)
 
 
@@ -358,9 +362,10 @@ def first_rung(K: int, budget: float, smallest: float,
                options: Options) -> float:
   """Rollouts of each of K arms at the first rung.
 
-  It leaves half of what losers may take for later rungs, and has an evaluation.
+  It leaves half of the share of the losers for later rungs, and contains an
+  evaluation.
   """
-  share = min(options.first, options.overhead / (2 * max(K - 1, 1)))
+  share = min(options.first_rung, options.overhead / (2 * max(K - 1, 1)))
   return max(share * budget, smallest)
 
 
@@ -371,86 +376,89 @@ def least_budget(K: int, smallest: float, options: Options) -> float:
 
 def play(names: typing.Sequence[str], advance, budget: int, *,
          smallest: float, prior: int = 0, options: Options = DEFAULT,
-         say=lambda line: None, hear=lambda decision, going, target: None
-         ) -> Result:
+         log=lambda line: None,
+         on_decision=lambda decision, active, target: None) -> Result:
   """Races the arms for `budget` rollouts in all.
 
   Args:
     names: of the arms.
-    advance: (index, C) -> (Arm, rollouts charged so far); the evaluations up to
-      C, or fewer if the run cannot go on (Arm.ended).
+    advance: (index, C) -> (ArmHistory, rollouts charged so far); the
+      evaluations up to C, or fewer if the run cannot go on
+      (ArmHistory.end_reason).
     budget: rollouts of all arms together.
     smallest: rollouts that every arm needs for its first evaluation.
-    prior: index of the arm that is run if racing is not worth it.
+    prior: index of the arm that is run if the budget is too small for a race.
     options: the rule's constants.
-    say: gets one line a rung.
-    hear: gets each rung's Decision, the arms that it is of, and the target.
+    log: gets one line a rung.
+    on_decision: gets each rung's Decision, the indices of the arms that it
+      compares, and the target.
   """
   K = len(names)
   rung = first_rung(K, budget, smallest, options)
   if K == 1 or (K - 1) * rung > options.overhead * budget * (1 + 1e-9):
-    return _unraced(names, advance, budget, smallest, prior, options, say)
-  going, seen, spent = list(range(K)), {}, [0] * K
+    return _unraced(names, advance, budget, smallest, prior, options, log)
+  active, seen, spent = list(range(K)), {}, [0] * K
   entries: dict[int, Entry] = {}
   while True:
-    for k in going:
+    for k in active:
       seen[k], spent[k] = advance(k, rung)
-    arms = [seen[k] for k in going]
-    losers = sum(spent[k] for k in range(K) if k not in going)
+    arms = [seen[k] for k in active]
+    losers = sum(spent[k] for k in range(K) if k not in active)
     # At least the others of this rung are lost, whoever wins.
-    target = max(budget - losers - (len(going) - 1) * rung, rung)
+    target = max(budget - losers - (len(active) - 1) * rung, rung)
     decision = race(arms, target, next_rung=2 * rung,
-                    prior=going.index(prior) if prior in going else None,
+                    prior=active.index(prior) if prior in active else None,
                     options=options)
-    hear(decision, going, target)
-    kept = [going[i] for i in decision.going]
-    why = {going[i]: reason for i, reason in decision.why.items()}
-    for k in _beyond(kept, spent, 2 * rung, budget, options):
+    on_decision(decision, active, target)
+    kept = [active[i] for i in decision.active]
+    why = {active[i]: reason for i, reason in decision.why.items()}
+    for k in _unaffordable(kept, spent, 2 * rung, budget, options):
       kept.remove(k)
       why[k] = ("not decided: another rung of it would take more than "
                 f"{options.overhead:.0%} of the budget")
-    for i, k in enumerate(going):
+    for i, k in enumerate(active):
       entries[k] = Entry(names[k], spent[k], why[k] if k in why else "",
                          float(decision.mean_K[i]), float(decision.sd_K[i]),
                          seen[k].reached, i in decision.behind and _is_worse(
                              *decision.behind[i]))
-    say(_line(rung, names, going, kept, decision, sum(spent), budget))
+    log(_rung_line(rung, names, active, kept, decision, sum(spent), budget))
     if len(kept) == 1:
       return _finished(names, advance, budget, kept[0], seen, spent, entries)
-    going, rung = sorted(kept), 2 * rung
+    active, rung = sorted(kept), 2 * rung
 
 
-def _beyond(kept: list[int], spent: list[int], rung: float, budget: float,
-            options: Options) -> list[int]:
-  """The last of `kept`, best first, that the losers' share does not pay."""
-  out = []
+def _unaffordable(kept: list[int], spent: list[int], rung: float,
+                  budget: float, options: Options) -> list[int]:
+  """The worst of `kept`, best first, whose rung exceeds the losers' share."""
+  dropped = []
   for size in range(len(kept), 1, -1):
     losers = sum(spent[k] for k in range(len(spent)) if k not in kept[:size])
     if losers + (size - 1) * rung <= options.overhead * budget * (1 + 1e-9):
       break
-    out.append(kept[size - 1])
-  return out
+    dropped.append(kept[size - 1])
+  return dropped
 
 
-def _line(rung, names, going, kept, decision: Decision, spent, budget) -> str:
+def _rung_line(rung, names, active, kept, decision: Decision, spent,
+               budget) -> str:
   order = np.argsort(-decision.mean_K, kind="stable")
-  rewards = ", ".join(f"{names[going[i]]} {decision.mean_K[i]:.3f} ± "
+  rewards = ", ".join(f"{names[active[i]]} {decision.mean_K[i]:.3f} ± "
                       f"{INTERVAL_SDS * decision.sd_K[i]:.3f}" for i in order)
-  return (f"rung of {rung:,.0f}: {len(kept)} of {len(going)} arms go on, "
+  return (f"rung of {rung:,.0f}: {len(kept)} of {len(active)} arms go on, "
           f"{', '.join(names[k] for k in kept)}; {spent:,} of {budget:,} "
           f"rollouts; forecast at the end, 95 %: {rewards}")
 
 
-def _unraced(names, advance, budget, smallest, prior, options, say) -> Result:
+def _unraced(names, advance, budget, smallest, prior, options, log) -> Result:
   notes = []
   if len(names) > 1:
     needed = least_budget(len(names), smallest, options)
     notes.append(f"racing is not worth it: one rung of {len(names)} arms "
                  f"needs a budget of {max(needed, budget + 1):,.0f} rollouts; "
                  f"{names[prior]}, the best by what is known before, gets all")
-    say(notes[0])
+    log(notes[0])
   arm, charged = advance(prior, budget)
-  notes += [f"{names[prior]}: {arm.ended}"] if arm.ended else []
+  notes += [f"{names[prior]}: {arm.end_reason}"] if arm.end_reason else []
   return Result(tuple(
       Entry(name, charged if k == prior else 0,
             "chosen without a race" if k == prior else "not run", None, None,
@@ -463,10 +471,10 @@ def _finished(names, advance, budget, winner, seen, spent, entries) -> Result:
   notes = []
   left = budget - sum(spent) + spent[winner]
   seen[winner], spent[winner] = advance(winner, left)
-  why = "chosen: " + ("the last in the race" if not seen[winner].ended
-                      else f"its run ends early ({seen[winner].ended})")
-  if seen[winner].ended:
-    notes.append(f"{names[winner]}: {seen[winner].ended}: "
+  why = "chosen: " + ("the last in the race" if not seen[winner].end_reason
+                      else f"its run ends early ({seen[winner].end_reason})")
+  if seen[winner].end_reason:
+    notes.append(f"{names[winner]}: {seen[winner].end_reason}: "
                  f"{left - spent[winner]:,.0f} rollouts are left over")
   entries[winner] = dataclasses.replace(
       entries[winner], rollouts=spent[winner], why=why,
@@ -476,7 +484,7 @@ def _finished(names, advance, budget, winner, seen, spent, entries) -> Result:
   if good:
     notes.append(f"not shown to be worse than {names[winner]}: "
                  + ", ".join(good))
-  notes += [f"{names[k]}: {arm.ended}" for k, arm in seen.items()
-            if arm.ended and k != winner]
+  notes += [f"{names[k]}: {arm.end_reason}" for k, arm in seen.items()
+            if arm.end_reason and k != winner]
   return Result(tuple(entries[k] for k in range(len(names))), winner, budget,
                 True, tuple(notes))

@@ -28,17 +28,17 @@ class Logged:
   step: int = 1  # rollouts of a step
   seconds: float | None = None  # device seconds of a rollout
 
-  def up_to(self, C: float) -> tuple[race.Arm, int]:
+  def up_to(self, C: float) -> tuple[race.ArmHistory, int]:
     """The arm after C rollouts, and what it is charged."""
     end = self.C_E[-1] + self.step
     keep = self.C_E <= max(C, self.C_E[0])
-    ended = "" if C < end else (
+    end_reason = "" if C < end else (
         f"its log ends at {self.C_E[-1]:,.0f} rollouts: censored")
     value = None if self.value_ExQ is None else self.value_ExQ[keep]
-    charged = self.C_E[-1] if ended else C // self.step * self.step
-    return race.Arm(self.name, self.C_E[keep], self.reward_E[keep], value,
-                    self.seconds, race.stretch(**self.overrides["alloc"]),
-                    ended), int(charged)
+    charged = self.C_E[-1] if end_reason else C // self.step * self.step
+    return race.ArmHistory(
+        self.name, self.C_E[keep], self.reward_E[keep], value, self.seconds,
+        race.stretch(**self.overrides["alloc"]), end_reason), int(charged)
 
   def reached(self, C: float) -> float:
     """The reward of the best checkpoint up to C, interpolated in log C."""

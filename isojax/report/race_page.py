@@ -13,7 +13,7 @@ STYLE = ("body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;"
          "td,th{padding:.2em .8em;text-align:left;vertical-align:top}")
 
 
-def picture(result: race.Result, seen: dict[int, race.Arm]) -> Figure:
+def picture(result: race.Result, seen: dict[int, race.ArmHistory]) -> Figure:
   """Validation reward of every arm against C; a dot where it stopped."""
   figure = Figure(figsize=(8, 4.5), layout="constrained")
   axes = figure.subplots()
@@ -29,7 +29,7 @@ def picture(result: race.Result, seen: dict[int, race.Arm]) -> Figure:
   return figure
 
 
-def page(result: race.Result, seen: dict[int, race.Arm], *,
+def page(result: race.Result, seen: dict[int, race.ArmHistory], *,
          reported: str) -> str:
   """The HTML; `reported` is the sentence with the final rewards."""
   svg = io.StringIO()

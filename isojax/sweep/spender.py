@@ -282,7 +282,7 @@ def _ends_at(e: experiment.Experiment, kept: list[dict]) -> int | None:
                and e.is_finished(r["step"], r["rollouts"])), None)
 
 
-def advance(arm: Arm, C: float, signals) -> tuple[race.Arm, int, int]:
+def advance(arm: Arm, C: float, signals) -> tuple[race.ArmHistory, int, int]:
   """Trains the arm to C rollouts unless its records reach it; then reads them.
 
   Returns what the race sees, the rollouts that are charged, and how many of
@@ -307,7 +307,7 @@ def advance(arm: Arm, C: float, signals) -> tuple[race.Arm, int, int]:
   return _read(arm, kept, ended), charged, max(charged - before, 0)
 
 
-def _read(arm: Arm, kept: list[dict], ended: str) -> race.Arm:
+def _read(arm: Arm, kept: list[dict], ended: str) -> race.ArmHistory:
   """What the race sees of a run's records."""
   import numpy as np
   evals, last, a = [r for r in kept if r["kind"] == "eval"], kept[-1], (
@@ -316,8 +316,9 @@ def _read(arm: Arm, kept: list[dict], ended: str) -> race.Arm:
   # Tokens stand for device time, which differs when a run is resumed.
   tokens = (last["sampled_tokens"] + last["trained_tokens"]) / max(
       last["rollouts"], 1)
-  return race.Arm(arm.name, np.array([float(r["rollouts"]) for r in evals]),
-                  value.mean(1), value, tokens, race.stretch(a.Bp, a.n), ended)
+  return race.ArmHistory(
+      arm.name, np.array([float(r["rollouts"]) for r in evals]), value.mean(1),
+      value, tokens, race.stretch(a.Bp, a.n), ended)
 
 
 # ---- the end
@@ -399,7 +400,7 @@ class Spent(typing.NamedTuple):
   document: dict
   result: race.Result
   arms: list[Arm]
-  seen: dict[int, race.Arm]  # what the race read of each arm that ran
+  seen: dict[int, race.ArmHistory]  # what the race read of each arm that ran
 
 
 def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
@@ -445,7 +446,7 @@ def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
                            if trained else ""))
 
     result = race.play([arm.name for arm in arms], reach, budget,
-                       smallest=smallest(arms), say=say,
+                       smallest=smallest(arms), log=say,
                        prior=race.prior_of([a.setup.e.alloc.n for a in arms]))
     chosen = arms[result.chosen]
     best = best_record(chosen.folder)

@@ -52,16 +52,16 @@ def test_the_total_never_exceeds_the_budget():
 def test_a_late_start_alone_stops_no_arm():
   early, late = rising(0.2, 2 ** 13), rising(0.4, 2 ** 16)
   read = C_E <= 2 ** 13
-  arms = [race.Arm(name, C_E[read], y[read])
+  arms = [race.ArmHistory(name, C_E[read], y[read])
           for name, y in (("early", early), ("late", late))]
   assert late[read][-1] < early[read][-1] - 0.05
-  assert race.race(arms, BUDGET, next_rung=2 ** 14).going == (0, 1)
+  assert race.race(arms, BUDGET, next_rung=2 ** 14).active == (0, 1)
   # An arm that stays flat while the other has saturated is stopped.
   read = C_E <= 2 ** 17
-  arms = [race.Arm(name, C_E[read], y[read])
+  arms = [race.ArmHistory(name, C_E[read], y[read])
           for name, y in (("early", early), ("flat", 0.1 + 0 * C_E))]
   told = race.race(arms, BUDGET, next_rung=2 ** 17)
-  assert told.going == (0,) and told.why[1].startswith("worse")
+  assert told.active == (0,) and told.why[1].startswith("worse")
 
 
 def test_arms_that_are_not_shown_to_be_worse_are_named():
@@ -72,7 +72,7 @@ def test_arms_that_are_not_shown_to_be_worse_are_named():
 
 def test_a_reward_has_the_interval_of_its_problems():
   value = np.array([[0.0, 0.5, 1.0], [0.0, 0.5, 0.1]])
-  arm = race.Arm("a", C_E[:2], value.mean(1), value)
+  arm = race.ArmHistory("a", C_E[:2], value.mean(1), value)
   half = 1.96 * np.std(value[1], ddof=1) / np.sqrt(3)
   assert arm.reached == f"0.2000 ± {half:.4f} (95 %)"
   assert dataclasses.replace(arm, value_ExQ=None).reached == "0.2000"
@@ -80,8 +80,8 @@ def test_a_reward_has_the_interval_of_its_problems():
 
 def test_a_tie_goes_to_the_arm_that_is_cheaper_in_device_time():
   curve = rising(0.3, 2 ** 14)
-  dear, cheap = (race.Arm(name, C_E, curve, seconds=seconds)
-                 for name, seconds in (("dear", 2.0), ("cheap", 1.0)))
+  dear, cheap = (race.ArmHistory(name, C_E, curve, cost=cost)
+                 for name, cost in (("dear", 2.0), ("cheap", 1.0)))
   assert race.race([dear, cheap], BUDGET, next_rung=BUDGET).leader == 1
   better = dataclasses.replace(dear, reward_E=curve + 0.05)
   assert race.race([better, cheap], BUDGET, next_rung=BUDGET).leader == 0
@@ -91,7 +91,7 @@ def test_the_difficulty_of_problems_is_no_noise():
   rng = np.random.default_rng(0)
   p_Q = rng.uniform(0, 1, 400)
   same = np.tile(p_Q, (5, 1))
-  arm = lambda value: race.Arm("a", C_E[:5], value.mean(1), value)
+  arm = lambda value: race.ArmHistory("a", C_E[:5], value.mean(1), value)
   assert race.noise([arm(same)], wander=0.0) == 0
   value = rng.binomial(8, same) / 8
   expected = np.sqrt((p_Q * (1 - p_Q) / 8).mean() / 400)
@@ -104,13 +104,13 @@ def test_the_race_does_not_read_ahead():
   arms = [logged(f"a{k}", rising(0.2 + 0.05 * k, 2 ** 14)
                  + rng.normal(0, 0.01, len(C_E))) for k in range(4)]
   rungs = []
-  replay.replay(arms, BUDGET, say=rungs.append)
+  replay.replay(arms, BUDGET, log=rungs.append)
   spent = replay.replay(arms, BUDGET).result.arms
   unread = [dataclasses.replace(one, reward_E=np.where(
       C_E > entry.rollouts, 0.99, one.reward_E)) if "chosen" not in entry.why
       else one for one, entry in zip(arms, spent, strict=True)]
   again = []
-  assert replay.replay(unread, BUDGET, say=again.append).result.arms == spent
+  assert replay.replay(unread, BUDGET, log=again.append).result.arms == spent
   assert again == rungs
   assert ": 2 of 4 arms go on, a3, a0; " in rungs[0]
 
@@ -131,7 +131,7 @@ def test_a_budget_below_one_rung_names_the_budget_that_would_do():
   arms = [logged(f"n={n}", rising(0.3, 2 ** 14, late), n=n, C=late)
           for n in (2, 8, 32)]
   told = []
-  result = replay.replay(arms, 2 ** 15, say=told.append).result
+  result = replay.replay(arms, 2 ** 15, log=told.append).result
   assert told == list(result.notes)  # before it runs
   assert not result.raced and result.chosen == 1  # n = 8
   assert [arm.rollouts for arm in result.arms] == [0, 2 ** 15, 0]
