@@ -31,7 +31,7 @@ class Options:
   seed: int  # of the bootstrap
   grid: int  # compute values on the frontier, equally spaced in log C
   rounds: int  # refinements of each fit, by a factor of 3
-  collapse: str  # what is fitted of runs that fall: key of collapse.RULES
+  collapse: str  # what is fitted of runs that fall: one of collapse.TREATMENTS
   margin: float  # reward; n within it of the best n are as good
 
   def __post_init__(self):

@@ -1,9 +1,9 @@
 """Runs whose reward falls, and what a fit does with them.
 
-An evaluation *falls* if it is below the best one of its run by more than LIMIT
-standard errors of their difference over problems. A run falls if its last
-evaluation does, from the first of those at the end that all fall. A run that
-recovers *dips*: it is fitted as it is, and named.
+An evaluation *falls* if it is below the best one of its run by more than
+MIN_FALL_SE standard errors of their difference over problems. A run falls if
+its last evaluation does. The fall begins at the first of the last evaluations
+that all fall. A run that recovers *dips*: it is fitted as it is, and named.
 """
 
 import dataclasses
@@ -12,17 +12,18 @@ import math
 import numpy as np
 
 from isojax.core.format import compact, rate
-from isojax.frontier.study import FEWEST, Run, SCATTER, Study
+from isojax.frontier.study import FEWEST, MAX_NOISE_SDS, Run, Study
 
-LIMIT = 3.0  # standard errors
-DIP = 5.0  # standard errors; any of many evaluations may be low by chance
-UNKNOWN = 0.05  # reward; least fall of runs without values per problem
-RULES = ("cut", "exclude", "keep")
+MIN_FALL_SE = 3.0  # standard errors
+# Standard errors; larger, because any of many evaluations may be low by chance.
+MIN_DIP_SE = 5.0
+MIN_FALL_REWARD = 0.05  # for runs without values per problem
+TREATMENTS = ("cut", "exclude", "keep")
 
 
 @dataclasses.dataclass(frozen=True)
 class Fall:
-  """A run that falls, and what was done."""
+  """A run that falls, and how it is fitted."""
 
   run_id: str
   Bp: int
@@ -33,8 +34,8 @@ class Fall:
   last: float
   last_C: float
   errors: float | None  # standard errors of the fall; None: not known
-  done: str  # in words
-  fitted: int  # evaluations, from the first on
+  done: str  # how it is fitted, in words
+  fitted: int  # number of evaluations that are fitted, from the first on
 
   @property
   def what(self) -> str:
@@ -72,22 +73,24 @@ def errors_below(run: Run, best_E) -> np.ndarray | None:
 def _below(run: Run, best_E, limit: float) -> np.ndarray:
   """Whether each evaluation is below evaluation `best_E` by more than a limit.
 
-  Without values per problem the limit is UNKNOWN or SCATTER standard deviations
-  of an evaluation, if that is more; fewer than 10 evaluations tell no scatter,
-  but samples do. The best of many is 2 to 3 above the mean by chance.
+  Without values per problem the limit is MIN_FALL_REWARD, or MAX_NOISE_SDS
+  standard deviations of an evaluation if that is larger, because the best of
+  many evaluations is 2 to 3 above the mean by chance. The standard deviation is
+  unknown with fewer than 10 evaluations, unless the samples are known.
   """
   errors_E = errors_below(run, best_E)
   if errors_E is not None:
     return errors_E > limit
   known = len(run.reward_E) >= 10 or run.samples is not None
   return run.reward_E[best_E] - run.reward_E > max(
-      UNKNOWN, SCATTER * run.noise * known)
+      MIN_FALL_REWARD, MAX_NOISE_SDS * run.noise * known)
 
 
 def begins(run: Run) -> int | None:
-  """The first of the evaluations at the end that all fall, or None."""
+  """The index of the evaluation at which a run begins to fall, or None."""
   best = run.reward_E.argmax()
-  fallen_E = (np.arange(len(run.reward_E)) > best) & _below(run, best, LIMIT)
+  fallen_E = (np.arange(len(run.reward_E)) > best) & _below(
+      run, best, MIN_FALL_SE)
   if not fallen_E[-1]:
     return None
   return len(fallen_E) - int(fallen_E[::-1].argmin())  # the best does not fall
@@ -99,7 +102,8 @@ def dip(run: Run) -> str | None:
     return None
   best_E = np.array([run.reward_E[:e + 1].argmax()
                      for e in range(len(run.reward_E))])
-  lost_E = (run.reward_E[best_E] - run.reward_E) * _below(run, best_E, DIP)
+  lost_E = (run.reward_E[best_E] - run.reward_E) * _below(
+      run, best_E, MIN_DIP_SE)
   low = int(lost_E.argmax())
   if lost_E[low] == 0:
     return None
@@ -110,12 +114,12 @@ def dip(run: Run) -> str | None:
           "through the dip")
 
 
-def applied(study: Study, rule: str) -> tuple[Study, tuple[Fall, ...]]:
-  """The study without what a rule leaves out, and the falls.
+def applied(study: Study, treatment: str) -> tuple[Study, tuple[Fall, ...]]:
+  """The study without what a treatment leaves out, and the falls.
 
-  `rule` is cut (the evaluations from the fall on), exclude (the whole run) or
-  keep. A run of which less than FEWEST evaluations are left is left out; if no
-  run is left, all stay as they are.
+  `treatment` is cut (leave out the evaluations from the fall on), exclude (the
+  whole run) or keep. A run with fewer than FEWEST evaluations left is left out;
+  if no run is left, all stay as they are.
   """
   kept, falls = [], []
   for run in study.runs:
@@ -125,7 +129,8 @@ def applied(study: Study, rule: str) -> tuple[Study, tuple[Fall, ...]]:
       continue
     best, count = int(run.reward_E.argmax()), len(run.C_E)
     errors = errors_below(run, best)
-    fitted = {"keep": count, "exclude": 0}.get(rule, E if E >= FEWEST else 0)
+    fitted = {"keep": count, "exclude": 0,
+              "cut": E if E >= FEWEST else 0}[treatment]
     done = ("it is fitted as it is, by a rising curve" if fitted == count else
             f"it is fitted up to {compact(run.C_E[E - 1])}" if fitted else
             "it is left out")

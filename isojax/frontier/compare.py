@@ -26,7 +26,7 @@ from isojax.frontier.study import from_rows, Run, Selection, Study
 
 SHARE = 0.99  # of the baseline's highest mean reward, as in PODS
 DRAWS = 4000  # bootstrap draws over runs
-PARTS = (0.25, 0.5, 1.0)  # of the largest C that all runs reached
+SHARES_OF_C = (0.25, 0.5, 1.0)  # of the largest C that all runs reached
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ def speedup(baseline: Arm, other: Arm, *, share: float, seed: int) -> Speedup:
 def at_equal_compute(baseline: Arm, other: Arm) -> list[dict]:
   """Mean rewards at equal C, and their difference with Welch's t interval."""
   rows, (theirs, ours) = [], (baseline, other)
-  for C in min(theirs.x_E[-1], ours.x_E[-1]) * np.array(PARTS):
+  for C in min(theirs.x_E[-1], ours.x_E[-1]) * np.array(SHARES_OF_C):
     if C >= max(theirs.x_E[0], ours.x_E[0]):
       base_S, own_S = ([float(np.interp(C, a.x_E, reward_E))
                         for reward_E in a.reward_SxE] for a in (theirs, ours))

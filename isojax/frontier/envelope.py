@@ -65,7 +65,8 @@ class LawFits:
   x0_D: np.ndarray
   b_D: np.ndarray
   rmse_D: np.ndarray
-  at_bound: tuple[str, ...]  # of the first
+  # Parameters of the fit to the data (draw 0) that are at a bound.
+  at_bound: tuple[str, ...]
   k_bounds: tuple[float, float]
 
   def __call__(self, x_G) -> np.ndarray:

@@ -25,7 +25,7 @@ from isojax.frontier.verdict import Fit
 from isojax.logs.fields import Row
 from isojax.logs.formats import base
 
-BEYOND = 2.0  # curves are tabulated up to this multiple of the largest C
+CURVE_END = 2.0  # largest C of a tabulated curve over that of the data
 
 
 def _round(value):
@@ -55,7 +55,8 @@ def study_fields(fit: Fit) -> dict:
   fitted = {key(fall): fall.fitted for fall in fit.falls}
   return {
       "axis": study.axis, "metric": study.metric, "split": study.split,
-      "eval_set": study.eval_set, "model": study.model, "D": study.D,
+      "eval_set": study.eval_set, "model": study.model,
+      "D": study.training_problems,
       "k": study.k, "per_problem": study.per_problem,
       "regime": ("fixed_B" if study.axis == "updates"
                  else "fixed_Bp" if len(Bps) == 1 else "joint"),
@@ -69,7 +70,7 @@ def study_fields(fit: Fit) -> dict:
 def curve_fields(fit: Fit) -> list[dict]:
   """One entry per configuration, tabulated on a common grid of C."""
   end = max(fit.frontier.C_G[-1], *(run.C_E[-1] for run in fit.measured.runs))
-  C_G = np.geomspace(fit.frontier.C_G[0], BEYOND * end, 80)
+  C_G = np.geomspace(fit.frontier.C_G[0], CURVE_END * end, 80)
   out = []
   for (Bp, n), curve in zip(fit.study.configurations, fit.curves, strict=True):
     reward = curve(C_G)

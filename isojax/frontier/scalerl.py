@@ -20,8 +20,8 @@ from isojax.frontier import curves
 
 A_MARGIN = 0.02  # the paper's, from three runs that varied by +-0.015
 B_BOUNDS = (0.01, 20.0)  # far outside every published B (1.09 to 5.17)
-REACH = 1e3  # C_mid may lie by this factor outside the points
-SEEN = 10.0  # a law whose C_mid is by this factor beyond its data says nothing
+C_MID_MARGIN = 1e3  # factor by which C_mid may lie outside the points
+MAX_EXTRAPOLATION = 10.0  # largest C_mid / C_hi of a law that is reported
 MIN_POINTS = 4  # one more than the law has free parameters
 ROUNDS = dict(rounds=30, shrink=1.5)  # of `curves.project`, down a long valley
 
@@ -85,7 +85,8 @@ class Fit:
 
 def _grid(C) -> tuple[np.ndarray, np.ndarray]:
   """Candidates for (log C_mid, log B)."""
-  return (np.linspace(np.log(C[0] / REACH), np.log(C[-1] * REACH), 49),
+  return (np.linspace(np.log(C[0] / C_MID_MARGIN),
+                      np.log(C[-1] * C_MID_MARGIN), 49),
           np.linspace(*np.log(B_BOUNDS), 33))
 
 
@@ -123,7 +124,7 @@ def empty(fit: Fit) -> str | None:
   if law.A - law.R0 < 2 * scatter:
     return (f"its rise, from {rate(law.R0)} to {rate(law.A)}, is less than two "
             "standard deviations of an evaluation")
-  if law.C_mid > SEEN * fit.C_hi:
+  if law.C_mid > MAX_EXTRAPOLATION * fit.C_hi:
     return (f"half of its rise would be at {compact(law.C_mid)}, far beyond "
             f"the data, which end at {compact(fit.C_hi)}")
   return None

@@ -14,15 +14,16 @@ from isojax.logs.fields import FEWEST, LISTED, Row, TRAINING
 
 UNKNOWN = "unknown"  # a set or model that the logs do not name
 D_ROUNDING = 1.05  # D that differ by less are equal: logs round their epochs
-APART = 0.25  # first rewards of equal runs differ by less
-SCATTER = 5.0  # standard deviations that one evaluation may be off by
-OURS = {"task", "trained_tokens", "device_seconds"}  # in records of isojax
+MAX_START_GAP = 0.25  # between first rewards of runs of one (Bp, n)
+MAX_NOISE_SDS = 5.0  # by which an evaluation may differ from its expectation
+# Fields that all records of isojax have, and no log of another trainer.
+ISOJAX_FIELDS = {"task", "trained_tokens", "device_seconds"}
 # Families and sizes of models in names of runs, such as Qwen2.5 and 7B.
 MODEL = re.compile(r"(?<![a-z])(?:qwen|llama|gemma|mistral|phi|deepseek|smollm|"
                    r"olmo|gpt|glm|pythia)\d*(?:\.\d+)?|"
                    r"(?<![a-z0-9.])\d+(?:\.\d+)?b(?![a-z0-9])")
-MOST = 2**40  # largest D that is accepted
-MOST_C = 1e60  # largest compute that is accepted; its square must not overflow
+MAX_TRAINING_PROBLEMS = 2**40
+MAX_C = 1e60  # its square must not overflow
 VALUES = {"avg": lambda correct, stored, k: correct / stored,
           "best": evaluate.best_at_k, "worst": evaluate.worst_at_k}
 
@@ -39,7 +40,7 @@ class Run:
   C_E: np.ndarray  # compute on the study's axis, increasing
   value_ExQ: np.ndarray | None  # the metric of each problem, if known
   reward_E: np.ndarray  # the mean of the metric over problems
-  D: int | None  # training problems, if known
+  training_problems: int | None  # None: not known
   where: str  # path of the file
   samples: int | None = None  # behind each reward, if known
 
@@ -99,9 +100,11 @@ class Study:
     return [r for r in self.runs if (r.Bp, r.n) == (Bp, n)]
 
   @property
-  def D(self) -> int | None:
-    """Number of training problems, if known and the same for all runs."""
-    sizes = collections.Counter(r.D for r in self.runs if r.D is not None)
+  def training_problems(self) -> int | None:
+    """Their number, if it is known and the same for all runs."""
+    sizes = collections.Counter(
+        r.training_problems for r in self.runs
+        if r.training_problems is not None)
     if not sizes or max(sizes) > D_ROUNDING * min(sizes):
       return None
     return sizes.most_common(1)[0][0]
@@ -184,9 +187,9 @@ def _kept(rows: list[Row], s: Selection, notes: list[str]):
   for row in rows:
     step = _field(row, "step")
     C = step if s.axis == "updates" else _field(row, s.axis)
-    if not isinstance(C, (int, float)) or not 0 <= C <= MOST_C:
+    if not isinstance(C, (int, float)) or not 0 <= C <= MAX_C:
       raise InputError(f"{row.where}: {s.axis}={C!r:.40}: expected a number "
-                       f"from 0 to {MOST_C:g}")
+                       f"from 0 to {MAX_C:g}")
     reward, values = _value(row, s)
     if math.isnan(reward):
       nan.append(row.where)
@@ -224,7 +227,7 @@ def _training_problems(rows: list[Row]) -> int | None:
     if D is None and isinstance(epoch, (int, float)) and epoch > 0:
       D = fields["step"] * fields["Bp"] / epoch
     if isinstance(D, (int, float)):
-      return round(D) if 1 <= D <= MOST else None
+      return round(D) if 1 <= D <= MAX_TRAINING_PROBLEMS else None
   return None
 
 
@@ -245,7 +248,7 @@ def _run(run_id: str, rows: list[Row], s: Selection,
   steps, C, rewards, values = zip(*kept) if kept else ((),) * 4
   sizes = {None if v is None else len(v) for v in values}
   return Run(run_id=run_id, seed=fields.get("seed"), Bp=Bp, n=n,
-             D=_training_problems(rows), step_E=np.array(steps),
+             training_problems=_training_problems(rows), step_E=np.array(steps),
              C_E=np.array(C), reward_E=np.array(rewards), where=rows[0].path,
              value_ExQ=np.stack(values) if (
                  len(sizes) == 1 and None not in sizes) else None,
@@ -313,7 +316,7 @@ def _check_models(runs: list[Run], model: str) -> None:
     low = min(equal, key=lambda run: run.reward_E[0])
     high = max(equal, key=lambda run: run.reward_E[0])
     if high.reward_E[0] - low.reward_E[0] > max(
-        APART, SCATTER * max(run.noise for run in equal)):
+        MAX_START_GAP, MAX_NOISE_SDS * max(run.noise for run in equal)):
       raise InputError(
           f"runs of Bp={Bp}, n={n} begin far apart, {low.run_id} at "
           f"{low.reward_E[0]:.3f} and {high.run_id} at {high.reward_E[0]:.3f}, "
@@ -413,4 +416,4 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
       metric=s.metric + f"@{k}" * (s.metric != "avg"), split=split,
       eval_set=eval_set, model=model,
       k=stored.pop() if len(stored) == 1 else None, per_problem=per_problem,
-      ours=OURS <= rows[0].fields.keys()), notes
+      ours=ISOJAX_FIELDS <= rows[0].fields.keys()), notes

@@ -18,8 +18,9 @@ from isojax.frontier.envelope import Envelope, LawFits
 from isojax.frontier.study import Study
 
 FEWEST_RESOLVED = 5  # points of the frontier for a law
-LESS_LIKELY = 5.0  # log likelihood by which a family of curves is ruled out
-UNSEEN = 0.05  # share of draws in which the largest n may lead at the end
+MAX_LIKELIHOOD_GAP = 5.0  # log; a less likely family of curves is ruled out
+# Share of draws in which the largest n may lead at the end.
+MAX_SHARE_OF_LARGEST = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ def unsaturated(fit: Fit) -> str | None:
   later = overtaking(fit)
   if largest[0]:
     how = f"is best at the largest {symbol}"
-  elif often > UNSEEN:
+  elif often > MAX_SHARE_OF_LARGEST:
     how = f"is best at the largest {symbol} in {often:.0%} of the draws"
   elif later and later[0] == most and later[1]:
     how = later[2]
@@ -94,7 +95,7 @@ def families(fit: Fit) -> list[list[Curves]]:
   errors = [sum(c.sse_D[0] for c in curves) + 1e-12 for curves in both]
   points = sum(c.points for c in fit.curves)
   return [curves for curves, error in zip(both, errors)
-          if points / 2 * np.log(error / min(errors)) <= LESS_LIKELY]
+          if points / 2 * np.log(error / min(errors)) <= MAX_LIKELIHOOD_GAP]
 
 
 def overtaking(fit: Fit) -> tuple[int, bool, str] | None:
@@ -171,22 +172,25 @@ def contradiction(fit: Fit) -> str | None:
       f"{rate(asymptote)}. Do not use another n than {leader} without a test.")
 
 
-def _of_law(fit: Fit) -> tuple[list[str], list[str]]:
+def _law_reasons(fit: Fit) -> tuple[list[str], list[str]]:
   """The reasons and cautions that concern a fitted law."""
   law, symbol = fit.law, fit.study.symbol
   reasons, cautions = [], []
+  not_seen = {
+      "ceiling": (reasons, "where n* stops growing"),
+      "midpoint": (reasons, f"{symbol}0, the middle of the rise of n*"),
+      "floor": (cautions, "where n* begins to grow"),
+      "k": (cautions, "how steeply n* grows")}
   for name in law.at_bound:
-    (cautions if name in ("k", "floor") else reasons).append(
-        "the fit of the law is at the bound of its "
-        + (f"{symbol}0" if name == "midpoint" else name))
+    sentences, what = not_seen[name]
+    sentences.append(f"the data do not show {what}")
   if fit.options.draws:
     wide = float(np.median(fit.noise_G[fit.frontier.resolved_DxG[0]]))
     step = fit.study.grid_step
     if wide > step:
       reasons.append(
-          f"the noise of the evaluations alone gives a 95% interval of "
-          f"n*({symbol}) that spans a factor of {2**wide:.3g} in the middle of "
-          f"the data, more than the step of {2**step:.3g} between tested n; "
+          "the evaluations are too noisy: n* is known only to a factor of "
+          f"{2**wide:.3g}; the tested n are a factor of {2**step:.3g} apart; "
           "use more seeds, problems or evaluations")
     k_low, k_high = percentiles(law.k_D)
     if k_high > 3 * k_low:
@@ -200,7 +204,7 @@ def _of_law(fit: Fit) -> tuple[list[str], list[str]]:
   return reasons, cautions
 
 
-def _of_study(fit: Fit) -> list[str]:
+def _study_cautions(fit: Fit) -> list[str]:
   """The cautions that concern how the study was measured."""
   study, cautions = fit.study, list(map(str, fit.falls))
   cautions += filter(None, map(collapse.dip, study.runs))
@@ -226,11 +230,12 @@ def _of_study(fit: Fit) -> list[str]:
                  f"{study.symbol} would lead if its curve holds there"),
                 (ended, "the best n depends on a run that ended earlier"))
             if count))
-  sizes = {r.D for r in study.runs} - {None}
-  if sizes and study.D is None:
+  sizes = {r.training_problems for r in study.runs} - {None}
+  if sizes and study.training_problems is None:
     cautions.append("runs of several training sets, " + "; ".join(
-        f"D = {D}: " + ", ".join(r.run_id for r in study.runs if r.D == D)
-        for D in sorted(sizes)) + ": D may cause differences between n")
+        f"D = {size}: " + ", ".join(
+            r.run_id for r in study.runs if r.training_problems == size)
+        for size in sorted(sizes)) + ": D may cause differences between n")
   caps = {Bp: max(n for b, n in study.configurations if b == Bp)
           for Bp, _ in study.configurations}
   if study.axis != "updates" and len(set(caps.values())) > 1:
@@ -268,9 +273,9 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
         f"its standard deviation over n is {rate(null['spread'])}, and noise "
         f"alone gives up to {rate(null['noise'])}")
   if fit.law is not None:
-    more, cautions = _of_law(fit)
+    more, cautions = _law_reasons(fit)
     reasons += more
   elif len(study.tested) > 1:
     reasons.append(f"the frontier is resolved at fewer than {FEWEST_RESOLVED} "
                    f"compute values: runs must overlap in {symbol}")
-  return tuple(reasons), tuple(cautions + _of_study(fit))
+  return tuple(reasons), tuple(cautions + _study_cautions(fit))

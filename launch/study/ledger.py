@@ -207,7 +207,7 @@ def study(runs: list[LedgerRun], *, path: str) -> Study:
         run_id=run.head["run_id"], seed=run.head["seed"], Bp=run.head["Bp"],
         n=run.head["n"], C_E=run.C_E, value_ExQ=run.value_ExQ,
         step_E=np.array([line["step"] for line in run.evals]),
-        reward_E=run.value_ExQ.mean(1), D=run.head["D"],
+        reward_E=run.value_ExQ.mean(1), training_problems=run.head["D"],
         where=f"{path}/{run.head['run_id']}")
 
   head = runs[0].head

@@ -50,7 +50,8 @@ def study(truth: str, seed: int) -> Study:
       reward_E = law(C_E) + rng.normal(0, NOISE, len(C_E))
       runs.append(Run(
           run_id=f"n{n}-{s}", seed=s, Bp=32, n=n, step_E=C_E / (32 * n),
-          C_E=C_E, value_ExQ=None, reward_E=reward_E, D=None, where="made"))
+          C_E=C_E, value_ExQ=None, reward_E=reward_E, training_problems=None,
+          where="made"))
   return Study(runs=tuple(runs), axis="rollouts", metric="avg", split="made",
                eval_set="made", model="made", k=None, per_problem=False)
 

@@ -80,7 +80,7 @@ def study(truth: Truth, *, C_max: float, evaluations: int, seeds: int = 1,
       runs.append(Run(
           run_id=f"n{n}-{s}", seed=s, Bp=truth.Bp, n=n, step_E=steps,
           C_E=(steps * B).astype(float), value_ExQ=value,
-          reward_E=value.mean(1), D=None, where="synthetic"))
+          reward_E=value.mean(1), training_problems=None, where="synthetic"))
   return Study(runs=tuple(runs), axis="rollouts", metric="avg", split="easy",
                eval_set="synthetic", model="synthetic", k=k,
                per_problem=True)

@@ -35,7 +35,8 @@ def study(some, **changes):
 def test_a_study_by_hand():
   result, notes = study(rows(n=7) + rows(n=3, path="b.jsonl"))
   assert result.configurations == ((2, 3), (2, 7)) and not notes
-  assert (result.metric, result.k, result.D, result.per_problem) == (
+  assert (result.metric, result.k, result.training_problems,
+          result.per_problem) == (
       "avg", 5, 11, True)
   run = result.runs[1]
   assert run.C_E.tolist() == [0, 28, 56, 84]
@@ -172,13 +173,14 @@ def test_refusals_say_where_and_what(bad, message, selection):
     (dict(steps=(0, 93, 186), Bp=32, D=3000.0, epoch=2.0), 3000),
     *((dict(epoch=epoch), None) for epoch in (5e-324, math.inf, -1.0, 0.0))])
 def test_D_is_that_of_the_records_or_follows_from_a_sane_epoch(change, D):
-  assert study(rows(**change))[0].D == D
+  assert study(rows(**change))[0].training_problems == D
 
 
 def test_D_is_that_of_each_run():
   result, _ = study(rows(n=3, path="b.jsonl") + [
       at(r, epoch=r.fields["step"] * 2 / 99) for r in rows(n=7)])
-  assert [r.D for r in result.runs] == [11, 99] and result.D is None
+  assert [r.training_problems for r in result.runs] == [11, 99]
+  assert result.training_problems is None
 
 
 def test_the_order_of_the_files_does_not_matter():
