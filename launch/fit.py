@@ -51,8 +51,8 @@ _FORM = flags.DEFINE_enum(
     "form", _DEFAULT.form, sorted(curves.FORMS), "Form of the reward curves.")
 _COLLAPSE = flags.DEFINE_enum(
     "collapse", _DEFAULT.collapse, collapse.TREATMENTS, "Runs whose last "
-    "evaluation is below their best by more than 3 standard errors: fit them up "
-    "to the fall, not at all, or as they are.")
+    "evaluation is below their best by more than 3 standard errors: fit them "
+    "up to the fall, not at all, or as they are.")
 _MARGIN = flags.DEFINE_float(
     "margin", _DEFAULT.margin, "Reward: n within it of the best n are as good.",
     lower_bound=0.0, upper_bound=1.0)

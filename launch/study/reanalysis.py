@@ -54,22 +54,28 @@ def n_or_rate(one: Ledger) -> dict:
   """Experiment A, read as registered-n-or-rate.json says.
 
   The rate of a cell (Bp, n) is that of the arm whose seed 0 needs the fewest
-  rollouts; what it needs is read from seed 1. All runs have ended.
+  rollouts; what it needs is read from seed 1. All runs have ended. If no rate
+  reaches the level with seed 0, the rates tie at their last C.
 
   Returns:
-    cells: (Bp, n) -> (arm, C, whether it got there); exponents.
+    cells: (Bp, n) -> (arm, C, whether it got there), ties to the first arm;
+    tied: the cells with a tie; exponents; exponents_last: ties to the last arm.
   """
-  cells = {}
+  arms_of = {}
   for arm in one.part.arms:
     for n in arm.n:
-      first, other = (needed(run) for run in one.of_arm(arm.name, n))
-      cells.setdefault((arm.overrides["alloc"]["Bp"], n), []).append(
-          (first[0], arm.name, *other))
-  # If no rate got there with seed 0, all need their last C: the first arm.
-  cells = {cell: min(arms, key=lambda arm: arm[0])[1:]
-           for cell, arms in sorted(cells.items())}
-  return {"cells": cells,
-          "exponents": exponents({c: C for c, (_, C, _) in cells.items()})}
+      arms_of.setdefault((arm.overrides["alloc"]["Bp"], n), []).append(
+          (arm.name, *map(needed, one.of_arm(arm.name, n))))
+  best = lambda arms: min(arms, key=lambda arm: arm[1][0])
+  of_cells = lambda choose: exponents(
+      {cell: choose(arms)[2][0] for cell, arms in arms_of.items()})
+  cells = {cell: best(arms) for cell, arms in sorted(arms_of.items())}
+  return {"cells": {cell: (name, *seed1)
+                    for cell, (name, _, seed1) in cells.items()},
+          "tied": [cell for cell, (_, seed0, _) in cells.items()
+                   if not seed0[1]],
+          "exponents": of_cells(best),
+          "exponents_last": of_cells(lambda arms: best(arms[::-1]))}
 
 
 def redundancy(regimes: Ledger, hard: Ledger,
