@@ -1,4 +1,4 @@
-"""isojax.read, fit and compare: logs of runs, and what follows from them."""
+"""isojax.read, fit and compare: logs of runs, laws and comparisons."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ class Logs:
   study: study_lib.Study  # the checked runs, with one axis and one metric
   notes: tuple[str, ...]  # what the readers assumed or left out, and why
   _rows: tuple[Row, ...]
-  _chosen: study_lib.Selection
+  _selection: study_lib.Selection
 
   def to_pandas(self):
     """A pandas.DataFrame with a row for each evaluation of each run.
@@ -102,7 +102,7 @@ def read(files: Path | list | tuple, *,
 
 
 def _paths(files) -> list[str]:
-  """A path, or several, as a list of those that are found."""
+  """A path, or several, as a list; shipped files are found anywhere."""
   given = [files] if isinstance(files, (str, os.PathLike)) else files
   return [custom_function.find(os.fspath(path)) for path in given]
 
@@ -190,7 +190,8 @@ class Law:
       C: budget in the unit of the study's axis, by default rollouts.
 
     Raises:
-      InputError: the law is not identified, for what reasons, and what to run.
+      InputError: the law is not identified; the message has the reasons and
+        what to run.
     """
     law = self.fitted
     if not 0 < C < math.inf:
@@ -200,11 +201,11 @@ class Law:
           "the law is not identified: " + "; ".join(law.reasons)
           + f". {self.next}")
     n = float(law.law(C))
-    against = advice.contradicted(law, None, n, C)
+    contradiction = advice.contradicted(law, None, n, C)
     beyond = self.document["verdict"]["limits"] if C > law.C_seen[1] else ()
     return Estimate(n, *law.interval(C), float(C), law.unit, law.C_seen, (
         *(f"the law holds within the data only: {text}" for text in beyond),
-        *law.cautions, *(against[:1] if against else ())))
+        *law.cautions, *(contradiction[:1] if contradiction else ())))
 
   @unchained
   def plot(self, name: str = "reward"):
@@ -259,7 +260,7 @@ def fit(study, *, points: str = _OPTIONS.points.select,
       _OPTIONS, form=form, draws=draws, margin=margin, points=curves.Points(
           select=points, ema=ema, min_C=min_C, bin_width=bin_width))
   return Law(fit_json.of_rows(
-      study.study, list(study._rows), study._chosen, options,
+      study.study, list(study._rows), study._selection, options,
       notes=list(study.notes), path="fit/fit.json"))
 
 
@@ -317,9 +318,9 @@ def compare(baseline: Path | list | tuple, records: Path | list | tuple, *,
   """
   if not 0.01 <= share <= 1:
     raise InputError(f"share={share}: expected a number from 0.01 to 1")
-  how = _reading(format, columns, fixed, scale, from_path, axis)
+  reading = _reading(format, columns, fixed, scale, from_path, axis)
   baseline, records = (
-      read_lib.read(_paths(paths), how, flag=flag) for flag, paths in (
+      read_lib.read(_paths(paths), reading, flag=flag) for flag, paths in (
           ("baseline", baseline), ("records", records)))
   return Comparison(*compare_lib.compared(
       baseline, records,

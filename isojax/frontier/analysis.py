@@ -74,8 +74,8 @@ def _with_law(fit: Fit) -> Fit:
 def other_family(study: Study, options: Options) -> list[Curves]:
   """The curves in a family with another tail, of a share of the draws.
 
-  A saturating exponential ends its rise early, a Hill curve late: what both
-  say beyond the data does not depend on the form.
+  A saturating exponential ends its rise early, a Hill curve late. What both
+  predict beyond the data does not depend on the form.
   """
   form = "saturating_exponential" if options.form == "hill" else "hill"
   return bootstrap.fit_curves(study, dataclasses.replace(

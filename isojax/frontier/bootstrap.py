@@ -75,9 +75,9 @@ def welch(one, other) -> tuple[float, tuple[float, float] | None]:
   parts = np.array([x.var(ddof=1) / len(x) for x in (one, other)])
   free = parts.sum() ** 2 / max(
       sum(parts ** 2 / [len(one) - 1, len(other) - 1]), 1e-300)
-  reach = float(np.sqrt(parts.sum()) * stats.t.ppf(
+  half = float(np.sqrt(parts.sum()) * stats.t.ppf(
       QUANTILES[1], max(free, 1.0)))
-  return difference, (difference - reach, difference + reach)
+  return difference, (difference - half, difference + half)
 
 
 def weights(count: int, taken: int, draws: int, rng) -> np.ndarray:

@@ -30,7 +30,7 @@ SHARES_OF_C = (0.25, 0.5, 1.0)  # of the largest C that all runs reached
 
 
 @dataclasses.dataclass(frozen=True)
-class Arm:
+class Recipe:
   """S runs of one recipe at E common points of the axis."""
 
   name: str
@@ -46,7 +46,7 @@ class Speedup:
   baseline_time: float
   time: float | None = None  # None: never
   ratio: float | None = None
-  # Ratios that the curves admit, as T is crossed between two evaluations.
+  # The ratio if T is crossed anywhere between two evaluations.
   between: tuple[float, float | None] | None = None  # None: no upper end
   interval: tuple[float, float] | None = None  # 95 %, of the draws that reach T
   never: float | None = None  # share of the draws that never reach T
@@ -63,7 +63,7 @@ class Speedup:
     return "slower" if high < 1 else "not resolved"
 
 
-def arm(name: str, runs: list[Run]) -> Arm:
+def make_recipe(name: str, runs: list[Run]) -> Recipe:
   """The runs of one recipe at the evaluations of all, where all have data.
 
   A run that was evaluated elsewhere is interpolated linearly.
@@ -74,7 +74,7 @@ def arm(name: str, runs: list[Run]) -> Arm:
   if not (x_E > 0).any():
     raise InputError(f"{name}: no evaluation after the start that all runs "
                      "have; expected runs that overlap on the axis")
-  return Arm(name, x_E, np.stack(
+  return Recipe(name, x_E, np.stack(
       [np.interp(x_E, r.C_E, r.reward_E) for r in runs]))
 
 
@@ -84,37 +84,40 @@ def first_time(x_E, reward_DxE, threshold_D) -> np.ndarray:
   return np.where(above_DxE.any(1), x_E[above_DxE.argmax(1)], np.nan)
 
 
-def _means(arm_: Arm, rng) -> np.ndarray:
+def _means(recipe: Recipe, rng) -> np.ndarray:
   """Mean rewards [1 + D, E]: of the runs, then of S - 1 runs drawn of S."""
-  S = len(arm_.reward_SxE)
+  S = len(recipe.reward_SxE)
   weight_DxS = bootstrap.weights(S, max(S - 1, 1), DRAWS, rng)
-  return (weight_DxS / weight_DxS.sum(1, keepdims=True)) @ arm_.reward_SxE
+  return (weight_DxS / weight_DxS.sum(1, keepdims=True)) @ recipe.reward_SxE
 
 
-def speedup(baseline: Arm, other: Arm, *, share: float, seed: int) -> Speedup:
+def speedup(baseline: Recipe, other: Recipe, *, share: float,
+            seed: int) -> Speedup:
   """The speed-up over a baseline, with its bootstrap interval over runs.
 
   A draw resamples both recipes independently and has a threshold of its own.
   InputError if the highest mean reward of the baseline is not above 0.
   """
-  rng, arms = np.random.default_rng(seed), (other, baseline)
-  ours_DxE, base_DxE = (_means(arm_, rng) for arm_ in arms)
+  rng, recipes = np.random.default_rng(seed), (other, baseline)
+  ours_DxE, base_DxE = (_means(recipe, rng) for recipe in recipes)
   T_D = share * base_DxE[:, baseline.x_E > 0].max(1)
   if T_D[0] <= 0:
     raise InputError(f"{baseline.name}: its highest mean reward after the "
                      f"start is {T_D[0] / share:g}; expected a baseline that "
                      "solves something")
-  time_D, base_D = (first_time(arm_.x_E, reward_DxE, T_D) for arm_, reward_DxE
-                    in zip(arms, (ours_DxE, base_DxE), strict=True))
+  time_D, base_D = (
+      first_time(recipe.x_E, reward_DxE, T_D) for recipe, reward_DxE
+      in zip(recipes, (ours_DxE, base_DxE), strict=True))
   time, base = float(time_D[0]), float(base_D[0])
   result = Speedup(float(T_D[0]), base)
   if reached := not np.isnan(time):
-    # The evaluation before; 0 before the first.
-    before, own = (float(arm_.x_E[(arm_.x_E < t) & (arm_.x_E > 0)].max(
-        initial=0.0)) for arm_, t in ((baseline, base), (other, time)))
+    # The evaluation before each time; 0 before the first.
+    base_before, before = (
+        float(r.x_E[(r.x_E < t) & (r.x_E > 0)].max(initial=0.0))
+        for r, t in ((baseline, base), (other, time)))
     result = dataclasses.replace(result, time=time, ratio=base / time, between=(
-        before / time, base / own if own else None))
-  seeds = [len(arm_.reward_SxE) for arm_ in arms]
+        base_before / time, base / before if before else None))
+  seeds = [len(recipe.reward_SxE) for recipe in recipes]
   if min(seeds) < 2:
     return result
   never_D = np.isnan(time_D[1:])
@@ -127,14 +130,14 @@ def speedup(baseline: Arm, other: Arm, *, share: float, seed: int) -> Speedup:
   log_D = np.log((base_D / time_D)[1:][~never_D])
   low, high = np.quantile(log_D, bootstrap.QUANTILES)
   if reached:
-    reach = stats.t.ppf(bootstrap.QUANTILES[1], sum(seeds) - 2) * log_D.std()
-    low = min(low, np.log(result.ratio) - reach)
-    high = max(high, np.log(result.ratio) + reach)
+    half = stats.t.ppf(bootstrap.QUANTILES[1], sum(seeds) - 2) * log_D.std()
+    low = min(low, np.log(result.ratio) - half)
+    high = max(high, np.log(result.ratio) + half)
   return dataclasses.replace(
       result, interval=(float(np.exp(low)), float(np.exp(high))))
 
 
-def at_equal_compute(baseline: Arm, other: Arm) -> list[dict]:
+def at_equal_compute(baseline: Recipe, other: Recipe) -> list[dict]:
   """Mean rewards at equal C, and their difference with Welch's t interval."""
   rows, (theirs, ours) = [], (baseline, other)
   for C in min(theirs.x_E[-1], ours.x_E[-1]) * np.array(SHARES_OF_C):
@@ -151,8 +154,8 @@ def at_equal_compute(baseline: Arm, other: Arm) -> list[dict]:
 # ---- Recipes in files
 
 
-def _recipe(role: str, rows: list, selection: Selection, notes: list[str]
-            ) -> tuple[Study, Arm]:
+def _read_recipe(role: str, rows: list, selection: Selection,
+                 notes: list[str]) -> tuple[Study, Recipe]:
   """The runs of one recipe, which must have one Bp, n and m."""
   for row in rows:  # records have steps and updates
     row.fields["updates_made"] = row.fields.get("updates", row.fields["step"])
@@ -167,7 +170,7 @@ def _recipe(role: str, rows: list, selection: Selection, notes: list[str]
   study, more = from_rows(rows, selection)
   notes += more + [
       f"warning: {fall.what}" for fall in collapse.applied(study, "keep")[1]]
-  return study, arm(f"{role} {names[0]}", list(study.runs))
+  return study, make_recipe(f"{role} {names[0]}", list(study.runs))
 
 
 def _check_same(baseline: Study, other: Study) -> None:
@@ -182,12 +185,12 @@ def _check_same(baseline: Study, other: Study) -> None:
                      "of another recipe")
 
 
-def _times(ratio: float | None) -> str:
+def _factor(ratio: float | None) -> str:
   return "inf" if ratio is None else f"{ratio:.2f}x"
 
 
-def _cautions(baseline: Arm, other: Arm, s: Speedup):
-  """Yields what limits the speed-up."""
+def _cautions(baseline: Recipe, other: Recipe, s: Speedup):
+  """Yields reasons to distrust the speed-up."""
   end = float(other.x_E[-1])
   if baseline.x_E[0] == 0 and baseline.reward_SxE[:, 0].mean() >= s.threshold:
     yield ("the baseline's mean reward at the start is at or above T, so the "
@@ -198,7 +201,7 @@ def _cautions(baseline: Arm, other: Arm, s: Speedup):
            f"{number(end)}" + (
                "; it ends before the baseline reaches T"
                if end < s.baseline_time else
-               f", so its speed-up is below {_times(s.baseline_time / end)}"))
+               f", so its speed-up is below {_factor(s.baseline_time / end)}"))
   elif s.never and s.never >= bootstrap.QUANTILES[0]:
     yield (f"{s.never:.0%} of the draws never reach T; the interval is of the "
            "others")
@@ -210,14 +213,14 @@ def compared(baseline: tuple[list, list[str]], records: tuple[list, list[str]],
              selection: Selection, *, share: float = SHARE) -> tuple[dict, str]:
   """The content of compare.json, and its text.
 
-  Each recipe is the rows of its runs, and notes on them. `share` is of the
-  baseline's highest mean reward.
+  Each recipe is given by the rows of its runs and notes on them. The threshold
+  is `share` of the baseline's highest mean reward.
   """
   axis, notes = selection.axis, [*baseline[1], *records[1]]
   if axis == "updates":
     selection = dataclasses.replace(selection, axis="updates_made")
-  base_study, base = _recipe("baseline", baseline[0], selection, notes)
-  study, other = _recipe("recipe", records[0], selection, notes)
+  base_study, base = _read_recipe("baseline", baseline[0], selection, notes)
+  study, other = _read_recipe("recipe", records[0], selection, notes)
   _check_same(base_study, study)
   s, rows = (speedup(base, other, share=share, seed=0),
              at_equal_compute(base, other))
@@ -232,10 +235,10 @@ def compared(baseline: tuple[list, list[str]], records: tuple[list, list[str]],
        for key, a in (("baseline", base), ("recipe", other))}
   unit = axis.replace("_", " ")
   time = "never for the recipe" if s.time is None else (
-      f"{number(s.time)} for the recipe: {_times(s.ratio)}"
-      + (f" {pair(s.interval, _times)}" if s.interval else "")
+      f"{number(s.time)} for the recipe: {_factor(s.ratio)}"
+      + (f" {pair(s.interval, _factor)}" if s.interval else "")
       + f", {s.verdict}; the spacing of the evaluations admits "
-      f"{' to '.join(map(_times, s.between))}")
+      f"{' to '.join(map(_factor, s.between))}")
   return document, "\n".join([
       "; ".join(f"{a.name}: {many(len(a.reward_SxE), 'run')}"
                 for a in (base, other)),

@@ -41,7 +41,8 @@ FORMS = {"saturating_exponential": saturating_exponential,
 
 def first_grid(form: str, C_max: float) -> tuple[np.ndarray, ...]:
   """Candidates for theta; the ends are bounds beyond any real run."""
-  rate = np.log(np.geomspace(0.02, 300.0, 97) / C_max)  # straight .. a step
+  # From a straight line to a step.
+  rate = np.log(np.geomspace(0.02, 300.0, 97) / C_max)
   if form == "saturating_exponential":
     return (rate,)
   if form == "logistic":
@@ -69,7 +70,7 @@ def ema_matrix(E: int, decay: float) -> np.ndarray:
 
 
 def record_breaking(reward_DxE, *, bin_width: float):
-  """Where a run, in order of C, first reaches a higher reward (bin)."""
+  """Whether each reward, in order of C, is above all earlier ones, by bins."""
   height = np.asarray(reward_DxE, float)
   if bin_width:
     height = np.floor(height / bin_width + 1e-9)

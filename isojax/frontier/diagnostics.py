@@ -24,13 +24,13 @@ def switches(fit: Fit) -> tuple[tuple[int, int, float], ...]:
                for i, j in zip(at, at[1:]) if n_of(i) != n_of(j))
 
 
-def _end(fit: Fit) -> int | None:
+def _end_index(fit: Fit) -> int | None:
   """The largest resolved point of the frontier; None: no n is best."""
   at = np.flatnonzero(fit.frontier.resolved_DxG[0])
   return None if fit.tied or not len(at) else int(at[-1])
 
 
-def _at(fit: Fit, C: float) -> np.ndarray:
+def _rewards_at(fit: Fit, C: float) -> np.ndarray:
   """The reward of each configuration at C, or where its data end, [D, K]."""
   return np.stack([c([min(C, c.C_hi)])[:, 0] for c in fit.curves], 1)
 
@@ -39,9 +39,10 @@ def _interval(fit: Fit, one: int, other: int, C: float,
               lead_D) -> tuple[float, float]:
   """The 95 % interval of the lead of a configuration over another at C.
 
-  Percentiles of the draws; for a training reward, of which the seeds alone tell
-  the noise, Welch's t of what the runs are above their curves in (C / 2, C]:
-  percentiles of 2, 3 and 5 seeds exclude a true lead of 0 in 33, 14 and 9 %.
+  It has the percentiles of the draws. The noise of a training reward shows in
+  the seeds alone, and percentiles of 2, 3 and 5 seeds exclude a true lead of 0
+  in 33, 14 and 9 % of cases. There the interval is Welch's t of the mean
+  distance of each run from its curve in (C / 2, C].
   """
   cells = [fit.study.configurations[i] for i in (one, other)]
   runs = [fit.study.runs_of(*cell) for cell in cells]
@@ -62,16 +63,16 @@ def _interval(fit: Fit, one: int, other: int, C: float,
 def lead(fit: Fit) -> dict | None:
   """The best n at the largest resolved C and its lead over the next best n.
 
-  Each curve counts as far as its data go. `since` is the C from which on this n
-  leads, or None if no other n led before.
+  A curve whose data end earlier keeps its last reward. `since` is the C from
+  which on this n leads, or None if no other n led before.
   """
-  g = _end(fit)
+  g = _end_index(fit)
   if g is None:
     return None
   C, cells = float(fit.frontier.C_G[g]), fit.study.configurations
   best = int(fit.frontier.best_DxG[0, g])
   Bp, n = cells[best]
-  reward_DxK = _at(fit, C)
+  reward_DxK = _rewards_at(fit, C)
   rivals = [i for i, cell in enumerate(cells)
             if cell[1] != n and fit.curves[i].C_lo <= C]
   row = {"C": C, "Bp": Bp, "n": n, "reward": float(reward_DxK[0, best]),
@@ -89,22 +90,22 @@ def lead(fit: Fit) -> dict | None:
 def as_good(fit: Fit) -> list[dict]:
   """The tested n within `options.margin` of the best n at the end.
 
-  `cost` is the reward that each has less than the leader at the largest
-  resolved C, with its 95 % interval; of each n the best Bp counts. `ended` is
-  the C of its last evaluation, if that is before.
+  `cost` is the reward of the leader minus that of n at the largest resolved C,
+  with its 95 % `interval`; each n has its best Bp. `ended` is the C of the last
+  evaluation of n if it is below the largest resolved C.
   """
-  g = _end(fit)
+  g = _end_index(fit)
   if g is None:
     return []
   C, cells = float(fit.frontier.C_G[g]), fit.study.configurations
-  best, reward_DxK = int(fit.frontier.best_DxG[0, g]), _at(fit, C)
+  best, reward_DxK = int(fit.frontier.best_DxG[0, g]), _rewards_at(fit, C)
   rows = []
   for n in fit.study.tested:
-    begun = [i for i, cell in enumerate(cells)
+    started = [i for i, cell in enumerate(cells)
              if cell[1] == n and fit.curves[i].C_lo <= C]
-    if not begun:
+    if not started:
       continue
-    i = max(begun, key=lambda i: reward_DxK[0, i])
+    i = max(started, key=lambda i: reward_DxK[0, i])
     cost_D, end = reward_DxK[:, best] - reward_DxK[:, i], fit.curves[i].C_hi
     if cost_D[0] <= fit.options.margin:
       rows.append({
@@ -116,12 +117,12 @@ def as_good(fit: Fit) -> list[dict]:
 
 
 def catching_up(fit: Fit) -> str | None:
-  """A limit if an n above the leader made up for much in the last octave.
+  """A limit if an n above the leader gained much on it in the last octave.
 
-  By a resolved amount of at least half of what is left, by the curves of either
-  family.
+  The gain is resolved and at least half of the distance that is left, by the
+  curves of either family.
   """
-  g = _end(fit)
+  g = _end_index(fit)
   if g is None:
     return None
   C, cells = float(fit.frontier.C_G[g]), fit.study.configurations
@@ -144,7 +145,7 @@ def catching_up(fit: Fit) -> str | None:
 
 
 def limits(fit: Fit, early: dict | None) -> tuple[str, ...]:
-  """Why an identified law holds within the data only; empty: it may go on.
+  """Why an identified law must not be used beyond the data.
 
   `early` is the row of `extrapolation` that is checked.
   """
@@ -157,7 +158,8 @@ def limits(fit: Fit, early: dict | None) -> tuple[str, ...]:
   later = verdict.overtaking(fit) if best else None
   if later:
     reasons.append(f"an n above the leader, such as {later[0]}, {later[2]}")
-  reasons += filter(None, (catching_up(fit), early and unforeseen(fit, early)))
+  reasons += filter(None, (
+      catching_up(fit), early and failed_extrapolation(fit, early)))
   return tuple(reasons)
 
 
@@ -226,7 +228,7 @@ def extrapolation(fit: Fit, C1: float) -> dict | None:
       "reward_interval": bootstrap.percentiles(reward_D)}
 
 
-def unforeseen(fit: Fit, row: dict) -> str | None:
+def failed_extrapolation(fit: Fit, row: dict) -> str | None:
   """A limit if the early law is wrong by half a step between tested n."""
   if row["n_predicted"] is None or abs(np.log2(
       row["n_predicted"] / row["n_seen"])) <= fit.study.grid_step / 2:
@@ -238,10 +240,10 @@ def unforeseen(fit: Fit, row: dict) -> str | None:
 
 
 def _groups(fit: Fit):
-  """Yields groups of configurations of one Bp.
+  """Yields (Bp, C, configurations, rewards [D, N]) of each Bp.
 
-  As (Bp, the largest C that all curves reach, those of them that begin by it,
-  their rewards there [D, N]).
+  C is the largest that all curves of the Bp reach. Configurations that begin
+  later are left out.
   """
   curve_of = dict(zip(fit.study.configurations, fit.curves, strict=True))
   for Bp in sorted({cell[0] for cell in curve_of}):

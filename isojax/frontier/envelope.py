@@ -31,20 +31,21 @@ def envelope(curves_K: list[Curves], C_G) -> Envelope:
 
   A run that ended before C keeps the reward that it had reached. A
   configuration without an evaluation up to C cannot lead there. A point is not
-  resolved where either would lead if its curve were continued to C.
+  resolved, and its best n must not be used, where either would lead if its
+  curve were continued to C.
   """
   C_G = np.asarray(C_G, float)
   continued = np.stack([c(C_G) for c in curves_K], 1)  # [D, K, G]
   clipped = np.stack([c(np.minimum(C_G, c.C_hi)) for c in curves_K], 1)
-  begun = np.array([c.C_lo for c in curves_K])[:, None] <= C_G
+  started = np.array([c.C_lo for c in curves_K])[:, None] <= C_G
   ended = np.array([c.C_hi for c in curves_K])[:, None] * laws.C_TOLERANCE < C_G
-  seen = np.where(begun, clipped, -np.inf)
+  seen = np.where(started, clipped, -np.inf)
   best = seen.argmax(1)
-  rival = np.where(ended | ~begun, continued, clipped).argmax(1)
-  of = lambda flag_KxG, index_DxG: np.take_along_axis(
+  rival = np.where(ended | ~started, continued, clipped).argmax(1)
+  flag_of = lambda flag_KxG, index_DxG: np.take_along_axis(
       flag_KxG, index_DxG, axis=0)
-  resolved = (rival == best) & ~of(ended, best) & begun.any(0)
-  return Envelope(C_G, seen.max(1), best, resolved, of(~begun, rival))
+  resolved = (rival == best) & ~flag_of(ended, best) & started.any(0)
+  return Envelope(C_G, seen.max(1), best, resolved, flag_of(~started, rival))
 
 
 def crossing(one: Curves, other: Curves, C_lo: float, C_hi: float) -> float:

@@ -141,7 +141,7 @@ def scalerl_fields(study: Study, *, min_C: float,
 
   Runs for which a law cannot be fitted have no row, and are named in `notes`.
   """
-  rows, late, without = [], [], collections.defaultdict(list)
+  rows, late, unfitted = [], [], collections.defaultdict(list)
   for run in study.runs:
     points = scalerl.Points(run.C_E, run.reward_E, float(run.reward_E[0]),
                             min_C, measured=run.C_E[0] == 0)
@@ -150,14 +150,15 @@ def scalerl_fields(study: Study, *, min_C: float,
       if why := scalerl.empty(fit):
         raise InputError(why)
     except InputError as error:
-      without["no ScaleRL law", str(error)].append(run.run_id)
+      unfitted["no ScaleRL law", str(error)].append(run.run_id)
       continue
     half = None
     try:
       start, error_E = scalerl.extrapolate(points, fit_below=run.C_E[-1] / 2)
       half = {"A": start.law.A, "max_error": float(abs(error_E).max())}
     except InputError as error:
-      without["no ScaleRL law of the first half", str(error)].append(run.run_id)
+      unfitted["no ScaleRL law of the first half", str(error)].append(
+          run.run_id)
     if not points.measured:
       late.append(run.run_id)
     rows.append({
@@ -170,7 +171,7 @@ def scalerl_fields(study: Study, *, min_C: float,
                  "ScaleRL law is their first evaluation, and in the interval "
                  "of A anything up to it")
   notes += [f"{what} for {_runs(ids)}: {why}"
-            for (what, why), ids in without.items()]
+            for (what, why), ids in unfitted.items()]
   return rows
 
 
@@ -180,21 +181,21 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
 
   Args:
     fit: the analysis of the study's metric.
-    path: of fit.json, for the command that comes next.
+    path: of fit.json, for the command of the next step.
     others: fits of other metrics of the same runs, for their best n.
     notes: of the readers.
     with_scalerl: whether ScaleRL's law is fitted to each run.
   """
   end, notes = float(fit.frontier.C_G[-1]), list(notes)
-  ahead = [row for part in (2, 4)
-           if (row := diagnostics.extrapolation(fit, end / part))]
-  limits = diagnostics.limits(fit, ahead[0] if ahead else None)
+  early_rows = [row for part in (2, 4)
+                if (row := diagnostics.extrapolation(fit, end / part))]
+  limits = diagnostics.limits(fit, early_rows[0] if early_rows else None)
   study = fit.study
   progress = [
       interference.interference(r, study.k, draws=100, seed=0)
       for r in study.runs] if (
           study.per_problem and study.k and study.metric == "avg") else []
-  hill = scalerl_fields(
+  scalerl_rows = scalerl_fields(
       study, min_C=fit.options.points.min_C,
       notes=notes) if with_scalerl else []
   content = _round({
@@ -209,10 +210,10 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
       "falls": list(map(dataclasses.asdict, fit.falls)),
       "variants": diagnostics.variants(
           study, fit.options) if fit.identified else [],
-      "extrapolation": ahead,
+      "extrapolation": early_rows,
       "best_n": [row for other in (fit, *others)
                  for row in diagnostics.best_n(other)] if others else [],
-      "interference": list(filter(None, progress)), "scalerl": hill,
+      "interference": list(filter(None, progress)), "scalerl": scalerl_rows,
       "next": proposal.next_plan(fit, limits, path=path), "notes": notes})
   return content | {"id": plan_file.content_id(content)}
 

@@ -37,7 +37,7 @@ def next_plan(fit: Fit, limits: tuple[str, ...] = (), *, path: str) -> dict:
   return {
       "text": "The law is identified. The next step uses twice the largest C "
       "that was run, which is beyond the data: check how well the first half "
-      "of the data predicted the end." + EXPORT * (not study.ours),
+      "of the data predicted the end." + EXPORT * (not study.from_isojax),
       "command": f"python -m launch.plan --rollouts="
       f"{round(2 * _end(fit) * _unit(study))} --law={shlex.quote(path)}"}
 
@@ -69,26 +69,26 @@ def _fixed_batch(study: Study) -> int | None:
 def contenders(fit: Fit, C: float) -> list[tuple[int, int]]:
   """(Bp, n) of the leader at C, then of those that may overtake it by 2 C.
 
-  By the curves of either family: in more than half of the draws, or by more
-  than the margin of n that are as good in their mean.
+  They do so by the curves of either family, in more than half of the draws or
+  in the mean by more than the margin of equally good n.
   """
   cells = fit.study.configurations
   if fit.tied:
     return list(cells)
   leader = int(np.argmax([c([C])[0, 0] for c in fit.curves]))
-  going_K = np.zeros(len(cells), bool)
+  contends_K = np.zeros(len(cells), bool)
   for curves in verdict.families(fit):
     reward_KxD = np.stack([c([2 * C])[:, 0] for c in curves])
     reward_KxD = reward_KxD[:, int(reward_KxD.shape[1] > 1):]  # draws, if any
     gain_KxD = np.maximum(reward_KxD - reward_KxD[leader], 0)
-    going_K |= (gain_KxD > race.DEFAULT.tie).mean(1) > 0.5
-    going_K |= gain_KxD.mean(1) > fit.options.margin
-  return [cells[leader], *(cell for cell, going in zip(cells, going_K)
-                           if going)]
+    contends_K |= (gain_KxD > race.DEFAULT.tie).mean(1) > 0.5
+    contends_K |= gain_KxD.mean(1) > fit.options.margin
+  return [cells[leader], *(cell for cell, contends in zip(cells, contends_K)
+                           if contends)]
 
 
 def neighbours(study: Study, Bp: int, n: int) -> dict[int, str]:
-  """Untested n around a tested one -> where each is."""
+  """Untested n next to a tested one -> its position in words."""
   B = _fixed_batch(study)
   most = max(B_MAX, *(Bp * n for Bp, n in study.configurations)) // Bp
   choices = [m for m in range(2, B + 1) if B % m == 0] if B else [
@@ -112,23 +112,23 @@ def neighbours(study: Study, Bp: int, n: int) -> dict[int, str]:
 def _race(fit: Fit, path: str) -> dict:
   """The next rows of a race that has run the study's data."""
   study, end = fit.study, _end(fit)
-  going = contenders(fit, end)
-  Bp, leader = going[0]
+  cells = contenders(fit, end)
+  Bp, leader = cells[0]
   new = {} if fit.tied else neighbours(study, Bp, leader)
   C = round(end * _unit(study))
   why = [f"n = {n}, {where}" for n, where in sorted(new.items())]
-  Bps, ns = ({Bp}, set(new)) if new else map(set, zip(*going))
+  Bps, ns = ({Bp}, set(new)) if new else map(set, zip(*cells))
   if new:
     least = FEWEST_M * (_fixed_batch(study) or Bp * max(ns | {leader}))
     if C < least:
-      C, ns = least, ns | {n for b, n in going if b == Bp}
+      C, ns = least, ns | {n for b, n in cells if b == Bp}
       why.append(f"all to {FEWEST_M} updates of the largest batch")
   elif not fit.identified:
     C *= 2
     why.append("twice the rollouts, of every n, because no n differs so far"
                if fit.tied else
                f"twice the rollouts, of the leader n = {leader}" + (
-                   " and of each n that may overtake it" if len(going) > 1 else
+                   " and of each n that may overtake it" if len(cells) > 1 else
                    "; no other tested n is likely to pass it"))
   else:
     why.append(f"n = {', '.join(map(str, sorted(ns)))} again")
@@ -161,10 +161,10 @@ def _sweep(fit: Fit, Bps: set, ns: set, C: int, why: list[str],
       + f"A race would run next: {'; '.join(why)}. {many(len(new), 'run')}, "
       f"{sum(new.values()):,} rollouts in all"
       + ", without the runs that exist" * bool(skip) + "." + (
-          EXPORT if not study.ours else "" if config else
+          EXPORT if not study.from_isojax else "" if config else
           " CONFIG is the config file of your runs."),
       "command": "python -m launch.plan --sweep "
-      + f"--config={shlex.quote(config or 'CONFIG')} " * study.ours
+      + f"--config={shlex.quote(config or 'CONFIG')} " * study.from_isojax
       + f"--rollouts={C} {design} --seeds={_listed(range(seeds))}{skip}"}
 
 

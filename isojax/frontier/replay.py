@@ -1,4 +1,4 @@
-"""Replays of the race on finished runs: what it would have chosen, and lost.
+"""Replays of the race on finished runs: its choice and its regret.
 
 A run that ends before the race asks for more is censored: the race reads what
 the log has, and the arm keeps the reward that it had reached.
@@ -20,7 +20,7 @@ class Logged:
   """The curve of one finished run, as an arm of a race."""
 
   name: str
-  overrides: dict  # what is known of its config
+  overrides: dict  # of the config, as far as the log has them
   run: str
   C_E: np.ndarray
   reward_E: np.ndarray
@@ -29,7 +29,7 @@ class Logged:
   seconds: float | None = None  # device seconds of a rollout
 
   def up_to(self, C: float) -> tuple[race.ArmHistory, int]:
-    """The arm after C rollouts, and what it is charged."""
+    """The arm after C rollouts, and the rollouts that it is charged."""
     end = self.C_E[-1] + self.step
     keep = self.C_E <= max(C, self.C_E[0])
     end_reason = "" if C < end else (
@@ -48,7 +48,7 @@ class Logged:
 
 
 class Replay(typing.NamedTuple):
-  """A race on logs, and what it lost."""
+  """A race of finished runs, and its regret."""
 
   result: race.Result
   logged: tuple[Logged, ...]
@@ -68,7 +68,7 @@ class Replay(typing.NamedTuple):
 
 
 def prior_of(logged: typing.Sequence[Logged]) -> int:
-  """The arm that the evidence is for, by its n."""
+  """The index of the arm that earlier evidence favours, by its n."""
   return race.prior_of([one.overrides["alloc"]["n"] for one in logged])
 
 
@@ -93,7 +93,7 @@ def replay(logged: typing.Sequence[Logged], budget: int, *,
 def of_runs(runs: typing.Sequence[Run]) -> tuple[list[Logged], list[str]]:
   """One arm for each run, or each (Bp, n) if only its seeds differ.
 
-  A race has one run of an arm: of several seeds the first is raced.
+  A race has one run of each arm, so of several seeds the first is used.
   """
   usable = [run for run in runs if len(run.C_E) > 1]
   notes = [f"{run.where}: run {run.run_id} has {len(run.C_E)} evaluations, the "
@@ -142,7 +142,7 @@ def document(done: Replay, notes: typing.Sequence[str]) -> dict:
 
 
 def text(done: Replay, notes: typing.Sequence[str]) -> str:
-  """The screen of a replay."""
+  """The output of launch.spend --replay."""
   result = done.result
   rows = [entry.text for entry in result.arms]
   chosen, best = result.arms[result.chosen], done.logged[done.best]

@@ -73,7 +73,7 @@ class Study:
   model: str  # UNKNOWN in logs of other trainers
   k: int | None  # samples of each validation problem, if known
   per_problem: bool  # every run has value_ExQ, of the same problems
-  ours: bool = True  # records of isojax, not of another trainer
+  from_isojax: bool = True  # the logs are records of isojax
 
   @property
   def configurations(self) -> tuple[tuple[int, int], ...]:
@@ -181,7 +181,7 @@ def _value(row: Row, s: Selection) -> tuple[float, np.ndarray | None]:
   return float(_field(row, s.metric)), None
 
 
-def _kept(rows: list[Row], s: Selection, notes: list[str]):
+def _usable(rows: list[Row], s: Selection, notes: list[str]):
   """(Step, C, reward, values) of the usable rows of one run."""
   kept, nan = [], []
   for row in rows:
@@ -244,7 +244,7 @@ def _run(run_id: str, rows: list[Row], s: Selection,
   Bp, n = fields["Bp"], fields["n"]
   if s.Bp not in (None, Bp) or s.B not in (None, Bp * n):
     return None
-  kept = _kept(rows, s, notes)
+  kept = _usable(rows, s, notes)
   steps, C, rewards, values = zip(*kept) if kept else ((),) * 4
   sizes = {None if v is None else len(v) for v in values}
   return Run(run_id=run_id, seed=fields.get("seed"), Bp=Bp, n=n,
@@ -296,10 +296,10 @@ def _check_m(rows: list[Row]) -> None:
 
 
 def _check_models(runs: list[Run], model: str) -> None:
-  """Raises InputError if runs are of several models by names or starts.
+  """Raises InputError if run names or first rewards show several models.
 
-  Names count if the logs do not name the model. Runs of one configuration are
-  repetitions, so their first rewards differ by noise alone.
+  Run names are used if the logs do not name the model. Runs of one
+  configuration are repetitions, so their first rewards differ by noise alone.
   """
   names = {run.run_id: frozenset(MODEL.findall(run.run_id.lower()))
            for run in runs}
@@ -323,11 +323,12 @@ def _check_models(runs: list[Run], model: str) -> None:
           f"as of several models: {remedy}")
 
 
-def _one_run(short: Run, long: Run) -> bool:
-  """Whether two runs have the same evaluations, as far as the shorter goes.
+def _is_copy(short: Run, long: Run) -> bool:
+  """Whether the shorter run has the first evaluations of the longer one.
 
-  The name of a config is part of a run's id, so one run may have two ids. Then
-  the values of every problem must be equal, and change.
+  The name of a config is part of a run's id, so one run may have two ids. Two
+  ids are one run only if the values of every problem are equal and not
+  constant.
   """
   E = len(short.C_E)
   if not (np.array_equal(short.C_E, long.C_E[:E])
@@ -348,7 +349,7 @@ def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
     if other is run:
       continue
     short, long = sorted((run, other), key=lambda r: len(r.C_E))
-    if not _one_run(short, long):
+    if not _is_copy(short, long):
       raise InputError(
           f"{run.where} and {other.where}: two different runs of Bp={run.Bp}, "
           f"n={run.n}, seed={run.seed}: give only the runs of one recipe")
@@ -360,7 +361,7 @@ def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
 
 
 def _comparable(rows: list[Row], s: Selection):
-  """(Rows, eval set, model, split) of one study; InputError if of several."""
+  """(Rows, eval set, model, split); InputError for several studies."""
   if not rows:
     raise InputError("no evaluation in the records; check the file and "
                      "--format")
@@ -370,7 +371,7 @@ def _comparable(rows: list[Row], s: Selection):
     rows = _only(rows, "eval_set", "eval_set", s.eval_set)
   eval_set = _common(rows, "eval_set", "choose it with --eval_set=...")
   model, split = _common(rows, "model"), _common(rows, "split")
-  _common(rows, "task")  # what judges
+  _common(rows, "task")  # which decides what is correct
   return rows, eval_set, model, split
 
 
@@ -416,4 +417,4 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
       metric=s.metric + f"@{k}" * (s.metric != "avg"), split=split,
       eval_set=eval_set, model=model,
       k=stored.pop() if len(stored) == 1 else None, per_problem=per_problem,
-      ours=ISOJAX_FIELDS <= rows[0].fields.keys()), notes
+      from_isojax=ISOJAX_FIELDS <= rows[0].fields.keys()), notes

@@ -46,7 +46,7 @@ class Fit:
 
 
 def sigmoid_of(fit: Fit) -> Sigmoid | FixedBatch:
-  """The law of the data itself in the planner's form."""
+  """The law of draw 0, the data, as the planner's type."""
   law = fit.law
   L, k, x0, b = (float(v[0]) for v in (law.L_D, law.k_D, law.x0_D, law.b_D))
   if fit.study.axis == "updates":
@@ -101,8 +101,9 @@ def families(fit: Fit) -> list[list[Curves]]:
 def overtaking(fit: Fit) -> tuple[int, bool, str] | None:
   """An n above the leader at the end that would be best at twice that C.
 
-  In more than half of the draws of a family some n above the leader is best; as
-  (the most frequent one, whether it alone is in more than half, in words).
+  None unless, in more than half of the draws of a family, an n above the leader
+  is best. Else (the most frequent such n, whether it alone is best in more than
+  half, a clause for a message).
   """
   g = np.flatnonzero(fit.frontier.resolved_DxG[0])[-1]
   C, leader = 2 * fit.frontier.C_G[g], 2 ** fit.log2_n_DxG[0, g]
@@ -257,13 +258,14 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
   symbol, resolved = study.symbol, frontier.resolved_DxG[0]
   if fit.tied:
     return (no_n_differs(study, fit.curves, frontier.C_G[-1]),), ()
-  on = sorted({int(round(2.0**v)) for v in fit.log2_n_DxG[0][resolved]})
+  leading = sorted({int(round(2.0**v)) for v in fit.log2_n_DxG[0][resolved]})
   reasons, cautions = [], []
-  if len(on) < 3:
+  if len(leading) < 3:
     reasons.append(
-        f"{many(len(on), 'value')} of n on the frontier "
-        f"({', '.join(map(str, on))}) out of {len(study.tested)} tested; a law "
-        f"of four parameters needs at least 3: test more n, or larger {symbol}")
+        f"{many(len(leading), 'value')} of n on the frontier "
+        f"({', '.join(map(str, leading))}) out of {len(study.tested)} tested; "
+        "a law of four parameters needs at least 3: test more n, or larger "
+        f"{symbol}")
   if unseen := unsaturated(fit):
     reasons.append(unseen)
   null = null_model(fit)

@@ -31,7 +31,7 @@ def published():
   with open(DATA / "pods_curves.csv", encoding="utf-8") as file:
     for row in csv.DictReader(file):
       rows.setdefault((row["n"], row["m"], row["rule"]), []).append(row)
-  return {key: compare.arm("/".join(key), [run(
+  return {key: compare.make_recipe("/".join(key), [run(
       [float(r["time"]) for r in of], [float(r["mean_percent"]) for r in of])])
           for key, of in rows.items()}
 
@@ -57,17 +57,17 @@ def test_published_curves_give_the_published_speedups():
 
 
 def test_the_start_counts_neither_for_the_threshold_nor_as_a_time():
-  baseline = compare.arm("b", [run([0, 1, 2, 3], [0.9, 0.2, 0.5, 0.4])])
-  other = compare.arm("o", [run([0, 4, 5], [0.9, 0.3, 0.4])])  # 0.4 is enough
+  baseline = compare.make_recipe("b", [run([0, 1, 2, 3], [0.9, 0.2, 0.5, 0.4])])
+  other = compare.make_recipe("o", [run([0, 4, 5], [0.9, 0.3, 0.4])])
   found = measured(baseline, other, share=0.8)
   assert (found.threshold, found.baseline_time) == (0.4, 2.0)
   assert (found.time, found.ratio) == (5.0, 0.4)
   assert found.between == (1 / 5, 2 / 4)
-  first = measured(baseline, compare.arm("o", [run([0, 1], [0, 1])]),
+  first = measured(baseline, compare.make_recipe("o", [run([0, 1], [0, 1])]),
                    share=0.8)
   assert (first.ratio, first.between) == (2.0, (1.0, None))
   with pytest.raises(InputError, match="0; expected a baseline that solves"):
-    measured(compare.arm("b", [run([0, 1], [1, 0])]), other)
+    measured(compare.make_recipe("b", [run([0, 1], [1, 0])]), other)
 
 
 def test_the_interval_of_two_runs_by_hand():
@@ -76,21 +76,24 @@ def test_the_interval_of_two_runs_by_hand():
   A draw has one run of two: time 2 or 4 with equal chances; the mean of both
   reaches T = 0.495 at 4.
   """
-  baseline = compare.arm("b", [run([1, 2, 3, 4], [0, 0.5, 0.5, 0.5], seed=0),
-                               run([1, 2, 3, 4], [0, 0, 0, 0.5], seed=1)])
-  other = compare.arm("o", [run([1, 2], [0.5, 0.5], seed=s) for s in (0, 1)])
+  baseline = compare.make_recipe("b", [
+      run([1, 2, 3, 4], [0, 0.5, 0.5, 0.5], seed=0),
+      run([1, 2, 3, 4], [0, 0, 0, 0.5], seed=1)])
+  other = compare.make_recipe(
+      "o", [run([1, 2], [0.5, 0.5], seed=s) for s in (0, 1)])
   found = measured(baseline, other)
   assert (found.ratio, found.never, found.verdict) == (4.0, 0.0, "not resolved")
   # log 2 and log 4: a standard deviation of log(2) / 2; t of 2 is 4.303
   assert found.interval == pytest.approx(
       (4 / 2**(4.303 / 2), 4 * 2**(4.303 / 2)), rel=0.01)
   # One of its runs never gets there: a draw reaches T with probability 1/2.
-  half = compare.arm("h", [run([1, 2], [0.5, 0.5]), run([1, 2], [0, 0])])
+  half = compare.make_recipe(
+      "h", [run([1, 2], [0.5, 0.5]), run([1, 2], [0, 0])])
   found = measured(baseline, half)
   assert found.ratio is None and found.verdict == "never"
   assert found.interval == pytest.approx((2, 4))  # of draws that reach T
   assert abs(found.never - 0.5) < 0.035  # 4.4 standard errors
-  none = measured(baseline, compare.arm("n", [
+  none = measured(baseline, compare.make_recipe("n", [
       run([1], [0.4], seed=s) for s in (0, 1, 2)]))
   assert none.interval is None and none.never == 1.0
 
@@ -98,30 +101,30 @@ def test_the_interval_of_two_runs_by_hand():
 def test_an_interval_around_one_is_not_resolved():
   runs = [run([1, 2, 3], [0, 0.5, 0.5], seed=0),
           run([1, 2, 3], [0, 0.2, 0.5], seed=1)]
-  arm = compare.arm("a", runs)
-  found = measured(arm, arm)
+  recipe = compare.make_recipe("a", runs)
+  found = measured(recipe, recipe)
   assert found.ratio == 1.0 and found.verdict == "not resolved"
 
 
 def test_runs_with_other_evaluations_are_interpolated_where_all_have_data():
   one = run([0, 10, 20, 30], [0, 0.2, 0.4, 0.6])
   other = run([4, 8, 26, 50], [0.1, 0.1, 0.7, 1])
-  arm = compare.arm("a", [one, other])
+  arm = compare.make_recipe("a", [one, other])
   assert arm.x_E.tolist() == [4, 8, 10, 20, 26, 30]
   np.testing.assert_allclose(arm.reward_SxE[0],
                              [0.08, 0.16, 0.2, 0.4, 0.52, 0.6])
   np.testing.assert_allclose(arm.reward_SxE[1],
                              [0.1, 0.1, 1 / 6, 0.5, 0.7, 0.75])
   with pytest.raises(InputError, match="no evaluation after the start"):
-    compare.arm("a", [run([0, 1], [0, 1]), run([2, 3], [0, 1])])
+    compare.make_recipe("a", [run([0, 1], [0, 1]), run([2, 3], [0, 1])])
 
 
 def test_rewards_at_equal_compute_by_hand():
   """At 40, where the shorter recipe ends, at 20 and at 10."""
-  slow = compare.arm("b", [run([0, 40, 80], [0.0, 0.4, 0.8]),
-                           run([0, 40, 80], [0.0, 0.2, 0.8])])
-  fast = compare.arm("o", [run([0, 20, 40], [0.0, 0.4, 0.6]),
-                           run([0, 20, 40], [0.0, 0.4, 0.8])])
+  slow = compare.make_recipe("b", [run([0, 40, 80], [0.0, 0.4, 0.8]),
+                                   run([0, 40, 80], [0.0, 0.2, 0.8])])
+  fast = compare.make_recipe("o", [run([0, 20, 40], [0.0, 0.4, 0.6]),
+                                   run([0, 20, 40], [0.0, 0.4, 0.8])])
   rows = compare.at_equal_compute(slow, fast)
   assert [row["C"] for row in rows] == [10, 20, 40]
   assert [row["baseline"] for row in rows] == pytest.approx([.075, .15, .3])
@@ -151,9 +154,9 @@ def test_intervals_contain_a_known_truth(S):
   rng = np.random.default_rng(3)
   x = np.arange(1, 21.0)
   true = lambda tau: 0.3 + 0.4 * (1 - np.exp(-x / tau))
-  make = lambda tau: compare.Arm("a", x, true(tau) + rng.normal(
+  make = lambda tau: compare.Recipe("a", x, true(tau) + rng.normal(
       0, 0.01, (S, 1)) + rng.normal(0, 0.01, (S, 20)))
-  exact = lambda tau: compare.Arm("t", x, true(tau)[None])
+  exact = lambda tau: compare.Recipe("t", x, true(tau)[None])
   assert measured(exact(6), exact(3)).ratio == 2.0
   held, equal = [], []
   for _ in range(150):

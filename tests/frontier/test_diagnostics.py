@@ -15,12 +15,12 @@ def test_a_forecast_that_failed_is_a_limit():
   # The widest gap between n is that of 7 and 23, 1.7 in log2.
   fit = analysis.analyse(studies.small_study(), studies.EXACT)
   seen = {"C1": 1e5, "C2": 3e5, "n_predicted": 6.0, "n_seen": 23}
-  assert "gives n* = 6 at 0.3M, where n = 23 leads" in diagnostics.unforeseen(
-      fit, seen)
+  text = diagnostics.failed_extrapolation(fit, seen)
+  assert "gives n* = 6 at 0.3M, where n = 23 leads" in text
   for n, failed in ((12.0, True), (14.0, False), (None, False)):
     # half a step is a factor of 1.8
     row = seen | {"n_predicted": n}
-    assert bool(diagnostics.unforeseen(fit, row)) == failed
+    assert bool(diagnostics.failed_extrapolation(fit, row)) == failed
 
 
 def test_the_switches_are_the_same_in_table_and_figure():

@@ -109,7 +109,8 @@ def test_a_sweep_whose_every_run_exists_gets_another_seed():
 def test_foreign_logs_get_their_trainers_options_and_no_CONFIG(identified):
   study = studies.small_study()
   for ours in (True, False):
-    fit = analysis.analyse(dataclasses.replace(study, ours=ours), studies.EXACT)
+    fit = analysis.analyse(
+        dataclasses.replace(study, from_isojax=ours), studies.EXACT)
     found = proposal.next_plan(
         dataclasses.replace(fit, identified=identified), path="f")
     said = found["text"] + found["command"]
