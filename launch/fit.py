@@ -3,8 +3,8 @@
   python -m launch.fit runs/*/records.jsonl
   python -m launch.fit verl-n8.log verl-n16.log --out=fit
 
-Reads records of isojax or logs of another trainer, whose format it finds out;
-writes fit.json (for launch.plan --law), figures and report.html to --out.
+Reads records of isojax or logs of another trainer, whose format is detected.
+Writes fit.json (for launch.plan --law), figures and report.html to --out.
 """
 
 import dataclasses
@@ -72,20 +72,20 @@ def options() -> bootstrap.Options:
 def main(argv) -> None:
   importlib.import_module("isojax.report.plots")  # needs matplotlib
   began = time.monotonic()
-  named = argv[1:]  # the shell may have expanded --records=*.log to several
-  if not named or flags.FLAGS["records"].present:
-    named = [*_RECORDS.value, *named]
-  rows, notes = record_flags.rows_of(named, axis=_AXIS.value, flag="records")
-  chosen = study_lib.Selection(
+  paths = argv[1:]  # the shell may have expanded --records=*.log to several
+  if not paths or flags.FLAGS["records"].present:
+    paths = [*_RECORDS.value, *paths]
+  rows, notes = record_flags.rows_of(paths, axis=_AXIS.value, flag="records")
+  selection = study_lib.Selection(
       axis=_AXIS.value, metric=record_flags.METRIC.value,
       at_k=record_flags.AT_K.value, eval_set=log_flags.EVAL_SET.value,
       Bp=_BP.value, B=_B.value, only=_ONLY.value)
-  study, more = study_lib.from_rows(rows, chosen)
-  wanted = options()
+  study, more = study_lib.from_rows(rows, selection)
+  fit_options = options()
   log_flags.writable(_OUT.value)
   path = os.path.join(_OUT.value, "fit.json")
-  document = fit_json.of_rows(study, rows, chosen, wanted, notes=more + notes,
-                              path=path)
+  document = fit_json.of_rows(study, rows, selection, fit_options,
+                              notes=more + notes, path=path)
   html.save(document, _OUT.value)
   print(html.summary(document))
   print(f"wrote {path}, the figures and report.html in "

@@ -1,4 +1,4 @@
-"""The flags that say how the log of a run is read, and the folder of --out."""
+"""Flags for reading the log of a run, and the check of --out."""
 
 import os
 import tempfile
@@ -26,16 +26,16 @@ _FROM_PATH = flags.DEFINE_string(
     "their names: 'n(?P<n>\\d+)-s(?P<seed>\\d+)'.")
 
 
-def value_of(text: str):
+def int_or_text(text: str):
   """An int if the text is one, else the text."""
   return int(text) if text.isdecimal() else text
 
 
 def reading(axis: str = Reading.axis, scale: dict | None = None) -> Reading:
-  """How the flags say that a log is read."""
+  """The options of the readers from the flags."""
   return Reading(
       kind=_FORMAT.value, columns=cli.pairs("columns", _COLUMNS.value),
-      fixed={name: value_of(value)
+      fixed={name: int_or_text(value)
              for name, value in cli.pairs("fixed", _FIXED.value).items()},
       scale=scale or {}, axis=axis, from_path=_FROM_PATH.value)
 

@@ -15,8 +15,11 @@ two groups of one problem have the mean `own`. On D training problems
 The gradient of a step is the mean over its groups, so with B rollouts its
 squared signal-to-noise ratio is signal / (noise * n / B), and the best n has
 the largest signal / (n * noise). At the critical batch, B = n * noise / signal,
-both are equal (McCandlish et al. 2018, arXiv 1812.06162). This says what one
-step at this policy learns, not where training ends.
+both are equal (McCandlish et al. 2018, arXiv 1812.06162). The result holds for
+one step at this policy and does not tell where training ends.
+
+Axes: P problems, N rollouts of each, S numbers of a sketch, K bootstrap draws
+of problems, of which the first is the data.
 """
 
 import json
@@ -43,7 +46,7 @@ from isojax.runtime import mesh as mesh_lib
 from isojax.runtime import preemption, progress, rng
 from isojax.types import Prompts, Rollouts
 
-SKETCH = 2**14  # numbers that stand for a gradient
+SKETCH_SIZE = 2**14  # numbers of a sketch
 DRAWS = 1000  # bootstrap draws over problems
 
 
@@ -60,13 +63,12 @@ class Gradients(typing.NamedTuple):
 
   n: int
   informative: float  # share of groups whose rewards differ
-  mean_PxK: np.ndarray  # of the groups of each problem, sketched
+  mean_PxS: np.ndarray  # sketched mean over the groups of each problem
   square_P: np.ndarray  # mean of their squared norms
 
 
 class Estimate(typing.NamedTuple):
-  """Unbiased signal and noise of one n for each draw of problems; 0: the data.
-  """
+  """Unbiased signal and noise of one n for each draw of problems."""
 
   n: int
   informative: float
@@ -87,22 +89,22 @@ class Estimate(typing.NamedTuple):
 
 
 def sketch(tree, seed: int):
-  """A count sketch [K] of a tree, whose products estimate those of trees.
+  """A count sketch [S] of a tree; products of sketches estimate those of trees.
 
-  Each number is added, with a random sign, to a random one of K sums.
+  Each number is added, with a random sign, to a random one of S sums.
   """
-  out = jnp.zeros(SKETCH, jnp.float32)
+  out = jnp.zeros(SKETCH_SIZE, jnp.float32)
   for i, leaf in enumerate(jax.tree.leaves(tree)):
     at, sign = jax.random.split(jax.random.fold_in(jax.random.key(seed), i))
     out += jax.ops.segment_sum(
         leaf.ravel().astype(jnp.float32)
         * jax.random.rademacher(sign, (leaf.size,), jnp.float32),
-        jax.random.randint(at, (leaf.size,), 0, SKETCH), SKETCH)
+        jax.random.randint(at, (leaf.size,), 0, SKETCH_SIZE), SKETCH_SIZE)
   return out
 
 
 def make_gradient(setup: Setup, trained, seed: int):
-  """gradient(batches) -> (sketch [K], squared norm), by the run's update."""
+  """gradient(batches) -> (sketch [S], squared norm), by the run's update."""
   mesh = setup.model.mesh
   start, accumulate, _ = setup.learner.update.programs
   reduced = jax.jit(
@@ -131,7 +133,7 @@ def group_gradients(setup: Setup, graded: Graded, n: int, gradient,
   """
   cfg, G = setup.e.recipe.loss, mesh_lib.blocks(setup.model.mesh)
   P, N = graded.reward_PxN.shape
-  mean_PxK, square_P = np.zeros((P, SKETCH)), np.zeros(P)
+  mean_PxS, square_P = np.zeros((P, SKETCH_SIZE)), np.zeros(P)
   signals = 0
   for first in range(0, N, n):
     row_Pxn = np.arange(P)[:, None] * N + first + np.arange(n)
@@ -148,11 +150,11 @@ def group_gradients(setup: Setup, graded: Graded, n: int, gradient,
           {name: value[one] for name, value in columns.items()}, n=n, G=G,
           cfg=cfg)
       if batches:  # else the gradient is 0
-        value_K, square = gradient(batches)
-        mean_PxK[p] += P * value_K * n / N
+        value_S, square = gradient(batches)
+        mean_PxS[p] += P * value_S * n / N
         square_P[p] += P**2 * square * n / N
     advance(P)
-  return Gradients(n, signals * n / (P * N), mean_PxK, square_P)
+  return Gradients(n, signals * n / (P * N), mean_PxS, square_P)
 
 
 def estimate(g: Gradients, weight_KxP, groups: int) -> Estimate:
@@ -160,7 +162,7 @@ def estimate(g: Gradients, weight_KxP, groups: int) -> Estimate:
 
   weight_KxP is how often each problem is in a draw; each has `groups` >= 2.
   """
-  gram_PxP = g.mean_PxK @ g.mean_PxK.T
+  gram_PxP = g.mean_PxS @ g.mean_PxS.T
   own_P = (groups * np.diag(gram_PxP) - g.square_P) / (groups - 1)
   count_K = weight_KxP.sum(1)
   squares_KxP = weight_KxP**2  # a problem makes no pair with itself
@@ -257,7 +259,8 @@ def check(e: experiment.Experiment, *, P: int, N: int, D: int) -> None:
         "groups of equal size; expected 'all' and 'uniform'")
 
 
-def opened(source) -> tuple[Setup, typing.Any]:
+def load(source) -> tuple[Setup, typing.Any]:
+  """The setup of a run's folder or a config, and its trained parameters."""
   setup = setup_lib.prepare(configs.config(source))
   check(setup.e, P=_PROBLEMS.value, N=_ROLLOUTS.value, D=len(setup.train.len_P))
   setup = setup_lib.with_learner(setup)
@@ -272,7 +275,7 @@ def opened(source) -> tuple[Setup, typing.Any]:
 def main(_) -> None:
   if (_WORKDIR.value is None) == (_CONFIG.value is None):
     raise InputError("expected --workdir, a run, or --config")
-  setup, trained = opened(_WORKDIR.value or _CONFIG.value)
+  setup, trained = load(_WORKDIR.value or _CONFIG.value)
   estimates, D = measure(
       setup, trained, P=_PROBLEMS.value, N=_ROLLOUTS.value,
       seed=_SEED.value), len(setup.train.len_P)

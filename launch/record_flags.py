@@ -1,6 +1,6 @@
-"""The flags that name the logs of a study, and their rows.
+"""Flags for reading the evaluations of many runs, and their rows.
 
-launch.fit and launch.compare read isojax's records or logs of other trainers.
+For records of isojax and logs of other trainers.
 """
 
 from absl import flags
@@ -23,8 +23,7 @@ _SCALE = flags.DEFINE_list(
 
 def rows_of(patterns: list[str], *, axis: str, flag: str
             ) -> tuple[list[Row], list[str]]:
-  """The rows of the files and notes; `flag` with the patterns is for messages.
-  """
+  """The rows of the files, and notes; messages name the patterns as `flag`."""
   scale = {name: span(name, text)
            for name, text in cli.pairs("scale", _SCALE.value).items()}
   return read_lib.read(patterns, log_flags.reading(axis, scale), flag=flag)

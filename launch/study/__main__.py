@@ -50,7 +50,7 @@ def main(_) -> None:
     one = ledger.read(run.collect(
         _CONFIG.value, _ROOT.value, one, sweep=not _COLLECT.value,
         workers=_WORKERS.value))
-  print(tables.stratum(one))
+  print(tables.summary(one))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Registered claims: what each came to, by one function.
+"""The registered claims, their measures, and `judge`, which decides hits.
 
-docs/study/claims.json has a claim as data: a measure, its cases and the bound,
-which docs/study/registered*.json had before the runs. A caveat says why a claim
-could not fail, or could only fail by chance.
+docs/study/claims.json has each claim as a measure, its cases and a bound, as
+registered before the runs in docs/study/registered*.json. A caveat says why a
+claim could not fail, or could only fail by chance.
 """
 
 import json

@@ -15,8 +15,8 @@ from launch.study import ledger, reanalysis
 
 styled = matplotlib.rc_context(plots.STYLE | {
     "hatch.linewidth": 0.6, "hatch.color": "0.35"})  # a decorator
-WORST = 0.10  # reward; regret beyond has the darkest colour
-WIDTH, ROW = 7.0, 1.25  # inches
+MAX_REGRET = 0.10  # reward; a larger regret has the same, darkest colour
+WIDTH, ROW_HEIGHT = 7.0, 1.25  # inches
 MARKERS = {2: "v", 4: "<", 8: "o", 16: "s", 32: "D", 64: ">", 128: "^"}
 
 
@@ -31,9 +31,9 @@ def save_curves(grids: dict[str, list], out: str) -> list[str]:
   for i, (name, runs) in enumerate(grids.items()):
     for at, (n, members) in enumerate(ledger.by_n(runs).items()):
       C, avg, reward = reanalysis.mean_curve(members)
-      look = dict(color=f"C{i}", lw=1, marker=MARKERS[n], ms=3, alpha=0.8)
-      left.plot(C[1:], avg[1:], **look)
-      right.plot(reward[1:], avg[1:], **look, label=None if at else name)
+      line_style = dict(color=f"C{i}", lw=1, marker=MARKERS[n], ms=3, alpha=0.8)
+      left.plot(C[1:], avg[1:], **line_style)
+      right.plot(reward[1:], avg[1:], **line_style, label=None if at else name)
   left.set_xscale("log", base=2)
   left.xaxis.set_major_formatter(compact)
   left.set_xlabel("rollouts, C")
@@ -77,7 +77,7 @@ def save_regrets(rows: list[tuple[str, dict, dict]], out: str) -> list[str]:
 
   A row is (name of the problems, training, validation) of reanalysis.regret.
   """
-  figure = Figure((WIDTH, ROW * len(rows) + 0.9), layout="constrained")
+  figure = Figure((WIDTH, ROW_HEIGHT * len(rows) + 0.9), layout="constrained")
   axes = figure.subplots(len(rows), 2, sharex=True, squeeze=False)
   for (name, *both), pair in zip(rows, axes, strict=True):
     for ax, points, what in zip(pair, both, ("training", "validation"),
@@ -97,8 +97,8 @@ def _panel(ax, points: dict):
   ns, x, regret = points["n"], points["C/D"], points["regret"]
   edges = np.append(x[0] / 2, x)
   rows = np.arange(len(ns) + 1) - 0.5
-  mesh = ax.pcolormesh(edges, rows, regret, cmap="YlOrRd", vmin=0, vmax=WORST,
-                       edgecolors="white", linewidth=0.5)
+  mesh = ax.pcolormesh(edges, rows, regret, cmap="YlOrRd", vmin=0,
+                       vmax=MAX_REGRET, edgecolors="white", linewidth=0.5)
   for row, column in np.argwhere(~points["resolved"] & (regret > 0)):
     ax.add_patch(Rectangle(
         (edges[column], rows[row]), edges[column + 1] - edges[column], 1,

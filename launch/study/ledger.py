@@ -1,4 +1,4 @@
-"""The compact ledger of a part: small enough to commit, rebuilds every number.
+"""The ledger of a part: small enough to commit, enough to rebuild every number.
 
 Gzipped JSON lines: a header, then for each run a line `run`, its evaluations
 with the correct samples of each problem, and its updates thinned to the means
@@ -24,11 +24,11 @@ from launch.study.arms import Part, Planned
 VERSION = 4
 WINDOWS = 40  # ranges of C, equally spaced in log C
 DIGITS = 4  # significant, of the means of a window
-# Of a step; a window has their means.
+# Fields of a step; a window has their means.
 MEANS = ("reward", "all_wrong", "all_right", "entropy", "kl", "grad_norm",
          "clip_fraction", "logp_gap", "response_length", "truncated", "lr",
          "informative_expected")
-# Of a ledger -> of a record; the ledgers are older than the record's names.
+# Name in a ledger -> in a record, where the record's name is newer.
 RECORDED = {"all_wrong": "all_incorrect", "all_right": "all_correct"}
 TOTALS = ("step", "rollouts", "prompt_tokens", "sampled_tokens",
           "trained_tokens", "scored_tokens", "updates", "device_seconds")
@@ -36,8 +36,8 @@ SETTING = ("Bp", "m", "D", "k", "model", "task", "split", "eval_set")
 COUNTS = string.digits + string.ascii_lowercase  # a count as one character
 
 
-def _short(value):
-  """A number with few digits; whole numbers and None as they are."""
+def _rounded(value):
+  """A float with DIGITS digits; whole numbers and None as they are."""
   return value if value is None or isinstance(value, int) else float(
       f"{value:.{DIGITS}g}")
 
@@ -55,7 +55,7 @@ def windows(train: list[dict], C: int) -> list[dict]:
     for name in MEANS:
       field = RECORDED[name] if name in RECORDED else name
       known = [r[field] for r in steps if r[field] is not None]
-      means[name] = _short(float(np.mean(known))) if known else None
+      means[name] = _rounded(float(np.mean(known))) if known else None
     lines.append({"kind": "updates", "rollouts": steps[-1]["rollouts"],
                   "steps": len(steps), **means,
                   "alarms": sorted({a for r in steps for a in r["alarms"]})})
@@ -70,7 +70,7 @@ def evaluation(record: dict) -> dict:
   return {"kind": "eval", **{name: record[name] for name in TOTALS},
           "device_seconds": round(record["device_seconds"], 2),
           "unix_time": round(record["unix_time"]),
-          "maj": _short(record["maj"]), "alarms": record["alarms"],
+          "maj": _rounded(record["maj"]), "alarms": record["alarms"],
           "correct": "".join(COUNTS[c] for c in record["correct"])}
 
 
@@ -202,7 +202,7 @@ def read(path: str) -> Ledger:
 
 def study(runs: list[LedgerRun], *, path: str) -> Study:
   """The evaluations of one arm of each (Bp, n) as a study, metric avg."""
-  def of(run: LedgerRun) -> Run:
+  def study_run(run: LedgerRun) -> Run:
     return Run(
         run_id=run.head["run_id"], seed=run.head["seed"], Bp=run.head["Bp"],
         n=run.head["n"], C_E=run.C_E, value_ExQ=run.value_ExQ,
@@ -211,7 +211,7 @@ def study(runs: list[LedgerRun], *, path: str) -> Study:
         where=f"{path}/{run.head['run_id']}")
 
   head = runs[0].head
-  ordered = sorted(map(of, runs), key=lambda r: (r.n, r.Bp, str(r.seed)))
+  ordered = sorted(map(study_run, runs), key=lambda r: (r.n, r.Bp, str(r.seed)))
   return Study(
       runs=tuple(ordered), axis="rollouts", metric="avg", split=head["split"],
       eval_set=head["eval_set"], model=head["model"], k=head["k"],

@@ -61,7 +61,7 @@ def grids(L: dict[str, Ledger]) -> dict[str, tuple]:
 
 
 def rows_of(ends) -> list[float]:
-  """The windows that a table shows: of many every second one."""
+  """The windows of a table: if there are many, every second one."""
   return list(ends[::-2][::-1] if len(ends) > 6 else ends)
 
 
@@ -90,7 +90,7 @@ def evidence(G: dict[str, tuple]) -> list[dict]:
 
 
 def values_of(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
-  """What both templates name, besides the functions of these modules."""
+  """The variables of both templates."""
   with open(os.path.join(docs, "study", "claims.json"), encoding="utf-8") as f:
     text = json.load(f)
   judged = [claims.judge(claim, L) for claim in text["claims"]]
@@ -120,12 +120,14 @@ def render(name: str, values: dict) -> str:
                   "power": tables.power, "two": "{:.2f}".format,
                   "values": lambda of: list(of.values())}
   text = re.sub(r"\n{3,}", "\n\n", env.get_template(name).render(values))
-  return "\n\n".join(map(refilled, text.split("\n\n")))
+  return "\n\n".join(map(wrapped, text.split("\n\n")))
 
 
-def refilled(block: str) -> str:
-  """Paragraphs and list items in lines of equal length; tables and code as they
-  are."""
+def wrapped(block: str) -> str:
+  """Paragraphs and list items with lines of at most 98 characters.
+
+  Tables, headings, images and code stay as they are.
+  """
   if block.lstrip().startswith(("|", "#", "!", "```")):
     return block
   end = "\n" if block.endswith("\n") else ""

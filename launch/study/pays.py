@@ -1,4 +1,4 @@
-"""Does launch.spend pay? docs/study/registered-spend-*.json.
+"""Experiments on launch.spend, docs/study/registered-spend-*.json.
 
   python -m launch.study.pays --pool=runs/pays
   python -m launch.split --config=configs/split_spend.py
@@ -30,8 +30,8 @@ from isojax.tasks import countdown
 from launch.study.windows import Estimate
 
 RATES = (1.0, 0.5, 0.25)  # factors of the config's rate, of the oracle's n = 8
-BOUND = 0.015  # largest regret to the oracle
-DEFAULT = "n=8 rate=1"  # of the config
+MAX_REGRET = 0.015  # test reward behind the oracle
+DEFAULT_ENTRY = "n=8 rate=1"  # n and rate of the config
 
 
 class ProblemSet(typing.NamedTuple):
@@ -58,7 +58,7 @@ SETS = {
 }
 FIRST = tuple(SETS)  # of registered-spend-pays.json
 SETS |= {f"{name}_{other}": SETS[name]._replace(
-    seeds=seeds, fixed={DEFAULT: dict(n=8, rate=1.0)})
+    seeds=seeds, fixed={DEFAULT_ENTRY: dict(n=8, rate=1.0)})
          for other in ("again", "half")
          for name, seeds in (("hard", range(6, 9)), ("easy", range(3, 6)))}
 
@@ -158,12 +158,12 @@ def collect(root: str, path: str) -> None:
 
 
 def run_all(names: list[str], root: str, path: str) -> int:
-  """Runs what no other process runs or has run, and writes the ledger."""
+  """Runs the entries that no process runs or has run; writes the ledger."""
   from isojax.sweep import spender
   for name, seed, entry, arm in entries(names):
-    place = os.path.join(root, f"{name}-{seed}-{entry}".replace(" ", "-"))
-    with claimed(f"{place}.lock") as own:
-      if not own or os.path.exists(f"{place}.line.json") or (
+    prefix = os.path.join(root, f"{name}-{seed}-{entry}".replace(" ", "-"))
+    with claimed(f"{prefix}.lock") as is_locked:
+      if not is_locked or os.path.exists(f"{prefix}.line.json") or (
           name, seed, entry) in ended(path):
         continue
       progress.say(f"{name}, seed {seed}: {entry}")
@@ -171,7 +171,7 @@ def run_all(names: list[str], root: str, path: str) -> int:
         line = run(name, seed, entry, arm, root)
       except spender.StoppedError:
         return exit_codes.PREEMPTED
-      records.replace(f"{place}.line.json", json.dumps(line).encode())
+      records.replace(f"{prefix}.line.json", json.dumps(line).encode())
     collect(root, path)
   return 0
 
@@ -184,32 +184,33 @@ def difference(one: list[float], other: list[float]) -> Estimate:
 
 
 def judge(lines: list[dict], name: str) -> dict:
-  """What a set shows, over the seeds in which every entry ended.
+  """The results of a set over the seeds in which every entry ended.
 
-  The criteria of the first experiment have an oracle: n = 8 at the rate with
-  the highest mean test reward, so that its price is in no entry.
+  The first experiment has an oracle: n = 8 at the rate with the highest mean
+  test reward. The cost of the search for this rate is not charged.
   """
   wanted = {"spend", *SETS[name].fixed}
   seeds = collections.defaultdict(dict)
   for line in lines:
     if line["set"] == name:
       seeds[line["seed"]][line["entry"]] = line
-  whole = {seed: of for seed, of in sorted(seeds.items()) if set(of) == wanted}
-  reward = {entry: [of[entry]["test"]["avg"] for of in whole.values()]
+  complete = {seed: of for seed, of in sorted(seeds.items())
+              if set(of) == wanted}
+  reward = {entry: [of[entry]["test"]["avg"] for of in complete.values()]
             for entry in sorted(wanted)}
-  if not whole:
+  if not complete:
     return {"seeds": [], "reward": {}, "fails": {}}
-  less = lambda entry: difference(reward["spend"], reward[entry])
-  out = {"seeds": list(whole),
+  gain_over = lambda entry: difference(reward["spend"], reward[entry])
+  out = {"seeds": list(complete),
          "reward": {e: float(np.mean(v)) for e, v in reward.items()},
-         "overhead": [of["spend"]["overhead"] for of in whole.values()]}
+         "overhead": [of["spend"]["overhead"] for of in complete.values()]}
   if "n=64" not in wanted:
-    gain = less(DEFAULT)
+    gain = gain_over(DEFAULT_ENTRY)
     return out | {"gain": (gain.value, *gain.interval()),
                   "fails": {"higher": not gain.interval()[0] > 0}}
   oracle = max((e for e in wanted if e.startswith("n=8 ")),
                key=lambda e: np.mean(reward[e]))
-  gain = less("n=64")
+  gain = gain_over("n=64")
   regret = difference(reward[oracle], reward["spend"])
   return out | {
       "oracle": oracle,
@@ -217,8 +218,9 @@ def judge(lines: list[dict], name: str) -> dict:
       "regret": (regret.value, *regret.interval()),
       "fails": {
           "i": not gain.interval()[0] > 0,
-          "ii": not regret.interval()[1] <= BOUND,
-          "iii": any(of["spend"]["best_step"] == 0 for of in whole.values())}}
+          "ii": not regret.interval()[1] <= MAX_REGRET,
+          "iii": any(of["spend"]["best_step"] == 0
+                     for of in complete.values())}}
 
 
 def main(_) -> None:

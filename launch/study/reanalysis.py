@@ -1,4 +1,4 @@
-"""What the study's ledgers say beside the registered claims. Exploratory."""
+"""Exploratory results of the ledgers, besides the registered claims."""
 
 import numpy as np
 
@@ -16,11 +16,11 @@ def curve(run: LedgerRun, name: str) -> tuple[np.ndarray, np.ndarray]:
           np.array([u[name] for u in run.updates]))
 
 
-def needed(run: LedgerRun, nats: float = NATS) -> tuple[float, bool]:
+def C_to_entropy(run: LedgerRun, nats: float = NATS) -> tuple[float, bool]:
   """The C at which the entropy first falls to a value, linear in log C.
 
   Returns:
-    It, or the last C of a run that has not got there; whether it has.
+    That C, or the last C if the entropy does not fall so far; whether it does.
   """
   C, entropy = curve(run, "entropy")
   below = np.flatnonzero(entropy <= nats)
@@ -58,14 +58,14 @@ def n_or_rate(one: Ledger) -> dict:
   reaches the level with seed 0, the rates tie at their last C.
 
   Returns:
-    cells: (Bp, n) -> (arm, C, whether it got there), ties to the first arm;
+    cells: (Bp, n) -> (arm, C, whether C reaches it), ties to the first arm;
     tied: the cells with a tie; exponents; exponents_last: ties to the last arm.
   """
   arms_of = {}
   for arm in one.part.arms:
     for n in arm.n:
       arms_of.setdefault((arm.overrides["alloc"]["Bp"], n), []).append(
-          (arm.name, *map(needed, one.of_arm(arm.name, n))))
+          (arm.name, *map(C_to_entropy, one.of_arm(arm.name, n))))
   best = lambda arms: min(arms, key=lambda arm: arm[1][0])
   of_cells = lambda choose: exponents(
       {cell: choose(arms)[2][0] for cell, arms in arms_of.items()})
@@ -83,12 +83,12 @@ def redundancy(regimes: Ledger, hard: Ledger,
   """The exponents of n and Bp on 256 problems, n of 8 and more, seeds 0, 1.
 
   Returns:
-    Of `exponents`; the number of cells, without those that do not get there.
+    The result of `exponents`; the number of cells that reach the level.
   """
   once, C_of = {r.head["run_id"]: r for r in (*regimes.runs, *hard.runs)}, {}
   for run in once.values():
     if run.head["n"] >= 8 and run.head["seed"] < 2:
-      C, reached = needed(run, nats)
+      C, reached = C_to_entropy(run, nats)
       if reached:
         C_of.setdefault((run.head["Bp"], run.head["n"]), []).append(np.log(C))
   return exponents({cell: float(np.exp(np.mean(logs)))
@@ -96,9 +96,9 @@ def redundancy(regimes: Ledger, hard: Ledger,
 
 
 def at_training(run: LedgerRun, name: str, levels) -> np.ndarray:
-  """avg@k where a training mean first gets to levels; NaN: it does not.
+  """avg@k where a training mean first reaches each level; NaN: it never does.
 
-  Of the reward, which rises, or the entropy, which falls.
+  `name` is reward, which rises, or entropy, which falls.
   """
   up = -1.0 if name == "entropy" else 1.0
   C, value = curve(run, name)

@@ -61,9 +61,10 @@ def windows_table(grids: list[tuple[str, list[LedgerRun], list[float]]],
 
 
 def arms_table(*parts: Ledger) -> str:
-  """reanalysis.compared: a row of an arm and n, a column of a part.
+  """The table of reanalysis.compared: a row for each arm and n.
 
-  Cells of the first arm are rewards, all others differences to it.
+  Each part has a column. Cells of the first arm are rewards, all others are
+  differences to it.
   """
   cells = {}
   for one in parts:
@@ -91,8 +92,8 @@ def claims_table(judged: list[dict]) -> str:
         claim["caveat"] or "yes"] for claim in judged])
 
 
-def stratum(one: Ledger) -> str:
-  """The table of a ledger in words: what is missing, windows or arms."""
+def summary(one: Ledger) -> str:
+  """The text of a ledger: its size, what is missing, and windows or arms."""
   lines = [f"{one.part.name}: {len(one.runs)} runs, "
            f"{compact(sum(r.head['reached'] for r in one.runs))} rollouts"]
   if one.missing:

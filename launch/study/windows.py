@@ -14,7 +14,8 @@ from isojax.core import evaluate
 from isojax.frontier import bootstrap
 from launch.study.ledger import by_n, LedgerRun
 
-LATE = 1 / 64  # of C: an evaluation takes place up to a step after it is due
+# Share of C; an evaluation takes place up to one step after it is due.
+MAX_DELAY = 1 / 64
 ALPHA = 0.05
 METRICS = {"avg": lambda c, k: c / k,
            "best": lambda c, k: evaluate.best_at_k(c, stored=k, k=k)}
@@ -29,7 +30,7 @@ def measured(run: LedgerRun, metric: str, at=slice(None)) -> np.ndarray:
 
 def due(run: LedgerRun, C: float) -> np.ndarray:
   """Which evaluations were due in (C / 2, C], [E]."""
-  return (run.C_E > C / 2 * (1 + LATE)) & (run.C_E <= C)
+  return (run.C_E > C / 2 * (1 + MAX_DELAY)) & (run.C_E <= C)
 
 
 def training(run: LedgerRun, low: float, high: float, name: str) -> np.ndarray:
@@ -51,7 +52,8 @@ def training(run: LedgerRun, low: float, high: float, name: str) -> np.ndarray:
 def window(run: LedgerRun, C: float, of: str = "avg") -> np.ndarray:
   """The mean in (C / 2, C] of a metric of each problem, or of a training mean.
 
-  NaN if the run has not got there; [1] of a training mean, such as reward.
+  NaN if the run does not reach the window. A training mean, such as reward, has
+  the shape [1].
   """
   if of not in METRICS:
     return training(run, C / 2, C, of)
@@ -61,7 +63,7 @@ def window(run: LedgerRun, C: float, of: str = "avg") -> np.ndarray:
 
 
 def cell(runs: list[LedgerRun], C: float, of: str = "avg") -> np.ndarray:
-  """`window` of the runs that have got there, [S, Q]."""
+  """`window` of the runs that reach it, [S, Q]."""
   return np.array([value_Q for value_Q in (window(run, C, of) for run in runs)
                    if not np.isnan(value_Q).any()])
 
@@ -77,8 +79,8 @@ def best_n(runs: list[LedgerRun], ends, of: str = "avg"
   seeds. S - 1 of S seeds are drawn, as by isojax.frontier.bootstrap.
 
   Returns:
-    n -> [W], NaN: no run has got there; (n, low, high) of each window, with the
-    95 % interval of the draws.
+    n -> [W], NaN where no run reaches the window; (n, low, high) of each
+    window, with the 95 % interval of the draws.
   """
   value = {n: np.array([[window(run, end, of) for end in ends]
                         for run in members])  # [S, W, Q]
@@ -94,7 +96,7 @@ def best_n(runs: list[LedgerRun], ends, of: str = "avg"
     value_SxDxW = np.einsum("dq,swq->sdw", problems_DxQ, value_SxWxQ)
     known_SxW = ~np.isnan(value_SxDxW[:, 0])
     weight_SxDxW = seeds_DxS.T[:, :, None] * known_SxW[:, None]
-    # A draw without any of the seeds that have got there has all of them.
+    # A draw without any seed that reaches the window has all that reach it.
     weight_SxDxW = np.where(weight_SxDxW.sum(0) > 0, weight_SxDxW,
                             known_SxW[:, None])
     with np.errstate(invalid="ignore"):

@@ -106,9 +106,9 @@ def test_the_mean_of_the_group_gradients_is_the_gradient_of_the_step(graded):
       G=mesh_lib.blocks(mesh), cfg=loss):
     carry = accumulate((params, None), None, carry,
                        update_lib.place(batch, mesh), np.float32(1.0))
-  step_K = np.asarray(noise.sketch(carry[0], 0))
+  step_S = np.asarray(noise.sketch(carry[0], 0))
   np.testing.assert_allclose(
-      found.mean_PxK.mean(0), step_K, atol=1e-5 * np.abs(step_K).max())
+      found.mean_PxS.mean(0), step_S, atol=1e-5 * np.abs(step_S).max())
 
 
 def test_groups_of_half_the_size_have_their_own_advantages(graded):
@@ -120,11 +120,11 @@ def test_groups_of_half_the_size_have_their_own_advantages(graded):
       setup, data._replace(reward_PxN=reward_PxN), 2,
       noise.make_gradient(setup, params, 0), lambda count: None)
   assert found.informative == 1 / 12  # of three problems with four groups each
-  assert np.any(found.mean_PxK[0]) and not np.any(found.mean_PxK[1:])
+  assert np.any(found.mean_PxS[0]) and not np.any(found.mean_PxS[1:])
   # One of four groups has a gradient: its square is 4 times the mean, and the
   # mean gradient is a quarter of it.
   np.testing.assert_allclose(
-      np.sum(found.mean_PxK[0]**2) * 16, found.square_P[0] * 4, rtol=0.05)
+      np.sum(found.mean_PxS[0]**2) * 16, found.square_P[0] * 4, rtol=0.05)
 
 
 def test_the_command(tmp_path):

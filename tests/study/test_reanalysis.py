@@ -13,9 +13,10 @@ from tests.study import ledgers
 def test_the_C_to_an_entropy_is_on_a_line_in_log_C():
   run = ledgers.run((0,), entropy=(.6, .4, .2, .5, .1))
   # From 0.4 at 2,000 to 0.2 at 4,000, half of the way.
-  assert reanalysis.needed(run, 0.3) == (pytest.approx(2000 * 2**0.5), True)
-  assert reanalysis.needed(run, 0.7) == (pytest.approx(1000), True)
-  assert reanalysis.needed(run, 0.05) == (16_000, False)
+  assert reanalysis.C_to_entropy(run, 0.3) == (
+      pytest.approx(2000 * 2**0.5), True)
+  assert reanalysis.C_to_entropy(run, 0.7) == (pytest.approx(1000), True)
+  assert reanalysis.C_to_entropy(run, 0.05) == (16_000, False)
 
 
 def test_exponents_are_those_of_the_data():
@@ -114,7 +115,7 @@ def test_arms_are_compared_with_the_first():
           for arm in ("high", "same", "low")] == [1, 0, -1]
   assert rows["same"]["alpha"] == 0.05 and not rows["same"]["resolved"]
   assert {rows["high"]["alpha"], rows["low"]["alpha"]} == {0.05 / 3, 0.05 / 2}
-  text = tables.stratum(one)
+  text = tables.summary(one)
   assert "| high | 8 | +0." in text and "| as it is | 8 | 0." in text
   assert "Partial" not in text
   other = ledgers.part([ledgers.run((1.0,))], C=1000)
@@ -134,10 +135,10 @@ def test_regret_is_how_far_each_n_is_behind():
 
 
 def test_the_table_of_a_partial_ledger_says_what_is_missing(tmp_path):
-  text = tables.stratum(ledgers.made(tmp_path / "x.gz", C=200_000))
+  text = tables.summary(ledgers.made(tmp_path / "x.gz", C=200_000))
   assert "Partial: 6 of 6 runs have not reached C = 0.4M" in text
-  whole = tables.stratum(ledgers.made(tmp_path / "x.gz"))
+  whole = tables.summary(ledgers.made(tmp_path / "x.gz"))
   assert "| 0.4M | 400 | 32 [32, 32] | 32 [32, 32] |" in whole
   empty = dataclasses.replace(ledger.read(str(tmp_path / "x.gz")), runs=())
   with pytest.raises(InputError, match="no run has an evaluation"):
-    tables.stratum(empty)
+    tables.summary(empty)
