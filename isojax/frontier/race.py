@@ -10,7 +10,8 @@ else, so that a replay on finished logs and a race that trains are one function,
 and a race that was killed reaches the same decisions from the same records.
 
 C is in rollouts. Axes: E evaluations, Q validation problems, T values of C, K
-arms, and H shapes of a curve, which are S rises x L slopes x M stretches.
+arms, F families of curves, and H shapes of a curve, which are S rises x L
+slopes x M stretches.
 """
 
 import dataclasses
@@ -287,10 +288,10 @@ def race(arms: typing.Sequence[ArmHistory], target: float, *, next_rung: float,
     if k == leader:
       continue
     lead = lead_K[leader] - lead_K[k]
+    # The family that is kinder to the arm counts, so that a late start alone
+    # stops no arm.
     gaps = [one.gap(leader, k) for one in forecasts]
     gain = max(float(expected_gain(-mean - lead, sd)) for mean, sd in gaps)
-    # The family that is kinder to the arm, so that a late start alone stops no
-    # arm.
     behind[int(k)] = min(gaps)
     if gain > needed and not arms[k].end_reason:
       active.append(int(k))
