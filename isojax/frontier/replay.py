@@ -26,7 +26,7 @@ class Logged:
   reward_E: np.ndarray
   value_ExQ: np.ndarray | None
   step: int = 1  # rollouts of a step
-  seconds: float | None = None  # device seconds of a rollout
+  seconds: float | None = None  # device seconds of a rollout, as its cost
 
   def up_to(self, C: float) -> tuple[race.ArmHistory, int]:
     """The arm after C rollouts, and the rollouts that it is charged."""

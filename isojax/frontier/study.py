@@ -42,7 +42,7 @@ class Run:
   reward_E: np.ndarray  # the mean of the metric over problems
   training_problems: int | None  # None: not known
   where: str  # path of the file
-  samples: int | None = None  # behind each reward, if known
+  samples: int | None = None  # whose mean a reward is; None: not known
 
   @property
   def noise(self) -> float:
@@ -54,7 +54,7 @@ class Run:
     return max(sd, math.sqrt(max(p * (1 - p), 0.0) / self.samples))
 
   def at(self, index_E):
-    """The run with the evaluations of an index alone."""
+    """The run with only the evaluations of an index."""
     return dataclasses.replace(
         self, step_E=self.step_E[index_E], C_E=self.C_E[index_E],
         value_ExQ=None if self.value_ExQ is None else self.value_ExQ[index_E],
