@@ -77,6 +77,19 @@ def test_a_law_that_agrees_with_its_curves_has_no_such_caution():
   assert verdict.contradiction(fit) is None
 
 
+def test_a_law_at_a_bound_says_what_the_data_do_not_show():
+  fit = analysis.analyse(studies.identified_study(), studies.EXACT)
+  assert fit.identified
+  reasons, cautions = verdict.verdict(dataclasses.replace(
+      fit, law=dataclasses.replace(
+          fit.law, at_bound=("floor", "ceiling", "midpoint", "k"))))
+  assert reasons == (
+      "the data do not show where n* stops growing",
+      "the data do not show C0, the middle of the rise of n*")
+  assert {"the data do not show where n* begins to grow",
+          "the data do not show how steeply n* grows"} <= set(cautions)
+
+
 @pytest.mark.parametrize("largest, C_max", [(512, 3e6), (256, 2.8e6)])
 def test_a_ceiling_that_is_not_in_the_data_is_refused(largest, C_max):
   """256 takes over at 2.84 million and 512 at 4.29, beyond the data."""
