@@ -13,13 +13,14 @@ attention, which is too high.
 from collections.abc import Callable
 import dataclasses
 import math
+import typing
 
 from isojax.core.memory import Formats, largest
 from isojax.core.model_shape import ModelShape
 from isojax.errors import InputError
 from isojax.planner.machines import Machine, Mesh
 
-MOST_ROLLOUTS = 2**50  # above, floats skip whole numbers
+MOST_ROLLOUTS = 2**50  # of a budget; from 2**53 on floats skip whole numbers
 # Share of the decoded slots that is kept with in-flight updates: no slot waits
 # for the longest answer of a step. python -m launch.bench --what=in_flight, on
 # skewed lengths: 0.935, against 0.601 with synchronous sampling.
@@ -53,8 +54,8 @@ class Recipe:
   old_logp: bool = False  # one forward pass before the updates
   ref_logp: bool = False  # one of the reference, for a KL in the reward
   kl: bool = False  # in the loss: the reference computes every trained token
-  critic: str = "none"  # or shared or own; its values are a forward pass more
-  rounds: float = 1.0  # sampling rounds of a step, mean; more with refill
+  critic: str = "none"  # or shared or own
+  rounds: float = 1.0  # mean sampling rounds of a step; 1 without resampling
   in_flight: bool = False  # sampling goes on across updates
 
   def __post_init__(self):
@@ -67,7 +68,7 @@ class Recipe:
     return self.critic == "own"
 
   @property
-  def valued(self) -> bool:
+  def has_value_pass(self) -> bool:
     """Whether values take a forward pass of their own.
 
     Those of a shared critic come with `old_logp`, from the same hidden states.
@@ -75,13 +76,22 @@ class Recipe:
     return self.own_critic or self.critic == "shared" and not self.old_logp
 
   @property
-  def passes(self) -> int:
+  def score_passes(self) -> int:
     """Forward passes over trained rollouts before the updates."""
-    return self.old_logp + self.ref_logp + self.valued
+    return self.old_logp + self.ref_logp + self.has_value_pass
 
-  def trained(self, n):
+  def trained_rollouts(self, n):
     """Rollouts of a problem that are trained on."""
     return n if self.m is None else min(self.m, n)
+
+
+class Tokens(typing.NamedTuple):
+  """The tokens that are computed, and the mean number that each attends to."""
+
+  prompt: float
+  response: float
+  prompt_context: float
+  response_context: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,27 +109,23 @@ class Workload:
   padded: bool = False
   remat: bool = False  # the backward computes the forward again
   fused: bool = True  # attention never stores its scores; used where padded
-  lora_rank: int | None = None  # of adapters on all matrices of a layer; None:
-  # all weights are trained
-  trained: float = 1.0  # share of groups with a gradient, which grows with n;
-  # other groups are skipped
+  # Rank of adapters on all matrices of a layer; None: all weights are trained.
+  lora_rank: int | None = None
+  # Share of groups with a gradient, which grows with n; the others are skipped.
+  trained_share: float = 1.0
 
   def bytes(self, name: str) -> int:
     """Bytes of a number in the format of this name."""
     return self.formats.bytes(name)
 
   @property
-  def computed(self) -> tuple[float, float, float, float]:
-    """(prompt, response, context of a prompt, context of a response).
-
-    Tokens computed, and the mean number of tokens that each attends to.
-    """
-    one = self.lengths
-    if not self.padded:
-      return (one.prompt, one.response, one.prompt / 2,
-              one.prompt + one.response / 2)
-    S, T = one.max_prompt, one.max_response
-    return S, T, S, S + T
+  def tokens(self) -> Tokens:
+    """The tokens of a prompt and of a response, as they are computed."""
+    if self.padded:
+      S, T = self.lengths.max_prompt, self.lengths.max_response
+      return Tokens(S, T, S, S + T)
+    S, T = self.lengths.prompt, self.lengths.response
+    return Tokens(S, T, S / 2, S + T / 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,8 +142,8 @@ class Efficiency:
   slots: float  # fraction of decoded slots whose token is kept
   step_seconds: float  # per step, whatever its size: host, rewards
   basis: str  # where the fractions come from
-  spread: tuple[float, float] | None = None  # (low, high): published times
-  # over predicted ones; None: not known
+  # (low, high): published times over predicted ones; None: not known.
+  spread: tuple[float, float] | None = None
 
 
 # Level and spread are fitted to the published times of
@@ -145,15 +151,16 @@ class Efficiency:
 CALIBRATED = Efficiency(
     sample_flops=0.35, sample_bandwidth=0.65, update_flops=0.25,
     update_bandwidth=0.5,
-    slots=0.5,  # between 0.2 (batches that run until the longest rollout ends)
-    # and 0.9 (slots refilled from a queue)
+    # Between 0.2 (batches that run until the longest rollout ends) and 0.9
+    # (slots refilled from a queue).
+    slots=0.5,
     step_seconds=1.0, basis="calibrated", spread=(0.54, 1.7))
-# Mixtures of experts: 2 published steps take this times as long, because tokens
-# are sent to experts, which is not modelled.
-MIXTURE_SLOWER = 2.16
+# Two published steps of mixtures of experts take this many times as long:
+# tokens are sent to experts, which is not modelled.
+MIXTURE_SLOWDOWN = 2.16
 MIXTURE = dataclasses.replace(
     CALIBRATED, basis="calibrated on mixtures of experts", **{
-        name: getattr(CALIBRATED, name) / MIXTURE_SLOWER for name in (
+        name: getattr(CALIBRATED, name) / MIXTURE_SLOWDOWN for name in (
             "sample_flops", "sample_bandwidth", "update_flops",
             "update_bandwidth")})
 # The published steps are of GPUs and of large models. hard.py on 2 cores: 50 ms
@@ -164,36 +171,20 @@ PEAK = Efficiency(*[1.0] * 5, step_seconds=0.0, basis="peak")
 
 
 @dataclasses.dataclass(frozen=True)
-class Stage:
-  """One stage of a step, on all chips together."""
-
-  flops: float
-  bytes: float  # through HBM
-  seconds: float  # of wall time
-
-  def __mul__(self, times):
-    return Stage(self.flops * times, self.bytes * times, self.seconds * times)
-
-  def __add__(self, other):
-    return Stage(self.flops + other.flops, self.bytes + other.bytes,
-                 self.seconds + other.seconds)
-
-
-@dataclasses.dataclass(frozen=True)
 class Cost:
-  """The cost of one step or of a run."""
+  """The wall time of a step or of a run by stage, in seconds."""
 
-  prefill: Stage  # of prompts, once per problem
-  decode: Stage
-  score: Stage  # forwards: of the reference with KL, of scored columns
-  update: Stage  # forward and backward, of an own critic as well
-  optimizer: Stage
-  overhead: float  # seconds
+  prefill: float  # of prompts, once per problem
+  decode: float
+  score: float  # forwards: of the reference with KL, of scored columns
+  update: float  # forward and backward, of an own critic as well
+  optimizer: float
+  overhead: float  # host, rewards
   chips: int
   usd_per_hour: float | None  # of one chip
 
   @property
-  def stages(self) -> tuple[Stage, ...]:
+  def stages(self) -> tuple[float, ...]:
     return (self.prefill, self.decode, self.score, self.update, self.optimizer)
 
   def __mul__(self, times):
@@ -202,7 +193,7 @@ class Cost:
 
   @property
   def seconds(self):
-    return sum(stage.seconds for stage in self.stages) + self.overhead
+    return sum(self.stages) + self.overhead
 
   @property
   def hours(self):
@@ -219,8 +210,8 @@ class Cost:
 
 
 @dataclasses.dataclass(frozen=True)
-class Price:
-  """Everything that a price depends on, except the allocation."""
+class CostModel:
+  """Everything that a cost depends on, except the allocation."""
 
   shape: ModelShape
   machine: Machine
@@ -230,7 +221,7 @@ class Price:
   rows: int  # decoded at once on the whole machine, at most
   micro_rows: int  # rollouts of maximal length in a microbatch, at most
   weights_gathered: bool  # over fsdp while sampling
-  refilled: bool = False  # free slots at once, from a queue, as isojax does
+  slots_refilled: bool = False  # at once, from a queue, as isojax does
   # (C, B) -> rollouts of all evaluations of a run; None: not priced.
   evaluations: Callable[[int, int], int] | None = None
   k: int = 1  # samples of a problem in an evaluation
@@ -241,10 +232,7 @@ class Price:
     self.machine.check(self.mesh)
 
   def run(self, Bp, n, M) -> Cost:
-    """The cost of M sampling rounds, their steps and evaluations.
-
-    A step takes recipe.rounds of them, one without refill.
-    """
+    """The cost of M sampling rounds, their steps and evaluations."""
     cost = self.step(Bp, n) * (M / self.workload.recipe.rounds)
     count = self.evaluations and self.evaluations(Bp * n * M, Bp * n)
     if not count:
@@ -259,60 +247,70 @@ class Price:
     In-flight updates share the chips with sampling: they keep more slots busy,
     and nothing overlaps.
     """
-    recipe, lengths = self.workload.recipe, self.workload.lengths
+    recipe = self.workload.recipe
     prefill, decode = self.sampling(Bp, n)
-    prefill = prefill * recipe.rounds
+    prefill *= recipe.rounds
     if recipe.in_flight:
-      # Once a step the sampler's weights change, and the caches of unfinished
-      # answers are computed again: of a prompt and half an answer in each slot.
-      S, _, prompt_context, _ = self.workload.computed
-      half, flops = lengths.response / 2, self.shape.forward_flops
-      prefill += self._sampled(min(self.rows, Bp * n) * (
-          S * flops(prompt_context, head=False)
-          + half * flops(S + half / 2, head=False)), 0, 0)
+      prefill += self._repeated_prefill(min(self.rows, Bp * n))
     return Cost(
-        prefill, decode * recipe.rounds, *self.training(Bp, recipe.trained(n)),
+        prefill, decode * recipe.rounds,
+        *self.training(Bp, recipe.trained_rollouts(n)),
         self.efficiency.step_seconds, self.machine.chips,
         self.machine.accelerator.usd_per_hour)
 
-  def sampling(self, Bp, n) -> tuple[Stage, Stage]:
-    """(prefill, decode) of Bp problems with n rollouts each, one round.
+  def _repeated_prefill(self, rows) -> float:
+    """Seconds to compute the caches of unfinished answers again, once a step.
+
+    The sampler's weights have changed. Each slot has a prompt and half an
+    answer.
+    """
+    tokens, half = self.workload.tokens, self.workload.lengths.response / 2
+    flops = self.shape.forward_flops
+    return self._sampling_seconds(rows * (
+        tokens.prompt * flops(tokens.prompt_context, head=False)
+        + half * flops(tokens.prompt + half / 2, head=False)), 0, 0)
+
+  def sampling(self, Bp, n) -> tuple[float, float]:
+    """Seconds of (prefill, decode): Bp problems, n rollouts each, one round.
 
     An empty slot costs as much as a full one. Weights go through memory once
     per position on every replica; keys and values once per position and row.
     `tensor` reduces two activations per layer, position and row over the links.
     Weights are gathered over fsdp once, or at every position.
     """
-    shape, w, mesh, one = (self.shape, self.workload, self.mesh,
-                           self.workload.lengths)
-    S, _, prompt_context, context = w.computed
+    shape, w, mesh = self.shape, self.workload, self.mesh
+    lengths, tokens = w.lengths, w.tokens
     weights = (shape.matmul_params * w.bytes("sampled") + shape.head * (
         w.bytes("sampled_head") - w.bytes("sampled")))
     kv = shape.kv_bytes_per_token(w.bytes("sampled"))
-    gathered = self._gathered(weights)
-    reduced = self._reduced_per_token
+    gather_link, token_link = self._gathered(weights), self._link_per_token
     # Weights are read once: the batch is far above the ridge point.
-    prefill = self._sampled(
-        Bp * S * shape.forward_flops(prompt_context, head=False),
-        Bp * S * kv + weights * mesh.row_shards, Bp * S * reduced + gathered)
+    prefill = self._sampling_seconds(
+        Bp * tokens.prompt * shape.forward_flops(
+            tokens.prompt_context, head=False),
+        Bp * tokens.prompt * kv + weights * mesh.row_shards,
+        Bp * tokens.prompt * token_link + gather_link)
     rows = min(self.rows, Bp * n)
     # Decoding until the longest rollout ends keeps mean / max of the slots.
-    kept = max(self.efficiency.slots, one.response / one.max_response,
-               w.recipe.in_flight * IN_FLIGHT_SLOTS)
-    if self.refilled:  # all slots are busy until the queue is empty
-      positions = one.response * (Bp * n / rows + 1 / kept - 1)
+    kept_share = max(self.efficiency.slots,
+                     lengths.response / lengths.max_response,
+                     w.recipe.in_flight * IN_FLIGHT_SLOTS)
+    if self.slots_refilled:  # all slots are busy until the queue is empty
+      positions = lengths.response * (Bp * n / rows + 1 / kept_share - 1)
     else:
-      positions = Bp * n / rows * (one.response / kept)
+      positions = Bp * n / rows * (lengths.response / kept_share)
     copies = max(1, mesh.tensor / shape.kv_heads)  # of a key head
-    return prefill, self._sampled(
+    context = tokens.response_context
+    return prefill, self._sampling_seconds(
         positions * (rows * shape.forward_flops(context, head=True)),
         positions * (weights * mesh.row_shards + rows * context * copies * kv),
-        positions * (rows * reduced + gathered * (not self.weights_gathered)),
-        slower=self._slower(positions * rows * 2 * shape.head,
-                            w.formats.sampled_head))
+        positions * (rows * token_link
+                     + gather_link * (not self.weights_gathered)),
+        extra_flops=self._extra_head_flops(positions * rows * 2 * shape.head,
+                                           w.formats.sampled_head))
 
-  def training(self, Bp, m) -> tuple[Stage, Stage, Stage]:
-    """(score, update, optimizer) of a step on m rollouts of Bp problems each.
+  def training(self, Bp, m) -> tuple[float, float, float]:
+    """Seconds of (score, update, optimizer): m rollouts of Bp problems each.
 
     An update computes a problem's prompt once. The last of the rows that pack a
     problem's answers is assumed half empty; rows that only fill a microbatch
@@ -324,50 +322,60 @@ class Price:
     An own critic costs what the policy's forward and backward cost without the
     vocabulary; a shared one is a vector, which costs nothing.
     """
-    shape, w, mesh, recipe = (self.shape, self.workload, self.mesh,
-                              self.workload.recipe)
-    number, reduce, params = w.bytes("compute"), w.bytes("reduce"), shape.params
-    S, T, prompt_context, context = w.computed
+    shape, w, mesh = self.shape, self.workload, self.mesh
+    recipe = w.recipe
+    params, trained_params = shape.params, shape.params
+    if w.lora_rank is not None:
+      trained_params = shape.lora_params(w.lora_rank)
+    compute_bytes, reduce_bytes = w.bytes("compute"), w.bytes("reduce")
+    S, T, prompt_context, context = w.tokens
     if w.padded:
       T = min(T, w.lengths.response + T / (2 * m))
     # One forward pass over the trained rollouts.
-    prompts, answers = w.trained * (Bp * S), w.trained * (Bp * m * T)
+    prompts = w.trained_share * (Bp * S)
+    answers = w.trained_share * (Bp * m * T)
     layers = (prompts * shape.forward_flops(prompt_context, head=False)
               + answers * shape.forward_flops(context, head=False))
     head = answers * (2.0 * shape.head)
-    slower = self._slower(head, w.formats.head)
+    extra_flops = self._extra_head_flops(head, w.formats.head)
     microbatches = recipe.minibatches * math.ceil(
         Bp * m / recipe.minibatches / self.micro_rows)
     # The critic's too, as if it had the policy's head.
     hbm = microbatches * mesh.row_shards * (
-        params * number + shape.head * (w.bytes("head") - number))
-    reduced = self._reduced_per_token * (prompts + answers)
-    gathered = microbatches * self._gathered(params)
+        params * compute_bytes
+        + shape.head * (w.bytes("head") - compute_bytes))
+    activations_link = self._link_per_token * (prompts + answers)
+    gathered_params = microbatches * self._gathered(params)
 
     # KL in the loss: the reference is computed again in every epoch.
-    forwards = recipe.kl * recipe.epochs + recipe.passes
-    logp = forwards - recipe.valued
-    score = self._updated(
-        (layers + head) * logp + layers * recipe.valued, hbm * forwards,
-        (reduced + gathered * number) * forwards, slower=slower * logp)
-    trained = params if w.lora_rank is None else shape.lora_params(w.lora_rank)
-    times, models = 4 if w.remat else 3, 1 + recipe.own_critic
+    passes = recipe.kl * recipe.epochs + recipe.score_passes
+    logp_passes = passes - recipe.has_value_pass
+    score = self._update_seconds(
+        (layers + head) * logp_passes + layers * recipe.has_value_pass,
+        hbm * passes,
+        (activations_link + gathered_params * compute_bytes) * passes,
+        extra_flops=extra_flops * logp_passes)
+
+    passes = 4 if w.remat else 3
+    models = 1 + recipe.own_critic
     updates = recipe.epochs * recipe.minibatches
-    gradients = 2 * reduce * trained * (mesh.data - 1)  # ring over data
-    update = self._updated(
-        (layers * models + head) * (times * recipe.epochs),
-        hbm * (times * models * recipe.epochs),
-        ((reduced * (times - 1) + gathered * (
-            2 * number + reduce * trained / params)) * recipe.epochs
-         + gradients * updates) * models,
-        slower=slower * (times * recipe.epochs))
-    # float32: parameters and two moments read and written, gradients read.
-    return score, update, self._updated(
-        10 * trained * mesh.data, 28 * trained * mesh.data, 0) * (
-            updates * models)
+    # A ring over data.
+    gradients_link = 2 * reduce_bytes * trained_params * (mesh.data - 1)
+    update = self._update_seconds(
+        (layers * models + head) * (passes * recipe.epochs),
+        hbm * (passes * models * recipe.epochs),
+        ((activations_link * (passes - 1) + gathered_params * (
+            2 * compute_bytes + reduce_bytes * trained_params / params))
+         * recipe.epochs + gradients_link * updates) * models,
+        extra_flops=extra_flops * (passes * recipe.epochs))
+    # AdamW: about 10 FLOPs a parameter. Memory in float32: parameters and two
+    # moments read and written, gradients read.
+    optimizer = self._update_seconds(
+        10 * trained_params * mesh.data, 28 * trained_params * mesh.data, 0)
+    return score, update, optimizer * (updates * models)
 
   @property
-  def _reduced_per_token(self):
+  def _link_per_token(self):
     """Link bytes of a token's activations in a forward pass."""
     return 4 * self.shape.layers * self.shape.width * self.workload.bytes(
         "compute") * (self.mesh.tensor - 1)
@@ -378,46 +386,43 @@ class Price:
     return amount / self.mesh.tensor * (1 - 1 / self.mesh.fsdp) * (
         self.machine.chips)
 
-  def _slower(self, flops, head: str):
-    """The FLOPs of a float32 head that only take time, in the compute dtype."""
+  def _extra_head_flops(self, flops, head: str):
+    """The extra time of a float32 head, as FLOPs in the compute dtype."""
     chip, compute = self.machine.accelerator, self.workload.formats.compute
     if head == compute:
       return 0.0
     return flops * (chip.peak(compute) / chip.exact_float32 - 1)
 
-  def _sampled(self, flops, hbm, link, slower=0.0) -> Stage:
+  def _sampling_seconds(self, flops, hbm, link, extra_flops=0.0) -> float:
     e = self.efficiency
-    return self._stage(flops, hbm, link, slower, e.sample_flops,
-                       e.sample_bandwidth)
+    return self._seconds(flops + extra_flops, hbm, link, e.sample_flops,
+                         e.sample_bandwidth)
 
-  def _updated(self, flops, hbm, link, slower=0.0) -> Stage:
+  def _update_seconds(self, flops, hbm, link, extra_flops=0.0) -> float:
     e = self.efficiency
-    return self._stage(flops, hbm, link, slower, e.update_flops,
-                       e.update_bandwidth)
+    return self._seconds(flops + extra_flops, hbm, link, e.update_flops,
+                         e.update_bandwidth)
 
-  def _stage(self, flops, hbm, link, slower, compute, bandwidth) -> Stage:
-    """A stage spread evenly over the chips, at fractions of their peaks.
-
-    `slower` are FLOPs that only take time.
-    """
+  def _seconds(self, flops, hbm, link, compute, bandwidth) -> float:
+    """Of work spread evenly over the chips, at fractions of their peaks."""
     chip, chips = self.machine.accelerator, self.machine.chips
     peak = chip.peak(self.workload.formats.compute)
-    seconds = max((flops + slower) / (chips * peak * compute),
+    seconds = max(flops / (chips * peak * compute),
                   hbm / (chips * chip.hbm_bandwidth * bandwidth))
     if chips > 1:
       if chip.link_bandwidth is None:
         raise InputError(f"{self.machine.name}: {chip.name} has no published "
                          "link bandwidth; expected one chip of it")
-      seconds = seconds + link / (chips * chip.link_bandwidth * bandwidth)
-    return Stage(flops, hbm, seconds)
+      seconds += link / (chips * chip.link_bandwidth * bandwidth)
+    return seconds
 
-  def replace(self, **changes) -> "Price":
+  def replace(self, **changes) -> "CostModel":
     return dataclasses.replace(self, **changes)
 
-  def with_workload(self, **changes) -> "Price":
+  def with_workload(self, **changes) -> "CostModel":
     return self.replace(workload=dataclasses.replace(self.workload, **changes))
 
-  def with_recipe(self, **changes) -> "Price":
+  def with_recipe(self, **changes) -> "CostModel":
     return self.with_workload(
         recipe=dataclasses.replace(self.workload.recipe, **changes))
 

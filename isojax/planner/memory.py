@@ -12,7 +12,7 @@ from isojax.core import kernels
 from isojax.core.memory import DeviceBytes, Held, largest, LAST_GROWTH
 from isojax.core.model_shape import ModelShape
 from isojax.errors import InputError
-from isojax.planner.cost import Efficiency, Price, Workload
+from isojax.planner.cost import CostModel, Efficiency, Workload
 from isojax.planner.machines import (
   Accelerator,
   ACCELERATORS,
@@ -23,8 +23,8 @@ from isojax.planner.machines import (
 
 MOST_ROWS = 2**20  # rollouts of a microbatch
 MOST_SHARE = 0.95  # of a GPU, for jax
-FEW_CHIPS = [2**i for i in range(11)]  # of machines that are tried
-STEP = (32, 128)  # (Bp, n) on which meshes are compared
+TRIED_CHIPS = [2**i for i in range(11)]  # of the machines that a remedy names
+COMPARED_STEP = (32, 128)  # (Bp, n) of the step on which meshes are compared
 
 
 def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
@@ -35,7 +35,8 @@ def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
       platform, capability=8.0 if platform == "gpu" else None,
       H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
       window=0, length=0)
-  # Of all windows and caps, only Gemma's are known here.
+  # ModelShape has no windows and caps: Gemma is assumed to have them, the other
+  # families not.
   return (attention != "einsum" and not shape.family.gemma
           and None in lacks.values())
 
@@ -46,7 +47,7 @@ PARTS = ("masters", "moments", "copy", "reference", "critic", "gradients",
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-  """Bytes on each device by PARTS: while sampling, then in the update.
+  """Bytes on each device by PARTS, in the two phases of a step.
 
   Copies are of the parameters in the compute dtype; everything else but the
   cache is float32.
@@ -87,24 +88,24 @@ def device_bytes(shape: ModelShape, w: Workload, mesh: Mesh,
       remat=w.remat)
 
 
-def memory(price: Price, B: int, rows: int) -> Memory:
+def memory(cost_model: CostModel, B: int, rows: int) -> Memory:
   """A device's memory at B rollouts per step, `rows` decoded at once."""
-  G = price.mesh.row_shards
-  micro = math.ceil(min(B, price.micro_rows) / G)
-  return of_held(price, Held(math.ceil(rows / G), micro, micro,
-                             price.weights_gathered, price.pages))
+  G = cost_model.mesh.row_shards
+  micro = math.ceil(min(B, cost_model.micro_rows) / G)
+  return of_held(cost_model, Held(math.ceil(rows / G), micro, micro,
+                             cost_model.weights_gathered, cost_model.pages))
 
 
-def of_held(price: Price, held: Held) -> Memory:
+def of_held(cost_model: CostModel, held: Held) -> Memory:
   """Bytes of a step on each device.
 
   With LoRA, the base and the merged weights are copies in the compute dtype,
   the update has gradients of whole matrices, and the reference costs nothing.
   """
-  shape, w, machine = price.shape, price.workload, price.machine
-  p = device_bytes(shape, w, price.mesh, price.page).programs(
+  shape, w, machine = cost_model.shape, cost_model.workload, cost_model.machine
+  p = device_bytes(shape, w, cost_model.mesh, cost_model.page).programs(
       held, reference=w.recipe.kl or w.recipe.ref_logp)
-  lora, shards = w.lora_rank is not None, price.mesh.weight_shards
+  lora, shards = w.lora_rank is not None, cost_model.mesh.weight_shards
   trained = shape.lora_params(w.lora_rank) if lora else shape.params
   copy = lora * w.bytes("compute") * shape.params / shards
   critic = w.recipe.own_critic * (  # parameters; it has no head
@@ -128,25 +129,25 @@ def of_held(price: Price, held: Held) -> Memory:
           f"[{GPU_SHARE_VARIABLE}={machine.gpu_share:g}]"))
 
 
-def with_rows(price: Price, most: int) -> Price:
-  """With as many of `most` decoded rows as the memory admits."""
-  G = price.mesh.row_shards
+def with_rows(cost_model: CostModel, most: int) -> CostModel:
+  """The cost model with as many of `most` decoded rows as the memory admits."""
+  G = cost_model.mesh.row_shards
   local = largest(
-      lambda r: memory(price, G, r * G).fits, max(1, most // G))
-  return price.replace(rows=max(1, local) * G)
+      lambda r: memory(cost_model, G, r * G).fits, max(1, most // G))
+  return cost_model.replace(rows=max(1, local) * G)
 
 
-def with_micro_rows(price: Price) -> Price:
-  """With the largest microbatches that the memory admits."""
-  G = price.mesh.row_shards
+def with_micro_rows(cost_model: CostModel) -> CostModel:
+  """The cost model with the largest microbatches that the memory admits."""
+  G = cost_model.mesh.row_shards
   micro = largest(lambda r: memory(
-      price.replace(micro_rows=r * G), r * G, G).fits, MOST_ROWS)
-  return price.replace(micro_rows=micro * G)
+      cost_model.replace(micro_rows=r * G), r * G, G).fits, MOST_ROWS)
+  return cost_model.replace(micro_rows=micro * G)
 
 
 def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
-           rows: int, efficiency: Efficiency) -> Price:
-  """The price on the mesh with the fastest step that fits; InputError for none.
+           rows: int, efficiency: Efficiency) -> CostModel:
+  """The cost model of the mesh with the fastest step; InputError if none fits.
 
   Assumes a packed update that computes the forward twice, fused attention and
   a chunked head. As many of `rows` are decoded at once as the memory admits.
@@ -154,32 +155,37 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
   workload = dataclasses.replace(workload, padded=False, remat=True)
 
   def smallest(workload, machine):  # one row per shard, on each mesh
-    prices = (Price(shape, machine, mesh, workload, efficiency,
-                    rows=mesh.row_shards, micro_rows=mesh.row_shards,
-                    weights_gathered=weights_gathered)
-              for mesh in machine.meshes(shape.heads)
-              for weights_gathered in (False, True)[:1 + (mesh.fsdp > 1)])
-    return [(price, memory(price, price.rows, price.rows)) for price in prices]
+    candidates = (
+        CostModel(shape, machine, mesh, workload, efficiency,
+                  rows=mesh.row_shards, micro_rows=mesh.row_shards,
+                  weights_gathered=weights_gathered)
+        for mesh in machine.meshes(shape.heads)
+        for weights_gathered in (False, True)[:1 + (mesh.fsdp > 1)])
+    return [(candidate, memory(candidate, candidate.rows, candidate.rows))
+            for candidate in candidates]
 
-  fitted = [with_rows(with_micro_rows(price), rows)
-            for price, least in smallest(workload, machine) if least.fits]
+  fitted = [with_rows(with_micro_rows(candidate), rows)
+            for candidate, needed in smallest(workload, machine)
+            if needed.fits]
   if not fitted:
-    price, least = min(smallest(workload, machine), key=lambda x: x[1].total)
-    fits = lambda price: any(least.fits for _, least in smallest(
-        price.workload, price.machine))
+    cost_model, needed = min(
+        smallest(workload, machine), key=lambda pair: pair[1].total)
+    fits = lambda changed: any(needed.fits for _, needed in smallest(
+        changed.workload, changed.machine))
     raise InputError(
         f"{machine.name}: the model does not fit, however it is sharded; at "
-        f"mesh {price.mesh.text} with one row per shard: {least.text}; "
-        f"{remedies(price, fits, sharded=True)}")
-  return min(fitted, key=lambda price: price.run(*STEP, 1).seconds)
+        f"mesh {cost_model.mesh.text} with one row per shard: {needed.text}; "
+        f"{remedies(cost_model, fits, sharded=True)}")
+  return min(fitted, key=lambda fit: fit.run(*COMPARED_STEP, 1).seconds)
 
 
-def changes(price: Price, *, sharded: bool) -> dict[str, Price]:
-  """What may make a step fit, in the order in which to try it.
+def changes(cost_model: CostModel, *, sharded: bool) -> dict[str, dict]:
+  """Changes that may make a step fit, in the order in which to try them.
 
-  `sharded`: every mesh, one slot and one row were tried before.
+  Each has its fields of CostModel or Workload. `sharded`: every mesh, one slot
+  and one row were tried before.
   """
-  w, mesh, machine = price.workload, price.mesh, price.machine
+  w, mesh, machine = cost_model.workload, cost_model.mesh, cost_model.machine
   out = {}
   if w.lora_rank is None and not w.recipe.own_critic:
     out["LoRA (--config.model.lora.rank=16)"] = dict(lora_rank=16)
@@ -188,10 +194,11 @@ def changes(price: Price, *, sharded: bool) -> dict[str, Price]:
   if not sharded and mesh.data > 1:
     out[f"--config.mesh.data=1 --config.mesh.fsdp={mesh.row_shards}"] = dict(
         mesh=dataclasses.replace(mesh, data=1, fsdp=mesh.row_shards))
-  if not sharded and price.micro_rows > mesh.row_shards:
+  if not sharded and cost_model.micro_rows > mesh.row_shards:
     out["fewer recipe.loss.microbatch_tokens"] = dict(
         micro_rows=mesh.row_shards)
-  if not sharded and price.rows > mesh.row_shards and price.page is None:
+  if (not sharded and cost_model.rows > mesh.row_shards
+      and cost_model.page is None):
     out["fewer sampler.slots"] = dict(rows=mesh.row_shards)
   if machine.accelerator.platform == "gpu" and machine.gpu_share < MOST_SHARE:
     out[f"{GPU_SHARE_VARIABLE}={MOST_SHARE} (jax takes {machine.gpu_share:.0%} "
@@ -200,76 +207,81 @@ def changes(price: Price, *, sharded: bool) -> dict[str, Price]:
   return out
 
 
-def changed(price: Price, change: dict) -> Price:
-  """The price with a change, whose `lora_rank` and `remat` are a workload's."""
+def changed(cost_model: CostModel, change: dict) -> CostModel:
+  """The cost model with a change; `lora_rank` and `remat` are a workload's."""
   of_work = {name: change[name] for name in ("lora_rank", "remat")
              if name in change}
-  return price.with_workload(**of_work).replace(**{
+  return cost_model.with_workload(**of_work).replace(**{
       name: value for name, value in change.items() if name not in of_work})
 
 
-def remedies(price: Price, fits, *, sharded: bool) -> str:
+def remedies(cost_model: CostModel, fits, *, sharded: bool) -> str:
   """What makes a step fit: each change that does, else the fewest together.
 
-  And the smallest machines. fits is price -> bool.
+  And the smallest machines. fits is CostModel -> bool.
   """
-  options = changes(price, sharded=sharded)
+  options = changes(cost_model, sharded=sharded)
   out = []
   for count in range(1, len(options) + 1):
-    fitting_changes = [names for names in itertools.combinations(options, count)
-             if fits(changed(price, functools.reduce(
-                 lambda all_of, name: all_of | options[name], names, {})))]
+    fitting_changes = [
+        names for names in itertools.combinations(options, count)
+        if fits(changed(cost_model, functools.reduce(
+            lambda together, name: together | options[name], names, {})))]
     if fitting_changes:
       out = [" and ".join(names) for names in (
           fitting_changes if count == 1 else fitting_changes[:1])]
       break
   out = ["it fits with " + ", or with ".join(out)] if out else []
-  out += machines_that_fit(price, fits)
+  out += machines_that_fit(cost_model, fits)
   return "; ".join(out or ["nothing that was tried makes it fit: take a "
                            "smaller model or shorter answers"])
 
 
-def machines_that_fit(price: Price, fits) -> list[str]:
+def machines_that_fit(cost_model: CostModel, fits) -> list[str]:
   """The fewest of these chips, and the machine with the least memory."""
-  machine, chip = price.machine, price.machine.accelerator
+  machine, chip = cost_model.machine, cost_model.machine.accelerator
   others = [dataclasses.replace(machine, name=f"{count}x{name}",
                                 accelerator=other, chips=count)
             for name, other in ACCELERATORS.items()
-            if other.platform == chip.platform for count in FEW_CHIPS
+            if other.platform == chip.platform for count in TRIED_CHIPS
             if count == 1 or other.link_bandwidth]
-  others = [m for m in others if fits(on_machine(price, m))]
-  own = [m for m in others if m.accelerator == chip and m.chips > machine.chips]
-  out = [f"it fits on {own[0].name}"] if own else []
+  others = [m for m in others if fits(on_machine(cost_model, m))]
+  larger = [m for m in others
+            if m.accelerator == chip and m.chips > machine.chips]
+  out = [f"it fits on {larger[0].name}"] if larger else []
   if others:
     least = min(others, key=lambda m: m.chips * m.usable_bytes)
     out.append(f"the smallest machine that fits is {least.name}")
   return out
 
 
-def on_machine(price: Price, machine: Machine) -> Price:
-  """On another machine, whose further chips are shards of the weights."""
-  shards = price.mesh.data * price.mesh.tensor
+def on_machine(cost_model: CostModel, machine: Machine) -> CostModel:
+  """The cost model on another machine; further chips are shards of weights."""
+  shards = cost_model.mesh.data * cost_model.mesh.tensor
   fsdp = max(1, machine.chips // shards)
-  mesh = dataclasses.replace(price.mesh, fsdp=fsdp)
+  mesh = dataclasses.replace(cost_model.mesh, fsdp=fsdp)
   if mesh.devices != machine.chips:  # fewer, or not a multiple
     mesh = Mesh(1, machine.chips, 1)
-  return price.replace(machine=machine, mesh=mesh)
+  return cost_model.replace(machine=machine, mesh=mesh)
 
 
-def fitting(price: Price) -> Price:
-  """The price with weights gathered while sampling where they fit.
+def fitting(cost_model: CostModel) -> CostModel:
+  """The cost model with weights gathered while sampling if they fit.
 
-  With pages it says itself whether they are gathered. InputError if it does not
-  fit into the memory.
+  With pages, that was decided with the slots. InputError if a step does not fit
+  into the memory.
   """
-  choices = (True, False) if price.page is None else (price.weights_gathered,)
+  choices = (True, False)
+  if cost_model.page is not None:
+    choices = (cost_model.weights_gathered,)
   for weights_gathered in choices:
-    price = price.replace(weights_gathered=weights_gathered)
-    needed = memory(price, MOST_ROWS, price.rows)
+    cost_model = cost_model.replace(weights_gathered=weights_gathered)
+    needed = memory(cost_model, MOST_ROWS, cost_model.rows)
     if needed.fits:
-      return price
+      return cost_model
 
-  fits = lambda price: memory(price, MOST_ROWS, price.rows).fits
+  fits = lambda changed: memory(changed, MOST_ROWS, changed.rows).fits
   raise InputError(
-      f"{price.machine.name}: a microbatch of {price.micro_rows:,} rollouts "
-      f"does not fit: {needed.text}; {remedies(price, fits, sharded=False)}")
+      f"{cost_model.machine.name}: a microbatch of {cost_model.micro_rows:,} "
+      f"rollouts does not fit: {needed.text}; "
+      f"{remedies(cost_model, fits, sharded=False)}")

@@ -20,7 +20,7 @@ from isojax.planner import cost, evidence, export, prices, priors
 from isojax.planner import request as request_lib
 from isojax.planner import text as text_lib
 from isojax.planner.advice import Question
-from isojax.planner.cost import Price
+from isojax.planner.cost import CostModel
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 from isojax.planner.request import Request
@@ -34,7 +34,7 @@ class Plan:
 
   rows: tuple[plan_file.Row, ...]  # one for each run
   messages: text_lib.Messages
-  price: Price | None  # None: not priced
+  cost_model: CostModel | None  # None: not priced
   setting: export.Setting  # what all runs share, for other trainers
 
   @property
@@ -58,20 +58,21 @@ class Plan:
     in all, learning rate, epochs, seed; time, device-hours and USD if priced.
     With explain also what the answer and the prices rest on.
     """
-    price, messages = self.price, self.messages
+    cost_model, messages = self.cost_model, self.messages
     warnings, basis = messages.warnings, messages.basis
     tables = ()
-    if price:
+    if cost_model:
       a = max((row.allocation for row in self.rows),
               key=lambda a: a.Bp * a.n_max)
       if a.m is not None:
-        price = price.with_recipe(m=a.m)
-      warnings += text_lib.limits(price, a) + text_lib.not_trained(price)
-      basis += text_lib.priced(price, self.rows, a)
-      tables = text_lib.tables(price, self.rows, a)
+        cost_model = cost_model.with_recipe(m=a.m)
+      warnings += (text_lib.limits(cost_model, a)
+                   + text_lib.not_trained(cost_model))
+      basis += text_lib.priced(cost_model, a)
+      tables = text_lib.tables(cost_model, self.rows, a)
     return "\n".join([
         *filter(None, (messages.headline,)), text_lib.decision(self.rows),
-        *text_lib.spent(self.rows, self.price),
+        *text_lib.spent(self.rows, self.cost_model),
         *messages.lead, text_lib.table(self.rows, self.D),
         *(f"warning: {text}" for text in warnings),
         *(f"evidence: {text}" for text in messages.evidence),
@@ -94,7 +95,7 @@ class Task:
 
   ask: Request
   about: Question  # its C is 0 if hours are given; Bp and n are those given
-  price: Price | None
+  cost_model: CostModel | None
   problems: request_lib.Problems
 
   @property
@@ -115,7 +116,7 @@ class Task:
             f"{self.about.base_batch}): base_lr and base_batch of {whose}")
 
   def expected(self, a: Allocation) -> dict | None:
-    return prices.expected(self.price, a)
+    return prices.expected(self.cost_model, a)
 
 
 def make(ask: Request) -> Plan:
@@ -131,23 +132,27 @@ def make(ask: Request) -> Plan:
     law = request_lib.the_law(ask, problems.stratum)
   request_lib.check_effect(ask, law)
   easy = "easy" in (problems.stratum, law and law.stratum)
-  price = prices.price_of(ask, easy=easy, validation=problems.validation)
-  task = Task(ask, question(ask, law, price, problems.D), price, problems)
+  cost_model = prices.cost_model_of(
+      ask, easy=easy, validation=problems.validation)
+  task = Task(ask, question(ask, law, cost_model, problems.D), cost_model,
+              problems)
   kind = swept if ask.cells.sweep else advised
   rows, messages = kind(task)
   rows, words = by_config(ask.config, rows)
   messages = dataclasses.replace(messages, basis=(*messages.basis, *(
       ("config", text) for text in words)))
-  return Plan(tuple(rows), messages, price, setting_of(task, easy))
+  return Plan(tuple(rows), messages, cost_model, setting_of(task, easy))
 
 
-def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
+def question(ask: Request, law, cost_model: CostModel | None,
+             D: int | None) -> Question:
   """What the request asks of a law; sweeps may have none."""
-  tokens = ask.policy.response_tokens
+  tokens, sizes = ask.policy.response_tokens, None
   prompt = ask.policy.prompt_tokens
-  if price:
-    prompt, tokens = (price.workload.lengths.prompt,
-                      price.workload.lengths.response)
+  if cost_model:
+    shape, lengths = cost_model.shape, cost_model.workload.lengths
+    sizes = (shape.layers, shape.width, shape.mlp)
+    prompt, tokens = lengths.prompt, lengths.response
   if tokens is not None and law and law.unit != "sampled_tokens":
     tokens += prompt or 0
   optimizer = ask.config and ask.config.recipe.optimizer
@@ -155,7 +160,7 @@ def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
       C=0 if ask.budget.rollouts is None else request_lib.whole_number(
           "rollouts", ask.budget.rollouts, 2), law=law,
       metric=ask.evidence.metric, model=ask.model_path, D=D,
-      sizes=price and (price.shape.layers, price.shape.width, price.shape.mlp),
+      sizes=sizes,
       B_max=ask.cells.B_max or (
           law.B_max if isinstance(law, Prior) else B_MAX),
       Bp=None if ask.cells.sweep and len(ask.cells.Bp) > 1 else request_lib.one(
@@ -169,8 +174,8 @@ def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
 def setting_of(task: Task, easy: bool) -> export.Setting:
   """What all runs share: the config's, or a GRPO with KL on easy problems."""
   config, D = task.ask.config, task.about.D
-  machine = {} if task.price is None else dict(
-      devices=task.price.machine.chips, priced=True)
+  machine = {} if task.cost_model is None else dict(
+      devices=task.cost_model.machine.chips, priced=True)
   if config is not None:
     loss, sampler = config.recipe.loss, config.sampler
     return export.Setting(
@@ -182,7 +187,7 @@ def setting_of(task: Task, easy: bool) -> export.Setting:
         export.beside(config.recipe), lr_factor=math.sqrt(
             config.recipe.updates.minibatches) if (
                 config.recipe.optimizer.batch == "update") else 1.0, **machine)
-  lengths = task.price and task.price.workload.lengths
+  lengths = task.cost_model and task.cost_model.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
       lengths and lengths.max_response, D, **machine)
@@ -190,14 +195,15 @@ def setting_of(task: Task, easy: bool) -> export.Setting:
 
 def advised(task: Task):
   """(rows of the plan, one per seed; its words)."""
-  ask, q, price, law = task.ask, task.about, task.price, task.about.law
+  ask, q, cost_model = task.ask, task.about, task.cost_model
+  law = task.about.law
   if q.C:
     answer = advice_lib.advise(q)
   else:
     hours = request_lib.hours(ask) / (
-        prices.sure(price) if ask.hardware.sure else 1)
+        prices.sure(cost_model) if ask.hardware.sure else 1)
     answer = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
-        hours, Bp, n, price.run))
+        hours, Bp, n, cost_model.run))
   a, study, warnings = answer.allocation, None, answer.warnings
   if a.n != (q.n or a.n) or a.Bp != (q.Bp or a.Bp):  # not what was given
     warnings = (*(f"adjusted: {change}" for change in answer.changes),

@@ -13,7 +13,7 @@ from isojax.core.memory import DeviceBytes, Formats
 from isojax.errors import InputError
 from isojax.ledger import bucket, records
 from isojax.planner import cost, memory
-from isojax.planner.cost import Cost, Lengths, Price, Recipe, Workload
+from isojax.planner.cost import Cost, CostModel, Lengths, Recipe, Workload
 from isojax.planner.machines import Accelerator, Machine, Mesh
 from isojax.planner.request import load_json, Request, the_machine
 
@@ -52,8 +52,8 @@ def measured_records(ask: Request) -> list[dict] | None:
 def the_recipe(config, train) -> Recipe:
   """What the config's recipe computes in a step.
 
-  With refill, the sampling rounds of a step are those of --measured, else the
-  most that the config allows. Log-probs before the updates are those of
+  With resampling, the sampling rounds of a step are those of --measured, else
+  the most that the config allows. Log-probs before the updates are those of
   rl.algorithm.scored_columns, which loads jax; a test compares the two.
   """
   loss, updates = config.recipe.loss, config.recipe.updates
@@ -112,15 +112,15 @@ def due(e, C: int, B: int) -> int:
 
 
 def of_config(config, shape, workload: Workload, machine: Machine, *,
-              most: int, validation: int) -> Price:
-  """The price on the mesh, slots and microbatches of a config.
+              most: int, validation: int) -> CostModel:
+  """The cost model with the mesh, slots and microbatches of a config.
 
   With pages, a run gets the slots that sampler.memory_gib admits at
-  sampler.expected_tokens, and so does the price. `most` are the slots of the
-  machine, `validation` the problems of an evaluation.
+  sampler.expected_tokens, and so does the cost model. `most` are the slots of
+  the machine, `validation` the problems of an evaluation.
   """
-  mesh, sampler, f, e = (Mesh(**config.mesh.to_dict()), config.sampler,
-                         workload.formats, config.eval)
+  mesh, sampler = Mesh(**config.mesh.to_dict()), config.sampler
+  f, e = workload.formats, config.eval
   machine.check(mesh)
   G, weights_gathered, pages = mesh.row_shards, True, None
   if sampler.page is not None:
@@ -137,17 +137,18 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
           f"sampler.memory_gib={sampler.memory_gib}: not even one slot fits on "
           f"a device of {machine.name}; increase it, or use a larger mesh")
     most = min(most, slots * G)
-  return memory.fitting(Price(
+  return memory.fitting(CostModel(
       shape, machine, mesh, workload, cost.calibrated(shape, machine),
       rows=most, weights_gathered=weights_gathered,
       micro_rows=max(G, config.recipe.loss.microbatch_tokens
-                     // sampler.max_new_tokens), refilled=True,
+                     // sampler.max_new_tokens), slots_refilled=True,
       evaluations=lambda C, B: due(e, C, B) * validation * e.k, k=e.k,
       page=sampler.page, pages=pages))
 
 
-def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
-  """What the runs are priced on, or None without a machine.
+def cost_model_of(ask: Request, *, easy: bool,
+                  validation: int) -> CostModel | None:
+  """The cost model of the runs, or None without a machine.
 
   `easy`: the recipe has KL, without a config; `validation`: problems of an
   evaluation, which a config has. InputError if the model does not fit.
@@ -158,55 +159,57 @@ def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
   shape, train = the_shape(ask), measured_records(ask)
   workload = the_workload(ask, train, easy, shape, machine)
   if config is None:
-    price = memory.packed(shape, workload, machine,
-                          efficiency=cost.calibrated(shape, machine),
-                          rows=rows or 64 * machine.chips)
+    cost_model = memory.packed(
+        shape, workload, machine, efficiency=cost.calibrated(shape, machine),
+        rows=rows or 64 * machine.chips)
   else:
-    price = of_config(config, shape, workload, machine,
-                      most=rows or config.sampler.slots, validation=validation)
-  return as_measured(ask, price, train)
+    cost_model = of_config(
+        config, shape, workload, machine, most=rows or config.sampler.slots,
+        validation=validation)
+  return as_measured(ask, cost_model, train)
 
 
-def as_measured(ask: Request, price: Price, train) -> Price:
-  """The price at the speed of --measured, if given."""
+def as_measured(ask: Request, cost_model: CostModel, train) -> CostModel:
+  """The cost model at the speed of --measured, if given."""
   if train is None:
-    return price
-  share = trained_share(train, price.workload.recipe)
+    return cost_model
+  share = trained_share(train, cost_model.workload.recipe)
   prompt, response = mean_lengths(train)
-  lengths = price.workload.lengths
-  ideal = price.replace(efficiency=cost.PEAK).with_workload(
-      trained=share, lengths=Lengths(
+  lengths = cost_model.workload.lengths
+  ideal = cost_model.replace(efficiency=cost.PEAK).with_workload(
+      trained_share=share, lengths=Lengths(
           prompt, response, lengths.max_prompt, lengths.max_response))
-  return price.with_workload(trained=share).replace(
+  return cost_model.with_workload(trained_share=share).replace(
       efficiency=measured_efficiency(
           train, ideal.step(train[0]["Bp"], train[0]["n"]),
           path=ask.hardware.measured))
 
 
-def sure(price: Price) -> float:
+def sure(cost_model: CostModel) -> float:
   """Times the predicted time that nine of ten runs take at most."""
-  if price.efficiency.spread is None:
+  if cost_model.efficiency.spread is None:
     raise InputError("--sure: no spread is known of a measured speed; leave it "
                      "out, or give less")
-  return price.efficiency.spread[1]
+  return cost_model.efficiency.spread[1]
 
 
-def cost_of(price: Price, a) -> Cost:
+def cost_of(cost_model: CostModel, a) -> Cost:
   """The cost of an allocation, with its m."""
   if a.m is not None:
-    price = price.with_recipe(m=a.m)
-  return price.run(a.Bp, a.n, a.M)
+    cost_model = cost_model.with_recipe(m=a.m)
+  return cost_model.run(a.Bp, a.n, a.M)
 
 
-def expected(price: Price | None, a) -> dict | None:
+def expected(cost_model: CostModel | None, a) -> dict | None:
   """What a run is expected to cost, for its line in the plan."""
-  if price is None:
+  if cost_model is None:
     return None
-  c, spread = cost_of(price, a), price.efficiency.spread
+  c, spread = cost_of(cost_model, a), cost_model.efficiency.spread
   return {"seconds": c.seconds,
           "seconds_range": spread and [end * c.seconds for end in spread],
           "device_hours": c.device_hours, "usd": c.usd,
-          "machine": price.machine.name, "basis": price.efficiency.basis}
+          "machine": cost_model.machine.name,
+          "basis": cost_model.efficiency.basis}
 
 
 # ---- Speed and lengths of a run
@@ -246,12 +249,12 @@ def trained_share(train: list[dict], recipe: Recipe) -> float:
   n = train[0]["n"]
   # Tokens that each epoch would train on if every kept group had a gradient.
   most = _grown(train, "sampled_tokens") / recipe.rounds * (
-      recipe.trained(n) / n * recipe.epochs)
+      recipe.trained_rollouts(n) / n * recipe.epochs)
   return min(1.0, _grown(train, "trained_tokens") / most)
 
 
 def mean_rounds(train: list[dict]) -> float:
-  """Mean sampling rounds of a step, 1 without refill."""
+  """Mean sampling rounds of a step, 1 without resampling."""
   step = train[0]["Bp"] * train[0]["n"]
   return max(1.0, _grown(train, "rollouts") / step / (len(train) - 1))
 
@@ -272,7 +275,7 @@ def measured_efficiency(train: list[dict], ideal: Cost, *,
   The result does not carry over to another model, machine or number of rows.
   """
   typical = lambda name: statistics.median(r[name] for r in train)
-  prefill, decode, *rest = (stage.seconds for stage in ideal.stages)
+  prefill, decode, *rest = ideal.stages
   sample = (prefill + decode) / typical("seconds_sample")
   # Forward passes before the updates are priced with them.
   update = sum(rest) / (typical("seconds_update") + typical("seconds_logp"))

@@ -12,7 +12,7 @@ from isojax.core.format import aligned, duration, many, number, rounded
 from isojax.planner import cost, prices, priors
 from isojax.planner import memory as memory_lib
 from isojax.planner.advice import Advice, predict, Prediction, Question
-from isojax.planner.cost import Price, Recipe
+from isojax.planner.cost import CostModel, Recipe
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
@@ -50,9 +50,9 @@ def decision(rows: Sequence[plan_file.Row]) -> str:
 
 
 def spent(rows: Sequence[plan_file.Row],
-          price: Price | None) -> tuple[str, ...]:
+          cost_model: CostModel | None) -> tuple[str, ...]:
   """Time, money and speed of all runs, a line each."""
-  if price is None:
+  if cost_model is None:
     return ("time and cost are not known: give --machine, --model and the mean "
             "tokens of prompts and responses",)
 
@@ -63,11 +63,12 @@ def spent(rows: Sequence[plan_file.Row],
   total = {name: add(name) for name in (
       "seconds", "seconds_range", "device_hours", "usd")}
   time, ends, hours, money = costs(total)
-  seconds, spread = total["seconds"], price.efficiency.spread
-  tokens = price.workload.lengths.response * sum(
+  seconds, spread = total["seconds"], cost_model.efficiency.spread
+  tokens = cost_model.workload.lengths.response * sum(
       row.allocation.C for row in rows)
-  steps = sum(row.allocation.M for row in rows) / price.workload.recipe.rounds
-  speed = tokens / seconds / price.machine.chips
+  steps = (sum(row.allocation.M for row in rows)
+           / cost_model.workload.recipe.rounds)
+  speed = tokens / seconds / cost_model.machine.chips
   speeds = spread and " to ".join(rounded(speed / x) for x in spread[::-1])
   if len(rows) > 1:
     time += " one after the other"
@@ -76,15 +77,15 @@ def spent(rows: Sequence[plan_file.Row],
     time += (f" ({ends}), at most {sure} in nine of ten cases; calibrated on "
              f"{TRAINERS}, not on isojax")
   else:
-    time += f"; {price.efficiency.basis}"
-  return (time, bill(price, hours, money),
+    time += f"; {cost_model.efficiency.basis}"
+  return (time, bill(cost_model, hours, money),
           f"{duration(seconds / steps, rounded)} a step, {rounded(speed)} "
           "sampled tokens/s a device" + (f" ({speeds})" if speeds else ""))
 
 
-def bill(price: Price, hours: str, money: str) -> str:
+def bill(cost_model: CostModel, hours: str, money: str) -> str:
   """Device-hours and what they cost, with the price of an hour."""
-  chip = price.machine.accelerator
+  chip = cost_model.machine.accelerator
   if chip.usd_per_hour is None:
     return (f"{hours} device-hours; no list price of {chip.name} is known: "
             "give --usd_per_chip_hour")
@@ -182,31 +183,31 @@ def explained(q: Question, advice: Advice) -> tuple[tuple[str, str], ...]:
       *(("adjusted", change) for change in advice.changes))
 
 
-def not_trained(price: Price) -> tuple[str, ...]:
+def not_trained(cost_model: CostModel) -> tuple[str, ...]:
   """What is priced for other trainers alone."""
-  if not price.shape.experts:
+  if not cost_model.shape.experts:
     return ()
   return ("isojax does not train a mixture of experts: the plan is for another "
           "trainer, see --export",)
 
 
-def limits(price: Price, a: Allocation) -> tuple[str, ...]:
+def limits(cost_model: CostModel, a: Allocation) -> tuple[str, ...]:
   """What a config's slots and mesh cost in time, if it matters."""
-  if not price.evaluations or price.page is not None:
+  if not cost_model.evaluations or cost_model.page is not None:
     return ()  # not of a config, or only pages fit
-  out, own = [], price.run(a.Bp, a.n, a.M).seconds
+  out, own = [], cost_model.run(a.Bp, a.n, a.M).seconds
   times = lambda other: own / other.run(a.Bp, a.n, a.M).seconds
-  more = memory_lib.with_rows(price, a.B)
-  if more.rows > price.rows and times(more) >= 1.2:
+  more = memory_lib.with_rows(cost_model, a.B)
+  if more.rows > cost_model.rows and times(more) >= 1.2:
     out.append(
-        f"sampler.slots = {price.rows:,} limits decoding: at (Bp, n) = "
+        f"sampler.slots = {cost_model.rows:,} limits decoding: at (Bp, n) = "
         f"({a.Bp}, {a.n}) the run takes {times(more):.2g} times as long as "
         f"with --config.sampler.slots={more.rows}, which the memory admits "
         "(check sampler.memory_gib)")
   best = memory_lib.packed(  # fits: it needs less memory than the config
-      price.shape, price.workload, price.machine, rows=a.B,
-      efficiency=price.efficiency).replace(
-          evaluations=price.evaluations, k=price.k)
+      cost_model.shape, cost_model.workload, cost_model.machine, rows=a.B,
+      efficiency=cost_model.efficiency).replace(
+          evaluations=cost_model.evaluations, k=cost_model.k)
   if times(best) >= 1.2:
     out.append(
         f"the config makes the run {times(best):.2g} times as long as a plan "
@@ -222,40 +223,44 @@ def topics(basis: Sequence[tuple[str, str]]) -> str:
   return "\n".join(f"{topic:<{width}}  {text}" for topic, text in basis)
 
 
-def priced(price: Price, rows: Sequence[plan_file.Row],
+def priced(cost_model: CostModel,
            largest: Allocation) -> tuple[tuple[str, str], ...]:
   """What the prices rest on."""
-  m, w, e = price.machine, price.workload, price.efficiency
-  of_config = bool(price.evaluations)
-  pages = "" if price.page is None else (
-      f" ({price.pages:,} pages of {price.page} on each device)")
+  m, w, e = cost_model.machine, cost_model.workload, cost_model.efficiency
+  of_config = bool(cost_model.evaluations)
+  pages = "" if cost_model.page is None else (
+      f" ({cost_model.pages:,} pages of {cost_model.page} on each device)")
   basis = CALIBRATED.format(*e.spread) if e.spread else e.basis
   if e is cost.MIXTURE:
-    basis += (f"; a mixture of experts at 1 / {cost.MIXTURE_SLOWER:g} of them, "
-              "by 2 steps of NeMo-RL v0.6")
+    basis += (f"; a mixture of experts at 1 / {cost.MIXTURE_SLOWDOWN:g} of "
+              "them, by 2 steps of NeMo-RL v0.6")
   return (
-      ("machine", f"{m.name}: {many(m.chips, 'chip')}; mesh {price.mesh.text}"),
-      ("decoding", f"{min(price.rows, largest.Bp * largest.n_max):,} rows "
+      ("machine",
+       f"{m.name}: {many(m.chips, 'chip')}; mesh {cost_model.mesh.text}"),
+      ("decoding", f"{min(cost_model.rows, largest.Bp * largest.n_max):,} rows "
        f"decoded at once{pages}; {e.slots:.2g} of the decoded slots are kept"
-       + (" after the queue is empty" if price.refilled else "")),
-      ("update", f"microbatches of at most {price.micro_rows:,} rollouts" + (
-          "" if of_config else ", packed, forward twice, fused attention and "
-          "chunked head, assumed without --config")),
+       + (" after the queue is empty" if cost_model.slots_refilled else "")),
+      ("update",
+       f"microbatches of at most {cost_model.micro_rows:,} rollouts" + (
+           "" if of_config else ", packed, forward twice, fused attention and "
+           "chunked head, assumed without --config")),
       ("tokens", f"prompts of {number(w.lengths.prompt)} and responses of "
        f"{number(w.lengths.response)} tokens"),
       ("KL", f"{'with' if w.recipe.kl else 'without'} KL to the base policy"),
-      *(("recipe", text) for text in choices(price, largest.Bp, largest.n_max)),
+      *(("recipe", text)
+        for text in choices(cost_model, largest.Bp, largest.n_max)),
       ("efficiency", basis),
       ("not included", "compilation and checkpoints" + (
           "" if of_config else ", evaluations without --config")))
 
 
-def tables(price: Price, rows: Sequence[plan_file.Row],
+def tables(cost_model: CostModel, rows: Sequence[plan_file.Row],
            largest: Allocation) -> tuple[str, str]:
   """How the time splits over stages, and the memory over its parts."""
-  e, w = price.efficiency, price.workload
-  first, *others = [prices.cost_of(price, row.allocation) for row in rows]
-  total = sum(others, start=first)
+  e, w = cost_model.efficiency, cost_model.workload
+  runs = [prices.cost_of(cost_model, row.allocation) for row in rows]
+  total = sum(run.seconds for run in runs)
+  share = lambda name: sum(getattr(run, name) for run in runs) / total
   stages = [["stage", "time", "of peak FLOP/s", "of bandwidth"]]
   for name, flops, bandwidth in (
       ("prefill", e.sample_flops, e.sample_bandwidth),
@@ -263,14 +268,14 @@ def tables(price: Price, rows: Sequence[plan_file.Row],
       ("score", e.update_flops, e.update_bandwidth),
       ("update", e.update_flops, e.update_bandwidth),
       ("optimizer", e.update_flops, e.update_bandwidth)):
-    share = getattr(total, name).seconds / total.seconds
-    stages.append([name, f"{share:.0%}", f"{flops:.2g}", f"{bandwidth:.2g}"])
-  stages.append(["host", f"{total.overhead / total.seconds:.0%}",
+    stages.append([name, f"{share(name):.0%}", f"{flops:.2g}",
+                   f"{bandwidth:.2g}"])
+  stages.append(["host", f"{share('overhead'):.0%}",
                  f"{e.step_seconds:.2g} s a step", ""])
-  trained = math.ceil(largest.Bp * w.recipe.trained(largest.n_max)
+  trained = math.ceil(largest.Bp * w.recipe.trained_rollouts(largest.n_max)
                       / w.recipe.minibatches)
   memory = memory_lib.memory(
-      price, trained, min(price.rows, largest.Bp * largest.n_max))
+      cost_model, trained, min(cost_model.rows, largest.Bp * largest.n_max))
   parts = [["memory of a device", "GB", "when"],
            *([name, f"{value / 1e9:.3g}", when]
              for when, phase in (("always", memory.always),
@@ -282,10 +287,11 @@ def tables(price: Price, rows: Sequence[plan_file.Row],
   return aligned(stages), aligned(parts)
 
 
-def choices(price: Price, Bp: int, n: int) -> tuple[str, ...]:
+def choices(cost_model: CostModel, Bp: int, n: int) -> tuple[str, ...]:
   """What each choice of the recipe saves or adds, in a step's time."""
-  r, f, plain = price.workload.recipe, price.workload.formats, Recipe()
-  without = {text: price.with_recipe(**{name: getattr(plain, name)})
+  w, plain = cost_model.workload, Recipe()
+  r, f = w.recipe, w.formats
+  without = {text: cost_model.with_recipe(**{name: getattr(plain, name)})
              for name, text in {
                  "m": f"m = {r.m} of n = {n}", "epochs": f"epochs = {r.epochs}",
                  "minibatches": f"minibatches = {r.minibatches}",
@@ -298,9 +304,9 @@ def choices(price: Price, Bp: int, n: int) -> tuple[str, ...]:
       ("sampled_head", f"the {f.sampled_head} head of the sampler", f.sampled),
       ("head", f"the {f.head} head of the update", f.compute)):
     if getattr(f, name) != usual:
-      without[text] = price.with_workload(
+      without[text] = cost_model.with_workload(
           formats=dataclasses.replace(f, **{name: f.compute}))
-  own = price.step(Bp, n).seconds
+  own = cost_model.step(Bp, n).seconds
   changes = {text: own / other.step(Bp, n).seconds - 1
              for text, other in without.items()}
   return tuple(

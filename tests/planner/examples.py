@@ -1,4 +1,4 @@
-"""A toy whose price is computed by hand, and Qwen2.5 on real machines."""
+"""A toy whose costs are computed by hand, and Qwen2.5 on real machines."""
 
 import json
 import pathlib
@@ -51,23 +51,22 @@ def work(lengths=LONG, dtype="bfloat16", kept=(), recipe=(), **more):
 
 def toy(chips=1, mesh=None, efficiency=cost.PEAK, lengths=SHORT, rows=2,
         micro_rows=2**20, weights_gathered=False, shape=TOY, accelerator=SLOW,
-        kept=(),
-        padded=False, remat=False, trained=1.0, lora_rank=None, refilled=False,
-        **recipe):
-  """The price of TOY on a machine of 1,000 FLOP/s, 100 and 10 bytes/s."""
-  return cost.Price(
+        kept=(), padded=False, remat=False, trained_share=1.0, lora_rank=None,
+        slots_refilled=False, **recipe):
+  """The cost of TOY on a machine of 1,000 FLOP/s, 100 and 10 bytes/s."""
+  return cost.CostModel(
       shape, Machine("slow", accelerator, chips), Mesh(*mesh or (chips, 1, 1)),
       work(lengths, kept=kept, recipe=recipe, padded=padded, remat=remat,
-           trained=trained, lora_rank=lora_rank), efficiency, rows=rows,
-      micro_rows=micro_rows, weights_gathered=weights_gathered,
-      refilled=refilled)
+           trained_share=trained_share, lora_rank=lora_rank), efficiency,
+      rows=rows, micro_rows=micro_rows, weights_gathered=weights_gathered,
+      slots_refilled=slots_refilled)
 
 
 def on_v5p(**more):
   """Qwen2.5-7B on 32 chips."""
-  return cost.Price(SEVEN_B, machine("v5p-64"), Mesh(8, 1, 4), work(**more),
-                    cost.CALIBRATED, rows=1024, micro_rows=2**20,
-                    weights_gathered=False)
+  return cost.CostModel(
+      SEVEN_B, machine("v5p-64"), Mesh(8, 1, 4), work(**more), cost.CALIBRATED,
+      rows=1024, micro_rows=2**20, weights_gathered=False)
 
 
 def packed(shape=THREE_B, name="8xh100", rows=4096, lengths=None, **more):

@@ -97,16 +97,16 @@ def predicted(figure: Figure, efficiency: cost.Efficiency) -> float:
   lengths = Lengths(
       figure.prompt_tokens, figure.response_tokens,
       max(1, 4 * round(figure.prompt_tokens)), figure.max_response)
-  price = memory_lib.packed(
+  cost_model = memory_lib.packed(
       SHAPES[figure.model], Workload(
           lengths, Formats("bfloat16"), Recipe(kl=True)), machine,
       rows=64 * machine.chips, efficiency=efficiency)
-  run = price.run(figure.Bp, figure.n, 1)
-  update = run.update.seconds + run.optimizer.seconds
+  run = cost_model.run(figure.Bp, figure.n, 1)
+  update = run.update + run.optimizer
   if figure.scores is None:
     return float(update)
-  return float(run.prefill.seconds + run.decode.seconds
-               + figure.scores * run.score.seconds + update + run.overhead)
+  return float(run.prefill + run.decode
+               + figure.scores * run.score + update + run.overhead)
 
 
 def ratio(figure: Figure, efficiency: cost.Efficiency) -> float:

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import math
 import re
 
 from hypothesis import given
@@ -29,21 +30,31 @@ from tests.planner.examples import (
 
 
 def test_a_step_by_hand():
-  step = toy().step(1, 2)
-  # 4 prompt tokens, 2 keys each on average: 68 + 16 FLOPs. Bytes: 44 weights
-  # of 2, and 8 of cache for each token: 120 at 100/s outlast 336 at 1000/s.
-  assert dataclasses.astuple(step.prefill) == (4 * 84, 88 + 32, 1.2)
+  # 4 prompt tokens, 2 keys each on average: 68 + 16 FLOPs.
   # 2 positions of 2 rows, 4 + 1 keys on average: 88 + 40 FLOPs a row.
-  assert dataclasses.astuple(step.decode) == (2 * 2 * 128, 2 * (88 + 80), 3.36)
   # Prompt once, 4 response tokens; forward and backward are 3 forwards.
-  assert dataclasses.astuple(step.update) == (3 * (336 + 512), 3 * 100, 3.0)
-  # 50 parameters, two moments both ways, gradients: 7 float32 numbers each.
-  assert dataclasses.astuple(step.optimizer) == (500, 1400, 14.0)
-  assert step.score.seconds == 0
+  step = toy(efficiency=FAST_MEMORY).step(1, 2)
+  assert flops(*step.stages) == [
+      4 * 84, 2 * 2 * 128, 0, 3 * (336 + 512), 500]
+  # Bytes: 44 weights of 2, and 8 of cache for each token: 120 at 100/s outlast
+  # 336 FLOPs at 1000/s. In float32 50 parameters, two moments both ways,
+  # gradients: 7 numbers each.
+  step = toy().step(1, 2)
+  assert step.stages == pytest.approx((
+      (88 + 32) / 100, 2 * (88 + 80) / 100, 0, 3 * 100 / 100, 1400 / 100))
   assert step.seconds == pytest.approx(1.2 + 3.36 + 3 + 14)
 
 
 HALF = dataclasses.replace(PEAK, slots=0.5)
+FAST_MEMORY = dataclasses.replace(
+    PEAK, sample_bandwidth=math.inf, update_bandwidth=math.inf)
+FAST_PRODUCTS = dataclasses.replace(
+    PEAK, sample_flops=math.inf, update_flops=math.inf)
+
+
+def flops(*seconds):
+  """The FLOPs of a toy with FAST_MEMORY in these times, at 1000 a second."""
+  return pytest.approx([1000 * x for x in seconds])
 
 
 @pytest.mark.parametrize("change, n, seconds", [
@@ -54,26 +65,27 @@ HALF = dataclasses.replace(PEAK, slots=0.5)
     # Mean 2 of at most 3: two thirds of the slots are kept even so.
     (dict(efficiency=HALF), 2, 1.5 * 3.36),
     # From a queue only the last rollouts wait: 3 answers in turn, and a half.
-    (dict(efficiency=HALF, refilled=True), 6, 3.5 * 3.36),
+    (dict(efficiency=HALF, slots_refilled=True), 6, 3.5 * 3.36),
 ])
 def test_decoding_takes(change, n, seconds):
-  assert toy(**change).step(1, n).decode.seconds == pytest.approx(seconds)
+  assert toy(**change).step(1, n).decode == pytest.approx(seconds)
 
 
 def test_weights_that_are_kept_whole_are_gathered_once():
   """Two chips on fsdp: 88 bytes of weights, half of them gathered by each."""
   seconds = [
-      toy(2, (1, 2, 1), weights_gathered=gathered).step(1, 2).decode.seconds
+      toy(2, (1, 2, 1), weights_gathered=gathered).step(1, 2).decode
       for gathered in (False, True)]
   assert seconds[0] - seconds[1] == pytest.approx(2 * 44 / 10)  # 2 positions
 
 
 def test_padding_computes_the_maxima():
-  step = toy(padded=True).step(1, 2)
-  assert step.prefill.flops == 6 * (68 + 8 * 6)
-  assert step.decode.flops == 2 * 2 * (88 + 8 * 9)  # as many positions
-  # Two answers of 2 on average in rows of 3, half a row of which is empty.
-  assert step.update.flops == 3 * (6 * (68 + 48) + 5.5 * (88 + 8 * 9))
+  step = toy(padded=True, efficiency=FAST_MEMORY).step(1, 2)
+  # As many positions are decoded. Two answers of 2 on average in rows of 3,
+  # half a row of which is empty.
+  assert flops(step.prefill, step.decode, step.update) == [
+      6 * (68 + 8 * 6), 2 * 2 * (88 + 8 * 9),
+      3 * (6 * (68 + 48) + 5.5 * (88 + 8 * 9))]
 
 
 @pytest.mark.parametrize("mesh, stage, seconds", [
@@ -87,7 +99,7 @@ def test_padding_computes_the_maxima():
     ((2, 1, 1), "update", 2 * 300 / 200 + 2 * 200 / 20)])
 def test_links_by_hand(mesh, stage, seconds):
   step = toy(2, mesh).step(1, 2)
-  assert getattr(step, stage).seconds == pytest.approx(seconds)
+  assert getattr(step, stage) == pytest.approx(seconds)
 
 
 # TOY with 4 rollouts: a prompt is 336 FLOPs, an answer of 2 tokens 256, 216
@@ -111,37 +123,40 @@ def test_links_by_hand(mesh, stage, seconds):
     (dict(m=2, critic="own", old_logp=True), 848 + 768, 3 * (848 + 768), 1000),
 ])
 def test_the_parts_of_a_recipe_by_hand(recipe, score, update, optimizer):
-  plain, step = toy(rows=4).step(1, 4), toy(rows=4, **recipe).step(1, 4)
-  assert (step.score.flops, step.update.flops, step.optimizer.flops) == (
-      score, update, optimizer)
+  plain, step = (toy(rows=4, efficiency=FAST_MEMORY, **more).step(1, 4)
+                 for more in ({}, recipe))
+  assert flops(step.score, step.update, step.optimizer) == [
+      score, update, optimizer]
   assert (step.prefill, step.decode) == (plain.prefill, plain.decode)
 
 
 @pytest.mark.parametrize("change, part, times", [
-    (dict(trained=0.25), "update", 1 / 4), (dict(trained=0.25), "decode", 1),
+    (dict(trained_share=0.25), "update", 1 / 4),
+    (dict(trained_share=0.25), "decode", 1),
     (dict(remat=True), "update", 4 / 3), (dict(lora_rank=1), "update", 1),
     (dict(lora_rank=1), "optimizer", 31 / 50),  # numbers of the adapters
     (dict(rounds=1.5), "decode", 1.5), (dict(rounds=1.5), "prefill", 1.5),
     (dict(rounds=1.5), "update", 1)])
 def test_what_changes_a_stage(change, part, times):
-  flops = [getattr(toy(**more).step(1, 2), part).flops
-           for more in ({}, change)]
-  assert flops[1] == pytest.approx(times * flops[0])
+  seconds = [getattr(toy(efficiency=FAST_MEMORY, **more).step(1, 2), part)
+             for more in ({}, change)]
+  assert seconds[1] == pytest.approx(times * seconds[0])
 
 
 def test_in_flight_sampling_keeps_slots_and_prefills_again():
   """4 slots: a prompt of 4 and half an answer, 1 token that sees 4.5: 68 + 36.
   """
-  price = lambda **r: toy(rows=4, efficiency=HALF, lengths=Lengths(4, 2, 6, 8),
-                          **r).step(1, 4)
-  plain, flying = price(), price(in_flight=True)
-  assert plain.decode.flops / flying.decode.flops == pytest.approx(0.93 / 0.5)
-  assert flying.prefill.flops - plain.prefill.flops == 4 * (336 + 104)
+  half = dataclasses.replace(FAST_MEMORY, slots=0.5)
+  step = lambda **r: toy(rows=4, efficiency=half, lengths=Lengths(4, 2, 6, 8),
+                         **r).step(1, 4)
+  plain, flying = step(), step(in_flight=True)
+  assert plain.decode / flying.decode == pytest.approx(0.93 / 0.5)
+  assert flops(flying.prefill - plain.prefill) == [4 * (336 + 104)]
 
 
 def test_each_update_reduces_gradients_and_each_epoch_gathers_weights():
   """Two chips with links of 10 bytes/s; 50 parameters of 4 and of 2 bytes."""
-  step = lambda mesh, **r: toy(2, mesh, **r).step(1, 2).update.seconds
+  step = lambda mesh, **r: toy(2, mesh, **r).step(1, 2).update
   # A ring over two data shards moves 2 * 4 * 50 bytes: 20 s for each update.
   # The weights go through memory once for each minibatch.
   data = step((2, 1, 1)) - 20
@@ -154,10 +169,10 @@ def test_each_update_reduces_gradients_and_each_epoch_gathers_weights():
 
 
 def test_a_wider_sampler_moves_twice_the_bytes():
-  narrow, wide = (toy(shape=ONE, rows=6, kept=kept).sampling(3, 2)
+  narrow, wide = (toy(shape=ONE, rows=6, kept=kept,
+                      efficiency=FAST_PRODUCTS).sampling(3, 2)
                   for kept in ({}, dict(sampled="float32")))
-  for one, other in zip(narrow, wide, strict=True):
-    assert other.bytes == 2 * one.bytes and one.flops == other.flops
+  assert wide == pytest.approx([2 * seconds for seconds in narrow])
 
 
 @pytest.mark.parametrize("name, rate", [("h100", 989 / 67), ("tpu-v5e", 6)])
@@ -168,25 +183,24 @@ def test_a_float32_head_by_hand(name, rate):
   6 rollouts of 2 tokens are sampled, 2.75 of each trained, of at most 3.
   """
   chip = machine(name).accelerator
-  fast = dataclasses.replace(PEAK, sample_bandwidth=1e12, update_bandwidth=1e12)
-  step = lambda **kept: toy(
+  step = lambda efficiency=FAST_MEMORY, **kept: toy(
       shape=ONE, rows=6, accelerator=chip, padded=True, kept=kept,
-      efficiency=fast, micro_rows=6).step(3, 2)
-  plain, both = step(), step(sampled_head="float32", head="float32")
-  assert both.decode.flops == plain.decode.flops
-  for stage, flops in (("decode", 6 * 2 * 40), ("update", 3 * 6 * 2.75 * 40)):
-    slower = getattr(both, stage).seconds - getattr(plain, stage).seconds
-    assert slower * chip.bfloat16 == pytest.approx(flops * (rate - 1))
-  assert both.update.bytes - plain.update.bytes == 3 * 2 * 20
-  assert step(sampled_head="float32").update == plain.update
+      efficiency=efficiency, micro_rows=6).step(3, 2)
+  both = dict(sampled_head="float32", head="float32")
+  for stage, head in (("decode", 6 * 2 * 40), ("update", 3 * 6 * 2.75 * 40)):
+    slower = getattr(step(**both), stage) - getattr(step(), stage)
+    assert slower * chip.bfloat16 == pytest.approx(head * (rate - 1))
+  moved = step(FAST_PRODUCTS, **both).update - step(FAST_PRODUCTS).update
+  assert moved * chip.hbm_bandwidth == pytest.approx(3 * 2 * 20)
+  assert step(sampled_head="float32").update == step().update
 
 
 def test_evaluations_are_in_the_price():
-  price = on_v5p()
+  cost_model = on_v5p()
   count = lambda C, B: 300 * 4 * (1 + C // B // 10)
-  spent = price.replace(evaluations=count, k=4).run(
-      8, 8, 20).seconds - price.run(8, 8, 20).seconds
-  assert spent == pytest.approx(sum(s.seconds for s in price.sampling(900, 4)))
+  spent = cost_model.replace(evaluations=count, k=4).run(
+      8, 8, 20).seconds - cost_model.run(8, 8, 20).seconds
+  assert spent == pytest.approx(sum(cost_model.sampling(900, 4)))
   # No price is not a price of nothing.
   assert on_v5p().replace(machine=machine("32xh200")).run(8, 8, 3).usd is None
 
@@ -214,20 +228,20 @@ def test_hours_that_mean_nothing_are_refused(hours):
 
 
 def test_a_packed_price_fits_and_is_as_fast_as_any():
-  price = packed(SEVEN_B, "v5p-64", 2048, LONG)
-  assert memory_lib.memory(price, 2**20, price.rows).fits
-  more = price.replace(micro_rows=2 * price.micro_rows)
-  assert price.rows == 2048 and not memory_lib.memory(more, 2**20, 1).fits
-  assert price.workload.remat and price.mesh.devices == 32
-  seconds = price.run(32, 128, 1).seconds
+  cost_model = packed(SEVEN_B, "v5p-64", 2048, LONG)
+  assert memory_lib.memory(cost_model, 2**20, cost_model.rows).fits
+  more = cost_model.replace(micro_rows=2 * cost_model.micro_rows)
+  assert cost_model.rows == 2048 and not memory_lib.memory(more, 2**20, 1).fits
+  assert cost_model.workload.remat and cost_model.mesh.devices == 32
+  seconds = cost_model.run(32, 128, 1).seconds
   for mesh in (Mesh(16, 2, 1), Mesh(8, 2, 2), Mesh(4, 2, 4)):
-    assert seconds <= price.replace(mesh=mesh).run(32, 128, 1).seconds
-  whole = price.replace(mesh=Mesh(32, 1, 1), micro_rows=32)
+    assert seconds <= cost_model.replace(mesh=mesh).run(32, 128, 1).seconds
+  whole = cost_model.replace(mesh=Mesh(32, 1, 1), micro_rows=32)
   # 7B whole on each chip, with Adam.
   assert not memory_lib.memory(whole, 32, 32).fits
-  few = price.replace(rows=64)  # a step smaller than the rows is itself
-  assert price.run(8, 8, 3).seconds == few.run(8, 8, 3).seconds
-  assert price.run(8, 16, 3).seconds < few.run(8, 16, 3).seconds
+  few = cost_model.replace(rows=64)  # a step smaller than the rows is itself
+  assert cost_model.run(8, 8, 3).seconds == few.run(8, 8, 3).seconds
+  assert cost_model.run(8, 16, 3).seconds < few.run(8, 16, 3).seconds
 
 
 def test_kl_needs_the_memory_of_a_reference():
@@ -256,9 +270,10 @@ def test_what_fits_nowhere_is_refused_with_a_remedy(name, remedy):
 
 
 def fixed(**change):
-  return cost.Price(SEVEN_B, machine("8xh100"), Mesh(1, 8, 1), work(
-      Lengths(300, 1500, 1024, 2048), remat=True), CALIBRATED, rows=64,
-                    micro_rows=16, weights_gathered=True).replace(**change)
+  return cost.CostModel(
+      SEVEN_B, machine("8xh100"), Mesh(1, 8, 1), work(
+          Lengths(300, 1500, 1024, 2048), remat=True), CALIBRATED, rows=64,
+      micro_rows=16, weights_gathered=True).replace(**change)
 
 
 def test_what_does_not_fit_is_refused():
@@ -324,13 +339,13 @@ def test_published_steps_are_affine_in_n_and_m_as_priced():
   np.testing.assert_allclose(found, [4.415, 0.0584, 0.1227], rtol=1e-3)
   parts = []
   for n_, m_ in zip(n, m):
-    step = cost.Price(
+    step = cost.CostModel(
         THREE_B, machine("l40s"), Mesh(1, 1, 1), work(
             Lengths(100, 200, 512, 512), lora_rank=64,
             remat=True, recipe=dict(m=int(m_))), PEAK, rows=256,
         micro_rows=2**20, weights_gathered=False).step(1, int(n_))
-    parts.append([1.0, step.prefill.seconds + step.decode.seconds,
-                  step.update.seconds + step.optimizer.seconds])
+    parts.append([1.0, step.prefill + step.decode,
+                  step.update + step.optimizer])
   fit, *_ = np.linalg.lstsq(np.array(parts), seconds, rcond=None)
   assert abs(parts @ fit - seconds).max() < 0.36
   assert fit[1] > fit[2] > 1  # slower than the peaks
@@ -342,17 +357,17 @@ def test_published_saving_of_down_sampling():
   8 prompts of 512 rollouts; mean lengths are not published, 200 is assumed.
   """
   (_, _, every), (_, _, kept) = measured("gsm8k_h100_global_step")
-  price = packed(recipe=dict(m=32))
-  saved = 1 - price.step(32, 128).seconds / price.with_recipe(m=None).step(
-      32, 128).seconds
+  cost_model = packed(recipe=dict(m=32))
+  saved = 1 - (cost_model.step(32, 128).seconds
+               / cost_model.with_recipe(m=None).step(32, 128).seconds)
   assert saved == pytest.approx(1 - kept / every, abs=0.06)
-  assert text.choices(price, 32, 128) == (
+  assert text.choices(cost_model, 32, 128) == (
       f"m = 32 of n = 128 saves {saved:.0%} of the step",)
 
 
 def test_every_choice_is_named():
-  names = lambda price: [re.match("(.*) (saves|adds) ", words).groups()
-                         for words in text.choices(price, 32, 128)]
+  names = lambda cost_model: [re.match("(.*) (saves|adds) ", words).groups()
+                         for words in text.choices(cost_model, 32, 128)]
   assert names(packed(recipe=dict(
       m=32, epochs=2, minibatches=4, old_logp=True, ref_logp=True, kl=True,
       critic="own", rounds=1.5, in_flight=True))) == [

@@ -21,21 +21,21 @@ def records(seconds_sample, seconds_update, **change):
 
 
 def test_measured_fractions_predict_the_run_they_are_from_and_a_larger_one():
-  price = on_v5p(trained=0.25)
-  true = price.replace(efficiency=Efficiency(
+  cost_model = on_v5p(trained_share=0.25)
+  true = cost_model.replace(efficiency=Efficiency(
       0.2, 0.2, 0.4, 0.4, 1.0, 0.5, "truth"))
   step = true.step(4, 8)
   train = prices.train_records(list(records(
-      float(step.prefill.seconds + step.decode.seconds),
-      float(step.update.seconds + step.optimizer.seconds))), path="r")
+      float(step.prefill + step.decode),
+      float(step.update + step.optimizer))), path="r")
   assert prices.trained_share(train, Recipe()) == 0.25
   assert prices.mean_lengths(train) == (300, 1500)
   efficiency = lambda train: prices.measured_efficiency(
-      train, price.replace(efficiency=PEAK).step(4, 8), path="r")
+      train, cost_model.replace(efficiency=PEAK).step(4, 8), path="r")
   found = efficiency(train)
   assert found.basis == "measured from r"
   for n in (8, 64):
-    assert price.replace(efficiency=found).step(4, n).seconds == (
+    assert cost_model.replace(efficiency=found).step(4, n).seconds == (
         pytest.approx(true.step(4, n).seconds))
   scored = [r | dict(seconds_update=r["seconds_update"] - 0.1,
                      seconds_logp=0.1) for r in train]

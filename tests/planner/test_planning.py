@@ -229,6 +229,13 @@ def test_pages_of_a_config_are_priced():
     of_config("v5e-16", pages | {"sampler.memory_gib": 1.0}, **lengths)
 
 
+def test_the_stages_of_several_runs():
+  """Two seeds of one allocation spend their time as one seed does."""
+  stages = lambda *seeds: ask(**EASY, **PRICED, seeds=seeds).table(
+      explain=True).partition("of peak FLOP/s")[2]
+  assert stages(0, 1) == stages(0)
+
+
 def test_budgets_in_money_and_device_hours():
   """16 chips at 2 USD an hour: 320 USD are 160 device-hours or 10 hours."""
   where = PRICED | dict(machine="v5e-16", stratum="easy", usd_per_chip_hour=2.0)

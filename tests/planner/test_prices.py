@@ -36,7 +36,7 @@ def test_forward_passes_are_those_of_the_algorithm():
         epochs=epochs, minibatches=minibatches, critic=critic,
         old_logp="old_logp" in columns, ref_logp="ref_logp" in columns,
         kl=coef > 0 and where == "loss")
-    assert found.passes == algorithm.forward_passes(columns, r.critic)
+    assert found.score_passes == algorithm.forward_passes(columns, r.critic)
 
 
 def test_the_rate_of_a_plan_is_that_of_the_run():
@@ -62,11 +62,12 @@ def test_rounds_are_measured_or_the_most():
   assert prices.the_recipe(config, None).rounds == 3.0
   train = [dict(Bp=2, n=4, rollouts=C) for C in (8, 16, 32, 48)]
   assert prices.the_recipe(config, train).rounds == 40 / 8 / 3
-  price = examples.packed()
+  cost_model = examples.packed()
   # C pays for 6 rounds: 6 steps, or 3 of two rounds each.
-  one, two = price.run(8, 4, 6), price.with_recipe(rounds=2.0).run(8, 4, 6)
-  assert two.decode.seconds == pytest.approx(one.decode.seconds)
-  assert two.update.seconds == pytest.approx(one.update.seconds / 2)
+  one = cost_model.run(8, 4, 6)
+  two = cost_model.with_recipe(rounds=2.0).run(8, 4, 6)
+  assert two.decode == pytest.approx(one.decode)
+  assert two.update == pytest.approx(one.update / 2)
 
 
 @pytest.mark.parametrize("name, dtype", [
@@ -79,7 +80,7 @@ def test_auto_is_the_dtype_of_the_chip(name, dtype):
 
 
 def test_an_allocation_costs_what_its_m_costs():
-  price = examples.packed()
-  kept = prices.cost_of(price, Allocation(8, 4, 40, m=2))
-  assert kept.seconds == price.with_recipe(m=2).run(8, 4, 40).seconds
-  assert kept.seconds < price.run(8, 4, 40).seconds
+  cost_model = examples.packed()
+  kept = prices.cost_of(cost_model, Allocation(8, 4, 40, m=2))
+  assert kept.seconds == cost_model.with_recipe(m=2).run(8, 4, 40).seconds
+  assert kept.seconds < cost_model.run(8, 4, 40).seconds
