@@ -183,7 +183,7 @@ IN_FLIGHT = dict(
      "loss.dtype='int8': expected one of auto, float32, bfloat16"),
     (dict(sampler__attention="flash"), "expected one of auto, einsum"),
     (dict(recipe__loss__importance_cap=0.0), "importance_cap=0.0"),
-    (dict(recipe__optimizer__b1=1.0), "b1=1.0"),
+    (dict(recipe__optimizer__b1=1.0), "recipe.optimizer.b1=1.0"),
     (dict(seed=-1), "seed=-1"),
     (dict(alloc__m=1, recipe__loss__selection="random"), "use m >= 2"),
     (dict(recipe__updates__minibatches=33), "minibatches=33 of alloc.Bp=32"),
@@ -380,7 +380,6 @@ def test_whether_the_value_of_the_loss_is_recorded(config, informs):
 
 
 def test_messages_have_the_path_of_the_users_file(tmp_path, monkeypatch):
-  """Not mine/recipe.loss.py, where the section's name is completed."""
   monkeypatch.chdir(tmp_path)
   file = pathlib.Path("mine/loss.py")
   file.parent.mkdir()

@@ -5,7 +5,6 @@ Unknown, missing and mistyped keys are errors, with the nearest name.
 
 import dataclasses
 import difflib
-import re
 import types
 import typing
 
@@ -82,16 +81,7 @@ def section(cls, values, name: str):
       expected = hint.__name__ if isinstance(hint, type) else str(hint)
       raise InputError(f"{name}.{key}={value!r}: expected {expected}")
     arguments[key] = value
-  try:
-    return cls(**arguments)
-  except InputError as error:  # which names the last section only
-    path = name.removeprefix("config.")
-    last = path.rpartition(".")[2]
-    if path == last or not str(error).startswith(f"{last}."):
-      raise
-    keys = "|".join(wanted)  # not of a file, such as mine/loss.py
-    raise InputError(re.sub(rf"(?<![\w.]){last}\.(?=({keys})\b)", f"{path}.",
-                            str(error))) from None
+  return cls(**arguments)
 
 
 def flat(tree: dict, prefix: str = "") -> dict:

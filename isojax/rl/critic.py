@@ -46,8 +46,9 @@ class CriticConfig:
   clip: float | None
 
   def __post_init__(self):
-    expect_one_of("critic", self, kind=KINDS)
-    expect("critic", self, lr=(self.lr > 0, "> 0"), coef=(self.coef > 0, "> 0"),
+    expect_one_of("recipe.critic", self, kind=KINDS)
+    expect("recipe.critic", self, lr=(self.lr > 0, "> 0"),
+           coef=(self.coef > 0, "> 0"),
            clip=(self.clip is None or self.clip > 0,
                  "> 0, or None for values that are not clipped"))
 

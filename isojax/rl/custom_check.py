@@ -39,18 +39,19 @@ DTYPES = {"b": "bool", "f": "floating point", "fiu": "numbers"}
 
 def read(kind: str, name: str, like: Callable) -> dict[str, str]:
   """The file of FILE.py:FUNCTION, whose function takes what `like` takes."""
-  custom = custom_function.read(f"loss.{kind}", name)
+  custom = custom_function.read(f"recipe.loss.{kind}", name)
   try:
     function = custom_function.function(**custom)
   except InputError as error:
-    raise InputError(f"loss.{kind}: {error}; correct the file") from error
+    raise InputError(
+        f"recipe.loss.{kind}: {error}; correct the file") from error
   expected, names = (
       [p.name for p in inspect.signature(f).parameters.values()
        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
       for f in (like, function))
   if len(expected) != len(names):
     raise InputError(
-        f"loss.{kind}={name}: takes ({', '.join(names)}); expected "
+        f"recipe.loss.{kind}={name}: takes ({', '.join(names)}); expected "
         f"({', '.join(expected)}), and constants as keyword-only arguments")
   return custom
 
@@ -72,7 +73,7 @@ def check(kind: str, custom: dict, function: Callable) -> None:
     # Not in CASES: an import must not start jax, which then could not connect
     # the processes of a run.
     args = tuple(map(jnp.asarray, args))
-  where = f"loss.{kind}={custom['path']}:{custom['function']}"
+  where = f"recipe.loss.{kind}={custom['path']}:{custom['function']}"
   try:
     result = function(*args)
   except (Exception, SystemExit) as error:  # any of theirs

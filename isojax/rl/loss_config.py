@@ -73,27 +73,28 @@ CONSTANT_RANGES = {
 CHECKS = {
     "reduce_dtype": (
         lambda cfg: cfg.reduce_dtype in ("float32", cfg.dtype),
-        "float32, or loss.dtype={cfg.dtype}, in which the gradients are "
+        "float32, or recipe.loss.dtype={cfg.dtype}, in which the gradients are "
         "computed"),
     "importance_cap": (
         lambda cfg: cfg.importance_cap is None or cfg.importance_cap > 0,
         "> 0, or None for no weights"),
     "ratio_to": (
         lambda cfg: cfg.ratio_to == "old" or cfg.importance_cap is None,
-        "'old' with loss.importance_cap={cfg.importance_cap}: the ratio to the "
-        "sampler already contains trainer / sampler; or set "
+        "'old' with recipe.loss.importance_cap={cfg.importance_cap}: the ratio "
+        "to the sampler already contains trainer / sampler; or set "
         "importance_cap=None"),
     "normalise": (
         lambda cfg: cfg.normalise == "after" or not (
             cfg.has_token_advantages or cfg.kl_in == "reward"),
-        "'after' with advantages of tokens or loss.kl_in='reward', which only "
-        "kept rollouts have"),
+        "'after' with advantages of tokens or recipe.loss.kl_in='reward', "
+        "which only kept rollouts have"),
     "kl_estimator": (
         lambda cfg: cfg.kl_estimator == "k1" or cfg.kl_in == "loss",
-        "'k1' with loss.kl_in='reward': old - ref, whose mean is the KL"),
+        "'k1' with recipe.loss.kl_in='reward': old - ref, whose mean is the "
+        "KL"),
     "kl_in": (
         lambda cfg: cfg.kl_coef > 0 or cfg.kl_in == "loss",
-        "'loss' with loss.kl_coef=0: there is no KL to subtract; or set "
+        "'loss' with recipe.loss.kl_coef=0: there is no KL to subtract; or set "
         "kl_coef > 0"),
 }
 
@@ -141,16 +142,16 @@ class LossConfig:
         kind: custom_check.read(kind, getattr(self, kind), next(iter(
             functions.values()))) for kind, functions in FUNCTIONS.items()
         if getattr(self, kind).partition(":")[0].endswith(".py")})
-    expect_one_of("loss", self, **CHOICES)
-    expect_one_of("loss", self, ", or FILE.py:FUNCTION", **{
+    expect_one_of("recipe.loss", self, **CHOICES)
+    expect_one_of("recipe.loss", self, ", or FILE.py:FUNCTION", **{
         kind: FUNCTIONS[kind] for kind in FUNCTIONS if kind not in self.custom})
-    expect("loss", self, **{
+    expect("recipe.loss", self, **{
         name: (getattr(self, name) >= minimum, f">= {minimum}")
         for name, minimum in MINIMUM.items()})
     _check_constants(self)
     for kind in self.custom:
       self._try_custom(kind)
-    expect("loss", self, **{
+    expect("recipe.loss", self, **{
         name: (holds(self), expected.format(cfg=self))
         for name, (holds, expected) in CHECKS.items()})
 
@@ -217,7 +218,7 @@ def _check_constants(cfg: LossConfig) -> None:
     missing = [name for name in names if name not in cfg.constants]
     if missing:
       raise InputError(
-          f"loss.constants.{missing[0]} is missing: {kind} "
+          f"recipe.loss.constants.{missing[0]} is missing: {kind} "
           f"{getattr(cfg, kind)} takes {', '.join(names)}; set it, such as "
           f"--config.recipe.loss.constants=\"{{'{missing[0]}': 1.0}}\"")
     used.update(names)
@@ -226,12 +227,14 @@ def _check_constants(cfg: LossConfig) -> None:
   for name, value in cfg.constants.items():
     if name not in used:
       raise InputError(
-          f"loss.constants.{name}: no chosen function takes it; the constants "
-          f"are: {', '.join(described)}")
+          f"recipe.loss.constants.{name}: no chosen function takes it; the "
+          f"constants are: {', '.join(described)}")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-      raise InputError(f"loss.constants.{name}={value!r}: expected a number")
+      raise InputError(
+          f"recipe.loss.constants.{name}={value!r}: expected a number")
     low, high, expected = (
         CONSTANT_RANGES[name] if name in CONSTANT_RANGES
         else (-math.inf, math.inf, "a finite number"))
     if not (low < value <= high and math.isfinite(value)):
-      raise InputError(f"loss.constants.{name}={value}: expected {expected}")
+      raise InputError(
+          f"recipe.loss.constants.{name}={value}: expected {expected}")

@@ -32,8 +32,8 @@ class OptimizerConfig:
   clip_norm: float  # global gradient norm
 
   def __post_init__(self):
-    expect_one_of("optimizer", self, batch=BATCHES)
-    expect("optimizer", self, **{
+    expect_one_of("recipe.optimizer", self, batch=BATCHES)
+    expect("recipe.optimizer", self, **{
         name: (getattr(self, name) > 0, "> 0")
         for name in ("base_lr", "base_batch", "eps", "clip_norm")}, **{
         name: (0 <= getattr(self, name) < 1, "in [0, 1)")

@@ -40,7 +40,7 @@ def groups(kept):
     (dict(policy_loss="ppo"), "one of ppo_clip, ppo_dual_clip, cispo"),
     (dict(zero_variance="yes"), "off, policy, regularizers, all"),
     (dict(reduce_dtype="float16"), "float32, bfloat16"),
-    (dict(reduce_dtype="bfloat16"), "expected float32, or loss.dtype=float32"),
+    (dict(reduce_dtype="bfloat16"), "float32, or recipe.loss.dtype=float32"),
     (dict(head_dtype="bfloat16"), "expected one of None, float32"),
     (dict(clip_low=-0.1), "clip_low=-0.1: expected >= 0"),
     (dict(advantage_ddof=-1), "advantage_ddof=-1: expected >= 0"),
