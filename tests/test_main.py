@@ -18,7 +18,7 @@ import pytest
 
 import isojax
 from isojax import main as main_lib
-from isojax.core import config_flag, exit_codes, plan_file
+from isojax.core import config_flag, exit_codes, plan_file, sweep_cells
 from isojax.errors import InputError
 from isojax.ledger import bucket, checkpoint, records, workdir
 from isojax.models import decoder
@@ -68,8 +68,8 @@ def apply(path, row, config=None):
 
 def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
   path = tmp_path / "plan.jsonl"
-  rows = plan_file.sweep(((3, 5), (7, 2)), C=99, seeds=(0, 11), base_lr=1.0,
-                    base_batch=1, cost=lambda a: None)
+  rows = sweep_cells.grid(((3, 5), (7, 2)), C=99, seeds=(0, 11), base_lr=1.0,
+                          base_batch=1, expected=lambda a: None)
   path.write_text(plan_file.text(rows) + '{"torn')
   lr, e = apply(path, 3)
   assert lr == rows[3].lr
@@ -84,8 +84,8 @@ def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
 
 
 def test_a_row_of_another_anchor_is_told(tmp_path):
-  rows = plan_file.sweep(((32, 8),), C=256, seeds=(0,), base_lr=1e-6,
-                    base_batch=1024, cost=lambda a: None)
+  rows = sweep_cells.grid(((32, 8),), C=256, seeds=(0,), base_lr=1e-6,
+                          base_batch=1024, expected=lambda a: None)
   (tmp_path / "plan.jsonl").write_text(plan_file.text(rows))
   (tmp_path / "other").mkdir()
   (tmp_path / "other/file").touch()  # no run's folder, so it ends there

@@ -4,14 +4,7 @@ import dataclasses
 import hashlib
 import json
 
-from isojax.core import laws
-from isojax.core.allocation import (
-  admitted,
-  allocate,
-  Allocation,
-  section_of,
-  sqrt_lr,
-)
+from isojax.core.allocation import Allocation, section_of
 from isojax.core.format import many
 from isojax.errors import InputError, reason
 
@@ -95,53 +88,3 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
         f"{where}: its id {row['id']!r} is of another row, was it edited? "
         f"The id of this one is {this!r}: write that, or plan again")
   return row
-
-
-def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
-               ) -> tuple[list[tuple[int, int]], list[str]]:
-  """(the distinct admitted cells, what was moved or left out and why).
-
-  n of a cell (Bp, n) may be a fraction if B is fixed; see allocation.admitted.
-  """
-  kept, words = {}, []
-  for Bp, n in cells:
-    why = None
-    if n != int(n):
-      near = [x for x in (B // Bp * Bp, -(-B // Bp) * Bp) if x]
-      why = (f"Bp does not divide B = {B}; the nearest --B is "
-             f"{' or '.join(map(str, near))}")
-    elif n < 2:
-      why = "a group of one rollout has no advantage"
-    elif Bp * n > B_max:
-      why = (f"above {B_max} rollouts a step, the least of --B_max and "
-             "--rollouts; a cap can look like saturation")
-    else:
-      *at, moved = admitted(Bp, int(n), B_max=B_max, D=D or B_max)
-      if B and at[0] * at[1] != B:
-        why = f"{moved[0]}, which leaves B = {B}"
-    if why:
-      words.append(f"left out (Bp, n) = ({Bp}, {n:.4g}): {why}")
-    else:
-      kept[tuple(at)] = None
-      words += [f"adjusted at ({Bp}, {n:.4g}): {change}" for change in moved]
-  return list(kept), words
-
-
-def reached(C_run: float, C: int) -> bool:
-  """Whether a run that ended at C_run is one to a budget of C."""
-  return C_run * laws.C_TOLERANCE >= C
-
-
-def sweep(cells, *, C: int, seeds, base_lr: float, base_batch: int,
-          cost) -> list[Row]:
-  """The iso-compute grid: each cell and seed, to the largest C only.
-
-  The learning rate is constant after warm-up, so a run contains the runs of all
-  smaller budgets: M is not an axis. `cost` maps an allocation to Row.expected.
-  """
-  rows = []
-  for Bp, n in cells:
-    a = allocate(Bp=Bp, n=n, M=None, C=C)
-    rows += [Row(a, seed, sqrt_lr(base_lr, base_batch, a.B), cost(a))
-             for seed in seeds]
-  return rows

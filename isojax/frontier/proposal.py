@@ -10,7 +10,7 @@ import shlex
 
 import numpy as np
 
-from isojax.core import plan_file
+from isojax.core import plan_file, sweep_cells
 from isojax.core.allocation import B_MAX, FEWEST_M
 from isojax.core.format import many
 from isojax.frontier import race, verdict
@@ -180,7 +180,7 @@ def _rows(study: Study, cells, C: int, seeds: int) -> tuple[dict, dict]:
   rows = {(Bp, n, seed): C // (Bp * n) * Bp * n
           for Bp, n in cells for seed in range(seeds)}
   return rows, {row: C for row, C in rows.items()
-                if not plan_file.reached(known.get(row, 0), C)}
+                if not sweep_cells.reached(known.get(row, 0), C)}
 
 
 def _listed(values) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 
-from isojax.core import plan_file
+from isojax.core import plan_file, sweep_cells
 from isojax.core.allocation import (
   Allocation,
   B_MAX,
@@ -244,8 +244,8 @@ def swept(task: Task):
         f"--rollouts, or lower --config.eval.first={config.eval.first}",)
   ahead = config and (config.recipe.updates.in_flight
                       or config.recipe.filter.rounds > 1)
-  rows, skipped = without_done(ask.cells.skip, plan_file.sweep(
-      pairs, C=C, seeds=task.seeds, cost=task.expected, **task.anchor))
+  rows, skipped = without_done(ask.cells.skip, sweep_cells.grid(
+      pairs, C=C, seeds=task.seeds, expected=task.expected, **task.anchor))
   return rows, text_lib.Messages(
       (f"{many(len(pairs), 'pair')} (Bp, n) x {many(len(task.seeds), 'seed')}",
        *lead), warnings, (
@@ -279,10 +279,11 @@ def wanted_cells(ask: Request, q: Question):
     pairs = [(Bp, ask.cells.B / Bp) for Bp in Bps]
   else:
     pairs = [(Bp, n) for Bp in Bps for n in request_lib.whole(ask, "n", 2)]
-  kept, why = plan_file.kept_cells(pairs, B=ask.cells.B, B_max=q.B_max, D=q.D)
-  if not kept:
-    raise InputError("nothing is left of the sweep: " + "; ".join(why))
-  return kept, (*lead, *why), warnings
+  cells, notes = sweep_cells.admitted_cells(
+      pairs, B=ask.cells.B, B_max=q.B_max, D=q.D)
+  if not cells:
+    raise InputError("nothing is left of the sweep: " + "; ".join(notes))
+  return cells, (*lead, *notes), warnings
 
 
 def without_done(path: str | None, rows: list[plan_file.Row]):
@@ -295,7 +296,7 @@ def without_done(path: str | None, rows: list[plan_file.Row]):
                      "--axis=rollouts or updates")
   C = {(Bp, n, seed): end * (Bp * n if fit.unit == "updates" else 1)
        for Bp, n, seed, end in fit.runs}
-  left = [row for row in rows if not plan_file.reached(
+  left = [row for row in rows if not sweep_cells.reached(
       C.get((row.allocation.Bp, row.allocation.n, row.seed), 0),
       row.allocation.C)]
   if not left:

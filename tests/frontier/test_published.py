@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from isojax.core import allocation, evaluate, laws, plan_file
+from isojax.core import allocation, evaluate, laws, sweep_cells
 from isojax.frontier import curves, envelope, scalerl
 from isojax.planner import priors
 from tests.frontier import scalerl_grid
@@ -145,8 +145,9 @@ def planner():
               lr(int(r["B"])),
               digits(float(r["lr"]), 3), r["mark"])
   for r in read("isocompute_max_n.csv"):
-    cells, _ = plan_file.kept_cells(itertools.product(PAPER_BP, PAPER_N),
-                                    B=None, B_max=int(r["B_max"]), D=None)
+    cells, _ = sweep_cells.admitted_cells(
+        itertools.product(PAPER_BP, PAPER_N), B=None, B_max=int(r["B_max"]),
+        D=None)
     what, here = "pairs (Bp, n)", len(cells)
     if r["Bp"] != "all":
       what = f"max n at Bp = {r['Bp']}"

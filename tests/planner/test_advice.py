@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from isojax.core import laws, plan_file
+from isojax.core import laws, plan_file, sweep_cells
 from isojax.core.allocation import admitted, Allocation, nearest_power
 from isojax.errors import InputError
 from isojax.planner import advice, fit_file, priors
@@ -273,8 +273,8 @@ def test_strata_from_measured_difficulty():
 
 
 def test_a_plan_goes_there_and_back():
-  rows = plan_file.sweep(((3, 5), (3, 7)), C=100, seeds=(0, 4), base_lr=2.0,
-                    base_batch=60, cost=lambda a: None)
+  rows = sweep_cells.grid(((3, 5), (3, 7)), C=100, seeds=(0, 4), base_lr=2.0,
+                          base_batch=60, expected=lambda a: None)
   assert [(r.allocation.n, r.allocation.M, r.seed) for r in rows] == [
       (5, 6, 0), (5, 6, 4), (7, 4, 0), (7, 4, 4)]
   assert rows[0].lr == pytest.approx(1.0)

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from configs import hard
-from isojax.core import config_file, exit_codes, plan_file
+from isojax.core import config_file, exit_codes, plan_file, sweep_cells
 from isojax.errors import InputError
 from isojax.ledger import records, workdir
 from isojax.run import experiment
@@ -27,8 +27,9 @@ ROOT = HERE.parents[1]
 
 
 def rows(*cells, C=256, seeds=(0,)):
-  return plan_file.text(plan_file.sweep(cells, C=C, seeds=seeds, base_lr=3e-4,
-                              base_batch=1024, cost=lambda a: None))
+  return plan_file.text(sweep_cells.grid(
+      cells, C=C, seeds=seeds, base_lr=3e-4, base_batch=1024,
+      expected=lambda a: None))
 
 
 def runs_of(tmp_path, text, root="root"):
