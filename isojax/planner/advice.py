@@ -1,4 +1,4 @@
-"""The allocation of a budget, with what the answer rests on.
+"""The allocation of a budget, by a law of n*(C), and warnings about it.
 
 IsoCompute Playbook (arXiv 2603.12151), sections 4 and 9: n from the law, a
 moderate constant Bp, the rest of the budget in M, lr ~ sqrt(Bp n).
@@ -25,16 +25,20 @@ from isojax.planner import evidence, priors
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
-DEFAULT_BP = 32  # the smallest of the paper's; "moderate" with a joint law: 64
-FAR = 2  # times outside of the interval of n*
-REACH = 4  # times the largest C of a law: further away a race decides
-EPOCHS = 3.7  # of the smaller n where a larger one overtook it (draft)
+DEFAULT_BP = 32  # the smallest of the paper's
+# A given n outside the interval of n* by more than this factor gets a warning.
+N_TOLERANCE = 2
+# Times the largest C of a law's data; beyond it a race is proposed.
+MAX_EXTRAPOLATION = 4
+# The most epochs of a smaller n when the next larger one overtook it, in the
+# runs of the paper's draft.
+OVERTAKEN_EPOCHS = 3.7
 FEWEST_BP = 8  # the smallest Bp that was tested without instability, on Easy
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-  """What is known about the run that is asked for."""
+  """What is known about a run before its allocation is chosen."""
 
   C: int  # rollouts
   law: Prior | Fitted
@@ -56,13 +60,13 @@ class Question:
     return isinstance(self.law, Prior) and self.metric != "avg"
 
   @property
-  def fixed(self) -> bool:
+  def has_fixed_batch(self) -> bool:
     """Whether the law trades n against Bp at one Bp * n."""
     return isinstance(self.law.law, FixedBatch) and not self.from_table
 
   @property
-  def Bps(self) -> tuple[int, ...]:
-    """The Bp behind the answer; empty: the best of all tested."""
+  def tested_Bps(self) -> tuple[int, ...]:
+    """The Bp at which n* was measured; empty: at the best of all tested Bp."""
     if self.from_table:
       return tuple(priors.BEST_AT_END[self.law.stratum, self.metric])
     if isinstance(self.law, Fitted):
@@ -81,21 +85,22 @@ class Prediction(typing.NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """N* by a law, a published table or a measured frontier."""
+  """The best n, n*, by a law, a published table or a measured frontier."""
 
   n: float
   interval: tuple[float, float] | None
-  basis: str  # what it rests on, in a sentence
-  x: float  # the argument of the law
-  unit: str  # of x
-  seen: tuple[float, float]  # range of x in the data behind it
+  basis: str  # a sentence: which law or measurement gives n, and its interval
+  argument: float  # of the law, such as C
+  unit: str  # of the argument
+  data_range: tuple[float, float]  # of the argument
   measured_Bp: int | None = None  # n is the best measured one, at this Bp
 
   @property
   def beyond(self) -> bool:
-    return not self.seen[0] <= self.x <= self.seen[1]
+    """Whether the argument is outside of the data."""
+    return not self.data_range[0] <= self.argument <= self.data_range[1]
 
-  def near(self, ns, most: int) -> int:
+  def nearest_n(self, ns, most: int) -> int:
     """The nearest of ns, else the tested n or a power of two up to `most`."""
     if ns:
       return min(ns, key=lambda n: abs(math.log(n / self.n)))
@@ -106,25 +111,30 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
+  """An allocation, how its n was found, and warnings."""
+
   allocation: Allocation
   lr: float
-  answer: Answer  # n before rounding to a power of two
-  wanted: float  # the answer's n within what speaks against it
-  held: str  # why that is another n; empty: it is not
-  bounds: tuple[float, float] | None  # of n by all of that
-  changes: tuple[str, ...]  # what was moved to be admitted, and why
+  answer: Answer
+  # n* within the bounds of other evidence, before it is rounded to a power of
+  # two; `n_reason` says why it is not n*, and is empty if it is.
+  wanted_n: float
+  n_reason: str
+  n_bounds: tuple[float, float] | None  # the interval, or the other evidence's
+  changes: tuple[str, ...]  # of Bp and n to admitted values, and why
   warnings: tuple[str, ...]
 
 
-def wanted_Bp(q: Question) -> int:
-  Bps = (DEFAULT_BP,) if q.from_table else q.Bps
+def preferred_Bp(q: Question) -> int:
+  """The given Bp, else the one Bp of the law, else a moderate one."""
+  Bps = (DEFAULT_BP,) if q.from_table else q.tested_Bps
   return q.Bp or (Bps[0] if len(Bps) == 1 else 2 * DEFAULT_BP)
 
 
-def _argument(q: Question) -> float:
-  """The law's argument, in its unit; InputError if not known."""
+def _law_argument(q: Question) -> float:
+  """The law's argument in its unit; InputError if it cannot be computed."""
   unit = q.law.unit
-  if unit == "updates" and q.fixed:
+  if unit == "updates" and q.has_fixed_batch:
     return float(q.C // q.law.law.B)
   if unit in ("tokens", "sampled_tokens"):
     if q.tokens_per_rollout is None:
@@ -137,17 +147,17 @@ def _argument(q: Question) -> float:
   return float(q.C)
 
 
-def ask(q: Question) -> Answer:
-  """What the law says; InputError if it cannot be asked."""
+def evaluate_law(q: Question) -> Answer:
+  """The best n for the budget; InputError if the law does not give one."""
   if q.from_table:
     table = priors.BEST_AT_END[q.law.stratum, q.metric]
-    near = min(table, key=lambda Bp: abs(math.log(Bp / wanted_Bp(q))))
+    near = min(table, key=lambda Bp: abs(math.log(Bp / preferred_Bp(q))))
     return Answer(
         float(table[near]), None, f"published: n with the best {q.metric}@4 at "
         f"the largest C on {q.law.stratum} problems at Bp = {near}; there is "
         f"no published law of n*(C) for {q.metric}@k", float(q.C), "rollouts",
-        priors.AT_END)
-  law, x = q.law, _argument(q)
+        priors.END_C)
+  law, x = q.law, _law_argument(q)  # x in rollouts, tokens or updates
   if isinstance(law, Prior):
     at = min(max(x, law.C_seen[0]), law.C_seen[1])
     return Answer(
@@ -175,13 +185,13 @@ def ask(q: Question) -> Answer:
                     f"{x:,.0f}" if known else "")
         + "; run what the report proposes, or take a published prior with "
         "--law")
-  seen = next(ends for ends in ranges if ends[0] <= x <= ends[1])
+  data_range = next(ends for ends in ranges if ends[0] <= x <= ends[1])
   return Answer(
       float(best.n), best.interval,
       f"the best of {law.whose} tested n at this C, measured, not a law: {why}"
       + ("; 95% interval of the bootstrap" if best.interval else "")
       + f"; {best.agreeing:.0%} of the bootstrap draws agree", x, law.unit,
-      seen, best.Bp)
+      data_range, best.Bp)
 
 
 def _ns_of_fixed(q: Question) -> list[int]:
@@ -203,16 +213,17 @@ def _ns_of_fixed(q: Question) -> list[int]:
   return ns
 
 
-def within(q: Question, answer: Answer):
-  """(n, bounds of n, why) by what is known to speak against a published law."""
-  law, n, bounds, why = q.law, answer.n, answer.interval, []
+def bounded_n(q: Question, answer: Answer):
+  """(n, bounds of n, reason), where other evidence contradicts a published law.
+  """
+  law, n, bounds, reasons = q.law, answer.n, answer.interval, []
   if not isinstance(law, Prior) or q.from_table:
     return n, bounds, ""
-  limits = []  # (n from, n to), the n that were as good, in words
+  limits = []  # ((lowest n, highest n), bounds of the best n, sentence)
   if _is_other_model(q):
-    limits.append(((1, priors.OTHERS_N[1]), priors.OTHERS_N, "base models other"
-                   f" than {priors.PRIOR_MODEL} saturated at n = "
-                   f"{priors.OTHERS_N[0]} to {priors.OTHERS_N[1]}"))
+    low, high = priors.OTHER_MODELS_N
+    limits.append(((1, high), (low, high), "base models other than "
+                   f"{priors.PRIOR_MODEL} saturated at n = {low} to {high}"))
   if best := few_problems(q) and priors.study_bounds(law.stratum, q.D, q.C):
     limits.append((best, best, f"the law had {priors.PRIOR_D[law.stratum]:,} "
                    "problems, and with few the study found n = "
@@ -221,15 +232,15 @@ def within(q: Question, answer: Answer):
     ends = known[0], known[-1]
     limits.append((ends, ends, "C is outside of the law's data, and there other"
                    f" sources found n = {ends[0]} to {ends[1]} as good"))
-  for (low, high), admitted_n, reason in limits:
+  for (low, high), best, reason in limits:
     if not low <= n <= high:
-      n, bounds = min(max(n, low), high), admitted_n
-      why.append(reason)
-  return n, bounds, "; ".join(why)
+      n, bounds = min(max(n, low), high), best
+      reasons.append(reason)
+  return n, bounds, "; ".join(reasons)
 
 
 def _is_other_model(q: Question) -> bool:
-  """By its sizes, else by its name."""
+  """Whether the model is not the prior's, by its sizes, else by its name."""
   if q.sizes is not None:
     return q.sizes != priors.PRIOR_SIZES
   return q.model is not None and priors.PRIOR_FAMILY not in q.model.lower()
@@ -241,43 +252,44 @@ def few_problems(q: Question) -> bool:
           and q.D < priors.PRIOR_D[q.law.stratum] / 2)
 
 
-def _most_n(q: Question) -> int:
+def _max_n(q: Question) -> int:
   """The largest n advised: Bp may be lowered for it, to FEWEST_BP."""
   return max(2, q.B_max // min(q.Bp or FEWEST_BP, FEWEST_BP))
 
 
 def _cell(q: Question, n: int, Bp: int) -> tuple[int, int, tuple[str, ...]]:
-  """The nearest admitted (Bp, n), and what was moved and why."""
-  if q.fixed:
+  """The nearest admitted (Bp, n), and the changes with their reasons."""
+  if q.has_fixed_batch:
     return q.law.law.B // n, n, ()
   return admitted(Bp, n, B_max=q.B_max, D=q.D or q.B_max)
 
 
 def advise(q: Question) -> Advice:
   """The allocation of a budget; InputError if nothing is known about it."""
-  ns = _ns_of_fixed(q) if q.fixed else ()
-  answer = ask(q)
-  first_Bp = q.Bp or answer.measured_Bp or wanted_Bp(q)
-  wanted, bounds, held = within(q, answer)
-  n = q.n or dataclasses.replace(answer, n=wanted).near(
-      ns, max(2, min(_most_n(q), q.C // first_Bp)))
+  ns = _ns_of_fixed(q) if q.has_fixed_batch else ()
+  answer = evaluate_law(q)
+  first_Bp = q.Bp or answer.measured_Bp or preferred_Bp(q)
+  wanted_n, n_bounds, n_reason = bounded_n(q, answer)
+  n = q.n or dataclasses.replace(answer, n=wanted_n).nearest_n(
+      ns, max(2, min(_max_n(q), q.C // first_Bp)))
   Bp, n, changes = _cell(q, n, first_Bp)
   allocation = allocate(Bp=Bp, n=n, M=None, C=q.C)
   return Advice(
       allocation=allocation, lr=sqrt_lr(q.base_lr, q.base_batch, allocation.B),
-      answer=answer, wanted=wanted, held=held, bounds=bounds, changes=changes,
-      warnings=(*law_cautions(q, allocation, answer),
-                *allocation_cautions(q, allocation, answer)))
+      answer=answer, wanted_n=wanted_n, n_reason=n_reason, n_bounds=n_bounds,
+      changes=changes, warnings=(
+          *law_cautions(q, allocation, answer),
+          *allocation_cautions(q, allocation, answer)))
 
 
 def neighbours(q: Question, a: Allocation) -> tuple[Allocation, ...]:
   """The admitted allocations of the same C at half and twice the n."""
   out = []
   for n in (a.n // 2, 2 * a.n):
-    Bp = a.B // max(n, 1) if q.fixed else a.Bp
+    Bp = a.B // max(n, 1) if q.has_fixed_batch else a.Bp
     B = Bp * n
     if (n > 1 and 1 <= Bp <= (q.D or Bp) and B <= min(q.B_max, a.C)
-        and (B == a.B or not q.fixed)):
+        and (B == a.B or not q.has_fixed_batch)):
       out.append(allocate(Bp=Bp, n=n, M=None, C=a.C))
   return tuple(out)
 
@@ -293,7 +305,7 @@ def predict(law: Prior | Fitted, allocation: Allocation) -> Prediction | None:
   return None
 
 
-def _of_budget(q: Question, Bp: int, n: int, budget_at) -> Advice | None:
+def _for_budget(q: Question, Bp: int, n: int, budget_at) -> Advice | None:
   """The advice for the budget at (Bp, n); None without a step."""
   # A measured frontier has its own Bp, at which the hours pay for another C.
   for _ in range(3):
@@ -310,19 +322,19 @@ def _of_budget(q: Question, Bp: int, n: int, budget_at) -> Advice | None:
 def for_hours(q: Question, hours: float, budget_at) -> Advice:
   """The advice for hours of wall time instead of C.
 
-  The rollouts that an hour pays for depend on n, and n on the rollouts. Of the
-  powers of two, the advice takes the one nearest to what it wants at its own
-  budget.
+  The rollouts that an hour pays for depend on n, and n* on the rollouts. Of the
+  powers of two, the advice takes the one nearest to the n that it would take at
+  the budget of that n.
   budget_at is (Bp, n) -> C that fits into the hours, or 0.
   """
-  most = _most_n(q)
+  most = _max_n(q)
   ns = [q.n] if q.n else [2**i for i in range(1, 13) if 2**i <= most]
-  if q.fixed:
+  if q.has_fixed_batch:
     ns = [n for n in _ns_of_fixed(q) if q.n in (None, n)]
-  cells, advices, refused = [_cell(q, n, wanted_Bp(q)) for n in ns], [], []
+  cells, advices, refused = [_cell(q, n, preferred_Bp(q)) for n in ns], [], []
   for Bp, n, changes in cells:
     try:
-      advice = _of_budget(q, Bp, n, budget_at)
+      advice = _for_budget(q, Bp, n, budget_at)
     except InputError as error:  # nothing is known of n at this budget
       refused.append(error)
       continue
@@ -336,10 +348,10 @@ def for_hours(q: Question, hours: float, budget_at) -> Advice:
     raise InputError(f"--hours={hours:g} is less than one step of the smallest "
                      f"batch, Bp={Bp}, n={n}; give more, or a smaller --Bp")
   return min(advices, key=lambda advice: abs(math.log(
-      advice.allocation.n / advice.wanted)))
+      advice.allocation.n / advice.wanted_n)))
 
 
-# What speaks against an advice: extrapolation, other data, measured curves.
+# Warnings: extrapolation, other data, measured curves.
 
 
 def contradicted(law: Fitted, Bp: int | None, n: float,
@@ -347,27 +359,28 @@ def contradicted(law: Fitted, Bp: int | None, n: float,
   """How the measured curves contradict an n: (sentence, flags of launch.plan).
 
   None if no curve does. The curve of the nearest tested n at Bp (None: any)
-  stands for n; curves are read up to their data. x is in their unit.
+  represents n; curves are read up to their data. x is in their unit.
   """
-  begun = [c for c in law.curves if c.C_lo <= x]
-  same_Bp = [c for c in begun if Bp in (None, c.Bp)]
+  started = [c for c in law.curves if c.C_lo <= x]
+  same_Bp = [c for c in started if Bp in (None, c.Bp)]
   if not same_Bp:
     return None
   value = lambda c: c.at(min(max(x, c.C[0]), c.C_hi))
-  own = min(same_Bp, key=lambda c: (abs(math.log(c.n / n)), -value(c)[0]))
-  best = max(begun, key=lambda c: value(c)[0])
-  (reward, low, high), (most, best_low, best_high) = value(own), value(best)
-  if best is own or most < reward + laws.TIE:
+  curve = min(same_Bp, key=lambda c: (abs(math.log(c.n / n)), -value(c)[0]))
+  best = max(started, key=lambda c: value(c)[0])
+  reward, low, high = value(curve)
+  best_reward, best_low, best_high = value(best)
+  if best is curve or best_reward < reward + laws.TIE:
     return None
-  joint = best.Bp != own.Bp
-  name = lambda c: f"n = {c.n}" + f", Bp = {c.Bp}" * joint
-  seen = min(x, own.C_hi, best.C_hi)
+  other_Bp = best.Bp != curve.Bp
+  name = lambda c: f"n = {c.n}" + (f", Bp = {c.Bp}" if other_Bp else "")
+  last_x = min(x, curve.C_hi, best.C_hi)
   return (
-      f"{law.whose} own curves contradict this: at {seen:.3g} {law.unit}, "
-      f"{name(best)} reached {most:.3f} [{best_low:.3f}, {best_high:.3f}] and "
-      f"{name(own)} {reward:.3f} [{low:.3f}, {high:.3f}]"
-      + "; the intervals overlap" * (best_low <= high),
-      f"--n={best.n}" + f" --Bp={best.Bp}" * joint)
+      f"{law.whose} own curves contradict this: at {last_x:.3g} {law.unit}, "
+      f"{name(best)} reached {best_reward:.3f} [{best_low:.3f}, "
+      f"{best_high:.3f}] and {name(curve)} {reward:.3f} [{low:.3f}, {high:.3f}]"
+      + ("; the intervals overlap" if best_low <= high else ""),
+      f"--n={best.n}" + (f" --Bp={best.Bp}" if other_Bp else ""))
 
 
 def prior_cautions(q: Question):
@@ -375,7 +388,7 @@ def prior_cautions(q: Question):
   law = q.law
   if q.model is None and not q.from_table:
     yield (f"the law is of {priors.PRIOR_MODEL}; with --model=FOLDER of "
-           f"another base model n is at most {priors.OTHERS_N[1]}, where "
+           f"another base model n is at most {priors.OTHER_MODELS_N[1]}, where "
            "others saturated")
   elif priors.PRIOR_MODEL not in (q.model or ""):
     yield (f"the law is of {priors.PRIOR_MODEL}: measure your own, "
@@ -390,15 +403,17 @@ def prior_cautions(q: Question):
 
 
 def law_cautions(q: Question, a: Allocation, answer: Answer):
-  """Yields what the law does not know about this run."""
-  law, Bps = q.law, q.Bps
+  """Yields how this run differs from the data of the law."""
+  law, Bps = q.law, q.tested_Bps
   if answer.beyond:
+    low, high = answer.data_range
     yield (f"outside of the data: the {'table' if q.from_table else 'law'} is "
-           f"of {answer.seen[0]:.3g} to {answer.seen[1]:.3g} {answer.unit}, "
-           f"this is {answer.x:.3g}"
-           + "; n* is that of their end" * isinstance(law, Prior))
-  if Bps and not q.fixed and (a.Bp not in Bps if q.from_table else
-                              not min(Bps) <= a.Bp <= max(Bps)):
+           f"of {low:.3g} to {high:.3g} {answer.unit}, this is "
+           f"{answer.argument:.3g}" + (
+               "; n* is that of their end" if isinstance(law, Prior) else ""))
+  if Bps and not q.has_fixed_batch and (
+      a.Bp not in Bps if q.from_table else
+      not min(Bps) <= a.Bp <= max(Bps)):
     yield ("extrapolated: n* was seen at Bp = "
            f"{', '.join(map(str, Bps))}, this is Bp = {a.Bp}")
   if isinstance(law, Prior):
@@ -408,8 +423,9 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
     yield (f"the law is of {priors.STUDY_MODEL}, one small policy on one task: "
            "a prior for tiny policies; measure your own, launch.plan --sweep")
   yield from law.cautions
-  if against := contradicted(law, a.Bp, a.n, answer.x):
-    yield f"{against[0]}; to follow the curves: a constant {against[1]}"
+  if contradiction := contradicted(law, a.Bp, a.n, answer.argument):
+    sentence, options = contradiction
+    yield f"{sentence}; to follow the curves: a constant {options}"
   if q.model is not None and q.model != law.model:
     yield f"the fit is of {law.model}, this is {q.model}"
   if q.metric != law.metric.split("@")[0]:
@@ -422,18 +438,18 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
 
 
 def race_instead(answer: Answer) -> tuple[str, ...]:
-  """What to do with a budget that is far beyond the data of the law."""
-  times = answer.x / answer.seen[1]
-  if times <= REACH:
+  """A warning for a budget that is far beyond the data of the law."""
+  times = answer.argument / answer.data_range[1]
+  if times <= MAX_EXTRAPOLATION:
     return ()
   return (f"{times:.3g} times the largest C of the law's data: a race decides "
           "among several n on your own problems, python -m launch.spend",)
 
 
 def far_from_law(n: int, answer: Answer) -> tuple[str, ...]:
-  """What to say of an n that was given instead of the law's."""
+  """A warning for a given n that is far from the law's."""
   low, high = answer.interval or (0.0, math.inf)
-  if low / FAR <= n <= high * FAR:
+  if low / N_TOLERANCE <= n <= high * N_TOLERANCE:
     return ()
   return (f"n = {n} is far {'below' if n < low else 'above'} n* = "
           f"{answer.n:.3g} [{low:.3g}, {high:.3g}]; without --n the plan "
@@ -450,11 +466,11 @@ def allocation_cautions(q: Question, a: Allocation, answer: Answer):
            f"n* = {answer.n:.3g}: a cap can look like saturation")
   if q.D is not None:
     epochs = a.M * a.Bp / q.D
-    if epochs > EPOCHS and a.n < largest:
+    if epochs > OVERTAKEN_EPOCHS and a.n < largest:
       yield (
-          f"{epochs:.1f} epochs: in the paper's runs the next larger n led "
-          f"once the smaller one had seen {EPOCHS} epochs at most; watch "
-          "validation against training reward")
+          f"{epochs:.1f} epochs: in the runs of the paper's draft the next "
+          f"larger n led once the smaller one had seen {OVERTAKEN_EPOCHS} "
+          "epochs at most; watch validation against training reward")
   if a.M < FEWEST_M:
     yield (f"only {a.M} update{'s' * (a.M > 1)}, of which the first 10 are "
            "warm-up")

@@ -46,9 +46,10 @@ class Setting(typing.NamedTuple):
   response: int | None
   D: int | None  # training problems
   rule: str = "uniform"  # of division.RULES
-  loss: dict = {}  # of a config: clip_low, clip_high, aggregation, and the
-  # temperature of training rollouts; only some trainers get them
-  beside: tuple[str, ...] = ()  # KEY=VALUE of a config that is not PLAIN
+  # Of a config: clip_low, clip_high, aggregation, and the temperature of
+  # training rollouts. Only some trainers have options for them.
+  loss: dict = {}
+  uncarried: tuple[str, ...] = ()  # KEY=VALUE of a config that is not PLAIN
   # Of a row's rate: that of one update a step, which the options make, over
   # that of a minibatch, if the config's rate counts those.
   lr_factor: float = 1.0
@@ -59,7 +60,7 @@ class Setting(typing.NamedTuple):
     return f"{row.lr * self.lr_factor:.4g}"
 
 
-def beside(recipe) -> tuple[str, ...]:
+def uncarried_keys(recipe) -> tuple[str, ...]:
   """The keys of a config's recipe that no options here carry."""
   values = {name: operator.attrgetter(name)(recipe) for name in PLAIN}
   if not recipe.loss.kl_coef:
@@ -77,7 +78,7 @@ class Trainer(typing.NamedTuple):
   options: str  # NAME=VALUE, or NAME={FIELD} with a field of `options`
   # The values of {std}: advantages divided by the group's deviation, or not.
   std: tuple[object, object] = (True, False)
-  with_kl: str = ""  # options beside, if there is a KL
+  with_kl: str = ""  # further options, if there is a KL
   note: str = ""  # what options cannot say, with {B}, {M} and {lr}
 
 
@@ -257,7 +258,7 @@ def not_carried(trainer: str, setting: Setting) -> list[str]:
     out += [f"recipe.loss.clip_low={loss['clip_low']}",
             f"recipe.loss.clip_high={loss['clip_high']}",
             f"sampler.temperature={loss['temperature']}"]
-  return [*out, *setting.beside]
+  return [*out, *setting.uncarried]
 
 
 def names(trainer: str) -> dict[str, str]:

@@ -1,12 +1,13 @@
 """Makes a plan: the allocation of a budget, or a sweep."""
 
 import dataclasses
+import functools
+import itertools
 import math
 import os
 
 from isojax.core import plan_file, sweep_cells
 from isojax.core.allocation import (
-  Allocation,
   B_MAX,
   FEWEST_M,
   PAPER_BATCH,
@@ -89,93 +90,76 @@ class Plan:
     return self.table()
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-  """A request with all that was read for it."""
+def make(request: Request) -> Plan:
+  """The plan of a request.
 
-  ask: Request
-  about: Question  # its C is 0 if hours are given; Bp and n are those given
-  cost_model: CostModel | None
-  problems: request_lib.Problems
-
-  @property
-  def seeds(self) -> list[int]:
-    return request_lib.whole(self.ask, "seeds", 0)
-
-  @property
-  def anchor(self) -> dict:
-    return dict(base_lr=self.about.base_lr, base_batch=self.about.base_batch)
-
-  @property
-  def rate(self) -> tuple[str, str]:
-    """How the learning rate follows from the batch, a row of --explain."""
-    whose = "--config" if self.ask.config else (
-        "the paper; isojax.main uses those of its own config: give it with "
-        "--config")
-    return ("learning rate", f"{self.about.base_lr:g} * sqrt(Bp * n / "
-            f"{self.about.base_batch}): base_lr and base_batch of {whose}")
-
-  def expected(self, a: Allocation) -> dict | None:
-    return prices.expected(self.cost_model, a)
-
-
-def make(ask: Request) -> Plan:
-  """The plan that is asked for.
-
-  InputError names a field without effect or out of range, all that lack, or a
-  budget that nothing is known about.
+  InputError names a field without effect or out of range, all missing fields,
+  or a budget that nothing is known about.
   """
-  problems = request_lib.problems(ask)
-  request_lib.check_complete(ask, problems.stratum)
+  problems = request_lib.problems(request)
+  request_lib.check_complete(request, problems.stratum)
   law = None
-  if ask.law_is_asked:
-    law = request_lib.the_law(ask, problems.stratum)
-  request_lib.check_effect(ask, law)
+  if request.needs_law:
+    law = request_lib.resolve_law(request, problems.stratum)
+  request_lib.check_effect(request, law)
   easy = "easy" in (problems.stratum, law and law.stratum)
   cost_model = prices.cost_model_of(
-      ask, easy=easy, validation=problems.validation)
-  task = Task(ask, question(ask, law, cost_model, problems.D), cost_model,
-              problems)
-  kind = swept if ask.cells.sweep else advised
-  rows, messages = kind(task)
-  rows, words = by_config(ask.config, rows)
+      request, easy=easy, validation=problems.validation)
+  q = question(request, law, cost_model, problems.D)
+  planned = swept if request.cells.sweep else advised
+  rows, messages = planned(request, q, cost_model)
+  rows, notes = with_config(request.config, rows)
   messages = dataclasses.replace(messages, basis=(*messages.basis, *(
-      ("config", text) for text in words)))
-  return Plan(tuple(rows), messages, cost_model, setting_of(task, easy))
+      ("config", note) for note in notes)))
+  return Plan(tuple(rows), messages, cost_model, setting_of(
+      request.config, cost_model, D=problems.D, easy=easy))
 
 
-def question(ask: Request, law, cost_model: CostModel | None,
+def question(request: Request, law, cost_model: CostModel | None,
              D: int | None) -> Question:
-  """What the request asks of a law; sweeps may have none."""
-  tokens, sizes = ask.policy.response_tokens, None
-  prompt = ask.policy.prompt_tokens
+  """What is known about the runs; without a law in some sweeps.
+
+  C is 0 if hours are given.
+  """
+  tokens, sizes = request.policy.response_tokens, None
+  prompt = request.policy.prompt_tokens
   if cost_model:
     shape, lengths = cost_model.shape, cost_model.workload.lengths
     sizes = (shape.layers, shape.width, shape.mlp)
     prompt, tokens = lengths.prompt, lengths.response
   if tokens is not None and law and law.unit != "sampled_tokens":
     tokens += prompt or 0
-  optimizer = ask.config and ask.config.recipe.optimizer
+  base_lr, base_batch = PAPER_LR, PAPER_BATCH
+  if request.config:
+    optimizer = request.config.recipe.optimizer
+    base_lr, base_batch = optimizer.base_lr, optimizer.base_batch
+  cells, rollouts = request.cells, request.budget.rollouts
+  several_Bp = cells.sweep and len(cells.Bp) > 1
   return Question(
-      C=0 if ask.budget.rollouts is None else request_lib.whole_number(
-          "rollouts", ask.budget.rollouts, 2), law=law,
-      metric=ask.evidence.metric, model=ask.model_path, D=D,
-      sizes=sizes,
-      B_max=ask.cells.B_max or (
+      C=0 if rollouts is None else request_lib.whole_number(
+          "rollouts", rollouts, 2),
+      law=law, metric=request.evidence.metric, model=request.model_path,
+      sizes=sizes, D=D, B_max=cells.B_max or (
           law.B_max if isinstance(law, Prior) else B_MAX),
-      Bp=None if ask.cells.sweep and len(ask.cells.Bp) > 1 else request_lib.one(
-          ask, "Bp", 1),
-      n=None if ask.cells.sweep else request_lib.one(ask, "n", 2),
-      base_lr=optimizer.base_lr if ask.config else PAPER_LR,
-      base_batch=optimizer.base_batch if ask.config else PAPER_BATCH,
-      tokens_per_rollout=tokens)
+      Bp=None if several_Bp else request_lib.only_number(request, "Bp", 1),
+      n=None if cells.sweep else request_lib.only_number(request, "n", 2),
+      base_lr=base_lr, base_batch=base_batch, tokens_per_rollout=tokens)
 
 
-def setting_of(task: Task, easy: bool) -> export.Setting:
+def rate(request: Request, q: Question) -> tuple[str, str]:
+  """How the learning rate follows from the batch, a row of --explain."""
+  source = "--config" if request.config else (
+      "the paper; isojax.main uses those of its own config: give it with "
+      "--config")
+  return ("learning rate", f"{q.base_lr:g} * sqrt(Bp * n / {q.base_batch}): "
+          f"base_lr and base_batch of {source}")
+
+
+def setting_of(config, cost_model: CostModel | None, *, D: int | None,
+               easy: bool) -> export.Setting:
   """What all runs share: the config's, or a GRPO with KL on easy problems."""
-  config, D = task.ask.config, task.about.D
-  machine = {} if task.cost_model is None else dict(
-      devices=task.cost_model.machine.chips, priced=True)
+  machine = {} if cost_model is None else dict(
+      devices=cost_model.machine.chips, priced=True)
   if config is not None:
     loss, sampler = config.recipe.loss, config.sampler
     return export.Setting(
@@ -184,110 +168,114 @@ def setting_of(task: Task, easy: bool) -> export.Setting:
         config.alloc.rule, dict(
             clip_low=loss.clip_low, clip_high=loss.clip_high,
             aggregation=loss.aggregation, temperature=sampler.temperature),
-        export.beside(config.recipe), lr_factor=math.sqrt(
+        export.uncarried_keys(config.recipe), lr_factor=math.sqrt(
             config.recipe.updates.minibatches) if (
                 config.recipe.optimizer.batch == "update") else 1.0, **machine)
-  lengths = task.cost_model and task.cost_model.workload.lengths
+  lengths = cost_model and cost_model.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
       lengths and lengths.max_response, D, **machine)
 
 
-def advised(task: Task):
-  """(rows of the plan, one per seed; its words)."""
-  ask, q, cost_model = task.ask, task.about, task.cost_model
-  law = task.about.law
+def advised(request: Request, q: Question, cost_model: CostModel | None):
+  """(rows of the plan, one per seed; its messages) of an advice."""
+  law = q.law
   if q.C:
-    answer = advice_lib.advise(q)
+    advice = advice_lib.advise(q)
   else:
-    hours = request_lib.hours(ask) / (
-        prices.sure(cost_model) if ask.hardware.sure else 1)
-    answer = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
+    hours = request_lib.hours(request)
+    if request.hardware.sure:
+      hours /= prices.upper_ratio(cost_model)
+    advice = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
         hours, Bp, n, cost_model.run))
-  a, study, warnings = answer.allocation, None, answer.warnings
+  a, study, warnings = advice.allocation, None, advice.warnings
   if a.n != (q.n or a.n) or a.Bp != (q.Bp or a.Bp):  # not what was given
-    warnings = (*(f"adjusted: {change}" for change in answer.changes),
+    warnings = (*(f"adjusted: {change}" for change in advice.changes),
                 *warnings)
-  warnings += (advice_lib.far_from_law(a.n, answer.answer) if q.n else
-               advice_lib.race_instead(answer.answer))
+  warnings += (advice_lib.far_from_law(a.n, advice.answer) if q.n else
+               advice_lib.race_instead(advice.answer))
   if q.D and (isinstance(law, Prior) or law.whose != Fitted.whose):
-    study = priors.study_says(law.stratum, q.D, a.C, a.n)
-  rows = [plan_file.Row(a, seed, answer.lr, task.expected(a))
-          for seed in task.seeds]
-  n_star = text_lib.n_star(dataclasses.replace(answer, held="") if q.n else
-                           answer)
+    study = priors.study_statement(law.stratum, q.D, a.C, a.n)
+  expected = functools.partial(prices.expected, cost_model)
+  rows = [plan_file.Row(a, seed, advice.lr, expected(a))
+          for seed in request_lib.whole_numbers(request, "seeds", 0)]
+  n_star = text_lib.n_star(
+      dataclasses.replace(advice, n_reason="") if q.n else advice)
   return rows, text_lib.Messages(
       (*n_star, *text_lib.alternatives(
-          a, advice_lib.neighbours(q, a), task.expected, law)), warnings,
-      (*text_lib.explained(q, answer), task.rate),
+          a, advice_lib.neighbours(q, a), expected, law)), warnings,
+      (*text_lib.explained(q, advice), rate(request, q)),
       "" if q.n or q.metric != "avg" else evidence.headline(
-          law, a.C, a.n, answer.bounds, not answer.answer.beyond),
+          law, a.C, a.n, advice.n_bounds, not advice.answer.beyond),
       evidence.lines(law, a.C, a.B, study) if q.metric == "avg" else ())
 
 
-def swept(task: Task):
-  """(rows of the plan, its words)."""
-  ask, C, config = task.ask, task.about.C, task.ask.config
-  pairs, lead, warnings = wanted_cells(ask, dataclasses.replace(
-      task.about, B_max=min(task.about.B_max, C)))
+def swept(request: Request, q: Question, cost_model: CostModel | None):
+  """(rows of the plan, its messages) of a sweep."""
+  C, config = q.C, request.config
+  pairs, lead, warnings = wanted_cells(
+      request, dataclasses.replace(q, B_max=min(q.B_max, C)))
   few = [str(pair) for pair in pairs if C // math.prod(pair) < FEWEST_M]
   if few:
     warnings += (f"at (Bp, n) = {', '.join(few)} C allows fewer than "
                  f"{FEWEST_M} updates, too few to show what the policy can "
                  "learn; raise --rollouts",)
-  few = [str(pair) for pair in pairs if config and prices.due(
+  few = [str(pair) for pair in pairs if config and prices.evaluations_due(
       config.eval, C, math.prod(pair)) < FEWEST_EVALUATIONS]
   if few:
     warnings += (
         f"at (Bp, n) = {', '.join(few)} a run has fewer than "
         f"{FEWEST_EVALUATIONS} evaluations, which launch.fit needs: raise "
         f"--rollouts, or lower --config.eval.first={config.eval.first}",)
-  ahead = config and (config.recipe.updates.in_flight
-                      or config.recipe.filter.rounds > 1)
-  rows, skipped = without_done(ask.cells.skip, sweep_cells.grid(
-      pairs, C=C, seeds=task.seeds, expected=task.expected, **task.anchor))
+  samples_ahead = config and (config.recipe.updates.in_flight
+                              or config.recipe.filter.rounds > 1)
+  seeds = request_lib.whole_numbers(request, "seeds", 0)
+  rows, skipped = without_done(request.cells.skip, sweep_cells.grid(
+      pairs, C=C, seeds=seeds, base_lr=q.base_lr, base_batch=q.base_batch,
+      expected=functools.partial(prices.expected, cost_model)))
   return rows, text_lib.Messages(
-      (f"{many(len(pairs), 'pair')} (Bp, n) x {many(len(task.seeds), 'seed')}",
+      (f"{many(len(pairs), 'pair')} (Bp, n) x {many(len(seeds), 'seed')}",
        *lead), warnings, (
            ("sweep", "each run goes to the largest C and contains every smaller"
             " C, because the learning rate is constant after warm-up" + (
                 ", but for the last steps of a smaller C: the recipe samples "
-                "ahead" if ahead else "")),
-           *(("left out", text) for text in skipped), task.rate))
+                "ahead" if samples_ahead else "")),
+           *(("left out", text) for text in skipped), rate(request, q)))
 
 
-def wanted_cells(ask: Request, q: Question):
-  """(cells of a sweep, words, warnings); n is the law's, half and twice it."""
-  Bps = request_lib.whole(ask, "Bp", 1) if ask.cells.Bp else []
+def wanted_cells(request: Request, q: Question):
+  """(cells of a sweep, notes, warnings); n is the law's, half and twice it."""
+  Bps = request_lib.whole_numbers(request, "Bp", 1) if request.cells.Bp else []
   lead, warnings = (), ()
   if q.law is not None:
-    answer = advice_lib.advise(q)
-    near = sorted((answer.allocation, *advice_lib.neighbours(
-        q, answer.allocation)), key=lambda a: a.n)
+    advice = advice_lib.advise(q)
+    near = sorted((advice.allocation, *advice_lib.neighbours(
+        q, advice.allocation)), key=lambda a: a.n)
     ns = [a.n for a in near]
     pairs = [(Bp, n) for Bp in Bps for n in ns] or [(a.Bp, a.n) for a in near]
-    middle = (f"n = {answer.allocation.n}, because {answer.held}; n* = "
-              f"{answer.answer.n:.4g}" if answer.held else
-              f"n* = {answer.answer.n:.4g} to a power of two")
+    middle = (f"n = {advice.allocation.n}, because {advice.n_reason}; n* = "
+              f"{advice.answer.n:.4g}" if advice.n_reason else
+              f"n* = {advice.answer.n:.4g} to a power of two")
     lead = (f"n = {', '.join(map(str, ns))}: {middle}, half and twice it "
-            f"({answer.answer.basis})",)
-    warnings = answer.warnings
-  elif not Bps or bool(ask.cells.n) == bool(ask.cells.B):
+            f"({advice.answer.basis})",)
+    warnings = advice.warnings
+  elif not Bps or bool(request.cells.n) == bool(request.cells.B):
     raise InputError("--sweep needs --Bp and either --n or --B, such as "
                      "--Bp=32 --n=8,32,128,512, or a law to take n from")
-  elif ask.cells.B:
-    pairs = [(Bp, ask.cells.B / Bp) for Bp in Bps]
+  elif request.cells.B:
+    pairs = [(Bp, request.cells.B / Bp) for Bp in Bps]
   else:
-    pairs = [(Bp, n) for Bp in Bps for n in request_lib.whole(ask, "n", 2)]
+    pairs = list(itertools.product(
+        Bps, request_lib.whole_numbers(request, "n", 2)))
   cells, notes = sweep_cells.admitted_cells(
-      pairs, B=ask.cells.B, B_max=q.B_max, D=q.D)
+      pairs, B=request.cells.B, B_max=q.B_max, D=q.D)
   if not cells:
     raise InputError("nothing is left of the sweep: " + "; ".join(notes))
   return cells, (*lead, *notes), warnings
 
 
 def without_done(path: str | None, rows: list[plan_file.Row]):
-  """(rows that the fit of --skip does not have at their C, words)."""
+  """(rows that the fit of --skip does not have at their C, notes)."""
   if path is None:
     return rows, ()
   fit = request_lib.read_fit(path)
@@ -302,30 +290,32 @@ def without_done(path: str | None, rows: list[plan_file.Row]):
   if not left:
     raise InputError(f"--skip={path} has every run of this sweep at this "
                      "budget; raise --rollouts, or add --seeds or --n")
-  done = len(rows) - len(left)
-  return left, (f"{many(done, 'run')} that {path} has at this budget",) * bool(
-      done)
+  if len(left) == len(rows):
+    return rows, ()
+  done = many(len(rows) - len(left), "run")
+  return left, (f"{done} that {path} has at this budget",)
 
 
-def by_config(config, rows: list[plan_file.Row]):
-  """(rows with the m of the config, at most n, and its rate, words)."""
+def with_config(config, rows: list[plan_file.Row]):
+  """(rows with the m of the config, at most n, and its rate; notes)."""
   if config is None:
     return rows, ()
   m, batch = config.alloc.m, config.recipe.optimizer.batch
   minibatches = config.recipe.updates.minibatches if batch == "update" else 1
-  out, words, fewer = [], (), set()
+  out, notes, small_n = [], (), set()
   for row in rows:
     a, lr = row.allocation, row.lr
     if m is not None and a.m is None:
-      fewer |= {a.n_min} if a.n_min < m else set()
+      small_n |= {a.n_min} if a.n_min < m else set()
       a = dataclasses.replace(a, m=min(m, a.n_min))
     if batch != "sampled":  # which rollouts of a step the square root counts
       lr *= math.sqrt(a.kept / a.n / minibatches)
     out.append(dataclasses.replace(row, allocation=a, lr=lr))
-  if fewer:
-    words += (f"alloc.m={m} of --config is more than n = "
-              f"{', '.join(map(str, sorted(fewer)))}: there m = n",)
+  if small_n:
+    notes += (f"alloc.m={m} of --config is more than n = "
+              f"{', '.join(map(str, sorted(small_n)))}: there m = n",)
   if batch != "sampled":
-    words += (f"recipe.optimizer.batch={batch}: lr counts Bp * m"
-              + " / minibatches" * (batch == "update") + " instead of Bp * n",)
-  return out, words
+    counted = "Bp * m / minibatches" if batch == "update" else "Bp * m"
+    notes += (f"recipe.optimizer.batch={batch}: lr counts {counted} instead of "
+              "Bp * n",)
+  return out, notes

@@ -15,12 +15,12 @@ from isojax.ledger import bucket, records
 from isojax.planner import cost, memory
 from isojax.planner.cost import Cost, CostModel, Lengths, Recipe, Workload
 from isojax.planner.machines import Accelerator, Machine, Mesh
-from isojax.planner.request import load_json, Request, the_machine
+from isojax.planner.request import load_json, Request, resolve_machine
 
 
-def the_shape(ask: Request) -> shape_lib.ModelShape:
+def policy_shape(request: Request) -> shape_lib.ModelShape:
   """The shape of the policy of --model or of the config."""
-  folder = ask.model_path
+  folder = request.model_path
   path = folder if folder.endswith(".json") else os.path.join(
       folder, "config.json")
   return shape_lib.model_shape(load_json(
@@ -37,9 +37,9 @@ def dtype_of(section, accelerator: Accelerator) -> str:
       1 / accelerator.bfloat16)
 
 
-def measured_records(ask: Request) -> list[dict] | None:
+def measured_records(request: Request) -> list[dict] | None:
   """The train records of --measured, or None without it."""
-  path = ask.hardware.measured
+  path = request.hardware.measured
   if path is None:
     return None
   bucket.check(path, "measured")
@@ -49,7 +49,7 @@ def measured_records(ask: Request) -> list[dict] | None:
   return train_records(records.read(path), path=path)
 
 
-def the_recipe(config, train) -> Recipe:
+def priced_recipe(config, train) -> Recipe:
   """What the config's recipe computes in a step.
 
   With resampling, the sampling rounds of a step are those of --measured, else
@@ -70,20 +70,21 @@ def the_recipe(config, train) -> Recipe:
       rounds=rounds, in_flight=updates.in_flight > 0)
 
 
-def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
+def priced_workload(request: Request, train, kl: bool, shape,
+                    machine) -> Workload:
   """What a step computes; without a config, at most 4 times the mean lengths.
   """
-  config = ask.config
+  config = request.config
   seen = mean_lengths(train) if train else (None, None)
   prompt, response = (
       mean if given is None else given for mean, given in zip(
-          seen, (ask.policy.prompt_tokens, ask.policy.response_tokens),
+          seen, (request.policy.prompt_tokens, request.policy.response_tokens),
           strict=True))
   if config is None:
     return Workload(
         Lengths(prompt, response, math.ceil(4 * prompt),
                 math.ceil(4 * response)),
-        Formats(ask.policy.dtype), Recipe(kl=kl))
+        Formats(request.policy.dtype), Recipe(kl=kl))
   sampler, loss = config.sampler, config.recipe.loss
   fused = memory.has_kernel(
       shape, attention=loss.attention,
@@ -95,11 +96,11 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
       Formats(dtype_of(sampler, machine.accelerator),
               sampled_head=sampler.head_dtype,
               head=loss.head_dtype, reduce=loss.reduce_dtype),
-      the_recipe(config, train), padded=True, remat=loss.remat, fused=fused,
+      priced_recipe(config, train), padded=True, remat=loss.remat, fused=fused,
       lora_rank=config.model.lora.rank or None)
 
 
-def due(e, C: int, B: int) -> int:
+def evaluations_due(e, C: int, B: int) -> int:
   """The evaluations of whole steps of B within C, that before training too."""
   if min(e.k, e.first, e.growth) < 1:
     raise InputError(f"eval: k={e.k}, first={e.first}, growth={e.growth}: "
@@ -142,22 +143,23 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
       rows=most, weights_gathered=weights_gathered,
       micro_rows=max(G, config.recipe.loss.microbatch_tokens
                      // sampler.max_new_tokens), slots_refilled=True,
-      evaluations=lambda C, B: due(e, C, B) * validation * e.k, k=e.k,
-      page=sampler.page, pages=pages))
+      evaluations=lambda C, B: evaluations_due(e, C, B) * validation * e.k,
+      k=e.k, page=sampler.page, pages=pages))
 
 
-def cost_model_of(ask: Request, *, easy: bool,
+def cost_model_of(request: Request, *, easy: bool,
                   validation: int) -> CostModel | None:
   """The cost model of the runs, or None without a machine.
 
   `easy`: the recipe has KL, without a config; `validation`: problems of an
   evaluation, which a config has. InputError if the model does not fit.
   """
-  if ask.hardware.machine is None:
+  if request.hardware.machine is None:
     return None
-  config, machine, rows = ask.config, the_machine(ask), ask.hardware.rows
-  shape, train = the_shape(ask), measured_records(ask)
-  workload = the_workload(ask, train, easy, shape, machine)
+  config, rows = request.config, request.hardware.rows
+  machine = resolve_machine(request)
+  shape, train = policy_shape(request), measured_records(request)
+  workload = priced_workload(request, train, easy, shape, machine)
   if config is None:
     cost_model = memory.packed(
         shape, workload, machine, efficiency=cost.calibrated(shape, machine),
@@ -166,10 +168,10 @@ def cost_model_of(ask: Request, *, easy: bool,
     cost_model = of_config(
         config, shape, workload, machine, most=rows or config.sampler.slots,
         validation=validation)
-  return as_measured(ask, cost_model, train)
+  return as_measured(request, cost_model, train)
 
 
-def as_measured(ask: Request, cost_model: CostModel, train) -> CostModel:
+def as_measured(request: Request, cost_model: CostModel, train) -> CostModel:
   """The cost model at the speed of --measured, if given."""
   if train is None:
     return cost_model
@@ -182,10 +184,10 @@ def as_measured(ask: Request, cost_model: CostModel, train) -> CostModel:
   return cost_model.with_workload(trained_share=share).replace(
       efficiency=measured_efficiency(
           train, ideal.step(train[0]["Bp"], train[0]["n"]),
-          path=ask.hardware.measured))
+          path=request.hardware.measured))
 
 
-def sure(cost_model: CostModel) -> float:
+def upper_ratio(cost_model: CostModel) -> float:
   """Times the predicted time that nine of ten runs take at most."""
   if cost_model.efficiency.spread is None:
     raise InputError("--sure: no spread is known of a measured speed; leave it "

@@ -66,11 +66,11 @@ BEST_AT_END = {
     ("hard", "best"): {32: 256, 64: 128, 128: 128, 256: 32},
     ("hard", "worst"): {32: 64, 64: 32, 128: 8, 256: 8},
 }
-AT_END = (4e6, 6e6)  # rollouts
+END_C = (4e6, 6e6)  # rollouts
 PRIOR_MODEL = "Qwen2.5-7B-Instruct"
 PRIOR_FAMILY = "qwen2.5-7b"  # in the path of a model of the same size and base
 PRIOR_SIZES = (28, 3584, 18944)  # its layers, width and mlp
-OTHERS_N = (16, 64)  # where the other base models of the study saturated
+OTHER_MODELS_N = (16, 64)  # where the other base models of the study saturated
 # Points of reward between the best and the worst tested n (section 5).
 PRIOR_SPREAD = {"easy": 9.2, "hard": 3.1}
 PRIOR_D = {"easy": 6000, "hard": 5000}  # training problems
@@ -88,11 +88,12 @@ def prior_interval(prior: Prior, C: float) -> tuple[float, float]:
   return float(2.0**low), float(2.0**high)
 
 
-NEAR = 2  # times C/D, at most, for a window of the study to be evidence
+# A window of the study is evidence for C/D up to this factor away.
+MAX_WINDOW_RATIO = 2
 
 
 @functools.cache
-def study_n() -> dict[tuple[str, int], dict]:
+def best_n_of_study() -> dict[tuple[str, int], dict]:
   """(stratum, D) -> what launch.study measured of the best n.
 
   Each has windows: C/D -> the n with the most reward in (C/2, C] and its 95 %
@@ -116,10 +117,10 @@ def study_bounds(stratum: str, D: int, C: int) -> tuple[int, int] | None:
 
   Those of both splits if they overlap, else of either.
   """
-  known = _near([d for s, d in study_n() if s == stratum], D)
-  windows = study_n()[stratum, known]["windows"]
+  known = _near([d for s, d in best_n_of_study() if s == stratum], D)
+  windows = best_n_of_study()[stratum, known]["windows"]
   at = _near(windows, C / D)
-  if not 1 / NEAR <= at * D / C <= NEAR:
+  if not 1 / MAX_WINDOW_RATIO <= at * D / C <= MAX_WINDOW_RATIO:
     return None
   (_, low, high), (_, other_low, other_high) = windows[at]
   both = max(low, other_low), min(high, other_high)
@@ -127,14 +128,14 @@ def study_bounds(stratum: str, D: int, C: int) -> tuple[int, int] | None:
       min(low, other_low), max(high, other_high))
 
 
-def study_says(stratum: str, D: int, C: int, n: int) -> str:
+def study_statement(stratum: str, D: int, C: int, n: int) -> str:
   """What the study measured near C/D, beside an n, in a sentence."""
-  known = _near([d for s, d in study_n() if s == stratum], D)
-  entry = study_n()[stratum, known]
+  known = _near([d for s, d in best_n_of_study() if s == stratum], D)
+  entry = best_n_of_study()[stratum, known]
   windows, peak = entry["windows"], entry["peak"]
   at = _near(windows, C / D)
   study = f"the study ({STUDY_MODEL}, docs/study.md)"
-  if not 1 / NEAR <= at * D / C <= NEAR:
+  if not 1 / MAX_WINDOW_RATIO <= at * D / C <= MAX_WINDOW_RATIO:
     return (f"{study} has no window near C/D = {C / D:,.0f} rollouts a problem "
             f"(nearest, D = {known:,}: {at:,})")
   side = lambda best, low, high: ("below" if n < low else "above" if n > high

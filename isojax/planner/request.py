@@ -1,4 +1,4 @@
-"""What is asked of the planner, as checked values: budget, problems, law.
+"""A request to the planner, as checked values: budget, problems, law.
 
 launch.plan makes a Request of its flags, isojax.plan of its arguments. Messages
 name a field as the flag of the command, such as --rollouts.
@@ -29,7 +29,7 @@ from isojax.planner.request_fields import (
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """A question to the planner."""
+  """The values of request_fields, by group, and the config of a run."""
 
   budget: Budget
   evidence: Evidence
@@ -40,7 +40,7 @@ class Request:
   given: tuple  # names of the fields that the user gave
 
   @property
-  def law_is_asked(self) -> bool:
+  def needs_law(self) -> bool:
     return not (self.cells.sweep and (self.cells.n or self.cells.B))
 
   @property
@@ -79,59 +79,60 @@ def request(*, config=None, given=(), **values) -> Request:
       for name, group in GROUPS.items()})
 
 
-def check_complete(ask: Request, stratum: str | None) -> None:
-  """Raises InputError that names every input that a plan lacks.
+def check_complete(request: Request, stratum: str | None) -> None:
+  """Raises InputError that names every missing input of a plan.
 
-  stratum is None if neither a file nor the request tells it.
+  stratum is None if neither a file nor the request has it.
   """
-  budgets = [name for name, value in vars(ask.budget).items()
+  budgets = [name for name, value in vars(request.budget).items()
              if value is not None]
   timed = bool(budgets) and budgets != ["rollouts"]
-  cells, policy = ask.cells, ask.policy
-  priced = ask.hardware.machine is not None or timed and not cells.sweep
-  lacking = [text for text, lacks in {
+  cells, policy = request.cells, request.policy
+  priced = request.hardware.machine is not None or timed and not cells.sweep
+  missing = [text for text, is_missing in {
       "a budget: --rollouts=2e6 or, on a --machine, --hours=9, "
       "--device_hours=144 or --usd=500": not budgets,
       "--machine=8xh100, which spends the budget": (
-          priced and ask.hardware.machine is None),
+          priced and request.hardware.machine is None),
       "--model=FOLDER with the policy's config.json, or --config": (
-          priced and ask.model_path is None),
+          priced and request.model_path is None),
       "--prompt_tokens and --response_tokens (means), or "
       "--measured=records.jsonl of a run": (
           priced and None in (policy.prompt_tokens, policy.response_tokens)
-          and ask.hardware.measured is None),
-      "--Bp with --n or --B, or " * ask.cells.sweep
+          and request.hardware.measured is None),
+      ("--Bp with --n or --B, or " if cells.sweep else "")
       + "--stratum=easy or hard for a published law, --problems=FILE to tell "
       "it, or --law=fit/fit.json": (
-          ask.law_is_asked and ask.evidence.law is None and stratum is None)
-  }.items() if lacks]
-  if lacking:
-    raise InputError("inputs are missing; give " + "; and ".join(lacking))
+          request.needs_law and request.evidence.law is None
+          and stratum is None)
+  }.items() if is_missing]
+  if missing:
+    raise InputError("inputs are missing; give " + "; and ".join(missing))
   if len(budgets) > 1:
     raise InputError("give one budget: --rollouts=2e6; or, with --machine, "
                      "--hours=9, --device_hours=144 or --usd=500")
 
 
-def hours(ask: Request) -> float | None:
+def hours(request: Request) -> float | None:
   """The budget in hours of wall time, or None for rollouts."""
-  if ask.budget.hours is not None or ask.budget.rollouts is not None:
-    return ask.budget.hours
-  machine = the_machine(ask)
-  if ask.budget.device_hours is not None:
-    return ask.budget.device_hours / machine.chips
+  if request.budget.hours is not None or request.budget.rollouts is not None:
+    return request.budget.hours
+  machine = resolve_machine(request)
+  if request.budget.device_hours is not None:
+    return request.budget.device_hours / machine.chips
   price = machine.accelerator.usd_per_hour
   if not price:
     raise InputError(f"--usd: no price of {machine.name} is known; give "
                      "--usd_per_chip_hour, above 0")
-  return ask.budget.usd / (machine.chips * price)
+  return request.budget.usd / (machine.chips * price)
 
 
-def the_machine(ask: Request) -> machines.Machine:
+def resolve_machine(request: Request) -> machines.Machine:
   """The machine, with the price given and jax's share of its GPUs."""
   machine = dataclasses.replace(
-      machines.machine(ask.hardware.machine),
+      machines.machine(request.hardware.machine),
       gpu_share=machines.gpu_share(os.environ))
-  usd = ask.hardware.usd_per_chip_hour
+  usd = request.hardware.usd_per_chip_hour
   if usd is None:
     return machine
   return dataclasses.replace(machine, accelerator=dataclasses.replace(
@@ -139,7 +140,7 @@ def the_machine(ask: Request) -> machines.Machine:
 
 
 def whole_number(flag: str, item, least: int) -> int:
-  """A number, or a text such as 2e6, that must be whole."""
+  """A whole number, also of a text such as 2e6; InputError for others."""
   try:
     value = float(item)
   except ValueError:
@@ -150,18 +151,20 @@ def whole_number(flag: str, item, least: int) -> int:
   return int(value)
 
 
-def whole(ask: Request, name: str, least: int) -> list[int]:
-  """A list of the request as distinct whole numbers."""
+def whole_numbers(request: Request, name: str, least: int) -> list[int]:
+  """A list of the request's cells as distinct whole numbers."""
   values = [whole_number(name, item, least)
-            for item in getattr(ask.cells, name)]
+            for item in getattr(request.cells, name)]
   if not values or len(set(values)) < len(values):
     raise InputError(f"--{name}: expected at least one number, each once")
   return values
 
 
-def one(ask: Request, name: str, least: int) -> int | None:
+def only_number(request: Request, name: str, least: int) -> int | None:
   """The only number of a list, or None for an empty list."""
-  values = whole(ask, name, least) if getattr(ask.cells, name) else [None]
+  if not getattr(request.cells, name):
+    return None
+  values = whole_numbers(request, name, least)
   if len(values) > 1:
     raise InputError(f"--{name}={','.join(map(str, values))}: several values "
                      "need --sweep")
@@ -189,12 +192,13 @@ class Problems:
   validation: int = 300  # problems; the paper's
 
 
-def problems(ask: Request) -> Problems:
+def problems(request: Request) -> Problems:
   """What the stratum file says: that given, or the config's if it exists."""
-  path = ask.evidence.problems or ask.config and ask.config.task.stratum
-  if path is None or ask.evidence.problems is None and not os.path.exists(
+  evidence, config = request.evidence, request.config
+  path = evidence.problems or config and config.task.stratum
+  if path is None or evidence.problems is None and not os.path.exists(
       custom_function.find(path)):
-    return Problems(ask.evidence.stratum, ask.evidence.D)
+    return Problems(evidence.stratum, evidence.D)
   try:
     with open(custom_function.find(path), encoding="utf-8") as file:
       header, *rows = map(json.loads, file)
@@ -207,10 +211,10 @@ def problems(ask: Request) -> Problems:
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(f"{path}: expected a stratum file of launch.split "
                      f"({type(error).__name__}: {error})") from error
-  stratum = ask.evidence.stratum
-  if stratum is None and n and ask.evidence.law is None and ask.law_is_asked:
+  stratum = evidence.stratum
+  if stratum is None and n and evidence.law is None and request.needs_law:
     stratum = priors.stratum_of([c / n for c in correct])
-  return Problems(stratum, ask.evidence.D or len(correct),
+  return Problems(stratum, evidence.D or len(correct),
                   splits.count("validation"))
 
 
@@ -220,12 +224,12 @@ def read_fit(path: str) -> Fitted:
                            path=path)
 
 
-def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
-  """The law that is asked, or the prior of the stratum.
+def resolve_law(request: Request, stratum: str | None) -> Prior | Fitted:
+  """The law of the request, else the published law of the stratum.
 
   InputError if there is none, or it is of another stratum.
   """
-  name = ask.evidence.law
+  name = request.evidence.law
   if name is None:
     name = f"q1-{stratum}"
   if isinstance(name, Fitted):
@@ -247,27 +251,27 @@ def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
   return law
 
 
-def check_effect(ask: Request, law) -> None:
+def check_effect(request: Request, law) -> None:
   """Raises InputError for a given field that would change nothing."""
-  unpriced, no_law = ask.hardware.machine is None, law is None
-  cells = ask.cells
+  unpriced, no_law = request.hardware.machine is None, law is None
+  cells = request.cells
   in_tokens = not no_law and law.unit in ("tokens", "sampled_tokens")
   wrong = {
       "without --machine": unpriced and (
           "usd_per_chip_hour", "rows", "measured", "dtype"),
       "without --machine or a law in tokens": unpriced and not in_tokens and (
           "prompt_tokens", "response_tokens"),
-      "with --config, which has its own": ask.config and ("dtype",),
+      "with --config, which has its own": request.config and ("dtype",),
       "without --hours, --device_hours or --usd": (
-          ask.budget.rollouts is not None and ("sure",)),
+          request.budget.rollouts is not None and ("sure",)),
       "without --sweep": not cells.sweep and ("B", "skip"),
       "with --sweep, which needs --rollouts": cells.sweep and (
           "hours", "device_hours", "usd"),
       "when --sweep has its --n or --B": no_law and ("law", "metric"),
       "in a sweep of given --n or --B": no_law and (
           ("stratum", "model") if unpriced else
-          ("stratum",) if ask.config else ())}
+          ("stratum",) if request.config else ())}
   for when, names in wrong.items():
-    given = [f"--{name}" for name in names or () if name in ask.given]
+    given = [f"--{name}" for name in names or () if name in request.given]
     if given:
       raise InputError(f"{', '.join(given)}: no effect {when}; leave it out")

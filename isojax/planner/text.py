@@ -18,7 +18,7 @@ from isojax.planner.priors import Prior
 
 COSTS = ["time", "range of time", "device-hours", "USD"]
 TRAINERS = "NeMo-RL and prime-rl"  # whose times CALIBRATED is of
-FEW = 0.005  # share of a step that is not worth a line
+MIN_STEP_SHARE = 0.005  # of a step's time; smaller changes get no line
 CALIBRATED = (
     "9 published times on H100 and GB200 (NeMo-RL v0.4 and v0.5 GRPO, prime-rl "
     "trainer), {:g} to {:g} times the predicted ones: the range of each time. "
@@ -156,8 +156,8 @@ def n_star(advice: Advice) -> tuple[str, ...]:
       "no interval is known" if answer.interval is None else
       f"interval {answer.interval[0]:.3g} to {answer.interval[1]:.3g}"
       ) + f": {answer.basis}",)
-  if advice.held:
-    out += (f"n = {advice.allocation.n} instead of n*: {advice.held}",)
+  if advice.n_reason:
+    out += (f"n = {advice.allocation.n} instead of n*: {advice.n_reason}",)
   return out
 
 
@@ -169,8 +169,9 @@ def explained(q: Question, advice: Advice) -> tuple[tuple[str, str], ...]:
         f"instead of the {q.n} given, see what was adjusted")
   elif a.n == answer.n and answer.measured_Bp:
     why = "as measured"
-  elif 0.7 < a.n / advice.wanted < 1.42:
-    why = "instead of n*, for the reason above" if advice.held else "near n*"
+  elif 0.7 < a.n / advice.wanted_n < 1.42:
+    why = ("instead of n*, for the reason above" if advice.n_reason else
+           "near n*")
   else:
     why = (f"not n*: the nearest that {min(q.B_max, a.C):,} rollouts a step "
            "admit, the least of --B_max and C")
@@ -311,4 +312,5 @@ def choices(cost_model: CostModel, Bp: int, n: int) -> tuple[str, ...]:
              for text, other in without.items()}
   return tuple(
       f"{text} {'saves' if change < 0 else 'adds'} {abs(change):.0%} "
-      "of the step" for text, change in changes.items() if abs(change) >= FEW)
+      "of the step" for text, change in changes.items()
+      if abs(change) >= MIN_STEP_SHARE)

@@ -220,7 +220,7 @@ def hours_for(usd: float, machine: str | None,
                      "which is priced by the hour")
   ask = request_lib.request(usd=usd, machine=machine,
                             usd_per_chip_hour=usd_per_chip_hour)
-  hours, priced = request_lib.hours(ask), request_lib.the_machine(ask)
+  hours, priced = request_lib.hours(ask), request_lib.resolve_machine(ask)
   price = priced.accelerator
   progress.say(f"usd={usd:g}: {hours:.3g} hours of {machine}, {priced.chips} "
                f"chips at {price.usd_per_hour:g} USD an hour each "

@@ -70,7 +70,7 @@ def name_of(part: str, runs) -> str:
 
 
 def evidence(G: dict[str, tuple]) -> list[dict]:
-  """The best n of each row of the tables, for priors.study_n.
+  """The best n of each row of the tables, for priors.best_n_of_study.
 
   `peak` is the C/D of the best window of each n on validation problems.
   """

@@ -48,7 +48,7 @@ def test_outside_of_its_data_a_law_answers_for_their_end_and_yields():
   """Easy: 405 at 4 million; at 4.1 million other sources found up to 64."""
   assert ask(C=5e7).answer.n == ask(C=4e6).answer.n
   beyond = ask(C=4_100_000)
-  assert beyond.allocation.n == 64 and "other sources" in beyond.held
+  assert beyond.allocation.n == 64 and "other sources" in beyond.n_reason
   assert ask(C=3_900_000).allocation.n == 512
 
 
@@ -81,5 +81,5 @@ def test_powers_of_two_of_an_interval():
 
 def test_what_limits_n_limits_its_set():
   a = ask(C=2_000_000, law=HARD, model="Llama")
-  assert a.allocation.n == 64 and a.bounds == (16, 64)
-  assert ask(C=2_000_000, law=HARD).bounds == a.answer.interval
+  assert a.allocation.n == 64 and a.n_bounds == (16, 64)
+  assert ask(C=2_000_000, law=HARD).n_bounds == a.answer.interval

@@ -19,7 +19,7 @@ HARD = Setting("group_norm", 0.0, prompt=64, response=512, D=90)
 EASY = Setting("centered", 0.01, prompt=64, response=512, D=None)
 DAPO = HARD._replace(
     loss=dict(clip_low=0.2, clip_high=0.28, aggregation="sample_mean",
-              temperature=0.6), beside=("recipe.updates.minibatches=4",))
+              temperature=0.6), uncarried=("recipe.updates.minibatches=4",))
 
 
 def run(setting, **changes):
@@ -180,7 +180,8 @@ def test_the_loss_of_a_config_where_its_names_are_known():
 def test_what_of_a_recipe_is_not_carried(config, changed, names):
   recipe = config.get_config().recipe
   recipe.loss.update(changed)
-  assert export.beside(recipe) == tuple(f"recipe.{name}" for name in names)
+  assert export.uncarried_keys(recipe) == tuple(
+      f"recipe.{name}" for name in names)
 
 
 def test_lengths_that_are_not_known_are_left_out():

@@ -16,7 +16,7 @@ from tests.planner import examples
 
 
 def test_forward_passes_are_those_of_the_algorithm():
-  assert prices.the_recipe(hard.get_config(), None) == Recipe()
+  assert prices.priced_recipe(hard.get_config(), None) == Recipe()
   for (coef, where), ratio_to, epochs, minibatches, critic in itertools.product(
       ((0.0, "loss"), (0.1, "loss"), (0.1, "reward")), ("old", "behavior"),
       (1, 2), (1, 4), ("none", "shared", "own")):
@@ -29,7 +29,7 @@ def test_forward_passes_are_those_of_the_algorithm():
         constants={} if critic == "none" else dict(gamma=1.0, lam=0.95))
     config.recipe.updates.update(epochs=epochs, minibatches=minibatches)
     config.recipe.critic.kind = critic
-    r, found = experiment.load(config).recipe, prices.the_recipe(
+    r, found = experiment.load(config).recipe, prices.priced_recipe(
         config, None)
     columns = algorithm.scored_columns(r.loss, r.updates, r.critic)
     assert found == Recipe(
@@ -50,18 +50,18 @@ def test_the_rate_of_a_plan_is_that_of_the_run():
     e = experiment.load(config)
     row = plan_file.Row(Allocation(4, 8, 3), 0, e.recipe.optimizer.base_lr * (
         4 * 8 / e.recipe.optimizer.base_batch) ** 0.5, None)
-    (row,), _ = planning.by_config(config, [row])
+    (row,), _ = planning.with_config(config, [row])
     assert row.lr == pytest.approx(e.lr)
 
 
 def test_rounds_are_measured_or_the_most():
   config = hard.get_config()
   config.recipe.updates.in_flight = 2
-  assert prices.the_recipe(config, None) == Recipe(in_flight=True)
+  assert prices.priced_recipe(config, None) == Recipe(in_flight=True)
   config.recipe.filter.rounds = 3
-  assert prices.the_recipe(config, None).rounds == 3.0
+  assert prices.priced_recipe(config, None).rounds == 3.0
   train = [dict(Bp=2, n=4, rollouts=C) for C in (8, 16, 32, 48)]
-  assert prices.the_recipe(config, train).rounds == 40 / 8 / 3
+  assert prices.priced_recipe(config, train).rounds == 40 / 8 / 3
   cost_model = examples.packed()
   # C pays for 6 rounds: 6 steps, or 3 of two rounds each.
   one = cost_model.run(8, 4, 6)

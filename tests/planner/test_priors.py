@@ -20,7 +20,7 @@ def test_the_evidence_is_that_of_the_page():
     if len(cells) > 4 and (found := CELL.findall(" | ".join(cells[2:4]))):
       rows.add((int(cells[1].replace(",", "")),
                 *(tuple(map(int, values)) for values in found)))
-  for cell, entry in priors.study_n().items():
+  for cell, entry in priors.best_n_of_study().items():
     assert {(at, *map(tuple, best))
             for at, best in entry["windows"].items()} <= rows, cell
 
@@ -40,4 +40,4 @@ def test_the_evidence_is_that_of_the_page():
     (2500, 2_000_000, 8, "no window near C/D = 800 rollouts a problem "
      "(nearest, D = 2,500: 210)")])
 def test_what_the_study_says(D, C, n, words):
-  assert priors.study_says("hard", D, C, n).endswith(words)
+  assert priors.study_statement("hard", D, C, n).endswith(words)
