@@ -29,9 +29,9 @@ from isojax.planner import (
 )
 from isojax.planner import request as request_lib
 
-CHOSEN = {"alloc.Bp": "--Bp", "alloc.n": "--n", "alloc.C": "--rollouts",
-          "alloc.M": "--rollouts",
-          "seed": "--seeds"}  # field of a config -> the flag that decides it
+# Field of a config -> the flag that decides it.
+PLANNED = {"alloc.Bp": "--Bp", "alloc.n": "--n", "alloc.C": "--rollouts",
+           "alloc.M": "--rollouts", "seed": "--seeds"}
 
 # A field's type -> how its flag is defined.
 DEFINE = {object: flags.DEFINE_string, str | None: flags.DEFINE_string,
@@ -65,16 +65,16 @@ EXPLAIN = flags.DEFINE_boolean(
 OUT = flags.DEFINE_string("out", "plan.jsonl", "The file that is written.")
 
 
-def asked() -> request_lib.Request:
-  """What the flags ask.
+def flags_request() -> request_lib.Request:
+  """The request that the flags make.
 
   Raises:
-    InputError: no request may be this, or --config sets what the plan decides.
+    InputError: a value is invalid, or --config sets what the plan decides.
   """
   for field in config_flag.given():
-    if field in CHOSEN:
+    if field in PLANNED:
       raise InputError(f"--config.{field}: no effect, because the plan chooses "
-                       f"it; give {CHOSEN[field]}")
+                       f"it; give {PLANNED[field]}")
   values = {name: flags.FLAGS[name].value for name in request_fields.FIELDS}
   lists = {name: tuple(values[name] or ()) for name in ("Bp", "n", "seeds")}
   return request_lib.request(**values | lists, config=CONFIG.value, given=tuple(
@@ -90,16 +90,17 @@ def main(_) -> None:
         FROM.value, EXPORT.value, D=flags.FLAGS.D,
         devices=machine and machines.machine(machine).chips))
     return
-  plan = planning.make(asked())
+  plan = planning.make(flags_request())
   trainer = EXPORT.value
   exported = plan.export(trainer) if trainer else []
-  words, out = plan.table(EXPLAIN.value), OUT.value
+  table, out = plan.table(EXPLAIN.value), OUT.value
   plan.save(out)
-  print(words)
+  print(table)
   for i, options in enumerate(exported):
     print(f"# row {i} for {trainer}\n{options}")
-  if exported:
-    print(export.change_of_n(trainer, plan.rows[0], plan.setting))
+  if trainer:
+    for quantity, names in export.names(trainer).items():
+      print(f"# {quantity}: {names}")
   config = config_flag.arguments(sys.argv[1:]) or ["--config=FILE"]
   print(f"wrote {out}; start a row with " + shlex.join(
       ["python", "-m", "isojax.main", *config, f"--plan={out}", "--row=0"]))

@@ -34,13 +34,13 @@ def read(trainer: str, text: str, *, devices: int | None, D: int | None
 
   InputError names the options that are missing, or the nearest legal n.
   """
-  kind, fields = export.TRAINERS[trainer], {}
+  origin, fields = export.TRAINERS[trainer], {}
   code = re.sub(r"(?m)(^|\s)#.*$", "", text)
   options = {plain(flag or name): value or "true"
              for flag, name, value in OPTION.findall(code)}
   pairs = [pair.split("=") for pair in (
-      f"{kind.options} {kind.with_kl}").split() if "={" in pair]
-  if "={lr}" not in kind.options:  # in the note
+      f"{origin.options} {origin.with_kl}").split() if "={" in pair]
+  if "={lr}" not in origin.options:  # in the note
     pairs.append(["learning_rate", "{lr}"])
   for name, field in pairs:
     if plain(name) in options:
@@ -70,9 +70,9 @@ def read(trainer: str, text: str, *, devices: int | None, D: int | None
   row = plan_file.Row(
       allocate(Bp=int(Bp), n=int(n), M=int(M), C=int(Bp * n * M)),
       seed=size("seed") or 0, lr=number("lr"), expected=None)
-  off = "{use_kl}" in kind.options and text_of("use_kl") != "true"
+  off = "{use_kl}" in origin.options and text_of("use_kl") != "true"
   centered = trainer == "prime-rl" or (  # see its note
-      text_of("std") == str(kind.std[1]).lower())
+      text_of("std") == str(origin.std[1]).lower())
   setting = export.Setting(
       "centered" if centered else "group_norm",
       0.0 if off else number("kl") or 0.0,

@@ -5,19 +5,18 @@ by default, whatever the trainer's own defaults are. They were checked against
 the trainers' code, each at its Trainer's `checked`: docs/planning.md says how.
 """
 
-import dataclasses
 import math
 import operator
 import typing
 
 from isojax.core import plan_file
-from isojax.core.allocation import allocate, Allocation
-from isojax.core.format import aligned, many
+from isojax.core.allocation import Allocation
 from isojax.errors import InputError
 
 CALIBRATED_ON = ("nemo-rl", "prime-rl")  # planner/cost.py
 MOST_PER_DEVICE = 8  # rollouts of a microbatch: the default of TRL
-NORMED = {"group_norm": True, "centered": False}  # advantages: divide by std?
+# Advantage -> whether it divides by the group's deviation.
+DIVIDES_BY_STD = {"group_norm": True, "centered": False}
 EASY_KL = 1e-3  # in the loss, without a config: verl's default
 # recipe.loss.aggregation -> the same mean by its name there. verl's mode for
 # constant_length has divided by different lengths, so it is not written.
@@ -25,9 +24,9 @@ AGGREGATIONS = {
     "trl": {"token_mean": "dapo", "sample_mean": "grpo"},
     "verl": {"token_mean": "token-mean", "sample_mean": "seq-mean-token-mean",
              "sample_sum": "seq-mean-token-sum"}}
-# The recipe that the options make. A config's other value is named in a
-# comment: nothing here writes it.
-PLAIN = {
+# The recipe that the options make. If a config has another value, a comment of
+# the output names it.
+EXPORTED_RECIPE = {
     "loss.policy_loss": "ppo_clip", "loss.ratio": "token",
     "loss.ratio_to": "old", "loss.zero_variance": "off",
     "loss.importance_cap": None, "loss.kl_in": "loss", "loss.kl_estimator":
@@ -49,9 +48,9 @@ class Setting(typing.NamedTuple):
   # Of a config: clip_low, clip_high, aggregation, and the temperature of
   # training rollouts. Only some trainers have options for them.
   loss: dict = {}
-  uncarried: tuple[str, ...] = ()  # KEY=VALUE of a config that is not PLAIN
-  # Of a row's rate: that of one update a step, which the options make, over
-  # that of a minibatch, if the config's rate counts those.
+  uncarried: tuple[str, ...] = ()  # see uncarried_keys
+  # The options make one update a step. If the config's rate is that of a
+  # minibatch, the rate of a step is larger by this factor.
   lr_factor: float = 1.0
   devices: int | None = None  # of the machine; None: not known
   priced: bool = False  # the plan predicts times
@@ -61,19 +60,19 @@ class Setting(typing.NamedTuple):
 
 
 def uncarried_keys(recipe) -> tuple[str, ...]:
-  """The keys of a config's recipe that no options here carry."""
-  values = {name: operator.attrgetter(name)(recipe) for name in PLAIN}
+  """KEY=VALUE of a config's recipe that no options here write."""
+  values = {name: operator.attrgetter(name)(recipe) for name in EXPORTED_RECIPE}
   if not recipe.loss.kl_coef:
-    values |= {name: PLAIN[name] for name in ("loss.kl_in",
+    values |= {name: EXPORTED_RECIPE[name] for name in ("loss.kl_in",
                                               "loss.kl_estimator")}
   return tuple(f"recipe.{name}={value!r}" for name, value in values.items()
-               if value != PLAIN[name])
+               if value != EXPORTED_RECIPE[name])
 
 
 class Trainer(typing.NamedTuple):
-  """How a trainer names what a run sets."""
+  """The option names of a trainer."""
 
-  style: str  # of an option that has a value
+  style: str  # HYDRA, FLAG or YAML
   checked: str  # release or commit that the options were checked against
   options: str  # NAME=VALUE, or NAME={FIELD} with a field of `options`
   # The values of {std}: advantages divided by the group's deviation, or not.
@@ -197,10 +196,10 @@ TRAINERS = {
 
 
 def batches(a: Allocation, devices: int | None) -> tuple[int, int]:
-  """(rollouts of a device at once, how many such make one update).
+  """(rollouts of a device in a microbatch, microbatches of an update).
 
-  Rollouts of a device are a divisor of MOST_PER_DEVICE. InputError if devices
-  do not share B equally.
+  The first is a divisor of MOST_PER_DEVICE. InputError if devices do not share
+  B equally.
   """
   share, left = divmod(a.B, devices or 1)
   if left:
@@ -209,8 +208,8 @@ def batches(a: Allocation, devices: int | None) -> tuple[int, int]:
     raise InputError(
         f"{devices} devices do not share Bp * n = {a.Bp} * {a.n} = {a.B} "
         f"rollouts equally; take --Bp={' or '.join(map(str, legal))}")
-  at_once = math.gcd(MOST_PER_DEVICE, share)
-  return at_once, share // at_once
+  per_device = math.gcd(MOST_PER_DEVICE, share)
+  return per_device, share // per_device
 
 
 def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
@@ -218,7 +217,7 @@ def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
 
   InputError for m < n, a rule or an advantage that is not GRPO's.
   """
-  a, kind, divided = row.allocation, TRAINERS[trainer], NORMED.get(s.advantage)
+  a, target = row.allocation, TRAINERS[trainer]
   if a.m not in (None, a.n):
     raise InputError(f"--export={trainer}: it has no training on m of n "
                      "rollouts; plan with a config without alloc.m")
@@ -226,31 +225,32 @@ def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
     raise InputError(f"--export={trainer}: it has no rule={s.rule}; plan "
                      "without one, or divide the rollouts in the trainer by "
                      "isojax.allocate (docs/allocation.md)")
-  if divided is None:
+  if s.advantage not in DIVIDES_BY_STD:
     raise InputError(f"--export={trainer}: recipe.loss.advantage="
                      f"{s.advantage!r} is not written; expected one of "
-                     f"{', '.join(NORMED)}")
+                     f"{', '.join(DIVIDES_BY_STD)}")
+  divided = DIVIDES_BY_STD[s.advantage]
   # Enough for M steps; a data loader drops the last, smaller batch.
   epochs = a.M if s.D is None else -(-a.M // max(1, s.D // a.Bp))
-  at_once, accumulation = batches(a, s.devices) if trainer == "trl" else (
+  per_device, accumulation = batches(a, s.devices) if trainer == "trl" else (
       None, None)
   fields = s.loss | dict(
       aggregation=AGGREGATIONS.get(trainer, {}).get(s.loss.get("aggregation")),
-      per_device=at_once, accumulation=accumulation,
+      per_device=per_device, accumulation=accumulation,
       Bp=a.Bp, n=a.n, B=a.B, M=a.M, lr=s.lr(row), seed=row.seed,
       epochs=epochs, prompt=s.prompt, response=s.response,
       total=s.prompt and s.prompt + s.response, kl=s.kl, on=True,
-      use_kl=bool(s.kl), std=kind.std[not divided],
+      use_kl=bool(s.kl), std=target.std[not divided],
       estimator="grpo" if divided else "reinforce")
-  pairs = kind.options.replace(
-      "{with_kl}", kind.with_kl if s.kl else "").split()
+  pairs = target.options.replace(
+      "{with_kl}", target.with_kl if s.kl else "").split()
   values = {name: fields.get(value[1:-1]) if value.startswith("{") else value
             for name, value in (pair.split("=") for pair in pairs)}
   return {name: value for name, value in values.items() if value is not None}
 
 
 def not_carried(trainer: str, setting: Setting) -> list[str]:
-  """KEY=VALUE of the config that the options leave to the trainer."""
+  """KEY=VALUE of the config that the options of a trainer do not set."""
   loss, known, out = setting.loss, AGGREGATIONS.get(trainer, {}), []
   if loss and loss["aggregation"] not in known:
     out.append(f"recipe.loss.aggregation={loss['aggregation']!r}")
@@ -263,47 +263,21 @@ def not_carried(trainer: str, setting: Setting) -> list[str]:
 
 def names(trainer: str) -> dict[str, str]:
   """Bp, n, B, M -> the options of a trainer that set it."""
-  words = TRAINERS[trainer].options.split()
-  options = {field: [word.partition("=")[0] for word in words
-                     if word.endswith(f"={{{field}}}")]
+  pairs = [pair.split("=") for pair in TRAINERS[trainer].options.split()
+           if "=" in pair]
+  options = {field: [name for name, value in pairs if value == f"{{{field}}}"]
              for field in ("Bp", "n", "B", "M")}
-  return {field: " and ".join(set_by) for field, set_by in options.items()
-          if set_by}
-
-
-def doubled(row: plan_file.Row, s: Setting) -> list[str]:
-  """What twice the n changes at the same C, with the same Bp or the same B."""
-  a, devices = row.allocation, s.devices or 1
-  lines = [["", "Bp", "n", "B", "M", "lr", "rollouts a device and update",
-            f"microbatches of {MOST_PER_DEVICE}"]]
-  for what, Bp, n in (("this plan", a.Bp, a.n), ("twice n", a.Bp, 2 * a.n),
-                      ("the same B", a.Bp / 2, 2 * a.n)):
-    if Bp == int(Bp) and Bp * n <= a.C:
-      other = allocate(Bp=int(Bp), n=n, M=None, C=a.C)
-      share = other.B / devices
-      lines.append([
-          what, str(other.Bp), str(n), f"{other.B:,}", f"{other.M:,}",
-          s.lr(dataclasses.replace(
-              row, lr=row.lr * math.sqrt(other.B / a.B))),
-          f"{share:g}", str(math.ceil(share / MOST_PER_DEVICE))])
-  return aligned(lines).splitlines()
-
-
-def change_of_n(trainer: str, row: plan_file.Row, s: Setting) -> str:
-  """The names in a trainer, and what twice the n changes, as comments."""
-  return "\n".join(f"# {line}" for line in (
-      *(f"{field}: {name}" for field, name in names(trainer).items()),
-      f"at the same C, on {many(s.devices or 1, 'device')}",
-      *doubled(row, s)))
+  return {field: " and ".join(names) for field, names in options.items()
+          if names}
 
 
 def text(trainer: str, row: plan_file.Row, setting: Setting) -> str:
   """The options of a run to paste, and what they cannot say as comments."""
-  kind, a = TRAINERS[trainer], row.allocation
+  target, a = TRAINERS[trainer], row.allocation
   processes = f"{setting.devices} of them" if setting.devices else (
       "one; --machine gives their number")
-  notes = [kind.note.format(B=a.B, M=a.M, lr=setting.lr(row),
-                            processes=processes)] if kind.note else []
+  notes = [target.note.format(B=a.B, M=a.M, lr=setting.lr(row),
+                            processes=processes)] if target.note else []
   if setting.priced and trainer not in CALIBRATED_ON:
     notes.append(f"the times of this plan are calibrated on NeMo-RL and "
                  f"prime-rl, not on {trainer}" + (
@@ -312,9 +286,9 @@ def text(trainer: str, row: plan_file.Row, setting: Setting) -> str:
     notes.append("no lengths: give --config, or --machine and the mean tokens")
   if left := not_carried(trainer, setting):
     notes.append(f"not carried: {', '.join(left)}")
-  yaml = kind.style == YAML
-  lines = [f"--{name}" if value is True and kind.style == FLAG else
-           kind.style.format(name, str(value).lower() if yaml else value)
+  yaml = target.style == YAML
+  lines = [f"--{name}" if value is True and target.style == FLAG else
+           target.style.format(name, str(value).lower() if yaml else value)
            for name, value in options(trainer, row, setting).items()]
   return "\n".join([*(f"# {note}" for note in notes),
                     ("\n" if yaml else " \\\n").join(lines)])

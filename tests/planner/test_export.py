@@ -94,24 +94,6 @@ def test_the_names_of_each_trainer_are_in_the_docs(trainer):
       trainer) else "–" for field in ("Bp", "n", "B", "M")]
 
 
-def test_what_twice_the_n_changes():
-  """At the same C; the rate follows sqrt(B)."""
-  row, setting = run(HARD._replace(devices=4))
-  assert [" ".join(line.split()) for line in export.doubled(row, setting)] == [
-      "Bp n B M lr rollouts a device and update microbatches of 8",
-      "this plan 32 8 256 10 1e-06 64 8",
-      "twice n 32 16 512 5 1.414e-06 128 16",
-      "the same B 16 16 256 10 1e-06 64 8"]
-  odd, _ = run(HARD, Bp=5)
-  assert len(export.doubled(odd, HARD)) == 3  # no Bp has the same B
-  whole, _ = run(HARD, C=256)  # one step
-  assert len(export.doubled(whole, HARD)) == 3  # twice n exceeds C
-  said = export.change_of_n("verl", row, setting)
-  assert said.startswith("# Bp: data.train_batch_size and actor_rollout_ref.")
-  assert "# n: actor_rollout_ref.rollout.n\n" in said
-  assert "# at the same C, on 4 devices\n" in said
-
-
 def test_a_run_of_verl():
   assert export.text("verl", *run(HARD)).replace(" \\\n", "\n") == VERL
 
