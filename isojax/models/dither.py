@@ -62,3 +62,8 @@ def begun(params):
       lambda params: jax.tree.map_with_path(where_stored, params),
       donate_argnums=0,
       out_shardings=jax.tree.map(lambda x: x.sharding, params))(params)
+
+
+def is_needed(*dtypes: str) -> bool:
+  """Whether a program in one of these dtypes rounds the weights."""
+  return "bfloat16" in dtypes

@@ -228,7 +228,7 @@ def save(folder: pathlib.Path, params, *, dtype: str,
   A file has at most `limit` bytes, or one tensor; several files get an index.
   """
   number, files, room = jax.numpy.dtype(dtype), [], 0
-  dithered = dithered and dtype == "bfloat16"
+  dithered = dithered and dither.is_needed(dtype)
   for (path, x), tensor in zip(jax.tree.leaves_with_path(params),
                                jax.tree.leaves(stored(params)), strict=True):
     if not files or x.size * number.itemsize > room:

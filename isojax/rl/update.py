@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from isojax.models import attention, decoder
+from isojax.models import attention, decoder, dither
 from isojax.models import lora as lora_lib
 from isojax.models import precision as precision_lib
 from isojax.rl import algorithm, losses, objective, packing
@@ -114,7 +114,7 @@ def policy_params(model: decoder.Transformer, base, trained, cfg: LossConfig,
 
   return jax.tree.map_with_path(reduced, lora_lib.merge(
       lora, base, trained, precision=cfg.precision,
-      dithered=cfg.dtype == "bfloat16"))
+      dithered=dither.is_needed(cfg.dtype)))
 
 
 def make_logp_fn(model: decoder.Transformer, temperature):

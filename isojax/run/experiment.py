@@ -15,6 +15,7 @@ from isojax.core import sections
 from isojax.core.allocation import Allocation, sqrt_lr
 from isojax.core.identity import NOTHING
 from isojax.errors import expect, InputError
+from isojax.models import dither
 from isojax.models.lora import LoraConfig
 from isojax.rl import advantages, loss_config
 from isojax.rl.algorithm import UpdatesConfig
@@ -240,8 +241,8 @@ def dtypes(config: dict) -> dict[str, str]:
 
 def begins_dithered(config: dict) -> bool:
   """Whether a run's trained weights begin with isojax.models.dither.begun."""
-  return not config["model"]["lora"]["rank"] and (
-      "bfloat16" in dtypes(config).values())
+  return not config["model"]["lora"]["rank"] and dither.is_needed(
+      *dtypes(config).values())
 
 
 def with_dtypes(config: dict, values: dict[str, str]) -> dict:

@@ -101,8 +101,8 @@ def setup_of(values: dict, stored=lambda run_id: None) -> Setup:
       merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
           precision=e.sampler.precision,
-          dithered=e.sampler.dtype == "bfloat16")) if e.model.lora.rank else (
-              lambda base, trained: trained),
+          dithered=dither.is_needed(e.sampler.dtype))
+          ) if e.model.lora.rank else lambda base, trained: trained,
       sampler=sampler, reward=reward, notes=(
           *notes, *dtype_notes, *sampler_notes, *inputs.notes(
               e, values["alloc"], stratum.header, hashes["model_sha256"],
