@@ -73,7 +73,7 @@ class Plan:
       tables = text_lib.tables(cost_model, self.rows, a)
     return "\n".join([
         *filter(None, (messages.headline,)), text_lib.decision(self.rows),
-        *text_lib.spent(self.rows, self.cost_model),
+        *text_lib.total_cost(self.rows, self.cost_model),
         *messages.lead, text_lib.table(self.rows, self.D),
         *(f"warning: {text}" for text in warnings),
         *(f"evidence: {text}" for text in messages.evidence),

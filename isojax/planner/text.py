@@ -1,4 +1,4 @@
-"""A plan as text: the allocation, its runs, and what they are based on."""
+"""A plan as text: the allocation, its runs, costs and assumptions."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -17,8 +17,9 @@ from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
 COSTS = ["time", "range of time", "device-hours", "USD"]
-TRAINERS = "NeMo-RL and prime-rl"  # whose times CALIBRATED is of
+TRAINERS = "NeMo-RL and prime-rl"  # cost.CALIBRATED is fitted to their times
 MIN_STEP_SHARE = 0.005  # of a step's time; smaller changes get no line
+MIN_SLOWDOWN = 1.2  # times as long; less gets no warning
 CALIBRATED = (
     "9 published times on H100 and GB200 (NeMo-RL v0.4 and v0.5 GRPO, prime-rl "
     "trainer), {:g} to {:g} times the predicted ones: the range of each time. "
@@ -27,11 +28,11 @@ CALIBRATED = (
 
 @dataclasses.dataclass(frozen=True)
 class Messages:
-  """Sentences on a plan."""
+  """The sentences of a plan, in groups."""
 
-  lead: tuple[str, ...]  # why, how sure, and what else was possible
+  lead: tuple[str, ...]  # n* with its interval, and the alternatives
   warnings: tuple[str, ...]
-  basis: tuple[tuple[str, str], ...]  # what it rests on: (topic, text)
+  basis: tuple[tuple[str, str], ...]  # (topic, text) for --explain
   headline: str = ""  # the set of n that are as good
   evidence: tuple[str, ...] = ()  # what public sources say of n
 
@@ -43,14 +44,14 @@ def decision(rows: Sequence[plan_file.Row]) -> str:
   if any(row.allocation != first for row in rows):
     most = max(row.allocation.C for row in rows)
     return f"{many(len(rows), 'run')} to C = {most:,}, {C:,} rollouts in all"
-  kept = f", train on m = {first.m}" * (first.m is not None)
-  return (f"n = {first.n}{kept}, Bp = {first.Bp}, M = {first.M:,}: C = "
-          f"{first.C:,} rollouts, lr {rows[0].lr:.3g}"
-          + f", {len(rows)} seeds" * (len(rows) > 1))
+  m = "" if first.m is None else f", train on m = {first.m}"
+  seeds = f", {len(rows)} seeds" if len(rows) > 1 else ""
+  return (f"n = {first.n}{m}, Bp = {first.Bp}, M = {first.M:,}: C = "
+          f"{first.C:,} rollouts, lr {rows[0].lr:.3g}{seeds}")
 
 
-def spent(rows: Sequence[plan_file.Row],
-          cost_model: CostModel | None) -> tuple[str, ...]:
+def total_cost(rows: Sequence[plan_file.Row],
+               cost_model: CostModel | None) -> tuple[str, ...]:
   """Time, money and speed of all runs, a line each."""
   if cost_model is None:
     return ("time and cost are not known: give --machine, --model and the mean "
@@ -62,7 +63,7 @@ def spent(rows: Sequence[plan_file.Row],
 
   total = {name: add(name) for name in (
       "seconds", "seconds_range", "device_hours", "usd")}
-  time, ends, hours, money = costs(total)
+  time, ends, hours, money = cost_columns(total)
   seconds, spread = total["seconds"], cost_model.efficiency.spread
   tokens = cost_model.workload.lengths.response * sum(
       row.allocation.C for row in rows)
@@ -73,9 +74,9 @@ def spent(rows: Sequence[plan_file.Row],
   if len(rows) > 1:
     time += " one after the other"
   if spread:
-    sure = duration(total["seconds_range"][1], rounded)
-    time += (f" ({ends}), at most {sure} in nine of ten cases; calibrated on "
-             f"{TRAINERS}, not on isojax")
+    longest = duration(total["seconds_range"][1], rounded)
+    time += (f" ({ends}), at most {longest} in nine of ten cases; calibrated "
+             f"on {TRAINERS}, not on isojax")
   else:
     time += f"; {cost_model.efficiency.basis}"
   return (time, bill(cost_model, hours, money),
@@ -95,8 +96,8 @@ def bill(cost_model: CostModel, hours: str, money: str) -> str:
           f"chip-hour ({source})")
 
 
-def costs(e: dict | None) -> list[str]:
-  """The columns COSTS of `plan_file.Row.expected`."""
+def cost_columns(e: dict | None) -> list[str]:
+  """The columns COSTS of a `plan_file.Row.expected`."""
   if e is None:
     return ["-"] * len(COSTS)
   about = lambda seconds: duration(seconds, rounded)
@@ -108,17 +109,16 @@ def costs(e: dict | None) -> list[str]:
 
 
 def table(rows: Sequence[plan_file.Row], D: int | None) -> str:
-  """A line for each run, without the columns that nothing is known of."""
-  kept = any(row.allocation.m is not None for row in rows)
-  lines = [["row", "Bp", "n", *["m"] * kept, "M", "C", "lr", "epochs", "seed",
-            *COSTS]]
+  """A line for each run, without columns that are empty in all of them."""
+  lines = [["row", "Bp", "n", "m", "M", "C", "lr", "epochs", "seed", *COSTS]]
+  has_m = any(row.allocation.m is not None for row in rows)
   for i, row in enumerate(rows):
     a = row.allocation
     lines.append([
-        str(i), str(a.Bp), str(a.n),
-        *[str(a.kept)] * kept, f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
+        str(i), str(a.Bp), str(a.n), str(a.kept) if has_m else "-",
+        f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
         number(a.M * a.Bp / D) if D else "-", str(row.seed),
-        *costs(row.expected)])
+        *cost_columns(row.expected)])
   known = [c for c in range(len(lines[0]))
            if any(line[c] != "-" for line in lines[1:])]
   return aligned([[line[c] for c in known] for line in lines])
@@ -126,19 +126,19 @@ def table(rows: Sequence[plan_file.Row], D: int | None) -> str:
 
 def reward(p: Prediction) -> str:
   return f"{p.reward:.4f} [{p.low:.4f}, {p.high:.4f}]" + (
-      ", beyond the data of its curve" * p.beyond)
+      ", beyond the data of its curve" if p.beyond else "")
 
 
 def alternatives(a: Allocation, near: tuple[Allocation, ...], expected,
                  law: Prior | Fitted) -> tuple[str, ...]:
   """Half and twice the n at the same C: their time and reward, in a line."""
-  out, own = [], expected(a)
+  out, cost_of_a = [], expected(a)
   for other in near:
     e, p = expected(other), predict(law, other)
-    out.append(
-        f"n = {other.n} (M = {other.M:,}"
-        + (f", {e['seconds'] / own['seconds']:.2f} times the time" if e else "")
-        + (f", predicted reward {reward(p)}" if p else "") + ")")
+    time = "" if e is None else (
+        f", {e['seconds'] / cost_of_a['seconds']:.2f} times the time")
+    out.append(f"n = {other.n} (M = {other.M:,}{time}"
+               + (f", predicted reward {reward(p)}" if p else "") + ")")
   if not out:
     return ()
   if all(predict(law, other) is None for other in near):
@@ -162,7 +162,7 @@ def n_star(advice: Advice) -> tuple[str, ...]:
 
 
 def explained(q: Question, advice: Advice) -> tuple[tuple[str, str], ...]:
-  """What the allocation rests on."""
+  """Why the allocation has this n, for --explain."""
   a, answer = advice.allocation, advice.answer
   if q.n:
     why = "as given" if a.n == q.n else (
@@ -185,7 +185,7 @@ def explained(q: Question, advice: Advice) -> tuple[tuple[str, str], ...]:
 
 
 def not_trained(cost_model: CostModel) -> tuple[str, ...]:
-  """What is priced for other trainers alone."""
+  """A warning for a model that isojax does not train."""
   if not cost_model.shape.experts:
     return ()
   return ("isojax does not train a mixture of experts: the plan is for another "
@@ -193,23 +193,24 @@ def not_trained(cost_model: CostModel) -> tuple[str, ...]:
 
 
 def limits(cost_model: CostModel, a: Allocation) -> tuple[str, ...]:
-  """What a config's slots and mesh cost in time, if it matters."""
+  """Warnings if slots or mesh of a config make a run MIN_SLOWDOWN times slower.
+  """
   if not cost_model.evaluations or cost_model.page is not None:
     return ()  # not of a config, or only pages fit
-  out, own = [], cost_model.run(a.Bp, a.n, a.M).seconds
-  times = lambda other: own / other.run(a.Bp, a.n, a.M).seconds
+  out, seconds = [], cost_model.run(a.Bp, a.n, a.M).seconds
+  times = lambda other: seconds / other.run(a.Bp, a.n, a.M).seconds
   more = memory_lib.with_rows(cost_model, a.B)
-  if more.rows > cost_model.rows and times(more) >= 1.2:
+  if more.rows > cost_model.rows and times(more) >= MIN_SLOWDOWN:
     out.append(
-        f"sampler.slots = {cost_model.rows:,} limits decoding: at (Bp, n) = "
-        f"({a.Bp}, {a.n}) the run takes {times(more):.2g} times as long as "
-        f"with --config.sampler.slots={more.rows}, which the memory admits "
-        "(check sampler.memory_gib)")
+        f"{cost_model.rows:,} rows decoded at once (--rows, else sampler.slots)"
+        f" limit the run: at (Bp, n) = ({a.Bp}, {a.n}) it takes "
+        f"{times(more):.2g} times as long as with --config.sampler.slots="
+        f"{more.rows}, which the memory admits (check sampler.memory_gib)")
   best = memory_lib.packed(  # fits: it needs less memory than the config
       cost_model.shape, cost_model.workload, cost_model.machine, rows=a.B,
       efficiency=cost_model.efficiency).replace(
           evaluations=cost_model.evaluations, k=cost_model.k)
-  if times(best) >= 1.2:
+  if times(best) >= MIN_SLOWDOWN:
     out.append(
         f"the config makes the run {times(best):.2g} times as long as a plan "
         f"without --config assumes: mesh {best.mesh.text}, "
@@ -226,7 +227,7 @@ def topics(basis: Sequence[tuple[str, str]]) -> str:
 
 def priced(cost_model: CostModel,
            largest: Allocation) -> tuple[tuple[str, str], ...]:
-  """What the prices rest on."""
+  """The assumptions of the prices, for --explain."""
   m, w, e = cost_model.machine, cost_model.workload, cost_model.efficiency
   of_config = bool(cost_model.evaluations)
   pages = "" if cost_model.page is None else (
@@ -289,7 +290,7 @@ def tables(cost_model: CostModel, rows: Sequence[plan_file.Row],
 
 
 def choices(cost_model: CostModel, Bp: int, n: int) -> tuple[str, ...]:
-  """What each choice of the recipe saves or adds, in a step's time."""
+  """The share of a step's time that each choice of the recipe saves or adds."""
   w, plain = cost_model.workload, Recipe()
   r, f = w.recipe, w.formats
   without = {text: cost_model.with_recipe(**{name: getattr(plain, name)})
@@ -307,8 +308,8 @@ def choices(cost_model: CostModel, Bp: int, n: int) -> tuple[str, ...]:
     if getattr(f, name) != usual:
       without[text] = cost_model.with_workload(
           formats=dataclasses.replace(f, **{name: f.compute}))
-  own = cost_model.step(Bp, n).seconds
-  changes = {text: own / other.step(Bp, n).seconds - 1
+  seconds = cost_model.step(Bp, n).seconds
+  changes = {text: seconds / other.step(Bp, n).seconds - 1
              for text, other in without.items()}
   return tuple(
       f"{text} {'saves' if change < 0 else 'adds'} {abs(change):.0%} "

@@ -198,10 +198,10 @@ def test_few_slots_of_a_config_are_said_to_cost_time():
   """7B on 16 GPUs with 128 slots, of a step of 32 * 128 rollouts."""
   mesh = {"mesh.data": 1, "mesh.fsdp": 16, "mesh.tensor": 1}
   assert (
-      "sampler.slots = 128 limits decoding: at (Bp, n) = (32, 128) the run "
-      "takes 1.6 times as long as with --config.sampler.slots=1024"
-  ) in of_config(config=mesh).table()
-  assert "limits decoding" not in of_config(
+      "128 rows decoded at once (--rows, else sampler.slots) limit the run: at "
+      "(Bp, n) = (32, 128) it takes 1.6 times as long as with "
+      "--config.sampler.slots=1024") in of_config(config=mesh).table()
+  assert "limit the run" not in of_config(
       config=mesh | {"sampler.slots": 1024}).table()
 
 
