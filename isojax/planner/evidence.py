@@ -1,4 +1,4 @@
-"""Public measurements of n and of Bp * n, and the set of n that they leave.
+"""Public measurements of n and of Bp * n, and the n that they find as good.
 
 Each source is of one policy and one set of problems: a prior for other runs,
 and no source for a C that it did not run.
@@ -13,7 +13,9 @@ from isojax.planner import priors
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
-MARGIN = 0.01  # of reward, as launch.fit --margin: n within it are as good
+# Reward; an n whose reward is this close to the best is as good. The default of
+# launch.fit --margin.
+MARGIN = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,7 @@ STUDY = Source(
     "docs/study.md", (4096, 4.194304e6), (2, 4, 8, 16, 32, 64), "n = 2 to 64 "
     "reach the same best validation within 0.011, a larger n later; n = 128 is "
     "0.017 below")
-# Of the tested n, by the figures and the table of the repositories.
+# Read from the figures and the table of the repositories.
 SWEEPS = (
     Source("OLMo2-1B", "GSM8K, one run each, sunnytqin/"
            "rl-excursions-during-pretraining @ cec69cc", (81_920, 1.92e6), (5,),
@@ -115,10 +117,10 @@ def span(ns: tuple[int, ...]) -> str:
 
 
 def lines(law, C: float, B: int, study: str | None) -> tuple[str, ...]:
-  """One line for each source; `study`: what it says of these D."""
-  of_study = [study] if study else []
-  rows = [*of_study, *(source.text(C) for source in sources(law, C)
-                       if source is not STUDY or not of_study)]
+  """One line for each source; `study` replaces the line of the study."""
+  rows = [study] if study else []
+  rows += [source.text(C) for source in sources(law, C)
+           if source is not STUDY or not study]
   low, high = CRITICAL_BATCH
   side = ("below" if B < low else "above" if B > high else "within")
   return (*rows, "critical batch (OpenReview uK4kMpNx0W, GRPO on verifiable "
@@ -130,10 +132,10 @@ def headline(law, C: float, n: int, bounds, covered: bool) -> str:
   """The set of n that are as good, and by which source; empty for one n.
 
   Args:
-    law: that was asked.
+    law: of the plan.
     C: rollouts of the plan.
     n: of the plan.
-    bounds: the interval of n by the law and by what speaks against it, if any.
+    bounds: Advice.n_bounds.
     covered: whether C is in the data of the law.
   """
   if isinstance(law, Fitted):

@@ -49,7 +49,7 @@ class Fitted:
   law: Sigmoid | FixedBatch | None  # None: nothing to fit it to
   draws: tuple[Sigmoid | FixedBatch, ...]
   curves: tuple[Curve, ...]
-  unit: str  # column of the records that C stands for
+  unit: str  # of C: a column of the records
   metric: str
   stratum: str | None
   model: str | None
@@ -57,14 +57,14 @@ class Fitted:
   n: tuple[int, ...]  # tested
   C_seen: tuple[float, float] | None  # None without a law
   identified: bool
-  reasons: tuple[str, ...]  # why not
-  limits: tuple[str, ...]  # why it is not good beyond its data
+  reasons: tuple[str, ...]  # why it is not identified
+  limits: tuple[str, ...]  # why the law is not used beyond its data
   cautions: tuple[str, ...]
   path: str
-  frontier: tuple[Best, ...] = ()  # in order of C; empty: no n is better
-  runs: tuple[tuple[int, int, int | None, float], ...] = ()  # (Bp, n, seed, C
-  # of the last evaluation)
-  whose: str = "your"  # fit; or the study's
+  frontier: tuple[Best, ...] = ()  # by C; empty: no n is better than another
+  # (Bp, n, seed, C of the last evaluation).
+  runs: tuple[tuple[int, int, int | None, float], ...] = ()
+  whose: str = "your"  # or "the study's", in messages
 
   def interval(self, C: float) -> tuple[float, float]:
     """The 95 % interval of n*(C)."""

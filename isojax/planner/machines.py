@@ -1,4 +1,4 @@
-"""The machines that a run can be priced on: published or measured numbers.
+"""The machines of the planner: published or measured peaks of each chip.
 
 A new machine is one entry of ACCELERATORS. Every number is per chip (a GPU is a
 chip), dense (no sparsity), in FLOP/s, bytes or bytes/s. None: not published, or
@@ -22,11 +22,12 @@ class Accelerator:
   hbm_bandwidth: float  # bytes/s
   source: str
   float32: float | None = None  # without TF32 on GPUs; TPUs publish none
-  link_bandwidth: float | None = None  # bytes/s out of a chip over all ICI or
-  # NVLink links, one way: half the "bidirectional" figure
+  # Bytes/s out of a chip over all ICI or NVLink links, one way: half the
+  # "bidirectional" figure.
+  link_bandwidth: float | None = None
   usd_per_hour: float | None = None  # on demand, of one chip
   usd_source: str | None = None
-  named_cores: int = 1  # cores per chip in the names of slices; 1: chips
+  named_cores: int = 1  # per chip in the names of slices; 1: they count chips
 
   @property
   def platform(self) -> str:
@@ -54,8 +55,8 @@ class Accelerator:
 
 
 # Pages were read on 2026-11-21. BOOK is jax-ml.github.io/scaling-book at commit
-# 0819a7d, 2025-02-18.
-# TPU7X is docs.cloud.google.com/tpu/docs/tpu7x, with v5p and v6e beside it.
+# 0819a7d, 2025-02-18. TPU7X is docs.cloud.google.com/tpu/docs/tpu7x, which also
+# has numbers of v5p and v6e.
 BOOK_PRICES = "the scaling book, 2025-02-18, Google Cloud, region not stated"
 ACCELERATORS = {
     "tpu-v4": Accelerator(
@@ -124,7 +125,7 @@ ACCELERATORS = {
         link_bandwidth=900e9,  # NVLink 1.8 TB/s, both ways
         source="NVIDIA HGX B200 at 1,000 W, dense, from the table of "
                "glennklockwood.com/garden/processors/B200"),
-    # The largest of eight runs on a shared machine.
+    # The largest numbers of eight runs on a shared machine.
     "cpu-2core": Accelerator(
         name="cpu-2core", bfloat16=1.84e11, float32=2.16e11,
         hbm_bytes=2.53e10, hbm_bandwidth=7.24e10,
@@ -182,7 +183,7 @@ class Mesh:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-  """Equal chips, all joined by their fast links.
+  """Equal chips, connected by their fast links.
 
   Slower networks between slices or GPU hosts are not modelled: beyond one slice
   or one NVLink domain, collectives are priced too low.
@@ -220,7 +221,7 @@ FORMS = (r"(?P<kind>.+)", r"(?P<count>\d+)x(?P<kind>.+)",
 
 
 def machine(name: str) -> Machine:
-  """The machine of a cloud's name: "v5p-64", "8xh100", "cpu-2core".
+  """The machine of a name: "v5p-64", "8xh100", "cpu-2core".
 
   Slice names of v4, v5p and v7 count TensorCores, two per chip: "v5p-64" has 32
   chips. Those of v5e and v6e count chips. A name without a count is one chip.

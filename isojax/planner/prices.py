@@ -1,6 +1,7 @@
-"""Prices the runs of a plan: machine, model, lengths, measured speed.
+"""The cost model of a request: machine, model, lengths and speed.
 
-The speed of a machine is calibrated (planner/cost.py), or that of a run on it.
+The speed of a machine is calibrated (planner/cost.py), or measured from a run
+(--measured).
 """
 
 import math
@@ -50,7 +51,7 @@ def measured_records(request: Request) -> list[dict] | None:
 
 
 def priced_recipe(config, train) -> Recipe:
-  """What the config's recipe computes in a step.
+  """The parts of a step that the config's recipe computes.
 
   With resampling, the sampling rounds of a step are those of --measured, else
   the most that the config allows. Log-probs before the updates are those of
@@ -72,14 +73,14 @@ def priced_recipe(config, train) -> Recipe:
 
 def priced_workload(request: Request, train, kl: bool, shape,
                     machine) -> Workload:
-  """What a step computes; without a config, at most 4 times the mean lengths.
+  """The workload of a step; without a config the longest lengths are 4 means.
   """
   config = request.config
-  seen = mean_lengths(train) if train else (None, None)
-  prompt, response = (
-      mean if given is None else given for mean, given in zip(
-          seen, (request.policy.prompt_tokens, request.policy.response_tokens),
-          strict=True))
+  prompt, response = mean_lengths(train) if train else (None, None)
+  if request.policy.prompt_tokens is not None:
+    prompt = request.policy.prompt_tokens
+  if request.policy.response_tokens is not None:
+    response = request.policy.response_tokens
   if config is None:
     return Workload(
         Lengths(prompt, response, math.ceil(4 * prompt),
@@ -101,11 +102,11 @@ def priced_workload(request: Request, train, kl: bool, shape,
 
 
 def evaluations_due(e, C: int, B: int) -> int:
-  """The evaluations of whole steps of B within C, that before training too."""
+  """The evaluations of a run to C by steps of B, with the one at step 0."""
   if min(e.k, e.first, e.growth) < 1:
     raise InputError(f"eval: k={e.k}, first={e.first}, growth={e.growth}: "
                      "expected at least 1")
-  C -= C % B
+  C -= C % B  # whole steps
   if C > 10_000 * e.first and e.growth < 1.01:  # counting takes long
     return min(C // B, C // e.first)
   return len(evaluate.due_steps(evaluate.due_rollouts(

@@ -32,6 +32,8 @@ _AT_8192 = dict(B_max=8192, max_n=1024)
 _HARD = dict(stratum="hard", B_max=16_384, max_n=512)
 # Qwen2.5-7B-Instruct on math, one run per configuration, 300 validation
 # problems, avg@4. Parameters as printed; data ranges read from the figures.
+# q1 is the law at one Bp, q2 at one Bp * n, q3 at the best Bp. "-draft" has the
+# parameters of the paper's draft.
 PRIORS = {
     "q1-easy": Prior(Sigmoid(6.09, 4.75, 5.84, 2.73), unit="rollouts", Bp=32,
                      C_seen=(5e4, 4e6), **_EASY),
@@ -52,8 +54,8 @@ PRIORS = {
                            unit="updates", Bp=None, C_seen=(27, 830),
                            **_EASY | _AT_8192),
 }
-# Of docs/study.md: the embedded policy on countdown, Bp = 32. launch.study
-# writes these files.
+# The laws of docs/study.md: the embedded policy on countdown, Bp = 32.
+# launch.study writes these files.
 STUDIES = {"study-hard": "isojax/assets/study/hard-fit.json",
            "study-easy": "isojax/assets/study/easy-fit.json",
            "study-many": "isojax/assets/study/many-fit.json"}
@@ -66,22 +68,22 @@ BEST_AT_END = {
     ("hard", "best"): {32: 256, 64: 128, 128: 128, 256: 32},
     ("hard", "worst"): {32: 64, 64: 32, 128: 8, 256: 8},
 }
-END_C = (4e6, 6e6)  # rollouts
+END_C = (4e6, 6e6)  # that largest C, in rollouts
 PRIOR_MODEL = "Qwen2.5-7B-Instruct"
 PRIOR_FAMILY = "qwen2.5-7b"  # in the path of a model of the same size and base
 PRIOR_SIZES = (28, 3584, 18944)  # its layers, width and mlp
-OTHER_MODELS_N = (16, 64)  # where the other base models of the study saturated
+OTHER_MODELS_N = (16, 64)  # where the paper's other base models saturated
 # Points of reward between the best and the worst tested n (section 5).
 PRIOR_SPREAD = {"easy": 9.2, "hard": 3.1}
 PRIOR_D = {"easy": 6000, "hard": 5000}  # training problems
-# Distance of our refits of the published points from the printed parameters:
-# C0 within 0.1 decade, the ceiling within 0.5 log2.
+# Refits of the published points differ from the printed parameters by at most
+# 0.1 decade in C0 and 0.5 in log2 of the ceiling.
 PRIOR_C0_DECADES, PRIOR_LOG2 = 0.1, 0.5
 
 
 def prior_interval(prior: Prior, C: float) -> tuple[float, float]:
   """(low, high) n at C: the spread of refits, not a 95 % interval."""
-  # Of a fixed batch there is one refit, so no shift is known.
+  # There is one refit of a fixed batch, so no shift is known.
   shift = 1 if isinstance(prior.law, FixedBatch) else 10**PRIOR_C0_DECADES
   low = prior.law.log2(C / shift) - PRIOR_LOG2
   high = prior.law.log2(C * shift) + PRIOR_LOG2
@@ -98,7 +100,7 @@ def best_n_of_study() -> dict[tuple[str, int], dict]:
 
   Each has windows: C/D -> the n with the most reward in (C/2, C] and its 95 %
   interval, on training and on validation problems. And peak: n -> the C/D of
-  its best validation, after which it fell, or None.
+  its best validation, after which validation fell.
   """
   with open(custom_function.find(STUDY_N), encoding="utf-8") as file:
     return {(entry["stratum"], entry["D"]): {
@@ -108,54 +110,62 @@ def best_n_of_study() -> dict[tuple[str, int], dict]:
             for entry in json.load(file)}
 
 
-def _near(values, x: float):
+def _nearest(values, x: float):
+  """The value that is nearest to x in log."""
   return min(values, key=lambda value: abs(np.log(value / x)))
 
 
-def study_bounds(stratum: str, D: int, C: int) -> tuple[int, int] | None:
-  """The n that were best near C/D in the study, or None without a window.
+def _nearest_window(stratum: str, D: int, C: int):
+  """(D of the study, what it measured there, C/D of a window, is it near?)."""
+  study_D = _nearest([d for s, d in best_n_of_study() if s == stratum], D)
+  entry = best_n_of_study()[stratum, study_D]
+  at = _nearest(entry["windows"], C / D)
+  is_near = 1 / MAX_WINDOW_RATIO <= at * D / C <= MAX_WINDOW_RATIO
+  return study_D, entry, at, is_near
 
-  Those of both splits if they overlap, else of either.
+
+def study_bounds(stratum: str, D: int, C: int) -> tuple[int, int] | None:
+  """The bounds of the best n near C/D in the study; None without a window.
+
+  They are the common n of both splits if there are any, else the n of either.
   """
-  known = _near([d for s, d in best_n_of_study() if s == stratum], D)
-  windows = best_n_of_study()[stratum, known]["windows"]
-  at = _near(windows, C / D)
-  if not 1 / MAX_WINDOW_RATIO <= at * D / C <= MAX_WINDOW_RATIO:
+  _, entry, at, is_near = _nearest_window(stratum, D, C)
+  if not is_near:
     return None
-  (_, low, high), (_, other_low, other_high) = windows[at]
+  (_, low, high), (_, other_low, other_high) = entry["windows"][at]
   both = max(low, other_low), min(high, other_high)
   return both if both[0] <= both[1] else (
       min(low, other_low), max(high, other_high))
 
 
 def study_statement(stratum: str, D: int, C: int, n: int) -> str:
-  """What the study measured near C/D, beside an n, in a sentence."""
-  known = _near([d for s, d in best_n_of_study() if s == stratum], D)
-  entry = best_n_of_study()[stratum, known]
-  windows, peak = entry["windows"], entry["peak"]
-  at = _near(windows, C / D)
+  """A sentence: the best n of the study near C/D, and whether `n` agrees."""
+  study_D, entry, at, is_near = _nearest_window(stratum, D, C)
   study = f"the study ({STUDY_MODEL}, docs/study.md)"
-  if not 1 / MAX_WINDOW_RATIO <= at * D / C <= MAX_WINDOW_RATIO:
+  if not is_near:
     return (f"{study} has no window near C/D = {C / D:,.0f} rollouts a problem "
-            f"(nearest, D = {known:,}: {at:,})")
+            f"(nearest, D = {study_D:,}: {at:,})")
   side = lambda best, low, high: ("below" if n < low else "above" if n > high
                                   else "in")
-  sides = [side(*best) for best in windows[at]]
+  intervals = entry["windows"][at]
+  sides = [side(*interval) for interval in intervals]
   train, validation = (f"{best} [{low}, {high}]"
-                       for best, low, high in windows[at])
-  out = (f"{study} at D = {known:,}, C/D = {at:,}: best n = {train} on "
+                       for best, low, high in intervals)
+  out = (f"{study} at D = {study_D:,}, C/D = {at:,}: best n = {train} on "
          f"training problems, {validation} on validation; ")
   out += (f"n = {n} agrees" if sides == ["in", "in"] else
           f"n = {n} disagrees: it is {sides[0]} the first interval, "
           f"{sides[1]} the second")
-  tested = _near(peak, n)
+  peak = entry["peak"]
+  tested = _nearest(peak, n)
   if at > peak[tested]:
     out += (f"; validation was best at C/D = {peak[tested]:,} for n = {tested}"
             " and fell later: stop by validation")
   return out
 
 
-STRATA = {"easy": (0.3, 0.6), "hard": (0.0, 0.0625)}  # avg@16 of the base
+# Stratum -> the range of avg@16 of the base policy.
+STRATA = {"easy": (0.3, 0.6), "hard": (0.0, 0.0625)}
 
 
 def stratum_of(pass_rate_Q) -> str:
