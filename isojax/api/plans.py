@@ -1,4 +1,5 @@
-"""isojax.plan: a budget to an allocation, with what the answer rests on."""
+"""isojax.plan: a budget to an allocation. isojax.allocate: one step's rollouts.
+"""
 
 import operator
 import os
@@ -13,8 +14,8 @@ from isojax.planner import planning, request_fields
 from isojax.planner.request import request
 
 
-def _listed(value) -> tuple:
-  """Returns a number, or several, as a tuple; None is empty."""
+def _as_tuple(value) -> tuple:
+  """One number or several as a tuple; None is empty."""
   if value is None:
     return ()
   return (value,) if isinstance(value, str) or not hasattr(
@@ -53,7 +54,7 @@ def plan(**keywords) -> planning.Plan:
   config = values.pop("config")
   if config is not None:
     config = configs.config(config)
-  values |= {name: _listed(values[name]) for name, field in
+  values |= {name: _as_tuple(values[name]) for name, field in
              request_fields.FIELDS.items() if field.type is tuple}
   law = values["law"]
   if isinstance(law, os.PathLike):
@@ -81,10 +82,10 @@ def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
              seed: int = 0) -> np.ndarray:
   """Rollouts of each problem of the next step, by a rule of division.RULES.
 
-  Any trainer can call it with its own counts. The answer is that of alloc.rule
-  to a stratum with these counts: c of s correct have the mean p = (c + 1/2) /
-  (s + 1) and are worth `strength` rollouts, however many they are, because the
-  policy has changed since. The pass rate is Beta(p strength, (1 - p) strength).
+  Any trainer can call it with its own counts. The result is that of alloc.rule
+  for a stratum with these counts. The pass rate of a problem with c of s
+  rollouts correct is Beta(p strength, (1 - p) strength), with p = (c + 1/2) /
+  (s + 1). Its weight does not grow with s, because the policy changes.
 
   Args:
     correct: correct rollouts of each problem so far, [P].

@@ -18,7 +18,7 @@ class Allocation:
 
   Bp: int
   n: int
-  M: int  # with refill: the most steps, of one sampling round each
+  M: int  # with resampling rounds: the most steps, of one round each
   # Rollouts per problem that are trained on; None: n.
   m: int | None = None
   # With a rule other than uniform n and m are means over the problems.
@@ -65,7 +65,7 @@ class Allocation:
   def kept_of(self, n_P) -> np.ndarray:
     """The rollouts of each problem that are trained on: m / n of its n_P.
 
-    Rounded up, and two if m is at least two: one has none to compare with.
+    Rounded up, and at least two if m is: one has no other to compare with.
     """
     share_P = -(-np.asarray(n_P) * self.kept // self.n)
     return np.minimum(n_P, np.maximum(share_P, min(self.kept, 2)))
@@ -108,8 +108,8 @@ def of_section(*, Bp: int, n: int, M: int | None, C: int, m: int | None,
       rule, n_low, n_high, prior_strength, forgetting, objective))
 
 
-B_MAX = 65_536  # default for the most rollouts per step
-FEWEST_M = 50  # updates; of fewer, the warm-up is a large part
+B_MAX = 65_536  # default of the most rollouts per step
+FEWEST_M = 50  # updates; the warm-up is a large part of fewer
 # Anchor of the square-root rule: 1e-6 at 1024 rollouts per step, AdamW.
 PAPER_LR, PAPER_BATCH = 1e-6, 1024
 
@@ -122,20 +122,20 @@ def nearest_power(value: float, *, low: int, high: int) -> int:
 
 def admitted(Bp: int, n: int, *, B_max: int,
              D: int) -> tuple[int, int, tuple[str, ...]]:
-  """The nearest admitted (Bp, n), and what was changed and why.
+  """The nearest admitted (Bp, n), and the changes with their reasons.
 
   n is kept if possible: the playbook tunes n first. The Bp problems of a step
   are distinct, of D.
   """
-  why, near = [], min(max(n, 2), B_max)
+  changes, near = [], min(max(n, 2), B_max)
   if near != n:
-    why.append(f"n {n} -> {near}: n is at least 2 and at most {B_max}")
-  for most, rule in ((B_max // near, f"Bp * n is at most {B_max}"),
-                     (D, "the problem set has no more")):
+    changes.append(f"n {n} -> {near}: n is at least 2 and at most {B_max}")
+  for most, reason in ((B_max // near, f"Bp * n is at most {B_max}"),
+                       (D, "the problem set has no more")):
     if Bp > most:
-      why.append(f"Bp {Bp} -> {most}: {rule}")
+      changes.append(f"Bp {Bp} -> {most}: {reason}")
       Bp = most
-  return Bp, near, tuple(why)
+  return Bp, near, tuple(changes)
 
 
 def sqrt_lr(base_lr: float, base_batch: int, B):

@@ -10,7 +10,7 @@ from absl import app, flags, logging
 from isojax.core import exit_codes
 from isojax.errors import InputError
 
-# `--help` of a command lists the flags that it defines by this module.
+# Then --help of a command lists flags defined through this module as its own.
 flags.disclaim_key_flags()
 
 
@@ -27,7 +27,7 @@ def pairs(flag: str, items: list[str]) -> dict[str, str]:
 
 
 def _parsed(argv: list[str], parse, *, words: bool) -> list[str]:
-  """The words that are no flags; InputError if a flag is wrong."""
+  """The arguments that are no flags; InputError if a flag is wrong."""
   try:
     rest = parse(argv)
   except flags.Error as error:
@@ -39,7 +39,7 @@ def _parsed(argv: list[str], parse, *, words: bool) -> list[str]:
 
 
 def _leave_waiting_threads(code: int) -> None:
-  """Exits at once if threads of orbax are left, which wait on a full disk."""
+  """Exits at once if threads of orbax still run: they wait on a full disk."""
   if any(type(thread).__module__.startswith("orbax.")
          for thread in threading.enumerate()):
     sys.stdout.flush()
@@ -50,8 +50,8 @@ def _leave_waiting_threads(code: int) -> None:
 def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
   """Parses the flags and exits with the code of main(words).
 
-  An InputError is one line. Words that are no flags are refused unless `words`.
-  `parse` is config_flag.parse for a command with --config.
+  An InputError is printed as one line. Arguments that are no flags are refused
+  unless `words`. `parse` is config_flag.parse for a command with --config.
   """
   def parsed(argv):
     try:
@@ -67,7 +67,7 @@ def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
       std_logging.getLogger("asyncio").setLevel(std_logging.CRITICAL)
     try:
       code = main(argv)
-      sys.stdout.flush()  # finds out here, not at exit, if nobody reads it
+      sys.stdout.flush()  # raises BrokenPipeError here instead of at exit
       return code
     except InputError as error:
       sys.stderr.write(f"isojax: {error}\n")

@@ -13,8 +13,8 @@ from ml_collections import config_dict, config_flags
 from isojax.core import custom_function, sections
 from isojax.errors import InputError
 
-FREE = ("constants",)  # sections of a config whose keys its values decide
-RUN = ("model", "task", "alloc", "sampler", "recipe", "eval", "mesh")
+OPEN_SECTIONS = ("constants",)  # any key is valid; other values decide which
+RUN_SECTIONS = ("model", "task", "alloc", "sampler", "recipe", "eval", "mesh")
 
 
 def shipped(path: str) -> str:
@@ -26,7 +26,7 @@ def shipped(path: str) -> str:
 def read_config(path: str) -> config_dict.ConfigDict:
   """The config of FILE or FILE:ARGUMENT.
 
-  An InputError of its code begins with its last FILE:LINE in no library.
+  An InputError begins with the FILE:LINE of the config's code that failed.
   """
   # ml_collections runs each file in the module of the one before, if any.
   sys.modules.pop("config_config", None)
@@ -43,7 +43,7 @@ def read_config(path: str) -> config_dict.ConfigDict:
 
 
 def _place(error: Exception) -> str:
-  """FILE:LINE: of the last frame that is in no library; empty: none."""
+  """FILE:LINE: of the last frame outside of libraries; empty: there is none."""
   ours = [(frame.filename, frame.lineno)
           for frame in traceback.extract_tb(error.__traceback__)
           if not re.search(r"site-packages|importlib|/core/config_f",
@@ -80,13 +80,13 @@ def checked(path: str, config) -> config_dict.ConfigDict:
 def override(section, values: dict, where: str, path: str = "config") -> None:
   """Sets nested values in a config; an InputError begins with `where`.
 
-  A section of FREE takes new keys, and loses those that are set to None.
+  A section of OPEN_SECTIONS takes new keys; None removes a key.
   """
   for key, value in values.items():
     name = f"{path}.{key}"
     if wrong := sections.unknown_field(section, key, path):
       raise InputError(f"{where}: {wrong}")
-    if key in FREE and hasattr(value, "items"):
+    if key in OPEN_SECTIONS and hasattr(value, "items"):
       merged = {**section[key], **value}
       with section.unlocked(), section.ignore_type():
         section[key] = {name: value for name, value in merged.items()
@@ -114,8 +114,8 @@ def _set(section, key: str, value, name: str) -> None:
 
 
 def check_run(config) -> None:
-  """InputError for a config without the sections of a run, without jax."""
-  for name in RUN:
+  """InputError for a config without the sections of a run; loads no jax."""
+  for name in RUN_SECTIONS:
     if name not in config:
       raise InputError(f"config.{name} is missing: expected a config of "
                        "isojax.main, such as configs/hard.py")

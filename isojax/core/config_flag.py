@@ -38,8 +38,8 @@ class Whole(flags.IntegerParser):
     return super().convert(argument)
 
 
-# --config.alloc.m=None. A field that is never None refuses it when the config
-# is read (isojax.run.experiment).
+# --config.alloc.m=None is parsed for each type; isojax.run.experiment refuses it
+# for a field that is never None.
 WHOLE = _OrNone(Whole())
 for _type, _parser in ((int, WHOLE), (float, _OrNone(flags.FloatParser())),
                        (str, _OrNone(flags.ArgumentParser()))):
@@ -59,7 +59,7 @@ def define(example: str, *, required: bool = True):
 
 
 def path(argv: list[str]) -> str:
-  """The last --config FILE or --config=FILE, which counts; empty: none."""
+  """The file of the last --config; empty: there is none."""
   return next((word.partition("=")[2]
                for word in reversed(arguments(argv))
                if word.startswith("--config=")), "")
@@ -109,7 +109,7 @@ def _with_shipped_config(argv: list[str]) -> list[str]:
 
 
 def parse(argv: list[str]) -> list[str]:
-  """The words that are no flags; InputError if --config is wrong."""
+  """The arguments that are no flags; InputError if --config is wrong."""
   try:
     rest = flags.FLAGS(_with_shipped_config(argv))
     if "config" in flags.FLAGS and flags.FLAGS["config"].present:

@@ -15,13 +15,13 @@ import types
 
 from isojax.errors import InputError, reason
 
-BYTES = 64_000  # of a file; the text of a reward is an argument of processes
+MAX_BYTES = 64_000  # of a file, whose text is an argument of grader processes
 MODULE = "isojax_custom"  # name of the file's module
 ROOT = pathlib.Path(__file__).parents[2]  # a clone, or site-packages
 
 
 def find(path: str) -> str:
-  """A path of configs/ or isojax/; that of the shipped file if only it exists.
+  """The path, or the shipped file's if one of configs/ or isojax/ is missing.
   """
   shipped = ROOT / path
   if (path.startswith(("configs/", "isojax/")) and shipped.exists()
@@ -40,9 +40,9 @@ def read(key: str, name: str) -> dict[str, str]:
     raise InputError(f"{key}={name!r}: expected FILE.py:FUNCTION")
   try:
     with open(path, "rb") as file:
-      text = file.read(BYTES + 1)
-    if len(text) > BYTES:
-      raise InputError(f"{key}={name}: expected at most {BYTES:,} bytes")
+      text = file.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+      raise InputError(f"{key}={name}: expected at most {MAX_BYTES:,} bytes")
     text = text.decode()
     compile(text, path, "exec")
   except SyntaxError as error:
@@ -55,7 +55,7 @@ def read(key: str, name: str) -> dict[str, str]:
 
 
 def sha256(custom: dict[str, str]) -> str:
-  """The hash of the function's name and text, wherever the file lies."""
+  """The hash of the function's name and text, without the path."""
   content = f"{custom['function']}\n{custom['text']}"
   return hashlib.sha256(content.encode()).hexdigest()
 
@@ -86,7 +86,7 @@ def function(path: str, function: str, text: str):
     exec(compile(text, path, "exec"), module.__dict__)
   except MemoryError:
     raise
-  except Exception as error:  # any of theirs
+  except Exception as error:  # any error of the file's code
     raise located(path, error) from error
   known = [name for name, value in vars(module).items()
            if callable(value) and not name.startswith("__")]

@@ -21,18 +21,20 @@ OBJECTIVES = ("problems", "rollouts")
 class Division:
   """The rule that divides the B rollouts of a step, with its options."""
 
-  rule: str  # of RULES, or FILE.py:FUNCTION
+  rule: str  # a key of RULES, or FILE.py:FUNCTION
   n_low: int  # least rollouts of a problem that is sampled
   n_high: int  # most rollouts of a problem
   prior_strength: float  # of the stratum's pass rate, in rollouts
   forgetting: float  # weight of a rollout of the step before
-  objective: str  # of OBJECTIVES: what counts alike in the loss
+  # One of OBJECTIVES: whether problems or rollouts have equal weights in the
+  # loss.
+  objective: str
 
   def __post_init__(self):
     custom = None
     if self.rule.partition(":")[0].endswith(".py"):
       custom = custom_function.read("alloc.rule", self.rule)
-    object.__setattr__(self, "custom", custom)  # read once, here
+    object.__setattr__(self, "custom", custom)  # the file is read once
     expect(
         "alloc", self,
         rule=(custom is not None or self.rule in RULES,
@@ -55,7 +57,7 @@ class Division:
       return RULES[self.rule](p, B, bounds)
     try:
       n_P = np.asarray(custom_function.function(**self.custom)(p, B, bounds))
-    except Exception as error:  # any of theirs
+    except Exception as error:  # any error of the file
       raise custom_function.located(self.custom["path"], error) from error
     if (n_P.shape != p.a_P.shape or n_P.dtype.kind not in "iu"
         or n_P.min() < 0 or n_P.max() > self.n_high or n_P.sum() != B):
@@ -66,7 +68,7 @@ class Division:
 
 
 class Posterior(typing.NamedTuple):
-  """What is known of the pass rate of each problem: Beta(a, b)."""
+  """The posterior of the pass rate of each problem: Beta(a, b)."""
 
   a_P: np.ndarray  # float64, > 0
   b_P: np.ndarray  # float64, > 0
@@ -88,7 +90,8 @@ def prior_mean(correct_P, n) -> np.ndarray:
 
 def posterior(correct_P, incorrect_P, *, mean_P, strength: float,
               no_signal_P, uniform_P) -> Posterior:
-  """After these rollouts, of a prior worth `strength` rollouts of mean_P."""
+  """The posterior after these rollouts; the prior counts as `strength` rollouts
+  with the mean `mean_P`."""
   return Posterior(correct_P + strength * mean_P,
                    incorrect_P + strength * (1 - mean_P), no_signal_P,
                    uniform_P)
@@ -96,10 +99,11 @@ def posterior(correct_P, incorrect_P, *, mean_P, strength: float,
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-  """What the graded rollouts of a run say of its D training problems.
+  """The graded rollouts of a run, summed for each of its D training problems.
 
-  A fold over the records: nothing of it is in a checkpoint. The policy moves,
-  so each step multiplies the weight of earlier rollouts by `forgetting`.
+  A resumed run computes it from its records; it is not in a checkpoint. The
+  policy changes, so each step multiplies the weight of earlier rollouts by
+  `forgetting`.
   """
 
   place: dict  # id of a problem -> its index in [D]
@@ -127,7 +131,7 @@ class Evidence:
         no_signal_D=no_signal_D)
 
   def posterior(self, index, uniform_P) -> Posterior:
-    """Of the problems with these indices."""
+    """The posterior of the problems with these indices."""
     return posterior(
         self.correct_D[index], self.incorrect_D[index],
         mean_P=self.mean_D[index], strength=self.strength,
@@ -225,12 +229,12 @@ EXPLORE = 0.5  # chance of a visit after one without signal, as GRESO begins
 
 
 def skip(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
-  """Skips problems that gave no signal lately, others share B (GRESO).
+  """Skips problems without a recent signal; the others share B (GRESO).
 
-  After z visits without signal in a row a problem is visited with probability
-  EXPLORE^z (arXiv 2506.02177, eq. 3), so never left out for ever. If fewer
-  problems are left than B needs at `high` each, those nearest to a visit
-  return.
+  After z visits in a row without a signal a problem is visited with probability
+  EXPLORE^z (arXiv 2506.02177, eq. 3), so every problem is visited again. If
+  fewer problems are left than B needs at `high` each, the skipped problems that
+  were nearest to a visit are added.
   """
   chance_P = EXPLORE ** p.no_signal_P.astype(float)
   visited_P = p.uniform_P < chance_P
@@ -243,7 +247,7 @@ def skip(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   return n_P
 
 
-# A custom rule: alloc.rule=FILE.py:FUNCTION.
+# The values of alloc.rule, which can also be FILE.py:FUNCTION.
 RULES = {
     "uniform": uniform,
     # Largest chance of a gradient, weighted by p (1-p)^2 (Knapsack RL).
@@ -254,7 +258,6 @@ RULES = {
     "hit": functools.partial(greedy, hits),
     "skip": skip,
 }
-# The same n for every problem. Only a rule reads the bounds, and only a
-# posterior the other options; two uniform divisions may differ in them.
+# The same n for every problem; the uniform rule reads no other option.
 UNIFORM = Division("uniform", n_low=1, n_high=1, prior_strength=1.0,
                    forgetting=1.0, objective="problems")

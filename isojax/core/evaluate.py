@@ -26,7 +26,7 @@ def worst_at_k(correct_Q, *, stored: int, k: int):
 
 
 def majority(votes, reward) -> float:
-  """The mean reward of the most common votes; a vote "" is none."""
+  """The mean reward of the most common vote; "" is not a vote."""
   count = collections.Counter(vote for vote in votes if vote)
   if not count:
     return 0.0
@@ -37,7 +37,7 @@ def majority(votes, reward) -> float:
 
 
 def mean_and_se(value_Q) -> tuple[float, float]:
-  """The mean over problems and its standard error, 0 of a single problem."""
+  """The mean over problems and its standard error; 0 for a single problem."""
   value = np.asarray(value_Q, np.float64)
   if len(value) < 2:
     return float(value.mean()), 0.0
@@ -84,13 +84,14 @@ def due_rollouts(*, C: int, first: int, growth: float) -> tuple[int, ...]:
 
 
 def is_due(due: tuple[int, ...], evaluated: int | None, rollouts: int) -> bool:
-  """Whether one is due at `rollouts`, after the last at `evaluated`."""
+  """Whether an evaluation is due at `rollouts`, after the last at `evaluated`.
+  """
   latest = due[bisect.bisect_right(due, rollouts) - 1]
   return evaluated is None or evaluated < latest
 
 
 def stale(avg_E: list[float]) -> int:
-  """The evaluations since the best one, the first of equals."""
+  """The number of evaluations since the best one, the first of equals."""
   return len(avg_E) - 1 - avg_E.index(max(avg_E))
 
 

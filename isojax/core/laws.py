@@ -1,4 +1,4 @@
-"""The law n*(C): how many rollouts per problem a budget asks for.
+"""The law n*(C): the best number of rollouts per problem at a budget.
 
 IsoCompute Playbook (arXiv 2603.12151), section 3. The only definition of the
 law's formula: `frontier` fits it, `planner` applies it. Published parameters
@@ -78,5 +78,6 @@ def interval(value, draws):
   """
   draws = np.asarray(draws)
   low, high = np.quantile(draws, (0.025, 0.975), axis=0)
-  reach = 1.96 * draws.std(axis=0)
-  return np.minimum(low, value - reach), np.maximum(high, value + reach)
+  half_width = 1.96 * draws.std(axis=0)
+  return (np.minimum(low, value - half_width),
+          np.maximum(high, value + half_width))

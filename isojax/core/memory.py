@@ -1,8 +1,9 @@
-"""Bytes of a policy's programs on one device: one model, by formulas; no jax.
+"""Bytes of a policy's programs on one device, by formulas; loads no jax.
 
-The trainer admits slots and pages by DeviceBytes, launch.compile compares its
-programs with those that a compiler makes, and the planner prices and refuses by
-it. Checked against compiled programs: tests/test_memory.py, COMPILED.
+The trainer admits slots and pages by DeviceBytes, launch.compile compares it
+with compiled programs, and the planner chooses meshes and refuses runs by it.
+tests/test_memory.py, COMPILED, has the compiled programs that it was checked
+against.
 """
 
 import dataclasses
@@ -13,19 +14,19 @@ import typing
 from isojax.core.model_shape import BYTES, ModelShape
 from isojax.errors import InputError
 
-# Tokens of a prefill beside a pool of pages: enough to keep the matrix units of
-# a device busy.
-PREFILL = 8192
+# Tokens of a prefill with pages: enough to keep the matrix units of a device
+# busy.
+PAGED_PREFILL_TOKENS = 8192
 # Float32 arrays of [slots, vocabulary] while a token is drawn with top_p < 1,
-# as in an evaluation; fewer are needed without.
-DRAWN = 8
-# Assumed shares of the most tokens where no mean is given.
+# as in an evaluation; with top_p = 1 there are fewer.
+DRAWN_ARRAYS = 8
+# Means of tokens over their maxima, assumed where no mean is given.
 MEAN_RESPONSE, MEAN_PROMPT = 0.18, 1 / 8
 # The length before the last of the cache's four growths, over the final length.
 LAST_GROWTH = 3 / 4
 # Bytes per head and token in the backward of a fused attention kernel, instead
 # of scores; fitted to the programs that launch.compile compiles with splash.
-KERNEL = 3800
+KERNEL_BYTES = 3800
 # Most bytes of float32 logits that a chunked head computes at once: 1,024
 # tokens of Qwen2.5's vocabulary of 152,064.
 HEAD_BYTES = 594 * 2**20
@@ -48,16 +49,17 @@ def decode_chunk(max_response: int) -> int:
 def prefilled(slots: int, max_prompt: int, *, paged: bool) -> int:
   """Prompts that are prefilled at once on a device: an eighth of the slots.
 
-  Beside a pool of pages, whose slots are many, they have at most PREFILL
-  tokens.
+  With pages, and so with many slots, they have at most PAGED_PREFILL_TOKENS.
   """
   most = math.ceil(slots / 8)
-  return min(most, max(1, PREFILL // max_prompt)) if paged else most
+  if not paged:
+    return most
+  return min(most, max(1, PAGED_PREFILL_TOKENS // max_prompt))
 
 
 def largest(fits, most: int) -> int:
   """The largest whole number up to `most` that fits, or 0."""
-  low, high = 0, most  # low fits or is 0, high + 1 does not or is too many
+  low, high = 0, most  # low fits or is 0; high + 1 does not fit or is too large
   while low < high:
     middle = (low + high + 1) // 2
     low, high = (middle, high) if fits(middle) else (low, middle - 1)
@@ -90,7 +92,7 @@ class Formats:
 
 
 class Admitted(typing.NamedTuple):
-  """What the memory of a device has space for."""
+  """The slots and pages that the memory of a device has space for."""
 
   slots: int
   pages: int | None  # of the pool; None: each slot has the longest length
@@ -98,7 +100,7 @@ class Admitted(typing.NamedTuple):
 
 
 class Held(typing.NamedTuple):
-  """What a device holds at once."""
+  """The slots, rows and pages in the memory of a device."""
 
   slots: int  # of the sampler
   rows: int  # of a microbatch
@@ -109,7 +111,7 @@ class Held(typing.NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DeviceBytes:
-  """What a policy's programs take on one device of a mesh, without adapters."""
+  """Bytes of a policy's programs on one device of a mesh, without adapters."""
 
   shape: ModelShape
   formats: Formats
@@ -163,7 +165,7 @@ class DeviceBytes:
     if self.page is not None:
       positions = self.longest * self.page
       position += self.token / s.layers
-    return positions * position + DRAWN * 4 * s.vocab / self.tensor
+    return positions * position + DRAWN_ARRAYS * 4 * s.vocab / self.tensor
 
   @property
   def cache(self) -> float:
@@ -196,7 +198,7 @@ class DeviceBytes:
     If every free slot is refilled, the mean age of a slot is E[T^2] / 2 E[T],
     for log-normal lengths of sigma 0.8 about E[T]. A chunk is decoded next, and
     half a page is empty at both ends. Prompts are counted as if none shared its
-    pages, which leaves room for long answers.
+    pages, which leaves space for long answers.
     """
     prompt, response = MEAN_PROMPT * self.max_prompt, self.expected
     if response is None:
@@ -209,12 +211,12 @@ class DeviceBytes:
                                    paged=self.page is not None)
 
   def beside_pages(self, slots: int) -> float:
-    """Bytes of slots beside a pool: drawing, and prompts of a prefill."""
+    """Bytes of slots without their pages: drawing, and prompts of a prefill."""
     return slots * self.drawing + self.prefill(slots)
 
   @property
   def least(self) -> float:
-    """Bytes of a device that samples with one slot, of the longest rollout."""
+    """Bytes of a device that samples with one slot for the longest rollout."""
     if self.page is None:
       return self.held_weights(False) + self.slot
     return (self.held_weights(False) + self.beside_pages(1)
@@ -232,14 +234,14 @@ class DeviceBytes:
       budget: bytes of a device for sampling.
       most: slots wanted on a device.
     """
-    room = self._slots if self.page is None else self._paged
-    slots, pages = room(budget - self.held_weights(True), most)
+    admit = self._slots if self.page is None else self._paged
+    slots, pages = admit(budget - self.held_weights(True), most)
     if self.fsdp == 1:
       return Admitted(slots, pages, True)
-    more = room(budget - self.held_weights(False), most)
-    if slots == most or self.page is not None and 2 * slots >= more[0]:
+    sharded = admit(budget - self.held_weights(False), most)
+    if slots == most or self.page is not None and 2 * slots >= sharded[0]:
       return Admitted(slots, pages, True)
-    return Admitted(*more, False)
+    return Admitted(*sharded, False)
 
   def _slots(self, budget: float, most: int) -> tuple[int, None]:
     slots = max(0, min(most, int(budget // self.slot)))
@@ -256,8 +258,8 @@ class DeviceBytes:
     return slots, pages(slots)
 
   def _shared(self, slots: int, most: int) -> int:
-    """Fewer slots than wanted are a multiple of `tensor`, whose devices share
-    the drawing of tokens."""
+    """If slots are fewer than wanted: a multiple of `tensor`, whose devices
+    share the drawing of tokens."""
     return slots if slots == most else (
         slots // self.tensor * self.tensor or slots)
 
@@ -291,7 +293,7 @@ class DeviceBytes:
     A backward has all arrays of the forward, and their gradients; a kernel
     computes attention without storing scores.
     """
-    kernel = KERNEL if self.fused else math.inf
+    kernel = KERNEL_BYTES if self.fused else math.inf
     return (
         number * (4 * self.shape.width + self._attended + 3 * self._mlp),
         self.shape.heads / self.tensor * min(
@@ -304,17 +306,17 @@ class DeviceBytes:
     return 4 * self.shape.params / (self.fsdp * self.tensor)
 
   def update(self, rows: int, prompts: int) -> "Update":
-    """A microbatch of rows of the longest answer, and of prompts.
+    """The bytes of a microbatch: rows of the longest answer, and prompts.
 
-    Temporaries of the compiler are left out without remat, and weights that it
-    gathers over fsdp for longer than a layer.
+    Not counted are the compiler's temporaries without remat, and weights that
+    it gathers over fsdp for longer than a layer.
     """
     s, f, T, S = self.shape, self.formats, self.max_response, self.max_prompt
     number, tokens = f.bytes("compute"), rows * self.max_response
     token, scores = self._backward(number)
     kept = number * s.width if self.remat else token + scores
     matrices = s.layers * s.layer_matmul / (self.fsdp * self.tensor)
-    words = s.head / self.tensor
+    head = s.head / self.tensor
     return Update(
         copy=number * matrices,
         kept=(s.layers * kept * (rows * T + prompts * S)
@@ -322,14 +324,14 @@ class DeviceBytes:
               # Hidden states and their gradient, where the head is wider.
               + 2 * (f.bytes("head") - number) * s.width * tokens),
         head=(f.bytes("head") + 4) * (
-            words + min(head_chunk(s.vocab), tokens) * s.vocab / self.tensor),
-        backward=(f.bytes("reduce") * matrices + 4 * words / self.fsdp
+            head + min(head_chunk(s.vocab), tokens) * s.vocab / self.tensor),
+        backward=(f.bytes("reduce") * matrices + 4 * head / self.fsdp
                   + self.remat * tokens * (token + scores)))
 
   # Whole programs.
 
   def programs(self, held: Held, *, reference: bool) -> "Programs":
-    """What each program takes; `reference`: with the base policy, for KL."""
+    """The bytes of each program; `reference`: with the base policy, for KL."""
     paged, stored = held.pages is not None, held.slots * self.cache
     if paged:
       stored = held.pages * self.page_bytes
@@ -345,7 +347,7 @@ class DeviceBytes:
 
 
 class Update(typing.NamedTuple):
-  """Bytes of an update, beside the state of training."""
+  """Bytes of an update, without the state of training."""
 
   copy: float  # of the layers' matrices in the compute dtype
   kept: float  # for the backward
@@ -368,14 +370,14 @@ class Programs:
   window: float  # keys and values of prompts
   prefilling: float  # temporaries of a prefill
   drawing: float  # temporaries of decoding
-  copy: float  # of Update, as the next three
+  copy: float  # see Update, as for the next three
   kept: float
   head: float
   backward: float
 
   @functools.cached_property
   def own(self) -> dict[str, float]:
-    """Arguments, temporaries and results of each program."""
+    """Bytes of the arguments, temporaries and results of each program."""
     prefill = self.weights + self.window + self.prefilling
     return dict(
         prefill=prefill, reread=prefill, insert=self.cache + self.window,

@@ -9,8 +9,8 @@ from isojax.errors import InputError
 
 BYTES = {"bfloat16": 2, "float32": 4}  # of a number
 AUTO = "auto"  # sampler.dtype and recipe.loss.dtype: see auto_dtype
-# Of products in bfloat16 over float32, from which `auto` is bfloat16 on a CPU.
-# Below, the casts of a whole update cost what its products gain.
+# On a CPU `auto` is bfloat16 if its products are this many times as fast as in
+# float32. With less, the casts of an update cost what its products gain.
 MIN_SPEEDUP = 1.3
 
 
@@ -32,10 +32,12 @@ class Family:
 
   qkv_bias: bool
   qk_norm: bool  # RMSNorm of each query and key head
-  gemma: bool  # norms after blocks, norm weights minus 1, scaled embedding,
-  # caps of scores and logits, and a tied embedding by default
-  mixture: bool = False  # of experts in every layer: priced, but not trained,
-  # because isojax.models.hf_config does not know the fields of experts
+  # Norms after blocks, norm weights minus 1, scaled embedding, caps of scores
+  # and logits, and a tied embedding by default.
+  gemma: bool
+  # Experts in every layer. A mixture is priced but not trained, because
+  # isojax.models.hf_config does not know the fields of experts.
+  mixture: bool = False
 
   @property
   def norms(self) -> int:
@@ -52,11 +54,11 @@ FAMILIES = {
     "gemma2": Family(qkv_bias=False, qk_norm=False, gemma=True),
     "gemma3_text": Family(qkv_bias=False, qk_norm=True, gemma=True),
 }
-LARGEST = 10**8  # for any size in a config.json
+MAX_SIZE = 10**8  # of any size in a config.json
 KEYS = dict(layers="num_hidden_layers", width="hidden_size",
             heads="num_attention_heads", kv_heads="num_key_value_heads",
             mlp="intermediate_size", vocab="vocab_size")
-# Of a mixture: `mlp` is the size of one expert.
+# Further keys of a mixture, whose `mlp` is the size of one expert.
 MIXTURE_KEYS = dict(mlp="moe_intermediate_size", experts="num_experts",
                    active="num_experts_per_tok")
 
@@ -78,7 +80,7 @@ class ModelShape:
   active: int = 1  # experts that a token uses
 
   def _layer(self, mlps: int) -> int:
-    """The parameters of one layer's matrices, with so many MLPs."""
+    """The parameters of one layer's matrices, with this number of MLPs."""
     return (2 * self.width * self.head_dim * (self.heads + self.kv_heads)
             + self.width * (3 * self.mlp * mlps + self.experts))
 
@@ -94,7 +96,7 @@ class ModelShape:
 
   @property
   def matmul_params(self) -> int:
-    """The parameters of all matrices, of logits too."""
+    """The parameters of all matrices, including the head."""
     return self.layers * self.layer_matmul + self.head
 
   @property
@@ -120,8 +122,9 @@ class ModelShape:
   def forward_flops(self, context, head: bool):
     """The FLOPs of one token in a forward that attends to `context` tokens.
 
-    2 per matrix parameter that it uses, of the head if its logits are computed,
-    and 4 heads head_dim context per layer for scores and sums of values.
+    2 per matrix parameter that it uses, with those of the head if its logits
+    are computed, and 4 heads head_dim context per layer for scores and sums of
+    values.
     """
     matmul = self.layers * self._layer(self.active) + self.head * head
     return 2 * matmul + (
@@ -133,7 +136,7 @@ def model_shape(config: dict, *, path: str) -> ModelShape:
   kind = config["model_type"] if "model_type" in config else None
   known = isinstance(kind, str) and kind in FAMILIES
   mixture = known and FAMILIES[kind].mixture
-  # Of a mixture only experts in every layer, without a shared one.
+  # A mixture has experts in every layer, and no shared one.
   others = [key for key, value in config.items() if value and (
       key in ("mlp_only_layers", "shared_expert_intermediate_size")
       or key == "decoder_sparse_step" and value != 1
@@ -153,7 +156,7 @@ def model_shape(config: dict, *, path: str) -> ModelShape:
   if given:
     sizes["head_dim"] = config["head_dim"]
   wrong = [f"{keys[k] if k in keys else k}={v!r}" for k, v in sizes.items()
-           if type(v) is not int or not 1 <= v <= LARGEST]
+           if type(v) is not int or not 1 <= v <= MAX_SIZE]
   wrong += [f"{key}={config[key]!r}" for key in ("attention_bias", "mlp_bias")
             if key in config and config[key]]
   tied = (config["tie_word_embeddings"] if "tie_word_embeddings" in config
@@ -162,7 +165,7 @@ def model_shape(config: dict, *, path: str) -> ModelShape:
     wrong.append(f"tie_word_embeddings={tied!r}")
   if wrong:
     raise InputError(f"{path}: {', '.join(wrong)}: expected sizes from 1 to "
-                     f"{LARGEST}, true or false where a key asks for it, and "
+                     f"{MAX_SIZE}, true or false where a key asks for it, and "
                      "no biases but Qwen2's")
   if sizes["heads"] % sizes["kv_heads"]:
     raise InputError(f"{path}: {sizes['heads']} num_attention_heads do not "

@@ -11,10 +11,12 @@ from isojax.errors import InputError, reason
 
 @dataclasses.dataclass(frozen=True)
 class Row:
+  """A run of a plan."""
+
   allocation: Allocation
   seed: int
-  lr: float  # after warm-up; the run computes it from its own anchor
-  expected: dict | None  # of prices.expected; None: not priced
+  lr: float  # after warm-up; the run computes it from its config's base_lr
+  expected: dict | None  # the result of prices.expected; None: not priced
 
   def __repr__(self) -> str:
     a = self.allocation
@@ -28,15 +30,15 @@ class Row:
     return {"seed": self.seed, "alloc": section_of(self.allocation)}
 
 
-MOST_LR = 10.0  # of a row; no optimizer here learns with more
+MOST_LR = 10.0  # no optimizer here learns with more
 FIELDS = ("id", "overrides", "C", "lr", "expected")
-# Whose options planner.export writes.
+# The trainers whose options planner.export writes.
 TRAINERS = ("areal", "nemo-rl", "openrlhf", "prime-rl", "roll", "skyrl",
             "slime", "trl", "tunix", "verl")
 
 
 def content_id(document: dict) -> str:
-  """12 hex digits that depend on all of a row or fit.json but its id."""
+  """12 hex digits that identify the content of a row or fit.json."""
   text = json.dumps({name: value for name, value in document.items()
                      if name != "id"}, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -53,9 +53,9 @@ def measured_records(request: Request) -> list[dict] | None:
 def priced_recipe(config, train) -> Recipe:
   """The parts of a step that the config's recipe computes.
 
-  With resampling, the sampling rounds of a step are those of --measured, else
-  the most that the config allows. Log-probs before the updates are those of
-  rl.algorithm.scored_columns, which loads jax; a test compares the two.
+  With resampling rounds (DAPO), a step has as many rounds as --measured shows,
+  else the most that the config allows. Log-probs before the updates are those
+  of rl.algorithm.scored_columns, which loads jax; a test compares the two.
   """
   loss, updates = config.recipe.loss, config.recipe.updates
   in_reward = bool(loss.kl_coef) and loss.kl_in == "reward"
@@ -257,7 +257,7 @@ def trained_share(train: list[dict], recipe: Recipe) -> float:
 
 
 def mean_rounds(train: list[dict]) -> float:
-  """Mean sampling rounds of a step, 1 without resampling."""
+  """Mean sampling rounds of a step; 1 without resampling."""
   step = train[0]["Bp"] * train[0]["n"]
   return max(1.0, _grown(train, "rollouts") / step / (len(train) - 1))
 
