@@ -38,8 +38,8 @@ class Whole(flags.IntegerParser):
     return super().convert(argument)
 
 
-# --config.alloc.m=None is parsed for each type; isojax.run.experiment refuses it
-# for a field that is never None.
+# None is parsed for each type: --config.alloc.m=None. isojax.run.experiment
+# refuses it for a field that is never None.
 WHOLE = _OrNone(Whole())
 for _type, _parser in ((int, WHOLE), (float, _OrNone(flags.FloatParser())),
                        (str, _OrNone(flags.ArgumentParser()))):
