@@ -1,6 +1,6 @@
 """Reads a run in the options of a trainer, for `export` to write in another's.
 
-export.TRAINERS is read backwards: NAME={FIELD}.
+NAME={FIELD} of export.TRAINERS says which field an option sets.
 """
 
 import os
@@ -18,10 +18,13 @@ OPTION = re.compile(r"""(?:--([\w.-]+)|(?<![\w.-])([A-Za-z][\w.]*)['"]?\s*[=:])
 
 
 def plain(name: str) -> str:
+  """An option's name without Hydra's ++, and with _ for -."""
   return name.lstrip("+").replace("-", "_")
 
 
 def comparable(value) -> float | str:
+  """A number in 4 digits, else lower case, to compare two spellings of a value.
+  """
   try:
     return float(f"{float(str(value)):.4g}")
   except ValueError:
@@ -38,17 +41,16 @@ def read(trainer: str, text: str, *, devices: int | None, D: int | None
   code = re.sub(r"(?m)(^|\s)#.*$", "", text)
   options = {plain(flag or name): value or "true"
              for flag, name, value in OPTION.findall(code)}
-  pairs = [pair.split("=") for pair in (
-      f"{origin.options} {origin.with_kl}").split() if "={" in pair]
-  if "={lr}" not in origin.options:  # in the note
-    pairs.append(["learning_rate", "{lr}"])
+  pairs = re.findall(r"(\S+)={(\w+)}", f"{origin.options} {origin.with_kl}")
+  if "={lr}" not in origin.options:  # its name is in the note
+    pairs.append(("learning_rate", "lr"))
   for name, field in pairs:
     if plain(name) in options:
-      fields.setdefault(field[1:-1], options[plain(name)])
+      fields.setdefault(field, options[plain(name)])
   number = lambda field: float(fields[field]) if field in fields else None
   size = lambda field: int(number(field)) if field in fields else None
   text_of = lambda field: fields[field].lower() if field in fields else ""
-  n, Bp, B, M = map(number, ("n", "Bp", "B", "M"))
+  n, Bp, B, M, lr = map(number, ("n", "Bp", "B", "M", "lr"))
   if B is None and "per_device" in fields:
     if "steps_per_generation" in options:  # of TRL, before the accumulation
       fields["accumulation"] = options["steps_per_generation"]
@@ -60,16 +62,16 @@ def read(trainer: str, text: str, *, devices: int | None, D: int | None
     Bp = B // n
   if M is None and "epochs" in fields and D and Bp:
     M = number("epochs") * (D // Bp)
-  lacking = [" or ".join(name for name, field in pairs if field[1:-1] in wanted)
-             for wanted, known in ((("n",), n), (("Bp", "B"), Bp), (("lr",),
-                 number("lr")), (("M", "epochs"), M)) if not known]
-  if lacking:
-    raise InputError(f"no {', no '.join(lacking)} in the options of {trainer}; "
+  needed = {("n",): n, ("Bp", "B"): Bp, ("lr",): lr, ("M", "epochs"): M}
+  missing = [" or ".join(name for name, field in pairs if field in alternatives)
+             for alternatives, value in needed.items() if not value]
+  if missing:
+    raise InputError(f"no {', no '.join(missing)} in the options of {trainer}; "
                      "epochs need --D")
   prompt, response, total = map(size, ("prompt", "response", "total"))
   row = plan_file.Row(
       allocate(Bp=int(Bp), n=int(n), M=int(M), C=int(Bp * n * M)),
-      seed=size("seed") or 0, lr=number("lr"), expected=None)
+      seed=size("seed") or 0, lr=lr, expected=None)
   off = "{use_kl}" in origin.options and text_of("use_kl") != "true"
   centered = trainer == "prime-rl" or (  # see its note
       text_of("std") == str(origin.std[1]).lower())

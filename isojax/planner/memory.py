@@ -1,6 +1,6 @@
-"""The memory of a step on a device, and what fits into a machine's.
+"""The memory of a step on a device, and the mesh, rows and remedies that fit.
 
-The bytes of each program are those of isojax/core/memory.py.
+isojax/core/memory.py computes the bytes of each program.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ from isojax.planner.machines import (
   Mesh,
 )
 
-MOST_ROWS = 2**20  # rollouts of a microbatch
-MOST_SHARE = 0.95  # of a GPU, for jax
+MOST_ROWS = 2**20  # rollouts of a microbatch that are tried
+MOST_GPU_SHARE = 0.95  # of a GPU's memory for jax, as a remedy
 TRIED_CHIPS = [2**i for i in range(11)]  # of the machines that a remedy names
 COMPARED_STEP = (32, 128)  # (Bp, n) of the step on which meshes are compared
 
@@ -53,15 +53,16 @@ class Memory:
   cache is float32.
   """
 
-  always: dict[str, float]  # masters, Adam's moments, reference, an own critic
+  # In both phases: masters, Adam's moments, reference, an own critic.
+  always: dict[str, float]
   sampling: dict[str, float]  # with the logits of one position of every row
   update: dict[str, float]  # with logits and their gradient
-  available: float  # of the chip, to jax
-  limit: str  # why that is less than the chip has; empty: it is all
+  available: float  # to jax
+  limit: str  # why that is less than the chip's memory; empty: it is not less
 
   @property
   def total(self) -> float:
-    """The peak: the larger of the two phases and what always stays."""
+    """The peak: the larger phase, with the parts of both."""
     return sum(self.always.values()) + max(
         sum(self.sampling.values()), sum(self.update.values()))
 
@@ -71,7 +72,7 @@ class Memory:
 
   @property
   def text(self) -> str:
-    """Every part in GB, as a sentence."""
+    """The sum and every part in GB, as a sentence."""
     parts = {name: max(phase.get(name, 0.0) for phase in (
         self.always, self.sampling, self.update)) for name in PARTS}
     return (f"{self.total / 1e9:.3g} GB of the {self.available / 1e9:.3g} GB "
@@ -82,6 +83,7 @@ class Memory:
 
 def device_bytes(shape: ModelShape, w: Workload, mesh: Mesh,
                  page: int | None = None) -> DeviceBytes:
+  """The bytes of the programs of a workload on a device of a mesh."""
   return DeviceBytes(
       shape, w.formats, w.lengths.max_prompt, w.lengths.max_response,
       fused=w.fused, fsdp=mesh.fsdp, tensor=mesh.tensor, page=page,
@@ -92,12 +94,13 @@ def memory(cost_model: CostModel, B: int, rows: int) -> Memory:
   """A device's memory at B rollouts per step, `rows` decoded at once."""
   G = cost_model.mesh.row_shards
   micro = math.ceil(min(B, cost_model.micro_rows) / G)
-  return of_held(cost_model, Held(math.ceil(rows / G), micro, micro,
-                             cost_model.weights_gathered, cost_model.pages))
+  return memory_of(cost_model, Held(
+      math.ceil(rows / G), micro, micro, cost_model.weights_gathered,
+      cost_model.pages))
 
 
-def of_held(cost_model: CostModel, held: Held) -> Memory:
-  """Bytes of a step on each device.
+def memory_of(cost_model: CostModel, held: Held) -> Memory:
+  """A device's memory with these slots, rows and pages.
 
   With LoRA, the base and the merged weights are copies in the compute dtype,
   the update has gradients of whole matrices, and the reference costs nothing.
@@ -115,8 +118,7 @@ def of_held(cost_model: CostModel, held: Held) -> Memory:
           masters=4 * trained / shards, moments=8 * trained / shards,
           reference=p.reference * (not lora),
           critic=12 * critic / shards),
-      # Beside the whole cache: temporaries of decoding, or the old part of a
-      # growth.
+      # With the cache: temporaries of decoding, or the old part of a growth.
       sampling=dict(copy=p.weights + copy, cache=p.cache + p.window,
                     logits=max(p.drawing, LAST_GROWTH * p.part)),
       update=dict(
@@ -200,10 +202,11 @@ def changes(cost_model: CostModel, *, sharded: bool) -> dict[str, dict]:
   if (not sharded and cost_model.rows > mesh.row_shards
       and cost_model.page is None):
     out["fewer sampler.slots"] = dict(rows=mesh.row_shards)
-  if machine.accelerator.platform == "gpu" and machine.gpu_share < MOST_SHARE:
-    out[f"{GPU_SHARE_VARIABLE}={MOST_SHARE} (jax takes {machine.gpu_share:.0%} "
+  share = machine.gpu_share
+  if machine.accelerator.platform == "gpu" and share < MOST_GPU_SHARE:
+    out[f"{GPU_SHARE_VARIABLE}={MOST_GPU_SHARE} (jax takes {share:.0%} "
         "of a GPU)"] = dict(machine=dataclasses.replace(
-            machine, gpu_share=MOST_SHARE))
+            machine, gpu_share=MOST_GPU_SHARE))
   return out
 
 

@@ -1,8 +1,9 @@
 """The fields of a request to the planner, declared once.
 
 isojax.plan takes its keywords and their help from here, launch.plan its flags,
-and request.py its checks. `name` in a help text is another field: a keyword
-there, a flag here. A field's type chooses the kind of its flag.
+and request.py its checks. `name` in a help text is another field, which is
+shown as a keyword of isojax.plan or as a flag. A field's type chooses the kind
+of its flag.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ def field(default, help_text: str, *, choices=None, between=None):
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-  """One of four."""
+  """The budget: exactly one of these fields."""
 
   rollouts: object = field(
       None, "The budget C in rollouts; a text such as 2e6 is accepted.")
@@ -41,7 +42,7 @@ class Budget:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-  """What n follows from: problems and a law."""
+  """The problems and the law that choose n."""
 
   stratum: str | None = field(
       None, "Difficulty of the problems for the base policy, which chooses a "
@@ -88,7 +89,7 @@ class Cells:
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-  """Where the runs are priced, and how fast it is."""
+  """The machine that the runs are priced on, and its speed."""
 
   machine: str | None = field(
       None, "Machine to price the runs on: v5p-64, 8xh100, cpu-2core.")
@@ -109,7 +110,7 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-  """What is trained."""
+  """The model that is trained, and its lengths."""
 
   model: str | None = field(
       None, "Local folder with the config.json of the policy; default: that of "

@@ -29,7 +29,7 @@ def test_adam_of_seven_billion_on_eight_chips():
 
 def seven_b(mesh=(1, 8, 1), slots=8, weights_gathered=False, name="8xh100",
             **more):
-  return memory_lib.of_held(cost.CostModel(
+  return memory_lib.memory_of(cost.CostModel(
       SEVEN_B, machine(name), Mesh(*mesh), work(**more), cost.PEAK, rows=slots,
       micro_rows=1, weights_gathered=weights_gathered),
                  Held(slots, 1, 1, weights_gathered))
