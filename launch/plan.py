@@ -61,7 +61,8 @@ FROM = flags.DEFINE_string(
     "from", None, "TRAINER:FILE or TRAINER:OPTIONS of another trainer, whose "
     "run --export writes, instead of a plan; with --D and --machine.")
 EXPLAIN = flags.DEFINE_boolean(
-    "explain", False, "Also print what the answer and the prices rest on.")
+    "explain", False, "Also print the reasons for n and the assumptions of the "
+    "prices, with tables of time and memory.")
 OUT = flags.DEFINE_string("out", "plan.jsonl", "The file that is written.")
 
 

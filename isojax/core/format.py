@@ -13,7 +13,7 @@ def number(value: float | None) -> str:
 
 
 def rounded(value: float | None, digits: int = 2) -> str:
-  """An estimate without more digits than it deserves: 1,200 or 0.12."""
+  """An estimate in `digits` significant digits: 1,200 or 0.12."""
   if value is None:
     return NONE
   value = float(f"{value:.{digits}g}")
@@ -64,8 +64,8 @@ def duration(seconds: float | None,
 
 
 def nearest_divisors(total: int, near: int, *, least: int = 1) -> str:
-  """The divisors of a count on both sides of a number."""
-  far = 100_000  # no allocation has larger parts
+  """The nearest divisors of a count, below and above a number."""
+  far = 100_000  # most distance; no allocation has larger parts
   below = range(min(near, total), max(least, near - far) - 1, -1)
   above = range(max(near, least), min(total, near + far) + 1)
   divisors = [next((d for d in side if total % d == 0), None)

@@ -17,7 +17,7 @@ LAST_BITS = {"decides": "last bits"}
 
 
 def deciding(cls, values: dict) -> dict:
-  """The part of a section that decides results; unknown keys stay.
+  """The fields of a section that decide results; unknown keys are kept.
 
   Args:
     cls: the dataclass of the section.
@@ -31,7 +31,7 @@ def deciding(cls, values: dict) -> dict:
 
 
 def last_bits(cls, values: dict, name: str = "") -> dict:
-  """The values of a section, by dotted name, that change rounding alone."""
+  """The values of a section, by dotted name, that only change rounding."""
   kinds = {field.name: dict(field.metadata)
            for field in dataclasses.fields(cls)}
   inside, out = _sections(cls), {}

@@ -1,12 +1,12 @@
-"""What attention kernels support and which blocks they compute, without jax.
+"""What attention kernels support and which blocks they compute; loads no jax.
 
-models.attention asks for the devices at hand, the planner for those of its
-table.
+models.attention uses it for the devices of a run, the planner for those of its
+table of machines.
 """
 
 import numpy as np
 
-SLOTS = 2**15  # most per row: splash packs two slot numbers into an int32
+MAX_SLOTS = 2**15  # of a row: splash packs two slot numbers into an int32
 LANES = 128  # numbers in a row of a TPU's registers
 BLOCK = 512  # tokens of a block of scores in VMEM
 
@@ -23,7 +23,7 @@ def lacks(platform: str, *, capability: float | None, H: int, K: int,
     tensor: devices that share the heads.
     dtype: of queries, keys and values.
     cap: of the scores; None: none.
-    window: tokens that the layer with the smallest window sees.
+    window: the smallest attention window of a layer, in tokens.
     length: slots of the longest row.
   """
   uneven = K % tensor, (
@@ -37,8 +37,8 @@ def lacks(platform: str, *, capability: float | None, H: int, K: int,
           uneven,
           (window < length,
            f"the model has windows of {window} tokens, but rows have {length}"),
-          (length > SLOTS,
-           f"rows have {length} slots; expected at most {SLOTS}")),
+          (length > MAX_SLOTS,
+           f"rows have {length} slots; expected at most {MAX_SLOTS}")),
       "cudnn": (
           (capability is None,
            "cuDNN attention requires a GPU of NVIDIA; the current platform is "
@@ -65,9 +65,9 @@ def blocks(length: int) -> tuple[int, int]:
 def seen_blocks(first_BxT, prompt_B, tokens_B, *, S: int, T: int):
   """The blocks of scores that a row's tokens need, bool [B, I, J].
 
-  I blocks of tokens, J blocks of slots. A block of padding alone needs the
-  block with its first own slot, as a softmax needs one. Arguments are those of
-  attention.Seen, arrays of numpy or jax.
+  I blocks of tokens, J blocks of slots. A block that has only padding needs the
+  block with its first slot of its own, as a softmax needs one. Arguments are
+  those of attention.Seen, arrays of numpy or jax.
   """
   (size_q, count_q), (size_k, count_k) = blocks(T), blocks(S + T)
   begin_I = np.arange(count_q) * size_q

@@ -1,4 +1,4 @@
-"""Values of a config, as dicts, turned into frozen dataclasses.
+"""Turns sections of a config, which are dicts, into frozen dataclasses.
 
 Unknown, missing and mistyped keys are errors, with the nearest name.
 """
@@ -11,13 +11,14 @@ import typing
 from isojax.core.allocation import Allocation, of_section
 from isojax.errors import InputError
 
-SOURCES = {Allocation: of_section}  # a section that is not its own constructor
+# Dataclass -> the function that makes it from its section, if not itself.
+CONSTRUCTORS = {Allocation: of_section}
 
 
 def unknown_field(section, key: str, path: str) -> str | None:
-  """What is wrong with a key of a config's section; None: nothing.
+  """An error message for a key that a section lacks; None: it has the key.
 
-  A key is called path.key, or with an empty path key.
+  The message calls it path.key, or key if the path is empty.
   """
   if not hasattr(section, "keys"):
     return f"{path} is a value, not a section"
@@ -76,7 +77,7 @@ def section(cls, values, name: str):
   for key, hint in wanted.items():
     value = _tuples(values[key])
     if dataclasses.is_dataclass(hint):
-      value = section(SOURCES.get(hint, hint), value, f"{name}.{key}")
+      value = section(CONSTRUCTORS.get(hint, hint), value, f"{name}.{key}")
     elif not _fits(value, hint):
       expected = hint.__name__ if isinstance(hint, type) else str(hint)
       raise InputError(f"{name}.{key}={value!r}: expected {expected}")

@@ -31,7 +31,7 @@ FEWEST_EVALUATIONS = 3  # of a run, as launch.fit needs
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """The answer to a request."""
+  """The runs of a request, with messages, cost and export."""
 
   rows: tuple[plan_file.Row, ...]  # one for each run
   messages: text_lib.Messages
@@ -53,11 +53,11 @@ class Plan:
     return [export.text(trainer, row, self.setting) for row in self.rows]
 
   def table(self, explain: bool = False) -> str:
-    """What to do, then a line for each run, and warnings.
+    """The allocation, then a line for each run, and warnings.
 
     Columns: Bp problems per step, n rollouts per problem, M updates, C rollouts
     in all, learning rate, epochs, seed; time, device-hours and USD if priced.
-    With explain also what the answer and the prices rest on.
+    With explain also the reasons for n and the assumptions of the prices.
     """
     cost_model, messages = self.cost_model, self.messages
     warnings, basis = messages.warnings, messages.basis

@@ -1,4 +1,4 @@
-"""A budget to an allocation, and what the answer rests on."""
+"""A budget to an allocation, with reasons and warnings."""
 
 import dataclasses
 import json
