@@ -162,15 +162,16 @@ def setting_of(config, cost_model: CostModel | None, *, D: int | None,
       devices=cost_model.machine.chips, priced=True)
   if config is not None:
     loss, sampler = config.recipe.loss, config.sampler
+    lr_factor = 1.0
+    if config.recipe.optimizer.batch == "update":
+      lr_factor = math.sqrt(config.recipe.updates.minibatches)
     return export.Setting(
-        loss.advantage, loss.kl_coef * (loss.kl_in == "loss"),
+        loss.advantage, loss.kl_coef if loss.kl_in == "loss" else 0.0,
         sampler.max_prompt_tokens, sampler.max_new_tokens, D,
         config.alloc.rule, dict(
             clip_low=loss.clip_low, clip_high=loss.clip_high,
             aggregation=loss.aggregation, temperature=sampler.temperature),
-        export.uncarried_keys(config.recipe), lr_factor=math.sqrt(
-            config.recipe.updates.minibatches) if (
-                config.recipe.optimizer.batch == "update") else 1.0, **machine)
+        export.uncarried_keys(config.recipe), lr_factor=lr_factor, **machine)
   lengths = cost_model and cost_model.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
