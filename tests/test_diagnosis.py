@@ -128,8 +128,8 @@ def test_a_warning_comes_again_after_a_pause_and_not_after_a_resume():
   assert "no gradient" in first and "fell from 0.500" in second
   assert said((10, DEAD), kept=[LINE | DEAD] * 30) == []
   watch = rules.Watcher([LINE | DEAD] * 30, grouped=True)
-  assert watch.on == ["signal"]
-  assert [watch(LINE) for _ in range(20)] == [[]] * 20 and watch.on == []
+  assert watch.active == ["signal"]
+  assert [watch(LINE) for _ in range(20)] == [[]] * 20 and watch.active == []
 
 
 def evaluation(correct, step=0, k=4):
@@ -140,15 +140,15 @@ def evaluation(correct, step=0, k=4):
 def test_an_evaluation_far_below_the_best_is_a_collapse():
   """A fall in the first steps, before 20 of them have a best reward."""
   watch = rules.Watcher([], grouped=True)
-  assert watch(evaluation([2] * 30)) == [] and watch.on == []
+  assert watch(evaluation([2] * 30)) == [] and watch.active == []
   # 22 of 30 problems lose one of 4: 0.1833, error 0.02053: 8.9 of them.
   (text,) = watch(evaluation([1] * 22 + [2] * 8, step=5))
   assert "avg fell from 0.500 at step 0 to 0.317" in text
-  assert watch.on == ["collapse"]
+  assert watch.active == ["collapse"]
   assert watch(evaluation([1] * 22 + [2] * 8, step=6)) == []  # said once
   watch(LINE)
-  assert watch.on == ["collapse"]  # until an evaluation is better
-  assert watch(evaluation([2] * 29 + [1], step=7)) == [] and watch.on == []
+  assert watch.active == ["collapse"]  # until an evaluation is better
+  assert watch(evaluation([2] * 29 + [1], step=7)) == [] and watch.active == []
 
 
 def test_a_small_or_uncertain_fall_of_an_evaluation_is_none():
@@ -183,13 +183,13 @@ def test_a_fall_of_the_evaluation_while_the_training_reward_rises():
   assert "avg fell from 0.500 at step 20 to 0.317 while the training" in text
   assert "rose from 0.400 to 0.800: the run overfits" in text
   assert "more training problems" in text and "in the last" not in text
-  assert watch.on == ["collapse", "overfit"]
+  assert watch.active == ["collapse", "overfit"]
   # A resumed run has the same alarms, and says nothing again.
   kept = overfitting()
   watch = rules.Watcher(kept, grouped=True)
-  assert watch.on == ["collapse", "overfit"] and watch(kept[-1]) == []
+  assert watch.active == ["collapse", "overfit"] and watch(kept[-1]) == []
   watch(evaluation([2] * 30, step=41))
-  assert watch.on == []
+  assert watch.active == []
 
 
 # Rewards of mean +- 0.05 in turn have a standard error of 0.0115. The
@@ -211,7 +211,7 @@ EARLY, SMALL, LARGE = ((mean - .05, mean + .05) * 10 for mean in (.25, .3, .32))
     ({"before": EARLY, "after": SMALL, "losing": 12}, []),
     ({"before": EARLY, "after": LARGE, "losing": 12}, ["overfit"])])
 def test_overfitting_needs_both(changed, on):
-  assert rules.Watcher(overfitting(**changed), grouped=True).on == on
+  assert rules.Watcher(overfitting(**changed), grouped=True).active == on
 
 
 def test_an_entropy_that_blows_up():

@@ -72,16 +72,24 @@ WORDS = {"n": "the rollouts per problem", "M": "the number of updates",
          "stale": "the steps between sampling and training"}
 
 
-class Found(typing.NamedTuple):
+class Verdict(typing.NamedTuple):
   """What a rule says about a run."""
 
   text: str  # what is wrong, with its numbers
   advice: str  # what to change, in the options of the trainer
   source: str = "docs/study.md"  # of the threshold
   level: str = WRONG
-  sure: str = "sure"
-  waste: float = 1.0  # share of the rollouts, while it is on, without an effect
-  since: float = -math.inf  # of a whole log: the step before
+  confidence: str = "sure"
+  waste: float = 1.0  # share of the rollouts without an effect while it holds
+  after_step: float = -math.inf  # a rule about a log holds after this step
+  consequence: str = ""
+
+  @property
+  def sentence(self) -> str:
+    return self.text + (f": {self.consequence}" if self.consequence else "")
+
+
+COLLAPSED = "training collapsed"
 
 
 ZERO = "an equal reward in a group has the advantage 0 (arXiv 2402.03300)"
@@ -101,14 +109,14 @@ def _earlier(o) -> str:
 
 def signal(x: Steps, o):
   if not x.flat and not x.gradient:
-    yield Found(
+    yield Verdict(
         "no rollout had a gradient: the rewards of each problem are equal",
         f"take other {o.problems}, or raise {o.n}", ZERO)
   if not x.flat or x.gradient and not x.grouped and (
       x.all_incorrect not in (0.0, 1.0)):  # of several groups: compared
     return
   if x.all_correct >= 0.5:
-    yield Found(
+    yield Verdict(
         "every group was solved by all of its rollouts: there is nothing left "
         "to learn", f"take harder {o.problems}, or stop the run", ZERO, COSTLY)
   more = ""
@@ -118,8 +126,8 @@ def signal(x: Steps, o):
     more = ("; few rollouts have an answer where task.grader.answer expects "
             "it: compare task.prompt.template with it")
   why = "the rewards give no gradient" if x.gradient else "no gradient"
-  yield Found(f"no group had a right and a wrong rollout, so {why}",
-               _easier(o) + more, ZERO)
+  yield Verdict(f"no group had a right and a wrong rollout, so {why}",
+                _easier(o) + more, ZERO)
 
 
 def dead(x: Steps, o):
@@ -127,31 +135,31 @@ def dead(x: Steps, o):
     return
   text = f"no group had two different rewards (mean {x.reward:.3g})"
   if "truncated" in x.fields and x.truncated >= CLIPPED:
-    yield Found(f"{text}, and {x.truncated:.0%} of the answers are cut off",
-                 f"raise {o.max_tokens} first", ZERO)
-  yield Found(text, "if that is a wrong answer's reward, check the reward "
-               f"function on a right answer, then {_easier(o)}; if a right "
-               f"one's, take harder {o.problems}", ZERO)
+    yield Verdict(f"{text}, and {x.truncated:.0%} of the answers are cut off",
+                  f"raise {o.max_tokens} first", ZERO)
+  yield Verdict(text, "if that is a wrong answer's reward, check the reward "
+                f"function on a right answer, then {_easier(o)}; if a right "
+                f"one's, take harder {o.problems}", ZERO)
 
 
 def cut(x: Steps, o):
   if x.truncated >= CLIPPED:
-    yield Found(f"{x.truncated:.0%} of the rollouts reach {o.max_tokens} and "
-                 "count as they are, cut off", f"raise {o.max_tokens}",
-                 "half of the rollouts or more", waste=x.truncated)
+    yield Verdict(f"{x.truncated:.0%} of the rollouts reach {o.max_tokens} and "
+                  "count as they are, cut off", f"raise {o.max_tokens}",
+                  "half of the rollouts or more", waste=x.truncated)
 
 
 def collapse(x: Steps, o):
   if (x.full and x.fell and (x.best - x.floor) * x.rollouts >= MIN_CORRECT
       and x.best - x.reward > MIN_FALL_SE * x.best_error):
-    yield Found(f"the reward, a mean of 20 steps, fell from {x.best:.3f} to "
-                 f"{x.reward:.3f}: training collapsed", _earlier(o))
+    yield Verdict(f"the reward, a mean of 20 steps, fell from {x.best:.3f} to "
+                  f"{x.reward:.3f}", _earlier(o), consequence=COLLAPSED)
 
 
 def entropy(x: Steps, o):
   if (x.full and x.entropy < ENTROPY_LEFT * x.first_entropy
       and x.reward <= SOLVED_REWARD):
-    yield Found(
+    yield Verdict(
         f"the entropy fell from {x.first_entropy:.3g} to {x.entropy:.3g} nats "
         f"a token at reward {x.reward:.3f}: the rollouts of a problem are "
         "nearly equal and little can be learned",
@@ -168,10 +176,10 @@ def blow_up(x: Steps, o):
   advice = (f"in another run, lower {o.lr} or {o.entropy}, or set {o.kl} above "
             "0")
   if x.entropy > RANDOM_NATS or x.fell:
-    yield Found(f"{text}: the policy draws more and more at random", advice)
-  yield Found(f"{text}; the reward has not collapsed, but may",
-               f"watch the reward; {advice}", level=NOTE, sure="likely",
-               waste=0.0)
+    yield Verdict(f"{text}: the policy draws more and more at random", advice)
+  yield Verdict(f"{text}; the reward has not collapsed, but may",
+                f"watch the reward; {advice}", level=NOTE, confidence="likely",
+                waste=0.0)
 
 
 # ---- Of an evaluation
@@ -185,7 +193,7 @@ def _fell(x: Evaluation) -> str:
 def overfit(x: Evaluation, o):
   """A policy whose evaluation dips between two good ones has no such rise."""
   if x.surely_below and x.surely_risen:
-    yield Found(
+    yield Verdict(
         f"{_fell(x)} while the training reward rose from {mean(x.before):.3f} "
         f"to {mean(x.now):.3f}: the run overfits its training problems",
         f"{o.earlier}. In another run, take more training {o.problems}, lower "
@@ -195,7 +203,7 @@ def overfit(x: Evaluation, o):
 def collapse_of_avg(x: Evaluation, o):
   """Sees a collapse in the first steps, before there is a best reward."""
   if x.line["avg"] < EVAL_FALL * x.best["avg"] and x.surely_below:
-    yield Found(f"{_fell(x)}: training collapsed", _earlier(o))
+    yield Verdict(_fell(x), _earlier(o), consequence=COLLAPSED)
 
 
 # ---- Of a whole log
@@ -207,25 +215,25 @@ def gradient(x: History, o):
     text = (f"gradient, loss, entropy or KL are not finite in {len(broken)} of "
             f"{len(x.train)} steps, first in step {broken[0]:g}")
     if broken[-1] == x.train[-1]["step"]:
-      yield Found(
+      yield Verdict(
           f"{text}, up to the end", "go back to an earlier checkpoint and "
           f"lower {o.lr}; do not train on tokens that were inserted instead of "
-          "sampled", source, since=broken[0] - 1)
-    yield Found(text, "check that the trainer skips such updates; lower "
-                 f"{o.lr}", source, NOTE, waste=len(broken) / len(x.train))
+          "sampled", source, after_step=broken[0] - 1)
+    yield Verdict(text, "check that the trainer skips such updates; lower "
+                  f"{o.lr}", source, NOTE, waste=len(broken) / len(x.train))
   # Steps with different rewards in a group.
   alive = [line["grad_norm"] for line in x.train
            if {"grad_norm", "dead"} <= line.keys() and not line["dead"]]
   if alive and not any(alive):
-    yield Found(
+    yield Verdict(
         "the gradient is exactly 0 in every step, although rewards differ "
         "within groups", "the policy is not trained: check that its parameters "
         "are not frozen, and the versions of the training backend",
         "modelscope/ms-swift#5890")
 
 
-def _no_advantage(what: str, o) -> Found:
-  return Found(
+def _no_advantage(what: str, o) -> Verdict:
+  return Verdict(
       f"every advantage is 0, although {what}", f"check that {o.n} is above 1 "
       "and that the responses of a problem have the same group id",
       "Awesome-ML-SYS-Tutorial#106")
@@ -245,14 +253,14 @@ def advantage_std(x: History, o):
 
 def one_rollout(x: History, o):
   if x.n == 1 and x.grouped:
-    yield Found("n = 1: a group of one rollout has nothing to be compared "
-                 "with", f"set {o.n} to 4 or more, or use an estimator "
-                 "without groups", ZERO)
+    yield Verdict("n = 1: a group of one rollout has nothing to be compared "
+                  "with", f"set {o.n} to 4 or more, or use an estimator "
+                  "without groups", ZERO)
 
 
 def scale(x: History, o):
   if 0 < x.mean_reward_std < MIN_ADVANTAGE:
-    yield Found(
+    yield Verdict(
         f"the rewards of a group differ by {x.mean_reward_std:.1e} only: "
         "trainers divide by the deviation + 1e-4 or 1e-6, or not at all, so "
         "advantages vanish", "scale the reward so that good and bad answers "
@@ -261,11 +269,11 @@ def scale(x: History, o):
 
 def kl(x: History, o):
   if x.last_kl > MAX_KL:
-    yield Found(
+    yield Verdict(
         f"the KL from the reference is {x.last_kl:.3g} nats a token at the end",
         f"use an earlier checkpoint. In another run, lower {o.lr} or raise "
         f"{o.kl}", "Open-Athena/MarinFold#237: 0.2 sound, 4 diverged",
-        sure="likely")
+        confidence="likely")
 
 
 def _mismatch(o) -> str:
@@ -276,42 +284,42 @@ def _mismatch(o) -> str:
 def mismatch(x: History, o):
   end = f"KL {x.last_mismatch_kl:.3g} nats a token at the end"
   if x.last_mismatch_kl > MAX_MISMATCH:
-    yield Found(f"sampler and trainer disagree: {end}", _mismatch(o),
-                 "sail-sg/Precision-RL#10: 1e-3 grows to 1 in runs that "
-                 "collapse", sure="likely")
+    yield Verdict(f"sampler and trainer disagree: {end}", _mismatch(o),
+                  "sail-sg/Precision-RL#10: 1e-3 grows to 1 in runs that "
+                  "collapse", confidence="likely")
   if x.last_mismatch_kl > MAX_MISMATCH / 10:
-    yield Found(f"sampler and trainer differ: {end}", _mismatch(o),
-                 "thinking-machines-lab/tinker-feedback#22", NOTE, waste=0.0)
+    yield Verdict(f"sampler and trainer differ: {end}", _mismatch(o),
+                  "thinking-machines-lab/tinker-feedback#22", NOTE, waste=0.0)
 
 
 def mismatch_of_logp(x: History, o):
   if x.last_logp_gap > 3 * MAX_MISMATCH:
-    yield Found(
+    yield Verdict(
         f"log-probs of sampler and trainer differ by {x.last_logp_gap:.3g} a "
-        "token at the end", _mismatch(o), sure="likely")
+        "token at the end", _mismatch(o), confidence="likely")
 
 
 def overfit_log(x: History, o):
   source = "greyhaven-ai/autocontext#1076"
   if x.surely_dropped and x.rose_since:
-    yield Found(
+    yield Verdict(
         f"{x.fell} while the training reward rose",
         f"use the checkpoint of step {x.best['step']:g}. In another run, take "
         f"more {o.problems}, lower {o.M}, or set {o.kl} above 0", source,
-        sure="likely", since=x.best["step"])
+        confidence="likely", after_step=x.best["step"])
   if x.dropped and x.learned and "correct" not in x.fields:
-    yield Found(
+    yield Verdict(
         f"{x.fell} while the training reward rose; this may be noise",
         f"evaluate more often, on more problems; {o.kl} above 0 holds the "
-        "policy near its start", source, NOTE, since=x.best["step"])
+        "policy near its start", source, NOTE, after_step=x.best["step"])
 
 
 def past_best(x: History, o):
   if x.surely_dropped:
-    yield Found(
+    yield Verdict(
         x.fell, f"use the checkpoint of step {x.best['step']:g}, and stop "
         f"there next time; or lower {o.lr}, or set {o.kl} above 0",
-        level=COSTLY, sure="likely", since=x.best["step"])
+        level=COSTLY, confidence="likely", after_step=x.best["step"])
 
 
 def groups(x: History, o):
@@ -323,22 +331,22 @@ def groups(x: History, o):
   rise = (f", {first:.0%} in the first quarter and {last:.0%} in the last,"
           if abs(last - first) >= 0.5 else "")
   if share >= CLIPPED and x.binary and x.last_reward > SOLVED_REWARD:
-    yield Found(
+    yield Verdict(
         f"the problems are solved (reward {x.last_reward:.3g}): {x.equal:.0%} "
         f"of the groups have equal rewards{rise}",
         f"take harder {o.problems}, or stop", ZERO, COSTLY, waste=x.equal)
   text = (f"{x.equal:.0%} of the groups have equal rewards and teach nothing"
           f"{rise} ({x.groups})")
   if share >= CLIPPED:
-    yield Found(text, f"raise {o.n}, take {o.problems} of a pass rate nearer "
-                 f"to 0.5, or use {o.filter}", ZERO, COSTLY, waste=x.equal)
-  yield Found(text, f"usual; a larger n ({o.n}) has fewer of them", ZERO, NOTE,
-               waste=x.equal)
+    yield Verdict(text, f"raise {o.n}, take {o.problems} of a pass rate nearer "
+                  f"to 0.5, or use {o.filter}", ZERO, COSTLY, waste=x.equal)
+  yield Verdict(text, f"usual; a larger n ({o.n}) has fewer of them", ZERO,
+                NOTE, waste=x.equal)
 
 
 def cut_at_end(x: History, o):
   if x.last_truncated >= CLIPPED / 5:
-    yield Found(
+    yield Verdict(
         f"{x.last_truncated:.0%} of the rollouts are cut off at the end",
         f"raise {o.max_tokens}, or leave them out of the loss",
         "verl-project/verl#7412", COSTLY, waste=x.mean_truncated)
@@ -356,10 +364,11 @@ def collapse_at_once(x: History, o):
            or max(x.spent) == 1)
       and reward[0] - late > MIN_EVAL_SE * statistics.median(moves)
       and min(reward[:3]) > max(reward[-EARLY:])):
-    yield Found(
-        f"the reward fell from {reward[0]:.3g} in the first step to {late:.3g}:"
-        " training collapsed", f"lower {o.lr}, or set {o.kl} above 0",
-        "as a mean of 20 steps that falls", sure="likely")
+    yield Verdict(
+        f"the reward fell from {reward[0]:.3g} in the first step to {late:.3g}",
+        f"lower {o.lr}, or set {o.kl} above 0",
+        "as a mean of 20 steps that falls", confidence="likely",
+        consequence=COLLAPSED)
 
 
 def blow_up_at_once(x: History, o):
@@ -367,11 +376,11 @@ def blow_up_at_once(x: History, o):
   first = column(x.train, "entropy")[:3]
   if first and len(x.train) >= 2 * EARLY and (
       x.late_entropy > max(RANDOM_NATS, BLOW_UP * max(first))):
-    yield Found(
+    yield Verdict(
         f"the entropy rose from {first[0]:.3g} in the first step to "
         f"{x.late_entropy:.3g} nats a token: the policy draws more and more at "
         "random", f"lower {o.lr} or {o.entropy}, or set {o.kl} above 0",
-        "as a mean of 20 steps that rises", sure="likely")
+        "as a mean of 20 steps that rises", confidence="likely")
 
 
 def length(x: History, o):
@@ -381,35 +390,37 @@ def length(x: History, o):
     return
   low, late, high = (SHRUNK * min(first), x.late_response_length,
                      GROWN * max(first))
-  since = max((line["step"] for line in x.train
-               if column([line], "response_length")
-               and low <= line["response_length"] <= high), default=-math.inf)
+  last_usual = max(
+      (line["step"] for line in x.train if column([line], "response_length")
+       and low <= line["response_length"] <= high), default=-math.inf)
   tokens = f"{first[0]:.3g} tokens in the first step to {late:.3g}"
   if late < low and (late < low / 10 or x.change < -2 * x.change_error):
-    yield Found(
+    yield Verdict(
         f"responses shrank from {tokens}", "read the responses: an empty "
         f"answer may be rewarded, or the policy is broken; lower {o.lr}",
-        "a tenth of the first steps", sure="likely", since=since)
+        "a tenth of the first steps", confidence="likely",
+        after_step=last_usual)
   reward = column(x.train, "reward")
   if late <= high or not reward:
     return
   best, floor = max(reward[0], *x.windows("reward")), min(0.0, *reward)
   if x.late_reward - floor < FALL * (best - floor):
-    yield Found(
+    yield Verdict(
         f"responses grew from {tokens}, and the reward fell",
         f"read the responses: they may not end; lower {o.lr} or {o.max_tokens}",
-        "three times the first steps", sure="likely", since=since)
+        "three times the first steps", confidence="likely",
+        after_step=last_usual)
 
 
 def minibatch(x: History, o):
   if x.minibatch > x.Bp:
-    yield Found(
+    yield Verdict(
         f"a minibatch of {x.minibatch} problems is larger than the {x.Bp} that "
         "a step samples: all of them make one update, or the trainer counts "
         "rollouts", f"set {o.minibatch} to {x.Bp}, or a part of it",
         "GAIR-NLP/DeepResearcher#27", COSTLY, waste=0.0)
   if rest := x.Bp % x.minibatch:
-    yield Found(
+    yield Verdict(
         f"{x.Bp} problems a step are no multiple of a minibatch of "
         f"{x.minibatch}: the rest is dropped or makes a smaller update",
         f"set {o.minibatch} to a divisor of {x.Bp}, such as "
@@ -419,10 +430,10 @@ def minibatch(x: History, o):
 
 def divide(x: History, o):
   if x.batch % x.n:
-    yield Found(f"{x.batch} rollouts an update are no multiple of n = {x.n}: "
-                 "groups are torn", f"set {o.n} to a divisor of {x.batch}, "
-                 f"such as {nearest_divisors(x.batch, x.n, least=2)}",
-                 "huggingface/trl#2858")
+    yield Verdict(f"{x.batch} rollouts an update are no multiple of n = {x.n}: "
+                  "groups are torn", f"set {o.n} to a divisor of {x.batch}, "
+                  f"such as {nearest_divisors(x.batch, x.n, least=2)}",
+                  "huggingface/trl#2858")
 
 
 def stragglers(x: History, o):
@@ -433,7 +444,7 @@ def stragglers(x: History, o):
   waiting = min(1.0, x.mean_seconds_sample / x.mean_seconds) * (
       1 - length / longest)
   if waiting >= MIN_WAITING:
-    yield Found(
+    yield Verdict(
         f"{waiting:.0%} of the time the short responses wait for the longest "
         f"(mean {length:.0f} of {longest:.0f} tokens)", f"raise {o.stale}, or "
         f"lower {o.max_tokens} if the longest are wrong anyway",
@@ -443,10 +454,10 @@ def stragglers(x: History, o):
 def schedule(x: History, o):
   lr = column(x.train, "lr")
   if lr and max(lr) > 0 and lr[-1] / max(lr) < 0.01:
-    yield Found(
+    yield Verdict(
         f"the learning rate has ended at {lr[-1] / max(lr):.1%} of its largest "
         "value", "a longer run needs a constant rate, or a schedule of its "
-        "length", "modelscope/ms-swift#3136", NOTE, waste=0.0, since=max(
+        "length", "modelscope/ms-swift#3136", NOTE, waste=0.0, after_step=max(
             line["step"] for line in x.train
             if column([line], "lr") and line["lr"] >= 0.01 * max(lr)))
 
@@ -454,7 +465,7 @@ def schedule(x: History, o):
 def epochs(x: History, o):
   repeats = x.max_epoch * x.n
   if repeats >= MAX_REPEATS:
-    yield Found(
+    yield Verdict(
         f"each training problem has had {repeats:,.0f} rollouts",
         "evaluate on held-out problems: from here on a rising training reward "
         f"may be memory; more {o.problems} help more than more updates",
@@ -470,33 +481,33 @@ def flat(x: History, o):
     return
   text = f"the training reward {x.rise}"
   if x.idle_groups >= CLIPPED:
-    yield Found(
+    yield Verdict(
         f"{text}; {x.equal:.0%} of the groups teach nothing: this run has no "
         "power to show an effect, which does not show that there is none",
         f"raise {o.n} before you judge what the run was to test", POWER, NOTE,
         waste=0.0)
   entropy = x.windows("entropy")
   if entropy and min(entropy) > 0 and entropy[-1] / min(entropy) > 2:
-    yield Found(
+    yield Verdict(
         f"{text}; the entropy is {entropy[-1] / min(entropy):.1f} times its "
         "smallest", f"if nothing above explains it, raise {o.Bp} for less "
         f"noise, or take easier {o.problems}, but keep {o.lr}, as the entropy "
         "rises", POWER, NOTE, waste=0.0)
-  yield Found(text, f"if nothing above explains it, raise {o.lr}, or {o.Bp} "
-               f"for less noise, or take easier {o.problems}", POWER, NOTE,
-               waste=0.0)
+  yield Verdict(text, f"if nothing above explains it, raise {o.lr}, or {o.Bp} "
+                f"for less noise, or take easier {o.problems}", POWER, NOTE,
+                waste=0.0)
 
 
 def few(x: History, o):
   if not x.learned and EARLY <= len(x.train) < 2 * STEPS:
-    yield Found("too short to tell whether it learns: the training reward "
-                 f"{x.rise}", f"run longer, or raise {o.Bp}, before you judge "
-                 "it", POWER, NOTE, waste=0.0)
+    yield Verdict("too short to tell whether it learns: the training reward "
+                  f"{x.rise}", f"run longer, or raise {o.Bp}, before you judge "
+                  "it", POWER, NOTE, waste=0.0)
 
 
 # (name in the records, what it is about, the fields of the records that it
-# needs, the rule). Steps and Evaluation are of a live run too. Of the rules of
-# one name, and of what one rule yields, the first counts.
+# needs, the rule). Steps and Evaluation are of a live run too. Of several rules
+# of one name, and of several verdicts of one rule, the first that holds counts.
 RULES = (
     ("signal", Steps, "all_incorrect all_correct grad_norm", signal),
     ("signal", Steps, "dead reward", dead),
@@ -549,24 +560,26 @@ HIDES = {"collapse": ("signal", "flat"), "blow_up": ("flat",),
 OURS = types.SimpleNamespace(**(WORDS | OPTIONS))
 
 
-def rules_of(x, o=OURS) -> dict[str, Found]:
-  """Name -> what is found, of the rules about x whose fields exist."""
-  results = {}
+def apply_rules(x, options=OURS) -> dict[str, Verdict]:
+  """Name of a rule -> its verdict on x, if it holds and x has its fields."""
+  verdicts = {}
   for name, about, needs, rule in RULES:
-    if isinstance(x, about) and name not in results and x.fields.issuperset(
-        needs.split()) and (one := next(rule(x, o), None)):
-      results[name] = one
-  results = without_hidden(results)
-  if {"overfit", "collapse"} <= results.keys():  # overfitting is the cause
-    results["collapse"] = results["overfit"]
-  return results
+    if isinstance(x, about) and name not in verdicts and (
+        x.fields.issuperset(needs.split())):
+      verdict = next(rule(x, options), None)
+      if verdict is not None:
+        verdicts[name] = verdict
+  verdicts = without_hidden(verdicts)
+  if {"overfit", "collapse"} <= verdicts.keys():  # overfitting is the cause
+    verdicts["collapse"] = verdicts["overfit"]
+  return verdicts
 
 
-def without_hidden(results: dict) -> dict:
+def without_hidden(verdicts: dict) -> dict:
   for name, hidden in HIDES.items():
-    if name in results:
-      results = {key: results[key] for key in results if key not in hidden}
-  return results
+    if name in verdicts:
+      verdicts = {key: verdicts[key] for key in verdicts if key not in hidden}
+  return verdicts
 
 
 class Watcher:
@@ -576,40 +589,43 @@ class Watcher:
   without it.
   """
 
-  def __init__(self, kept: list[dict], *, grouped: bool, floor: float = 0.0,
+  def __init__(self, records: list[dict], *, grouped: bool, floor: float = 0.0,
                options=OURS):
+    """Begins after `records`; see Steps for `grouped` and `floor`."""
     self._window = collections.deque(maxlen=STEPS)
     self._before = Steps((), grouped, floor=floor)
     self._best, self._rewards_at_best = None, ()
-    self._on: dict[str, set[str]] = {"train": set(), "eval": set()}
+    self._active: dict[str, set[str]] = {"train": set(), "eval": set()}
     self._options = options
-    for line in kept:
-      self(line)
+    for record in records:
+      self(record)
 
-  def __call__(self, line: dict) -> list[str]:
+  def __call__(self, record: dict) -> list[str]:
     """The new warnings of a record."""
-    kind = line["kind"]
-    _, results = self.check(line)
-    new = dict.fromkeys(f"{one.text}; {one.advice}" for name, one
-                        in results.items() if name not in self._on[kind])
-    self._on[kind] = set(results)
+    kind = record["kind"]
+    _, verdicts = self.check(record)
+    new = dict.fromkeys(
+        f"{verdict.sentence}; {verdict.advice}"
+        for name, verdict in verdicts.items() if name not in self._active[kind])
+    self._active[kind] = set(verdicts)
     where = (f"in the last {len(self._window)} steps, " if kind == "train"
              else "")
     return [f"warning: {where}{text}. Read the texts in samples.jsonl "
             "(log.samples)" for text in new]
 
   @property
-  def on(self) -> list[str]:
-    """The names of the alarms that are on."""
-    return sorted(self._on["train"] | self._on["eval"])
+  def active(self) -> list[str]:
+    """The names of the alarms that the last records raise."""
+    return sorted(self._active["train"] | self._active["eval"])
 
-  def check(self, line: dict) -> tuple:
-    """Steps or Evaluation up to a record, or None, and what is found."""
-    x = self._steps(line) if line["kind"] == "train" else self._evaluation(line)
-    return x, {} if x is None else rules_of(x, self._options)
+  def check(self, record: dict) -> tuple[Steps | Evaluation | None, dict]:
+    """Steps or Evaluation up to a record, if enough, and name -> verdict."""
+    x = (self._steps(record) if record["kind"] == "train"
+         else self._evaluation(record))
+    return x, {} if x is None else apply_rules(x, self._options)
 
-  def _steps(self, line: dict) -> Steps | None:
-    self._window.append(line)
+  def _steps(self, record: dict) -> Steps | None:
+    self._window.append(record)
     x = dataclasses.replace(self._before, lines=tuple(self._window))
     if x.full:
       if "entropy" in x.fields:
@@ -623,12 +639,12 @@ class Watcher:
     self._before = x
     return x if x.long_enough else None
 
-  def _evaluation(self, line: dict) -> Evaluation | None:
-    best, now = self._best, tuple(column(self._window, "reward"))
-    if best is None or line["avg"] > best["avg"]:
-      self._best, self._rewards_at_best = line, now
+  def _evaluation(self, record: dict) -> Evaluation | None:
+    rewards = tuple(column(self._window, "reward"))
+    if self._best is None or record["avg"] > self._best["avg"]:
+      self._best, self._rewards_at_best = record, rewards
       return None
-    return Evaluation(best, line, self._rewards_at_best, now)
+    return Evaluation(self._best, record, self._rewards_at_best, rewards)
 
 
 # ---- A whole log
@@ -636,16 +652,24 @@ class Watcher:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """What a rule found in a log."""
+  """A verdict on a log, with the steps and the cost of what is wrong."""
 
-  name: str
+  name: str  # of the rule
   level: str  # WRONG, COSTLY or NOTE
-  text: str  # what, with its numbers
+  text: str  # what is wrong, with its numbers
   advice: str  # what to change, in the options of the trainer
-  sure: str
-  cost: float  # the share of the rollouts, or of the time, that it cost
+  sure: str  # confidence of the verdict
+  cost: float  # share of the rollouts, or of the time, without an effect
   steps: tuple  # first and last
   source: str  # of the threshold
+
+
+class Occurrence(typing.NamedTuple):
+  """The last verdict of a rule on a log, and all steps where the rule held."""
+
+  verdict: Verdict
+  subject: Steps | Evaluation | History  # of the verdict
+  waste: dict[int, float]  # index of a step -> share of its rollouts
 
 
 def findings(run: History, options: dict) -> list[Finding]:
@@ -656,76 +680,88 @@ def findings(run: History, options: dict) -> list[Finding]:
   """
   o = types.SimpleNamespace(**(WORDS | options))
   o.earlier = f"{WORDS['earlier']}, {run.peak}" if run.peak else o.earlier
-  rows = {}  # name -> what was found last, x, {index of a step: its waste}
-  for name, result, x, steps in _alarms(run, o):
-    wasted = rows[name][2] if name in rows else {}
-    wasted = wasted | dict.fromkeys(steps, result.waste)
-    if result.level == NOTE and name in rows:  # not instead of a grave one
-      result, x, _ = rows[name]
-    rows[name] = result, x, wasted
-  for name, result in rules_of(run, o).items():
-    rows.setdefault(name, (result, run, dict.fromkeys(
-        (i for i, line in enumerate(run.train) if line["step"] > result.since),
-        result.waste)))
-  rows = without_hidden(rows)
-  if "collapse" in rows and run.above_start and isinstance(
-      rows["collapse"][1], Steps):
-    result, *rest = rows["collapse"]
-    rows["collapse"] = result._replace(
-        text=result.text.replace(": training collapsed", "; it ends at "
-                                 f"{run.last_reward:.3f}, above its start"),
-        level=COSTLY, sure="likely"), *rest
-  if "collapse" in rows and isinstance(rows["collapse"][1], Evaluation):
-    rows.pop("past_best", None)  # it is the same fall
-  return sorted((_finding(run, name, result, wasted)
-                 for name, (result, _, wasted) in rows.items() if wasted),
+  occurrences: dict[str, Occurrence] = {}
+  for name, verdict, x, steps in _alarms(run, o):
+    waste = dict.fromkeys(steps, verdict.waste)
+    if name in occurrences:
+      waste = occurrences[name].waste | waste
+      if verdict.level == NOTE:  # a note does not replace a grave verdict
+        verdict, x, _ = occurrences[name]
+    occurrences[name] = Occurrence(verdict, x, waste)
+  for name, verdict in apply_rules(run, o).items():
+    occurrences.setdefault(name, Occurrence(verdict, run, {
+        i: verdict.waste for i, line in enumerate(run.train)
+        if line["step"] > verdict.after_step}))
+  occurrences = without_hidden(occurrences)
+  if collapse := occurrences.get("collapse"):
+    if isinstance(collapse.subject, Steps) and run.above_start:
+      occurrences["collapse"] = collapse._replace(
+          verdict=_partial_collapse(run, collapse.verdict))
+    if isinstance(collapse.subject, Evaluation):
+      occurrences.pop("past_best", None)  # it is the same fall
+  return sorted((_finding(run, name, occurrence)
+                 for name, occurrence in occurrences.items()
+                 if occurrence.waste),
                 key=lambda f: (LEVELS.index(f.level), -f.cost))
 
 
-def _finding(run: History, name: str, last: Found, wasted: dict) -> Finding:
-  """What was found last in the steps `wasted`: index -> share."""
+def _partial_collapse(run: History, verdict: Verdict) -> Verdict:
+  """The verdict on a reward that fell, and ended above its start."""
+  return verdict._replace(
+      text=f"{verdict.text}; it ends at {run.last_reward:.3f}, above its start",
+      consequence="", level=COSTLY, confidence="likely")
+
+
+def _finding(run: History, name: str, occurrence: Occurrence) -> Finding:
+  verdict, _, waste = occurrence
   steps = len(run.train)
-  cost = sum(run.spent[i] * wasted[i] for i in wasted) / sum(run.spent)
-  over = max(wasted) < steps - 1 and cost < MIN_COST
+  cost = sum(run.spent[i] * waste[i] for i in waste) / sum(run.spent)
+  recovered = max(waste) < steps - 1 and cost < MIN_COST
   return Finding(
-      name, NOTE if over else last.level,
-      last.text + ("; it recovered" if over else ""), last.advice,
-      f"a hint: {steps} steps only" if steps < EARLY else last.sure, cost,
-      tuple(run.train[i]["step"] for i in (min(wasted), max(wasted))),
-      last.source)
+      name, NOTE if recovered else verdict.level,
+      verdict.sentence + ("; it recovered" if recovered else ""),
+      verdict.advice,
+      f"a hint: {steps} steps only" if steps < EARLY else verdict.confidence,
+      cost, tuple(run.train[i]["step"] for i in (min(waste), max(waste))),
+      verdict.source)
 
 
 def _alarms(run: History, o):
-  """Yields name, what is found, x and indices of the steps it speaks of."""
+  """Yields the alarms that the run would have had while it was live.
+
+  As (name, verdict, Steps or Evaluation, indices of the steps it is about).
+  """
   watch = Watcher([], grouped=run.grouped, options=o,
                   floor=min([0.0, *column(run.train, "reward")]))
   steps = [line["step"] for line in run.train]
-  lines = [(line["step"], i, line | {"kind": "train"})
-           for i, line in enumerate(run.train)]
-  lines += [(line["step"], math.inf, line | {"kind": "eval"})
-            for line in run.evals if {"correct", "k"} <= line.keys()]
+  # An evaluation is after the training step of the same number.
+  records = [(line["step"], i, line | {"kind": "train"})
+             for i, line in enumerate(run.train)]
+  records += [(line["step"], math.inf, line | {"kind": "eval"})
+              for line in run.evals if {"correct", "k"} <= line.keys()]
   checked = False
-  for step, at, line in sorted(lines, key=lambda row: row[:2]):
-    x, results = watch.check(line)
+  for step, i, record in sorted(records, key=lambda row: row[:2]):
+    x, verdicts = watch.check(record)
     if isinstance(x, Steps):
-      checked, about = True, range(at - len(x.lines) + 1, at + 1)
+      checked, indices = True, range(i - len(x.lines) + 1, i + 1)
     elif x:
-      about = range(bisect.bisect_right(steps, x.best["step"]),
-                    bisect.bisect_right(steps, step))
-    for name, one in results.items():
-      if name == "overfit" or one is not results.get("overfit"):
-        yield name, one, x, about
+      indices = range(bisect.bisect_right(steps, x.best["step"]),
+                      bisect.bisect_right(steps, step))
+    for name, verdict in verdicts.items():
+      if name == "overfit" or verdict is not verdicts.get("overfit"):
+        yield name, verdict, x, indices
   if not checked and steps:  # too few steps for an alarm, not for a hint
     x = Steps(run.train, run.grouped)
-    for name, one in rules_of(x, o).items():
-      yield name, one, x, range(len(steps))
+    for name, verdict in apply_rules(x, o).items():
+      yield name, verdict, x, range(len(steps))
 
 
 def unchecked(run: History) -> dict[str, str]:
   """The rules that lack fields in a log: name -> a field that allows one."""
-  out = {}
+  lacking = collections.defaultdict(list)
   for name, about, needs, _ in RULES:
     if about is not Evaluation:
-      out.setdefault(name, []).append(sorted(set(needs.split()) - run.fields))
+      lacking[name].append(sorted(set(needs.split()) - run.fields))
+  fewest = {name: min(fields, key=len) for name, fields in lacking.items()}
   return {name: "reward_std" if fields[0] == "dead" else fields[0]
-          for name, lacks in out.items() if (fields := min(lacks, key=len))}
+          for name, fields in fewest.items() if fields}
