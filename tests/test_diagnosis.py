@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from isojax.diagnosis import rules, symptoms
+from isojax.diagnosis import findings, rules, symptoms
 from isojax.diagnosis.symptoms import History
 
 LINE = dict(kind="train", Bp=8, n=4, reward=0.5, all_incorrect=0.2,
@@ -17,7 +17,7 @@ FLAT = dict(reward=0.25, all_incorrect=0.75, all_correct=0.25)
 
 def said(*parts, kept=(), grouped=True):
   """Warnings of a run; parts are (steps, changed fields)."""
-  watch = rules.Watcher(list(kept), grouped=grouped)
+  watch = findings.Watcher(list(kept), grouped=grouped)
   return [text for steps, fields in parts for _ in range(steps)
           for text in watch(LINE | fields)]
 
@@ -76,13 +76,13 @@ def test_a_fall_of_the_evaluation_is_told_beside_the_collapse():
   """The reward falls at step 40, the evaluation is best at step 20."""
   lines = tuple({"step": i, "reward": 0.2 if i > 40 else 0.9}
                 for i in range(81))
-  told = {f.name: f for f in rules.findings(History(
+  told = {f.name: f for f in findings.diagnose(History(
       lines, tuple({"step": 20 * i, "avg": avg} for i, avg in enumerate(
           (.5, .6, .3, .3, .3)))), {})}
   assert {"collapse", "past_best"} <= told.keys()
   assert "best evaluation at step 20" in told["collapse"].advice
   assert told["past_best"].steps == (21, 80)
-  (alone,) = rules.findings(History(lines), {})
+  (alone,) = findings.diagnose(History(lines), {})
   assert "a mean of 20 steps" in alone.text and "step 19" in alone.advice
 
 
@@ -90,13 +90,13 @@ def test_rewards_below_0_that_rise_are_no_collapse():
   """Of -1 and 1: no window of 20 steps has a mean above 0."""
   lines = tuple({"step": i, "reward": -0.5 + i / 400 + 0.02 * (-1)**i}
                 for i in range(60))
-  assert rules.findings(History(lines), {}) == []
+  assert findings.diagnose(History(lines), {}) == []
 
 
 @pytest.mark.parametrize("end, level", [(0.3, "costly"), (0.0, "wrong")])
 def test_a_fall_that_ends_above_its_start_is_no_collapse(end, level):
   reward = [0.1] * 20 + [0.9] * 30 + [end] * 30
-  (told,) = [f for f in rules.findings(History(tuple(
+  (told,) = [f for f in findings.diagnose(History(tuple(
       {"step": i, "reward": value + 0.01 * (-1)**i}
       for i, value in enumerate(reward))), {}) if f.name == "collapse"]
   assert told.level == level
@@ -106,7 +106,7 @@ def test_a_fall_that_ends_above_its_start_is_no_collapse(end, level):
 
 def test_a_note_does_not_replace_a_grave_finding():
   """The entropy ends at 0.8 nats, a note, after 5 nats."""
-  (told,) = [f for f in rules.findings(History(tuple(
+  (told,) = [f for f in findings.diagnose(History(tuple(
       {"step": i, "reward": 0.5, "entropy": value} for i, value in enumerate(
           [0.1] * 30 + [5.0] * 30 + [0.8] * 30))), {}) if f.name == "blow_up"]
   assert told.level == "wrong"
@@ -114,7 +114,7 @@ def test_a_note_does_not_replace_a_grave_finding():
 
 def test_shorter_answers_of_solved_problems_are_sound():
   lines = lengths(1759.0, 150.0, reward=0.5).train
-  assert "length" not in {f.name for f in rules.findings(History(lines), {})}
+  assert "length" not in {f.name for f in findings.diagnose(History(lines), {})}
 
 
 def test_vanished_entropy_matters_while_answers_are_wrong():
@@ -127,7 +127,7 @@ def test_a_warning_comes_again_after_a_pause_and_not_after_a_resume():
   first, second = said((30, DEAD), (30, {}), (30, DEAD))
   assert "no gradient" in first and "fell from 0.500" in second
   assert said((10, DEAD), kept=[LINE | DEAD] * 30) == []
-  watch = rules.Watcher([LINE | DEAD] * 30, grouped=True)
+  watch = findings.Watcher([LINE | DEAD] * 30, grouped=True)
   assert watch.active == ["signal"]
   assert [watch(LINE) for _ in range(20)] == [[]] * 20 and watch.active == []
 
@@ -139,7 +139,7 @@ def evaluation(correct, step=0, k=4):
 
 def test_an_evaluation_far_below_the_best_is_a_collapse():
   """A fall in the first steps, before 20 of them have a best reward."""
-  watch = rules.Watcher([], grouped=True)
+  watch = findings.Watcher([], grouped=True)
   assert watch(evaluation([2] * 30)) == [] and watch.active == []
   # 22 of 30 problems lose one of 4: 0.1833, error 0.02053: 8.9 of them.
   (text,) = watch(evaluation([1] * 22 + [2] * 8, step=5))
@@ -152,9 +152,9 @@ def test_an_evaluation_far_below_the_best_is_a_collapse():
 
 
 def test_a_small_or_uncertain_fall_of_an_evaluation_is_none():
-  watch = rules.Watcher([evaluation([4] * 30)], grouped=True)
+  watch = findings.Watcher([evaluation([4] * 30)], grouped=True)
   assert watch(evaluation([4] * 10 + [3] * 20)) == []  # 0.83 of the best
-  watch = rules.Watcher([evaluation([1, 0, 0, 0, 0, 0])], grouped=True)
+  watch = findings.Watcher([evaluation([1, 0, 0, 0, 0, 0])], grouped=True)
   assert watch(evaluation([0] * 6)) == []  # one problem: one standard error
 
 
@@ -177,7 +177,7 @@ def overfitting(*, before=(0.4,) * 20, after=(0.8,) * 20, losing=22):
 
 def test_a_fall_of_the_evaluation_while_the_training_reward_rises():
   """avg 0.5 to 0.317 is 8.9 standard errors; 0.4 to 0.8 has an error of 0."""
-  watch = rules.Watcher([], grouped=True)
+  watch = findings.Watcher([], grouped=True)
   found = [text for line in overfitting() for text in watch(line)]
   (text,) = found  # the collapse is part of the same message
   assert "avg fell from 0.500 at step 20 to 0.317 while the training" in text
@@ -186,7 +186,7 @@ def test_a_fall_of_the_evaluation_while_the_training_reward_rises():
   assert watch.active == ["collapse", "overfit"]
   # A resumed run has the same alarms, and says nothing again.
   kept = overfitting()
-  watch = rules.Watcher(kept, grouped=True)
+  watch = findings.Watcher(kept, grouped=True)
   assert watch.active == ["collapse", "overfit"] and watch(kept[-1]) == []
   watch(evaluation([2] * 30, step=41))
   assert watch.active == []
@@ -211,7 +211,7 @@ EARLY, SMALL, LARGE = ((mean - .05, mean + .05) * 10 for mean in (.25, .3, .32))
     ({"before": EARLY, "after": SMALL, "losing": 12}, []),
     ({"before": EARLY, "after": LARGE, "losing": 12}, ["overfit"])])
 def test_overfitting_needs_both(changed, on):
-  assert rules.Watcher(overfitting(**changed), grouped=True).active == on
+  assert findings.Watcher(overfitting(**changed), grouped=True).active == on
 
 
 def test_an_entropy_that_blows_up():
@@ -315,19 +315,19 @@ def test_a_rule_about_a_log_holds_from_its_threshold_on(case):
   name = case.split(",")[0]
   levels = {"groups": ("costly",), "cut": ("costly",), "overfit": ("wrong",),
             "blow_up": ("wrong",)}.get(name, rules.LEVELS)
-  found, before = ([f.name for f in rules.findings(one, {})
+  found, before = ([f.name for f in findings.diagnose(one, {})
                     if f.level in levels] for one in OF_LOGS[case])
   assert name in found and name not in before
 
 
 def test_every_rule_is_tried_and_has_a_source():
   tried = {case.split(",")[0] for case in OF_LOGS}
-  rest = {name for name, *_ in rules.RULES} - tried
+  rest = {rule.name for rule in rules.RULES} - tried
   # those of live runs are above, and few steps below
   assert rest == {"signal", "entropy", "few"}
   assert all(found.source and found.advice for one, _ in OF_LOGS.values()
-             for found in rules.findings(one, {}))
-  assert rules.CHECKS.keys() == {name for name, *_ in rules.RULES}
+             for found in findings.diagnose(one, {}))
+  assert rules.CHECKS.keys() == {rule.name for rule in rules.RULES}
 
 
 def test_the_computed_share_is_of_windows_of_the_pass_rate():
@@ -346,7 +346,7 @@ def test_the_share_of_groups_without_a_signal():
   assert symptoms.equal_share(4, 0.5, 2.0) == pytest.approx(2 / 5)
   assert symptoms.spread_of(4, 0.5, 2 / 5) == pytest.approx(2.0)
   assert symptoms.spread_of(4, 0.5, 1 / 8) == math.inf
-  (found,) = [f for f in rules.findings(
+  (found,) = [f for f in findings.diagnose(
       run({"reward": 0.182}, n=2, binary=True), {"n": "num_generations"})
               if f.name == "groups"]
   assert found.text.startswith("70% of the groups") and "45% at n = 4" in (
@@ -354,7 +354,7 @@ def test_the_share_of_groups_without_a_signal():
   assert "raise num_generations" in found.advice and found.cost > 0.7
 
 
-  found = rules.findings(
+  found = findings.diagnose(
       run({"zero_std": 0.25}, last={"zero_std": 1.0}), {})
   assert "25% in the first quarter and 100% in the last" in found[0].text
   # No share is computed of groups that a filter left.
@@ -378,24 +378,24 @@ def test_a_reward_that_does_not_rise(reward, entropy, words, advice):
   if entropy:
     lines = [LINE | {"reward": 0.3, "entropy": e, "step": i} for i, e in
              enumerate([1.0] * 20 + [0.2] * 20 + [0.5] * 20)]
-  (told,) = [f for f in rules.findings(History(tuple(lines)), {})
+  (told,) = [f for f in findings.diagnose(History(tuple(lines)), {})
              if f.name == "flat"]
   assert words in told.text and advice in told.advice
 
 
 def test_findings_are_ordered_by_level_and_cost():
   """Half of the steps are dead; all are cut off, and cost 60 % each."""
-  (found,) = rules.findings(run({"lr": 1e-6}, last={"lr": 0.0}), {})
+  (found,) = findings.diagnose(run({"lr": 1e-6}, last={"lr": 0.0}), {})
   assert (found.name, found.steps) == ("schedule", (20, 39))
   one = run({"truncated": 0.6, "lr": 1e-6}, last={"dead": True})
-  found = rules.findings(one, {})
+  found = findings.diagnose(one, {})
   assert [f.name for f in found] == ["signal"] and found[0].cost == 0.5
-  found = rules.findings(run({"truncated": 0.6}, last={"kl": 9.0}), {})
+  found = findings.diagnose(run({"truncated": 0.6}, last={"kl": 9.0}), {})
   assert [(f.name, round(f.cost, 3)) for f in found] == [
       ("kl", 1.0), ("cut", 0.6)]
   assert found[1].steps == (0, 39)
   # at the end 40 %, of the run 30 %
-  (cut,) = rules.findings(
+  (cut,) = findings.diagnose(
       run({"truncated": 0.2}, last={"truncated": 0.4}), {})
   assert "40% of" in cut.text and cut.cost == pytest.approx(0.3)
 
@@ -404,7 +404,7 @@ def test_a_short_alarm_that_is_over_is_a_note():
   """30 dead steps of 400 are 7.5 %, and no full window is without them."""
   dead = [line | {"dead": line["step"] < 30} for line in [
       RISING[0] | {"step": i, "reward": i / 400} for i in range(400)]]
-  (found,) = [f for f in rules.findings(History(tuple(dead)), {})
+  (found,) = [f for f in findings.diagnose(History(tuple(dead)), {})
               if f.name == "signal"]
   assert (found.level, found.cost, found.steps) == ("note", 0.075, (0, 29))
   assert found.text.endswith("; it recovered")
@@ -424,19 +424,19 @@ def test_a_step_is_charged_what_it_sampled(C, spent):
 
 
 def test_a_field_that_is_never_a_number_is_left_out():
-  assert rules.findings(run({"response_length": math.nan}), {}) == []
+  assert findings.diagnose(run({"response_length": math.nan}), {}) == []
 
 
 def test_few_steps_give_a_hint():
-  found = rules.findings(History(tuple(
+  found = findings.diagnose(History(tuple(
       line | {"dead": True, "truncated": 1.0} for line in RISING[:2])), {})
   assert [(f.name, f.sure) for f in found] == [
       ("signal", "a hint: 2 steps only")]
   flat = tuple(RISING[0] | {"step": i} for i in range(10))
-  assert [f.name for f in rules.findings(History(flat), {})] == ["few"]
+  assert [f.name for f in findings.diagnose(History(flat), {})] == ["few"]
 
 
 def test_what_a_log_lacks_is_not_checked():
-  lacks = rules.unchecked(History(({"step": 1, "reward": 0.5},)))
+  lacks = findings.unchecked(History(({"step": 1, "reward": 0.5},)))
   assert lacks["kl"] == "kl" and lacks["divide"] == "batch"
   assert "flat" not in lacks and "groups" not in lacks

@@ -13,8 +13,9 @@ import textwrap
 import jinja2
 
 from isojax.core.format import compact, many
-from isojax.diagnosis import rules
-from isojax.diagnosis.rules import COSTLY, Finding, WRONG
+from isojax.diagnosis import findings, rules
+from isojax.diagnosis.findings import Finding
+from isojax.diagnosis.rules import COSTLY, WRONG
 from isojax.diagnosis.symptoms import column, History, quarters, STEPS
 from isojax.errors import InputError
 from isojax.logs import series
@@ -148,7 +149,7 @@ class Diagnosis:
 
   @functools.cached_property
   def findings(self) -> list[Finding]:
-    return rules.findings(self.run, self.log.settings)
+    return findings.diagnose(self.run, self.log.settings)
 
   @property
   def serious(self) -> list[Finding]:
@@ -168,7 +169,7 @@ class Diagnosis:
               f"{self.length}" + (f" (the rules need {STEPS})" if rewarded
                                   else " without a training reward") + costly)
     checks = len(rules.CHECKS)
-    ran = checks - len(rules.unchecked(self.run))
+    ran = checks - len(findings.unchecked(self.run))
     few = (f" by the {ran} of {checks} checks that this log allows"
            if 2 * ran < checks else "")
     return f"nothing wrong found{few}{costly}"
@@ -228,7 +229,7 @@ class Diagnosis:
   @property
   def unchecked(self) -> str:
     lacks = [f"{rules.CHECKS[name]} ({field})"
-             for name, field in rules.unchecked(self.run).items()]
+             for name, field in findings.unchecked(self.run).items()]
     return "not checked, as the log lacks fields: " + ", ".join(
         lacks) if lacks else ""
 

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 import isojax
-from isojax.diagnosis import rules
+from isojax.diagnosis import findings
 from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.logs.formats import FORMATS
@@ -383,7 +383,7 @@ def test_a_step_of_one_group_tells_whether_its_rewards_are_equal(
   (told,) = [f for f in report.findings if f.name == "groups"]
   assert told.text.startswith("54%") and "(measured;" in told.text
   assert "^" not in told.source
-  lacks = rules.unchecked(report.run) | rules.unchecked(
+  lacks = findings.unchecked(report.run) | findings.unchecked(
       isojax.doctor(path).run)
   assert ("advantage" in lacks, "signal" in lacks) == (name == "other",) * 2
 
@@ -442,7 +442,7 @@ def test_the_column_of_the_reward_is_told_and_chosen(
   assert len(report.facts) == 1 + len(facts) and all(
       word in fact for word, fact in zip(facts, report.facts[1:]))
   assert any("--columns=reward=bar_score" in n for n in report.notes) == note
-  assert ("cut" in rules.unchecked(report.run)) == (
+  assert ("cut" in findings.unchecked(report.run)) == (
       "truncated" not in columns)
 
 
