@@ -20,7 +20,7 @@ from isojax.diagnosis.symptoms import (
   EARLY,
   EVAL_FALL,
   Evaluation,
-  FALL,
+  has_collapsed,
   History,
   mean,
   MIN_DROP,
@@ -421,7 +421,7 @@ def collapse_at_once(x: History, o):
     return
   moves = [abs(b - a) for a, b in itertools.pairwise(reward)]
   floor, late = min(0.0, *reward), x.late_reward
-  if (late - floor < FALL * (reward[0] - floor)
+  if (has_collapsed(late, reward[0], floor)
       and (x.spent[0] * (reward[0] - floor) >= MIN_FIRST_CORRECT
            or max(x.spent) == 1)
       and reward[0] - late > MIN_EVAL_SE * statistics.median(moves)
@@ -466,7 +466,7 @@ def length(x: History, o):
   if late <= high or not reward:
     return
   best, floor = max(reward[0], *x.windows("reward")), min(0.0, *reward)
-  if x.late_reward - floor < FALL * (best - floor):
+  if has_collapsed(x.late_reward, best, floor):
     yield Verdict(
         f"responses grew from {tokens}, and the reward fell",
         f"read the responses: they may not end; lower {o.lr} or {o.max_tokens}",

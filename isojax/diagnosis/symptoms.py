@@ -23,6 +23,11 @@ def mean(values) -> float:
   return sum(values) / len(values)
 
 
+def has_collapsed(reward: float, best: float, floor: float) -> bool:
+  """Whether less than FALL of the best reward is left, both above the floor."""
+  return reward - floor < FALL * (best - floor)
+
+
 def quarters(values) -> tuple[float, float]:
   """The means of the first and of the last quarter of these values."""
   size = max(1, len(values) // 4)
@@ -111,9 +116,9 @@ class Steps:
 
   @property
   def fell(self) -> bool:
-    """Whether the reward has lost half of its best; False without rewards."""
-    return "reward" in self.fields and (
-        self.reward - self.floor < FALL * (self.best - self.floor))
+    """Whether the reward has collapsed; False without rewards."""
+    return "reward" in self.fields and has_collapsed(
+        self.reward, self.best, self.floor)
 
   @property
   def flat(self) -> bool:

@@ -10,7 +10,7 @@ import json
 import math
 
 from isojax.errors import InputError
-from isojax.logs.formats.base import KNOWN
+from isojax.logs.formats.base import EVAL_FIELDS
 
 TEXT = ("kind", "run_id", "model", "task", "split", "eval_set")
 POSITIVE = ("Bp", "n", "m", "k")  # integers from 1; those of WHOLE from 0
@@ -87,7 +87,7 @@ def typed(where: str, value, field: str, column: str | None = None,
     return str(value)
   if field in WHOLE or field in POSITIVE:
     return number(where, name, value, least=int(field in POSITIVE))
-  if field == axis or field in KNOWN - {"alarms"}:
+  if field == axis or field in EVAL_FIELDS - {"alarms"}:
     return number(where, name, value)
   try:  # W&B writes NaN as text, and CSV numbers
     return float(value)

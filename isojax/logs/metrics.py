@@ -5,7 +5,7 @@ import re
 
 from isojax.errors import InputError
 from isojax.logs.fields import nearest, TRAINING, typed
-from isojax.logs.formats.base import KNOWN, METRICS
+from isojax.logs.formats.base import EVAL_FIELDS, METRICS
 from isojax.logs.log_file import LogFile
 from isojax.logs.runs import lacking, Runs
 
@@ -147,7 +147,7 @@ def _only_metric(file: LogFile) -> str | None:
   """The only accuracy of a table, or its only one of evaluations."""
   names = [] if file.kind != "table" else [
       name for name in file.names if name not in (
-          file.run_key, file.how.axis, *KNOWN, *file.how.columns.values(),
+          file.run_key, file.how.axis, *EVAL_FIELDS, *file.how.columns.values(),
           *file.form.step)]
   rates = [name for name in names
            if ACCURACY.search(name) and not NO_RATE.search(name)]

@@ -17,7 +17,7 @@ from isojax.core.format import nearest_divisors
 from isojax.errors import InputError
 from isojax.logs.fields import nearest, number, typed
 from isojax.logs.formats import base, text
-from isojax.logs.formats.base import KNOWN, ROLLOUTS, TOTAL
+from isojax.logs.formats.base import EVAL_FIELDS, ROLLOUTS, TOTAL
 from isojax.logs.log_file import groups, LogFile
 
 NEEDED = {"Bp": "problems per step", "n": "rollouts per problem",
@@ -134,8 +134,8 @@ class Runs:
 
 def check_flags(file: LogFile, more) -> None:
   """Raises InputError for unknown fields and fields given twice."""
-  how, constants = file.how, KNOWN | {*file.form.known_options}
-  given = (("--columns", how.columns, KNOWN | {how.axis, *more}),
+  how, constants = file.how, EVAL_FIELDS | {*file.form.known_options}
+  given = (("--columns", how.columns, EVAL_FIELDS | {how.axis, *more}),
            ("--fixed", how.fixed, constants),
            ("--from_path", groups(how), constants),
            ("--scale", how.scale, {*base.METRICS, how.axis}))
@@ -203,14 +203,15 @@ def options_of(file: LogFile) -> dict:
   if sizes := [f"{name}={value}" for name, value in options.items()
                if name in form.known_options]:
     file.note(f"{', '.join(sizes)} from the log; --fixed overrides it.")
-  if {"Bp", "n"} <= file.how.fixed.keys() or form.config is None or sizes:
+  if {"Bp", "n"} <= file.how.fixed.keys() or form.parse_config is None or sizes:
     return options
-  for name in form.configs:
+  for name in form.config_files:
     path = os.path.join(os.path.dirname(file.path), name)
     try:
       with open(path, "rb") as config:
-        options = form.config(tomllib.load(config) if name.endswith("toml")
-                              else json.load(config))
+        options = form.parse_config(
+            tomllib.load(config) if name.endswith("toml")
+            else json.load(config))
     except FileNotFoundError:
       continue
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -246,7 +247,7 @@ def constants(file: LogFile, named: dict, log_options: dict
   if form.derive:
     options = form.derive(options)
   fields = {name: typed(flag, value, name)
-            for name, (flag, value) in given.items() if name in KNOWN}
+            for name, (flag, value) in given.items() if name in EVAL_FIELDS}
   derived = {sets[name]: value for name, value in options.items()
              if name in sets and name != batch}
   n = (fields | derived).get("n")

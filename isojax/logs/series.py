@@ -10,7 +10,7 @@ from isojax.errors import InputError
 from isojax.logs import granularity
 from isojax.logs.fields import nearest, Reading
 from isojax.logs.formats import FORMATS
-from isojax.logs.formats.base import KNOWN, METRICS
+from isojax.logs.formats.base import EVAL_FIELDS, METRICS
 from isojax.logs.log_file import LogFile, open_log
 from isojax.logs.metrics import Curve, curves_of, informative, walk
 from isojax.logs.runs import Runs
@@ -22,7 +22,7 @@ PART = re.compile(r"(?:train/)?rewards/(?!eval/|train/|.*std)(.+?)(?:/mean)?|"
                   "reward_parts/(.+)")
 # Of a training step; --columns may name them besides those of an evaluation.
 FIELDS = sorted({field for name, form in FORMATS.items() if name != "isojax"
-                 for field in form.fields} - KNOWN)
+                 for field in form.fields} - EVAL_FIELDS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """What is wrong with one run, from its log: a screen, a picture and a page."""
 
-import base64
 import collections
 import dataclasses
 import functools
@@ -9,8 +8,6 @@ import os
 import pathlib
 import re
 import textwrap
-
-import jinja2
 
 from isojax.core.format import compact, many
 from isojax.diagnosis import findings, rules
@@ -23,6 +20,7 @@ from isojax.logs.fields import Reading
 from isojax.logs.log_file import file_of
 from isojax.logs.runs import NEEDED
 from isojax.logs.series import Series
+from isojax.report import template
 
 WIDTH = 98  # characters of the screen
 MAX_LISTED = 6  # findings on the screen; the page has all
@@ -265,11 +263,8 @@ class Diagnosis:
 
   def page(self, png: bytes) -> str:
     """The screen with all findings as HTML, and the picture."""
-    template = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined).from_string(
-            pathlib.Path(__file__).with_name("doctor.html").read_text("utf-8"))
-    return template.render(report=self, evidence=evidence,
-                           png=base64.b64encode(png).decode())
+    return template.render("doctor.html", {"evidence": evidence}, report=self,
+                           png=png)
 
 
 def evidence(f: Finding) -> str:

@@ -3,13 +3,10 @@
 The page is report.html, a jinja template that escapes every value.
 """
 
-import base64
 import bisect
 import json
 import os
 import pathlib
-
-import jinja2
 
 from isojax.core import format as words
 from isojax.core.format import compact, many, number, pair, rate, signed
@@ -17,6 +14,7 @@ from isojax.errors import InputError
 from isojax.frontier.study import UNKNOWN
 from isojax.ledger import records
 from isojax.logs.fields import TRAINING
+from isojax.report import template
 from isojax.report.labels import axis_of, metric_of, of_x0, parameters, run_of
 
 MAX_RUNS = 4  # that the summary lists
@@ -198,15 +196,9 @@ def page(document: dict, figures: list[str]) -> str:
   symbol, unit = axis_of(study)
   C_G = document["frontier"]["C"]
   marks = [m * 10.0**e for e in range(60) for m in (1, 2, 5)]
-  environment = jinja2.Environment(
-      autoescape=True, extensions=["jinja2.ext.do"], trim_blocks=True,
-      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-  environment.filters |= FILTERS
-  template = environment.from_string(
-      pathlib.Path(__file__).with_name("report.html").read_text("utf-8"))
   return template.render(
-      d=document, symbol=symbol, unit=unit,
-      inside={path.stem: base64.b64encode(path.read_bytes()).decode()
+      "report.html", FILTERS, d=document, symbol=symbol, unit=unit,
+      inside={path.stem: path.read_bytes()
               for path in map(pathlib.Path, figures) if path.suffix == ".svg"},
       # the points nearest to the marks, and the end
       shown=sorted({len(C_G) - 1} | {

@@ -75,8 +75,8 @@ FORMAT = base.Format(
         "batch": "batch_size", "n": "group_size", "lr": "trainer.optim.lr",
         "max_tokens": "orchestrator.train.sampling.max_completion_tokens"},
     amend=count_from_one, resolve=older_sizes,
-    configs=("configs/orchestrator.json", "configs/orchestrator.toml",
-             "configs/rl.json", "configs/rl.toml"), config=sizes,
+    config_files=("configs/orchestrator.json", "configs/orchestrator.toml",
+                  "configs/rl.json", "configs/rl.toml"), parse_config=sizes,
     # its orchestrator, or its trainer: `Step 12 | Time: 9.50s | Reward: 0.5`
     console=r"Step (?P<step>\d+) \| (?P<pairs>Time: .+)",
     pair=r"(?P<name>[A-Z][\w.\- ]*): +(?P<value>-?[\d.]+(?:e-?\d+)?)",

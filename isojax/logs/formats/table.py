@@ -6,7 +6,7 @@ from isojax.logs.formats import base
 
 OURS = {"metrics": ({name: name for name in base.METRICS},), "repeats": False,
         "names": tuple((name, name) for name in sorted(
-            base.KNOWN - {"step", *base.METRICS}))}
+            base.EVAL_FIELDS - {"step", *base.METRICS}))}
 RECORDS = base.Format(
     step=("step",),
     marks="kind|split|(?:prompt|sampled|trained)_tokens|device_seconds|"

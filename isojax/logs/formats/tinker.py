@@ -44,5 +44,5 @@ FORMAT = base.Format(
         "lr": "learning_rate", "kl": "kl_penalty_coef",
         "max_tokens": "max_tokens", "filter": "remove_constant_reward_groups"},
     options=("remove_constant_reward_groups",),
-    configs=("config.json",), config=sizes,
+    config_files=("config.json",), parse_config=sizes,
     sampled=(("env/all/total_episodes", base.ROLLOUTS),), before_update=True)
