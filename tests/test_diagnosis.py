@@ -334,7 +334,7 @@ def test_the_computed_share_is_of_windows_of_the_pass_rate():
   """From 0.05 to 0.95 half of the groups are silent; 0.5 has 0.8 %."""
   lines = tuple({"step": i, "reward": 0.05 if i < 40 else 0.95}
                 for i in range(80))
-  assert History(lines, n=8, binary=True).equal > 0.4
+  assert History(lines, n=8, binary=True).equal_groups > 0.4
   assert symptoms.equal_share(8, 0.5) < 0.01
 
 
@@ -360,8 +360,8 @@ def test_the_share_of_groups_without_a_signal():
   # No share is computed of groups that a filter left.
   lines = tuple({"step": i, "reward": 0.2} for i in range(40))
   one = History(lines, n=2, binary=True)
-  assert one.equal == pytest.approx(0.68)
-  assert dataclasses.replace(one, filtered=True).equal is None
+  assert one.equal_groups == pytest.approx(0.68)
+  assert dataclasses.replace(one, filtered=True).equal_groups is None
 
 
 @pytest.mark.parametrize("reward, entropy, words, advice", [

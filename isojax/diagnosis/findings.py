@@ -20,9 +20,9 @@ from isojax.diagnosis.rules import (
 )
 from isojax.diagnosis.symptoms import (
   column,
-  EARLY,
   Evaluation,
   History,
+  MIN_STEPS,
   standard_error,
   STEPS,
   Steps,
@@ -128,7 +128,8 @@ def diagnose(run: History, options: dict) -> list[Finding]:
   those of its trainer, by the names of WORDS.
   """
   o = types.SimpleNamespace(**(WORDS | options))
-  o.earlier = f"{WORDS['earlier']}, {run.peak}" if run.peak else o.earlier
+  if run.best_step_text:
+    o.earlier = f"{WORDS['earlier']}, {run.best_step_text}"
   occurrences: dict[str, Occurrence] = {}
   for name, verdict, x, steps in _alarms(run, o):
     waste = dict.fromkeys(steps, verdict.waste)
@@ -166,12 +167,13 @@ def _finding(run: History, name: str, occurrence: Occurrence) -> Finding:
   steps = len(run.train)
   cost = sum(run.spent[i] * waste[i] for i in waste) / sum(run.spent)
   recovered = max(waste) < steps - 1 and cost < MIN_COST
+  confidence = (f"a hint: {steps} steps only" if steps < MIN_STEPS
+                else verdict.confidence)
   return Finding(
       name, NOTE if recovered else verdict.level,
       verdict.sentence + ("; it recovered" if recovered else ""),
-      verdict.advice,
-      f"a hint: {steps} steps only" if steps < EARLY else verdict.confidence,
-      cost, tuple(run.train[i]["step"] for i in (min(waste), max(waste))),
+      verdict.advice, confidence, cost,
+      tuple(run.train[i]["step"] for i in (min(waste), max(waste))),
       verdict.source)
 
 

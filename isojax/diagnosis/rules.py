@@ -16,15 +16,15 @@ import typing
 
 from isojax.core.format import nearest_divisors
 from isojax.diagnosis.symptoms import (
+  COLLAPSED_AVG,
   column,
-  EARLY,
-  EVAL_FALL,
   Evaluation,
   has_collapsed,
   History,
   mean,
   MIN_DROP,
   MIN_EVAL_SE,
+  MIN_STEPS,
   quarters,
   STEPS,
   Steps,
@@ -148,11 +148,11 @@ def _earlier(o) -> str:
 
 @rule("signal", Steps, "all_incorrect all_correct grad_norm", source=ZERO)
 def signal(x: Steps, o):
-  if not x.flat and not x.gradient:
+  if not x.unanimous and not x.has_gradient:
     yield Verdict(
         "no rollout had a gradient: the rewards of each problem are equal",
         f"take other {o.problems}, or raise {o.n}")
-  if not x.flat or x.gradient and not x.grouped and (
+  if not x.unanimous or x.has_gradient and not x.grouped and (
       x.all_incorrect not in (0.0, 1.0)):  # of several groups: compared
     return
   if x.all_correct >= 0.5:
@@ -165,14 +165,14 @@ def signal(x: Steps, o):
   elif "formatted" in x.fields and x.formatted < 0.5:
     more = ("; few rollouts have an answer where task.grader.answer expects "
             "it: compare task.prompt.template with it")
-  why = "the rewards give no gradient" if x.gradient else "no gradient"
+  why = "the rewards give no gradient" if x.has_gradient else "no gradient"
   yield Verdict(f"no group had a right and a wrong rollout, so {why}",
                 _easier(o) + more)
 
 
 @rule("signal", Steps, "dead reward", source=ZERO)
 def dead(x: Steps, o):
-  if not (x.dead and x.grouped):
+  if not (x.all_dead and x.grouped):
     return
   text = f"no group had two different rewards (mean {x.reward:.3g})"
   if "truncated" in x.fields and x.truncated >= MANY_TRUNCATED:
@@ -194,7 +194,7 @@ def truncated(x: Steps, o):
 
 @rule("collapse", Steps, "reward")
 def collapse(x: Steps, o):
-  if (x.full and x.fell and (x.best - x.floor) * x.rollouts >= MIN_CORRECT
+  if (x.full and x.collapsed and (x.best - x.floor) * x.rollouts >= MIN_CORRECT
       and x.best - x.reward > MIN_FALL_SE * x.best_error):
     yield Verdict(f"the reward, a mean of 20 steps, fell from {x.best:.3f} to "
                   f"{x.reward:.3f}", _earlier(o), consequence=COLLAPSED)
@@ -221,7 +221,7 @@ def blow_up(x: Steps, o):
           "nats a token")
   advice = (f"in another run, lower {o.lr} or {o.entropy}, or set {o.kl} above "
             "0")
-  if x.entropy > RANDOM_NATS or x.fell:
+  if x.entropy > RANDOM_NATS or x.collapsed:
     yield Verdict(f"{text}: the policy draws more and more at random", advice)
   yield Verdict(f"{text}; the reward has not collapsed, but may",
                 f"watch the reward; {advice}", level=NOTE, confidence="likely",
@@ -233,7 +233,7 @@ def blow_up(x: Steps, o):
 
 def _fall_of_avg(x: Evaluation) -> str:
   return (f"avg fell from {x.best['avg']:.3f} at step {x.best['step']} to "
-          f"{x.line['avg']:.3f}")
+          f"{x.record['avg']:.3f}")
 
 
 @rule("overfit", Evaluation, "correct")
@@ -242,8 +242,8 @@ def overfit(x: Evaluation, o):
   if x.surely_below and x.surely_risen:
     yield Verdict(
         f"{_fall_of_avg(x)} while the training reward rose from "
-        f"{mean(x.before):.3f} to {mean(x.now):.3f}: the run overfits its "
-        "training problems",
+        f"{mean(x.rewards_before):.3f} to {mean(x.rewards_now):.3f}: the run "
+        "overfits its training problems",
         f"{o.earlier}. In another run, take more training {o.problems}, lower "
         f"{o.M}, or set {o.kl} above 0")
 
@@ -251,7 +251,7 @@ def overfit(x: Evaluation, o):
 @rule("collapse", Evaluation, "correct")
 def collapse_of_avg(x: Evaluation, o):
   """Sees a collapse in the first steps, before there is a best reward."""
-  if x.line["avg"] < EVAL_FALL * x.best["avg"] and x.surely_below:
+  if x.record["avg"] < COLLAPSED_AVG * x.best["avg"] and x.surely_below:
     yield Verdict(_fall_of_avg(x), _earlier(o), consequence=COLLAPSED)
 
 
@@ -260,7 +260,7 @@ def collapse_of_avg(x: Evaluation, o):
 
 @rule("gradient", History, "grad_norm", source="AgentR1/Agent-R1#30")
 def gradient(x: History, o):
-  if broken := x.broken:
+  if broken := x.broken_steps:
     text = (f"gradient, loss, entropy or KL are not finite in {len(broken)} of "
             f"{len(x.train)} steps, first in step {broken[0]:g}")
     if broken[-1] == x.train[-1]["step"]:
@@ -360,13 +360,13 @@ def mismatch_of_logp(x: History, o):
 def overfit_log(x: History, o):
   if x.surely_dropped and x.rose_since:
     yield Verdict(
-        f"{x.fell} while the training reward rose",
+        f"{x.fall_text} while the training reward rose",
         f"use the checkpoint of step {x.best['step']:g}. In another run, take "
         f"more {o.problems}, lower {o.M}, or set {o.kl} above 0",
         confidence="likely", after_step=x.best["step"])
   if x.dropped and x.learned and "correct" not in x.fields:
     yield Verdict(
-        f"{x.fell} while the training reward rose; this may be noise",
+        f"{x.fall_text} while the training reward rose; this may be noise",
         f"evaluate more often, on more problems; {o.kl} above 0 holds the "
         "policy near its start", level=NOTE, after_step=x.best["step"])
 
@@ -375,7 +375,7 @@ def overfit_log(x: History, o):
 def past_best(x: History, o):
   if x.surely_dropped:
     yield Verdict(
-        x.fell, f"use the checkpoint of step {x.best['step']:g}, and stop "
+        x.fall_text, f"use the checkpoint of step {x.best['step']:g}, and stop "
         f"there next time; or lower {o.lr}, or set {o.kl} above 0",
         confidence="likely", after_step=x.best["step"])
 
@@ -391,16 +391,16 @@ def idle_groups(x: History, o):
           if abs(last - first) >= 0.5 else "")
   if share >= MANY_IDLE and x.binary and x.last_reward > SOLVED_REWARD:
     yield Verdict(
-        f"the problems are solved (reward {x.last_reward:.3g}): {x.equal:.0%} "
-        f"of the groups have equal rewards{rise}",
-        f"take harder {o.problems}, or stop", waste=x.equal)
-  text = (f"{x.equal:.0%} of the groups have equal rewards and teach nothing"
-          f"{rise} ({x.groups})")
+        f"the problems are solved (reward {x.last_reward:.3g}): "
+        f"{x.equal_groups:.0%} of the groups have equal rewards{rise}",
+        f"take harder {o.problems}, or stop", waste=x.equal_groups)
+  text = (f"{x.equal_groups:.0%} of the groups have equal rewards and teach "
+          f"nothing{rise} ({x.equal_groups_text})")
   if share >= MANY_IDLE:
     yield Verdict(text, f"raise {o.n}, take {o.problems} of a pass rate nearer "
-                  f"to 0.5, or use {o.filter}", waste=x.equal)
+                  f"to 0.5, or use {o.filter}", waste=x.equal_groups)
   yield Verdict(text, f"usual; a larger n ({o.n}) has fewer of them",
-                level=NOTE, waste=x.equal)
+                level=NOTE, waste=x.equal_groups)
 
 
 @rule("cut", History, "truncated", source="verl-project/verl#7412",
@@ -417,7 +417,7 @@ def truncated_at_end(x: History, o):
 def collapse_at_once(x: History, o):
   """The windows of STEPS do not see a fall within the first of them."""
   reward = column(x.train, "reward")
-  if len(reward) < 2 * EARLY:
+  if len(reward) < 2 * MIN_STEPS:
     return
   moves = [abs(b - a) for a, b in itertools.pairwise(reward)]
   floor, late = min(0.0, *reward), x.late_reward
@@ -425,7 +425,7 @@ def collapse_at_once(x: History, o):
       and (x.spent[0] * (reward[0] - floor) >= MIN_FIRST_CORRECT
            or max(x.spent) == 1)
       and reward[0] - late > MIN_EVAL_SE * statistics.median(moves)
-      and min(reward[:3]) > max(reward[-EARLY:])):
+      and min(reward[:3]) > max(reward[-MIN_STEPS:])):
     yield Verdict(
         f"the reward fell from {reward[0]:.3g} in the first step to {late:.3g}",
         f"lower {o.lr}, or set {o.kl} above 0", confidence="likely",
@@ -436,7 +436,7 @@ def collapse_at_once(x: History, o):
 def blow_up_at_once(x: History, o):
   """Far above the first steps, where the windows see no rise."""
   first = column(x.train, "entropy")[:3]
-  if first and len(x.train) >= 2 * EARLY and (
+  if first and len(x.train) >= 2 * MIN_STEPS and (
       x.late_entropy > max(RANDOM_NATS, MAX_ENTROPY_RATIO * max(first))):
     yield Verdict(
         f"the entropy rose from {first[0]:.3g} in the first step to "
@@ -449,7 +449,7 @@ def blow_up_at_once(x: History, o):
 def length(x: History, o):
   """Far below or above the first steps, and the reward was lost."""
   first = column(x.train, "response_length")[:3]
-  if not first or len(x.train) < EARLY:
+  if not first or len(x.train) < MIN_STEPS:
     return
   low, high = MIN_LENGTH_RATIO * min(first), MAX_LENGTH_RATIO * max(first)
   late = x.late_response_length
@@ -546,11 +546,12 @@ def flat(x: History, o):
       2 * MIN_DROP * abs(x.avg[0]["avg"]))
   if x.learned or len(x.train) < 2 * STEPS or gained:
     return
-  text = f"the training reward {x.rise}"
+  text = f"the training reward {x.rise_text}"
   if x.idle_groups >= MANY_IDLE:
     yield Verdict(
-        f"{text}; {x.equal:.0%} of the groups teach nothing: this run has no "
-        "power to show an effect, which does not show that there is none",
+        f"{text}; {x.equal_groups:.0%} of the groups teach nothing: this run "
+        "has no power to show an effect, which does not show that there is "
+        "none",
         f"raise {o.n} before you judge what the run was to test", waste=0.0)
   entropy = x.windows("entropy")
   if entropy and min(entropy) > 0 and entropy[-1] / min(entropy) > 2:
@@ -565,10 +566,11 @@ def flat(x: History, o):
 
 @rule("few", History, "reward", source=POWER, level=NOTE)
 def too_short(x: History, o):
-  if not x.learned and EARLY <= len(x.train) < 2 * STEPS:
-    yield Verdict("too short to tell whether it learns: the training reward "
-                  f"{x.rise}", f"run longer, or raise {o.Bp}, before you judge "
-                  "it", waste=0.0)
+  if not x.learned and MIN_STEPS <= len(x.train) < 2 * STEPS:
+    yield Verdict(
+        "too short to tell whether it learns: the training reward "
+        f"{x.rise_text}",
+        f"run longer, or raise {o.Bp}, before you judge it", waste=0.0)
 
 
 # Name of a rule -> what it checks.

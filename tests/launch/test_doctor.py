@@ -379,7 +379,7 @@ def test_a_step_of_one_group_tells_whether_its_rewards_are_equal(
   path = real("rasbt_ch07_7_3_tracking.csv", tmp_path)
   path.write_text(path.read_text().replace("adv_std", name))
   report = isojax.doctor(path, fixed={"n": 8, "Bp": 1})
-  assert report.run.equal == pytest.approx(269 / 500)
+  assert report.run.equal_groups == pytest.approx(269 / 500)
   (told,) = [f for f in report.findings if f.name == "groups"]
   assert told.text.startswith("54%") and "(measured;" in told.text
   assert "^" not in told.source
@@ -583,4 +583,4 @@ def test_a_share_is_computed_of_rewards_of_0_and_1_alone(low, binary, tmp_path):
       dict(reward=0.9, low=low, high=1.0, norm=0.1)] * 25, options=(
           "data.train_batch_size=8 actor_rollout_ref.rollout.n=8 "))
   assert report.run.binary == binary
-  assert ((report.run.equal or 0) > 0.3) == binary
+  assert ((report.run.equal_groups or 0) > 0.3) == binary
