@@ -18,7 +18,7 @@ from isojax.errors import InputError
 from isojax.logs import series
 from isojax.logs.fields import Reading
 from isojax.logs.log_file import file_of
-from isojax.logs.runs import NEEDED
+from isojax.logs.runs import REQUIRED
 from isojax.logs.series import Series
 from isojax.report import template
 
@@ -189,7 +189,7 @@ class Diagnosis:
                 else "")
     lines = [f"{log.path}: {log.trainer}, {self.length}"
              + "".join(f", {text}" for text in known) + rollouts
-             + f" (n: {NEEDED['n']}, Bp: {NEEDED['Bp']})"]
+             + f" (n: {REQUIRED['n']}, Bp: {REQUIRED['Bp']})"]
     if from_teacher(log.train):
       lines.append("it learns from a teacher: no advantage is of rewards, so "
                    "no check of rewards is made")
@@ -274,11 +274,11 @@ def evidence(f: Finding) -> str:
       f", {f.cost:.0%} of the run" if f.cost >= 0.005 else "") + f"; {f.sure}")
 
 
-def report(path: str, how: Reading, *, run: str | None = None,
+def report(path: str, reading: Reading, *, run: str | None = None,
            eval_set: str | None = None) -> Diagnosis:
   """What is wrong with the run of a log; see isojax.doctor."""
   path = file_of(path)
-  log = series.read(path, how, run=run)
+  log = series.read(path, reading, run=run)
   sets = dict.fromkeys(str(line.get("eval_set")) for line in log.evals)
   if eval_set is not None and eval_set not in sets:
     raise InputError(f"--eval_set={eval_set}: not in {path}; there are: "
