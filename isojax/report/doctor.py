@@ -24,18 +24,18 @@ from isojax.report import template
 
 WIDTH = 98  # characters of the screen
 MAX_LISTED = 6  # findings on the screen; the page has all
-# What only matters if the advantages are of rewards.
-REWARDS = {"reward", "reward_std", "reward_min", "reward_max", "all_incorrect",
-           "all_correct", "zero_std"}
-OFF = {"", "none", "null", "false", "0"}  # values of the option of a filter
+# Fields that matter only if advantages are computed from rewards.
+REWARD_FIELDS = {"reward", "reward_std", "reward_min", "reward_max",
+                 "all_incorrect", "all_correct", "zero_std"}
+FILTER_OFF = {"", "none", "null", "false", "0"}  # values of a filter's option
 # Estimators of isojax and of other trainers that compare no group.
 UNGROUPED = {"gae", "gae_whitened", "reinforce", "reinforce_pp",
              "reinforce_plus_plus", "remax"}
 
 
-def value_of(options: dict, setting: str | None):
-  """The value of a trainer's option, in whose name NAME is any one word."""
-  pattern = re.escape(setting or "").replace("NAME", r"[^.]+")
+def value_of(options: dict, option: str | None):
+  """The value of a trainer's option; NAME in it stands for any one word."""
+  pattern = re.escape(option or "").replace("NAME", r"[^.]+")
   return next((value for name, value in options.items()
                if re.fullmatch(pattern, name)), None)
 
@@ -46,12 +46,12 @@ def from_teacher(train: tuple[dict, ...]) -> bool:
       set(column(train, "reward"))) <= 1
 
 
-def prepared(line: dict, bounded: bool) -> dict:
-  """A step with `dead` and `zero_std`, where the log tells them.
+def with_dead_groups(line: dict, bounded: bool) -> dict:
+  """A step with `dead` and `zero_std`, if they follow from its fields.
 
-  `dead` tells whether the rewards of each group were equal, `zero_std` is the
-  share of such groups. Of a single group whose rewards are in [0, 1], a mean
-  of 0 or 1 tells it.
+  `dead` is whether the rewards of each group were equal, `zero_std` the share
+  of such groups. If a step has a single group, and rewards are in [0, 1]
+  (`bounded`), they are equal at a mean of 0 or 1.
   """
   has = lambda *names: all(line.get(name) is not None for name in names)
   single = has("Bp") and line["Bp"] == 1
@@ -77,8 +77,8 @@ def prepared(line: dict, bounded: bool) -> dict:
 def has_group_baseline(train: tuple[dict, ...], estimator: str | None) -> bool:
   """Whether groups of equal rewards have the advantage 0.
 
-  Where the estimator is unknown, steps of such groups alone tell it: they have
-  no gradient then.
+  If the estimator is unknown, it is inferred: then steps with such groups alone
+  have no gradient.
   """
   if estimator is not None:
     return estimator not in UNGROUPED
@@ -88,11 +88,11 @@ def has_group_baseline(train: tuple[dict, ...], estimator: str | None) -> bool:
   return not any(norm > 0 for norm in column(dead, "grad_norm"))
 
 
-def shaped(train: tuple[dict, ...]) -> bool:
+def has_shaped_rewards(train: tuple[dict, ...]) -> bool:
   """Whether the trained rewards differ from the scores of the answers.
 
-  As verl's do with a KL in the reward; or steps of equal scores have advantages
-  then.
+  verl's do with a KL in the reward. Without a field of the trained rewards,
+  advantages in a step of equal scores show it.
   """
   return any(
       not math.isclose(line["trained_reward"], line["reward"], abs_tol=1e-6)
@@ -108,11 +108,11 @@ def history(log: Series, eval_set: str | None = None) -> History:
   train = log.train
   if from_teacher(train):
     train = [{name: value for name, value in line.items()
-              if name not in REWARDS} for line in train]
+              if name not in REWARD_FIELDS} for line in train]
   low = [*column(train, "reward_min"), *column(train, "reward")]
   high = [*column(train, "reward_max"), *column(train, "reward")]
   bounded = bool(low) and min(low) >= 0 and max(high) <= 1
-  train = tuple(prepared(line, bounded) for line in train)
+  train = tuple(with_dead_groups(line, bounded) for line in train)
   sets = collections.Counter(line.get("eval_set") for line in log.evals)
   chosen = eval_set or max(sets, key=sets.get, default=None)
   known = (train or log.evals or ({},))[-1]
@@ -124,18 +124,19 @@ def history(log: Series, eval_set: str | None = None) -> History:
       n=known.get("n") or option("n"), Bp=known.get("Bp") or option("Bp"),
       minibatch=option("minibatch") if log.trainer == "verl" else None,
       batch=option("batch"),
-      filtered=str(option("filter")).lower() not in OFF, binary=bounded,
+      filtered=str(option("filter")).lower() not in FILTER_OFF, binary=bounded,
       grouped=has_group_baseline(train, option("estimator")),
-      shaped=shaped(train))
+      shaped=has_shaped_rewards(train))
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
   """What is wrong with a run. It prints as one screen.
 
-  `findings` has all, the gravest first: name, level (wrong, costly, note),
-  text, advice, sure, cost (share of the run), steps (first, last), source.
-  `serious` has those of level wrong, `verdict` one sentence.
+  `findings` are ordered, the gravest first. Each has name, level (wrong,
+  costly, note), text, advice, sure, cost (share of the run), steps (first,
+  last) and source. `serious` has the findings of level wrong, `verdict` is one
+  sentence.
   """
 
   log: Series = dataclasses.field(repr=False)
@@ -179,12 +180,12 @@ class Diagnosis:
 
   @property
   def facts(self) -> list[str]:
-    """What the log is, and where its reward went."""
+    """Sentences on the log, its training reward and its evaluations."""
     run, log = self.run, self.log
     sizes = {"n": run.n, "Bp": run.Bp, "minibatch": run.minibatch}
     known = [f"{name} = {value:,}" for name, value in sizes.items() if value]
-    lacks = [name for name in ("n", "Bp") if not sizes[name]]
-    rollouts = (f"; not in the log: {', '.join(lacks)}" if lacks
+    missing = [name for name in ("n", "Bp") if not sizes[name]]
+    rollouts = (f"; not in the log: {', '.join(missing)}" if missing
                 else f", {compact(sum(run.spent))} rollouts" if log.train
                 else "")
     lines = [f"{log.path}: {log.trainer}, {self.length}"
@@ -218,7 +219,8 @@ class Diagnosis:
 
   @property
   def notes(self) -> list[str]:
-    """Those of the reader, without what `facts` says."""
+    """The notes of the log's reader, except on the format, which is in facts.
+    """
     start = f"{self.log.path}: "
     return ["note: " + note.removeprefix(start).replace(
         f"{self.log.path}:", "line ") for note in self.log.notes
@@ -226,10 +228,11 @@ class Diagnosis:
 
   @property
   def unchecked(self) -> str:
-    lacks = [f"{rules.CHECKS[name]} ({field})"
-             for name, field in findings.unchecked(self.run).items()]
-    return "not checked, as the log lacks fields: " + ", ".join(
-        lacks) if lacks else ""
+    checks = [f"{rules.CHECKS[name]} ({field})"
+              for name, field in findings.unchecked(self.run).items()]
+    if not checks:
+      return ""
+    return "not checked, as the log lacks fields: " + ", ".join(checks)
 
   def __repr__(self) -> str:
     wrap = lambda text, first, rest: textwrap.fill(
@@ -268,7 +271,7 @@ class Diagnosis:
 
 
 def evidence(f: Finding) -> str:
-  """Where a finding was seen, what it cost, and how sure it is."""
+  """The steps of a finding, its cost and its confidence."""
   first, last = f.steps
   return (f"steps {first:g} to {last:g}" + (
       f", {f.cost:.0%} of the run" if f.cost >= 0.005 else "") + f"; {f.sure}")
