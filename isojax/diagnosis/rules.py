@@ -102,13 +102,13 @@ class Rule:
 
   name: str  # in the records and findings
   subject: type  # Steps, Evaluation or History
-  fields: frozenset[str]  # of the records, without which it is left out
+  fields: frozenset[str]  # that the records must have
   source: str  # of the threshold
   level: str
   check: Callable[..., Iterator[Verdict]]
 
   def verdict(self, x, options) -> Verdict | None:
-    """The first verdict of the check, if x is its subject and has its fields.
+    """The first verdict of the check; None without one, or without the fields.
     """
     if not isinstance(x, self.subject) or not self.fields <= x.fields:
       return None
@@ -385,7 +385,7 @@ def idle_groups(x: History, o):
   share = x.idle_groups
   if share < SOME_IDLE:
     return
-  # Both ends are told if they differ by half of the groups.
+  # The text has both ends if they differ by half of the groups.
   first, last = quarters(column(x.train, "zero_std") or [0])
   rise = (f", {first:.0%} in the first quarter and {last:.0%} in the last,"
           if abs(last - first) >= 0.5 else "")

@@ -175,10 +175,10 @@ def _set_sampling_policy(
     fields: dict, form: Format, previous: dict, run) -> None:
   """Sets the step of a training reward to that of the policy that sampled.
 
-  Update s samples from the policy after s - 1 updates; a mean over several
-  updates counts as that of the middle one. The counters at that policy are
-  those of the row before; after a gap they are unknown. `previous` has the step
-  and the counters of the last row of each run.
+  The rollouts of update s are from the policy after s - 1 updates; a mean over
+  several updates counts as that of the middle one. The counters at that policy
+  are those of the row before; after a gap they are unknown. `previous` has the
+  step and the counters of the last row of each run.
   """
   step, epoch = fields["step"], fields.get("epoch")
   if not form.counters and isinstance(epoch, (int, float)) and epoch > 0:

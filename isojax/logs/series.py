@@ -59,10 +59,7 @@ def read(path: str, reading: Reading | None = None, *, run: str | None = None
   source = {field: names[0] for field in form.fields
             if (names := not_all_zero(file, form.columns(field, file.names)))}
   source |= {field: name for field, name in columns.items() if field in FIELDS}
-  parts = {name: {line[name] for _, line in log.lines
-                  if isinstance(line.get(name), (int, float))}
-           for name in file.names if PART.fullmatch(name)}
-  source |= {name: name for name in parts}
+  source |= {name: name for name in file.names if PART.fullmatch(name)}
   names = source | {field: name for field, name in file.field_names()
                     if name in file.names and field not in METRICS}
   if file.kind == "table" and file.step is None and run is None and (
@@ -84,26 +81,33 @@ def read(path: str, reading: Reading | None = None, *, run: str | None = None
         f"has {nearest('reward', file.names)}; say what they are, such as "
         "--columns=reward=NAME, or avg=NAME for an evaluation, or one of "
         + ", ".join(FIELDS))
-  notes = []
-  if zero := [name for name, values in parts.items() if values == {0}]:
-    notes.append(f"{path}: 0 in every step: {', '.join(zero)}")
-  total = names.get("reward")
-  varied = [name for name, values in parts.items() if len(values) > 1]
-  if len(varied) > 1 and total not in varied and len(
-      {line["reward"] for line in train if "reward" in line}) == 1:
-    notes.append(f"{path}: {', '.join(varied)} vary, and {total} does not: "
-                 "they cancel each other; change their weights.")
-  if note := granularity.contradiction(log):
-    notes.append(f"{path}: {note}")
-  if "avg" in columns and names.get("reward") in (None, columns["avg"]):
-    notes.append(f"{path}: {columns['avg']!r} is read as an evaluation; if it "
-                 "is the reward of training rollouts, give "
-                 f"--columns=reward={columns['avg']}.")
+  notes = [f"{path}: {note}" for note in _notes(log, train, names)]
   filtered = {form.settings["filter"]: True} if log.discarded and (
       "filter" in form.settings) else {}
   return Series(path, file.kind, tuple(train), evals, names,
                 _estimator(file) | log.log_options | options | filtered,
                 form.settings, (*notes, *file.notes))
+
+
+def _notes(log: Runs, train: list[dict], names: dict[str, str]):
+  """Yields notes on rewards that look wrong; `names` as in Series."""
+  parts = {name: {line[name] for _, line in log.lines
+                  if isinstance(line.get(name), (int, float))}
+           for name in log.file.names if PART.fullmatch(name)}
+  if zero := [name for name, values in parts.items() if values == {0}]:
+    yield f"0 in every step: {', '.join(zero)}"
+  total = names.get("reward")
+  varied = [name for name, values in parts.items() if len(values) > 1]
+  if len(varied) > 1 and total not in varied and len(
+      {line["reward"] for line in train if "reward" in line}) == 1:
+    yield (f"{', '.join(varied)} vary, and {total} does not: they cancel each "
+           "other; change their weights.")
+  if note := granularity.contradiction(log):
+    yield note
+  avg = log.file.reading.columns.get("avg")
+  if avg is not None and total in (None, avg):
+    yield (f"{avg!r} is read as an evaluation; if it is the reward of training "
+           f"rollouts, give --columns=reward={avg}.")
 
 
 def _run_column(log: Runs) -> str | None:

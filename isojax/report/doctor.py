@@ -94,13 +94,16 @@ def has_shaped_rewards(train: tuple[dict, ...]) -> bool:
   verl's do with a KL in the reward. Without a field of the trained rewards,
   advantages in a step of equal scores show it.
   """
-  return any(
-      not math.isclose(line["trained_reward"], line["reward"], abs_tol=1e-6)
-      for line in train if column([line], "trained_reward")
-      and column([line], "reward")) or any(
-          line["reward_min"] == line["reward_max"]
-          and line["advantage_max"] > rules.MIN_ADVANTAGE for line in train
-          if {"reward_min", "reward_max", "advantage_max"} <= line.keys())
+  rewards = [(line["trained_reward"], line["reward"]) for line in train
+             if column([line], "trained_reward") and column([line], "reward")]
+  equal_scores = [
+      line for line in train
+      if {"reward_min", "reward_max", "advantage_max"} <= line.keys()
+      and line["reward_min"] == line["reward_max"]]
+  return any(not math.isclose(trained, score, abs_tol=1e-6)
+             for trained, score in rewards) or any(
+                 line["advantage_max"] > rules.MIN_ADVANTAGE
+                 for line in equal_scores)
 
 
 def history(log: Series, eval_set: str | None = None) -> History:
@@ -115,13 +118,13 @@ def history(log: Series, eval_set: str | None = None) -> History:
   train = tuple(with_dead_groups(line, bounded) for line in train)
   sets = collections.Counter(line.get("eval_set") for line in log.evals)
   chosen = eval_set or max(sets, key=sets.get, default=None)
-  known = (train or log.evals or ({},))[-1]
+  last = (train or log.evals or ({},))[-1]
   evals = tuple(e for e in log.evals if e.get("eval_set") == chosen)
   option = lambda name: value_of(log.options, log.settings.get(name))
   return History(
       # Without training steps the span of a finding counts evaluations.
       train or tuple({"step": e["step"]} for e in evals), evals,
-      n=known.get("n") or option("n"), Bp=known.get("Bp") or option("Bp"),
+      n=last.get("n") or option("n"), Bp=last.get("Bp") or option("Bp"),
       minibatch=option("minibatch") if log.trainer == "verl" else None,
       batch=option("batch"),
       filtered=str(option("filter")).lower() not in FILTER_OFF, binary=bounded,
