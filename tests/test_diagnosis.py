@@ -378,7 +378,7 @@ def test_a_reward_that_does_not_rise(reward, entropy, words, advice):
     lines = [LINE | {"reward": 0.3, "entropy": e, "step": i} for i, e in
              enumerate([1.0] * 20 + [0.2] * 20 + [0.5] * 20)]
   (finding,) = [f for f in findings.diagnose(History(tuple(lines)), {})
-             if f.name == "flat"]
+               if f.name == "flat"]
   assert words in finding.text and advice in finding.advice
 
 
@@ -404,7 +404,7 @@ def test_a_short_alarm_that_is_over_is_a_note():
   dead = [line | {"dead": line["step"] < 30} for line in [
       RISING[0] | {"step": i, "reward": i / 400} for i in range(400)]]
   (finding,) = [f for f in findings.diagnose(History(tuple(dead)), {})
-              if f.name == "signal"]
+               if f.name == "signal"]
   assert (finding.level, finding.cost) == ("note", 0.075)
   assert finding.steps == (0, 29)
   assert finding.text.endswith("; it recovered")

@@ -10,9 +10,9 @@ import typing
 from isojax.diagnosis.rules import (
   apply_rules,
   COSTLY,
+  ISOJAX_NAMES,
   LEVELS,
   NOTE,
-  OURS,
   RULES,
   Verdict,
   without_hidden,
@@ -28,7 +28,7 @@ from isojax.diagnosis.symptoms import (
   Steps,
 )
 
-MIN_COST = 0.1  # of the rollouts; an alarm that is over and cost less is a note
+MIN_COST = 0.1  # share of the rollouts; a past alarm that cost less is a note
 
 
 class Watcher:
@@ -39,7 +39,7 @@ class Watcher:
   """
 
   def __init__(self, records: list[dict], *, grouped: bool, floor: float = 0.0,
-               options=OURS):
+               options=ISOJAX_NAMES):
     """Begins after `records`; see Steps for `grouped` and `floor`."""
     self._window = collections.deque(maxlen=STEPS)
     self._before = Steps((), grouped, floor=floor)
@@ -124,8 +124,8 @@ class Occurrence(typing.NamedTuple):
 def diagnose(run: History, options: dict) -> list[Finding]:
   """What is wrong with a run, the gravest and the most costly first.
 
-  Its lines have `dead` and `zero_std` where the log tells them; options are
-  those of its trainer, by the names of WORDS.
+  `run` has `dead` and `zero_std` in its lines if the log has or implies them;
+  `options` has the trainer's options by the names of WORDS.
   """
   o = types.SimpleNamespace(**(WORDS | options))
   if run.best_step_text:

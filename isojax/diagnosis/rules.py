@@ -52,8 +52,8 @@ SOLVED_REWARD = 0.95  # reward, where a correct answer has 1
 MAX_REPEATS = 500  # rollouts of a training problem
 
 LEVELS = WRONG, COSTLY, NOTE = "wrong", "costly", "note"  # the gravest first
-# What one changes -> the option of isojax. In texts, o.lr is the option of the
-# trainer that wrote the log, or WORDS where it is not known.
+# Setting -> the option of isojax. In the texts of rules, o.lr is the option of
+# the trainer that wrote the log, or the entry of WORDS if that is not known.
 OPTIONS = {"n": "alloc.n", "max_tokens": "sampler.max_new_tokens",
            "lr": "recipe.optimizer.base_lr", "kl": "recipe.loss.kl_coef",
            "entropy": "recipe.loss.entropy_coef", "Bp": "alloc.Bp",
@@ -70,7 +70,7 @@ WORDS = {"n": "the rollouts per problem", "M": "the number of updates",
          "filter": "sampling such groups again",
          "std": "the division by the group's deviation",
          "stale": "the steps between sampling and training"}
-OURS = types.SimpleNamespace(**(WORDS | OPTIONS))
+ISOJAX_NAMES = types.SimpleNamespace(**(WORDS | OPTIONS))
 
 # Sources of thresholds, and texts of several rules.
 ZERO = "an equal reward in a group has the advantage 0 (arXiv 2402.03300)"
@@ -593,7 +593,7 @@ HIDES = {"collapse": ("signal", "flat"), "blow_up": ("flat",),
          "overfit": ("past_best",)}
 
 
-def apply_rules(x, options=OURS) -> dict[str, Verdict]:
+def apply_rules(x, options=ISOJAX_NAMES) -> dict[str, Verdict]:
   """Name of a rule -> its verdict on x, for the rules that hold."""
   verdicts = {}
   for rule in RULES:

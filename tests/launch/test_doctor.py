@@ -455,8 +455,8 @@ def test_parts_of_a_reward_that_cancel_each_other_are_noted(tmp_path):
          "rewards/right/mean": 1 - i / 30, "rewards/right/std": 0.3}
         for i in range(30)]}))
     assert noted == any("rewards/format/mean, rewards/right/mean vary, and "
-                       "reward does not" in note
-                       for note in isojax.doctor(path).notes)
+                        "reward does not" in note
+                        for note in isojax.doctor(path).notes)
 
 
 @pytest.mark.parametrize("name", ["rewards/{}/mean", "reward_parts/{}"])
@@ -527,7 +527,7 @@ def test_the_command():
 
 def test_evaluations_alone_have_the_n_that_was_given():
   screen = str(isojax.doctor("isojax/assets/logs/simulated.csv", run="n8-0",
-                           fixed=dict(n=8, Bp=32)))
+                             fixed=dict(n=8, Bp=32)))
   assert "31 evaluations, n = 8, Bp = 32 (n:" in screen
 
 
