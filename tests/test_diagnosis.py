@@ -1,11 +1,11 @@
-"""A run that learns nothing or collapses is told so, once; any log at once."""
+"""Alarms of a live run, each given once, and findings about any log."""
 
 import dataclasses
 import math
 
 import pytest
 
-from isojax.diagnosis import rules, symptoms
+from isojax.diagnosis import findings, rules, symptoms
 from isojax.diagnosis.symptoms import History
 
 LINE = dict(kind="train", Bp=8, n=4, reward=0.5, all_incorrect=0.2,
@@ -15,28 +15,29 @@ DEAD = dict(reward=0.0, all_incorrect=1.0, all_correct=0.0, grad_norm=0.0)
 FLAT = dict(reward=0.25, all_incorrect=0.75, all_correct=0.25)
 
 
-def said(*parts, kept=(), grouped=True):
+def warnings_of(*parts, records=(), grouped=True):
   """Warnings of a run; parts are (steps, changed fields)."""
-  watch = rules.Watcher(list(kept), grouped=grouped)
+  watch = findings.Watcher(list(records), grouped=grouped)
   return [text for steps, fields in parts for _ in range(steps)
           for text in watch(LINE | fields)]
 
 
 def test_a_run_that_learns_is_not_warned():
-  assert said((100, {}), (100, {"reward": 0.3})) == []
-  assert said((19, DEAD)) == []  # too short to tell
-  assert said((10, DEAD), (1, {}), (15, DEAD)) == []
+  assert warnings_of((100, {}), (100, {"reward": 0.3})) == []
+  assert warnings_of((19, DEAD)) == []  # too short to tell
+  assert warnings_of((10, DEAD), (1, {}), (15, DEAD)) == []
 
 
 def test_five_long_steps_are_enough_to_see_no_signal():
   """4 steps of 256 rollouts are 1,024, 5 of 199 are 995, 5 of 200 are 1,000."""
   long = dict(Bp=64, n=4)
-  assert said((4, DEAD | long)) == [] == said((5, DEAD | dict(Bp=199, n=1)))
-  (text,) = said((40, DEAD | dict(Bp=200, n=1)))
+  assert warnings_of((4, DEAD | long)) == []
+  assert warnings_of((5, DEAD | dict(Bp=199, n=1))) == []
+  (text,) = warnings_of((40, DEAD | dict(Bp=200, n=1)))
   assert text.startswith("warning: in the last 5 steps, no group had a right")
-  (text,) = said((40, {"truncated": 0.6} | long))
+  (text,) = warnings_of((40, {"truncated": 0.6} | long))
   assert text.startswith("warning: in the last 5 steps, 60% of the rollouts")
-  assert said((19, {"reward": 0.0, "entropy": 0.0} | long)) == []
+  assert warnings_of((19, {"reward": 0.0, "entropy": 0.0} | long)) == []
 
 
 @pytest.mark.parametrize("fields, words", [
@@ -46,8 +47,8 @@ def test_five_long_steps_are_enough_to_see_no_signal():
     (dict(reward=1.0, all_incorrect=0.0, all_correct=1.0),
      "harder problems (task.stratum)"),
     ({"truncated": 0.6}, "60% of the rollouts reach")])
-def test_what_is_wrong_is_said_once(fields, words):
-  (text,) = said((60, fields))
+def test_a_warning_is_given_once(fields, words):
+  (text,) = warnings_of((60, fields))
   assert words in text and text.startswith("warning: in the last 20 steps")
 
 
@@ -61,28 +62,28 @@ def test_what_is_wrong_is_said_once(fields, words):
     ({"all_incorrect": 0.0, "all_correct": 0.0, "grad_norm": 0.0}, True,
      "no rollout had a gradient")])
 def test_flat_groups_matter_unless_they_have_a_gradient(fields, grouped, words):
-  found = said((30, fields), grouped=grouped)
-  assert [words in text for text in found] == [True] * (words is not None)
+  texts = warnings_of((30, fields), grouped=grouped)
+  assert [words in text for text in texts] == [True] * (words is not None)
 
 
 def test_a_collapse_names_both_rewards():
-  (text,) = said((40, {"reward": 0.6}), (40, {"reward": 0.0}))
+  (text,) = warnings_of((40, {"reward": 0.6}), (40, {"reward": 0.0}))
   assert "fell from 0.600 to 0.270" in text  # 9 of 20 steps at 0.6
   # 20 steps of 32 rollouts at 0.05 are 32 correct ones: this may be chance
-  assert said((40, {"reward": 0.05}), (40, {"reward": 0.01})) == []
+  assert warnings_of((40, {"reward": 0.05}), (40, {"reward": 0.01})) == []
 
 
-def test_a_fall_of_the_evaluation_is_told_beside_the_collapse():
+def test_a_fall_of_the_evaluation_is_found_besides_the_collapse():
   """The reward falls at step 40, the evaluation is best at step 20."""
   lines = tuple({"step": i, "reward": 0.2 if i > 40 else 0.9}
                 for i in range(81))
-  told = {f.name: f for f in rules.findings(History(
+  by_name = {f.name: f for f in findings.diagnose(History(
       lines, tuple({"step": 20 * i, "avg": avg} for i, avg in enumerate(
           (.5, .6, .3, .3, .3)))), {})}
-  assert {"collapse", "past_best"} <= told.keys()
-  assert "best evaluation at step 20" in told["collapse"].advice
-  assert told["past_best"].steps == (21, 80)
-  (alone,) = rules.findings(History(lines), {})
+  assert {"collapse", "past_best"} <= by_name.keys()
+  assert "best evaluation at step 20" in by_name["collapse"].advice
+  assert by_name["past_best"].steps == (21, 80)
+  (alone,) = findings.diagnose(History(lines), {})
   assert "a mean of 20 steps" in alone.text and "step 19" in alone.advice
 
 
@@ -90,46 +91,46 @@ def test_rewards_below_0_that_rise_are_no_collapse():
   """Of -1 and 1: no window of 20 steps has a mean above 0."""
   lines = tuple({"step": i, "reward": -0.5 + i / 400 + 0.02 * (-1)**i}
                 for i in range(60))
-  assert rules.findings(History(lines), {}) == []
+  assert findings.diagnose(History(lines), {}) == []
 
 
 @pytest.mark.parametrize("end, level", [(0.3, "costly"), (0.0, "wrong")])
 def test_a_fall_that_ends_above_its_start_is_no_collapse(end, level):
   reward = [0.1] * 20 + [0.9] * 30 + [end] * 30
-  (told,) = [f for f in rules.findings(History(tuple(
+  (finding,) = [f for f in findings.diagnose(History(tuple(
       {"step": i, "reward": value + 0.01 * (-1)**i}
       for i, value in enumerate(reward))), {}) if f.name == "collapse"]
-  assert told.level == level
-  assert ("it ends at 0.300, above its start" in told.text) == (end > 0.1)
-  assert ("training collapsed" in told.text) == (end < 0.1)
+  assert finding.level == level
+  assert ("it ends at 0.300, above its start" in finding.text) == (end > 0.1)
+  assert ("training collapsed" in finding.text) == (end < 0.1)
 
 
 def test_a_note_does_not_replace_a_grave_finding():
   """The entropy ends at 0.8 nats, a note, after 5 nats."""
-  (told,) = [f for f in rules.findings(History(tuple(
+  (finding,) = [f for f in findings.diagnose(History(tuple(
       {"step": i, "reward": 0.5, "entropy": value} for i, value in enumerate(
           [0.1] * 30 + [5.0] * 30 + [0.8] * 30))), {}) if f.name == "blow_up"]
-  assert told.level == "wrong"
+  assert finding.level == "wrong"
 
 
 def test_shorter_answers_of_solved_problems_are_sound():
   lines = lengths(1759.0, 150.0, reward=0.5).train
-  assert "length" not in {f.name for f in rules.findings(History(lines), {})}
+  assert "length" not in {f.name for f in findings.diagnose(History(lines), {})}
 
 
 def test_vanished_entropy_matters_while_answers_are_wrong():
-  (text,) = said((20, {}), (60, {"entropy": 0.001}))
+  (text,) = warnings_of((20, {}), (60, {"entropy": 0.001}))
   assert "entropy fell from 1 to" in text
-  assert said((20, {}), (60, {"entropy": 0.001, "reward": 0.99})) == []
+  assert warnings_of((20, {}), (60, {"entropy": 0.001, "reward": 0.99})) == []
 
 
 def test_a_warning_comes_again_after_a_pause_and_not_after_a_resume():
-  first, second = said((30, DEAD), (30, {}), (30, DEAD))
+  first, second = warnings_of((30, DEAD), (30, {}), (30, DEAD))
   assert "no gradient" in first and "fell from 0.500" in second
-  assert said((10, DEAD), kept=[LINE | DEAD] * 30) == []
-  watch = rules.Watcher([LINE | DEAD] * 30, grouped=True)
-  assert watch.on == ["signal"]
-  assert [watch(LINE) for _ in range(20)] == [[]] * 20 and watch.on == []
+  assert warnings_of((10, DEAD), records=[LINE | DEAD] * 30) == []
+  watch = findings.Watcher([LINE | DEAD] * 30, grouped=True)
+  assert watch.active == ["signal"]
+  assert [watch(LINE) for _ in range(20)] == [[]] * 20 and watch.active == []
 
 
 def evaluation(correct, step=0, k=4):
@@ -139,22 +140,22 @@ def evaluation(correct, step=0, k=4):
 
 def test_an_evaluation_far_below_the_best_is_a_collapse():
   """A fall in the first steps, before 20 of them have a best reward."""
-  watch = rules.Watcher([], grouped=True)
-  assert watch(evaluation([2] * 30)) == [] and watch.on == []
+  watch = findings.Watcher([], grouped=True)
+  assert watch(evaluation([2] * 30)) == [] and watch.active == []
   # 22 of 30 problems lose one of 4: 0.1833, error 0.02053: 8.9 of them.
   (text,) = watch(evaluation([1] * 22 + [2] * 8, step=5))
   assert "avg fell from 0.500 at step 0 to 0.317" in text
-  assert watch.on == ["collapse"]
-  assert watch(evaluation([1] * 22 + [2] * 8, step=6)) == []  # said once
+  assert watch.active == ["collapse"]
+  assert watch(evaluation([1] * 22 + [2] * 8, step=6)) == []  # given once
   watch(LINE)
-  assert watch.on == ["collapse"]  # until an evaluation is better
-  assert watch(evaluation([2] * 29 + [1], step=7)) == [] and watch.on == []
+  assert watch.active == ["collapse"]  # until an evaluation is better
+  assert watch(evaluation([2] * 29 + [1], step=7)) == [] and watch.active == []
 
 
 def test_a_small_or_uncertain_fall_of_an_evaluation_is_none():
-  watch = rules.Watcher([evaluation([4] * 30)], grouped=True)
+  watch = findings.Watcher([evaluation([4] * 30)], grouped=True)
   assert watch(evaluation([4] * 10 + [3] * 20)) == []  # 0.83 of the best
-  watch = rules.Watcher([evaluation([1, 0, 0, 0, 0, 0])], grouped=True)
+  watch = findings.Watcher([evaluation([1, 0, 0, 0, 0, 0])], grouped=True)
   assert watch(evaluation([0] * 6)) == []  # one problem: one standard error
 
 
@@ -162,7 +163,7 @@ def test_the_extremes_of_a_noisy_reward_are_no_collapse():
   """Two steps of 20 high, then two low: half of the best, by chance."""
   noisy = [(1, {"reward": r}) for r in ([0.0] * 8 + [0.5, 0.5]) * 2
            + [0.0] * 19 + [0.5]]
-  assert said(*noisy) == []
+  assert warnings_of(*noisy) == []
 
 
 def overfitting(*, before=(0.4,) * 20, after=(0.8,) * 20, losing=22):
@@ -177,19 +178,19 @@ def overfitting(*, before=(0.4,) * 20, after=(0.8,) * 20, losing=22):
 
 def test_a_fall_of_the_evaluation_while_the_training_reward_rises():
   """avg 0.5 to 0.317 is 8.9 standard errors; 0.4 to 0.8 has an error of 0."""
-  watch = rules.Watcher([], grouped=True)
-  found = [text for line in overfitting() for text in watch(line)]
-  (text,) = found  # the collapse is part of the same message
+  watch = findings.Watcher([], grouped=True)
+  # The collapse is part of the same message.
+  (text,) = [text for line in overfitting() for text in watch(line)]
   assert "avg fell from 0.500 at step 20 to 0.317 while the training" in text
   assert "rose from 0.400 to 0.800: the run overfits" in text
   assert "more training problems" in text and "in the last" not in text
-  assert watch.on == ["collapse", "overfit"]
+  assert watch.active == ["collapse", "overfit"]
   # A resumed run has the same alarms, and says nothing again.
-  kept = overfitting()
-  watch = rules.Watcher(kept, grouped=True)
-  assert watch.on == ["collapse", "overfit"] and watch(kept[-1]) == []
+  records = overfitting()
+  watch = findings.Watcher(records, grouped=True)
+  assert watch.active == ["collapse", "overfit"] and watch(records[-1]) == []
   watch(evaluation([2] * 30, step=41))
-  assert watch.on == []
+  assert watch.active == []
 
 
 # Rewards of mean +- 0.05 in turn have a standard error of 0.0115. The
@@ -198,7 +199,7 @@ def test_a_fall_of_the_evaluation_while_the_training_reward_rises():
 EARLY, SMALL, LARGE = ((mean - .05, mean + .05) * 10 for mean in (.25, .3, .32))
 
 
-@pytest.mark.parametrize("changed, on", [
+@pytest.mark.parametrize("changed, active", [
     ({}, ["collapse", "overfit"]),
     # 0.433, 3.2 errors below the best.
     ({"losing": 8}, []),
@@ -210,20 +211,20 @@ EARLY, SMALL, LARGE = ((mean - .05, mean + .05) * 10 for mean in (.25, .3, .32))
     ({"before": (0.4,) * 5}, ["collapse", "overfit"]),
     ({"before": EARLY, "after": SMALL, "losing": 12}, []),
     ({"before": EARLY, "after": LARGE, "losing": 12}, ["overfit"])])
-def test_overfitting_needs_both(changed, on):
-  assert rules.Watcher(overfitting(**changed), grouped=True).on == on
+def test_overfitting_needs_both(changed, active):
+  assert findings.Watcher(overfitting(**changed), grouped=True).active == active
 
 
 def test_an_entropy_that_blows_up():
   """The mean of 20 steps passes 3 with the 20th at 3.1, not at 3."""
-  assert said((20, {}), (60, {"entropy": 3.0})) == []
-  (text,) = said((20, {}), (60, {"entropy": 3.1}))
+  assert warnings_of((20, {}), (60, {"entropy": 3.0})) == []
+  (text,) = warnings_of((20, {}), (60, {"entropy": 3.1}))
   assert "in the last 20 steps, the entropy rose from 1 to 3.1 nats" in text
   assert "recipe.loss.entropy_coef" in text
   # it is compared with its smallest mean, and must exceed its first
   sinking = (20, {}), (20, {"entropy": 0.2})
-  assert said(*sinking, (60, {"entropy": 0.9})) == []
-  (text,) = said(*sinking, (60, {"entropy": 1.1}))
+  assert warnings_of(*sinking, (60, {"entropy": 0.9})) == []
+  (text,) = warnings_of(*sinking, (60, {"entropy": 1.1}))
   assert "rose from 0.2 to 1.01 nats" in text  # 2 of 20 steps at 0.2
 
 
@@ -260,7 +261,7 @@ def early_entropy(end):
       for line in RISING[:30]))
 
 
-# (what is found, a run at whose threshold it is, and one just before it)
+# (finding: a run that is at its threshold, and one just before it)
 OF_LOGS = {
     "gradient, to the end": (run(last={"grad_norm": math.nan}), run()),
     "gradient, stuck": (
@@ -315,26 +316,26 @@ def test_a_rule_about_a_log_holds_from_its_threshold_on(case):
   name = case.split(",")[0]
   levels = {"groups": ("costly",), "cut": ("costly",), "overfit": ("wrong",),
             "blow_up": ("wrong",)}.get(name, rules.LEVELS)
-  found, before = ([f.name for f in rules.findings(one, {})
+  at_threshold, before = ([f.name for f in findings.diagnose(one, {})
                     if f.level in levels] for one in OF_LOGS[case])
-  assert name in found and name not in before
+  assert name in at_threshold and name not in before
 
 
 def test_every_rule_is_tried_and_has_a_source():
   tried = {case.split(",")[0] for case in OF_LOGS}
-  rest = {name for name, *_ in rules.RULES} - tried
-  # those of live runs are above, and few steps below
+  rest = {rule.name for rule in rules.RULES} - tried
+  # Alarms of live runs are tested above, few steps below.
   assert rest == {"signal", "entropy", "few"}
-  assert all(found.source and found.advice for one, _ in OF_LOGS.values()
-             for found in rules.findings(one, {}))
-  assert rules.CHECKS.keys() == {name for name, *_ in rules.RULES}
+  assert all(finding.source and finding.advice for one, _ in OF_LOGS.values()
+             for finding in findings.diagnose(one, {}))
+  assert rules.CHECKS.keys() == {rule.name for rule in rules.RULES}
 
 
 def test_the_computed_share_is_of_windows_of_the_pass_rate():
   """From 0.05 to 0.95 half of the groups are silent; 0.5 has 0.8 %."""
   lines = tuple({"step": i, "reward": 0.05 if i < 40 else 0.95}
                 for i in range(80))
-  assert History(lines, n=8, binary=True).equal > 0.4
+  assert History(lines, n=8, binary=True).equal_groups > 0.4
   assert symptoms.equal_share(8, 0.5) < 0.01
 
 
@@ -346,22 +347,20 @@ def test_the_share_of_groups_without_a_signal():
   assert symptoms.equal_share(4, 0.5, 2.0) == pytest.approx(2 / 5)
   assert symptoms.spread_of(4, 0.5, 2 / 5) == pytest.approx(2.0)
   assert symptoms.spread_of(4, 0.5, 1 / 8) == math.inf
-  (found,) = [f for f in rules.findings(
+  (finding,) = [f for f in findings.diagnose(
       run({"reward": 0.182}, n=2, binary=True), {"n": "num_generations"})
               if f.name == "groups"]
-  assert found.text.startswith("70% of the groups") and "45% at n = 4" in (
-      found.text) and "at least" in found.text
-  assert "raise num_generations" in found.advice and found.cost > 0.7
-
-
-  found = rules.findings(
+  assert finding.text.startswith("70% of the groups") and "45% at n = 4" in (
+      finding.text) and "at least" in finding.text
+  assert "raise num_generations" in finding.advice and finding.cost > 0.7
+  results = findings.diagnose(
       run({"zero_std": 0.25}, last={"zero_std": 1.0}), {})
-  assert "25% in the first quarter and 100% in the last" in found[0].text
+  assert "25% in the first quarter and 100% in the last" in results[0].text
   # No share is computed of groups that a filter left.
   lines = tuple({"step": i, "reward": 0.2} for i in range(40))
   one = History(lines, n=2, binary=True)
-  assert one.equal == pytest.approx(0.68)
-  assert dataclasses.replace(one, filtered=True).equal is None
+  assert one.equal_groups == pytest.approx(0.68)
+  assert dataclasses.replace(one, filtered=True).equal_groups is None
 
 
 @pytest.mark.parametrize("reward, entropy, words, advice", [
@@ -378,24 +377,24 @@ def test_a_reward_that_does_not_rise(reward, entropy, words, advice):
   if entropy:
     lines = [LINE | {"reward": 0.3, "entropy": e, "step": i} for i, e in
              enumerate([1.0] * 20 + [0.2] * 20 + [0.5] * 20)]
-  (told,) = [f for f in rules.findings(History(tuple(lines)), {})
-             if f.name == "flat"]
-  assert words in told.text and advice in told.advice
+  (finding,) = [f for f in findings.diagnose(History(tuple(lines)), {})
+               if f.name == "flat"]
+  assert words in finding.text and advice in finding.advice
 
 
 def test_findings_are_ordered_by_level_and_cost():
   """Half of the steps are dead; all are cut off, and cost 60 % each."""
-  (found,) = rules.findings(run({"lr": 1e-6}, last={"lr": 0.0}), {})
-  assert (found.name, found.steps) == ("schedule", (20, 39))
+  (finding,) = findings.diagnose(run({"lr": 1e-6}, last={"lr": 0.0}), {})
+  assert (finding.name, finding.steps) == ("schedule", (20, 39))
   one = run({"truncated": 0.6, "lr": 1e-6}, last={"dead": True})
-  found = rules.findings(one, {})
-  assert [f.name for f in found] == ["signal"] and found[0].cost == 0.5
-  found = rules.findings(run({"truncated": 0.6}, last={"kl": 9.0}), {})
-  assert [(f.name, round(f.cost, 3)) for f in found] == [
+  results = findings.diagnose(one, {})
+  assert [f.name for f in results] == ["signal"] and results[0].cost == 0.5
+  results = findings.diagnose(run({"truncated": 0.6}, last={"kl": 9.0}), {})
+  assert [(f.name, round(f.cost, 3)) for f in results] == [
       ("kl", 1.0), ("cut", 0.6)]
-  assert found[1].steps == (0, 39)
+  assert results[1].steps == (0, 39)
   # at the end 40 %, of the run 30 %
-  (cut,) = rules.findings(
+  (cut,) = findings.diagnose(
       run({"truncated": 0.2}, last={"truncated": 0.4}), {})
   assert "40% of" in cut.text and cut.cost == pytest.approx(0.3)
 
@@ -404,10 +403,11 @@ def test_a_short_alarm_that_is_over_is_a_note():
   """30 dead steps of 400 are 7.5 %, and no full window is without them."""
   dead = [line | {"dead": line["step"] < 30} for line in [
       RISING[0] | {"step": i, "reward": i / 400} for i in range(400)]]
-  (found,) = [f for f in rules.findings(History(tuple(dead)), {})
-              if f.name == "signal"]
-  assert (found.level, found.cost, found.steps) == ("note", 0.075, (0, 29))
-  assert found.text.endswith("; it recovered")
+  (finding,) = [f for f in findings.diagnose(History(tuple(dead)), {})
+               if f.name == "signal"]
+  assert (finding.level, finding.cost) == ("note", 0.075)
+  assert finding.steps == (0, 29)
+  assert finding.text.endswith("; it recovered")
 
 
 @pytest.mark.parametrize("C, spent", [
@@ -424,19 +424,19 @@ def test_a_step_is_charged_what_it_sampled(C, spent):
 
 
 def test_a_field_that_is_never_a_number_is_left_out():
-  assert rules.findings(run({"response_length": math.nan}), {}) == []
+  assert findings.diagnose(run({"response_length": math.nan}), {}) == []
 
 
 def test_few_steps_give_a_hint():
-  found = rules.findings(History(tuple(
+  results = findings.diagnose(History(tuple(
       line | {"dead": True, "truncated": 1.0} for line in RISING[:2])), {})
-  assert [(f.name, f.sure) for f in found] == [
+  assert [(f.name, f.sure) for f in results] == [
       ("signal", "a hint: 2 steps only")]
   flat = tuple(RISING[0] | {"step": i} for i in range(10))
-  assert [f.name for f in rules.findings(History(flat), {})] == ["few"]
+  assert [f.name for f in findings.diagnose(History(flat), {})] == ["few"]
 
 
 def test_what_a_log_lacks_is_not_checked():
-  lacks = rules.unchecked(History(({"step": 1, "reward": 0.5},)))
+  lacks = findings.unchecked(History(({"step": 1, "reward": 0.5},)))
   assert lacks["kl"] == "kl" and lacks["divide"] == "batch"
   assert "flat" not in lacks and "groups" not in lacks

@@ -1,4 +1,4 @@
-"""What the rules of a diagnosis see of a run, from the log of any trainer."""
+"""Statistics of a run that rules check: of steps, an evaluation, a log."""
 
 import dataclasses
 import functools
@@ -7,20 +7,25 @@ import math
 import statistics
 
 STEPS = 20  # steps whose records are averaged
-# Fewer steps are enough to see that there is no signal, if they are long.
-EARLY, EARLY_ROLLOUTS = 5, 1000
-FALL = 0.5  # fraction of its best reward that a collapsed run has left
-EVAL_FALL = 0.75  # fraction of its best evaluation that is left of a collapse
+# Fewer steps show that there is no signal, if they have enough rollouts.
+MIN_STEPS, MIN_ROLLOUTS = 5, 1000
+COLLAPSED_REWARD = 0.5  # fraction of the best reward
+COLLAPSED_AVG = 0.75  # fraction of the best evaluation
 MIN_EVAL_SE = 4.0  # standard errors over problems of a fall of an evaluation
 # Standard errors by which the training reward of an overfit run rises. In the
 # study, evaluations that fall for a moment reach 3, overfit runs exceed 6.
 MIN_RISE_SE = 4.0
-MIN_DROP = 0.05  # fraction of the best evaluation; less is no fall
-POWER_SE = 2.8  # standard errors that a 5 % test sees with power 80 %
+MIN_DROP = 0.05  # fraction of the best evaluation; a smaller fall is none
+POWER_SE = 2.8  # standard errors that a 5 % test detects with power 80 %
 
 
 def mean(values) -> float:
   return sum(values) / len(values)
+
+
+def has_collapsed(reward: float, best: float, floor: float) -> bool:
+  """Whether a reward above the floor is far below the best one."""
+  return reward - floor < COLLAPSED_REWARD * (best - floor)
 
 
 def quarters(values) -> tuple[float, float]:
@@ -32,9 +37,9 @@ def quarters(values) -> tuple[float, float]:
 def standard_error(values) -> float:
   if len(values) < 2:
     return 0.0
-  middle = mean(values)
-  # products: a power of 1e200 raises OverflowError
-  return math.sqrt(sum((v - middle) * (v - middle) for v in values)
+  center = mean(values)
+  # A product, as 1e200**2 raises OverflowError.
+  return math.sqrt(sum((v - center) * (v - center) for v in values)
                    / (len(values) - 1) / len(values))
 
 
@@ -49,7 +54,7 @@ def equal_share(n: int, p: float, spread: float = math.inf) -> float:
   """The share of groups of n that are all wrong or all right.
 
   The pass rates of problems are Beta(p s, (1 - p) s) with s = spread. Equal
-  ones, s = inf, have the smallest share: p^n + (1 - p)^n is convex in p.
+  pass rates, s = inf, have the smallest share, as p^n + (1 - p)^n is convex.
   """
   if spread == math.inf or p in (0.0, 1.0):
     return p**n + (1 - p)**n
@@ -95,7 +100,7 @@ class Steps:
 
   @property
   def rollouts(self) -> float:
-    """Infinite if the log does not tell."""
+    """The rollouts of all lines; infinite if the log does not have them."""
     if any(not {"Bp", "n"} <= line.keys() for line in self.lines):
       return math.inf
     return sum(line["Bp"] * line["n"] for line in self.lines)
@@ -103,64 +108,69 @@ class Steps:
   @property
   def long_enough(self) -> bool:
     return self.full or (
-        len(self.lines) >= EARLY and self.rollouts >= EARLY_ROLLOUTS)
+        len(self.lines) >= MIN_STEPS and self.rollouts >= MIN_ROLLOUTS)
 
   @property
   def full(self) -> bool:
     return len(self.lines) == STEPS
 
   @property
-  def fell(self) -> bool:
-    """Whether the reward has lost half of its best; False without rewards."""
-    return "reward" in self.fields and (
-        self.reward - self.floor < FALL * (self.best - self.floor))
+  def collapsed(self) -> bool:
+    """Whether the reward has collapsed; False without rewards."""
+    return "reward" in self.fields and has_collapsed(
+        self.reward, self.best, self.floor)
 
   @property
-  def flat(self) -> bool:
-    """Whether the rewards of every group were all wrong or all right."""
+  def unanimous(self) -> bool:
+    """Whether each group was all correct or all incorrect."""
     return all(line["all_incorrect"] + line["all_correct"] >= 1
                for line in self.lines)
 
   @property
-  def dead(self) -> bool:
-    """Whether the rewards of every group were equal, of whatever value."""
+  def all_dead(self) -> bool:
+    """Whether the rewards of each group were equal, of whatever value."""
     return all(line["dead"] for line in self.lines)
 
   @property
-  def gradient(self) -> bool:
+  def has_gradient(self) -> bool:
     return any(line["grad_norm"] for line in self.lines)
+
+
+def surely_risen(before, now) -> bool:
+  """Whether the training rewards `now` are surely above those `before`."""
+  return len(before) >= MIN_STEPS and mean(now) - mean(before) > (
+      MIN_RISE_SE * math.hypot(standard_error(before), standard_error(now)))
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
   """An evaluation that is not better than the best one."""
 
-  best: dict
-  line: dict
-  before: tuple[float, ...]  # training rewards before the best evaluation
-  now: tuple[float, ...]  # and before this one
+  best: dict  # record of the best evaluation
+  record: dict
+  rewards_before: tuple[float, ...]  # of training before the best evaluation
+  rewards_now: tuple[float, ...]  # of training before this one
 
   @property
   def fields(self) -> set[str]:
-    return set(self.line)
+    return set(self.record)
 
   @property
   def surely_below(self) -> bool:
     """Whether it is below the best one, not by chance over the problems."""
-    lost_Q = [(a - b) / self.line["k"] for a, b in zip(
-        self.best["correct"], self.line["correct"], strict=True)]
+    lost_Q = [(a - b) / self.record["k"] for a, b in zip(
+        self.best["correct"], self.record["correct"], strict=True)]
     return mean(lost_Q) > MIN_EVAL_SE * standard_error(lost_Q)
 
   @property
   def surely_risen(self) -> bool:
     """Whether the training reward has risen since the best evaluation."""
-    return len(self.before) >= EARLY and (
-        mean(self.now) - mean(self.before) > MIN_RISE_SE * math.hypot(
-            standard_error(self.before), standard_error(self.now)))
+    return surely_risen(self.rewards_before, self.rewards_now)
 
 
 @dataclasses.dataclass(frozen=True)
 class History:
-  """A whole run, as its log has it.
+  """A whole run, from its log.
 
   last_FIELD is the mean of the last STEPS steps, late_FIELD that of the last
   quarter but at most STEPS, mean_FIELD that of all, first_FIELD the first value
@@ -169,14 +179,14 @@ class History:
 
   train: tuple[dict, ...]
   evals: tuple[dict, ...] = ()  # of one set
-  n: int | None = None  # None, as below: the log does not tell
+  n: int | None = None  # None, as below: not in the log
   Bp: int | None = None
   minibatch: int | None = None  # problems of an update
   batch: int | None = None  # rollouts of an update
   filtered: bool = False  # whether groups of equal rewards are sampled again
-  binary: bool = False  # whether a reward is 0 or 1, as far as the log tells
+  binary: bool = False  # whether rewards may be 0 or 1: all are in [0, 1]
   grouped: bool = True  # see Steps
-  # Whether a KL in the reward tells rollouts of equal scores apart.
+  # Whether rollouts of equal scores differ in reward, as by a KL penalty.
   shaped: bool = False
 
   def __getattr__(self, name: str) -> float:
@@ -185,7 +195,7 @@ class History:
       raise AttributeError(name)
     values = column(self.train, field)
     if not values:
-      return math.nan  # no rule holds
+      return math.nan  # no comparison with it holds
     if kind in ("max", "first"):
       return max(values) if kind == "max" else values[0]
     last = {"last": STEPS, "mean": len(values),
@@ -202,11 +212,12 @@ class History:
 
   @functools.cached_property
   def spent(self) -> list[float]:
-    """The rollouts of each line; 1 each where the log does not tell."""
+    """The rollouts of each line; 1 each if the log does not have them."""
     if all("rollouts" in line for line in self.train):
       C = [line["rollouts"] for line in self.train]
       steps = [line["step"] for line in self.train]
-      late = len(C) > 1 and 2 * steps[0] > steps[1]  # the first are not logged
+      # The first steps are not logged: the first line counts as the second.
+      late = len(C) > 1 and 2 * steps[0] > steps[1]
       start = max(0, 2 * C[0] - C[1]) if late else 0
       return [b - a for a, b in itertools.pairwise([start, *C])]
     if all({"Bp", "n"} <= line.keys() for line in self.train):
@@ -224,7 +235,7 @@ class History:
 
   @property
   def change_error(self) -> float:
-    """Its standard error, from the differences of successive steps."""
+    """Standard error of `change`, from the differences of successive steps."""
     reward = column(self.train, "reward")
     noise = [(b - a) * (b - a) / 2 for a, b in itertools.pairwise(reward)]
     if not noise:
@@ -233,7 +244,7 @@ class History:
 
   @property
   def above_start(self) -> bool:
-    """Whether the last steps have a surely better reward than the first."""
+    """Whether the reward of the last steps is surely above the first."""
     reward = column(self.train, "reward")
     first, last = reward[:STEPS], reward[-STEPS:]
     return len(reward) >= 2 * STEPS and mean(last) - mean(first) > (
@@ -244,7 +255,7 @@ class History:
     return self.change > 2 * self.change_error
 
   @property
-  def rise(self) -> str:
+  def rise_text(self) -> str:
     if not self.change_error:
       return f"is {self.mean_reward:.3g} in all {len(self.train)} steps"
     change = (f"rose by {self.change:.3g} ± {self.change_error:.2g}, which is "
@@ -255,8 +266,8 @@ class History:
             f"{POWER_SE * self.change_error:.2g}")
 
   @property
-  def peak(self) -> str:
-    """The step that was best, in words; empty if the log does not tell."""
+  def best_step_text(self) -> str:
+    """The best step, in words; empty if it is not known."""
     if self.avg:
       return f"that of the best evaluation at step {self.best['step']:g}"
     rewards = self.windows("reward")
@@ -275,11 +286,12 @@ class History:
   # ---- Groups without a signal
 
   @functools.cached_property
-  def equal(self) -> float | None:
+  def equal_groups(self) -> float | None:
     """The measured share of groups of equal reward, else the computed one.
 
-    Of the mean of several steps, as the pass rate of a few groups scatters and
-    equal_share is convex in it. A filter has left no such groups.
+    It is computed from means of several steps, as the pass rate of a few groups
+    scatters and equal_share is convex in it. None behind a filter, which leaves
+    no such groups.
     """
     if measured := column(self.train, "zero_std"):
       return mean(measured)
@@ -289,12 +301,13 @@ class History:
 
   @property
   def idle_groups(self) -> float:
-    """The share of groups that teach nothing; 0 where groups do not matter."""
-    return (self.equal or 0.0) if self.grouped and not self.shaped else 0.0
+    """The share of groups without a signal; 0 if no group is compared."""
+    compared = self.grouped and not self.shaped
+    return (self.equal_groups or 0.0) if compared else 0.0
 
   @property
-  def groups(self) -> str:
-    """Where `equal` is from, and what other n would give."""
+  def equal_groups_text(self) -> str:
+    """The source of `equal_groups`, and the share at other n."""
     known = self.binary and self.n and self.n > 1 and not self.filtered
     basis = ("measured" if "zero_std" in self.fields else
             "at least: p^n + (1 - p)^n of the pass rate p, as if all problems "
@@ -303,13 +316,13 @@ class History:
     if not known:
       return basis
     p = min(max(self.mean_reward, 1e-9), 1 - 1e-9)
-    spread = spread_of(self.n, p, self.equal)
+    spread = spread_of(self.n, p, self.equal_groups)
     return "; ".join([basis, *(
         f"{equal_share(m, p, spread):.0%} at n = {m}"
         for m in (self.n // 2, 2 * self.n) if m > 1)])
 
   @functools.cached_property
-  def broken(self) -> list:
+  def broken_steps(self) -> list:
     """The steps whose gradient, loss, KL or entropy is not finite."""
     return [line["step"] for line in self.train
             if any(name in line and line[name] is not None
@@ -333,20 +346,22 @@ class History:
 
   @property
   def surely_dropped(self) -> bool:
-    """By more than MIN_EVAL_SE deviations of the moves about their median.
+    """Whether the last evaluation is below the best, and not by chance.
 
-    Or if the last three are below EVAL_FALL of the best.
+    It fell by more than MIN_EVAL_SE deviations of the moves about their median,
+    or the last three are below COLLAPSED_AVG of the best.
     """
     moves = [b["avg"] - a["avg"] for a, b in itertools.pairwise(self.avg)]
-    if not self.dropped or len(moves) < EARLY - 1:
+    if not self.dropped or len(moves) < MIN_STEPS - 1:
       return False
-    if all(0 <= e["avg"] < EVAL_FALL * self.best["avg"] for e in self.avg[-3:]):
+    collapsed = COLLAPSED_AVG * self.best["avg"]
+    if all(0 <= e["avg"] < collapsed for e in self.avg[-3:]):
       return True
     noise = statistics.median(abs(m - statistics.median(moves)) for m in moves)
     return self.best["avg"] - self.avg[-1]["avg"] > MIN_EVAL_SE * 1.48 * noise
 
   @property
-  def fell(self) -> str:
+  def fall_text(self) -> str:
     return (f"the evaluation fell from {self.best['avg']:.3g} at step "
             f"{self.best['step']:g} to {self.avg[-1]['avg']:.3g}")
 
@@ -356,5 +371,4 @@ class History:
     at = self.best["step"]
     before = column([x for x in self.train if x["step"] <= at], "reward")
     now = column([x for x in self.train if x["step"] > at], "reward")[-STEPS:]
-    return min(len(before), len(now)) >= EARLY and Evaluation(
-        {}, {}, tuple(before[-STEPS:]), tuple(now)).surely_risen
+    return len(now) >= MIN_STEPS and surely_risen(before[-STEPS:], now)

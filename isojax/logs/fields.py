@@ -1,4 +1,4 @@
-"""Fields of an evaluation, their types, and how a caller names them in files.
+"""Fields of an evaluation, their types, and what a caller says of a file.
 
 The names of fields are those of isojax.ledger.records.
 """
@@ -10,15 +10,15 @@ import json
 import math
 
 from isojax.errors import InputError
-from isojax.logs.formats.base import KNOWN
+from isojax.logs.formats.base import EVAL_FIELDS
 
 TEXT = ("kind", "run_id", "model", "task", "split", "eval_set")
-POSITIVE = ("Bp", "n", "m", "k")  # integers from 1; those of WHOLE from 0
+POSITIVE = ("Bp", "n", "m", "k")  # integers from 1
 WHOLE = ("step", "rollouts", "seed", "prompt_tokens", "sampled_tokens",
-         "trained_tokens")
+         "trained_tokens")  # integers from 0
 TRAINING = "training reward"  # eval_set of the rewards of training rollouts
 FEWEST = 3  # evaluations of a run that a curve needs
-LISTED = 12  # names in a message
+LISTED = 12  # names that a message lists
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-  """How log files are read."""
+  """The names and constants that a caller gives for log files."""
 
-  kind: str | None = None  # of formats.FORMATS; None: what the names tell
-  # Field -> its name in the file, before the names of the format. If it has a
-  # metric, no other metric is searched for.
+  kind: str | None = None  # key of FORMATS; None: detected by the names
+  # Field -> its name in the file; it precedes the names of the format. If it
+  # has a metric, no other metric is searched for.
   columns: dict = dataclasses.field(default_factory=dict)
   # Field or option of the trainer -> a constant. A text, such as a model,
   # selects the lines that have it; `k` selects one of several best@k.
@@ -53,7 +53,7 @@ class Reading:
 
 
 def span(name: str, given) -> tuple[float, float]:
-  """The values that become 0 and 1: two of them, LOW:HIGH, or of a factor."""
+  """The values that become 0 and 1, by a pair, LOW:HIGH, or a factor."""
   ends = given.split(":") if ":" in str(given) else given
   try:
     low, high = map(float, ends if isinstance(ends, (list, tuple)) else (
@@ -87,7 +87,7 @@ def typed(where: str, value, field: str, column: str | None = None,
     return str(value)
   if field in WHOLE or field in POSITIVE:
     return number(where, name, value, least=int(field in POSITIVE))
-  if field == axis or field in KNOWN - {"alarms"}:
+  if field == axis or field in EVAL_FIELDS - {"alarms"}:
     return number(where, name, value)
   try:  # W&B writes NaN as text, and CSV numbers
     return float(value)
@@ -98,21 +98,21 @@ def typed(where: str, value, field: str, column: str | None = None,
 
 
 def number(where: str, name: str, value, least: int | None = None):
-  """A float, or with `least` a whole number from there on."""
+  """The value as a float or, with `least`, as an integer from `least` on."""
   try:
     if isinstance(value, bool):
       raise ValueError
     given = value if isinstance(value, int) else float(value)
     if least is None:
       return float(given)
-    near = round(min(max(least, given), 2**63))  # clipped: round(inf) raises
+    whole = round(min(max(least, given), 2**63))  # clipped: round(inf) raises
   except (TypeError, ValueError, OverflowError):
     raise InputError(f"{where}: {name} is {value!r:.60}; expected a number, or "
                      "nothing where there is none") from None
-  if given != near:
+  if given != whole:
     raise InputError(f"{where}: {name} is {value!r:.60}; expected a whole "
-                     f"number, at least {least}; the nearest is {near}")
-  return near
+                     f"number, at least {least}; the nearest is {whole}")
+  return whole
 
 
 def nearest(name: str, names) -> str:

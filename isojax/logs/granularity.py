@@ -1,4 +1,4 @@
-"""Whether the means of training rewards fit the rollouts that they are of.
+"""Checks n and Bp against the mean rewards and shares of groups in a log.
 
 A mean of N rewards of 0 and 1 is a multiple of 1 / N, with N = Bp * n.
 """
@@ -12,40 +12,41 @@ from isojax.logs.formats.base import ROLLOUTS
 from isojax.logs.metrics import rewards_of
 from isojax.logs.runs import Runs
 
-MAX_ROLLOUTS = 4096  # rollouts of a mean
-MIN_SHARES = 12  # of groups, between 0 and 1, that tell their size
-MIN_MEANS = 8  # means besides 0 and 1
-MIN_EVEN = 12  # even multiples, of which half are odd otherwise
+MAX_ROLLOUTS = 4096  # rollouts behind a mean
+MIN_SHARES = 12  # shares of groups between 0 and 1, to infer n from them
+MIN_MEANS = 8  # means other than 0 and 1
+MIN_EVEN = 12  # means that are all even multiples; by chance half would be odd
 TOLERANCE = 0.05  # distance of a mean from a multiple, in multiples
 
 
-def grain(values: list[float]) -> int | None:
+def denominator(values: list[float]) -> int | None:
   """The smallest N such that all values are multiples of 1 / N, if one fits.
 
-  Values of d decimals are multiples of 10^-d, and tell only smaller N.
+  All values of d decimals are multiples of 10^-d, so N is below 10^(d - 1).
   """
-  some = [abs(value) for value in values
-          if math.isfinite(value) and value not in (0, 1)]
-  if len(some) < MIN_MEANS or len({*some}) < 2:
+  means = [abs(value) for value in values
+           if math.isfinite(value) and value not in (0, 1)]
+  if len(means) < MIN_MEANS or len({*means}) < 2:
     return None
-  digits = max(len(f"{value:.7g}".partition(".")[2]) for value in some)
-  most = min(MAX_ROLLOUTS, int(10**(digits - 1)))
+  digits = max(len(f"{mean:.7g}".partition(".")[2]) for mean in means)
+  largest = min(MAX_ROLLOUTS, int(10**(digits - 1)))
   error = 10.0**-digits
-  return next((N for N in range(1, most + 1) if all(
-      abs(value * N - round(value * N)) < min(TOLERANCE, 1e-3 + error * N)
-      for value in some)), None)
+  return next((N for N in range(1, largest + 1) if all(
+      abs(mean * N - round(mean * N)) < min(TOLERANCE, 1e-3 + error * N)
+      for mean in means)), None)
 
 
 def set_group_size(log: Runs, fields: dict) -> None:
   """Sets n and Bp by the shares of groups; InputError if a given n differs."""
-  n, given = _group_size(log), fields.get("n")
+  n = _group_size(log)
+  given = fields.get("n")
   if n is None:
     return
   if given not in (None, n):
     raise InputError(f"{log.file.path}: n is {given}, and the shares of groups "
                      f"in the file are of groups of {n}: leave n out")
   fields["n"] = n
-  log.complete(fields)
+  log.set_Bp(fields)
   if given is None:
     log.file.note(f"n = {n} and Bp = {fields['Bp']} are from the rollouts and "
                   "the shares of groups of each step.")
@@ -72,20 +73,20 @@ def _group_size(log: Runs) -> int | None:
       for rollouts, share in steps)), None)
 
 
-def note_on(log: Runs) -> str | None:
-  """Says that n or Bp contradict the rewards, or a right answer is worth 2."""
+def contradiction(log: Runs) -> str | None:
+  """A note if n or Bp contradict the rewards, or a right answer is worth 2."""
   file, (constant, _) = log.file, next(iter(log.constants.values()))
   if file.kind in ("table", "isojax") or not {"Bp", "n"} <= constant.keys() or (
       len(log.constants) > 1 or log.discarded):
     return None
-  grains = {}  # of a name -> (its grain, the largest value, N of its means)
+  by_name = {}  # name of a reward -> (denominator of its means, means)
   for name in rewards_of(file):
     if (means := _means(log, name, constant)) and (
-        size := grain([value for value, _ in means])):
-      grains[name] = size, max(value for value, _ in means), means
-  if not grains:
+        size := denominator([value for value, _ in means])):
+      by_name[name] = size, means
+  if not by_name:
     return None
-  name, (size, high, means) = min(grains.items(), key=lambda item: item[1][0])
+  name, (size, means) = min(by_name.items(), key=lambda item: item[1][0])
   expected = math.gcd(*(N for _, N in means))
   finer = size // math.gcd(size, expected)
   text = (f"the means of {name!r} are multiples of 1/{size}, and Bp * n says "
@@ -94,7 +95,8 @@ def note_on(log: Runs) -> str | None:
     return (f"{text}: Bp = {constant['Bp']} or n = {constant['n']} is wrong, "
             f"or a right answer is worth a multiple of 1/{finer}; --fixed "
             "gives others.")
-  if expected == 2 * size and high <= 1 and len(means) >= MIN_EVEN:
+  if expected == 2 * size and len(means) >= MIN_EVEN and (
+      max(value for value, _ in means) <= 1):
     return (f"{text}: a right answer is worth 2 (give --scale=avg=0:2), or "
             "Bp * n is half of it.")
   return None
@@ -105,8 +107,8 @@ def _fits(total: float) -> bool:
 
 
 def _means(log: Runs, name: str, constant: dict) -> list[tuple[float, int]]:
-  """(Value, rollouts behind it) of each line; empty if a step is unknown."""
-  file, C, out = log.file, 0, []
+  """(Mean, its number of rollouts) of each line; empty if a step is unknown."""
+  file, C, means = log.file, 0, []
   for _, line in log.lines:
     if name not in line:
       continue
@@ -116,8 +118,9 @@ def _means(log: Runs, name: str, constant: dict) -> list[tuple[float, int]]:
       return []
     N = constant["Bp"] * constant["n"]
     if file.form.averaged:  # over the rollouts since the last line
-      before, C = C, log.after(file.run(line), constant | {"step": step})
+      before = C
+      C = log.rollouts_after(file.run(line), constant | {"step": step})
       N = C - before
     if N > 0:
-      out.append((value, N))
-  return out
+      means.append((value, N))
+  return means

@@ -17,24 +17,24 @@ LOG_CALLS = ("step is W&B's _step, which counts log calls in some trainers; "
 
 @dataclasses.dataclass(frozen=True)
 class LogFile:
-  """A log, and what the caller said about it."""
+  """A log with its format and the caller's names and constants."""
 
   path: str
-  kind: str
+  kind: str  # key of FORMATS
   form: Format
   table: list[tuple[str, dict]]  # (file:line, name -> value)
-  names: list[str]
-  head: str  # what a console printed before its metrics
-  how: Reading  # columns as the file writes them
-  notes: list[str]  # is extended
+  names: list[str]  # of the values of all lines
+  head: str  # the text that a console printed before its metrics
+  reading: Reading  # with columns as the file spells them
+  notes: list[str]  # for the user; readers append to it
 
   @property
   def run_key(self) -> str:
-    return self.how.columns.get("run_id", "run_id")
+    return self.reading.columns.get("run_id", "run_id")
 
   @property
   def step(self) -> str | None:
-    return self.how.columns.get("step", next(
+    return self.reading.columns.get("step", next(
         (name for name in self.form.step if name in self.names), None))
 
   @property
@@ -49,42 +49,43 @@ class LogFile:
   def run(self, line: dict) -> str | None:
     return str(line[self.run_key]) if self.run_key in line else None
 
-  def places(self) -> list[tuple[str, str]]:
+  def field_names(self) -> list[tuple[str, str]]:
     """(Field, its name in the file), the caller's names last."""
-    columns, axis = self.how.columns, self.how.axis
-    out = [(field, name) for field, name in (
+    columns, axis = self.reading.columns, self.reading.axis
+    pairs = [(field, name) for field, name in (
         ("step", self.step), ("run_id", "run_id"), *self.form.names)
-           if field not in columns and name]
+             if field not in columns and name]
     if axis not in ("rollouts", "updates", *columns):
-      out.append((axis, axis))
-    return out + [*columns.items()]
+      pairs.append((axis, axis))
+    return pairs + [*columns.items()]
 
   def note(self, text: str) -> None:
     self.notes.append(f"{self.path}: {text}")
 
 
-LOGS = "*.jsonl", "*.log", "*.csv", "trainer_state.json", "*tfevents*"
+LOG_FILES = "*.jsonl", "*.log", "*.csv", "trainer_state.json", "*tfevents*"
 
 
 def file_of(path: str) -> str:
-  """The records of a run's folder, or the path; InputError: another folder."""
+  """The records if the path is a run's folder, else the path of a file."""
   records_path = os.path.join(path, "records.jsonl")
   if os.path.isfile(records_path):
     return records_path
   if os.path.isdir(path):
-    logs = sorted(p.name for pattern in LOGS
+    logs = sorted(p.name for pattern in LOG_FILES
                   for p in pathlib.Path(path).glob(pattern))
     raise InputError(f"{path}: a folder; expected a log" + (
         f", such as {os.path.join(path, logs[0])}" if logs else ""))
   return path
 
 
-def open_log(path: str, how: Reading) -> LogFile:
+def open_log(path: str, reading: Reading) -> LogFile:
   """The file with its format, in order, and without aborted runs."""
-  if how.kind is not None and how.kind not in FORMATS:
-    raise InputError(f"--format={how.kind}: expected one of {sorted(FORMATS)}")
+  if reading.kind is not None and reading.kind not in FORMATS:
+    raise InputError(f"--format={reading.kind}: expected one of "
+                     f"{sorted(FORMATS)}")
   log = text.load(path)
-  notes, table, kind = list(log.notes), log.lines, how.kind
+  notes, table, kind = list(log.notes), log.lines, reading.kind
   names = _names(table)
   if kind is None:
     kind, example = detect(names)
@@ -95,22 +96,19 @@ def open_log(path: str, how: Reading) -> LogFile:
   form = FORMATS[kind]
   if note := _amend(path, form, [line for _, line in table]):
     notes.append(f"{path}: {note}")
-  if kind == "table" and groups(how) and "avg" not in how.columns:
-    table = _melted(table, names, how.from_path)
+  if kind == "table" and named_groups(reading) and (
+      "avg" not in reading.columns):
+    table = _melted(table, names, reading.from_path)
   names = _names(table)
-  # nested names are joined by slashes here; users also write dots, and TRL's
-  # rewards have /mean in newer versions
-  columns = {field: next((other for other in (
-      name, name.replace(".", "/"), f"{name}/mean", name.removesuffix("/mean"))
-                          if other in names), name)
-             for field, name in how.columns.items()}
+  columns = {field: _spelled(name, names)
+             for field, name in reading.columns.items()}
   for field, name in columns.items():
     if name not in names:
       raise InputError(f"{path}: no column {name!r} for {field}; the file "
                        f"has {nearest(name, names)}")
   file = LogFile(path, kind, form, table, names, log.head,
-                 dataclasses.replace(how, columns=columns), notes)
-  if "_step" in (how.axis, *columns.values()):
+                 dataclasses.replace(reading, columns=columns), notes)
+  if "_step" in (reading.axis, *columns.values()):
     file.note(LOG_CALLS)
   if kind == "isojax":
     if "kind" in names and (damage := records.sound(path)[1]):
@@ -120,11 +118,22 @@ def open_log(path: str, how: Reading) -> LogFile:
                           for field in ("Bp", "n", "seed", "eval_set", "k"))]
   if not log.appended:
     file = _by_step(file, keys)
-  return _last_start(file, keys)
+  return _without_aborted_runs(file, keys)
+
+
+def _spelled(column: str, names: list[str]) -> str:
+  """The caller's column as the file spells it.
+
+  Nested names are joined by slashes here; users also write dots, and TRL's
+  rewards have /mean in newer versions.
+  """
+  spellings = (column, column.replace(".", "/"), f"{column}/mean",
+               column.removesuffix("/mean"))
+  return next((name for name in spellings if name in names), column)
 
 
 def _amend(path: str, form: Format, lines: list[dict]) -> str | None:
-  """Makes the steps of a trainer those of isojax, in place; returns a note."""
+  """Corrects lines in place by the format's rule; returns a note."""
   try:
     return form.amend and form.amend(lines)
   except (TypeError, ValueError, OverflowError) as error:
@@ -132,17 +141,17 @@ def _amend(path: str, form: Format, lines: list[dict]) -> str | None:
                      "correct it, or give --format=table") from error
 
 
-def groups(how: Reading) -> list[str]:
+def named_groups(reading: Reading) -> list[str]:
   """The named groups of --from_path."""
-  if how.from_path is None:
+  if reading.from_path is None:
     return []
   try:
-    names = list(re.compile(how.from_path).groupindex)
+    names = list(re.compile(reading.from_path).groupindex)
   except re.error as error:
-    raise InputError(f"--from_path={how.from_path}: not a regular expression "
-                     f"({error})") from error
+    raise InputError(f"--from_path={reading.from_path}: not a regular "
+                     f"expression ({error})") from error
   if not names:
-    raise InputError(f"--from_path={how.from_path}: no named group such as "
+    raise InputError(f"--from_path={reading.from_path}: no named group such as "
                      "(?P<n>\\d+)")
   return names
 
@@ -152,9 +161,9 @@ def _names(table) -> list[str]:
 
 
 def _melted(table, names: list[str], from_path: str):
-  """A table whose columns are runs as one with a line for each run.
+  """The table with a line for each run, if its columns are runs.
 
-  The first name is the step, the others are runs if from_path matches all.
+  The first column is the step, the others are runs if from_path matches all.
   """
   step, *runs = names
   if len(runs) < 2 or not all(re.search(from_path, run) for run in runs) or any(
@@ -167,9 +176,9 @@ def _melted(table, names: list[str], from_path: str):
 
 def _steps(file: LogFile, keys: list[str]):
   """Yields (index, run, step) of the lines that have a step."""
-  for at, (_, line) in enumerate(file.table):
+  for index, (_, line) in enumerate(file.table):
     try:
-      yield at, tuple(str(line.get(key)) for key in keys), float(
+      yield index, tuple(str(line.get(key)) for key in keys), float(
           line[file.step])
     except (KeyError, TypeError, ValueError):
       continue  # reported with the field's name when the line is used
@@ -177,49 +186,52 @@ def _steps(file: LogFile, keys: list[str]):
 
 def _by_step(file: LogFile, keys: list[str]) -> LogFile:
   """The file in the order of its steps, if each occurs once in a run."""
-  known = list(_steps(file, keys))
-  by_run = sorted(known, key=lambda row: row[1])
-  if len(known) < len(file.table) or len({row[1:] for row in known}) < len(
-      known) or by_run == sorted(by_run, key=lambda row: row[1:]):
+  rows = list(_steps(file, keys))
+  by_run = sorted(rows, key=lambda row: row[1])
+  if len(rows) < len(file.table) or len({row[1:] for row in rows}) < len(
+      rows) or by_run == sorted(by_run, key=lambda row: row[1:]):
     return file
   file.note(f"its rows are not in the order of {file.step!r}; they were sorted "
             "by it.")
   return dataclasses.replace(file, table=[
-      file.table[at] for at, _, _ in sorted(known, key=lambda row: row[2])])
+      file.table[index] for index, _, _ in sorted(
+          rows, key=lambda row: row[2])])
 
 
-def _last_start(file: LogFile, keys: list[str]) -> LogFile:
+def _without_aborted_runs(file: LogFile, keys: list[str]) -> LogFile:
   """The file without runs that were aborted and started again.
 
   A run starts again where the log returns to its first step and writes a name
   a second time. Lines before it are dropped if they end at an earlier step;
   otherwise the earlier run is the longer one, and the file is refused.
   """
-  runs = {}  # run -> its parts: (names at the first step, [(at, step)])
-  for at, run, step in _steps(file, keys):
-    names = file.table[at][1].keys() - {file.step, *keys}
-    parts = runs.setdefault(run, [(names, [])])
-    first, lines = parts[-1]
-    if lines and step <= lines[0][1] < lines[-1][1] and names & first:
-      parts.append((names, [(at, step)]))
+  # run -> its attempts: (names at the first step, [(index of a line, step)])
+  runs = {}
+  for index, run, step in _steps(file, keys):
+    names = file.table[index][1].keys() - {file.step, *keys}
+    attempts = runs.setdefault(run, [(names, [])])
+    first_names, lines = attempts[-1]
+    if lines and step <= lines[0][1] < lines[-1][1] and names & first_names:
+      attempts.append((names, [(index, step)]))
       continue
-    lines.append((at, step))
+    lines.append((index, step))
     if step <= lines[0][1]:
-      first |= names
-  where = lambda at: file.table[at][0]
+      first_names |= names
+  where = lambda index: file.table[index][0]
   dropped = set()
-  for *earlier, (_, last) in runs.values():
-    (begin, start), (_, end) = last[0], last[-1]
-    for _, lines in earlier:
+  for *aborted, (_, last) in runs.values():
+    (begin, start_step), (_, last_step) = last[0], last[-1]
+    for _, lines in aborted:
       (first, _), (_, reached) = lines[0], lines[-1]
-      if reached >= end:
+      if reached >= last_step:
         raise InputError(
-            f"{where(begin)}: the log starts again at step {start:g}, after "
-            f"step {reached:g} of the run from {where(first)}; delete one run, "
-            "or separate them with --columns=run_id=NAME, seed or eval_set")
+            f"{where(begin)}: the log starts again at step {start_step:g}, "
+            f"after step {reached:g} of the run from {where(first)}; delete "
+            "one run, or separate them with --columns=run_id=NAME, seed or "
+            "eval_set")
       file.notes.append(
           f"{where(first)}: a run that ended at step {reached:g} and was "
           f"started again at {where(begin)}: left out.")
-      dropped |= {at for at, _ in lines}
+      dropped |= {index for index, _ in lines}
   return dataclasses.replace(file, table=[
-      line for at, line in enumerate(file.table) if at not in dropped])
+      line for index, line in enumerate(file.table) if index not in dropped])

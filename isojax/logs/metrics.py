@@ -1,11 +1,11 @@
-"""Which names of a log are its evaluations, or the training reward instead."""
+"""Finds the names of a log's evaluations, or of its training reward."""
 
 import dataclasses
 import re
 
 from isojax.errors import InputError
 from isojax.logs.fields import nearest, TRAINING, typed
-from isojax.logs.formats.base import KNOWN, METRICS
+from isojax.logs.formats.base import EVAL_FIELDS, METRICS
 from isojax.logs.log_file import LogFile
 from isojax.logs.runs import lacking, Runs
 
@@ -14,7 +14,7 @@ ACCURACY = re.compile(
 EVALUATED = re.compile(
     r"(?:^|[^a-z])(?:eval(?:uation)?|val(?:id(?:ation)?)?|test|held.?out)"
     r"(?:[^a-z]|$)", re.IGNORECASE)  # in the name of a column
-# A length, a count or a part of a rate, although its name has one of ACCURACY.
+# Names of lengths, counts and deviations, although ACCURACY matches them.
 NO_RATE = re.compile(
     r"len|seqs|num|count|solve_|initial|(?:^|[^a-z])(?:std|min|max|stderr)",
     re.IGNORECASE)
@@ -33,18 +33,19 @@ class Curve:
 def curves_of(log: Runs) -> list[Curve]:
   """The sets of evaluations in the file; else its training reward."""
   file, (fixed, _) = log.file, next(iter(log.constants.values()))
-  form, columns = file.form, file.how.columns
+  form, columns = file.form, file.reading.columns
   chosen = {field: name for field, name in columns.items() if field in METRICS}
   if chosen and all(map(form.is_reward, chosen.values())):
     return [Curve(TRAINING, None, chosen, True)]
-  sets = {}  # set, who -> rank of the names -> field -> k -> name
+  # (set, who) -> index in form.metrics -> field -> k -> name
+  sets = {}
   for rank, patterns in enumerate(form.metrics):
     for field, pattern in patterns.items():
       for name in chosen.values() if chosen else file.names:
         if match := re.fullmatch(pattern, name):
-          part = {"set": None, "who": None, "k": None} | match.groupdict()
-          k = None if part["k"] is None else int(part["k"])
-          ranks = sets.setdefault((part["set"] or None, part["who"]), {})
+          parts = {"set": None, "who": None, "k": None} | match.groupdict()
+          k = None if parts["k"] is None else int(parts["k"])
+          ranks = sets.setdefault((parts["set"] or None, parts["who"]), {})
           ranks.setdefault(rank, {}).setdefault(field, {})[k] = name
   if chosen and len(sets) != 1:
     return [Curve(None, None, chosen)]
@@ -69,74 +70,76 @@ def curves_of(log: Runs) -> list[Curve]:
 
 def rewards_of(file: LogFile) -> list[str]:
   """The names of training rewards; accuracies come first."""
-  return sorted(filter(file.form.is_reward, informative(
+  return sorted(filter(file.form.is_reward, not_all_zero(
       file, file.form.columns("reward", file.names))),
                 key=lambda name: not re.search("acc|correct", name))
 
 
-def informative(file: LogFile, names: list[str]) -> list[str]:
-  """The names that are not 0 in every line; all if none is left."""
+def not_all_zero(file: LogFile, names: list[str]) -> list[str]:
+  """The names that are not 0 in every line; all names if none is left."""
   return [name for name in names
           if any(numbers(file, name)) or not numbers(file, name)] or names
 
 
 def numbers(file: LogFile, name: str) -> list[float]:
-  """The values of a name; empty if one is no number."""
+  """The values of a name; empty if one of them is not a number."""
   try:
     return [float(line[name]) for _, line in file.table if name in line]
   except (TypeError, ValueError, OverflowError):
     return []
 
 
-def walk(log: Runs, curves: list[Curve]):
-  """Yields each line with a value of a curve, in order, for each such curve.
+def curve_lines(log: Runs, curves: list[Curve]):
+  """Yields the lines that have a value of a curve, once for each such curve.
 
-  As (file:line, run, the number that counts as its step if it has none, its
-  eval_set and k, its other fields). Constants are not among the fields.
+  Each is (file:line, run, the step if the line has none, {eval_set and k},
+  other fields of the line); the constants of the run are not among the fields.
   """
   file = log.file
   for order, (where, line) in enumerate(log.lines, 1):
     run = file.run(line)
-    _, options = log.of(run)
+    _, options = log.constants_of(run)
     for curve in curves:
       if line.get("kind") == ("eval" if curve.train else "train") or not any(
           name in line for field, name in curve.source.items()
           if field != "step"):
         continue
-      fields = {field: typed(where, line[name], field, name, file.how.axis)
-                for field, name in (*file.places(), *curve.source.items())
+      fields = {field: typed(where, line[name], field, name, file.reading.axis)
+                for field, name in (*file.field_names(), *curve.source.items())
                 if name in line}
       if "logged" in line and "logging_steps" in options:
         fields.setdefault("step", line["logged"] * options["logging_steps"])
-      which = {} if curve.k is None else {"k": curve.k}
+      set_and_k = {} if curve.k is None else {"k": curve.k}
       if eval_set := curve.eval_set or next(
           (match[1] for name in line if file.form.set_key
            and (match := re.fullmatch(file.form.set_key, name))), None):
-        which["eval_set"] = eval_set
-      yield where, run, line.get("logged", order), which, fields
+        set_and_k["eval_set"] = eval_set
+      yield where, run, line.get("logged", order), set_and_k, fields
 
 
 def _at_one_k(file: LogFile, by_field: dict, fixed: dict
               ) -> tuple[int | None, dict]:
-  """One k for best and worst, and the names: the given k, else the largest.
+  """The k of best and worst, and field -> name at this k.
 
-  If avg was logged at several k, each is of other problems: verl joins the
-  samples of equal prompts. The smallest k is that of the problems that occur
-  once.
+  k is the given one, else the largest. If avg was logged at several k, each k
+  belongs to other problems: verl joins the samples of equal prompts. The
+  smallest k belongs to the problems that occur once.
   """
   avg = by_field.get("avg", {})
-  stored = min(avg, key=lambda k: k or 0, default=None)
-  at = {k for field, names in by_field.items() if field != "avg"
-        for k in names if k is not None and not (len(avg) > 1 and k > stored)}
-  k = fixed["k"] if "k" in fixed else max(at, default=None)
-  if at and k not in at:
-    raise InputError(f"{file.path}: no best or worst at k={k}; expected one of "
-                     f"k={sorted(at)}; choose it with --fixed=k={max(at)}")
-  source = {field: names[one] for field, names in by_field.items()
-            for one in (k, None) if one in names and field != "avg"}
+  smallest_k = min(avg, key=lambda k: k or 0, default=None)
+  choices = {k for field, names in by_field.items() if field != "avg"
+             for k in names
+             if k is not None and not (len(avg) > 1 and k > smallest_k)}
+  k = fixed["k"] if "k" in fixed else max(choices, default=None)
+  if choices and k not in choices:
+    raise InputError(
+        f"{file.path}: no best or worst at k={k}; expected one of "
+        f"k={sorted(choices)}; choose it with --fixed=k={max(choices)}")
+  source = {field: names[key] for field, names in by_field.items()
+            for key in (k, None) if key in names and field != "avg"}
   if avg:
-    source["avg"] = avg[stored]
-    k = stored if k is None else k
+    source["avg"] = avg[smallest_k]
+    k = smallest_k if k is None else k
   if len(avg) > 1:
     file.note(f"{', '.join(avg.values())} are of different problems (equal "
               f"prompts are joined); {source['avg']} is used.")
@@ -144,11 +147,11 @@ def _at_one_k(file: LogFile, by_field: dict, fixed: dict
 
 
 def _only_metric(file: LogFile) -> str | None:
-  """The only accuracy of a table, or its only one of evaluations."""
+  """The only accuracy in a table, or the only one of an evaluation."""
   names = [] if file.kind != "table" else [
       name for name in file.names if name not in (
-          file.run_key, file.how.axis, *KNOWN, *file.how.columns.values(),
-          *file.form.step)]
+          file.run_key, file.reading.axis, *EVAL_FIELDS, *file.form.step,
+          *file.reading.columns.values())]
   rates = [name for name in names
            if ACCURACY.search(name) and not NO_RATE.search(name)]
   only = rates if len(names) == 1 else list(filter(EVALUATED.search, rates))
@@ -156,15 +159,16 @@ def _only_metric(file: LogFile) -> str | None:
 
 
 def _no_metric(log: Runs, fixed: dict) -> str:
-  """The message for a file without a known metric; names what else it lacks."""
+  """The message for a file without a known metric."""
   file = log.file
-  given = fixed.keys() | {field for field, name in file.places()
+  given = fixed.keys() | {field for field, name in file.field_names()
                           if name in file.names}
   fields = [name for name in ("Bp", "n") if name not in given
             and not (name == "Bp" and (log.step_size or log.batch))]
-  way = ("; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
-         if file.kind == "table" else "")
+  melting = ("; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
+             if file.kind == "table" else "")
   more = (f". And {lacking(file.form, fields, file.default_run)}"
           if fields else "")
   return (f"{file.path}: no evaluations; give a metric with --columns=avg=NAME"
-          f"{way}; the file has {nearest('eval/accuracy', file.names)}{more}")
+          f"{melting}; the file has "
+          f"{nearest('eval/accuracy', file.names)}{more}")

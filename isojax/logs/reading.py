@@ -1,8 +1,8 @@
 """Reads the evaluations of logs as rows with isojax's field names.
 
-A `Format` says under which names a trainer logs its evaluations. The caller
-gives the rest: `columns` the name of a field in the file, `fixed` a constant,
-under isojax's name or the trainer's own (`data.train_batch_size`).
+A `Format` has the names under which a trainer logs its evaluations. The
+caller's Reading adds names (`columns`) and constants (`fixed`), under isojax's
+name or the trainer's (`data.train_batch_size`).
 """
 
 import collections
@@ -18,13 +18,13 @@ from isojax.logs.fields import FEWEST, Reading, Row, TEXT, TRAINING
 from isojax.logs.formats.base import Format, METRICS, TOTAL
 from isojax.logs.log_file import file_of, LOG_CALLS, LogFile, open_log
 from isojax.logs.metrics import Curve
-from isojax.logs.runs import lacking, NEEDED, Runs
+from isojax.logs.runs import lacking, REQUIRED, Runs
 
-RUN = "run_id", "seed", "Bp", "n", "eval_set", "k"  # one curve
-PERCENT = 2.0  # an accuracy above is one in percent
+CURVE = "run_id", "seed", "Bp", "n", "eval_set", "k"  # fields that identify it
+MAX_FRACTION = 2.0  # a larger accuracy is in percent
 
 
-def read(patterns: list[str], how: Reading, *, flag: str
+def read(patterns: list[str], reading: Reading, *, flag: str
          ) -> tuple[list[Row], list[str]]:
   """Every evaluation in the files, and the notes of the readers.
 
@@ -44,7 +44,7 @@ def read(patterns: list[str], how: Reading, *, flag: str
       paths.setdefault(os.path.realpath(path), path)
   for path in paths.values():
     try:
-      more, file_notes = read_file(file_of(path), how)
+      more, file_notes = read_file(file_of(path), reading)
     except InputError as error:
       refused.append(error)
       notes.append(f"left out: {error}")
@@ -60,11 +60,11 @@ def read(patterns: list[str], how: Reading, *, flag: str
     notes += [f"left out: {path}: it has a {TRAINING} and no evaluations, as "
               "other files have" for path in without]
     rows = evaluated
-  return rows, folded(notes, list(paths.values()))
+  return rows, merged(notes, list(paths.values()))
 
 
-def folded(notes: list[str], paths: list[str]) -> list[str]:
-  """The notes, once where they differ only in the file that they name."""
+def merged(notes: list[str], paths: list[str]) -> list[str]:
+  """One note for all notes that differ only in the file that they name."""
   place = re.compile(f"(?:{'|'.join(map(re.escape, paths))})(?::\\d+)?: ")
   alike = collections.defaultdict(list)
   for note in notes:
@@ -73,15 +73,16 @@ def folded(notes: list[str], paths: list[str]) -> list[str]:
           for same in alike.values()]
 
 
-def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
+def read_file(path: str, reading: Reading) -> tuple[list[Row], list[str]]:
   """The rows of one file, and notes on what was skipped or assumed."""
-  log = Runs(open_log(path, how))
-  if len(log.constants) == 1 and "n" not in how.columns:
+  log = Runs(open_log(path, reading))
+  if len(log.constants) == 1 and "n" not in reading.columns:
     granularity.set_group_size(log, next(iter(log.constants.values()))[0])
   file, curves = log.file, metrics.curves_of(log)
   rows = _rows(log, curves)
   if not rows:
-    texts = {name: value for name, value in how.fixed.items() if name in TEXT}
+    texts = {name: value for name, value in reading.fixed.items()
+             if name in TEXT}
     which = f" with {texts}" if texts else ""
     raise InputError(f"{path}: no line has a value of "
                      f"{sorted(curves[0].source.values())}{which}: check the "
@@ -92,14 +93,14 @@ def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
     _check_training(file, rows, curves[0].source.get("avg"))
   if file.kind == "isojax":
     return rows, file.notes
-  if not file.runs and "run_id" not in log.of(None)[0]:
+  if not file.runs and "run_id" not in log.constants_of(None)[0]:
     _name_runs(rows)
-  if file.step is None and "step" not in how.fixed:
+  if file.step is None and "step" not in reading.fixed:
     _join_endpoints(file, rows)
   file.notes.extend(_caveats(log, rows, curves))
-  if "avg" not in how.scale and (note := granularity.note_on(log)):
+  if "avg" not in reading.scale and (note := granularity.contradiction(log)):
     file.note(note)
-  rows = _once(rows, file)
+  rows = _without_repeats(rows, file)
   _check_enough(file, rows, curves)
   return rows, file.notes
 
@@ -112,13 +113,13 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
 
   A line with another text than a constant, such as its model, has no row.
   """
-  rows, previous, file, how = [], {}, log.file, log.file.how
-  reached = {}  # of a run without steps: the last compute
-  for where, run, _, which, values in metrics.walk(log, curves):
-    constant, _ = log.of(run)
+  rows, previous, file, reading = [], {}, log.file, log.file.reading
+  reached = {}  # run without steps -> its last compute
+  for where, run, _, set_and_k, values in metrics.curve_lines(log, curves):
+    constant, _ = log.constants_of(run)
     counted = (file.step is None
                and not (values | constant).keys() & {"step", "rollouts"}
-               and how.axis not in ("rollouts", "updates"))
+               and reading.axis not in ("rollouts", "updates"))
     if counted:  # the axis needs no step: evaluations are numbered
       values["step"] = len(rows)
     differs = next((name for name, value in constant.items()
@@ -126,15 +127,15 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
     if differs in TEXT:
       continue
     if differs:
-      flag = "--fixed" if differs in how.fixed else "--from_path"
+      flag = "--fixed" if differs in reading.fixed else "--from_path"
       raise InputError(
           f"{where}: {differs} is {values[differs]} in the file and "
           f"{constant[differs]} in {flag}: leave it out of {flag}")
-    fields = {"run_id": file.default_run} | which | constant | values
+    fields = {"run_id": file.default_run} | set_and_k | constant | values
     if {"rollouts", "Bp", "n"} <= fields.keys():  # a table of equal C
       fields.setdefault("step", fields["rollouts"] // (fields["Bp"]
                                                        * fields["n"]))
-    absent = [name for name in NEEDED if name not in fields]
+    absent = [name for name in REQUIRED if name not in fields]
     if {"Bp", "n"} <= {*absent} and (
         log.step_size is not None or log.batch is not None):
       absent.remove("Bp")  # follows from n and the rollouts of a step
@@ -142,14 +143,14 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
       raise InputError(f"{where}: "
                        + lacking(file.form, absent, fields["run_id"]))
     if curves[0].train and not file.form.before_update:
-      _to_sampler(fields, file.form, previous, run)
-    for field, (low, high) in how.scale.items():
+      _set_sampling_policy(fields, file.form, previous, run)
+    for field, (low, high) in reading.scale.items():
       if field in fields:
         fields[field] = (fields[field] - low) / (high - low)
     if counted:
-      _check_order(where, fields, how.axis, reached)
+      _check_order(where, fields, reading.axis, reached)
     else:
-      fields["rollouts"] = log.after(run, fields)
+      fields["rollouts"] = log.rollouts_after(run, fields)
     rows.append(Row(where, fields))
   return rows
 
@@ -161,22 +162,23 @@ def _check_order(where: str, fields: dict, axis: str, reached: dict) -> None:
   """
   if axis not in fields:
     return
-  which = tuple(fields.get(name) for name in RUN)
-  if reached.setdefault(which, -math.inf) >= fields[axis]:
+  curve = tuple(fields.get(name) for name in CURVE)
+  if reached.setdefault(curve, -math.inf) >= fields[axis]:
     raise InputError(
         f"{where}: {axis} is {fields[axis]:g}, not more than in the line "
         "before: these are rows of several runs; separate them with "
         "--columns=run_id=NAME, or seed, and name the step")
-  reached[which] = fields[axis]
+  reached[curve] = fields[axis]
 
 
-def _to_sampler(fields: dict, form: Format, previous: dict, run) -> None:
+def _set_sampling_policy(
+    fields: dict, form: Format, previous: dict, run) -> None:
   """Sets the step of a training reward to that of the policy that sampled.
 
-  The rollouts of update s are of the policy after s - 1 updates; a mean over
-  several updates is that of the middle one. Counters are those of the row
-  before; after a gap they are unknown. `previous` has the step and the counters
-  of the last row of each run.
+  The rollouts of update s are from the policy after s - 1 updates; a mean over
+  several updates counts as that of the middle one. The counters at that policy
+  are those of the row before; after a gap they are unknown. `previous` has the
+  step and the counters of the last row of each run.
   """
   step, epoch = fields["step"], fields.get("epoch")
   if not form.counters and isinstance(epoch, (int, float)) and epoch > 0:
@@ -192,11 +194,11 @@ def _to_sampler(fields: dict, form: Format, previous: dict, run) -> None:
 
 def _name_runs(rows: list[Row]) -> None:
   """Adds Bp, n and seed to the run_id if a file without run_ids has several."""
-  of = lambda row: tuple((name, row.fields[name]) for name in (
+  arm = lambda row: tuple((name, row.fields[name]) for name in (
       "Bp", "n", "seed") if name in row.fields)
-  if len({of(row) for row in rows}) > 1:
+  if len({arm(row) for row in rows}) > 1:
     for row in rows:
-      row.fields["run_id"] += "".join(f"-{name}{v}" for name, v in of(row))
+      row.fields["run_id"] += "".join(f"-{name}{v}" for name, v in arm(row))
 
 
 def _join_endpoints(file: LogFile, rows: list[Row]) -> None:
@@ -214,29 +216,29 @@ def _from_percent(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
   """Divides percentages by 100, with a note."""
   names = {field: name for curve in curves
            for field, name in curve.source.items()
-           if field in METRICS and field not in file.how.scale
+           if field in METRICS and field not in file.reading.scale
            and metrics.ACCURACY.search(name) and "reward" not in name}
   for field, name in names.items():
-    some = [row for row in rows if field in row.fields]
-    values = [row.fields[field] for row in some]
-    if values and min(values) >= 0 and PERCENT < max(values) <= 100:
-      for row in some:
+    having = [row for row in rows if field in row.fields]
+    values = [row.fields[field] for row in having]
+    if values and min(values) >= 0 and MAX_FRACTION < max(values) <= 100:
+      for row in having:
         row.fields[field] /= 100
       file.note(f"{name!r} reaches {max(values):g}: read as percent; "
                 f"--scale={field}=1 keeps the numbers.")
 
 
 def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
-  """Tells that the metric is the training reward; halves one of 0 and 2."""
+  """Notes that the metric is the training reward; halves rewards of 0 and 2."""
   others = [other for other in metrics.rewards_of(file)
             if other != name and _passes(file, other)]
-  more = "" if "avg" in file.how.columns or not others else (
+  more = "" if "avg" in file.reading.columns or not others else (
       f" Others: {', '.join(f'--columns=avg={o}' for o in others[:3])}.")
   file.note(f"avg is the {TRAINING} {name!r}, noisier than an evaluation, and "
             "of the training problems. Each is charged to the policy that "
             f"sampled it.{more}")
   values = [row.fields["avg"] for row in rows if "avg" in row.fields]
-  if "avg" in file.how.scale or not values:
+  if "avg" in file.reading.scale or not values:
     return
   low, high = min(values), max(values)
   if 0 <= low and 1 < high <= 2 and _worth_two(rows):
@@ -253,16 +255,16 @@ def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
 
 
 def _passes(file: LogFile, name: str) -> bool:
-  """Whether the values of a name can be pass rates, which are not all 0."""
+  """Whether the values of a name can be pass rates, and are not all 0."""
   values = metrics.numbers(file, name)
   return any(values) and all(0 <= value <= 1 for value in values
                              if value == value)
 
 
 def _worth_two(rows: list[Row]) -> bool:
-  """Whether the means of 0 and 2 explain the rewards, and those of 0 and 1 not.
+  """Whether the rewards are means of 0 and 2, not of 0 and 1.
 
-  Of at least 8 means of 0 and 1 above 0, half would be odd.
+  Of at least 8 sums of rewards of 0 and 1, about half would be odd.
   """
   sums = [row.fields["avg"] * row.fields["Bp"] * row.fields["n"]
           for row in rows if row.fields.get("avg", 0) > 0]
@@ -270,7 +272,7 @@ def _worth_two(rows: list[Row]) -> bool:
       abs(total - 2 * round(total / 2)) < 0.02 for total in sums)
 
 
-def _once(rows: list[Row], file: LogFile) -> list[Row]:
+def _without_repeats(rows: list[Row], file: LogFile) -> list[Row]:
   """One row per evaluation.
 
   Two rows with different metrics of one evaluation are joined. If the log of a
@@ -278,44 +280,46 @@ def _once(rows: list[Row], file: LogFile) -> list[Row]:
   there: the earlier rows from that step on are dropped, with a note. A step
   that occurs twice in another way, as of two runs, is refused.
   """
-  # A table may have C alone, of which several are in one whole step.
+  # A table without steps may have several C in one step of Bp * n.
   order = "rollouts" if file.kind == "table" and file.step is None and all(
       "rollouts" in row.fields for row in rows) else "step"
-  kept: dict[tuple, dict[int, Row]] = {}  # run and set -> step -> row
+  curves: dict[tuple, dict[int, Row]] = {}  # fields of CURVE -> step -> row
   for row in rows:
-    run = kept.setdefault(tuple(row.fields.get(name) for name in RUN), {})
+    curve = curves.setdefault(tuple(map(row.fields.get, CURVE)), {})
     step = row.fields[order]
-    if step not in run:
-      run[step] = row
+    if step not in curve:
+      curve[step] = row
       continue
-    one = run[step]
-    if not one.fields.keys() & row.fields.keys() & {*METRICS}:
-      run[step] = Row(one.where, one.fields | row.fields)
+    earlier = curve[step]
+    if not earlier.fields.keys() & row.fields.keys() & {*METRICS}:
+      curve[step] = Row(earlier.where, earlier.fields | row.fields)
       continue
-    if not (file.form.repeats or next(iter(run)) < step < next(reversed(run))):
+    if not (file.form.repeats
+            or next(iter(curve)) < step < next(reversed(curve))):
       raise InputError(
-          f"{row.where}: the same run, set and step as {one.where}; separate "
-          "them with --columns=run_id=NAME, seed or eval_set, or delete one")
+          f"{row.where}: the same run, set and step as {earlier.where}; "
+          "separate them with --columns=run_id=NAME, seed or eval_set, or "
+          "delete one")
     file.notes.append(
-        f"{one.where}: step {step} is evaluated again at {row.where}: a "
+        f"{earlier.where}: step {step} is evaluated again at {row.where}: a "
         "resumed run; the later rows from this step on are kept.")
-    for void in [other for other in run if other >= step]:
-      del run[void]
-    run[step] = row
-  place = {row.where: at for at, row in enumerate(rows)}
-  return sorted((row for run in kept.values() for row in run.values()),
-                key=lambda row: place[row.where])
+    for later in [other for other in curve if other >= step]:
+      del curve[later]
+    curve[step] = row
+  position = {row.where: i for i, row in enumerate(rows)}
+  return sorted((row for curve in curves.values() for row in curve.values()),
+                key=lambda row: position[row.where])
 
 
 def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
-  """Raises InputError if another metric of the file has enough evaluations.
+  """Raises InputError if only another metric has enough values for a curve.
 
-  A run with fewer evaluations than a curve needs is left out of every study.
+  A study leaves out runs that have fewer.
   """
   longest = max(collections.Counter(
       (row.fields["run_id"], row.fields.get("eval_set")) for row in rows
   ).values())
-  if longest >= FEWEST or "avg" in file.how.columns:
+  if longest >= FEWEST or "avg" in file.reading.columns:
     return
   train = metrics.rewards_of(file)
   count = lambda name: len(metrics.numbers(file, name))
@@ -336,15 +340,15 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
 
 def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
   """Notes on how far the numbers of this format can be trusted."""
-  file, form, how = log.file, log.file.form, log.file.how
+  file, form, reading = log.file, log.file.form, log.file.reading
   fields, options = next(iter(log.constants.values()))
   fixed = fields if None in log.constants else {}
   runs = {row.fields["run_id"] for row in rows}
-  counted = "rollouts" not in dict(file.places())
+  counted = "rollouts" not in dict(file.field_names())
   steps = sorted({row.fields["step"] for row in rows})
   gaps = [later - step for step, later in itertools.pairwise(steps)]
   return [note for holds, note in (
-      (not curves[0].train and "avg" not in file.how.columns and (
+      (not curves[0].train and "avg" not in file.reading.columns and (
           file.kind != "verl" or curves[0].source.keys() & {"best", "worst"}),
        form.caveat),
       (len(runs) > 1 and fixed.keys() & {"Bp", "n", "seed"},
@@ -363,7 +367,7 @@ def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
        "the trainer sampled and discarded."),
       ("remove_constant_reward_groups" in options, "rollouts are step * Bp * "
        "n: env/all/* leaves out the groups of constant reward."),
-      ("_step" not in (how.axis, *how.columns.values())
+      ("_step" not in (reading.axis, *reading.columns.values())
        and file.step in ("_step", "Step") and (
            file.kind == "table" or min(gaps, default=1) > 1), LOG_CALLS),
   ) if holds and note]

@@ -1,7 +1,7 @@
 """The runs of a log: their n and Bp, the trainer's options, and C.
 
-What is constant is from the flags, the run's name, the trainer's output or a
-config file beside the log; C is from the rollouts that the log counts.
+Constants are from the flags, the run's name, the trainer's output or a config
+file in the log's folder; C is from the rollouts that the log counts.
 """
 
 import bisect
@@ -17,25 +17,26 @@ from isojax.core.format import nearest_divisors
 from isojax.errors import InputError
 from isojax.logs.fields import nearest, number, typed
 from isojax.logs.formats import base, text
-from isojax.logs.formats.base import KNOWN, ROLLOUTS, TOTAL
-from isojax.logs.log_file import groups, LogFile
+from isojax.logs.formats.base import EVAL_FIELDS, ROLLOUTS, TOTAL
+from isojax.logs.log_file import LogFile, named_groups
 
-NEEDED = {"Bp": "problems per step", "n": "rollouts per problem",
+REQUIRED = {"Bp": "problems per step", "n": "rollouts per problem",
           "step": "updates made"}
-EXAMPLES = {"Bp": 32, "n": 8, "step": 100}  # of messages
+EXAMPLES = {"Bp": 32, "n": 8, "step": 100}  # values in messages
 
 
 class Runs:
-  """The constants and the rollouts of the runs of a file.
+  """The constants, lines and rollouts of the runs in a file.
 
   A trainer that samples again, or discards groups, spends more than Bp * n
-  rollouts a step. Where its log counts them, they are charged to C.
+  rollouts a step. If its log counts them, they are charged to C.
   """
 
   def __init__(self, file: LogFile, only: str | None = None, more=()):
-    """Reads all runs, or one; `more` are further fields of --columns."""
+    """Reads all runs, or `only` one; --columns may also name fields of `more`.
+    """
     check_flags(file, more)
-    named, self.log_options = in_names(file), options_of(file)
+    named, self.log_options = fields_in_names(file), options_of(file)
     if only is not None and None not in named:
       if only not in named:
         raise InputError(f"{file.path}: --from_path does not match the run "
@@ -55,11 +56,11 @@ class Runs:
              for units in counts.values() if ROLLOUTS in units]
     self.step_size = max(sizes, key=sizes.count, default=None)
     for fields, _ in self.constants.values():
-      self.complete(fields)
+      self.set_Bp(fields)
 
   @property
   def batch(self) -> int | None:
-    """The rollouts of a step by the trainer's option, which n divides."""
+    """The rollouts of a step by the trainer's option; a multiple of n."""
     name = self.file.form.settings.get("batch")
     return next((options[name] for _, options in self.constants.values()
                  if name in options), None)
@@ -69,12 +70,12 @@ class Runs:
     """Whether the log counts more than Bp * n rollouts a step."""
     return not self.units <= {ROLLOUTS, TOTAL, base.STEP}
 
-  def of(self, run: str | None) -> tuple[dict, dict]:
+  def constants_of(self, run: str | None) -> tuple[dict, dict]:
     """The constant fields and the options of a run."""
     return self.constants[None if None in self.constants else run]
 
   def _counted(self) -> dict[str | None, dict]:
-    """Run -> update -> unit -> what the log counts."""
+    """Run -> update -> unit -> the count in the log."""
     file, runs = self.file, collections.defaultdict(dict)
     units = {name: unit for pattern, unit in file.form.sampled
              for name in file.names if re.fullmatch(pattern, name)}
@@ -88,20 +89,20 @@ class Runs:
             update + file.form.before_update, {}).update(counts)
     return runs
 
-  def complete(self, fields: dict) -> None:
-    """Adds Bp where the rollouts of a step and n tell it."""
+  def set_Bp(self, fields: dict) -> None:
+    """Adds Bp to constants that have n, by the rollouts of a step."""
     if self.step_size and "n" in fields and "Bp" not in fields:
       fields["Bp"], rest = divmod(self.step_size, fields["n"])
       if rest:
         raise InputError(f"{self.file.path}: {self.step_size} rollouts a step "
                          f"are no multiple of n={fields['n']}; give another n")
 
-  def after(self, run: str | None, fields: dict) -> int:
-    """C of a row, unless it has it; a step without a count is Bp * n."""
+  def rollouts_after(self, run: str | None, fields: dict) -> int:
+    """C at the step of a row; a step that the log does not count is Bp * n."""
     if "rollouts" in fields:
       return fields["rollouts"]
     updates, Bp, n = (fields[name] for name in ("step", "Bp", "n"))
-    _, options = self.of(run)
+    _, options = self.constants_of(run)
     counts = self.counts.get(run, {})
     if TOTAL in counts.get(updates, {}):
       return round(counts[updates][TOTAL] + counts[updates].get(base.STEP, 0))
@@ -111,13 +112,15 @@ class Runs:
       known = ([] if "remove_constant_reward_groups" in options
                else sorted(update for update in counts if update > 0))
       self.sums[run, Bp, n] = known, [0, *itertools.accumulate(
-          self._of_step(counts[update], options, Bp, n) for update in known)]
+          self._rollouts_of_step(counts[update], options, Bp, n)
+          for update in known)]
     known, sums = self.sums[run, Bp, n]
     counted = bisect.bisect_right(known, updates)
     return sums[counted] + (updates - counted) * Bp * n
 
-  def _of_step(self, units: dict, options: dict, Bp: int, n: int) -> int:
-    """The rollouts of one step from what the trainer counted in it."""
+  def _rollouts_of_step(self, units: dict, options: dict, Bp: int, n: int
+                        ) -> int:
+    """The rollouts of one step by the trainer's counts, unit -> count."""
     if base.DISCARDED in units:
       return round(Bp + units[base.DISCARDED]) * n
     if ROLLOUTS in units:
@@ -134,17 +137,17 @@ class Runs:
 
 def check_flags(file: LogFile, more) -> None:
   """Raises InputError for unknown fields and fields given twice."""
-  how, constants = file.how, KNOWN | {*file.form.known_options}
-  given = (("--columns", how.columns, KNOWN | {how.axis, *more}),
-           ("--fixed", how.fixed, constants),
-           ("--from_path", groups(how), constants),
-           ("--scale", how.scale, {*base.METRICS, how.axis}))
+  reading, constants = file.reading, EVAL_FIELDS | {*file.form.known_options}
+  given = (("--columns", reading.columns, EVAL_FIELDS | {reading.axis, *more}),
+           ("--fixed", reading.fixed, constants),
+           ("--from_path", named_groups(reading), constants),
+           ("--scale", reading.scale, {*base.METRICS, reading.axis}))
   for flag, names, known in given:
     for name in names:
       if name not in known:
         raise InputError(
             f"{flag}: {name} is not a field; expected one of "
-            + ", ".join([*NEEDED, nearest(name, known - NEEDED.keys())]))
+            + ", ".join([*REQUIRED, nearest(name, known - REQUIRED.keys())]))
   for (one, first, _), (other, second, _) in itertools.combinations(
       given[:3], 2):
     if twice := sorted({*first} & {*second}):
@@ -153,26 +156,26 @@ def check_flags(file: LogFile, more) -> None:
 
 def lacking(form: base.Format, fields: list[str], run_id: str) -> str:
   """The message for fields that neither the file nor the caller gives."""
-  own = {"step": "logging_steps"} | form.settings
-  own["Bp"] = own.get("batch", own.get("Bp"))
-  theirs = [f"{own[field]}=NUMBER" for field in fields
-            if field in own and own[field] in form.known_options]
-  named = [f"{field}(?P<{field}>\\d+)" for field in fields if field != "step"]
+  option = {"step": "logging_steps"} | form.settings
+  option["Bp"] = option.get("batch", option.get("Bp"))
+  options = [f"{option[field]}=NUMBER" for field in fields
+             if field in option and option[field] in form.known_options]
+  groups = [f"{field}(?P<{field}>\\d+)" for field in fields if field != "step"]
   ways = ["--columns=" + ",".join(f"{field}=NAME" for field in fields),
           "--fixed=" + ",".join(f"{field}={EXAMPLES[field]}"
                                 for field in fields)]
-  if theirs:
-    ways.append(f"--fixed={','.join(theirs)}")
-  if named:
-    ways.append(f"--from_path='{'-'.join(named)}' if the path or the run's "
+  if options:
+    ways.append(f"--fixed={','.join(options)}")
+  if groups:
+    ways.append(f"--from_path='{'-'.join(groups)}' if the path or the run's "
                 f"name ({run_id}) has them")
-  return (", ".join(f"no {field} ({NEEDED[field]})" for field in fields)
+  return (", ".join(f"no {field} ({REQUIRED[field]})" for field in fields)
           + f"; give columns or constants, such as {', or '.join(ways)}")
 
 
-def in_names(file: LogFile) -> dict:
-  """Run -> fields in its name, or None -> fields in the path."""
-  pattern, runs = file.how.from_path, file.runs
+def fields_in_names(file: LogFile) -> dict:
+  """Run -> fields in its name; None -> fields in the path, for all runs."""
+  pattern, runs = file.reading.from_path, file.runs
   if pattern is None:
     return {None: {}}
   fields_of = lambda name: (match := re.search(pattern, name)) and {
@@ -184,14 +187,14 @@ def in_names(file: LogFile) -> dict:
   if not by_run:
     raise InputError(f"{file.path}: --from_path={pattern} does not match the "
                      f"path, nor a run's name such as {runs[:1]}")
-  if silent := [run for run in runs if run not in by_run]:
-    file.note(f"--from_path does not match the runs {silent}; they were left "
+  if others := [run for run in runs if run not in by_run]:
+    file.note(f"--from_path does not match the runs {others}; they were left "
               "out.")
   return by_run
 
 
 def options_of(file: LogFile) -> dict:
-  """The trainer's options that it printed, logged, or saved beside the log."""
+  """Options that the trainer printed, logged, or saved in the log's folder."""
   form, options = file.form, {}
   for name, values in text.printed_options(file.head, form).items():
     if len(values) == 1:
@@ -203,14 +206,16 @@ def options_of(file: LogFile) -> dict:
   if sizes := [f"{name}={value}" for name, value in options.items()
                if name in form.known_options]:
     file.note(f"{', '.join(sizes)} from the log; --fixed overrides it.")
-  if {"Bp", "n"} <= file.how.fixed.keys() or form.config is None or sizes:
+  if sizes or form.parse_config is None or (
+      {"Bp", "n"} <= file.reading.fixed.keys()):
     return options
-  for name in form.configs:
+  for name in form.config_files:
     path = os.path.join(os.path.dirname(file.path), name)
     try:
       with open(path, "rb") as config:
-        options = form.config(tomllib.load(config) if name.endswith("toml")
-                              else json.load(config))
+        options = form.parse_config(
+            tomllib.load(config) if name.endswith("toml")
+            else json.load(config))
     except FileNotFoundError:
       continue
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -234,7 +239,8 @@ def constants(file: LogFile, named: dict, log_options: dict
   batch, group, model = (form.settings.get(name, name)
                          for name in ("batch", "n", "model"))
   sets = {form.settings.get("Bp", "Bp"): "Bp", batch: "Bp", group: "n"}
-  given = {name: ("--fixed", value) for name, value in file.how.fixed.items()}
+  given = {name: ("--fixed", value)
+           for name, value in file.reading.fixed.items()}
   given |= {name: ("--from_path", value) for name, value in named.items()}
   taken = {sets.get(name, name) for name in given}
   options = {name: ("the log's config", value)
@@ -246,7 +252,7 @@ def constants(file: LogFile, named: dict, log_options: dict
   if form.derive:
     options = form.derive(options)
   fields = {name: typed(flag, value, name)
-            for name, (flag, value) in given.items() if name in KNOWN}
+            for name, (flag, value) in given.items() if name in EVAL_FIELDS}
   derived = {sets[name]: value for name, value in options.items()
              if name in sets and name != batch}
   n = (fields | derived).get("n")

@@ -10,19 +10,19 @@ from isojax.errors import InputError
 from isojax.logs import granularity
 from isojax.logs.fields import nearest, Reading
 from isojax.logs.formats import FORMATS
-from isojax.logs.formats.base import KNOWN, METRICS
+from isojax.logs.formats.base import EVAL_FIELDS, METRICS
 from isojax.logs.log_file import LogFile, open_log
-from isojax.logs.metrics import Curve, curves_of, informative, walk
+from isojax.logs.metrics import Curve, curve_lines, curves_of, not_all_zero
 from isojax.logs.runs import Runs
 
-WHICH = re.compile(r"(?i)(?:run|experiment|trial|arm|config|model|seed)(?:[_ ]?"
-                   r"(?:id|name))?")  # a column of runs
-# Parts of the reward in the log of TRL and of isojax.
+RUN_COLUMN = re.compile(
+    r"(?i)(?:run|experiment|trial|arm|config|model|seed)(?:[_ ]?(?:id|name))?")
+# Names of the parts of the reward in logs of TRL and of isojax.
 PART = re.compile(r"(?:train/)?rewards/(?!eval/|train/|.*std)(.+?)(?:/mean)?|"
                   "reward_parts/(.+)")
-# Of a training step; --columns may name them besides those of an evaluation.
+# Fields of a training step that --columns may name besides EVAL_FIELDS.
 FIELDS = sorted({field for name, form in FORMATS.items() if name != "isojax"
-                 for field in form.fields} - KNOWN)
+                 for field in form.fields} - EVAL_FIELDS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,38 +36,35 @@ class Series:
   train: tuple[dict, ...]
   evals: tuple[dict, ...]  # step, avg, best, worst, k, eval_set, if known
   names: dict[str, str]  # field -> its name in the log
-  options: dict  # of the trainer, under its names, that the log tells
-  settings: dict[str, str]  # what one changes -> the trainer's option for it
+  options: dict  # of the trainer, under its names, as far as the log has them
+  settings: dict[str, str]  # see Format.settings
   notes: tuple[str, ...]
 
 
-def read(path: str, how: Reading | None = None, *, run: str | None = None
+def read(path: str, reading: Reading | None = None, *, run: str | None = None
          ) -> Series:
   """The series of one run; rewards keep their scale.
 
   `run` is its name, if the file has several. InputError if the file cannot be
   read, or has several runs.
   """
-  file = open_log(path, how or Reading())
-  columns, form, runs = file.how.columns, file.form, file.runs
+  file = open_log(path, reading or Reading())
+  columns, form, runs = file.reading.columns, file.form, file.runs
   if run is None and len(runs) > 1 or run is not None and run not in runs:
     raise InputError(f"{path}: expected one run; choose one of "
                      f"{', '.join(runs[:12])}")
   log = Runs(file, run, more=FIELDS)
   run = next(iter(runs), None) if run is None else run
-  fields, options = log.of(run)
+  fields, options = log.constants_of(run)
   source = {field: names[0] for field in form.fields
-            if (names := informative(file, form.columns(field, file.names)))}
+            if (names := not_all_zero(file, form.columns(field, file.names)))}
   source |= {field: name for field, name in columns.items() if field in FIELDS}
-  parts = {name: {line[name] for _, line in log.lines
-                  if isinstance(line.get(name), (int, float))}
-           for name in file.names if PART.fullmatch(name)}
-  source |= {name: name for name in parts}
-  names = source | {field: name for field, name in file.places()
+  source |= {name: name for name in file.names if PART.fullmatch(name)}
+  names = source | {field: name for field, name in file.field_names()
                     if name in file.names and field not in METRICS}
   if file.kind == "table" and file.step is None and run is None and (
-      several := _of_runs(log)):
-    raise InputError(f"{path}: no step, and rows of several {several}: they "
+      column := _run_column(log)):
+    raise InputError(f"{path}: no step, and rows of several {column}: they "
                      "are not the steps of one run; name the step with "
                      "--columns=step=NAME")
   if "n" not in names:
@@ -75,7 +72,7 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   train = _train(log, source, fields)
   for line in train:
     if {"Bp", "n"} <= line.keys():
-      line["rollouts"] = log.after(run, line)
+      line["rollouts"] = log.rollouts_after(run, line)
   evals = tuple({name: fields[name] for name in ("Bp", "n") if name in fields}
                 | line for line in _evals(log))
   if not train and not evals:
@@ -84,31 +81,38 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
         f"has {nearest('reward', file.names)}; say what they are, such as "
         "--columns=reward=NAME, or avg=NAME for an evaluation, or one of "
         + ", ".join(FIELDS))
-  first = []  # notes
-  if zero := [name for name, values in parts.items() if values == {0}]:
-    first.append(f"{path}: 0 in every step: {', '.join(zero)}")
-  total = names.get("reward")
-  varied = [name for name, values in parts.items() if len(values) > 1]
-  if len(varied) > 1 and total not in varied and len(
-      {line["reward"] for line in train if "reward" in line}) == 1:
-    first.append(f"{path}: {', '.join(varied)} vary, and {total} does not: "
-                 "they cancel each other; change their weights.")
-  if note := granularity.note_on(log):
-    first.append(f"{path}: {note}")
-  if "avg" in columns and names.get("reward") in (None, columns["avg"]):
-    first.append(f"{path}: {columns['avg']!r} is read as an evaluation; if it "
-                 "is the reward of training rollouts, give "
-                 f"--columns=reward={columns['avg']}.")
+  notes = [f"{path}: {note}" for note in _notes(log, train, names)]
   filtered = {form.settings["filter"]: True} if log.discarded and (
       "filter" in form.settings) else {}
   return Series(path, file.kind, tuple(train), evals, names,
                 _estimator(file) | log.log_options | options | filtered,
-                form.settings, (*first, *file.notes))
+                form.settings, (*notes, *file.notes))
 
 
-def _of_runs(log: Runs) -> str | None:
-  """A column that tells that the rows of a table are different runs."""
-  return next((name for name in log.file.names if WHICH.fullmatch(name)
+def _notes(log: Runs, train: list[dict], names: dict[str, str]):
+  """Yields notes on rewards that look wrong; `names` as in Series."""
+  parts = {name: {line[name] for _, line in log.lines
+                  if isinstance(line.get(name), (int, float))}
+           for name in log.file.names if PART.fullmatch(name)}
+  if zero := [name for name, values in parts.items() if values == {0}]:
+    yield f"0 in every step: {', '.join(zero)}"
+  total = names.get("reward")
+  varied = [name for name, values in parts.items() if len(values) > 1]
+  if len(varied) > 1 and total not in varied and len(
+      {line["reward"] for line in train if "reward" in line}) == 1:
+    yield (f"{', '.join(varied)} vary, and {total} does not: they cancel each "
+           "other; change their weights.")
+  if note := granularity.contradiction(log):
+    yield note
+  avg = log.file.reading.columns.get("avg")
+  if avg is not None and total in (None, avg):
+    yield (f"{avg!r} is read as an evaluation; if it is the reward of training "
+           f"rollouts, give --columns=reward={avg}.")
+
+
+def _run_column(log: Runs) -> str | None:
+  """A column that shows that the rows of a table are different runs."""
+  return next((name for name in log.file.names if RUN_COLUMN.fullmatch(name)
                and len({line.get(name) for _, line in log.lines}) > 1), None)
 
 
@@ -129,15 +133,16 @@ def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
   steps, form = collections.defaultdict(dict), log.file.form
   counts = form.columns("zero_std_count", log.file.names)
   curve = Curve(None, None, source | {name: name for name in counts}, True)
-  for _, _, order, _, line in walk(log, [curve]):
+  for _, _, order, _, line in curve_lines(log, [curve]):
     step = line.pop("step", order) + form.before_update
     equal = [line.pop(name) for name in counts if name in line]
     if equal and "Bp" in constant:
       line["zero_std"] = sum(equal) / constant["Bp"]
     steps[step] |= {field: value for field, value in line.items()
                     if field not in METRICS}
-  none = {"zero_std": 0.0} if counts and "Bp" in constant else {}
-  return [{"step": step} | constant | none | steps[step]
+  # A trainer may leave out a count of 0.
+  zero = {"zero_std": 0.0} if counts and "Bp" in constant else {}
+  return [{"step": step} | constant | zero | steps[step]
           for step in sorted(steps)]
 
 
@@ -147,9 +152,9 @@ def _evals(log: Runs) -> tuple[dict, ...]:
     curves = [curve for curve in curves_of(log) if not curve.train]
   except InputError:  # a log without evaluations, and without rewards
     return ()
-  ours = log.file.kind == "isojax"
+  all_fields = log.file.kind == "isojax"
   return tuple(
-      {"step": order} | which | {
+      {"step": order} | set_and_k | {
           field: value for field, value in line.items()
-          if ours or field == "step" or field in METRICS}
-      for _, _, order, which, line in walk(log, curves))
+          if all_fields or field == "step" or field in METRICS}
+      for _, _, order, set_and_k, line in curve_lines(log, curves))

@@ -1,6 +1,5 @@
 """What is wrong with one run, from its log: a screen, a picture and a page."""
 
-import base64
 import collections
 import dataclasses
 import functools
@@ -10,33 +9,33 @@ import pathlib
 import re
 import textwrap
 
-import jinja2
-
 from isojax.core.format import compact, many
-from isojax.diagnosis import rules
-from isojax.diagnosis.rules import COSTLY, Finding, WRONG
+from isojax.diagnosis import findings, rules
+from isojax.diagnosis.findings import Finding
+from isojax.diagnosis.rules import COSTLY, WRONG
 from isojax.diagnosis.symptoms import column, History, quarters, STEPS
 from isojax.errors import InputError
 from isojax.logs import series
 from isojax.logs.fields import Reading
 from isojax.logs.log_file import file_of
-from isojax.logs.runs import NEEDED
+from isojax.logs.runs import REQUIRED
 from isojax.logs.series import Series
+from isojax.report import template
 
 WIDTH = 98  # characters of the screen
 MAX_LISTED = 6  # findings on the screen; the page has all
-# What only matters if the advantages are of rewards.
-REWARDS = {"reward", "reward_std", "reward_min", "reward_max", "all_incorrect",
-           "all_correct", "zero_std"}
-OFF = {"", "none", "null", "false", "0"}  # values of the option of a filter
+# Fields that matter only if advantages are computed from rewards.
+REWARD_FIELDS = {"reward", "reward_std", "reward_min", "reward_max",
+                 "all_incorrect", "all_correct", "zero_std"}
+FILTER_OFF = {"", "none", "null", "false", "0"}  # values of a filter's option
 # Estimators of isojax and of other trainers that compare no group.
 UNGROUPED = {"gae", "gae_whitened", "reinforce", "reinforce_pp",
              "reinforce_plus_plus", "remax"}
 
 
-def value_of(options: dict, setting: str | None):
-  """The value of a trainer's option, in whose name NAME is any one word."""
-  pattern = re.escape(setting or "").replace("NAME", r"[^.]+")
+def value_of(options: dict, option: str | None):
+  """The value of a trainer's option; NAME in it stands for any one word."""
+  pattern = re.escape(option or "").replace("NAME", r"[^.]+")
   return next((value for name, value in options.items()
                if re.fullmatch(pattern, name)), None)
 
@@ -47,12 +46,12 @@ def from_teacher(train: tuple[dict, ...]) -> bool:
       set(column(train, "reward"))) <= 1
 
 
-def prepared(line: dict, bounded: bool) -> dict:
-  """A step with `dead` and `zero_std`, where the log tells them.
+def with_dead_groups(line: dict, bounded: bool) -> dict:
+  """A step with `dead` and `zero_std`, if they follow from its fields.
 
-  `dead` tells whether the rewards of each group were equal, `zero_std` is the
-  share of such groups. Of a single group whose rewards are in [0, 1], a mean
-  of 0 or 1 tells it.
+  `dead` is whether the rewards of each group were equal, `zero_std` the share
+  of such groups. If a step has a single group, and rewards are in [0, 1]
+  (`bounded`), they are equal at a mean of 0 or 1.
   """
   has = lambda *names: all(line.get(name) is not None for name in names)
   single = has("Bp") and line["Bp"] == 1
@@ -78,8 +77,8 @@ def prepared(line: dict, bounded: bool) -> dict:
 def has_group_baseline(train: tuple[dict, ...], estimator: str | None) -> bool:
   """Whether groups of equal rewards have the advantage 0.
 
-  Where the estimator is unknown, steps of such groups alone tell it: they have
-  no gradient then.
+  If the estimator is unknown, it is inferred: then steps with such groups alone
+  have no gradient.
   """
   if estimator is not None:
     return estimator not in UNGROUPED
@@ -89,19 +88,22 @@ def has_group_baseline(train: tuple[dict, ...], estimator: str | None) -> bool:
   return not any(norm > 0 for norm in column(dead, "grad_norm"))
 
 
-def shaped(train: tuple[dict, ...]) -> bool:
+def has_shaped_rewards(train: tuple[dict, ...]) -> bool:
   """Whether the trained rewards differ from the scores of the answers.
 
-  As verl's do with a KL in the reward; or steps of equal scores have advantages
-  then.
+  verl's do with a KL in the reward. Without a field of the trained rewards,
+  advantages in a step of equal scores show it.
   """
-  return any(
-      not math.isclose(line["trained_reward"], line["reward"], abs_tol=1e-6)
-      for line in train if column([line], "trained_reward")
-      and column([line], "reward")) or any(
-          line["reward_min"] == line["reward_max"]
-          and line["advantage_max"] > rules.MIN_ADVANTAGE for line in train
-          if {"reward_min", "reward_max", "advantage_max"} <= line.keys())
+  rewards = [(line["trained_reward"], line["reward"]) for line in train
+             if column([line], "trained_reward") and column([line], "reward")]
+  equal_scores = [
+      line for line in train
+      if {"reward_min", "reward_max", "advantage_max"} <= line.keys()
+      and line["reward_min"] == line["reward_max"]]
+  return any(not math.isclose(trained, score, abs_tol=1e-6)
+             for trained, score in rewards) or any(
+                 line["advantage_max"] > rules.MIN_ADVANTAGE
+                 for line in equal_scores)
 
 
 def history(log: Series, eval_set: str | None = None) -> History:
@@ -109,34 +111,35 @@ def history(log: Series, eval_set: str | None = None) -> History:
   train = log.train
   if from_teacher(train):
     train = [{name: value for name, value in line.items()
-              if name not in REWARDS} for line in train]
+              if name not in REWARD_FIELDS} for line in train]
   low = [*column(train, "reward_min"), *column(train, "reward")]
   high = [*column(train, "reward_max"), *column(train, "reward")]
   bounded = bool(low) and min(low) >= 0 and max(high) <= 1
-  train = tuple(prepared(line, bounded) for line in train)
+  train = tuple(with_dead_groups(line, bounded) for line in train)
   sets = collections.Counter(line.get("eval_set") for line in log.evals)
   chosen = eval_set or max(sets, key=sets.get, default=None)
-  known = (train or log.evals or ({},))[-1]
+  last = (train or log.evals or ({},))[-1]
   evals = tuple(e for e in log.evals if e.get("eval_set") == chosen)
   option = lambda name: value_of(log.options, log.settings.get(name))
   return History(
       # Without training steps the span of a finding counts evaluations.
       train or tuple({"step": e["step"]} for e in evals), evals,
-      n=known.get("n") or option("n"), Bp=known.get("Bp") or option("Bp"),
+      n=last.get("n") or option("n"), Bp=last.get("Bp") or option("Bp"),
       minibatch=option("minibatch") if log.trainer == "verl" else None,
       batch=option("batch"),
-      filtered=str(option("filter")).lower() not in OFF, binary=bounded,
+      filtered=str(option("filter")).lower() not in FILTER_OFF, binary=bounded,
       grouped=has_group_baseline(train, option("estimator")),
-      shaped=shaped(train))
+      shaped=has_shaped_rewards(train))
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
   """What is wrong with a run. It prints as one screen.
 
-  `findings` has all, the gravest first: name, level (wrong, costly, note),
-  text, advice, sure, cost (share of the run), steps (first, last), source.
-  `serious` has those of level wrong, `verdict` one sentence.
+  `findings` are ordered, the gravest first. Each has name, level (wrong,
+  costly, note), text, advice, sure, cost (share of the run), steps (first,
+  last) and source. `serious` has the findings of level wrong, `verdict` is one
+  sentence.
   """
 
   log: Series = dataclasses.field(repr=False)
@@ -148,7 +151,7 @@ class Diagnosis:
 
   @functools.cached_property
   def findings(self) -> list[Finding]:
-    return rules.findings(self.run, self.log.settings)
+    return findings.diagnose(self.run, self.log.settings)
 
   @property
   def serious(self) -> list[Finding]:
@@ -168,7 +171,7 @@ class Diagnosis:
               f"{self.length}" + (f" (the rules need {STEPS})" if rewarded
                                   else " without a training reward") + costly)
     checks = len(rules.CHECKS)
-    ran = checks - len(rules.unchecked(self.run))
+    ran = checks - len(findings.unchecked(self.run))
     few = (f" by the {ran} of {checks} checks that this log allows"
            if 2 * ran < checks else "")
     return f"nothing wrong found{few}{costly}"
@@ -180,17 +183,17 @@ class Diagnosis:
 
   @property
   def facts(self) -> list[str]:
-    """What the log is, and where its reward went."""
+    """Sentences on the log, its training reward and its evaluations."""
     run, log = self.run, self.log
     sizes = {"n": run.n, "Bp": run.Bp, "minibatch": run.minibatch}
     known = [f"{name} = {value:,}" for name, value in sizes.items() if value]
-    lacks = [name for name in ("n", "Bp") if not sizes[name]]
-    rollouts = (f"; not in the log: {', '.join(lacks)}" if lacks
+    missing = [name for name in ("n", "Bp") if not sizes[name]]
+    rollouts = (f"; not in the log: {', '.join(missing)}" if missing
                 else f", {compact(sum(run.spent))} rollouts" if log.train
                 else "")
     lines = [f"{log.path}: {log.trainer}, {self.length}"
              + "".join(f", {text}" for text in known) + rollouts
-             + f" (n: {NEEDED['n']}, Bp: {NEEDED['Bp']})"]
+             + f" (n: {REQUIRED['n']}, Bp: {REQUIRED['Bp']})"]
     if from_teacher(log.train):
       lines.append("it learns from a teacher: no advantage is of rewards, so "
                    "no check of rewards is made")
@@ -219,7 +222,8 @@ class Diagnosis:
 
   @property
   def notes(self) -> list[str]:
-    """Those of the reader, without what `facts` says."""
+    """The notes of the log's reader, except on the format, which is in facts.
+    """
     start = f"{self.log.path}: "
     return ["note: " + note.removeprefix(start).replace(
         f"{self.log.path}:", "line ") for note in self.log.notes
@@ -227,10 +231,11 @@ class Diagnosis:
 
   @property
   def unchecked(self) -> str:
-    lacks = [f"{rules.CHECKS[name]} ({field})"
-             for name, field in rules.unchecked(self.run).items()]
-    return "not checked, as the log lacks fields: " + ", ".join(
-        lacks) if lacks else ""
+    checks = [f"{rules.CHECKS[name]} ({field})"
+              for name, field in findings.unchecked(self.run).items()]
+    if not checks:
+      return ""
+    return "not checked, as the log lacks fields: " + ", ".join(checks)
 
   def __repr__(self) -> str:
     wrap = lambda text, first, rest: textwrap.fill(
@@ -264,25 +269,22 @@ class Diagnosis:
 
   def page(self, png: bytes) -> str:
     """The screen with all findings as HTML, and the picture."""
-    template = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined).from_string(
-            pathlib.Path(__file__).with_name("doctor.html").read_text("utf-8"))
-    return template.render(report=self, evidence=evidence,
-                           png=base64.b64encode(png).decode())
+    return template.render("doctor.html", {"evidence": evidence}, report=self,
+                           png=png)
 
 
 def evidence(f: Finding) -> str:
-  """Where a finding was seen, what it cost, and how sure it is."""
+  """The steps of a finding, its cost and its confidence."""
   first, last = f.steps
   return (f"steps {first:g} to {last:g}" + (
       f", {f.cost:.0%} of the run" if f.cost >= 0.005 else "") + f"; {f.sure}")
 
 
-def report(path: str, how: Reading, *, run: str | None = None,
+def report(path: str, reading: Reading, *, run: str | None = None,
            eval_set: str | None = None) -> Diagnosis:
   """What is wrong with the run of a log; see isojax.doctor."""
   path = file_of(path)
-  log = series.read(path, how, run=run)
+  log = series.read(path, reading, run=run)
   sets = dict.fromkeys(str(line.get("eval_set")) for line in log.evals)
   if eval_set is not None and eval_set not in sets:
     raise InputError(f"--eval_set={eval_set}: not in {path}; there are: "

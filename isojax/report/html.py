@@ -3,13 +3,10 @@
 The page is report.html, a jinja template that escapes every value.
 """
 
-import base64
 import bisect
 import json
 import os
 import pathlib
-
-import jinja2
 
 from isojax.core import format as words
 from isojax.core.format import compact, many, number, pair, rate, signed
@@ -17,16 +14,16 @@ from isojax.errors import InputError
 from isojax.frontier.study import UNKNOWN
 from isojax.ledger import records
 from isojax.logs.fields import TRAINING
+from isojax.report import template
 from isojax.report.labels import axis_of, metric_of, of_x0, parameters, run_of
 
-MAX_RUNS = 4  # that the summary lists
-MAX_NOTES = 8  # that it prints
-
-MIN_SEEN = 0.5  # share of the rise to an asymptote that determines it
+MAX_RUNS = 4  # with more, the summary lists none
+MAX_NOTES = 8  # in the summary
+MIN_RISE = 0.5  # share of the rise to an asymptote that determines it
 
 
 def answer(document: dict) -> str | None:
-  """The tested n that are as good as the best at the end, with what each costs.
+  """The tested n that are as good as the best at the end, with their rewards.
   """
   rows, best = document["as_good"], document["best"]
   if best is None or best["rival"] is None:
@@ -34,11 +31,12 @@ def answer(document: dict) -> str | None:
   symbol, unit = axis_of(document["study"])
   return (f"As good as the best at {symbol} = {compact(best['C'])} {unit}, "
           f"within {document['options']['margin']:g}: "
-          f"{', '.join(map(_cost, rows))}.")
+          f"{', '.join(map(_row_text, rows))}.")
 
 
-def _cost(row: dict) -> str:
-  """An n of the set, with the reward that it gains or loses."""
+def _row_text(row: dict) -> str:
+  """An n that is as good as the best, with the reward that it gains or loses.
+  """
   if row["interval"] is None:
     return f"n = {row['n']} (best)"
   ended = f", in runs to {compact(row['ended'])}" if row["ended"] else ""
@@ -48,7 +46,7 @@ def _cost(row: dict) -> str:
 
 
 def headline(document: dict) -> str:
-  """The best n that was measured, its lead and since when, in one sentence."""
+  """The best tested n, its lead, and where the lead began, in one sentence."""
   study, best = document["study"], document["best"]
   symbol, unit = axis_of(study)
   metric = metric_of(study, study["metric"])
@@ -58,15 +56,15 @@ def headline(document: dict) -> str:
         f"no C is known at which the runs can be compared by {metric}.")
   at = f"at {symbol} = {compact(best['C'])} {unit}"
   if best["rival"] is None:
-    ends = [run["reward"] for run in study["runs"]]
-    mean = lambda i: rate(sum(R[i] for R in ends) / len(ends))
+    rewards = [run["reward"] for run in study["runs"]]
+    mean_at = lambda i: rate(sum(R[i] for R in rewards) / len(rewards))
     last = max(run["C"][-1] for run in study["runs"])
     return (f"Only n = {best['n']} was run, so no n is known to be best; "
-            f"{metric} went from {mean(0)} to {mean(-1)} at {symbol} = "
+            f"{metric} went from {mean_at(0)} to {mean_at(-1)} at {symbol} = "
             f"{compact(last)} {unit}, the last evaluation.")
   low, high = best["lead_interval"]
-  which = f" with Bp = {best['Bp']}" if len(study["Bp"]) > 1 else ""
-  return (f"Best n {at}: n = {best['n']}{which}, {metric} "
+  batch = f" with Bp = {best['Bp']}" if len(study["Bp"]) > 1 else ""
+  return (f"Best n {at}: n = {best['n']}{batch}, {metric} "
           f"{rate(best['reward'])}, ahead of n = {best['rival']} by "
           f"{signed(best['lead'])} {pair((low, high), signed)}"
           + (", which is within the noise" if low <= 0 else "")
@@ -80,7 +78,7 @@ def still_rising(curve: dict) -> bool:
     return False
   end = curve["reward"][bisect.bisect_right(curve["C"], curve["C_hi"]) - 1]
   rise = curve["A"] - curve["b"]
-  return rise > 0 and end - curve["b"] < MIN_SEEN * rise
+  return rise > 0 and end - curve["b"] < MIN_RISE * rise
 
 
 def summary(document: dict) -> str:
@@ -126,7 +124,7 @@ def null_text(null: dict) -> str:
 
 
 def curve_of(run: dict, unit: str) -> str:
-  """Where the evaluations of a run begin, culminate and end."""
+  """The first, the best and the last evaluation of a run."""
   C, rewards = run["C"], run["reward"]
   best = max(range(len(rewards)), key=rewards.__getitem__)
   ends = ", ".join(
@@ -162,7 +160,7 @@ def save(document: dict, folder: str) -> list[str]:
 
 
 def save_comparison(document: dict, out: str) -> str:
-  """Writes compare.json and the figure into a folder; returns what it wrote."""
+  """Writes compare.json and the figure; returns their paths as a text."""
   path = os.path.join(out, "compare.json")
   try:
     os.makedirs(out, exist_ok=True)
@@ -193,22 +191,16 @@ FILTERS = {name: getattr(words, name) for name in (
 
 
 def page(document: dict, figures: list[str]) -> str:
-  """The page of a parsed fit.json, with the SVG ones of its figures in it."""
+  """The page of a parsed fit.json, which embeds the SVG files of `figures`."""
   study = document["study"]
   symbol, unit = axis_of(study)
   C_G = document["frontier"]["C"]
   marks = [m * 10.0**e for e in range(60) for m in (1, 2, 5)]
-  environment = jinja2.Environment(
-      autoescape=True, extensions=["jinja2.ext.do"], trim_blocks=True,
-      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-  environment.filters |= FILTERS
-  template = environment.from_string(
-      pathlib.Path(__file__).with_name("report.html").read_text("utf-8"))
   return template.render(
-      d=document, symbol=symbol, unit=unit,
-      inside={path.stem: base64.b64encode(path.read_bytes()).decode()
+      "report.html", FILTERS, d=document, symbol=symbol, unit=unit,
+      inside={path.stem: path.read_bytes()
               for path in map(pathlib.Path, figures) if path.suffix == ".svg"},
-      # the points nearest to the marks, and the end
+      # indices of the points nearest to the marks, and of the end
       shown=sorted({len(C_G) - 1} | {
           min(range(len(C_G)), key=lambda i: abs(C_G[i] / mark - 1))
           for mark in marks if C_G[0] <= mark <= C_G[-1]}),

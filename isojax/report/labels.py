@@ -24,25 +24,26 @@ def run_of(row: dict) -> str:
 
 
 def of_x0(study: dict, x0: float | None) -> float | None:
-  """The midpoint of the law, stored as log10 C or M, as compute."""
+  """The midpoint of the law, stored as log10 C or as M, in units of compute."""
   return x0 if x0 is None or study["axis"] == "updates" else 10.0**x0
 
 
 def parameters(document: dict) -> list[tuple[str, str, str]]:
   """(name with unit, value, 95 % interval) of the law's parameters."""
   law, study = document["law"], document["study"]
-  (symbol, unit), known = axis_of(study), law["intervals"]
+  symbol, unit = axis_of(study)
+  intervals = law["intervals"]
   x0 = law["M0" if law["kind"] == "fixed_batch" else "log10_C0"]
   floor, ceiling = 2 ** law["b"], 2 ** (law["b"] + law["L"])
-  ends = [end for end, bound in zip(known["k"], law["k_bounds"])
+  ends = [end for end, bound in zip(intervals["k"], law["k_bounds"])
           if abs(end / bound - 1) < 1e-3]
   return [
       (f"{symbol}0, {unit}", compact(of_x0(study, x0)),
-       pair([of_x0(study, x) for x in known["x0"]], compact)),
+       pair([of_x0(study, x) for x in intervals["x0"]], compact)),
       ("floor, rollouts per problem", number(floor),
-       pair(known["floor"], number)),
+       pair(intervals["floor"], number)),
       ("ceiling, rollouts per problem", number(ceiling),
-       pair(known["ceiling"], number)),
+       pair(intervals["ceiling"], number)),
       ("k, per " + ("update" if symbol == "M" else "decade"), number(law["k"]),
-       pair(known["k"], number) + (
+       pair(intervals["k"], number) + (
            f" (bound: {', '.join(map(number, ends))})" if ends else ""))]

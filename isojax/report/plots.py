@@ -1,4 +1,4 @@
-"""The figures: those of a parsed fit.json, of one run and of launch.compare.
+"""Figures of a parsed fit.json, of one run and of a comparison.
 
 The same n has the same colour and marker in all of them.
 """
@@ -51,10 +51,10 @@ class Figure(figure_lib.Figure):
 
 
 def colour_of(n: int, tested) -> tuple:
-  """The palette over log2 n, without its end, too light on white."""
+  """The colour of n on PALETTE, whose light end is left out, over log2 n."""
   low, high = math.log2(min(tested)), math.log2(max(tested))
-  at = (math.log2(n) - low) / (high - low) if high > low else 0.5
-  return matplotlib.colormaps[PALETTE](LIGHTEST * at)
+  position = (math.log2(n) - low) / (high - low) if high > low else 0.5
+  return matplotlib.colormaps[PALETTE](LIGHTEST * position)
 
 
 def marker_of(n: int, tested) -> str:
@@ -67,12 +67,12 @@ def write(figure, out: str, name: str, formats=tuple(FORMATS)) -> list[str]:
   for kind, path in zip(formats, paths):
     with matplotlib.rc_context(STYLE):
       figure.savefig(path, dpi=DPI, metadata=FORMATS[kind])
-    figure.set_layout_engine("none")  # arranged; again would take as long
+    figure.set_layout_engine("none")  # the layout is done; again takes as long
   return paths
 
 
 def floats(row: dict, *keys: str) -> list[np.ndarray]:
-  """These lists of a row as arrays; null becomes NaN."""
+  """The lists under `keys` as arrays; null becomes NaN."""
   return [np.array(row[key], float) for key in keys]
 
 
@@ -97,7 +97,8 @@ def _stretches(frontier: dict) -> list[tuple]:
   starts = [i for i, row in enumerate(rows) if i and row != rows[i - 1]]
   edges = [C[0], *(C[i] if change[i - 1] is None else change[i - 1]
                    for i in starts), C[-1]]
-  return [(*edges[i:i + 2], *rows[at]) for i, at in enumerate([0, *starts])]
+  return [(*edges[i:i + 2], *rows[start])
+          for i, start in enumerate([0, *starts])]
 
 
 def _draw_curves(ax, document, curves):
@@ -154,7 +155,7 @@ def _draw_envelope(ax, document):
 
 @styled
 def reward(document: dict) -> Figure:
-  """Reward against C with the envelope; of several Bp the curves that lead."""
+  """Reward against C with the envelope; if Bp varies, only curves that lead."""
   study, frontier = document["study"], document["frontier"]
   joint, C = study["regime"] == "joint", frontier["C"]
   leaders = {stretch[2:4] for stretch in _stretches(frontier)}
@@ -163,10 +164,10 @@ def reward(document: dict) -> Figure:
   C_axis(ax, study)
   ax.set_xlim(C[0] * 0.95, max(1.3 * C[-1], *(
       1.05 * run["C"][-1] for run in study["runs"])))
-  seen = np.concatenate(floats(frontier, "low", "high") + [
+  visible = np.concatenate(floats(frontier, "low", "high") + [
       R[x >= C[0]] for x, R in (
           floats(run, "C", "reward") for run in study["runs"])])
-  low, high = np.nanmin(seen), np.nanmax(seen)
+  low, high = np.nanmin(visible), np.nanmax(visible)
   pad = 0.03 * ((high - low) or 0.1)
   ax.set_ylim(low - pad, high + pad)
   metric = metric_of(study, study["metric"])
@@ -185,12 +186,12 @@ def law(document: dict) -> Figure:
   study, frontier, fitted = (document[k] for k in ("study", "frontier", "law"))
   figure = Figure((WIDTH, 4.6), layout="constrained")
   ax = figure.subplots()
-  for C, n, known, sure in zip(
+  for C, n, resolved, agreeing in zip(
       *(frontier[k] for k in ("C", "n", "resolved", "agreeing"))):
     colour = colour_of(n, study["n"])
     ax.plot(C, n, marker_of(n, study["n"]), ms=5.5, zorder=3, mew=0.6,
-            alpha=0.2 + 0.8 * sure, mec="white" if known else colour,
-            mfc=colour if known else "white")
+            alpha=0.2 + 0.8 * agreeing, mec="white" if resolved else colour,
+            mfc=colour if resolved else "white")
   ends = min(study["n"]) / 2**0.7, max(study["n"]) * 2**0.8
   C, n, low, high = floats(fitted, "C", "n", "low", "high")
   cut = " (cut)" if low.min() < ends[0] or high.max() > ends[1] else ""
@@ -240,7 +241,7 @@ METRICS = ("best", "maj", "avg", "worst")
 
 @styled
 def learning(evaluations: list[dict]) -> Figure:
-  """Metrics over rollouts with standard errors, of records of kind eval.
+  """Metrics of evaluations against rollouts, with standard errors.
 
   Parts of the reward have an axis of their own.
   """
@@ -256,9 +257,9 @@ def learning(evaluations: list[dict]) -> Figure:
                 lw=2.2 if name == "avg" else 1.2, elinewidth=1,
                 label=f"{name}@{evaluations[-1]['k']}")
   ax.set_ylabel("share of the validation problems")
-  for name, those in parts.items():
-    below[0].plot([r["rollouts"] for r in those],
-                  [r["reward_parts"][name] for r in those], "o-", ms=4,
+  for name, records in parts.items():
+    below[0].plot([r["rollouts"] for r in records],
+                  [r["reward_parts"][name] for r in records], "o-", ms=4,
                   label=name)
     below[0].set_ylabel("mean of each part of the reward")
   for axis in (ax, *below):
@@ -300,13 +301,13 @@ def health(run: History, findings=()) -> Figure:
   spent = np.cumsum(run.spent)
   for ax, (title, names, inverse) in zip(axes, panels):
     for i, (field, name) in enumerate(names.items()):
-      has = [bool(column([line], field)) for line in run.train]
+      logged = [bool(column([line], field)) for line in run.train]
       y = np.array(column(run.train, field))
       y = 1 - y if inverse else y
-      wide = min(SMOOTHED, len(y))
-      ax.plot(spent[has], y, lw=0.7, color=GREY, alpha=0.6)
-      ax.plot(spent[has][wide - 1:], np.convolve(
-          y, np.full(wide, 1 / wide), "valid"), lw=1.8, color=f"C{i}",
+      width = min(SMOOTHED, len(y))
+      ax.plot(spent[logged], y, lw=0.7, color=GREY, alpha=0.6)
+      ax.plot(spent[logged][width - 1:], np.convolve(
+          y, np.full(width, 1 / width), "valid"), lw=1.8, color=f"C{i}",
               label=name)
     if len(names) > 1:
       ax.legend()
@@ -317,11 +318,12 @@ def health(run: History, findings=()) -> Figure:
                       [0, *(line["step"] for line in run.train)], [0, *spent]),
             [e["avg"] for e in run.avg], "o-", ms=3, color="C3")
     ax.set_title("evaluation")
-  at = dict(zip([line["step"] for line in run.train], spent))
-  for first, last in {finding.steps for finding in findings}:
-    if at[first] > spent[0] or at[last] < spent[-1]:
+  spent_at = dict(zip([line["step"] for line in run.train], spent))
+  for steps in {finding.steps for finding in findings}:
+    first, last = map(spent_at.get, steps)
+    if first > spent[0] or last < spent[-1]:
       for ax in axes[:count]:
-        ax.axvspan(at[first], at[last], color="C3", alpha=0.07, lw=0)
+        ax.axvspan(first, last, color="C3", alpha=0.07, lw=0)
   for ax in axes[count:]:
     ax.set_axis_off()
   for ax in axes[max(0, count - 2):count]:

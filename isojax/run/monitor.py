@@ -12,7 +12,7 @@ import typing
 import jax
 
 from isojax.core.format import compact, number
-from isojax.diagnosis import rules
+from isojax.diagnosis import findings
 from isojax.errors import InputError
 from isojax.ledger import bucket, records
 from isojax.models import decoder, lora
@@ -28,7 +28,7 @@ NAMES = ("seed", "Bp", "D", "k", "step", "unix_time")
 class Monitor(typing.NamedTuple):
   """Where a run reports to."""
 
-  watch: rules.Watcher
+  watch: findings.Watcher
   progress: typing.Callable  # see progress.reporter
   texts: typing.Callable  # see samples.writer
   summaries: list[typing.Callable]  # of a record; only on process 0
@@ -52,7 +52,7 @@ def opened(setup: Setup, folder: str, kept: list[dict], *, active: bool):
   with contextlib.ExitStack() as stack:
     active_writers = [stack.enter_context(writer) for writer in writers]
     yield Monitor(
-        rules.Watcher(kept, grouped=experiment.has_group_baseline(
+        findings.Watcher(kept, grouped=experiment.has_group_baseline(
             e.recipe.loss)),
         progress.reporter(
             step=step, steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,

@@ -173,7 +173,7 @@ def recorded(setup: Setup, state: State, out: RunHandles,
   for warning in out.monitor.watch(line):
     hosts.say(f"step {line['step']}: {warning}")
   after = state.history.after(line)
-  line["alarms"] = out.monitor.watch.on + ["patience"] * (
+  line["alarms"] = out.monitor.watch.active + ["patience"] * (
       line["kind"] == "eval" and setup.e.is_out_of_patience(after.stale))
   if hosts.first():
     out.written.append(line)

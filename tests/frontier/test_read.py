@@ -818,7 +818,7 @@ def test_a_pipe_and_a_large_file_are_refused(tmp_path, monkeypatch):
     check(path, ["not a regular file"])
   path = tmp_path / "large.log"
   with open(path, "wb") as file:
-    file.truncate(formats.text.LARGEST + 1)
+    file.truncate(formats.text.MAX_BYTES + 1)
   check(path, ["larger than 1,024 MiB"])
 
 

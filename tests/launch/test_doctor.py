@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 import isojax
-from isojax.diagnosis import rules
+from isojax.diagnosis import findings
 from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.logs.formats import FORMATS
@@ -259,8 +259,8 @@ def test_groups_of_equal_rewards_matter_where_they_are_compared(
   if advantage:
     (tmp_path / "config.json").write_text(json.dumps(
         {"config": {"recipe": {"loss": {"advantage": advantage}}}}))
-  found = [f.name for f in isojax.doctor(path).findings]
-  assert [name for name in found if name == "signal"] == expected
+  names = [f.name for f in isojax.doctor(path).findings]
+  assert [name for name in names if name == "signal"] == expected
 
 
 def test_the_set_of_evaluations_is_chosen(tmp_path):
@@ -379,11 +379,11 @@ def test_a_step_of_one_group_tells_whether_its_rewards_are_equal(
   path = real("rasbt_ch07_7_3_tracking.csv", tmp_path)
   path.write_text(path.read_text().replace("adv_std", name))
   report = isojax.doctor(path, fixed={"n": 8, "Bp": 1})
-  assert report.run.equal == pytest.approx(269 / 500)
-  (told,) = [f for f in report.findings if f.name == "groups"]
-  assert told.text.startswith("54%") and "(measured;" in told.text
-  assert "^" not in told.source
-  lacks = rules.unchecked(report.run) | rules.unchecked(
+  assert report.run.equal_groups == pytest.approx(269 / 500)
+  (finding,) = [f for f in report.findings if f.name == "groups"]
+  assert finding.text.startswith("54%") and "(measured;" in finding.text
+  assert "^" not in finding.source
+  lacks = findings.unchecked(report.run) | findings.unchecked(
       isojax.doctor(path).run)
   assert ("advantage" in lacks, "signal" in lacks) == (name == "other",) * 2
 
@@ -393,8 +393,8 @@ def test_evaluations_that_fall_without_any_training_step(tmp_path):
   path.write_text("step,eval_acc\n0,.3\n50,.46\n100,.43\n150,.35\n200,.25\n"
                   "250,.2\n")
   report = isojax.doctor(path)
-  (told,) = report.findings
-  assert (told.name, told.steps) == ("past_best", (100, 250))
+  (finding,) = report.findings
+  assert (finding.name, finding.steps) == ("past_best", (100, 250))
   assert "6 evaluations without a training reward, 1 thing costs" in (
       report.verdict)
 
@@ -433,7 +433,7 @@ def test_what_is_no_log_of_a_run(name, text, columns, words, tmp_path):
     ({"reward": "foo"}, ["(foo; another"], False),
     ({"avg": "bar_score"}, ["(bar_score; another", "evaluation"], True),
     ({"truncated": "foo"}, ["(bar_score; another"], False)])
-def test_the_column_of_the_reward_is_told_and_chosen(
+def test_the_column_of_the_reward_is_named_and_chosen(
     columns, facts, note, tmp_path):
   path = tmp_path / "a.csv"
   path.write_text("iter,foo,bar_score\n" + "".join(
@@ -442,21 +442,21 @@ def test_the_column_of_the_reward_is_told_and_chosen(
   assert len(report.facts) == 1 + len(facts) and all(
       word in fact for word, fact in zip(facts, report.facts[1:]))
   assert any("--columns=reward=bar_score" in n for n in report.notes) == note
-  assert ("cut" in rules.unchecked(report.run)) == (
+  assert ("cut" in findings.unchecked(report.run)) == (
       "truncated" not in columns)
 
 
 def test_parts_of_a_reward_that_cancel_each_other_are_noted(tmp_path):
   """huggingface/trl#3452: the parts vary, their sum does not."""
   path = tmp_path / "trainer_state.json"
-  for total, told in ((lambda i: 1.0, True), (lambda i: i / 30, False)):
+  for total, noted in ((lambda i: 1.0, True), (lambda i: i / 30, False)):
     path.write_text(json.dumps({"log_history": [
         {"step": i, "reward": total(i), "rewards/format/mean": i / 30,
          "rewards/right/mean": 1 - i / 30, "rewards/right/std": 0.3}
         for i in range(30)]}))
-    assert told == any("rewards/format/mean, rewards/right/mean vary, and "
-                       "reward does not" in note
-                       for note in isojax.doctor(path).notes)
+    assert noted == any("rewards/format/mean, rewards/right/mean vary, and "
+                        "reward does not" in note
+                        for note in isojax.doctor(path).notes)
 
 
 @pytest.mark.parametrize("name", ["rewards/{}/mean", "reward_parts/{}"])
@@ -526,9 +526,9 @@ def test_the_command():
 
 
 def test_evaluations_alone_have_the_n_that_was_given():
-  told = str(isojax.doctor("isojax/assets/logs/simulated.csv", run="n8-0",
-                           fixed=dict(n=8, Bp=32)))
-  assert "31 evaluations, n = 8, Bp = 32 (n:" in told
+  screen = str(isojax.doctor("isojax/assets/logs/simulated.csv", run="n8-0",
+                             fixed=dict(n=8, Bp=32)))
+  assert "31 evaluations, n = 8, Bp = 32 (n:" in screen
 
 
 def test_an_edited_line_of_records_is_noted(tmp_path):
@@ -536,12 +536,12 @@ def test_an_edited_line_of_records_is_noted(tmp_path):
           (DATA / "isojax/records.jsonl").read_text().splitlines()]
   path, sound = tmp_path / "r.jsonl", records.text_of(kept)[0]
   path.write_bytes(sound)
-  told = "its values are used as they are"
-  assert not any(told in note for note in isojax.doctor(path).notes)
+  words = "its values are used as they are"
+  assert not any(words in note for note in isojax.doctor(path).notes)
   lines = sound.decode().splitlines(keepends=True)
   lines[3] = json.dumps(json.loads(lines[3]) | {"step": 99}) + "\n"
   path.write_text("".join(lines))
-  assert any(told in note for note in isojax.doctor(path).notes)
+  assert any(words in note for note in isojax.doctor(path).notes)
 
 
 def findings_of(tmp_path, *steps, options=""):
@@ -583,4 +583,4 @@ def test_a_share_is_computed_of_rewards_of_0_and_1_alone(low, binary, tmp_path):
       dict(reward=0.9, low=low, high=1.0, norm=0.1)] * 25, options=(
           "data.train_batch_size=8 actor_rollout_ref.rollout.n=8 "))
   assert report.run.binary == binary
-  assert ((report.run.equal or 0) > 0.3) == binary
+  assert ((report.run.equal_groups or 0) > 0.3) == binary

@@ -1,8 +1,8 @@
 """The formats of the logs that launch.fit, compare and doctor read.
 
 To add one: a file here with a `Format`, and its line in FORMATS.
-tests/data/logs/README.md says what each name means and which file of the
-trainer writes it.
+tests/data/logs/README.md has the meaning of each name, and the file of the
+trainer that writes it.
 """
 
 import re
@@ -32,7 +32,7 @@ FORMATS = {"isojax": table.RECORDS, "verl": verl.FORMAT, "trl": trl.FORMAT,
 
 def detect(names: list[str]) -> tuple[str, str | None]:
   """The format with the most of its own names in a file, and such a name."""
-  marks = {kind: [name for name in names if re.fullmatch(form.marks, name)]
-           for kind, form in FORMATS.items() if form.marks}
-  best = max(marks, key=lambda kind: len(marks[kind]))
-  return (best, marks[best][0]) if marks[best] else ("table", None)
+  matches = {kind: [name for name in names if re.fullmatch(form.marks, name)]
+             for kind, form in FORMATS.items() if form.marks}
+  best = max(matches, key=lambda kind: len(matches[kind]))
+  return (best, matches[best][0]) if matches[best] else ("table", None)

@@ -8,7 +8,7 @@ from isojax.logs.formats import base
 
 
 def count_from_zero(lines: list[dict]) -> None:
-  """Makes the updates made of the steps of trackers, in place."""
+  """Sets the step to the number of updates, from a tracker's step; in place."""
   for line in lines:
     for name in ("Step", "_step"):
       if name in line:

@@ -6,23 +6,25 @@ import re
 
 from isojax.ledger import records
 
-SIZES = ("Bp", "batch", "n")  # settings that are sizes of a step
+SIZES = ("Bp", "batch", "n")  # keys of Format.settings for sizes of a step
 METRICS = ("avg", "best", "worst")
-KNOWN = records.FIELDS["eval"]
-# Units of counts of the rollouts of a step.
-BATCHES = "batches"  # of generation, of `gen_batch` or Bp problems each
-DISCARDED = "discarded groups"  # that were sampled besides the batch
-PASSED = "percent of the groups"  # that a filter left in the rollouts
+EVAL_FIELDS = records.FIELDS["eval"]
+# Units in which trainers count the rollouts of a step; see Format.sampled.
+BATCHES = "batches"  # generated, with `gen_batch` or Bp problems each
+DISCARDED = "discarded groups"  # sampled in addition to the batch
+PASSED = "percent of the groups"  # left by a filter
 ROLLOUTS = "rollouts"
-TOTAL = "rollouts so far"  # without those of the line's step
-STEP = "rollouts of the step"  # that are added to TOTAL
+TOTAL = "rollouts so far"  # without the rollouts of the line's step
+STEP = "rollouts of the step"  # is added to TOTAL
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
   """The names of one trainer; the first alternative that a file has is used."""
 
-  metrics: tuple[dict[str, str], ...]  # field -> pattern with set, who, k
+  # Metric -> pattern of its names, whose groups are the evaluation `set`, the
+  # agent (`who`) and `k`.
+  metrics: tuple[dict[str, str], ...]
   step: tuple[str, ...] = ("step", "_step", "Step")
   marks: str | None = None  # pattern of names that only this trainer writes
   # Field of a training step -> patterns of its names, separated by spaces, the
@@ -33,38 +35,39 @@ class Format:
   # teacher_kl (of distillation), value_loss (of a critic), trained_reward
   # (with what is added to the answers' score).
   fields: dict[str, str] = dataclasses.field(default_factory=dict)
-  names: tuple[tuple[str, str], ...] = ()  # (field, its name), constant ones
-  set_key: str | None = None  # pattern of a name that contains the eval_set
-  version: str | None = None  # name of the updates of the evaluated policy
+  names: tuple[tuple[str, str], ...] = ()  # further (field, its name)
+  set_key: str | None = None  # pattern of a name whose group is the eval_set
+  version: str | None = None  # name of the step of the evaluated policy
 
-  # What one changes -> the option for it: Bp or batch (Bp * n), n, model,
-  # estimator (of advantages), minibatch, and those of diagnosis.WORDS.
+  # Setting -> the trainer's option for it. Settings are Bp or batch (Bp * n),
+  # n, model, estimator (of advantages), minibatch, and those of rules.WORDS.
   settings: dict[str, str] = dataclasses.field(default_factory=dict)
   options: tuple[str, ...] = ()  # further whole numbers that --fixed may have
-  # Where options are: printed text besides `option=12`, the lines, files in the
-  # log's folder.
-  printed: tuple[tuple[str, str], ...] = ()  # (option, pattern)
-  # Text, lines and the options printed in the text -> options.
+  # (option, pattern) of printed text, besides `option=12`.
+  printed: tuple[tuple[str, str], ...] = ()
+  # (text, lines, options printed in the text) -> options
   resolve: Callable[[str, list[dict], dict], dict] | None = None
-  # All options -> with those that follow from them.
+  # Adds the options that follow from others.
   derive: Callable[[dict], dict] | None = None
-  configs: tuple[str, ...] = ()
-  config: Callable[[dict], dict] | None = None  # a parsed file -> options
+  config_files: tuple[str, ...] = ()  # paths relative to the log's folder
+  parse_config: Callable[[dict], dict] | None = None  # content -> options
 
-  # Console output: group `values` is a dict of Python or JSON, or `pairs` a
-  # text with names and values.
+  # Pattern of one console message: its group `values` is a dict of Python or
+  # JSON, or its group `pairs` has names and values that match `pair`.
   console: str | None = None
-  pair: str = r"(?P<name>\S+):(?P<value>\S+)"  # of pairs
-  # Changes lines whose steps do not count updates made; returns a note.
+  pair: str = r"(?P<name>\S+):(?P<value>\S+)"
+  # Corrects lines in place, such as their steps to updates made; returns a
+  # note.
   amend: Callable[[list[dict]], str | None] | None = None
 
   # How values belong to policies and to C.
   sampled: tuple[tuple[str, str], ...] = ()  # (pattern of a count, its unit)
-  generated: Callable[[int, int, dict], int] | None = None  # step, B, options
+  # C by (step, Bp * n, options), where it is not step * Bp * n.
+  generated: Callable[[int, int, dict], int] | None = None
   sampled_by_n: bool = False  # evaluations sample n per problem, so k = n
   averaged: bool = False  # training values are means since the last line
   before_update: bool = False  # step i has the values before update i + 1
-  counters: tuple[str, ...] = ()  # include the step of their training line
+  counters: tuple[str, ...] = ()  # fields that include their line's own step
   repeats: bool = True  # any step may occur again; else only after a resume
   caveat: str | None = None  # note for the user about the metrics
 

@@ -4,7 +4,7 @@ import struct
 
 from isojax.errors import InputError
 
-HEAD = 12  # a record's length of 8 bytes, and its checksum
+HEADER = 12  # bytes: the length of a record in 8, and its checksum
 
 
 def lines(path: str, data: bytes) -> list[dict]:
@@ -19,17 +19,19 @@ def lines(path: str, data: bytes) -> list[dict]:
   except ImportError as error:
     raise InputError(f"{path}: events of TensorBoard need the extra: "
                      "pip install -e '.[tb]'") from error
-  out, latest, at = [], {}, 0
-  while at + HEAD <= len(data):
-    (size,) = struct.unpack_from("<Q", data, at)
-    if at + HEAD + size > len(data):
+  out, offset = [], 0
+  latest = {}  # (step, first part of the tag) -> its last line
+  while offset + HEADER <= len(data):
+    (size,) = struct.unpack_from("<Q", data, offset)
+    start, end = offset + HEADER, offset + HEADER + size
+    if end > len(data):
       break
     try:
-      event = event_pb2.Event.FromString(data[at + HEAD:at + HEAD + size])
+      event = event_pb2.Event.FromString(data[start:end])
     except DecodeError as error:
-      raise InputError(f"{path}: damaged at byte {at}: copy it again"
+      raise InputError(f"{path}: damaged at byte {offset}: copy it again"
                        ) from error
-    at += HEAD + size + 4  # the checksum of the record
+    offset = end + 4  # after the checksum of the record
     for value in event.summary.value:
       key, number = (event.step, value.tag.split("/")[0]), _scalar(value)
       if number is None:

@@ -1,4 +1,4 @@
-"""prime-rl: metrics.jsonl, and the config of its orchestrator beside it."""
+"""prime-rl: metrics.jsonl, and the config of its orchestrator in its folder."""
 
 from isojax.logs.formats import base
 
@@ -9,7 +9,7 @@ def _metrics(start: str) -> dict[str, str]:
 
 
 def sizes(config: dict) -> dict:
-  """The batch and group size of an orchestrator; ValueError if several."""
+  """Batch and group size of an orchestrator; ValueError if they are several."""
   config = config["orchestrator"] if "orchestrator" in config else config
   (group,) = {(config | source)["group_size"]
               for source in config["train"]["source"]}
@@ -17,9 +17,9 @@ def sizes(config: dict) -> dict:
 
 
 def count_from_one(lines: list[dict]) -> None:
-  """Makes logs before 0.3 and consoles count as newer logs do, in place.
+  """Converts logs before 0.3 and consoles to newer logs, in place.
 
-  Their first step is 0 or 1, and a total has the step's own rollouts.
+  Their first step is 0 or 1, and their totals include the step's own rollouts.
   """
   trained = [line for line in lines
              if {"progress/total_samples", "Time"} & line.keys()
@@ -32,10 +32,11 @@ def count_from_one(lines: list[dict]) -> None:
 
 
 def older_sizes(head: str, lines: list[dict], options: dict) -> dict:
-  """The options with the sizes of a step by the counters of such a log."""
+  """The options with the sizes of a step, by the counters of older logs."""
   for line in lines:
-    total = "" if "progress/samples" in line else "total_" * (
-        "step" in line and line["step"] == 1)  # of the first step
+    # The totals of the first step are its own counts.
+    first = "step" in line and line["step"] == 1
+    total = "total_" if first and "progress/samples" not in line else ""
     if f"progress/{total}problems" in line:
       samples, problems = (int(float(line[f"progress/{total}{name}"]))
                            for name in ("samples", "problems"))
@@ -75,8 +76,8 @@ FORMAT = base.Format(
         "batch": "batch_size", "n": "group_size", "lr": "trainer.optim.lr",
         "max_tokens": "orchestrator.train.sampling.max_completion_tokens"},
     amend=count_from_one, resolve=older_sizes,
-    configs=("configs/orchestrator.json", "configs/orchestrator.toml",
-             "configs/rl.json", "configs/rl.toml"), config=sizes,
+    config_files=("configs/orchestrator.json", "configs/orchestrator.toml",
+                  "configs/rl.json", "configs/rl.toml"), parse_config=sizes,
     # its orchestrator, or its trainer: `Step 12 | Time: 9.50s | Reward: 0.5`
     console=r"Step (?P<step>\d+) \| (?P<pairs>Time: .+)",
     pair=r"(?P<name>[A-Z][\w.\- ]*): +(?P<value>-?[\d.]+(?:e-?\d+)?)",

@@ -6,7 +6,7 @@ from isojax.logs.formats import base
 
 
 def group_size(head: str, lines: list[dict], options: dict) -> dict:
-  """The options with n, which is in the name of the rollouts' pass rate."""
+  """The options with n, from a name such as reward/avg_pass_at_8."""
   sizes = {match[1] for line in lines for name in line
            if (match := re.fullmatch(r"reward/avg_pass_at_(\d+)", name))}
   return ({"generator.n_samples_per_prompt": sizes.pop()}

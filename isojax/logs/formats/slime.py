@@ -4,13 +4,13 @@ from isojax.logs.formats import base
 
 
 def count_updates(lines: list[dict]) -> str | None:
-  """Makes the steps, which are numbers of rollouts from 0, updates made.
+  """Sets the step of each line to the number of updates.
 
-  The batch of rollout i is trained on in update i + 1, and evaluated after it;
-  only the first evaluation 0 is before all updates. train/step counts
-  optimizer steps, of which a rollout may have several.
+  slime numbers its rollout batches from 0. Batch i is trained on in update
+  i + 1, and evaluated after it; only the first evaluation 0 is before all
+  updates. train/step counts optimizer steps, of which a batch may have several.
   """
-  number, begun = 0, False
+  number, started = 0, False
   for line in lines:
     scopes = {name.split("/")[0] for name in line if "/" in name}
     keys = [f"{scope}/step" for scope in ("rollout", "eval")]
@@ -19,10 +19,10 @@ def count_updates(lines: list[dict]) -> str | None:
     if key is None and not scopes & {"train", "rollout", "perf", "eval"}:
       continue
     number = int(float(line[key])) if key else number
-    if "eval" in scopes and number == 0 and not begun:
+    if "eval" in scopes and number == 0 and not started:
       line["step"] = 0
       continue
-    begun = True
+    started = True
     line["step"] = number + 1
   return None
 

@@ -4,9 +4,9 @@ from isojax.diagnosis.rules import OPTIONS
 from isojax.ledger import records
 from isojax.logs.formats import base
 
-OURS = {"metrics": ({name: name for name in base.METRICS},), "repeats": False,
-        "names": tuple((name, name) for name in sorted(
-            base.KNOWN - {"step", *base.METRICS}))}
+COMMON = {"metrics": ({name: name for name in base.METRICS},), "repeats": False,
+          "names": tuple((name, name) for name in sorted(
+              base.EVAL_FIELDS - {"step", *base.METRICS}))}
 RECORDS = base.Format(
     step=("step",),
     marks="kind|split|(?:prompt|sampled|trained)_tokens|device_seconds|"
@@ -14,7 +14,7 @@ RECORDS = base.Format(
     fields={name: name for name in records.COMMON + records.TRAIN}
     | {"reward": "reward shaped_reward"},
     settings=OPTIONS | {"estimator": OPTIONS["std"]},
-    counters=("rollouts", "epoch", *records.TOTALS), **OURS)
+    counters=("rollouts", "epoch", *records.TOTALS), **COMMON)
 FORMAT = base.Format(
     step=("step", "global_step", "train/global_step", "training/global_step",
           "trainer/global_step", "_step", "Step"),
@@ -30,5 +30,5 @@ FORMAT = base.Format(
                                     "len(?:gth)?s?"),
                 ("truncated", "(?:truncated|clip_ratio|clipped_ratio)"),
                 ("seconds", "(?:step_time|seconds)"))},
-    **OURS | {"names": (*OURS["names"], *(
+    **COMMON | {"names": (*COMMON["names"], *(
         ("model", name) for name in ("Model", "model_name", "base_model")))})

@@ -23,46 +23,48 @@ from isojax.errors import InputError, reason
 from isojax.logs.formats import events, FORMATS
 from isojax.logs.formats.base import Format
 
-LARGEST = 1 << 30  # bytes of a file
-# Digits of a number that are read: with more it is infinite, or its last ones
-# are below the precision of a float.
-DIGITS = 320
-LONG = re.compile(rf"\d{{{DIGITS},}}")
-BROKEN_SHARE = 0.1  # of the lines; with more the file is of another kind
-COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-NUMPY = re.compile(r"^np\.\w+\((.*)\)$")  # numpy 2: np.float64(0.5)
-# 12%|###   | 6/50 [00:10<01:20, 1.8s/it]; with a description it is another bar
+MAX_BYTES = 1 << 30  # bytes of a file
+# Longer numbers are cut: they are infinite, or their last digits are below the
+# precision of a float.
+MAX_DIGITS = 320
+LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS},}}")
+MAX_BROKEN = 0.1  # share of the lines; with more it is another kind of file
+COLOUR_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+NUMPY_NUMBER = re.compile(r"^np\.\w+\((.*)\)$")  # numpy 2: np.float64(0.5)
+# A progress bar, 12%|###   | 6/50 [00:10<01:20, 1.8s/it]. One with a
+# description does not count updates.
 BAR = (r"(?P<described>:\s*)?(?<!\d)\d{1,3}%(?:\|[^|]*\|)?\s*"
-       r"(?P<done>\d{1,15})/(?P<of>\d{1,15}) \[(?P<elapsed>[\d:]{,15})")
-ASSIGNED = re.compile(r"(?<![\w.])((?:[a-z_]\w*\.)+\w+)=('[^']*'|[^\s'\"\\]+)")
-RAY = re.compile(r"^\([^()]* pid=\d+[^()]*\) ", re.M)
-KEY = re.compile(r"'(?P<key>[\w.-]+)': (?:(?P<open>\{)|(?P<value>'[^']*'|"
+       r"(?P<done>\d{1,15})/(?P<total>\d{1,15}) \[(?P<elapsed>[\d:]{,15})")
+ASSIGNMENT = re.compile(
+    r"(?<![\w.])((?:[a-z_]\w*\.)+\w+)=('[^']*'|[^\s'\"\\]+)")
+RAY_PREFIX = re.compile(r"^\([^()]* pid=\d+[^()]*\) ", re.M)
+DICT_PART = re.compile(r"'(?P<key>[\w.-]+)': (?:(?P<open>\{)|(?P<value>'[^']*'|"
                  r"[^\s,{}\[\]'()]+))?|(?P<end>\})")
 NOTEBOOK = re.compile(r'\s*\{\s*"(?:cells|metadata|nbformat)"')
 
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-  """The lines of a file, and what a console printed before them."""
+  """The lines of a file, and the text that a console printed before them."""
 
   lines: list[tuple[str, dict]]  # (file:line, name -> value)
   notes: list[str] = dataclasses.field(default_factory=list)
   head: str = ""  # text before the first line of metrics
-  appended: bool = True  # in the order of time, as a CSV file need not be
+  appended: bool = True  # in the order of time; a CSV file need not be
 
 
 def load(path: str) -> Log:
-  """The lines of a file, with their values alone; NaN is one, null is none."""
+  """The lines of a file without absent values: null is absent, NaN is not."""
   data = _content(path)
   if "tfevents" in os.path.basename(path):
     return Log([(f"{path}:{number}", line) for number, line in enumerate(
         events.lines(path, data), 1)])
-  text = LONG.sub(lambda match: match[0][:DIGITS],
+  text = LONG_NUMBER.sub(lambda match: match[0][:MAX_DIGITS],
                   data.decode("utf-8-sig", errors="replace"))
   if not text.strip():
     raise InputError(f"{path}: empty; expected a line for each step")
   is_json = text.lstrip()[0] in "{[" or path.endswith((".json", ".jsonl"))
-  # more than one line of JSON lines is no document
+  # Two JSON lines are not one JSON document.
   if (path.endswith(".json") or "\n" in text.strip()) and _is_document(text):
     parsers = _document, _no_log
   else:
@@ -87,7 +89,7 @@ def load(path: str) -> Log:
 
 
 def _content(path: str) -> bytes:
-  """The bytes of a file; InputError if it is of a kind that is no log."""
+  """The bytes of a file; InputError if it is not a log."""
   if os.path.exists(path) and not (
       os.path.isfile(path) or os.path.isdir(path)):
     raise InputError(f"{path}: not a regular file, so it may never end; save "
@@ -95,8 +97,8 @@ def _content(path: str) -> bytes:
   try:  # epath's stat looks up the owner, whom a container may lack
     size = (os.path.getsize(path) if os.path.exists(path)
             else epath.Path(path).stat().length)
-    if size > LARGEST:
-      raise InputError(f"{path}: larger than {LARGEST >> 20:,} MiB; give the "
+    if size > MAX_BYTES:
+      raise InputError(f"{path}: larger than {MAX_BYTES >> 20:,} MiB; give the "
                        "lines with metrics alone")
     data = epath.Path(path).read_bytes()
   except OSError as error:
@@ -111,16 +113,16 @@ def _content(path: str) -> bytes:
 
 def _document(path: str, text: str) -> Log | None:
   """The lines of one JSON list, or of a trainer_state.json."""
-  decoder, between = json.JSONDecoder(), re.compile(r"[\s,]*")
-  lines, number, counted = [], 1, 0
+  decoder, separator = json.JSONDecoder(), re.compile(r"[\s,]*")
+  lines, number, counted = [], 1, 0  # number: of the line at index `counted`
   try:
-    state = isinstance(json.loads(text), dict)
-    at = text.index("[", text.index('"log_history"') if state else 0) + 1
-    while text[at := between.match(text, at).end()] != "]":
-      number, counted = number + text.count("\n", counted, at), at
-      line, at = decoder.raw_decode(text, at)
-      # a trainer's state has null where a mean is NaN
-      lines.append((number, _flat(line, null=math.nan if state else None)))
+    is_state = isinstance(json.loads(text), dict)
+    index = text.index("[", text.index('"log_history"') if is_state else 0) + 1
+    while text[index := separator.match(text, index).end()] != "]":
+      number, counted = number + text.count("\n", counted, index), index
+      line, index = decoder.raw_decode(text, index)
+      # A trainer's state has null where a mean is NaN.
+      lines.append((number, _flat(line, null=math.nan if is_state else None)))
   except (AttributeError, ValueError, RecursionError):
     return None
   return Log(lines)
@@ -135,7 +137,7 @@ def _json_lines(path: str, text: str) -> Log:
     try:
       value = json.loads(line)
       if value.keys() == {"step", "data"} and isinstance(value["data"], dict):
-        # verl's file logger, which writes NaN as null
+        # verl's file logger writes NaN as null.
         value = {"step": value["step"], **_flat(value["data"], null=math.nan)}
       lines.append((number, _flat(value, null=None)))
     except (AttributeError, ValueError, RecursionError):
@@ -143,7 +145,8 @@ def _json_lines(path: str, text: str) -> Log:
         notes.append(f"{path}:{number}: the last line is torn: dropped.")
       else:
         broken.append((number, 1, "not a JSON object"))
-  return Log(lines, notes_on(path, broken, len(lines) + len(broken)) + notes)
+  notes = broken_notes(path, broken, len(lines) + len(broken)) + notes
+  return Log(lines, notes)
 
 
 def _no_log(path: str, text: str) -> Log:
@@ -193,7 +196,8 @@ def _csv(path: str, text: str) -> Log:
   lines, broken, notes = [], [], []
   for start, stop, row in rows[1:]:
     if len(row) == len(header):
-      lines += ((start, line) for line in _runs(dict(zip(header, row))))
+      lines += ((start, line)
+                for line in _lines_of_runs(dict(zip(header, row))))
     elif start == end and not text.endswith("\n") and len(row) < len(header):
       notes.append(f"{path}:{start}: the last line is torn: dropped.")
     else:  # an unclosed quote joins lines: all of them are broken
@@ -202,26 +206,26 @@ def _csv(path: str, text: str) -> Log:
   if not lines and not broken:
     raise InputError(f"{path}: a header without rows; expected a row for each "
                      "step")
-  return Log(lines, notes_on(path, broken, end) + notes, appended=False)
+  return Log(lines, broken_notes(path, broken, end) + notes, appended=False)
 
 
-def _runs(line: dict) -> list[dict]:
+def _lines_of_runs(line: dict) -> list[dict]:
   """One line per run for a line of W&B's chart export, `RUN - metric`."""
-  (x, at), *rest = line.items()
-  if " - " in x or not rest or not all(" - " in name for name, _ in rest):
+  (axis, position), *rest = line.items()
+  if " - " in axis or not rest or not all(" - " in name for name, _ in rest):
     return [line]
   runs = {}
   for name, value in rest:
     if not name.endswith(("__MIN", "__MAX")):
       run, metric = name.rsplit(" - ", 1)
-      runs.setdefault(run, {x: at, "run_id": run})[metric] = value
+      runs.setdefault(run, {axis: position, "run_id": run})[metric] = value
   return list(runs.values())
 
 
-def notes_on(path: str, broken: list, total: int) -> list[str]:
-  """Notes on the broken (line, how many, why), if they are few."""
+def broken_notes(path: str, broken: list, total: int) -> list[str]:
+  """Notes on broken lines, (first, count, why); InputError if too many."""
   count = sum(lines for _, lines, _ in broken)
-  if count > BROKEN_SHARE * total:
+  if count > MAX_BROKEN * total:
     raise InputError(
         f"{path}:{broken[0][0]}: {broken[0][2]}, and {count} of {total} lines "
         "are broken; expected CSV with a header or one JSON object a line")
@@ -230,28 +234,29 @@ def notes_on(path: str, broken: list, total: int) -> list[str]:
 
 def _console(path: str, text: str) -> Log | None:
   """The metrics in a console's output, or None if there are none."""
-  text = RAY.sub("", COLOURS.sub("", text))
+  text = RAY_PREFIX.sub("", COLOUR_CODE.sub("", text))
   consoles = [form for form in FORMATS.values() if form.console]
-  # TRL's dicts have no step, and look like those of others
+  # TRL's pattern is last: its dicts have no step, and match other trainers'.
   for form in sorted(consoles, key=lambda form: "<step>" not in form.console):
-    lines, bars, seen, start = [], [], [], len(text)
-    elapsed = []  # seconds, of each bar
+    lines, start = [], len(text)
+    bars, elapsed = [], []  # (done, total) and seconds of each progress bar
+    bars_before = []  # the number of bars before each line
     number = counted = 0
     for match in re.finditer(f"{BAR}|{form.console}", text, re.M):
       part = match.groupdict()
       if part["done"]:
         if not part["described"]:
-          bars.append((int(part["done"]), int(part["of"])))
+          bars.append((int(part["done"]), int(part["total"])))
           elapsed.append(_seconds(part["elapsed"]))
       elif line := _line(part, form):
         start = min(start, match.start())
         at = match.start("pairs" if "pairs" in part else "values")
         number, counted = number + text.count("\n", counted, at), at
         lines.append((number + 1, line))
-        seen.append(len(bars))
+        bars_before.append(len(bars))
     if lines:
-      notes = (_forecast(bars, elapsed, seen),
-               _number([line for _, line in lines], seen, bars))
+      notes = (_forecast(bars, elapsed, bars_before),
+               _add_steps([line for _, line in lines], bars_before, bars))
       return Log(lines, [f"{path}: {note}" for note in notes if note],
                  text[:start])
   return None
@@ -264,28 +269,30 @@ def _seconds(clock: str) -> int:
 
 
 def _forecast(bars: list[tuple[int, int]], elapsed: list[int],
-              seen: list[int]) -> str | None:
+              bars_before: list[int]) -> str | None:
   """The time of a run that has not ended, by the bar before its last line."""
-  of = next((bars[count - 1][1] for count in reversed(seen) if count), None)
-  at = sorted({done: seconds for (done, total), seconds in zip(bars, elapsed)
-               if total == of and seconds}.items())
-  if not at or at[-1][0] == of:
+  steps = next((bars[count - 1][1] for count in reversed(bars_before) if count),
+               None)
+  clock = sorted({done: seconds for (done, total), seconds in zip(bars, elapsed)
+                  if total == steps and seconds}.items())
+  if not clock or clock[-1][0] == steps:
     return None
-  done, seconds = at[-1]
+  done, seconds = clock[-1]
   paces = [(after - before) / (last - first) for (first, before), (last, after)
-           in itertools.pairwise([(0, 0), *at])]
-  low, high = (duration(of * pace) for pace in (min(paces), max(paces)))
-  return (f"all {of:,} steps take {duration(of * seconds / done)} at the pace "
-          f"of the first {done:,}" + (
+           in itertools.pairwise([(0, 0), *clock])]
+  low, high = (duration(steps * pace) for pace in (min(paces), max(paces)))
+  return (f"all {steps:,} steps take {duration(steps * seconds / done)} at the "
+          f"pace of the first {done:,}" + (
               f"; {low} to {high} at their lowest and highest pace"
-              if len(at) > 1 else ""))
+              if len(clock) > 1 else ""))
 
 
 def _line(part: dict, form: Format) -> dict | None:
   """One line of a console, from the groups of its pattern."""
   if "pairs" in part:
-    pairs = {pair["name"].strip(): NUMPY.sub(r"\1", pair["value"].strip())
-             for pair in re.finditer(form.pair, part["pairs"])}
+    pairs = {
+        pair["name"].strip(): NUMPY_NUMBER.sub(r"\1", pair["value"].strip())
+        for pair in re.finditer(form.pair, part["pairs"])}
     return {"step": int(part["step"])} | pairs if pairs else None
   text = re.sub(r": (-?)(nan|inf)\b", r": '\1\2'", part["values"])
   line = None
@@ -301,12 +308,12 @@ def _line(part: dict, form: Format) -> dict | None:
   return line
 
 
-def _number(lines: list[dict], seen: list[int],
-            bars: list[tuple[int, int]]) -> str | None:
-  """Adds the step to lines without one, if the progress bars tell it; a note.
+def _add_steps(lines: list[dict], bars_before: list[int],
+               bars: list[tuple[int, int]]) -> str | None:
+  """Adds the step to lines without one by the progress bars; returns a note.
 
-  `bars` has (done, total) of each print of a bar, `seen` how many of them were
-  printed before each line.
+  `bars` has (done, total) of each print of a bar, `bars_before` the number of
+  them before each line.
   """
   if all("step" in line for line in lines):
     return None
@@ -314,42 +321,43 @@ def _number(lines: list[dict], seen: list[int],
   for line in lines:
     trained += "loss" in line
     line["logged"] = trained  # log calls so far; step / logging_steps
-  totals = [bars[count - 1][1] for line, count in zip(lines, seen)
+  totals = [bars[count - 1][1] for line, count in zip(lines, bars_before)
             if "loss" in line and count] or [total for _, total in bars]
-  total = max(totals, key=totals.count, default=None)  # evaluations have bars
-  done = [next((step for step, of in reversed(bars[:count]) if of == total),
-               None) for count in seen]
+  # The commonest total is that of training; evaluations have other bars.
+  steps = max(totals, key=totals.count, default=None)
+  done = [next((step for step, total in reversed(bars[:count])
+                if total == steps), None) for count in bars_before]
   train = [step for step, line in zip(done, lines) if "loss" in line]
   if None not in done and all(a < b for a, b in itertools.pairwise(train)):
     for step, line in zip(done, lines):
       line["step"] = step
     return "step was read from the progress bars between the lines."
-  last = max((step for step, of in bars if of == total), default=0)
-  every = [k for k in range(1, last + 1) if last // k == trained]
-  if len(every) != 1:
+  last = max((step for step, total in bars if total == steps), default=0)
+  intervals = [k for k in range(1, last + 1) if last // k == trained]
+  if len(intervals) != 1:
     return None
   for line in lines:
-    line["step"] = line["logged"] * every[0]
+    line["step"] = line["logged"] * intervals[0]
   return (f"the dicts have no step: {trained} in {last} updates of the bar is "
-          f"one every {every[0]}; else give --fixed=logging_steps=N.")
+          f"one every {intervals[0]}; else give --fixed=logging_steps=N.")
 
 
 def printed_options(head: str, form: Format) -> dict:
-  """Options of a trainer that it printed before its metrics: name -> values.
+  """The options in the text before the metrics: name -> set of its values.
 
-  The command line, then the whole config, which is resolved, count before
-  numbers beside an option's name, which may have several values.
+  A value in the printed config precedes one on the command line, and both
+  precede numbers that follow an option's name, which may be several.
   """
   wanted = (*form.settings.values(), *form.options)
   options = {name: {_scalar(value) or value.strip("'")}
-             for name, value in ASSIGNED.findall(head)
-             if name in wanted}  # the last one counts, as in hydra
+             for name, value in ASSIGNMENT.findall(head)
+             if name in wanted}  # the last assignment counts, as in hydra
   options |= {name: {value} for name, value in _config(head)
               if name in wanted and value is not None}
   # --n-samples-per-prompt 8, 'n': 8, n = 8, Megatron's `n ...... 8`
-  beside = [(name, r"(?<![\w.])" + re.escape(name).replace("_", "[-_]")
-             + r"['\"]?(?:[=: ]| \.+ )+([-+\d.e]+)\b") for name in wanted]
-  for name, pattern in (*beside, *form.printed):
+  numbers = [(name, r"(?<![\w.])" + re.escape(name).replace("_", "[-_]")
+              + r"['\"]?(?:[=: ]| \.+ )+([-+\d.e]+)\b") for name in wanted]
+  for name, pattern in (*numbers, *form.printed):
     values = {_scalar(value.replace(",", ""))  # 1,024
               for value in re.findall(pattern, head)} - {None}
     if values:
@@ -361,14 +369,14 @@ def _config(head: str):
   """Yields the dotted name and value of each scalar in a pretty-printed dict.
 
   Other processes print between its lines, and the end may be missing. So the
-  column of a key tells its place, and the braces only within a line.
+  nesting follows from the columns of keys, and within a line from its braces.
   """
   stack = []  # (column, key, whether its value is a dict)
   for line in head.split("\n"):
     if not re.match(r"\s*[{']", line):
       continue
     first = True
-    for part in KEY.finditer(line):
+    for part in DICT_PART.finditer(line):
       if part["end"]:
         while stack and not stack.pop()[2]:
           pass

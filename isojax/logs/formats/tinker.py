@@ -1,10 +1,10 @@
-"""tinker-cookbook: metrics.jsonl, and config.json beside it."""
+"""tinker-cookbook: metrics.jsonl, and config.json in its folder."""
 
 from isojax.logs.formats import base
 
 
 def _flat(config: dict):
-  """Yields (name, value) of nested dicts, without the names around them."""
+  """Yields (name, value) of nested dicts, without the names of the dicts."""
   for name, value in config.items():
     if isinstance(value, dict):
       yield from _flat(value)
@@ -15,7 +15,7 @@ def _flat(config: dict):
 def sizes(config: dict) -> dict:
   """The group and batch size, and the model, of a config.json."""
   values = dict(_flat(config))
-  batch = values.get("batch_size")  # of the data set's builder
+  batch = values.get("batch_size")  # of the builder of the dataset
   options = {
       "group_size": values["group_size"],
       "groups_per_batch": values.get("groups_per_batch", batch),
@@ -44,5 +44,5 @@ FORMAT = base.Format(
         "lr": "learning_rate", "kl": "kl_penalty_coef",
         "max_tokens": "max_tokens", "filter": "remove_constant_reward_groups"},
     options=("remove_constant_reward_groups",),
-    configs=("config.json",), config=sizes,
+    config_files=("config.json",), parse_config=sizes,
     sampled=(("env/all/total_episodes", base.ROLLOUTS),), before_update=True)

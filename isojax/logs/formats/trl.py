@@ -5,9 +5,10 @@ import re
 from isojax.errors import InputError
 from isojax.logs.formats import base
 
-BATCH = "train_batch_size"  # of an update, as the console prints it
-ONLY_STEPS = ("steps_per_generation without gradient_accumulation_steps; give "
-              "both with --fixed")
+BATCH = "train_batch_size"  # printed by the console, of an update
+LACKS_ACCUMULATION = (
+    "steps_per_generation without gradient_accumulation_steps; give both with "
+    "--fixed")
 
 
 def generated(step: int, B: int, options: dict) -> int:
@@ -19,41 +20,41 @@ def generated(step: int, B: int, options: dict) -> int:
   a, s, m = map(options.get, (
       "gradient_accumulation_steps", "steps_per_generation", "num_iterations"))
   if s and not a:
-    raise InputError(ONLY_STEPS)
+    raise InputError(LACKS_ACCUMULATION)
   return -(-step * (a or 1) // ((s or a or 1) * (m or 1))) * B
 
 
-def prompts(head: str, lines: list[dict], options: dict) -> dict:
-  """The printed options, with a batch of TRL <= 0.14 as what it counts.
+def batch_of_prompts(head: str, lines: list[dict], options: dict) -> dict:
+  """The printed options, with the batch as Bp if it counts prompts.
 
-  Its total batch size counts prompts; later ones count rollouts. The examples
-  and updates of an epoch tell which.
+  The total batch size of TRL <= 0.14 counts prompts, that of later versions
+  rollouts: the former is the examples of an epoch over its updates.
   """
   number = lambda pattern: (match := re.search(pattern + r" = ([\d,]+)", head)
                             ) and int(match[1].replace(",", ""))
-  examples, epochs, steps, an_epoch = map(number, (
+  examples, epochs, steps, epoch_updates = map(number, (
       "Num examples", "Num Epochs", "Total (?:optimization )?steps",
       "Num update steps per epoch"))
-  if not an_epoch and epochs and steps:
-    an_epoch = steps / epochs  # unless max_steps ends the run before
-  if examples and an_epoch and BATCH in options and (
-      round(examples / an_epoch) == options[BATCH]):
+  if not epoch_updates and epochs and steps:
+    epoch_updates = steps / epochs  # wrong if max_steps ends the run earlier
+  if examples and epoch_updates and BATCH in options and (
+      round(examples / epoch_updates) == options[BATCH]):
     options["Bp"] = options.pop(BATCH)
   return options
 
 
-def of_a_generation(options: dict) -> dict:
-  """The options with the batch of a generation, by that of an update.
+def with_generation_batch(options: dict) -> dict:
+  """The options with the batch of a generation, from the batch of an update.
 
-  The latter is micro batch * accumulation * processes, the former micro batch *
-  steps_per_generation * processes.
+  The batch of an update is micro batch * accumulation * processes, that of a
+  generation micro batch * steps_per_generation * processes.
   """
   if BATCH not in options or options.keys() & {"Bp", "generation_batch_size"}:
     return options
   a, s = map(options.get, (
       "gradient_accumulation_steps", "steps_per_generation"))
   if s and not a:
-    raise InputError(ONLY_STEPS)
+    raise InputError(LACKS_ACCUMULATION)
   return options | {"generation_batch_size":
                     options[BATCH] * s // a if s else options[BATCH]}
 
@@ -79,7 +80,7 @@ FORMAT = base.Format(
         "batch": "generation_batch_size", "n": "num_generations",
         "lr": "learning_rate", "kl": "beta",
         "max_tokens": "max_completion_length", "std": "scale_rewards"},
-    resolve=prompts, derive=of_a_generation,
+    resolve=batch_of_prompts, derive=with_generation_batch,
     options=("Bp", BATCH, "num_generations_eval", "gradient_accumulation_steps",
              "steps_per_generation", "num_iterations", "logging_steps"),
     printed=((BATCH, r"Total (?:train )?batch size \([^)]*\) = ([\d,]+)"),

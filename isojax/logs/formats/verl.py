@@ -32,7 +32,7 @@ def count_from_one(lines: list[dict]) -> str | None:
 
 
 FORMAT = base.Format(
-    # its step goes to every tracker, so W&B's _step is the step
+    # verl passes its step to every tracker, so W&B's _step is the step.
     step=("step", "_step", "Step", "training/global_step"),
     metrics=(_metrics("acc"), _metrics("reward"),
              {"avg": "val/test_score/(?P<set>.+)"}),  # before val-core
