@@ -216,7 +216,7 @@ def test_lines_of_the_reading_order_are_about_those_of_the_files():
   assert len(order) == 10
   for path, lines in order:
     assert count(path) == pytest.approx(int(lines), rel=0.15), path
-  files, lines = re.search(r"opens (\d+) of ([\d,]+) lines", text).groups()
+  files, lines = re.search(r"(\d+) files of ([\d,]+) lines", text).groups()
   path = re.findall(r"`(isojax/.*?\.py)`", re.search(
       r"^\| loop \|.*?\n\n", text, re.MULTILINE | re.DOTALL)[0])
   assert len(path) == int(files)
