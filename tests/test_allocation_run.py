@@ -118,7 +118,7 @@ def test_a_problem_without_rollouts_is_in_no_mean():
                       np.zeros((3, 4), np.float32), np.ones(3, np.float32))
   graded = Graded(np.array([1.0, 0.0, 1.0]), np.ones(3), [""] * 3,
                   np.ones(3, bool), [{}, {"a": 1.0}, {"a": 0.5}], [])
-  fields = step_lib.measured(rollouts_lib.Sampled(
+  fields = step_lib.rollout_fields(rollouts_lib.Sampled(
       Prompts(np.zeros((3, 5)), np.array([5, 3, 2]), np.arange(3)),
       np.array([2, 0, 1]), rollouts, graded, (0.0, 0), 0.0, 0))
   assert (fields["all_incorrect"], fields["all_correct"]) == (0.0, 0.5)

@@ -74,14 +74,14 @@ def evaluation(step, avg):
 
 def test_a_table_by_hand():
   """Bp * n = 6; the first step compiles and stands apart."""
-  first = dict(kind="train", rollouts=6, seconds_sample=9.0, seconds_score=0.5,
-               seconds_logp=0.0, seconds_update=0.5, seconds_compile=4.0)
+  first = dict(kind="train", rollouts=6, seconds_sample=9.0, seconds_grade=0.5,
+               seconds_score=0.0, seconds_update=0.5, seconds_compile=4.0)
   train = [first] + [first | dict(
-      rollouts=rollouts, seconds_sample=3.0, seconds_score=1.0,
+      rollouts=rollouts, seconds_sample=3.0, seconds_grade=1.0,
       seconds_update=2.0) for rollouts in (12, 18)]
   rates = ["             seconds   share  rollouts/s",
            "sample           6.0     50%           2",
-           "score            2.0     17%           6",
+           "grade            2.0     17%           6",
            "update           4.0     33%           3",
            "step            12.0    100%           1",
            "and the first step, with compilation, 14.0 s"]
@@ -95,9 +95,9 @@ def test_a_table_by_hand():
       *(f"{name + '@2':10}    {cells}" for name in monitor.METRICS),
       *rates]
   # A recipe with several updates scores log-probs.
-  scored = [record | {"seconds_logp": 6.0} for record in train]
+  scored = [record | {"seconds_score": 6.0} for record in train]
   assert table([*evals, *scored])[9:12] == [
-      "logp            12.0     50%           1",
+      "score           12.0     50%           1",
       "update           4.0     17%           3",
       "step            24.0    100%           0"]
   assert table([*evals, *train], best=True)[-1] == (

@@ -69,14 +69,14 @@ def test_a_run_that_refills_spends_its_budget():
   train, spent = steps(whole), 0
   for r in train:
     assert r["n"] == 4
-    spent += 4 * r["n"] * (1 + r["refilled"])
-    assert r["rollouts"] == spent and 0 <= r["refilled"] <= 2
+    spent += 4 * r["n"] * (1 + r["extra_rounds"])
+    assert r["rollouts"] == spent and 0 <= r["extra_rounds"] <= 2
     assert r["selected"] <= 4 * r["n"]
   history = state.history_of(whole)
   assert history.solved == {i for r in train for i in r["solved"]}
   assert (history.rollouts, history.evaluated) == (spent, spent)
   assert 144 - 16 < spent <= 144  # another round of 16 would exceed C
-  assert any(r["refilled"] for r in train)
+  assert any(r["extra_rounds"] for r in train)
   solved = [i for r in train for i in r["solved"]]
   assert solved and len(set(solved)) == len(solved)  # none is sampled again
   evals = [r["rollouts"] for r in whole if r["kind"] == "eval"]

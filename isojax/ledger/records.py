@@ -57,7 +57,7 @@ COMMON = (
 )
 TRAIN = (
     "lr",  # of the step's first update
-    "refilled",  # sampling rounds beyond the first, of Bp * n rollouts each
+    "extra_rounds",  # resampling rounds (DAPO), of Bp * n rollouts each
     "solved",  # list: problems that reached solved_rate here; null if off
     # List of [problem, n, correct rollouts] in this step, from which alloc.rule
     # divides those of later steps; null with alloc.rule=uniform.
@@ -105,8 +105,8 @@ TRAIN = (
     "evicted",  # times that a rollout lost its pages, see sampler.page
     "seconds_compile",  # tracing and compiling; not part of the others
     "seconds_sample",  # sampling, and the grading at the same time
-    "seconds_score",  # waiting for verdicts after sampling has ended
-    "seconds_logp",  # forward passes before the updates
+    "seconds_grade",  # waiting for the grader, after sampling has ended
+    "seconds_score",  # forward passes before the updates
     "seconds_update",
 )
 EVAL = (
@@ -122,13 +122,13 @@ EVAL = (
     "correct",
 )
 FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
-PHASES = ("sample", "score", "logp", "update")  # of a step, see seconds_* above
+PHASES = ("sample", "grade", "score", "update")  # with seconds_* each
 CHAIN = "chain"  # a line's last field: a checksum of all lines up to it
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
           "scored_tokens", "updates", "skipped_updates", "device_seconds")
 TIME_FIELDS = frozenset(
     ("unix_time", "device_seconds", "seconds_compile", "seconds_sample",
-     "seconds_score", "seconds_logp", "seconds_update"))
+     "seconds_grade", "seconds_score", "seconds_update"))
 
 
 def phases(record: dict) -> list[float]:

@@ -219,7 +219,7 @@ def expected(cost_model: CostModel | None, a) -> dict | None:
 
 SECONDS = ("seconds_sample", "seconds_update")  # never 0 in a step
 COUNTS = ("rollouts", "prompt_tokens", "sampled_tokens")  # grow in every step
-FIELDS = ("Bp", "n", "trained_tokens", "seconds_score", "seconds_logp",
+FIELDS = ("Bp", "n", "trained_tokens", "seconds_grade", "seconds_score",
           *SECONDS, *COUNTS)
 
 
@@ -281,7 +281,7 @@ def measured_efficiency(train: list[dict], ideal: Cost, *,
   prefill, decode, *rest = ideal.stages
   sample = (prefill + decode) / typical("seconds_sample")
   # Forward passes before the updates are priced with them.
-  update = sum(rest) / (typical("seconds_update") + typical("seconds_logp"))
+  update = sum(rest) / (typical("seconds_update") + typical("seconds_score"))
   return cost.Efficiency(
       sample, sample, update, update, slots=1.0,
-      step_seconds=typical("seconds_score"), basis=f"measured from {path}")
+      step_seconds=typical("seconds_grade"), basis=f"measured from {path}")

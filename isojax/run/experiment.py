@@ -160,7 +160,7 @@ class RecipeSection:
          "make one update per step, or choose cispo or ppo_clip"),
         (updates.in_flight and self.filter.rounds > 1,
          f"{in_flight} with recipe.filter.rounds={self.filter.rounds}: a "
-         "refilled step waits for its own rollouts; use rounds=1, or "
+         "step that resamples waits for its own rollouts; use rounds=1, or "
          "in_flight=0"))
 
 
@@ -196,7 +196,7 @@ class Experiment:
               "seed < 2**31, beyond which seeds coincide"))
 
   def is_finished(self, step: int, rollouts: int) -> bool:
-    """Whether no step follows. With refill C may be spent before step M."""
+    """Whether no step follows; resampling may spend C before step M."""
     return step >= self.alloc.M or (
         self.recipe.filter.rounds > 1 and self.alloc.is_spent(rollouts))
 

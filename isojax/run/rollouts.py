@@ -350,8 +350,8 @@ def most_rounds(*, rounds: int, Bp: int, B: int, left: int,
 def kept_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:
   """The groups that are trained on: bool [P].
 
-  Without refill these are all. With refill they are the first Bp informative
-  ones, or fewer; if there is none, those of the first round.
+  With one round these are all. With resampling rounds they are the first Bp
+  informative ones, or fewer; if there is none, those of the first round.
   """
   P = len(informative_P)
   if rounds == 1 or not np.any(informative_P):

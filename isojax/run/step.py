@@ -1,8 +1,9 @@
 """One step of training, in the order of the papers' algorithm boxes.
 
-sample and judge -> select -> score -> advantage -> weights -> updates
+sample and grade -> select -> score -> advantage -> weights -> updates
 """
 
+from collections.abc import Callable
 import functools
 import typing
 
@@ -22,15 +23,15 @@ from isojax.tasks import grader as grader_lib
 from isojax.types import Prompts, Rollouts, TrainState
 
 
-class Batch(typing.NamedTuple):
+class GradedBatch(typing.NamedTuple):
   """The graded rollouts of a step, on the host, problem-major."""
 
   prompts: Prompts
   rollouts: Rollouts
   groups: algorithm.Groups
 
-  def packed(self, setup: Setup) -> dict:
-    """The arguments of packing that do not depend on the update."""
+  def packing_arguments(self, setup: Setup) -> dict:
+    """Keyword arguments of packing, the same for all updates of a step."""
     return dict(n=self.groups.mask_PxN.sum(axis=1),
                 widest=setup.e.alloc.n_max,
                 G=mesh_lib.blocks(setup.model.mesh), cfg=setup.e.recipe.loss)
@@ -48,29 +49,32 @@ class PhaseTimer:
     self._seconds[phase] = self._last - last
 
   def fields(self, devices: int, *, waited: float) -> dict:
-    """The fields of a train record; `waited` for verdicts, while sampling."""
+    """The fields of a train record.
+
+    The grader was waited for in `waited` seconds of the phase "sample".
+    """
     seconds = self._seconds | {
-        "sample": self._seconds["sample"] - waited, "score": waited}
+        "sample": self._seconds["sample"] - waited, "grade": waited}
     return {"device_seconds": sum(seconds.values()) * devices,
             "seconds_compile": self._compiled.seconds - self._before,
             **{f"seconds_{phase}": seconds[phase] for phase in records.PHASES}}
 
 
 def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
-               stop: preemption.Stop, timer: PhaseTimer, texts
-               ) -> tuple[State, dict]:
+               stop: preemption.Stop, timer: PhaseTimer,
+               texts: Callable) -> tuple[State, dict]:
   """Makes one step; returns the new state and the fields of its record.
 
   The record is not in the new state's history yet. The old state is donated to
-  the first update; until then a stop leaves it as it was. For texts(...) see
-  samples.writer.
+  the first update; until then a stop leaves it as it was. `texts`, which stores
+  rollouts, is that of samples.writer.
   """
   loss, history = setup.e.recipe.loss, state.history
   sampled, kept_P, in_flight = sample(setup, state, grader, stop)
   reward, batch = selected(setup, sampled, kept_P, history)
   timer.end("sample")
   scored = score(setup, state.train, batch)
-  timer.end("logp")
+  timer.end("score")
   columns = scored.columns | algorithm.advantages(
       batch.groups, batch.rollouts, scored.columns, loss)
   train, metrics = updates(setup, state.train, batch, columns, history.step)
@@ -79,10 +83,10 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
   texts("train", history.step + 1, history.rollouts, *batch,
         columns["advantage"])
   return State(train, in_flight, history), {
-      **measured(sampled),
+      **rollout_fields(sampled),
       **problem_fields(setup, history, sampled),
       "shaped_reward": reward,
-      "refilled": len(kept_P) // setup.e.alloc.Bp - 1,  # rounds after the first
+      "extra_rounds": len(kept_P) // setup.e.alloc.Bp - 1,
       "selected": int(batch.groups.kept_PxN.sum()),
       "scored_tokens": scored.tokens,
       "explained_variance": critic_lib.explained_variance(
@@ -95,8 +99,12 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
 
 
 def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
-           stop: preemption.Stop):
-  """See rollouts.sample_step."""
+           stop: preemption.Stop) -> tuple[
+               rollouts_lib.Sampled, np.ndarray, rollouts_lib.InFlight | None]:
+  """Samples and grades the rollouts of a step, as rollouts.sample_step.
+
+  Tells how many have no verdict, and why.
+  """
   a, history = setup.e.alloc, state.history
   sampled, kept_P, in_flight = rollouts_lib.sample_step(
       setup, grader, setup.policy(state.train), state.flight,
@@ -131,9 +139,9 @@ def problem_fields(setup: Setup, history: History,
               groups)}
 
 
-def selected(setup: Setup, sampled: rollouts_lib.Sampled, kept_P,
-             history: History) -> tuple[float, Batch]:
-  """The mean reward with its shaping, and the groups to train on."""
+def selected(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
+             history: History) -> tuple[float, GradedBatch]:
+  """The mean shaped reward, and the groups to train on with m of their n."""
   e, graded, rollouts = setup.e, sampled.graded, sampled.rollouts
   shaped_B = rewards.shaped(
       graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
@@ -148,7 +156,7 @@ def selected(setup: Setup, sampled: rollouts_lib.Sampled, kept_P,
       rng.uniforms(rng.Draw.SELECTION, e.seed, history.step, prompts.id_P,
                    mask_PxN.shape[1]),
       e.alloc.kept_of(n_P[kept_P]), e.recipe.loss)
-  return float(shaped_B.mean()), Batch(
+  return float(shaped_B.mean()), GradedBatch(
       prompts, jax.tree.map(lambda x: x[kept_B], rollouts), groups)
 
 
@@ -158,23 +166,24 @@ class Scored(typing.NamedTuple):
   tokens: int  # that went through a forward pass, once for each pass
 
 
-def score(setup: Setup, train: TrainState, batch: Batch) -> Scored:
+def score(setup: Setup, train: TrainState, batch: GradedBatch) -> Scored:
   """The columns that need a forward pass before the updates."""
   learner, cfg = setup.learner, setup.e.recipe.loss
   prompts, rollouts, groups = batch
-  out = {name: np.zeros(rollouts.tokens_RxT.shape, np.float32)
-         for name in learner.scored}
-  if not out:
+  columns = {name: np.zeros(rollouts.tokens_RxT.shape, np.float32)
+             for name in learner.scored}
+  if not columns:
     return Scored({}, None, 0)
   which_B = algorithm.to_score(groups, rollouts, cfg)
   layouts = packing.layouts(
-      prompts, rollouts, which_B, **batch.packed(setup))
+      prompts, rollouts, which_B, **batch.packing_arguments(setup))
 
   def collect(layout: packing.Layout, values: dict) -> None:
     for name, value_RxW in jax.device_get(values).items():
-      packing.collect(layout, value_RxW, out[name])
+      packing.collect(layout, value_RxW, columns[name])
 
-  before = None  # read while the next microbatch is computed; two are held
+  # A microbatch is fetched while the next one is computed.
+  before = None
   for layout in layouts:
     values = learner.score(train, learner.base, update_lib.place(
         packing.batch(layout, prompts, rollouts, {}), setup.model.mesh),
@@ -185,10 +194,10 @@ def score(setup: Setup, train: TrainState, batch: Batch) -> Scored:
   if before:
     collect(*before)
   passes = algorithm.forward_passes(learner.scored, setup.e.recipe.critic)
-  return Scored(out, which_B, passes * int(rollouts.len_R[which_B].sum()))
+  return Scored(columns, which_B, passes * int(rollouts.len_R[which_B].sum()))
 
 
-def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict,
+def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
             step: int) -> tuple[TrainState, dict]:
   """Makes the updates of a step; returns the state and fields of the record.
 
@@ -197,6 +206,7 @@ def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict,
   """
   e, cfg, mesh = setup.e, setup.e.recipe.loss, setup.model.mesh
   prompts, rollouts, groups = batch
+  arguments = batch.packing_arguments(setup)
   Bp, tokens, metrics = len(groups.mask_PxN), [], []
   for epoch in range(e.recipe.updates.epochs):
     for problems in algorithm.minibatches(
@@ -205,7 +215,7 @@ def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict,
       microbatches = update_lib.assemble(
           prompts, rollouts, columns | algorithm.weights(
               groups, rollouts.mask_RxT, problems, cfg,
-              objective=e.alloc.division.objective), **batch.packed(setup))
+              objective=e.alloc.division.objective), **arguments)
       train, values = setup.learner.update(
           train, setup.learner.base,
           [update_lib.place(b, mesh) for b in microbatches],
@@ -214,19 +224,19 @@ def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict,
       metrics.append(values)
   metrics = jax.device_get(metrics)
   finite = all(bool(values.pop("finite")) for values in metrics)
-  real = [values for values, count in zip(metrics, tokens, strict=True)
+  made = [values for values, count in zip(metrics, tokens, strict=True)
           if count] or metrics[:1]
   return train, {
       "updates": sum(count > 0 for count in tokens),
       "trained_tokens": sum(tokens),
       "skipped_updates": sum(count == 0 for count in tokens),
       "finite": finite,
-      **{name: float(np.mean([values[name] for values in real]))
+      **{name: float(np.mean([values[name] for values in made]))
          for name in metrics[0]}}
 
 
-def measured(sampled: rollouts_lib.Sampled) -> dict:
-  """The fields of a train record that follow from graded rollouts."""
+def rollout_fields(sampled: rollouts_lib.Sampled) -> dict:
+  """The fields of a train record that the graded rollouts give."""
   n_P, rollouts, graded = sampled.n_P, sampled.rollouts, sampled.graded
   correct_PxN, mask_PxN = algorithm.by_problem(graded.correct_B, n_P)
   # A problem without rollouts is in no mean.

@@ -205,7 +205,7 @@ def _cells(run: Run, state: str, kept: list[dict]) -> list[str]:
   if state == "running" and (
       train := [r for r in kept if r["kind"] == "train"][-RECENT:]):
     sampled = statistics.mean(
-        r["Bp"] * r["n"] * (1 + r["refilled"]) for r in train)
+        r["Bp"] * r["n"] * (1 + r["extra_rounds"]) for r in train)
     seconds = statistics.median(sum(records.phases(r)) for r in train)
     eta = progress.clock((a.C - rollouts) / sampled * seconds)
   return [run.name, state, str(run.config["seed"]), str(a.Bp), str(a.n),

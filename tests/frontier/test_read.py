@@ -747,7 +747,7 @@ def test_training_rewards_of_our_records_are_of_the_policy_before(write):
   """
   path = write(steps(
       dict(step=1, rollouts=32, reward=.25, D=64, shaped_reward=.125),
-      dict(step=2, rollouts=128, reward=.5, D=64, refilled=2, epoch=.125,
+      dict(step=2, rollouts=128, reward=.5, D=64, extra_rounds=2, epoch=.125,
            sampled_tokens=2560, device_seconds=3.0, shaped_reward=.375),
       dict(step=3, rollouts=192, reward=.75, D=64, n=16, epoch=.1875,
            sampled_tokens=3840, device_seconds=4.5, shaped_reward=.625)),

@@ -157,8 +157,8 @@ def test_measured_lengths_need_no_flags(tmp_path):
   (tmp_path / "r.jsonl").write_bytes(records.text_of([dict(
       kind="train", run_id="a", Bp=4, n=8, rollouts=32 * i,
       prompt_tokens=4 * 300 * i, sampled_tokens=32 * 1500 * i,
-      trained_tokens=8 * 1500 * i, seconds_sample=3.0, seconds_score=0.5,
-      seconds_logp=0.0, seconds_update=2.0) for i in range(1, 5)])[0])
+      trained_tokens=8 * 1500 * i, seconds_sample=3.0, seconds_grade=0.5,
+      seconds_score=0.0, seconds_update=2.0) for i in range(1, 5)])[0])
   _, out = planned(*EASY, *PRICED[:2], "--measured=r.jsonl", cwd=tmp_path)
   assert "prompts of 300 and responses of 1,500 tokens" in out
   assert "; measured from r.jsonl\n" in out

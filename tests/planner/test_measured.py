@@ -15,8 +15,8 @@ def records(seconds_sample, seconds_update, **change):
     yield dict(kind="train", run_id="a", Bp=4, n=8, step=step,
                rollouts=32 * step, prompt_tokens=4 * 300 * step,
                sampled_tokens=32 * 1500 * step, trained_tokens=8 * 1500 * step,
-               seconds_sample=seconds_sample, seconds_score=0.5,
-               seconds_logp=0.0,
+               seconds_sample=seconds_sample, seconds_grade=0.5,
+               seconds_score=0.0,
                seconds_update=seconds_update + compiled) | change
 
 
@@ -38,7 +38,7 @@ def test_measured_fractions_predict_the_run_they_are_from_and_a_larger_one():
     assert cost_model.replace(efficiency=found).step(4, n).seconds == (
         pytest.approx(true.step(4, n).seconds))
   scored = [r | dict(seconds_update=r["seconds_update"] - 0.1,
-                     seconds_logp=0.1) for r in train]
+                     seconds_score=0.1) for r in train]
   assert efficiency(scored).update_flops == pytest.approx(found.update_flops)
 
 

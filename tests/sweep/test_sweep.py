@@ -251,7 +251,7 @@ def test_devices_are_shared_out(
 # --- what is shown ---
 
 
-def write_records(run, steps, *, refilled=0, evaluated=True):
+def write_records(run, steps, *, extra_rounds=0, evaluated=True):
   """Records of one rollout a millisecond, avg 0.1 a step."""
   pathlib.Path(run.folder).mkdir(parents=True)
   writer = records.File(f"{run.folder}/records.jsonl")
@@ -262,7 +262,7 @@ def write_records(run, steps, *, refilled=0, evaluated=True):
   line("eval", 0, avg=0.0, avg_se=0.01)
   for step in range(1, steps + 1):
     line("train", step, seconds_sample=a.B / 2e3, seconds_update=a.B / 2e3,
-         refilled=refilled)
+         extra_rounds=extra_rounds)
     if evaluated:
       line("eval", step, avg=step / 10, avg_se=0.01)
 
@@ -317,7 +317,7 @@ def test_a_run_ends_with_its_last_evaluation(tmp_path):
 def test_resampling_rounds_shorten_the_time_left(tmp_path):
   """64 rollouts of a step of 16 ms, a quarter of them of the first round."""
   run, = runs_of(tmp_path, rows((8, 2), C=161_000))[0]
-  write_records(run, 3, refilled=3, evaluated=False)
+  write_records(run, 3, extra_rounds=3, evaluated=False)
   kept = records.read(f"{run.folder}/records.jsonl")
   assert sweeper._cells(run, "running", kept)[-1] == "00:40"
 
