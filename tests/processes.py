@@ -147,7 +147,7 @@ def result(folder: str) -> Result:
   newest = store / str(checkpoint.steps(str(store))[-1])
   state = hashlib.sha256()
   with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
-    for part in ("state", "host"):  # host: rollouts in flight, if there are any
+    for part in ("state", "in_flight"):  # rollouts in flight, if there are any
       if not (newest / part).exists():
         continue
       restored = handler.restore(newest / part, args=ocp.args.PyTreeRestore(

@@ -147,7 +147,7 @@ if i == 0:
   shutil.rmtree(store / "3/meta")
 step, found, _ = checkpoint.restore_newest(str(store), jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-    state(0)), "abc", reach=9, keep=4, host=False)
+    state(0)), "abc", reach=9, keep=4, with_in_flight=False)
 out["restored"] = [step, [float(x.data[0] % 2000) for x in
                           found.params["a"].addressable_shards]]
 out["left"] = checkpoint.steps(str(store))

@@ -4,10 +4,11 @@ A step folder is complete or absent: orbax writes a temporary folder and renames
 it, or in a bucket marks it as complete. Each checkpoint has the run id, the
 step and a checksum of each leaf: orbax would load the state of another run, or
 a changed byte, without an error. A run with in-flight updates adds the bytes of
-its rollouts in flight ("host").
+its rollouts in flight.
 """
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -30,19 +31,21 @@ from isojax.types import TrainState
 
 _STEP = re.compile(r"0|[1-9][0-9]*")
 _SAVING = re.compile(r"[0-9]+\.orbax-checkpoint-tmp(-[0-9]+)?")
-_ITEMS = {"state", "meta", "host", "_CHECKPOINT_METADATA", "commit_success.txt"}
+_ITEMS = {"state", "meta", "in_flight", "_CHECKPOINT_METADATA",
+          "commit_success.txt"}
 UNREADABLE = (ValueError, KeyError, RecursionError, FileNotFoundError,
               NotADirectoryError)  # a checkpoint whose meta raises these
 
 
-# In a bucket another start may still delete its old steps, or save one.
+# In a bucket another process of this run may still delete its old steps, or
+# save one.
 SETTLE_SECONDS = 2.0
 
 
 class Restored(typing.NamedTuple):
   step: int
   state: TrainState
-  host: np.ndarray | None  # of `save`
+  in_flight: np.ndarray | None  # of `save`
 
 
 def _incomplete(path: epath.Path) -> bool:
@@ -66,7 +69,7 @@ def steps(store: str) -> list[int]:
 
 
 def _remove(folder: epath.Path) -> None:
-  """Deletes a folder that another start may be deleting, too."""
+  """Deletes a folder that another process may be deleting, too."""
   with contextlib.suppress(FileNotFoundError):
     folder.rmtree()
 
@@ -86,10 +89,10 @@ def _clear(store: str, reached: list[int], beyond: list[int],
            damaged: dict[int, str], keep: int) -> None:
   """Leaves only the steps that a manager may count, after a restore.
 
-  Moves steps beside the store that the records do not reach (`beyond`), or that
-  cannot be read: the manager would refuse to save them again, or delete them.
-  An incomplete step that is older than `keep` others was being deleted when the
-  run was killed: that is completed.
+  Steps that the records do not reach (`beyond`) and steps that cannot be read
+  are moved to a folder beside the store, because the manager would refuse to
+  save them again, or delete them. An incomplete step that is older than `keep`
+  others was being deleted when the run was killed; its deletion is completed.
   """
   for step in beyond:
     logging.warning("the records do not reach the checkpoint of step %d: moved "
@@ -105,7 +108,7 @@ def _clear(store: str, reached: list[int], beyond: list[int],
     if bucket.remote(store):
       time.sleep(SETTLE_SECONDS)
       if not folder.is_dir():
-        continue  # another start has deleted it
+        continue  # another process has deleted it
     if i >= keep and step not in damaged and folder.is_dir() and (
         {path.name for path in folder.iterdir()} <= _ITEMS):
       _remove(folder)
@@ -125,6 +128,7 @@ def _set_aside(store: str, step: int) -> str:
 @contextlib.contextmanager
 def open_manager(store: str, *, keep: int):
   """Yields a manager of the newest `keep` steps; waits for saves at the end."""
+  quiet_orbax()
   with bucket.asking(store):
     if hosts.first() and epath.Path(store).is_dir():
       for path in epath.Path(store).iterdir():
@@ -137,7 +141,7 @@ def open_manager(store: str, *, keep: int):
     yield manager
     finish(manager)
     if hosts.first() and bucket.remote(store):
-      _remove_strangers(store, set(manager.all_steps()))
+      _remove_late_steps(store, set(manager.all_steps()))
   except BaseException:
     with contextlib.suppress(Exception):  # keeps the first error
       manager.close()
@@ -146,8 +150,8 @@ def open_manager(store: str, *, keep: int):
     manager.close()
 
 
-def _remove_strangers(store: str, ours: set[int]) -> None:
-  """Deletes steps before ours that a start that lost the run saved late."""
+def _remove_late_steps(store: str, ours: set[int]) -> None:
+  """Deletes steps before ours, saved late by a process that lost the run."""
   with bucket.asking(store):
     for step in _listed(store):
       if ours and step < max(ours) and step not in ours:
@@ -178,24 +182,23 @@ def _named_checksums(state: TrainState) -> dict:
 
 
 def save(manager: ocp.CheckpointManager, step: int, state: TrainState,
-         run_id: str, host: np.ndarray | None = None) -> None:
+         run_id: str, in_flight: np.ndarray | None = None) -> None:
   """Starts to save a state; raises errors of the previous save.
 
-  `host`, uint8 [N] and equal on all processes, is saved beside it. InputError:
-  a write failed; RuntimeError: orbax skipped the step, which would be lost.
+  `in_flight`, the rollouts in flight as uint8 [N], equal on all processes, is
+  saved with it. InputError: a write failed; RuntimeError: orbax skipped the
+  step, which would be lost.
   """
   meta = {"run_id": run_id, "step": step, "checksum": _named_checksums(state)}
-  further = {}
-  if host is not None:
-    meta["host"] = zlib.crc32(host)
-    further["host"] = ocp.args.StandardSave({"bytes": host})
-  args = ocp.args.Composite(
-      state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta),
-      **further)
+  items = {"state": ocp.args.StandardSave(state)}
+  if in_flight is not None:
+    meta["in_flight"] = zlib.crc32(in_flight)
+    items["in_flight"] = ocp.args.StandardSave({"bytes": in_flight})
+  args = ocp.args.Composite(meta=ocp.args.JsonSave(meta), **items)
   with _disk(manager):
     accepted = manager.save(step, args=args)
     if not accepted and bucket.remote(manager.directory):
-      for late in manager.all_steps():  # of a start that lost the run
+      for late in manager.all_steps():  # of a process that lost the run
         if late >= step:
           manager.delete(late)
       accepted = manager.save(step, args=args)
@@ -230,22 +233,20 @@ def _disk(manager: ocp.CheckpointManager):
         "space, then run the same command again") from error
 
 
-# orbax logs errors before it raises them.
-logging.get_absl_logger().addFilter(
-    lambda record: not (record.exc_info and "orbax" in record.pathname))
+@functools.cache
+def quiet_orbax() -> None:
+  """Suppresses what orbax prints about errors that it also raises, once."""
+  logging.get_absl_logger().addFilter(
+      lambda record: not (record.exc_info and "orbax" in record.pathname))
+  report = sys.unraisablehook
 
+  # orbax closes its event loop at the first array that fails. A thread of
+  # tensorstore that ends later finds the loop closed, an error of no interest.
+  def report_unless_late(unraisable) -> None:
+    if str(unraisable.exc_value) != "Event loop is closed":
+      report(unraisable)
 
-def _report_unless_late(unraisable, report=sys.unraisablehook) -> None:
-  """Reports an error that Python cannot raise, except that of a late array.
-
-  orbax closes its event loop at the first array that fails. A thread of
-  tensorstore that ends later finds the loop closed.
-  """
-  if str(unraisable.exc_value) != "Event loop is closed":
-    report(unraisable)
-
-
-sys.unraisablehook = _report_unless_late
+  sys.unraisablehook = report_unless_late
 
 
 def _leaves(tree) -> dict[str, str]:
@@ -268,12 +269,13 @@ def _check_fits(folder: str, saved: dict, wanted: dict) -> None:
 
 
 def _read(store: str, step: int, wanted: TrainState, run_id: str,
-          host: bool) -> tuple[Restored, dict]:
+          with_in_flight: bool) -> tuple[Restored, dict]:
   """Reads the parts of a saved state that `wanted` has, and their checksums.
 
   `wanted` has None for the other parts. Each process reads without the manager,
   which would wait for processes that may have failed.
   """
+  quiet_orbax()
   parts = vars(wanted)
   item = {name: part for name, part in parts.items() if part is not None}
   folder = epath.Path(_absolute(store), str(step))
@@ -285,7 +287,7 @@ def _read(store: str, step: int, wanted: TrainState, run_id: str,
         "move this folder away to resume from the previous one")
   if meta["step"] != step:
     raise ValueError(f"it holds step {meta['step']}")
-  if host and "host" not in meta:
+  if with_in_flight and "in_flight" not in meta:
     raise ValueError("it has no rollouts in flight")
   with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
     tree = handler.metadata(folder / "state").tree
@@ -296,13 +298,15 @@ def _read(store: str, step: int, wanted: TrainState, run_id: str,
     restored = handler.restore(folder / "state", args=ocp.args.PyTreeRestore(
         item=item, partial_restore=True,
         restore_args=ocp.checkpoint_utils.construct_restore_args(item)))
-    saved = handler.restore(folder / "host", args=ocp.args.PyTreeRestore(
-        restore_args={"bytes": ocp.RestoreArgs(restore_type=np.ndarray)}))[
-            "bytes"] if host else None
-  if host and zlib.crc32(saved) != meta["host"]:
-    raise ValueError("checksum of host differs")
+    in_flight = None
+    if with_in_flight:
+      in_flight = handler.restore(
+          folder / "in_flight", args=ocp.args.PyTreeRestore(restore_args={
+              "bytes": ocp.RestoreArgs(restore_type=np.ndarray)}))["bytes"]
+  if with_in_flight and zlib.crc32(in_flight) != meta["in_flight"]:
+    raise ValueError("checksum of in_flight differs")
   state = TrainState(**dict.fromkeys(parts) | restored)
-  return Restored(step, state, saved), meta["checksum"]
+  return Restored(step, state, in_flight), meta["checksum"]
 
 
 # Errors that do not mean a damaged file: another model, or a failing process.
@@ -313,17 +317,18 @@ class _DamagedError(Exception):
   """A checkpoint is damaged; raised on all processes at once."""
 
 
-def _agree(wrong: str | None) -> None:
-  if messages := list(filter(None, hosts.gather(wrong))):
-    raise _DamagedError(messages[0])
+def _raise_everywhere(problem: str | None) -> None:
+  """Raises _DamagedError on all processes if any of them has a problem."""
+  if problems := list(filter(None, hosts.gather(problem))):
+    raise _DamagedError(problems[0])
 
 
 def _restore(store: str, step: int, wanted: TrainState, run_id: str,
-             host: bool) -> Restored:
+             with_in_flight: bool) -> Restored:
   """As `_read`; _DamagedError on all processes if any finds it damaged."""
-  wrong = None
+  problem = None
   try:
-    restored, saved = _read(store, step, wanted, run_id, host)
+    restored, saved_sums = _read(store, step, wanted, run_id, with_in_flight)
   except NO_DAMAGE:
     raise
   except Exception as error:
@@ -334,17 +339,19 @@ def _restore(store: str, step: int, wanted: TrainState, run_id: str,
           f"{os.path.join(store, str(step))}: could not be read ({error}); "
           "make it readable and run the same command again, or move it away to "
           "resume from the previous checkpoint") from error
-    wrong = f"{hosts.name()}: {repr(error)[:200]}"
-  _agree(wrong)
+    problem = f"{hosts.name()}: {repr(error)[:200]}"
+  _raise_everywhere(problem)
   sums = _named_checksums(restored.state)
-  differ = [key for key in sums if key not in saved
-            or sums[key] != saved[key]]
-  _agree(f"{hosts.name()}: checksum of {differ[0]} differs" if differ else None)
+  differ = [key for key in sums if key not in saved_sums
+            or sums[key] != saved_sums[key]]
+  _raise_everywhere(f"{hosts.name()}: checksum of {differ[0]} differs"
+                    if differ else None)
   return restored
 
 
 def restore_newest(store: str, abstract: TrainState, run_id: str, *,
-                   reach: float, keep: int, host: bool) -> Restored | None:
+                   reach: float, keep: int,
+                   with_in_flight: bool) -> Restored | None:
   """The newest intact checkpoint that the records reach; None without any.
 
   A checkpoint that any process finds damaged, and one beyond the last recorded
@@ -354,13 +361,13 @@ def restore_newest(store: str, abstract: TrainState, run_id: str, *,
   Args:
     abstract: shapes, dtypes and shardings of the result, on any mesh.
     keep: of `open_manager`.
-    host: whether the run saves a `host`.
+    with_in_flight: whether the run saves its rollouts in flight.
   """
   saved, damaged, restored = steps(store), {}, None
   reached = [step for step in saved if step <= reach]
   for step in reversed(reached):
     try:
-      restored = _restore(store, step, abstract, run_id, host)
+      restored = _restore(store, step, abstract, run_id, with_in_flight)
       break
     except _DamagedError as error:
       damaged[step] = str(error)
@@ -368,7 +375,7 @@ def restore_newest(store: str, abstract: TrainState, run_id: str, *,
     time.sleep(SETTLE_SECONDS)
     if steps(store) != saved:
       return restore_newest(store, abstract, run_id, reach=reach, keep=keep,
-                            host=host)
+                            with_in_flight=with_in_flight)
   if damaged and restored is None:
     raise InputError(
         f"{store}: no checkpoint could be read ({damaged}); restore one from a "
@@ -393,8 +400,9 @@ def restore_params(store: str, step: int | None, abstract, run_id: str):
                      f"{', '.join(map(str, saved))}")
   step = saved[-1] if step is None else step
   try:
-    return step, _restore(store, step, TrainState(None, abstract, None), run_id,
-                          False).state.params
+    wanted = TrainState(None, abstract, None)
+    return step, _restore(store, step, wanted, run_id,
+                          with_in_flight=False).state.params
   except _DamagedError as error:
     raise InputError(f"{os.path.join(store, str(step))}: damaged ({error}); "
                      "move this folder away to use the checkpoint before it"

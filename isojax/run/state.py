@@ -150,7 +150,7 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
         f"restore the {missing}, or choose another --workdir to start again")
   newest = checkpoint.restore_newest(
       store, setup_lib.abstract_state(setup), setup.run_id, reach=reach,
-      keep=every.keep, host=in_flight)
+      keep=every.keep, with_in_flight=in_flight)
   hosts.assert_same_on_all_hosts(
       {"checkpoint": newest and newest.step, "records": len(kept)})
   step, train, flight = newest or (-1, setup_lib.first_state(setup), None)

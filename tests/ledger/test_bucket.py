@@ -155,7 +155,7 @@ def newest(store):
       step=jax.ShapeDtypeStruct((), jnp.int32, sharding=LEAF.sharding),
       params={"a": LEAF}, opt_state=())
   return checkpoint.restore_newest(
-      store, abstract, "abc", reach=99, keep=2, host=False)
+      store, abstract, "abc", reach=99, keep=2, with_in_flight=False)
 
 
 def test_a_start_finds_a_checkpoint_while_another_one_deletes_old_ones(folder):

@@ -62,9 +62,10 @@ def store(saved, tmp_path):
   return str(tmp_path / "checkpoints")
 
 
-def restore_as(store, abstract, run_id="abc", reach=99, keep=2, host=False):
+def restore_as(store, abstract, run_id="abc", reach=99, keep=2,
+               with_in_flight=False):
   return checkpoint.restore_newest(store, abstract, run_id, reach=reach,
-                                   keep=keep, host=host)
+                                   keep=keep, with_in_flight=with_in_flight)
 
 
 def restore(store, model, **more):
@@ -94,28 +95,30 @@ def test_newest_comes_back_on_any_mesh(store, states, axes):
   assert jax.tree.map(lambda x: x.sharding, state) == want
 
 
-def test_the_host_bytes_come_back_and_damage_is_seen(states, tmp_path, model):
+def test_rollouts_in_flight_come_back_and_damage_is_seen(
+    states, tmp_path, model):
   """A single byte stands in a file of many values, others in their own."""
   store = str(tmp_path / "checkpoints")
-  host = np.random.default_rng(0).integers(0, 256, 70_001).astype(np.uint8)
+  saved = np.random.default_rng(0).integers(0, 256, 70_001).astype(np.uint8)
   with checkpoint.open_manager(store, keep=2) as manager:
-    checkpoint.save(manager, 3, states[3], "abc", host[:1])
-    checkpoint.save(manager, 5, states[5], "abc", host)
+    checkpoint.save(manager, 3, states[3], "abc", saved[:1])
+    checkpoint.save(manager, 5, states[5], "abc", saved)
   again = lambda: restore_as(
-      store, optimizer_lib.abstract_state(model, TX), host=True)
-  np.testing.assert_array_equal(again().host, host)
+      store, optimizer_lib.abstract_state(model, TX), with_in_flight=True)
+  np.testing.assert_array_equal(again().in_flight, saved)
   meta = pathlib.Path(store) / "5/meta/metadata"
   content = json.loads(meta.read_text())
-  meta.write_text(json.dumps(content | {"host": content["host"] ^ 1}))
+  meta.write_text(json.dumps(
+      content | {"in_flight": content["in_flight"] ^ 1}))
   step, _, found = again()
   assert step == 3
-  np.testing.assert_array_equal(found, host[:1])
+  np.testing.assert_array_equal(found, saved[:1])
 
 
 def test_without_its_rollouts_in_flight_a_checkpoint_is_damaged(store, model):
   """Rather than restored with an empty flight."""
   with pytest.raises(InputError, match="no rollouts in flight"):
-    restore(store, model, host=True)
+    restore(store, model, with_in_flight=True)
 
 
 @pytest.mark.parametrize("reach, step, left", [
@@ -359,6 +362,7 @@ from isojax.core import cli
 from isojax.ledger import checkpoint
 
 def main(argv):
+  checkpoint.quiet_orbax()
   promise, future = tensorstore.Promise.new()
   async def late():
     await future
