@@ -48,7 +48,7 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
           "temperature": e.eval.temperature, "top_p": e.eval.top_p,
           "reward_parts": rewards.part_means(graded.parts_B),
           **evaluate.at_k(graded.correct_B.reshape(-1, k),
-                          np.reshape(graded.vote_B, (-1, k)).tolist())}
+                          np.array(graded.vote_B, object).reshape(-1, k))}
 
 
 def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:

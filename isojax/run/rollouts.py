@@ -137,9 +137,10 @@ class GradingPipe:
     rows, lost = (sum(parts, []) for parts in zip(
         *hosts.gather([rows, lost]), strict=True))
     _, correct, formatted, vote, known, parts = zip(*sorted(rows), strict=True)
-    return grader_lib.Graded(np.array(correct), np.array(formatted),
-                             np.array(vote, object), np.array(known),
-                             np.array(parts, object), lost)
+    return grader_lib.Graded(
+        correct_B=np.array(correct), formatted_B=np.array(formatted),
+        vote_B=list(vote), judged_B=np.array(known), parts_B=list(parts),
+        lost=lost)
 
 
 def _names(items: flight_lib.Items) -> list[tuple[int, int]]:
@@ -183,13 +184,12 @@ def judged(sampled: Sampled) -> Sampled:
         f"because: {graded.lost[0] if graded.lost else 'unknown'}; repair the "
         "reward, or raise task.grader.seconds and step_seconds, and run the "
         "same command again")
-  *verdicts, lost = vars(graded).values()
   rollouts = jax.tree.map(lambda x: x[judged_B], sampled.rollouts)
   owner_B = np.repeat(np.arange(len(sampled.n_P)), sampled.n_P)
   return sampled._replace(
       n_P=np.bincount(owner_B[judged_B], minlength=len(sampled.n_P)),
       rollouts=rollouts,
-      graded=grader_lib.Graded(*(x[judged_B] for x in verdicts), lost),
+      graded=graded.take(np.flatnonzero(judged_B)),
       lost=int((~judged_B).sum()), lost_tokens=int(
           sampled.rollouts.len_R.sum() - rollouts.len_R.sum()))
 
@@ -198,11 +198,9 @@ def joined(parts: list[Sampled]) -> Sampled:
   """The rollouts of several rounds as those of one."""
   together = lambda *trees: jax.tree.map(lambda *x: np.concatenate(x), *trees)
   prompts, n, rollouts, graded, staleness, *counts = zip(*parts, strict=True)
-  *verdicts, lost = zip(*(vars(g).values() for g in graded), strict=True)
   return Sampled(
       together(*prompts), np.concatenate(n), together(*rollouts),
-      grader_lib.Graded(*map(np.concatenate, verdicts), sum(lost, [])),
-      staleness[0], *map(sum, counts))
+      grader_lib.Graded.concatenate(graded), staleness[0], *map(sum, counts))
 
 
 def sample_problems(setup: Setup, grader: Grading, params, split: str, index,

@@ -43,6 +43,21 @@ class Graded:
   # A line for each distinct answer that was not judged, or by a failure.
   lost: list[str]
 
+  def take(self, index: np.ndarray) -> "Graded":
+    """The verdicts at an array of positions, with all lines of `lost`."""
+    return Graded(
+        correct_B=self.correct_B[index], formatted_B=self.formatted_B[index],
+        vote_B=[self.vote_B[i] for i in index], judged_B=self.judged_B[index],
+        parts_B=[self.parts_B[i] for i in index], lost=self.lost)
+
+  @classmethod
+  def concatenate(cls, parts: list["Graded"]) -> "Graded":
+    columns = {field.name: [getattr(part, field.name) for part in parts]
+               for field in dataclasses.fields(cls)}
+    return cls(**{
+        name: (np.concatenate(column) if isinstance(column[0], np.ndarray)
+               else sum(column, [])) for name, column in columns.items()})
+
 
 @dataclasses.dataclass(frozen=True)
 class GraderConfig:
