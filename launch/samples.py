@@ -31,7 +31,7 @@ def shown(folder: str, step: int | None) -> str:
   if not wanted:
     raise InputError(f"--step={step}: {folder} has no text of it; expected a "
                      f"step up to {max(places, default=(0,))[0]}")
-  return samples.shown(
+  return samples.as_text(
       [r for r in lines if (r["step"], r["kind"]) in wanted])
 
 

@@ -169,7 +169,7 @@ def test_what_a_run_writes_is_shown(run, monkeypatch, capsys):
   done = command.run("launch.samples", run.workdir, "--step=2")
   assert done.returncode == 0, done.stderr
   wanted = [r for r in run.samples() if r["step"] == 2]
-  assert done.stdout == f"{samples.shown(wanted)}\n"
+  assert done.stdout == f"{samples.as_text(wanted)}\n"
   done = command.run("launch.samples", run.workdir, "--step=99")
   assert done.returncode == 2 and "expected a step up to 5" in done.stderr
   questions = ["8 3 8 3=24", "1 2 3 4=10"]

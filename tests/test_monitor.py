@@ -178,8 +178,8 @@ def test_a_resumed_run_repeats_no_text(tmp_path, monkeypatch):
 def test_texts_are_shown_in_full_without_the_prompt():
   line = dict(kind="eval", step=2, question="1+1?", reference="2",
               prompt="<|user|>1+1?", response="x\ny" * 200, reward=1.0)
-  assert samples.shown([line, line | dict(response="3", reward=0.0),
-                        line | dict(kind="train", step=3)]) == (
+  assert samples.as_text([line, line | dict(response="3", reward=0.0),
+                           line | dict(kind="train", step=3)]) == (
       "== evaluation at step 2\nquestion: 1+1?\nreference: 2\n"
       f"-- reward 1\n{'x' + chr(10) + 'y'}{('x' + chr(10) + 'y') * 199}\n"
       "-- reward 0\n3\n== step 3\nquestion: 1+1?\nreference: 2\n"

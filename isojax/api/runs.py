@@ -56,7 +56,7 @@ class Samples(tuple):
   """Rollouts of steps and evaluations: dicts, see isojax/run/samples.py."""
 
   def __repr__(self) -> str:
-    return samples_lib.shown(list(self))
+    return samples_lib.as_text(list(self))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The texts of a run, samples.jsonl: written, read and shown.
+"""The texts of a run, samples.jsonl: written, read and printed.
 
 A line is a rollout of a training step or of an evaluation. None of it decides a
 result.
@@ -22,8 +22,8 @@ from isojax.runtime import hosts
 from isojax.types import Prompts, Rollouts
 
 FILE = "samples.jsonl"
-EVERY = 60.0  # seconds between two texts on the terminal
-SHOWN = 300  # characters of a text on the terminal
+PRINT_SECONDS = 60.0  # between two texts on the terminal
+MAX_CHARACTERS = 300  # of a text on the terminal
 COLUMNS = ("step", "question", "reference", "response", "reward")  # of tables
 
 
@@ -69,17 +69,19 @@ def lines_of(tokenizer, problems: dict, prompts: Prompts, rollouts: Rollouts,
 def writer(folder: str, tokenizer, stratum, *, count: int, tables: list):
   """A function (kind, step, rollouts_so_far, prompts, ...) that stores texts.
 
-  `count` rollouts of a step and of an evaluation go to samples.jsonl, not in a
-  bucket; those of an evaluation also to `tables`, see monitor.Writer. The first
-  call of a run that resumes drops the lines that it repeats.
+  Stores `count` rollouts of each step and evaluation in samples.jsonl, unless
+  the folder is in a bucket. Rollouts of an evaluation also go to `tables`, see
+  monitor.Writer. The first call of a resumed run drops the lines that the run
+  will repeat.
   """
-  path, shown, first = os.path.join(folder, FILE), -EVERY, True
+  path, first = os.path.join(folder, FILE), True
+  last_printed = -PRINT_SECONDS
   problems = {"train": {p.id: p for p in stratum.train},
               "eval": {p.id: p for p in stratum.validation}}
 
   def store(kind: str, step: int, C: int, prompts: Prompts, rollouts: Rollouts,
             groups: Groups, advantage: np.ndarray | None) -> None:
-    nonlocal shown, first
+    nonlocal last_printed, first
     if not count or not hosts.first():
       return
     lines = lines_of(tokenizer, problems[kind], prompts, rollouts, groups,
@@ -87,11 +89,12 @@ def writer(folder: str, tokenizer, stratum, *, count: int, tables: list):
     if kind == "eval":
       for table in tables:
         table(lines, C)
-    elif time.monotonic() - shown >= EVERY:
-      shown = time.monotonic()
+    elif time.monotonic() - last_printed >= PRINT_SECONDS:
+      last_printed = time.monotonic()
       text = f"{lines[0]['question']!r} -> {lines[0]['response']!r}"
       hosts.say(f"step {step}, a rollout with reward {lines[0]['reward']:g}: "
-                f"{text[:SHOWN]}{' ...' * (len(text) > SHOWN)}")
+                + (text if len(text) <= MAX_CHARACTERS
+                   else f"{text[:MAX_CHARACTERS]} ..."))
     if bucket.remote(folder):
       return
     with records.writing(path):
@@ -127,8 +130,8 @@ def read(path: str) -> list[dict]:
   return kept
 
 
-def shown(lines: list[dict]) -> str:
-  """Texts for people: question, reference, and each answer in full."""
+def as_text(lines: list[dict]) -> str:
+  """Question, reference and each answer in full, for the terminal."""
   blocks = []
   for (step, kind, question, reference), group in itertools.groupby(
       lines, lambda line: (line["step"], line["kind"], line["question"],
