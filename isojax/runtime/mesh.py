@@ -18,7 +18,7 @@ from isojax.errors import InputError
 
 ROWS = ("data", "fsdp")
 
-RULES = {  # logical axis of a parameter -> mesh axis
+SHARDING_RULES = {  # logical axis of a parameter -> mesh axis
     "embed": "fsdp",
     "vocab": "tensor",
     "heads": "tensor",
@@ -112,7 +112,7 @@ def param_sharding(names, shape, mesh: Mesh) -> NamedSharding:
   An axis that its mesh axis does not divide is replicated: 2 key heads over
   tensor=4.
   """
-  axes = [RULES[name] if name is not None else None for name in names]
+  axes = [SHARDING_RULES[name] if name is not None else None for name in names]
   return NamedSharding(mesh, P(*(
       axis if axis and size % mesh.shape[axis] == 0 else None
       for axis, size in zip(axes, shape, strict=True))))
