@@ -81,7 +81,7 @@ def get_config():
       ),
       recipe=dict(
           reward=dict(
-              wrong=0.0,  # of a wrong answer, or -1.0; a right answer has 1
+              incorrect=0.0,  # of an incorrect answer, or -1.0; correct: 1
               overlong="off",  # length penalty: all (DAPO), correct (ScaleRL)
               overlong_max=config_dict.placeholder(int),  # tokens, penalty -1
               overlong_cache=config_dict.placeholder(int),  # tokens before

@@ -21,7 +21,7 @@ def get_config(size="tiny"):
   config = hard.get_config(size)
   config.name = config.name.replace("hard", "scalerl")
   config.sampler.head_dtype = "float32"
-  config.recipe.reward.wrong = -1.0
+  config.recipe.reward.incorrect = -1.0
   config.recipe.loss.update(
       advantage="batch_norm_centered", aggregation="prompt_mean",
       policy_loss="cispo", constants=dict(cap=5.0),  # of its loss comparison;

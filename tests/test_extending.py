@@ -88,7 +88,8 @@ def test_a_reward_of_ones_own_trains(extended):
   """Rewards between 0 and 1; both are recorded, without and with shaping."""
   folder = str(extended / "reward")
   call(extended, COMMANDS[1], *SHORT, f"--workdir={folder}",
-       f"--config.task.stratum={few.hard()}", "--config.recipe.reward.wrong=-1")
+       f"--config.task.stratum={few.hard()}",
+       "--config.recipe.reward.incorrect=-1")
   kept = records.read(f"{folder}/records.jsonl")
   train = [r for r in kept if r["kind"] == "train"]
   assert len(train) == 2 and {r["task"][:7] for r in kept} == {"python-"}

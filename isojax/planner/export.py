@@ -31,7 +31,7 @@ EXPORTED_RECIPE = {
     "loss.ratio_to": "old", "loss.zero_variance": "off",
     "loss.importance_cap": None, "loss.kl_in": "loss", "loss.kl_estimator":
     "k3", "loss.entropy_coef": 0.0, "updates.epochs": 1,
-    "updates.minibatches": 1, "updates.in_flight": 0, "reward.wrong": 0.0,
+    "updates.minibatches": 1, "updates.in_flight": 0, "reward.incorrect": 0.0,
     "reward.overlong": "off", "filter.rounds": 1, "filter.solved_rate": None,
     "optimizer.warmup_steps": 10}
 

@@ -1,4 +1,4 @@
-"""The text of rollouts, which judges mark, and the reward of the marks.
+"""The text of rollouts, which graders judge, and the reward of the verdicts.
 
 NumPy arithmetic on the host, in float64.
 """
@@ -38,8 +38,8 @@ def overlong_penalty(length, *, limit: int, cache: int):
 class RewardConfig:
   """The reward of a judged rollout; a correct answer has 1."""
 
-  # Of an incorrect answer: 0.0, or -1.0 for rewards of +-1.
-  wrong: float
+  # Of an answer that is not correct: 0.0, or -1.0 for rewards of +-1.
+  incorrect: float
   overlong: str  # of OVERLONG
   # Tokens; `limit` and `cache` of overlong_penalty, None if it is off.
   overlong_max: int | None
@@ -51,7 +51,7 @@ class RewardConfig:
     off, given = self.overlong == "off", None not in (most, cache)
     expect(
         "recipe.reward", self,
-        wrong=(self.wrong <= 0, "at most 0; a correct answer has 1"),
+        incorrect=(self.incorrect <= 0, "at most 0; a correct answer has 1"),
         overlong=(not off or most is None and cache is None,
                   "all or correct, or no lengths of a penalty; you gave "
                   f"overlong_max={most}, overlong_cache={cache}"),
@@ -64,11 +64,11 @@ def shaped(correct_B, formatted_B, len_B, cfg: RewardConfig, *,
            format_coef: float):
   """The reward of each rollout.
 
-  It is 1 if the answer is correct, else cfg.wrong; plus format_coef if it is in
-  the expected place; plus the overlong penalty. Lengths include the EOS.
+  It is 1 if the answer is correct, else cfg.incorrect; plus format_coef if it
+  is in the expected place; plus the overlong penalty. Lengths include the EOS.
   """
   correct_B = np.asarray(correct_B, np.float64)
-  reward_B = (cfg.wrong + (1.0 - cfg.wrong) * correct_B
+  reward_B = (cfg.incorrect + (1.0 - cfg.incorrect) * correct_B
               + format_coef * formatted_B)
   if cfg.overlong == "off":
     return reward_B

@@ -43,15 +43,15 @@ LENGTH = np.array([12_500, 14_500, 13_000, 12_000])
 
 def shaped(**changes):
   cfg = rewards.RewardConfig(**dict(
-      wrong=0.0, overlong="off", overlong_max=None, overlong_cache=None
+      incorrect=0.0, overlong="off", overlong_max=None, overlong_cache=None
       ) | changes)
   return rewards.shaped(CORRECT, FORMATTED, LENGTH, cfg, format_coef=0.25)
 
 
-@pytest.mark.parametrize("wrong, want", [
+@pytest.mark.parametrize("incorrect, want", [
     (0.0, [1.25, 1.0, 0.25, 0.0]), (-1.0, [1.25, 1.0, -0.75, -1.0])])
-def test_wrong_is_0_or_minus_1(wrong, want):
-  assert shaped(wrong=wrong).tolist() == want
+def test_an_incorrect_answer_has_0_or_minus_1(incorrect, want):
+  assert shaped(incorrect=incorrect).tolist() == want
 
 
 @pytest.mark.parametrize("overlong, want", [
@@ -74,7 +74,7 @@ def test_without_shaping_the_reward_keeps_its_bits():
 
 @pytest.mark.parametrize("changes, message", [
     (dict(overlong="yes"), "'yes': expected one of off, all, correct"),
-    (dict(wrong=0.5), "wrong=0.5: expected at most 0"),
+    (dict(incorrect=0.5), "incorrect=0.5: expected at most 0"),
     (dict(overlong_max=9), "overlong='off': expected all or correct"),
     (dict(overlong="all"), "overlong_cache=None: expected 0 < .*=None"),
     (dict(overlong="all", overlong_max=5, overlong_cache=9), "cache=9: exp")])
