@@ -131,7 +131,7 @@ def longer(setup: Setup, folder: str) -> str:
 
 def shorter(setup: Setup, folder: str) -> str | None:
   """The command that extends a run instead of a start in a new folder."""
-  if _WORKDIR.value is not None or workdir.claimed(folder):
+  if _WORKDIR.value is not None or workdir.is_claimed(folder):
     return None
   *_, (C, other) = state_lib.extendable(setup, folder) or [(0, "")]
   return other and (

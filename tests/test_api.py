@@ -243,16 +243,16 @@ def test_a_policy_is_exported(run, tmp_path):
 def test_an_interrupt_saves_a_run_that_resumes(
     run, tmp_path, monkeypatch, capsys):
   """Ctrl-C in the second step: one step is saved, the rest is the same."""
-  real, calls = training.recorded, []
+  real, calls = training.add_record, []
 
-  def recorded(setup, state, out, line):
+  def add_record(setup, state, handles, line):
     calls.append(line["kind"])
     if calls.count("train") == 1:
       _thread.interrupt_main(signal.SIGINT)
-    return real(setup, state, out, line)
+    return real(setup, state, handles, line)
 
   before = signal.getsignal(signal.SIGINT)
-  monkeypatch.setattr(training, "recorded", recorded)
+  monkeypatch.setattr(training, "add_record", add_record)
   config = short_runs.config("hard")
   with pytest.raises(KeyboardInterrupt, match="call isojax.train again"):
     isojax.train(config, tmp_path / "run", progress=False)

@@ -301,7 +301,7 @@ class Bucket(_Ledger):
 
 
 @contextlib.contextmanager
-def opened(path: str):
+def open_ledger(path: str):
   """Yields a File or Bucket; writes pending records at the end."""
   if not bucket.remote(path):
     yield File(path)

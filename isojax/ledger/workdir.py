@@ -20,7 +20,7 @@ from isojax.core import sections
 from isojax.errors import InputError, reason
 from isojax.ledger import bucket, records
 
-LOCK_SECONDS = 0.5  # `held` locks a folder for an instant
+LOCK_SECONDS = 0.5  # `is_locked` locks a folder for an instant
 
 
 def run_id(values: dict) -> str:
@@ -39,7 +39,7 @@ class Stored:
   config: dict
 
 
-def claimed(folder: str) -> bool:
+def is_claimed(folder: str) -> bool:
   return epath.Path(folder, "config.json").exists()
 
 
@@ -71,7 +71,7 @@ def siblings(folder: str) -> list[tuple[str, Stored]]:
   return out
 
 
-def held(path: str) -> bool:
+def is_locked(path: str) -> bool:
   """Whether a process has locked a file, such as FOLDER/lock of a run."""
   try:
     with open(path, encoding="utf-8") as lock:
@@ -85,7 +85,7 @@ def held(path: str) -> bool:
 
 def check_shared(folder: str, this_id: str) -> None:
   """Raises InputError unless this host sees the folder that the run claimed."""
-  if not claimed(folder) or read_config(folder).run_id != this_id:
+  if not is_claimed(folder) or read_config(folder).run_id != this_id:
     raise InputError(
         f"--workdir={folder}: not the folder that process 0 has claimed; "
         "choose one on a file system that all hosts share")
@@ -149,7 +149,7 @@ def _lock(folder: str, lock) -> None:
 def _check_config(folder: str, here: Stored, shorter: str | None,
                   deciding: Callable[[dict], dict]) -> None:
   path = os.path.join(folder, "config.json")
-  stored = read_config(folder) if claimed(folder) else None
+  stored = read_config(folder) if is_claimed(folder) else None
   if stored is None or stored.identity == shorter:
     text = json.dumps(dataclasses.asdict(here), indent=2) + "\n"
     if bucket.remote(folder):

@@ -22,7 +22,7 @@ from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
 
-SHOWN = 5  # runs that a message names
+MAX_NAMED_RUNS = 5  # in a message
 
 
 def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
@@ -108,9 +108,10 @@ def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
 
 def append(folder: str, line: dict) -> None:
   """Adds a record to the evaluations of a run's checkpoints."""
-  with records.opened(os.path.join(folder, state_lib.EVALUATIONS)) as written:
-    written.cut(math.inf)  # an incomplete last line
-    written.append(line)
+  path = os.path.join(folder, state_lib.EVALUATIONS)
+  with records.open_ledger(path) as ledger:
+    ledger.cut(math.inf)  # an incomplete last line
+    ledger.append(line)
 
 
 def trained_params(setup: Setup, folder: str, step: int | None = None, *,
@@ -155,12 +156,13 @@ def check_evaluable(setup: Setup, folder: str) -> None:
   if checkpoint.steps(os.path.join(folder, state_lib.CHECKPOINTS)):
     return
   others = [f"{other} ({what})" for other, what in other_runs(setup, folder)]
-  more = f", and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+  named = ", ".join(others[:MAX_NAMED_RUNS])
+  if len(others) > MAX_NAMED_RUNS:
+    named += f", and {len(others) - MAX_NAMED_RUNS} more"
   raise InputError(
       f"--mode=eval: {folder} has no checkpoint; " + (
-          f"runs of config {setup.e.name!r} with one: "
-          f"{', '.join(others[:SHOWN])}{more}; give the values of one, or its "
-          "folder as --workdir" if others else
+          f"runs of config {setup.e.name!r} with one: {named}; give the "
+          "values of one, or its folder as --workdir" if others else
           f"{os.path.dirname(folder) or '.'} has none of a run of config "
           f"{setup.e.name!r}; train one first, or give --workdir")
       + ". The base policy is evaluated at step 0 of each run")

@@ -33,8 +33,8 @@ TRACKIO = "trackio:"  # begins the name of a project in trackio
 
 def raise_if(*checks: tuple[bool, str]) -> None:
   """InputError with the message of the first condition that is true."""
-  for wrong, message in checks:
-    if wrong:
+  for condition, message in checks:
+    if condition:
       raise InputError(message)
 
 
@@ -162,7 +162,6 @@ class RecipeSection:
          f"{in_flight} with recipe.filter.rounds={self.filter.rounds}: a "
          "step that resamples waits for its own rollouts; use rounds=1, or "
          "in_flight=0"))
-
 
   @property
   def loss_informs(self) -> bool:

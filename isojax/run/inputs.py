@@ -1,4 +1,4 @@
-"""The files that a run reads: policy, problems, reward; their hashes and notes.
+"""Reads the files of a run: policy, problems, reward; their hashes and notes.
 
 Everything is checked before anything is compiled or written.
 """
@@ -140,7 +140,7 @@ def prompts_sha256(prompts: dict[str, Prompts]) -> str:
 
 def notes(e: experiment_lib.Experiment, alloc: dict, header: dict, model: str,
           reward: str | None) -> tuple[str, ...]:
-  """Notes on a budget that is not spent, and on pass rates of others.
+  """Notes on a budget that is not spent, and on pass rates of another model.
 
   `alloc` is the section of the config. `model` and `reward` are hashes: of the
   weights, and of task.grader.file.
@@ -151,18 +151,19 @@ def notes(e: experiment_lib.Experiment, alloc: dict, header: dict, model: str,
     out += (f"alloc.C={alloc['C']} is no whole number of steps: "
               f"{a.C} rollouts will be spent, in {many(a.M, 'step')} of "
               f"Bp * n = {a.B}",)
-  by = header["model_sha256"] if "model_sha256" in header else None
-  if by is None:  # not measured
+  measured_model = (
+      header["model_sha256"] if "model_sha256" in header else None)
+  if measured_model is None:  # the stratum has no pass rates
     return out
-  judge = header["reward_sha256"] if "reward_sha256" in header else (
-      header["task"])
-  if reward is not None and judge != reward:
+  measured_grader = header["reward_sha256" if "reward_sha256" in header
+                           else "task"]
+  if reward is not None and measured_grader != reward:
     out += (f"the pass rates of {e.task.stratum} were measured by another "
               f"grader than {e.task.grader.file}: by {header['task']}; python "
               "-m launch.split with this grader measures them",)
-  if by != model:
+  if measured_model != model:
     out += (f"{e.task.stratum} was measured with {header['model']} "
-              f"({by[:12]}), not with the model that is trained, "
+              f"({measured_model[:12]}), not with the model that is trained, "
               f"{e.model.path} ({model[:12]}): the pass rates of this model "
               "are unknown; python -m launch.split measures them",)
   return out
@@ -178,9 +179,9 @@ def with_auto(values: dict, platform: str, stored) -> tuple[dict, tuple]:
           if dtype == shape_lib.AUTO]
   if not auto:
     return values, ()
-  of = lambda dtype: experiment_lib.with_dtypes(
+  with_dtype = lambda dtype: experiment_lib.with_dtypes(
       values, dict.fromkeys(auto, dtype))
-  kept = next(filter(None, map(stored, map(of, decoder.DTYPES))), None)
+  kept = next(filter(None, map(stored, map(with_dtype, decoder.DTYPES))), None)
   if kept is not None:
     dtypes = experiment_lib.dtypes(kept)
     return experiment_lib.with_dtypes(
@@ -188,4 +189,5 @@ def with_auto(values: dict, platform: str, stored) -> tuple[dict, tuple]:
             f"{key}: auto is {dtypes[key]}, with which this run was started"
             for key in auto)
   dtype, why = auto_dtype.chosen(platform)
-  return of(dtype), (f"{', '.join(auto)}: auto is {dtype}, because {why}",)
+  return with_dtype(dtype), (
+      f"{', '.join(auto)}: auto is {dtype}, because {why}",)

@@ -1,4 +1,4 @@
-"""What a run tells people: opening lines, warnings, texts, curves, a table.
+"""User-facing output of a run: opening lines, alarms, texts, curves, a table.
 
 None of it decides a result.
 """
@@ -21,8 +21,8 @@ from isojax.run.setup import Setup
 from isojax.runtime import hosts, progress
 
 METRICS = ("avg", "best", "worst", "maj")  # of evaluations
-# Fields that identify a record and are no curve.
-NAMES = ("seed", "Bp", "D", "k", "step", "unix_time")
+# Fields that identify a record, so they are not drawn as curves.
+IDENTIFIERS = ("seed", "Bp", "D", "k", "step", "unix_time")
 
 
 class Monitor(typing.NamedTuple):
@@ -35,10 +35,11 @@ class Monitor(typing.NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(setup: Setup, folder: str, kept: list[dict], *, active: bool):
+def open_monitor(setup: Setup, folder: str, kept: list[dict], *, active: bool):
   """Yields the Monitor of a run whose records so far are `kept`.
 
-  Unless there will be more (`active`), no writer leaves an empty file.
+  If the run is complete (not `active`), no writer is opened, because it would
+  leave an empty file.
   """
   e, writers = setup.e, []
   step, rollouts = (kept[-1]["step"], kept[-1]["rollouts"]) if kept else (0, 0)
@@ -107,7 +108,7 @@ def _rates(train: list[dict]) -> list[str]:
   lines = [f"{'':10}{'seconds':>10}{'share':>8}{'rollouts/s':>12}"]
   for phase, spent in zip((*records.PHASES, "step"),
                           (*seconds, sum(seconds)), strict=True):
-    if spent < 0.05:  # a clock that runs on
+    if spent < 0.05:  # rounds to 0.0; the recipe does not have the phase
       continue
     lines.append(f"{phase:10}{spent:10.1f}{spent / sum(seconds):8.0%}"
                  f"{rollouts / spent:12.0f}")
@@ -160,7 +161,7 @@ def curves(record: dict) -> dict:
   parts = record["reward_parts"] or {}
   return {f"{record['kind']}/{name}": value for name, value in [
       *record.items(), *((f"reward/{name}", x) for name, x in parts.items())]
-          if type(value) in (int, float) and name not in NAMES}
+          if type(value) in (int, float) and name not in IDENTIFIERS}
 
 
 class Writer(typing.NamedTuple):

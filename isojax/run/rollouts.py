@@ -41,7 +41,7 @@ class Grading(typing.NamedTuple):
 
 @contextlib.contextmanager
 def grading(setup: Setup):
-  """Yields the Grading of a setup's problems; the end cancels waiting calls."""
+  """Yields the Grading of a setup's problems; cancels its calls at the end."""
   source = strata_lib.source(setup.stratum.header) | setup.reward
   with grader_lib.opened(setup.e.task.grader, source) as grade:
     thread = concurrent.futures.ThreadPoolExecutor(1, "grader")
@@ -61,12 +61,12 @@ class Sampled(typing.NamedTuple):
   staleness: tuple[float, int]  # mean and maximum over tokens, steps
   seconds_waited: float  # for verdicts, after the last rollout had ended
   evicted: int  # times that a rollout lost its slot, see cache.Paged
-  lost: int = 0  # rollouts without a verdict, which `judged` left out
+  lost: int = 0  # rollouts without a verdict, see `with_verdicts`
   lost_tokens: int = 0
 
 
 class InFlight(typing.NamedTuple):
-  """What lives between two steps with in-flight updates.
+  """Rollouts in flight between two steps, with in-flight updates.
 
   Only `flight` is saved. A resumed run grades complete rollouts again.
   """
@@ -173,7 +173,7 @@ def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
           flight, pipe.verdicts)
 
 
-def judged(sampled: Sampled) -> Sampled:
+def with_verdicts(sampled: Sampled) -> Sampled:
   """The rollouts that have a verdict; InputError if none has one."""
   graded, judged_B = sampled.graded, sampled.graded.judged_B
   if judged_B.all():
@@ -194,12 +194,13 @@ def judged(sampled: Sampled) -> Sampled:
           sampled.rollouts.len_R.sum() - rollouts.len_R.sum()))
 
 
-def joined(parts: list[Sampled]) -> Sampled:
+def concatenate_rounds(parts: list[Sampled]) -> Sampled:
   """The rollouts of several rounds as those of one."""
-  together = lambda *trees: jax.tree.map(lambda *x: np.concatenate(x), *trees)
+  concatenate = lambda *trees: jax.tree.map(
+      lambda *x: np.concatenate(x), *trees)
   prompts, n, rollouts, graded, staleness, *counts = zip(*parts, strict=True)
   return Sampled(
-      together(*prompts), np.concatenate(n), together(*rollouts),
+      concatenate(*prompts), np.concatenate(n), concatenate(*rollouts),
       grader_lib.Graded.concatenate(graded), staleness[0], *map(sum, counts))
 
 
@@ -228,13 +229,14 @@ def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
 def sample_step(setup: Setup, grader: Grading, params,
                 in_flight: InFlight | None, *, step: int, n: int, left: int,
                 solved_D, stop: Stop, divide):
-  """Samples and grades the rollouts of a step, n of a problem in the mean.
+  """Samples and grades the rollouts of a step, on average n of each problem.
 
-  `left` rollouts are in the budget, at least one round. Problems of solved_D
-  begin if no others are left. divide(problems, step, n) gives the n of each.
+  `left` rollouts of the budget are not spent, at least those of one round.
+  Solved problems are sampled only if there are too few others. divide(problems,
+  step, n) gives the n of each problem.
 
   Returns:
-    Sampled; which groups are trained on, bool [P]; what is in flight then.
+    Sampled; which groups are trained on, bool [P]; the new InFlight.
   """
   if in_flight is None:
     sampled, kept_P = _rounds(
@@ -248,7 +250,7 @@ def sample_step(setup: Setup, grader: Grading, params,
       params, in_flight.flight, run_source(setup, solved_D, divide),
       flight_lib.Rule(e.alloc.Bp, e.recipe.updates.in_flight), version=step,
       section=e.sampler)
-  return judged(sampled), np.ones(len(sampled.n_P), bool), in_flight
+  return with_verdicts(sampled), np.ones(len(sampled.n_P), bool), in_flight
 
 
 def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
@@ -265,14 +267,14 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
     index = order_D[r * Bp:(r + 1) * Bp]
     key = (rng.stream(e.seed, "refill", step, r) if r
            else rng.stream(e.seed, "rollout", step))
-    sampled = judged(profile.stage("sample", sample_problems)(
+    sampled = with_verdicts(profile.stage("sample", sample_problems)(
         setup, grader, params, "train", index, divide(index, step, n), key,
         e.sampler, stop, limits=limits(
             e, setup.train.id_P[index], lambda position: step)))
     parts.append(sampled)
     informative_P = np.concatenate([informative_P, advantages.informative(
         *algorithm.by_problem(sampled.graded.correct_B, sampled.n_P))])
-  return joined(parts), kept_groups(informative_P, Bp=Bp,
+  return concatenate_rounds(parts), kept_groups(informative_P, Bp=Bp,
                                     rounds=e.recipe.filter.rounds)
 
 

@@ -1,4 +1,4 @@
-"""What stays constant during a run, made of its inputs and programs.
+"""Setup: what stays constant during a run, from its inputs and programs.
 
 `prepare` checks all inputs of a run before anything is compiled or written.
 """

@@ -120,19 +120,19 @@ def record_fields(setup: Setup, kind: str, history: History) -> dict:
           **history.totals}
 
 
-def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
+def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
   """The state at the newest checkpoint that the records reach, and its records.
 
-  Later records are removed from the ledger, `written` on process 0; the run
+  Later records are removed from `ledger`, which process 0 alone has; the run
   computes them again, with the same values.
   """
-  ledger, store = (os.path.join(folder, name) for name in (
+  path, store = (os.path.join(folder, name) for name in (
       RECORDS, CHECKPOINTS))
   hosts.gather(None)  # until process 0 has opened the ledger
-  kept = written.kept if hosts.first() else records.read(ledger)
+  kept = ledger.kept if hosts.first() else records.read(path)
   if kept and kept[0]["run_id"] != setup.run_id:
     raise InputError(
-        f"{ledger}: the records of run {kept[0]['run_id']}, expected those of "
+        f"{path}: the records of run {kept[0]['run_id']}, expected those of "
         f"run {setup.run_id}; restore the run's own file")
   reach = max((r["step"] for r in kept if r["kind"] == "train"), default=0)
   every, in_flight = setup.e.checkpoint, setup.e.recipe.updates.in_flight > 0
@@ -140,7 +140,7 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
   # A run may be killed before its first checkpoint is saved completely, at the
   # latest when the second one is due.
   missing = None
-  if saved and not epath.Path(ledger).exists():
+  if saved and not epath.Path(path).exists():
     missing = "records"
   elif not saved and reach > 2 * every.every_steps:
     missing = "checkpoints"
@@ -159,7 +159,7 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
           else "")
     hosts.say(f"resuming from step {step}{of}")
   if hosts.first():
-    written.cut(step)
+    ledger.cut(step)
   kept = records.up_to(kept, step)
   flight = rollouts_lib.restored_in_flight(
       flight, setup.sampler) if in_flight else None
@@ -194,7 +194,7 @@ def as_stored(setup: Setup, folder: str, *, run_id: str | None = None,
   `run_id` is of a new workdir; None: the hash of what decides the results. A
   run that is evaluated is not extended.
   """
-  stored = workdir.read_config(folder) if workdir.claimed(folder) else None
+  stored = workdir.read_config(folder) if workdir.is_claimed(folder) else None
   shorter = stored if stored and not evaluate and _extended(
       setup, stored) else None
   identity, resumed_with = workdir.run_id(setup.identity), None
@@ -213,7 +213,9 @@ def _resumed_with(setup: Setup, stored: workdir.Stored) -> str | None:
 
 def stored_config(folder: str) -> dict | None:
   """The config of the run in a folder; None without one."""
-  return workdir.read_config(folder).config if workdir.claimed(folder) else None
+  if not workdir.is_claimed(folder):
+    return None
+  return workdir.read_config(folder).config
 
 
 @contextlib.contextmanager

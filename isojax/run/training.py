@@ -41,7 +41,7 @@ class RunHandles:
   start: int  # steps made before this process began
   saved: int  # step of the newest checkpoint
   saved_at: float  # on time.monotonic
-  written: records.File | records.Bucket | None  # None but on process 0
+  ledger: records.File | records.Bucket | None  # None but on process 0
   manager: ocp.CheckpointManager
   best: ocp.CheckpointManager | None  # of the best evaluation; None: not kept
   grader: rollouts_lib.Grading
@@ -56,7 +56,7 @@ class End(typing.NamedTuple):
   """How a run ended."""
 
   code: int  # 0, exit_codes.DIVERGED, or exit_codes.PREEMPTED after a signal
-  why: str | None  # of a run that is not complete
+  why: str | None  # None: the run is complete
   was_complete: bool = False  # before this process began
 
 
@@ -68,44 +68,46 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
   """
   hosts.say(monitor_lib.opening(setup))
   compilation.announce(hosts.say)
-  with opened(setup, folder, trace, signals) as (setup, state, out):
+  with open_run(setup, folder, trace, signals) as (setup, state, handles):
     try:
       while True:
-        out.stop.check()
+        handles.stop.check()
         finished = setup.e.is_finished(
             state.history.step, state.history.rollouts)
-        state = evaluated(setup, state, out, finished)
+        state = evaluate_if_due(setup, state, handles, finished)
         if not finished and setup.e.is_out_of_patience(state.history.stale):
           hosts.say(out_of_patience(state.history))
           finished = True
-        save_if_due(setup, state, out, finished)
+        save_if_due(setup, state, handles, finished)
         if finished:
-          checkpoint.finish(out.manager)  # while the run listens to signals
+          checkpoint.finish(handles.manager)  # while the run listens to signals
           break
-        with out.traced(state.history.step + 1):
+        with handles.traced(state.history.step + 1):
           state, fields = step_lib.train_step(
-              setup, state, grader=out.grader, stop=out.stop,
-              timer=step_lib.PhaseTimer(out.compiled), texts=out.monitor.texts)
-        if news := out.compiled.news():
+              setup, state, grader=handles.grader, stop=handles.stop,
+              timer=step_lib.PhaseTimer(handles.compiled),
+              texts=handles.monitor.texts)
+        if news := handles.compiled.news():
           hosts.say(f"step {state.history.step + 1}: {news}")
         if not fields.pop("finite"):
-          return End(exit_codes.DIVERGED, diverged(setup, state, out, fields))
-        state = stepped(setup, state, out, fields)
+          return End(exit_codes.DIVERGED,
+                     divergence(setup, state, handles, fields))
+        state = record_step(setup, state, handles, fields)
     except preemption.Stopped:
-      return End(exit_codes.PREEMPTED, stopped(setup, state, out))
-  if state.history.step == out.start:
+      return End(exit_codes.PREEMPTED, save_and_stop(setup, state, handles))
+  if state.history.step == handles.start:
     hosts.say(f"the run was complete: {state.history.rollouts} rollouts in "
-              f"{out.start} steps")
+              f"{handles.start} steps")
   if hosts.first():
     path = os.path.join(folder, state_lib.RECORDS)
     progress.show(monitor_lib.table(
         records.read(path), best=setup.e.checkpoint.keep_best))
     progress.show(monitor_lib.places(folder, setup.e.log))
-  return End(0, None, was_complete=state.history.step == out.start)
+  return End(0, None, was_complete=state.history.step == handles.start)
 
 
-def evaluated(setup: Setup, state: State, out: RunHandles,
-              finished: bool) -> State:
+def evaluate_if_due(setup: Setup, state: State, handles: RunHandles,
+                    finished: bool) -> State:
   """Evaluates the policy if it is due; returns the state with the record."""
   e, history = setup.e, state.history
   due = evaluate.due_rollouts(C=e.alloc.C, first=e.eval.first,
@@ -114,13 +116,13 @@ def evaluated(setup: Setup, state: State, out: RunHandles,
       finished and history.evaluated != history.rollouts):
     return state
   line = state_lib.record_fields(setup, "eval", history) | (
-      evaluation.evaluation(setup, out.grader, setup.policy(state.train),
-                            history.step, out.stop, texts=functools.partial(
-                                out.monitor.texts, "eval", history.step,
+      evaluation.evaluation(setup, handles.grader, setup.policy(state.train),
+                            history.step, handles.stop, texts=functools.partial(
+                                handles.monitor.texts, "eval", history.step,
                                 history.rollouts)))
-  state = recorded(setup, state, out, line)
+  state = add_record(setup, state, handles, line)
   hosts.say(monitor_lib.evaluation_line(line))
-  keep_best(setup, state, out)
+  keep_best(setup, state, handles)
   return state
 
 
@@ -131,23 +133,24 @@ def out_of_patience(history: state_lib.History) -> str:
           "larger one, or None, the same command trains on")
 
 
-def keep_best(setup: Setup, state: State, out: RunHandles) -> None:
+def keep_best(setup: Setup, state: State, handles: RunHandles) -> None:
   """Saves the state if its evaluation is the best one.
 
   It is saved completely before the run goes on: a resume begins at or before
   this step, or finds it. The base policy is not saved.
   """
   best = state.history.best
-  if out.best is None or not best or best[1] != state.history.step or not (
-      best[1]) or best[1] in out.best.all_steps():
+  if handles.best is None or not best or best[1] != state.history.step or not (
+      best[1]) or best[1] in handles.best.all_steps():
     return
   if hosts.first():
-    out.written.sync()
-  checkpoint.save(out.best, best[1], state.train, setup.run_id)
-  checkpoint.finish(out.best)
+    handles.ledger.sync()
+  checkpoint.save(handles.best, best[1], state.train, setup.run_id)
+  checkpoint.finish(handles.best)
 
 
-def stepped(setup: Setup, state: State, out: RunHandles, fields: dict) -> State:
+def record_step(setup: Setup, state: State, handles: RunHandles,
+                fields: dict) -> State:
   """Records a step; returns the state with the record."""
   before = state.history
   if not setup.e.recipe.loss_informs:
@@ -160,31 +163,31 @@ def stepped(setup: Setup, state: State, out: RunHandles, fields: dict) -> State:
               for name, value in before.totals.items()})
   line = state_lib.record_fields(setup, "train", history) | {
       "lr": lr, **fields}
-  state = recorded(setup, state, out, line)
+  state = add_record(setup, state, handles, line)
   say_solved(setup, before, state.history)
   if hosts.first():
-    out.monitor.progress(history.step, history.rollouts, fields["reward"])
+    handles.monitor.progress(history.step, history.rollouts, fields["reward"])
   return state
 
 
-def recorded(setup: Setup, state: State, out: RunHandles,
-             line: dict) -> State:
-  """Adds a record with the alarms that are on; returns the state with it."""
-  for warning in out.monitor.watch(line):
+def add_record(setup: Setup, state: State, handles: RunHandles,
+               line: dict) -> State:
+  """Writes a record, with its alarms; returns the state with the record."""
+  for warning in handles.monitor.watch(line):
     hosts.say(f"step {line['step']}: {warning}")
   after = state.history.after(line)
-  line["alarms"] = out.monitor.watch.active + ["patience"] * (
+  line["alarms"] = handles.monitor.watch.active + ["patience"] * (
       line["kind"] == "eval" and setup.e.is_out_of_patience(after.stale))
   if hosts.first():
-    out.written.append(line)
-    for write in out.monitor.summaries:
+    handles.ledger.append(line)
+    for write in handles.monitor.summaries:
       write(line)
   return dataclasses.replace(state, history=after)
 
 
 def say_solved(setup: Setup, before: state_lib.History,
                after: state_lib.History) -> None:
-  """Says when fewer than Bp problems are not solved."""
+  """Reports the step after which fewer than Bp problems are unsolved."""
   Bp = setup.e.alloc.Bp
   was, left = (sum(~state_lib.solved_D(setup, history))
                for history in (before, after))
@@ -193,44 +196,47 @@ def say_solved(setup: Setup, before: state_lib.History,
               f"than alloc.Bp={Bp}: solved ones fill the steps from here on")
 
 
-def save_if_due(setup: Setup, state: State, out: RunHandles,
+def save_if_due(setup: Setup, state: State, handles: RunHandles,
                 finished: bool) -> None:
   """Saves at the last step, and when the config's interval is over."""
   cfg, step = setup.e.checkpoint, state.history.step
-  if out.saved > out.start and not out.manager.is_saving_in_progress():
-    out.alive_event.set()
+  if (handles.saved > handles.start
+      and not handles.manager.is_saving_in_progress()):
+    handles.alive_event.set()
   # The clock of process 0 decides for all.
-  minutes, *_ = hosts.gather((time.monotonic() - out.saved_at) / 60)
+  minutes, *_ = hosts.gather((time.monotonic() - handles.saved_at) / 60)
   if finished or step % cfg.every_steps == 0 or minutes >= cfg.every_minutes:
-    save(setup, state, out)
+    save(setup, state, handles)
 
 
-def save(setup: Setup, state: State, out: RunHandles) -> None:
-  """Saves a checkpoint of the last completed step, unless it is saved."""
+def save(setup: Setup, state: State, handles: RunHandles) -> None:
+  """Saves a checkpoint of the last completed step, unless there is one."""
   step = state.history.step
-  if step == out.saved:
+  if step == handles.saved:
     return
   if hosts.first():
-    out.written.sync()  # records before the checkpoint
+    handles.ledger.sync()  # records before the checkpoint
   checkpoint.save(
-      out.manager, step, state.train, setup.run_id,
+      handles.manager, step, state.train, setup.run_id,
       flight.to_bytes(state.flight.flight) if state.flight else None)
-  out.saved, out.saved_at = step, time.monotonic()
+  handles.saved, handles.saved_at = step, time.monotonic()
 
 
-def stopped(setup: Setup, state: State, out: RunHandles) -> str:
+def save_and_stop(setup: Setup, state: State, handles: RunHandles) -> str:
   """Saves the last whole step of a run; returns how to resume it."""
-  save(setup, state, out)
-  checkpoint.finish(out.manager)
+  save(setup, state, handles)
+  checkpoint.finish(handles.manager)
   step = state.history.step
   return (f"stopped by a signal at step {step}, which is saved; rerun the "
           "same command to resume" if step else
           "stopped by a signal before the first step; rerun the same command")
 
 
-def diverged(setup: Setup, state: State, out: RunHandles, fields: dict) -> str:
-  saved = f"the newest checkpoint is of step {out.saved}" if out.saved else (
-      "there is no checkpoint yet")
+def divergence(setup: Setup, state: State, handles: RunHandles,
+               fields: dict) -> str:
+  saved = "there is no checkpoint yet"
+  if handles.saved:
+    saved = f"the newest checkpoint is of step {handles.saved}"
   return (
       "stopped: loss, gradient or parameters are not finite after step "
       f"{state.history.step + 1} (loss {fields['loss']}, grad_norm "
@@ -251,24 +257,24 @@ def custom_functions(setup: Setup) -> str:
 
 
 @contextlib.contextmanager
-def opened(setup: Setup, folder: str, trace: str | None, signals):
+def open_run(setup: Setup, folder: str, trace: str | None, signals):
   """Yields the Setup with its learner, the State to resume from, RunHandles."""
   e, store = setup.e, os.path.join(folder, state_lib.CHECKPOINTS)
   compiled = compilation.Count()
   with contextlib.ExitStack() as stack:  # closed in reverse
-    written = stack.enter_context(records.opened(os.path.join(
+    ledger = stack.enter_context(records.open_ledger(os.path.join(
         folder, state_lib.RECORDS))) if hosts.first() else None
     setup = setup_lib.with_learner(setup)
-    state, kept = state_lib.restored(setup, written, folder)
+    state, kept = state_lib.restored(setup, ledger, folder)
     history = state.history
     active = history.evaluated != history.rollouts or not (
         e.is_finished(history.step, history.rollouts)
         or e.is_out_of_patience(history.stale))
     yield setup, state, RunHandles(
         start=history.step, saved=history.step, saved_at=time.monotonic(),
-        compiled=compiled, written=written,
+        compiled=compiled, ledger=ledger,
         grader=stack.enter_context(rollouts_lib.grading(setup)),
-        monitor=stack.enter_context(monitor_lib.opened(
+        monitor=stack.enter_context(monitor_lib.open_monitor(
             setup, folder, kept, active=active)),
         traced=stack.enter_context(profile.steps(
             trace if hosts.first() else None)),

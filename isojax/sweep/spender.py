@@ -289,7 +289,7 @@ def advance(arm: Arm, C: float, signals) -> tuple[race.ArmHistory, int, int]:
   them this process sampled.
   """
   setup, path = arm.at(int(C)), os.path.join(arm.folder, state_lib.RECORDS)
-  kept = records.sound(path)[0] if workdir.claimed(arm.folder) else []
+  kept = records.sound(path)[0] if workdir.is_claimed(arm.folder) else []
   ended, before = "", kept[-1]["rollouts"] if kept else 0
   if (end := _ends_at(setup.e, kept)) is None:
     with progress.printed(False), state_lib.claimed(

@@ -184,7 +184,7 @@ def state_of(run: Run) -> str:
   """finished, running, failed, stopped or waiting."""
   if is_complete(run):
     return "finished"
-  if workdir.held(run.log) or workdir.held(run.lock):
+  if workdir.is_locked(run.log) or workdir.is_locked(run.lock):
     return "running"
   if last_error(run)[0] not in (None, *STOPPED):
     return "failed"
@@ -355,7 +355,7 @@ def start(run: Run, env: dict, command: list[str]) -> Process | None:
       fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       return None
-    if workdir.held(run.lock) or is_complete(run):
+    if workdir.is_locked(run.lock) or is_complete(run):
       return None
     values = pprint.pformat(run.config, sort_dicts=False)
     records.replace(f"{run.folder}.py", CONFIG.format(

@@ -159,10 +159,10 @@ def test_a_killed_sweeper_leaves_nothing_alive(tmp_path, counting):
   """The kernel releases the locks of dead runs."""
   process, locks = counting(400, 400), [
       str(tmp_path / f"run{i}/lock") for i in range(2)]
-  wait_until(lambda: all(map(workdir.held, locks)))
+  wait_until(lambda: all(map(workdir.is_locked, locks)))
   process.kill()
   process.wait()
-  wait_until(lambda: not any(map(workdir.held, locks)), 2.0)
+  wait_until(lambda: not any(map(workdir.is_locked, locks)), 2.0)
 
 
 def test_failures_are_bounded_and_the_others_go_on(tmp_path, counting):

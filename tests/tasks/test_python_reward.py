@@ -244,7 +244,7 @@ def test_a_step_without_a_verdict_ends_the_run(tmp_path):
       ["problem 1: why"]),
                               (0.0, 0), 0.0, 0)
   with pytest.raises(InputError, match="judged none of 2 .* problem 1: why"):
-    rollouts_lib.judged(none)
+    rollouts_lib.with_verdicts(none)
 
 
 @pytest.mark.parametrize("text, told", [
