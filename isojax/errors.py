@@ -17,7 +17,7 @@ class DivergedError(Exception):
 
 
 def unchained(function):
-  """The function, whose InputErrors have no traceback of what caused them."""
+  """Wraps a function, so that its InputErrors have a short traceback."""
   @functools.wraps(function)
   def called(*args, **kwargs):
     try:
@@ -37,10 +37,10 @@ def reason(error: Exception) -> str:
 def expect(section: str, config, **rules) -> None:
   """InputError for the first field of a config that breaks its rule.
 
-  A rule is (whether the value is right, what is expected).
+  A rule is (whether the value is allowed, what is expected).
   """
-  for name, (right, expected) in rules.items():
-    if not right:
+  for name, (allowed, expected) in rules.items():
+    if not allowed:
       raise InputError(f"{section}.{name}={getattr(config, name)!r}: expected "
                        f"{expected}")
 
@@ -48,7 +48,7 @@ def expect(section: str, config, **rules) -> None:
 def expect_one_of(section: str, config, more: str = "", **choices) -> None:
   """InputError for a field that has none of its choices; names the nearest.
 
-  `more` is what else the field may be.
+  `more` is added to the choices in the message.
   """
   for name, known in choices.items():
     value = getattr(config, name)

@@ -49,8 +49,9 @@ _STEP = flags.DEFINE_enum(
     "step", "newest", ["newest", "best"], "With --mode=eval: the newest "
     "checkpoint, or that of the best evaluation (checkpoint.keep_best).")
 _SPLIT = flags.DEFINE_enum(
-    "split", "validation", ["validation", "test"], "With --mode=eval: the "
-    "problems that chose the checkpoint, or those that nothing was chosen by.")
+    "split", "validation", ["validation", "test"], "With --mode=eval: "
+    "validation problems, which chose the checkpoint, or test problems, which "
+    "chose nothing.")
 _EVAL_SETS = flags.DEFINE_list(
     "eval_sets", [], "With --mode=eval: more strata files, beside that of the "
     "config.")
@@ -100,7 +101,7 @@ def prepared() -> Setup:
   if _PLAN.value is not None:
     lr = config_flag.apply_row(_CONFIG.value, plan_file.read_lines(_PLAN.value),
                        _ROW.value, _PLAN.value)
-  compilation.keep_programs(progress.say)
+  compilation.enable_cache(progress.say)
   setup = setup_lib.prepare(_CONFIG.value, lambda run_id: (
       state_lib.stored_config(workdir_of(_CONFIG.value.name, run_id))))
   for note in setup.notes:

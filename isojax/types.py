@@ -1,4 +1,4 @@
-"""Defines the shape suffixes, and the frozen structs that modules exchange.
+"""The shape suffixes, and the frozen structs that modules exchange.
 
 A suffix states the shape: `tokens_RxT` is an array of R rows and T columns.
 
@@ -12,7 +12,7 @@ A suffix states the shape: `tokens_RxT` is an array of R rows and T columns.
   W   tokens of a row of packed answers, padded
 
 A *block* is the part of a batch on one data shard: prompts, and the rows that
-continue them. A row refers to its prompt by the slot within its block, so the
+continue them. A row refers to its prompt by its slot within the block, so the
 prompt's cache is copied without communication between devices.
 """
 

@@ -98,7 +98,7 @@ def pass_rates(sampler, params, tokenizer, cfg, sampling, prompt) -> str:
 
 
 def main(_) -> None:
-  compilation.keep_programs(progress.say)
+  compilation.enable_cache(progress.say)
   compilation.announce(progress.say)
   cfg = _CONFIG.value
   prompt, sampling, loss, optimizer = (

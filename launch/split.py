@@ -104,7 +104,7 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   os.makedirs(os.path.dirname(cfg.out) or ".", exist_ok=True)
   if not cfg.n:
     return {"all": write_all(cfg, command)}
-  compilation.keep_programs(progress.say)
+  compilation.enable_cache(progress.say)
   compilation.announce(progress.say)
   policy = inputs.open_policy(cfg.model, mesh_lib.make_mesh(cfg.mesh))
   if cfg.sampler.dtype == shape_lib.AUTO:

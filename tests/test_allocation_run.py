@@ -261,7 +261,7 @@ def test_shapes_do_not_depend_on_n():
     group_B = np.repeat(np.arange(6), n_P)
     for x in layouts:  # a row has the prompt of its answers
       row_N = x.target_N // x.W
-      assert (x.held_P[x.slot_R[row_N]] == group_B[x.rollout_N]).all()
+      assert (x.problem_P[x.slot_R[row_N]] == group_B[x.rollout_N]).all()
   assert len(shapes) == 1
 
 

@@ -96,7 +96,7 @@ def test_programs_are_kept_unless_told_otherwise(
     for name, value in settings.items():
       jax.config.update(name, value)
     said = []
-    compilation.keep_programs(said.append)
+    compilation.enable_cache(said.append)
     assert [line[:len(note)] for line in said] == [note] * bool(note)
     assert tuple(getattr(jax.config, name) for name in settings) == (
         *kept, compilation.MIN_CACHED_SECONDS)

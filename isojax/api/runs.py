@@ -221,7 +221,7 @@ def train(config, workdir: Path | None = None, *,
     workdir = os.fspath(workdir)
     bucket.check(workdir, "workdir")
   with progress_lib.printed(progress):
-    compilation.keep_programs(progress_lib.say)
+    compilation.enable_cache(progress_lib.say)
     folder_of = lambda run_id: workdir or os.path.join(
         "runs", f"{config.name}-{run_id}")
     setup = setup_lib.prepare(

@@ -35,11 +35,11 @@ def check(path: str, flag: str) -> None:
 
 
 @contextlib.contextmanager
-def asking(path: str | os.PathLike, kind=OutOfReachError):
+def convert_errors(path: str | os.PathLike, kind=OutOfReachError):
   """Converts any error of a bucket into one line; local errors pass unchanged.
 
-  `kind` is OutOfReachError while a run goes on, whose clients have tried again
-  for minutes; InputError at the start, where it is rather a wrong name.
+  `kind` is OutOfReachError during a run, because the clients have retried for
+  minutes; InputError at its start, where the name is more likely wrong.
   """
   try:
     yield
@@ -59,11 +59,11 @@ def matching(pattern: str) -> list[str]:
   if not remote(pattern):
     return sorted(glob.glob(pattern))
   folder, _, rest = pattern.removeprefix("gs://").partition("/")
-  with asking(pattern, InputError):
+  with convert_errors(pattern, InputError):
     return sorted(map(str, epath.Path(f"gs://{folder}").glob(rest)))
 
 
-class Owned:
+class FencedObject:
   """An object that one process writes: the one that took it over last.
 
   Every write depends on the generation of the one before (fencing), so a
@@ -75,13 +75,13 @@ class Owned:
     import tensorstore  # loads 20 MB
     folder, _, self._name = path.rpartition("/")
     self._path = path
-    with asking(path, InputError):
+    with convert_errors(path, InputError):
       self._store = tensorstore.KvStore.open(f"{folder}/").result()
 
   def take(self) -> bytes | None:
     """Takes the object over; returns its content, None if there is none."""
     while True:
-      with asking(self._path, InputError):
+      with convert_errors(self._path, InputError):
         stored = self._store.read(self._name).result()
         self._generation = stored.stamp.generation
         if stored.state == "missing":
@@ -91,7 +91,7 @@ class Owned:
 
   def write(self, content: bytes) -> None:
     """Replaces the content; InputError if another process took it over."""
-    with asking(self._path):
+    with convert_errors(self._path):
       if self._written(content):
         return
       stored = self._store.read(self._name).result()

@@ -57,7 +57,7 @@ def _incomplete(path: epath.Path) -> bool:
 
 
 def _listed(store: str) -> list[int]:
-  with bucket.asking(store):
+  with bucket.convert_errors(store):
     paths = epath.Path(store).iterdir() if epath.Path(store).is_dir() else ()
     return sorted(int(path.name) for path in paths
                   if _STEP.fullmatch(path.name) and not _incomplete(path))
@@ -129,7 +129,7 @@ def _set_aside(store: str, step: int) -> str:
 def open_manager(store: str, *, keep: int):
   """Yields a manager of the newest `keep` steps; waits for saves at the end."""
   quiet_orbax()
-  with bucket.asking(store):
+  with bucket.convert_errors(store):
     if hosts.first() and epath.Path(store).is_dir():
       for path in epath.Path(store).iterdir():
         if _incomplete(path):  # orbax would delete others, too
@@ -146,13 +146,13 @@ def open_manager(store: str, *, keep: int):
     with contextlib.suppress(Exception):  # keeps the first error
       manager.close()
     raise
-  with bucket.asking(store):
+  with bucket.convert_errors(store):
     manager.close()
 
 
 def _remove_late_steps(store: str, ours: set[int]) -> None:
   """Deletes steps before ours, saved late by a process that lost the run."""
-  with bucket.asking(store):
+  with bucket.convert_errors(store):
     for step in _listed(store):
       if ours and step < max(ours) and step not in ours:
         _remove(epath.Path(store, str(step)))
@@ -218,7 +218,7 @@ def _disk(manager: ocp.CheckpointManager):
   """Converts errors of a full disk or of a bucket into an InputError."""
   store = str(manager.directory)
   try:
-    with bucket.asking(store):
+    with bucket.convert_errors(store):
       yield
   except (OSError, ValueError) as error:
     # tensorstore raises a ValueError that has the code of the system's error.
@@ -381,7 +381,7 @@ def restore_newest(store: str, abstract: TrainState, run_id: str, *,
         f"{store}: no checkpoint could be read ({damaged}); restore one from a "
         "copy, or start again in another --workdir")
   if hosts.first():
-    with bucket.asking(store):
+    with bucket.convert_errors(store):
       _clear(store, reached, saved[len(reached):], damaged, keep)
   return restored
 

@@ -187,7 +187,7 @@ def sound(path: str) -> tuple[list[dict], str | None]:
   An incomplete last line is dropped. A missing file has no records.
   """
   try:
-    with bucket.asking(path):
+    with bucket.convert_errors(path):
       return _sound(path, epath.Path(path).read_bytes())
   except FileNotFoundError:
     return [], None
@@ -221,7 +221,9 @@ def up_to(kept: list[dict], step: float) -> list[dict]:
 
 
 class _Ledger:
-  """Attributes:
+  """The lines of a ledger, whose checksums continue from line to line.
+
+  Attributes:
     kept: the records that the ledger held when it was opened or cut.
   """
 
@@ -276,7 +278,7 @@ class Bucket(_Ledger):
   SECONDS = 30.0
 
   def __init__(self, path: str):
-    self._object = bucket.Owned(path)
+    self._object = bucket.FencedObject(path)
     kept, problem = _sound(path, self._object.take() or b"")
     if problem:
       raise InputError(problem)

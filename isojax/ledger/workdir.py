@@ -47,7 +47,7 @@ def read_config(folder: str) -> Stored:
   """The folder's config.json; InputError if it has none, or it is damaged."""
   path = epath.Path(folder, "config.json")
   try:
-    with bucket.asking(path, InputError):
+    with bucket.convert_errors(path, InputError):
       stored = Stored(**json.loads(path.read_text()))
     if not isinstance(stored.config, dict):
       raise ValueError("config is not an object")
@@ -102,7 +102,7 @@ def claim(folder: str, here: Stored, shorter: str | None = None, *,
   """
   with contextlib.ExitStack() as stack:
     try:
-      with bucket.asking(folder, InputError):
+      with bucket.convert_errors(folder, InputError):
         _check_ours(folder)
         if not bucket.remote(folder):
           os.makedirs(folder, exist_ok=True)

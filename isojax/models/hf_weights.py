@@ -215,7 +215,7 @@ def load(path: str, abstract):
 def _progress(what: str, params):
   """progress.track of the parameters, shown by process 0."""
   return progress.track(sum(x.size for x in jax.tree.leaves(params)), what,
-                        "parameters", on=jax.process_index() == 0)
+                        "parameters", enabled=jax.process_index() == 0)
 
 
 def save(folder: pathlib.Path, params, *, dtype: str,

@@ -207,11 +207,11 @@ TOKEN_ADVANTAGES = {
     "gae": gae,
     "gae_whitened": gae_whitened,
 }
-# What the checks at start know of an advantage, beside its function: those that
-# depend on a critic's values,
+# Advantages by a property that the checks of a config need.
+# They depend on a critic's values:
 VALUED = ("gae", "gae_whitened")
-# those that are 0 in a group of one,
+# They are 0 in a group of one:
 COMPARING = (*ADVANTAGES, "reinforce_pp_baseline")
-# and those whose standard deviation is over all rollouts or tokens of a step.
+# Their standard deviation is over all rollouts or tokens of a step:
 OVER_STEP = ("batch_norm_centered", "batch_norm_informative", "batch_norm_raw",
              *TOKEN_ADVANTAGES)

@@ -1,4 +1,4 @@
-"""The host's part of a step: which rollouts are trained on, and as what.
+"""The host's part of a step: which rollouts are trained on, with which columns.
 
   rewards -> keep -> (score) -> advantage -> weights -> updates
 
@@ -108,23 +108,24 @@ def _placed(value_B, mask_PxN) -> np.ndarray:
 
 
 def keep(reward_PxN, mask_PxN, uniform_PxN, m, cfg: LossConfig) -> Groups:
-  """Selects the rollouts to train on; see isojax.rl.selection.
+  """Selects the rollouts to train on, by a function of isojax.rl.selection.
 
   m is one number or one for each group. A selection gets the problems of equal
-  m together. InputError if one of the user's file returns something else.
+  m together. InputError if the user's own selection returns another shape
+  or dtype.
   """
   reward_PxN, mask_PxN = np.asarray(reward_PxN), np.asarray(mask_PxN)
   m_P, kept_PxN = np.broadcast_to(m, len(mask_PxN)), np.zeros_like(mask_PxN)
   for m in np.unique(m_P[m_P > 0]).tolist():
-    these = m_P == m
+    same_m_P = m_P == m
     kept = np.asarray(cfg.function("selection", m=m)(
-        reward_PxN[these], mask_PxN[these], uniform_PxN[these]))
-    if kept.shape != mask_PxN[these].shape or kept.dtype != bool:
+        reward_PxN[same_m_P], mask_PxN[same_m_P], uniform_PxN[same_m_P]))
+    if kept.shape != mask_PxN[same_m_P].shape or kept.dtype != bool:
       raise InputError(
           f"recipe.loss.selection={cfg.selection}: returned {kept.dtype} "
           f"{kept.shape}; expected the rollouts to keep, bool "
-          f"{mask_PxN[these].shape}")
-    kept_PxN[these] = kept & mask_PxN[these]
+          f"{mask_PxN[same_m_P].shape}")
+    kept_PxN[same_m_P] = kept & mask_PxN[same_m_P]
   return Groups(reward_PxN, mask_PxN, kept_PxN)
 
 
@@ -152,7 +153,7 @@ class _Kept:
 def to_score(groups: Groups, rollouts: Rollouts, cfg: LossConfig) -> np.ndarray:
   """The rollouts that need scored columns: bool [B].
 
-  Only those that can have a gradient, where their rewards alone decide it.
+  Where the rewards alone decide which rollouts can have a gradient, only these.
   """
   kept_B = groups.kept_PxN[groups.mask_PxN]
   if cfg.regularized or cfg.kl_in_reward or cfg.has_token_advantages:
@@ -207,7 +208,7 @@ def weights(groups: Groups, mask_BxT, problems, cfg: LossConfig, *,
   length_PxN = _placed(np.asarray(mask_BxT).sum(axis=1), groups.mask_PxN)
   reward_PxN, mask_PxN, kept_PxN = (x[problems] for x in groups)
   kept = _Kept(kept_PxN)
-  # A group counts as flat if its rewards are equal, without KL in the reward.
+  # Of the rewards without a KL: groups of equal rewards are not informative.
   informative_P = advantages_lib.informative(
       reward_PxN, mask_PxN if cfg.normalise == "before" else kept_PxN)
   pair = aggregation.token_weights(

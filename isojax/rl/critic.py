@@ -97,7 +97,7 @@ def term(hidden_RxWxD, value_D, batch: Batch, clip: float | None):
 
 def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
                loss: LossConfig, lora):
-  """The hidden states [R, W, D] of an own trunk; `base` is below adapters."""
+  """The hidden states [R, W, D] of an own trunk; adapters are on `base`."""
   weights = lora_lib.merge(
       lora, base, params["trunk"], precision=loss.precision,
       dithered=dither.is_needed(loss.dtype))
@@ -115,7 +115,7 @@ def gradient(model: decoder.Transformer, params, hidden_RxWxD, base,
              batch: Batch, loss: LossConfig, cfg: CriticConfig, lora):
   """(gradient, gradient of the policy's hidden states, sums) of a microbatch.
 
-  The second one is 0 of a trunk of its own.
+  The second one is 0 if the critic has a trunk of its own.
   """
   def total(params, hidden_RxWxD):
     own = cfg.kind == "own"

@@ -76,7 +76,7 @@ def check(kind: str, custom: dict, function: Callable) -> None:
   where = f"recipe.loss.{kind}={custom['path']}:{custom['function']}"
   try:
     result = function(*args)
-  except (Exception, SystemExit) as error:  # any of theirs
+  except (Exception, SystemExit) as error:  # of the user's code
     raise InputError(
         f"{custom_function.located(custom['path'], error)}; {where} was tried "
         "on a small batch") from error

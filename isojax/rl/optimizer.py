@@ -1,4 +1,4 @@
-"""AdamW, its warm-up and its step; the state that it changes."""
+"""AdamW with its warm-up, and the train state that it updates."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ class OptimizerConfig:
 
   base_lr: float  # at B = base_batch
   base_batch: int  # rollouts of the anchor; lr ~ sqrt(rollouts / base_batch)
-  # Which rollouts of a step the square-root rule counts: a key of BATCHES.
+  # Which rollouts of a step the square-root rule counts: one of BATCHES.
   batch: str
   warmup_steps: int  # updates
   b1: float
@@ -88,15 +88,15 @@ def _abstract_moments(tx, params, mesh):
 def abstract_state(model: decoder.Transformer, tx, lora=lora_lib.FULL,
                    critic: Critic | None = None) -> TrainState:
   """Shapes and shardings of the train state; also to restore into."""
-  params, valued = lora_lib.abstract_trained(model, lora), None
+  params, critic_state = lora_lib.abstract_trained(model, lora), None
   if critic:
-    valued = critic_lib.abstract_params(model, critic.cfg, lora)
-    valued = CriticState(
-        valued, _abstract_moments(critic.tx, valued, model.mesh))
+    critic_params = critic_lib.abstract_params(model, critic.cfg, lora)
+    critic_state = CriticState(critic_params, _abstract_moments(
+        critic.tx, critic_params, model.mesh))
   return TrainState(
       jax.ShapeDtypeStruct((), jnp.int32,
                            sharding=mesh_lib.replicated(model.mesh)),
-      params, _abstract_moments(tx, params, model.mesh), valued)
+      params, _abstract_moments(tx, params, model.mesh), critic_state)
 
 
 def init_state(model: decoder.Transformer, tx, params, lora=lora_lib.FULL,
@@ -104,12 +104,12 @@ def init_state(model: decoder.Transformer, tx, params, lora=lora_lib.FULL,
   """The state of step 0; trained parameters, also of a trunk, are donated."""
   shardings = jax.tree.map(lambda x: x.sharding,
                            abstract_state(model, tx, lora, critic))
-  valued = critic and critic_lib.init_params(model, critic.cfg, trunk)
+  critic_params = critic and critic_lib.init_params(model, critic.cfg, trunk)
 
-  def make(params, valued):
+  def make(params, critic_params):
     return TrainState(
         jnp.int32(0), params, tx.init(params),
-        critic and CriticState(valued, critic.tx.init(valued)))
+        critic and CriticState(critic_params, critic.tx.init(critic_params)))
 
   return jax.jit(make, out_shardings=shardings,
-                 donate_argnums=(0, 1))(params, valued)
+                 donate_argnums=(0, 1))(params, critic_params)

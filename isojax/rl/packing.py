@@ -78,7 +78,7 @@ def fill(problem_R, *, G: int, rows: int, slots: int):
 
 
 def cut(problem_R, *, S: int, W: int, G: int, tokens: int):
-  """Yields the result of `fill` for one microbatch after the other.
+  """Yields the result of `fill` for each microbatch in turn.
 
   The prompt slots of a microbatch have a sixteenth of the tokens of its rows,
   a quarter, or as many: the smallest that suffices for its rows. There are
@@ -108,7 +108,7 @@ class Layout(typing.NamedTuple):
   """
 
   slot_R: np.ndarray  # prompt slot of each row, within its block
-  held_P: np.ndarray  # problem of each prompt slot
+  problem_P: np.ndarray  # problem of each prompt slot
   rollout_N: np.ndarray
   offset_N: np.ndarray
   target_N: np.ndarray
@@ -185,7 +185,7 @@ def batch(layout: Layout, prompts: Prompts, rollouts: Rollouts,
           columns: dict) -> Batch:
   """A microbatch; columns are numbers [B] or [B, T]."""
   T, S = rollouts.tokens_RxT.shape[1], layout.S
-  placed = jax.tree.map(lambda x: np.asarray(x)[layout.held_P], prompts)
+  placed = jax.tree.map(lambda x: np.asarray(x)[layout.problem_P], prompts)
   return Batch(
       prompts=placed.replace(  # an empty slot may hold a longer prompt
           tokens_PxS=placed.tokens_PxS[:, :S], len_P=placed.len_P.clip(max=S)),

@@ -160,10 +160,11 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
     if "ref_logp" in names:
       columns["ref_logp"] = logp(base, forward(base))
     if "value" in names:
-      valued = state.critic.params
+      critic_params = state.critic.params
       if critic.own:
-        hidden = critic_lib.own_hidden(model, valued, base, batch, cfg, lora)
-      columns["value"] = critic_lib.values(hidden, valued["value"])
+        hidden = critic_lib.own_hidden(
+            model, critic_params, base, batch, cfg, lora)
+      columns["value"] = critic_lib.values(hidden, critic_params["value"])
     return columns
 
   precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)
@@ -178,7 +179,7 @@ def trained_params(state: TrainState):
 
 def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
                 lora=lora_lib.FULL, critic: Critic | None = None):
-  """The update: one program per microbatch, one for the optimizer.
+  """The update, of three programs: zeros, a microbatch, the optimizer.
 
   Across devices XLA sums the gradients of a microbatch in cfg.reduce_dtype,
   the dtype of the products that make them (on CPUs always in float32). Over
@@ -189,10 +190,10 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
     The state is donated. `base` holds the base policy's parameters, which
     adapters are added to and KL refers to; None if there is neither. `batches`
     are microbatches on the devices.
-    Without any microbatch, which is without any token that has a gradient, the
-    optimizer is skipped: its state and the parameters stay as they are, and
-    only state.step rises. Metrics are means over the tokens that have a
-    gradient; `finite` says whether loss, gradient and new parameters are.
+    If no token has a gradient, there is no microbatch, and the optimizer is
+    skipped: its state and the parameters stay as they are, and only state.step
+    rises. Metrics are means over the tokens that have a gradient; `finite` is
+    whether loss, gradient and new parameters are finite.
   """
   gradient = make_gradient(model, cfg, lora, critic)
   abstract = optimizer_lib.abstract_state(model, tx, lora, critic)
@@ -214,9 +215,9 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
   def apply(state: TrainState, carry):
     (grads, grad_critic), sums = carry
     params, opt_state = optimizer_lib.stepped(tx, grads, state)
-    valued = critic and CriticState(*optimizer_lib.stepped(
+    critic_state = critic and CriticState(*optimizer_lib.stepped(
         critic.tx, grad_critic, state.critic))
-    after = TrainState(state.step + 1, params, opt_state, valued)
+    after = TrainState(state.step + 1, params, opt_state, critic_state)
     tokens, loss = sums.pop("tokens"), sums.pop("loss")
     grad_norm = optax.tree.norm(grads)
     finite = loss + grad_norm + optax.tree.norm(trained_params(after))

@@ -218,7 +218,7 @@ def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
       expected_P=strata_lib.expected_tokens(setup.stratum, split, problems))
   P = len(problems)
   with progress.track(int(np.broadcast_to(n, P).sum()), "sampling",
-                      "rollouts", on=hosts.first()) as advance:
+                      "rollouts", enabled=hosts.first()) as advance:
     return graded_batch(
         setup.sampler, GradingPipe(setup, grader, problems, stop,
                                    advance=advance),

@@ -16,16 +16,16 @@ import jax
 
 ANNOUNCED_SECONDS = 5.0  # after which a compilation is announced
 MIN_CACHED_SECONDS = 0.1  # programs that compile faster are not cached
-# Events of jax; COMPILED also of a program that is read from the cache.
+# Events of jax. COMPILED is also that of a program read from the cache.
 COMPILED = "/jax/core/compile/backend_compile_duration"
 LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 SPENT = (COMPILED, "/jax/core/compile/jaxpr_trace_duration", LOWERED)
 
 
-def keep_programs(say) -> None:
+def enable_cache(say) -> None:
   """Turns the cache on, if jax's own environment variables do not decide it.
 
-  A folder that is not writable is a line of `say`.
+  Reports a folder that is not writable by `say`.
   """
   if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
     # jax's default is 1 s; the embedded policy's programs all compile faster.
@@ -54,7 +54,8 @@ def announce(say) -> None:
 
   A program that is compiled in several shapes is announced once.
   """
-  waiting, announced = {}, set()  # by thread; names
+  timers = {}  # thread -> the timer of its compilation
+  announced = set()  # names of programs
 
   def once(name: str) -> None:
     if name not in announced:
@@ -63,13 +64,13 @@ def announce(say) -> None:
 
   def event(name: str, _, **more) -> None:
     thread = threading.get_ident()
-    if name in (COMPILED, LOWERED) and thread in waiting:
-      waiting.pop(thread).cancel()
-    if name == LOWERED:  # the next is to compile it
-      waiting[thread] = threading.Timer(
+    if name in (COMPILED, LOWERED) and thread in timers:
+      timers.pop(thread).cancel()
+    if name == LOWERED:  # compilation follows
+      timers[thread] = threading.Timer(
           ANNOUNCED_SECONDS, once, [program(more)])
-      waiting[thread].daemon = True
-      waiting[thread].start()
+      timers[thread].daemon = True
+      timers[thread].start()
 
   jax.monitoring.register_event_duration_secs_listener(event)
 

@@ -1,4 +1,4 @@
-"""Several processes of one run: they meet, gather, agree, and end together.
+"""Several processes of one run: they start, exchange values and end together.
 
 Every process runs the same program on its own devices and computes the same
 host values. What only one of them knows (a grader's verdict, a signal, the
@@ -28,12 +28,12 @@ from isojax.core import exit_codes, sections
 from isojax.errors import InputError
 from isojax.runtime import progress
 
-START_SECONDS = 300  # that a process waits for the others to start
-SHUTDOWN_SECONDS = 60  # that a finished process waits for the others
+START_SECONDS = 300  # a process waits as long for the others to start
+SHUTDOWN_SECONDS = 60  # a finished process waits as long for the others
 # Seconds without a heartbeat after which a process counts as dead. Most deaths
 # are noticed at once, by a connection that breaks.
 HEARTBEAT_SECONDS = 10
-# In the messages of collectives and of jax's coordination service about a
+# Matches errors of collectives and of jax's coordination service about a
 # process that is gone.
 _LOST = re.compile(
     "gloo|nccl|coordination|heartbeat|barrier|connection|socket|unavailable|"
@@ -43,7 +43,7 @@ _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS",
 
 
 def scheduler(environ: dict, *, tpu: bool) -> str | None:
-  """What has started this process as one of several; None: nothing.
+  """The scheduler that started this process as one of several; None: none.
 
   `environ` is os.environ after jax was imported.
   """
@@ -200,17 +200,17 @@ def code() -> dict:
 
 @contextlib.contextmanager
 def fail_together():
-  """What ends this process ends the others too, within seconds.
+  """If this process ends with an error, the others end too, within seconds.
 
   An error that is not raised on every process would leave the others waiting,
   so it ends this process at once. The others then end with PEER_LOST; or with
   SIGABRT, raised by jax, if their main thread was not in a collective.
 
-  Yields an event, to be set once this start has made more progress than the one
-  before. Until then, what looks like a lost process may happen again at every
-  start (a wrong set-up, too little memory), and a scheduler that restarts on
-  PEER_LOST would do so without end. So it is an error like others, unless jax
-  misses heartbeats of a process and aborts this one while it waits.
+  Yields an event, to be set once this process has made more progress than the
+  one that it resumes. Until then, what looks like a lost process may happen
+  again at every start (a wrong set-up, too little memory), and a scheduler that
+  restarts on PEER_LOST would do so without end. So it is an error like others,
+  unless jax misses heartbeats of a process and aborts this one while it waits.
   """
   alive_event = threading.Event()
   if count() == 1:

@@ -1,7 +1,7 @@
-"""What a process does that gets SIGTERM or SIGINT.
+"""Handles SIGTERM and SIGINT: a run stops, and is saved.
 
-Until a run listens, SIGTERM ends the process. A run stops on all its processes
-at once, and is saved. `listen` is called before imports that take seconds, so
+Before a run handles signals, SIGTERM ends the process. A run stops on all its
+processes at once. `listen` is called before imports that take seconds, so
 this module imports nothing that takes time.
 """
 
@@ -15,11 +15,9 @@ import time
 from isojax.core import exit_codes
 
 EXCHANGE_SECONDS = 5.0  # between two exchanges of processes that are sampling
-
-
-NUMBERS = (signal.SIGTERM, signal.SIGINT)
-# Part of a file's path -> what is waited for, if the main thread is in it.
-WAITS = {
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Part of a file's path -> what the run waits for if its main thread is in it.
+WORK_IN = {
     "jax/_src/compiler": "XLA, which compiles a program",
     "orbax": "a checkpoint to be written",
     "isojax/rl/": "the forward and backward passes in progress",
@@ -42,7 +40,7 @@ def _end(number, frame) -> None:
 
 
 def listen() -> None:
-  """Makes SIGTERM end the process, until a run listens itself."""
+  """Makes SIGTERM end the process, until a run handles it."""
   signal.signal(signal.SIGTERM, _end)
 
 
@@ -94,16 +92,16 @@ class Stop:
 def on_signals():
   """Yields a Stop that SIGTERM and SIGINT set.
 
-  The second signal is told what is waited for, and the third ends the process.
+  The second signal prints what the run waits for; the third ends the process.
   """
   stop = Stop()
-  with _handled(NUMBERS, lambda *_: stop.ask()), _answered(NUMBERS, end=True):
+  with _handled(SIGNALS, lambda *_: stop.ask()), _answered(SIGNALS, end=True):
     yield stop
 
 
 @contextlib.contextmanager
 def _answered(numbers: tuple, *, end: bool):
-  """A thread answers each signal at once, also while the main thread compiles.
+  """Prints a line at each signal, from a thread, as the main one may compile.
 
   With `end` the third one ends the process.
   """
@@ -126,7 +124,7 @@ def _answer(read: int, numbers: tuple, end: bool) -> None:
     count += number[0] in numbers
     if number[0] in numbers and count < 3:
       _tell("stopping: the last completed step will be saved" if count == 1 else
-            f"waiting for {_waits()}; "
+            f"waiting for {_current_work()}; "
             + ("a third signal ends the process" if end else
                "the run ends then") + ", and the last checkpoint is kept")
     elif number[0] in numbers and end:
@@ -134,13 +132,13 @@ def _answer(read: int, numbers: tuple, end: bool) -> None:
   os.close(read)
 
 
-def _waits() -> str:
-  """What the main thread does."""
+def _current_work() -> str:
+  """What the main thread is in, by WORK_IN."""
   frame, files = sys._current_frames()[threading.main_thread().ident], []
   while frame:
     files.append(frame.f_code.co_filename)
     frame = frame.f_back
-  return next((what for part, what in WAITS.items()
+  return next((what for part, what in WORK_IN.items()
                if any(part in file for file in files)), "the step")
 
 

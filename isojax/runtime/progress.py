@@ -7,7 +7,7 @@ import time
 import tqdm
 
 QUIET_SECONDS = 10.0  # before `track` shows anything, and between its lines
-clock = tqdm.tqdm.format_interval  # seconds as 01:05 or 1:01:05
+format_seconds = tqdm.tqdm.format_interval  # seconds as 01:05 or 1:01:05
 
 
 def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
@@ -39,7 +39,7 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
               else f"step {step}, {rollouts}/{C} rollouts")
       say(f"{done}  reward {reward:.3f}" if step == first else
           f"{done}  {rate:.0f} rollouts/s  "
-          f"reward {reward:.3f}  ETA {clock((C - rollouts) / rate)}")
+          f"reward {reward:.3f}  ETA {format_seconds((C - rollouts) / rate)}")
     if step == first:
       began, start = now, rollouts
 
@@ -47,14 +47,15 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
 
 
 @contextlib.contextmanager
-def track(total: int, what: str, unit: str, *, on: bool = True):
+def track(total: int, what: str, unit: str, *,
+          enabled: bool = True):
   """Yields a function (count) that adds to the progress of one long task.
 
   After QUIET_SECONDS a terminal shows a bar, otherwise a line is printed every
   QUIET_SECONDS. The rate leaves out the first units, before which programs
-  compile. `on` is False on all hosts but the first.
+  compile. `enabled` is False on all hosts but the first.
   """
-  if not on:
+  if not enabled:
     yield lambda count: None
     return
   began = last = time.monotonic()
@@ -71,8 +72,8 @@ def track(total: int, what: str, unit: str, *, on: bool = True):
     if bar.disable and now - last >= QUIET_SECONDS:
       last, rate = now, (done - before) / max(now - began, 1e-9)
       say(f"{what}: {done:,}/{total:,} {unit}  " + (
-          f"{rate:.3g}/s  ETA {clock((total - done) / rate)}" if rate else
-          f"after {clock(now - began)}"))
+          f"{rate:.3g}/s  ETA {format_seconds((total - done) / rate)}"
+          if rate else f"after {format_seconds(now - began)}"))
     if first and done:
       began, before = now, done
 

@@ -419,7 +419,7 @@ def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
     raise InputError(f"config.eval.patience={config.eval.patience}: a spend "
                      "stops arms by a rule of its own; leave it None")
   with locked(root):
-    compilation.keep_programs(progress.say)
+    compilation.enable_cache(progress.say)
     arms, seen = prepared(config, overrides, budget, root), {}
 
     charged, began, trained = [0] * len(arms), time.monotonic(), 0
@@ -442,7 +442,7 @@ def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
 
     def say(line: str) -> None:
       left = (budget - sum(charged)) * (time.monotonic() - began)
-      progress.say(line + (f"; ETA {progress.clock(left / trained)}"
+      progress.say(line + (f"; ETA {progress.format_seconds(left / trained)}"
                            if trained else ""))
 
     result = race.play([arm.name for arm in arms], reach, budget,

@@ -207,7 +207,7 @@ def _cells(run: Run, state: str, kept: list[dict]) -> list[str]:
     sampled = statistics.mean(
         r["Bp"] * r["n"] * (1 + r["extra_rounds"]) for r in train)
     seconds = statistics.median(sum(records.phases(r)) for r in train)
-    eta = progress.clock((a.C - rollouts) / sampled * seconds)
+    eta = progress.format_seconds((a.C - rollouts) / sampled * seconds)
   return [run.name, state, str(run.config["seed"]), str(a.Bp), str(a.n),
           f"{rollouts:,}/{a.C:,}", _best(kept), eta]
 

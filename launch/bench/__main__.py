@@ -157,7 +157,7 @@ def main(_) -> int:
   for i, case in enumerate(cases):
     spent = time.monotonic() - began
     progress.say(f"case {i + 1} of {len(cases)}: {case.name}, "
-                 f"{progress.clock(spent)} of at most {minutes:g} min "
+                 f"{progress.format_seconds(spent)} of at most {minutes:g} min "
                  "so far")
     rows = processes.alone(run.run, case, _RUNS.value,
                  (60 * minutes - spent) / (len(cases) - i),

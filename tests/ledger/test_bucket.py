@@ -95,14 +95,14 @@ def test_the_newest_start_writes_and_the_older_one_ends(path):
 
 
 def test_a_write_whose_answer_was_lost_is_our_own(path):
-  owned = bucket_lib.Owned(f"file://{path}")
+  owned = bucket_lib.FencedObject(f"file://{path}")
   assert owned.take() is None
   before = owned._generation
   owned.write(b"a")
   owned._generation = before  # the client sends the request again
   owned.write(b"a")
   owned.write(b"b")
-  assert bucket_lib.Owned(f"file://{path}").take() == b"b"
+  assert bucket_lib.FencedObject(f"file://{path}").take() == b"b"
 
 
 def test_refused_folders(monkeypatch):
@@ -117,10 +117,10 @@ def test_refused_folders(monkeypatch):
 
 def test_errors_of_a_bucket_are_one_line():
   with (pytest.raises(OutOfReachError, match="cannot be used .down.*run the"),
-        bucket_lib.asking("gs://bucket/a")):
+        bucket_lib.convert_errors("gs://bucket/a")):
     raise ValueError("down")
   with (pytest.raises(ValueError, match="^down$"),
-        bucket_lib.asking("/a/local/folder")):
+        bucket_lib.convert_errors("/a/local/folder")):
     raise ValueError("down")
 
 
