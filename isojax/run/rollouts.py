@@ -231,7 +231,7 @@ def sample_step(setup: Setup, grader: Grading, params,
                 solved_D, stop: Stop, divide):
   """Samples and grades the rollouts of a step, on average n of each problem.
 
-  `left` rollouts of the budget are not spent, at least those of one round.
+  `left` rollouts of the budget remain, enough for one round or more.
   Solved problems are sampled only if there are too few others. divide(problems,
   step, n) gives the n of each problem.
 

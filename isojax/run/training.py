@@ -139,13 +139,15 @@ def keep_best(setup: Setup, state: State, handles: RunHandles) -> None:
   It is saved completely before the run goes on: a resume begins at or before
   this step, or finds it. The base policy is not saved.
   """
-  best = state.history.best
-  if handles.best is None or not best or best[1] != state.history.step or not (
-      best[1]) or best[1] in handles.best.all_steps():
+  if handles.best is None or state.history.best is None:
+    return
+  _, step = state.history.best
+  if (step != state.history.step or step == 0
+      or step in handles.best.all_steps()):
     return
   if hosts.first():
     handles.ledger.sync()
-  checkpoint.save(handles.best, best[1], state.train, setup.run_id)
+  checkpoint.save(handles.best, step, state.train, setup.run_id)
   checkpoint.finish(handles.best)
 
 
@@ -189,10 +191,10 @@ def say_solved(setup: Setup, before: state_lib.History,
                after: state_lib.History) -> None:
   """Reports the step after which fewer than Bp problems are unsolved."""
   Bp = setup.e.alloc.Bp
-  was, left = (sum(~state_lib.solved_D(setup, history))
-               for history in (before, after))
-  if was >= Bp > left:
-    hosts.say(f"step {after.step}: {left} problems are not solved, fewer "
+  unsolved_before, unsolved = (sum(~state_lib.solved_D(setup, history))
+                               for history in (before, after))
+  if unsolved_before >= Bp > unsolved:
+    hosts.say(f"step {after.step}: {unsolved} problems are not solved, fewer "
               f"than alloc.Bp={Bp}: solved ones fill the steps from here on")
 
 
