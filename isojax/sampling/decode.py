@@ -50,7 +50,8 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     def seen(i, row):
       before = slot_L <= row.position_R[:, None, None]
       if table is not None:
-        return paged_attention.Seen(table, before, mesh_lib.blocks(model.mesh))
+        return paged_attention.PageTable(
+            table, before, mesh_lib.blocks(model.mesh))
       if not in_buffer:
         return before
       return jnp.concatenate([
