@@ -23,7 +23,7 @@ from isojax.tasks.problem import Pool, Problem
 SPLITS = ("train", "validation")
 REMEDY = "make it with `python -m launch.split`"
 TEST = "test"  # the third split, in a file of its own
-EASY = 0.3  # the lowest avg@n of the playbook's Easy set
+MIN_EASY_RATE = 0.3  # the smallest avg@n of the playbook's Easy set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _read_lines(path: str, splits: tuple[str, ...], missing: InputError
       where = f"{path}:{number}"
       row = json.loads(line)
       problem = Problem(row["id"], row["question"], row["answer"])
-      _check(problem, check, problems[row["split"]])
+      _check_problem(problem, check, problems[row["split"]])
       problems[row["split"]][problem.id] = problem
       correct[row["split"], problem.id] = row["correct"]
       if "tokens" in row:
@@ -189,7 +189,7 @@ def read_test(path: str, header: dict) -> list[Problem]:
   return list(problems[TEST].values())
 
 
-def _check(problem: Problem, check: Callable, others: dict) -> None:
+def _check_problem(problem: Problem, check: Callable, others: dict) -> None:
   if type(problem.id) is not int or not 0 <= problem.id < 2**32:
     raise InputError(f"id={problem.id!r}: expected a whole number in "
                      "[0, 2**32)")
@@ -219,8 +219,8 @@ def expected_tokens(stratum: Stratum, split: str,
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
-  """The problems that a stratum holds."""
+class StratumConfig:
+  """Which problems a stratum has."""
 
   low: float  # smallest avg@n
   high: float  # largest avg@n
@@ -229,7 +229,7 @@ class Wanted:
   again: int | None
   train: int | None  # problems; None: all
   validation: int | None  # problems; None: all
-  test: int  # problems of the validation pool after those; 0: no test split
+  test: int  # further problems of the validation pool; 0: no test split
 
   def __post_init__(self):
     if self.test < 0 or self.test and self.validation is None:
@@ -246,7 +246,7 @@ class Wanted:
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-  """A set of problems in which each stratum has a given share."""
+  """A set of problems with a given share of each stratum."""
 
   shares: dict  # stratum -> its share; they add up to 1
   train: int  # problems
@@ -264,34 +264,34 @@ class Mixture:
                        f"{self.validation}: expected at least 1")
 
 
-def chosen(wanted: Wanted, name: str, split: str, problems: list[Problem],
+def chosen(cfg: StratumConfig, name: str, split: str, problems: list[Problem],
            counts: dict, n: int) -> list[dict]:
-  """The rows of one split of a stratum, ordered as the problems.
+  """The rows of one split of a stratum, in the order of the problems.
 
-  `counts` are those of `assembled`, `name` and `split` are for messages.
+  `counts` are those of `assembled`; `name` is for messages.
   """
-  samples = wanted.again or n
+  samples = cfg.again or n
   correct = counts[split, n]
   again = counts[split, samples] if (split, samples) in counts else {}
   rows = [{"split": split, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": correct[p.id]}
           for p in problems if p.id in again
-          and wanted.low <= again[p.id] / samples <= wanted.high]
-  most = getattr(wanted, split)
-  test = wanted.test if split == "validation" else 0
-  least = (1 if most is None else most) + test
-  if len(rows) < least:
+          and cfg.low <= again[p.id] / samples <= cfg.high]
+  size = getattr(cfg, split)
+  test = cfg.test if split == "validation" else 0
+  needed = (1 if size is None else size) + test
+  if len(rows) < needed:
     raise InputError(
         f"{name}: {len(rows)} of {len(problems)} {split} problems have avg@"
-        f"{samples} in [{wanted.low}, {wanted.high}], {least} were asked "
+        f"{samples} in [{cfg.low}, {cfg.high}], {needed} were asked "
         "for; measure more problems or ask for fewer")
   if not test:
-    return rows[:most]
-  return rows[:most] + [row | {"split": TEST} for row in rows[most:least]]
+    return rows[:size]
+  return rows[:size] + [row | {"split": TEST} for row in rows[size:needed]]
 
 
 def parts_of(count: int, shares: dict) -> dict:
-  """name -> part of `count`, by the largest-remainder method."""
+  """name -> its part of `count`, by the largest-remainder method."""
   exact = {name: fractions.Fraction(share) * count
            for name, share in shares.items()}
   parts = {name: int(x) for name, x in exact.items()}
@@ -322,20 +322,20 @@ def mixed(mixture: Mixture, name: str, split: str, strata: dict) -> list[dict]:
 
 def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
               n: int) -> tuple[dict, list[str]]:
-  """name -> rows of strata and mixtures, and errors of the rest.
+  """(name -> rows, of each stratum and mixture that could be made; errors).
 
   Args:
-    strata: name -> Wanted.
+    strata: name -> StratumConfig.
     mixtures: name -> Mixture of the strata.
     counts: (split, samples) -> {problem id: correct}.
     n: samples of every problem.
   """
   rows, errors = {}, []
-  for name, wanted in (strata | mixtures).items():
+  for name, cfg in (strata | mixtures).items():
     try:
       rows[name] = {split: (
-          mixed(wanted, name, split, rows) if name in mixtures else
-          chosen(wanted, name, split, getattr(pool, split), counts, n))
+          mixed(cfg, name, split, rows) if name in mixtures else
+          chosen(cfg, name, split, getattr(pool, split), counts, n))
                     for split in SPLITS}
     except InputError as error:
       errors.append(str(error))
@@ -344,7 +344,7 @@ def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
 
 
 def recipe(counts: list[int], n: int, *, mixture: bool) -> tuple[str, str]:
-  """(easy or hard, why): the recipe that suits a stratum with counts of n.
+  """("easy" or "hard", why): the recipe for a stratum with these counts of n.
 
   The playbook uses KL and entropy terms on Easy problems, and neither on hard
   ones and on mixtures.
@@ -352,7 +352,7 @@ def recipe(counts: list[int], n: int, *, mixture: bool) -> tuple[str, str]:
   if not n:
     return "hard", "not measured, so without KL and entropy"
   rate = sum(counts) / (n * len(counts))
-  if mixture or rate < EASY:
+  if mixture or rate < MIN_EASY_RATE:
     return "hard", (f"avg@{n} {rate:.2f}{', a mixture' * mixture}: no KL, no "
                     "entropy")
   return "easy", f"avg@{n} {rate:.2f}: KL and entropy"
