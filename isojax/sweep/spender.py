@@ -415,7 +415,7 @@ class Spent(typing.NamedTuple):
   document: dict
   result: race.Result
   arms: list[ArmRun]
-  seen: dict[int, race.ArmHistory]  # the evaluations of each arm that ran, by index
+  seen: dict[int, race.ArmHistory]  # of each arm that ran, by its index
 
 
 def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
