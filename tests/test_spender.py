@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 import isojax
-from isojax.core import plan_file
+from isojax.core import plan_file, sweep_cells
 from isojax.errors import InputError
 from isojax.frontier import race
 from isojax.ledger import records
@@ -226,9 +226,9 @@ def test_arms_are_products_of_keys_of_the_config():
 
 
 def test_arms_of_a_plan_leave_the_budget_out(tmp_path):
-  (tmp_path / "plan.jsonl").write_text(plan_file.text(plan_file.sweep(
+  (tmp_path / "plan.jsonl").write_text(plan_file.text(sweep_cells.grid(
       [(8, 4), (16, 2)], C=256, seeds=[3], base_lr=3e-4, base_batch=1024,
-      cost=lambda alloc: None)))
+      expected=lambda alloc: None)))
   assert spender.of_plan(str(tmp_path / "plan.jsonl")) == [
       {"seed": 3, "alloc": {"Bp": 8, "n": 4}},
       {"seed": 3, "alloc": {"Bp": 16, "n": 2}}]
