@@ -1,7 +1,7 @@
-"""Counts of correct samples and their tokens, for launch.split to resume.
+"""PassCounts of correct samples and their tokens, for launch.split to resume.
 
-Each shard has a file: a header with all that decides the counts, then a line
-for each measured problem. A line names its problem by a hash of its content, so
+Each shard has a file: a header with everything that decides the counts, then a
+line for each measured problem. A line has a hash of the problem's content, so
 counts stay valid when the set grows, shrinks or is divided differently.
 """
 
@@ -18,15 +18,17 @@ from isojax.errors import InputError
 from isojax.runtime import progress
 from isojax.tasks.problem import Problem
 
-# Problems whose counts are stored together: twice as many as before while they
-# take less than a minute, so that little is lost on a slow machine, and few
-# slots of a fast one sit idle at the end of a slice.
+# Problems of a slice, whose counts are stored together. A slice that takes less
+# than a minute doubles the next one: a slow machine loses little when stopped,
+# and a fast one has few idle slots at the ends of slices.
 FIRST_SLICE, LARGEST_SLICE, SECONDS = 64, 1024, 60.0
 
 
-class Count(typing.NamedTuple):
-  correct: int  # samples
-  tokens: float  # mean of a sample, EOS included
+class PassCount(typing.NamedTuple):
+  """The samples of one problem."""
+
+  correct: int  # correct samples
+  tokens: float  # mean tokens of a sample, EOS included
 
 
 def key(split: str, p: Problem) -> str:
@@ -39,10 +41,10 @@ def path_of(out: str, shard: int, shards: int) -> str:
   return f"{out}-counts-{shard}-of-{shards}.jsonl"
 
 
-def read(out: str, header: dict) -> dict[tuple[str, int], Count]:
-  """(key, samples) -> Count from the files of all shards.
+def read(out: str, header: dict) -> dict[tuple[str, int], PassCount]:
+  """(key, samples) -> PassCount, from the files of all shards.
 
-  InputError if one was measured with another header.
+  InputError if a file has another header.
   """
   counts = {}
   for path in sorted(glob.glob(f"{glob.escape(out)}-counts-*-of-*.jsonl")):
@@ -58,21 +60,22 @@ def read(out: str, header: dict) -> dict[tuple[str, int], Count]:
           f"{name}={lines[0].get(name)!r} (now {header[name]!r})"
           for name in differ)
           + "; remove the file, or choose another config.out")
-    counts |= {(line["key"], line["n"]): Count(line["correct"], line["tokens"])
-               for line in lines[1:]}
+    for line in lines[1:]:
+      counts[line["key"], line["n"]] = PassCount(
+          line["correct"], line["tokens"])
   return counts
 
 
 def append(path: str, header: dict,
-           counts: dict[tuple[str, int], Count]) -> None:
-  """Adds counts to a shard's file, after its last whole line."""
+           counts: dict[tuple[str, int], PassCount]) -> None:
+  """Adds counts to a shard's file, after its last complete line."""
   lines = [json.dumps({"key": key_, "n": n} | count._asdict())
            for (key_, n), count in counts.items()]
   with open(path, "ab+") as file:
     file.seek(0)
-    whole = file.read().rfind(b"\n") + 1
-    file.truncate(whole)
-    if not whole:
+    complete = file.read().rfind(b"\n") + 1
+    file.truncate(complete)
+    if not complete:
       lines.insert(0, json.dumps(header))
     file.write(("\n".join(lines) + "\n").encode())
     file.flush()
@@ -80,13 +83,13 @@ def append(path: str, header: dict,
 
 
 def missing(by_key: dict, counts: dict, n: int, again: list[int]):
-  """Yields (samples, keys of the problems that still need them), in order.
+  """Yields (samples, keys of the problems without a count of so many samples).
 
   Args:
     by_key: key -> (split, problem).
-    counts: (key, samples) -> Count.
+    counts: (key, samples) -> PassCount.
     n: samples of every problem.
-    again: samples of those with 0 of n correct.
+    again: further samples of problems with 0 of n correct.
   """
   yield n, [key_ for key_ in by_key if (key_, n) not in counts]
   for more in again:
@@ -95,7 +98,7 @@ def missing(by_key: dict, counts: dict, n: int, again: list[int]):
 
 
 def slices(by_key: dict, keys: list[str]):
-  """Yields (split, keys), more keys if the ones before took little time."""
+  """Yields (split, keys) of slices, see SECONDS; a slice has one split."""
   size, at = FIRST_SLICE, 0
   keys = sorted(keys, key=lambda key_: by_key[key_][0])  # keeps the order
   while at < len(keys):
@@ -109,14 +112,14 @@ def slices(by_key: dict, keys: list[str]):
 
 def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
               *, shard: int, shards: int, start) -> dict:
-  """Measures what a shard lacks and returns the counts of all shards.
+  """Measures the missing counts of a shard; returns the counts of all shards.
 
   Args:
-    out, header: of the files.
-    by_key, n, again: as in `missing`, of all shards.
-    shard, shards: which part to measure.
+    out, header: prefix and header of the files.
+    by_key, n, again: as in `missing`, for all shards.
+    shard, shards: the part to measure.
     start: () -> context of measure(split, problems, samples, advance) ->
-      Counts; entered if anything is missing.
+      PassCounts; entered if a count is missing.
   """
   path, measure = path_of(out, shard, shards), None
   mine = {key_: at for key_, at in by_key.items()
@@ -139,8 +142,8 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
   return read(out, header)
 
 
-def by_problem(by_key: dict, counts: dict) -> dict:
-  """Counts as {(split, samples): {problem id: correct}}."""
+def correct_by_problem(by_key: dict, counts: dict) -> dict:
+  """PassCounts as {(split, samples): {problem id: correct}}."""
   out = {}
   for (key_, samples), count in counts.items():
     if key_ in by_key:

@@ -35,7 +35,8 @@ class Job:
     self.process = None
 
   def __call__(self) -> str:
-    self.process = subprocess.Popen(self.command, preexec_fn=sweeper.tied())
+    self.process = subprocess.Popen(
+        self.command, preexec_fn=sweeper.kill_with_parent())
     while self.process.poll() is None:  # not wait(): lets signals through
       time.sleep(0.5)
     code = self.process.returncode

@@ -4,10 +4,10 @@
       --root=runs/spend
   python -m launch.spend --replay='logs/*.jsonl' --rollouts=262144
 
-The first form races a few arms, each an ordinary run folder under ROOT: all run
-a little, those go on that can still be the best, and the last gets what is
-left. Every rollout of every arm counts. The same command resumes it. It writes
-ROOT/spend.json and ROOT/spend.html.
+The first form races a few arms, each an ordinary run folder under ROOT: all
+run a little, those that can still be the best continue, and the last one gets
+the rollouts that are left. Every rollout of every arm counts. The same command
+resumes it. It writes ROOT/spend.json and ROOT/spend.html.
 
 The second form races finished runs, also of another trainer, without training.
 """
@@ -32,10 +32,12 @@ _ROLLOUTS = flags.DEFINE(
     config_flag.Whole(lower_bound=1), "rollouts", None,
     "The budget: rollouts of all arms together.")
 _HOURS = flags.DEFINE_float(
-    "hours", None, "Instead of --rollouts: of all runs, by the speed of a "
-    "short one; without compiling and the test.", lower_bound=0.0)
-_USD = flags.DEFINE_float("usd", None, "Instead of --rollouts: the --hours "
-                          "that it pays of --machine.", lower_bound=0.0)
+    "hours", None, "Instead of --rollouts: wall time of all runs. A short run "
+    "measures the speed. Compilation and the test evaluation are not counted.",
+    lower_bound=0.0)
+_USD = flags.DEFINE_float(
+    "usd", None, "Instead of --rollouts: converted to --hours by the price of "
+    "--machine.", lower_bound=0.0)
 _MACHINE = flags.DEFINE_string(
     "machine", None, "With --usd: the machine that runs this, such as 8xh100.")
 _PRICE = flags.DEFINE_float(
@@ -54,7 +56,11 @@ _OUT = flags.DEFINE_string("out", None, "With --replay: file for its JSON.")
 
 
 def replay() -> None:
-  """Races finished runs, and prints what it would have done."""
+  """Races finished runs, and prints what the race would have decided."""
+  others = (_HOURS, _USD, _MACHINE, _PRICE)
+  if _ROLLOUTS.value is None or any(flag.value is not None for flag in others):
+    raise InputError("--replay: expected --rollouts, without "
+                     + ", ".join(f"--{flag.name}" for flag in others))
   rows, notes = record_flags.rows_of(_REPLAY.value, axis="rollouts",
                                      flag="replay")
   chosen = study_lib.Selection(
@@ -89,16 +95,17 @@ def overrides() -> list[dict] | None:
 
 
 def spend() -> int:
-  """Races the arms, prints what was bought and writes the page."""
+  """Races the arms, prints the result and writes ROOT/spend.html."""
   from isojax.sweep import spender  # loads jax
   try:
     arms = overrides()
-    budget = _ROLLOUTS.value or spender.rollouts_in(
-        _CONFIG.value, arms, _ROOT.value, hours=_HOURS.value, usd=_USD.value,
-        machine=_MACHINE.value, usd_per_chip_hour=_PRICE.value)
+    budget = spender.budget_of(
+        _CONFIG.value, arms, _ROOT.value, rollouts=_ROLLOUTS.value,
+        hours=_HOURS.value, usd=_USD.value, machine=_MACHINE.value,
+        usd_per_chip_hour=_PRICE.value)
     spent = spender.spend(_CONFIG.value, arms, budget, _ROOT.value)
   except spender.StoppedError:
-    progress.say("stopped by a signal; the same command goes on")
+    progress.say("stopped by a signal; the same command resumes")
     return exit_codes.PREEMPTED
   for entry in spent.result.arms:
     print(entry.text)
@@ -120,13 +127,6 @@ def spend() -> int:
 def main(_) -> int:
   if (_REPLAY.value is None) == (_CONFIG.value is None):
     raise InputError("expected --config=FILE, to train, or --replay=LOGS")
-  budgets = [flag.name for flag in (_ROLLOUTS, _HOURS, _USD)
-             if flag.value is not None]
-  if len(budgets) != 1 or _REPLAY.value and budgets != ["rollouts"]:
-    raise InputError("expected --rollouts, or to train --hours or --usd instead"
-                     )
-  if budgets != ["usd"] and (_MACHINE.value or _PRICE.value) is not None:
-    raise InputError("--machine and --usd_per_chip_hour: expected --usd too")
   if _REPLAY.value is None:
     return spend()
   replay()

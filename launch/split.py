@@ -2,9 +2,9 @@
 
   python -m launch.split --config=configs/split_tiny.py
 
-Beside each stratum it writes a config that trains on it, OUT-STRATUM.py. With
+It writes OUT-STRATUM.jsonl and a config that trains on it, OUT-STRATUM.py. With
 config.n=0 nothing is measured, and all problems become one file. Counts are
-stored beside the output: the same command resumes where it stopped, and
+stored in OUT-counts-*.jsonl: the same command resumes where it stopped, and
 other thresholds need no new samples. --shard=I --shards=N measures a part of
 the problems; the process that finishes last writes the strata.
 """
@@ -39,7 +39,7 @@ from isojax.tasks import strata as strata_lib
 from isojax.tasks.problem import Pool, Problem
 from launch import pass_counts
 
-# Parameters up to which a size of configs/grpo.py is proposed.
+# Sizes of configs/grpo.py, each with the most parameters of a model for it.
 _SIZES = (("tiny", 5e6), ("smollm2-135m", 3e8), ("qwen2.5-0.5b", 2e9),
           ("qwen2.5-7b", math.inf))
 TRAINING = '''"""Trains on a stratum; written by launch.split, yours to edit."""
@@ -62,10 +62,10 @@ class Split:
   model: str  # Hugging Face folder, or name on the hub
   out: str  # files are OUT-STRATUM.jsonl
   prompt: prompts_lib.PromptConfig
-  grader: dict  # arguments of GraderConfig, which this is if n > 0
+  grader: dict  # arguments of GraderConfig; with n > 0 a GraderConfig
   n: int  # samples of each problem; 0: none, and one stratum "all"
   source: dict  # kind, a key of Task.sources, and its arguments
-  strata: dict  # name -> strata.Wanted
+  strata: dict  # name -> strata.StratumConfig
   mixtures: dict  # name -> strata.Mixture
   sampler: engine.SamplerConfig
   mesh: mesh_lib.MeshConfig
@@ -77,7 +77,7 @@ class Split:
     if self.n:
       object.__setattr__(self, "grader", sections.section(
           grader_lib.GraderConfig, self.grader, "config.grader"))
-    for field, cls in (("strata", strata_lib.Wanted),
+    for field, cls in (("strata", strata_lib.StratumConfig),
                        ("mixtures", strata_lib.Mixture)):
       object.__setattr__(self, field, {
           name: sections.section(cls, values, f"config.{field}.{name}")
@@ -93,9 +93,9 @@ class Split:
 def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   """Writes the strata of a problem set; returns name -> file.
 
-  The process that ends last of `shards` writes them, the others return no file.
+  The process that ends last of `shards` writes them; the others return {}.
   `values` is a ConfigDict with the fields of Split. `command` is stored in the
-  files, to write them again.
+  files.
   """
   cfg = sections.section(Split, values.to_dict(), "config")
   if not 0 <= shard < shards:
@@ -113,22 +113,33 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   experiment.check_sampler(
       cfg.sampler, max_positions=policy.model.cfg.max_positions)
   pool = without_long(cfg, policy, read_pool(cfg, [cfg.grader.name]))
-  check(pool, cfg.grader.name)
+  check_pool(pool, cfg.grader.name)
   by_key = {pass_counts.key(side, p): (side, p)
             for side in strata_lib.SPLITS for p in getattr(pool, side)}
-  header = decides(cfg, policy)
+  header = counts_header(cfg, policy)
   again = sorted({w.again for w in cfg.strata.values()} - {None})
   counts = pass_counts.completed(
       cfg.out, header, by_key, cfg.n, again, shard=shard, shards=shards,
-      start=functools.partial(measuring, cfg, policy))
+      start=functools.partial(open_measure, cfg, policy))
   if left := sum(len(keys) for _, keys in pass_counts.missing(
       by_key, counts, cfg.n, again)):
     progress.show(f"shard {shard} of {shards} is done; {left} problems are "
                   "left to the others, the last of which writes the strata")
     return {}
+  return write_strata(cfg, policy, pool, by_key, counts, header, command)
+
+
+def write_strata(cfg: Split, policy: inputs.BasePolicy, pool: Pool,
+                 by_key: dict, counts: dict, header: dict, command: str
+                 ) -> dict[str, str]:
+  """Writes the strata of measured problems; returns name -> file.
+
+  by_key, counts: as in pass_counts. InputError, after the other strata are
+  written, if a stratum has too few problems.
+  """
   rows, errors = strata_lib.assembled(
-      cfg.strata, cfg.mixtures, pool, pass_counts.by_problem(by_key, counts),
-      cfg.n)
+      cfg.strata, cfg.mixtures, pool,
+      pass_counts.correct_by_problem(by_key, counts), cfg.n)
   tests = {name: [row for row in of if row["split"] == strata_lib.TEST]
            for name, of in rows.items()}
   rows = {name: [row for row in of if row["split"] != strata_lib.TEST]
@@ -140,16 +151,15 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
                            in by_key.items() if side == "train"], cfg.n))
   paths = {}
   for name in rows:
-    made = dataclasses.asdict((cfg.strata | cfg.mixtures)[name])
+    fields = dataclasses.asdict((cfg.strata | cfg.mixtures)[name])
+    for split_name in (*strata_lib.SPLITS, strata_lib.TEST):
+      fields.pop(split_name, None)
+    fields["spread"] = np.bincount(
+        train_counts(rows[name]), minlength=cfg.n + 1).tolist()
     paths[name] = write(
-        cfg, header | {"n": cfg.n} | {
-            key: made[key] for key in made
-            if key not in (*strata_lib.SPLITS, strata_lib.TEST)} | {
-                "spread": np.bincount(train_counts(rows[name]),
-                                      minlength=cfg.n + 1).tolist()},
-        name, [row | {"tokens": tokens[row["split"], row["id"]]}
-               for row in rows[name]],
-        command=command, folder=policy.folder)
+        cfg, header | {"n": cfg.n} | fields, name,
+        [row | {"tokens": tokens[row["split"], row["id"]]}
+         for row in rows[name]], command=command, folder=policy.folder)
     if tests[name]:
       progress.show("wrote " + strata_lib.write_test(
           paths[name], header | {"stratum": name, "n": cfg.n}, tests[name])
@@ -169,7 +179,7 @@ def with_dtype(values: dict, platform: str) -> Split:
 
 
 def read_pool(cfg: Split, tasks) -> Pool:
-  """The problems of the source, which one of the tasks must have."""
+  """The problems of the source, whose kind one of the tasks must support."""
   kind = cfg.source["kind"] if "kind" in cfg.source else None
   sources = {kind: load for task in tasks
              for kind, load in base.TASKS[task].sources.items()}
@@ -181,8 +191,8 @@ def read_pool(cfg: Split, tasks) -> Pool:
   return sections.section(sources[kind], arguments, "config.source")
 
 
-def check(pool: Pool, task: str | None) -> None:
-  """Prints what the pool holds; InputError if a task cannot judge it."""
+def check_pool(pool: Pool, task: str | None) -> None:
+  """Prints a pool's size; InputError if the task cannot judge a problem."""
   for note in pool.notes:
     progress.show(note)
   progress.show(f"{len(pool.train)} train and {len(pool.validation)} "
@@ -195,7 +205,7 @@ def check(pool: Pool, task: str | None) -> None:
           f"problem {p.id}, question {p.question!r:.60}: {error}; repair it or "
           "drop it from the source") from error
   if not pool.train or not pool.validation:
-    raise InputError("expected problems on both sides; give more of them, or "
+    raise InputError("expected problems in both splits; give more of them, or "
                      "a larger source.share")
 
 
@@ -203,14 +213,15 @@ def check(pool: Pool, task: str | None) -> None:
 
 
 def encoded(cfg: Split, policy: inputs.BasePolicy, problems: list[Problem]):
-  """The problems whose prompts fit, and these prompts."""
+  """The problems whose prompts are short enough, and these prompts."""
   return prompts_lib.encode(policy.tokenizer, problems, cfg.prompt,
                             S=cfg.sampler.max_prompt_tokens,
                             V=policy.model.cfg.V)
 
 
 def without_long(cfg: Split, policy: inputs.BasePolicy, pool: Pool) -> Pool:
-  """The pool of problems whose prompts fit, with a note on others."""
+  """The pool without problems whose prompts are too long, and a note on them.
+  """
   kept = [encoded(cfg, policy, problems)[0]
           for problems in (pool.train, pool.validation)]
   total = len(pool.train) + len(pool.validation)
@@ -221,8 +232,8 @@ def without_long(cfg: Split, policy: inputs.BasePolicy, pool: Pool) -> Pool:
   return Pool(*kept, pool.notes + notes)
 
 
-def decides(cfg: Split, policy: inputs.BasePolicy) -> dict:
-  """The header of a counts file: all that decides the counts."""
+def counts_header(cfg: Split, policy: inputs.BasePolicy) -> dict:
+  """The header of a counts file: everything that decides the counts."""
   reward = grader_lib.with_reward(cfg.grader, {})
   return {"model": cfg.model,
           "model_sha256": hf_weights.sha256(policy.folder),
@@ -237,15 +248,15 @@ def decides(cfg: Split, policy: inputs.BasePolicy) -> dict:
 
 
 @contextlib.contextmanager
-def measuring(cfg: Split, policy: inputs.BasePolicy):
-  """Gives measure(split, problems, n, advance) -> Counts of n samples each."""
+def open_measure(cfg: Split, policy: inputs.BasePolicy):
+  """Yields measure(split, problems, n, advance) -> PassCounts of n samples."""
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
   sampler, notes = programs.make_sampler(policy, cfg.sampler)
   for note in notes:
     progress.show(note)
 
   def measure(split: str, problems: list[Problem], n: int,
-              advance) -> list[pass_counts.Count]:
+              advance) -> list[pass_counts.PassCount]:
     problems, prompts = encoded(cfg, policy, problems)
     rollouts = engine.sample_all(
         sampler, params, prompts, n, rng.stream(cfg.seed, split),
@@ -256,7 +267,7 @@ def measuring(cfg: Split, policy: inputs.BasePolicy):
       progress.say(f"counted as incorrect: {line}")
     correct_P = (graded.correct_B.reshape(-1, n) == 1).sum(axis=1)
     tokens_P = rollouts.len_R.reshape(-1, n).mean(axis=1)
-    return [pass_counts.Count(*pair) for pair in zip(
+    return [pass_counts.PassCount(*pair) for pair in zip(
         correct_P.tolist(), tokens_P.tolist(), strict=True)]
 
   with grader_lib.opened(cfg.grader, cfg.source) as grade:
@@ -278,7 +289,7 @@ def write_all(cfg: Split, command: str) -> str:
   pool, kind = read_pool(cfg, base.TASKS), cfg.source["kind"]
   task = None if kind in files.SOURCES else next(
       name for name, task in base.TASKS.items() if kind in task.sources)
-  check(pool, task)
+  check_pool(pool, task)
   rows = [{"split": side, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": None}
           for side in strata_lib.SPLITS for p in getattr(pool, side)]
@@ -298,24 +309,24 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
       "source": cfg.source, "command": command}, rows)
   train = train_counts(rows)
   recipe, why = strata_lib.recipe(train, cfg.n, mixture=name in cfg.mixtures)
-  made = pathlib.Path(path).with_suffix(".py")
-  text, notes = proposal(cfg, path, recipe, folder), [why]
+  config_path = pathlib.Path(path).with_suffix(".py")
+  text, notes = training_config(cfg, path, recipe, folder), [why]
   if not shape_file(folder).is_file():
-    notes.append(f"{folder} is not here, so {made} has the sizes of "
+    notes.append(f"{folder} is not here, so {config_path} has the sizes of "
                  f"{size_of(folder)}")
-  if made.exists() and made.read_text("utf-8") != text:
-    notes.append(f"{made} was kept, although this command would now write "
-                 "another one; remove it to get that")
+  if config_path.exists() and config_path.read_text("utf-8") != text:
+    notes.append(f"{config_path} was kept, although this command would now "
+                 "write another one; remove it to get that")
   else:
-    made.write_text(text, "utf-8")
+    config_path.write_text(text, "utf-8")
   progress.show(f"wrote {path}: {len(train)} train, {len(rows) - len(train)} "
                 f"validation; {'; '.join(notes)}\n  " + shlex.join(
-                    ["python", "-m", "isojax.main", f"--config={made}"]))
+                    ["python", "-m", "isojax.main", f"--config={config_path}"]))
   return path
 
 
-def proposal(cfg: Split, path: str, name: str, folder: str) -> str:
-  """A config file that trains a model on a stratum, by configs/NAME.py."""
+def training_config(cfg: Split, path: str, name: str, folder: str) -> str:
+  """A config file that trains on a stratum: configs/NAME.py with changes."""
   size = size_of(folder)
   config = importlib.import_module(f"configs.{name}").get_config(size)
   values = {"task": {"stratum": path, "prompt": dataclasses.asdict(cfg.prompt),
@@ -327,7 +338,7 @@ def proposal(cfg: Split, path: str, name: str, folder: str) -> str:
             "recipe": {"loss": {"dtype": cfg.sampler.dtype}}}
   del values["sampler"]["top_p"]  # training has 1
   if cfg.mesh != mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1):
-    # Else training may need more devices.
+    # Otherwise, training may use more devices.
     values["mesh"] = dataclasses.asdict(cfg.mesh)
   return TRAINING.format(
       name=name, size="" if size == "tiny" else repr(size),
@@ -335,7 +346,7 @@ def proposal(cfg: Split, path: str, name: str, folder: str) -> str:
 
 
 def changes(values: dict, config, name: str = "config") -> list[str]:
-  """The lines that give a config nested values which it does not have."""
+  """The lines that change a config to nested values, where they differ."""
   return [line for key, value in values.items() for line in (
       changes(value, config[key], f"{name}.{key}") if isinstance(value, dict)
       else [f"{name}.{key} = {value!r}"] if config[key] != value else [])]
@@ -346,8 +357,7 @@ def shape_file(folder: str) -> pathlib.Path:
 
 
 def size_of(folder: str) -> str:
-  """The size of configs/grpo.py that suits a model; of an unknown one the
-  largest."""
+  """The size of configs/grpo.py for a model; the largest for an unknown one."""
   file = shape_file(folder)
   if not file.is_file():
     return _SIZES[-1][0]

@@ -45,7 +45,7 @@ _SLURM = flags.DEFINE_list(
 FAILED = 1  # exit code: some runs failed
 
 
-def queue(runs: list[sweeper.Run]) -> None:
+def queue(runs: list[sweeper.PlannedRun]) -> None:
   """Queues a job for each run."""
   from launch import slurm
   parameters = {name: int(value) if value.isdecimal() else value

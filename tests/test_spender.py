@@ -1,4 +1,4 @@
-"""launch.spend's driver: runs of a few rollouts, raced, stopped, gone on."""
+"""A race of runs of a few rollouts: stopped, resumed and refused."""
 
 import contextlib
 import json
@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 import isojax
+from isojax.core import plan_file, sweep_cells
 from isojax.errors import InputError
 from isojax.frontier import race
 from isojax.ledger import records
@@ -145,7 +146,7 @@ def test_the_default_arms_have_one_rate_by_the_budget(budget, factor):
 
 
 def dtypes(arms):
-  return {dtype for arm in arms for e in (arm.setup.e, arm.at(80).e)
+  return {dtype for arm in arms for e in (arm.setup.e, arm.with_budget(80).e)
           for dtype in (e.sampler.dtype, e.recipe.loss.dtype)}
 
 
@@ -172,7 +173,8 @@ def test_hours_fill_with_steps_and_evaluations():
   kept = [{"kind": "eval", "k": 2, "correct": [0] * 4},
           train | dict(kind="train", rollouts=10, seconds_compile=99.0,
                        seconds_sample=5.0, seconds_update=5.0)]
-  of = lambda hours: spender.filling(kept, hours, lambda C: 2 + C // 100, 50)
+  of = lambda hours: spender.rollouts_for_hours(
+      kept, hours, evaluations_at=lambda C: 2 + C // 100, minimum=50)
   assert of(1) == 3600 - 4 * (2 + 34)
   with pytest.raises(InputError, match=": 28 rollouts, at 1e.03 ms each and 4 "
                      "s an evaluation; expected 50: give at least 0.0161 h"):
@@ -180,7 +182,7 @@ def test_hours_fill_with_steps_and_evaluations():
 
 
 def test_a_spend_of_hours_has_one_budget(tmp_path):
-  of = lambda arms=ARMS: spender.rollouts_in(
+  of = lambda arms=ARMS: spender.budget_of(
       config(), arms, str(tmp_path), hours=1.0)
   with progress.printed(False):
     assert of() == of() > BUDGET
@@ -204,7 +206,7 @@ def test_usd_are_hours_at_the_price_of_the_planner(capsys):
       spender.hours_for(8, machine, price)
     with pytest.raises(InputError, match=message):
       isojax.spend(config(), usd=8, machine=machine, usd_per_chip_hour=price)
-  with pytest.raises(InputError, match="or hours= or usd= instead"):
+  with pytest.raises(InputError, match="expected one budget: "):
     isojax.spend(config(), usd=8, hours=1)
 
 
@@ -221,6 +223,15 @@ def test_arms_are_products_of_keys_of_the_config():
                         ("alloc.n=many", "'many' is no int")):
     with pytest.raises(InputError, match=message):
       spender.products([spec], config())
+
+
+def test_arms_of_a_plan_leave_the_budget_out(tmp_path):
+  (tmp_path / "plan.jsonl").write_text(plan_file.text(sweep_cells.grid(
+      [(8, 4), (16, 2)], C=256, seeds=[3], base_lr=3e-4, base_batch=1024,
+      expected=lambda alloc: None)))
+  assert spender.of_plan(str(tmp_path / "plan.jsonl")) == [
+      {"seed": 3, "alloc": {"Bp": 8, "n": 4}},
+      {"seed": 3, "alloc": {"Bp": 16, "n": 2}}]
 
 
 def test_the_best_checkpoint_is_kept_and_the_test_split_read_once(tmp_path):
@@ -243,3 +254,7 @@ def test_the_best_checkpoint_is_kept_and_the_test_split_read_once(tmp_path):
              if r["kind"] == "eval")
   spend(tmp_path / "root", stratum=str(stratum))
   assert len(records.read(f"{folder}/eval.jsonl")) == 1
+  path = pathlib.Path(strata.test_path(str(stratum)))
+  path.write_text(path.read_text()[:-9])
+  with pytest.raises(InputError, match="few.test.jsonl:1: the content hash is"):
+    spend(tmp_path / "root", stratum=str(stratum))

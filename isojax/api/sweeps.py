@@ -10,14 +10,14 @@ from isojax.errors import InputError, unchained
 from isojax.planner import planning
 from isojax.runtime import progress as progress_lib
 from isojax.sweep import sweeper
-from isojax.sweep.sweeper import Run
+from isojax.sweep.sweeper import PlannedRun
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
   """The runs of a sweep, each finished or failed."""
 
-  runs: tuple[Run, ...] = dataclasses.field(repr=False)
+  runs: tuple[PlannedRun, ...] = dataclasses.field(repr=False)
 
   @property
   def records(self) -> list[str]:

@@ -94,6 +94,18 @@ def flat(tree: dict, prefix: str = "") -> dict:
   return out
 
 
+def nested(values: dict) -> dict:
+  """Nested sections of values by dotted name; the inverse of `flat`."""
+  out: dict = {}
+  for key, value in values.items():
+    *path, last = key.split(".")
+    inner = out
+    for name in path:
+      inner = inner.setdefault(name, {})
+    inner[last] = value
+  return out
+
+
 def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
   """The keys of two configs, named `at`, whose values differ, with the values.
   """

@@ -1,4 +1,5 @@
-"""The decoder, its checkpoints, and LoRA; letters are those of isojax/types.py.
+"""The decoder, its checkpoints, and LoRA.
 
-B rows of any batch, T tokens and L cache slots of each.
+Letters are those of isojax/types.py, and: B rows of any batch, T tokens of a
+row, L cache slots of a row.
 """

@@ -1,7 +1,7 @@
 """Attention: plain products (einsum), or a kernel of the backend.
 
 Plain products hold the scores of all heads in memory, float32 [N, T, L] for
-each row, and three times that in a backward; kernels hold none. "splash" is
+each row, and three times that in a backward pass; kernels do not. "splash" is
 jax's kernel for TPUs, "cudnn" is NVIDIA's, called through
 jax.nn.dot_product_attention.
 """
@@ -22,21 +22,22 @@ from isojax.runtime import mesh as mesh_lib
 
 KERNELS = ("einsum", "splash", "cudnn")
 CHOICES = ("auto", *KERNELS)
-# Of a row; with fewer, as in decoding, scores are small.
+# Rows of fewer tokens, as in decoding, have small scores and take the einsum.
 MIN_KERNEL_TOKENS = 128
 
 
 @flax.struct.dataclass
 class Seen:
-  """Which slots of a cache each token attends to, without a mask.
+  """The cache slots that each token attends to, without a mask.
 
-  The first S slots are the prompt's, of which row b has the first prompt_B[b].
-  Token t of a row has slot S + t; it sees the prompt, and slots first to S + t.
+  The first S slots are for the prompt; that of row b fills prompt_B[b] of them.
+  Token t of a row has slot S + t. It attends to its prompt and to the slots
+  from first_BxT[b, t] to S + t.
   """
 
   S: int = flax.struct.field(pytree_node=False)
   prompt_B: jax.Array | None  # int32; None: no prompt, S is 0
-  # int32, not decreasing; None: S, every token before it is seen.
+  # int32, not decreasing along T; None: S, so to every token before it.
   first_BxT: jax.Array | None
   # int32, the tokens of each row; the rest is padding, and kernels may return
   # anything finite for it. None: T.
@@ -68,9 +69,9 @@ def soft_cap(x, cap: float | None):
 
 
 def windowed(mask_BxTxL, window: int | None):
-  """Keeps the last `window` of the slots that each token attends to.
+  """Keeps the last `window` slots of those that each token attends to.
 
-  Slots are ordered by position, so counting them is enough.
+  Slots are ordered by position, so the last slots are the latest tokens.
   """
   if window is None:
     return mask_BxTxL
@@ -79,9 +80,10 @@ def windowed(mask_BxTxL, window: int | None):
 
 
 def choose(section, model, *, length: int, knob: str) -> str:
-  """The kernel of a config's section for a model; for "auto" the best.
+  """The kernel that `section` of a config chooses for a model.
 
-  InputError, which names the config's `knob`, if the wanted kernel does not
+  "auto": the kernel of the platform if it supports the model, else the einsum.
+  InputError, which names the config's `knob`, if the chosen kernel does not
   support rows of `length` slots with the section's dtype and precision here.
   """
   cfg, mesh, device = model.cfg, model.mesh, model.mesh.devices.flat[0]
@@ -110,15 +112,15 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
   """Grouped-query attention over cache slots; softmax in float32.
 
   Args:
-    seen: Seen, or a mask [B, T, L] of what is attended to, for which there is
-      the einsum only.
-    scale, cap: of the scores; see ModelConfig.
-    window: slots that are seen, the last of those in `seen`; None: all.
+    seen: Seen, or a mask [B, T, L] of the slots that tokens attend to, which
+      only the einsum supports.
+    scale, cap: ModelConfig.query_scale and attn_cap.
+    window: a token attends to the last `window` of these slots; None: to all.
     kernel: one of KERNELS; rows of fewer tokens than MIN_KERNEL_TOKENS take
       the einsum.
     mesh: over which rows and heads are sharded.
-    past: keys and values in front of these, for the einsum, or nothing; all
-      keys and values are taken in the dtype of the queries.
+    past: (keys, values) of the slots before these, for the einsum, or (). All
+      keys and values are cast to the dtype of the queries.
 
   Returns:
     [B, T, N, H].
@@ -135,8 +137,8 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
     mask_BxTxL = windowed(
         seen.mask(B, T) if isinstance(seen, Seen) else seen, window)
   if kernel == "cudnn":
-    return of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale, mesh,
-                  kernel)
+    return jax_attention(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale,
+                         mesh, kernel)
   return einsum(q_BxTxNxH * scale, (*past[:1], k_BxKxHxL),
                 (*past[1:], v_BxKxLxH), mask_BxTxL, cap)
 
@@ -144,21 +146,21 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
 def einsum(q_BxTxNxH, keys, values, mask_BxTxL, cap: float | None):
   """Attention by plain products, with all scores in memory.
 
-  Heads that share keys, and their tokens, are one axis, X = N / K * T. Products
-  of plain matrices are 1.4 to 2.5 times as fast on CPUs.
+  Heads that share keys, and their tokens, are one axis, X = N / K * T, because
+  products of plain matrices are 1.4 to 2.5 times as fast on CPUs.
 
   Args:
     q_BxTxNxH: scaled queries.
     keys, values: consecutive parts [B, K, H, L] and [B, K, L, H] along L.
-    mask_BxTxL: of all parts.
-    cap: of the scores; None: none.
+    mask_BxTxL: over the slots of all parts.
+    cap: soft cap of the scores; None: no cap.
   """
   B, T, N, H = q_BxTxNxH.shape
   K, L = keys[0].shape[1], mask_BxTxL.shape[2]
   q = q_BxTxNxH.reshape(B, T, K, N // K, H)
   q_BxKxXxH = q.transpose(0, 2, 3, 1, 4).reshape(B, K, -1, H)
   score = jnp.concatenate([
-      linear.wide("bkxh,bkhl->bkxl", q_BxKxXxH, k_BxKxHxL)
+      linear.float32_einsum("bkxh,bkhl->bkxl", q_BxKxXxH, k_BxKxHxL)
       for k_BxKxHxL in keys], axis=-1)
   score = soft_cap(score, cap).reshape(B, K, N // K, T, L)
   score = jnp.where(mask_BxTxL[:, None, None], score, -1e30)
@@ -181,7 +183,7 @@ def padded(x, size: int, axis: int):
 def by_device(kernel, mesh, **heads):
   """Calls `kernel` on every device, with that device's rows and heads.
 
-  XLA cannot partition a kernel by itself. `heads` are the axes of the heads in
+  XLA cannot partition a kernel by itself. `heads` has the axis of the heads in
   each argument and in "out"; None: no such axis.
   """
   spec = {name: P(mesh_lib.ROWS) if axis is None else
@@ -192,12 +194,12 @@ def by_device(kernel, mesh, **heads):
                        out_specs=out, check_vma=False)
 
 
-def of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float, mesh,
-           implementation: str):
-  """Calls jax.nn's kernel; "cudnn" holds a mask, bfloat16 [T, L] a row.
+def jax_attention(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float,
+                  mesh, implementation: str):
+  """Calls jax.nn.dot_product_attention.
 
-  Without a mask, None, attention is causal: "cudnn" holds no mask, and does not
-  compute the blocks above the diagonal.
+  A mask takes memory in "cudnn", bfloat16 [T, L] for each row. Without a mask,
+  attention is causal, and "cudnn" skips the blocks above the diagonal.
   """
   T = q_BxTxNxH.shape[1]
   even = lambda x, axis: padded(x, -(-x.shape[axis] // 2) * 2, axis)
@@ -214,24 +216,24 @@ def of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float, mesh,
       q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, *given.values())
 
 
-class Sparse(typing.NamedTuple):
-  """The blocks that splash computes, and from where it fetches them, int32.
+class SplashBlocks(typing.NamedTuple):
+  """The blocks that splash computes, and the blocks in VMEM meanwhile, int32.
 
   Rows of B sequences follow each other: block i of the tokens of row b is block
   b I + i, and block j of its slots is block b J + j.
   """
 
-  mask_qk: jax.Array  # [1, B I, J], 1: is computed
-  slots_qk: jax.Array  # [1, B I, J], which block of slots is in VMEM
-  mask_kq: jax.Array  # [1, I, B J], the same for the gradient of the slots
-  tokens_kq: jax.Array  # [1, I, B J], which block of tokens is in VMEM
+  mask_qk: jax.Array  # [1, B I, J], 1: the block is computed
+  slots_qk: jax.Array  # [1, B I, J], the block of slots in VMEM
+  mask_kq: jax.Array  # [1, I, B J], mask_qk for the gradient of the slots
+  tokens_kq: jax.Array  # [1, I, B J], the block of tokens in VMEM
 
 
-def sparse(seen_BxIxJ) -> Sparse:
-  """The blocks for splash, of kernels.seen_blocks.
+def splash_blocks(seen_BxIxJ) -> SplashBlocks:
+  """The SplashBlocks of the result of kernels.seen_blocks.
 
-  Where a block is not computed, the next one of its row is fetched already, or
-  the last one stays: nothing is fetched that is not used.
+  While a block is skipped, VMEM holds the next block of its row that is
+  computed, or else the last one, so that no unused block is fetched.
   """
   B, I, J = seen_BxIxJ.shape  # noqa: E741
 
@@ -246,17 +248,17 @@ def sparse(seen_BxIxJ) -> Sparse:
   by_token = lambda x: x.reshape(1, B * I, J)
   by_slot = lambda x: x.swapaxes(0, 1).reshape(1, I, B * J)
   mask = seen_BxIxJ.astype(jnp.int32)
-  return Sparse(by_token(mask), by_token(fetched(2, J)),
+  return SplashBlocks(by_token(mask), by_token(fetched(2, J)),
                 by_slot(mask), by_slot(fetched(1, I)))
 
 
 @functools.cache
 def splash_mask(S: int, T: int):
-  """What a token attends to inside the blocks that splash computes.
+  """The mask inside the blocks that splash computes.
 
-  It has one block; `sparse` says which there are. What a token attends to is
-  packed into an integer: (first << 16) + last of its own slots. Rows follow
-  each other, and a block of slots is of one row.
+  Its shape is one block, because `splash_blocks` chooses the blocks. The number
+  of a token packs the range of its own slots: (first << 16) + last. Rows follow
+  each other, and all slots of a block belong to one row.
   """
   from jax.experimental.pallas.ops.tpu import splash_attention  # slow
   (size_q, _), (size_k, count) = map(kernels.blocks, (T, S + T))
@@ -270,17 +272,17 @@ def splash_mask(S: int, T: int):
       return np.ones((size_q, size_k), bool)
 
     def mask_function(self, number, slot):
-      slot -= slot[:1] // L * L  # of its row
+      slot -= slot[:1] // L * L  # slot within its row
       return (slot < S) | (slot >= number >> 16) & (slot <= number & 0xffff)
 
   return Mask()
 
 
-def splash_kernel(number_T, blocks: Sparse, *, S: int, T: int, N: int,
+def splash_kernel(number_T, blocks: SplashBlocks, *, S: int, T: int, N: int,
                   cap: float | None, interpret: bool):
-  """The kernel for rows that follow each other, with these blocks.
+  """The splash kernel of a device with N query heads.
 
-  For number_T see `splash_mask`; the N query heads are those of a device.
+  The tokens of all rows follow each other; number_T: see `splash_mask`.
   """
   from jax.experimental.pallas.ops.tpu import splash_attention as lib  # slow
   mask = splash_mask(S, T)
@@ -302,10 +304,10 @@ def splash_kernel(number_T, blocks: Sparse, *, S: int, T: int, N: int,
 
 def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
            mesh):
-  """Calls TPUs' flash attention for the blocks that a row's tokens see.
+  """Calls TPUs' flash attention for the blocks that tokens attend to.
 
   The rows of a device are one sequence for the kernel, because jax.vmap would
-  call it row by row if each has blocks of its own.
+  call the kernel row by row if rows have different blocks.
   """
   from jax.experimental.pallas.ops.tpu import splash_attention as lib  # slow
   B, T, _, _ = q_BxTxNxH.shape
@@ -322,8 +324,8 @@ def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
     joined = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, x.shape[3])
     B, N, size, H = q_BxNxTxH.shape
     kernel = splash_kernel(
-        number_BxT.reshape(-1), sparse(seen_BxIxJ), S=S, T=T, N=N, cap=cap,
-        interpret=mesh.devices.flat[0].platform == "cpu")  # in tests
+        number_BxT.reshape(-1), splash_blocks(seen_BxIxJ), S=S, T=T, N=N,
+        cap=cap, interpret=mesh.devices.flat[0].platform == "cpu")  # in tests
     out = kernel(
         joined(q_BxNxTxH), joined(k_BxKxLxH), joined(v_BxKxLxH),
         lib.SegmentIds(jnp.zeros(B * size, jnp.int32),

@@ -1,4 +1,4 @@
-"""Measures which dtype `auto` stands for on this processor.
+"""Chooses the dtype of "auto" by a measurement on this processor.
 
 Whether bfloat16 is faster on a CPU depends on its instructions and on the
 version of jax: docs/performance.md has a table.
@@ -14,17 +14,17 @@ from isojax.models import decoder
 
 CHOICES = (AUTO, *decoder.DTYPES)  # of sampler.dtype and recipe.loss.dtype
 SHAPE = (640, 576, 1536)  # of a product: tokens, width and MLP of a small model
-PRODUCTS = 8  # in a measurement: tens of milliseconds
-ROUNDS = 3  # the fastest counts, because other programs may disturb
+PRODUCTS = 8  # of a measurement, which takes tens of milliseconds
+ROUNDS = 3  # the fastest counts, because other programs may slow some down
 
 
 def product_seconds() -> dict[str, float]:
   """CPU seconds of a layer's matrix products in each dtype.
 
-  Operands and result have the dtype, as in linear.matmul. The clock's seconds
-  on a busy machine differ by a factor of 5 from call to call, those of the
-  process by a few percent; but the system counts the threads' seconds late, so
-  that a single product of a millisecond may seem to take none.
+  Operands and result have the dtype, as in linear.matmul. On a busy machine,
+  wall time differs by a factor of 5 from call to call, and CPU time by a few
+  percent. CPU time of threads is counted late, so a single product of a
+  millisecond may seem to take no time.
   """
   matmul = jax.jit(jnp.matmul)
   tokens, width, mlp = SHAPE

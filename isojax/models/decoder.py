@@ -26,12 +26,12 @@ HEAD_DTYPES = ("float32",)  # of the head, where it is not that of activations
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
-  """Rotary frequencies: theta^(-i / half), long wavelengths stretched."""
+  """Rotary frequencies theta^(-i / half), divided by `factor`."""
 
   theta: float  # base
-  factor: float  # stretches wavelengths; 1: none
-  # Wavelengths in tokens: those below the first stay, those above the second
-  # are stretched, those between are blended (Llama 3). None: all are stretched.
+  factor: float  # multiplies wavelengths
+  # Wavelengths in tokens: below the first, factor is not applied; above the
+  # second, it is; between, both are blended (Llama 3). None: always applied.
   band: tuple[float, float] | None
 
 
@@ -52,19 +52,20 @@ class ModelConfig:
   K: int  # key/value heads
   H: int  # head width
   F: int  # mlp width
-  rope: Rope  # of layers that see everything
+  rope: Rope  # of layers without a window
   local_rope: Rope  # of layers with a window
-  window_Z: tuple[int | None, ...]  # tokens seen, itself included; None: all
+  # Tokens that a token attends to, itself included; None: all before it.
+  window_Z: tuple[int | None, ...]
   norm_eps: float  # epsilon of RMSNorm
   norm_offset: float  # added to norm weights (Gemma stores them minus 1)
   qkv_bias: bool
   qk_norm: bool  # RMSNorm of each query and key head
   post_norms: bool  # RMSNorm also after attention and after the mlp
   activation: str  # a key of ACTIVATIONS
-  embed_scale: float  # of the embedding on its way in
-  query_scale: float  # of attention scores
-  attn_cap: float | None  # scores are capped by cap * tanh(x / cap)
-  logit_cap: float | None  # logits too
+  embed_scale: float  # multiplies the embedded tokens
+  query_scale: float  # multiplies attention scores
+  attn_cap: float | None  # soft cap of attention scores: cap * tanh(x / cap)
+  logit_cap: float | None  # soft cap of logits
   tied: bool  # the output head is the embedding
   max_positions: int  # longest sequence the checkpoint allows, tokens
 
@@ -94,14 +95,14 @@ def write(cache_BxK, new_BxK, slot, axis: int, seen=None):
   Args:
     cache_BxK: keys or values of a layer.
     new_BxK: those of T new tokens.
-    slot: one for all rows, or an array [B]; None appends, so that a backward
-      copies nothing twice.
-    axis: of the slots.
-    seen: what is attended to; paged_attention.Seen: the cache is a pool, and
-      `slot` the position of one new token a row.
+    slot: one for all rows, or an array [B]; None: the new ones are appended, so
+      that a backward pass copies nothing twice.
+    axis: the axis of slots.
+    seen: see `Transformer`. With a paged_attention.PageTable the cache is a
+      pool of pages, and `slot` the position of the one new token of each row.
   """
   new_BxK = new_BxK.astype(cache_BxK.dtype)
-  if isinstance(seen, paged_attention.Seen):
+  if isinstance(seen, paged_attention.PageTable):
     return paged_attention.write(cache_BxK, new_BxK.squeeze(axis), seen, slot,
                                  axis)
   if slot is None:
@@ -115,7 +116,8 @@ def write(cache_BxK, new_BxK, slot, axis: int, seen=None):
 
 
 def rms_norm(x, weight_D, cfg: ModelConfig):
-  """x / rms(x) * (weight + offset), computed in float32, in x's dtype."""
+  """x / rms(x) * (weight + offset), computed in float32, returned in x's dtype.
+  """
   y = x.astype(jnp.float32)
   y = y * jax.lax.rsqrt(
       jnp.mean(y * y, axis=-1, keepdims=True) + cfg.norm_eps)
@@ -194,7 +196,7 @@ class Block(nn.Module):
       k_BxKxHxL = write(k_BxKxHxL, k.transpose(0, 2, 3, 1), slot, 3, seen)
       v_BxKxLxH = write(v_BxKxLxH, v.transpose(0, 2, 1, 3), slot, 2, seen)
       attend = paged_attention.attend if isinstance(
-          seen, paged_attention.Seen) else functools.partial(
+          seen, paged_attention.PageTable) else functools.partial(
               attention_lib.attend, past=past, kernel=self.kernel,
               mesh=self.mesh)
       out = linear.product(attend(
@@ -212,7 +214,7 @@ class Block(nn.Module):
 
 @jax.named_scope("head")
 def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
-  """Logits [B, T, V] in float32, from the hidden states' dtype.
+  """Logits [B, T, V] in float32; the product has the hidden states' dtype.
 
   The weight may be [G, V, D], one for each of G blocks of rows.
   """
@@ -221,7 +223,7 @@ def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
     grouped = hidden_BxTxD.reshape(len(weight_VxD), -1, T, D)
     by_block = jax.vmap(lambda hidden, weight: logits(hidden, weight, cfg))
     return by_block(grouped, weight_VxD).reshape(B, T, -1)
-  raw = linear.by_rows(hidden_BxTxD.reshape(B * T, D), weight_VxD)
+  raw = linear.row_products(hidden_BxTxD.reshape(B * T, D), weight_VxD)
   return attention_lib.soft_cap(raw.reshape(B, T, -1), cfg.logit_cap)
 
 
@@ -240,13 +242,13 @@ class Transformer(nn.Module):
 
   cfg: ModelConfig
   mesh: Mesh
-  # The backward computes the layers again, to save memory. Equal neighbours are
-  # one loop then, which compiles as fast as one layer.
+  # Recompute the layers in the backward pass, to save memory. Equal consecutive
+  # layers are then one loop, which compiles as fast as one layer.
   remat: bool = False
   attention: str = "einsum"  # one of attention.KERNELS
-  dtype: str | None = None  # of activations; None: as that of the cache
-  # Of the hidden states after the last norm and of the head's product, which
-  # then has the highest precision: one of HEAD_DTYPES. None: dtype.
+  dtype: str | None = None  # of activations; None: that of the cache
+  # Dtype of the hidden states after the last norm and of the head's product,
+  # one of HEAD_DTYPES; the product then has the highest precision. None: dtype.
   head_dtype: str | None = None
 
   def setup(self):
@@ -272,22 +274,24 @@ class Transformer(nn.Module):
     Args:
       tokens_BxT: int32.
       position_BxT: int32, position of each token in its own sequence.
-      seen: attention.Seen, or bool [B, T, L]: which cache slots each token
-        attends to (its own too). paged_attention.Seen: the cache is a pool.
+      seen: the cache slots that each token attends to (its own, too), as an
+        attention.Seen or bool [B, T, L]. With a paged_attention.PageTable, the
+        cache is a pool of pages.
       cache: its dtype is the compute dtype, if `dtype` is None.
-      slot: int32, one for all rows, or [B]; None: behind the last.
-      past: more slots in front of the cache's, only read; not with remat.
+      slot: int32, the first slot that is written, one for all rows, or [B];
+        None: after the last slot.
+      past: slots before those of the cache, only read; not with remat.
 
     Returns:
       Hidden states [B, T, D] after the last norm, and the cache.
     """
     x = linear.embedded(self.embed_VxD, tokens_BxT,
-                         self.dtype or cache.k[0].dtype)
+                        self.dtype or cache.k[0].dtype)
     x = x * jnp.asarray(self.cfg.embed_scale, x.dtype)
     layers = self.looped if self.remat else functools.partial(
         self.unrolled, past=past)
     x, keys, values = layers(x, position_BxT, seen, cache, slot)
-    x, norm_D = self.by_rows(x), linear.rounded(self.norm_D, x.dtype)
+    x, norm_D = self.shard_rows(x), linear.rounded(self.norm_D, x.dtype)
     hidden = rms_norm(x.astype(self.head_dtype or x.dtype), norm_D, self.cfg)
     return hidden, KVCache(tuple(keys), tuple(values))
 
@@ -297,14 +301,15 @@ class Transformer(nn.Module):
         past.k, past.v, strict=True)
     for layer, k, v, layer_past in zip(self.layers, cache.k, cache.v, pasts,
                                        strict=True):
-      x, k, v = layer(self.by_rows(x), position_BxT, seen, k, v, slot,
+      x, k, v = layer(self.shard_rows(x), position_BxT, seen, k, v, slot,
                       layer_past)
       keys.append(k)
       values.append(v)
     return x, keys, values
 
   def looped(self, x, position_BxT, seen, cache: KVCache, slot):
-    """Like `unrolled`, as a loop over stacked layers with remat."""
+    """Computes the same as `unrolled`, in loops over stacked layers with remat.
+    """
     keys, values = [], []
     shardings = jax.tree.map(
         lambda x: x.sharding, abstract_params(
@@ -322,13 +327,13 @@ class Transformer(nn.Module):
       def step(x, layer, block=block, run=run):
         params, copies, k, v = layer
         params = jax.tree.map(
-            linear.whole, params, copies, shardings[f"layers_{run[0]}"])
-        x, k, v = block.apply({"params": params}, self.by_rows(x),
+            linear.gathered, params, copies, shardings[f"layers_{run[0]}"])
+        x, k, v = block.apply({"params": params}, self.shard_rows(x),
                               position_BxT, seen, k, v, slot)
         return x, (k, v)
 
       # XLA may unroll a loop of one layer, and then merge the recomputed
-      # forward with the first one; prevent_cse keeps them apart.
+      # forward pass with the first one; prevent_cse prevents that.
       x, (k, v) = jax.lax.scan(
           jax.checkpoint(step, prevent_cse=len(run) == 1), x,
           (stacked([params[f"layers_{i}"] for i in run]),
@@ -339,8 +344,8 @@ class Transformer(nn.Module):
       values.extend(v)
     return x, keys, values
 
-  def by_rows(self, x_BxTxD):
-    """Keeps activations sharded by rows: weights move, not activations."""
+  def shard_rows(self, x_BxTxD):
+    """Keeps activations sharded by rows, so that XLA moves weights instead."""
     return jax.lax.with_sharding_constraint(
         x_BxTxD, mesh_lib.row_sharding(self.mesh))
 
@@ -362,7 +367,7 @@ class Transformer(nn.Module):
 @jax.named_scope("prompts")
 def prompt_cache(model: Transformer, params, prompts: Prompts,
                  dtype) -> KVCache:
-  """Cache [P, S] of prompts; their last tokens are fed later."""
+  """Cache of P prompts with S slots each."""
   P, S = prompts.tokens_PxS.shape
   position = jnp.broadcast_to(jnp.arange(S)[None], (P, S))
   _, cache = model.apply({"params": params}, prompts.tokens_PxS, position,
@@ -376,7 +381,7 @@ def abstract_params(model: Transformer):
   return jax.tree.map(lambda x: x, _abstract_params(model.cfg, model.mesh))
 
 
-@functools.lru_cache(32)  # tracing a model takes a while, and a run asks often
+@functools.lru_cache(32)  # tracing a model is slow, and a run needs it often
 def _abstract_params(cfg: ModelConfig, mesh: Mesh):
   model = Transformer(cfg, mesh, parent=None)
   boxed = jax.eval_shape(

@@ -1,12 +1,12 @@
-"""Weights between the values that bfloat16 has, so that small updates count.
+"""Dithering: moves weights off the values of bfloat16, so small updates count.
 
-Published checkpoints are stored in bfloat16, so their float32 copies are values
-that bfloat16 has. A program in bfloat16 rounds the weights, and an update of
-less than half the spacing of these values (of a weight of 0.02: 6e-5) changes
-nothing: the policy that is sampled and differentiated stands still until the
-sum of its updates crosses a midpoint. A weight that begins anywhere between two
-midpoints crosses one with a probability that is proportional to the update, so
-that the mean of the rounded weights moves as the weights do.
+Published checkpoints are stored in bfloat16. A program in bfloat16 rounds the
+float32 weights to the nearest bfloat16 value. If a weight begins at such a
+value, updates below half the spacing of bfloat16 (6e-5 for a weight of 0.02) do
+not change the rounded weight until their sum crosses a midpoint. A weight that
+begins at a random place between two midpoints crosses one with a probability
+proportional to the update, so the mean of the rounded weights follows the mean
+of the weights.
 """
 
 import zlib
@@ -15,16 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-HALF = 2**15  # float32 has 2 * HALF values for each of bfloat16
+HALF = 2**15  # float32 has 2 * HALF values for each value of bfloat16
 
 
 def shifts(shape: tuple[int, ...], name: str) -> jax.Array:
-  """Odd numbers in (-HALF, HALF), by position: murmur3's last mix of 32 bits.
+  """An odd number in (-HALF, HALF) for each position, by murmur3's last mix.
 
-  A base is merged with its adapters in each microbatch, and for 28 million
-  weights jax.random takes 0.6 to 1 CPU seconds where this takes 0.07.
+  They are computed in each microbatch if a base is merged with adapters. For 28
+  million weights this takes 0.07 CPU seconds, and jax.random 0.6 to 1.
   """
-  index = np.uint32(0)  # row-major, and computed on the device of its part
+  index = np.uint32(0)  # row-major; each device computes its own shard
   for axis, size in enumerate(shape):
     index = index * np.uint32(size) + jax.lax.broadcasted_iota(
         jnp.uint32, shape, axis)
@@ -37,10 +37,10 @@ def shifts(shape: tuple[int, ...], name: str) -> jax.Array:
 def leaf(path, x):
   """A float32 weight, moved by less than half the spacing of bfloat16.
 
-  Rounded to bfloat16, a value that bfloat16 has is the same as before, and
-  another is one of its two neighbours, with its own value as the mean. The
-  moves depend on path and position alone. Zeros stay, and so do vectors (norms,
-  which are multiplied in float32) and weights of another dtype.
+  If the weight has a value of bfloat16, rounding gives that value again.
+  Otherwise rounding gives one of the two neighbours, with the weight as their
+  mean. The moves depend on path and position alone. Zeros, vectors (norms,
+  which are multiplied in float32) and weights of another dtype are not moved.
   """
   if x.ndim == 1 or x.dtype != jnp.float32:
     return x
@@ -50,9 +50,10 @@ def leaf(path, x):
 
 
 def begun(params):
-  """The parameters (donated) of a run's start: values of bfloat16 are moved.
+  """The parameters (donated) at the start of a run, with dithered weights.
 
-  Others stay: they are of a float32 checkpoint, and lie between two already.
+  Weights that no bfloat16 value equals are not moved: they are from a float32
+  checkpoint, and lie between two values of bfloat16 already.
   """
   def where_stored(path, x):
     stored = jax.lax.bitcast_convert_type(x, jnp.int32) % (2 * HALF) == 0

@@ -1,7 +1,7 @@
 """Reads config.json of a Hugging Face checkpoint as a decoder.ModelConfig.
 
-Each field is read, known to be harmless, or refused, so that no model is
-computed incorrectly.
+Each field is read, or known not to change the forward pass, or an error, so
+that no model is computed incorrectly.
 """
 
 import json
@@ -48,7 +48,10 @@ ROPE_FIELDS = {  # rope_type -> fields that set its frequencies
 
 
 def resolve(path: str, *, whole: bool = True) -> str:
-  """The folder of a checkpoint, downloaded if needed; `whole`: with weights."""
+  """The folder of a checkpoint, downloaded if needed.
+
+  `whole`: weights and tokenizer, too, not only config.json.
+  """
   folder = pathlib.Path(custom_function.find(path))
   if not folder.is_dir():
     try:
@@ -102,11 +105,11 @@ def _rope(parameters: dict, file) -> decoder.Rope:
     raise InputError(f"{file}: rope_type {kind!r} is not supported; expected "
                      f"one of {', '.join(ROPE_FIELDS)}")
   names = ROPE_FIELDS[kind]
-  spelled = {"rope_type": kind, "type": kind, "partial_rotary_factor": 1.0}
+  harmless = {"rope_type": kind, "type": kind, "partial_rotary_factor": 1.0}
   wrong = [f"{key}={value!r} is not supported"
            for key, value in sorted(parameters.items())
            if key not in names and value is not None
-           and not (key in spelled and spelled[key] == value)]
+           and not (key in harmless and harmless[key] == value)]
   wrong += [f"{name} is missing" for name in names if name not in parameters]
   if wrong:
     raise InputError(f"{file}: rope_parameters (or rope_scaling) of rope_type "
@@ -147,8 +150,10 @@ def read(path: str) -> decoder.ModelConfig:
 
 
 def model_config(config: dict, file) -> decoder.ModelConfig:
-  """The decoder's config of a config.json with all its fields, in the names of
-  transformers 5."""
+  """The decoder's config, from a config.json with all fields.
+
+  The fields have the names of transformers 5.
+  """
   shape = shape_lib.model_shape(config, path=str(file))
   family = shape.family
   rope = config["rope_parameters"]

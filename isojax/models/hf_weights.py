@@ -24,6 +24,7 @@ from isojax.runtime import progress
 
 SHARD_BYTES = 5 * 10**9  # per file, as on the hub
 ROWS_COMPARED = 16  # between a tied embedding and its copy
+# Ends of the names of files with weights.
 WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack",
                 ".gguf", ".index.json")
 
@@ -55,21 +56,21 @@ _TOP = {
 }
 _TRANSPOSED = ("q", "k", "v", "o", "gate", "up", "down")  # stored [out, in]
 _HEADS = {"q": 1, "k": 1, "v": 1, "o": 0, "q_bias": 0, "k_bias": 0,
-          "v_bias": 0}  # axis of heads, merged with the next one when stored
+          "v_bias": 0}  # axis of heads; stored merged with the next axis
 
 
 @dataclasses.dataclass(frozen=True)
-class Stored:
+class StoredTensor:
   """The checkpoint tensor of a parameter, and its layout there."""
 
   name: str
   shape: tuple[int, ...]  # in the checkpoint
   transposed: bool
-  heads: int | None  # our axis of heads, stored merged with the next one
+  heads: int | None  # see _HEADS
 
 
-def stored(params):
-  """The tree of `Stored` for parameters or their shapes."""
+def stored_tensors(params):
+  """The tree of `StoredTensor` for parameters or their shapes."""
   names = _POST_NORMS if "mlp_post_norm" in params["layers_0"] else LAYER
 
   def leaf(path, x):
@@ -79,14 +80,14 @@ def stored(params):
       shape[heads:heads + 2] = [shape[heads] * shape[heads + 1]]
     transposed = name in _TRANSPOSED
     number = layer[0].removeprefix("layers_") if layer else None
-    return Stored(
+    return StoredTensor(
         f"model.layers.{number}.{names[name]}" if layer else _TOP[name],
         tuple(shape[::-1] if transposed else shape), transposed, heads)
 
   return jax.tree.map_with_path(leaf, params)
 
 
-def read_slice(tensors, tensor: Stored, index, shape) -> np.ndarray:
+def read_slice(tensors, tensor: StoredTensor, index, shape) -> np.ndarray:
   """Reads the part `index` (slices) of a leaf of `shape` from its file."""
   spans = [s.indices(size)[:2] for s, size in zip(index, shape, strict=True)]
   local = tuple(stop - start for start, stop in spans)
@@ -100,7 +101,7 @@ def read_slice(tensors, tensor: Stored, index, shape) -> np.ndarray:
   return (value.T if tensor.transposed else value).reshape(local)
 
 
-def as_stored(value: np.ndarray, tensor: Stored) -> np.ndarray:
+def as_stored(value: np.ndarray, tensor: StoredTensor) -> np.ndarray:
   """A whole leaf in the layout of the checkpoint."""
   if tensor.transposed:
     value = value.reshape(tensor.shape[::-1]).T
@@ -129,8 +130,7 @@ def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 def sha256(path: str) -> str:
   """One hash of the content of a checkpoint's weight files.
 
-  It is the hash of a single file, or else of the lines "hash name" of all
-  files, sorted by name. Files are read in parallel, in small pieces.
+  Of several files it is the hash of the lines "hash name", sorted by name.
   """
   files = sorted(set(_tensor_files(pathlib.Path(path)).values()))
 
@@ -173,7 +173,7 @@ def _check_tied(path: str, files: dict[str, pathlib.Path]) -> None:
 def check(path: str, abstract) -> None:
   """InputError if a tensor is missing, has another shape, or is not used."""
   files = _tensor_files(pathlib.Path(path))
-  leaves = jax.tree.leaves(stored(abstract))
+  leaves = jax.tree.leaves(stored_tensors(abstract))
   for tensor in leaves:
     if tensor.name not in files:
       raise InputError(f"{path}: tensor {tensor.name} is missing")
@@ -200,7 +200,7 @@ def load(path: str, abstract):
   check(path, abstract)
   files = _tensor_files(pathlib.Path(path))
 
-  def leaf_of(leaf, tensor: Stored):
+  def leaf_of(leaf, tensor: StoredTensor):
     with _reading(files[tensor.name], tensor.name) as tensors:
       value = jax.make_array_from_callback(
           leaf.shape, leaf.sharding, lambda index: read_slice(
@@ -209,7 +209,7 @@ def load(path: str, abstract):
     return value
 
   with _progress("loading", abstract) as advance:
-    return jax.tree.map(leaf_of, abstract, stored(abstract))
+    return jax.tree.map(leaf_of, abstract, stored_tensors(abstract))
 
 
 def _progress(what: str, params):
@@ -222,20 +222,20 @@ def save(folder: pathlib.Path, params, *, dtype: str,
          limit: int = SHARD_BYTES, dithered: bool = False) -> None:
   """Writes params as safetensors, with one file in memory at a time.
 
+  A file has at most `limit` bytes, or one tensor; several files get an index.
   `dithered`: rounds to bfloat16 with isojax.models.dither, so that trained
   weights do not return to the values of the checkpoint that they began with.
-
-  A file has at most `limit` bytes, or one tensor; several files get an index.
   """
-  number, files, room = jax.numpy.dtype(dtype), [], 0
+  stored_dtype, files, bytes_left = jax.numpy.dtype(dtype), [], 0
   dithered = dithered and dither.is_needed(dtype)
-  for (path, x), tensor in zip(jax.tree.leaves_with_path(params),
-                               jax.tree.leaves(stored(params)), strict=True):
-    if not files or x.size * number.itemsize > room:
+  for (path, x), tensor in zip(
+      jax.tree.leaves_with_path(params),
+      jax.tree.leaves(stored_tensors(params)), strict=True):
+    if not files or x.size * stored_dtype.itemsize > bytes_left:
       files.append([])
-      room = limit
+      bytes_left = limit
     files[-1].append((path, x, tensor))
-    room -= x.size * number.itemsize
+    bytes_left -= x.size * stored_dtype.itemsize
   file_of = {}
   with _progress("writing", params) as advance:
     for i, leaves in enumerate(files):
@@ -244,12 +244,13 @@ def save(folder: pathlib.Path, params, *, dtype: str,
       file_of.update((tensor.name, file) for *_, tensor in leaves)
       safetensors.numpy.save_file(
           {tensor.name: as_stored(np.asarray(
-              dither.leaf(path, x) if dithered else x).astype(number), tensor)
+              dither.leaf(path, x) if dithered else x).astype(stored_dtype),
+              tensor)
            for path, x, tensor in leaves}, folder / file,
           metadata={"format": "pt"})
       advance(sum(x.size for _, x, _ in leaves))
   if len(files) > 1:
-    size = sum(x.size for x in jax.tree.leaves(params)) * number.itemsize
+    size = sum(x.size for x in jax.tree.leaves(params)) * stored_dtype.itemsize
     (folder / "model.safetensors.index.json").write_text(json.dumps(
         {"metadata": {"total_size": size}, "weight_map": file_of},
         indent=2) + "\n", encoding="utf-8")
@@ -281,7 +282,7 @@ def new_folder(out: str):
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def copy_beside_weights(source: str, folder: pathlib.Path, dtype: str) -> None:
+def copy_other_files(source: str, folder: pathlib.Path, dtype: str) -> None:
   """Copies all files but weights and adapters; sets dtype in config.json.
 
   Adapters are already merged into the written weights, or were not used.
@@ -301,5 +302,5 @@ def export(source: str, out: str, params, *, dtype: str,
            dithered: bool = False) -> None:
   """Writes a new checkpoint of `params` and the other files of `source`."""
   with new_folder(out) as folder:
-    copy_beside_weights(source, folder, dtype)
+    copy_other_files(source, folder, dtype)
     save(folder, params, dtype=dtype, dithered=dithered)

@@ -1,4 +1,4 @@
-"""Products of activations and weights: their dtype, and their gradient."""
+"""Products of activations and weights, with the dtype of their gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from isojax.runtime import mesh as mesh_lib
 
 @jax.custom_vjp
 def copied(weight, copy):
-  """The copy's values; the gradient goes to the weight."""
+  """The values of `copy`; its gradient is that of `weight`."""
   return copy.astype(weight.dtype)
 
 
@@ -55,10 +55,10 @@ def product(x_BxT, weight):
   return out.reshape(B, T, *weight.shape[len(inputs):])
 
 
-def whole(weight, copy, sharding):
+def gathered(weight, copy, sharding):
   """A layer's weight, gathered over the row shards from its copy.
 
-  The gradient goes back to the shards. Without these constraints XLA gathers
+  The gradient is sharded as the weight. Without these constraints XLA gathers
   the weight for each product, and reduces the whole gradient.
   """
   constrained = jax.lax.with_sharding_constraint
@@ -66,24 +66,24 @@ def whole(weight, copy, sharding):
                 constrained(copy, mesh_lib.whole_rows(sharding)))
 
 
-def wide(spec: str, x, y):
+def float32_einsum(spec: str, x, y):
   """An einsum of two operands of one dtype, with sums and result in float32.
 
-  In bfloat16 the gradient of the result is rounded for the two products of the
-  backward. XLA multiplies float32 by bfloat16 in float32, which takes 2 to 4
-  times as long; TPUs round it anyway.
+  For bfloat16 operands, the backward pass rounds the gradient of the result to
+  bfloat16. XLA would multiply float32 by bfloat16 in float32, which takes 2 to
+  4 times as long. TPUs round the gradient in any case.
   """
-  return (_wide if x.dtype == jnp.bfloat16 else _einsum)(spec, x, y)
+  return (_bf16_einsum if x.dtype == jnp.bfloat16 else _einsum)(spec, x, y)
 
 
 def _einsum(spec: str, x, y):
   return jnp.einsum(spec, x, y, preferred_element_type=jnp.float32)
 
 
-_wide = jax.custom_vjp(_einsum, nondiff_argnums=(0,))
+_bf16_einsum = jax.custom_vjp(_einsum, nondiff_argnums=(0,))
 
 
-def _wide_backward(spec: str, saved, grad):
+def _bf16_backward(spec: str, saved, grad):
   x, y = saved
   inputs, out = spec.split("->")
   of_x, of_y = inputs.split(",")
@@ -92,14 +92,15 @@ def _wide_backward(spec: str, saved, grad):
           _einsum(f"{out},{of_x}->{of_y}", grad, x).astype(y.dtype))
 
 
-_wide.defvjp(lambda spec, x, y: (_wide(spec, x, y), (x, y)), _wide_backward)
+_bf16_einsum.defvjp(
+    lambda spec, x, y: (_bf16_einsum(spec, x, y), (x, y)), _bf16_backward)
 
 
-def by_rows(x_TxD, weight_VxD):
+def row_products(x_TxD, weight_VxD):
   """x times each row of a matrix, in float32: [T, V]."""
-  return wide("td,vd->tv", x_TxD, weight_VxD.astype(x_TxD.dtype))
+  return float32_einsum("td,vd->tv", x_TxD, weight_VxD.astype(x_TxD.dtype))
 
 
 def embedded(weight_VxD, tokens, dtype):
-  """The rows of tokens, in `dtype`."""
+  """The embeddings of tokens, in `dtype`."""
   return weight_VxD[tokens].astype(dtype)

@@ -2,7 +2,7 @@
 
 Hu et al., arXiv 2106.09685. `merge` makes the decoder's parameters from the
 base and the trained adapters. Without adapters (rank 0) all parameters are
-trained, in float32, and no base is needed.
+trained, in float32, and there is no base.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ import safetensors.numpy
 from isojax.errors import expect
 from isojax.models import decoder, dither, hf_weights
 
-# How many axes of a layer's matrix are inputs; they come first.
+# Number of input axes of a layer's matrix; they are the first axes.
 INPUT_AXES = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}
 
 
@@ -47,7 +47,7 @@ FULL = LoraConfig(rank=0, alpha=1.0, targets=())
 
 
 def abstract_base(model: decoder.Transformer, cfg: LoraConfig):
-  """Shapes and shardings of the base: bfloat16 if it is frozen."""
+  """Shapes and shardings of the base, in bfloat16 with adapters."""
   params = decoder.abstract_params(model)
   if not cfg.rank:
     return params
@@ -95,10 +95,10 @@ def init(model: decoder.Transformer, cfg: LoraConfig, key):
 
 def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
           precision: str = "highest", dithered: bool = False):
-  """The decoder's parameters; differentiable in `trained`, summed in float32.
+  """The decoder's parameters: base plus adapters, added in float32.
 
-  `dithered`: for a program in bfloat16, which would round most of what small
-  adapters add away (isojax.models.dither).
+  Differentiable in `trained`. `dithered` is for a program in bfloat16, whose
+  rounding would remove most of the effect of small adapters (see dither.py).
   """
   if not cfg.rank:
     return trained

@@ -1,8 +1,8 @@
-"""Attention of one token a row, whose keys and values are pages of a pool.
+"""Attention of one token per row to keys and values in pages of a pool.
 
-Each row has a line of a page table, as JAX's kernels for TPUs take it. These
-are plain products, for any head width, dtype and device: the pages of a row are
-gathered for each token, and multiplied where they lie.
+The page table has a line for each row, in the layout of JAX's kernels for TPUs.
+Plain products support any head width, dtype and device. They gather the pages
+of each row at every token.
 """
 
 import flax.struct
@@ -13,24 +13,25 @@ from isojax.models import attention
 
 
 @flax.struct.dataclass
-class Seen:
-  """Which positions a row attends to, and the pages that have them."""
+class PageTable:
+  """The pages of each row, and the positions in them that a row attends to."""
 
-  table_RxM: jax.Array  # int32, pages of the row's block; beyond the last: none
-  mask_Rx1xL: jax.Array  # bool, of the M pages' positions
-  blocks: int = flax.struct.field(pytree_node=False)  # of rows and pages
+  # int32, indices into the pages of the row's block; beyond the last: no page.
+  table_RxM: jax.Array
+  mask_Rx1xL: jax.Array  # bool, over the positions of the M pages
+  blocks: int = flax.struct.field(pytree_node=False)  # row shards
 
   def grouped(self, x):
     return x.reshape(self.blocks, -1, *x.shape[1:])
 
   def gathered(self, pages_Px):
-    """The pages of each row, [R, M, ...]; any for those beyond the last."""
+    """The pages of each row, [R, M, ...]; arbitrary ones where it has none."""
     picked = jax.vmap(lambda pages, table: pages.at[table].get(mode="clip"))(
         self.grouped(pages_Px), self.grouped(self.table_RxM))
     return picked.reshape(-1, *picked.shape[2:])
 
 
-def write(pages_Px, new_RxKx, seen: Seen, position_R, axis: int):
+def write(pages_Px, new_RxKx, seen: PageTable, position_R, axis: int):
   """Writes the keys or values [R, K, H] of one token a row to the row's page.
 
   Pages are keys [P, K, H, page] or values [P, K, page, H]; `axis` is that of
@@ -48,16 +49,15 @@ def write(pages_Px, new_RxKx, seen: Seen, position_R, axis: int):
       pages_Px, page_Rx1, position_R % page, new_RxKx))).reshape(pages_Px.shape)
 
 
-def attend(q_Rx1xNxH, k_PxKxHxl, v_PxKxlxH, seen: Seen, *, scale: float,
+def attend(q_Rx1xNxH, k_PxKxHxl, v_PxKxlxH, seen: PageTable, *, scale: float,
            cap: float | None, window: int | None):
-  """Grouped-query attention to the pages of all blocks; see attention.attend.
-  """
+  """Grouped-query attention of each row to its pages; see attention.attend."""
   R, _, N, H = q_Rx1xNxH.shape
   M, (_, K, _, page) = seen.table_RxM.shape[1], k_PxKxHxl.shape
   dtype = q_Rx1xNxH.dtype
   q = jnp.broadcast_to((q_Rx1xNxH * scale).reshape(R, 1, K, N // K, H),
                        (R, M, K, N // K, H))
-  # One small product for each page: to join the pages of a row first takes
+  # One small product per page: concatenating the pages of a row first takes
   # three times as long on CPUs.
   score = jnp.einsum("rmkxh,rmkhl->rmkxl", q,
                      seen.gathered(k_PxKxHxl).astype(dtype),

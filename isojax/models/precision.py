@@ -24,10 +24,10 @@ def of_dtype(precision: str, dtype: str) -> str:
 
 
 def traced(function, precision: str):
-  """The function, whose products are traced with a precision.
+  """The function, with a precision for the products traced in it.
 
-  Products with a precision of their own keep it. Gradients have that of the
-  forward product.
+  Products that state a precision of their own keep it. Gradients have the
+  precision of the forward product.
   """
   @functools.wraps(function)
   def with_precision(*args, **kwargs):
@@ -38,8 +38,8 @@ def traced(function, precision: str):
 
 
 def of_head(function, head_dtype: str | None):
-  """The function, whose products are exact if the head is float32.
+  """The function that computes logits, exact if the head is float32.
 
-  A program in bfloat16 has a float32 head's product alone at this precision.
+  Of a program in bfloat16, only the product of a float32 head is exact.
   """
   return function if head_dtype is None else traced(function, "highest")

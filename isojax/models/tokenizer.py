@@ -27,8 +27,10 @@ def load(path: str):
 
 
 def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
-  """The EOS ids of the tokenizer and of generation_config.json, or without one
-  of config.json, as transformers does."""
+  """The EOS ids of the tokenizer and of generation_config.json.
+
+  Without generation_config.json, those of config.json, as in transformers.
+  """
   file = pathlib.Path(path) / "generation_config.json"
   if not file.is_file():
     file = file.with_name("config.json")

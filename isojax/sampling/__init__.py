@@ -1,4 +1,4 @@
-"""The sampler. Letters beside those of isojax/types.py:
+"""The sampler. Letters that it adds to those of isojax/types.py:
 
   B  items: the rollouts of a batch's groups     C  tokens of a chunk
   E  groups; in decode and interrupt, token ids  F  slots that are filled

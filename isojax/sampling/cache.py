@@ -8,8 +8,8 @@ With pages, each block of the mesh has a pool of its own. A page holds the keys
 and values of consecutive positions of a sequence, in all layers. A slot takes
 pages as its sequence grows. The slots of a problem share the full pages of its
 prompt, but not the page of the prompt's last token, which decoding writes. If a
-pool is exhausted, its youngest slots are evicted: their rollouts are queued
-again.
+pool is exhausted, its slots with the fewest tokens are evicted: their rollouts
+are queued again.
 """
 
 import jax
@@ -24,7 +24,7 @@ from isojax.sampling.scheduler import Scheduler
 from isojax.sampling.sizes import smallest
 
 # A rollout starts only if one page is left for this many slots of the block.
-# Otherwise, the slots that grow would soon evict the youngest.
+# Otherwise, the slots that grow would soon evict those with the fewest tokens.
 SLOTS_PER_SPARE_PAGE = 8
 
 
@@ -38,8 +38,9 @@ def _grouped(x, G: int):
   return x.reshape(G, -1, *x.shape[1:])
 
 
-def _each(change, *caches: decoder.KVCache) -> decoder.KVCache:
-  """change(axis of positions, array of each cache), for all keys and values."""
+def _map_arrays(change, *caches: decoder.KVCache) -> decoder.KVCache:
+  """Applies change(axis of positions, array of each cache) to keys and values.
+  """
   layers = lambda axis, arrays: tuple(
       change(axis, *x) for x in zip(*arrays, strict=True))
   return decoder.KVCache(layers(3, [cache.k for cache in caches]),
@@ -62,15 +63,15 @@ def insert(cache: decoder.KVCache, window: decoder.KVCache, row_GxF,
                                           mode="drop")
     return jax.vmap(block)(_grouped(cache_R, G), _grouped(window_P, G), row_GxF,
                            slot_GxF).reshape(cache_R.shape)
-  return _each(put, cache, window)
+  return _map_arrays(put, cache, window)
 
 
 def insert_pages(pool: decoder.KVCache, window: decoder.KVCache, slot_GxF,
                  part_GxF, page_GxF) -> decoder.KVCache:
   """Copies part part_GxF of sequence slot_GxF of the window to page page_GxF.
 
-  Sequences and pages are numbered inside their block; pages beyond a block's
-  last are padding.
+  A part has the positions of one page. Sequences and pages are numbered inside
+  their block; pages beyond a block's last are padding.
   """
   G = len(page_GxF)
 
@@ -84,11 +85,11 @@ def insert_pages(pool: decoder.KVCache, window: decoder.KVCache, slot_GxF,
       return into.at[page_F].set(source[(slot_F, *at, part_F)], mode="drop")
     return jax.vmap(block)(_grouped(pool_P, G), _grouped(x, G), slot_GxF,
                            part_GxF, page_GxF).reshape(pool_P.shape)
-  return _each(put, pool, window)
+  return _map_arrays(put, pool, window)
 
 
 def resize(part_BxK, take_GxR, L: int, axis: int):
-  """Keeps rows take_GxR of each block; grows or cuts the axis of slots to L."""
+  """Keeps rows take_GxR of each block; pads or cuts the positions to L."""
   kept = jax.vmap(lambda x, take: x[take])(
       _grouped(part_BxK, take_GxR.shape[0]), take_GxR)
   kept = kept.reshape(-1, *part_BxK.shape[1:])
@@ -102,8 +103,8 @@ def flush(cache: decoder.KVCache, recent: decoder.KVCache,
           start_R) -> decoder.KVCache:
   """Writes a chunk's keys and values into the cache, from start_R[r] in row r.
 
-  The slots are moved by a product with ones and zeros, which is exact: on TPUs,
-  writes at a different place in each row would be a loop over rows.
+  The chunk is moved by a product with ones and zeros, which is exact: on TPUs,
+  writes at a different position in each row would be a loop over rows.
   """
   C, L = recent.v[0].shape[2], cache.v[0].shape[2]
   at_RxL = jnp.arange(L)[None] - start_R[:, None]
@@ -118,30 +119,32 @@ def flush(cache: decoder.KVCache, recent: decoder.KVCache,
     new = jnp.expand_dims(new_RxL, (1, 2) if axis == 3 else (1, 3))
     return jnp.where(new, moved.astype(cache.dtype), cache)
 
-  return _each(put, cache, recent)
+  return _map_arrays(put, cache, recent)
 
 
 class Contiguous:
   """Rows of one length, which grows with the longest active rollout."""
 
   def __init__(self, s, q: Scheduler):
-    """For the engine's Sampler, and a Scheduler with its slots."""
+    """An empty cache for s, the engine's Sampler, and the slots of q."""
     self.s, self.q = s, q
     self.kv = s.empty(len(q.slots.item_R), s.sizes.lengths[0])
-    self.window = None  # of the sequences prefilled last
+    self.window = None  # cache of the sequences prefilled last
 
   def reserve(self) -> list[int]:
-    """Space for the next chunk of active slots; the slots that get none."""
+    """Reserves space for the next chunk; returns the slots that get none."""
     return []
 
   def allocate(self, g: int, rows, items, slots) -> int:
-    """Space for items that take slots; returns how many get it, the first ones.
+    """Reserves space for items that take slots; returns how many get it.
+
+    If the space is short, the first items get it.
 
     Args:
       g: the block.
-      rows: the slots, of all blocks.
-      items: of the slots.
-      slots: of the window, where the items' sequences are.
+      rows: a slot for each item, numbered over all blocks.
+      items: the items.
+      slots: the place of each item's sequence in the block's window.
     """
     del g, items, slots
     return len(rows)
@@ -160,7 +163,7 @@ class Contiguous:
       return
     take = self.s.place(q.slots.compact(R))
     k, v = list(self.kv.k), list(self.kv.v)
-    self.kv = None  # or the old parts would stay until the last is copied
+    self.kv = None  # frees each old part after its copy
     for axis, parts in ((3, k), (2, v)):
       for i in range(len(parts)):
         parts[i] = self.s.resize(parts[i], take, L, axis)
@@ -172,7 +175,7 @@ class Contiguous:
       self.kv = self.s.insert(self.kv, self.window, *self.s.place(filled))
 
   def place(self) -> dict:
-    """What decoding needs beside the arrays."""
+    """Further arguments of decode."""
     return {}
 
 
@@ -193,9 +196,9 @@ class Paged:
     self.shared_R = np.zeros(R, np.int64)  # the first of them, of the prompt
     self.problem_R = np.zeros(R, np.int64)
     self.free = [list(range(s.pages))[::-1] for _ in range(q.slots.G)]
-    # Of each block: problem -> slots that share the pages of its prompt.
+    # For each block: problem -> slots that share the pages of its prompt.
     self.readers = [{} for _ in range(q.slots.G)]
-    # Of each block: (window's slot, which page of the sequence, page) to fill.
+    # For each block: (slot of the window, part of its sequence, page to fill).
     self.pending_copies = [[] for _ in range(q.slots.G)]
 
   def _count(self, positions):
@@ -213,7 +216,7 @@ class Paged:
     self.count_R[row] += count
 
   def release(self, g: int, row: int) -> None:
-    """Takes all pages from a slot; those that no slot reads are free."""
+    """Takes all pages from a slot; those that no other slot reads are freed."""
     pages = self.table_RxM[row, :self.count_R[row]].tolist()
     shared, problem = self.shared_R[row], int(self.problem_R[row])
     if shared:
@@ -227,8 +230,8 @@ class Paged:
     self.count_R[row] = self.shared_R[row] = 0
 
   def reserve(self) -> list[int]:
-    """The slots with the fewest tokens get none."""
-    row, lost = self.q.slots.row, []
+    """Evicts the slots with the fewest tokens if the pages do not suffice."""
+    row, evicted = self.q.slots.row, []
     for r in np.flatnonzero(~row.active_R & (self.count_R > 0)):
       self.release(r // self.q.slots.rows, r)
     for g, active in enumerate(self.q.slots.active_GxR):
@@ -238,11 +241,11 @@ class Paged:
           0, self._needed(row.position_R[rows]) - self.count_R[rows])
       while more.sum() > len(self.free[g]):
         self.release(g, rows[-1])
-        lost.append(int(rows[-1]))
+        evicted.append(int(rows[-1]))
         rows, more = rows[:-1], more[:-1]
       for r, count in zip(rows, more, strict=True):
         self._append(g, r, count)
-    return lost
+    return evicted
 
   def allocate(self, g: int, rows, items, slots) -> int:
     q = self.q

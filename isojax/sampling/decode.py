@@ -17,9 +17,9 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
                 interrupt: interrupt_lib.Interrupt | None):
   """decode(params, cache, Rows, temperature, top_p, kind, table) of a chunk.
 
-  It returns (cache, the fields of Rows that change, Drawn). `kind` is one of
-  draw.KINDS and static. With a page table the cache is a pool of pages, see
-  cache.Paged.
+  decode returns (cache, the fields of Rows that change, Drawn). Its `kind` is
+  one of draw.KINDS and static. With a page table the cache is a pool of pages,
+  see cache.Paged.
 
   Args:
     model: with the dtype of activations.
@@ -50,7 +50,8 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     def seen(i, row):
       before = slot_L <= row.position_R[:, None, None]
       if table is not None:
-        return paged_attention.Seen(table, before, mesh_lib.blocks(model.mesh))
+        return paged_attention.PageTable(
+            table, before, mesh_lib.blocks(model.mesh))
       if not in_buffer:
         return before
       return jnp.concatenate([
@@ -97,8 +98,8 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     zeros = Drawn(
         jnp.zeros((R, C), jnp.int32), jnp.zeros((R, C), jnp.float32),
         jnp.zeros(R, jnp.float32), jnp.zeros(R, bool))
-    # Always C tokens: to find out whether all rollouts have ended, devices
-    # would have to communicate.
+    # The loop does not stop early: to find out whether all rollouts have ended,
+    # devices would have to communicate.
     row, cache, out = jax.lax.fori_loop(0, C, advance, (row, cache, zeros))
     if in_buffer:
       cache = cache_lib.flush(past, cache, start_R)

@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 
-BLOCK = 128  # weights summed at once, which keeps the running sum over V short
+BLOCK = 128  # tokens of a block; a running sum over V of blocks is short
 LOG_ZERO = -1e4  # log-weight of weight 0; finite, because 0 times -inf is NaN
-# Which program draws: from the whole distribution, from its nucleus (top_p),
-# or the most likely token. Static, so that a program holds no sort or argmax
-# that it does not run.
+# A token is drawn from the whole distribution or from its nucleus (top_p), or
+# is the most likely one. Static, so that a program has no sort or argmax that
+# it does not run.
 KINDS = ("whole", "nucleus", "greedy")
 
 

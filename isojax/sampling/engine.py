@@ -1,22 +1,22 @@
 """Samples rollouts by continuous batching: finished slots are refilled.
 
 1. Prompts go through the model once, in batches of similar length.
-2. A slot takes the next rollout that waits and gets its prompt's cache.
+2. A slot takes the next rollout of the queue, and a copy of its prompt's cache.
 3. All slots decode a chunk of tokens in one jitted call. A token is drawn by
    inverse CDF from one uniform number, which is a function of (key, problem,
    rollout, position). The slots and their order therefore change no token.
-4. On the host, slots whose rollout has ended are refilled. When nothing waits,
-   fewer slots are decoded.
+4. On the host, slots whose rollout has ended are refilled. When the queue is
+   empty, fewer slots are decoded.
 
-`next_batch` samples until a batch is complete, see `flight`. With k = 0 that is
-the rollouts of one step (synchronous sampling). With k > 0, in-flight updates
-(PipelineRL), the rollouts that are not handed over keep their tokens and the
-log-probs of the weights that drew them; prompt and tokens are prefilled again
+`next_batch` samples until a batch is complete, see `flight`. With k = 0 a batch
+has the rollouts of one step (synchronous sampling). With k > 0, in-flight
+updates (PipelineRL), rollouts outside of the batch keep their tokens and the
+log-probs of the weights that drew them. Prompt and tokens are prefilled again
 with the next weights. Which weights draw a token then depends on the slots.
 
 A cache slot is a position, so a token attends to the slots before its own.
-Shapes depend neither on n nor on the problems of a step nor on lengths: a sweep
-compiles them once.
+Shapes of programs do not depend on n, on the problems of a step or on lengths,
+so a sweep compiles each program once.
 
 Sources: PipelineRL, arXiv:2509.19128; ScaleRL, arXiv:2510.13786, section 3.
 """
@@ -50,25 +50,25 @@ from isojax.types import Prompts, Rollouts
 class SamplerConfig:
   """Shapes and distribution of sampling."""
 
-  # Rollouts decoded at once, if memory admits them.
+  # Rollouts decoded at once; fewer if memory_gib is too small for them.
   slots: int = field(metadata=LAST_BITS)
-  # Of a device, for weights, cache and logits of sampling.
+  # Memory of each device for the weights, cache and logits of sampling.
   memory_gib: float = field(metadata=LAST_BITS)
   max_prompt_tokens: int  # S
   max_new_tokens: int  # T, EOS included
   temperature: float  # 0 is greedy
   top_p: float  # 1 keeps the whole distribution
-  # Of activations, weights, keys and values; a run replaces auto_dtype.AUTO.
+  # Dtype of activations, weights, keys and values; a run replaces "auto".
   dtype: str
-  # One of attention.CHOICES, of prompts.
+  # Attention kernel of the prefill, one of attention.CHOICES.
   attention: str = field(metadata=LAST_BITS)
   precision: str  # of float32 products, one of precision.PRECISIONS
-  # Of the head, one of decoder.HEAD_DTYPES; None: dtype.
+  # Dtype of the head, one of decoder.HEAD_DTYPES; None: `dtype`.
   head_dtype: str | None
   # Positions of a page of the cache; None: each slot has the longest length.
   page: int | None = field(metadata=LAST_BITS)
-  # Mean new tokens, by which slots of a paged cache are admitted; None:
-  # sizes.MEAN_RESPONSE of the most.
+  # Mean new tokens, for the number of slots of a paged cache; None: the share
+  # memory.MEAN_RESPONSE of max_new_tokens.
   expected_tokens: float | None = field(metadata=LAST_BITS)
   interrupt: interrupt_lib.InterruptConfig = interrupt_lib.OFF
 
@@ -93,18 +93,18 @@ class SamplerConfig:
 
 
 class Sampler(typing.NamedTuple):
-  """Sizes and jitted calls."""
+  """Sizes and jitted functions of the sampler."""
 
   mesh: jax.sharding.Mesh
-  slots: int  # as in the config, not rounded up to blocks
+  slots: int  # of the config, not rounded up to blocks
   sizes: sizes_lib.Sizes
   page: int | None  # positions of a page; None: no pages
   pages: int  # of a block's pool; 0: no pages
   weights_gathered: bool  # each fsdp shard holds whole weights
   interrupt: interrupt_lib.Interrupt | None  # None: off
-  casts: dict  # of each parameter, to the dtype and sharding of decoding
-  prepare: typing.Callable  # float parameters -> cast, if they are not yet
-  place: typing.Callable  # host arrays of rows -> of the devices
+  casts: dict  # parameter -> its cast to the dtype and sharding of decoding
+  prepare: typing.Callable  # applies `casts`, unless all parameters are cast
+  place: typing.Callable  # host arrays of rows -> device arrays
   empty: typing.Callable  # (rows or pages, positions) -> cache
   prefill: typing.Callable  # (params, Prompts) -> cache of the window
   insert: typing.Callable  # see cache.insert and cache.insert_pages
@@ -131,7 +131,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                  eos: tuple[int, ...], *, weights_gathered: bool = True,
                  interrupt: interrupt_lib.Interrupt | None = None,
                  pages: int | None = None) -> Sampler:
-  """Builds the jitted calls for `cfg.slots` slots, rounded up to the blocks.
+  """Builds a sampler of `cfg.slots` slots, rounded up to a multiple of blocks.
 
   Slots and prompts are sharded by blocks, keys and values also by heads.
 
@@ -142,7 +142,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     weights_gathered: whether each fsdp shard holds whole weights while
       sampling, gathered once instead of at every token.
     interrupt: cfg.interrupt in tokens; None: off.
-    pages: of a block, if cfg.page is set; None: as many as all slots can use.
+    pages: pages of a block, if cfg.page is set; None: as many as all slots can
+      use.
   """
   mesh, rows = model.mesh, mesh_lib.row_sharding(model.mesh)
   on_tpu = mesh.devices.flat[0].platform == "tpu"
@@ -151,7 +152,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
         f"sampler.page={cfg.page}: TPUs would pad a page to a multiple of "
         f"{kernels.LANES} positions; use such a multiple, or None")
   model = model.clone(dtype=cfg.dtype, head_dtype=cfg.head_dtype)
-  kernel(model, cfg, cfg.max_prompt_tokens)  # refuses before anything is run
+  kernel(model, cfg, cfg.max_prompt_tokens)  # raises if it is not supported
   read, cache = mesh_lib.read_rows(mesh), cache_lib.sharding(model)
   G, paged = mesh_lib.blocks(mesh), cfg.page is not None
   sizes = sizes_lib.program_sizes(
@@ -195,8 +196,8 @@ def _casts(model: decoder.Transformer, cfg: SamplerConfig,
            weights_gathered: bool):
   """The cast of each parameter for decoding, and `prepare` for all of them.
 
-  One program per parameter: in a single program all of them are there twice,
-  gathered and laid out.
+  One program per parameter: a single program would hold all parameters twice,
+  gathered and in the layout of decoding.
   """
   shardings = jax.tree.map(
       lambda x: (mesh_lib.whole_rows(x.sharding) if weights_gathered
@@ -234,36 +235,36 @@ def shortened(s: Sampler, prompts: Prompts) -> Prompts:
 
 
 def _refill(s: Sampler, q: Scheduler, params, cache) -> None:
-  """Gives free slots what waits, and prefills sequences for it."""
+  """Gives free slots the queued rollouts, and prefills their sequences."""
   q.evict(cache.reserve())
   while True:
     filled = q.fill(cache.allocate)
-    # Filled slots stay where they are, see `fill`.
+    # `fit` does not move the filled slots, see `Scheduler.fill`.
     cache.fit(len(q.slots.item_R) if q.waiting else sizes_lib.smallest(
         s.sizes.rows, q.slots.most_active * q.slots.G))
     cache.insert(filled)
     if not q.starving:
       return
-    cache.window = None  # freed before the next is made
+    cache.window = None  # frees the memory before the next prefill
     cache.window = s.prefill(params, s.place(q.move_window()))
 
 
 def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
                source: flight_lib.Source, rule: flight_lib.Rule, *,
                version: int, temperature, top_p, ended):
-  """Samples until a batch is complete: a function of the first five arguments.
+  """Samples until a batch is complete.
 
   Args:
     s: the sampler.
-    params: of the policy; cast by `Sampler.prepare`.
-    flight: of the last batch; left as it is.
+    params: parameters of the policy; cast by `Sampler.prepare`.
+    flight: the state after the last batch; not changed.
     source: the problems.
-    rule: which groups are a batch.
-    version: steps that `params` have made.
+    rule: decides which groups are a batch.
+    version: optimizer steps that `params` have made.
     temperature, top_p: numbers.
-    ended: called after each chunk, while the devices decode the next one, with
-      (Items, Rollouts) of what has ended, maybe nothing; at first that of
-      `flight`. An error that it raises ends sampling.
+    ended: called with the (Items, Rollouts) that ended in a chunk, maybe none,
+      while the devices decode the next chunk. The first call has the complete
+      rollouts of `flight`. If it raises, sampling stops.
 
   Returns:
     CompletedBatch, and the next InFlightState.
@@ -289,18 +290,18 @@ def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
 
 def one_step(prompts: Prompts, n, key, *, limits=None,
              expected_P=None) -> flight_lib.Source:
-  """The source of one batch: n rollouts of each prompt, by their positions.
+  """The source of one batch: n rollouts of each prompt.
 
-  The problems with the longest expected rollouts begin first. If nothing is
-  expected, those with the shortest prompts are first, so that prompts of
+  The problems with the longest expected rollouts begin first. Without
+  expected_P, those with the shortest prompts begin first, so that prompts of
   similar length are prefilled together. The order changes no token.
 
   Args:
     prompts: host arrays.
     n: rollouts of a prompt, one number or one for each prompt.
     key: the random stream; rollouts fold in problem, index and position.
-    limits: of Source.
-    expected_P: new tokens of a rollout of each problem; None: not known.
+    limits: see Source.
+    expected_P: expected new tokens of a rollout of each problem.
   """
   P = len(prompts.len_P)
   order = np.argsort(prompts.len_P if expected_P is None else

@@ -1,20 +1,20 @@
-"""Which groups are in flight, and when they are a batch: host arrays alone.
+"""Decides which groups are in flight, and when a batch is complete.
 
 A *group* is a problem with its n rollouts; n may differ between groups. It
 *begins* when a slot takes its first rollout. A *version* is the number of steps
-that the weights have made. A batch is made of complete groups, the oldest ones.
+that the weights have made. A batch is the oldest complete groups.
 With k = Rule.max_staleness, a group that begins at version v is trained on at
 version v + k at the latest, so no token is older than k versions:
 
-- At most (k + 1) * Rule.groups_per_batch groups have begun and are not handed
-  over.
-- A batch is handed over if the groups that remain can still be trained on in
-  time: at most i * Rule.groups_per_batch of them are due by version + i, for
-  i = 0 .. k.
-  Otherwise sampling continues until an older group is complete.
-- No group begins beyond the last step, so every rollout is trained on.
+- At most (k + 1) * Rule.groups_per_batch groups are in flight: they have begun
+  and are in no batch yet.
+- A batch is complete if the remaining groups can still be trained on in time:
+  at most i * Rule.groups_per_batch of them are due by version + i, for
+  i = 0 .. k. Otherwise sampling continues until an older group is complete.
+- No group begins after the last step, so every rollout is trained on.
 
-With k = 0 a batch is the groups of one step, all of them: synchronous sampling.
+With k = 0 a batch is all groups of one step: synchronous sampling. All arrays
+are host arrays.
 """
 
 import io
@@ -45,7 +45,7 @@ class Groups(typing.NamedTuple):
 
 
 def new_groups(position, problem, n) -> Groups:
-  """Groups that have not begun; n is one number, or one for each."""
+  """Groups that have not begun; n is one number, or one for each group."""
   position_E = np.asarray(position, np.int64)
   return Groups(position_E, np.asarray(problem, np.int64),
                 np.broadcast_to(np.asarray(n, np.int64), position_E.shape),
@@ -59,8 +59,8 @@ class Source(typing.NamedTuple):
   groups_of_step: typing.Callable  # step -> Groups, in the order of beginning
   key: typing.Callable  # position -> key data of its step, uint32 [2]
   steps: int
-  # Groups -> tokens before the interruption of each item, int32, see
-  # sampling.interrupt; None: nothing is interrupted.
+  # Groups -> int32, tokens of each item before its interruption, see
+  # sampling.interrupt; None: no item is interrupted.
   limits: typing.Callable | None = None
 
 
@@ -71,23 +71,22 @@ class Rule(typing.NamedTuple):
 
 @flax.struct.dataclass
 class InFlightState:
-  """What lives between two batches: groups that have begun; host arrays.
+  """State of sampling between two batches: the groups in flight.
 
-  Together with the weights this is the state of sampling. Tokens of all items
-  are concatenated: X is the sum of len_R.
+  Tokens of all items are concatenated: X is the sum of len_R.
   """
 
-  steps: int  # whose problems are chosen
+  steps: int  # steps of the run whose problems were drawn from the source
   ahead: Groups  # of these steps, not begun
-  groups: Groups  # begun and not handed over, by version; R items
+  groups: Groups  # in flight, ordered by version; R items
   len_R: np.ndarray  # int32, tokens so far
   ended_R: np.ndarray  # bool, EOS was drawn
   entropy_R: np.ndarray  # float32
   tokens_X: np.ndarray  # int32
   logp_X: np.ndarray  # float32, under the weights that drew the token
   version_X: np.ndarray  # int32, of those weights
-  # Slots, pages of a block, and blocks of the sampler: which weights draw a
-  # token depends on them.
+  # (slots, pages of a block, blocks) of the sampler. Which weights draw a token
+  # depends on them.
   sampler_layout: tuple[int, int, int]
 
 
@@ -101,7 +100,7 @@ def empty_state(sampler_layout: tuple[int, int, int]) -> InFlightState:
 
 
 def to_bytes(flight: InFlightState) -> np.ndarray:
-  """The flight as one uint8 array, for a checkpoint."""
+  """The state as one uint8 array, for a checkpoint."""
   file = io.BytesIO()
   np.savez(file, *jax.tree.leaves(flight))
   return np.frombuffer(file.getvalue(), np.uint8)
@@ -128,7 +127,7 @@ class CompletedBatch(typing.NamedTuple):
   items: Items
   rollouts: Rollouts  # group-major
   version_RxT: np.ndarray  # int32, of the weights that drew each token
-  evicted: int  # times that a rollout lost its slot, since the last batch
+  evicted: int  # evictions of a rollout from its slot, since the last batch
 
   def staleness(self, version: int) -> tuple[float, int]:
     """Mean and maximum over tokens of the versions since they were drawn."""
@@ -154,10 +153,15 @@ def next_batch_groups(version_E, complete_E, *, version: int, rule: Rule):
 
 
 class GroupProgress:
-  """Which groups have started and which are complete, for one batch.
+  """Tracks which groups have started and which are complete, for one batch.
 
-  Groups in flight come first, then those that may start. `left_E` rollouts of a
-  group are incomplete.
+  Groups in flight come first, then the groups that may start.
+
+  Attributes:
+    groups: all of these groups, E.
+    started_E: whether a group has begun.
+    may_start_E: whether the rule allows a group to begin.
+    left_E: incomplete rollouts of a group.
   """
 
   def __init__(self, state: InFlightState, source: Source, rule: Rule, *,
@@ -181,11 +185,11 @@ class GroupProgress:
     self.left_E = self.groups.n_E.copy()
 
   def start(self, group) -> None:
-    """Notes that slots have taken rollouts of these groups."""
+    """Records that slots have taken rollouts of these groups."""
     self.started_E[group] = True
 
   def complete(self, group) -> None:
-    """Notes a complete rollout of each of these groups, which may repeat."""
+    """Records a complete rollout of each of these groups, which may repeat."""
     np.subtract.at(self.left_E, group, 1)
 
   def ready(self) -> np.ndarray | None:

@@ -1,13 +1,13 @@
 """Forced interruption: a closing phrase is inserted into long answers.
 
 When an answer reaches L tokens, the tokens of the phrase are forced one after
-the other, and decoding goes on behind them. L is a random number that depends
+the other, and decoding continues after them. L is a random number that depends
 on (seed, step, problem, rollout) alone. An answer that has ended before, or
-that contains the text `unless` within its first L tokens, stays as it is.
+that contains the text `unless` within its first L tokens, is not interrupted.
 
 Inserted tokens were not drawn: they count neither in the loss nor in the
-entropy, and their log-prob is 0. Evaluations are never interrupted, so they
-compare runs with and without interruption.
+entropy, and their log-prob is 0. Evaluations are never interrupted, so that
+runs with and without interruption can be compared.
 
 Source: ScaleRL, arXiv:2510.13786: a phrase that ends the thinking, at a random
 length of 10,000 to 12,000 tokens. That inserted tokens are masked out of the
@@ -27,11 +27,11 @@ from isojax.types import Rows
 
 @dataclasses.dataclass(frozen=True)
 class InterruptConfig:
-  """The phrase, and where it is inserted; tokens of the answer."""
+  """The phrase, and the range of L."""
 
-  phrase: str  # "": off
-  unless: str  # "": always
-  low: int  # least L
+  phrase: str  # "": no interruption
+  unless: str  # "": every answer of L tokens is interrupted
+  low: int  # smallest L, in tokens of the answer
   high: int  # largest L
 
   def __post_init__(self):
@@ -48,7 +48,7 @@ OFF = InterruptConfig(phrase="", unless="", low=0, high=0)
 
 
 class Interrupt(typing.NamedTuple):
-  """The phrase in tokens. Static: another one is another program."""
+  """The phrase in tokens; static, so another phrase is another program."""
 
   phrase: tuple[int, ...]  # E of them
   unless: tuple[int, ...]  # U of them, maybe none
@@ -58,8 +58,8 @@ def encoded(cfg: InterruptConfig, tokenizer, *, eos: tuple[int, ...], V: int,
             T: int) -> Interrupt | None:
   """The phrase in tokens; None if interruption is off.
 
-  InputError if a text has no token, or one of `eos` or beyond the V of the
-  model, or if the phrase does not fit behind cfg.high in T tokens.
+  InputError if a text has no token, a token of `eos`, or a token that the model
+  does not have, or if cfg.high and the phrase take T tokens or more.
   """
   if not cfg.phrase:
     return None
@@ -106,8 +106,8 @@ def transitions(unless: tuple[int, ...]) -> tuple[list[int], list[list[int]]]:
   State m: the last m tokens are the first m of `unless`; state U is final.
 
   Returns:
-    The distinct tokens of `unless`, and table[m][j]: the state after token j of
-    them; the last column is for all other tokens.
+    The distinct tokens of `unless`, and table[m][j]: the state after m if token
+    j of them follows; the last column is for all other tokens.
   """
   U, tokens = len(unless), sorted(set(unless))
 
@@ -132,19 +132,19 @@ def matched(tokens, unless: tuple[int, ...]) -> int:
              if tuple(tokens[len(tokens) - k:]) == unless[:k])
 
 
-def inserted(row: Rows, it: Interrupt):
+def inserted(row: Rows, interrupt: Interrupt):
   """Which rows get a token of the phrase next, and the token: [R] each."""
   offset_R = row.count_R - row.interrupt_R
-  forced_R = (offset_R >= 0) & (offset_R < len(it.phrase))
-  if it.unless:
-    forced_R &= row.matched_R < len(it.unless)
-  return forced_R, jnp.array(it.phrase, jnp.int32)[
-      jnp.clip(offset_R, 0, len(it.phrase) - 1)]
+  phrase = jnp.array(interrupt.phrase, jnp.int32)
+  forced_R = (offset_R >= 0) & (offset_R < len(phrase))
+  if interrupt.unless:
+    forced_R &= row.matched_R < len(interrupt.unless)
+  return forced_R, phrase[jnp.clip(offset_R, 0, len(phrase) - 1)]
 
 
-def matched_next(row: Rows, token_R, it: Interrupt):
-  """The automaton's state behind a token; it stays from L on."""
-  known, table = transitions(it.unless)
+def matched_next(row: Rows, token_R, interrupt: Interrupt):
+  """The automaton's state after a token; from L on it does not change."""
+  known, table = transitions(interrupt.unless)
   column_R = jnp.full_like(token_R, len(known))
   for j, token in enumerate(known):
     column_R = jnp.where(token_R == token, j, column_R)
@@ -152,11 +152,14 @@ def matched_next(row: Rows, token_R, it: Interrupt):
   return jnp.where(row.count_R < row.interrupt_R, after_R, row.matched_R)
 
 
-def forced(tokens_RxT, len_R, interrupt_R, it: Interrupt) -> np.ndarray:
-  """Which tokens of rollouts were inserted: bool [R, T]; on the host."""
-  out = np.zeros(tokens_RxT.shape, bool)
-  for r in np.flatnonzero(len_R > interrupt_R):
-    L = interrupt_R[r]
-    if not it.unless or matched(tokens_RxT[r, :L], it.unless) < len(it.unless):
-      out[r, L:min(len_R[r], L + len(it.phrase))] = True
+def forced(tokens_RxT, len_R, limit_R, interrupt: Interrupt) -> np.ndarray:
+  """Which tokens of rollouts were inserted: bool [R, T]; on the host.
+
+  limit_R is the L of each rollout.
+  """
+  out, unless = np.zeros(tokens_RxT.shape, bool), interrupt.unless
+  for r in np.flatnonzero(len_R > limit_R):
+    L = limit_R[r]
+    if not unless or matched(tokens_RxT[r, :L], unless) < len(unless):
+      out[r, L:min(len_R[r], L + len(interrupt.phrase))] = True
   return out

@@ -1,11 +1,12 @@
-"""Which rollout each slot decodes next, and what was drawn: host arrays.
+"""Decides which rollout each slot decodes next, and stores the drawn tokens.
 
-ItemStore has the rollouts of a batch's groups, numbered as items, Slots the
-device state of those that are decoded. Scheduler joins them with
-flight.GroupProgress. Each block of the mesh holds the rollouts of a few
-problems, whose prompts are prefilled together, as its window. A sequence is
-continued by the rollouts of a group, which are a unit, or by one rollout with
-tokens.
+ItemStore has the rollouts of a batch's groups, numbered as items. Slots has the
+device state of the items that are decoded. Scheduler connects both with
+flight.GroupProgress. All arrays are host arrays.
+
+Each block of the mesh prefills a few sequences together: its window. A sequence
+is a prompt, which all rollouts of a group continue, or a prompt with tokens,
+which one rollout continues. The items that continue a sequence are a unit.
 """
 
 import collections
@@ -28,10 +29,17 @@ from isojax.types import Drawn, Prompts, Rollouts, Rows
 
 
 class ItemStore:
-  """What is known of each item [B], and what was drawn for it.
+  """The addresses of all items, B of them, and their tokens.
 
-  `number_B` is in the group, `limit_B` the tokens before an interruption. The
-  first items were in flight; `version_RxT` drew their tokens.
+  The first R items were in flight.
+
+  Attributes:
+    group_B: the group of an item.
+    number_B: the item's number within its group.
+    problem_B: index of its problem.
+    limit_B: its tokens before an interruption; None: no interruption.
+    out: its tokens so far.
+    version_RxT: the versions that drew the tokens of items in flight.
   """
 
   def __init__(self, state: InFlightState, source: Source, groups: Groups, *,
@@ -53,8 +61,7 @@ class ItemStore:
     self.out, self.version_RxT = self._restored(state)
 
   def _restored(self, state: InFlightState) -> tuple[Rollouts, np.ndarray]:
-    """The tokens of all items so far, and the versions of those of `state`.
-    """
+    """The values of `out` and `version_RxT` at the start."""
     B, R = len(self.group_B), len(state.len_R)
     zeros = lambda dtype, *shape: np.zeros((B, *shape), dtype)
     out = Rollouts(
@@ -83,7 +90,7 @@ class ItemStore:
   def versions(self, items) -> np.ndarray:
     """The versions that drew the tokens of items, [len(items), T].
 
-    A view of one number without rollouts in flight, which fill no memory.
+    Without rollouts in flight, a view of one number, which takes no memory.
     """
     R, shape = len(self.version_RxT), (len(items), self.T)
     version = np.broadcast_to(np.int32(self.version), shape)
@@ -93,7 +100,9 @@ class ItemStore:
     return version
 
   def slot_state(self, items) -> dict:
-    """The device state of slots that take items: the last token is fed first.
+    """The device state of slots that take items.
+
+    Decoding begins with the last token, which is not in the cache yet.
     """
     group, problem = self.group_B[items], self.problem_B[items]
     prompts, drawn = self.prompts, self.out.len_R[items]
@@ -110,7 +119,7 @@ class ItemStore:
                         matched_R=self._matched(items))
 
   def _matched(self, items) -> np.ndarray:
-    """Tokens of interrupt.unless that end the tokens before an interruption."""
+    """The state of interrupt.unless's automaton, see interrupt.matched."""
     matched = np.zeros(len(items), np.int32)
     if self.interrupt.unless:
       drawn = self.out.len_R[items]
@@ -122,14 +131,14 @@ class ItemStore:
     return matched
 
   def add(self, items, rows, before, after: Rows, drawn: Drawn) -> None:
-    """Stores what slots `rows`, with these items, drew in a chunk.
+    """Stores the tokens that the slots `rows` drew for `items` in a chunk.
 
-    `before` are the tokens that the items had.
+    `before` has the number of tokens of each item before the chunk.
     """
     out, C = self.out, drawn.tokens_RxC.shape[1]
     new = after.count_R[rows] - before
-    # Positions of flat arrays, because the devices wait: (item, position) pairs
-    # take three times as long.
+    # Flat indices are three times as fast as (item, position) pairs, and the
+    # devices wait for this function.
     at = np.repeat(np.arange(len(rows)), new)
     col = np.arange(len(at)) - np.repeat(np.cumsum(new) - new, new)
     source, target = (rows * C)[at] + col, (items * self.T + before)[at] + col
@@ -185,14 +194,14 @@ class Slots:
     return int(self.active_GxR.sum(axis=1).max())
 
   def put(self, rows, items, state: dict) -> None:
-    """Gives slots these items, with the fields of their device state."""
+    """Gives slots these items; `state` is that of ItemStore.slot_state."""
     self.item_R[rows] = items
     for name, value in state.items():
       getattr(self.row, name)[rows] = value
     self.row.active_R[rows] = True
 
   def compact(self, R: int) -> np.ndarray:
-    """Keeps R slots, the active ones first; returns their places, [G, R / G].
+    """Keeps R slots, the active ones first; returns their old places, [G, R/G].
     """
     take_GxR = np.argsort(
         ~self.active_GxR, axis=1, kind="stable")[:, :R // self.G]
@@ -208,11 +217,15 @@ class Slots:
 
 
 class Scheduler:
-  """Gives slots the rollouts of one batch, and stores what they draw.
+  """Gives slots the rollouts of one batch, and stores the tokens they draw.
 
-  `queued` has, of each block, the items dealt to it, and `places` the places in
-  its window of the sequences of the first of them. `units` wait and are dealt
-  to no block. `done` items are complete and not yet reported.
+  Attributes:
+    units: units that wait and are assigned to no block yet.
+    queued: for each block, the items assigned to it that wait for a slot.
+    places: for each block, the place in its window of the sequence of each of
+      its first queued items.
+    refused_G: whether the block has no space for its next queued item.
+    done: items that are complete and not yet reported.
   """
 
   def __init__(self, state: InFlightState, source: Source, rule: Rule, *,
@@ -233,18 +246,19 @@ class Scheduler:
     self._enqueue(waiting)
 
   def _enqueue(self, items) -> None:
-    """Queues items: those with tokens first, the longest of them first."""
-    again = items[self.items.out.len_R[items] > 0]
-    again = again[np.argsort(-self.items.length(again), kind="stable")]
-    items = np.concatenate([again, items[self.items.out.len_R[items] == 0]])
+    """Queues items: first those with tokens, by decreasing length."""
+    resumed = items[self.items.out.len_R[items] > 0]
+    resumed = resumed[np.argsort(-self.items.length(resumed), kind="stable")]
+    items = np.concatenate([resumed, items[self.items.out.len_R[items] == 0]])
     self.units = collections.deque(
         np.split(items, np.flatnonzero(self._begins(items)))[1:])
     self.queued = [np.zeros(0, np.int64)] * self.slots.G
     self.places = [np.zeros(0, np.int64)] * self.slots.G
-    self.refused_G = np.zeros(self.slots.G, bool)  # no space for what waits
+    self.refused_G = np.zeros(self.slots.G, bool)
 
   def _begins(self, items) -> np.ndarray:
-    """Whether each item continues another sequence than the one before it."""
+    """Whether the sequence of each item differs from that of the item before.
+    """
     sequence = np.where(
         self.items.out.len_R[items] > 0, -1 - items, self.items.group_B[items])
     return np.diff(sequence, prepend=np.nan) != 0
@@ -256,7 +270,7 @@ class Scheduler:
 
   @property
   def free_G(self) -> np.ndarray:
-    """Free slots of each block; 0 if it has no space for what waits."""
+    """Free slots of each block; 0 if the block is refused."""
     return np.where(self.refused_G, 0, (~self.slots.active_GxR).sum(axis=1))
 
   @property
@@ -264,22 +278,22 @@ class Scheduler:
     """Whether a slot is free while an item waits, after `fill`."""
     return bool(self.free_G.any() and self.waiting)
 
-  def _deal(self) -> None:
-    """Gives blocks what waits, up to a window of sequences each.
+  def _assign(self) -> None:
+    """Assigns units to blocks, up to a window of sequences each.
 
-    A unit goes to the block with the smallest load: items that wait beyond its
-    free slots. When no unit is left, a block with free slots takes items from
-    the one with the largest load, until both have the same or one has none.
+    A unit goes to the block with the smallest load: queued items minus free
+    slots. When no unit is left, a block with free slots takes items from the
+    block with the largest load, until both loads are equal or one is 0.
     """
     load_G = np.array([len(queued) for queued in self.queued]) - self.free_G
-    room_G = self.sizes.window - np.array(
+    capacity_G = self.sizes.window - np.array(
         [self._begins(queued).sum() for queued in self.queued])
-    while self.units and (room_G > 0).any():
+    while self.units and (capacity_G > 0).any():
       unit = self.units.popleft()
-      g = np.where(room_G > 0, load_G, np.inf).argmin()
+      g = np.where(capacity_G > 0, load_G, np.inf).argmin()
       self.queued[g] = np.concatenate([self.queued[g], unit])
       load_G[g] += len(unit)
-      room_G[g] -= 1
+      capacity_G[g] -= 1
     while not self.units and load_G.min() < 0 < load_G.max():
       thief, owner = load_G.argmin(), load_G.argmax()
       count = min(-(-(load_G[owner] - load_G[thief]) // 2), load_G[owner])
@@ -290,8 +304,8 @@ class Scheduler:
       load_G[thief] += count
 
   def move_window(self) -> Prompts:
-    """The next sequences of each block, [G * W], as a prefill takes them."""
-    self._deal()
+    """The next window of each block, [G * W], as prompts of a prefill."""
+    self._assign()
     begins = [self._begins(queued) for queued in self.queued]
     first = [queued[new][:self.sizes.window]
              for queued, new in zip(self.queued, begins, strict=True)]
@@ -352,19 +366,19 @@ class Scheduler:
     return row_GxF, slot_GxF
 
   def evict(self, rows) -> None:
-    """Takes slots from active items, which are next to get one again."""
+    """Takes slots from active items; the longest get a slot again first."""
     rows = np.array(rows, np.int64)
     self.refused_G[:] = False
     self.slots.row.active_R[rows] = False
     self.evicted_count += len(rows)
     for g in np.unique(rows // self.slots.rows):
-      lost = self.slots.item_R[rows[rows // self.slots.rows == g]]
-      queued = np.concatenate([lost, self.queued[g]])
+      evicted = self.slots.item_R[rows[rows // self.slots.rows == g]]
+      queued = np.concatenate([evicted, self.queued[g]])
       order = np.argsort(-self.items.out.len_R[queued], kind="stable")
       self.queued[g], self.places[g] = queued[order], self.places[g][:0]
 
   def harvest(self, after: Rows, drawn: Drawn) -> None:
-    """Stores what the slots drew in a chunk, on the host."""
+    """Stores the tokens that the slots drew in a chunk."""
     rows = np.flatnonzero(self.slots.row.active_R)
     items = self.slots.item_R[rows]
     self.items.add(items, rows, self.slots.row.count_R[rows], after, drawn)
@@ -373,7 +387,7 @@ class Scheduler:
     self.progress.complete(self.items.group_B[self.done])
 
   def ended(self) -> tuple[Items, Rollouts]:
-    """The rollouts that ended in the last chunk; at first those in flight."""
+    """The rollouts that ended in the last chunk; at first those of `state`."""
     return self.items.addresses(self.done), self.items.rollouts(self.done)
 
   def completed_batch(self, chosen) -> CompletedBatch:

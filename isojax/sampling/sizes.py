@@ -1,6 +1,6 @@
 """Shapes of the sampler's programs: slots, lengths, prefilled prompts; no jax.
 
-What they take of a device's memory: isojax/core/memory.py.
+isojax/core/memory.py has the memory of the programs.
 """
 
 import math
@@ -8,13 +8,16 @@ import typing
 
 from isojax.core import memory
 
-# Slots of the sampler's programs. The smaller ones leave fewer slots idle when
-# nothing waits: 84 % of 48 slots are useful for the skewed lengths of
-# launch.bench, and 63 % with 48 and 24 alone.
+# Slots of the sampler's programs, as shares of config.sampler.slots. Programs
+# with fewer slots leave fewer of them idle when no rollout waits: of 48 slots,
+# 84 % are useful for the skewed lengths of launch.bench, and 63 % with programs
+# of 48 and 24 slots alone.
 SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)
-# Slots of a row shard. With fewer, a program more costs more than it saves.
+# Slots of a row shard. Below, another program costs more time than it saves.
 MIN_SLOTS = 32
-STEP = 32  # tokens; a smaller step of length saves less than its program costs
+# Tokens between two lengths. With a smaller step, another program costs more
+# time than it saves.
+STEP = 32
 
 
 def smallest(sizes: tuple[int, ...], needed: int) -> int:
@@ -37,32 +40,33 @@ def row_sizes(slots: int, G: int) -> tuple[int, ...]:
 
 
 class Sizes(typing.NamedTuple):
-  """Shapes of the sampler's programs, ascending; slots are of all blocks."""
+  """Shapes of the sampler's programs, ascending; slots of all blocks together.
+  """
 
   chunk: int  # tokens of a call
   max_new_tokens: int  # T
   longest: int  # positions of a sequence; its last token is not stored
   rows: tuple[int, ...]  # slots of a call
   lengths: tuple[int, ...]  # of the cache
-  prompts: tuple[int, ...]  # prompt lengths that are prefilled
+  prompts: tuple[int, ...]  # lengths to which prompts are padded
   window: int  # prompts prefilled at once in a block
 
   @property
   def sequences(self) -> tuple[int, ...]:
-    """Lengths that are prefilled: of prompts, or with tokens behind them."""
+    """Lengths that are prefilled: of prompts, with or without drawn tokens."""
     return self.prompts + tuple(
         L for L in self.lengths if L > self.prompts[-1])
 
   def at_once(self, L: int) -> int:
-    """Sequences of length L that a block prefills at once.
+    """Sequences of length L that a block prefills at once, at least one.
 
-    They have no more tokens than a window of the longest prompts, or are one.
+    Together they have at most the tokens of a window of the longest prompts.
     """
     return min(self.window, max(1, self.window * self.prompts[-1] // L))
 
 
 def program_sizes(slots: int, S: int, T: int, G: int, *, paged: bool) -> Sizes:
-  """The sizes for prompts of S tokens, T new ones, and G blocks."""
+  """The sizes for prompts of S tokens, T new tokens and G blocks."""
   rows = row_sizes(slots, G)
   return Sizes(
       chunk=memory.decode_chunk(T), max_new_tokens=T, longest=S + T - 1,

@@ -1,8 +1,8 @@
 """Spends a budget of rollouts on a race of arms, each an ordinary run folder.
 
-The race is a function of the records (frontier.race.play): a spend that was
-killed reads what is there, resumes the run that was under way, and ends with
-the same bits. No file of its own decides anything; ROOT/spend.json is derived.
+The race is a function of the records (frontier.race.play). After a kill, the
+same call reads the records, resumes the interrupted run and ends with the same
+bits. It writes ROOT/spend.json and never reads it.
 """
 
 import bisect
@@ -18,6 +18,7 @@ import time
 import typing
 
 import jax
+import numpy as np
 
 from isojax.core import (
   config_file,
@@ -36,25 +37,27 @@ from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
 from isojax.run.setup import Setup
 from isojax.runtime import compilation, preemption, progress
+from isojax.tasks import strata
 
 SPEND = "spend.json"  # in the root
-CLOCK = "clock"  # its folder with the run that measures the speed
-CLOCKED = 2**20  # alloc.C with which arms are checked while none is known
-FEWEST_STEPS = 8  # of every arm at the first rung
-# n of the default arms; the first is the prior. docs/study.md found them within
-# 0.011 of the best everywhere.
+SPEED_RUN = "clock"  # folder of the root, with the run that measures the speed
+PLACEHOLDER_C = 2**20  # while the budget is not known
+MIN_STEPS = 8  # of each arm at the first rung
+# n of the default arms; the first is the prior. On 256 problems, n = 2 to 64
+# were within 0.011 of each other (docs/study.md).
 DEFAULT_N = (8, 4, 16, 32)
-# They have one rate: a larger one leads early and ends lower, which no rung
-# shows. Half of the config's is ahead from 2^18 rollouts on (docs/spending.md).
+# All default arms have the same rate: a larger rate leads at every rung and
+# ends lower. From so many rollouts on, half the config's rate is better
+# (docs/spending.md).
 HALF_RATE_FROM = 2**18
 
 
 class StoppedError(Exception):
-  """A signal stopped the spend, and its run is saved."""
+  """A signal stopped the spend; the run of the current arm is saved."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Arm:
+class ArmRun:
   """One arm: a config that differs in `overrides`, and its run folder."""
 
   name: str
@@ -63,8 +66,8 @@ class Arm:
   setup: Setup  # with alloc.C = the whole budget
   config: typing.Any
 
-  def at(self, C: int) -> Setup:
-    """The setup of the run to C rollouts, which contains every shorter one."""
+  def with_budget(self, C: int) -> Setup:
+    """The setup of the run to C rollouts, which continues a shorter run."""
     config = copy.deepcopy(self.config)
     config.alloc.C = int(C)
     e = experiment.load(config)
@@ -95,7 +98,7 @@ def products(specs: typing.Sequence[str], config) -> list[dict]:
                        f"keys: {', '.join(section)}")
     axes.append([(key, _value(text, section, spec))
                  for text in values.split(",")])
-  return [_nested(dict(arm)) for arm in itertools.product(*axes)]
+  return [sections.nested(dict(arm)) for arm in itertools.product(*axes)]
 
 
 def _value(text: str, like, spec: str):
@@ -112,34 +115,16 @@ def _value(text: str, like, spec: str):
   return value
 
 
-def _nested(values: dict) -> dict:
-  """{"a.b": 1} as {"a": {"b": 1}}."""
-  out: dict = {}
-  for key, value in values.items():
-    *sections, last = key.split(".")
-    at = out
-    for name in sections:
-      at = at.setdefault(name, {})
-    at[last] = value
-  return out
-
-
-def _flat(tree: dict, prefix: str = "") -> dict:
-  return {f"{prefix}{key}{name}": value for key, inner in tree.items()
-          for name, value in (
-              _flat(inner, ".").items() if isinstance(inner, dict)
-              else [("", inner)])}
-
-
 def label(overrides: dict) -> str:
-  return " ".join(f"{key.rpartition('.')[2]}={value:g}"
-                  if isinstance(value, float) else
-                  f"{key.rpartition('.')[2]}={value}"
-                  for key, value in _flat(overrides).items()) or "config"
+  """The name of an arm, such as "n=8 base_lr=0.0003"."""
+  return " ".join(
+      f"{key.rpartition('.')[2]}="
+      f"{f'{value:g}' if isinstance(value, float) else value}"
+      for key, value in sections.flat(overrides).items()) or "config"
 
 
 def default_overrides(config, budget: int) -> list[dict]:
-  """A few n around what the evidence says, at the rate of such a budget."""
+  """The arms DEFAULT_N, at the rate that suits the budget."""
   factor = 0.5 if budget >= HALF_RATE_FROM else 1.0
   rate = factor * config.recipe.optimizer.base_lr
   return [{"alloc": {"n": n}, "recipe": {"optimizer": {"base_lr": rate}}}
@@ -147,22 +132,24 @@ def default_overrides(config, budget: int) -> list[dict]:
 
 
 def of_plan(path: str) -> list[dict]:
+  """The overrides of a plan's rows, without the budget."""
   lines = plan_file.read_lines(path)
-  rows = [plan_file.read_row(lines, i, path=path)["overrides"]
-          for i in range(len(lines))]
-  return [{name: {k: v for k, v in section.items()
-                  if (name, k) not in (("alloc", "C"), ("alloc", "M"))}
-           if isinstance(section, dict) else section
-           for name, section in row.items()} for row in rows]
+  arms = []
+  for index in range(len(lines)):
+    row = plan_file.read_row(lines, index, path=path)
+    arms.append(sections.nested({
+        key: value for key, value in sections.flat(row["overrides"]).items()
+        if key not in ("alloc.C", "alloc.M")}))
+  return arms
 
 
 def with_one_dtype(config, root: str):
   """A copy of the config with a dtype for each `auto`.
 
-  It is that of the runs in the root, so that all arms compute alike, also when
-  a spend is resumed on another processor.
+  If the root has a run, the dtypes are those of that run, so that all arms
+  compute alike when a spend is resumed on another kind of device.
   """
-  folders = (glob.glob(os.path.join(root, CLOCK, "*"))
+  folders = (glob.glob(os.path.join(root, SPEED_RUN, "*"))
              + glob.glob(os.path.join(root, "*")))
   stored = next(filter(None, map(state_lib.stored_config, folders)), None)
   values, notes = inputs.with_auto(
@@ -170,29 +157,30 @@ def with_one_dtype(config, root: str):
   for note in notes:
     progress.say(note)
   out = copy.deepcopy(config)
-  config_file.override(out, _nested(experiment.dtypes(values)), "auto")
+  config_file.override(out, sections.nested(experiment.dtypes(values)), "auto")
   return out
 
 
 def prepared(config, overrides: list[dict] | None, budget: int, root: str
-             ) -> list[Arm]:
-  """The arms, all checked; InputError names every arm that is refused.
+             ) -> list[ArmRun]:
+  """The arms of a spend; InputError names every arm whose config is wrong.
 
   overrides: what each arm changes in the config; None: the default arms.
   """
-  arms, wrong = [], {}  # message -> names of the arms
+  arms: list[ArmRun] = []
+  wrong: dict[str, list[str]] = {}  # message -> names of the arms
   config = with_one_dtype(config, root)
   if overrides is None:
     overrides = default_overrides(config, budget)
   for changes in overrides:
     name = label(changes)
     try:
-      own = copy.deepcopy(config)
-      config_file.override(own, changes, name)
-      own.alloc.update(C=int(budget), M=None)
-      setup = setup_lib.prepare(own)
+      arm_config = copy.deepcopy(config)
+      config_file.override(arm_config, changes, name)
+      arm_config.alloc.update(C=int(budget), M=None)
+      setup = setup_lib.prepare(arm_config)
       folder = os.path.join(root, setup.run_id)
-      arms.append(Arm(name, changes, folder, setup, own))
+      arms.append(ArmRun(name, changes, folder, setup, arm_config))
     except InputError as error:
       wrong.setdefault(str(error), []).append(name)
   if wrong:
@@ -207,9 +195,9 @@ def prepared(config, overrides: list[dict] | None, budget: int, root: str
   return arms
 
 
-def smallest(arms: typing.Sequence[Arm]) -> int:
+def smallest(arms: typing.Sequence[ArmRun]) -> int:
   """Rollouts of each arm at the smallest first rung."""
-  return max(FEWEST_STEPS * arm.setup.e.alloc.B for arm in arms)
+  return max(MIN_STEPS * arm.setup.e.alloc.B for arm in arms)
 
 
 def hours_for(usd: float, machine: str | None,
@@ -218,9 +206,10 @@ def hours_for(usd: float, machine: str | None,
   if machine is None:
     raise InputError("--usd: expected --machine too, such as --machine=8xh100, "
                      "which is priced by the hour")
-  ask = request_lib.request(usd=usd, machine=machine,
-                            usd_per_chip_hour=usd_per_chip_hour)
-  hours, priced = request_lib.hours(ask), request_lib.resolve_machine(ask)
+  request = request_lib.request(usd=usd, machine=machine,
+                                usd_per_chip_hour=usd_per_chip_hour)
+  hours = request_lib.hours(request)
+  priced = request_lib.resolve_machine(request)
   price = priced.accelerator
   progress.say(f"usd={usd:g}: {hours:.3g} hours of {machine}, {priced.chips} "
                f"chips at {price.usd_per_hour:g} USD an hour each "
@@ -228,47 +217,64 @@ def hours_for(usd: float, machine: str | None,
   return hours
 
 
-def rollouts_in(config, overrides: list[dict] | None, root: str, *,
-                hours: float | None = None, usd: float | None = None,
-                machine: str | None = None,
-                usd_per_chip_hour: float | None = None,
-                signals=preemption.on_signals) -> int:
-  """The budget that takes `hours`, or costs `usd` on a machine.
+def budget_of(config, overrides: list[dict] | None, root: str, *,
+              rollouts: int | None = None, hours: float | None = None,
+              usd: float | None = None, machine: str | None = None,
+              usd_per_chip_hour: float | None = None,
+              signals=preemption.on_signals) -> int:
+  """The budget in rollouts, from exactly one of rollouts, hours and usd.
 
-  By the first arm's speed in ROOT/clock. The records of that short run, which
-  is not charged, decide: a resumed spend has the same budget.
+  Hours are converted by the speed of a short run of the first arm in
+  ROOT/clock, whose rollouts are not charged. Its records are kept, so a resumed
+  spend has the same budget.
   """
+  if [rollouts, hours, usd].count(None) != 2:
+    raise InputError("expected one budget: --rollouts, --hours or --usd")
+  if usd is None and (machine, usd_per_chip_hour) != (None, None):
+    raise InputError("--machine and --usd_per_chip_hour: expected --usd too")
+  if rollouts is not None:
+    return rollouts
   if usd is not None:
     hours = hours_for(usd, machine, usd_per_chip_hour)
-  arms = prepared(config, overrides, CLOCKED, root)
-  clock = dataclasses.replace(arms[0], folder=os.path.join(
-      root, CLOCK, arms[0].setup.run_id))
+  arms = prepared(config, overrides, PLACEHOLDER_C, root)
+  speed_run = dataclasses.replace(arms[0], folder=os.path.join(
+      root, SPEED_RUN, arms[0].setup.run_id))
   with locked(root):
-    advance(clock, smallest(arms), signals)
-  kept, e = records.read(os.path.join(clock.folder, state_lib.RECORDS)), (
-      clock.setup.e.eval)
-  return filling(kept, hours, lambda C: len(arms) + len(evaluate.due_rollouts(
-      C=C, first=e.first, growth=e.growth)), smallest(arms))
+    advance(speed_run, smallest(arms), signals)
+  e = speed_run.setup.e.eval
+  return rollouts_for_hours(
+      records.read(os.path.join(speed_run.folder, state_lib.RECORDS)), hours,
+      evaluations_at=lambda C: len(arms) + len(evaluate.due_rollouts(
+          C=C, first=e.first, growth=e.growth)), minimum=smallest(arms))
 
 
-def filling(kept: list[dict], hours: float, evaluations, least: int) -> int:
-  """The most rollouts C that a run takes `hours` for; InputError below `least`.
+def rollouts_for_hours(run_records: list[dict], hours: float, *,
+                       evaluations_at: typing.Callable[[int], int],
+                       minimum: int) -> int:
+  """The most rollouts that fit into `hours`, by the speed of a short run.
 
-  By its first records, without compiling. A sample of the evaluations(C) takes
-  as long as one of a step.
+  Compilation is not counted. A sample of the evaluations_at(C) evaluations
+  takes as long as a sample of a training step.
+
+  Raises:
+    InputError: the hours are too few for `minimum` rollouts.
   """
-  steps = [r for r in kept if r["kind"] == "train"]
-  rollout, sample = (sum(map(of, steps)) / steps[-1]["rollouts"] for of in (
-      lambda r: sum(records.phases(r)), lambda r: r["seconds_sample"]))
-  evaluation = sample * kept[0]["k"] * len(kept[0]["correct"])
-  seconds = lambda C: C * rollout + evaluations(C) * evaluation
-  most = bisect.bisect_right(range(int(3600 * hours / rollout) + 1),
+  steps = [r for r in run_records if r["kind"] == "train"]
+  rollouts = steps[-1]["rollouts"]
+  rollout_seconds = sum(sum(records.phases(r)) for r in steps) / rollouts
+  sample_seconds = sum(r["seconds_sample"] for r in steps) / rollouts
+  first = run_records[0]  # the evaluation of the base policy
+  evaluation_seconds = sample_seconds * first["k"] * len(first["correct"])
+  seconds = lambda C: (
+      C * rollout_seconds + evaluations_at(C) * evaluation_seconds)
+  most = bisect.bisect_right(range(int(3600 * hours / rollout_seconds) + 1),
                              3600 * hours, key=seconds) - 1
-  text = (f"hours={hours:g}: {max(most, 0):,} rollouts, at {rollout * 1e3:.3g} "
-          f"ms each and {evaluation:.3g} s an evaluation")
-  if most < least:
-    raise InputError(f"{text}; expected {least:,}: give at least "
-                     f"{seconds(least) / 3600:.3g} hours")
+  text = (f"hours={hours:g}: {max(most, 0):,} rollouts, at "
+          f"{rollout_seconds * 1e3:.3g} ms each and {evaluation_seconds:.3g} s "
+          "an evaluation")
+  if most < minimum:
+    raise InputError(f"{text}; expected {minimum:,}: give at least "
+                     f"{seconds(minimum) / 3600:.3g} hours")
   progress.say(text)
   return most
 
@@ -276,73 +282,81 @@ def filling(kept: list[dict], hours: float, evaluations, least: int) -> int:
 # ---- one arm
 
 
-def _ends_at(e: experiment.Experiment, kept: list[dict]) -> int | None:
-  """The index of the evaluation that ends a run of e; None: not yet there."""
-  return next((i for i, r in enumerate(kept) if r["kind"] == "eval"
+def _last_index(e: experiment.Experiment, run_records: list[dict]
+                ) -> int | None:
+  """The index of the evaluation that ends a run of e; None: not yet reached."""
+  return next((i for i, r in enumerate(run_records) if r["kind"] == "eval"
                and e.is_finished(r["step"], r["rollouts"])), None)
 
 
-def advance(arm: Arm, C: float, signals) -> tuple[race.ArmHistory, int, int]:
-  """Trains the arm to C rollouts unless its records reach it; then reads them.
+def advance(arm: ArmRun, C: float, signals) -> tuple[race.ArmHistory, int, int]:
+  """Trains the arm to C rollouts unless its records reach C.
 
-  Returns what the race sees, the rollouts that are charged, and how many of
-  them this process sampled.
+  Returns its evaluations for the race, the rollouts charged to the arm, and how
+  many of them this process sampled.
   """
-  setup, path = arm.at(int(C)), os.path.join(arm.folder, state_lib.RECORDS)
-  kept = records.sound(path)[0] if workdir.is_claimed(arm.folder) else []
-  ended, before = "", kept[-1]["rollouts"] if kept else 0
-  if (end := _ends_at(setup.e, kept)) is None:
+  setup = arm.with_budget(int(C))
+  path = os.path.join(arm.folder, state_lib.RECORDS)
+  run_records = records.sound(path)[0] if workdir.is_claimed(arm.folder) else []
+  rollouts_before = run_records[-1]["rollouts"] if run_records else 0
+  failure = ""
+  last_index = _last_index(setup.e, run_records)
+  if last_index is None:
     with progress.printed(False), state_lib.claimed(
         setup, arm.folder, run_id=os.path.basename(arm.folder)) as claimed:
-      finish = training.train(claimed, arm.folder, signals=signals)
-    if finish.code == exit_codes.PREEMPTED:
+      outcome = training.train(claimed, arm.folder, signals=signals)
+    if outcome.code == exit_codes.PREEMPTED:
       raise StoppedError
-    kept = records.read(path)
-    end = _ends_at(setup.e, kept)
-    if finish.code == exit_codes.DIVERGED:
-      end, ended = len(kept) - 1, "its loss is not finite"
-  kept = kept[:end + 1]
-  # A diverged run has no record of its last step.
-  charged = kept[-1]["rollouts"] + bool(ended) * arm.setup.e.alloc.B
-  return _read(arm, kept, ended), charged, max(charged - before, 0)
+    run_records = records.read(path)
+    last_index = _last_index(setup.e, run_records)
+    if outcome.code == exit_codes.DIVERGED:
+      last_index, failure = len(run_records) - 1, "its loss is not finite"
+  run_records = run_records[:last_index + 1]
+  charged = run_records[-1]["rollouts"]
+  if failure:  # the last step of a diverged run has no record
+    charged += arm.setup.e.alloc.B
+  return (_evaluations(arm, run_records, failure), charged,
+          max(charged - rollouts_before, 0))
 
 
-def _read(arm: Arm, kept: list[dict], ended: str) -> race.ArmHistory:
-  """What the race sees of a run's records."""
-  import numpy as np
-  evals, last, a = [r for r in kept if r["kind"] == "eval"], kept[-1], (
-      arm.setup.e.alloc)
-  value = np.array([r["correct"] for r in evals]) / evals[0]["k"]
+def _evaluations(arm: ArmRun, run_records: list[dict], failure: str
+                 ) -> race.ArmHistory:
+  """The evaluations of a run, for the race."""
+  evals = [r for r in run_records if r["kind"] == "eval"]
+  value_ExQ = np.array([r["correct"] for r in evals]) / evals[0]["k"]
   # Tokens stand for device time, which differs when a run is resumed.
+  last = run_records[-1]
   tokens = (last["sampled_tokens"] + last["trained_tokens"]) / max(
       last["rollouts"], 1)
+  alloc = arm.setup.e.alloc
   return race.ArmHistory(
-      arm.name, np.array([float(r["rollouts"]) for r in evals]), value.mean(1),
-      value, tokens, race.stretch(a.Bp, a.n), ended)
+      arm.name, np.array([float(r["rollouts"]) for r in evals]),
+      value_ExQ.mean(1), value_ExQ, tokens, race.stretch(alloc.Bp, alloc.n),
+      failure)
 
 
 # ---- the end
 
 
 def best_record(folder: str) -> dict:
-  """The best evaluation of a run, the first of equals."""
+  """The record of a run's best evaluation; of equal ones, the first."""
   return max((r for r in records.read(os.path.join(folder, state_lib.RECORDS))
               if r["kind"] == "eval"), key=lambda r: r["avg"])
 
 
-def tested(arm: Arm, best: dict) -> dict | None:
-  """The evaluation of the best checkpoint on the test split, made only once.
+def tested(arm: ArmRun, best: dict) -> dict | None:
+  """The record of the best checkpoint's evaluation on the test split.
 
-  None: the stratum has no test split.
+  None: the stratum has no test split. A stored record is not measured again.
   """
   path = os.path.join(arm.folder, state_lib.EVALUATIONS)
   stratum = arm.setup.stratum.header["stratum"]
   try:
-    other = evaluation.on_split(arm.setup, "test")
-  except InputError:  # which `spend` has said at its start
+    test_setup = evaluation.on_split(arm.setup, "test")
+  except strata.NoTestSplitError:  # `spend` has printed the message
     return None
-  kept = records.sound(path)[0] if os.path.exists(path) else []
-  for record in kept:
+  stored = records.sound(path)[0] if os.path.exists(path) else []
+  for record in stored:
     if (record["eval_set"], record["step"]) == (f"{stratum}/test",
                                                 best["step"]):
       return record
@@ -350,20 +364,20 @@ def tested(arm: Arm, best: dict) -> dict | None:
       arm.folder, state_lib.RECORDS)), best["step"]))
   setup, _ = state_lib.as_stored(arm.setup, arm.folder, evaluate=True)
   step, params = evaluation.policy_of(setup, arm.folder, "best")
-  with progress.printed(False), rollouts_lib.grading(other) as grader:
+  with progress.printed(False), rollouts_lib.grading(test_setup) as grader:
     line = state_lib.record_fields(setup, "eval", history) | (
-        evaluation.evaluation(other, grader, params, step, preemption.Stop(),
-                              split="test")) | {"alarms": []}
+        evaluation.evaluation(test_setup, grader, params, step,
+                              preemption.Stop(), split="test")) | {"alarms": []}
   evaluation.append(arm.folder, line)
   return line
 
 
-def document(arms: typing.Sequence[Arm], result: race.Result, best: dict,
+def document(arms: typing.Sequence[ArmRun], result: race.Result, best: dict,
              test: dict | None) -> dict:
   """The content of ROOT/spend.json."""
   chosen = arms[result.chosen]
-  value = lambda r: r and {"avg": r["avg"], "se": r["avg_se"]}
-  store = state_lib.BEST if best["step"] else None
+  value = lambda record: record and {"avg": record["avg"],
+                                     "se": record["avg_se"]}
   return {
       "budget": result.budget, "rollouts": result.rollouts,
       "overhead": result.overhead,
@@ -371,8 +385,9 @@ def document(arms: typing.Sequence[Arm], result: race.Result, best: dict,
                 "rollouts": entry.rollouts, "why": entry.why}
                for arm, entry in zip(arms, result.arms, strict=True)],
       "chosen": chosen.overrides,
-      "checkpoint": os.path.join(chosen.folder, store, str(best["step"]))
-      if store else chosen.setup.folder,
+      "checkpoint": os.path.join(
+          chosen.folder, state_lib.BEST, str(best["step"]))
+      if best["step"] else chosen.setup.folder,  # the base policy
       "validation": value(best), "test": value(test)}
 
 
@@ -395,12 +410,12 @@ def locked(root: str):
 
 
 class Spent(typing.NamedTuple):
-  """The end of a spend."""
+  """The result of a spend."""
 
   document: dict
   result: race.Result
-  arms: list[Arm]
-  seen: dict[int, race.ArmHistory]  # what the race read of each arm that ran
+  arms: list[ArmRun]
+  seen: dict[int, race.ArmHistory]  # of each arm that ran, by its index
 
 
 def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
@@ -408,8 +423,9 @@ def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
   """Races the arms for a budget of rollouts, and writes ROOT/spend.json.
 
   Raises:
-    InputError: an arm is refused, or the root is another's; nothing was run.
-    StoppedError: a signal stopped it; the same call goes on.
+    InputError: an arm is refused, or another spend uses the root; nothing was
+      run.
+    StoppedError: a signal stopped the spend; the same call resumes it.
   """
   config_file.check_run(config)
   if not config.checkpoint.keep_best:
@@ -420,9 +436,10 @@ def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
                      "stops arms by a rule of its own; leave it None")
   with locked(root):
     compilation.enable_cache(progress.say)
-    arms, seen = prepared(config, overrides, budget, root), {}
-
-    charged, began, trained = [0] * len(arms), time.monotonic(), 0
+    arms = prepared(config, overrides, budget, root)
+    seen: dict[int, race.ArmHistory] = {}
+    charged = [0] * len(arms)  # rollouts
+    start, sampled_here = time.monotonic(), 0  # rollouts of this process
 
     used, available = arms[0].setup.e.mesh.size, jax.device_count()
     if used < available:
@@ -430,20 +447,22 @@ def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
                    "a larger config.mesh uses all of them")
     try:
       evaluation.on_split(arms[0].setup, "test")
-    except InputError as error:  # says how to make the split
+    except strata.NoTestSplitError as error:  # says how to make the split
       progress.say(f"no test reward: {error}")
 
     def reach(k: int, C: float):
-      nonlocal trained
+      nonlocal sampled_here
       progress.say(f"{arms[k].name}: to {C:,.0f} rollouts, in {arms[k].folder}")
       seen[k], charged[k], sampled = advance(arms[k], C, signals)
-      trained += sampled
+      sampled_here += sampled
       return seen[k], charged[k]
 
     def say(line: str) -> None:
-      left = (budget - sum(charged)) * (time.monotonic() - began)
-      progress.say(line + (f"; ETA {progress.format_seconds(left / trained)}"
-                           if trained else ""))
+      if sampled_here:
+        seconds = (time.monotonic() - start) / sampled_here
+        left = (budget - sum(charged)) * seconds
+        line += f"; ETA {progress.format_seconds(left)}"
+      progress.say(line)
 
     result = race.play([arm.name for arm in arms], reach, budget,
                        smallest=smallest(arms), log=say,
@@ -458,7 +477,7 @@ def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
 
 
 def reported(spent: Spent) -> str:
-  """The sentence that says what the budget bought."""
+  """The chosen arm, its rewards and its cost, in one sentence."""
   spend, chosen = spent.document, spent.result.arms[spent.result.chosen]
   rewards = ", ".join(
       f"{split} avg {spend[split]['avg']:.4f} (se {spend[split]['se']:.4f})"

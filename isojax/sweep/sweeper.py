@@ -1,8 +1,8 @@
 """Starts the runs of a sweep, each in a process and on devices of its own.
 
 Runs resume and lock themselves, so a sweeper stores only ROOT/RUN_ID.py and
-ROOT/RUN_ID.log of each. It locks the log of a run as long as the run goes on:
-several sweepers on one file system share the work.
+ROOT/RUN_ID.log of each run. It locks the log of a run until the run ends, so
+that several sweepers on one file system can share the work.
 """
 
 import collections
@@ -37,15 +37,14 @@ from isojax.errors import InputError, reason
 from isojax.ledger import records, workdir
 from isojax.runtime import progress
 
-POLL = 0.5  # seconds between checks of the processes
-TOLD = 60.0  # seconds between two lines on the runs of this sweeper
-RECENT = 20  # training steps that give the rate
-TAIL = 1 << 20  # bytes at the end of a file that are read
+POLL_SECONDS = 0.5  # between checks of the processes
+REPORT_SECONDS = 60.0  # between lines about the progress of the runs
+ETA_STEPS = 20  # the last training steps, whose speed gives the ETA
+TAIL_BYTES = 1 << 20  # at the end of a file, which are read
 MARK = "== "  # begins the lines of a log that the sweeper wrote
-# Exit codes of a run that was asked to stop; the signals are those that arrive
-# before it can save.
+# Exit codes of a run that was asked to stop; the signals: before it could save.
 STOPPED = (exit_codes.PREEMPTED, -signal.SIGINT, -signal.SIGTERM)
-# Another try would end in the same way.
+# Exit codes after which another try would fail in the same way.
 FINAL = (exit_codes.BAD_INPUT, exit_codes.DIVERGED)
 PR_SET_PDEATHSIG = 1  # of prctl
 CONFIG = '''{source!r}
@@ -61,7 +60,7 @@ def get_config():
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Run:
+class PlannedRun:
   """One row of a plan, applied to a config."""
 
   folder: str  # ROOT/RUN_ID; the id is a hash of what decides the results
@@ -85,7 +84,8 @@ class Run:
 # --- from a plan to runs ---
 
 
-def _of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
+def _run_of_row(lines: list[str], index: int, path: str, config, root: str
+                ) -> PlannedRun:
   from isojax.run import experiment  # loads jax
   where = f"{path}:{index + 1}"
   config = copy.deepcopy(config)
@@ -96,7 +96,7 @@ def _of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
   except InputError as error:
     raise InputError(f"{where}: {error}") from error
   name = workdir.run_id(experiment.identity(json.loads(json.dumps(values))))
-  return Run(os.path.join(root, name), where, values, alloc)
+  return PlannedRun(os.path.join(root, name), where, values, alloc)
 
 
 def check_root(root: str) -> None:
@@ -107,8 +107,8 @@ def check_root(root: str) -> None:
     raise InputError(f"--root={root} is a file; expected a folder")
 
 
-def of_plan(path: str, config, root: str) -> tuple[list[Run], list[str]]:
-  """The runs of a plan, each once, and what is wrong with other rows."""
+def of_plan(path: str, config, root: str) -> tuple[list[PlannedRun], list[str]]:
+  """The distinct runs of a plan, and messages about rows that are wrong."""
   check_root(root)
   config_file.check_run(config)
   lines = plan_file.read_lines(path)
@@ -117,14 +117,14 @@ def of_plan(path: str, config, root: str) -> tuple[list[Run], list[str]]:
   runs, wrong = {}, []
   for index in range(len(lines)):
     try:
-      run = _of_row(lines, index, path, config, root)
+      run = _run_of_row(lines, index, path, config, root)
       runs.setdefault(run.folder, run)
     except InputError as error:
       wrong.append(str(error))
   return list(runs.values()), wrong
 
 
-def of_shard(runs: list[Run], shard: str | None) -> list[Run]:
+def of_shard(runs: list[PlannedRun], shard: str | None) -> list[PlannedRun]:
   """The runs of --shard=I/N; all without it."""
   if shard is None:
     return runs
@@ -134,35 +134,35 @@ def of_shard(runs: list[Run], shard: str | None) -> list[Run]:
   return runs[int(match[1])::int(match[2])]
 
 
-# --- what the files of runs say ---
+# --- the state of runs, from their files ---
 
 
 def _tail(path: str) -> list[str]:
   """The last complete lines of a file; none if it cannot be read."""
   try:
     with open(path, "rb") as file:
-      file.seek(max(0, os.path.getsize(path) - TAIL))
+      file.seek(max(0, os.path.getsize(path) - TAIL_BYTES))
       text = file.read().decode(errors="replace")
   except OSError:
     return []
   return text[:text.rfind("\n") + 1].splitlines()
 
 
-def is_complete(run: Run) -> bool:
-  """Whether the last evaluation is recorded: of C, or by eval.patience."""
+def is_complete(run: PlannedRun) -> bool:
+  """Whether a run has its last evaluation, at C or by eval.patience."""
   lines = _tail(os.path.join(run.folder, "records.jsonl"))
   try:
     last = json.loads(lines[-1])
-    # In flight a step trains on more or fewer than B rollouts, with a rule.
+    # In-flight steps may train on more or fewer than B rollouts.
     in_flight = run.config["recipe"]["updates"]["in_flight"]
     spent = (last["step"] >= run.alloc.M if in_flight
              else run.alloc.is_spent(last["rollouts"]))
     return last["kind"] == "eval" and (spent or _out_of_patience(run))
-  except (IndexError, KeyError, ValueError):  # damaged: the run says how
+  except (IndexError, KeyError, ValueError):  # damaged: the run prints why
     return False
 
 
-def _out_of_patience(run: Run) -> bool:
+def _out_of_patience(run: PlannedRun) -> bool:
   patience = run.config["eval"]["patience"]
   if patience is None:
     return False
@@ -171,8 +171,11 @@ def _out_of_patience(run: Run) -> bool:
                         ) >= patience
 
 
-def last_error(run: Run) -> tuple[int | None, str]:
-  """Exit code of the last attempt that ended, and the line of output before."""
+def last_error(run: PlannedRun) -> tuple[int | None, str]:
+  """Exit code of the last attempt, and its last line of output.
+
+  (None, "") while the run is going, or before its first attempt.
+  """
   lines = ["", *filter(str.strip, _tail(run.log))]
   if not lines[-1].startswith(f"{MARK}exit code "):
     return None, ""
@@ -180,7 +183,7 @@ def last_error(run: Run) -> tuple[int | None, str]:
   return int(lines[-1].split()[3]), message.removeprefix("isojax: ")
 
 
-def state_of(run: Run) -> str:
+def state_of(run: PlannedRun) -> str:
   """finished, running, failed, stopped or waiting."""
   if is_complete(run):
     return "finished"
@@ -192,18 +195,18 @@ def state_of(run: Run) -> str:
 
 
 def _best(kept: list[dict]) -> str:
-  """The best evaluation of a run."""
+  """The best evaluation of a run, as text."""
   best = max((r for r in kept if r["kind"] == "eval"),
              key=lambda r: r["avg"], default=None)
   return "-" if best is None else (
       f"{best['avg']:.4f} ± {best['avg_se']:.4f} at {best['step']}")
 
 
-def _cells(run: Run, state: str, kept: list[dict]) -> list[str]:
+def _cells(run: PlannedRun, state: str, kept: list[dict]) -> list[str]:
   a = run.alloc
   rollouts, eta = kept[-1]["rollouts"] if kept else 0, "-"
   if state == "running" and (
-      train := [r for r in kept if r["kind"] == "train"][-RECENT:]):
+      train := [r for r in kept if r["kind"] == "train"][-ETA_STEPS:]):
     sampled = statistics.mean(
         r["Bp"] * r["n"] * (1 + r["extra_rounds"]) for r in train)
     seconds = statistics.median(sum(records.phases(r)) for r in train)
@@ -212,36 +215,38 @@ def _cells(run: Run, state: str, kept: list[dict]) -> list[str]:
           f"{rollouts:,}/{a.C:,}", _best(kept), eta]
 
 
-def _ledger(run: Run) -> tuple[list[dict], str | None]:
-  """The sound records of a run, and what is wrong with the file."""
+def _records(run: PlannedRun) -> tuple[list[dict], str | None]:
+  """The undamaged records of a run, and the damage of the file."""
   try:
     return records.sound(os.path.join(run.folder, "records.jsonl"))
   except InputError as error:
     return [], str(error)
 
 
-def table(runs: list[Run]) -> str:
-  """A line for each run; below it, what is wrong with runs and their records.
-  """
+def table(runs: list[PlannedRun]) -> str:
+  """A line for each run; below, errors of failed runs and damaged records."""
   states = [state_of(run) for run in runs]
-  ledgers = list(map(_ledger, runs))
+  records_of = list(map(_records, runs))
   lines = [["run", "state", "seed", "Bp", "n", "rollouts/C", "best avg", "ETA"],
-           *map(_cells, runs, states, (kept for kept, _ in ledgers))]
+           *map(_cells, runs, states, (kept for kept, _ in records_of))]
   return "\n".join([aligned(lines), *(
       f"{run.name} ({run.source}): {last_error(run)[1]}"
       for run, state in zip(runs, states, strict=True) if state == "failed"),
-      *(damage for _, damage in ledgers if damage)])
+      *(damage for _, damage in records_of if damage)])
 
 
 # --- the devices of this machine ---
 
-# jax is asked in a process of its own: who sees accelerators also takes them.
+# Runs in another process, because a process that lists accelerators takes them.
 PROBE = ("import jax; d = jax.local_devices(); print(d[0].platform, "
          "len({str(getattr(x, 'coords', x.id)) for x in d}))")
 
 
 def workers_here(count: int | None, per_run: int) -> list[dict]:
-  """The variables of the workers of this machine; see `split_devices`."""
+  """The environment variables of the workers on this machine.
+
+  See `split_devices`.
+  """
   platform = "cpu"
   if os.environ.get("JAX_PLATFORMS") != "cpu":
     *_, platform, number = subprocess.run(
@@ -259,10 +264,10 @@ def workers_here(count: int | None, per_run: int) -> list[dict]:
 
 def split_devices(platform: str, ids: list, count: int | None, per_run: int
                   ) -> list[dict]:
-  """The variables of workers with devices or a share of threads of their own.
+  """The environment variables that give each worker its devices or threads.
 
-  With count = None there are as many as accelerators allow, and one on a CPU.
-  InputError if there are too few.
+  count: of the workers; None: as many as the accelerators allow, one on a CPU.
+  InputError if there are too few devices.
   """
   if platform == "cpu":
     count = count or 1
@@ -285,7 +290,7 @@ def split_devices(platform: str, ids: list, count: int | None, per_run: int
 
 
 def _one_chip(chip: int) -> dict[str, str]:
-  """The variables of libtpu for a process that uses one chip of a host."""
+  """The environment variables of libtpu for a process on one chip of a host."""
   port = 8476 + chip
   return {"TPU_VISIBLE_CHIPS": str(chip), "TPU_PROCESS_PORT": str(port),
           "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
@@ -297,14 +302,14 @@ def _one_chip(chip: int) -> dict[str, str]:
 # --- the loop ---
 
 
-def command_of(run: Run) -> list[str]:
+def command_of(run: PlannedRun) -> list[str]:
   """The command that starts or resumes a run, on this host alone."""
   return [sys.executable, "-m", "isojax.main", f"--config={run.folder}.py",
           f"--workdir={run.folder}", f"--run_id={run.name}",
           "--coordinator=none"]
 
 
-def tied():
+def kill_with_parent():
   """A preexec_fn: on Linux the kernel kills the child when its parent ends."""
   libc = ctypes.CDLL(None) if sys.platform == "linux" else None
   parent = os.getpid()
@@ -314,21 +319,21 @@ def tied():
       libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
       if os.getppid() != parent:
         os._exit(1)  # the parent died in between
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell may ignore it for us
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's, for submitit alone
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # may be inherited as ignored
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # from Slurm, for submitit
 
   return prepare
 
 
 class Process(typing.NamedTuple):
-  """A run of this sweeper."""
+  """The process of a run that this sweeper started."""
 
-  run: Run
+  run: PlannedRun
   log: typing.BinaryIO  # locked until the run ends
   popen: subprocess.Popen
 
   def ended(self) -> int:
-    """Notes the exit code in the log and unlocks it; returns the code."""
+    """Writes the exit code to the log and unlocks it; returns the code."""
     _mark(self.log, f"exit code {self.popen.returncode}")
     self.log.close()
     return self.popen.returncode
@@ -347,7 +352,7 @@ def _mark(log: typing.BinaryIO, text: str) -> None:
   log.flush()
 
 
-def start(run: Run, env: dict, command: list[str]) -> Process | None:
+def start(run: PlannedRun, env: dict, command: list[str]) -> Process | None:
   """Starts a run; None if it is complete or another process has locked it."""
   with contextlib.ExitStack() as stack:
     log = stack.enter_context(open(run.log, "ab"))
@@ -364,28 +369,29 @@ def start(run: Run, env: dict, command: list[str]) -> Process | None:
     with open(run.log, "ab") as output:  # without the lock of `log`
       popen = subprocess.Popen(
           command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-          env=os.environ | env, process_group=0, preexec_fn=tied())
+          env=os.environ | env, process_group=0, preexec_fn=kill_with_parent())
     stack.pop_all()
     return Process(run, log, popen)
 
 
-def sweep(runs: list[Run], workers: list[dict], tries: int,
+def sweep(runs: list[PlannedRun], workers: list[dict], tries: int,
           command=command_of) -> bool:
   """Starts every run that is neither complete nor locked, until none is left.
 
-  Waits for runs that another process has locked. A run that fails is started
-  again after the others, `tries` times in all. Each worker does one run at
-  once, with its environment variables. Returns whether a signal stopped the
-  sweep, whose runs have saved.
+  Waits for runs that another process has locked. A failed run is started again
+  after the others, `tries` times in all. Each worker has one run at a time,
+  with the worker's environment variables. Returns whether a signal stopped the
+  sweep; its runs are saved then.
 
   Raises:
     InputError: the root cannot be written.
   """
   queue, failures = collections.deque(runs), collections.Counter()
   active: dict[int, Process] = {}  # by worker
-  root, asked, waits = os.path.dirname(runs[0].folder), False, False
+  root = os.path.dirname(runs[0].folder)
+  asked_to_stop = said_waiting = False
   report = _reporter(runs)
-  with _caught() as signals:
+  with _catch_signals() as signals:
     try:
       os.makedirs(root, exist_ok=True)
       while (active or queue and not signals) and len(signals) < 2:
@@ -400,30 +406,31 @@ def sweep(runs: list[Run], workers: list[dict], tries: int,
           if (process := _next(queue, env, command)) is None:
             break  # no other worker would get a run
           active[i] = process
-        if queue and not active and not signals and not waits:
-          waits = True
+        if queue and not active and not signals and not said_waiting:
+          said_waiting = True
           progress.say(f"waiting for {len(queue)} runs that other processes "
                        "have locked")
-        if signals and not asked:
-          asked = _ask_to_stop(active.values())
+        if signals and not asked_to_stop:
+          asked_to_stop = True
+          _ask_to_stop(active.values())
         report([process.run for process in active.values()])
-        time.sleep(POLL)
+        time.sleep(POLL_SECONDS)
       return bool(signals)
     except OSError as error:
       raise InputError(f"--root={root}: cannot be written ({reason(error)}); "
-                       "make room, or choose another folder") from error
+                       "free disk space, or choose another folder") from error
     finally:
       for process in active.values():
         process.kill()
 
 
-def _reporter(runs: list[Run]):
-  """A function (active runs) that says now and then how far a sweep is."""
+def _reporter(runs: list[PlannedRun]):
+  """A function (active runs) that prints progress each REPORT_SECONDS."""
   last_report = time.monotonic()
 
-  def report(active: list[Run]) -> None:
+  def report(active: list[PlannedRun]) -> None:
     nonlocal last_report
-    if time.monotonic() - last_report < TOLD:
+    if time.monotonic() - last_report < REPORT_SECONDS:
       return
     last_report = time.monotonic()
     progress.say("; ".join([
@@ -433,26 +440,25 @@ def _reporter(runs: list[Run]):
   return report
 
 
-def _progress(run: Run) -> str:
+def _progress(run: PlannedRun) -> str:
   kept, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
   *_, rollouts, best, eta = _cells(run, "running", kept)
   return f"{run.name}: {rollouts} rollouts, best avg {best}, ETA {eta}"
 
 
-def _ask_to_stop(active) -> bool:
+def _ask_to_stop(active) -> None:
   for process in active:
-    # A second SIGTERM, after that of a scheduler, would kill it.
+    # Not SIGTERM, because a second one, after a scheduler's, kills a run.
     process.popen.send_signal(signal.SIGINT)
-  return True
 
 
 @contextlib.contextmanager
-def _caught():
-  """Yields a list that gets the signals that ask to stop."""
+def _catch_signals():
+  """Yields a list to which each signal that asks to stop is appended."""
   signals = []
   before = {number: signal.signal(number, lambda *got: signals.append(got[0]))
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(number) != signal.SIG_IGN}  # as under nohup
+            if signal.getsignal(number) != signal.SIG_IGN}  # by nohup
   try:
     yield signals
   finally:
@@ -474,7 +480,7 @@ def _next(queue: collections.deque, env: dict, command) -> Process | None:
 
 
 def _is_over(process: Process, failures, tries: int) -> bool:
-  """Notes how a run ended; returns whether it is not to be started again."""
+  """Reports the end of a run; returns whether not to start it again."""
   run, code = process.run, process.ended()
   if is_complete(run):
     kept, _ = records.sound(os.path.join(run.folder, "records.jsonl"))

@@ -11,7 +11,7 @@ import re
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _WORD = re.compile(r"\\(?:boxed|fbox)\s+([^\s$]+)")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is no brace
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # matches \{ as a whole
 
 
 def _whole(text: str) -> str | None:
@@ -49,7 +49,7 @@ KINDS = {"whole": _whole, "boxed": _boxed, "hash": _hash, "tags": _tags}
 def extract(text: str, kind: str) -> str | None:
   """The answer in the place that `kind` names, or None.
 
-  A blank answer is None. Space around an answer is kept for the task's judge.
+  A blank answer is None. Space around an answer is kept, for the judge.
   """
   answer = KINDS[kind](text)
   return answer if answer and answer.strip() else None

@@ -27,25 +27,25 @@ class Task:
   # kind -> the function that loads the problems. Its arguments are the other
   # keys of the source; the type of each is checked against its annotation.
   sources: dict[str, Callable[..., Pool]]
-  # (problem, answer, source) -> (whether the answer is right, its vote). A
-  # number in [0, 1] grades the answer. Equal votes are one answer for maj@k; ""
-  # is no vote. The answer may be any text. A third value, if there is one, has
-  # the parts of the number by name, which are recorded.
+  # (problem, answer, source) -> (correct, vote), for an answer of any text.
+  # correct: a bool, or a number in [0, 1] that grades the answer. Equal votes
+  # count as one answer for maj@k; "" is no vote. A third value is optional: the
+  # parts of the number by name, which are recorded.
   judge: Callable[[Problem, str, dict], tuple]
   # Raises InputError for a problem that no answer could be judged against.
   check: Callable[[Problem], None] = accept
   # Raises InputError for a source whose problems cannot be judged.
   check_source: Callable[[dict], None] = accept
-  # Whether the judge runs in processes of its own, which are killed if an
-  # answer takes too much time or memory.
+  # Whether the judge runs in separate processes, which are killed if an answer
+  # takes too much time or memory.
   process: bool = False
-  # (source): runs once in each of these processes before the first answer, for
-  # imports.
+  # Called with the source in each of these processes before the first answer,
+  # for slow imports.
   warm_up: Callable[[dict], object] = accept
-  # Reads task.grader.file, which the judge gets as source["reward"]; such a
-  # task judges problems of every other one. None: the task has no file.
+  # Reads task.grader.file, which the judge gets as source["reward"]. Such a
+  # task judges problems of every other task. None: the task has no file.
   read: Callable[[str], dict] | None = None
-  longest: int = 8192  # characters of an answer; a longer one is not judged
+  max_characters: int = 8192  # a longer answer is incorrect without the judge
   # (module that the judge imports, extra of setup.py that installs it).
   needs: tuple[str, str] | None = None
 
@@ -64,5 +64,5 @@ TASKS = {
     "python": Task(
         sources={"countdown": countdown.load, **files.SOURCES},
         judge=python_reward.judge, process=True, warm_up=python_reward.warm_up,
-        read=python_reward.read, longest=131_072),
+        read=python_reward.read, max_characters=131_072),
 }

@@ -17,7 +17,7 @@ LARGEST_NUMBER = 13  # numbers are 1 .. 13, a deck of cards
 LARGEST_TARGET = 99  # targets are 1 .. 99
 MOST_NUMBERS = 8  # 13**8 * 7! * 3**7 drawings fit 64 bits, 2000 times over
 VALIDATION_SHARE = 5  # one problem in five, by content, is for validation
-MAX_CHARACTERS = 256  # a longer answer is wrong and is not parsed
+MAX_CHARACTERS = 256  # a longer answer is incorrect and is not parsed
 
 _QUESTION = re.compile(r"\s*[0-9]{1,9}(\s+[0-9]{1,9})*\s*=\s*-?[0-9]{1,9}\s*")
 _MASK = (1 << 64) - 1
@@ -97,15 +97,15 @@ def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
 
 
 def load(numbers: int, train: int, validation: int, seed: int) -> Pool:
-  """`train` and `validation` generated problems, less their copies."""
+  """Generates `train` and `validation` problems, and drops copies."""
   splits, copies = [], 0
   for split, count in (("train", train), ("validation", validation)):
-    of = {}
+    by_content: dict[str, Problem] = {}
     for index in range(count):
       p = problem(seed, index, numbers=numbers, split=split)
-      of.setdefault(content(p.question), p)
-    splits.append(list(of.values()))
-    copies += count - len(of)
+      by_content.setdefault(content(p.question), p)
+    splits.append(list(by_content.values()))
+    copies += count - len(by_content)
   return Pool(*splits, (f"{copies} of {train + validation} problems drawn are "
                         "copies of others and were dropped",) if copies else ())
 
@@ -147,11 +147,11 @@ def judge(problem: Problem, answer: str, _: dict) -> tuple[bool, str]:
 
   The vote is the answer's value, "" for an illegal expression.
   """
-  worth = value(problem, answer)
-  right = worth == int(problem.question.split("=")[1])
-  return right, "" if worth is None else str(worth)
+  answer_value = value(problem, answer)
+  correct = answer_value == int(problem.question.split("=")[1])
+  return correct, "" if answer_value is None else str(answer_value)
 
 
 def verify(problem: Problem, text: str) -> float:
-  """1.0 if the text is right, else 0.0."""
+  """1.0 if the text is correct, else 0.0."""
   return float(judge(problem, text, {})[0])

@@ -1,7 +1,7 @@
 """Loads problem sets: JSONL, JSON, Parquet and Arrow files, and tfds data sets.
 
-Also folders that `datasets.Dataset.save_to_disk` wrote. Only launch.split reads
-problem sets; training reads the stratum files that it writes.
+Also loads folders of `datasets.Dataset.save_to_disk`. Only launch.split reads
+problem sets; training reads the stratum files that launch.split writes.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,9 +31,10 @@ def load_files(path: str, validation: str | None, share: float, question: str,
       Hugging Face's save_to_disk wrote.
     validation: file or pattern of the validation problems; None: a share of
       `path` is held out, chosen by content.
-    share: held out, in [0, 1].
-    question: its column; dots select inside it, as in "prompt.0.content".
-    answer: its column.
+    share: the share that is held out, in [0, 1].
+    question: column of the question; dots select inside a column, as in
+      "prompt.0.content".
+    answer: column of the answer.
     extract: position of the answer in its column: whole, boxed or hash.
     drop_unanswered: whether rows without an answer are dropped, with a count;
       otherwise they are an error.
@@ -50,15 +51,17 @@ def load_tfds(dataset: str, data_dir: str | None, split: str,
   Args:
     dataset: a builder of tfds.text, such as "gsm8k", or a folder with the
       dataset_info.json of a data set in array_record format.
-    data_dir: where a builder downloads to and reads from; None: tfds' default.
+    data_dir: folder to which a builder downloads; None: the default of tfds.
     split: such as "train" or "train[:50%]".
-    validation: another split, or None; it and the rest as in `load_files`.
+    validation: another split, or None.
+
+  The other arguments are those of `load_files`.
   """
   return _pool(functools.partial(_tfds_rows, dataset, data_dir), split,
                validation, share, (question, answer, extract, drop_unanswered))
 
 
-ROWS = 1000  # of Parquet at once: unused columns may be wide
+PARQUET_ROWS = 1000  # read at once, because unused columns may be wide
 SOURCES = {"files": load_files, "tfds": load_tfds}  # of any task
 
 
@@ -153,7 +156,7 @@ def _file_rows(pattern: str) -> Rows:
       raise
     except (OSError, ValueError, LookupError, TypeError) as error:
       raise InputError(
-          f"{file}: not readable as {kind}{' behind ' + last if last else ''} "
+          f"{file}: not readable as {kind}{' after ' + last if last else ''} "
           f"({' '.join(str(error).split())[:200]})") from error
 
 
@@ -177,12 +180,12 @@ def _json_rows(file: str):
 def _parquet_rows(file: str):
   from pyarrow import parquet  # slow
   with parquet.ParquetFile(file) as table:
-    yield from _numbered(row for batch in table.iter_batches(ROWS)
+    yield from _numbered(row for batch in table.iter_batches(PARQUET_ROWS)
                          for row in batch.to_pylist())
 
 
 def _arrow_rows(file: str):
-  """Yields rows of the stream format, which datasets writes, or of files."""
+  """Yields the rows of an Arrow stream, as datasets writes, or Arrow file."""
   import pyarrow
   with pyarrow.memory_map(file) as source:
     try:
@@ -251,7 +254,7 @@ def _tfds_rows(dataset: str, data_dir: str | None, split: str) -> Rows:
       yield f"{dataset}/{split}[{number}]", _plain(source[number])
   except InputError:
     raise
-  except Exception as error:  # errors have many types
+  except Exception as error:  # tfds raises many types
     raise InputError(
         f"source.dataset={dataset!r}, split {split!r}: tfds cannot read it "
         f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "

@@ -1,9 +1,10 @@
-"""Grades responses: finds the answer in each text and has the task judge it.
+"""Grades responses: extracts each answer, and calls the task's judge.
 
-A judge that runs other people's code runs in processes with limits on time and
-memory. An answer at which one fails is judged once more, after the others. Then
-it is wrong, or has no verdict if the judge is a reward of one's own. Verdicts
-depend neither on the number of processes nor on the order of answers.
+A judge that needs limits on time and memory runs in processes. An answer at
+which the judge fails is judged once more, after the other answers. If the judge
+fails again, the answer is incorrect, or has no verdict if the judge is a custom
+reward. Verdicts depend neither on the number of processes nor on the order of
+answers.
 """
 
 import collections
@@ -32,15 +33,16 @@ from isojax.tasks.problem import Problem
 
 @dataclasses.dataclass(frozen=True)
 class Graded:
-  """Verdicts on B responses; without an answer: wrong, and no vote."""
+  """Verdicts on B responses; one without an answer is incorrect and no vote."""
 
-  # float64, 1.0 or 0.0; the reward in [0, 1] of a task that grades answers.
+  # float64, 1.0 or 0.0, or a grade in [0, 1] if the task gives grades.
   correct_B: np.ndarray
   formatted_B: np.ndarray  # float64, 1.0 where an answer was found
   vote_B: list[str]  # what maj@k counts, "" is no vote
-  judged_B: np.ndarray  # bool, False without a verdict
-  parts_B: list[dict]  # name -> part of a reward of one's own; {} without
-  # A line for each distinct answer that was not judged, or by a failure.
+  judged_B: np.ndarray  # bool, False: no verdict
+  parts_B: list[dict]  # name -> part of a custom reward; {}: no parts
+  # A line for each distinct answer without a verdict, or at which the judge
+  # failed.
   lost: list[str]
 
   def take(self, index: np.ndarray) -> "Graded":
@@ -62,12 +64,12 @@ class Graded:
 @dataclasses.dataclass(frozen=True)
 class GraderConfig:
   name: str  # of the task that judges, a key of tasks.base.TASKS
-  answer: str  # where answers are: whole, boxed, hash or tags
-  # Processes that judge; countdown needs none.
+  answer: str  # kind of extraction, a key of answer_extraction.KINDS
+  # Number of processes, for tasks that need them.
   workers: int = dataclasses.field(metadata=identity.NOTHING)
-  seconds: float  # wall clock for one answer, of which there are two tries
-  step_seconds: float  # for all answers of a step; the rest is then lost
-  # FILE.py:FUNCTION of a reward of one's own; "" for the other tasks.
+  seconds: float  # wall time for one try of an answer, which has two tries
+  step_seconds: float  # for all answers of a step; later ones have no verdict
+  # FILE.py:FUNCTION of a custom reward; "" for other tasks.
   file: str = ""
 
   def __post_init__(self):
@@ -94,15 +96,15 @@ class GraderConfig:
           "expected 0 < seconds <= step_seconds, both finite")
 
 
-# The reply without an answer.
-WRONG = {"correct": False, "vote": "", "parts": {}}
-SHOWN = 5  # lines about answers that were not judged, of a step
-START_SECONDS = 120.0  # for the first processes to import what they need
-START_POLL_SECONDS = 0.1  # between two looks at a process that starts
+# The reply for a response without an answer.
+INCORRECT = {"correct": False, "vote": "", "parts": {}}
+MAX_LINES = 5  # printed per step about answers that were not judged
+START_SECONDS = 120.0  # limit for the first processes and their imports
+START_POLL_SECONDS = 0.1  # to wait for a process that starts
 
 
 class _Worker:
-  """A process that judges; it is replaced when it fails."""
+  """A process with a judge; it is started again after a failure."""
 
   def __init__(self, cfg: GraderConfig, source: dict):
     self.cfg, self.source = cfg, source
@@ -110,20 +112,20 @@ class _Worker:
 
   def start(self) -> None:
     """Starts the process, which sends a message when it is ready."""
-    ours = str(pathlib.Path(__file__).parents[2])
-    path = [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
+    package_root = str(pathlib.Path(__file__).parents[2])
+    path = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
     self.process, self.ready = subprocess.Popen(
         [sys.executable, "-m", grader_process.__name__, self.cfg.name,
          str(self.cfg.seconds), json.dumps(self.source)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, bufsize=0,
-        # A fixed order of sets; arithmetic needs no threads.
+        # Sets have a fixed order; the arithmetic of judges needs no threads.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path),
                           "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"},
         start_new_session=True), False  # Ctrl-C is handled by the parent alone
 
   def stop(self) -> int | None:
-    """Kills the process and all that it started; its exit code."""
+    """Kills the process and its children; returns its exit code."""
     process, self.process = self.process, None
     if process is None:
       return None
@@ -134,14 +136,14 @@ class _Worker:
     return process.wait()
 
   def receive(self, seconds: float) -> dict | None:
-    """A message, or None after `seconds`; ValueError if the process ended."""
+    """A message; None after `seconds`; ValueError if the process has ended."""
     stdout = self.process.stdout
     if not connection.wait([stdout], max(0.0, seconds)):
       return None
     return json.loads(os.read(stdout.fileno(), 65536))  # one atomic write
 
   def is_ready(self) -> bool:
-    """Whether the process has started; OSError or ValueError if it cannot."""
+    """Whether the process has started; OSError or ValueError if it fails to."""
     if self.process is None:
       self.start()
     self.ready = self.ready or "ready" in (
@@ -172,8 +174,8 @@ class _Worker:
 def _is_reply(reply, job: int) -> bool:
   """Whether a message is the verdict on a job, with a reward in [0, 1].
 
-  A reward function runs in the process that writes to the pipe, so what it or
-  its children write there is not believed.
+  A custom reward runs in the process that writes to the pipe, so it or its
+  children may write other messages there.
   """
   return (isinstance(reply, dict)
           and {"job", "correct", "vote", "parts"} <= reply.keys()
@@ -186,7 +188,7 @@ def _is_reply(reply, job: int) -> bool:
 
 @contextlib.contextmanager
 def _processes(cfg: GraderConfig, source: dict):
-  """Gives judge(jobs, seconds) of cfg.workers processes; see `_judge`."""
+  """Yields judge(jobs, seconds) of cfg.workers processes; see `_judge`."""
   workers = [_Worker(cfg, source) for _ in range(cfg.workers)]
   needs = base.TASKS[cfg.name].needs
   remedy = ("; is what it needs installed? "
@@ -216,13 +218,13 @@ def _processes(cfg: GraderConfig, source: dict):
 
 def _judge(cfg: GraderConfig, workers: list[_Worker], threads, jobs: list,
            seconds: float) -> list[dict]:
-  """{correct, vote, failed or lost: why} for each (problem, answer).
+  """{correct, vote, parts[, failed or lost: why]} for each (problem, answer).
 
-  All of them take at most `seconds`. Each worker has a thread.
+  All answers together take at most `seconds`. Each worker has a thread.
   """
   end = time.monotonic() + seconds
   failure = "lost" if base.TASKS[cfg.name].read else "failed"
-  replies = [WRONG | {
+  replies = [INCORRECT | {
       "lost": f"not judged within step_seconds={cfg.step_seconds}"}] * len(jobs)
 
   def work(worker: _Worker) -> None:
@@ -231,7 +233,7 @@ def _judge(cfg: GraderConfig, workers: list[_Worker], threads, jobs: list,
         if not worker.is_ready():
           continue
       except (OSError, ValueError):
-        worker.stop()  # and is started again in the next step
+        worker.stop()  # is started again in the next step
         return
       try:
         job = waiting.popleft()
@@ -244,7 +246,7 @@ def _judge(cfg: GraderConfig, workers: list[_Worker], threads, jobs: list,
         replies[job] = reply
       elif time.monotonic() < end:
         failed.append(job)
-        replies[job] = WRONG | {failure: reply["why"]}
+        replies[job] = INCORRECT | {failure: reply["why"]}
 
   failed = list(range(len(jobs)))
   for _ in range(2):
@@ -269,7 +271,7 @@ def with_reward(cfg: GraderConfig, source: dict) -> dict:
 
 
 def probe(cfg: GraderConfig, source: dict, problem: Problem) -> None:
-  """Judges two answers to a problem; InputError if the user's file fails."""
+  """Tries a custom reward on two answers; InputError if it fails."""
   if base.TASKS[cfg.name].read is None:
     return
   answers = (problem.answer, "?")
@@ -285,18 +287,17 @@ def probe(cfg: GraderConfig, source: dict, problem: Problem) -> None:
 
 
 def _why(reply: dict) -> str | None:
-  """Why an answer was not judged as it should be."""
+  """Why an answer has no verdict, or why the judge failed; None: neither."""
   return next((reply[key] for key in ("lost", "failed") if key in reply), None)
 
 
 @contextlib.contextmanager
 def opened(cfg: GraderConfig, source: dict):
-  """Gives grade(problems, text_B, seconds) -> Graded while it is open.
+  """Yields grade(problems, text_B, seconds=cfg.step_seconds) -> Graded.
 
-  Texts are problem-major. Answers that are not judged within `seconds`, by
-  default cfg.step_seconds, are lost. `source` is that of the problems, see
-  base.Task; {} if it is not known. The file of cfg is read unless `with_reward`
-  has.
+  Texts are problem-major. Answers that are not judged within `seconds` have no
+  verdict. `source` is the source of the problems, see base.Task; {}: not known.
+  The file of cfg is read unless `with_reward` has read it.
   """
   task = base.TASKS[cfg.name]
   task.check_source(source)
@@ -312,7 +313,7 @@ def opened(cfg: GraderConfig, source: dict):
 def _judge_here(task: base.Task, source: dict, jobs: list, _) -> list[dict]:
   """The replies of a judge that needs no process and no limit."""
   verdicts = [task.judge(problem, answer, source) for problem, answer in jobs]
-  return [WRONG | {"correct": correct, "vote": vote}
+  return [INCORRECT | {"correct": correct, "vote": vote}
           for correct, vote in verdicts]
 
 
@@ -324,12 +325,13 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
   for i, text in enumerate(text_B):
     answer = answer_extraction.extract(text, cfg.answer)
     job_B.append(None if answer is None else (problems[i // n].id, answer))
-  short = [job for job in dict.fromkeys(job_B)
-           if job is not None and len(job[1]) <= base.TASKS[cfg.name].longest]
-  replies = judge([(by_id[key], answer) for key, answer in short],
+  limit = base.TASKS[cfg.name].max_characters
+  jobs = [job for job in dict.fromkeys(job_B)
+          if job is not None and len(job[1]) <= limit]
+  replies = judge([(by_id[key], answer) for key, answer in jobs],
                   cfg.step_seconds if seconds is None else seconds)
-  reply_of = dict(zip(short, replies, strict=True))
-  reply_B = [reply_of.get(job, WRONG) for job in job_B]
+  reply_of = dict(zip(jobs, replies, strict=True))
+  reply_B = [reply_of.get(job, INCORRECT) for job in job_B]
   return Graded(
       correct_B=np.array([reply["correct"] for reply in reply_B], np.float64),
       formatted_B=np.array([job is not None for job in job_B], np.float64),
@@ -342,6 +344,6 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
 
 
 def shown(lost: list[str]) -> list[str]:
-  """The first lines of `Graded.lost`, which may have thousands."""
-  more = len(lost) - SHOWN
-  return lost[:SHOWN] + ([f"and {more} more answers"] if more > 0 else [])
+  """The first lines of `Graded.lost`, and the number of others."""
+  more = len(lost) - MAX_LINES
+  return lost[:MAX_LINES] + ([f"and {more} more answers"] if more > 0 else [])

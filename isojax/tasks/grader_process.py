@@ -2,10 +2,12 @@
 
   python -m isojax.tasks.grader_process TASK SECONDS SOURCE
 
-It reads one numbered job a line and writes one reply a line with its number,
-both JSON. Its first line says that it is ready, or why it is not. It ends with
-its input, so it outlives its parent by at most one job, which an alarm of the
-kernel limits. What it has started ends with it. Imports no jax.
+It reads one numbered job per line, and writes one reply per line with the
+number of the job, both JSON. Its first line is "ready", or "refused" with the
+reason.
+It ends at the end of its input, so it outlives its parent by at most one job,
+whose time an alarm limits. Its children are killed when it ends. The module
+does not import jax.
 """
 
 import ctypes
@@ -24,7 +26,7 @@ from isojax.tasks.problem import Problem
 
 MEMORY = 2 * 2**30  # bytes of address space; sympy itself takes 0.1 of them
 OUT_OF_MEMORY = 3  # exit code
-KILL_GRACE_SECONDS = 5.0  # that the parent is given to kill first
+KILL_GRACE_SECONDS = 5.0  # after the limit, for the parent to kill first
 PR_SET_PDEATHSIG = 1  # of prctl
 MAX_VOTE = 500  # characters, so that a reply fits one atomic write to a pipe
 
@@ -35,16 +37,17 @@ def _why(error: Exception) -> str:
 
 
 def _reply(judge, source: dict, job: list) -> dict:
-  """{correct, vote, parts, failed: why}; an answer on which the judge raises is
-  wrong.
+  """{correct, vote, parts[, failed: why]}.
+
+  An answer for which the judge raises is incorrect.
   """
-  random.seed(0)  # no verdict depends on what was judged before
+  random.seed(0)  # so that no verdict depends on earlier answers
   try:
     problem, answer = job
     correct, vote, *parts = judge(Problem(*problem), answer, source)
   except MemoryError:
-    os._exit(OUT_OF_MEMORY)  # what was cached so far may be incomplete
-  except Exception as error:  # any of the judge's
+    os._exit(OUT_OF_MEMORY)  # caches of libraries may be incomplete
+  except Exception as error:  # the judge raises any type
     return {"correct": False, "vote": "", "parts": {}, "failed": _why(error)}
   if len(vote) > MAX_VOTE:
     vote = hashlib.sha256(vote.encode("utf-8", "surrogatepass")).hexdigest()
@@ -59,7 +62,7 @@ def _watch() -> None:
   judge, ended = os.getpid(), {signal.SIGUSR1}
   signal.pthread_sigmask(signal.SIG_BLOCK, ended)
   if os.fork() == 0:
-    os.closerange(0, 256)  # its pipes are seen to end when the judge does
+    os.closerange(0, 256)  # or its copies of the pipes would keep them open
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
     if os.getppid() == judge:
       signal.sigwait(ended)
@@ -68,9 +71,9 @@ def _watch() -> None:
 
 
 def main(name: str, seconds: float, source: dict) -> None:
-  """Judges until its input ends."""
+  """Judges jobs until the input ends."""
   _watch()
-  # What libraries print or read must not touch the two pipes.
+  # Libraries that print or read must not use the two pipes.
   jobs, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
   null = os.open(os.devnull, os.O_RDWR)
   os.dup2(null, 0)
@@ -88,7 +91,7 @@ def main(name: str, seconds: float, source: dict) -> None:
   task = base.TASKS[name]
   try:
     task.warm_up(source)
-  except Exception as error:  # any of its imports'
+  except Exception as error:  # imports raise any type
     send({"refused": _why(error)})
     return
   judge = os.getpid()

@@ -1,9 +1,9 @@
 """Problems of the generators of reasoning-gym 0.1.25, and their scores.
 
 A problem is item 0 of a dataset whose seed is a hash of (generator, seed,
-index). (Item i of reasoning-gym's seed s is item 0 of its seed s + i, so
-neighbouring seeds share almost every problem.) A hash of its question decides
-for which split it is.
+index), because neighbouring seeds of reasoning-gym share almost every problem:
+item i of seed s is item 0 of seed s + i. A hash of the question decides the
+split of a problem.
 """
 
 import functools
@@ -15,11 +15,11 @@ from isojax.errors import InputError
 from isojax.tasks import problem as problem_lib
 from isojax.tasks.problem import Pool, Problem
 
-VALIDATION = 2**31  # ids from here on are problems for validation
-MAX_CHARACTERS = 8192  # of a problem's own answer
-ATTEMPTS = 128  # drawings of a problem; half of them are of the wrong split
+VALIDATION = 2**31  # the first id of validation problems
+MAX_CHARACTERS = 8192  # of a reference answer
+ATTEMPTS = 128  # to draw a problem; half of the draws are of the other split
 
-_REASONS = {
+_REASONS = {  # why these generators are refused
     "makes other problems in each process":
         "codeio isomorphic_strings knight_swap list_functions "
         "polynomial_multiplication ransom_note word_ladder",
@@ -35,14 +35,14 @@ _REASONS = {
 GENERATORS_REFUSED = {name: reason for reason, names in _REASONS.items()
                       for name in names.split()}
 
-_ANY_LENGTH = ("jugs",)  # an answer may have more moves than the own one
+_ANY_LENGTH = ("jugs",)  # an answer may have more moves than the reference
 _PARTS = [re.compile(pattern, re.IGNORECASE) for pattern in (
     r"[^\W\d_]+", r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", r"-(?=\s*[\d.])",
     r"(?<![a-z])(?:nan|inf(?:inity)?)j?(?![a-z])")]
 
 
 def generators() -> list[str]:
-  """The names that are not refused."""
+  """The names of the generators that are not refused."""
   from reasoning_gym import factory  # 1.6 s, with matplotlib and sympy
   return sorted(factory.DATASETS.keys() - GENERATORS_REFUSED.keys())
 
@@ -64,7 +64,7 @@ def check(generator: str, options: dict) -> None:
     config = factory.DATASETS[generator][1](**options, seed=0, size=1)
     if hasattr(config, "validate"):
       config.validate()
-  except Exception as error:  # theirs are AssertionError and others
+  except Exception as error:  # generators raise AssertionError and others
     raise InputError(
         f"source.options={options}: {generator} refuses them "
         f"({' '.join(str(error).split()) or type(error).__name__}); see its "
@@ -87,13 +87,13 @@ def split_of(question: str) -> str:
   return "validation" if digest[0] % 2 else "train"
 
 
-def _is_one_answer(answer: str, own: str) -> bool:
-  """Whether an answer has no more parts than the problem's own.
+def _is_one_answer(answer: str, reference: str) -> bool:
+  """Whether an answer has at most the parts of the reference answer.
 
   Some scorers pick one number out of many, ignore signs and words, or take nan
-  for equal to every number.
+  as equal to every number.
   """
-  return all(len(part.findall(answer)) <= len(part.findall(own))
+  return all(len(part.findall(answer)) <= len(part.findall(reference))
              for part in _PARTS)
 
 
@@ -107,12 +107,12 @@ def _value(gym, item: dict, answer: str) -> float:
     value = float(gym.score_answer(answer, item))
   except MemoryError:
     raise
-  except Exception:  # any of theirs
+  except Exception:  # scorers raise any type
     return 0.0
   return value if 0.0 <= value <= 1.0 else 0.0
 
 
-@functools.lru_cache(maxsize=512)  # n answers to a problem come in a row
+@functools.lru_cache(maxsize=512)  # each problem is used for n answers
 def _drawn(generator: str, options: str, seed: int, index: int):
   """The dataset of one item at an address, and its item; `options` are JSON.
 
@@ -128,7 +128,7 @@ def _drawn(generator: str, options: str, seed: int, index: int):
         generator, seed=int.from_bytes(digest, "little"), size=1,
         **json.loads(options))
     item = dataset[0]
-    answer = item["answer"].strip()  # base_conversion has made empty ones
+    answer = item["answer"].strip()  # base_conversion may give an empty answer
     if (split_of(item["question"]) == split
         and 0 < len(answer) <= MAX_CHARACTERS
         and _value(dataset, item, answer) == 1.0):
@@ -139,30 +139,32 @@ def _drawn(generator: str, options: str, seed: int, index: int):
 
 
 def problem(generator: str, options: dict, seed: int, index: int) -> Problem:
-  """The problem at an address, of validation from index VALIDATION."""
+  """The problem at an address; from index VALIDATION on, for validation."""
   _, item = _drawn(generator, json.dumps(options, sort_keys=True), seed, index)
   return Problem(index, item["question"], item["answer"])
 
 
 def load(generator: str, options: dict, train: int, validation: int,
          seed: int) -> Pool:
-  """`train` and `validation` problems of a generator, less their copies.
+  """Draws `train` and `validation` problems of a generator, and drops copies.
 
   `options` are those of the generator's config, such as max_terms. Validation
-  problems are ordered by content: a later index has a new problem less often
-  where there are few, so by index the test split would be harder.
+  problems are ordered by content. If a generator knows few easy problems, later
+  indices that are no copies are harder, so the test split, which takes the last
+  ones, would be harder in the order of indices.
   """
   check(generator, options)
-  of = {}  # those of validation first
+  by_question: dict[str, Problem] = {}  # validation first, so it keeps copies
   for start, size in ((VALIDATION, validation), (0, train)):
     for index in range(start, start + size):
       p = problem(generator, options, seed, index)
-      of.setdefault(problem_lib.normalised(p.question), p)
-  sides = [[p for p in of.values() if (p.id >= VALIDATION) == in_validation]
-           for in_validation in (False, True)]
-  sides[1].sort(key=lambda p: problem_lib.numbers(p.question))
-  dropped = train + validation - len(of)
-  return Pool(*sides, (
+      by_question.setdefault(problem_lib.normalised(p.question), p)
+  splits = [[p for p in by_question.values()
+             if (p.id >= VALIDATION) == in_validation]
+            for in_validation in (False, True)]
+  splits[1].sort(key=lambda p: problem_lib.numbers(p.question))
+  dropped = train + validation - len(by_question)
+  return Pool(*splits, (
       f"{dropped} of {train + validation} problems of {generator} are copies "
       "of others and were dropped",) if dropped else ())
 

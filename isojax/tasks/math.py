@@ -1,9 +1,9 @@
 r"""Judges mathematical answers with math-verify and sympy.
 
 The whole answer is read as one LaTeX expression, because math-verify's own
-search for an expression in a text would accept an answer that lists many. What
-cannot be read counts as text. sympy may take forever or all memory, so this
-task is judged in processes that are killed then.
+search for an expression in a text would accept an answer that lists many. An
+answer that cannot be parsed is compared as text. sympy may take forever or all
+memory, so the judge runs in processes that can be killed.
 """
 
 import re
@@ -13,7 +13,7 @@ from isojax.tasks import math_text
 from isojax.tasks.problem import Problem
 
 _INTEGER = re.compile(r"-?[0-9]+")
-_NAMED = re.compile(  # a value with the name of what it is the value of
+_NAMED = re.compile(  # a name and its value, such as x_1 = 3
     r"[a-zA-Z](?:_(?:\w|\{\w+\}))?\s*=\s*"
     r"((?:(?![=<>]|\\(?:n?eq?|[lg]eq?|in|approx|equiv|sim|to)(?![a-zA-Z])).)+)")
 _UNEVALUATED = re.compile(r"\\(?:sum|prod|int|lim|det)|!")
@@ -23,11 +23,11 @@ _RATIO = re.compile(r"ratio|proportion|odds|scale", re.IGNORECASE)
 
 
 def same(gold: str, answer: str, *, question: str) -> bool:
-  """Whether an answer says the same as the gold one; may take forever.
+  """Whether an answer equals the gold answer; may take forever.
 
-  The words of the question are units of the answer. If it is about percent, 50%
-  answers 50; 50% answers 1/2 in any case. If it is about a ratio, 10:30 is one;
-  else it is a time of day.
+  Words of the question count as units in answers. 50% equals 1/2, and if the
+  question is about percent, also 50. 10:30 is a ratio if the question is about
+  one, and otherwise a time of day.
   """
   if len(answer) > math_text.MAX_CHARACTERS:
     return False
@@ -41,7 +41,7 @@ def same(gold: str, answer: str, *, question: str) -> bool:
   if gold == answer:
     return bool(answer)
   if _INTEGER.fullmatch(gold) and _INTEGER.fullmatch(answer):
-    return int(gold) == int(answer)  # the commonest case, 50 times faster
+    return int(gold) == int(answer)  # the usual case, 50 times as fast
   if gold_word := math_text.word(gold):
     return gold_word == math_text.letters(answer)
   if number := math_text.based(gold):
@@ -61,10 +61,10 @@ def same(gold: str, answer: str, *, question: str) -> bool:
 
 
 def vote(answer: str, words: frozenset[str] = frozenset()) -> str:
-  """What maj@k counts; "" is no vote.
+  """The text that maj@k counts; "" is no vote.
 
-  Equal votes are judged equal, but for the name in x=3, which only a gold
-  answer with a name of its own asks for.
+  Answers with equal votes are judged equal. The exception is the name in x=3,
+  which the vote drops, and which `same` compares if the gold answer has a name.
   """
   if len(answer) > math_text.MAX_CHARACTERS:
     return ""
@@ -76,7 +76,7 @@ def vote(answer: str, words: frozenset[str] = frozenset()) -> str:
     return str(int(text))
   if text_word := math_text.word(text):
     return text_word
-  # 50% is 50 and also 1/2; words are no factors.
+  # sympy must not evaluate 50%, which is 50 and also 1/2, nor words as factors.
   if "%" in text or _UNEVALUATED.search(text) or math_text.is_prose(text, ""):
     return text
   from isojax.tasks import math_values

@@ -1,12 +1,12 @@
-"""Normalises the text of mathematical answers, and says what may be parsed."""
+"""Normalises mathematical answers as text, and decides which may be parsed."""
 
 import itertools
 import re
 
-MAX_CHARACTERS = 1000  # a longer answer is text
-MAX_DEPTH = 8  # of brackets: the parser takes 0.2 s for each
+MAX_CHARACTERS = 1000  # a longer answer is incorrect
+MAX_DEPTH = 8  # of brackets: the parser takes 0.2 s for each level
 MAX_DIGITS = 200  # of one number
-MAX_EXPONENT_DIGITS = 4  # and of what stands before a factorial
+MAX_EXPONENT_DIGITS = 4  # of an exponent, or of a number before a factorial
 
 _UNICODE = str.maketrans({
     **{chr(code + 0xFEE0): chr(code) for code in range(0x21, 0x7F)},  # ５（，
@@ -55,11 +55,11 @@ j kelvin kg kilogram kilometer kilometre km kmh kph l lb liter litre m mg meter
 metre mi mile milliliter millimeter min minute ml mm month mph n newton of ounce
 oz p people per person pint pm point pound quart rad radian s sec second sq
 square unit volt w watt way week yard yd year"""
-# Never units: they change the value.
+# Words that are no units, because they change the value.
 _SCALES = """
 dozen double fifth fourth gross half halve hundred percent quarter score tenth
 third thousand million billion trillion times pair"""
-# Units of which two different ones differ, with their other names.
+# Units that cannot replace each other, each with its other names.
 _DISTINCT = """
 am; pm; dm; mm; cm centimeter centimetre; km kilometer kilometre; m meter metre;
 in inch; ft foot feet; yd yard; mi mile; g gram; kg kilogram; mg; lb pound;
@@ -77,23 +77,23 @@ NEGATED = re.compile(r"(?<![a-zA-Z])(?:non?|not|never|neither|nor)"
 _REPEATING = re.compile(r"^(-?)(\d*)\.(\d*)\\overline\{(\d+)\}$")
 _WORD = re.compile(r"\(?\s*\\text\s*\{([^{}\\]*)\}\s*\)?")
 _REFUSED = re.compile(
-    # What sympy takes forever or a gigabyte for.
+    # Texts for which sympy takes forever or a gigabyte.
     rf"\d{{{MAX_DIGITS + 1}}}"
     rf"|\^\s*[{{(]?\s*[+-]?[\d.,]{{{MAX_EXPONENT_DIGITS + 1}}}"
     rf"|\d{{{MAX_EXPONENT_DIGITS + 1}}}\s*!|[)}}!]\s*!"
     r"|\^\s*(?:\w|\\[a-zA-Z]+)\s*\^"  # a tower without braces is no LaTeX
     r"|\^\s*\{[^{}]*\d\s*\^\s*\{?\s*\d"
-    # Two numbers side by side are no product; two points are in no number.
+    # Two adjacent numbers, which are no product, and two points in a number.
     r"|(?<![_^\d.])(?<!\\frac)\d[\d.]* \d|\.\d*\.\d"
-    # A number has no index, one sign, no arithmetic with infinity, and no
-    # second number in its unit or behind it.
+    # An index of a number, two signs, arithmetic with infinity, and a second
+    # number in a unit or after it.
     r"|\d\s*_|^[+-]\s*[+-]|(?:[+-]\s*){3}"
     r"|\\infty\s*(?:\\infty|[\w(^!*/])|[\w)!*/]\s*\\infty"
     r"|\\text\s*\{(?:[^{}]*\d|[^{}]*\}\s*[\d{])"
-    # No decimal and no number is a factor behind braces, and no dots go on.
+    # A decimal or a number as a factor after braces, and dots.
     r"|(?<!matrix)\}\s*\d*\.\d|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\d"
     r"|\\[lcv]?dots"
-    # What `measured` has left behind a value is no unit of it.
+    # Text after a value that `measured` did not accept as a unit.
     r"|[\d)}]\s*\\text")
 _BASED = re.compile(  # 2A_{16}
     r"(-?[0-9A-F]*[0-9][0-9A-F]*)_(?:(\d)|\{(\d+)\})")
@@ -130,7 +130,7 @@ def measured(text: str, words: frozenset[str]) -> tuple[str, str]:
 
 def normalised(answer: str, words: frozenset[str] = frozenset()
                ) -> tuple[str, str]:
-  """An answer without space, dollars, wrappers and other forms, and its unit.
+  """An answer in a normal form, without space, dollars and wrappers; its unit.
   """
   text = answer.translate(_UNICODE).replace(r"\$", "").replace("$", "").strip()
   for pattern in _WRAPPED:
@@ -156,13 +156,13 @@ def normalised(answer: str, words: frozenset[str] = frozenset()
 
 
 def letters(text: str) -> str | None:
-  """The letters of an answer of letters alone, without case."""
+  """The letters of an answer that has only letters, without case; else None."""
   letters_only = re.sub(r"[\s'.-]", "", _WORD.sub(r"\1", text)).casefold()
   return letters_only if letters_only.isalpha() else None
 
 
 def word(text: str) -> str | None:
-  """The letters of an answer in words, which hold no variable."""
+  """The letters of an answer that is a word and not a variable; else None."""
   answer = letters(text)
   marked = "\\text" in text and len(answer or "") > 1
   return answer if answer and (
@@ -170,7 +170,7 @@ def word(text: str) -> str | None:
 
 
 def based(text: str) -> tuple[str, int] | None:
-  """The digits and the base of a number such as 101_2."""
+  """The digits and the base of a number such as 101_2; else None."""
   match = _BASED.fullmatch(text)
   return match and (match[1], int(match[2] or match[3]))
 
@@ -187,7 +187,7 @@ def infinite(text: str) -> str | None:
 
 
 def readable(text: str) -> bool:
-  """Whether sympy may parse a text, and would read it as it is meant."""
+  """Whether sympy can parse a text, in bounded time and as it is meant."""
   if (not text or len(text) > MAX_CHARACTERS or not text.isprintable()
       or _REFUSED.search(text)):
     return False
@@ -196,7 +196,7 @@ def readable(text: str) -> bool:
 
 
 def is_prose(answer: str, gold: str) -> bool:
-  """Whether an answer has words, which would be read as factors."""
+  """Whether an answer has words, which sympy would read as factors."""
   if NEGATED.search(answer):
     return True
   *_, value = answer.rpartition("=")

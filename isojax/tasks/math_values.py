@@ -1,6 +1,6 @@
-"""The values of normalised mathematical texts, by sympy and math-verify.
+"""Compares the values of normalised texts by sympy and math-verify.
 
-Apart from `math`, because the process that trains does without sympy.
+A module of its own, because the process that trains must not import sympy.
 """
 
 import functools
@@ -18,7 +18,7 @@ APPROX_TOLERANCE = 0.01  # relative distance of the two sides of \approx
 _NAMES = (sympy.Symbol, sympy.core.function.AppliedUndef, sympy.Derivative)
 
 
-@functools.lru_cache(maxsize=256)  # a gold answer comes n times in a row
+@functools.lru_cache(maxsize=256)  # a gold answer is compared with n answers
 def _parsed(text: str):
   """The sympy value of a normalised text, or None."""
   if not math_text.readable(text):
@@ -34,7 +34,7 @@ def _parsed(text: str):
         convert_degrees=False, normalization_config=None)
   except MemoryError:
     raise
-  except Exception:  # any of ANTLR's
+  except Exception:  # the parser raises any type
     return None
   listed = value.rhs if isinstance(value, sympy.Eq) else value
   if (isinstance(listed, sympy.FiniteSet) and len(listed) == 1
@@ -135,7 +135,7 @@ def _same_names(gold: dict, answer) -> bool:
 
 
 def _same_relation(gold, answer) -> bool:
-  """Whether two equations or comparisons say the same."""
+  """Whether two equations or comparisons are equivalent."""
   if not answer.free_symbols or (
       grader.is_equation(answer) and not isinstance(answer, sympy.Eq)
       and _unnamed(answer) is None) or not _verify(gold, answer):
@@ -192,7 +192,7 @@ def same(gold_text: str, answer_text: str) -> bool:
       isinstance(answer, pair) and isinstance(gold, sympy.FiniteSet)
       and len(gold) > 1):
     return False  # a set has no order, so it is no pair
-  sympy.core.random.seed(0)  # it compares at random points
+  sympy.core.random.seed(0)  # sympy compares at random points
   if _is_infinite(gold) or _is_infinite(answer):
     # sympy would find that infinity and its root are equal.
     sign = math_text.infinite(gold_text)
@@ -214,5 +214,5 @@ def canonical(text: str) -> str:
     return str(value)
   except MemoryError:
     raise
-  except Exception:  # any of sympy's
+  except Exception:  # sympy raises any type
     return text

@@ -1,7 +1,7 @@
-"""A problem, a pool of problems, and copies of problems in it.
+"""A problem, a pool of problems, and the detection of copies.
 
-A problem's id, its split and its place in the order depend on its own text
-alone, so they do not change when the set around it does.
+A problem's id, split and place in the order depend on its own text alone, so
+they do not change when other problems are added or removed.
 """
 
 from collections.abc import Iterable
@@ -22,11 +22,11 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-  """Distinct problems; none of them is on both sides of the split."""
+  """Distinct problems of two splits, which share no problem."""
 
   train: list[Problem]
   validation: list[Problem]
-  notes: tuple[str, ...]  # what was left out, one line each
+  notes: tuple[str, ...]  # lines about problems that were left out
 
 
 _SPACING = re.compile(  # LaTeX that only changes the spacing
@@ -39,7 +39,7 @@ _SPACE = re.compile(r"(?<![^\W_])\s+|\s+(?![^\W_])")
 
 
 def _spelled(character: str) -> str:
-  """NFKC of a character, but x² does not become x2, nor 1½ 11/2."""
+  """NFKC of a character, except that x² becomes x^2, and 1½ becomes 1 1/2."""
   kind = unicodedata.decomposition(character).partition(" ")[0]
   plain = unicodedata.normalize("NFKC", character)
   if kind == "<super>":
@@ -60,7 +60,7 @@ def normalised(text: str) -> str:
 
 
 def numbers(question: str) -> tuple[int, int]:
-  """Two independent uint32 of a question: its id, and its side."""
+  """Two independent uint32 of a question: its id, and a draw of its split."""
   key = normalised(question).encode()
   digest = hashlib.blake2b(key, digest_size=8).digest()
   return (int.from_bytes(digest[:4], "little"),
@@ -69,24 +69,24 @@ def numbers(question: str) -> tuple[int, int]:
 
 def distinct(pairs: Iterable[tuple[str, str]]
              ) -> tuple[dict[Problem, int], list[str]]:
-  """The side of each problem, ordered by id, and notes.
+  """(problem -> the draw of its split, ordered by id; notes).
 
-  Of copies the alphabetically first is kept, whatever the order of the file.
+  Of copies the alphabetically first is kept, for any order of the pairs.
   """
-  of, disputed, total = {}, set(), 0
+  rows, disputed, total = {}, set(), 0
   for question, answer in pairs:
     total += 1
-    number, side = numbers(question)
-    row = question, answer, side
-    kept = of.setdefault(number, row)
+    number, draw = numbers(question)
+    row = question, answer, draw
+    kept = rows.setdefault(number, row)
     if kept[1] != answer:
       disputed.add(number)
-    of[number] = min(kept, row)
-  notes = [] if len(of) == total else [
-      f"{total - len(of)} of {total} problems are copies of others and were "
+    rows[number] = min(kept, row)
+  notes = [] if len(rows) == total else [
+      f"{total - len(rows)} of {total} problems are copies of others and were "
       f"dropped; {len(disputed)} questions have copies with another answer"]
-  return {Problem(number, question, answer): side for number, (
-      question, answer, side) in sorted(of.items())}, notes
+  return {Problem(number, question, answer): draw for number, (
+      question, answer, draw) in sorted(rows.items())}, notes
 
 
 def divided(train: Iterable[tuple[str, str]],
@@ -99,8 +99,8 @@ def divided(train: Iterable[tuple[str, str]],
   """
   kept, notes = distinct(train)
   if validation is None:
-    return Pool(*([p for p, side in kept.items()
-                   if (side < share * 2**32) == held_out]
+    return Pool(*([p for p, draw in kept.items()
+                   if (draw < share * 2**32) == held_out]
                   for held_out in (False, True)), tuple(notes))
   held_out, more = distinct(validation)
   ids = {p.id for p in held_out}

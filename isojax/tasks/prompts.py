@@ -1,4 +1,4 @@
-"""Problems to token ids, and which problems a step gets."""
+"""Encodes problems as token ids, and chooses the problems of each step."""
 
 import dataclasses
 import hashlib
@@ -10,8 +10,8 @@ from isojax.runtime import rng
 from isojax.tasks.problem import Problem
 from isojax.types import Prompts
 
-# Llama 3's chat templates write today's date into the system's turn unless they
-# are given one; this is their default.
+# Llama 3's chat templates write today's date into the system's turn if none is
+# given, which would change prompts from day to day. This is their default date.
 TODAY = "26 Jul 2024"
 
 
@@ -32,7 +32,7 @@ class PromptConfig:
 
 
 def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
-  """Chats with the texts as the user's turns."""
+  """The texts in the tokenizer's chat template, as the user's turn."""
   if tokenizer.chat_template is None:
     raise InputError("prompt.chat: the tokenizer has no chat template, so the "
                      "model is not of a chat; set prompt.chat=False")
@@ -72,7 +72,7 @@ def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
 
   Raises:
     InputError: all prompts are too long, one is empty, a question holds a
-      special token, or a prompt a token that a model of V tokens has not.
+      special token, or a prompt has a token beyond the V of the model.
   """
   questions = [problem.question for problem in problems]
   special = list(filter(None, tokenizer.all_special_tokens))
@@ -108,8 +108,8 @@ def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
 def indices_at(*, seed: int, step: int, Bp: int, D: int) -> np.ndarray:
   """The Bp distinct problems of a step, as indices into D of them.
 
-  A pure function: epoch e is a permutation of its own, cut into D // Bp steps;
-  the remainder sits that epoch out, so no step holds a problem twice.
+  A pure function. Each epoch is a permutation, cut into D // Bp steps. The
+  remainder is not used in the epoch, so no step has a problem twice.
   """
   epoch, place = divmod(step, D // Bp)
   bits = rng.words(rng.Draw.ORDER, seed, epoch, D)
@@ -119,9 +119,9 @@ def indices_at(*, seed: int, step: int, Bp: int, D: int) -> np.ndarray:
 def order_at(*, seed: int, step: int, Bp: int, solved_D) -> np.ndarray:
   """All D problems in the order in which a step samples them.
 
-  A pure function. The first Bp, those of a round, are `indices_at`, but solved
-  ones are replaced by unsolved ones. The others follow: first the unsolved
-  ones, in random order, then the solved ones.
+  A pure function. The first Bp are `indices_at`, with solved problems replaced
+  by unsolved ones. The others follow in random order: the unsolved ones, then
+  the solved ones.
   """
   solved_D = np.asarray(solved_D)
   first = indices_at(seed=seed, step=step, Bp=Bp, D=len(solved_D))

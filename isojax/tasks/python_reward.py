@@ -1,6 +1,6 @@
-"""A reward of one's own: a Python function in a file that the config names.
+"""Custom rewards: a Python function in a file that the config names.
 
-The processes that judge get the text of the file, see
+The processes of the grader get the text of the file, see
 `isojax.core.custom_function`.
 """
 
@@ -44,18 +44,18 @@ def judge(problem: Problem, answer: str, source: dict
     value = function(problem.question, answer, fields)
   except MemoryError:
     raise
-  except Exception as error:  # any of theirs
+  except Exception as error:  # users raise any type
     raise custom_function.located(reward["path"], error) from error
   try:
     number, parts = weighted(value) if isinstance(value, dict) else (
         _number(value), {})
-    right = all(0.0 <= x <= 1.0 for x in (number, *parts.values()))  # nor NaN
-  except Exception:  # of a __float__ of theirs, too
-    right = False
-  if not right:
+    valid = all(0.0 <= x <= 1.0 for x in (number, *parts.values()))  # not NaN
+  except Exception:  # a value's own __float__ raises any type
+    valid = False
+  if not valid:
     raise InputError(
         f"{reward['path']}: {reward['function']} returned {value!r:.60}; "
-        "expected a number in [0, 1], whether the answer is right, or at most "
+        "expected a number in [0, 1], a bool, or at most "
         f"{MOST_PARTS} parts as {{'name': (part, weight)}}, where parts and "
         "their weighted sum are in [0, 1]")
   return number, answer.strip(), parts
@@ -74,6 +74,6 @@ def weighted(value: dict) -> tuple[float, dict[str, float]]:
     raise ValueError("too many parts, or a name that is no word")
   total = math.fsum(_number(part) * _number(weight)
                     for part, weight in value.values())
-  # 0.7 + 0.2 + 0.1 is a right answer.
+  # Rounded, because 0.7 + 0.2 + 0.1 must be 1.
   return round(total, 12), {name: _number(part)
                             for name, (part, _) in value.items()}

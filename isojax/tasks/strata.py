@@ -23,7 +23,7 @@ from isojax.tasks.problem import Pool, Problem
 SPLITS = ("train", "validation")
 REMEDY = "make it with `python -m launch.split`"
 TEST = "test"  # the third split, in a file of its own
-EASY = 0.3  # the lowest avg@n of the playbook's Easy set
+MIN_EASY_RATE = 0.3  # the smallest avg@n of the playbook's Easy set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,11 @@ class Stratum:
   train: list[Problem]
   validation: list[Problem]
   tokens: dict  # (split, id) -> mean new tokens, of measured problems
-  correct: dict  # (split, id) -> right samples of header["n"]
+  correct: dict  # (split, id) -> correct samples of header["n"]
+
+
+class NoTestSplitError(InputError):
+  """A stratum has no file with a test split."""
 
 
 def source(header: dict) -> dict:
@@ -46,18 +50,15 @@ def digest(lines: list[str]) -> str:
 
 
 def sealed(header: dict) -> dict:
-  """A header with a hash of its other fields."""
+  """A header with a hash of its fields."""
   rest = {name: value for name, value in header.items()
           if name != "header_sha256"}
   return rest | {"header_sha256": digest([json.dumps(rest, sort_keys=True)])}
 
 
-def write(path: str, header: dict, rows: list[dict]) -> None:
-  """Writes rows of {split, id, question, answer, correct[, tokens]}."""
+def _write_lines(path: str, header: dict, rows: list[dict]) -> None:
   lines = [json.dumps(row) for row in rows]
-  counts = {split: sum(row["split"] == split for row in rows)
-            for split in SPLITS}
-  head = sealed(header | counts | {"sha256": digest(lines)})
+  head = sealed(header | {"sha256": digest(lines)})
   # Renamed when complete: several shards may find that they are the last.
   partial = pathlib.Path(f"{path}.{os.getpid()}.partial")
   partial.write_text(
@@ -65,8 +66,19 @@ def write(path: str, header: dict, rows: list[dict]) -> None:
   partial.replace(path)
 
 
-def read(path: str) -> Stratum:
-  """Reads a stratum; InputError if it was cut or edited, or is no stratum."""
+def write(path: str, header: dict, rows: list[dict]) -> None:
+  """Writes rows of {split, id, question, answer, correct[, tokens]}."""
+  counts = {split: sum(row["split"] == split for row in rows)
+            for split in SPLITS}
+  _write_lines(path, header | counts, rows)
+
+
+def _read_lines(path: str, splits: tuple[str, ...], missing: InputError
+                ) -> tuple[dict, dict, dict, dict]:
+  """(header, split -> id -> Problem, tokens, correct) of a file of the splits.
+
+  tokens and correct are those of `Stratum`; `missing` is raised without a file.
+  """
   where = path
   try:
     text = pathlib.Path(custom_function.find(path)).read_text(encoding="utf-8")
@@ -84,28 +96,36 @@ def read(path: str) -> Stratum:
                        f"{header['sha256'][:12]} of the header: the file was "
                        "cut or edited")
     check = check_of(header["task"])
-    splits, tokens, correct = {split: {} for split in SPLITS}, {}, {}
+    problems: dict[str, dict] = {split: {} for split in splits}
+    tokens, correct = {}, {}
     for number, line in enumerate(lines, 2):
       where = f"{path}:{number}"
       row = json.loads(line)
       problem = Problem(row["id"], row["question"], row["answer"])
-      _check(problem, check, splits[row["split"]])
-      splits[row["split"]][problem.id] = problem
+      _check_problem(problem, check, problems[row["split"]])
+      problems[row["split"]][problem.id] = problem
       correct[row["split"], problem.id] = row["correct"]
       if "tokens" in row:
         tokens[row["split"], problem.id] = row["tokens"]
   except FileNotFoundError as error:
-    raise InputError(f"{path}: no such stratum file; {REMEDY}") from error
+    raise missing from error
   except InputError as error:
     remedy = "" if "launch.split" in str(error) else f"; {REMEDY}"
     raise InputError(f"{where}: {error}{remedy}") from error
   except (OSError, ValueError, LookupError, TypeError) as error:
     raise InputError(f"{where}: not a stratum file ({error!r}); {REMEDY}"
                      ) from error
+  return header, problems, tokens, correct
+
+
+def read(path: str) -> Stratum:
+  """Reads a stratum; InputError if it was cut or edited, or is no stratum."""
+  header, problems, tokens, correct = _read_lines(
+      path, SPLITS, InputError(f"{path}: no such stratum file; {REMEDY}"))
   for split in SPLITS:
-    if not splits[split]:
+    if not problems[split]:
       raise InputError(f"{path}: the {split} split is empty; {REMEDY}")
-  return Stratum(header, *(list(splits[split].values()) for split in SPLITS),
+  return Stratum(header, *(list(problems[split].values()) for split in SPLITS),
                  tokens, correct)
 
 
@@ -143,49 +163,33 @@ def test_path(path: str) -> str:
 def write_test(path: str, header: dict, rows: list[dict]) -> str:
   """Writes the test split of the stratum in a file; returns its path.
 
-  It names the stratum by its hash, so that neither is taken for another's.
+  Its header has the hash of the stratum's problems, so that `read_test` refuses
+  the test split of another stratum.
   """
-  lines = [json.dumps(row) for row in rows]
-  head = sealed(header | {
-      "test": len(rows), "of_sha256": read(path).header["sha256"],
-      "sha256": digest(lines)})
-  partial = pathlib.Path(f"{test_path(path)}.{os.getpid()}.partial")
-  partial.write_text("\n".join([json.dumps(head), *lines]) + "\n",
-                     encoding="utf-8")
-  partial.replace(test_path(path))
+  _write_lines(test_path(path), header | {
+      "test": len(rows), "of_sha256": read(path).header["sha256"]}, rows)
   return test_path(path)
 
 
 def read_test(path: str, header: dict) -> list[Problem]:
   """The test problems of the stratum in a file with a header.
 
-  InputError: there are none, or they are of another stratum.
+  Raises:
+    NoTestSplitError: there is no file with a test split.
+    InputError: it was cut or edited, or is of another stratum.
   """
   place = test_path(path)
-  try:
-    text = pathlib.Path(custom_function.find(place)).read_text(encoding="utf-8")
-    head, *lines = text.removesuffix("\n").split("\n")
-    own = json.loads(head)
-    if own != sealed(own) or own["sha256"] != digest(lines):
-      raise InputError("the file was cut or edited")
-    if own["of_sha256"] != header["sha256"]:
-      raise InputError(f"the test split of stratum {own['of_sha256'][:12]}, "
-                       f"expected of {header['sha256'][:12]}")
-    problems: dict[int, Problem] = {}
-    for row in map(json.loads, lines):
-      problem = Problem(row["id"], row["question"], row["answer"])
-      _check(problem, check_of(own["task"]), problems)
-      problems[problem.id] = problem
-  except FileNotFoundError as error:
+  test_header, problems, *_ = _read_lines(place, (TEST,), NoTestSplitError(
+      f"{place}: no such file, so {path} has no test split; make one with "
+      "`python -m launch.split`, with the key test of its stratum"))
+  if test_header["of_sha256"] != header["sha256"]:
     raise InputError(
-        f"{place}: no such file, so {path} has no test split; make one with "
-        "`python -m launch.split`, with the key test of its stratum") from error
-  except (InputError, OSError, ValueError, LookupError, TypeError) as error:
-    raise InputError(f"{place}: {error}; {REMEDY}") from error
-  return list(problems.values())
+        f"{place}: the test split of stratum {test_header['of_sha256'][:12]}, "
+        f"expected of {header['sha256'][:12]}; {REMEDY}")
+  return list(problems[TEST].values())
 
 
-def _check(problem: Problem, check: Callable, others: dict) -> None:
+def _check_problem(problem: Problem, check: Callable, others: dict) -> None:
   if type(problem.id) is not int or not 0 <= problem.id < 2**32:
     raise InputError(f"id={problem.id!r}: expected a whole number in "
                      "[0, 2**32)")
@@ -200,7 +204,7 @@ def _check(problem: Problem, check: Callable, others: dict) -> None:
 
 
 def counts(stratum: Stratum) -> tuple[list[int], int]:
-  """The right samples of each training problem, and of how many, maybe 0."""
+  """Correct samples of each training problem, and samples of each, maybe 0."""
   n = stratum.header["n"] if "n" in stratum.header else 0
   return [stratum.correct["train", p.id] if n else 0
           for p in stratum.train], n
@@ -215,15 +219,17 @@ def expected_tokens(stratum: Stratum, split: str,
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
-  """The problems that a stratum holds."""
+class StratumConfig:
+  """Which problems a stratum has."""
 
   low: float  # smallest avg@n
   high: float  # largest avg@n
-  again: int | None  # low, high: of so many new samples of problems with 0 of n
+  # Problems with 0 correct samples are sampled so many times again, and low and
+  # high are of the new samples; None: low and high are of the first n.
+  again: int | None
   train: int | None  # problems; None: all
   validation: int | None  # problems; None: all
-  test: int  # problems of the validation pool after those; 0: no test split
+  test: int  # further problems of the validation pool; 0: no test split
 
   def __post_init__(self):
     if self.test < 0 or self.test and self.validation is None:
@@ -240,7 +246,7 @@ class Wanted:
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-  """A set of problems in which each stratum has a given share."""
+  """A set of problems with a given share of each stratum."""
 
   shares: dict  # stratum -> its share; they add up to 1
   train: int  # problems
@@ -258,34 +264,34 @@ class Mixture:
                        f"{self.validation}: expected at least 1")
 
 
-def chosen(wanted: Wanted, name: str, split: str, problems: list[Problem],
+def chosen(cfg: StratumConfig, name: str, split: str, problems: list[Problem],
            counts: dict, n: int) -> list[dict]:
-  """The rows of one split of a stratum, ordered as the problems.
+  """The rows of one split of a stratum, in the order of the problems.
 
-  `counts` are those of `assembled`, `name` and `split` are for messages.
+  `counts` are those of `assembled`; `name` is for messages.
   """
-  samples = wanted.again or n
+  samples = cfg.again or n
   correct = counts[split, n]
   again = counts[split, samples] if (split, samples) in counts else {}
   rows = [{"split": split, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": correct[p.id]}
           for p in problems if p.id in again
-          and wanted.low <= again[p.id] / samples <= wanted.high]
-  most = getattr(wanted, split)
-  test = wanted.test if split == "validation" else 0
-  least = (1 if most is None else most) + test
-  if len(rows) < least:
+          and cfg.low <= again[p.id] / samples <= cfg.high]
+  size = getattr(cfg, split)
+  test = cfg.test if split == "validation" else 0
+  needed = (1 if size is None else size) + test
+  if len(rows) < needed:
     raise InputError(
         f"{name}: {len(rows)} of {len(problems)} {split} problems have avg@"
-        f"{samples} in [{wanted.low}, {wanted.high}], {least} were asked "
+        f"{samples} in [{cfg.low}, {cfg.high}], {needed} were asked "
         "for; measure more problems or ask for fewer")
   if not test:
-    return rows[:most]
-  return rows[:most] + [row | {"split": TEST} for row in rows[most:least]]
+    return rows[:size]
+  return rows[:size] + [row | {"split": TEST} for row in rows[size:needed]]
 
 
 def parts_of(count: int, shares: dict) -> dict:
-  """name -> part of `count`, by the largest-remainder method."""
+  """name -> its part of `count`, by the largest-remainder method."""
   exact = {name: fractions.Fraction(share) * count
            for name, share in shares.items()}
   parts = {name: int(x) for name, x in exact.items()}
@@ -316,20 +322,20 @@ def mixed(mixture: Mixture, name: str, split: str, strata: dict) -> list[dict]:
 
 def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
               n: int) -> tuple[dict, list[str]]:
-  """name -> rows of strata and mixtures, and errors of the rest.
+  """(name -> rows, of each stratum and mixture that could be made; errors).
 
   Args:
-    strata: name -> Wanted.
+    strata: name -> StratumConfig.
     mixtures: name -> Mixture of the strata.
     counts: (split, samples) -> {problem id: correct}.
     n: samples of every problem.
   """
   rows, errors = {}, []
-  for name, wanted in (strata | mixtures).items():
+  for name, cfg in (strata | mixtures).items():
     try:
       rows[name] = {split: (
-          mixed(wanted, name, split, rows) if name in mixtures else
-          chosen(wanted, name, split, getattr(pool, split), counts, n))
+          mixed(cfg, name, split, rows) if name in mixtures else
+          chosen(cfg, name, split, getattr(pool, split), counts, n))
                     for split in SPLITS}
     except InputError as error:
       errors.append(str(error))
@@ -338,7 +344,7 @@ def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
 
 
 def recipe(counts: list[int], n: int, *, mixture: bool) -> tuple[str, str]:
-  """(easy or hard, why): the recipe that suits a stratum with counts of n.
+  """("easy" or "hard", why): the recipe for a stratum with these counts of n.
 
   The playbook uses KL and entropy terms on Easy problems, and neither on hard
   ones and on mixtures.
@@ -346,7 +352,7 @@ def recipe(counts: list[int], n: int, *, mixture: bool) -> tuple[str, str]:
   if not n:
     return "hard", "not measured, so without KL and entropy"
   rate = sum(counts) / (n * len(counts))
-  if mixture or rate < EASY:
+  if mixture or rate < MIN_EASY_RATE:
     return "hard", (f"avg@{n} {rate:.2f}{', a mixture' * mixture}: no KL, no "
                     "entropy")
   return "easy", f"avg@{n} {rate:.2f}: KL and entropy"

@@ -7,13 +7,13 @@
   python -m launch.bench --table=FOLDER
 
 docs/performance.md explains contestants and columns. A call that compiles is
-made again. Compile seconds are those of the first call, without a cache.
-Lengths are skewed by a policy close to uniform, of whose V ids V / mean end the
-rollout. The flags of a case change one case, or all cases of a suite.
+timed again. Compile seconds are those of the first call, without a cache. With
+--mean_tokens, lengths are skewed: the policy is close to uniform over V ids, of
+which V / mean end a rollout. The flags of a case change all cases of a suite.
 
-Each case runs in its own process. Peak memory is what a contestant holds
-(weights, optimizer state) plus the most that one call adds: the high-water mark
-of a CPU's process, or the peak of the device's allocator.
+Each case runs in its own process. Peak memory is that of weights and optimizer
+state plus the most that one call adds: the high-water mark of the process on a
+CPU, or the peak of the device's allocator.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ _JSON = flags.DEFINE_string("json", None, "File for the results.")
 _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of one more call of isojax per case, "
     "for TensorBoard or ui.perfetto.dev.")
-OVERRIDES = (  # fields of a case by their own names; None: unchanged
+OVERRIDES = (  # a flag for a field of a case, with its name; None: unchanged
     flags.DEFINE_string("model", None, f"One of {', '.join(cases_lib.MODELS)}, "
                         "or a folder whose config.json gives the shape; "
                         "weights are random."),
@@ -74,12 +74,12 @@ OVERRIDES = (  # fields of a case by their own names; None: unchanged
         ("microbatch_tokens", "Tokens of a microbatch of the update."))))
 
 
-def given() -> dict:
-  """The fields of a case that flags change."""
+def case_overrides() -> dict:
+  """The fields of a case that the flags change."""
   return {flag.name: flag.value for flag in OVERRIDES if flag.value is not None}
 
 
-def chosen_rows(backend: str) -> list[accelerator.Row]:
+def chosen_rows(backend: str) -> list[accelerator.SuiteRow]:
   """The rows of the suite accelerator that the flags ask for."""
   rows = [accelerator.smallest(row) if backend == "cpu" else row
           for row in accelerator.SUITE
@@ -87,8 +87,9 @@ def chosen_rows(backend: str) -> list[accelerator.Row]:
   if not rows:
     raise InputError(f"--rows={','.join(_ROWS.value)}: expected beginnings of "
                      + ", ".join(row.name for row in accelerator.SUITE))
+  changes = case_overrides()
   return [row if row.case is None else dataclasses.replace(
-      row, case=dataclasses.replace(row.case, **given())) for row in rows]
+      row, case=dataclasses.replace(row.case, **changes)) for row in rows]
 
 
 def measure_accelerator() -> int:
@@ -97,8 +98,9 @@ def measure_accelerator() -> int:
   # In another process: this one must not take the device's memory.
   machine = processes.alone(run.machine, seconds=300)
   progress.say(run.text_of(machine))
-  accelerator.fill(_OUT.value, chosen_rows(machine["backend"]), machine,
-                   seconds=60 * (_MINUTES.value or 25))
+  accelerator.measure_pending(
+      _OUT.value, chosen_rows(machine["backend"]), machine,
+      seconds=60 * (_MINUTES.value or 25))
   print(accelerator.table(accelerator.read(_OUT.value)))
   return 0
 
@@ -126,7 +128,7 @@ def chosen_cases() -> list[Case]:
                        f"{case.what}; expected some of "
                        + ", ".join(p for p, what in cases_lib.PEERS.items()
                                    if case.what in what))
-    out.append(dataclasses.replace(case, **given(), peers=tuple(
+    out.append(dataclasses.replace(case, **case_overrides(), peers=tuple(
         p for p in wanted if case.what in cases_lib.PEERS[p]
         and (torch or p not in cases_lib.TORCH))))
     cases_lib.config_of(out[-1].model)  # before anything takes time

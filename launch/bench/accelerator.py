@@ -1,16 +1,17 @@
-"""The suite of one accelerator: rows that are measured once and kept.
+"""The suite of one accelerator: rows that are measured once and stored.
 
-Each row runs in its own process, with a limit of time, and is a line of
-FOLDER/rows.jsonl as soon as it is measured. A second start measures what is
-missing, then once more what failed. Nothing is downloaded: weights are random
-and made on the device. Works with what isojax's trainer imports, so without
-ml_collections.
+Each row runs in its own process, with a time limit, and is stored at once in a
+file of its own. A second start measures the rows without a file, then again the
+rows that failed. Nothing is downloaded: weights are random and made on the
+device. The suite needs the imports of isojax's trainer, but no ml_collections.
 """
 
 import dataclasses
 import datetime
+import hashlib
 import json
 import pathlib
+import re
 import statistics
 import subprocess
 import tempfile
@@ -34,13 +35,13 @@ from launch.bench import cases as cases_lib
 from launch.bench import ours, processes, run
 from launch.bench.cases import Case
 
-ROWS = "rows.jsonl"
-REPEATS, RUNS = 10, 2  # of a ceiling; of a case, after the warm-up
+REPEATS = 10  # calls of a ceiling in a row
+RUNS = 2  # of a case, after the warm-up
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-  """One measurement."""
+class SuiteRow:
+  """One measurement of the suite."""
 
   name: str
   measure: str  # key of MEASURES
@@ -64,32 +65,32 @@ _STEP = dataclasses.replace(
 _UPDATE = dataclasses.replace(_SAMPLE, what="update", prompt_tokens=256)
 
 
-def _sampling(context: int, page: int | None) -> Row:
-  """The last 512 tokens of a context (256 of 512), all slots filled."""
+def _sampling(context: int, page: int | None) -> SuiteRow:
+  """Samples the last 512 tokens of a context (256 of 512) in all slots."""
   new = min(512, context // 2)
   n = {512: 32, 2048: 16, 8192: 8}[context]
-  return Row(f"sample {_SAMPLE.model} {context} "
+  return SuiteRow(f"sample {_SAMPLE.model} {context} "
              f"{'paged' if page else 'contiguous'}", "case", 120,
              dataclasses.replace(_SAMPLE, n=n, prompt_tokens=context - new,
                                  new_tokens=new, page=page))
 
 
-# The most important first: a start may be cut off.
+# The most important rows first: a start may be stopped early.
 SUITE = (
-    Row("copy", "copy", 90, size=2**31),
-    Row("product", "product", 90, size=8192),
+    SuiteRow("copy", "copy", 90, size=2**31),
+    SuiteRow("product", "product", 90, size=8192),
     _sampling(2048, None),
-    Row("update qwen2-1.5b", "case", 180, _UPDATE),
-    Row("hard run", "hard", 240, size=cases_lib.SETTINGS["alloc"]["C"]),
-    Row("step tiny", "case", 120, _TINY),
+    SuiteRow("update qwen2-1.5b", "case", 180, _UPDATE),
+    SuiteRow("hard run", "hard", 240, size=cases_lib.SETTINGS["alloc"]["C"]),
+    SuiteRow("step tiny", "case", 120, _TINY),
     # Skewed lengths use up to 20 programs of decoding, each of 28 layers.
-    Row("step qwen2-1.5b", "case", 420, _STEP),
+    SuiteRow("step qwen2-1.5b", "case", 420, _STEP),
     _sampling(2048, 128), _sampling(8192, None), _sampling(8192, 128),
     _sampling(512, None), _sampling(512, 128))
-SMALLEST = {"copy": 2**20, "product": 256, "hard": 256, "case": 0}  # sizes
+SMALLEST = {"copy": 2**20, "product": 256, "hard": 256, "case": 0}  # of `size`
 
 
-def smallest(row: Row) -> Row:
+def smallest(row: SuiteRow) -> SuiteRow:
   """The row with the smallest shapes, for a CPU."""
   case = row.case and dataclasses.replace(
       row.case, model="smallest", Bp=2, n=2, prompt_tokens=6, new_tokens=8,
@@ -103,7 +104,7 @@ def smallest(row: Row) -> Row:
 
 
 def seconds_of(call) -> float:
-  """Seconds of one of REPEATS calls in a row, the median of three such runs."""
+  """Seconds of a call: the median of three runs of REPEATS calls."""
   jax.block_until_ready(call())
   runs = []
   for _ in range(3):
@@ -115,22 +116,22 @@ def seconds_of(call) -> float:
   return statistics.median(runs)
 
 
-def copy(row: Row) -> dict:
-  """Bytes/s of memory: an array is read, and another is written."""
+def measure_copy(row: SuiteRow) -> dict:
+  """Bytes/s of memory: reads an array and writes another."""
   x = jax.random.normal(jax.random.key(0), (row.size // 4,))
   add = jax.jit(lambda x: x + 1)
   return {"per_second": 2 * x.nbytes / seconds_of(lambda: add(x))}
 
 
-def product(row: Row) -> dict:
+def measure_product(row: SuiteRow) -> dict:
   """FLOP/s of a square product of random matrices in bfloat16."""
   x = jax.random.normal(jax.random.key(0), (row.size, row.size), jnp.bfloat16)
   multiply = jax.jit(jnp.matmul)
   return {"per_second": 2 * row.size**3 / seconds_of(lambda: multiply(x, x))}
 
 
-def case(row: Row) -> dict:
-  """Sampling, an update or both; see run.timed."""
+def measure_case(row: SuiteRow) -> dict:
+  """Times sampling, an update or both; see run.timed."""
   case, config = row.case, cases_lib.config_of(row.case.model)
   policy = ours.random_policy(config)
   shape = shape_lib.model_shape(config, path=case.model)
@@ -146,8 +147,8 @@ def case(row: Row) -> dict:
   return timed
 
 
-def hard(row: Row) -> dict:
-  """The default run, configs/hard.py, with its learning curve."""
+def measure_hard(row: SuiteRow) -> dict:
+  """Times the default run, configs/hard.py, and stores its learning curve."""
   values = cases_lib.SETTINGS | {
       "alloc": cases_lib.SETTINGS["alloc"] | {"C": row.size}}
   with tempfile.TemporaryDirectory() as folder:
@@ -167,15 +168,19 @@ def hard(row: Row) -> dict:
                 for r in kept if r["kind"] == "eval"]}
 
 
-MEASURES = {"copy": copy, "product": product, "case": case, "hard": hard}
+MEASURES = {"copy": measure_copy, "product": measure_product,
+            "case": measure_case, "hard": measure_hard}
 
 
 # --- Bounds -------------------------------------------------------------------
 
 
 def decode_bytes(case: Case, shape: ModelShape) -> float:
-  """Bytes that decoding must read: all weights for each token of the slots,
-  and the keys and values of all positions before a token."""
+  """Bytes that decoding must read.
+
+  All weights for each decode step, and the keys and values of all positions
+  before each token.
+  """
   S, T = case.prompt_tokens, case.new_tokens
   steps = T * -(-case.B // (case.slots or case.B))
   return BYTES[case.dtype] * steps * shape.params + shape.kv_bytes_per_token(
@@ -185,8 +190,8 @@ def decode_bytes(case: Case, shape: ModelShape) -> float:
 def update_flops(case: Case, shape: ModelShape) -> float:
   """FLOPs of an update: 6 for each parameter and token, and attention.
 
-  A prompt counts once per problem, without logits. Nothing is counted twice
-  that remat computes twice.
+  A prompt counts once per problem, without logits. Layers that remat recomputes
+  count once.
   """
   S, T = case.prompt_tokens, case.new_tokens
   return 3 * (case.B * T * shape.forward_flops(S + T / 2, head=True)
@@ -213,7 +218,7 @@ def planned_bytes(case: Case, model) -> float:
           "step": max(sampling + 2 * p.state, update)}[case.what]
 
 
-# --- Running and keeping ------------------------------------------------------
+# --- Running and storing ------------------------------------------------------
 
 
 def commit() -> str | None:
@@ -226,15 +231,15 @@ def commit() -> str | None:
     return None
 
 
-def outcome(row: Row) -> dict:
-  """What a row measures, or its error in one line."""
+def outcome(row: SuiteRow) -> dict:
+  """{"result": the values of a row}, or {"error": one line}."""
   try:
     return {"result": MEASURES[row.measure](row)}
-  except Exception as error:  # of any library: the suite goes on
+  except Exception as error:  # of any library: the suite continues
     return {"error": " ".join(f"{type(error).__name__}: {error}".split())[:400]}
 
 
-def measured(row: Row) -> dict:
+def measured(row: SuiteRow) -> dict:
   """`outcome` in a process of its own, which frees the device's memory."""
   try:
     return processes.alone(outcome, row, seconds=row.seconds)
@@ -242,45 +247,54 @@ def measured(row: Row) -> dict:
     return {"error": str(error)}
 
 
+def path_of(folder: str, row: SuiteRow, machine: dict) -> pathlib.Path:
+  """The file of a row, named by a hash of everything that decides its numbers.
+
+  The machine has the versions of libraries, and a hash of our sources.
+  """
+  fields = dataclasses.asdict(row)
+  key = json.dumps([*(fields[name] for name in ("name", "case", "size")),
+                    machine], sort_keys=True)
+  name = re.sub(r"[^\w.]+", "-", row.name)
+  return pathlib.Path(
+      folder, f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json")
+
+
 def read(folder: str) -> list[dict]:
-  """The rows of a folder, in the order of measuring."""
-  path = pathlib.Path(folder, ROWS)
-  return [json.loads(line) for line in path.read_text("utf-8").splitlines()
-          ] if path.is_file() else []
+  """The stored rows of a folder, in the order of measuring."""
+  rows = [json.loads(path.read_text("utf-8"))
+          for path in pathlib.Path(folder).glob("*.json")]
+  return sorted(rows, key=lambda row: row["date"])
 
 
-def identity(row: dict) -> str:
-  """What decides a row's numbers; the machine has a hash of our sources."""
-  return json.dumps([row[key] for key in ("name", "case", "size", "machine")],
-                    sort_keys=True)
+def pending(folder: str, rows, machine: dict) -> list[SuiteRow]:
+  """The rows to measure: those without a file, then those that failed."""
+  missing, failed = [], []
+  for row in rows:
+    path = path_of(folder, row, machine)
+    if not path.is_file():
+      missing.append(row)
+    elif "error" in json.loads(path.read_text("utf-8")):
+      failed.append(row)
+  return missing + failed
 
 
-def pending(rows, machine: dict, kept: list[dict]) -> list[Row]:
-  """The rows to measure: those without a line, then those that failed."""
-  failed = {identity(row): "error" in row for row in kept}  # the last counts
-  keys = {row.name: identity(dataclasses.asdict(row) | {"machine": machine})
-          for row in rows}
-  return [*(row for row in rows if keys[row.name] not in failed),
-          *(row for row in rows if failed.get(keys[row.name], False))]
-
-
-def fill(folder: str, rows, machine: dict, *, seconds: float,
-         measure=measured) -> None:
-  """Measures the pending rows that have time, and keeps each at once."""
+def measure_pending(folder: str, rows, machine: dict, *, seconds: float,
+                    measure=measured) -> None:
+  """Measures the pending rows for which there is time, and stores each."""
   pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-  until, kept = time.monotonic() + seconds, read(folder)
-  for row in pending(rows, machine, kept):
-    if row.seconds > until - time.monotonic():
+  end = time.monotonic() + seconds
+  for row in pending(folder, rows, machine):
+    if row.seconds > end - time.monotonic():
       progress.say(f"{row.name}: its {row.seconds:g} s are left for another "
                    "start")
       continue
-    kept.append(dataclasses.asdict(row) | {
-        "machine": machine, "commit": commit(), "date": datetime.datetime.now(
-            datetime.UTC).isoformat("T", "seconds")} | measure(row))
-    records.replace(str(pathlib.Path(folder, ROWS)), "".join(
-        json.dumps(line, default=float) + "\n" for line in kept  # of numpy
-        ).encode())
-    progress.say(" | ".join(cells(kept[-1], {})))
+    values = dataclasses.asdict(row) | {
+        "machine": machine, "commit": commit(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat()} | measure(row)
+    records.replace(str(path_of(folder, row, machine)), json.dumps(
+        values, indent=1, default=float).encode())  # float: numbers of numpy
+    progress.say(" | ".join(cells(values, {})))
 
 
 # --- The table ----------------------------------------------------------------
@@ -288,18 +302,20 @@ def fill(folder: str, rows, machine: dict, *, seconds: float,
 HEADER = ("measurement", "result", "of the measured ceiling",
           "of the published peak", "useful slots", "compile s", "peak GiB",
           "planned GiB")
-BOUNDED = {"decode_bytes": "copy", "update_flops": "product"}  # by a ceiling
+# Field of a result -> the row that measures its ceiling.
+BOUNDED = {"decode_bytes": "copy", "update_flops": "product"}
 
 
 def published(device: str, ceiling: str | None) -> float | None:
-  """A peak of jax's device kind, such as "NVIDIA H100 80GB HBM3"."""
+  """The published peak of a jax device kind, such as "NVIDIA H100 80GB HBM3".
+  """
   return next(({"copy": chip.hbm_bandwidth, "product": chip.bfloat16}[ceiling]
                for name, chip in machines.ACCELERATORS.items()
                if ceiling and name in device.lower()), None)
 
 
 def speed(row: dict) -> tuple[str, float | None, str | None]:
-  """The result as text; bytes/s or FLOP/s, and the row that bounds them."""
+  """(the result as text; its bytes/s or FLOP/s; the row with their ceiling)."""
   kind, case, result = row["measure"], row["case"], row["result"]
   if kind == "copy":
     return f"{result['per_second'] / 1e9:,.0f} GB/s", result["per_second"], kind
@@ -339,9 +355,9 @@ def cells(row: dict, ceilings: dict[str, float]) -> list[str]:
 
 
 def table(rows: list[dict]) -> str:
-  """The newest rows of each machine as Markdown."""
+  """The rows of each machine as Markdown."""
   out, groups = [], {}
-  for row in {identity(row): row for row in rows}.values():
+  for row in rows:
     groups.setdefault(json.dumps(row["machine"]), []).append(row)
   for group in groups.values():
     done, last = [row for row in group if "result" in row], group[-1]

@@ -34,21 +34,21 @@ class Contestant:
 
   name: str
   dtype: str  # of its compute
-  # seed -> useful lengths [B], and the slots times positions that were decoded,
-  # None without sampling; when done.
+  # seed -> (useful lengths [B], decoded slots times positions), the latter None
+  # without sampling; returns when the devices are done.
   call: typing.Callable
   warm: typing.Callable  # seed -> None; the warm-up, which compiles
-  held: typing.Callable  # () -> bytes of weights and optimizer state
+  held_bytes: typing.Callable  # () -> bytes of weights and optimizer state
 
 
-class Policy(typing.NamedTuple):
+class RandomPolicy(typing.NamedTuple):
   """A random policy, close to uniform over its vocabulary."""
 
   model: decoder.Transformer
   params: dict  # float32
 
 
-def random_policy(config: dict) -> Policy:
+def random_policy(config: dict) -> RandomPolicy:
   """A random policy of this config.json, on the first device."""
   if config in cases.MODELS.values():  # complete; transformers loads torch
     cfg = hf_config.model_config(config, "config.json")
@@ -58,7 +58,7 @@ def random_policy(config: dict) -> Policy:
       cfg = hf_config.read(folder)
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1))
   model = decoder.Transformer(cfg, mesh)
-  return Policy(model, decoder.init_params(model, jax.random.key(0)))
+  return RandomPolicy(model, decoder.init_params(model, jax.random.key(0)))
 
 
 def nbytes(tree) -> int:
@@ -139,7 +139,7 @@ def made(case: Case, V: int, seed: int) -> Rollouts:
                   behavior, len_R.astype(np.float32))
 
 
-def ours(policy: Policy, case: Case) -> Contestant:
+def ours(policy: RandomPolicy, case: Case) -> Contestant:
   """isojax: sampling, an update, or both with synthetic rewards."""
   model, V = policy.model, policy.model.cfg.V
   prompts, held, sample, step = prompts_of(case, V), policy.params, None, None
@@ -161,7 +161,7 @@ def ours(policy: Policy, case: Case) -> Contestant:
   return Contestant("isojax", case.dtype, call, call, lambda: nbytes(held))
 
 
-def naive(policy: Policy, case: Case) -> Contestant:
+def naive(policy: RandomPolicy, case: Case) -> Contestant:
   """A JAX sampler in one program: a full cache, a prefill for every row, and
   all rows decoded until the longest has ended."""
   model, V, S = policy.model, policy.model.cfg.V, case.prompt_tokens

@@ -1,6 +1,6 @@
 """Runs one case of `launch.bench`, and makes the table of its results.
 
-A module of its own, so that another process can import it.
+The process of a case imports this module.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ HEADER = ("contestant", "useful tokens/s", "from - to", "useful slots",
 
 @dataclasses.dataclass
 class Timed:
-  """What was measured of a contestant."""
+  """The measurements of a contestant."""
 
   contestant: ours.Contestant
   first: float = 0.0  # seconds of the first call, which compiles
@@ -55,10 +55,10 @@ def all_contestants(case: Case) -> list[ours.Contestant]:
   """isojax, then its peers, on one random policy."""
   config = cases_lib.config_of(case.model)
   policy = ours.random_policy(config)
-  # A copy: an update donates it, and peers load the same parameters.
-  own = policy if case.what == "sample" else policy._replace(
+  # A copy, because an update donates its parameters, and peers load the same.
+  ours_policy = policy if case.what == "sample" else policy._replace(
       params=jax.tree.map(jnp.copy, policy.params))
-  out = [ours.ours(own, case)]
+  out = [ours.ours(ours_policy, case)]
   for name in case.peers:
     if name == "naive":
       out.append(ours.naive(policy, case))
@@ -92,7 +92,7 @@ def timed(contestants, case: Case, runs: int, seconds: float,
     for one in out:
       before, programs = reset_peak(), len(count.names)
       one.call(seed)
-      if len(count.names) > programs:  # of lengths that differ by seed
+      if len(count.names) > programs:  # lengths of this seed: it compiled
         one.calls.pop()
         one.call(seed)
       if seed == 1:
@@ -116,7 +116,7 @@ def _status(field: str) -> int:
 
 
 def reset_peak() -> int | None:
-  """The bytes of this process, whose high-water mark starts anew, or None."""
+  """Resets the process's high-water mark; returns its bytes, or None."""
   if jax.default_backend() != "cpu" or not _STATUS.is_file():
     return None
   try:
@@ -128,9 +128,9 @@ def reset_peak() -> int | None:
 
 
 def peak(contestant: ours.Contestant, before: int | None) -> int | None:
-  """Most bytes of a call: held by the contestant, and added since `before`."""
+  """The most bytes in a call; `before` is the result of `reset_peak`."""
   if before is not None:
-    return contestant.held() + _status("VmHWM") - before
+    return contestant.held_bytes() + _status("VmHWM") - before
   stats = jax.devices()[0].memory_stats()
   return stats["peak_bytes_in_use"] if stats else None
 

@@ -143,7 +143,7 @@ def no_cache():
   jax.config.update("jax_enable_compilation_cache", enabled)
 
 
-def rows_named(*names: str) -> list[accelerator.Row]:
+def rows_named(*names: str) -> list[accelerator.SuiteRow]:
   return [accelerator.smallest(row) for row in accelerator.SUITE
           if row.name in names]
 
@@ -157,8 +157,8 @@ def test_rows_are_kept_and_measured_once(tmp_path, no_cache):
     again.append(row.name)
     return accelerator.outcome(row)
 
-  fill = lambda: accelerator.fill(folder, rows, machine, seconds=1e6,
-                                  measure=measure)
+  fill = lambda: accelerator.measure_pending(
+      folder, rows, machine, seconds=1e6, measure=measure)
   fill()
   assert again == [f"{name}, smallest" for name in (
       "copy", "product", "step tiny")]
@@ -174,22 +174,23 @@ def test_rows_are_kept_and_measured_once(tmp_path, no_cache):
   assert not again and accelerator.read(folder) == first
   # Another version of jax, or of isojax, is measured anew.
   for name in ("jax", "isojax", "device"):
-    assert len(accelerator.pending(
-        rows, machine | {name: "x"}, accelerator.read(folder))) == 3
+    assert len(accelerator.pending(folder, rows, machine | {name: "x"})) == 3
   assert "| step tiny, smallest | " in accelerator.table(
       accelerator.read(folder))
 
 
 def test_a_failure_is_a_row_and_is_tried_again_after_the_others(tmp_path):
-  bad = accelerator.Row("bad", "copy", 1, size=-4)
-  good, machine = accelerator.Row("good", "copy", 1, size=8), {"device": "x"}
-  accelerator.fill(str(tmp_path), [bad], machine, seconds=9,
-                   measure=accelerator.outcome)
+  bad = accelerator.SuiteRow("bad", "copy", 1, size=-4)
+  good = accelerator.SuiteRow("good", "copy", 1, size=8)
+  machine = {"device": "x"}
+  accelerator.measure_pending(str(tmp_path), [bad], machine, seconds=9,
+                              measure=accelerator.outcome)
   row, = accelerator.read(str(tmp_path))
   assert "\n" not in row["error"] and "Error: " in row["error"]
-  assert accelerator.pending([bad, good], machine, [row]) == [good, bad]
+  assert accelerator.pending(str(tmp_path), [bad, good], machine) == [good, bad]
   # A row whose time is longer than what is left waits for another start.
-  accelerator.fill(str(tmp_path), [good], machine, seconds=0.5, measure=None)
+  accelerator.measure_pending(str(tmp_path), [good], machine, seconds=0.5,
+                              measure=None)
   assert accelerator.read(str(tmp_path)) == [row]
   assert f"| bad | failed: {row['error']} | - " in accelerator.table([row])
 

@@ -38,8 +38,9 @@ def problems(*ids):
 
 
 def wanted(**fields):
-  return strata_lib.Wanted(**dict(low=0.0, high=0.0, again=None, train=None,
-                                  validation=None, test=0) | fields)
+  return strata_lib.StratumConfig(**dict(
+      low=0.0, high=0.0, again=None, train=None, validation=None, test=0)
+                                  | fields)
 
 
 def ids(rows):
@@ -139,7 +140,7 @@ def policy(seen):
   def measure(split, asked, n, advance):
     advance(n * len(asked))
     seen.extend((split, p.id, n) for p in asked)
-    return [pass_counts_lib.Count(n * (p.id % 3) // 2, p.id + 0.5)
+    return [pass_counts_lib.PassCount(n * (p.id % 3) // 2, p.id + 0.5)
             for p in asked]
   return lambda: contextlib.nullcontext(measure)
 
@@ -161,7 +162,8 @@ def test_every_problem_is_measured_once_whatever_the_shards(tmp_path):
   assert {i % 3 for _, i, n in alone if n == 128} == {0}  # 0 of 16 alone
   assert not any(keys for _, keys in pass_counts_lib.missing(
       SET, counts, 16, [128]))
-  assert pass_counts_lib.by_problem(SET, counts)["validation", 16][4] == 8
+  correct = pass_counts_lib.correct_by_problem(SET, counts)
+  assert correct["validation", 16][4] == 8
 
 
 def test_mean_tokens_are_those_of_the_first_samples(tmp_path):
@@ -169,7 +171,7 @@ def test_mean_tokens_are_those_of_the_first_samples(tmp_path):
   out, one = str(tmp_path / "a"), next(iter(SET))
   assert completed(out, [], by_key={one: SET[one]})[one, 16].tokens == 0.5
   pass_counts_lib.append(pass_counts_lib.path_of(out, 0, 1), HEADER, {
-      (one, 16): pass_counts_lib.Count(3, 7.0)})
+      (one, 16): pass_counts_lib.PassCount(3, 7.0)})
   assert pass_counts_lib.read(out, HEADER)[one, 16] == (3, 7.0)
 
 
@@ -399,7 +401,7 @@ def test_the_config_suits_the_size_of_the_model(tmp_path):
   # A name on the hub has been downloaded to a folder of another name.
   values = split_math.get_config("gsm8k").to_dict()
   values["model"] = "Qwen/on-the-hub"
-  text = split_lib.proposal(section(values), "s.jsonl", "hard",
+  text = split_lib.training_config(section(values), "s.jsonl", "hard",
                             "tests/data/qwen2.5-0.5b")
   (tmp_path / "s.py").write_text(text)
   made = config_file.read_config(f"{tmp_path}/s.py")
@@ -414,7 +416,7 @@ def test_measuring_on_one_device_does_not_decide_the_mesh(mesh, proposed):
   values["model"] = "tests/data/qwen2.5-7b"
   values["mesh"] |= mesh
   cfg = section(values)
-  lines = split_lib.proposal(
+  lines = split_lib.training_config(
       cfg, "s-hard.jsonl", "hard", cfg.model).splitlines()
   assert "  config = hard.get_config('qwen2.5-7b')" in lines
   assert [line.strip() for line in lines if ".mesh." in line] == proposed

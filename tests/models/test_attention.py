@@ -109,7 +109,7 @@ def test_the_blocks_that_are_seen_by_hand():
       *map(np.asarray, (seen.first_BxT, seen.prompt_B, seen.tokens_B)),
       S=seen.S, T=ROWS["T"])
   assert found.astype(int).tolist() == BLOCKS
-  blocks = attention.sparse(jnp.array(BLOCKS, bool))
+  blocks = attention.splash_blocks(jnp.array(BLOCKS, bool))
   assert blocks.mask_qk.tolist() == [sum(BLOCKS, [])]
   # Blocks 0 to 5 are of the first row, 6 to 11 of the second.
   assert blocks.slots_qk[0, 2:5].tolist() == [
@@ -202,7 +202,7 @@ def test_what_jax_is_given_is_the_einsum():
   """
   q, k, v = operands()
   weight = np.random.default_rng(1).normal(size=q.shape).astype(np.float32)
-  of_jax = lambda mask: lambda *qkv: attention.of_jax(
+  of_jax = lambda mask: lambda *qkv: attention.jax_attention(
       *qkv, mask, 0.2, MESH, implementation="xla")
   mask = attention.windowed(packed().mask(B, T), 7)
   ours, plain = (jax.jit(functools.partial(value_and_gradients, attend))(

@@ -25,7 +25,8 @@ def of_rows(x_Px, axis):
 
 def make_seen():
   mask = np.arange(12)[None] <= POSITION[:, None]
-  return paged_attention.Seen(jnp.array(TABLE), jnp.array(mask)[:, None], G)
+  return paged_attention.PageTable(
+      jnp.array(TABLE), jnp.array(mask)[:, None], G)
 
 
 def pool(dtype, random):

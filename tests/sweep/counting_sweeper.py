@@ -10,9 +10,9 @@ from isojax.sweep import sweeper
 
 root, count, *steps = sys.argv[1:]
 PROGRAM = pathlib.Path(__file__).with_name("counting_run.py")
-sweeper.POLL = 0.05
+sweeper.POLL_SECONDS = 0.05
 CONFIG = {"recipe": {"updates": {"in_flight": 0}}}
-runs = [sweeper.Run(os.path.join(root, f"run{i}"), f"plan.jsonl:{i + 1}",
+runs = [sweeper.PlannedRun(os.path.join(root, f"run{i}"), f"plan.jsonl:{i + 1}",
                     CONFIG, allocate(Bp=1, n=2, M=None,
                                      C=max(2 * int(n), 2)))
         for i, n in enumerate(steps)]

@@ -274,7 +274,7 @@ def test_a_sweep_says_now_and_then_how_far_it_is(tmp_path, monkeypatch, capsys):
   report = sweeper._reporter(runs)
   report(runs[1:])
   assert capsys.readouterr().err == ""
-  monkeypatch.setattr(sweeper, "TOLD", 0.0)
+  monkeypatch.setattr(sweeper, "REPORT_SECONDS", 0.0)
   report(runs[1:])
   assert capsys.readouterr().err == (
       f"1 of 2 runs are finished; {runs[1].name}: 192/256 rollouts, best avg "

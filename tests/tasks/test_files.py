@@ -297,7 +297,7 @@ GOOD = b'{"question": "1+1?", "answer": "2"}\n'
     ("a.jsonl", GOOD + b'{"question": "gr\xfc\xdfe?", "answer": "2"}\n',
      "a.jsonl: not readable as .jsonl .*can't decode byte 0xfc"),
     ("a.jsonl", GOOD + b'{"question": ',
-     "a.jsonl: not readable as .jsonl behind :1 .*Expecting value"),
+     "a.jsonl: not readable as .jsonl after :1 .*Expecting value"),
     ("a.jsonl", b"[1]\n", "a.jsonl:1: expected an object of columns, not a"),
     ("a.jsonl", b'{"question": "a", "answer": true}\n', "is a bool"),
     ("a.jsonl", b'{"question": ["a"], "answer": "2"}\n',

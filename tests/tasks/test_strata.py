@@ -139,3 +139,24 @@ def test_problems_without_a_task_are_for_any(tmp_path):
   with pytest.raises(InputError, match="problem 0: question='any text'.*task.gr"
                      "ader.name='countdown' cannot grade it"):
     setup_lib.prepare(config)
+
+
+def test_a_test_split_is_of_its_stratum_and_missing_or_damaged(tmp_path):
+  path = str(tmp_path / "s.jsonl")
+  strata_lib.write(path, HEADER, ROWS)
+  header = strata_lib.read(path).header
+  with pytest.raises(strata_lib.NoTestSplitError, match="test.jsonl: no such"):
+    strata_lib.read_test(path, header)
+  place = strata_lib.write_test(path, HEADER, [ROWS[1] | {"split": "test"}])
+  assert strata_lib.read_test(path, header) == [
+      Problem(1, "1 2 3=6", "1+2+3")]
+  with pytest.raises(InputError, match=": the test split of stratum "):
+    strata_lib.read_test(path, header | {"sha256": "0"})
+  with open(place, encoding="utf-8") as file:
+    text = file.read()
+  with open(place, "w", encoding="utf-8") as file:
+    file.write(text.replace("1+2+3", "3+2+1"))
+  with pytest.raises(InputError, match="s.test.jsonl:1: the content hash is"
+                     ) as damaged:
+    strata_lib.read_test(path, header)
+  assert damaged.type is InputError
