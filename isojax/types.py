@@ -10,6 +10,7 @@ A suffix states the shape: `tokens_RxT` is an array of R rows and T columns.
   N   query heads  K  key/value heads                           H  head width
   Q   problems of an evaluation    k   samples of each
   W   tokens of a row of packed answers, padded
+  x   at the end (grad_Rx): further axes
 
 A *block* is the part of a batch on one data shard: prompts, and the rows that
 continue them. A row refers to its prompt by its slot within the block, so the

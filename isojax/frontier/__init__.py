@@ -1,7 +1,8 @@
 """Fits of the evaluations of many runs. Letters:
 
   B  rollouts of a step    C  compute of an evaluation, on the chosen axis
-  D  bootstrap draws; draw 0 is the data itself
+  D  bootstrap draws; draw 0 is the data itself. In the text of a study:
+     training problems
   E  evaluations of a run  G  values of C on the frontier
   J  candidates for theta  K  configurations (Bp, n); arms of a race
   M  updates, as compute axis        N  tested n

@@ -265,6 +265,7 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
   while len(parts) < most and informative_P.sum() < Bp:
     r = len(parts)
     index = order_D[r * Bp:(r + 1) * Bp]
+    # "refill" is a resampling round: another name would give other samples.
     key = (rng.stream(e.seed, "refill", step, r) if r
            else rng.stream(e.seed, "rollout", step))
     sampled = with_verdicts(profile.stage("sample", sample_problems)(

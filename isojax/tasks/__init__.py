@@ -1,1 +1,4 @@
-"""Tasks: problems, prompts, and judges of answers. base.TASKS lists them."""
+"""Tasks: problems, prompts, and judges of answers. base.TASKS lists them.
+
+Letters are those of isojax/types.py, except D, the training problems.
+"""
