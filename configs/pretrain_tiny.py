@@ -43,7 +43,8 @@ def get_config():
           tie_word_embeddings=True,
       ),
       sampler=base.sampler,  # of the final table
-      loss=base.recipe.loss,  # plain cross-entropy
-      optimizer=base.recipe.optimizer,
+      recipe=dict(
+          loss=base.recipe.loss,  # plain cross-entropy
+          optimizer=base.recipe.optimizer),
       table=dict(problems=300, k=16),  # validation problems, samples of each
   )

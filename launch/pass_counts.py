@@ -1,4 +1,4 @@
-"""PassCounts of correct samples and their tokens, for launch.split to resume.
+"""Counts of correct samples and their tokens, for launch.split to resume.
 
 Each shard has a file: a header with everything that decides the counts, then a
 line for each measured problem. A line has a hash of the problem's content, so
@@ -143,7 +143,7 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
 
 
 def correct_by_problem(by_key: dict, counts: dict) -> dict:
-  """PassCounts as {(split, samples): {problem id: correct}}."""
+  """The counts as {(split, samples): {problem id: correct}}."""
   out = {}
   for (key_, samples), count in counts.items():
     if key_ in by_key:

@@ -102,11 +102,13 @@ def main(_) -> None:
   compilation.announce(progress.say)
   cfg = _CONFIG.value
   prompt, sampling, loss, optimizer = (
-      sections.section(cls, cfg[name].to_dict(), f"config.{name}")
-      for name, cls in (("prompt", prompts_lib.PromptConfig),
-                        ("sampler", engine.SamplerConfig),
-                        ("loss", LossConfig),
-                        ("optimizer", optimizer_lib.OptimizerConfig)))
+      sections.section(cls, values.to_dict(), f"config.{name}")
+      for name, values, cls in (
+          ("prompt", cfg.prompt, prompts_lib.PromptConfig),
+          ("sampler", cfg.sampler, engine.SamplerConfig),
+          ("recipe.loss", cfg.recipe.loss, LossConfig),
+          ("recipe.optimizer", cfg.recipe.optimizer,
+           optimizer_lib.OptimizerConfig)))
   folder = pathlib.Path(cfg.out)
   folder.mkdir(parents=True, exist_ok=True)
   tokenizer = make_tokenizer(cfg.characters)

@@ -175,6 +175,8 @@ IN_FLIGHT = dict(
     (dict(sampler__max_prompt_tokens=9), "longer than .*=9"),
     (dict(task__stratum="nowhere.jsonl"), "no such stratum file; make it with"),
     (dict(task__grader__name="chess"), "expected one of countdown"),
+    (dict(task__grader__workers=0), "^task.grader.workers=0: expected"),
+    (dict(task__prompt__template="x"), "^task.prompt.template="),
     (dict(task__format_coef=-1.0), "format_coef=-1.0"),
     (dict(task__format_coef=0.1), "format_coef=0.1 with .*'whole': every"),
     (dict(sampler__top_p=0.9), "whole distribution"),

@@ -82,7 +82,15 @@ def section(cls, values, name: str):
       expected = hint.__name__ if isinstance(hint, type) else str(hint)
       raise InputError(f"{name}.{key}={value!r}: expected {expected}")
     arguments[key] = value
-  return cls(**arguments)
+  try:
+    return cls(**arguments)
+  except InputError as error:
+    # Grader and prompt are sections of config.task, and of a split's config:
+    # their messages begin with "grader." and "prompt.".
+    above, _, last = name.removeprefix("config.").rpartition(".")
+    if not above or not str(error).startswith(f"{last}."):
+      raise
+    raise InputError(f"{above}.{error}") from None
 
 
 def flat(tree: dict, prefix: str = "") -> dict:

@@ -102,7 +102,7 @@ def as_good(fit: Fit) -> list[dict]:
   rows = []
   for n in fit.study.tested:
     started = [i for i, cell in enumerate(cells)
-             if cell[1] == n and fit.curves[i].C_lo <= C]
+               if cell[1] == n and fit.curves[i].C_lo <= C]
     if not started:
       continue
     i = max(started, key=lambda i: reward_DxK[0, i])

@@ -22,7 +22,7 @@ TOLERANCE = 0.05  # distance of a mean from a multiple, in multiples
 def denominator(values: list[float]) -> int | None:
   """The smallest N such that all values are multiples of 1 / N, if one fits.
 
-  All values of d decimals are multiples of 10^-d, so N is below 10^(d - 1).
+  All values of d decimals are multiples of 10^-d, so N is at most 10^(d - 1).
   """
   means = [abs(value) for value in values
            if math.isfinite(value) and value not in (0, 1)]

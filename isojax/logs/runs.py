@@ -21,7 +21,7 @@ from isojax.logs.formats.base import EVAL_FIELDS, ROLLOUTS, TOTAL
 from isojax.logs.log_file import LogFile, named_groups
 
 REQUIRED = {"Bp": "problems per step", "n": "rollouts per problem",
-          "step": "updates made"}
+            "step": "updates made"}
 EXAMPLES = {"Bp": 32, "n": 8, "step": 100}  # values in messages
 
 

@@ -249,7 +249,7 @@ def splash_blocks(seen_BxIxJ) -> SplashBlocks:
   by_slot = lambda x: x.swapaxes(0, 1).reshape(1, I, B * J)
   mask = seen_BxIxJ.astype(jnp.int32)
   return SplashBlocks(by_token(mask), by_token(fetched(2, J)),
-                by_slot(mask), by_slot(fetched(1, I)))
+                      by_slot(mask), by_slot(fetched(1, I)))
 
 
 @functools.cache

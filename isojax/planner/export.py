@@ -63,8 +63,8 @@ def uncarried_keys(recipe) -> tuple[str, ...]:
   """KEY=VALUE of a config's recipe that no options here write."""
   values = {name: operator.attrgetter(name)(recipe) for name in EXPORTED_RECIPE}
   if not recipe.loss.kl_coef:
-    values |= {name: EXPORTED_RECIPE[name] for name in ("loss.kl_in",
-                                              "loss.kl_estimator")}
+    values |= {name: EXPORTED_RECIPE[name]
+               for name in ("loss.kl_in", "loss.kl_estimator")}
   return tuple(f"recipe.{name}={value!r}" for name, value in values.items()
                if value != EXPORTED_RECIPE[name])
 

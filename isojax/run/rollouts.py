@@ -275,8 +275,8 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
     parts.append(sampled)
     informative_P = np.concatenate([informative_P, advantages.informative(
         *algorithm.by_problem(sampled.graded.correct_B, sampled.n_P))])
-  return concatenate_rounds(parts), kept_groups(informative_P, Bp=Bp,
-                                    rounds=e.recipe.filter.rounds)
+  return concatenate_rounds(parts), kept_groups(
+      informative_P, Bp=Bp, rounds=e.recipe.filter.rounds)
 
 
 def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:

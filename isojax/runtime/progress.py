@@ -47,8 +47,7 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
 
 
 @contextlib.contextmanager
-def track(total: int, what: str, unit: str, *,
-          enabled: bool = True):
+def track(total: int, what: str, unit: str, *, enabled: bool = True):
   """Yields a function (count) that adds to the progress of one long task.
 
   After QUIET_SECONDS a terminal shows a bar, otherwise a line is printed every

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-BLOCK = 128  # tokens of a block; a running sum over V of blocks is short
+BLOCK = 128  # weights summed at once, so that the running sum over V is short
 LOG_ZERO = -1e4  # log-weight of weight 0; finite, because 0 times -inf is NaN
 # A token is drawn from the whole distribution or from its nucleus (top_p), or
 # is the most likely one. Static, so that a program has no sort or argmax that

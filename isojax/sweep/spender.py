@@ -229,9 +229,9 @@ def budget_of(config, overrides: list[dict] | None, root: str, *,
   spend has the same budget.
   """
   if [rollouts, hours, usd].count(None) != 2:
-    raise InputError("expected one budget: --rollouts, --hours or --usd")
+    raise InputError("expected one budget: rollouts, hours or usd")
   if usd is None and (machine, usd_per_chip_hour) != (None, None):
-    raise InputError("--machine and --usd_per_chip_hour: expected --usd too")
+    raise InputError("machine and usd_per_chip_hour: expected usd too")
   if rollouts is not None:
     return rollouts
   if usd is not None:

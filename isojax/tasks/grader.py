@@ -92,7 +92,8 @@ class GraderConfig:
       raise InputError(f"grader.workers={self.workers}: expected at least 1")
     if not 0 < self.seconds <= self.step_seconds < float("inf"):
       raise InputError(
-          f"grader: seconds={self.seconds}, step_seconds={self.step_seconds}: "
+          f"grader.seconds={self.seconds}, "
+          f"grader.step_seconds={self.step_seconds}: "
           "expected 0 < seconds <= step_seconds, both finite")
 
 

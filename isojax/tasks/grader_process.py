@@ -4,10 +4,9 @@
 
 It reads one numbered job per line, and writes one reply per line with the
 number of the job, both JSON. Its first line is "ready", or "refused" with the
-reason.
-It ends at the end of its input, so it outlives its parent by at most one job,
-whose time an alarm limits. Its children are killed when it ends. The module
-does not import jax.
+reason. It ends at the end of its input, so it outlives its parent by at most
+one job, whose time an alarm limits. Its children are killed when it ends. The
+module does not import jax.
 """
 
 import ctypes

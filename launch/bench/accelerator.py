@@ -69,10 +69,11 @@ def _sampling(context: int, page: int | None) -> SuiteRow:
   """Samples the last 512 tokens of a context (256 of 512) in all slots."""
   new = min(512, context // 2)
   n = {512: 32, 2048: 16, 8192: 8}[context]
-  return SuiteRow(f"sample {_SAMPLE.model} {context} "
-             f"{'paged' if page else 'contiguous'}", "case", 120,
-             dataclasses.replace(_SAMPLE, n=n, prompt_tokens=context - new,
-                                 new_tokens=new, page=page))
+  layout = "paged" if page else "contiguous"
+  return SuiteRow(
+      f"sample {_SAMPLE.model} {context} {layout}", "case", 120,
+      dataclasses.replace(_SAMPLE, n=n, prompt_tokens=context - new,
+                          new_tokens=new, page=page))
 
 
 # The most important rows first: a start may be stopped early.
@@ -263,7 +264,7 @@ def path_of(folder: str, row: SuiteRow, machine: dict) -> pathlib.Path:
 def read(folder: str) -> list[dict]:
   """The stored rows of a folder, in the order of measuring."""
   rows = [json.loads(path.read_text("utf-8"))
-          for path in pathlib.Path(folder).glob("*.json")]
+          for path in pathlib.Path(folder).glob(f"*-{'?' * 8}.json")]
   return sorted(rows, key=lambda row: row["date"])
 
 

@@ -60,9 +60,9 @@ def test_a_budget_is_one_of_three():
   run = lambda *flags: command.run("launch.spend", "--config=configs/hard.py",
                                    *flags)
   for flags, message in (
-      ((), "expected one budget: --rollouts, --hours or --usd"),
+      ((), "expected one budget: rollouts, hours or usd"),
       (("--usd=5", "--hours=1"), "expected one budget"),
-      (("--hours=1", "--usd_per_chip_hour=0"), "expected --usd too"),
+      (("--hours=1", "--usd_per_chip_hour=0"), "expected usd too"),
       (("--usd=5", "--machine=cpu-2core"), "give --usd_per_chip_hour"),
       (("--rollouts=0",), "--rollouts=0")):
     done = run(*flags)

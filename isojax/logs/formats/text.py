@@ -38,8 +38,9 @@ BAR = (r"(?P<described>:\s*)?(?<!\d)\d{1,3}%(?:\|[^|]*\|)?\s*"
 ASSIGNMENT = re.compile(
     r"(?<![\w.])((?:[a-z_]\w*\.)+\w+)=('[^']*'|[^\s'\"\\]+)")
 RAY_PREFIX = re.compile(r"^\([^()]* pid=\d+[^()]*\) ", re.M)
-DICT_PART = re.compile(r"'(?P<key>[\w.-]+)': (?:(?P<open>\{)|(?P<value>'[^']*'|"
-                 r"[^\s,{}\[\]'()]+))?|(?P<end>\})")
+DICT_PART = re.compile(
+    r"'(?P<key>[\w.-]+)': (?:(?P<open>\{)|(?P<value>'[^']*'|"
+    r"[^\s,{}\[\]'()]+))?|(?P<end>\})")
 NOTEBOOK = re.compile(r'\s*\{\s*"(?:cells|metadata|nbformat)"')
 
 
