@@ -38,11 +38,11 @@ def shown(folder: str, step: int | None) -> str:
 def policy(folder: str):
   """A function as Run.sample, of a run's or of a Hugging Face folder."""
   if os.path.exists(os.path.join(folder, "tokenizer_config.json")):
-    return runs.sampler_of(isojax.config(
+    return runs.load_sampler(isojax.config(
         "configs/hard.py:smollm2-135m", model={"path": folder},
         task={"prompt": {"chat": True, "template": "{question}"}},
         sampler={"max_prompt_tokens": 512, "max_new_tokens": 256}))
-  return runs.sampler_of(folder)
+  return runs.load_sampler(folder)
 
 
 def chat(folder: str) -> None:

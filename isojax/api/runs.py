@@ -34,7 +34,10 @@ class Records(tuple):
 
   @property
   def evaluations(self) -> "Records":
-    """The records of evaluations: avg, best, worst, maj in [0, 1], of k."""
+    """The records of evaluations, of k samples of each problem.
+
+    avg, best, worst and maj are in [0, 1].
+    """
     return Records(r for r in self if r["kind"] == "eval")
 
   @property
@@ -67,30 +70,35 @@ class Run:
   run_id: str  # hash of what decides its results
   records: Records
   _setup: Setup = dataclasses.field(repr=False)
-  which: str = "newest"  # checkpoint of params: newest, or best
+  checkpoint: str = "newest"  # which one `params` is of: "newest" or "best"
 
   @property
   def config(self):
     """The config of the run, as isojax.config returns it."""
     return configs.config(self.workdir)
 
-  @functools.cached_property
+  @property
   def params(self):
     """The parameters of the checkpoint, with adapters merged.
 
     A tree of jax arrays on the run's mesh, loaded at the first use.
     """
+    return self._policy[1]
+
+  @functools.cached_property
+  def _policy(self):
+    """(step, parameters) of the checkpoint."""
     return evaluation_lib.policy_of(
-        self._setup, self.workdir, self.which)[1]
+        self._setup, self.workdir, self.checkpoint)
 
   @property
   def best(self) -> "Run":
     """The run with the policy of its best evaluation as `params`.
 
-    Needs checkpoint.keep_best. Where no evaluation was above the base policy's,
-    it is the base policy.
+    Needs checkpoint.keep_best. If no evaluation exceeds that of the base
+    policy, `params` is the base policy.
     """
-    return dataclasses.replace(self, which="best")
+    return dataclasses.replace(self, checkpoint="best")
 
   @unchained
   def sample(self, prompt: str, n: int = 1, *, template: bool = False,
@@ -109,8 +117,8 @@ class Run:
       n texts without the prompt and without the token that ended them, of at
       most sampler.max_new_tokens tokens. The first texts do not depend on n.
     """
-    return _sampled(self._setup, lambda: self.params, prompt, n,
-                    template=template, temperature=temperature, seed=seed)
+    return _sample(self._setup, lambda: self.params, prompt, n,
+                   template=template, temperature=temperature, seed=seed)
 
   @unchained
   def samples(self) -> "Samples":
@@ -124,21 +132,20 @@ class Run:
     """Evaluates the trained policy as the config's section eval says.
 
     Args:
-      stratum: file of isojax.split, whose validation problems are used; None:
-        that of the config.
-      split: validation, or test: read it once, for the number to report.
+      stratum: a file that isojax.split wrote; None: that of the config.
+      split: "validation" or "test". Use test once, for the final number.
 
     Returns:
       A record as in records.evaluations, which is not stored.
     """
-    history = state_lib.history_of(list(self.records))
     setup = evaluation_lib.on_split(
         self._setup, split, stratum and os.fspath(stratum))
+    step, params = self._policy
+    history = evaluation_lib.history_at(self.workdir, step)
     with progress_lib.printed(False), rollouts_lib.grading(setup) as grader:
-      return state_lib.record_fields(setup, "eval", history) | (
+      return state_lib.record_fields(self._setup, "eval", history) | (
           evaluation_lib.evaluation(
-              setup, grader, self.params, history.step, preemption.Stop(),
-              split=split))
+              setup, grader, params, step, preemption.Stop(), split=split))
 
   @unchained
   def export(self, out: Path, *, dtype: str = "float32") -> None:
@@ -161,13 +168,16 @@ class Run:
     return plots.learning(list(self.records.evaluations))
 
 
-def _sampled(setup: Setup, load, prompt: str, n: int = 1, *, template: bool,
-             temperature: float | None, seed: int = 0) -> list[str]:
-  """Run.sample of the parameters that load() returns."""
+def _sample(setup: Setup, load, prompt: str, n: int = 1, *, template: bool,
+            temperature: float | None, seed: int = 0) -> list[str]:
+  """Implements Run.sample.
+
+  load() returns the parameters; it is called after the arguments are checked.
+  """
   if temperature is None:
     temperature = setup.e.sampler.temperature
-  ids, = (prompts_lib.token_ids(setup.tokenizer, [prompt], setup.e.task.prompt)
-          if template else setup.tokenizer([prompt])["input_ids"])
+  [ids] = (prompts_lib.token_ids(setup.tokenizer, [prompt], setup.e.task.prompt)
+           if template else setup.tokenizer([prompt])["input_ids"])
   longest = setup.e.sampler.max_prompt_tokens
   for wrong, message in (
       (n < 1, f"n={n}: expected at least 1"),
@@ -197,12 +207,13 @@ def train(config, workdir: Path | None = None, *,
   """Trains a policy, or resumes a run, and returns it when it is complete.
 
   The same call resumes an interrupted run from its newest checkpoint, with
-  bit-identical results. A complete run is returned at once. The same config
-  with a larger alloc.C extends the run, in the same `workdir`, which has to be
-  given: the default one has the run id in its name.
+  bit-identical results. A complete run is returned at once. To extend a run,
+  pass its `workdir` and its config with a larger alloc.C. The default workdir
+  would be a new one: its name contains the run id, which depends on C.
 
-  In the main thread the first SIGINT ends the run after the current chunk,
-  saves it and raises KeyboardInterrupt. No signal handler stays installed.
+  In the main thread the first SIGINT stops the run after the current chunk of
+  decoding, or after the step, saves it and raises KeyboardInterrupt. No signal
+  handler stays installed.
 
   Args:
     config: as isojax.config takes it; alloc.C is the budget in rollouts.
@@ -259,18 +270,22 @@ def sample(source, prompt: str, n: int = 1, *, template: bool = False,
   Raises:
     InputError: the config, the prompt or a number is wrong.
   """
-  return sampler_of(source)(prompt, n, template=template,
-                            temperature=temperature, seed=seed)
+  return load_sampler(source)(prompt, n, template=template,
+                              temperature=temperature, seed=seed)
 
 
-def sampler_of(source):
-  """Run.sample of the policy that `sample` takes, which is loaded once."""
+def load_sampler(source):
+  """A function like Run.sample for the policy of `source`, see `sample`.
+
+  The policy is loaded at the first call.
+  """
   config = configs.config(source)
   with progress_lib.printed(False):
     setup = setup_lib.prepare(config)
-    load = lambda: setup_lib.base_params(setup)
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
       folder = os.fspath(source)
       setup, _ = state_lib.as_stored(setup, folder, evaluate=True)
       load = lambda: evaluation_lib.policy_of(setup, folder, "newest")[1]
-  return functools.partial(_sampled, setup, functools.cache(load))
+    else:
+      load = lambda: setup_lib.base_params(setup)
+  return functools.partial(_sample, setup, functools.cache(load))

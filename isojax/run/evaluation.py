@@ -94,8 +94,7 @@ def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
   """Evaluates a checkpoint on `sets`; adds to eval.jsonl. See `policy_of`."""
   evaluated = hosts.run_on_all_hosts(lambda: sets(setup, split, paths))
   step, params = policy_of(setup, folder, which)
-  history = state_lib.history_of(records.up_to(
-      records.read(os.path.join(folder, state_lib.RECORDS)), step))
+  history = history_at(folder, step)
   for name, one in evaluated.items():
     with rollouts_lib.grading(one) as grader:
       line = state_lib.record_fields(setup, "eval", history) | evaluation(
@@ -120,6 +119,12 @@ def trained_params(setup: Setup, folder: str, step: int | None = None, *,
   return checkpoint.restore_params(
       os.path.join(folder, store), step,
       setup_lib.abstract_state(setup).params, setup.run_id)
+
+
+def history_at(folder: str, step: int) -> state_lib.History:
+  """What the records of a run say up to a step."""
+  return state_lib.history_of(records.up_to(
+      records.read(os.path.join(folder, state_lib.RECORDS)), step))
 
 
 def best_step(folder: str) -> int:
