@@ -42,8 +42,8 @@ def leave_one_out(reward_PxN, mask_PxN):
 def group_norm(reward_PxN, mask_PxN, *, ddof: int, eps: float):
   """(r - mean) / (std + eps) within each group (GRPO, arXiv 2402.03300).
 
-  ddof scales the result by sqrt((n - ddof) / n), so ddof = 1 confounds a sweep
-  over n: by 41 % at n = 2, by 7 % at n = 8. verl and TRL have ddof = 1.
+  ddof = 1, as in verl and TRL, multiplies the result by sqrt((n - 1) / n): 0.71
+  at n = 2, 0.94 at n = 8. A sweep over n would then also change the step size.
   """
   reward, mask = np.asarray(reward_PxN, np.float64), np.asarray(mask_PxN, bool)
   n_Px1 = _count(mask)
@@ -113,8 +113,10 @@ ADVANTAGES = {
 
 
 def token_rewards(reward_PxN, penalty_PxNxT, mask_PxNxT):
-  """Rewards of tokens: the rollout's at its last token in the mask, less the
-  penalty of each token, such as kl_coef * KL for KL in the reward.
+  """The reward of each token.
+
+  That of the rollout at its last token in the mask, else 0, minus the penalty
+  of the token, such as kl_coef * KL for KL in the reward.
   """
   mask = np.asarray(mask_PxNxT, bool)
   last = mask & (np.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] == 1)
@@ -125,15 +127,17 @@ def token_rewards(reward_PxN, penalty_PxNxT, mask_PxNxT):
 def whitened(x, mask, *, ddof: int, eps: float):
   """(x - mean) / sqrt(variance + eps) over all tokens of the mask.
 
-  verl has ddof = 1 and eps = 1e-8; older TRL has ddof = 0. Other tokens get 0,
-  and so do all if the mask has no more than ddof, or if all values are equal.
+  verl has ddof = 1 and eps = 1e-8; older TRL has ddof = 0. Other tokens get 0.
+  All tokens get 0 if the mask has at most ddof tokens, or if all values are
+  equal.
   """
   mask = np.asarray(mask, bool)
   if mask.sum() <= ddof:
     return np.zeros(mask.shape)
   x = np.asarray(x, np.float64)
   values = x[mask]
-  if (values == values[0]).all():  # no rounding, and no 0 / 0 without eps
+  # Exactly 0: the mean may round, and eps = 0 would give 0 / 0.
+  if (values == values[0]).all():
     return np.zeros(mask.shape)
   return np.where(
       mask, (x - values.mean()) / np.sqrt(values.var(ddof=ddof) + eps), 0.0)
@@ -141,8 +145,10 @@ def whitened(x, mask, *, ddof: int, eps: float):
 
 def reinforce_pp(reward_PxNxT, value_PxNxT, mask_PxNxT, *, gamma: float,
                  ddof: int, eps: float):
-  """Whitened returns, and the returns, G_t = reward_t + gamma G_{t+1}
-  (REINFORCE++, arXiv 2501.03262)."""
+  """REINFORCE++ (arXiv 2501.03262): (advantages, returns).
+
+  Whitened returns, and the returns G_t = reward_t + gamma G_{t+1}.
+  """
   returns, _ = gae(reward_PxNxT, np.zeros_like(value_PxNxT), mask_PxNxT,
                    gamma=gamma, lam=1.0)
   return whitened(returns, mask_PxNxT, ddof=ddof, eps=eps), returns
@@ -150,12 +156,13 @@ def reinforce_pp(reward_PxNxT, value_PxNxT, mask_PxNxT, *, gamma: float,
 
 def reinforce_pp_baseline(reward_PxNxT, value_PxNxT, mask_PxNxT, *,
                           ddof: int, eps: float):
-  """Whitened group-centred rewards, and these before whitening.
+  """REINFORCE++-baseline as in verl: (advantages, returns).
 
-  REINFORCE++-baseline as in verl: each token of a rollout has the sum of the
-  rollout's rewards less the mean of the group. Whitening is over tokens, so
-  long rollouts weigh more in its mean, and a group of equal rewards usually
-  gets an advantage other than 0. If all groups are such, all get 0.
+  Whitened group-centred rewards, and the same before whitening: each token of a
+  rollout has the sum of the rollout's rewards minus the mean of the group.
+  Whitening is over tokens, so long rollouts weigh more in its mean, and a group
+  of equal rewards usually gets an advantage other than 0. If all groups are
+  such, all get 0.
   """
   del value_PxNxT
   mask = np.asarray(mask_PxNxT, bool)
@@ -207,11 +214,12 @@ TOKEN_ADVANTAGES = {
     "gae": gae,
     "gae_whitened": gae_whitened,
 }
-# Advantages by a property that the checks of a config need.
-# They depend on a critic's values:
-VALUED = ("gae", "gae_whitened")
-# They are 0 in a group of one:
-COMPARING = (*ADVANTAGES, "reinforce_pp_baseline")
+# Names of advantages, for the checks of a config in run/experiment.py.
+# They read values, which a critic estimates; without one these are 0:
+READS_VALUES = ("gae", "gae_whitened")
+# They compare the rollouts of a group, so groups of one all give 0:
+NEEDS_GROUP = (*ADVANTAGES, "reinforce_pp_baseline")
 # Their standard deviation is over all rollouts or tokens of a step:
-OVER_STEP = ("batch_norm_centered", "batch_norm_informative", "batch_norm_raw",
-             *TOKEN_ADVANTAGES)
+NORMALISED_OVER_STEP = (
+    "batch_norm_centered", "batch_norm_informative", "batch_norm_raw",
+    "reinforce_pp", "reinforce_pp_baseline", "gae_whitened")

@@ -140,10 +140,10 @@ class RecipeSection:
     loss, updates, critic = self.loss, self.updates, self.critic.kind
     in_flight = f"recipe.updates.in_flight={updates.in_flight}"
     raise_if(
-        (critic != "none" and loss.advantage not in advantages.VALUED,
+        (critic != "none" and loss.advantage not in advantages.READS_VALUES,
          f"recipe.critic.kind={critic!r} with recipe.loss.advantage="
          f"{loss.advantage!r}, which does not depend on values; expected one "
-         f"of {', '.join(advantages.VALUED)}, or critic.kind='none'"),
+         f"of {', '.join(advantages.READS_VALUES)}, or critic.kind='none'"),
         (critic != "none" and loss.zero_variance in ("regularizers", "all"),
          f"recipe.loss.zero_variance={loss.zero_variance!r} with "
          f"recipe.critic.kind={critic!r}: the critic would not learn from "
@@ -260,8 +260,8 @@ def load(config) -> Experiment:
 
 
 def has_group_baseline(loss: LossConfig) -> bool:
-  """Whether an advantage is 0 in a group of one; a custom one may be."""
-  return loss.advantage in advantages.COMPARING or "advantage" in loss.custom
+  """Whether the advantage compares a group's rollouts; a custom one may."""
+  return loss.advantage in advantages.NEEDS_GROUP or "advantage" in loss.custom
 
 
 def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
@@ -281,7 +281,7 @@ def _check_ddof(e: Experiment) -> None:
   letter = "n" if a.m is None or cfg.normalise == "before" else "m"
   values = a.n_min if letter == "n" else min(
       a.n_min, a.m if a.division.is_uniform else 2)
-  if cfg.advantage in advantages.OVER_STEP:
+  if cfg.advantage in advantages.NORMALISED_OVER_STEP:
     letter, values = f"Bp * {letter}", a.Bp * values
   if cfg.advantage_ddof >= values:
     raise InputError(
