@@ -207,7 +207,7 @@ IN_FLIGHT = dict(
     (dict(checkpoint__keep=0), "keep=0"),
     (dict(task__prompt__template="solve:"), "has no {question}"),
     (dict(task__prompt__chat=True), "no chat template"),
-    (dict(task__prompt__system="be brief"), "is of a chat"),
+    (dict(task__prompt__system="be brief"), "needs chat=True"),
     (dict(recipe__updates__in_flight=-1), "expected the largest staleness"),
     (dict(IN_FLIGHT, recipe__loss__ratio_to="old"), "set ratio_to='behavior'"),
     (dict(IN_FLIGHT, recipe__filter__rounds=2), "recipe.filter.rounds=2"),
@@ -272,7 +272,7 @@ def test_a_template_that_refuses_a_system_turn(tmp_path):
   chat = dict(model__path=folder, task__prompt__chat=True)
   setup_lib.prepare(changed(**chat))
   with pytest.raises(InputError, match="template refuses this: no system; .* "
-                     "leave prompt.system empty"):
+                     "leave system empty"):
     setup_lib.prepare(changed(**chat, task__prompt__system="1+1"))
 
 

@@ -12,7 +12,7 @@ from isojax.types import Prompts
 
 # Llama 3's chat templates write today's date into the system's turn if none is
 # given, which would change prompts from day to day. This is their default date.
-TODAY = "26 Jul 2024"
+TEMPLATE_DATE = "26 Jul 2024"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,26 +27,26 @@ class PromptConfig:
     if "{question}" not in self.template:
       raise InputError(f"prompt.template={self.template!r} has no {{question}}")
     if self.system and not self.chat:
-      raise InputError("prompt.system is of a chat: set prompt.chat, or leave "
-                       "prompt.system empty")
+      raise InputError(f"prompt.system={self.system!r} needs chat=True; set "
+                       "it, or leave system empty")
 
 
 def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
   """The texts in the tokenizer's chat template, as the user's turn."""
   if tokenizer.chat_template is None:
-    raise InputError("prompt.chat: the tokenizer has no chat template, so the "
-                     "model is not of a chat; set prompt.chat=False")
+    raise InputError("section prompt: the tokenizer has no chat template, so it"
+                     " is not a chat model's; set chat=False")
   import jinja2  # only chats need it, as in transformers
   system = [{"role": "system", "content": cfg.system}] if cfg.system else []
   try:
     return [tokenizer.apply_chat_template(
         [*system, {"role": "user", "content": text}], tokenize=False,
-        add_generation_prompt=True, date_string=TODAY)
+        add_generation_prompt=True, date_string=TEMPLATE_DATE)
             for text in texts]
   except jinja2.TemplateError as error:
     raise InputError(
-        f"prompt.chat: the chat template refuses this: {error}; if it knows "
-        "no system's turn, leave prompt.system empty") from error
+        f"section prompt: the chat template refuses this: {error}; if it has "
+        "no system role, leave system empty") from error
 
 
 def token_ids(tokenizer, questions: list[str],
@@ -106,14 +106,15 @@ def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
 
 
 def indices_at(*, seed: int, step: int, Bp: int, D: int) -> np.ndarray:
-  """The Bp distinct problems of a step, as indices into D of them.
+  """The Bp distinct problems of a step: indices into the D training problems.
 
   A pure function. Each epoch is a permutation, cut into D // Bp steps. The
   remainder is not used in the epoch, so no step has a problem twice.
   """
-  epoch, place = divmod(step, D // Bp)
+  epoch, step_in_epoch = divmod(step, D // Bp)
   bits = rng.words(rng.Draw.ORDER, seed, epoch, D)
-  return np.argsort(bits, kind="stable")[place * Bp:(place + 1) * Bp]
+  permutation = np.argsort(bits, kind="stable")
+  return permutation[step_in_epoch * Bp:(step_in_epoch + 1) * Bp]
 
 
 def order_at(*, seed: int, step: int, Bp: int, solved_D) -> np.ndarray:
@@ -128,9 +129,10 @@ def order_at(*, seed: int, step: int, Bp: int, solved_D) -> np.ndarray:
   bits = rng.words(rng.Draw.REPLACEMENT, seed, step, len(solved_D))
   others = np.argsort(bits, kind="stable")
   others = others[~np.isin(others, first)]
-  replaced = solved_D[first]
-  others = np.concatenate([others[~solved_D[others]], first[replaced],
-                           others[solved_D[others]]])
+  unsolved, solved = others[~solved_D[others]], others[solved_D[others]]
+  is_solved = solved_D[first]
+  # If too few problems are unsolved, the solved ones of `first` fill the step.
+  rest = np.concatenate([unsolved, first[is_solved], solved])
   first = first.copy()
-  first[replaced] = others[:replaced.sum()]
-  return np.concatenate([first, others[replaced.sum():]])
+  first[is_solved] = rest[:is_solved.sum()]
+  return np.concatenate([first, rest[is_solved.sum():]])
