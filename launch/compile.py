@@ -40,9 +40,10 @@ from isojax.sampling import engine
 from isojax.types import Prompts, Rollouts, Rows
 from launch import topology as topology_lib
 
+# Not in every recipe: score; reread (pages or in-flight updates); resize (no
+# pages).
 NAMES = ["prepare", "prefill", "insert", "resize", "decode", "score", "start",
-         "accumulate", "apply",
-         "reread"]  # score: only of recipes that need it; reread: with pages
+         "accumulate", "apply", "reread"]
 EOS = (0, 1)  # only their number matters; Qwen2.5 has two
 MARGIN = 0.95  # share of memory that --largest fills, as estimated
 
@@ -50,7 +51,7 @@ MARGIN = 0.95  # share of memory that --largest fills, as estimated
 class Program(typing.NamedTuple):
   name: str
   lower: Callable[[], jax.stages.Lowered]
-  beside: int  # other bytes on the device while the program runs
+  resident_bytes: int  # other bytes on the device while the program runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Case:
   def text(self) -> str:
     e, device = self.e, self.model.mesh.devices.flat[0]
     loss = e.recipe.loss
+    remat = ", remat" if loss.remat else ""
     return "\n".join((
         *self.notes,
         f"{e.model.path} on {device.device_kind}, {self.hbm / 2**30:.2f} GiB "
@@ -76,7 +78,7 @@ class Case:
         f"{e.sampler.max_prompt_tokens:,} + {e.sampler.max_new_tokens:,} tokens"
         f" in {e.sampler.dtype}",
         f"microbatches of {loss.microbatch_tokens:,} tokens in {loss.dtype}, "
-        f"gradients reduced in {loss.reduce_dtype}{', remat' * loss.remat}, "
+        f"gradients reduced in {loss.reduce_dtype}{remat}, "
         f"{programs_lib.update_kernel(e, self.model)}"))
 
 
@@ -93,18 +95,19 @@ def case(config, topology: str, *, largest: bool) -> Case:
       e.sampler, max_positions=policy.model.cfg.max_positions)
   hbm = topology_lib.hbm(devices[0])
   if largest:
-    e = the_largest(e, policy.model, hbm)
+    e = with_largest_batches(e, policy.model, hbm)
   sampler, notes = programs_lib.make_sampler(policy, e.sampler)
   G = mesh_lib.blocks(mesh)
-  planned = estimated(
-      e, policy.model, sampler.sizes.rows[-1] // G, rows_of(e, G) // G,
-      sampler.weights_gathered, pages=sampler.pages).own
-  if not e.recipe.loss.remat or e.model.lora.rank:
-    planned = {}
+  planned = {}
+  # The formulas count no adapters, and without remat too few temporaries.
+  if e.recipe.loss.remat and not e.model.lora.rank:
+    slots, rows = sampler.sizes.rows[-1] // G, microbatch_rows(e, G) // G
+    planned = estimated(e, policy.model, slots, rows, sampler.weights_gathered,
+                        pages=sampler.pages).own
   return Case(e, policy.model, sampler, planned, notes, hbm)
 
 
-def rows_of(e: experiment_lib.Experiment, G: int) -> int:
+def microbatch_rows(e: experiment_lib.Experiment, G: int) -> int:
   W = packing.width(e.sampler.max_new_tokens, e.alloc.n_max)
   return packing.multiple(e.recipe.loss.microbatch_tokens // W, G)
 
@@ -115,27 +118,31 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
   """The planner's estimate; slots, rows and pages are per device."""
   S, T, loss = (e.sampler.max_prompt_tokens, e.sampler.max_new_tokens,
                 e.recipe.loss)
-  return memory_lib.DeviceBytes(
+  sizes = memory_lib.DeviceBytes(
       programs_lib.shape_of(model.cfg), memory_lib.Formats(
           loss.dtype, e.sampler.dtype, e.sampler.head_dtype, loss.head_dtype,
           loss.reduce_dtype), S, T,
       fused=programs_lib.update_kernel(e, model) != "einsum",
       fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
-      page=e.sampler.page if pages else None).programs(memory_lib.Held(
-          slots, rows, min(rows, max(1, rows * T // S)), weights_gathered,
-          pages),
-                                   reference=bool(loss.kl_coef))
+      page=e.sampler.page if pages else None)
+  # The most prompt slots of a microbatch, see packing.cut.
+  prompts = min(rows, max(1, rows * T // S))
+  held = memory_lib.Held(slots, rows, prompts, weights_gathered, pages)
+  return sizes.programs(held, reference=bool(loss.kl_coef))
 
 
-def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
-                hbm: float) -> experiment_lib.Experiment:
+def with_largest_batches(
+    e: experiment_lib.Experiment, model: decoder.Transformer,
+    hbm: float) -> experiment_lib.Experiment:
   """The experiment with the most slots and tokens estimated to fit."""
   G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
   least = estimated(e, model, 1, 1, True, pages=None)
-  room = MARGIN * hbm - 3 * least.state - least.reference
-  slots, *_ = dataclasses.replace(
-      programs_lib.sampler_bytes(model, e.sampler), fsdp=1).admitted(
-          budget=room, most=2**20)
+  # Without parameters, the optimizer's two moments and the base policy.
+  budget = MARGIN * hbm - 3 * least.state - least.reference
+  # fsdp=1: weights are gathered while sampling.
+  sizes = dataclasses.replace(
+      programs_lib.sampler_bytes(model, e.sampler), fsdp=1)
+  slots, *_ = sizes.admitted(budget=budget, most=2**20)
   # The optimizer's moments stay in memory during an accumulation.
   rows = memory_lib.largest(lambda rows: estimated(
       e, model, 1, rows, True, pages=None).own["accumulate"] + 2 * least.state
@@ -148,7 +155,7 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
         "sampler.max_new_tokens")
   return dataclasses.replace(
       e, sampler=dataclasses.replace(
-          e.sampler, slots=slots * G, memory_gib=room / 2**30),
+          e.sampler, slots=slots * G, memory_gib=budget / 2**30),
       recipe=dataclasses.replace(e.recipe, loss=dataclasses.replace(
           e.recipe.loss, microbatch_tokens=rows * G * T)))
 
@@ -173,54 +180,62 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   G, rows = mesh_lib.blocks(mesh), mesh_lib.row_sharding(mesh)
   R, L, S, W = (s.sizes.rows[-1], s.sizes.lengths[-1], s.sizes.prompts[-1],
                 s.sizes.window * G)
-  make = lambda R, L: placed(jax.eval_shape(lambda: s.empty(R, L)),
-                             cache_lib.sharding(model))
-  window = make(W, S)
-  cache = make(G * s.pages, s.page) if paged else make(R, L)
+  abstract_cache = lambda R, L: placed(
+      jax.eval_shape(lambda: s.empty(R, L)), cache_lib.sharding(model))
+  window = abstract_cache(W, S)
+  cache = (abstract_cache(G * s.pages, s.page) if paged
+           else abstract_cache(R, L))
   params = decoder.abstract_params(model)
   if e.model.lora.rank:  # merged weights in the sampling dtype
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         x.shape, dtype, sharding=x.sharding), params)
   weights = jax.tree.map(
       lambda cast, x: cast.lower(x).out_info, s.casts, params)
-  a = lambda kind, *shape: jax.ShapeDtypeStruct(
+  array = lambda kind, *shape: jax.ShapeDtypeStruct(
       shape, np.dtype(kind), sharding=rows)
-  row = Rows(a("int32", R), a("int32", R), a("int32", R), a("uint32", R),
-             a("uint32", R), a("uint32", R, 2), a("bool", R))
-  prompts = Prompts(a("int32", W, S), a("int32", W), a("uint32", W))
-  take = a("int32", G, R // G)
+  row = Rows(
+      array("int32", R), array("int32", R), array("int32", R),
+      array("uint32", R), array("uint32", R), array("uint32", R, 2),
+      array("bool", R))
+  prompts = Prompts(
+      array("int32", W, S), array("int32", W), array("uint32", W))
+  index = array("int32", G, R // G)
   scalar = placed(jax.ShapeDtypeStruct((), np.float32),
                   mesh_lib.replicated(mesh))
-  on_device = device_bytes
-  name = max(("embed", "head"), key=lambda x: x in params)
+  name = "embed"  # the largest parameter
   yield Program("prepare", lambda: s.casts[name].lower(params[name]),
-                state + on_device(weights) - on_device(weights[name]))
+                state + device_bytes(weights) - device_bytes(weights[name]))
   yield Program("prefill", lambda: s.prefill.lower(weights, prompts),
-                state + on_device(cache))
+                state + device_bytes(cache))
   if e.recipe.updates.in_flight or paged:
-    of = s.sizes.at_once(L) * G
-    sequences = Prompts(a("int32", of, L), a("int32", of), a("uint32", of))
+    count = s.sizes.at_once(L) * G
+    sequences = Prompts(array("int32", count, L), array("int32", count),
+                        array("uint32", count))
     yield Program("reread", lambda: s.prefill.lower(weights, sequences),
-                  state + on_device(cache))
+                  state + device_bytes(cache))
   more = dict(
-      table=a("int32", R, -(-s.sizes.longest // s.page))) if paged else {}
+      table=array("int32", R, -(-s.sizes.longest // s.page))) if paged else {}
+  indices = 3 if paged else 2  # see cache.insert_pages and cache.insert
   yield Program("insert", lambda: s.insert.lower(
-      cache, window, *[take] * (3 if paged else 2)), state + on_device(weights))
+      cache, window, *[index] * indices), state + device_bytes(weights))
   if not paged:
-    shorter = make(R, s.sizes.lengths[max(0, len(s.sizes.lengths) - 2)])
-    yield Program("resize", lambda: s.resize.lower(shorter.k[0], take, L, 3),
-                  state + on_device((weights, window, cache))
-                  - on_device(cache.k[0]))
+    last_but_one = s.sizes.lengths[max(0, len(s.sizes.lengths) - 2)]
+    shorter = abstract_cache(R, last_but_one)
+    axis = 3  # positions of keys
+    yield Program("resize",
+                  lambda: s.resize.lower(shorter.k[0], index, L, axis),
+                  state + device_bytes((weights, window, cache))
+                  - device_bytes(cache.k[0]))
   yield Program("decode", lambda: s.decode.lower(
       weights, cache, row, scalar, scalar,
       kind="nucleus" if e.eval.top_p < 1 else "whole", **more),
-                state + on_device(window))
+                state + device_bytes(window))
 
 
 def widest(e: experiment_lib.Experiment, G: int):
   """A microbatch in which every row has a different problem."""
   S, T, n = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, e.alloc.n_max
-  R = rows_of(e, G)
+  R = microbatch_rows(e, G)
   B = R * n
   zeros = lambda kind, *shape: np.zeros(shape, kind)
   first = np.float32(np.arange(B) % n == 0)  # one answer of each problem
@@ -237,13 +252,12 @@ def widest(e: experiment_lib.Experiment, G: int):
 def updating(c: Case, state, base, tx) -> Iterator[Program]:
   """Yields the programs of scoring and update, for the widest microbatch."""
   model, lora, recipe = c.model, c.e.model.lora, c.e.recipe
-  rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
-                                         mesh_lib.replicated))
+  rows = mesh_lib.row_sharding(model.mesh)
+  whole = mesh_lib.replicated(model.mesh)
   critic = programs_lib.make_critic(c.e)
   update = update_lib.make_update(model, tx, recipe.loss, lora, critic)
   temperature = jax.ShapeDtypeStruct((), np.float32, sharding=whole)
   batch = placed(widest(c.e, mesh_lib.blocks(model.mesh)), rows)
-  on_device = device_bytes
   scored = algorithm.scored_columns(
       recipe.loss, recipe.updates, recipe.critic)
   batch = batch.replace(columns=batch.columns | dict.fromkeys(
@@ -256,11 +270,11 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
   start, accumulate, apply = update.programs
   trained = update_lib.trained_params(state)
   carry = trained, placed(jax.eval_shape(start)[1], whole)
-  yield Program("start", start.lower, on_device((state, base)))
+  yield Program("start", start.lower, device_bytes((state, base)))
+  optimizer_states = state.opt_state, critic and state.critic.opt_state
   yield Program("accumulate", lambda: accumulate.lower(
-      trained, base, carry, batch, temperature),
-                on_device((state.opt_state, critic and state.critic.opt_state)))
-  yield Program("apply", lambda: apply.lower(state, carry), on_device(base))
+      trained, base, carry, batch, temperature), device_bytes(optimizer_states))
+  yield Program("apply", lambda: apply.lower(state, carry), device_bytes(base))
 
 
 def programs(c: Case) -> Iterator[Program]:
@@ -281,8 +295,8 @@ class Row:
   """A program on one device, in bytes; `needed` is set if it does not fit."""
 
   name: str
-  beside: int  # other bytes on the device while it runs
-  estimate: float | None  # planner's estimate of `own`
+  resident_bytes: int  # other bytes on the device while it runs
+  estimate: float | None  # planner's estimate of `program_bytes`
   seconds: float = 0.0  # compilation time
   arguments: int = 0
   temporaries: int = 0
@@ -292,7 +306,7 @@ class Row:
   collectives: dict = dataclasses.field(default_factory=dict)  # kind -> count
 
   @property
-  def own(self) -> float:
+  def program_bytes(self) -> float:
     if self.needed is not None:
       return self.needed
     return self.arguments + self.temporaries + self.output + self.code
@@ -300,7 +314,7 @@ class Row:
 
 def compiled(program: Program, planned: dict) -> tuple[Row, str | None]:
   """A compiled program's row and text (None if it does not fit)."""
-  row = Row(program.name, program.beside, planned.get(program.name))
+  row = Row(program.name, program.resident_bytes, planned.get(program.name))
   lowered, begun = program.lower(), time.perf_counter()
   try:
     done = lowered.compile()
@@ -337,21 +351,23 @@ def collectives(text: str) -> dict[str, int]:
 
 
 HEAD = (f"{'GiB a device':12}{'args':>8}{'temp':>8}{'out':>8}{'code':>8}"
-        f"{'own':>8}{'planner':>9}{'':7}{'beside':>8}{'total':>8}"
+        f"{'program':>8}{'planner':>9}{'':7}{'resident':>8}{'total':>8}"
         f"{'compiled':>10}")
 
 
 def line(row: Row, hbm: float) -> str:
   gib = lambda x: f"{x / 2**30:8.2f}"
-  planned = " " * 16 if row.estimate is None else (
-      f"{row.estimate / 2**30:9.2f} {row.estimate / row.own - 1:+5.0%} ")
+  planned = " " * 16
+  if row.estimate is not None:
+    excess = row.estimate / row.program_bytes - 1
+    planned = f"{row.estimate / 2**30:9.2f} {excess:+5.0%} "
   sizes = f"{'does not fit: needs':>32}" if row.needed is not None else "".join(
       map(gib, (row.arguments, row.temporaries, row.output, row.code)))
-  total = row.own + row.beside
+  total = row.program_bytes + row.resident_bytes
   counts = ", ".join(f"{n} {kind}" for kind, n in sorted(
       row.collectives.items()))
-  return (f"{row.name:12}{sizes}{gib(row.own)}{planned}{gib(row.beside)}"
-          f"{gib(total)}{row.seconds:8.0f} s"
+  return (f"{row.name:12}{sizes}{gib(row.program_bytes)}{planned}"
+          f"{gib(row.resident_bytes)}{gib(total)}{row.seconds:8.0f} s"
           + (f"  needs {total / 2**30:.1f} of {hbm / 2**30:.2f} GiB"
              if total > hbm else "") + (f"  {counts}" if counts else ""))
 

@@ -41,7 +41,7 @@ def test_collectives_by_hand():
 
 
 def test_what_does_not_fit_is_a_row():
-  row = compile_lib.Row("accumulate", beside=2**30, estimate=12 * 2**30,
+  row = compile_lib.Row("accumulate", resident_bytes=2**30, estimate=12 * 2**30,
                        needed=16 * 2**30)
   text, = compile_lib.line(row, 15.75 * 2**30).splitlines()
   assert "does not fit" in text and "needs 17.0 of 15.75 GiB" in text
@@ -134,12 +134,13 @@ def test_a_small_model_on_a_small_slice():
       "operand_precision={highest,highest}" in line for line in products)
   # The embedded policy has 141k parameters: whole weights while decoding.
   assert set(decode.collectives) <= {"all-reduce"}
-  assert decode.needed is None and decode.own > decode.arguments > 4 * 141_000
+  assert decode.needed is None
+  assert decode.program_bytes > decode.arguments > 4 * 141_000
   accumulate, _ = compile_lib.compiled(programs["accumulate"], {})
   assert "all-gather" in accumulate.collectives
   tiny = optimizer_lib.abstract_state(
       case.model, programs_lib.make_optimizer(case.e)[0])
-  assert accumulate.beside == compile_lib.device_bytes(tiny.opt_state)
+  assert accumulate.resident_bytes == compile_lib.device_bytes(tiny.opt_state)
 
 
 def test_the_programs_of_a_paged_sampler():
@@ -156,7 +157,8 @@ def test_the_programs_of_a_paged_sampler():
   assert 16 <= sampler.pages <= 2 * 16
   pool = sampler.pages * 4 * programs_lib.shape_of(
       opened.model.cfg).kv_bytes_per_token(4)
-  assert found["prefill"].beside == found["reread"].beside == pool
+  for name in ("prefill", "reread"):
+    assert found[name].resident_bytes == pool
   row, _ = compile_lib.compiled(found["decode"], {})
   assert pool < row.arguments < pool + 1e6
   assert row.output < 0.5 * pool  # it is changed in place
