@@ -207,7 +207,7 @@ IN_FLIGHT = dict(
     (dict(checkpoint__keep=0), "keep=0"),
     (dict(task__prompt__template="solve:"), "has no {question}"),
     (dict(task__prompt__chat=True), "no chat template"),
-    (dict(task__prompt__system="be brief"), "needs chat=True"),
+    (dict(task__prompt__system="be brief"), "^task.prompt.system=.* needs"),
     (dict(recipe__updates__in_flight=-1), "expected the largest staleness"),
     (dict(IN_FLIGHT, recipe__loss__ratio_to="old"), "set ratio_to='behavior'"),
     (dict(IN_FLIGHT, recipe__filter__rounds=2), "recipe.filter.rounds=2"),

@@ -34,8 +34,8 @@ class PromptConfig:
 def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
   """The texts in the tokenizer's chat template, as the user's turn."""
   if tokenizer.chat_template is None:
-    raise InputError("section prompt: the tokenizer has no chat template, so it"
-                     " is not a chat model's; set chat=False")
+    raise InputError("section prompt: the tokenizer has no chat template, so "
+                     "this is not a chat model; set chat=False")
   import jinja2  # only chats need it, as in transformers
   system = [{"role": "system", "content": cfg.system}] if cfg.system else []
   try:
