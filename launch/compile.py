@@ -103,7 +103,7 @@ def case(config, topology: str, *, largest: bool) -> Case:
   if e.recipe.loss.remat and not e.model.lora.rank:
     slots, rows = sampler.sizes.rows[-1] // G, microbatch_rows(e, G) // G
     planned = estimated(e, policy.model, slots, rows, sampler.weights_gathered,
-                        pages=sampler.pages).own
+                        pages=sampler.pages).program_bytes
   return Case(e, policy.model, sampler, planned, notes, hbm)
 
 
@@ -143,10 +143,14 @@ def with_largest_batches(
   sizes = dataclasses.replace(
       programs_lib.sampler_bytes(model, e.sampler), fsdp=1)
   slots, *_ = sizes.admitted(budget=budget, most=2**20)
-  # The optimizer's moments stay in memory during an accumulation.
-  rows = memory_lib.largest(lambda rows: estimated(
-      e, model, 1, rows, True, pages=None).own["accumulate"] + 2 * least.state
-                            <= MARGIN * hbm, 2**12)
+
+  def fits(rows):
+    update = estimated(e, model, 1, rows, True, pages=None)
+    # The optimizer's moments stay in memory during an accumulation.
+    return (update.program_bytes["accumulate"] + 2 * least.state
+            <= MARGIN * hbm)
+
+  rows = memory_lib.largest(fits, 2**12)
   if not slots or not rows:
     raise InputError(
         f"--largest: {e.sampler.max_prompt_tokens} + {T} tokens do not fit: "

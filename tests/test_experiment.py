@@ -123,14 +123,14 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
   ).programs(Held(e.sampler.slots // G, rows, prompts=rows,
                   weights_gathered=True),
              reference=bool(e.recipe.loss.kl_coef))
-  stays = 3 * p.state + p.reference
+  stays, size = 3 * p.state + p.reference, p.program_bytes
   assert 15.75 * 2**30 > max(
-      stays + p.own["prefill"] + p.cache, stays + p.own["decode"] + p.window,
-      2 * p.state + p.own["accumulate"]) > 13 * 2**30
+      stays + size["prefill"] + p.cache, stays + size["decode"] + p.window,
+      2 * p.state + size["accumulate"]) > 13 * 2**30
   # The last growth of the cache: 7,680 -> 10,240 positions.
-  assert stays + p.weights + p.window + p.cache - p.part + p.own["resize"] < (
+  assert stays + p.weights + p.window + p.cache - p.part + size["resize"] < (
       15.75 * 2**30)
-  assert p.own["decode"] < e.sampler.memory_gib * 2**30
+  assert size["decode"] < e.sampler.memory_gib * 2**30
 
 
 @pytest.mark.parametrize("spoil, message", [

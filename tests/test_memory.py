@@ -116,7 +116,7 @@ def test_bytes_of_programs_by_hand():
   in a layer is 4 (8 + max(2 * 3, 12 + 2 * 2 * 10)) = 240 in a forward, and 4
   (16 + 12 + 9) = 148 in a backward, whose scores of L others are 16 L.
   """
-  own = of_one().own
+  own = of_one().program_bytes
   assert own["start"] == 232 and own["apply"] == 4 * 232
   assert own["prefill"] == 464 + 160 + 10 * 240
   assert own["insert"] == 4 * 256 + 160
@@ -131,13 +131,13 @@ def test_bytes_of_programs_by_hand():
 def test_bytes_of_an_update_without_remat_by_hand():
   """All that a backward needs of 38 tokens is kept, 148 + 16 * 16 bytes each,
   and keys and values of 5 prompts; then the head's 880 bytes are the most."""
-  assert of_one(remat=False).own["accumulate"] == (
+  assert of_one(remat=False).program_bytes["accumulate"] == (
       2 * 232 + 84 * 4 / 2 + 38 * 404 + 5 * 160 + 880)
 
 
 def test_bytes_of_what_is_sampled_in_half_the_bytes_by_hand():
   """116 numbers of 2 bytes, 4 of keys and values of a token."""
-  own = of_one(dict(sampled="bfloat16")).own
+  own = of_one(dict(sampled="bfloat16")).program_bytes
   assert own["prefill"] == 232 + 80 + 10 * 160
   assert own["insert"] == 2 * (4 * 64 + 40)
   assert own["decode"] == 232 + 4 * (128 + 256 + 160)
@@ -202,7 +202,7 @@ def test_programs_are_as_large_as_compiled_ones(case):
                        fused=fused, remat=True), Mesh(*mesh)).programs(
           Held(slots, rows, prompts=rows, weights_gathered=True),
           reference=False)
-  assert p.own[program] / 2**30 == pytest.approx(gib, rel=0.15)
+  assert p.program_bytes[program] / 2**30 == pytest.approx(gib, rel=0.15)
 
 
 @pytest.mark.parametrize("name, fsdp, tensor, page", [
@@ -218,5 +218,6 @@ def test_the_programs_of_admitted_slots_are_within_the_budget(
   slots, pages, weights_gathered = sizes.admitted(budget=budget, most=4096)
   p = sizes.programs(Held(slots, 1, 1, weights_gathered, pages),
                      reference=False)
-  used = max(p.own["prefill"] + p.cache, p.own["decode"] + p.window)
+  used = max(p.program_bytes["prefill"] + p.cache,
+             p.program_bytes["decode"] + p.window)
   assert 0.85 * budget < used <= budget

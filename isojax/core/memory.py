@@ -376,7 +376,7 @@ class Programs:
   backward: float
 
   @functools.cached_property
-  def own(self) -> dict[str, float]:
+  def program_bytes(self) -> dict[str, float]:
     """Bytes of the arguments, temporaries and results of each program."""
     prefill = self.weights + self.window + self.prefilling
     return dict(

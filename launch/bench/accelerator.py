@@ -214,7 +214,8 @@ def planned_bytes(case: Case, model) -> float:
   sampling = p.state + p.weights + p.cache + p.window + max(
       p.drawing, memory.LAST_GROWTH * p.part)
   # Adam's moments stay on the device.
-  update = max(2 * p.state + p.own["accumulate"], p.own["apply"])
+  update = max(2 * p.state + p.program_bytes["accumulate"],
+               p.program_bytes["apply"])
   return {"sample": sampling, "update": update,
           "step": max(sampling + 2 * p.state, update)}[case.what]
 
