@@ -5,41 +5,47 @@ import re
 from isojax.errors import InputError
 from isojax.logs.formats import base
 
-BATCH = "train_batch_size"  # printed by the console, of an update
+UPDATE_BATCH = "train_batch_size"  # batch of an update; the console prints it
 LACKS_ACCUMULATION = (
     "steps_per_generation without gradient_accumulation_steps; give both with "
     "--fixed")
 
 
 def generated(step: int, B: int, options: dict) -> int:
-  """C after `step` updates of TRL.
+  """C after `step` updates of TRL; B is the rollouts of one generation.
 
   TRL generates once per steps_per_generation * num_iterations micro-steps and
   updates once per gradient_accumulation_steps of them.
   """
-  a, s, m = map(options.get, (
+  accumulation, steps, iterations = map(options.get, (
       "gradient_accumulation_steps", "steps_per_generation", "num_iterations"))
-  if s and not a:
+  if steps and not accumulation:
     raise InputError(LACKS_ACCUMULATION)
-  return -(-step * (a or 1) // ((s or a or 1) * (m or 1))) * B
+  micro_steps = step * (accumulation or 1)
+  per_generation = (steps or accumulation or 1) * (iterations or 1)
+  return -(-micro_steps // per_generation) * B
 
 
 def batch_of_prompts(head: str, lines: list[dict], options: dict) -> dict:
   """The printed options, with the batch as Bp if it counts prompts.
 
-  The total batch size of TRL <= 0.14 counts prompts, that of later versions
-  rollouts: the former is the examples of an epoch over its updates.
+  In TRL <= 0.14 the total batch size counts prompts, so it is the examples of
+  an epoch divided by its updates. Later versions count rollouts.
   """
-  number = lambda pattern: (match := re.search(pattern + r" = ([\d,]+)", head)
-                            ) and int(match[1].replace(",", ""))
+  def number(pattern: str) -> int | None:
+    match = re.search(pattern + r" = ([\d,]+)", head)
+    return int(match[1].replace(",", "")) if match else None
+
   examples, epochs, steps, epoch_updates = map(number, (
       "Num examples", "Num Epochs", "Total (?:optimization )?steps",
       "Num update steps per epoch"))
   if not epoch_updates and epochs and steps:
-    epoch_updates = steps / epochs  # wrong if max_steps ends the run earlier
-  if examples and epoch_updates and BATCH in options and (
-      round(examples / epoch_updates) == options[BATCH]):
-    options["Bp"] = options.pop(BATCH)
+    # Too small if max_steps ends the run earlier; then the batch may be taken
+    # for rollouts.
+    epoch_updates = steps / epochs
+  if examples and epoch_updates and UPDATE_BATCH in options and (
+      round(examples / epoch_updates) == options[UPDATE_BATCH]):
+    options["Bp"] = options.pop(UPDATE_BATCH)
   return options
 
 
@@ -49,21 +55,28 @@ def with_generation_batch(options: dict) -> dict:
   The batch of an update is micro batch * accumulation * processes, that of a
   generation micro batch * steps_per_generation * processes.
   """
-  if BATCH not in options or options.keys() & {"Bp", "generation_batch_size"}:
+  if UPDATE_BATCH not in options or options.keys() & {
+      "Bp", "generation_batch_size"}:
     return options
-  a, s = map(options.get, (
+  accumulation, steps = map(options.get, (
       "gradient_accumulation_steps", "steps_per_generation"))
-  if s and not a:
+  if steps and not accumulation:
     raise InputError(LACKS_ACCUMULATION)
+  batch = options[UPDATE_BATCH]
   return options | {"generation_batch_size":
-                    options[BATCH] * s // a if s else options[BATCH]}
+                    batch * steps // accumulation if steps else batch}
 
 
 FORMAT = base.Format(
     step=("step", "train/global_step"),  # W&B's _step counts log calls
     metrics=({"avg": "eval[_/]reward"},),
-    marks=r"eval[_/]rewards?(?:/.+)?|(?:train/)?(?:completions?[/_].+|"
-    "frac_reward_zero_std|reward_std|rewards/(?!eval/|train/).+)",
+    # Not rewards/eval/ and rewards/train/, which Tunix logs.
+    marks="|".join((
+        "eval[_/]rewards?(?:/.+)?",
+        "(?:train/)?completions?[/_].+",
+        "(?:train/)?frac_reward_zero_std",
+        "(?:train/)?reward_std",
+        "(?:train/)?rewards/(?!eval/|train/).+")),
     fields={
         "reward": r"reward rewards/(?!eval/|train/)[^/]+(?:/mean)?",
         "reward_std": "reward_std", "zero_std": "frac_reward_zero_std",
@@ -81,12 +94,15 @@ FORMAT = base.Format(
         "lr": "learning_rate", "kl": "beta",
         "max_tokens": "max_completion_length", "std": "scale_rewards"},
     resolve=batch_of_prompts, derive=with_generation_batch,
-    options=("Bp", BATCH, "num_generations_eval", "gradient_accumulation_steps",
-             "steps_per_generation", "num_iterations", "logging_steps"),
-    printed=((BATCH, r"Total (?:train )?batch size \([^)]*\) = ([\d,]+)"),
+    options=("Bp", UPDATE_BATCH, "num_generations_eval",
+             "gradient_accumulation_steps", "steps_per_generation",
+             "num_iterations", "logging_steps"),
+    printed=((UPDATE_BATCH,
+              r"Total (?:train )?batch size \([^)]*\) = ([\d,]+)"),
              ("gradient_accumulation_steps",
               r"Gradient [Aa]ccumulation steps = ([\d,]+)")),
-    # A dict that has a reward; ms-swift prints 'global_step/max_steps'.
+    # A printed dict with a reward or an evaluation. ms-swift's has also
+    # 'global_step/max_steps'.
     console=r"(?P<values>\{(?=[^{}]*'(?:reward'|rewards/|eval_))'[^{}]*\})",
     sampled_by_n=True, averaged=True, generated=generated,
     caveat="avg is TRL's eval_reward, the weighted sum of its reward functions;"
