@@ -49,7 +49,7 @@ def leaf(path, x):
   return jnp.where(x == 0, x, jax.lax.bitcast_convert_type(bits, jnp.float32))
 
 
-def begun(params):
+def initial_params(params):
   """The parameters (donated) at the start of a run, with dithered weights.
 
   Weights that no bfloat16 value equals are not moved: they are from a float32

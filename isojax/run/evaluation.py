@@ -61,7 +61,7 @@ def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
         setup.e, path, setup.tokenizer, setup.model.cfg.V)
     setup = dataclasses.replace(
         setup, stratum=stratum, notes=notes,
-        **setup_lib.shortened(setup.sampler, prompts))
+        **setup_lib.shortened_splits(setup.sampler, prompts))
   if split == "validation":
     return setup
   e = setup.e

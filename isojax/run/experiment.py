@@ -239,7 +239,7 @@ def dtypes(config: dict) -> dict[str, str]:
 
 
 def begins_dithered(config: dict) -> bool:
-  """Whether a run's trained weights begin with isojax.models.dither.begun."""
+  """Whether a run's trained weights begin with dither.initial_params."""
   return not config["model"]["lora"]["rank"] and dither.is_needed(
       *dtypes(config).values())
 

@@ -173,7 +173,8 @@ def with_auto(values: dict, platform: str, stored) -> tuple[dict, tuple]:
   """The config with a dtype for each `auto`, and a note that names it.
 
   A run that resumes keeps its dtypes, also on a processor on which `auto` would
-  now be another. For `stored` see setup.setup_of; here it takes a config.
+  now be another. `stored` is setup.setup_of's `stored_config`, but takes the
+  config instead of its run id.
   """
   auto = [key for key, dtype in experiment_lib.dtypes(values).items()
           if dtype == shape_lib.AUTO]

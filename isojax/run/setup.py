@@ -32,15 +32,17 @@ class Learner:
   update: typing.Callable  # see update.make_update
   scored: tuple[str, ...]  # see algorithm.scored_columns
   score: typing.Callable  # see update.make_score
-  base: dict | None  # of adapters and KL; None without both
+  # The frozen base policy that adapters are added to and KL refers to; None if
+  # neither is used.
+  base: dict | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
   """What stays constant during a run."""
 
-  e: experiment_lib.Experiment
-  config: dict  # of e, with the rollouts that are spent as alloc.C
+  e: experiment_lib.Experiment  # the checked config
+  config: dict  # the values of `e`; alloc.C is what whole steps spend
   folder: str  # checkpoint of the base policy
   model_sha256: str  # of its weights
   identity: dict  # all inputs of the results
@@ -54,8 +56,8 @@ class Setup:
   merge: typing.Callable  # (base, trained) -> parameters to sample from
   reward: dict  # {"reward": the file of task.grader.file}, or empty
   notes: tuple[str, ...]  # for the user, before the run
-  # Values that change rounding, where they are not those that the run began
-  # with, such as "sampler.slots=16"; None without.
+  # Values that differ from those at the start of the run and change rounding
+  # only, such as "sampler.slots=16"; None if there are none.
   resumed_with: str | None = None
   learner: Learner | None = None  # of a run that trains
 
@@ -64,20 +66,20 @@ class Setup:
     return self.merge(self.learner.base, state.params)
 
 
-def prepare(config, stored=lambda run_id: None) -> Setup:
+def prepare(config, stored_config=lambda run_id: None) -> Setup:
   """The setup of a ConfigDict, see `setup_of`."""
-  return setup_of(config.to_dict(), stored)
+  return setup_of(config.to_dict(), stored_config)
 
 
-def setup_of(values: dict, stored=lambda run_id: None) -> Setup:
+def setup_of(values: dict, stored_config=lambda run_id: None) -> Setup:
   """The setup of a config, without a learner, all checked; writes nothing.
 
-  `stored` gives the config of the run in the folder of a run id, or None: a
-  dtype that is `auto` stays that of the stored run.
+  `stored_config(run_id)` is the config of an existing run of this id, or None;
+  its dtypes replace `auto`.
   """
   e = experiment_lib.of_values(values)
-  base = inputs.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
-  folder, tokenizer, _, model = base
+  policy = inputs.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
+  folder, tokenizer, _, model = policy
   stratum, prompts, notes = inputs.read_stratum(
       e, e.task.stratum, tokenizer, model.cfg.V)
   experiment_lib.check(e, problems=len(stratum.train),
@@ -85,31 +87,33 @@ def setup_of(values: dict, stored=lambda run_id: None) -> Setup:
   reward = inputs.read_reward(e, stratum)
   hashes = inputs.hashes(e, folder, stratum, prompts, reward)
   identity_of = lambda config: experiment_lib.identity(config) | hashes
+  # A run id depends on the dtypes: each candidate dtype gives an id to look up.
   config, dtype_notes = inputs.with_auto(
       values | {"alloc": values["alloc"] | {"C": e.alloc.C}},
       model.mesh.devices.flat[0].platform,
-      lambda config: stored(workdir.run_id(identity_of(config))))
+      lambda config: stored_config(workdir.run_id(identity_of(config))))
   e = experiment_lib.of_values(experiment_lib.with_dtypes(
       values, experiment_lib.dtypes(config)))
-  sampler, sampler_notes = programs.make_sampler(base, e.sampler)
-  programs.update_kernel(e, model)
+  sampler, sampler_notes = programs.make_sampler(policy, e.sampler)
+  programs.update_kernel(e, model)  # raises if the kernel is not supported
   identity = identity_of(config)
+  merge = lambda base, trained: trained
+  if e.model.lora.rank:
+    merge = jax.jit(functools.partial(
+        lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
+        precision=e.sampler.precision,
+        dithered=dither.is_needed(e.sampler.dtype)))
   return Setup(
       e=e, config=config, folder=folder, model_sha256=hashes["model_sha256"],
       identity=identity, run_id=workdir.run_id(identity), tokenizer=tokenizer,
-      stratum=stratum, **shortened(sampler, prompts), model=model,
-      merge=jax.jit(functools.partial(
-          lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
-          precision=e.sampler.precision,
-          dithered=dither.is_needed(e.sampler.dtype))
-          ) if e.model.lora.rank else lambda base, trained: trained,
-      sampler=sampler, reward=reward, notes=(
+      stratum=stratum, **shortened_splits(sampler, prompts), model=model,
+      merge=merge, sampler=sampler, reward=reward, notes=(
           *notes, *dtype_notes, *sampler_notes, *inputs.notes(
               e, values["alloc"], stratum.header, hashes["model_sha256"],
               hashes["reward_sha256"] if reward else None)))
 
 
-def shortened(sampler: engine.Sampler, prompts: dict[str, Prompts]):
+def shortened_splits(sampler: engine.Sampler, prompts: dict[str, Prompts]):
   """The prompts of each split, cut to the length of the longest."""
   return {split: engine.shortened(sampler, prompts[split])
           for split in strata_lib.SPLITS}
@@ -143,20 +147,21 @@ def frozen_base(setup: Setup):
 
 
 def first_state(setup: Setup) -> TrainState:
+  """The train state of step 0."""
   e, model = setup.e, setup.model
   critic = programs.make_critic(e)
 
-  def trained(stream: str):
+  def initial_params(stream: str):
     if e.model.lora.rank:
       return lora_lib.init(model, e.model.lora, rng.stream(e.seed, stream))
     params = base_params(setup)
-    return (dither.begun(params)
+    return (dither.initial_params(params)
             if experiment_lib.begins_dithered(setup.config) else params)
 
-  trunk = trained("critic") if critic and critic.own else None
+  trunk = initial_params("critic") if critic and critic.own else None
   tx, _ = programs.make_optimizer(e)
   return optimizer_lib.init_state(
-      model, tx, trained("lora"), e.model.lora, critic, trunk)
+      model, tx, initial_params("lora"), e.model.lora, critic, trunk)
 
 
 def abstract_state(setup: Setup) -> TrainState:

@@ -76,7 +76,7 @@ def test_each_weight_has_a_move_of_its_own():
 @pytest.mark.parametrize("sharding", [dict(fsdp=2, tensor=2), dict(data=4)])
 def test_any_mesh_has_the_same_bits(tmp_path, params, sharding):
   hf_weights.save(tmp_path, params, dtype="bfloat16")
-  one, other = (dither.begun(hf_weights.load(
+  one, other = (dither.initial_params(hf_weights.load(
       str(tmp_path), decoder.abstract_params(model)))
                 for model in (make_model(), make_model(**sharding)))
   jax.tree.map(np.testing.assert_array_equal, one, other)
@@ -87,7 +87,7 @@ def test_any_mesh_has_the_same_bits(tmp_path, params, sharding):
 
 def test_values_between_those_of_bfloat16_stay_at_the_start():
   np.testing.assert_array_equal(
-      dither.begun({"up": jnp.asarray(DRAWN)})["up"],
+      dither.initial_params({"up": jnp.asarray(DRAWN)})["up"],
       np.where(rounded(DRAWN) == DRAWN, dither.leaf(
           (jax.tree_util.DictKey("up"),), DRAWN), DRAWN))
 
