@@ -194,7 +194,7 @@ def test_the_sampler_gets_the_measured_lengths(context, monkeypatch):
   measured = dataclasses.replace(context, stratum=dataclasses.replace(
       context.stratum, tokens=expected))
 
-  def one_step(prompts, n, key, *, limits, expected_P):
+  def one_step(prompts, n, key, *, interrupt_after, expected_P):
     assert expected_P == [5.0 + int(i) % 7 for i in prompts.id_P]
     raise preemption.Stopped
 

@@ -154,7 +154,7 @@ def _is_ours(name: tuple[int, int]) -> bool:
 
 def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
                  flight: flight_lib.InFlightState, source: flight_lib.Source,
-                 rule: flight_lib.Rule, *, version: int, section):
+                 rule: flight_lib.BatchRule, *, version: int, section):
   """Samples and grades the next batch: (Sampled, InFlight).
 
   `section` of the config has temperature and top_p; for other arguments see
@@ -205,7 +205,8 @@ def concatenate_rounds(parts: list[Sampled]) -> Sampled:
 
 
 def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
-                    n, key, section, stop: Stop, *, limits=None) -> Sampled:
+                    n, key, section, stop: Stop, *, interrupt_after=None
+                    ) -> Sampled:
   """Samples and grades n rollouts of each problem: a round, or an evaluation.
 
   `split` and `index` are the problems; n is one number, or one for each; for
@@ -214,7 +215,7 @@ def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
   problems = [getattr(setup.stratum, split)[i] for i in index]
   source = engine.one_step(
       jax.tree.map(lambda x: x[index], getattr(setup, split)), n, key,
-      limits=limits,
+      interrupt_after=interrupt_after,
       expected_P=strata_lib.expected_tokens(setup.stratum, split, problems))
   P = len(problems)
   with progress.track(int(np.broadcast_to(n, P).sum()), "sampling",
@@ -223,7 +224,7 @@ def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
         setup.sampler, GradingPipe(setup, grader, problems, stop,
                                    advance=advance),
         params, flight_lib.empty_state(setup.sampler.layout), source,
-        flight_lib.Rule(P, 0), version=0, section=section)[0]
+        flight_lib.BatchRule(P, 0), version=0, section=section)[0]
 
 
 def sample_step(setup: Setup, grader: Grading, params,
@@ -248,8 +249,8 @@ def sample_step(setup: Setup, grader: Grading, params,
       setup.sampler, GradingPipe(setup, grader, setup.stratum.train, stop,
                                  verdicts=in_flight.verdicts),
       params, in_flight.flight, run_source(setup, solved_D, divide),
-      flight_lib.Rule(e.alloc.Bp, e.recipe.updates.in_flight), version=step,
-      section=e.sampler)
+      flight_lib.BatchRule(e.alloc.Bp, e.recipe.updates.in_flight),
+      version=step, section=e.sampler)
   return with_verdicts(sampled), np.ones(len(sampled.n_P), bool), in_flight
 
 
@@ -270,7 +271,7 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
            else rng.stream(e.seed, "rollout", step))
     sampled = with_verdicts(profile.stage("sample", sample_problems)(
         setup, grader, params, "train", index, divide(index, step, n), key,
-        e.sampler, stop, limits=limits(
+        e.sampler, stop, interrupt_after=interrupt_after(
             e, setup.train.id_P[index], lambda position: step)))
     parts.append(sampled)
     informative_P = np.concatenate([informative_P, advantages.informative(
@@ -282,7 +283,7 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
 def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
   """The training problems of a run, in its data order.
 
-  Problems and n of a step are chosen when the first of them begins.
+  Problems and n of a step are chosen when the first of them starts.
   """
   e, a = setup.e, setup.e.alloc
 
@@ -304,7 +305,8 @@ def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
   return flight_lib.Source(
       prompts=setup.train, groups_of_step=groups_of_step, steps=a.M,
       key=lambda position: key(position // a.Bp),
-      limits=limits(e, setup.train.id_P, lambda position: position // a.Bp))
+      interrupt_after=interrupt_after(
+          e, setup.train.id_P, lambda position: position // a.Bp))
 
 
 def restored_in_flight(saved: np.ndarray | None,
@@ -324,8 +326,8 @@ def restored_in_flight(saved: np.ndarray | None,
   return InFlight(flight, {})
 
 
-def limits(e: experiment.Experiment, id_P, step_of):
-  """Groups -> tokens before each rollout's interruption; None if it is off.
+def interrupt_after(e: experiment.Experiment, id_P, step_of):
+  """GroupTable -> tokens before each rollout's interruption; None if it is off.
 
   `id_P` are the problems of the source; step_of(position) is a group's step.
   """

@@ -3,6 +3,6 @@
   B  items: the rollouts of a batch's groups     C  tokens of a chunk
   E  groups; in decode and interrupt, token ids  F  slots that are filled
   K  blocks of the vocabulary, in draw           M  pages of a slot
-  P  problems       R  slots; in flight, items   X  tokens of all in flight
-  W  sequences of a block's window
+  P  problems                                    X  tokens of all in flight
+  R  slots; in flight and Rollouts, items        W  sequences of a window
 """

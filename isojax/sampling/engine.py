@@ -250,7 +250,7 @@ def _refill(s: Sampler, q: Scheduler, params, cache) -> None:
 
 
 def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
-               source: flight_lib.Source, rule: flight_lib.Rule, *,
+               source: flight_lib.Source, rule: flight_lib.BatchRule, *,
                version: int, temperature, top_p, ended):
   """Samples until a batch is complete.
 
@@ -288,19 +288,19 @@ def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
   return q.completed_batch(chosen), q.remaining_state(chosen)
 
 
-def one_step(prompts: Prompts, n, key, *, limits=None,
+def one_step(prompts: Prompts, n, key, *, interrupt_after=None,
              expected_P=None) -> flight_lib.Source:
   """The source of one batch: n rollouts of each prompt.
 
-  The problems with the longest expected rollouts begin first. Without
-  expected_P, those with the shortest prompts begin first, so that prompts of
+  The problems with the longest expected rollouts start first. Without
+  expected_P, those with the shortest prompts start first, so that prompts of
   similar length are prefilled together. The order changes no token.
 
   Args:
     prompts: host arrays.
     n: rollouts of a prompt, one number or one for each prompt.
     key: the random stream; rollouts fold in problem, index and position.
-    limits: see Source.
+    interrupt_after: see Source.
     expected_P: expected new tokens of a rollout of each problem.
   """
   P = len(prompts.len_P)
@@ -310,16 +310,17 @@ def one_step(prompts: Prompts, n, key, *, limits=None,
   return flight_lib.Source(
       prompts=prompts, steps=1, key=lambda position: data,
       groups_of_step=lambda step: flight_lib.new_groups(
-          order, order, n_P[order]), limits=limits)
+          order, order, n_P[order]), interrupt_after=interrupt_after)
 
 
 def sample_all(s: Sampler, params, prompts: Prompts, n, key, *, temperature,
-               top_p, limits=None, expected_P=None,
+               top_p, interrupt_after=None, expected_P=None,
                ended=lambda *_: None) -> Rollouts:
   """n rollouts of each prompt, problem-major; see `one_step`, `next_batch`."""
-  source = one_step(prompts, n, key, limits=limits, expected_P=expected_P)
+  source = one_step(prompts, n, key, interrupt_after=interrupt_after,
+                    expected_P=expected_P)
   batch, _ = next_batch(
       s, params, flight_lib.empty_state(s.layout), source,
-      flight_lib.Rule(len(prompts.len_P), 0), version=0,
+      flight_lib.BatchRule(len(prompts.len_P), 0), version=0,
       temperature=temperature, top_p=top_p, ended=ended)
   return batch.rollouts

@@ -1,17 +1,18 @@
 """Decides which groups are in flight, and when a batch is complete.
 
 A *group* is a problem with its n rollouts; n may differ between groups. It
-*begins* when a slot takes its first rollout. A *version* is the number of steps
+*starts* when a slot takes its first rollout. A *version* is the number of steps
 that the weights have made. A batch is the oldest complete groups.
-With k = Rule.max_staleness, a group that begins at version v is trained on at
-version v + k at the latest, so no token is older than k versions:
+With k = BatchRule.max_staleness, a group that starts at version v is *due* at
+version v + k: it is trained on then at the latest, so no token is older than k
+versions. The rules are:
 
-- At most (k + 1) * Rule.groups_per_batch groups are in flight: they have begun
-  and are in no batch yet.
+- At most (k + 1) * BatchRule.groups_per_batch groups are in flight: they have
+  started and are in no batch yet.
 - A batch is complete if the remaining groups can still be trained on in time:
-  at most i * Rule.groups_per_batch of them are due by version + i, for
+  at most i * BatchRule.groups_per_batch of them are due by version + i, for
   i = 0 .. k. Otherwise sampling continues until an older group is complete.
-- No group begins after the last step, so every rollout is trained on.
+- No group starts after the last step, so every rollout is trained on.
 
 With k = 0 a batch is all groups of one step: synchronous sampling. All arrays
 are host arrays.
@@ -27,8 +28,8 @@ import numpy as np
 from isojax.types import Prompts, Rollouts
 
 
-class Groups(typing.NamedTuple):
-  """E problems with rollouts, in the order in which they begin.
+class GroupTable(typing.NamedTuple):
+  """E problems with rollouts, in the order in which they start.
 
   The rollouts of all groups are numbered: rollout i of group e is item
   offset_E[e] + i.
@@ -37,34 +38,36 @@ class Groups(typing.NamedTuple):
   position_E: np.ndarray  # int64, place in the data order of the run
   problem_E: np.ndarray  # int64, index into Source.prompts
   n_E: np.ndarray  # int64, rollouts
-  version_E: np.ndarray  # int32, of the weights at which the group began
+  version_E: np.ndarray  # int32, of the weights at which the group started
 
   @property
   def offset_E(self) -> np.ndarray:
     return np.cumsum(self.n_E) - self.n_E
 
 
-def new_groups(position, problem, n) -> Groups:
-  """Groups that have not begun; n is one number, or one for each group."""
+def new_groups(position, problem, n) -> GroupTable:
+  """Groups that have not started; n is one number, or one for each group."""
   position_E = np.asarray(position, np.int64)
-  return Groups(position_E, np.asarray(problem, np.int64),
-                np.broadcast_to(np.asarray(n, np.int64), position_E.shape),
-                np.zeros(len(position_E), np.int32))
+  return GroupTable(position_E, np.asarray(problem, np.int64),
+                    np.broadcast_to(np.asarray(n, np.int64), position_E.shape),
+                    np.zeros(len(position_E), np.int32))
 
 
 class Source(typing.NamedTuple):
   """The problems of a run, or of one batch; its functions are pure."""
 
   prompts: Prompts  # of all problems, host arrays
-  groups_of_step: typing.Callable  # step -> Groups, in the order of beginning
+  groups_of_step: typing.Callable  # step -> GroupTable, in order of their start
   key: typing.Callable  # position -> key data of its step, uint32 [2]
   steps: int
-  # Groups -> int32, tokens of each item before its interruption, see
+  # GroupTable -> int32, tokens of each item before its interruption, see
   # sampling.interrupt; None: no item is interrupted.
-  limits: typing.Callable | None = None
+  interrupt_after: typing.Callable | None = None
 
 
-class Rule(typing.NamedTuple):
+class BatchRule(typing.NamedTuple):
+  """When a batch is complete, see the module."""
+
   groups_per_batch: int
   max_staleness: int  # in versions; 0: synchronous
 
@@ -77,8 +80,8 @@ class InFlightState:
   """
 
   steps: int  # steps of the run whose problems were drawn from the source
-  ahead: Groups  # of these steps, not begun
-  groups: Groups  # in flight, ordered by version; R items
+  not_started: GroupTable  # groups of these steps that have not started
+  groups: GroupTable  # in flight, ordered by version; R items
   len_R: np.ndarray  # int32, tokens so far
   ended_R: np.ndarray  # bool, EOS was drawn
   entropy_R: np.ndarray  # float32
@@ -113,17 +116,17 @@ def from_bytes(saved: np.ndarray) -> InFlightState:
 
 
 class Items(typing.NamedTuple):
-  """Rollouts by their address."""
+  """The address of each rollout."""
 
-  position_R: np.ndarray  # of their groups
+  position_R: np.ndarray  # of its group
   problem_R: np.ndarray
-  number_R: np.ndarray  # within their groups
+  number_R: np.ndarray  # within its group
 
 
 class CompletedBatch(typing.NamedTuple):
   """A batch: complete groups, by position."""
 
-  groups: Groups
+  groups: GroupTable
   items: Items
   rollouts: Rollouts  # group-major
   version_RxT: np.ndarray  # int32, of the weights that drew each token
@@ -137,10 +140,10 @@ class CompletedBatch(typing.NamedTuple):
     return float(age_X.mean()), int(age_X.max())
 
 
-def next_batch_groups(version_E, complete_E, *, version: int, rule: Rule):
+def next_batch_groups(version_E, complete_E, *, version: int, rule: BatchRule):
   """Indices of the groups of the next batch; None if it is not complete.
 
-  Groups are ordered by the version at which they began; `version` is that of
+  Groups are ordered by the version at which they started; `version` is that of
   the weights that will train on the batch.
   """
   chosen = np.flatnonzero(complete_E)[:rule.groups_per_batch]
@@ -159,29 +162,31 @@ class GroupProgress:
 
   Attributes:
     groups: all of these groups, E.
-    started_E: whether a group has begun.
-    may_start_E: whether the rule allows a group to begin.
+    started_E: whether a group has started.
+    may_start_E: whether the rule allows a group to start.
     left_E: incomplete rollouts of a group.
   """
 
-  def __init__(self, state: InFlightState, source: Source, rule: Rule, *,
+  def __init__(self, state: InFlightState, source: Source, rule: BatchRule, *,
                version: int):
     self.rule, self.version, self._steps = rule, version, state.steps
-    most = (rule.max_staleness + 1) * rule.groups_per_batch
+    max_in_flight = (rule.max_staleness + 1) * rule.groups_per_batch
     steps = state.steps
-    parts = [(steps - 1, state.groups), (steps - 1, state.ahead)]
-    while sum(len(part.n_E) for _, part in parts) < most and (
+    # `remaining` needs only that these steps are below state.steps.
+    parts = [(steps - 1, state.groups), (steps - 1, state.not_started)]
+    while sum(len(part.n_E) for _, part in parts) < max_in_flight and (
         steps < source.steps):
       parts.append((steps, source.groups_of_step(steps)))
       steps += 1
-    self.groups = Groups(*map(np.concatenate, zip(*(
+    self.groups = GroupTable(*map(np.concatenate, zip(*(
         part for _, part in parts), strict=True)))
     self._step_E = np.concatenate(
         [np.full(len(part.n_E), step) for step, part in parts])
     E, started = len(self._step_E), len(state.groups.n_E)
+    # If they start in this batch, they start at this version.
     self.groups.version_E[started:] = version
     self.started_E = np.arange(E) < started
-    self.may_start_E = np.arange(E) < most
+    self.may_start_E = np.arange(E) < max_in_flight
     self.left_E = self.groups.n_E.copy()
 
   def start(self, group) -> None:
@@ -194,7 +199,8 @@ class GroupProgress:
 
   def ready(self) -> np.ndarray | None:
     """The groups of the next batch; None if sampling has to continue."""
-    empty_E = self.groups.n_E == 0  # start with the group before them
+    # A group without rollouts starts when all groups before it have started.
+    empty_E = self.groups.n_E == 0
     self.started_E |= empty_E & self.may_start_E & (
         np.cumsum(~self.started_E & ~empty_E) == 0)
     started = np.flatnonzero(self.started_E)
@@ -204,13 +210,13 @@ class GroupProgress:
     return None if chosen is None else started[chosen]
 
   def remaining(self, chosen) -> tuple[int, np.ndarray, np.ndarray]:
-    """(steps, ahead, groups) of the InFlightState without the chosen groups.
+    """Steps and masks [E] for the InFlightState without the chosen groups.
 
-    The last two are masks [E].
+    Returns: (steps, mask of `not_started`, mask of `groups`).
     """
     kept_E = self.started_E.copy()
     kept_E[chosen] = False
     steps = max(self._steps,
                 1 + int(self._step_E[self.started_E].max(initial=-1)))
-    ahead_E = ~self.started_E & (self._step_E < steps)
-    return steps, ahead_E, kept_E
+    not_started_E = ~self.started_E & (self._step_E < steps)
+    return steps, not_started_E, kept_E

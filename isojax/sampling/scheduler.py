@@ -16,12 +16,12 @@ import numpy as np
 
 from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling.flight import (
+  BatchRule,
   CompletedBatch,
   GroupProgress,
-  Groups,
+  GroupTable,
   InFlightState,
   Items,
-  Rule,
   Source,
 )
 from isojax.sampling.sizes import Sizes, smallest
@@ -42,8 +42,8 @@ class ItemStore:
     version_RxT: the versions that drew the tokens of items in flight.
   """
 
-  def __init__(self, state: InFlightState, source: Source, groups: Groups, *,
-               version: int, T: int,
+  def __init__(self, state: InFlightState, source: Source,
+               groups: GroupTable, *, version: int, T: int,
                interrupt: interrupt_lib.Interrupt | None):
     E = len(groups.n_E)
     self.prompts, self.groups = source.prompts, groups
@@ -57,7 +57,8 @@ class ItemStore:
     self.limit_B = None
     if interrupt is not None:
       self.limit_B = (np.full(len(self.group_B), T, np.int32)
-                      if source.limits is None else source.limits(groups))
+                      if source.interrupt_after is None
+                      else source.interrupt_after(groups))
     self.out, self.version_RxT = self._restored(state)
 
   def _restored(self, state: InFlightState) -> tuple[Rollouts, np.ndarray]:
@@ -228,7 +229,7 @@ class Scheduler:
     done: items that are complete and not yet reported.
   """
 
-  def __init__(self, state: InFlightState, source: Source, rule: Rule, *,
+  def __init__(self, state: InFlightState, source: Source, rule: BatchRule, *,
                version: int, sizes: Sizes, G: int,
                interrupt: interrupt_lib.Interrupt | None):
     self.sizes, self.prompts = sizes, source.prompts
@@ -403,12 +404,12 @@ class Scheduler:
 
   def remaining_state(self, chosen) -> InFlightState:
     """The state without the chosen groups."""
-    steps, ahead_E, kept_E = self.progress.remaining(chosen)
+    steps, not_started_E, kept_E = self.progress.remaining(chosen)
     items = np.flatnonzero(kept_E[self.items.group_B])
     out = self.items.rollouts(items)
     drawn = np.arange(self.items.T)[None] < out.len_R[:, None]
     of = lambda which: jax.tree.map(lambda x: x[which], self.progress.groups)
     return InFlightState(
-        steps, of(ahead_E), of(kept_E), out.len_R, out.ended_R, out.entropy_R,
-        out.tokens_RxT[drawn], out.behavior_logp_RxT[drawn],
+        steps, of(not_started_E), of(kept_E), out.len_R, out.ended_R,
+        out.entropy_R, out.tokens_RxT[drawn], out.behavior_logp_RxT[drawn],
         self.items.versions(items)[drawn], self._layout)

@@ -54,7 +54,7 @@ def buffered(sampler, model):
       buffered=True, interrupt=None), static_argnames="kind"))
 
 
-def limits(limits_B, n=6):
+def interrupt_after(limits_B, n=6):
   """Those of n rollouts of each problem, for a Source."""
   return None if limits_B is None else lambda groups: np.reshape(
       limits_B, (-1, n))[groups.problem_E].reshape(-1)
@@ -153,7 +153,7 @@ def free_slots(R):
   return Scheduler(
       flight.empty_state((R, 0, 1)),
       flight.Source(make_prompts(1), None, None, 0),
-      flight.Rule(0, 0), version=0, sizes=sizes_lib.program_sizes(
+      flight.BatchRule(0, 0), version=0, sizes=sizes_lib.program_sizes(
           R, S, T, 1, paged=False), G=1, interrupt=None).slots.row
 
 

@@ -19,7 +19,8 @@ def make_prompts(lengths) -> Prompts:
                  np.arange(7, 7 + P, dtype=np.uint32))
 
 
-def make_source(prompts, n, *, Bp=None, steps=1, limits=None) -> flight.Source:
+def make_source(prompts, n, *, Bp=None, steps=1, interrupt_after=None
+                ) -> flight.Source:
   """Position p is problem p % P; steps of Bp; n of all, or of each."""
   P = len(prompts.len_P)
   Bp = Bp or P
@@ -29,14 +30,15 @@ def make_source(prompts, n, *, Bp=None, steps=1, limits=None) -> flight.Source:
     position = step * Bp + np.arange(Bp)
     return flight.new_groups(position, position % P, n_P[position])
 
-  return flight.Source(prompts, groups, lambda p: (0, p // Bp), steps, limits)
+  return flight.Source(prompts, groups, lambda p: (0, p // Bp), steps,
+                       interrupt_after)
 
 
 def make_queue(source, *, G=1, R=4, W=1, T=5, groups=None, k=0, state=None,
                version=0, interrupt=None) -> Scheduler:
   return Scheduler(
       state or flight.empty_state((R, 0, G)), source,
-      flight.Rule(groups or len(source.groups_of_step(0).n_E), k),
+      flight.BatchRule(groups or len(source.groups_of_step(0).n_E), k),
       version=version, G=G,
       sizes=Sizes(chunk=1, max_new_tokens=T, longest=99, rows=(R,),
                   lengths=(999,), prompts=(1, 2, 3, 9, 999), window=W),
@@ -148,7 +150,7 @@ def test_what_is_handed_over_by_hand():
   """k = 1, batches of 2: what began at version 0 is due at version 1."""
   due = lambda version_E, complete_E, version: flight.next_batch_groups(
       np.array(version_E), np.array(complete_E, bool), version=version,
-      rule=flight.Rule(2, 1))
+      rule=flight.BatchRule(2, 1))
   assert due([0, 0, 0, 0], [1, 0, 0, 0], 0) is None  # one group is no batch
   assert due([0, 0, 0, 0], [1, 0, 0, 1], 0).tolist() == [0, 3]
   assert due([0, 0, 1, 1], [1, 0, 1, 1], 1) is None  # group 1 is due: wait
@@ -159,7 +161,7 @@ def test_what_is_handed_over_by_hand():
 def in_flight() -> flight.InFlightState:
   """Two groups of 2 rollouts; one of 4 is complete, one has no token."""
   return flight.InFlightState(
-      steps=2, ahead=flight.new_groups([], [], 0),
+      steps=2, not_started=flight.new_groups([], [], 0),
       groups=flight.new_groups([0, 1], [0, 1], 2),
       len_R=np.array([1, 2, 2, 0], np.int32),
       ended_R=np.array([False, True, False, False]),
@@ -186,7 +188,7 @@ def test_waiting_rollouts_by_hand():
   left = q.remaining_state(np.array([0]))
   assert left.steps == 3 and left.groups.position_E.tolist() == [1, 2]
   assert left.tokens_X.tolist() == [6, 5] and left.logp_X.tolist() == [3, 4]
-  assert left.len_R.tolist() == [2, 0, 0, 0] and not len(left.ahead.n_E)
+  assert left.len_R.tolist() == [2, 0, 0, 0] and not len(left.not_started.n_E)
 
 
 def test_a_step_that_has_begun_keeps_its_problems():
@@ -197,7 +199,7 @@ def test_a_step_that_has_begun_keeps_its_problems():
   fill(q)
   state = flight.from_bytes(flight.to_bytes(q.remaining_state(np.array([0]))))
   assert state.steps == 1 and state.groups.position_E.tolist() == [1]
-  assert state.ahead.position_E.tolist() == [2]
+  assert state.not_started.position_E.tolist() == [2]
   assert state.sampler_layout == (4, 0, 1)
   other = source._replace(groups_of_step=lambda step: flight.new_groups(
       3 * step + np.arange(3), [8, 8, 8], 2))
@@ -207,11 +209,12 @@ def test_a_step_that_has_begun_keeps_its_problems():
 
 def test_a_rollout_that_is_read_again_knows_what_closed_it():
   """Token 8 within the first L = 1 tokens of item 1 of 2, not of item 2."""
-  limits = lambda groups: np.repeat(np.int32(1), groups.n_E.sum())
+  interrupt_after = lambda groups: np.repeat(np.int32(1), groups.n_E.sum())
   state = in_flight().replace(ended_R=np.zeros(4, bool))
   q = make_queue(
-      make_source(make_prompts([3, 1]), 2, Bp=1, steps=4, limits=limits), W=9,
-      T=4, groups=1, k=2, state=state,
+      make_source(make_prompts([3, 1]), 2, Bp=1, steps=4,
+                  interrupt_after=interrupt_after),
+      W=9, T=4, groups=1, k=2, state=state,
       interrupt=interrupt_lib.Interrupt(phrase=(2, 3), unless=(8,)))
   move_window(q)
   fill(q)

@@ -21,12 +21,12 @@ def index(position: int) -> int:
   return (7 + 3 * position) % 10
 
 
-def make_source(n=N, Bp=BP, steps=M, limits=None) -> flight.Source:
+def make_source(n=N, Bp=BP, steps=M, interrupt_after=None) -> flight.Source:
   return flight.Source(
       samples.make_prompts(10), lambda step: flight.new_groups(
           step * Bp + np.arange(Bp), index(step * Bp + np.arange(Bp)), n),
       lambda position: np.asarray(jax.random.key_data(
-          rng.stream(11, "rollout", position // Bp))), steps, limits)
+          rng.stream(11, "rollout", position // Bp))), steps, interrupt_after)
 
 
 make_sampler = functools.partial(samples.make_sampler, slots=14)
@@ -35,7 +35,7 @@ make_sampler = functools.partial(samples.make_sampler, slots=14)
 def next_batch(sampler, params, state, version, *, k=2, source=None,
                ended=lambda *_: None):
   return engine.next_batch(
-      sampler, params, state, source or make_source(), flight.Rule(BP, k),
+      sampler, params, state, source or make_source(), flight.BatchRule(BP, k),
       version=version, temperature=1.0, top_p=1.0, ended=ended)
 
 
@@ -82,7 +82,7 @@ def test_batches_are_those_recorded(model, params, slots, k, n, digest):
   assert content.hexdigest()[:16] == digest
 
 
-def assert_those_of_one_step(sampler, params, got, limits=None):
+def assert_those_of_one_step(sampler, params, got, interrupt_after=None):
   """Rollouts at equal weights are those of synchronous sampling."""
   order = np.concatenate([batch.groups.position_E for batch in got])
   assert sorted(order) == list(range(M * BP))
@@ -94,7 +94,8 @@ def assert_those_of_one_step(sampler, params, got, limits=None):
           sampler, params, prompts, N,
           rng.stream(11, "rollout", position // BP), temperature=1.0,
           top_p=1.0,
-          limits=limits and (lambda groups: limits(position)))  # noqa: B023
+          interrupt_after=interrupt_after and (
+              lambda groups: interrupt_after(position)))  # noqa: B023
       for name, x in vars(want).items():
         if x is None:
           continue
@@ -124,7 +125,7 @@ def test_interruption_is_that_of_the_sampler(model, params):
   closing = interrupt.Interrupt(phrase=(7, 2, 7), unless=(4,))
   sampler = make_sampler(model, interrupt=closing)
   got = run(sampler, [params] * M, source=make_source(
-      limits=lambda groups: np.concatenate(
+      interrupt_after=lambda groups: np.concatenate(
           [interrupt_limits(p) for p in groups.position_E])))
   forced = np.concatenate([batch.rollouts.forced_RxT for batch in got])
   version = np.concatenate([batch.version_RxT for batch in got])

@@ -63,7 +63,7 @@ def test_lengths_are_addressed_and_uniform():
 def sample(model, params, L_B, *, slots=30, n=n):
   return samples.run(samples.make_sampler(
       model, slots=slots, interrupt=CLOSING), params, n,
-      limits=samples.limits(L_B, n))
+      interrupt_after=samples.interrupt_after(L_B, n))
 
 
 def lengths(n=n):

@@ -14,12 +14,12 @@ from tests.sampling import samples
 from tests.sampling.samples import make_sampler, S
 
 
-def run(sampler, params, *, n=6, Bp=5, limits=None, temperature=1.0):
+def run(sampler, params, *, n=6, Bp=5, interrupt_after=None, temperature=1.0):
   """The rollouts, and how often one lost its slot."""
   batch, _ = engine.next_batch(
       sampler, params, flight.empty_state(sampler.layout), engine.one_step(
           samples.make_prompts(Bp), n, rng.stream(11, "rollout", 0),
-          limits=limits), flight.Rule(Bp, 0), version=0,
+          interrupt_after=interrupt_after), flight.BatchRule(Bp, 0), version=0,
       temperature=temperature, top_p=1.0, ended=lambda *_: None)
   return batch.rollouts, batch.evicted
 
@@ -87,7 +87,8 @@ def test_an_interruption_goes_on_where_it_was(model, params):
   """A phrase of three tokens, and a text that prevents it."""
   it = interrupt_lib.Interrupt(phrase=(7, 4, 2), unless=(4, 9))
   lengths = np.random.default_rng(1).integers(1, 6, 30).astype(np.int32)
-  each = functools.partial(run, params=params, limits=samples.limits(lengths))
+  each = functools.partial(
+      run, params=params, interrupt_after=samples.interrupt_after(lengths))
   want, _ = each(make_sampler(model, slots=7, interrupt=it))
   got, count = each(make_sampler(model, slots=7, interrupt=it, page=2, pages=8))
   assert_equal(got, want)
