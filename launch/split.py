@@ -25,6 +25,7 @@ import numpy as np
 
 from isojax.core import config_flag, custom_function, sections
 from isojax.core import model_shape as shape_lib
+from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 from isojax.models import auto_dtype, decoder, hf_weights
 from isojax.rl import rewards
@@ -353,7 +354,7 @@ def changes(values: dict, config, name: str = "config") -> list[str]:
 
 
 def shape_file(folder: str) -> pathlib.Path:
-  return pathlib.Path(custom_function.find(folder)) / "config.json"
+  return pathlib.Path(shipped_path(folder)) / "config.json"
 
 
 def size_of(folder: str) -> str:

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from isojax.core import custom_function
+from isojax.core.shipped import shipped_path
 from tests.conftest import ONE_DEVICE
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -96,13 +96,12 @@ def test_the_loop_from_another_folder(wheel):
 
 def test_what_is_shipped_is_found_after_the_users_own(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  find = custom_function.find
-  assert find("configs/hard.py") == str(ROOT / "configs/hard.py")
-  assert custom_function.find("isojax/assets/countdown-tiny") == str(
+  assert shipped_path("configs/hard.py") == str(ROOT / "configs/hard.py")
+  assert shipped_path("isojax/assets/countdown-tiny") == str(
       ROOT / "isojax/assets/countdown-tiny")
   for path in ("configs/none.py", "launch/plan.py", "tests/data", "setup.py",
                str(ROOT / "setup.py"), "", "."):
-    assert custom_function.find(path) == path
+    assert shipped_path(path) == path
   (tmp_path / "configs").mkdir()
   (tmp_path / "configs/hard.py").touch()
-  assert custom_function.find("configs/hard.py") == "configs/hard.py"
+  assert shipped_path("configs/hard.py") == "configs/hard.py"

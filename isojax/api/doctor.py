@@ -3,7 +3,7 @@
 import os
 
 from isojax.api.configs import Path
-from isojax.core import custom_function
+from isojax.core.shipped import shipped_path
 from isojax.errors import unchained
 from isojax.logs.fields import Reading
 from isojax.report import doctor as doctor_lib
@@ -29,6 +29,6 @@ def doctor(log: Path, *, run: str | None = None, eval_set: str | None = None,
     InputError: the log cannot be read, has several runs or no such set.
   """
   return doctor_lib.report(
-      custom_function.find(os.fspath(log)),
+      shipped_path(os.fspath(log)),
       Reading(kind=format, columns=columns or {}, fixed=fixed or {}),
       run=run, eval_set=eval_set)

@@ -6,8 +6,8 @@ import math
 import os
 
 from isojax.api.configs import Path
-from isojax.core import custom_function
 from isojax.core.format import many, pair
+from isojax.core.shipped import shipped_path
 from isojax.errors import InputError, unchained
 from isojax.frontier import bootstrap, curves, fit_json
 from isojax.frontier import compare as compare_lib
@@ -104,7 +104,7 @@ def read(files: Path | list | tuple, *,
 def _paths(files) -> list[str]:
   """A path, or several, as a list; shipped files are found anywhere."""
   given = [files] if isinstance(files, (str, os.PathLike)) else files
-  return [custom_function.find(os.fspath(path)) for path in given]
+  return [shipped_path(os.fspath(path)) for path in given]
 
 
 def _reading(format, columns, fixed, scale, from_path, axis) -> Reading:

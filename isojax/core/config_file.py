@@ -10,7 +10,8 @@ import traceback
 
 from ml_collections import config_dict, config_flags
 
-from isojax.core import custom_function, sections
+from isojax.core import sections
+from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 
 OPEN_SECTIONS = ("constants",)  # any key is valid; other values decide which
@@ -20,7 +21,7 @@ RUN_SECTIONS = ("model", "task", "alloc", "sampler", "recipe", "eval", "mesh")
 def shipped(path: str) -> str:
   """FILE or FILE:ARGUMENT with the path at which the file is found."""
   file, colon, argument = path.partition(":")
-  return f"{custom_function.find(file)}{colon}{argument}"
+  return f"{shipped_path(file)}{colon}{argument}"
 
 
 def read_config(path: str) -> config_dict.ConfigDict:

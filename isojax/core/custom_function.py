@@ -1,33 +1,22 @@
-"""Files that a config names: FILE.py:FUNCTION of the user, and shipped ones.
+"""Loads FILE.py:FUNCTION of a config.
 
 A file of the user is read once, and its text is run: editing the file does not
-change a run that has begun.
+change a run that has started.
 """
 
 import ast
 import functools
 import hashlib
 import os
-import pathlib
 import sys
 import traceback
 import types
 
 from isojax.errors import InputError, reason
 
-MAX_BYTES = 64_000  # of a file, whose text is an argument of grader processes
+# A grader process gets the text as one argument of its command line.
+MAX_BYTES = 64_000
 MODULE = "isojax_custom"  # name of the file's module
-ROOT = pathlib.Path(__file__).parents[2]  # a clone, or site-packages
-
-
-def find(path: str) -> str:
-  """The path, or the shipped file's if one of configs/ or isojax/ is missing.
-  """
-  shipped = ROOT / path
-  if (path.startswith(("configs/", "isojax/")) and shipped.exists()
-      and not os.path.exists(path)):
-    return str(shipped)
-  return path
 
 
 def read(key: str, name: str) -> dict[str, str]:
@@ -60,8 +49,8 @@ def sha256(custom: dict[str, str]) -> str:
   return hashlib.sha256(content.encode()).hexdigest()
 
 
-def located(path: str, error: Exception) -> InputError:
-  """An error of the file's code with the line that caused it."""
+def with_line(path: str, error: Exception) -> InputError:
+  """InputError with the line of the user's file that raised `error`."""
   lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
            if frame.filename == path]
   at = f"{path}:{lines[-1]}" if lines else path
@@ -69,7 +58,7 @@ def located(path: str, error: Exception) -> InputError:
 
 
 def definition(custom: dict[str, str]) -> str:
-  """FILE:LINE of the function's definition; FILE if it has none of its own."""
+  """FILE:LINE of the function; FILE if the file does not define it by `def`."""
   for node in ast.parse(custom["text"]).body:
     if isinstance(node, ast.FunctionDef) and node.name == custom["function"]:
       return f"{custom['path']}:{node.lineno}"
@@ -77,17 +66,17 @@ def definition(custom: dict[str, str]) -> str:
 
 
 @functools.lru_cache(maxsize=8)
-def function(path: str, function: str, text: str):
+def load(path: str, function: str, text: str):
   """Runs the text of `read` once, and returns its function."""
   module = types.ModuleType(MODULE)
   module.__file__ = os.path.abspath(path)
   sys.modules[MODULE] = module  # where dataclasses look up annotations
   try:
     exec(compile(text, path, "exec"), module.__dict__)
-  except MemoryError:
+  except MemoryError:  # not an error of the user's file
     raise
   except Exception as error:  # any error of the file's code
-    raise located(path, error) from error
+    raise with_line(path, error) from error
   known = [name for name, value in vars(module).items()
            if callable(value) and not name.startswith("__")]
   if function not in known:

@@ -56,9 +56,9 @@ class Division:
     if not self.custom:
       return RULES[self.rule](p, B, bounds)
     try:
-      n_P = np.asarray(custom_function.function(**self.custom)(p, B, bounds))
+      n_P = np.asarray(custom_function.load(**self.custom)(p, B, bounds))
     except Exception as error:  # any error of the file
-      raise custom_function.located(self.custom["path"], error) from error
+      raise custom_function.with_line(self.custom["path"], error) from error
     if (n_P.shape != p.a_P.shape or n_P.dtype.kind not in "iu"
         or n_P.min() < 0 or n_P.max() > self.n_high or n_P.sum() != B):
       raise InputError(

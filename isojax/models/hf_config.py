@@ -10,9 +10,9 @@ import pathlib
 
 import transformers
 
-from isojax.core import custom_function
 from isojax.core import model_shape as shape_lib
 from isojax.core.model_shape import FAMILIES
+from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 from isojax.models import decoder
 
@@ -52,7 +52,7 @@ def resolve(path: str, *, whole: bool = True) -> str:
 
   `whole`: weights and tokenizer, too, not only config.json.
   """
-  folder = pathlib.Path(custom_function.find(path))
+  folder = pathlib.Path(shipped_path(path))
   if not folder.is_dir():
     try:
       import huggingface_hub  # slow

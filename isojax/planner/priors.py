@@ -9,8 +9,8 @@ import json
 
 import numpy as np
 
-from isojax.core import custom_function
 from isojax.core.laws import FixedBatch, Sigmoid
+from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 
 
@@ -102,7 +102,7 @@ def best_n_of_study() -> dict[tuple[str, int], dict]:
   interval, on training and on validation problems. And peak: n -> the C/D of
   its best validation, after which validation fell.
   """
-  with open(custom_function.find(STUDY_N), encoding="utf-8") as file:
+  with open(shipped_path(STUDY_N), encoding="utf-8") as file:
     return {(entry["stratum"], entry["D"]): {
         "windows": {w["C/D"]: (w["training"], w["validation"])
                     for w in entry["windows"]},

@@ -9,7 +9,8 @@ import json
 import math
 import os
 
-from isojax.core import config_file, custom_function
+from isojax.core import config_file
+from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 from isojax.planner import fit_file, machines, priors
 from isojax.planner.cost import MOST_ROLLOUTS
@@ -174,7 +175,7 @@ def only_number(request: Request, name: str, least: int) -> int | None:
 def load_json(path: str, what: str) -> dict:
   """The object in a JSON file; InputError says what was expected."""
   try:
-    with open(custom_function.find(path), encoding="utf-8") as file:
+    with open(shipped_path(path), encoding="utf-8") as file:
       value = json.load(file)
     if not isinstance(value, dict):
       raise ValueError("not an object")
@@ -197,10 +198,10 @@ def problems(request: Request) -> Problems:
   evidence, config = request.evidence, request.config
   path = evidence.problems or config and config.task.stratum
   if path is None or evidence.problems is None and not os.path.exists(
-      custom_function.find(path)):
+      shipped_path(path)):
     return Problems(evidence.stratum, evidence.D)
   try:
-    with open(custom_function.find(path), encoding="utf-8") as file:
+    with open(shipped_path(path), encoding="utf-8") as file:
       header, *rows = map(json.loads, file)
     n, splits = int(header["n"]), [row["split"] for row in rows]
     correct = tuple(row["correct"] if n else 0 for row in rows

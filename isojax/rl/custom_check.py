@@ -41,7 +41,7 @@ def read(kind: str, name: str, like: Callable) -> dict[str, str]:
   """The file of FILE.py:FUNCTION, whose function takes what `like` takes."""
   custom = custom_function.read(f"recipe.loss.{kind}", name)
   try:
-    function = custom_function.function(**custom)
+    function = custom_function.load(**custom)
   except InputError as error:
     raise InputError(
         f"recipe.loss.{kind}: {error}; correct the file") from error
@@ -78,8 +78,8 @@ def check(kind: str, custom: dict, function: Callable) -> None:
     result = function(*args)
   except (Exception, SystemExit) as error:  # of the user's code
     raise InputError(
-        f"{custom_function.located(custom['path'], error)}; {where} was tried "
-        "on a small batch") from error
+        f"{custom_function.with_line(custom['path'], error)}; {where} was "
+        "tried on a small batch") from error
   results = result if len(wanted) > 1 else (result,)
   if not isinstance(results, tuple) or len(results) != len(wanted):
     raise InputError(

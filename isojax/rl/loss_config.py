@@ -164,7 +164,7 @@ class LossConfig:
   def unbound(self, kind: str):
     """The function of a kind of FUNCTIONS, of a table or of the user's file."""
     if kind in self.custom:
-      return custom_function.function(**self.custom[kind])
+      return custom_function.load(**self.custom[kind])
     return FUNCTIONS[kind][getattr(self, kind)]
 
   def function(self, kind: str, **given):

@@ -23,7 +23,7 @@ def read(file: str) -> dict[str, str]:
 
 def warm_up(source: dict) -> None:
   """Runs the file once; InputError if it cannot be run."""
-  custom_function.function(**source["reward"])
+  custom_function.load(**source["reward"])
 
 
 def judge(problem: Problem, answer: str, source: dict
@@ -36,7 +36,7 @@ def judge(problem: Problem, answer: str, source: dict
     InputError: the function raised, or did not return a number in [0, 1].
   """
   reward = source["reward"]
-  function = custom_function.function(**reward)
+  function = custom_function.load(**reward)
   fields = {"id": problem.id, "question": problem.question,
             "answer": problem.answer,
             "source": {k: v for k, v in source.items() if k != "reward"}}
@@ -45,7 +45,7 @@ def judge(problem: Problem, answer: str, source: dict
   except MemoryError:
     raise
   except Exception as error:  # users raise any type
-    raise custom_function.located(reward["path"], error) from error
+    raise custom_function.with_line(reward["path"], error) from error
   try:
     number, parts = weighted(value) if isinstance(value, dict) else (
         _number(value), {})

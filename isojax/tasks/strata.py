@@ -15,7 +15,7 @@ import os
 import pathlib
 import shlex
 
-from isojax.core import custom_function
+from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 from isojax.tasks import base
 from isojax.tasks.problem import Pool, Problem
@@ -81,7 +81,7 @@ def _read_lines(path: str, splits: tuple[str, ...], missing: InputError
   """
   where = path
   try:
-    text = pathlib.Path(custom_function.find(path)).read_text(encoding="utf-8")
+    text = pathlib.Path(shipped_path(path)).read_text(encoding="utf-8")
     # Not splitlines, which also splits at characters that JSON texts may hold.
     head, *lines = text.removesuffix("\n").split("\n")
     where = f"{path}:1"

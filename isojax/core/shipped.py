@@ -1,0 +1,18 @@
+"""Finds files that are shipped with isojax."""
+
+import os
+import pathlib
+
+ROOT = pathlib.Path(__file__).parents[2]  # contains configs/ and isojax/
+
+
+def shipped_path(path: str) -> str:
+  """The path, or that of the shipped file.
+
+  The latter if the path begins with configs/ or isojax/ and does not exist.
+  """
+  shipped = ROOT / path
+  if (path.startswith(("configs/", "isojax/")) and shipped.exists()
+      and not os.path.exists(path)):
+    return str(shipped)
+  return path
