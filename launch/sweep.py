@@ -63,17 +63,17 @@ def queue(runs: list[sweeper.PlannedRun]) -> None:
 
 
 def main(_) -> int:
-  runs, wrong = {}, []
+  runs, messages = {}, []
   for path in _PLAN.value:
-    more, refused = sweeper.of_plan(path, _CONFIG.value, _ROOT.value)
+    more, refused = sweeper.runs_of_plan(path, _CONFIG.value, _ROOT.value)
     runs |= {run.folder: run for run in more}
-    wrong += refused
-  for text in wrong:
+    messages += refused
+  for text in messages:
     progress.say(f"left out: {text}")
   if _SLURM.value is not None:
     queue(list(runs.values()))
-    return exit_codes.BAD_INPUT if wrong else 0
-  runs = sweeper.of_shard(list(runs.values()), _SHARD.value)
+    return exit_codes.BAD_INPUT if messages else 0
+  runs = sweeper.runs_of_shard(list(runs.values()), _SHARD.value)
   if runs and not _STATUS.value:
     per_run = _DEVICES.value or math.prod(_CONFIG.value.mesh.values())
     if sweeper.sweep(runs, sweeper.workers_here(_WORKERS.value, per_run),
@@ -85,7 +85,7 @@ def main(_) -> int:
       sweeper.state_of(run) == "failed" for run in runs)
   if failed:
     progress.say(f"runs failed; their output is in {_ROOT.value}/RUN_ID.log")
-  return exit_codes.BAD_INPUT if wrong else FAILED if failed else 0
+  return exit_codes.BAD_INPUT if messages else FAILED if failed else 0
 
 
 if __name__ == "__main__":

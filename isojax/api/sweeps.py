@@ -76,9 +76,9 @@ def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
     plan.save(path)
   else:
     path = os.fspath(plan)
-  runs, wrong = sweeper.of_plan(path, config, root)
-  if wrong:
-    raise InputError("; ".join(wrong))
+  runs, messages = sweeper.runs_of_plan(path, config, root)
+  if messages:
+    raise InputError("; ".join(messages))
   with progress_lib.printed(progress):
     per_run = math.prod(config.mesh.values())
     if sweeper.sweep(runs, sweeper.workers_here(workers, per_run), tries):

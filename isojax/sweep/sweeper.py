@@ -42,7 +42,8 @@ REPORT_SECONDS = 60.0  # between lines about the progress of the runs
 ETA_STEPS = 20  # the last training steps, whose speed gives the ETA
 TAIL_BYTES = 1 << 20  # at the end of a file, which are read
 MARK = "== "  # begins the lines of a log that the sweeper wrote
-# Exit codes of a run that was asked to stop; the signals: before it could save.
+# Exit codes of a run that was asked to stop. A negative code is the signal that
+# ended the run before it could save.
 STOPPED = (exit_codes.PREEMPTED, -signal.SIGINT, -signal.SIGTERM)
 # Exit codes after which another try would fail in the same way.
 FINAL = (exit_codes.BAD_INPUT, exit_codes.DIVERGED)
@@ -107,24 +108,26 @@ def check_root(root: str) -> None:
     raise InputError(f"--root={root} is a file; expected a folder")
 
 
-def of_plan(path: str, config, root: str) -> tuple[list[PlannedRun], list[str]]:
+def runs_of_plan(path: str, config, root: str
+                 ) -> tuple[list[PlannedRun], list[str]]:
   """The distinct runs of a plan, and messages about rows that are wrong."""
   check_root(root)
   config_file.check_run(config)
   lines = plan_file.read_lines(path)
   if not lines:
     raise InputError(f"--plan={path}: has no rows; make it with launch.plan")
-  runs, wrong = {}, []
+  runs, messages = {}, []
   for index in range(len(lines)):
     try:
       run = _run_of_row(lines, index, path, config, root)
       runs.setdefault(run.folder, run)
     except InputError as error:
-      wrong.append(str(error))
-  return list(runs.values()), wrong
+      messages.append(str(error))
+  return list(runs.values()), messages
 
 
-def of_shard(runs: list[PlannedRun], shard: str | None) -> list[PlannedRun]:
+def runs_of_shard(runs: list[PlannedRun], shard: str | None
+                  ) -> list[PlannedRun]:
   """The runs of --shard=I/N; all without it."""
   if shard is None:
     return runs
@@ -149,7 +152,10 @@ def _tail(path: str) -> list[str]:
 
 
 def is_complete(run: PlannedRun) -> bool:
-  """Whether a run has its last evaluation, at C or by eval.patience."""
+  """Whether the final evaluation is recorded.
+
+  It is at C, or where eval.patience ended the run.
+  """
   lines = _tail(os.path.join(run.folder, "records.jsonl"))
   try:
     last = json.loads(lines[-1])
@@ -176,11 +182,13 @@ def last_error(run: PlannedRun) -> tuple[int | None, str]:
 
   (None, "") while the run is going, or before its first attempt.
   """
+  # An empty line, because there may be fewer than two.
   lines = ["", *filter(str.strip, _tail(run.log))]
-  if not lines[-1].startswith(f"{MARK}exit code "):
+  ended = re.match(rf"{MARK}exit code (-?\d+)", lines[-1])
+  if ended is None:
     return None, ""
   message = "no output" if lines[-2].startswith(MARK) else lines[-2].strip()
-  return int(lines[-1].split()[3]), message.removeprefix("isojax: ")
+  return int(ended[1]), message.removeprefix("isojax: ")
 
 
 def state_of(run: PlannedRun) -> str:
@@ -202,7 +210,7 @@ def _best(kept: list[dict]) -> str:
       f"{best['avg']:.4f} ± {best['avg_se']:.4f} at {best['step']}")
 
 
-def _cells(run: PlannedRun, state: str, kept: list[dict]) -> list[str]:
+def _table_row(run: PlannedRun, state: str, kept: list[dict]) -> list[str]:
   a = run.alloc
   rollouts, eta = kept[-1]["rollouts"] if kept else 0, "-"
   if state == "running" and (
@@ -226,18 +234,19 @@ def _records(run: PlannedRun) -> tuple[list[dict], str | None]:
 def table(runs: list[PlannedRun]) -> str:
   """A line for each run; below, errors of failed runs and damaged records."""
   states = [state_of(run) for run in runs]
-  records_of = list(map(_records, runs))
+  records_by_run = list(map(_records, runs))
   lines = [["run", "state", "seed", "Bp", "n", "rollouts/C", "best avg", "ETA"],
-           *map(_cells, runs, states, (kept for kept, _ in records_of))]
+           *map(_table_row, runs, states, (kept for kept, _ in records_by_run))]
   return "\n".join([aligned(lines), *(
       f"{run.name} ({run.source}): {last_error(run)[1]}"
       for run, state in zip(runs, states, strict=True) if state == "failed"),
-      *(damage for _, damage in records_of if damage)])
+      *(damage for _, damage in records_by_run if damage)])
 
 
 # --- the devices of this machine ---
 
 # Runs in another process, because a process that lists accelerators takes them.
+# Two cores of a chip share `coords`: it counts chips.
 PROBE = ("import jax; d = jax.local_devices(); print(d[0].platform, "
          "len({str(getattr(x, 'coords', x.id)) for x in d}))")
 
@@ -278,11 +287,12 @@ def split_devices(platform: str, ids: list, count: int | None, per_run: int
   if platform == "tpu" and per_run not in (1, len(ids)):
     raise InputError(f"--devices_per_run={per_run} on a host of {len(ids)} TPU "
                      "chips: expected 1 or all of them")
-  most = len(ids) // per_run
-  if most < (count or 1):
+  max_workers = len(ids) // per_run
+  if max_workers < (count or 1):
     raise InputError(f"--workers={count or 1} with {per_run} devices each: "
                      f"there are {len(ids)}; lower --workers or config.mesh")
-  groups = [ids[i * per_run:(i + 1) * per_run] for i in range(count or most)]
+  groups = [ids[i * per_run:(i + 1) * per_run]
+            for i in range(count or max_workers)]
   if platform == "gpu":
     return [{"CUDA_VISIBLE_DEVICES": ",".join(map(str, group))}
             for group in groups]
@@ -332,7 +342,7 @@ class Process(typing.NamedTuple):
   log: typing.BinaryIO  # locked until the run ends
   popen: subprocess.Popen
 
-  def ended(self) -> int:
+  def close_log(self) -> int:
     """Writes the exit code to the log and unlocks it; returns the code."""
     _mark(self.log, f"exit code {self.popen.returncode}")
     self.log.close()
@@ -342,7 +352,7 @@ class Process(typing.NamedTuple):
     with contextlib.suppress(ProcessLookupError):
       os.killpg(self.popen.pid, signal.SIGKILL)
     self.popen.wait()
-    self.ended()
+    self.close_log()
 
 
 def _mark(log: typing.BinaryIO, text: str) -> None:
@@ -366,11 +376,12 @@ def start(run: PlannedRun, env: dict, command: list[str]) -> Process | None:
     records.replace(f"{run.folder}.py", CONFIG.format(
         source=run.source, values=values).encode())
     _mark(log, f"{run.source} on {socket.gethostname()}")
-    with open(run.log, "ab") as output:  # without the lock of `log`
+    # Opened again: a child that inherited `log` would keep its lock.
+    with open(run.log, "ab") as output:
       popen = subprocess.Popen(
           command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
           env=os.environ | env, process_group=0, preexec_fn=kill_with_parent())
-    stack.pop_all()
+    stack.pop_all()  # keeps `log` open, and so locked
     return Process(run, log, popen)
 
 
@@ -394,11 +405,12 @@ def sweep(runs: list[PlannedRun], workers: list[dict], tries: int,
   with _catch_signals() as signals:
     try:
       os.makedirs(root, exist_ok=True)
+      # The first signal asks the runs to stop, the second kills them.
       while (active or queue and not signals) and len(signals) < 2:
         for i, process in list(active.items()):
           if process.popen.poll() is not None:
             del active[i]
-            if not _is_over(process, failures, tries):
+            if not _report_end(process, failures, tries):
               queue.append(process.run)
         for i, env in enumerate(workers):
           if i in active or signals:
@@ -442,7 +454,7 @@ def _reporter(runs: list[PlannedRun]):
 
 def _progress(run: PlannedRun) -> str:
   kept, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
-  *_, rollouts, best, eta = _cells(run, "running", kept)
+  *_, rollouts, best, eta = _table_row(run, "running", kept)
   return f"{run.name}: {rollouts} rollouts, best avg {best}, ETA {eta}"
 
 
@@ -456,9 +468,11 @@ def _ask_to_stop(active) -> None:
 def _catch_signals():
   """Yields a list to which each signal that asks to stop is appended."""
   signals = []
-  before = {number: signal.signal(number, lambda *got: signals.append(got[0]))
+  append = lambda number, frame: signals.append(number)
+  before = {number: signal.signal(number, append)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(number) != signal.SIG_IGN}  # by nohup
+            # Not one that is ignored, as under nohup.
+            if signal.getsignal(number) != signal.SIG_IGN}
   try:
     yield signals
   finally:
@@ -479,9 +493,9 @@ def _next(queue: collections.deque, env: dict, command) -> Process | None:
   return None
 
 
-def _is_over(process: Process, failures, tries: int) -> bool:
-  """Reports the end of a run; returns whether not to start it again."""
-  run, code = process.run, process.ended()
+def _report_end(process: Process, failures, tries: int) -> bool:
+  """Reports the end of a run; returns True if it must not be started again."""
+  run, code = process.run, process.close_log()
   if is_complete(run):
     kept, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
     progress.say(f"{run.name}: finished, best avg {_best(kept)}")

@@ -54,9 +54,9 @@ def collect(config, root: str, kept: ledger.Ledger | None, *,
   if sweep:
     os.makedirs(root, exist_ok=True)
     records.replace(plan, arms.plan(planned, config).encode())
-  runs, wrong = sweeper.of_plan(plan, config, root)
-  if wrong:
-    raise InputError("; ".join(wrong))
+  runs, messages = sweeper.runs_of_plan(plan, config, root)
+  if messages:
+    raise InputError("; ".join(messages))
   rows = list(zip(planned, runs, strict=True))
   missing = [run for row, run in rows if row.key not in done]
   if sweep and missing and sweeper.sweep(missing, sweeper.workers_here(

@@ -34,8 +34,8 @@ def rows(*cells, C=256, seeds=(0,)):
 
 def runs_of(tmp_path, text, root="root"):
   (tmp_path / "plan.jsonl").write_text(text)
-  return sweeper.of_plan(str(tmp_path / "plan.jsonl"), hard.get_config(),
-                         str(tmp_path / root))
+  return sweeper.runs_of_plan(str(tmp_path / "plan.jsonl"), hard.get_config(),
+                              str(tmp_path / root))
 
 
 # --- the runs of a plan ---
@@ -48,11 +48,11 @@ def test_a_run_is_its_row_in_its_config(tmp_path):
   assert [(r.config["seed"], r.alloc.Bp, r.alloc.n, r.alloc.M)
           for r in runs] == [(0, 8, 4, 8), (7, 8, 4, 8), (0, 32, 8, 1),
                              (7, 32, 8, 1)]
-  assert sweeper.of_shard(runs, None) == runs
-  assert sweeper.of_shard(runs, "1/3") == [runs[1]]
+  assert sweeper.runs_of_shard(runs, None) == runs
+  assert sweeper.runs_of_shard(runs, "1/3") == [runs[1]]
   (tmp_path / "root").mkdir()
   process = sweeper.start(runs[3], {}, ["true"])
-  assert process.popen.wait() == 0 and process.ended() == 0
+  assert process.popen.wait() == 0 and process.close_log() == 0
   ours = hard.get_config()
   ours.update(seed=7, alloc=dict(Bp=32, n=8, M=1))
   theirs = config_file.read_config(f"{runs[3].folder}.py")
@@ -66,7 +66,7 @@ def test_the_path_of_a_plan_runs_nothing(tmp_path):
   run = dataclasses.replace(run, source=f"{name}:1")
   (tmp_path / "root").mkdir()
   process = sweeper.start(run, {}, ["true"])
-  assert process.popen.wait() == 0 and process.ended() == 0
+  assert process.popen.wait() == 0 and process.close_log() == 0
   assert config_file.read_config(f"{run.folder}.py").alloc.n == 4
 
 
@@ -289,7 +289,7 @@ def test_the_table(tmp_path):
       sys.executable, "-c", "import os, sys\nsys.stderr.write("
       "'isojax: loss is nan')\nos._exit(1)"])  # without a line's end
   fail.popen.wait()
-  assert fail.ended() == 1
+  assert fail.close_log() == 1
   going = sweeper.start(runs[1], {}, ["sleep", "60"])
   assert sweeper.start(runs[1], {}, ["true"]) is None
   lines = sweeper.table(runs).splitlines()
@@ -319,7 +319,7 @@ def test_resampling_rounds_shorten_the_time_left(tmp_path):
   run, = runs_of(tmp_path, rows((8, 2), C=161_000))[0]
   write_records(run, 3, extra_rounds=3, evaluated=False)
   kept = records.read(f"{run.folder}/records.jsonl")
-  assert sweeper._cells(run, "running", kept)[-1] == "00:40"
+  assert sweeper._table_row(run, "running", kept)[-1] == "00:40"
 
 
 def test_the_table_of_files_that_cannot_be_read(tmp_path):
@@ -382,12 +382,12 @@ def test_a_worker_that_dies_at_import(tmp_path):
 def test_what_is_refused(tmp_path):
   (tmp_path / "empty").touch()
   runs, _ = runs_of(tmp_path, rows((8, 4)), root="/proc/x")
-  of_plan = lambda path: sweeper.of_plan(path, hard.get_config(), "root")
+  of_plan = lambda path: sweeper.runs_of_plan(path, hard.get_config(), "root")
   split = sweeper.split_devices
   for call, message in (
       (lambda: of_plan("none.jsonl"), "none.jsonl: cannot be read"),
       (lambda: of_plan(f"{tmp_path}/empty"), "has no rows"),
-      (lambda: sweeper.of_shard(runs, "2/2"), "0 <= I < N"),
+      (lambda: sweeper.runs_of_shard(runs, "2/2"), "0 <= I < N"),
       (lambda: sweeper.sweep(runs, [{}], 1),
        "--root=/proc/x: cannot be written"),
       (lambda: slurm.submit(str(tmp_path), [], {}), "--slurm: .*srun"),
