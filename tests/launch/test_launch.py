@@ -8,9 +8,9 @@ from tests import command
 from tests.conftest import ONE_DEVICE
 
 SHORT = ["--config.steps=3", "--config.batch=10",
-         "--config.optimizer.warmup_steps=1", "--config.table.problems=5",
+         "--config.recipe.optimizer.warmup_steps=1", "--config.table.problems=5",
          "--config.table.k=2", "--config.sampler.slots=10",
-         "--config.loss.microbatch_tokens=160"]
+         "--config.recipe.loss.microbatch_tokens=160"]
 
 
 def launch(module, *arguments):
