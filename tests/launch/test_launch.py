@@ -8,8 +8,9 @@ from tests import command
 from tests.conftest import ONE_DEVICE
 
 SHORT = ["--config.steps=3", "--config.batch=10",
-         "--config.recipe.optimizer.warmup_steps=1", "--config.table.problems=5",
-         "--config.table.k=2", "--config.sampler.slots=10",
+         "--config.recipe.optimizer.warmup_steps=1",
+         "--config.table.problems=5", "--config.table.k=2",
+         "--config.sampler.slots=10",
          "--config.recipe.loss.microbatch_tokens=160"]
 
 
