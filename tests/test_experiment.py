@@ -176,6 +176,8 @@ IN_FLIGHT = dict(
     (dict(task__stratum="nowhere.jsonl"), "no such stratum file; make it with"),
     (dict(task__grader__name="chess"), "expected one of countdown"),
     (dict(task__grader__workers=0), "^task.grader.workers=0: expected"),
+    (dict(task__grader__seconds=0.0),
+     "^task.grader.seconds=0.0, step_seconds=120.0: expected"),
     (dict(task__prompt__template="x"), "^task.prompt.template="),
     (dict(task__format_coef=-1.0), "format_coef=-1.0"),
     (dict(task__format_coef=0.1), "format_coef=0.1 with .*'whole': every"),

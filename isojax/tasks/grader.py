@@ -81,9 +81,9 @@ class GraderConfig:
                          f"{', '.join(known)}")
     if (base.TASKS[self.name].read is None) != (not self.file):
       raise InputError(
-          f"grader.name={self.name!r} with grader.file={self.file!r}: a file "
-          f"goes with name='python', such as {python_reward.EXAMPLE}; set "
-          "both, or file=''")
+          f"grader.name={self.name!r} with file={self.file!r}: a file goes "
+          f"with name='python', such as {python_reward.EXAMPLE}; set both, or "
+          "file=''")
     needs = base.TASKS[self.name].needs
     if needs and not importlib.util.find_spec(needs[0]):
       raise InputError(f"grader.name={self.name!r} needs the extra: "
@@ -92,8 +92,7 @@ class GraderConfig:
       raise InputError(f"grader.workers={self.workers}: expected at least 1")
     if not 0 < self.seconds <= self.step_seconds < float("inf"):
       raise InputError(
-          f"grader.seconds={self.seconds}, "
-          f"grader.step_seconds={self.step_seconds}: "
+          f"grader.seconds={self.seconds}, step_seconds={self.step_seconds}: "
           "expected 0 < seconds <= step_seconds, both finite")
 
 
