@@ -303,8 +303,8 @@ def _read(store: str, step: int, wanted: TrainState, run_id: str,
       in_flight = handler.restore(
           folder / "in_flight", args=ocp.args.PyTreeRestore(restore_args={
               "bytes": ocp.RestoreArgs(restore_type=np.ndarray)}))["bytes"]
-  if with_in_flight and zlib.crc32(in_flight) != meta["in_flight"]:
-    raise ValueError("checksum of in_flight differs")
+      if zlib.crc32(in_flight) != meta["in_flight"]:
+        raise ValueError("checksum of in_flight differs")
   state = TrainState(**dict.fromkeys(parts) | restored)
   return Restored(step, state, in_flight), meta["checksum"]
 

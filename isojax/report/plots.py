@@ -320,7 +320,7 @@ def health(run: History, findings=()) -> Figure:
     ax.set_title("evaluation")
   spent_at = dict(zip([line["step"] for line in run.train], spent))
   for steps in {finding.steps for finding in findings}:
-    first, last = map(spent_at.get, steps)
+    first, last = (spent_at[step] for step in steps)
     if first > spent[0] or last < spent[-1]:
       for ax in axes[:count]:
         ax.axvspan(first, last, color="C3", alpha=0.07, lw=0)

@@ -215,7 +215,7 @@ TOKEN_ADVANTAGES = {
     "gae_whitened": gae_whitened,
 }
 # Names of advantages, for the checks of a config in run/experiment.py.
-# They read values, which a critic estimates; without one these are 0:
+# They read values, which a critic estimates; without a critic the values are 0:
 READS_VALUES = ("gae", "gae_whitened")
 # They compare the rollouts of a group, so groups of one all give 0:
 NEEDS_GROUP = (*ADVANTAGES, "reinforce_pp_baseline")

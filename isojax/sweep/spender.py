@@ -47,8 +47,8 @@ MIN_STEPS = 8  # of each arm at the first rung
 # were within 0.011 of each other (docs/study.md).
 DEFAULT_N = (8, 4, 16, 32)
 # All default arms have the same rate: a larger rate leads at every rung and
-# ends lower. From so many rollouts on, half the config's rate is better
-# (docs/spending.md).
+# ends lower. From this budget on, half the config's rate ended higher in the
+# runs of docs/spending.md.
 HALF_RATE_FROM = 2**18
 
 
@@ -360,8 +360,7 @@ def tested(arm: ArmRun, best: dict) -> dict | None:
     if (record["eval_set"], record["step"]) == (f"{stratum}/test",
                                                 best["step"]):
       return record
-  history = state_lib.history_of(records.up_to(records.read(os.path.join(
-      arm.folder, state_lib.RECORDS)), best["step"]))
+  history = evaluation.history_at(arm.folder, best["step"])
   setup, _ = state_lib.as_stored(arm.setup, arm.folder, evaluate=True)
   step, params = evaluation.policy_of(setup, arm.folder, "best")
   with progress.printed(False), rollouts_lib.grading(test_setup) as grader:

@@ -265,7 +265,7 @@ def path_of(folder: str, row: SuiteRow, machine: dict) -> pathlib.Path:
 def read(folder: str) -> list[dict]:
   """The stored rows of a folder, in the order of measuring."""
   rows = [json.loads(path.read_text("utf-8"))
-          for path in pathlib.Path(folder).glob(f"*-{'?' * 8}.json")]
+          for path in pathlib.Path(folder).glob("*-????????.json")]
   return sorted(rows, key=lambda row: row["date"])
 
 
