@@ -1,4 +1,4 @@
-"""Trains the embedded policy: 141k parameters, character tokens.
+"""Trains the shipped policy: 141k parameters, character tokens.
 
 Writes `isojax/assets/countdown-tiny`, using only a seed and this repository, by
 next-token training on random solved countdown problems of 3 and 4 numbers:
@@ -37,14 +37,14 @@ def get_config():
           num_attention_heads=4,
           num_key_value_heads=2,  # two query heads share one
           intermediate_size=176,
-          max_position_embeddings=64,  # at least 15 + 16 tokens
+          max_position_embeddings=64,  # a prompt (15) and an answer (16)
           rope_theta=10000.0,
           rms_norm_eps=1e-6,
           tie_word_embeddings=True,
       ),
-      sampler=base.sampler,  # of the final table
+      sampler=base.sampler,  # for the table of pass rates at the end
       recipe=dict(
-          loss=base.recipe.loss,  # plain cross-entropy
+          loss=base.recipe.loss,  # cross-entropy: advantage 1, no cap
           optimizer=base.recipe.optimizer),
       table=dict(problems=300, k=16),  # validation problems, samples of each
   )

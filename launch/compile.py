@@ -97,7 +97,7 @@ def case(config, topology: str, *, largest: bool) -> Case:
   if largest:
     e = with_largest_batches(e, policy.model, hbm)
   sampler, notes = programs_lib.make_sampler(policy, e.sampler)
-  G = mesh_lib.blocks(mesh)
+  G = mesh_lib.num_blocks(mesh)
   planned = {}
   # The formulas count no adapters, and without remat too few temporaries.
   if e.recipe.loss.remat and not e.model.lora.rank:
@@ -135,7 +135,7 @@ def with_largest_batches(
     e: experiment_lib.Experiment, model: decoder.Transformer,
     hbm: float) -> experiment_lib.Experiment:
   """The experiment with the most slots and tokens estimated to fit."""
-  G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
+  G, T = mesh_lib.num_blocks(model.mesh), e.sampler.max_new_tokens
   least = estimated(e, model, 1, 1, True, pages=None)
   # Without parameters, the optimizer's two moments and the base policy.
   budget = MARGIN * hbm - 3 * least.state - least.reference
@@ -181,7 +181,7 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   """
   e, model, s = c.e, c.model, c.sampler
   mesh, dtype, paged = model.mesh, e.sampler.dtype, s.page is not None
-  G, rows = mesh_lib.blocks(mesh), mesh_lib.row_sharding(mesh)
+  G, rows = mesh_lib.num_blocks(mesh), mesh_lib.row_sharding(mesh)
   R, L, S, W = (s.sizes.rows[-1], s.sizes.lengths[-1], s.sizes.prompts[-1],
                 s.sizes.window * G)
   abstract_cache = lambda R, L: placed(
@@ -261,7 +261,7 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
   critic = programs_lib.make_critic(c.e)
   update = update_lib.make_update(model, tx, recipe.loss, lora, critic)
   temperature = jax.ShapeDtypeStruct((), np.float32, sharding=whole)
-  batch = placed(widest(c.e, mesh_lib.blocks(model.mesh)), rows)
+  batch = placed(widest(c.e, mesh_lib.num_blocks(model.mesh)), rows)
   scored = algorithm.scored_columns(
       recipe.loss, recipe.updates, recipe.critic)
   batch = batch.replace(columns=batch.columns | dict.fromkeys(

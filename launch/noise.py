@@ -131,7 +131,7 @@ def group_gradients(setup: Setup, graded: Graded, n: int, gradient,
   A step has one group of each problem. The mean of its P group gradients is
   the gradient of the step. `advance` is called with the number of groups done.
   """
-  cfg, G = setup.e.recipe.loss, mesh_lib.blocks(setup.model.mesh)
+  cfg, G = setup.e.recipe.loss, mesh_lib.num_blocks(setup.model.mesh)
   P, N = graded.reward_PxN.shape
   mean_PxS, square_P = np.zeros((P, SKETCH_SIZE)), np.zeros(P)
   signals = 0

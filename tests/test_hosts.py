@@ -126,7 +126,7 @@ make = lambda n: mesh_lib.make_mesh(
 out["mesh"] = refused(lambda: hosts.run_on_all_hosts(lambda: make(1)))
 rows = mesh_lib.place(np.arange(6), mesh_lib.row_sharding(make(2)))
 out["rows"] = [x.data.tolist() for x in rows.addressable_shards]
-out["read"] = mesh_lib.read_rows(make(2)).is_fully_replicated
+out["read"] = mesh_lib.host_readable_rows(make(2)).is_fully_replicated
 
 state = lambda step: TrainState(
     step=mesh_lib.place(np.int32(step), mesh_lib.replicated(make(2))),

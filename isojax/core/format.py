@@ -27,8 +27,9 @@ def compact(value: float | None, _=None) -> str:
     return NONE
   for size, unit in ((1e9, "B"), (1e6, "M")):
     if abs(value) >= 0.1 * size:
-      return (f"{value / size:.3g}{unit}" if abs(value) < 1e15
-              else f"{value:.3g}")
+      if abs(value) >= 1e15:  # 1e+15 rather than 1e+06B
+        return f"{value:.3g}"
+      return f"{value / size:.3g}{unit}"
   return f"{value / 1e3:.3g}k" if abs(value) >= 1e3 else f"{value:.3g}"
 
 
@@ -65,7 +66,7 @@ def duration(seconds: float | None,
 
 def nearest_divisors(total: int, near: int, *, least: int = 1) -> str:
   """The nearest divisors of a count, below and above a number."""
-  far = 100_000  # most distance; no allocation has larger parts
+  far = 100_000  # how far to search; Bp, n and M are smaller
   below = range(min(near, total), max(least, near - far) - 1, -1)
   above = range(max(near, least), min(total, near + far) + 1)
   divisors = [next((d for d in side if total % d == 0), None)

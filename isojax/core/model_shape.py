@@ -32,8 +32,8 @@ class Family:
 
   qkv_bias: bool
   qk_norm: bool  # RMSNorm of each query and key head
-  # Norms after blocks, norm weights minus 1, scaled embedding, caps of scores
-  # and logits, and a tied embedding by default.
+  # Norms also after attention and MLP, norm weights stored minus 1, a scaled
+  # embedding, caps of scores and logits, and a tied embedding by default.
   gemma: bool
   # Experts in every layer. A mixture is priced but not trained, because
   # isojax.models.hf_config does not know the fields of experts.
@@ -41,7 +41,7 @@ class Family:
 
   @property
   def norms(self) -> int:
-    """The norms per layer of the model's width."""
+    """How many norms of size `width` a layer has."""
     return 4 if self.gemma else 2
 
 
@@ -109,26 +109,34 @@ class ModelShape:
             + self.head * (1 if self.tied else 2))
 
   def lora_params(self, rank: int) -> int:
-    """The sum of rank * (in + out) over all matrices of the layers."""
+    """The sum of rank * (in + out) over the matrices of attention and MLPs."""
     q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
     ends = 2 * (self.width + q) + 2 * (self.width + kv) + 3 * (
         self.width + self.mlp) * (self.experts or 1)
     return self.layers * rank * ends
 
-  def kv_bytes_per_token(self, number: int) -> int:
-    """The bytes of a token's keys and values, `number` bytes each."""
-    return 2 * self.layers * self.kv_heads * self.head_dim * number
+  def kv_bytes_per_token(self, bytes_per_value: int) -> int:
+    """The bytes of a token's keys and values."""
+    return 2 * self.layers * self.kv_heads * self.head_dim * bytes_per_value
 
   def forward_flops(self, context, head: bool):
     """The FLOPs of one token in a forward that attends to `context` tokens.
 
-    2 per matrix parameter that it uses, with those of the head if its logits
-    are computed, and 4 heads head_dim context per layer for scores and sums of
-    values.
+    2 per matrix parameter that it uses, with those of the head if `head`, and
+    4 * heads * head_dim * context per layer for scores and sums of values.
     """
     matmul = self.layers * self._layer(self.active) + self.head * head
     return 2 * matmul + (
         4 * self.layers * self.heads * self.head_dim * context)
+
+
+def _is_unsupported(key: str, value, mixture: bool) -> bool:
+  """Whether a key describes experts that this module cannot price."""
+  if not mixture:
+    return "expert" in key
+  # Priced are experts in every layer, and no shared one.
+  return (key in ("mlp_only_layers", "shared_expert_intermediate_size")
+          or key == "decoder_sparse_step" and value != 1)
 
 
 def model_shape(config: dict, *, path: str) -> ModelShape:
@@ -136,15 +144,13 @@ def model_shape(config: dict, *, path: str) -> ModelShape:
   kind = config["model_type"] if "model_type" in config else None
   known = isinstance(kind, str) and kind in FAMILIES
   mixture = known and FAMILIES[kind].mixture
-  # A mixture has experts in every layer, and no shared one.
-  others = [key for key, value in config.items() if value and (
-      key in ("mlp_only_layers", "shared_expert_intermediate_size")
-      or key == "decoder_sparse_step" and value != 1
-      if mixture else "expert" in key)]
-  if not known or others:
+  unsupported = [key for key, value in config.items()
+                 if value and _is_unsupported(key, value, mixture)]
+  if not known or unsupported:
     raise InputError(
         f"{path}: model_type {kind!r}"
-        f"{' with ' + ', '.join(others) if others else ''} is not supported; "
+        f"{' with ' + ', '.join(unsupported) if unsupported else ''} is not "
+        "supported; "
         f"expected one of {', '.join(FAMILIES)}")
   keys = KEYS | MIXTURE_KEYS if mixture else KEYS
   missing = [key for key in keys.values() if key not in config]

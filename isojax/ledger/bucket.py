@@ -21,6 +21,7 @@ def remote(path: str | os.PathLike) -> bool:
 
 def check(path: str, flag: str) -> None:
   """Raises InputError for a path that is neither local nor gs://BUCKET/PATH."""
+  # One slash: an object path that was normalised, gs:/BUCKET, is wrong too.
   if not re.match(r"[A-Za-z][\w+.-]*:/", path):
     return
   if not re.match(r"gs://[^/]+/+[^/]", path):
@@ -45,7 +46,7 @@ def convert_errors(path: str | os.PathLike, kind=OutOfReachError):
     yield
   except InputError:
     raise
-  except Exception as error:  # three clients have many error types
+  except Exception as error:  # gcsfs, tensorstore and orbax have many types
     if not remote(path):
       raise
     why = " ".join((str(error) or repr(error)).split())[:200]
@@ -58,9 +59,9 @@ def convert_errors(path: str | os.PathLike, kind=OutOfReachError):
 def matching(pattern: str) -> list[str]:
   if not remote(pattern):
     return sorted(glob.glob(pattern))
-  folder, _, rest = pattern.removeprefix("gs://").partition("/")
+  bucket, _, rest = pattern.removeprefix("gs://").partition("/")
   with convert_errors(pattern, InputError):
-    return sorted(map(str, epath.Path(f"gs://{folder}").glob(rest)))
+    return sorted(map(str, epath.Path(f"gs://{bucket}").glob(rest)))
 
 
 class FencedObject:
@@ -86,13 +87,14 @@ class FencedObject:
         self._generation = stored.stamp.generation
         if stored.state == "missing":
           return None
-        if self._written(stored.value):
+        # The same content again: its new generation shuts other writers out.
+        if self._write_if_unchanged(stored.value):
           return stored.value
 
   def write(self, content: bytes) -> None:
     """Replaces the content; InputError if another process took it over."""
     with convert_errors(self._path):
-      if self._written(content):
+      if self._write_if_unchanged(content):
         return
       stored = self._store.read(self._name).result()
     if stored.value != content:  # else the answer to our own write was lost
@@ -100,9 +102,9 @@ class FencedObject:
                        "and writes its records; this one ends")
     self._generation = stored.stamp.generation
 
-  def _written(self, content: bytes) -> bool:
+  def _write_if_unchanged(self, content: bytes) -> bool:
     stamp = self._store.write(self._name, content,
                               if_equal=self._generation).result()
-    if stamp.generation:
+    if stamp.generation:  # empty if another process has written
       self._generation = stamp.generation
     return bool(stamp.generation)

@@ -357,7 +357,7 @@ class Transformer(nn.Module):
 
   def initialize(self):
     """Touches every parameter once, for `init`."""
-    G = mesh_lib.blocks(self.mesh)
+    G = mesh_lib.num_blocks(self.mesh)
     tokens = jnp.zeros((G, 1), jnp.int32)
     hidden, _ = self(tokens, tokens, jnp.ones((G, 1, 1), bool),
                      init_cache(self.cfg, G, 1, jnp.float32), 0)

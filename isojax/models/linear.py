@@ -63,7 +63,7 @@ def gathered(weight, copy, sharding):
   """
   constrained = jax.lax.with_sharding_constraint
   return copied(constrained(weight, sharding),
-                constrained(copy, mesh_lib.whole_rows(sharding)))
+                constrained(copy, mesh_lib.without_fsdp(sharding)))
 
 
 def float32_einsum(spec: str, x, y):

@@ -25,7 +25,7 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
   weight is in the dtype of the weight.
   """
   S, W = batch.prompts.tokens_PxS.shape[1], batch.tokens_RxW.shape[1]
-  G = mesh_lib.blocks(model.mesh)
+  G = mesh_lib.num_blocks(model.mesh)
 
   def clone(x):
     return cloned(x, batch.slot_R, G)
@@ -97,9 +97,9 @@ def per_block(weight_VxD, dtype, mesh):
   The gradient of each chunk then stays on its row shard. With one weight for
   all row shards XLA would sum the whole gradient over them for every chunk.
   """
-  G, sharding = mesh_lib.blocks(mesh), head_sharding(weight_VxD, mesh)
+  G, sharding = mesh_lib.num_blocks(mesh), head_sharding(weight_VxD, mesh)
   weight_VxD = jax.lax.with_sharding_constraint(
-      weight_VxD.astype(dtype), mesh_lib.whole_rows(sharding))
+      weight_VxD.astype(dtype), mesh_lib.without_fsdp(sharding))
   return jax.lax.with_sharding_constraint(
       jnp.broadcast_to(weight_VxD[None], (G, *weight_VxD.shape)),
       mesh_lib.each_block(sharding))
@@ -117,7 +117,7 @@ def mapped(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
   """
   R, T = hidden_RxTxD.shape[:2]
   weight = per_block(weight_VxD, hidden_RxTxD.dtype, mesh)
-  chunks = in_chunks((hidden_RxTxD, rest), mesh_lib.blocks(mesh),
+  chunks = in_chunks((hidden_RxTxD, rest), mesh_lib.num_blocks(mesh),
                      weight_VxD.shape[0])
   out = jax.lax.map(lambda chunk: term(chunk[0], weight, chunk[1]), chunks)
   return jax.tree.map(
@@ -151,7 +151,7 @@ def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
     return jax.tree.map(lambda total, x: total + x.astype(total.dtype), carry,
                         (sums, grad_weight)), grad_hidden
 
-  chunks = in_chunks((hidden_RxTxD, rest), mesh_lib.blocks(mesh),
+  chunks = in_chunks((hidden_RxTxD, rest), mesh_lib.num_blocks(mesh),
                      weight_VxD.shape[0])
   first = jax.tree.map(lambda x: x[0], chunks)
   sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(

@@ -28,12 +28,12 @@ MAX_NAMED_RUNS = 5  # in a message
 def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
                step: int, stop: preemption.Stop, *,
                split: str = "validation", texts=lambda *_: None) -> dict:
-  """Samples the validation problems; returns the fields of an eval record.
+  """Samples setup.validation; returns the fields of an eval record.
 
-  `split` names the problems in the record; see `on_split`. texts(prompts,
-  rollouts, groups, advantage) stores some of the answers.
+  `split` is the name of these problems in the record: `on_split` puts another
+  split there. texts(prompts, rollouts, groups, advantage) stores some answers.
   """
-  e, k = setup.e, setup.e.eval.k
+  e, k = setup.e, setup.e.eval.k  # e: the Experiment
   sampled = rollouts_lib.sample_problems(
       setup, grader, params, "validation",
       np.arange(len(setup.stratum.validation)), k,
@@ -52,9 +52,10 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
 
 
 def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
-  """The setup that evaluates a split of a stratum; None: that of the config.
+  """The setup whose `validation` is a split of a stratum.
 
-  A test split is a file beside the stratum's, which training never opens.
+  `path` is the file of a stratum, by default the config's. A test split is a
+  file beside it, which training never opens.
   """
   if path is not None:
     stratum, prompts, notes = inputs.read_stratum(
@@ -92,13 +93,13 @@ def sets(setup: Setup, split: str, paths) -> dict[str, Setup]:
 def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
                         paths) -> None:
   """Evaluates a checkpoint on `sets`; adds to eval.jsonl. See `policy_of`."""
-  evaluated = hosts.run_on_all_hosts(lambda: sets(setup, split, paths))
+  setups = hosts.run_on_all_hosts(lambda: sets(setup, split, paths))
   step, params = policy_of(setup, folder, which)
   history = history_at(folder, step)
-  for name, one in evaluated.items():
-    with rollouts_lib.grading(one) as grader:
+  for name, evaluated in setups.items():
+    with rollouts_lib.grading(evaluated) as grader:
       line = state_lib.record_fields(setup, "eval", history) | evaluation(
-          one, grader, params, step, preemption.Stop()) | {
+          evaluated, grader, params, step, preemption.Stop()) | {
               "eval_set": name, "alarms": []}
     if hosts.first():
       append(folder, line)
@@ -115,7 +116,7 @@ def append(folder: str, line: dict) -> None:
 
 def trained_params(setup: Setup, folder: str, step: int | None = None, *,
                    store: str = state_lib.CHECKPOINTS):
-  """(step, what was trained) of a checkpoint, of the newest without a step."""
+  """(step, trained parameters) of a checkpoint, by default the newest."""
   return checkpoint.restore_params(
       os.path.join(folder, store), step,
       setup_lib.abstract_state(setup).params, setup.run_id)
@@ -137,8 +138,10 @@ def best_step(folder: str) -> int:
 
 
 def policy_of(setup: Setup, folder: str, which: str):
-  """(step, parameters) of the "newest" checkpoint or that of the "best"
-  evaluation; the base policy if there is none, or nothing was better.
+  """(step, parameters) of the "newest" or the "best" checkpoint of a run.
+
+  It is (0, base policy) if no checkpoint was saved, or if no evaluation was
+  better than that of step 0. InputError: the best one was not kept.
   """
   store = {"newest": state_lib.CHECKPOINTS, "best": state_lib.BEST}[which]
   path, step = os.path.join(folder, store), None
@@ -168,8 +171,9 @@ def check_evaluable(setup: Setup, folder: str) -> None:
       f"--mode=eval: {folder} has no checkpoint; " + (
           f"runs of config {setup.e.name!r} with one: {named}; give the "
           "values of one, or its folder as --workdir" if others else
-          f"{os.path.dirname(folder) or '.'} has none of a run of config "
-          f"{setup.e.name!r}; train one first, or give --workdir")
+          f"no run of config {setup.e.name!r} in "
+          f"{os.path.dirname(folder) or '.'} has one; train one first, or give "
+          "--workdir")
       + ". The base policy is evaluated at step 0 of each run")
 
 

@@ -42,7 +42,8 @@ def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
   phrase = base.tokenizer and interrupt_lib.encoded(
       cfg.interrupt, base.tokenizer, eos=base.eos_ids, V=base.model.cfg.V,
       T=cfg.max_new_tokens)
-  G, sizes = mesh_lib.blocks(base.model.mesh), sampler_bytes(base.model, cfg)
+  G = mesh_lib.num_blocks(base.model.mesh)
+  sizes = sampler_bytes(base.model, cfg)
   wanted = -(-cfg.slots // G)
   slots, pages, weights_gathered = sizes.admitted(
       budget=cfg.memory_gib * 2**30, most=wanted)

@@ -34,7 +34,8 @@ class GradedBatch(typing.NamedTuple):
     """Keyword arguments of packing, the same for all updates of a step."""
     return dict(n=self.groups.mask_PxN.sum(axis=1),
                 widest=setup.e.alloc.n_max,
-                G=mesh_lib.blocks(setup.model.mesh), cfg=setup.e.recipe.loss)
+                G=mesh_lib.num_blocks(setup.model.mesh),
+                cfg=setup.e.recipe.loss)
 
 
 class PhaseTimer:

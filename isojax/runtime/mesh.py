@@ -31,6 +31,7 @@ SHARDING_RULES = {  # logical axis of a parameter -> mesh axis
 class MeshConfig:
   """Devices along each mesh axis; their product is the number of devices."""
 
+  # A mesh changes how sums are rounded, not the run id.
   data: int = field(metadata=LAST_BITS)
   fsdp: int = field(metadata=LAST_BITS)
   tensor: int = field(metadata=LAST_BITS)
@@ -74,8 +75,8 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
       axis_types=(AxisType.Auto,) * len(shape), devices=devices[:size])
 
 
-def blocks(mesh: Mesh) -> int:
-  """G, the number of row shards."""
+def num_blocks(mesh: Mesh) -> int:
+  """The number of row shards, G; a block is the part of a batch on one."""
   return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
@@ -83,14 +84,17 @@ def row_sharding(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, P(ROWS))
 
 
-def read_rows(mesh: Mesh) -> NamedSharding:
-  """A sharding that every host can read: of rows, or replicated."""
+def host_readable_rows(mesh: Mesh) -> NamedSharding:
+  """The sharding of rows that every host reads; over hosts, a copy on each."""
   rows = row_sharding(mesh)
   return rows if rows.is_fully_addressable else replicated(mesh)
 
 
 def logits_sharding(mesh: Mesh, V: int) -> NamedSharding:
-  """The sharding of the head's [R, V] output over both axes."""
+  """The sharding of the head's output [R, V]: rows over ROWS, V over "tensor".
+
+  V is not sharded if "tensor" does not divide it.
+  """
   return NamedSharding(
       mesh, P(ROWS, *param_sharding(("vocab",), (V,), mesh).spec))
 
@@ -118,24 +122,24 @@ def param_sharding(names, shape, mesh: Mesh) -> NamedSharding:
       for axis, size in zip(axes, shape, strict=True))))
 
 
-def whole_rows(sharding: NamedSharding) -> NamedSharding:
-  """`sharding` without "fsdp": row shards hold whole parameters."""
+def without_fsdp(sharding: NamedSharding) -> NamedSharding:
+  """`sharding` for parameters gathered over "fsdp", still split by "tensor"."""
   return NamedSharding(sharding.mesh, P(*(
       None if axis == "fsdp" else axis for axis in sharding.spec)))
 
 
 def each_block(sharding: NamedSharding) -> NamedSharding:
-  """The sharding of [G, ...]: one `whole_rows` array per row shard."""
-  return NamedSharding(sharding.mesh, P(ROWS, *whole_rows(sharding).spec))
+  """The sharding of [G, ...]: an array `without_fsdp` for each row shard."""
+  return NamedSharding(sharding.mesh, P(ROWS, *without_fsdp(sharding).spec))
 
 
-def reduced(block, sharding: NamedSharding):
+def reduced(blocks, sharding: NamedSharding):
   """The sum of an `each_block` array over G, with `sharding`.
 
   It is first reduced and scattered over fsdp, then its shards are summed over
   data. In one operation XLA would sum whole arrays.
   """
-  def local(block):
+  def local(block):  # [1, ...]: the array of this row shard
     if "fsdp" not in sharding.spec:
       return jax.lax.psum(block[0], ROWS)
     shard = jax.lax.psum_scatter(
@@ -145,7 +149,7 @@ def reduced(block, sharding: NamedSharding):
 
   return jax.shard_map(
       local, mesh=sharding.mesh, in_specs=each_block(sharding).spec,
-      out_specs=sharding.spec)(block)
+      out_specs=sharding.spec)(blocks)
 
 
 def place(tree, sharding: NamedSharding):

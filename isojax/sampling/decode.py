@@ -51,7 +51,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
       before = slot_L <= row.position_R[:, None, None]
       if table is not None:
         return paged_attention.PageTable(
-            table, before, mesh_lib.blocks(model.mesh))
+            table, before, mesh_lib.num_blocks(model.mesh))
       if not in_buffer:
         return before
       return jnp.concatenate([

@@ -114,7 +114,7 @@ class Sampler(typing.NamedTuple):
   @property
   def G(self) -> int:
     """Blocks, one for each row shard."""
-    return mesh_lib.blocks(self.mesh)
+    return mesh_lib.num_blocks(self.mesh)
 
   @property
   def layout(self) -> tuple[int, int, int]:
@@ -153,8 +153,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
         f"{kernels.LANES} positions; use such a multiple, or None")
   model = model.clone(dtype=cfg.dtype, head_dtype=cfg.head_dtype)
   kernel(model, cfg, cfg.max_prompt_tokens)  # raises if it is not supported
-  read, cache = mesh_lib.read_rows(mesh), cache_lib.sharding(model)
-  G, paged = mesh_lib.blocks(mesh), cfg.page is not None
+  read, cache = mesh_lib.host_readable_rows(mesh), cache_lib.sharding(model)
+  G, paged = mesh_lib.num_blocks(mesh), cfg.page is not None
   sizes = sizes_lib.program_sizes(
       cfg.slots, cfg.max_prompt_tokens, cfg.max_new_tokens, G, paged=paged)
   if paged and pages is None:
@@ -200,7 +200,7 @@ def _casts(model: decoder.Transformer, cfg: SamplerConfig,
   gathered and in the layout of decoding.
   """
   shardings = jax.tree.map(
-      lambda x: (mesh_lib.whole_rows(x.sharding) if weights_gathered
+      lambda x: (mesh_lib.without_fsdp(x.sharding) if weights_gathered
                  else x.sharding),
       decoder.abstract_params(model))
   head = decoder.head_name(model.cfg) if cfg.head_dtype else None

@@ -121,7 +121,7 @@ def make_updating(model: decoder.Transformer, case: Case):
     batches = update_lib.assemble(
         prompts, rollouts,
         algorithm.single_update_columns(reward_Bpxn, rollouts, cfg),
-        n=case.n, G=mesh_lib.blocks(model.mesh), cfg=cfg)
+        n=case.n, G=mesh_lib.num_blocks(model.mesh), cfg=cfg)
     state, metrics = update(
         state, None, [update_lib.place(b, model.mesh) for b in batches],
         temperature)

@@ -1,6 +1,7 @@
 """The figures of the study: curves of validation, and the regret of each n.
 
-The only module of launch.study that imports matplotlib.
+n is the rollouts per problem, C the rollouts of a run so far, D the number of
+training problems. The only module of launch.study that imports matplotlib.
 """
 
 import matplotlib
@@ -29,18 +30,19 @@ def save_curves(grids: dict[str, list], out: str) -> list[str]:
   figure = Figure((WIDTH, 3.4), layout="constrained")
   left, right = figure.subplots(1, 2, sharey=True)
   for i, (name, runs) in enumerate(grids.items()):
-    for at, (n, members) in enumerate(ledger.by_n(runs).items()):
+    for j, (n, members) in enumerate(ledger.by_n(runs).items()):
       C, avg, reward = reanalysis.mean_curve(members)
       line_style = dict(color=f"C{i}", lw=1, marker=MARKERS[n], ms=3, alpha=0.8)
       left.plot(C[1:], avg[1:], **line_style)
-      right.plot(reward[1:], avg[1:], **line_style, label=None if at else name)
+      right.plot(reward[1:], avg[1:], **line_style,
+                 label=name if j == 0 else None)
   left.set_xscale("log", base=2)
   left.xaxis.set_major_formatter(compact)
   left.set_xlabel("rollouts, C")
   left.set_ylabel("avg@8 on validation problems")
-  left.set_title("n decides when, D how far")
+  left.set_title("n sets the speed, D the height")
   right.set_xlabel("training reward")
-  right.set_title("one curve of each D")
+  right.set_title("the same, by training reward")
   left.legend(handles=[
       Line2D([], [], color="0.4", lw=0, marker=marker, ms=4, label=f"n = {n}")
       for n, marker in MARKERS.items()], fontsize=7, ncols=2)
@@ -50,9 +52,10 @@ def save_curves(grids: dict[str, list], out: str) -> list[str]:
 
 @styled
 def save_rates(sets: dict[str, dict], out: str) -> list[str]:
-  """Draws validation against rollouts at several rates, each seed and the mean.
+  """Draws validation at several learning rates, each seed and the mean.
 
-  `sets` is name of the problems -> factor of the rate -> [S, E, (C, avg)].
+  `sets` is name of the problems -> factor of the learning rate -> an array of
+  S seeds, E evaluations and (C, avg).
   """
   figure = Figure((WIDTH, 2.8), layout="constrained")
   axes = figure.subplots(1, len(sets))
@@ -61,7 +64,7 @@ def save_rates(sets: dict[str, dict], out: str) -> list[str]:
       C_SxE, avg_SxE = np.moveaxis(np.array(curves), -1, 0)[:, :, 1:]
       ax.plot(C_SxE.T, avg_SxE.T, color=f"C{i}", lw=0.5, alpha=0.35)
       ax.plot(C_SxE[0], avg_SxE.mean(0), color=f"C{i}", marker="o", ms=3,
-              label=f"rate x {factor}")
+              label=f"learning rate x {factor}")
     ax.set_xscale("log", base=4)
     ax.xaxis.set_major_formatter(compact)
     ax.set_xlabel("rollouts, C")
@@ -94,8 +97,8 @@ def save_regrets(rows: list[tuple[str, dict, dict]], out: str) -> list[str]:
 
 
 def _panel(ax, points: dict):
-  ns, x, regret = points["n"], points["C/D"], points["regret"]
-  edges = np.append(x[0] / 2, x)
+  ns, ends, regret = points["n"], points["C/D"], points["regret"]
+  edges = np.append(ends[0] / 2, ends)  # a window begins at half its end
   rows = np.arange(len(ns) + 1) - 0.5
   mesh = ax.pcolormesh(edges, rows, regret, cmap="YlOrRd", vmin=0,
                        vmax=MAX_REGRET, edgecolors="white", linewidth=0.5)
@@ -103,7 +106,7 @@ def _panel(ax, points: dict):
     ax.add_patch(Rectangle(
         (edges[column], rows[row]), edges[column + 1] - edges[column], 1,
         fill=False, linewidth=0, hatch="////"))
-  ax.plot(x / 2**0.5, [ns.index(n) for n in points["best"]], color="black",
+  ax.plot(ends / 2**0.5, [ns.index(n) for n in points["best"]], color="black",
           lw=1.2, marker="o", ms=3.5)
   ax.set_xscale("log", base=2)
   ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

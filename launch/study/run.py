@@ -59,9 +59,12 @@ def collect(config, root: str, kept: ledger.Ledger | None, *,
     raise InputError("; ".join(messages))
   rows = list(zip(planned, runs, strict=True))
   missing = [run for row, run in rows if row.key not in done]
-  if sweep and missing and sweeper.sweep(missing, sweeper.workers_here(
-      workers, math.prod(config.mesh.values())), tries=3):
-    sys.exit(exit_codes.PREEMPTED)
+  if sweep and missing:
+    devices = math.prod(config.mesh.values())
+    stopped = sweeper.sweep(
+        missing, sweeper.workers_here(workers, devices), tries=3)
+    if stopped:
+      sys.exit(exit_codes.PREEMPTED)
   lines = [ledger.header(part, code_version())]
   for row, run in rows:
     path = os.path.join(run.folder, "records.jsonl")

@@ -103,7 +103,7 @@ def test_the_mean_of_the_group_gradients_is_the_gradient_of_the_step(graded):
   for batch in update_lib.assemble(
       data.prompts, data.rollouts, algorithm.single_update_columns(
           data.reward_PxN, data.rollouts, loss), n=8,
-      G=mesh_lib.blocks(mesh), cfg=loss):
+      G=mesh_lib.num_blocks(mesh), cfg=loss):
     carry = accumulate((params, None), None, carry,
                        update_lib.place(batch, mesh), np.float32(1.0))
   step_S = np.asarray(noise.sketch(carry[0], 0))

@@ -50,7 +50,7 @@ def assembled(cfg, model=None, *, rows=None, n=n):
   prompts, rollouts, advantage, weight = rows or make_data()
   batches = update_lib.assemble(
       prompts, rollouts, columns(advantage, weight), n=n,
-      G=mesh_lib.blocks(model.mesh) if model else 1, cfg=cfg)
+      G=mesh_lib.num_blocks(model.mesh) if model else 1, cfg=cfg)
   return [update_lib.place(b, model.mesh) for b in batches] if model else (
       batches)
 

@@ -213,7 +213,8 @@ def updated(model, state, held, columns, loss, lora=lora_lib.FULL, critic=None):
   """(state, metrics, microbatches) of the package's update."""
   prompts, rollouts, _ = make_data()
   batches = update_lib.assemble(
-      prompts, rollouts, columns, n=n, G=mesh_lib.blocks(model.mesh), cfg=loss)
+      prompts, rollouts, columns, n=n, G=mesh_lib.num_blocks(model.mesh),
+      cfg=loss)
   state, metrics = update_lib.make_update(model, GRADIENT, loss, lora, critic)(
       state, held, [update_lib.place(b, model.mesh) for b in batches],
       np.float32(TEMPERATURE))
@@ -228,7 +229,7 @@ def scored_columns(model, state, base, names, loss, lora=lora_lib.FULL,
   out = {name: np.zeros((Bp * n, T)) for name in names}
   for layout in packing.layouts(
       prompts, rollouts, np.ones(Bp * n, bool), n=n,
-      G=mesh_lib.blocks(model.mesh), cfg=loss):
+      G=mesh_lib.num_blocks(model.mesh), cfg=loss):
     batch = packing.batch(layout, prompts, rollouts, {})
     for name, value in score(
         state, base, update_lib.place(batch, model.mesh),

@@ -6,11 +6,14 @@ import re
 
 from isojax.ledger import records
 
-SIZES = ("Bp", "batch", "n")  # keys of Format.settings for sizes of a step
+# Keys of Format.settings for the sizes of a step: problems, rollouts, and
+# rollouts per problem.
+SIZES = ("Bp", "batch", "n")
 METRICS = ("avg", "best", "worst")
 EVAL_FIELDS = records.FIELDS["eval"]
 # Units in which trainers count the rollouts of a step; see Format.sampled.
-BATCHES = "batches"  # generated, with `gen_batch` or Bp problems each
+# A generated batch has gen_batch_size problems if the log has it, else Bp.
+BATCHES = "batches"
 DISCARDED = "discarded groups"  # sampled in addition to the batch
 PASSED = "percent of the groups"  # left by a filter
 ROLLOUTS = "rollouts"
@@ -30,17 +33,20 @@ class Format:
   # Field of a training step -> patterns of its names, separated by spaces, the
   # preferred one first; `train/` may precede a name. Besides the fields of
   # isojax.ledger.records: reward_std, reward_max, reward_min, loss, seconds,
-  # zero_std (share of groups of equal rewards), zero_std_count (their sum over
-  # names), response_length_max, mismatch_kl (of sampler and trainer),
-  # teacher_kl (of distillation), value_loss (of a critic), trained_reward
-  # (with what is added to the answers' score).
+  # zero_std (share of groups of equal rewards), zero_std_count (number of such
+  # groups, summed over the names that match), response_length_max, mismatch_kl
+  # (of sampler and trainer), teacher_kl (of distillation), value_loss (of a
+  # critic), trained_reward (with what is added to the answers' score).
   fields: dict[str, str] = dataclasses.field(default_factory=dict)
-  names: tuple[tuple[str, str], ...] = ()  # further (field, its name)
+  # (field, name), besides the metrics of training: ("epoch", "train/epoch").
+  names: tuple[tuple[str, str], ...] = ()
   set_key: str | None = None  # pattern of a name whose group is the eval_set
-  version: str | None = None  # name of the step of the evaluated policy
+  # Name, with {set}, of the step whose policy was evaluated.
+  version: str | None = None
 
   # Setting -> the trainer's option for it. Settings are Bp or batch (Bp * n),
-  # n, model, estimator (of advantages), minibatch, and those of rules.WORDS.
+  # n, model, estimator (of advantages), minibatch, and the keys of
+  # isojax.diagnosis.rules.WORDS.
   settings: dict[str, str] = dataclasses.field(default_factory=dict)
   options: tuple[str, ...] = ()  # further whole numbers that --fixed may have
   # (option, pattern) of printed text, besides `option=12`.
@@ -56,18 +62,19 @@ class Format:
   # JSON, or its group `pairs` has names and values that match `pair`.
   console: str | None = None
   pair: str = r"(?P<name>\S+):(?P<value>\S+)"
-  # Corrects lines in place, such as their steps to updates made; returns a
-  # note.
+  # Corrects the lines in place (one trainer logs minibatches as steps), and
+  # returns a note for the user.
   amend: Callable[[list[dict]], str | None] | None = None
 
-  # How values belong to policies and to C.
+  # How values belong to policies and to C, the rollouts so far.
   sampled: tuple[tuple[str, str], ...] = ()  # (pattern of a count, its unit)
   # C by (step, Bp * n, options), where it is not step * Bp * n.
   generated: Callable[[int, int, dict], int] | None = None
   sampled_by_n: bool = False  # evaluations sample n per problem, so k = n
   averaged: bool = False  # training values are means since the last line
   before_update: bool = False  # step i has the values before update i + 1
-  counters: tuple[str, ...] = ()  # fields that include their line's own step
+  # Fields that count since the start, with the line's own step.
+  counters: tuple[str, ...] = ()
   repeats: bool = True  # any step may occur again; else only after a resume
   caveat: str | None = None  # note for the user about the metrics
 

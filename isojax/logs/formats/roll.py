@@ -7,6 +7,7 @@ from isojax.logs.formats import base
 
 FORMAT = base.Format(
     step=("step", "_step", "Step", "system/global_step"),
+    # An empty group `set`: the second name has no evaluation set.
     metrics=({"avg": "val_correct/(?P<set>all)/mean"},
              {"avg": "val/(?P<set>)score/mean"}),
     marks="(?:actor|critic)/.+|tokens?/(?:prompt|response|total)_length/.+|"
@@ -29,6 +30,7 @@ FORMAT = base.Format(
         "model": "pretrain", "lr": "actor_train.training_args.learning_rate",
         "kl": "kl_loss_coef", "entropy": "entropy_loss_coef",
         "max_tokens": "response_length",
+        # NAME stands for a name of the user's.
         "filter": "rewards.NAME.query_filter_config.type",
         "estimator": "adv_estimator"},
     console=r'metrics_tag: \{"step": (?P<step>\d+), "metrics": '
