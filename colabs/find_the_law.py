@@ -28,7 +28,7 @@ from IPython.display import Image, Markdown, display
 words = ["--config=configs/study.py:quick", "--root=runs/study"]
 
 # %% tags=["small"]
-words.append("--config.eval.k=4")
+words.append("--config.eval.k=1")
 
 # %%
 done = subprocess.run([sys.executable, "-m", "launch.study", *words],

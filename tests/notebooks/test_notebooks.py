@@ -5,6 +5,7 @@ import pytest
 from colabs import build
 
 SECONDS = 240  # limit of a notebook in small size
+pytestmark = pytest.mark.ci
 NAMES = [source.stem for source in build.sources()]
 
 

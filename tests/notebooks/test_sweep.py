@@ -1,7 +1,11 @@
 """isojax.run_sweep runs a plan in processes of its own, and resumes it."""
 
+import pytest
+
 import isojax
 from tests import few
+
+pytestmark = pytest.mark.ci
 
 
 def test_a_sweep_runs_and_is_not_run_again(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""What takes minutes: kills, hosts, torch, the coverage of intervals.
+"""Tests of minutes: kills, hosts, torch, the coverage of intervals.
 
   python -m pytest tests/slow
   python -m pytest tests/slow -m ci

@@ -12,6 +12,8 @@ import pytest
 from configs import study as configs
 from launch.study import arms, ledger, page
 
+# One worker of pytest-xdist rebuilds the pages.
+pytestmark = [pytest.mark.ci, pytest.mark.xdist_group("committed")]
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "docs/study"
 FITS = ROOT / "isojax/assets/study"

@@ -1,13 +1,17 @@
 """The quick version of the study runs from its plan to its table."""
 
+import pytest
+
 from launch.study import ledger
 from tests import command
+
+pytestmark = pytest.mark.ci
 
 
 def test_the_quick_study(tmp_path):
   """Three runs, their ledger and their table; again, from the same records."""
   words = ["launch.study", "--config=configs/study.py:quick",
-           f"--root={tmp_path}"]
+           f"--root={tmp_path}", "--config.eval.k=1"]
   done = command.run(*words, "--workers=2", timeout=1800)
   assert done.returncode == 0, done.stderr
   assert "quick: 3 runs, 24.6k rollouts" in done.stdout
