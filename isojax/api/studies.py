@@ -70,7 +70,8 @@ def read(files: Path | list | tuple, *,
   Args:
     files: a path or pattern, or several: "runs/*/records.jsonl", a console log
       of verl, trainer_state.json of TRL, a CSV of W&B, also gs://... Files of
-      the package, such as isojax/assets/logs/simulated.csv, are found anywhere.
+      the package, such as isojax/assets/logs/simulated.csv, are found from any
+      folder.
     format: trainer that wrote the files; None: what the names in the file tell.
     columns: field -> its name in the file: {"avg": "val/acc"}.
     fixed: field that the files do not have -> value: {"Bp": 32, "n": 8}.
@@ -103,7 +104,7 @@ def read(files: Path | list | tuple, *,
 
 
 def _paths(files) -> list[str]:
-  """A path, or several, as a list; shipped files are found anywhere."""
+  """A path, or several, as a list; shipped files are found from any folder."""
   paths = [files] if isinstance(files, (str, os.PathLike)) else files
   return [shipped_path(os.fspath(path)) for path in paths]
 
@@ -308,7 +309,7 @@ def compare(baseline: Path | list | tuple, records: Path | list | tuple, *,
 
   Args:
     baseline: path or pattern, or several, of runs of one Bp, n and m.
-    records: those of the other recipe.
+    records: the same of the other recipe.
     axis: the compute: rollouts, device_seconds, sampled_tokens, trained_tokens,
       updates or any column.
     share: part of the highest mean reward to reach, in [0.01, 1].

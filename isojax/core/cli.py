@@ -39,7 +39,7 @@ def _parsed(argv: list[str], parse, *, words: bool) -> list[str]:
 
 
 def _leave_waiting_threads(code: int) -> None:
-  """Exits at once if threads of orbax still run: they wait on a full disk."""
+  """Exits without the threads of orbax, which wait while a disk is full."""
   if any(type(thread).__module__.startswith("orbax.")
          for thread in threading.enumerate()):
     sys.stdout.flush()

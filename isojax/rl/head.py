@@ -54,7 +54,7 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def cloned(x_Px, slot_R, G: int):
-  """Copies slot_R[r] of its own block of G to row r: [P, ...] -> [R, ...]."""
+  """Row r gets slot slot_R[r] of its block, of G: [P, ...] -> [R, ...]."""
   grouped = x_Px.reshape(G, -1, *x_Px.shape[1:])
   picked = jax.vmap(lambda x, slot: x[slot])(grouped, slot_R.reshape(G, -1))
   return picked.reshape(-1, *x_Px.shape[1:])

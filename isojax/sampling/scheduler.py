@@ -224,8 +224,8 @@ class Scheduler:
   Attributes:
     units: units that wait and are assigned to no block yet.
     queued: for each block, the items assigned to it that wait for a slot.
-    places: for each block, the place in its window of the sequence of each of
-      its first queued items.
+    places: for each block, where the sequences of its first queued items are
+      in its window.
     refused_G: whether the block has no space for its next queued item.
     done: items that are complete and not yet reported.
   """
