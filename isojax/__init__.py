@@ -7,9 +7,9 @@ import importlib as _importlib
 import os
 import sys as _sys
 
-# Read once by jaxlib 0.10, which deadlocks when several forced CPU devices have
-# fewer threads than collectives in flight. With one device more threads than
-# cores cost 10 to 25 %.
+# jaxlib 0.10 reads NPROC, its number of threads, once. It deadlocks when forced
+# CPU devices have fewer threads than collectives in flight. With one device,
+# more threads than cores cost 10 to 25 %.
 if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
   os.environ.setdefault("NPROC", "32")
 # transformers says at import that it found no PyTorch; we need none.
@@ -23,7 +23,9 @@ def _report(kind, error, trace) -> None:
     _sys.__excepthook__(kind, error, trace)
 
 
-if _sys.argv[:1] == ["-m"]:  # a command of isojax; its imports take seconds
+# argv[0] is "-m" while `python -m COMMAND` imports this package. Imports take
+# seconds, in which Ctrl-C would print a traceback.
+if _sys.argv[:1] == ["-m"]:
   _sys.excepthook = _report
 
 # Public name -> its module. No module of the package has one of these names.

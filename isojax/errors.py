@@ -19,13 +19,13 @@ class DivergedError(Exception):
 def unchained(function):
   """Wraps a function, so that its InputErrors have a short traceback."""
   @functools.wraps(function)
-  def called(*args, **kwargs):
+  def wrapper(*args, **kwargs):
     try:
       return function(*args, **kwargs)
     except InputError as error:
       raise error.with_traceback(None) from None
 
-  return called
+  return wrapper
 
 
 def reason(error: Exception) -> str:
@@ -37,7 +37,7 @@ def reason(error: Exception) -> str:
 def expect(section: str, config, **rules) -> None:
   """InputError for the first field of a config that breaks its rule.
 
-  A rule is (whether the value is allowed, what is expected).
+  `rules`: field -> (whether its value is allowed, what is expected).
   """
   for name, (allowed, expected) in rules.items():
     if not allowed:
@@ -46,13 +46,13 @@ def expect(section: str, config, **rules) -> None:
 
 
 def expect_one_of(section: str, config, more: str = "", **choices) -> None:
-  """InputError for a field that has none of its choices; names the nearest.
+  """InputError if a field's value is none of its choices; names the nearest.
 
-  `more` is added to the choices in the message.
+  `choices`: field -> its choices. `more` follows them in the message.
   """
   for name, known in choices.items():
     value = getattr(config, name)
     near = difflib.get_close_matches(str(value), map(str, known), n=1)
     expect(section, config, **{name: (
         value in known, f"one of {', '.join(map(str, known))}{more}"
-        + "".join(f"; the nearest is {name}" for name in near))})
+        + "".join(f"; the nearest is {choice}" for choice in near))})

@@ -44,8 +44,8 @@ class Rows:
   rollout_R: Array  # uint32, index of the rollout within its problem
   key_Rx2: Array  # uint32, key data of the random stream
   active_R: Array  # bool, False for free slots
-  # int32, new tokens before the phrase is inserted, and the state that finds
-  # text which prevents it, see sampling.interrupt; None if it is off.
+  # int32, None if sampling.interrupt is off: the new tokens after which its
+  # phrase is inserted, and the state of the search for text that prevents it.
   interrupt_R: Array | None = None
   matched_R: Array | None = None
 

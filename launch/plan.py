@@ -72,7 +72,7 @@ def flags_request() -> request_lib.Request:
   Raises:
     InputError: a value is invalid, or --config sets what the plan decides.
   """
-  for field in config_flag.given():
+  for field in config_flag.command_line_values():
     if field in PLANNED:
       raise InputError(f"--config.{field}: no effect, because the plan chooses "
                        f"it; give {PLANNED[field]}")

@@ -19,10 +19,10 @@ def config(source, /, **sections):
   Every key with its unit is in configs/grpo.py.
 
   Args:
-    source: path of a config file, such as "configs/hard.py", of the current
-      folder or the installed package, with an argument after a colon if the
+    source: path of a config file in the current folder or the installed
+      package, such as "configs/hard.py", with an argument after a colon if the
       file takes one ("configs/hard.py:qwen2.5-7b"); folder of a run; dict with
-      all sections; or config.
+      all sections; or the result of isojax.config.
     **sections: values to replace, a dict for each section:
       alloc={"n": 16, "C": 32_768}, seed=1, or **plan.rows[0].config.
 
@@ -37,16 +37,16 @@ def config(source, /, **sections):
   where = "config"
   if isinstance(source, (str, os.PathLike)):
     where = os.fspath(source)
-    made = (config_dict.ConfigDict(workdir.read_config(where).config)
-            if os.path.isdir(where) else config_file.read_config(where))
+    result = (config_dict.ConfigDict(workdir.read_config(where).config)
+              if os.path.isdir(where) else config_file.read_config(where))
   elif isinstance(source, config_dict.ConfigDict):
-    made = copy.deepcopy(source)
+    result = copy.deepcopy(source)
   elif isinstance(source, dict):
-    made = config_dict.ConfigDict(source)
+    result = config_dict.ConfigDict(source)
   else:
     raise InputError(
         f"config={source!r:.60}: expected the path of a config file such as "
         "configs/hard.py, a dict, a config, or the folder of a run")
-  made.lock()
-  config_file.override(made, sections, where)
-  return made
+  result.lock()
+  config_file.override(result, sections, where)
+  return result

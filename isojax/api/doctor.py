@@ -17,9 +17,9 @@ def doctor(log: Path, *, run: str | None = None, eval_set: str | None = None,
 
   Args:
     log: path of records of isojax, or of the log of another trainer.
-    run: its name, if the file has several.
-    eval_set: its evaluations, if it has several sets; default: the one with
-      the most.
+    run: name of the run, if the log has several.
+    eval_set: evaluation set, if the run has several; None: the one with the
+      most evaluations.
     format, columns, fixed: as in isojax.read; a known trainer needs none.
 
   Returns:

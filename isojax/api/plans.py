@@ -1,5 +1,4 @@
-"""isojax.plan: a budget to an allocation. isojax.allocate: one step's rollouts.
-"""
+"""isojax.plan: allocations of a budget. isojax.allocate: n of each problem."""
 
 import operator
 import os
@@ -15,7 +14,7 @@ from isojax.planner.request import request
 
 
 def _as_tuple(value) -> tuple:
-  """One number or several as a tuple; None is empty."""
+  """One value or several as a tuple; None is empty."""
   if value is None:
     return ()
   return (value,) if isinstance(value, str) or not hasattr(
@@ -48,9 +47,9 @@ SIGNATURE = request_fields.signature(planning.Plan)
 
 @unchained
 def plan(**keywords) -> planning.Plan:
-  given = SIGNATURE.bind(**keywords)  # a TypeError names an unknown keyword
-  given.apply_defaults()
-  values = given.arguments
+  bound = SIGNATURE.bind(**keywords)  # a TypeError names an unknown keyword
+  bound.apply_defaults()
+  values = bound.arguments
   config = values.pop("config")
   if config is not None:
     config = configs.config(config)

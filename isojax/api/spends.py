@@ -32,9 +32,9 @@ def spend(config, *, rollouts: int | None = None, hours: float | None = None,
     machine: with usd, such as 8xh100 (isojax.plan has the list).
     usd_per_chip_hour: with usd; None: the machine's list price.
     root: folder of the runs.
-    arms: a dict for each arm of what it changes in the config, such as
-      {"alloc": {"n": 16}}. None: n = 8, 4, 16 and 32; from 2^18 rollouts on, at
-      half of the config's learning rate.
+    arms: for each arm, a dict of the values that it changes in the config, such
+      as {"alloc": {"n": 16}}. None: n = 8, 4, 16 and 32; for 2^18 rollouts or
+      more, at half of the config's learning rate.
     progress: print a line for each rung.
 
   Returns:
@@ -46,14 +46,14 @@ def spend(config, *, rollouts: int | None = None, hours: float | None = None,
     KeyboardInterrupt: the call was interrupted and its run is saved.
   """
   config = configs.config(config)
-  chosen = None if arms is None else list(arms)
+  arms = None if arms is None else list(arms)
   with progress_lib.printed(progress):
     try:
       budget = spender.budget_of(
-          config, chosen, os.fspath(root), rollouts=rollouts, hours=hours,
+          config, arms, os.fspath(root), rollouts=rollouts, hours=hours,
           usd=usd, machine=machine, usd_per_chip_hour=usd_per_chip_hour,
           signals=preemption.on_interrupt)
-      return spender.spend(config, chosen, budget, os.fspath(root),
+      return spender.spend(config, arms, budget, os.fspath(root),
                            signals=preemption.on_interrupt).document
     except spender.StoppedError:
       raise KeyboardInterrupt(f"{root} is saved; call isojax.spend again with "

@@ -70,7 +70,8 @@ def read(files: Path | list | tuple, *,
   Args:
     files: a path or pattern, or several: "runs/*/records.jsonl", a console log
       of verl, trainer_state.json of TRL, a CSV of W&B, also gs://... Files of
-      the package, such as isojax/assets/logs/simulated.csv, are found anywhere.
+      the package, such as isojax/assets/logs/simulated.csv, are found from any
+      folder.
     format: trainer that wrote the files; None: what the names in the file tell.
     columns: field -> its name in the file: {"avg": "val/acc"}.
     fixed: field that the files do not have -> value: {"Bp": 32, "n": 8}.
@@ -80,7 +81,8 @@ def read(files: Path | list | tuple, *,
       the path, such as r"n(?P<n>\\d+)-s(?P<seed>\\d+)".
     axis: the compute: rollouts, sampled_tokens, device_seconds, updates or any
       column.
-    metric: avg, best or worst; at_k: k of best@k and worst@k.
+    metric: avg, best or worst.
+    at_k: k of best@k and worst@k; None: all stored samples.
     eval_set: evaluation set, if the files have several.
     Bp, B: only runs with this Bp, or this Bp * n.
     only: only runs with this name, which may have wildcards: "*-qwen-*".
@@ -95,16 +97,16 @@ def read(files: Path | list | tuple, *,
   rows, notes = read_lib.read(
       _paths(files), _reading(format, columns, fixed, scale, from_path, axis),
       flag="files")
-  chosen = study_lib.Selection(axis=axis, metric=metric, at_k=at_k,
-                               eval_set=eval_set, Bp=Bp, B=B, only=only)
-  study, more = study_lib.from_rows(rows, chosen)
-  return Logs(study, (*more, *notes), tuple(rows), chosen)
+  selection = study_lib.Selection(axis=axis, metric=metric, at_k=at_k,
+                                  eval_set=eval_set, Bp=Bp, B=B, only=only)
+  study, study_notes = study_lib.from_rows(rows, selection)
+  return Logs(study, (*study_notes, *notes), tuple(rows), selection)
 
 
 def _paths(files) -> list[str]:
-  """A path, or several, as a list; shipped files are found anywhere."""
-  given = [files] if isinstance(files, (str, os.PathLike)) else files
-  return [shipped_path(os.fspath(path)) for path in given]
+  """A path, or several, as a list; shipped files are found from any folder."""
+  paths = [files] if isinstance(files, (str, os.PathLike)) else files
+  return [shipped_path(os.fspath(path)) for path in paths]
 
 
 def _reading(format, columns, fixed, scale, from_path, axis) -> Reading:
@@ -133,14 +135,14 @@ class Estimate:
     return not self.seen[0] <= self.C <= self.seen[1]
 
   def __repr__(self) -> str:
-    return (f"n* = {self.n:.4g}, 95% interval "
+    text = (f"n* = {self.n:.4g}, 95% interval "
             f"{pair((self.low, self.high), '{:.3g}'.format)}, at C = "
-            f"{self.C:,.0f} {self.unit}" + (
-                f"; extrapolated: the data end at {self.seen[1]:,.0f}"
-                if self.C > self.seen[1] else
-                f"; extrapolated: the data begin at {self.seen[0]:,.0f}"
-                if self.C < self.seen[0] else "")
-            + "".join(f"\n  warning: {text}" for text in self.cautions))
+            f"{self.C:,.0f} {self.unit}")
+    if self.C > self.seen[1]:
+      text += f"; extrapolated: the data end at {self.seen[1]:,.0f}"
+    elif self.C < self.seen[0]:
+      text += f"; extrapolated: the data begin at {self.seen[0]:,.0f}"
+    return text + "".join(f"\n  warning: {line}" for line in self.cautions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +168,7 @@ class Law:
 
   @property
   def limits(self) -> tuple[str, ...]:
-    """Why an identified law holds within the data only."""
+    """Why an identified law is not used beyond its data; empty if it is."""
     return tuple(self.document["verdict"]["limits"])
 
   @property
@@ -237,14 +239,15 @@ def fit(study, *, points: str = _OPTIONS.points.select,
   the method and when a law is identified.
 
   Args:
-    study: result of isojax.read; or paths, which isojax.read gets.
+    study: result of isojax.read, or paths for it.
     points: evaluations to fit: all, or records, only record-breaking ones.
     bin_width: of the reward bins for records; 0: every rise is a record.
     ema: weight of the past in a moving average of the evaluations, in [0, 1).
     min_C: smallest compute that is fitted.
-    form: of the reward curves, a key of isojax.frontier.curves.FORMS.
-    draws: of the bootstrap, at least 100.
-    margin: reward; the tested n within it of the best n are as good.
+    form: formula of the reward curves, a key of isojax.frontier.curves.FORMS.
+    draws: number of bootstrap draws, at least 100.
+    margin: a tested n is as good if its reward is at most this much below that
+      of the best n.
 
   Returns:
     A Law. It prints as the verdict, the law and what to run next.
@@ -306,10 +309,10 @@ def compare(baseline: Path | list | tuple, records: Path | list | tuple, *,
 
   Args:
     baseline: path or pattern, or several, of runs of one Bp, n and m.
-    records: those of the other recipe.
+    records: the same of the other recipe.
     axis: the compute: rollouts, device_seconds, sampled_tokens, trained_tokens,
       updates or any column.
-    share: of the highest mean reward, in [0.01, 1].
+    share: part of the highest mean reward to reach, in [0.01, 1].
     metric, at_k, eval_set, format, columns, fixed, scale, from_path: as in
       isojax.read.
 

@@ -55,7 +55,7 @@ def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
     root: folder of the runs; ROOT/RUN_ID is the folder of one.
     workers: runs at once; None: one for each group of accelerators that
       config.mesh needs, one on a CPU.
-    tries: of a run that fails.
+    tries: how often a run that fails is started.
     progress: print when runs start and end.
 
   Returns:
@@ -80,8 +80,10 @@ def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
   if messages:
     raise InputError("; ".join(messages))
   with progress_lib.printed(progress):
-    per_run = math.prod(config.mesh.values())
-    if sweeper.sweep(runs, sweeper.workers_here(workers, per_run), tries):
+    devices_per_run = math.prod(config.mesh.values())
+    stopped = sweeper.sweep(
+        runs, sweeper.workers_here(workers, devices_per_run), tries)
+    if stopped:
       raise KeyboardInterrupt(f"{root} is saved; call isojax.run_sweep again "
                               "with the same arguments to resume")
   return Sweep(tuple(runs))

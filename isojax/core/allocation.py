@@ -124,18 +124,18 @@ def admitted(Bp: int, n: int, *, B_max: int,
              D: int) -> tuple[int, int, tuple[str, ...]]:
   """The nearest admitted (Bp, n), and the changes with their reasons.
 
-  n is kept if possible: the playbook tunes n first. The Bp problems of a step
-  are distinct, of D.
+  Bp is lowered rather than n: the IsoCompute Playbook tunes n first. The Bp
+  problems of a step are distinct, of D.
   """
-  changes, near = [], min(max(n, 2), B_max)
-  if near != n:
-    changes.append(f"n {n} -> {near}: n is at least 2 and at most {B_max}")
-  for most, reason in ((B_max // near, f"Bp * n is at most {B_max}"),
-                       (D, "the problem set has no more")):
-    if Bp > most:
-      changes.append(f"Bp {Bp} -> {most}: {reason}")
-      Bp = most
-  return Bp, near, tuple(changes)
+  changes, near_n = [], min(max(n, 2), B_max)
+  if near_n != n:
+    changes.append(f"n {n} -> {near_n}: n is at least 2 and at most {B_max}")
+  for limit, reason in ((B_max // near_n, f"Bp * n is at most {B_max}"),
+                        (D, "the problem set has no more")):
+    if Bp > limit:
+      changes.append(f"Bp {Bp} -> {limit}: {reason}")
+      Bp = limit
+  return Bp, near_n, tuple(changes)
 
 
 def sqrt_lr(base_lr: float, base_batch: int, B):

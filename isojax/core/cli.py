@@ -39,7 +39,7 @@ def _parsed(argv: list[str], parse, *, words: bool) -> list[str]:
 
 
 def _leave_waiting_threads(code: int) -> None:
-  """Exits at once if threads of orbax still run: they wait on a full disk."""
+  """Exits without the threads of orbax, which wait while a disk is full."""
   if any(type(thread).__module__.startswith("orbax.")
          for thread in threading.enumerate()):
     sys.stdout.flush()
@@ -48,10 +48,10 @@ def _leave_waiting_threads(code: int) -> None:
 
 
 def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
-  """Parses the flags and exits with the code of main(words).
+  """Parses the flags and exits with the code that main(argv) returns.
 
-  An InputError is printed as one line. Arguments that are no flags are refused
-  unless `words`. `parse` is config_flag.parse for a command with --config.
+  An InputError is printed as one line. `words`: allow arguments that are no
+  flags. `parse` is config_flag.parse for a command with --config.
   """
   def parsed(argv):
     try:
@@ -63,7 +63,8 @@ def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
   def guarded(argv):
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)  # jax and orbax are talkative
-      # A full disk fails every array of a checkpoint; orbax raises the first.
+      # On a full disk every array of a checkpoint fails; orbax raises the first
+      # error, and asyncio would log the others.
       std_logging.getLogger("asyncio").setLevel(std_logging.CRITICAL)
     try:
       code = main(argv)

@@ -14,7 +14,7 @@ from isojax.core import sections
 from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 
-OPEN_SECTIONS = ("constants",)  # any key is valid; other values decide which
+OPEN_SECTIONS = ("constants",)  # other values decide which keys are valid
 RUN_SECTIONS = ("model", "task", "alloc", "sampler", "recipe", "eval", "mesh")
 
 
@@ -29,7 +29,7 @@ def read_config(path: str) -> config_dict.ConfigDict:
 
   An InputError begins with the FILE:LINE of the config's code that failed.
   """
-  # ml_collections runs each file in the module of the one before, if any.
+  # Otherwise ml_collections runs the file in the module of the file before.
   sys.modules.pop("config_config", None)
   try:
     config = config_flags.config_flags.ConfigFileFlagParser("config").parse(
@@ -45,17 +45,20 @@ def read_config(path: str) -> config_dict.ConfigDict:
 
 def _place(error: Exception) -> str:
   """FILE:LINE: of the last frame outside of libraries; empty: there is none."""
-  ours = [(frame.filename, frame.lineno)
-          for frame in traceback.extract_tb(error.__traceback__)
-          if not re.search(r"site-packages|importlib|/core/config_f",
-                           frame.filename)]
-  return f"{os.path.relpath(ours[-1][0])}:{ours[-1][1]}: " if ours else ""
+  places = [(frame.filename, frame.lineno)
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not re.search(  # the last: config_file.py and config_flag.py
+                r"site-packages|importlib|/core/config_f", frame.filename)]
+  if not places:
+    return ""
+  file, line = places[-1]
+  return f"{os.path.relpath(file)}:{line}: "
 
 
 def _message(error: Exception) -> str:
   """The message, or the nearest name of a key that a ConfigDict lacks."""
   *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-  values = frame.f_locals
+  values = frame.f_locals  # of the method of ConfigDict that raised
   if isinstance(values.get("self"), config_dict.ConfigDict):
     for name in "attribute", "key":
       if name in values and (wrong := sections.unknown_field(
@@ -67,7 +70,7 @@ def _message(error: Exception) -> str:
 def checked(path: str, config) -> config_dict.ConfigDict:
   """What get_config() of a file returned; InputError if it is no config."""
   try:
-    getattr(config, "keys", None)  # of a missing file: raises its OSError
+    getattr(config, "keys", None)  # raises the OSError of a missing file
   except OSError as error:
     raise InputError(
         f"{path}: cannot be read ({str(error).splitlines()[-1].strip()}); "
@@ -90,8 +93,7 @@ def override(section, values: dict, where: str, path: str = "config") -> None:
     if key in OPEN_SECTIONS and hasattr(value, "items"):
       merged = {**section[key], **value}
       with section.unlocked(), section.ignore_type():
-        section[key] = {name: value for name, value in merged.items()
-                        if value is not None}
+        section[key] = {k: v for k, v in merged.items() if v is not None}
     elif hasattr(section[key], "keys") and section[key].keys():
       if not hasattr(value, "items"):
         raise InputError(f"{where}: {name}={value!r}: expected a section, "
@@ -103,10 +105,10 @@ def override(section, values: dict, where: str, path: str = "config") -> None:
 
 def _set(section, key: str, value, name: str) -> None:
   if hasattr(value, "dtype") and not value.shape:
-    value = value.item()  # of numpy
+    value = value.item()  # a number of numpy
   if isinstance(value, float) and value.is_integer() and (
       section.get_type(key) is int):
-    value = int(value)  # 2e6
+    value = int(value)  # such as 2e6
   try:
     with section.unlocked():
       section[key] = value

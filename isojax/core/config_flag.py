@@ -31,7 +31,7 @@ class Whole(flags.IntegerParser):
   """Parses whole numbers, also as 2e6."""
 
   def convert(self, argument):
-    if re.fullmatch(r"[\d.]+[eE]\d+|\d+\.0*", str(argument)):
+    if re.fullmatch(r"[\d.]+[eE]\d+|\d+\.0*", str(argument)):  # 2e6 or 64.0
       with contextlib.suppress(ValueError):
         if (value := float(argument)).is_integer():
           return int(value)
@@ -72,7 +72,7 @@ def arguments(argv: list[str]) -> list[str]:
           if word.startswith("--config")]
 
 
-def given() -> dict:
+def command_line_values() -> dict:
   """The fields of the config that the command line sets, by dotted name."""
   if "config" not in flags.FLAGS or not flags.FLAGS["config"].present:
     return {}
@@ -86,7 +86,7 @@ def apply_row(config, lines: list[str], index: int, path: str) -> float:
   """
   row = plan_file.read_row(lines, index, path=path)
   where = f"{path}:{index + 1}"
-  for name, value in given().items():
+  for name, value in command_line_values().items():
     planned = row["overrides"]
     for key in name.split("."):
       planned = planned[key] if (
@@ -115,6 +115,7 @@ def parse(argv: list[str]) -> list[str]:
     if "config" in flags.FLAGS and flags.FLAGS["config"].present:
       config_file.checked(path(argv), flags.FLAGS["config"].value)
   except flags.Error as error:
+    # The message of absl for a section that is set to a value.
     section = re.match(r"flag --(config\.(\w+)=(\w+)): .* as a ConfigDict",
                        str(error))
     if section:

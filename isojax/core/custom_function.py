@@ -20,9 +20,10 @@ MODULE = "isojax_custom"  # name of the file's module
 
 
 def read(key: str, name: str) -> dict[str, str]:
-  """The path, function and text of `name`, FILE.py:FUNCTION, checked.
+  """The path, function and text of `name`, FILE.py:FUNCTION.
 
-  `key` is the config's, for messages.
+  InputError if the file cannot be read or has a syntax error; `key` is the
+  config's, for its message.
   """
   path, _, function = name.rpartition(":")
   if not path or not function.isidentifier():
@@ -53,8 +54,8 @@ def with_line(path: str, error: Exception) -> InputError:
   """InputError with the line of the user's file that raised `error`."""
   lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
            if frame.filename == path]
-  at = f"{path}:{lines[-1]}" if lines else path
-  return InputError(f"{at}: {type(error).__name__}: {error}")
+  place = f"{path}:{lines[-1]}" if lines else path
+  return InputError(f"{place}: {type(error).__name__}: {error}")
 
 
 def definition(custom: dict[str, str]) -> str:

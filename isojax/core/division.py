@@ -24,8 +24,8 @@ class Division:
   rule: str  # a key of RULES, or FILE.py:FUNCTION
   n_low: int  # least rollouts of a problem that is sampled
   n_high: int  # most rollouts of a problem
-  prior_strength: float  # of the stratum's pass rate, in rollouts
-  forgetting: float  # weight of a rollout of the step before
+  prior_strength: float  # rollouts that the stratum's pass rate counts as
+  forgetting: float  # factor of the weight of earlier rollouts at each step
   # One of OBJECTIVES: whether problems or rollouts have equal weights in the
   # loss.
   objective: str
@@ -90,8 +90,10 @@ def prior_mean(correct_P, n) -> np.ndarray:
 
 def posterior(correct_P, incorrect_P, *, mean_P, strength: float,
               no_signal_P, uniform_P) -> Posterior:
-  """The posterior after these rollouts; the prior counts as `strength` rollouts
-  with the mean `mean_P`."""
+  """The posterior after these rollouts.
+
+  The prior counts as `strength` rollouts of which a part `mean_P` is correct.
+  """
   return Posterior(correct_P + strength * mean_P,
                    incorrect_P + strength * (1 - mean_P), no_signal_P,
                    uniform_P)
@@ -108,21 +110,21 @@ class Evidence:
 
   place: dict  # id of a problem -> its index in [D]
   mean_D: np.ndarray  # of the prior, from the stratum's pass counts
-  strength: float  # of the prior
-  forgetting: float
-  correct_D: np.ndarray  # discounted rollouts since then
+  strength: float  # of the prior, in rollouts
+  forgetting: float  # see Division
+  correct_D: np.ndarray  # discounted correct rollouts of the run
   incorrect_D: np.ndarray
   no_signal_D: np.ndarray  # see Posterior
 
   def after(self, groups) -> "Evidence":
-    """The evidence with one more step; groups are (id, n, correct) of each."""
-    correct_D, incorrect_D = (x * self.forgetting
-                        for x in (self.correct_D, self.incorrect_D))
+    """The evidence with one more step, of groups (problem id, n, correct)."""
+    correct_D, incorrect_D = (
+        x * self.forgetting for x in (self.correct_D, self.incorrect_D))
     no_signal_D = self.no_signal_D.copy()
     # A batch of in-flight groups can hold a problem twice, of two epochs.
-    for i, n, correct in groups:
+    for problem, n, correct in groups:
       if n:
-        d = self.place[i]
+        d = self.place[problem]
         correct_D[d] += correct
         incorrect_D[d] += n - correct
         no_signal_D[d] = no_signal_D[d] + 1 if correct in (0, n) else 0
@@ -138,16 +140,19 @@ class Evidence:
         no_signal_P=self.no_signal_D[index], uniform_P=uniform_P)
 
   def informative(self, groups) -> float:
-    """Expected share of groups (id, n, _) with both kinds of answers."""
-    ids, n_P, _ = zip(*(g for g in groups if g[1]), strict=True)
-    p = self.posterior([self.place[i] for i in ids], np.zeros(len(ids)))
-    return float(informative(p, max(n_P))[n_P, np.arange(len(ids))].mean())
+    """Expected share of groups (problem id, n, _) with both kinds of answers.
+    """
+    index_P, n_P = zip(*((self.place[problem], n) for problem, n, _ in groups
+                         if n), strict=True)
+    P = len(n_P)
+    p = self.posterior(list(index_P), np.zeros(P))
+    return float(informative(p, max(n_P))[n_P, np.arange(P)].mean())
 
 
 def evidence(id_D, correct_D, n: int, division: Division) -> Evidence:
   """The evidence before the first step.
 
-  The prior is that of the problem's count in the stratum, c of n.
+  The prior mean is that after correct_D of n rollouts, counted by the stratum.
   """
   mean_D = prior_mean(correct_D, n)
   zeros_D = np.zeros(len(mean_D))
@@ -159,7 +164,7 @@ def evidence(id_D, correct_D, n: int, division: Division) -> Evidence:
 def moments(p: Posterior, count: int, *, i: int, j: int) -> np.ndarray:
   """E[p^(k+i) (1-p)^j] for k = 0 .. count - 1, [count, P].
 
-  E[p^i (1-p)^j] = B(a+i, b+j) / B(a, b) as a product of ratios.
+  E[p^i (1-p)^j] = Beta(a+i, b+j) / Beta(a, b) as a product of ratios.
   """
   first = np.ones_like(p.a_P)
   total = p.a_P + p.b_P
@@ -172,7 +177,8 @@ def moments(p: Posterior, count: int, *, i: int, j: int) -> np.ndarray:
   return np.cumprod(np.concatenate([first[None], ratio]), axis=0)
 
 
-def mirrored(p: Posterior) -> Posterior:  # that of 1 - p
+def mirrored(p: Posterior) -> Posterior:
+  """The posterior of 1 - p."""
   return p._replace(a_P=p.b_P, b_P=p.a_P)
 
 
@@ -211,10 +217,10 @@ def greedy(utility, p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   problem.
   """
   P = len(p.a_P)
-  # No problem can get more than what the least of the others leaves.
+  # A problem gets at most what is left if each other problem gets `low`.
   high = min(bounds.high, B - (P - 1) * bounds.low)
   gain_NxP = np.diff(utility(p, high)[bounds.low:], axis=0)
-  order = np.argsort(-gain_NxP, axis=None, kind="stable")
+  order = np.argsort(-gain_NxP, axis=None, kind="stable")  # n * P + problem
   return bounds.low + np.bincount(order[:B - P * bounds.low] % P, minlength=P)
 
 
@@ -225,7 +231,7 @@ def uniform(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   return B // P + (np.arange(P) < B % P)
 
 
-EXPLORE = 0.5  # chance of a visit after one without signal, as GRESO begins
+EXPLORE = 0.5  # chance of a visit after one without signal; GRESO's first value
 
 
 def skip(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
@@ -238,9 +244,9 @@ def skip(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   """
   chance_P = EXPLORE ** p.no_signal_P.astype(float)
   visited_P = p.uniform_P < chance_P
-  least = -(-B // bounds.high)
+  fewest = -(-B // bounds.high)
   order = np.argsort(p.uniform_P / chance_P, kind="stable")
-  visited_P[order[:least]] = True
+  visited_P[order[:fewest]] = True
   n_P = np.zeros(len(p.a_P), int)
   n_P[visited_P] = uniform(
       Posterior(*(x[visited_P] for x in p)), B, bounds)

@@ -9,8 +9,8 @@ import numpy as np
 def best_at_k(correct_Q, *, stored: int, k: int):
   """The chance that k of the stored samples include a correct one.
 
-  1 - C(stored - c, k) / C(stored, k) for each problem: the unbiased estimate,
-  without replacement.
+  1 - C(stored - c, k) / C(stored, k) for each problem with c correct samples:
+  the unbiased estimate, without replacement.
   """
   return 1.0 - worst_at_k(stored - np.asarray(correct_Q), stored=stored, k=k)
 
@@ -18,7 +18,8 @@ def best_at_k(correct_Q, *, stored: int, k: int):
 def worst_at_k(correct_Q, *, stored: int, k: int):
   """The chance that k of the stored samples are all correct.
 
-  C(c, k) / C(stored, k) for each problem, as a product, which cannot overflow.
+  C(c, k) / C(stored, k) for each problem with c correct samples, as a product,
+  which cannot overflow.
   """
   c = np.asarray(correct_Q, np.float64)[..., None]
   i = np.arange(k)
@@ -26,7 +27,7 @@ def worst_at_k(correct_Q, *, stored: int, k: int):
 
 
 def majority(votes, reward) -> float:
-  """The mean reward of the most common vote; "" is not a vote."""
+  """The mean reward of the most common votes; "" is not a vote."""
   count = collections.Counter(vote for vote in votes if vote)
   if not count:
     return 0.0
@@ -76,10 +77,10 @@ def due_rollouts(*, C: int, first: int, growth: float) -> tuple[int, ...]:
   growth > 1. It takes place after the first step that has sampled them, so runs
   with different n are measured at the same C.
   """
-  due, at = {0, C}, first
-  while at <= C:
-    due.add(at)
-    at = max(at + first, int(growth * at))
+  due, rollouts = {0, C}, first
+  while rollouts <= C:
+    due.add(rollouts)
+    rollouts = max(rollouts + first, int(growth * rollouts))
   return tuple(sorted(due))
 
 
@@ -91,7 +92,7 @@ def is_due(due: tuple[int, ...], evaluated: int | None, rollouts: int) -> bool:
 
 
 def stale(avg_E: list[float]) -> int:
-  """The number of evaluations since the best one, the first of equals."""
+  """The number of evaluations after the best one, of equals the first."""
   return len(avg_E) - 1 - avg_E.index(max(avg_E))
 
 

@@ -24,9 +24,9 @@ def deciding(cls, values: dict) -> dict:
     values: the section, with a dict for each section inside.
   """
   free = {field.name for field in dataclasses.fields(cls) if field.metadata}
-  inside = _sections(cls)
-  return {key: deciding(inside[key], value)
-          if key in inside and isinstance(value, dict) else value
+  sections = _sections(cls)
+  return {key: deciding(sections[key], value)
+          if key in sections and isinstance(value, dict) else value
           for key, value in values.items() if key not in free}
 
 
@@ -34,15 +34,16 @@ def last_bits(cls, values: dict, name: str = "") -> dict:
   """The values of a section, by dotted name, that only change rounding."""
   kinds = {field.name: dict(field.metadata)
            for field in dataclasses.fields(cls)}
-  inside, out = _sections(cls), {}
+  sections, out = _sections(cls), {}
   for key, value in values.items():
-    if key in inside and isinstance(value, dict):
-      out |= last_bits(inside[key], value, f"{name}{key}.")
+    if key in sections and isinstance(value, dict):
+      out |= last_bits(sections[key], value, f"{name}{key}.")
     elif key in kinds and kinds[key] == LAST_BITS:
       out[f"{name}{key}"] = value
   return out
 
 
 def _sections(cls) -> dict[str, type]:
+  """The fields of a dataclass that are dataclasses."""
   return {key: hint for key, hint in typing.get_type_hints(cls).items()
           if dataclasses.is_dataclass(hint)}

@@ -11,10 +11,10 @@ LANES = 128  # numbers in a row of a TPU's registers
 BLOCK = 512  # tokens of a block of scores in VMEM
 
 
-def lacks(platform: str, *, capability: float | None, H: int, K: int,
-          tensor: int, dtype: str, cap: float | None, window: int,
-          length: int) -> dict[str, str | None]:
-  """Why each kernel cannot be used; None: it can.
+def obstacles(platform: str, *, capability: float | None, H: int, K: int,
+              tensor: int, dtype: str, cap: float | None, window: int,
+              length: int) -> dict[str, str | None]:
+  """Kernel -> why it cannot be used; None: it can.
 
   Args:
     platform: cpu, tpu or gpu.
@@ -22,7 +22,7 @@ def lacks(platform: str, *, capability: float | None, H: int, K: int,
     H, K: head width, and number of key heads.
     tensor: devices that share the heads.
     dtype: of queries, keys and values.
-    cap: of the scores; None: none.
+    cap: soft cap of the scores; None: no cap.
     window: the smallest attention window of a layer, in tokens.
     length: slots of the longest row.
   """
@@ -65,18 +65,20 @@ def blocks(length: int) -> tuple[int, int]:
 def seen_blocks(first_BxT, prompt_B, tokens_B, *, S: int, T: int):
   """The blocks of scores that a row's tokens need, bool [B, I, J].
 
-  I blocks of tokens, J blocks of slots. A block that has only padding needs the
-  block with its first slot of its own, as a softmax needs one. Arguments are
-  those of attention.Seen, arrays of numpy or jax.
+  I blocks of tokens, J blocks of slots. Tokens of a block of padding need one
+  slot, because a softmax over none is NaN: that of the block's first token.
+  Arguments are those of attention.Seen, arrays of numpy or jax.
   """
   (size_q, count_q), (size_k, count_k) = blocks(T), blocks(S + T)
   begin_I = np.arange(count_q) * size_q
   slot_J = np.arange(count_k)[None, None] * size_k
   end_I = np.minimum(begin_I + size_q, T)
-  # The own slots that the tokens of a block see are consecutive.
+  # Behind the prompt, the slots that the tokens of a block see are consecutive.
   last_BxI = S - 1 + tokens_B[:, None].clip(begin_I[None] + 1, end_I[None])
   padding_BxI = begin_I[None] >= tokens_B[:, None]
+  # In a block of padding from the last slot on, elsewhere from first_BxT.
   first_BxI = first_BxT[:, ::size_q].clip(last_BxI * padding_BxI)
   own = ((slot_J <= last_BxI[:, :, None])
          & (slot_J + size_k > first_BxI[:, :, None]))
-  return own | (slot_J < prompt_B[:, None, None]) & ~padding_BxI[:, :, None]
+  return own | (
+      (slot_J < prompt_B[:, None, None]) & ~padding_BxI[:, :, None])

@@ -126,9 +126,9 @@ class DeviceBytes:
 
   # Sampling.
 
-  def kv(self, number: int) -> float:
-    """Bytes of a token's keys and values, of `number` bytes each."""
-    return self.shape.kv_bytes_per_token(number) / min(
+  def kv(self, bytes_per_value: int) -> float:
+    """Bytes of a token's keys and values."""
+    return self.shape.kv_bytes_per_token(bytes_per_value) / min(
         self.tensor, self.shape.kv_heads)
 
   @property
@@ -139,9 +139,9 @@ class DeviceBytes:
   @property
   def weights(self) -> int:
     """Bytes of all weights while sampling, before they are sharded."""
-    number = self.formats.bytes("sampled")
-    return number * self.shape.params + self.shape.head * (
-        self.formats.bytes("sampled_head") - number)
+    bytes_per_value = self.formats.bytes("sampled")
+    return bytes_per_value * self.shape.params + self.shape.head * (
+        self.formats.bytes("sampled_head") - bytes_per_value)
 
   def held_weights(self, weights_gathered: bool) -> float:
     """Bytes of the weights while sampling, gathered over fsdp or sharded."""
@@ -161,11 +161,11 @@ class DeviceBytes:
     gathered for each slot.
     """
     s, positions = self.shape, self.max_prompt + self.max_response
-    position = 8 * s.heads / self.tensor
+    per_position = 8 * s.heads / self.tensor
     if self.page is not None:
       positions = self.longest * self.page
-      position += self.token / s.layers
-    return positions * position + DRAWN_ARRAYS * 4 * s.vocab / self.tensor
+      per_position += self.token / s.layers
+    return positions * per_position + DRAWN_ARRAYS * 4 * s.vocab / self.tensor
 
   @property
   def cache(self) -> float:
@@ -179,7 +179,7 @@ class DeviceBytes:
 
   @property
   def slot(self) -> float:
-    """Bytes of a slot without pages: also its growth, and a prefill's share."""
+    """Bytes of a slot without pages, its growth and its eighth of a prefill."""
     return self.cache + self.part + self.drawing + self.prompt / 8
 
   @property
@@ -196,9 +196,9 @@ class DeviceBytes:
     """Pages that a slot needs on average.
 
     If every free slot is refilled, the mean age of a slot is E[T^2] / 2 E[T],
-    for log-normal lengths of sigma 0.8 about E[T]. A chunk is decoded next, and
-    half a page is empty at both ends. Prompts are counted as if none shared its
-    pages, which leaves space for long answers.
+    for log-normal lengths of sigma 0.8 about E[T]. A chunk is decoded next. One
+    page is added, because half a page is empty at either end. Prompts are
+    counted as if none shared its pages, which leaves space for long answers.
     """
     prompt, response = MEAN_PROMPT * self.max_prompt, self.expected
     if response is None:
@@ -226,9 +226,9 @@ class DeviceBytes:
     """Slots of a device, and the pages of its pool.
 
     Weights are gathered over fsdp once, instead of at every token, if all
-    wanted slots still fit; with pages, of which any number may be wanted,
-    unless that costs more than half of the slots. The pool has the memory that
-    is left. Without space for the longest rollout no slot is admitted.
+    wanted slots still fit. With pages, half of the slots that would fit
+    otherwise suffice, because any number may be wanted. The pool has the memory
+    that is left. Without space for the longest rollout no slot is admitted.
 
     Args:
       budget: bytes of a device for sampling.
@@ -239,7 +239,7 @@ class DeviceBytes:
     if self.fsdp == 1:
       return Admitted(slots, pages, True)
     sharded = admit(budget - self.held_weights(False), most)
-    if slots == most or self.page is not None and 2 * slots >= sharded[0]:
+    if slots == most or (self.page is not None and 2 * slots >= sharded[0]):
       return Admitted(slots, pages, True)
     return Admitted(*sharded, False)
 
@@ -276,26 +276,28 @@ class DeviceBytes:
   def _mlp(self) -> float:
     return self.shape.active * self.shape.mlp / self.tensor
 
-  def _forward(self, number: int) -> float:
+  def _forward(self, bytes_per_value: int) -> float:
     """Bytes of a prompt's token in one layer of a forward.
 
     Residual and normed input, then gate and up, or queries, keys, values and
     scores.
     """
-    heads = self.shape.heads / self.tensor
-    return number * 2 * self.shape.width + max(
-        number * 2 * self._mlp, number * self._attended + (4 + number) * heads
-        * self.max_prompt * (not self.fused))
+    scores = 0 if self.fused else (
+        self.shape.heads / self.tensor * self.max_prompt)
+    return bytes_per_value * 2 * self.shape.width + max(
+        bytes_per_value * 2 * self._mlp,
+        bytes_per_value * self._attended + (4 + bytes_per_value) * scores)
 
-  def _backward(self, number: int) -> tuple[float, float]:
-    """Bytes of a token in one layer of a backward, and of its scores.
+  def _backward(self, bytes_per_value: int) -> tuple[float, float]:
+    """Bytes of a token in one layer of a backward: (without scores, scores).
 
     A backward has all arrays of the forward, and their gradients; a kernel
     computes attention without storing scores.
     """
     kernel = KERNEL_BYTES if self.fused else math.inf
     return (
-        number * (4 * self.shape.width + self._attended + 3 * self._mlp),
+        bytes_per_value * (4 * self.shape.width + self._attended
+                           + 3 * self._mlp),
         self.shape.heads / self.tensor * min(
             kernel, 2 * 4 * (self.max_prompt + self.max_response)))
 
@@ -312,17 +314,17 @@ class DeviceBytes:
     it gathers over fsdp for longer than a layer.
     """
     s, f, T, S = self.shape, self.formats, self.max_response, self.max_prompt
-    number, tokens = f.bytes("compute"), rows * self.max_response
-    token, scores = self._backward(number)
-    kept = number * s.width if self.remat else token + scores
+    compute, tokens = f.bytes("compute"), rows * self.max_response
+    token, scores = self._backward(compute)
+    kept = compute * s.width if self.remat else token + scores
     matrices = s.layers * s.layer_matmul / (self.fsdp * self.tensor)
     head = s.head / self.tensor
     return Update(
-        copy=number * matrices,
+        copy=compute * matrices,
         kept=(s.layers * kept * (rows * T + prompts * S)
-              + self.kv(number) * (rows + prompts) * S
+              + self.kv(compute) * (rows + prompts) * S
               # Hidden states and their gradient, where the head is wider.
-              + 2 * (f.bytes("head") - number) * s.width * tokens),
+              + 2 * (f.bytes("head") - compute) * s.width * tokens),
         head=(f.bytes("head") + 4) * (
             head + min(head_chunk(s.vocab), tokens) * s.vocab / self.tensor),
         backward=(f.bytes("reduce") * matrices + 4 * head / self.fsdp
@@ -335,13 +337,13 @@ class DeviceBytes:
     paged, stored = held.pages is not None, held.slots * self.cache
     if paged:
       stored = held.pages * self.page_bytes
-    first = prefilled(held.slots, self.max_prompt, paged=paged)
+    prompts = prefilled(held.slots, self.max_prompt, paged=paged)
     return Programs(
         state=self.masters, reference=self.masters * reference,
         weights=self.held_weights(held.weights_gathered),
         cache=stored, part=0.0 if paged else held.slots * self.part,
-        window=first * self.max_prompt * self.token,
-        prefilling=first * (self.prompt - self.max_prompt * self.token),
+        window=prompts * self.max_prompt * self.token,
+        prefilling=prompts * (self.prompt - self.max_prompt * self.token),
         drawing=held.slots * self.drawing,
         **self.update(held.rows, held.prompts)._asdict())
 
@@ -351,7 +353,7 @@ class Update(typing.NamedTuple):
 
   copy: float  # of the layers' matrices in the compute dtype
   kept: float  # for the backward
-  head: float  # of weight and logits and their gradients, one of each float32
+  head: float  # its weight and a chunk's logits, in its format and in float32
   backward: float  # of the layers, when the head's is done
 
 

@@ -158,8 +158,8 @@ def model_shape(config: dict, *, path: str) -> ModelShape:
     raise InputError(f"{path}: {', '.join(missing)} missing; write the "
                      "values out, also those equal to the library's defaults")
   sizes = {ours: config[theirs] for ours, theirs in keys.items()}
-  given = "head_dim" in config and config["head_dim"] is not None
-  if given:
+  has_head_dim = "head_dim" in config and config["head_dim"] is not None
+  if has_head_dim:
     sizes["head_dim"] = config["head_dim"]
   wrong = [f"{keys[k] if k in keys else k}={v!r}" for k, v in sizes.items()
            if type(v) is not int or not 1 <= v <= MAX_SIZE]
@@ -176,7 +176,7 @@ def model_shape(config: dict, *, path: str) -> ModelShape:
   if sizes["heads"] % sizes["kv_heads"]:
     raise InputError(f"{path}: {sizes['heads']} num_attention_heads do not "
                      f"share {sizes['kv_heads']} num_key_value_heads evenly")
-  if not given and (
+  if not has_head_dim and (
       kind.startswith("gemma") or sizes["width"] % sizes["heads"]):
     raise InputError(f"{path}: head_dim is missing and not hidden_size / "
                      "num_attention_heads; write it out")

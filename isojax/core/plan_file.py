@@ -84,9 +84,9 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
   except ValueError as error:
     raise InputError(f"{where}: not a row of a plan ({error}); make it with "
                      "python -m launch.plan") from error
-  this = content_id(row)
-  if row["id"] != this:
+  content = content_id(row)
+  if row["id"] != content:
     raise InputError(
         f"{where}: its id {row['id']!r} is of another row, was it edited? "
-        f"The id of this one is {this!r}: write that, or plan again")
+        f"The id of this one is {content!r}: write that, or plan again")
   return row

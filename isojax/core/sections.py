@@ -27,12 +27,15 @@ def unknown_field(section, key: str, path: str) -> str | None:
   names = {name.lower(): name for name in section}
   near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0)
   prefix = path and f"{path}."
-  return f"{prefix}{key}: no such key; " + (
-      f"the nearest is {prefix}{names[near[0]]} (there are: "
-      f"{', '.join(sorted(section))})" if near else
-      "the section is empty" if not path else
-      f"{path} is empty here; set it as a whole, such as --{path}="
-      f"\"{{'{key}': 1.0}}\"")
+  if near:
+    hint = (f"the nearest is {prefix}{names[near[0]]} (there are: "
+            f"{', '.join(sorted(section))})")
+  elif path:
+    hint = (f"{path} is empty here; set it as a whole, such as --{path}="
+            f"\"{{'{key}': 1.0}}\"")
+  else:
+    hint = "the section is empty"
+  return f"{prefix}{key}: no such key; {hint}"
 
 
 def _fits(value, annotation) -> bool:
@@ -64,17 +67,17 @@ def section(cls, values, name: str):
   """
   if not isinstance(values, dict):
     raise InputError(f"{name}={values!r}: expected a section of fields")
-  wanted = {key: hint for key, hint in typing.get_type_hints(cls).items()
-            if key != "return"}
+  types_of_keys = {key: hint for key, hint in typing.get_type_hints(cls).items()
+                   if key != "return"}
   for key in values:
-    if wrong := unknown_field(wanted, key, name):
+    if wrong := unknown_field(types_of_keys, key, name):
       raise InputError(wrong)
-  for key in wanted:
+  for key in types_of_keys:
     if key not in values:
       raise InputError(f"{name}.{key} is missing; {name} needs "
-                       f"{', '.join(wanted)}")
+                       f"{', '.join(types_of_keys)}")
   arguments = {}
-  for key, hint in wanted.items():
+  for key, hint in types_of_keys.items():
     value = _tuples(values[key])
     if dataclasses.is_dataclass(hint):
       value = section(CONSTRUCTORS.get(hint, hint), value, f"{name}.{key}")
@@ -115,7 +118,9 @@ def nested(values: dict) -> dict:
 
 
 def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
-  """The keys of two configs, named `at`, whose values differ, with the values.
+  """The keys of two configs whose values differ, with the values.
+
+  `at` says where each is, such as ("in this config", "in the workdir").
   """
   a, b = flat(one), flat(other)
   return "; ".join(

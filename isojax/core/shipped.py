@@ -7,9 +7,9 @@ ROOT = pathlib.Path(__file__).parents[2]  # contains configs/ and isojax/
 
 
 def shipped_path(path: str) -> str:
-  """The path, or that of the shipped file.
+  """The path; if it does not exist here, that of the shipped file, if any.
 
-  The latter if the path begins with configs/ or isojax/ and does not exist.
+  Shipped are files of configs/ and isojax/.
   """
   shipped = ROOT / path
   if (path.startswith(("configs/", "isojax/")) and shipped.exists()

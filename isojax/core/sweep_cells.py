@@ -36,7 +36,7 @@ def admitted_cells(cells, *, B: int | None, B_max: int, D: int | None
 
 
 def reached(C_run: float, C: int) -> bool:
-  """Whether a run that ended at C_run is one to a budget of C."""
+  """Whether a run that ended at C_run counts as a run of budget C."""
   return C_run * laws.C_TOLERANCE >= C
 
 

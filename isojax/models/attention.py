@@ -37,7 +37,7 @@ class Seen:
 
   S: int = flax.struct.field(pytree_node=False)
   prompt_B: jax.Array | None  # int32; None: no prompt, S is 0
-  # int32, not decreasing along T; None: S, so to every token before it.
+  # int32, not decreasing along T; None: S, so a token attends to all before it.
   first_BxT: jax.Array | None
   # int32, the tokens of each row; the rest is padding, and kernels may return
   # anything finite for it. None: T.
@@ -56,12 +56,12 @@ class Seen:
 
   def mask(self, B: int, T: int) -> jax.Array:
     """The slots as a mask, bool [B, T, S + T]."""
-    slot_L, at_T = jnp.arange(self.S + T), self.S + jnp.arange(T)
-    own = ((slot_L[None, None] <= at_T[None, :, None])
-           & (slot_L[None, None] >= self.first[:, :, None]))
+    slot_L, slot_T = jnp.arange(self.S + T), self.S + jnp.arange(T)
+    mask = ((slot_L[None, None] <= slot_T[None, :, None])
+            & (slot_L[None, None] >= self.first[:, :, None]))
     if self.prompt_B is not None:
-      own |= slot_L[None, None] < self.prompt_B[:, None, None]
-    return jnp.broadcast_to(own, (B, T, self.S + T))
+      mask |= slot_L[None, None] < self.prompt_B[:, None, None]
+    return jnp.broadcast_to(mask, (B, T, self.S + T))
 
 
 def soft_cap(x, cap: float | None):
@@ -89,20 +89,21 @@ def choose(section, model, *, length: int, knob: str) -> str:
   cfg, mesh, device = model.cfg, model.mesh, model.mesh.devices.flat[0]
   nvidia = device.platform == "gpu" and not (
       device.compute_capability.startswith("gfx"))  # AMD's: "gfx942"
-  lacks = kernels.lacks(
+  obstacles = kernels.obstacles(
       device.platform, H=cfg.H, K=cfg.K, tensor=mesh.shape["tensor"],
       capability=float(device.compute_capability) if nvidia else None,
       dtype=section.dtype, cap=cfg.attn_cap, length=length,
       window=min((w for w in cfg.window_Z if w is not None), default=length))
   if (section.dtype, section.precision) == ("float32", "high") and (
-      lacks["splash"] is None):
-    lacks["splash"] = "it has precision default and highest, not high"
-  possible = [*(name for name in lacks if lacks[name] is None), "einsum"]
+      obstacles["splash"] is None):
+    obstacles["splash"] = "it has precision default and highest, not high"
+  possible = [name for name, why in obstacles.items() if why is None]
+  possible.append("einsum")
   wanted = section.attention
   if wanted == "auto":
     return possible[0] if length >= MIN_KERNEL_TOKENS else "einsum"
   if wanted not in possible:
-    raise InputError(f"{knob}={wanted!r}: {lacks[wanted]}; possible here: "
+    raise InputError(f"{knob}={wanted!r}: {obstacles[wanted]}; possible here: "
                      f"auto, {', '.join(possible)}")
   return wanted
 
@@ -181,10 +182,10 @@ def padded(x, size: int, axis: int):
 
 
 def by_device(kernel, mesh, **heads):
-  """Calls `kernel` on every device, with that device's rows and heads.
+  """A function that calls `kernel` on each device with its rows and heads.
 
   XLA cannot partition a kernel by itself. `heads` has the axis of the heads in
-  each argument and in "out"; None: no such axis.
+  each argument, in order, and in "out"; None: no such axis.
   """
   spec = {name: P(mesh_lib.ROWS) if axis is None else
           P(mesh_lib.ROWS, *(None,) * (axis - 1), "tensor")
@@ -202,25 +203,27 @@ def jax_attention(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float,
   attention is causal, and "cudnn" skips the blocks above the diagonal.
   """
   T = q_BxTxNxH.shape[1]
+  # With a mask, cuDNN's backward requires even lengths.
   even = lambda x, axis: padded(x, -(-x.shape[axis] // 2) * 2, axis)
 
-  def each(q, k, v, *mask):
+  def on_device(q, k, v, *mask):
     mask = even(even(*mask, 1), 2)[:, None] if mask else None
     return jax.nn.dot_product_attention(
         even(q, 1), even(k.transpose(0, 3, 1, 2), 1),
         even(v.transpose(0, 2, 1, 3), 1), mask=mask, is_causal=mask is None,
         scale=scale, implementation=implementation)[:, :T]
 
-  given = {} if mask_BxTxL is None else {"mask": mask_BxTxL}
-  return by_device(each, mesh, q=2, k=1, v=1, **dict.fromkeys(given), out=2)(
-      q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, *given.values())
+  masks = {} if mask_BxTxL is None else {"mask": mask_BxTxL}
+  return by_device(on_device, mesh, q=2, k=1, v=1, **dict.fromkeys(masks),
+                   out=2)(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, *masks.values())
 
 
 class SplashBlocks(typing.NamedTuple):
   """The blocks that splash computes, and the blocks in VMEM meanwhile, int32.
 
-  Rows of B sequences follow each other: block i of the tokens of row b is block
-  b I + i, and block j of its slots is block b J + j.
+  The B rows, of I blocks of tokens and J blocks of slots each, follow each
+  other: block i of the tokens of row b is block b I + i, and block j of its
+  slots is block b J + j.
   """
 
   mask_qk: jax.Array  # [1, B I, J], 1: the block is computed
@@ -230,26 +233,26 @@ class SplashBlocks(typing.NamedTuple):
 
 
 def splash_blocks(seen_BxIxJ) -> SplashBlocks:
-  """The SplashBlocks of the result of kernels.seen_blocks.
+  """The SplashBlocks for a result of kernels.seen_blocks.
 
   While a block is skipped, VMEM holds the next block of its row that is
   computed, or else the last one, so that no unused block is fetched.
   """
   B, I, J = seen_BxIxJ.shape  # noqa: E741
 
-  def fetched(axis, count):
-    at = jax.lax.broadcasted_iota(jnp.int32, (B, I, J), axis)
-    after = jax.lax.cummin(
-        jnp.where(seen_BxIxJ, at, count), axis=axis, reverse=True)
-    last = jnp.max(jnp.where(seen_BxIxJ, at, 0), axis=axis, keepdims=True)
+  def block_in_vmem(axis, count):
+    index = jax.lax.broadcasted_iota(jnp.int32, (B, I, J), axis)
+    next_seen = jax.lax.cummin(
+        jnp.where(seen_BxIxJ, index, count), axis=axis, reverse=True)
+    last = jnp.max(jnp.where(seen_BxIxJ, index, 0), axis=axis, keepdims=True)
     row = jax.lax.broadcasted_iota(jnp.int32, (B, I, J), 0)
-    return row * count + jnp.minimum(after, last)
+    return row * count + jnp.minimum(next_seen, last)
 
   by_token = lambda x: x.reshape(1, B * I, J)
   by_slot = lambda x: x.swapaxes(0, 1).reshape(1, I, B * J)
   mask = seen_BxIxJ.astype(jnp.int32)
-  return SplashBlocks(by_token(mask), by_token(fetched(2, J)),
-                      by_slot(mask), by_slot(fetched(1, I)))
+  return SplashBlocks(by_token(mask), by_token(block_in_vmem(2, J)),
+                      by_slot(mask), by_slot(block_in_vmem(1, I)))
 
 
 @functools.cache
@@ -268,12 +271,13 @@ def splash_mask(S: int, T: int):
     shape = size_q, size_k
     q_sequence = np.arange(size_q, dtype=np.int32)
 
-    def __getitem__(self, at):
+    def __getitem__(self, index):
       return np.ones((size_q, size_k), bool)
 
     def mask_function(self, number, slot):
       slot -= slot[:1] // L * L  # slot within its row
-      return (slot < S) | (slot >= number >> 16) & (slot <= number & 0xffff)
+      first, last = number >> 16, number & 0xffff
+      return (slot < S) | ((slot >= first) & (slot <= last))
 
   return Mask()
 
@@ -320,19 +324,20 @@ def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
   slot_L = jnp.arange(size_k * count_k)[None]
   absent_BxL = (slot_L >= prompt_B[:, None]) & (slot_L < S)
 
-  def each(q_BxNxTxH, k_BxKxLxH, v_BxKxLxH, number_BxT, absent_BxL, seen_BxIxJ):
+  def on_device(q_BxNxTxH, k_BxKxLxH, v_BxKxLxH, number_BxT, absent_BxL,
+                seen_BxIxJ):
     joined = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, x.shape[3])
     B, N, size, H = q_BxNxTxH.shape
     kernel = splash_kernel(
         number_BxT.reshape(-1), splash_blocks(seen_BxIxJ), S=S, T=T, N=N,
         cap=cap, interpret=mesh.devices.flat[0].platform == "cpu")  # in tests
-    out = kernel(
+    out = kernel(  # no token is in segment 1, that of absent slots
         joined(q_BxNxTxH), joined(k_BxKxLxH), joined(v_BxKxLxH),
         lib.SegmentIds(jnp.zeros(B * size, jnp.int32),
                        absent_BxL.reshape(-1).astype(jnp.int32)))
     return out.reshape(N, B, size, H).swapaxes(0, 1)
 
-  out = by_device(each, mesh, q=1, k=1, v=1, number=None, absent=None,
+  out = by_device(on_device, mesh, q=1, k=1, v=1, number=None, absent=None,
                   seen=None, out=1)(
       padded(q_BxTxNxH.swapaxes(1, 2), size_q * count_q, 2),
       padded(k_BxKxHxL.swapaxes(2, 3), size_k * count_k, 2),

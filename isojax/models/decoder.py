@@ -26,7 +26,7 @@ HEAD_DTYPES = ("float32",)  # of the head, where it is not that of activations
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
-  """Rotary frequencies theta^(-i / half), divided by `factor`."""
+  """Rotary frequencies theta^(-2i / H), divided by `factor`; i < H / 2."""
 
   theta: float  # base
   factor: float  # multiplies wavelengths
@@ -94,7 +94,7 @@ def write(cache_BxK, new_BxK, slot, axis: int, seen=None):
 
   Args:
     cache_BxK: keys or values of a layer.
-    new_BxK: those of T new tokens.
+    new_BxK: keys or values of T new tokens.
     slot: one for all rows, or an array [B]; None: the new ones are appended, so
       that a backward pass copies nothing twice.
     axis: the axis of slots.
@@ -111,8 +111,8 @@ def write(cache_BxK, new_BxK, slot, axis: int, seen=None):
   if jnp.ndim(slot) == 0:
     return put(cache_BxK, new_BxK, slot, axis=axis)
   # vmap, so that rows stay on their devices.
-  return jax.vmap(lambda cache, new, at: put(cache, new, at, axis=axis - 1))(
-      cache_BxK, new_BxK, slot)
+  return jax.vmap(lambda cache, new, slot: put(
+      cache, new, slot, axis=axis - 1))(cache_BxK, new_BxK, slot)
 
 
 def rms_norm(x, weight_D, cfg: ModelConfig):
@@ -129,11 +129,12 @@ def rotate(x_BxTxNxH, position_BxT, rope: Rope):
   """Applies rotary position embeddings; the two halves of a head are pairs."""
   half = x_BxTxNxH.shape[-1] // 2
   frequency = rope.theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-  kept = 0.0
+  unscaled = 0.0  # the part to which `factor` is not applied
   if rope.band is not None:
-    short, long = (1 / tokens for tokens in rope.band)
-    kept = jnp.clip((frequency / (2 * jnp.pi) - long) / (short - long), 0, 1)
-  frequency = frequency * (kept + (1 - kept) / rope.factor)
+    high, low = (1 / wavelength for wavelength in rope.band)
+    unscaled = jnp.clip(
+        (frequency / (2 * jnp.pi) - low) / (high - low), 0, 1)
+  frequency = frequency * (unscaled + (1 - unscaled) / rope.factor)
   angle = (position_BxT[..., None, None].astype(jnp.float32)
            * frequency[None, None, None])
   cos, sin = jnp.cos(angle), jnp.sin(angle)
@@ -170,8 +171,8 @@ class Block(nn.Module):
           self.param(name, boxed, (heads, c.H), jnp.float32), dtype)
       return (x + value[None, None]).astype(dtype)
 
-    def norm(name, x, on=True):
-      if not on:
+    def norm(name, x, exists=True):
+      if not exists:
         return x
       boxed = nn.with_logical_partitioning(
           nn.initializers.constant(1.0 - c.norm_offset), (None,))
@@ -371,13 +372,15 @@ def prompt_cache(model: Transformer, params, prompts: Prompts,
   P, S = prompts.tokens_PxS.shape
   position = jnp.broadcast_to(jnp.arange(S)[None], (P, S))
   _, cache = model.apply({"params": params}, prompts.tokens_PxS, position,
-                         attention_lib.Seen(0, None, None, prompts.len_P),
+                         attention_lib.Seen(0, prompt_B=None, first_BxT=None,
+                                            tokens_B=prompts.len_P),
                          init_cache(model.cfg, P, S, dtype), 0)
   return cache
 
 
 def abstract_params(model: Transformer):
   """Shapes and shardings of the parameters; allocates nothing."""
+  # A copy, so that a caller cannot change the cached dicts.
   return jax.tree.map(lambda x: x, _abstract_params(model.cfg, model.mesh))
 
 

@@ -28,7 +28,7 @@ READ = frozenset((
     "max_position_embeddings", "layer_types", "sliding_window",
     "sliding_window_pattern", "_sliding_window_pattern", "use_sliding_window",
     "max_window_layers", "rope_theta", "rope_scaling", "rope_parameters",
-    "rope_local_base_freq", "eos_token_id"))  # eos_token_id: by tokenizer
+    "rope_local_base_freq", "eos_token_id"))  # the last: by models.tokenizer
 # Fields that do not change what a forward pass computes.
 HARMLESS = frozenset((
     "_attn_implementation", "_attn_implementation_autoset", "_name_or_path",
@@ -115,11 +115,11 @@ def _rope(parameters: dict, file) -> decoder.Rope:
     raise InputError(f"{file}: rope_parameters (or rope_scaling) of rope_type "
                      f"{kind!r}: {', '.join(wrong)}; expected "
                      f"{', '.join(names)}")
-  theta, *more = (float(parameters[name]) for name in names)
+  theta, *others = (float(parameters[name]) for name in names)
   if kind == "llama3":
-    factor, old, low, high = more
-    return decoder.Rope(theta, factor, (old / high, old / low))
-  return decoder.Rope(theta, more[0] if more else 1.0, None)
+    factor, positions, low, high = others
+    return decoder.Rope(theta, factor, (positions / high, positions / low))
+  return decoder.Rope(theta, others[0] if others else 1.0, None)
 
 
 def _windows(config: dict, file) -> tuple[int | None, ...]:
@@ -143,7 +143,7 @@ def read(path: str) -> decoder.ModelConfig:
   _check_fields(file)
   try:  # transformers adds defaults and renames old fields
     config = transformers.AutoConfig.from_pretrained(path).to_dict()
-  except Exception as error:  # of many types
+  except Exception as error:  # transformers raises many types
     raise InputError(f"{file}: not a valid configuration "
                      f"({' '.join(str(error).split())[:300]})") from error
   return model_config(config, file)

@@ -28,6 +28,7 @@ ROWS_COMPARED = 16  # between a tied embedding and its copy
 WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack",
                 ".gguf", ".index.json")
 
+# Name of a parameter -> its tensor, after "model.layers.NUMBER.".
 LAYER = {
     "attn_norm": "input_layernorm.weight",
     "q": "self_attn.q_proj.weight",
@@ -49,7 +50,7 @@ _POST_NORMS = LAYER | {  # in Gemma, mlp_norm has another name
     "mlp_norm": "pre_feedforward_layernorm.weight",
     "mlp_post_norm": "post_feedforward_layernorm.weight",
 }
-_TOP = {
+_TOP = {  # of the parameters outside of layers
     "embed": "model.embed_tokens.weight",
     "norm": "model.norm.weight",
     "head": "lm_head.weight",
@@ -92,9 +93,9 @@ def read_slice(tensors, tensor: StoredTensor, index, shape) -> np.ndarray:
   spans = [s.indices(size)[:2] for s, size in zip(index, shape, strict=True)]
   local = tuple(stop - start for start, stop in spans)
   if tensor.heads is not None:
-    at, width = tensor.heads, shape[tensor.heads + 1]  # heads are whole
-    start, stop = spans[at]
-    spans[at:at + 2] = [(start * width, stop * width)]
+    axis, width = tensor.heads, shape[tensor.heads + 1]  # heads are whole
+    start, stop = spans[axis]
+    spans[axis:axis + 2] = [(start * width, stop * width)]
   if tensor.transposed:
     spans = spans[::-1]
   value = tensors.get_slice(tensor.name)[tuple(slice(*s) for s in spans)]
@@ -130,16 +131,16 @@ def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 def sha256(path: str) -> str:
   """One hash of the content of a checkpoint's weight files.
 
-  Of several files it is the hash of the lines "hash name", sorted by name.
+  For several files it is the hash of the lines "hash name", sorted by name.
   """
   files = sorted(set(_tensor_files(pathlib.Path(path)).values()))
 
-  def of(file: pathlib.Path) -> str:
+  def file_hash(file: pathlib.Path) -> str:
     with _reading(file, "its content"), open(file, "rb") as content:
       return hashlib.file_digest(content, "sha256").hexdigest()
 
   with concurrent.futures.ThreadPoolExecutor() as threads:
-    hashes = list(threads.map(of, files))
+    hashes = list(threads.map(file_hash, files))
   if len(hashes) == 1:
     return hashes[0]
   lines = [f"{digest} {file.name}" for digest, file in zip(
@@ -149,6 +150,7 @@ def sha256(path: str) -> str:
 
 @contextlib.contextmanager
 def _reading(file: pathlib.Path, name: str):
+  """Yields the file's tensors; `name` is what is read, for the InputError."""
   try:
     with safetensors.safe_open(file, framework="np") as tensors:
       yield tensors

@@ -8,7 +8,7 @@ from isojax.runtime import mesh as mesh_lib
 
 @jax.custom_vjp
 def copied(weight, copy):
-  """The values of `copy`; its gradient is that of `weight`."""
+  """The values of `copy`; the gradient of the result goes to `weight`."""
   return copy.astype(weight.dtype)
 
 
@@ -33,9 +33,9 @@ def matmul(x, weight):
 
 def _matmul_backward(saved, grad):
   x, weight = saved
-  along = lambda axis: (((axis,), (axis,)), ((), ()))
-  return (jax.lax.dot_general(grad, weight.astype(x.dtype), along(1)),
-          jax.lax.dot_general(grad, x, along(0),
+  contract = lambda axis: (((axis,), (axis,)), ((), ()))  # of both operands
+  return (jax.lax.dot_general(grad, weight.astype(x.dtype), contract(1)),
+          jax.lax.dot_general(grad, x, contract(0),
                               preferred_element_type=weight.dtype).T)
 
 
@@ -85,11 +85,11 @@ _bf16_einsum = jax.custom_vjp(_einsum, nondiff_argnums=(0,))
 
 def _bf16_backward(spec: str, saved, grad):
   x, y = saved
-  inputs, out = spec.split("->")
-  of_x, of_y = inputs.split(",")
+  inputs, out_axes = spec.split("->")
+  x_axes, y_axes = inputs.split(",")
   grad = grad.astype(x.dtype)
-  return (_einsum(f"{out},{of_y}->{of_x}", grad, y).astype(x.dtype),
-          _einsum(f"{out},{of_x}->{of_y}", grad, x).astype(y.dtype))
+  return (_einsum(f"{out_axes},{y_axes}->{x_axes}", grad, y).astype(x.dtype),
+          _einsum(f"{out_axes},{x_axes}->{y_axes}", grad, x).astype(y.dtype))
 
 
 _bf16_einsum.defvjp(

@@ -64,12 +64,13 @@ def abstract_trained(model: decoder.Transformer, cfg: LoraConfig):
   if not cfg.rank:
     return params
 
-  def adapter(x, cut):
+  def adapter(x, num_inputs):
     spec = (*x.sharding.spec, *(None,) * (len(x.shape) - len(x.sharding.spec)))
     leaf = lambda shape, axes: jax.ShapeDtypeStruct(
         shape, jnp.float32, sharding=NamedSharding(model.mesh, P(*axes)))
-    return {"a": leaf((*x.shape[:cut], cfg.rank), (*spec[:cut], None)),
-            "b": leaf((cfg.rank, *x.shape[cut:]), (None, *spec[cut:]))}
+    ins, outs = slice(num_inputs), slice(num_inputs, None)
+    return {"a": leaf((*x.shape[ins], cfg.rank), (*spec[ins], None)),
+            "b": leaf((cfg.rank, *x.shape[outs]), (None, *spec[outs]))}
 
   return {layer: {t: adapter(weights[t], INPUT_AXES[t]) for t in cfg.targets}
           for layer, weights in params.items() if layer.startswith("layers_")}
@@ -95,10 +96,11 @@ def init(model: decoder.Transformer, cfg: LoraConfig, key):
 
 def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
           precision: str = "highest", dithered: bool = False):
-  """The decoder's parameters: base plus adapters, added in float32.
+  """The decoder's parameters: base plus adapters, added in float32, in `dtype`.
 
-  Differentiable in `trained`. `dithered` is for a program in bfloat16, whose
-  rounding would remove most of the effect of small adapters (see dither.py).
+  Without adapters it is `trained`. Differentiable in `trained`. `dithered` is
+  for a program in bfloat16, whose rounding would remove most of the effect of
+  small adapters (see dither.py).
   """
   if not cfg.rank:
     return trained

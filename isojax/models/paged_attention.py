@@ -1,6 +1,6 @@
 """Attention of one token per row to keys and values in pages of a pool.
 
-The page table has a line for each row, in the layout of JAX's kernels for TPUs.
+The page table has the layout of JAX's kernels for TPUs, a line for each row.
 This module uses plain products: they support any head width, dtype and device,
 and gather the pages of each row at every token.
 """
@@ -39,9 +39,9 @@ def write(pages_Px, new_RxKx, table: PageTable, position_R, axis: int):
   Pages are keys [P, K, H, page] or values [P, K, page, H]; `axis` is that of
   the positions.
   """
-  page = pages_Px.shape[axis]
+  size = pages_Px.shape[axis]  # positions of a page
   page_Rx1 = jnp.take_along_axis(
-      table.page_RxM, (position_R // page)[:, None], axis=1, mode="clip")
+      table.page_RxM, (position_R // size)[:, None], axis=1, mode="clip")
   heads = (slice(None),) * (axis - 1)  # the axes between page and position
 
   def write_block(pages, page_Rx1, offset_R, new):
@@ -49,14 +49,14 @@ def write(pages_Px, new_RxKx, table: PageTable, position_R, axis: int):
     return pages.at[(page_Rx1[:, 0], *heads, offset_R)].set(new, mode="drop")
 
   return jax.vmap(write_block)(*map(table.by_block, (
-      pages_Px, page_Rx1, position_R % page, new_RxKx))).reshape(pages_Px.shape)
+      pages_Px, page_Rx1, position_R % size, new_RxKx))).reshape(pages_Px.shape)
 
 
 def attend(q_Rx1xNxH, k_PxKxHxl, v_PxKxlxH, table: PageTable, *, scale: float,
            cap: float | None, window: int | None):
   """Grouped-query attention of each row to its pages; see attention.attend."""
   R, _, N, H = q_Rx1xNxH.shape
-  M, (_, K, _, page) = table.page_RxM.shape[1], k_PxKxHxl.shape
+  M, (_, K, _, size) = table.page_RxM.shape[1], k_PxKxHxl.shape
   dtype = q_Rx1xNxH.dtype
   q = jnp.broadcast_to((q_Rx1xNxH * scale).reshape(R, 1, K, N // K, H),
                        (R, M, K, N // K, H))
@@ -66,11 +66,11 @@ def attend(q_Rx1xNxH, k_PxKxHxl, v_PxKxlxH, table: PageTable, *, scale: float,
                      table.gathered(k_PxKxHxl).astype(dtype),
                      preferred_element_type=jnp.float32)
   score = attention.soft_cap(score.transpose(0, 2, 3, 1, 4), cap)
-  score = score.reshape(R, K, N // K, M * page)
+  score = score.reshape(R, K, N // K, M * size)
   mask_Rx1xL = attention.windowed(table.mask_Rx1xL, window)
   score = jnp.where(mask_Rx1xL[:, None], score, -1e30)
   weight = jax.nn.softmax(score, axis=-1).astype(dtype)
-  weight = weight.reshape(R, K, N // K, M, page).transpose(0, 3, 1, 2, 4)
+  weight = weight.reshape(R, K, N // K, M, size).transpose(0, 3, 1, 2, 4)
   out = jnp.einsum("rmkxl,rmklh->rmkxh", weight,
                    table.gathered(v_PxKxlxH).astype(dtype),
                    preferred_element_type=jnp.float32)

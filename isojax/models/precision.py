@@ -18,7 +18,7 @@ def of_dtype(precision: str, dtype: str) -> str:
   Programs in bfloat16 keep jax's default: Pallas kernels refuse any other
   precision for bfloat16 operands, and products of a float32 gradient with a
   bfloat16 operand would become slower. Their products of two float32 operands
-  (adapters, moves by ones and zeros) state a precision of their own.
+  (adapters, copies by ones and zeros) state a precision of their own.
   """
   return precision if dtype == "float32" else "default"
 
@@ -40,6 +40,6 @@ def traced(function, precision: str):
 def of_head(function, head_dtype: str | None):
   """The function that computes logits, exact if the head is float32.
 
-  Of a program in bfloat16, only the product of a float32 head is exact.
+  In a program in bfloat16 all other products keep jax's default precision.
   """
   return function if head_dtype is None else traced(function, "highest")

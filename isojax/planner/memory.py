@@ -31,14 +31,14 @@ def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
                accelerator: Accelerator) -> bool:
   """Whether isojax's update uses a fused attention kernel."""
   platform = accelerator.platform
-  lacks = kernels.lacks(
+  obstacles = kernels.obstacles(
       platform, capability=8.0 if platform == "gpu" else None,
       H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
       window=0, length=0)
   # ModelShape has no windows and caps: Gemma is assumed to have them, the other
   # families not.
   return (attention != "einsum" and not shape.family.gemma
-          and None in lacks.values())
+          and None in obstacles.values())
 
 
 PARTS = ("masters", "moments", "copy", "reference", "critic", "gradients",

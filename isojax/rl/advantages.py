@@ -113,12 +113,12 @@ ADVANTAGES = {
 
 
 def token_rewards(reward_PxN, penalty_PxNxT, mask_PxNxT):
-  """The reward of each token.
+  """The rollout's reward at its last token in the mask, minus token penalties.
 
-  That of the rollout at its last token in the mask, else 0, minus the penalty
-  of the token, such as kl_coef * KL for KL in the reward.
+  A penalty is such as kl_coef * KL, for KL in the reward. 0 outside the mask.
   """
   mask = np.asarray(mask_PxNxT, bool)
+  # The sum counts the mask's tokens from each token to the end.
   last = mask & (np.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] == 1)
   return (np.where(last, np.asarray(reward_PxN, np.float64)[..., None], 0.0)
           - np.where(mask, penalty_PxNxT, 0.0))
@@ -161,8 +161,8 @@ def reinforce_pp_baseline(reward_PxNxT, value_PxNxT, mask_PxNxT, *,
   Whitened group-centred rewards, and the same before whitening: each token of a
   rollout has the sum of the rollout's rewards minus the mean of the group.
   Whitening is over tokens, so long rollouts weigh more in its mean, and a group
-  of equal rewards usually gets an advantage other than 0. If all groups are
-  such, all get 0.
+  of equal rewards usually gets an advantage other than 0. If the rewards of
+  every group are equal, all get 0.
   """
   del value_PxNxT
   mask = np.asarray(mask_PxNxT, bool)
@@ -215,11 +215,11 @@ TOKEN_ADVANTAGES = {
     "gae_whitened": gae_whitened,
 }
 # Names of advantages, for the checks of a config in run/experiment.py.
-# They read values, which a critic estimates; without a critic the values are 0:
+# Advantages that use the values, which a critic estimates:
 READS_VALUES = ("gae", "gae_whitened")
-# They compare the rollouts of a group, so groups of one all give 0:
+# Advantages that compare the rollouts of a group, so a group of one gets 0:
 NEEDS_GROUP = (*ADVANTAGES, "reinforce_pp_baseline")
-# Their standard deviation is over all rollouts or tokens of a step:
+# Advantages divided by a std over all rollouts or tokens of a step:
 NORMALISED_OVER_STEP = (
     "batch_norm_centered", "batch_norm_informative", "batch_norm_raw",
     "reinforce_pp", "reinforce_pp_baseline", "gae_whitened")

@@ -37,7 +37,8 @@ def token_mean(len_PxN, share_PxN):
 
 
 def constant_length(len_PxN, share_PxN, *, length: int):
-  """Weights for the mean of token sums / length (Dr. GRPO); a fixed length."""
+  """Weights for the mean over rollouts of token sum / fixed length (Dr. GRPO).
+  """
   return sample_sum(len_PxN, share_PxN) / length
 
 
@@ -55,7 +56,7 @@ AGGREGATIONS = {
     "sample_sum": sample_sum,
 }
 
-# The terms that drop groups of equal rewards: (policy, KL and entropy).
+# Whether a term drops groups of equal rewards: (policy, KL and entropy).
 # A dropped group leaves the numerator and the denominator of the term.
 ZERO_VARIANCE = {
     "off": (False, False),
@@ -68,8 +69,9 @@ ZERO_VARIANCE = {
 def shares(mask_PxN, objective: str) -> np.ndarray:
   """How much each rollout counts in an update, [P, N].
 
-  With the objective "rollouts" 1; with "problems", which then count alike, the
-  mean number of rollouts over that of its problem.
+  With the objective "rollouts" each counts 1. With "problems" all problems
+  count alike: a rollout counts the mean number of rollouts per problem, divided
+  by its problem's own number.
   """
   mask_PxN = np.asarray(mask_PxN, bool)
   n_Px1 = mask_PxN.sum(axis=1, keepdims=True)
@@ -85,8 +87,8 @@ def token_weights(len_PxN, share_PxN, informative_P, *, aggregate,
   The weights are all 0 if every group was dropped. `aggregate` is a function of
   AGGREGATIONS with its constants bound.
   """
-  informative_PxN = share_PxN * np.asarray(informative_P)[:, None]
+  informative_share_PxN = share_PxN * np.asarray(informative_P)[:, None]
   return tuple(
       aggregate(np.asarray(len_PxN, np.float64),
-                informative_PxN if drop else share_PxN)
+                informative_share_PxN if drop else share_PxN)
       for drop in ZERO_VARIANCE[zero_variance])

@@ -14,14 +14,14 @@ Values of tokens have a last axis T.
 
 The columns of a Batch, one number per token:
 
-  behavior_logp       of the sampler, at its temperature
+  behavior_logp       log-prob of the sampler, at its temperature
   advantage
-  policy_weight       in the policy term
-  regularizer_weight  in the KL and entropy terms
-  old_logp            of the trainer at the weights before the step's updates
-  ref_logp            of the base policy
-  value               of the critic at its weights before the step's updates
-  return              that the critic is trained towards
+  policy_weight       of the token in the policy term
+  regularizer_weight  of the token in the KL and entropy terms
+  old_logp            log-prob of the policy before the step's updates
+  ref_logp            log-prob of the base policy
+  value               of the critic before the step's updates
+  return              target of the critic
 
 `old_logp`, `ref_logp` and `value` are scored by a forward pass, if the recipe
 needs them.
@@ -110,15 +110,14 @@ def _placed(value_B, mask_PxN) -> np.ndarray:
 def keep(reward_PxN, mask_PxN, uniform_PxN, m, cfg: LossConfig) -> Groups:
   """Selects the rollouts to train on, by a function of isojax.rl.selection.
 
-  m is one number or one for each group. A selection gets the problems of equal
-  m together. InputError if the user's own selection returns another shape
-  or dtype.
+  m is one number or one for each group. Groups of equal m are selected in one
+  call. InputError if the user's own selection returns another shape or dtype.
   """
   reward_PxN, mask_PxN = np.asarray(reward_PxN), np.asarray(mask_PxN)
   m_P, kept_PxN = np.broadcast_to(m, len(mask_PxN)), np.zeros_like(mask_PxN)
-  for m in np.unique(m_P[m_P > 0]).tolist():
-    same_m_P = m_P == m
-    kept = np.asarray(cfg.function("selection", m=m)(
+  for size in np.unique(m_P[m_P > 0]).tolist():
+    same_m_P = m_P == size
+    kept = np.asarray(cfg.function("selection", m=size)(
         reward_PxN[same_m_P], mask_PxN[same_m_P], uniform_PxN[same_m_P]))
     if kept.shape != mask_PxN[same_m_P].shape or kept.dtype != bool:
       raise InputError(
@@ -130,7 +129,7 @@ def keep(reward_PxN, mask_PxN, uniform_PxN, m, cfg: LossConfig) -> Groups:
 
 
 class _Kept:
-  """The kept rollouts of groups, [P, M], without those between them.
+  """Moves the kept rollouts of each group to its front, [P, N] to [P, M].
 
   M is the largest number that a group keeps; `mask_PxM` is False for padding.
   """
@@ -153,7 +152,8 @@ class _Kept:
 def to_score(groups: Groups, rollouts: Rollouts, cfg: LossConfig) -> np.ndarray:
   """The rollouts that need scored columns: bool [B].
 
-  Where the rewards alone decide which rollouts can have a gradient, only these.
+  If the rewards alone decide which rollouts can have a gradient, only these
+  are scored.
   """
   kept_B = groups.kept_PxN[groups.mask_PxN]
   if cfg.regularized or cfg.kl_in_reward or cfg.has_token_advantages:
@@ -165,15 +165,15 @@ def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
                cfg: LossConfig) -> dict[str, np.ndarray]:
   """The advantages; 0 for rollouts that were not kept.
 
-  They are {"advantage": [B]}, or {"advantage": [B, T], "return": [B, T]} for
-  those of tokens. `scored` has the columns of `scored_columns`, [B, T] each.
+  They are {"advantage": [B]}, or {"advantage": [B, T], "return": [B, T]} if
+  they are per token. `scored` has the columns of `scored_columns`, [B, T] each.
   """
   reward_PxN, mask_PxN, kept_PxN = groups
   advantage = cfg.function("advantage", ddof=cfg.advantage_ddof,
                            eps=cfg.advantage_eps)
   if cfg.normalise == "before":
-    every_PxN = advantage(reward_PxN, mask_PxN)
-    return {"advantage": np.where(kept_PxN, every_PxN, 0.0)[mask_PxN]}
+    all_PxN = advantage(reward_PxN, mask_PxN)
+    return {"advantage": np.where(kept_PxN, all_PxN, 0.0)[mask_PxN]}
 
   kept = _Kept(kept_PxN)
   reward_PxM = kept.gather(reward_PxN)
@@ -204,11 +204,14 @@ def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
 
 def weights(groups: Groups, mask_BxT, problems, cfg: LossConfig, *,
             objective: str = "problems") -> dict[str, np.ndarray]:
-  """The token weights of an update, [B] each; 0 outside of its problems."""
+  """The token weights of an update, [B] each; 0 outside of its problems.
+
+  `problems` are the indices of the update's problems.
+  """
   length_PxN = _placed(np.asarray(mask_BxT).sum(axis=1), groups.mask_PxN)
   reward_PxN, mask_PxN, kept_PxN = (x[problems] for x in groups)
   kept = _Kept(kept_PxN)
-  # Of the rewards without a KL: groups of equal rewards are not informative.
+  # From rewards before a KL is subtracted, which would make equal ones differ.
   informative_P = advantages_lib.informative(
       reward_PxN, mask_PxN if cfg.normalise == "before" else kept_PxN)
   pair = aggregation.token_weights(
@@ -227,10 +230,10 @@ def weights(groups: Groups, mask_BxT, problems, cfg: LossConfig, *,
 def single_update_columns(reward_PxN, rollouts: Rollouts,
                           cfg: LossConfig) -> dict:
   """The columns of one update on all rollouts of a step, of equal groups."""
-  every_PxN = np.ones(np.shape(reward_PxN), bool)
-  groups = Groups(np.asarray(reward_PxN), every_PxN, every_PxN)
+  mask_PxN = np.ones(np.shape(reward_PxN), bool)
+  groups = Groups(np.asarray(reward_PxN), mask_PxN, kept_PxN=mask_PxN)
   return {**advantages(groups, rollouts, {}, cfg),
-          **weights(groups, rollouts.mask_RxT, np.arange(len(every_PxN)), cfg)}
+          **weights(groups, rollouts.mask_RxT, np.arange(len(mask_PxN)), cfg)}
 
 
 def used(columns: dict, *, regularized: bool) -> np.ndarray:

@@ -35,14 +35,14 @@ KINDS = ("none", "shared", "own")
 class CriticConfig:
   """Whose hidden states are valued, and how the value is trained."""
 
-  # One of KINDS; see the module.
-  kind: str
-  # Of AdamW for the critic's parameters, with the other constants, the warm-up
-  # and the square-root rule of recipe.optimizer.
+  kind: str  # one of KINDS, see the module's docstring
+  # Base learning rate of the critic's AdamW. The other constants, the warm-up
+  # and the square-root rule are those of recipe.optimizer.
   lr: float
-  # Of the value loss in a shared trunk; an own critic has no other loss.
+  # Factor of the value loss if kind is shared; an own trunk has no other loss.
   coef: float
-  # Range of a value around the scored one, in reward; None: not clipped.
+  # Largest distance between a value and the scored one, in units of reward;
+  # None: not clipped.
   clip: float | None
 
   def __post_init__(self):
@@ -131,8 +131,8 @@ def gradient(model: decoder.Transformer, params, hidden_RxWxD, base,
 
 def explained_variance(value_BxT, return_BxT, mask_BxT) -> float | None:
   """1 - var(return - value) / var(return) over tokens; None: equal returns."""
-  value, wanted = (np.asarray(x, np.float64)[mask_BxT]
+  value, target = (np.asarray(x, np.float64)[mask_BxT]
                    for x in (value_BxT, return_BxT))
-  if not wanted.size or (wanted == wanted[0]).all():
+  if not target.size or (target == target[0]).all():
     return None
-  return float(1 - (wanted - value).var() / wanted.var())
+  return float(1 - (target - value).var() / target.var())

@@ -1,7 +1,7 @@
 """Reads a user's function of the loss and tries it on a small batch.
 
-A result of another shape is broadcast, and the run would train to its end on
-something else than the user meant.
+A result of another shape would be broadcast, and the run would train to its end
+on something else than the user meant.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,10 @@ DTYPES = {"b": "bool", "f": "floating point", "fiu": "numbers"}
 
 
 def read(kind: str, name: str, like: Callable) -> dict[str, str]:
-  """The file of FILE.py:FUNCTION, whose function takes what `like` takes."""
+  """The result of custom_function.read for `name`, FILE.py:FUNCTION.
+
+  InputError unless the function takes as many arguments as `like`.
+  """
   custom = custom_function.read(f"recipe.loss.{kind}", name)
   try:
     function = custom_function.load(**custom)
@@ -61,17 +64,17 @@ def check(kind: str, custom: dict, function: Callable) -> None:
 
   Args:
     kind: a key of CASES.
-    custom: its file, of custom_function.read.
-    function: the user's, with its constants bound.
+    custom: the result of custom_function.read.
+    function: the user's function, with its constants bound.
 
   Raises:
     InputError: it raises, or returns another shape or dtype, or values that
       are not finite.
   """
-  args, wanted = CASES[kind]
+  args, expected = CASES[kind]
   if kind == "policy_loss":
-    # Not in CASES: an import must not start jax, which then could not connect
-    # the processes of a run.
+    # CASES has numpy arrays: an import must not start jax, which then could not
+    # connect the processes of a run.
     args = tuple(map(jnp.asarray, args))
   where = f"recipe.loss.{kind}={custom['path']}:{custom['function']}"
   try:
@@ -80,21 +83,22 @@ def check(kind: str, custom: dict, function: Callable) -> None:
     raise InputError(
         f"{custom_function.with_line(custom['path'], error)}; {where} was "
         "tried on a small batch") from error
-  results = result if len(wanted) > 1 else (result,)
-  if not isinstance(results, tuple) or len(results) != len(wanted):
+  results = result if len(expected) > 1 else (result,)
+  if not isinstance(results, tuple) or len(results) != len(expected):
     raise InputError(
         f"{custom_function.definition(custom)}: {where}: returned "
         f"{type(result).__name__}; expected "
-        f"({', '.join(name for name, *_ in wanted)})")
-  for value, (name, shape, kinds) in zip(results, wanted, strict=True):
+        f"({', '.join(name for name, *_ in expected)})")
+  for value, (name, shape, dtype_kinds) in zip(results, expected, strict=True):
     value = np.asarray(value)
-    at = (f"{custom_function.definition(custom)}: {where}: tried on a small "
-          f"batch, {name}")
-    if value.shape != shape or value.dtype.kind not in kinds:
+    subject = (f"{custom_function.definition(custom)}: {where}: tried on a "
+               f"small batch, {name}")
+    if value.shape != shape or value.dtype.kind not in dtype_kinds:
       raise InputError(
-          f"{at} has shape {value.shape} and dtype {value.dtype}; expected "
-          f"{shape} and {DTYPES[kinds]}: one value for each "
+          f"{subject} has shape {value.shape} and dtype {value.dtype}; "
+          f"expected {shape} and {DTYPES[dtype_kinds]}: one value for each "
           f"{'token' if kind == 'policy_loss' else 'rollout'}")
-    counted = MASK_PxN if value.shape == MASK_PxN.shape else True
-    if not np.isfinite(value.astype(float)).all(where=counted):
-      raise InputError(f"{at} is not finite: {value.tolist()}")
+    # Values of padding are not used.
+    used = MASK_PxN if value.shape == MASK_PxN.shape else True
+    if not np.isfinite(value.astype(float)).all(where=used):
+      raise InputError(f"{subject} is not finite: {value.tolist()}")

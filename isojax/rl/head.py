@@ -35,24 +35,26 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
   last_P = batch.prompts.len_P - 1
   first_P = jnp.take_along_axis(
       batch.prompts.tokens_PxS, last_P[:, None], axis=1)[:, 0]
-  before_RxW = jnp.pad(batch.tokens_RxW[:, :-1], [(0, 0), (1, 0)])
+  previous_RxW = jnp.pad(batch.tokens_RxW[:, :-1], [(0, 0), (1, 0)])
   inputs_RxW = jnp.where(
-      batch.offset_RxW == 0, clone(first_P)[:, None], before_RxW)
-  last_R, at_W = clone(last_P), jnp.arange(W)
-  # The last token of the prompt is fed here, so the cached prompt ends before
-  # it. Each token sees the prompt and its own answer, which starts here:
-  start_RxW = at_W[None] - batch.offset_RxW
+      batch.offset_RxW == 0, clone(first_P)[:, None], previous_RxW)
+  last_R, column_W = clone(last_P), jnp.arange(W)
+  # The last token of the prompt is the input of an answer's first token, so the
+  # cached prompt ends before it. Each token sees the prompt and its own answer,
+  # whose first column is:
+  start_RxW = column_W[None] - batch.offset_RxW
   filled_RxW = batch.mask_RxW | (batch.offset_RxW > 0)
-  tokens_R = jnp.max(jnp.where(filled_RxW, at_W[None] + 1, 0), axis=1)
+  count_R = jnp.max(jnp.where(filled_RxW, column_W[None] + 1, 0), axis=1)
   hidden, _ = model.apply(
       {"params": params}, inputs_RxW, last_R[:, None] + batch.offset_RxW,
-      Seen(S, last_R, S + start_RxW, tokens_R), cache, None)
+      Seen(S, prompt_B=last_R, first_BxT=S + start_RxW, tokens_B=count_R),
+      cache, None)
   return hidden
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def cloned(x_Px, slot_R, G: int):
-  """Copies slot_R[r] of its own block of G to row r: [P, ...] -> [R, ...]."""
+  """Row r gets slot slot_R[r] of its block, of G: [P, ...] -> [R, ...]."""
   grouped = x_Px.reshape(G, -1, *x_Px.shape[1:])
   picked = jax.vmap(lambda x, slot: x[slot])(grouped, slot_R.reshape(G, -1))
   return picked.reshape(-1, *x_Px.shape[1:])
@@ -65,9 +67,9 @@ def _clone_forward(x_Px, slot_R, G):
 def _clone_backward(G, saved, grad_Rx):
   """Sums over each slot's rows by a product, as a scatter is slow on CPUs."""
   slot_R, slots = saved
-  took = (slot_R.reshape(G, -1, 1) == jnp.arange(slots)[None, None])
-  grad = jnp.einsum("grp,grx->gpx", took.astype(grad_Rx.dtype),
-                    grad_Rx.reshape(*took.shape[:2], -1),
+  one_hot = slot_R.reshape(G, -1, 1) == jnp.arange(slots)[None, None]
+  grad = jnp.einsum("grp,grx->gpx", one_hot.astype(grad_Rx.dtype),
+                    grad_Rx.reshape(*one_hot.shape[:2], -1),
                     precision=jax.lax.Precision.HIGHEST)
   return grad.reshape(G * slots, *grad_Rx.shape[1:]), None
 
@@ -76,9 +78,10 @@ cloned.defvjp(_clone_forward, _clone_backward)
 
 
 def in_chunks(tree, G: int, V: int):
-  """[R, T, ...] as [chunks, R, T / chunks, ...], of HEAD_BYTES of logits each.
+  """Cuts [R, T, ...] along T: [chunks, R, c, ...].
 
-  Rows are not cut, so they stay on their devices. Zeros fill the last chunk.
+  The logits of a chunk take at most memory.HEAD_BYTES on a row shard. Rows stay
+  on their devices. Zeros fill the last chunk.
   """
   R, T = jax.tree.leaves(tree)[0].shape[:2]
   count = min(T, -(-R * T // (G * memory.head_chunk(V))))
@@ -113,7 +116,8 @@ def head_sharding(weight_VxD, mesh):
 def mapped(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
   """A tree of [R, T, ...] values of tokens, computed by chunks.
 
-  Arguments are those of `gradient`, but `term` returns a tree of [R, c, ...].
+  Arguments are those of `gradient`, but `term` returns a tree of [R, c, ...],
+  the values of a chunk's c positions.
   """
   R, T = hidden_RxTxD.shape[:2]
   weight = per_block(weight_VxD, hidden_RxTxD.dtype, mesh)
@@ -131,7 +135,7 @@ def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
   computed once and nothing of the size of the vocabulary is kept.
 
   Args:
-    term: (hidden, weight [G, V, D], rest) of a chunk -> (value, tree of sums).
+    term: (hidden, weight [G, V, D], rest) of a chunk -> (loss, tree of sums).
     hidden_RxTxD: hidden states in the dtype of the head's product.
     weight_VxD: the head's weight. Its gradient is summed over chunks in
       float32, and then over devices in the dtype of the weight.

@@ -61,10 +61,10 @@ MINIMUM = {
     "advantage_eps": 0,
     "advantage_ddof": 0,
 }
-# A constant of the config -> (excluded minimum, maximum, both in words).
+# A constant of the config -> (excluded minimum, maximum, the range in words).
 CONSTANT_RANGES = {
     "gamma": (0.0, 1.0, "in (0, 1]; 1 does not discount"),
-    "lam": (-math.ulp(0.0), 1.0, "in [0, 1]"),
+    "lam": (-math.ulp(0.0), 1.0, "in [0, 1]"),  # the float below 0: allows 0
     "cap": (0.0, math.inf, "> 0, a bound on the ratio itself"),
     "dual_clip": (1.0, math.inf, "> 1, a bound on the ratio"),
     "length": (0.0, math.inf, "> 0, in tokens"),
@@ -110,26 +110,27 @@ class LossConfig:
   normalise: str  # of CHOICES, as the next two
   ratio: str
   ratio_to: str
-  constants: dict  # of these four functions; without those of CALLER_CONSTANTS
+  constants: dict  # of the first four functions, but for CALLER_CONSTANTS
   zero_variance: str  # a key of aggregation.ZERO_VARIANCE
   advantage_ddof: int  # of the group's standard deviation
   advantage_eps: float  # added to it
   clip_low: float  # PPO clip; no effect while strictly on-policy
   clip_high: float
-  importance_cap: float | None  # of trainer / sampler; None: no weights
+  importance_cap: float | None  # on trainer / sampler; None: no such weights
   importance_level: str  # of CHOICES
   kl_coef: float  # of the KL to the base policy; 0 drops its forward pass
   kl_estimator: str  # of CHOICES
   kl_in: str  # of CHOICES
   entropy_coef: float  # of the entropy bonus
-  # Of packed answers with padding.
+  # Tokens of a microbatch's rows, with padding. LAST_BITS: changes rounding
+  # alone, not the run id.
   microbatch_tokens: int = field(metadata=LAST_BITS)
-  # Of prompt slots: S, S / 2, ...; each compiles programs.
+  # Number of widths of prompt slots: S, S / 2, ...; each compiles programs.
   prompt_sizes: int = field(metadata=LAST_BITS)
   # The backward computes the layers again, to save memory.
   remat: bool = field(metadata=LAST_BITS)
-  # Of weights and activations in the update, whose masters are float32; a run
-  # replaces auto_dtype.AUTO.
+  # Of weights and activations in the update; the trained weights are float32. A
+  # run replaces "auto", see auto_dtype.
   dtype: str
   reduce_dtype: str  # in which gradients of weights are summed over devices
   attention: str = field(metadata=LAST_BITS)  # one of attention.CHOICES
@@ -137,7 +138,8 @@ class LossConfig:
   head_dtype: str | None  # of the head, of decoder.HEAD_DTYPES; None: dtype
 
   def __post_init__(self):
-    # custom_function.read of each, once. Not a field: the config has the names.
+    # Kind -> the user's file, read once, if the config names one. Not a field
+    # of the dataclass, which has the names alone.
     object.__setattr__(self, "custom", {
         kind: custom_check.read(kind, getattr(self, kind), next(iter(
             functions.values()))) for kind, functions in FUNCTIONS.items()
@@ -162,17 +164,18 @@ class LossConfig:
         name: examples[name] for name in CALLER_CONSTANTS[kind]}))
 
   def unbound(self, kind: str):
-    """The function of a kind of FUNCTIONS, of a table or of the user's file."""
+    """The chosen function of a key of FUNCTIONS: ours, or the user's own."""
     if kind in self.custom:
       return custom_function.load(**self.custom[kind])
     return FUNCTIONS[kind][getattr(self, kind)]
 
-  def function(self, kind: str, **given):
-    """The function of a kind of FUNCTIONS with its constants bound.
+  def function(self, kind: str, **caller_constants):
+    """The chosen function of a key of FUNCTIONS, with its constants bound.
 
-    `given` are its CALLER_CONSTANTS; those that it does not take are ignored.
+    `caller_constants` are its CALLER_CONSTANTS; the function gets only those
+    that it takes.
     """
-    function, constants = self.unbound(kind), self.constants | given
+    function, constants = self.unbound(kind), self.constants | caller_constants
     return functools.partial(function, **{
         name: constants[name] for name in constant_names(function)})
 

@@ -43,8 +43,8 @@ def answer_sums(x_RxW, offset_RxW):
 
   A row packs several answers; an answer begins where the offset is 0, which
   padding has too. Sums of one answer do not depend on the answers before it in
-  the row, as differences of a cumulative sum would. All steps are elementwise
-  along rows, so rows may be sharded.
+  the row, as differences of a cumulative sum would. No step mixes rows, so rows
+  may be sharded.
   """
   chex.assert_equal_shape([x_RxW, offset_RxW])
   first_RxW = offset_RxW == 0
@@ -59,6 +59,7 @@ def answer_sums(x_RxW, offset_RxW):
     end, total = before
     return after[0] | end, jnp.where(end, total, after[1])
 
+  # Sums up to each token of an answer; then the last sum at all its tokens.
   _, sum_RxW = jax.lax.associative_scan(add, (first_RxW, x_RxW), axis=1)
   return jax.lax.associative_scan(
       spread, (last_RxW, sum_RxW), axis=1, reverse=True)[1]
@@ -95,11 +96,11 @@ def ppo_clip(logp_RxT, log_ratio_RxT, advantage_RxT, *, clip_low, clip_high):
   chex.assert_equal_shape([logp_RxT, log_ratio_RxT, advantage_RxT])
   ratio = jnp.exp(log_ratio_RxT)
   clipped = jnp.clip(ratio, 1 - clip_low, 1 + clip_high)
-  free, bound = ratio * advantage_RxT, clipped * advantage_RxT
+  gain, bound = ratio * advantage_RxT, clipped * advantage_RxT
   # Not minimum and clip alone: at a tie jax splits the gradient between both
   # sides, which for clip_low = 0 or clip_high = 0 is the case at r = 1.
-  bounded = bound < free
-  return -jnp.where(bounded, jax.lax.stop_gradient(bound), free), bounded
+  bounded = bound < gain
+  return -jnp.where(bounded, jax.lax.stop_gradient(bound), gain), bounded
 
 
 def ppo_dual_clip(logp_RxT, log_ratio_RxT, advantage_RxT, *, clip_low,
@@ -111,9 +112,9 @@ def ppo_dual_clip(logp_RxT, log_ratio_RxT, advantage_RxT, *, clip_low,
   """
   loss, bounded = ppo_clip(logp_RxT, log_ratio_RxT, advantage_RxT,
                            clip_low=clip_low, clip_high=clip_high)
-  most = -dual_clip * advantage_RxT
-  dual = (advantage_RxT < 0) & (loss > most)
-  return jnp.where(dual, most, loss), bounded | dual
+  limit = -dual_clip * advantage_RxT
+  dual = (advantage_RxT < 0) & (loss > limit)
+  return jnp.where(dual, limit, loss), bounded | dual
 
 
 def cispo(logp_RxT, log_ratio_RxT, advantage_RxT, *, cap):
@@ -137,7 +138,7 @@ POLICY_LOSSES = {
 
 
 def importance(gap_RxT, *, cap):
-  """Trainer / sampler weight, stop_gradient(min(exp(gap), cap)); is capped.
+  """(Weight trainer / sampler, stop_gradient(min(exp(gap), cap)); if capped).
 
   The gap is old - behavior log-prob of each token, or `answer_sums` of it for
   the weight of the whole answer.
@@ -187,12 +188,15 @@ KL_ESTIMATORS = {
 
 
 def value_loss(value_RxT, old_value_RxT, return_RxT, *, clip):
-  """max((V - G)^2, (clip(V, V_old +- clip) - G)^2) / 2; is clipped."""
+  """(max((V - G)^2, (clip(V, V_old +- clip) - G)^2) / 2; whether clipped).
+
+  V is the value, G the return.
+  """
   chex.assert_equal_shape([value_RxT, old_value_RxT, return_RxT])
   # Bounds around V_old, not V_old + clip(V - V_old): within them V keeps its
-  # bits, so that rounding can not stop its gradient.
+  # bits, so that rounding cannot stop its gradient.
   clipped = jnp.clip(value_RxT, old_value_RxT - clip, old_value_RxT + clip)
-  free, bound = (value_RxT - return_RxT)**2, (clipped - return_RxT)**2
-  bounded = bound > free
+  square, bound = (value_RxT - return_RxT)**2, (clipped - return_RxT)**2
+  bounded = bound > square
   return 0.5 * jnp.where(
-      bounded, jax.lax.stop_gradient(bound), free), bounded
+      bounded, jax.lax.stop_gradient(bound), square), bounded

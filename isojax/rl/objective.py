@@ -5,7 +5,7 @@ loss = sum over tokens of policy_weight * importance * policy_loss
                                                 - entropy_coef * entropy)
 
 The policy loss is a function of isojax.rl.losses or of the user, see
-loss_config. The weights contain the aggregation, see aggregation.
+loss_config. The weights already divide by the whole batch, see aggregation.
 """
 
 import jax
@@ -17,7 +17,7 @@ from isojax.types import Batch
 
 
 def token_loss(logp, ref_logp, entropy, token: Batch, cfg: LossConfig):
-  """The loss and sums for the metrics of positions [R, c] of all rows.
+  """(loss, sums for the metrics), over c positions of all rows, [R, c].
 
   Args:
     logp: of the policy, with gradient.
@@ -63,10 +63,10 @@ def token_loss(logp, ref_logp, entropy, token: Batch, cfg: LossConfig):
 
 
 def old_and_behavior(logp, mask, columns: dict, cfg: LossConfig):
-  """The log-probs of ratios and of importance weights; 0 where masked.
+  """(old, behavior) log-probs of ratios and importance weights; masked: 0.
 
-  `old` is the scored column if there is one; without it this is the first
-  update since sampling, and `old` is logp itself.
+  `old` is the scored column if there is one. Without it this is the only update
+  of the step, and `old` is logp itself.
   """
   behavior = jnp.where(mask, columns["behavior_logp"], 0.0)
   if cfg.ratio_to == "behavior":

@@ -13,16 +13,18 @@ from isojax.rl import critic as critic_lib
 from isojax.runtime import mesh as mesh_lib
 from isojax.types import CriticState, TrainState
 
-BATCHES = ("sampled", "trained", "update")  # Bp n, Bp m, Bp m / minibatches
+# The rollouts of a step: Bp * n, Bp * m, or Bp * m / minibatches.
+BATCHES = ("sampled", "trained", "update")
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
   """AdamW with a constant learning rate after a linear warm-up."""
 
-  base_lr: float  # at B = base_batch
-  base_batch: int  # rollouts of the anchor; lr ~ sqrt(rollouts / base_batch)
-  # Which rollouts of a step the square-root rule counts: one of BATCHES.
+  # The learning rate is base_lr * sqrt(rollouts / base_batch).
+  base_lr: float
+  base_batch: int  # rollouts
+  # Which rollouts of a step this rule counts: one of BATCHES.
   batch: str
   warmup_steps: int  # updates
   b1: float
@@ -57,7 +59,7 @@ def warmup_then_constant(lr: float, steps: int):
 
 
 def stepped(tx, grads, state):
-  """(params, opt_state) after a step."""
+  """(params, opt_state) after an update."""
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   return optax.apply_updates(state.params, updates), opt_state
 

@@ -16,7 +16,7 @@ import numpy as np
 from isojax.rl.loss_config import LossConfig
 from isojax.types import Batch, Prompts, Rollouts
 
-MIN_ROW_TOKENS = 32  # if all answers of a problem have as many
+MIN_ROW_TOKENS = 32  # unless n answers of T tokens have fewer together
 
 
 def width(T: int, n: int) -> int:
@@ -40,14 +40,14 @@ def packed(len_R, problem_R, W: int) -> list[list[int]]:
   for begin, end in itertools.pairwise(edges):
     free = []  # (free tokens, row) of this problem's rows, ascending
     for i in begin + np.argsort(-len_R[begin:end], kind="stable"):
-      at = bisect.bisect_left(free, (len_R[i], 0))
-      if at == len(free):
-        left, row = W, len(rows)
+      fullest = bisect.bisect_left(free, (len_R[i], 0))
+      if fullest == len(free):
+        space, row = W, len(rows)
         rows.append([])
       else:
-        left, row = free.pop(at)
+        space, row = free.pop(fullest)
       rows[row].append(int(i))
-      bisect.insort(free, (left - len_R[i], row))
+      bisect.insort(free, (space - len_R[i], row))
   return rows
 
 
@@ -60,8 +60,8 @@ def fill(problem_R, *, G: int, rows: int, slots: int):
 
   Returns:
     place: the place of each row that was taken. slot [G * rows]: the prompt
-    slot of each place. slot_problem [G * slots]: that of each prompt slot. Both
-    are 0 where empty.
+    slot of each place. slot_problem [G * slots]: the problem of each prompt
+    slot. slot and slot_problem are 0 where empty.
   """
   place = []
   slot, slot_problem = np.zeros((G, rows), np.int32), np.zeros((G, slots), int)
@@ -87,7 +87,7 @@ def cut(problem_R, *, S: int, W: int, G: int, tokens: int):
   Args:
     problem_R: problem of each row.
     S, W: tokens of a prompt slot and of a row.
-    tokens: most tokens of a microbatch's rows.
+    tokens: the most tokens of a microbatch's rows.
   """
   rows = multiple(tokens // W, G)
   while len(problem_R):
@@ -136,8 +136,8 @@ def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n, G: int,
     n: rollouts of a problem, one number or one for each problem.
     G: blocks of a microbatch.
     cfg: microbatch_tokens and prompt_sizes.
-    widest: the most rollouts that a problem of the run may have, by which rows
-      have one width whatever n is; None: the largest n.
+    widest: the most rollouts of a problem in the whole run, so that all its
+      steps have rows of one width; None: the largest n.
   """
   len_B, T = np.asarray(rollouts.len_R), rollouts.tokens_RxT.shape[1]
   S, tokens = prompts.tokens_PxS.shape[1], cfg.microbatch_tokens
@@ -147,17 +147,17 @@ def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n, G: int,
   rows = [used[row] for row in packed(len_B[used], problem_B[used], W)]
   for place, slot, slot_problem in cut(
       [problem_B[row[0]] for row in rows], W=W, G=G, S=S, tokens=tokens):
-    taken, rows = rows[:len(place)], rows[len(place):]
-    answer = np.concatenate(taken)
+    placed, rows = rows[:len(place)], rows[len(place):]
+    answer = np.concatenate(placed)
     length = len_B[answer]
-    # Tokens of a row before each of its answers; tokens of an answer before
-    # each of its tokens.
+    # Tokens of the row before each answer; tokens of the answer before each
+    # token.
     before = np.concatenate([
-        np.cumsum(len_B[row]) - len_B[row] for row in taken])
+        np.cumsum(len_B[row]) - len_B[row] for row in placed])
     offset = np.arange(length.sum()) - np.repeat(
         np.cumsum(length) - length, length)
-    start = place.repeat([len(row) for row in taken]) * W + before
-    longest = prompts.len_P[problem_B[[row[0] for row in taken]]].max()
+    start = place.repeat([len(row) for row in placed]) * W + before
+    longest = prompts.len_P[problem_B[[row[0] for row in placed]]].max()
     out.append(Layout(slot, slot_problem, answer.repeat(length), offset,
                       start.repeat(length) + offset, W,
                       slot_tokens(S, longest, cfg.prompt_sizes)))
@@ -185,10 +185,10 @@ def batch(layout: Layout, prompts: Prompts, rollouts: Rollouts,
           columns: dict) -> Batch:
   """A microbatch; columns are numbers [B] or [B, T]."""
   T, S = rollouts.tokens_RxT.shape[1], layout.S
-  placed = jax.tree.map(lambda x: np.asarray(x)[layout.problem_P], prompts)
+  slots = jax.tree.map(lambda x: np.asarray(x)[layout.problem_P], prompts)
   return Batch(
-      prompts=placed.replace(  # an empty slot may hold a longer prompt
-          tokens_PxS=placed.tokens_PxS[:, :S], len_P=placed.len_P.clip(max=S)),
+      prompts=slots.replace(  # an empty slot may hold a longer prompt
+          tokens_PxS=slots.tokens_PxS[:, :S], len_P=slots.len_P.clip(max=S)),
       slot_R=layout.slot_R,
       tokens_RxW=spread(layout, rollouts.tokens_RxT, np.int32),
       offset_RxW=spread(layout, np.broadcast_to(

@@ -1,4 +1,4 @@
-"""The text of rollouts, which graders judge, and the reward of the verdicts.
+"""The text of rollouts, which graders judge, and the reward of their verdicts.
 
 NumPy arithmetic on the host, in float64.
 """
@@ -38,25 +38,24 @@ def overlong_penalty(length, *, limit: int, cache: int):
 class RewardConfig:
   """The reward of a judged rollout; a correct answer has 1."""
 
-  # Of an answer that is not correct: 0.0, or -1.0 for rewards of +-1.
-  incorrect: float
-  overlong: str  # of OVERLONG
-  # Tokens; `limit` and `cache` of overlong_penalty, None if it is off.
+  incorrect: float  # reward of other answers: 0.0, or -1.0 for rewards of +-1
+  overlong: str  # one of OVERLONG
+  # `limit` and `cache` of overlong_penalty, in tokens; None if it is off.
   overlong_max: int | None
   overlong_cache: int | None
 
   def __post_init__(self):
     expect_one_of("recipe.reward", self, overlong=OVERLONG)
-    most, cache = self.overlong_max, self.overlong_cache
-    off, given = self.overlong == "off", None not in (most, cache)
+    limit, cache = self.overlong_max, self.overlong_cache
+    off, both = self.overlong == "off", None not in (limit, cache)
     expect(
         "recipe.reward", self,
         incorrect=(self.incorrect <= 0, "at most 0; a correct answer has 1"),
-        overlong=(not off or most is None and cache is None,
+        overlong=(not off or (limit is None and cache is None),
                   "all or correct, or no lengths of a penalty; you gave "
-                  f"overlong_max={most}, overlong_cache={cache}"),
-        overlong_cache=(off or given and 0 < cache <= most,
-                        f"0 < overlong_cache <= overlong_max={most}, in tokens"
+                  f"overlong_max={limit}, overlong_cache={cache}"),
+        overlong_cache=(off or (both and 0 < cache <= limit),
+                        f"0 < overlong_cache <= overlong_max={limit}, in tokens"
                         ))
 
 
@@ -82,7 +81,7 @@ def shaped(correct_B, formatted_B, len_B, cfg: RewardConfig, *,
 def part_means(parts_B: list[dict]) -> dict[str, float] | None:
   """The mean of each named part of the reward over all answers.
 
-  An answer without a part has 0 there; None if no answer has parts.
+  A part that an answer lacks counts as 0. None if no answer has parts.
   """
   names = dict.fromkeys(name for parts in parts_B for name in parts)
   return {name: sum(parts[name] for parts in parts_B if name in parts)

@@ -35,10 +35,11 @@ def max_variance(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
 
   Some best subset holds the k highest and the m - k lowest rewards (PODS, Lemma
   3.1). Candidates are compared by m sum r^2 - (sum r)^2, which is m^2 times
-  their variance, in integers: a tie is a tie. Sorting takes O(n log n), the
-  rest O(n). The tie rule is that of PODS: the first best of k = m, 0, 1, ...,
-  m - 1. Equal rewards are in the order of their indices, so the highest are
-  taken from the lowest index upwards, the lowest from the highest downwards.
+  their variance, in integers, so that equal variances are equal. Sorting takes
+  O(n log n), the rest O(n). The tie rule is that of PODS: the first best of k =
+  m, 0, 1, ..., m - 1. Equal rewards are in the order of their indices, so the
+  highest are taken from the lowest index upwards, the lowest from the highest
+  downwards.
   """
   del uniform_PxN
   m = min(m, np.shape(mask_PxN)[1])

@@ -41,7 +41,8 @@ def place(batch: Batch, mesh) -> Batch:
 def with_kernel(model: decoder.Transformer, cfg: LossConfig, length: int):
   """The model with the update's remat, attention kernel and head.
 
-  InputError as attention.choose, for rows of `length` tokens with their prompt.
+  `length`: tokens of a row and its prompt. Raises the InputError of
+  attention.choose.
   """
   return model.clone(
       remat=cfg.remat, head_dtype=cfg.head_dtype, attention=attention.choose(
@@ -57,7 +58,8 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
                   critic: Critic | None = None):
   """gradient(trained, base, batch, temperature) -> (gradient, sums).
 
-  `trained` is the result of `trained_params`.
+  `bare` is the model before `with_kernel`, `trained` the result of
+  `trained_params`.
   """
   dtype = jnp.dtype(cfg.dtype)
 
@@ -95,9 +97,9 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
         term, hidden, weight, rest, mesh=model.mesh)
     grad_critic = None
     if critic:
-      grad_critic, grad, more = critic_lib.gradient(
+      grad_critic, grad_shared, critic_sums = critic_lib.gradient(
           model, critic_params, hidden, base, batch, cfg, critic.cfg, lora)
-      grad_hidden, sums = grad_hidden + grad, sums | more
+      grad_hidden, sums = grad_hidden + grad_shared, sums | critic_sums
     return (pull_back((grad_hidden, grad_weight))[0], grad_critic), sums
 
   return gradient
@@ -105,14 +107,17 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
 
 def policy_params(model: decoder.Transformer, base, trained, cfg: LossConfig,
                   lora):
-  """The policy's parameters; gradients are in reduce_dtype or head_dtype."""
+  """The policy's parameters; gradients are in reduce_dtype or head_dtype.
+
+  `trained` are its trained parameters, without those of a critic.
+  """
   name = decoder.head_name(model.cfg)
 
-  def reduced(path, x):  # casts in a forward cast the gradient in the backward
+  def cast(path, x):  # casts in a forward cast the gradient in the backward
     wide = cfg.head_dtype and path[-1].key == name
     return x.astype(cfg.head_dtype if wide else cfg.reduce_dtype)
 
-  return jax.tree.map_with_path(reduced, lora_lib.merge(
+  return jax.tree.map_with_path(cast, lora_lib.merge(
       lora, base, trained, precision=cfg.precision,
       dithered=dither.is_needed(cfg.dtype)))
 
@@ -220,19 +225,21 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
     after = TrainState(state.step + 1, params, opt_state, critic_state)
     tokens, loss = sums.pop("tokens"), sums.pop("loss")
     grad_norm = optax.tree.norm(grads)
-    finite = loss + grad_norm + optax.tree.norm(trained_params(after))
+    # Finite only if all three are.
+    total = loss + grad_norm + optax.tree.norm(trained_params(after))
     return after, jax.tree.map(lambda x: x / jnp.maximum(tokens, 1.0), sums) | {
-        "loss": loss, "grad_norm": grad_norm, "finite": jnp.isfinite(finite)}
+        "loss": loss, "grad_norm": grad_norm, "finite": jnp.isfinite(total)}
 
-  whole = mesh_lib.replicated(model.mesh)
+  replicated = mesh_lib.replicated(model.mesh)
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
-  carried = trained_params(shardings), whole
-  start = jax.jit(start, out_shardings=carried)
+  carry_shardings = trained_params(shardings), replicated
+  start = jax.jit(start, out_shardings=carry_shardings)
   accumulate = jax.jit(
       precision_lib.traced(
           accumulate, precision_lib.of_dtype(cfg.precision, cfg.dtype)),
-      donate_argnums=2, out_shardings=carried)
-  apply = jax.jit(apply, donate_argnums=0, out_shardings=(shardings, whole))
+      donate_argnums=2, out_shardings=carry_shardings)
+  apply = jax.jit(apply, donate_argnums=0,
+                  out_shardings=(shardings, replicated))
 
   def update(state: TrainState, base, batches: list[Batch], temperature):
     if not batches:

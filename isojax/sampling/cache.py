@@ -23,8 +23,9 @@ from isojax.runtime import mesh as mesh_lib
 from isojax.sampling.scheduler import Scheduler
 from isojax.sampling.sizes import smallest
 
-# A rollout starts only if one page is left for this many slots of the block.
-# Otherwise, the slots that grow would soon evict those with the fewest tokens.
+# A rollout starts only if one page for every so many used slots of the block
+# stays free. Otherwise, growing slots would soon evict those with the fewest
+# tokens.
 SLOTS_PER_SPARE_PAGE = 8
 
 
@@ -58,9 +59,9 @@ def insert(cache: decoder.KVCache, window: decoder.KVCache, row_GxF,
   def put(axis, cache_R, window_P):
     L = min(cache_R.shape[axis], window_P.shape[axis])
     inner = *[slice(None)] * (axis - 1), slice(L)
-    def block(into, source, row_F, slot_F):
-      return into.at[(row_F, *inner)].set(source[(slot_F, *inner)],
-                                          mode="drop")
+    def block(target, source, row_F, slot_F):
+      return target.at[(row_F, *inner)].set(source[(slot_F, *inner)],
+                                            mode="drop")
     return jax.vmap(block)(_grouped(cache_R, G), _grouped(window_P, G), row_GxF,
                            slot_GxF).reshape(cache_R.shape)
   return _map_arrays(put, cache, window)
@@ -77,12 +78,13 @@ def insert_pages(pool: decoder.KVCache, window: decoder.KVCache, slot_GxF,
 
   def put(axis, pool_P, window_W):
     page = pool_P.shape[axis]
-    more = -window_W.shape[axis] % page
-    x = jnp.pad(window_W, [(0, more * (i == axis)) for i in range(4)])
+    padding = -window_W.shape[axis] % page
+    x = jnp.pad(window_W, [(0, padding * (i == axis)) for i in range(4)])
     x = x.reshape(*x.shape[:axis], -1, page, *x.shape[axis + 1:])
-    at = (slice(None),) * (axis - 1)
-    def block(into, source, slot_F, part_F, page_F):
-      return into.at[page_F].set(source[(slot_F, *at, part_F)], mode="drop")
+    heads = (slice(None),) * (axis - 1)  # the axes between slot and part
+    def block(target, source, slot_F, part_F, page_F):
+      return target.at[page_F].set(source[(slot_F, *heads, part_F)],
+                                   mode="drop")
     return jax.vmap(block)(_grouped(pool_P, G), _grouped(x, G), slot_GxF,
                            part_GxF, page_GxF).reshape(pool_P.shape)
   return _map_arrays(put, pool, window)
@@ -90,13 +92,13 @@ def insert_pages(pool: decoder.KVCache, window: decoder.KVCache, slot_GxF,
 
 def resize(part_BxK, take_GxR, L: int, axis: int):
   """Keeps rows take_GxR of each block; pads or cuts the positions to L."""
-  kept = jax.vmap(lambda x, take: x[take])(
+  rows = jax.vmap(lambda x, take: x[take])(
       _grouped(part_BxK, take_GxR.shape[0]), take_GxR)
-  kept = kept.reshape(-1, *part_BxK.shape[1:])
-  if kept.shape[axis] >= L:
-    return jax.lax.slice_in_dim(kept, 0, L, axis=axis)
-  more = [(0, (L - kept.shape[axis]) * (i == axis)) for i in range(4)]
-  return jnp.pad(kept, more)
+  rows = rows.reshape(-1, *part_BxK.shape[1:])
+  length = rows.shape[axis]
+  if length >= L:
+    return jax.lax.slice_in_dim(rows, 0, L, axis=axis)
+  return jnp.pad(rows, [(0, (L - length) * (i == axis)) for i in range(4)])
 
 
 def flush(cache: decoder.KVCache, recent: decoder.KVCache,
@@ -107,14 +109,13 @@ def flush(cache: decoder.KVCache, recent: decoder.KVCache,
   writes at a different position in each row would be a loop over rows.
   """
   C, L = recent.v[0].shape[2], cache.v[0].shape[2]
-  at_RxL = jnp.arange(L)[None] - start_R[:, None]
-  taken_RxCxL = at_RxL[:, None] == jnp.arange(C)[None, :, None]
-  new_RxL = (at_RxL >= 0) & (at_RxL < C)
+  offset_RxL = jnp.arange(L)[None] - start_R[:, None]  # in the chunk
+  one_hot_RxCxL = offset_RxL[:, None] == jnp.arange(C)[None, :, None]
+  new_RxL = (offset_RxL >= 0) & (offset_RxL < C)
 
   def put(axis, cache, part):
-    dtype = jnp.bfloat16 if part.dtype.itemsize == 1 else part.dtype
-    form = "rkhc,rcl->rkhl" if axis == 3 else "rkch,rcl->rklh"
-    moved = jnp.einsum(form, part.astype(dtype), taken_RxCxL.astype(dtype),
+    spec = "rkhc,rcl->rkhl" if axis == 3 else "rkch,rcl->rklh"
+    moved = jnp.einsum(spec, part, one_hot_RxCxL.astype(part.dtype),
                        precision=jax.lax.Precision.HIGHEST)
     new = jnp.expand_dims(new_RxL, (1, 2) if axis == 3 else (1, 3))
     return jnp.where(new, moved.astype(cache.dtype), cache)
@@ -126,7 +127,10 @@ class Contiguous:
   """Rows of one length, which grows with the longest active rollout."""
 
   def __init__(self, s, q: Scheduler):
-    """An empty cache for s, the engine's Sampler, and the slots of q."""
+    """An empty cache for s, the engine's Sampler, and the slots of q.
+
+    `kv` is the cache on the devices.
+    """
     self.s, self.q = s, q
     self.kv = s.empty(len(q.slots.item_R), s.sizes.lengths[0])
     self.window = None  # cache of the sequences prefilled last
@@ -174,7 +178,7 @@ class Contiguous:
     if filled[0].size:
       self.kv = self.s.insert(self.kv, self.window, *self.s.place(filled))
 
-  def place(self) -> dict:
+  def decode_arguments(self) -> dict:
     """Further arguments of decode."""
     return {}
 
@@ -193,7 +197,7 @@ class Paged:
     self.table_RxM = np.full((R, self._count(s.sizes.longest)), s.pages,
                              np.int32)
     self.count_R = np.zeros(R, np.int64)  # pages of a slot
-    self.shared_R = np.zeros(R, np.int64)  # the first of them, of the prompt
+    self.shared_R = np.zeros(R, np.int64)  # its first pages, full of its prompt
     self.problem_R = np.zeros(R, np.int64)
     self.free = [list(range(s.pages))[::-1] for _ in range(q.slots.G)]
     # For each block: problem -> slots that share the pages of its prompt.
@@ -210,6 +214,7 @@ class Paged:
     return self._count(np.minimum(position + sizes.chunk, sizes.longest))
 
   def _append(self, g: int, row: int, count: int) -> None:
+    """Gives a slot of block g `count` further pages."""
     begin = self.count_R[row]
     self.table_RxM[row, begin:begin + count] = [
         self.free[g].pop() for _ in range(count)]
@@ -251,13 +256,13 @@ class Paged:
     q = self.q
     for i, (row, item, slot) in enumerate(zip(rows, items, slots, strict=True)):
       problem = int(q.items.problem_B[item])
-      known = int(q.items.length(item)) - 1
+      stored = int(q.items.length(item)) - 1  # positions of its sequence
       shared = (int(q.prompts.len_P[problem]) - 1) // self.page
       readers = self.readers[g].get(problem, [])
       present = shared if readers else 0
-      count = self._needed(known) - present
-      taken = np.count_nonzero(self.count_R.reshape(q.slots.G, -1)[g])
-      if count + taken // SLOTS_PER_SPARE_PAGE > len(self.free[g]):
+      count = self._needed(stored) - present
+      used = np.count_nonzero(self.count_R.reshape(q.slots.G, -1)[g])
+      if count + used // SLOTS_PER_SPARE_PAGE > len(self.free[g]):
         return i
       if readers:
         self.table_RxM[row, :present] = self.table_RxM[readers[0], :present]
@@ -268,7 +273,7 @@ class Paged:
       self._append(g, row, count)
       self.pending_copies[g].extend(
           (slot, m, self.table_RxM[row, m])
-          for m in range(present, self._count(known)))
+          for m in range(present, self._count(stored)))
     return len(rows)
 
   def fit(self, R: int) -> None:
@@ -287,18 +292,18 @@ class Paged:
   def insert(self, filled) -> None:
     """Fills the pages that `allocate` has listed."""
     del filled
-    most = -(-len(self.table_RxM) // len(self.pending_copies))
+    F = self.q.slots.rows  # pages of a block in one call
     while any(self.pending_copies):
-      fill_GxFx3 = np.zeros((len(self.pending_copies), most, 3), np.int32)
-      fill_GxFx3[..., 2] = self.pages
+      fill_GxFx3 = np.zeros((len(self.pending_copies), F, 3), np.int32)
+      fill_GxFx3[..., 2] = self.pages  # beyond the last page: padding
       for g, copies in enumerate(self.pending_copies):
         if copies:
-          fill_GxFx3[g, :len(copies[:most])] = copies[:most]
-      self.pending_copies = [copies[most:] for copies in self.pending_copies]
+          fill_GxFx3[g, :len(copies[:F])] = copies[:F]
+      self.pending_copies = [copies[F:] for copies in self.pending_copies]
       self.kv = self.s.insert(self.kv, self.window, *self.s.place(
           tuple(np.moveaxis(fill_GxFx3, 2, 0))))
 
-  def place(self) -> dict:
+  def decode_arguments(self) -> dict:
     """The page table, as long as the longest sequence needs."""
     lengths = self.s.sizes.lengths
     L = smallest(lengths, min(

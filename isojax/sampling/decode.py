@@ -48,12 +48,12 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
           model.cfg, R, C, jax.tree.leaves(cache)[0].dtype)
 
     def seen(i, row):
-      before = slot_L <= row.position_R[:, None, None]
+      mask = slot_L <= row.position_R[:, None, None]
       if table is not None:
         return paged_attention.PageTable(
-            table, before, mesh_lib.num_blocks(model.mesh))
+            table, mask, mesh_lib.num_blocks(model.mesh))
       if not in_buffer:
-        return before
+        return mask
       return jnp.concatenate([
           slot_L < start_R[:, None, None],
           jnp.broadcast_to(jnp.arange(C)[None, None] <= i, (R, 1, C))], axis=2)

@@ -3,7 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-BLOCK = 128  # weights summed at once, so that the running sum over V is short
+# Weights summed at once, so that the running sum over V is short. The axis of a
+# block is B, that of blocks K.
+BLOCK = 128
 LOG_ZERO = -1e4  # log-weight of weight 0; finite, because 0 times -inf is NaN
 # A token is drawn from the whole distribution or from its nucleus (top_p), or
 # is the most likely one. Static, so that a program has no sort or argmax that
@@ -35,32 +37,32 @@ def in_blocks(x_RxV, fill: float):
       R, -1, size)
 
 
-def at(x, i_R):
+def element(x, i_R):
   """x[r, i_R[r]] of each row r."""
   i = i_R.reshape(-1, *[1] * (x.ndim - 1))
   return jnp.take_along_axis(x, i, axis=1)[:, 0]
 
 
-def pick(mass_RxK, inside, uniform_R):
+def pick(mass_RxK, block_weights, uniform_R):
   """The token whose running sum passes uniform * total, and the total.
 
   Args:
     mass_RxK: sums of the weights of each block.
-    inside: (block of each row) -> its weights [R, BLOCK].
+    block_weights: (block of each row) -> its weights [R, BLOCK].
     uniform_R: in [0, 1).
   """
-  mass_RxK = jnp.cumsum(mass_RxK, axis=-1)
-  target_R = uniform_R * mass_RxK[:, -1]
-  block_R = jnp.sum(mass_RxK <= target_R[:, None], axis=-1, dtype=jnp.int32)
+  running_RxK = jnp.cumsum(mass_RxK, axis=-1)
+  target_R = uniform_R * running_RxK[:, -1]
+  block_R = jnp.sum(running_RxK <= target_R[:, None], axis=-1, dtype=jnp.int32)
   before_R = jnp.where(
-      block_R > 0, at(mass_RxK, jnp.maximum(block_R - 1, 0)), 0.0)
-  weight = inside(block_R)
+      block_R > 0, element(running_RxK, jnp.maximum(block_R - 1, 0)), 0.0)
+  weight = block_weights(block_R)
   size = weight.shape[1]
   token_R = jnp.sum(jnp.cumsum(weight, axis=-1) <= (target_R - before_R)[
       :, None], axis=-1, dtype=jnp.int32)
   # Rounding may pass the end of the block: then take its last weight above 0.
   last_R = jnp.max(jnp.where(weight > 0, jnp.arange(size)[None], 0), axis=-1)
-  return block_R * size + jnp.minimum(token_R, last_R), mass_RxK[:, -1]
+  return block_R * size + jnp.minimum(token_R, last_R), running_RxK[:, -1]
 
 
 @jax.named_scope("draw")
@@ -86,21 +88,22 @@ def draw(logits_RxV, uniform_R, temperature, top_p, *, kind: str):
   log_weight_RxKxB = log_weight(logits_RxKxB)
   weight_RxKxB = jnp.exp(log_weight_RxKxB)
   # Without the barrier XLA reads all logits once more for the totals.
-  mass_RxK, mean_RxK = jax.lax.optimization_barrier(
+  mass_RxK, weighted_RxK = jax.lax.optimization_barrier(
       (jnp.sum(weight_RxKxB, axis=-1),
        jnp.sum(weight_RxKxB * log_weight_RxKxB, axis=-1)))
   total_R = jnp.sum(mass_RxK, axis=-1)
-  entropy_R = jnp.log(total_R) - jnp.sum(mean_RxK, axis=-1) / total_R
+  entropy_R = jnp.log(total_R) - jnp.sum(weighted_RxK, axis=-1) / total_R
   if kind == "greedy":
     token_R = jnp.argmax(logits_RxV, axis=-1).astype(jnp.int32)
     return token_R, jnp.zeros_like(entropy_R), entropy_R
   if kind == "nucleus":
     kept_RxKxB = in_blocks(
         nucleus(jnp.exp(log_weight(logits_RxV)), top_p), 0.0)
-    token_R, kept_R = pick(jnp.sum(kept_RxKxB, axis=-1),
-                           lambda block_R: at(kept_RxKxB, block_R), uniform_R)
+    token_R, total_R = pick(
+        jnp.sum(kept_RxKxB, axis=-1),
+        lambda block_R: element(kept_RxKxB, block_R), uniform_R)
   else:
-    token_R, kept_R = pick(mass_RxK, lambda block_R: jnp.exp(
-        log_weight(at(logits_RxKxB, block_R))), uniform_R)
-  return (token_R, log_weight(at(logits_RxV, token_R)) - jnp.log(kept_R),
+    token_R, total_R = pick(mass_RxK, lambda block_R: jnp.exp(
+        log_weight(element(logits_RxKxB, block_R))), uniform_R)
+  return (token_R, log_weight(element(logits_RxV, token_R)) - jnp.log(total_R),
           entropy_R)

@@ -8,13 +8,15 @@
 4. On the host, slots whose rollout has ended are refilled. When the queue is
    empty, fewer slots are decoded.
 
-`next_batch` samples until a batch is complete, see `flight`. With k = 0 a batch
-has the rollouts of one step (synchronous sampling). With k > 0, in-flight
-updates (PipelineRL), rollouts outside of the batch keep their tokens and the
-log-probs of the weights that drew them. Prompt and tokens are prefilled again
-with the next weights. Which weights draw a token then depends on the slots.
+`next_batch` samples until a batch is complete, see `flight`, where k is the
+largest staleness. With k = 0 a batch has the rollouts of one step (synchronous
+sampling). With k > 0, in-flight updates (PipelineRL), rollouts outside of the
+batch keep their tokens and the log-probs of the weights that drew them. Prompt
+and tokens are prefilled again with the next weights. Which weights draw a token
+then depends on the slots.
 
-A cache slot is a position, so a token attends to the slots before its own.
+The cache of a sampler's slot has a place for each position, so a token attends
+to the places before its own.
 Shapes of programs do not depend on n, on the problems of a step or on lengths,
 so a sweep compiles each program once.
 
@@ -145,7 +147,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     pages: pages of a block, if cfg.page is set; None: as many as all slots can
       use.
   """
-  mesh, rows = model.mesh, mesh_lib.row_sharding(model.mesh)
+  mesh, row_sharding = model.mesh, mesh_lib.row_sharding(model.mesh)
   on_tpu = mesh.devices.flat[0].platform == "tpu"
   if cfg.page and on_tpu and cfg.page % kernels.LANES:
     raise InputError(
@@ -153,7 +155,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
         f"{kernels.LANES} positions; use such a multiple, or None")
   model = model.clone(dtype=cfg.dtype, head_dtype=cfg.head_dtype)
   kernel(model, cfg, cfg.max_prompt_tokens)  # raises if it is not supported
-  read, cache = mesh_lib.host_readable_rows(mesh), cache_lib.sharding(model)
+  readable = mesh_lib.host_readable_rows(mesh)
+  cache_sharding = cache_lib.sharding(model)
   G, paged = mesh_lib.num_blocks(mesh), cfg.page is not None
   sizes = sizes_lib.program_sizes(
       cfg.slots, cfg.max_prompt_tokens, cfg.max_new_tokens, G, paged=paged)
@@ -169,9 +172,11 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
 
   def prefill(params, prompts):
     S, longest = prompts.tokens_PxS.shape[1], cfg.max_prompt_tokens
-    reader = model.clone(attention=kernel(
-        model, cfg, longest if S <= longest else longest + cfg.max_new_tokens))
-    return decoder.prompt_cache(reader, params, prompts, jnp.dtype(cfg.dtype))
+    if S > longest:  # prompts with drawn tokens, see Sizes.sequences
+      longest += cfg.max_new_tokens
+    return decoder.prompt_cache(
+        model.clone(attention=kernel(model, cfg, longest)), params, prompts,
+        jnp.dtype(cfg.dtype))
 
   casts, prepare = _casts(model, cfg, weights_gathered)
   decode = decode_lib.make_decode(
@@ -181,15 +186,15 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       mesh=mesh, slots=cfg.slots, sizes=sizes, page=cfg.page,
       pages=pages or 0, weights_gathered=weights_gathered, interrupt=interrupt,
       casts=casts, prepare=prepare,
-      place=lambda tree: mesh_lib.place(tree, rows),
-      empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
-      prefill=jax.jit(precise(prefill), out_shardings=cache),
+      place=lambda tree: mesh_lib.place(tree, row_sharding),
+      empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache_sharding),
+      prefill=jax.jit(precise(prefill), out_shardings=cache_sharding),
       insert=jax.jit(cache_lib.insert_pages if paged else cache_lib.insert,
-                     donate_argnums=0, out_shardings=cache),
+                     donate_argnums=0, out_shardings=cache_sharding),
       resize=jax.jit(cache_lib.resize, static_argnums=(2, 3),
-                     out_shardings=cache),
+                     out_shardings=cache_sharding),
       decode=jax.jit(precise(decode), donate_argnums=1, static_argnames="kind",
-                     out_shardings=(cache, read, read)))
+                     out_shardings=(cache_sharding, readable, readable)))
 
 
 def _casts(model: decoder.Transformer, cfg: SamplerConfig,
@@ -281,7 +286,7 @@ def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
     _refill(s, q, params, cache)
     cache.kv, *after = s.decode(
         params, cache.kv, s.place(q.slots.row), np.float32(temperature),
-        np.float32(top_p), kind=kind, **cache.place())
+        np.float32(top_p), kind=kind, **cache.decode_arguments())
     ended(*q.ended())
     q.harvest(*jax.device_get(after))
   ended(*q.ended())

@@ -124,7 +124,7 @@ class Items(typing.NamedTuple):
 
 
 class CompletedBatch(typing.NamedTuple):
-  """A batch: complete groups, by position."""
+  """A batch: complete groups, ordered by position."""
 
   groups: GroupTable
   items: Items
@@ -172,7 +172,8 @@ class GroupProgress:
     self.rule, self.version, self._steps = rule, version, state.steps
     max_in_flight = (rule.max_staleness + 1) * rule.groups_per_batch
     steps = state.steps
-    # `remaining` needs only that these steps are below state.steps.
+    # Steps of the first groups are not stored; `remaining` needs only that they
+    # are below state.steps.
     parts = [(steps - 1, state.groups), (steps - 1, state.not_started)]
     while sum(len(part.n_E) for _, part in parts) < max_in_flight and (
         steps < source.steps):
@@ -183,7 +184,7 @@ class GroupProgress:
     self._step_E = np.concatenate(
         [np.full(len(part.n_E), step) for step, part in parts])
     E, started = len(self._step_E), len(state.groups.n_E)
-    # If they start in this batch, they start at this version.
+    # The version at which these groups start, if they start in this batch.
     self.groups.version_E[started:] = version
     self.started_E = np.arange(E) < started
     self.may_start_E = np.arange(E) < max_in_flight

@@ -117,6 +117,7 @@ def transitions(unless: tuple[int, ...]) -> tuple[list[int], list[list[int]]]:
     seen = (*unless[:m], token)
     return max(k for k in range(m + 2) if seen[len(seen) - k:] == unless[:k])
 
+  # Any other token leads to state 0, except from the final state.
   return tokens, [[*(after(m, token) for token in tokens), U * (m == U)]
                   for m in range(U + 1)]
 
@@ -144,9 +145,9 @@ def inserted(row: Rows, interrupt: Interrupt):
 
 def matched_next(row: Rows, token_R, interrupt: Interrupt):
   """The automaton's state after a token; from L on it does not change."""
-  known, table = transitions(interrupt.unless)
-  column_R = jnp.full_like(token_R, len(known))
-  for j, token in enumerate(known):
+  tokens, table = transitions(interrupt.unless)
+  column_R = jnp.full_like(token_R, len(tokens))
+  for j, token in enumerate(tokens):
     column_R = jnp.where(token_R == token, j, column_R)
   after_R = jnp.array(table, jnp.int32)[row.matched_R, column_R]
   return jnp.where(row.count_R < row.interrupt_R, after_R, row.matched_R)

@@ -140,9 +140,10 @@ class ItemStore:
     new = after.count_R[rows] - before
     # Flat indices are three times as fast as (item, position) pairs, and the
     # devices wait for this function.
-    at = np.repeat(np.arange(len(rows)), new)
-    col = np.arange(len(at)) - np.repeat(np.cumsum(new) - new, new)
-    source, target = (rows * C)[at] + col, (items * self.T + before)[at] + col
+    index = np.repeat(np.arange(len(rows)), new)
+    offset = np.arange(len(index)) - np.repeat(np.cumsum(new) - new, new)
+    source = (rows * C)[index] + offset
+    target = (items * self.T + before)[index] + offset
     np.put(out.tokens_RxT, target, drawn.tokens_RxC.reshape(-1)[source])
     np.put(out.behavior_logp_RxT, target, drawn.logp_RxC.reshape(-1)[source])
     out.len_R[items] = after.count_R[rows]
@@ -223,8 +224,8 @@ class Scheduler:
   Attributes:
     units: units that wait and are assigned to no block yet.
     queued: for each block, the items assigned to it that wait for a slot.
-    places: for each block, the place in its window of the sequence of each of
-      its first queued items.
+    places: for each block, where the sequences of its first queued items are
+      in its window.
     refused_G: whether the block has no space for its next queued item.
     done: items that are complete and not yet reported.
   """
@@ -317,16 +318,16 @@ class Scheduler:
                   np.ones(self.slots.G * W, np.int32),
                   np.zeros(self.slots.G * W, np.uint32))
     for g, items in enumerate(first):
-      slots, items = np.cumsum(begins[g]) - 1, items[:W]
-      self.places[g] = slots[slots < W]
-      at = g * W + np.arange(len(items))
-      out.tokens_PxS[at, :min(S, L)] = self.prompts.tokens_PxS[
+      places, items = np.cumsum(begins[g]) - 1, items[:W]
+      self.places[g] = places[places < W]
+      index = g * W + np.arange(len(items))
+      out.tokens_PxS[index, :min(S, L)] = self.prompts.tokens_PxS[
           self.items.problem_B[items], :L]
-      out.len_P[at] = self.items.length(items)
-      for slot, item in zip(at, items, strict=True):
+      out.len_P[index] = self.items.length(items)
+      for i, item in zip(index, items, strict=True):
         if drawn := self.items.out.len_R[item]:
-          length = out.len_P[slot]
-          out.tokens_PxS[slot, length - drawn:length] = (
+          length = out.len_P[i]
+          out.tokens_PxS[i, length - drawn:length] = (
               self.items.out.tokens_RxT[item, :drawn])
     return out
 
@@ -408,8 +409,9 @@ class Scheduler:
     items = np.flatnonzero(kept_E[self.items.group_B])
     out = self.items.rollouts(items)
     drawn = np.arange(self.items.T)[None] < out.len_R[:, None]
-    of = lambda which: jax.tree.map(lambda x: x[which], self.progress.groups)
+    groups = lambda mask_E: jax.tree.map(
+        lambda x: x[mask_E], self.progress.groups)
     return InFlightState(
-        steps, of(not_started_E), of(kept_E), out.len_R, out.ended_R,
+        steps, groups(not_started_E), groups(kept_E), out.len_R, out.ended_R,
         out.entropy_R, out.tokens_RxT[drawn], out.behavior_logp_RxT[drawn],
         self.items.versions(items)[drawn], self._layout)

@@ -54,7 +54,7 @@ def test_a_prompt_is_shared_but_for_its_last_page_by_hand():
   assert allocate(cache, q, 1, 3)
   assert cache.pending_copies[0][2:] == [(5, 0, 4), (5, 1, 5)]
   assert lines(cache) == [[0, 1, 2], [4, 5, 6], [0, 1, 3], []]
-  assert cache.place()["table"].tolist() == [
+  assert cache.decode_arguments()["table"].tolist() == [
       [0, 1, 2, 24], [4, 5, 6, 24], [0, 1, 3, 24], [24] * 4]
   # The first reader ends; the prompt stays for the other.
   cache.release(0, 0)
