@@ -103,8 +103,7 @@ class Answer:
     return not self.data_range[0] <= self.argument <= self.data_range[1]
 
   def nearest_n(self, ns, most: int) -> int:
-    """The nearest of ns; if empty, the measured n or a power of two to `most`.
-    """
+    """The nearest of ns; if empty, the measured n or a power of two <= most."""
     if ns:
       return min(ns, key=lambda n: abs(math.log(n / self.n)))
     if self.measured_Bp and self.n <= most:
@@ -198,8 +197,7 @@ def evaluate_law(q: Question) -> Answer:
 
 
 def _ns_of_fixed_batch(q: Question) -> list[int]:
-  """The n that keep the law's Bp * n; InputError if q asks for another batch.
-  """
+  """The n that keep the law's Bp * n; InputError if q asks for another one."""
   B = q.law.law.B
   if q.Bp:
     raise InputError(

@@ -1,7 +1,7 @@
 """The cost of an allocation: rollouts -> tokens -> FLOPs, bytes -> time, USD.
 
-The stages of a step follow each other. Each takes, with the FLOPs and bytes of
-a chip, in seconds
+The stages of a step follow each other. The seconds of a stage, with the FLOPs
+and bytes of one chip, are
 
   max(FLOPs / (peak * fraction), bytes / (bandwidth * fraction))
     + link bytes / (link bandwidth * fraction).
@@ -380,10 +380,8 @@ class CostModel:
 
   @property
   def _link_per_token(self):
-    """Link bytes of a token's activations in a forward pass.
-
-    Two all-reduces a layer, each a ring that sends every number twice.
-    """
+    """Link bytes of a token's activations in a forward pass."""
+    # Two all-reduces a layer, each a ring that sends every number twice.
     return 4 * self.shape.layers * self.shape.width * self.workload.bytes(
         "compute") * (self.mesh.tensor - 1)
 
@@ -442,10 +440,7 @@ def calibrated_efficiency(shape: ModelShape, machine: Machine) -> Efficiency:
 
 
 def budget_for(hours: float, Bp: int, n: int, run) -> int:
-  """The largest C of whole steps that fit into the hours, or 0.
-
-  `run` is (Bp, n, M) -> Cost.
-  """
+  """The largest C of whole steps in the hours, or 0. `run`: CostModel.run."""
   most = MOST_ROLLOUTS // (Bp * n)
   if not 0 < hours < math.inf or run(Bp, n, most).hours <= hours:
     raise InputError(f"--hours={hours:g}: expected a positive number that pays "

@@ -125,8 +125,7 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
 
 
 def _law(law: dict):
-  """(the law, its bootstrap draws); the parameters are those of core/laws.py.
-  """
+  """(the law, its bootstrap draws), with the parameters of core/laws.py."""
   make, names = Sigmoid, ("L", "k", "log10_C0", "b")
   if law["kind"] == "fixed_batch":
     make = functools.partial(FixedBatch, law["B"])

@@ -298,6 +298,7 @@ def choices(cost_model: CostModel, Bp: int, n: int) -> tuple[str, ...]:
   """The share of a step's time that each choice of the recipe saves or adds."""
   w, plain = cost_model.workload, Recipe()
   r, f = w.recipe, w.formats
+  # Text of each choice -> the cost model without it.
   without = {text: cost_model.with_recipe(**{name: getattr(plain, name)})
              for name, text in {
                  "m": f"m = {r.m} of n = {n}", "epochs": f"epochs = {r.epochs}",

@@ -210,9 +210,9 @@ def hours_for(usd: float, machine: str | None,
   request = request_lib.request(usd=usd, machine=machine,
                                 usd_per_chip_hour=usd_per_chip_hour)
   hours = request_lib.hours(request)
-  resolved = request_lib.resolve_machine(request)
-  chip = resolved.accelerator
-  progress.say(f"usd={usd:g}: {hours:.3g} hours of {machine}, {resolved.chips} "
+  priced_machine = request_lib.resolve_machine(request)
+  chips, chip = priced_machine.chips, priced_machine.accelerator
+  progress.say(f"usd={usd:g}: {hours:.3g} hours of {machine}, {chips} "
                f"chips at {chip.usd_per_hour:g} USD an hour each "
                f"({chip.usd_source})")
   return hours
@@ -242,11 +242,12 @@ def budget_of(config, overrides: list[dict] | None, root: str, *,
       root, SPEED_RUN, arms[0].setup.run_id))
   with locked(root):
     advance(speed_run, smallest_rung(arms), signals)
-  e = speed_run.setup.e.eval
+  eval_config = speed_run.setup.e.eval
   return rollouts_for_hours(
       records.read(os.path.join(speed_run.folder, state_lib.RECORDS)), hours,
       evaluations_at=lambda C: len(arms) + len(evaluate.due_rollouts(
-          C=C, first=e.first, growth=e.growth)), minimum=smallest_rung(arms))
+          C=C, first=eval_config.first, growth=eval_config.growth)),
+      minimum=smallest_rung(arms))
 
 
 def rollouts_for_hours(run_records: list[dict], hours: float, *,

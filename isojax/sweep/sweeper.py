@@ -299,7 +299,7 @@ def split_devices(platform: str, ids: list, count: int | None, per_run: int
 
 def _one_chip(chip: int) -> dict[str, str]:
   """The environment variables of libtpu for a process on one chip of a host."""
-  port = 8476 + chip  # libtpu's default port, one for each process
+  port = 8476 + chip  # 8476 is libtpu's default; each process needs its own
   return {"TPU_VISIBLE_CHIPS": str(chip), "TPU_PROCESS_PORT": str(port),
           "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
           "TPU_PROCESS_BOUNDS": "1,1,1", "CLOUD_TPU_TASK_ID": "0",
