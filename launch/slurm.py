@@ -36,7 +36,7 @@ class Job:
 
   def __call__(self) -> str:
     self.process = subprocess.Popen(
-        self.command, preexec_fn=sweeper.kill_with_parent())
+        self.command, preexec_fn=sweeper.make_preexec_fn())
     while self.process.poll() is None:  # not wait(): lets signals through
       time.sleep(0.5)
     code = self.process.returncode

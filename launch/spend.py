@@ -90,7 +90,7 @@ def overrides() -> list[dict] | None:
     if len(_ARMS.value) > 1:
       raise InputError(f"--arms={_ARMS.value[0]}: expected one plan, or "
                        "KEY=VALUE,VALUE alone")
-    return spender.of_plan(_ARMS.value[0])
+    return spender.overrides_of_plan(_ARMS.value[0])
   return spender.products(_ARMS.value, _CONFIG.value)
 
 
@@ -111,15 +111,15 @@ def spend() -> int:
     print(entry.text)
   for note in spent.result.notes:
     print(note)
-  print(spender.reported(spent))
+  print(spender.summary(spent))
   if importlib.util.find_spec("matplotlib") is None:
     print("no page: it needs pip install -e '.[plot]'")
     return 0
   from isojax.report import race_page
   path = os.path.join(_ROOT.value, "spend.html")
   with open(path, "w", encoding="utf-8") as file:
-    file.write(race_page.page(spent.result, spent.seen,
-                              reported=spender.reported(spent)))
+    file.write(race_page.page(spent.result, spent.histories,
+                              reported=spender.summary(spent)))
   print(f"wrote {_ROOT.value}/{spender.SPEND} and {path}")
   return 0
 

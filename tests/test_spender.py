@@ -154,7 +154,8 @@ def test_all_arms_have_the_dtype_of_auto_that_the_root_has(spent, tmp_path):
   auto = config()
   auto.sampler.dtype = auto.recipe.loss.dtype = "auto"
   faster, _ = auto_dtype.chosen("cpu")
-  assert dtypes(spender.prepared(auto, ARMS, BUDGET, str(tmp_path))) == {faster}
+  arms = spender.prepare_arms(auto, ARMS, BUDGET, str(tmp_path))
+  assert dtypes(arms) == {faster}
   other, = {*decoder.DTYPES} - {faster}
   run = spent[1].arms[0].folder
   text = pathlib.Path(run, "config.json").read_text()
@@ -162,7 +163,7 @@ def test_all_arms_have_the_dtype_of_auto_that_the_root_has(spent, tmp_path):
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / folder / "config.json").write_text(
         text.replace('"dtype": "float32"', f'"dtype": "{other}"'))
-    arms = spender.prepared(auto, ARMS, BUDGET, str(tmp_path))
+    arms = spender.prepare_arms(auto, ARMS, BUDGET, str(tmp_path))
     assert dtypes(arms) == {other}
     (tmp_path / folder / "config.json").unlink()
 
@@ -229,7 +230,7 @@ def test_arms_of_a_plan_leave_the_budget_out(tmp_path):
   (tmp_path / "plan.jsonl").write_text(plan_file.text(sweep_cells.grid(
       [(8, 4), (16, 2)], C=256, seeds=[3], base_lr=3e-4, base_batch=1024,
       expected=lambda alloc: None)))
-  assert spender.of_plan(str(tmp_path / "plan.jsonl")) == [
+  assert spender.overrides_of_plan(str(tmp_path / "plan.jsonl")) == [
       {"seed": 3, "alloc": {"Bp": 8, "n": 4}},
       {"seed": 3, "alloc": {"Bp": 16, "n": 2}}]
 

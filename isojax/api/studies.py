@@ -203,7 +203,7 @@ class Law:
           "the law is not identified: " + "; ".join(law.reasons)
           + f". {self.next}")
     n = float(law.law(C))
-    contradiction = advice.contradicted(law, None, n, C)
+    contradiction = advice.contradiction_of(law, None, n, C)
     beyond = self.document["verdict"]["limits"] if C > law.C_seen[1] else ()
     return Estimate(n, *law.interval(C), float(C), law.unit, law.C_seen, (
         *(f"the law holds within the data only: {text}" for text in beyond),

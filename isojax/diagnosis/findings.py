@@ -42,7 +42,7 @@ class Watcher:
                options=ISOJAX_NAMES):
     """Begins after `records`; see Steps for `grouped` and `floor`."""
     self._window = collections.deque(maxlen=STEPS)
-    self._before = Steps((), grouped, floor=floor)
+    self._last_steps = Steps((), grouped, floor=floor)
     self._best, self._rewards_at_best = None, ()
     self._active: dict[str, set[str]] = {"train": set(), "eval": set()}
     self._options = options
@@ -68,24 +68,23 @@ class Watcher:
     return sorted(self._active["train"] | self._active["eval"])
 
   def check(self, record: dict) -> tuple[Steps | Evaluation | None, dict]:
-    """Steps or Evaluation up to a record, if enough, and name -> verdict."""
+    """(what rules check at a record, None if too early; name -> verdict)."""
     x = (self._steps(record) if record["kind"] == "train"
          else self._evaluation(record))
     return x, {} if x is None else apply_rules(x, self._options)
 
   def _steps(self, record: dict) -> Steps | None:
     self._window.append(record)
-    x = dataclasses.replace(self._before, lines=tuple(self._window))
+    x = dataclasses.replace(self._last_steps, lines=tuple(self._window))
     if x.full:
       if "entropy" in x.fields:
-        x = dataclasses.replace(
-            x, first_entropy=x.entropy if x.first_entropy is None
-            else x.first_entropy,
-            least_entropy=min(x.least_entropy, x.entropy))
+        first = x.entropy if x.first_entropy is None else x.first_entropy
+        x = dataclasses.replace(x, first_entropy=first, least_entropy=min(
+            x.least_entropy, x.entropy))
       if "reward" in x.fields and x.reward > x.best:
         x = dataclasses.replace(x, best=x.reward, best_error=standard_error(
             [line["reward"] for line in x.lines]))
-    self._before = x
+    self._last_steps = x
     return x if x.long_enough else None
 
   def _evaluation(self, record: dict) -> Evaluation | None:
@@ -117,7 +116,7 @@ class Occurrence(typing.NamedTuple):
   """The last verdict of a rule on a log, and all steps where the rule held."""
 
   verdict: Verdict
-  subject: Steps | Evaluation | History  # of the verdict
+  subject: Steps | Evaluation | History  # what the verdict is on
   waste: dict[int, float]  # index of a step -> share of its rollouts
 
 
@@ -127,7 +126,7 @@ def diagnose(run: History, options: dict) -> list[Finding]:
   `run` has `dead` and `zero_std` in its lines if the log has or implies them;
   `options` has the trainer's options by the names of WORDS.
   """
-  o = types.SimpleNamespace(**(WORDS | options))
+  o = types.SimpleNamespace(**(WORDS | options))  # see rules.rule
   if run.best_step_text:
     o.earlier = f"{WORDS['earlier']}, {run.best_step_text}"
   occurrences: dict[str, Occurrence] = {}
@@ -180,7 +179,7 @@ def _finding(run: History, name: str, occurrence: Occurrence) -> Finding:
 def _alarms(run: History, o):
   """Yields the alarms that the run would have had while it was live.
 
-  As (name, verdict, Steps or Evaluation, indices of the steps it is about).
+  Each is (name, verdict, Steps or Evaluation, indices of its steps in the log).
   """
   watch = Watcher([], grouped=run.grouped, options=o,
                   floor=min([0.0, *column(run.train, "reward")]))
@@ -190,29 +189,31 @@ def _alarms(run: History, o):
              for i, line in enumerate(run.train)]
   records += [(line["step"], math.inf, line | {"kind": "eval"})
               for line in run.evals if {"correct", "k"} <= line.keys()]
-  checked = False
+  had_steps = False
   for step, i, record in sorted(records, key=lambda row: row[:2]):
     x, verdicts = watch.check(record)
     if isinstance(x, Steps):
-      checked, indices = True, range(i - len(x.lines) + 1, i + 1)
+      had_steps, indices = True, range(i - len(x.lines) + 1, i + 1)
     elif x:
       indices = range(bisect.bisect_right(steps, x.best["step"]),
                       bisect.bisect_right(steps, step))
     for name, verdict in verdicts.items():
+      # apply_rules may give the verdict on overfit to collapse as well.
       if name == "overfit" or verdict is not verdicts.get("overfit"):
         yield name, verdict, x, indices
-  if not checked and steps:  # too few steps for an alarm, not for a hint
+  if not had_steps and steps:  # too few steps for an alarm, not for a hint
     x = Steps(run.train, run.grouped)
     for name, verdict in apply_rules(x, o).items():
       yield name, verdict, x, range(len(steps))
 
 
 def unchecked(run: History) -> dict[str, str]:
-  """The rules that lack fields in a log: name -> a field that allows one."""
+  """Names of the rules that a log cannot be checked by -> a missing field."""
   lacking = collections.defaultdict(list)
   for rule in RULES:
     if rule.subject is not Evaluation:
       lacking[rule.name].append(sorted(rule.fields - run.fields))
   fewest = {name: min(fields, key=len) for name, fields in lacking.items()}
+  # `dead` is computed from reward_std.
   return {name: "reward_std" if fields[0] == "dead" else fields[0]
           for name, fields in fewest.items() if fields}

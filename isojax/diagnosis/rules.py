@@ -3,7 +3,8 @@
 A rule is a function below that `rule` adds to RULES. It reads the records
 alone, so that a resumed run gets the same alarms. Rules about Steps and
 Evaluation are alarms of a live run, and are applied to every step of a log;
-rules about a History are applied to a whole log.
+rules about a History are applied to a whole log. n are the rollouts of a group,
+Bp the problems (groups) of a step, M the updates of a run.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,11 +39,11 @@ MIN_LENGTH_RATIO, MAX_LENGTH_RATIO = 0.1, 3.0
 MANY_TRUNCATED, SOME_TRUNCATED = 0.5, 0.1  # fractions of the rollouts
 MANY_IDLE, SOME_IDLE = 0.5, 0.1  # fractions of the groups
 MIN_CORRECT = 50  # correct rollouts behind the best reward; fewer may be chance
-# Standard errors of the best 20 steps: the best and the worst of thousands of
-# windows differ by 6 by chance.
+# Standard errors of the best 20 steps; by chance the best and the worst of
+# thousands of windows differ by 6.
 MIN_FALL_SE = 8.0
 COLLAPSED_ENTROPY = 0.02  # fraction of the first entropy
-RANDOM_NATS = 1.0  # nats a token; below, a policy with a good reward is sound
+RANDOM_NATS = 1.0  # nats a token; with less, a policy of good reward is sound
 # Thresholds of rules about a whole log.
 MAX_KL = 1.0  # nats a token from the reference
 MAX_MISMATCH = 0.1  # nats a token between sampler and trainer
@@ -84,8 +85,8 @@ class Verdict(typing.NamedTuple):
 
   text: str  # what is wrong, with its numbers
   advice: str  # what to change, in the options of the trainer
-  source: str = ""  # of the threshold; empty, as below: that of the rule
-  level: str = ""
+  source: str = ""  # of the threshold; empty: that of the rule
+  level: str = ""  # one of LEVELS; empty: that of the rule
   confidence: str = "sure"
   waste: float = 1.0  # share of the rollouts without an effect while it holds
   after_step: float = -math.inf  # a rule about a log holds after this step
@@ -123,10 +124,10 @@ RULES: list[Rule] = []  # of the rules of one name, the first that holds counts
 
 def rule(name: str, subject: type, fields: str, *,
          source: str = "docs/study.md", level: str = WRONG):
-  """Adds a function of (subject, options) that yields verdicts to RULES.
+  """Adds a function of (x, o) to RULES that yields verdicts; the first counts.
 
-  The first verdict counts. `fields` are separated by spaces; `options` has the
-  names of WORDS.
+  x is a `subject` that has the `fields`, separated by spaces; o.NAME is how the
+  trainer calls an option, for the names of WORDS.
   """
   def add(check):
     RULES.append(Rule(
@@ -152,8 +153,9 @@ def signal(x: Steps, o):
     yield Verdict(
         "no rollout had a gradient: the rewards of each problem are equal",
         f"take other {o.problems}, or raise {o.n}")
-  if not x.unanimous or x.has_gradient and not x.grouped and (
-      x.all_incorrect not in (0.0, 1.0)):  # of several groups: compared
+  several_rewards = x.all_incorrect not in (0.0, 1.0)
+  if not x.unanimous or (  # without groups, all rollouts are compared
+      x.has_gradient and not x.grouped and several_rewards):
     return
   if x.all_correct >= 0.5:
     yield Verdict(
@@ -238,7 +240,7 @@ def _fall_of_avg(x: Evaluation) -> str:
 
 @rule("overfit", Evaluation, "correct")
 def overfit(x: Evaluation, o):
-  """A policy whose evaluation dips between two good ones has no such rise."""
+  """An evaluation that dips between good ones has no such rise of rewards."""
   if x.surely_below and x.surely_risen:
     yield Verdict(
         f"{_fall_of_avg(x)} while the training reward rose from "
@@ -423,7 +425,7 @@ def collapse_at_once(x: History, o):
   floor, late = min(0.0, *reward), x.late_reward
   if (has_collapsed(late, reward[0], floor)
       and (x.spent[0] * (reward[0] - floor) >= MIN_FIRST_CORRECT
-           or max(x.spent) == 1)
+           or max(x.spent) == 1)  # the log does not have the rollouts
       and reward[0] - late > MIN_EVAL_SE * statistics.median(moves)
       and min(reward[:3]) > max(reward[-MIN_STEPS:])):
     yield Verdict(
@@ -434,7 +436,7 @@ def collapse_at_once(x: History, o):
 
 @rule("blow_up", History, "entropy", source="as a mean of 20 steps that rises")
 def blow_up_at_once(x: History, o):
-  """Far above the first steps, where the windows see no rise."""
+  """The windows of STEPS do not see a rise within the first of them."""
   first = column(x.train, "entropy")[:3]
   if first and len(x.train) >= 2 * MIN_STEPS and (
       x.late_entropy > max(RANDOM_NATS, MAX_ENTROPY_RATIO * max(first))):
@@ -447,7 +449,7 @@ def blow_up_at_once(x: History, o):
 
 @rule("length", History, "response_length", source="a tenth of the first steps")
 def length(x: History, o):
-  """Far below or above the first steps, and the reward was lost."""
+  """Far shorter or longer than at first, with less reward; or 100x shorter."""
   first = column(x.train, "response_length")[:3]
   if not first or len(x.train) < MIN_STEPS:
     return

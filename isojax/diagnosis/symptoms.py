@@ -9,13 +9,13 @@ import statistics
 STEPS = 20  # steps whose records are averaged
 # Fewer steps show that there is no signal, if they have enough rollouts.
 MIN_STEPS, MIN_ROLLOUTS = 5, 1000
-COLLAPSED_REWARD = 0.5  # fraction of the best reward
+COLLAPSED_REWARD = 0.5  # fraction of the best reward, both above the floor
 COLLAPSED_AVG = 0.75  # fraction of the best evaluation
-MIN_EVAL_SE = 4.0  # standard errors over problems of a fall of an evaluation
+MIN_EVAL_SE = 4.0  # standard errors, over problems, of an evaluation that fell
 # Standard errors by which the training reward of an overfit run rises. In the
 # study, evaluations that fall for a moment reach 3, overfit runs exceed 6.
 MIN_RISE_SE = 4.0
-MIN_DROP = 0.05  # fraction of the best evaluation; a smaller fall is none
+MIN_DROP = 0.05  # fraction of the best evaluation; smaller falls do not count
 POWER_SE = 2.8  # standard errors that a 5 % test detects with power 80 %
 
 
@@ -51,7 +51,7 @@ def column(lines, name: str) -> list[float]:
 
 
 def equal_share(n: int, p: float, spread: float = math.inf) -> float:
-  """The share of groups of n that are all wrong or all right.
+  """The share of groups of n rollouts that are all wrong or all right.
 
   The pass rates of problems are Beta(p s, (1 - p) s) with s = spread. Equal
   pass rates, s = inf, have the smallest share, as p^n + (1 - p)^n is convex.
@@ -216,9 +216,9 @@ class History:
     if all("rollouts" in line for line in self.train):
       C = [line["rollouts"] for line in self.train]
       steps = [line["step"] for line in self.train]
-      # The first steps are not logged: the first line counts as the second.
-      late = len(C) > 1 and 2 * steps[0] > steps[1]
-      start = max(0, 2 * C[0] - C[1]) if late else 0
+      # If the first steps are not logged, the first line counts as the second.
+      starts_late = len(C) > 1 and 2 * steps[0] > steps[1]
+      start = max(0, 2 * C[0] - C[1]) if starts_late else 0
       return [b - a for a, b in itertools.pairwise([start, *C])]
     if all({"Bp", "n"} <= line.keys() for line in self.train):
       return [line["Bp"] * line["n"] for line in self.train]
@@ -308,12 +308,13 @@ class History:
   @property
   def equal_groups_text(self) -> str:
     """The source of `equal_groups`, and the share at other n."""
-    known = self.binary and self.n and self.n > 1 and not self.filtered
+    # Whether the pass rates give the share, also at other n.
+    computable = self.binary and self.n and self.n > 1 and not self.filtered
     basis = ("measured" if "zero_std" in self.fields else
             "at least: p^n + (1 - p)^n of the pass rate p, as if all problems "
-            "were equally hard" if known else
+            "were equally hard" if computable else
             "at least: whole steps without any signal")
-    if not known:
+    if not computable:
       return basis
     p = min(max(self.mean_reward, 1e-9), 1 - 1e-9)
     spread = spread_of(self.n, p, self.equal_groups)
@@ -348,8 +349,8 @@ class History:
   def surely_dropped(self) -> bool:
     """Whether the last evaluation is below the best, and not by chance.
 
-    It fell by more than MIN_EVAL_SE deviations of the moves about their median,
-    or the last three are below COLLAPSED_AVG of the best.
+    It fell by more than MIN_EVAL_SE deviations of the moves from one evaluation
+    to the next, or the last three are below COLLAPSED_AVG of the best.
     """
     moves = [b["avg"] - a["avg"] for a, b in itertools.pairwise(self.avg)]
     if not self.dropped or len(moves) < MIN_STEPS - 1:
@@ -358,6 +359,7 @@ class History:
     if all(0 <= e["avg"] < collapsed for e in self.avg[-3:]):
       return True
     noise = statistics.median(abs(m - statistics.median(moves)) for m in moves)
+    # 1.48 * the median absolute deviation is the deviation of a normal.
     return self.best["avg"] - self.avg[-1]["avg"] > MIN_EVAL_SE * 1.48 * noise
 
   @property
@@ -368,7 +370,7 @@ class History:
   @property
   def rose_since(self) -> bool:
     """Whether the training reward rose surely since the best evaluation."""
-    at = self.best["step"]
-    before = column([x for x in self.train if x["step"] <= at], "reward")
-    now = column([x for x in self.train if x["step"] > at], "reward")[-STEPS:]
+    step = self.best["step"]
+    before = column([r for r in self.train if r["step"] <= step], "reward")
+    now = column([r for r in self.train if r["step"] > step], "reward")[-STEPS:]
     return len(now) >= MIN_STEPS and surely_risen(before[-STEPS:], now)

@@ -1,4 +1,4 @@
-"""From a budget to allocations and prices. Letters: those of isojax/core, and
+"""From a budget to allocations and prices.
 
-  K  configurations (Bp, n)    N  tested n
+Letters: see isojax/core/__init__.py; those of arrays: isojax/types.py.
 """

@@ -1,7 +1,9 @@
 """The allocation of a budget, by a law of n*(C), and warnings about it.
 
 IsoCompute Playbook (arXiv 2603.12151), sections 4 and 9: n from the law, a
-moderate constant Bp, the rest of the budget in M, lr ~ sqrt(Bp n).
+moderate constant Bp, the rest of the budget in M, lr ~ sqrt(Bp n). Bp problems
+of a step, n rollouts of each, M updates, C rollouts of the run, D training
+problems; n* the best n at C.
 """
 
 import dataclasses
@@ -25,7 +27,7 @@ from isojax.planner import evidence, priors
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
-DEFAULT_BP = 32  # the smallest of the paper's
+DEFAULT_BP = 32  # the smallest Bp of the paper
 # A given n outside the interval of n* by more than this factor gets a warning.
 N_TOLERANCE = 2
 # Times the largest C of a law's data; beyond it a race is proposed.
@@ -101,7 +103,7 @@ class Answer:
     return not self.data_range[0] <= self.argument <= self.data_range[1]
 
   def nearest_n(self, ns, most: int) -> int:
-    """The nearest of ns, else the tested n or a power of two up to `most`."""
+    """The nearest of ns; if empty, the measured n or a power of two <= most."""
     if ns:
       return min(ns, key=lambda n: abs(math.log(n / self.n)))
     if self.measured_Bp and self.n <= most:
@@ -159,9 +161,9 @@ def evaluate_law(q: Question) -> Answer:
         priors.END_C)
   law, x = q.law, _law_argument(q)  # x in rollouts, tokens or updates
   if isinstance(law, Prior):
-    at = min(max(x, law.C_seen[0]), law.C_seen[1])
+    seen_x = min(max(x, law.C_seen[0]), law.C_seen[1])
     return Answer(
-        float(law.law(at)), priors.prior_interval(law, at),
+        float(law.law(seen_x)), priors.prior_interval(law, seen_x),
         f"published prior ({law.stratum}, {priors.PRIOR_MODEL}, math, one run "
         "each); the interval is the spread of refits, not of your problems",
         x, law.unit, law.C_seen)
@@ -194,8 +196,8 @@ def evaluate_law(q: Question) -> Answer:
       data_range, best.Bp)
 
 
-def _ns_of_fixed(q: Question) -> list[int]:
-  """The n that keep the law's Bp * n; InputError for another batch."""
+def _ns_of_fixed_batch(q: Question) -> list[int]:
+  """The n that keep the law's Bp * n; InputError if q asks for another one."""
   B = q.law.law.B
   if q.Bp:
     raise InputError(
@@ -206,7 +208,7 @@ def _ns_of_fixed(q: Question) -> list[int]:
         f"this law is of Bp * n = {B}; expected a batch of at most {q.B_max} "
         "(--B_max); take another law")
   ns = [n for n in range(2, B + 1) if B % n == 0 and B // n <= (q.D or B)]
-  if not ns or q.n and q.n not in ns:
+  if not ns or (q.n and q.n not in ns):
     admits = ", ".join(map(str, ns)) or "none"
     raise InputError(f"--n={q.n}: expected a divisor of the law's Bp * n = "
                      f"{B}, with Bp at most D: {admits}")
@@ -214,7 +216,7 @@ def _ns_of_fixed(q: Question) -> list[int]:
 
 
 def bounded_n(q: Question, answer: Answer):
-  """(n, bounds of n, reason), where other evidence contradicts a published law.
+  """(n, bounds, reason): the n of a published law, within other evidence's.
   """
   law, n, bounds, reasons = q.law, answer.n, answer.interval, []
   if not isinstance(law, Prior) or q.from_table:
@@ -224,12 +226,13 @@ def bounded_n(q: Question, answer: Answer):
     low, high = priors.OTHER_MODELS_N
     limits.append(((1, high), (low, high), "base models other than "
                    f"{priors.PRIOR_MODEL} saturated at n = {low} to {high}"))
-  if best := few_problems(q) and priors.study_bounds(law.stratum, q.D, q.C):
+  best = few_problems(q) and priors.study_bounds(law.stratum, q.D, q.C)
+  if best:
     limits.append((best, best, f"the law had {priors.PRIOR_D[law.stratum]:,} "
                    "problems, and with few the study found n = "
                    f"{' to '.join(map(str, dict.fromkeys(best)))} best"))
-  elif answer.beyond and (known := evidence.known(law, q.C)):
-    ends = known[0], known[-1]
+  elif answer.beyond and (good_ns := evidence.known_ns(law, q.C)):
+    ends = good_ns[0], good_ns[-1]
     limits.append((ends, ends, "C is outside of the law's data, and there other"
                    f" sources found n = {ends[0]} to {ends[1]} as good"))
   for (low, high), best, reason in limits:
@@ -258,7 +261,7 @@ def _max_n(q: Question) -> int:
 
 
 def _cell(q: Question, n: int, Bp: int) -> tuple[int, int, tuple[str, ...]]:
-  """The nearest admitted (Bp, n), and the changes with their reasons."""
+  """The nearest admitted (Bp, n), and sentences on what was changed and why."""
   if q.has_fixed_batch:
     return q.law.law.B // n, n, ()
   return admitted(Bp, n, B_max=q.B_max, D=q.D or q.B_max)
@@ -266,7 +269,7 @@ def _cell(q: Question, n: int, Bp: int) -> tuple[int, int, tuple[str, ...]]:
 
 def advise(q: Question) -> Advice:
   """The allocation of a budget; InputError if nothing is known about it."""
-  ns = _ns_of_fixed(q) if q.has_fixed_batch else ()
+  ns = _ns_of_fixed_batch(q) if q.has_fixed_batch else ()
   answer = evaluate_law(q)
   first_Bp = q.Bp or answer.measured_Bp or preferred_Bp(q)
   wanted_n, n_bounds, n_reason = bounded_n(q, answer)
@@ -306,8 +309,9 @@ def predict(law: Prior | Fitted, allocation: Allocation) -> Prediction | None:
 
 
 def _for_budget(q: Question, Bp: int, n: int, budget_at) -> Advice | None:
-  """The advice for the budget at (Bp, n); None without a step."""
-  # A measured frontier has its own Bp, at which the hours pay for another C.
+  """The advice for the budget at (Bp, n); None if it pays for no step."""
+  # A measured frontier has its own Bp, at which the hours pay for another C:
+  # then try again with that Bp, at most twice.
   for _ in range(3):
     C = budget_at(Bp, n)
     if not C:
@@ -328,21 +332,22 @@ def for_hours(q: Question, hours: float, budget_at) -> Advice:
   budget_at is (Bp, n) -> C that fits into the hours, or 0.
   """
   most = _max_n(q)
-  ns = [q.n] if q.n else [2**i for i in range(1, 13) if 2**i <= most]
+  ns = [q.n] if q.n else [  # powers of two to 4,096, twice the largest tested
+      2**i for i in range(1, 13) if 2**i <= most]
   if q.has_fixed_batch:
-    ns = [n for n in _ns_of_fixed(q) if q.n in (None, n)]
-  cells, advices, refused = [_cell(q, n, preferred_Bp(q)) for n in ns], [], []
+    ns = [n for n in _ns_of_fixed_batch(q) if q.n in (None, n)]
+  cells, advices, errors = [_cell(q, n, preferred_Bp(q)) for n in ns], [], []
   for Bp, n, changes in cells:
     try:
       advice = _for_budget(q, Bp, n, budget_at)
     except InputError as error:  # nothing is known of n at this budget
-      refused.append(error)
+      errors.append(error)
       continue
     if advice:
       advices.append(dataclasses.replace(
           advice, changes=advice.changes or changes))
-  if not advices and refused:
-    raise refused[0]
+  if not advices and errors:
+    raise errors[0]
   if not advices:
     Bp, n, _ = min(cells, key=lambda cell: cell[0] * cell[1])
     raise InputError(f"--hours={hours:g} is less than one step of the smallest "
@@ -351,15 +356,15 @@ def for_hours(q: Question, hours: float, budget_at) -> Advice:
       advice.allocation.n / advice.wanted_n)))
 
 
-# Warnings: extrapolation, other data, measured curves.
+# ---- Warnings: extrapolation, other data, measured curves
 
 
-def contradicted(law: Fitted, Bp: int | None, n: float,
-                 x: float) -> tuple[str, str] | None:
+def contradiction_of(law: Fitted, Bp: int | None, n: float,
+                     x: float) -> tuple[str, str] | None:
   """How the measured curves contradict an n: (sentence, flags of launch.plan).
 
   None if no curve does. The curve of the nearest tested n at Bp (None: any)
-  represents n; curves are read up to their data. x is in their unit.
+  represents n; curves are read up to their data. x is C in the law's unit.
   """
   started = [c for c in law.curves if c.C_lo <= x]
   same_Bp = [c for c in started if Bp in (None, c.Bp)]
@@ -411,9 +416,9 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
            f"of {low:.3g} to {high:.3g} {answer.unit}, this is "
            f"{answer.argument:.3g}" + (
                "; n* is that of their end" if isinstance(law, Prior) else ""))
-  if Bps and not q.has_fixed_batch and (
-      a.Bp not in Bps if q.from_table else
-      not min(Bps) <= a.Bp <= max(Bps)):
+  tested_Bp = not Bps or q.has_fixed_batch or (
+      a.Bp in Bps if q.from_table else min(Bps) <= a.Bp <= max(Bps))
+  if not tested_Bp:
     yield ("extrapolated: n* was seen at Bp = "
            f"{', '.join(map(str, Bps))}, this is Bp = {a.Bp}")
   if isinstance(law, Prior):
@@ -423,7 +428,7 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
     yield (f"the law is of {priors.STUDY_MODEL}, one small policy on one task: "
            "a prior for tiny policies; measure your own, launch.plan --sweep")
   yield from law.cautions
-  if contradiction := contradicted(law, a.Bp, a.n, answer.argument):
+  if contradiction := contradiction_of(law, a.Bp, a.n, answer.argument):
     sentence, options = contradiction
     yield f"{sentence}; to follow the curves: a constant {options}"
   if q.model is not None and q.model != law.model:
@@ -461,6 +466,7 @@ def allocation_cautions(q: Question, a: Allocation, answer: Answer):
   largest = q.law.max_n if isinstance(q.law, Prior) else max(q.law.n)
   if a.n >= largest:
     yield f"n = {a.n} is at the edge of what was tested ({largest})"
+  # A factor of sqrt(2) is the rounding to a power of two.
   if a.B > q.B_max // 2 and a.n < answer.n / math.sqrt(2):
     yield (f"the cap of {q.B_max} rollouts a step keeps n below "
            f"n* = {answer.n:.3g}: a cap can look like saturation")

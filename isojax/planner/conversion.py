@@ -1,6 +1,7 @@
 """Reads a run in the options of a trainer, for `export` to write in another's.
 
-NAME={FIELD} of export.TRAINERS says which field an option sets.
+NAME={FIELD} of export.TRAINERS says which field an option sets. Bp problems of
+a step, n rollouts of each, B = Bp * n, M steps, D training problems.
 """
 
 import os
@@ -12,12 +13,13 @@ from isojax.core.format import nearest_divisors
 from isojax.errors import InputError
 from isojax.planner import export
 
-# An option of a command, a YAML file or a call of Python, and its value.
+# An option: --NAME VALUE of a command, NAME: VALUE of YAML, or NAME=VALUE of a
+# call of Python. Groups: the name behind --, the name otherwise, the value.
 OPTION = re.compile(r"""(?:--([\w.-]+)|(?<![\w.-])([A-Za-z][\w.]*)['"]?\s*[=:])
     (?:[=\ \t]*(?!--)['"]?([^\s'",\\)]+))?""", re.VERBOSE)
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
   """An option's name without Hydra's ++, and with _ for -."""
   return name.lstrip("+").replace("-", "_")
 
@@ -33,26 +35,26 @@ def comparable(value) -> float | str:
 
 def read(trainer: str, text: str, *, devices: int | None, D: int | None
          ) -> tuple[plan_file.Row, export.Setting, list[str]]:
-  """The run that options make, and NAME=VALUE of those that are not carried.
+  """The run that the options in `text` make, and NAME=VALUE of ignored ones.
 
   InputError names the options that are missing, or the nearest legal n.
   """
-  origin, fields = export.TRAINERS[trainer], {}
+  origin, fields = export.TRAINERS[trainer], {}  # fields of export.options
   code = re.sub(r"(?m)(^|\s)#.*$", "", text)
-  options = {plain(flag or name): value or "true"
+  options = {plain_name(flag or name): value or "true"
              for flag, name, value in OPTION.findall(code)}
   pairs = re.findall(r"(\S+)={(\w+)}", f"{origin.options} {origin.with_kl}")
-  if "={lr}" not in origin.options:  # its name is in the note
+  if "={lr}" not in origin.options:  # its name is in the trainer's note
     pairs.append(("learning_rate", "lr"))
   for name, field in pairs:
-    if plain(name) in options:
-      fields.setdefault(field, options[plain(name)])
+    if plain_name(name) in options:
+      fields.setdefault(field, options[plain_name(name)])
   number = lambda field: float(fields[field]) if field in fields else None
-  size = lambda field: int(number(field)) if field in fields else None
+  whole = lambda field: int(number(field)) if field in fields else None
   text_of = lambda field: fields[field].lower() if field in fields else ""
   n, Bp, B, M, lr = map(number, ("n", "Bp", "B", "M", "lr"))
   if B is None and "per_device" in fields:
-    if "steps_per_generation" in options:  # of TRL, before the accumulation
+    if "steps_per_generation" in options:  # TRL's; replaces the accumulation
       fields["accumulation"] = options["steps_per_generation"]
     B = number("per_device") * (number("accumulation") or 1) * (devices or 1)
   if n and B and not Bp:
@@ -68,28 +70,28 @@ def read(trainer: str, text: str, *, devices: int | None, D: int | None
   if missing:
     raise InputError(f"no {', no '.join(missing)} in the options of {trainer}; "
                      "epochs need --D")
-  prompt, response, total = map(size, ("prompt", "response", "total"))
+  prompt, response, total = map(whole, ("prompt", "response", "total"))
   row = plan_file.Row(
       allocate(Bp=int(Bp), n=int(n), M=int(M), C=int(Bp * n * M)),
-      seed=size("seed") or 0, lr=lr, expected=None)
-  off = "{use_kl}" in origin.options and text_of("use_kl") != "true"
+      seed=whole("seed") or 0, lr=lr, expected=None)
+  kl_off = "{use_kl}" in origin.options and text_of("use_kl") != "true"
   centered = trainer == "prime-rl" or (  # see its note
       text_of("std") == str(origin.std[1]).lower())
   setting = export.Setting(
       "centered" if centered else "group_norm",
-      0.0 if off else number("kl") or 0.0,
+      0.0 if kl_off else (number("kl") or 0.0),
       total - response if total and response else prompt, response, D,
       devices=devices)
-  same = {plain(name): comparable(value) for name, value in export.options(
-      trainer, row, setting).items()}
+  carried = {plain_name(name): comparable(value) for name, value in
+             export.options(trainer, row, setting).items()}
   return row, setting, [
       f"{name}={value}" for name, value in options.items()
-      if name not in same or same[name] != comparable(value)]
+      if name not in carried or carried[name] != comparable(value)]
 
 
 def convert(source: str, target: str, *, devices: int | None, D: int | None
             ) -> str:
-  """The options in `target` of the run of TRAINER:FILE or TRAINER:OPTIONS."""
+  """The options of trainer `target` for a run: TRAINER:FILE or :OPTIONS."""
   trainer, _, text = source.partition(":")
   if trainer not in export.TRAINERS or not text:
     raise InputError(f"--from={source:.60}: expected TRAINER:FILE or TRAINER:"
@@ -98,8 +100,8 @@ def convert(source: str, target: str, *, devices: int | None, D: int | None
     with open(text, encoding="utf-8", errors="replace") as file:
       text = file.read(10**6)
   try:
-    row, setting, others = read(trainer, text, devices=devices, D=D)
+    row, setting, ignored = read(trainer, text, devices=devices, D=D)
   except ValueError as error:
     raise InputError(f"--from={trainer}: {error}") from None
-  return "\n".join([f"# {row}", *(f"# not carried: {name}" for name in others),
+  return "\n".join([f"# {row}", *(f"# not carried: {name}" for name in ignored),
                     export.text(target, row, setting)])

@@ -1,6 +1,7 @@
 """The cost of an allocation: rollouts -> tokens -> FLOPs, bytes -> time, USD.
 
-The stages of a step follow each other. Each takes, in seconds per chip,
+The stages of a step follow each other. The seconds of a stage, with the FLOPs
+and bytes of one chip, are
 
   max(FLOPs / (peak * fraction), bytes / (bandwidth * fraction))
     + link bytes / (link bandwidth * fraction).
@@ -8,6 +9,9 @@ The stages of a step follow each other. Each takes, in seconds per chip,
 Not included: compilation, checkpoints, networks slower than the links, and
 overlap of links with compute. Sliding windows (Gemma) are priced as full
 attention, which is too high.
+
+Bp problems of a step, n rollouts of each, B = Bp * n, M sampling rounds, C
+rollouts of a run. A link is ICI or NVLink.
 """
 
 from collections.abc import Callable
@@ -52,8 +56,8 @@ class Recipe:
   epochs: int = 1  # passes over these rollouts
   minibatches: int = 1  # updates of a pass
   old_logp: bool = False  # one forward pass before the updates
-  ref_logp: bool = False  # one of the reference, for a KL in the reward
-  kl: bool = False  # in the loss: the reference computes every trained token
+  ref_logp: bool = False  # one of the reference too, for a KL in the reward
+  kl: bool = False  # KL in the loss: the reference runs on all trained tokens
   critic: str = "none"  # or shared or own
   rounds: float = 1.0  # mean sampling rounds of a step; 1 without resampling
   in_flight: bool = False  # sampling goes on across updates
@@ -71,9 +75,9 @@ class Recipe:
   def has_value_pass(self) -> bool:
     """Whether values take a forward pass of their own.
 
-    Those of a shared critic come with `old_logp`, from the same hidden states.
+    A shared critic's come with `old_logp`, from the same hidden states.
     """
-    return self.own_critic or self.critic == "shared" and not self.old_logp
+    return self.own_critic or (self.critic == "shared" and not self.old_logp)
 
   @property
   def score_passes(self) -> int:
@@ -86,7 +90,7 @@ class Recipe:
 
 
 class Tokens(typing.NamedTuple):
-  """The tokens that are computed, and the mean number that each attends to."""
+  """Tokens to compute, and (_context) how many each attends to on average."""
 
   prompt: float
   response: float
@@ -96,7 +100,7 @@ class Tokens(typing.NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-  """A step of any allocation.
+  """What a step computes, except its allocation.
 
   With `padded`, prompts and the cache have their maximal lengths and the
   answers of an update are packed into rows of the maximal length, as isojax
@@ -108,7 +112,7 @@ class Workload:
   recipe: Recipe = Recipe()
   padded: bool = False
   remat: bool = False  # the backward computes the forward again
-  fused: bool = True  # attention never stores its scores; used where padded
+  fused: bool = True  # attention never stores its scores
   # Rank of adapters on all matrices of a layer; None: all weights are trained.
   lora_rank: int | None = None
   # Share of groups with a gradient, which grows with n; the others are skipped.
@@ -137,7 +141,7 @@ class Efficiency:
 
   sample_flops: float  # prefill, and decoding of large batches
   sample_bandwidth: float  # of memory and links, while sampling
-  update_flops: float  # forward passes before it too
+  update_flops: float  # also of the forward passes before the updates
   update_bandwidth: float
   slots: float  # fraction of decoded slots whose token is kept
   step_seconds: float  # per step, whatever its size: host, rewards
@@ -155,19 +159,19 @@ CALIBRATED = Efficiency(
     # (slots refilled from a queue).
     slots=0.5,
     step_seconds=1.0, basis="calibrated", spread=(0.54, 1.7))
-# Two published steps of mixtures of experts take this many times as long:
-# tokens are sent to experts, which is not modelled.
+# Two published steps of mixtures of experts take this many times the predicted
+# time: sending tokens to experts is not modelled.
 MIXTURE_SLOWDOWN = 2.16
 MIXTURE = dataclasses.replace(
     CALIBRATED, basis="calibrated on mixtures of experts", **{
         name: getattr(CALIBRATED, name) / MIXTURE_SLOWDOWN for name in (
             "sample_flops", "sample_bandwidth", "update_flops",
             "update_bandwidth")})
-# The published steps are of GPUs and of large models. hard.py on 2 cores: 50 ms
-# a step of 64 rollouts, 66 ms of 256 (docs/results.md), so 45 ms of none. It is
-# used for every CPU and model: a step of a larger one takes much longer.
+# The published steps are of GPUs and of large models. On 2 cores a step of
+# configs/hard.py takes 50 ms for 64 rollouts, 66 ms for 256 (docs/results.md):
+# 45 ms for none. Used for every CPU and model; larger models take much longer.
 CPU_STEP_SECONDS = 0.045
-PEAK = Efficiency(*[1.0] * 5, step_seconds=0.0, basis="peak")
+PEAK = Efficiency(1.0, 1.0, 1.0, 1.0, 1.0, step_seconds=0.0, basis="peak")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +180,7 @@ class Cost:
 
   prefill: float  # of prompts, once per problem
   decode: float
-  score: float  # forwards: of the reference with KL, of scored columns
+  score: float  # forward passes alone: of the reference, and before updates
   update: float  # forward and backward, of an own critic as well
   optimizer: float
   overhead: float  # host, rewards
@@ -220,12 +224,12 @@ class CostModel:
   efficiency: Efficiency
   rows: int  # decoded at once on the whole machine, at most
   micro_rows: int  # rollouts of maximal length in a microbatch, at most
-  weights_gathered: bool  # over fsdp while sampling
-  slots_refilled: bool = False  # at once, from a queue, as isojax does
+  weights_gathered: bool  # over fsdp, once per sampling; else at each position
+  slots_refilled: bool = False  # free slots at once, from a queue, as in isojax
   # (C, B) -> rollouts of all evaluations of a run; None: not priced.
   evaluations: Callable[[int, int], int] | None = None
   k: int = 1  # samples of a problem in an evaluation
-  page: int | None = None  # positions; None: slots have the longest length
+  page: int | None = None  # its positions; None: slots have the longest length
   pages: int | None = None  # of a device's pool
 
   def __post_init__(self):
@@ -234,10 +238,10 @@ class CostModel:
   def run(self, Bp, n, M) -> Cost:
     """The cost of M sampling rounds, their steps and evaluations."""
     cost = self.step(Bp, n) * (M / self.workload.recipe.rounds)
-    count = self.evaluations and self.evaluations(Bp * n * M, Bp * n)
-    if not count:
+    rollouts = self.evaluations and self.evaluations(Bp * n * M, Bp * n)
+    if not rollouts:
       return cost
-    prefill, decode = self.sampling(count / self.k, self.k)
+    prefill, decode = self.sampling(rollouts / self.k, self.k)
     return dataclasses.replace(cost, prefill=cost.prefill + prefill,
                                decode=cost.decode + decode)
 
@@ -275,15 +279,15 @@ class CostModel:
 
     An empty slot costs as much as a full one. Weights go through memory once
     per position on every replica; keys and values once per position and row.
-    `tensor` reduces two activations per layer, position and row over the links.
-    Weights are gathered over fsdp once, or at every position.
+    The mesh axis `tensor` reduces two activations per layer, position and row
+    over the links. Weights are gathered over fsdp once, or at every position.
     """
     shape, w, mesh = self.shape, self.workload, self.mesh
     lengths, tokens = w.lengths, w.tokens
     weights = (shape.matmul_params * w.bytes("sampled") + shape.head * (
         w.bytes("sampled_head") - w.bytes("sampled")))
     kv = shape.kv_bytes_per_token(w.bytes("sampled"))
-    gather_link, token_link = self._gathered(weights), self._link_per_token
+    gather_link, token_link = self._received(weights), self._link_per_token
     # Weights are read once: the batch is far above the ridge point.
     prefill = self._sampling_seconds(
         Bp * tokens.prompt * shape.forward_flops(
@@ -295,11 +299,11 @@ class CostModel:
     kept_share = max(self.efficiency.slots,
                      lengths.response / lengths.max_response,
                      w.recipe.in_flight * IN_FLIGHT_SLOTS)
-    if self.slots_refilled:  # all slots are busy until the queue is empty
+    if self.slots_refilled:  # slots are idle only after the queue is empty
       positions = lengths.response * (Bp * n / rows + 1 / kept_share - 1)
     else:
       positions = Bp * n / rows * (lengths.response / kept_share)
-    copies = max(1, mesh.tensor / shape.kv_heads)  # of a key head
+    copies = max(1, mesh.tensor / shape.kv_heads)  # of a key head, on `tensor`
     context = tokens.response_context
     return prefill, self._sampling_seconds(
         positions * (rows * shape.forward_flops(context, head=True)),
@@ -340,26 +344,26 @@ class CostModel:
     extra_flops = self._extra_head_flops(head, w.formats.head)
     microbatches = recipe.minibatches * math.ceil(
         Bp * m / recipe.minibatches / self.micro_rows)
-    # The critic's too, as if it had the policy's head.
+    # Weights are read once a microbatch; a critic counts as the whole policy.
     hbm = microbatches * mesh.row_shards * (
         params * compute_bytes
         + shape.head * (w.bytes("head") - compute_bytes))
     activations_link = self._link_per_token * (prompts + answers)
-    gathered_params = microbatches * self._gathered(params)
+    gathered_params = microbatches * self._received(params)
 
     # KL in the loss: the reference is computed again in every epoch.
-    passes = recipe.kl * recipe.epochs + recipe.score_passes
-    logp_passes = passes - recipe.has_value_pass
+    score_passes = recipe.kl * recipe.epochs + recipe.score_passes
+    logp_passes = score_passes - recipe.has_value_pass
     score = self._update_seconds(
         (layers + head) * logp_passes + layers * recipe.has_value_pass,
-        hbm * passes,
-        (activations_link + gathered_params * compute_bytes) * passes,
+        hbm * score_passes,
+        (activations_link + gathered_params * compute_bytes) * score_passes,
         extra_flops=extra_flops * logp_passes)
 
-    passes = 4 if w.remat else 3
+    passes = 4 if w.remat else 3  # an epoch, in forward passes
     models = 1 + recipe.own_critic
     updates = recipe.epochs * recipe.minibatches
-    # A ring over data.
+    # All-reduced in a ring over data: each number is sent twice.
     gradients_link = 2 * reduce_bytes * trained_params * (mesh.data - 1)
     update = self._update_seconds(
         (layers * models + head) * (passes * recipe.epochs),
@@ -377,10 +381,11 @@ class CostModel:
   @property
   def _link_per_token(self):
     """Link bytes of a token's activations in a forward pass."""
+    # Two all-reduces a layer, each a ring that sends every number twice.
     return 4 * self.shape.layers * self.shape.width * self.workload.bytes(
         "compute") * (self.mesh.tensor - 1)
 
-  def _gathered(self, amount):
+  def _received(self, amount):
     """What all chips receive if weights of this amount are gathered over fsdp.
     """
     return amount / self.mesh.tensor * (1 - 1 / self.mesh.fsdp) * (
@@ -404,7 +409,7 @@ class CostModel:
                          e.update_bandwidth)
 
   def _seconds(self, flops, hbm, link, compute, bandwidth) -> float:
-    """Of work spread evenly over the chips, at fractions of their peaks."""
+    """Of work on all chips, at fractions `compute` and `bandwidth` of peaks."""
     chip, chips = self.machine.accelerator, self.machine.chips
     peak = chip.peak(self.workload.formats.compute)
     seconds = max(flops / (chips * peak * compute),
@@ -427,7 +432,7 @@ class CostModel:
         recipe=dataclasses.replace(self.workload.recipe, **changes))
 
 
-def calibrated(shape: ModelShape, machine: Machine) -> Efficiency:
+def calibrated_efficiency(shape: ModelShape, machine: Machine) -> Efficiency:
   efficiency = MIXTURE if shape.experts else CALIBRATED
   if machine.accelerator.platform == "cpu":
     return dataclasses.replace(efficiency, step_seconds=CPU_STEP_SECONDS)
@@ -435,7 +440,7 @@ def calibrated(shape: ModelShape, machine: Machine) -> Efficiency:
 
 
 def budget_for(hours: float, Bp: int, n: int, run) -> int:
-  """The largest C of whole steps that fit into the hours, or 0."""
+  """The largest C of whole steps in the hours, or 0. `run`: CostModel.run."""
   most = MOST_ROLLOUTS // (Bp * n)
   if not 0 < hours < math.inf or run(Bp, n, most).hours <= hours:
     raise InputError(f"--hours={hours:g}: expected a positive number that pays "

@@ -1,7 +1,8 @@
-"""Public measurements of n and of Bp * n, and the n that they find as good.
+"""Public measurements of n and of Bp * n: which n are as good as the best.
 
-Each source is of one policy and one set of problems: a prior for other runs,
-and no source for a C that it did not run.
+Each source has one policy and one set of problems: a prior for other runs, and
+no evidence for a C that it did not run. Bp problems of a step, n rollouts of
+each, C rollouts of a run.
 """
 
 import dataclasses
@@ -59,18 +60,19 @@ RATE = ("learning rate: it grows as sqrt(Bp * n). In isojax's study half of it "
 CRITICAL_BATCH = (325, 3541)  # rollouts a step, of OpenReview uK4kMpNx0W
 
 
-def published(law: Prior, C: float) -> Source:
+def playbook_source(law: Prior, C: float) -> Source:
   """A published law as a source at C, or at the end of its data."""
   C = min(max(C, law.C_seen[0]), law.C_seen[1])
   low, high = map(round, priors.prior_interval(law, C))
   return Source(
       "IsoCompute Playbook", f"{priors.PRIOR_MODEL}, {law.stratum} math, one "
       "run each, arXiv 2603.12151", law.C_seen,
-      powers(low, high), f"n* = {law.law(C):.0f}, refits {low} to {high}")
+      powers_of_two(low, high),
+      f"n* = {law.law(C):.0f}, refits {low} to {high}")
 
 
-def powers(low: float, high: float) -> tuple[int, ...]:
-  """The powers of two nearest to low, to high, and between."""
+def powers_of_two(low: float, high: float) -> tuple[int, ...]:
+  """From the power of two nearest to `low` to the one nearest to `high`."""
   first, last = (nearest_power(end, low=2, high=2**20).bit_length() - 1
                  for end in (low, high))
   return tuple(2**i for i in range(first, last + 1))
@@ -81,7 +83,7 @@ def sources(law, C: float) -> tuple[Source, ...]:
   """
   stratum = law.stratum if law.stratum in priors.STRATA else None
   of_law = () if stratum is None else (
-      published(priors.PRIORS[f"q1-{stratum}"], C),)
+      playbook_source(priors.PRIORS[f"q1-{stratum}"], C),)
   return (*of_law, STUDY, *SWEEPS)
 
 
@@ -95,14 +97,14 @@ def as_good(law: Fitted, C: float) -> tuple[int, ...]:
   return tuple(sorted(n for n, r in reward_n.items() if r >= best - MARGIN))
 
 
-def known(law, C: float) -> tuple[int, ...]:
-  """All n that a source of this C found as good as its best."""
+def known_ns(law, C: float) -> tuple[int, ...]:
+  """All n that a source which covers C found as good as its best."""
   return tuple(sorted({n for source in sources(law, C) if source.covers(C)
                        for n in source.n}))
 
 
 def disagreement(law, C: float) -> tuple[str, ...]:
-  """A sentence if two sources of this C have ranges of n that do not meet."""
+  """A sentence if two sources that cover C have disjoint ranges of n."""
   covering = [source for source in sources(law, C) if source.covers(C)]
   if max((source.n[0] for source in covering), default=0) <= min(
       (source.n[-1] for source in covering), default=0):
@@ -129,7 +131,7 @@ def lines(law, C: float, B: int, study: str | None) -> tuple[str, ...]:
 
 
 def headline(law, C: float, n: int, bounds, covered: bool) -> str:
-  """The set of n that are as good, and by which source; empty for one n.
+  """Which n are as good as the best, and by which source; empty for one n.
 
   Args:
     law: of the plan.
@@ -141,9 +143,9 @@ def headline(law, C: float, n: int, bounds, covered: bool) -> str:
   if isinstance(law, Fitted):
     ns, why = as_good(law, C), f"within {MARGIN:g} of the best by {law.path}"
   elif covered:
-    ns, why = powers(*bounds) if bounds else (), "by published runs"
+    ns, why = powers_of_two(*bounds) if bounds else (), "by published runs"
   else:
-    ns, why = known(law, C), "by other sources: the law has no data here"
+    ns, why = known_ns(law, C), "by other sources: the law has no data here"
     if not ns:
       return (f"no source was run at {compact(C)} rollouts; the plan takes n = "
               f"{n}, that of the nearest C; a race decides, python -m "

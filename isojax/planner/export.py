@@ -2,7 +2,8 @@
 
 The options of TRAINERS make a GRPO run with one update a step, as isojax's is
 by default, whatever the trainer's own defaults are. They were checked against
-the trainers' code, each at its Trainer's `checked`: docs/planning.md says how.
+the trainers' code at Trainer.checked: docs/planning.md says how. Bp problems of
+a step, n rollouts of each, m of them trained on, B = Bp * n, M steps.
 """
 
 import math
@@ -13,12 +14,12 @@ from isojax.core import plan_file
 from isojax.core.allocation import Allocation
 from isojax.errors import InputError
 
-CALIBRATED_ON = ("nemo-rl", "prime-rl")  # planner/cost.py
+CALIBRATED_ON = ("nemo-rl", "prime-rl")  # planner/cost.py fits their times
 MOST_PER_DEVICE = 8  # rollouts of a microbatch: the default of TRL
 # Advantage -> whether it divides by the group's deviation.
 DIVIDES_BY_STD = {"group_norm": True, "centered": False}
 EASY_KL = 1e-3  # in the loss, without a config: verl's default
-# recipe.loss.aggregation -> the same mean by its name there. verl's mode for
+# recipe.loss.aggregation -> the trainer's name of that mean. verl's mode for
 # constant_length has divided by different lengths, so it is not written.
 AGGREGATIONS = {
     "trl": {"token_mean": "dapo", "sample_mean": "grpo"},
@@ -29,8 +30,8 @@ AGGREGATIONS = {
 EXPORTED_RECIPE = {
     "loss.policy_loss": "ppo_clip", "loss.ratio": "token",
     "loss.ratio_to": "old", "loss.zero_variance": "off",
-    "loss.importance_cap": None, "loss.kl_in": "loss", "loss.kl_estimator":
-    "k3", "loss.entropy_coef": 0.0, "updates.epochs": 1,
+    "loss.importance_cap": None, "loss.kl_in": "loss",
+    "loss.kl_estimator": "k3", "loss.entropy_coef": 0.0, "updates.epochs": 1,
     "updates.minibatches": 1, "updates.in_flight": 0, "reward.incorrect": 0.0,
     "reward.overlong": "off", "filter.rounds": 1, "filter.solved_rate": None,
     "optimizer.warmup_steps": 10}
@@ -74,7 +75,7 @@ class Trainer(typing.NamedTuple):
 
   style: str  # HYDRA, FLAG or YAML
   checked: str  # release or commit that the options were checked against
-  options: str  # NAME=VALUE, or NAME={FIELD} with a field of `options`
+  options: str  # NAME=VALUE, or NAME={FIELD} with a field of options() below
   # The values of {std}: advantages divided by the group's deviation, or not.
   std: tuple[object, object] = (True, False)
   with_kl: str = ""  # further options, if there is a KL
@@ -203,7 +204,7 @@ def batches(a: Allocation, devices: int | None) -> tuple[int, int]:
   """
   share, left = divmod(a.B, devices or 1)
   if left:
-    unit = devices // math.gcd(a.n, devices)
+    unit = devices // math.gcd(a.n, devices)  # Bp must be a multiple of it
     legal = [Bp for Bp in (a.Bp // unit * unit, -(-a.Bp // unit) * unit) if Bp]
     raise InputError(
         f"{devices} devices do not share Bp * n = {a.Bp} * {a.n} = {a.B} "
@@ -265,10 +266,10 @@ def names(trainer: str) -> dict[str, str]:
   """Bp, n, B, M -> the options of a trainer that set it."""
   pairs = [pair.split("=") for pair in TRAINERS[trainer].options.split()
            if "=" in pair]
-  options = {field: [name for name, value in pairs if value == f"{{{field}}}"]
-             for field in ("Bp", "n", "B", "M")}
-  return {field: " and ".join(names) for field, names in options.items()
-          if names}
+  names_of = {field: [name for name, value in pairs if value == f"{{{field}}}"]
+              for field in ("Bp", "n", "B", "M")}
+  return {field: " and ".join(setting) for field, setting in names_of.items()
+          if setting}
 
 
 def text(trainer: str, row: plan_file.Row, setting: Setting) -> str:

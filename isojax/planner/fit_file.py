@@ -1,4 +1,7 @@
-"""Reads fit.json of launch.fit."""
+"""Reads fit.json of launch.fit.
+
+Bp problems of a step, n rollouts of each, C compute of a run in Fitted.unit.
+"""
 
 import dataclasses
 import functools
@@ -49,7 +52,7 @@ class Fitted:
   law: Sigmoid | FixedBatch | None  # None: nothing to fit it to
   draws: tuple[Sigmoid | FixedBatch, ...]
   curves: tuple[Curve, ...]
-  unit: str  # of C: a column of the records
+  unit: str  # of C: a column of the records, such as rollouts
   metric: str
   stratum: str | None
   model: str | None
@@ -75,8 +78,8 @@ class Fitted:
     """The ranges of C in which the best of several n is resolved."""
     groups = [(resolved, [best.C for best in points]) for resolved, points in
               itertools.groupby(self.frontier, lambda best: best.resolved)]
-    return [(C[0], C[-1]) for resolved, C in groups
-            if resolved and len(C) > 1 and len(self.n) > 1]
+    return [(Cs[0], Cs[-1]) for resolved, Cs in groups
+            if resolved and len(Cs) > 1 and len(self.n) > 1]
 
   def best_measured(self, C: float) -> Best | None:
     """The best configuration near C, or None where not resolved."""
@@ -89,7 +92,7 @@ class Fitted:
 def read_fit(fit: dict, *, path: str) -> Fitted:
   """The law and the curves in a parsed fit.json.
 
-  InputError for another file or version, or an id of another content.
+  InputError for another file or version, or if it was edited.
   """
   wrong = None
   if fit.get("version") != laws.FIT_VERSION:
@@ -122,7 +125,7 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
 
 
 def _law(law: dict):
-  """(the law, its draws)."""
+  """(the law, its bootstrap draws), with the parameters of core/laws.py."""
   make, names = Sigmoid, ("L", "k", "log10_C0", "b")
   if law["kind"] == "fixed_batch":
     make = functools.partial(FixedBatch, law["B"])

@@ -27,7 +27,7 @@ class Accelerator:
   link_bandwidth: float | None = None
   usd_per_hour: float | None = None  # on demand, of one chip
   usd_source: str | None = None
-  named_cores: int = 1  # per chip in the names of slices; 1: they count chips
+  named_cores: int = 1  # what the name of a slice counts, per chip
 
   @property
   def platform(self) -> str:
@@ -201,21 +201,21 @@ class Machine:
         self.gpu_share if self.accelerator.platform == "gpu" else 1)
 
   def meshes(self, heads: int) -> list[Mesh]:
-    """Every mesh of the chips over whose `tensor` the heads divide."""
+    """Every mesh of the chips whose `tensor` divides the number of heads."""
     divisors = lambda x: [d for d in range(1, x + 1) if x % d == 0]
     return [Mesh(self.chips // (tensor * fsdp), fsdp, tensor)
             for tensor in divisors(self.chips) if heads % tensor == 0
             for fsdp in divisors(self.chips // tensor)]
 
   def check(self, mesh: Mesh) -> None:
-    """Raises InputError if a mesh is not of this machine's chips."""
+    """Raises InputError if a mesh does not have one device for each chip."""
     if min(dataclasses.astuple(mesh)) < 1 or mesh.devices != self.chips:
       raise InputError(f"{mesh}: {mesh.devices} devices, but {self.name} has "
                        f"{self.chips} chips; choose axes with that product")
 
 
-MOST_CHIPS = 2**17
-# Forms of a machine's name; the count of the last may be of TensorCores.
+MOST_CHIPS = 2**17  # more than any machine has; a larger count is a slip
+# Forms of a machine's name; the last may count TensorCores.
 FORMS = (r"(?P<kind>.+)", r"(?P<count>\d+)x(?P<kind>.+)",
          r"(?P<kind>.+)x(?P<count>\d+)", r"(?P<kind>.+)-(?P<count>\d+)")
 

@@ -1,12 +1,14 @@
 """The memory of a step on a device, and the mesh, rows and remedies that fit.
 
-isojax/core/memory.py computes the bytes of each program.
+isojax/core/memory.py computes the bytes of each program. B: rollouts of a step,
+G: shards of rows.
 """
 
 import dataclasses
 import functools
 import itertools
 import math
+import operator
 
 from isojax.core import kernels
 from isojax.core.memory import DeviceBytes, Held, largest, LAST_GROWTH
@@ -23,15 +25,15 @@ from isojax.planner.machines import (
 
 MOST_ROWS = 2**20  # rollouts of a microbatch that are tried
 MOST_GPU_SHARE = 0.95  # of a GPU's memory for jax, as a remedy
-TRIED_CHIPS = [2**i for i in range(11)]  # of the machines that a remedy names
+TRIED_CHIPS = [2**i for i in range(11)]  # of a machine that a remedy may name
 COMPARED_STEP = (32, 128)  # (Bp, n) of the step on which meshes are compared
 
 
 def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
                accelerator: Accelerator) -> bool:
-  """Whether isojax's update uses a fused attention kernel."""
+  """Whether isojax computes this attention with a fused kernel."""
   platform = accelerator.platform
-  obstacles = kernels.obstacles(
+  obstacles = kernels.obstacles(  # ACCELERATORS has no GPU older than 8.0
       platform, capability=8.0 if platform == "gpu" else None,
       H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
       window=0, length=0)
@@ -111,14 +113,15 @@ def memory_of(cost_model: CostModel, held: Held) -> Memory:
   lora, shards = w.lora_rank is not None, cost_model.mesh.weight_shards
   trained = shape.lora_params(w.lora_rank) if lora else shape.params
   copy = lora * w.bytes("compute") * shape.params / shards
-  critic = w.recipe.own_critic * (  # parameters; it has no head
+  critic = w.recipe.own_critic * (  # parameters: a vector instead of the head
       trained + shape.width - shape.head * (not shape.tied and not lora))
   return Memory(
       always=dict(
           masters=4 * trained / shards, moments=8 * trained / shards,
           reference=p.reference * (not lora),
           critic=12 * critic / shards),
-      # With the cache: temporaries of decoding, or the old part of a growth.
+      # logits: or other temporaries of decoding, or the last part of the cache
+      # to grow, of which old and new are in memory.
       sampling=dict(copy=p.weights + copy, cache=p.cache + p.window,
                     logits=max(p.drawing, LAST_GROWTH * p.part)),
       update=dict(
@@ -134,21 +137,21 @@ def memory_of(cost_model: CostModel, held: Held) -> Memory:
 def with_rows(cost_model: CostModel, most: int) -> CostModel:
   """The cost model with as many of `most` decoded rows as the memory admits."""
   G = cost_model.mesh.row_shards
-  local = largest(
+  per_shard = largest(
       lambda r: memory(cost_model, G, r * G).fits, max(1, most // G))
-  return cost_model.replace(rows=max(1, local) * G)
+  return cost_model.replace(rows=max(1, per_shard) * G)
 
 
 def with_micro_rows(cost_model: CostModel) -> CostModel:
   """The cost model with the largest microbatches that the memory admits."""
   G = cost_model.mesh.row_shards
-  micro = largest(lambda r: memory(
+  per_shard = largest(lambda r: memory(
       cost_model.replace(micro_rows=r * G), r * G, G).fits, MOST_ROWS)
-  return cost_model.replace(micro_rows=micro * G)
+  return cost_model.replace(micro_rows=per_shard * G)
 
 
-def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
-           rows: int, efficiency: Efficiency) -> CostModel:
+def on_fastest_mesh(shape: ModelShape, workload: Workload, machine: Machine, *,
+                    rows: int, efficiency: Efficiency) -> CostModel:
   """The cost model of the mesh with the fastest step; InputError if none fits.
 
   Assumes a packed update that computes the forward twice, fused attention and
@@ -156,36 +159,38 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
   """
   workload = dataclasses.replace(workload, padded=False, remat=True)
 
-  def smallest(workload, machine):  # one row per shard, on each mesh
-    candidates = (
+  def candidates(workload, machine):
+    """Each mesh with one row per shard, and the memory that it needs."""
+    cost_models = (
         CostModel(shape, machine, mesh, workload, efficiency,
                   rows=mesh.row_shards, micro_rows=mesh.row_shards,
                   weights_gathered=weights_gathered)
         for mesh in machine.meshes(shape.heads)
-        for weights_gathered in (False, True)[:1 + (mesh.fsdp > 1)])
-    return [(candidate, memory(candidate, candidate.rows, candidate.rows))
-            for candidate in candidates]
+        for weights_gathered in ((False, True) if mesh.fsdp > 1 else (False,)))
+    return [(cost_model, memory(cost_model, cost_model.rows, cost_model.rows))
+            for cost_model in cost_models]
 
-  fitted = [with_rows(with_micro_rows(candidate), rows)
-            for candidate, needed in smallest(workload, machine)
-            if needed.fits]
-  if not fitted:
+  fitting_models = [with_rows(with_micro_rows(cost_model), rows)
+                    for cost_model, needed in candidates(workload, machine)
+                    if needed.fits]
+  if not fitting_models:
     cost_model, needed = min(
-        smallest(workload, machine), key=lambda pair: pair[1].total)
-    fits = lambda changed: any(needed.fits for _, needed in smallest(
-        changed.workload, changed.machine))
+        candidates(workload, machine), key=lambda pair: pair[1].total)
+    fits = lambda other: any(needed.fits for _, needed in candidates(
+        other.workload, other.machine))
     raise InputError(
         f"{machine.name}: the model does not fit, however it is sharded; at "
         f"mesh {cost_model.mesh.text} with one row per shard: {needed.text}; "
         f"{remedies(cost_model, fits, sharded=True)}")
-  return min(fitted, key=lambda fit: fit.run(*COMPARED_STEP, 1).seconds)
+  return min(fitting_models, key=lambda cost_model: cost_model.run(
+      *COMPARED_STEP, 1).seconds)
 
 
 def changes(cost_model: CostModel, *, sharded: bool) -> dict[str, dict]:
   """Changes that may make a step fit, in the order in which to try them.
 
-  Each has its fields of CostModel or Workload. `sharded`: every mesh, one slot
-  and one row were tried before.
+  Option -> fields of CostModel or Workload with new values. `sharded`: no mesh
+  fits with one slot and one row per shard.
   """
   w, mesh, machine = cost_model.workload, cost_model.mesh, cost_model.machine
   out = {}
@@ -210,26 +215,26 @@ def changes(cost_model: CostModel, *, sharded: bool) -> dict[str, dict]:
   return out
 
 
-def changed(cost_model: CostModel, change: dict) -> CostModel:
+def with_change(cost_model: CostModel, change: dict) -> CostModel:
   """The cost model with a change; `lora_rank` and `remat` are a workload's."""
-  of_work = {name: change[name] for name in ("lora_rank", "remat")
-             if name in change}
-  return cost_model.with_workload(**of_work).replace(**{
-      name: value for name, value in change.items() if name not in of_work})
+  of_workload = {name: change[name] for name in ("lora_rank", "remat")
+                 if name in change}
+  return cost_model.with_workload(**of_workload).replace(**{
+      name: value for name, value in change.items() if name not in of_workload})
 
 
 def remedies(cost_model: CostModel, fits, *, sharded: bool) -> str:
-  """What makes a step fit: each change that does, else the fewest together.
+  """A text: what makes a step fit, and the smallest machines on which it fits.
 
-  And the smallest machines. fits is CostModel -> bool.
+  Each change that is enough, else the fewest together. fits: CostModel -> bool.
   """
   options = changes(cost_model, sharded=sharded)
   out = []
   for count in range(1, len(options) + 1):
     fitting_changes = [
         names for names in itertools.combinations(options, count)
-        if fits(changed(cost_model, functools.reduce(
-            lambda together, name: together | options[name], names, {})))]
+        if fits(with_change(cost_model, functools.reduce(
+            operator.or_, (options[name] for name in names))))]
     if fitting_changes:
       out = [" and ".join(names) for names in (
           fitting_changes if count == 1 else fitting_changes[:1])]
@@ -241,25 +246,25 @@ def remedies(cost_model: CostModel, fits, *, sharded: bool) -> str:
 
 
 def machines_that_fit(cost_model: CostModel, fits) -> list[str]:
-  """The fewest of these chips, and the machine with the least memory."""
+  """Texts: the fewest chips of this kind, and the machine of least memory."""
   machine, chip = cost_model.machine, cost_model.machine.accelerator
-  others = [dataclasses.replace(machine, name=f"{count}x{name}",
-                                accelerator=other, chips=count)
-            for name, other in ACCELERATORS.items()
-            if other.platform == chip.platform for count in TRIED_CHIPS
-            if count == 1 or other.link_bandwidth]
-  others = [m for m in others if fits(on_machine(cost_model, m))]
-  larger = [m for m in others
+  machines = [dataclasses.replace(machine, name=f"{count}x{name}",
+                                  accelerator=other, chips=count)
+              for name, other in ACCELERATORS.items()
+              if other.platform == chip.platform for count in TRIED_CHIPS
+              if count == 1 or other.link_bandwidth]
+  machines = [m for m in machines if fits(on_machine(cost_model, m))]
+  larger = [m for m in machines
             if m.accelerator == chip and m.chips > machine.chips]
   out = [f"it fits on {larger[0].name}"] if larger else []
-  if others:
-    least = min(others, key=lambda m: m.chips * m.usable_bytes)
+  if machines:
+    least = min(machines, key=lambda m: m.chips * m.usable_bytes)
     out.append(f"the smallest machine that fits is {least.name}")
   return out
 
 
 def on_machine(cost_model: CostModel, machine: Machine) -> CostModel:
-  """The cost model on another machine; further chips are shards of weights."""
+  """The cost model on another machine; fsdp takes a larger number of chips."""
   shards = cost_model.mesh.data * cost_model.mesh.tensor
   fsdp = max(1, machine.chips // shards)
   mesh = dataclasses.replace(cost_model.mesh, fsdp=fsdp)
@@ -283,7 +288,7 @@ def fitting(cost_model: CostModel) -> CostModel:
     if needed.fits:
       return cost_model
 
-  fits = lambda changed: memory(changed, MOST_ROWS, changed.rows).fits
+  fits = lambda other: memory(other, MOST_ROWS, other.rows).fits
   raise InputError(
       f"{cost_model.machine.name}: a microbatch of {cost_model.micro_rows:,} "
       f"rollouts does not fit: {needed.text}; "

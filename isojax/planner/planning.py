@@ -63,14 +63,14 @@ class Plan:
     warnings, basis = messages.warnings, messages.basis
     tables = ()
     if cost_model:
-      a = max((row.allocation for row in self.rows),
-              key=lambda a: a.Bp * a.n_max)
-      if a.m is not None:
-        cost_model = cost_model.with_recipe(m=a.m)
-      warnings += (text_lib.limits(cost_model, a)
+      largest = max((row.allocation for row in self.rows),
+                    key=lambda a: a.Bp * a.n_max)
+      if largest.m is not None:
+        cost_model = cost_model.with_recipe(m=largest.m)
+      warnings += (text_lib.limits(cost_model, largest)
                    + text_lib.not_trained(cost_model))
-      basis += text_lib.priced(cost_model, a)
-      tables = text_lib.tables(cost_model, self.rows, a)
+      basis += text_lib.assumptions(cost_model, largest)
+      tables = text_lib.tables(cost_model, self.rows, largest)
     return "\n".join([
         *filter(None, (messages.headline,)), text_lib.decision(self.rows),
         *text_lib.total_cost(self.rows, self.cost_model),
@@ -106,8 +106,8 @@ def make(request: Request) -> Plan:
   cost_model = prices.cost_model_of(
       request, easy=easy, validation=problems.validation)
   q = question(request, law, cost_model, problems.D)
-  planned = swept if request.cells.sweep else advised
-  rows, messages = planned(request, q, cost_model)
+  make_rows = _rows_of_sweep if request.cells.sweep else _rows_of_advice
+  rows, messages = make_rows(request, q, cost_model)
   rows, notes = with_config(request.config, rows)
   messages = dataclasses.replace(messages, basis=(*messages.basis, *(
       ("config", note) for note in notes)))
@@ -117,9 +117,9 @@ def make(request: Request) -> Plan:
 
 def question(request: Request, law, cost_model: CostModel | None,
              D: int | None) -> Question:
-  """What is known about the runs; without a law in some sweeps.
+  """What is known about the runs. C is 0 if hours are given.
 
-  C is 0 if hours are given.
+  `law` is None in a sweep of given n or B; `D`: training problems.
   """
   tokens, sizes = request.policy.response_tokens, None
   prompt = request.policy.prompt_tokens
@@ -146,7 +146,7 @@ def question(request: Request, law, cost_model: CostModel | None,
       base_lr=base_lr, base_batch=base_batch, tokens_per_rollout=tokens)
 
 
-def rate(request: Request, q: Question) -> tuple[str, str]:
+def rate_topic(request: Request, q: Question) -> tuple[str, str]:
   """How the learning rate follows from the batch, a row of --explain."""
   source = "--config" if request.config else (
       "the paper; isojax.main uses those of its own config: give it with "
@@ -157,7 +157,7 @@ def rate(request: Request, q: Question) -> tuple[str, str]:
 
 def setting_of(config, cost_model: CostModel | None, *, D: int | None,
                easy: bool) -> export.Setting:
-  """What all runs share: the config's, or a GRPO with KL on easy problems."""
+  """What all runs share: the config's recipe, or GRPO, with KL if `easy`."""
   machine = {} if cost_model is None else dict(
       devices=cost_model.machine.chips, priced=True)
   if config is not None:
@@ -178,8 +178,9 @@ def setting_of(config, cost_model: CostModel | None, *, D: int | None,
       lengths and lengths.max_response, D, **machine)
 
 
-def advised(request: Request, q: Question, cost_model: CostModel | None):
-  """(rows of the plan, one per seed; its messages) of an advice."""
+def _rows_of_advice(request: Request, q: Question,
+                    cost_model: CostModel | None):
+  """(rows of the plan, one per seed; its messages) without a sweep."""
   law = q.law
   if q.C:
     advice = advice_lib.advise(q)
@@ -205,13 +206,14 @@ def advised(request: Request, q: Question, cost_model: CostModel | None):
   return rows, text_lib.Messages(
       (*n_star, *text_lib.alternatives(
           a, advice_lib.neighbours(q, a), expected, law)), warnings,
-      (*text_lib.explained(q, advice), rate(request, q)),
+      (*text_lib.explained(q, advice), rate_topic(request, q)),
       "" if q.n or q.metric != "avg" else evidence.headline(
           law, a.C, a.n, advice.n_bounds, not advice.answer.beyond),
       evidence.lines(law, a.C, a.B, study) if q.metric == "avg" else ())
 
 
-def swept(request: Request, q: Question, cost_model: CostModel | None):
+def _rows_of_sweep(request: Request, q: Question,
+                   cost_model: CostModel | None):
   """(rows of the plan, its messages) of a sweep."""
   C, config = q.C, request.config
   pairs, lead, warnings = wanted_cells(
@@ -241,7 +243,8 @@ def swept(request: Request, q: Question, cost_model: CostModel | None):
             " C, because the learning rate is constant after warm-up" + (
                 ", but for the last steps of a smaller C: the recipe samples "
                 "ahead" if samples_ahead else "")),
-           *(("left out", text) for text in skipped), rate(request, q)))
+           *(("left out", text) for text in skipped),
+           rate_topic(request, q)))
 
 
 def wanted_cells(request: Request, q: Question):
@@ -283,22 +286,22 @@ def without_done(path: str | None, rows: list[plan_file.Row]):
   if fit.unit not in ("rollouts", "updates"):
     raise InputError(f"--skip={path} is in {fit.unit}; expected a fit of "
                      "--axis=rollouts or updates")
-  C = {(Bp, n, seed): end * (Bp * n if fit.unit == "updates" else 1)
-       for Bp, n, seed, end in fit.runs}
-  left = [row for row in rows if not sweep_cells.reached(
-      C.get((row.allocation.Bp, row.allocation.n, row.seed), 0),
+  last_C = {(Bp, n, seed): end * (Bp * n if fit.unit == "updates" else 1)
+            for Bp, n, seed, end in fit.runs}
+  missing = [row for row in rows if not sweep_cells.reached(
+      last_C.get((row.allocation.Bp, row.allocation.n, row.seed), 0),
       row.allocation.C)]
-  if not left:
+  if not missing:
     raise InputError(f"--skip={path} has every run of this sweep at this "
                      "budget; raise --rollouts, or add --seeds or --n")
-  if len(left) == len(rows):
+  if len(missing) == len(rows):
     return rows, ()
-  done = many(len(rows) - len(left), "run")
-  return left, (f"{done} that {path} has at this budget",)
+  done = many(len(rows) - len(missing), "run")
+  return missing, (f"{done} that {path} has at this budget",)
 
 
 def with_config(config, rows: list[plan_file.Row]):
-  """(rows with the m of the config, at most n, and its rate; notes)."""
+  """(rows with the config's m, at most n, and its learning rate; notes)."""
   if config is None:
     return rows, ()
   m, batch = config.alloc.m, config.recipe.optimizer.batch
@@ -309,7 +312,7 @@ def with_config(config, rows: list[plan_file.Row]):
     if m is not None and a.m is None:
       small_n |= {a.n_min} if a.n_min < m else set()
       a = dataclasses.replace(a, m=min(m, a.n_min))
-    if batch != "sampled":  # which rollouts of a step the square root counts
+    if batch != "sampled":  # the square root counts trained rollouts, not B
       lr *= math.sqrt(a.kept / a.n / minibatches)
     out.append(dataclasses.replace(row, allocation=a, lr=lr))
   if small_n:

@@ -1,7 +1,7 @@
 """The cost model of a request: machine, model, lengths and speed.
 
 The speed of a machine is calibrated (planner/cost.py), or measured from a run
-(--measured).
+(--measured). Bp problems of a step, n rollouts of each, C rollouts of a run.
 """
 
 import math
@@ -33,7 +33,7 @@ def dtype_of(section, accelerator: Accelerator) -> str:
   """The dtype of a config's sampler or loss; `auto` by the chip's peaks."""
   if section.dtype != shape_lib.AUTO:
     return section.dtype
-  return shape_lib.auto_dtype(
+  return shape_lib.auto_dtype(  # takes seconds of a product, not FLOP/s
       accelerator.platform, 1 / accelerator.exact_float32,
       1 / accelerator.bfloat16)
 
@@ -50,7 +50,7 @@ def measured_records(request: Request) -> list[dict] | None:
   return train_records(records.read(path), path=path)
 
 
-def priced_recipe(config, train) -> Recipe:
+def priced_recipe(config, train: list[dict] | None) -> Recipe:
   """The parts of a step that the config's recipe computes.
 
   With resampling rounds (DAPO), a step has as many rounds as --measured shows,
@@ -71,9 +71,9 @@ def priced_recipe(config, train) -> Recipe:
       rounds=rounds, in_flight=updates.in_flight > 0)
 
 
-def priced_workload(request: Request, train, kl: bool, shape,
-                    machine) -> Workload:
-  """The workload of a step; without a config the longest lengths are 4 means.
+def priced_workload(request: Request, train: list[dict] | None, kl: bool,
+                    shape, machine) -> Workload:
+  """The workload of a step; without a config, maximal lengths are 4 x the mean.
   """
   config = request.config
   prompt, response = mean_lengths(train) if train else (None, None)
@@ -101,16 +101,18 @@ def priced_workload(request: Request, train, kl: bool, shape,
       lora_rank=config.model.lora.rank or None)
 
 
-def evaluations_due(e, C: int, B: int) -> int:
+def evaluations_due(eval_config, C: int, B: int) -> int:
   """The evaluations of a run to C by steps of B, with the one at step 0."""
-  if min(e.k, e.first, e.growth) < 1:
-    raise InputError(f"eval: k={e.k}, first={e.first}, growth={e.growth}: "
+  k, first = eval_config.k, eval_config.first
+  growth = eval_config.growth
+  if min(k, first, growth) < 1:
+    raise InputError(f"eval: k={k}, first={first}, growth={growth}: "
                      "expected at least 1")
   C -= C % B  # whole steps
-  if C > 10_000 * e.first and e.growth < 1.01:  # counting takes long
-    return min(C // B, C // e.first)
+  if C > 10_000 * first and growth < 1.01:  # too many to list: an upper bound
+    return min(C // B, C // first)
   return len(evaluate.due_steps(evaluate.due_rollouts(
-      C=C, first=e.first, growth=e.growth), B))
+      C=C, first=first, growth=growth), B))
 
 
 def of_config(config, shape, workload: Workload, machine: Machine, *,
@@ -118,18 +120,18 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
   """The cost model with the mesh, slots and microbatches of a config.
 
   With pages, a run gets the slots that sampler.memory_gib admits at
-  sampler.expected_tokens, and so does the cost model. `most` are the slots of
-  the machine, `validation` the problems of an evaluation.
+  sampler.expected_tokens, and so does the cost model. `most`: slots of the
+  machine at most; `validation`: problems of an evaluation.
   """
   mesh, sampler = Mesh(**config.mesh.to_dict()), config.sampler
-  f, e = workload.formats, config.eval
+  formats, k = workload.formats, config.eval.k
   machine.check(mesh)
-  G, weights_gathered, pages = mesh.row_shards, True, None
+  G, weights_gathered, pages = mesh.row_shards, True, None  # G: shards of rows
   if sampler.page is not None:
     slots, pages, weights_gathered = DeviceBytes(
-        shape, f, sampler.max_prompt_tokens, sampler.max_new_tokens,
+        shape, formats, sampler.max_prompt_tokens, sampler.max_new_tokens,
         fused=memory.has_kernel(
-            shape, attention=sampler.attention, dtype=f.compute,
+            shape, attention=sampler.attention, dtype=formats.compute,
             tensor=mesh.tensor, accelerator=machine.accelerator),
         fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,
         expected=sampler.expected_tokens).admitted(
@@ -140,12 +142,14 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
           f"a device of {machine.name}; increase it, or use a larger mesh")
     most = min(most, slots * G)
   return memory.fitting(CostModel(
-      shape, machine, mesh, workload, cost.calibrated(shape, machine),
+      shape, machine, mesh, workload,
+      cost.calibrated_efficiency(shape, machine),
       rows=most, weights_gathered=weights_gathered,
       micro_rows=max(G, config.recipe.loss.microbatch_tokens
                      // sampler.max_new_tokens), slots_refilled=True,
-      evaluations=lambda C, B: evaluations_due(e, C, B) * validation * e.k,
-      k=e.k, page=sampler.page, pages=pages))
+      evaluations=lambda C, B: evaluations_due(
+          config.eval, C, B) * validation * k,
+      k=k, page=sampler.page, pages=pages))
 
 
 def cost_model_of(request: Request, *, easy: bool,
@@ -162,9 +166,9 @@ def cost_model_of(request: Request, *, easy: bool,
   shape, train = policy_shape(request), measured_records(request)
   workload = priced_workload(request, train, easy, shape, machine)
   if config is None:
-    cost_model = memory.packed(
-        shape, workload, machine, efficiency=cost.calibrated(shape, machine),
-        rows=rows or 64 * machine.chips)
+    cost_model = memory.on_fastest_mesh(
+        shape, workload, machine, rows=rows or 64 * machine.chips,
+        efficiency=cost.calibrated_efficiency(shape, machine))
   else:
     cost_model = of_config(
         config, shape, workload, machine, most=rows or config.sampler.slots,
@@ -189,7 +193,7 @@ def as_measured(request: Request, cost_model: CostModel, train) -> CostModel:
 
 
 def upper_ratio(cost_model: CostModel) -> float:
-  """Times the predicted time that nine of ten runs take at most."""
+  """Nine of ten runs take at most this multiple of the predicted time."""
   if cost_model.efficiency.spread is None:
     raise InputError("--sure: no spread is known of a measured speed; leave it "
                      "out, or give less")
@@ -226,47 +230,47 @@ FIELDS = ("Bp", "n", "trained_tokens", "seconds_grade", "seconds_score",
 def train_records(records: list[dict], *, path: str) -> list[dict]:
   """The train records of one run; InputError if they are no evidence."""
   train = [r for r in records if r.get("kind") == "train"]
-  lacking = {name for r in train for name in FIELDS
+  missing = {name for r in train for name in FIELDS
              if not isinstance(r.get(name), (int, float))}
-  if lacking:
-    raise InputError(f"{path}: {', '.join(sorted(lacking))}: expected numbers "
+  if missing:
+    raise InputError(f"{path}: {', '.join(sorted(missing))}: expected numbers "
                      "in each train record, as isojax.main writes them")
   runs = {(r.get("run_id"), r["Bp"], r["n"]) for r in train}
   if len(runs) != 1 or len(train) < 3:
     raise InputError(f"{path}: {len(train)} train records of {len(runs)} runs: "
                      "expected at least 3, all of one run")
-  still = [name for name in COUNTS if train[-1][name] <= train[0][name]]
-  still += [name for name in SECONDS if not all(r[name] for r in train)]
-  if still:
-    raise InputError(f"{path}: {', '.join(still)} must be above 0, and "
+  wrong = [name for name in COUNTS if train[-1][name] <= train[0][name]]
+  wrong += [name for name in SECONDS if not all(r[name] for r in train)]
+  if wrong:
+    raise InputError(f"{path}: {', '.join(wrong)} must be above 0, and "
                      "cumulative counts must grow")
   return train
 
 
-def _grown(train: list[dict], name: str) -> float:
+def _increase(train: list[dict], name: str) -> float:
   return train[-1][name] - train[0][name]
 
 
 def trained_share(train: list[dict], recipe: Recipe) -> float:
   """Share of groups with a gradient, of a run with this recipe."""
   n = train[0]["n"]
-  # Tokens that each epoch would train on if every kept group had a gradient.
-  most = _grown(train, "sampled_tokens") / recipe.rounds * (
+  # Tokens that all epochs would train on if every kept group had a gradient.
+  most = _increase(train, "sampled_tokens") / recipe.rounds * (
       recipe.trained_rollouts(n) / n * recipe.epochs)
-  return min(1.0, _grown(train, "trained_tokens") / most)
+  return min(1.0, _increase(train, "trained_tokens") / most)
 
 
 def mean_rounds(train: list[dict]) -> float:
   """Mean sampling rounds of a step; 1 without resampling."""
-  step = train[0]["Bp"] * train[0]["n"]
-  return max(1.0, _grown(train, "rollouts") / step / (len(train) - 1))
+  B = train[0]["Bp"] * train[0]["n"]  # rollouts of a round
+  return max(1.0, _increase(train, "rollouts") / B / (len(train) - 1))
 
 
 def mean_lengths(train: list[dict]) -> tuple[float, float]:
   """Mean tokens of a problem's prompt and of a rollout."""
-  rollouts = _grown(train, "rollouts")
-  return (_grown(train, "prompt_tokens") / (rollouts / train[0]["n"]),
-          _grown(train, "sampled_tokens") / rollouts)
+  rollouts = _increase(train, "rollouts")
+  return (_increase(train, "prompt_tokens") / (rollouts / train[0]["n"]),
+          _increase(train, "sampled_tokens") / rollouts)
 
 
 def measured_efficiency(train: list[dict], ideal: Cost, *,
@@ -277,11 +281,11 @@ def measured_efficiency(train: list[dict], ideal: Cost, *,
   at PEAK, over the median time of a step, so that compilation does not count.
   The result does not carry over to another model, machine or number of rows.
   """
-  typical = lambda name: statistics.median(r[name] for r in train)
-  prefill, decode, *rest = ideal.stages
-  sample = (prefill + decode) / typical("seconds_sample")
+  median = lambda name: statistics.median(r[name] for r in train)
+  prefill, decode, *training = ideal.stages
+  sample = (prefill + decode) / median("seconds_sample")
   # Forward passes before the updates are priced with them.
-  update = sum(rest) / (typical("seconds_update") + typical("seconds_score"))
+  update = sum(training) / (median("seconds_update") + median("seconds_score"))
   return cost.Efficiency(
       sample, sample, update, update, slots=1.0,
-      step_seconds=typical("seconds_grade"), basis=f"measured from {path}")
+      step_seconds=median("seconds_grade"), basis=f"measured from {path}")

@@ -1,6 +1,7 @@
 """Published laws of n*(C) and what they were measured on.
 
-IsoCompute Playbook (arXiv 2603.12151), sections 3, 8 and 9.
+IsoCompute Playbook (arXiv 2603.12151), sections 3, 8 and 9. Bp problems of a
+step, n rollouts of each, C rollouts of a run, D training problems.
 """
 
 import dataclasses
@@ -28,7 +29,7 @@ class Prior:
 
 
 _EASY = dict(stratum="easy", B_max=65_536, max_n=2048)
-_AT_8192 = dict(B_max=8192, max_n=1024)
+_AT_8192 = dict(B_max=8192, max_n=1024)  # Bp * n = 8192
 _HARD = dict(stratum="hard", B_max=16_384, max_n=512)
 # Qwen2.5-7B-Instruct on math, one run per configuration, 300 validation
 # problems, avg@4. Parameters as printed; data ranges read from the figures.
@@ -77,7 +78,7 @@ OTHER_MODELS_N = (16, 64)  # where the paper's other base models saturated
 PRIOR_SPREAD = {"easy": 9.2, "hard": 3.1}
 PRIOR_D = {"easy": 6000, "hard": 5000}  # training problems
 # Refits of the published points differ from the printed parameters by at most
-# 0.1 decade in C0 and 0.5 in log2 of the ceiling.
+# 0.1 decade in C0, the law's midpoint, and 0.5 in log2 of the ceiling.
 PRIOR_C0_DECADES, PRIOR_LOG2 = 0.1, 0.5
 
 
@@ -106,7 +107,7 @@ def best_n_of_study() -> dict[tuple[str, int], dict]:
     return {(entry["stratum"], entry["D"]): {
         "windows": {w["C/D"]: (w["training"], w["validation"])
                     for w in entry["windows"]},
-        "peak": {int(n): at for n, at in entry["peak"].items()}}
+        "peak": {int(n): ratio for n, ratio in entry["peak"].items()}}
             for entry in json.load(file)}
 
 
@@ -116,12 +117,12 @@ def _nearest(values, x: float):
 
 
 def _nearest_window(stratum: str, D: int, C: int):
-  """(D of the study, what it measured there, C/D of a window, is it near?)."""
+  """(D of the study, its entry, the window nearest to C/D, is that near?)."""
   study_D = _nearest([d for s, d in best_n_of_study() if s == stratum], D)
   entry = best_n_of_study()[stratum, study_D]
-  at = _nearest(entry["windows"], C / D)
-  is_near = 1 / MAX_WINDOW_RATIO <= at * D / C <= MAX_WINDOW_RATIO
-  return study_D, entry, at, is_near
+  window = _nearest(entry["windows"], C / D)
+  is_near = 1 / MAX_WINDOW_RATIO <= window * D / C <= MAX_WINDOW_RATIO
+  return study_D, entry, window, is_near
 
 
 def study_bounds(stratum: str, D: int, C: int) -> tuple[int, int] | None:
@@ -129,36 +130,37 @@ def study_bounds(stratum: str, D: int, C: int) -> tuple[int, int] | None:
 
   They are the common n of both splits if there are any, else the n of either.
   """
-  _, entry, at, is_near = _nearest_window(stratum, D, C)
+  _, entry, window, is_near = _nearest_window(stratum, D, C)
   if not is_near:
     return None
-  (_, low, high), (_, other_low, other_high) = entry["windows"][at]
-  both = max(low, other_low), min(high, other_high)
-  return both if both[0] <= both[1] else (
-      min(low, other_low), max(high, other_high))
+  (_, low, high), (_, other_low, other_high) = entry["windows"][window]
+  common = max(low, other_low), min(high, other_high)
+  if common[0] <= common[1]:
+    return common
+  return min(low, other_low), max(high, other_high)
 
 
 def study_statement(stratum: str, D: int, C: int, n: int) -> str:
   """A sentence: the best n of the study near C/D, and whether `n` agrees."""
-  study_D, entry, at, is_near = _nearest_window(stratum, D, C)
+  study_D, entry, window, is_near = _nearest_window(stratum, D, C)
   study = f"the study ({STUDY_MODEL}, docs/study.md)"
   if not is_near:
     return (f"{study} has no window near C/D = {C / D:,.0f} rollouts a problem "
-            f"(nearest, D = {study_D:,}: {at:,})")
-  side = lambda best, low, high: ("below" if n < low else "above" if n > high
-                                  else "in")
-  intervals = entry["windows"][at]
+            f"(nearest, D = {study_D:,}: {window:,})")
+  side = lambda best, low, high: (
+      "below" if n < low else "above" if n > high else "in")
+  intervals = entry["windows"][window]
   sides = [side(*interval) for interval in intervals]
   train, validation = (f"{best} [{low}, {high}]"
                        for best, low, high in intervals)
-  out = (f"{study} at D = {study_D:,}, C/D = {at:,}: best n = {train} on "
+  out = (f"{study} at D = {study_D:,}, C/D = {window:,}: best n = {train} on "
          f"training problems, {validation} on validation; ")
   out += (f"n = {n} agrees" if sides == ["in", "in"] else
           f"n = {n} disagrees: it is {sides[0]} the first interval, "
           f"{sides[1]} the second")
   peak = entry["peak"]
   tested = _nearest(peak, n)
-  if at > peak[tested]:
+  if window > peak[tested]:
     out += (f"; validation was best at C/D = {peak[tested]:,} for n = {tested}"
             " and fell later: stop by validation")
   return out

@@ -50,7 +50,7 @@ class Request:
 
 
 def check(name: str, value) -> None:
-  """InputError for a value that the field of this name may not have."""
+  """Raises InputError if the field of this name may not have the value."""
   choices, between = (FIELDS[name].metadata[key] for key in (
       "choices", "between"))
   if choices and value not in (None, *choices):
@@ -89,7 +89,7 @@ def check_complete(request: Request, stratum: str | None) -> None:
              if value is not None]
   timed = bool(budgets) and budgets != ["rollouts"]
   cells, policy = request.cells, request.policy
-  priced = request.hardware.machine is not None or timed and not cells.sweep
+  priced = request.hardware.machine is not None or (timed and not cells.sweep)
   missing = [text for text, is_missing in {
       "a budget: --rollouts=2e6 or, on a --machine, --hours=9, "
       "--device_hours=144 or --usd=500": not budgets,
@@ -194,27 +194,29 @@ class Problems:
 
 
 def problems(request: Request) -> Problems:
-  """What the stratum file says: that given, or the config's if it exists."""
+  """What the stratum file says: the given one, or the config's if it exists."""
   evidence, config = request.evidence, request.config
-  path = evidence.problems or config and config.task.stratum
-  if path is None or evidence.problems is None and not os.path.exists(
-      shipped_path(path)):
+  path = evidence.problems or (config and config.task.stratum)
+  if path is None or (evidence.problems is None and not os.path.exists(
+      shipped_path(path))):
     return Problems(evidence.stratum, evidence.D)
   try:
     with open(shipped_path(path), encoding="utf-8") as file:
       header, *rows = map(json.loads, file)
-    n, splits = int(header["n"]), [row["split"] for row in rows]
-    correct = tuple(row["correct"] if n else 0 for row in rows
+    samples = int(header["n"])  # of a problem; 0: not sampled
+    splits = [row["split"] for row in rows]
+    correct = tuple(row["correct"] if samples else 0 for row in rows
                     if row["split"] == "train")
-    wrong = [c for c in correct if not 0 <= c <= n]
+    wrong = [c for c in correct if not 0 <= c <= samples]
     if wrong:
-      raise ValueError(f"{wrong[0]} correct of {n}")
+      raise ValueError(f"{wrong[0]} correct of {samples}")
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(f"{path}: expected a stratum file of launch.split "
                      f"({type(error).__name__}: {error})") from error
   stratum = evidence.stratum
-  if stratum is None and n and evidence.law is None and request.needs_law:
-    stratum = priors.stratum_of([c / n for c in correct])
+  if (stratum is None and samples and evidence.law is None
+      and request.needs_law):
+    stratum = priors.stratum_of([c / samples for c in correct])
   return Problems(stratum, evidence.D or len(correct),
                   splits.count("validation"))
 
@@ -228,7 +230,7 @@ def read_fit(path: str) -> Fitted:
 def resolve_law(request: Request, stratum: str | None) -> Prior | Fitted:
   """The law of the request, else the published law of the stratum.
 
-  InputError if there is none, or it is of another stratum.
+  InputError if there is no such law, or it is of another stratum.
   """
   name = request.evidence.law
   if name is None:
@@ -257,7 +259,7 @@ def check_effect(request: Request, law) -> None:
   unpriced, no_law = request.hardware.machine is None, law is None
   cells = request.cells
   in_tokens = not no_law and law.unit in ("tokens", "sampled_tokens")
-  wrong = {
+  without_effect = {  # when -> fields without effect then, or a false value
       "without --machine": unpriced and (
           "usd_per_chip_hour", "rows", "measured", "dtype"),
       "without --machine or a law in tokens": unpriced and not in_tokens and (
@@ -272,7 +274,7 @@ def check_effect(request: Request, law) -> None:
       "in a sweep of given --n or --B": no_law and (
           ("stratum", "model") if unpriced else
           ("stratum",) if request.config else ())}
-  for when, names in wrong.items():
+  for when, names in without_effect.items():
     given = [f"--{name}" for name in names or () if name in request.given]
     if given:
       raise InputError(f"{', '.join(given)}: no effect {when}; leave it out")

@@ -139,7 +139,7 @@ def text(name: str, form: str) -> str:
 
 def signature(returns: type) -> inspect.Signature:
   """The keywords of isojax.plan: every field, and config."""
-  keywords = [(name, f.default or None if f.type is tuple else f.default,
+  keywords = [(name, (f.default or None) if f.type is tuple else f.default,
                inspect.Parameter.empty if f.type in (object, tuple) else f.type)
               for name, f in FIELDS.items()]
   keywords.append(("config", None, inspect.Parameter.empty))

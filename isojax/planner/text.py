@@ -1,4 +1,8 @@
-"""A plan as text: the allocation, its runs, costs and assumptions."""
+"""A plan as text: the allocation, its runs, costs and assumptions.
+
+Bp problems of a step, n rollouts of each, m of them trained on, M updates, C
+rollouts of a run, D training problems; n* the best n by the law.
+"""
 
 from collections.abc import Sequence
 import dataclasses
@@ -57,11 +61,11 @@ def total_cost(rows: Sequence[plan_file.Row],
     return ("time and cost are not known: give --machine, --model and the mean "
             "tokens of prompts and responses",)
 
-  def add(name):
+  def sum_of(name):
     values = [row.expected[name] for row in rows]
     return None if None in values else np.sum(values, axis=0)
 
-  total = {name: add(name) for name in (
+  total = {name: sum_of(name) for name in (
       "seconds", "seconds_range", "device_hours", "usd")}
   time, ends, hours, money = cost_columns(total)
   seconds, spread = total["seconds"], cost_model.efficiency.spread
@@ -96,16 +100,16 @@ def bill(cost_model: CostModel, hours: str, money: str) -> str:
           f"chip-hour ({source})")
 
 
-def cost_columns(e: dict | None) -> list[str]:
+def cost_columns(expected: dict | None) -> list[str]:
   """The columns COSTS of a `plan_file.Row.expected`."""
-  if e is None:
+  if expected is None:
     return ["-"] * len(COSTS)
   about = lambda seconds: duration(seconds, rounded)
-  ends = e["seconds_range"]
-  return [about(e["seconds"]),
+  ends, usd = expected["seconds_range"], expected["usd"]
+  return [about(expected["seconds"]),
           "-" if ends is None else " to ".join(map(about, ends)),
-          rounded(e["device_hours"]),
-          "-" if e["usd"] is None else rounded(e["usd"])]
+          rounded(expected["device_hours"]),
+          "-" if usd is None else rounded(usd)]
 
 
 def table(rows: Sequence[plan_file.Row], D: int | None) -> str:
@@ -119,9 +123,9 @@ def table(rows: Sequence[plan_file.Row], D: int | None) -> str:
         f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
         number(a.M * a.Bp / D) if D else "-", str(row.seed),
         *cost_columns(row.expected)])
-  known = [c for c in range(len(lines[0]))
-           if any(line[c] != "-" for line in lines[1:])]
-  return aligned([[line[c] for c in known] for line in lines])
+  filled = [i for i in range(len(lines[0]))
+            if any(line[i] != "-" for line in lines[1:])]
+  return aligned([[line[i] for i in filled] for line in lines])
 
 
 def reward(p: Prediction) -> str:
@@ -196,7 +200,7 @@ def limits(cost_model: CostModel, a: Allocation) -> tuple[str, ...]:
   """Warnings if slots or mesh of a config make a run MIN_SLOWDOWN times slower.
   """
   if not cost_model.evaluations or cost_model.page is not None:
-    return ()  # not of a config, or only pages fit
+    return ()  # without a config; or with pages, which on_fastest_mesh lacks
   out, seconds = [], cost_model.run(a.Bp, a.n, a.M).seconds
   times = lambda other: seconds / other.run(a.Bp, a.n, a.M).seconds
   more = memory_lib.with_rows(cost_model, a.B)
@@ -206,7 +210,8 @@ def limits(cost_model: CostModel, a: Allocation) -> tuple[str, ...]:
         f" limit the run: at (Bp, n) = ({a.Bp}, {a.n}) it takes "
         f"{times(more):.2g} times as long as with --config.sampler.slots="
         f"{more.rows}, which the memory admits (check sampler.memory_gib)")
-  best = memory_lib.packed(  # fits: it needs less memory than the config
+  # One fits: it needs less memory than the config.
+  best = memory_lib.on_fastest_mesh(
       cost_model.shape, cost_model.workload, cost_model.machine, rows=a.B,
       efficiency=cost_model.efficiency).replace(
           evaluations=cost_model.evaluations, k=cost_model.k)
@@ -225,8 +230,8 @@ def topics(basis: Sequence[tuple[str, str]]) -> str:
   return "\n".join(f"{topic:<{width}}  {text}" for topic, text in basis)
 
 
-def priced(cost_model: CostModel,
-           largest: Allocation) -> tuple[tuple[str, str], ...]:
+def assumptions(cost_model: CostModel,
+                largest: Allocation) -> tuple[tuple[str, str], ...]:
   """The assumptions of the prices, for --explain."""
   m, w, e = cost_model.machine, cost_model.workload, cost_model.efficiency
   of_config = bool(cost_model.evaluations)
@@ -293,6 +298,7 @@ def choices(cost_model: CostModel, Bp: int, n: int) -> tuple[str, ...]:
   """The share of a step's time that each choice of the recipe saves or adds."""
   w, plain = cost_model.workload, Recipe()
   r, f = w.recipe, w.formats
+  # Text of each choice -> the cost model without it.
   without = {text: cost_model.with_recipe(**{name: getattr(plain, name)})
              for name, text in {
                  "m": f"m = {r.m} of n = {n}", "epochs": f"epochs = {r.epochs}",

@@ -2,7 +2,8 @@
 
 The race is a function of the records (frontier.race.play). After a kill, the
 same call reads the records, resumes the interrupted run and ends with the same
-bits. It writes ROOT/spend.json and never reads it.
+bits. It writes ROOT/spend.json and never reads it. C: rollouts of a run; an arm
+differs from the config in its overrides, such as n, the rollouts per problem.
 """
 
 import bisect
@@ -41,8 +42,8 @@ from isojax.tasks import strata
 
 SPEND = "spend.json"  # in the root
 SPEED_RUN = "clock"  # folder of the root, with the run that measures the speed
-PLACEHOLDER_C = 2**20  # while the budget is not known
-MIN_STEPS = 8  # of each arm at the first rung
+PLACEHOLDER_C = 2**20  # rollouts, of configs made before the budget is known
+MIN_STEPS = 8  # of each arm at the first rung of the race
 # n of the default arms; the first is the prior. On 256 problems, n = 2 to 64
 # were within 0.011 of each other (docs/study.md).
 DEFAULT_N = (8, 4, 16, 32)
@@ -102,12 +103,11 @@ def products(specs: typing.Sequence[str], config) -> list[dict]:
 
 
 def _value(text: str, like, spec: str):
-  """The text as a value of the type of another one."""
+  """The text as a value of the type of `like`, unless that is None."""
   try:
     value = json.loads(text)
   except ValueError:
-    value = {"True": True, "False": False, "None": None}[text] if text in (
-        "True", "False", "None") else text
+    value = {"True": True, "False": False, "None": None}.get(text, text)
   if isinstance(like, float) and type(value) is int:
     value = float(value)
   if like is not None and type(value) is not type(like):
@@ -117,9 +117,9 @@ def _value(text: str, like, spec: str):
 
 def label(overrides: dict) -> str:
   """The name of an arm, such as "n=8 base_lr=0.0003"."""
+  shown = lambda value: f"{value:g}" if isinstance(value, float) else value
   return " ".join(
-      f"{key.rpartition('.')[2]}="
-      f"{f'{value:g}' if isinstance(value, float) else value}"
+      f"{key.rpartition('.')[2]}={shown(value)}"
       for key, value in sections.flat(overrides).items()) or "config"
 
 
@@ -131,7 +131,7 @@ def default_overrides(config, budget: int) -> list[dict]:
           for n in DEFAULT_N]
 
 
-def of_plan(path: str) -> list[dict]:
+def overrides_of_plan(path: str) -> list[dict]:
   """The overrides of a plan's rows, without the budget."""
   lines = plan_file.read_lines(path)
   arms = []
@@ -161,8 +161,8 @@ def with_one_dtype(config, root: str):
   return out
 
 
-def prepared(config, overrides: list[dict] | None, budget: int, root: str
-             ) -> list[ArmRun]:
+def prepare_arms(config, overrides: list[dict] | None, budget: int, root: str
+                 ) -> list[ArmRun]:
   """The arms of a spend; InputError names every arm whose config is wrong.
 
   overrides: what each arm changes in the config; None: the default arms.
@@ -188,15 +188,16 @@ def prepared(config, overrides: list[dict] | None, budget: int, root: str
         f"arm {', '.join(names)}: {message}"
         for message, names in wrong.items()))
   for folder in {arm.folder for arm in arms}:
-    if len(same := [arm.name for arm in arms if arm.folder == folder]) > 1:
+    same = [arm.name for arm in arms if arm.folder == folder]
+    if len(same) > 1:
       raise InputError(f"{len(same)} arms are the same run, because nothing "
                        f"that decides results differs: {', '.join(same)}; "
                        "leave all but one out")
   return arms
 
 
-def smallest(arms: typing.Sequence[ArmRun]) -> int:
-  """Rollouts of each arm at the smallest first rung."""
+def smallest_rung(arms: typing.Sequence[ArmRun]) -> int:
+  """Rollouts of each arm at the smallest first rung, MIN_STEPS of every arm."""
   return max(MIN_STEPS * arm.setup.e.alloc.B for arm in arms)
 
 
@@ -209,11 +210,11 @@ def hours_for(usd: float, machine: str | None,
   request = request_lib.request(usd=usd, machine=machine,
                                 usd_per_chip_hour=usd_per_chip_hour)
   hours = request_lib.hours(request)
-  priced = request_lib.resolve_machine(request)
-  price = priced.accelerator
-  progress.say(f"usd={usd:g}: {hours:.3g} hours of {machine}, {priced.chips} "
-               f"chips at {price.usd_per_hour:g} USD an hour each "
-               f"({price.usd_source})")
+  priced_machine = request_lib.resolve_machine(request)
+  chips, chip = priced_machine.chips, priced_machine.accelerator
+  progress.say(f"usd={usd:g}: {hours:.3g} hours of {machine}, {chips} "
+               f"chips at {chip.usd_per_hour:g} USD an hour each "
+               f"({chip.usd_source})")
   return hours
 
 
@@ -236,16 +237,17 @@ def budget_of(config, overrides: list[dict] | None, root: str, *,
     return rollouts
   if usd is not None:
     hours = hours_for(usd, machine, usd_per_chip_hour)
-  arms = prepared(config, overrides, PLACEHOLDER_C, root)
+  arms = prepare_arms(config, overrides, PLACEHOLDER_C, root)
   speed_run = dataclasses.replace(arms[0], folder=os.path.join(
       root, SPEED_RUN, arms[0].setup.run_id))
   with locked(root):
-    advance(speed_run, smallest(arms), signals)
-  e = speed_run.setup.e.eval
+    advance(speed_run, smallest_rung(arms), signals)
+  eval_config = speed_run.setup.e.eval
   return rollouts_for_hours(
       records.read(os.path.join(speed_run.folder, state_lib.RECORDS)), hours,
       evaluations_at=lambda C: len(arms) + len(evaluate.due_rollouts(
-          C=C, first=e.first, growth=e.growth)), minimum=smallest(arms))
+          C=C, first=eval_config.first, growth=eval_config.growth)),
+      minimum=smallest_rung(arms))
 
 
 def rollouts_for_hours(run_records: list[dict], hours: float, *,
@@ -321,18 +323,18 @@ def advance(arm: ArmRun, C: float, signals) -> tuple[race.ArmHistory, int, int]:
 
 def _evaluations(arm: ArmRun, run_records: list[dict], failure: str
                  ) -> race.ArmHistory:
-  """The evaluations of a run, for the race."""
+  """The E evaluations of a run on Q problems, for the race."""
   evals = [r for r in run_records if r["kind"] == "eval"]
   value_ExQ = np.array([r["correct"] for r in evals]) / evals[0]["k"]
   # Tokens stand for device time, which differs when a run is resumed.
   last = run_records[-1]
-  tokens = (last["sampled_tokens"] + last["trained_tokens"]) / max(
+  tokens_per_rollout = (last["sampled_tokens"] + last["trained_tokens"]) / max(
       last["rollouts"], 1)
   alloc = arm.setup.e.alloc
   return race.ArmHistory(
       arm.name, np.array([float(r["rollouts"]) for r in evals]),
-      value_ExQ.mean(1), value_ExQ, tokens, race.stretch(alloc.Bp, alloc.n),
-      failure)
+      value_ExQ.mean(1), value_ExQ, tokens_per_rollout,
+      race.stretch(alloc.Bp, alloc.n), failure)
 
 
 # ---- the end
@@ -344,10 +346,10 @@ def best_record(folder: str) -> dict:
               if r["kind"] == "eval"), key=lambda r: r["avg"])
 
 
-def tested(arm: ArmRun, best: dict) -> dict | None:
-  """The record of the best checkpoint's evaluation on the test split.
+def test_record(arm: ArmRun, best: dict) -> dict | None:
+  """Evaluates the best checkpoint on the test split; returns the record.
 
-  None: the stratum has no test split. A stored record is not measured again.
+  None: the stratum has no test split. If the record is stored, it is returned.
   """
   path = os.path.join(arm.folder, state_lib.EVALUATIONS)
   stratum = arm.setup.stratum.header["stratum"]
@@ -414,7 +416,7 @@ class Spent(typing.NamedTuple):
   document: dict
   result: race.Result
   arms: list[ArmRun]
-  seen: dict[int, race.ArmHistory]  # of each arm that ran, by its index
+  histories: dict[int, race.ArmHistory]  # of each arm that ran, by its index
 
 
 def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
@@ -435,8 +437,8 @@ def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
                      "stops arms by a rule of its own; leave it None")
   with locked(root):
     compilation.enable_cache(progress.say)
-    arms = prepared(config, overrides, budget, root)
-    seen: dict[int, race.ArmHistory] = {}
+    arms = prepare_arms(config, overrides, budget, root)
+    histories: dict[int, race.ArmHistory] = {}
     charged = [0] * len(arms)  # rollouts
     start, sampled_here = time.monotonic(), 0  # rollouts of this process
 
@@ -449,12 +451,12 @@ def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
     except strata.NoTestSplitError as error:  # says how to make the split
       progress.say(f"no test reward: {error}")
 
-    def reach(k: int, C: float):
+    def advance_arm(i: int, C: float):
       nonlocal sampled_here
-      progress.say(f"{arms[k].name}: to {C:,.0f} rollouts, in {arms[k].folder}")
-      seen[k], charged[k], sampled = advance(arms[k], C, signals)
+      progress.say(f"{arms[i].name}: to {C:,.0f} rollouts, in {arms[i].folder}")
+      histories[i], charged[i], sampled = advance(arms[i], C, signals)
       sampled_here += sampled
-      return seen[k], charged[k]
+      return histories[i], charged[i]
 
     def say(line: str) -> None:
       if sampled_here:
@@ -463,19 +465,19 @@ def spend(config, overrides: list[dict] | None, budget: int, root: str, *,
         line += f"; ETA {progress.format_seconds(left)}"
       progress.say(line)
 
-    result = race.play([arm.name for arm in arms], reach, budget,
-                       smallest=smallest(arms), log=say,
+    result = race.play([arm.name for arm in arms], advance_arm, budget,
+                       smallest=smallest_rung(arms), log=say,
                        prior=race.prior_of([a.setup.e.alloc.n for a in arms]))
     chosen = arms[result.chosen]
     best = best_record(chosen.folder)
-    spent = Spent(document(arms, result, best, tested(chosen, best)), result,
-                  arms, seen)
+    spent = Spent(document(arms, result, best, test_record(chosen, best)),
+                  result, arms, histories)
     records.replace(os.path.join(root, SPEND), (json.dumps(
         spent.document, indent=1) + "\n").encode())
     return spent
 
 
-def reported(spent: Spent) -> str:
+def summary(spent: Spent) -> str:
   """The chosen arm, its rewards and its cost, in one sentence."""
   spend, chosen = spent.document, spent.result.arms[spent.result.chosen]
   rewards = ", ".join(

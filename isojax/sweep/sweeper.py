@@ -40,7 +40,7 @@ from isojax.runtime import progress
 POLL_SECONDS = 0.5  # between checks of the processes
 REPORT_SECONDS = 60.0  # between lines about the progress of the runs
 ETA_STEPS = 20  # the last training steps, whose speed gives the ETA
-TAIL_BYTES = 1 << 20  # at the end of a file, which are read
+TAIL_BYTES = 1 << 20  # at the end of a file; only these are read
 MARK = "== "  # begins the lines of a log that the sweeper wrote
 # Exit codes of a run that was asked to stop. A negative code is the signal that
 # ended the run before it could save.
@@ -172,8 +172,8 @@ def _out_of_patience(run: PlannedRun) -> bool:
   patience = run.config["eval"]["patience"]
   if patience is None:
     return False
-  kept = records.sound(os.path.join(run.folder, "records.jsonl"))[0]
-  return evaluate.stale([r["avg"] for r in kept if r["kind"] == "eval"]
+  run_records, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
+  return evaluate.stale([r["avg"] for r in run_records if r["kind"] == "eval"]
                         ) >= patience
 
 
@@ -202,29 +202,30 @@ def state_of(run: PlannedRun) -> str:
   return "stopped" if os.path.isdir(run.folder) else "waiting"
 
 
-def _best(kept: list[dict]) -> str:
+def _best(run_records: list[dict]) -> str:
   """The best evaluation of a run, as text."""
-  best = max((r for r in kept if r["kind"] == "eval"),
+  best = max((r for r in run_records if r["kind"] == "eval"),
              key=lambda r: r["avg"], default=None)
   return "-" if best is None else (
       f"{best['avg']:.4f} ± {best['avg_se']:.4f} at {best['step']}")
 
 
-def _table_row(run: PlannedRun, state: str, kept: list[dict]) -> list[str]:
-  a = run.alloc
-  rollouts, eta = kept[-1]["rollouts"] if kept else 0, "-"
-  if state == "running" and (
-      train := [r for r in kept if r["kind"] == "train"][-ETA_STEPS:]):
+def _table_row(run: PlannedRun, state: str, run_records: list[dict]
+               ) -> list[str]:
+  a, eta = run.alloc, "-"
+  rollouts = run_records[-1]["rollouts"] if run_records else 0
+  train = [r for r in run_records if r["kind"] == "train"][-ETA_STEPS:]
+  if state == "running" and train:
     sampled = statistics.mean(
         r["Bp"] * r["n"] * (1 + r["extra_rounds"]) for r in train)
     seconds = statistics.median(sum(records.phases(r)) for r in train)
     eta = progress.format_seconds((a.C - rollouts) / sampled * seconds)
   return [run.name, state, str(run.config["seed"]), str(a.Bp), str(a.n),
-          f"{rollouts:,}/{a.C:,}", _best(kept), eta]
+          f"{rollouts:,}/{a.C:,}", _best(run_records), eta]
 
 
 def _records(run: PlannedRun) -> tuple[list[dict], str | None]:
-  """The undamaged records of a run, and the damage of the file."""
+  """The undamaged records of a run, and what is wrong with its file, if any."""
   try:
     return records.sound(os.path.join(run.folder, "records.jsonl"))
   except InputError as error:
@@ -236,7 +237,7 @@ def table(runs: list[PlannedRun]) -> str:
   states = [state_of(run) for run in runs]
   records_by_run = list(map(_records, runs))
   lines = [["run", "state", "seed", "Bp", "n", "rollouts/C", "best avg", "ETA"],
-           *map(_table_row, runs, states, (kept for kept, _ in records_by_run))]
+           *map(_table_row, runs, states, (r for r, _ in records_by_run))]
   return "\n".join([aligned(lines), *(
       f"{run.name} ({run.source}): {last_error(run)[1]}"
       for run, state in zip(runs, states, strict=True) if state == "failed"),
@@ -246,16 +247,13 @@ def table(runs: list[PlannedRun]) -> str:
 # --- the devices of this machine ---
 
 # Runs in another process, because a process that lists accelerators takes them.
-# Two cores of a chip share `coords`: it counts chips.
+# Prints the platform and the number of chips: cores of a chip share `coords`.
 PROBE = ("import jax; d = jax.local_devices(); print(d[0].platform, "
          "len({str(getattr(x, 'coords', x.id)) for x in d}))")
 
 
 def workers_here(count: int | None, per_run: int) -> list[dict]:
-  """The environment variables of the workers on this machine.
-
-  See `split_devices`.
-  """
+  """The environment variables of each worker here; see `split_devices`."""
   platform = "cpu"
   if os.environ.get("JAX_PLATFORMS") != "cpu":
     *_, platform, number = subprocess.run(
@@ -276,7 +274,7 @@ def split_devices(platform: str, ids: list, count: int | None, per_run: int
   """The environment variables that give each worker its devices or threads.
 
   count: of the workers; None: as many as the accelerators allow, one on a CPU.
-  InputError if there are too few devices.
+  per_run: devices of each. InputError if there are too few devices.
   """
   if platform == "cpu":
     count = count or 1
@@ -301,7 +299,7 @@ def split_devices(platform: str, ids: list, count: int | None, per_run: int
 
 def _one_chip(chip: int) -> dict[str, str]:
   """The environment variables of libtpu for a process on one chip of a host."""
-  port = 8476 + chip
+  port = 8476 + chip  # 8476 is libtpu's default; each process needs its own
   return {"TPU_VISIBLE_CHIPS": str(chip), "TPU_PROCESS_PORT": str(port),
           "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
           "TPU_PROCESS_BOUNDS": "1,1,1", "CLOUD_TPU_TASK_ID": "0",
@@ -319,7 +317,7 @@ def command_of(run: PlannedRun) -> list[str]:
           "--coordinator=none"]
 
 
-def kill_with_parent():
+def make_preexec_fn():
   """A preexec_fn: on Linux the kernel kills the child when its parent ends."""
   libc = ctypes.CDLL(None) if sys.platform == "linux" else None
   parent = os.getpid()
@@ -380,7 +378,7 @@ def start(run: PlannedRun, env: dict, command: list[str]) -> Process | None:
     with open(run.log, "ab") as output:
       popen = subprocess.Popen(
           command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-          env=os.environ | env, process_group=0, preexec_fn=kill_with_parent())
+          env=os.environ | env, process_group=0, preexec_fn=make_preexec_fn())
     stack.pop_all()  # keeps `log` open, and so locked
     return Process(run, log, popen)
 
@@ -406,16 +404,18 @@ def sweep(runs: list[PlannedRun], workers: list[dict], tries: int,
     try:
       os.makedirs(root, exist_ok=True)
       # The first signal asks the runs to stop, the second kills them.
-      while (active or queue and not signals) and len(signals) < 2:
+      while (active or (queue and not signals)) and len(signals) < 2:
         for i, process in list(active.items()):
           if process.popen.poll() is not None:
             del active[i]
-            if not _report_end(process, failures, tries):
+            final = _report_end(process, failures, tries)
+            if not final:
               queue.append(process.run)
         for i, env in enumerate(workers):
           if i in active or signals:
             continue
-          if (process := _next(queue, env, command)) is None:
+          process = _start_next(queue, env, command)
+          if process is None:
             break  # no other worker would get a run
           active[i] = process
         if queue and not active and not signals and not said_waiting:
@@ -453,8 +453,8 @@ def _reporter(runs: list[PlannedRun]):
 
 
 def _progress(run: PlannedRun) -> str:
-  kept, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
-  *_, rollouts, best, eta = _table_row(run, "running", kept)
+  run_records, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
+  *_, rollouts, best, eta = _table_row(run, "running", run_records)
   return f"{run.name}: {rollouts} rollouts, best avg {best}, ETA {eta}"
 
 
@@ -480,13 +480,15 @@ def _catch_signals():
       signal.signal(number, handler)
 
 
-def _next(queue: collections.deque, env: dict, command) -> Process | None:
+def _start_next(queue: collections.deque, env: dict, command
+                ) -> Process | None:
   """Starts the first run of the queue that no other process has locked."""
   for _ in range(len(queue)):
     run = queue.popleft()
     if is_complete(run):
       continue
-    if process := start(run, env, command(run)):
+    process = start(run, env, command(run))
+    if process is not None:
       progress.say(f"{run.name}: {run.source} starts")
       return process
     queue.append(run)
@@ -497,8 +499,8 @@ def _report_end(process: Process, failures, tries: int) -> bool:
   """Reports the end of a run; returns True if it must not be started again."""
   run, code = process.run, process.close_log()
   if is_complete(run):
-    kept, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
-    progress.say(f"{run.name}: finished, best avg {_best(kept)}")
+    run_records, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
+    progress.say(f"{run.name}: finished, best avg {_best(run_records)}")
     return True
   if code not in STOPPED:
     failures[run.name] += 1

@@ -71,5 +71,6 @@ def on_v5p(**more):
 
 def packed(shape=THREE_B, name="8xh100", rows=4096, lengths=None, **more):
   lengths = lengths or Lengths(100, 200, 512, 1024)
-  return memory_lib.packed(shape, work(lengths, **more), machine(name),
-                           rows=rows, efficiency=cost.CALIBRATED)
+  return memory_lib.on_fastest_mesh(
+      shape, work(lengths, **more), machine(name), rows=rows,
+      efficiency=cost.CALIBRATED)

@@ -97,7 +97,7 @@ def predicted(figure: Figure, efficiency: cost.Efficiency) -> float:
   lengths = Lengths(
       figure.prompt_tokens, figure.response_tokens,
       max(1, 4 * round(figure.prompt_tokens)), figure.max_response)
-  cost_model = memory_lib.packed(
+  cost_model = memory_lib.on_fastest_mesh(
       SHAPES[figure.model], Workload(
           lengths, Formats("bfloat16"), Recipe(kl=True)), machine,
       rows=64 * machine.chips, efficiency=efficiency)

@@ -246,7 +246,7 @@ def test_a_packed_price_fits_and_is_as_fast_as_any():
 
 def test_kl_needs_the_memory_of_a_reference():
   cards = dataclasses.replace(machine("4xh100"), gpu_share=0.6)
-  fits = lambda kl: memory_lib.packed(
+  fits = lambda kl: memory_lib.on_fastest_mesh(
       SEVEN_B, work(recipe=dict(kl=kl)), cards, rows=64, efficiency=CALIBRATED)
   assert fits(False).mesh == Mesh(1, 1, 4)
   with pytest.raises(InputError, match="4xh100: the model does not fit.*48 GB"

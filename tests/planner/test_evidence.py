@@ -75,8 +75,8 @@ def test_n_of_a_fit_within_the_margin_at_C():
 
 
 def test_powers_of_two_of_an_interval():
-  assert evidence.powers(87.7, 206) == (64, 128, 256)
-  assert evidence.powers(5, 5) == (4,)
+  assert evidence.powers_of_two(87.7, 206) == (64, 128, 256)
+  assert evidence.powers_of_two(5, 5) == (4,)
 
 
 def test_what_limits_n_limits_its_set():
