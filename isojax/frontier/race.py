@@ -25,9 +25,9 @@ from isojax.core import evaluate
 from isojax.frontier import curves
 
 RISES = np.geomspace(0.02, 0.8, 14)  # reward, from base policy to asymptote
-MIDS = 24  # values of a curve's middle in C, from below the data to beyond it
+MIDS = 24  # values of the C of half of the rise, from low C to past the target
 SLOPES = (0.4, 0.6, 0.9, 1.4)  # of the Hill form, in log C
-# Of the reward of the base policy; the key is whether it was evaluated.
+# Prior sd of the base policy's reward; the key is whether it was evaluated.
 BASE_SD = {True: 0.01, False: 0.1}
 STRETCH_SD = 1.0  # octaves; see `stretch`
 # Half of a 95 % interval, in sd: with 1.96 it contained 84 to 94 % of the true
@@ -146,7 +146,7 @@ def noise(arms: typing.Sequence[ArmHistory], wander: float) -> np.ndarray:
     if arm.value_ExQ is not None and len(arm.value_ExQ) > 1:
       step = np.diff(arm.value_ExQ, axis=0)
       paired += (step.var(1) / 2 / step.shape[1]).tolist()
-    own = np.diff(arm.reward_E, 2) ** 2 / 6  # of 1, -2, 1 times the noise
+    own = np.diff(arm.reward_E, 2) ** 2 / 6  # 6 = 1 + 4 + 1
     var.append(own.mean() if len(own) else math.nan)
   if paired:
     var_K = np.full(len(arms), np.mean(paired))

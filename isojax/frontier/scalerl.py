@@ -23,7 +23,7 @@ B_BOUNDS = (0.01, 20.0)  # far outside every published B (1.09 to 5.17)
 C_MID_MARGIN = 1e3  # factor by which C_mid may lie outside the points
 MAX_EXTRAPOLATION = 10.0  # largest C_mid / C_hi of a law that is reported
 MIN_POINTS = 4  # one more than the law has free parameters
-# Of `curves.project`: many, because C_mid and B can compensate each other.
+# For `curves.project`; many, because C_mid and B can compensate each other.
 ROUNDS = dict(rounds=30, shrink=1.5)
 
 

@@ -23,8 +23,7 @@ MIN_RISE = 0.5  # share of the rise to an asymptote that determines it
 
 
 def answer(document: dict) -> str | None:
-  """The tested n that are as good as the best at the end, with their rewards.
-  """
+  """The tested n as good as the best at the end, with differences of reward."""
   rows, best = document["as_good"], document["best"]
   if best is None or best["rival"] is None:
     return None
@@ -200,7 +199,7 @@ def page(document: dict, figures: list[str]) -> str:
       "report.html", FILTERS, d=document, symbol=symbol, unit=unit,
       inside={path.stem: path.read_bytes()
               for path in map(pathlib.Path, figures) if path.suffix == ".svg"},
-      # indices of the points nearest to the marks, and of the end
+      # Indices of the frontier's points nearest to the marks, and of its end.
       shown=sorted({len(C_G) - 1} | {
           min(range(len(C_G)), key=lambda i: abs(C_G[i] / mark - 1))
           for mark in marks if C_G[0] <= mark <= C_G[-1]}),

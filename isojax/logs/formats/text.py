@@ -346,8 +346,8 @@ def _add_steps(lines: list[dict], bars_before: list[int],
 def printed_options(head: str, form: Format) -> dict:
   """The options in the text before the metrics: name -> set of its values.
 
-  A value in the printed config precedes one on the command line, and both
-  precede numbers that follow an option's name, which may be several.
+  A value in the printed config overrides one on the command line. Without both,
+  the numbers that follow an option's name are used, which may be several.
   """
   wanted = (*form.settings.values(), *form.options)
   options = {name: {_scalar(value) or value.strip("'")}
