@@ -73,10 +73,10 @@ def errors_below(run: Run, best_E) -> np.ndarray | None:
 def _below(run: Run, best_E, limit: float) -> np.ndarray:
   """Whether each evaluation is below evaluation `best_E` by more than a limit.
 
-  `limit` is in standard errors. Without values per problem, it is not used, but
-  MIN_FALL_REWARD, or MAX_NOISE_SDS standard deviations of an evaluation if that
-  is larger: the best of many evaluations is 2 to 3 of them above the mean by
-  chance. The standard deviation is unknown with fewer than 10 evaluations,
+  `limit` is in standard errors. Without values per problem the limit is a
+  reward: MIN_FALL_REWARD, or MAX_NOISE_SDS standard deviations of an evaluation
+  if that is larger, because the best of many is 2 to 3 of them above the mean
+  by chance. The standard deviation is unknown with fewer than 10 evaluations,
   unless the samples are known.
   """
   errors_E = errors_below(run, best_E)

@@ -128,7 +128,7 @@ def catching_up(fit: Fit) -> str | None:
     return None
   C, cells = float(fit.frontier.C_G[g]), fit.study.configurations
   best = int(fit.frontier.best_DxG[0, g])
-  for i, n in enumerate(n for _, n in cells):
+  for i, (_, n) in enumerate(cells):
     if n <= cells[best][1] or not (
         fit.curves[i].C_lo <= C / 2
         and C <= fit.curves[i].C_hi * laws.C_TOLERANCE):

@@ -286,7 +286,7 @@ def race(arms: typing.Sequence[ArmHistory], target: float, *, next_rung: float,
   leader = _leader(now_K, arms, options.tie)
   active, why, behind = [leader], {}, {}
   slope = float(np.mean([family.slope_K[leader] for family in forecasts]))
-  # By so many octaves the next rung of an arm shortens the leader's run.
+  # Slope times the octaves by which an arm's rung shortens the leader's run.
   needed = options.price * slope * -math.log2(1 - min(next_rung / target, 0.9))
   for k in np.argsort(-now_K, kind="stable"):
     if k == leader:

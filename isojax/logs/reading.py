@@ -20,7 +20,7 @@ from isojax.logs.log_file import file_of, LOG_CALLS, LogFile, open_log
 from isojax.logs.metrics import Curve
 from isojax.logs.runs import lacking, REQUIRED, Runs
 
-CURVE = "run_id", "seed", "Bp", "n", "eval_set", "k"  # fields that identify it
+CURVE = "run_id", "seed", "Bp", "n", "eval_set", "k"  # they identify a curve
 MAX_FRACTION = 2.0  # a larger accuracy is in percent
 
 
