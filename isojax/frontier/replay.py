@@ -25,17 +25,18 @@ class Logged:
   C_E: np.ndarray
   reward_E: np.ndarray
   value_ExQ: np.ndarray | None
-  step: int = 1  # rollouts of a step
+  step_size: int = 1  # rollouts of a step
   seconds: float | None = None  # device seconds of a rollout, as its cost
 
   def up_to(self, C: float) -> tuple[race.ArmHistory, int]:
     """The arm after C rollouts, and the rollouts that it is charged."""
-    end = self.C_E[-1] + self.step
+    end = self.C_E[-1] + self.step_size
     keep = self.C_E <= max(C, self.C_E[0])
     end_reason = "" if C < end else (
         f"its log ends at {self.C_E[-1]:,.0f} rollouts: censored")
     value = None if self.value_ExQ is None else self.value_ExQ[keep]
-    charged = self.C_E[-1] if end_reason else C // self.step * self.step
+    charged = self.C_E[-1] if end_reason else (
+        C // self.step_size * self.step_size)
     return race.ArmHistory(
         self.name, self.C_E[keep], self.reward_E[keep], value, self.seconds,
         race.stretch(**self.overrides["alloc"]), end_reason), int(charged)

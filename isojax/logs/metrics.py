@@ -63,8 +63,9 @@ def curves_of(log: Runs) -> list[Curve]:
     source = chosen or source
     if form.version and name and "step" not in columns:
       source = source | {"step": form.version.format(set=name)}
-    several = sum(other == name for other, _ in sets) > 1
-    curves.append(Curve(f"{name}/{who}" if several else name, k, source))
+    several_agents = sum(other == name for other, _ in sets) > 1
+    curves.append(Curve(
+        f"{name}/{who}" if several_agents else name, k, source))
   return curves
 
 

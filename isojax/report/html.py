@@ -53,7 +53,7 @@ def headline(document: dict) -> str:
     return "No n is best: " + (
         "all curves are equal." if document["frontier"]["tied"] else
         f"no C is known at which the runs can be compared by {metric}.")
-  at = f"at {symbol} = {compact(best['C'])} {unit}"
+  where = f"at {symbol} = {compact(best['C'])} {unit}"
   if best["rival"] is None:
     rewards = [run["reward"] for run in study["runs"]]
     mean_at = lambda i: rate(sum(R[i] for R in rewards) / len(rewards))
@@ -63,7 +63,7 @@ def headline(document: dict) -> str:
             f"{compact(last)} {unit}, the last evaluation.")
   low, high = best["lead_interval"]
   batch = f" with Bp = {best['Bp']}" if len(study["Bp"]) > 1 else ""
-  return (f"Best n {at}: n = {best['n']}{batch}, {metric} "
+  return (f"Best n {where}: n = {best['n']}{batch}, {metric} "
           f"{rate(best['reward'])}, ahead of n = {best['rival']} by "
           f"{signed(best['lead'])} {pair((low, high), signed)}"
           + (", which is within the noise" if low <= 0 else "")

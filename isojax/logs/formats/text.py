@@ -251,8 +251,8 @@ def _console(path: str, text: str) -> Log | None:
           elapsed.append(_seconds(part["elapsed"]))
       elif line := _line(part, form):
         start = min(start, match.start())
-        at = match.start("pairs" if "pairs" in part else "values")
-        number, counted = number + text.count("\n", counted, at), at
+        begin = match.start("pairs" if "pairs" in part else "values")
+        number, counted = number + text.count("\n", counted, begin), begin
         lines.append((number + 1, line))
         bars_before.append(len(bars))
     if lines:
