@@ -214,7 +214,7 @@ def rows_of(field: Field, resamples: int, rng) -> list[dict]:
   end = min(one.C_E[-1] for runs in field.runs for one in runs)
   rows = []
   for budget in BUDGETS:
-    if budget > end + max(a.step for a in truths):
+    if budget > end + max(a.step_size for a in truths):
       continue
     oracle = max(one.reached(budget) for one in truths)
     for _ in range(resamples):

@@ -17,7 +17,7 @@ OTHER_DRAWS = 200  # bootstrap draws of the second family of curves
 
 
 def frontier_grid(study: Study, points: int, *, min_C: float) -> np.ndarray:
-  """Log-spaced C, from where two configurations have data."""
+  """Log-spaced C, from where two configurations have data to the last data."""
   firsts = sorted(min(r.C_E[(r.C_E > 0) & (r.C_E >= min_C)].min()
                       for r in study.runs_of(*cell))
                   for cell in study.configurations)
@@ -85,7 +85,7 @@ def other_family(study: Study, options: Options) -> list[Curves]:
 def analyse(study: Study, options: Options) -> Fit:
   """Curves, frontier, law and verdict of one study."""
   measured = study
-  study, falls = collapse.applied(measured, options.collapse)
+  study, falls = collapse.treat(measured, options.collapse)
   curves = bootstrap.fit_curves(study, options)
   C_G = frontier_grid(study, options.grid, min_C=options.points.min_C)
   frontier = envelope_lib.envelope(curves, C_G)

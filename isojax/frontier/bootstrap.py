@@ -72,16 +72,19 @@ def welch(one, other) -> tuple[float, tuple[float, float] | None]:
   difference = float(one.mean() - other.mean())
   if min(len(one), len(other)) < 2:
     return difference, None
-  parts = np.array([x.var(ddof=1) / len(x) for x in (one, other)])
-  free = parts.sum() ** 2 / max(
-      sum(parts ** 2 / [len(one) - 1, len(other) - 1]), 1e-300)
-  half = float(np.sqrt(parts.sum()) * stats.t.ppf(
-      QUANTILES[1], max(free, 1.0)))
+  variances = np.array([x.var(ddof=1) / len(x) for x in (one, other)])
+  freedom = variances.sum() ** 2 / max(
+      sum(variances ** 2 / [len(one) - 1, len(other) - 1]), 1e-300)
+  half = float(np.sqrt(variances.sum()) * stats.t.ppf(
+      QUANTILES[1], max(freedom, 1.0)))
   return difference, (difference - half, difference + half)
 
 
 def weights(count: int, taken: int, draws: int, rng) -> np.ndarray:
-  """[1 + draws, count]: ones for the data, then how often each was drawn."""
+  """[1 + draws, count]: ones for the data, then how often each was drawn.
+
+  A draw takes `taken` of `count` things, with replacement.
+  """
   return np.concatenate([np.ones((1, count)), rng.multinomial(
       taken, np.full(count, 1 / count), size=draws)])
 
@@ -100,7 +103,7 @@ def resamples(study: Study, options: Options):
                     for S in runs]
 
 
-def _prepared(run: Run, points: Points):
+def _prepare(run: Run, points: Points):
   """(C_E, value_ExQ) after the moving average and the cut at min_C."""
   value = run.value_ExQ if run.value_ExQ is not None else run.reward_E[:, None]
   if points.ema:
@@ -118,7 +121,7 @@ def _fit_configuration(study: Study, cell, seeds_DxS, problems_DxQ,
                        options: Options, rng) -> Curves:
   """1 + draws fits of one configuration (Bp, n)."""
   points, runs = options.points, study.runs_of(*cell)
-  data = [_prepared(run, points) for run in runs]
+  data = [_prepare(run, points) for run in runs]
   x = np.concatenate([C for C, _ in data])
 
   def weigh(rewards):
@@ -136,10 +139,11 @@ def _fit_configuration(study: Study, cell, seeds_DxS, problems_DxQ,
     rewards = [problems_DxQ @ value.T for _, value in data]
   else:
     means = [value.mean(1)[None] for _, value in data]
-    first = fit(means, weigh(means)[:1])
-    free = max(len(x) - 1 - first.theta_DxP.shape[1] - 1, 1)
-    sd = np.sqrt(((np.concatenate(means, 1) - first(x)) ** 2).sum() / free)
-    rewards = [np.concatenate([mean, first(C) + sd * rng.normal(
+    curve = fit(means, weigh(means)[:1])
+    # All points, less b, s and theta.
+    freedom = max(len(x) - 2 - curve.theta_DxP.shape[1], 1)
+    sd = np.sqrt(((np.concatenate(means, 1) - curve(x)) ** 2).sum() / freedom)
+    rewards = [np.concatenate([mean, curve(C) + sd * rng.normal(
         size=(options.draws, len(C)))]) for (C, _), mean in zip(data, means)]
   w_DxE = weigh(rewards)
   used_R = np.split(w_DxE[0] > 0, np.cumsum([len(C) for C, _ in data])[:-1])

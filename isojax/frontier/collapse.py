@@ -58,25 +58,26 @@ def _name(run: Run | Fall) -> str:
 def errors_below(run: Run, best_E) -> np.ndarray | None:
   """By how many standard errors each evaluation is below evaluation `best_E`.
 
-  The standard error is that of the difference over problems. None without
-  values per problem.
+  `best_E` is one index, or one for each evaluation. The standard error is that
+  of the difference over problems. None without values per problem.
   """
   if run.value_ExQ is None or run.value_ExQ.shape[1] < 2:
     return None
   lost_ExQ = run.value_ExQ[best_E] - run.value_ExQ
-  error_E = lost_ExQ.std(axis=1, ddof=1) / math.sqrt(lost_ExQ.shape[1])
+  se_E = lost_ExQ.std(axis=1, ddof=1) / math.sqrt(lost_ExQ.shape[1])
   lost_E = lost_ExQ.mean(1)
-  return np.divide(lost_E, error_E, where=error_E > 0,
+  return np.divide(lost_E, se_E, where=se_E > 0,
                    out=np.where(lost_E > 0, np.inf, 0.0))
 
 
 def _below(run: Run, best_E, limit: float) -> np.ndarray:
   """Whether each evaluation is below evaluation `best_E` by more than a limit.
 
-  Without values per problem the limit is MIN_FALL_REWARD, or MAX_NOISE_SDS
-  standard deviations of an evaluation if that is larger, because the best of
-  many evaluations is 2 to 3 above the mean by chance. The standard deviation is
-  unknown with fewer than 10 evaluations, unless the samples are known.
+  `limit` is in standard errors. Without values per problem the limit is a
+  reward: MIN_FALL_REWARD, or MAX_NOISE_SDS standard deviations of an evaluation
+  if that is larger, because the best of many is 2 to 3 of them above the mean
+  by chance. The standard deviation is unknown with fewer than 10 evaluations,
+  unless the samples are known.
   """
   errors_E = errors_below(run, best_E)
   if errors_E is not None:
@@ -86,7 +87,7 @@ def _below(run: Run, best_E, limit: float) -> np.ndarray:
       MIN_FALL_REWARD, MAX_NOISE_SDS * run.noise * known)
 
 
-def begins(run: Run) -> int | None:
+def fall_start(run: Run) -> int | None:
   """The index of the evaluation at which a run begins to fall, or None."""
   best = run.reward_E.argmax()
   fallen_E = (np.arange(len(run.reward_E)) > best) & _below(
@@ -98,7 +99,7 @@ def begins(run: Run) -> int | None:
 
 def dip(run: Run) -> str | None:
   """Where a run that recovers was lowest, in words, or None."""
-  if begins(run) is not None:
+  if fall_start(run) is not None:
     return None
   best_E = np.array([run.reward_E[:e + 1].argmax()
                      for e in range(len(run.reward_E))])
@@ -114,7 +115,7 @@ def dip(run: Run) -> str | None:
           "through the dip")
 
 
-def applied(study: Study, treatment: str) -> tuple[Study, tuple[Fall, ...]]:
+def treat(study: Study, treatment: str) -> tuple[Study, tuple[Fall, ...]]:
   """The study without what a treatment leaves out, and the falls.
 
   `treatment` is cut (leave out the evaluations from the fall on), exclude (the
@@ -123,23 +124,23 @@ def applied(study: Study, treatment: str) -> tuple[Study, tuple[Fall, ...]]:
   """
   kept, falls = [], []
   for run in study.runs:
-    E = begins(run)
-    if E is None:
+    start = fall_start(run)
+    if start is None:
       kept.append(run)
       continue
     best, count = int(run.reward_E.argmax()), len(run.C_E)
     errors = errors_below(run, best)
     fitted = {"keep": count, "exclude": 0,
-              "cut": E if E >= FEWEST else 0}[treatment]
+              "cut": start if start >= FEWEST else 0}[treatment]
     done = ("it is fitted as it is, by a rising curve" if fitted == count else
-            f"it is fitted up to {compact(run.C_E[E - 1])}" if fitted else
+            f"it is fitted up to {compact(run.C_E[start - 1])}" if fitted else
             "it is left out")
     falls.append(Fall(
         run.run_id, run.Bp, run.n, run.seed, float(run.reward_E[best]),
         float(run.C_E[best]), float(run.reward_E[-1]), float(run.C_E[-1]),
         None if errors is None else float(errors[-1]), done, fitted))
     if fitted:
-      kept.append(run.at(slice(fitted)))
+      kept.append(run.select(slice(fitted)))
   if not kept:
     return study, tuple(dataclasses.replace(
         fall, fitted=len(run.C_E),

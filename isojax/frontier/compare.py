@@ -64,7 +64,7 @@ class Speedup:
 
 
 def make_recipe(name: str, runs: list[Run]) -> Recipe:
-  """The runs of one recipe at the evaluations of all, where all have data.
+  """The runs at every x where one was evaluated and all have data.
 
   A run that was evaluated elsewhere is interpolated linearly.
   """
@@ -109,8 +109,8 @@ def speedup(baseline: Recipe, other: Recipe, *, share: float,
       first_time(recipe.x_E, reward_DxE, T_D) for recipe, reward_DxE
       in zip(recipes, (ours_DxE, base_DxE), strict=True))
   time, base = float(time_D[0]), float(base_D[0])
-  result = Speedup(float(T_D[0]), base)
-  if reached := not np.isnan(time):
+  result, reached = Speedup(float(T_D[0]), base), not np.isnan(time)
+  if reached:
     # The evaluation before each time; 0 before the first.
     base_before, before = (
         float(r.x_E[(r.x_E < t) & (r.x_E > 0)].max(initial=0.0))
@@ -139,14 +139,15 @@ def speedup(baseline: Recipe, other: Recipe, *, share: float,
 
 def at_equal_compute(baseline: Recipe, other: Recipe) -> list[dict]:
   """Mean rewards at equal C, and their difference with Welch's t interval."""
-  rows, (theirs, ours) = [], (baseline, other)
-  for C in min(theirs.x_E[-1], ours.x_E[-1]) * np.array(SHARES_OF_C):
-    if C >= max(theirs.x_E[0], ours.x_E[0]):
-      base_S, own_S = ([float(np.interp(C, a.x_E, reward_E))
-                        for reward_E in a.reward_SxE] for a in (theirs, ours))
-      difference, interval = bootstrap.welch(own_S, base_S)
+  rows = []
+  for C in min(baseline.x_E[-1], other.x_E[-1]) * np.array(SHARES_OF_C):
+    if C >= max(baseline.x_E[0], other.x_E[0]):
+      base_S, other_S = ([float(np.interp(C, recipe.x_E, reward_E))
+                          for reward_E in recipe.reward_SxE]
+                         for recipe in (baseline, other))
+      difference, interval = bootstrap.welch(other_S, base_S)
       rows.append({"C": float(C), "baseline": float(np.mean(base_S)),
-                   "recipe": float(np.mean(own_S)), "difference": difference,
+                   "recipe": float(np.mean(other_S)), "difference": difference,
                    "interval": interval})
   return rows
 
@@ -157,7 +158,7 @@ def at_equal_compute(baseline: Recipe, other: Recipe) -> list[dict]:
 def _read_recipe(role: str, rows: list, selection: Selection,
                  notes: list[str]) -> tuple[Study, Recipe]:
   """The runs of one recipe, which must have one Bp, n and m."""
-  for row in rows:  # records have steps and updates
+  for row in rows:  # records of isojax count updates besides steps
     row.fields["updates_made"] = row.fields.get("updates", row.fields["step"])
     if row.fields.get("m") is None:  # logs without m have m = n
       row.fields["m"] = row.fields["n"]
@@ -169,7 +170,7 @@ def _read_recipe(role: str, rows: list, selection: Selection,
                      "its files")
   study, more = from_rows(rows, selection)
   notes += more + [
-      f"warning: {fall.what}" for fall in collapse.applied(study, "keep")[1]]
+      f"warning: {fall.what}" for fall in collapse.treat(study, "keep")[1]]
   return study, make_recipe(f"{role} {names[0]}", list(study.runs))
 
 
@@ -229,10 +230,10 @@ def compared(baseline: tuple[list, list[str]], records: tuple[list, list[str]],
   document = {
       "axis": axis, "metric": base_study.metric, "share": share, "equal": rows,
       "speedup": dataclasses.asdict(s) | {"verdict": s.verdict}, "notes": notes
-  } | {key: {"name": a.name, "x": a.x_E.tolist(),
-             "reward": a.reward_SxE.mean(0).tolist(),
-             "reward_of_runs": a.reward_SxE.tolist()}
-       for key, a in (("baseline", base), ("recipe", other))}
+  } | {key: {"name": recipe.name, "x": recipe.x_E.tolist(),
+             "reward": recipe.reward_SxE.mean(0).tolist(),
+             "reward_of_runs": recipe.reward_SxE.tolist()}
+       for key, recipe in (("baseline", base), ("recipe", other))}
   unit = axis.replace("_", " ")
   time = "never for the recipe" if s.time is None else (
       f"{number(s.time)} for the recipe: {_factor(s.ratio)}"
@@ -240,8 +241,8 @@ def compared(baseline: tuple[list, list[str]], records: tuple[list, list[str]],
       + f", {s.verdict}; the spacing of the evaluations admits "
       f"{' to '.join(map(_factor, s.between))}")
   return document, "\n".join([
-      "; ".join(f"{a.name}: {many(len(a.reward_SxE), 'run')}"
-                for a in (base, other)),
+      "; ".join(f"{recipe.name}: {many(len(recipe.reward_SxE), 'run')}"
+                for recipe in (base, other)),
       aligned([[f"reward at {unit}", "baseline", "recipe", "difference",
                 "95%"]] + [
           [compact(r["C"]), rate(r["baseline"]), rate(r["recipe"]),

@@ -1,4 +1,4 @@
-"""Reward curves: R(C) = b + (A - b) g(C; theta), rising, per configuration.
+"""Reward curves of a configuration: R(C) = b + s g(C; theta), with s = A - b.
 
 Least squares of y = b + s g(x; theta) by variable projection: b and s are exact
 on a grid of theta, then on finer grids around the best theta. It needs no start
@@ -62,7 +62,8 @@ class Points:
 
 
 def ema_matrix(E: int, decay: float) -> np.ndarray:
-  """[E, E] of s_i = decay s_(i-1) + (1 - decay) r_i, and s_0 = r_0."""
+  """[E, E], which averages r: s_i = decay s_(i-1) + (1 - decay) r_i, s_0 = r_0.
+  """
   power = decay ** (np.arange(E)[:, None] - np.arange(E))
   rows = np.tril(power * (1 - decay))
   rows[:, 0] = decay ** np.arange(E)
@@ -90,7 +91,7 @@ class Curves:
   sse_D: np.ndarray
   C_lo: float  # range of the evaluations, also of those that are not fitted
   C_hi: float
-  points: int  # fitted
+  points: int  # how many are fitted
   at_bound: tuple[str, ...]  # of the first fit
 
   def __call__(self, C_G) -> np.ndarray:
@@ -130,7 +131,8 @@ def ratio(a, b, least=1e-300):
 
 
 def residual(sums, b, s):
-  """The weighted squared residuals of y = b + s g."""
+  """The weighted squared residuals of y = b + s g; `sums` are those of `solve`.
+  """
   w, g, gg, y, gy, yy = sums
   return yy - 2 * (b * y + s * gy) + (
       b * b * w + 2 * b * s * g + s * s * gg)
@@ -151,14 +153,16 @@ def solve(sums, lo: float, hi: float):
   s = ratio(w * gy - g * y, w * gg - g * g, least)
   b = (y - s * g) / w
   inside = (s > 0) & (b >= lo) & (b + s <= hi)
+  # The minima on the edges s = 0, b = lo and b + s = hi.
   flat = np.clip(y / w, lo, hi)
   rise = np.clip(ratio(gy - lo * g, gg, least), 0, hi - lo)
   fall = np.clip(ratio(hi * (w - g) - y + gy, w - 2 * g + gg, least), 0,
                  hi - lo)
-  points = ((flat, 0.0), (lo, rise), (hi - fall, fall), (b, s))
-  errors = np.stack([residual(sums, *point) for point in points])
+  candidates = ((flat, 0.0), (lo, rise), (hi - fall, fall), (b, s))
+  errors = np.stack([residual(sums, *candidate) for candidate in candidates])
   best = np.where(inside, 3, errors[:3].argmin(0))
-  return tuple(np.choose(best, values) for values in (*zip(*points), errors))
+  return tuple(np.choose(best, values)  # b, s and the error of the best
+               for values in (*zip(*candidates), errors))
 
 
 def project(x_E, y_DxE, w_DxE, *, basis, grid, solve, rounds: int,
@@ -186,9 +190,10 @@ def project(x_E, y_DxE, w_DxE, *, basis, grid, solve, rounds: int,
       wy * y_DxE).sum(1, keepdims=True)
   fits = solve((w, w_DxE @ g_JxE.T, w_DxE @ (g_JxE * g_JxE).T, y, wy @ g_JxE.T,
                 yy))
-  pick = lambda values, at: np.take_along_axis(values, at[:, None], 1)[:, 0]
-  at = fits[-1].argmin(1)
-  theta, b, s, error = theta_JxP[at], *(pick(v, at) for v in fits)
+  pick = lambda values, j: np.take_along_axis(values, j[:, None], 1)[:, 0]
+  best_D = fits[-1].argmin(1)
+  theta, b, s, error = theta_JxP[best_D], *(pick(v, best_D) for v in fits)
+  # Along each axis 5 candidates, a third of the step of the last grid apart.
   offsets = np.array(list(itertools.product((-2, -1, 0, 1, 2),
                                             repeat=len(axes)))) / 3
   for _ in range(rounds):
@@ -198,8 +203,8 @@ def project(x_E, y_DxE, w_DxE, *, basis, grid, solve, rounds: int,
         w, np.einsum("dje,de->dj", g, w_DxE),
         np.einsum("dje,dje,de->dj", g, g, w_DxE, optimize=True), y,
         np.einsum("dje,de->dj", g, wy), yy))
-    at = fits[-1].argmin(1)
-    theta = np.take_along_axis(near, at[:, None, None], 1)[:, 0]
-    b, s, error = (pick(v, at) for v in fits)
+    best_D = fits[-1].argmin(1)
+    theta = np.take_along_axis(near, best_D[:, None, None], 1)[:, 0]
+    b, s, error = (pick(v, best_D) for v in fits)
     step = step / shrink
   return theta, b, s, np.maximum(error, 0.0)

@@ -1,4 +1,4 @@
-"""Rows of fit.json: the set of good n, the lead, limits, variants."""
+"""Rows of fit.json: the lead of the best n, n as good, limits, variants."""
 
 import dataclasses
 
@@ -16,18 +16,19 @@ from isojax.logs.fields import TRAINING
 
 def switches(fit: Fit) -> tuple[tuple[int, int, float], ...]:
   """(from n, to n, C) along the resolved frontier of the data."""
-  at = np.flatnonzero(fit.frontier.resolved_DxG[0])
+  resolved = np.flatnonzero(fit.frontier.resolved_DxG[0])
   C_G, best_G = fit.frontier.C_G, fit.frontier.best_DxG[0]
   n_of = lambda g: fit.study.configurations[best_G[g]][1]
   return tuple((n_of(i), n_of(j), envelope.crossing(
       fit.curves[best_G[i]], fit.curves[best_G[j]], C_G[i], C_G[j]))
-               for i, j in zip(at, at[1:]) if n_of(i) != n_of(j))
+               for i, j in zip(resolved, resolved[1:])
+               if n_of(i) != n_of(j))
 
 
 def _end_index(fit: Fit) -> int | None:
-  """The largest resolved point of the frontier; None: no n is best."""
-  at = np.flatnonzero(fit.frontier.resolved_DxG[0])
-  return None if fit.tied or not len(at) else int(at[-1])
+  """Index of the largest resolved C of the frontier; None: no n is best."""
+  resolved = np.flatnonzero(fit.frontier.resolved_DxG[0])
+  return None if fit.tied or not len(resolved) else int(resolved[-1])
 
 
 def _rewards_at(fit: Fit, C: float) -> np.ndarray:
@@ -39,24 +40,24 @@ def _interval(fit: Fit, one: int, other: int, C: float,
               lead_D) -> tuple[float, float]:
   """The 95 % interval of the lead of a configuration over another at C.
 
-  It has the percentiles of the draws. The noise of a training reward shows in
-  the seeds alone, and percentiles of 2, 3 and 5 seeds exclude a true lead of 0
-  in 33, 14 and 9 % of cases. There the interval is Welch's t of the mean
-  distance of each run from its curve in (C / 2, C].
+  Its ends are percentiles of the draws. But the noise of training rewards shows
+  between seeds alone, and percentiles of 2, 3 and 5 seeds exclude a true lead
+  of 0 in 33, 14 and 9 % of cases. For them, from 2 seeds on, the interval is
+  Welch's t of the mean distance of each run from its curve in (C / 2, C].
   """
   cells = [fit.study.configurations[i] for i in (one, other)]
   runs = [fit.study.runs_of(*cell) for cell in cells]
   if fit.study.eval_set != TRAINING or min(map(len, runs)) < 2:
     return bootstrap.percentiles(lead_D)
 
-  def above(run, curve):
+  def distance(run, curve):
     last = min(C, run.C_E[-1])
     late_E = (run.C_E > last / 2) & (run.C_E <= last)
     return float((run.reward_E - curve(run.C_E)[0])[late_E].mean())
 
   difference, ends = bootstrap.welch(*(
-      [above(run, fit.curves[i]) for run in of]
-      for i, of in zip((one, other), runs)))
+      [distance(run, fit.curves[i]) for run in runs_of_cell]
+      for i, runs_of_cell in zip((one, other), runs)))
   return tuple(float(lead_D[0] + end - difference) for end in ends)
 
 
@@ -117,30 +118,30 @@ def as_good(fit: Fit) -> list[dict]:
 
 
 def catching_up(fit: Fit) -> str | None:
-  """A limit if an n above the leader gained much on it in the last octave.
+  """A limit if an n above the leader gained much on it since half of the C.
 
-  The gain is resolved and at least half of the distance that is left, by the
-  curves of either family.
+  By the curves of either family, the gain is resolved and at least half of the
+  distance that is left.
   """
   g = _end_index(fit)
   if g is None:
     return None
   C, cells = float(fit.frontier.C_G[g]), fit.study.configurations
   best = int(fit.frontier.best_DxG[0, g])
-  for i, n in enumerate(n for _, n in cells):
+  for i, (_, n) in enumerate(cells):
     if n <= cells[best][1] or not (
         fit.curves[i].C_lo <= C / 2
         and C <= fit.curves[i].C_hi * laws.C_TOLERANCE):
       continue
     for curves in verdict.families(fit):
-      before_D, left_D = (curves[best](at) - curves[i](at)
-                          for at in np.array([[C / 2], [C]]))
-      gained_D = (before_D - left_D)[:, 0]
+      before_D, left_D = ((curves[best]([x]) - curves[i]([x]))[:, 0]
+                          for x in (C / 2, C))
+      gained_D = before_D - left_D
       low, _ = bootstrap.percentiles(gained_D)
-      if low > 0 and gained_D[0] >= left_D[0, 0] / 2 > 0:
+      if low > 0 and gained_D[0] >= left_D[0] / 2 > 0:
         return (f"n = {n} is catching up: its distance to n = {cells[best][1]} "
-                f"shrank from {rate(before_D[0, 0])} at {compact(C / 2)} to "
-                f"{rate(left_D[0, 0])} at {compact(C)}")
+                f"shrank from {rate(before_D[0])} at {compact(C / 2)} to "
+                f"{rate(left_D[0])} at {compact(C)}")
   return None
 
 
@@ -157,7 +158,7 @@ def limits(fit: Fit, early: dict | None) -> tuple[str, ...]:
         f"{pair(best['lead_interval'], signed)}")
   later = verdict.overtaking(fit) if best else None
   if later:
-    reasons.append(f"an n above the leader, such as {later[0]}, {later[2]}")
+    reasons.append(f"an n above the leader, such as {later.n}, {later.text}")
   reasons += filter(None, (
       catching_up(fit), early and failed_extrapolation(fit, early)))
   return tuple(reasons)
@@ -167,19 +168,19 @@ def variants(study: Study, base: Options) -> list[dict]:
   """The law with `base`, then with one open choice of the paper changed."""
   if len(study.tested) < 2:
     return []
-  point = lambda **kw: dataclasses.replace(
+  with_points = lambda **kw: dataclasses.replace(
       base, points=dataclasses.replace(base.points, **kw))
-  records = lambda bin_width: point(select="records", bin_width=bin_width)
+  records = lambda bin_width: with_points(select="records", bin_width=bin_width)
   end = max(r.C_E.max() for r in study.runs)
   which = {"all": "all", "records": "record-breaking"}[base.points.select]
   choices = {
       f"reported ({which} points)": base,
-      "all points": point(select="all"),
+      "all points": with_points(select="all"),
       "record-breaking points, bins of 0.01": records(0.01),
       "record-breaking points, bins of 0.002": records(0.002),
       "record-breaking points, no bins": records(0.0),
-      "moving average 0.8": point(ema=0.8),
-      "C from 5% of the largest on": point(min_C=0.05 * end),
+      "moving average 0.8": with_points(ema=0.8),
+      "C from 5% of the largest on": with_points(min_C=0.05 * end),
       "Hill curves": dataclasses.replace(base, form="hill"),
       "logistic curves": dataclasses.replace(base, form="logistic"),
       "grid of twice as many C": dataclasses.replace(base, grid=2 * base.grid),
@@ -204,15 +205,16 @@ def variants(study: Study, base: Options) -> list[dict]:
 
 
 def extrapolation(fit: Fit, C1: float) -> dict | None:
-  """What the data up to C1 predict for the end of the data, if possible."""
-  start = dataclasses.replace(fit.study, runs=tuple(
-      run.at(run.C_E <= C1) for run in fit.study.runs
+  """What the data up to C1 predict at C2, the end of all data, if possible."""
+  early_study = dataclasses.replace(fit.study, runs=tuple(
+      run.select(run.C_E <= C1) for run in fit.study.runs
       if np.sum(run.C_E <= C1) >= FEWEST))
   resolved = np.flatnonzero(fit.frontier.resolved_DxG[0])
-  if len(start.tested) < 2 or not len(resolved):
+  if len(early_study.tested) < 2 or not len(resolved):
     return None
   try:
-    early = analysis.analyse(start, dataclasses.replace(fit.options, draws=0))
+    early = analysis.analyse(
+        early_study, dataclasses.replace(fit.options, draws=0))
   except InputError:  # too few points are left
     return None
   g = resolved[-1]
@@ -222,7 +224,7 @@ def extrapolation(fit: Fit, C1: float) -> dict | None:
       "n_predicted": None if early.law is None else float(
           verdict.sigmoid_of(early)(C2)),
       "n_seen": int(round(2.0 ** fit.log2_n_DxG[0, g])),
-      # by the continued curves
+      # the highest curve, continued to C2
       "reward_predicted": max(float(c([C2])[0, 0]) for c in early.curves),
       "reward_seen": float(reward_D[0]),
       "reward_interval": bootstrap.percentiles(reward_D)}

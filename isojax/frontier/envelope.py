@@ -12,7 +12,8 @@ from isojax.core import laws
 from isojax.frontier import curves
 from isojax.frontier.curves import Curves
 
-K_MAX = 50.0  # per decade; the paper's joint Hard fit is at this bound
+# Bound on k, per decade of C; the paper's joint fit of Hard is at this bound.
+K_MAX = 50.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Envelope:
   reward_DxG: np.ndarray
   best_DxG: np.ndarray  # index of the configuration
   resolved_DxG: np.ndarray  # bool: no curve outside its data could change it
-  early_DxG: np.ndarray  # bool: one that has no evaluation yet at C could lead
+  early_DxG: np.ndarray  # bool: a curve that begins at a larger C could lead
 
 
 def envelope(curves_K: list[Curves], C_G) -> Envelope:
@@ -31,8 +32,8 @@ def envelope(curves_K: list[Curves], C_G) -> Envelope:
 
   A run that ended before C keeps the reward that it had reached. A
   configuration without an evaluation up to C cannot lead there. A point is not
-  resolved, and its best n must not be used, where either would lead if its
-  curve were continued to C.
+  resolved, and its best n must not be used, where such a run or configuration
+  would lead if its curve were continued to C.
   """
   C_G = np.asarray(C_G, float)
   continued = np.stack([c(C_G) for c in curves_K], 1)  # [D, K, G]
@@ -90,8 +91,8 @@ def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
     k: bounds on the steepness, per unit of x.
     rounds: refinements of (x0, k), by a factor of 3.
   """
-  grid = (np.linspace(x_G[0], x_G[-1], 49),
-          np.linspace(np.log(k[0]), np.log(k[1]), 25))
+  grid = (np.linspace(x_G[0], x_G[-1], 49),  # candidates for x0
+          np.linspace(np.log(k[0]), np.log(k[1]), 25))  # and for log k
   theta, b, L, sse = curves.project(
       x_G, log2_n_DxG, w_DxG, grid=grid, rounds=rounds,
       basis=lambda theta, x: laws.log2_n(

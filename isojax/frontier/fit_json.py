@@ -71,10 +71,10 @@ def curve_fields(fit: Fit) -> list[dict]:
   """One entry per configuration, tabulated on a common grid of C."""
   end = max(fit.frontier.C_G[-1], *(run.C_E[-1] for run in fit.measured.runs))
   C_G = np.geomspace(fit.frontier.C_G[0], CURVE_END * end, 80)
-  out = []
+  rows = []
   for (Bp, n), curve in zip(fit.study.configurations, fit.curves, strict=True):
     reward = curve(C_G)
-    out.append({
+    rows.append({
         "Bp": Bp, "n": n, "form": curve.form, "A": curve.b_D[0] + curve.s_D[0],
         "A_interval": bootstrap.percentiles(curve.b_D + curve.s_D),
         "b": curve.b_D[0], "theta": curve.theta_DxP[0],
@@ -82,11 +82,11 @@ def curve_fields(fit: Fit) -> list[dict]:
         "rmse": np.sqrt(curve.sse_D[0] / curve.points),
         "at_bound": list(curve.at_bound),
         "C": C_G, "reward": reward[0], **_band(reward)})
-  return out
+  return rows
 
 
 def frontier_fields(fit: Fit) -> dict:
-  """The frontier; `change`: where the lead changes before the next point."""
+  """The frontier; `change`: the C of a change of lead before the next point."""
   C_G, best_G = fit.frontier.C_G, fit.frontier.best_DxG[0]
   cells = np.array(fit.study.configurations)[best_G]
   change = [None if a == b else envelope.crossing(
@@ -107,17 +107,17 @@ def law_fields(fit: Fit) -> dict | None:
   if fit.law is None:
     return None
   law, seen = fit.law, fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
-  best = verdict.sigmoid_of(fit)
+  law_of_data = verdict.sigmoid_of(fit)
   columns = (law.L_D, law.k_D, law.x0_D, law.b_D)
-  spread = lambda value_D: laws.interval(value_D[0], value_D[1:])
-  x0 = spread(law.x0_D)
+  interval_of = lambda value_D: laws.interval(value_D[0], value_D[1:])
+  x0 = interval_of(law.x0_D)
   if fit.study.axis == "updates":
     x0 = np.maximum(x0, 0.0)  # M is not negative
-  as_n = lambda value_D: [float(2.0**end) for end in spread(value_D)]
-  low, high = spread(fit.law_DxG)
+  as_n = lambda value_D: [float(2.0**end) for end in interval_of(value_D)]
+  low, high = interval_of(fit.law_DxG)
   return {
-      **dataclasses.asdict(best), "kind": (
-          "fixed_batch" if isinstance(best, FixedBatch) else "sigmoid"),
+      **dataclasses.asdict(law_of_data), "kind": (
+          "fixed_batch" if isinstance(law_of_data, FixedBatch) else "sigmoid"),
       "rmse_log2": law.rmse_D[0], "k_bounds": law.k_bounds,
       "at_bound": [fit.study.symbol + "0" if hit == "midpoint"
                    else hit for hit in law.at_bound],
@@ -130,7 +130,7 @@ def law_fields(fit: Fit) -> dict | None:
       "draws": np.stack(columns, 1)[1:]}
 
 
-def _runs(ids: list[str]) -> str:
+def _named(ids: list[str]) -> str:
   return (f"{many(len(ids), 'run')} ({', '.join(ids[:3])}"
           f"{', ...' * (len(ids) > 3)})")
 
@@ -167,10 +167,10 @@ def scalerl_fields(study: Study, *, min_C: float,
         "A_at_edge": "A" in fit.at_bound, "half": half,
         "A_interval": scalerl.A_interval(points, fit.law.A)})
   if late:
-    notes.append(f"no evaluation before training for {_runs(late)}: R0 of the "
+    notes.append(f"no evaluation before training for {_named(late)}: R0 of the "
                  "ScaleRL law is their first evaluation, and in the interval "
                  "of A anything up to it")
-  notes += [f"{what} for {_runs(ids)}: {why}"
+  notes += [f"{what} for {_named(ids)}: {why}"
             for (what, why), ids in unfitted.items()]
   return rows
 

@@ -11,8 +11,8 @@ def polarisation(correct_Q, k: int) -> float:
   """rho = Var(p) / (m (1 - m)) of pass rates p with mean m.
 
   rho is 0 if every problem is equally likely to be solved, and 1 if each is
-  always or never solved. E[p^2] is estimated without bias from the k samples by
-  c (c - 1) / (k (k - 1)). NaN if m is 0 or 1, or k is 1.
+  always or never solved. E[p^2] is estimated without bias from c correct of k
+  samples by c (c - 1) / (k (k - 1)). NaN if m is 0 or 1, or k is 1.
   """
   c = np.asarray(correct_Q, float)
   m = c.mean() / k
@@ -29,11 +29,11 @@ def uniform_progress(mean0: float, rho0: float, mean: float) -> float:
   rho0 = min(max(rho0, 1e-3), 0.999)
   size = 1 / rho0 - 1  # a + b of the Beta distribution
   p = stats.beta.ppf((np.arange(300) + 0.5) / 300, mean0 * size,
-                     (1 - mean0) * size)
-  odds = np.log(np.clip(p, 1e-12, 1 - 1e-12) / np.clip(1 - p, 1e-12, 1))
-  shifted = lambda by: 1 / (1 + np.exp(-(odds + by)))
-  by = optimize.brentq(lambda d: shifted(d).mean() - mean, -60, 60)
-  return float(np.var(shifted(by)) / (mean * (1 - mean)))
+                     (1 - mean0) * size)  # 300 equally likely pass rates
+  log_odds = np.log(np.clip(p, 1e-12, 1 - 1e-12) / np.clip(1 - p, 1e-12, 1))
+  shifted = lambda rise: 1 / (1 + np.exp(-(log_odds + rise)))
+  rise = optimize.brentq(lambda x: shifted(x).mean() - mean, -60, 60)
+  return float(np.var(shifted(rise)) / (mean * (1 - mean)))
 
 
 def interference(run: Run, k: int, *, draws: int, seed: int) -> dict | None:

@@ -59,11 +59,12 @@ def _end(fit: Fit) -> float:
 
 
 def _fixed_batch(study: Study) -> int | None:
-  """Bp * n if it is the same in every run and n differs."""
+  """Bp * n if all runs share it, and their axis is updates or their n differ.
+  """
   sizes = {Bp * n for Bp, n in study.configurations}
-  alone = len(sizes) == 1 and (study.axis == "updates"
-                               or len(study.tested) > 1)
-  return sizes.pop() if alone else None
+  is_fixed = len(sizes) == 1 and (study.axis == "updates"
+                                  or len(study.tested) > 1)
+  return sizes.pop() if is_fixed else None
 
 
 def contenders(fit: Fit, C: float) -> list[tuple[int, int]]:
@@ -91,10 +92,10 @@ def neighbours(study: Study, Bp: int, n: int) -> dict[int, str]:
   """Untested n next to a tested one -> its position in words."""
   B = _fixed_batch(study)
   most = max(B_MAX, *(Bp * n for Bp, n in study.configurations)) // Bp
-  choices = [m for m in range(2, B + 1) if B % m == 0] if B else [
+  choices = [x for x in range(2, B + 1) if B % x == 0] if B else [
       2**i for i in range(1, most.bit_length()) if 2**i <= most]
-  i, out = study.tested.index(n), {}
-  ends = [0, *study.tested, math.inf][i:i + 3]
+  i, positions = study.tested.index(n), {}
+  ends = [0, *study.tested, math.inf][i:i + 3]  # n between its neighbours
   for low, high in zip(ends, ends[1:]):
     wanted, where = math.sqrt(low * high), f"between {low} and {high}"
     if not low:
@@ -103,10 +104,10 @@ def neighbours(study: Study, Bp: int, n: int) -> dict[int, str]:
       wanted, where = 2 * n, "above the largest, which leads"
     elif high <= 2 * low:
       continue
-    inside = [m for m in choices if low < m < high]
+    inside = [x for x in choices if low < x < high]
     if inside:
-      out[min(inside, key=lambda m: abs(math.log(m / wanted)))] = where
-  return out
+      positions[min(inside, key=lambda x: abs(math.log(x / wanted)))] = where
+  return positions
 
 
 def _race(fit: Fit, path: str) -> dict:
@@ -121,7 +122,7 @@ def _race(fit: Fit, path: str) -> dict:
   if new:
     least = FEWEST_M * (_fixed_batch(study) or Bp * max(ns | {leader}))
     if C < least:
-      C, ns = least, ns | {n for b, n in cells if b == Bp}
+      C, ns = least, ns | {n for cell_Bp, n in cells if cell_Bp == Bp}
       why.append(f"all to {FEWEST_M} updates of the largest batch")
   elif not fit.identified:
     C *= 2
@@ -154,15 +155,15 @@ def _sweep(fit: Fit, Bps: set, ns: set, C: int, why: list[str],
     rows, new = _rows(fit.measured, cells, C, seeds)
     why = [*why, f"{seeds} seeds, because these runs exist"]
   config = _config(study)
+  remark = (EXPORT if not study.from_isojax else "" if config else
+            " CONFIG is the config file of your runs.")
   skip = f" --skip={shlex.quote(path)}" * (len(new) < len(rows))
   return {
       "text": ("The law is good up to the largest C that was run, not beyond. "
                if fit.identified else "The law is not identified. ")
       + f"A race would run next: {'; '.join(why)}. {many(len(new), 'run')}, "
       f"{sum(new.values()):,} rollouts in all"
-      + ", without the runs that exist" * bool(skip) + "." + (
-          EXPORT if not study.from_isojax else "" if config else
-          " CONFIG is the config file of your runs."),
+      + ", without the runs that exist" * bool(skip) + "." + remark,
       "command": "python -m launch.plan --sweep "
       + f"--config={shlex.quote(config or 'CONFIG')} " * study.from_isojax
       + f"--rollouts={C} {design} --seeds={_listed(range(seeds))}{skip}"}

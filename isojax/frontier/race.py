@@ -3,11 +3,11 @@
 An arm is one run that may be extended. All arms run to a first rung, then in
 doublings. After a rung, each arm's reward at the end of the budget is forecast
 from its evaluations so far. An arm goes on while what it may still gain is more
-than what the next rung takes from the leader; the last one gets what is left.
+than what the next rung takes from the leader; the last arm gets what is left.
 
-Pure: `play` asks `advance(arm, C)` for evaluations up to C and for nothing
-else, so that a replay on finished logs and a race that trains are one function,
-and a race that was killed reaches the same decisions from the same records.
+Pure: `play` only asks `advance(arm, C)` for evaluations up to C, so that a
+replay on finished logs and a race that trains are one function, and a race that
+was killed reaches the same decisions from the same records.
 
 C is in rollouts. Axes: E evaluations, Q validation problems, T values of C, K
 arms, F families of curves, and H shapes of a curve, which are S rises x L
@@ -25,20 +25,20 @@ from isojax.core import evaluate
 from isojax.frontier import curves
 
 RISES = np.geomspace(0.02, 0.8, 14)  # reward, from base policy to asymptote
-MIDS = 24  # C of half of the rise, from below the data to beyond the target
+MIDS = 24  # values of the C of half of the rise, from low C to past the target
 SLOPES = (0.4, 0.6, 0.9, 1.4)  # of the Hill form, in log C
-# Reward of the base policy; the key is whether it was evaluated.
+# Prior sd of the base policy's reward; the key is whether it was evaluated.
 BASE_SD = {True: 0.01, False: 0.1}
 STRETCH_SD = 1.0  # octaves; see `stretch`
-# Half of a 95 % interval, in sd: 1.96 held 84 to 94 % of the true gaps, see
-# `python -m launch.replays --coverage`.
+# Half of a 95 % interval, in sd: with 1.96 it contained 84 to 94 % of the true
+# gaps, see `python -m launch.replays --coverage`.
 INTERVAL_SDS = 2.7
 DEFAULT_SD = 0.02  # of an evaluation, if no arm has enough of them
 PRIOR_N = 8  # docs/study.md: within 0.011 of the best n wherever it was tested
 
 
 def prior_of(n_K: typing.Sequence[int]) -> int:
-  """The arm whose n is nearest to PRIOR_N; the first of equals."""
+  """Index of the arm whose n is nearest to PRIOR_N; the first of equals."""
   return min(range(len(n_K)), key=lambda k: abs(math.log2(n_K[k] / PRIOR_N)))
 
 
@@ -146,7 +146,7 @@ def noise(arms: typing.Sequence[ArmHistory], wander: float) -> np.ndarray:
     if arm.value_ExQ is not None and len(arm.value_ExQ) > 1:
       step = np.diff(arm.value_ExQ, axis=0)
       paired += (step.var(1) / 2 / step.shape[1]).tolist()
-    own = np.diff(arm.reward_E, 2) ** 2 / 6
+    own = np.diff(arm.reward_E, 2) ** 2 / 6  # 6 = 1 + 4 + 1
     var.append(own.mean() if len(own) else math.nan)
   if paired:
     var_K = np.full(len(arms), np.mean(paired))
@@ -158,11 +158,12 @@ def noise(arms: typing.Sequence[ArmHistory], wander: float) -> np.ndarray:
 
 
 def shapes(low: float, high: float) -> dict[str, np.ndarray]:
-  """Form -> theta [L, M, P]; a stretch sets the C of half of the rise."""
+  """Form -> theta [L, M, P]; a stretch sets the C of the middle of the rise."""
   mid = np.log(np.geomspace(low / 4, 8 * high, MIDS))
-  hill = np.stack(np.meshgrid(np.log(SLOPES), mid, indexing="ij"), -1)[
-      ..., ::-1]
-  return {"saturating_exponential": -mid[None, :, None], "hill": hill}
+  slope_and_mid = np.stack(
+      np.meshgrid(np.log(SLOPES), mid, indexing="ij"), -1)
+  return {"saturating_exponential": -mid[None, :, None],
+          "hill": slope_and_mid[..., ::-1]}
 
 
 def _fit_arm(arm: ArmHistory, C_T, *, basis, theta, prior_MxM, base: float,
@@ -171,25 +172,27 @@ def _fit_arm(arm: ArmHistory, C_T, *, basis, theta, prior_MxM, base: float,
 
   y = base + b + (s + d) g(C). All arms share the rise s, the slope and the
   stretch. b, d and the arm's own stretch differ from the shared values by
-  normal priors.
+  normal priors. Given a shape, (b, d) has a normal posterior of precision
+  [[bb, bd], [bd, dd]].
   """
   y = arm.reward_E - base
   with np.errstate(divide="ignore", invalid="ignore"):
-    g, gT = basis(theta, arm.C_E), basis(theta, np.asarray(C_T, float))
+    g, g_T = basis(theta, arm.C_E), basis(theta, np.asarray(C_T, float))
   w, s = 1 / sd ** 2, RISES[:, None, None]
   g1, gg, gy = g.sum(-1), (g ** 2).sum(-1), g @ y
   bb, bd, dd = w * len(y) + base_sd ** -2, w * g1, w * gg + spread ** -2
   by, dy = w * (y.sum() - s * g1), w * (gy - s * gg)
   det = bb * dd - bd ** 2
   b, d = (dd * by - bd * dy) / det, (bb * dy - bd * by) / det
-  fit = (by * b + dy * d - np.log(det)
-         - w * (y @ y - 2 * s * gy + s ** 2 * gg)) / 2
-  largest = fit.max()
-  weight = np.exp(fit - largest)  # [S, L, own M]
+  evidence = (by * b + dy * d - np.log(det)
+              - w * (y @ y - 2 * s * gy + s ** 2 * gg)) / 2  # log
+  largest = evidence.max()
+  weight = np.exp(evidence - largest)  # [S, L, own M]
   total = weight @ prior_MxM + 1e-300
-  mean = np.clip(base + b[..., None] + (s + d)[..., None] * gT, 0, 1)
-  var = (dd[..., None] - 2 * bd[..., None] * gT + bb * gT ** 2) / det[..., None]
-  def expected(value):  # over the arm's own stretch
+  mean = np.clip(base + b[..., None] + (s + d)[..., None] * g_T, 0, 1)
+  var = (dd[..., None] - 2 * bd[..., None] * g_T
+         + bb * g_T ** 2) / det[..., None]
+  def expected(value):  # the mean over the arm's own stretch, the third axis
     return np.moveaxis(np.moveaxis(weight[..., None] * value, -1, 0)
                        @ prior_MxM, 0, -1) / total[..., None]
   mean_own = expected(mean)
@@ -276,13 +279,14 @@ def race(arms: typing.Sequence[ArmHistory], target: float, *, next_rung: float,
     lead_K[prior] = options.prior_lead + options.prior_sds * float(
         noise(arms, options.wander).mean())
   mean_KxF, sd_KxF = (np.stack(x, -1) for x in zip(*(
-      one.moments() for one in forecasts)))
+      family.moments() for family in forecasts)))
   # The leader is the best so far, because replays chose worse by the forecast:
   # an arm that is only forecast to cross it stays in the race.
-  now_K = np.mean([one.now_K for one in forecasts], 0) + lead_K
+  now_K = np.mean([family.now_K for family in forecasts], 0) + lead_K
   leader = _leader(now_K, arms, options.tie)
   active, why, behind = [leader], {}, {}
-  slope = float(np.mean([one.slope_K[leader] for one in forecasts]))
+  slope = float(np.mean([family.slope_K[leader] for family in forecasts]))
+  # Slope times the octaves by which an arm's rung shortens the leader's run.
   needed = options.price * slope * -math.log2(1 - min(next_rung / target, 0.9))
   for k in np.argsort(-now_K, kind="stable"):
     if k == leader:
@@ -290,7 +294,7 @@ def race(arms: typing.Sequence[ArmHistory], target: float, *, next_rung: float,
     lead = lead_K[leader] - lead_K[k]
     # The family that is kinder to the arm counts, so that a late start alone
     # stops no arm.
-    gaps = [one.gap(leader, k) for one in forecasts]
+    gaps = [family.gap(leader, k) for family in forecasts]
     gain = max(float(expected_gain(-mean - lead, sd)) for mean, sd in gaps)
     behind[int(k)] = min(gaps)
     if gain > needed and not arms[k].end_reason:
@@ -328,7 +332,7 @@ class Entry:
   rollouts: int  # charged
   why: str  # why it stopped or was chosen
   reward: float | None  # forecast at the end when it was last compared
-  se: float | None
+  sd: float | None  # of the forecast
   reached: str = ""  # reward where it ended
   worse: bool = False  # the 95 % interval of its lead at the end is below 0
 
@@ -363,8 +367,7 @@ def first_rung(K: int, budget: float, smallest: float,
                options: Options) -> float:
   """Rollouts of each of K arms at the first rung.
 
-  It leaves half of the share of the losers for later rungs, and contains an
-  evaluation.
+  It leaves half of Options.overhead to later rungs, and has an evaluation.
   """
   share = min(options.first_rung, options.overhead / (2 * max(K - 1, 1)))
   return max(share * budget, smallest)
@@ -397,7 +400,7 @@ def play(names: typing.Sequence[str], advance, budget: int, *,
   K = len(names)
   rung = first_rung(K, budget, smallest, options)
   if K == 1 or (K - 1) * rung > options.overhead * budget * (1 + 1e-9):
-    return _unraced(names, advance, budget, smallest, prior, options, log)
+    return _run_prior(names, advance, budget, smallest, prior, options, log)
   active, seen, spent = list(range(K)), {}, [0] * K
   entries: dict[int, Entry] = {}
   while True:
@@ -405,7 +408,7 @@ def play(names: typing.Sequence[str], advance, budget: int, *,
       seen[k], spent[k] = advance(k, rung)
     arms = [seen[k] for k in active]
     losers = sum(spent[k] for k in range(K) if k not in active)
-    # At least the others of this rung are lost, whoever wins.
+    # Whoever wins, the rung of each other active arm is lost.
     target = max(budget - losers - (len(active) - 1) * rung, rung)
     decision = race(arms, target, next_rung=2 * rung,
                     prior=active.index(prior) if prior in active else None,
@@ -424,13 +427,13 @@ def play(names: typing.Sequence[str], advance, budget: int, *,
                              *decision.behind[i]))
     log(_rung_line(rung, names, active, kept, decision, sum(spent), budget))
     if len(kept) == 1:
-      return _finished(names, advance, budget, kept[0], seen, spent, entries)
+      return _finish(names, advance, budget, kept[0], seen, spent, entries)
     active, rung = sorted(kept), 2 * rung
 
 
 def _unaffordable(kept: list[int], spent: list[int], rung: float,
                   budget: float, options: Options) -> list[int]:
-  """The worst of `kept`, best first, whose rung exceeds the losers' share."""
+  """The worst arms of `kept`, best first, that Options.overhead cannot pay."""
   dropped = []
   for size in range(len(kept), 1, -1):
     losers = sum(spent[k] for k in range(len(spent)) if k not in kept[:size])
@@ -450,7 +453,7 @@ def _rung_line(rung, names, active, kept, decision: Decision, spent,
           f"rollouts; forecast at the end, 95 %: {rewards}")
 
 
-def _unraced(names, advance, budget, smallest, prior, options, log) -> Result:
+def _run_prior(names, advance, budget, smallest, prior, options, log) -> Result:
   notes = []
   if len(names) > 1:
     needed = least_budget(len(names), smallest, options)
@@ -467,7 +470,7 @@ def _unraced(names, advance, budget, smallest, prior, options, log) -> Result:
       for k, name in enumerate(names)), prior, budget, False, tuple(notes))
 
 
-def _finished(names, advance, budget, winner, seen, spent, entries) -> Result:
+def _finish(names, advance, budget, winner, seen, spent, entries) -> Result:
   """Gives the rest to the winner; an ended winner keeps what it has."""
   notes = []
   left = budget - sum(spent) + spent[winner]

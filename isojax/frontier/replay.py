@@ -25,26 +25,27 @@ class Logged:
   C_E: np.ndarray
   reward_E: np.ndarray
   value_ExQ: np.ndarray | None
-  step: int = 1  # rollouts of a step
+  step_size: int = 1  # rollouts of a step
   seconds: float | None = None  # device seconds of a rollout, as its cost
 
   def up_to(self, C: float) -> tuple[race.ArmHistory, int]:
     """The arm after C rollouts, and the rollouts that it is charged."""
-    end = self.C_E[-1] + self.step
+    end = self.C_E[-1] + self.step_size
     keep = self.C_E <= max(C, self.C_E[0])
     end_reason = "" if C < end else (
         f"its log ends at {self.C_E[-1]:,.0f} rollouts: censored")
     value = None if self.value_ExQ is None else self.value_ExQ[keep]
-    charged = self.C_E[-1] if end_reason else C // self.step * self.step
+    charged = self.C_E[-1] if end_reason else (
+        C // self.step_size * self.step_size)
     return race.ArmHistory(
         self.name, self.C_E[keep], self.reward_E[keep], value, self.seconds,
         race.stretch(**self.overrides["alloc"]), end_reason), int(charged)
 
   def reached(self, C: float) -> float:
     """The reward of the best checkpoint up to C, interpolated in log C."""
-    at = math.log2(max(min(C, self.C_E[-1]), 1.0))
-    end = np.interp(at, np.log2(np.maximum(self.C_E, 1.0)), self.reward_E)
-    return float(max(self.reward_E[self.C_E <= C].max(initial=0.0), end))
+    log2_C = math.log2(max(min(C, self.C_E[-1]), 1.0))
+    last = np.interp(log2_C, np.log2(np.maximum(self.C_E, 1.0)), self.reward_E)
+    return float(max(self.reward_E[self.C_E <= C].max(initial=0.0), last))
 
 
 class Replay(typing.NamedTuple):
@@ -69,24 +70,26 @@ class Replay(typing.NamedTuple):
 
 def prior_of(logged: typing.Sequence[Logged]) -> int:
   """The index of the arm that earlier evidence favours, by its n."""
-  return race.prior_of([one.overrides["alloc"]["n"] for one in logged])
+  return race.prior_of([arm.overrides["alloc"]["n"] for arm in logged])
 
 
 def smallest(logged: typing.Sequence[Logged]) -> float:
   """Rollouts at which every arm has an evaluation after its first."""
-  return float(max(one.C_E[1] for one in logged))
+  return float(max(arm.C_E[1] for arm in logged))
 
 
 def replay(logged: typing.Sequence[Logged], budget: int, *,
            prior: int | None = None, options: race.Options = race.DEFAULT,
            **listeners) -> Replay:
-  """Races finished runs for `budget` rollouts in all; listeners: race.play's.
+  """Races finished runs for `budget` rollouts in all.
+
+  `listeners` are `log` and `on_decision` of race.play.
   """
   result = race.play(
-      [one.name for one in logged], lambda k, C: logged[k].up_to(C), budget,
+      [arm.name for arm in logged], lambda k, C: logged[k].up_to(C), budget,
       smallest=smallest(logged), options=options, **listeners,
       prior=prior_of(logged) if prior is None else prior)
-  best = int(np.argmax([one.reached(budget) for one in logged]))
+  best = int(np.argmax([arm.reached(budget) for arm in logged]))
   return Replay(result, tuple(logged), best)
 
 
@@ -103,18 +106,18 @@ def of_runs(runs: typing.Sequence[Run]) -> tuple[list[Logged], list[str]]:
                      "needs 2 arms; give more files with --replay")
   kept, seeds = [], {}
   for run in sorted(usable, key=lambda r: (r.n, r.Bp, str(r.seed))):
-    of_cell = seeds.setdefault((run.Bp, run.n), set())
-    if run.seed is None or run.seed in of_cell or not of_cell:
+    seeds_of_cell = seeds.setdefault((run.Bp, run.n), set())
+    if run.seed is None or run.seed in seeds_of_cell or not seeds_of_cell:
       kept.append(run)
     else:
       notes.append(f"{run.where}: seed {run.seed} of Bp={run.Bp}, n={run.n}: "
                    "a race has one run of an arm: left out")
-    of_cell.add(run.seed)
+    seeds_of_cell.add(run.seed)
   cells = [(run.Bp, run.n) for run in kept]
-  several = len({run.Bp for run in kept}) > 1
+  Bp_differs = len({run.Bp for run in kept}) > 1
 
   def name(run):
-    text = f"n={run.n}" + f" Bp={run.Bp}" * several
+    text = f"n={run.n}" + f" Bp={run.Bp}" * Bp_differs
     return text if cells.count((run.Bp, run.n)) == 1 else (
         f"{text} {run.run_id}")
 
@@ -132,12 +135,12 @@ def document(done: Replay, notes: typing.Sequence[str]) -> dict:
       "chosen": done.logged[result.chosen].overrides,
       "chosen_run": done.logged[result.chosen].run,
       "regret": done.regret, "share": done.share,
-      "arms": [{"overrides": one.overrides, "run": one.run,
+      "arms": [{"overrides": arm.overrides, "run": arm.run,
                 "rollouts": entry.rollouts, "why": entry.why,
-                "reward": one.reached(entry.rollouts) if entry.rollouts else
-                None, "forecast": entry.reward, "forecast_sd": entry.se,
-                "reward_at_budget": one.reached(result.budget)}
-               for one, entry in zip(done.logged, result.arms, strict=True)],
+                "reward": arm.reached(entry.rollouts) if entry.rollouts else
+                None, "forecast": entry.reward, "forecast_sd": entry.sd,
+                "reward_at_budget": arm.reached(result.budget)}
+               for arm, entry in zip(done.logged, result.arms, strict=True)],
       "notes": [*notes, *result.notes]}
 
 

@@ -23,7 +23,8 @@ B_BOUNDS = (0.01, 20.0)  # far outside every published B (1.09 to 5.17)
 C_MID_MARGIN = 1e3  # factor by which C_mid may lie outside the points
 MAX_EXTRAPOLATION = 10.0  # largest C_mid / C_hi of a law that is reported
 MIN_POINTS = 4  # one more than the law has free parameters
-ROUNDS = dict(rounds=30, shrink=1.5)  # of `curves.project`, down a long valley
+# For `curves.project`; many, because C_mid and B can compensate each other.
+ROUNDS = dict(rounds=30, shrink=1.5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +99,10 @@ def fit(points: Points, *, A: float | None = None) -> Fit:
   # A = R0 would leave the rest undetermined.
   least, most = (1e-6 * (1 - R0), 1 - R0) if A is None else (A - R0, A - R0)
 
-  def solve(sums):
+  def solve(sums):  # those of curves.solve
     _, g, gg, _, gy, _ = sums
     gain = np.clip(curves.ratio(gy - R0 * g, gg), least, most)
-    return R0 + 0 * gain, gain, curves.residual(sums, R0, gain)
+    return np.full_like(gain, R0), gain, curves.residual(sums, R0, gain)
 
   grid = _grid(C)
   theta, _, gain, ssr = curves.project(
@@ -145,40 +146,40 @@ def A_interval(points: Points, A: float) -> tuple[float, float]:
     return 0.0, 1.0
   x, y = np.append(C, 0.0), np.append(R, R0)
   weight = np.append(np.ones(len(C)), float(points.measured))
-  most = 1.0 if points.measured else R[0]
+  R0_max = 1.0 if points.measured else R[0]
 
   def profile(A_D):
-    """The least squared residuals at each A."""
+    """The least squared residuals at each A, a row of `curves.project`."""
     A_Dx1 = A_D[:, None]
 
     def solve(sums):
       w, g, gg, y, gy, _ = sums
-      start = np.clip(curves.ratio(y - gy - A_Dx1 * (g - gg), w - 2 * g + gg),
-                      0, np.minimum(most, A_Dx1))
-      return start, A_Dx1 - start, curves.residual(sums, start, A_Dx1 - start)
+      base = np.clip(curves.ratio(y - gy - A_Dx1 * (g - gg), w - 2 * g + gg),
+                     0, np.minimum(R0_max, A_Dx1))  # the refitted R0
+      return base, A_Dx1 - base, curves.residual(sums, base, A_Dx1 - base)
 
     rows = np.ones((len(A_D), 1))
     return curves.project(x, rows * y, rows * weight, basis=curves.hill,
                           grid=_grid(C), solve=solve, **ROUNDS)[-1]
 
-  A_G = np.union1d(np.linspace(min(1e-3, A), 1.0, 101), A)
-  ssr_G = profile(A_G)
-  best = int(ssr_G.argmin())
-  limit = ssr_G[best] * (
+  A_D = np.union1d(np.linspace(min(1e-3, A), 1.0, 101), A)
+  ssr_D = profile(A_D)
+  best = int(ssr_D.argmin())
+  limit = ssr_D[best] * (
       1 + scipy.stats.f.ppf(0.95, 1, freedom) / freedom) + 1e-12
 
-  def end(A_G, ssr_G):
-    """The last A in a row, from the best on, within the limit."""
-    for _ in range(3):
-      out = np.flatnonzero(ssr_G > limit)
-      if not len(out):
+  def end(A_D, ssr_D):
+    """The last A before one beyond the limit; A_D begins at the best."""
+    for _ in range(3):  # each time between two neighbours of the last grid
+      beyond = np.flatnonzero(ssr_D > limit)
+      if not len(beyond):
         break
-      A_G = np.linspace(A_G[out[0] - 1], A_G[out[0]], 15)
-      ssr_G = profile(A_G)
-    return float(A_G[-1])
+      A_D = np.linspace(A_D[beyond[0] - 1], A_D[beyond[0]], 15)
+      ssr_D = profile(A_D)
+    return float(A_D[-1])
 
-  low = end(A_G[best::-1], ssr_G[best::-1])
-  return min(low, A), max(end(A_G[best:], ssr_G[best:]), A)
+  low = end(A_D[best::-1], ssr_D[best::-1])
+  return min(low, A), max(end(A_D[best:], ssr_D[best:]), A)
 
 
 def extrapolate(points: Points, *, fit_below: float
@@ -189,5 +190,5 @@ def extrapolate(points: Points, *, fit_below: float
   if not later.any():
     raise InputError(f"{fit_below=:g}: no point lies beyond; the last is at "
                      f"C = {C[-1]:g}")
-  start = fit(Points(C[~later], R[~later], R0))
-  return start, start.law(C[later]) - R[later]
+  early = fit(Points(C[~later], R[~later], R0))
+  return early, early.law(C[later]) - R[later]

@@ -14,7 +14,7 @@ from isojax.logs.fields import FEWEST, LISTED, Row, TRAINING
 
 UNKNOWN = "unknown"  # a set or model that the logs do not name
 D_ROUNDING = 1.05  # D that differ by less are equal: logs round their epochs
-MAX_START_GAP = 0.25  # between first rewards of runs of one (Bp, n)
+MAX_START_GAP = 0.25  # reward; between the first ones of runs of one (Bp, n)
 MAX_NOISE_SDS = 5.0  # by which an evaluation may differ from its expectation
 # Fields that all records of isojax have, and no log of another trainer.
 ISOJAX_FIELDS = {"task", "trained_tokens", "device_seconds"}
@@ -22,8 +22,9 @@ ISOJAX_FIELDS = {"task", "trained_tokens", "device_seconds"}
 MODEL = re.compile(r"(?<![a-z])(?:qwen|llama|gemma|mistral|phi|deepseek|smollm|"
                    r"olmo|gpt|glm|pythia)\d*(?:\.\d+)?|"
                    r"(?<![a-z0-9.])\d+(?:\.\d+)?b(?![a-z0-9])")
-MAX_TRAINING_PROBLEMS = 2**40
+MAX_TRAINING_PROBLEMS = 2**40  # a larger D is not a count of problems
 MAX_C = 1e60  # its square must not overflow
+# Metric -> its value for each problem, by the correct ones of stored samples.
 VALUES = {"avg": lambda correct, stored, k: correct / stored,
           "best": evaluate.best_at_k, "worst": evaluate.worst_at_k}
 
@@ -47,14 +48,15 @@ class Run:
   @property
   def noise(self) -> float:
     """Standard deviation of a reward: the scatter, at least the binomial's."""
+    # 0.954 is the median of abs(x - y) for standard normal x and y.
     sd = float(np.median(abs(np.diff(self.reward_E)))) / 0.954
     if self.samples is None:
       return sd
     p = np.clip(self.reward_E.mean(), 1 / self.samples, 1 - 1 / self.samples)
     return max(sd, math.sqrt(max(p * (1 - p), 0.0) / self.samples))
 
-  def at(self, index_E):
-    """The run with only the evaluations of an index."""
+  def select(self, index_E):
+    """The run with only the evaluations of an index, slice or mask."""
     return dataclasses.replace(
         self, step_E=self.step_E[index_E], C_E=self.C_E[index_E],
         value_ExQ=None if self.value_ExQ is None else self.value_ExQ[index_E],
@@ -218,7 +220,7 @@ def _usable(rows: list[Row], s: Selection, notes: list[str]):
 
 
 def _training_problems(rows: list[Row]) -> int | None:
-  """D of the last row that has it, or an epoch (D = M Bp / epoch).
+  """D by the last row that has D, or has an epoch: D = step Bp / epoch.
 
   An epoch of isojax leaves out the last D mod Bp problems.
   """
@@ -261,12 +263,12 @@ def runs_of_rows(rows: list[Row], s: Selection, notes: list[str]) -> list[Run]:
   for row in rows:
     # Two files may have one run_id: copies, which _without_copies drops.
     grouped[str(_field(row, "run_id")), row.path].append(row)
-  return [run for (run_id, _), of_run in grouped.items()
-          if (run := _run(run_id, of_run, s, notes))]
+  return [run for (run_id, _), rows_of_run in grouped.items()
+          if (run := _run(run_id, rows_of_run, s, notes))]
 
 
 def _long_enough(runs: list[Run], notes: list[str]) -> list[Run]:
-  """The runs with a curve; InputError, which names all, if there is none."""
+  """The runs with enough evaluations for a curve; InputError if none has."""
   short = [run for run in runs if len(run.C_E) < FEWEST]
   if len(short) == len(runs):
     named = ", ".join(f"{run.run_id} ({len(run.C_E)}, {run.where})"
@@ -312,11 +314,11 @@ def _check_models(runs: list[Run], model: str) -> None:
   cells = collections.defaultdict(list)
   for run in runs:
     cells[run.Bp, run.n].append(run)
-  for (Bp, n), equal in cells.items():
-    low = min(equal, key=lambda run: run.reward_E[0])
-    high = max(equal, key=lambda run: run.reward_E[0])
+  for (Bp, n), repeats in cells.items():
+    low = min(repeats, key=lambda run: run.reward_E[0])
+    high = max(repeats, key=lambda run: run.reward_E[0])
     if high.reward_E[0] - low.reward_E[0] > max(
-        MAX_START_GAP, MAX_NOISE_SDS * max(run.noise for run in equal)):
+        MAX_START_GAP, MAX_NOISE_SDS * max(run.noise for run in repeats)):
       raise InputError(
           f"runs of Bp={Bp}, n={n} begin far apart, {low.run_id} at "
           f"{low.reward_E[0]:.3f} and {high.run_id} at {high.reward_E[0]:.3f}, "
@@ -334,10 +336,11 @@ def _is_copy(short: Run, long: Run) -> bool:
   if not (np.array_equal(short.C_E, long.C_E[:E])
           and np.array_equal(short.reward_E, long.reward_E[:E])):
     return False
-  value = short.value_ExQ
-  return short.run_id == long.run_id or value is not None and bool(
-      long.value_ExQ is not None and (value != value[0]).any()
-      and np.array_equal(value, long.value_ExQ[:E]))
+  if short.run_id == long.run_id:
+    return True
+  value, other = short.value_ExQ, long.value_ExQ
+  return value is not None and other is not None and bool(
+      (value != value[0]).any() and np.array_equal(value, other[:E]))
 
 
 def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
@@ -414,7 +417,7 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   runs.sort(key=lambda r: (r.n, r.Bp, str(r.seed), r.run_id))
   return Study(
       runs=tuple(runs), axis=s.axis,
-      metric=s.metric + f"@{k}" * (s.metric != "avg"), split=split,
+      metric=s.metric if s.metric == "avg" else f"{s.metric}@{k}", split=split,
       eval_set=eval_set, model=model,
       k=stored.pop() if len(stored) == 1 else None, per_problem=per_problem,
       from_isojax=ISOJAX_FIELDS <= rows[0].fields.keys()), notes

@@ -4,6 +4,7 @@ Reasons say why the law must not be used. Cautions apply to any law.
 """
 
 import dataclasses
+import typing
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from isojax.frontier.envelope import Envelope, LawFits
 from isojax.frontier.study import Study
 
 FEWEST_RESOLVED = 5  # points of the frontier for a law
-MAX_LIKELIHOOD_GAP = 5.0  # log; a less likely family of curves is ruled out
+MAX_LIKELIHOOD_GAP = 5.0  # log; beyond it a family of curves is ruled out
 # Share of draws in which the largest n may lead at the end.
 MAX_SHARE_OF_LARGEST = 0.05
 
@@ -70,23 +71,23 @@ def unsaturated(fit: Fit) -> str | None:
   The largest leads at the end of the data, or would at twice the largest C.
   """
   study, frontier = fit.study, fit.frontier
-  at = np.flatnonzero(frontier.resolved_DxG[0])
-  if len(study.tested) < 2 or not len(at):
+  resolved = np.flatnonzero(frontier.resolved_DxG[0])
+  if len(study.tested) < 2 or not len(resolved):
     return None
-  most, symbol = study.tested[-1], study.symbol
-  largest = fit.log2_n_DxG[:, at[-1]] == np.log2(most)
-  often = largest[1:].mean() if len(largest) > 1 else 0.0
+  largest, symbol = study.tested[-1], study.symbol
+  leads_D = fit.log2_n_DxG[:, resolved[-1]] == np.log2(largest)
+  share = leads_D[1:].mean() if len(leads_D) > 1 else 0.0
   later = overtaking(fit)
-  if largest[0]:
+  if leads_D[0]:
     how = f"is best at the largest {symbol}"
-  elif often > MAX_SHARE_OF_LARGEST:
-    how = f"is best at the largest {symbol} in {often:.0%} of the draws"
-  elif later and later[0] == most and later[1]:
-    how = later[2]
+  elif share > MAX_SHARE_OF_LARGEST:
+    how = f"is best at the largest {symbol} in {share:.0%} of the draws"
+  elif later and later.n == largest and later.alone:
+    how = later.text
   else:
     return None
-  return (f"saturation unseen: n = {most}, the largest tested, {how}; test n = "
-          f"{2 * most} and beyond, or larger {symbol}")
+  return (f"saturation unseen: n = {largest}, the largest tested, {how}; "
+          f"test n = {2 * largest} and beyond, or larger {symbol}")
 
 
 def families(fit: Fit) -> list[list[Curves]]:
@@ -94,28 +95,34 @@ def families(fit: Fit) -> list[list[Curves]]:
   both = [curves for curves in (fit.curves, fit.other) if curves]
   errors = [sum(c.sse_D[0] for c in curves) + 1e-12 for curves in both]
   points = sum(c.points for c in fit.curves)
+  # Up to a constant, normal noise has log likelihood -points / 2 log(error).
   return [curves for curves, error in zip(both, errors)
           if points / 2 * np.log(error / min(errors)) <= MAX_LIKELIHOOD_GAP]
 
 
-def overtaking(fit: Fit) -> tuple[int, bool, str] | None:
+class Overtaking(typing.NamedTuple):
+  n: int  # the n above the leader that is best most often
+  alone: bool  # whether it alone is best in more than half of the draws
+  text: str  # a clause for a message
+
+
+def overtaking(fit: Fit) -> Overtaking | None:
   """An n above the leader at the end that would be best at twice that C.
 
   None unless, in more than half of the draws of a family, an n above the leader
-  is best. Else (the most frequent such n, whether it alone is best in more than
-  half, a clause for a message).
+  is best.
   """
   g = np.flatnonzero(fit.frontier.resolved_DxG[0])[-1]
-  C, leader = 2 * fit.frontier.C_G[g], 2 ** fit.log2_n_DxG[0, g]
+  C, leader = 2 * fit.frontier.C_G[g], round(2 ** fit.log2_n_DxG[0, g])
   ns = np.array([n for _, n in fit.study.configurations])
   for curves in families(fit):
     best_D = ns[np.stack([c([C])[:, 0] for c in curves], 1).argmax(1)]
     draws_D = best_D[1:] if len(best_D) > 1 else best_D
-    above_D = draws_D[draws_D > leader + 0.5]
+    above_D = draws_D[draws_D > leader]
     if len(above_D) > len(draws_D) / 2:
       candidates, times = np.unique(above_D, return_counts=True)
-      return int(candidates[times.argmax()]), bool(
-          2 * times.max() > len(draws_D)), (
+      return Overtaking(
+          int(candidates[times.argmax()]), bool(2 * times.max() > len(draws_D)),
           f"would be best at twice the largest {fit.study.symbol} if its "
           f"{curves[0].form.replace('_', ' ')} curve holds")
   return None
@@ -125,9 +132,9 @@ def null_model(fit: Fit) -> dict | None:
   """How far n matters: the law against rewards that do not depend on n.
 
   `spread` is the standard deviation over n of the reward at equal C, the root
-  mean square over C where every n has data; `noise` is that of the bootstrap's
-  deviations alone, the 95th percentile. None for one n, or if the n meet at no
-  C.
+  mean square over the C where every n has data. `noise` is the 95th percentile
+  of the same number for the deviations of the draws from the data. None for one
+  n, without draws, or if there is no such C.
   """
   C_G, ns = fit.frontier.C_G, [n for _, n in fit.study.configurations]
   reward_KxDxG = np.stack([c(C_G) for c in fit.curves])
@@ -135,15 +142,15 @@ def null_model(fit: Fit) -> dict | None:
                        for c in fit.curves])
   rows = []  # of each n, the configuration with the best mean
   for n in fit.study.tested:
-    cells = [i for i, m in enumerate(ns) if m == n]
+    cells = [i for i, cell_n in enumerate(ns) if cell_n == n]
     rows.append(max(cells, key=lambda i: reward_KxDxG[i, 0].mean()))
-  both_G = seen_KxG[rows].all(0)
-  if len(rows) < 2 or not both_G.any() or not fit.options.draws:
+  common_G = seen_KxG[rows].all(0)
+  if len(rows) < 2 or not common_G.any() or not fit.options.draws:
     return None
-  reward_NxDxG = reward_KxDxG[rows][..., both_G]
-  size = lambda x_NxDxG: np.sqrt(x_NxDxG.var(0, ddof=1).mean(-1))
-  spread = float(size(reward_NxDxG[:, :1])[0])
-  noise_D = size(reward_NxDxG[:, 1:] - reward_NxDxG[:, :1])
+  reward_NxDxG = reward_KxDxG[rows][..., common_G]
+  rms_sd = lambda x_NxDxG: np.sqrt(x_NxDxG.var(0, ddof=1).mean(-1))
+  spread = float(rms_sd(reward_NxDxG[:, :1])[0])
+  noise_D = rms_sd(reward_NxDxG[:, 1:] - reward_NxDxG[:, :1])
   return {"spread": spread, "noise": float(np.quantile(noise_D, 0.95))}
 
 
@@ -186,12 +193,12 @@ def _law_reasons(fit: Fit) -> tuple[list[str], list[str]]:
     sentences, what = not_seen[name]
     sentences.append(f"the data do not show {what}")
   if fit.options.draws:
-    wide = float(np.median(fit.noise_G[fit.frontier.resolved_DxG[0]]))
+    width = float(np.median(fit.noise_G[fit.frontier.resolved_DxG[0]]))
     step = fit.study.grid_step
-    if wide > step:
+    if width > step:
       reasons.append(
           "the evaluations are too noisy: n* is known only to a factor of "
-          f"{2**wide:.3g}; the tested n are a factor of {2**step:.3g} apart; "
+          f"{2**width:.3g}; the tested n are a factor of {2**step:.3g} apart; "
           "use more seeds, problems or evaluations")
     k_low, k_high = percentiles(law.k_D)
     if k_high > 3 * k_low:

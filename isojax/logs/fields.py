@@ -87,7 +87,7 @@ def typed(where: str, value, field: str, column: str | None = None,
     return str(value)
   if field in WHOLE or field in POSITIVE:
     return number(where, name, value, least=int(field in POSITIVE))
-  if field == axis or field in EVAL_FIELDS - {"alarms"}:
+  if field == axis or field in EVAL_FIELDS - {"alarms"}:  # alarms: a list
     return number(where, name, value)
   try:  # W&B writes NaN as text, and CSV numbers
     return float(value)

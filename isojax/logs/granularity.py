@@ -1,6 +1,7 @@
 """Checks n and Bp against the mean rewards and shares of groups in a log.
 
-A mean of N rewards of 0 and 1 is a multiple of 1 / N, with N = Bp * n.
+A mean of N rewards of 0 and 1 is a multiple of 1 / N, with N = Bp * n. The
+shares of all-correct and all-incorrect groups are multiples of 1 / Bp.
 """
 
 import math
@@ -12,7 +13,7 @@ from isojax.logs.formats.base import ROLLOUTS
 from isojax.logs.metrics import rewards_of
 from isojax.logs.runs import Runs
 
-MAX_ROLLOUTS = 4096  # rollouts behind a mean
+MAX_ROLLOUTS = 4096  # rollouts of a mean, N
 MIN_SHARES = 12  # shares of groups between 0 and 1, to infer n from them
 MIN_MEANS = 8  # means other than 0 and 1
 MIN_EVEN = 12  # means that are all even multiples; by chance half would be odd
@@ -88,7 +89,7 @@ def contradiction(log: Runs) -> str | None:
     return None
   name, (size, means) = min(by_name.items(), key=lambda item: item[1][0])
   expected = math.gcd(*(N for _, N in means))
-  finer = size // math.gcd(size, expected)
+  finer = size // math.gcd(size, expected)  # above 1: not explained by Bp * n
   text = (f"the means of {name!r} are multiples of 1/{size}, and Bp * n says "
           f"1/{expected}")
   if finer > 1 and not all(_fits(value * N) for value, N in means):

@@ -34,6 +34,7 @@ class LogFile:
 
   @property
   def step(self) -> str | None:
+    """The name of the step in the file."""
     return self.reading.columns.get("step", next(
         (name for name in self.form.step if name in self.names), None))
 
@@ -188,8 +189,9 @@ def _by_step(file: LogFile, keys: list[str]) -> LogFile:
   """The file in the order of its steps, if each occurs once in a run."""
   rows = list(_steps(file, keys))
   by_run = sorted(rows, key=lambda row: row[1])
-  if len(rows) < len(file.table) or len({row[1:] for row in rows}) < len(
-      rows) or by_run == sorted(by_run, key=lambda row: row[1:]):
+  in_order = by_run == sorted(by_run, key=lambda row: row[1:])
+  unique = len({row[1:] for row in rows}) == len(file.table)  # each has a step
+  if in_order or not unique:
     return file
   file.note(f"its rows are not in the order of {file.step!r}; they were sorted "
             "by it.")
@@ -216,7 +218,7 @@ def _without_aborted_runs(file: LogFile, keys: list[str]) -> LogFile:
       continue
     lines.append((index, step))
     if step <= lines[0][1]:
-      first_names |= names
+      first_names |= names  # in place, in the attempt
   where = lambda index: file.table[index][0]
   dropped = set()
   for *aborted, (_, last) in runs.values():

@@ -37,7 +37,7 @@ def curves_of(log: Runs) -> list[Curve]:
   chosen = {field: name for field, name in columns.items() if field in METRICS}
   if chosen and all(map(form.is_reward, chosen.values())):
     return [Curve(TRAINING, None, chosen, True)]
-  # (set, who) -> index in form.metrics -> field -> k -> name
+  # (set, agent) -> index in form.metrics -> field -> k -> name
   sets = {}
   for rank, patterns in enumerate(form.metrics):
     for field, pattern in patterns.items():
@@ -63,8 +63,9 @@ def curves_of(log: Runs) -> list[Curve]:
     source = chosen or source
     if form.version and name and "step" not in columns:
       source = source | {"step": form.version.format(set=name)}
-    several = sum(other == name for other, _ in sets) > 1
-    curves.append(Curve(f"{name}/{who}" if several else name, k, source))
+    several_agents = sum(other == name for other, _ in sets) > 1
+    curves.append(Curve(
+        f"{name}/{who}" if several_agents else name, k, source))
   return curves
 
 
@@ -92,8 +93,9 @@ def numbers(file: LogFile, name: str) -> list[float]:
 def curve_lines(log: Runs, curves: list[Curve]):
   """Yields the lines that have a value of a curve, once for each such curve.
 
-  Each is (file:line, run, the step if the line has none, {eval_set and k},
-  other fields of the line); the constants of the run are not among the fields.
+  Each is (file:line, run, a count that replaces an absent step, {eval_set and
+  k}, other fields of the line); the constants of the run are not among the
+  fields. `logged` is the number of log calls before a printed dict and with it.
   """
   file = log.file
   for order, (where, line) in enumerate(log.lines, 1):
@@ -165,10 +167,10 @@ def _no_metric(log: Runs, fixed: dict) -> str:
                           if name in file.names}
   fields = [name for name in ("Bp", "n") if name not in given
             and not (name == "Bp" and (log.step_size or log.batch))]
-  melting = ("; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
-             if file.kind == "table" else "")
+  from_path = ("; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
+               if file.kind == "table" else "")
   more = (f". And {lacking(file.form, fields, file.default_run)}"
           if fields else "")
   return (f"{file.path}: no evaluations; give a metric with --columns=avg=NAME"
-          f"{melting}; the file has "
+          f"{from_path}; the file has "
           f"{nearest('eval/accuracy', file.names)}{more}")

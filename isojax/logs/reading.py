@@ -20,7 +20,7 @@ from isojax.logs.log_file import file_of, LOG_CALLS, LogFile, open_log
 from isojax.logs.metrics import Curve
 from isojax.logs.runs import lacking, REQUIRED, Runs
 
-CURVE = "run_id", "seed", "Bp", "n", "eval_set", "k"  # fields that identify it
+CURVE = "run_id", "seed", "Bp", "n", "eval_set", "k"  # they identify a curve
 MAX_FRACTION = 2.0  # a larger accuracy is in percent
 
 
@@ -95,8 +95,6 @@ def read_file(path: str, reading: Reading) -> tuple[list[Row], list[str]]:
     return rows, file.notes
   if not file.runs and "run_id" not in log.constants_of(None)[0]:
     _name_runs(rows)
-  if file.step is None and "step" not in reading.fixed:
-    _join_endpoints(file, rows)
   file.notes.extend(_caveats(log, rows, curves))
   if "avg" not in reading.scale and (note := granularity.contradiction(log)):
     file.note(note)
@@ -117,20 +115,20 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
   reached = {}  # run without steps -> its last compute
   for where, run, _, set_and_k, values in metrics.curve_lines(log, curves):
     constant, _ = log.constants_of(run)
-    counted = (file.step is None
-               and not (values | constant).keys() & {"step", "rollouts"}
-               and reading.axis not in ("rollouts", "updates"))
-    if counted:  # the axis needs no step: evaluations are numbered
+    numbered = (file.step is None
+                and not (values | constant).keys() & {"step", "rollouts"}
+                and reading.axis not in ("rollouts", "updates"))
+    if numbered:  # the axis needs no step: it is the number of the evaluation
       values["step"] = len(rows)
-    differs = next((name for name, value in constant.items()
-                    if values.get(name, value) != value), None)
-    if differs in TEXT:
+    conflict = next((name for name, value in constant.items()
+                     if values.get(name, value) != value), None)
+    if conflict in TEXT:
       continue
-    if differs:
-      flag = "--fixed" if differs in reading.fixed else "--from_path"
+    if conflict:
+      flag = "--fixed" if conflict in reading.fixed else "--from_path"
       raise InputError(
-          f"{where}: {differs} is {values[differs]} in the file and "
-          f"{constant[differs]} in {flag}: leave it out of {flag}")
+          f"{where}: {conflict} is {values[conflict]} in the file and "
+          f"{constant[conflict]} in {flag}: leave it out of {flag}")
     fields = {"run_id": file.default_run} | set_and_k | constant | values
     if {"rollouts", "Bp", "n"} <= fields.keys():  # a table of equal C
       fields.setdefault("step", fields["rollouts"] // (fields["Bp"]
@@ -147,7 +145,7 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
     for field, (low, high) in reading.scale.items():
       if field in fields:
         fields[field] = (fields[field] - low) / (high - low)
-    if counted:
+    if numbered:
       _check_order(where, fields, reading.axis, reached)
     else:
       fields["rollouts"] = log.rollouts_after(run, fields)
@@ -201,17 +199,6 @@ def _name_runs(rows: list[Row]) -> None:
       row.fields["run_id"] += "".join(f"-{name}{v}" for name, v in arm(row))
 
 
-def _join_endpoints(file: LogFile, rows: list[Row]) -> None:
-  """Makes one curve per (Bp, n, seed) of runs that have one evaluation each."""
-  if len(rows) == 1 or len({row.fields["run_id"] for row in rows}) < len(rows):
-    return
-  for row in rows:
-    row.fields["run_id"] = "endpoints"
-  _name_runs(rows)
-  file.note(f"{len(rows)} runs with one evaluation each: the evaluations of "
-            "one (Bp, n, seed) were joined to a curve.")
-
-
 def _from_percent(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
   """Divides percentages by 100, with a note."""
   names = {field: name for curve in curves
@@ -229,9 +216,12 @@ def _from_percent(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
 
 
 def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
-  """Notes that the metric is the training reward; halves rewards of 0 and 2."""
+  """Notes that the metric is the training reward; halves rewards of 0 and 2.
+
+  InputError for other rewards outside of [0, 1].
+  """
   others = [other for other in metrics.rewards_of(file)
-            if other != name and _passes(file, other)]
+            if other != name and _has_pass_rates(file, other)]
   more = "" if "avg" in file.reading.columns or not others else (
       f" Others: {', '.join(f'--columns=avg={o}' for o in others[:3])}.")
   file.note(f"avg is the {TRAINING} {name!r}, noisier than an evaluation, and "
@@ -254,11 +244,11 @@ def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
             f", or --columns=avg={other}" for other in others[:3]))
 
 
-def _passes(file: LogFile, name: str) -> bool:
+def _has_pass_rates(file: LogFile, name: str) -> bool:
   """Whether the values of a name can be pass rates, and are not all 0."""
   values = metrics.numbers(file, name)
   return any(values) and all(0 <= value <= 1 for value in values
-                             if value == value)
+                             if not math.isnan(value))
 
 
 def _worth_two(rows: list[Row]) -> bool:
@@ -332,7 +322,7 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
   if more := [f"--columns=avg={name} ({count(name)} values"
               + (f" of the {TRAINING})" if name in train else ")")
               for name in (*others, *train)
-              if count(name) >= FEWEST and _passes(file, name)]:
+              if count(name) >= FEWEST and _has_pass_rates(file, name)]:
     raise InputError(f"{file.path}: {longest} evaluations "
                      f"({', '.join(curves[0].source.values())}), a curve "
                      f"needs {FEWEST}; there are also {', '.join(more[:3])}")

@@ -33,7 +33,7 @@ class Runs:
   """
 
   def __init__(self, file: LogFile, only: str | None = None, more=()):
-    """Reads all runs, or `only` one; --columns may also name fields of `more`.
+    """Reads all runs, or `only` one; --columns may also name the fields `more`.
     """
     check_flags(file, more)
     named, self.log_options = fields_in_names(file), options_of(file)
@@ -48,7 +48,7 @@ class Runs:
     self.lines = [(where, line) for where, line in file.table
                   if only in (None, file.run(line))
                   and not {None, file.run(line)}.isdisjoint(named)]
-    self.counts = self._counted()
+    self.counts = self._counts()
     self.units = {unit for counts in self.counts.values()
                   for units in counts.values() for unit in units}
     # The commonest number of rollouts of a step, if it was logged.
@@ -67,14 +67,14 @@ class Runs:
 
   @property
   def discarded(self) -> bool:
-    """Whether the log counts more than Bp * n rollouts a step."""
+    """Whether the log counts rollouts that were sampled and discarded."""
     return not self.units <= {ROLLOUTS, TOTAL, base.STEP}
 
   def constants_of(self, run: str | None) -> tuple[dict, dict]:
     """The constant fields and the options of a run."""
     return self.constants[None if None in self.constants else run]
 
-  def _counted(self) -> dict[str | None, dict]:
+  def _counts(self) -> dict[str | None, dict]:
     """Run -> update -> unit -> the count in the log."""
     file, runs = self.file, collections.defaultdict(dict)
     units = {name: unit for pattern, unit in file.form.sampled
@@ -109,6 +109,7 @@ class Runs:
     if generated := self.file.form.generated:
       return generated(updates, Bp * n, options)
     if (run, Bp, n) not in self.sums:
+      # tinker's counts lack the groups that this option removes.
       known = ([] if "remove_constant_reward_groups" in options
                else sorted(update for update in counts if update > 0))
       self.sums[run, Bp, n] = known, [0, *itertools.accumulate(
@@ -238,14 +239,14 @@ def constants(file: LogFile, named: dict, log_options: dict
   form, known = file.form, file.form.known_options
   batch, group, model = (form.settings.get(name, name)
                          for name in ("batch", "n", "model"))
-  sets = {form.settings.get("Bp", "Bp"): "Bp", batch: "Bp", group: "n"}
+  field_of = {form.settings.get("Bp", "Bp"): "Bp", batch: "Bp", group: "n"}
   given = {name: ("--fixed", value)
            for name, value in file.reading.fixed.items()}
   given |= {name: ("--from_path", value) for name, value in named.items()}
-  taken = {sets.get(name, name) for name in given}
+  taken = {field_of.get(name, name) for name in given}
   options = {name: ("the log's config", value)
              for name, value in log_options.items()
-             if sets.get(name) not in taken} | given
+             if field_of.get(name) not in taken} | given
   options = {name: number(flag, name, value,
                           None if name.endswith("multiplier") else 1)
              for name, (flag, value) in options.items() if name in known}
@@ -253,8 +254,8 @@ def constants(file: LogFile, named: dict, log_options: dict
     options = form.derive(options)
   fields = {name: typed(flag, value, name)
             for name, (flag, value) in given.items() if name in EVAL_FIELDS}
-  derived = {sets[name]: value for name, value in options.items()
-             if name in sets and name != batch}
+  derived = {field_of[name]: value for name, value in options.items()
+             if name in field_of and name != batch}
   n = (fields | derived).get("n")
   if batch in options and n is not None:
     derived["Bp"], rest = divmod(options[batch], n)

@@ -15,6 +15,7 @@ from isojax.logs.log_file import LogFile, open_log
 from isojax.logs.metrics import Curve, curve_lines, curves_of, not_all_zero
 from isojax.logs.runs import Runs
 
+# Names of columns that tell the runs of a table apart.
 RUN_COLUMN = re.compile(
     r"(?i)(?:run|experiment|trial|arm|config|model|seed)(?:[_ ]?(?:id|name))?")
 # Names of the parts of the reward in logs of TRL and of isojax.
@@ -135,9 +136,9 @@ def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
   curve = Curve(None, None, source | {name: name for name in counts}, True)
   for _, _, order, _, line in curve_lines(log, [curve]):
     step = line.pop("step", order) + form.before_update
-    equal = [line.pop(name) for name in counts if name in line]
-    if equal and "Bp" in constant:
-      line["zero_std"] = sum(equal) / constant["Bp"]
+    silent = [line.pop(name) for name in counts if name in line]
+    if silent and "Bp" in constant:
+      line["zero_std"] = sum(silent) / constant["Bp"]
     steps[step] |= {field: value for field, value in line.items()
                     if field not in METRICS}
   # A trainer may leave out a count of 0.

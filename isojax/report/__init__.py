@@ -1,0 +1,1 @@
+"""Figures, pages and texts. For letters, see isojax/frontier/__init__.py."""

@@ -23,8 +23,7 @@ MIN_RISE = 0.5  # share of the rise to an asymptote that determines it
 
 
 def answer(document: dict) -> str | None:
-  """The tested n that are as good as the best at the end, with their rewards.
-  """
+  """The tested n as good as the best at the end, with differences of reward."""
   rows, best = document["as_good"], document["best"]
   if best is None or best["rival"] is None:
     return None
@@ -54,7 +53,7 @@ def headline(document: dict) -> str:
     return "No n is best: " + (
         "all curves are equal." if document["frontier"]["tied"] else
         f"no C is known at which the runs can be compared by {metric}.")
-  at = f"at {symbol} = {compact(best['C'])} {unit}"
+  where = f"at {symbol} = {compact(best['C'])} {unit}"
   if best["rival"] is None:
     rewards = [run["reward"] for run in study["runs"]]
     mean_at = lambda i: rate(sum(R[i] for R in rewards) / len(rewards))
@@ -64,7 +63,7 @@ def headline(document: dict) -> str:
             f"{compact(last)} {unit}, the last evaluation.")
   low, high = best["lead_interval"]
   batch = f" with Bp = {best['Bp']}" if len(study["Bp"]) > 1 else ""
-  return (f"Best n {at}: n = {best['n']}{batch}, {metric} "
+  return (f"Best n {where}: n = {best['n']}{batch}, {metric} "
           f"{rate(best['reward'])}, ahead of n = {best['rival']} by "
           f"{signed(best['lead'])} {pair((low, high), signed)}"
           + (", which is within the noise" if low <= 0 else "")
@@ -200,7 +199,7 @@ def page(document: dict, figures: list[str]) -> str:
       "report.html", FILTERS, d=document, symbol=symbol, unit=unit,
       inside={path.stem: path.read_bytes()
               for path in map(pathlib.Path, figures) if path.suffix == ".svg"},
-      # indices of the points nearest to the marks, and of the end
+      # Indices of the frontier's points nearest to the marks, and of its end.
       shown=sorted({len(C_G) - 1} | {
           min(range(len(C_G)), key=lambda i: abs(C_G[i] / mark - 1))
           for mark in marks if C_G[0] <= mark <= C_G[-1]}),

@@ -29,6 +29,7 @@ WIDTH = 8.0  # inches, of a page of the report
 DPI = 150  # 1200 px of WIDTH
 PALETTE = "plasma"  # for colour-blind readers too; its luminance only rises
 LIGHTEST = 0.63  # of PALETTE: contrast of at least 3 with white (WCAG 1.4.11)
+# Format of a file -> its metadata, without dates.
 FORMATS = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 GREY = "0.45"
 MARKERS = "os^DvPX*<>phd"
@@ -67,7 +68,7 @@ def write(figure, out: str, name: str, formats=tuple(FORMATS)) -> list[str]:
   for kind, path in zip(formats, paths):
     with matplotlib.rc_context(STYLE):
       figure.savefig(path, dpi=DPI, metadata=FORMATS[kind])
-    figure.set_layout_engine("none")  # the layout is done; again takes as long
+    figure.set_layout_engine("none")  # the first has laid it out, which is slow
   return paths
 
 
@@ -105,15 +106,15 @@ def _draw_curves(ax, document, curves):
   """Draws measured points, and curves that are dashed beyond their data."""
   study = document["study"]
   cells = {(c["Bp"], c["n"]) for c in curves}
-  many = sum(len(run["C"]) for run in study["runs"]) > 600
+  crowded = sum(len(run["C"]) for run in study["runs"]) > 600
   for run in study["runs"]:
     if (run["Bp"], run["n"]) in cells:
-      (C, R), E = floats(run, "C", "reward"), run["fitted"]
+      (C, R), count = floats(run, "C", "reward"), run["fitted"]
       colour = colour_of(run["n"], study["n"])
-      ax.scatter(C[:E], R[:E], s=9, lw=0, rasterized=True, color=colour,
+      ax.scatter(C[:count], R[:count], s=9, lw=0, rasterized=True, color=colour,
                  marker=marker_of(run["n"], study["n"]),
-                 alpha=0.25 if many else 0.6)
-      ax.plot(C[E:], R[E:], "x", ms=5, mew=1.2, lw=0, color=colour)
+                 alpha=0.25 if crowded else 0.6)
+      ax.plot(C[count:], R[count:], "x", ms=5, mew=1.2, lw=0, color=colour)
   for c in curves:
     (C, R), end = floats(c, "C", "reward"), c["C_hi"]
     R_end, seen = np.interp(end, C, R), C <= end
@@ -133,7 +134,7 @@ def _draw_envelope(ax, document):
     ax.plot(C, R, color=GREY, lw=4)
     ax.set_title("no n differs")
     return
-  before = None
+  leader = None
   for start, end, Bp, n, resolved in _stretches(frontier):
     colour = colour_of(n, study["n"])
     part = np.array([start, *C[(start < C) & (C < end)], end])
@@ -144,10 +145,10 @@ def _draw_envelope(ax, document):
             path_effects=[withStroke(linewidth=6, foreground="white")])
     ax.fill_between(part, low_part, high_part, color=colour, alpha=0.15, lw=0,
                     zorder=0)
-    if before not in (None, (Bp, n)):
+    if leader not in (None, (Bp, n)):
       ax.axvline(start, color=GREY, lw=0.6, ls=":", zorder=1)
       ax.plot(start, R_part[0], "o", mfc="white", mec="black", ms=5, zorder=5)
-    before = Bp, n
+    leader = Bp, n
   ax.plot([], [], lw=4, color=GREY, label="frontier")
   if not all(frontier["resolved"]):
     ax.plot([], [], lw=4, ls=(0, (1.5, 1)), color=GREY, label="not comparable")
@@ -224,7 +225,7 @@ FIGURES = {"reward": reward, "law": law}
 
 def drawable(document: dict) -> list[str]:
   """The names of the figures that have data."""
-  return list(FIGURES)[:1 + document["verdict"]["identified"]]
+  return ["reward", "law"] if document["verdict"]["identified"] else ["reward"]
 
 
 def save(document: dict, out: str) -> list[str]:
@@ -265,7 +266,7 @@ def learning(evaluations: list[dict]) -> Figure:
   for axis in (ax, *below):
     axis.set_ylim(0, None)
     axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-  axis.xaxis.set_major_formatter(compact)
+  axis.xaxis.set_major_formatter(compact)  # the lowest
   axis.set_xlabel("C, rollouts sampled in training")
   ax.set_title(f"{evaluations[-1]['eval_set']}, "
                f"{len(evaluations[-1]['correct'])} problems")

@@ -37,7 +37,7 @@ def page(result: race.Result, seen: dict[int, race.ArmHistory], *,
   rows = "".join(
       f"<tr><td>{html.escape(e.name)}<td>{e.rollouts:,}<td>"
       + ("-" if e.reward is None else
-         f"{e.reward:.3f} ± {race.INTERVAL_SDS * e.se:.3f}")
+         f"{e.reward:.3f} ± {race.INTERVAL_SDS * e.sd:.3f}")
       + f"<td>{e.reached or '-'}<td>{html.escape(e.why)}</tr>"
       for e in result.arms)
   return (

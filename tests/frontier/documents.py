@@ -22,7 +22,7 @@ def lift(run, by):
 def joint():
   """Two Bp, the second a little better; the large n ended early."""
   one = study(C_max=3_000_000)
-  runs = tuple(r.at(slice(9)) if r.n > 32 else r
+  runs = tuple(r.select(slice(9)) if r.n > 32 else r
                for r in one.runs if r.n < 256)
   return dataclasses.replace(one, runs=runs + tuple(
       dataclasses.replace(lift(r, 0.01), Bp=64, run_id="64-" + r.run_id)

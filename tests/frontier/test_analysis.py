@@ -54,7 +54,7 @@ def test_a_configuration_without_an_evaluation_yet_may_lead(first, min_C):
   """Noise-free runs that start at different C; 8 leads up to 535,350."""
   study = studies.exact_study()
   study = dataclasses.replace(study, runs=tuple(
-      r.at(slice(i, None)) for i, r in zip(first, study.runs, strict=True)))
+      r.select(slice(i, None)) for i, r in zip(first, study.runs, strict=True)))
   fit = analysis.analyse(study, dataclasses.replace(
       studies.EXACT, points=dataclasses.replace(
           studies.EXACT.points, min_C=min_C)))

@@ -34,10 +34,10 @@ def test_three_standard_errors_by_hand():
   found = collapse.errors_below(run([[1] * 9, BEST, FALLEN, NOISE]), 1)
   np.testing.assert_allclose(found[2:], [3.1623, 2.5298], atol=1e-3)
   assert found[1] == 0 and np.isinf(found[0])  # every problem one lower
-  assert collapse.begins(run([[1] * 9, BEST, NOISE, FALLEN])) == 3
-  assert collapse.begins(run([[1] * 9, BEST, FALLEN, NOISE])) is None  # it rose
-  assert collapse.begins(run([[0] * 9, BEST, NOISE, FALLEN, [0] * 9])) == 3
-  assert collapse.begins(run([[0] * 9, [1] * 9, BEST])) is None  # it rises
+  assert collapse.fall_start(run([[1] * 9, BEST, NOISE, FALLEN])) == 3
+  for rising in ([[1] * 9, BEST, FALLEN, NOISE], [[0] * 9, [1] * 9, BEST]):
+    assert collapse.fall_start(run(rising)) is None
+  assert collapse.fall_start(run([[0] * 9, BEST, NOISE, FALLEN, [0] * 9])) == 3
 
 
 def test_a_dip_is_told_and_fitted():
@@ -51,7 +51,7 @@ def test_a_dip_is_told_and_fitted():
   assert collapse.dip(run([[1] * 9, BEST, low])) is None  # it falls
   after = [[1] * 9, BEST, low, [4] * 9]  # a new best; the old one counts
   assert told in collapse.dip(run(after))
-  left, falls = collapse.applied(study(run(dipping)), "cut")
+  left, falls = collapse.treat(study(run(dipping)), "cut")
   assert not falls and len(left.runs[0].C_E) == 5
 
 
@@ -61,7 +61,7 @@ def test_a_dip_is_told_and_fitted():
 def test_what_is_fitted(rule, evaluations, done):
   falling = run([[0] * 9, BEST, NOISE, FALLEN, [0] * 9])
   rising = run([[0] * 9, [1] * 9, BEST], n=4)
-  left, (fall,) = collapse.applied(study(falling, rising), rule)
+  left, (fall,) = collapse.treat(study(falling, rising), rule)
   lengths = {r.n: len(r.C_E) for r in left.runs}
   assert lengths == {4: 3} | ({2: evaluations} if evaluations else {})
   assert done in str(fall) and "(Bp 32, n 2, seed 0)" in str(fall)
@@ -71,10 +71,10 @@ def test_what_is_fitted(rule, evaluations, done):
 
 def test_a_run_that_falls_at_once_is_left_out_and_the_last_one_is_kept():
   at_once = run([BEST, [0] * 9, [0] * 9, [0] * 9])
-  left, (fall,) = collapse.applied(study(
+  left, (fall,) = collapse.treat(study(
       at_once, run([[0] * 9, [1] * 9, BEST], n=4)), "cut")
   assert [r.n for r in left.runs] == [4] and fall.done == "it is left out"
-  alone, (fall,) = collapse.applied(study(at_once), "exclude")
+  alone, (fall,) = collapse.treat(study(at_once), "exclude")
   assert len(alone.runs) == 1 and "no run would be left" in fall.done
 
 
@@ -84,7 +84,7 @@ def test_noise_is_not_a_fall(drop, told, known):
   """40 evaluations on 200 problems, constant but for a drop over the end."""
   rng = np.random.default_rng(0)
   mean_E = 0.5 - drop * (np.arange(40) >= 30)
-  begins = collapse.begins(run(
+  begins = collapse.fall_start(run(
       rng.binomial(4, mean_E[:, None], (40, 200)), known=known))
   assert (begins is not None) == told
   assert begins is None or 30 <= begins <= 39
@@ -95,13 +95,13 @@ def test_without_counts_a_fall_is_five_points_or_five_deviations():
   log = lambda *reward: Run("r", 0, 2, 7, np.arange(len(reward)),
                             np.arange(1.0 * len(reward)), None,
                             np.array(reward), None, "a.jsonl")
-  assert collapse.begins(log(.508, .562, .094, .350)) == 2
-  assert collapse.begins(log(.508, .562, .540, .520)) is None
+  assert collapse.fall_start(log(.508, .562, .094, .350)) == 2
+  assert collapse.fall_start(log(.508, .562, .540, .520)) is None
   few = dataclasses.replace(log(
       *np.array([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 2, 0]) / 6), samples=6)
-  assert collapse.dip(few) is None and collapse.begins(few) is None
+  assert collapse.dip(few) is None and collapse.fall_start(few) is None
   many = dataclasses.replace(few, samples=None)  # a validation set
-  assert collapse.begins(many) or collapse.dip(many)
+  assert collapse.fall_start(many) or collapse.dip(many)
 
 
 def test_an_analysis_says_it_and_does_not_fit_the_fall():

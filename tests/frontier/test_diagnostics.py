@@ -76,7 +76,7 @@ def test_the_set_is_within_the_margin_of_the_best():
   narrow = dataclasses.replace(fit, options=studies.QUICK)
   assert [row["n"] for row in diagnostics.as_good(narrow)] == [23]
   ended = dataclasses.replace(fit.study, runs=tuple(
-      r.at(slice(13)) if r.n == 7 else r for r in fit.study.runs))
+      r.select(slice(13)) if r.n == 7 else r for r in fit.study.runs))
   row, _ = diagnostics.as_good(analysis.analyse(ended, fit.options))
   assert row["ended"] == max(
       r.C_E[-1] for r in ended.runs if r.n == 7) < fit.study.runs[0].C_E[-1]

@@ -56,7 +56,7 @@ def test_a_first_reward_after_training_began_is_no_measured_R0():
   """The interval of A then allows any R0 up to it, so it is wider."""
   study = short_run(20)
   begun = dataclasses.replace(study, runs=tuple(
-      run.at(slice(3, None)) for run in study.runs))
+      run.select(slice(3, None)) for run in study.runs))
   row, = fit_json.scalerl_fields(begun, min_C=0.0, notes=[])
   run, = begun.runs
   points = scalerl.Points(run.C_E, run.reward_E, run.reward_E[0])

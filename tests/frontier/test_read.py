@@ -140,6 +140,9 @@ READ = [  # file, kind, flags, names, some of the rows, words of the notes
     # validated before the update of its step, which counts from 0
     ("roll/stdout.log", "roll", {}, "step rollouts avg Bp n",
      [(0, 0, .25, 16, 4), (4, 256, .75, 16, 4)], []),
+    ("table/wandb_history.jsonl", "table", dict(fixed=OURS),
+     "step rollouts avg", [(0, 0, .25), (10, 2560, .375), (30, 7680, .5)],
+     ["'eval/accuracy'"]),
     ("table/curves.csv", "table", {},
      "run_id seed Bp n step rollouts k avg correct", [
          ("a", 0, 32, 8, 0, 0, 4, .25, [0, 1, 1, 2])], []),
@@ -452,13 +455,17 @@ TABLES = [  # name, content, flags, names, rows, words of the notes
      ["only metric of evaluations in the file, 'val/acc'"]),
     ("e.csv", "step,eval_acc,eval_acc_std\n1,0.5,0.1\n", dict(fixed=OURS),
      "avg", [(.5,)], ["'eval_acc'"]),
-    # runs with one evaluation each, and rollouts instead of steps
-    ("e.csv", "name,Bp,n,rollouts,avg\na,8,4,640,.2\nb,8,4,1280,.3\n"
-     "c,4,8,640,.25\nd,4,8,1280,.4\n", dict(columns={"run_id": "name"}),
-     "run_id step rollouts", [
-         ("endpoints-Bp8-n4", 20, 640), ("endpoints-Bp8-n4", 40, 1280),
-         ("endpoints-Bp4-n8", 20, 640), ("endpoints-Bp4-n8", 40, 1280)],
-     ["joined to a curve"]),
+    # rollouts instead of steps
+    ("e.csv", "name,Bp,n,rollouts,avg\na,8,4,640,.2\nb,4,8,1280,.3\n",
+     dict(columns={"run_id": "name"}), "run_id step rollouts",
+     [("a", 20, 640), ("b", 40, 1280)], []),
+    # W&B's histories of TRL and NeMo-RL
+    ("h.jsonl", lines({"_step": 7, "train/global_step": 1, "train/reward": .75,
+                       "eval/reward": .25}), dict(fixed=OURS),
+     "step rollouts avg", [(1, 256, .25)], ["read as trl"]),
+    ("h.jsonl", lines({"_step": 1, "train/reward": .75,
+                       "validation/accuracy": .25}), dict(fixed=OURS),
+     "step rollouts avg", [(1, 256, .25)], ["read as nemo-rl"]),
     # an incomplete last line, and a broken one of ten
     ("a.jsonl", '{"step": 1, "avg": 0.5}\n{"step": 1, "a', dict(fixed=OURS),
      "step", [(1,)], ["a.jsonl:2: the last line is torn"]),
@@ -935,6 +942,6 @@ def test_a_batch_of_rollouts_without_n_leaves_n_open(write):
   path = write("  Total train batch size (w. parallel, distributed & "
                "accumulation) = 64\n" + "".join(
                    printed(**ROW | {"step": i}) for i in range(1, 9)), "a.log")
-  assert "log: n, Bp (n:" in doctored(path)
+  assert "log: n, Bp (n:" in " ".join(doctored(path).split())
   text = check(path, ["no n (rollouts per problem)"], **TRAIN)
   assert "no Bp" not in text

@@ -48,6 +48,7 @@ REAL = ROOT / "isojax/assets/logs"
     # a table of no known trainer, with generic names
     (REAL / "rasbt_tracking.csv", "table", 13, 10, dict(
         step=500, reward=.125, response_length=762.25)),
+    ("table/wandb_history.jsonl", "table", 4, 4, dict(step=30, loss=.5)),
     ("isojax/records.jsonl", "isojax", 3, 3, dict(
         step=3, Bp=4, n=8, rollouts=96, all_incorrect=.5)),
 ])
@@ -98,6 +99,13 @@ DAPO = [{"run_id": run, "step": i, "critic/score/mean": .5,
     (lines(*({"run_id": f"n{n}", "step": 2, "reward": .5} for n in (2, 16))),
      dict(fixed={"Bp": 4}, from_path=r"n(?P<n>\d+)"), "n16",
      dict(n=16, rollouts=128)),
+    # W&B's histories of TRL and NeMo-RL
+    (lines({"_step": 7, "train/global_step": 1, "train/reward": .75,
+            "train/grad_norm": .5, "eval/reward": .25}), {}, None,
+     dict(step=1, reward=.75, grad_norm=.5)),
+    (lines({"_step": 1, "train/reward": .75, "train/grad_norm": .5,
+            "validation/accuracy": .25}), {}, None,
+     dict(step=1, reward=.75, grad_norm=.5)),
     # TRL's printed dicts have no step
     ("{'loss': 0.0, 'reward': 0.5, 'reward_std': 0.2}\n" * 3,
      dict(fixed={"logging_steps": 10, "Bp": 8, "n": 4}), None,

@@ -14,7 +14,7 @@ def test_points_that_are_not_resolved_are_told_by_their_cause():
   study = studies.clear_study()
   keep = {3: slice(3, None), 7: slice(0, None), 23: slice(0, 12)}
   study = dataclasses.replace(study, runs=tuple(
-      r.at(keep[r.n]) for r in study.runs))
+      r.select(keep[r.n]) for r in study.runs))
   fit = analysis.analyse(study, studies.EXACT)
   early, late = fit.frontier.early_DxG[0], ~fit.frontier.resolved_DxG[0]
   assert early.any() and (late & ~early).any()

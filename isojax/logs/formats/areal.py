@@ -37,7 +37,7 @@ FORMAT = base.Format(
         "kl": "actor.kl_ctl", "max_tokens": "gconfig.max_new_tokens",
         "filter": "dynamic_filter_fn", "std": "actor.reward_norm.std_level"},
     console=r"Train step (?P<step>\d+)/\d+ done\."
-    r"(?P<pairs>(?:(?!Train step)[^╘])*)",
+    r"(?P<pairs>(?:(?!Train step)[^╘])*)",  # ╘ begins the table's last line
     pair=r"│ *(?P<name>[^\s│]+) *│ *(?P<value>[^\s│]+)",
     amend=count_from_zero,
     sampled=(("ppo_actor/n_seqs", base.ROLLOUTS),))

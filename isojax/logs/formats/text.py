@@ -251,8 +251,8 @@ def _console(path: str, text: str) -> Log | None:
           elapsed.append(_seconds(part["elapsed"]))
       elif line := _line(part, form):
         start = min(start, match.start())
-        at = match.start("pairs" if "pairs" in part else "values")
-        number, counted = number + text.count("\n", counted, at), at
+        begin = match.start("pairs" if "pairs" in part else "values")
+        number, counted = number + text.count("\n", counted, begin), begin
         lines.append((number + 1, line))
         bars_before.append(len(bars))
     if lines:
@@ -346,8 +346,8 @@ def _add_steps(lines: list[dict], bars_before: list[int],
 def printed_options(head: str, form: Format) -> dict:
   """The options in the text before the metrics: name -> set of its values.
 
-  A value in the printed config precedes one on the command line, and both
-  precede numbers that follow an option's name, which may be several.
+  A value in the printed config overrides one on the command line. Without both,
+  the numbers that follow an option's name are used, which may be several.
   """
   wanted = (*form.settings.values(), *form.options)
   options = {name: {_scalar(value) or value.strip("'")}
