@@ -128,11 +128,11 @@ class Runs:
       return round(units[ROLLOUTS] * 100 / units.get(base.PASSED, 100))
     if base.BATCHES not in units:
       return Bp * n
-    batch = Bp
-    for name in self.file.form.options:  # gen_batch_size, or a factor of Bp
-      if name in options:
-        batch = (Bp * options[name] if name.endswith("multiplier")
-                 else options[name])
+    form, batch = self.file.form, Bp
+    if form.gen_batch_size in options:
+      batch = options[form.gen_batch_size]
+    elif form.gen_batch_factor in options:
+      batch = Bp * options[form.gen_batch_factor]
     return round(units[base.BATCHES] * batch) * n
 
 

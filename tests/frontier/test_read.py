@@ -258,6 +258,12 @@ VERL = [  # what was printed, (step, values), flags, names, rows, words
               (2, {"train/num_gen_batches": 1}), (3, TRAINED), (3, {VAL: .5})],
      {}, "step rollouts", [(3, (3 * 48 + 48 + 16) * 8)],
      ["sampled and discarded"]),
+    # the size of a minibatch is not that of a generated batch
+    ("+ python3 -m verl.trainer.main_ppo data.train_batch_size=16 "
+     "data.gen_batch_size=48 actor_rollout_ref.rollout.n=8 "
+     "actor_rollout_ref.actor.ppo_mini_batch_size=4\n",
+     [(1, {"train/num_gen_batches": 3}), (2, {VAL: .5})], {}, "step rollouts",
+     [(2, (3 * 48 + 16) * 8)], ["sampled and discarded"]),
     # the replay buffer of verl counts the discarded problems
     (CONFIG, [(1, {EVICTED: 5, SURPLUS: 2}), (2, {VAL: .5})], {}, "rollouts",
      [((16 + 7 + 16) * 8,)], []),

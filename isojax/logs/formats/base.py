@@ -12,8 +12,7 @@ SIZES = ("Bp", "batch", "n")
 METRICS = ("avg", "best", "worst")
 EVAL_FIELDS = records.FIELDS["eval"]
 # Units in which trainers count the rollouts of a step; see Format.sampled.
-# A generated batch has gen_batch_size problems if the log has it, else Bp.
-BATCHES = "batches"
+BATCHES = "batches"  # generated; see Format.gen_batch_size
 DISCARDED = "discarded groups"  # sampled in addition to the batch
 PASSED = "percent of the groups"  # left by a filter
 ROLLOUTS = "rollouts"
@@ -49,6 +48,10 @@ class Format:
   # isojax.diagnosis.rules.WORDS.
   settings: dict[str, str] = dataclasses.field(default_factory=dict)
   options: tuple[str, ...] = ()  # further whole numbers that --fixed may have
+  # The options for the problems of a generated batch: a number, and a factor of
+  # Bp. Without either it has Bp.
+  gen_batch_size: str | None = None
+  gen_batch_factor: str | None = None
   # (option, pattern) of printed text, besides `option=12`.
   printed: tuple[tuple[str, str], ...] = ()
   # (text, lines, options printed in the text) -> options

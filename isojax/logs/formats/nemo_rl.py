@@ -32,6 +32,7 @@ FORMAT = base.Format(
         "filter": "grpo.use_dynamic_sampling", "std": "grpo.normalize_rewards",
         "estimator": "grpo.adv_estimator.name"},
     options=("grpo.batch_multiplier",),
+    gen_batch_factor="grpo.batch_multiplier",
     console=r"(?:={3,} Step (?=\d+/\d+ =)|Starting validation at step )"
     r"(?P<step>\d+)"
     r"(?P<pairs>(?:(?!={3,} Step \d|Starting validation at)[^\0])*)",

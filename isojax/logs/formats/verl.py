@@ -67,6 +67,7 @@ FORMAT = base.Format(
         "estimator": "algorithm.adv_estimator"},
     options=("data.gen_batch_size",
              "actor_rollout_ref.actor.ppo_mini_batch_size"),
+    gen_batch_size="data.gen_batch_size",
     console=r"(?:^|\s)step:(?P<step>\d+) - (?P<pairs>\S+:.*)",
     pair=r"(?:^| - )(?P<name>.+?):(?P<value>[^:]*?)(?= - |$)",
     amend=count_from_one,
