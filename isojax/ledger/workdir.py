@@ -164,10 +164,9 @@ def _check_config(folder: str, ours: Stored, shorter: str | None,
             "the same config, but the files of the model, the stratum, the "
             "reward (task.grader.file), a function of recipe.loss or the "
             "prompts' tokens differ")
-    conflict = f"belongs to run {stored.run_id}, expected run {ours.run_id}"
-    if stored.run_id == ours.run_id:
-      conflict = (f"holds run {stored.run_id} with other values, such as those "
-                  "it was extended to")
+    conflict = (f"holds run {stored.run_id} with other values, such as those "
+                "it was extended to" if stored.run_id == ours.run_id else
+                f"belongs to run {stored.run_id}, expected run {ours.run_id}")
     raise InputError(
         f"--workdir={folder} {conflict}: {differ}; choose another --workdir, "
         "or give the values in the workdir to resume that run")

@@ -93,10 +93,7 @@ def eval_setups(setup: Setup, split: str, paths) -> dict[str, Setup]:
 
 def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
                         paths) -> None:
-  """Evaluates a checkpoint on `eval_setups`; adds records to eval.jsonl.
-
-  `which` is that of `policy_of`.
-  """
+  """Evaluates checkpoint `which` of `policy_of`; adds records to eval.jsonl."""
   setups = hosts.run_on_all_hosts(lambda: eval_setups(setup, split, paths))
   step, params = policy_of(setup, folder, which)
   history = history_at(folder, step)

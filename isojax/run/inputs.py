@@ -54,16 +54,15 @@ def open_policy(path: str, mesh) -> BasePolicy:
 
 
 def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
-  """A stratum without problems whose prompts are too long; prompts; notes.
-
-  The prompts are by split, the notes are about problems that were dropped.
+  """A stratum without its too long prompts; the prompts by split; notes.
 
   InputError: the grader cannot grade it, no prompt of a split fits, or a prompt
   has a token outside the model's vocabulary V.
   """
   stratum, prompts = strata_lib.read(path), {}
   header, task = stratum.header, base_lib.TASKS[e.task.grader.name]
-  if header["task"] is None:  # of launch.split with n=0, for any grader
+  # No task: from launch.split with n=0. task.read: a reward, for any problem.
+  if header["task"] is None:
     for problem in (*stratum.train, *stratum.validation):
       try:
         task.check(problem)
@@ -71,8 +70,7 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
         raise InputError(f"{path}: problem {problem.id}: {error}; task.grader."
                          f"name={e.task.grader.name!r} cannot grade it"
                          ) from None
-  elif header["task"] != e.task.grader.name and (
-      task.read is None):  # a custom reward grades problems of any task
+  elif header["task"] != e.task.grader.name and task.read is None:
     raise InputError(
         f"{path} contains problems of {header['task']!r}, but task.grader.name="
         f"{e.task.grader.name!r} grades others; use the grader that they were "
@@ -172,8 +170,8 @@ def notes(e: experiment_lib.Experiment, alloc: dict, header: dict,
   return out
 
 
-def with_auto(values: dict, platform: str, stored_config
-              ) -> tuple[dict, tuple]:
+def with_auto(values: dict, platform: str,
+              stored_config) -> tuple[dict, tuple]:
   """The config with a dtype for each `auto`, and a note that names it.
 
   A run that resumes keeps its dtypes, also on a processor on which `auto` would

@@ -15,13 +15,9 @@ from isojax.rl import algorithm, packing, rewards
 from isojax.rl import critic as critic_lib
 from isojax.rl import update as update_lib
 from isojax.run import rollouts as rollouts_lib
+from isojax.run import state as state_lib
 from isojax.run.setup import Setup
-from isojax.run.state import (
-  History,
-  rollouts_per_problem,
-  solved_D,
-  State,
-)
+from isojax.run.state import History, State
 from isojax.runtime import compilation, hosts, preemption, rng
 from isojax.runtime import mesh as mesh_lib
 from isojax.tasks import grader as grader_lib
@@ -113,9 +109,9 @@ def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
   sampled, kept_P, in_flight = rollouts_lib.sample_step(
       setup, grader, setup.policy(state.train), state.in_flight,
       step=history.step, n=a.n,
-      left=a.C - history.rollouts, solved_D=solved_D(setup, history),
-      stop=stop,
-      divide=functools.partial(rollouts_per_problem, setup, history))
+      left=a.C - history.rollouts, solved_D=state_lib.solved_D(setup, history),
+      stop=stop, divide=functools.partial(
+          state_lib.rollouts_per_problem, setup, history))
   for line in grader_lib.first_lines(sampled.graded.lost):
     hosts.say(f"step {history.step + 1}: not judged: {line}")
   if sampled.num_lost:
