@@ -138,7 +138,7 @@ def write_strata(cfg: Split, policy: inputs.BasePolicy, pool: Pool,
   by_key, counts: as in pass_counts. InputError, after the other strata are
   written, if a stratum has too few problems.
   """
-  rows, errors = strata_lib.assembled(
+  rows, errors = strata_lib.assemble(
       cfg.strata, cfg.mixtures, pool,
       pass_counts.correct_by_problem(by_key, counts), cfg.n)
   tests = {name: [row for row in of if row["split"] == strata_lib.TEST]

@@ -32,11 +32,12 @@ def same(gold: str, answer: str, *, question: str) -> bool:
   if len(answer) > math_text.MAX_CHARACTERS:
     return False
   negated = math_text.NEGATED.search
-  prose = negated(answer) and not negated(gold)
+  adds_negation = negated(answer) and not negated(gold)
   words = math_text.known_words(question, gold)
   (gold, gold_unit), (answer, unit) = (
       math_text.normalised(text, words) for text in (gold, answer))
-  if prose or gold_unit != unit and {gold_unit, unit} <= math_text.DISTINCT:
+  if adds_negation or (
+      gold_unit != unit and {gold_unit, unit} <= math_text.DISTINCT):
     return False
   if gold == answer:
     return bool(answer)
