@@ -83,7 +83,7 @@ def track(total: int, what: str, unit: str, *, enabled: bool = True):
     bar.close()
 
 
-_PRINTED = []  # `on` of each open `printed`, of which the last one counts
+_PRINTED = []  # `visible` of each open `printed`; the last one counts
 
 
 def _screen() -> dict:
@@ -96,16 +96,16 @@ def _screen() -> dict:
 
 
 @contextlib.contextmanager
-def printed(on: bool):
+def printed(visible: bool):
   """Prints the lines of `say` and `show` to standard output, or drops them.
 
   For callers without a terminal of their own, such as a notebook.
   """
-  _PRINTED.append(on)
+  _PRINTED.append(visible)
   try:
     yield
   finally:
-    _PRINTED.remove(on)
+    _PRINTED.remove(visible)
 
 
 def _write(line: str, file) -> None:

@@ -13,7 +13,7 @@ from isojax.tasks import math_text
 from isojax.tasks.problem import Problem
 
 _INTEGER = re.compile(r"-?[0-9]+")
-_NAMED = re.compile(  # a name and its value, such as x_1 = 3
+_NAMED = re.compile(  # a name and its value, no relation: x_1 = 3
     r"[a-zA-Z](?:_(?:\w|\{\w+\}))?\s*=\s*"
     r"((?:(?![=<>]|\\(?:n?eq?|[lg]eq?|in|approx|equiv|sim|to)(?![a-zA-Z])).)+)")
 _UNEVALUATED = re.compile(r"\\(?:sum|prod|int|lim|det)|!")
