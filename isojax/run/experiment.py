@@ -281,7 +281,7 @@ def _check_ddof(e: Experiment) -> None:
     return
   letter, values = "n", a.n_min
   if a.m is not None and cfg.normalise != "before":
-    # A rule that divides n keeps at least 2, see Allocation.kept_of.
+    # With a rule as few as 2 of an m >= 2 are kept, see Allocation.kept_of.
     letter, values = "m", min(a.n_min, a.m if a.division.is_uniform else 2)
   if cfg.advantage in advantages.NORMALISED_OVER_STEP:
     letter, values = f"Bp * {letter}", a.Bp * values
