@@ -94,48 +94,53 @@ def workdir_of(name: str, run_id: str) -> str:
       "runs", f"{name}-{_RUN_ID.value or run_id}")
 
 
-def prepared() -> Setup:
+def prepare_setup() -> Setup:
   """The setup of the run; every check comes before any write."""
   check_flags()
-  lr = None
+  plan_lr = None
   if _PLAN.value is not None:
-    lr = config_flag.apply_row(_CONFIG.value, plan_file.read_lines(_PLAN.value),
-                       _ROW.value, _PLAN.value)
+    plan_lr = config_flag.apply_row(
+        _CONFIG.value, plan_file.read_lines(_PLAN.value), _ROW.value,
+        _PLAN.value)
   compilation.enable_cache(progress.say)
   setup = setup_lib.prepare(_CONFIG.value, lambda run_id: (
       state_lib.stored_config(workdir_of(_CONFIG.value.name, run_id))))
   for note in setup.notes:
     hosts.say(note)
-  if lr is not None and setup.e.recipe.optimizer.batch == "sampled" and (
-      not math.isclose(lr, setup.e.lr, rel_tol=1e-3)):
-    hosts.say(f"the plan has lr {lr:.3g}, made with another anchor; this run "
-              f"uses {setup.e.lr:.3g}, by its config's recipe.optimizer")
+  if plan_lr is not None and setup.e.recipe.optimizer.batch == "sampled" and (
+      not math.isclose(plan_lr, setup.e.lr, rel_tol=1e-3)):
+    hosts.say(f"the plan has lr {plan_lr:.3g}, made with another anchor; this "
+              f"run uses {setup.e.lr:.3g}, by its config's recipe.optimizer")
   return setup
 
 
-def longer(setup: Setup, folder: str) -> str:
+def longer_command(setup: Setup, folder: str) -> str:
   """The command that trains a complete run to twice its C."""
   a, overrides = setup.e.alloc, {}
   if _PLAN.value is not None:
     overrides = sections.flat(plan_file.read_row(
         plan_file.read_lines(_PLAN.value), _ROW.value,
         path=_PLAN.value)["overrides"])
-  size = ("alloc.C", 2 * a.C) if _CONFIG.value.alloc.M is None else (
-      "alloc.M", 2 * a.M)
-  kept = [word for word in config_flag.arguments(sys.argv[1:])
-          if not word.startswith(f"--config.{size[0]}=")]
+  key, size = "alloc.C", 2 * a.C
+  if _CONFIG.value.alloc.M is not None:
+    key, size = "alloc.M", 2 * a.M
+  arguments = [argument for argument in config_flag.arguments(sys.argv[1:])
+               if not argument.startswith(f"--config.{key}=")]
   return shlex.join([
-      "python", "-m", "isojax.main", *kept,
+      "python", "-m", "isojax.main", *arguments,
       *(f"--config.{name}={value}" for name, value in (
-          overrides | dict([size])).items()), f"--workdir={folder}"])
+          overrides | {key: size}).items()), f"--workdir={folder}"])
 
 
-def shorter(setup: Setup, folder: str) -> str | None:
-  """The command that extends a run instead of a start in a new folder."""
+def extension_hint(setup: Setup, folder: str) -> str | None:
+  """How to extend a shorter run instead of a start in a new folder; or None."""
   if _WORKDIR.value is not None or workdir.is_claimed(folder):
     return None
-  *_, (C, other) = state_lib.extendable(setup, folder) or [(0, "")]
-  return other and (
+  runs = state_lib.extendable(setup, folder)
+  if not runs:
+    return None
+  C, other = runs[-1]  # the longest
+  return (
       f"{folder} starts at step 0; {other} has this run up to {C:,} rollouts. "
       "To extend it: " + shlex.join([
           "python", "-m", "isojax.main", *sys.argv[1:], f"--workdir={other}"]))
@@ -144,7 +149,7 @@ def shorter(setup: Setup, folder: str) -> str | None:
 def main(_) -> int:
   hosts.initialize(*(flag.value for flag in _COORDINATES))
   with hosts.fail_together():
-    setup = hosts.run_on_all_hosts(prepared)
+    setup = hosts.run_on_all_hosts(prepare_setup)
     folder = workdir_of(setup.e.name, setup.run_id)
     # Before anything that depends on the mode: hosts would wait for each other
     # at different places.
@@ -154,7 +159,7 @@ def main(_) -> int:
     evaluate = _MODE.value == "eval"
     if evaluate:  # before anything is written
       hosts.run_on_all_hosts(lambda: evaluation.check_evaluable(setup, folder))
-    elif hint := hosts.run_on_all_hosts(lambda: shorter(setup, folder)):
+    elif hint := hosts.run_on_all_hosts(lambda: extension_hint(setup, folder)):
       hosts.say(hint)
     with state_lib.claimed(setup, folder, run_id=_RUN_ID.value,
                            evaluate=evaluate) as setup:
@@ -166,7 +171,7 @@ def main(_) -> int:
       if end.why is not None:
         hosts.say(end.why)
       if end.was_complete:
-        hosts.say(f"To train longer: {longer(setup, folder)}")
+        hosts.say(f"To train longer: {longer_command(setup, folder)}")
       return end.code
 
 

@@ -138,7 +138,7 @@ def write_strata(cfg: Split, policy: inputs.BasePolicy, pool: Pool,
   by_key, counts: as in pass_counts. InputError, after the other strata are
   written, if a stratum has too few problems.
   """
-  rows, errors = strata_lib.assembled(
+  rows, errors = strata_lib.assemble(
       cfg.strata, cfg.mixtures, pool,
       pass_counts.correct_by_problem(by_key, counts), cfg.n)
   tests = {name: [row for row in of if row["split"] == strata_lib.TEST]
@@ -264,7 +264,7 @@ def open_measure(cfg: Split, policy: inputs.BasePolicy):
         temperature=cfg.sampler.temperature, top_p=cfg.sampler.top_p,
         ended=lambda items, _: advance(len(items.number_R)))
     graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))
-    for line in grader_lib.shown(graded.lost):
+    for line in grader_lib.first_lines(graded.lost):
       progress.say(f"counted as incorrect: {line}")
     correct_P = (graded.correct_B.reshape(-1, n) == 1).sum(axis=1)
     tokens_P = rollouts.len_R.reshape(-1, n).mean(axis=1)

@@ -62,7 +62,7 @@ def test_each_step_of_the_data_order_costs_B(recipe, stratum):
     for step in range(5):
       index = prompts_lib.order_at(seed=0, step=step, Bp=a.Bp,
                                    solved_D=solved_D)[:a.Bp]
-      n_P = state.divided(setup, history, index, step, a.n)
+      n_P = state.rollouts_per_problem(setup, history, index, step, a.n)
       assert n_P.sum() == a.Bp * a.n == a.B
       sampled = n_P[n_P > 0]
       assert sampled.min() >= (2 if rule != "uniform" else a.n)

@@ -332,7 +332,7 @@ def test_a_cut_ledger_resumes_from_what_it_reaches(calm, copy, left):
 
 def test_the_records_of_another_run_are_refused(copy):
   with records.open_ledger(str(copy / "records.jsonl")) as ledger:
-    other = [r | {"run_id": "beef"} for r in ledger.kept]
+    other = [r | {"run_id": "beef"} for r in ledger.records]
   (copy / "records.jsonl").write_bytes(records.text_of(other)[0])
   with pytest.raises(InputError, match="the records of run beef, expected"):
     run(small(), copy)

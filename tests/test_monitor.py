@@ -134,7 +134,7 @@ def test_a_problem_that_is_half_solved_is_shown_first():
   def chosen(rewards: list, count: int):
     reward_PxN, mask_PxN = algorithm.by_problem(
         np.concatenate(rewards), list(map(len, rewards)))
-    problem, index = samples.chosen(
+    problem, index = samples.choose(
         algorithm.Groups(reward_PxN, mask_PxN, mask_PxN), count)
     return problem, index.tolist()
 

@@ -74,7 +74,7 @@ def test_a_run_that_refills_spends_its_budget():
     assert r["selected"] <= 4 * r["n"]
   history = state.history_of(whole)
   assert history.solved == {i for r in train for i in r["solved"]}
-  assert (history.rollouts, history.evaluated) == (spent, spent)
+  assert (history.rollouts, history.evaluated_at) == (spent, spent)
   assert 144 - 16 < spent <= 144  # another round of 16 would exceed C
   assert any(r["extra_rounds"] for r in train)
   solved = [i for r in train for i in r["solved"]]

@@ -31,21 +31,21 @@ from isojax.types import TrainState
 
 _STEP = re.compile(r"0|[1-9][0-9]*")
 _SAVING = re.compile(r"[0-9]+\.orbax-checkpoint-tmp(-[0-9]+)?")
+# What the folder of a step contains, some of it only at times.
 _ITEMS = {"state", "meta", "in_flight", "_CHECKPOINT_METADATA",
           "commit_success.txt"}
+# Errors that `_meta` raises for a damaged checkpoint.
 UNREADABLE = (ValueError, KeyError, RecursionError, FileNotFoundError,
-              NotADirectoryError)  # a checkpoint whose meta raises these
-
-
-# In a bucket another process of this run may still delete its old steps, or
-# save one.
+              NotADirectoryError)
+# To wait in a bucket, where another process of this run may still delete its
+# old steps, or save one.
 SETTLE_SECONDS = 2.0
 
 
 class Restored(typing.NamedTuple):
   step: int
   state: TrainState
-  in_flight: np.ndarray | None  # of `save`
+  in_flight: np.ndarray | None  # as given to `save`
 
 
 def _incomplete(path: epath.Path) -> bool:
@@ -56,7 +56,7 @@ def _incomplete(path: epath.Path) -> bool:
   return bool(_SAVING.fullmatch(path.name)) and path.is_dir()
 
 
-def _listed(store: str) -> list[int]:
+def _list_steps(store: str) -> list[int]:
   with bucket.convert_errors(store):
     paths = epath.Path(store).iterdir() if epath.Path(store).is_dir() else ()
     return sorted(int(path.name) for path in paths
@@ -65,7 +65,7 @@ def _listed(store: str) -> list[int]:
 
 def steps(store: str) -> list[int]:
   """The saved steps in order, on all processes as process 0 sees them."""
-  return hosts.gather(_listed(store) if hosts.first() else [])[0]
+  return hosts.gather(_list_steps(store) if hosts.first() else [])[0]
 
 
 def _remove(folder: epath.Path) -> None:
@@ -76,9 +76,9 @@ def _remove(folder: epath.Path) -> None:
 
 def _meta(folder: epath.Path) -> dict:
   """Run id, step and checksums of a checkpoint; raises UNREADABLE."""
-  about = folder / "_CHECKPOINT_METADATA"
-  if about.exists():  # the manager reads this file of every step
-    json.loads(about.read_text())
+  orbax_metadata = folder / "_CHECKPOINT_METADATA"
+  if orbax_metadata.exists():  # the manager reads this file of every step
+    json.loads(orbax_metadata.read_text())
   meta = json.loads((folder / "meta" / "metadata").read_text())
   if not isinstance(meta, dict) or not isinstance(meta["checksum"], dict):
     raise ValueError("its meta is not that of a checkpoint")
@@ -118,11 +118,11 @@ def _clear(store: str, reached: list[int], beyond: list[int],
 
 
 def _set_aside(store: str, step: int) -> str:
-  aside = f"{store.rstrip('/')}-damaged-{step}"
-  while epath.Path(aside).exists():
-    aside += "+"
-  epath.Path(store, str(step)).rename(aside)
-  return aside
+  target = f"{store.rstrip('/')}-damaged-{step}"
+  while epath.Path(target).exists():
+    target += "+"
+  epath.Path(store, str(step)).rename(target)
+  return target
 
 
 @contextlib.contextmanager
@@ -132,7 +132,7 @@ def open_manager(store: str, *, keep: int):
   with bucket.convert_errors(store):
     if hosts.first() and epath.Path(store).is_dir():
       for path in epath.Path(store).iterdir():
-        if _incomplete(path):  # orbax would delete others, too
+        if _incomplete(path):  # orbax's own cleanup deletes other folders, too
           _remove(path)
     manager = ocp.CheckpointManager(
         _absolute(store),
@@ -153,7 +153,7 @@ def open_manager(store: str, *, keep: int):
 def _remove_late_steps(store: str, ours: set[int]) -> None:
   """Deletes steps before ours, saved late by a process that lost the run."""
   with bucket.convert_errors(store):
-    for step in _listed(store):
+    for step in _list_steps(store):
       if ours and step < max(ours) and step not in ours:
         _remove(epath.Path(store, str(step)))
 
@@ -167,7 +167,9 @@ def _checksums(leaves):
   """A uint32 checksum of each leaf's bits, equal for any sharding."""
   def checksum(x):
     bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
-    odd = jnp.ones(x.shape, jnp.uint32)  # an odd weight by position
+    # A weight by position; as it is odd, a change of one value changes the sum.
+    # The constant is about 2**32 / golden ratio, as in Knuth's hash.
+    odd = jnp.ones(x.shape, jnp.uint32)
     for axis in range(x.ndim):
       index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
       odd = odd * jnp.uint32(2654435761) + 2 * index
@@ -185,8 +187,8 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState,
          run_id: str, in_flight: np.ndarray | None = None) -> None:
   """Starts to save a state; raises errors of the previous save.
 
-  `in_flight`, the rollouts in flight as uint8 [N], equal on all processes, is
-  saved with it. InputError: a write failed; RuntimeError: orbax skipped the
+  `in_flight` are the bytes of the rollouts in flight, uint8, equal on all
+  processes. InputError: a write failed; RuntimeError: orbax skipped the
   step, which would be lost.
   """
   meta = {"run_id": run_id, "step": step, "checksum": _named_checksums(state)}
@@ -195,7 +197,7 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState,
     meta["in_flight"] = zlib.crc32(in_flight)
     items["in_flight"] = ocp.args.StandardSave({"bytes": in_flight})
   args = ocp.args.Composite(meta=ocp.args.JsonSave(meta), **items)
-  with _disk(manager):
+  with _convert_write_errors(manager):
     accepted = manager.save(step, args=args)
     if not accepted and bucket.remote(manager.directory):
       for late in manager.all_steps():  # of a process that lost the run
@@ -209,12 +211,12 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState,
 
 def finish(manager: ocp.CheckpointManager) -> None:
   """Waits for the current save; raises InputError if a write failed."""
-  with _disk(manager):
+  with _convert_write_errors(manager):
     manager.wait_until_finished()
 
 
 @contextlib.contextmanager
-def _disk(manager: ocp.CheckpointManager):
+def _convert_write_errors(manager: ocp.CheckpointManager):
   """Converts errors of a full disk or of a bucket into an InputError."""
   store = str(manager.directory)
   try:
@@ -223,9 +225,9 @@ def _disk(manager: ocp.CheckpointManager):
   except (OSError, ValueError) as error:
     # tensorstore raises a ValueError that has the code of the system's error.
     code = re.search(r"\bos_error_code='(\d+)'", str(error))
-    if bucket.remote(store) or isinstance(error, ValueError) and not code:
+    if bucket.remote(store) or (isinstance(error, ValueError) and not code):
       raise
-    saved = _listed(store)
+    saved = _list_steps(store)
     last = f"step {max(saved)} is saved" if saved else "no step is saved yet"
     raise InputError(
         f"{store}: a checkpoint could not be written "
@@ -235,7 +237,7 @@ def _disk(manager: ocp.CheckpointManager):
 
 @functools.cache
 def quiet_orbax() -> None:
-  """Suppresses what orbax prints about errors that it also raises, once."""
+  """Suppresses what orbax prints about errors that it also raises."""
   logging.get_absl_logger().addFilter(
       lambda record: not (record.exc_info and "orbax" in record.pathname))
   report = sys.unraisablehook
@@ -250,7 +252,7 @@ def quiet_orbax() -> None:
 
 
 def _leaves(tree) -> dict[str, str]:
-  """dtype[shape] of each leaf by name; empty containers have none."""
+  """Name -> dtype[shape] of each leaf; empty containers have no leaf."""
   return {jax.tree_util.keystr(path, simple=True, separator="."):
           f"{jnp.dtype(x.dtype).name}{list(x.shape)}"
           for path, x in jax.tree.leaves_with_path(tree)}
@@ -291,6 +293,7 @@ def _read(store: str, step: int, wanted: TrainState, run_id: str,
     raise ValueError("it has no rollouts in flight")
   with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
     tree = handler.metadata(folder / "state").tree
+    # Without the saved parts of TrainState that are not wanted.
     _check_fits(str(folder),
                 _leaves({name: part for name, part in tree.items()
                          if name in item or name not in parts}),

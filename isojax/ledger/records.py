@@ -25,8 +25,8 @@ COMMON = (
     "task",
     "split",  # the stratum trained on
     "Bp",  # problems a step
-    # Rollouts a problem in this step, with alloc.rule in the mean; evaluation:
-    # in the next one.
+    # Rollouts per problem in this step, the mean with an alloc.rule; of an
+    # evaluation: in the next step.
     "n",
     "m",  # rollouts a problem that are trained on, of these n
     "D",  # training problems
@@ -62,11 +62,11 @@ TRAIN = (
     # List of [problem, n, correct rollouts] in this step, from which alloc.rule
     # divides those of later steps; null with alloc.rule=uniform.
     "groups",
-    # Share of groups with correct and incorrect answers that the rule expected,
-    # of those with a rollout: 1 - all_incorrect - all_correct is measured; null
-    # likewise
+    # Share of groups, of those with a rollout, that the rule expected to have
+    # correct and incorrect answers; measured: 1 - all_incorrect - all_correct.
+    # Null with alloc.rule=uniform.
     "informative_expected",
-    "selected",  # rollouts that were trained on or could have been
+    "selected",  # rollouts kept by the selection, with or without a gradient
     # Fraction of the step's rollouts that are correct, or their mean reward in
     # [0, 1] with task.grader.name=python; without bonus and penalties.
     "reward",
@@ -150,10 +150,10 @@ def _chained(record: dict, before: str) -> str:
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def text_of(kept: list[dict], chain: str = "") -> tuple[bytes, str]:
+def text_of(records: list[dict], chain: str = "") -> tuple[bytes, str]:
   """Records as lines after one with checksum `chain`, and the last checksum."""
   lines = []
-  for record in kept:
+  for record in records:
     chain = _chained(record, chain)
     lines.append(json.dumps(record | {CHAIN: chain}, allow_nan=False) + "\n")
   return "".join(lines).encode(), chain
@@ -161,7 +161,7 @@ def text_of(kept: list[dict], chain: str = "") -> tuple[bytes, str]:
 
 def _sound(path: str, content: bytes) -> tuple[list[dict], str | None]:
   *lines, last = content.split(b"\n")
-  kept, chain = [], ""
+  records, chain = [], ""
   for number, line in enumerate([*lines, last], 1):
     try:
       record = json.loads(line)
@@ -171,14 +171,14 @@ def _sound(path: str, content: bytes) -> tuple[list[dict], str | None]:
     if stored is None or stored != chain:
       if number > len(lines):  # b"" or a line that a kill has cut
         break
-      return kept, (
+      return records, (
           f"{path}:{number}: this line was changed, or lines before it were "
           "changed, added or removed: its checksum does not fit; restore the "
           "file, or to go on with the run keep the lines before this one with "
           f"head -n {number - 1} {path} > cut.jsonl && mv cut.jsonl {path}, "
           "and run the same command again")
-    kept.append(record)
-  return kept, None
+    records.append(record)
+  return records, None
 
 
 def sound(path: str) -> tuple[list[dict], str | None]:
@@ -198,15 +198,15 @@ def sound(path: str) -> tuple[list[dict], str | None]:
 
 def read(path: str) -> list[dict]:
   """All records of `sound`; InputError names the first damaged line."""
-  kept, problem = sound(path)
+  records, problem = sound(path)
   if problem:
     raise InputError(problem)
-  return kept
+  return records
 
 
 @contextlib.contextmanager
-def writing(path: str):
-  """Converts an error of the disk into an InputError."""
+def convert_disk_errors(path: str):
+  """Converts an error of writing to the disk into an InputError."""
   try:
     yield
   except OSError as error:
@@ -216,25 +216,25 @@ def writing(path: str):
         ) from error
 
 
-def up_to(kept: list[dict], step: float) -> list[dict]:
-  return [r for r in kept if r["step"] <= step]
+def up_to(records: list[dict], step: float) -> list[dict]:
+  return [r for r in records if r["step"] <= step]
 
 
 class _Ledger:
   """The lines of a ledger, whose checksums continue from line to line.
 
   Attributes:
-    kept: the records that the ledger held when it was opened or cut.
+    records: those that the ledger held when it was opened or cut.
   """
 
-  def _text(self, kept: list[dict]) -> bytes:
-    """All lines of a ledger that holds `kept`."""
-    self.kept = kept
-    text, self._chain = text_of(kept)
+  def _reset(self, records: list[dict]) -> bytes:
+    """Makes `records` all records of the ledger; returns its lines."""
+    self.records = records
+    text, self._chain = text_of(records)
     return text
 
-  def _line(self, record: dict) -> bytes:
-    """The next line; InputError for other fields, or one that is not finite."""
+  def _next_line(self, record: dict) -> bytes:
+    """A record as the next line; InputError for its fields or for a NaN."""
     _check(record)
     line, self._chain = text_of([record], self._chain)
     return line
@@ -245,25 +245,26 @@ class File(_Ledger):
 
   def __init__(self, path: str):
     self._path = path
-    self._text(read(path))
+    self._reset(read(path))
 
   def cut(self, step: float) -> None:
     """Removes the records after a step, and an incomplete last line; atomic."""
-    text = self._text(up_to(self.kept, step))
+    text = self._reset(up_to(self.records, step))
     if os.path.exists(self._path) and os.path.getsize(self._path) != len(text):
-      with writing(self._path):
+      with convert_disk_errors(self._path):
         replace(self._path, text)
 
   def append(self, record: dict) -> None:
     """Adds a record as one line, in one write; call `cut` first."""
-    line = self._line(record)
-    with writing(self._path), open(self._path, "ab", buffering=0) as file:
+    line = self._next_line(record)
+    with convert_disk_errors(self._path), open(
+        self._path, "ab", buffering=0) as file:
       if file.write(line) != len(line):
         raise OSError("only a part of the line could be written")
 
   def sync(self) -> None:
     """Waits until all records are on the disk."""
-    with writing(self._path), open(self._path, "ab") as file:
+    with convert_disk_errors(self._path), open(self._path, "ab") as file:
       os.fsync(file.fileno())
 
 
@@ -279,27 +280,29 @@ class Bucket(_Ledger):
 
   def __init__(self, path: str):
     self._object = bucket.FencedObject(path)
-    kept, problem = _sound(path, self._object.take() or b"")
+    records, problem = _sound(path, self._object.take() or b"")
     if problem:
       raise InputError(problem)
-    self._lines = self._text(kept)
-    self._written, self._waiting = time.monotonic(), False
+    self._lines, self._unwritten = self._reset(records), False
+    self._written_at = time.monotonic()
 
   def cut(self, step: float) -> None:
     """As File.cut."""
-    self._lines, self._waiting = self._text(up_to(self.kept, step)), True
+    self._lines = self._reset(up_to(self.records, step))
+    self._unwritten = True
     self.sync()
 
   def append(self, record: dict) -> None:
-    self._lines, self._waiting = self._lines + self._line(record), True
+    self._lines += self._next_line(record)
+    self._unwritten = True
     if (record["kind"] == "eval"
-        or time.monotonic() - self._written >= self.SECONDS):
+        or time.monotonic() - self._written_at >= self.SECONDS):
       self.sync()
 
   def sync(self) -> None:
-    if self._waiting:
+    if self._unwritten:
       self._object.write(self._lines)
-      self._written, self._waiting = time.monotonic(), False
+      self._written_at, self._unwritten = time.monotonic(), False
 
 
 @contextlib.contextmanager
@@ -336,7 +339,7 @@ def replace(path: str, text: bytes) -> None:
     raise
 
 
-def comparable(kept: list[dict]) -> list[dict]:
+def comparable(records: list[dict]) -> list[dict]:
   """The records without the fields that measure time."""
   return [{name: value for name, value in record.items()
-           if name not in TIME_FIELDS} for record in kept]
+           if name not in TIME_FIELDS} for record in records]

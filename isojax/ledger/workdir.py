@@ -20,7 +20,7 @@ from isojax.core import sections
 from isojax.errors import InputError, reason
 from isojax.ledger import bucket, records
 
-LOCK_SECONDS = 0.5  # `is_locked` locks a folder for an instant
+LOCK_SECONDS = 0.5  # to wait for a lock: `is_locked` locks for an instant
 
 
 def run_id(values: dict) -> str:
@@ -78,7 +78,7 @@ def is_locked(path: str) -> bool:
       fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
   except BlockingIOError:
     return True
-  except OSError:  # there is none, or who writes it will say what is wrong
+  except OSError:  # no such file, or an error that its writer will report
     pass
   return False
 
@@ -92,7 +92,7 @@ def check_shared(folder: str, this_id: str) -> None:
 
 
 @contextlib.contextmanager
-def claim(folder: str, here: Stored, shorter: str | None = None, *,
+def claim(folder: str, ours: Stored, shorter: str | None = None, *,
           deciding: Callable[[dict], dict] = lambda config: config):
   """Locks a folder for a run, and writes or checks its config.json.
 
@@ -103,13 +103,13 @@ def claim(folder: str, here: Stored, shorter: str | None = None, *,
   with contextlib.ExitStack() as stack:
     try:
       with bucket.convert_errors(folder, InputError):
-        _check_ours(folder)
+        _check_is_run_folder(folder)
         if not bucket.remote(folder):
           os.makedirs(folder, exist_ok=True)
           lock = stack.enter_context(
               open(os.path.join(folder, "lock"), "a+", encoding="utf-8"))
           _lock(folder, lock)
-        _check_config(folder, here, shorter, deciding)
+        _check_config(folder, ours, shorter, deciding)
     except OSError as error:
       raise InputError(f"--workdir={folder}: cannot be written "
                        f"({reason(error)}); free disk space or choose another "
@@ -117,9 +117,10 @@ def claim(folder: str, here: Stored, shorter: str | None = None, *,
     yield
 
 
-def _check_ours(folder: str) -> None:
+def _check_is_run_folder(folder: str) -> None:
   path = epath.Path(folder)
   names = {file.name for file in path.iterdir()} if path.exists() else set()
+  # A killed process may have left the lock and config.json.*.tmp.
   foreign = sorted(name for name in names - {"lock"} if not (
       name.startswith("config.json") and name.endswith(".tmp")))
   if foreign and "config.json" not in names:
@@ -146,26 +147,26 @@ def _lock(folder: str, lock) -> None:
            f"process {os.getpid()} on {socket.gethostname()}\n".encode())
 
 
-def _check_config(folder: str, here: Stored, shorter: str | None,
+def _check_config(folder: str, ours: Stored, shorter: str | None,
                   deciding: Callable[[dict], dict]) -> None:
   path = os.path.join(folder, "config.json")
   stored = read_config(folder) if is_claimed(folder) else None
   if stored is None or stored.identity == shorter:
-    text = json.dumps(dataclasses.asdict(here), indent=2) + "\n"
+    text = json.dumps(dataclasses.asdict(ours), indent=2) + "\n"
     if bucket.remote(folder):
       epath.Path(path).write_text(text)
     else:
       records.replace(path, text.encode())
-  elif (stored.run_id, stored.identity) != (here.run_id, here.identity):
+  elif (stored.run_id, stored.identity) != (ours.run_id, ours.identity):
     differ = sections.differences(
-        deciding(json.loads(json.dumps(here.config))), deciding(stored.config),
+        deciding(json.loads(json.dumps(ours.config))), deciding(stored.config),
         at=("in this config", "in the workdir")) or (
             "the same config, but the files of the model, the stratum, the "
             "reward (task.grader.file), a function of recipe.loss or the "
             "prompts' tokens differ")
-    whose = (f"holds run {stored.run_id} with other values, such as those it "
-             "was extended to" if stored.run_id == here.run_id else
-             f"belongs to run {stored.run_id}, expected run {here.run_id}")
+    conflict = (f"holds run {stored.run_id} with other values, such as those "
+                "it was extended to" if stored.run_id == ours.run_id else
+                f"belongs to run {stored.run_id}, expected run {ours.run_id}")
     raise InputError(
-        f"--workdir={folder} {whose}: {differ}; choose another --workdir, or "
-        "give the values in the workdir to resume that run")
+        f"--workdir={folder} {conflict}: {differ}; choose another --workdir, "
+        "or give the values in the workdir to resume that run")

@@ -27,11 +27,12 @@ MAX_NAMED_RUNS = 5  # in a message
 
 def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
                step: int, stop: preemption.Stop, *,
-               split: str = "validation", texts=lambda *_: None) -> dict:
+               split: str = "validation", store_texts=lambda *_: None) -> dict:
   """Samples setup.validation; returns the fields of an eval record.
 
   `split` is the name of these problems in the record: `on_split` puts another
-  split there. texts(prompts, rollouts, groups, advantage) stores some answers.
+  split there. store_texts(prompts, rollouts, groups, advantage) stores some
+  answers.
   """
   e, k = setup.e, setup.e.eval.k  # e: the Experiment
   sampled = rollouts_lib.sample_problems(
@@ -40,9 +41,9 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
       rng.stream(e.seed, "eval", step), e.eval, stop)
   graded = sampled.graded
   reward_PxN, mask_PxN = algorithm.by_problem(graded.correct_B, sampled.n_P)
-  texts(setup.validation, sampled.rollouts,
-        algorithm.Groups(reward_PxN, mask_PxN, mask_PxN), None)
-  for line in grader_lib.shown(graded.lost):
+  store_texts(setup.validation, sampled.rollouts,
+              algorithm.Groups(reward_PxN, mask_PxN, mask_PxN), None)
+  for line in grader_lib.first_lines(graded.lost):
     hosts.say(f"evaluation: not judged, counted as incorrect: {line}")
   return {"eval_set": f"{setup.stratum.header['stratum']}/{split}",
           "temperature": e.eval.temperature, "top_p": e.eval.top_p,
@@ -75,8 +76,8 @@ def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
       validation=engine.shortened(setup.sampler, prompts))
 
 
-def sets(setup: Setup, split: str, paths) -> dict[str, Setup]:
-  """Name in the records -> setup, of the config's stratum and of `paths`."""
+def eval_setups(setup: Setup, split: str, paths) -> dict[str, Setup]:
+  """eval_set in the records -> setup; of the config's stratum, then `paths`."""
   out = {f"{setup.stratum.header['stratum']}/{split}": on_split(setup, split)}
   for path in paths:
     other = on_split(setup, split, path)
@@ -92,26 +93,26 @@ def sets(setup: Setup, split: str, paths) -> dict[str, Setup]:
 
 def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
                         paths) -> None:
-  """Evaluates a checkpoint on `sets`; adds to eval.jsonl. See `policy_of`."""
-  setups = hosts.run_on_all_hosts(lambda: sets(setup, split, paths))
+  """Evaluates checkpoint `which` of `policy_of`; adds records to eval.jsonl."""
+  setups = hosts.run_on_all_hosts(lambda: eval_setups(setup, split, paths))
   step, params = policy_of(setup, folder, which)
   history = history_at(folder, step)
-  for name, evaluated in setups.items():
-    with rollouts_lib.grading(evaluated) as grader:
-      line = state_lib.record_fields(setup, "eval", history) | evaluation(
-          evaluated, grader, params, step, preemption.Stop()) | {
+  for name, eval_setup in setups.items():
+    with rollouts_lib.grading(eval_setup) as grader:
+      record = state_lib.record_fields(setup, "eval", history) | evaluation(
+          eval_setup, grader, params, step, preemption.Stop()) | {
               "eval_set": name, "alarms": []}
     if hosts.first():
-      append(folder, line)
-      print(f"{name}: {monitor.evaluation_line(line)}")
+      append(folder, record)
+      print(f"{name}: {monitor.evaluation_line(record)}")
 
 
-def append(folder: str, line: dict) -> None:
+def append(folder: str, record: dict) -> None:
   """Adds a record to the evaluations of a run's checkpoints."""
   path = os.path.join(folder, state_lib.EVALUATIONS)
   with records.open_ledger(path) as ledger:
     ledger.cut(math.inf)  # an incomplete last line
-    ledger.append(line)
+    ledger.append(record)
 
 
 def trained_params(setup: Setup, folder: str, step: int | None = None, *,
@@ -183,7 +184,7 @@ def other_runs(setup: Setup, folder: str) -> list[tuple[str, str]]:
   for other, stored in workdir.siblings(folder):
     if "name" in stored.config and stored.config["name"] == setup.e.name and (
         checkpoint.steps(os.path.join(other, state_lib.CHECKPOINTS))):
-      ours, theirs = map(experiment.identity, (
+      ours, theirs = map(experiment.identity, (  # JSON, as config.json is
           json.loads(json.dumps(setup.config)), stored.config))
       out.append((other, sections.differences(
           theirs, ours, at=("there", "in this config")) or "the same values, "

@@ -207,11 +207,12 @@ class Experiment:
   def lr(self) -> float:
     """The learning rate after warm-up, from the square-root rule."""
     optimizer, a = self.recipe.optimizer, self.alloc
-    rows = {"sampled": a.B,
-            "trained": a.Bp * a.kept,
-            "update": a.Bp * a.kept / self.recipe.updates.minibatches}
+    batch_sizes = {
+        "sampled": a.B,
+        "trained": a.Bp * a.kept,
+        "update": a.Bp * a.kept / self.recipe.updates.minibatches}
     return sqrt_lr(optimizer.base_lr, optimizer.base_batch,
-                   rows[optimizer.batch])
+                   batch_sizes[optimizer.batch])
 
 
 def identity(config: dict) -> dict:
@@ -245,7 +246,7 @@ def begins_dithered(config: dict) -> bool:
 
 
 def with_dtypes(config: dict, values: dict[str, str]) -> dict:
-  """A copy of a config with these values of keys of `dtypes`."""
+  """A copy of a config with other dtypes; `values` has keys as `dtypes`."""
   out = copy.deepcopy(config)
   for path in DTYPE_SECTIONS:
     key = ".".join((*path, "dtype"))
@@ -278,9 +279,10 @@ def _check_ddof(e: Experiment) -> None:
   a, cfg = e.alloc, e.recipe.loss
   if "ddof" not in loss_config.constant_names(cfg.unbound("advantage")):
     return
-  letter = "n" if a.m is None or cfg.normalise == "before" else "m"
-  values = a.n_min if letter == "n" else min(
-      a.n_min, a.m if a.division.is_uniform else 2)
+  letter, values = "n", a.n_min
+  if a.m is not None and cfg.normalise != "before":
+    # With a rule as few as 2 of an m >= 2 are kept, see Allocation.kept_of.
+    letter, values = "m", min(a.n_min, a.m if a.division.is_uniform else 2)
   if cfg.advantage in advantages.NORMALISED_OVER_STEP:
     letter, values = f"Bp * {letter}", a.Bp * values
   if cfg.advantage_ddof >= values:
@@ -291,11 +293,12 @@ def _check_ddof(e: Experiment) -> None:
 
 
 def check(e: Experiment, *, problems: int, max_positions: int) -> None:
-  """InputError for what cannot run with D = `problems` training problems and a
-  model of sequences of at most `max_positions` tokens.
+  """InputError for a config that cannot run.
+
+  `problems` is D. `max_positions` is the model's longest sequence, in tokens.
   """
   a, loss, sampler = e.alloc, e.recipe.loss, e.sampler
-  least = "n" if a.division.is_uniform else "n_low"
+  n_key = "n" if a.division.is_uniform else "n_low"
   rounds, reward = e.recipe.filter.rounds, e.recipe.reward
   in_flight, minibatches = (
       e.recipe.updates.in_flight, e.recipe.updates.minibatches)
@@ -305,9 +308,9 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
   raise_if(
       (a.n_min < 2 and (has_group_baseline(loss) or loss.zero_variance != "off"
                         or rounds > 1),
-       f"alloc.{least}=1: this recipe compares the rollouts of one problem ("
+       f"alloc.{n_key}=1: this recipe compares the rollouts of one problem ("
        f"recipe.loss.advantage={loss.advantage!r}, loss.zero_variance, "
-       f"filter.rounds); use {least} >= 2"),
+       f"filter.rounds); use {n_key} >= 2"),
       (not a.division.is_uniform and a.division.objective == "rollouts"
        and loss.aggregation == "prompt_mean",
        f"alloc.objective='rollouts' with alloc.rule={a.division.rule!r} and "

@@ -54,14 +54,15 @@ def open_policy(path: str, mesh) -> BasePolicy:
 
 
 def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
-  """A stratum without too long prompts, its prompts by split, and notes.
+  """A stratum without its too long prompts; the prompts by split; notes.
 
   InputError: the grader cannot grade it, no prompt of a split fits, or a prompt
   has a token outside the model's vocabulary V.
   """
   stratum, prompts = strata_lib.read(path), {}
   header, task = stratum.header, base_lib.TASKS[e.task.grader.name]
-  if header["task"] is None:  # of launch.split with n=0, for any grader
+  # No task: from launch.split with n=0. task.read: a reward, for any problem.
+  if header["task"] is None:
     for problem in (*stratum.train, *stratum.validation):
       try:
         task.check(problem)
@@ -75,20 +76,20 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
         f"{e.task.grader.name!r} grades others; use the grader that they were "
         "measured with, or a reward of your own: task.grader.name=python")
   task.check_source(strata_lib.source(header))
-  kept, dropped = stratum, {}
+  dropped = {}
   for split in strata_lib.SPLITS:
     problems = getattr(stratum, split)
     fitting, prompts[split] = prompts_lib.encode(
         tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens, V=V)
-    kept = dataclasses.replace(kept, **{split: fitting})
+    stratum = dataclasses.replace(stratum, **{split: fitting})
     dropped[split] = len(problems) - len(fitting)
   if not any(dropped.values()):
-    return kept, prompts, ()
-  return kept, prompts, (
+    return stratum, prompts, ()
+  return stratum, prompts, (
       f"{path}: dropped {dropped['train']} training and "
       f"{dropped['validation']} validation problems: their prompts are longer "
       f"than sampler.max_prompt_tokens={e.sampler.max_prompt_tokens}; "
-      f"D = {len(kept.train)} are left",)
+      f"D = {len(stratum.train)} are left",)
 
 
 def read_reward(e: experiment_lib.Experiment,
@@ -138,12 +139,12 @@ def prompts_sha256(prompts: dict[str, Prompts]) -> str:
   return content.hexdigest()
 
 
-def notes(e: experiment_lib.Experiment, alloc: dict, header: dict, model: str,
-          reward: str | None) -> tuple[str, ...]:
-  """Notes on a budget that is not spent, and on pass rates of another model.
+def notes(e: experiment_lib.Experiment, alloc: dict, header: dict,
+          model_sha256: str, reward_sha256: str | None) -> tuple[str, ...]:
+  """Notes on an unspent rest of C, and on pass rates that do not apply.
 
-  `alloc` is the section of the config. `model` and `reward` are hashes: of the
-  weights, and of task.grader.file.
+  `alloc` is the section of the config, `header` that of the stratum. The hash
+  of the reward is that of task.grader.file; None: no custom reward.
   """
   a, out = e.alloc, ()
   if (e.recipe.filter.rounds == 1 and alloc["M"] is None
@@ -157,24 +158,25 @@ def notes(e: experiment_lib.Experiment, alloc: dict, header: dict, model: str,
     return out
   measured_grader = header["reward_sha256" if "reward_sha256" in header
                            else "task"]
-  if reward is not None and measured_grader != reward:
+  if reward_sha256 is not None and measured_grader != reward_sha256:
     out += (f"the pass rates of {e.task.stratum} were measured by another "
               f"grader than {e.task.grader.file}: by {header['task']}; python "
               "-m launch.split with this grader measures them",)
-  if measured_model != model:
+  if measured_model != model_sha256:
     out += (f"{e.task.stratum} was measured with {header['model']} "
               f"({measured_model[:12]}), not with the model that is trained, "
-              f"{e.model.path} ({model[:12]}): the pass rates of this model "
-              "are unknown; python -m launch.split measures them",)
+              f"{e.model.path} ({model_sha256[:12]}): the pass rates of this "
+              "model are unknown; python -m launch.split measures them",)
   return out
 
 
-def with_auto(values: dict, platform: str, stored) -> tuple[dict, tuple]:
+def with_auto(values: dict, platform: str,
+              stored_config) -> tuple[dict, tuple]:
   """The config with a dtype for each `auto`, and a note that names it.
 
   A run that resumes keeps its dtypes, also on a processor on which `auto` would
-  now be another. `stored` is setup.setup_of's `stored_config`, but takes the
-  config instead of its run id.
+  now be another. `stored_config` is that of setup.setup_of, but takes a config
+  instead of its run id.
   """
   auto = [key for key, dtype in experiment_lib.dtypes(values).items()
           if dtype == shape_lib.AUTO]
@@ -182,9 +184,10 @@ def with_auto(values: dict, platform: str, stored) -> tuple[dict, tuple]:
     return values, ()
   with_dtype = lambda dtype: experiment_lib.with_dtypes(
       values, dict.fromkeys(auto, dtype))
-  kept = next(filter(None, map(stored, map(with_dtype, decoder.DTYPES))), None)
-  if kept is not None:
-    dtypes = experiment_lib.dtypes(kept)
+  candidates = map(with_dtype, decoder.DTYPES)
+  stored = next(filter(None, map(stored_config, candidates)), None)
+  if stored is not None:
+    dtypes = experiment_lib.dtypes(stored)
     return experiment_lib.with_dtypes(
         values, {key: dtypes[key] for key in auto}), tuple(
             f"{key}: auto is {dtypes[key]}, with which this run was started"

@@ -30,20 +30,23 @@ class Monitor(typing.NamedTuple):
 
   watch: findings.Watcher
   progress: typing.Callable  # see progress.reporter
-  texts: typing.Callable  # see samples.writer
-  summaries: list[typing.Callable]  # of a record; only on process 0
+  store_texts: typing.Callable  # see samples.writer
+  number_writers: list[typing.Callable]  # (record); only on process 0
 
 
 @contextlib.contextmanager
-def open_monitor(setup: Setup, folder: str, kept: list[dict], *, active: bool):
-  """Yields the Monitor of a run whose records so far are `kept`.
+def open_monitor(setup: Setup, folder: str, past_records: list[dict], *,
+                 complete: bool):
+  """Yields the Monitor of a run with these records so far.
 
-  If the run is complete (not `active`), no writer is opened, because it would
-  leave an empty file.
+  If the run is complete, no writer is opened, because it would leave an empty
+  file.
   """
   e, writers = setup.e, []
-  step, rollouts = (kept[-1]["step"], kept[-1]["rollouts"]) if kept else (0, 0)
-  if active and hosts.first():
+  step = rollouts = 0
+  if past_records:
+    step, rollouts = past_records[-1]["step"], past_records[-1]["rollouts"]
+  if not complete and hosts.first():
     if e.log.tensorboard:
       writers.append(tensorboard(folder, step))
     if e.log.wandb:
@@ -51,17 +54,17 @@ def open_monitor(setup: Setup, folder: str, kept: list[dict], *, active: bool):
       writers.append((trackio if local else wandb)(
           folder, e.log.wandb, setup.run_id, setup.identity))
   with contextlib.ExitStack() as stack:
-    active_writers = [stack.enter_context(writer) for writer in writers]
+    open_writers = [stack.enter_context(writer) for writer in writers]
     yield Monitor(
-        findings.Watcher(kept, grouped=experiment.has_group_baseline(
+        findings.Watcher(past_records, grouped=experiment.has_group_baseline(
             e.recipe.loss)),
         progress.reporter(
             step=step, steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
             rollouts=rollouts, C=e.alloc.C, every_seconds=e.log.every_seconds),
         samples.writer(folder, setup.tokenizer, setup.stratum,
                        count=e.log.samples,
-                       tables=[writer.texts for writer in active_writers]),
-        [writer.numbers for writer in active_writers])
+                       tables=[writer.texts for writer in open_writers]),
+        [writer.numbers for writer in open_writers])
 
 
 def _parameters(tree) -> str:
@@ -129,15 +132,16 @@ def places(folder: str, log: experiment.LogSection) -> str:
   return "\n".join(f"{name}: {where}" for name, where in lines.items() if where)
 
 
-def table(kept: list[dict], *, best: bool) -> str:
+def table(run_records: list[dict], *, best: bool) -> str:
   """The evaluations and rates of a run; `best`: whether its best is kept."""
-  evals = [r for r in kept if r["kind"] == "eval"]
-  train = [r for r in kept if r["kind"] == "train"]
+  evals = [r for r in run_records if r["kind"] == "eval"]
+  train = [r for r in run_records if r["kind"] == "train"]
   start, end, top = evals[0], evals[-1], max(evals, key=lambda r: r["avg"])
-  columns = {}  # step -> names: the best evaluation may be the first or last
+  # step -> (record, names): the best evaluation may be the first or the last.
+  columns = {}
   for name, r in (("start", start), ("best", top), ("final", end)):
     columns.setdefault(r["step"], (r, []))[1].append(name)
-  heads = [" and ".join(names) + f", step {step}" * (step > 0)
+  heads = [" and ".join(names) + (f", step {step}" if step else "")
            for step, (_, names) in columns.items()]
   width = max(19, *(len(head) + 2 for head in heads))
   lines = [
@@ -192,7 +196,7 @@ def tensorboard(folder: str, start: int):
     yield Writer(add, add_texts)
 
 
-def _table(library, lines: list[dict]):
+def _samples_table(library, lines: list[dict]):
   """A table of W&B, which trackio copies."""
   return library.Table(columns=list(samples.COLUMNS), data=[
       [line[name] for name in samples.COLUMNS] for line in lines])
@@ -230,7 +234,8 @@ def wandb(folder: str, project: str, run_id: str, config: dict):
             curves(record) | {"rollouts": record["rollouts"]},
             step=record["rollouts"]),
         lambda lines, rollouts: run.log(
-            {"eval/samples": _table(library, lines), "rollouts": rollouts},
+            {"eval/samples": _samples_table(library, lines),
+             "rollouts": rollouts},
             step=rollouts))
 
 
@@ -246,6 +251,6 @@ def trackio(folder: str, project: str, run_id: str, config: dict):
     yield Writer(
         lambda record: run.log(curves(record), step=record["rollouts"]),
         lambda lines, rollouts: run.log(
-            {"eval/samples": _table(library, lines)}, step=rollouts))
+            {"eval/samples": _samples_table(library, lines)}, step=rollouts))
   finally:
     run.finish()

@@ -44,7 +44,7 @@ def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
       T=cfg.max_new_tokens)
   G = mesh_lib.num_blocks(base.model.mesh)
   sizes = sampler_bytes(base.model, cfg)
-  wanted = -(-cfg.slots // G)
+  wanted = -(-cfg.slots // G)  # slots of a block, rounded up
   slots, pages, weights_gathered = sizes.admitted(
       budget=cfg.memory_gib * 2**30, most=wanted)
   if not slots:

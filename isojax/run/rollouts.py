@@ -55,13 +55,13 @@ class Sampled(typing.NamedTuple):
   """Graded rollouts of P problems, problem-major."""
 
   prompts: Prompts  # host arrays, in the order of sampling
-  n_P: np.ndarray  # of each problem
+  n_P: np.ndarray  # rollouts of each problem
   rollouts: Rollouts
   graded: grader_lib.Graded
-  staleness: tuple[float, int]  # mean and maximum over tokens, steps
+  staleness: tuple[float, int]  # in steps: mean and maximum over tokens
   seconds_waited: float  # for verdicts, after the last rollout had ended
   evicted: int  # times that a rollout lost its slot, see cache.Paged
-  lost: int = 0  # rollouts without a verdict, see `with_verdicts`
+  num_lost: int = 0  # rollouts without a verdict, see `with_verdicts`
   lost_tokens: int = 0
 
 
@@ -72,8 +72,8 @@ class InFlight(typing.NamedTuple):
   """
 
   flight: flight_lib.InFlightState
-  # (position, number) -> (a call of the grader, index in its result), of
-  # complete rollouts that this process grades.
+  # (position of the group, number of the rollout) -> (future of a call of the
+  # grader, index in its result), of complete rollouts that this process grades.
   verdicts: dict
 
 
@@ -82,8 +82,8 @@ class GradingPipe:
 
   Each problem is graded by one process, and all processes get all verdicts. The
   calls of the grader share task.grader.step_seconds. `problems` are those of
-  the source, `verdicts` those of InFlight; advance(count) is called as rollouts
-  end.
+  the flight.Source, in its order; `verdicts` those of InFlight. advance(count)
+  is called as rollouts end.
   """
 
   def __init__(self, setup: Setup, grader: Grading, problems, stop: Stop, *,
@@ -117,7 +117,8 @@ class GradingPipe:
   def wait(self, items: flight_lib.Items) -> grader_lib.Graded:
     """The verdicts of rollouts, which are forgotten. May raise Stopped.
 
-    Answers that a call of the grader has lost are listed once, with its first.
+    The `lost` lines of a call of the grader are returned once, with the first
+    verdicts from it.
     """
     names = _names(items)
     ours = [(i, *self.verdicts.pop(name)) for i, name in enumerate(names)
@@ -134,22 +135,25 @@ class GradingPipe:
                    bool(part.judged_B[j]), part.parts_B[j]])
       lost.extend(part.lost)
       part.lost.clear()
+    # Concatenates the lists of all processes.
     rows, lost = (sum(parts, []) for parts in zip(
         *hosts.gather([rows, lost]), strict=True))
-    _, correct, formatted, vote, known, parts = zip(*sorted(rows), strict=True)
+    _, correct, formatted, vote, judged, parts = zip(*sorted(rows), strict=True)
     return grader_lib.Graded(
         correct_B=np.array(correct), formatted_B=np.array(formatted),
-        vote_B=list(vote), judged_B=np.array(known), parts_B=list(parts),
+        vote_B=list(vote), judged_B=np.array(judged), parts_B=list(parts),
         lost=lost)
 
 
 def _names(items: flight_lib.Items) -> list[tuple[int, int]]:
+  """(position of the group, number of the rollout) of each item."""
   return list(zip(items.position_R.tolist(), items.number_R.tolist(),
                   strict=True))
 
 
 def _is_ours(name: tuple[int, int]) -> bool:
-  return name[0] % hosts.count() == hosts.number()
+  position, _ = name
+  return position % hosts.count() == hosts.number()
 
 
 def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
@@ -158,7 +162,7 @@ def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
   """Samples and grades the next batch: (Sampled, InFlight).
 
   `section` of the config has temperature and top_p; for other arguments see
-  engine.next_batch.
+  engine.next_batch. E: the groups of the batch.
   """
   batch, flight = engine.next_batch(
       sampler, params, flight, source, rule, version=version,
@@ -190,12 +194,12 @@ def with_verdicts(sampled: Sampled) -> Sampled:
       n_P=np.bincount(owner_B[judged_B], minlength=len(sampled.n_P)),
       rollouts=rollouts,
       graded=graded.take(np.flatnonzero(judged_B)),
-      lost=int((~judged_B).sum()), lost_tokens=int(
+      num_lost=int((~judged_B).sum()), lost_tokens=int(
           sampled.rollouts.len_R.sum() - rollouts.len_R.sum()))
 
 
 def concatenate_rounds(parts: list[Sampled]) -> Sampled:
-  """The rollouts of several rounds as those of one."""
+  """The rollouts of several rounds as those of one; no round has staleness."""
   concatenate = lambda *trees: jax.tree.map(
       lambda *x: np.concatenate(x), *trees)
   prompts, n, rollouts, graded, staleness, *counts = zip(*parts, strict=True)
@@ -260,10 +264,11 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
   e, Bp = setup.e, setup.e.alloc.Bp
   order_D = prompts_lib.order_at(seed=e.seed, step=step, Bp=Bp,
                                  solved_D=solved_D)
-  most = most_rounds(rounds=e.recipe.filter.rounds, Bp=Bp, B=Bp * n, left=left,
-                     unsolved=int(np.sum(~np.asarray(solved_D))))
+  max_rounds = most_rounds(
+      rounds=e.recipe.filter.rounds, Bp=Bp, B=Bp * n, left=left,
+      unsolved=int(np.sum(~np.asarray(solved_D))))
   parts, informative_P = [], np.zeros(0, bool)
-  while len(parts) < most and informative_P.sum() < Bp:
+  while len(parts) < max_rounds and informative_P.sum() < Bp:
     r = len(parts)
     index = order_D[r * Bp:(r + 1) * Bp]
     # "refill" is a resampling round: another name would give other samples.
@@ -299,12 +304,12 @@ def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
         step * a.Bp + np.arange(a.Bp), order[:a.Bp], n_P)
 
   @functools.cache
-  def key(step):
+  def key_of_step(step):
     return np.asarray(jax.random.key_data(rng.stream(e.seed, "rollout", step)))
 
   return flight_lib.Source(
       prompts=setup.train, groups_of_step=groups_of_step, steps=a.M,
-      key=lambda position: key(position // a.Bp),
+      key=lambda position: key_of_step(position // a.Bp),
       interrupt_after=interrupt_after(
           e, setup.train.id_P, lambda position: position // a.Bp))
 
@@ -327,9 +332,10 @@ def restored_in_flight(saved: np.ndarray | None,
 
 
 def interrupt_after(e: experiment.Experiment, id_P, step_of):
-  """GroupTable -> tokens before each rollout's interruption; None if it is off.
+  """A function GroupTable -> tokens before each rollout's interruption.
 
-  `id_P` are the problems of the source; step_of(position) is a group's step.
+  None if interruption is off. `id_P` are the problems of the source;
+  step_of(position) is a group's step.
   """
   if not e.sampler.interrupt.phrase:
     return None

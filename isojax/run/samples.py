@@ -27,7 +27,7 @@ MAX_CHARACTERS = 300  # of a text on the terminal
 COLUMNS = ("step", "question", "reference", "response", "reward")  # of tables
 
 
-def chosen(groups: Groups, count: int) -> tuple[int, np.ndarray]:
+def choose(groups: Groups, count: int) -> tuple[int, np.ndarray]:
   """A problem, and the indices of `count` of its rollouts, in [0, B).
 
   The first problem whose rewards differ, else the first that has rollouts. Its
@@ -49,21 +49,21 @@ def lines_of(tokenizer, problems: dict, prompts: Prompts, rollouts: Rollouts,
   `problems` are by id. The advantage is [B], or [B, T] of tokens, whose mean is
   stored; an evaluation has none.
   """
-  row, index = chosen(groups, count)
+  row, index = choose(groups, count)
   reward_B = groups.reward_PxN[groups.mask_PxN]
   prompt = tokenizer.decode(np.asarray(prompts.tokens_PxS)[
       row, :int(prompts.len_P[row])].tolist())
-  few = jax.tree.map(lambda x: np.asarray(x)[index], rollouts)
-  tokens = np.maximum(few.len_R, 1) if np.ndim(advantage) > 1 else (
-      np.ones(len(index)))
+  chosen = jax.tree.map(lambda x: np.asarray(x)[index], rollouts)
+  values = np.maximum(chosen.len_R, 1) if np.ndim(advantage) > 1 else (
+      np.ones(len(index)))  # values of an advantage, of which the mean is taken
   problem = problems[int(prompts.id_P[row])]
   return [{"kind": kind, "step": step, "problem": problem.id,
            "question": problem.question, "reference": problem.answer,
            "prompt": prompt, "response": text, "reward": float(reward_B[i]),
            "advantage": None if advantage is None else float(
-               np.sum(advantage[i]) / tokens[j])}
+               np.sum(advantage[i]) / values[j])}
           for j, (i, text) in enumerate(zip(
-              index, rewards.texts(tokenizer, few), strict=True))]
+              index, rewards.texts(tokenizer, chosen), strict=True))]
 
 
 def writer(folder: str, tokenizer, stratum, *, count: int, tables: list):
@@ -71,16 +71,17 @@ def writer(folder: str, tokenizer, stratum, *, count: int, tables: list):
 
   Stores `count` rollouts of each step and evaluation in samples.jsonl, unless
   the folder is in a bucket. Rollouts of an evaluation also go to `tables`, see
-  monitor.Writer. The first call of a resumed run drops the lines that the run
-  will repeat.
+  monitor.Writer.texts. The first call of a resumed run drops the lines that the
+  run will repeat.
   """
   path, first = os.path.join(folder, FILE), True
   last_printed = -PRINT_SECONDS
   problems = {"train": {p.id: p for p in stratum.train},
               "eval": {p.id: p for p in stratum.validation}}
 
-  def store(kind: str, step: int, C: int, prompts: Prompts, rollouts: Rollouts,
-            groups: Groups, advantage: np.ndarray | None) -> None:
+  def store(kind: str, step: int, rollouts_so_far: int, prompts: Prompts,
+            rollouts: Rollouts, groups: Groups,
+            advantage: np.ndarray | None) -> None:
     nonlocal last_printed, first
     if not count or not hosts.first():
       return
@@ -88,7 +89,7 @@ def writer(folder: str, tokenizer, stratum, *, count: int, tables: list):
                      advantage, kind=kind, step=step, count=count)
     if kind == "eval":
       for table in tables:
-        table(lines, C)
+        table(lines, rollouts_so_far)
     elif time.monotonic() - last_printed >= PRINT_SECONDS:
       last_printed = time.monotonic()
       text = f"{lines[0]['question']!r} -> {lines[0]['response']!r}"
@@ -97,9 +98,9 @@ def writer(folder: str, tokenizer, stratum, *, count: int, tables: list):
                    else f"{text[:MAX_CHARACTERS]} ..."))
     if bucket.remote(folder):
       return
-    with records.writing(path):
+    with records.convert_disk_errors(path):
       if first and os.path.exists(path):
-        _keep_before(path, (step, kind == "eval"))
+        _drop_from(path, (step, kind == "eval"))
       first = False
       with open(path, "a", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
@@ -107,19 +108,20 @@ def writer(folder: str, tokenizer, stratum, *, count: int, tables: list):
   return store
 
 
-def _keep_before(path: str, place: tuple[int, bool]) -> None:
+def _drop_from(path: str, first: tuple[int, bool]) -> None:
+  """Drops the lines from `first` on: (step, whether it is an evaluation)."""
   kept = [line for line in read(path)
-          if (line["step"], line["kind"] == "eval") < place]
+          if (line["step"], line["kind"] == "eval") < first]
   records.replace(path, "".join(
       json.dumps(line) + "\n" for line in kept).encode())
 
 
 def read(path: str) -> list[dict]:
-  """The lines of a samples.jsonl, without a last one that a kill has cut."""
+  """The lines of a samples.jsonl, without an incomplete last line."""
   try:
     *lines, _ = pathlib.Path(path).read_text("utf-8").split("\n")
-    kept = [json.loads(line) for line in lines]
-    if any({"kind", "reference", *COLUMNS} - line.keys() for line in kept):
+    texts = [json.loads(line) for line in lines]
+    if any({"kind", "reference", *COLUMNS} - line.keys() for line in texts):
       raise ValueError("a line without the fields of a text")
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({reason(error)}); a run writes "
@@ -127,7 +129,7 @@ def read(path: str) -> list[dict]:
   except (ValueError, AttributeError) as error:
     raise InputError(f"{path}: not the texts of a run ({error}); move the file "
                      "away, then run the same command again") from error
-  return kept
+  return texts
 
 
 def as_text(lines: list[dict]) -> str:

@@ -42,7 +42,7 @@ class Setup:
   """What stays constant during a run."""
 
   e: experiment_lib.Experiment  # the checked config
-  config: dict  # the values of `e`; alloc.C is what whole steps spend
+  config: dict  # the values of `e`, alloc.C rounded to whole steps
   folder: str  # checkpoint of the base policy
   model_sha256: str  # of its weights
   identity: dict  # all inputs of the results

@@ -1,7 +1,7 @@
 """What changes from step to step, and what a resume restores of it.
 
-State = checkpoint (train state, flight) + a fold over the sound records up to
-its step, nothing else.
+The state is a checkpoint (train state, rollouts in flight) and a fold over the
+records up to its step, nothing else.
 """
 
 import contextlib
@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import os
 import time
-import typing
 
 from etils import epath
 import numpy as np
@@ -25,20 +24,20 @@ from isojax.runtime import hosts, rng
 from isojax.tasks import strata as strata_lib
 from isojax.types import TrainState
 
-# Of a workdir.
+# Files and folders of a workdir.
 RECORDS, EVALUATIONS = "records.jsonl", "eval.jsonl"
 CHECKPOINTS, BEST = "checkpoints", "best"
 
 
 @dataclasses.dataclass(frozen=True)
 class History:
-  """What the records of a run say: a fold over them, at its last record."""
+  """What the records of a run add up to, after the last of them."""
 
   step: int = 0  # steps made
   rollouts: int = 0  # sampled in them
   totals: dict = dataclasses.field(  # cumulative fields of the records
       default_factory=lambda: dict.fromkeys(records.TOTALS, 0))
-  evaluated: int | None = None  # rollouts at the last evaluation
+  evaluated_at: int | None = None  # rollouts at the last evaluation
   best: tuple[float, int] | None = None  # avg and step of the best evaluation
   stale: int = 0  # evaluations since the best one
   solved: frozenset[int] = frozenset()  # ids of problems not sampled again
@@ -47,11 +46,11 @@ class History:
   def after(self, record: dict) -> "History":
     """The history with one more record."""
     if record["kind"] == "eval":
-      kept = self.best is not None and self.best[0] >= record["avg"]
+      improves = self.best is None or record["avg"] > self.best[0]
       return dataclasses.replace(
-          self, evaluated=record["rollouts"],
-          best=self.best if kept else (record["avg"], record["step"]),
-          stale=self.stale + 1 if kept else 0)
+          self, evaluated_at=record["rollouts"],
+          best=(record["avg"], record["step"]) if improves else self.best,
+          stale=0 if improves else self.stale + 1)
     return dataclasses.replace(
         self, step=record["step"], rollouts=record["rollouts"],
         totals={name: record[name] for name in records.TOTALS},
@@ -59,8 +58,9 @@ class History:
         evidence=self.evidence and self.evidence.after(record["groups"]))
 
 
-def history_of(kept: list[dict], evidence=None) -> History:
-  return functools.reduce(History.after, kept, History(evidence=evidence))
+def history_of(run_records: list[dict], evidence=None) -> History:
+  return functools.reduce(
+      History.after, run_records, History(evidence=evidence))
 
 
 def first_evidence(setup: Setup) -> division.Evidence | None:
@@ -72,9 +72,9 @@ def first_evidence(setup: Setup) -> division.Evidence | None:
                            setup.e.alloc.division)
 
 
-def divided(setup: Setup, history: History, index, step: int,
-            n: int) -> np.ndarray:
-  """The rollouts of each of these problems in a step of n in the mean."""
+def rollouts_per_problem(setup: Setup, history: History, index, step: int,
+                         n: int) -> np.ndarray:
+  """The n of each problem of `index` in a step, `n` on average."""
   if history.evidence is None:
     return np.full(len(index), n)
   uniform_P = rng.uniforms(rng.Draw.DIVISION, setup.e.seed, step,
@@ -88,7 +88,7 @@ class State:
   """All that changes from step to step."""
 
   train: TrainState
-  flight: typing.Any  # of in-flight updates, see rollouts; None without them
+  in_flight: rollouts_lib.InFlight | None  # None: no in-flight updates
   history: History
 
 
@@ -107,7 +107,7 @@ def task_name(setup: Setup) -> str:
 def record_fields(setup: Setup, kind: str, history: History) -> dict:
   """The fields that both kinds of records have, but for the alarms.
 
-  The history has the record's step.
+  `history` is that at the record's step.
   """
   e, D = setup.e, len(setup.stratum.train)
   return {"kind": kind, "run_id": setup.run_id, "seed": e.seed,
@@ -129,48 +129,51 @@ def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
   path, store = (os.path.join(folder, name) for name in (
       RECORDS, CHECKPOINTS))
   hosts.gather(None)  # until process 0 has opened the ledger
-  kept = ledger.kept if hosts.first() else records.read(path)
-  if kept and kept[0]["run_id"] != setup.run_id:
+  past_records = ledger.records if hosts.first() else records.read(path)
+  if past_records and past_records[0]["run_id"] != setup.run_id:
     raise InputError(
-        f"{path}: the records of run {kept[0]['run_id']}, expected those of "
-        f"run {setup.run_id}; restore the run's own file")
-  reach = max((r["step"] for r in kept if r["kind"] == "train"), default=0)
-  every, in_flight = setup.e.checkpoint, setup.e.recipe.updates.in_flight > 0
+        f"{path}: the records of run {past_records[0]['run_id']}, expected "
+        f"those of run {setup.run_id}; restore the run's own file")
+  last_step = max((r["step"] for r in past_records if r["kind"] == "train"),
+                  default=0)
+  cfg, has_in_flight = setup.e.checkpoint, setup.e.recipe.updates.in_flight > 0
   saved = checkpoint.steps(store)
   # A run may be killed before its first checkpoint is saved completely, at the
   # latest when the second one is due.
   missing = None
   if saved and not epath.Path(path).exists():
     missing = "records"
-  elif not saved and reach > 2 * every.every_steps:
+  elif not saved and last_step > 2 * cfg.every_steps:
     missing = "checkpoints"
   if missing:
     raise InputError(
         f"{folder}: the run has made steps, but its {missing} are gone; "
         f"restore the {missing}, or choose another --workdir to start again")
   newest = checkpoint.restore_newest(
-      store, setup_lib.abstract_state(setup), setup.run_id, reach=reach,
-      keep=every.keep, with_in_flight=in_flight)
+      store, setup_lib.abstract_state(setup), setup.run_id, reach=last_step,
+      keep=cfg.keep, with_in_flight=has_in_flight)
   hosts.assert_same_on_all_hosts(
-      {"checkpoint": newest and newest.step, "records": len(kept)})
-  step, train, flight = newest or (-1, setup_lib.first_state(setup), None)
+      {"checkpoint": newest and newest.step, "records": len(past_records)})
+  # Step -1 keeps no record, not even that of the evaluation at step 0.
+  step, train, saved_in_flight = newest or (
+      -1, setup_lib.first_state(setup), None)
   if 0 < step < setup.e.alloc.M:
     of = (f" of {setup.e.alloc.M}" if setup.e.recipe.filter.rounds == 1
           else "")
     hosts.say(f"resuming from step {step}{of}")
   if hosts.first():
     ledger.cut(step)
-  kept = records.up_to(kept, step)
-  flight = rollouts_lib.restored_in_flight(
-      flight, setup.sampler) if in_flight else None
+  past_records = records.up_to(past_records, step)
+  in_flight = rollouts_lib.restored_in_flight(
+      saved_in_flight, setup.sampler) if has_in_flight else None
   if setup.resumed_with:
     hosts.say(f"{folder} began with other values than {setup.resumed_with}: "
               "the last bits of its results may differ from here on")
-  return State(
-      train, flight, history_of(kept, first_evidence(setup))), kept
+  history = history_of(past_records, first_evidence(setup))
+  return State(train, in_flight, history), past_records
 
 
-def _extended(setup: Setup, stored: workdir.Stored) -> bool:
+def _extends(setup: Setup, stored: workdir.Stored) -> bool:
   """Whether a run is a stored one, but longer: its first steps are the same."""
   alloc, stored_alloc = setup.identity["alloc"], stored.config["alloc"]
   shorter = setup.identity | {
@@ -184,7 +187,7 @@ def extendable(setup: Setup, folder: str) -> list[tuple[int, str]]:
   """(C, folder) of the runs beside `folder` that are this one, but shorter."""
   return sorted((stored.config["alloc"]["C"], other)
                 for other, stored in workdir.siblings(folder)
-                if _extended(setup, stored))
+                if _extends(setup, stored))
 
 
 def as_stored(setup: Setup, folder: str, *, run_id: str | None = None,
@@ -195,7 +198,7 @@ def as_stored(setup: Setup, folder: str, *, run_id: str | None = None,
   run that is evaluated is not extended.
   """
   stored = workdir.read_config(folder) if workdir.is_claimed(folder) else None
-  shorter = stored if stored and not evaluate and _extended(
+  shorter = stored if stored and not evaluate and _extends(
       setup, stored) else None
   identity, resumed_with = workdir.run_id(setup.identity), None
   if stored and (stored.identity == identity or shorter):

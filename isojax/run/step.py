@@ -15,8 +15,9 @@ from isojax.rl import algorithm, packing, rewards
 from isojax.rl import critic as critic_lib
 from isojax.rl import update as update_lib
 from isojax.run import rollouts as rollouts_lib
+from isojax.run import state as state_lib
 from isojax.run.setup import Setup
-from isojax.run.state import divided, History, solved_D, State
+from isojax.run.state import History, State
 from isojax.runtime import compilation, hosts, preemption, rng
 from isojax.runtime import mesh as mesh_lib
 from isojax.tasks import grader as grader_lib
@@ -52,7 +53,7 @@ class PhaseTimer:
   def fields(self, devices: int, *, waited: float) -> dict:
     """The fields of a train record.
 
-    The grader was waited for in `waited` seconds of the phase "sample".
+    `waited` are the seconds of the phase "sample" spent waiting for the grader.
     """
     seconds = self._seconds | {
         "sample": self._seconds["sample"] - waited, "grade": waited}
@@ -63,16 +64,16 @@ class PhaseTimer:
 
 def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
                stop: preemption.Stop, timer: PhaseTimer,
-               texts: Callable) -> tuple[State, dict]:
+               store_texts: Callable) -> tuple[State, dict]:
   """Makes one step; returns the new state and the fields of its record.
 
   The record is not in the new state's history yet. The old state is donated to
-  the first update; until then a stop leaves it as it was. `texts`, which stores
-  rollouts, is that of samples.writer.
+  the first update; until then a stop leaves it as it was. `store_texts` is made
+  by samples.writer.
   """
   loss, history = setup.e.recipe.loss, state.history
   sampled, kept_P, in_flight = sample(setup, state, grader, stop)
-  reward, batch = selected(setup, sampled, kept_P, history)
+  reward, batch = select(setup, sampled, kept_P, history)
   timer.end("sample")
   scored = score(setup, state.train, batch)
   timer.end("score")
@@ -81,18 +82,19 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
   train, metrics = updates(setup, state.train, batch, columns, history.step)
   jax.block_until_ready(train)
   timer.end("update")
-  texts("train", history.step + 1, history.rollouts, *batch,
-        columns["advantage"])
+  store_texts("train", history.step + 1, history.rollouts, *batch,
+              columns["advantage"])
   return State(train, in_flight, history), {
       **rollout_fields(sampled),
       **problem_fields(setup, history, sampled),
       "shaped_reward": reward,
+      # kept_P: bool, of the problems of all rounds
       "extra_rounds": len(kept_P) // setup.e.alloc.Bp - 1,
       "selected": int(batch.groups.kept_PxN.sum()),
       "scored_tokens": scored.tokens,
       "explained_variance": critic_lib.explained_variance(
           columns["value"], columns["return"],
-          batch.rollouts.mask_RxT & scored.which_B[:, None])
+          batch.rollouts.mask_RxT & scored.scored_B[:, None])
       if "value" in scored.columns else None,
       **timer.fields(setup.model.mesh.size,
                      waited=sampled.seconds_waited),
@@ -102,20 +104,18 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
 def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
            stop: preemption.Stop) -> tuple[
                rollouts_lib.Sampled, np.ndarray, rollouts_lib.InFlight | None]:
-  """Samples and grades the rollouts of a step, as rollouts.sample_step.
-
-  Tells how many have no verdict, and why.
-  """
+  """As rollouts.sample_step; reports how many have no verdict, and why."""
   a, history = setup.e.alloc, state.history
   sampled, kept_P, in_flight = rollouts_lib.sample_step(
-      setup, grader, setup.policy(state.train), state.flight,
+      setup, grader, setup.policy(state.train), state.in_flight,
       step=history.step, n=a.n,
-      left=a.C - history.rollouts, solved_D=solved_D(setup, history),
-      stop=stop, divide=functools.partial(divided, setup, history))
-  for line in grader_lib.shown(sampled.graded.lost):
+      left=a.C - history.rollouts, solved_D=state_lib.solved_D(setup, history),
+      stop=stop, divide=functools.partial(
+          state_lib.rollouts_per_problem, setup, history))
+  for line in grader_lib.first_lines(sampled.graded.lost):
     hosts.say(f"step {history.step + 1}: not judged: {line}")
-  if sampled.lost:
-    hosts.say(f"step {history.step + 1}: {sampled.lost} rollouts without a "
+  if sampled.num_lost:
+    hosts.say(f"step {history.step + 1}: {sampled.num_lost} rollouts without a "
               "verdict are not trained on")
   return sampled, kept_P, in_flight
 
@@ -129,6 +129,7 @@ def problem_fields(setup: Setup, history: History,
       sampled.graded.correct_B, n_P)[0].sum(axis=1)
   groups = None
   if history.evidence is not None:
+    # Counts are stored as integers; sums of fractional rewards are not counts.
     correct = (correct_P.astype(int) if (correct_P % 1 == 0).all()
                else correct_P)
     groups = [list(group) for group in zip(
@@ -140,8 +141,8 @@ def problem_fields(setup: Setup, history: History,
               groups)}
 
 
-def selected(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
-             history: History) -> tuple[float, GradedBatch]:
+def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
+           history: History) -> tuple[float, GradedBatch]:
   """The mean shaped reward, and the groups to train on with m of their n."""
   e, graded, rollouts = setup.e, sampled.graded, sampled.rollouts
   shaped_B = rewards.shaped(
@@ -163,7 +164,7 @@ def selected(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
 
 class Scored(typing.NamedTuple):
   columns: dict[str, np.ndarray]  # [B, T] each, 0 where not scored
-  which_B: np.ndarray | None  # bool, the rollouts that were scored
+  scored_B: np.ndarray | None  # bool; None if there are no columns
   tokens: int  # that went through a forward pass, once for each pass
 
 
@@ -175,27 +176,28 @@ def score(setup: Setup, train: TrainState, batch: GradedBatch) -> Scored:
              for name in learner.scored}
   if not columns:
     return Scored({}, None, 0)
-  which_B = algorithm.to_score(groups, rollouts, cfg)
+  scored_B = algorithm.to_score(groups, rollouts, cfg)
   layouts = packing.layouts(
-      prompts, rollouts, which_B, **batch.packing_arguments(setup))
+      prompts, rollouts, scored_B, **batch.packing_arguments(setup))
 
   def collect(layout: packing.Layout, values: dict) -> None:
     for name, value_RxW in jax.device_get(values).items():
       packing.collect(layout, value_RxW, columns[name])
 
   # A microbatch is fetched while the next one is computed.
-  before = None
+  previous = None
   for layout in layouts:
     values = learner.score(train, learner.base, update_lib.place(
         packing.batch(layout, prompts, rollouts, {}), setup.model.mesh),
         np.float32(setup.e.sampler.temperature))
-    if before:
-      collect(*before)
-    before = layout, values
-  if before:
-    collect(*before)
+    if previous:
+      collect(*previous)
+    previous = layout, values
+  if previous:
+    collect(*previous)
   passes = algorithm.forward_passes(learner.scored, setup.e.recipe.critic)
-  return Scored(columns, which_B, passes * int(rollouts.len_R[which_B].sum()))
+  return Scored(columns, scored_B,
+                passes * int(rollouts.len_R[scored_B].sum()))
 
 
 def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
@@ -225,6 +227,7 @@ def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
       metrics.append(values)
   metrics = jax.device_get(metrics)
   finite = all(bool(values.pop("finite")) for values in metrics)
+  # If all updates were skipped, the first one still gives every field a value.
   made = [values for values, count in zip(metrics, tokens, strict=True)
           if count] or metrics[:1]
   return train, {
@@ -245,13 +248,13 @@ def rollout_fields(sampled: rollouts_lib.Sampled) -> dict:
       ((correct_PxN == reward) | ~mask_PxN).all(axis=1)[n_P > 0]))
   tokens = int(rollouts.len_R.sum())
   return {
-      "sampled": len(rollouts.len_R) + sampled.lost,
+      "sampled": len(rollouts.len_R) + sampled.num_lost,
       "prompt_tokens": int(sampled.prompts.len_P[n_P > 0].sum()),
       "sampled_tokens": tokens + sampled.lost_tokens,
       "reward": float(graded.correct_B.mean()),
       "reward_parts": rewards.part_means(graded.parts_B),
       "formatted": float(graded.formatted_B.mean()),
-      "lost": sampled.lost,
+      "lost": sampled.num_lost,
       "all_incorrect": share_of(0.0),
       "all_correct": share_of(1.0),
       "entropy": (float(rollouts.entropy_R.sum())

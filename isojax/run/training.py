@@ -76,7 +76,7 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
             state.history.step, state.history.rollouts)
         state = evaluate_if_due(setup, state, handles, finished)
         if not finished and setup.e.is_out_of_patience(state.history.stale):
-          hosts.say(out_of_patience(state.history))
+          hosts.say(patience_message(state.history))
           finished = True
         save_if_due(setup, state, handles, finished)
         if finished:
@@ -86,12 +86,12 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
           state, fields = step_lib.train_step(
               setup, state, grader=handles.grader, stop=handles.stop,
               timer=step_lib.PhaseTimer(handles.compiled),
-              texts=handles.monitor.texts)
+              store_texts=handles.monitor.store_texts)
         if news := handles.compiled.news():
           hosts.say(f"step {state.history.step + 1}: {news}")
         if not fields.pop("finite"):
           return End(exit_codes.DIVERGED,
-                     divergence(setup, state, handles, fields))
+                     divergence_message(setup, state, handles, fields))
         state = record_step(setup, state, handles, fields)
     except preemption.Stopped:
       return End(exit_codes.PREEMPTED, save_and_stop(setup, state, handles))
@@ -110,23 +110,25 @@ def evaluate_if_due(setup: Setup, state: State, handles: RunHandles,
                     finished: bool) -> State:
   """Evaluates the policy if it is due; returns the state with the record."""
   e, history = setup.e, state.history
-  due = evaluate.due_rollouts(C=e.alloc.C, first=e.eval.first,
-                              growth=e.eval.growth)
-  if not evaluate.is_due(due, history.evaluated, history.rollouts) and not (
-      finished and history.evaluated != history.rollouts):
+  schedule = evaluate.due_rollouts(
+      C=e.alloc.C, first=e.eval.first, growth=e.eval.growth)
+  due = evaluate.is_due(schedule, history.evaluated_at, history.rollouts)
+  due_at_end = finished and history.evaluated_at != history.rollouts
+  if not (due or due_at_end):
     return state
-  line = state_lib.record_fields(setup, "eval", history) | (
+  record = state_lib.record_fields(setup, "eval", history) | (
       evaluation.evaluation(setup, handles.grader, setup.policy(state.train),
-                            history.step, handles.stop, texts=functools.partial(
-                                handles.monitor.texts, "eval", history.step,
-                                history.rollouts)))
-  state = add_record(setup, state, handles, line)
-  hosts.say(monitor_lib.evaluation_line(line))
+                            history.step, handles.stop,
+                            store_texts=functools.partial(
+                                handles.monitor.store_texts, "eval",
+                                history.step, history.rollouts)))
+  state = add_record(setup, state, handles, record)
+  hosts.say(monitor_lib.evaluation_line(record))
   keep_best(setup, state, handles)
   return state
 
 
-def out_of_patience(history: state_lib.History) -> str:
+def patience_message(history: state_lib.History) -> str:
   avg, step = history.best
   return (f"ended at step {history.step} by eval.patience={history.stale}: no "
           f"evaluation since step {step} is above its avg of {avg:.4f}; with a "
@@ -136,8 +138,8 @@ def out_of_patience(history: state_lib.History) -> str:
 def keep_best(setup: Setup, state: State, handles: RunHandles) -> None:
   """Saves the state if its evaluation is the best one.
 
-  It is saved completely before the run goes on: a resume begins at or before
-  this step, or finds it. The base policy is not saved.
+  The save is complete before the run goes on, so a run that resumes after this
+  step finds it. The base policy is not saved.
   """
   if handles.best is None or state.history.best is None:
     return
@@ -163,9 +165,9 @@ def record_step(setup: Setup, state: State, handles: RunHandles,
       rollouts=before.rollouts + fields.pop("sampled"),
       totals={name: value + fields.pop(name)
               for name, value in before.totals.items()})
-  line = state_lib.record_fields(setup, "train", history) | {
+  record = state_lib.record_fields(setup, "train", history) | {
       "lr": lr, **fields}
-  state = add_record(setup, state, handles, line)
+  state = add_record(setup, state, handles, record)
   say_solved(setup, before, state.history)
   if hosts.first():
     handles.monitor.progress(history.step, history.rollouts, fields["reward"])
@@ -173,18 +175,19 @@ def record_step(setup: Setup, state: State, handles: RunHandles,
 
 
 def add_record(setup: Setup, state: State, handles: RunHandles,
-               line: dict) -> State:
+               record: dict) -> State:
   """Writes a record, with its alarms; returns the state with the record."""
-  for warning in handles.monitor.watch(line):
-    hosts.say(f"step {line['step']}: {warning}")
-  after = state.history.after(line)
-  line["alarms"] = handles.monitor.watch.active + ["patience"] * (
-      line["kind"] == "eval" and setup.e.is_out_of_patience(after.stale))
+  for warning in handles.monitor.watch(record):
+    hosts.say(f"step {record['step']}: {warning}")
+  history = state.history.after(record)
+  record["alarms"] = handles.monitor.watch.active
+  if record["kind"] == "eval" and setup.e.is_out_of_patience(history.stale):
+    record["alarms"].append("patience")
   if hosts.first():
-    handles.ledger.append(line)
-    for write in handles.monitor.summaries:
-      write(line)
-  return dataclasses.replace(state, history=after)
+    handles.ledger.append(record)
+    for write in handles.monitor.number_writers:
+      write(record)
+  return dataclasses.replace(state, history=history)
 
 
 def say_solved(setup: Setup, before: state_lib.History,
@@ -202,6 +205,7 @@ def save_if_due(setup: Setup, state: State, handles: RunHandles,
                 finished: bool) -> None:
   """Saves at the last step, and when the config's interval is over."""
   cfg, step = setup.e.checkpoint, state.history.step
+  # A checkpoint of this process is complete, see hosts.fail_together.
   if (handles.saved > handles.start
       and not handles.manager.is_saving_in_progress()):
     handles.alive_event.set()
@@ -220,7 +224,7 @@ def save(setup: Setup, state: State, handles: RunHandles) -> None:
     handles.ledger.sync()  # records before the checkpoint
   checkpoint.save(
       handles.manager, step, state.train, setup.run_id,
-      flight.to_bytes(state.flight.flight) if state.flight else None)
+      flight.to_bytes(state.in_flight.flight) if state.in_flight else None)
   handles.saved, handles.saved_at = step, time.monotonic()
 
 
@@ -234,8 +238,8 @@ def save_and_stop(setup: Setup, state: State, handles: RunHandles) -> str:
           "stopped by a signal before the first step; rerun the same command")
 
 
-def divergence(setup: Setup, state: State, handles: RunHandles,
-               fields: dict) -> str:
+def divergence_message(setup: Setup, state: State, handles: RunHandles,
+                       fields: dict) -> str:
   saved = "there is no checkpoint yet"
   if handles.saved:
     saved = f"the newest checkpoint is of step {handles.saved}"
@@ -243,14 +247,14 @@ def divergence(setup: Setup, state: State, handles: RunHandles,
       "stopped: loss, gradient or parameters are not finite after step "
       f"{state.history.step + 1} (loss {fields['loss']}, grad_norm "
       f"{fields['grad_norm']}, logp_gap {fields['logp_gap']}); {saved}. "
-      f"{custom_functions(setup)}Try, in another --workdir, a lower "
+      f"{custom_functions_hint(setup)}Try, in another --workdir, a lower "
       "recipe.optimizer.base_lr (now "
       f"{setup.e.recipe.optimizer.base_lr}), a smaller clip_norm, or "
       "float32 for recipe.loss.dtype")
 
 
-def custom_functions(setup: Setup) -> str:
-  """The user's own functions, which may be the cause of a number not finite."""
+def custom_functions_hint(setup: Setup) -> str:
+  """Names the user's own functions, which may make a number not finite."""
   custom = setup.e.recipe.loss.custom.values()
   if not custom:
     return ""
@@ -260,16 +264,16 @@ def custom_functions(setup: Setup) -> str:
 
 @contextlib.contextmanager
 def open_run(setup: Setup, folder: str, trace: str | None, signals):
-  """Yields the Setup with its learner, the State to resume from, RunHandles."""
+  """Yields the Setup with its learner, the State to resume, and RunHandles."""
   e, store = setup.e, os.path.join(folder, state_lib.CHECKPOINTS)
   compiled = compilation.Count()
   with contextlib.ExitStack() as stack:  # closed in reverse
     ledger = stack.enter_context(records.open_ledger(os.path.join(
         folder, state_lib.RECORDS))) if hosts.first() else None
     setup = setup_lib.with_learner(setup)
-    state, kept = state_lib.restored(setup, ledger, folder)
+    state, past_records = state_lib.restored(setup, ledger, folder)
     history = state.history
-    active = history.evaluated != history.rollouts or not (
+    complete = history.evaluated_at == history.rollouts and (
         e.is_finished(history.step, history.rollouts)
         or e.is_out_of_patience(history.stale))
     yield setup, state, RunHandles(
@@ -277,7 +281,7 @@ def open_run(setup: Setup, folder: str, trace: str | None, signals):
         compiled=compiled, ledger=ledger,
         grader=stack.enter_context(rollouts_lib.grading(setup)),
         monitor=stack.enter_context(monitor_lib.open_monitor(
-            setup, folder, kept, active=active)),
+            setup, folder, past_records, complete=complete)),
         traced=stack.enter_context(profile.steps(
             trace if hosts.first() else None)),
         manager=stack.enter_context(checkpoint.open_manager(

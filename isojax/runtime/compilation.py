@@ -16,7 +16,7 @@ import jax
 
 ANNOUNCED_SECONDS = 5.0  # after which a compilation is announced
 MIN_CACHED_SECONDS = 0.1  # programs that compile faster are not cached
-# Events of jax. COMPILED is also that of a program read from the cache.
+# Events of jax. COMPILED is also sent for a program read from the cache.
 COMPILED = "/jax/core/compile/backend_compile_duration"
 LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 SPENT = (COMPILED, "/jax/core/compile/jaxpr_trace_duration", LOWERED)
@@ -62,21 +62,22 @@ def announce(say) -> None:
       announced.add(name)
       say(f"compiling {name}: more than {ANNOUNCED_SECONDS:g} s so far")
 
-  def event(name: str, _, **more) -> None:
+  def on_event(name: str, _, **details) -> None:
     thread = threading.get_ident()
     if name in (COMPILED, LOWERED) and thread in timers:
       timers.pop(thread).cancel()
     if name == LOWERED:  # compilation follows
       timers[thread] = threading.Timer(
-          ANNOUNCED_SECONDS, once, [program(more)])
+          ANNOUNCED_SECONDS, once, [program(details)])
       timers[thread].daemon = True
       timers[thread].start()
 
-  jax.monitoring.register_event_duration_secs_listener(event)
+  jax.monitoring.register_event_duration_secs_listener(on_event)
 
 
-def program(event: dict) -> str:
-  name = event["fun_name"] if "fun_name" in event else "?"
+def program(details: dict) -> str:
+  """The name of the function of an event of jax."""
+  name = details["fun_name"] if "fun_name" in details else "?"
   return name.removeprefix("jit(").removesuffix(")")
 
 
@@ -88,18 +89,19 @@ class Count:
     self._reported = 0.0  # `seconds` at the last `news`
     self._spans = []  # (begin, end) of tracing and compiling, without overlap
     self._thread = threading.get_ident()
-    jax.monitoring.register_event_duration_secs_listener(self._spent)
+    jax.monitoring.register_event_duration_secs_listener(self._on_event)
 
-  def _spent(self, event: str, seconds: float, **more) -> None:
+  def _on_event(self, event: str, seconds: float, **details) -> None:
     if event not in SPENT or threading.get_ident() != self._thread:
       return
     end = time.perf_counter()
-    # Inner functions are traced within outer ones and end before them.
+    # Inner functions are traced within outer ones and end before them. 1 ms is
+    # for the time between the end of a span and this call.
     while self._spans and self._spans[-1][0] >= end - seconds - 1e-3:
       self._spans.pop()
     self._spans.append((end - seconds, end))
     if event == COMPILED:
-      self.names.append(program(more))
+      self.names.append(program(details))
 
   @property
   def seconds(self) -> float:

@@ -28,8 +28,8 @@ from isojax.core import exit_codes, sections
 from isojax.errors import InputError
 from isojax.runtime import progress
 
-START_SECONDS = 300  # a process waits as long for the others to start
-SHUTDOWN_SECONDS = 60  # a finished process waits as long for the others
+START_SECONDS = 300  # for which a process waits for the others to start
+SHUTDOWN_SECONDS = 60  # for which a finished process waits for the others
 # Seconds without a heartbeat after which a process counts as dead. Most deaths
 # are noticed at once, by a connection that breaks.
 HEARTBEAT_SECONDS = 10
@@ -43,7 +43,7 @@ _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS",
 
 
 def scheduler(environ: dict, *, tpu: bool) -> str | None:
-  """The scheduler that started this process as one of several; None: none.
+  """The scheduler that started this process as one of several, or None.
 
   `environ` is os.environ after jax was imported.
   """
@@ -74,15 +74,16 @@ def initialize(coordinator: str | None, num_processes: int | None,
   arguments are flags of isojax.main; without any the environment of a TPU pod,
   Slurm or Kubernetes decides.
   """
-  given, place = (coordinator, num_processes, process_id), coordinator
-  alone = given == ("none", None, None)
-  if given == (None, None, None):
-    place = scheduler(os.environ, tpu=_may_use_tpu())
-    given, alone = (), place is None
+  # `origin`, for messages, is what connects: a coordinator, or a scheduler.
+  arguments, origin = (coordinator, num_processes, process_id), coordinator
+  alone = arguments == ("none", None, None)
+  if arguments == (None, None, None):
+    origin = scheduler(os.environ, tpu=_may_use_tpu())
+    arguments, alone = (), origin is None
   if alone:
     return
-  if given and (
-      None in given or not 0 <= process_id < num_processes
+  if arguments and (
+      None in arguments or not 0 <= process_id < num_processes
       or num_processes < 2 or not re.fullmatch(r".+:\d+", coordinator)):
     raise InputError(
         f"--coordinator={coordinator} --num_processes={num_processes} "
@@ -93,23 +94,23 @@ def initialize(coordinator: str | None, num_processes: int | None,
   hint = (f"start the same command on every host within {START_SECONDS} s, or "
           "give --coordinator=none for a run of this process alone")
   # jax would abort this process, with a stack of C++.
-  late = threading.Timer(START_SECONDS, _end, [exit_codes.BAD_INPUT, (
-      f"isojax: {place}: waited {START_SECONDS} s for the other processes of "
+  timeout = threading.Timer(START_SECONDS, _end, [exit_codes.BAD_INPUT, (
+      f"isojax: {origin}: waited {START_SECONDS} s for the other processes of "
       f"this run; {hint}\n")])
-  late.daemon = True
-  late.start()
-  progress.say(f"{place}: waiting for the other processes of this run, at most "
-               f"{START_SECONDS} s")
+  timeout.daemon = True
+  timeout.start()
+  progress.say(f"{origin}: waiting for the other processes of this run, at "
+               f"most {START_SECONDS} s")
   try:
     jax.distributed.initialize(
-        *given, initialization_timeout=START_SECONDS + 60,
+        *arguments, initialization_timeout=START_SECONDS + 60,
         heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         shutdown_timeout_seconds=SHUTDOWN_SECONDS)
   except (RuntimeError, ValueError, OSError, ImportError) as error:
     why = str(error).splitlines()[0][:200]
-    raise InputError(f"{place}: {why}; {hint}") from error
+    raise InputError(f"{origin}: {why}; {hint}") from error
   finally:
-    late.cancel()
+    timeout.cancel()
   # jax has installed its own SIGTERM handler, which would only note it.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
   say(f"one run of {count()} processes, {jax.device_count()} devices")
@@ -147,7 +148,8 @@ def gather(value) -> list:
     return [value]
   text = json.dumps(value).encode()
   size = int(np.max(multihost_utils.process_allgather(np.int32(len(text)))))
-  width = 1 << max(10, (size - 1).bit_length())  # few shapes, few programs
+  # A power of 2 of at least 1 KiB: few shapes, few programs.
+  width = 1 << max(10, (size - 1).bit_length())
   padded = np.frombuffer(text.ljust(width), np.uint8)  # JSON ends in spaces
   return [json.loads(bytes(row))
           for row in multihost_utils.process_allgather(padded)]
@@ -174,8 +176,7 @@ def run_on_all_hosts(function):
 
 
 def assert_same_on_all_hosts(values: dict) -> None:
-  """EverywhereError unless a JSON object, and the code, are those of process 0.
-  """
+  """EverywhereError if a JSON object, or the code, differs from process 0's."""
   if count() == 1:
     return
   (host, ours), *others = gather([name(), values | {"code": code()}])
@@ -229,18 +230,18 @@ def fail_together():
                 "another one is gone\n")
       time.sleep(2 * HEARTBEAT_SECONDS)
     if isinstance(error, InputError):
-      code_, text = exit_codes.of(error), f"isojax: {name()}: {error}\n"
+      exit_code, text = exit_codes.of(error), f"isojax: {name()}: {error}\n"
     elif lost and alive_event.is_set():
-      code_, text = exit_codes.PEER_LOST, (
+      exit_code, text = exit_codes.PEER_LOST, (
           f"{traceback.format_exc()}isojax: {name()}: stopped, because "
           "another process of this run is gone; its last output is the reason. "
           "Run the same command on every host to resume from the newest "
           "checkpoint\n")
     else:
-      code_, text = 1, f"{name()}:\n{traceback.format_exc()}"
-    if first() and code_ != exit_codes.PEER_LOST:
+      exit_code, text = 1, f"{name()}:\n{traceback.format_exc()}"
+    if first() and exit_code != exit_codes.PEER_LOST:
       time.sleep(1.0)  # others with the same error may print it first
-    _end(code_, text)
+    _end(exit_code, text)
 
 
 def _say_last(text: str) -> None:
@@ -249,6 +250,6 @@ def _say_last(text: str) -> None:
   sys.stderr.flush()
 
 
-def _end(code_: int, text: str) -> None:
+def _end(exit_code: int, text: str) -> None:
   _say_last(text)
-  os._exit(code_)
+  os._exit(exit_code)

@@ -53,7 +53,7 @@ class MeshConfig:
 def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
   """A mesh over the first of `devices`, by default jax.devices().
 
-  InputError: there are too few; or several processes, and some are unused.
+  InputError: too few devices, or several processes and devices without use.
   """
   shape = dataclasses.asdict(cfg)
   devices = jax.devices() if devices is None else devices
@@ -100,7 +100,7 @@ def logits_sharding(mesh: Mesh, V: int) -> NamedSharding:
 
 
 def spread_rows(mesh: Mesh, R: int) -> NamedSharding:
-  """A sharding of R rows over all mesh axes, or `row_sharding` if uneven."""
+  """A sharding of R rows over all mesh axes, `row_sharding` if R is uneven."""
   if R % mesh.size:
     return row_sharding(mesh)
   return NamedSharding(mesh, P((*ROWS, "tensor")))

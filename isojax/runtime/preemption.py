@@ -28,8 +28,9 @@ WORK_IN = {
 
 
 def _tell(text: str) -> None:
+  start = "\n" if os.isatty(2) else ""  # a terminal has written ^C
   # Not sys.stderr, which may be in the middle of a write.
-  os.write(2, f"{chr(10) * os.isatty(2)}isojax: {text}\n".encode())
+  os.write(2, f"{start}isojax: {text}\n".encode())
 
 
 def _end(number, frame) -> None:
@@ -73,14 +74,16 @@ class Stop:
       raise Stopped
     if self._polls:
       # Uses only gathered values, so that all processes get the same interval.
-      reached = int(self._polls * EXCHANGE_SECONDS / max(*seconds, 1e-3))
-      self._interval = max(1, min(reached, 2 * self._interval))
+      # The polls of the slowest process in EXCHANGE_SECONDS.
+      polls = int(self._polls * EXCHANGE_SECONDS / max(*seconds, 1e-3))
+      self._interval = max(1, min(polls, 2 * self._interval))
     self._polls, self._checked = 0, time.monotonic()
 
   def poll(self) -> None:
     """Calls `check` if due; all processes must call, equally often.
 
-    Several processes check after about EXCHANGE_SECONDS, by the slowest.
+    With several processes it is due about EXCHANGE_SECONDS after the last one,
+    on the clock of the slowest.
     """
     from isojax.runtime import hosts
     self._polls += 1
@@ -118,16 +121,19 @@ def _answered(numbers: tuple, *, end: bool):
 
 
 def _answer(read: int, numbers: tuple, end: bool) -> None:
-  """Tells what each signal does, whose numbers are read from a pipe."""
+  """Prints what each signal does; reads the numbers of signals from a pipe."""
   count = 0
   while number := os.read(read, 1):
-    count += number[0] in numbers
-    if number[0] in numbers and count < 3:
-      _tell("stopping: the last completed step will be saved" if count == 1 else
-            f"waiting for {_current_work()}; "
-            + ("a third signal ends the process" if end else
-               "the run ends then") + ", and the last checkpoint is kept")
-    elif number[0] in numbers and end:
+    if number[0] not in numbers:
+      continue
+    count += 1
+    if count == 1:
+      _tell("stopping: the last completed step will be saved")
+    elif count == 2:
+      then = "a third signal ends the process" if end else "the run ends then"
+      _tell(f"waiting for {_current_work()}; {then}, and the last checkpoint "
+            "is kept")
+    elif end:
       os._exit(exit_codes.PREEMPTED)
   os.close(read)
 

@@ -4,7 +4,7 @@ import contextlib
 
 import jax
 
-FIRST, LAST = 2, 4  # steps traced, from 1 in this process; 1 compiles
+FIRST, LAST = 2, 4  # traced steps; step 1 of this process compiles
 
 
 def stage(name: str, function):
@@ -24,14 +24,14 @@ def steps(folder: str | None):
   Steps FIRST .. LAST are one trace; without a folder none is written.
   """
   with contextlib.ExitStack() as stack:
-    taken = 0
+    count = 0  # steps of this process
 
     def step(number: int):
-      nonlocal taken
-      taken += 1
-      if folder is not None and taken == FIRST:
+      nonlocal count
+      count += 1
+      if folder is not None and count == FIRST:
         stack.enter_context(trace(folder))
-      if taken == LAST + 1:
+      if count == LAST + 1:
         stack.close()
       return jax.profiler.StepTraceAnnotation("step", step_num=number)
 

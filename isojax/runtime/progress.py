@@ -18,15 +18,15 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
   ETA leave out the first step, which compiles. The run begins at `step` and
   `rollouts`, and has C rollouts in `steps` (None: unknown).
   """
-  began = last = time.monotonic()
-  start, first = rollouts, step + 1
+  rate_from = last = time.monotonic()  # rate and ETA are of the time from then
+  rollouts_then, first = rollouts, step + 1
   bar = tqdm.tqdm(total=steps, initial=step, desc="step",
                   **_screen())
 
   def report(step: int, rollouts: int, reward: float) -> None:
-    nonlocal last, began, start
+    nonlocal last, rate_from, rollouts_then
     now = time.monotonic()
-    rate = (rollouts - start) / (now - began)
+    rate = (rollouts - rollouts_then) / (now - rate_from)
     if not bar.disable:
       bar.set_postfix_str(f"{rate:.0f} rollouts/s, reward {reward:.3f}",
                           refresh=False)
@@ -41,7 +41,7 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
           f"{done}  {rate:.0f} rollouts/s  "
           f"reward {reward:.3f}  ETA {format_seconds((C - rollouts) / rate)}")
     if step == first:
-      began, start = now, rollouts
+      rate_from, rollouts_then = now, rollouts
 
   return report
 
@@ -57,24 +57,25 @@ def track(total: int, what: str, unit: str, *, enabled: bool = True):
   if not enabled:
     yield lambda count: None
     return
-  began = last = time.monotonic()
-  done = before = 0
+  rate_from = last = time.monotonic()  # as in `reporter`
+  done = done_then = 0
   bar = tqdm.tqdm(total=total, desc=what, unit=f" {unit}", delay=QUIET_SECONDS,
                   leave=False,
                   **_screen())
 
   def advance(count: int) -> None:
-    nonlocal done, last, began, before
+    nonlocal done, last, rate_from, done_then
     first, done = not done, done + count
     bar.update(count)
     now = time.monotonic()
     if bar.disable and now - last >= QUIET_SECONDS:
-      last, rate = now, (done - before) / max(now - began, 1e-9)
+      last = now
+      rate = (done - done_then) / max(now - rate_from, 1e-9)
       say(f"{what}: {done:,}/{total:,} {unit}  " + (
           f"{rate:.3g}/s  ETA {format_seconds((total - done) / rate)}"
-          if rate else f"after {format_seconds(now - began)}"))
+          if rate else f"after {format_seconds(now - rate_from)}"))
     if first and done:
-      began, before = now, done
+      rate_from, done_then = now, done
 
   try:
     yield advance
@@ -82,29 +83,29 @@ def track(total: int, what: str, unit: str, *, enabled: bool = True):
     bar.close()
 
 
-_SINKS = []  # of `printed`, for the whole process, as the terminal is
+_PRINTED = []  # `visible` of each open `printed`; the last one counts
 
 
 def _screen() -> dict:
   """Where a bar is drawn: on a terminal, or below the cell of a notebook."""
-  if _SINKS:
+  if _PRINTED:
     return {"file": sys.stdout, "ncols": 100,
-            "disable": not (_SINKS[-1] and "ipykernel" in sys.modules)}
+            "disable": not (_PRINTED[-1] and "ipykernel" in sys.modules)}
   return {"file": sys.stderr, "dynamic_ncols": True,
           "disable": not sys.stderr.isatty()}
 
 
 @contextlib.contextmanager
-def printed(on: bool):
+def printed(visible: bool):
   """Prints the lines of `say` and `show` to standard output, or drops them.
 
   For callers without a terminal of their own, such as a notebook.
   """
-  _SINKS.append(on)
+  _PRINTED.append(visible)
   try:
     yield
   finally:
-    _SINKS.remove(on)
+    _PRINTED.remove(visible)
 
 
 def _write(line: str, file) -> None:
@@ -115,13 +116,13 @@ def _write(line: str, file) -> None:
 
 def say(line: str) -> None:
   """Prints a line to standard error."""
-  if not _SINKS:
+  if not _PRINTED:
     _write(line, sys.stderr)
-  elif _SINKS[-1]:
+  elif _PRINTED[-1]:
     _write(line, sys.stdout)
 
 
 def show(text: str) -> None:
   """Prints a result to standard output."""
-  if not _SINKS or _SINKS[-1]:
+  if not _PRINTED or _PRINTED[-1]:
     _write(text, sys.stdout)

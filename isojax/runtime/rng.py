@@ -32,8 +32,8 @@ def row_keys(key, id_R, rollout_R):
 
 def uniform_at(key_R, position_R):
   """A float32 uniform in [0, 1) per row [R], at its token position."""
-  at = jax.vmap(jax.random.fold_in)(key_R, position_R)
-  return jax.vmap(jax.random.uniform)(at)
+  token_key_R = jax.vmap(jax.random.fold_in)(key_R, position_R)
+  return jax.vmap(jax.random.uniform)(token_key_R)
 
 
 class Draw(enum.IntEnum):
@@ -49,7 +49,7 @@ class Draw(enum.IntEnum):
 
 def words(draw: Draw, seed: int, step: int, count: int, *,
           at: tuple[int, int] = (0, 0)) -> np.ndarray:
-  """uint64 [count]; `at` separates streams of one draw and step.
+  """Random uint64 [count]; `at` separates streams of one draw and step.
 
   Philox's raw bits are fixed by its definition, unlike numpy's use of them. The
   first word of the counter counts up as words are drawn, so no address is in
@@ -69,6 +69,7 @@ def rollout_words(draw: Draw, seed: int, step: int, id_P, n: int) -> np.ndarray:
 
 
 def uniforms(draw: Draw, seed: int, step: int, id_P, n: int) -> np.ndarray:
-  """A number in [0, 1) per rollout [P, n], of rollout_words."""
+  """A number in [0, 1) per rollout [P, n], from the upper 53 bits of its word.
+  """
   raw = rollout_words(draw, seed, step, id_P, n)
   return (raw >> np.uint64(11)) * 2.0**-53

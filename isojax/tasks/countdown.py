@@ -16,12 +16,13 @@ from isojax.tasks.problem import Pool, Problem
 LARGEST_NUMBER = 13  # numbers are 1 .. 13, a deck of cards
 LARGEST_TARGET = 99  # targets are 1 .. 99
 MOST_NUMBERS = 8  # 13**8 * 7! * 3**7 drawings fit 64 bits, 2000 times over
-VALIDATION_SHARE = 5  # one problem in five, by content, is for validation
+VALIDATION_ONE_IN = 5  # one problem in five, by content, is for validation
 MAX_CHARACTERS = 256  # a longer answer is incorrect and is not parsed
 
 _QUESTION = re.compile(r"\s*[0-9]{1,9}(\s+[0-9]{1,9})*\s*=\s*-?[0-9]{1,9}\s*")
 _MASK = (1 << 64) - 1
-_PRECEDENCE = {"+": 1, "-": 1, "*": 2}
+_ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_PRECEDENCE = {"+": 1, "-": 1, "*": 2, "number": 3}
 _ASCII_SPACE = " \t\n\r\v\f"
 _NUMBER, _LEGAL = re.compile("[0-9]+"), re.compile(r"[-+*() 0-9]*")
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub,
@@ -46,8 +47,8 @@ def content(question: str) -> str:
 def split_of(question: str) -> str:
   """"validation" for one problem in five, by a hash of its content."""
   digest = hashlib.blake2b(content(question).encode(), digest_size=8).digest()
-  share = int.from_bytes(digest, "little") % VALIDATION_SHARE
-  return "train" if share else "validation"
+  remainder = int.from_bytes(digest, "little") % VALIDATION_ONE_IN
+  return "train" if remainder else "validation"
 
 
 def _join(op: str, left, right):
@@ -58,8 +59,7 @@ def _join(op: str, left, right):
     left_text = f"({left_text})"
   if right_rank < rank or (op == "-" and right_rank == rank):
     right_text = f"({right_text})"
-  value = a + b if op == "+" else a - b if op == "-" else a * b
-  return value, f"{left_text}{op}{right_text}", rank
+  return _ARITHMETIC[op](a, b), f"{left_text}{op}{right_text}", rank
 
 
 def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
@@ -77,7 +77,7 @@ def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
     for _ in range(numbers):
       bits, number = divmod(bits, LARGEST_NUMBER)
       drawn.append(number + 1)
-    parts = [(number, str(number), 3) for number in drawn]
+    parts = [(number, str(number), _PRECEDENCE["number"]) for number in drawn]
     while len(parts) > 1:
       bits, place = divmod(bits, len(parts) - 1)
       bits, op = divmod(bits, 3)
@@ -118,7 +118,7 @@ def check(problem: Problem) -> None:
 
 
 def _evaluated(node: ast.expr) -> int:
-  """The exact value; AttributeError or KeyError for other syntax."""
+  """The exact value; AttributeError or KeyError for syntax not allowed."""
   if isinstance(node, ast.Constant):
     return node.value
   return _OPERATORS[type(node.op)](

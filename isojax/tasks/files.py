@@ -70,10 +70,10 @@ def _pool(rows: Callable[[str], Rows], train: str, validation: str | None,
   if validation is None and not 0 < share < 1:
     raise InputError(f"source.share={share}: expected a share between 0 and 1 "
                      "of the problems to hold out for validation")
-  kept, notes = _pairs(rows(train), *columns)
+  pairs, notes = _pairs(rows(train), *columns)
   held_out, more = (None, []) if validation is None else _pairs(
       rows(validation), *columns)
-  pool = problem_lib.divided(kept, held_out, share)
+  pool = problem_lib.make_pool(pairs, held_out, share)
   return Pool(pool.train, pool.validation, (*notes, *more, *pool.notes))
 
 
@@ -110,8 +110,8 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
 
 def _value(row: dict, path: str, where: str):
   """The value at a dotted path of columns and indices."""
-  value = row
-  for part in [path] if path in row else path.split("."):
+  value, parts = row, [path] if path in row else path.split(".")
+  for part in parts:
     try:
       value = value[int(part) if isinstance(value, list) else part]
     except (LookupError, TypeError, ValueError) as error:
@@ -145,18 +145,18 @@ def _file_rows(pattern: str) -> Rows:
     if kind not in _READERS:
       raise InputError(f"{file}: expected a folder of save_to_disk, or a name "
                        f"that ends in one of {', '.join(_READERS)}")
-    last = ""
+    place = ""
     try:
-      for last, row in _READERS[kind](file):
+      for place, row in _READERS[kind](file):
         if not isinstance(row, dict):
-          raise InputError(f"{file}{last}: expected an object of columns, not "
+          raise InputError(f"{file}{place}: expected an object of columns, not "
                            f"a {type(row).__name__}")
-        yield file + last, row
+        yield file + place, row
     except InputError:
       raise
     except (OSError, ValueError, LookupError, TypeError) as error:
       raise InputError(
-          f"{file}: not readable as {kind}{' after ' + last if last else ''} "
+          f"{file}: not readable as {kind}{' after ' + place if place else ''} "
           f"({' '.join(str(error).split())[:200]})") from error
 
 

@@ -140,7 +140,8 @@ class _Worker:
     stdout = self.process.stdout
     if not connection.wait([stdout], max(0.0, seconds)):
       return None
-    return json.loads(os.read(stdout.fileno(), 65536))  # one atomic write
+    # A message is one atomic write, so one read gets all of it.
+    return json.loads(os.read(stdout.fileno(), 65536))
 
   def is_ready(self) -> bool:
     """Whether the process has started; OSError or ValueError if it fails to."""
@@ -245,12 +246,12 @@ def _judge(cfg: GraderConfig, workers: list[_Worker], threads, jobs: list,
       if "why" not in reply:
         replies[job] = reply
       elif time.monotonic() < end:
-        failed.append(job)
+        retry.append(job)
         replies[job] = INCORRECT | {failure: reply["why"]}
 
-  failed = list(range(len(jobs)))
-  for _ in range(2):
-    waiting, failed = collections.deque(failed), []
+  retry = range(len(jobs))
+  for _ in range(2):  # tries
+    waiting, retry = collections.deque(retry), []
     try:
       list(threads.map(work, workers))
     finally:
@@ -343,7 +344,7 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
             if (why := _why(reply))])
 
 
-def shown(lost: list[str]) -> list[str]:
+def first_lines(lost: list[str]) -> list[str]:
   """The first lines of `Graded.lost`, and the number of others."""
   more = len(lost) - MAX_LINES
   return lost[:MAX_LINES] + ([f"and {more} more answers"] if more > 0 else [])

@@ -26,7 +26,7 @@ from isojax.tasks.problem import Problem
 MEMORY = 2 * 2**30  # bytes of address space; sympy itself takes 0.1 of them
 OUT_OF_MEMORY = 3  # exit code
 KILL_GRACE_SECONDS = 5.0  # after the limit, for the parent to kill first
-PR_SET_PDEATHSIG = 1  # of prctl
+PR_SET_PDEATHSIG = 1  # option of prctl: a signal at the parent's end
 MAX_VOTE = 500  # characters, so that a reply fits one atomic write to a pipe
 
 
@@ -62,6 +62,7 @@ def _watch() -> None:
   signal.pthread_sigmask(signal.SIG_BLOCK, ended)
   if os.fork() == 0:
     os.closerange(0, 256)  # or its copies of the pipes would keep them open
+    # Asks for SIGUSR1 when the judge ends, which may have happened already.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
     if os.getppid() == judge:
       signal.sigwait(ended)

@@ -36,6 +36,7 @@ GENERATORS_REFUSED = {name: reason for reason, names in _REASONS.items()
                       for name in names.split()}
 
 _ANY_LENGTH = ("jugs",)  # an answer may have more moves than the reference
+# Words, numbers, minus signs, and nan or infinity.
 _PARTS = [re.compile(pattern, re.IGNORECASE) for pattern in (
     r"[^\W\d_]+", r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", r"-(?=\s*[\d.])",
     r"(?<![a-z])(?:nan|inf(?:inity)?)j?(?![a-z])")]
@@ -61,7 +62,8 @@ def check(generator: str, options: dict) -> None:
     raise InputError(f"reasoning-gym has no generator {generator!r}; expected "
                      f"one of {', '.join(generators())}")
   try:
-    config = factory.DATASETS[generator][1](**options, seed=0, size=1)
+    _, config_class = factory.DATASETS[generator]
+    config = config_class(**options, seed=0, size=1)
     if hasattr(config, "validate"):
       config.validate()
   except Exception as error:  # generators raise AssertionError and others
@@ -97,14 +99,14 @@ def _is_one_answer(answer: str, reference: str) -> bool:
              for part in _PARTS)
 
 
-def _value(gym, item: dict, answer: str) -> float:
+def _value(dataset, item: dict, answer: str) -> float:
   """The score of an answer, 0.0 if the generator's scorer raises."""
   if answer.strip() != item["answer"].strip() and (
       item["metadata"]["source_dataset"] not in _ANY_LENGTH
       and not _is_one_answer(answer, item["answer"])):
     return 0.0
   try:
-    value = float(gym.score_answer(answer, item))
+    value = float(dataset.score_answer(answer, item))
   except MemoryError:
     raise
   except Exception:  # scorers raise any type
@@ -123,7 +125,8 @@ def _drawn(generator: str, options: str, seed: int, index: int):
   split = "validation" if index >= VALIDATION else "train"
   for attempt in range(ATTEMPTS):
     key = f"{generator}/{seed}/{index}/{attempt}".encode()
-    digest = hashlib.blake2b(key, digest_size=4).digest()  # some take 32 bits
+    digest = hashlib.blake2b(key, digest_size=4).digest()
+    # 32 bits, because some generators take no larger seed.
     dataset = reasoning_gym.create_dataset(
         generator, seed=int.from_bytes(digest, "little"), size=1,
         **json.loads(options))
@@ -159,12 +162,11 @@ def load(generator: str, options: dict, train: int, validation: int,
     for index in range(start, start + size):
       p = problem(generator, options, seed, index)
       by_question.setdefault(problem_lib.normalised(p.question), p)
-  splits = [[p for p in by_question.values()
-             if (p.id >= VALIDATION) == in_validation]
-            for in_validation in (False, True)]
-  splits[1].sort(key=lambda p: problem_lib.numbers(p.question))
-  dropped = train + validation - len(by_question)
-  return Pool(*splits, (
+  kept = list(by_question.values())
+  ordered = sorted((p for p in kept if p.id >= VALIDATION),
+                   key=lambda p: problem_lib.id_and_draw(p.question))
+  dropped = train + validation - len(kept)
+  return Pool([p for p in kept if p.id < VALIDATION], ordered, (
       f"{dropped} of {train + validation} problems of {generator} are copies "
       "of others and were dropped",) if dropped else ())
 

@@ -13,7 +13,7 @@ from isojax.tasks import math_text
 from isojax.tasks.problem import Problem
 
 _INTEGER = re.compile(r"-?[0-9]+")
-_NAMED = re.compile(  # a name and its value, such as x_1 = 3
+_NAMED = re.compile(  # a name and its value, no relation: x_1 = 3
     r"[a-zA-Z](?:_(?:\w|\{\w+\}))?\s*=\s*"
     r"((?:(?![=<>]|\\(?:n?eq?|[lg]eq?|in|approx|equiv|sim|to)(?![a-zA-Z])).)+)")
 _UNEVALUATED = re.compile(r"\\(?:sum|prod|int|lim|det)|!")
@@ -32,11 +32,12 @@ def same(gold: str, answer: str, *, question: str) -> bool:
   if len(answer) > math_text.MAX_CHARACTERS:
     return False
   negated = math_text.NEGATED.search
-  prose = negated(answer) and not negated(gold)
+  adds_negation = negated(answer) and not negated(gold)
   words = math_text.known_words(question, gold)
   (gold, gold_unit), (answer, unit) = (
       math_text.normalised(text, words) for text in (gold, answer))
-  if prose or gold_unit != unit and {gold_unit, unit} <= math_text.DISTINCT:
+  if adds_negation or (
+      gold_unit != unit and {gold_unit, unit} <= math_text.DISTINCT):
     return False
   if gold == answer:
     return bool(answer)

@@ -18,16 +18,19 @@ _UNICODE = str.maketrans({
 _WRAPPED = [re.compile(pattern, re.DOTALL) for pattern in (
     r"\\\((.*)\\\)", r"\\\[(.*)\\\]", r"\\(?:boxed|fbox)\s*\{([^{}]*)\}",
     r"\*\*(.*)\*\*")]
+# Separators of thousands that are no plain commas, as in 1\,234 and 1 234.
 _GROUPED = re.compile(r"(?<=\d)(?:\\[,!:; ]|,\\!|\{,\}|~|\s)+(?=\d{3}(?!\d))")
-_COMMAS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_COMMAS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")  # 1,234.5
 _MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9,
                "trillion": 12}
+# Replaced before a unit is split off, so that units have one form.
 _FORMS = [(re.compile(pattern), new) for pattern, new in (
     (r"\\(?:left|right)(?:\s*\.|(?![a-zA-Z]))", ""), (r"\\[dt]frac", r"\\frac"),
     (r"\\[,!:;>]", " "), (r"\\quad|\\qquad", " "),
     (r"\\(?:text(?:bf|it|rm)|mathrm|mathbf|mbox)\b", r"\\text"),
     (r"\s*\\text\s*\{\s*percent\s*\}|\s*\bpercent$", r"\\%"),
     (r"(?<!\\)%", r"\\%"))]
+# Replaced in the value alone, so that the parser reads it as it is meant.
 _REPLACED = [(re.compile(pattern), new) for pattern, new in (
     (r"(?<![a-zA-Z\\])(sin|cos|tan|log|ln)(?![a-zA-Z])", r"\\\1"),
     (r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])", r"\\\1 "),
@@ -69,6 +72,7 @@ _NAMES = {name: names.split()[0] for names in _DISTINCT.split(";")
           for name in names.split()}
 UNITS, SCALES = frozenset(_UNITS.split()), frozenset(_SCALES.split())
 DISTINCT = frozenset(_NAMES.values())
+# Words, and those that are no prose; see `is_prose`.
 _LETTERS = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{2,}")
 _CONNECTED = frozenset(("and", "or", "exp", "gcd", "lcm", "max", "min", "cot",
                         "csc", "sec", "arcsin", "arccos", "arctan"))
@@ -147,10 +151,10 @@ def normalised(answer: str, words: frozenset[str] = frozenset()
   text, unit = measured(text, words)
   for pattern, new in _REPLACED:
     text = pattern.sub(new, text)
-  if cycle := _REPEATING.match(text):
-    sign, whole, fixed, again = cycle.groups()
-    numerator = int(whole + fixed + again) - int(whole + fixed or "0")
-    denominator = "9" * len(again) + "0" * len(fixed)
+  if cycle := _REPEATING.match(text):  # 0.1\overline{6} is 15/90
+    sign, whole, fixed, repeated = cycle.groups()
+    numerator = int(whole + fixed + repeated) - int(whole + fixed or "0")
+    denominator = "9" * len(repeated) + "0" * len(fixed)
     text = rf"{sign}\frac{{{numerator}}}{{{denominator}}}"
   return text.strip(), unit
 
@@ -191,6 +195,7 @@ def readable(text: str) -> bool:
   if (not text or len(text) > MAX_CHARACTERS or not text.isprintable()
       or _REFUSED.search(text)):
     return False
+  # +1 at each opening bracket, -1 at each closing one.
   depth = itertools.accumulate((c in "([{") - (c in ")]}") for c in text)
   return max(depth) <= MAX_DEPTH and text.count("|") <= MAX_DEPTH
 
@@ -200,5 +205,6 @@ def is_prose(answer: str, gold: str) -> bool:
   if NEGATED.search(answer):
     return True
   *_, value = answer.rpartition("=")
+  # Letters of the gold answer, such as AB, are factors and no word.
   return any(run not in _CONNECTED and not set(run) <= set(gold)
              for run in _LETTERS.findall(_WORD.sub("", value)))

@@ -12,8 +12,8 @@ import sympy
 
 from isojax.tasks import math_text
 
-PLACES = 6  # decimal places in which a decimal has to agree,
-DIGITS = 3  # but at least so many of its leading digits
+PLACES = 6  # decimal places in which decimals have to agree,
+DIGITS = 3  # or more, so that this many leading digits agree, see `_places`
 APPROX_TOLERANCE = 0.01  # relative distance of the two sides of \approx
 _NAMES = (sympy.Symbol, sympy.core.function.AppliedUndef, sympy.Derivative)
 
@@ -188,7 +188,7 @@ def same(gold_text: str, answer_text: str) -> bool:
     if answer is None:
       return False
   pair = (sympy.Interval, sympy.Tuple)
-  if isinstance(gold, pair) and isinstance(answer, sympy.FiniteSet) or (
+  if (isinstance(gold, pair) and isinstance(answer, sympy.FiniteSet)) or (
       isinstance(answer, pair) and isinstance(gold, sympy.FiniteSet)
       and len(gold) > 1):
     return False  # a set has no order, so it is no pair

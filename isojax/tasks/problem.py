@@ -13,7 +13,7 @@ import unicodedata
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """A question with a reference answer; `id` is its address in `rng`."""
+  """A question with a reference answer; `id` selects its random stream."""
 
   id: int
   question: str
@@ -31,10 +31,11 @@ class Pool:
 
 _SPACING = re.compile(  # LaTeX that only changes the spacing
     r"\\(?:left|right|displaystyle|quad|qquad)(?![A-Za-z])|\\[,;:! ]|~")
-_FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
-_DELIMITER = re.compile(r"\\[()\[\]]|\$")
+_FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")  # \dfrac, \tfrac
+_DELIMITER = re.compile(r"\\[()\[\]]|\$")  # of mathematics: \( \) \[ \] $
 _PROSE = re.compile(r"\.(?!\d)|[,:;?\"'`“”‘’]")  # 3.5 keeps its point
-_SINGLE = re.compile(r"\{(\w)\}")
+_SINGLE = re.compile(r"\{(\w)\}")  # x^{2}
+# Space, except between two letters or digits.
 _SPACE = re.compile(r"(?<![^\W_])\s+|\s+(?![^\W_])")
 
 
@@ -59,8 +60,8 @@ def normalised(text: str) -> str:
   return _SPACE.sub("", _SINGLE.sub(r"\1", " ".join(text.split())))
 
 
-def numbers(question: str) -> tuple[int, int]:
-  """Two independent uint32 of a question: its id, and a draw of its split."""
+def id_and_draw(question: str) -> tuple[int, int]:
+  """Two uint32 hashes of a question: its id, and the draw of its split."""
   key = normalised(question).encode()
   digest = hashlib.blake2b(key, digest_size=8).digest()
   return (int.from_bytes(digest[:4], "little"),
@@ -71,42 +72,42 @@ def distinct(pairs: Iterable[tuple[str, str]]
              ) -> tuple[dict[Problem, int], list[str]]:
   """(problem -> the draw of its split, ordered by id; notes).
 
-  Of copies the alphabetically first is kept, for any order of the pairs.
+  Of copies the alphabetically first is kept, whatever the order of the pairs.
   """
   rows, disputed, total = {}, set(), 0
   for question, answer in pairs:
     total += 1
-    number, draw = numbers(question)
+    id_, draw = id_and_draw(question)
     row = question, answer, draw
-    kept = rows.setdefault(number, row)
-    if kept[1] != answer:
-      disputed.add(number)
-    rows[number] = min(kept, row)
+    stored = rows.setdefault(id_, row)
+    if stored[1] != answer:
+      disputed.add(id_)
+    rows[id_] = min(stored, row)
   notes = [] if len(rows) == total else [
       f"{total - len(rows)} of {total} problems are copies of others and were "
       f"dropped; {len(disputed)} questions have copies with another answer"]
-  return {Problem(number, question, answer): draw for number, (
+  return {Problem(id_, question, answer): draw for id_, (
       question, answer, draw) in sorted(rows.items())}, notes
 
 
-def divided(train: Iterable[tuple[str, str]],
-            validation: Iterable[tuple[str, str]] | None,
-            share: float) -> Pool:
+def make_pool(train: Iterable[tuple[str, str]],
+              validation: Iterable[tuple[str, str]] | None,
+              share: float) -> Pool:
   """A pool of (question, answer) pairs.
 
   If there is no validation set, a share of the problems is held out, chosen by
   content.
   """
-  kept, notes = distinct(train)
+  draws, notes = distinct(train)
   if validation is None:
-    return Pool(*([p for p, draw in kept.items()
-                   if (draw < share * 2**32) == held_out]
-                  for held_out in (False, True)), tuple(notes))
+    limit = share * 2**32  # of a uint32
+    return Pool([p for p, draw in draws.items() if draw >= limit],
+                [p for p, draw in draws.items() if draw < limit], tuple(notes))
   held_out, more = distinct(validation)
   ids = {p.id for p in held_out}
-  clean = [p for p in kept if p.id not in ids]
+  clean = [p for p in draws if p.id not in ids]
   notes += [f"validation: {note}" for note in more]
-  if len(clean) < len(kept):
-    notes.append(f"{len(kept) - len(clean)} training problems are in the "
+  if len(clean) < len(draws):
+    notes.append(f"{len(draws) - len(clean)} training problems are in the "
                  "validation set too and were dropped from training")
   return Pool(clean, list(held_out), tuple(notes))

@@ -83,26 +83,27 @@ def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
           f"{contained[0]!r}, which the tokenizer reads as a special token and "
           "not as text; remove it from the question, or drop the problem")
   ids = token_ids(tokenizer, questions, cfg) if problems else []
-  fits = [(p, x) for p, x in zip(problems, ids, strict=True) if len(x) <= S]
+  fits = [(problem, row) for problem, row in zip(problems, ids, strict=True)
+          if len(row) <= S]
   if problems and not fits:
-    lengths = [len(x) for x in ids]
+    lengths = list(map(len, ids))
     raise InputError(
         f"all {len(lengths)} prompts are longer than sampler.max_prompt_tokens="
         f"{S}; the shortest has {min(lengths)} tokens, the longest "
         f"{max(lengths)}; raise the limit")
-  tokens = np.zeros((len(fits), S), np.int32)
-  for row, (problem, x) in zip(tokens, fits, strict=True):
-    if not x:
+  tokens_PxS = np.zeros((len(fits), S), np.int32)
+  for padded, (problem, row) in zip(tokens_PxS, fits, strict=True):
+    if not row:
       raise InputError(f"problem {problem.id} has an empty prompt")
-    row[:len(x)] = x
-  largest = tokens.max(initial=0)
+    padded[:len(row)] = row
+  largest = tokens_PxS.max(initial=0)
   if largest >= V:
     raise InputError(f"a prompt holds token {largest}, but the model has only "
                      f"{V} (vocab_size of config.json); tokenizer and model "
                      "are not of one checkpoint")
-  return [p for p, _ in fits], Prompts(
-      tokens, np.array([len(x) for _, x in fits], np.int32),
-      np.array([p.id for p, _ in fits], np.uint32))
+  return [problem for problem, _ in fits], Prompts(
+      tokens_PxS, np.array([len(row) for _, row in fits], np.int32),
+      np.array([problem.id for problem, _ in fits], np.uint32))
 
 
 def indices_at(*, seed: int, step: int, Bp: int, D: int) -> np.ndarray:
@@ -127,9 +128,9 @@ def order_at(*, seed: int, step: int, Bp: int, solved_D) -> np.ndarray:
   solved_D = np.asarray(solved_D)
   first = indices_at(seed=seed, step=step, Bp=Bp, D=len(solved_D))
   bits = rng.words(rng.Draw.REPLACEMENT, seed, step, len(solved_D))
-  others = np.argsort(bits, kind="stable")
-  others = others[~np.isin(others, first)]
-  unsolved, solved = others[~solved_D[others]], others[solved_D[others]]
+  order = np.argsort(bits, kind="stable")
+  order = order[~np.isin(order, first)]
+  unsolved, solved = order[~solved_D[order]], order[solved_D[order]]
   is_solved = solved_D[first]
   # If too few problems are unsolved, the solved ones of `first` fill the step.
   rest = np.concatenate([unsolved, first[is_solved], solved])

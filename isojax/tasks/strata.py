@@ -138,14 +138,15 @@ def check_of(task: str | None) -> Callable[[Problem], None]:
   return base.TASKS[task].check
 
 
+# Columns that `remedy_of_plain` looks for.
 QUESTIONS = ("question", "problem", "prompt", "input", "instruction")
 ANSWERS = ("answer", "solution", "final_answer", "target", "output", "label")
 
 
 def remedy_of_plain(path: str, row: dict) -> str:
   """The command that makes a stratum of a file with such a first row."""
-  column = lambda names, other: next(
-      (name for name in names if name in row), list(row)[other])
+  column = lambda names, default: next(
+      (name for name in names if name in row), list(row)[default])
   out = path.rpartition(".")[0]
   return shlex.join([
       "python", "-m", "launch.split", "--config=configs/split_own.py",
@@ -189,11 +190,11 @@ def read_test(path: str, header: dict) -> list[Problem]:
   return list(problems[TEST].values())
 
 
-def _check_problem(problem: Problem, check: Callable, others: dict) -> None:
+def _check_problem(problem: Problem, check: Callable, seen: dict) -> None:
   if type(problem.id) is not int or not 0 <= problem.id < 2**32:
     raise InputError(f"id={problem.id!r}: expected a whole number in "
                      "[0, 2**32)")
-  if problem.id in others:
+  if problem.id in seen:
     raise InputError(f"id={problem.id} is used twice in its split, so rollouts "
                      "would share random numbers")
   if not isinstance(problem.question, str) or not isinstance(
@@ -204,7 +205,7 @@ def _check_problem(problem: Problem, check: Callable, others: dict) -> None:
 
 
 def counts(stratum: Stratum) -> tuple[list[int], int]:
-  """Correct samples of each training problem, and samples of each, maybe 0."""
+  """Correct samples of each training problem, and n of each; 0: unmeasured."""
   n = stratum.header["n"] if "n" in stratum.header else 0
   return [stratum.correct["train", p.id] if n else 0
           for p in stratum.train], n
@@ -264,19 +265,19 @@ class Mixture:
                        f"{self.validation}: expected at least 1")
 
 
-def chosen(cfg: StratumConfig, name: str, split: str, problems: list[Problem],
-           counts: dict, n: int) -> list[dict]:
+def choose_rows(cfg: StratumConfig, name: str, split: str,
+                problems: list[Problem], counts: dict, n: int) -> list[dict]:
   """The rows of one split of a stratum, in the order of the problems.
 
-  `counts` are those of `assembled`; `name` is for messages.
+  `counts` are those of `assemble`; `name` is for messages.
   """
   samples = cfg.again or n
   correct = counts[split, n]
-  again = counts[split, samples] if (split, samples) in counts else {}
+  measured = counts[split, samples] if (split, samples) in counts else {}
   rows = [{"split": split, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": correct[p.id]}
-          for p in problems if p.id in again
-          and cfg.low <= again[p.id] / samples <= cfg.high]
+          for p in problems if p.id in measured
+          and cfg.low <= measured[p.id] / samples <= cfg.high]
   size = getattr(cfg, split)
   test = cfg.test if split == "validation" else 0
   needed = (1 if size is None else size) + test
@@ -301,9 +302,9 @@ def parts_of(count: int, shares: dict) -> dict:
   return parts
 
 
-def mixed(mixture: Mixture, name: str, split: str, strata: dict) -> list[dict]:
-  """The distinct rows of one split of a mixture; strata: name -> split -> rows.
-  """
+def mix_rows(mixture: Mixture, name: str, split: str,
+             strata: dict) -> list[dict]:
+  """Distinct rows of one split of a mixture; strata: name -> split -> rows."""
   if lacking := [part for part in mixture.shares if part not in strata]:
     raise InputError(f"{name}: without {', '.join(lacking)}")
   rows, taken = [], set()
@@ -320,8 +321,8 @@ def mixed(mixture: Mixture, name: str, split: str, strata: dict) -> list[dict]:
   return rows
 
 
-def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
-              n: int) -> tuple[dict, list[str]]:
+def assemble(strata: dict, mixtures: dict, pool: Pool, counts: dict,
+             n: int) -> tuple[dict, list[str]]:
   """(name -> rows, of each stratum and mixture that could be made; errors).
 
   Args:
@@ -334,17 +335,17 @@ def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
   for name, cfg in (strata | mixtures).items():
     try:
       rows[name] = {split: (
-          mixed(cfg, name, split, rows) if name in mixtures else
-          chosen(cfg, name, split, getattr(pool, split), counts, n))
+          mix_rows(cfg, name, split, rows) if name in mixtures else
+          choose_rows(cfg, name, split, getattr(pool, split), counts, n))
                     for split in SPLITS}
     except InputError as error:
       errors.append(str(error))
-  return {name: [row for split in SPLITS for row in of[split]]
-          for name, of in rows.items()}, errors
+  return {name: [row for split in SPLITS for row in by_split[split]]
+          for name, by_split in rows.items()}, errors
 
 
 def recipe(counts: list[int], n: int, *, mixture: bool) -> tuple[str, str]:
-  """("easy" or "hard", why): the recipe for a stratum with these counts of n.
+  """("easy" or "hard", why): the recipe for these correct samples out of n.
 
   The playbook uses KL and entropy terms on Easy problems, and neither on hard
   ones and on mixtures.
@@ -353,6 +354,6 @@ def recipe(counts: list[int], n: int, *, mixture: bool) -> tuple[str, str]:
     return "hard", "not measured, so without KL and entropy"
   rate = sum(counts) / (n * len(counts))
   if mixture or rate < MIN_EASY_RATE:
-    return "hard", (f"avg@{n} {rate:.2f}{', a mixture' * mixture}: no KL, no "
-                    "entropy")
+    kind = ", a mixture" if mixture else ""
+    return "hard", f"avg@{n} {rate:.2f}{kind}: no KL, no entropy"
   return "easy", f"avg@{n} {rate:.2f}: KL and entropy"

@@ -52,7 +52,7 @@ CORRECT = {10: 0, 11: 0, 12: 1, 13: 5, 14: 9, 15: 10, 16: 16}
 
 
 def test_thresholds_are_included():
-  select = lambda low, high, again=None: strata_lib.chosen(
+  select = lambda low, high, again=None: strata_lib.choose_rows(
       wanted(low=low, high=high, again=again), "s", "train",
       problems(*CORRECT), {("train", 16): CORRECT, ("train", 128): {
           10: 3, 11: 0}}, 16)
@@ -69,8 +69,8 @@ def test_thresholds_are_included():
 def test_too_few_is_an_error_that_says_how_many():
   with pytest.raises(InputError, match=r"s: 2 of 7 train problems have avg@16 "
                      r"in \[0.3, 0.6\], 3 were asked for"):
-    strata_lib.chosen(wanted(low=0.3, high=0.6, train=3), "s", "train",
-                      problems(*CORRECT), {("train", 16): CORRECT}, 16)
+    strata_lib.choose_rows(wanted(low=0.3, high=0.6, train=3), "s", "train",
+                           problems(*CORRECT), {("train", 16): CORRECT}, 16)
 
 
 @hypothesis.given(st.integers(1, 500), st.lists(
@@ -96,7 +96,7 @@ def test_mixtures_hold_no_problem_twice():
       "a": strata_lib.Mixture(dict(extreme=0.5, hard=0.5), 4, 2),
       "b": strata_lib.Mixture(dict(hard=0.8, extreme=0.2), 5, 2),
       "c": strata_lib.Mixture(dict(medium=1.0), 5, 2)}
-  rows, errors = strata_lib.assembled(strata, mixtures, pool, counts, 16)
+  rows, errors = strata_lib.assemble(strata, mixtures, pool, counts, 16)
   assert ids(rows["extreme"]) == [0, 1, 3, 20, 21, 22, 23]
   assert ids(rows["a"]) == [0, 1, 2, 3, 20, 21]  # hard is 0 .. 4, 0 and 1 taken
   assert [row["correct"] for row in rows["easy"]] == [5, 6, 7] * 2

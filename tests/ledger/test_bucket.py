@@ -43,7 +43,7 @@ def test_a_ledger_in_a_bucket_is_that_of_a_file(path, tmp_path, seed):
     ledgers = records.Bucket(f"file://{path}"), records.File(other)
     for ledger in ledgers:
       ledger.cut(saved)
-    assert ledgers[0].kept == ledgers[1].kept == records.read(path)
+    assert ledgers[0].records == ledgers[1].records == records.read(path)
     for step in range(saved + 1, saved + draw.randrange(2, 9)):
       kinds = ["train", "eval"] if draw.random() < 0.3 else ["train"]
       synced = draw.random() < 0.3
@@ -79,7 +79,7 @@ def test_the_newest_start_writes_and_the_older_one_ends(path):
   old.append(make(1))
   old.sync()
   new = records.Bucket(f"file://{path}")  # has not written a line of its own
-  assert [r["step"] for r in new.kept] == [1]
+  assert [r["step"] for r in new.records] == [1]
   old.append(make(2))
   with pytest.raises(InputError, match="another process has started this run"):
     old.sync()

@@ -25,7 +25,7 @@ def append(path, record):
 def cut(path, step):
   ledger = records.File(path)
   ledger.cut(step)
-  return ledger.kept
+  return ledger.records
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_another_problem(one, other):
 
 def test_the_address_of_a_problem_never_changes():
   """The first 4 bytes of `b2sum -l 64` of "what is 1+1", little end first."""
-  pool = problem_lib.divided(
+  pool = problem_lib.make_pool(
       [("What is 1+1?", "2")], [("What is 2+2?", "4")], 0.0)
   assert pool.train == [Problem(120808005, "What is 1+1?", "2")]
 
@@ -59,11 +59,11 @@ QUESTIONS = st.lists(st.text("abc 12.", min_size=1), min_size=1, max_size=30)
 @hypothesis.given(QUESTIONS, QUESTIONS, st.randoms())
 def test_pool_does_not_depend_on_order_and_grows(first, more, random):
   pairs = [(q, str(i % 2)) for i, q in enumerate(first)]
-  pool = problem_lib.divided(pairs, None, 0.3)
+  pool = problem_lib.make_pool(pairs, None, 0.3)
   mixed = list(pairs)
   random.shuffle(mixed)
-  assert problem_lib.divided(mixed, None, 0.3) == pool
-  grown = problem_lib.divided(pairs + [(q, "9") for q in more], None, 0.3)
+  assert problem_lib.make_pool(mixed, None, 0.3) == pool
+  grown = problem_lib.make_pool(pairs + [(q, "9") for q in more], None, 0.3)
   key = lambda problems: {(p.id, problem_lib.normalised(p.question))
                           for p in problems}
   assert key(pool.train) <= key(grown.train)
@@ -74,14 +74,14 @@ def test_pool_does_not_depend_on_order_and_grows(first, more, random):
 
 
 def test_a_fifth_is_held_out():
-  pool = problem_lib.divided(
+  pool = problem_lib.make_pool(
       [(f"question {i}", "1") for i in range(2000)], None, 0.2)
   assert 330 < len(pool.validation) < 470  # 400, sd 18
   assert len(pool.train) + len(pool.validation) == 2000
 
 
 def test_copies_are_dropped_and_said():
-  pool = problem_lib.divided(
+  pool = problem_lib.make_pool(
       [("What is 1 + 1?", "2"), ("what is $1+1$", "3"), ("Zero?", "0")],
       [("ZERO", "0"), ("One?", "1")], 0.0)
   assert [(p.question, p.answer) for p in pool.train] == [
