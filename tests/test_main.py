@@ -164,14 +164,14 @@ def test_the_command_that_trains_longer(copy, monkeypatch):
   monkeypatch.setattr(sys, "argv", ["main", *words])
   monkeypatch.setattr(main_lib, "_PLAN", type("F", (), {"value": None}))
   monkeypatch.setattr(main_lib, "_CONFIG", type("F", (), {"value": small()}))
-  said = shlex.split(main_lib.longer(setup, str(copy)))
+  said = shlex.split(main_lib.longer_command(setup, str(copy)))
   assert said[:3] == ["python", "-m", "isojax.main"]
   assert said[3:] == [
       *(word for word in FLAGS if not word.startswith("--config.alloc.C=")),
       "--config.alloc.C=240", f"--workdir={copy}"]
   monkeypatch.setattr(main_lib, "_CONFIG", type("F", (), {
       "value": small(alloc=dict(M=5))}))
-  assert "--config.alloc.M=10" in main_lib.longer(setup, str(copy))
+  assert "--config.alloc.M=10" in main_lib.longer_command(setup, str(copy))
 
 
 def test_a_start_beside_a_shorter_run_says_how_to_extend_it(
@@ -181,13 +181,13 @@ def test_a_start_beside_a_shorter_run_says_how_to_extend_it(
   monkeypatch.setattr(sys, "argv", ["main", "--config=a.py"])
   longer = setup_lib.prepare(small(alloc=dict(C=192)))
   assert copy.parent == tmp_path
-  assert main_lib.shorter(longer, new) == (
+  assert main_lib.extension_hint(longer, new) == (
       f"{new} starts at step 0; {copy} has this run up to 120 rollouts. To "
       f"extend it: python -m isojax.main --config=a.py --workdir={copy}")
-  assert not main_lib.shorter(setup_lib.prepare(small()), new)
-  assert not main_lib.shorter(setup_lib.prepare(
+  assert not main_lib.extension_hint(setup_lib.prepare(small()), new)
+  assert not main_lib.extension_hint(setup_lib.prepare(
       small(alloc=dict(C=192), seed=4)), new)
-  assert main_lib.shorter(longer, str(copy)) is None  # it is extended
+  assert main_lib.extension_hint(longer, str(copy)) is None  # it is extended
 
 
 def test_a_run_resumes_with_less_memory(calm, copy, capfd):

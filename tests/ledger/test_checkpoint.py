@@ -350,7 +350,7 @@ def test_a_full_disk_is_named_by_its_code(tmp_path, message):
   """The order of the parts of tensorstore's messages is not fixed."""
   with (checkpoint.open_manager(str(tmp_path), keep=1) as manager,
         pytest.raises(InputError, match=r"\(No space left on device\)"),
-        checkpoint._disk(manager)):
+        checkpoint._convert_write_errors(manager)):
     raise ValueError(message)
 
 
