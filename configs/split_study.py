@@ -33,5 +33,5 @@ def get_config():
                                           validation=validation)
       for name, low, high, train, validation in (
           ("mixed", 0.0, 1.0, 1024, 1200), ("hard", 0.0, 0.0625, 3000, 1200),
-          ("easy", 0.3, 0.6, 1000, 500))}  # 541 are easy
+          ("easy", 0.3, 0.6, 1000, 500))}  # only 541 are easy
   return config
