@@ -177,8 +177,7 @@ def placed(tree, sharding):
 def sampling(c: Case, state_bytes: int) -> Iterator[Program]:
   """Yields the sampler's programs with all slots and the longest sequences.
 
-  The training state stays in memory. R slots have L positions; a window has W
-  prompts.
+  `state_bytes` stay in memory. R slots of L positions, windows of W prompts.
   """
   e, model, s = c.e, c.model, c.sampler
   mesh, dtype, paged = model.mesh, e.sampler.dtype, s.page is not None

@@ -173,11 +173,8 @@ def _tokenizer_config(meta: dict) -> dict:
 
 
 def _halves_apart(rows: np.ndarray, heads: int) -> np.ndarray:
-  """Rows of a query or key matrix in the order of Hugging Face.
-
-  Two rows that rope rotates together are neighbours in llama.cpp, and half a
-  head apart in Hugging Face.
-  """
+  """Rows of queries or keys in Hugging Face's order: the two that rope rotates
+  together, neighbours in llama.cpp, are half a head apart."""
   pairs = rows.reshape(heads, -1, 2, rows.shape[1])
   return pairs.swapaxes(1, 2).reshape(rows.shape)
 

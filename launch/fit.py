@@ -75,19 +75,17 @@ def main(argv) -> None:
   paths = argv[1:]  # the shell may have expanded --records=*.log to several
   if not paths or flags.FLAGS["records"].present:
     paths = [*_RECORDS.value, *paths]
-  rows, file_notes = record_flags.rows_of(paths, axis=_AXIS.value,
-                                          flag="records")
+  rows, notes = record_flags.rows_of(paths, axis=_AXIS.value, flag="records")
   selection = study_lib.Selection(
       axis=_AXIS.value, metric=record_flags.METRIC.value,
       at_k=record_flags.AT_K.value, eval_set=log_flags.EVAL_SET.value,
       Bp=_BP.value, B=_B.value, only=_ONLY.value)
-  study, notes = study_lib.from_rows(rows, selection)
+  study, study_notes = study_lib.from_rows(rows, selection)
   fit_options = options()
   log_flags.make_writable(_OUT.value)
   path = os.path.join(_OUT.value, "fit.json")
   document = fit_json.of_rows(study, rows, selection, fit_options,
-                              notes=notes + file_notes,
-                              path=path)
+                              notes=study_notes + notes, path=path)
   html.save(document, _OUT.value)
   print(html.summary(document))
   print(f"wrote {path}, the figures and report.html in "

@@ -122,9 +122,8 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   counts = pass_counts.completed(
       cfg.out, header, by_key, cfg.n, again, shard=shard, shards=shards,
       start=functools.partial(open_measure, cfg, policy))
-  left = sum(len(keys) for _, keys in pass_counts.missing(
-      by_key, counts, cfg.n, again))
-  if left:
+  if left := sum(len(keys) for _, keys in pass_counts.missing(
+      by_key, counts, cfg.n, again)):
     progress.show(f"shard {shard} of {shards} is done; {left} problems are "
                   "left to the others, the last of which writes the strata")
     return {}

@@ -42,8 +42,7 @@ platform_name: "CUDA"
 dnn_version_info {{ major: 9 minor: 10 }}
 runtime_version {{ major: 12 minor: 8 }}
 device_description_str: "{name}" """
-# Fields of TARGET, from target_config/specs of XLA's sources; GHz, bytes, bytes
-# per second.
+# Fields of TARGET, from XLA's target_config/specs; GHz, bytes, bytes a second.
 CARDS = {
     "a100": dict(name="NVIDIA A100-SXM4-80GB", capability=8, cores=108, fpus=64,
                  shared=167936, block=166912, clock=1.41, l2=41943040,

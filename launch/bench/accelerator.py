@@ -207,8 +207,7 @@ def planned_bytes(case: Case, model) -> float:
   slots, pages = sampler.sizes.rows[-1], sampler.pages
   rows = max(1, case.microbatch_tokens // packing.width(T, case.n))
   held = memory.Held(slots, rows, prompts=min(rows, case.Bp),
-                     weights_gathered=True,
-                     pages=pages if sampler.page else None)
+                     weights_gathered=True, pages=pages or None)
   planned = dataclasses.replace(
       programs.sampler_bytes(model, cfg), remat=case.remat,
       fused=engine.kernel(model, cfg, S + T) != "einsum").programs(
@@ -311,8 +310,7 @@ BOUNDED = {"decode_bytes": "copy", "update_flops": "product"}
 
 
 def published(device: str, ceiling: str | None) -> float | None:
-  """The published peak of a jax device kind, such as "NVIDIA H100 80GB HBM3".
-  """
+  """The published peak of a device_kind, such as "NVIDIA H100 80GB HBM3"."""
   if ceiling is None:
     return None
   return next(({"copy": chip.hbm_bandwidth, "product": chip.bfloat16}[ceiling]

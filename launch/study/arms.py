@@ -52,8 +52,7 @@ def part_of(name: str, values: dict) -> Part:
 
 
 def planned(part: Part) -> list[Planned]:
-  """The runs by seed, then n: a stopped sweep has every n of the first seeds.
-  """
+  """The runs by seed, then n: a stopped sweep has all n of its first seeds."""
   runs = []
   for arm in part.arms:
     for n in arm.n:

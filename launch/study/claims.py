@@ -40,11 +40,11 @@ def best(L, term) -> int:
 def heights(L, part, arm="", n=None, problems=None) -> dict:
   """n -> (best evaluation of the mean over seeds, its C)."""
   out = {}
-  for k, runs in by_n(L[part].of_arm(arm)).items():
-    if n is None or k in n:
+  for runs_n, runs in by_n(L[part].of_arm(arm)).items():
+    if n is None or runs_n in n:
       C_E, avg_E, _ = reanalysis.mean_curve(
           [run.with_problems(problems) for run in runs])
-      out[k] = float(avg_E.max()), float(C_E[avg_E.argmax()])
+      out[runs_n] = float(avg_E.max()), float(C_E[avg_E.argmax()])
   return out
 
 
@@ -98,13 +98,12 @@ def signal(L, part, n, C) -> float:
   truly-solved.json has {correct samples of 256: number of problems}, from which
   it is expected.
   """
-  equal = [windows.training(run, 0.0, C, name)[0] for name in (
+  equal = [windows.training(run, 0.0, C, name)[0] for name in (  # two a run
       "all_wrong", "all_right") for run in L[part].of_arm(n=n)]
   with open(os.path.join(os.path.dirname(L[part].path), "truly-solved.json"),
             encoding="utf-8") as file:
     solved = json.load(file)["solved"]
   p = np.repeat([int(c) / 256 for c in solved], list(solved.values()))
-  # `equal` has two shares of each run, which add up: twice their mean.
   return 1 - 2 * np.mean(equal) - np.mean(1 - (1 - p)**n - p**n)
 
 

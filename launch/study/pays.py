@@ -108,13 +108,13 @@ def run(name: str, seed: int, entry: str, arm: dict | None, root: str) -> dict:
   folder = os.path.join(root, f"{name}-{seed}-{entry.replace(' ', '-')}")
   spent = spender.spend(config, overrides, SETS[name].C, folder)
   spend, chosen = spent.document, spent.arms[spent.result.chosen]
-  train = records.read(os.path.join(chosen.folder, "records.jsonl"))
+  run_records = records.read(os.path.join(chosen.folder, "records.jsonl"))
   test = records.read(os.path.join(chosen.folder, "eval.jsonl"))[-1]
   return {
       "set": name, "seed": seed, "entry": entry, **{key: spend[key] for key in (
           "budget", "rollouts", "overhead", "chosen", "validation", "test")},
       "best_step": test["step"], "k": test["k"], "correct": test["correct"],
-      "device_seconds": round(train[-1]["device_seconds"], 1),
+      "device_seconds": round(run_records[-1]["device_seconds"], 1),
       "arms": [{"overrides": a["overrides"], "rollouts": a["rollouts"],
                 "why": a["why"]} for a in spend["arms"]]}
 

@@ -234,7 +234,6 @@ def contrast(L: dict, plus: list[dict], minus: list[dict] = (),
 
 
 def holm(p: list[float]) -> list[float]:
-  """The alpha of each interval, by Holm's correction for a family of p-values.
-  """
+  """The alpha of each of a family of p-values, by Holm's correction."""
   rank = np.argsort(np.argsort(p))  # 0: the smallest p
   return (ALPHA / (len(p) - rank)).tolist()
