@@ -1,7 +1,7 @@
 """GRPO (arXiv 2402.03300): every key of an experiment, with its unit or reason.
 
 `hard.py` and `easy.py` begin with this config, and the other recipes with one
-of the two. Letters are those of `alloc`; B is the rollouts that set the
+of the two. `alloc` explains Bp, n, m, M and C; B is the rollouts that set the
 learning rate. "The paper" is the IsoCompute Playbook (arXiv 2603.12151).
 """
 

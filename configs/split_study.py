@@ -2,9 +2,9 @@
 
   python -m launch.split --config=configs/split_study.py
 
-The training problems are the first 16, 32, 64, 256, 512 and 2,500 of those of
-which the policy solves 1 or 2 of 16, as in configs/split_tiny.py. Each stratum
-has 1,200 validation problems; the first 300 are those of countdown-tiny-low256.
+The training problems are the first D = 16, 32, 64, 256, 512 and 2,500 that the
+policy solves 1 or 2 of 16 times, as in configs/split_tiny.py. Each stratum has
+1,200 validation problems; the first 300 are those of countdown-tiny-low256.
 
 arena_*: the problems of mixed.py, hard.py and easy.py.
 

@@ -15,9 +15,9 @@ def stratum(low: float, high: float, *, again: int | None = None,
             test: int = 0) -> dict:
   """A stratum: avg@n in [low, high], and problems of the three splits.
 
-  again: new samples of the problems with 0 of n correct; low and high are then
-  of these. None: of the first n; train and validation None: all problems. Each
-  None is a placeholder of its own, as keys that share one change together.
+  again: new samples of the problems with 0 of n correct, to which low and high
+  then apply; None: they apply to the first n. train, validation: None is all
+  problems. Each None is its own placeholder: keys that share one change alike.
   """
   sizes = dict(again=again, train=train, validation=validation)
   return dict(low=low, high=high) | {

@@ -19,7 +19,7 @@ m are trained on; D is the training problems. A rate is a learning rate.
 from configs import easy, hard, mixed, scalerl
 
 # The setting of each stratum.
-# Sections and keys are those of configs/grpo.py.
+# Sections and keys as in configs/grpo.py.
 # 23 trials led to it.
 EVAL = dict(first=4096, growth=1.25)  # 19 evaluations by C = 2**18
 HARD = dict(
@@ -250,7 +250,7 @@ def get_study(part):
           arm("B = 1,024", (n,), SEEDS_2, alloc=dict(Bp=1024 // n))
           for n in N[1:]] + [arm(f"Bp = {Bp}", N, SEEDS_2, alloc=dict(Bp=Bp))
                              for Bp in (8, 128)]),
-      # Added after the results of `hard`: are they those of few problems?
+      # Added after `hard`, to see whether its few problems explain the results.
       "many": dict(C=2**19, arms=[arm("", FOUR_N)]),
       "setting": dict(C=2**17, arms=settings()),  # the C of hard.py
       "quick": dict(C=8192, arms=[arm("", (2, 8, 32), (0,))]),

@@ -45,7 +45,7 @@ def empty_model(folder: str) -> decoder.Transformer:
 
 
 def store_and_step() -> tuple[str, int | None]:
-  """(Folder of checkpoints in that of the run, step or None for the newest)."""
+  """(Folder of checkpoints in the run's folder, step; None: the newest)."""
   if _STEP.value is None:
     return "checkpoints", None
   if _STEP.value == "best":

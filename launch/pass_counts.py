@@ -83,7 +83,7 @@ def append(path: str, header: dict,
 
 
 def missing(by_key: dict, counts: dict, n: int, again: list[int]):
-  """Yields (samples, keys of the problems without a count of so many samples).
+  """Yields (samples, keys of the problems without a count of `samples`).
 
   Args:
     by_key: key -> (split, problem).
@@ -122,19 +122,19 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
       PassCounts; entered if a count is missing.
   """
   path, measure = path_of(out, shard, shards), None
-  mine = {key_: entry for key_, entry in by_key.items()
+  in_shard = {key_: entry for key_, entry in by_key.items()
           if int(key_, 16) % shards == shard}
   counts = read(out, header)
   with contextlib.ExitStack() as stack:
-    for samples, keys in missing(mine, counts, n, again):
+    for samples, keys in missing(in_shard, counts, n, again):
       if not keys:
         continue
       measure = measure or stack.enter_context(start())
       with progress.track(len(keys) * samples, f"avg@{samples}",
                           "samples") as advance:
-        for split, part in slices(mine, keys):
-          measured = measure(split, [mine[key_][1] for key_ in part], samples,
-                             advance)
+        for split, part in slices(in_shard, keys):
+          problems = [in_shard[key_][1] for key_ in part]
+          measured = measure(split, problems, samples, advance)
           new = {(key_, samples): count
                  for key_, count in zip(part, measured, strict=True)}
           append(path, header, new)

@@ -6,8 +6,8 @@
 A field is a set of arms that a user might race: the n of one recipe, or the
 recipes of one n. A replay draws one seed of each arm and resamples the
 validation problems. Its regret is the reward of the best arm with the whole
-budget minus that of the chosen arm with what the race left for it, each at its
-best checkpoint, and both on the mean over all seeds and problems.
+budget minus the reward of the chosen arm with what the race left for it, each
+at the best checkpoint and as the mean over all seeds and problems.
 
 K arms, E evaluations, Q validation problems; C is the rollouts of an arm.
 """

@@ -4,7 +4,7 @@
   python -m launch.samples runs/a --step=40
   python -m launch.samples runs/a --chat
 
-The texts are those of samples.jsonl: answers in training steps, and in each
+The texts come from samples.jsonl: answers in training steps, and in each
 evaluation. --chat answers the lines of standard input by the newest checkpoint
 of the run, or by a Hugging Face folder, with the run's prompt and greedily.
 """

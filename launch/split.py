@@ -303,7 +303,7 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
           command: str, folder: str) -> str:
   """Writes a stratum, prints the command that trains on it; returns its path.
 
-  `folder` is that of the model.
+  `folder` is the model's.
   """
   path = f"{cfg.out}-{name}.jsonl"
   strata_lib.write(path, {"stratum": name} | header | {

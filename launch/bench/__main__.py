@@ -7,7 +7,7 @@
   python -m launch.bench --table=FOLDER
 
 docs/performance.md explains contestants and columns. A call that compiles is
-timed again. Compile seconds are those of the first call, without a cache. With
+timed again. Compile seconds are of the first call, without a cache. With
 --mean_tokens, lengths are skewed: the policy is close to uniform over V ids, of
 which V / mean end a rollout. The flags of a case change all cases of a suite.
 

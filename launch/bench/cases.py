@@ -136,7 +136,7 @@ def random_prompts(case: Case, V: int):
 def random_rollouts(case: Case, V: int, seed: int):
   """(tokens [B, new_tokens], 0 beyond the length; lengths [B]).
 
-  Lengths are geometric, as those of a uniform policy with the ids of `stops`.
+  Lengths are geometric, as a uniform policy's with the ids of `stops`.
   """
   rng = np.random.default_rng(seed)
   len_R = np.full(case.B, case.new_tokens)

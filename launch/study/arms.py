@@ -64,7 +64,7 @@ def planned(part: Part) -> list[Planned]:
 
 
 def plan(runs: list[Planned], config) -> str:
-  """The text of a plan for launch.sweep; `config` is that of the part."""
+  """The text of a plan for launch.sweep; `config` is the part's."""
   lines = []
   for run in runs:
     merged = config.copy_and_resolve_references()

@@ -70,7 +70,7 @@ def power(L, part) -> float:
 def crossing(L, part) -> float:
   """The C/D from which on n = 32 has more training reward than n = 8.
 
-  Windows are those of registered.json: they end at the part's C over 2^(i / 4).
+  As in registered.json, windows end at the part's C over 2^(i / 4).
   inf: n = 32 is behind at the part's C.
   """
   ledger = L[part]

@@ -49,7 +49,7 @@ def collect(config, root: str, earlier: ledger.Ledger | None, *,
   of this part, are not run again. Returns ROOT/PART.jsonl.gz.
   """
   part = read_part(config_flag.path(sys.argv))
-  planned, done = arms.planned(part), complete(earlier, part)
+  planned, completed = arms.planned(part), complete(earlier, part)
   plan = os.path.join(root, f"{part.name}.plan.jsonl")
   if sweep:
     os.makedirs(root, exist_ok=True)
@@ -58,7 +58,7 @@ def collect(config, root: str, earlier: ledger.Ledger | None, *,
   if messages:
     raise InputError("; ".join(messages))
   rows = list(zip(planned, runs, strict=True))
-  missing = [run for row, run in rows if row.key not in done]
+  missing = [run for row, run in rows if row.key not in completed]
   if sweep and missing:
     devices = math.prod(config.mesh.values())
     stopped = sweeper.sweep(
@@ -68,8 +68,8 @@ def collect(config, root: str, earlier: ledger.Ledger | None, *,
   lines = [ledger.header(part, code_version())]
   for row, run in rows:
     path = os.path.join(run.folder, "records.jsonl")
-    if row.key in done:
-      lines += done[row.key].lines
+    if row.key in completed:
+      lines += completed[row.key].lines
     elif os.path.exists(path):
       lines += ledger.of_run(
           row, run.name, records.read(path),

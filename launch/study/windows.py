@@ -181,9 +181,9 @@ def sum_of(cells: list[np.ndarray], pooled=None) -> Estimate:
       (Welch).
 
   Returns:
-    An Estimate, whose variance is that over seeds plus that over problems minus
-    that of their interaction, which both have, and at least the larger of the
-    two. Its degrees of freedom are those of Satterthwaite.
+    An Estimate. Its variance is the variance over seeds plus the variance over
+    problems minus that of their interaction, which both contain; it is at least
+    the larger of the two. Its degrees of freedom are Satterthwaite's.
   """
   variances = [pooled or seed_variance([cell]) for cell in cells]
   seed_K = np.array([variance / len(cell) for cell, (variance, _) in zip(
@@ -214,7 +214,7 @@ class Term:
 
 def contrast(L: dict, plus: list[dict], minus: list[dict] = (),
              value=lambda run, term: window(run, term.C, term.of)) -> Estimate:
-  """The sum of some terms minus that of others, each the fields of a Term.
+  """The sum of the terms `plus` minus the sum of `minus`, as fields of a Term.
 
   A run that two terms share counts once, with the sum of its weights. A run
   whose value of a problem is NaN is left out.
