@@ -1,9 +1,10 @@
 """DAPO (arXiv 2503.14476) on hard problems, at the sizes of hard.py.
 
-What it changes: the clip is wider above than below (0.2, 0.28); four updates
-are made of each step, against the trainer's log-probs before them; sampling
+What it changes: the clip is wider above than below (0.2, 0.28); each step makes
+four updates, with ratios to the trainer's log-probs before them; sampling
 continues until Bp groups have different rewards (at most 3 rounds, all charged
-to C); answers close to the length limit lose up to 1; mean over all tokens.
+to C); answers close to the length limit lose up to 1 reward; the loss is a mean
+over all tokens.
 
   python -m isojax.main --config=configs/dapo.py
 """
@@ -21,5 +22,5 @@ def get_config(size="tiny"):
   config.recipe.filter.rounds = 3  # DAPO sets no bound
   config.recipe.loss.update(clip_high=0.28, importance_cap=None)
   config.recipe.updates.minibatches = 4  # DAPO: 16 updates of 512 prompts
-  config.recipe.optimizer.batch = "update"  # lr of the rollouts of an update
+  config.recipe.optimizer.batch = "update"  # rollouts that set the lr
   return config

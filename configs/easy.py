@@ -2,7 +2,7 @@
 
 Reproduces the Easy setting of the IsoCompute Playbook (arXiv 2603.12151) at a
 small scale: binary reward, KL to the base policy with an entropy bonus,
-lr ~ sqrt(B).
+learning rate ~ sqrt(rollouts of a step).
 
   python -m isojax.main --config=configs/easy.py
 

@@ -1,7 +1,8 @@
 """GRPO (arXiv 2402.03300): every key of an experiment, with its unit or reason.
 
 `hard.py` and `easy.py` begin with this config, and the other recipes with one
-of the two.
+of the two. `alloc` explains Bp, n, m, M and C; B is the rollouts that set the
+learning rate. "The paper" is the IsoCompute Playbook (arXiv 2603.12151).
 """
 
 from ml_collections import config_dict
@@ -16,7 +17,7 @@ def get_config():
       name="grpo",  # of the experiment; part of the default workdir
       seed=0,  # of all random numbers and of the data order
       model=dict(
-          path="isojax/assets/countdown-tiny",  # folder or name of Hugging Face
+          path="isojax/assets/countdown-tiny",  # Hugging Face folder or name
           lora=dict(
               rank=0,  # of adapters; 0: all weights are trained
               alpha=16.0,  # adapters are scaled by alpha / rank
@@ -24,7 +25,8 @@ def get_config():
           ),
       ),
       task=dict(
-          stratum="isojax/assets/countdown-tiny-hard.jsonl",  # launch.split
+          # File of problems of one difficulty, made by launch.split.
+          stratum="isojax/assets/countdown-tiny-hard.jsonl",
           prompt=dict(
               template="{question}:",  # around the question
               chat=False,  # True: in the tokenizer's chat template
@@ -36,10 +38,10 @@ def get_config():
               file="",  # FILE.py:FUNCTION of a reward of one's own, for python
               answer="whole",  # part of the text: or boxed, hash, tags
               workers=1,  # judging processes; countdown needs none
-              seconds=5.0,  # to judge an answer; a longer one is wrong
-              step_seconds=120.0,  # to judge all answers of a step
+              seconds=5.0,  # limit to judge an answer, then it is incorrect
+              step_seconds=120.0,  # limit to judge all answers of a step
           ),
-          format_coef=0.0,  # reward for an answer in the place of `answer`
+          format_coef=0.0,  # reward if the text has the part of grader.answer
       ),
       alloc=dict(
           Bp=32,  # problems per step
@@ -52,8 +54,8 @@ def get_config():
           n_low=2,  # least rollouts of a problem that is sampled, by a rule
           n_high=64,  # most rollouts of a problem, by a rule
           prior_strength=4.0,  # rollouts that the stratum's pass rate is worth
-          forgetting=0.99,  # weight of what was sampled a step earlier
-          objective="problems",  # what counts alike in the loss; or rollouts
+          forgetting=0.99,  # factor per step on the weight of older rollouts
+          objective="problems",  # have equal weights in the loss; or rollouts
       ),
       sampler=dict(
           slots=256,  # sequences decoded at once; a finished one is replaced
@@ -65,13 +67,13 @@ def get_config():
           dtype="float32",  # of activations, weights and cache; or bfloat16, or
           # auto: what is faster on this processor (docs/performance.md)
           attention="auto",  # kernel for prompts: or einsum, splash, cudnn
-          precision="highest",  # of float32 products; high, default: faster
-          head_dtype=config_dict.placeholder(str),  # of the head: None for
+          precision="highest",  # of float32 matmuls; or high, default: faster
+          head_dtype=config_dict.placeholder(str),  # of the LM head: None for
           # dtype, or float32 at the highest precision
           page=config_dict.placeholder(int),  # positions of a page of cache:
           # slots take pages as answers grow; None: all have the longest length
-          expected_tokens=config_dict.placeholder(float),  # mean of answers, by
-          # which pages admit slots; None: 0.18 of max_new_tokens
+          expected_tokens=config_dict.placeholder(float),  # of an answer, for
+          # the number of slots that share pages; None: 0.18 of max_new_tokens
           interrupt=dict(  # of training rollouts, see docs/training.md
               phrase="",  # inserted into long answers; empty: off
               unless="",  # not where an answer has this text; empty: always
@@ -100,18 +102,18 @@ def get_config():
               aggregation="token_mean",  # or sample_mean, prompt_mean,
               # constant_length, sample_sum
               policy_loss="ppo_clip",  # or ppo_dual_clip, cispo, reinforce
-              normalise="after",  # advantages of kept rollouts; before: of all
+              normalise="after",  # advantages: after, or before, selection
               ratio="token",  # or sequence: the mean over the answer (GSPO)
               ratio_to="old",  # denominator: trainer before the step's updates;
               # or behavior: the sampler's record
               constants=dict(),  # of these four functions, such as length=16
-              zero_variance="off",  # terms without groups of equal rewards:
-              # or policy, regularizers, all
+              zero_variance="off",  # loss terms that leave out groups of equal
+              # rewards: or policy, regularizers, all
               advantage_ddof=0,  # of the group std; 1 confounds a sweep of n
               advantage_eps=1e-6,  # added to the group std, reward units
               clip_low=0.2,  # PPO clip; no effect while strictly on-policy
               clip_high=0.2,  # the upper bound is 1 + clip_high
-              # On trainer / sampler; None: no weights.
+              # Cap of the weights trainer / sampler; None: no weights.
               importance_cap=config_dict.FieldReference(2.0),
               importance_level="token",  # or sequence: product of an answer
               kl_coef=0.0,  # of the KL to the base policy; 0: not computed
@@ -119,18 +121,18 @@ def get_config():
               kl_in="loss",  # or reward, with k1
               entropy_coef=0.0,  # of the entropy bonus, per nat
               microbatch_tokens=768,  # of packed answers; memory and speed
-              prompt_sizes=1,  # of prompt slots: the longest prompt, its half,
-              # ...; each compiles programs of its own; speed only
+              prompt_sizes=1,  # padded lengths of prompts: the longest, its
+              # half, ...; each compiles programs of its own; speed only
               remat=False,  # True: recompute layers in the backward, for memory
               dtype="float32",  # of activations, or bfloat16, auto; parameters
               # are float32
               reduce_dtype="float32",  # of gradient sums over devices; bfloat16
               # moves half the bytes and rounds the gradient of each device
               attention="auto",  # kernel: or einsum, splash, cudnn
-              precision="highest",  # of float32 products; high, default:
+              precision="highest",  # of float32 matmuls; or high, default:
               # faster on accelerators, further from the sampler
-              head_dtype=config_dict.placeholder(str),  # of the head: None for
-              # dtype, or float32 at the highest precision
+              head_dtype=config_dict.placeholder(str),  # of the LM head: None
+              # for dtype, or float32 at the highest precision
           ),
           updates=dict(
               epochs=1,  # passes over the rollouts of a step
@@ -167,7 +169,7 @@ def get_config():
           temperature=1.0,  # of evaluation
           top_p=1.0,  # of evaluation; 1 keeps all tokens
           first=8192,  # rollouts before the first evaluation after step 0
-          growth=1.5,  # of C between evaluations; 1: every `first` rollouts
+          growth=1.5,  # factor of C to the next one; 1: every `first` rollouts
           # Evaluations without a better avg@k that end the run; None: off.
           patience=config_dict.placeholder(int),
       ),

@@ -1,8 +1,8 @@
-"""Problems of every difficulty, as they come: 0 to 16 of 16 samples are right.
+"""Problems of every difficulty, unsorted: 0 to 16 of 16 samples are correct.
 
 What it changes: the stratum of hard.py. It is the pool of configs/split_tiny.py
 without a choice by pass rate; the header of its file has the number of problems
-with 0, 1, ..., 16 right samples (`spread`). Every problem gets the same n, so
+with 0, 1, ..., 16 correct samples (`spread`). Every problem gets the same n, so
 about half of the groups have equal rewards and no gradient: the baseline of
 rules that divide a step's rollouts by difficulty, such as knapsack.py.
 

@@ -17,5 +17,5 @@ def get_config(size="tiny"):
   config.name = config.name.replace("hard", "pods")
   config.alloc.update(n=64, m=16)  # the paper's main setting
   config.recipe.loss.update(selection="max_variance")
-  config.recipe.optimizer.batch = "trained"  # lr of Bp * m rollouts
+  config.recipe.optimizer.batch = "trained"  # Bp * m rollouts set the lr
   return config

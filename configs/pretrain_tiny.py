@@ -18,7 +18,7 @@ def get_config():
   base.sampler.slots = 512  # sequences decoded at once
   base.recipe.loss.update(
       importance_cap=None,  # answers are not sampled
-      microbatch_tokens=8192)  # all rows, answers padded to 16
+      microbatch_tokens=8192)  # all 512 answers, padded to 16
   base.recipe.optimizer.update(
       base_lr=4e-3,  # peak; cosine decay to a tenth of it
       base_batch=512,  # batch size for which base_lr is set

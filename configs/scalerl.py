@@ -24,8 +24,8 @@ def get_config(size="tiny"):
   config.recipe.reward.incorrect = -1.0
   config.recipe.loss.update(
       advantage="batch_norm_centered", aggregation="prompt_mean",
-      policy_loss="cispo", constants=dict(cap=5.0),  # of its loss comparison;
-      # the recipe's own is not stated
+      policy_loss="cispo", constants=dict(cap=5.0),  # as the paper compares
+      # losses; it does not state the cap of its recipe
       ratio_to="behavior", importance_cap=None, zero_variance="policy",
       head_dtype="float32")
   config.recipe.filter.solved_rate = 0.9

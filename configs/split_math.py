@@ -73,12 +73,12 @@ def get_config(name="gsm8k"):
   config.model = "Qwen2.5-7B-Instruct"  # a local folder
   config.out = name
   config.prompt.update(chat=True, template="{question}" if (
-      name == "guru-math") else grpo.BOXED)  # guru-math asks for it itself
+      name == "guru-math") else grpo.BOXED)  # its questions ask for \boxed{}
   config.grader.update(name="math", answer="boxed", workers=8)
   config.source = config_dict.ConfigDict(dict(
-      validation=config_dict.placeholder(str),  # None: a share, by content
-      share=0.1,  # of the problems, held out where validation is None
-      # A few answers of these are empty.
+      validation=config_dict.placeholder(str),  # None: a share of path
+      share=0.1,  # held out, by content, where validation is None
+      # These two sets have a few empty answers.
       drop_unanswered=name in ("deepscaler", "math-json"),
   ))
   with config.source.ignore_type():

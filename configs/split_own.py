@@ -26,7 +26,7 @@ def get_config():
   config.mixtures = config_dict.ConfigDict()
   config.sampler.update(
       slots=64,  # decoded at once
-      memory_gib=4.0,  # of the machine
+      memory_gib=4.0,  # of the machine, for sampling
       max_prompt_tokens=128,
       max_new_tokens=64,
       temperature=1.0,

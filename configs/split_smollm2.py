@@ -13,7 +13,7 @@ from ml_collections import config_dict
 from configs import split_gym, split_tiny
 
 PROMPT = ("<|im_start|>user\nWhat is the result?<|im_end|>\n"
-          "<|im_start|>assistant\n{question}")  # "... problem: 6 + 2 ="
+          "<|im_start|>assistant\n{question}")  # such as "... problem: 6 + 2 ="
 
 
 def get_config():
@@ -34,7 +34,7 @@ def get_config():
   config.sampler.update(
       slots=128,  # decoded at once
       memory_gib=4.0,  # of the machine
-      max_prompt_tokens=32,  # they have 30 or 32
+      max_prompt_tokens=32,  # prompts have 30 or 32
       max_new_tokens=8,  # " -12" and EOS are 5
       temperature=1.0,
       dtype="float32")  # or auto, see docs/performance.md

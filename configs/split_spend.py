@@ -1,10 +1,10 @@
-"""Fresh problems of 4 numbers for the experiment spend_pays.
+"""Fresh problems of 4 numbers for launch.study.pays.
 
   python -m launch.study.pays --pool=runs/pays
   python -m launch.split --config=configs/split_spend.py
 
-The first command draws them without those of configs/split_tiny.py, from which
-all strata that the race was tuned on are made. There are about 36,000 different
+The first command leaves out the problems of configs/split_tiny.py, because the
+race of launch.spend was tuned on their strata. There are about 36,000 different
 problems of four numbers, so these 18,007 are most of the others.
 """
 
@@ -23,5 +23,5 @@ def get_config():
       low=split_tiny.stratum(0.0625, 0.125, train=1000, validation=600,
                              test=1200),
       easy=split_tiny.stratum(0.25, 0.6, train=1000, validation=200,
-                              test=350))  # 559 are left: 36,000 exist
+                              test=350))  # 559 are left for both
   return config

@@ -2,9 +2,9 @@
 
   python -m launch.split --config=configs/split_study.py
 
-The training problems are the first 16, 32, 64, 256, 512 and 2,500 of those of
-which the policy solves 1 or 2 of 16, as in configs/split_tiny.py. Each stratum
-has 1,200 validation problems; the first 300 are those of countdown-tiny-low256.
+The training problems are the first D = 16, 32, 64, 256, 512 and 2,500 that the
+policy solves 1 or 2 of 16 times, as in configs/split_tiny.py. Each stratum has
+1,200 validation problems; the first 300 are those of countdown-tiny-low256.
 
 arena_*: the problems of mixed.py, hard.py and easy.py.
 
@@ -33,5 +33,5 @@ def get_config():
                                           validation=validation)
       for name, low, high, train, validation in (
           ("mixed", 0.0, 1.0, 1024, 1200), ("hard", 0.0, 0.0625, 3000, 1200),
-          ("easy", 0.3, 0.6, 1000, 500))}  # 541 are easy
+          ("easy", 0.3, 0.6, 1000, 500))}  # only 541 are easy
   return config

@@ -15,9 +15,9 @@ def stratum(low: float, high: float, *, again: int | None = None,
             test: int = 0) -> dict:
   """A stratum: avg@n in [low, high], and problems of the three splits.
 
-  again: new samples that low and high are about. None: those of the first
-  measurement; train and validation: all problems. Each None is a placeholder
-  of its own, because keys with one placeholder change together.
+  again: new samples of the problems with 0 of n correct, to which low and high
+  then apply; None: they apply to the first n. train, validation: None is all
+  problems. Each None is its own placeholder: keys that share one change alike.
   """
   sizes = dict(again=again, train=train, validation=validation)
   return dict(low=low, high=high) | {

@@ -11,12 +11,15 @@ their hypotheses, docs/study/appendix.md the rules that were fixed before the
 runs.
 `get_config` is what all runs of a part share, `get_study` what differs.
 Parts with equal runs share them if they have the same --root.
+
+C is the rollouts of a run, Bp problems a step and n rollouts of each, of which
+m are trained on; D is the training problems. A rate is a learning rate.
 """
 
 from configs import easy, hard, mixed, scalerl
 
 # The setting of each stratum.
-# Sections and keys are those of configs/grpo.py.
+# Sections and keys as in configs/grpo.py.
 # 23 trials led to it.
 EVAL = dict(first=4096, growth=1.25)  # 19 evaluations by C = 2**18
 HARD = dict(
@@ -28,19 +31,20 @@ HARD = dict(
                 loss=dict(microbatch_tokens=256)),  # n = 2 is a fifth faster
     eval=EVAL)
 EASY = dict(eval=EVAL)
-# Of a part; else hard.
+# The config that a part begins with; else hard.
 BASES = {"easy": easy, "scalerl": scalerl, "allocation": mixed,
          "scalerl2500": scalerl, "arena_mixed": mixed, "arena_hard": hard,
          "arena_easy": easy}
 
 BP = 32  # problems per step
 N = (2, 4, 8, 16, 32, 64, 128)
+FOUR_N = (2, 8, 32, 128)
 SEEDS = (0, 1, 2)
-FIVE = (0, 1, 2, 3, 4)
-TWO = (0, 1)
+SEEDS_5 = (0, 1, 2, 3, 4)
+SEEDS_2 = (0, 1)
 C_HARD = 2**21
 C_EASY = 2**20
-C_FIRST = 2**18  # the data of the predictions, and most other parts
+C_FIRST = 2**18  # of most parts, and of the data of the predictions
 PARTS = ("hard", "easy", "pods", "scalerl", "rate", "regimes", "many",
          "setting", "quick", "rate2500", "d16", "d32", "d64", "d512",
          "allocation", "algorithms", "base", "pods_rate", "arena_mixed",
@@ -54,7 +58,7 @@ STRATA = {
         "n_or_rate": 2500}.items()},
     **{part: f"countdown-tiny-{part}" for part in (
         "arena_mixed", "arena_hard", "arena_easy", "truly")}}
-# The first evaluation after the start, and the factor from one to the next:
+# C of the first evaluation after the start, and the factor to each next one:
 # few, because 1,200 validation problems are as dear as 9,600 rollouts.
 EVALS = {
     "quick": (1024, 1.5), "d16": (2048, 2.0), "d32": (4096, 2.0),
@@ -63,7 +67,6 @@ EVALS = {
     "arena_mixed": (2**15, 1.42), "arena_hard": (2**15, 1.42),
     "arena_easy": (2**15, 1.42), "truly": (2**15, 2.0),
     "scalerl2500": (2**15, 1.7), "n_or_rate": (2**14, 2.0)}
-FOUR = (2, 8, 32, 128)
 
 
 def get_config(part="hard"):
@@ -72,8 +75,8 @@ def get_config(part="hard"):
     raise ValueError(f"configs/study.py:{part}: expected one of {PARTS}")
   config = (BASES[part] if part in BASES else hard).get_config()
   config.name = "study"  # the same in all parts, so that they share runs
-  own = part in ("easy", "allocation") or part.startswith("arena_")
-  config.update(EASY if own else HARD)  # the recipe of its base, or of `hard`
+  own_recipe = part in ("easy", "allocation") or part.startswith("arena_")
+  config.update(EASY if own_recipe else HARD)  # EASY changes no recipe
   config.alloc.Bp = BP
   config.checkpoint.update(
       every_steps=10**9, every_minutes=3.0, keep=1)  # a run takes minutes
@@ -90,7 +93,7 @@ def get_config(part="hard"):
     config.alloc.Bp = 16
   if part == "base":
     config.model.path = "runs/base96"
-  if part in ("truly", "scalerl2500"):  # by the rule of `rate2500`
+  if part in ("truly", "scalerl2500"):  # as in `rate2500`
     config.recipe.optimizer.base_lr = 1.5e-4
   return config
 
@@ -100,23 +103,23 @@ def arm(name, n, seeds=SEEDS, **overrides):
   return dict(name=name, n=n, seeds=seeds, overrides=overrides)
 
 
-def kept(n, m, seeds, batch="trained"):
+def pods_arm(n, m, seeds, batch="trained"):
   """Returns the arm of PODS that trains on m of n rollouts."""
   return arm(f"{n}/{m}", (n,), seeds, alloc=dict(m=m),
              recipe=dict(loss=dict(selection="max_variance"),
                          optimizer=dict(batch=batch)))
 
 
-def without(name, **recipe):
-  """Returns the recipe of ScaleRL with one choice taken back."""
-  return arm(name, (16,), TWO, recipe=recipe)
+def scalerl_without(name, **recipe):
+  """Returns ScaleRL's recipe with the values of `recipe` instead."""
+  return arm(name, (16,), SEEDS_2, recipe=recipe)
 
 
 def algorithms():
   """Returns the grid of n with GRPO and with other algorithms."""
   base_lr = get_config("algorithms").recipe.optimizer.base_lr
-  return [arm("", FOUR, TWO)] + [
-      arm(name, FOUR, TWO, recipe=recipe) for name, recipe in {
+  return [arm("", FOUR_N, SEEDS_2)] + [
+      arm(name, FOUR_N, SEEDS_2, recipe=recipe) for name, recipe in {
           # Four updates a step, as in ppo.py.
           "PPO": dict(
               loss=dict(advantage="gae_whitened",
@@ -150,7 +153,7 @@ def n_or_rate():
   base_lr = get_config("n_or_rate").recipe.optimizer.base_lr
   recipe = lambda factor: dict(optimizer=dict(base_lr=factor * base_lr))
   return [
-      arm(f"Bp = {Bp}, rate x {factor:g}", n, TWO, alloc=dict(Bp=Bp, C=C),
+      arm(f"Bp = {Bp}, rate x {factor:g}", n, SEEDS_2, alloc=dict(Bp=Bp, C=C),
           recipe=recipe(factor))
       for Bp in (8, 32, 128) for factor in (1.0, 0.5, 0.25)
       for n, C in (((8, 32), C_FIRST), ((128,), 2 * C_FIRST))]
@@ -167,53 +170,53 @@ def settings():
       "zero_variance = policy": dict(loss=dict(zero_variance="policy")),
       "kl_coef = 0.001": dict(loss=dict(kl_coef=0.001)),
       "advantage = centered": dict(loss=dict(advantage="centered"))}
-  ns = (2, 8, 32, 128)
-  return [arm("", ns, TWO)] + [arm(name, ns, TWO, recipe=recipe)
-                               for name, recipe in changes.items()]
+  return [arm("", FOUR_N, SEEDS_2)] + [
+      arm(name, FOUR_N, SEEDS_2, recipe=recipe)
+      for name, recipe in changes.items()]
 
 
 def arena_arms():
-  """Returns all rules of alloc.rule and refill at equal C, and uniform twice.
+  """Returns all rules of alloc.rule and refill, and uniform twice.
 
   The ledgers also have a rule that was deleted, `inverse`.
   """
-  first, other = tuple(range(8)), tuple(range(8, 16))
-  return [arm(rule, (8,), first, alloc=dict(rule=rule)) for rule in (
+  seeds, more_seeds = tuple(range(8)), tuple(range(8, 16))
+  return [arm(rule, (8,), seeds, alloc=dict(rule=rule)) for rule in (
       "uniform", "knapsack", "variance", "hit", "skip")] + [
-          arm("refill", (8,), first, recipe=dict(filter=dict(rounds=3))),
-          arm("uniform again", (8,), other)]
+          arm("refill", (8,), seeds, recipe=dict(filter=dict(rounds=3))),
+          arm("uniform again", (8,), more_seeds)]
 
 
 def scalerl_arms():
-  """Returns ScaleRL's recipe, and each with one choice taken back.
+  """Returns ScaleRL's recipe, and copies with one of its choices taken back.
 
-  Its eighth choice, the length of answers, has no counterpart: they have 16
-  tokens at most.
+  ScaleRL's eighth choice, the length of answers, has no counterpart: here they
+  have at most 16 tokens.
   """
   return [
-      arm("", (16,), TWO),
-      without("group std", loss=dict(advantage="group_norm")),
-      without("sample mean", loss=dict(aggregation="sample_mean")),
-      without("all groups", loss=dict(zero_variance="off")),
-      without("no removal", filter=dict(solved_rate=None)),
+      arm("", (16,), SEEDS_2),
+      scalerl_without("group std", loss=dict(advantage="group_norm")),
+      scalerl_without("sample mean", loss=dict(aggregation="sample_mean")),
+      scalerl_without("all groups", loss=dict(zero_variance="off")),
+      scalerl_without("no removal", filter=dict(solved_rate=None)),
       # Changes nothing: the embedded policy is trained in float32.
-      without("no float32 head", loss=dict(head_dtype=None)),
-      without("DAPO loss", loss=dict(
+      scalerl_without("no float32 head", loss=dict(head_dtype=None)),
+      scalerl_without("DAPO loss", loss=dict(
           policy_loss="ppo_clip", constants=dict(cap=None), clip_low=0.2,
           clip_high=0.28))]
 
 
 def off_policy(k):
   """Returns PPO-off-policy-k (ScaleRL, section 3.2): k updates of BP a step."""
-  return arm(f"off-policy {k}", (16,), TWO, alloc=dict(Bp=k * BP), recipe=dict(
-      updates=dict(in_flight=0, minibatches=k),
-      optimizer=dict(batch="update")))
+  return arm(f"off-policy {k}", (16,), SEEDS_2, alloc=dict(Bp=k * BP),
+             recipe=dict(updates=dict(in_flight=0, minibatches=k),
+                         optimizer=dict(batch="update")))
 
 
-def epochs(part):
-  """Returns the runs of a part of one D, to C/D = 4,096."""
+def one_size(part):
+  """Returns the runs of a part `dD`, to C = 4,096 D."""
   seeds = (2, 3, 4) if part in ("d32", "d64") else SEEDS
-  return dict(C=4096 * int(part[1:]), arms=[arm("", FOUR, seeds)])
+  return dict(C=4096 * int(part[1:]), arms=[arm("", FOUR_N, seeds)])
 
 
 def get_study(part):
@@ -226,39 +229,40 @@ def get_study(part):
   return {
       "hard": dict(C=C_HARD, arms=[
           arm("", (2, 4, 8, 16, 128)),
-          arm("", (32, 64), alloc=dict(C=2 * C_HARD))]),  # which led at C
+          arm("", (32, 64), alloc=dict(C=2 * C_HARD))]),  # they led at C_HARD
       "easy": dict(C=C_EASY, arms=[arm("", N)]),
-      "pods": dict(C=C_FIRST, arms=[arm("", (16, 64), FIVE)] + [
-          kept(n, m, FIVE) for n, m in ((16, 8), (16, 4), (64, 32), (64, 16),
-                                        (64, 8), (64, 4))]),
+      "pods": dict(C=C_FIRST, arms=[arm("", (16, 64), SEEDS_5)] + [
+          pods_arm(n, m, SEEDS_5) for n, m in (
+              (16, 8), (16, 4), (64, 32), (64, 16), (64, 8), (64, 4))]),
       "scalerl": dict(C=2**19, arms=[
           *scalerl_arms(),
           # By mistake with the rate of all sampled rollouts, sqrt(8) times
-          # that of the other arms. off_policy() was added after it was seen.
-          arm("off-policy 8, high rate", (16,), TWO, alloc=dict(Bp=8 * BP),
+          # that of the other arms. off_policy() was added after this was seen.
+          arm("off-policy 8, high rate", (16,), SEEDS_2, alloc=dict(Bp=8 * BP),
               recipe=dict(updates=dict(in_flight=0, minibatches=8))),
           off_policy(8), off_policy(4)]),
       "scalerl2500": dict(C=2**19, arms=[
-          *(one for one in scalerl_arms() if one["name"] != "no float32 head"),
+          *(a for a in scalerl_arms() if a["name"] != "no float32 head"),
           off_policy(8), off_policy(4)]),
       "rate": dict(C=C_FIRST, arms=rates()),
       "regimes": dict(C=C_FIRST, arms=[
           # Without n = 2: Bp = 512 is more than the 256 problems.
-          arm("B = 1,024", (n,), TWO, alloc=dict(Bp=1024 // n)) for n in N[1:]
-      ] + [arm(f"Bp = {Bp}", N, TWO, alloc=dict(Bp=Bp)) for Bp in (8, 128)]),
-      # Chosen after `hard`: is it the few problems?
-      "many": dict(C=2**19, arms=[arm("", FOUR)]),
+          arm("B = 1,024", (n,), SEEDS_2, alloc=dict(Bp=1024 // n))
+          for n in N[1:]] + [arm(f"Bp = {Bp}", N, SEEDS_2, alloc=dict(Bp=Bp))
+                             for Bp in (8, 128)]),
+      # Added after `hard`, to see whether its few problems explain the results.
+      "many": dict(C=2**19, arms=[arm("", FOUR_N)]),
       "setting": dict(C=2**17, arms=settings()),  # the C of hard.py
       "quick": dict(C=8192, arms=[arm("", (2, 8, 32), (0,))]),
       "rate2500": dict(C=2**19, arms=[
-          arm(f"base_lr = {rate:g}", FOUR, TWO,
+          arm(f"base_lr = {rate:g}", FOUR_N, SEEDS_2,
               recipe=dict(optimizer=dict(base_lr=rate)))
           for rate in (1.5e-4, 0.75e-4)]),
       "algorithms": dict(C=C_FIRST, arms=algorithms()),
-      "base": dict(C=C_FIRST, arms=[arm("", FOUR, TWO)]),
+      "base": dict(C=C_FIRST, arms=[arm("", FOUR_N, SEEDS_2)]),
       # The rate of all sampled rollouts, not of the kept ones as in `pods`.
-      "pods_rate": dict(C=C_FIRST, arms=[arm("", (16, 64), FIVE)] + [
-          kept(n, m, FIVE, "sampled")
+      "pods_rate": dict(C=C_FIRST, arms=[arm("", (16, 64), SEEDS_5)] + [
+          pods_arm(n, m, SEEDS_5, "sampled")
           for n, m in ((16, 4), (16, 8), (64, 16))]),
       "allocation": dict(C=2**17, arms=[
           arm(rule, (8,), (0, 1, 2, 3), alloc=dict(rule=rule))
@@ -267,6 +271,6 @@ def get_study(part):
       **{part: dict(C=2**17, arms=arena_arms()) for part in (
           "arena_mixed", "arena_hard", "arena_easy")},
       "n_or_rate": dict(C=C_FIRST, arms=n_or_rate()),
-      "truly": dict(C=2**20, arms=[arm("", (8, 32, 128, 512), TWO)]),
-      **{part: epochs(part) for part in ("d16", "d32", "d64", "d512")},
+      "truly": dict(C=2**20, arms=[arm("", (8, 32, 128, 512), SEEDS_2)]),
+      **{part: one_size(part) for part in ("d16", "d32", "d64", "d512")},
   }[part]

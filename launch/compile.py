@@ -83,10 +83,10 @@ class Case:
 
 
 def case(config, topology: str, *, largest: bool) -> Case:
-  """The case of a config and topology; raises all InputErrors."""
+  """The case of a config and topology; raises every InputError of them."""
   devices = topology_lib.devices(topology)
   e = experiment_lib.of_values(inputs.with_auto(
-      config.to_dict(), devices[0].platform, lambda values: None)[0])
+      config.to_dict(), devices[0].platform, stored=lambda values: None)[0])
   mesh = topology_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
   policy = inputs.BasePolicy(folder, None, EOS, decoder.Transformer(
@@ -142,7 +142,7 @@ def with_largest_batches(
   # fsdp=1: weights are gathered while sampling.
   sizes = dataclasses.replace(
       programs_lib.sampler_bytes(model, e.sampler), fsdp=1)
-  slots, *_ = sizes.admitted(budget=budget, most=2**20)
+  slots, *_ = sizes.admitted(budget=budget, most=2**20)  # as many as fit
 
   def fits(rows):
     update = estimated(e, model, 1, rows, True, pages=None)
@@ -150,7 +150,7 @@ def with_largest_batches(
     return (update.program_bytes["accumulate"] + 2 * least.state
             <= MARGIN * hbm)
 
-  rows = memory_lib.largest(fits, 2**12)
+  rows = memory_lib.largest(fits, 2**12)  # the most that is tried
   if not slots or not rows:
     raise InputError(
         f"--largest: {e.sampler.max_prompt_tokens} + {T} tokens do not fit: "
@@ -174,14 +174,14 @@ def placed(tree, sharding):
       x.shape, x.dtype, sharding=sharding), tree)
 
 
-def sampling(c: Case, state: int) -> Iterator[Program]:
+def sampling(c: Case, state_bytes: int) -> Iterator[Program]:
   """Yields the sampler's programs with all slots and the longest sequences.
 
-  The training state stays in memory, with `state` bytes.
+  `state_bytes` stay in memory. R slots of L positions, windows of W prompts.
   """
   e, model, s = c.e, c.model, c.sampler
   mesh, dtype, paged = model.mesh, e.sampler.dtype, s.page is not None
-  G, rows = mesh_lib.num_blocks(mesh), mesh_lib.row_sharding(mesh)
+  G, row_sharding = mesh_lib.num_blocks(mesh), mesh_lib.row_sharding(mesh)
   R, L, S, W = (s.sizes.rows[-1], s.sizes.lengths[-1], s.sizes.prompts[-1],
                 s.sizes.window * G)
   abstract_cache = lambda R, L: placed(
@@ -196,8 +196,8 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   weights = jax.tree.map(
       lambda cast, x: cast.lower(x).out_info, s.casts, params)
   array = lambda kind, *shape: jax.ShapeDtypeStruct(
-      shape, np.dtype(kind), sharding=rows)
-  row = Rows(
+      shape, np.dtype(kind), sharding=row_sharding)
+  slots = Rows(
       array("int32", R), array("int32", R), array("int32", R),
       array("uint32", R), array("uint32", R), array("uint32", R, 2),
       array("bool", R))
@@ -208,32 +208,33 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
                   mesh_lib.replicated(mesh))
   name = "embed"  # the largest parameter
   yield Program("prepare", lambda: s.casts[name].lower(params[name]),
-                state + device_bytes(weights) - device_bytes(weights[name]))
+                state_bytes + device_bytes(weights)
+                - device_bytes(weights[name]))
   yield Program("prefill", lambda: s.prefill.lower(weights, prompts),
-                state + device_bytes(cache))
+                state_bytes + device_bytes(cache))
   if e.recipe.updates.in_flight or paged:
     count = s.sizes.at_once(L) * G
     sequences = Prompts(array("int32", count, L), array("int32", count),
                         array("uint32", count))
     yield Program("reread", lambda: s.prefill.lower(weights, sequences),
-                  state + device_bytes(cache))
-  more = dict(
+                  state_bytes + device_bytes(cache))
+  page_table = dict(
       table=array("int32", R, -(-s.sizes.longest // s.page))) if paged else {}
   indices = 3 if paged else 2  # see cache.insert_pages and cache.insert
   yield Program("insert", lambda: s.insert.lower(
-      cache, window, *[index] * indices), state + device_bytes(weights))
+      cache, window, *[index] * indices), state_bytes + device_bytes(weights))
   if not paged:
     last_but_one = s.sizes.lengths[max(0, len(s.sizes.lengths) - 2)]
     shorter = abstract_cache(R, last_but_one)
     axis = 3  # positions of keys
     yield Program("resize",
                   lambda: s.resize.lower(shorter.k[0], index, L, axis),
-                  state + device_bytes((weights, window, cache))
+                  state_bytes + device_bytes((weights, window, cache))
                   - device_bytes(cache.k[0]))
   yield Program("decode", lambda: s.decode.lower(
-      weights, cache, row, scalar, scalar,
-      kind="nucleus" if e.eval.top_p < 1 else "whole", **more),
-                state + device_bytes(window))
+      weights, cache, slots, scalar, scalar,
+      kind="nucleus" if e.eval.top_p < 1 else "whole", **page_table),
+                state_bytes + device_bytes(window))
 
 
 def widest(e: experiment_lib.Experiment, G: int):
@@ -256,12 +257,12 @@ def widest(e: experiment_lib.Experiment, G: int):
 def updating(c: Case, state, base, tx) -> Iterator[Program]:
   """Yields the programs of scoring and update, for the widest microbatch."""
   model, lora, recipe = c.model, c.e.model.lora, c.e.recipe
-  rows = mesh_lib.row_sharding(model.mesh)
-  whole = mesh_lib.replicated(model.mesh)
+  replicated = mesh_lib.replicated(model.mesh)
   critic = programs_lib.make_critic(c.e)
   update = update_lib.make_update(model, tx, recipe.loss, lora, critic)
-  temperature = jax.ShapeDtypeStruct((), np.float32, sharding=whole)
-  batch = placed(widest(c.e, mesh_lib.num_blocks(model.mesh)), rows)
+  temperature = jax.ShapeDtypeStruct((), np.float32, sharding=replicated)
+  batch = placed(widest(c.e, mesh_lib.num_blocks(model.mesh)),
+                 mesh_lib.row_sharding(model.mesh))
   scored = algorithm.scored_columns(
       recipe.loss, recipe.updates, recipe.critic)
   batch = batch.replace(columns=batch.columns | dict.fromkeys(
@@ -273,7 +274,8 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
 
   start, accumulate, apply = update.programs
   trained = update_lib.trained_params(state)
-  carry = trained, placed(jax.eval_shape(start)[1], whole)
+  # The sums of gradients, placed as their parameters, and of metrics.
+  carry = trained, placed(jax.eval_shape(start)[1], replicated)
   yield Program("start", start.lower, device_bytes((state, base)))
   optimizer_states = state.opt_state, critic and state.critic.opt_state
   yield Program("accumulate", lambda: accumulate.lower(
@@ -296,7 +298,7 @@ def programs(c: Case) -> Iterator[Program]:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A program on one device, in bytes; `needed` is set if it does not fit."""
+  """A line of the report: the bytes of a program on one device."""
 
   name: str
   resident_bytes: int  # other bytes on the device while it runs
@@ -306,7 +308,7 @@ class Row:
   temporaries: int = 0
   output: int = 0  # without donated arguments
   code: int = 0
-  needed: float | None = None  # by the compiler's error
+  needed: float | None = None  # if it does not fit: by the compiler's error
   collectives: dict = dataclasses.field(default_factory=dict)  # kind -> count
 
   @property
@@ -319,25 +321,25 @@ class Row:
 def compiled(program: Program, planned: dict) -> tuple[Row, str | None]:
   """A compiled program's row and text (None if it does not fit)."""
   row = Row(program.name, program.resident_bytes, planned.get(program.name))
-  lowered, begun = program.lower(), time.perf_counter()
+  lowered, start = program.lower(), time.perf_counter()
   try:
-    done = lowered.compile()
+    executable = lowered.compile()
   except jax.errors.JaxRuntimeError as error:
-    used = topology_lib.out_of_memory(error)
-    if used is None:
+    used_and_available = topology_lib.out_of_memory(error)
+    if used_and_available is None:
       raise
-    return dataclasses.replace(row, seconds=time.perf_counter() - begun,
-                               needed=used[0]), None
-  seconds = time.perf_counter() - begun
-  m, text = done.memory_analysis(), done.as_text()
-  output = m.output_size_in_bytes - m.alias_size_in_bytes
+    return dataclasses.replace(row, seconds=time.perf_counter() - start,
+                               needed=used_and_available[0]), None
+  seconds = time.perf_counter() - start
+  memory, text = executable.memory_analysis(), executable.as_text()
+  output = memory.output_size_in_bytes - memory.alias_size_in_bytes
   return dataclasses.replace(
-      row, seconds=seconds, arguments=m.argument_size_in_bytes,
-      # From the peak. m.temp_size_in_bytes includes gaps and scratch, and can
+      row, seconds=seconds, arguments=memory.argument_size_in_bytes,
+      # From the peak: temp_size_in_bytes includes gaps and scratch, and can
       # exceed the memory of a chip on which the program compiles.
-      temporaries=max(0, m.peak_memory_in_bytes - output
-                      - m.argument_size_in_bytes),
-      output=output, code=m.generated_code_size_in_bytes,
+      temporaries=max(0, memory.peak_memory_in_bytes - output
+                      - memory.argument_size_in_bytes),
+      output=output, code=memory.generated_code_size_in_bytes,
       collectives=collectives(text)), text
 
 
@@ -345,7 +347,7 @@ def collectives(text: str) -> dict[str, int]:
   """How often each kind of collective is in an optimised HLO module.
 
   An asynchronous pair counts at its start; the pieces that a TPU spreads over
-  fusions have one channel and count once. Loops are not counted.
+  fusions have one channel and count once, as does a collective in a loop.
   """
   channels = set(re.findall(
       r" = .+? (all-gather|all-reduce|reduce-scatter|all-to-all|"

@@ -45,7 +45,7 @@ def empty_model(folder: str) -> decoder.Transformer:
 
 
 def store_and_step() -> tuple[str, int | None]:
-  """The folder of checkpoints in the run's, and the step; None: the newest."""
+  """(Folder of checkpoints in the run's folder, step; None: the newest)."""
   if _STEP.value is None:
     return "checkpoints", None
   if _STEP.value == "best":
@@ -65,7 +65,7 @@ def main(_) -> None:
     source = hf_config.resolve(_MODEL.value)
     params = hf_weights.load(
         source, decoder.abstract_params(empty_model(source)))
-    dithered = False  # each weight is the nearest: nothing was trained
+    dithered = False  # weights are rounded to nearest: nothing was trained
   else:
     bucket.check(_WORKDIR.value, "workdir")
     stored = workdir.read_config(_WORKDIR.value)
@@ -73,15 +73,17 @@ def main(_) -> None:
         experiment.ModelSection, stored.config["model"],
         f"{_WORKDIR.value}/config.json: model")
     source, lora = hf_config.resolve(section.path), section.lora
+    # See hf_weights.save; these weights are off the values of bfloat16 already.
     dithered = not experiment.begins_dithered(stored.config)
-    if (now := hf_weights.sha256(source)) != stored.model_sha256:
+    sha256 = hf_weights.sha256(source)
+    if sha256 != stored.model_sha256:
       raise InputError(
-          f"{source}: its weights have sha256 {now[:12]}, but the run began "
+          f"{source}: its weights have sha256 {sha256[:12]}, but the run began "
           f"with {stored.model_sha256[:12]}; restore the base of that run")
     model = empty_model(source)
-    store, wanted = store_and_step()
+    store, wanted_step = store_and_step()
     step, params = checkpoint.restore_params(
-        os.path.join(_WORKDIR.value, store), wanted,
+        os.path.join(_WORKDIR.value, store), wanted_step,
         lora_lib.abstract_trained(model, lora), stored.run_id)
     print(f"{_WORKDIR.value}: step {step}")
     if _PEFT.value:

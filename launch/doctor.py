@@ -3,7 +3,7 @@
   python -m launch.doctor trainer_state.json
   python -m launch.doctor runs/a/records.jsonl --out=doctor
 
-Reads one run of isojax or of another trainer, whose format it finds out.
+Reads one run of isojax or of another trainer, whose format is detected.
 """
 
 from absl import flags
@@ -26,7 +26,7 @@ def main(argv) -> None:
                          eval_set=log_flags.EVAL_SET.value)
   print(report)
   if _OUT.value is not None:
-    log_flags.writable(_OUT.value)
+    log_flags.make_writable(_OUT.value)
     print("wrote " + " and ".join(report.save(_OUT.value)))
 
 

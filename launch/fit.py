@@ -71,7 +71,7 @@ def options() -> bootstrap.Options:
 
 def main(argv) -> None:
   importlib.import_module("isojax.report.plots")  # needs matplotlib
-  began = time.monotonic()
+  start = time.monotonic()
   paths = argv[1:]  # the shell may have expanded --records=*.log to several
   if not paths or flags.FLAGS["records"].present:
     paths = [*_RECORDS.value, *paths]
@@ -80,16 +80,16 @@ def main(argv) -> None:
       axis=_AXIS.value, metric=record_flags.METRIC.value,
       at_k=record_flags.AT_K.value, eval_set=log_flags.EVAL_SET.value,
       Bp=_BP.value, B=_B.value, only=_ONLY.value)
-  study, more = study_lib.from_rows(rows, selection)
+  study, study_notes = study_lib.from_rows(rows, selection)
   fit_options = options()
-  log_flags.writable(_OUT.value)
+  log_flags.make_writable(_OUT.value)
   path = os.path.join(_OUT.value, "fit.json")
   document = fit_json.of_rows(study, rows, selection, fit_options,
-                              notes=more + notes, path=path)
+                              notes=study_notes + notes, path=path)
   html.save(document, _OUT.value)
   print(html.summary(document))
   print(f"wrote {path}, the figures and report.html in "
-        f"{time.monotonic() - began:.1f} s")
+        f"{time.monotonic() - start:.1f} s")
 
 
 if __name__ == "__main__":

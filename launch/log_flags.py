@@ -14,8 +14,8 @@ EVAL_SET = flags.DEFINE_string(
     "eval_set", None, "Evaluation set, if the files have several.")
 _FORMAT = flags.DEFINE_enum(
     "format", None, sorted(formats.FORMATS), "Trainer that wrote the files; "
-    "table: any CSV, JSON lines or W&B export, with --columns. Default: what "
-    "the names in each file tell; the output says what was found.")
+    "table: any CSV, JSON lines or W&B export, with --columns. Default: "
+    "detected from the names in each file; the output says what was found.")
 _COLUMNS = flags.DEFINE_list(
     "columns", [], "Column of a field: avg=val/acc,step=global_step.")
 _FIXED = flags.DEFINE_list(
@@ -40,7 +40,7 @@ def reading(axis: str = Reading.axis, scale: dict | None = None) -> Reading:
       scale=scale or {}, axis=axis, from_path=_FROM_PATH.value)
 
 
-def writable(folder: str) -> None:
+def make_writable(folder: str) -> None:
   """Creates the folder of --out; InputError if it cannot be written."""
   try:
     os.makedirs(folder, exist_ok=True)

@@ -19,7 +19,7 @@ both are equal (McCandlish et al. 2018, arXiv 1812.06162). The result holds for
 one step at this policy and does not tell where training ends.
 
 Axes: P problems, N rollouts of each, S numbers of a sketch, K bootstrap draws
-of problems, of which the first is the data.
+of problems, of which the first is the data. D is the training problems.
 """
 
 import json
@@ -64,7 +64,7 @@ class Gradients(typing.NamedTuple):
   n: int
   informative: float  # share of groups whose rewards differ
   mean_PxS: np.ndarray  # sketched mean over the groups of each problem
-  square_P: np.ndarray  # mean of their squared norms
+  square_P: np.ndarray  # mean squared norm of the groups of each problem
 
 
 class Estimate(typing.NamedTuple):
@@ -74,7 +74,7 @@ class Estimate(typing.NamedTuple):
   informative: float
   own_K: np.ndarray
   transfer_K: np.ndarray
-  second_K: np.ndarray  # E |g|^2
+  second_K: np.ndarray  # second moment, E |g|^2
 
   def signal_K(self, D: int) -> np.ndarray:
     """|E g|^2 on D training problems."""
@@ -89,17 +89,19 @@ class Estimate(typing.NamedTuple):
 
 
 def sketch(tree, seed: int):
-  """A count sketch [S] of a tree; products of sketches estimate those of trees.
+  """A count sketch [S]: products of two estimate the products of their trees.
 
   Each number is added, with a random sign, to a random one of S sums.
   """
   out = jnp.zeros(SKETCH_SIZE, jnp.float32)
   for i, leaf in enumerate(jax.tree.leaves(tree)):
-    at, sign = jax.random.split(jax.random.fold_in(jax.random.key(seed), i))
+    index_key, sign_key = jax.random.split(
+        jax.random.fold_in(jax.random.key(seed), i))
     out += jax.ops.segment_sum(
         leaf.ravel().astype(jnp.float32)
-        * jax.random.rademacher(sign, (leaf.size,), jnp.float32),
-        jax.random.randint(at, (leaf.size,), 0, SKETCH_SIZE), SKETCH_SIZE)
+        * jax.random.rademacher(sign_key, (leaf.size,), jnp.float32),
+        jax.random.randint(index_key, (leaf.size,), 0, SKETCH_SIZE),
+        SKETCH_SIZE)
   return out
 
 
@@ -128,33 +130,34 @@ def group_gradients(setup: Setup, graded: Graded, n: int, gradient,
                     advance) -> Gradients:
   """The gradients of all groups of n rollouts.
 
-  A step has one group of each problem. The mean of its P group gradients is
-  the gradient of the step. `advance` is called with the number of groups done.
+  A step has one group of each of P problems. A group's gradient is P times its
+  part of the step's, so that their mean is the gradient of the step. `advance`
+  is called with the number of groups done.
   """
   cfg, G = setup.e.recipe.loss, mesh_lib.num_blocks(setup.model.mesh)
   P, N = graded.reward_PxN.shape
   mean_PxS, square_P = np.zeros((P, SKETCH_SIZE)), np.zeros(P)
-  signals = 0
+  informative = 0  # groups whose rewards differ
   for first in range(0, N, n):
     row_Pxn = np.arange(P)[:, None] * N + first + np.arange(n)
     reward_Pxn = graded.reward_PxN[:, first:first + n]
-    signals += advantages.informative(
+    informative += advantages.informative(
         reward_Pxn, np.ones((P, n), bool)).sum()
     step = jax.tree.map(lambda x: x[row_Pxn.ravel()], graded.rollouts)  # noqa: B023
     columns = algorithm.single_update_columns(reward_Pxn, step, cfg)
     for p in range(P):
-      one = slice(p * n, (p + 1) * n)
+      group = slice(p * n, (p + 1) * n)
       batches = update_lib.assemble(
           jax.tree.map(lambda x: x[p:p + 1], graded.prompts),  # noqa: B023
-          jax.tree.map(lambda x: x[one], step),  # noqa: B023
-          {name: value[one] for name, value in columns.items()}, n=n, G=G,
+          jax.tree.map(lambda x: x[group], step),  # noqa: B023
+          {name: value[group] for name, value in columns.items()}, n=n, G=G,
           cfg=cfg)
       if batches:  # else the gradient is 0
         value_S, square = gradient(batches)
         mean_PxS[p] += P * value_S * n / N
         square_P[p] += P**2 * square * n / N
     advance(P)
-  return Gradients(n, signals * n / (P * N), mean_PxS, square_P)
+  return Gradients(n, informative * n / (P * N), mean_PxS, square_P)
 
 
 def estimate(g: Gradients, weight_KxP, groups: int) -> Estimate:
@@ -206,9 +209,9 @@ def measure(setup: Setup, trained, *, P: int, N: int,
 
 def best(estimates: list[Estimate], D: int) -> tuple[int, tuple[int, int]]:
   """The n with the most signal per rollout, and its 95 % interval."""
-  at_K = np.argmax([x.per_rollout_K(D) for x in estimates], axis=0)
-  low, high = np.quantile(at_K[1:], bootstrap.QUANTILES, method="nearest")
-  return estimates[at_K[0]].n, (estimates[low].n, estimates[high].n)
+  best_K = np.argmax([x.per_rollout_K(D) for x in estimates], axis=0)
+  low, high = np.quantile(best_K[1:], bootstrap.QUANTILES, method="nearest")
+  return estimates[best_K[0]].n, (estimates[low].n, estimates[high].n)
 
 
 def table(estimates: list[Estimate], D: int) -> str:

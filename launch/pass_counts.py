@@ -32,7 +32,7 @@ class PassCount(typing.NamedTuple):
 
 
 def key(split: str, p: Problem) -> str:
-  """16 hex digits that identify a problem and its address."""
+  """16 hex digits of a hash of a problem's split, id and content."""
   text = json.dumps([split, p.id, p.question, p.answer])
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -83,30 +83,30 @@ def append(path: str, header: dict,
 
 
 def missing(by_key: dict, counts: dict, n: int, again: list[int]):
-  """Yields (samples, keys of the problems without a count of so many samples).
+  """Yields (samples, keys of the problems without a count of `samples`).
 
   Args:
     by_key: key -> (split, problem).
     counts: (key, samples) -> PassCount.
     n: samples of every problem.
-    again: further samples of problems with 0 of n correct.
+    again: each a number of new samples of the problems with 0 of n correct.
   """
   yield n, [key_ for key_ in by_key if (key_, n) not in counts]
-  for more in again:
-    yield more, [key_ for key_ in by_key if (key_, more) not in counts
-                 and (key_, n) in counts and counts[key_, n].correct == 0]
+  for samples in again:
+    yield samples, [key_ for key_ in by_key if (key_, samples) not in counts
+                    and (key_, n) in counts and counts[key_, n].correct == 0]
 
 
 def slices(by_key: dict, keys: list[str]):
   """Yields (split, keys) of slices, see SECONDS; a slice has one split."""
-  size, at = FIRST_SLICE, 0
+  size, first = FIRST_SLICE, 0
   keys = sorted(keys, key=lambda key_: by_key[key_][0])  # keeps the order
-  while at < len(keys):
-    begun, split = time.monotonic(), by_key[keys[at]][0]
-    part = [x for x in keys[at:at + size] if by_key[x][0] == split]
+  while first < len(keys):
+    start, split = time.monotonic(), by_key[keys[first]][0]
+    part = [x for x in keys[first:first + size] if by_key[x][0] == split]
     yield split, part
-    at += len(part)
-    if time.monotonic() - begun < SECONDS:
+    first += len(part)
+    if time.monotonic() - start < SECONDS:
       size = min(2 * size, LARGEST_SLICE)
 
 
@@ -122,19 +122,19 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
       PassCounts; entered if a count is missing.
   """
   path, measure = path_of(out, shard, shards), None
-  mine = {key_: at for key_, at in by_key.items()
+  in_shard = {key_: entry for key_, entry in by_key.items()
           if int(key_, 16) % shards == shard}
   counts = read(out, header)
   with contextlib.ExitStack() as stack:
-    for samples, keys in missing(mine, counts, n, again):
+    for samples, keys in missing(in_shard, counts, n, again):
       if not keys:
         continue
       measure = measure or stack.enter_context(start())
       with progress.track(len(keys) * samples, f"avg@{samples}",
                           "samples") as advance:
-        for split, part in slices(mine, keys):
-          measured = measure(split, [mine[key_][1] for key_ in part], samples,
-                             advance)
+        for split, part in slices(in_shard, keys):
+          problems = [in_shard[key_][1] for key_ in part]
+          measured = measure(split, problems, samples, advance)
           new = {(key_, samples): count
                  for key_, count in zip(part, measured, strict=True)}
           append(path, header, new)

@@ -29,11 +29,11 @@ from isojax.planner import (
 )
 from isojax.planner import request as request_lib
 
-# Field of a config -> the flag that decides it.
+# Field of a config -> the flag of the plan that decides it.
 PLANNED = {"alloc.Bp": "--Bp", "alloc.n": "--n", "alloc.C": "--rollouts",
            "alloc.M": "--rollouts", "seed": "--seeds"}
 
-# A field's type -> how its flag is defined.
+# Type of a field of the request -> how its flag is defined.
 DEFINE = {object: flags.DEFINE_string, str | None: flags.DEFINE_string,
           float | None: flags.DEFINE_float, int | None: flags.DEFINE_integer,
           bool: flags.DEFINE_boolean}

@@ -57,7 +57,7 @@ def write_config(folder: pathlib.Path, shape: dict, vocabulary: int,
 
 
 def solved(seed: int, first: int, count: int, *, numbers, split: str):
-  """Problems first .. first + count, cycling through `numbers`."""
+  """`count` problems from `first` on, whose sizes cycle through `numbers`."""
   return [countdown.problem(seed, i, numbers=numbers[i % len(numbers)],
                             split=split) for i in range(first, first + count)]
 
@@ -89,10 +89,10 @@ def pass_rates(sampler, params, tokenizer, cfg, sampling, prompt) -> str:
     texts = rewards.texts(tokenizer, rollouts)
     correct = np.reshape([countdown.verify(problems[i // k], text)
                           for i, text in enumerate(texts)], (-1, k)).sum(axis=1)
-    one, one_se = evaluate.mean_and_se(correct / k)
+    mean, mean_se = evaluate.mean_and_se(correct / k)
     best, best_se = evaluate.mean_and_se(
         evaluate.best_at_k(correct, stored=k, k=k))
-    lines.append(f"{numbers:7d}   {one:.3f} ± {one_se:.3f}   "
+    lines.append(f"{numbers:7d}   {mean:.3f} ± {mean_se:.3f}   "
                  f"{best:.3f} ± {best_se:.3f}")
   return "\n".join([f"numbers          pass@1         pass@{k}", *lines])
 
@@ -126,7 +126,7 @@ def main(_) -> None:
   state = optimizer_lib.init_state(model, tx, params)
   update = update_lib.make_update(model, tx, loss)
 
-  one = np.ones(cfg.batch)
+  ones = np.ones(cfg.batch)
   with progress.track(cfg.steps, "pretrain", "steps") as advance:
     for step in range(cfg.steps):
       problems = solved(cfg.seed, step * cfg.batch, cfg.batch,
@@ -135,9 +135,9 @@ def main(_) -> None:
           tokenizer, problems, prompt, S=sampling.max_prompt_tokens,
           V=len(tokenizer))
       data = answers(tokenizer, problems, T=sampling.max_new_tokens, eos=eos)
-      weight = one / data.len_R.sum()
+      weight = ones / data.len_R.sum()
       batches = update_lib.assemble(
-          prompts, data, dict(advantage=one, policy_weight=weight,
+          prompts, data, dict(advantage=ones, policy_weight=weight,
                               regularizer_weight=weight), n=1, G=1, cfg=loss)
       jax.block_until_ready(state)
       state, metrics = update(

@@ -3,8 +3,8 @@
   python -m launch.random_checkpoint --config_json=FILE --out=FOLDER
 
 The checkpoint has the shape of --config_json and a byte-level tokenizer. Its
-policy is nearly uniform over the V tokens of the vocabulary. With K EOS tokens
-(--eos=K), response lengths are geometric with mean V / K.
+policy is nearly uniform over the V tokens of the vocabulary, of which --eos end
+a response: lengths are geometric with mean V / eos.
 """
 
 import json
@@ -48,11 +48,12 @@ def main(_) -> None:
     shutil.copyfile(_CONFIG_JSON.value, folder / "config.json")
     cfg = hf_config.read(source)
     tokenizer = byte_tokenizer()
-    if not len(tokenizer) < cfg.V >= _EOS.value:
+    if cfg.V <= len(tokenizer) or cfg.V < _EOS.value:
       raise InputError(f"vocab_size={cfg.V}: expected more than the "
                        f"{len(tokenizer)} tokens of the tokenizer, and at "
                        f"least --eos={_EOS.value}")
     tokenizer.save_pretrained(source)
+    # <eos>, and the last ids of the vocabulary, which no text has.
     ids = [1, *range(cfg.V - _EOS.value + 1, cfg.V)]
     (folder / "generation_config.json").write_text(
         json.dumps({"eos_token_id": ids}) + "\n", encoding="utf-8")
@@ -61,7 +62,7 @@ def main(_) -> None:
     params = decoder.init_params(model, jax.random.key(_SEED.value))
     hf_weights.export(source, _OUT.value, params, dtype=_DTYPE.value)
   size = sum(x.size for x in jax.tree.leaves(params))
-  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # of KiB
   print(f"wrote {_OUT.value}: {size:,} random parameters, {_DTYPE.value}; "
         f"rollouts end after {cfg.V / _EOS.value:,.0f} tokens on average; peak "
         f"memory {peak:.1f} GiB")

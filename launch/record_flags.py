@@ -1,6 +1,4 @@
-"""Flags for reading the evaluations of many runs, and their rows.
-
-For records of isojax and logs of other trainers.
+"""Flags for reading the evaluations of many runs, of isojax or other trainers.
 """
 
 from absl import flags

@@ -5,9 +5,11 @@
 
 A field is a set of arms that a user might race: the n of one recipe, or the
 recipes of one n. A replay draws one seed of each arm and resamples the
-validation problems; its regret is of the mean over all seeds and problems: the
-best arm's reward with the whole budget minus the chosen arm's with what the
-race left for it, each at its best checkpoint.
+validation problems. Its regret is the reward of the best arm with the whole
+budget minus the reward of the chosen arm with what the race left for it, each
+at the best checkpoint and as the mean over all seeds and problems.
+
+K arms, E evaluations, Q validation problems; C is the rollouts of an arm.
 """
 
 import collections
@@ -37,8 +39,8 @@ _RESAMPLES = flags.DEFINE_integer(
 _ONLY = flags.DEFINE_string("only", "*", "Only these fields.")
 _OUT = flags.DEFINE_string("out", None, "JSON file of all rows.")
 _COVERAGE = flags.DEFINE_integer(
-    "coverage", 0, "Instead: so many simulated races, and how often the 95 % "
-    "interval of a gap held the truth.")
+    "coverage", 0, "Instead: simulate so many races, and print how often the "
+    "95 % interval of a gap holds the truth.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the resamples.")
 
 BUDGETS = tuple(2 ** power for power in range(15, 21))
@@ -72,8 +74,10 @@ class Field:
 
 def logged(run: ledger_lib.LedgerRun, *, training: bool) -> Logged:
   arm, Bp, n = (run.head[key] for key in ("arm", "Bp", "n"))
-  C, reward, value = (*reanalysis.curve(run, "reward"), None) if training else (
-      run.C_E, run.value_ExQ.mean(1), run.value_ExQ)
+  if training:
+    C, reward, value = *reanalysis.curve(run, "reward"), None
+  else:
+    C, reward, value = run.C_E, run.value_ExQ.mean(1), run.value_ExQ
   return Logged(f"{arm} n={n} Bp={Bp}".strip(), {"alloc": {"Bp": Bp, "n": n}},
                 run.head["run_id"], C, reward, value, Bp * n,
                 run.evals[-1]["device_seconds"] / run.evals[-1]["rollouts"])
@@ -84,21 +88,23 @@ def fields_of(path: str, *, training: bool) -> list[Field]:
   ledger = ledger_lib.read(path)
   cells = collections.defaultdict(list)
   for run in ledger.runs:
-    if "again" not in run.head["arm"]:
+    if "again" not in run.head["arm"]:  # a copy with other seeds
       key = run.head["arm"], run.head["Bp"], run.head["n"]
       cells[key].append(logged(run, training=training))
   groups = collections.defaultdict(list)
   for arm, Bp, n in cells:
     groups[arm or "n"].append((arm, Bp, n))
     groups[f"recipes, n={n}"].append((arm, Bp, n))
-  if ledger.part.name.startswith("rate"):  # (n, rate), the default of a spend
+  if ledger.part.name.startswith("rate"):  # the arms of a spend by default
     groups["n and rate"] = list(cells)
   reward = "training" if training else "validation"
-  return [Field(f"{ledger.part.name}/{name} ({reward})", tuple(keys),
-                tuple(tuple(cells[key]) for key in keys))
-          for name, of_group in groups.items()
-          if len(keys := sorted(set(of_group),
-                                key=lambda k: (k[2], k[1], k[0]))) > 2]
+  fields = []
+  for name, keys in groups.items():
+    keys = sorted(set(keys), key=lambda k: (k[2], k[1], k[0]))
+    if len(keys) > 2:
+      fields.append(Field(f"{ledger.part.name}/{name} ({reward})", tuple(keys),
+                          tuple(tuple(cells[key]) for key in keys)))
+  return fields
 
 
 # ---- the truth of a replay
@@ -118,13 +124,13 @@ def drawn(field: Field, rng) -> list[Logged]:
   if arms[0].value_ExQ is None:
     return arms
   Q = arms[0].value_ExQ.shape[1]
-  at = rng.integers(0, Q, Q)
-  return [dataclasses.replace(a, value_ExQ=a.value_ExQ[:, at],
-                              reward_E=a.value_ExQ[:, at].mean(1))
+  index_Q = rng.integers(0, Q, Q)
+  return [dataclasses.replace(a, value_ExQ=a.value_ExQ[:, index_Q],
+                              reward_E=a.value_ExQ[:, index_Q].mean(1))
           for a in arms]
 
 
-# ---- the rivals: (field, arms, budget) -> (chosen, its rollouts, all rollouts)
+# ---- the rivals: (field, arms, budget) -> (chosen arm, its C, C of all arms)
 
 
 def by_race(field, arms, budget, prior=None):
@@ -154,32 +160,31 @@ def halving(field, arms, budget):
     C += budget / rungs / len(alive)
     if len(alive) == 1:
       return alive[0], C, budget
-    order = sorted(alive, key=lambda k: -_now(arms[k], C))
+    order = sorted(alive, key=lambda k: -_last_reward(arms[k], C))
     alive = order[:max(1, len(alive) // ETA)]
 
 
 def asha(field, arms, budget):
   """ASHA's rule with one worker: promote what is in the top half of a rung."""
-  rung = max(budget / 32, replay.smallest(arms))
-  at, spent, levels = {}, 0.0, {}
+  rung = max(budget / 32, replay.smallest(arms))  # the race's first rung
+  C_of, spent, levels = {}, 0.0, {}  # levels: rung -> {arm: its reward there}
   while True:
-    step = _promotion(levels, len(arms))
-    k, level = step if step else (len(at), 0)
+    k, level = _promotion(levels) or (len(C_of), 0)  # else a new arm
     if k >= len(arms):
       break
     C = min(rung * ETA ** level, budget)
-    before = at[k] if k in at else 0.0
+    before = C_of[k] if k in C_of else 0.0
     if spent + C - before > budget:
       break
-    spent, at[k] = spent + C - before, C
-    levels.setdefault(level, {})[k] = _now(arms[k], C)
-  if not at:
+    spent, C_of[k] = spent + C - before, C
+    levels.setdefault(level, {})[k] = _last_reward(arms[k], C)
+  if not C_of:
     return field.prior, budget, budget
-  best = max(at, key=lambda k: _now(arms[k], at[k]))
-  return best, at[best] + budget - spent, budget
+  best = max(C_of, key=lambda k: _last_reward(arms[k], C_of[k]))
+  return best, C_of[best] + budget - spent, budget
 
 
-def _promotion(levels: dict, K: int):
+def _promotion(levels: dict) -> tuple[int, int] | None:
   """(Arm, next level) of the highest level that has one to promote."""
   for level in sorted(levels, reverse=True):
     order = sorted(levels[level], key=lambda k: -levels[level][k])
@@ -190,7 +195,7 @@ def _promotion(levels: dict, K: int):
   return None
 
 
-def _now(arm: Logged, C: float) -> float:
+def _last_reward(arm: Logged, C: float) -> float:
   return float(arm.up_to(C)[0].reward_E[-1])
 
 
@@ -200,7 +205,7 @@ RIVALS = {
     "published law": published, "full grid": full_grid,
     "successive halving": halving, "ASHA": asha,
     "the last arm": lambda field, arms, C: (len(arms) - 1, C, C),
-    # What is known before points to it.
+    # With a prior that nothing supports.
     "race, prior = the last arm": lambda field, arms, C: by_race(
         field, arms, C, prior=len(arms) - 1)}
 
@@ -211,12 +216,12 @@ RIVALS = {
 def rows_of(field: Field, resamples: int, rng) -> list[dict]:
   """A row for each budget, rival and draw."""
   truths = [mean_curve(runs) for runs in field.runs]
-  end = min(one.C_E[-1] for runs in field.runs for one in runs)
+  end = min(run.C_E[-1] for runs in field.runs for run in runs)
   rows = []
   for budget in BUDGETS:
     if budget > end + max(a.step_size for a in truths):
       continue
-    oracle = max(one.reached(budget) for one in truths)
+    oracle = max(truth.reached(budget) for truth in truths)
     for _ in range(resamples):
       arms = drawn(field, rng)
       for name, rival in RIVALS.items():
@@ -236,15 +241,15 @@ def summary(rows: list[dict], rivals: typing.Iterable[str]) -> list[list[str]]:
             "of the full grid"]]
   base = np.array([r["regret"] for r in rows if r["rival"] == "always n = 8"])
   for name in rivals:
-    mine = [r for r in rows if r["rival"] == name]
-    regret, over = (np.array([r[key] for r in mine])
-                    for key in ("regret", "overhead"))
+    of_rival = [r for r in rows if r["rival"] == name]
+    regret, overhead = (np.array([r[key] for r in of_rival])
+                        for key in ("regret", "overhead"))
     lines.append([name, f"{regret.mean():.4f}",
                   f"{np.quantile(regret, 0.9):.4f}", f"{regret.max():.4f}",
                   f"{(regret <= 0.01).mean():.1%}",
-                  f"{(regret - base).max():.4f}", f"{np.median(over):.1%}",
-                  f"{np.quantile(over, 0.9):.1%}",
-                  f"{np.mean([r['grid'] for r in mine]):.1%}"])
+                  f"{(regret - base).max():.4f}", f"{np.median(overhead):.1%}",
+                  f"{np.quantile(overhead, 0.9):.1%}",
+                  f"{np.mean([r['grid'] for r in of_rival]):.1%}"])
   return lines
 
 
@@ -273,17 +278,19 @@ def losses(rows: list[dict], count: int) -> list[list[str]]:
 
 def simulated(rng, *, form: str, K: int = 5, C: int = 2 ** 18, Q: int = 300,
               k: int = 8) -> list[tuple[Logged, float]]:
-  """Arms of one shape with own stretches and rises, and binomial evaluations.
+  """(Arm, its true reward at C) of K curves of one form, with k samples each.
+
+  An arm has a stretch and a rise of its own. Numbers are like the study's.
   """
   C_E = np.concatenate([[0.0], C / 2.0 ** np.arange(6, -0.1, -0.5)])
   mid, slope = C * 2 ** rng.uniform(-5, 0), rng.uniform(0.5, 1.4)
   rise, offset_Q = rng.uniform(0.08, 0.4), rng.normal(0, 0.08, Q)
-  arms = []  # (arm, its true reward at C)
+  arms = []
   for n in (2 ** np.arange(1, 2 * K, 2)).tolist():
-    own = np.log(mid) + math.log(2) * (
+    log_mid = np.log(mid) + math.log(2) * (
         race.stretch(32, n) - race.stretch(32, 32) + rng.normal())
-    theta = np.array([-own] if form == "saturating_exponential" else [
-        own, math.log(slope)])
+    theta = np.array([-log_mid] if form == "saturating_exponential" else [
+        log_mid, math.log(slope)])
     with np.errstate(divide="ignore"):
       g_E = curves.FORMS[form](theta, C_E)
     p_E = 0.12 + (rise + rng.normal(0, race.DEFAULT.spread)) * g_E
@@ -300,20 +307,20 @@ def simulated(rng, *, form: str, K: int = 5, C: int = 2 ** 18, Q: int = 300,
 def coverage(count: int, rng) -> str:
   """How often intervals of a race's gaps hold the true gap at the end.
 
-  All gaps of all rungs count, so also those that a rung is reached for because
-  of earlier results.
+  The gaps of all rungs count, including rungs that are reached only because of
+  earlier results.
   """
   hits = collections.defaultdict(list)
   for _ in range(count):
     for form in race.shapes(1.0, 2.0):
       arms, truth = zip(*simulated(rng, form=form), strict=True)
-      def heard(decision, going, target, form=form, truth=truth):
+      def record(decision, going, target, form=form, truth=truth):
         for k, (mean, sd) in decision.behind.items():
           gap = truth[going[decision.leader]] - truth[going[k]]
           stops = "stopped" if k in decision.why else "goes on"
           inside = abs(gap - mean) <= race.INTERVAL_SDS * sd
           hits[form, stops].append((inside, gap > 0))
-      replay.replay(arms, 2 ** 18, prior=1, on_decision=heard)
+      replay.replay(arms, 2 ** 18, prior=1, on_decision=record)
   return aligned([["curves", "arm", "gaps", "95 % interval holds the truth",
                    "arm is truly behind"], *(
       [form, stops, f"{len(h):,}", *(f"{x:.1%}" for x in np.mean(h, 0))]
@@ -337,13 +344,14 @@ def main(_) -> None:
             "n, validation": lambda r: r["over_n"] and "valid" in r["field"],
             "n, training": lambda r: r["over_n"] and "train" in r["field"],
             "recipes": lambda r: not r["over_n"]}
-  for name, chosen in groups.items():
-    kept = [r for r in rows if chosen(r)]
-    if kept:
-      count = len(kept) // len(RIVALS)
-      raced = np.mean([r["overhead"] > 0 for r in kept if r["rival"] == "race"])
+  for name, is_member in groups.items():
+    members = [r for r in rows if is_member(r)]
+    if members:
+      count = len(members) // len(RIVALS)
+      raced = np.mean([r["overhead"] > 0 for r in members
+                       if r["rival"] == "race"])
       print(f"\n{name}: {count:,} replays, raced in {raced:.0%}\n"
-            + aligned(summary(kept, RIVALS)))
+            + aligned(summary(members, RIVALS)))
   print("\nwhere the race loses most to n = 8\n" + aligned(losses(rows, 12)))
   if _OUT.value:
     with open(_OUT.value, "w", encoding="utf-8") as file:

@@ -4,7 +4,7 @@
   python -m launch.samples runs/a --step=40
   python -m launch.samples runs/a --chat
 
-The texts are those of samples.jsonl: answers in training steps, and in each
+The texts come from samples.jsonl: answers in training steps, and in each
 evaluation. --chat answers the lines of standard input by the newest checkpoint
 of the run, or by a Hugging Face folder, with the run's prompt and greedily.
 """
@@ -20,7 +20,7 @@ from isojax.core import cli
 from isojax.errors import InputError
 from isojax.run import samples
 
-SHOWN = 4  # steps and evaluations without --step
+SHOWN = 4  # the last steps and evaluations that are shown without --step
 
 
 def shown(folder: str, step: int | None) -> str:
@@ -36,7 +36,7 @@ def shown(folder: str, step: int | None) -> str:
 
 
 def policy(folder: str):
-  """A function as Run.sample, of a run's or of a Hugging Face folder."""
+  """The function Run.sample for a folder of a run or a Hugging Face model."""
   if os.path.exists(os.path.join(folder, "tokenizer_config.json")):
     return runs.load_sampler(isojax.config(
         "configs/hard.py:smollm2-135m", model={"path": folder},

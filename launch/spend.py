@@ -57,25 +57,25 @@ _OUT = flags.DEFINE_string("out", None, "With --replay: file for its JSON.")
 
 def replay() -> None:
   """Races finished runs, and prints what the race would have decided."""
-  others = (_HOURS, _USD, _MACHINE, _PRICE)
-  if _ROLLOUTS.value is None or any(flag.value is not None for flag in others):
+  unused = (_HOURS, _USD, _MACHINE, _PRICE)
+  if _ROLLOUTS.value is None or any(flag.value is not None for flag in unused):
     raise InputError("--replay: expected --rollouts, without "
-                     + ", ".join(f"--{flag.name}" for flag in others))
-  rows, notes = record_flags.rows_of(_REPLAY.value, axis="rollouts",
-                                     flag="replay")
-  chosen = study_lib.Selection(
+                     + ", ".join(f"--{flag.name}" for flag in unused))
+  rows, file_notes = record_flags.rows_of(_REPLAY.value, axis="rollouts",
+                                          flag="replay")
+  selection = study_lib.Selection(
       axis="rollouts", metric=record_flags.METRIC.value,
       at_k=record_flags.AT_K.value, eval_set=log_flags.EVAL_SET.value)
-  more: list[str] = []
+  run_notes: list[str] = []  # comparable_runs appends to it
   logged, left_out = replay_lib.of_runs(
-      study_lib.comparable_runs(rows, chosen, more))
-  done = replay_lib.replay(logged, _ROLLOUTS.value, log=print)
-  notes = [*notes, *more, *left_out]
-  print(replay_lib.text(done, notes))
+      study_lib.comparable_runs(rows, selection, run_notes))
+  replayed = replay_lib.replay(logged, _ROLLOUTS.value, log=print)
+  notes = [*file_notes, *run_notes, *left_out]
+  print(replay_lib.text(replayed, notes))
   if _OUT.value is not None:
     try:
       with open(_OUT.value, "w", encoding="utf-8") as file:
-        json.dump(replay_lib.document(done, notes), file, indent=1)
+        json.dump(replay_lib.document(replayed, notes), file, indent=1)
     except OSError as error:
       raise InputError(f"--out={_OUT.value}: cannot be written "
                        f"({reason(error)}); choose another file") from error

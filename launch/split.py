@@ -40,7 +40,7 @@ from isojax.tasks import strata as strata_lib
 from isojax.tasks.problem import Pool, Problem
 from launch import pass_counts
 
-# Sizes of configs/grpo.py, each with the most parameters of a model for it.
+# Sizes of configs/grpo.py, each with the most parameters that it is used for.
 _SIZES = (("tiny", 5e6), ("smollm2-135m", 3e8), ("qwen2.5-0.5b", 2e9),
           ("qwen2.5-7b", math.inf))
 TRAINING = '''"""Trains on a stratum; written by launch.split, yours to edit."""
@@ -63,7 +63,7 @@ class Split:
   model: str  # Hugging Face folder, or name on the hub
   out: str  # files are OUT-STRATUM.jsonl
   prompt: prompts_lib.PromptConfig
-  grader: dict  # arguments of GraderConfig; with n > 0 a GraderConfig
+  grader: dict  # of GraderConfig; with n > 0 it becomes a GraderConfig
   n: int  # samples of each problem; 0: none, and one stratum "all"
   source: dict  # kind, a key of Task.sources, and its arguments
   strata: dict  # name -> strata.StratumConfig
@@ -94,9 +94,9 @@ class Split:
 def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   """Writes the strata of a problem set; returns name -> file.
 
-  The process that ends last of `shards` writes them; the others return {}.
-  `values` is a ConfigDict with the fields of Split. `command` is stored in the
-  files.
+  Of the processes of all `shards` the last to end writes them; the others
+  return {}. `values` is a ConfigDict with the fields of Split; `command` is
+  stored in the files. Below, `side` is a split of the data: train, validation.
   """
   cfg = sections.section(Split, values.to_dict(), "config")
   if not 0 <= shard < shards:
@@ -113,12 +113,12 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
                      policy.model.mesh.devices.flat[0].platform)
   experiment.check_sampler(
       cfg.sampler, max_positions=policy.model.cfg.max_positions)
-  pool = without_long(cfg, policy, read_pool(cfg, [cfg.grader.name]))
+  pool = drop_long_prompts(cfg, policy, read_pool(cfg, [cfg.grader.name]))
   check_pool(pool, cfg.grader.name)
   by_key = {pass_counts.key(side, p): (side, p)
             for side in strata_lib.SPLITS for p in getattr(pool, side)}
   header = counts_header(cfg, policy)
-  again = sorted({w.again for w in cfg.strata.values()} - {None})
+  again = sorted({x.again for x in cfg.strata.values()} - {None})
   counts = pass_counts.completed(
       cfg.out, header, by_key, cfg.n, again, shard=shard, shards=shards,
       start=functools.partial(open_measure, cfg, policy))
@@ -141,10 +141,10 @@ def write_strata(cfg: Split, policy: inputs.BasePolicy, pool: Pool,
   rows, errors = strata_lib.assemble(
       cfg.strata, cfg.mixtures, pool,
       pass_counts.correct_by_problem(by_key, counts), cfg.n)
-  tests = {name: [row for row in of if row["split"] == strata_lib.TEST]
-           for name, of in rows.items()}
-  rows = {name: [row for row in of if row["split"] != strata_lib.TEST]
-          for name, of in rows.items()}
+  tests = {name: [row for row in lines if row["split"] == strata_lib.TEST]
+           for name, lines in rows.items()}
+  rows = {name: [row for row in lines if row["split"] != strata_lib.TEST]
+          for name, lines in rows.items()}
   tokens = {(side, p.id): round(counts[key, cfg.n].tokens, 1)
             for key, (side, p) in by_key.items()}
   progress.show(f"avg@{cfg.n} of the training problems:")
@@ -171,7 +171,7 @@ def write_strata(cfg: Split, policy: inputs.BasePolicy, pool: Pool,
 
 
 def with_dtype(values: dict, platform: str) -> Split:
-  """The config with a dtype for `auto`; counts of another one are refused."""
+  """The config with the dtype of `auto`; stored counts must have the same."""
   dtype, why = auto_dtype.chosen(platform)
   progress.show(f"config.sampler.dtype: auto is {dtype}, because {why}")
   return sections.section(
@@ -220,9 +220,9 @@ def encoded(cfg: Split, policy: inputs.BasePolicy, problems: list[Problem]):
                             V=policy.model.cfg.V)
 
 
-def without_long(cfg: Split, policy: inputs.BasePolicy, pool: Pool) -> Pool:
-  """The pool without problems whose prompts are too long, and a note on them.
-  """
+def drop_long_prompts(cfg: Split, policy: inputs.BasePolicy,
+                      pool: Pool) -> Pool:
+  """The pool with a note, without problems whose prompts are too long."""
   kept = [encoded(cfg, policy, problems)[0]
           for problems in (pool.train, pool.validation)]
   total = len(pool.train) + len(pool.validation)
@@ -250,17 +250,17 @@ def counts_header(cfg: Split, policy: inputs.BasePolicy) -> dict:
 
 @contextlib.contextmanager
 def open_measure(cfg: Split, policy: inputs.BasePolicy):
-  """Yields measure(split, problems, n, advance) -> PassCounts of n samples."""
+  """Yields measure(side, problems, n, advance) -> PassCounts of n samples."""
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
   sampler, notes = programs.make_sampler(policy, cfg.sampler)
   for note in notes:
     progress.show(note)
 
-  def measure(split: str, problems: list[Problem], n: int,
+  def measure(side: str, problems: list[Problem], n: int,
               advance) -> list[pass_counts.PassCount]:
     problems, prompts = encoded(cfg, policy, problems)
     rollouts = engine.sample_all(
-        sampler, params, prompts, n, rng.stream(cfg.seed, split),
+        sampler, params, prompts, n, rng.stream(cfg.seed, side),
         temperature=cfg.sampler.temperature, top_p=cfg.sampler.top_p,
         ended=lambda items, _: advance(len(items.number_R)))
     graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))
@@ -281,7 +281,7 @@ def open_measure(cfg: Split, policy: inputs.BasePolicy):
 def write_all(cfg: Split, command: str) -> str:
   """Writes one stratum of all problems, without a policy; returns its path.
 
-  Problems of files are for any grader, others for the task that makes them.
+  Problems of files are for any task (None), others for the task of the source.
   """
   path = f"{cfg.out}-all.jsonl"
   if os.path.exists(path) and strata_lib.read(path).header["n"]:
@@ -303,7 +303,7 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
           command: str, folder: str) -> str:
   """Writes a stratum, prints the command that trains on it; returns its path.
 
-  `folder` is that of the model.
+  `folder` is the model's.
   """
   path = f"{cfg.out}-{name}.jsonl"
   strata_lib.write(path, {"stratum": name} | header | {
@@ -339,7 +339,7 @@ def training_config(cfg: Split, path: str, name: str, folder: str) -> str:
             "recipe": {"loss": {"dtype": cfg.sampler.dtype}}}
   del values["sampler"]["top_p"]  # training has 1
   if cfg.mesh != mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1):
-    # Otherwise, training may use more devices.
+    # The default mesh is not written: training may use more devices.
     values["mesh"] = dataclasses.asdict(cfg.mesh)
   return TRAINING.format(
       name=name, size="" if size == "tiny" else repr(size),
@@ -347,10 +347,14 @@ def training_config(cfg: Split, path: str, name: str, folder: str) -> str:
 
 
 def changes(values: dict, config, name: str = "config") -> list[str]:
-  """The lines that change a config to nested values, where they differ."""
-  return [line for key, value in values.items() for line in (
-      changes(value, config[key], f"{name}.{key}") if isinstance(value, dict)
-      else [f"{name}.{key} = {value!r}"] if config[key] != value else [])]
+  """The lines of code that set the nested values that a config lacks."""
+  lines = []
+  for key, value in values.items():
+    if isinstance(value, dict):
+      lines += changes(value, config[key], f"{name}.{key}")
+    elif config[key] != value:
+      lines.append(f"{name}.{key} = {value!r}")
+  return lines
 
 
 def shape_file(folder: str) -> pathlib.Path:
@@ -364,7 +368,7 @@ def size_of(folder: str) -> str:
     return _SIZES[-1][0]
   params = shape_lib.model_shape(
       json.loads(file.read_text(encoding="utf-8")), path=str(file)).params
-  return next(size for size, most in _SIZES if params <= most)
+  return next(size for size, limit in _SIZES if params <= limit)
 
 
 def train_counts(rows: list[dict]) -> list[int]:
@@ -374,8 +378,9 @@ def train_counts(rows: list[dict]) -> list[int]:
 def histogram(counts: list[int], n: int) -> str:
   """A text histogram of the number of correct samples per problem."""
   problems = np.bincount(counts, minlength=n + 1)
-  return "\n".join(f"{c:3d}/{n} {many:6d} {'#' * (50 * many // max(problems))}"
-                   for c, many in enumerate(problems))
+  return "\n".join(
+      f"{correct:3d}/{n} {count:6d} {'#' * (50 * count // max(problems))}"
+      for correct, count in enumerate(problems))
 
 
 def main(_) -> None:

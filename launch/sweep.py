@@ -65,8 +65,8 @@ def queue(runs: list[sweeper.PlannedRun]) -> None:
 def main(_) -> int:
   runs, messages = {}, []
   for path in _PLAN.value:
-    more, refused = sweeper.runs_of_plan(path, _CONFIG.value, _ROOT.value)
-    runs |= {run.folder: run for run in more}
+    planned, refused = sweeper.runs_of_plan(path, _CONFIG.value, _ROOT.value)
+    runs |= {run.folder: run for run in planned}  # equal runs count once
     messages += refused
   for text in messages:
     progress.say(f"left out: {text}")
@@ -75,9 +75,10 @@ def main(_) -> int:
     return exit_codes.BAD_INPUT if messages else 0
   runs = sweeper.runs_of_shard(list(runs.values()), _SHARD.value)
   if runs and not _STATUS.value:
-    per_run = _DEVICES.value or math.prod(_CONFIG.value.mesh.values())
-    if sweeper.sweep(runs, sweeper.workers_here(_WORKERS.value, per_run),
-                     _TRIES.value):
+    devices = _DEVICES.value or math.prod(_CONFIG.value.mesh.values())
+    stopped = sweeper.sweep(
+        runs, sweeper.workers_here(_WORKERS.value, devices), _TRIES.value)
+    if stopped:
       progress.say("stopped by a signal; the same command resumes the sweep")
       return exit_codes.PREEMPTED
   print(sweeper.table(runs))
@@ -85,7 +86,9 @@ def main(_) -> int:
       sweeper.state_of(run) == "failed" for run in runs)
   if failed:
     progress.say(f"runs failed; their output is in {_ROOT.value}/RUN_ID.log")
-  return exit_codes.BAD_INPUT if messages else FAILED if failed else 0
+  if messages:
+    return exit_codes.BAD_INPUT
+  return FAILED if failed else 0
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ platform_name: "CUDA"
 dnn_version_info {{ major: 9 minor: 10 }}
 runtime_version {{ major: 12 minor: 8 }}
 device_description_str: "{name}" """
-# From target_config/specs of XLA's sources; GHz, bytes, bytes per second.
+# Fields of TARGET, from XLA's target_config/specs; GHz, bytes, bytes a second.
 CARDS = {
     "a100": dict(name="NVIDIA A100-SXM4-80GB", capability=8, cores=108, fpus=64,
                  shared=167936, block=166912, clock=1.41, l2=41943040,
@@ -88,14 +88,14 @@ def tpus(name: str):
                      f"({str(error).splitlines()[0][:200]})") from error
 
 
-def gpus(card: dict, hosts: int, each: int):
+def gpus(card: dict, hosts: int, gpus_per_host: int):
   if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin")
              for version in (12, 13)):
     raise InputError("compiling for GPUs needs CUDA's compiler: "
                      "pip install -e '.[cuda12]' (Linux, 6 GB)")
   return topologies.get_topology_desc(
       card["name"], platform="cuda", target_config=TARGET.format(**card),
-      topology=f"1x{hosts}x{each}").devices
+      topology=f"1x{hosts}x{gpus_per_host}").devices
 
 
 def mesh_on(cfg: mesh_lib.MeshConfig, chips, topology: str):
@@ -108,6 +108,7 @@ def mesh_on(cfg: mesh_lib.MeshConfig, chips, topology: str):
   return mesh_lib.make_mesh(cfg, chips)
 
 
+# How libtpu reports that a program does not fit: (bytes used, available).
 _SIZE = r"([\d.]+)([KMGT]?)"
 TOO_MUCH = (f"Used {_SIZE} of {_SIZE} hbm",
             rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
@@ -115,8 +116,8 @@ TOO_MUCH = (f"Used {_SIZE} of {_SIZE} hbm",
 
 def out_of_memory(error: Exception) -> tuple[float, float] | None:
   """(bytes used, bytes available) by a compiler's error, or None."""
-  for form in TOO_MUCH:
-    if match := re.search(form, str(error)):
+  for pattern in TOO_MUCH:
+    if match := re.search(pattern, str(error)):
       unit = lambda letter: 1024 ** " KMGT".index(letter or " ")
       return float(match[1]) * unit(match[2]), float(match[3]) * unit(match[4])
   return None
@@ -125,12 +126,13 @@ def out_of_memory(error: Exception) -> tuple[float, float] | None:
 def hbm(device) -> float:
   """The bytes of a device that programs can use.
 
-  Of a GPU jax allocates a share; of a TPU an out-of-memory error tells it.
+  jax allocates a share of a GPU's memory. That of a TPU is read from the error
+  of a program that does not fit.
   """
   if device.platform == "gpu":
     memory = {card["name"]: card["memory"] for card in CARDS.values()}
     return memory[device.device_kind] * machines.gpu_share(os.environ)
-  vast = jax.ShapeDtypeStruct(
+  vast = jax.ShapeDtypeStruct(  # 4 TiB
       (2**42,), np.uint8, sharding=jax.sharding.SingleDeviceSharding(device))
   try:
     jax.jit(lambda x: x + 1).lower(vast).compile()

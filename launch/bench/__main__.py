@@ -7,7 +7,7 @@
   python -m launch.bench --table=FOLDER
 
 docs/performance.md explains contestants and columns. A call that compiles is
-timed again. Compile seconds are those of the first call, without a cache. With
+timed again. Compile seconds are of the first call, without a cache. With
 --mean_tokens, lengths are skewed: the policy is close to uniform over V ids, of
 which V / mean end a rollout. The flags of a case change all cases of a suite.
 
@@ -55,7 +55,7 @@ _JSON = flags.DEFINE_string("json", None, "File for the results.")
 _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of one more call of isojax per case, "
     "for TensorBoard or ui.perfetto.dev.")
-OVERRIDES = (  # a flag for a field of a case, with its name; None: unchanged
+OVERRIDES = (  # each has the name of a field of a case; None: unchanged
     flags.DEFINE_string("model", None, f"One of {', '.join(cases_lib.MODELS)}, "
                         "or a folder whose config.json gives the shape; "
                         "weights are random."),
@@ -122,9 +122,9 @@ def chosen_cases() -> list[Case]:
   out = []
   for case in cases:
     wanted = case.peers if peers is None else peers
-    never = [p for p in peers or () if case.what not in cases_lib.PEERS[p]]
-    if never and _SUITE.value is None:
-      raise InputError(f"--peer={','.join(never)} cannot be timed for --what="
+    unable = [p for p in peers or () if case.what not in cases_lib.PEERS[p]]
+    if unable and _SUITE.value is None:
+      raise InputError(f"--peer={','.join(unable)} cannot be timed for --what="
                        f"{case.what}; expected some of "
                        + ", ".join(p for p, what in cases_lib.PEERS.items()
                                    if case.what in what))
@@ -151,19 +151,19 @@ def main(_) -> int:
     return measure_accelerator()
   document = {"kind": "isojax bench", "rows": [],
               "date": str(datetime.date.today())}
-  began, cases = time.monotonic(), chosen_cases()
+  start, cases = time.monotonic(), chosen_cases()
   minutes = _MINUTES.value or 9
   save(document)  # before anything takes time
   document["machine"] = processes.alone(run.machine)
   print(run.text_of(document["machine"]) + "\n", flush=True)
   for i, case in enumerate(cases):
-    spent = time.monotonic() - began
+    spent = time.monotonic() - start
     progress.say(f"case {i + 1} of {len(cases)}: {case.name}, "
                  f"{progress.format_seconds(spent)} of at most {minutes:g} min "
                  "so far")
-    rows = processes.alone(run.run, case, _RUNS.value,
-                 (60 * minutes - spent) / (len(cases) - i),
-                 _PROFILE.value and os.path.join(_PROFILE.value, str(i)))
+    rows = processes.alone(
+        run.run, case, _RUNS.value, (60 * minutes - spent) / (len(cases) - i),
+        _PROFILE.value and os.path.join(_PROFILE.value, str(i)))
     print(run.of_case(rows), flush=True)
     document["rows"] += rows
     save(document)

@@ -35,7 +35,7 @@ from launch.bench import cases as cases_lib
 from launch.bench import ours, processes, run
 from launch.bench.cases import Case
 
-REPEATS = 10  # calls of a ceiling in a row
+REPEATS = 10  # calls in a row of a copy or product, which measure ceilings
 RUNS = 2  # of a case, after the warm-up
 
 
@@ -68,7 +68,7 @@ _UPDATE = dataclasses.replace(_SAMPLE, what="update", prompt_tokens=256)
 def _sampling(context: int, page: int | None) -> SuiteRow:
   """Samples the last 512 tokens of a context (256 of 512) in all slots."""
   new = min(512, context // 2)
-  n = {512: 32, 2048: 16, 8192: 8}[context]
+  n = {512: 32, 2048: 16, 8192: 8}[context]  # less memory of longer caches
   layout = "paged" if page else "contiguous"
   return SuiteRow(
       f"sample {_SAMPLE.model} {context} {layout}", "case", 120,
@@ -88,7 +88,8 @@ SUITE = (
     SuiteRow("step qwen2-1.5b", "case", 420, _STEP),
     _sampling(2048, 128), _sampling(8192, None), _sampling(8192, 128),
     _sampling(512, None), _sampling(512, 128))
-SMALLEST = {"copy": 2**20, "product": 256, "hard": 256, "case": 0}  # of `size`
+# SuiteRow.measure -> SuiteRow.size on a CPU.
+SMALLEST = {"copy": 2**20, "product": 256, "hard": 256, "case": 0}
 
 
 def smallest(row: SuiteRow) -> SuiteRow:
@@ -158,15 +159,15 @@ def measure_hard(row: SuiteRow) -> dict:
     with state_lib.claimed(setup, folder) as setup:
       training.train(setup, folder)
     seconds = time.perf_counter() - start
-    kept = records.read(f"{folder}/{state_lib.RECORDS}")
-  train = [r for r in kept if r["kind"] == "train"]
+    lines = records.read(f"{folder}/{state_lib.RECORDS}")
+  train = [r for r in lines if r["kind"] == "train"]
   return {
       "seconds": [seconds], "rollouts": train[-1]["rollouts"],
       "device_seconds": train[-1]["device_seconds"],
       "compile_seconds": sum(r["seconds_compile"] for r in train),
       "peak_bytes": run.peak(None, None),
       "curve": [[r[name] for name in ("rollouts", "avg", "avg_se")]
-                for r in kept if r["kind"] == "eval"]}
+                for r in lines if r["kind"] == "eval"]}
 
 
 MEASURES = {"copy": measure_copy, "product": measure_product,
@@ -205,19 +206,19 @@ def planned_bytes(case: Case, model) -> float:
   cfg, sampler = ours.sampler_of(model, case)
   slots, pages = sampler.sizes.rows[-1], sampler.pages
   rows = max(1, case.microbatch_tokens // packing.width(T, case.n))
-  held = memory.Held(slots, rows, min(rows, case.Bp), True,
-                     pages if sampler.page else None)
-  p = dataclasses.replace(
+  held = memory.Held(slots, rows, prompts=min(rows, case.Bp),
+                     weights_gathered=True, pages=pages or None)
+  planned = dataclasses.replace(
       programs.sampler_bytes(model, cfg), remat=case.remat,
       fused=engine.kernel(model, cfg, S + T) != "einsum").programs(
           held, reference=False)
-  sampling = p.state + p.weights + p.cache + p.window + max(
-      p.drawing, memory.LAST_GROWTH * p.part)
-  # Adam's moments stay on the device.
-  update = max(2 * p.state + p.program_bytes["accumulate"],
-               p.program_bytes["apply"])
+  sampling = planned.state + planned.weights + planned.cache + (
+      planned.window + max(planned.drawing, memory.LAST_GROWTH * planned.part))
+  moments = 2 * planned.state  # Adam's stay on the device
+  update = max(moments + planned.program_bytes["accumulate"],
+               planned.program_bytes["apply"])
   return {"sample": sampling, "update": update,
-          "step": max(sampling + 2 * p.state, update)}[case.what]
+          "step": max(sampling + moments, update)}[case.what]
 
 
 # --- Running and storing ------------------------------------------------------
@@ -242,7 +243,7 @@ def outcome(row: SuiteRow) -> dict:
 
 
 def measured(row: SuiteRow) -> dict:
-  """`outcome` in a process of its own, which frees the device's memory."""
+  """`outcome` in a process of its own, whose end frees the device's memory."""
   try:
     return processes.alone(outcome, row, seconds=row.seconds)
   except processes.ProcessError as error:
@@ -252,7 +253,7 @@ def measured(row: SuiteRow) -> dict:
 def path_of(folder: str, row: SuiteRow, machine: dict) -> pathlib.Path:
   """The file of a row, named by a hash of everything that decides its numbers.
 
-  The machine has the versions of libraries, and a hash of our sources.
+  `machine` has the versions of libraries and a hash of our sources.
   """
   fields = dataclasses.asdict(row)
   key = json.dumps([*(fields[name] for name in ("name", "case", "size")),
@@ -309,11 +310,12 @@ BOUNDED = {"decode_bytes": "copy", "update_flops": "product"}
 
 
 def published(device: str, ceiling: str | None) -> float | None:
-  """The published peak of a jax device kind, such as "NVIDIA H100 80GB HBM3".
-  """
+  """The published peak of a device_kind, such as "NVIDIA H100 80GB HBM3"."""
+  if ceiling is None:
+    return None
   return next(({"copy": chip.hbm_bandwidth, "product": chip.bfloat16}[ceiling]
                for name, chip in machines.ACCELERATORS.items()
-               if ceiling and name in device.lower()), None)
+               if name in device.lower()), None)
 
 
 def speed(row: dict) -> tuple[str, float | None, str | None]:

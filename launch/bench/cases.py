@@ -19,7 +19,7 @@ TORCH = ("hf", "hf_bf16")
 
 
 def _qwen2(D: int, F: int, layers: int, heads: int, V: int) -> dict:
-  """A config.json of Qwen2 with two key heads."""
+  """A config.json of Qwen2 of width D and MLP width F, with two key heads."""
   return dict(
       model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_act="silu",
       max_position_embeddings=32768, rms_norm_eps=1e-6,
@@ -47,7 +47,7 @@ class Case:
 
   what: str  # of WHAT
   model: str  # of MODELS, or a folder with config.json
-  dtype: str  # of compute; masters are float32
+  dtype: str  # of compute; trained parameters are float32
   Bp: int
   n: int
   prompt_tokens: int
@@ -111,7 +111,7 @@ def config_of(model: str) -> dict:
 
 
 def stops(case: Case, V: int) -> tuple[int, ...]:
-  """The ids that end a rollout: the last V / mean ids.
+  """The ids that end a rollout: the last V / mean_tokens of V ids.
 
   If all lengths are equal it is V, which no policy of V tokens can draw.
   """
@@ -127,16 +127,16 @@ def useful(tokens_RxT, stop: tuple[int, ...]):
   return np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, tokens.shape[1])
 
 
-def made_prompts(case: Case, V: int):
+def random_prompts(case: Case, V: int):
   """Random prompts [Bp, prompt_tokens] without 0, the padding."""
   rng = np.random.default_rng(0)
   return rng.integers(1, V, (case.Bp, case.prompt_tokens), np.int32)
 
 
-def made_rollouts(case: Case, V: int, seed: int):
+def random_rollouts(case: Case, V: int, seed: int):
   """(tokens [B, new_tokens], 0 beyond the length; lengths [B]).
 
-  Lengths are geometric, as those of a uniform policy with K stops of V ids.
+  Lengths are geometric, as a uniform policy's with the ids of `stops`.
   """
   rng = np.random.default_rng(seed)
   len_R = np.full(case.B, case.new_tokens)
@@ -146,7 +146,7 @@ def made_rollouts(case: Case, V: int, seed: int):
   return np.where(np.arange(case.new_tokens) < len_R[:, None], tokens, 0), len_R
 
 
-def made_rewards(case: Case, seed: int):
+def random_rewards(case: Case, seed: int):
   """Rewards [Bp, n] of 0 and 1, both in each group."""
   reward = np.random.default_rng(seed).integers(0, 2, (case.Bp, case.n))
   reward[:, 0], reward[:, 1] = 0, 1

@@ -34,8 +34,8 @@ class Contestant:
 
   name: str
   dtype: str  # of its compute
-  # seed -> (useful lengths [B], decoded slots times positions), the latter None
-  # without sampling; returns when the devices are done.
+  # seed -> (useful lengths [B]; slots times positions that were decoded, None
+  # without sampling); returns when the devices are done.
   call: typing.Callable
   warm: typing.Callable  # seed -> None; the warm-up, which compiles
   held_bytes: typing.Callable  # () -> bytes of weights and optimizer state
@@ -66,7 +66,7 @@ def nbytes(tree) -> int:
 
 
 def prompts_of(case: Case, V: int) -> Prompts:
-  return Prompts(cases.made_prompts(case, V),
+  return Prompts(cases.random_prompts(case, V),
                  np.full(case.Bp, case.prompt_tokens, np.int32),
                  np.arange(case.Bp, dtype=np.uint32))
 
@@ -76,10 +76,8 @@ def sampler_of(model: decoder.Transformer, case: Case):
   cfg = engine.SamplerConfig(**cases.SETTINGS["sampler"] | dict(
       slots=case.slots or case.B, max_prompt_tokens=case.prompt_tokens,
       max_new_tokens=case.new_tokens, dtype=case.dtype, page=case.page,
-      attention=case.attention,
-      interrupt=interrupt.OFF))
-  return cfg, engine.make_sampler(
-      model, cfg, cases.stops(case, model.cfg.V))
+      attention=case.attention, interrupt=interrupt.OFF))
+  return cfg, engine.make_sampler(model, cfg, cases.stops(case, model.cfg.V))
 
 
 def make_sampling(model: decoder.Transformer, case: Case):
@@ -104,7 +102,9 @@ def make_sampling(model: decoder.Transformer, case: Case):
 
 
 def make_updating(model: decoder.Transformer, case: Case):
-  """(parameters -> state; (state, prompts, rollouts, reward) -> state, done).
+  """init(parameters) -> state; step(state, prompts, rollouts, reward) -> state.
+
+  `step` returns when the device has computed the update.
   """
   recipe = cases.SETTINGS["recipe"]
   cfg = LossConfig(**recipe["loss"] | dict(
@@ -128,12 +128,12 @@ def make_updating(model: decoder.Transformer, case: Case):
     jax.block_until_ready((state, metrics))
     return state
 
-  first = functools.partial(optimizer_lib.init_state, model, tx)
-  return first, profile.stage("update", step)
+  init = functools.partial(optimizer_lib.init_state, model, tx)
+  return init, profile.stage("update", step)
 
 
-def made(case: Case, V: int, seed: int) -> Rollouts:
-  tokens, len_R = cases.made_rollouts(case, V, seed)
+def rollouts_of(case: Case, V: int, seed: int) -> Rollouts:
+  tokens, len_R = cases.random_rollouts(case, V, seed)
   behavior = np.where(tokens > 0, -np.log(V), 0.0).astype(np.float32)
   return Rollouts(tokens, len_R.astype(np.int32), np.ones(case.B, bool),
                   behavior, len_R.astype(np.float32))
@@ -142,20 +142,21 @@ def made(case: Case, V: int, seed: int) -> Rollouts:
 def ours(policy: RandomPolicy, case: Case) -> Contestant:
   """isojax: sampling, an update, or both with synthetic rewards."""
   model, V = policy.model, policy.model.cfg.V
-  prompts, held, sample, step = prompts_of(case, V), policy.params, None, None
+  prompts, sample, step = prompts_of(case, V), None, None
+  held = policy.params  # the training state if there are updates
   if case.what != "update":
     sample = make_sampling(model, case)
   if case.what != "sample":
-    first, step = make_updating(model, case)
-    held = first(policy.params)  # donated
+    init, step = make_updating(model, case)
+    held = init(policy.params)  # donated
 
   def call(seed: int):
     nonlocal held
     rollouts, decoded = (
         sample(held.params if step else held, prompts, seed) if sample
-        else (made(case, V, seed), None))
+        else (rollouts_of(case, V, seed), None))
     if step:
-      held = step(held, prompts, rollouts, cases.made_rewards(case, seed))
+      held = step(held, prompts, rollouts, cases.random_rewards(case, seed))
     return np.asarray(rollouts.len_R), decoded
 
   return Contestant("isojax", case.dtype, call, call, lambda: nbytes(held))
@@ -193,9 +194,9 @@ def naive(policy: RandomPolicy, case: Case) -> Contestant:
 
     carry = (0, logits, cache, jnp.zeros(R, bool), jnp.zeros((R, T), jnp.int32))
     return jax.lax.while_loop(
-        lambda c: (c[0] < T) & ~jnp.all(c[3]), advance, carry)[-1]
+        lambda carry: (carry[0] < T) & ~jnp.all(carry[3]), advance, carry)[-1]
 
-  prompts = np.repeat(cases.made_prompts(case, V), case.n, axis=0)
+  prompts = np.repeat(cases.random_prompts(case, V), case.n, axis=0)
 
   def call(seed: int):
     len_R = cases.useful(

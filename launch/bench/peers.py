@@ -33,18 +33,18 @@ def load(config: dict, params, dtype):
 
 
 def make_sampling(case: Case, model, V: int):
-  """sample(seed, most) -> new tokens [B, ...]."""
+  """sample(seed, limit) -> new tokens [B, at most `limit`]."""
   stop = cases.stops(case, V)
-  prompts = torch.tensor(cases.made_prompts(case, V), device=DEVICE)
+  prompts = torch.tensor(cases.random_prompts(case, V), device=DEVICE)
 
   @torch.no_grad()
-  def sample(seed: int, most: int):
+  def sample(seed: int, limit: int):
     torch.manual_seed(seed)
     model.eval()
     out = model.generate(
         prompts, attention_mask=torch.ones_like(prompts), do_sample=True,
         temperature=1.0, top_k=0, top_p=1.0, num_return_sequences=case.n,
-        max_new_tokens=most, eos_token_id=list(stop), pad_token_id=0,
+        max_new_tokens=limit, eos_token_id=list(stop), pad_token_id=0,
         cache_implementation="static")
     return out[:, case.prompt_tokens:].cpu().numpy()
 
@@ -55,16 +55,16 @@ def make_updating(case: Case, model, V: int, dtype):
   """(step(tokens, len_R, reward), the optimizer) of a GRPO update."""
   optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, weight_decay=0.0,
                                 fused=True)
-  prompts = np.repeat(cases.made_prompts(case, V), case.n, axis=0)
+  prompts = np.repeat(cases.random_prompts(case, V), case.n, axis=0)
 
   def step(tokens_RxT, len_R, reward_Bpxn) -> None:
     T = int(len_R.max())  # rows are padded to the longest
-    put = lambda x, kind: torch.tensor(x, dtype=kind, device=DEVICE)
+    put = lambda x, dtype: torch.tensor(x, dtype=dtype, device=DEVICE)
     tokens = put(tokens_RxT[:, :T], torch.long)
     mask = put(np.arange(T) < len_R[:, None], torch.float32)
-    gain_Bpxn = advantages.group_norm(
+    advantage_Bpxn = advantages.group_norm(
         reward_Bpxn, np.ones(reward_Bpxn.shape, bool), ddof=0, eps=1e-6)
-    gain = put(gain_Bpxn.reshape(-1), torch.float32)
+    advantage = put(advantage_Bpxn.reshape(-1, 1), torch.float32)
     model.train()
     # No attention mask: padding is after all tokens that count.
     rows = torch.cat([put(prompts[:len(tokens)], torch.long), tokens], dim=1)
@@ -76,8 +76,8 @@ def make_updating(case: Case, model, V: int, dtype):
         reduction="none").view_as(tokens)
     ratio = torch.exp(logp - logp.detach())
     clipped = ratio.clamp(0.8, 1.2)
-    term = -torch.minimum(ratio * gain[:, None], clipped * gain[:, None])
-    ((term * mask).sum() / mask.sum()).backward()
+    loss = -torch.minimum(ratio * advantage, clipped * advantage)
+    ((loss * mask).sum() / mask.sum()).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -88,7 +88,7 @@ def make_updating(case: Case, model, V: int, dtype):
 
 
 def contestant(name: str, case: Case, config: dict, params) -> Contestant:
-  """The contestant `name` of cases.TORCH; masters are float32."""
+  """The contestant `name` of cases.TORCH; trained parameters are float32."""
   dtype = "bfloat16" if name == "hf_bf16" else case.dtype
   V = config["vocab_size"]
   model = load(config, params, torch.float32 if case.what == "update"
@@ -98,14 +98,15 @@ def contestant(name: str, case: Case, config: dict, params) -> Contestant:
     step, optimizer = make_updating(case, model, V, dtype)
 
     def call(seed: int):
-      tokens, len_R = cases.made_rollouts(case, V, seed)
-      step(tokens, len_R, cases.made_rewards(case, seed))
+      tokens, len_R = cases.random_rollouts(case, V, seed)
+      step(tokens, len_R, cases.random_rewards(case, seed))
       return len_R, None
 
     def warm(seed: int) -> None:
       """Trains on one group; nothing is compiled."""
-      tokens, len_R = cases.made_rollouts(case, V, seed)
-      step(tokens[:case.n], len_R[:case.n], cases.made_rewards(case, seed)[:1])
+      tokens, len_R = cases.random_rollouts(case, V, seed)
+      reward_Bpxn = cases.random_rewards(case, seed)
+      step(tokens[:case.n], len_R[:case.n], reward_Bpxn[:1])
       weights.extend(x for values in optimizer.state.values()
                      for x in values.values() if torch.is_tensor(x))
   else:

@@ -7,7 +7,7 @@ import multiprocessing
 
 
 class ProcessError(RuntimeError):
-  """The process of a call has ended without a result, or was stopped."""
+  """The process of a call ended without a result, or was stopped."""
 
 
 def _answer(pipe, function, arguments) -> None:

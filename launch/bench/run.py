@@ -28,7 +28,7 @@ class Timed:
   """The measurements of a contestant."""
 
   contestant: ours.Contestant
-  first: float = 0.0  # seconds of the first call, which compiles
+  warmup: float = 0.0  # seconds of the first call, which compiles
   peak: int | None = None  # bytes
   calls: list = dataclasses.field(default_factory=list)
 
@@ -48,7 +48,7 @@ class Timed:
         "compute_dtype": self.contestant.dtype,
         "config": cases_lib.config_of(case.model), "peak_bytes": self.peak,
         "compile_seconds": max(
-            0.0, self.first - statistics.median(lists["seconds"]))}
+            0.0, self.warmup - statistics.median(lists["seconds"]))}
 
 
 def all_contestants(case: Case) -> list[ours.Contestant]:
@@ -80,30 +80,30 @@ def timed(contestants, case: Case, runs: int, seconds: float,
   There are fewer rounds than `runs` if these would take more than `seconds`.
   `trace` is a folder for a trace of one more call of isojax.
   """
-  until = time.monotonic() + seconds
+  end = time.monotonic() + seconds
   jax.config.update("jax_enable_compilation_cache", False)
-  count, out = compilation.Count(), list(map(Timed, contestants))
-  for one in out:
+  compiled, results = compilation.Count(), list(map(Timed, contestants))
+  for result in results:
     start = time.perf_counter()
-    one.contestant.warm(0)
-    one.first = time.perf_counter() - start
+    result.contestant.warm(0)
+    result.warmup = time.perf_counter() - start
   for seed in range(1, runs + 1):
     start = time.monotonic()
-    for one in out:
-      before, programs = reset_peak(), len(count.names)
-      one.call(seed)
-      if len(count.names) > programs:  # lengths of this seed: it compiled
-        one.calls.pop()
-        one.call(seed)
+    for result in results:
+      before, programs = reset_peak(), len(compiled.names)
+      result.call(seed)
+      if len(compiled.names) > programs:  # for the lengths of this seed
+        result.calls.pop()
+        result.call(seed)
       if seed == 1:
-        one.peak = peak(one.contestant, before)
+        result.peak = peak(result.contestant, before)
     now = time.monotonic()
-    if now + (now - start) > until:
+    if now + (now - start) > end:  # as long as this round
       break
   if trace is not None:
     with profile.trace(trace):
-      out[0].contestant.call(runs + 1)
-  return [one.row(case) for one in out]
+      results[0].contestant.call(runs + 1)
+  return [result.row(case) for result in results]
 
 
 _STATUS = pathlib.Path("/proc/self/status")
@@ -162,11 +162,11 @@ def gib(size: float | None) -> str:
   return "-" if size is None else f"{size / 2**30:.2f}"
 
 
-def cells(row: dict, best: dict) -> list[str]:
-  """One line of the table of a case; `best` is the row of isojax."""
+def cells(row: dict, ours_row: dict) -> list[str]:
+  """One line of the table of a case; `ours_row` is the row of isojax."""
   median = statistics.median
   ratio = lambda seconds: median(a / b for a, b in zip(
-      rates(best, seconds), rates(row, seconds), strict=True))
+      rates(ours_row, seconds), rates(row, seconds), strict=True))
   tokens = rates(row, "seconds")
   return [row["contestant"], f"{median(tokens):,.0f}",
           f"{min(tokens):,.0f} - {max(tokens):,.0f}", useful_slots(row),
@@ -181,8 +181,8 @@ def table(header, lines) -> str:
 
 def of_case(rows: list[dict]) -> str:
   """A title, and the table of the rows of one case."""
-  best = rows[0]
-  mean = statistics.mean(best["tokens"]) / (best["Bp"] * best["n"])
-  return (f"{best['case']} (seen: mean {mean:.1f}, longest "
-          f"{max(best['longest'])}; {len(best['seconds'])} runs)\n\n"
-          + table(HEADER, [cells(row, best) for row in rows]))
+  ours_row = rows[0]
+  mean = statistics.mean(ours_row["tokens"]) / (ours_row["Bp"] * ours_row["n"])
+  return (f"{ours_row['case']} (seen: mean {mean:.1f}, longest "
+          f"{max(ours_row['longest'])}; {len(ours_row['seconds'])} runs)\n\n"
+          + table(HEADER, [cells(row, ours_row) for row in rows]))

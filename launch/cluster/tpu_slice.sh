@@ -42,6 +42,6 @@ case "${1:-}" in
   delete)
     "${tpus[@]}" queued-resources delete "$NAME" --zone="$ZONE" --force ;;
   *)
-    sed -n 's/^#   //p' "$0"
+    sed -n 's/^#   //p' "$0"  # the usage, from the lines above
     exit 2 ;;
 esac

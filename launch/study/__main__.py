@@ -6,7 +6,7 @@
 
 The first command writes ROOT/PART.jsonl.gz and prints its table; the same
 command resumes the runs, and with --ledger=PART.jsonl.gz of another machine it
-runs what that one lacks. The second prints the table of a ledger. The third
+runs what that ledger lacks. The second prints the table of a ledger. The third
 computes the numbers of docs/study.md and docs/study/appendix.md, the figure
 and the fits from DOCS/study/*.jsonl.gz. Needs the extra `plot`.
 """
@@ -26,8 +26,8 @@ _WORKERS = flags.DEFINE_integer(
 _COLLECT = flags.DEFINE_boolean(
     "collect", False, "Only write the ledger of the runs that ROOT holds.")
 _LEDGER = flags.DEFINE_string(
-    "ledger", None, "Print the table of a ledger; with --config, the ledger of "
-    "the part whose complete runs are not run again.")
+    "ledger", None, "Print the table of a ledger; with --config, a ledger of "
+    "this part, whose complete runs are not run again.")
 _DOCS = flags.DEFINE_string(
     "docs", None, "Folder of study.md and study/; they are written again.")
 _FITS = flags.DEFINE_string(
@@ -43,14 +43,14 @@ def main(_) -> None:
     for path in page.rebuild(_DOCS.value, _FITS.value):
       print(f"wrote {path}")
     return
-  one = None if _LEDGER.value is None else ledger.read(_LEDGER.value)
+  part_ledger = None if _LEDGER.value is None else ledger.read(_LEDGER.value)
   if _CONFIG.value is not None:
     if _ROOT.value is None:
       raise InputError("--config needs --root, the folder of the runs")
-    one = ledger.read(run.collect(
-        _CONFIG.value, _ROOT.value, one, sweep=not _COLLECT.value,
+    part_ledger = ledger.read(run.collect(
+        _CONFIG.value, _ROOT.value, part_ledger, sweep=not _COLLECT.value,
         workers=_WORKERS.value))
-  print(tables.summary(one))
+  print(tables.summary(part_ledger))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-  """One run."""
+  """One run of a part."""
 
   arm: str
   n: int
@@ -52,8 +52,7 @@ def part_of(name: str, values: dict) -> Part:
 
 
 def planned(part: Part) -> list[Planned]:
-  """The runs, by seed, then n: a stopped sweep has every n of the first seeds.
-  """
+  """The runs by seed, then n: a stopped sweep has all n of its first seeds."""
   runs = []
   for arm in part.arms:
     for n in arm.n:
@@ -65,8 +64,7 @@ def planned(part: Part) -> list[Planned]:
 
 
 def plan(runs: list[Planned], config) -> str:
-  """The lines of a plan for launch.sweep; the part's config gives Bp and rate.
-  """
+  """The text of a plan for launch.sweep; `config` is the part's."""
   lines = []
   for run in runs:
     merged = config.copy_and_resolve_references()

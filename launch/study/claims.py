@@ -1,8 +1,9 @@
-"""The registered claims, their measures, and `judge`, which decides hits.
+"""The registered claims, their measures, and `judge`, which finds what hits.
 
 docs/study/claims.json has each claim as a measure, its cases and a bound, as
 registered before the runs in docs/study/registered*.json. A caveat says why a
-claim could not fail, or could only fail by chance.
+claim could not fail, or could only fail by chance. A measure gets the ledgers L
+by part and the keys of a case.
 """
 
 import json
@@ -16,40 +17,40 @@ from launch.study.windows import contrast, Estimate
 
 
 def low(L, **terms) -> float:
-  """The lower end of the interval of a difference."""
+  """The lower end of the interval of a contrast."""
   return contrast(L, **terms).interval()[0]
 
 
 def sign(L, **terms) -> int:
-  """1 or -1 if a difference is resolved, else 0."""
+  """1 or -1 if a contrast is resolved, else 0."""
   return contrast(L, **terms).sign()
 
 
 def at_entropy(L, nats, **terms) -> Estimate:
-  """A difference where the training entropy first falls to a value."""
+  """A contrast of avg@k where the training entropy first falls to `nats`."""
   return contrast(L, **terms, value=lambda run, term: reanalysis.at_training(
       run, "entropy", [nats]))
 
 
 def best(L, term) -> int:
-  """The n with the most reward."""
+  """The n of a term with the most reward."""
   return max(term["n"], key=lambda n: contrast(L, [term | {"n": [n]}]).value)
 
 
 def heights(L, part, arm="", n=None, problems=None) -> dict:
-  """n -> (best mean over seeds of an evaluation, its C)."""
+  """n -> (best evaluation of the mean over seeds, its C)."""
   out = {}
-  for k, runs in by_n(L[part].of_arm(arm)).items():
-    if n is None or k in n:
+  for runs_n, runs in by_n(L[part].of_arm(arm)).items():
+    if n is None or runs_n in n:
       C_E, avg_E, _ = reanalysis.mean_curve(
           [run.with_problems(problems) for run in runs])
-      out[k] = float(avg_E.max()), float(C_E[avg_E.argmax()])
+      out[runs_n] = float(avg_E.max()), float(C_E[avg_E.argmax()])
   return out
 
 
-def spread(L, **of) -> float:
+def spread(L, **case) -> float:
   """The largest minus the smallest height of the n."""
-  return np.ptp([value for value, _ in heights(L, **of).values()])
+  return np.ptp([value for value, _ in heights(L, **case).values()])
 
 
 def height(L, part) -> float:
@@ -59,43 +60,45 @@ def height(L, part) -> float:
 
 
 def power(L, part) -> float:
-  """The slope of the log of the peak's C over log n."""
-  of_n = heights(L, part)
-  slope = np.polyfit(np.log2(list(of_n)),
-                     np.log2([C for _, C in of_n.values()]), 1)[0]
+  """The slope of log C of the best evaluation over log n."""
+  peaks = heights(L, part)
+  slope = np.polyfit(np.log2(list(peaks)),
+                     np.log2([C for _, C in peaks.values()]), 1)[0]
   return round(slope, 9)  # sums differ in the last bits
 
 
 def crossing(L, part) -> float:
-  """The C/D from which on n = 32 learns more of the training problems than 8.
+  """The C/D from which on n = 32 has more training reward than n = 8.
 
-  On the grid of registered.json: C of the part over 2^(i / 4); inf: not by C.
+  As in registered.json, windows end at the part's C over 2^(i / 4).
+  inf: n = 32 is behind at the part's C.
   """
-  one = L[part]
-  ends = [one.part.C / 2**(i / 4) for i in range(17)][::-1]
-  of = lambda n, C: [{"part": part, "n": [n], "C": C, "of": "reward"}]
-  lead = [contrast(L, of(32, C), of(8, C)).value for C in ends]
-  return first_ahead(lead, ends) / one.runs[0].head["D"]
+  ledger = L[part]
+  ends = [ledger.part.C / 2**(i / 4) for i in range(17)][::-1]
+  terms = lambda n, C: [{"part": part, "n": [n], "C": C, "of": "reward"}]
+  lead = [contrast(L, terms(32, C), terms(8, C)).value for C in ends]
+  return first_ahead(lead, ends) / ledger.runs[0].head["D"]
 
 
 def first_ahead(lead, ends) -> float:
-  """The smallest of `ends` from which on a lead is not below 0; inf: none."""
+  """The first of increasing `ends` from which on no lead is below 0, or inf."""
   behind = np.flatnonzero(np.asarray(lead) < 0)
   return float([*ends, np.inf][behind[-1] + 1 if len(behind) else 0])
 
 
 def lowest(L, part) -> float:
-  """The lowest evaluation of any run of the first arm after its best one."""
+  """The lowest evaluation after the best one of a run, over the first arm."""
   curves = [run.value_ExQ.mean(1) for run in L[part].of_arm()]
   return min(avg_E[avg_E.argmax():].min() for avg_E in curves)
 
 
 def signal(L, part, n, C) -> float:
-  """The share of groups with different rewards to C, minus what was expected.
+  """The share of groups with different rewards up to C, minus the expected one.
 
-  truly-solved.json counts how often each problem was solved in 256 samples.
+  truly-solved.json has {correct samples of 256: number of problems}, from which
+  it is expected.
   """
-  equal = [windows.training(run, 0.0, C, name)[0] for name in (
+  equal = [windows.training(run, 0.0, C, name)[0] for name in (  # two a run
       "all_wrong", "all_right") for run in L[part].of_arm(n=n)]
   with open(os.path.join(os.path.dirname(L[part].path), "truly-solved.json"),
             encoding="utf-8") as file:
@@ -113,7 +116,7 @@ def expected(L, part, arm) -> float:
 
 
 def exponent(L, part, of) -> Estimate | int:
-  """An exponent of experiment A; resolved: the sign of their difference."""
+  """An exponent of experiment A; `of` = resolved: the sign of n - Bp."""
   exponents = reanalysis.n_or_rate(L[part])["exponents"]
   return exponents["n - Bp"].sign() if of == "resolved" else exponents[of]
 

@@ -47,10 +47,10 @@ def windows(train: list[dict], C: int) -> list[dict]:
   if not train:
     return []
   ends = np.geomspace(min(train[0]["rollouts"], C), C, WINDOWS)
-  at = np.searchsorted(ends, [r["rollouts"] for r in train])
+  window_of = np.searchsorted(ends, [r["rollouts"] for r in train])
   lines = []
-  for window in sorted(set(at.tolist())):
-    steps = [r for r, i in zip(train, at, strict=True) if i == window]
+  for window in sorted(set(window_of.tolist())):
+    steps = [r for r, i in zip(train, window_of, strict=True) if i == window]
     means = {}
     for name in MEANS:
       field = RECORDED[name] if name in RECORDED else name
@@ -74,11 +74,11 @@ def evaluation(record: dict) -> dict:
           "correct": "".join(COUNTS[c] for c in record["correct"])}
 
 
-def of_run(planned: Planned, run_id: str, kept: list[dict], *,
+def of_run(planned: Planned, run_id: str, lines: list[dict], *,
            diverged: bool) -> list[dict]:
-  """The lines of a run from its records; none before its first evaluation."""
-  train = [r for r in kept if r["kind"] == "train"]
-  evals = [r for r in kept if r["kind"] == "eval"]
+  """A run's lines of the ledger, from its records; [] without an evaluation."""
+  train = [r for r in lines if r["kind"] == "train"]
+  evals = [r for r in lines if r["kind"] == "eval"]
   if not evals:
     return []
   C = planned.overrides["alloc"]["C"]
@@ -127,10 +127,11 @@ class LedgerRun:
     return np.array([float(line["rollouts"]) for line in self.evals])
 
   def has_spent(self, C: float) -> bool:
-    """Whether the run has spent C, up to a step, or has diverged."""
-    end_U = [0, *(u["rollouts"] for u in self.updates)]
-    step = (end_U[-1] - end_U[-2]) / self.updates[-1]["steps"] if (
-        self.updates) else 0
+    """Whether less than a step of C is left, or the run has diverged."""
+    step = 0  # rollouts of a step, at the end of the run
+    if self.updates:
+      end_U = [0, *(u["rollouts"] for u in self.updates)]
+      step = (end_U[-1] - end_U[-2]) / self.updates[-1]["steps"]
     return self.head["diverged"] or self.head["reached"] + step > C
 
   def with_problems(self, Q: int | None) -> "LedgerRun":
@@ -168,10 +169,10 @@ def by_n(runs: list[LedgerRun]) -> dict[int, list[LedgerRun]]:
 
 
 def pooled(*ledgers: Ledger) -> Ledger:
-  """The first ledger with the grids of n of all; equal runs count once."""
+  """The first ledger with the first arms of all; equal runs count once."""
   runs = {}
-  for one in ledgers:
-    for run in one.of_arm():
+  for ledger in ledgers:
+    for run in ledger.of_arm():
       runs.setdefault((run.head["Bp"], run.head["n"], run.head["seed"]), run)
   return dataclasses.replace(ledgers[0], runs=tuple(runs.values()))
 
@@ -201,7 +202,7 @@ def read(path: str) -> Ledger:
 
 
 def study(runs: list[LedgerRun], *, path: str) -> Study:
-  """The evaluations of one arm of each (Bp, n) as a study, metric avg."""
+  """A Study with the evaluations of `runs`, one arm per (Bp, n); metric avg."""
   def study_run(run: LedgerRun) -> Run:
     return Run(
         run_id=run.head["run_id"], seed=run.head["seed"], Bp=run.head["Bp"],

@@ -1,7 +1,8 @@
 """The pages of the study, from its ledgers: templates filled with numbers.
 
-study.md.jinja and appendix.md.jinja hold the words. Estimates and intervals
-come from the ledgers; words and rounded numbers about them are typed.
+study.md.jinja and appendix.md.jinja have the words. Estimates and intervals
+come from the ledgers; words and rounded numbers about them are typed. G is
+{part: (runs of its grid of n, ends of its windows)}.
 """
 
 import json
@@ -16,44 +17,45 @@ from isojax.core.format import compact, rate
 from isojax.errors import InputError
 from isojax.frontier import analysis, bootstrap, fit_json
 from isojax.ledger import records
-from launch.study import claims, ledger, pays, reanalysis, tables, windows
+from launch.study import claims, pays, reanalysis, tables, windows
+from launch.study import ledger as ledger_lib
 from launch.study.ledger import Ledger
 
 LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
 ENDS = tuple(2.0**i for i in range(12, 22))  # of the windows of 256 problems
 
 
-def document(one: Ledger) -> dict:
+def document(ledger: Ledger) -> dict:
   """The fit of n*(C) to a part's grid of n, as launch.fit stores it."""
-  study = ledger.study(one.of_arm(), path=one.path)
+  study = ledger_lib.study(ledger.of_arm(), path=ledger.path)
   return fit_json.document(
       analysis.analyse(study, bootstrap.DEFAULT),
-      path=f"{one.part.name}-fit.json", with_scalerl=False)
+      path=f"{ledger.part.name}-fit.json", with_scalerl=False)
 
 
 def read_all(docs: str) -> dict[str, Ledger]:
   """The ledgers by part, and all256: the 256 problems with all their seeds.
 
-  InputError if not all runs of one have ended.
+  InputError if not all runs of a ledger have ended.
   """
   folder, L = os.path.join(docs, "study"), {}
   for name in sorted(os.listdir(folder)):
     if name.endswith(".jsonl.gz"):
-      one = ledger.read(os.path.join(folder, name))
-      if one.missing:
+      ledger = ledger_lib.read(os.path.join(folder, name))
+      if ledger.missing:
         raise InputError(
-            f"{one.path}: {len(one.missing)} runs have not reached the C of "
-            "the part; end them with launch.study --config=configs/study.py:"
-            f"{one.part.name} --root=ROOT --ledger={one.path}")
-      L[one.part.name] = one
-  return L | {"all256": ledger.pooled(L["hard"], L["schedule"])}
+            f"{ledger.path}: {len(ledger.missing)} runs have not reached the C "
+            "of the part; end them with launch.study --config=configs/study.py:"
+            f"{ledger.part.name} --root=ROOT --ledger={ledger.path}")
+      L[ledger.part.name] = ledger
+  return L | {"all256": ledger_lib.pooled(L["hard"], L["schedule"])}
 
 
 def grids(L: dict[str, Ledger]) -> dict[str, tuple]:
-  """part -> (runs of its grid of n, ends of its windows), most problems first.
-  """
-  few = lambda part: (runs := L[part].of_arm(), windows.ends_of(
-      runs, L[part].part.C, 6))
+  """G, with the parts of most problems first, then easy ones."""
+  def few(part):
+    runs = L[part].of_arm()
+    return runs, windows.ends_of(runs, L[part].part.C, 6)
   return {"many": (L["many"].of_arm(), ENDS[:8]), "d512": few("d512"),
           "hard": (L["all256"].of_arm(), ENDS),
           "d64": few("d64"), "d32": few("d32"), "d16": few("d16"),
@@ -92,17 +94,17 @@ def evidence(G: dict[str, tuple]) -> list[dict]:
 def values_of(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
   """The variables of both templates."""
   with open(os.path.join(docs, "study", "claims.json"), encoding="utf-8") as f:
-    text = json.load(f)
-  judged = [claims.judge(claim, L) for claim in text["claims"]]
-  runs = [run for part, one in L.items() if part != "all256"
-          for run in one.runs]
+    registered = json.load(f)
+  judged = [claims.judge(claim, L) for claim in registered["claims"]]
+  runs = [run for part, ledger in L.items() if part != "all256"
+          for run in ledger.runs]
   return {
       "pays": {name: pays.judge(pays.read(os.path.join(
           docs, "study", "spend_pays.jsonl")), name) for name in pays.FIRST},
       "L": L, "G": G, "claims": claims, "reanalysis": reanalysis,
       "tables": tables, "rows_of": rows_of, "name_of": name_of, "np": np,
       "x": {name: claims.contrast(L, **terms)
-            for name, terms in text["contrasts"].items()},
+            for name, terms in registered["contrasts"].items()},
       "n_or_rate": reanalysis.n_or_rate(L["n_or_rate"]),
       "verdict": {claim["id"]: claim["hit"] for claim in judged},
       "judged": judged, "curves": {
@@ -118,7 +120,7 @@ def render(name: str, values: dict) -> str:
       trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
   env.filters |= {"rate": rate, "compact": compact, "gain": tables.gain,
                   "power": tables.power, "two": "{:.2f}".format,
-                  "values": lambda of: list(of.values())}
+                  "values": lambda table: list(table.values())}
   text = re.sub(r"\n{3,}", "\n\n", env.get_template(name).render(values))
   return "\n\n".join(map(wrapped, text.split("\n\n")))
 
@@ -132,6 +134,7 @@ def wrapped(block: str) -> str:
     return block
   end = "\n" if block.endswith("\n") else ""
   items = re.split(r"\n(?=- )", block.strip("\n"))
+  # \0 keeps "n = 8" on one line.
   return "\n".join(textwrap.fill(
       " ".join(item.split()).replace(" = ", "\0=\0"), 98,
       subsequent_indent="  " if item.startswith("- ") else "",
@@ -159,8 +162,8 @@ def rebuild(docs: str, fits: str | None) -> list[str]:
             encoding="utf-8") as f:
     paths += figures.save_rates(json.load(f), folder)
   if fits is not None:
-    made = {f"{part}-fit.json": document(L[part]) for part in LAWS}
-    for name, content in (made | {"best-n.json": evidence(G)}).items():
+    files = {f"{part}-fit.json": document(L[part]) for part in LAWS}
+    for name, content in (files | {"best-n.json": evidence(G)}).items():
       paths.append(os.path.join(fits, name))
       records.replace(paths[-1], json.dumps(
           content, allow_nan=False).encode())

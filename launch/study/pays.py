@@ -42,7 +42,7 @@ class ProblemSet(typing.NamedTuple):
   C: int  # rollouts of each entry
   seeds: range
   k: int  # samples of each problem of an evaluation
-  fixed: dict  # entry -> {n, rate}, besides spend
+  fixed: dict  # entry -> {n, rate factor}, besides the entry spend
 
 
 def rivals(*ns: int) -> dict:
@@ -56,10 +56,10 @@ SETS = {
     "hard": ProblemSet("hard", "low", 2**20, range(6), 8, rivals(64)),
     "easy": ProblemSet("easy", "easy", 2**19, range(3), 16, rivals(32, 64)),
 }
-FIRST = tuple(SETS)  # of registered-spend-pays.json
-SETS |= {f"{name}_{other}": SETS[name]._replace(
+FIRST = tuple(SETS)  # of registered-spend-pays.json; below, the others
+SETS |= {f"{name}_{suffix}": SETS[name]._replace(
     seeds=seeds, fixed={DEFAULT_ENTRY: dict(n=8, rate=1.0)})
-         for other in ("again", "half")
+         for suffix in ("again", "half")
          for name, seeds in (("hard", range(6, 9)), ("easy", range(3, 6)))}
 
 
@@ -71,10 +71,10 @@ def entries(names=FIRST) -> list[tuple[str, int, str, dict | None]]:
 
 
 def pool(folder: str) -> None:
-  """Writes train.jsonl and validation.jsonl of problems that nothing used."""
-  other = countdown.load(4, 12_000, 6_000, 1)
+  """Writes train.jsonl and validation.jsonl without problems of split_tiny."""
+  tiny = countdown.load(4, 12_000, 6_000, 1)  # as configs/split_tiny.py
   used = {countdown.content(p.question)
-          for p in (*other.train, *other.validation)}
+          for p in (*tiny.train, *tiny.validation)}
   fresh = countdown.load(4, 20_000, 60_000, 2)
   os.makedirs(folder, exist_ok=True)
   for split in ("train", "validation"):
@@ -108,13 +108,13 @@ def run(name: str, seed: int, entry: str, arm: dict | None, root: str) -> dict:
   folder = os.path.join(root, f"{name}-{seed}-{entry.replace(' ', '-')}")
   spent = spender.spend(config, overrides, SETS[name].C, folder)
   spend, chosen = spent.document, spent.arms[spent.result.chosen]
-  kept = records.read(os.path.join(chosen.folder, "records.jsonl"))
-  read = records.read(os.path.join(chosen.folder, "eval.jsonl"))[-1]
+  run_records = records.read(os.path.join(chosen.folder, "records.jsonl"))
+  test = records.read(os.path.join(chosen.folder, "eval.jsonl"))[-1]
   return {
       "set": name, "seed": seed, "entry": entry, **{key: spend[key] for key in (
           "budget", "rollouts", "overhead", "chosen", "validation", "test")},
-      "best_step": read["step"], "k": read["k"], "correct": read["correct"],
-      "device_seconds": round(kept[-1]["device_seconds"], 1),
+      "best_step": test["step"], "k": test["k"], "correct": test["correct"],
+      "device_seconds": round(run_records[-1]["device_seconds"], 1),
       "arms": [{"overrides": a["overrides"], "rollouts": a["rollouts"],
                 "why": a["why"]} for a in spend["arms"]]}
 
@@ -139,17 +139,17 @@ def read(path: str) -> list[dict]:
     return list(map(json.loads, file))
 
 
-def ended(path: str) -> dict:
+def by_entry(path: str) -> dict:
   """The lines of a ledger by set, seed and entry."""
   return {(x["set"], x["seed"], x["entry"]): x for x in read(path)}
 
 
 def collect(root: str, path: str) -> None:
   """Adds the entries that ended to the ledger, in the order of `entries`."""
-  lines = ended(path)
-  for file in glob.glob(os.path.join(root, "*.line.json")):
-    with open(file, encoding="utf-8") as lines_file:
-      line = json.load(lines_file)
+  lines = by_entry(path)
+  for line_path in glob.glob(os.path.join(root, "*.line.json")):
+    with open(line_path, encoding="utf-8") as file:
+      line = json.load(file)
     lines[line["set"], line["seed"], line["entry"]] = line
   os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
   records.replace(path, "".join(
@@ -164,7 +164,7 @@ def run_all(names: list[str], root: str, path: str) -> int:
     prefix = os.path.join(root, f"{name}-{seed}-{entry}".replace(" ", "-"))
     with claimed(f"{prefix}.lock") as is_locked:
       if not is_locked or os.path.exists(f"{prefix}.line.json") or (
-          name, seed, entry) in ended(path):
+          name, seed, entry) in by_entry(path):
         continue
       progress.say(f"{name}, seed {seed}: {entry}")
       try:
@@ -176,34 +176,37 @@ def run_all(names: list[str], root: str, path: str) -> int:
   return 0
 
 
-def difference(one: list[float], other: list[float]) -> Estimate:
-  """The mean difference of pairs of seeds."""
-  d = np.subtract(one, other)
+def difference(rewards: list[float], others: list[float]) -> Estimate:
+  """The mean of `rewards` minus `others`, paired by seed."""
+  d = np.subtract(rewards, others)
+  if len(d) == 1:
+    return Estimate(float(d.mean()))
   return Estimate(float(d.mean()), float(d.std(ddof=1) / len(d) ** 0.5),
-                  len(d) - 1) if len(d) > 1 else Estimate(float(d.mean()))
+                  len(d) - 1)
 
 
 def judge(lines: list[dict], name: str) -> dict:
   """The results of a set over the seeds in which every entry ended.
 
   The first experiment has an oracle: n = 8 at the rate with the highest mean
-  test reward. The cost of the search for this rate is not charged.
+  test reward. The cost of the search for this rate is not charged. `fails` has
+  the registered criteria by their numbers.
   """
   wanted = {"spend", *SETS[name].fixed}
   seeds = collections.defaultdict(dict)
   for line in lines:
     if line["set"] == name:
       seeds[line["seed"]][line["entry"]] = line
-  complete = {seed: of for seed, of in sorted(seeds.items())
-              if set(of) == wanted}
-  reward = {entry: [of[entry]["test"]["avg"] for of in complete.values()]
+  complete = {seed: entries for seed, entries in sorted(seeds.items())
+              if set(entries) == wanted}
+  reward = {entry: [x[entry]["test"]["avg"] for x in complete.values()]
             for entry in sorted(wanted)}
   if not complete:
     return {"seeds": [], "reward": {}, "fails": {}}
   gain_over = lambda entry: difference(reward["spend"], reward[entry])
   out = {"seeds": list(complete),
          "reward": {e: float(np.mean(v)) for e, v in reward.items()},
-         "overhead": [of["spend"]["overhead"] for of in complete.values()]}
+         "overhead": [x["spend"]["overhead"] for x in complete.values()]}
   if "n=64" not in wanted:
     gain = gain_over(DEFAULT_ENTRY)
     return out | {"gain": (gain.value, *gain.interval()),
@@ -219,8 +222,8 @@ def judge(lines: list[dict], name: str) -> dict:
       "fails": {
           "i": not gain.interval()[0] > 0,
           "ii": not regret.interval()[1] <= MAX_REGRET,
-          "iii": any(of["spend"]["best_step"] == 0
-                     for of in complete.values())}}
+          "iii": any(x["spend"]["best_step"] == 0
+                     for x in complete.values())}}
 
 
 def main(_) -> None:

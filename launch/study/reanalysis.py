@@ -1,4 +1,7 @@
-"""Exploratory results of the ledgers, besides the registered claims."""
+"""Exploratory results of the ledgers, besides the registered claims.
+
+Experiment A is docs/study/registered-n-or-rate.json: is it n or the rate?
+"""
 
 import numpy as np
 
@@ -6,18 +9,18 @@ from launch.study import windows
 from launch.study.ledger import by_n, Ledger, LedgerRun
 from launch.study.windows import Estimate
 
-NATS = 0.3  # entropy of experiment A
+NATS = 0.3  # training entropy that a run is to reach in experiment A
 LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6)  # training reward
 
 
 def curve(run: LedgerRun, name: str) -> tuple[np.ndarray, np.ndarray]:
-  """(rollouts, mean) of the updates of a run."""
+  """(rollouts, mean of a field) of the updates of a run."""
   return (np.array([float(u["rollouts"]) for u in run.updates]),
           np.array([u[name] for u in run.updates]))
 
 
 def C_to_entropy(run: LedgerRun, nats: float = NATS) -> tuple[float, bool]:
-  """The C at which the entropy first falls to a value, linear in log C.
+  """The C at which the entropy first falls to `nats`, interpolated in log C.
 
   Returns:
     That C, or the last C if the entropy does not fall so far; whether it does.
@@ -26,10 +29,9 @@ def C_to_entropy(run: LedgerRun, nats: float = NATS) -> tuple[float, bool]:
   below = np.flatnonzero(entropy <= nats)
   if not len(below):
     return float(C[-1]), False
-  at = below[0]
-  before = max(at - 1, 0)
+  ends = [max(below[0] - 1, 0), below[0]]
   return float(np.exp(np.interp(
-      -nats, -entropy[[before, at]], np.log(C[[before, at]])))), True
+      -nats, -entropy[ends], np.log(C[ends])))), True  # interp wants rising x
 
 
 def exponents(C_of: dict[tuple[int, int], float]) -> dict[str, Estimate]:
@@ -40,18 +42,18 @@ def exponents(C_of: dict[tuple[int, int], float]) -> dict[str, Estimate]:
   """
   X = np.array([[1, np.log2(n), np.log2(Bp)] for Bp, n in C_of])
   y = np.log2(list(C_of.values()))
-  theta, free = np.linalg.lstsq(X, y, rcond=None)[0], len(y) - 3
-  rest = y - X @ theta
-  covariance = np.linalg.inv(X.T @ X) * (rest @ rest) / free
+  theta, df = np.linalg.lstsq(X, y, rcond=None)[0], len(y) - 3
+  residual = y - X @ theta
+  covariance = np.linalg.inv(X.T @ X) * (residual @ residual) / df
   return {name: Estimate(float(w @ theta), float((w @ covariance @ w)**0.5),
-                         free)
+                         df)
           for name, w in (("n", np.array([0, 1, 0])),
                           ("Bp", np.array([0, 0, 1])),
                           ("n - Bp", np.array([0, 1, -1])))}
 
 
-def n_or_rate(one: Ledger) -> dict:
-  """Experiment A, read as registered-n-or-rate.json says.
+def n_or_rate(ledger: Ledger) -> dict:
+  """Experiment A, analysed as it was registered.
 
   The rate of a cell (Bp, n) is that of the arm whose seed 0 needs the fewest
   rollouts; what it needs is read from seed 1. All runs have ended. If no rate
@@ -61,11 +63,11 @@ def n_or_rate(one: Ledger) -> dict:
     cells: (Bp, n) -> (arm, C, whether C reaches it), ties to the first arm;
     tied: the cells with a tie; exponents; exponents_last: ties to the last arm.
   """
-  arms_of = {}
-  for arm in one.part.arms:
+  arms_of = {}  # (Bp, n) -> [(arm, C_to_entropy of seed 0, of seed 1)]
+  for arm in ledger.part.arms:
     for n in arm.n:
       arms_of.setdefault((arm.overrides["alloc"]["Bp"], n), []).append(
-          (arm.name, *map(C_to_entropy, one.of_arm(arm.name, n))))
+          (arm.name, *map(C_to_entropy, ledger.of_arm(arm.name, n))))
   best = lambda arms: min(arms, key=lambda arm: arm[1][0])
   of_cells = lambda choose: exponents(
       {cell: choose(arms)[2][0] for cell, arms in arms_of.items()})
@@ -85,8 +87,9 @@ def redundancy(regimes: Ledger, hard: Ledger,
   Returns:
     The result of `exponents`; the number of cells that reach the level.
   """
-  once, C_of = {r.head["run_id"]: r for r in (*regimes.runs, *hard.runs)}, {}
-  for run in once.values():
+  runs = {r.head["run_id"]: r for r in (*regimes.runs, *hard.runs)}
+  C_of = {}
+  for run in runs.values():  # runs of both ledgers count once
     if run.head["n"] >= 8 and run.head["seed"] < 2:
       C, reached = C_to_entropy(run, nats)
       if reached:
@@ -100,11 +103,11 @@ def at_training(run: LedgerRun, name: str, levels) -> np.ndarray:
 
   `name` is reward, which rises, or entropy, which falls.
   """
-  up = -1.0 if name == "entropy" else 1.0
+  sign = -1.0 if name == "entropy" else 1.0
   C, value = curve(run, name)
   progress_E = np.maximum.accumulate(
-      up * np.interp(np.log1p(run.C_E), np.log1p(C), value))
-  return np.interp(up * np.array(levels), progress_E,
+      sign * np.interp(np.log1p(run.C_E), np.log1p(C), value))
+  return np.interp(sign * np.array(levels), progress_E,
                    run.value_ExQ.mean(1), right=np.nan)
 
 
@@ -130,9 +133,9 @@ def one_curve(runs: list[LedgerRun]) -> dict:
   for n, members in by_n(runs).items():
     value[n] = np.mean([at_training(run, "reward", LEVELS)
                         for run in members], axis=0)
-    for curve, name in ((peak, "reward"), (nats, "entropy")):
+    for at_peak, name in ((peak, "reward"), (nats, "entropy")):
       _, avg, trained = mean_curve(members, name)
-      curve[n] = float(trained[avg.argmax()])
+      at_peak[n] = float(trained[avg.argmax()])
   value_NxL = np.array(list(value.values()))
   known = (~np.isnan(value_NxL)).sum(0) > 1
   spread = np.full(len(LEVELS), np.nan)
@@ -142,15 +145,16 @@ def one_curve(runs: list[LedgerRun]) -> dict:
           "nats": nats}
 
 
-def paired_lead(grids: list[list[LedgerRun]], at: float = 4096.0) -> dict:
-  """Training reward of n = 32 minus 8 at one C/D, each pair of one seed.
+def paired_lead(grids: list[list[LedgerRun]], C_per_D: float = 4096.0) -> dict:
+  """Training reward of n = 32 minus that of n = 8, per seed, at one C/D.
 
   Returns:
-    lead: with t over all pairs; positive, pairs: how many are above 0, of all.
+    lead: the mean of all pairs, with a t interval; positive, pairs: how many
+    are above 0, and how many there are.
   """
   leads = []
   for runs in grids:
-    C = at * runs[0].head["D"]
+    C = C_per_D * runs[0].head["D"]
     value = {(r.head["n"], r.head["seed"]): windows.window(r, C, "reward")[0]
              for r in runs if r.head["n"] in (8, 32)}
     leads += [value[32, seed] - value[8, seed] for n, seed in value if n == 8]
@@ -159,19 +163,21 @@ def paired_lead(grids: list[list[LedgerRun]], at: float = 4096.0) -> dict:
           "positive": int((lead > 0).sum()), "pairs": len(lead)}
 
 
-def compared(one: Ledger) -> list[dict]:
+def compared(ledger: Ledger) -> list[dict]:
   """Each arm in (C / 2, C] against the first arm at the same n.
 
   Returns:
-    value; gain: None for the first arm; its error is pooled over all seeds of
-    the part; alpha: of Holm's correction for the part; resolved: with it.
+    value: avg@k; gain: over the first arm, which has None, with an error pooled
+    over all seeds of the part; alpha: of Holm's correction for the part;
+    resolved: whether the interval of this alpha excludes 0.
   """
-  value = {(arm.name, n): value_SxQ for arm in one.part.arms for n in arm.n
+  part = ledger.part
+  value = {(arm.name, n): value_SxQ for arm in part.arms for n in arm.n
            if len(value_SxQ := windows.cell(
-               one.of_arm(arm.name, n), float(one.part.C)))}
+               ledger.of_arm(arm.name, n), float(part.C)))}
   pooled, rows = windows.seed_variance(list(value.values())), []
   for (arm, n), value_SxQ in value.items():
-    first = one.part.arms[0].name, n
+    first = part.arms[0].name, n
     rows.append({
         "arm": arm, "n": n, "value": float(value_SxQ.mean()),
         "gain": windows.sum_of([value_SxQ, -value[first]], pooled)
@@ -184,11 +190,11 @@ def compared(one: Ledger) -> list[dict]:
 
 
 def regret(runs: list[LedgerRun], of: str, ends) -> dict:
-  """How far each n is behind the best n of each window.
+  """How far each of N n is behind the best n of each of W windows.
 
   Returns:
-    n; C over the training problems; regret [N, W]; whether the difference is
-    resolved [N, W]; the best n of each window.
+    n; C/D; regret [N, W]; whether the difference is resolved [N, W]; the best n
+    of each window.
   """
   groups, columns = by_n(runs), []
   for end in ends:

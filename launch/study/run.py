@@ -30,26 +30,26 @@ def code_version() -> str:
        "--dirty", "--exclude=*"], capture_output=True, text=True).stdout.strip()
 
 
-def complete(kept: ledger.Ledger | None, part: arms.Part) -> dict:
+def complete(earlier: ledger.Ledger | None, part: arms.Part) -> dict:
   """The complete runs of a part's ledger, by arm, n and seed."""
-  if kept is None:
+  if earlier is None:
     return {}
-  if kept.part != part:
-    raise InputError(f"--ledger={kept.path} is of another plan than "
+  if earlier.part != part:
+    raise InputError(f"--ledger={earlier.path} is of another plan than "
                      f"{part.name}; expected the ledger of this part")
-  missing = {planned.key for planned in kept.missing}
-  return {run.key: run for run in kept.runs if run.key not in missing}
+  missing = {planned.key for planned in earlier.missing}
+  return {run.key: run for run in earlier.runs if run.key not in missing}
 
 
-def collect(config, root: str, kept: ledger.Ledger | None, *,
+def collect(config, root: str, earlier: ledger.Ledger | None, *,
             sweep: bool, workers: int | None) -> str:
   """Writes the ledger of the part of --config; the same call resumes its runs.
 
-  With `sweep` what is missing runs first. Complete runs of `kept`, the part's
-  ledger of another machine, are not run again. Returns ROOT/PART.jsonl.gz.
+  With `sweep` the missing runs run first. Complete runs of `earlier`, a ledger
+  of this part, are not run again. Returns ROOT/PART.jsonl.gz.
   """
   part = read_part(config_flag.path(sys.argv))
-  planned, done = arms.planned(part), complete(kept, part)
+  planned, completed = arms.planned(part), complete(earlier, part)
   plan = os.path.join(root, f"{part.name}.plan.jsonl")
   if sweep:
     os.makedirs(root, exist_ok=True)
@@ -58,7 +58,7 @@ def collect(config, root: str, kept: ledger.Ledger | None, *,
   if messages:
     raise InputError("; ".join(messages))
   rows = list(zip(planned, runs, strict=True))
-  missing = [run for row, run in rows if row.key not in done]
+  missing = [run for row, run in rows if row.key not in completed]
   if sweep and missing:
     devices = math.prod(config.mesh.values())
     stopped = sweeper.sweep(
@@ -68,8 +68,8 @@ def collect(config, root: str, kept: ledger.Ledger | None, *,
   lines = [ledger.header(part, code_version())]
   for row, run in rows:
     path = os.path.join(run.folder, "records.jsonl")
-    if row.key in done:
-      lines += done[row.key].lines
+    if row.key in completed:
+      lines += completed[row.key].lines
     elif os.path.exists(path):
       lines += ledger.of_run(
           row, run.name, records.read(path),

@@ -29,8 +29,8 @@ def number(x: Estimate) -> str:
     return gain(x)
   if np.isinf(x.value):
     return "none"
-  return f"{x.value:,.0f}" if float(x.value).is_integer() or (
-      abs(x.value) >= 10) else f"{x.value:.3f}"
+  whole = float(x.value).is_integer() or abs(x.value) >= 10
+  return f"{x.value:,.0f}" if whole else f"{x.value:.3f}"
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> str:
@@ -43,10 +43,14 @@ def window_rows(runs: list[LedgerRun], ends, ns) -> list[list[str]]:
   """Training and validation reward of each n in windows (C / 2, C]."""
   (reward, train), (avg, valid) = (windows.best_n(runs, ends, of)
                                    for of in ("reward", "avg"))
-  D, best = runs[0].head["D"], "{} [{}, {}]".format
-  return [[compact(end), f"{end / D:,.0f}", best(*train[i]), best(*valid[i]), *(
-      f"{rate(reward[n][i])} · {rate(avg[n][i])}" if n in avg else ""
-      for n in ns)] for i, end in enumerate(ends)]
+  D, interval = runs[0].head["D"], "{} [{}, {}]".format
+  lines = []
+  for i, end in enumerate(ends):
+    values = [f"{rate(reward[n][i])} · {rate(avg[n][i])}" if n in avg else ""
+              for n in ns]
+    lines.append([compact(end), f"{end / D:,.0f}", interval(*train[i]),
+                  interval(*valid[i]), *values])
+  return lines
 
 
 def windows_table(grids: list[tuple[str, list[LedgerRun], list[float]]],
@@ -66,48 +70,48 @@ def arms_table(*parts: Ledger) -> str:
   Each part has a column. Cells of the first arm are rewards, all others are
   differences to it.
   """
-  cells = {}
-  for one in parts:
-    for row in reanalysis.compared(one):
-      cells.setdefault((row["arm"] or "as it is", row["n"]), {})[
-          one.part.name] = (gain(row["gain"], row["alpha"]) if row["gain"] else
-                            rate(row["value"]))
-  names = [one.part.name for one in parts]
+  cells = {}  # (arm, n) -> {part: text}
+  for ledger in parts:
+    for row in reanalysis.compared(ledger):
+      texts = cells.setdefault((row["arm"] or "as it is", row["n"]), {})
+      texts[ledger.part.name] = (gain(row["gain"], row["alpha"])
+                                 if row["gain"] else rate(row["value"]))
+  names = [ledger.part.name for ledger in parts]
   return markdown(["arm", "n", *names], [
-      [arm, str(n), *(of[name] if name in of else "-" for name in names)]
-      for (arm, n), of in cells.items()])
+      [arm, str(n), *(texts[name] if name in texts else "-" for name in names)]
+      for (arm, n), texts in cells.items()])
 
 
 def claims_table(judged: list[dict]) -> str:
   """The claims of claims.judge."""
-  def values(claim):
+  def value_text(claim):
     if len(claim["values"]) <= 3:
       return "; ".join(map(number, claim["values"]))
-    ends = [f([x.value for x in claim["values"]]) for f in (min, max)]
-    return f"{signed(ends[0])} to {signed(ends[1])}"
+    values = [x.value for x in claim["values"]]
+    return f"{signed(min(values))} to {signed(max(values))}"
   return markdown(
       ["", "claim", "bound", "value", "", "could it fail?"],
       [[claim["id"], claim["says"], "{:,g} to {:,g}".format(*claim["bound"]),
-        values(claim), "hit" if claim["hit"] else "miss",
+        value_text(claim), "hit" if claim["hit"] else "miss",
         claim["caveat"] or "yes"] for claim in judged])
 
 
-def summary(one: Ledger) -> str:
+def summary(ledger: Ledger) -> str:
   """The text of a ledger: its size, what is missing, and windows or arms."""
-  lines = [f"{one.part.name}: {len(one.runs)} runs, "
-           f"{compact(sum(r.head['reached'] for r in one.runs))} rollouts"]
-  if one.missing:
-    lines.append(f"Partial: {len(one.missing)} of "
-                 f"{len(arms.planned(one.part))} runs have not reached "
-                 f"C = {compact(one.part.C)}.")
-  if not one.runs:
-    raise InputError(f"{one.path}: no run has an evaluation; expected at least "
-                     "one. Start the runs, or read their logs in --root")
-  if len({arm.name for arm in one.part.arms}) > 1:
-    lines.append(arms_table(one))
+  lines = [f"{ledger.part.name}: {len(ledger.runs)} runs, "
+           f"{compact(sum(r.head['reached'] for r in ledger.runs))} rollouts"]
+  if ledger.missing:
+    lines.append(f"Partial: {len(ledger.missing)} of "
+                 f"{len(arms.planned(ledger.part))} runs have not reached "
+                 f"C = {compact(ledger.part.C)}.")
+  if not ledger.runs:
+    raise InputError(f"{ledger.path}: no run has an evaluation; expected at "
+                     "least one. Start the runs, or read their logs in --root")
+  if len({arm.name for arm in ledger.part.arms}) > 1:
+    lines.append(arms_table(ledger))
   else:
-    runs = one.of_arm()
+    runs = ledger.of_arm()
     lines.append(windows_table(
-        [("", runs, windows.ends_of(runs, one.part.C, 12))],
+        [("", runs, windows.ends_of(runs, ledger.part.C, 12))],
         sorted({run.head["n"] for run in runs})))
   return "\n".join(lines)

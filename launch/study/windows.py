@@ -3,6 +3,9 @@
 A window is the mean of all evaluations, or of all training rollouts, in it.
 The best n has an interval of bootstrap draws over seeds and problems; values
 and differences have t intervals, which hold for two seeds, too.
+
+Axes besides those of the package: W windows, N values of n, K cells (the seeds
+of one configuration, [S, Q]); as an axis, D is bootstrap draws.
 """
 
 import dataclasses
@@ -14,18 +17,19 @@ from isojax.core import evaluate
 from isojax.frontier import bootstrap
 from launch.study.ledger import by_n, LedgerRun
 
-# Share of C; an evaluation takes place up to one step after it is due.
+# Share of C: an evaluation takes place up to one step after it is due.
 MAX_DELAY = 1 / 64
 ALPHA = 0.05
-METRICS = {"avg": lambda c, k: c / k,
-           "best": lambda c, k: evaluate.best_at_k(c, stored=k, k=k)}
+METRICS = {"avg": lambda correct, k: correct / k,
+           "best": lambda correct, k: evaluate.best_at_k(
+               correct, stored=k, k=k)}
 
 
-def measured(run: LedgerRun, metric: str, at=slice(None)) -> np.ndarray:
-  """A metric of each evaluation and problem, [E, Q]."""
+def measured(run: LedgerRun, metric: str, where_E=slice(None)) -> np.ndarray:
+  """A metric of the chosen evaluations and each problem, [E, Q]."""
   k = run.head["k"]
-  return np.stack([METRICS[metric](np.rint(row * k).astype(int), k)
-                   for row in run.value_ExQ[at]])
+  return np.stack([METRICS[metric](np.rint(value_Q * k).astype(int), k)
+                   for value_Q in run.value_ExQ[where_E]])
 
 
 def due(run: LedgerRun, C: float) -> np.ndarray:
@@ -34,19 +38,19 @@ def due(run: LedgerRun, C: float) -> np.ndarray:
 
 
 def training(run: LedgerRun, low: float, high: float, name: str) -> np.ndarray:
-  """The mean over the rollouts in (low, high], [1].
+  """The mean of a training field over the rollouts in (low, high], [1].
 
-  A ledger keeps the means of about 40 parts of a run; a part that reaches over
-  an end counts with its share of rollouts.
+  A ledger keeps the means of about 40 parts of a run. A part that is cut by low
+  or high counts with its share of rollouts.
   """
   end_U = np.array([0, *(u["rollouts"] for u in run.updates)])
   high = min(high, end_U[-1])
   value_U = [u[name] for u in run.updates]
   if high <= low or None in value_U:  # a number that the run does not have
     return np.array([np.nan])
-  total_U = np.concatenate([[0], np.cumsum(np.diff(end_U) * value_U)])
-  first, last = np.interp([low, high], end_U, total_U)
-  return np.array([(last - first) / (high - low)])
+  sum_U = np.concatenate([[0], np.cumsum(np.diff(end_U) * value_U)])
+  sum_low, sum_high = np.interp([low, high], end_U, sum_U)
+  return np.array([(sum_high - sum_low) / (high - low)])
 
 
 def window(run: LedgerRun, C: float, of: str = "avg") -> np.ndarray:
@@ -57,9 +61,10 @@ def window(run: LedgerRun, C: float, of: str = "avg") -> np.ndarray:
   """
   if of not in METRICS:
     return training(run, C / 2, C, of)
-  at = due(run, C)
-  return (measured(run, of, at).mean(0) if at.any() else
-          np.full(run.value_ExQ.shape[1], np.nan))
+  due_E = due(run, C)
+  if not due_E.any():
+    return np.full(run.value_ExQ.shape[1], np.nan)
+  return measured(run, of, due_E).mean(0)
 
 
 def cell(runs: list[LedgerRun], C: float, of: str = "avg") -> np.ndarray:
@@ -89,7 +94,7 @@ def best_n(runs: list[LedgerRun], ends, of: str = "avg"
   rng = np.random.default_rng(options.seed)
   Q = next(iter(value.values())).shape[2]
   problems_DxQ = bootstrap.weights(Q, Q, options.draws, rng) / Q
-  drawn = []  # the data, then the draws
+  mean_NxDxW = []  # draw 0 is the data
   for value_SxWxQ in value.values():
     S = len(value_SxWxQ)
     seeds_DxS = bootstrap.weights(S, max(S - 1, 1), options.draws, rng)
@@ -100,10 +105,10 @@ def best_n(runs: list[LedgerRun], ends, of: str = "avg"
     weight_SxDxW = np.where(weight_SxDxW.sum(0) > 0, weight_SxDxW,
                             known_SxW[:, None])
     with np.errstate(invalid="ignore"):
-      drawn.append((np.nan_to_num(value_SxDxW) * weight_SxDxW).sum(0)
-                   / weight_SxDxW.sum(0))
+      mean_NxDxW.append((np.nan_to_num(value_SxDxW) * weight_SxDxW).sum(0)
+                        / weight_SxDxW.sum(0))
   # Sums of other machines differ in the last bits; a tie must stay one.
-  value_NxDxW = np.array(drawn).round(9)
+  value_NxDxW = np.array(mean_NxDxW).round(9)
   best_DxW = np.array(list(value))[
       np.where(np.isnan(value_NxDxW), -np.inf, value_NxDxW).argmax(0)]
   low, high = np.quantile(best_DxW[1:], bootstrap.QUANTILES, axis=0,
@@ -128,7 +133,7 @@ class Estimate:
 
   value: float
   se: float = np.nan  # NaN: not known
-  df: float = np.nan
+  df: float = np.nan  # degrees of freedom
 
   def interval(self, alpha: float = ALPHA) -> tuple[float, float]:
     half = self.se * stats.t.ppf(1 - alpha / 2, self.df)
@@ -136,7 +141,7 @@ class Estimate:
 
   @property
   def p(self) -> float:
-    """Two-sided, of the value 0."""
+    """The two-sided p-value of the hypothesis that the value is 0."""
     return float(2 * stats.t.sf(abs(self.value) / self.se, self.df))
 
   def sign(self, alpha: float = ALPHA) -> int:
@@ -147,20 +152,23 @@ class Estimate:
 
 def seed_variance(cells: list[np.ndarray]) -> tuple[float, int]:
   """The variance of a seed's mean, pooled over cells [S, Q], and its df."""
-  free = sum(len(value_SxQ) - 1 for value_SxQ in cells)
-  squares = sum(((v := value_SxQ.mean(1)) - v.mean())@(v - v.mean())
-                for value_SxQ in cells)
-  return (float(squares / free) if free else np.nan), free
+  df = sum(len(value_SxQ) - 1 for value_SxQ in cells)
+  squares = 0.0
+  for value_SxQ in cells:
+    mean_S = value_SxQ.mean(1)
+    deviation_S = mean_S - mean_S.mean()
+    squares += deviation_S @ deviation_S
+  return (float(squares / df) if df else np.nan), df
 
 
-def _shared(value_SxQ: np.ndarray) -> float:
+def _interaction(value_SxQ: np.ndarray) -> float:
   """The part of a mean's variance that seeds and problems both count."""
   S, Q = value_SxQ.shape
   if min(S, Q) < 2:
     return 0.0
-  rest = (value_SxQ - value_SxQ.mean(1, keepdims=True) - value_SxQ.mean(0)
-          + value_SxQ.mean())
-  return float((rest**2).sum() / ((S - 1) * (Q - 1) * S * Q))
+  residual_SxQ = (value_SxQ - value_SxQ.mean(1, keepdims=True)
+                  - value_SxQ.mean(0) + value_SxQ.mean())
+  return float((residual_SxQ**2).sum() / ((S - 1) * (Q - 1) * S * Q))
 
 
 def sum_of(cells: list[np.ndarray], pooled=None) -> Estimate:
@@ -169,24 +177,26 @@ def sum_of(cells: list[np.ndarray], pooled=None) -> Estimate:
   Args:
     cells: signed values [S, Q] of the seeds of a configuration. Seeds of two
       cells are independent, their problems the same.
-    pooled: seed_variance of more cells than these; None: that of each (Welch).
+    pooled: seed_variance of these and other cells; None: each cell has its own
+      (Welch).
 
   Returns:
-    Its variance is that over seeds plus that over problems minus that of their
-    interaction, which both have, and at least the larger of the two; its
-    degrees of freedom are those of Satterthwaite.
+    An Estimate. Its variance is the variance over seeds plus the variance over
+    problems minus that of their interaction, which both contain; it is at least
+    the larger of the two. Its degrees of freedom are Satterthwaite's.
   """
-  seed_K, free_K = (np.array(x) for x in zip(*[
-      (variance / len(cell), free) for cell in cells
-      for variance, free in [pooled or seed_variance([cell])]], strict=True))
+  variances = [pooled or seed_variance([cell]) for cell in cells]
+  seed_K = np.array([variance / len(cell) for cell, (variance, _) in zip(
+      cells, variances, strict=True)])
+  df_K = np.array([df for _, df in variances])
   problem_Q = np.sum([cell.mean(0) for cell in cells], axis=0)
   Q, seed = len(problem_Q), seed_K.sum()
   problem = np.var(problem_Q, ddof=1) / Q if Q > 1 else 0.0
-  variance = max(seed + problem - sum(map(_shared, cells)), seed, problem)
+  variance = max(seed + problem - sum(map(_interaction, cells)), seed, problem)
   with np.errstate(divide="ignore", invalid="ignore"):
-    parts = seed**2 / free_K[0] if pooled else (seed_K**2 / free_K).sum()
-    free = (seed + problem)**2 / (parts + problem**2 / max(Q - 1, 1))
-  return Estimate(float(problem_Q.mean()), float(variance**0.5), float(free))
+    seed_part = seed**2 / df_K[0] if pooled else (seed_K**2 / df_K).sum()
+    df = (seed + problem)**2 / (seed_part + problem**2 / max(Q - 1, 1))
+  return Estimate(float(problem_Q.mean()), float(variance**0.5), float(df))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,17 +207,17 @@ class Term:
   n: tuple[int, ...]
   C: float
   arm: str = ""
-  of: str = "avg"  # as of `window`
+  of: str = "avg"  # a metric or training field, see `window`
   seeds: tuple[int, ...] | None = None  # None: all
-  problems: int | None = None  # the first so many; None: all
+  problems: int | None = None  # number of validation problems; None: all
 
 
 def contrast(L: dict, plus: list[dict], minus: list[dict] = (),
              value=lambda run, term: window(run, term.C, term.of)) -> Estimate:
-  """The sum of some terms minus that of others, each the fields of a Term.
+  """The sum of the terms `plus` minus the sum of `minus`, as fields of a Term.
 
-  A run that two terms share counts once, with the sum of both. A run whose
-  value of a problem is NaN is left out.
+  A run that two terms share counts once, with the sum of its weights. A run
+  whose value of a problem is NaN is left out.
   """
   cells = {}
   for sign, fields in [*((1, t) for t in plus), *((-1, t) for t in minus)]:
@@ -224,5 +234,6 @@ def contrast(L: dict, plus: list[dict], minus: list[dict] = (),
 
 
 def holm(p: list[float]) -> list[float]:
-  """The alpha of each interval, by Holm's correction of a family."""
-  return (ALPHA / (len(p) - np.argsort(np.argsort(p)))).tolist()
+  """The alpha of each of a family of p-values, by Holm's correction."""
+  rank = np.argsort(np.argsort(p))  # 0: the smallest p
+  return (ALPHA / (len(p) - rank)).tolist()

@@ -34,11 +34,11 @@ def test_useful_tokens_go_through_the_stop():
 
 
 def test_made_rollouts_have_the_lengths_of_the_case():
-  tokens, len_R = cases.made_rollouts(CASE, 50, seed=1)
+  tokens, len_R = cases.random_rollouts(CASE, 50, seed=1)
   assert tokens.shape == (6, 7) and 1 <= len_R.min() and len_R.max() <= 7
   assert ((tokens > 0).sum(axis=1) == len_R).all()
   assert len(cases.stops(CASE, 50)) == 12  # 50 / 4, rounded
-  reward = cases.made_rewards(CASE, seed=1)
+  reward = cases.random_rewards(CASE, seed=1)
   assert (reward.min(axis=1) == 0).all() and (reward.max(axis=1) == 1).all()
 
 

@@ -32,7 +32,7 @@ def test_the_ledger_of_another_machine_goes_on(tmp_path):
   path.write_text(json.dumps(other) + "\n")
   (root / "a.line.json").write_text(json.dumps(one))
   pays.collect(str(root), str(path))
-  assert list(pays.ended(str(path)).values()) == [one, other]
+  assert list(pays.by_entry(str(path)).values()) == [one, other]
 
 
 def test_the_criteria_by_hand():

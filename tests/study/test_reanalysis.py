@@ -95,7 +95,7 @@ def test_the_lead_is_that_of_pairs_of_equal_seeds():
             for seed, lead in enumerate(leads)
             for n, extra in ((8, 0), (32, lead), (2, .9))]
   found = reanalysis.paired_lead([grid(16, (.2, .4)), grid(32, (-.1,))],
-                                 at=1000 / 32)
+                                 C_per_D=1000 / 32)
   # (C / 2, C] of D = 16 is (250, 500], in which both have their reward.
   assert found["lead"].value == pytest.approx(.5 / 3)
   assert found["lead"].se == pytest.approx(
