@@ -1,4 +1,4 @@
-"""Hard problems: the base policy solves 0 or 1 of 16 (avg@16 <= 0.0625).
+r"""Hard problems: the base policy solves 0 or 1 of 16 (avg@16 <= 0.0625).
 
 Reproduces the Hard setting of the IsoCompute Playbook (arXiv 2603.12151) at a
 small scale: 0/1 reward, no KL, no entropy bonus, lr ~ sqrt(rollouts of a step).

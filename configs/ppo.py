@@ -1,4 +1,4 @@
-"""PPO with a critic (arXiv 1707.06347) on easy problems.
+r"""PPO with a critic (arXiv 1707.06347) on easy problems.
 
 What it changes: a critic, a copy of the base policy with a value head, predicts
 the reward from each prefix of an answer. Advantages are those of GAE, whitened

@@ -1,4 +1,4 @@
-"""Difficulty strata of a generator of reasoning-gym, for a local model.
+r"""Difficulty strata of a generator of reasoning-gym, for a local model.
 
   python -m launch.split --config=configs/split_gym.py:chain_sum \
       --config.model=FOLDER --config.out=strata/chain_sum

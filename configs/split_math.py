@@ -1,4 +1,4 @@
-"""Difficulty strata of a local problem set of mathematics, for a local model.
+r"""Difficulty strata of a local problem set of mathematics, for a local model.
 
   python -m launch.split --config=configs/split_math.py:gsm8k \
       --config.model=FOLDER --config.out=strata/gsm8k

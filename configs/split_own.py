@@ -1,4 +1,4 @@
-"""A stratum of your own problems: JSONL, JSON, Parquet or Arrow files.
+r"""A stratum of your own problems: JSONL, JSON, Parquet or Arrow files.
 
   python -m launch.split --config=configs/split_own.py \
       --config.source.path=problems.jsonl --config.out=mine

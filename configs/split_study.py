@@ -1,4 +1,4 @@
-"""The strata of the study's second edition: fewer problems, more validation.
+r"""The strata of the study's second edition: fewer problems, more validation.
 
   python -m launch.split --config=configs/split_study.py
 

@@ -1,4 +1,4 @@
-"""Compares two recipes: reward at equal compute, and compute to a reward.
+r"""Compares two recipes: reward at equal compute, and compute to a reward.
 
   python -m launch.compare --baseline='runs/grpo-*/records.jsonl' \
       --records='runs/pods-*/records.jsonl'

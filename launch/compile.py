@@ -1,4 +1,4 @@
-"""Compiles a run's programs for TPUs or GPUs that need not be present.
+r"""Compiles a run's programs for TPUs or GPUs that need not be present.
 
   python -m launch.compile --config=configs/hard.py:qwen2.5-7b \
       --topology=v5e:4x4

@@ -15,6 +15,7 @@ import optax
 import transformers
 
 from isojax.core import config_flag, evaluate, sections
+from isojax.errors import InputError
 from isojax.models import decoder, hf_config, hf_weights
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import rewards
@@ -109,6 +110,10 @@ def main(_) -> None:
           ("recipe.loss", cfg.recipe.loss, LossConfig),
           ("recipe.optimizer", cfg.recipe.optimizer,
            optimizer_lib.OptimizerConfig)))
+  if cfg.steps <= optimizer.warmup_steps:
+    raise InputError(
+        f"config.steps={cfg.steps}: expected more than config.recipe.optimizer."
+        f"warmup_steps={optimizer.warmup_steps}; raise steps, or lower it")
   folder = pathlib.Path(cfg.out)
   folder.mkdir(parents=True, exist_ok=True)
   tokenizer = make_tokenizer(cfg.characters)

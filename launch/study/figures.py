@@ -30,12 +30,12 @@ def save_curves(grids: dict[str, list], out: str) -> list[str]:
   figure = Figure((WIDTH, 3.4), layout="constrained")
   left, right = figure.subplots(1, 2, sharey=True)
   for i, (name, runs) in enumerate(grids.items()):
-    for j, (n, members) in enumerate(ledger.by_n(runs).items()):
+    for n, members in ledger.by_n(runs).items():
       C, avg, reward = reanalysis.mean_curve(members)
       line_style = dict(color=f"C{i}", lw=1, marker=MARKERS[n], ms=3, alpha=0.8)
       left.plot(C[1:], avg[1:], **line_style)
-      right.plot(reward[1:], avg[1:], **line_style,
-                 label=name if j == 0 else None)
+      right.plot(reward[1:], avg[1:], **line_style)
+    right.plot([], [], color=f"C{i}", lw=1, label=name)
   left.set_xscale("log", base=2)
   left.xaxis.set_major_formatter(compact)
   left.set_xlabel("rollouts, C")

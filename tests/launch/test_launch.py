@@ -21,6 +21,15 @@ def launch(module, *arguments):
   return done
 
 
+def test_pretrain_needs_more_steps_than_its_warm_up(tmp_path):
+  out = tmp_path / "policy"
+  done = command.run("launch.pretrain", "--config=configs/pretrain_tiny.py",
+                     f"--config.out={out}", "--config.steps=50")
+  assert done.returncode == 2
+  assert "config.steps=50: expected more than config.recipe" in done.stderr
+  assert not out.exists()
+
+
 def test_pretrain_split_and_train(tmp_path):
   """A policy of three updates, which solves nothing, twice to the byte."""
   policy, again = tmp_path / "policy", tmp_path / "again"
