@@ -6,9 +6,10 @@ learning rate ~ sqrt(rollouts of a step).
 
   python -m isojax.main --config=configs/easy.py
 
-The embedded policy, C = 65,536 rollouts: 1 minute on 2 cores; avg@8 on the
-held-out problems rises from 0.34 to 0.69. `easy.py:qwen2.5-7b` is the same
-setting for a large model; `hard.py` describes how to run it.
+The embedded policy of 141k parameters, C = 65,536 rollouts: 1 minute on 2
+cores; avg@8 on the held-out problems rises from 0.34 to 0.69.
+`easy.py:qwen2.5-7b` is the same setting for a large model; `hard.py` describes
+how to run it.
 """
 
 from configs import grpo

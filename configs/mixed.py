@@ -3,8 +3,8 @@
 What it changes: the stratum of hard.py. It is the pool of configs/split_tiny.py
 without a choice by pass rate; the header of its file has the number of problems
 with 0, 1, ..., 16 correct samples (`spread`). Every problem gets the same n, so
-about half of the groups have equal rewards and no gradient: the baseline of
-rules that divide a step's rollouts by difficulty, such as knapsack.py.
+about half of the groups have equal rewards and no gradient. Rules that give
+each problem an n by its difficulty, such as knapsack.py, are compared with it.
 
   python -m isojax.main --config=configs/mixed.py
 

@@ -1,4 +1,6 @@
-"""The strata of the embedded policy: avg@16 over a pool of 4-number problems.
+"""The strata of the embedded policy, isojax/assets/countdown-tiny.
+
+They are chosen by avg@16 over a pool of 4-number problems:
 
   python -m launch.split --config=configs/split_tiny.py
 
@@ -15,9 +17,10 @@ def stratum(low: float, high: float, *, again: int | None = None,
             test: int = 0) -> dict:
   """A stratum: avg@n in [low, high], and problems of the three splits.
 
-  again: new samples of the problems with 0 of n correct, to which low and high
-  then apply; None: they apply to the first n. train, validation: None is all
-  problems. Each None is its own placeholder: keys that share one change alike.
+  again: problems with 0 of n correct are sampled this often again, and low and
+  high bound the mean of the new samples; None: the mean of the first n. train,
+  validation: None is all problems. Each None is a FieldReference of its own:
+  if keys shared one, to set one of them would set all.
   """
   sizes = dict(again=again, train=train, validation=validation)
   return dict(low=low, high=high) | {
@@ -52,7 +55,7 @@ def get_config():
           low2500=stratum(0.0625, 0.125, train=2500, validation=300,
                           test=300),  # as low256, more problems
       ),
-      mixtures=dict(),  # name -> shares of strata, train, validation
+      mixtures=dict(),  # name -> {shares: {stratum: share}, train, validation}
       sampler=base.sampler,  # as the experiments sample
       mesh=base.mesh,
   ).lock()

@@ -1,4 +1,4 @@
-"""The study of n*(C) on the embedded policy: its settings and its runs.
+"""The study of n*(C) on the embedded policy: settings and runs.
 
   python -m launch.study --config=configs/study.py:hard --root=runs/study
 

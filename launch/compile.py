@@ -86,7 +86,8 @@ def case(config, topology: str, *, largest: bool) -> Case:
   """The case of a config and topology; raises every InputError of them."""
   devices = topology_lib.devices(topology)
   e = experiment_lib.of_values(inputs.with_auto(
-      config.to_dict(), devices[0].platform, stored=lambda values: None)[0])
+      config.to_dict(), devices[0].platform,
+      stored_config=lambda values: None)[0])
   mesh = topology_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
   policy = inputs.BasePolicy(folder, None, EOS, decoder.Transformer(
@@ -103,7 +104,8 @@ def case(config, topology: str, *, largest: bool) -> Case:
   if e.recipe.loss.remat and not e.model.lora.rank:
     slots, rows = sampler.sizes.rows[-1] // G, microbatch_rows(e, G) // G
     planned = estimated(e, policy.model, slots, rows, sampler.weights_gathered,
-                        pages=sampler.pages).program_bytes
+                        pages=sampler.pages if sampler.page else None
+                        ).program_bytes
   return Case(e, policy.model, sampler, planned, notes, hbm)
 
 

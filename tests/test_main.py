@@ -356,7 +356,7 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, copy, tmp_path):
   assert got[-1]["correct"] == whole[-1]["correct"]
   assert workdir.read_config(str(copy)).config["alloc"]["C"] == 192
   # The command before the run was extended.
-  with pytest.raises(InputError, match="such as those it was extended to: "
+  with pytest.raises(InputError, match="such as those of an extension: "
                      "alloc.C: 120 in this config, 192 in"):
     run(small(), copy)
 
@@ -475,7 +475,7 @@ def test_without_a_checkpoint_runs_of_the_config_are_named(copy):
   assert f"{copy.parent}/none has no checkpoint; runs of config 'hard'" in last
   assert f"{copy} (alloc.n: 6 there, 5 in this config)" in last
   assert os.listdir(copy.parent) == ["copy"]
-  with pytest.raises(InputError, match="has none of a run of config 'hard'"):
+  with pytest.raises(InputError, match="no run of config 'hard' in"):
     evaluation.check_evaluable(setup_lib.prepare(small()), f"{copy}/a/b")
 
 

@@ -32,7 +32,7 @@ class Sweep:
             if sweeper.state_of(run) == "failed"}
 
   def table(self) -> str:
-    """A line for each run: state, allocation, best avg, rate."""
+    """A line for each run: state, allocation, rollouts, best avg, ETA."""
     return sweeper.table(list(self.runs))
 
   def __repr__(self) -> str:

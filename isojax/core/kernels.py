@@ -66,7 +66,7 @@ def seen_blocks(first_BxT, prompt_B, tokens_B, *, S: int, T: int):
   """The blocks of scores that a row's tokens need, bool [B, I, J].
 
   I blocks of tokens, J blocks of slots. Tokens of a block of padding need one
-  slot, because a softmax over none is NaN: that of the block's first token.
+  slot, that of the block's first token: a softmax over none is NaN.
   Arguments are those of attention.Seen, arrays of numpy or jax.
   """
   (size_q, count_q), (size_k, count_k) = blocks(T), blocks(S + T)
@@ -76,7 +76,8 @@ def seen_blocks(first_BxT, prompt_B, tokens_B, *, S: int, T: int):
   # Behind the prompt, the slots that the tokens of a block see are consecutive.
   last_BxI = S - 1 + tokens_B[:, None].clip(begin_I[None] + 1, end_I[None])
   padding_BxI = begin_I[None] >= tokens_B[:, None]
-  # In a block of padding from the last slot on, elsewhere from first_BxT.
+  # The first slot that a block sees: first_BxT, or in a block of padding
+  # last_BxI (the clip's lower bound, elsewhere 0).
   first_BxI = first_BxT[:, ::size_q].clip(last_BxI * padding_BxI)
   own = ((slot_J <= last_BxI[:, :, None])
          & (slot_J + size_k > first_BxI[:, :, None]))

@@ -1,6 +1,7 @@
 """Locks the folder of a run, and reads and writes its config.json.
 
-A folder in a bucket has no lock: its records have one writer (ledger.bucket).
+A folder in a bucket has no lock: the process that starts last takes its records
+over, and an earlier one fails at its next write (bucket.FencedObject).
 This module does not interpret the config; isojax.run.experiment does.
 """
 
@@ -23,7 +24,7 @@ from isojax.ledger import bucket, records
 LOCK_SECONDS = 0.5  # to wait for a lock: `is_locked` locks for an instant
 
 
-def run_id(values: dict) -> str:
+def hash_of(values: dict) -> str:
   """12 hex digits of the hash of all inputs of a run's results."""
   canonical = json.dumps(values, sort_keys=True)
   return hashlib.sha256(canonical.encode()).hexdigest()[:12]
@@ -33,8 +34,8 @@ def run_id(values: dict) -> str:
 class Stored:
   """The content of config.json."""
 
-  run_id: str  # of its records, its checkpoints and its reports
-  identity: str  # hash of all inputs of its results
+  run_id: str  # in its records and checkpoints; kept when it is extended
+  identity: str  # hash of all inputs of its results; an extension changes it
   model_sha256: str  # of the base policy's weights
   config: dict
 
@@ -98,7 +99,7 @@ def claim(folder: str, ours: Stored, shorter: str | None = None, *,
 
   The kernel releases the lock of a killed process. `shorter` is the identity of
   a run in the folder that this run extends. `deciding` returns the part of a
-  config that decides the results. On an error nothing was changed.
+  config that decides the results. On an error config.json is as before.
   """
   with contextlib.ExitStack() as stack:
     try:
@@ -165,7 +166,7 @@ def _check_config(folder: str, ours: Stored, shorter: str | None,
             "reward (task.grader.file), a function of recipe.loss or the "
             "prompts' tokens differ")
     conflict = (f"holds run {stored.run_id} with other values, such as those "
-                "it was extended to" if stored.run_id == ours.run_id else
+                "of an extension" if stored.run_id == ours.run_id else
                 f"belongs to run {stored.run_id}, expected run {ours.run_id}")
     raise InputError(
         f"--workdir={folder} {conflict}: {differ}; choose another --workdir, "

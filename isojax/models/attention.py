@@ -228,7 +228,8 @@ class SplashBlocks(typing.NamedTuple):
 
   mask_qk: jax.Array  # [1, B I, J], 1: the block is computed
   slots_qk: jax.Array  # [1, B I, J], the block of slots in VMEM
-  mask_kq: jax.Array  # [1, I, B J], mask_qk for the gradient of the slots
+  # [1, I, B J], the same as mask_qk, for the gradients of keys and values.
+  mask_kq: jax.Array
   tokens_kq: jax.Array  # [1, I, B J], the block of tokens in VMEM
 
 
@@ -259,9 +260,10 @@ def splash_blocks(seen_BxIxJ) -> SplashBlocks:
 def splash_mask(S: int, T: int):
   """The mask inside the blocks that splash computes.
 
-  Its shape is one block, because `splash_blocks` chooses the blocks. The number
-  of a token packs the range of its own slots: (first << 16) + last. Rows follow
-  each other, and all slots of a block belong to one row.
+  Its shape is one block, because `splash_blocks` chooses the blocks. splash
+  passes `mask_function` a number for each token, its `q_sequence`. Ours packs
+  the slots after the prompt that the token attends to: (first << 16) + last.
+  Rows follow each other, and all slots of a block belong to one row.
   """
   from jax.experimental.pallas.ops.tpu import splash_attention  # slow
   (size_q, _), (size_k, count) = map(kernels.blocks, (T, S + T))
@@ -269,6 +271,7 @@ def splash_mask(S: int, T: int):
 
   class Mask(splash_attention.Mask):
     shape = size_q, size_k
+    # Placeholders, as __getitem__ is: `splash_kernel` sets numbers and blocks.
     q_sequence = np.arange(size_q, dtype=np.int32)
 
     def __getitem__(self, index):
@@ -282,11 +285,11 @@ def splash_mask(S: int, T: int):
   return Mask()
 
 
-def splash_kernel(number_T, blocks: SplashBlocks, *, S: int, T: int, N: int,
+def splash_kernel(numbers, blocks: SplashBlocks, *, S: int, T: int, N: int,
                   cap: float | None, interpret: bool):
   """The splash kernel of a device with N query heads.
 
-  The tokens of all rows follow each other; number_T: see `splash_mask`.
+  numbers: int32, one for each token of all rows, see `splash_mask`.
   """
   from jax.experimental.pallas.ops.tpu import splash_attention as lib  # slow
   mask = splash_mask(S, T)
@@ -302,7 +305,7 @@ def splash_kernel(number_T, blocks: SplashBlocks, *, S: int, T: int, N: int,
   for name, info in (("fwd_mask_info", by_token), ("dq_mask_info", by_token),
                      ("dkv_mask_info", by_slot)):
     setattr(kernel, name, getattr(kernel, name)._replace(
-        q_sequence=number_T, **info))
+        q_sequence=numbers, **info))
   return kernel
 
 

@@ -16,11 +16,13 @@ from isojax.models import attention
 class PageTable:
   """The pages of each row, and the positions in them that a row attends to."""
 
-  # int32, index of each page within the row's block; an index past the last
-  # page means no page.
+  # Rows and the pool of pages are cut into `blocks` equal blocks, one for each
+  # row shard; the pages of a row are in its own block.
+  # int32, index of each page within that block; an index past the last page
+  # means no page.
   page_RxM: jax.Array
   mask_Rx1xL: jax.Array  # bool, over the positions of the M pages
-  blocks: int = flax.struct.field(pytree_node=False)  # row shards
+  blocks: int = flax.struct.field(pytree_node=False)
 
   def by_block(self, x):
     """[blocks * a, ...] to [blocks, a, ...]."""

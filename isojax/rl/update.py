@@ -197,8 +197,9 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
     are microbatches on the devices.
     If no token has a gradient, there is no microbatch, and the optimizer is
     skipped: its state and the parameters stay as they are, and only state.step
-    rises. Metrics are means over the tokens that have a gradient; `finite` is
-    whether loss, gradient and new parameters are finite.
+    rises. Metrics are means over the tokens that have a gradient, but for
+    `loss`, a sum; `grad_norm`, of the policy's gradient; and `finite`, whether
+    loss, gradient and new parameters are finite.
   """
   gradient = make_gradient(model, cfg, lora, critic)
   abstract = optimizer_lib.abstract_state(model, tx, lora, critic)

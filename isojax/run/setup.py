@@ -91,7 +91,7 @@ def setup_of(values: dict, stored_config=lambda run_id: None) -> Setup:
   config, dtype_notes = inputs.with_auto(
       values | {"alloc": values["alloc"] | {"C": e.alloc.C}},
       model.mesh.devices.flat[0].platform,
-      lambda config: stored_config(workdir.run_id(identity_of(config))))
+      lambda config: stored_config(workdir.hash_of(identity_of(config))))
   e = experiment_lib.of_values(experiment_lib.with_dtypes(
       values, experiment_lib.dtypes(config)))
   sampler, sampler_notes = programs.make_sampler(policy, e.sampler)
@@ -105,7 +105,7 @@ def setup_of(values: dict, stored_config=lambda run_id: None) -> Setup:
         dithered=dither.is_needed(e.sampler.dtype)))
   return Setup(
       e=e, config=config, folder=folder, model_sha256=hashes["model_sha256"],
-      identity=identity, run_id=workdir.run_id(identity), tokenizer=tokenizer,
+      identity=identity, run_id=workdir.hash_of(identity), tokenizer=tokenizer,
       stratum=stratum, **shortened_splits(sampler, prompts), model=model,
       merge=merge, sampler=sampler, reward=reward, notes=(
           *notes, *dtype_notes, *sampler_notes, *inputs.notes(

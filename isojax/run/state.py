@@ -179,8 +179,8 @@ def _extends(setup: Setup, stored: workdir.Stored) -> bool:
   shorter = setup.identity | {
       "alloc": alloc | {"C": stored_alloc["C"], "M": stored_alloc["M"]}}
   return (alloc["C"] >= stored_alloc["C"]
-          and workdir.run_id(setup.identity) != stored.identity
-          and workdir.run_id(shorter) == stored.identity)
+          and workdir.hash_of(setup.identity) != stored.identity
+          and workdir.hash_of(shorter) == stored.identity)
 
 
 def extendable(setup: Setup, folder: str) -> list[tuple[int, str]]:
@@ -200,7 +200,7 @@ def as_stored(setup: Setup, folder: str, *, run_id: str | None = None,
   stored = workdir.read_config(folder) if workdir.is_claimed(folder) else None
   shorter = stored if stored and not evaluate and _extends(
       setup, stored) else None
-  identity, resumed_with = workdir.run_id(setup.identity), None
+  identity, resumed_with = workdir.hash_of(setup.identity), None
   if stored and (stored.identity == identity or shorter):
     run_id, resumed_with = stored.run_id, _resumed_with(setup, stored)
   return dataclasses.replace(setup, run_id=run_id or identity,
@@ -237,7 +237,7 @@ def claimed(setup: Setup, folder: str, *, run_id: str | None = None,
   if shorter:  # config.json keeps the values with which the run began
     config = shorter.config | {"alloc": config["alloc"]}
   claim = workdir.claim(folder, workdir.Stored(
-      setup.run_id, workdir.run_id(setup.identity), setup.model_sha256,
+      setup.run_id, workdir.hash_of(setup.identity), setup.model_sha256,
       config), shorter and shorter.identity, deciding=experiment.identity)
   with contextlib.ExitStack() as stack:
     hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))

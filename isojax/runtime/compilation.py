@@ -15,6 +15,7 @@ import time
 import jax
 
 ANNOUNCED_SECONDS = 5.0  # after which a compilation is announced
+MAX_NAMED_PROGRAMS = 8  # in a line
 MIN_CACHED_SECONDS = 0.1  # programs that compile faster are not cached
 # Events of jax. COMPILED is also sent for a program read from the cache.
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -25,7 +26,7 @@ SPENT = (COMPILED, "/jax/core/compile/jaxpr_trace_duration", LOWERED)
 def enable_cache(say) -> None:
   """Turns the cache on, if jax's own environment variables do not decide it.
 
-  Reports a folder that is not writable by `say`.
+  Calls say(line) if its folder is not writable.
   """
   if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
     # jax's default is 1 s; the embedded policy's programs all compile faster.
@@ -120,5 +121,6 @@ class Count:
       return None
     listed = ", ".join(f"{name} x {count}" if count > 1 else name
                        for name, count in names.items())
-    return (f"compiled {listed if len(names) < 9 else 'all programs'} in "
-            f"{seconds:.1f} s, not counted as device time")
+    if len(names) > MAX_NAMED_PROGRAMS:
+      listed = f"{len(names)} programs"
+    return f"compiled {listed} in {seconds:.1f} s, not counted as device time"

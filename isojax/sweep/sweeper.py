@@ -96,7 +96,7 @@ def _run_of_row(lines: list[str], index: int, path: str, config, root: str
     alloc = sections.section(of_section, values["alloc"], "config.alloc")
   except InputError as error:
     raise InputError(f"{where}: {error}") from error
-  name = workdir.run_id(experiment.identity(json.loads(json.dumps(values))))
+  name = workdir.hash_of(experiment.identity(json.loads(json.dumps(values))))
   return PlannedRun(os.path.join(root, name), where, values, alloc)
 
 

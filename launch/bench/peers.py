@@ -53,6 +53,7 @@ def make_sampling(case: Case, model, V: int):
 
 def make_updating(case: Case, model, V: int, dtype):
   """(step(tokens, len_R, reward), the optimizer) of a GRPO update."""
+  # As in bench.ours: a tiny rate keeps the policy close to uniform.
   optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, weight_decay=0.0,
                                 fused=True)
   prompts = np.repeat(cases.random_prompts(case, V), case.n, axis=0)
@@ -93,7 +94,7 @@ def contestant(name: str, case: Case, config: dict, params) -> Contestant:
   V = config["vocab_size"]
   model = load(config, params, torch.float32 if case.what == "update"
                else getattr(torch, dtype))
-  weights = list(model.parameters())
+  held = list(model.parameters())  # with AdamW's moments after an update
   if case.what == "update":
     step, optimizer = make_updating(case, model, V, dtype)
 
@@ -107,8 +108,8 @@ def contestant(name: str, case: Case, config: dict, params) -> Contestant:
       tokens, len_R = cases.random_rollouts(case, V, seed)
       reward_Bpxn = cases.random_rewards(case, seed)
       step(tokens[:case.n], len_R[:case.n], reward_Bpxn[:1])
-      weights.extend(x for values in optimizer.state.values()
-                     for x in values.values() if torch.is_tensor(x))
+      held.extend(x for values in optimizer.state.values()
+                  for x in values.values() if torch.is_tensor(x))
   else:
     sample = make_sampling(case, model, V)
 
@@ -120,4 +121,4 @@ def contestant(name: str, case: Case, config: dict, params) -> Contestant:
       sample(seed, min(4, case.new_tokens))
 
   return Contestant(f"{name} {dtype}", dtype, call, warm,
-                    lambda: sum(x.nbytes for x in weights))
+                    lambda: sum(x.nbytes for x in held))

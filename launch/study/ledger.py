@@ -2,7 +2,7 @@
 
 Gzipped JSON lines: a header, then for each run a line `run`, its evaluations
 with the correct samples of each problem, and its updates thinned to the means
-of WINDOWS ranges of C.
+of WINDOWS ranges of the rollouts so far.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from launch.study import arms
 from launch.study.arms import Part, Planned
 
 VERSION = 4
-WINDOWS = 40  # ranges of C, equally spaced in log C
+WINDOWS = 40  # ranges of the rollouts so far, equally spaced in their log
 DIGITS = 4  # significant, of the means of a window
 # Fields of a step; a window has their means.
 MEANS = ("reward", "all_wrong", "all_right", "entropy", "kl", "grad_norm",
@@ -30,6 +30,8 @@ MEANS = ("reward", "all_wrong", "all_right", "entropy", "kl", "grad_norm",
          "informative_expected")
 # Name in a ledger -> in a record, where the record's name is newer.
 RECORDED = {"all_wrong": "all_incorrect", "all_right": "all_correct"}
+# Fields of an evaluation: totals of the run until then; and values that all of
+# a run have in common, which its header line has.
 TOTALS = ("step", "rollouts", "prompt_tokens", "sampled_tokens",
           "trained_tokens", "scored_tokens", "updates", "device_seconds")
 SETTING = ("Bp", "m", "D", "k", "model", "task", "split", "eval_set")
@@ -88,8 +90,8 @@ def of_run(planned: Planned, run_id: str, lines: list[dict], *,
   return [head, *map(evaluation, evals), *windows(train, C)]
 
 
-def header(part: Part, code: str) -> dict:
-  return {"kind": "study", "version": VERSION, "code": code,
+def header(part: Part, code_version: str) -> dict:
+  return {"kind": "study", "version": VERSION, "code": code_version,
           "part": dataclasses.asdict(part)}
 
 
@@ -145,7 +147,7 @@ class Ledger:
   """A part of the study and its runs so far."""
 
   path: str
-  code: str
+  code: str  # the commit whose code made the runs
   part: Part
   runs: tuple[LedgerRun, ...]
 
@@ -169,7 +171,10 @@ def by_n(runs: list[LedgerRun]) -> dict[int, list[LedgerRun]]:
 
 
 def pooled(*ledgers: Ledger) -> Ledger:
-  """The first ledger with the first arms of all; equal runs count once."""
+  """The first ledger with the runs of all ledgers whose arm has no name.
+
+  Of runs with equal Bp, n and seed the first counts.
+  """
   runs = {}
   for ledger in ledgers:
     for run in ledger.of_arm():

@@ -117,6 +117,7 @@ def small(**mesh):
   return config
 
 
+@pytest.mark.ci  # which installs libtpu
 def test_a_small_model_on_a_small_slice():
   pytest.importorskip(
       "libtpu", reason="needs libtpu, of the extra: pip install 'isojax[tpu]'")
@@ -164,6 +165,7 @@ def test_the_programs_of_a_paged_sampler():
   assert row.output < 0.5 * pool  # it is changed in place
 
 
+@pytest.mark.ci
 def test_a_slice_that_libtpu_refuses():
   pytest.importorskip(
       "libtpu", reason="needs libtpu, of the extra: pip install 'isojax[tpu]'")

@@ -230,7 +230,7 @@ def test_a_workdir_in_a_bucket(folder):
   """As tests/ledger/test_workdir.py has it of a local one."""
   bucket_lib.check(folder, "workdir")
   claimed = lambda config: workdir.claim(folder, workdir.Stored(
-      *[workdir.run_id(config)] * 2, "abc", config))
+      *[workdir.hash_of(config)] * 2, "abc", config))
   config, other = {"seed": 1, "a": {"n": 4}}, {"seed": 1, "a": {"n": 8}}
   epath.Path(f"{folder}/thesis.tex").write_text("x")
   with (pytest.raises(InputError, match="contains thesis.tex but no config"),
@@ -238,13 +238,13 @@ def test_a_workdir_in_a_bucket(folder):
     pass
   epath.Path(f"{folder}/thesis.tex").unlink()
   with pytest.raises(InputError, match="not the folder that process 0 has"):
-    workdir.check_shared(folder, workdir.run_id(config))
+    workdir.check_shared(folder, workdir.hash_of(config))
   with claimed(config):
-    workdir.check_shared(folder, workdir.run_id(config))
+    workdir.check_shared(folder, workdir.hash_of(config))
     with pytest.raises(InputError, match="not the folder that process 0 has"):
-      workdir.check_shared(folder, workdir.run_id(other))
+      workdir.check_shared(folder, workdir.hash_of(other))
   stored = workdir.read_config(folder)
-  assert (stored.run_id, stored.config) == (workdir.run_id(config), config)
+  assert (stored.run_id, stored.config) == (workdir.hash_of(config), config)
   with (pytest.raises(InputError, match="a.n: 8 in this config, 4 in "),
         claimed(other)):
     pass

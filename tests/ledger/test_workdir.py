@@ -15,7 +15,7 @@ OTHER = {"seed": 1, "alloc": {"Bp": 2, "n": 8}}
 
 
 def run(config=CONFIG, **more):
-  name = workdir.run_id(config)
+  name = workdir.hash_of(config)
   return workdir.Stored(**dict(
       run_id=name, identity=name, model_sha256="abc", config=config) | more)
 
@@ -34,11 +34,11 @@ def test_claim_writes_the_config_and_its_hash(tmp_path):
   folder = tmp_path / "a" / "b"
   claim(folder)
   saved = json.loads((folder / "config.json").read_text())
-  assert saved == {"run_id": workdir.run_id(CONFIG), "model_sha256": "abc",
-                   "identity": workdir.run_id(CONFIG), "config": CONFIG}
+  assert saved == {"run_id": workdir.hash_of(CONFIG), "model_sha256": "abc",
+                   "identity": workdir.hash_of(CONFIG), "config": CONFIG}
   claim(folder)  # again: the same run goes on
-  assert workdir.run_id(CONFIG) == workdir.run_id(
-      {"alloc": {"n": 4, "Bp": 2}, "seed": 1}) != workdir.run_id(OTHER)
+  assert workdir.hash_of(CONFIG) == workdir.hash_of(
+      {"alloc": {"n": 4, "Bp": 2}, "seed": 1}) != workdir.hash_of(OTHER)
 
 
 def test_another_config_or_other_files_are_refused_and_named(tmp_path):

@@ -102,7 +102,7 @@ FORMAT = base.Format(
              ("gradient_accumulation_steps",
               r"Gradient [Aa]ccumulation steps = ([\d,]+)")),
     # A printed dict with a reward or an evaluation. ms-swift's has also
-    # 'global_step/max_steps'.
+    # 'global_step/max_steps', from which formats.text takes the step.
     console=r"(?P<values>\{(?=[^{}]*'(?:reward'|rewards/|eval_))'[^{}]*\})",
     sampled_by_n=True, averaged=True, generated=generated,
     caveat="avg is TRL's eval_reward, the weighted sum of its reward functions;"
