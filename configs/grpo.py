@@ -50,12 +50,13 @@ def get_config():
           M=config_dict.placeholder(int),  # steps; None: as many as C allows
           C=131_072,  # rollouts of the run; ignored if M is given
           rule="uniform",  # division of a step's Bp n rollouts: the same n; or
-          # knapsack, variance, hit, skip, FILE.py:FUNCTION
+          # knapsack, variance, hit, skip (see docs/allocation.md), or
+          # FILE.py:FUNCTION
           n_low=2,  # least rollouts of a problem that is sampled, by a rule
           n_high=64,  # most rollouts of a problem, by a rule
           prior_strength=4.0,  # rollouts that the stratum's pass rate is worth
           forgetting=0.99,  # factor per step on the weight of older rollouts
-          objective="problems",  # have equal weights in the loss; or rollouts
+          objective="problems",  # which count alike in the loss; or rollouts
       ),
       sampler=dict(
           slots=256,  # sequences decoded at once; a finished one is replaced
@@ -73,7 +74,8 @@ def get_config():
           page=config_dict.placeholder(int),  # positions of a page of cache:
           # slots take pages as answers grow; None: all have the longest length
           expected_tokens=config_dict.placeholder(float),  # of an answer, for
-          # the number of slots that share pages; None: 0.18 of max_new_tokens
+          # the number of slots that share pages; None: 0.18 of max_new_tokens,
+          # which is assumed
           interrupt=dict(  # of training rollouts, see docs/training.md
               phrase="",  # inserted into long answers; empty: off
               unless="",  # not where an answer has this text; empty: always
@@ -106,14 +108,16 @@ def get_config():
               ratio="token",  # or sequence: the mean over the answer (GSPO)
               ratio_to="old",  # denominator: trainer before the step's updates;
               # or behavior: the sampler's record
-              constants=dict(),  # of these four functions, such as length=16
+              constants=dict(),  # of selection, advantage, aggregation and
+              # policy_loss, such as length=16
               zero_variance="off",  # loss terms that leave out groups of equal
               # rewards: or policy, regularizers, all
               advantage_ddof=0,  # of the group std; 1 confounds a sweep of n
               advantage_eps=1e-6,  # added to the group std, reward units
               clip_low=0.2,  # PPO clip; no effect while strictly on-policy
               clip_high=0.2,  # the upper bound is 1 + clip_high
-              # Cap of the weights trainer / sampler; None: no weights.
+              # Cap of the weights trainer / sampler; None, which a reference
+              # allows: no weights.
               importance_cap=config_dict.FieldReference(2.0),
               importance_level="token",  # or sequence: product of an answer
               kl_coef=0.0,  # of the KL to the base policy; 0: not computed
@@ -137,8 +141,8 @@ def get_config():
           updates=dict(
               epochs=1,  # passes over the rollouts of a step
               minibatches=1,  # updates of a pass, each of Bp / minibatches
-              # problems; k: PPO-off-policy-k of a k times larger Bp, with
-              # optimizer.batch = "update"
+              # problems. PPO-off-policy-8 of ScaleRL: 8, with a Bp that is 8
+              # times larger, and optimizer.batch = "update"
               in_flight=0,  # steps that a token may be old: sampling continues
               # across updates (PipelineRL); 0: each step samples by itself
           ),
@@ -148,8 +152,8 @@ def get_config():
               lr=3e-4,  # of the critic, at B = optimizer.base_batch; its other
               # constants are those of `optimizer`
               coef=0.5,  # of the value loss in a shared trunk
-              clip=config_dict.placeholder(float),  # of a value around the
-              # scored one, in reward; None: not clipped
+              clip=config_dict.placeholder(float),  # largest distance of a
+              # value from that before the updates, in reward; None: any
           ),
           optimizer=dict(
               base_lr=3e-4,  # at B = base_batch, after warm-up
@@ -169,7 +173,7 @@ def get_config():
           temperature=1.0,  # of evaluation
           top_p=1.0,  # of evaluation; 1 keeps all tokens
           first=8192,  # rollouts before the first evaluation after step 0
-          growth=1.5,  # factor of C to the next one; 1: every `first` rollouts
+          growth=1.5,  # rollouts at the next one / at this one; 1: each `first`
           # Evaluations without a better avg@k that end the run; None: off.
           patience=config_dict.placeholder(int),
       ),

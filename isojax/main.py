@@ -64,7 +64,7 @@ _COORDINATES = (
     flags.DEFINE_string(
         "coordinator", None, "HOST:PORT of process 0 of a run on several "
         "hosts, with the two flags below. Without it a TPU pod, Slurm or "
-        "Kubernetes provides all three; none: a run of this process alone."),
+        "Kubernetes provides all three; elsewhere this process runs alone."),
     flags.DEFINE_integer(
         "num_processes", None, "With --coordinator: processes of the run."),
     flags.DEFINE_integer(
@@ -109,8 +109,9 @@ def prepare_setup() -> Setup:
     hosts.say(note)
   if plan_lr is not None and setup.e.recipe.optimizer.batch == "sampled" and (
       not math.isclose(plan_lr, setup.e.lr, rel_tol=1e-3)):
-    hosts.say(f"the plan has lr {plan_lr:.3g}, made with another anchor; this "
-              f"run uses {setup.e.lr:.3g}, by its config's recipe.optimizer")
+    hosts.say(f"the plan has lr {plan_lr:.3g}, of another base_lr or base_batch"
+              f"; this run uses {setup.e.lr:.3g}, by its config's "
+              "recipe.optimizer")
   return setup
 
 

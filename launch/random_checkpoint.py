@@ -53,7 +53,7 @@ def main(_) -> None:
                        f"{len(tokenizer)} tokens of the tokenizer, and at "
                        f"least --eos={_EOS.value}")
     tokenizer.save_pretrained(source)
-    # <eos>, and the last ids of the vocabulary, which no text has.
+    # <eos>, and the last ids of the vocabulary, which few texts have.
     ids = [1, *range(cfg.V - _EOS.value + 1, cfg.V)]
     (folder / "generation_config.json").write_text(
         json.dumps({"eos_token_id": ids}) + "\n", encoding="utf-8")

@@ -166,7 +166,7 @@ def halving(field, arms, budget):
 
 def asha(field, arms, budget):
   """ASHA's rule with one worker: promote what is in the top half of a rung."""
-  rung = max(budget / 32, replay.smallest(arms))  # the race's first rung
+  rung = max(budget / 32, replay.smallest(arms))  # up to 3 arms, as the race
   C_of, spent, levels = {}, 0.0, {}  # levels: rung -> {arm: its reward there}
   while True:
     k, level = _promotion(levels) or (len(C_of), 0)  # else a new arm

@@ -93,8 +93,8 @@ def test_a_row_of_another_anchor_is_told(tmp_path):
       "isojax.main", "--config=configs/hard.py", "--row=0",
       f"--plan={tmp_path}/plan.jsonl", f"--workdir={tmp_path}/other",
       env=ALONE)
-  assert "has lr 5e-07, made with another anchor; this run uses 0.00015" in (
-      done.stderr)
+  assert ("has lr 5e-07, of another base_lr or base_batch; this run uses "
+          "0.00015" in done.stderr)
   # An InputError is one line, and leaves nothing.
   assert done.stderr.splitlines()[-1].endswith("choose another one")
   assert done.returncode == 2 and os.listdir(tmp_path / "other") == ["file"]

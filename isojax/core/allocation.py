@@ -18,10 +18,10 @@ class Allocation:
 
   Bp: int
   n: int
-  M: int  # with resampling rounds: the most steps, of one round each
+  M: int  # the most steps, reached if each has one resampling round
   # Rollouts per problem that are trained on; None: n.
   m: int | None = None
-  # With a rule other than uniform n and m are means over the problems.
+  # Under any rule but "uniform", n and m are means over the problems.
   division: Division = UNIFORM
 
   def __post_init__(self):
@@ -94,8 +94,8 @@ def allocate(*, Bp: int, n: int, M: int | None, C: int, m: int | None = None,
   return dataclasses.replace(a, M=C // a.B)
 
 
-def section_of(a: Allocation) -> dict:
-  """The keys of a config's section, without m if it is not set."""
+def sizes_of(a: Allocation) -> dict:
+  """Bp, n, M, and m if it is set, as overrides of config.alloc."""
   return {"Bp": a.Bp, "n": a.n, "M": a.M} | (
       {"m": a.m} if a.m is not None else {})
 
@@ -108,8 +108,8 @@ def of_section(*, Bp: int, n: int, M: int | None, C: int, m: int | None,
       rule, n_low, n_high, prior_strength, forgetting, objective))
 
 
-B_MAX = 65_536  # default of the most rollouts per step
-FEWEST_M = 50  # updates; the warm-up is a large part of fewer
+B_MAX = 65_536  # default of --B_max, rollouts per step; MOST_B is the limit
+FEWEST_M = 50  # steps; the warm-up is a large part of a shorter run
 # Anchor of the square-root rule: 1e-6 at 1024 rollouts per step, AdamW.
 PAPER_LR, PAPER_BATCH = 1e-6, 1024
 

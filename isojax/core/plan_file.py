@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 
-from isojax.core.allocation import Allocation, section_of
+from isojax.core.allocation import Allocation, sizes_of
 from isojax.core.format import many
 from isojax.errors import InputError, reason
 
@@ -27,7 +27,7 @@ class Row:
   @property
   def config(self) -> dict:
     """The sections of a config that the run sets, such as seed and alloc."""
-    return {"seed": self.seed, "alloc": section_of(self.allocation)}
+    return {"seed": self.seed, "alloc": sizes_of(self.allocation)}
 
 
 MOST_LR = 10.0  # no optimizer here learns with more

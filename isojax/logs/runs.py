@@ -248,7 +248,7 @@ def constants(file: LogFile, named: dict, log_options: dict
              for name, value in log_options.items()
              if field_of.get(name) not in taken} | given
   options = {name: number(flag, name, value,
-                          None if name.endswith("multiplier") else 1)
+                          None if name == form.gen_batch_factor else 1)
              for name, (flag, value) in options.items() if name in known}
   if form.derive:
     options = form.derive(options)

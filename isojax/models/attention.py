@@ -203,7 +203,7 @@ def jax_attention(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float,
   attention is causal, and "cudnn" skips the blocks above the diagonal.
   """
   T = q_BxTxNxH.shape[1]
-  # With a mask, cuDNN's backward requires even lengths.
+  # With a mask, cuDNN's backward requires even lengths, so all get them.
   even = lambda x, axis: padded(x, -(-x.shape[axis] // 2) * 2, axis)
 
   def on_device(q, k, v, *mask):

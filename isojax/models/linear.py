@@ -56,8 +56,9 @@ def product(x_BxT, weight):
 
 
 def gathered(weight, copy, sharding):
-  """A layer's weight, gathered over the row shards from its copy.
+  """A layer's weight on every row shard, with the values of `copy`.
 
+  `copy` is the weight in the dtype of activations, so fewer bytes are gathered.
   The gradient is sharded as the weight. Without these constraints XLA gathers
   the weight for each product, and reduces the whole gradient.
   """

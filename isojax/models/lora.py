@@ -47,7 +47,7 @@ FULL = LoraConfig(rank=0, alpha=1.0, targets=())
 
 
 def abstract_base(model: decoder.Transformer, cfg: LoraConfig):
-  """Shapes and shardings of the base, in bfloat16 with adapters."""
+  """Shapes and shardings of the base: bfloat16 if there are adapters."""
   params = decoder.abstract_params(model)
   if not cfg.rank:
     return params

@@ -109,7 +109,7 @@ def evaluations_due(eval_config, C: int, B: int) -> int:
     raise InputError(f"eval: k={k}, first={first}, growth={growth}: "
                      "expected at least 1")
   C -= C % B  # whole steps
-  if C > 10_000 * first and growth < 1.01:  # too many to list: an upper bound
+  if C > 10_000 * first and growth < 1.01:  # too many to list: about the most
     return min(C // B, C // first)
   return len(evaluate.due_steps(evaluate.due_rollouts(
       C=C, first=first, growth=growth), B))

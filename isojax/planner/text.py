@@ -1,7 +1,8 @@
 """A plan as text: the allocation, its runs, costs and assumptions.
 
-Bp problems of a step, n rollouts of each, m of them trained on, M updates, C
-rollouts of a run, D training problems; n* the best n by the law.
+Bp problems of a step, n rollouts of each, m of them trained on, M steps (of one
+sampling round), C rollouts of a run, D training problems; n* the best n by the
+law.
 """
 
 from collections.abc import Sequence
@@ -26,8 +27,8 @@ MIN_STEP_SHARE = 0.005  # of a step's time; smaller changes get no line
 MIN_SLOWDOWN = 1.2  # times as long; less gets no warning
 CALIBRATED = (
     "9 published times on H100 and GB200 (NeMo-RL v0.4 and v0.5 GRPO, prime-rl "
-    "trainer), {:g} to {:g} times the predicted ones: the range of each time. "
-    "A tenth time is below the largest of nine in nine of ten cases")
+    "trainer) were {:g} to {:g} times the predicted ones: the range of each "
+    "time. Another such run is within its end in nine of ten cases")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Messages:
   lead: tuple[str, ...]  # n* with its interval, and the alternatives
   warnings: tuple[str, ...]
   basis: tuple[tuple[str, str], ...]  # (topic, text) for --explain
-  headline: str = ""  # the set of n that are as good
+  headline: str = ""  # the n that the data cannot tell from the best
   evidence: tuple[str, ...] = ()  # what public sources say of n
 
 
@@ -173,7 +174,7 @@ def explained(q: Question, advice: Advice) -> tuple[tuple[str, str], ...]:
         f"instead of the {q.n} given, see what was adjusted")
   elif a.n == answer.n and answer.measured_Bp:
     why = "as measured"
-  elif 0.7 < a.n / advice.wanted_n < 1.42:
+  elif 2**-0.51 < a.n / advice.wanted_n < 2**0.51:  # the nearest power of 2
     why = ("instead of n*, for the reason above" if advice.n_reason else
            "near n*")
   else:
@@ -210,7 +211,7 @@ def limits(cost_model: CostModel, a: Allocation) -> tuple[str, ...]:
         f" limit the run: at (Bp, n) = ({a.Bp}, {a.n}) it takes "
         f"{times(more):.2g} times as long as with --config.sampler.slots="
         f"{more.rows}, which the memory admits (check sampler.memory_gib)")
-  # One fits: it needs less memory than the config.
+  # `on_fastest_mesh` finds a mesh: the config's fits with all its rows.
   best = memory_lib.on_fastest_mesh(
       cost_model.shape, cost_model.workload, cost_model.machine, rows=a.B,
       efficiency=cost_model.efficiency).replace(
@@ -239,8 +240,8 @@ def assumptions(cost_model: CostModel,
       f" ({cost_model.pages:,} pages of {cost_model.page} on each device)")
   basis = CALIBRATED.format(*e.spread) if e.spread else e.basis
   if e is cost.MIXTURE:
-    basis += (f"; a mixture of experts at 1 / {cost.MIXTURE_SLOWDOWN:g} of "
-              "them, by 2 steps of NeMo-RL v0.6")
+    basis += (f"; a mixture of experts takes {cost.MIXTURE_SLOWDOWN:g} times "
+              "as long, by 2 steps of NeMo-RL v0.6")
   return (
       ("machine",
        f"{m.name}: {many(m.chips, 'chip')}; mesh {cost_model.mesh.text}"),
@@ -313,7 +314,7 @@ def choices(cost_model: CostModel, Bp: int, n: int) -> tuple[str, ...]:
       ("head", f"the {f.head} head of the update", f.compute)):
     if getattr(f, name) != usual:
       without[text] = cost_model.with_workload(
-          formats=dataclasses.replace(f, **{name: f.compute}))
+          formats=dataclasses.replace(f, **{name: usual}))
   seconds = cost_model.step(Bp, n).seconds
   changes = {text: seconds / other.step(Bp, n).seconds - 1
              for text, other in without.items()}

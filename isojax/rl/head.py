@@ -80,7 +80,7 @@ cloned.defvjp(_clone_forward, _clone_backward)
 def in_chunks(tree, G: int, V: int):
   """Cuts [R, T, ...] along T: [chunks, R, c, ...].
 
-  The logits of a chunk take at most memory.HEAD_BYTES on a row shard. Rows stay
+  The logits of a chunk take about memory.HEAD_BYTES on a row shard. Rows stay
   on their devices. Zeros fill the last chunk.
   """
   R, T = jax.tree.leaves(tree)[0].shape[:2]

@@ -65,8 +65,8 @@ def token_loss(logp, ref_logp, entropy, token: Batch, cfg: LossConfig):
 def old_and_behavior(logp, mask, columns: dict, cfg: LossConfig):
   """(old, behavior) log-probs of ratios and importance weights; masked: 0.
 
-  `old` is the scored column if there is one. Without it this is the only update
-  of the step, and `old` is logp itself.
+  With ratio_to="behavior" both are the sampler's. Else `old` is the scored
+  column; without one this is the only update of the step, and `old` is logp.
   """
   behavior = jnp.where(mask, columns["behavior_logp"], 0.0)
   if cfg.ratio_to == "behavior":

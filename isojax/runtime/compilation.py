@@ -122,5 +122,5 @@ class Count:
     listed = ", ".join(f"{name} x {count}" if count > 1 else name
                        for name, count in names.items())
     if len(names) > MAX_NAMED_PROGRAMS:
-      listed = f"{len(names)} programs"
+      listed = f"{sum(names.values())} programs"
     return f"compiled {listed} in {seconds:.1f} s, not counted as device time"

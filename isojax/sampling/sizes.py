@@ -1,6 +1,7 @@
 """Shapes of the sampler's programs: slots, lengths, prefilled prompts; no jax.
 
-isojax/core/memory.py has the memory of the programs.
+isojax/core/memory.py has the memory of the programs. A block is the part of a
+batch on one of G row shards.
 """
 
 import math
@@ -8,16 +9,18 @@ import typing
 
 from isojax.core import memory
 
-# Slots of the sampler's programs, as shares of config.sampler.slots. Programs
-# with fewer slots leave fewer of them idle when no rollout waits: of 48 slots,
-# 84 % are useful for the skewed lengths of launch.bench, and 63 % with programs
-# of 48 and 24 slots alone.
+# Slots of the sampler's programs, as shares of config.sampler.slots. When no
+# rollout waits, a program of fewer slots has fewer idle ones. For the skewed
+# lengths of launch.bench and 48 slots, 84 % of the decoded slots are useful;
+# with the shares 1/2 and 1 alone, 63 %.
 SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)
 # Slots of a row shard. Below, another program costs more time than it saves.
 MIN_SLOTS = 32
 # Tokens between two lengths. With a smaller step, another program costs more
 # time than it saves.
 STEP = 32
+PARTS = 4  # most lengths of caches, and of prompts
+LENGTH_UNIT = 16  # of the longest cache
 
 
 def smallest(sizes: tuple[int, ...], needed: int) -> int:
@@ -71,6 +74,7 @@ def program_sizes(slots: int, S: int, T: int, G: int, *, paged: bool) -> Sizes:
   return Sizes(
       chunk=memory.decode_chunk(T), max_new_tokens=T, longest=S + T - 1,
       rows=rows,
-      lengths=shares(4, -(-(S + T - 1) // 16) * 16, STEP),
-      prompts=shares(4, S, STEP),
+      lengths=shares(PARTS, -(-(S + T - 1) // LENGTH_UNIT) * LENGTH_UNIT,
+                     STEP),
+      prompts=shares(PARTS, S, STEP),
       window=memory.prefilled(rows[-1] // G, S, paged=paged))

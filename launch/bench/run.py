@@ -116,7 +116,10 @@ def _status(field: str) -> int:
 
 
 def reset_peak() -> int | None:
-  """Resets the process's high-water mark; returns its bytes, or None."""
+  """Resets the process's high-water mark; returns the bytes that it holds now.
+
+  None on an accelerator, and where that is not possible.
+  """
   if jax.default_backend() != "cpu" or not _STATUS.is_file():
     return None
   try:
@@ -128,7 +131,10 @@ def reset_peak() -> int | None:
 
 
 def peak(contestant: ours.Contestant, before: int | None) -> int | None:
-  """The most bytes in a call; `before` is the result of `reset_peak`."""
+  """The most bytes in a call; on an accelerator, of the process so far.
+
+  `before` is the result of `reset_peak`.
+  """
   if before is not None:
     return contestant.held_bytes() + _status("VmHWM") - before
   stats = jax.devices()[0].memory_stats()

@@ -230,7 +230,7 @@ def test_a_mixture_of_experts_is_priced(tmp_path):
   (tmp_path / "config.json").write_text(json.dumps(MOE))
   _, out = planned(*EASY, *PRICED, "--machine=16xh100", "--model=config.json",
                    cwd=tmp_path)
-  assert "a mixture of experts at 1 / 2.16 of them" in out
+  assert "a mixture of experts takes 2.16 times as long" in out
   # float32 parameters of a device with fsdp * tensor = 16: 4 * 30.5 / 16
   (masters,) = (line.split()[1] for line in out.splitlines()
                 if line.split()[:1] == ["masters"])
