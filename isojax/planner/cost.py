@@ -287,7 +287,8 @@ class CostModel:
     weights = (shape.matmul_params * w.bytes("sampled") + shape.head * (
         w.bytes("sampled_head") - w.bytes("sampled")))
     kv = shape.kv_bytes_per_token(w.bytes("sampled"))
-    gather_link, token_link = self._received(weights), self._link_per_token
+    gather_link = self._received(weights)
+    token_link = self._link_per_token("sampled")
     # Weights are read once: the batch is far above the ridge point.
     prefill = self._sampling_seconds(
         Bp * tokens.prompt * shape.forward_flops(
@@ -310,8 +311,9 @@ class CostModel:
         positions * (weights * mesh.row_shards + rows * context * copies * kv),
         positions * (rows * token_link
                      + gather_link * (not self.weights_gathered)),
-        extra_flops=self._extra_head_flops(positions * rows * 2 * shape.head,
-                                           w.formats.sampled_head))
+        extra_flops=self._extra_head_flops(
+            positions * rows * 2 * shape.head, w.formats.sampled_head,
+            w.formats.sampled))
 
   def training(self, Bp, m) -> tuple[float, float, float]:
     """Seconds of (score, update, optimizer): m rollouts of Bp problems each.
@@ -341,14 +343,15 @@ class CostModel:
     layers = (prompts * shape.forward_flops(prompt_context, head=False)
               + answers * shape.forward_flops(context, head=False))
     head = answers * (2.0 * shape.head)
-    extra_flops = self._extra_head_flops(head, w.formats.head)
+    extra_flops = self._extra_head_flops(head, w.formats.head,
+                                         w.formats.compute)
     microbatches = recipe.minibatches * math.ceil(
         Bp * m / recipe.minibatches / self.micro_rows)
     # Weights are read once a microbatch; a critic counts as the whole policy.
     hbm = microbatches * mesh.row_shards * (
         params * compute_bytes
         + shape.head * (w.bytes("head") - compute_bytes))
-    activations_link = self._link_per_token * (prompts + answers)
+    activations_link = self._link_per_token("compute") * (prompts + answers)
     gathered_params = microbatches * self._received(params)
 
     # KL in the loss: the reference is computed again in every epoch.
@@ -378,12 +381,11 @@ class CostModel:
         10 * trained_params * mesh.data, 28 * trained_params * mesh.data, 0)
     return score, update, optimizer * (updates * models)
 
-  @property
-  def _link_per_token(self):
-    """Link bytes of a token's activations in a forward pass."""
+  def _link_per_token(self, name: str):
+    """Link bytes of a token's activations in a forward pass, in a format."""
     # Two all-reduces a layer, each a ring that sends every number twice.
     return 4 * self.shape.layers * self.shape.width * self.workload.bytes(
-        "compute") * (self.mesh.tensor - 1)
+        name) * (self.mesh.tensor - 1)
 
   def _received(self, amount):
     """What all chips receive if weights of this amount are gathered over fsdp.
@@ -391,28 +393,32 @@ class CostModel:
     return amount / self.mesh.tensor * (1 - 1 / self.mesh.fsdp) * (
         self.machine.chips)
 
-  def _extra_head_flops(self, flops, head: str):
-    """The extra time of a float32 head, as FLOPs in the compute dtype."""
-    chip, compute = self.machine.accelerator, self.workload.formats.compute
-    if head == compute:
+  def _extra_head_flops(self, flops, head: str, layers: str):
+    """The extra time of a float32 head, as FLOPs in the format of the layers.
+    """
+    if head == layers:
       return 0.0
-    return flops * (chip.peak(compute) / chip.exact_float32 - 1)
+    chip = self.machine.accelerator
+    return flops * (chip.peak(layers) / chip.exact_float32 - 1)
 
   def _sampling_seconds(self, flops, hbm, link, extra_flops=0.0) -> float:
-    e = self.efficiency
-    return self._seconds(flops + extra_flops, hbm, link, e.sample_flops,
-                         e.sample_bandwidth)
+    e, peak = self.efficiency, self._peak("sampled")
+    return self._seconds(flops + extra_flops, hbm, link,
+                         peak * e.sample_flops, e.sample_bandwidth)
 
   def _update_seconds(self, flops, hbm, link, extra_flops=0.0) -> float:
-    e = self.efficiency
-    return self._seconds(flops + extra_flops, hbm, link, e.update_flops,
-                         e.update_bandwidth)
+    e, peak = self.efficiency, self._peak("compute")
+    return self._seconds(flops + extra_flops, hbm, link,
+                         peak * e.update_flops, e.update_bandwidth)
 
-  def _seconds(self, flops, hbm, link, compute, bandwidth) -> float:
-    """Of work on all chips, at fractions `compute` and `bandwidth` of peaks."""
+  def _peak(self, name: str) -> float:
+    """The chip's FLOP/s in a field of the workload's formats."""
+    return self.machine.accelerator.peak(getattr(self.workload.formats, name))
+
+  def _seconds(self, flops, hbm, link, flops_per_second, bandwidth) -> float:
+    """Of work on all chips, at a fraction `bandwidth` of its peak."""
     chip, chips = self.machine.accelerator, self.machine.chips
-    peak = chip.peak(self.workload.formats.compute)
-    seconds = max(flops / (chips * peak * compute),
+    seconds = max(flops / (chips * flops_per_second),
                   hbm / (chips * chip.hbm_bandwidth * bandwidth))
     if chips > 1:
       if chip.link_bandwidth is None:

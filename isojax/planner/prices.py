@@ -94,7 +94,8 @@ def priced_workload(request: Request, train: list[dict] | None, kl: bool,
   return Workload(
       Lengths(prompt, response, sampler.max_prompt_tokens,
               sampler.max_new_tokens),
-      Formats(dtype_of(sampler, machine.accelerator),
+      Formats(dtype_of(loss, machine.accelerator),
+              sampled=dtype_of(sampler, machine.accelerator),
               sampled_head=sampler.head_dtype,
               head=loss.head_dtype, reduce=loss.reduce_dtype),
       priced_recipe(config, train), padded=True, remat=loss.remat, fused=fused,
@@ -131,7 +132,7 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
     slots, pages, weights_gathered = DeviceBytes(
         shape, formats, sampler.max_prompt_tokens, sampler.max_new_tokens,
         fused=memory.has_kernel(
-            shape, attention=sampler.attention, dtype=formats.compute,
+            shape, attention=sampler.attention, dtype=formats.sampled,
             tensor=mesh.tensor, accelerator=machine.accelerator),
         fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,
         expected=sampler.expected_tokens).admitted(

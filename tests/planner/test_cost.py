@@ -23,6 +23,7 @@ from tests.planner.examples import (
   ONE,
   packed,
   SEVEN_B,
+  SLOW,
   THREE_B,
   toy,
   work,
@@ -169,10 +170,24 @@ def test_each_update_reduces_gradients_and_each_epoch_gathers_weights():
 
 
 def test_a_wider_sampler_moves_twice_the_bytes():
-  narrow, wide = (toy(shape=ONE, rows=6, kept=kept,
+  both = dataclasses.replace(SLOW, float32=1000)
+  narrow, wide = (toy(shape=ONE, rows=6, kept=kept, accelerator=both,
                       efficiency=FAST_PRODUCTS).sampling(3, 2)
                   for kept in ({}, dict(sampled="float32")))
   assert wide == pytest.approx([2 * seconds for seconds in narrow])
+
+
+def test_sampler_and_update_have_their_own_formats():
+  mixed, narrow, wide = (cost.CostModel(
+      THREE_B, machine("8xh100"), Mesh(4, 1, 2),
+      work(dtype=dtype, kept=dict(sampled=sampled)), cost.CALIBRATED,
+      rows=1024, micro_rows=2**20, weights_gathered=False)
+                         for dtype, sampled in (("float32", "bfloat16"),
+                                                ("bfloat16", "bfloat16"),
+                                                ("float32", "float32")))
+  assert mixed.sampling(64, 8) == narrow.sampling(64, 8)
+  assert mixed.training(64, 8) == wide.training(64, 8)
+  assert narrow.sampling(64, 8)[0] < wide.sampling(64, 8)[0] / 2
 
 
 @pytest.mark.parametrize("name, rate", [("h100", 989 / 67), ("tpu-v5e", 6)])

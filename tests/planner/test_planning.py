@@ -194,6 +194,14 @@ def of_config(machine="16xh100", config=(), **values):
              | values)
 
 
+def test_the_formats_of_a_config_are_those_of_its_sampler_and_its_loss():
+  formats = of_config(config={
+      "sampler.dtype": "bfloat16", "recipe.loss.dtype": "float32"}
+                      ).cost_model.workload.formats
+  assert (formats.compute, formats.head) == ("float32", "float32")
+  assert (formats.sampled, formats.sampled_head) == ("bfloat16", "bfloat16")
+
+
 def test_few_slots_of_a_config_are_said_to_cost_time():
   """7B on 16 GPUs with 128 slots, of a step of 32 * 128 rollouts."""
   mesh = {"mesh.data": 1, "mesh.fsdp": 16, "mesh.tensor": 1}
