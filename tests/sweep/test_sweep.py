@@ -355,7 +355,7 @@ def test_a_plan_is_run_with_a_bad_row_left_out(tmp_path):
       text=True, timeout=200, env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
   assert done.returncode == exit_codes.BAD_INPUT, done.stderr
   assert "plan.jsonl:2: config.alloc.nn: no such key; the near" in done.stderr
-  (folder,) = (x for x in (tmp_path / "root").iterdir() if x.is_dir())
+  folder, = (x.parent for x in tmp_path.glob("root/*/records.jsonl"))
   kept = records.read(f"{folder}/records.jsonl")
   assert [(r["kind"], r["seed"], r["rollouts"]) for r in kept] == [
       ("eval", 5, 0), ("train", 5, 8), ("eval", 5, 8)]
