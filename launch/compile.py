@@ -104,8 +104,7 @@ def case(config, topology: str, *, largest: bool) -> Case:
   if e.recipe.loss.remat and not e.model.lora.rank:
     slots, rows = sampler.sizes.rows[-1] // G, microbatch_rows(e, G) // G
     planned = estimated(e, policy.model, slots, rows, sampler.weights_gathered,
-                        pages=sampler.pages if sampler.page else None
-                        ).program_bytes
+                        pages=sampler.pages).program_bytes
   return Case(e, policy.model, sampler, planned, notes, hbm)
 
 

@@ -34,7 +34,7 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
   split there. store_texts(prompts, rollouts, groups, advantage) stores some
   answers.
   """
-  e, k = setup.e, setup.e.eval.k  # e: the Experiment
+  e, k = setup.e, setup.e.eval.k
   sampled = rollouts_lib.sample_problems(
       setup, grader, params, "validation",
       np.arange(len(setup.stratum.validation)), k,

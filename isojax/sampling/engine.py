@@ -101,7 +101,7 @@ class Sampler(typing.NamedTuple):
   slots: int  # of the config, not rounded up to blocks
   sizes: sizes_lib.Sizes
   page: int | None  # positions of a page; None: no pages
-  pages: int  # of a block's pool; 0: no pages
+  pages: int | None  # of a block's pool; None: no pages
   weights_gathered: bool  # each fsdp shard holds whole weights
   interrupt: interrupt_lib.Interrupt | None  # None: off
   casts: dict  # parameter -> its cast to the dtype and sharding of decoding
@@ -121,7 +121,7 @@ class Sampler(typing.NamedTuple):
   @property
   def layout(self) -> tuple[int, int, int]:
     """See InFlightState.sampler_layout."""
-    return self.slots, self.pages, self.G
+    return self.slots, self.pages or 0, self.G
 
 
 def kernel(model: decoder.Transformer, cfg: SamplerConfig, length: int) -> str:
@@ -184,7 +184,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       interrupt=interrupt)
   return Sampler(
       mesh=mesh, slots=cfg.slots, sizes=sizes, page=cfg.page,
-      pages=pages or 0, weights_gathered=weights_gathered, interrupt=interrupt,
+      pages=pages, weights_gathered=weights_gathered, interrupt=interrupt,
       casts=casts, prepare=prepare,
       place=lambda tree: mesh_lib.place(tree, row_sharding),
       empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache_sharding),

@@ -88,8 +88,8 @@ class InFlightState:
   tokens_X: np.ndarray  # int32
   logp_X: np.ndarray  # float32, under the weights that drew the token
   version_X: np.ndarray  # int32, of those weights
-  # (slots, pages of a block, blocks) of the sampler. Which weights draw a token
-  # depends on them.
+  # (slots, pages of a block or 0, blocks) of the sampler. Which weights draw a
+  # token depends on them.
   sampler_layout: tuple[int, int, int]
 
 

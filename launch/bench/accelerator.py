@@ -204,10 +204,10 @@ def planned_bytes(case: Case, model) -> float:
   """The planner's estimate of the most memory of a call."""
   S, T = case.prompt_tokens, case.new_tokens
   cfg, sampler = ours.sampler_of(model, case)
-  slots, pages = sampler.sizes.rows[-1], sampler.pages
+  slots = sampler.sizes.rows[-1]
   rows = max(1, case.microbatch_tokens // packing.width(T, case.n))
   held = memory.Held(slots, rows, prompts=min(rows, case.Bp),
-                     weights_gathered=True, pages=pages or None)
+                     weights_gathered=True, pages=sampler.pages)
   planned = dataclasses.replace(
       programs.sampler_bytes(model, cfg), remat=case.remat,
       fused=engine.kernel(model, cfg, S + T) != "einsum").programs(
