@@ -136,9 +136,9 @@ def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
   curve = Curve(None, None, source | {name: name for name in counts}, True)
   for _, _, order, _, line in curve_lines(log, [curve]):
     step = line.pop("step", order) + form.before_update
-    silent = [line.pop(name) for name in counts if name in line]
-    if silent and "Bp" in constant:
-      line["zero_std"] = sum(silent) / constant["Bp"]
+    group_counts = [line.pop(name) for name in counts if name in line]
+    if group_counts and "Bp" in constant:
+      line["zero_std"] = sum(group_counts) / constant["Bp"]
     steps[step] |= {field: value for field, value in line.items()
                     if field not in METRICS}
   # A trainer may leave out a count of 0.
