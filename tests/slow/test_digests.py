@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import pathlib
 import platform
+import re
 
 import pytest
 
@@ -20,12 +21,16 @@ CASES = "hard", "dapo", "pods", "ppo", "scalerl", "lora_in_flight"
 
 
 def machine() -> str:
-  """What the last bits depend on: processor, jax, and the user's XLA_FLAGS."""
-  info = pathlib.Path("/proc/cpuinfo")
-  flags = info.read_text("utf-8") if info.exists() else ""
+  """What the last bits depend on: processor, jax, and the user's XLA_FLAGS.
+
+  Processors of two vendors with the same instructions sum in other orders.
+  """
+  path = pathlib.Path("/proc/cpuinfo")
+  info = path.read_text("utf-8") if path.exists() else ""
+  vendor = re.findall(r"^vendor_id\s*: (\S+)", info, re.M)[:1]
   widest = [name for name in ("amx_tile", "avx512_bf16", "avx512f", "avx2")
-            if name in flags]
-  return ", ".join([(widest or [platform.machine()])[0],
+            if name in info][:1] or [platform.machine()]
+  return ", ".join([" ".join(vendor + widest),
                     "jax " + importlib.metadata.version("jax"),
                     *sorted({*conftest.ONE_DEVICE.split()}
                             - {*conftest.DEFAULTS})])
