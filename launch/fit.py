@@ -38,7 +38,7 @@ _ONLY = flags.DEFINE_string(
 _DEFAULT = bootstrap.DEFAULT
 _POINTS = flags.DEFINE_enum(
     "points", _DEFAULT.points.select, ["all", "records"], "Evaluations to fit: "
-    "all, or only record-breaking ones as in the paper.")
+    "all, or only record-breaking ones (the paper: with --bin_width=0.01).")
 _BIN_WIDTH = flags.DEFINE_float(
     "bin_width", _DEFAULT.points.bin_width, "Width of the reward bins for "
     "--points=records; 0: every rise is a record.")
