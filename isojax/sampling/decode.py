@@ -15,9 +15,10 @@ from isojax.types import Drawn, Rows
 def make_decode(model: decoder.Transformer, *, C: int, T: int,
                 eos: tuple[int, ...], buffered: bool,
                 interrupt: interrupt_lib.Interrupt | None):
-  """decode(params, cache, Rows, temperature, top_p, kind, table) of a chunk.
+  """The function that decodes a chunk.
 
-  decode returns (cache, the fields of Rows that change, Drawn). Its `kind` is
+  Its arguments are (params, cache, Rows, temperature, top_p, kind, table), its
+  results (cache, Rows without the fields that never change, Drawn). `kind` is
   one of draw.KINDS and static. With a page table the cache is a pool of pages,
   see cache.Paged.
 
@@ -29,7 +30,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     buffered: keep the keys and values of the chunk in a buffer beside the
       cache, in which all rows write at the same slot. For TPUs: there, writes
       at a different slot in each row are a loop over rows, and values of narrow
-      heads are padded. Never with pages.
+      heads are padded. Ignored with pages.
     interrupt: the phrase of forced interruption; None: off.
   """
   eos_E = jnp.array(eos, jnp.int32)
@@ -38,9 +39,8 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     key_R = rng.row_keys(
         jax.random.wrap_key_data(row.key_Rx2, impl="threefry2x32"), row.id_R,
         row.rollout_R)
-    R, L = row.token_R.shape[0], cache.v[0].shape[2]
-    if table is not None:
-      L *= table.shape[1]
+    R, pages = len(row.token_R), 1 if table is None else table.shape[1]
+    L = cache.v[0].shape[2] * pages  # positions of a slot
     start_R, past, in_buffer = row.position_R, None, buffered and table is None
     slot_L = jnp.arange(L)[None, None]
     if in_buffer:
@@ -64,9 +64,9 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
           {"params": params}, row.token_R[:, None], row.position_R[:, None],
           seen(i, row), cache, i if in_buffer else row.position_R, past)
       logits = model.apply({"params": params}, hidden, method="head")[:, 0]
-      # Each device draws for some rows from whole logits, because sums along a
-      # sharded vocabulary gather it several times. With the second constraint
-      # alone XLA would make the logits there, from a gathered head.
+      # Each device draws for some rows from whole logits: sums along a sharded
+      # vocabulary would gather the logits several times. With the second
+      # constraint alone XLA would gather the head, to compute whole logits.
       for sharding in (mesh_lib.logits_sharding(model.mesh, logits.shape[1]),
                        mesh_lib.spread_rows(model.mesh, R)):
         logits = jax.lax.with_sharding_constraint(logits, sharding)
