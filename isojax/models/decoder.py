@@ -43,7 +43,8 @@ ACTIVATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """A dense decoder of the Llama family, as `hf_config` reads it."""
+  """A dense decoder with Llama's blocks or a variant, as `hf_config` reads it.
+  """
 
   V: int  # vocabulary
   D: int  # width
@@ -309,8 +310,7 @@ class Transformer(nn.Module):
     return x, keys, values
 
   def looped(self, x, position_BxT, seen, cache: KVCache, slot):
-    """Computes the same as `unrolled`, in loops over stacked layers with remat.
-    """
+    """As `unrolled`, but in loops over stacked layers, with remat."""
     keys, values = [], []
     shardings = jax.tree.map(
         lambda x: x.sharding, abstract_params(
@@ -320,15 +320,15 @@ class Transformer(nn.Module):
     # The copies are stacked and gathered; the weights receive the gradients.
     copies = jax.tree.map(
         lambda w: jax.lax.stop_gradient(w).astype(x.dtype), params)
-    for window, run in itertools.groupby(
+    for window, indices in itertools.groupby(
         range(self.cfg.Z), lambda i: self.cfg.window_Z[i]):
-      run = list(run)
+      indices = list(indices)
       block = Block(self.cfg, window, self.mesh, self.attention, parent=None)
 
-      def step(x, layer, block=block, run=run):
+      def step(x, layer, block=block, first=indices[0]):
         params, copies, k, v = layer
         params = jax.tree.map(
-            linear.gathered, params, copies, shardings[f"layers_{run[0]}"])
+            linear.gathered, params, copies, shardings[f"layers_{first}"])
         x, k, v = block.apply({"params": params}, self.shard_rows(x),
                               position_BxT, seen, k, v, slot)
         return x, (k, v)
@@ -336,11 +336,11 @@ class Transformer(nn.Module):
       # XLA may unroll a loop of one layer, and then merge the recomputed
       # forward pass with the first one; prevent_cse prevents that.
       x, (k, v) = jax.lax.scan(
-          jax.checkpoint(step, prevent_cse=len(run) == 1), x,
-          (stacked([params[f"layers_{i}"] for i in run]),
-           stacked([copies[f"layers_{i}"] for i in run]),
-           stacked([cache.k[i] for i in run]),
-           stacked([cache.v[i] for i in run])))
+          jax.checkpoint(step, prevent_cse=len(indices) == 1), x,
+          (stacked([params[f"layers_{i}"] for i in indices]),
+           stacked([copies[f"layers_{i}"] for i in indices]),
+           stacked([cache.k[i] for i in indices]),
+           stacked([cache.v[i] for i in indices])))
       keys.extend(k)
       values.extend(v)
     return x, keys, values
