@@ -21,6 +21,6 @@ def get_config(size="tiny"):
   config.task.stratum = "isojax/assets/countdown-tiny-easy.jsonl"
   config.alloc.C = 65_536  # easy problems saturate sooner
   config.recipe.loss.update(
-      kl_coef=0.01,  # the paper gives none; k3 ends near 0.36 nat per token
-      entropy_coef=0.003)  # the paper gives none; always paired with KL
+      kl_coef=0.01,  # the paper states no value; k3 ends near 0.36 nat a token
+      entropy_coef=0.003)  # the paper states no value, but always adds the KL
   return grpo.sized(config, size)

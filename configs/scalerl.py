@@ -4,8 +4,8 @@ What it changes: decoding continues across updates (PipelineRL, tokens at most 8
 updates old), so the loss is CISPO, whose ratio to the sampler's log-probs is
 capped at 5; advantages are divided by the standard deviation of the batch;
 the loss is the mean over groups of the mean over their tokens; groups of equal
-rewards are dropped; problems with a pass rate of 0.9 are not sampled again;
-rewards of +-1; float32 head.
+rewards are dropped; problems with a pass rate of 0.9 or more are not sampled
+again; rewards are 1 and -1; the LM head is float32.
 
 Not as in the paper: forced interruption is off (sampler.interrupt sets its
 phrase, for long answers), and AdamW's eps, weight decay, warm-up and batch are
