@@ -8,8 +8,7 @@ learning rate ~ sqrt(rollouts of a step).
 
 The embedded policy of 141k parameters, C = 65,536 rollouts: 1 minute on 2
 cores; avg@8 on the held-out problems rises from 0.34 to 0.69.
-`easy.py:qwen2.5-7b` is the same setting for a large model; `hard.py` describes
-how to run it.
+`easy.py:qwen2.5-7b` is the same setting for a large model, see `hard.py`.
 """
 
 from configs import grpo

@@ -51,8 +51,7 @@ def get_config():
           M=config_dict.placeholder(int),  # steps; None: as many as C allows
           C=131_072,  # rollouts of the run; ignored if M is given
           rule="uniform",  # division of a step's Bp n rollouts: the same n; or
-          # knapsack, variance, hit, skip (see docs/allocation.md), or
-          # FILE.py:FUNCTION
+          # knapsack, variance, hit, skip, FILE.py:FUNCTION (docs/allocation.md)
           n_low=2,  # fewest rollouts that a rule gives a sampled problem
           n_high=64,  # most rollouts that a rule gives a problem
           prior_strength=4.0,  # rollouts that the stratum's pass rate is worth
@@ -74,9 +73,8 @@ def get_config():
           # dtype, or float32 at the highest precision
           page=config_dict.placeholder(int),  # positions of a page of cache:
           # slots take pages as answers grow; None: slots of equal length
-          expected_tokens=config_dict.placeholder(float),  # of an answer, for
-          # the number of slots that share pages; None: 0.18 of max_new_tokens,
-          # which is assumed
+          expected_tokens=config_dict.placeholder(float),  # mean of an answer,
+          # from which slots with pages follow; None: 0.18 of max_new_tokens
           interrupt=dict(  # of training rollouts, see docs/training.md
               phrase="",  # inserted into long answers; empty: off
               unless="",  # not where an answer has this text; empty: always
@@ -246,8 +244,7 @@ def sized(config, size):
   config.model.path = "Qwen/Qwen2.5-7B-Instruct"  # or a local folder
   config.alloc.update(Bp=128, n=32, C=2_000_000)  # in the paper's Hard grid
   # For 16 devices of 16 GiB, such as v5e:4x4. The compiled programs of hard
-  # fit; those of easy, which also hold the base policy, fit by the planner's
-  # estimate.
+  # fit; the planner estimates that those of easy, with the base policy, do.
   config.sampler.update(
       slots=128,  # 32 on each of 4 row shards
       memory_gib=9.0,  # of a device; weights and moments need 5.3 more

@@ -11,10 +11,9 @@ is no KL and no entropy bonus.
       --config.recipe.critic.kind=shared
 
 The embedded policy of 141k parameters, C = 65,536 rollouts: avg@8 on the
-held-out problems rises from 0.34 to 0.65, in 7 minutes on 2 cores that other
-programs used too; a shared critic reaches 0.65 at C = 32,768. On hard problems,
-where 95 % of the rewards are 0, values explain nothing, and avg@8 rises from
-0.06 to 0.11.
+held-out problems rises from 0.34 to 0.65, in 7 minutes on 2 busy cores; a
+shared critic reaches 0.65 at C = 32,768. On hard problems, where 95 % of the
+rewards are 0, values explain nothing, and avg@8 rises from 0.06 to 0.11.
 """
 
 from configs import easy

@@ -5,8 +5,7 @@ r"""Difficulty strata of reasoning-gym problems, for a local model.
 
 Needs `pip install -e '.[gym]'`. A problem is a function of (seed, index) and
 is judged by the generator's own verifier. `isojax/tasks/gym.py` lists the
-refused generators with the reasons. configs/split_smollm2.py is this config for
-a pretrained model.
+refused generators with the reasons. configs/split_smollm2.py is an example.
 """
 
 from ml_collections import config_dict

@@ -1,7 +1,6 @@
 """A decoder whose key/value cache is an argument and a result.
 
-Positions and a mask over cache slots decide what a token attends to, never
-token ids.
+Positions and a mask over cache slots, not token ids, decide what a token sees.
 """
 
 import dataclasses
@@ -43,8 +42,7 @@ ACTIVATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """A dense decoder with Llama's blocks or a variant, as `hf_config` reads it.
-  """
+  """A dense decoder, Llama or a variant of it, as `hf_config` reads it."""
 
   V: int  # vocabulary
   D: int  # width
@@ -117,8 +115,7 @@ def write(cache_BxK, new_BxK, slot, axis: int, seen=None):
 
 
 def rms_norm(x, weight_D, cfg: ModelConfig):
-  """x / rms(x) * (weight + offset), computed in float32, returned in x's dtype.
-  """
+  """x / rms(x) * (weight + offset), computed in float32, in the dtype of x."""
   y = x.astype(jnp.float32)
   y = y * jax.lax.rsqrt(
       jnp.mean(y * y, axis=-1, keepdims=True) + cfg.norm_eps)

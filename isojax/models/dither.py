@@ -5,8 +5,7 @@ float32 weights to the nearest bfloat16 value. If a weight begins at such a
 value, updates below half the spacing of bfloat16 (6e-5 for a weight of 0.02) do
 not change the rounded weight until their sum crosses a midpoint. A weight that
 begins at a random place between two midpoints crosses one with a probability
-proportional to the update, so the mean of the rounded weights follows the mean
-of the weights.
+proportional to the update, so rounded weights follow the weights on average.
 """
 
 import zlib

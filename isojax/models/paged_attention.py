@@ -16,9 +16,7 @@ from isojax.models import attention
 class PageTable:
   """The pages of each row, and the positions in them that a row attends to."""
 
-  # int32, index of each page within its block; an index past the last page
-  # means no page.
-  page_RxM: jax.Array
+  page_RxM: jax.Array  # int32, index within the block; past the last: no page
   mask_Rx1xL: jax.Array  # bool, over the positions of the M pages
   # Row shards. Rows, and the pages of the pool, are cut into as many equal
   # blocks; the pages of a row are in its own block.
@@ -38,8 +36,7 @@ class PageTable:
 def write(pages_Px, new_RxKx, table: PageTable, position_R, axis: int):
   """Writes the keys or values [R, K, H] of one token per row to a page of it.
 
-  Pages are keys [P, K, H, page] or values [P, K, page, H]; `axis` is that of
-  the positions.
+  Pages are keys [P, K, H, l] or values [P, K, l, H]; `axis` is that of l.
   """
   size = pages_Px.shape[axis]  # positions of a page
   page_Rx1 = jnp.take_along_axis(

@@ -39,8 +39,7 @@ def _grouped(x, G: int):
 
 
 def _map_arrays(change, *caches: decoder.KVCache) -> decoder.KVCache:
-  """Applies change(axis of positions, *arrays) to each layer's keys and values.
-  """
+  """Maps change(axis of positions, *arrays) over the keys and the values."""
   layers = lambda axis, arrays: tuple(
       change(axis, *x) for x in zip(*arrays, strict=True))
   return decoder.KVCache(layers(3, [cache.k for cache in caches]),

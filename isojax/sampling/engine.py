@@ -142,8 +142,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     weights_gathered: whether each fsdp shard holds whole weights while
       sampling, gathered once instead of at every token.
     interrupt: cfg.interrupt in tokens; None: off.
-    pages: pages of a block, if cfg.page is set; None: as many as all slots can
-      use.
+    pages: pages of a block, with cfg.page; None: as many as all slots can use.
   """
   mesh, row_sharding = model.mesh, mesh_lib.row_sharding(model.mesh)
   on_tpu = mesh.devices.flat[0].platform == "tpu"

@@ -2,8 +2,7 @@
 
 A *group* is a problem with its n rollouts; n may differ between groups. It
 *starts* when a slot takes its first rollout. A *version* is the number of steps
-that the weights have made. A batch, on which a step trains, is the oldest
-complete groups.
+that the weights have made. A batch is the oldest complete groups.
 
 With k = BatchRule.max_staleness, a group that starts at version v is *due* at
 version v + k: it is trained on then at the latest, so no token is older than k
@@ -16,8 +15,7 @@ versions. The rules are:
   i = 0 .. k. Otherwise sampling continues until an older group is complete.
 - No more groups start than the run's steps train on.
 
-With k = 0 a batch is all groups of one step: synchronous sampling. All arrays
-are host arrays.
+With k = 0 a batch is all groups of one step: synchronous sampling.
 """
 
 import io

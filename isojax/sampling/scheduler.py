@@ -259,8 +259,7 @@ class Scheduler:
     self.refused_G = np.zeros(self.slots.G, bool)
 
   def _begins(self, items) -> np.ndarray:
-    """Whether the sequence of each item differs from that of the item before.
-    """
+    """Whether each item's sequence differs from that of the item before."""
     sequence = np.where(  # its number, negative for a sequence of one item
         self.items.out.len_R[items] > 0, -1 - items, self.items.group_B[items])
     return np.diff(sequence, prepend=np.nan) != 0
@@ -339,8 +338,7 @@ class Scheduler:
     are, and the result may be used after it.
 
     Args:
-      allocate: see cache.Contiguous.allocate; if not all items get space, the
-        block is refused.
+      allocate: see cache.Contiguous; a block without space for all is refused.
 
     Returns:
       row, place [G, F]: slots inside their block that were filled, and the

@@ -28,8 +28,7 @@ def smallest(sizes: tuple[int, ...], needed: int) -> int:
 
 
 def lengths_up_to(longest: int) -> tuple[int, ...]:
-  """longest * i / MAX_LENGTHS for each i, rounded up to STEP, at most longest.
-  """
+  """longest * i / MAX_LENGTHS for each i, rounded up to STEP or to longest."""
   return tuple(sorted({
       min(longest, -(-longest * i // (MAX_LENGTHS * STEP)) * STEP)
       for i in range(1, MAX_LENGTHS + 1)}))
