@@ -23,9 +23,8 @@ GEMMA = frozenset(("hidden_activation", "query_pre_attn_scalar",
                    "attn_logit_softcapping", "final_logit_softcapping"))
 READ = frozenset((  # by this module, or by transformers for other fields
     "model_type", "hidden_act", "vocab_size", "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads", "num_key_value_heads", "head_dim",
-    "intermediate_size", "rms_norm_eps", "tie_word_embeddings",
+    "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "intermediate_size", "rms_norm_eps", "tie_word_embeddings",
     "max_position_embeddings", "layer_types", "sliding_window",
     "sliding_window_pattern", "_sliding_window_pattern", "use_sliding_window",
     "max_window_layers", "rope_theta", "rope_scaling", "rope_parameters",

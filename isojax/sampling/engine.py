@@ -15,8 +15,8 @@ batch keep their tokens and the log-probs of the weights that drew them. Prompt
 and tokens are prefilled again with the next weights. Which weights draw a token
 then depends on the slots.
 
-Shapes of programs do not depend on n, on the problems of a step or on lengths,
-so a sweep compiles each program once.
+Programs have the shapes of `Sizes` for any n and any problems of a step, so a
+sweep compiles each program once.
 
 Sources: PipelineRL, arXiv:2509.19128; ScaleRL, arXiv:2510.13786, section 3.
 """
@@ -136,8 +136,6 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   Slots and prompts are sharded by blocks, keys and values also by heads.
 
   Args:
-    model: the policy.
-    cfg: shapes and dtypes.
     eos: tokens that end a rollout.
     weights_gathered: whether each fsdp shard holds whole weights while
       sampling, gathered once instead of at every token.
@@ -237,7 +235,7 @@ def shortened(s: Sampler, prompts: Prompts) -> Prompts:
 
 
 def _refill(s: Sampler, q: Scheduler, params, cache) -> None:
-  """Gives free slots the queued rollouts, and prefills their sequences."""
+  """Prefills the sequences of queued rollouts, and gives these free slots."""
   q.evict(cache.reserve())
   while True:
     filled = q.fill(cache.allocate)
@@ -257,13 +255,9 @@ def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
   """Samples until a batch is complete.
 
   Args:
-    s: the sampler.
     params: parameters of the policy, before or after `Sampler.prepare`.
     flight: the state after the last batch; not changed.
-    source: the problems.
-    rule: decides which groups are a batch.
     version: that of `params`, see `flight`.
-    temperature, top_p: see draw.draw.
     ended: called with the (Items, Rollouts) that ended in a chunk, maybe none,
       while the devices decode the next chunk. The first call has the complete
       rollouts of `flight`. If it raises, sampling stops.
