@@ -36,7 +36,8 @@ class LoraConfig:
         targets=(targets <= set(INPUT_AXES)
                  and len(targets) == len(self.targets)
                  and (bool(targets) or not self.rank),
-                 f"distinct ones of {', '.join(INPUT_AXES)}"))
+                 f"distinct ones of {', '.join(INPUT_AXES)}; "
+                 "not () with rank > 0"))
 
   @property
   def scale(self) -> float:
