@@ -36,13 +36,13 @@ def get_config():
           grader=dict(
               name="countdown",  # what judges; or math, reasoning_gym, python
               file="",  # FILE.py:FUNCTION of a reward of one's own, for python
-              answer="whole",  # part that is judged; or boxed, hash, tags
+              answer="whole",  # part of a text to judge; or boxed, hash, tags
               workers=1,  # judging processes; countdown needs none
               seconds=5.0,  # limit of each of two tries to judge an answer;
               # then it is incorrect, but with python not judged
               step_seconds=120.0,  # limit to judge all answers of a step
           ),
-          format_coef=0.0,  # reward if the text has a part as grader.answer
+          format_coef=0.0,  # reward if the text has the part of grader.answer
       ),
       alloc=dict(
           Bp=32,  # problems per step
@@ -112,7 +112,7 @@ def get_config():
               # policy_loss, such as length=16
               zero_variance="off",  # loss terms that leave out groups of equal
               # rewards; or policy, regularizers, all
-              advantage_ddof=0,  # of the group std; 1 confounds a sweep of n
+              advantage_ddof=0,  # of the group std; 1: smaller advantages at small n
               advantage_eps=1e-6,  # added to the group std, reward units
               clip_low=0.2,  # PPO clip; no effect while strictly on-policy
               clip_high=0.2,  # the upper bound is 1 + clip_high
@@ -152,8 +152,8 @@ def get_config():
               lr=3e-4,  # of the critic, at B = optimizer.base_batch; its other
               # constants are those of `optimizer`
               coef=0.5,  # of the value loss in a shared trunk
-              clip=config_dict.placeholder(float),  # largest distance of a
-              # value from that before the updates, in reward; None: any
+              clip=config_dict.placeholder(float),  # largest change of a value
+              # by the updates of a step, in units of reward; None: any
           ),
           optimizer=dict(
               base_lr=3e-4,  # at B = base_batch, after warm-up

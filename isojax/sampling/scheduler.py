@@ -197,7 +197,7 @@ class Slots:
     return int(self.active_GxR.sum(axis=1).max())
 
   def put(self, rows, items, state: dict) -> None:
-    """Gives slots these items; `state` is of ItemStore.slot_state."""
+    """Gives slots these items; `state` is a result of ItemStore.slot_state."""
     self.item_R[rows] = items
     for name, value in state.items():
       getattr(self.row, name)[rows] = value
