@@ -112,7 +112,7 @@ def get_config():
               # policy_loss, such as length=16
               zero_variance="off",  # loss terms that leave out groups of equal
               # rewards; or policy, regularizers, all
-              advantage_ddof=0,  # of the group std; 1: smaller advantages at small n
+              advantage_ddof=0,  # of the group std; 1: less weight at small n
               advantage_eps=1e-6,  # added to the group std, reward units
               clip_low=0.2,  # PPO clip; no effect while strictly on-policy
               clip_high=0.2,  # the upper bound is 1 + clip_high
