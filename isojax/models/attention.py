@@ -215,9 +215,11 @@ def jax_attention(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float,
         even(v.transpose(0, 2, 1, 3), 1), mask=mask, is_causal=mask is None,
         scale=scale, implementation=implementation)[:, :T]
 
-  masks = {} if mask_BxTxL is None else {"mask": mask_BxTxL}
-  return by_device(on_device, mesh, q=2, k=1, v=1, **dict.fromkeys(masks),
-                   out=2)(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, *masks.values())
+  arrays = q_BxTxNxH, k_BxKxHxL, v_BxKxLxH
+  if mask_BxTxL is None:
+    return by_device(on_device, mesh, q=2, k=1, v=1, out=2)(*arrays)
+  return by_device(on_device, mesh, q=2, k=1, v=1, mask=None, out=2)(
+      *arrays, mask_BxTxL)
 
 
 class SplashBlocks(typing.NamedTuple):

@@ -213,7 +213,7 @@ class Block(nn.Module):
 
 @jax.named_scope("head")
 def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
-  """Logits [B, T, V] in float32; the product has the hidden states' dtype.
+  """Logits [B, T, V] in float32, of operands in the dtype of hidden states.
 
   The weight may be [G, V, D], one for each of G blocks of rows.
   """
@@ -232,7 +232,7 @@ def head_name(cfg: ModelConfig) -> str:
 
 
 def head_weight(params, cfg: ModelConfig):
-  """The output matrix [V, D]; the embedding if it is tied."""
+  """The output matrix [V, D], which is the embedding in a tied model."""
   return params[head_name(cfg)]
 
 
