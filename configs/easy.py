@@ -8,8 +8,7 @@ learning rate ~ sqrt(rollouts of a step).
 
 The embedded policy of 141k parameters, C = 65,536 rollouts: 1 minute on 2
 cores; avg@8 on the held-out problems rises from 0.34 to 0.69.
-`easy.py:qwen2.5-7b` is the same setting for a large model; `hard.py` describes
-how to run it.
+`easy.py:qwen2.5-7b` is the same setting for a large model, see `hard.py`.
 """
 
 from configs import grpo
@@ -21,6 +20,6 @@ def get_config(size="tiny"):
   config.task.stratum = "isojax/assets/countdown-tiny-easy.jsonl"
   config.alloc.C = 65_536  # easy problems saturate sooner
   config.recipe.loss.update(
-      kl_coef=0.01,  # the paper gives none; k3 ends near 0.36 nat per token
-      entropy_coef=0.003)  # the paper gives none; always paired with KL
+      kl_coef=0.01,  # the paper states no value; k3 ends near 0.36 nat a token
+      entropy_coef=0.003)  # the paper states no value, but always adds the KL
   return grpo.sized(config, size)

@@ -1,8 +1,9 @@
 """GRPO (arXiv 2402.03300): every key of an experiment, with its unit or reason.
 
-`hard.py` and `easy.py` begin with this config, and the other recipes with one
-of the two. `alloc` explains Bp, n, m, M and C; B is the rollouts that set the
-learning rate. "The paper" is the IsoCompute Playbook (arXiv 2603.12151).
+"; or" begins a key's other values. `hard.py` and `easy.py` begin with this
+config, and the other recipes with one of the two. `alloc` explains Bp, n, m, M
+and C; B is the rollouts that set the learning rate. "The paper" is the
+IsoCompute Playbook (arXiv 2603.12151).
 """
 
 from ml_collections import config_dict
@@ -33,12 +34,12 @@ def get_config():
               system="",  # system prompt of a chat; empty: the template's own
           ),
           grader=dict(
-              name="countdown",  # task that judges: or math, reasoning_gym,
-              # python
+              name="countdown",  # what judges; or math, reasoning_gym, python
               file="",  # FILE.py:FUNCTION of a reward of one's own, for python
-              answer="whole",  # part of the text: or boxed, hash, tags
+              answer="whole",  # part of a text to judge; or boxed, hash, tags
               workers=1,  # judging processes; countdown needs none
-              seconds=5.0,  # limit to judge an answer, then it is incorrect
+              seconds=5.0,  # limit of each of two tries to judge an answer;
+              # then it is incorrect, but with python not judged
               step_seconds=120.0,  # limit to judge all answers of a step
           ),
           format_coef=0.0,  # reward if the text has the part of grader.answer
@@ -50,13 +51,12 @@ def get_config():
           M=config_dict.placeholder(int),  # steps; None: as many as C allows
           C=131_072,  # rollouts of the run; ignored if M is given
           rule="uniform",  # division of a step's Bp n rollouts: the same n; or
-          # knapsack, variance, hit, skip (see docs/allocation.md), or
-          # FILE.py:FUNCTION
-          n_low=2,  # least rollouts of a problem that is sampled, by a rule
-          n_high=64,  # most rollouts of a problem, by a rule
+          # knapsack, variance, hit, skip, FILE.py:FUNCTION (docs/allocation.md)
+          n_low=2,  # fewest rollouts that a rule gives a sampled problem
+          n_high=64,  # most rollouts that a rule gives a problem
           prior_strength=4.0,  # rollouts that the stratum's pass rate is worth
           forgetting=0.99,  # factor per step on the weight of older rollouts
-          objective="problems",  # which count alike in the loss; or rollouts
+          objective="problems",  # with equal weights in the loss; or rollouts
       ),
       sampler=dict(
           slots=256,  # sequences decoded at once; a finished one is replaced
@@ -67,33 +67,33 @@ def get_config():
           top_p=1.0,  # of training rollouts; 1 keeps all tokens
           dtype="float32",  # of activations, weights and cache; or bfloat16, or
           # auto: what is faster on this processor (docs/performance.md)
-          attention="auto",  # kernel for prompts: or einsum, splash, cudnn
+          attention="auto",  # kernel for prompts; or einsum, splash, cudnn
           precision="highest",  # of float32 matmuls; or high, default: faster
           head_dtype=config_dict.placeholder(str),  # of the LM head: None for
           # dtype, or float32 at the highest precision
           page=config_dict.placeholder(int),  # positions of a page of cache:
-          # slots take pages as answers grow; None: all have the longest length
-          expected_tokens=config_dict.placeholder(float),  # of an answer, for
-          # the number of slots that share pages; None: 0.18 of max_new_tokens,
-          # which is assumed
+          # slots take pages as answers grow; None: slots of equal length
+          expected_tokens=config_dict.placeholder(float),  # mean of an answer,
+          # from which slots with pages follow; None: 0.18 of max_new_tokens
           interrupt=dict(  # of training rollouts, see docs/training.md
               phrase="",  # inserted into long answers; empty: off
               unless="",  # not where an answer has this text; empty: always
-              low=0,  # least tokens of an answer before the phrase
-              high=0,  # most tokens; the length is uniform in [low, high]
+              low=0,  # fewest tokens of an answer before the phrase
+              high=0,  # most tokens; their number is uniform in [low, high]
           ),
       ),
       recipe=dict(
           reward=dict(
-              incorrect=0.0,  # of an incorrect answer, or -1.0; correct: 1
-              overlong="off",  # length penalty: all (DAPO), correct (ScaleRL)
+              incorrect=0.0,  # of an incorrect answer; or -1.0; correct: 1
+              overlong="off",  # which answers have a length penalty; or all
+              # (DAPO), correct (ScaleRL)
               overlong_max=config_dict.placeholder(int),  # tokens, penalty -1
               overlong_cache=config_dict.placeholder(int),  # tokens before
               # overlong_max over which the penalty grows from 0
           ),
           filter=dict(
-              rounds=1,  # sampling rounds of a step at most, each of Bp
-              # problems, until Bp groups have right and wrong answers (DAPO)
+              rounds=1,  # most sampling rounds of a step, each of Bp problems,
+              # until Bp groups have correct and incorrect answers (DAPO)
               solved_rate=config_dict.placeholder(float),  # pass rate from
               # which a problem is not sampled again (ScaleRL: 0.9); None: off
           ),
@@ -104,20 +104,20 @@ def get_config():
               aggregation="token_mean",  # or sample_mean, prompt_mean,
               # constant_length, sample_sum
               policy_loss="ppo_clip",  # or ppo_dual_clip, cispo, reinforce
-              normalise="after",  # advantages: after, or before, selection
-              ratio="token",  # or sequence: the mean over the answer (GSPO)
-              ratio_to="old",  # denominator: trainer before the step's updates;
-              # or behavior: the sampler's record
+              normalise="after",  # advantages: after selection; or before it
+              ratio="token",  # or sequence: geometric mean of an answer (GSPO)
+              ratio_to="old",  # denominator: the trainer before the updates of
+              # the step; or behavior: the sampler
               constants=dict(),  # of selection, advantage, aggregation and
               # policy_loss, such as length=16
               zero_variance="off",  # loss terms that leave out groups of equal
-              # rewards: or policy, regularizers, all
-              advantage_ddof=0,  # of the group std; 1 confounds a sweep of n
+              # rewards; or policy, regularizers, all
+              advantage_ddof=0,  # of the group std; 1: less weight at small n
               advantage_eps=1e-6,  # added to the group std, reward units
               clip_low=0.2,  # PPO clip; no effect while strictly on-policy
               clip_high=0.2,  # the upper bound is 1 + clip_high
-              # Cap of the weights trainer / sampler; None, which a reference
-              # allows: no weights.
+              # Cap of the weights trainer / sampler; None: no weights. A
+              # FieldReference, because a float cannot be set to None.
               importance_cap=config_dict.FieldReference(2.0),
               importance_level="token",  # or sequence: product of an answer
               kl_coef=0.0,  # of the KL to the base policy; 0: not computed
@@ -128,11 +128,11 @@ def get_config():
               prompt_sizes=1,  # padded lengths of prompts: the longest, its
               # half, ...; each compiles programs of its own; speed only
               remat=False,  # True: recompute layers in the backward, for memory
-              dtype="float32",  # of activations, or bfloat16, auto; parameters
+              dtype="float32",  # of activations; or bfloat16, auto. Parameters
               # are float32
-              reduce_dtype="float32",  # of gradient sums over devices; bfloat16
-              # moves half the bytes and rounds the gradient of each device
-              attention="auto",  # kernel: or einsum, splash, cudnn
+              reduce_dtype="float32",  # of gradient sums over devices; or
+              # bfloat16: half the bytes, rounds the gradient of each device
+              attention="auto",  # kernel; or einsum, splash, cudnn
               precision="highest",  # of float32 matmuls; or high, default:
               # faster on accelerators, further from the sampler
               head_dtype=config_dict.placeholder(str),  # of the LM head: None
@@ -147,19 +147,19 @@ def get_config():
               # across updates (PipelineRL); 0: each step samples by itself
           ),
           critic=dict(
-              kind="none",  # own: a copy of the base policy with a value head;
-              # shared: a value head on the policy; for advantage gae
+              kind="none",  # or own: a copy of the base policy with a value
+              # head; shared: a value head on the policy; for advantage gae
               lr=3e-4,  # of the critic, at B = optimizer.base_batch; its other
               # constants are those of `optimizer`
               coef=0.5,  # of the value loss in a shared trunk
-              clip=config_dict.placeholder(float),  # largest distance of a
-              # value from that before the updates, in reward; None: any
+              clip=config_dict.placeholder(float),  # largest change of a value
+              # by the updates of a step, in units of reward; None: any
           ),
           optimizer=dict(
               base_lr=3e-4,  # at B = base_batch, after warm-up
               base_batch=1024,  # rollouts; lr = base_lr sqrt(B / base_batch)
-              batch="sampled",  # B counts Bp n; or "trained": Bp m, or
-              # "update": Bp m / minibatches
+              batch="sampled",  # B = Bp n; or "trained": B = Bp m, "update":
+              # B = Bp m / minibatches
               warmup_steps=10,  # updates, linear; then constant
               b1=0.9,  # AdamW, mean of gradients
               b2=0.99,  # AdamW, mean of squares; 0.95 is noisier here
@@ -173,13 +173,14 @@ def get_config():
           temperature=1.0,  # of evaluation
           top_p=1.0,  # of evaluation; 1 keeps all tokens
           first=8192,  # rollouts before the first evaluation after step 0
-          growth=1.5,  # rollouts at the next one / at this one; 1: each `first`
+          growth=1.5,  # factor of the rollouts from one evaluation to the next;
+          # 1: `first` more each time
           # Evaluations without a better avg@k that end the run; None: off.
           patience=config_dict.placeholder(int),
       ),
       checkpoint=dict(
-          every_steps=100,  # steps
-          every_minutes=10.0,  # since the last; whichever comes first
+          every_steps=100,  # steps from one to the next, or
+          every_minutes=10.0,  # minutes, whichever comes first
           keep=3,  # newest checkpoints kept
           keep_best=True,  # and that of the best evaluation, for --step=best
       ),
@@ -187,8 +188,8 @@ def get_config():
           every_seconds=10.0,  # between progress lines without a terminal
           tensorboard=False,  # also write summaries; needs isojax[tb]
           # Project of Weights & Biases (isojax[wandb]), or trackio:PROJECT
-          # for curves on this machine (isojax[trackio]).
-          wandb="",  # off
+          # for curves on this machine (isojax[trackio]); empty: off.
+          wandb="",
           samples=2,  # rollouts of each step, whose text goes to samples.jsonl
       ),
       mesh=dict(
@@ -243,8 +244,7 @@ def sized(config, size):
   config.model.path = "Qwen/Qwen2.5-7B-Instruct"  # or a local folder
   config.alloc.update(Bp=128, n=32, C=2_000_000)  # in the paper's Hard grid
   # For 16 devices of 16 GiB, such as v5e:4x4. The compiled programs of hard
-  # fit; those of easy, which also hold the base policy, fit by the planner's
-  # estimate.
+  # fit; the planner estimates that those of easy, with the base policy, do.
   config.sampler.update(
       slots=128,  # 32 on each of 4 row shards
       memory_gib=9.0,  # of a device; weights and moments need 5.3 more

@@ -1,11 +1,11 @@
 """Knapsack RL (arXiv 2509.25849) on mixed problems, at the sizes of mixed.py.
 
 What it changes: the Bp n rollouts of a step are divided among its problems, 2
-to 64 each, to maximise the expected (chance of correct and incorrect answers)
-times p (1 - p)^2, p being a problem's pass rate. The paper takes p from the
-last epoch; here it has a Beta posterior of the stratum's pass counts and of all
-rollouts so far, whose weight falls by 1 % a step. Every step still costs
-exactly Bp n rollouts.
+to 64 each, to maximise the expected sum over problems of p (1 - p)^2 times
+P(correct and incorrect answers), where p is the pass rate. The paper takes p
+from the last epoch; here p has a Beta posterior of the stratum's pass counts
+and of all rollouts so far, whose weight falls by 1 % a step. Every step still
+costs exactly Bp n rollouts.
 
 Expect 2 % more informative groups (1 - all_incorrect - all_correct in the
 records, beside informative_expected) and no difference of avg@8 that four seeds

@@ -1,4 +1,4 @@
-"""Trains the shipped policy: 141k parameters, character tokens.
+"""Trains the embedded policy: 141k parameters, character tokens.
 
 Writes `isojax/assets/countdown-tiny`, using only a seed and this repository, by
 next-token training on random solved countdown problems of 3 and 4 numbers:

@@ -4,13 +4,12 @@ What it changes: decoding continues across updates (PipelineRL, tokens at most 8
 updates old), so the loss is CISPO, whose ratio to the sampler's log-probs is
 capped at 5; advantages are divided by the standard deviation of the batch;
 the loss is the mean over groups of the mean over their tokens; groups of equal
-rewards are dropped; problems with a pass rate of 0.9 are not sampled again;
-rewards of +-1; float32 head.
+rewards are dropped; problems with a pass rate of 0.9 or more are not sampled
+again; rewards are 1 and -1; the LM head is float32.
 
-Not as in the paper: forced interruption is off (sampler.interrupt sets its
-phrase, for long answers), and AdamW's eps, weight decay, warm-up and batch are
-those of hard.py (the paper's: 1e-15, 0.01, 100 updates, 48 problems of 16
-rollouts).
+Not as in the paper: forced interruption is off (see sampler.interrupt), and
+AdamW's eps, weight decay, warm-up and batch are those of hard.py (the paper's:
+1e-15, 0.01, 100 updates, 48 problems of 16 rollouts).
 
   python -m isojax.main --config=configs/scalerl.py
 """
@@ -25,8 +24,7 @@ def get_config(size="tiny"):
   config.recipe.reward.incorrect = -1.0
   config.recipe.loss.update(
       advantage="batch_norm_centered", aggregation="prompt_mean",
-      # The cap of the paper's comparison of losses; it states none for the
-      # recipe.
+      # The cap of the paper's comparison of losses; its recipe states none.
       policy_loss="cispo", constants=dict(cap=5.0),
       ratio_to="behavior", importance_cap=None, zero_variance="policy",
       head_dtype="float32")

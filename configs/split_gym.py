@@ -1,12 +1,11 @@
-r"""Difficulty strata of a generator of reasoning-gym, for a local model.
+r"""Difficulty strata of reasoning-gym problems, for a local model.
 
   python -m launch.split --config=configs/split_gym.py:chain_sum \
       --config.model=FOLDER --config.out=strata/chain_sum
 
 Needs `pip install -e '.[gym]'`. A problem is a function of (seed, index) and
 is judged by the generator's own verifier. `isojax/tasks/gym.py` lists the
-refused generators with the reasons. configs/split_smollm2.py measures a
-pretrained model with it.
+refused generators with the reasons. configs/split_smollm2.py is an example.
 """
 
 from ml_collections import config_dict

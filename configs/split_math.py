@@ -73,7 +73,7 @@ def get_config(name="gsm8k"):
   config.model = "Qwen2.5-7B-Instruct"  # a local folder
   config.out = name
   config.prompt.update(chat=True, template="{question}" if (
-      name == "guru-math") else grpo.BOXED)  # its questions ask for \boxed{}
+      name == "guru-math") else grpo.BOXED)
   config.grader.update(name="math", answer="boxed", workers=8)
   config.source = config_dict.ConfigDict(dict(
       validation=config_dict.placeholder(str),  # None: a share of path

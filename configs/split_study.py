@@ -6,9 +6,9 @@ The training problems are the first D = 16, 32, 64, 256, 512 and 2,500 that the
 policy solves 1 or 2 of 16 times, as in configs/split_tiny.py. Each stratum has
 1,200 validation problems; the first 300 are those of countdown-tiny-low256.
 
-arena_*: the problems of mixed.py, hard.py and easy.py.
+The strata arena_* have problems as in mixed.py, hard.py and easy.py.
 
-The second base policy of configs/study.py:base, and 256 problems of its own:
+configs/study.py:base has another base policy, and 256 problems chosen by it:
 
   python -m launch.pretrain --config=configs/pretrain_tiny.py \
       --config.out=runs/base96 --config.shape.hidden_size=96 \

@@ -2,10 +2,10 @@
 
   python -m launch.split --config=configs/split_truly.py
 
-Of each problem none of 16 samples is correct, and 1 to 8 of 256 new ones are: a
-sixth of all problems. There are about 36,000 different ones of four numbers, so
-half of the 58,000 that are drawn here are copies. About 3M rollouts, 7 minutes
-on 2 cores.
+Of each problem none of 16 samples is correct, and 1 to 8 of 256 new ones are. A
+sixth of all problems are so. There are about 36,000 different problems of four
+numbers, so half of the 58,000 that are drawn here are copies. About 3M
+rollouts, 7 minutes on 2 cores.
 """
 
 from configs import split_tiny

@@ -2,13 +2,12 @@
 
   python -m launch.study --config=configs/study.py:hard --root=runs/study
 
-Parts: hard, easy, pods, scalerl, rate, regimes, many, setting, quick;
-and of the second edition allocation, which compares the rules of alloc.rule at
-equal C, rate2500, d16, d32, d64, d512, algorithms, base, pods_rate, arena_*,
-scalerl2500 and n_or_rate, whose strata configs/split_study.py makes, and truly,
-whose stratum is that of configs/split_truly.py. docs/study/registered*.json has
-their hypotheses, docs/study/appendix.md the rules that were fixed before the
-runs.
+Parts: hard, easy, pods, scalerl, rate, regimes, many, setting, quick.
+The second edition adds allocation, which compares the rules of alloc.rule;
+rate2500, d16, d32, d64, d512, algorithms, base, pods_rate, arena_*, scalerl2500
+and n_or_rate, whose strata configs/split_study.py makes; and truly, whose
+stratum configs/split_truly.py makes. docs/study/registered*.json has their
+hypotheses, docs/study/appendix.md the rules that were fixed before the runs.
 `get_config` is what all runs of a part share, `get_study` what differs.
 Parts with equal runs share them if they have the same --root.
 
@@ -18,15 +17,13 @@ m are trained on; D is the training problems. A rate is a learning rate.
 
 from configs import easy, hard, mixed, scalerl
 
-# The setting of each stratum.
-# Sections and keys as in configs/grpo.py.
-# 23 trials led to it.
+# Values of hard and of easy parts, as keys of configs/grpo.py, from 23 trials.
 EVAL = dict(first=4096, growth=1.25)  # 19 evaluations by C = 2**18
 HARD = dict(
     # 256 problems of which the base policy solves 1 or 2 of 16: with 3,000
     # problems of hard.py every n was still rising after 524,288 rollouts.
     task=dict(stratum="isojax/assets/countdown-tiny-low256.jsonl"),
-    # Twice the rate ends lower for n = 2, 8, 32 and 128.
+    # Twice this rate ends lower for n = 2, 8, 32 and 128.
     recipe=dict(optimizer=dict(base_lr=3e-4),
                 loss=dict(microbatch_tokens=256)),  # n = 2 is a fifth faster
     eval=EVAL)
@@ -44,12 +41,12 @@ SEEDS_5 = (0, 1, 2, 3, 4)
 SEEDS_2 = (0, 1)
 C_HARD = 2**21
 C_EASY = 2**20
-C_FIRST = 2**18  # of most parts, and of the data of the predictions
+C_FIRST = 2**18  # of most parts, and of the data from which the study predicts
 PARTS = ("hard", "easy", "pods", "scalerl", "rate", "regimes", "many",
          "setting", "quick", "rate2500", "d16", "d32", "d64", "d512",
          "allocation", "algorithms", "base", "pods_rate", "arena_mixed",
          "arena_hard", "arena_easy", "truly", "scalerl2500", "n_or_rate")
-# The second edition: the strata of a part, below runs/strata.
+# Strata of parts of the second edition, files in runs/strata.
 STRATA = {
     "base": "base96-d256",  # of a policy of width 96
     **{part: f"countdown-tiny-d{D}" for part, D in {
@@ -58,8 +55,8 @@ STRATA = {
         "n_or_rate": 2500}.items()},
     **{part: f"countdown-tiny-{part}" for part in (
         "arena_mixed", "arena_hard", "arena_easy", "truly")}}
-# C of the first evaluation after the start, and the factor to each next one:
-# few, because 1,200 validation problems are as dear as 9,600 rollouts.
+# C of the first evaluation after the start, and the factor to each next one.
+# Evaluations are few: 1,200 validation problems cost as much as 9,600 rollouts.
 EVALS = {
     "quick": (1024, 1.5), "d16": (2048, 2.0), "d32": (4096, 2.0),
     "d64": (4096, 2.0), "d512": (4096, 2.0), "rate2500": (16_384, 1.5),
@@ -137,7 +134,7 @@ def algorithms():
 
 
 def rates():
-  """Returns n = 8 and 64 at half and twice the learning rate of the rule."""
+  """Returns n = 8 and 64 at the learning rate of hard, half and twice it."""
   base_lr = get_config("rate").recipe.optimizer.base_lr
   return [arm("", (8, 64))] + [
       arm(f"rate x {factor:g}", (8, 64),
@@ -160,7 +157,7 @@ def n_or_rate():
 
 
 def settings():
-  """Returns hard.py and what differs from it in one choice of the recipe."""
+  """Returns hard.py's recipe, and copies that change one choice of it."""
   changes = {
       "base_lr = 1.5e-4": dict(optimizer=dict(base_lr=1.5e-4)),
       "b2 = 0.95": dict(optimizer=dict(b2=0.95)),
@@ -176,7 +173,7 @@ def settings():
 
 
 def arena_arms():
-  """Returns all rules of alloc.rule and refill, and uniform twice.
+  """Returns all rules of alloc.rule, resampling rounds, and uniform twice.
 
   The ledgers also have a rule that was deleted, `inverse`.
   """

@@ -1,7 +1,7 @@
 """Runs in a bucket, gs://BUCKET/FOLDER.
 
-etils reads and lists it through gcsfs. tensorstore writes the one object that
-only one process may write.
+etils reads and lists objects through gcsfs. tensorstore writes records.jsonl,
+the one object that only one process may write.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ def remote(path: str | os.PathLike) -> bool:
 
 def check(path: str, flag: str) -> None:
   """Raises InputError for a path that is neither local nor gs://BUCKET/PATH."""
-  # One slash: an object path that was normalised, gs:/BUCKET, is wrong too.
+  # One slash, so that gs:/BUCKET, as pathlib writes gs://BUCKET, is an error.
   if not re.match(r"[A-Za-z][\w+.-]*:/", path):
     return
   if not re.match(r"gs://[^/]+/+[^/]", path):
@@ -37,7 +37,7 @@ def check(path: str, flag: str) -> None:
 
 @contextlib.contextmanager
 def convert_errors(path: str | os.PathLike, kind=OutOfReachError):
-  """Converts any error of a bucket into one line; local errors pass unchanged.
+  """Converts errors of a bucket into `kind`; errors of a local path pass.
 
   `kind` is OutOfReachError during a run, because the clients have retried for
   minutes; InputError at its start, where the name is more likely wrong.
@@ -67,9 +67,9 @@ def matching(pattern: str) -> list[str]:
 class FencedObject:
   """An object that one process writes: the one that took it over last.
 
-  Every write depends on the generation of the one before (fencing), so a
-  process that still runs somewhere notices at its next write that another one
-  has taken over.
+  A write requires that the object still has the generation (version) of this
+  process's last write. A process that still runs somewhere thus notices at its
+  next write that another one has taken over.
   """
 
   def __init__(self, path: str):

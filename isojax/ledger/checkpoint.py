@@ -31,13 +31,13 @@ from isojax.types import TrainState
 
 _STEP = re.compile(r"0|[1-9][0-9]*")
 _SAVING = re.compile(r"[0-9]+\.orbax-checkpoint-tmp(-[0-9]+)?")
-# What the folder of a step contains, some of it only at times.
+# Names in the folder of a step; not every folder has all of them.
 _ITEMS = {"state", "meta", "in_flight", "_CHECKPOINT_METADATA",
           "commit_success.txt"}
 # Errors that `_meta` raises for a damaged checkpoint.
 UNREADABLE = (ValueError, KeyError, RecursionError, FileNotFoundError,
               NotADirectoryError)
-# To wait in a bucket, where another process of this run may still delete its
+# To wait in a bucket, where an earlier process of this run may still delete its
 # old steps, or save one.
 SETTLE_SECONDS = 2.0
 
@@ -87,7 +87,7 @@ def _meta(folder: epath.Path) -> dict:
 
 def _clear(store: str, reached: list[int], beyond: list[int],
            damaged: dict[int, str], keep: int) -> None:
-  """Leaves only the steps that a manager may count, after a restore.
+  """Moves or deletes steps that a manager must not find, after a restore.
 
   Steps that the records do not reach (`beyond`) and steps that cannot be read
   are moved to a folder beside the store, because the manager would refuse to
@@ -151,7 +151,7 @@ def open_manager(store: str, *, keep: int):
 
 
 def _remove_late_steps(store: str, ours: set[int]) -> None:
-  """Deletes steps before ours, saved late by a process that lost the run."""
+  """Deletes steps before ours that an earlier process of the run saved late."""
   with bucket.convert_errors(store):
     for step in _list_steps(store):
       if ours and step < max(ours) and step not in ours:
@@ -167,7 +167,7 @@ def _checksums(leaves):
   """A uint32 checksum of each leaf's bits, equal for any sharding."""
   def checksum(x):
     bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
-    # A weight by position; as it is odd, a change of one value changes the sum.
+    # A factor by position; as it is odd, a change of one value changes the sum.
     # The constant is about 2**32 / golden ratio, as in Knuth's hash.
     odd = jnp.ones(x.shape, jnp.uint32)
     for axis in range(x.ndim):
@@ -200,7 +200,7 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState,
   with _convert_write_errors(manager):
     accepted = manager.save(step, args=args)
     if not accepted and bucket.remote(manager.directory):
-      for late in manager.all_steps():  # of a process that lost the run
+      for late in manager.all_steps():  # saved by an earlier process of the run
         if late >= step:
           manager.delete(late)
       accepted = manager.save(step, args=args)
@@ -259,7 +259,7 @@ def _leaves(tree) -> dict[str, str]:
 
 
 def _check_fits(folder: str, saved: dict, wanted: dict) -> None:
-  """Raises InputError for another model or optimizer; orbax would cast."""
+  """InputError for another model or optimizer; orbax would cast its leaves."""
   if differ := sorted({name for name, _ in saved.items() ^ wanted.items()}):
     ours, theirs = (leaves[differ[0]] if differ[0] in leaves else "absent"
                     for leaves in (wanted, saved))
@@ -272,7 +272,7 @@ def _check_fits(folder: str, saved: dict, wanted: dict) -> None:
 
 def _read(store: str, step: int, wanted: TrainState, run_id: str,
           with_in_flight: bool) -> tuple[Restored, dict]:
-  """Reads the parts of a saved state that `wanted` has, and their checksums.
+  """Reads the parts of a saved state that `wanted` has, and all checksums.
 
   `wanted` has None for the other parts. Each process reads without the manager,
   which would wait for processes that may have failed.
@@ -328,7 +328,7 @@ def _raise_everywhere(problem: str | None) -> None:
 
 def _restore(store: str, step: int, wanted: TrainState, run_id: str,
              with_in_flight: bool) -> Restored:
-  """As `_read`; _DamagedError on all processes if any finds it damaged."""
+  """As `_read`; _DamagedError on all processes if one of them finds damage."""
   problem = None
   try:
     restored, saved_sums = _read(store, step, wanted, run_id, with_in_flight)
@@ -376,7 +376,7 @@ def restore_newest(store: str, abstract: TrainState, run_id: str, *,
       damaged[step] = str(error)
   if damaged and bucket.remote(store):
     time.sleep(SETTLE_SECONDS)
-    if steps(store) != saved:
+    if steps(store) != saved:  # an earlier process has deleted or saved steps
       return restore_newest(store, abstract, run_id, reach=reach, keep=keep,
                             with_in_flight=with_in_flight)
   if damaged and restored is None:

@@ -19,16 +19,16 @@ from isojax.ledger import bucket
 
 COMMON = (
     "kind",  # "train" or "eval"
-    "run_id",  # as in config.json: a hash of all inputs of the results
+    "run_id",  # that of config.json
     "seed",
     "model",  # the base policy's folder
     "task",
     "split",  # the stratum trained on
     "Bp",  # problems a step
-    # Rollouts per problem in this step, the mean with an alloc.rule; of an
-    # evaluation: in the next step.
+    # Rollouts per problem in this step (a mean, unless alloc.rule=uniform); in
+    # an evaluation: in the next step.
     "n",
-    "m",  # rollouts a problem that are trained on, of these n
+    "m",  # of these n rollouts, those that are trained on
     "D",  # training problems
     "step",  # iterations: Bp problems sampled, then updates
     "rollouts",  # cumulative C: every rollout sampled for training; rollouts in
@@ -38,18 +38,16 @@ COMMON = (
     "trained_tokens",  # cumulative; tokens with a gradient, in each update
     "scored_tokens",  # cumulative; tokens of forward passes before updates
     "updates",  # cumulative; optimizer steps, which lr's warm-up follows
-    # Cumulative, updates without any rollout that had a gradient: the optimizer
-    # was skipped.
+    # Cumulative; updates that the optimizer skipped: no rollout had a gradient.
     "skipped_updates",
     "epoch",  # permutations of the training problems, step / (D // Bp)
     "device_seconds",  # cumulative, devices x seconds of training steps
     "unix_time",  # seconds since 1970 in UTC, when the line was written
-    # Values of the config that are not those of config.json, with which the
-    # run began, and that change rounding alone, such as "sampler.slots=16,
-    # mesh.fsdp=2"; null if there is none.
+    # Values of the config that differ from config.json and change rounding
+    # alone, such as "sampler.slots=16, mesh.fsdp=2"; null if there is none.
     "resumed_with",
-    # Part -> its mean over rollouts, if a reward of one's own returns named
-    # parts, without their weights; else null.
+    # Means over rollouts of the named parts of a reward of one's own, without
+    # their weights; null if it has none.
     "reward_parts",
     # List: signal, cut, collapse, entropy, overfit, blow_up (see diagnosis/);
     # patience, at the evaluation where eval.patience ended the run.
@@ -58,9 +56,9 @@ COMMON = (
 TRAIN = (
     "lr",  # of the step's first update
     "extra_rounds",  # resampling rounds (DAPO), of Bp * n rollouts each
-    "solved",  # list: problems that reached solved_rate here; null if off
+    "solved",  # list: problems that reached solved_rate now; null if off
     # List of [problem, n, correct rollouts] in this step, from which alloc.rule
-    # divides those of later steps; null with alloc.rule=uniform.
+    # divides the rollouts of later steps; null with alloc.rule=uniform.
     "groups",
     # Share of groups, of those with a rollout, that the rule expected to have
     # correct and incorrect answers; measured: 1 - all_incorrect - all_correct.
@@ -70,15 +68,15 @@ TRAIN = (
     # Fraction of the step's rollouts that are correct, or their mean reward in
     # [0, 1] with task.grader.name=python; without bonus and penalties.
     "reward",
-    # Mean of what the advantages get: with recipe.reward, task.format_coef and
-    # the overlong penalty, without the KL of kl_in=reward.
+    # Mean of the rewards from which advantages are computed: with recipe.reward
+    # and task.format_coef, but without the KL of kl_in=reward.
     "shaped_reward",
     "formatted",  # fraction of rollouts with an answer in the expected place
     # Steps between the drawing of a token and its training, over the sampled
     # tokens of this step; 0 without in-flight updates.
     "staleness_mean", "staleness_max",
     # Rollouts whose answer the grader did not judge: charged to C, left out of
-    # their group and of the means below.
+    # their group and of means over rollouts.
     "lost",
     "all_incorrect",  # fraction of groups with only reward 0
     "all_correct",  # fraction of groups with only reward 1
@@ -87,9 +85,9 @@ TRAIN = (
     # trained tokens; null without a KL in the loss.
     "kl",
     # Mean over the updates of recipe.loss, with its KL and entropy terms; null
-    # where it carries no information: one update a step, not in flight, without
-    # KL or entropy term, critic and own policy loss. Its value is then a mean
-    # of the advantages, and only its gradient matters.
+    # where it is a mean of the advantages, and only its gradient matters: one
+    # update a step, not in flight, and neither KL or entropy term, critic, nor
+    # a policy loss of one's own.
     "loss",
     # Of the critic; null without one. The loss per trained token, and the share
     # of the variance of returns that its values before the updates explain.
@@ -118,14 +116,15 @@ EVAL = (
     "worst", "worst_se",  # worst@k: all k correct
     "maj", "maj_se",  # maj@k: the commonest answer is correct
     # List: correct samples out of k, per problem. With rewards other than 0 and
-    # 1 their sum, a float; best and worst are then the highest and the lowest.
+    # 1 their sum, a float; best and worst: means of the highest and the lowest.
     "correct",
 )
 FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
 PHASES = ("sample", "grade", "score", "update")  # with seconds_* each
 CHAIN = "chain"  # a line's last field: a checksum of all lines up to it
-TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
-          "scored_tokens", "updates", "skipped_updates", "device_seconds")
+TOTALS = (  # cumulative fields; rollouts is one, too
+    "prompt_tokens", "sampled_tokens", "trained_tokens", "scored_tokens",
+    "updates", "skipped_updates", "device_seconds")
 TIME_FIELDS = frozenset(
     ("unix_time", "device_seconds", "seconds_compile", "seconds_sample",
      "seconds_grade", "seconds_score", "seconds_update"))
@@ -151,7 +150,7 @@ def _chained(record: dict, before: str) -> str:
 
 
 def text_of(records: list[dict], chain: str = "") -> tuple[bytes, str]:
-  """Records as lines after one with checksum `chain`, and the last checksum."""
+  """Records as lines that follow checksum `chain`, and the last checksum."""
   lines = []
   for record in records:
     chain = _chained(record, chain)
@@ -171,11 +170,14 @@ def _sound(path: str, content: bytes) -> tuple[list[dict], str | None]:
     if stored is None or stored != chain:
       if number > len(lines):  # b"" or a line that a kill has cut
         break
+      first = (f"gcloud storage cat {path} | head -n {number - 1}"
+               if bucket.remote(path) else f"head -n {number - 1} {path}")
+      move = "gcloud storage cp" if bucket.remote(path) else "mv"
       return records, (
           f"{path}:{number}: this line was changed, or lines before it were "
           "changed, added or removed: its checksum does not fit; restore the "
           "file, or to go on with the run keep the lines before this one with "
-          f"head -n {number - 1} {path} > cut.jsonl && mv cut.jsonl {path}, "
+          f"{first} > cut.jsonl && {move} cut.jsonl {path}, "
           "and run the same command again")
     records.append(record)
   return records, None
@@ -197,7 +199,7 @@ def sound(path: str) -> tuple[list[dict], str | None]:
 
 
 def read(path: str) -> list[dict]:
-  """All records of `sound`; InputError names the first damaged line."""
+  """The records; InputError for the first damaged line."""
   records, problem = sound(path)
   if problem:
     raise InputError(problem)
@@ -224,7 +226,7 @@ class _Ledger:
   """The lines of a ledger, whose checksums continue from line to line.
 
   Attributes:
-    records: those that the ledger held when it was opened or cut.
+    records: the records when the ledger was opened or cut last.
   """
 
   def _reset(self, records: list[dict]) -> bytes:
@@ -234,7 +236,7 @@ class _Ledger:
     return text
 
   def _next_line(self, record: dict) -> bytes:
-    """A record as the next line; InputError for its fields or for a NaN."""
+    """A record as the next line; InputError for wrong fields or a NaN."""
     _check(record)
     line, self._chain = text_of([record], self._chain)
     return line
@@ -248,7 +250,7 @@ class File(_Ledger):
     self._reset(read(path))
 
   def cut(self, step: float) -> None:
-    """Removes the records after a step, and an incomplete last line; atomic."""
+    """Atomically removes records after `step`, and an incomplete last line."""
     text = self._reset(up_to(self.records, step))
     if os.path.exists(self._path) and os.path.getsize(self._path) != len(text):
       with convert_disk_errors(self._path):
@@ -271,8 +273,8 @@ class File(_Ledger):
 class Bucket(_Ledger):
   """The ledger of a run in a bucket, for the process that started it last.
 
-  `sync` writes all lines. So do an evaluation, and the first record SECONDS
-  after the last write: a kill loses only records after the newest checkpoint. A
+  All lines are written by `sync`, and by `append` of an evaluation or SECONDS
+  after the last write. A kill loses only records after the newest checkpoint. A
   write raises InputError if another process has started this run.
   """
 

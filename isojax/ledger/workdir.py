@@ -34,8 +34,8 @@ def hash_of(values: dict) -> str:
 class Stored:
   """The content of config.json."""
 
-  run_id: str  # in its records and checkpoints; kept when it is extended
-  identity: str  # hash of all inputs of its results; an extension changes it
+  run_id: str  # of the run's records and checkpoints; kept by an extension
+  identity: str  # hash of all inputs of the results; an extension changes it
   model_sha256: str  # of the base policy's weights
   config: dict
 
@@ -64,7 +64,7 @@ def read_config(folder: str) -> Stored:
 
 
 def siblings(folder: str) -> list[tuple[str, Stored]]:
-  """(folder, content of config.json) of the runs in a folder's parent."""
+  """(folder, config.json) of the undamaged runs in a folder's parent."""
   out = []
   for path in sorted(epath.Path(folder).parent.glob("*/config.json")):
     with contextlib.suppress(InputError):
@@ -98,8 +98,8 @@ def claim(folder: str, ours: Stored, shorter: str | None = None, *,
   """Locks a folder for a run, and writes or checks its config.json.
 
   The kernel releases the lock of a killed process. `shorter` is the identity of
-  a run in the folder that this run extends. `deciding` returns the part of a
-  config that decides the results. On an error config.json is as before.
+  the run that this run extends, if there is one. `deciding` returns the part of
+  a config that decides the results. On an error config.json is as before.
   """
   with contextlib.ExitStack() as stack:
     try:
@@ -159,8 +159,9 @@ def _check_config(folder: str, ours: Stored, shorter: str | None,
     else:
       records.replace(path, text.encode())
   elif (stored.run_id, stored.identity) != (ours.run_id, ours.identity):
+    as_stored = json.loads(json.dumps(ours.config))  # lists for tuples
     differ = sections.differences(
-        deciding(json.loads(json.dumps(ours.config))), deciding(stored.config),
+        deciding(as_stored), deciding(stored.config),
         at=("in this config", "in the workdir")) or (
             "the same config, but the files of the model, the stratum, the "
             "reward (task.grader.file), a function of recipe.loss or the "

@@ -22,8 +22,9 @@ from isojax.runtime import mesh as mesh_lib
 
 KERNELS = ("einsum", "splash", "cudnn")
 CHOICES = ("auto", *KERNELS)
-# Rows of fewer tokens, as in decoding, have small scores and take the einsum.
+# Rows of fewer tokens, as in decoding, take the einsum: their scores are few.
 MIN_KERNEL_TOKENS = 128
+MASKED = -1e30  # score of a masked slot; finite, because -inf minus -inf is NaN
 
 
 @flax.struct.dataclass
@@ -80,11 +81,11 @@ def windowed(mask_BxTxL, window: int | None):
 
 
 def choose(section, model, *, length: int, knob: str) -> str:
-  """The kernel that `section` of a config chooses for a model.
+  """The kernel for a model, by `section.attention`, dtype and precision.
 
   "auto": the kernel of the platform if it supports the model, else the einsum.
-  InputError, which names the config's `knob`, if the chosen kernel does not
-  support rows of `length` slots with the section's dtype and precision here.
+  InputError, which names the config's `knob`, if the wanted kernel does not
+  support rows of `length` slots with this dtype and precision here.
   """
   cfg, mesh, device = model.cfg, model.mesh, model.mesh.devices.flat[0]
   nvidia = device.platform == "gpu" and not (
@@ -96,7 +97,7 @@ def choose(section, model, *, length: int, knob: str) -> str:
       window=min((w for w in cfg.window_Z if w is not None), default=length))
   if (section.dtype, section.precision) == ("float32", "high") and (
       obstacles["splash"] is None):
-    obstacles["splash"] = "it has precision default and highest, not high"
+    obstacles["splash"] = "splash has precision default and highest, not high"
   possible = [name for name, why in obstacles.items() if why is None]
   possible.append("einsum")
   wanted = section.attention
@@ -112,16 +113,17 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
            cap: float | None, window: int | None, kernel: str, mesh, past=()):
   """Grouped-query attention over cache slots; softmax in float32.
 
+  Keys and values are cast to the dtype of the queries.
+
   Args:
     seen: Seen, or a mask [B, T, L] of the slots that tokens attend to, which
       only the einsum supports.
     scale, cap: ModelConfig.query_scale and attn_cap.
     window: a token attends to the last `window` of these slots; None: to all.
-    kernel: one of KERNELS; rows of fewer tokens than MIN_KERNEL_TOKENS take
-      the einsum.
+    kernel: of `choose`, so never splash with a window, nor cudnn with a cap;
+      rows of fewer tokens than MIN_KERNEL_TOKENS take the einsum.
     mesh: over which rows and heads are sharded.
-    past: (keys, values) of the slots before these, for the einsum, or (). All
-      keys and values are cast to the dtype of the queries.
+    past: (keys, values) of the slots before these, for the einsum, or ().
 
   Returns:
     [B, T, N, H].
@@ -164,7 +166,7 @@ def einsum(q_BxTxNxH, keys, values, mask_BxTxL, cap: float | None):
       linear.float32_einsum("bkxh,bkhl->bkxl", q_BxKxXxH, k_BxKxHxL)
       for k_BxKxHxL in keys], axis=-1)
   score = soft_cap(score, cap).reshape(B, K, N // K, T, L)
-  score = jnp.where(mask_BxTxL[:, None, None], score, -1e30)
+  score = jnp.where(mask_BxTxL[:, None, None], score, MASKED)
   weight = jax.nn.softmax(score, axis=-1).astype(q.dtype)
   ends = np.cumsum([v_BxKxLxH.shape[2] for v_BxKxLxH in values])[:-1]
   out = functools.reduce(jnp.add, [
@@ -213,9 +215,11 @@ def jax_attention(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float,
         even(v.transpose(0, 2, 1, 3), 1), mask=mask, is_causal=mask is None,
         scale=scale, implementation=implementation)[:, :T]
 
-  masks = {} if mask_BxTxL is None else {"mask": mask_BxTxL}
-  return by_device(on_device, mesh, q=2, k=1, v=1, **dict.fromkeys(masks),
-                   out=2)(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, *masks.values())
+  arrays = q_BxTxNxH, k_BxKxHxL, v_BxKxLxH
+  if mask_BxTxL is None:
+    return by_device(on_device, mesh, q=2, k=1, v=1, out=2)(*arrays)
+  return by_device(on_device, mesh, q=2, k=1, v=1, mask=None, out=2)(
+      *arrays, mask_BxTxL)
 
 
 class SplashBlocks(typing.NamedTuple):
@@ -261,9 +265,9 @@ def splash_mask(S: int, T: int):
   """The mask inside the blocks that splash computes.
 
   Its shape is one block, because `splash_blocks` chooses the blocks. splash
-  passes `mask_function` a number for each token, its `q_sequence`. Ours packs
-  the slots after the prompt that the token attends to: (first << 16) + last.
-  Rows follow each other, and all slots of a block belong to one row.
+  passes `mask_function` a number for each token, its `q_sequence`. The number
+  packs the slots after the prompt that the token attends to: (first << 16) +
+  last. Rows follow each other, and all slots of a block belong to one row.
   """
   from jax.experimental.pallas.ops.tpu import splash_attention  # slow
   (size_q, _), (size_k, count) = map(kernels.blocks, (T, S + T))
@@ -318,8 +322,8 @@ def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
   """
   from jax.experimental.pallas.ops.tpu import splash_attention as lib  # slow
   B, T, _, _ = q_BxTxNxH.shape
-  S, (size_q, count_q), (size_k, count_k) = seen.S, *map(
-      kernels.blocks, (T, seen.S + T))
+  S = seen.S
+  (size_q, count_q), (size_k, count_k) = map(kernels.blocks, (T, S + T))
   first_BxT = jnp.broadcast_to(seen.first, (B, T))
   number_BxT = (first_BxT << 16) + S + jnp.arange(T)[None]
   prompt_B = jnp.zeros(B, int) if seen.prompt_B is None else seen.prompt_B
@@ -334,7 +338,7 @@ def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
     kernel = splash_kernel(
         number_BxT.reshape(-1), splash_blocks(seen_BxIxJ), S=S, T=T, N=N,
         cap=cap, interpret=mesh.devices.flat[0].platform == "cpu")  # in tests
-    out = kernel(  # no token is in segment 1, that of absent slots
+    out = kernel(  # absent slots are in segment 1, and no token is
         joined(q_BxNxTxH), joined(k_BxKxLxH), joined(v_BxKxLxH),
         lib.SegmentIds(jnp.zeros(B * size, jnp.int32),
                        absent_BxL.reshape(-1).astype(jnp.int32)))

@@ -19,7 +19,7 @@ ROUNDS = 3  # the fastest counts, because other programs may slow some down
 
 
 def product_seconds() -> dict[str, float]:
-  """CPU seconds of a layer's matrix products in each dtype.
+  """CPU seconds of PRODUCTS matrix products in each dtype.
 
   Operands and result have the dtype, as in linear.matmul. On a busy machine,
   wall time differs by a factor of 5 from call to call, and CPU time by a few
@@ -46,7 +46,7 @@ def product_seconds() -> dict[str, float]:
 def chosen(platform: str) -> tuple[str, str]:
   """The dtype of `auto` for devices of a platform, and why."""
   if platform != "cpu":
-    # The two times are read on a CPU alone.
+    # auto_dtype reads the two times only for a CPU.
     return auto_dtype(platform, 1.0, 1.0), f"the platform is {platform}"
   seconds = product_seconds()
   speedup = seconds["float32"] / seconds["bfloat16"]

@@ -1,7 +1,6 @@
 """A decoder whose key/value cache is an argument and a result.
 
-Positions and a mask over cache slots decide what a token attends to, never
-token ids.
+Positions and a mask over cache slots, not token ids, decide what a token sees.
 """
 
 import dataclasses
@@ -43,7 +42,7 @@ ACTIVATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """A dense decoder of the Llama family, as `hf_config` reads it."""
+  """A dense decoder, Llama or a variant of it, as `hf_config` reads it."""
 
   V: int  # vocabulary
   D: int  # width
@@ -116,8 +115,7 @@ def write(cache_BxK, new_BxK, slot, axis: int, seen=None):
 
 
 def rms_norm(x, weight_D, cfg: ModelConfig):
-  """x / rms(x) * (weight + offset), computed in float32, returned in x's dtype.
-  """
+  """x / rms(x) * (weight + offset), computed in float32, in the dtype of x."""
   y = x.astype(jnp.float32)
   y = y * jax.lax.rsqrt(
       jnp.mean(y * y, axis=-1, keepdims=True) + cfg.norm_eps)
@@ -215,7 +213,7 @@ class Block(nn.Module):
 
 @jax.named_scope("head")
 def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
-  """Logits [B, T, V] in float32; the product has the hidden states' dtype.
+  """Logits [B, T, V] in float32, of operands in the dtype of hidden states.
 
   The weight may be [G, V, D], one for each of G blocks of rows.
   """
@@ -234,7 +232,7 @@ def head_name(cfg: ModelConfig) -> str:
 
 
 def head_weight(params, cfg: ModelConfig):
-  """The output matrix [V, D]; the embedding if it is tied."""
+  """The output matrix [V, D], which is the embedding in a tied model."""
   return params[head_name(cfg)]
 
 
@@ -309,8 +307,7 @@ class Transformer(nn.Module):
     return x, keys, values
 
   def looped(self, x, position_BxT, seen, cache: KVCache, slot):
-    """Computes the same as `unrolled`, in loops over stacked layers with remat.
-    """
+    """As `unrolled`, but in loops over stacked layers, with remat."""
     keys, values = [], []
     shardings = jax.tree.map(
         lambda x: x.sharding, abstract_params(
@@ -320,15 +317,15 @@ class Transformer(nn.Module):
     # The copies are stacked and gathered; the weights receive the gradients.
     copies = jax.tree.map(
         lambda w: jax.lax.stop_gradient(w).astype(x.dtype), params)
-    for window, run in itertools.groupby(
+    for window, indices in itertools.groupby(
         range(self.cfg.Z), lambda i: self.cfg.window_Z[i]):
-      run = list(run)
+      indices = list(indices)
       block = Block(self.cfg, window, self.mesh, self.attention, parent=None)
 
-      def step(x, layer, block=block, run=run):
+      def step(x, layer, block=block, first=indices[0]):
         params, copies, k, v = layer
         params = jax.tree.map(
-            linear.gathered, params, copies, shardings[f"layers_{run[0]}"])
+            linear.gathered, params, copies, shardings[f"layers_{first}"])
         x, k, v = block.apply({"params": params}, self.shard_rows(x),
                               position_BxT, seen, k, v, slot)
         return x, (k, v)
@@ -336,11 +333,11 @@ class Transformer(nn.Module):
       # XLA may unroll a loop of one layer, and then merge the recomputed
       # forward pass with the first one; prevent_cse prevents that.
       x, (k, v) = jax.lax.scan(
-          jax.checkpoint(step, prevent_cse=len(run) == 1), x,
-          (stacked([params[f"layers_{i}"] for i in run]),
-           stacked([copies[f"layers_{i}"] for i in run]),
-           stacked([cache.k[i] for i in run]),
-           stacked([cache.v[i] for i in run])))
+          jax.checkpoint(step, prevent_cse=len(indices) == 1), x,
+          (stacked([params[f"layers_{i}"] for i in indices]),
+           stacked([copies[f"layers_{i}"] for i in indices]),
+           stacked([cache.k[i] for i in indices]),
+           stacked([cache.v[i] for i in indices])))
       keys.extend(k)
       values.extend(v)
     return x, keys, values

@@ -5,8 +5,7 @@ float32 weights to the nearest bfloat16 value. If a weight begins at such a
 value, updates below half the spacing of bfloat16 (6e-5 for a weight of 0.02) do
 not change the rounded weight until their sum crosses a midpoint. A weight that
 begins at a random place between two midpoints crosses one with a probability
-proportional to the update, so the mean of the rounded weights follows the mean
-of the weights.
+proportional to the update, so rounded weights follow the weights on average.
 """
 
 import zlib
@@ -34,13 +33,13 @@ def shifts(shape: tuple[int, ...], name: str) -> jax.Array:
   return (mixed >> 16 | 1).astype(jnp.int32) - HALF
 
 
-def leaf(path, x):
+def moved(path, x):
   """A float32 weight, moved by less than half the spacing of bfloat16.
 
   If the weight has a value of bfloat16, rounding gives that value again.
-  Otherwise rounding gives one of the two neighbours, with the weight as their
-  mean. The moves depend on path and position alone. Zeros, vectors (norms,
-  which are multiplied in float32) and weights of another dtype are not moved.
+  Otherwise rounding gives one of its two neighbours, whose mean over all moves
+  is the weight. The move depends on path and position alone. Zeros, vectors
+  (norms, which are multiplied in float32) and other dtypes are not moved.
   """
   if x.ndim == 1 or x.dtype != jnp.float32:
     return x
@@ -57,7 +56,7 @@ def initial_params(params):
   """
   def dithered(path, x):
     is_bfloat16 = jax.lax.bitcast_convert_type(x, jnp.int32) % (2 * HALF) == 0
-    return jnp.where(is_bfloat16, leaf(path, x), x)
+    return jnp.where(is_bfloat16, moved(path, x), x)
 
   return jax.jit(
       lambda params: jax.tree.map_with_path(dithered, params),

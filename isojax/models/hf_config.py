@@ -16,15 +16,15 @@ from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 from isojax.models import decoder
 
+DENSE = [name for name, family in FAMILIES.items() if not family.mixture]
 # Fields that are read of Gemma only. Its hidden_act is ignored, as in
 # transformers: hidden_activation is used.
 GEMMA = frozenset(("hidden_activation", "query_pre_attn_scalar",
                    "attn_logit_softcapping", "final_logit_softcapping"))
-READ = frozenset((
+READ = frozenset((  # by this module, or by transformers for other fields
     "model_type", "hidden_act", "vocab_size", "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads", "num_key_value_heads", "head_dim",
-    "intermediate_size", "rms_norm_eps", "tie_word_embeddings",
+    "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "intermediate_size", "rms_norm_eps", "tie_word_embeddings",
     "max_position_embeddings", "layer_types", "sliding_window",
     "sliding_window_pattern", "_sliding_window_pattern", "use_sliding_window",
     "max_window_layers", "rope_theta", "rope_scaling", "rope_parameters",
@@ -61,7 +61,7 @@ def resolve(path: str, *, whole: bool = True) -> str:
                                 "*.jinja"] if whole else ["config.json"]))
     except Exception as error:  # the hub raises many types
       raise InputError(
-          f"model.path={path!r}: no such folder (relative to {os.getcwd()}), "
+          f"model {path!r}: no such folder (relative to {os.getcwd()}), "
           "and no download from the Hugging Face hub "
           f"({' '.join(str(error).split())[:160]}); expected a folder with "
           "config.json, *.safetensors and tokenizer files, or a name on the "
@@ -82,16 +82,16 @@ def _check_fields(file: pathlib.Path) -> None:
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(f"{file}: not a readable Hugging Face config.json "
                      f"({type(error).__name__}: {error})") from error
-  if not isinstance(kind, str) or kind not in FAMILIES:
+  if kind not in DENSE:
     raise InputError(
         f"{file}: model_type {kind!r} is not supported; expected one of "
-        f"{', '.join(FAMILIES)}, which are dense text models (no mixture of "
+        f"{', '.join(DENSE)}, which are dense text models (no mixture of "
         "experts, no images, and only the text model of Gemma 3)")
   unknown = sorted(
       f"{key}={value!r}" for key, value in raw.items()
       if key not in READ | HARMLESS and not (
           key in GEMMA and FAMILIES[kind].gemma)
-      and value is not None and value is not False)
+      and value is not None and value is not False)  # which turn it off
   if unknown:
     raise InputError(
         f"{file}: {', '.join(unknown)} is not supported: it may change what "
@@ -99,7 +99,7 @@ def _check_fields(file: pathlib.Path) -> None:
 
 
 def _rope(parameters: dict, file) -> decoder.Rope:
-  """One entry of rope_parameters; InputError if it is unsupported."""
+  """The Rope of one entry of rope_parameters; InputError if unsupported."""
   kind = parameters["rope_type"] if "rope_type" in parameters else None
   if not isinstance(kind, str) or kind not in ROPE_FIELDS:
     raise InputError(f"{file}: rope_type {kind!r} is not supported; expected "
@@ -163,7 +163,8 @@ def model_config(config: dict, file) -> decoder.ModelConfig:
   if activation not in decoder.ACTIVATIONS:
     raise InputError(f"{file}: activation {activation!r} is not supported; "
                      f"expected one of {', '.join(decoder.ACTIVATIONS)}")
-  scalar = config["query_pre_attn_scalar"] if family.gemma else shape.head_dim
+  query_size = (
+      config["query_pre_attn_scalar"] if family.gemma else shape.head_dim)
   return decoder.ModelConfig(
       V=shape.vocab, D=shape.width, Z=shape.layers, N=shape.heads,
       K=shape.kv_heads, H=shape.head_dim, F=shape.mlp,
@@ -173,7 +174,7 @@ def model_config(config: dict, file) -> decoder.ModelConfig:
       qkv_bias=family.qkv_bias, qk_norm=family.qk_norm,
       post_norms=family.gemma, activation=activation,
       embed_scale=shape.width**0.5 if family.gemma else 1.0,
-      query_scale=scalar**-0.5,
+      query_scale=query_size**-0.5,
       attn_cap=config["attn_logit_softcapping"] if family.gemma else None,
       logit_cap=config["final_logit_softcapping"] if family.gemma else None,
       tied=shape.tied,

@@ -23,7 +23,7 @@ from isojax.models import dither
 from isojax.runtime import progress
 
 SHARD_BYTES = 5 * 10**9  # per file, as on the hub
-ROWS_COMPARED = 16  # between a tied embedding and its copy
+ROWS_COMPARED = 16  # the first ones, of a tied embedding and its copy
 # Ends of the names of files with weights.
 WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack",
                 ".gguf", ".index.json")
@@ -160,7 +160,7 @@ def _reading(file: pathlib.Path, name: str):
 
 
 def _check_tied(path: str, files: dict[str, pathlib.Path]) -> None:
-  """Raises InputError if the head is not a copy of the tied embedding."""
+  """InputError if the first rows of the head differ from a tied embedding."""
   first = []
   for name in (_TOP["embed"], _TOP["head"]):
     with _reading(files[name], name) as tensors:
@@ -246,7 +246,7 @@ def save(folder: pathlib.Path, params, *, dtype: str,
       file_of.update((tensor.name, file) for *_, tensor in leaves)
       safetensors.numpy.save_file(
           {tensor.name: as_stored(np.asarray(
-              dither.leaf(path, x) if dithered else x).astype(stored_dtype),
+              dither.moved(path, x) if dithered else x).astype(stored_dtype),
               tensor)
            for path, x, tensor in leaves}, folder / file,
           metadata={"format": "pt"})

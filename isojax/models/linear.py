@@ -43,14 +43,14 @@ matmul.defvjp(lambda x, weight: (matmul(x, weight), (x, weight)),
               _matmul_backward)
 
 
-def product(x_BxT, weight):
+def product(x_BxTx, weight):
   """x [B, T, *inputs] times weight [*inputs, *outputs].
 
   Both are reshaped to matrices. For other shapes XLA:CPU computes the gradient
   of the weight from a transposed copy, which takes 1.5 times as long.
   """
-  B, T, *inputs = x_BxT.shape
-  flat = x_BxT.reshape(B * T, -1)
+  B, T, *inputs = x_BxTx.shape
+  flat = x_BxTx.reshape(B * T, -1)
   out = matmul(flat, weight.reshape(flat.shape[1], -1))
   return out.reshape(B, T, *weight.shape[len(inputs):])
 
@@ -71,8 +71,8 @@ def float32_einsum(spec: str, x, y):
   """An einsum of two operands of one dtype, with sums and result in float32.
 
   For bfloat16 operands, the backward pass rounds the gradient of the result to
-  bfloat16. XLA would multiply float32 by bfloat16 in float32, which takes 2 to
-  4 times as long. TPUs round the gradient in any case.
+  bfloat16. Otherwise XLA multiplies it by the operands in float32, which takes
+  2 to 4 times as long. TPUs round the gradient in any case.
   """
   return (_bf16_einsum if x.dtype == jnp.bfloat16 else _einsum)(spec, x, y)
 

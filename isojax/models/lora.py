@@ -36,18 +36,19 @@ class LoraConfig:
         targets=(targets <= set(INPUT_AXES)
                  and len(targets) == len(self.targets)
                  and (bool(targets) or not self.rank),
-                 f"distinct ones of {', '.join(INPUT_AXES)}"))
+                 f"distinct ones of {', '.join(INPUT_AXES)}; "
+                 "not () with rank > 0"))
 
   @property
   def scale(self) -> float:
     return self.alpha / self.rank
 
 
-FULL = LoraConfig(rank=0, alpha=1.0, targets=())
+FULL = LoraConfig(rank=0, alpha=1.0, targets=())  # trains all weights
 
 
 def abstract_base(model: decoder.Transformer, cfg: LoraConfig):
-  """Shapes and shardings of the base: bfloat16 if there are adapters."""
+  """Shapes and shardings of the base, bfloat16; of the parameters at rank 0."""
   params = decoder.abstract_params(model)
   if not cfg.rank:
     return params
@@ -98,8 +99,8 @@ def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
           precision: str = "highest", dithered: bool = False):
   """The decoder's parameters: base plus adapters, added in float32, in `dtype`.
 
-  Without adapters it is `trained`. Differentiable in `trained`. `dithered` is
-  for a program in bfloat16, whose rounding would remove most of the effect of
+  Without adapters the result is `trained` as it is. `dithered` is for a program
+  in bfloat16, whose rounding would remove most of the effect of
   small adapters (see dither.py).
   """
   if not cfg.rank:
@@ -112,7 +113,7 @@ def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
     pair = trained[layer][name[0]]
     delta = jnp.tensordot(pair["a"], pair["b"], 1, precision=precision)
     w = w.astype(jnp.float32)
-    return ((dither.leaf(path, w) if dithered else w) + cfg.scale * delta
+    return ((dither.moved(path, w) if dithered else w) + cfg.scale * delta
             ).astype(dtype)
 
   return jax.tree.map_with_path(leaf, base)

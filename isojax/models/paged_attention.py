@@ -16,16 +16,14 @@ from isojax.models import attention
 class PageTable:
   """The pages of each row, and the positions in them that a row attends to."""
 
-  # Rows and the pool of pages are cut into `blocks` equal blocks, one for each
-  # row shard; the pages of a row are in its own block.
-  # int32, index of each page within that block; an index past the last page
-  # means no page.
-  page_RxM: jax.Array
+  page_RxM: jax.Array  # int32, index within the block; past the last: no page
   mask_Rx1xL: jax.Array  # bool, over the positions of the M pages
+  # Row shards. Rows, and the pages of the pool, are cut into as many equal
+  # blocks; the pages of a row are in its own block.
   blocks: int = flax.struct.field(pytree_node=False)
 
   def by_block(self, x):
-    """[blocks * a, ...] to [blocks, a, ...]."""
+    """Splits the first axis, of rows or pages, into [blocks, ...]."""
     return x.reshape(self.blocks, -1, *x.shape[1:])
 
   def gathered(self, pages_Px):
@@ -36,10 +34,9 @@ class PageTable:
 
 
 def write(pages_Px, new_RxKx, table: PageTable, position_R, axis: int):
-  """Writes the keys or values [R, K, H] of one token a row to the row's page.
+  """Writes the keys or values [R, K, H] of one token per row to a page of it.
 
-  Pages are keys [P, K, H, page] or values [P, K, page, H]; `axis` is that of
-  the positions.
+  Pages are keys [P, K, H, l] or values [P, K, l, H]; `axis` is that of l.
   """
   size = pages_Px.shape[axis]  # positions of a page
   page_Rx1 = jnp.take_along_axis(
@@ -70,7 +67,7 @@ def attend(q_Rx1xNxH, k_PxKxHxl, v_PxKxlxH, table: PageTable, *, scale: float,
   score = attention.soft_cap(score.transpose(0, 2, 3, 1, 4), cap)
   score = score.reshape(R, K, N // K, M * size)
   mask_Rx1xL = attention.windowed(table.mask_Rx1xL, window)
-  score = jnp.where(mask_Rx1xL[:, None], score, -1e30)
+  score = jnp.where(mask_Rx1xL[:, None], score, attention.MASKED)
   weight = jax.nn.softmax(score, axis=-1).astype(dtype)
   weight = weight.reshape(R, K, N // K, M, size).transpose(0, 3, 1, 2, 4)
   out = jnp.einsum("rmkxl,rmklh->rmkxh", weight,

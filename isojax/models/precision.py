@@ -1,8 +1,8 @@
 """The precision of matrix products, set while a program is traced.
 
 Accelerators multiply float32 operands in fewer bits unless a program asks for
-more: TPUs in one pass of bfloat16, NVIDIA GPUs in TF32. CPUs and products of
-bfloat16 operands are the same at every precision.
+more: TPUs in one pass of bfloat16, NVIDIA GPUs in TF32. On CPUs, and for
+bfloat16 operands, products are the same at every precision.
 """
 
 import functools
@@ -17,8 +17,8 @@ def of_dtype(precision: str, dtype: str) -> str:
 
   Programs in bfloat16 keep jax's default: Pallas kernels refuse any other
   precision for bfloat16 operands, and products of a float32 gradient with a
-  bfloat16 operand would become slower. Their products of two float32 operands
-  (adapters, copies by ones and zeros) state a precision of their own.
+  bfloat16 operand would become slower. In these programs, products of two
+  float32 operands (adapters, copies by ones and zeros) state their precision.
   """
   return precision if dtype == "float32" else "default"
 
@@ -38,7 +38,7 @@ def traced(function, precision: str):
 
 
 def of_head(function, head_dtype: str | None):
-  """The function that computes logits, exact if the head is float32.
+  """`function`, which computes logits; a float32 head at the highest precision.
 
   In a program in bfloat16 all other products keep jax's default precision.
   """

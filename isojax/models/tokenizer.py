@@ -29,7 +29,7 @@ def load(path: str):
 def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
   """The EOS ids of the tokenizer and of generation_config.json.
 
-  Without generation_config.json, those of config.json, as in transformers.
+  If that file is missing, config.json has them instead, as in transformers.
   """
   file = pathlib.Path(path) / "generation_config.json"
   if not file.is_file():

@@ -15,11 +15,11 @@ from isojax.types import Drawn, Rows
 def make_decode(model: decoder.Transformer, *, C: int, T: int,
                 eos: tuple[int, ...], buffered: bool,
                 interrupt: interrupt_lib.Interrupt | None):
-  """decode(params, cache, Rows, temperature, top_p, kind, table) of a chunk.
+  """The function that decodes a chunk.
 
-  decode returns (cache, the fields of Rows that change, Drawn). Its `kind` is
-  one of draw.KINDS and static. With a page table the cache is a pool of pages,
-  see cache.Paged.
+  Its arguments are (params, cache, Rows, temperature, top_p, kind, table), its
+  results (cache, Rows without the fields that never change, Drawn). `kind` is
+  one of draw.KINDS and static. With a page table the cache is a pool of pages.
 
   Args:
     model: with the dtype of activations.
@@ -29,7 +29,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     buffered: keep the keys and values of the chunk in a buffer beside the
       cache, in which all rows write at the same slot. For TPUs: there, writes
       at a different slot in each row are a loop over rows, and values of narrow
-      heads are padded. Never with pages.
+      heads are padded. Ignored with pages.
     interrupt: the phrase of forced interruption; None: off.
   """
   eos_E = jnp.array(eos, jnp.int32)
@@ -38,24 +38,23 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     key_R = rng.row_keys(
         jax.random.wrap_key_data(row.key_Rx2, impl="threefry2x32"), row.id_R,
         row.rollout_R)
-    R, L = row.token_R.shape[0], cache.v[0].shape[2]
-    if table is not None:
-      L *= table.shape[1]
+    R, pages = len(row.token_R), 1 if table is None else table.shape[1]
+    L = cache.v[0].shape[2] * pages  # positions of a slot
     start_R, past, in_buffer = row.position_R, None, buffered and table is None
-    slot_L = jnp.arange(L)[None, None]
+    slot_1x1xL = jnp.arange(L)[None, None]
     if in_buffer:
       past, cache = cache, decoder.init_cache(
           model.cfg, R, C, jax.tree.leaves(cache)[0].dtype)
 
     def seen(i, row):
-      mask = slot_L <= row.position_R[:, None, None]
+      mask = slot_1x1xL <= row.position_R[:, None, None]
       if table is not None:
         return paged_attention.PageTable(
             table, mask, mesh_lib.num_blocks(model.mesh))
       if not in_buffer:
         return mask
       return jnp.concatenate([
-          slot_L < start_R[:, None, None],
+          slot_1x1xL < start_R[:, None, None],
           jnp.broadcast_to(jnp.arange(C)[None, None] <= i, (R, 1, C))], axis=2)
 
     def advance(i, carry):
@@ -64,9 +63,9 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
           {"params": params}, row.token_R[:, None], row.position_R[:, None],
           seen(i, row), cache, i if in_buffer else row.position_R, past)
       logits = model.apply({"params": params}, hidden, method="head")[:, 0]
-      # Each device draws for some rows from whole logits, because sums along a
-      # sharded vocabulary gather it several times. With the second constraint
-      # alone XLA would make the logits there, from a gathered head.
+      # Each device draws for some rows from whole logits: sums along a sharded
+      # vocabulary would gather the logits several times. With the second
+      # constraint alone XLA would gather the head, to compute whole logits.
       for sharding in (mesh_lib.logits_sharding(model.mesh, logits.shape[1]),
                        mesh_lib.spread_rows(model.mesh, R)):
         logits = jax.lax.with_sharding_constraint(logits, sharding)

@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-# Weights summed at once, so that the running sum over V is short. The axis of a
-# block is B, that of blocks K.
+# Tokens of a block. The weights of each block are summed first, so that running
+# sums are short: over the K blocks, and over the B tokens of one block.
 BLOCK = 128
 LOG_ZERO = -1e4  # log-weight of weight 0; finite, because 0 times -inf is NaN
 # A token is drawn from the whole distribution or from its nucleus (top_p), or
-# is the most likely one. Static, so that a program has no sort or argmax that
-# it does not run.
+# is the most likely one. The kind is static, so that a program has no sort or
+# argmax that it does not run.
 KINDS = ("whole", "nucleus", "greedy")
 
 
@@ -30,7 +30,7 @@ def nucleus(weight_RxV, top_p):
 
 
 def in_blocks(x_RxV, fill: float):
-  """Cuts [R, V] into [R, blocks, BLOCK]; `fill` pads the last block."""
+  """Cuts [R, V] into blocks, [R, K, B]; `fill` pads the last block."""
   R, V = x_RxV.shape
   size = min(V, BLOCK)
   return jnp.pad(x_RxV, ((0, 0), (0, -V % size)), constant_values=fill).reshape(
@@ -48,7 +48,7 @@ def pick(mass_RxK, block_weights, uniform_R):
 
   Args:
     mass_RxK: sums of the weights of each block.
-    block_weights: (block of each row) -> its weights [R, BLOCK].
+    block_weights: returns the weights [R, B] of one block of each row, block_R.
     uniform_R: in [0, 1).
   """
   running_RxK = jnp.cumsum(mass_RxK, axis=-1)
@@ -67,7 +67,7 @@ def pick(mass_RxK, block_weights, uniform_R):
 
 @jax.named_scope("draw")
 def draw(logits_RxV, uniform_R, temperature, top_p, *, kind: str):
-  """Draws a token per row: (token, its log-prob, entropy), [R] each, float32.
+  """Draws a token per row: (token, its log-prob, entropy), [R] each.
 
   Args:
     logits_RxV: float32.
@@ -77,22 +77,23 @@ def draw(logits_RxV, uniform_R, temperature, top_p, *, kind: str):
     kind: one of KINDS.
 
   Returns:
-    The log-prob under the distribution drawn from (0 if greedy) and the entropy
-    (nats) of the distribution before top_p (at temperature 1 if greedy).
+    The token, int32; its log-prob under the distribution that it was drawn from
+    (0 if greedy), and the entropy (nats) of the distribution before top_p (at
+    temperature 1 if greedy), float32.
   """
   scale = 1.0 if kind == "greedy" else temperature
-  top_R = jnp.max(logits_RxV, axis=-1)
+  max_R = jnp.max(logits_RxV, axis=-1)
   log_weight = lambda x_Rx: jnp.maximum(
-      (x_Rx - top_R.reshape(-1, *[1] * (x_Rx.ndim - 1))) / scale, LOG_ZERO)
+      (x_Rx - max_R.reshape(-1, *[1] * (x_Rx.ndim - 1))) / scale, LOG_ZERO)
   logits_RxKxB = in_blocks(logits_RxV, -jnp.inf)
   log_weight_RxKxB = log_weight(logits_RxKxB)
   weight_RxKxB = jnp.exp(log_weight_RxKxB)
   # Without the barrier XLA reads all logits once more for the totals.
-  mass_RxK, weighted_RxK = jax.lax.optimization_barrier(
+  mass_RxK, weighted_log_RxK = jax.lax.optimization_barrier(
       (jnp.sum(weight_RxKxB, axis=-1),
        jnp.sum(weight_RxKxB * log_weight_RxKxB, axis=-1)))
   total_R = jnp.sum(mass_RxK, axis=-1)
-  entropy_R = jnp.log(total_R) - jnp.sum(weighted_RxK, axis=-1) / total_R
+  entropy_R = jnp.log(total_R) - jnp.sum(weighted_log_RxK, axis=-1) / total_R
   if kind == "greedy":
     token_R = jnp.argmax(logits_RxV, axis=-1).astype(jnp.int32)
     return token_R, jnp.zeros_like(entropy_R), entropy_R

@@ -1,7 +1,7 @@
 """Samples rollouts by continuous batching: finished slots are refilled.
 
-1. Prompts go through the model once, in batches of similar length.
-2. A slot takes the next rollout of the queue, and a copy of its prompt's cache.
+1. Prompts are prefilled in batches of similar length, for all their rollouts.
+2. A slot takes the next rollout of the queue and its prompt's keys and values.
 3. All slots decode a chunk of tokens in one jitted call. A token is drawn by
    inverse CDF from one uniform number, which is a function of (key, problem,
    rollout, position). The slots and their order therefore change no token.
@@ -15,10 +15,8 @@ batch keep their tokens and the log-probs of the weights that drew them. Prompt
 and tokens are prefilled again with the next weights. Which weights draw a token
 then depends on the slots.
 
-The cache of a sampler's slot has a place for each position, so a token attends
-to the places before its own.
-Shapes of programs do not depend on n, on the problems of a step or on lengths,
-so a sweep compiles each program once.
+Programs have the shapes of `Sizes` for any n and any problems of a step, so a
+sweep compiles each program once.
 
 Sources: PipelineRL, arXiv:2509.19128; ScaleRL, arXiv:2510.13786, section 3.
 """
@@ -67,7 +65,7 @@ class SamplerConfig:
   precision: str  # of float32 products, one of precision.PRECISIONS
   # Dtype of the head, one of decoder.HEAD_DTYPES; None: `dtype`.
   head_dtype: str | None
-  # Positions of a page of the cache; None: each slot has the longest length.
+  # Positions of a page of the cache; None: no pages, slots of equal length.
   page: int | None = field(metadata=LAST_BITS)
   # Mean new tokens, for the number of slots of a paged cache; None: the share
   # memory.MEAN_RESPONSE of max_new_tokens.
@@ -102,13 +100,13 @@ class Sampler(typing.NamedTuple):
   sizes: sizes_lib.Sizes
   page: int | None  # positions of a page; None: no pages
   pages: int | None  # of a block's pool; None: no pages
-  weights_gathered: bool  # each fsdp shard holds whole weights
+  weights_gathered: bool  # whether each fsdp shard holds whole weights
   interrupt: interrupt_lib.Interrupt | None  # None: off
-  casts: dict  # parameter -> its cast to the dtype and sharding of decoding
+  casts: dict  # tree of functions that cast and reshard one parameter each
   prepare: typing.Callable  # applies `casts`, unless all parameters are cast
-  place: typing.Callable  # host arrays of rows -> device arrays
-  empty: typing.Callable  # (rows or pages, positions) -> cache
-  prefill: typing.Callable  # (params, Prompts) -> cache of the window
+  place: typing.Callable  # copies host arrays of rows to the devices
+  empty: typing.Callable  # makes a cache for (rows or pages, positions)
+  prefill: typing.Callable  # makes a window's cache from (params, Prompts)
   insert: typing.Callable  # see cache.insert and cache.insert_pages
   resize: typing.Callable  # see cache.resize
   decode: typing.Callable  # see decode.make_decode
@@ -138,14 +136,11 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   Slots and prompts are sharded by blocks, keys and values also by heads.
 
   Args:
-    model: the policy.
-    cfg: shapes and dtypes.
     eos: tokens that end a rollout.
     weights_gathered: whether each fsdp shard holds whole weights while
       sampling, gathered once instead of at every token.
     interrupt: cfg.interrupt in tokens; None: off.
-    pages: pages of a block, if cfg.page is set; None: as many as all slots can
-      use.
+    pages: pages of a block, with cfg.page; None: as many as all slots can use.
   """
   mesh, row_sharding = model.mesh, mesh_lib.row_sharding(model.mesh)
   on_tpu = mesh.devices.flat[0].platform == "tpu"
@@ -172,7 +167,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
 
   def prefill(params, prompts):
     S, longest = prompts.tokens_PxS.shape[1], cfg.max_prompt_tokens
-    if S > longest:  # prompts with drawn tokens, see Sizes.sequences
+    if S > longest:  # prompts with drawn tokens, see Sizes.prefill_lengths
       longest += cfg.max_new_tokens
     return decoder.prompt_cache(
         model.clone(attention=kernel(model, cfg, longest)), params, prompts,
@@ -201,8 +196,8 @@ def _casts(model: decoder.Transformer, cfg: SamplerConfig,
            weights_gathered: bool):
   """The cast of each parameter for decoding, and `prepare` for all of them.
 
-  One program per parameter: a single program would hold all parameters twice,
-  gathered and in the layout of decoding.
+  Each parameter has its own program: a single program would hold all parameters
+  twice, gathered and in the layout of decoding.
   """
   shardings = jax.tree.map(
       lambda x: (mesh_lib.without_fsdp(x.sharding) if weights_gathered
@@ -234,13 +229,13 @@ def _casts(model: decoder.Transformer, cfg: SamplerConfig,
 
 
 def shortened(s: Sampler, prompts: Prompts) -> Prompts:
-  """Cuts prompts to the smallest prefill size that fits all of them."""
+  """Cuts prompts to the smallest prefill length that fits all of them."""
   S = sizes_lib.smallest(s.sizes.prompts, int(prompts.len_P.max()))
   return prompts.replace(tokens_PxS=prompts.tokens_PxS[:, :S])
 
 
 def _refill(s: Sampler, q: Scheduler, params, cache) -> None:
-  """Gives free slots the queued rollouts, and prefills their sequences."""
+  """Prefills the sequences of queued rollouts, and gives these free slots."""
   q.evict(cache.reserve())
   while True:
     filled = q.fill(cache.allocate)
@@ -260,19 +255,15 @@ def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
   """Samples until a batch is complete.
 
   Args:
-    s: the sampler.
-    params: parameters of the policy; cast by `Sampler.prepare`.
+    params: parameters of the policy, before or after `Sampler.prepare`.
     flight: the state after the last batch; not changed.
-    source: the problems.
-    rule: decides which groups are a batch.
-    version: optimizer steps that `params` have made.
-    temperature, top_p: numbers.
+    version: that of `params`, see `flight`.
     ended: called with the (Items, Rollouts) that ended in a chunk, maybe none,
       while the devices decode the next chunk. The first call has the complete
       rollouts of `flight`. If it raises, sampling stops.
 
   Returns:
-    CompletedBatch, and the next InFlightState.
+    CompletedBatch, and the InFlightState after it.
   """
   longest = int(source.prompts.len_P.max())
   if longest > s.sizes.prompts[-1]:

@@ -3,6 +3,7 @@
 A *group* is a problem with its n rollouts; n may differ between groups. It
 *starts* when a slot takes its first rollout. A *version* is the number of steps
 that the weights have made. A batch is the oldest complete groups.
+
 With k = BatchRule.max_staleness, a group that starts at version v is *due* at
 version v + k: it is trained on then at the latest, so no token is older than k
 versions. The rules are:
@@ -12,10 +13,9 @@ versions. The rules are:
 - A batch is complete if the remaining groups can still be trained on in time:
   at most i * BatchRule.groups_per_batch of them are due by version + i, for
   i = 0 .. k. Otherwise sampling continues until an older group is complete.
-- No group starts after the last step, so every rollout is trained on.
+- No more groups start than the run's steps train on.
 
-With k = 0 a batch is all groups of one step: synchronous sampling. All arrays
-are host arrays.
+With k = 0 a batch is all groups of one step: synchronous sampling.
 """
 
 import io
@@ -29,7 +29,7 @@ from isojax.types import Prompts, Rollouts
 
 
 class GroupTable(typing.NamedTuple):
-  """E problems with rollouts, in the order in which they start.
+  """E groups, in the order in which they start.
 
   The rollouts of all groups are numbered: rollout i of group e is item
   offset_E[e] + i.
@@ -66,7 +66,7 @@ class Source(typing.NamedTuple):
 
 
 class BatchRule(typing.NamedTuple):
-  """When a batch is complete, see the module."""
+  """Decides when a batch is complete, see the module."""
 
   groups_per_batch: int
   max_staleness: int  # in versions; 0: synchronous
@@ -81,10 +81,10 @@ class InFlightState:
 
   steps: int  # steps of the run whose problems were drawn from the source
   not_started: GroupTable  # groups of these steps that have not started
-  groups: GroupTable  # in flight, ordered by version; R items
+  groups: GroupTable  # in flight, ordered by version; they have R items
   len_R: np.ndarray  # int32, tokens so far
   ended_R: np.ndarray  # bool, EOS was drawn
-  entropy_R: np.ndarray  # float32
+  entropy_R: np.ndarray  # float32, nats, summed over tokens
   tokens_X: np.ndarray  # int32
   logp_X: np.ndarray  # float32, under the weights that drew the token
   version_X: np.ndarray  # int32, of those weights
@@ -144,7 +144,7 @@ def next_batch_groups(version_E, complete_E, *, version: int, rule: BatchRule):
   """Indices of the groups of the next batch; None if it is not complete.
 
   Groups are ordered by the version at which they started; `version` is that of
-  the weights that will train on the batch.
+  the weights which the batch updates.
   """
   chosen = np.flatnonzero(complete_E)[:rule.groups_per_batch]
   if len(chosen) < rule.groups_per_batch:
@@ -158,10 +158,8 @@ def next_batch_groups(version_E, complete_E, *, version: int, rule: BatchRule):
 class GroupProgress:
   """Tracks which groups have started and which are complete, for one batch.
 
-  Groups in flight come first, then the groups that may start.
-
   Attributes:
-    groups: all of these groups, E.
+    groups: E groups: first those in flight, then those that have not started.
     started_E: whether a group has started.
     may_start_E: whether the rule allows a group to start.
     left_E: incomplete rollouts of a group.
@@ -184,7 +182,7 @@ class GroupProgress:
     self._step_E = np.concatenate(
         [np.full(len(part.n_E), step) for step, part in parts])
     E, started = len(self._step_E), len(state.groups.n_E)
-    # The version at which these groups start, if they start in this batch.
+    # The version of the other groups, if they start in this batch.
     self.groups.version_E[started:] = version
     self.started_E = np.arange(E) < started
     self.may_start_E = np.arange(E) < max_in_flight

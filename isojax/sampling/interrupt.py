@@ -35,12 +35,12 @@ class InterruptConfig:
   high: int  # largest L
 
   def __post_init__(self):
-    off, low, high = not self.phrase, self.low, self.high
+    phrase, low, high = self.phrase, self.low, self.high
     expect(
         "sampler.interrupt", self,
-        phrase=(not (off and (self.unless or low or high)),
+        phrase=(bool(phrase) or (self.unless, low, high) == ("", 0, 0),
                 "a text to insert, or low=0, high=0 and unless=''"),
-        low=(off or 1 <= low <= high,
+        low=(not phrase or 1 <= low <= high,
              f"1 <= low <= high={high}, in tokens of the answer"))
 
 
@@ -78,7 +78,7 @@ def encoded(cfg: InterruptConfig, tokenizer, *, eos: tuple[int, ...], V: int,
                        "leave it out")
     if ids and max(ids) >= V:
       raise InputError(f"{what}: contains the token {max(ids)}, but the model "
-                       f"has {V}; use another text")
+                       f"has {V} tokens; use another text")
     tokens[name] = ids
   E = len(tokens["phrase"])
   if cfg.high + E >= T:
@@ -103,11 +103,12 @@ def lengths(cfg: InterruptConfig, *, seed: int, step: int, id_P,
 def transitions(unless: tuple[int, ...]) -> tuple[list[int], list[list[int]]]:
   """The automaton that finds `unless` in a sequence of tokens.
 
-  State m: the last m tokens are the first m of `unless`; state U is final.
+  Its state is the largest m for which the last m tokens are the first m of
+  `unless`. The state U, when all of `unless` was found, does not change.
 
   Returns:
-    The distinct tokens of `unless`, and table[m][j]: the state after m if token
-    j of them follows; the last column is for all other tokens.
+    The distinct tokens of `unless`, and table[m][j]: the state after m if the
+    j-th of them follows; the last column is for all other tokens.
   """
   U, tokens = len(unless), sorted(set(unless))
 
@@ -123,8 +124,7 @@ def transitions(unless: tuple[int, ...]) -> tuple[list[int], list[list[int]]]:
 
 
 def matched(tokens, unless: tuple[int, ...]) -> int:
-  """The automaton's state after a sequence of tokens, without a loop over them.
-  """
+  """The automaton's state after `tokens`, without a loop over them."""
   U = len(unless)
   if len(tokens) >= U and (np.lib.stride_tricks.sliding_window_view(
       tokens, U) == np.array(unless)).all(axis=1).any():
@@ -144,7 +144,7 @@ def inserted(row: Rows, interrupt: Interrupt):
 
 
 def matched_next(row: Rows, token_R, interrupt: Interrupt):
-  """The automaton's state after a token; from L on it does not change."""
+  """The automaton's state after token_R; after L tokens it does not change."""
   tokens, table = transitions(interrupt.unless)
   column_R = jnp.full_like(token_R, len(tokens))
   for j, token in enumerate(tokens):

@@ -1,8 +1,8 @@
 """Decides which rollout each slot decodes next, and stores the drawn tokens.
 
 ItemStore has the rollouts of a batch's groups, numbered as items. Slots has the
-device state of the items that are decoded. Scheduler connects both with
-flight.GroupProgress. All arrays are host arrays.
+items that are decoded, and what the devices need of them. Scheduler connects
+both with flight.GroupProgress. All arrays are host arrays.
 
 Each block of the mesh prefills a few sequences together: its window. A sequence
 is a prompt, which all rollouts of a group continue, or a prompt with tokens,
@@ -31,15 +31,16 @@ from isojax.types import Drawn, Prompts, Rollouts, Rows
 class ItemStore:
   """The addresses of all items, B of them, and their tokens.
 
-  The first R items were in flight.
+  The first R items were in flight before the batch.
 
   Attributes:
     group_B: the group of an item.
     number_B: the item's number within its group.
     problem_B: index of its problem.
-    limit_B: its tokens before an interruption; None: no interruption.
+    limit_B: its tokens before an interruption, T: it is not interrupted; None:
+      sampling.interrupt is off.
     out: its tokens so far.
-    version_RxT: the versions that drew the tokens of items in flight.
+    version_RxT: the versions that drew the tokens of the first R items.
   """
 
   def __init__(self, state: InFlightState, source: Source,
@@ -101,7 +102,7 @@ class ItemStore:
     return version
 
   def slot_state(self, items) -> dict:
-    """The device state of slots that take items.
+    """The fields of Slots.row for slots that take items.
 
     Decoding begins with the last token, which is not in the cache yet.
     """
@@ -165,7 +166,7 @@ class ItemStore:
 
 
 class Slots:
-  """The slots of all blocks: the item of each, and its device state, `row`.
+  """The slots of all blocks: the item of each, and `row`, the input of decode.
 
   The slots of a block are neighbours.
   """
@@ -182,7 +183,7 @@ class Slots:
            if interrupts else {}))
 
   @property
-  def rows(self) -> int:
+  def per_block(self) -> int:
     """Slots of a block."""
     return len(self.item_R) // self.G
 
@@ -196,24 +197,23 @@ class Slots:
     return int(self.active_GxR.sum(axis=1).max())
 
   def put(self, rows, items, state: dict) -> None:
-    """Gives slots these items; `state` is that of ItemStore.slot_state."""
+    """Gives slots these items; `state` is a result of ItemStore.slot_state."""
     self.item_R[rows] = items
     for name, value in state.items():
       getattr(self.row, name)[rows] = value
     self.row.active_R[rows] = True
 
   def compact(self, R: int) -> np.ndarray:
-    """Keeps R slots, the active ones first; returns their old places, [G, R/G].
-    """
+    """Keeps R slots, active first; returns their old indices in their block."""
     take_GxR = np.argsort(
         ~self.active_GxR, axis=1, kind="stable")[:, :R // self.G]
-    index = (take_GxR + np.arange(self.G)[:, None] * self.rows).reshape(-1)
+    index = (take_GxR + np.arange(self.G)[:, None] * self.per_block).reshape(-1)
     self.item_R = self.item_R[index]
     self.row = jax.tree.map(lambda x: x[index], self.row)
     return take_GxR
 
   def update(self, after: Rows) -> None:
-    """Replaces the device state by writable copies of what has changed."""
+    """Replaces fields of `row` by writable copies of what decode returns."""
     self.row = self.row.replace(**{
         name: np.array(x) for name, x in vars(after).items() if x is not None})
 
@@ -224,8 +224,8 @@ class Scheduler:
   Attributes:
     units: units that wait and are assigned to no block yet.
     queued: for each block, the items assigned to it that wait for a slot.
-    places: for each block, where the sequences of its first queued items are
-      in its window.
+    places: for each block, the index in its window of the sequence of each of
+      its first queued items.
     refused_G: whether the block has no space for its next queued item.
     done: items that are complete and not yet reported.
   """
@@ -259,9 +259,8 @@ class Scheduler:
     self.refused_G = np.zeros(self.slots.G, bool)
 
   def _begins(self, items) -> np.ndarray:
-    """Whether the sequence of each item differs from that of the item before.
-    """
-    sequence = np.where(
+    """Whether each item's sequence differs from that of the item before."""
+    sequence = np.where(  # its number, negative for a sequence of one item
         self.items.out.len_R[items] > 0, -1 - items, self.items.group_B[items])
     return np.diff(sequence, prepend=np.nan) != 0
 
@@ -311,7 +310,7 @@ class Scheduler:
     begins = [self._begins(queued) for queued in self.queued]
     first = [queued[new][:self.sizes.window]
              for queued, new in zip(self.queued, begins, strict=True)]
-    L = smallest(self.sizes.sequences, int(
+    L = smallest(self.sizes.prefill_lengths, int(
         self.items.length(np.concatenate(first)).max(initial=1)))
     W, S = self.sizes.at_once(L), self.prompts.tokens_PxS.shape[1]
     out = Prompts(np.zeros((self.slots.G * W, L), np.int32),
@@ -339,18 +338,18 @@ class Scheduler:
     are, and the result may be used after it.
 
     Args:
-      allocate: see cache.Contiguous.allocate; if not all items get space, the
-        block is refused.
+      allocate: see cache.Contiguous; a block without space for all is refused.
 
     Returns:
-      row, slot [G, F]: slots inside their block that were filled, and the
-      window slots of their sequences. F is 0, an eighth of a block's slots, or
-      all; rows equal to the number of a block's slots are padding.
+      row, place [G, F]: slots inside their block that were filled, and the
+      places of their sequences in the window. F is 0, an eighth of a block's
+      slots, or all; rows equal to the number of a block's slots are padding.
     """
     taken = []
     for g, active in enumerate(self.slots.active_GxR):
       free = np.flatnonzero(~active)[:len(self.places[g])]
-      rows, items = g * self.slots.rows + free, self.queued[g][:len(free)]
+      rows = g * self.slots.per_block + free
+      items = self.queued[g][:len(free)]
       count = allocate(g, rows, items, self.places[g][:len(free)])
       self.refused_G[g] |= count < len(free)
       self.progress.start(self.items.group_B[items[:count]])
@@ -359,13 +358,14 @@ class Scheduler:
       taken.append((free[:count], self.places[g][:count]))
       self.queued[g] = self.queued[g][count:]
       self.places[g] = self.places[g][count:]
-    F = smallest((0, -(-self.slots.rows // 8), self.slots.rows),
+    per_block = self.slots.per_block
+    F = smallest((0, -(-per_block // 8), per_block),
                  max(len(rows) for rows, _ in taken))
-    row_GxF = np.full((self.slots.G, F), self.slots.rows, np.int32)
-    slot_GxF = np.zeros((self.slots.G, F), np.int32)
-    for g, (rows, slots) in enumerate(taken):
-      row_GxF[g, :len(rows)], slot_GxF[g, :len(rows)] = rows, slots
-    return row_GxF, slot_GxF
+    row_GxF = np.full((self.slots.G, F), per_block, np.int32)
+    place_GxF = np.zeros((self.slots.G, F), np.int32)
+    for g, (rows, places) in enumerate(taken):
+      row_GxF[g, :len(rows)], place_GxF[g, :len(rows)] = rows, places
+    return row_GxF, place_GxF
 
   def evict(self, rows) -> None:
     """Takes slots from active items; the longest get a slot again first."""
@@ -373,8 +373,9 @@ class Scheduler:
     self.refused_G[:] = False
     self.slots.row.active_R[rows] = False
     self.evicted_count += len(rows)
-    for g in np.unique(rows // self.slots.rows):
-      evicted = self.slots.item_R[rows[rows // self.slots.rows == g]]
+    block_of_row = rows // self.slots.per_block
+    for g in np.unique(block_of_row):
+      evicted = self.slots.item_R[rows[block_of_row == g]]
       queued = np.concatenate([evicted, self.queued[g]])
       order = np.argsort(-self.items.out.len_R[queued], kind="stable")
       self.queued[g], self.places[g] = queued[order], self.places[g][:0]
@@ -389,7 +390,7 @@ class Scheduler:
     self.progress.complete(self.items.group_B[self.done])
 
   def ended(self) -> tuple[Items, Rollouts]:
-    """The rollouts that ended in the last chunk; at first those of `state`."""
+    """The rollouts that ended in the last chunk; at first, those of `state`."""
     return self.items.addresses(self.done), self.items.rollouts(self.done)
 
   def completed_batch(self, chosen) -> CompletedBatch:

@@ -1,4 +1,4 @@
-"""Shapes of the sampler's programs: slots, lengths, prefilled prompts; no jax.
+"""Shapes of the sampler's programs: slots, lengths, prompts; loads no jax.
 
 isojax/core/memory.py has the memory of the programs. A block is the part of a
 batch on one of G row shards.
@@ -14,13 +14,12 @@ from isojax.core import memory
 # lengths of launch.bench and 48 slots, 84 % of the decoded slots are useful;
 # with the shares 1/2 and 1 alone, 63 %.
 SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)
-# Slots of a row shard. Below, another program costs more time than it saves.
-MIN_SLOTS = 32
-# Tokens between two lengths. With a smaller step, another program costs more
+# With fewer slots on a row shard there is one program: a second one costs more
 # time than it saves.
-STEP = 32
-PARTS = 4  # most lengths of caches, and of prompts
-LENGTH_UNIT = 16  # of the longest cache
+MIN_SLOTS = 32
+STEP = 32  # tokens between two lengths, for the same reason
+MAX_LENGTHS = 4  # of caches, and of padded prompts
+LENGTH_UNIT = 16  # tokens; the longest cache has a multiple of them
 
 
 def smallest(sizes: tuple[int, ...], needed: int) -> int:
@@ -28,35 +27,34 @@ def smallest(sizes: tuple[int, ...], needed: int) -> int:
   return next(size for size in sizes if size >= needed)
 
 
-def shares(parts: int, size: int, unit: int) -> tuple[int, ...]:
-  """size * i / parts for i = 1 .. parts, rounded up to `unit`, at most size."""
+def lengths_up_to(longest: int) -> tuple[int, ...]:
+  """longest * i / MAX_LENGTHS for each i, rounded up to STEP or to longest."""
   return tuple(sorted({
-      min(size, -(-size * i // (parts * unit)) * unit)
-      for i in range(1, parts + 1)}))
+      min(longest, -(-longest * i // (MAX_LENGTHS * STEP)) * STEP)
+      for i in range(1, MAX_LENGTHS + 1)}))
 
 
 def row_sizes(slots: int, G: int) -> tuple[int, ...]:
   """Slots of the sampler's programs, ascending: multiples of G row shards."""
-  most = -(-slots // G)
-  return tuple(sorted({G * math.ceil(most * share) for share in (
-      SHARES if most >= MIN_SLOTS else SHARES[-1:])}))
+  per_block = -(-slots // G)
+  return tuple(sorted({G * math.ceil(per_block * share) for share in (
+      SHARES if per_block >= MIN_SLOTS else SHARES[-1:])}))
 
 
 class Sizes(typing.NamedTuple):
-  """Shapes of the sampler's programs, ascending; slots of all blocks together.
-  """
+  """Shapes of the sampler's programs; each tuple is ascending."""
 
-  chunk: int  # tokens of a call
+  chunk: int  # tokens that a slot decodes in a call
   max_new_tokens: int  # T
-  longest: int  # positions of a sequence; its last token is not stored
-  rows: tuple[int, ...]  # slots of a call
+  longest: int  # positions of a rollout; its last token is not stored
+  rows: tuple[int, ...]  # slots of a call, of all blocks
   lengths: tuple[int, ...]  # of the cache
   prompts: tuple[int, ...]  # lengths to which prompts are padded
   window: int  # prompts prefilled at once in a block
 
   @property
-  def sequences(self) -> tuple[int, ...]:
-    """Lengths that are prefilled: of prompts, with or without drawn tokens."""
+  def prefill_lengths(self) -> tuple[int, ...]:
+    """Lengths of prompts, and of prompts with drawn tokens."""
     return self.prompts + tuple(
         L for L in self.lengths if L > self.prompts[-1])
 
@@ -69,12 +67,10 @@ class Sizes(typing.NamedTuple):
 
 
 def program_sizes(slots: int, S: int, T: int, G: int, *, paged: bool) -> Sizes:
-  """The sizes for prompts of S tokens, T new tokens and G blocks."""
+  """The sizes for prompts of at most S tokens, and at most T new tokens."""
   rows = row_sizes(slots, G)
   return Sizes(
       chunk=memory.decode_chunk(T), max_new_tokens=T, longest=S + T - 1,
-      rows=rows,
-      lengths=shares(PARTS, -(-(S + T - 1) // LENGTH_UNIT) * LENGTH_UNIT,
-                     STEP),
-      prompts=shares(PARTS, S, STEP),
+      rows=rows, prompts=lengths_up_to(S),
+      lengths=lengths_up_to(-(-(S + T - 1) // LENGTH_UNIT) * LENGTH_UNIT),
       window=memory.prefilled(rows[-1] // G, S, paged=paged))

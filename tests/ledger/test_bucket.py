@@ -63,6 +63,12 @@ def test_a_ledger_in_a_bucket_is_that_of_a_file(path, tmp_path, seed):
     records.Bucket(f"file://{path}")
 
 
+def test_a_damaged_ledger_of_a_bucket_is_cut_by_gcloud():
+  _, problem = records._sound("gs://b/r.jsonl", b"{}\n")
+  assert ("gcloud storage cat gs://b/r.jsonl | head -n 0 > cut.jsonl && "
+          "gcloud storage cp cut.jsonl gs://b/r.jsonl," in problem)
+
+
 def test_who_watches_sees_slow_steps_and_evaluations(path, monkeypatch):
   ledger = records.Bucket(f"file://{path}")
   ledger.append(make(1))

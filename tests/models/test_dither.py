@@ -28,16 +28,16 @@ def rounded(x):
 def test_rounded_to_bfloat16_nothing_changes():
   edges = np.float32([1, -1, 2, 0.5, -0.25, 0, -0.0, 2.0**-120, 3e38])
   stored = np.concatenate([rounded(DRAWN).ravel(), rounded(edges)])[None]
-  moved = np.asarray(dither.leaf(PATH, stored))
+  moved = np.asarray(dither.moved(PATH, stored))
   assert rounded(moved).tobytes() == stored.tobytes()
   assert np.mean(moved != stored) > 0.99
   np.testing.assert_array_equal(moved[stored == 0], 0)
 
 
 @pytest.mark.parametrize("moved, update", [
-    (lambda x: dither.leaf(PATH, x) + UPDATE, UPDATE),
-    (lambda x: dither.leaf(PATH, x) - UPDATE, -UPDATE),
-    (lambda x: dither.leaf(PATH, x + UPDATE), UPDATE)])  # of a file
+    (lambda x: dither.moved(PATH, x) + UPDATE, UPDATE),
+    (lambda x: dither.moved(PATH, x) - UPDATE, -UPDATE),
+    (lambda x: dither.moved(PATH, x + UPDATE), UPDATE)])  # of a file
 def test_copies_move_by_a_small_update_in_the_mean(moved, update):
   """A copy moves by its spacing s with probability UPDATE / s.
 
@@ -88,7 +88,7 @@ def test_any_mesh_has_the_same_bits(tmp_path, params, sharding):
 def test_values_between_those_of_bfloat16_stay_at_the_start():
   np.testing.assert_array_equal(
       dither.initial_params({"up": jnp.asarray(DRAWN)})["up"],
-      np.where(rounded(DRAWN) == DRAWN, dither.leaf(
+      np.where(rounded(DRAWN) == DRAWN, dither.moved(
           (jax.tree_util.DictKey("up"),), DRAWN), DRAWN))
 
 

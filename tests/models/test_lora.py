@@ -68,7 +68,7 @@ def test_new_adapters_are_the_reference(model, params):
     (dict(rank=2, alpha=0.0, targets=("q",)), "alpha=0.0"),
     (dict(rank=2, alpha=1.0, targets=("q_proj",)), "distinct ones of q, k"),
     (dict(rank=2, alpha=1.0, targets=("q", "q")), "distinct"),
-    (dict(rank=2, alpha=1.0, targets=()), "distinct")])
+    (dict(rank=2, alpha=1.0, targets=()), r"not \(\) with rank > 0")])
 def test_bad_settings(values, message):
   with pytest.raises(InputError, match=message):
     lora.LoraConfig(**values)

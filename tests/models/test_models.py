@@ -309,6 +309,7 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
 
 @pytest.mark.parametrize("spoil, message", [
     (lambda f: edit(f, model_type="mixtral"), "'mixtral' is not supported"),
+    (lambda f: edit(f, model_type="qwen3_moe"), "llama, qwen2, qwen3, g"),
     (lambda f: edit(f, hidden_act="gelu"), "activation 'gelu'"),
     (lambda f: edit(f, num_experts=8), "num_experts=8 is not supported"),
     (lambda f: edit(f, auto_map={"AutoModel": "m.M"}), "auto_map=.*not supp"),

@@ -28,7 +28,7 @@ def make_cache(prompts, n, *, G=1, R=4, page=4, pages=24, longest=20, chunk=4):
 
 def allocate(cache, q, row, item) -> bool:
   """Whether a slot gets pages for an item, as in `Scheduler.fill`."""
-  if not cache.allocate(row // q.slots.rows, [row], [item], [5]):
+  if not cache.allocate(row // q.slots.per_block, [row], [item], [5]):
     return False
   q.slots.row.active_R[row], q.slots.item_R[row] = True, item
   q.slots.row.position_R[row] = q.items.length(np.array([item]))[0] - 1
@@ -38,7 +38,7 @@ def allocate(cache, q, row, item) -> bool:
 
 def lines(cache):
   return [row[:count].tolist()
-          for row, count in zip(cache.table_RxM, cache.count_R)]
+          for row, count in zip(cache.table_RxM, cache.pages_R)]
 
 
 def test_a_prompt_is_shared_but_for_its_last_page_by_hand():
@@ -131,22 +131,22 @@ def test_no_page_is_lost_or_written_by_two(data):
         q.slots.row.position_R[active] + 3, longest - 1)
     q.slots.row.count_R[active] += 3
     lost = cache.reserve()
-    assert (cache.count_R[lost] == 0).all()
+    assert (cache.pages_R[lost] == 0).all()
     active[lost] = False
     for row in np.flatnonzero(~active):
       item, before = int(random.integers(36)), str(vars(cache))
       if not allocate(cache, q, row, item):
         assert str(vars(cache)) == before
-        g = row // q.slots.rows
-        assert active[g * q.slots.rows:(g + 1) * q.slots.rows].any()
+        g = row // q.slots.per_block
+        assert active[g * q.slots.per_block:(g + 1) * q.slots.per_block].any()
     for row in np.flatnonzero(active):
       needs = min(q.slots.row.position_R[row] + 3, longest)
-      assert cache.count_R[row] == max(
+      assert cache.pages_R[row] == max(
           -(-needs // page),
           (prompts[q.items.problem_B[q.slots.item_R[row]]] - 1) // page)
     for g in range(G):
-      rows = np.arange(g * q.slots.rows, (g + 1) * q.slots.rows)
-      own = [cache.table_RxM[r, cache.shared_R[r]:cache.count_R[r]]
+      rows = np.arange(g * q.slots.per_block, (g + 1) * q.slots.per_block)
+      own = [cache.table_RxM[r, cache.shared_R[r]:cache.pages_R[r]]
              for r in rows]
       shared = {tuple(cache.table_RxM[r, :cache.shared_R[r]]): r for r in rows}
       # Each page is free, of one slot, or of the slots of one prompt. Where a
@@ -159,8 +159,8 @@ def test_no_page_is_lost_or_written_by_two(data):
         assert cache.table_RxM[r, first] not in set(
             np.concatenate(list(map(list, shared)) or [[]]))
     if q.slots.most_active and random.random() < 0.3:
-      cache.fit(G * max(q.slots.most_active, q.slots.rows - 1))
-      if q.slots.rows == 1:
+      cache.fit(G * max(q.slots.most_active, q.slots.per_block - 1))
+      if q.slots.per_block == 1:
         break
 
 

@@ -12,12 +12,12 @@ def test_slots_become_fewer_by_hand():
 
 
 def test_lengths_and_prompts_by_hand():
-  assert sizes_lib.shares(4, 176, 16) == (48, 96, 144, 176)
-  assert sizes_lib.shares(4, 176, 32) == (64, 96, 160, 176)
-  assert sizes_lib.shares(4, 6, 4) == (4, 6)
-  assert sizes_lib.shares(4, 30, 32) == (30,)
+  assert sizes_lib.lengths_up_to(176) == (64, 96, 160, 176)
+  assert sizes_lib.lengths_up_to(97) == (32, 64, 96, 97)
+  assert sizes_lib.lengths_up_to(40) == (32, 40)
+  assert sizes_lib.lengths_up_to(30) == (30,)
   sizes = sizes_lib.Sizes(
       chunk=4, max_new_tokens=60, longest=99, rows=(16,), lengths=(32, 64, 112),
       prompts=(32, 40), window=8)
-  assert sizes.sequences == (32, 40, 64, 112)
-  assert [sizes.at_once(L) for L in sizes.sequences] == [8, 8, 5, 2]
+  assert sizes.prefill_lengths == (32, 40, 64, 112)
+  assert [sizes.at_once(L) for L in sizes.prefill_lengths] == [8, 8, 5, 2]
