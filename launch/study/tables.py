@@ -12,7 +12,7 @@ N = (2, 4, 8, 16, 32, 64, 128)
 
 
 def gain(x: Estimate, alpha: float = ALPHA) -> str:
-  """A difference and its interval."""
+  """A difference, and its interval if its error is known."""
   return (signed(x.value) if np.isnan(x.se) else
           f"{signed(x.value)} {pair(x.interval(alpha), signed)}")
 
@@ -55,7 +55,7 @@ def window_rows(runs: list[LedgerRun], ends, ns) -> list[list[str]]:
 
 def windows_table(grids: list[tuple[str, list[LedgerRun], list[float]]],
                   ns=N) -> str:
-  """The windows of several grids, each below a row with its name, if any."""
+  """window_rows of several grids, each below a row with its name, if any."""
   lines = []
   for name, runs, ends in grids:
     lines += [[f"**{name}**"] + [""] * (3 + len(ns))] if name else []
@@ -67,8 +67,8 @@ def windows_table(grids: list[tuple[str, list[LedgerRun], list[float]]],
 def arms_table(*parts: Ledger) -> str:
   """The table of reanalysis.compared: a row for each arm and n.
 
-  Each part has a column. Cells of the first arm are rewards, all others are
-  differences to it.
+  Each part has a column. Cells of the first arm are rewards; the other cells
+  are differences to it.
   """
   cells = {}  # (arm, n) -> {part: text}
   for ledger in parts:
@@ -83,7 +83,7 @@ def arms_table(*parts: Ledger) -> str:
 
 
 def claims_table(judged: list[dict]) -> str:
-  """The claims of claims.judge."""
+  """The table of claims, each from claims.judge."""
   def value_text(claim):
     if len(claim["values"]) <= 3:
       return "; ".join(map(number, claim["values"]))
@@ -97,7 +97,7 @@ def claims_table(judged: list[dict]) -> str:
 
 
 def summary(ledger: Ledger) -> str:
-  """The text of a ledger: its size, what is missing, and windows or arms."""
+  """A ledger as text: its size, what is missing, a table of arms or windows."""
   lines = [f"{ledger.part.name}: {len(ledger.runs)} runs, "
            f"{compact(sum(r.head['reached'] for r in ledger.runs))} rollouts"]
   if ledger.missing:
