@@ -61,7 +61,6 @@ _DRAWS = flags.DEFINE_integer(
 
 
 def options() -> bootstrap.Options:
-  """The options of the analysis from the flags."""
   return dataclasses.replace(
       _DEFAULT, form=_FORM.value, draws=_DRAWS.value,
       collapse=_COLLAPSE.value, margin=_MARGIN.value, points=curves.Points(

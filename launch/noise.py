@@ -81,7 +81,7 @@ class Estimate(typing.NamedTuple):
     return self.transfer_K + (self.own_K - self.transfer_K) / D
 
   def per_rollout_K(self, D: int) -> np.ndarray:
-    """signal / (n * noise); 0 where no problem of a draw has a gradient."""
+    """signal / (n * noise); 0 without noise, as in a draw without gradients."""
     signal_K = self.signal_K(D)
     noise_K = self.n * (self.second_K - signal_K)
     return np.divide(signal_K, noise_K, out=np.zeros(len(noise_K)),

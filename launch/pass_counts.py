@@ -111,12 +111,9 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
               *, shard: int, shards: int, start) -> dict:
   """Measures the missing counts of a shard; returns the counts of all shards.
 
-  Args:
-    header: of the files.
-    by_key, n, again: as in `missing`, for all shards.
-    start: returns a context manager, which gives the function measure(split,
-      problems, samples, advance), which returns a PassCount of each problem.
-      Called only if a count is missing.
+  `by_key` has the problems of all shards. `start` is called if a count is
+  missing; it returns a context manager that gives the function measure(split,
+  problems, samples, advance), which returns a PassCount of each problem.
   """
   path, measure = path_of(out, shard, shards), None
   in_shard = {key_: entry for key_, entry in by_key.items()

@@ -28,10 +28,8 @@ from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib
 from isojax.types import Rollouts
 
-_CONFIG = config_flag.define("configs/pretrain_tiny.py")
 
-
-def make_tokenizer(characters: str):
+def make_tokenizer(characters):
   """A tokenizer with one token per character; <eos> ends a text.
 
   It is a Qwen2Tokenizer, which AutoTokenizer loads for every qwen2 folder. Its
@@ -160,4 +158,5 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
+  _CONFIG = config_flag.define("configs/pretrain_tiny.py")
   config_flag.run(main)

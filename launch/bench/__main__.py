@@ -10,8 +10,7 @@ docs/performance.md explains contestants and columns. A call that compiles is
 timed again. Compile seconds: the first call, without a cache, minus the median
 call. With --mean_tokens, lengths are skewed: each token ends a rollout with
 probability 1 / mean_tokens, because the policy is almost uniform and that share
-of the vocabulary are end tokens. A flag such as --n changes all cases of a
-suite.
+of the vocabulary are end tokens. Flags such as --n change all cases of a suite.
 
 Each case runs in its own process. Peak memory: on a CPU, weights and optimizer
 state plus what a call adds to the process at most; else the allocator's peak.

@@ -66,7 +66,7 @@ _UPDATE = dataclasses.replace(_SAMPLE, what="update", prompt_tokens=256)
 
 
 def _sampling(context: int, page: int | None) -> SuiteRow:
-  """A row that samples the last 512 tokens of a context, or half of them."""
+  """A row that samples the last 512 tokens of a context, at most half of it."""
   new = min(512, context // 2)
   n = {512: 32, 2048: 16, 8192: 8}[context]  # fewer caches if they are longer
   layout = "paged" if page else "contiguous"
@@ -139,7 +139,7 @@ def measure_case(row: SuiteRow) -> dict:
   shape = shape_lib.model_shape(config, path=case.model)
   planned = planned_bytes(case, policy.model)
   timed, = run.timed([ours.ours(policy, case)], case, RUNS, row.seconds / 2,
-                     None)
+                     trace=None)  # / 2: a margin before the process is killed
   timed["planned_bytes"] = planned
   # Bounds are for equal lengths, that of FLOPs for the dtype of its ceiling.
   if case.mean_tokens is None and case.what == "sample":
@@ -233,7 +233,7 @@ def commit() -> str | None:
 
 
 def outcome(row: SuiteRow) -> dict:
-  """{"result": the values of a row}, or {"error": one line}."""
+  """{"result": values of a row}, or {"error": a line of <= 400 characters}."""
   try:
     return {"result": MEASURES[row.measure](row)}
   except Exception as error:  # of any type: the suite continues
@@ -249,10 +249,8 @@ def measured(row: SuiteRow) -> dict:
 
 
 def path_of(folder: str, row: SuiteRow, machine: dict) -> pathlib.Path:
-  """The file of a row, named by a hash of everything that decides its numbers.
-
-  `machine` has the versions of libraries and a hash of our sources.
-  """
+  """The file of a row, named by a hash of everything that decides its numbers;
+  `machine` is the result of run.machine."""
   fields = dataclasses.asdict(row)
   key = json.dumps([*(fields[name] for name in ("name", "case", "size")),
                     machine], sort_keys=True)

@@ -19,8 +19,6 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """One part of the study."""
-
   name: str
   C: int  # rollouts of each run; an arm may override alloc.C
   arms: tuple[Arm, ...]

@@ -95,7 +95,7 @@ def lowest(L, part) -> float:
 def signal(L, part, n, C) -> float:
   """The share of groups with different rewards up to C, minus the expected one.
 
-  That follows from truly-solved.json: {correct samples of 256: problems}.
+  It is expected by truly-solved.json: {correct samples of 256: problems}.
   """
   equal = [windows.training(run, 0.0, C, name)[0] for name in (
       "all_wrong", "all_right") for run in L[part].of_arm(n=n)]

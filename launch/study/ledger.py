@@ -186,10 +186,10 @@ def read(path: str) -> Ledger:
   """Reads a ledger; InputError if the file is not one."""
   try:
     with gzip.open(path, "rt", encoding="utf-8") as file:
-      head, *lines = map(json.loads, file)
-    if head["kind"] != "study" or head["version"] != VERSION:
+      first, *lines = map(json.loads, file)
+    if first["kind"] != "study" or first["version"] != VERSION:
       raise ValueError(f"expected a header of version {VERSION}")
-    part = arms.part_of(head["part"]["name"], head["part"])
+    part = arms.part_of(first["part"]["name"], first["part"])
     if not {line["kind"] for line in lines} <= {"run", "eval", "updates"}:
       raise ValueError("expected the runs of one study")
   except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
@@ -201,7 +201,7 @@ def read(path: str) -> Ledger:
       runs.append((line, [], []))
     else:
       runs[-1][1 if line["kind"] == "eval" else 2].append(line)
-  return Ledger(path, head["code"], part, tuple(
+  return Ledger(path, first["code"], part, tuple(
       LedgerRun(run, tuple(evals), tuple(updates))
       for run, evals, updates in runs))
 

@@ -58,7 +58,7 @@ def collect(config, root: str, earlier: ledger.Ledger | None, *,
   if messages:
     raise InputError("; ".join(messages))
   pairs = list(zip(planned, runs, strict=True))
-  missing = [run for one, run in pairs if one.key not in completed]
+  missing = [run for spec, run in pairs if spec.key not in completed]
   if sweep and missing:
     devices = math.prod(config.mesh.values())
     stopped = sweeper.sweep(
@@ -66,13 +66,13 @@ def collect(config, root: str, earlier: ledger.Ledger | None, *,
     if stopped:
       sys.exit(exit_codes.PREEMPTED)
   lines = [ledger.header(part, code_version())]
-  for one, run in pairs:
+  for spec, run in pairs:
     path = os.path.join(run.folder, "records.jsonl")
-    if one.key in completed:
-      lines += completed[one.key].lines
+    if spec.key in completed:
+      lines += completed[spec.key].lines
     elif os.path.exists(path):
       lines += ledger.of_run(
-          one, run.name, records.read(path),
+          spec, run.name, records.read(path),
           diverged=sweeper.last_error(run)[0] == exit_codes.DIVERGED)
   path = os.path.join(root, f"{part.name}.jsonl.gz")
   ledger.write(path, lines)

@@ -34,7 +34,6 @@ def number(x: Estimate) -> str:
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> str:
-  """A Markdown table."""
   rows = [head, ["---"] * len(head), *lines]
   return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 

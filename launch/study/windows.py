@@ -199,7 +199,7 @@ def sum_of(cells: list[np.ndarray], pooled=None) -> Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-  """The mean over some n of an arm in (C / 2, C]."""
+  """The mean of an arm over some n, in the window (C / 2, C]."""
 
   part: str
   n: tuple[int, ...]
