@@ -218,7 +218,7 @@ def table(estimates: list[Estimate], D: int) -> str:
   n, (low, high) = best(estimates, D)
   top = next(x for x in estimates if x.n == n)
   if top.signal_K(D)[0] <= 0:
-    return "No n has a measurable signal: take more --problems or --rollouts."
+    return "No n has a signal above 0: take more --problems or --rollouts."
   lines = [["n", "groups with a signal", "own", "transfer", "signal", "noise",
             "critical batch", f"signal per rollout, n = {n} is 1"]]
   for x in estimates:

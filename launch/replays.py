@@ -60,7 +60,7 @@ class Field:
 
   @property
   def over_n(self) -> bool:
-    """Whether it compares several n, and not recipes at one n."""
+    """Whether it compares n: recipes have one, and "n and rate" has two."""
     return len({n for _, _, n in self.keys}) > 2
 
   def nearest(self, n: float) -> int:
@@ -224,7 +224,7 @@ def rows_of(field: Field, resamples: int, rng) -> list[dict]:
   rows = []
   for budget in BUDGETS:
     if budget > end + max(a.step_size for a in truths):
-      continue
+      continue  # runs may end less than a step before their C
     oracle = max(truth.reached(budget) for truth in truths)
     for _ in range(resamples):
       arms = drawn(field, rng)
@@ -234,7 +234,7 @@ def rows_of(field: Field, resamples: int, rng) -> list[dict]:
             "field": field.name, "over_n": field.over_n, "budget": budget,
             "rival": name, "chosen": arms[chosen].name,
             "regret": oracle - truths[chosen].reached(C),
-            # Of the rollouts of all arms, each with the whole budget.
+            # grid: as a share of all arms with the whole budget each.
             "overhead": 1 - C / total, "grid": total / budget / len(arms)})
   return rows
 

@@ -57,7 +57,7 @@ SETS = {
     "hard": ProblemSet("hard", "low", 2**20, range(6), 8, rivals(64)),
     "easy": ProblemSet("easy", "easy", 2**19, range(3), 16, rivals(32, 64)),
 }
-FIRST = tuple(SETS)  # of registered-spend-pays.json; then those of the others
+FIRST = tuple(SETS)  # of the first experiment; then of the second and third
 SETS |= {f"{name}_{suffix}": SETS[name]._replace(
     seeds=seeds, fixed={DEFAULT_ENTRY: dict(n=8, rate=1.0)})
          for suffix in ("again", "half")

@@ -8,7 +8,7 @@ from launch.study import arms, reanalysis, windows
 from launch.study.ledger import Ledger, LedgerRun
 from launch.study.windows import ALPHA, Estimate
 
-N = (2, 4, 8, 16, 32, 64, 128)
+NS = (2, 4, 8, 16, 32, 64, 128)  # the n of the study
 
 
 def gain(x: Estimate, alpha: float = ALPHA) -> str:
@@ -39,7 +39,7 @@ def markdown(head: list[str], lines: list[list[str]]) -> str:
 
 
 def window_rows(runs: list[LedgerRun], ends, ns) -> list[list[str]]:
-  """Training and validation reward of each n in windows (C / 2, C]."""
+  """The best n and "training · validation" reward in windows (C / 2, C]."""
   (reward, train), (avg, valid) = (windows.best_n(runs, ends, of)
                                    for of in ("reward", "avg"))
   D, interval = runs[0].head["D"], "{} [{}, {}]".format
@@ -53,7 +53,7 @@ def window_rows(runs: list[LedgerRun], ends, ns) -> list[list[str]]:
 
 
 def windows_table(grids: list[tuple[str, list[LedgerRun], list[float]]],
-                  ns=N) -> str:
+                  ns=NS) -> str:
   """window_rows of several grids, each below a row with its name, if any."""
   lines = []
   for name, runs, ends in grids:

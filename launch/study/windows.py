@@ -42,7 +42,7 @@ def training(run: LedgerRun, low: float, high: float, name: str) -> np.ndarray:
   """The mean of a training field over the rollouts in (low, high], [1].
 
   A ledger has the means of ranges of rollouts. A range that is cut by low or
-  high counts with its share of rollouts. NaN if the run lacks the field.
+  high counts with its share of rollouts. NaN: no such field, or no rollouts.
   """
   end_U = np.array([0, *(u["rollouts"] for u in run.updates)])
   high = min(high, end_U[-1])
