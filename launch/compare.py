@@ -3,10 +3,10 @@ r"""Compares two recipes: reward at equal compute, and compute to a reward.
   python -m launch.compare --baseline='runs/grpo-*/records.jsonl' \
       --records='runs/pods-*/records.jsonl'
 
-Prints the mean rewards at equal C and their difference, and how much earlier
-the second recipe reaches 0.99 of the baseline's highest mean reward (the
-speed-up of PODS, arXiv 2504.13818), each with an interval. Reads records of
-isojax or logs of another trainer.
+Prints the mean rewards at equal compute (--axis) and their difference, and how
+much earlier the second recipe reaches --share of the baseline's highest mean
+reward (the speed-up of PODS, arXiv 2504.13818), each with an interval. Reads
+records of isojax or logs of another trainer.
 """
 
 from absl import flags
@@ -21,7 +21,7 @@ flags.adopt_module_key_flags(record_flags)
 
 _BASELINE = flags.DEFINE_list(
     "baseline", None, "Files or patterns of the baseline's runs, separated by "
-    "commas; runs of one Bp, n and m.", required=True)
+    "commas; all with one Bp, n and m.", required=True)
 _RECORDS = flags.DEFINE_list(
     "records", None, "Files or patterns of the other recipe's runs.",
     required=True)

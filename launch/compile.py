@@ -40,12 +40,12 @@ from isojax.sampling import engine
 from isojax.types import Prompts, Rollouts, Rows
 from launch import topology as topology_lib
 
-# Not in every recipe: score; reread (pages or in-flight updates); resize (no
-# pages).
+# Not in every run: score; reread, which needs pages or updates in flight;
+# resize, which needs a cache without pages.
 NAMES = ["prepare", "prefill", "insert", "resize", "decode", "score", "start",
          "accumulate", "apply", "reread"]
 EOS = (0, 1)  # only their number matters; Qwen2.5 has two
-MARGIN = 0.95  # share of memory that --largest fills, as estimated
+MARGIN = 0.95  # share of memory that --largest fills, by the planner's estimate
 
 
 class Program(typing.NamedTuple):
@@ -61,7 +61,7 @@ class Case:
   e: experiment_lib.Experiment
   model: decoder.Transformer
   sampler: engine.Sampler
-  planned: dict  # program -> its estimated bytes, where there is an estimate
+  planned: dict  # name of a program -> estimated bytes; {} without an estimate
   notes: tuple[str, ...]
   hbm: float  # bytes of a device that programs can use
 
@@ -83,11 +83,11 @@ class Case:
 
 
 def case(config, topology: str, *, largest: bool) -> Case:
-  """The case of a config and topology; raises every InputError of them."""
+  """The case of a config and topology; InputError if either is invalid."""
   devices = topology_lib.devices(topology)
   e = experiment_lib.of_values(inputs.with_auto(
       config.to_dict(), devices[0].platform,
-      stored_config=lambda values: None)[0])
+      stored_config=lambda values: None)[0])  # no earlier run
   mesh = topology_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
   policy = inputs.BasePolicy(folder, None, EOS, decoder.Transformer(
@@ -109,6 +109,7 @@ def case(config, topology: str, *, largest: bool) -> Case:
 
 
 def microbatch_rows(e: experiment_lib.Experiment, G: int) -> int:
+  """Rows of a microbatch, a multiple of G."""
   W = packing.width(e.sampler.max_new_tokens, e.alloc.n_max)
   return packing.multiple(e.recipe.loss.microbatch_tokens // W, G)
 
@@ -135,10 +136,10 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
 def with_largest_batches(
     e: experiment_lib.Experiment, model: decoder.Transformer,
     hbm: float) -> experiment_lib.Experiment:
-  """The experiment with the most slots and tokens estimated to fit."""
+  """The experiment with the largest batches that the planner expects to fit."""
   G, T = mesh_lib.num_blocks(model.mesh), e.sampler.max_new_tokens
   least = estimated(e, model, 1, 1, True, pages=None)
-  # Without parameters, the optimizer's two moments and the base policy.
+  # What parameters, the optimizer's two moments and the base policy leave.
   budget = MARGIN * hbm - 3 * least.state - least.reference
   # fsdp=1: weights are gathered while sampling.
   sizes = dataclasses.replace(
@@ -178,7 +179,7 @@ def placed(tree, sharding):
 def sampling(c: Case, state_bytes: int) -> Iterator[Program]:
   """Yields the sampler's programs with all slots and the longest sequences.
 
-  `state_bytes` stay in memory. R slots of L positions, windows of W prompts.
+  `state_bytes` stay in memory. A prefill has a window of W prompts.
   """
   e, model, s = c.e, c.model, c.sampler
   mesh, dtype, paged = model.mesh, e.sampler.dtype, s.page is not None
@@ -207,7 +208,7 @@ def sampling(c: Case, state_bytes: int) -> Iterator[Program]:
   index = array("int32", G, R // G)
   scalar = placed(jax.ShapeDtypeStruct((), np.float32),
                   mesh_lib.replicated(mesh))
-  name = "embed"  # the largest parameter
+  name = "embed"  # "prepare" is for the largest parameter
   yield Program("prepare", lambda: s.casts[name].lower(params[name]),
                 state_bytes + device_bytes(weights)
                 - device_bytes(weights[name]))
@@ -221,19 +222,19 @@ def sampling(c: Case, state_bytes: int) -> Iterator[Program]:
                   state_bytes + device_bytes(cache))
   page_table = dict(
       table=array("int32", R, -(-s.sizes.longest // s.page))) if paged else {}
-  indices = 3 if paged else 2  # see cache.insert_pages and cache.insert
+  indices = 3 if paged else 2  # of cache.insert_pages or cache.insert
   yield Program("insert", lambda: s.insert.lower(
       cache, window, *[index] * indices), state_bytes + device_bytes(weights))
   if not paged:
     last_but_one = s.sizes.lengths[max(0, len(s.sizes.lengths) - 2)]
     shorter = abstract_cache(R, last_but_one)
-    axis = 3  # positions of keys
+    axis = 3  # of keys: the positions
     yield Program("resize",
                   lambda: s.resize.lower(shorter.k[0], index, L, axis),
                   state_bytes + device_bytes((weights, window, cache))
                   - device_bytes(cache.k[0]))
   yield Program("decode", lambda: s.decode.lower(
-      weights, cache, slots, scalar, scalar,
+      weights, cache, slots, scalar, scalar,  # training has top_p = 1
       kind="nucleus" if e.eval.top_p < 1 else "whole", **page_table),
                 state_bytes + device_bytes(window))
 
@@ -244,7 +245,7 @@ def widest(e: experiment_lib.Experiment, G: int):
   R = microbatch_rows(e, G)
   B = R * n
   zeros = lambda kind, *shape: np.zeros(shape, kind)
-  first = np.float32(np.arange(B) % n == 0)  # one answer of each problem
+  first = np.float32(np.arange(B) % n == 0)  # the other answers have weight 0
   return update_lib.assemble(
       Prompts(zeros(np.int32, R, S), np.full(R, S), zeros(np.uint32, R)),
       Rollouts(zeros(np.int32, B, T), np.full(B, T), zeros(bool, B),
@@ -309,7 +310,7 @@ class Row:
   temporaries: int = 0
   output: int = 0  # without donated arguments
   code: int = 0
-  needed: float | None = None  # if it does not fit: by the compiler's error
+  needed: float | None = None  # if it does not fit: bytes of the error
   collectives: dict = dataclasses.field(default_factory=dict)  # kind -> count
 
   @property
@@ -320,7 +321,7 @@ class Row:
 
 
 def compiled(program: Program, planned: dict) -> tuple[Row, str | None]:
-  """A compiled program's row and text (None if it does not fit)."""
+  """(row, HLO text) of a compiled program; no text if it does not fit."""
   row = Row(program.name, program.resident_bytes, planned.get(program.name))
   lowered, start = program.lower(), time.perf_counter()
   try:
@@ -380,7 +381,7 @@ def line(row: Row, hbm: float) -> str:
 
 
 def main(_) -> None:
-  jax.config.update("jax_platforms", "cpu")
+  jax.config.update("jax_platforms", "cpu")  # use no accelerator of this host
   compilation.announce(progress.say)
   unknown = set(_ONLY.value) - set(NAMES)
   if unknown:

@@ -3,10 +3,10 @@
   python -m launch.convert --workdir=runs/hard-RUN_ID --out=my-model
   python -m launch.convert --model=FOLDER --out=my-model --dtype=bfloat16
 
-The folder holds weights, config, tokenizer and generation config; transformers,
+The folder has weights, config, tokenizer and generation config; transformers,
 vLLM and other runs of isojax load it. The second form writes a checkpoint again
-in another dtype. LoRA adapters are merged into the weights; --peft writes them
-as a folder for peft instead.
+in another dtype. LoRA adapters are merged into the weights; with --peft only
+they are written, in a folder that peft loads.
 """
 
 import os
@@ -25,7 +25,7 @@ from isojax.runtime import mesh as mesh_lib
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder of a run of isojax.main.")
 _STEP = flags.DEFINE_string(
-    "step", None, "Step of the checkpoint, or best: that of the best "
+    "step", None, "Step of the checkpoint, or best: the checkpoint of the best "
     "evaluation; by default the newest.")
 _MODEL = flags.DEFINE_string(
     "model", None, "A Hugging Face folder or name, instead of --workdir.")
@@ -45,7 +45,7 @@ def empty_model(folder: str) -> decoder.Transformer:
 
 
 def store_and_step() -> tuple[str, int | None]:
-  """(Folder of checkpoints in the run's folder, step; None: the newest)."""
+  """(folder of checkpoints in the run's folder, step; None: the newest)."""
   if _STEP.value is None:
     return "checkpoints", None
   if _STEP.value == "best":
@@ -65,7 +65,7 @@ def main(_) -> None:
     source = hf_config.resolve(_MODEL.value)
     params = hf_weights.load(
         source, decoder.abstract_params(empty_model(source)))
-    dithered = False  # weights are rounded to nearest: nothing was trained
+    dithered = False  # untrained weights are rounded to the nearest value
   else:
     bucket.check(_WORKDIR.value, "workdir")
     stored = workdir.read_config(_WORKDIR.value)
@@ -73,7 +73,7 @@ def main(_) -> None:
         experiment.ModelSection, stored.config["model"],
         f"{_WORKDIR.value}/config.json: model")
     source, lora = hf_config.resolve(section.path), section.lora
-    # See hf_weights.save; these weights are off the values of bfloat16 already.
+    # If training began with dithered weights, save must not dither again.
     dithered = not experiment.begins_dithered(stored.config)
     sha256 = hf_weights.sha256(source)
     if sha256 != stored.model_sha256:

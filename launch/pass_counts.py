@@ -1,8 +1,11 @@
-"""Counts of correct samples and their tokens, for launch.split to resume.
+"""Stored counts of correct samples, from which launch.split resumes.
 
 Each shard has a file: a header with everything that decides the counts, then a
 line for each measured problem. A line has a hash of the problem's content, so
 counts stay valid when the set grows, shrinks or is divided differently.
+
+`out` is the prefix of the files; counts are {(key, samples): PassCount}; by_key
+is {key: (split, problem)}, of all shards or of one.
 """
 
 import contextlib
@@ -18,9 +21,9 @@ from isojax.errors import InputError
 from isojax.runtime import progress
 from isojax.tasks.problem import Problem
 
-# Problems of a slice, whose counts are stored together. A slice that takes less
-# than a minute doubles the next one: a slow machine loses little when stopped,
-# and a fast one has few idle slots at the ends of slices.
+# Problems of a slice, whose counts are stored together. After a slice of less
+# than SECONDS the next one is twice as large: a slow machine loses little when
+# stopped, and a fast one has few idle slots at the ends of slices.
 FIRST_SLICE, LARGEST_SLICE, SECONDS = 64, 1024, 60.0
 
 
@@ -42,10 +45,7 @@ def path_of(out: str, shard: int, shards: int) -> str:
 
 
 def read(out: str, header: dict) -> dict[tuple[str, int], PassCount]:
-  """(key, samples) -> PassCount, from the files of all shards.
-
-  InputError if a file has another header.
-  """
+  """The counts in the files of all shards; InputError if a header differs."""
   counts = {}
   for path in sorted(glob.glob(f"{glob.escape(out)}-counts-*-of-*.jsonl")):
     text = pathlib.Path(path).read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ def read(out: str, header: dict) -> dict[tuple[str, int], PassCount]:
 
 def append(path: str, header: dict,
            counts: dict[tuple[str, int], PassCount]) -> None:
-  """Adds counts to a shard's file, after its last complete line."""
+  """Adds counts to a shard's file, after the last complete line."""
   lines = [json.dumps({"key": key_, "n": n} | count._asdict())
            for (key_, n), count in counts.items()]
   with open(path, "ab+") as file:
@@ -85,11 +85,8 @@ def append(path: str, header: dict,
 def missing(by_key: dict, counts: dict, n: int, again: list[int]):
   """Yields (samples, keys of the problems without a count of `samples`).
 
-  Args:
-    by_key: key -> (split, problem).
-    counts: (key, samples) -> PassCount.
-    n: samples of every problem.
-    again: each a number of new samples of the problems with 0 of n correct.
+  First n samples of every problem; then, for each number in `again`, so many
+  new samples of the problems with 0 of n correct.
   """
   yield n, [key_ for key_ in by_key if (key_, n) not in counts]
   for samples in again:
@@ -98,9 +95,9 @@ def missing(by_key: dict, counts: dict, n: int, again: list[int]):
 
 
 def slices(by_key: dict, keys: list[str]):
-  """Yields (split, keys) of slices, see SECONDS; a slice has one split."""
+  """Yields (split, keys) of slices of one split, see FIRST_SLICE."""
   size, first = FIRST_SLICE, 0
-  keys = sorted(keys, key=lambda key_: by_key[key_][0])  # keeps the order
+  keys = sorted(keys, key=lambda key_: by_key[key_][0])  # by split, stable
   while first < len(keys):
     start, split = time.monotonic(), by_key[keys[first]][0]
     part = [x for x in keys[first:first + size] if by_key[x][0] == split]
@@ -114,16 +111,13 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
               *, shard: int, shards: int, start) -> dict:
   """Measures the missing counts of a shard; returns the counts of all shards.
 
-  Args:
-    out, header: prefix and header of the files.
-    by_key, n, again: as in `missing`, for all shards.
-    shard, shards: the part to measure.
-    start: () -> context of measure(split, problems, samples, advance) ->
-      PassCounts; entered if a count is missing.
+  `by_key` has the problems of all shards. `start` is called if a count is
+  missing; it returns a context manager that gives the function measure(split,
+  problems, samples, advance), which returns a PassCount of each problem.
   """
   path, measure = path_of(out, shard, shards), None
   in_shard = {key_: entry for key_, entry in by_key.items()
-          if int(key_, 16) % shards == shard}
+              if int(key_, 16) % shards == shard}
   counts = read(out, header)
   with contextlib.ExitStack() as stack:
     for samples, keys in missing(in_shard, counts, n, again):
@@ -138,15 +132,15 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
           new = {(key_, samples): count
                  for key_, count in zip(part, measured, strict=True)}
           append(path, header, new)
-          counts |= new  # before `missing` looks for those with 0 of n
+          counts |= new  # `missing` then looks for those with 0 of n
   return read(out, header)
 
 
 def correct_by_problem(by_key: dict, counts: dict) -> dict:
   """The counts as {(split, samples): {problem id: correct}}."""
-  out = {}
+  correct = {}
   for (key_, samples), count in counts.items():
     if key_ in by_key:
       split, p = by_key[key_]
-      out.setdefault((split, samples), {})[p.id] = count.correct
-  return out
+      correct.setdefault((split, samples), {})[p.id] = count.correct
+  return correct

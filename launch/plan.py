@@ -29,7 +29,7 @@ from isojax.planner import (
 )
 from isojax.planner import request as request_lib
 
-# Field of a config -> the flag of the plan that decides it.
+# Field of a config -> the flag that decides it in a plan.
 PLANNED = {"alloc.Bp": "--Bp", "alloc.n": "--n", "alloc.C": "--rollouts",
            "alloc.M": "--rollouts", "seed": "--seeds"}
 
@@ -58,8 +58,9 @@ EXPORT = flags.DEFINE_enum(
     "export", None, export.TRAINERS, "Also print each row in the option names "
     "of another trainer.")
 FROM = flags.DEFINE_string(
-    "from", None, "TRAINER:FILE or TRAINER:OPTIONS of another trainer, whose "
-    "run --export writes, instead of a plan; with --D and --machine.")
+    "from", None, "TRAINER:FILE or TRAINER:OPTIONS: prints this run in the "
+    "options of --export, and plans nothing. --D and --machine say what the "
+    "options leave open: training problems, and the number of devices.")
 EXPLAIN = flags.DEFINE_boolean(
     "explain", False, "Also print the reasons for n and the assumptions of the "
     "prices, with tables of time and memory.")

@@ -28,10 +28,8 @@ from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib
 from isojax.types import Rollouts
 
-_CONFIG = config_flag.define("configs/pretrain_tiny.py")
 
-
-def make_tokenizer(characters: str):
+def make_tokenizer(characters):
   """A tokenizer with one token per character; <eos> ends a text.
 
   It is a Qwen2Tokenizer, which AutoTokenizer loads for every qwen2 folder. Its
@@ -58,13 +56,13 @@ def write_config(folder: pathlib.Path, shape: dict, vocabulary: int,
 
 
 def solved(seed: int, first: int, count: int, *, numbers, split: str):
-  """`count` problems from `first` on, whose sizes cycle through `numbers`."""
+  """`count` problems from `first` on; `numbers`: operands of each, in turn."""
   return [countdown.problem(seed, i, numbers=numbers[i % len(numbers)],
                             split=split) for i in range(first, first + count)]
 
 
 def answers(tokenizer, problems, *, T: int, eos: int) -> Rollouts:
-  """The reference answers as rollouts."""
+  """The reference answers as rollouts of at most T tokens, with EOS."""
   ids = tokenizer([p.answer for p in problems])["input_ids"]
   tokens = np.zeros((len(ids), T), np.int32)
   for row, x in zip(tokens, ids, strict=True):
@@ -144,9 +142,9 @@ def main(_) -> None:
       batches = update_lib.assemble(
           prompts, data, dict(advantage=ones, policy_weight=weight,
                               regularizer_weight=weight), n=1, G=1, cfg=loss)
-      jax.block_until_ready(state)
-      state, metrics = update(
-          state, None, [update_lib.place(b, mesh) for b in batches], 1.0)
+      jax.block_until_ready(state)  # at most one step in flight
+      state, metrics = update(state, None, [
+          update_lib.place(b, mesh) for b in batches], temperature=1.0)
       advance(1)
       if step % 500 == 499:
         progress.say(f"step {step + 1}: {-float(metrics['logp']):.4f} nats a "
@@ -160,4 +158,5 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
+  _CONFIG = config_flag.define("configs/pretrain_tiny.py")
   config_flag.run(main)

@@ -16,12 +16,12 @@ import tempfile
 from absl import flags
 import jax
 import tokenizers
-import transformers
 
 from isojax.core import cli
 from isojax.errors import InputError
 from isojax.models import decoder, hf_config, hf_weights
 from isojax.runtime import mesh as mesh_lib
+from launch import pretrain
 
 _CONFIG_JSON = flags.DEFINE_string(
     "config_json", None, "A Hugging Face config.json.", required=True)
@@ -33,21 +33,14 @@ _DTYPE = flags.DEFINE_enum("dtype", "bfloat16", decoder.DTYPES,
                            "Dtype of the written weights.")
 
 
-def byte_tokenizer():
-  """A tokenizer of <unk>, <eos> and the 256 bytes."""
-  letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-  return transformers.Qwen2Tokenizer(
-      vocab={c: i for i, c in enumerate(("<unk>", "<eos>", *letters))},
-      merges=[], unk_token="<unk>", eos_token="<eos>", pad_token="<eos>")
-
-
 def main(_) -> None:
   hf_weights.check_new(_OUT.value)
   with tempfile.TemporaryDirectory() as source:
     folder = pathlib.Path(source)
     shutil.copyfile(_CONFIG_JSON.value, folder / "config.json")
     cfg = hf_config.read(source)
-    tokenizer = byte_tokenizer()
+    tokenizer = pretrain.make_tokenizer(  # <unk>, <eos> and the 256 bytes
+        sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))
     if cfg.V <= len(tokenizer) or cfg.V < _EOS.value:
       raise InputError(f"vocab_size={cfg.V}: expected more than the "
                        f"{len(tokenizer)} tokens of the tokenizer, and at "

@@ -1,5 +1,4 @@
-"""Flags for reading the evaluations of many runs, of isojax or other trainers.
-"""
+"""Flags for reading the evaluations of many runs, also of other trainers."""
 
 from absl import flags
 
@@ -15,13 +14,13 @@ METRIC = flags.DEFINE_enum(
 AT_K = flags.DEFINE_integer(
     "at_k", None, "k of best@k and worst@k; default: all stored samples.")
 _SCALE = flags.DEFINE_list(
-    "scale", [], "Factors for metrics or axis, avg=0.01 for percent; or the "
+    "scale", [], "Factors of metrics or axis: avg=0.01 for percent; or the "
     "rewards of an incorrect and a correct answer: avg=-1:1.")
 
 
 def rows_of(patterns: list[str], *, axis: str, flag: str
             ) -> tuple[list[Row], list[str]]:
-  """The rows of the files, and notes; messages name the patterns as `flag`."""
+  """The rows of the files, and notes; error messages name `flag`."""
   scale = {name: span(name, text)
            for name, text in cli.pairs("scale", _SCALE.value).items()}
   return read_lib.read(patterns, log_flags.reading(axis, scale), flag=flag)

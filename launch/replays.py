@@ -1,4 +1,4 @@
-"""Replays the race and its rivals on the committed ledgers of the study.
+"""Replays the race of launch.spend and its rivals on the study's ledgers.
 
   python -m launch.replays                    # the table of docs/spending.md
   python -m launch.replays --resamples=20 --only='hard*'
@@ -6,10 +6,11 @@
 A field is a set of arms that a user might race: the n of one recipe, or the
 recipes of one n. A replay draws one seed of each arm and resamples the
 validation problems. Its regret is the reward of the best arm with the whole
-budget minus the reward of the chosen arm with what the race left for it, each
-at the best checkpoint and as the mean over all seeds and problems.
+budget minus the reward of the chosen arm with the rollouts that it got, each at
+the best checkpoint and as the mean over all seeds and problems.
 
-K arms, E evaluations, Q validation problems; C is the rollouts of an arm.
+K arms, E evaluations, Q validation problems; C is the rollouts of an arm. A
+rung is a C at which a rival compares the arms that have reached it.
 """
 
 import collections
@@ -34,19 +35,19 @@ from launch.study import reanalysis
 _LEDGERS = flags.DEFINE_string(
     "ledgers", "docs/study/*.jsonl.gz", "Ledgers of launch.study.")
 _RESAMPLES = flags.DEFINE_integer(
-    "resamples", 200, "Draws of seeds and problems of each field and C.",
+    "resamples", 200, "Draws of seeds and problems, for each field and budget.",
     lower_bound=1)
-_ONLY = flags.DEFINE_string("only", "*", "Only these fields.")
+_ONLY = flags.DEFINE_string("only", "*", "Only fields that match this pattern.")
 _OUT = flags.DEFINE_string("out", None, "JSON file of all rows.")
 _COVERAGE = flags.DEFINE_integer(
-    "coverage", 0, "Instead: simulate so many races, and print how often the "
-    "95 % interval of a gap holds the truth.")
+    "coverage", 0, "Instead: simulate so many races of each form of curve, and "
+    "print how often the 95 % interval of a gap holds the truth.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the resamples.")
 
 BUDGETS = tuple(2 ** power for power in range(15, 21))
-BASE_ARMS = ("", "uniform")  # the recipe that the others are compared with
-LAW = {"easy": "q1-easy"}  # published law of a ledger; else q1-hard
-ETA = 2  # of successive halving; ASHA promotes 1 of 2, too
+BASE_ARMS = ("", "uniform")  # names of the recipe that others are compared with
+LAW = {"easy": "q1-easy"}  # published law for a part; for others q1-hard
+ETA = 2  # successive halving and ASHA continue 1 of ETA arms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,25 +55,27 @@ class Field:
   """Arms that a user might race, with the runs of every seed."""
 
   name: str  # PART/what
-  keys: tuple[tuple[str, int, int], ...]  # (arm, Bp, n)
+  keys: tuple[tuple[str, int, int], ...]  # (arm of the study, Bp, n)
   runs: tuple[tuple[Logged, ...], ...]  # of each arm, one a seed
 
   @property
   def over_n(self) -> bool:
+    """Whether it compares n: recipes have one, and "n and rate" has two."""
     return len({n for _, _, n in self.keys}) > 2
 
   def nearest(self, n: float) -> int:
-    """The arm with the nearest n, if possible of the plain recipe."""
+    """The arm with the nearest n; of several, one with the plain recipe."""
     return min(range(len(self.keys)), key=lambda k: (
         abs(math.log2(self.keys[k][2] / n)), self.keys[k][0] not in BASE_ARMS))
 
   @property
   def prior(self) -> int:
-    """What a user takes who knows the study."""
+    """The arm of a user who knows the study."""
     return self.nearest(race.PRIOR_N)
 
 
 def logged(run: ledger_lib.LedgerRun, *, training: bool) -> Logged:
+  """The curve of a run, of training or of validation reward."""
   arm, Bp, n = (run.head[key] for key in ("arm", "Bp", "n"))
   if training:
     C, reward, value = *reanalysis.curve(run, "reward"), None
@@ -88,14 +91,14 @@ def fields_of(path: str, *, training: bool) -> list[Field]:
   ledger = ledger_lib.read(path)
   cells = collections.defaultdict(list)
   for run in ledger.runs:
-    if "again" not in run.head["arm"]:  # a copy with other seeds
+    if "again" not in run.head["arm"]:  # "again": a copy with other seeds
       key = run.head["arm"], run.head["Bp"], run.head["n"]
       cells[key].append(logged(run, training=training))
   groups = collections.defaultdict(list)
   for arm, Bp, n in cells:
     groups[arm or "n"].append((arm, Bp, n))
     groups[f"recipes, n={n}"].append((arm, Bp, n))
-  if ledger.part.name.startswith("rate"):  # the arms of a spend by default
+  if ledger.part.name.startswith("rate"):  # as the default arms of launch.spend
     groups["n and rate"] = list(cells)
   reward = "training" if training else "validation"
   fields = []
@@ -111,7 +114,7 @@ def fields_of(path: str, *, training: bool) -> list[Field]:
 
 
 def mean_curve(runs: typing.Sequence[Logged]) -> Logged:
-  """The mean over the seeds, as far as all of them have evaluations."""
+  """The mean over seeds, up to the last evaluation that all of them have."""
   E = min(len(run.C_E) for run in runs)
   return dataclasses.replace(
       runs[0], C_E=runs[0].C_E[:E], value_ExQ=None,
@@ -130,7 +133,7 @@ def drawn(field: Field, rng) -> list[Logged]:
           for a in arms]
 
 
-# ---- the rivals: (field, arms, budget) -> (chosen arm, its C, C of all arms)
+# ---- the rivals, which return (chosen arm, its C, C of all arms)
 
 
 def by_race(field, arms, budget, prior=None):
@@ -140,20 +143,20 @@ def by_race(field, arms, budget, prior=None):
 
 
 def published(field, arms, budget):
-  """The n of the playbook's law at this budget, or the nearest in the field."""
+  """The arm whose n is nearest to the playbook's law at this budget."""
   part = field.name.split("/")[0]
   law = priors.PRIORS[LAW[part] if part in LAW else "q1-hard"].law
   return field.nearest(float(law(budget))), budget, budget
 
 
 def full_grid(field, arms, budget):
-  """Every arm gets an equal share; the best of them is taken."""
+  """Every arm gets an equal share of the budget; the best arm is chosen."""
   C = budget / len(arms)
   return int(np.argmax([a.reached(C) for a in arms])), C, budget
 
 
 def halving(field, arms, budget):
-  """Successive halving: rungs of equal cost, the better half goes on."""
+  """Successive halving: all rungs cost the same; the better half continues."""
   alive, C = list(range(len(arms))), 0.0
   rungs = math.ceil(math.log(len(arms), ETA)) + 1
   while True:
@@ -165,14 +168,15 @@ def halving(field, arms, budget):
 
 
 def asha(field, arms, budget):
-  """ASHA's rule with one worker: promote what is in the top half of a rung."""
-  rung = max(budget / 32, replay.smallest(arms))  # up to 3 arms, as the race
-  C_of, spent, levels = {}, 0.0, {}  # levels: rung -> {arm: its reward there}
+  """ASHA with one worker: arms in the top half of a rung go to the next one."""
+  # The race has this first rung, too, with 3 arms or fewer.
+  first_C = max(budget / 32, replay.smallest(arms))
+  C_of, spent, levels = {}, 0.0, {}  # levels: i -> {arm: reward at rung i}
   while True:
     k, level = _promotion(levels) or (len(C_of), 0)  # else a new arm
     if k >= len(arms):
       break
-    C = min(rung * ETA ** level, budget)
+    C = min(first_C * ETA ** level, budget)
     before = C_of[k] if k in C_of else 0.0
     if spent + C - before > budget:
       break
@@ -185,7 +189,7 @@ def asha(field, arms, budget):
 
 
 def _promotion(levels: dict) -> tuple[int, int] | None:
-  """(Arm, next level) of the highest level that has one to promote."""
+  """(arm, next level) of the highest level that has an arm to promote."""
   for level in sorted(levels, reverse=True):
     order = sorted(levels[level], key=lambda k: -levels[level][k])
     above = levels[level + 1] if level + 1 in levels else {}
@@ -214,13 +218,13 @@ RIVALS = {
 
 
 def rows_of(field: Field, resamples: int, rng) -> list[dict]:
-  """A row for each budget, rival and draw."""
+  """A row for each rival, draw and budget that all runs reach."""
   truths = [mean_curve(runs) for runs in field.runs]
   end = min(run.C_E[-1] for runs in field.runs for run in runs)
   rows = []
   for budget in BUDGETS:
     if budget > end + max(a.step_size for a in truths):
-      continue
+      continue  # runs may end less than a step before their C
     oracle = max(truth.reached(budget) for truth in truths)
     for _ in range(resamples):
       arms = drawn(field, rng)
@@ -230,6 +234,7 @@ def rows_of(field: Field, resamples: int, rng) -> list[dict]:
             "field": field.name, "over_n": field.over_n, "budget": budget,
             "rival": name, "chosen": arms[chosen].name,
             "regret": oracle - truths[chosen].reached(C),
+            # grid: as a share of all arms with the whole budget each.
             "overhead": 1 - C / total, "grid": total / budget / len(arms)})
   return rows
 
@@ -239,7 +244,7 @@ def summary(rows: list[dict], rivals: typing.Iterable[str]) -> list[list[str]]:
   lines = [["rival", "regret: mean", "90 %", "largest", "<= 0.01",
             "below n = 8, most", "overhead: median", "90 %",
             "of the full grid"]]
-  base = np.array([r["regret"] for r in rows if r["rival"] == "always n = 8"])
+  n_8 = np.array([r["regret"] for r in rows if r["rival"] == "always n = 8"])
   for name in rivals:
     of_rival = [r for r in rows if r["rival"] == name]
     regret, overhead = (np.array([r[key] for r in of_rival])
@@ -247,7 +252,7 @@ def summary(rows: list[dict], rivals: typing.Iterable[str]) -> list[list[str]]:
     lines.append([name, f"{regret.mean():.4f}",
                   f"{np.quantile(regret, 0.9):.4f}", f"{regret.max():.4f}",
                   f"{(regret <= 0.01).mean():.1%}",
-                  f"{(regret - base).max():.4f}", f"{np.median(overhead):.1%}",
+                  f"{(regret - n_8).max():.4f}", f"{np.median(overhead):.1%}",
                   f"{np.quantile(overhead, 0.9):.1%}",
                   f"{np.mean([r['grid'] for r in of_rival]):.1%}"])
   return lines
@@ -278,7 +283,7 @@ def losses(rows: list[dict], count: int) -> list[list[str]]:
 
 def simulated(rng, *, form: str, K: int = 5, C: int = 2 ** 18, Q: int = 300,
               k: int = 8) -> list[tuple[Logged, float]]:
-  """(Arm, its true reward at C) of K curves of one form, with k samples each.
+  """(arm, true reward at C) of K curves of one form; k samples of each problem.
 
   An arm has a stretch and a rise of its own. Numbers are like the study's.
   """
@@ -307,16 +312,15 @@ def simulated(rng, *, form: str, K: int = 5, C: int = 2 ** 18, Q: int = 300,
 def coverage(count: int, rng) -> str:
   """How often intervals of a race's gaps hold the true gap at the end.
 
-  The gaps of all rungs count, including rungs that are reached only because of
-  earlier results.
+  The gaps of all rungs count, also of rungs that only some races reach.
   """
   hits = collections.defaultdict(list)
   for _ in range(count):
     for form in race.shapes(1.0, 2.0):
       arms, truth = zip(*simulated(rng, form=form), strict=True)
-      def record(decision, going, target, form=form, truth=truth):
+      def record(decision, active, target, form=form, truth=truth):
         for k, (mean, sd) in decision.behind.items():
-          gap = truth[going[decision.leader]] - truth[going[k]]
+          gap = truth[active[decision.leader]] - truth[active[k]]
           stops = "stopped" if k in decision.why else "goes on"
           inside = abs(gap - mean) <= race.INTERVAL_SDS * sd
           hits[form, stops].append((inside, gap > 0))

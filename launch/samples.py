@@ -4,9 +4,9 @@
   python -m launch.samples runs/a --step=40
   python -m launch.samples runs/a --chat
 
-The texts come from samples.jsonl: answers in training steps, and in each
-evaluation. --chat answers the lines of standard input by the newest checkpoint
-of the run, or by a Hugging Face folder, with the run's prompt and greedily.
+The texts are those of samples.jsonl: answers in training steps and evaluations.
+--chat answers each line of standard input greedily, with the newest checkpoint
+and the prompt of a run, or with a Hugging Face folder and its chat template.
 """
 
 import os
@@ -28,15 +28,17 @@ def shown(folder: str, step: int | None) -> str:
   places = list(dict.fromkeys((r["step"], r["kind"]) for r in lines))
   wanted = places[-SHOWN:] if step is None else [
       place for place in places if place[0] == step]
+  if not places:
+    raise InputError(f"{folder}: has no texts yet; wait for the first step")
   if not wanted:
     raise InputError(f"--step={step}: {folder} has no text of it; expected a "
-                     f"step up to {max(places, default=(0,))[0]}")
+                     f"step up to {max(places)[0]}")
   return samples.as_text(
       [r for r in lines if (r["step"], r["kind"]) in wanted])
 
 
 def policy(folder: str):
-  """The function Run.sample for a folder of a run or a Hugging Face model."""
+  """sample(question, ...) of the policy in the folder of a run or a model."""
   if os.path.exists(os.path.join(folder, "tokenizer_config.json")):
     return runs.load_sampler(isojax.config(
         "configs/hard.py:smollm2-135m", model={"path": folder},

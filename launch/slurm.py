@@ -1,8 +1,8 @@
 """A sweep as a Slurm job array, through submitit: one job for each run.
 
 Before a time limit Slurm sends SIGUSR2 (submitit requests it), on which the job
-saves its run and queues itself again. It does the same on SIGTERM, which Slurm
-sends on preemption, unless the job was cancelled.
+saves its run and queues itself again. On SIGTERM, which Slurm sends on
+preemption, the job does the same, unless it was cancelled.
 """
 
 import os
@@ -28,7 +28,7 @@ def _is_running() -> bool:
 
 
 class Job:
-  """What submitit calls. It is pickled, so it holds only the command."""
+  """What submitit pickles and calls: runs a command, and saves its run."""
 
   def __init__(self, command: list[str]):
     self.command = command

@@ -7,7 +7,7 @@
 The first form races a few arms, each an ordinary run folder under ROOT: all
 run a little, those that can still be the best continue, and the last one gets
 the rollouts that are left. Every rollout of every arm counts. The same command
-resumes it. It writes ROOT/spend.json and ROOT/spend.html.
+resumes the race. The result is in ROOT/spend.json and ROOT/spend.html.
 
 The second form races finished runs, also of another trainer, without training.
 """
@@ -39,16 +39,16 @@ _USD = flags.DEFINE_float(
     "usd", None, "Instead of --rollouts: converted to --hours by the price of "
     "--machine.", lower_bound=0.0)
 _MACHINE = flags.DEFINE_string(
-    "machine", None, "With --usd: the machine that runs this, such as 8xh100.")
+    "machine", None, "With --usd: the machine of the runs, such as 8xh100.")
 _PRICE = flags.DEFINE_float(
     "usd_per_chip_hour", None, "With --usd: " + request_fields.text(
         "usd_per_chip_hour", "--{}"))
 _CONFIG = config_flag.define("configs/hard.py", required=False)
 _ROOT = flags.DEFINE_string("root", "runs/spend", "Folder of the runs.")
 _ARMS = flags.DEFINE_multi_string(
-    "arms", [], "KEY=V1,V2 of the config, such as alloc.n=4,8,16; given again, "
-    "all combinations; or a plan.jsonl, one arm a row. Default: n = 8, 4, "
-    "16 and 32, from 2^18 rollouts on at half the config's rate.")
+    "arms", [], "KEY=V1,V2 of the config, such as alloc.n=4,8,16; given twice "
+    "or more: all combinations; or a plan.jsonl, one arm a row. Default: n of "
+    "8, 4, 16 and 32; from 2^18 rollouts on at half the learning rate.")
 _REPLAY = flags.DEFINE_list(
     "replay", None, "Logs of finished runs, or patterns; one arm for each run, "
     "or each (Bp, n) if runs differ in their seeds.")
@@ -82,7 +82,7 @@ def replay() -> None:
 
 
 def overrides() -> list[dict] | None:
-  """What the arms change in the config; None: the default arms."""
+  """What each arm changes in the config; None: the default arms."""
   from isojax.sweep import spender
   if not _ARMS.value:
     return None

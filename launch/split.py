@@ -2,11 +2,13 @@
 
   python -m launch.split --config=configs/split_tiny.py
 
-It writes OUT-STRATUM.jsonl and a config that trains on it, OUT-STRATUM.py. With
-config.n=0 nothing is measured, and all problems become one file. Counts are
+A stratum is a set of problems of one difficulty. Each is written to
+OUT-STRATUM.jsonl, with a config that trains on it, OUT-STRATUM.py. With
+config.n=0 nothing is measured, and all problems are one stratum. Counts are
 stored in OUT-counts-*.jsonl: the same command resumes where it stopped, and
 other thresholds need no new samples. --shard=I --shards=N measures a part of
-the problems; the process that finishes last writes the strata.
+the problems; the process that finishes last writes the strata. `side` is a
+split of the data: train or validation.
 """
 
 import contextlib
@@ -40,7 +42,7 @@ from isojax.tasks import strata as strata_lib
 from isojax.tasks.problem import Pool, Problem
 from launch import pass_counts
 
-# Sizes of configs/grpo.py, each with the most parameters that it is used for.
+# Sizes of configs/grpo.py, and the most parameters of a model that gets each.
 _SIZES = (("tiny", 5e6), ("smollm2-135m", 3e8), ("qwen2.5-0.5b", 2e9),
           ("qwen2.5-7b", math.inf))
 TRAINING = '''"""Trains on a stratum; written by launch.split, yours to edit."""
@@ -63,7 +65,7 @@ class Split:
   model: str  # Hugging Face folder, or name on the hub
   out: str  # files are OUT-STRATUM.jsonl
   prompt: prompts_lib.PromptConfig
-  grader: dict  # of GraderConfig; with n > 0 it becomes a GraderConfig
+  grader: dict  # fields of GraderConfig; with n > 0 it becomes a GraderConfig
   n: int  # samples of each problem; 0: none, and one stratum "all"
   source: dict  # kind, a key of Task.sources, and its arguments
   strata: dict  # name -> strata.StratumConfig
@@ -92,11 +94,11 @@ class Split:
 
 
 def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
-  """Writes the strata of a problem set; returns name -> file.
+  """Writes the strata of a problem set; returns {name: file}.
 
   Of the processes of all `shards` the last to end writes them; the others
   return {}. `values` is a ConfigDict with the fields of Split; `command` is
-  stored in the files. Below, `side` is a split of the data: train, validation.
+  stored in the files.
   """
   cfg = sections.section(Split, values.to_dict(), "config")
   if not 0 <= shard < shards:
@@ -133,7 +135,7 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
 def write_strata(cfg: Split, policy: inputs.BasePolicy, pool: Pool,
                  by_key: dict, counts: dict, header: dict, command: str
                  ) -> dict[str, str]:
-  """Writes the strata of measured problems; returns name -> file.
+  """Writes the strata of measured problems; returns {name: file}.
 
   by_key, counts: as in pass_counts. InputError, after the other strata are
   written, if a stratum has too few problems.
@@ -171,7 +173,7 @@ def write_strata(cfg: Split, policy: inputs.BasePolicy, pool: Pool,
 
 
 def with_dtype(values: dict, platform: str) -> Split:
-  """The config with the dtype of `auto`; stored counts must have the same."""
+  """The config with the dtype of `auto`, which stored counts must have, too."""
   dtype, why = auto_dtype.chosen(platform)
   progress.show(f"config.sampler.dtype: auto is {dtype}, because {why}")
   return sections.section(
@@ -180,7 +182,7 @@ def with_dtype(values: dict, platform: str) -> Split:
 
 
 def read_pool(cfg: Split, tasks) -> Pool:
-  """The problems of the source, whose kind one of the tasks must support."""
+  """The problems of config.source, of a kind that one of the tasks judges."""
   kind = cfg.source["kind"] if "kind" in cfg.source else None
   sources = {kind: load for task in tasks
              for kind, load in base.TASKS[task].sources.items()}
@@ -214,7 +216,7 @@ def check_pool(pool: Pool, task: str | None) -> None:
 
 
 def encoded(cfg: Split, policy: inputs.BasePolicy, problems: list[Problem]):
-  """The problems whose prompts are short enough, and these prompts."""
+  """The problems whose prompts are short enough, and the encoded prompts."""
   return prompts_lib.encode(policy.tokenizer, problems, cfg.prompt,
                             S=cfg.sampler.max_prompt_tokens,
                             V=policy.model.cfg.V)
@@ -222,7 +224,7 @@ def encoded(cfg: Split, policy: inputs.BasePolicy, problems: list[Problem]):
 
 def drop_long_prompts(cfg: Split, policy: inputs.BasePolicy,
                       pool: Pool) -> Pool:
-  """The pool with a note, without problems whose prompts are too long."""
+  """The pool without problems whose prompts are too long, with a note."""
   kept = [encoded(cfg, policy, problems)[0]
           for problems in (pool.train, pool.validation)]
   total = len(pool.train) + len(pool.validation)
@@ -250,7 +252,7 @@ def counts_header(cfg: Split, policy: inputs.BasePolicy) -> dict:
 
 @contextlib.contextmanager
 def open_measure(cfg: Split, policy: inputs.BasePolicy):
-  """Yields measure(side, problems, n, advance) -> PassCounts of n samples."""
+  """Yields measure(side, problems, n, advance), which returns PassCounts."""
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
   sampler, notes = programs.make_sampler(policy, cfg.sampler)
   for note in notes:
@@ -279,9 +281,9 @@ def open_measure(cfg: Split, policy: inputs.BasePolicy):
 
 
 def write_all(cfg: Split, command: str) -> str:
-  """Writes one stratum of all problems, without a policy; returns its path.
+  """Writes one stratum of all problems, unmeasured; returns its path.
 
-  Problems of files are for any task (None), others for the task of the source.
+  Its task is that of the source, or None, any task, for problems of files.
   """
   path = f"{cfg.out}-all.jsonl"
   if os.path.exists(path) and strata_lib.read(path).header["n"]:
@@ -301,9 +303,9 @@ def write_all(cfg: Split, command: str) -> str:
 
 def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
           command: str, folder: str) -> str:
-  """Writes a stratum, prints the command that trains on it; returns its path.
+  """Writes a stratum and a config; prints the command that trains on it.
 
-  `folder` is the model's.
+  Returns the path of the stratum. `folder` is that of the model.
   """
   path = f"{cfg.out}-{name}.jsonl"
   strata_lib.write(path, {"stratum": name} | header | {
@@ -327,7 +329,7 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
 
 
 def training_config(cfg: Split, path: str, name: str, folder: str) -> str:
-  """A config file that trains on a stratum: configs/NAME.py with changes."""
+  """The text of a config that trains on a stratum: configs/NAME.py, changed."""
   size = size_of(folder)
   config = importlib.import_module(f"configs.{name}").get_config(size)
   values = {"task": {"stratum": path, "prompt": dataclasses.asdict(cfg.prompt),
@@ -347,7 +349,7 @@ def training_config(cfg: Split, path: str, name: str, folder: str) -> str:
 
 
 def changes(values: dict, config, name: str = "config") -> list[str]:
-  """The lines of code that set the nested values that a config lacks."""
+  """Lines of code that set each nested value that a config does not have."""
   lines = []
   for key, value in values.items():
     if isinstance(value, dict):
@@ -362,7 +364,7 @@ def shape_file(folder: str) -> pathlib.Path:
 
 
 def size_of(folder: str) -> str:
-  """The size of configs/grpo.py for a model; the largest for an unknown one."""
+  """The size of configs/grpo.py for a model; if it is unknown, the largest."""
   file = shape_file(folder)
   if not file.is_file():
     return _SIZES[-1][0]

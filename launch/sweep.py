@@ -2,8 +2,8 @@
 
   python -m launch.sweep --plan=plan.jsonl --config=configs/hard.py --root=runs
 
-The same command resumes a sweep. Several of them on one file system share the
-work; elsewhere, give each --shard=I/N. Ctrl-C saves all runs.
+The same command resumes a sweep. Started several times on one file system, it
+shares the work; elsewhere, give each start --shard=I/N. Ctrl-C saves all runs.
 """
 
 import math
@@ -30,8 +30,8 @@ _DEVICES = flags.DEFINE_integer(
     "devices_per_run", None, "Accelerators of each run; by default as many as "
     "config.mesh has.", lower_bound=1)
 _TRIES = flags.DEFINE_integer(
-    "tries", 3, "Failures after which this command does not start a run again. "
-    "A run with bad input, or one that diverged, is started once.",
+    "tries", 3, "Failures of a run after which this command leaves it out. A "
+    "run with bad input, or one that diverged, is started once.",
     lower_bound=1)
 _SHARD = flags.DEFINE_string(
     "shard", None, "I/N: only every N-th run, from the I-th, counted from 0.")
@@ -46,7 +46,7 @@ FAILED = 1  # exit code: some runs failed
 
 
 def queue(runs: list[sweeper.PlannedRun]) -> None:
-  """Queues a job for each run."""
+  """Queues a Slurm job for each run, which runs this command with a shard."""
   from launch import slurm
   parameters = {name: int(value) if value.isdecimal() else value
                 for name, value in cli.pairs("slurm", _SLURM.value).items()}
@@ -63,17 +63,18 @@ def queue(runs: list[sweeper.PlannedRun]) -> None:
 
 
 def main(_) -> int:
-  runs, messages = {}, []
+  by_folder, messages = {}, []
   for path in _PLAN.value:
     planned, refused = sweeper.runs_of_plan(path, _CONFIG.value, _ROOT.value)
-    runs |= {run.folder: run for run in planned}  # equal runs count once
+    by_folder |= {run.folder: run for run in planned}  # equal runs count once
     messages += refused
   for text in messages:
     progress.say(f"left out: {text}")
+  runs = list(by_folder.values())
   if _SLURM.value is not None:
-    queue(list(runs.values()))
+    queue(runs)
     return exit_codes.BAD_INPUT if messages else 0
-  runs = sweeper.runs_of_shard(list(runs.values()), _SHARD.value)
+  runs = sweeper.runs_of_shard(runs, _SHARD.value)
   if runs and not _STATUS.value:
     devices = _DEVICES.value or math.prod(_CONFIG.value.mesh.values())
     stopped = sweeper.sweep(

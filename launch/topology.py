@@ -1,4 +1,4 @@
-"""Describes devices that need not be present: TPU slices, and GPUs of hosts."""
+"""Describes TPU slices and hosts with GPUs that need not be present."""
 
 import importlib.util
 import os
@@ -14,7 +14,6 @@ from isojax.runtime import mesh as mesh_lib
 
 SLICE = r"(v4|v5e|v5p|v6e|tpu7x):\d+x\d+(x\d+)?"
 CARDS_OF_HOSTS = r"(\w+):(?:([1-9]\d*)x)?([1-9]\d*)"
-
 
 # A GPU as XLA describes it: its GpuTargetConfigProto as text.
 TARGET = """
@@ -42,7 +41,7 @@ platform_name: "CUDA"
 dnn_version_info {{ major: 9 minor: 10 }}
 runtime_version {{ major: 12 minor: 8 }}
 device_description_str: "{name}" """
-# Fields of TARGET, from XLA's target_config/specs; GHz, bytes, bytes a second.
+# Fields of TARGET, from XLA's target_config/specs: GHz, bytes, bytes/s.
 CARDS = {
     "a100": dict(name="NVIDIA A100-SXM4-80GB", capability=8, cores=108, fpus=64,
                  shared=167936, block=166912, clock=1.41, l2=41943040,
@@ -95,27 +94,27 @@ def gpus(card: dict, hosts: int, gpus_per_host: int):
                      "pip install -e '.[cuda12]' (Linux, 6 GB)")
   return topologies.get_topology_desc(
       card["name"], platform="cuda", target_config=TARGET.format(**card),
-      topology=f"1x{hosts}x{gpus_per_host}").devices
+      topology=f"1x{hosts}x{gpus_per_host}").devices  # 1 slice of all hosts
 
 
 def mesh_on(cfg: mesh_lib.MeshConfig, chips, topology: str):
-  """The config's mesh over all devices; InputError if sizes differ."""
+  """The config's mesh over all chips; InputError if their numbers differ."""
   if cfg.size != len(chips):
     raise InputError(
         f"mesh {cfg} needs {cfg.size} devices, but --topology={topology} has "
-        f"{len(chips)}; set --config.mesh.data, .fsdp and .tensor to that "
-        f"product, such as data=1 fsdp={len(chips)} tensor=1")
+        f"{len(chips)}; set --config.mesh.data, .fsdp and .tensor to a product "
+        f"of {len(chips)}, such as data=1 fsdp={len(chips)} tensor=1")
   return mesh_lib.make_mesh(cfg, chips)
 
 
-# How libtpu reports that a program does not fit: (bytes used, available).
+# How libtpu reports that a program does not fit: bytes used, bytes available.
 _SIZE = r"([\d.]+)([KMGT]?)"
 TOO_MUCH = (f"Used {_SIZE} of {_SIZE} hbm",
             rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
 
 
 def out_of_memory(error: Exception) -> tuple[float, float] | None:
-  """(bytes used, bytes available) by a compiler's error, or None."""
+  """(bytes used, bytes available); None if the error is another one."""
   for pattern in TOO_MUCH:
     if match := re.search(pattern, str(error)):
       unit = lambda letter: 1024 ** " KMGT".index(letter or " ")
@@ -126,8 +125,8 @@ def out_of_memory(error: Exception) -> tuple[float, float] | None:
 def hbm(device) -> float:
   """The bytes of a device that programs can use.
 
-  jax allocates a share of a GPU's memory. That of a TPU is read from the error
-  of a program that does not fit.
+  Of a GPU: the share that jax allocates. Of a TPU: what the compiler says is
+  available when a program does not fit.
   """
   if device.platform == "gpu":
     memory = {card["name"]: card["memory"] for card in CARDS.values()}

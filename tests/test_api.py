@@ -163,6 +163,12 @@ def test_a_run_has_records_and_a_policy(run, capfd):
   assert not "".join(capfd.readouterr())
 
 
+def test_a_run_before_its_first_text_is_an_error(tmp_path):
+  (tmp_path / "samples.jsonl").touch()
+  with pytest.raises(isojax.InputError, match="has no texts yet"):
+    samples_command.shown(str(tmp_path), None)
+
+
 def test_what_a_run_writes_is_shown(run, monkeypatch, capsys):
   """By run.samples() and by the command, which also answers a question."""
   assert repr(run.samples()).startswith("== evaluation at step 0\nquestion: ")

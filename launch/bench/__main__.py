@@ -7,13 +7,13 @@
   python -m launch.bench --table=FOLDER
 
 docs/performance.md explains contestants and columns. A call that compiles is
-timed again. Compile seconds are of the first call, without a cache. With
---mean_tokens, lengths are skewed: the policy is close to uniform over V ids, of
-which V / mean end a rollout. The flags of a case change all cases of a suite.
+timed again. Compile seconds: the first call, without a cache, minus the median
+call. With --mean_tokens, lengths are skewed: each token ends a rollout with
+probability 1 / mean_tokens, because the policy is almost uniform and that share
+of the vocabulary are end tokens. Flags such as --n change all cases of a suite.
 
-Each case runs in its own process. Peak memory is that of weights and optimizer
-state plus the most that one call adds: the high-water mark of the process on a
-CPU, or the peak of the device's allocator.
+Each case runs in its own process. Peak memory: on a CPU, weights and optimizer
+state plus what a call adds to the process at most; else the allocator's peak.
 """
 
 import dataclasses
@@ -37,31 +37,31 @@ from launch.bench.cases import Case
 _WHAT = flags.DEFINE_enum("what", None, cases_lib.WHAT, "The part to time.")
 _SUITE = flags.DEFINE_enum("suite", None, [*cases_lib.SUITES, "accelerator"],
                            "Several cases, instead of --what.")
-_OUT = flags.DEFINE_string("out", None, "Folder of the suite accelerator: a "
-                           "second start measures what is missing there.")
+_OUT = flags.DEFINE_string("out", None, "Folder of the suite accelerator: the "
+                           "same command measures the rows missing there.")
 _TABLE = flags.DEFINE_string("table", None, "Folder of --out, whose rows are "
                              "printed as Markdown; nothing is measured.")
 _ROWS = flags.DEFINE_list("rows", None, "Of the suite accelerator: beginnings "
                           "of the names of rows; default: all.")
 _PEER = flags.DEFINE_list(
-    "peer", None, f"Contestants beside isojax, of {', '.join(cases_lib.PEERS)};"
-    " default: naive, or all of a suite that can run here.")
+    "peer", None, f"Peers of isojax, some of {', '.join(cases_lib.PEERS)}; "
+    "default: naive, or all of a suite that can run here.")
 _RUNS = flags.DEFINE_integer("runs", 3, "Runs of each contestant, after the "
                              "warm-up.", lower_bound=1)
 _MINUTES = flags.DEFINE_float("minutes", None, "Time limit; default: 9, or 25 "
-                              "of the suite accelerator. A slow machine makes "
+                              "for the suite accelerator. A slow machine makes "
                               "fewer runs, at least one of each.")
 _JSON = flags.DEFINE_string("json", None, "File for the results.")
 _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of one more call of isojax per case, "
     "for TensorBoard or ui.perfetto.dev.")
-OVERRIDES = (  # each has the name of a field of a case; None: unchanged
+OVERRIDES = (  # named as the fields of a case that they change; None: unchanged
     flags.DEFINE_string("model", None, f"One of {', '.join(cases_lib.MODELS)}, "
                         "or a folder whose config.json gives the shape; "
                         "weights are random."),
-    flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Format of compute."),
-    flags.DEFINE_enum("attention", None, attention.CHOICES, "Kernel of "
-                      "isojax's prompts and update; default: auto."),
+    flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Dtype of compute."),
+    flags.DEFINE_enum("attention", None, attention.CHOICES, "Attention kernel "
+                      "of isojax's prefill and update; default: auto."),
     flags.DEFINE_bool("remat", None, "Recompute layers in the backward."),
     *(flags.DEFINE_integer(name, None, text, lower_bound=1) for name, text in (
         ("Bp", "Prompts."), ("n", "Rollouts of each prompt."),
@@ -69,8 +69,8 @@ OVERRIDES = (  # each has the name of a field of a case; None: unchanged
         ("new_tokens", "Most tokens of a rollout."),
         ("mean_tokens", "Mean tokens of a rollout; default: all have "
          "--new_tokens."),
-        ("slots", "Rows that isojax decodes at once; default: all."),
-        ("page", "Positions of a page of isojax's cache; default: none."),
+        ("slots", "Rollouts that isojax decodes at once; default: all."),
+        ("page", "Positions of a page of isojax's cache; default: no pages."),
         ("microbatch_tokens", "Tokens of a microbatch of the update."))))
 
 
@@ -108,7 +108,7 @@ def measure_accelerator() -> int:
 def chosen_cases() -> list[Case]:
   """The cases that the flags ask for, with the peers that can run here."""
   cases = cases_lib.SUITES[_SUITE.value] if _SUITE.value else [
-      dataclasses.replace(cases_lib.SUITES["cpu"][0], what=_WHAT.value,
+      dataclasses.replace(cases_lib.DEFAULT, what=_WHAT.value,
                           peers=("naive",))]
   peers = _PEER.value
   unknown = set(peers or ()) - set(cases_lib.PEERS)
@@ -131,7 +131,7 @@ def chosen_cases() -> list[Case]:
     out.append(dataclasses.replace(case, **case_overrides(), peers=tuple(
         p for p in wanted if case.what in cases_lib.PEERS[p]
         and (torch or p not in cases_lib.TORCH))))
-    cases_lib.config_of(out[-1].model)  # before anything takes time
+    cases_lib.config_of(out[-1].model)  # fails early if --model is wrong
   return out
 
 
@@ -153,7 +153,7 @@ def main(_) -> int:
               "date": str(datetime.date.today())}
   start, cases = time.monotonic(), chosen_cases()
   minutes = _MINUTES.value or 9
-  save(document)  # before anything takes time
+  save(document)  # fails early if --json cannot be written
   document["machine"] = processes.alone(run.machine)
   print(run.text_of(document["machine"]) + "\n", flush=True)
   for i, case in enumerate(cases):

@@ -35,7 +35,7 @@ from launch.bench import cases as cases_lib
 from launch.bench import ours, processes, run
 from launch.bench.cases import Case
 
-REPEATS = 10  # calls in a row of a copy or product, which measure ceilings
+REPEATS = 10  # calls of a copy or product that are timed together
 RUNS = 2  # of a case, after the warm-up
 
 
@@ -58,7 +58,7 @@ _TINY = Case(
     "step", "tiny", "float32", Bp=1024, n=32,
     prompt_tokens=15, new_tokens=16, mean_tokens=9, slots=8192, page=None,
     microbatch_tokens=131_072, peers=())
-# A step of GRPO with the mean length of the docs' reference.
+# A step of GRPO with the mean length of the reference in docs/performance.md.
 _STEP = dataclasses.replace(
     _SAMPLE, what="step", Bp=32, prompt_tokens=128, new_tokens=1024,
     mean_tokens=303, slots=256)
@@ -66,9 +66,9 @@ _UPDATE = dataclasses.replace(_SAMPLE, what="update", prompt_tokens=256)
 
 
 def _sampling(context: int, page: int | None) -> SuiteRow:
-  """Samples the last 512 tokens of a context (256 of 512) in all slots."""
+  """A row that samples the last 512 tokens of a context, at most half of it."""
   new = min(512, context // 2)
-  n = {512: 32, 2048: 16, 8192: 8}[context]  # less memory of longer caches
+  n = {512: 32, 2048: 16, 8192: 8}[context]  # fewer caches if they are longer
   layout = "paged" if page else "contiguous"
   return SuiteRow(
       f"sample {_SAMPLE.model} {context} {layout}", "case", 120,
@@ -84,11 +84,11 @@ SUITE = (
     SuiteRow("update qwen2-1.5b", "case", 180, _UPDATE),
     SuiteRow("hard run", "hard", 240, size=cases_lib.SETTINGS["alloc"]["C"]),
     SuiteRow("step tiny", "case", 120, _TINY),
-    # Skewed lengths use up to 20 programs of decoding, each of 28 layers.
+    # Skewed lengths compile up to 20 programs of 28 layers for decoding.
     SuiteRow("step qwen2-1.5b", "case", 420, _STEP),
     _sampling(2048, 128), _sampling(8192, None), _sampling(8192, 128),
     _sampling(512, None), _sampling(512, 128))
-# SuiteRow.measure -> SuiteRow.size on a CPU.
+# SuiteRow.size on a CPU, by SuiteRow.measure.
 SMALLEST = {"copy": 2**20, "product": 256, "hard": 256, "case": 0}
 
 
@@ -106,7 +106,7 @@ def smallest(row: SuiteRow) -> SuiteRow:
 
 
 def seconds_of(call) -> float:
-  """Seconds of a call: the median of three runs of REPEATS calls."""
+  """Seconds of a call: the median of three means over REPEATS calls."""
   jax.block_until_ready(call())
   runs = []
   for _ in range(3):
@@ -139,8 +139,9 @@ def measure_case(row: SuiteRow) -> dict:
   shape = shape_lib.model_shape(config, path=case.model)
   planned = planned_bytes(case, policy.model)
   timed, = run.timed([ours.ours(policy, case)], case, RUNS, row.seconds / 2,
-                     None)
+                     trace=None)  # / 2: a margin before the process is killed
   timed["planned_bytes"] = planned
+  # Bounds are for equal lengths, that of FLOPs for the dtype of its ceiling.
   if case.mean_tokens is None and case.what == "sample":
     timed["decode_bytes"] = decode_bytes(case, shape)
   if case.mean_tokens is None and (case.what, case.dtype) == (
@@ -150,7 +151,7 @@ def measure_case(row: SuiteRow) -> dict:
 
 
 def measure_hard(row: SuiteRow) -> dict:
-  """Times the default run, configs/hard.py, and stores its learning curve."""
+  """Times the run of configs/hard.py; the result has its learning curve."""
   values = cases_lib.SETTINGS | {
       "alloc": cases_lib.SETTINGS["alloc"] | {"C": row.size}}
   with tempfile.TemporaryDirectory() as folder:
@@ -178,11 +179,8 @@ MEASURES = {"copy": measure_copy, "product": measure_product,
 
 
 def decode_bytes(case: Case, shape: ModelShape) -> float:
-  """Bytes that decoding must read.
-
-  All weights for each decode step, and the keys and values of all positions
-  before each token.
-  """
+  """Bytes that decoding must read: all weights for each decode step, and for
+  each token the keys and values of all positions before it."""
   S, T = case.prompt_tokens, case.new_tokens
   steps = T * -(-case.B // (case.slots or case.B))
   return BYTES[case.dtype] * steps * shape.params + shape.kv_bytes_per_token(
@@ -201,7 +199,7 @@ def update_flops(case: Case, shape: ModelShape) -> float:
 
 
 def planned_bytes(case: Case, model) -> float:
-  """The planner's estimate of the most memory of a call."""
+  """The planner's estimate of the peak memory of a call."""
   S, T = case.prompt_tokens, case.new_tokens
   cfg, sampler = ours.sampler_of(model, case)
   slots = sampler.sizes.rows[-1]
@@ -214,7 +212,7 @@ def planned_bytes(case: Case, model) -> float:
           held, reference=False)
   sampling = planned.state + planned.weights + planned.cache + (
       planned.window + max(planned.drawing, memory.LAST_GROWTH * planned.part))
-  moments = 2 * planned.state  # Adam's stay on the device
+  moments = 2 * planned.state  # Adam's two, which stay on the device
   update = max(moments + planned.program_bytes["accumulate"],
                planned.program_bytes["apply"])
   return {"sample": sampling, "update": update,
@@ -225,7 +223,7 @@ def planned_bytes(case: Case, model) -> float:
 
 
 def commit() -> str | None:
-  """The commit of this file; None without git or a repository."""
+  """The commit of this checkout; None without git or a repository."""
   try:
     return subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
@@ -235,10 +233,10 @@ def commit() -> str | None:
 
 
 def outcome(row: SuiteRow) -> dict:
-  """{"result": the values of a row}, or {"error": one line}."""
+  """{"result": values of a row}, or {"error": a line of <= 400 characters}."""
   try:
     return {"result": MEASURES[row.measure](row)}
-  except Exception as error:  # of any library: the suite continues
+  except Exception as error:  # of any type: the suite continues
     return {"error": " ".join(f"{type(error).__name__}: {error}".split())[:400]}
 
 
@@ -251,10 +249,8 @@ def measured(row: SuiteRow) -> dict:
 
 
 def path_of(folder: str, row: SuiteRow, machine: dict) -> pathlib.Path:
-  """The file of a row, named by a hash of everything that decides its numbers.
-
-  `machine` has the versions of libraries and a hash of our sources.
-  """
+  """The file of a row, named by a hash of everything that decides its numbers;
+  `machine` is the result of run.machine."""
   fields = dataclasses.asdict(row)
   key = json.dumps([*(fields[name] for name in ("name", "case", "size")),
                     machine], sort_keys=True)
@@ -289,8 +285,8 @@ def measure_pending(folder: str, rows, machine: dict, *, seconds: float,
   end = time.monotonic() + seconds
   for row in pending(folder, rows, machine):
     if row.seconds > end - time.monotonic():
-      progress.say(f"{row.name}: its {row.seconds:g} s are left for another "
-                   "start")
+      progress.say(f"{row.name}: not measured, as less than its limit of "
+                   f"{row.seconds:g} s is left; run the same command again")
       continue
     values = dataclasses.asdict(row) | {
         "machine": machine, "commit": commit(),
@@ -305,21 +301,21 @@ def measure_pending(folder: str, rows, machine: dict, *, seconds: float,
 HEADER = ("measurement", "result", "of the measured ceiling",
           "of the published peak", "useful slots", "compile s", "peak GiB",
           "planned GiB")
-# Field of a result -> the row that measures its ceiling.
+# Field of a result -> the name of the row that measures its ceiling.
 BOUNDED = {"decode_bytes": "copy", "update_flops": "product"}
 
 
 def published(device: str, ceiling: str | None) -> float | None:
-  """The published peak of a device_kind, such as "NVIDIA H100 80GB HBM3"."""
+  """The published peak of a ceiling, copy or product, on a jax device_kind."""
   if ceiling is None:
     return None
   return next(({"copy": chip.hbm_bandwidth, "product": chip.bfloat16}[ceiling]
                for name, chip in machines.ACCELERATORS.items()
-               if name in device.lower()), None)
+               if name in device.lower()), None)  # "NVIDIA H100 80GB HBM3"
 
 
 def speed(row: dict) -> tuple[str, float | None, str | None]:
-  """(the result as text; its bytes/s or FLOP/s; the row with their ceiling)."""
+  """(text of the result; bytes/s or FLOP/s; name of the row of its ceiling)."""
   kind, case, result = row["measure"], row["case"], row["result"]
   if kind == "copy":
     return f"{result['per_second'] / 1e9:,.0f} GB/s", result["per_second"], kind
@@ -342,7 +338,7 @@ def speed(row: dict) -> tuple[str, float | None, str | None]:
 
 
 def cells(row: dict, ceilings: dict[str, float]) -> list[str]:
-  """One line of the table."""
+  """One line of the table; `ceilings` are the rates of copy and product."""
   if "error" in row:
     return [row["name"], f"failed: {row['error']}", *["-"] * 6]
   text, rate, ceiling = speed(row)
@@ -364,14 +360,15 @@ def table(rows: list[dict]) -> str:
   for row in rows:
     groups.setdefault(json.dumps(row["machine"]), []).append(row)
   for group in groups.values():
-    done, last = [row for row in group if "result" in row], group[-1]
-    ceilings = {row["measure"]: row["result"]["per_second"] for row in done
-                if row["measure"] in ("copy", "product")}
+    last, measured_rows = group[-1], [row for row in group if "result" in row]
+    ceilings = {
+        row["measure"]: row["result"]["per_second"] for row in measured_rows
+        if row["measure"] in ("copy", "product")}
     out += [run.text_of(last["machine"] | {
         "commit": last["commit"], "date": last["date"][:10]}) + "\n",
             run.table(HEADER, [cells(row, ceilings) for row in group])]
     out += [run.table(("rollouts", "avg@k", "standard error"), [
         (f"{C:,}", f"{avg:.4f}", f"{se:.4f}")
         for C, avg, se in row["result"]["curve"]])
-            for row in done if row["measure"] == "hard"]
+            for row in measured_rows if row["measure"] == "hard"]
   return "\n".join(out)

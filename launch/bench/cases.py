@@ -19,7 +19,7 @@ TORCH = ("hf", "hf_bf16")
 
 
 def _qwen2(D: int, F: int, layers: int, heads: int, V: int) -> dict:
-  """A config.json of Qwen2 of width D and MLP width F, with two key heads."""
+  """A Qwen2 config.json: width D, MLP width F, two key/value heads."""
   return dict(
       model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_act="silu",
       max_position_embeddings=32768, rms_norm_eps=1e-6,
@@ -33,8 +33,8 @@ MODELS = {
     "tiny-30m": _qwen2(512, 1664, 8, 8, 8192),
     "qwen2-0.5b": _qwen2(896, 4864, 24, 14, 151_936),  # Qwen2.5's sizes
     "qwen2-1.5b": _qwen2(1536, 8960, 28, 12, 151_936),
-    "tiny": _qwen2(64, 176, 3, 4, 20),  # of the embedded policy
-    "smallest": _qwen2(16, 24, 2, 4, 32),  # of tests
+    "tiny": _qwen2(64, 176, 3, 4, 20),  # as isojax/assets/countdown-tiny
+    "smallest": _qwen2(16, 24, 2, 4, 32),  # for tests
 }
 # configs/hard.py as a file, for machines without ml_collections.
 SETTINGS = json.loads(
@@ -51,13 +51,13 @@ class Case:
   Bp: int
   n: int
   prompt_tokens: int
-  new_tokens: int  # most of a rollout
-  mean_tokens: int | None  # of a rollout, before the limit; None: all equal
-  slots: int | None  # rows that isojax decodes at once; None: all
+  new_tokens: int  # limit of a rollout
+  mean_tokens: int | None  # without the limit; None: all have new_tokens
+  slots: int | None  # rollouts that isojax decodes at once; None: all
   page: int | None  # sampler.page of isojax
   microbatch_tokens: int  # of the update
-  peers: tuple[str, ...]  # contestants beside isojax
-  attention: str = "auto"  # kernel of prompts and update
+  peers: tuple[str, ...]  # of PEERS, timed with isojax
+  attention: str = "auto"  # kernel of prefill and update
   remat: bool = False  # of the update
 
   def __post_init__(self):
@@ -66,8 +66,8 @@ class Case:
       raise InputError(f"--mean_tokens={self.mean_tokens}: expected from 2 to "
                        f"--new_tokens={self.new_tokens}")
     if self.what != "sample" and self.n < 2:
-      raise InputError(f"--n={self.n}: expected at least 2, or there is no "
-                       "gradient")
+      raise InputError(f"--n={self.n}: expected at least 2, for groups with "
+                       "different rewards")
 
   @property
   def B(self) -> int:
@@ -82,25 +82,23 @@ class Case:
             f"{self.n}, {self.prompt_tokens} + {lengths}")
 
 
-_CPU = Case("sample", "tiny-30m", "float32", Bp=8, n=16,
-            prompt_tokens=48, new_tokens=128, mean_tokens=None,
-            slots=None, page=None, microbatch_tokens=1024,
-            peers=("naive", "hf"))
-_CPU_UPDATE = dataclasses.replace(_CPU, what="update", Bp=4,
-                                  peers=("hf", "hf_bf16"))
-SUITES = {
-    "cpu": (
-        _CPU,
-        dataclasses.replace(_CPU, new_tokens=256, mean_tokens=48, slots=48,
-                            peers=("hf", "hf_bf16")),
-        _CPU_UPDATE,
-        dataclasses.replace(_CPU_UPDATE, mean_tokens=48),
-    ),
-}
+# The case of --what, and the first one of the suite cpu.
+DEFAULT = Case("sample", "tiny-30m", "float32", Bp=8, n=16,
+               prompt_tokens=48, new_tokens=128, mean_tokens=None,
+               slots=None, page=None, microbatch_tokens=1024,
+               peers=("naive", "hf"))
+_UPDATE = dataclasses.replace(DEFAULT, what="update", Bp=4,
+                              peers=("hf", "hf_bf16"))
+SUITES = {"cpu": (
+    DEFAULT,
+    dataclasses.replace(DEFAULT, new_tokens=256, mean_tokens=48, slots=48,
+                        peers=("hf", "hf_bf16")),
+    _UPDATE,
+    dataclasses.replace(_UPDATE, mean_tokens=48))}
 
 
 def config_of(model: str) -> dict:
-  """The config.json of a folder, or of MODELS."""
+  """The config.json of a name in MODELS, or of a folder."""
   if model in MODELS:
     return MODELS[model]
   path = pathlib.Path(model) / "config.json"
@@ -113,7 +111,7 @@ def config_of(model: str) -> dict:
 def stops(case: Case, V: int) -> tuple[int, ...]:
   """The ids that end a rollout: the last V / mean_tokens of V ids.
 
-  If all lengths are equal it is V, which no policy of V tokens can draw.
+  If all lengths are equal: the id V, which a policy over V ids cannot draw.
   """
   if case.mean_tokens is None:
     return (V,)
@@ -121,7 +119,7 @@ def stops(case: Case, V: int) -> tuple[int, ...]:
 
 
 def useful(tokens_RxT, stop: tuple[int, ...]):
-  """The tokens of each row up to and with its first stop: [R]."""
+  """The number of tokens of each row, up to and with its first stop: [R]."""
   tokens = np.asarray(tokens_RxT)
   ends = np.isin(tokens, stop)
   return np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, tokens.shape[1])
@@ -134,9 +132,9 @@ def random_prompts(case: Case, V: int):
 
 
 def random_rollouts(case: Case, V: int, seed: int):
-  """(tokens [B, new_tokens], 0 beyond the length; lengths [B]).
+  """(random tokens [B, new_tokens], 0 beyond the length; lengths [B]).
 
-  Lengths are geometric, as a uniform policy's with the ids of `stops`.
+  Lengths have the distribution of a uniform policy that ends at `stops`.
   """
   rng = np.random.default_rng(seed)
   len_R = np.full(case.B, case.new_tokens)
@@ -147,7 +145,7 @@ def random_rollouts(case: Case, V: int, seed: int):
 
 
 def random_rewards(case: Case, seed: int):
-  """Rewards [Bp, n] of 0 and 1, both in each group."""
+  """Rewards [Bp, n] of 0 and 1, of which each group has both."""
   reward = np.random.default_rng(seed).integers(0, 2, (case.Bp, case.n))
   reward[:, 0], reward[:, 1] = 0, 1
   return reward.astype(np.float64)

@@ -34,11 +34,11 @@ class Contestant:
 
   name: str
   dtype: str  # of its compute
-  # seed -> (useful lengths [B]; slots times positions that were decoded, None
-  # without sampling); returns when the devices are done.
+  # call(seed) returns, when the devices are done: (useful lengths [B]; the
+  # number of decoded positions in all slots, None without sampling).
   call: typing.Callable
-  warm: typing.Callable  # seed -> None; the warm-up, which compiles
-  held_bytes: typing.Callable  # () -> bytes of weights and optimizer state
+  warm: typing.Callable  # warm(seed): the warm-up, which compiles
+  held_bytes: typing.Callable  # held_bytes(): of weights and optimizer state
 
 
 class RandomPolicy(typing.NamedTuple):
@@ -50,7 +50,8 @@ class RandomPolicy(typing.NamedTuple):
 
 def random_policy(config: dict) -> RandomPolicy:
   """A random policy of this config.json, on the first device."""
-  if config in cases.MODELS.values():  # complete; transformers loads torch
+  # A complete config needs no defaults of transformers, which imports torch.
+  if config in cases.MODELS.values():
     cfg = hf_config.model_config(config, "config.json")
   else:
     with tempfile.TemporaryDirectory() as folder:
@@ -81,39 +82,38 @@ def sampler_of(model: decoder.Transformer, case: Case):
 
 
 def make_sampling(model: decoder.Transformer, case: Case):
-  """sample(params, prompts, seed) -> (Rollouts on the host, slots times
-  positions that were decoded)."""
+  """sample(params, prompts, seed), which returns (Rollouts on the host, the
+  number of decoded positions in all slots)."""
   cfg, sampler = sampler_of(model, case)
-  slots = []  # of each chunk
+  slots_of_chunks = []
 
-  def decode(*args, **static):
-    slots.append(len(args[2].active_R))
-    return sampler.decode(*args, **static)
+  def decode(weights, cache, rows, *args, **static):
+    slots_of_chunks.append(len(rows.active_R))
+    return sampler.decode(weights, cache, rows, *args, **static)
 
   def sample(params, prompts: Prompts, seed: int):
-    slots.clear()
+    slots_of_chunks.clear()
     rollouts = engine.sample_all(
         sampler._replace(decode=decode), params, prompts, case.n,
         rng.stream(seed, "rollout"), temperature=np.float32(cfg.temperature),
         top_p=np.float32(cfg.top_p))
-    return rollouts, sum(slots) * sampler.sizes.chunk
+    return rollouts, sum(slots_of_chunks) * sampler.sizes.chunk
 
   return profile.stage("sample", sample)
 
 
 def make_updating(model: decoder.Transformer, case: Case):
-  """init(parameters) -> state; step(state, prompts, rollouts, reward) -> state.
+  """init(parameters) and step(state, prompts, rollouts, reward_Bpxn).
 
-  `step` returns when the device has computed the update.
+  Both return the training state, `step` when the device has computed it.
   """
   recipe = cases.SETTINGS["recipe"]
   cfg = LossConfig(**recipe["loss"] | dict(
       microbatch_tokens=case.microbatch_tokens, dtype=case.dtype,
       remat=case.remat, attention=case.attention))
-  # With a tiny learning rate the policy stays close to uniform.
   tx = optimizer_lib.make(
       optimizer_lib.OptimizerConfig(**recipe["optimizer"]),
-      lambda step: 1e-9)
+      lambda step: 1e-9)  # tiny: the policy stays close to uniform
   update = update_lib.make_update(model, tx, cfg)
   temperature = np.float32(cases.SETTINGS["sampler"]["temperature"])
 
@@ -133,22 +133,23 @@ def make_updating(model: decoder.Transformer, case: Case):
 
 
 def rollouts_of(case: Case, V: int, seed: int) -> Rollouts:
+  """Random rollouts, with the log-probs of a uniform policy."""
   tokens, len_R = cases.random_rollouts(case, V, seed)
   behavior = np.where(tokens > 0, -np.log(V), 0.0).astype(np.float32)
   return Rollouts(tokens, len_R.astype(np.int32), np.ones(case.B, bool),
-                  behavior, len_R.astype(np.float32))
+                  behavior, len_R.astype(np.float32))  # entropy: any number
 
 
 def ours(policy: RandomPolicy, case: Case) -> Contestant:
   """isojax: sampling, an update, or both with synthetic rewards."""
   model, V = policy.model, policy.model.cfg.V
   prompts, sample, step = prompts_of(case, V), None, None
-  held = policy.params  # the training state if there are updates
+  held = policy.params  # with updates: the training state
   if case.what != "update":
     sample = make_sampling(model, case)
   if case.what != "sample":
     init, step = make_updating(model, case)
-    held = init(policy.params)  # donated
+    held = init(policy.params)  # donates them
 
   def call(seed: int):
     nonlocal held
@@ -201,7 +202,7 @@ def naive(policy: RandomPolicy, case: Case) -> Contestant:
   def call(seed: int):
     len_R = cases.useful(
         sample(policy.params, prompts, jax.random.key(seed)), stop)
-    return len_R, case.B * int(len_R.max())  # without refill
+    return len_R, case.B * int(len_R.max())  # all rows, to the longest
 
   return Contestant("naive", case.dtype, call, call,
                     lambda: nbytes(policy.params))

@@ -1,8 +1,8 @@
 """Hugging Face and torch as contestants of `launch.bench`; requires torch.
 
-They use the same random weights, prompts and lengths. Sampling is `generate`
-with a static cache. The update has padded rows, fused attention, logits of the
-new tokens only, and a fused AdamW.
+They have the random weights and prompts of isojax, and updates its rollouts,
+too. Sampling is `generate` with a static cache. The update has padded rows,
+fused attention, logits of the new tokens only, and a fused AdamW.
 """
 
 import json
@@ -33,7 +33,7 @@ def load(config: dict, params, dtype):
 
 
 def make_sampling(case: Case, model, V: int):
-  """sample(seed, limit) -> new tokens [B, at most `limit`]."""
+  """sample(seed, limit), which returns new tokens [B, at most `limit`]."""
   stop = cases.stops(case, V)
   prompts = torch.tensor(cases.random_prompts(case, V), device=DEVICE)
 
@@ -52,7 +52,7 @@ def make_sampling(case: Case, model, V: int):
 
 
 def make_updating(case: Case, model, V: int, dtype):
-  """(step(tokens, len_R, reward), the optimizer) of a GRPO update."""
+  """(step(tokens, len_R, reward), optimizer): GRPO as in configs/hard.py."""
   # As in bench.ours: a tiny rate keeps the policy close to uniform.
   optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, weight_decay=0.0,
                                 fused=True)
@@ -75,7 +75,7 @@ def make_updating(case: Case, model, V: int, dtype):
     logp = -torch.nn.functional.cross_entropy(
         logits[:, :-1].flatten(0, 1).float(), tokens.flatten(),
         reduction="none").view_as(tokens)
-    ratio = torch.exp(logp - logp.detach())
+    ratio = torch.exp(logp - logp.detach())  # 1: the old policy is this one
     clipped = ratio.clamp(0.8, 1.2)
     loss = -torch.minimum(ratio * advantage, clipped * advantage)
     ((loss * mask).sum() / mask.sum()).backward()
@@ -104,7 +104,7 @@ def contestant(name: str, case: Case, config: dict, params) -> Contestant:
       return len_R, None
 
     def warm(seed: int) -> None:
-      """Trains on one group; nothing is compiled."""
+      """Trains on one group, which is enough: nothing is compiled."""
       tokens, len_R = cases.random_rollouts(case, V, seed)
       reward_Bpxn = cases.random_rewards(case, seed)
       step(tokens[:case.n], len_R[:case.n], reward_Bpxn[:1])
@@ -118,7 +118,7 @@ def contestant(name: str, case: Case, config: dict, params) -> Contestant:
       return len_R, case.B * int(len_R.max())
 
     def warm(seed: int) -> None:
-      sample(seed, min(4, case.new_tokens))
+      sample(seed, min(4, case.new_tokens))  # a few tokens
 
   return Contestant(f"{name} {dtype}", dtype, call, warm,
                     lambda: sum(x.nbytes for x in held))

@@ -1,6 +1,6 @@
-"""Calls a function in a process of its own, which may end or hang.
+"""Calls a function in a process of its own, which may crash or hang.
 
-Imports nothing that takes time: each such process begins here.
+Imports nothing that takes time, because each such process imports this module.
 """
 
 import multiprocessing

@@ -1,7 +1,4 @@
-"""Runs one case of `launch.bench`, and makes the table of its results.
-
-The process of a case imports this module.
-"""
+"""Runs one case of `launch.bench`, and makes the table of its results."""
 
 import ctypes
 import dataclasses
@@ -19,6 +16,7 @@ from launch.bench import cases as cases_lib
 from launch.bench import ours
 from launch.bench.cases import Case
 
+# The last two: tokens/s of isojax over those of the row, then of CPU time.
 HEADER = ("contestant", "useful tokens/s", "from - to", "useful slots",
           "compile s", "peak GiB", "ours / it", "by CPU s")
 
@@ -30,7 +28,7 @@ class Timed:
   contestant: ours.Contestant
   warmup: float = 0.0  # seconds of the first call, which compiles
   peak: int | None = None  # bytes
-  calls: list = dataclasses.field(default_factory=list)
+  calls: list[dict] = dataclasses.field(default_factory=list)
 
   def call(self, seed: int) -> None:
     start, cpu = time.perf_counter(), time.process_time()
@@ -41,7 +39,7 @@ class Timed:
         longest=int(np.max(len_R)), decoded=decoded))
 
   def row(self, case: Case) -> dict:
-    """A row of the table, as it is written to the JSON file."""
+    """A row of the JSON file; its lists have an item for each call."""
     lists = {key: [call[key] for call in self.calls] for key in self.calls[0]}
     return dataclasses.asdict(case) | lists | {
         "case": case.name, "contestant": self.contestant.name,
@@ -55,7 +53,7 @@ def all_contestants(case: Case) -> list[ours.Contestant]:
   """isojax, then its peers, on one random policy."""
   config = cases_lib.config_of(case.model)
   policy = ours.random_policy(config)
-  # A copy, because an update donates its parameters, and peers load the same.
+  # A copy: an update donates its parameters, but peers load policy.params.
   ours_policy = policy if case.what == "sample" else policy._replace(
       params=jax.tree.map(jnp.copy, policy.params))
   out = [ours.ours(ours_policy, case)]
@@ -69,16 +67,16 @@ def all_contestants(case: Case) -> list[ours.Contestant]:
 
 
 def run(case: Case, runs: int, seconds: float, trace: str | None) -> list[dict]:
-  """The rows of a case; in each round, isojax is called first."""
+  """The rows of a case; the first one is that of isojax."""
   return timed(all_contestants(case), case, runs, seconds, trace)
 
 
 def timed(contestants, case: Case, runs: int, seconds: float,
           trace: str | None) -> list[dict]:
-  """The rows of contestants, which take turns.
+  """The rows of contestants, each called once in each of `runs` rounds.
 
-  There are fewer rounds than `runs` if these would take more than `seconds`.
-  `trace` is a folder for a trace of one more call of isojax.
+  A second or later round is left out if it would end after `seconds`. `trace`
+  is a folder for a trace of one more call of the first contestant.
   """
   end = time.monotonic() + seconds
   jax.config.update("jax_enable_compilation_cache", False)
@@ -92,13 +90,13 @@ def timed(contestants, case: Case, runs: int, seconds: float,
     for result in results:
       before, programs = reset_peak(), len(compiled.names)
       result.call(seed)
-      if len(compiled.names) > programs:  # for the lengths of this seed
+      if len(compiled.names) > programs:  # this seed's lengths were compiled
         result.calls.pop()
         result.call(seed)
       if seed == 1:
         result.peak = peak(result.contestant, before)
     now = time.monotonic()
-    if now + (now - start) > end:  # as long as this round
+    if now + (now - start) > end:  # if the next round is as long as this one
       break
   if trace is not None:
     with profile.trace(trace):
@@ -109,16 +107,16 @@ def timed(contestants, case: Case, runs: int, seconds: float,
 _STATUS = pathlib.Path("/proc/self/status")
 
 
-def _status(field: str) -> int:
+def _status_bytes(field: str) -> int:
   line = next(x for x in _STATUS.read_text().splitlines()
               if x.startswith(field))
-  return int(line.split()[1]) * 1024
+  return int(line.split()[1]) * 1024  # /proc has KiB
 
 
 def reset_peak() -> int | None:
-  """Resets the process's high-water mark; returns the bytes that it holds now.
+  """Resets the high-water mark of memory; returns the process's bytes now.
 
-  None on an accelerator, and where that is not possible.
+  Returns None, without a reset, on an accelerator or if /proc cannot do it.
   """
   if jax.default_backend() != "cpu" or not _STATUS.is_file():
     return None
@@ -127,22 +125,22 @@ def reset_peak() -> int | None:
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
   except (AttributeError, OSError):  # another libc, or not permitted
     return None
-  return _status("VmRSS")
+  return _status_bytes("VmRSS")
 
 
 def peak(contestant: ours.Contestant, before: int | None) -> int | None:
   """The most bytes in a call; on an accelerator, of the process so far.
 
-  `before` is the result of `reset_peak`.
+  `before` is the result of `reset_peak`. None: not known.
   """
   if before is not None:
-    return contestant.held_bytes() + _status("VmHWM") - before
+    return contestant.held_bytes() + _status_bytes("VmHWM") - before
   stats = jax.devices()[0].memory_stats()
   return stats["peak_bytes_in_use"] if stats else None
 
 
 def machine() -> dict:
-  """The device, a hash of our sources, and the versions of libraries."""
+  """The device, a hash of isojax's sources, and the versions of libraries."""
   return {"device": jax.devices()[0].device_kind,
           "backend": jax.default_backend(), "cores": os.cpu_count(),
           **hosts.code()}
@@ -152,13 +150,13 @@ def text_of(values: dict) -> str:
   return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def rates(row: dict, seconds: str) -> list[float]:
-  """Useful tokens per second of each run, of the clock or the CPU."""
-  return [n / s for n, s in zip(row["tokens"], row[seconds], strict=True)]
+def rates(row: dict, key: str) -> list[float]:
+  """Useful tokens per second of each call; `key`: seconds or cpu_seconds."""
+  return [n / s for n, s in zip(row["tokens"], row[key], strict=True)]
 
 
 def useful_slots(row: dict) -> str:
-  """The share of decoded slots whose token counts."""
+  """The share of decoded positions whose token is useful; - if not known."""
   if row["decoded"] is None or None in row["decoded"]:
     return "-"
   return f"{sum(row['tokens']) / sum(row['decoded']):.0%}"
@@ -171,8 +169,8 @@ def gib(size: float | None) -> str:
 def cells(row: dict, ours_row: dict) -> list[str]:
   """One line of the table of a case; `ours_row` is the row of isojax."""
   median = statistics.median
-  ratio = lambda seconds: median(a / b for a, b in zip(
-      rates(ours_row, seconds), rates(row, seconds), strict=True))
+  ratio = lambda key: median(a / b for a, b in zip(
+      rates(ours_row, key), rates(row, key), strict=True))
   tokens = rates(row, "seconds")
   return [row["contestant"], f"{median(tokens):,.0f}",
           f"{min(tokens):,.0f} - {max(tokens):,.0f}", useful_slots(row),

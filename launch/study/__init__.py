@@ -1,6 +1,7 @@
-"""The study of n*(C) on the embedded policy, which docs/study.md reports.
+"""The study in docs/study.md: which n for a budget C, on countdown-tiny.
 
-n is the rollouts per problem, Bp the problems of a step, C the rollouts of a
-run, D its training problems. L is {part: its Ledger}. Axes: S seeds, E
-evaluations, Q validation problems, U thinned updates of a ledger.
+A part of the study is a grid of runs; its ledger stores what they recorded. An
+arm is the runs of one recipe. n is the rollouts per problem, Bp the problems of
+a step, C the rollouts of a run, D its training problems. L is {part: Ledger}.
+Axes: S seeds, E evaluations, Q validation problems, U ranges of updates.
 """

@@ -7,8 +7,8 @@
 The first command writes ROOT/PART.jsonl.gz and prints its table; the same
 command resumes the runs, and with --ledger=PART.jsonl.gz of another machine it
 runs what that ledger lacks. The second prints the table of a ledger. The third
-computes the numbers of docs/study.md and docs/study/appendix.md, the figure
-and the fits from DOCS/study/*.jsonl.gz. Needs the extra `plot`.
+writes docs/study.md, docs/study/appendix.md, their figures and the fits from
+DOCS/study/*.jsonl.gz. Needs the extra `plot`.
 """
 
 from absl import flags
@@ -19,19 +19,19 @@ from launch.study import ledger, page, run, tables
 
 _CONFIG = config_flag.define("configs/study.py:hard", required=False)
 _ROOT = flags.DEFINE_string(
-    "root", None, "Folder of the runs, as of launch.sweep. Parts that share it "
-    "share equal runs.")
+    "root", None, "Folder of the runs, as of launch.sweep. A run of several "
+    "parts in one folder is run once.")
 _WORKERS = flags.DEFINE_integer(
     "workers", None, "Runs at once, as of launch.sweep.", lower_bound=1)
 _COLLECT = flags.DEFINE_boolean(
-    "collect", False, "Only write the ledger of the runs that ROOT holds.")
+    "collect", False, "Only write the ledger, of the runs that ROOT has.")
 _LEDGER = flags.DEFINE_string(
     "ledger", None, "Print the table of a ledger; with --config, a ledger of "
     "this part, whose complete runs are not run again.")
 _DOCS = flags.DEFINE_string(
-    "docs", None, "Folder of study.md and study/; they are written again.")
+    "docs", None, "Folder of study.md and study/, whose pages are rebuilt.")
 _FITS = flags.DEFINE_string(
-    "fits", None, "With --docs: folder of PART-fit.json, the laws that "
+    "fits", None, "With --docs: folder for PART-fit.json, the laws that "
     "launch.plan --law=study-PART reads; they are fitted again.")
 
 

@@ -1,4 +1,4 @@
-"""The runs of a part of the study: arms that differ in n, seed and recipe."""
+"""The planned runs of a part of the study, by arm, n and seed."""
 
 import dataclasses
 
@@ -14,13 +14,11 @@ class Arm:
   name: str  # empty: the config as it is
   n: tuple[int, ...]
   seeds: tuple[int, ...]
-  overrides: dict  # nested sections of the config
+  overrides: dict  # of the config, nested as it is
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """One part of the study."""
-
   name: str
   C: int  # rollouts of each run; an arm may override alloc.C
   arms: tuple[Arm, ...]
@@ -33,7 +31,7 @@ class Planned:
   arm: str
   n: int
   seed: int
-  overrides: dict  # of the config, complete
+  overrides: dict  # of the config, with seed, n and C
 
   @property
   def key(self) -> tuple[str, int, int]:
@@ -64,7 +62,7 @@ def planned(part: Part) -> list[Planned]:
 
 
 def plan(runs: list[Planned], config) -> str:
-  """The text of a plan for launch.sweep; `config` is the part's."""
+  """The text of a plan for launch.sweep; `config` is that of the part."""
   lines = []
   for run in runs:
     merged = config.copy_and_resolve_references()

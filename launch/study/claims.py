@@ -1,9 +1,9 @@
-"""The registered claims, their measures, and `judge`, which finds what hits.
+"""The registered claims, their measures, and `judge`: whether a claim hits.
 
 docs/study/claims.json has each claim as a measure, its cases and a bound, as
 registered before the runs in docs/study/registered*.json. A caveat says why a
-claim could not fail, or could only fail by chance. A measure gets the ledgers L
-by part and the keys of a case.
+claim could not fail, or could only fail by chance. A measure is a function of
+the ledgers L and of the keys of a case.
 """
 
 import json
@@ -27,7 +27,7 @@ def sign(L, **terms) -> int:
 
 
 def at_entropy(L, nats, **terms) -> Estimate:
-  """A contrast of avg@k where the training entropy first falls to `nats`."""
+  """A contrast of avg@k where each run's entropy first falls to `nats`."""
   return contrast(L, **terms, value=lambda run, term: reanalysis.at_training(
       run, "entropy", [nats]))
 
@@ -38,39 +38,39 @@ def best(L, term) -> int:
 
 
 def heights(L, part, arm="", n=None, problems=None) -> dict:
-  """n -> (best evaluation of the mean over seeds, its C)."""
+  """{n: (height, its C)}; height: best evaluation of the mean over seeds."""
   out = {}
-  for runs_n, runs in by_n(L[part].of_arm(arm)).items():
-    if n is None or runs_n in n:
+  for n_of_runs, runs in by_n(L[part].of_arm(arm)).items():
+    if n is None or n_of_runs in n:
       C_E, avg_E, _ = reanalysis.mean_curve(
           [run.with_problems(problems) for run in runs])
-      out[runs_n] = float(avg_E.max()), float(C_E[avg_E.argmax()])
+      out[n_of_runs] = float(avg_E.max()), float(C_E[avg_E.argmax()])
   return out
 
 
 def spread(L, **case) -> float:
   """The largest minus the smallest height of the n."""
-  return np.ptp([value for value, _ in heights(L, **case).values()])
+  return np.ptp([height for height, _ in heights(L, **case).values()])
 
 
 def height(L, part) -> float:
-  """The mean height over all n, on the first 300 validation problems."""
-  return np.mean([value for value, _ in heights(
+  """The mean of the heights of all n, on the first 300 validation problems."""
+  return np.mean([height for height, _ in heights(
       L, part, problems=300).values()])
 
 
 def power(L, part) -> float:
-  """The slope of log C of the best evaluation over log n."""
+  """The exponent p of C = constant * n**p, where C is that of the height."""
   peaks = heights(L, part)
   slope = np.polyfit(np.log2(list(peaks)),
                      np.log2([C for _, C in peaks.values()]), 1)[0]
-  return round(slope, 9)  # sums differ in the last bits
+  return round(slope, 9)  # the last bits depend on the machine
 
 
 def crossing(L, part) -> float:
   """The C/D from which on n = 32 has more training reward than n = 8.
 
-  As in registered.json, windows end at the part's C over 2^(i / 4).
+  Compared in windows that end at the part's C over 2^(i / 4), as registered.
   inf: n = 32 is behind at the part's C.
   """
   ledger = L[part]
@@ -81,13 +81,13 @@ def crossing(L, part) -> float:
 
 
 def first_ahead(lead, ends) -> float:
-  """The first of increasing `ends` from which on no lead is below 0, or inf."""
+  """The first of increasing `ends` from which on every lead is >= 0, or inf."""
   behind = np.flatnonzero(np.asarray(lead) < 0)
   return float([*ends, np.inf][behind[-1] + 1 if len(behind) else 0])
 
 
 def lowest(L, part) -> float:
-  """The lowest evaluation after the best one of a run, over the first arm."""
+  """The lowest evaluation after a run's best one, of the arm without a name."""
   curves = [run.value_ExQ.mean(1) for run in L[part].of_arm()]
   return min(avg_E[avg_E.argmax():].min() for avg_E in curves)
 
@@ -95,15 +95,15 @@ def lowest(L, part) -> float:
 def signal(L, part, n, C) -> float:
   """The share of groups with different rewards up to C, minus the expected one.
 
-  truly-solved.json has {correct samples of 256: number of problems}, from which
-  it is expected.
+  It is expected by truly-solved.json: {correct samples of 256: problems}.
   """
-  equal = [windows.training(run, 0.0, C, name)[0] for name in (  # two a run
+  equal = [windows.training(run, 0.0, C, name)[0] for name in (
       "all_wrong", "all_right") for run in L[part].of_arm(n=n)]
   with open(os.path.join(os.path.dirname(L[part].path), "truly-solved.json"),
             encoding="utf-8") as file:
     solved = json.load(file)["solved"]
   p = np.repeat([int(c) / 256 for c in solved], list(solved.values()))
+  # 2: the share with equal rewards is the sum of all wrong and all right.
   return 1 - 2 * np.mean(equal) - np.mean(1 - (1 - p)**n - p**n)
 
 
@@ -130,6 +130,6 @@ def judge(claim: dict, L: dict) -> dict:
   """A claim with its values, and whether all of them are within the bound."""
   values = [x if isinstance(x, Estimate) else Estimate(float(x)) for x in (
       MEASURES[claim["measure"]](L, **case) for case in claim["cases"])]
-  low, high = claim["bound"]
+  smallest, largest = claim["bound"]
   return claim | {"values": values, "hit": all(
-      low <= x.value <= high for x in values)}
+      smallest <= x.value <= largest for x in values)}

@@ -1,7 +1,7 @@
 """The figures of the study: curves of validation, and the regret of each n.
 
-n is the rollouts per problem, C the rollouts of a run so far, D the number of
-training problems. The only module of launch.study that imports matplotlib.
+C is the rollouts of a run so far. The only module of launch.study that imports
+matplotlib.
 """
 
 import matplotlib
@@ -14,8 +14,8 @@ from isojax.core.format import compact
 from isojax.report import plots
 from launch.study import ledger, reanalysis
 
-styled = matplotlib.rc_context(plots.STYLE | {
-    "hatch.linewidth": 0.6, "hatch.color": "0.35"})  # a decorator
+styled = matplotlib.rc_context(plots.STYLE | {  # a decorator
+    "hatch.linewidth": 0.6, "hatch.color": "0.35"})
 MAX_REGRET = 0.10  # reward; a larger regret has the same, darkest colour
 WIDTH, ROW_HEIGHT = 7.0, 1.25  # inches
 MARKERS = {2: "v", 4: "<", 8: "o", 16: "s", 32: "D", 64: ">", 128: "^"}
@@ -25,7 +25,7 @@ MARKERS = {2: "v", 4: "<", 8: "o", 16: "s", 32: "D", 64: ">", 128: "^"}
 def save_curves(grids: dict[str, list], out: str) -> list[str]:
   """Draws validation against rollouts and against training reward, of each n.
 
-  `grids` is name of the problems -> runs; the means over seeds are drawn.
+  `grids` is {name of the problems: runs}; the means over seeds are drawn.
   """
   figure = Figure((WIDTH, 3.4), layout="constrained")
   left, right = figure.subplots(1, 2, sharey=True)
@@ -54,8 +54,8 @@ def save_curves(grids: dict[str, list], out: str) -> list[str]:
 def save_rates(sets: dict[str, dict], out: str) -> list[str]:
   """Draws validation at several learning rates, each seed and the mean.
 
-  `sets` is name of the problems -> factor of the learning rate -> an array of
-  S seeds, E evaluations and (C, avg).
+  `sets` is {name of the problems: {factor of the learning rate: curves}}; the
+  curves are an array of S seeds, E evaluations and (C, avg).
   """
   figure = Figure((WIDTH, 2.8), layout="constrained")
   axes = figure.subplots(1, len(sets))
@@ -78,7 +78,7 @@ def save_rates(sets: dict[str, dict], out: str) -> list[str]:
 def save_regrets(rows: list[tuple[str, dict, dict]], out: str) -> list[str]:
   """Draws the regret of each n in windows of C.
 
-  A row is (name of the problems, training, validation) of reanalysis.regret.
+  A row is (name of the problems, reanalysis.regret of training, of validation).
   """
   figure = Figure((WIDTH, ROW_HEIGHT * len(rows) + 0.9), layout="constrained")
   axes = figure.subplots(len(rows), 2, sharex=True, squeeze=False)
@@ -97,6 +97,7 @@ def save_regrets(rows: list[tuple[str, dict, dict]], out: str) -> list[str]:
 
 
 def _panel(ax, points: dict):
+  """Draws one result of reanalysis.regret."""
   ns, ends, regret = points["n"], points["C/D"], points["regret"]
   edges = np.append(ends[0] / 2, ends)  # a window begins at half its end
   rows = np.arange(len(ns) + 1) - 0.5
@@ -106,8 +107,9 @@ def _panel(ax, points: dict):
     ax.add_patch(Rectangle(
         (edges[column], rows[row]), edges[column + 1] - edges[column], 1,
         fill=False, linewidth=0, hatch="////"))
-  ax.plot(ends / 2**0.5, [ns.index(n) for n in points["best"]], color="black",
-          lw=1.2, marker="o", ms=3.5)
+  ax.plot(ends / 2**0.5,  # the middle of a window, on the log axis
+          [ns.index(n) for n in points["best"]], color="black", lw=1.2,
+          marker="o", ms=3.5)
   ax.set_xscale("log", base=2)
   ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
   ax.set_xticks([2.0**i for i in range(1, 14, 2)])

@@ -1,8 +1,8 @@
 """The ledger of a part: small enough to commit, enough to rebuild every number.
 
 Gzipped JSON lines: a header, then for each run a line `run`, its evaluations
-with the correct samples of each problem, and its updates thinned to the means
-of WINDOWS ranges of the rollouts so far.
+with the correct samples of each problem, and its training steps thinned to the
+means over RANGES ranges of the rollouts so far, the lines `updates`.
 """
 
 import dataclasses
@@ -22,16 +22,16 @@ from launch.study import arms
 from launch.study.arms import Part, Planned
 
 VERSION = 4
-WINDOWS = 40  # ranges of the rollouts so far, equally spaced in their log
-DIGITS = 4  # significant, of the means of a window
-# Fields of a step; a window has their means.
+RANGES = 40  # of the rollouts so far, equally spaced in their log
+DIGITS = 4  # significant digits of means
+# Fields of a step; a line `updates` has their means.
 MEANS = ("reward", "all_wrong", "all_right", "entropy", "kl", "grad_norm",
          "clip_fraction", "logp_gap", "response_length", "truncated", "lr",
          "informative_expected")
-# Name in a ledger -> in a record, where the record's name is newer.
+# Name in a ledger -> name in a record, where records now have another one.
 RECORDED = {"all_wrong": "all_incorrect", "all_right": "all_correct"}
-# Fields of an evaluation: totals of the run until then; and values that all of
-# a run have in common, which its header line has.
+# Fields of an evaluation: totals of the run so far; then values that all
+# evaluations of a run share, which its line `run` has.
 TOTALS = ("step", "rollouts", "prompt_tokens", "sampled_tokens",
           "trained_tokens", "scored_tokens", "updates", "device_seconds")
 SETTING = ("Bp", "m", "D", "k", "model", "task", "split", "eval_set")
@@ -39,20 +39,20 @@ COUNTS = string.digits + string.ascii_lowercase  # a count as one character
 
 
 def _rounded(value):
-  """A float with DIGITS digits; whole numbers and None as they are."""
+  """A float with DIGITS digits; ints and None as they are."""
   return value if value is None or isinstance(value, int) else float(
       f"{value:.{DIGITS}g}")
 
 
-def windows(train: list[dict], C: int) -> list[dict]:
-  """The means of the steps in each of WINDOWS ranges up to C."""
+def thinned(train: list[dict], C: int) -> list[dict]:
+  """The lines `updates`: the means of the steps in RANGES ranges up to C."""
   if not train:
     return []
-  ends = np.geomspace(min(train[0]["rollouts"], C), C, WINDOWS)
-  window_of = np.searchsorted(ends, [r["rollouts"] for r in train])
+  ends = np.geomspace(min(train[0]["rollouts"], C), C, RANGES)
+  range_of = np.searchsorted(ends, [r["rollouts"] for r in train])
   lines = []
-  for window in sorted(set(window_of.tolist())):
-    steps = [r for r, i in zip(train, window_of, strict=True) if i == window]
+  for index in sorted(set(range_of.tolist())):
+    steps = [r for r, i in zip(train, range_of, strict=True) if i == index]
     means = {}
     for name in MEANS:
       field = RECORDED[name] if name in RECORDED else name
@@ -87,7 +87,7 @@ def of_run(planned: Planned, run_id: str, lines: list[dict], *,
   head = {"kind": "run", "run_id": run_id, "arm": planned.arm, "n": planned.n,
           "seed": planned.seed, "C": C, "reached": evals[-1]["rollouts"],
           "diverged": diverged, **{name: evals[0][name] for name in SETTING}}
-  return [head, *map(evaluation, evals), *windows(train, C)]
+  return [head, *map(evaluation, evals), *thinned(train, C)]
 
 
 def header(part: Part, code_version: str) -> dict:
@@ -104,9 +104,9 @@ def write(path: str, lines: list[dict]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class LedgerRun:
-  """One run of a ledger."""
+  """One run of a ledger: its lines of each kind."""
 
-  head: dict
+  head: dict  # the line `run`
   evals: tuple[dict, ...]
   updates: tuple[dict, ...]
 
@@ -130,11 +130,11 @@ class LedgerRun:
 
   def has_spent(self, C: float) -> bool:
     """Whether less than a step of C is left, or the run has diverged."""
-    step = 0  # rollouts of a step, at the end of the run
+    step_size = 0  # rollouts of a step, at the end of the run
     if self.updates:
       end_U = [0, *(u["rollouts"] for u in self.updates)]
-      step = (end_U[-1] - end_U[-2]) / self.updates[-1]["steps"]
-    return self.head["diverged"] or self.head["reached"] + step > C
+      step_size = (end_U[-1] - end_U[-2]) / self.updates[-1]["steps"]
+    return self.head["diverged"] or self.head["reached"] + step_size > C
 
   def with_problems(self, Q: int | None) -> "LedgerRun":
     """The run with its first Q validation problems; None: all."""
@@ -164,14 +164,14 @@ class Ledger:
 
 
 def by_n(runs: list[LedgerRun]) -> dict[int, list[LedgerRun]]:
-  """n -> its runs by seed, in increasing order of n."""
+  """{n: its runs, sorted by seed}, in increasing order of n."""
   ordered = sorted(runs, key=lambda run: (run.head["n"], run.head["seed"]))
   return {n: list(members) for n, members in itertools.groupby(
       ordered, key=lambda run: run.head["n"])}
 
 
 def pooled(*ledgers: Ledger) -> Ledger:
-  """The first ledger with the runs of all ledgers whose arm has no name.
+  """The first ledger, with the runs of the arms without a name of all ledgers.
 
   Of runs with equal Bp, n and seed the first counts.
   """
@@ -183,31 +183,31 @@ def pooled(*ledgers: Ledger) -> Ledger:
 
 
 def read(path: str) -> Ledger:
-  """Reads a ledger; InputError if it is none."""
+  """Reads a ledger; InputError if the file is not one."""
   try:
     with gzip.open(path, "rt", encoding="utf-8") as file:
-      head, *lines = map(json.loads, file)
-    if head["kind"] != "study" or head["version"] != VERSION:
+      first, *lines = map(json.loads, file)
+    if first["kind"] != "study" or first["version"] != VERSION:
       raise ValueError(f"expected a header of version {VERSION}")
-    part = arms.part_of(head["part"]["name"], head["part"])
+    part = arms.part_of(first["part"]["name"], first["part"])
     if not {line["kind"] for line in lines} <= {"run", "eval", "updates"}:
       raise ValueError("expected the runs of one study")
   except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-    raise InputError(f"--ledger={path}: not a ledger of launch.study "
-                     f"({error}); make it again with --root") from error
-  runs = []
+    raise InputError(f"{path}: not a ledger of launch.study ({error}); make it "
+                     "again with launch.study --root") from error
+  runs = []  # (line `run`, evaluations, updates)
   for line in lines:
     if line["kind"] == "run":
       runs.append((line, [], []))
     else:
       runs[-1][1 if line["kind"] == "eval" else 2].append(line)
-  return Ledger(path, head["code"], part, tuple(
+  return Ledger(path, first["code"], part, tuple(
       LedgerRun(run, tuple(evals), tuple(updates))
       for run, evals, updates in runs))
 
 
 def study(runs: list[LedgerRun], *, path: str) -> Study:
-  """A Study with the evaluations of `runs`, one arm per (Bp, n); metric avg."""
+  """A Study of avg@k with the evaluations of `runs`, one arm per (Bp, n)."""
   def study_run(run: LedgerRun) -> Run:
     return Run(
         run_id=run.head["run_id"], seed=run.head["seed"], Bp=run.head["Bp"],

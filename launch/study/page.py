@@ -1,8 +1,8 @@
 """The pages of the study, from its ledgers: templates filled with numbers.
 
 study.md.jinja and appendix.md.jinja have the words. Estimates and intervals
-come from the ledgers; words and rounded numbers about them are typed. G is
-{part: (runs of its grid of n, ends of its windows)}.
+come from the ledgers; rounded numbers in the text are typed. G is {part: (runs
+of its grid of n, ends of its windows)}; a window is a range (C / 2, C].
 """
 
 import json
@@ -22,11 +22,11 @@ from launch.study import ledger as ledger_lib
 from launch.study.ledger import Ledger
 
 LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
-ENDS = tuple(2.0**i for i in range(12, 22))  # of the windows of 256 problems
+ENDS = tuple(2.0**i for i in range(12, 22))  # C of windows, for 256 problems
 
 
 def document(ledger: Ledger) -> dict:
-  """The fit of n*(C) to a part's grid of n, as launch.fit stores it."""
+  """The fit of n*(C) to a part's runs, as launch.fit stores it."""
   study = ledger_lib.study(ledger.of_arm(), path=ledger.path)
   return fit_json.document(
       analysis.analyse(study, bootstrap.DEFAULT),
@@ -34,7 +34,7 @@ def document(ledger: Ledger) -> dict:
 
 
 def read_all(docs: str) -> dict[str, Ledger]:
-  """The ledgers by part, and all256: the 256 problems with all their seeds.
+  """The ledgers by part; all256 pools those on the same 256 problems.
 
   InputError if not all runs of a ledger have ended.
   """
@@ -45,25 +45,25 @@ def read_all(docs: str) -> dict[str, Ledger]:
       if ledger.missing:
         raise InputError(
             f"{ledger.path}: {len(ledger.missing)} runs have not reached the C "
-            "of the part; end them with launch.study --config=configs/study.py:"
+            "of the part; resume with launch.study --config=configs/study.py:"
             f"{ledger.part.name} --root=ROOT --ledger={ledger.path}")
       L[ledger.part.name] = ledger
   return L | {"all256": ledger_lib.pooled(L["hard"], L["schedule"])}
 
 
 def grids(L: dict[str, Ledger]) -> dict[str, tuple]:
-  """G, with the parts of most problems first, then easy ones."""
-  def few(part):
+  """G: the parts by decreasing number of problems, then the easy ones."""
+  def last_windows(part):
     runs = L[part].of_arm()
     return runs, windows.ends_of(runs, L[part].part.C, 6)
-  return {"many": (L["many"].of_arm(), ENDS[:8]), "d512": few("d512"),
-          "hard": (L["all256"].of_arm(), ENDS),
-          "d64": few("d64"), "d32": few("d32"), "d16": few("d16"),
+  return {"many": (L["many"].of_arm(), ENDS[:8]), "d512": last_windows("d512"),
+          "hard": (L["all256"].of_arm(), ENDS), "d64": last_windows("d64"),
+          "d32": last_windows("d32"), "d16": last_windows("d16"),
           "easy": (L["easy"].of_arm(), ENDS[:9])}
 
 
 def rows_of(ends) -> list[float]:
-  """The windows of a table: if there are many, every second one."""
+  """The windows in a table: of more than 6 every second one, with the last."""
   return list(ends[::-2][::-1] if len(ends) > 6 else ends)
 
 
@@ -72,9 +72,9 @@ def name_of(part: str, runs) -> str:
 
 
 def evidence(G: dict[str, tuple]) -> list[dict]:
-  """The best n of each row of the tables, for priors.best_n_of_study.
+  """The best n in each window of the tables, for priors.best_n_of_study.
 
-  `peak` is the C/D of the best window of each n on validation problems.
+  `peak` is the C/D of each n's best window on validation problems.
   """
   entries = []
   for part, (runs, ends) in G.items():
@@ -126,7 +126,7 @@ def render(name: str, values: dict) -> str:
 
 
 def wrapped(block: str) -> str:
-  """Paragraphs and list items with lines of at most 98 characters.
+  """A block of Markdown with lines of at most 98 characters.
 
   Tables, headings, images and code stay as they are.
   """
@@ -134,7 +134,7 @@ def wrapped(block: str) -> str:
     return block
   end = "\n" if block.endswith("\n") else ""
   items = re.split(r"\n(?=- )", block.strip("\n"))
-  # \0 keeps "n = 8" on one line.
+  # \0, no white space to textwrap, keeps "n = 8" on one line.
   return "\n".join(textwrap.fill(
       " ".join(item.split()).replace(" = ", "\0=\0"), 98,
       subsequent_indent="  " if item.startswith("- ") else "",

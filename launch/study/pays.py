@@ -1,13 +1,14 @@
-"""Experiments on launch.spend, docs/study/registered-spend-*.json.
+"""Experiments on launch.spend (docs/study/registered-spend-*.json).
 
   python -m launch.study.pays --pool=runs/pays
   python -m launch.split --config=configs/split_spend.py
   python -m launch.study.pays --root=runs/pays --ledger=FILE.jsonl
   python -m launch.study.pays --judge=FILE.jsonl
 
---sets=hard_half,easy_half is the third experiment. Every entry, a fixed arm
-too, is a spend with a root of its own. Several processes with one --root share
-the entries; the same command resumes them, and skips those that the ledger has.
+The first two commands make fresh problems. --sets=hard_half,easy_half is the
+third experiment. An entry is a race of launch.spend, or one fixed arm with the
+same budget, on one problem set with one seed. Processes with one --root share
+the entries; the same command resumes, and skips entries that the ledger has.
 """
 
 import collections
@@ -29,24 +30,24 @@ from isojax.runtime import progress
 from isojax.tasks import countdown
 from launch.study.windows import Estimate
 
-RATES = (1.0, 0.5, 0.25)  # factors of the config's rate, of the oracle's n = 8
-MAX_REGRET = 0.015  # test reward behind the oracle
+RATES = (1.0, 0.5, 0.25)  # tried with n = 8: factors of the config's base_lr
+MAX_REGRET = 0.015  # test reward behind the oracle, see `judge`
 DEFAULT_ENTRY = "n=8 rate=1"  # n and rate of the config
 
 
 class ProblemSet(typing.NamedTuple):
   """A config, its fresh problems, and what is run on them."""
 
-  config: str
-  stratum: str
+  config: str  # of configs/
+  stratum: str  # fresh-STRATUM.jsonl, by configs/split_spend.py
   C: int  # rollouts of each entry
   seeds: range
   k: int  # samples of each problem of an evaluation
-  fixed: dict  # entry -> {n, rate factor}, besides the entry spend
+  fixed: dict  # entry -> {n, rate: factor of base_lr}, besides the entry spend
 
 
 def rivals(*ns: int) -> dict:
-  """n = 8 at three rates, and these n at the config's rate."""
+  """Fixed arms: n = 8 at three rates, and these n at the config's rate."""
   return {f"n=8 rate={r:g}": dict(n=8, rate=r) for r in RATES} | {
       f"n={n}": dict(n=n, rate=1.0) for n in ns}
 
@@ -56,7 +57,7 @@ SETS = {
     "hard": ProblemSet("hard", "low", 2**20, range(6), 8, rivals(64)),
     "easy": ProblemSet("easy", "easy", 2**19, range(3), 16, rivals(32, 64)),
 }
-FIRST = tuple(SETS)  # of registered-spend-pays.json; below, the others
+FIRST = tuple(SETS)  # of the first experiment; then of the second and third
 SETS |= {f"{name}_{suffix}": SETS[name]._replace(
     seeds=seeds, fixed={DEFAULT_ENTRY: dict(n=8, rate=1.0)})
          for suffix in ("again", "half")
@@ -64,9 +65,9 @@ SETS |= {f"{name}_{suffix}": SETS[name]._replace(
 
 
 def entries(names=FIRST) -> list[tuple[str, int, str, dict | None]]:
-  """(Set, seed, entry, {n, rate} or None: the default arms), seed by seed."""
-  return [(name, seed, entry, arm) for seed in range(9) for name in names
-          if seed in SETS[name].seeds
+  """(set, seed, entry, {n, rate}; None: the race), seed by seed."""
+  return [(name, seed, entry, arm) for seed in range(9)  # of all sets
+          for name in names if seed in SETS[name].seeds
           for entry, arm in ({"spend": None} | SETS[name].fixed).items()]
 
 
@@ -99,7 +100,7 @@ def config_of(name: str, seed: int, root: str):
 
 
 def run(name: str, seed: int, entry: str, arm: dict | None, root: str) -> dict:
-  """Spends the budget of an entry; returns its line of the ledger."""
+  """Runs an entry, a race or a spend with one arm; returns its ledger line."""
   from isojax.sweep import spender  # loads jax
   config = config_of(name, seed, root)
   overrides = None if arm is None else [{
@@ -121,7 +122,7 @@ def run(name: str, seed: int, entry: str, arm: dict | None, root: str) -> dict:
 
 @contextlib.contextmanager
 def claimed(path: str):
-  """Yields whether this process has the lock of an entry."""
+  """Yields whether this process got the lock of an entry."""
   with open(path, "a", encoding="utf-8") as file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -132,7 +133,7 @@ def claimed(path: str):
 
 
 def read(path: str) -> list[dict]:
-  """The lines of a ledger; none if it is not there."""
+  """The lines of a ledger; [] without a file."""
   if not os.path.exists(path):
     return []
   with open(path, encoding="utf-8") as file:
@@ -145,7 +146,7 @@ def by_entry(path: str) -> dict:
 
 
 def collect(root: str, path: str) -> None:
-  """Adds the entries that ended to the ledger, in the order of `entries`."""
+  """Adds the entries that have ended to the ledger, in order of `entries`."""
   lines = by_entry(path)
   for line_path in glob.glob(os.path.join(root, "*.line.json")):
     with open(line_path, encoding="utf-8") as file:
@@ -158,7 +159,7 @@ def collect(root: str, path: str) -> None:
 
 
 def run_all(names: list[str], root: str, path: str) -> int:
-  """Runs the entries that no process runs or has run; writes the ledger."""
+  """Runs entries that no process runs or has run, and writes the ledger."""
   from isojax.sweep import spender
   for name, seed, entry, arm in entries(names):
     prefix = os.path.join(root, f"{name}-{seed}-{entry}".replace(" ", "-"))
@@ -179,18 +180,18 @@ def run_all(names: list[str], root: str, path: str) -> int:
 def difference(rewards: list[float], others: list[float]) -> Estimate:
   """The mean of `rewards` minus `others`, paired by seed."""
   d = np.subtract(rewards, others)
-  if len(d) == 1:
+  if len(d) == 1:  # without an error
     return Estimate(float(d.mean()))
   return Estimate(float(d.mean()), float(d.std(ddof=1) / len(d) ** 0.5),
                   len(d) - 1)
 
 
 def judge(lines: list[dict], name: str) -> dict:
-  """The results of a set over the seeds in which every entry ended.
+  """The results of a set over the seeds in which every entry has ended.
 
   The first experiment has an oracle: n = 8 at the rate with the highest mean
-  test reward. The cost of the search for this rate is not charged. `fails` has
-  the registered criteria by their numbers.
+  test reward. The cost of the search for this rate is not charged. `fails` says
+  of each registered criterion whether it failed.
   """
   wanted = {"spend", *SETS[name].fixed}
   seeds = collections.defaultdict(dict)
@@ -207,7 +208,7 @@ def judge(lines: list[dict], name: str) -> dict:
   out = {"seeds": list(complete),
          "reward": {e: float(np.mean(v)) for e, v in reward.items()},
          "overhead": [x["spend"]["overhead"] for x in complete.values()]}
-  if "n=64" not in wanted:
+  if "n=64" not in wanted:  # a later experiment
     gain = gain_over(DEFAULT_ENTRY)
     return out | {"gain": (gain.value, *gain.interval()),
                   "fails": {"higher": not gain.interval()[0] > 0}}

@@ -14,7 +14,7 @@ LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6)  # training reward
 
 
 def curve(run: LedgerRun, name: str) -> tuple[np.ndarray, np.ndarray]:
-  """(rollouts, mean of a field) of the updates of a run."""
+  """(rollouts so far, means of a field), [U] each, of a run's updates."""
   return (np.array([float(u["rollouts"]) for u in run.updates]),
           np.array([u[name] for u in run.updates]))
 
@@ -23,7 +23,7 @@ def C_to_entropy(run: LedgerRun, nats: float = NATS) -> tuple[float, bool]:
   """The C at which the entropy first falls to `nats`, interpolated in log C.
 
   Returns:
-    That C, or the last C if the entropy does not fall so far; whether it does.
+    (this C, True), or (the last C, False) if the entropy does not fall so far.
   """
   C, entropy = curve(run, "entropy")
   below = np.flatnonzero(entropy <= nats)
@@ -38,7 +38,7 @@ def exponents(C_of: dict[tuple[int, int], float]) -> dict[str, Estimate]:
   """log2 C = constant + a log2 n + b log2 Bp, by least squares over (Bp, n).
 
   Returns:
-    n: a; Bp: b; n - Bp: a - b; errors from the residuals.
+    {"n": a, "Bp": b, "n - Bp": a - b}, with errors from the residuals.
   """
   X = np.array([[1, np.log2(n), np.log2(Bp)] for Bp, n in C_of])
   y = np.log2(list(C_of.values()))
@@ -55,12 +55,12 @@ def exponents(C_of: dict[tuple[int, int], float]) -> dict[str, Estimate]:
 def n_or_rate(ledger: Ledger) -> dict:
   """Experiment A, analysed as it was registered.
 
-  The rate of a cell (Bp, n) is that of the arm whose seed 0 needs the fewest
-  rollouts; what it needs is read from seed 1. All runs have ended. If no rate
-  reaches the level with seed 0, the rates tie at their last C.
+  Each learning rate of a cell (Bp, n) is an arm. The arm whose seed 0 needs the
+  fewest rollouts to NATS is chosen; the C of the cell is that of its seed 1. If
+  no arm reaches NATS with seed 0, all tie at their last C.
 
   Returns:
-    cells: (Bp, n) -> (arm, C, whether C reaches it), ties to the first arm;
+    cells: {(Bp, n): (arm, C, whether it reaches NATS)}, ties to the first arm;
     tied: the cells with a tie; exponents; exponents_last: ties to the last arm.
   """
   arms_of = {}  # (Bp, n) -> [(arm, C_to_entropy of seed 0, of seed 1)]
@@ -99,9 +99,9 @@ def redundancy(regimes: Ledger, hard: Ledger,
 
 
 def at_training(run: LedgerRun, name: str, levels) -> np.ndarray:
-  """avg@k where a training mean first reaches each level; NaN: it never does.
+  """avg@k where a training field first reaches each level; NaN: it never does.
 
-  `name` is reward, which rises, or entropy, which falls.
+  The field `name` is reward, which rises, or entropy, which falls.
   """
   sign = -1.0 if name == "entropy" else 1.0
   C, value = curve(run, name)
@@ -112,7 +112,7 @@ def at_training(run: LedgerRun, name: str, levels) -> np.ndarray:
 
 
 def mean_curve(runs: list[LedgerRun], name: str = "reward") -> tuple:
-  """C, avg@k and a training mean at each evaluation, means over seeds, [E]."""
+  """(C, avg@k, a training field) at each evaluation, means over seeds, [E]."""
   E = min(len(run.evals) for run in runs)
   trained = [np.interp(np.log1p(run.C_E[:E]), np.log1p(C), value)
              for run in runs for C, value in [curve(run, name)]]
@@ -125,9 +125,9 @@ def one_curve(runs: list[LedgerRun]) -> dict:
   """Validation against training reward, of each n.
 
   Returns:
-    value: n -> avg@k at LEVELS, mean over seeds; spread: the largest minus the
-    smallest of each level that two n reach, else NaN; peak, nats: n -> the
-    training reward and the entropy at the best evaluation.
+    value: {n: avg@k at LEVELS, mean over seeds}; spread: the largest minus the
+    smallest value at each level, NaN if fewer than two n reach it; peak, nats:
+    {n: training reward, or entropy, at the best evaluation}.
   """
   value, peak, nats = {}, {}, {}
   for n, members in by_n(runs).items():
@@ -149,8 +149,8 @@ def paired_lead(grids: list[list[LedgerRun]], C_per_D: float = 4096.0) -> dict:
   """Training reward of n = 32 minus that of n = 8, per seed, at one C/D.
 
   Returns:
-    lead: the mean of all pairs, with a t interval; positive, pairs: how many
-    are above 0, and how many there are.
+    lead: the mean over all pairs, with a t interval; positive: the number of
+    pairs above 0; pairs: their number.
   """
   leads = []
   for runs in grids:
@@ -167,9 +167,10 @@ def compared(ledger: Ledger) -> list[dict]:
   """Each arm in (C / 2, C] against the first arm at the same n.
 
   Returns:
-    value: avg@k; gain: over the first arm, which has None, with an error pooled
-    over all seeds of the part; alpha: of Holm's correction for the part;
-    resolved: whether the interval of this alpha excludes 0.
+    A dict for each arm and n. value: avg@k; gain: over the first arm, with an
+    error pooled over all seeds of the part, None for the first arm; alpha: of
+    Holm's correction for the part; resolved: whether the interval of this alpha
+    excludes 0.
   """
   part = ledger.part
   value = {(arm.name, n): value_SxQ for arm in part.arms for n in arm.n
@@ -193,8 +194,8 @@ def regret(runs: list[LedgerRun], of: str, ends) -> dict:
   """How far each of N n is behind the best n of each of W windows.
 
   Returns:
-    n; C/D; regret [N, W]; whether the difference is resolved [N, W]; the best n
-    of each window.
+    n [N]; C/D at the ends [W]; regret [N, W]; resolved [N, W], whether the
+    interval of the regret excludes 0; best, the best n of each window.
   """
   groups, columns = by_n(runs), []
   for end in ends:

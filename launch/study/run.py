@@ -14,7 +14,7 @@ from launch.study import arms, ledger
 
 
 def read_part(path: str) -> arms.Part:
-  """The part that --config=FILE:PART names."""
+  """The part of --config=FILE:PART."""
   path, _, name = config_file.shipped(path).partition(":")
   module = runpy.run_path(path)
   if not name or "get_study" not in module:
@@ -31,7 +31,7 @@ def code_version() -> str:
 
 
 def complete(earlier: ledger.Ledger | None, part: arms.Part) -> dict:
-  """The complete runs of a part's ledger, by arm, n and seed."""
+  """The runs of a ledger that have spent their C, by arm, n and seed."""
   if earlier is None:
     return {}
   if earlier.part != part:
@@ -43,10 +43,10 @@ def complete(earlier: ledger.Ledger | None, part: arms.Part) -> dict:
 
 def collect(config, root: str, earlier: ledger.Ledger | None, *,
             sweep: bool, workers: int | None) -> str:
-  """Writes the ledger of the part of --config; the same call resumes its runs.
+  """Writes the ledger of the part of --config, and returns its path.
 
-  With `sweep` the missing runs run first. Complete runs of `earlier`, a ledger
-  of this part, are not run again. Returns ROOT/PART.jsonl.gz.
+  With `sweep` the runs are run or resumed first, but not those that are
+  complete in `earlier`, a ledger of this part.
   """
   part = read_part(config_flag.path(sys.argv))
   planned, completed = arms.planned(part), complete(earlier, part)
@@ -57,8 +57,8 @@ def collect(config, root: str, earlier: ledger.Ledger | None, *,
   runs, messages = sweeper.runs_of_plan(plan, config, root)
   if messages:
     raise InputError("; ".join(messages))
-  rows = list(zip(planned, runs, strict=True))
-  missing = [run for row, run in rows if row.key not in completed]
+  pairs = list(zip(planned, runs, strict=True))
+  missing = [run for spec, run in pairs if spec.key not in completed]
   if sweep and missing:
     devices = math.prod(config.mesh.values())
     stopped = sweeper.sweep(
@@ -66,13 +66,13 @@ def collect(config, root: str, earlier: ledger.Ledger | None, *,
     if stopped:
       sys.exit(exit_codes.PREEMPTED)
   lines = [ledger.header(part, code_version())]
-  for row, run in rows:
+  for spec, run in pairs:
     path = os.path.join(run.folder, "records.jsonl")
-    if row.key in completed:
-      lines += completed[row.key].lines
+    if spec.key in completed:
+      lines += completed[spec.key].lines
     elif os.path.exists(path):
       lines += ledger.of_run(
-          row, run.name, records.read(path),
+          spec, run.name, records.read(path),
           diverged=sweeper.last_error(run)[0] == exit_codes.DIVERGED)
   path = os.path.join(root, f"{part.name}.jsonl.gz")
   ledger.write(path, lines)

@@ -8,11 +8,11 @@ from launch.study import arms, reanalysis, windows
 from launch.study.ledger import Ledger, LedgerRun
 from launch.study.windows import ALPHA, Estimate
 
-N = (2, 4, 8, 16, 32, 64, 128)
+NS = (2, 4, 8, 16, 32, 64, 128)  # the n of the study
 
 
 def gain(x: Estimate, alpha: float = ALPHA) -> str:
-  """A difference and its interval."""
+  """A difference, and its interval if its error is known."""
   return (signed(x.value) if np.isnan(x.se) else
           f"{signed(x.value)} {pair(x.interval(alpha), signed)}")
 
@@ -34,13 +34,12 @@ def number(x: Estimate) -> str:
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> str:
-  """A Markdown table."""
   rows = [head, ["---"] * len(head), *lines]
   return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def window_rows(runs: list[LedgerRun], ends, ns) -> list[list[str]]:
-  """Training and validation reward of each n in windows (C / 2, C]."""
+  """The best n and "training · validation" reward in windows (C / 2, C]."""
   (reward, train), (avg, valid) = (windows.best_n(runs, ends, of)
                                    for of in ("reward", "avg"))
   D, interval = runs[0].head["D"], "{} [{}, {}]".format
@@ -54,8 +53,8 @@ def window_rows(runs: list[LedgerRun], ends, ns) -> list[list[str]]:
 
 
 def windows_table(grids: list[tuple[str, list[LedgerRun], list[float]]],
-                  ns=N) -> str:
-  """The windows of several grids, each below a row with its name, if any."""
+                  ns=NS) -> str:
+  """window_rows of several grids, each below a row with its name, if any."""
   lines = []
   for name, runs, ends in grids:
     lines += [[f"**{name}**"] + [""] * (3 + len(ns))] if name else []
@@ -67,8 +66,8 @@ def windows_table(grids: list[tuple[str, list[LedgerRun], list[float]]],
 def arms_table(*parts: Ledger) -> str:
   """The table of reanalysis.compared: a row for each arm and n.
 
-  Each part has a column. Cells of the first arm are rewards, all others are
-  differences to it.
+  Each part has a column. Cells of the first arm are rewards; the other cells
+  are differences to it.
   """
   cells = {}  # (arm, n) -> {part: text}
   for ledger in parts:
@@ -83,7 +82,7 @@ def arms_table(*parts: Ledger) -> str:
 
 
 def claims_table(judged: list[dict]) -> str:
-  """The claims of claims.judge."""
+  """The table of claims, each from claims.judge."""
   def value_text(claim):
     if len(claim["values"]) <= 3:
       return "; ".join(map(number, claim["values"]))
@@ -97,7 +96,7 @@ def claims_table(judged: list[dict]) -> str:
 
 
 def summary(ledger: Ledger) -> str:
-  """The text of a ledger: its size, what is missing, and windows or arms."""
+  """A ledger as text: its size, what is missing, a table of arms or windows."""
   lines = [f"{ledger.part.name}: {len(ledger.runs)} runs, "
            f"{compact(sum(r.head['reached'] for r in ledger.runs))} rollouts"]
   if ledger.missing:

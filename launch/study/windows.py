@@ -1,11 +1,11 @@
 """Means of runs in windows (C / 2, C], the best n, and differences.
 
-A window is the mean of all evaluations, or of all training rollouts, in it.
+The value of a window is the mean of all its evaluations or training rollouts.
 The best n has an interval of bootstrap draws over seeds and problems; values
 and differences have t intervals, which hold for two seeds, too.
 
-Axes besides those of the package: W windows, N values of n, K cells (the seeds
-of one configuration, [S, Q]); as an axis, D is bootstrap draws.
+A cell has the values [S, Q] of the runs of one arm and n. Axes besides those of
+the package: W windows, N values of n, K cells; D, as an axis, bootstrap draws.
 """
 
 import dataclasses
@@ -17,9 +17,10 @@ from isojax.core import evaluate
 from isojax.frontier import bootstrap
 from launch.study.ledger import by_n, LedgerRun
 
-# Share of C: an evaluation takes place up to one step after it is due.
+# An evaluation takes place up to a step after it is due: a share of that C.
 MAX_DELAY = 1 / 64
 ALPHA = 0.05
+# Of the correct ones of k samples.
 METRICS = {"avg": lambda correct, k: correct / k,
            "best": lambda correct, k: evaluate.best_at_k(
                correct, stored=k, k=k)}
@@ -40,13 +41,13 @@ def due(run: LedgerRun, C: float) -> np.ndarray:
 def training(run: LedgerRun, low: float, high: float, name: str) -> np.ndarray:
   """The mean of a training field over the rollouts in (low, high], [1].
 
-  A ledger keeps the means of about 40 parts of a run. A part that is cut by low
-  or high counts with its share of rollouts.
+  A ledger has the means of ranges of rollouts. A range that is cut by low or
+  high counts with its share of rollouts. NaN: no such field, or no rollouts.
   """
   end_U = np.array([0, *(u["rollouts"] for u in run.updates)])
   high = min(high, end_U[-1])
   value_U = [u[name] for u in run.updates]
-  if high <= low or None in value_U:  # a number that the run does not have
+  if high <= low or None in value_U:
     return np.array([np.nan])
   sum_U = np.concatenate([[0], np.cumsum(np.diff(end_U) * value_U)])
   sum_low, sum_high = np.interp([low, high], end_U, sum_U)
@@ -54,11 +55,8 @@ def training(run: LedgerRun, low: float, high: float, name: str) -> np.ndarray:
 
 
 def window(run: LedgerRun, C: float, of: str = "avg") -> np.ndarray:
-  """The mean in (C / 2, C] of a metric of each problem, or of a training mean.
-
-  NaN if the run does not reach the window. A training mean, such as reward, has
-  the shape [1].
-  """
+  """The mean in (C / 2, C]: of a metric for each problem, [Q], or of a training
+  field, such as reward, [1]. NaN if the run does not reach the window."""
   if of not in METRICS:
     return training(run, C / 2, C, of)
   due_E = due(run, C)
@@ -80,12 +78,12 @@ def best_n(runs: list[LedgerRun], ends, of: str = "avg"
            ) -> tuple[dict[int, np.ndarray], list]:
   """The means of each n in windows, and the best n of each window.
 
-  All n and windows of a draw have the same problems, all windows the same
+  In a draw all n and windows have the same problems, and all windows the same
   seeds. S - 1 of S seeds are drawn, as by isojax.frontier.bootstrap.
 
   Returns:
-    n -> [W], NaN where no run reaches the window; (n, low, high) of each
-    window, with the 95 % interval of the draws.
+    {n: means [W]}, NaN where no run reaches the window; (best n, low, high) of
+    each window, with the 95 % interval of the draws.
   """
   value = {n: np.array([[window(run, end, of) for end in ends]
                         for run in members])  # [S, W, Q]
@@ -101,13 +99,13 @@ def best_n(runs: list[LedgerRun], ends, of: str = "avg"
     value_SxDxW = np.einsum("dq,swq->sdw", problems_DxQ, value_SxWxQ)
     known_SxW = ~np.isnan(value_SxDxW[:, 0])
     weight_SxDxW = seeds_DxS.T[:, :, None] * known_SxW[:, None]
-    # A draw without any seed that reaches the window has all that reach it.
+    # If no drawn seed reaches the window, all seeds that reach it count.
     weight_SxDxW = np.where(weight_SxDxW.sum(0) > 0, weight_SxDxW,
                             known_SxW[:, None])
     with np.errstate(invalid="ignore"):
       mean_NxDxW.append((np.nan_to_num(value_SxDxW) * weight_SxDxW).sum(0)
                         / weight_SxDxW.sum(0))
-  # Sums of other machines differ in the last bits; a tie must stay one.
+  # The last bits of sums depend on the machine; a tie must stay a tie.
   value_NxDxW = np.array(mean_NxDxW).round(9)
   best_DxW = np.array(list(value))[
       np.where(np.isnan(value_NxDxW), -np.inf, value_NxDxW).argmax(0)]
@@ -151,7 +149,7 @@ class Estimate:
 
 
 def seed_variance(cells: list[np.ndarray]) -> tuple[float, int]:
-  """The variance of a seed's mean, pooled over cells [S, Q], and its df."""
+  """(variance of a seed's mean, pooled over cells [S, Q]; its df)."""
   df = sum(len(value_SxQ) - 1 for value_SxQ in cells)
   squares = 0.0
   for value_SxQ in cells:
@@ -162,7 +160,7 @@ def seed_variance(cells: list[np.ndarray]) -> tuple[float, int]:
 
 
 def _interaction(value_SxQ: np.ndarray) -> float:
-  """The part of a mean's variance that seeds and problems both count."""
+  """The part of a cell mean's variance that both seeds and problems contain."""
   S, Q = value_SxQ.shape
   if min(S, Q) < 2:
     return 0.0
@@ -175,7 +173,7 @@ def sum_of(cells: list[np.ndarray], pooled=None) -> Estimate:
   """The sum over cells of the means over seeds and problems.
 
   Args:
-    cells: signed values [S, Q] of the seeds of a configuration. Seeds of two
+    cells: [S, Q] each, negated if the mean is to be subtracted. Seeds of two
       cells are independent, their problems the same.
     pooled: seed_variance of these and other cells; None: each cell has its own
       (Welch).
@@ -201,7 +199,7 @@ def sum_of(cells: list[np.ndarray], pooled=None) -> Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-  """The mean over some n of an arm in (C / 2, C]."""
+  """The mean of an arm over some n, in the window (C / 2, C]."""
 
   part: str
   n: tuple[int, ...]
@@ -214,10 +212,10 @@ class Term:
 
 def contrast(L: dict, plus: list[dict], minus: list[dict] = (),
              value=lambda run, term: window(run, term.C, term.of)) -> Estimate:
-  """The sum of the terms `plus` minus the sum of `minus`, as fields of a Term.
+  """The sum of the terms `plus` minus that of `minus`; each has Term's fields.
 
   A run that two terms share counts once, with the sum of its weights. A run
-  whose value of a problem is NaN is left out.
+  with NaN for a problem is left out.
   """
   cells = {}
   for sign, fields in [*((1, t) for t in plus), *((-1, t) for t in minus)]:
@@ -234,6 +232,6 @@ def contrast(L: dict, plus: list[dict], minus: list[dict] = (),
 
 
 def holm(p: list[float]) -> list[float]:
-  """The alpha of each of a family of p-values, by Holm's correction."""
+  """The alpha for each p-value of a family, by Holm's correction."""
   rank = np.argsort(np.argsort(p))  # 0: the smallest p
   return (ALPHA / (len(p) - rank)).tolist()

@@ -77,7 +77,7 @@ def test_a_run_becomes_lines_and_comes_back(tmp_path):
 def test_a_damaged_ledger_is_one_line(tmp_path):
   path = tmp_path / "x.gz"
   path.write_bytes(b"no gzip")
-  with pytest.raises(InputError, match="not a ledger of launch.study"):
+  with pytest.raises(InputError, match=r"^/\S+x.gz: not a ledger of launch"):
     ledger.read(str(path))
 
 
