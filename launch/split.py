@@ -209,7 +209,7 @@ def check_pool(pool: Pool, task: str | None) -> None:
           "drop it from the source") from error
   if not pool.train or not pool.validation:
     raise InputError("expected problems in both splits; give more of them, or "
-                     "a larger source.share")
+                     "another source.share if the source has one")
 
 
 # --- Measuring ----------------------------------------------------------------

@@ -232,7 +232,8 @@ def _convert_write_errors(manager: ocp.CheckpointManager):
     raise InputError(
         f"{store}: a checkpoint could not be written "
         f"({os.strerror(int(code[1])) if code else error}); {last}: free disk "
-        "space, then run the same command again") from error
+        "space or restore write access, then run the same command again"
+        ) from error
 
 
 @functools.cache

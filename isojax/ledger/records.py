@@ -214,8 +214,8 @@ def convert_disk_errors(path: str):
   except OSError as error:
     raise InputError(
         f"{path}: cannot be written ({reason(error)}); data that was already "
-        "written is kept: free disk space, then run the same command again"
-        ) from error
+        "written is kept: free disk space or restore write access, then run "
+        "the same command again") from error
 
 
 def up_to(records: list[dict], step: float) -> list[dict]:

@@ -81,8 +81,11 @@ def test_a_damaged_ledger_is_one_line(tmp_path):
     ledger.read(str(path))
 
 
-def test_two_ledgers_in_one_file_are_refused(tmp_path):
-  ledger.write(str(tmp_path / "x.gz"), 2 * ledgers.lines())
+@pytest.mark.parametrize("damaged", [
+    lambda lines: lines * 2, lambda lines: [lines[0], *lines[2:]]],
+    ids=["two ledgers", "no first run"])
+def test_other_lines_than_a_study_has_are_refused(tmp_path, damaged):
+  ledger.write(str(tmp_path / "x.gz"), damaged(ledgers.lines()))
   with pytest.raises(InputError, match="expected the runs of one study"):
     ledger.read(str(tmp_path / "x.gz"))
 
