@@ -1,6 +1,7 @@
 """The host's part of a step: which rollouts are trained on, with which columns.
 
-  rewards -> keep -> (score) -> advantage -> weights -> updates
+A step calls `keep`, `to_score` (if a column is scored), `advantages`, and then
+`weights` for each update.
 
 NumPy arithmetic, in float64. P problems have at most N rollouts each, of which
 at most M are kept. Padding has mask False. A rollout that was not kept has
@@ -204,7 +205,7 @@ def weights(groups: Groups, mask_BxT, problems, cfg: LossConfig, *,
             objective: str = "problems") -> dict[str, np.ndarray]:
   """The weights of each rollout's tokens in an update, [B] each.
 
-  `problems` are the indices of the update's problems; other weights are 0.
+  They are 0 outside of `problems`, the indices of the update's problems.
   """
   length_PxN = _placed(np.asarray(mask_BxT).sum(axis=1), groups.mask_PxN)
   reward_PxN, mask_PxN, kept_PxN = (x[problems] for x in groups)

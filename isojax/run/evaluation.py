@@ -93,7 +93,7 @@ def eval_setups(setup: Setup, split: str, paths) -> dict[str, Setup]:
 
 def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
                         paths) -> None:
-  """Evaluates the policy of `policy_of`; adds records to eval.jsonl."""
+  """Evaluates a checkpoint, see `policy_of`; adds records to eval.jsonl."""
   setups = hosts.run_on_all_hosts(lambda: eval_setups(setup, split, paths))
   step, params = policy_of(setup, folder, which)
   history = history_at(folder, step)
@@ -123,7 +123,7 @@ def trained_params(setup: Setup, folder: str, step: int | None = None, *,
       setup_lib.abstract_state(setup).params, setup.run_id)
 
 
-def history_at(folder: str, step: int) -> state_lib.History:
+def history_at(folder: str, step: float) -> state_lib.History:
   """The History of a run up to a step, from its records."""
   return state_lib.history_of(records.up_to(
       records.read(os.path.join(folder, state_lib.RECORDS)), step))
@@ -131,8 +131,7 @@ def history_at(folder: str, step: int) -> state_lib.History:
 
 def best_step(folder: str) -> int:
   """The step of the best evaluation in the records of a run."""
-  best = state_lib.history_of(records.read(os.path.join(
-      folder, state_lib.RECORDS))).best
+  best = history_at(folder, math.inf).best
   if best is None:
     raise InputError(f"{folder}: has no evaluation, so no best checkpoint")
   return best[1]

@@ -211,7 +211,7 @@ def cells(line: dict) -> list[str]:
 def wandb(folder: str, project: str, run_id: str, config: dict):
   """Yields a writer to the W&B run with the run's id, which a resume continues.
 
-  W&B's step is the number of rollouts, so it drops records that it already has.
+  W&B's step is the number of rollouts: W&B drops records that it already has.
   """
   import wandb as library  # optional dependency
 

@@ -1,7 +1,4 @@
-"""One step of training, in the order of the papers' algorithm boxes.
-
-sample and grade -> select -> score -> advantage -> weights -> updates
-"""
+"""One step of training, in the order of the papers' algorithm boxes."""
 
 from collections.abc import Callable
 import functools
@@ -104,7 +101,7 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
 def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
            stop: preemption.Stop) -> tuple[
                rollouts_lib.Sampled, np.ndarray, rollouts_lib.InFlight | None]:
-  """The step's rollouts, of rollouts.sample_step; reports missing verdicts."""
+  """Calls rollouts.sample_step; reports the rollouts without a verdict."""
   a, history = setup.e.alloc, state.history
   sampled, kept_P, in_flight = rollouts_lib.sample_step(
       setup, grader, setup.policy(state.train), state.in_flight,

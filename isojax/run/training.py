@@ -24,13 +24,7 @@ from isojax.run import state as state_lib
 from isojax.run import step as step_lib
 from isojax.run.setup import Setup
 from isojax.run.state import State
-from isojax.runtime import (
-  compilation,
-  hosts,
-  preemption,
-  profile,
-  progress,
-)
+from isojax.runtime import compilation, hosts, preemption, profile, progress
 from isojax.sampling import flight
 
 

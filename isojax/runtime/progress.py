@@ -18,7 +18,7 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
   ETA leave out the first step, which compiles. The run begins at `step` and
   `rollouts`, and has C rollouts in `steps` (None: unknown).
   """
-  rate_from = last = time.monotonic()  # begin of rate; last line
+  rate_from = last = time.monotonic()  # of the rate's start, of the last line
   rollouts_then, first = rollouts, step + 1
   bar = tqdm.tqdm(total=steps, initial=step, desc="step", **_screen())
 
