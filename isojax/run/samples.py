@@ -128,7 +128,7 @@ def read(path: str) -> list[dict]:
                      "it if log.samples > 0, but not in a bucket") from error
   except (ValueError, AttributeError) as error:
     raise InputError(f"{path}: not the texts of a run ({error}); move the file "
-                     "away, then run the same command again") from error
+                     "away: a run that resumes writes another") from error
   return texts
 
 
