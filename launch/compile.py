@@ -111,7 +111,7 @@ def case(config, topology: str, *, largest: bool) -> Case:
 def microbatch_rows(e: experiment_lib.Experiment, G: int) -> int:
   """Rows of a microbatch, a multiple of G."""
   W = packing.width(e.sampler.max_new_tokens, e.alloc.n_max)
-  return packing.multiple(e.recipe.loss.microbatch_tokens // W, G)
+  return packing.rounded_down(e.recipe.loss.microbatch_tokens // W, G)
 
 
 def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,

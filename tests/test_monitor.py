@@ -175,6 +175,12 @@ def test_a_resumed_run_repeats_no_text(tmp_path, monkeypatch):
   assert tables == [(2, 48)]  # of evaluations alone
 
 
+def test_a_file_of_other_lines_is_no_file_of_texts(tmp_path):
+  (tmp_path / "samples.jsonl").write_text("{}\n")
+  with pytest.raises(InputError, match="away: a run that resumes writes anoth"):
+    samples.read(str(tmp_path / "samples.jsonl"))
+
+
 def test_texts_are_shown_in_full_without_the_prompt():
   line = dict(kind="eval", step=2, question="1+1?", reference="2",
               prompt="<|user|>1+1?", response="x\ny" * 200, reward=1.0)

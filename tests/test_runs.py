@@ -12,7 +12,7 @@ import pytest
 from isojax.core import exit_codes
 from isojax.ledger import records
 from isojax.run import setup as setup_lib
-from isojax.run import state
+from isojax.run import state, training
 from isojax.sweep import sweeper
 from isojax.tasks import prompts as prompts_lib
 from tests import processes, short_runs
@@ -106,6 +106,12 @@ def test_in_flight_updates_spend_exactly_C():
   assert any(r["solved"] for r in train)
   # Tokens of earlier weights: the trainer's log-probs are others by now.
   assert train[0]["logp_gap"] < 1e-5 < max(r["logp_gap"] for r in train)
+
+
+def test_patience_that_was_lowered_is_named_as_it_is():
+  history = state.History(step=9, best=(0.5, 4), stale=3)
+  text = training.patience_message(2, history)
+  assert "by eval.patience=2: no evaluation" in text and "than 3, or" in text
 
 
 def test_patience_ends_a_run_and_a_larger_one_goes_on(tmp_path, capfd):

@@ -1,4 +1,4 @@
-"""The loss and the update. Letters beside those of isojax/types.py:
+"""The loss and the update. Letters that types.py lacks or uses otherwise:
 
   B  rollouts of a step        P  problems; in Batch, prompt slots
   N  rollouts of the largest group; in packing, tokens of a microbatch

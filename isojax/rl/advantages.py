@@ -5,22 +5,21 @@ of the config (docs/extending.md).
 
 ADVANTAGES are pure functions of rewards and of a mask, [P, N] each: problem,
 rollout. N is the largest group; the mask is False for padding behind a smaller
-one. They return one advantage for each rollout, [P, N]. A group whose rewards
-are all equal, as in a group of one, gets exactly 0, so it is not trained on.
+one. They return one advantage for each rollout, [P, N]. A group of equal
+rewards, such as a group of one, gets exactly 0: no gradient of the policy loss.
 
 TOKEN_ADVANTAGES are pure functions of rewards (see `token_rewards`), values and
 masks of tokens, [P, N, T] each: problem, rollout, token. They return advantages
-and returns, [P, N, T] each. The mask is 1 for tokens of the loss. It is 0 for
-padding and for tokens that the policy did not draw, which an estimator skips:
-their reward and value are ignored, and their advantage and return are 0.
-Without a critic the values are 0.
+and returns, [P, N, T] each. The mask is False for padding and for tokens that
+the policy did not draw: an estimator ignores their reward and value, and their
+advantage and return are 0. Without a critic all values are 0.
 """
 
 import numpy as np
 
 
 def informative(reward_PxN, mask_PxN):
-  """Whether the rewards of a group differ, exactly: bool [P]."""
+  """Whether the rewards of each group differ, by however little: bool [P]."""
   reward, mask = np.asarray(reward_PxN), np.asarray(mask_PxN, bool)
   first = np.take_along_axis(reward, mask.argmax(axis=1)[:, None], axis=1)
   return ((reward != first) & mask).any(axis=1)
@@ -29,7 +28,7 @@ def informative(reward_PxN, mask_PxN):
 def centered(reward_PxN, mask_PxN):
   """r - mean of the group (Dr. GRPO, arXiv 2503.20783)."""
   reward, mask = np.asarray(reward_PxN, np.float64), np.asarray(mask_PxN, bool)
-  differs = informative(reward, mask)[:, None]
+  differs = informative(reward, mask)[:, None]  # else 0: the mean may round
   return np.where(mask & differs, reward - _group_mean(reward, mask), 0.0)
 
 
@@ -115,7 +114,8 @@ ADVANTAGES = {
 def token_rewards(reward_PxN, penalty_PxNxT, mask_PxNxT):
   """The rollout's reward at its last token in the mask, minus token penalties.
 
-  A penalty is such as kl_coef * KL, for KL in the reward. 0 outside the mask.
+  The penalty is kl_coef * KL with recipe.loss.kl_in="reward", else 0. Outside
+  the mask the result is 0.
   """
   mask = np.asarray(mask_PxNxT, bool)
   # The sum counts the mask's tokens from each token to the end.
@@ -127,9 +127,8 @@ def token_rewards(reward_PxN, penalty_PxNxT, mask_PxNxT):
 def whitened(x, mask, *, ddof: int, eps: float):
   """(x - mean) / sqrt(variance + eps) over all tokens of the mask.
 
-  verl has ddof = 1 and eps = 1e-8; older TRL has ddof = 0. Other tokens get 0.
-  All tokens get 0 if the mask has at most ddof tokens, or if all values are
-  equal.
+  Other tokens get 0; all do if the mask has at most ddof tokens, or its values
+  are equal. verl has ddof = 1 and eps = 1e-8; older TRL has ddof = 0.
   """
   mask = np.asarray(mask, bool)
   if mask.sum() <= ddof:
@@ -161,24 +160,19 @@ def reinforce_pp_baseline(reward_PxNxT, value_PxNxT, mask_PxNxT, *,
   Whitened group-centred rewards, and the same before whitening: each token of a
   rollout has the sum of the rollout's rewards minus the mean of the group.
   Whitening is over tokens, so long rollouts weigh more in its mean, and a group
-  of equal rewards usually gets an advantage other than 0. If the rewards of
-  every group are equal, all get 0.
+  of equal rewards usually gets an advantage other than 0. If every group has
+  equal rewards, all advantages are 0.
   """
   del value_PxNxT
   mask = np.asarray(mask_PxNxT, bool)
-  counted = mask.any(axis=-1)
-  reward = np.where(mask, reward_PxNxT, 0.0).sum(axis=-1)
-  mean = reward.sum(axis=-1, keepdims=True) / np.maximum(
-      counted.sum(axis=-1, keepdims=True), 1)
-  differ = (np.where(counted, reward, -np.inf).max(axis=-1, keepdims=True)
-            > np.where(counted, reward, np.inf).min(axis=-1, keepdims=True))
-  difference = np.where(differ, reward - mean, 0.0)
-  returns = np.where(mask, difference[..., None], 0.0)
+  reward_PxN = np.where(mask, reward_PxNxT, 0.0).sum(axis=-1)
+  difference_PxN = centered(reward_PxN, mask.any(axis=-1))
+  returns = np.where(mask, difference_PxN[..., None], 0.0)
   return whitened(returns, mask, ddof=ddof, eps=eps), returns
 
 
 def gae(reward_PxNxT, value_PxNxT, mask_PxNxT, *, gamma: float, lam: float):
-  """Generalised advantages and returns (arXiv 1506.02438).
+  """Generalised advantage estimation, arXiv 1506.02438: (advantages, returns).
 
   delta_t = reward_t + gamma V_{t+1} - V_t, A_t = delta_t + gamma lam A_{t+1},
   return = A + V. V and A after the last token are 0. A token outside the mask

@@ -6,7 +6,7 @@ microbatches and devices cannot change it.
 
 An aggregation is a pure function of lengths and of the shares of rollouts,
 [P, N] each: problem, rollout. A length is the number of tokens in the loss. A
-share says how much a rollout counts: 1 in a step whose problems have equally
+share says how much a rollout counts: 1 in an update of problems with equally
 many rollouts, 0 for padding and dropped groups. It returns the weight of every
 token of a rollout, [P, N]. A rollout without a token in the loss does not
 count, and a group without a rollout that counts leaves the mean over groups (as
@@ -37,8 +37,7 @@ def token_mean(len_PxN, share_PxN):
 
 
 def constant_length(len_PxN, share_PxN, *, length: int):
-  """Weights for the mean over rollouts of token sum / fixed length (Dr. GRPO).
-  """
+  """Weights for the mean over rollouts of token sum / length (Dr. GRPO)."""
   return sample_sum(len_PxN, share_PxN) / length
 
 
@@ -56,7 +55,7 @@ AGGREGATIONS = {
     "sample_sum": sample_sum,
 }
 
-# Whether a term drops groups of equal rewards: (policy, KL and entropy).
+# Whether terms drop groups of equal rewards: (policy; KL, entropy and value).
 # A dropped group leaves the numerator and the denominator of the term.
 ZERO_VARIANCE = {
     "off": (False, False),
@@ -82,7 +81,7 @@ def shares(mask_PxN, objective: str) -> np.ndarray:
 
 def token_weights(len_PxN, share_PxN, informative_P, *, aggregate,
                   zero_variance: str):
-  """Token weights of the policy term, and of KL and entropy: [P, N] each.
+  """Token weights of the policy term, and of the other terms: [P, N] each.
 
   The weights are all 0 if every group was dropped. `aggregate` is a function of
   AGGREGATIONS with its constants bound.

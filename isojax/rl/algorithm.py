@@ -1,6 +1,7 @@
 """The host's part of a step: which rollouts are trained on, with which columns.
 
-  rewards -> keep -> (score) -> advantage -> weights -> updates
+A step calls `keep`, `to_score` (if a column is scored), `advantages`, and then
+`weights` for each update.
 
 NumPy arithmetic, in float64. P problems have at most N rollouts each, of which
 at most M are kept. Padding has mask False. A rollout that was not kept has
@@ -47,8 +48,7 @@ class UpdatesConfig:
 
   epochs: int
   minibatches: int
-  # Largest staleness of in-flight updates, steps; see sampling.flight.
-  in_flight: int
+  in_flight: int  # most steps that a token may be old; see sampling.flight
 
   def __post_init__(self):
     expect("recipe.updates", self, epochs=(self.epochs >= 1, "at least 1"),
@@ -66,9 +66,8 @@ def scored_columns(loss: LossConfig, updates: UpdatesConfig,
                    critic: CriticConfig) -> tuple[str, ...]:
   """The columns that a forward pass computes before the updates.
 
-  With one update per step the trainer's log-probs before it are those of the
-  update itself, so `old_logp` is scored for several updates only, or for a KL
-  term in the reward.
+  A step's first update computes `old_logp` itself, so it is scored only before
+  several updates, or for a KL in the reward.
   """
   needed = {
       "old_logp": loss.kl_in_reward or (
@@ -78,7 +77,7 @@ def scored_columns(loss: LossConfig, updates: UpdatesConfig,
 
 
 def forward_passes(names: tuple[str, ...], critic: CriticConfig) -> int:
-  """The forward passes that score these columns.
+  """The number of forward passes that score these columns.
 
   A shared critic's values come from the hidden states of `old_logp`.
   """
@@ -108,7 +107,7 @@ def _placed(value_B, mask_PxN) -> np.ndarray:
 
 
 def keep(reward_PxN, mask_PxN, uniform_PxN, m, cfg: LossConfig) -> Groups:
-  """Selects the rollouts to train on, by a function of isojax.rl.selection.
+  """Selects the rollouts to train on, by the config's selection.
 
   m is one number or one for each group. Groups of equal m are selected in one
   call. InputError if the user's own selection returns another shape or dtype.
@@ -204,9 +203,9 @@ def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
 
 def weights(groups: Groups, mask_BxT, problems, cfg: LossConfig, *,
             objective: str = "problems") -> dict[str, np.ndarray]:
-  """The token weights of an update, [B] each; 0 outside of its problems.
+  """The weights of each rollout's tokens in an update, [B] each.
 
-  `problems` are the indices of the update's problems.
+  They are 0 outside of `problems`, the indices of the update's problems.
   """
   length_PxN = _placed(np.asarray(mask_BxT).sum(axis=1), groups.mask_PxN)
   reward_PxN, mask_PxN, kept_PxN = (x[problems] for x in groups)
@@ -229,7 +228,7 @@ def weights(groups: Groups, mask_BxT, problems, cfg: LossConfig, *,
 
 def single_update_columns(reward_PxN, rollouts: Rollouts,
                           cfg: LossConfig) -> dict:
-  """The columns of one update on all rollouts of a step, of equal groups."""
+  """The columns of one update on all rollouts, equally many of each problem."""
   mask_PxN = np.ones(np.shape(reward_PxN), bool)
   groups = Groups(np.asarray(reward_PxN), mask_PxN, kept_PxN=mask_PxN)
   return {**advantages(groups, rollouts, {}, cfg),
@@ -239,8 +238,8 @@ def single_update_columns(reward_PxN, rollouts: Rollouts,
 def used(columns: dict, *, regularized: bool) -> np.ndarray:
   """Which rollouts have a gradient: bool [B].
 
-  Their advantage and policy weight are not 0; or KL or entropy bonus is on, and
-  their regularizer weight is not 0.
+  Their advantage and policy weight are not 0; or `regularized` (the loss has a
+  KL, entropy or value term) and their regularizer weight is not 0.
   """
   advantage = np.asarray(columns["advantage"])
   if advantage.ndim > 1:

@@ -33,7 +33,7 @@ KINDS = ("none", "shared", "own")
 
 @dataclasses.dataclass(frozen=True)
 class CriticConfig:
-  """Whose hidden states are valued, and how the value is trained."""
+  """Which hidden states give the values, and how the values are trained."""
 
   kind: str  # one of KINDS, see the module's docstring
   # Base learning rate of the critic's AdamW. The other constants, the warm-up
@@ -41,8 +41,8 @@ class CriticConfig:
   lr: float
   # Factor of the value loss if kind is shared; an own trunk has no other loss.
   coef: float
-  # Largest distance between a value and the scored one, in units of reward;
-  # None: not clipped.
+  # Largest distance of a value from that before the step's updates, in units of
+  # reward; None: not clipped.
   clip: float | None
 
   def __post_init__(self):
@@ -113,9 +113,10 @@ def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
 
 def gradient(model: decoder.Transformer, params, hidden_RxWxD, base,
              batch: Batch, loss: LossConfig, cfg: CriticConfig, lora):
-  """(gradient, gradient of the policy's hidden states, sums) of a microbatch.
+  """The gradients of the value loss of a microbatch, and sums for the metrics.
 
-  The second one is 0 if the critic has a trunk of its own.
+  (gradient of `params`, of `hidden_RxWxD`, sums). The second one is 0 if the
+  critic has a trunk of its own.
   """
   def total(params, hidden_RxWxD):
     own = cfg.kind == "own"

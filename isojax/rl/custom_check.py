@@ -1,7 +1,7 @@
 """Reads a user's function of the loss and tries it on a small batch.
 
-A result of another shape would be broadcast, and the run would train to its end
-on something else than the user meant.
+A result of a wrong shape could be broadcast, and the run would train to its end
+on another loss than the user meant.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,8 @@ LOGP_RxT = np.array([[-0.5, -1.0, -0.1], [-2.0, -0.2, -0.7]], np.float32)
 LOG_RATIO_RxT = np.array([[0.0, 0.4, -0.4], [0.1, 0.0, -0.1]], np.float32)
 ADVANTAGE_RxT = np.array([[1.0] * 3, [-0.5] * 3], np.float32)
 
-# Kind -> its arguments, and (name, shape, kinds of dtype) of each result.
+# A key of loss_config.FUNCTIONS -> the arguments of such a function, and (name,
+# shape, kinds of dtype) of each of its results.
 CASES = {
     "selection": ((REWARD_PxN, MASK_PxN, UNIFORM_PxN),
                   (("the rollouts to keep", (2, 4), "b"),)),
@@ -40,7 +41,7 @@ DTYPES = {"b": "bool", "f": "floating point", "fiu": "numbers"}
 def read(kind: str, name: str, like: Callable) -> dict[str, str]:
   """The result of custom_function.read for `name`, FILE.py:FUNCTION.
 
-  InputError unless the function takes as many arguments as `like`.
+  InputError unless the function takes as many positional arguments as `like`.
   """
   custom = custom_function.read(f"recipe.loss.{kind}", name)
   try:
@@ -73,7 +74,7 @@ def check(kind: str, custom: dict, function: Callable) -> None:
   """
   args, expected = CASES[kind]
   if kind == "policy_loss":
-    # CASES has numpy arrays: an import must not start jax, which then could not
+    # Not in CASES: jax arrays at import would start jax, which then could not
     # connect the processes of a run.
     args = tuple(map(jnp.asarray, args))
   where = f"recipe.loss.{kind}={custom['path']}:{custom['function']}"

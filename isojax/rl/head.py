@@ -33,17 +33,17 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
   cache = jax.tree.map(
       clone, decoder.prompt_cache(model, params, batch.prompts, dtype))
   last_P = batch.prompts.len_P - 1
-  first_P = jnp.take_along_axis(
+  last_token_P = jnp.take_along_axis(
       batch.prompts.tokens_PxS, last_P[:, None], axis=1)[:, 0]
   previous_RxW = jnp.pad(batch.tokens_RxW[:, :-1], [(0, 0), (1, 0)])
   inputs_RxW = jnp.where(
-      batch.offset_RxW == 0, clone(first_P)[:, None], previous_RxW)
+      batch.offset_RxW == 0, clone(last_token_P)[:, None], previous_RxW)
   last_R, column_W = clone(last_P), jnp.arange(W)
   # The last token of the prompt is the input of an answer's first token, so the
   # cached prompt ends before it. Each token sees the prompt and its own answer,
   # whose first column is:
   start_RxW = column_W[None] - batch.offset_RxW
-  filled_RxW = batch.mask_RxW | (batch.offset_RxW > 0)
+  filled_RxW = batch.mask_RxW | (batch.offset_RxW > 0)  # not padding
   count_R = jnp.max(jnp.where(filled_RxW, column_W[None] + 1, 0), axis=1)
   hidden, _ = model.apply(
       {"params": params}, inputs_RxW, last_R[:, None] + batch.offset_RxW,
@@ -54,7 +54,10 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def cloned(x_Px, slot_R, G: int):
-  """Row r gets slot slot_R[r] of its block, of G: [P, ...] -> [R, ...]."""
+  """Values of the slots of G blocks, cloned to their rows: [R, ...].
+
+  Row r gets the value of slot slot_R[r] of its block.
+  """
   grouped = x_Px.reshape(G, -1, *x_Px.shape[1:])
   picked = jax.vmap(lambda x, slot: x[slot])(grouped, slot_R.reshape(G, -1))
   return picked.reshape(-1, *x_Px.shape[1:])
@@ -80,8 +83,8 @@ cloned.defvjp(_clone_forward, _clone_backward)
 def in_chunks(tree, G: int, V: int):
   """Cuts [R, T, ...] along T: [chunks, R, c, ...].
 
-  The logits of a chunk take about memory.HEAD_BYTES on a row shard. Rows stay
-  on their devices. Zeros fill the last chunk.
+  The logits of a chunk take at most about memory.HEAD_BYTES on a row shard.
+  Rows stay on their devices. Zeros fill the last chunk.
   """
   R, T = jax.tree.leaves(tree)[0].shape[:2]
   count = min(T, -(-R * T // (G * memory.head_chunk(V))))

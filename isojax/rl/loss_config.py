@@ -1,7 +1,7 @@
 """The section recipe.loss of a config, and its checks as tables.
 
 A field of FUNCTIONS chooses a function by name. FILE.py:NAME in place of a name
-is a function of the user, whose text is part of the run id.
+is a function of the user, and the text of its file is part of the run id.
 """
 
 import dataclasses
@@ -39,9 +39,10 @@ CHOICES = {
     "normalise": ("after", "before"),
     # What a probability ratio compares: a token, or an answer's mean (GSPO).
     "ratio": ("token", "sequence"),
-    # Its denominator: the trainer before the step's updates, or the sampler's
-    # record.
+    # The ratio's denominator: the trainer before the step's updates, or the
+    # sampler's record.
     "ratio_to": ("old", "behavior"),
+    # Whether an importance weight is of a token, or of a whole answer.
     "importance_level": ("token", "sequence"),
     "kl_estimator": losses.KL_ESTIMATORS,
     "kl_in": ("loss", "reward"),
@@ -101,7 +102,7 @@ CHECKS = {
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-  """What is minimised, and in which precision and pieces."""
+  """The loss, its precision, and the memory that it takes."""
 
   selection: str  # of FUNCTIONS, or FILE.py:NAME, as the next three
   advantage: str
@@ -112,11 +113,11 @@ class LossConfig:
   ratio_to: str
   constants: dict  # of the first four functions, but for CALLER_CONSTANTS
   zero_variance: str  # a key of aggregation.ZERO_VARIANCE
-  advantage_ddof: int  # of the group's standard deviation
+  advantage_ddof: int  # of the standard deviation that divides the advantage
   advantage_eps: float  # added to it
   clip_low: float  # PPO clip; no effect while strictly on-policy
   clip_high: float
-  importance_cap: float | None  # on trainer / sampler; None: no such weights
+  importance_cap: float | None  # of weights trainer / sampler; None: no weights
   importance_level: str  # of CHOICES
   kl_coef: float  # of the KL to the base policy; 0 drops its forward pass
   kl_estimator: str  # of CHOICES
@@ -125,7 +126,7 @@ class LossConfig:
   # Tokens of a microbatch's rows, with padding. LAST_BITS: changes rounding
   # alone, not the run id.
   microbatch_tokens: int = field(metadata=LAST_BITS)
-  # Number of widths of prompt slots: S, S / 2, ...; each compiles programs.
+  # Number of lengths of prompt slots: S, S / 2, ...; each compiles programs.
   prompt_sizes: int = field(metadata=LAST_BITS)
   # The backward computes the layers again, to save memory.
   remat: bool = field(metadata=LAST_BITS)
@@ -135,11 +136,11 @@ class LossConfig:
   reduce_dtype: str  # in which gradients of weights are summed over devices
   attention: str = field(metadata=LAST_BITS)  # one of attention.CHOICES
   precision: str  # of float32 products, one of precision.PRECISIONS
-  head_dtype: str | None  # of the head, of decoder.HEAD_DTYPES; None: dtype
+  head_dtype: str | None  # of the LM head, or None for `dtype`
 
   def __post_init__(self):
-    # Kind -> the user's file, read once, if the config names one. Not a field
-    # of the dataclass, which has the names alone.
+    # A key of FUNCTIONS -> the user's function, if the config names one. Not a
+    # field of the dataclass: fields are the keys of recipe.loss.
     object.__setattr__(self, "custom", {
         kind: custom_check.read(kind, getattr(self, kind), next(iter(
             functions.values()))) for kind, functions in FUNCTIONS.items()
@@ -213,7 +214,7 @@ def constant_names(function) -> list[str]:
 
 
 def _check_constants(cfg: LossConfig) -> None:
-  """InputError if cfg.constants lacks a constant, or has one without a use."""
+  """InputError if a constant is missing, unused or out of its range."""
   used, described = set(), []
   for kind in FUNCTIONS:
     names = [name for name in constant_names(cfg.unbound(kind))

@@ -8,16 +8,15 @@ importance sampling as in IsoCompute (arXiv 2603.12151).
 A policy loss is a pure function of log-probs, log-ratios and advantages, [R, T]
 each. It returns the loss of each token and whether a bound acts on it, [R, T]
 each. Its keyword-only arguments are constants of the config
-(docs/extending.md). The log-ratio carries a gradient; it is `token_log_ratio`,
-or `sequence_log_ratio` for GSPO, which is `ppo_clip` with that ratio.
+(docs/extending.md). The log-ratio has a gradient. It is `token_log_ratio`; GSPO
+is `ppo_clip` with `sequence_log_ratio`.
 """
 
 import chex
 import jax
 import jax.numpy as jnp
 
-# On log-ratios, in nats, as in verl: exp of them is finite.
-LOG_BOUND = 20.0
+LOG_BOUND = 20.0  # nats, of |log-ratio|, as in verl: keeps its exp finite
 
 
 @jax.named_scope("logp")
@@ -41,10 +40,10 @@ def token_log_ratio(logp_RxT, old_logp_RxT):
 def answer_sums(x_RxW, offset_RxW):
   """The sum over each token's answer, at all tokens of the answer.
 
-  A row packs several answers; an answer begins where the offset is 0, which
-  padding has too. Sums of one answer do not depend on the answers before it in
-  the row, as differences of a cumulative sum would. No step mixes rows, so rows
-  may be sharded.
+  A row packs several answers; an answer begins where the offset is 0. Padding
+  has offset 0 too, so each of its tokens is summed alone. The bits of a sum do
+  not depend on the answers before it in the row, unlike a difference of
+  cumulative sums. No operation mixes rows, so rows may be sharded.
   """
   chex.assert_equal_shape([x_RxW, offset_RxW])
   first_RxW = offset_RxW == 0
@@ -97,18 +96,18 @@ def ppo_clip(logp_RxT, log_ratio_RxT, advantage_RxT, *, clip_low, clip_high):
   ratio = jnp.exp(log_ratio_RxT)
   clipped = jnp.clip(ratio, 1 - clip_low, 1 + clip_high)
   gain, bound = ratio * advantage_RxT, clipped * advantage_RxT
-  # Not minimum and clip alone: at a tie jax splits the gradient between both
-  # sides, which for clip_low = 0 or clip_high = 0 is the case at r = 1.
+  # Not jnp.minimum: at a tie jax splits the gradient between both sides, and
+  # clip_low = 0 or clip_high = 0 gives a tie at r = 1.
   bounded = bound < gain
   return -jnp.where(bounded, jax.lax.stop_gradient(bound), gain), bounded
 
 
 def ppo_dual_clip(logp_RxT, log_ratio_RxT, advantage_RxT, *, clip_low,
                   clip_high, dual_clip):
-  """ppo_clip, and where A < 0 at most dual_clip |A|.
+  """The loss of ppo_clip, but at most dual_clip |A| where A < 0.
 
-  Without that bound a token of negative advantage that has become likely,
-  r > dual_clip, dominates the update. verl has dual_clip = 3.
+  Without that bound a token of negative advantage that has become much more
+  likely, r > dual_clip, dominates the update. verl has dual_clip = 3.
   """
   loss, bounded = ppo_clip(logp_RxT, log_ratio_RxT, advantage_RxT,
                            clip_low=clip_low, clip_high=clip_high)
@@ -138,10 +137,10 @@ POLICY_LOSSES = {
 
 
 def importance(gap_RxT, *, cap):
-  """(Weight trainer / sampler, stop_gradient(min(exp(gap), cap)); if capped).
+  """(importance weight trainer / sampler, whether it is capped).
 
-  The gap is old - behavior log-prob of each token, or `answer_sums` of it for
-  the weight of the whole answer.
+  The weight is stop_gradient(min(exp(gap), cap)). The gap is the log-prob old -
+  behavior of each token, or the sum of these over its answer.
   """
   ratio = jax.lax.stop_gradient(jnp.exp(gap_RxT))
   return jnp.minimum(ratio, cap), ratio > cap
@@ -150,13 +149,13 @@ def importance(gap_RxT, *, cap):
 def k1(logp_RxT, ref_logp_RxT):
   """logp - ref. For the reward: its expected gradient as a loss is 0.
 
-  The mean over tokens of the policy is KL(policy || ref).
+  Its mean over tokens of the policy is KL(policy || ref).
   """
   return logp_RxT - ref_logp_RxT
 
 
 def k2(logp_RxT, ref_logp_RxT):
-  """(ref - logp)^2 / 2; its gradient is that of KL(policy || ref)."""
+  """(ref - logp)^2 / 2; its expected gradient is that of KL(policy || ref)."""
   return 0.5 * (ref_logp_RxT - logp_RxT)**2
 
 
@@ -188,9 +187,9 @@ KL_ESTIMATORS = {
 
 
 def value_loss(value_RxT, old_value_RxT, return_RxT, *, clip):
-  """(max((V - G)^2, (clip(V, V_old +- clip) - G)^2) / 2; whether clipped).
+  """(max((V - G)^2, (clip(V, V_old +- clip) - G)^2) / 2, whether clipped).
 
-  V is the value, G the return.
+  V is the value, V_old that before the step's updates, G the return.
   """
   chex.assert_equal_shape([value_RxT, old_value_RxT, return_RxT])
   # Bounds around V_old, not V_old + clip(V - V_old): within them V keeps its

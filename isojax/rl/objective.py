@@ -17,11 +17,11 @@ from isojax.types import Batch
 
 
 def token_loss(logp, ref_logp, entropy, token: Batch, cfg: LossConfig):
-  """(loss, sums for the metrics), over c positions of all rows, [R, c].
+  """(loss, sums for the metrics) of c positions of all rows.
 
   Args:
-    logp: of the policy, with gradient.
-    ref_logp, entropy: None where their coefficients are 0.
+    logp: of the policy, with gradient; this and the other arrays are [R, c].
+    ref_logp, entropy: read only if the loss has a KL or entropy term.
     token: the arrays of a Batch that have one value per token; its columns
       include those of `whole_answer_columns` if the config needs them.
   """
@@ -37,7 +37,7 @@ def token_loss(logp, ref_logp, entropy, token: Batch, cfg: LossConfig):
   logp = masked(logp)
   old, behavior = old_and_behavior(logp, mask, columns, cfg)
   log_ratio = losses.token_log_ratio(logp, old)
-  if cfg.ratio == "sequence":
+  if cfg.ratio == "sequence":  # the column has no gradient
     log_ratio = columns["sequence_log_ratio"] + (
         logp - jax.lax.stop_gradient(logp))
   policy_loss = cfg.function("policy_loss", clip_low=cfg.clip_low,
@@ -48,25 +48,26 @@ def token_loss(logp, ref_logp, entropy, token: Batch, cfg: LossConfig):
            else old - behavior)
     weight, capped = losses.importance(gap, cap=cfg.importance_cap)
     policy, bounded = policy * weight, bounded | capped
-  value = policy * columns["policy_weight"]
+  loss = policy * columns["policy_weight"]
   sums = {"tokens": jnp.sum(mask, dtype=jnp.float32),
           "logp": total(logp),
           "logp_gap": total(jnp.abs(jax.lax.stop_gradient(logp) - behavior)),
           "clip_fraction": total(bounded.astype(jnp.float32))}
   if cfg.entropy_coef:
-    value -= cfg.entropy_coef * entropy * columns["regularizer_weight"]
+    loss -= cfg.entropy_coef * entropy * columns["regularizer_weight"]
   if cfg.kl_in_loss:
     kl = losses.KL_ESTIMATORS[cfg.kl_estimator](logp, masked(ref_logp))
-    value += cfg.kl_coef * kl * columns["regularizer_weight"]
+    loss += cfg.kl_coef * kl * columns["regularizer_weight"]
     sums["kl"] = total(kl)
-  return total(value), sums | {"loss": total(value)}
+  return total(loss), sums | {"loss": total(loss)}
 
 
 def old_and_behavior(logp, mask, columns: dict, cfg: LossConfig):
-  """(old, behavior) log-probs of ratios and importance weights; masked: 0.
+  """The log-probs (old, behavior) of ratios and importance weights.
 
-  With ratio_to="behavior" both are the sampler's. Else `old` is the scored
-  column; without one this is the only update of the step, and `old` is logp.
+  Both are 0 outside the mask. With ratio_to="behavior" both are the sampler's.
+  Else `old` is the scored column; without that column this is the only update
+  of the step, and `old` is logp.
   """
   behavior = jnp.where(mask, columns["behavior_logp"], 0.0)
   if cfg.ratio_to == "behavior":
@@ -77,7 +78,7 @@ def old_and_behavior(logp, mask, columns: dict, cfg: LossConfig):
 
 
 def whole_answer_columns(logp, batch: Batch, cfg: LossConfig) -> dict:
-  """The columns that sum over the tokens of an answer, [R, W] each."""
+  """The columns that depend on all tokens of an answer, [R, W] each."""
   logp = jnp.where(batch.mask_RxW, logp, 0.0)
   old, behavior = old_and_behavior(logp, batch.mask_RxW, batch.columns, cfg)
   columns = {}

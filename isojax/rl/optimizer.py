@@ -13,7 +13,7 @@ from isojax.rl import critic as critic_lib
 from isojax.runtime import mesh as mesh_lib
 from isojax.types import CriticState, TrainState
 
-# The rollouts of a step: Bp * n, Bp * m, or Bp * m / minibatches.
+# Which rollouts set the learning rate: Bp * n, Bp * m, or Bp * m / minibatches.
 BATCHES = ("sampled", "trained", "update")
 
 
@@ -24,8 +24,7 @@ class OptimizerConfig:
   # The learning rate is base_lr * sqrt(rollouts / base_batch).
   base_lr: float
   base_batch: int  # rollouts
-  # Which rollouts of a step this rule counts: one of BATCHES.
-  batch: str
+  batch: str  # the rollouts that this rule counts, one of BATCHES
   warmup_steps: int  # updates
   b1: float
   b2: float
@@ -59,7 +58,7 @@ def warmup_then_constant(lr: float, steps: int):
 
 
 def stepped(tx, grads, state):
-  """(params, opt_state) after an update."""
+  """(params, opt_state) after an update of a TrainState or CriticState."""
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   return optax.apply_updates(state.params, updates), opt_state
 
@@ -89,7 +88,7 @@ def _abstract_moments(tx, params, mesh):
 
 def abstract_state(model: decoder.Transformer, tx, lora=lora_lib.FULL,
                    critic: Critic | None = None) -> TrainState:
-  """Shapes and shardings of the train state; also to restore into."""
+  """Shapes and shardings of the train state, also the target of a restore."""
   params, critic_state = lora_lib.abstract_trained(model, lora), None
   if critic:
     critic_params = critic_lib.abstract_params(model, critic.cfg, lora)
@@ -103,7 +102,7 @@ def abstract_state(model: decoder.Transformer, tx, lora=lora_lib.FULL,
 
 def init_state(model: decoder.Transformer, tx, params, lora=lora_lib.FULL,
                critic: Critic | None = None, trunk=None) -> TrainState:
-  """The state of step 0; trained parameters, also of a trunk, are donated."""
+  """The state of step 0; donates `params`, and the `trunk` of an own critic."""
   shardings = jax.tree.map(lambda x: x.sharding,
                            abstract_state(model, tx, lora, critic))
   critic_params = critic and critic_lib.init_params(model, critic.cfg, trunk)

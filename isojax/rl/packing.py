@@ -16,7 +16,7 @@ import numpy as np
 from isojax.rl.loss_config import LossConfig
 from isojax.types import Batch, Prompts, Rollouts
 
-MIN_ROW_TOKENS = 32  # unless n answers of T tokens have fewer together
+MIN_ROW_TOKENS = 32  # so that several short answers share a row and its prompt
 
 
 def width(T: int, n: int) -> int:
@@ -24,30 +24,31 @@ def width(T: int, n: int) -> int:
   return min(n * T, max(T, MIN_ROW_TOKENS))
 
 
-def multiple(count: int, G: int) -> int:
+def rounded_down(count: int, G: int) -> int:
   """`count` rounded down to a multiple of G, and at least G."""
   return max(G, count // G * G)
 
 
-def packed(len_R, problem_R, W: int) -> list[list[int]]:
+def packed(len_B, problem_B, W: int) -> list[list[int]]:
   """The answers of each row of W tokens, in the order of their problems.
 
-  The answers of a problem are placed by decreasing length, each into the
-  fullest row that has space for it (best-fit decreasing).
+  The arguments list all answers, sorted by problem. Those of a problem are
+  placed by decreasing length, each into the fullest row that has space for it
+  (best-fit decreasing).
   """
   rows = []
-  edges = np.flatnonzero(np.diff(problem_R, prepend=-1, append=-1))
+  edges = np.flatnonzero(np.diff(problem_B, prepend=-1, append=-1))
   for begin, end in itertools.pairwise(edges):
     free = []  # (free tokens, row) of this problem's rows, ascending
-    for i in begin + np.argsort(-len_R[begin:end], kind="stable"):
-      fullest = bisect.bisect_left(free, (len_R[i], 0))
+    for i in begin + np.argsort(-len_B[begin:end], kind="stable"):
+      fullest = bisect.bisect_left(free, (len_B[i], 0))
       if fullest == len(free):
         space, row = W, len(rows)
         rows.append([])
       else:
         space, row = free.pop(fullest)
       rows[row].append(int(i))
-      bisect.insort(free, (space - len_R[i], row))
+      bisect.insort(free, (space - len_B[i], row))
   return rows
 
 
@@ -59,9 +60,9 @@ def fill(problem_R, *, G: int, rows: int, slots: int):
     rows, slots: places for rows, and prompt slots, of a block.
 
   Returns:
-    place: the place of each row that was taken. slot [G * rows]: the prompt
-    slot of each place. slot_problem [G * slots]: the problem of each prompt
-    slot. slot and slot_problem are 0 where empty.
+    place: the place of each row that was taken, in all blocks.
+    slot [G * rows]: prompt slot of each place, within its block; 0 if empty.
+    slot_problem [G * slots]: problem of each prompt slot; 0 if empty.
   """
   place = []
   slot, slot_problem = np.zeros((G, rows), np.int32), np.zeros((G, slots), int)
@@ -80,19 +81,19 @@ def fill(problem_R, *, G: int, rows: int, slots: int):
 def cut(problem_R, *, S: int, W: int, G: int, tokens: int):
   """Yields the result of `fill` for each microbatch in turn.
 
-  The prompt slots of a microbatch have a sixteenth of the tokens of its rows,
-  a quarter, or as many: the smallest that suffices for its rows. There are
-  never more slots than rows. Each block has at least one row.
+  All prompt slots of a microbatch together have 1/16, 1/4 or all of `tokens`:
+  the smallest that suffices for its rows. There are never more slots than rows.
+  Each block has a place for at least one row.
 
   Args:
     problem_R: problem of each row.
     S, W: tokens of a prompt slot and of a row.
     tokens: the most tokens of a microbatch's rows.
   """
-  rows = multiple(tokens // W, G)
+  rows = rounded_down(tokens // W, G)
   while len(problem_R):
     for prompt_tokens in (tokens // 16, tokens // 4, tokens):
-      slots = min(rows, multiple(prompt_tokens // S, G))
+      slots = min(rows, rounded_down(prompt_tokens // S, G))
       filled = fill(problem_R[:rows], G=G, rows=rows // G, slots=slots // G)
       if len(filled[0]) == min(rows, len(problem_R)):
         break
@@ -117,7 +118,7 @@ class Layout(typing.NamedTuple):
 
 
 def slot_tokens(S: int, longest: int, sizes: int) -> int:
-  """The smallest of `sizes` tokens S, S / 2, S / 4, ... that a prompt fits."""
+  """The smallest of S, S / 2, ... (`sizes` of them) that is >= `longest`."""
   for _ in range(sizes - 1):
     if longest > (S + 1) // 2:
       break
@@ -150,8 +151,7 @@ def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n, G: int,
     placed, rows = rows[:len(place)], rows[len(place):]
     answer = np.concatenate(placed)
     length = len_B[answer]
-    # Tokens of the row before each answer; tokens of the answer before each
-    # token.
+    # Tokens of a row before each answer, and of an answer before each token.
     before = np.concatenate([
         np.cumsum(len_B[row]) - len_B[row] for row in placed])
     offset = np.arange(length.sum()) - np.repeat(
@@ -165,8 +165,7 @@ def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n, G: int,
 
 
 def spread(layout: Layout, value, dtype) -> np.ndarray:
-  """Values of rollouts [B] or of their tokens [B, T] as [R, W], 0 in padding.
-  """
+  """Values of rollouts [B] or their tokens [B, T] as [R, W]; padding is 0."""
   value = np.asarray(value)
   out = np.zeros((len(layout.slot_R), layout.W), dtype)
   out.reshape(-1)[layout.target_N] = (
@@ -183,7 +182,7 @@ def collect(layout: Layout, value_RxW, out_BxT) -> None:
 
 def batch(layout: Layout, prompts: Prompts, rollouts: Rollouts,
           columns: dict) -> Batch:
-  """A microbatch; columns are numbers [B] or [B, T]."""
+  """The microbatch of a layout; columns are numbers [B] or [B, T]."""
   T, S = rollouts.tokens_RxT.shape[1], layout.S
   slots = jax.tree.map(lambda x: np.asarray(x)[layout.problem_P], prompts)
   return Batch(

@@ -18,7 +18,7 @@ import numpy as np
 
 
 def everything(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
-  """All rollouts; m is then n."""
+  """All rollouts, whatever m is."""
   del reward_PxN, uniform_PxN, m
   return np.array(mask_PxN, bool)
 
@@ -35,11 +35,9 @@ def max_variance(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
 
   Some best subset holds the k highest and the m - k lowest rewards (PODS, Lemma
   3.1). Candidates are compared by m sum r^2 - (sum r)^2, which is m^2 times
-  their variance, in integers, so that equal variances are equal. Sorting takes
+  their variance, in integers, so that rounding breaks no tie. Sorting takes
   O(n log n), the rest O(n). The tie rule is that of PODS: the first best of k =
-  m, 0, 1, ..., m - 1. Equal rewards are in the order of their indices, so the
-  highest are taken from the lowest index upwards, the lowest from the highest
-  downwards.
+  m, 0, 1, ..., m - 1. Of equal rewards, those with low indices count as higher.
   """
   del uniform_PxN
   m = min(m, np.shape(mask_PxN)[1])
@@ -59,8 +57,8 @@ def max_variance(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
 
   spread = m * candidates(sorted_PxN**2) - candidates(sorted_PxN)**2
   spread = np.roll(spread, 1, axis=1)  # k = m, 0, 1, ..., m - 1
-  high_Px1 = (np.argmax(spread, axis=1)[:, None] - 1) % (m + 1)
-  place_Pxm = np.where(place_1xm < high_Px1, place_1xm, n_Px1 - m + place_1xm)
+  k_Px1 = (np.argmax(spread, axis=1)[:, None] - 1) % (m + 1)
+  place_Pxm = np.where(place_1xm < k_Px1, place_1xm, n_Px1 - m + place_1xm)
   return _kept(order_PxN, place_Pxm, mask_PxN, m=m)
 
 
@@ -97,7 +95,7 @@ def _count(mask_PxN):
 
 
 def _kept(order_PxN, place_Pxm, mask_PxN, *, m: int):
-  """The rollouts at m places of each group's order; all of m or fewer."""
+  """The rollouts at m places of each group's order; all if there are <= m."""
   P, N = order_PxN.shape
   place_Pxm = np.broadcast_to(place_Pxm.clip(0, N - 1), (P, m))
   kept_PxN = np.zeros((P, N), bool)

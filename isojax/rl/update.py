@@ -1,4 +1,8 @@
-"""The sharded update: (state, base, microbatches) -> (state, metrics)."""
+"""The sharded update, and the scoring of columns before it.
+
+`base` holds the parameters of the base policy, which adapters are added to and
+the KL refers to; it is None if there is neither.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -56,10 +60,10 @@ def _for_batch(model: decoder.Transformer, cfg: LossConfig, batch: Batch):
 
 def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
                   critic: Critic | None = None):
-  """gradient(trained, base, batch, temperature) -> (gradient, sums).
+  """Returns gradient(trained, base, batch, temperature) -> (gradients, sums).
 
-  `bare` is the model before `with_kernel`, `trained` the result of
-  `trained_params`.
+  `bare` is the model before `with_kernel`. `trained` is the result of
+  `trained_params`, and gradients are a pair like it.
   """
   dtype = jnp.dtype(cfg.dtype)
 
@@ -73,14 +77,6 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
       return (head_lib.hidden_states(model, params, batch, dtype),
               decoder.head_weight(params, model.cfg))
 
-    def term(hidden, weight, rest):
-      token, ref_hidden = rest
-      logp, entropy = logp_fn(hidden, weight, token.tokens_RxW)
-      ref_logp = None
-      if cfg.kl_in_loss:
-        ref_logp, _ = logp_fn(ref_hidden, ref_weight, token.tokens_RxW)
-      return objective.token_loss(logp, ref_logp, entropy, token, cfg)
-
     (hidden, weight), pull_back = jax.vjp(forward, policy)
     ref_weight = ref_hidden = None
     if cfg.kl_in_loss:
@@ -92,6 +88,16 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
                                 mesh=model.mesh)
       batch = batch.replace(columns=batch.columns | (
           objective.whole_answer_columns(logp, batch, cfg)))
+
+    def term(hidden, weight, rest):
+      token, ref_hidden = rest
+      logp, entropy = logp_fn(hidden, weight, token.tokens_RxW)
+      ref_logp = None
+      if cfg.kl_in_loss:
+        ref_logp, _ = logp_fn(ref_hidden, ref_weight, token.tokens_RxW)
+      return objective.token_loss(logp, ref_logp, entropy, token, cfg)
+
+    # Only arrays with one value per token can be cut into chunks.
     rest = (batch.replace(prompts=None, slot_R=None), ref_hidden)
     sums, grad_hidden, grad_weight = head_lib.gradient(
         term, hidden, weight, rest, mesh=model.mesh)
@@ -105,25 +111,26 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
   return gradient
 
 
-def policy_params(model: decoder.Transformer, base, trained, cfg: LossConfig,
+def policy_params(model: decoder.Transformer, base, params, cfg: LossConfig,
                   lora):
-  """The policy's parameters; gradients are in reduce_dtype or head_dtype.
+  """All parameters of the policy, from its trained `params`.
 
-  `trained` are its trained parameters, without those of a critic.
+  They are in reduce_dtype, the head in head_dtype if that is set, so that the
+  backward computes their gradients in the same dtype.
   """
   name = decoder.head_name(model.cfg)
 
-  def cast(path, x):  # casts in a forward cast the gradient in the backward
+  def cast(path, x):
     wide = cfg.head_dtype and path[-1].key == name
     return x.astype(cfg.head_dtype if wide else cfg.reduce_dtype)
 
   return jax.tree.map_with_path(cast, lora_lib.merge(
-      lora, base, trained, precision=cfg.precision,
+      lora, base, params, precision=cfg.precision,
       dithered=dither.is_needed(cfg.dtype)))
 
 
 def make_logp_fn(model: decoder.Transformer, temperature):
-  """logp_fn(hidden, weight, tokens) -> (logp, entropy), [R, c] each."""
+  """Returns logp_fn(hidden, weight, tokens) -> (logp, entropy), [R, c] each."""
   logits = precision_lib.of_head(decoder.logits, model.head_dtype)
 
   def logp_fn(hidden, weight, tokens_RxW):
@@ -136,7 +143,7 @@ def make_logp_fn(model: decoder.Transformer, temperature):
 def make_score(bare: decoder.Transformer, cfg: LossConfig,
                names: tuple[str, ...], lora=lora_lib.FULL,
                critic: Critic | None = None):
-  """score(state, base, batch, temperature) -> {name: [R, W]}.
+  """Returns score(state, base, batch, temperature) -> {name: [R, W]}.
 
   The names are those of isojax.rl.algorithm.scored_columns. One forward pass
   for each name, without gradient; values of a shared critic come from the pass
@@ -192,12 +199,10 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
 
   Returns:
     update(state, base, batches, temperature) -> (state, metrics).
-    The state is donated. `base` holds the base policy's parameters, which
-    adapters are added to and KL refers to; None if there is neither. `batches`
-    are microbatches on the devices.
+    The state is donated. `batches` are microbatches on the devices.
     If no token has a gradient, there is no microbatch, and the optimizer is
     skipped: its state and the parameters stay as they are, and only state.step
-    rises. Metrics are means over the tokens that have a gradient, but for
+    rises. Metrics are means over the microbatches' tokens in the loss, but for
     `loss`, a sum; `grad_norm`, of the policy's gradient; and `finite`, whether
     loss, gradient and new parameters are finite.
   """
@@ -252,5 +257,5 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
       carry = accumulate(trained_params(state), base, carry, batch, temperature)
     return apply(state, carry)
 
-  update.programs = start, accumulate, apply
+  update.programs = start, accumulate, apply  # for tests and measurements
   return update

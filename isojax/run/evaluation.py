@@ -30,8 +30,8 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
                split: str = "validation", store_texts=lambda *_: None) -> dict:
   """Samples setup.validation; returns the fields of an eval record.
 
-  `split` is the name of these problems in the record: `on_split` puts another
-  split there. store_texts(prompts, rollouts, groups, advantage) stores some
+  `split` names these problems in the record; after `on_split` they are those of
+  another split. store_texts(prompts, rollouts, groups, advantage) stores some
   answers.
   """
   e, k = setup.e, setup.e.eval.k
@@ -55,7 +55,7 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
 def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
   """The setup whose `validation` is a split of a stratum.
 
-  `path` is the file of a stratum, by default the config's. A test split is a
+  `path` is the stratum's file, by default the config's. The test split is in a
   file beside it, which training never opens.
   """
   if path is not None:
@@ -77,7 +77,7 @@ def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
 
 
 def eval_setups(setup: Setup, split: str, paths) -> dict[str, Setup]:
-  """eval_set in the records -> setup; of the config's stratum, then `paths`."""
+  """The setups of the config's stratum and of those in `paths`, by eval_set."""
   out = {f"{setup.stratum.header['stratum']}/{split}": on_split(setup, split)}
   for path in paths:
     other = on_split(setup, split, path)
@@ -93,7 +93,7 @@ def eval_setups(setup: Setup, split: str, paths) -> dict[str, Setup]:
 
 def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
                         paths) -> None:
-  """Evaluates checkpoint `which` of `policy_of`; adds records to eval.jsonl."""
+  """Evaluates a checkpoint, see `policy_of`; adds records to eval.jsonl."""
   setups = hosts.run_on_all_hosts(lambda: eval_setups(setup, split, paths))
   step, params = policy_of(setup, folder, which)
   history = history_at(folder, step)
@@ -123,16 +123,15 @@ def trained_params(setup: Setup, folder: str, step: int | None = None, *,
       setup_lib.abstract_state(setup).params, setup.run_id)
 
 
-def history_at(folder: str, step: int) -> state_lib.History:
-  """What the records of a run say up to a step."""
+def history_at(folder: str, step: float) -> state_lib.History:
+  """The History of a run up to a step, from its records."""
   return state_lib.history_of(records.up_to(
       records.read(os.path.join(folder, state_lib.RECORDS)), step))
 
 
 def best_step(folder: str) -> int:
   """The step of the best evaluation in the records of a run."""
-  best = state_lib.history_of(records.read(os.path.join(
-      folder, state_lib.RECORDS))).best
+  best = history_at(folder, math.inf).best
   if best is None:
     raise InputError(f"{folder}: has no evaluation, so no best checkpoint")
   return best[1]
@@ -141,8 +140,8 @@ def best_step(folder: str) -> int:
 def policy_of(setup: Setup, folder: str, which: str):
   """(step, parameters) of the "newest" or the "best" checkpoint of a run.
 
-  It is (0, base policy) if no checkpoint was saved, or if no evaluation was
-  better than that of step 0. InputError: the best one was not kept.
+  It is (0, base policy) if none was saved, or if the best evaluation is that of
+  step 0. InputError: there is no evaluation, or the best one was not kept.
   """
   store = {"newest": state_lib.CHECKPOINTS, "best": state_lib.BEST}[which]
   path, step = os.path.join(folder, store), None
@@ -161,7 +160,7 @@ def policy_of(setup: Setup, folder: str, which: str):
 
 
 def check_evaluable(setup: Setup, folder: str) -> None:
-  """InputError without a checkpoint in the folder; names runs of the config."""
+  """InputError without a checkpoint in the folder; it names runs with one."""
   if checkpoint.steps(os.path.join(folder, state_lib.CHECKPOINTS)):
     return
   others = [f"{other} ({what})" for other, what in other_runs(setup, folder)]
@@ -179,7 +178,7 @@ def check_evaluable(setup: Setup, folder: str) -> None:
 
 
 def other_runs(setup: Setup, folder: str) -> list[tuple[str, str]]:
-  """(folder, what differs) of runs with checkpoints and the config's name."""
+  """(folder, what differs) of runs with a checkpoint and our config's name."""
   out = []
   for other, stored in workdir.siblings(folder):
     if "name" in stored.config and stored.config["name"] == setup.e.name and (

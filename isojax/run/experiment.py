@@ -66,7 +66,7 @@ class EvalSection:
   temperature: float
   top_p: float
   first: int  # rollouts before the first evaluation after step 0
-  growth: float  # of the rollouts between evaluations; 1 is linear
+  growth: float  # rollouts at the next one / at this one; 1: each `first`
   patience: int | None  # evaluations without a better avg that end the run
 
   def __post_init__(self):
@@ -82,7 +82,7 @@ class EvalSection:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointSection:
-  every_steps: int  # updates between checkpoints
+  every_steps: int  # between checkpoints
   every_minutes: float  # or this long since the last one, whichever comes first
   keep: int  # newest checkpoints kept
   keep_best: bool  # and that of the best evaluation
@@ -96,7 +96,7 @@ class CheckpointSection:
 class LogSection:
   every_seconds: float  # between progress lines where there is no terminal
   tensorboard: bool  # also write summaries; needs isojax[tb]
-  samples: int  # rollouts of each step whose text goes to samples.jsonl
+  samples: int  # texts of each step or evaluation that go to samples.jsonl
   wandb: str  # project of W&B, or trackio:PROJECT; "": off; needs the extra
 
   def __post_init__(self):
@@ -114,7 +114,7 @@ class LogSection:
 
 @dataclasses.dataclass(frozen=True)
 class FilterSection:
-  rounds: int  # sampling rounds of a step at most, until Bp are informative
+  rounds: int  # most sampling rounds of a step, until Bp groups are informative
   # Pass rate from which a problem is not sampled again; None: always sampled.
   solved_rate: float | None
 
@@ -240,7 +240,7 @@ def dtypes(config: dict) -> dict[str, str]:
 
 
 def begins_dithered(config: dict) -> bool:
-  """Whether a run's trained weights begin with dither.initial_params."""
+  """Whether a run's trained weights begin as dither.initial_params."""
   return not config["model"]["lora"]["rank"] and dither.is_needed(
       *dtypes(config).values())
 
@@ -261,7 +261,7 @@ def load(config) -> Experiment:
 
 
 def has_group_baseline(loss: LossConfig) -> bool:
-  """Whether the advantage compares a group's rollouts; a custom one may."""
+  """Whether the advantage compares a group's rollouts, as a custom one may."""
   return loss.advantage in advantages.NEEDS_GROUP or "advantage" in loss.custom
 
 
@@ -275,7 +275,7 @@ def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
 
 
 def _check_ddof(e: Experiment) -> None:
-  """InputError if a standard deviation is of too few values."""
+  """InputError if the advantage's standard deviation is over too few values."""
   a, cfg = e.alloc, e.recipe.loss
   if "ddof" not in loss_config.constant_names(cfg.unbound("advantage")):
     return

@@ -1,4 +1,4 @@
-"""Reads the files of a run: policy, problems, reward; their hashes and notes.
+"""Reads, checks and hashes the files of a run: policy, problems, reward.
 
 Everything is checked before anything is compiled or written.
 """
@@ -35,33 +35,32 @@ class BasePolicy(typing.NamedTuple):
 
 
 def open_policy(path: str, mesh) -> BasePolicy:
-  """Opens a checkpoint by folder or hub name, on a mesh, and checks its files.
-  """
+  """Opens a checkpoint, a folder or hub name, on a mesh; checks its files."""
   folder = hf_config.resolve(path)
-  # Before the tokenizer, whose loader would report an error of config.json as
-  # its own.
+  # First, because the tokenizer's loader would report an error of config.json
+  # as one of the tokenizer.
   model = decoder.Transformer(hf_config.read(folder), mesh)
   tokenizer = tokenizer_lib.load(folder)
   # Not len(tokenizer): Gemma 3's exceeds its embedding rows by one token.
-  ends = tokenizer_lib.eos_ids(folder, tokenizer)
-  if max(ends) >= model.cfg.V:
+  eos_ids = tokenizer_lib.eos_ids(folder, tokenizer)
+  if max(eos_ids) >= model.cfg.V:
     raise InputError(
-        f"{path}: the EOS token id {max(ends)} is not below vocab_size="
+        f"{path}: the EOS token id {max(eos_ids)} is not below vocab_size="
         f"{model.cfg.V} of config.json; copy tokenizer and model from the same "
         "checkpoint")
   hf_weights.check(folder, decoder.abstract_params(model))
-  return BasePolicy(folder, tokenizer, ends, model)
+  return BasePolicy(folder, tokenizer, eos_ids, model)
 
 
 def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
-  """A stratum without its too long prompts; the prompts by split; notes.
+  """(stratum without problems with too long prompts, prompts by split, notes).
 
   InputError: the grader cannot grade it, no prompt of a split fits, or a prompt
   has a token outside the model's vocabulary V.
   """
   stratum, prompts = strata_lib.read(path), {}
   header, task = stratum.header, base_lib.TASKS[e.task.grader.name]
-  # No task: from launch.split with n=0. task.read: a reward, for any problem.
+  # launch.split with n=0 writes no task. task.read: a reward for any problem.
   if header["task"] is None:
     for problem in (*stratum.train, *stratum.validation):
       try:
@@ -149,9 +148,8 @@ def notes(e: experiment_lib.Experiment, alloc: dict, header: dict,
   a, out = e.alloc, ()
   if (e.recipe.filter.rounds == 1 and alloc["M"] is None
       and alloc["C"] != a.C):
-    out += (f"alloc.C={alloc['C']} is no whole number of steps: "
-              f"{a.C} rollouts will be spent, in {many(a.M, 'step')} of "
-              f"Bp * n = {a.B}",)
+    out += (f"alloc.C={alloc['C']} is no whole number of steps: {a.C} rollouts "
+            f"will be spent, in {many(a.M, 'step')} of Bp * n = {a.B}",)
   measured_model = (
       header["model_sha256"] if "model_sha256" in header else None)
   if measured_model is None:  # the stratum has no pass rates
@@ -172,11 +170,11 @@ def notes(e: experiment_lib.Experiment, alloc: dict, header: dict,
 
 def with_auto(values: dict, platform: str,
               stored_config) -> tuple[dict, tuple]:
-  """The config with a dtype for each `auto`, and a note that names it.
+  """The config with a dtype for each `auto`, and a note that names the dtype.
 
   A run that resumes keeps its dtypes, also on a processor on which `auto` would
-  now be another. `stored_config` is that of setup.setup_of, but takes a config
-  instead of its run id.
+  now be another. stored_config(config) is the config of the existing run that
+  has the run id of `config`, or None.
   """
   auto = [key for key, dtype in experiment_lib.dtypes(values).items()
           if dtype == shape_lib.AUTO]

@@ -28,7 +28,7 @@ IDENTIFIERS = ("seed", "Bp", "D", "k", "step", "unix_time")
 class Monitor(typing.NamedTuple):
   """Where a run reports to."""
 
-  watch: findings.Watcher
+  watch: findings.Watcher  # (record) -> new warnings
   progress: typing.Callable  # see progress.reporter
   store_texts: typing.Callable  # see samples.writer
   number_writers: list[typing.Callable]  # (record); only on process 0
@@ -133,7 +133,7 @@ def places(folder: str, log: experiment.LogSection) -> str:
 
 
 def table(run_records: list[dict], *, best: bool) -> str:
-  """The evaluations and rates of a run; `best`: whether its best is kept."""
+  """Evaluations and rates of a run; `best`: its best checkpoint is kept."""
   evals = [r for r in run_records if r["kind"] == "eval"]
   train = [r for r in run_records if r["kind"] == "train"]
   start, end, top = evals[0], evals[-1], max(evals, key=lambda r: r["avg"])
@@ -161,7 +161,7 @@ def table(run_records: list[dict], *, best: bool) -> str:
 
 
 def curves(record: dict) -> dict:
-  """The numbers of a record, by kind/name."""
+  """The numbers of a record that are drawn, by kind/name."""
   parts = record["reward_parts"] or {}
   return {f"{record['kind']}/{name}": value for name, value in [
       *record.items(), *((f"reward/{name}", x) for name, x in parts.items())]
@@ -177,8 +177,7 @@ class Writer(typing.NamedTuple):
 
 @contextlib.contextmanager
 def tensorboard(folder: str, start: int):
-  """Yields a writer of summaries by step; purges those of steps after `start`.
-  """
+  """Yields a writer of summaries; purges those of steps after `start`."""
   import tensorboardX  # optional dependency
 
   with tensorboardX.SummaryWriter(
@@ -197,7 +196,7 @@ def tensorboard(folder: str, start: int):
 
 
 def _samples_table(library, lines: list[dict]):
-  """A table of W&B, which trackio copies."""
+  """A table of W&B or trackio, which have the same interface."""
   return library.Table(columns=list(samples.COLUMNS), data=[
       [line[name] for name in samples.COLUMNS] for line in lines])
 
@@ -212,7 +211,7 @@ def cells(line: dict) -> list[str]:
 def wandb(folder: str, project: str, run_id: str, config: dict):
   """Yields a writer to the W&B run with the run's id, which a resume continues.
 
-  Its step is the number of rollouts, so W&B drops records that it has already.
+  W&B's step is the number of rollouts: W&B drops records that it already has.
   """
   import wandb as library  # optional dependency
 

@@ -26,7 +26,7 @@ def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
 
 def sampler_bytes(model: decoder.Transformer, cfg: engine.SamplerConfig
                   ) -> memory.DeviceBytes:
-  """What a sampler takes on each device of the model's mesh."""
+  """The memory of a sampler on each device of the model's mesh."""
   return memory.DeviceBytes(
       shape_of(model.cfg), memory.Formats(
           cfg.dtype, sampled_head=cfg.head_dtype),
@@ -38,7 +38,7 @@ def sampler_bytes(model: decoder.Transformer, cfg: engine.SamplerConfig
 
 def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
   """The sampler with as many slots as its memory admits, and notes."""
-  # launch.compile has no tokenizer; the phrase changes no size of its programs.
+  # launch.compile has no tokenizer and needs no phrase, which changes no size.
   phrase = base.tokenizer and interrupt_lib.encoded(
       cfg.interrupt, base.tokenizer, eos=base.eos_ids, V=base.model.cfg.V,
       T=cfg.max_new_tokens)
@@ -67,7 +67,7 @@ def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
 
 def update_kernel(e: experiment_lib.Experiment,
                   model: decoder.Transformer) -> str:
-  """The update's attention kernel; InputError as attention.choose."""
+  """The update's attention kernel; raises InputError as attention.choose."""
   return update_lib.with_kernel(
       model, e.recipe.loss, e.sampler.max_prompt_tokens + packing.width(
           e.sampler.max_new_tokens, e.alloc.n_max)).attention

@@ -62,13 +62,13 @@ class Sampled(typing.NamedTuple):
   seconds_waited: float  # for verdicts, after the last rollout had ended
   evicted: int  # times that a rollout lost its slot, see cache.Paged
   num_lost: int = 0  # rollouts without a verdict, see `with_verdicts`
-  lost_tokens: int = 0
+  lost_tokens: int = 0  # of these rollouts
 
 
 class InFlight(typing.NamedTuple):
   """Rollouts in flight between two steps, with in-flight updates.
 
-  Only `flight` is saved. A resumed run grades complete rollouts again.
+  Only `flight` is saved, so a resumed run grades complete rollouts again.
   """
 
   flight: flight_lib.InFlightState
@@ -115,7 +115,7 @@ class GradingPipe:
     return graded
 
   def wait(self, items: flight_lib.Items) -> grader_lib.Graded:
-    """The verdicts of rollouts, which are forgotten. May raise Stopped.
+    """Waits for the verdicts of rollouts, and forgets them. May raise Stopped.
 
     The `lost` lines of a call of the grader are returned once, with the first
     verdicts from it.
@@ -199,7 +199,7 @@ def with_verdicts(sampled: Sampled) -> Sampled:
 
 
 def concatenate_rounds(parts: list[Sampled]) -> Sampled:
-  """The rollouts of several rounds as those of one; no round has staleness."""
+  """The rollouts of several rounds as those of one; all have staleness 0."""
   concatenate = lambda *trees: jax.tree.map(
       lambda *x: np.concatenate(x), *trees)
   prompts, n, rollouts, graded, staleness, *counts = zip(*parts, strict=True)
@@ -260,7 +260,7 @@ def sample_step(setup: Setup, grader: Grading, params,
 
 def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
             left: int, solved_D, stop: Stop, divide):
-  """The groups of all rounds of a step, at most Bp of which are trained on."""
+  """(Sampled of all rounds of a step, the groups to train on: bool [P])."""
   e, Bp = setup.e, setup.e.alloc.Bp
   order_D = prompts_lib.order_at(seed=e.seed, step=step, Bp=Bp,
                                  solved_D=solved_D)
@@ -316,7 +316,7 @@ def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
 
 def restored_in_flight(saved: np.ndarray | None,
                        sampler: engine.Sampler) -> InFlight:
-  """What is in flight in a checkpoint, see flight.to_bytes; None: a new run."""
+  """The InFlight of a checkpoint, from flight.to_bytes; None: a new run."""
   if saved is None:
     return InFlight(flight_lib.empty_state(sampler.layout), {})
   flight = flight_lib.from_bytes(saved)

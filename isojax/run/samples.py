@@ -30,8 +30,8 @@ COLUMNS = ("step", "question", "reference", "response", "reward")  # of tables
 def choose(groups: Groups, count: int) -> tuple[int, np.ndarray]:
   """A problem, and the indices of `count` of its rollouts, in [0, B).
 
-  The first problem whose rewards differ, else the first that has rollouts. Its
-  best and its worst rollout come first.
+  The problem is the first whose rewards differ, else the first with rollouts.
+  Its best and its worst rollout come first.
   """
   n_P = groups.mask_PxN.sum(axis=1)
   differs_P = informative(groups.reward_PxN, groups.mask_PxN)
@@ -46,22 +46,22 @@ def lines_of(tokenizer, problems: dict, prompts: Prompts, rollouts: Rollouts,
              step: int, count: int) -> list[dict]:
   """The lines of one step or evaluation, at most `count`, of one problem.
 
-  `problems` are by id. The advantage is [B], or [B, T] of tokens, whose mean is
-  stored; an evaluation has none.
+  `problems`: id -> problem. The advantage is [B], or [B, T] of tokens, of which
+  the mean is stored; an evaluation has none.
   """
   row, index = choose(groups, count)
   reward_B = groups.reward_PxN[groups.mask_PxN]
   prompt = tokenizer.decode(np.asarray(prompts.tokens_PxS)[
       row, :int(prompts.len_P[row])].tolist())
   chosen = jax.tree.map(lambda x: np.asarray(x)[index], rollouts)
-  values = np.maximum(chosen.len_R, 1) if np.ndim(advantage) > 1 else (
-      np.ones(len(index)))  # values of an advantage, of which the mean is taken
+  divisors = np.maximum(chosen.len_R, 1) if np.ndim(advantage) > 1 else (
+      np.ones(len(index)))
   problem = problems[int(prompts.id_P[row])]
   return [{"kind": kind, "step": step, "problem": problem.id,
            "question": problem.question, "reference": problem.answer,
            "prompt": prompt, "response": text, "reward": float(reward_B[i]),
            "advantage": None if advantage is None else float(
-               np.sum(advantage[i]) / values[j])}
+               np.sum(advantage[i]) / divisors[j])}
           for j, (i, text) in enumerate(zip(
               index, rewards.texts(tokenizer, chosen), strict=True))]
 
@@ -128,7 +128,7 @@ def read(path: str) -> list[dict]:
                      "it if log.samples > 0, but not in a bucket") from error
   except (ValueError, AttributeError) as error:
     raise InputError(f"{path}: not the texts of a run ({error}); move the file "
-                     "away, then run the same command again") from error
+                     "away: a run that resumes writes another") from error
   return texts
 
 

@@ -42,11 +42,11 @@ class Setup:
   """What stays constant during a run."""
 
   e: experiment_lib.Experiment  # the checked config
-  config: dict  # the values of `e`, alloc.C rounded to whole steps
+  config: dict  # the values of `e`, but alloc.C rounded to whole steps
   folder: str  # checkpoint of the base policy
   model_sha256: str  # of its weights
   identity: dict  # all inputs of the results
-  run_id: str  # its hash
+  run_id: str  # hash of `identity`, or the stored one, see state.as_stored
   tokenizer: object  # transformers' fast tokenizer
   stratum: strata_lib.Stratum
   train: Prompts  # of stratum.train, host arrays

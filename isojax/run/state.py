@@ -1,7 +1,7 @@
 """What changes from step to step, and what a resume restores of it.
 
-The state is a checkpoint (train state, rollouts in flight) and a fold over the
-records up to its step, nothing else.
+The state is a checkpoint (train state, rollouts in flight) and the History of
+the records up to its step, nothing else.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ CHECKPOINTS, BEST = "checkpoints", "best"
 
 @dataclasses.dataclass(frozen=True)
 class History:
-  """What the records of a run add up to, after the last of them."""
+  """What the records of a run add up to so far."""
 
   step: int = 0  # steps made
   rollouts: int = 0  # sampled in them
@@ -41,7 +41,7 @@ class History:
   best: tuple[float, int] | None = None  # avg and step of the best evaluation
   stale: int = 0  # evaluations since the best one
   solved: frozenset[int] = frozenset()  # ids of problems not sampled again
-  evidence: division.Evidence | None = None  # None: uniform n needs none
+  evidence: division.Evidence | None = None  # None: all problems have equal n
 
   def after(self, record: dict) -> "History":
     """The history with one more record."""
@@ -64,7 +64,7 @@ def history_of(run_records: list[dict], evidence=None) -> History:
 
 
 def first_evidence(setup: Setup) -> division.Evidence | None:
-  """What is known of the training problems at step 0, for a rule."""
+  """The Evidence at step 0, from the stratum's pass counts."""
   if setup.e.alloc.division.is_uniform:
     return None
   correct_D, n = strata_lib.counts(setup.stratum)
@@ -138,8 +138,7 @@ def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
                   default=0)
   cfg, has_in_flight = setup.e.checkpoint, setup.e.recipe.updates.in_flight > 0
   saved = checkpoint.steps(store)
-  # A run may be killed before its first checkpoint is saved completely, at the
-  # latest when the second one is due.
+  # The first checkpoint is complete at the latest when the second one is due.
   missing = None
   if saved and not epath.Path(path).exists():
     missing = "records"

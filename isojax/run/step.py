@@ -1,7 +1,4 @@
-"""One step of training, in the order of the papers' algorithm boxes.
-
-sample and grade -> select -> score -> advantage -> weights -> updates
-"""
+"""One step of training, in the order of the papers' algorithm boxes."""
 
 from collections.abc import Callable
 import functools
@@ -73,7 +70,7 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
   """
   loss, history = setup.e.recipe.loss, state.history
   sampled, kept_P, in_flight = sample(setup, state, grader, stop)
-  reward, batch = select(setup, sampled, kept_P, history)
+  shaped_reward, batch = select(setup, sampled, kept_P, history)
   timer.end("sample")
   scored = score(setup, state.train, batch)
   timer.end("score")
@@ -87,8 +84,8 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
   return State(train, in_flight, history), {
       **rollout_fields(sampled),
       **problem_fields(setup, history, sampled),
-      "shaped_reward": reward,
-      # kept_P: bool, of the problems of all rounds
+      "shaped_reward": shaped_reward,
+      # kept_P has Bp problems of each round.
       "extra_rounds": len(kept_P) // setup.e.alloc.Bp - 1,
       "selected": int(batch.groups.kept_PxN.sum()),
       "scored_tokens": scored.tokens,
@@ -104,7 +101,7 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
 def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
            stop: preemption.Stop) -> tuple[
                rollouts_lib.Sampled, np.ndarray, rollouts_lib.InFlight | None]:
-  """As rollouts.sample_step; reports how many have no verdict, and why."""
+  """Calls rollouts.sample_step; reports the rollouts without a verdict."""
   a, history = setup.e.alloc, state.history
   sampled, kept_P, in_flight = rollouts_lib.sample_step(
       setup, grader, setup.policy(state.train), state.in_flight,
@@ -143,7 +140,7 @@ def problem_fields(setup: Setup, history: History,
 
 def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
            history: History) -> tuple[float, GradedBatch]:
-  """The mean shaped reward, and the groups to train on with m of their n."""
+  """The mean shaped reward, and the kept groups with m of their n selected."""
   e, graded, rollouts = setup.e, sampled.graded, sampled.rollouts
   shaped_B = rewards.shaped(
       graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
@@ -165,7 +162,7 @@ def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
 class Scored(typing.NamedTuple):
   columns: dict[str, np.ndarray]  # [B, T] each, 0 where not scored
   scored_B: np.ndarray | None  # bool; None if there are no columns
-  tokens: int  # that went through a forward pass, once for each pass
+  tokens: int  # of the scored rollouts, counted once for each forward pass
 
 
 def score(setup: Setup, train: TrainState, batch: GradedBatch) -> Scored:
@@ -259,7 +256,7 @@ def rollout_fields(sampled: rollouts_lib.Sampled) -> dict:
       "all_correct": share_of(1.0),
       "entropy": (float(rollouts.entropy_R.sum())
                   / int(rollouts.mask_RxT.sum())),
-      "kl": None,  # replaced by the update's metric if KL is on
+      "kl": None,  # the update's metric replaces it if the loss has a KL
       "value_loss": None,  # likewise, with a critic
       "response_length": tokens / len(rollouts.len_R),
       "truncated": float(np.mean(~rollouts.ended_R)),

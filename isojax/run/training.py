@@ -24,13 +24,7 @@ from isojax.run import state as state_lib
 from isojax.run import step as step_lib
 from isojax.run.setup import Setup
 from isojax.run.state import State
-from isojax.runtime import (
-  compilation,
-  hosts,
-  preemption,
-  profile,
-  progress,
-)
+from isojax.runtime import compilation, hosts, preemption, profile, progress
 from isojax.sampling import flight
 
 
@@ -41,7 +35,7 @@ class RunHandles:
   start: int  # steps made before this process began
   saved: int  # step of the newest checkpoint
   saved_at: float  # on time.monotonic
-  ledger: records.File | records.Bucket | None  # None but on process 0
+  ledger: records.File | records.Bucket | None  # of process 0; None on others
   manager: ocp.CheckpointManager
   best: ocp.CheckpointManager | None  # of the best evaluation; None: not kept
   grader: rollouts_lib.Grading
@@ -76,7 +70,7 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
             state.history.step, state.history.rollouts)
         state = evaluate_if_due(setup, state, handles, finished)
         if not finished and setup.e.is_out_of_patience(state.history.stale):
-          hosts.say(patience_message(state.history))
+          hosts.say(patience_message(setup.e.eval.patience, state.history))
           finished = True
         save_if_due(setup, state, handles, finished)
         if finished:
@@ -128,11 +122,11 @@ def evaluate_if_due(setup: Setup, state: State, handles: RunHandles,
   return state
 
 
-def patience_message(history: state_lib.History) -> str:
+def patience_message(patience: int, history: state_lib.History) -> str:
   avg, step = history.best
-  return (f"ended at step {history.step} by eval.patience={history.stale}: no "
-          f"evaluation since step {step} is above its avg of {avg:.4f}; with a "
-          "larger one, or None, the same command trains on")
+  return (f"ended at step {history.step} by eval.patience={patience}: no "
+          f"evaluation since step {step} is above its avg of {avg:.4f}; with "
+          f"more than {history.stale}, or None, the same command trains on")
 
 
 def keep_best(setup: Setup, state: State, handles: RunHandles) -> None:
@@ -155,7 +149,7 @@ def keep_best(setup: Setup, state: State, handles: RunHandles) -> None:
 
 def record_step(setup: Setup, state: State, handles: RunHandles,
                 fields: dict) -> State:
-  """Records a step; returns the state with the record."""
+  """Records a step; returns the state with the step in its history."""
   before = state.history
   if not setup.e.recipe.loss_informs:
     fields = fields | {"loss": None}
@@ -176,7 +170,7 @@ def record_step(setup: Setup, state: State, handles: RunHandles,
 
 def add_record(setup: Setup, state: State, handles: RunHandles,
                record: dict) -> State:
-  """Writes a record, with its alarms; returns the state with the record."""
+  """Writes a record and its alarms; returns the state with the record."""
   for warning in handles.monitor.watch(record):
     hosts.say(f"step {record['step']}: {warning}")
   history = state.history.after(record)

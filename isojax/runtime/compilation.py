@@ -29,7 +29,7 @@ def enable_cache(say) -> None:
   Calls say(line) if its folder is not writable.
   """
   if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-    # jax's default is 1 s; the embedded policy's programs all compile faster.
+    # jax's default is 1 s; programs of assets/countdown-tiny compile faster.
     jax.config.update(
         "jax_persistent_cache_min_compile_time_secs", MIN_CACHED_SECONDS)
   if "JAX_COMPILATION_CACHE_DIR" in os.environ:
@@ -77,13 +77,13 @@ def announce(say) -> None:
 
 
 def program(details: dict) -> str:
-  """The name of the function of an event of jax."""
+  """The name of the function that an event of jax is about."""
   name = details["fun_name"] if "fun_name" in details else "?"
   return name.removeprefix("jit(").removesuffix(")")
 
 
 class Count:
-  """Counts what the thread that created it compiles from then on."""
+  """Counts and times what the thread that created it compiles from then on."""
 
   def __init__(self):
     self.names = []  # of programs compiled since the last `news`
@@ -96,8 +96,8 @@ class Count:
     if event not in SPENT or threading.get_ident() != self._thread:
       return
     end = time.perf_counter()
-    # Inner functions are traced within outer ones and end before them. 1 ms is
-    # for the time between the end of a span and this call.
+    # Outer functions end after the inner ones that are traced within them. 1 ms
+    # is for the time between the end of a span and this call.
     while self._spans and self._spans[-1][0] >= end - seconds - 1e-3:
       self._spans.pop()
     self._spans.append((end - seconds, end))

@@ -93,7 +93,7 @@ def initialize(coordinator: str | None, num_processes: int | None,
         "--coordinator=none, for a run of this process alone")
   hint = (f"start the same command on every host within {START_SECONDS} s, or "
           "give --coordinator=none for a run of this process alone")
-  # jax would abort this process, with a stack of C++.
+  # Before jax's own timeout, which aborts the process with a stack of C++.
   timeout = threading.Timer(START_SECONDS, _end, [exit_codes.BAD_INPUT, (
       f"isojax: {origin}: waited {START_SECONDS} s for the other processes of "
       f"this run; {hint}\n")])
@@ -156,9 +156,10 @@ def gather(value) -> list:
 
 
 def run_on_all_hosts(function):
-  """function(), which must not communicate, called on every process.
+  """Returns function(), which must not communicate; every process must call.
 
-  EverywhereError names the hosts on which it raised InputError.
+  If it raises InputError on some hosts, all raise EverywhereError, which names
+  them unless the message is the same on all.
   """
   if count() == 1:
     return function()
@@ -190,7 +191,7 @@ def assert_same_on_all_hosts(values: dict) -> None:
 
 
 def code() -> dict:
-  """The hash of our sources and the versions of libraries."""
+  """The hash of isojax's sources, and versions of Python and libraries."""
   folder, content = pathlib.Path(__file__).parents[1], hashlib.sha256()
   for file in sorted(folder.rglob("*.py")):
     content.update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
@@ -210,8 +211,9 @@ def fail_together():
   Yields an event, to be set once this process has made more progress than the
   one that it resumes. Until then, what looks like a lost process may happen
   again at every start (a wrong set-up, too little memory), and a scheduler that
-  restarts on PEER_LOST would do so without end. So it is an error like others,
-  unless jax misses heartbeats of a process and aborts this one while it waits.
+  restarts on PEER_LOST would do so without end. So the exit code is that of
+  other errors, unless jax misses heartbeats of a process and aborts this one
+  while it waits.
   """
   alive_event = threading.Event()
   if count() == 1:

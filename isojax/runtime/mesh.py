@@ -53,7 +53,7 @@ class MeshConfig:
 def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
   """A mesh over the first of `devices`, by default jax.devices().
 
-  InputError: too few devices, or several processes and devices without use.
+  InputError: too few devices, or unused ones in a run of several processes.
   """
   shape = dataclasses.asdict(cfg)
   devices = jax.devices() if devices is None else devices
@@ -85,7 +85,8 @@ def row_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def host_readable_rows(mesh: Mesh) -> NamedSharding:
-  """The sharding of rows that every host reads; over hosts, a copy on each."""
+  """The sharding of rows that every host reads; replicated over several hosts.
+  """
   rows = row_sharding(mesh)
   return rows if rows.is_fully_addressable else replicated(mesh)
 
@@ -100,7 +101,7 @@ def logits_sharding(mesh: Mesh, V: int) -> NamedSharding:
 
 
 def spread_rows(mesh: Mesh, R: int) -> NamedSharding:
-  """A sharding of R rows over all mesh axes, `row_sharding` if R is uneven."""
+  """R rows over all mesh axes; `row_sharding` if these do not divide R."""
   if R % mesh.size:
     return row_sharding(mesh)
   return NamedSharding(mesh, P((*ROWS, "tensor")))
@@ -129,15 +130,15 @@ def without_fsdp(sharding: NamedSharding) -> NamedSharding:
 
 
 def each_block(sharding: NamedSharding) -> NamedSharding:
-  """The sharding of [G, ...]: an array `without_fsdp` for each row shard."""
+  """The sharding of [G, ...]: one array, `without_fsdp`, on each row shard."""
   return NamedSharding(sharding.mesh, P(ROWS, *without_fsdp(sharding).spec))
 
 
 def reduced(blocks, sharding: NamedSharding):
   """The sum of an `each_block` array over G, with `sharding`.
 
-  It is first reduced and scattered over fsdp, then its shards are summed over
-  data. In one operation XLA would sum whole arrays.
+  Over "fsdp" it is reduced and scattered, then its shards are summed over
+  "data". In one operation XLA would sum whole arrays.
   """
   def local(block):  # [1, ...]: the array of this row shard
     if "fsdp" not in sharding.spec:

@@ -16,7 +16,8 @@ from isojax.core import exit_codes
 
 EXCHANGE_SECONDS = 5.0  # between two exchanges of processes that are sampling
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Part of a file's path -> what the run waits for if its main thread is in it.
+# Part of a file's path -> what the run waits for if its main thread is in it;
+# the first one that matches counts.
 WORK_IN = {
     "jax/_src/compiler": "XLA, which compiles a program",
     "orbax": "a checkpoint to be written",
@@ -55,7 +56,8 @@ class Stop:
   def __init__(self):
     self._asked = threading.Event()
     self._checked = time.monotonic()
-    self._polls, self._interval = 0, 1  # polls so far; polls between two checks
+    # Polls since the last check; polls between two checks.
+    self._polls, self._interval = 0, 1
 
   def ask(self) -> None:
     self._asked.set()
@@ -73,8 +75,8 @@ class Stop:
     if any(asked):
       raise Stopped
     if self._polls:
-      # Uses only gathered values, so that all processes get the same interval.
-      # The polls of the slowest process in EXCHANGE_SECONDS.
+      # Polls of the slowest process in EXCHANGE_SECONDS; from gathered values,
+      # so that all processes get the same interval.
       polls = int(self._polls * EXCHANGE_SECONDS / max(*seconds, 1e-3))
       self._interval = max(1, min(polls, 2 * self._interval))
     self._polls, self._checked = 0, time.monotonic()
@@ -82,8 +84,8 @@ class Stop:
   def poll(self) -> None:
     """Calls `check` if due; all processes must call, equally often.
 
-    With several processes it is due about EXCHANGE_SECONDS after the last one,
-    on the clock of the slowest.
+    It is due at each poll of a run of one process, else about EXCHANGE_SECONDS
+    after the last check, on the clock of the slowest process.
     """
     from isojax.runtime import hosts
     self._polls += 1
@@ -106,7 +108,7 @@ def on_signals():
 def _answered(numbers: tuple, *, end: bool):
   """Prints a line at each signal, from a thread, as the main one may compile.
 
-  With `end` the third one ends the process.
+  With `end` the third signal ends the process.
   """
   read, write = os.pipe()
   os.set_blocking(write, False)
@@ -121,7 +123,7 @@ def _answered(numbers: tuple, *, end: bool):
 
 
 def _answer(read: int, numbers: tuple, end: bool) -> None:
-  """Prints what each signal does; reads the numbers of signals from a pipe."""
+  """Prints what each signal does; a pipe `read` has the signals' numbers."""
   count = 0
   while number := os.read(read, 1):
     if number[0] not in numbers:

@@ -13,7 +13,7 @@ def stage(name: str, function):
 
 
 def trace(folder: str):
-  """A context that writes a trace: *.xplane.pb for TensorBoard, *.json.gz."""
+  """A context that writes traces for TensorBoard and Perfetto into a folder."""
   return jax.profiler.trace(folder, create_perfetto_trace=True)
 
 

@@ -18,10 +18,9 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
   ETA leave out the first step, which compiles. The run begins at `step` and
   `rollouts`, and has C rollouts in `steps` (None: unknown).
   """
-  rate_from = last = time.monotonic()  # rate and ETA are of the time from then
+  rate_from = last = time.monotonic()  # of the rate's start, of the last line
   rollouts_then, first = rollouts, step + 1
-  bar = tqdm.tqdm(total=steps, initial=step, desc="step",
-                  **_screen())
+  bar = tqdm.tqdm(total=steps, initial=step, desc="step", **_screen())
 
   def report(step: int, rollouts: int, reward: float) -> None:
     nonlocal last, rate_from, rollouts_then
@@ -60,8 +59,7 @@ def track(total: int, what: str, unit: str, *, enabled: bool = True):
   rate_from = last = time.monotonic()  # as in `reporter`
   done = done_then = 0
   bar = tqdm.tqdm(total=total, desc=what, unit=f" {unit}", delay=QUIET_SECONDS,
-                  leave=False,
-                  **_screen())
+                  leave=False, **_screen())
 
   def advance(count: int) -> None:
     nonlocal done, last, rate_from, done_then
@@ -87,7 +85,7 @@ _PRINTED = []  # `visible` of each open `printed`; the last one counts
 
 
 def _screen() -> dict:
-  """Where a bar is drawn: on a terminal, or below the cell of a notebook."""
+  """Arguments of tqdm: the bar is on a terminal, or below a notebook's cell."""
   if _PRINTED:
     return {"file": sys.stdout, "ncols": 100,
             "disable": not (_PRINTED[-1] and "ipykernel" in sys.modules)}

@@ -52,8 +52,8 @@ def words(draw: Draw, seed: int, step: int, count: int, *,
   """Random uint64 [count]; `at` separates streams of one draw and step.
 
   Philox's raw bits are fixed by its definition, unlike numpy's use of them. The
-  first word of the counter counts up as words are drawn, so no address is in
-  it: the streams would overlap.
+  first word of the counter counts up as words are drawn, so it must be 0: with
+  an index in it streams would overlap.
   """
   return np.random.Philox(
       key=[seed, step], counter=[0, *at, draw]).random_raw(count)
@@ -69,7 +69,6 @@ def rollout_words(draw: Draw, seed: int, step: int, id_P, n: int) -> np.ndarray:
 
 
 def uniforms(draw: Draw, seed: int, step: int, id_P, n: int) -> np.ndarray:
-  """A number in [0, 1) per rollout [P, n], from the upper 53 bits of its word.
-  """
+  """Uniforms in [0, 1) per rollout [P, n], from the upper 53 bits of words."""
   raw = rollout_words(draw, seed, step, id_P, n)
   return (raw >> np.uint64(11)) * 2.0**-53
