@@ -67,10 +67,9 @@ def interval(value, draws):
   """(low, high), the 95 % interval of a quantity of a law.
 
   Each end is the wider of two: a percentile of the bootstrap draws, and value
-  +- 1.96 standard deviations of the draws. Percentiles alone can contain the
-  truth in only 83 % of the cases, because a frontier that switches between
-  nearly parallel curves pulls estimates to the middle of the range. This
-  interval contains it in 90 to 100 % (docs/results.md).
+  +- 1.96 standard deviations of the draws. Percentiles alone contain the truth
+  too rarely, because a frontier that switches between nearly parallel curves
+  pulls estimates to the middle of the range. docs/results.md has the coverage.
 
   Args:
     value: any shape; on a scale where errors add, such as log2 n.

@@ -328,14 +328,14 @@ class DeviceBytes:
 
   def programs(self, held: Held, *, reference: bool) -> "Programs":
     """The bytes of each program; `reference`: the KL needs the base policy."""
-    paged, stored = held.pages is not None, held.slots * self.cache
-    if paged:
-      stored = held.pages * self.page_bytes
+    paged = held.pages is not None
     prompts = prefilled(held.slots, self.max_prompt, paged=paged)
     return Programs(
         state=self.masters, reference=self.masters * reference,
         weights=self.held_weights(held.weights_gathered),
-        cache=stored, part=0.0 if paged else held.slots * self.part,
+        cache=(held.pages * self.page_bytes if paged
+               else held.slots * self.cache),
+        part=0.0 if paged else held.slots * self.part,
         window=prompts * self.max_prompt * self.token,
         prefilling=prompts * (self.prompt - self.max_prompt * self.token),
         drawing=held.slots * self.drawing,
@@ -378,5 +378,6 @@ class Programs:
         # One part's last growth; the other parts are not arguments.
         resize=(1 + LAST_GROWTH) * self.part,
         decode=self.weights + self.cache + self.drawing, start=self.state,
+        # Parameters and gradients; apply has AdamW's two moments as well.
         accumulate=2 * self.state + self.reference + self.copy + self.kept
         + max(self.head, self.backward), apply=4 * self.state)

@@ -16,10 +16,7 @@ CONSTRUCTORS = {Allocation: of_section}
 
 
 def unknown_field(section, key: str, path: str) -> str | None:
-  """The error message for a key that a section lacks, or None if it has it.
-
-  The message names the key with `path`, the section's, unless that is empty.
-  """
+  """The message for a key that the section at `path` lacks; None: it has it."""
   if not hasattr(section, "keys"):
     return f"{path} is a value, not a section"
   if key in section:
