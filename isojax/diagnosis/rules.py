@@ -74,9 +74,9 @@ WORDS = {"n": "the rollouts per problem", "M": "the number of updates",
 ISOJAX_NAMES = types.SimpleNamespace(**(WORDS | OPTIONS))
 
 # Sources (see Rule) and texts that several rules share.
-ZERO = "an equal reward in a group has the advantage 0 (arXiv 2402.03300)"
+NO_SIGNAL = "an equal reward in a group has the advantage 0 (arXiv 2402.03300)"
 POWER = "a 5 % test with power 80 %"
-ADVANTAGE_0 = "Awesome-ML-SYS-Tutorial#106"
+ZERO_ADVANTAGES = "Awesome-ML-SYS-Tutorial#106"
 COLLAPSED = "training collapsed"
 
 
@@ -146,7 +146,7 @@ def _earlier(o) -> str:
 # ---- Rules about the last steps
 
 
-@rule("signal", Steps, "all_incorrect all_correct grad_norm", source=ZERO)
+@rule("signal", Steps, "all_incorrect all_correct grad_norm", source=NO_SIGNAL)
 def signal(x: Steps, o):
   if not x.unanimous and not x.has_gradient:
     yield Verdict(
@@ -172,7 +172,7 @@ def signal(x: Steps, o):
                 _easier(o) + more)
 
 
-@rule("signal", Steps, "dead reward", source=ZERO)
+@rule("signal", Steps, "dead reward", source=NO_SIGNAL)
 def dead(x: Steps, o):
   if not (x.all_dead and x.grouped):
     return
@@ -291,7 +291,7 @@ def _no_advantage(contradiction: str, o) -> Verdict:
 
 
 @rule("advantage", History, "advantage_max reward_min reward_max",
-      source=ADVANTAGE_0)
+      source=ZERO_ADVANTAGES)
 def advantage(x: History, o):
   if x.max_advantage_max < MIN_ADVANTAGE < (
       x.mean_reward_max - x.mean_reward_min):
@@ -299,13 +299,13 @@ def advantage(x: History, o):
                         "their group", o)
 
 
-@rule("advantage", History, "advantage_std reward", source=ADVANTAGE_0)
+@rule("advantage", History, "advantage_std reward", source=ZERO_ADVANTAGES)
 def advantage_std(x: History, o):
   if x.max_advantage_std < MIN_ADVANTAGE and 0 < x.change_error < math.inf:
     yield _no_advantage("the reward changes", o)
 
 
-@rule("advantage", History, "n", source=ZERO)
+@rule("advantage", History, "n", source=NO_SIGNAL)
 def one_rollout(x: History, o):
   if x.n == 1 and x.grouped:
     yield Verdict("n = 1: a group of one rollout has nothing to be compared "
@@ -382,7 +382,7 @@ def past_best(x: History, o):
         confidence="likely", after_step=x.best["step"])
 
 
-@rule("groups", History, "reward", source=ZERO, level=COSTLY)
+@rule("groups", History, "reward", source=NO_SIGNAL, level=COSTLY)
 def idle_groups(x: History, o):
   share = x.idle_groups
   if share < SOME_IDLE:

@@ -177,7 +177,9 @@ class History:
   and max_FIELD the largest.
   """
 
-  train: tuple[dict, ...]  # a record of each step
+  # A record of each step; `zero_std` is its share of groups of equal rewards,
+  # `dead` whether all are such groups.
+  train: tuple[dict, ...]
   evals: tuple[dict, ...] = ()  # records of one evaluation set
   n: int | None = None  # None, as for the next three: not in the log
   Bp: int | None = None
