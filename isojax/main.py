@@ -57,8 +57,6 @@ _EVAL_SETS = flags.DEFINE_list(
 _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of the second to fourth step of this "
     "process, for TensorBoard or ui.perfetto.dev.")
-
-
 _COORDINATES = (
     flags.DEFINE_string(
         "coordinator", None, "HOST:PORT of process 0 of a run on several "
@@ -134,7 +132,7 @@ def longer_command(setup: Setup, folder: str) -> str:
 
 
 def extension_hint(setup: Setup, folder: str) -> str | None:
-  """The command that extends a shorter run instead of a new one; or None."""
+  """The hint that a shorter run can be extended, with the command; or None."""
   if _WORKDIR.value is not None or workdir.is_claimed(folder):
     return None
   runs = state_lib.extendable(setup, folder)
