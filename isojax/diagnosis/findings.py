@@ -110,7 +110,7 @@ class Finding:
   advice: str  # what to change, in the options of the trainer
   sure: str  # how sure the verdict is, in words
   cost: float  # share of the rollouts, or of the time, without an effect
-  steps: tuple  # the first and the last that it is about
+  steps: tuple  # (first, last) step that it is about
   source: str  # of the threshold
 
 
