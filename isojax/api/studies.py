@@ -75,8 +75,8 @@ def read(files: Path | list | tuple, *,
     format: trainer that wrote the files; None: the fields in a file tell it.
     columns: field -> its name in the file: {"avg": "val/acc"}.
     fixed: field that the files do not have -> value: {"Bp": 32, "n": 8}.
-    scale: metric or axis -> factor, {"avg": 0.01} for percent, or the values of
-      a wrong and a right answer, {"avg": (-1, 1)}.
+    scale: metric or axis -> factor, {"avg": 0.01} for percent, or the rewards
+      of a wrong and a right answer, {"avg": (-1, 1)}.
     from_path: regular expression for the path, whose named groups are fields,
       such as r"n(?P<n>\\d+)-s(?P<seed>\\d+)".
     axis: the compute: rollouts, sampled_tokens, device_seconds, updates or any
@@ -91,8 +91,8 @@ def read(files: Path | list | tuple, *,
     Logs. They print as a table of the runs, with notes on the reading.
 
   Raises:
-    InputError: no such file, a field is missing (with what to give), or runs of
-      several models, sets or recipes.
+    InputError: no such file, a field is missing (the message says what to
+      give), or runs of several models, sets or recipes.
   """
   rows, notes = read_lib.read(
       _paths(files), _reading(format, columns, fixed, scale, from_path, axis),
@@ -110,7 +110,7 @@ def _paths(files) -> list[str]:
 
 
 def _reading(format, columns, fixed, scale, from_path, axis) -> Reading:
-  """The arguments of isojax.read that say how to read a file."""
+  """The part of isojax.read's arguments that says how to read files."""
   return Reading(
       kind=format, columns=columns or {}, fixed=fixed or {},
       scale={name: span(name, value) for name, value in (scale or {}).items()},
@@ -122,11 +122,11 @@ class Estimate:
   """n*(C) of a fitted law."""
 
   n: float  # rollouts per problem, not rounded
-  low: float  # 95 % interval of the bootstrap
+  low: float  # to `high`: 95 % interval, from the bootstrap
   high: float
   C: float
   unit: str  # of C
-  seen: tuple[float, float]  # the C that the law was fitted to
+  seen: tuple[float, float]  # range of C that the law was fitted to
   cautions: tuple[str, ...] = ()  # doubts about n: of the fit, and at this C
 
   @property
@@ -235,15 +235,15 @@ def fit(study, *, points: str = _OPTIONS.points.select,
         draws: int = _OPTIONS.draws, margin: float = _OPTIONS.margin) -> Law:
   """Fits reward curves, their frontier and the law n*(C) to the logs of runs.
 
-  IsoCompute Playbook (arXiv 2603.12151), section 3. docs/fitting.md describes
-  the method and when a law is identified.
+  The method is that of the IsoCompute Playbook (arXiv 2603.12151), section 3;
+  docs/fitting.md describes it, and when a law is identified.
 
   Args:
     study: result of isojax.read, or paths for it.
     points: evaluations to fit: "all", or "records", those with record rewards.
-    bin_width: of the reward bins for records; 0: every rise is a record.
+    bin_width: in reward; a record is in a higher bin; 0: every rise is one.
     ema: weight of the past in a moving average of the evaluations, in [0, 1).
-    min_C: smallest compute that is fitted.
+    min_C: compute from which on evaluations are fitted.
     form: formula of the reward curves, a key of isojax.frontier.curves.FORMS.
     draws: number of bootstrap draws, at least 100.
     margin: of Law.as_good: the most by which a reward is below the best.

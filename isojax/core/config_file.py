@@ -35,9 +35,9 @@ def read_config(path: str) -> config_dict.ConfigDict:
     config = config_flags.config_flags.ConfigFileFlagParser("config").parse(
         shipped(path))
   except SyntaxError as error:
-    raise InputError(f"{path}: not a config of Python ({error})") from None
+    raise InputError(f"{path}: expected a Python file ({error})") from None
   except Exception as error:
-    if str(error).startswith("Error whilst parsing"):  # a wrapper
+    if str(error).startswith("Error whilst parsing"):  # wraps it
       error = error.__context__
     raise InputError(_place(error) + _message(error)) from None
   return checked(path, config)
