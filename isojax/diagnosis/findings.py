@@ -179,10 +179,8 @@ def _finding(run: History, name: str, occurrence: Occurrence) -> Finding:
 
 
 def _alarms(run: History, o):
-  """Yields the alarms that the run would have had while it was live.
-
-  Each is (name, verdict, Steps or Evaluation, indices of its lines in train).
-  """
+  """Yields the alarms that the run would have had while it was live: (name,
+  verdict, Steps or Evaluation, indices of its steps in run.train)."""
   watch = Watcher([], grouped=run.grouped, options=o,
                   floor=min([0.0, *column(run.train, "reward")]))
   steps = [line["step"] for line in run.train]

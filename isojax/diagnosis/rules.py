@@ -152,10 +152,9 @@ def signal(x: Steps, o):
     yield Verdict(
         "no rollout had a gradient: the rewards of each problem are equal",
         f"take other {o.problems}, or raise {o.n}")
-  several_rewards = x.all_incorrect not in (0.0, 1.0)
-  # Without groups, different rewards in a step suffice for a signal.
-  if not x.unanimous or (
-      x.has_gradient and not x.grouped and several_rewards):
+  # Without groups, all rollouts of a step are compared.
+  differ = not x.grouped and x.all_incorrect not in (0.0, 1.0)
+  if not x.unanimous or (x.has_gradient and differ):
     return
   if x.all_correct >= 0.5:
     yield Verdict(
@@ -449,7 +448,7 @@ def blow_up_at_once(x: History, o):
 
 @rule("length", History, "response_length", source="a tenth of the first steps")
 def length(x: History, o):
-  """Far shorter or longer than at first, with less reward; or 100x shorter."""
+  """Finds far shorter or longer responses with less reward, or 100x shorter."""
   first = column(x.train, "response_length")[:3]
   if not first or len(x.train) < MIN_STEPS:
     return

@@ -174,12 +174,11 @@ class History:
 
   last_FIELD is the mean of the last STEPS values, late_FIELD that of the last
   quarter but at most STEPS, mean_FIELD that of all, first_FIELD the first value
-  and max_FIELD the largest.
+  and max_FIELD the largest. The field zero_std is the share of groups of equal
+  rewards in a step, dead whether it is 1.
   """
 
-  # A record of each step; `zero_std` is its share of groups of equal rewards,
-  # `dead` whether all are such groups.
-  train: tuple[dict, ...]
+  train: tuple[dict, ...]  # a record of each step
   evals: tuple[dict, ...] = ()  # records of one evaluation set
   n: int | None = None  # None, as for the next three: not in the log
   Bp: int | None = None
@@ -282,8 +281,8 @@ class History:
   def windows(self, field: str) -> list[float]:
     """The means of STEPS values in a row; of all if there are fewer."""
     values = column(self.train, field)
-    return [mean(values[i:i + STEPS])
-            for i in range(max(1, len(values) - STEPS + 1))] if values else []
+    starts = range(max(1, len(values) - STEPS + 1)) if values else ()
+    return [mean(values[i:i + STEPS]) for i in starts]
 
   # ---- Groups without a signal
 
