@@ -7,16 +7,16 @@ import importlib as _importlib
 import os
 import sys as _sys
 
-# jaxlib 0.10 reads NPROC, its number of threads, once. It deadlocks when forced
-# CPU devices have fewer threads than collectives in flight. With one device,
-# more threads than cores cost 10 to 25 %.
+# jaxlib 0.10 reads NPROC, its number of threads, once. With several forced CPU
+# devices it deadlocks if fewer threads than collectives are in flight. With one
+# device, more threads than cores cost 10 to 25 %, so the default stays.
 if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
   os.environ.setdefault("NPROC", "32")
 # transformers says at import that it found no PyTorch; we need none.
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
-def _report(kind, error, trace) -> None:
+def _report_uncaught(kind, error, trace) -> None:
   if kind is KeyboardInterrupt:
     _sys.stderr.write("isojax: interrupted before it began\n")
   else:
@@ -26,9 +26,9 @@ def _report(kind, error, trace) -> None:
 # argv[0] is "-m" while `python -m COMMAND` imports this package. Imports take
 # seconds, in which Ctrl-C would print a traceback.
 if _sys.argv[:1] == ["-m"]:
-  _sys.excepthook = _report
+  _sys.excepthook = _report_uncaught
 
-# Public name -> its module. No module of the package has one of these names.
+# Public name -> its module. A module isojax/NAME.py would hide the name.
 _PUBLIC = {
     "config": "isojax.api.configs",
     "train": "isojax.api.runs",

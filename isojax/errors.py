@@ -13,11 +13,11 @@ class OutOfReachError(InputError):
 
 
 class DivergedError(Exception):
-  """A step whose loss, gradient or parameters are not finite ended a run."""
+  """A run ended at a step whose loss, gradient or parameters are not finite."""
 
 
 def unchained(function):
-  """Wraps a function, so that its InputErrors have a short traceback."""
+  """Wraps a function: its InputErrors lose the frames of isojax's internals."""
   @functools.wraps(function)
   def wrapper(*args, **kwargs):
     try:
@@ -29,15 +29,15 @@ def unchained(function):
 
 
 def reason(error: Exception) -> str:
-  """What went wrong, without the number and path of an OSError."""
+  """The error's message; of an OSError without its number and path."""
   return str(error.strerror if isinstance(error, OSError) and error.strerror
              else error)
 
 
 def expect(section: str, config, **rules) -> None:
-  """InputError for the first field of a config that breaks its rule.
+  """Raises InputError for the first field of a config that breaks its rule.
 
-  `rules`: field -> (whether its value is allowed, what is expected).
+  `rules`: field -> (whether its value is allowed, text of what is expected).
   """
   for name, (allowed, expected) in rules.items():
     if not allowed:
@@ -46,9 +46,10 @@ def expect(section: str, config, **rules) -> None:
 
 
 def expect_one_of(section: str, config, more: str = "", **choices) -> None:
-  """InputError if a field's value is none of its choices; names the nearest.
+  """Raises InputError if a field's value is not among its choices.
 
-  `choices`: field -> its choices. `more` follows them in the message.
+  `choices`: field -> its choices. The message lists them, then has `more`, then
+  the choice nearest to the value if one is close.
   """
   for name, known in choices.items():
     value = getattr(config, name)

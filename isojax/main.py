@@ -3,9 +3,9 @@
   python -m isojax.main --config=configs/hard.py
   python -m isojax.main --config=configs/hard.py --workdir=runs/a --mode=eval
 
-The same command resumes a run. configs/grpo.py has all keys of a config with
-their units, docs/recipes.md explains them: --config.alloc.n=16 sets one. The
-loop of training is isojax/run/training.py.
+The same command resumes a run. --config.alloc.n=16 sets a key of the config:
+configs/grpo.py has all keys with their units, docs/recipes.md explains them.
+The training loop is in isojax/run/training.py.
 """
 
 from isojax.runtime import preemption
@@ -32,8 +32,7 @@ from isojax.runtime import compilation, hosts, progress
 _CONFIG = config_flag.define("configs/hard.py")
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Where records and checkpoints go: a folder or "
-    "gs://BUCKET/FOLDER. By default runs/NAME-RUN_ID, with the name of the "
-    "config.")
+    "gs://BUCKET/FOLDER. Default: runs/NAME-RUN_ID with the config's name.")
 _PLAN = flags.DEFINE_string(
     "plan", None, "A plan.jsonl of launch.plan: one of its rows sets seed and "
     "allocation.")
@@ -41,7 +40,8 @@ _ROW = flags.DEFINE_integer(
     "row", None, "With --plan: index of the row, from 0.")
 _RUN_ID = flags.DEFINE_string(
     "run_id", None, "Name of the run in its records, if --workdir is new; "
-    "default: a hash of what decides its results. launch.sweep gives it.")
+    "default: a hash of the values that decide its results. launch.sweep sets "
+    "it.")
 _MODE = flags.DEFINE_enum(
     "mode", "train", ["train", "eval"], "train; or only evaluate the newest "
     "checkpoint of the workdir.")
@@ -53,13 +53,10 @@ _SPLIT = flags.DEFINE_enum(
     "validation problems, which chose the checkpoint, or test problems, which "
     "chose nothing.")
 _EVAL_SETS = flags.DEFINE_list(
-    "eval_sets", [], "With --mode=eval: more strata files, beside that of the "
-    "config.")
+    "eval_sets", [], "With --mode=eval: stratum files to evaluate, too.")
 _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of the second to fourth step of this "
     "process, for TensorBoard or ui.perfetto.dev.")
-
-
 _COORDINATES = (
     flags.DEFINE_string(
         "coordinator", None, "HOST:PORT of process 0 of a run on several "
@@ -107,6 +104,7 @@ def prepare_setup() -> Setup:
       state_lib.stored_config(workdir_of(_CONFIG.value.name, run_id))))
   for note in setup.notes:
     hosts.say(note)
+  # The plan's lr is for batch = "sampled"; other configs count fewer rollouts.
   if plan_lr is not None and setup.e.recipe.optimizer.batch == "sampled" and (
       not math.isclose(plan_lr, setup.e.lr, rel_tol=1e-3)):
     hosts.say(f"the plan has lr {plan_lr:.3g}, of another base_lr or base_batch"
@@ -116,7 +114,7 @@ def prepare_setup() -> Setup:
 
 
 def longer_command(setup: Setup, folder: str) -> str:
-  """The command that trains a complete run to twice its C."""
+  """The command that extends a complete run to twice its C."""
   a, overrides = setup.e.alloc, {}
   if _PLAN.value is not None:
     overrides = sections.flat(plan_file.read_row(
@@ -134,7 +132,7 @@ def longer_command(setup: Setup, folder: str) -> str:
 
 
 def extension_hint(setup: Setup, folder: str) -> str | None:
-  """How to extend a shorter run instead of a start in a new folder; or None."""
+  """The hint that a shorter run can be extended, with the command; or None."""
   if _WORKDIR.value is not None or workdir.is_claimed(folder):
     return None
   runs = state_lib.extendable(setup, folder)
@@ -152,8 +150,7 @@ def main(_) -> int:
   with hosts.fail_together():
     setup = hosts.run_on_all_hosts(prepare_setup)
     folder = workdir_of(setup.e.name, setup.run_id)
-    # Before anything that depends on the mode: hosts would wait for each other
-    # at different places.
+    # Before any branch on a flag: hosts in different branches would deadlock.
     hosts.assert_same_on_all_hosts(setup.identity | setup.config | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value,
         "step": _STEP.value, "split": _SPLIT.value})

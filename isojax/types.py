@@ -44,15 +44,14 @@ class Rows:
   rollout_R: Array  # uint32, index of the rollout within its problem
   key_Rx2: Array  # uint32, key data of the random stream
   active_R: Array  # bool, False for free slots
-  # int32, None if sampling.interrupt is off: the new tokens after which its
-  # phrase is inserted, and the state of the search for text that prevents it.
-  interrupt_R: Array | None = None
-  matched_R: Array | None = None
+  # Of sampling.interrupt, int32; None: it is off.
+  interrupt_R: Array | None = None  # its L: new tokens before the phrase
+  matched_R: Array | None = None  # tokens of its `unless` that are matched
 
 
 @flax.struct.dataclass
 class Drawn:
-  """Tokens drawn by the slots in a chunk of C decode steps."""
+  """The tokens that R slots draw in a chunk of C decode steps."""
 
   tokens_RxC: Array  # int32
   logp_RxC: Array  # float32, log-prob under the sampling distribution
@@ -69,12 +68,12 @@ class Rollouts:
   ended_R: Array  # bool, True if EOS was drawn within T tokens
   behavior_logp_RxT: Array  # float32, under the sampling distribution
   entropy_R: Array  # float32, nats, summed over tokens; before top_p
-  # bool, inserted tokens, see sampling.interrupt; None if it is off.
+  # bool, True for tokens that sampling.interrupt inserted; None: it is off.
   forced_RxT: Array | None = None
 
   @property
   def mask_RxT(self) -> np.ndarray:
-    """The tokens in the loss, those that were drawn: bool, on the host."""
+    """True for tokens that were drawn, which the loss counts; on the host."""
     T = self.tokens_RxT.shape[1]
     drawn_RxT = np.arange(T)[None] < np.asarray(self.len_R)[:, None]
     return drawn_RxT if self.forced_RxT is None else (
@@ -82,7 +81,7 @@ class Rollouts:
 
   @property
   def interrupted_R(self) -> np.ndarray:
-    """The rollouts with inserted tokens: bool, on the host."""
+    """True for rollouts with inserted tokens; on the host."""
     if self.forced_RxT is None:
       return np.zeros(len(self.len_R), bool)
     return np.asarray(self.forced_RxT).any(axis=1)
@@ -92,8 +91,8 @@ class Rollouts:
 class Batch:
   """A microbatch of an update: each row packs answers to one problem.
 
-  Values of padding are 0. A column has one number per token;
-  isojax.rl.algorithm lists the names.
+  Padding is 0. A column has one number per token; isojax.rl.algorithm lists
+  the names.
   """
 
   prompts: Prompts
@@ -114,7 +113,7 @@ class CriticState:
 
 @flax.struct.dataclass
 class TrainState:
-  """The state of training after `step` updates."""
+  """The policy and its optimizer, after `step` updates."""
 
   step: Array  # int32, updates applied
   params: dict

@@ -28,7 +28,7 @@ def test_steps_of_several_rounds_end_with_the_budget():
 @pytest.mark.parametrize("kwargs, message", [
     (dict(Bp=0), "Bp=0"), (dict(n=-1), "n=-1"), (dict(M=0), "M=0"),
     (dict(n=10**9), "n=1000000000, .*at most 16,777,216 rollouts a step"),
-    (dict(n=10**400), "n=10000"), (dict(M=10**30), r"below 2\*\*53"),
+    (dict(n=10**400), "n=10000"), (dict(M=10**30), r"at most 2\*\*53"),
     (dict(n=4, m=0), "m=0: expected at least 1"),
     (dict(n=4, m=5), "m=5 is more than the 4 rollouts")])
 def test_refusals_name_the_number(kwargs, message):

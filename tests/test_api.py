@@ -200,6 +200,7 @@ def test_a_wrong_sample_is_refused(run):
       (dict(prompt="1" * 99), "the prompt has 99 tokens"),
       (dict(n=0), "n=0: expected at least 1"),
       (dict(temperature=-1), "temperature=-1: expected"),
+      (dict(temperature=np.inf), "temperature=inf: expected a finite number"),
       (dict(seed=-1), "seed=-1: expected 0")):
     with pytest.raises(isojax.InputError, match=message):
       run.sample(**{"prompt": "1+1=2:"} | call)
@@ -419,6 +420,8 @@ def test_an_identified_law(law, tmp_path):
   assert "identified" in repr(law) and "launch.plan" in law.next
   with pytest.raises(isojax.InputError, match="^C=0: expected a positive"):
     law.n_star(0)
+  with pytest.raises(isojax.InputError, match="^C=inf: .* finite number"):
+    law.n_star(np.inf)
   assert law.plot().axes and law.plot("law").axes
   with pytest.raises(isojax.InputError, match="^name='lwa': expected one of"):
     law.plot("lwa")

@@ -53,6 +53,8 @@ TOLD = [
      "(there are:"),
     (["isojax.main", HARD, "--config.recipe.loss.constants.cap=3"],
      "set it as a whole, such as --config.recipe.loss.constants=\"{'cap'"),
+    (["isojax.main", HARD, "--config.eval=3"],
+     "not a value; set its keys, or give another file as --config"),
     (["isojax.main", HARD, "--config.seed.x=3"],
      "--config.seed is a value, not a section"),
     (["isojax.main", "--config=configs/none.py"], "configs/none.py: cannot be "

@@ -16,14 +16,14 @@ Path = str | os.PathLike
 def config(source, /, **sections):
   """The config of a run, with some of its values replaced.
 
-  Every key with its unit is in configs/grpo.py.
+  configs/grpo.py has every key with its unit.
 
   Args:
     source: path of a config file in the current folder or the installed
       package, such as "configs/hard.py", with an argument after a colon if the
       file takes one ("configs/hard.py:qwen2.5-7b"); folder of a run; dict with
       all sections; or the result of isojax.config.
-    **sections: values to replace, a dict for each section:
+    **sections: values to replace, a dict for a section:
       alloc={"n": 16, "C": 32_768}, seed=1, or **plan.rows[0].config.
 
   Returns:

@@ -16,11 +16,11 @@ def doctor(log: Path, *, run: str | None = None, eval_set: str | None = None,
   """Says what is wrong with one run, from its log.
 
   Args:
-    log: path of records of isojax, or of the log of another trainer.
+    log: path of isojax records or of another trainer's log.
     run: name of the run, if the log has several.
     eval_set: evaluation set, if the run has several; None: the one with the
       most evaluations.
-    format, columns, fixed: as in isojax.read; a known trainer needs none.
+    format, columns, fixed: as in isojax.read; not needed for its formats.
 
   Returns:
     A Diagnosis. It prints as the screen of launch.doctor.

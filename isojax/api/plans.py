@@ -23,20 +23,20 @@ def _as_tuple(value) -> tuple:
 
 DOC = """Turns a budget into an allocation, or a sweep that measures the best.
 
-The laws are those of the IsoCompute Playbook (arXiv 2603.12151). Give one of
-`rollouts`, `hours`, `device_hours` and `usd`. The arguments are the flags of
-launch.plan.
+n follows a law of the best n at a budget: `law`, or by default one that the
+IsoCompute Playbook (arXiv 2603.12151) published. Give one of `rollouts`,
+`hours`, `device_hours` and `usd`. The arguments are the flags of launch.plan.
 
 Args:
 {arguments}
   config: As isojax.config takes it; gives model, lengths, learning rate.
 
 Returns:
-  A Plan. table() is the text of launch.plan, table(explain=True) all of it;
-  rows[0].config the values for isojax.config(FILE, **plan.rows[0].config);
-  rows[0].allocation has Bp, n, M and C; rows[0].expected the cost (seconds,
-  device_hours, usd) or None; save("plan.jsonl") writes the file of
-  launch.sweep; export("verl") is each run in the options of another trainer.
+  A Plan. table() is the text of launch.plan; explain=True adds reasons. Of each
+  row, config is for isojax.config(FILE, **plan.rows[0].config), allocation has
+  Bp, n, M and C, and expected is the cost (seconds, device_hours, usd) or None.
+  save("plan.jsonl") writes the file of launch.sweep; export("verl") is each run
+  in the options of another trainer.
 
 Raises:
   InputError: not exactly one budget given, an argument without effect or out of
@@ -63,6 +63,7 @@ def plan(**keywords) -> planning.Plan:
       raise InputError(f"law={law!r:.60}: expected the result of isojax.fit, "
                        "the path of a fit.json or the name of a published law")
     values["law"] = law.fitted
+  # A value counts as given if it differs from the default.
   return planning.make(request(config=config, given=[
       name for name, value in values.items()
       if value != request_fields.DEFAULTS[name]], **values))
@@ -81,21 +82,21 @@ def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
              seed: int = 0) -> np.ndarray:
   """Rollouts of each problem of the next step, by a rule of division.RULES.
 
-  Any trainer can call it with its own counts. The result is that of alloc.rule
-  for a stratum with these counts. The pass rate of a problem with c of s
-  rollouts correct is Beta(p strength, (1 - p) strength), with p = (c + 1/2) /
-  (s + 1). Its weight does not grow with s, because the policy changes.
+  Any trainer can call it with its own counts. A run of isojax with `rule` as
+  alloc.rule divides a step in the same way. The pass rate of a problem with c
+  of s rollouts correct has the posterior Beta(p strength, (1 - p) strength),
+  p = (c + 1/2) / (s + 1). It is worth `strength` rollouts for any s, because
+  the policy changes.
 
   Args:
     correct: correct rollouts of each problem so far, [P].
     sampled: rollouts of each problem so far, [P]; 0 for a new problem.
     budget: B, the rollouts of the step.
     rule: uniform, knapsack (arXiv 2509.25849), variance (2602.01601), hit
-      (2605.07114) or skip (2506.02177); skip counts a problem whose rollouts
-      were all equal as one visit without a learning signal.
+      (2605.07114) or skip (2506.02177); skip samples a problem with probability
+      1/2 if all or none of its rollouts are correct.
     low, high: least and most rollouts of a problem that is sampled.
-    strength: rollouts that the counts of a problem are worth, one number or
-      [P]; sampled + 1 counts every rollout fully.
+    strength: one number or [P]; sampled + 1 counts every rollout fully.
     seed: of the random numbers of skip; give each step its own.
 
   Returns:

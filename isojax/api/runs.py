@@ -10,7 +10,7 @@ import numpy as np
 from isojax.api import configs
 from isojax.api.configs import Path
 from isojax.core import exit_codes
-from isojax.errors import DivergedError, InputError, unchained
+from isojax.errors import DivergedError, unchained
 from isojax.ledger import bucket
 from isojax.ledger import records as records_lib
 from isojax.models import hf_weights
@@ -34,10 +34,7 @@ class Records(tuple):
 
   @property
   def evaluations(self) -> "Records":
-    """The records of evaluations, of k samples of each problem.
-
-    avg, best, worst and maj are in [0, 1].
-    """
+    """The records of evaluations; avg, best, worst and maj are in [0, 1]."""
     return Records(r for r in self if r["kind"] == "eval")
 
   @property
@@ -64,13 +61,13 @@ class Samples(tuple):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A run that is complete, with its records and its policy."""
+  """A complete run, with its records and its policy."""
 
   workdir: str  # with records.jsonl, config.json and checkpoints
-  run_id: str  # hash of the values that decide its results
+  run_id: str  # hash of the config values that decide its results
   records: Records
   _setup: Setup = dataclasses.field(repr=False)
-  checkpoint: str = "newest"  # of which `params` are: "newest" or "best"
+  checkpoint: str = "newest"  # "newest" or "best", which `params` loads
 
   @property
   def config(self):
@@ -93,10 +90,10 @@ class Run:
 
   @property
   def best(self) -> "Run":
-    """The run with the policy of its best evaluation as `params`.
+    """The run with the parameters of its best evaluation as `params`.
 
-    Needs checkpoint.keep_best. If no evaluation exceeds that of the base
-    policy, `params` is the base policy.
+    Needs checkpoint.keep_best. If no later evaluation exceeds the first, which
+    is before training, `params` are those of the base policy.
     """
     return dataclasses.replace(self, checkpoint="best")
 
@@ -108,8 +105,8 @@ class Run:
     Args:
       prompt: the text that the policy continues, such as "8 3 8 3=24:".
       n: continuations.
-      template: whether the prompt is a question that is first put into the
-        template, and the chat if there is one, of the config's task.prompt.
+      template: whether the prompt is a question, which is put into the
+        config's task.prompt: its template, and its chat if there is one.
       temperature: 0 is greedy; None: sampler.temperature of the config.
       seed: equal seeds give equal texts.
 
@@ -122,21 +119,21 @@ class Run:
 
   @unchained
   def samples(self) -> "Samples":
-    """The texts of the run's samples.jsonl, which print as texts."""
+    """The rollouts in the run's samples.jsonl; they print as texts."""
     return Samples(samples_lib.read(
         os.path.join(self.workdir, samples_lib.FILE)))
 
   @unchained
   def evaluate(self, stratum: Path | None = None, *,
                split: str = "validation") -> dict:
-    """Evaluates the trained policy as the config's section eval says.
+    """Evaluates the policy with the options of the config's section eval.
 
     Args:
       stratum: a file that isojax.split wrote; None: that of the config.
       split: "validation" or "test". Use test once, for the final number.
 
     Returns:
-      A record as in records.evaluations, which is not stored.
+      A dict with the fields of records.evaluations; it is not stored.
     """
     setup = evaluation_lib.on_split(
         self._setup, split, stratum and os.fspath(stratum))
@@ -151,8 +148,8 @@ class Run:
   def export(self, out: Path, *, dtype: str = "float32") -> None:
     """Writes the policy as a new Hugging Face folder, with its tokenizer.
 
-    transformers, vLLM and isojax (model.path) load the folder. The dtype of the
-    weights is float32, as trained, or bfloat16.
+    transformers, vLLM and isojax (model.path) load the folder. `dtype` of the
+    weights: float32, as trained, or bfloat16.
     """
     hf_weights.check_new(out)
     hf_weights.export(
@@ -170,25 +167,20 @@ class Run:
 
 def _sample(setup: Setup, load, prompt: str, n: int = 1, *, template: bool,
             temperature: float | None, seed: int = 0) -> list[str]:
-  """Implements Run.sample; `load` returns the parameters.
-
-  It is called after the arguments are checked.
-  """
+  """Run.sample; load(), called after all checks, returns the parameters."""
   if temperature is None:
     temperature = setup.e.sampler.temperature
   [ids] = (prompts_lib.token_ids(setup.tokenizer, [prompt], setup.e.task.prompt)
            if template else setup.tokenizer([prompt])["input_ids"])
   longest = setup.e.sampler.max_prompt_tokens
-  for wrong, message in (
+  experiment.raise_if(
       (n < 1, f"n={n}: expected at least 1"),
       (not 0 <= temperature < math.inf,
-       f"temperature={temperature}: expected at least 0"),
+       f"temperature={temperature}: expected a finite number of at least 0"),
       (not 0 <= seed < 2**31, f"seed={seed}: expected 0 <= seed < 2**31"),
       (not 1 <= len(ids) <= longest,
        f"the prompt has {len(ids)} tokens: expected 1 to sampler."
-       f"max_prompt_tokens={longest} of the run's config")):
-    if wrong:
-      raise InputError(message)
+       f"max_prompt_tokens={longest} of the run's config"))
   tokens = np.zeros((1, longest), np.int32)
   tokens[0, :len(ids)] = ids
   prompts = engine.shortened(setup.sampler, Prompts(
@@ -212,8 +204,8 @@ def train(config, workdir: Path | None = None, *,
   would be a new one: its name contains the run id, which depends on C.
 
   In the main thread the first SIGINT stops the run after the current chunk of
-  decoding, or after the step, saves it and raises KeyboardInterrupt. No signal
-  handler stays installed.
+  decoding, or after the step. The run is saved, and KeyboardInterrupt raised.
+  No signal handler stays installed.
 
   Args:
     config: as isojax.config takes it; alloc.C is the budget in rollouts.
@@ -224,7 +216,8 @@ def train(config, workdir: Path | None = None, *,
   Raises:
     InputError: the config, a file that it names or the workdir is wrong;
       nothing was compiled or written.
-    DivergedError: a step was not finite. The checkpoints before it are kept.
+    DivergedError: loss, gradient or parameters of a step were not finite. The
+      checkpoints before it are kept.
     KeyboardInterrupt: the run was interrupted and saved.
   """
   config = configs.config(config)
@@ -261,7 +254,7 @@ def sample(source, prompt: str, n: int = 1, *, template: bool = False,
 
   Args:
     source: a config, as isojax.config takes it, for its base policy; or the
-      folder of a run, for its newest checkpoint, also while the run goes on.
+      folder of a run, for its newest checkpoint, also during the run.
     prompt, n, template, temperature, seed: as in Run.sample.
 
   Returns:
@@ -275,10 +268,7 @@ def sample(source, prompt: str, n: int = 1, *, template: bool = False,
 
 
 def load_sampler(source):
-  """A function like Run.sample for the policy of `source`, see `sample`.
-
-  The policy is loaded at the first call.
-  """
+  """Run.sample of the policy of `source`, which the first call loads."""
   config = configs.config(source)
   with progress_lib.printed(False):
     setup = setup_lib.prepare(config)

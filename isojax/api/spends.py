@@ -25,21 +25,21 @@ def spend(config, *, rollouts: int | None = None, hours: float | None = None,
   Args:
     config: as isojax.config takes it; alloc.C is not used.
     rollouts: the budget of all arms together.
-    hours: of wall time instead of rollouts. A short run in ROOT/clock measures
-      the speed. Compilation and the test evaluation are not counted.
-    usd: instead of rollouts or hours; the price of the machine converts it to
-      hours.
+    hours: the budget as wall time. A short run in ROOT/clock measures the
+      speed. Compilation and the test evaluation are not counted.
+    usd: the budget as money; the price of the machine converts it to hours.
     machine: with usd, such as 8xh100 (isojax.plan has the list).
     usd_per_chip_hour: with usd; None: the machine's list price.
     root: folder of the runs.
     arms: for each arm, a dict of the values that it changes in the config, such
       as {"alloc": {"n": 16}}. None: n = 8, 4, 16 and 32; for 2^18 rollouts or
       more, at half of the config's learning rate.
-    progress: print a line for each rung.
+    progress: print a line each time that the arms are compared (a rung).
 
   Returns:
-    The content of ROOT/spend.json: budget, rollouts, overhead, arms, chosen,
-    checkpoint, validation and test.
+    The content of ROOT/spend.json: budget, rollouts, overhead (share of them
+    outside of the chosen run), arms, chosen (what the best arm changes in the
+    config), and its checkpoint, validation and test results.
 
   Raises:
     InputError: an arm is refused, or another spend uses the root.

@@ -32,8 +32,8 @@ class Logs:
   def to_pandas(self):
     """A pandas.DataFrame with a row for each evaluation of each run.
 
-    step counts updates, C is on the study's axis, and reward is the mean of the
-    metric over the validation problems.
+    step counts updates, C is compute on the study's axis, and reward is the
+    mean of the study's metric over the validation problems.
     """
     import pandas  # optional dependency
     return pandas.DataFrame([
@@ -72,27 +72,27 @@ def read(files: Path | list | tuple, *,
       of verl, trainer_state.json of TRL, a CSV of W&B, also gs://... Files of
       the package, such as isojax/assets/logs/simulated.csv, are found from any
       folder.
-    format: trainer that wrote the files; None: what the names in the file tell.
+    format: trainer that wrote the files; None: the fields in a file tell it.
     columns: field -> its name in the file: {"avg": "val/acc"}.
     fixed: field that the files do not have -> value: {"Bp": 32, "n": 8}.
-    scale: metric or axis -> factor, {"avg": 0.01} for percent, or the values of
-      a wrong and a right answer, {"avg": (-1, 1)}.
-    from_path: regular expression whose named groups are fields, matched with
-      the path, such as r"n(?P<n>\\d+)-s(?P<seed>\\d+)".
+    scale: metric or axis -> factor, {"avg": 0.01} for percent, or the rewards
+      of a wrong and a right answer, {"avg": (-1, 1)}.
+    from_path: regular expression for the path, whose named groups are fields,
+      such as r"n(?P<n>\\d+)-s(?P<seed>\\d+)".
     axis: the compute: rollouts, sampled_tokens, device_seconds, updates or any
       column.
     metric: avg, best or worst.
     at_k: k of best@k and worst@k; None: all stored samples.
     eval_set: evaluation set, if the files have several.
     Bp, B: only runs with this Bp, or this Bp * n.
-    only: only runs with this name, which may have wildcards: "*-qwen-*".
+    only: only runs with this name; it may have wildcards: "*-qwen-*".
 
   Returns:
-    Logs. They print as a table of the runs with the readers' notes.
+    Logs. They print as a table of the runs, with notes on the reading.
 
   Raises:
-    InputError: no such file, a field is missing (with what to give), or runs of
-      several models, sets or recipes.
+    InputError: no such file, a field is missing (the message says what to
+      give), or runs of several models, sets or recipes.
   """
   rows, notes = read_lib.read(
       _paths(files), _reading(format, columns, fixed, scale, from_path, axis),
@@ -110,7 +110,7 @@ def _paths(files) -> list[str]:
 
 
 def _reading(format, columns, fixed, scale, from_path, axis) -> Reading:
-  """How files are read, from the arguments of isojax.read."""
+  """The part of isojax.read's arguments that says how to read files."""
   return Reading(
       kind=format, columns=columns or {}, fixed=fixed or {},
       scale={name: span(name, value) for name, value in (scale or {}).items()},
@@ -122,12 +122,12 @@ class Estimate:
   """n*(C) of a fitted law."""
 
   n: float  # rollouts per problem, not rounded
-  low: float  # 95 % interval of the bootstrap
+  low: float  # to `high`: 95 % interval, from the bootstrap
   high: float
   C: float
   unit: str  # of C
-  seen: tuple[float, float]  # the C that the law was fitted to
-  cautions: tuple[str, ...] = ()  # of the fit; curves that contradict n
+  seen: tuple[float, float]  # range of C that the law was fitted to
+  cautions: tuple[str, ...] = ()  # doubts about n: of the fit, and at this C
 
   @property
   def beyond(self) -> bool:
@@ -173,7 +173,7 @@ class Law:
 
   @property
   def as_good(self) -> tuple[int, ...]:
-    """The tested n that are as good as the best at the end of the data."""
+    """The tested n within fit's `margin` of the best reward at the end."""
     return tuple(row["n"] for row in self.document["as_good"])
 
   @property
@@ -192,21 +192,21 @@ class Law:
       C: budget in the unit of the study's axis, by default rollouts.
 
     Raises:
-      InputError: the law is not identified; the message has the reasons and
-        what to run.
+      InputError: C is not positive, or the law is not identified; the message
+        then has the reasons and what to run.
     """
     law = self.fitted
     if not 0 < C < math.inf:
-      raise InputError(f"C={C}: expected a positive number")
+      raise InputError(f"C={C}: expected a positive, finite number")
     if not law.identified:
       raise InputError(
           "the law is not identified: " + "; ".join(law.reasons)
           + f". {self.next}")
     n = float(law.law(C))
     contradiction = advice.contradiction_of(law, None, n, C)
-    beyond = self.document["verdict"]["limits"] if C > law.C_seen[1] else ()
+    limits = self.limits if C > law.C_seen[1] else ()
     return Estimate(n, *law.interval(C), float(C), law.unit, law.C_seen, (
-        *(f"the law holds within the data only: {text}" for text in beyond),
+        *(f"the law holds within the data only: {text}" for text in limits),
         *law.cautions, *(contradiction[:1] if contradiction else ())))
 
   @unchained
@@ -214,7 +214,7 @@ class Law:
     """A figure of the result, a matplotlib.figure.Figure.
 
     Args:
-      name: reward, the curves and the frontier; law, if it is identified.
+      name: "reward": curves and frontier; "law": n*(C), if it is identified.
     """
     return html.figure(self.document, name)
 
@@ -235,19 +235,18 @@ def fit(study, *, points: str = _OPTIONS.points.select,
         draws: int = _OPTIONS.draws, margin: float = _OPTIONS.margin) -> Law:
   """Fits reward curves, their frontier and the law n*(C) to the logs of runs.
 
-  IsoCompute Playbook (arXiv 2603.12151), section 3. docs/fitting.md describes
-  the method and when a law is identified.
+  The method is that of the IsoCompute Playbook (arXiv 2603.12151), section 3;
+  docs/fitting.md describes it, and when a law is identified.
 
   Args:
     study: result of isojax.read, or paths for it.
-    points: evaluations to fit: all, or records, only record-breaking ones.
-    bin_width: of the reward bins for records; 0: every rise is a record.
+    points: evaluations to fit: "all", or "records", those with record rewards.
+    bin_width: in reward; a record is in a higher bin; 0: every rise is one.
     ema: weight of the past in a moving average of the evaluations, in [0, 1).
-    min_C: smallest compute that is fitted.
+    min_C: compute from which on evaluations are fitted.
     form: formula of the reward curves, a key of isojax.frontier.curves.FORMS.
     draws: number of bootstrap draws, at least 100.
-    margin: a tested n is as good if its reward is at most this much below that
-      of the best n.
+    margin: of Law.as_good: the most by which a reward is below the best.
 
   Returns:
     A Law. It prints as the verdict, the law and what to run next.
@@ -271,8 +270,7 @@ def fit(study, *, points: str = _OPTIONS.points.select,
 class Comparison:
   """Reward at equal compute, and compute to a reward, of two recipes."""
 
-  # The content of compare.json.
-  document: dict = dataclasses.field(repr=False)
+  document: dict = dataclasses.field(repr=False)  # content of compare.json
   _text: str = dataclasses.field(repr=False)
 
   def table(self) -> str:
@@ -303,16 +301,16 @@ def compare(baseline: Path | list | tuple, records: Path | list | tuple, *,
             ) -> Comparison:
   """Compares a recipe with a baseline.
 
-  The difference of their mean rewards at equal compute, and how much earlier
-  the recipe reaches `share` of the baseline's highest mean reward (the speed-up
-  of PODS, arXiv 2504.13818), each with a 95 % interval over runs.
+  Computes the difference of their mean rewards at equal compute, and how much
+  earlier the recipe reaches `share` of the baseline's highest mean reward (the
+  speed-up of PODS, arXiv 2504.13818), each with a 95 % interval over runs.
 
   Args:
     baseline: path or pattern, or several, of runs of one Bp, n and m.
-    records: the same of the other recipe.
+    records: the same for runs of the recipe.
     axis: the compute: rollouts, device_seconds, sampled_tokens, trained_tokens,
       updates or any column.
-    share: part of the highest mean reward to reach, in [0.01, 1].
+    share: fraction of the baseline's highest mean reward, in [0.01, 1].
     metric, at_k, eval_set, format, columns, fixed, scale, from_path: as in
       isojax.read.
 

@@ -47,15 +47,15 @@ def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
 
   An interrupted call saves its runs and raises KeyboardInterrupt; the same call
   resumes them with bit-identical results. Several calls, or python -m
-  launch.sweep, on one root share the work. It needs the main thread.
+  launch.sweep, on one root share the work. Only the main thread may call it.
 
   Args:
     plan: result of isojax.plan, or path of a plan.jsonl.
     config: as isojax.config takes it; the rows change its seed and alloc.
     root: folder of the runs; ROOT/RUN_ID is the folder of one.
-    workers: runs at once; None: one for each group of accelerators that
-      config.mesh needs, one on a CPU.
-    tries: how often a run that fails is started.
+    workers: runs at once; None: as many meshes as the accelerators suffice for,
+      one on a CPU.
+    tries: how often a run is started before it counts as failed.
     progress: print when runs start and end.
 
   Returns:

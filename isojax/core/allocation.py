@@ -8,8 +8,8 @@ import numpy as np
 from isojax.core.division import Division, UNIFORM
 from isojax.errors import expect, InputError
 
-MOST_B = 2**24  # rollouts of a step, which is held in memory as a whole
-MOST_C = 2**53  # beyond it, floats of counts are not exact
+MOST_B = 2**24  # rollouts of a step: all are in memory at once
+MOST_C = 2**53  # rollouts; floats of larger counts are not exact
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +18,8 @@ class Allocation:
 
   Bp: int
   n: int
-  M: int  # the most steps, reached if each has one resampling round
-  # Rollouts per problem that are trained on; None: n.
-  m: int | None = None
+  M: int  # most steps; fewer if a step takes several sampling rounds
+  m: int | None = None  # rollouts per problem that are trained on; None: n
   # Under any rule but "uniform", n and m are means over the problems.
   division: Division = UNIFORM
 
@@ -31,8 +30,8 @@ class Allocation:
     if self.B > MOST_B or self.C > MOST_C:
       raise InputError(
           f"alloc: Bp={self.Bp}, n={self.n}, M={self.M}: expected "
-          f"Bp * n of at most {MOST_B:,} rollouts a step and Bp * n * M below "
-          "2**53; lower them")
+          f"Bp * n of at most {MOST_B:,} rollouts a step and Bp * n * M of at "
+          "most 2**53; lower them")
     if self.m is not None and self.m > self.n:
       raise InputError(
           f"alloc.m={self.m} is more than the {self.n} rollouts of a "
@@ -63,9 +62,9 @@ class Allocation:
     return self.n if self.m is None else self.m
 
   def kept_of(self, n_P) -> np.ndarray:
-    """The rollouts of each problem that are trained on: m / n of its n_P.
+    """The rollouts of each problem that are trained on: m / n of n_P.
 
-    Rounded up, and at least two if m is: one has no other to compare with.
+    Rounded up, and at least 2 if m is: one alone has no advantage.
     """
     share_P = -(-np.asarray(n_P) * self.kept // self.n)
     return np.minimum(n_P, np.maximum(share_P, min(self.kept, 2)))
@@ -83,7 +82,7 @@ class Allocation:
 
 def allocate(*, Bp: int, n: int, M: int | None, C: int, m: int | None = None,
              division: Division = UNIFORM) -> Allocation:
-  """The allocation; M = None becomes the number of steps within C."""
+  """The allocation with M steps, or if M is None with those within C."""
   a = Allocation(Bp, n, 1 if M is None else M, m, division)
   if M is not None:
     return a
@@ -103,14 +102,14 @@ def sizes_of(a: Allocation) -> dict:
 def of_section(*, Bp: int, n: int, M: int | None, C: int, m: int | None,
                rule: str, n_low: int, n_high: int, prior_strength: float,
                forgetting: float, objective: str) -> Allocation:
-  """The allocation of a config's section."""
+  """The allocation of a config's section alloc."""
   return allocate(Bp=Bp, n=n, M=M, C=C, m=m, division=Division(
       rule, n_low, n_high, prior_strength, forgetting, objective))
 
 
 B_MAX = 65_536  # default of --B_max, rollouts per step; MOST_B is the limit
 FEWEST_M = 50  # steps; the warm-up is a large part of a shorter run
-# Anchor of the square-root rule: 1e-6 at 1024 rollouts per step, AdamW.
+# Anchor of the Playbook's square-root rule: lr of AdamW, rollouts per step.
 PAPER_LR, PAPER_BATCH = 1e-6, 1024
 
 
@@ -122,10 +121,10 @@ def nearest_power(value: float, *, low: int, high: int) -> int:
 
 def admitted(Bp: int, n: int, *, B_max: int,
              D: int) -> tuple[int, int, tuple[str, ...]]:
-  """The nearest admitted (Bp, n), and the changes with their reasons.
+  """The nearest (Bp, n) within the limits, and the changes with their reasons.
 
-  Bp is lowered rather than n: the IsoCompute Playbook tunes n first. The Bp
-  problems of a step are distinct, of D.
+  Bp is lowered rather than n: the IsoCompute Playbook tunes n first. D training
+  problems limit Bp, because the problems of a step are distinct.
   """
   changes, near_n = [], min(max(n, 2), B_max)
   if near_n != n:
@@ -139,5 +138,5 @@ def admitted(Bp: int, n: int, *, B_max: int,
 
 
 def sqrt_lr(base_lr: float, base_batch: int, B):
-  """The square-root rule (IsoCompute Playbook, section 6), also of arrays B."""
+  """The learning rate at batch B, a number or array (Playbook, section 6)."""
   return base_lr * (B / base_batch) ** 0.5

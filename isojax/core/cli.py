@@ -10,12 +10,12 @@ from absl import app, flags, logging
 from isojax.core import exit_codes
 from isojax.errors import InputError
 
-# Then --help of a command lists flags defined through this module as its own.
+# So --help of a command lists flags defined through this module as its own.
 flags.disclaim_key_flags()
 
 
 def pairs(flag: str, items: list[str]) -> dict[str, str]:
-  """A list flag of NAME=VALUE as a dict; InputError for others."""
+  """A list flag of NAME=VALUE as a dict; InputError for other items."""
   out = {}
   for item in items:
     name, _, value = item.partition("=")
@@ -27,7 +27,7 @@ def pairs(flag: str, items: list[str]) -> dict[str, str]:
 
 
 def _parsed(argv: list[str], parse, *, words: bool) -> list[str]:
-  """The arguments that are no flags; InputError if a flag is wrong."""
+  """The arguments that are no flags; InputError for a wrong one, or flag."""
   try:
     rest = parse(argv)
   except flags.Error as error:
@@ -39,7 +39,7 @@ def _parsed(argv: list[str], parse, *, words: bool) -> list[str]:
 
 
 def _leave_waiting_threads(code: int) -> None:
-  """Exits without the threads of orbax, which wait while a disk is full."""
+  """Exits now if threads of orbax are left, which wait while a disk is full."""
   if any(type(thread).__module__.startswith("orbax.")
          for thread in threading.enumerate()):
     sys.stdout.flush()

@@ -1,6 +1,6 @@
-"""Config files of ml_collections: read, and overridden by name.
+"""Reads ml_collections config files, and overrides their values by name.
 
-Unknown and mistyped keys are errors, with the nearest name.
+An unknown or mistyped key is an InputError that has the nearest key.
 """
 
 import os
@@ -19,7 +19,7 @@ RUN_SECTIONS = ("model", "task", "alloc", "sampler", "recipe", "eval", "mesh")
 
 
 def shipped(path: str) -> str:
-  """FILE or FILE:ARGUMENT with the path at which the file is found."""
+  """FILE or FILE:ARGUMENT, with the path of the shipped file if it is one."""
   file, colon, argument = path.partition(":")
   return f"{shipped_path(file)}{colon}{argument}"
 
@@ -29,25 +29,25 @@ def read_config(path: str) -> config_dict.ConfigDict:
 
   An InputError begins with the FILE:LINE of the config's code that failed.
   """
-  # Otherwise ml_collections runs the file in the module of the file before.
+  # Otherwise ml_collections runs the file in the module of the previous file.
   sys.modules.pop("config_config", None)
   try:
     config = config_flags.config_flags.ConfigFileFlagParser("config").parse(
         shipped(path))
   except SyntaxError as error:
-    raise InputError(f"{path}: not a config of Python ({error})") from None
+    raise InputError(f"{path}: expected a Python file ({error})") from None
   except Exception as error:
-    if str(error).startswith("Error whilst parsing"):  # a traceback as text
+    if str(error).startswith("Error whilst parsing"):  # wraps it
       error = error.__context__
     raise InputError(_place(error) + _message(error)) from None
   return checked(path, config)
 
 
 def _place(error: Exception) -> str:
-  """FILE:LINE: of the last frame outside of libraries; empty: there is none."""
+  """FILE:LINE: of the last frame outside of libraries; "" without one."""
   places = [(frame.filename, frame.lineno)
             for frame in traceback.extract_tb(error.__traceback__)
-            if not re.search(  # the last: config_file.py and config_flag.py
+            if not re.search(  # config_f: config_file.py and config_flag.py
                 r"site-packages|importlib|/core/config_f", frame.filename)]
   if not places:
     return ""
@@ -56,7 +56,7 @@ def _place(error: Exception) -> str:
 
 
 def _message(error: Exception) -> str:
-  """The message, or the nearest name of a key that a ConfigDict lacks."""
+  """The error as text; for a key that a ConfigDict lacks, with the nearest."""
   *_, (frame, _) = traceback.walk_tb(error.__traceback__)
   values = frame.f_locals  # of the method of ConfigDict that raised
   if isinstance(values.get("self"), config_dict.ConfigDict):
@@ -68,7 +68,7 @@ def _message(error: Exception) -> str:
 
 
 def checked(path: str, config) -> config_dict.ConfigDict:
-  """What get_config() of a file returned; InputError if it is no config."""
+  """`config`, the result of a file's get_config(); InputError if it is none."""
   try:
     getattr(config, "keys", None)  # raises the OSError of a missing file
   except OSError as error:
@@ -84,7 +84,7 @@ def checked(path: str, config) -> config_dict.ConfigDict:
 def override(section, values: dict, where: str, path: str = "config") -> None:
   """Sets nested values in a config; an InputError begins with `where`.
 
-  A section of OPEN_SECTIONS takes new keys; None removes a key.
+  A section of OPEN_SECTIONS takes new keys, and None removes a key of it.
   """
   for key, value in values.items():
     name = f"{path}.{key}"

@@ -1,5 +1,4 @@
-"""The flag --config of a command: a config file, with overrides of its fields.
-"""
+"""The flag --config of a command: a config file, with overrides of its keys."""
 
 import contextlib
 import itertools
@@ -59,28 +58,28 @@ def define(example: str, *, required: bool = True):
 
 
 def path(argv: list[str]) -> str:
-  """The file of the last --config; empty: there is none."""
+  """The file of the last --config; "" without one."""
   return next((word.partition("=")[2]
                for word in reversed(arguments(argv))
                if word.startswith("--config=")), "")
 
 
 def arguments(argv: list[str]) -> list[str]:
-  """--config and its overrides, as --name=value, for a command."""
+  """The words of --config and its overrides, each as --name=value."""
   return [word if "=" in word or after.startswith("-") else f"{word}={after}"
           for word, after in itertools.pairwise([*argv, "-"])
           if word.startswith("--config")]
 
 
 def command_line_values() -> dict:
-  """The fields of the config that the command line sets, by dotted name."""
+  """The config values that the command line sets, by dotted name."""
   if "config" not in flags.FLAGS or not flags.FLAGS["config"].present:
     return {}
   return config_flags.get_override_values(flags.FLAGS["config"])
 
 
 def apply_row(config, lines: list[str], index: int, path: str) -> float:
-  """Sets the values of a plan's row in a config; returns its learning rate.
+  """Sets the values of a plan's row in a config; returns the row's lr.
 
   An InputError begins with PATH:LINE.
   """
@@ -100,7 +99,7 @@ def apply_row(config, lines: list[str], index: int, path: str) -> float:
 
 
 def _with_shipped_config(argv: list[str]) -> list[str]:
-  """The arguments with the path at which the config file is found."""
+  """argv, in which --config has the path at which its file is found."""
   name = "--config="
   return [config_file.shipped(word) if before == "--config" else
           name + config_file.shipped(word.removeprefix(name))
@@ -109,22 +108,21 @@ def _with_shipped_config(argv: list[str]) -> list[str]:
 
 
 def parse(argv: list[str]) -> list[str]:
-  """The arguments that are no flags; InputError if --config is wrong."""
+  """The arguments that are no flags; InputError if a flag is wrong."""
   try:
     rest = flags.FLAGS(_with_shipped_config(argv))
     if "config" in flags.FLAGS and flags.FLAGS["config"].present:
       config_file.checked(path(argv), flags.FLAGS["config"].value)
   except flags.Error as error:
-    # The message of absl for a section that is set to a value.
-    section = re.match(r"flag --(config\.(\w+)=(\w+)): .* as a ConfigDict",
+    # absl's message if a section is set to a value, such as --config.eval=3.
+    section = re.match(r"flag (--config\.(\w+)=\w+): .* as a ConfigDict",
                        str(error))
     if section:
       raise InputError(
-          f"--{section[1]}: {section[2]} is a section of the config, not a "
-          f"value; a recipe is a config file, such as --config=configs/"
-          f"{section[3]}.py") from None
+          f"{section[1]}: {section[2]} is a section of the config, not a value"
+          "; set its keys, or give another file as --config") from None
     if path(argv):
-      config_file.read_config(path(argv))  # an error of its code has its line
+      config_file.read_config(path(argv))  # raises with the line of its code
     raise InputError(str(error).strip().splitlines()[-1].strip()) from None
   except Exception:  # of the config's code, or an unknown key
     config = config_file.read_config(path(argv))

@@ -1,6 +1,6 @@
 """Loads FILE.py:FUNCTION of a config.
 
-A file of the user is read once, and its text is run: editing the file does not
+The user's file is read once, and its text is run: editing the file does not
 change a run that has started.
 """
 
@@ -22,8 +22,8 @@ MODULE = "isojax_custom"  # name of the file's module
 def read(key: str, name: str) -> dict[str, str]:
   """The path, function and text of `name`, FILE.py:FUNCTION.
 
-  InputError if the file cannot be read or has a syntax error; `key` is the
-  config's, for its message.
+  InputError if the file cannot be read or has a syntax error; it names `key`,
+  the config key with this value.
   """
   path, _, function = name.rpartition(":")
   if not path or not function.isidentifier():
@@ -45,7 +45,7 @@ def read(key: str, name: str) -> dict[str, str]:
 
 
 def sha256(custom: dict[str, str]) -> str:
-  """The hash of the function's name and text, without the path."""
+  """The hash of the function's name and the file's text, not of its path."""
   content = f"{custom['function']}\n{custom['text']}"
   return hashlib.sha256(content.encode()).hexdigest()
 
@@ -71,10 +71,10 @@ def load(path: str, function: str, text: str):
   """Runs the text of `read` once, and returns its function."""
   module = types.ModuleType(MODULE)
   module.__file__ = os.path.abspath(path)
-  sys.modules[MODULE] = module  # where dataclasses look up annotations
+  sys.modules[MODULE] = module  # dataclasses look up annotations there
   try:
     exec(compile(text, path, "exec"), module.__dict__)
-  except MemoryError:  # not an error of the user's file
+  except MemoryError:  # not the fault of the user's code
     raise
   except Exception as error:  # any error of the file's code
     raise with_line(path, error) from error

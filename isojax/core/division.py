@@ -1,8 +1,9 @@
 """Division of a step's B rollouts among its problems: n_i of problem i.
 
-Every rule of RULES returns n_P with sum(n_P) == B exactly, and low <= n_P <=
-high where it samples a problem. A rule maximises the expected utility under a
-Beta posterior of each pass rate: a problem with 0 of 16 keeps a value.
+Every rule of RULES returns n_P with sum(n_P) == B exactly, and all but uniform
+with low <= n_P <= high where they sample a problem. knapsack, variance and hit
+maximise an expected utility under a Beta posterior of each pass rate, so a
+problem with 0 of 16 correct still gains from rollouts.
 """
 
 import dataclasses
@@ -24,17 +25,15 @@ class Division:
   rule: str  # a key of RULES, or FILE.py:FUNCTION
   n_low: int  # least rollouts of a problem that is sampled
   n_high: int  # most rollouts of a problem
-  prior_strength: float  # rollouts that the stratum's pass rate counts as
-  forgetting: float  # factor of the weight of earlier rollouts at each step
-  # One of OBJECTIVES: whether problems or rollouts have equal weights in the
-  # loss.
-  objective: str
+  prior_strength: float  # rollouts that the stratum's pass counts are worth
+  forgetting: float  # each step multiplies the weight of earlier rollouts by it
+  objective: str  # one of OBJECTIVES: what has equal weights in the loss
 
   def __post_init__(self):
     custom = None
     if self.rule.partition(":")[0].endswith(".py"):
       custom = custom_function.read("alloc.rule", self.rule)
-    object.__setattr__(self, "custom", custom)  # the file is read once
+    object.__setattr__(self, "custom", custom)  # so the file is read once
     expect(
         "alloc", self,
         rule=(custom is not None or self.rule in RULES,
@@ -51,7 +50,7 @@ class Division:
     return self.rule == "uniform"
 
   def n_of(self, p: "Posterior", B: int) -> np.ndarray:
-    """The rollouts of each problem; InputError if a custom rule fails."""
+    """n_P for B rollouts; InputError if a custom rule fails."""
     bounds = Bounds(self.n_low, self.n_high)
     if not self.custom:
       return RULES[self.rule](p, B, bounds)
@@ -72,8 +71,8 @@ class Posterior(typing.NamedTuple):
 
   a_P: np.ndarray  # float64, > 0
   b_P: np.ndarray  # float64, > 0
-  # Visits in a row, up to now, without a signal: all rollouts were correct, or
-  # all incorrect.
+  # Number of steps in a row, up to now, that sampled the problem (visits) and
+  # gave no signal: all rollouts were correct, or all incorrect.
   no_signal_P: np.ndarray
   uniform_P: np.ndarray  # float64 in [0, 1), a random number of this step
 
@@ -90,9 +89,9 @@ def prior_mean(correct_P, n) -> np.ndarray:
 
 def posterior(correct_P, incorrect_P, *, mean_P, strength: float,
               no_signal_P, uniform_P) -> Posterior:
-  """The posterior after these rollouts.
+  """The posterior after correct_P and incorrect_P rollouts.
 
-  The prior counts as `strength` rollouts of which a part `mean_P` is correct.
+  The prior is worth `strength` rollouts, a fraction mean_P of them correct.
   """
   return Posterior(correct_P + strength * mean_P,
                    incorrect_P + strength * (1 - mean_P), no_signal_P,
@@ -103,25 +102,23 @@ def posterior(correct_P, incorrect_P, *, mean_P, strength: float,
 class Evidence:
   """The graded rollouts of a run, summed for each of its D training problems.
 
-  A resumed run computes it from its records; it is not in a checkpoint. The
-  policy changes, so each step multiplies the weight of earlier rollouts by
-  `forgetting`.
+  Not in a checkpoint: a resumed run computes it from its records.
   """
 
   place: dict  # id of a problem -> its index in [D]
   mean_D: np.ndarray  # of the prior, from the stratum's pass counts
   strength: float  # of the prior, in rollouts
-  forgetting: float  # see Division
+  forgetting: float  # see Division; below 1 because the policy changes
   correct_D: np.ndarray  # discounted correct rollouts of the run
   incorrect_D: np.ndarray
   no_signal_D: np.ndarray  # see Posterior
 
   def after(self, groups) -> "Evidence":
-    """The evidence with one more step, of groups (problem id, n, correct)."""
+    """The evidence after one more step; groups are (problem id, n, correct)."""
     correct_D, incorrect_D = (
         x * self.forgetting for x in (self.correct_D, self.incorrect_D))
     no_signal_D = self.no_signal_D.copy()
-    # A batch of in-flight groups can hold a problem twice, of two epochs.
+    # A step with in-flight groups can have a problem twice, from two epochs.
     for problem, n, correct in groups:
       if n:
         d = self.place[problem]
@@ -140,8 +137,7 @@ class Evidence:
         no_signal_P=self.no_signal_D[index], uniform_P=uniform_P)
 
   def informative(self, groups) -> float:
-    """Expected share of groups (problem id, n, _) with both kinds of answers.
-    """
+    """Expected share of groups with correct and incorrect rollouts."""
     index_P, n_P = zip(*((self.place[problem], n) for problem, n, _ in groups
                          if n), strict=True)
     P = len(n_P)
@@ -152,7 +148,7 @@ class Evidence:
 def evidence(id_D, correct_D, n: int, division: Division) -> Evidence:
   """The evidence before the first step.
 
-  The prior mean is that after correct_D of n rollouts, counted by the stratum.
+  The prior is from the stratum's pass counts: correct_D of n rollouts.
   """
   mean_D = prior_mean(correct_D, n)
   zeros_D = np.zeros(len(mean_D))
@@ -183,22 +179,22 @@ def mirrored(p: Posterior) -> Posterior:
 
 
 def informative(p: Posterior, high: int) -> np.ndarray:
-  """Chance of correct and incorrect answers among n = 0 .. high: [n, P]."""
+  """Chance of both kinds of answers among n = 0 .. high rollouts, [n, P]."""
   return np.maximum(0.0, 1.0 - moments(p, high + 1, i=0, j=0)
                     - moments(mirrored(p), high + 1, i=0, j=0))
 
 
 def hits(p: Posterior, high: int) -> np.ndarray:
-  """Chance of a correct answer among n = 0 .. high: [n, P]."""
+  """Chance of a correct answer among n = 0 .. high rollouts, [n, P]."""
   return 1.0 - moments(mirrored(p), high + 1, i=0, j=0)
 
 
 def knapsack_utility(p: Posterior, high: int) -> np.ndarray:
   """E[(1 - p^n - (1-p)^n) p (1-p)^2] for n = 0 .. high (arXiv 2509.25849)."""
-  whole = moments(p, 1, i=1, j=2)
-  value = whole - moments(p, high + 1, i=1, j=2) - moments(
+  total = moments(p, 1, i=1, j=2)
+  value = total - moments(p, high + 1, i=1, j=2) - moments(
       mirrored(p), high + 1, i=2, j=1)
-  value[0] = 0.0  # of no rollouts, where the formula gives -p (1-p)^2
+  value[0] = 0.0  # n = 0, where the formula gives -E[p (1-p)^2]
   return value
 
 
@@ -212,9 +208,8 @@ def variance_utility(p: Posterior, high: int) -> np.ndarray:
 def greedy(utility, p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   """The n_P that maximises the summed utility; exact where it is concave in n.
 
-  One rollout after the other goes to the largest gain, so these are the
-  B - P * low largest gains. Ties go to the smaller n, then to the first
-  problem.
+  Each problem gets `low`. The other B - P * low rollouts have the largest gains
+  of one more rollout; ties go to the smaller n, then to the first problem.
   """
   P = len(p.a_P)
   # A problem gets at most what is left if each other problem gets `low`.
@@ -231,16 +226,16 @@ def uniform(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   return B // P + (np.arange(P) < B % P)
 
 
-EXPLORE = 0.5  # chance of a visit after one without signal; GRESO's first value
+EXPLORE = 0.5  # chance of a visit after one without a signal; GRESO begins so
 
 
 def skip(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   """Skips problems without a recent signal; the others share B (GRESO).
 
   After z visits in a row without a signal a problem is visited with probability
-  EXPLORE^z (arXiv 2506.02177, eq. 3), so every problem is visited again. If
-  fewer problems are left than B needs at `high` each, the skipped problems that
-  were nearest to a visit are added.
+  EXPLORE^z (arXiv 2506.02177, eq. 3), so every problem is visited again. If the
+  others cannot take B at `high` each, the skipped problems with the smallest
+  uniform_P / EXPLORE^z are added.
   """
   chance_P = EXPLORE ** p.no_signal_P.astype(float)
   visited_P = p.uniform_P < chance_P
@@ -264,6 +259,6 @@ RULES = {
     "hit": functools.partial(greedy, hits),
     "skip": skip,
 }
-# The same n for every problem; the uniform rule reads no other option.
+# The default of an Allocation; rule "uniform" reads none of the numbers.
 UNIFORM = Division("uniform", n_low=1, n_high=1, prior_strength=1.0,
                    forgetting=1.0, objective="problems")

@@ -18,8 +18,8 @@ def best_at_k(correct_Q, *, stored: int, k: int):
 def worst_at_k(correct_Q, *, stored: int, k: int):
   """The chance that k of the stored samples are all correct.
 
-  C(c, k) / C(stored, k) for each problem with c correct samples, as a product,
-  which cannot overflow.
+  C(c, k) / C(stored, k) for each problem with c correct samples, computed as a
+  product of ratios, which cannot overflow.
   """
   c = np.asarray(correct_Q, np.float64)[..., None]
   i = np.arange(k)
@@ -27,7 +27,7 @@ def worst_at_k(correct_Q, *, stored: int, k: int):
 
 
 def majority(votes, reward) -> float:
-  """The mean reward of the most common votes; "" is not a vote."""
+  """The mean reward of all samples with a most common vote; "" is no vote."""
   count = collections.Counter(vote for vote in votes if vote)
   if not count:
     return 0.0
@@ -46,7 +46,7 @@ def mean_and_se(value_Q) -> tuple[float, float]:
 
 
 def at_k(reward_Qxk, votes_Qxk) -> dict:
-  """The evaluation fields of a record, of rewards in [0, 1].
+  """The evaluation fields of a record, from rewards in [0, 1].
 
   If all rewards are 0 or 1, avg, best and worst are the usual avg@k, pass@k and
   worst@k, and `correct` has counts. Otherwise best and worst are the highest
@@ -74,8 +74,8 @@ def due_rollouts(*, C: int, first: int, growth: float) -> tuple[int, ...]:
 
   After an evaluation at C' rollouts the next is due at max(C' + first,
   growth * C'): every `first` rollouts for growth = 1, geometric later on for
-  growth > 1. It takes place after the first step that has sampled them, so runs
-  with different n are measured at the same C.
+  growth > 1. An evaluation takes place after the first step that has sampled so
+  many, so runs with different n are measured at about the same C.
   """
   due, rollouts = {0, C}, first
   while rollouts <= C:
@@ -85,17 +85,16 @@ def due_rollouts(*, C: int, first: int, growth: float) -> tuple[int, ...]:
 
 
 def is_due(due: tuple[int, ...], evaluated: int | None, rollouts: int) -> bool:
-  """Whether an evaluation is due at `rollouts`, after the last at `evaluated`.
-  """
+  """Whether one is due at `rollouts`; the last was at `evaluated`, if any."""
   latest = due[bisect.bisect_right(due, rollouts) - 1]
   return evaluated is None or evaluated < latest
 
 
-def stale(avg_E: list[float]) -> int:
-  """The number of evaluations after the best one, of equals the first."""
+def evaluations_since_best(avg_E: list[float]) -> int:
+  """The number of evaluations after the best one; of ties, after the first."""
   return len(avg_E) - 1 - avg_E.index(max(avg_E))
 
 
 def due_steps(due: tuple[int, ...], B: int) -> frozenset[int]:
-  """The steps, of B rollouts each, after which to evaluate."""
+  """The steps of B rollouts after which to evaluate."""
   return frozenset(-(-rollouts // B) for rollouts in due)

@@ -5,12 +5,12 @@ After PREEMPTED and PEER_LOST, rerun the same command to resume.
 
 from isojax.errors import InputError, OutOfReachError
 
-BAD_INPUT = 2  # of every InputError but OutOfReachError
+BAD_INPUT = 2  # after any InputError but OutOfReachError
 PREEMPTED = 75  # after a signal (the run was saved), or a bucket out of reach
 DIVERGED = 76  # after a NaN or infinite loss; a rerun would diverge again
 PEER_LOST = 77  # another process ended after this one saved a checkpoint
 INTERRUPTED = 130  # by Ctrl-C, as in shells
-UNREAD = 141  # the reader of the output has closed it, as in shells
+UNREAD = 141  # the reader of the output, such as head, ended; as in shells
 
 
 def of(error: InputError) -> int:

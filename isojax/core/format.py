@@ -1,4 +1,4 @@
-"""Numbers, counts, intervals and tables as text; None (not known) is NONE."""
+"""Numbers, counts, intervals and tables as text; None (unknown) gives NONE."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ NONE = "–"
 
 
 def number(value: float | None) -> str:
-  """Three significant digits; whole, with commas, from 100 to 1e9."""
+  """Three significant digits; from 100 to 1e9 a whole number with commas."""
   if value is None:
     return NONE
   return f"{value:,.0f}" if 99.95 <= abs(value) < 1e9 else f"{value:.3g}"
@@ -22,7 +22,7 @@ def rounded(value: float | None, digits: int = 2) -> str:
 
 
 def compact(value: float | None, _=None) -> str:
-  """An amount of compute: 0.5M, 20k, 64; a tick formatter as well."""
+  """An amount of compute: 0.5M, 20k, 64. matplotlib also passes a position."""
   if value is None:
     return NONE
   for size, unit in ((1e9, "B"), (1e6, "M")):
@@ -65,7 +65,7 @@ def duration(seconds: float | None,
 
 
 def nearest_divisors(total: int, near: int, *, least: int = 1) -> str:
-  """The nearest divisors of a count, below and above a number."""
+  """The divisors of `total` nearest to `near`, one from each side."""
   far = 100_000  # how far to search; Bp, n and M are smaller
   below = range(min(near, total), max(least, near - far) - 1, -1)
   above = range(max(near, least), min(total, near + far) + 1)

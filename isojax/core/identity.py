@@ -4,16 +4,15 @@ A field decides them unless its declaration says otherwise:
 
   slots: int = dataclasses.field(metadata=identity.LAST_BITS)
 
-The hash of the fields that decide is the run id. The other fields may change
-when a run resumes.
+The hash of the fields that decide is the run id. The other fields may be
+changed when a run is resumed.
 """
 
 import dataclasses
 import typing
 
 NOTHING = {"decides": "nothing"}  # the name, evaluations, checkpoints, logs
-# Memory and speed: float sums are made in another order.
-LAST_BITS = {"decides": "last bits"}
+LAST_BITS = {"decides": "last bits"}  # memory, speed: the order of float sums
 
 
 def deciding(cls, values: dict) -> dict:
@@ -23,7 +22,7 @@ def deciding(cls, values: dict) -> dict:
     cls: the dataclass of the section.
     values: the section, with a dict for each section inside.
   """
-  free = {field.name for field in dataclasses.fields(cls) if field.metadata}
+  free = {f.name for f in dataclasses.fields(cls) if f.metadata}  # any kind
   sections = _sections(cls)
   return {key: deciding(sections[key], value)
           if key in sections and isinstance(value, dict) else value
@@ -31,7 +30,7 @@ def deciding(cls, values: dict) -> dict:
 
 
 def last_bits(cls, values: dict, name: str = "") -> dict:
-  """The values of a section, by dotted name, that only change rounding."""
+  """The LAST_BITS fields of a section: dotted name -> value."""
   kinds = {field.name: dict(field.metadata)
            for field in dataclasses.fields(cls)}
   sections, out = _sections(cls), {}

@@ -1,14 +1,13 @@
 """What attention kernels support and which blocks they compute; loads no jax.
 
-models.attention uses it for the devices of a run, the planner for those of its
-table of machines.
+models.attention asks for the devices of a run, the planner for its machines.
 """
 
 import numpy as np
 
 MAX_SLOTS = 2**15  # of a row: splash packs two slot numbers into an int32
 LANES = 128  # numbers in a row of a TPU's registers
-BLOCK = 512  # tokens of a block of scores in VMEM
+BLOCK = 512  # most tokens or slots of a block of scores, which is in VMEM
 
 
 def obstacles(platform: str, *, capability: float | None, H: int, K: int,
@@ -24,7 +23,7 @@ def obstacles(platform: str, *, capability: float | None, H: int, K: int,
     dtype: of queries, keys and values.
     cap: soft cap of the scores; None: no cap.
     window: the smallest attention window of a layer, in tokens.
-    length: slots of the longest row.
+    length: slots (prompt and new tokens) of the longest row.
   """
   uneven = K % tensor, (
       f"{K} key heads cannot be divided over mesh.tensor={tensor}")
@@ -57,7 +56,7 @@ def obstacles(platform: str, *, capability: float | None, H: int, K: int,
 
 
 def blocks(length: int) -> tuple[int, int]:
-  """(size, count) of the fewest equal blocks; sizes are multiples of LANES."""
+  """(size, count) of the fewest equal blocks; size is a multiple of LANES."""
   count = -(-length // BLOCK)
   return -(-length // (count * LANES)) * LANES, count
 
@@ -65,21 +64,20 @@ def blocks(length: int) -> tuple[int, int]:
 def seen_blocks(first_BxT, prompt_B, tokens_B, *, S: int, T: int):
   """The blocks of scores that a row's tokens need, bool [B, I, J].
 
-  I blocks of tokens, J blocks of slots. Tokens of a block of padding need one
-  slot, that of the block's first token: a softmax over none is NaN.
-  Arguments are those of attention.Seen, arrays of numpy or jax.
+  I blocks of tokens, J blocks of slots. A block of padding tokens needs one
+  slot, that of its first token: a softmax over no slot is NaN. The arguments,
+  arrays of numpy or jax, are fields of attention.Seen.
   """
   (size_q, count_q), (size_k, count_k) = blocks(T), blocks(S + T)
   begin_I = np.arange(count_q) * size_q
   slot_J = np.arange(count_k)[None, None] * size_k
   end_I = np.minimum(begin_I + size_q, T)
-  # Behind the prompt, the slots that the tokens of a block see are consecutive.
+  # After the prompt, the slots that the tokens of a block see are consecutive.
   last_BxI = S - 1 + tokens_B[:, None].clip(begin_I[None] + 1, end_I[None])
   padding_BxI = begin_I[None] >= tokens_B[:, None]
-  # The first slot that a block sees: first_BxT, or in a block of padding
-  # last_BxI (the clip's lower bound, elsewhere 0).
+  # The first of them: first_BxT, which the clip raises to last_BxI in padding.
   first_BxI = first_BxT[:, ::size_q].clip(last_BxI * padding_BxI)
-  own = ((slot_J <= last_BxI[:, :, None])
-         & (slot_J + size_k > first_BxI[:, :, None]))
-  return own | (
+  answer = ((slot_J <= last_BxI[:, :, None])
+            & (slot_J + size_k > first_BxI[:, :, None]))
+  return answer | (
       (slot_J < prompt_B[:, None, None]) & ~padding_BxI[:, :, None])

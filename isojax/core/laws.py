@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-TIE = 1e-9  # reward; curves that differ by less are the same
+TIE = 1e-9  # reward; curves that differ by less count as equal
 FIT_VERSION = 1  # of fit.json, which frontier writes and planner reads
 C_TOLERANCE = 1.05  # runs of different Bp * n end at slightly different C
 
@@ -46,16 +46,16 @@ class Sigmoid:
 
 @dataclasses.dataclass(frozen=True)
 class FixedBatch:
-  """The law over M at one batch B = Bp * n (section 3.3); Bp* is B / n*."""
+  """The law over M updates at one B = Bp * n (section 3.3); Bp* is B / n*."""
 
   B: int  # rollouts per step
   L: float
   k: float  # per update
-  M0: float  # updates
+  M0: float
   b: float
 
   def log2(self, M):
-    """log2 n*(M), any shape; M in updates."""
+    """log2 n*(M), any shape."""
     return log2_n(np.asarray(M, float), L=self.L, k=self.k, x0=self.M0,
                   b=self.b)
 
@@ -66,15 +66,14 @@ class FixedBatch:
 def interval(value, draws):
   """(low, high), the 95 % interval of a quantity of a law.
 
-  At each end the wider of the percentiles of the bootstrap draws and value
+  Each end is the wider of two: a percentile of the bootstrap draws, and value
   +- 1.96 standard deviations of the draws. Percentiles alone contain the truth
-  as rarely as 83 % of the time, because a frontier that switches between
-  nearly parallel curves pulls estimates to the middle of the range; this
-  interval contains it 90 to 100 % of the time (docs/results.md).
+  too rarely, because a frontier that switches between nearly parallel curves
+  pulls estimates to the middle of the range. docs/results.md has the coverage.
 
   Args:
     value: any shape; on a scale where errors add, such as log2 n.
-    draws: [D, ...], bootstrap draws of value.
+    draws: [draws, ...], bootstrap draws of value.
   """
   draws = np.asarray(draws)
   low, high = np.quantile(draws, (0.025, 0.975), axis=0)

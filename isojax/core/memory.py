@@ -1,9 +1,8 @@
 """Bytes of a policy's programs on one device, by formulas; loads no jax.
 
-The trainer admits slots and pages by DeviceBytes, launch.compile compares it
-with compiled programs, and the planner chooses meshes and refuses runs by it.
-tests/test_memory.py, COMPILED, has the compiled programs that it was checked
-against.
+The trainer admits slots and pages by DeviceBytes, and the planner chooses
+meshes and refuses runs by it. launch.compile compares it with compiled
+programs; the compared ones are COMPILED in tests/test_memory.py.
 """
 
 import dataclasses
@@ -14,15 +13,14 @@ import typing
 from isojax.core.model_shape import BYTES, ModelShape
 from isojax.errors import InputError
 
-# Tokens of a prefill with pages: enough to keep the matrix units of a device
-# busy.
+# Most tokens of a prefill with pages; they keep a device's matrix units busy.
 PAGED_PREFILL_TOKENS = 8192
 # Float32 arrays of [slots, vocabulary] while a token is drawn with top_p < 1,
 # as in an evaluation; with top_p = 1 there are fewer.
 DRAWN_ARRAYS = 8
-# Means of tokens over their maxima, assumed where no mean is given.
+# Assumed mean lengths over the longest; see DeviceBytes.expected for the first.
 MEAN_RESPONSE, MEAN_PROMPT = 0.18, 1 / 8
-# The length before the last of the cache's four growths, over the final length.
+# Length of a cache before the last of its four growths, over its final length.
 LAST_GROWTH = 3 / 4
 # Bytes per head and token in the backward of a fused attention kernel, instead
 # of scores; fitted to the programs that launch.compile compiles with splash.
@@ -40,8 +38,8 @@ def head_chunk(vocab: int) -> int:
 def decode_chunk(max_response: int) -> int:
   """Tokens decoded between two checks for slots that have ended.
 
-  A finished slot idles for half a chunk on average: at a mean length of T / 8
-  an eighth of its time.
+  A finished slot idles for half a chunk on average: for T / 64 tokens, an
+  eighth of the time of an answer of T / 8.
   """
   return min(max_response, max(4, min(64, max_response // 32)))
 
@@ -49,7 +47,7 @@ def decode_chunk(max_response: int) -> int:
 def prefilled(slots: int, max_prompt: int, *, paged: bool) -> int:
   """Prompts that are prefilled at once on a device: an eighth of the slots.
 
-  With pages, and so with many slots, they have at most PAGED_PREFILL_TOKENS.
+  With pages there are many slots, so PAGED_PREFILL_TOKENS limits the prompts.
   """
   most = math.ceil(slots / 8)
   if not paged:
@@ -58,7 +56,7 @@ def prefilled(slots: int, max_prompt: int, *, paged: bool) -> int:
 
 
 def largest(fits, most: int) -> int:
-  """The largest whole number up to `most` that fits, or 0."""
+  """The largest number up to `most` that fits, as all below do; or 0."""
   low, high = 0, most  # low fits or is 0; high + 1 does not fit or is too large
   while low < high:
     middle = (low + high + 1) // 2
@@ -70,10 +68,10 @@ def largest(fits, most: int) -> int:
 class Formats:
   """Number formats, keys of BYTES."""
 
-  compute: str  # in the update
-  sampled: str | None = None  # weights and cache of sampling; None: compute
-  sampled_head: str | None = None  # while sampling; None: sampled
-  head: str | None = None  # in the update; None: compute
+  compute: str  # of the update
+  sampled: str | None = None  # of weights and cache of sampling; None: compute
+  sampled_head: str | None = None  # of the head in sampling; None: sampled
+  head: str | None = None  # of the head in the update; None: compute
   reduce: str = "float32"  # of gradients across devices
 
   def __post_init__(self):
@@ -87,7 +85,7 @@ class Formats:
                          f"{', '.join(BYTES)}")
 
   def bytes(self, name: str) -> int:
-    """Bytes of a number in the format of this name."""
+    """Bytes of a number in the format of a field."""
     return BYTES[getattr(self, name)]
 
 
@@ -96,7 +94,7 @@ class Admitted(typing.NamedTuple):
 
   slots: int
   pages: int | None  # of the pool; None: each slot has the longest length
-  weights_gathered: bool  # over fsdp, once instead of at every token
+  weights_gathered: bool  # over fsdp, once for all tokens
 
 
 class Held(typing.NamedTuple):
@@ -105,8 +103,8 @@ class Held(typing.NamedTuple):
   slots: int  # of the sampler
   rows: int  # of a microbatch
   prompts: int  # of a microbatch
-  weights_gathered: bool  # over fsdp while sampling
-  pages: int | None = None  # of the pool; None: slots have the longest length
+  weights_gathered: bool  # see Admitted, as for pages
+  pages: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,11 +115,11 @@ class DeviceBytes:
   formats: Formats
   max_prompt: int  # tokens
   max_response: int
-  fused: bool  # attention stores no scores
+  fused: bool  # a kernel of prefill and update stores no scores
   fsdp: int = 1
   tensor: int = 1
   page: int | None = None  # positions; None: slots have the longest length
-  expected: float | None = None  # mean new tokens; None: MEAN_RESPONSE
+  expected: float | None = None  # mean new tokens; None: by MEAN_RESPONSE
   remat: bool = True  # the backward computes the forward again
 
   # Sampling.
@@ -157,11 +155,10 @@ class DeviceBytes:
   def drawing(self) -> float:
     """Bytes of a slot's arrays while a token attends and is drawn.
 
-    Float32 scores and their softmax; with pages, the pages of one layer are
-    gathered for each slot.
+    With pages, the pages of one layer are gathered for each slot.
     """
     s, positions = self.shape, self.max_prompt + self.max_response
-    per_position = 8 * s.heads / self.tensor
+    per_position = 2 * 4 * s.heads / self.tensor  # float32 scores and softmax
     if self.page is not None:
       positions = self.longest * self.page
       per_position += self.token / s.layers
@@ -174,12 +171,12 @@ class DeviceBytes:
 
   @property
   def part(self) -> float:
-    """Bytes of the keys or values of one layer in a slot, which is resized."""
+    """Bytes of a slot's keys, or values, of one layer: resized as one array."""
     return self.cache / (2 * self.shape.layers)
 
   @property
   def slot(self) -> float:
-    """Bytes of a slot without pages, its growth and its eighth of a prefill."""
+    """Bytes of a slot without pages, with its growth and share of a prefill."""
     return self.cache + self.part + self.drawing + self.prompt / 8
 
   @property
@@ -195,10 +192,10 @@ class DeviceBytes:
   def pages_of_slot(self) -> float:
     """Pages that a slot needs on average.
 
-    If every free slot is refilled, the mean age of a slot is E[T^2] / 2 E[T],
-    for log-normal lengths of sigma 0.8 about E[T]. A chunk is decoded next. One
-    page is added, because half a page is empty at either end. Prompts are
-    counted as if none shared its pages, which leaves space for long answers.
+    If every free slot is refilled, an unfinished answer has E[T^2] / 2 E[T]
+    tokens in the mean, about E[T] for log-normal lengths of sigma 0.8; the next
+    chunk adds its own. 1 is for pages that are not full. Prompts are counted as
+    if none shared its pages, which leaves space for long answers.
     """
     prompt, response = MEAN_PROMPT * self.max_prompt, self.expected
     if response is None:
@@ -211,12 +208,12 @@ class DeviceBytes:
                                    paged=self.page is not None)
 
   def beside_pages(self, slots: int) -> float:
-    """Bytes of slots without their pages: drawing, and prompts of a prefill."""
+    """Bytes that slots need besides their pages: for drawing and a prefill."""
     return slots * self.drawing + self.prefill(slots)
 
   @property
   def least(self) -> float:
-    """Bytes of a device that samples with one slot for the longest rollout."""
+    """Bytes of sampling with one slot, which fits the longest rollout."""
     if self.page is None:
       return self.held_weights(False) + self.slot
     return (self.held_weights(False) + self.beside_pages(1)
@@ -226,8 +223,8 @@ class DeviceBytes:
     """Slots of a device, and the pages of its pool.
 
     Weights are gathered over fsdp once, instead of at every token, if all
-    wanted slots still fit. With pages, half of the slots that would fit
-    otherwise suffice, because any number may be wanted. The pool has the memory
+    wanted slots still fit; with pages also if half as many slots fit as with
+    sharded weights, because more than fit are wanted. The pool has the memory
     that is left. Without space for the longest rollout no slot is admitted.
 
     Args:
@@ -258,8 +255,8 @@ class DeviceBytes:
     return slots, pages(slots)
 
   def _shared(self, slots: int, most: int) -> int:
-    """If slots are fewer than wanted: a multiple of `tensor`, whose devices
-    share the drawing of tokens."""
+    """Rounds slots, if fewer than wanted, down to a multiple of `tensor`, whose
+    devices share the drawing of tokens."""
     return slots if slots == most else (
         slots // self.tensor * self.tensor or slots)
 
@@ -279,8 +276,7 @@ class DeviceBytes:
   def _forward(self, bytes_per_value: int) -> float:
     """Bytes of a prompt's token in one layer of a forward.
 
-    Residual and normed input, then gate and up, or queries, keys, values and
-    scores.
+    The input and its norm, then the larger of attention and MLP (gate and up).
     """
     scores = 0 if self.fused else (
         self.shape.heads / self.tensor * self.max_prompt)
@@ -289,10 +285,9 @@ class DeviceBytes:
         bytes_per_value * self._attended + (4 + bytes_per_value) * scores)
 
   def _backward(self, bytes_per_value: int) -> tuple[float, float]:
-    """Bytes of a token in one layer of a backward: (without scores, scores).
+    """(bytes without scores, bytes of scores) of a token in a layer's backward.
 
-    A backward has all arrays of the forward, and their gradients; a kernel
-    computes attention without storing scores.
+    These are arrays of the forward and gradients. A kernel stores no scores.
     """
     kernel = KERNEL_BYTES if self.fused else math.inf
     return (
@@ -303,45 +298,44 @@ class DeviceBytes:
 
   @property
   def masters(self) -> float:
-    """Bytes of float32 parameters; the optimizer's moments are twice as many.
-    """
+    """Bytes of the float32 parameters, half of those of AdamW's moments."""
     return 4 * self.shape.params / (self.fsdp * self.tensor)
 
   def update(self, rows: int, prompts: int) -> "Update":
-    """The bytes of a microbatch: rows of the longest answer, and prompts.
+    """The bytes of a microbatch: `rows` of the longest answer, and prompts.
 
-    Not counted are the compiler's temporaries without remat, and weights that
-    it gathers over fsdp for longer than a layer.
+    Without remat the compiler's temporaries are not counted; nor are weights
+    that it gathers over fsdp for longer than a layer.
     """
-    s, f, T, S = self.shape, self.formats, self.max_response, self.max_prompt
+    s, f, S = self.shape, self.formats, self.max_prompt
     compute, tokens = f.bytes("compute"), rows * self.max_response
-    token, scores = self._backward(compute)
-    kept = compute * s.width if self.remat else token + scores
+    others, scores = self._backward(compute)
+    kept = compute * s.width if self.remat else others + scores
     matrices = s.layers * s.layer_matmul / (self.fsdp * self.tensor)
     head = s.head / self.tensor
     return Update(
         copy=compute * matrices,
-        kept=(s.layers * kept * (rows * T + prompts * S)
+        kept=(s.layers * kept * (tokens + prompts * S)
               + self.kv(compute) * (rows + prompts) * S
-              # Hidden states and their gradient, where the head is wider.
+              # Hidden states and their gradient, if the head's format is wider.
               + 2 * (f.bytes("head") - compute) * s.width * tokens),
         head=(f.bytes("head") + 4) * (
             head + min(head_chunk(s.vocab), tokens) * s.vocab / self.tensor),
         backward=(f.bytes("reduce") * matrices + 4 * head / self.fsdp
-                  + self.remat * tokens * (token + scores)))
+                  + self.remat * tokens * (others + scores)))
 
   # Whole programs.
 
   def programs(self, held: Held, *, reference: bool) -> "Programs":
-    """The bytes of each program; `reference`: with the base policy, for KL."""
-    paged, stored = held.pages is not None, held.slots * self.cache
-    if paged:
-      stored = held.pages * self.page_bytes
+    """The bytes of each program; `reference`: the KL needs the base policy."""
+    paged = held.pages is not None
     prompts = prefilled(held.slots, self.max_prompt, paged=paged)
     return Programs(
         state=self.masters, reference=self.masters * reference,
         weights=self.held_weights(held.weights_gathered),
-        cache=stored, part=0.0 if paged else held.slots * self.part,
+        cache=(held.pages * self.page_bytes if paged
+               else held.slots * self.cache),
+        part=0.0 if paged else held.slots * self.part,
         window=prompts * self.max_prompt * self.token,
         prefilling=prompts * (self.prompt - self.max_prompt * self.token),
         drawing=held.slots * self.drawing,
@@ -351,24 +345,21 @@ class DeviceBytes:
 class Update(typing.NamedTuple):
   """Bytes of an update, without the state of training."""
 
-  copy: float  # of the layers' matrices in the compute dtype
-  kept: float  # for the backward
+  copy: float  # of the layers' matrices in the compute format
+  kept: float  # by the forward, for the backward
   head: float  # its weight and a chunk's logits, in its format and in float32
-  backward: float  # of the layers, when the head's is done
+  backward: float  # of the layers, after that of the head
 
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-  """Bytes on a device, as in the report of `launch.compile`.
-
-  A pool of pages is not resized; its pages are moved in place.
-  """
+  """Bytes on a device; program_bytes has the programs of launch.compile."""
 
   state: float  # float32 parameters
   reference: float  # float32 parameters of the base policy, with KL
   weights: float  # while sampling
   cache: float
-  part: float  # keys or values of one layer, in the cache
+  part: float  # of the cache, one layer's keys; 0 for pages: never resized
   window: float  # keys and values of prompts
   prefilling: float  # temporaries of a prefill
   drawing: float  # temporaries of decoding
@@ -384,8 +375,9 @@ class Programs:
     return dict(
         prefill=prefill, reread=prefill, insert=self.cache + self.window,
         move=self.cache,
-        # The last growth of one part; the other parts stay in memory.
+        # One part's last growth; the other parts are not arguments.
         resize=(1 + LAST_GROWTH) * self.part,
         decode=self.weights + self.cache + self.drawing, start=self.state,
+        # Parameters and gradients; apply has AdamW's two moments as well.
         accumulate=2 * self.state + self.reference + self.copy + self.kept
         + max(self.head, self.backward), apply=4 * self.state)

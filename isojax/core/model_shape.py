@@ -1,16 +1,13 @@
-"""The shape of a policy: its parameters, FLOPs and cache bytes per token.
-
-The families, and what each model_type changes in Llama's block.
-"""
+"""The shape of a policy: its parameters, FLOPs and cache bytes per token."""
 
 import dataclasses
 
 from isojax.errors import InputError
 
 BYTES = {"bfloat16": 2, "float32": 4}  # of a number
-AUTO = "auto"  # sampler.dtype and recipe.loss.dtype: see auto_dtype
-# On a CPU `auto` is bfloat16 if its products are this many times as fast as in
-# float32. With less, the casts of an update cost what its products gain.
+AUTO = "auto"  # value of sampler.dtype and recipe.loss.dtype: see auto_dtype
+# On a CPU `auto` is bfloat16 if matrix products are this many times as fast as
+# in float32. With less, the casts of an update cost what its products gain.
 MIN_SPEEDUP = 1.3
 
 
@@ -19,7 +16,7 @@ def auto_dtype(platform: str, float32: float, bfloat16: float) -> str:
 
   Args:
     platform: as jax names it; accelerators compute in bfloat16.
-    float32, bfloat16: seconds of the same product in these dtypes.
+    float32, bfloat16: seconds of one matrix product in these dtypes.
   """
   if platform != "cpu" or float32 >= MIN_SPEEDUP * bfloat16:
     return "bfloat16"
@@ -28,7 +25,7 @@ def auto_dtype(platform: str, float32: float, bfloat16: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """Properties of a family that config.json does not state."""
+  """What a model_type changes in Llama's block; config.json does not say it."""
 
   qkv_bias: bool
   qk_norm: bool  # RMSNorm of each query and key head
@@ -41,7 +38,7 @@ class Family:
 
   @property
   def norms(self) -> int:
-    """How many norms of size `width` a layer has."""
+    """The number of norms of size `width` in a layer."""
     return 4 if self.gemma else 2
 
 
@@ -54,7 +51,8 @@ FAMILIES = {
     "gemma2": Family(qkv_bias=False, qk_norm=False, gemma=True),
     "gemma3_text": Family(qkv_bias=False, qk_norm=True, gemma=True),
 }
-MAX_SIZE = 10**8  # of any size in a config.json
+MAX_SIZE = 10**8  # of any size in a config.json; larger ones are mistakes
+# Field of ModelShape -> key of config.json.
 KEYS = dict(layers="num_hidden_layers", width="hidden_size",
             heads="num_attention_heads", kv_heads="num_key_value_heads",
             mlp="intermediate_size", vocab="vocab_size")
@@ -80,13 +78,13 @@ class ModelShape:
   active: int = 1  # experts that a token uses
 
   def _layer(self, mlps: int) -> int:
-    """The parameters of one layer's matrices, with this number of MLPs."""
+    """The parameters of a layer's matrices, with `mlps` MLPs and a router."""
     return (2 * self.width * self.head_dim * (self.heads + self.kv_heads)
             + self.width * (3 * self.mlp * mlps + self.experts))
 
   @property
   def layer_matmul(self) -> int:
-    """The parameters of one layer's matrices, of all experts."""
+    """The parameters of a layer's matrices, with all experts."""
     return self._layer(self.experts or 1)
 
   @property
@@ -120,9 +118,9 @@ class ModelShape:
     return 2 * self.layers * self.kv_heads * self.head_dim * bytes_per_value
 
   def forward_flops(self, context, head: bool):
-    """The FLOPs of one token in a forward that attends to `context` tokens.
+    """The FLOPs of a forward of one token that attends to `context` tokens.
 
-    2 per matrix parameter that it uses, with those of the head if `head`, and
+    2 per matrix parameter that the token uses (the head's only if `head`), and
     4 * heads * head_dim * context per layer for scores and sums of values.
     """
     matmul = self.layers * self._layer(self.active) + self.head * head
@@ -134,7 +132,7 @@ def _is_unsupported(key: str, value, mixture: bool) -> bool:
   """Whether a key describes experts that this module cannot price."""
   if not mixture:
     return "expert" in key
-  # Priced are experts in every layer, and no shared one.
+  # Mixtures are priced if every layer has experts and none is shared.
   return (key in ("mlp_only_layers", "shared_expert_intermediate_size")
           or key == "decoder_sparse_step" and value != 1)
 
@@ -147,11 +145,12 @@ def model_shape(config: dict, *, path: str) -> ModelShape:
   unsupported = [key for key, value in config.items()
                  if value and _is_unsupported(key, value, mixture)]
   if not known or unsupported:
+    expected = f"one of {', '.join(FAMILIES)}" if not known else (
+        "experts in every layer, none shared" if mixture else "no experts")
     raise InputError(
         f"{path}: model_type {kind!r}"
         f"{' with ' + ', '.join(unsupported) if unsupported else ''} is not "
-        "supported; "
-        f"expected one of {', '.join(FAMILIES)}")
+        f"supported; expected {expected}")
   keys = KEYS | MIXTURE_KEYS if mixture else KEYS
   missing = [key for key in keys.values() if key not in config]
   if missing:

@@ -20,17 +20,17 @@ class Row:
 
   def __repr__(self) -> str:
     a = self.allocation
-    kept = "" if a.m is None else f", m = {a.m}"
-    return (f"Bp = {a.Bp}, n = {a.n}{kept}, M = {a.M:,}, C = {a.C:,}, "
+    m = "" if a.m is None else f", m = {a.m}"
+    return (f"Bp = {a.Bp}, n = {a.n}{m}, M = {a.M:,}, C = {a.C:,}, "
             f"lr {self.lr:.3g}, seed {self.seed}")
 
   @property
   def config(self) -> dict:
-    """The sections of a config that the run sets, such as seed and alloc."""
+    """The config values that the row sets, by section."""
     return {"seed": self.seed, "alloc": sizes_of(self.allocation)}
 
 
-MOST_LR = 10.0  # no optimizer here learns with more
+MOST_LR = 10.0  # no optimizer of isojax learns with a larger rate
 FIELDS = ("id", "overrides", "C", "lr", "expected")
 # The trainers whose options planner.export writes.
 TRAINERS = ("areal", "nemo-rl", "openrlhf", "prime-rl", "roll", "skyrl",
@@ -38,7 +38,7 @@ TRAINERS = ("areal", "nemo-rl", "openrlhf", "prime-rl", "roll", "skyrl",
 
 
 def content_id(document: dict) -> str:
-  """12 hex digits that identify the content of a row or fit.json."""
+  """12 hex digits of the hash of a row's or fit.json's content, but "id"."""
   text = json.dumps({name: value for name, value in document.items()
                      if name != "id"}, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -67,7 +67,7 @@ def read_lines(path: str) -> list[str]:
 
 
 def read_row(lines: list[str], index: int, *, path: str) -> dict:
-  """One row of a plan, counted from 0, with the fields FIELDS."""
+  """The row of a plan with an index from 0, a dict of FIELDS."""
   if not 0 <= index < len(lines):
     raise InputError(f"--row={index}: {path} has {many(len(lines), 'row')}, "
                      "counted from 0")

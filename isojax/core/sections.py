@@ -11,15 +11,12 @@ import typing
 from isojax.core.allocation import Allocation, of_section
 from isojax.errors import InputError
 
-# Dataclass -> the function that makes it from its section, if not itself.
+# Dataclass -> the function that `section` calls instead of the class.
 CONSTRUCTORS = {Allocation: of_section}
 
 
 def unknown_field(section, key: str, path: str) -> str | None:
-  """An error message for a key that a section lacks; None: it has the key.
-
-  The message calls it path.key, or key if the path is empty.
-  """
+  """The message for a key that the section at `path` lacks; None: it has it."""
   if not hasattr(section, "keys"):
     return f"{path} is a value, not a section"
   if key in section:
@@ -39,7 +36,7 @@ def unknown_field(section, key: str, path: str) -> str | None:
 
 
 def _fits(value, annotation) -> bool:
-  """Whether a config value has the type of a field; an int is a float."""
+  """Whether a config value has a field's type; a float field takes an int."""
   if isinstance(annotation, types.UnionType):
     return any(_fits(value, a) for a in typing.get_args(annotation))
   if typing.get_origin(annotation) is tuple:
@@ -88,8 +85,8 @@ def section(cls, values, name: str):
   try:
     return cls(**arguments)
   except InputError as error:
-    # Grader and prompt are sections of config.task, and of a split's config:
-    # their messages begin with "grader." and "prompt.".
+    # Messages of a grader or prompt begin with "grader." or "prompt.": these
+    # sections are in config.task of a run, but at the top of a split's config.
     above, _, last = name.removeprefix("config.").rpartition(".")
     if not above or not str(error).startswith(f"{last}."):
       raise
@@ -120,7 +117,7 @@ def nested(values: dict) -> dict:
 def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
   """The keys of two configs whose values differ, with the values.
 
-  `at` says where each is, such as ("in this config", "in the workdir").
+  `at` names the two, such as ("in this config", "in the workdir").
   """
   a, b = flat(one), flat(other)
   return "; ".join(

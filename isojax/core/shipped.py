@@ -7,9 +7,9 @@ ROOT = pathlib.Path(__file__).parents[2]  # contains configs/ and isojax/
 
 
 def shipped_path(path: str) -> str:
-  """The path; if it does not exist here, that of the shipped file, if any.
+  """`path`, or if nothing exists there, that of the shipped file of this name.
 
-  Shipped are files of configs/ and isojax/.
+  Files of configs/ and isojax/ are shipped.
   """
   shipped = ROOT / path
   if (path.startswith(("configs/", "isojax/")) and shipped.exists()

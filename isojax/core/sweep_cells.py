@@ -1,4 +1,4 @@
-"""The cells (Bp, n) of a sweep: which are admitted, and their runs."""
+"""The cells (Bp, n) of a sweep: those within the limits, and their runs."""
 
 from isojax.core import laws
 from isojax.core.allocation import admitted, allocate, sqrt_lr
@@ -9,26 +9,27 @@ def admitted_cells(cells, *, B: int | None, B_max: int, D: int | None
                    ) -> tuple[list[tuple[int, int]], list[str]]:
   """(the distinct admitted cells, notes on cells adjusted or left out).
 
-  n of a cell (Bp, n) may be a fraction if B is fixed; see allocation.admitted.
+  With a fixed B, n of a cell is B / Bp; a cell where it is a fraction is left
+  out. allocation.admitted adjusts cells and describes the limits.
   """
   result, notes = {}, []
   for Bp, n in cells:
-    problem = None
+    reason = None
     if n != int(n):
       near = [x for x in (B // Bp * Bp, -(-B // Bp) * Bp) if x]
-      problem = (f"Bp does not divide B = {B}; the nearest --B is "
-                 f"{' or '.join(map(str, near))}")
+      reason = (f"Bp does not divide B = {B}; the nearest --B is "
+                f"{' or '.join(map(str, near))}")
     elif n < 2:
-      problem = "a group of one rollout has no advantage"
+      reason = "a group of one rollout has no advantage"
     elif Bp * n > B_max:
-      problem = (f"above {B_max} rollouts a step, the least of --B_max and "
-                 "--rollouts; a cap can look like saturation")
+      reason = (f"above {B_max} rollouts a step, the least of --B_max and "
+                "--rollouts; a cap can look like saturation")
     else:
       *cell, changes = admitted(Bp, int(n), B_max=B_max, D=D or B_max)
       if B and cell[0] * cell[1] != B:
-        problem = f"{changes[0]}, which leaves B = {B}"
-    if problem:
-      notes.append(f"left out (Bp, n) = ({Bp}, {n:.4g}): {problem}")
+        reason = f"{changes[0]}, which leaves B = {B}"
+    if reason:
+      notes.append(f"left out (Bp, n) = ({Bp}, {n:.4g}): {reason}")
     else:
       result[tuple(cell)] = None
       notes += [f"adjusted at ({Bp}, {n:.4g}): {change}" for change in changes]
@@ -36,16 +37,16 @@ def admitted_cells(cells, *, B: int | None, B_max: int, D: int | None
 
 
 def reached(C_run: float, C: int) -> bool:
-  """Whether a run that ended at C_run counts as a run of budget C."""
+  """Whether a run that ended at C_run rollouts counts as one of budget C."""
   return C_run * laws.C_TOLERANCE >= C
 
 
 def grid(cells, *, C: int, seeds, base_lr: float, base_batch: int,
          expected) -> list[Row]:
-  """The iso-compute grid: each cell and seed, to the largest C only.
+  """The iso-compute grid: a run of budget C for each cell and seed.
 
   The learning rate is constant after warm-up, so a run contains the runs of all
-  smaller budgets: M is not an axis. `expected` maps an allocation to
+  smaller budgets: the grid needs no axis M. expected(Allocation) is
   Row.expected.
   """
   rows = []

@@ -32,10 +32,10 @@ MIN_COST = 0.1  # share of the rollouts; a past alarm that cost less is a note
 
 
 class Watcher:
-  """Finds warnings in the records of a run, in their order.
+  """Finds warnings in the records of a run, which are passed in order.
 
-  A warning is given once; again only after a window of STEPS, or an evaluation,
-  without it.
+  A warning of a window of STEPS is given once, and again only after a window
+  without it; that of an evaluation likewise.
   """
 
   def __init__(self, records: list[dict], *, grouped: bool, floor: float = 0.0,
@@ -64,16 +64,17 @@ class Watcher:
 
   @property
   def active(self) -> list[str]:
-    """The names of the alarms that the last records raise."""
+    """The names of the rules that hold at the latest step or evaluation."""
     return sorted(self._active["train"] | self._active["eval"])
 
   def check(self, record: dict) -> tuple[Steps | Evaluation | None, dict]:
-    """(what rules check at a record, None if too early; name -> verdict)."""
+    """(what rules check at a record, name of a rule -> verdict)."""
     x = (self._steps(record) if record["kind"] == "train"
          else self._evaluation(record))
     return x, {} if x is None else apply_rules(x, self._options)
 
   def _steps(self, record: dict) -> Steps | None:
+    """The last steps with this one; None if they are too few."""
     self._window.append(record)
     x = dataclasses.replace(self._last_steps, lines=tuple(self._window))
     if x.full:
@@ -88,6 +89,7 @@ class Watcher:
     return x if x.long_enough else None
 
   def _evaluation(self, record: dict) -> Evaluation | None:
+    """The evaluation; None if it is the best so far."""
     rewards = tuple(column(self._window, "reward"))
     if self._best is None or record["avg"] > self._best["avg"]:
       self._best, self._rewards_at_best = record, rewards
@@ -106,9 +108,9 @@ class Finding:
   level: str  # WRONG, COSTLY or NOTE
   text: str  # what is wrong, with its numbers
   advice: str  # what to change, in the options of the trainer
-  sure: str  # confidence of the verdict
+  sure: str  # how sure the verdict is, in words
   cost: float  # share of the rollouts, or of the time, without an effect
-  steps: tuple  # first and last
+  steps: tuple  # (first, last) step that it is about
   source: str  # of the threshold
 
 
@@ -116,15 +118,15 @@ class Occurrence(typing.NamedTuple):
   """The last verdict of a rule on a log, and all steps where the rule held."""
 
   verdict: Verdict
-  subject: Steps | Evaluation | History  # what the verdict is on
-  waste: dict[int, float]  # index of a step -> share of its rollouts
+  subject: Steps | Evaluation | History  # what the verdict is about
+  waste: dict[int, float]  # index of a step's line -> wasted share of rollouts
 
 
 def diagnose(run: History, options: dict) -> list[Finding]:
   """What is wrong with a run, the gravest and the most costly first.
 
-  `run` has `dead` and `zero_std` in its lines if the log has or implies them;
-  `options` has the trainer's options by the names of WORDS.
+  The lines of `run` have `dead` and `zero_std` if the log has or implies them;
+  `options` are names of WORDS -> the trainer's options.
   """
   o = types.SimpleNamespace(**(WORDS | options))  # see rules.rule
   if run.best_step_text:
@@ -155,7 +157,7 @@ def diagnose(run: History, options: dict) -> list[Finding]:
 
 
 def _partial_collapse(run: History, verdict: Verdict) -> Verdict:
-  """The verdict on a reward that fell, and ended above its start."""
+  """The verdict of a collapse after which the reward ends above its start."""
   return verdict._replace(
       text=f"{verdict.text}; it ends at {run.last_reward:.3f}, above its start",
       consequence="", level=COSTLY, confidence="likely")
@@ -177,10 +179,8 @@ def _finding(run: History, name: str, occurrence: Occurrence) -> Finding:
 
 
 def _alarms(run: History, o):
-  """Yields the alarms that the run would have had while it was live.
-
-  Each is (name, verdict, Steps or Evaluation, indices of its steps in the log).
-  """
+  """Yields the alarms that the run would have had while it was live: (name,
+  verdict, Steps or Evaluation, indices of its steps in run.train)."""
   watch = Watcher([], grouped=run.grouped, options=o,
                   floor=min([0.0, *column(run.train, "reward")]))
   steps = [line["step"] for line in run.train]
@@ -208,7 +208,7 @@ def _alarms(run: History, o):
 
 
 def unchecked(run: History) -> dict[str, str]:
-  """Names of the rules that a log cannot be checked by -> a missing field."""
+  """Name of a rule that the log lacks fields for -> one of these fields."""
   lacking = collections.defaultdict(list)
   for rule in RULES:
     if rule.subject is not Evaluation:

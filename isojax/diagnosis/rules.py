@@ -1,10 +1,10 @@
-"""Rules that name what is wrong with a run: of the live run, or of any log.
+"""Rules that say what is wrong with a live run, or in any log.
 
-A rule is a function below that `rule` adds to RULES. It reads the records
-alone, so that a resumed run gets the same alarms. Rules about Steps and
-Evaluation are alarms of a live run, and are applied to every step of a log;
-rules about a History are applied to a whole log. n are the rollouts of a group,
-Bp the problems (groups) of a step, M the updates of a run.
+A rule is a function below that `rule` adds to RULES. It reads records alone, so
+a resumed run gets the same alarms. Rules about Steps and Evaluation are alarms
+of a live run, and are also applied to every step of a log; rules about a
+History are applied to a whole log. A group is the n rollouts of a problem; a
+step has Bp groups, a run M updates.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,28 +33,28 @@ from isojax.diagnosis.symptoms import (
 
 # The entropy as a multiple of its smallest; in the study it stays below 1.1.
 MAX_ENTROPY_RATIO = 3.0
-MIN_FIRST_CORRECT = 20  # correct rollouts in a first step that is compared
-# The response length as a multiple of its first.
+MIN_FIRST_CORRECT = 20  # correct rollouts of the first step, to compare with it
+# The response length as a multiple of that of the first three steps.
 MIN_LENGTH_RATIO, MAX_LENGTH_RATIO = 0.1, 3.0
 MANY_TRUNCATED, SOME_TRUNCATED = 0.5, 0.1  # fractions of the rollouts
 MANY_IDLE, SOME_IDLE = 0.5, 0.1  # fractions of the groups
 MIN_CORRECT = 50  # correct rollouts behind the best reward; fewer may be chance
-# Standard errors of the best 20 steps; by chance the best and the worst of
-# thousands of windows differ by 6.
+# Fall of the reward in standard errors of the best 20 steps; by chance the best
+# and the worst of thousands of windows differ by 6.
 MIN_FALL_SE = 8.0
 COLLAPSED_ENTROPY = 0.02  # fraction of the first entropy
-RANDOM_NATS = 1.0  # nats a token; with less, a policy of good reward is sound
+RANDOM_NATS = 1.0  # nats a token; a good policy with less is not yet random
 # Thresholds of rules about a whole log.
 MAX_KL = 1.0  # nats a token from the reference
 MAX_MISMATCH = 0.1  # nats a token between sampler and trainer
-MIN_ADVANTAGE = 1e-3  # smaller advantages and deviations count as 0
-MIN_WAITING = 0.2  # fraction of the time
-SOLVED_REWARD = 0.95  # reward, where a correct answer has 1
-MAX_REPEATS = 500  # rollouts of a training problem
+MIN_ADVANTAGE = 1e-3  # smaller advantages and reward deviations count as 0
+MIN_WAITING = 0.2  # fraction of the time that short responses wait
+SOLVED_REWARD = 0.95  # mean reward, if a correct answer has 1
+MAX_REPEATS = 500  # rollouts of a training problem in the run
 
 LEVELS = WRONG, COSTLY, NOTE = "wrong", "costly", "note"  # the gravest first
 # Setting -> the option of isojax. In the texts of rules, o.lr is the option of
-# the trainer that wrote the log, or the entry of WORDS if that is not known.
+# the trainer that wrote the log, or if that is not known the entry of WORDS.
 OPTIONS = {"n": "alloc.n", "max_tokens": "sampler.max_new_tokens",
            "lr": "recipe.optimizer.base_lr", "kl": "recipe.loss.kl_coef",
            "entropy": "recipe.loss.entropy_coef", "Bp": "alloc.Bp",
@@ -73,24 +73,24 @@ WORDS = {"n": "the rollouts per problem", "M": "the number of updates",
          "stale": "the steps between sampling and training"}
 ISOJAX_NAMES = types.SimpleNamespace(**(WORDS | OPTIONS))
 
-# Sources of thresholds, and texts of several rules.
-ZERO = "an equal reward in a group has the advantage 0 (arXiv 2402.03300)"
+# Sources (see Rule) and texts that several rules share.
+NO_SIGNAL = "an equal reward in a group has the advantage 0 (arXiv 2402.03300)"
 POWER = "a 5 % test with power 80 %"
-ADVANTAGE_0 = "Awesome-ML-SYS-Tutorial#106"
+ZERO_ADVANTAGES = "Awesome-ML-SYS-Tutorial#106"
 COLLAPSED = "training collapsed"
 
 
 class Verdict(typing.NamedTuple):
-  """What a rule says about a run."""
+  """The result of a rule that finds something wrong."""
 
   text: str  # what is wrong, with its numbers
   advice: str  # what to change, in the options of the trainer
   source: str = ""  # of the threshold; empty: that of the rule
   level: str = ""  # one of LEVELS; empty: that of the rule
-  confidence: str = "sure"
-  waste: float = 1.0  # share of the rollouts without an effect while it holds
-  after_step: float = -math.inf  # a rule about a log holds after this step
-  consequence: str = ""
+  confidence: str = "sure"  # or "likely"
+  waste: float = 1.0  # share of its steps' rollouts that had no effect
+  after_step: float = -math.inf  # of a whole log: its steps come after this one
+  consequence: str = ""  # appended to the text
 
   @property
   def sentence(self) -> str:
@@ -101,16 +101,15 @@ class Verdict(typing.NamedTuple):
 class Rule:
   """A check of a run; several rules may share a name."""
 
-  name: str  # in the records and findings
+  name: str  # a key of CHECKS, in records and findings
   subject: type  # Steps, Evaluation or History
   fields: frozenset[str]  # that the records must have
   source: str  # of the threshold
-  level: str
+  level: str  # one of LEVELS
   check: Callable[..., Iterator[Verdict]]
 
   def verdict(self, x, options) -> Verdict | None:
-    """The first verdict of the check; None without one, or without the fields.
-    """
+    """The first verdict of the check on x, if any; None if x lacks fields."""
     if not isinstance(x, self.subject) or not self.fields <= x.fields:
       return None
     verdict = next(self.check(x, options), None)
@@ -124,10 +123,10 @@ RULES: list[Rule] = []  # of the rules of one name, the first that holds counts
 
 def rule(name: str, subject: type, fields: str, *,
          source: str = "docs/study.md", level: str = WRONG):
-  """Adds a function of (x, o) to RULES that yields verdicts; the first counts.
+  """Adds a function of (x, o) to RULES; its first yielded verdict counts.
 
-  x is a `subject` that has the `fields`, separated by spaces; o.NAME is how the
-  trainer calls an option, for the names of WORDS.
+  x is a `subject` that has the `fields`, separated by spaces; o.NAME is what
+  the trainer calls an option, for each NAME in WORDS.
   """
   def add(check):
     RULES.append(Rule(
@@ -147,15 +146,15 @@ def _earlier(o) -> str:
 # ---- Rules about the last steps
 
 
-@rule("signal", Steps, "all_incorrect all_correct grad_norm", source=ZERO)
+@rule("signal", Steps, "all_incorrect all_correct grad_norm", source=NO_SIGNAL)
 def signal(x: Steps, o):
   if not x.unanimous and not x.has_gradient:
     yield Verdict(
         "no rollout had a gradient: the rewards of each problem are equal",
         f"take other {o.problems}, or raise {o.n}")
-  several_rewards = x.all_incorrect not in (0.0, 1.0)
-  if not x.unanimous or (  # without groups, all rollouts are compared
-      x.has_gradient and not x.grouped and several_rewards):
+  # Without groups, all rollouts of a step are compared.
+  differ = not x.grouped and x.all_incorrect not in (0.0, 1.0)
+  if not x.unanimous or (x.has_gradient and differ):
     return
   if x.all_correct >= 0.5:
     yield Verdict(
@@ -172,7 +171,7 @@ def signal(x: Steps, o):
                 _easier(o) + more)
 
 
-@rule("signal", Steps, "dead reward", source=ZERO)
+@rule("signal", Steps, "dead reward", source=NO_SIGNAL)
 def dead(x: Steps, o):
   if not (x.all_dead and x.grouped):
     return
@@ -215,7 +214,7 @@ def entropy(x: Steps, o):
 
 @rule("blow_up", Steps, "entropy")
 def blow_up(x: Steps, o):
-  """The KL has no such rule: it begins at 0 and rises in sound runs."""
+  """KL has no such rule, because it rises from 0 in sound runs, too."""
   if not (x.full and x.entropy > max(
       MAX_ENTROPY_RATIO * x.least_entropy, x.first_entropy)):
     return
@@ -240,7 +239,7 @@ def _fall_of_avg(x: Evaluation) -> str:
 
 @rule("overfit", Evaluation, "correct")
 def overfit(x: Evaluation, o):
-  """An evaluation that dips between good ones has no such rise of rewards."""
+  """Requires a rise of rewards, which a dip between good evaluations lacks."""
   if x.surely_below and x.surely_risen:
     yield Verdict(
         f"{_fall_of_avg(x)} while the training reward rose from "
@@ -252,7 +251,7 @@ def overfit(x: Evaluation, o):
 
 @rule("collapse", Evaluation, "correct")
 def collapse_of_avg(x: Evaluation, o):
-  """Sees a collapse in the first steps, before there is a best reward."""
+  """Also finds a collapse in the first steps, before there is a best reward."""
   if x.record["avg"] < COLLAPSED_AVG * x.best["avg"] and x.surely_below:
     yield Verdict(_fall_of_avg(x), _earlier(o), consequence=COLLAPSED)
 
@@ -272,10 +271,10 @@ def gradient(x: History, o):
           "sampled", after_step=broken[0] - 1)
     yield Verdict(text, "check that the trainer skips such updates; lower "
                   f"{o.lr}", level=NOTE, waste=len(broken) / len(x.train))
-  # Steps with different rewards in a group.
-  alive = [line["grad_norm"] for line in x.train
+  # Of steps in which some group has different rewards.
+  norms = [line["grad_norm"] for line in x.train
            if {"grad_norm", "dead"} <= line.keys() and not line["dead"]]
-  if alive and not any(alive):
+  if norms and not any(norms):
     yield Verdict(
         "the gradient is exactly 0 in every step, although rewards differ "
         "within groups", "the policy is not trained: check that its parameters "
@@ -291,7 +290,7 @@ def _no_advantage(contradiction: str, o) -> Verdict:
 
 
 @rule("advantage", History, "advantage_max reward_min reward_max",
-      source=ADVANTAGE_0)
+      source=ZERO_ADVANTAGES)
 def advantage(x: History, o):
   if x.max_advantage_max < MIN_ADVANTAGE < (
       x.mean_reward_max - x.mean_reward_min):
@@ -299,13 +298,13 @@ def advantage(x: History, o):
                         "their group", o)
 
 
-@rule("advantage", History, "advantage_std reward", source=ADVANTAGE_0)
+@rule("advantage", History, "advantage_std reward", source=ZERO_ADVANTAGES)
 def advantage_std(x: History, o):
   if x.max_advantage_std < MIN_ADVANTAGE and 0 < x.change_error < math.inf:
     yield _no_advantage("the reward changes", o)
 
 
-@rule("advantage", History, "n", source=ZERO)
+@rule("advantage", History, "n", source=NO_SIGNAL)
 def one_rollout(x: History, o):
   if x.n == 1 and x.grouped:
     yield Verdict("n = 1: a group of one rollout has nothing to be compared "
@@ -382,12 +381,12 @@ def past_best(x: History, o):
         confidence="likely", after_step=x.best["step"])
 
 
-@rule("groups", History, "reward", source=ZERO, level=COSTLY)
+@rule("groups", History, "reward", source=NO_SIGNAL, level=COSTLY)
 def idle_groups(x: History, o):
   share = x.idle_groups
   if share < SOME_IDLE:
     return
-  # The text has both ends if they differ by half of the groups.
+  # Both quarters are named if their shares differ by half or more.
   first, last = quarters(column(x.train, "zero_std") or [0])
   rise = (f", {first:.0%} in the first quarter and {last:.0%} in the last,"
           if abs(last - first) >= 0.5 else "")
@@ -417,7 +416,7 @@ def truncated_at_end(x: History, o):
 
 @rule("collapse", History, "reward", source="as a mean of 20 steps that falls")
 def collapse_at_once(x: History, o):
-  """The windows of STEPS do not see a fall within the first of them."""
+  """Finds a fall within the first STEPS steps, which their mean hides."""
   reward = column(x.train, "reward")
   if len(reward) < 2 * MIN_STEPS:
     return
@@ -425,7 +424,7 @@ def collapse_at_once(x: History, o):
   floor, late = min(0.0, *reward), x.late_reward
   if (has_collapsed(late, reward[0], floor)
       and (x.spent[0] * (reward[0] - floor) >= MIN_FIRST_CORRECT
-           or max(x.spent) == 1)  # the log does not have the rollouts
+           or max(x.spent) == 1)  # the log does not state the rollouts
       and reward[0] - late > MIN_EVAL_SE * statistics.median(moves)
       and min(reward[:3]) > max(reward[-MIN_STEPS:])):
     yield Verdict(
@@ -436,7 +435,7 @@ def collapse_at_once(x: History, o):
 
 @rule("blow_up", History, "entropy", source="as a mean of 20 steps that rises")
 def blow_up_at_once(x: History, o):
-  """The windows of STEPS do not see a rise within the first of them."""
+  """Finds a rise within the first STEPS steps, which their mean hides."""
   first = column(x.train, "entropy")[:3]
   if first and len(x.train) >= 2 * MIN_STEPS and (
       x.late_entropy > max(RANDOM_NATS, MAX_ENTROPY_RATIO * max(first))):
@@ -449,7 +448,7 @@ def blow_up_at_once(x: History, o):
 
 @rule("length", History, "response_length", source="a tenth of the first steps")
 def length(x: History, o):
-  """Far shorter or longer than at first, with less reward; or 100x shorter."""
+  """Finds far shorter or longer responses with less reward, or 100x shorter."""
   first = column(x.train, "response_length")[:3]
   if not first or len(x.train) < MIN_STEPS:
     return
@@ -543,7 +542,7 @@ def epochs(x: History, o):
 
 @rule("flat", History, "reward", source=POWER, level=NOTE)
 def flat(x: History, o):
-  """A long run has neither a better reward nor a better evaluation."""
+  """Finds a long run whose reward and evaluations did not improve."""
   gained = x.avg and x.avg[-1]["avg"] - x.avg[0]["avg"] > (
       2 * MIN_DROP * abs(x.avg[0]["avg"]))
   if x.learned or len(x.train) < 2 * STEPS or gained:
@@ -588,8 +587,8 @@ CHECKS = {
     "length": "responses that shrink or grow",
     "schedule": "end of the learning rate", "epochs": "rollouts per problem",
     "flat": "a reward that does not rise", "few": "too few steps"}
-# Name of a rule -> names of rules whose fact its message includes. Rows apply
-# in this order, so a hidden rule hides nothing.
+# Name of a rule -> rules that its message makes redundant. Rows are applied in
+# this order, and a rule that is hidden by then hides nothing.
 HIDES = {"collapse": ("signal", "flat"), "blow_up": ("flat",),
          "signal": ("cut", "entropy", "groups", "flat", "few"),
          "overfit": ("past_best",)}
@@ -598,9 +597,9 @@ HIDES = {"collapse": ("signal", "flat"), "blow_up": ("flat",),
 def apply_rules(x, options=ISOJAX_NAMES) -> dict[str, Verdict]:
   """Name of a rule -> its verdict on x, for the rules that hold."""
   verdicts = {}
-  for rule in RULES:
-    if rule.name not in verdicts and (verdict := rule.verdict(x, options)):
-      verdicts[rule.name] = verdict
+  for r in RULES:
+    if r.name not in verdicts and (verdict := r.verdict(x, options)):
+      verdicts[r.name] = verdict
   verdicts = without_hidden(verdicts)
   if {"overfit", "collapse"} <= verdicts.keys():  # overfitting is the cause
     verdicts["collapse"] = verdicts["overfit"]

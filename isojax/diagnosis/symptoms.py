@@ -1,4 +1,4 @@
-"""Statistics of a run that rules check: of steps, an evaluation, a log."""
+"""Statistics that rules check: of a run's last steps, evaluation or log."""
 
 import dataclasses
 import functools
@@ -7,16 +7,16 @@ import math
 import statistics
 
 STEPS = 20  # steps whose records are averaged
-# Fewer steps show that there is no signal, if they have enough rollouts.
+# With so many rollouts, MIN_STEPS suffice to show that there is no signal.
 MIN_STEPS, MIN_ROLLOUTS = 5, 1000
-COLLAPSED_REWARD = 0.5  # fraction of the best reward, both above the floor
+COLLAPSED_REWARD = 0.5  # fraction of the best reward; both minus the floor
 COLLAPSED_AVG = 0.75  # fraction of the best evaluation
-MIN_EVAL_SE = 4.0  # standard errors, over problems, of an evaluation that fell
+MIN_EVAL_SE = 4.0  # standard errors of an evaluation by which it falls
 # Standard errors by which the training reward of an overfit run rises. In the
-# study, evaluations that fall for a moment reach 3, overfit runs exceed 6.
+# study they are at most 3 while an evaluation dips, above 6 in overfit runs.
 MIN_RISE_SE = 4.0
 MIN_DROP = 0.05  # fraction of the best evaluation; smaller falls do not count
-POWER_SE = 2.8  # standard errors that a 5 % test detects with power 80 %
+POWER_SE = 2.8  # standard errors of a change that a 5 % test finds, power 80 %
 
 
 def mean(values) -> float:
@@ -24,12 +24,12 @@ def mean(values) -> float:
 
 
 def has_collapsed(reward: float, best: float, floor: float) -> bool:
-  """Whether a reward above the floor is far below the best one."""
+  """Whether a reward is far below the best one, both measured from `floor`."""
   return reward - floor < COLLAPSED_REWARD * (best - floor)
 
 
 def quarters(values) -> tuple[float, float]:
-  """The means of the first and of the last quarter of these values."""
+  """The means of the first and of the last quarter of the values."""
   size = max(1, len(values) // 4)
   return mean(values[:size]), mean(values[-size:])
 
@@ -38,13 +38,13 @@ def standard_error(values) -> float:
   if len(values) < 2:
     return 0.0
   center = mean(values)
-  # A product, as 1e200**2 raises OverflowError.
+  # A product, because 1e200**2 raises OverflowError.
   return math.sqrt(sum((v - center) * (v - center) for v in values)
                    / (len(values) - 1) / len(values))
 
 
 def column(lines, name: str) -> list[float]:
-  """The values of a field, without lines where it is absent, null or NaN."""
+  """The values of a field in lines, without absent, null and NaN ones."""
   return [line[name] for line in lines
           if name in line and line[name] is not None
           and line[name] == line[name]]
@@ -53,8 +53,8 @@ def column(lines, name: str) -> list[float]:
 def equal_share(n: int, p: float, spread: float = math.inf) -> float:
   """The share of groups of n rollouts that are all wrong or all right.
 
-  The pass rates of problems are Beta(p s, (1 - p) s) with s = spread. Equal
-  pass rates, s = inf, have the smallest share, as p^n + (1 - p)^n is convex.
+  The pass rates of problems are Beta(p s, (1 - p) s), s = spread. The share is
+  smallest at s = inf, equal pass rates, because p^n + (1 - p)^n is convex.
   """
   if spread == math.inf or p in (0.0, 1.0):
     return p**n + (1 - p)**n
@@ -67,7 +67,7 @@ def spread_of(n: int, p: float, share: float) -> float:
   """The spread at which equal_share(n, p, spread) is the measured share."""
   if share <= equal_share(n, p):
     return math.inf
-  low, high = -6.0, 6.0  # log10
+  low, high = -6.0, 6.0  # log10 of the spread
   for _ in range(60):
     middle = (low + high) / 2
     above = equal_share(n, p, 10**middle) > share
@@ -77,15 +77,15 @@ def spread_of(n: int, p: float, share: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-  """The last steps of a run, at most STEPS, and what was before them."""
+  """The last steps of a run, at most STEPS, and statistics of all before."""
 
-  lines: tuple[dict, ...]
+  lines: tuple[dict, ...]  # a record of each
   grouped: bool  # whether the advantages of groups of equal rewards are 0
-  best: float = -math.inf  # the largest mean reward of STEPS steps
-  best_error: float = 0.0  # its standard error
+  best: float = -math.inf  # the largest mean reward of STEPS steps in a row
+  best_error: float = 0.0  # the standard error of `best`
   first_entropy: float | None = None  # of the first STEPS steps; None: fewer
-  least_entropy: float = math.inf  # of any STEPS steps
-  floor: float = 0.0  # the lowest reward, where that is below 0
+  least_entropy: float = math.inf  # the lowest mean of STEPS steps in a row
+  floor: float = 0.0  # the lowest reward of the run, at most 0
 
   def __getattr__(self, name: str):
     """The mean of a field of the records; NaN if all are null."""
@@ -100,7 +100,7 @@ class Steps:
 
   @property
   def rollouts(self) -> float:
-    """The rollouts of all lines; infinite if the log does not have them."""
+    """The rollouts of all lines; infinite if the log does not state them."""
     if any(not {"Bp", "n"} <= line.keys() for line in self.lines):
       return math.inf
     return sum(line["Bp"] * line["n"] for line in self.lines)
@@ -122,13 +122,13 @@ class Steps:
 
   @property
   def unanimous(self) -> bool:
-    """Whether each group was all correct or all incorrect."""
+    """Whether each group's rollouts were all correct or all incorrect."""
     return all(line["all_incorrect"] + line["all_correct"] >= 1
                for line in self.lines)
 
   @property
   def all_dead(self) -> bool:
-    """Whether the rewards of each group were equal, of whatever value."""
+    """Whether the rewards of each group were equal."""
     return all(line["dead"] for line in self.lines)
 
   @property
@@ -137,7 +137,7 @@ class Steps:
 
 
 def surely_risen(before, now) -> bool:
-  """Whether the training rewards `now` are surely above those `before`."""
+  """Whether the mean of `now` is above that of `before`, not by chance."""
   return len(before) >= MIN_STEPS and mean(now) - mean(before) > (
       MIN_RISE_SE * math.hypot(standard_error(before), standard_error(now)))
 
@@ -148,8 +148,8 @@ class Evaluation:
 
   best: dict  # record of the best evaluation
   record: dict
-  rewards_before: tuple[float, ...]  # of training before the best evaluation
-  rewards_now: tuple[float, ...]  # of training before this one
+  rewards_before: tuple[float, ...]  # of the steps before the best evaluation
+  rewards_now: tuple[float, ...]  # of the steps before this one; at most STEPS
 
   @property
   def fields(self) -> set[str]:
@@ -157,7 +157,7 @@ class Evaluation:
 
   @property
   def surely_below(self) -> bool:
-    """Whether it is below the best one, not by chance over the problems."""
+    """Whether it is below the best one, not by chance of the problems."""
     lost_Q = [(a - b) / self.record["k"] for a, b in zip(
         self.best["correct"], self.record["correct"], strict=True)]
     return mean(lost_Q) > MIN_EVAL_SE * standard_error(lost_Q)
@@ -172,19 +172,20 @@ class Evaluation:
 class History:
   """A whole run, from its log.
 
-  last_FIELD is the mean of the last STEPS steps, late_FIELD that of the last
+  last_FIELD is the mean of the last STEPS values, late_FIELD that of the last
   quarter but at most STEPS, mean_FIELD that of all, first_FIELD the first value
-  and max_FIELD the largest.
+  and max_FIELD the largest. The field zero_std is the share of groups of equal
+  rewards in a step, dead whether it is 1.
   """
 
-  train: tuple[dict, ...]
-  evals: tuple[dict, ...] = ()  # of one set
-  n: int | None = None  # None, as below: not in the log
+  train: tuple[dict, ...]  # a record of each step
+  evals: tuple[dict, ...] = ()  # records of one evaluation set
+  n: int | None = None  # None, as for the next three: not in the log
   Bp: int | None = None
   minibatch: int | None = None  # problems of an update
   batch: int | None = None  # rollouts of an update
   filtered: bool = False  # whether groups of equal rewards are sampled again
-  binary: bool = False  # whether rewards may be 0 or 1: all are in [0, 1]
+  binary: bool = False  # whether rewards are taken as 0 or 1: all in [0, 1]
   grouped: bool = True  # see Steps
   # Whether rollouts of equal scores differ in reward, as by a KL penalty.
   shaped: bool = False
@@ -195,7 +196,7 @@ class History:
       raise AttributeError(name)
     values = column(self.train, field)
     if not values:
-      return math.nan  # no comparison with it holds
+      return math.nan  # any comparison with it is False
     if kind in ("max", "first"):
       return max(values) if kind == "max" else values[0]
     last = {"last": STEPS, "mean": len(values),
@@ -212,11 +213,11 @@ class History:
 
   @functools.cached_property
   def spent(self) -> list[float]:
-    """The rollouts of each line; 1 each if the log does not have them."""
+    """The rollouts of each line; 1 each if the log does not state them."""
     if all("rollouts" in line for line in self.train):
       C = [line["rollouts"] for line in self.train]
       steps = [line["step"] for line in self.train]
-      # If the first steps are not logged, the first line counts as the second.
+      # A first line after unlogged steps counts as many as the second.
       starts_late = len(C) > 1 and 2 * steps[0] > steps[1]
       start = max(0, 2 * C[0] - C[1]) if starts_late else 0
       return [b - a for a, b in itertools.pairwise([start, *C])]
@@ -244,7 +245,7 @@ class History:
 
   @property
   def above_start(self) -> bool:
-    """Whether the reward of the last steps is surely above the first."""
+    """Whether the reward ends above its first STEPS, and not by chance."""
     reward = column(self.train, "reward")
     first, last = reward[:STEPS], reward[-STEPS:]
     return len(reward) >= 2 * STEPS and mean(last) - mean(first) > (
@@ -267,7 +268,7 @@ class History:
 
   @property
   def best_step_text(self) -> str:
-    """The best step, in words; empty if it is not known."""
+    """The best step, in words; "" if it is not known."""
     if self.avg:
       return f"that of the best evaluation at step {self.best['step']:g}"
     rewards = self.windows("reward")
@@ -278,20 +279,20 @@ class History:
     return f"such as step {best['step']:g} with the best reward"
 
   def windows(self, field: str) -> list[float]:
-    """The means of each STEPS steps in a row, of all if there are fewer."""
+    """The means of STEPS values in a row; of all if there are fewer."""
     values = column(self.train, field)
-    return [mean(values[i:i + STEPS])
-            for i in range(max(1, len(values) - STEPS + 1))] if values else []
+    starts = range(max(1, len(values) - STEPS + 1)) if values else ()
+    return [mean(values[i:i + STEPS]) for i in starts]
 
   # ---- Groups without a signal
 
   @functools.cached_property
   def equal_groups(self) -> float | None:
-    """The measured share of groups of equal reward, else the computed one.
+    """The share of groups of equal rewards: measured, else a lower bound.
 
-    It is computed from means of several steps, as the pass rate of a few groups
-    scatters and equal_share is convex in it. None behind a filter, which leaves
-    no such groups.
+    Pass rates give the bound by equal_share, unless a filter samples such
+    groups again. They are means of windows, because the rates of few groups
+    scatter and equal_share is convex. Else it is the share of `dead` steps.
     """
     if measured := column(self.train, "zero_std"):
       return mean(measured)
@@ -308,7 +309,7 @@ class History:
   @property
   def equal_groups_text(self) -> str:
     """The source of `equal_groups`, and the share at other n."""
-    # Whether the pass rates give the share, also at other n.
+    # Whether equal_share applies, also at other n.
     computable = self.binary and self.n and self.n > 1 and not self.filtered
     basis = ("measured" if "zero_std" in self.fields else
             "at least: p^n + (1 - p)^n of the pass rate p, as if all problems "
@@ -347,10 +348,10 @@ class History:
 
   @property
   def surely_dropped(self) -> bool:
-    """Whether the last evaluation is below the best, and not by chance.
+    """Whether the last evaluation is below the best, not by chance.
 
-    It fell by more than MIN_EVAL_SE deviations of the moves from one evaluation
-    to the next, or the last three are below COLLAPSED_AVG of the best.
+    The fall exceeds MIN_EVAL_SE deviations of the moves from one evaluation to
+    the next, or the last three are below COLLAPSED_AVG of the best.
     """
     moves = [b["avg"] - a["avg"] for a, b in itertools.pairwise(self.avg)]
     if not self.dropped or len(moves) < MIN_STEPS - 1:
@@ -369,7 +370,7 @@ class History:
 
   @property
   def rose_since(self) -> bool:
-    """Whether the training reward rose surely since the best evaluation."""
+    """Whether surely_risen holds for the steps since the best evaluation."""
     step = self.best["step"]
     before = column([r for r in self.train if r["step"] <= step], "reward")
     now = column([r for r in self.train if r["step"] > step], "reward")[-STEPS:]

@@ -173,8 +173,8 @@ def _out_of_patience(run: PlannedRun) -> bool:
   if patience is None:
     return False
   run_records, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
-  return evaluate.stale([r["avg"] for r in run_records if r["kind"] == "eval"]
-                        ) >= patience
+  return evaluate.evaluations_since_best(
+      [r["avg"] for r in run_records if r["kind"] == "eval"]) >= patience
 
 
 def last_error(run: PlannedRun) -> tuple[int | None, str]:

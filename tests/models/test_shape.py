@@ -38,7 +38,8 @@ def test_a_mixture_of_experts_has_total_and_active_parameters():
   # 2 FLOPs a parameter; the embedding is looked up, not multiplied.
   assert shape.forward_flops(0, head=True) / 2 == pytest.approx(
       3.35e9 - shape.head, rel=0.01)
-  with pytest.raises(InputError, match="mlp_only_layers is not supported"):
+  with pytest.raises(InputError, match="mlp_only_layers is not supported; "
+                     "expected experts in every layer"):
     shape_lib.model_shape(MOE | dict(mlp_only_layers=[0]), path="c")
 
 
@@ -48,7 +49,8 @@ def test_cache_of_a_token():
 
 @pytest.mark.parametrize("change, message", [
     (dict(model_type="mixtral"), "mixtral"),
-    (dict(model_type="qwen3", num_experts=128), "num_experts"),
+    (dict(model_type="qwen3", num_experts=128),
+     "with num_experts is not supported; expected no experts"),
     (dict(model_type="llama", attention_bias=True), "attention_bias"),
     (dict(model_type="gemma2"), "head_dim"),
     (dict(model_type=["a"]), r"at/config.json: model_type \['a'\]"),
