@@ -58,19 +58,18 @@ def _end(fit: Fit) -> float:
 
 
 def _fixed_batch(study: Study) -> int | None:
-  """Bp * n if all runs share it, and their axis is updates or their n differ.
-  """
+  """Bp * n if all runs share it by design: the axis is updates, or n differ."""
   sizes = {Bp * n for Bp, n in study.configurations}
-  is_fixed = len(sizes) == 1 and (study.axis == "updates"
-                                  or len(study.tested) > 1)
-  return sizes.pop() if is_fixed else None
+  by_design = study.axis == "updates" or len(study.tested) > 1
+  return sizes.pop() if by_design and len(sizes) == 1 else None
 
 
 def contenders(fit: Fit, C: float) -> list[tuple[int, int]]:
   """(Bp, n) of the leader at C, then of those that may overtake it by 2 C.
 
-  In either family of curves, they lead at 2 C in more than half of the draws,
-  or by more than options.margin in the mean.
+  In either family of curves, they lead at 2 C by more than a tie of the race in
+  more than half of the draws, or their expected gain is above options.margin.
+  If all curves are equal, every (Bp, n) contends.
   """
   cells = fit.study.configurations
   if fit.tied:
@@ -119,9 +118,9 @@ def _race(fit: Fit, path: str) -> dict:
   why = [f"n = {n}, {where}" for n, where in sorted(untested.items())]
   Bps, ns = ({Bp}, set(untested)) if untested else map(set, zip(*cells))
   if untested:
-    least = FEWEST_M * (_fixed_batch(study) or Bp * max(ns | {leader}))
-    if C < least:
-      C, ns = least, ns | {n for cell_Bp, n in cells if cell_Bp == Bp}
+    least_C = FEWEST_M * (_fixed_batch(study) or Bp * max(ns | {leader}))
+    if C < least_C:
+      C, ns = least_C, ns | {n for cell_Bp, n in cells if cell_Bp == Bp}
       why.append(f"all to {FEWEST_M} updates of the largest batch")
   elif not fit.identified:
     C *= 2

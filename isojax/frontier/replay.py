@@ -68,11 +68,6 @@ class Replay(typing.NamedTuple):
     return self.result.rollouts / (len(self.logged) * self.result.budget)
 
 
-def prior_of(logged: typing.Sequence[Logged]) -> int:
-  """The index of the arm that earlier evidence favours, by its n."""
-  return race.prior_of([arm.overrides["alloc"]["n"] for arm in logged])
-
-
 def smallest(logged: typing.Sequence[Logged]) -> float:
   """Rollouts at which every arm has an evaluation after its first."""
   return float(max(arm.C_E[1] for arm in logged))
@@ -83,12 +78,13 @@ def replay(logged: typing.Sequence[Logged], budget: int, *,
            **listeners) -> Replay:
   """Races finished runs for `budget` rollouts in all.
 
-  `listeners` are `log` and `on_decision` of race.play.
+  `listeners` are `log` and `on_decision` of race.play; prior None: by n.
   """
+  if prior is None:
+    prior = race.prior_of([arm.overrides["alloc"]["n"] for arm in logged])
   result = race.play(
       [arm.name for arm in logged], lambda k, C: logged[k].up_to(C), budget,
-      smallest=smallest(logged), options=options, **listeners,
-      prior=prior_of(logged) if prior is None else prior)
+      smallest=smallest(logged), prior=prior, options=options, **listeners)
   best = int(np.argmax([arm.reached(budget) for arm in logged]))
   return Replay(result, tuple(logged), best)
 

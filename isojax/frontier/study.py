@@ -72,7 +72,7 @@ class Study:
   metric: str  # avg, best@k or worst@k
   split: str
   eval_set: str
-  model: str  # UNKNOWN in logs of other trainers
+  model: str  # UNKNOWN if the logs do not name it
   k: int | None  # samples of each validation problem, if known
   per_problem: bool  # every run has value_ExQ, of the same problems
   from_isojax: bool = True  # the logs are records of isojax

@@ -38,7 +38,7 @@ class Fit:
   tied: bool  # all curves are equal: there is no best n
   law: LawFits | None = None  # None: one n, a tie, or too few resolved points
   law_DxG: np.ndarray | None = None  # log2 n* of the law on the frontier's grid
-  noise_G: np.ndarray | None = None  # width of its 95 % interval by noise alone
+  noise_G: np.ndarray | None = None  # 95 % width of law_DxG by noise alone
   identified: bool = False
   reasons: tuple[str, ...] = ()  # why it is not identified
   cautions: tuple[str, ...] = ()
@@ -69,8 +69,7 @@ def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:
 def unsaturated(fit: Fit) -> str | None:
   """A reason if a larger n than those tested may be better, or None.
 
-  It may be if the largest n tested leads at the largest resolved C, or would
-  lead at twice that C.
+  The largest n tested leads at the largest resolved C, or would at twice that.
   """
   study, frontier = fit.study, fit.frontier
   resolved = np.flatnonzero(frontier.resolved_DxG[0])
@@ -182,7 +181,7 @@ def contradiction(fit: Fit) -> str | None:
 
 
 def _law_reasons(fit: Fit) -> tuple[list[str], list[str]]:
-  """The reasons and cautions that concern a fitted law."""
+  """(reasons, cautions) that concern a fitted law."""
   law, symbol = fit.law, fit.study.symbol
   reasons, cautions = [], []
   not_seen = {
@@ -214,7 +213,6 @@ def _law_reasons(fit: Fit) -> tuple[list[str], list[str]]:
 
 
 def _study_cautions(fit: Fit) -> list[str]:
-  """The cautions that concern how the study was measured."""
   study, cautions = fit.study, list(map(str, fit.falls))
   cautions += filter(None, map(collapse.dip, study.runs))
   if min(len(study.runs_of(*cell)) for cell in study.configurations) < 2:

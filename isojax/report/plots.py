@@ -89,9 +89,9 @@ def C_axis(ax, study: dict):
 
 
 def _stretches(frontier: dict) -> list[tuple]:
-  """(first C, last C, Bp, n, resolved) of each stretch with one leader.
+  """(first C, last C, Bp, n, resolved); the last three are equal in a stretch.
 
-  A stretch begins where the curves cross.
+  If the leader changes, a stretch begins where the curves cross.
   """
   C, change = frontier["C"], frontier["change"]
   rows = list(zip(frontier["Bp"], frontier["n"], frontier["resolved"]))
