@@ -222,7 +222,7 @@ def _usable(rows: list[Row], s: Selection, notes: list[str]):
 def _training_problems(rows: list[Row]) -> int | None:
   """D of the last row with D or an epoch, which gives D = step Bp / epoch.
 
-  Such a D is rounded down to a multiple of Bp for epochs that isojax logs.
+  In isojax that D is a multiple of Bp: an epoch leaves out D mod Bp problems.
   """
   for fields in (row.fields for row in reversed(rows)):
     D, epoch = fields.get("D"), fields.get("epoch")
