@@ -5,12 +5,12 @@
   D  bootstrap draws; draw 0 is the data itself. In the text of a study:
      training problems
   E  evaluations of a run  G  values of C on the frontier
-  J  candidates for theta  K  configurations (Bp, n); arms of a race
+  J  candidates for theta  K  configurations (Bp, n), or cells; arms of a race
   M  updates, as the axis  N  tested n
   P  parameters of a curve           Q  problems of an evaluation
   R  runs                            S  runs of a recipe or configuration
-  k  steepness; samples of an evaluation
+  k  steepness; samples of each problem in an evaluation
 
-A race has H shapes of a curve, which are S rises x L slopes x M stretches, and
-forecasts rewards at T values of C.
+The frontier has the configuration with the highest curve at each C. A point of
+it is resolved if no curve beyond its own data could lead there (envelope.py).
 """

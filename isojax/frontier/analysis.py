@@ -29,8 +29,8 @@ def between_tested(log2_n_DxG, tested, *, seed: int) -> np.ndarray:
   """The best log2 n of each draw, moved at random between the tested ones.
 
   If 32, 64 and 128 were tested and 64 is best, the true best n is between about
-  45 and 91. Each draw but the first, the data, moves each tested n by up to
-  half of the gap to the next one, so that the law contains this uncertainty.
+  45 and 91. Intervals contain this uncertainty, because each draw, but not the
+  data, moves each tested n by up to half of the gap to the next one.
   """
   tested = np.asarray(tested)
   gap = np.diff(tested) / 2
@@ -57,11 +57,11 @@ def _with_law(fit: Fit) -> Fit:
   tested = np.log2(study.tested)
   fit_law = functools.partial(
       envelope_lib.fit_law, x_G, w_DxG=np.where(enough, weight, weight[:1]),
-      # section 3.3: from half the smallest n tested to the largest
+      # Playbook, section 3.3: from half the smallest n tested to the largest
       low=tested[0] - 1, high=tested[-1], rounds=5,
-      k=((1 / width, 100 / width) if study.axis == "updates"
+      k=((1 / width, 100 / width) if study.axis == "updates"  # line to step
          else (0.5, envelope_lib.K_MAX)))
-  seed = fit.options.seed + 2
+  seed = fit.options.seed + 2  # bootstrap has used seed and seed + 1
   law = fit_law(between_tested(fit.log2_n_DxG, tested, seed=seed))
   noise_G = None
   if fit.options.draws:
@@ -72,7 +72,7 @@ def _with_law(fit: Fit) -> Fit:
 
 
 def other_family(study: Study, options: Options) -> list[Curves]:
-  """The curves in a family with another tail, of a share of the draws.
+  """The curves in a second family, with at most OTHER_DRAWS draws.
 
   A saturating exponential ends its rise early, a Hill curve late. What both
   predict beyond the data does not depend on the form.

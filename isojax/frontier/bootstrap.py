@@ -44,8 +44,7 @@ class Options:
         ("min_C", p.min_C, 0 <= p.min_C < math.inf, "a number of at least 0"),
         ("bin_width", p.bin_width, 0 <= p.bin_width <= 1,
          "a reward from 0 to 1"),
-        ("margin", self.margin, 0 <= self.margin <= 1,
-         "a reward from 0 to 1")):
+        ("margin", self.margin, 0 <= self.margin <= 1, "a reward from 0 to 1")):
       if not valid:  # also for nan
         raise InputError(f"{name}={value}: expected {expected}")
 
@@ -58,7 +57,7 @@ DEFAULT = Options(
 
 
 def percentiles(value_D) -> tuple[float, float]:
-  """The central 95 % of the draws; `laws.interval` is wider."""
+  """The central 95 % of the draws, value_D[1:]; laws.interval is wider."""
   low, high = np.quantile(value_D[1:], QUANTILES)
   return float(low), float(high)
 
@@ -92,15 +91,15 @@ def weights(count: int, taken: int, draws: int, rng) -> np.ndarray:
 def resamples(study: Study, options: Options):
   """Problem weights [1 + D, Q] and, per configuration, seed weights [1 + D, S].
 
-  S - 1 of S seeds are drawn: with few seeds, S of S would halve the variance
-  (Rao and Wu, JASA 83, 1988).
+  S - 1 of S seeds are drawn: S of S would have (S - 1) / S of the variance (Rao
+  and Wu, JASA 83, 1988).
   """
   rng = np.random.default_rng(options.seed)
   Q = study.runs[0].value_ExQ.shape[1] if study.per_problem else 1
   problems = weights(Q, Q, options.draws, rng) / Q
-  runs = [len(study.runs_of(*cell)) for cell in study.configurations]
+  counts = [len(study.runs_of(*cell)) for cell in study.configurations]
   return problems, [weights(S, max(S - 1, 1), options.draws, rng)
-                    for S in runs]
+                    for S in counts]
 
 
 def _prepare(run: Run, points: Points):
@@ -124,7 +123,7 @@ def _fit_configuration(study: Study, cell, seeds_DxS, problems_DxQ,
   data = [_prepare(run, points) for run in runs]
   x = np.concatenate([C for C, _ in data])
 
-  def weigh(rewards):
+  def weigh(rewards):  # of each run: selected points, times draws of its seed
     return np.concatenate([
         (curves_lib.record_breaking(r, bin_width=points.bin_width)
          if points.select == "records" else np.ones_like(r)) * seeds_DxS[:, [i]]
@@ -152,15 +151,16 @@ def _fit_configuration(study: Study, cell, seeds_DxS, problems_DxQ,
       raise InputError(
           f"{run.where}: run {run.run_id} breaks its record {used.sum()} "
           f"times in bins of {points.bin_width:g}, a curve needs {FEWEST} "
-          "points; fit all points, use narrower bins, or leave the run out")
+          "points; fit all points, " + "use narrower bins, " * bool(
+              points.bin_width) + "or leave the run out")
   return fit(rewards, w_DxE)
 
 
 def fit_curves(study: Study, options: Options) -> list[Curves]:
   """1 + draws fits of every configuration, in the study's order.
 
-  Without counts per problem, a draw is the fitted curve plus normal noise of
-  the size of the residuals. Noise that runs share is then not recognised.
+  Without values per problem, a draw is the fitted curve plus normal noise of
+  the size of the residuals, so intervals leave out noise that runs share.
   """
   problems, seeds = resamples(study, options)
   rng = np.random.default_rng(options.seed + 1)

@@ -1,9 +1,9 @@
 """Runs whose reward falls, and what a fit does with them.
 
-An evaluation *falls* if it is below the best one of its run by more than
-MIN_FALL_SE standard errors of their difference over problems. A run falls if
-its last evaluation does. The fall begins at the first of the last evaluations
-that all fall. A run that recovers *dips*: it is fitted as it is, and named.
+An evaluation *falls* if it is after the best one of its run, and below it by
+more than MIN_FALL_SE standard errors of their difference over problems. A run
+falls if its last evaluation does; the fall begins after the last one that does
+not. A run that recovers *dips*: it is fitted as it is, with a caution.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from isojax.frontier.study import FEWEST, MAX_NOISE_SDS, Run, Study
 MIN_FALL_SE = 3.0  # standard errors
 # Standard errors; larger, because any of many evaluations may be low by chance.
 MIN_DIP_SE = 5.0
-MIN_FALL_REWARD = 0.05  # for runs without values per problem
+MIN_FALL_REWARD = 0.05  # reward; for runs without values per problem
 TREATMENTS = ("cut", "exclude", "keep")
 
 
@@ -39,7 +39,7 @@ class Fall:
 
   @property
   def what(self) -> str:
-    """The fall in words, without what was done."""
+    """The fall in words, without how it is fitted."""
     size = "" if self.errors is None or np.isinf(self.errors) else (
         f" ({self.errors:.1f} standard errors)")
     return (f"{_name(self)} falls from {rate(self.best)} at "
@@ -58,8 +58,8 @@ def _name(run: Run | Fall) -> str:
 def errors_below(run: Run, best_E) -> np.ndarray | None:
   """By how many standard errors each evaluation is below evaluation `best_E`.
 
-  `best_E` is one index, or one for each evaluation. The standard error is that
-  of the difference over problems. None without values per problem.
+  `best_E` is one index, or one for each evaluation. The standard errors are of
+  the difference over problems. None without values per problem.
   """
   if run.value_ExQ is None or run.value_ExQ.shape[1] < 2:
     return None
@@ -73,18 +73,17 @@ def errors_below(run: Run, best_E) -> np.ndarray | None:
 def _below(run: Run, best_E, limit: float) -> np.ndarray:
   """Whether each evaluation is below evaluation `best_E` by more than a limit.
 
-  `limit` is in standard errors. Without values per problem the limit is a
-  reward: MIN_FALL_REWARD, or MAX_NOISE_SDS standard deviations of an evaluation
-  if that is larger, because the best of many is 2 to 3 of them above the mean
-  by chance. The standard deviation is unknown with fewer than 10 evaluations,
-  unless the samples are known.
+  `limit` is in standard errors. Without values per problem, it is the larger of
+  MIN_FALL_REWARD and MAX_NOISE_SDS * run.noise: by chance, the best of many
+  evaluations is 2 to 3 standard deviations above the mean. run.noise is used
+  from 10 evaluations on, or if it is known from the number of samples.
   """
   errors_E = errors_below(run, best_E)
   if errors_E is not None:
     return errors_E > limit
-  known = len(run.reward_E) >= 10 or run.samples is not None
+  reliable = len(run.reward_E) >= 10 or run.samples is not None
   return run.reward_E[best_E] - run.reward_E > max(
-      MIN_FALL_REWARD, MAX_NOISE_SDS * run.noise * known)
+      MIN_FALL_REWARD, MAX_NOISE_SDS * run.noise if reliable else 0)
 
 
 def fall_start(run: Run) -> int | None:

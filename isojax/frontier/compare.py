@@ -1,9 +1,9 @@
 """Compares two recipes: reward at equal compute, and compute to a reward.
 
-Compute to a reward is the speed-up of PODS (arXiv 2504.13818). The threshold T
-is 0.99 times the highest mean reward of the baseline after the start. The time
-of a recipe is its first evaluation after the start with a mean reward of at
-least T. The speed-up is the baseline's time over that of the recipe.
+The second gives the speed-up of PODS (arXiv 2504.13818). The threshold T is
+0.99 times the highest mean reward of the baseline after the start. The time of
+a recipe is the compute of its first evaluation after the start with a mean
+reward of at least T. The speed-up is the baseline's time over the recipe's.
 """
 
 import dataclasses
@@ -42,12 +42,13 @@ class Recipe:
 class Speedup:
   """How much earlier than the baseline a recipe reaches the threshold."""
 
-  threshold: float
+  threshold: float  # T
   baseline_time: float
   time: float | None = None  # None: never
   ratio: float | None = None
-  # The ratio if T is crossed anywhere between two evaluations.
-  between: tuple[float, float | None] | None = None  # None: no upper end
+  # Range of the ratio if T is crossed anywhere between two evaluations; without
+  # an upper end if the recipe reaches T at its first evaluation.
+  between: tuple[float, float | None] | None = None
   interval: tuple[float, float] | None = None  # 95 %, of the draws that reach T
   never: float | None = None  # share of the draws that never reach T
 
@@ -58,7 +59,7 @@ class Speedup:
     if self.interval is None:
       return "no interval"
     low, high = self.interval
-    if low > 1 and self.never < bootstrap.QUANTILES[0]:
+    if low > 1 and self.never < bootstrap.QUANTILES[0]:  # never is a ratio of 0
       return "faster"
     return "slower" if high < 1 else "not resolved"
 
@@ -66,7 +67,7 @@ class Speedup:
 def make_recipe(name: str, runs: list[Run]) -> Recipe:
   """The runs at every x where one was evaluated and all have data.
 
-  A run that was evaluated elsewhere is interpolated linearly.
+  Runs that were not evaluated there are interpolated linearly.
   """
   x_E = np.unique(np.concatenate([r.C_E for r in runs]))
   x_E = x_E[(x_E >= max(r.C_E[0] for r in runs))
@@ -95,28 +96,29 @@ def speedup(baseline: Recipe, other: Recipe, *, share: float,
             seed: int) -> Speedup:
   """The speed-up over a baseline, with its bootstrap interval over runs.
 
-  A draw resamples both recipes independently and has a threshold of its own.
-  InputError if the highest mean reward of the baseline is not above 0.
+  T is `share` of the baseline's highest mean reward; InputError if it is not
+  above 0. A draw resamples both recipes independently and has its own T.
   """
   rng, recipes = np.random.default_rng(seed), (other, baseline)
-  ours_DxE, base_DxE = (_means(recipe, rng) for recipe in recipes)
+  other_DxE, base_DxE = (_means(recipe, rng) for recipe in recipes)
   T_D = share * base_DxE[:, baseline.x_E > 0].max(1)
   if T_D[0] <= 0:
     raise InputError(f"{baseline.name}: its highest mean reward after the "
                      f"start is {T_D[0] / share:g}; expected a baseline that "
                      "solves something")
-  time_D, base_D = (
+  time_D, base_time_D = (
       first_time(recipe.x_E, reward_DxE, T_D) for recipe, reward_DxE
-      in zip(recipes, (ours_DxE, base_DxE), strict=True))
-  time, base = float(time_D[0]), float(base_D[0])
-  result, reached = Speedup(float(T_D[0]), base), not np.isnan(time)
+      in zip(recipes, (other_DxE, base_DxE), strict=True))
+  time, base_time = float(time_D[0]), float(base_time_D[0])
+  result, reached = Speedup(float(T_D[0]), base_time), not np.isnan(time)
   if reached:
     # The evaluation before each time; 0 before the first.
     base_before, before = (
         float(r.x_E[(r.x_E < t) & (r.x_E > 0)].max(initial=0.0))
-        for r, t in ((baseline, base), (other, time)))
-    result = dataclasses.replace(result, time=time, ratio=base / time, between=(
-        base_before / time, base / before if before else None))
+        for r, t in ((baseline, base_time), (other, time)))
+    result = dataclasses.replace(
+        result, time=time, ratio=base_time / time, between=(
+            base_before / time, base_time / before if before else None))
   seeds = [len(recipe.reward_SxE) for recipe in recipes]
   if min(seeds) < 2:
     return result
@@ -124,10 +126,10 @@ def speedup(baseline: Recipe, other: Recipe, *, share: float,
   result = dataclasses.replace(result, never=float(never_D.mean()))
   if never_D.all():
     return result
-  # At each end the wider of the percentiles and t standard deviations of the
-  # log ratio. Percentiles alone contain the truth in 61 to 73 % of simulations
-  # with two runs; this interval in 94 to 99 % with two to eight.
-  log_D = np.log((base_D / time_D)[1:][~never_D])
+  # At each end, the wider of the percentiles of the log ratio and Student's t
+  # times its standard deviation. Percentiles alone contain the truth in 61 to
+  # 73 % of simulations with two runs; this interval in 94 to 99 % with 2 to 8.
+  log_D = np.log((base_time_D / time_D)[1:][~never_D])
   low, high = np.quantile(log_D, bootstrap.QUANTILES)
   if reached:
     half = stats.t.ppf(bootstrap.QUANTILES[1], sum(seeds) - 2) * log_D.std()
@@ -157,7 +159,7 @@ def at_equal_compute(baseline: Recipe, other: Recipe) -> list[dict]:
 
 def _read_recipe(role: str, rows: list, selection: Selection,
                  notes: list[str]) -> tuple[Study, Recipe]:
-  """The runs of one recipe, which must have one Bp, n and m."""
+  """The study and the recipe of rows, which must have one Bp, n and m."""
   for row in rows:  # records of isojax count updates besides steps
     row.fields["updates_made"] = row.fields.get("updates", row.fields["step"])
     if row.fields.get("m") is None:  # logs without m have m = n
@@ -212,10 +214,10 @@ def _cautions(baseline: Recipe, other: Recipe, s: Speedup):
 
 def compared(baseline: tuple[list, list[str]], records: tuple[list, list[str]],
              selection: Selection, *, share: float = SHARE) -> tuple[dict, str]:
-  """The content of compare.json, and its text.
+  """The content of compare.json, and the same as text.
 
-  Each recipe is given by the rows of its runs and notes on them. The threshold
-  is `share` of the baseline's highest mean reward.
+  A recipe is given as the rows of its runs, and notes on them; for `share` see
+  `speedup`.
   """
   axis, notes = selection.axis, [*baseline[1], *records[1]]
   if axis == "updates":
@@ -223,8 +225,8 @@ def compared(baseline: tuple[list, list[str]], records: tuple[list, list[str]],
   base_study, base = _read_recipe("baseline", baseline[0], selection, notes)
   study, other = _read_recipe("recipe", records[0], selection, notes)
   _check_same(base_study, study)
-  s, rows = (speedup(base, other, share=share, seed=0),
-             at_equal_compute(base, other))
+  s = speedup(base, other, share=share, seed=0)
+  rows = at_equal_compute(base, other)
   notes = [*(f"caution: {text}" for text in _cautions(base, other, s)),
            *dict.fromkeys(notes)]
   document = {

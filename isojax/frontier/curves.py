@@ -1,9 +1,9 @@
 """Reward curves of a configuration: R(C) = b + s g(C; theta), with s = A - b.
 
-Least squares of y = b + s g(x; theta) by variable projection: b and s are exact
-on a grid of theta, then on finer grids around the best theta. It needs no start
-values, and fits thousands of bootstrap draws with a few matrix products. The
-law n*(C) and ScaleRL's law have this form, too.
+b is the reward at C = 0, A the asymptote. Least squares by variable projection:
+b and s are exact for each theta of a grid, and the grid is refined around the
+best theta. No start values are needed, and a few matrix products fit thousands
+of bootstrap draws. The law n*(C) and ScaleRL's law have this form, too.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from scipy import special
 
 
 def saturating_exponential(theta, x):
-  """1 - exp(-k C), the form of the paper's curves; theta = log k."""
+  """1 - exp(-k C), the form of the IsoCompute Playbook; theta = log k."""
   return -np.expm1(-np.exp(theta[..., :1]) * x)
 
 
@@ -41,12 +41,12 @@ FORMS = {"saturating_exponential": saturating_exponential,
 
 def first_grid(form: str, C_max: float) -> tuple[np.ndarray, ...]:
   """Candidates for theta; the ends are bounds beyond any real run."""
-  # From a straight line to a step.
-  rate = np.log(np.geomspace(0.02, 300.0, 97) / C_max)
+  # k C_max from 0.02, a straight line, to 300, a step.
+  log_k = np.log(np.geomspace(0.02, 300.0, 97) / C_max)
   if form == "saturating_exponential":
-    return (rate,)
+    return (log_k,)
   if form == "logistic":
-    return rate[::4], np.linspace(-1.0, 1.5, 26) * C_max
+    return log_k[::4], np.linspace(-1.0, 1.5, 26) * C_max
   return (np.log(np.geomspace(0.003, 30.0, 41) * C_max),
           np.log(np.geomspace(0.2, 8.0, 24)))
 
@@ -62,8 +62,7 @@ class Points:
 
 
 def ema_matrix(E: int, decay: float) -> np.ndarray:
-  """[E, E], which averages r: s_i = decay s_(i-1) + (1 - decay) r_i, s_0 = r_0.
-  """
+  """The matrix of s_0 = r_0, s_i = decay s_(i-1) + (1 - decay) r_i, [E, E]."""
   power = decay ** (np.arange(E)[:, None] - np.arange(E))
   rows = np.tril(power * (1 - decay))
   rows[:, 0] = decay ** np.arange(E)
@@ -71,7 +70,7 @@ def ema_matrix(E: int, decay: float) -> np.ndarray:
 
 
 def record_breaking(reward_DxE, *, bin_width: float):
-  """Whether each reward, in order of C, is above all earlier ones, by bins."""
+  """Whether each reward, in order of C, is in a bin above all earlier ones."""
   height = np.asarray(reward_DxE, float)
   if bin_width:
     height = np.floor(height / bin_width + 1e-9)
@@ -88,11 +87,11 @@ class Curves:
   theta_DxP: np.ndarray
   b_D: np.ndarray
   s_D: np.ndarray  # A - b
-  sse_D: np.ndarray
-  C_lo: float  # range of the evaluations, also of those that are not fitted
+  sse_D: np.ndarray  # weighted squared errors
+  C_lo: float  # range of the evaluations, also of those with weight 0
   C_hi: float
   points: int  # how many are fitted
-  at_bound: tuple[str, ...]  # of the first fit
+  at_bound: tuple[str, ...]  # bounds that the first fit is at
 
   def __call__(self, C_G) -> np.ndarray:
     """The rewards, [D, G]."""
@@ -125,40 +124,34 @@ def fit(x_E, y_DxE, w_DxE, *, form: str, A_max: float, b_min: float,
 
 
 def ratio(a, b, least=1e-300):
-  """a / b, or 0 where b is about 0."""
+  """a / b, or 0 where abs(b) <= least."""
   return np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape),
                    where=np.abs(b) > least)
 
 
 def residual(sums, b, s):
-  """The weighted squared residuals of y = b + s g; `sums` are those of `solve`.
-  """
+  """The weighted squared residuals of y = b + s g; for `sums` see `solve`."""
   w, g, gg, y, gy, yy = sums
-  return yy - 2 * (b * y + s * gy) + (
-      b * b * w + 2 * b * s * g + s * s * gg)
+  return yy - 2 * (b * y + s * gy) + (b * b * w + 2 * b * s * g + s * s * gg)
 
 
 def solve(sums, lo: float, hi: float):
-  """The best (b, s) with lo <= b, s >= 0 and b + s <= hi, and its residuals.
+  """The best b and s with lo <= b, s >= 0 and b + s <= hi, and their residuals.
 
-  It is the minimum of a convex quadratic over a triangle: inside or on an edge.
-
-  Args:
-    sums: the weighted sums of 1, g, g^2, y, g y and y^2, any shape.
-    lo: bound on b.
-    hi: bound on b + s.
+  They minimise a convex quadratic over a triangle: inside or on an edge. `sums`
+  are the weighted sums of 1, g, g^2, y, g y and y^2, any shape.
   """
   w, g, gg, y, gy, _ = sums
-  least = 1e-12 * np.abs(w)
+  least = 1e-12 * np.abs(w)  # smaller denominators are rounding errors
   s = ratio(w * gy - g * y, w * gg - g * g, least)
   b = (y - s * g) / w
   inside = (s > 0) & (b >= lo) & (b + s <= hi)
   # The minima on the edges s = 0, b = lo and b + s = hi.
-  flat = np.clip(y / w, lo, hi)
-  rise = np.clip(ratio(gy - lo * g, gg, least), 0, hi - lo)
-  fall = np.clip(ratio(hi * (w - g) - y + gy, w - 2 * g + gg, least), 0,
+  b_flat = np.clip(y / w, lo, hi)
+  s_lo = np.clip(ratio(gy - lo * g, gg, least), 0, hi - lo)
+  s_hi = np.clip(ratio(hi * (w - g) - y + gy, w - 2 * g + gg, least), 0,
                  hi - lo)
-  candidates = ((flat, 0.0), (lo, rise), (hi - fall, fall), (b, s))
+  candidates = ((b_flat, 0.0), (lo, s_lo), (hi - s_hi, s_hi), (b, s))
   errors = np.stack([residual(sums, *candidate) for candidate in candidates])
   best = np.where(inside, 3, errors[:3].argmin(0))
   return tuple(np.choose(best, values)  # b, s and the error of the best
@@ -171,12 +164,12 @@ def project(x_E, y_DxE, w_DxE, *, basis, grid, solve, rounds: int,
 
   Args:
     x_E, y_DxE, w_DxE: the points; weight 0: a draw does not use it.
-    basis: (theta [..., P], x_E) -> g [..., E], rising from 0 to 1.
+    basis: gives g [..., E], rising from 0 to 1, for theta [..., P] and x_E.
     grid: P increasing arrays, the first candidates for theta; their ends are
       the bounds of theta.
-    solve: (the weighted sums of `solve` above) -> (b, s, residuals).
+    solve: gives b, s and the residuals for the sums of `solve` above.
     rounds: refinements of the grid around the best theta.
-    shrink: the factor of each refinement.
+    shrink: factor by which a refinement divides the spacing of the grid.
   """
   axes = [np.asarray(a, float) for a in grid]
   low = np.array([a[0] for a in axes])
@@ -186,14 +179,13 @@ def project(x_E, y_DxE, w_DxE, *, basis, grid, solve, rounds: int,
       -1, len(axes))
   g_JxE = basis(theta_JxP, x_E)
   wy = w_DxE * y_DxE
-  w, y, yy = w_DxE.sum(1, keepdims=True), wy.sum(1, keepdims=True), (
-      wy * y_DxE).sum(1, keepdims=True)
+  w, y, yy = (x.sum(1, keepdims=True) for x in (w_DxE, wy, wy * y_DxE))
   fits = solve((w, w_DxE @ g_JxE.T, w_DxE @ (g_JxE * g_JxE).T, y, wy @ g_JxE.T,
                 yy))
   pick = lambda values, j: np.take_along_axis(values, j[:, None], 1)[:, 0]
   best_D = fits[-1].argmin(1)
   theta, b, s, error = theta_JxP[best_D], *(pick(v, best_D) for v in fits)
-  # Along each axis 5 candidates, a third of the step of the last grid apart.
+  # Along each axis 5 candidates, step / 3 apart.
   offsets = np.array(list(itertools.product((-2, -1, 0, 1, 2),
                                             repeat=len(axes)))) / 3
   for _ in range(rounds):

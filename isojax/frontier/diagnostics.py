@@ -1,4 +1,7 @@
-"""Rows of fit.json: the lead of the best n, n as good, limits, variants."""
+"""Rows of fit.json: the best n, equally good n, limits, variants and checks.
+
+The end is the largest resolved C of the frontier.
+"""
 
 import dataclasses
 
@@ -15,7 +18,7 @@ from isojax.logs.fields import TRAINING
 
 
 def switches(fit: Fit) -> tuple[tuple[int, int, float], ...]:
-  """(from n, to n, C) along the resolved frontier of the data."""
+  """(old n, new n, C) of each change of the best n on the resolved frontier."""
   resolved = np.flatnonzero(fit.frontier.resolved_DxG[0])
   C_G, best_G = fit.frontier.C_G, fit.frontier.best_DxG[0]
   n_of = lambda g: fit.study.configurations[best_G[g]][1]
@@ -25,10 +28,13 @@ def switches(fit: Fit) -> tuple[tuple[int, int, float], ...]:
                if n_of(i) != n_of(j))
 
 
-def _end_index(fit: Fit) -> int | None:
-  """Index of the largest resolved C of the frontier; None: no n is best."""
+def _end(fit: Fit) -> tuple[float, int] | None:
+  """(C of the end, index of the best configuration); None: no n is best."""
   resolved = np.flatnonzero(fit.frontier.resolved_DxG[0])
-  return None if fit.tied or not len(resolved) else int(resolved[-1])
+  if fit.tied or not len(resolved):
+    return None
+  g = resolved[-1]
+  return float(fit.frontier.C_G[g]), int(fit.frontier.best_DxG[0, g])
 
 
 def _rewards_at(fit: Fit, C: float) -> np.ndarray:
@@ -38,12 +44,12 @@ def _rewards_at(fit: Fit, C: float) -> np.ndarray:
 
 def _interval(fit: Fit, one: int, other: int, C: float,
               lead_D) -> tuple[float, float]:
-  """The 95 % interval of the lead of a configuration over another at C.
+  """The 95 % interval of the lead of configuration `one` over `other` at C.
 
-  Its ends are percentiles of the draws. But the noise of training rewards shows
-  between seeds alone, and percentiles of 2, 3 and 5 seeds exclude a true lead
-  of 0 in 33, 14 and 9 % of cases. For them, from 2 seeds on, the interval is
-  Welch's t of the mean distance of each run from its curve in (C / 2, C].
+  Its ends are percentiles of the draws. For training rewards, from 2 seeds on,
+  it is Welch's t interval of the mean distance of each run from its curve in
+  (C / 2, C]: their noise shows only between seeds, and percentiles of 2, 3 and
+  5 seeds exclude a true lead of 0 in 33, 14 and 9 % of cases.
   """
   cells = [fit.study.configurations[i] for i in (one, other)]
   runs = [fit.study.runs_of(*cell) for cell in cells]
@@ -58,20 +64,19 @@ def _interval(fit: Fit, one: int, other: int, C: float,
   difference, ends = bootstrap.welch(*(
       [distance(run, fit.curves[i]) for run in runs_of_cell]
       for i, runs_of_cell in zip((one, other), runs)))
+  # Around the lead of the curves.
   return tuple(float(lead_D[0] + end - difference) for end in ends)
 
 
 def lead(fit: Fit) -> dict | None:
-  """The best n at the largest resolved C and its lead over the next best n.
+  """The best n at the end and its lead over the next best n.
 
   A curve whose data end earlier keeps its last reward. `since` is the C from
   which on this n leads, or None if no other n led before.
   """
-  g = _end_index(fit)
-  if g is None:
+  if not (end := _end(fit)):
     return None
-  C, cells = float(fit.frontier.C_G[g]), fit.study.configurations
-  best = int(fit.frontier.best_DxG[0, g])
+  (C, best), cells = end, fit.study.configurations
   Bp, n = cells[best]
   reward_DxK = _rewards_at(fit, C)
   rivals = [i for i, cell in enumerate(cells)
@@ -89,45 +94,40 @@ def lead(fit: Fit) -> dict | None:
 
 
 def as_good(fit: Fit) -> list[dict]:
-  """The tested n within `options.margin` of the best n at the end.
+  """The tested n, each with its best Bp, within `options.margin` of the best.
 
-  `cost` is the reward of the leader minus that of n at the largest resolved C,
-  with its 95 % `interval`; each n has its best Bp. `ended` is the C of the last
-  evaluation of n if it is below the largest resolved C.
+  `cost` is the reward of the best n minus that of n at the end, with its 95 %
+  `interval`. `ended` is the C of the last evaluation of n if it is earlier.
   """
-  g = _end_index(fit)
-  if g is None:
+  if not (end := _end(fit)):
     return []
-  C, cells = float(fit.frontier.C_G[g]), fit.study.configurations
-  best, reward_DxK = int(fit.frontier.best_DxG[0, g]), _rewards_at(fit, C)
-  rows = []
+  (C, best), cells = end, fit.study.configurations
+  reward_DxK, rows = _rewards_at(fit, C), []
   for n in fit.study.tested:
     started = [i for i, cell in enumerate(cells)
                if cell[1] == n and fit.curves[i].C_lo <= C]
     if not started:
       continue
     i = max(started, key=lambda i: reward_DxK[0, i])
-    cost_D, end = reward_DxK[:, best] - reward_DxK[:, i], fit.curves[i].C_hi
+    cost_D, last = reward_DxK[:, best] - reward_DxK[:, i], fit.curves[i].C_hi
     if cost_D[0] <= fit.options.margin:
       rows.append({
           "n": n, "Bp": cells[i][0], "reward": float(reward_DxK[0, i]),
           "cost": float(cost_D[0]), "interval": None if i == best else
           _interval(fit, best, i, C, cost_D),
-          "ended": end if end * laws.C_TOLERANCE < C else None})
+          "ended": last if last * laws.C_TOLERANCE < C else None})
   return rows
 
 
 def catching_up(fit: Fit) -> str | None:
-  """A limit if an n above the leader gained much on it since half of the C.
+  """A limit if a larger n gained much on the best n in the second half of C.
 
-  By the curves of either family, the gain is resolved and at least half of the
-  distance that is left.
+  That is, in either family of curves, the interval of the gain is above 0, and
+  the gain is at least half of the distance that is left.
   """
-  g = _end_index(fit)
-  if g is None:
+  if not (end := _end(fit)):
     return None
-  C, cells = float(fit.frontier.C_G[g]), fit.study.configurations
-  best = int(fit.frontier.best_DxG[0, g])
+  (C, best), cells = end, fit.study.configurations
   for i, (_, n) in enumerate(cells):
     if n <= cells[best][1] or not (
         fit.curves[i].C_lo <= C / 2
@@ -148,7 +148,7 @@ def catching_up(fit: Fit) -> str | None:
 def limits(fit: Fit, early: dict | None) -> tuple[str, ...]:
   """Why an identified law must not be used beyond the data.
 
-  `early` is the row of `extrapolation` that is checked.
+  `early`, a row of `extrapolation`, is checked.
   """
   best, reasons = lead(fit), []
   if best and best["rival"] and best["lead_interval"][0] <= 0:
@@ -165,7 +165,7 @@ def limits(fit: Fit, early: dict | None) -> tuple[str, ...]:
 
 
 def variants(study: Study, base: Options) -> list[dict]:
-  """The law with `base`, then with one open choice of the paper changed."""
+  """The law with `base`, then with one of the paper's open choices changed."""
   if len(study.tested) < 2:
     return []
   with_points = lambda **kw: dataclasses.replace(
@@ -205,7 +205,7 @@ def variants(study: Study, base: Options) -> list[dict]:
 
 
 def extrapolation(fit: Fit, C1: float) -> dict | None:
-  """What the data up to C1 predict at C2, the end of all data, if possible."""
+  """What the data up to C1 predict at C2, the end; None if they are too few."""
   early_study = dataclasses.replace(fit.study, runs=tuple(
       run.select(run.C_E <= C1) for run in fit.study.runs
       if np.sum(run.C_E <= C1) >= FEWEST))
@@ -231,7 +231,7 @@ def extrapolation(fit: Fit, C1: float) -> dict | None:
 
 
 def failed_extrapolation(fit: Fit, row: dict) -> str | None:
-  """A limit if the early law is wrong by half a step between tested n."""
+  """A limit if the early law is off by more than half of a gap between n."""
   if row["n_predicted"] is None or abs(np.log2(
       row["n_predicted"] / row["n_seen"])) <= fit.study.grid_step / 2:
     return None
@@ -241,37 +241,29 @@ def failed_extrapolation(fit: Fit, row: dict) -> str | None:
           f"{compact(row['C2'])}, where n = {row['n_seen']} leads")
 
 
-def _groups(fit: Fit):
-  """Yields (Bp, C, configurations, rewards [D, N]) of each Bp.
-
-  C is the largest that all curves of the Bp reach. Configurations that begin
-  later are left out.
-  """
-  curve_of = dict(zip(fit.study.configurations, fit.curves, strict=True))
-  for Bp in sorted({cell[0] for cell in curve_of}):
-    cells = sorted(cell for cell in curve_of if cell[0] == Bp)
-    C = min(curve_of[cell].C_hi for cell in cells)
-    cells = [cell for cell in cells if curve_of[cell].C_lo <= C]
-    if len(cells) > 1:
-      yield Bp, C, cells, np.stack(
-          [curve_of[cell]([C])[:, 0] for cell in cells], 1)
-
-
 def best_n(fit: Fit) -> list[dict]:
-  """The n whose curve is highest where every n of a Bp has data (section 8.2).
+  """For each Bp, the n whose curve is highest at the largest C that all reach.
 
-  `agreeing` is the share of the draws with the same n.
+  IsoCompute Playbook, section 8.2. Configurations that begin at a larger C are
+  left out. `agreeing` is the share of the draws with the same n.
   """
   rows = []
-  for Bp, C, cells, reward_DxN in _groups(fit):
-    best_D = np.array([n for _, n in cells])[reward_DxN.argmax(1)]
+  curve_of = dict(zip(fit.study.configurations, fit.curves, strict=True))
+  for Bp in sorted({cell[0] for cell in curve_of}):
+    curve_of_n = {n: curve_of[b, n] for b, n in sorted(curve_of) if b == Bp}
+    C = min(curve.C_hi for curve in curve_of_n.values())
+    curve_of_n = {n: c for n, c in curve_of_n.items() if c.C_lo <= C}
+    if len(curve_of_n) < 2:
+      continue
+    curves_N = list(curve_of_n.values())
+    reward_DxN = np.stack([curve([C])[:, 0] for curve in curves_N], 1)
+    best_D = np.array(list(curve_of_n))[reward_DxN.argmax(1)]
     row = {"metric": fit.study.metric, "Bp": Bp, "C": C, "n": int(best_D[0]),
            "agreeing": float(np.mean(best_D[1:] == best_D[0])),
            "n_interval": [int(n) for n in np.quantile(
-               best_D[1:], bootstrap.QUANTILES, method="nearest")],
-           "why": None}
+               best_D[1:], bootstrap.QUANTILES, method="nearest")], "why": None}
     if np.ptp(reward_DxN[0]) < laws.TIE:
       row |= {"n": None, "agreeing": None, "n_interval": None,
-              "why": verdict.no_n_differs(fit.study, fit.curves, C)}
+              "why": verdict.no_n_differs(fit.study, curves_N, C)}
     rows.append(row)
   return rows

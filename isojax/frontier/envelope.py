@@ -12,7 +12,7 @@ from isojax.core import laws
 from isojax.frontier import curves
 from isojax.frontier.curves import Curves
 
-# Bound on k, per decade of C; the paper's joint fit of Hard is at this bound.
+# Bound on k, per decade of C; the paper's joint fit of its Hard set is at it.
 K_MAX = 50.0
 
 
@@ -30,10 +30,9 @@ class Envelope:
 def envelope(curves_K: list[Curves], C_G) -> Envelope:
   """The upper envelope of the curves, each clipped to its own data.
 
-  A run that ended before C keeps the reward that it had reached. A
-  configuration without an evaluation up to C cannot lead there. A point is not
-  resolved, and its best n must not be used, where such a run or configuration
-  would lead if its curve were continued to C.
+  A configuration whose data end before C keeps its last reward; one without an
+  evaluation up to C cannot lead there. A point is not resolved, and its best n
+  must not be used, if one of these would lead with its curve continued to C.
   """
   C_G = np.asarray(C_G, float)
   continued = np.stack([c(C_G) for c in curves_K], 1)  # [D, K, G]
@@ -53,20 +52,20 @@ def crossing(one: Curves, other: Curves, C_lo: float, C_hi: float) -> float:
   """C in [C_lo, C_hi] at which `other` takes the lead from `one`."""
   gain = lambda C: float((other(np.minimum([C], other.C_hi))
                           - one(np.minimum([C], one.C_hi)))[0, 0])
-  if other.C_lo > C_lo or gain(C_lo) >= 0:  # leads from its first point on
+  if other.C_lo > C_lo or gain(C_lo) >= 0:  # it leads from its start or C_lo on
     return max(C_lo, other.C_lo)
   return C_hi if gain(C_hi) <= 0 else float(optimize.brentq(gain, C_lo, C_hi))
 
 
 @dataclasses.dataclass(frozen=True)
 class LawFits:
-  """D fits of the law laws.log2_n."""
+  """D fits of laws.log2_n, whose parameters are L, k, x0 and b."""
 
   L_D: np.ndarray
   k_D: np.ndarray
   x0_D: np.ndarray
   b_D: np.ndarray
-  rmse_D: np.ndarray
+  rmse_D: np.ndarray  # in log2 n
   # Parameters of the fit to the data (draw 0) that are at a bound.
   at_bound: tuple[str, ...]
   k_bounds: tuple[float, float]

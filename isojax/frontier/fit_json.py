@@ -29,7 +29,7 @@ CURVE_END = 2.0  # largest C of a tabulated curve over that of the data
 
 
 def _round(value):
-  """JSON of six significant digits; NaN and infinity become null."""
+  """The value for JSON: floats have six digits, and are null if not finite."""
   if isinstance(value, dict):
     return {k: _round(v) for k, v in value.items()}
   if isinstance(value, (list, tuple, np.ndarray)):
@@ -48,7 +48,7 @@ def _band(value_DxG):
 
 
 def study_fields(fit: Fit) -> dict:
-  """What was run; the first `fitted` evaluations of a run are in the fit."""
+  """What was run; `fitted` counts the first evaluations of a run in the fit."""
   study = fit.study
   Bps = sorted({Bp for Bp, _ in study.configurations})
   key = lambda run: (run.run_id, run.Bp, run.n, run.seed)
@@ -56,8 +56,8 @@ def study_fields(fit: Fit) -> dict:
   return {
       "axis": study.axis, "metric": study.metric, "split": study.split,
       "eval_set": study.eval_set, "model": study.model,
-      "D": study.training_problems,
-      "k": study.k, "per_problem": study.per_problem,
+      "D": study.training_problems, "k": study.k,
+      "per_problem": study.per_problem,
       "regime": ("fixed_B" if study.axis == "updates"
                  else "fixed_Bp" if len(Bps) == 1 else "joint"),
       "Bp": Bps, "n": list(study.tested),
@@ -86,7 +86,7 @@ def curve_fields(fit: Fit) -> list[dict]:
 
 
 def frontier_fields(fit: Fit) -> dict:
-  """The frontier; `change`: the C of a change of lead before the next point."""
+  """The frontier; `change` is the C at which the lead changes after a point."""
   C_G, best_G = fit.frontier.C_G, fit.frontier.best_DxG[0]
   cells = np.array(fit.study.configurations)[best_G]
   change = [None if a == b else envelope.crossing(
@@ -97,8 +97,7 @@ def frontier_fields(fit: Fit) -> dict:
   return {"C": C_G, "reward": fit.frontier.reward_DxG[0],
           "Bp": cells[:, 0], "n": cells[:, 1], "change": change,
           "resolved": fit.frontier.resolved_DxG[0], "tied": fit.tied,
-          "agreeing": np.mean(
-              fit.log2_n_DxG[1:] == fit.log2_n_DxG[0], axis=0),
+          "agreeing": np.mean(fit.log2_n_DxG[1:] == fit.log2_n_DxG[0], axis=0),
           "n_low": np.rint(2.0**n_low), "n_high": np.rint(2.0**n_high),
           **_band(fit.frontier.reward_DxG)}
 
@@ -108,26 +107,25 @@ def law_fields(fit: Fit) -> dict | None:
     return None
   law, seen = fit.law, fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
   law_of_data = verdict.sigmoid_of(fit)
-  columns = (law.L_D, law.k_D, law.x0_D, law.b_D)
   interval_of = lambda value_D: laws.interval(value_D[0], value_D[1:])
   x0 = interval_of(law.x0_D)
   if fit.study.axis == "updates":
     x0 = np.maximum(x0, 0.0)  # M is not negative
   as_n = lambda value_D: [float(2.0**end) for end in interval_of(value_D)]
   low, high = interval_of(fit.law_DxG)
+  kind = "fixed_batch" if isinstance(law_of_data, FixedBatch) else "sigmoid"
   return {
-      **dataclasses.asdict(law_of_data), "kind": (
-          "fixed_batch" if isinstance(law_of_data, FixedBatch) else "sigmoid"),
+      **dataclasses.asdict(law_of_data), "kind": kind,
       "rmse_log2": law.rmse_D[0], "k_bounds": law.k_bounds,
       "at_bound": [fit.study.symbol + "0" if hit == "midpoint"
                    else hit for hit in law.at_bound],
       "C_seen": [seen[0], seen[-1]],
       "intervals": {
-          "x0": x0, "k": bootstrap.percentiles(law.k_D),
+          "x0": x0, "k": bootstrap.percentiles(law.k_D),  # inside k_bounds
           "floor": as_n(law.b_D), "ceiling": as_n(law.b_D + law.L_D)},
       "C": fit.frontier.C_G, "n": 2.0 ** fit.law_DxG[0],
       "low": 2.0**low, "high": 2.0**high,
-      "draws": np.stack(columns, 1)[1:]}
+      "draws": np.stack((law.L_D, law.k_D, law.x0_D, law.b_D), 1)[1:]}
 
 
 def _named(ids: list[str]) -> str:
@@ -154,8 +152,8 @@ def scalerl_fields(study: Study, *, min_C: float,
       continue
     half = None
     try:
-      start, error_E = scalerl.extrapolate(points, fit_below=run.C_E[-1] / 2)
-      half = {"A": start.law.A, "max_error": float(abs(error_E).max())}
+      early, error_E = scalerl.extrapolate(points, fit_below=run.C_E[-1] / 2)
+      half = {"A": early.law.A, "max_error": float(abs(error_E).max())}
     except InputError as error:
       unfitted["no ScaleRL law of the first half", str(error)].append(
           run.run_id)
@@ -177,24 +175,24 @@ def scalerl_fields(study: Study, *, min_C: float,
 
 def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
              notes: list[str] = (), with_scalerl: bool = True) -> dict:
-  """The whole document.
+  """The content of fit.json.
 
   Args:
     fit: the analysis of the study's metric.
     path: of fit.json, for the command of the next step.
-    others: fits of other metrics of the same runs, for their best n.
-    notes: of the readers.
+    others: analyses of the same runs by other metrics, for their best n.
+    notes: what was left out or corrected when the logs were read.
     with_scalerl: whether ScaleRL's law is fitted to each run.
   """
   end, notes = float(fit.frontier.C_G[-1]), list(notes)
-  early_rows = [row for part in (2, 4)
+  early_rows = [row for part in (2, 4)  # by the first half and quarter of C
                 if (row := diagnostics.extrapolation(fit, end / part))]
   limits = diagnostics.limits(fit, early_rows[0] if early_rows else None)
   study = fit.study
-  progress = [
-      interference.interference(r, study.k, draws=100, seed=0)
-      for r in study.runs] if (
-          study.per_problem and study.k and study.metric == "avg") else []
+  interference_rows = [
+      row for r in study.runs
+      if (row := interference.interference(r, study.k, draws=100, seed=0))
+  ] if study.per_problem and study.k and study.metric == "avg" else []
   scalerl_rows = scalerl_fields(
       study, min_C=fit.options.points.min_C,
       notes=notes) if with_scalerl else []
@@ -213,15 +211,14 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
       "extrapolation": early_rows,
       "best_n": [row for other in (fit, *others)
                  for row in diagnostics.best_n(other)] if others else [],
-      "interference": list(filter(None, progress)), "scalerl": scalerl_rows,
+      "interference": interference_rows, "scalerl": scalerl_rows,
       "next": proposal.next_plan(fit, limits, path=path), "notes": notes})
   return content | {"id": plan_file.content_id(content)}
 
 
 def of_rows(study: Study, rows: list[Row], chosen: Selection,
-            options: bootstrap.Options, *, notes: list[str],
-            path: str) -> dict:
-  """The document of a study, and of the other metrics in its rows."""
+            options: bootstrap.Options, *, notes: list[str], path: str) -> dict:
+  """The document of a study, with the best n by its other metrics."""
   fit, others = analysis.analyse(study, options), []
   for metric in base.METRICS:
     try:

@@ -1,4 +1,4 @@
-"""Interference: does training raise some problems at the cost of others?"""
+"""Interference: do some problems improve at the cost of others in training?"""
 
 import numpy as np
 from scipy import optimize, stats
@@ -22,9 +22,9 @@ def polarisation(correct_Q, k: int) -> float:
 
 
 def uniform_progress(mean0: float, rho0: float, mean: float) -> float:
-  """rho if the log-odds of every problem rise by the same amount.
+  """rho at `mean`, if the log-odds of every problem rise by the same amount.
 
-  The start is the Beta distribution with mean0 and rho0, the end has `mean`.
+  The pass rates at the start are Beta-distributed, with mean0 and rho0.
   """
   rho0 = min(max(rho0, 1e-3), 0.999)
   size = 1 / rho0 - 1  # a + b of the Beta distribution
@@ -39,11 +39,10 @@ def uniform_progress(mean0: float, rho0: float, mean: float) -> float:
 def interference(run: Run, k: int, *, draws: int, seed: int) -> dict | None:
   """How the progress of a run is distributed over the validation problems.
 
-  A row of fit.json: C, mean and rho at the start and the end, and the score at
-  the end with its 95 % interval over problems. score = rho - rho of uniform
-  progress to the same mean. Above 0, problems that were ahead gained more. None
-  without counts of correct samples, or if the pass rate is 0 or 1 at the start
-  or the end.
+  A row of fit.json: C, mean pass rate and rho at the start and the end, and the
+  score: rho at the end minus that of uniform progress to the same mean. Above
+  0, problems that were ahead gained more. `score_interval` is the 95 % interval
+  over problems. None without counts, or with a mean pass rate of 0 or 1.
   """
   if run.value_ExQ is None or k < 2:
     return None

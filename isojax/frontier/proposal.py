@@ -1,7 +1,7 @@
-"""What to run next: the rows that a race of the tested n would run, as a sweep.
+"""What to run next: a sweep of the runs that a race of the tested n would make.
 
-A race stops an n that can gain nothing on the leader, so few rows are left.
-Only an identified law without limits proposes a run beyond the data.
+A race stops an n that can gain nothing on the leader, so few runs are left. A
+run beyond the data is proposed only for an identified law without limits.
 """
 
 import math
@@ -30,8 +30,7 @@ def next_plan(fit: Fit, limits: tuple[str, ...] = (), *, path: str) -> dict:
   if study.axis not in ("rollouts", "updates"):
     return {"text": f"The axis is {study.axis}, which launch.plan cannot use "
             "here: use the best n above as a guide, or fit again with "
-            "--axis=rollouts.",
-            "command": None}
+            "--axis=rollouts.", "command": None}
   if not fit.identified or limits:
     return _race(fit, path)
   return {
@@ -48,7 +47,7 @@ def _unit(study: Study) -> int:
 
 
 def _end(fit: Fit) -> float:
-  """Where the data end: the largest resolved C."""
+  """The largest resolved C, or the end of the first curve that ends."""
   resolved = fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
   end = float(resolved[-1] if len(resolved) else min(
       c.C_hi for c in fit.curves))
@@ -59,19 +58,18 @@ def _end(fit: Fit) -> float:
 
 
 def _fixed_batch(study: Study) -> int | None:
-  """Bp * n if all runs share it, and their axis is updates or their n differ.
-  """
+  """Bp * n if all runs share it by design: the axis is updates, or n differ."""
   sizes = {Bp * n for Bp, n in study.configurations}
-  is_fixed = len(sizes) == 1 and (study.axis == "updates"
-                                  or len(study.tested) > 1)
-  return sizes.pop() if is_fixed else None
+  by_design = study.axis == "updates" or len(study.tested) > 1
+  return sizes.pop() if by_design and len(sizes) == 1 else None
 
 
 def contenders(fit: Fit, C: float) -> list[tuple[int, int]]:
   """(Bp, n) of the leader at C, then of those that may overtake it by 2 C.
 
-  They do so by the curves of either family, in more than half of the draws or
-  in the mean by more than the margin of equally good n.
+  In either family of curves, they lead at 2 C by more than a tie of the race in
+  more than half of the draws, or their expected gain is above options.margin.
+  If all curves are equal, every (Bp, n) contends.
   """
   cells = fit.study.configurations
   if fit.tied:
@@ -89,11 +87,11 @@ def contenders(fit: Fit, C: float) -> list[tuple[int, int]]:
 
 
 def neighbours(study: Study, Bp: int, n: int) -> dict[int, str]:
-  """Untested n next to a tested one -> its position in words."""
+  """Untested n next to a tested n, each with its position in words."""
   B = _fixed_batch(study)
   most = max(B_MAX, *(Bp * n for Bp, n in study.configurations)) // Bp
   choices = [x for x in range(2, B + 1) if B % x == 0] if B else [
-      2**i for i in range(1, most.bit_length()) if 2**i <= most]
+      2**i for i in range(1, most.bit_length())]
   i, positions = study.tested.index(n), {}
   ends = [0, *study.tested, math.inf][i:i + 3]  # n between its neighbours
   for low, high in zip(ends, ends[1:]):
@@ -111,18 +109,18 @@ def neighbours(study: Study, Bp: int, n: int) -> dict[int, str]:
 
 
 def _race(fit: Fit, path: str) -> dict:
-  """The next rows of a race that has run the study's data."""
+  """The next sweep of a race that has the study's data."""
   study, end = fit.study, _end(fit)
   cells = contenders(fit, end)
   Bp, leader = cells[0]
-  new = {} if fit.tied else neighbours(study, Bp, leader)
+  untested = {} if fit.tied else neighbours(study, Bp, leader)
   C = round(end * _unit(study))
-  why = [f"n = {n}, {where}" for n, where in sorted(new.items())]
-  Bps, ns = ({Bp}, set(new)) if new else map(set, zip(*cells))
-  if new:
-    least = FEWEST_M * (_fixed_batch(study) or Bp * max(ns | {leader}))
-    if C < least:
-      C, ns = least, ns | {n for cell_Bp, n in cells if cell_Bp == Bp}
+  why = [f"n = {n}, {where}" for n, where in sorted(untested.items())]
+  Bps, ns = ({Bp}, set(untested)) if untested else map(set, zip(*cells))
+  if untested:
+    least_C = FEWEST_M * (_fixed_batch(study) or Bp * max(ns | {leader}))
+    if C < least_C:
+      C, ns = least_C, ns | {n for cell_Bp, n in cells if cell_Bp == Bp}
       why.append(f"all to {FEWEST_M} updates of the largest batch")
   elif not fit.identified:
     C *= 2
@@ -138,7 +136,6 @@ def _race(fit: Fit, path: str) -> dict:
 
 def _sweep(fit: Fit, Bps: set, ns: set, C: int, why: list[str],
            path: str) -> dict:
-  """The text and the command of a sweep."""
   study, B = fit.study, _fixed_batch(fit.study)
   if B:
     cells = [(B // n, n) for n in ns]
@@ -149,20 +146,20 @@ def _sweep(fit: Fit, Bps: set, ns: set, C: int, why: list[str],
     design = f"--Bp={_listed(Bps)} --n={_listed({n for _, n in cells})}" + (
         f" --B_max={B_max}" if B_max > B_MAX else "")
   seeds = min(len(study.runs_of(*cell)) for cell in study.configurations)
-  rows, new = _rows(fit.measured, cells, C, seeds)
-  while cells and not new:
+  runs, missing = _runs(fit.measured, cells, C, seeds)
+  while cells and not missing:
     seeds += 1
-    rows, new = _rows(fit.measured, cells, C, seeds)
+    runs, missing = _runs(fit.measured, cells, C, seeds)
     why = [*why, f"{seeds} seeds, because these runs exist"]
   config = _config(study)
   remark = (EXPORT if not study.from_isojax else "" if config else
             " CONFIG is the config file of your runs.")
-  skip = f" --skip={shlex.quote(path)}" * (len(new) < len(rows))
+  skip = f" --skip={shlex.quote(path)}" * (len(missing) < len(runs))
   return {
       "text": ("The law is good up to the largest C that was run, not beyond. "
                if fit.identified else "The law is not identified. ")
-      + f"A race would run next: {'; '.join(why)}. {many(len(new), 'run')}, "
-      f"{sum(new.values()):,} rollouts in all"
+      + f"A race would run next: {'; '.join(why)}. "
+      f"{many(len(missing), 'run')}, {sum(missing.values()):,} rollouts in all"
       + ", without the runs that exist" * bool(skip) + "." + remark,
       "command": "python -m launch.plan --sweep "
       + f"--config={shlex.quote(config or 'CONFIG')} " * study.from_isojax
@@ -175,13 +172,13 @@ def _config(study: Study) -> str | None:
   return next(filter(os.path.isfile, paths), None)
 
 
-def _rows(study: Study, cells, C: int, seeds: int) -> tuple[dict, dict]:
-  """(Bp, n, seed) -> rollouts of all rows, and of those to be run."""
-  known = {(r.Bp, r.n, r.seed): r.C_E[-1] * _unit(study) for r in study.runs}
-  rows = {(Bp, n, seed): C // (Bp * n) * Bp * n
+def _runs(study: Study, cells, C: int, seeds: int) -> tuple[dict, dict]:
+  """Rollouts by (Bp, n, seed) of a sweep's runs, and of those not made yet."""
+  made = {(r.Bp, r.n, r.seed): r.C_E[-1] * _unit(study) for r in study.runs}
+  runs = {(Bp, n, seed): C // (Bp * n) * Bp * n
           for Bp, n in cells for seed in range(seeds)}
-  return rows, {row: C for row, C in rows.items()
-                if not sweep_cells.reached(known.get(row, 0), C)}
+  return runs, {run: rollouts for run, rollouts in runs.items()
+                if not sweep_cells.reached(made.get(run, 0), rollouts)}
 
 
 def _listed(values) -> str:

@@ -1,17 +1,17 @@
-"""The race: which arms of a budget of C rollouts go on, and why.
+"""The race: which arms share a budget of rollouts, which stop, and why.
 
-An arm is one run that may be extended. All arms run to a first rung, then in
-doublings. After a rung, each arm's reward at the end of the budget is forecast
-from its evaluations so far. An arm goes on while what it may still gain is more
-than what the next rung takes from the leader; the last arm gets what is left.
+An arm is one run that may be extended. Arms are compared at rungs: numbers of
+rollouts, each twice the one before. There, each arm's reward at the end of the
+budget is forecast from its evaluations so far. An arm goes on if its expected
+gain on the leader is above Options.price times the reward that its next rung
+takes from the leader. The last arm gets the rest of the budget.
 
-Pure: `play` only asks `advance(arm, C)` for evaluations up to C, so that a
-replay on finished logs and a race that trains are one function, and a race that
-was killed reaches the same decisions from the same records.
+`play` depends only on what `advance` returns. So it serves replays of finished
+logs and races that train, and a race that was killed repeats its decisions.
 
 C is in rollouts. Axes: E evaluations, Q validation problems, T values of C, K
-arms, F families of curves, and H shapes of a curve, which are S rises x L
-slopes x M stretches.
+arms, F families of curves, and H shapes of a curve: S rises x L slopes x M
+middles, the values of C in the middle of the rise.
 """
 
 import dataclasses
@@ -25,16 +25,16 @@ from isojax.core import evaluate
 from isojax.frontier import curves
 
 RISES = np.geomspace(0.02, 0.8, 14)  # reward, from base policy to asymptote
-MIDS = 24  # values of the C of half of the rise, from low C to past the target
+MIDDLES = 24  # M, from below the first evaluations to beyond the target
 SLOPES = (0.4, 0.6, 0.9, 1.4)  # of the Hill form, in log C
 # Prior sd of the base policy's reward; the key is whether it was evaluated.
 BASE_SD = {True: 0.01, False: 0.1}
-STRETCH_SD = 1.0  # octaves; see `stretch`
+STRETCH_SD = 1.0  # octaves; of an arm's middle around what `stretch` predicts
 # Half of a 95 % interval, in sd: with 1.96 it contained 84 to 94 % of the true
 # gaps, see `python -m launch.replays --coverage`.
 INTERVAL_SDS = 2.7
 DEFAULT_SD = 0.02  # of an evaluation, if no arm has enough of them
-PRIOR_N = 8  # docs/study.md: within 0.011 of the best n wherever it was tested
+PRIOR_N = 8  # its reward is within 0.011 of the best n's, see docs/study.md
 
 
 def prior_of(n_K: typing.Sequence[int]) -> int:
@@ -49,9 +49,8 @@ class Options:
   overhead: float = 0.15  # largest share of the budget for arms that lose
   first_rung: float = 1 / 32  # as a share of the budget
   spread: float = 0.012  # sd of the arms' asymptotes, before any data
-  prior_lead: float = 0.01  # reward that is added to the prior's arm
-  # Added to prior_lead, in sd of the noise of one evaluation.
-  prior_sds: float = 1.0
+  prior_lead: float = 0.01  # reward that is added to the favoured arm's
+  prior_sds: float = 1.0  # added to prior_lead, in sd of an evaluation's noise
   tie: float = 0.002  # reward; within it the cheaper arm leads
   wander: float = 0.004  # sd of a run around its curve, without sampling noise
   # Least gain for which an arm goes on, as a multiple of the reward that its
@@ -76,7 +75,7 @@ class ArmHistory:
 
   @property
   def reached(self) -> str:
-    """Its last reward, with the 95 % interval of its problems if known."""
+    """The last reward, with its 95 % interval over problems if known."""
     reward = f"{self.reward_E[-1]:.4f}"
     if self.value_ExQ is None or self.value_ExQ.shape[1] < 2:
       return reward
@@ -85,13 +84,13 @@ class ArmHistory:
 
 
 class Forecast(typing.NamedTuple):
-  """Reward of K arms at the end by one curve family, over H shared shapes."""
+  """Reward of K arms at the end by one family of curves, given each shape."""
 
-  weight_H: np.ndarray  # posterior of a shape
+  weight_H: np.ndarray  # posterior of a shape, which all arms share
   mean_KxH: np.ndarray
   var_KxH: np.ndarray
   slope_K: np.ndarray  # reward that the last doubling of C gives
-  now_K: np.ndarray  # of the curve at the last evaluation
+  now_K: np.ndarray  # reward of the curve at the last evaluation
 
   def moments(self) -> tuple[np.ndarray, np.ndarray]:
     """(Mean, sd) of each arm."""
@@ -100,7 +99,7 @@ class Forecast(typing.NamedTuple):
     return mean, np.sqrt(var)
 
   def gap(self, one: int, other: int) -> tuple[float, float]:
-    """(Mean, sd) of the lead of one arm; what both share cancels."""
+    """(Mean, sd) of the lead of `one` over `other`; what both share cancels."""
     gap_H = self.mean_KxH[one] - self.mean_KxH[other]
     mean = float(gap_H @ self.weight_H)
     var = self.var_KxH[one] + self.var_KxH[other] + (gap_H - mean) ** 2
@@ -112,11 +111,11 @@ class Decision(typing.NamedTuple):
 
   leader: int
   active: tuple[int, ...]  # the arms that go on, best first
-  why: dict[int, str]  # arm that stops -> the reason
-  # Arm other than the leader -> mean and sd of the leader's lead over it at the
-  # end, by the family that is kinder to the arm.
+  why: dict[int, str]  # the reason of each arm that stops
+  # For each arm but the leader: mean and sd of the leader's lead over it at the
+  # end, by the family of curves in which the lead is smaller.
   behind: dict[int, tuple[float, float]]
-  mean_K: np.ndarray  # forecasts at the end, mean of the families
+  mean_K: np.ndarray  # forecasts at the end, of both families together
   sd_K: np.ndarray
 
 
@@ -126,8 +125,8 @@ class Decision(typing.NamedTuple):
 def stretch(Bp: int, n: int) -> float:
   """Octaves of C that (Bp, n) needs more than (1, 1) for equal progress.
 
-  Exponents of docs/study.md: the C of a given training entropy, with a residual
-  of 0.15 octaves over 102 points.
+  Fitted to 102 values of the C at which runs of docs/study.md reach a training
+  entropy; the residual is 0.15 octaves.
   """
   return 0.55 * math.log2(n) + 0.17 * math.log2(Bp)
 
@@ -137,16 +136,17 @@ def noise(arms: typing.Sequence[ArmHistory], wander: float) -> np.ndarray:
 
   With values of each problem it follows from paired differences between
   successive evaluations, in which the difficulty of a problem cancels, pooled
-  over the arms. Otherwise it follows from second differences of the rewards:
-  the variance is the mean of the arm's own and that of all arms, because
-  training rewards of few problems a step are noisier.
+  over the arms. Otherwise it follows from second differences of the rewards.
+  Then the variance is the mean of the arm's own and that of all arms, because
+  the noise of training rewards depends on Bp and n.
   """
   paired, var = [], []
   for arm in arms:
     if arm.value_ExQ is not None and len(arm.value_ExQ) > 1:
       step = np.diff(arm.value_ExQ, axis=0)
       paired += (step.var(1) / 2 / step.shape[1]).tolist()
-    own = np.diff(arm.reward_E, 2) ** 2 / 6  # 6 = 1 + 4 + 1
+    # The variance of y - 2 y' + y'' is 6 times that of y.
+    own = np.diff(arm.reward_E, 2) ** 2 / 6
     var.append(own.mean() if len(own) else math.nan)
   if paired:
     var_K = np.full(len(arms), np.mean(paired))
@@ -157,23 +157,27 @@ def noise(arms: typing.Sequence[ArmHistory], wander: float) -> np.ndarray:
   return np.sqrt(var_K + wander ** 2)
 
 
+def _middles(low: float, high: float) -> np.ndarray:
+  return np.geomspace(low / 4, 8 * high, MIDDLES)
+
+
 def shapes(low: float, high: float) -> dict[str, np.ndarray]:
-  """Form -> theta [L, M, P]; a stretch sets the C of the middle of the rise."""
-  mid = np.log(np.geomspace(low / 4, 8 * high, MIDS))
-  slope_and_mid = np.stack(
-      np.meshgrid(np.log(SLOPES), mid, indexing="ij"), -1)
-  return {"saturating_exponential": -mid[None, :, None],
-          "hill": slope_and_mid[..., ::-1]}
+  """theta [L, M, P] of each family, for evaluations from C = low to high."""
+  middle_M = np.log(_middles(low, high))
+  slope_and_middle = np.stack(
+      np.meshgrid(np.log(SLOPES), middle_M, indexing="ij"), -1)
+  return {"saturating_exponential": -middle_M[None, :, None],
+          "hill": slope_and_middle[..., ::-1]}
 
 
 def _fit_arm(arm: ArmHistory, C_T, *, basis, theta, prior_MxM, base: float,
              base_sd: float, sd: float, spread: float):
   """Log evidence [S, L, M]; mean and variance [S, L, M, T] of the reward.
 
-  y = base + b + (s + d) g(C). All arms share the rise s, the slope and the
-  stretch. b, d and the arm's own stretch differ from the shared values by
-  normal priors. Given a shape, (b, d) has a normal posterior of precision
-  [[bb, bd], [bd, dd]].
+  The reward is base + b + (s + d) g(C); arms share the rise s and the slope.
+  b and d have normal priors; prior_MxM is that of the arm's own middle, given
+  the shared one. The posterior of (b, d), given s, slope and own middle, is
+  normal with precision [[bb, bd], [bd, dd]].
   """
   y = arm.reward_E - base
   with np.errstate(divide="ignore", invalid="ignore"):
@@ -184,28 +188,29 @@ def _fit_arm(arm: ArmHistory, C_T, *, basis, theta, prior_MxM, base: float,
   by, dy = w * (y.sum() - s * g1), w * (gy - s * gg)
   det = bb * dd - bd ** 2
   b, d = (dd * by - bd * dy) / det, (bb * dy - bd * by) / det
-  evidence = (by * b + dy * d - np.log(det)
-              - w * (y @ y - 2 * s * gy + s ** 2 * gg)) / 2  # log
-  largest = evidence.max()
-  weight = np.exp(evidence - largest)  # [S, L, own M]
+  log_evidence = (by * b + dy * d - np.log(det)
+                  - w * (y @ y - 2 * s * gy + s ** 2 * gg)) / 2
+  largest = log_evidence.max()
+  weight = np.exp(log_evidence - largest)  # [S, L, own M]
   total = weight @ prior_MxM + 1e-300
   mean = np.clip(base + b[..., None] + (s + d)[..., None] * g_T, 0, 1)
   var = (dd[..., None] - 2 * bd[..., None] * g_T
          + bb * g_T ** 2) / det[..., None]
-  def expected(value):  # the mean over the arm's own stretch, the third axis
+  def expected(value):  # the mean over the arm's own middle, the third axis
     return np.moveaxis(np.moveaxis(weight[..., None] * value, -1, 0)
                        @ prior_MxM, 0, -1) / total[..., None]
-  mean_own = expected(mean)
-  return np.log(total) + largest, mean_own, np.maximum(
-      expected(var + mean ** 2) - mean_own ** 2, 0.0)
+  reward = expected(mean)
+  return np.log(total) + largest, reward, np.maximum(
+      expected(var + mean ** 2) - reward ** 2, 0.0)
 
 
-def _stretches(arms: typing.Sequence[ArmHistory], low: float, high: float):
-  """Yields P(own stretch | shared stretch) of each arm, [own M, shared M]."""
-  octave_M = np.log2(np.geomspace(low / 4, 8 * high, MIDS))
-  common = float(np.mean([arm.stretch for arm in arms]))
+def _middle_priors(arms: typing.Sequence[ArmHistory], low: float, high: float):
+  """Yields P(own middle | shared middle) of each arm, [own M, shared M]."""
+  octave_M = np.log2(_middles(low, high))
+  mean_stretch = float(np.mean([arm.stretch for arm in arms]))
   for arm in arms:
-    off_MxM = octave_M[:, None] - octave_M - (arm.stretch - common)
+    off_MxM = octave_M[:, None] - octave_M - (arm.stretch - mean_stretch)
+    # 1e-6: no middle is impossible.
     prior_MxM = np.exp(-(off_MxM / STRETCH_SD) ** 2 / 2) + 1e-6
     yield prior_MxM / prior_MxM.sum(0)
 
@@ -214,19 +219,20 @@ def forecast(arms: typing.Sequence[ArmHistory], target: float,
              options: Options) -> list[Forecast]:
   """The rewards at the target by each family of curves.
 
-  An arm that cannot go on keeps its last C. The curves have one shape and about
-  one rise (sd `spread`), but each arm has its own stretch: n decides when, not
-  how far.
+  An arm that cannot go on is forecast at its last C. The curves have one slope
+  and about one rise (sd `spread`), but each arm has its own middle: n decides
+  when the reward rises, not how far.
   """
   sd_K = noise(arms, options.wander)
   first_reward_K = [arm.reward_E[0] for arm in arms]
   measured = all(arm.C_E[0] <= 0 for arm in arms)
+  # After some training, the lowest reward is nearest to the base policy's.
   base = float((np.mean if measured else np.min)(first_reward_K))
   low = min(arm.C_E[arm.C_E > 0].min() for arm in arms)
-  forecasts = []
+  forecasts, priors = [], list(_middle_priors(arms, low, target))
   for form, theta in shapes(low, target).items():
     fits = []
-    for arm, sd, prior_MxM in zip(arms, sd_K, _stretches(arms, low, target)):
+    for arm, sd, prior_MxM in zip(arms, sd_K, priors):
       end = arm.C_E[-1] if arm.end_reason else target
       fits.append(_fit_arm(
           arm, [end / 2, arm.C_E[-1], end], basis=curves.FORMS[form],
@@ -269,7 +275,7 @@ def race(arms: typing.Sequence[ArmHistory], target: float, *, next_rung: float,
   Args:
     arms: the arms that are in the race, with evaluations up to one C.
     target: rollouts that the winner will have at the end.
-    next_rung: rollouts of each arm that goes on.
+    next_rung: rollouts of an arm at the next rung.
     prior: index of the arm that earlier evidence favours.
     options: the rule's constants.
   """
@@ -280,19 +286,20 @@ def race(arms: typing.Sequence[ArmHistory], target: float, *, next_rung: float,
         noise(arms, options.wander).mean())
   mean_KxF, sd_KxF = (np.stack(x, -1) for x in zip(*(
       family.moments() for family in forecasts)))
-  # The leader is the best so far, because replays chose worse by the forecast:
-  # an arm that is only forecast to cross it stays in the race.
+  # The leader is the best arm so far: in replays, the best forecast was a worse
+  # choice. An arm that is forecast to overtake the leader goes on.
   now_K = np.mean([family.now_K for family in forecasts], 0) + lead_K
   leader = _leader(now_K, arms, options.tie)
   active, why, behind = [leader], {}, {}
   slope = float(np.mean([family.slope_K[leader] for family in forecasts]))
-  # Slope times the octaves by which an arm's rung shortens the leader's run.
+  # Price times what the leader gains in the octaves that a rung takes from it,
+  # of which log2 10 count at most.
   needed = options.price * slope * -math.log2(1 - min(next_rung / target, 0.9))
   for k in np.argsort(-now_K, kind="stable"):
     if k == leader:
       continue
     lead = lead_K[leader] - lead_K[k]
-    # The family that is kinder to the arm counts, so that a late start alone
+    # The family that is kinder to the arm counts, so that a late rise alone
     # stops no arm.
     gaps = [family.gap(leader, k) for family in forecasts]
     gain = max(float(expected_gain(-mean - lead, sd)) for mean, sd in gaps)
@@ -312,7 +319,7 @@ def _is_worse(behind: float, sd: float) -> bool:
 
 def _reason(behind: float, sd: float, leader: str, gain: float, needed: float,
             next_rung: float) -> str:
-  """Why an arm stops, by the family that is kinder to it."""
+  """Why an arm stops; `behind` and `sd` are those of Decision.behind."""
   half, lead = INTERVAL_SDS * sd, -behind
   verdict = "worse" if _is_worse(behind, sd) else "not worth its price"
   return (f"{verdict}: its reward at the end minus that of {leader}: forecast "
@@ -331,14 +338,14 @@ class Entry:
   name: str
   rollouts: int  # charged
   why: str  # why it stopped or was chosen
-  reward: float | None  # forecast at the end when it was last compared
-  sd: float | None  # of the forecast
+  forecast: float | None  # reward at the end, when it was last compared
+  forecast_sd: float | None
   reached: str = ""  # reward where it ended
   worse: bool = False  # the 95 % interval of its lead at the end is below 0
 
   @property
   def text(self) -> str:
-    """Its line in the output."""
+    """The line of the arm in the output."""
     reward = self.reached and f", reward {self.reached}"
     return f"{self.name}: {self.rollouts:,} rollouts{reward}; {self.why}"
 
@@ -348,7 +355,7 @@ class Result:
   """The end of a race; the arms are in the order given."""
 
   arms: tuple[Entry, ...]
-  chosen: int
+  chosen: int  # index of the arm
   budget: int
   raced: bool  # False: the budget is too small for a race
   notes: tuple[str, ...]
@@ -367,14 +374,15 @@ def first_rung(K: int, budget: float, smallest: float,
                options: Options) -> float:
   """Rollouts of each of K arms at the first rung.
 
-  It leaves half of Options.overhead to later rungs, and has an evaluation.
+  Losers then take at most half of Options.overhead, unless their first
+  evaluations (`smallest`) take more.
   """
   share = min(options.first_rung, options.overhead / (2 * max(K - 1, 1)))
   return max(share * budget, smallest)
 
 
 def least_budget(K: int, smallest: float, options: Options) -> float:
-  """The smallest budget that has one rung of K arms."""
+  """The smallest budget whose Options.overhead pays for one rung of K arms."""
   return (K - 1) * smallest / options.overhead
 
 
@@ -386,16 +394,16 @@ def play(names: typing.Sequence[str], advance, budget: int, *,
 
   Args:
     names: of the arms.
-    advance: (index, C) -> (ArmHistory, rollouts charged so far); the
-      evaluations up to C, or fewer if the run cannot go on
-      (ArmHistory.end_reason).
+    advance: gives, for an arm's index and C, its ArmHistory up to C (or less,
+      with an end_reason) and the rollouts charged to it so far.
     budget: rollouts of all arms together.
     smallest: rollouts that every arm needs for its first evaluation.
-    prior: index of the arm that is run if the budget is too small for a race.
+    prior: index of the arm that earlier evidence favours; it gets the whole
+      budget if that is too small for a race.
     options: the rule's constants.
     log: gets one line a rung.
     on_decision: gets each rung's Decision, the indices of the arms that it
-      compares, and the target.
+      compares, and the rollouts of the winner at the end (`target`).
   """
   K = len(names)
   rung = first_rung(K, budget, smallest, options)
@@ -407,9 +415,9 @@ def play(names: typing.Sequence[str], advance, budget: int, *,
     for k in active:
       seen[k], spent[k] = advance(k, rung)
     arms = [seen[k] for k in active]
-    losers = sum(spent[k] for k in range(K) if k not in active)
+    stopped = sum(spent[k] for k in range(K) if k not in active)
     # Whoever wins, the rung of each other active arm is lost.
-    target = max(budget - losers - (len(active) - 1) * rung, rung)
+    target = max(budget - stopped - (len(active) - 1) * rung, rung)
     decision = race(arms, target, next_rung=2 * rung,
                     prior=active.index(prior) if prior in active else None,
                     options=options)
@@ -433,7 +441,7 @@ def play(names: typing.Sequence[str], advance, budget: int, *,
 
 def _unaffordable(kept: list[int], spent: list[int], rung: float,
                   budget: float, options: Options) -> list[int]:
-  """The worst arms of `kept`, best first, that Options.overhead cannot pay."""
+  """The arms at the end of `kept`, the worst, that exceed Options.overhead."""
   dropped = []
   for size in range(len(kept), 1, -1):
     losers = sum(spent[k] for k in range(len(spent)) if k not in kept[:size])
@@ -471,23 +479,23 @@ def _run_prior(names, advance, budget, smallest, prior, options, log) -> Result:
 
 
 def _finish(names, advance, budget, winner, seen, spent, entries) -> Result:
-  """Gives the rest to the winner; an ended winner keeps what it has."""
+  """Gives the rest of the budget to the winner, if its run can go on."""
   notes = []
-  left = budget - sum(spent) + spent[winner]
-  seen[winner], spent[winner] = advance(winner, left)
+  target = budget - sum(spent) + spent[winner]
+  seen[winner], spent[winner] = advance(winner, target)
   why = "chosen: " + ("the last in the race" if not seen[winner].end_reason
                       else f"its run ends early ({seen[winner].end_reason})")
   if seen[winner].end_reason:
     notes.append(f"{names[winner]}: {seen[winner].end_reason}: "
-                 f"{left - spent[winner]:,.0f} rollouts are left over")
+                 f"{target - spent[winner]:,.0f} rollouts are left over")
   entries[winner] = dataclasses.replace(
       entries[winner], rollouts=spent[winner], why=why,
       reached=seen[winner].reached)
-  good = [names[k] for k, entry in sorted(entries.items())
-          if k != winner and not entry.worse]
-  if good:
+  not_worse = [names[k] for k, entry in sorted(entries.items())
+               if k != winner and not entry.worse]
+  if not_worse:
     notes.append(f"not shown to be worse than {names[winner]}: "
-                 + ", ".join(good))
+                 + ", ".join(not_worse))
   notes += [f"{names[k]}: {arm.end_reason}" for k, arm in seen.items()
             if arm.end_reason and k != winner]
   return Result(tuple(entries[k] for k in range(len(names))), winner, budget,

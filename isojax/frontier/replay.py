@@ -1,7 +1,7 @@
 """Replays of the race on finished runs: its choice and its regret.
 
-A run that ends before the race asks for more is censored: the race reads what
-the log has, and the arm keeps the reward that it had reached.
+A run is censored if the race asks for more than its log has. The arm then keeps
+the last reward of the log.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ class Logged:
 
   name: str
   overrides: dict  # of the config, as far as the log has them
-  run: str
+  run: str  # run_id
   C_E: np.ndarray
   reward_E: np.ndarray
   value_ExQ: np.ndarray | None
@@ -42,7 +42,7 @@ class Logged:
         race.stretch(**self.overrides["alloc"]), end_reason), int(charged)
 
   def reached(self, C: float) -> float:
-    """The reward of the best checkpoint up to C, interpolated in log C."""
+    """The best reward up to C; that at C is interpolated in log C."""
     log2_C = math.log2(max(min(C, self.C_E[-1]), 1.0))
     last = np.interp(log2_C, np.log2(np.maximum(self.C_E, 1.0)), self.reward_E)
     return float(max(self.reward_E[self.C_E <= C].max(initial=0.0), last))
@@ -57,7 +57,7 @@ class Replay(typing.NamedTuple):
 
   @property
   def regret(self) -> float:
-    """Reward of the best arm with all the budget minus that of the chosen."""
+    """Reward of the best arm, with the whole budget, minus the chosen arm's."""
     entry = self.result.arms[self.result.chosen]
     return self.logged[self.best].reached(self.result.budget) - (
         self.logged[self.result.chosen].reached(entry.rollouts))
@@ -66,11 +66,6 @@ class Replay(typing.NamedTuple):
   def share(self) -> float:
     """The race's rollouts as a share of those of the full grid."""
     return self.result.rollouts / (len(self.logged) * self.result.budget)
-
-
-def prior_of(logged: typing.Sequence[Logged]) -> int:
-  """The index of the arm that earlier evidence favours, by its n."""
-  return race.prior_of([arm.overrides["alloc"]["n"] for arm in logged])
 
 
 def smallest(logged: typing.Sequence[Logged]) -> float:
@@ -83,20 +78,22 @@ def replay(logged: typing.Sequence[Logged], budget: int, *,
            **listeners) -> Replay:
   """Races finished runs for `budget` rollouts in all.
 
-  `listeners` are `log` and `on_decision` of race.play.
+  `listeners` are `log` and `on_decision` of race.play; prior None: by n.
   """
+  if prior is None:
+    prior = race.prior_of([arm.overrides["alloc"]["n"] for arm in logged])
   result = race.play(
       [arm.name for arm in logged], lambda k, C: logged[k].up_to(C), budget,
-      smallest=smallest(logged), options=options, **listeners,
-      prior=prior_of(logged) if prior is None else prior)
+      smallest=smallest(logged), prior=prior, options=options, **listeners)
   best = int(np.argmax([arm.reached(budget) for arm in logged]))
   return Replay(result, tuple(logged), best)
 
 
 def of_runs(runs: typing.Sequence[Run]) -> tuple[list[Logged], list[str]]:
-  """One arm for each run, or each (Bp, n) if only its seeds differ.
+  """(Arms, notes). Runs of one (Bp, n) with different seeds are one arm.
 
-  A race has one run of each arm, so of several seeds the first is used.
+  That arm is the run of the first seed. Runs with the same seed or none differ
+  in another way, and are arms of their own.
   """
   usable = [run for run in runs if len(run.C_E) > 1]
   notes = [f"{run.where}: run {run.run_id} has {len(run.C_E)} evaluations, the "
@@ -138,7 +135,8 @@ def document(done: Replay, notes: typing.Sequence[str]) -> dict:
       "arms": [{"overrides": arm.overrides, "run": arm.run,
                 "rollouts": entry.rollouts, "why": entry.why,
                 "reward": arm.reached(entry.rollouts) if entry.rollouts else
-                None, "forecast": entry.reward, "forecast_sd": entry.sd,
+                None, "forecast": entry.forecast,
+                "forecast_sd": entry.forecast_sd,
                 "reward_at_budget": arm.reached(result.budget)}
                for arm, entry in zip(done.logged, result.arms, strict=True)],
       "notes": [*notes, *result.notes]}

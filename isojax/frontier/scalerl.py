@@ -2,9 +2,9 @@
 
 R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B)        (arXiv 2510.13786, eq. 1)
 
-C is any cumulative compute. R0, the pass rate before training, is given and not
-fitted. `A_interval` is the uncertainty of A for one run; repeated runs differ
-by A_MARGIN as well. B is comparable only between runs of the same A.
+C is any cumulative compute. `fit` takes R0, the pass rate before training, as
+given. `A_interval` is the uncertainty of A for one run; repeated runs differ by
+A_MARGIN as well. B is comparable only between runs of the same A.
 """
 
 import dataclasses
@@ -18,9 +18,9 @@ from isojax.core.format import compact, rate
 from isojax.errors import InputError
 from isojax.frontier import curves
 
-A_MARGIN = 0.02  # the paper's, from three runs that varied by +-0.015
+A_MARGIN = 0.02  # pass rate; the paper's, as three runs varied by +-0.015
 B_BOUNDS = (0.01, 20.0)  # far outside every published B (1.09 to 5.17)
-C_MID_MARGIN = 1e3  # factor by which C_mid may lie outside the points
+C_MID_MARGIN = 1e3  # largest factor between C_mid and the data; a wide bound
 MAX_EXTRAPOLATION = 10.0  # largest C_mid / C_hi of a law that is reported
 MIN_POINTS = 4  # one more than the law has free parameters
 # For `curves.project`; many, because C_mid and B can compensate each other.
@@ -33,7 +33,7 @@ class Hill:
 
   A: float  # pass rate at infinite compute
   B: float  # steepness, in log C
-  C_mid: float  # compute of half of the gain, R = (R0 + A) / 2
+  C_mid: float  # compute at which R = (R0 + A) / 2
   R0: float  # pass rate at no compute
 
   def __call__(self, C):
@@ -64,8 +64,8 @@ class Points:
     if len(C) < MIN_POINTS:
       raise InputError(f"{len(C)} points with C " + (
           f">= {self.min_C:g}" if self.min_C else "> 0") +
-          f": expected at least {MIN_POINTS}; lower min_C or evaluate more "
-          "often")
+          f": expected at least {MIN_POINTS}; "
+          + "lower min_C or " * bool(self.min_C) + "evaluate more often")
     if not 0 <= R0 < R.max():
       raise InputError(f"{R0=:g}: expected at least 0 and below the best pass "
                        f"rate, {R.max():g}")
@@ -85,21 +85,21 @@ class Fit:
 
 
 def _grid(C) -> tuple[np.ndarray, np.ndarray]:
-  """Candidates for (log C_mid, log B)."""
+  """Candidates for log C_mid and for log B; their ends are the bounds."""
   return (np.linspace(np.log(C[0] / C_MID_MARGIN),
                       np.log(C[-1] * C_MID_MARGIN), 49),
           np.linspace(*np.log(B_BOUNDS), 33))
 
 
 def fit(points: Points, *, A: float | None = None) -> Fit:
-  """The least-squares fit of A, B and C_mid; a given A is fixed."""
+  """The least-squares fit of A, B and C_mid; A is fixed if it is given."""
   C, R, R0 = points.fitted()
   if A is not None and not R0 < A <= 1:
     raise InputError(f"{A=:g}: expected above {R0=:g}, at most 1")
-  # A = R0 would leave the rest undetermined.
+  # Bounds of the gain A - R0; a gain of 0 would leave B and C_mid undetermined.
   least, most = (1e-6 * (1 - R0), 1 - R0) if A is None else (A - R0, A - R0)
 
-  def solve(sums):  # those of curves.solve
+  def solve(sums):  # for project, as curves.solve
     _, g, gg, _, gy, _ = sums
     gain = np.clip(curves.ratio(gy - R0 * g, gg), least, most)
     return np.full_like(gain, R0), gain, curves.residual(sums, R0, gain)
@@ -108,11 +108,11 @@ def fit(points: Points, *, A: float | None = None) -> Fit:
   theta, _, gain, ssr = curves.project(
       C, R[None], np.ones((1, len(R))), basis=curves.hill, grid=grid,
       solve=solve, **ROUNDS)
-  near = lambda value, low, high: (
+  near_end = lambda value, low, high: (
       min(value - low, high - value) < 1e-4 * (high - low))
-  hits = {"A": A is None and near(gain[0], 0, 1 - R0),
-          "B": near(math.exp(theta[0, 1]), *B_BOUNDS),
-          "C_mid": near(theta[0, 0], *grid[0][[0, -1]])}
+  hits = {"A": A is None and near_end(gain[0], 0, 1 - R0),
+          "B": near_end(math.exp(theta[0, 1]), *B_BOUNDS),
+          "C_mid": near_end(theta[0, 0], *grid[0][[0, -1]])}
   law = Hill(float(min(R0 + gain[0], 1.0)) if A is None else A,
              math.exp(theta[0, 1]), math.exp(theta[0, 0]), R0)
   return Fit(law, float(ssr[0]), len(C), float(C[0]), float(C[-1]),
@@ -136,8 +136,7 @@ def A_interval(points: Points, A: float) -> tuple[float, float]:
 
   It contains every A whose squared residuals, with B, C_mid and R0 refitted,
   do not exceed the minimum by more than an F test allows. R0 is refitted
-  because it is an evaluation with noise, like the others. The interval holds
-  for this run on these problems; see A_MARGIN for other runs.
+  because it is an evaluation with noise, like the others.
   """
   C, R, R0 = points.fitted()
   # Points and R0, less A, B, C_mid and R0.
@@ -146,10 +145,10 @@ def A_interval(points: Points, A: float) -> tuple[float, float]:
     return 0.0, 1.0
   x, y = np.append(C, 0.0), np.append(R, R0)
   weight = np.append(np.ones(len(C)), float(points.measured))
-  R0_max = 1.0 if points.measured else R[0]
+  R0_max = 1.0 if points.measured else R[0]  # see Points.measured
 
   def profile(A_D):
-    """The least squared residuals at each A, a row of `curves.project`."""
+    """The least squared residuals for each A, a draw of `curves.project`."""
     A_Dx1 = A_D[:, None]
 
     def solve(sums):
@@ -158,18 +157,18 @@ def A_interval(points: Points, A: float) -> tuple[float, float]:
                      0, np.minimum(R0_max, A_Dx1))  # the refitted R0
       return base, A_Dx1 - base, curves.residual(sums, base, A_Dx1 - base)
 
-    rows = np.ones((len(A_D), 1))
-    return curves.project(x, rows * y, rows * weight, basis=curves.hill,
+    ones_Dx1 = np.ones((len(A_D), 1))
+    return curves.project(x, ones_Dx1 * y, ones_Dx1 * weight, basis=curves.hill,
                           grid=_grid(C), solve=solve, **ROUNDS)[-1]
 
   A_D = np.union1d(np.linspace(min(1e-3, A), 1.0, 101), A)
   ssr_D = profile(A_D)
   best = int(ssr_D.argmin())
   limit = ssr_D[best] * (
-      1 + scipy.stats.f.ppf(0.95, 1, freedom) / freedom) + 1e-12
+      1 + scipy.stats.f.ppf(0.95, 1, freedom) / freedom) + 1e-12  # exact fits
 
   def end(A_D, ssr_D):
-    """The last A before one beyond the limit; A_D begins at the best."""
+    """The first A beyond the limit, or the last; A_D begins at the best."""
     for _ in range(3):  # each time between two neighbours of the last grid
       beyond = np.flatnonzero(ssr_D > limit)
       if not len(beyond):
@@ -182,13 +181,12 @@ def A_interval(points: Points, A: float) -> tuple[float, float]:
   return min(low, A), max(end(A_D[best:], ssr_D[best:]), A)
 
 
-def extrapolate(points: Points, *, fit_below: float
-                ) -> tuple[Fit, np.ndarray]:
+def extrapolate(points: Points, *, fit_below: float) -> tuple[Fit, np.ndarray]:
   """A fit of min_C <= C <= fit_below, and its errors (law minus R) beyond."""
   C, R, R0 = points.fitted()
   later = C > fit_below
   if not later.any():
-    raise InputError(f"{fit_below=:g}: no point lies beyond; the last is at "
-                     f"C = {C[-1]:g}")
+    raise InputError(f"{fit_below=:g}: no point lies beyond; expected less "
+                     f"than the last C, {C[-1]:g}")
   early = fit(Points(C[~later], R[~later], R0))
   return early, early.law(C[later]) - R[later]

@@ -1,4 +1,4 @@
-"""Studies: checked runs of one model on one problem set by one metric."""
+"""A study: checked runs of one model on one problem set, by one metric."""
 
 import collections
 import dataclasses
@@ -13,8 +13,8 @@ from isojax.errors import InputError
 from isojax.logs.fields import FEWEST, LISTED, Row, TRAINING
 
 UNKNOWN = "unknown"  # a set or model that the logs do not name
-D_ROUNDING = 1.05  # D that differ by less are equal: logs round their epochs
-MAX_START_GAP = 0.25  # reward; between the first ones of runs of one (Bp, n)
+D_ROUNDING = 1.05  # D within this factor are equal: logs round their epochs
+MAX_START_GAP = 0.25  # reward; between first evaluations of runs of one (Bp, n)
 MAX_NOISE_SDS = 5.0  # by which an evaluation may differ from its expectation
 # Fields that all records of isojax have, and no log of another trainer.
 ISOJAX_FIELDS = {"task", "trained_tokens", "device_seconds"}
@@ -24,7 +24,7 @@ MODEL = re.compile(r"(?<![a-z])(?:qwen|llama|gemma|mistral|phi|deepseek|smollm|"
                    r"(?<![a-z0-9.])\d+(?:\.\d+)?b(?![a-z0-9])")
 MAX_TRAINING_PROBLEMS = 2**40  # a larger D is not a count of problems
 MAX_C = 1e60  # its square must not overflow
-# Metric -> its value for each problem, by the correct ones of stored samples.
+# The value of each metric for each problem, from its correct samples.
 VALUES = {"avg": lambda correct, stored, k: correct / stored,
           "best": evaluate.best_at_k, "worst": evaluate.worst_at_k}
 
@@ -37,17 +37,17 @@ class Run:
   seed: int | None
   Bp: int
   n: int
-  step_E: np.ndarray  # updates
+  step_E: np.ndarray  # steps, which are also the axis `updates`
   C_E: np.ndarray  # compute on the study's axis, increasing
   value_ExQ: np.ndarray | None  # the metric of each problem, if known
   reward_E: np.ndarray  # the mean of the metric over problems
   training_problems: int | None  # None: not known
   where: str  # path of the file
-  samples: int | None = None  # whose mean a reward is; None: not known
+  samples: int | None = None  # in the mean of a reward; None: not known
 
   @property
   def noise(self) -> float:
-    """Standard deviation of a reward: the scatter, at least the binomial's."""
+    """Standard deviation of a reward: its scatter, at least the binomial's."""
     # 0.954 is the median of abs(x - y) for standard normal x and y.
     sd = float(np.median(abs(np.diff(self.reward_E)))) / 0.954
     if self.samples is None:
@@ -72,7 +72,7 @@ class Study:
   metric: str  # avg, best@k or worst@k
   split: str
   eval_set: str
-  model: str  # UNKNOWN in logs of other trainers
+  model: str  # UNKNOWN if the logs do not name it
   k: int | None  # samples of each validation problem, if known
   per_problem: bool  # every run has value_ExQ, of the same problems
   from_isojax: bool = True  # the logs are records of isojax
@@ -90,7 +90,7 @@ class Study:
 
   @property
   def grid_step(self) -> float:
-    """The widest gap between neighbouring tested n, in log2."""
+    """The widest gap between neighbouring tested n, in log2; inf for one n."""
     return float(np.diff(np.log2(self.tested)).max(initial=0)) or math.inf
 
   @property
@@ -103,7 +103,7 @@ class Study:
 
   @property
   def training_problems(self) -> int | None:
-    """Their number, if it is known and the same for all runs."""
+    """D, if it is known and the same for all runs."""
     sizes = collections.Counter(
         r.training_problems for r in self.runs
         if r.training_problems is not None)
@@ -114,12 +114,12 @@ class Study:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-  """Which records form the study; None: the value that all of them share."""
+  """Which records form the study; None: all of them."""
 
   axis: str
   metric: str  # avg, best or worst
   at_k: int | None = None  # of best@k and worst@k; None: all stored samples
-  eval_set: str | None = None
+  eval_set: str | None = None  # None: the one that all records share
   Bp: int | None = None  # only runs with this Bp
   B: int | None = None  # only runs with this Bp * n
   only: str | None = None  # only runs with this name; may have wildcards
@@ -139,7 +139,7 @@ def _field(row: Row, name: str):
 
 
 def _only(rows: list[Row], flag: str, field: str, value: str) -> list[Row]:
-  """The rows with a value of a field, which may have wildcards."""
+  """The rows whose `field` matches `value`, which may have wildcards."""
   values = [str(row.fields.get(field, UNKNOWN)) for row in rows]
   kept = [row for row, other in zip(rows, values)
           if other == value or fnmatch.fnmatch(other, value)]
@@ -163,7 +163,7 @@ def _common(rows: list[Row], name: str, remedy: str = "give only its files"
 def _value(row: Row, s: Selection) -> tuple[float, np.ndarray | None]:
   """(Mean over problems, value of each problem or None) of the metric."""
   correct = row.fields.get("correct")
-  # Sums of rewards other than 0 and 1 give the mean, not the best of k.
+  # Floats are sums of rewards, which give the mean but not the best of k.
   if correct is not None and (s.metric == "avg" or not any(
       isinstance(c, float) for c in correct)):
     stored, correct = _field(row, "k"), np.asarray(correct)
@@ -220,9 +220,9 @@ def _usable(rows: list[Row], s: Selection, notes: list[str]):
 
 
 def _training_problems(rows: list[Row]) -> int | None:
-  """D by the last row that has D, or has an epoch: D = step Bp / epoch.
+  """D of the last row with D or an epoch, which gives D = step Bp / epoch.
 
-  An epoch of isojax leaves out the last D mod Bp problems.
+  In isojax that D is a multiple of Bp: an epoch leaves out D mod Bp problems.
   """
   for fields in (row.fields for row in reversed(rows)):
     D, epoch = fields.get("D"), fields.get("epoch")
@@ -235,7 +235,7 @@ def _training_problems(rows: list[Row]) -> int | None:
 
 def _run(run_id: str, rows: list[Row], s: Selection,
          notes: list[str]) -> Run | None:
-  """One run, which may be too short for a curve; None if not selected."""
+  """The run of these rows, maybe too short for a curve; None: not selected."""
   for name in ("Bp", "n"):
     values = sorted({_field(row, name) for row in rows})
     if len(values) > 1:
@@ -277,7 +277,7 @@ def _long_enough(runs: list[Run], notes: list[str]) -> list[Run]:
         f"no usable run is left: a curve needs {FEWEST} usable evaluations, "
         f"and there are {named}{', ...' * (len(runs) > LISTED)}; evaluate more "
         "often (in isojax a smaller eval.first or eval.growth) or train longer"
-        + "".join(f". {note}" for note in notes[:1]))
+        + "".join(f". {note}" for note in notes[:1]))  # a probable cause
   notes += [f"{run.where}: run {run.run_id} has {len(run.C_E)} usable "
             f"evaluations, a curve needs {FEWEST}; it was left out"
             for run in short]
@@ -328,9 +328,9 @@ def _check_models(runs: list[Run], model: str) -> None:
 def _is_copy(short: Run, long: Run) -> bool:
   """Whether the shorter run has the first evaluations of the longer one.
 
-  The name of a config is part of a run's id, so one run may have two ids. Two
-  ids are one run only if the values of every problem are equal and not
-  constant.
+  One run may have two ids, because the name of a config is part of the id. Runs
+  with two ids are copies only if the values of every problem are equal, and
+  change in training.
   """
   E = len(short.C_E)
   if not (np.array_equal(short.C_E, long.C_E[:E])
@@ -380,7 +380,7 @@ def _comparable(rows: list[Row], s: Selection):
 
 def comparable_runs(rows: list[Row], s: Selection,
                     notes: list[str]) -> list[Run]:
-  """The runs of one model on one problem set, which may differ in anything."""
+  """The runs of one model on one problem set, whatever else they differ in."""
   rows, *_ = _comparable(rows, s)
   return runs_of_rows(rows, s, notes)
 
@@ -392,7 +392,7 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   """
   rows, eval_set, model, split = _comparable(rows, s)
   k = _common(rows, "k") if s.metric != "avg" and s.at_k is None else s.at_k
-  stored = {r.fields["k"] for r in rows if "k" in r.fields}
+  ks = {r.fields["k"] for r in rows if "k" in r.fields}
   _check_m(rows)
   notes: list[str] = []
   runs = runs_of_rows(rows, s, notes)
@@ -407,9 +407,9 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   if s.axis == "updates" and len(sizes) > 1:
     raise InputError(f"--axis=updates: runs of several sizes Bp * n = {sizes}; "
                      "n*(M) needs one: choose it with --B=...")
-  shapes = {None if r.value_ExQ is None else r.value_ExQ.shape[1] for r in runs}
-  per_problem = len(shapes) == 1 and None not in shapes
-  if len(shapes) > 1:
+  Qs = {None if r.value_ExQ is None else r.value_ExQ.shape[1] for r in runs}
+  per_problem = len(Qs) == 1 and None not in Qs
+  if len(Qs) > 1:
     notes.append("the runs do not all have counts of the same problems; "
                  "intervals come from the scatter around each curve")
   if not per_problem:
@@ -419,5 +419,5 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
       runs=tuple(runs), axis=s.axis,
       metric=s.metric if s.metric == "avg" else f"{s.metric}@{k}", split=split,
       eval_set=eval_set, model=model,
-      k=stored.pop() if len(stored) == 1 else None, per_problem=per_problem,
+      k=ks.pop() if len(ks) == 1 else None, per_problem=per_problem,
       from_isojax=ISOJAX_FIELDS <= rows[0].fields.keys()), notes

@@ -1,6 +1,7 @@
 """The result of an analysis, and whether its law is identified.
 
-Reasons say why the law must not be used. Cautions apply to any law.
+A law is identified, so that it may be used, if there are no reasons against it.
+Cautions are remarks that do not prevent its use.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from isojax.frontier.envelope import Envelope, LawFits
 from isojax.frontier.study import Study
 
 FEWEST_RESOLVED = 5  # points of the frontier for a law
-MAX_LIKELIHOOD_GAP = 5.0  # log; beyond it a family of curves is ruled out
+MAX_LIKELIHOOD_GAP = 5.0  # in log; beyond it a family of curves is ruled out
 # Share of draws in which the largest n may lead at the end.
 MAX_SHARE_OF_LARGEST = 0.05
 
@@ -37,12 +38,12 @@ class Fit:
   tied: bool  # all curves are equal: there is no best n
   law: LawFits | None = None  # None: one n, a tie, or too few resolved points
   law_DxG: np.ndarray | None = None  # log2 n* of the law on the frontier's grid
-  noise_G: np.ndarray | None = None  # width of its interval from noise alone
+  noise_G: np.ndarray | None = None  # 95 % width of law_DxG by noise alone
   identified: bool = False
   reasons: tuple[str, ...] = ()  # why it is not identified
   cautions: tuple[str, ...] = ()
   falls: tuple[Fall, ...] = ()  # runs whose reward falls, and what was done
-  # The same curves in another family, of fewer draws.
+  # The curves of the same data in a second family, with fewer draws.
   other: list[Curves] = dataclasses.field(default_factory=list)
 
 
@@ -68,7 +69,7 @@ def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:
 def unsaturated(fit: Fit) -> str | None:
   """A reason if a larger n than those tested may be better, or None.
 
-  The largest leads at the end of the data, or would at twice the largest C.
+  The largest n tested leads at the largest resolved C, or would at twice that.
   """
   study, frontier = fit.study, fit.frontier
   resolved = np.flatnonzero(frontier.resolved_DxG[0])
@@ -107,10 +108,10 @@ class Overtaking(typing.NamedTuple):
 
 
 def overtaking(fit: Fit) -> Overtaking | None:
-  """An n above the leader at the end that would be best at twice that C.
+  """The larger n that is likely to be best at twice the largest resolved C.
 
-  None unless, in more than half of the draws of a family, an n above the leader
-  is best.
+  None if in no family of curves more than half of the draws have a best n above
+  the leader.
   """
   g = np.flatnonzero(fit.frontier.resolved_DxG[0])[-1]
   C, leader = 2 * fit.frontier.C_G[g], round(2 ** fit.log2_n_DxG[0, g])
@@ -129,11 +130,11 @@ def overtaking(fit: Fit) -> Overtaking | None:
 
 
 def null_model(fit: Fit) -> dict | None:
-  """How far n matters: the law against rewards that do not depend on n.
+  """How far rewards at equal C depend on n, and how far by noise alone.
 
   `spread` is the standard deviation over n of the reward at equal C, the root
   mean square over the C where every n has data. `noise` is the 95th percentile
-  of the same number for the deviations of the draws from the data. None for one
+  over the draws of the spread of their deviations from the data. None for one
   n, without draws, or if there is no such C.
   """
   C_G, ns = fit.frontier.C_G, [n for _, n in fit.study.configurations]
@@ -155,8 +156,7 @@ def null_model(fit: Fit) -> dict | None:
 
 
 def contradiction(fit: Fit) -> str | None:
-  """A caution if the law or its ceiling is nearest to an n that does not lead.
-  """
+  """A caution if the n nearest to the law or its ceiling is not the leader."""
   study, frontier = fit.study, fit.frontier
   end = np.flatnonzero(frontier.resolved_DxG[0])[-1]
   C, best = frontier.C_G[end], int(frontier.best_DxG[0, end])
@@ -181,7 +181,7 @@ def contradiction(fit: Fit) -> str | None:
 
 
 def _law_reasons(fit: Fit) -> tuple[list[str], list[str]]:
-  """The reasons and cautions that concern a fitted law."""
+  """(reasons, cautions) that concern a fitted law."""
   law, symbol = fit.law, fit.study.symbol
   reasons, cautions = [], []
   not_seen = {
@@ -213,7 +213,6 @@ def _law_reasons(fit: Fit) -> tuple[list[str], list[str]]:
 
 
 def _study_cautions(fit: Fit) -> list[str]:
-  """The cautions that concern how the study was measured."""
   study, cautions = fit.study, list(map(str, fit.falls))
   cautions += filter(None, map(collapse.dip, study.runs))
   if min(len(study.runs_of(*cell)) for cell in study.configurations) < 2:

@@ -27,21 +27,21 @@ MAX_LISTED = 6  # findings on the screen; the page has all
 # Fields that matter only if advantages are computed from rewards.
 REWARD_FIELDS = {"reward", "reward_std", "reward_min", "reward_max",
                  "all_incorrect", "all_correct", "zero_std"}
-FILTER_OFF = {"", "none", "null", "false", "0"}  # values of a filter's option
-# Estimators of isojax and of other trainers that compare no group.
+FILTER_OFF = {"", "none", "null", "false", "0"}  # values that turn a filter off
+# Advantage estimators, also of other trainers, without a baseline by group.
 UNGROUPED = {"gae", "gae_whitened", "reinforce", "reinforce_pp",
              "reinforce_plus_plus", "remax"}
 
 
 def value_of(options: dict, option: str | None):
-  """The value of a trainer's option; NAME in it stands for any one word."""
+  """The value of a trainer's option, in whose name NAME stands for any word."""
   pattern = re.escape(option or "").replace("NAME", r"[^.]+")
   return next((value for name, value in options.items()
                if re.fullmatch(pattern, name)), None)
 
 
 def from_teacher(train: tuple[dict, ...]) -> bool:
-  """Whether a run learns from a teacher alone: all its rewards are equal."""
+  """Whether a run has a KL to a teacher, and all its rewards are equal."""
   return bool(column(train, "teacher_kl")) and len(
       set(column(train, "reward"))) <= 1
 
@@ -49,9 +49,9 @@ def from_teacher(train: tuple[dict, ...]) -> bool:
 def with_dead_groups(line: dict, bounded: bool) -> dict:
   """A step with `dead` and `zero_std`, if they follow from its fields.
 
-  `dead` is whether the rewards of each group were equal, `zero_std` the share
-  of such groups. If a step has a single group, and rewards are in [0, 1]
-  (`bounded`), they are equal at a mean of 0 or 1.
+  `dead` is whether the rewards of each group are equal, `zero_std` the share of
+  such groups. In a step of a single group, rewards in [0, 1] (`bounded`) are
+  equal if their mean is 0 or 1.
   """
   has = lambda *names: all(line.get(name) is not None for name in names)
   single = has("Bp") and line["Bp"] == 1
@@ -75,10 +75,10 @@ def with_dead_groups(line: dict, bounded: bool) -> dict:
 
 
 def has_group_baseline(train: tuple[dict, ...], estimator: str | None) -> bool:
-  """Whether groups of equal rewards have the advantage 0.
+  """Whether the advantages of a group of equal rewards are 0.
 
-  If the estimator is unknown, it is inferred: then steps with such groups alone
-  have no gradient.
+  With an unknown estimator they are, unless a step of such groups alone has a
+  gradient, or the run has a critic.
   """
   if estimator is not None:
     return estimator not in UNGROUPED
@@ -91,8 +91,8 @@ def has_group_baseline(train: tuple[dict, ...], estimator: str | None) -> bool:
 def has_shaped_rewards(train: tuple[dict, ...]) -> bool:
   """Whether the trained rewards differ from the scores of the answers.
 
-  verl's do with a KL in the reward. Without a field of the trained rewards,
-  advantages in a step of equal scores show it.
+  In verl they do with a KL in the reward. Without the field `trained_reward`,
+  an advantage above 0 in a step of equal scores shows it.
   """
   rewards = [(line["trained_reward"], line["reward"]) for line in train
              if column([line], "trained_reward") and column([line], "reward")]
@@ -107,7 +107,7 @@ def has_shaped_rewards(train: tuple[dict, ...]) -> bool:
 
 
 def history(log: Series, eval_set: str | None = None) -> History:
-  """The run of a log; eval_set None: the set with the most evaluations."""
+  """The run of a log; eval_set None: the set of the most evaluations."""
   train = log.train
   if from_teacher(train):
     train = [{name: value for name, value in line.items()
@@ -195,8 +195,8 @@ class Diagnosis:
              + "".join(f", {text}" for text in known) + rollouts
              + f" (n: {REQUIRED['n']}, Bp: {REQUIRED['Bp']})"]
     if from_teacher(log.train):
-      lines.append("it learns from a teacher: no advantage is of rewards, so "
-                   "no check of rewards is made")
+      lines.append("it learns from a teacher: its advantages do not come from "
+                   "rewards, so no check of rewards is made")
     if reward := column(run.train, "reward"):
       first, last = quarters(reward)
       other = ("; another: --columns=reward=NAME" if log.trainer == "table"
@@ -216,14 +216,12 @@ class Diagnosis:
       lines.append(
           f"evaluation{which} ({log.names.get('avg', 'avg')}): "
           f"{run.avg[0]['avg']:.3g} first, {run.best['avg']:.3g} best at step "
-          f"{run.best['step']:g}, "
-          f"{run.avg[-1]['avg']:.3g} last")
+          f"{run.best['step']:g}, {run.avg[-1]['avg']:.3g} last")
     return lines
 
   @property
   def notes(self) -> list[str]:
-    """The notes of the log's reader, except on the format, which is in facts.
-    """
+    """The notes of the log's reader, but that on the format (see `facts`)."""
     start = f"{self.log.path}: "
     return ["note: " + note.removeprefix(start).replace(
         f"{self.log.path}:", "line ") for note in self.log.notes
@@ -274,10 +272,11 @@ class Diagnosis:
 
 
 def evidence(f: Finding) -> str:
-  """The steps of a finding, its cost and its confidence."""
+  """The steps of a finding, its cost and how sure it is."""
   first, last = f.steps
   return (f"steps {first:g} to {last:g}" + (
-      f", {f.cost:.0%} of the run" if f.cost >= 0.005 else "") + f"; {f.sure}")
+      f", {f.cost:.0%} of the run" if f.cost >= 0.005 else "")  # not 0%
+      + f"; {f.sure}")
 
 
 def report(path: str, reading: Reading, *, run: str | None = None,

@@ -1,4 +1,4 @@
-"""A parsed fit.json in words: for figures, the terminal and one HTML page.
+"""A parsed fit.json as text for the terminal, as figures and as one HTML page.
 
 The page is report.html, a jinja template that escapes every value.
 """
@@ -34,8 +34,7 @@ def answer(document: dict) -> str | None:
 
 
 def _row_text(row: dict) -> str:
-  """An n that is as good as the best, with the reward that it gains or loses.
-  """
+  """An n as good as the best n, and its reward minus that of the best n."""
   if row["interval"] is None:
     return f"n = {row['n']} (best)"
   ended = f", in runs to {compact(row['ended'])}" if row["ended"] else ""
@@ -133,7 +132,7 @@ def curve_of(run: dict, unit: str) -> str:
 
 
 def figure(document: dict, name: str):
-  """One figure of the result; InputError if there is none of this name."""
+  """The figure of this name; InputError if there is none."""
   from isojax.report import plots  # needs matplotlib
   drawable = plots.drawable(document)
   if name not in drawable:
@@ -159,7 +158,7 @@ def save(document: dict, folder: str) -> list[str]:
 
 
 def save_comparison(document: dict, out: str) -> str:
-  """Writes compare.json and the figure; returns their paths as a text."""
+  """Writes compare.json and, with matplotlib, the figure; returns a message."""
   path = os.path.join(out, "compare.json")
   try:
     os.makedirs(out, exist_ok=True)
@@ -194,12 +193,12 @@ def page(document: dict, figures: list[str]) -> str:
   study = document["study"]
   symbol, unit = axis_of(study)
   C_G = document["frontier"]["C"]
-  marks = [m * 10.0**e for e in range(60) for m in (1, 2, 5)]
+  marks = [m * 10.0**e for e in range(60) for m in (1, 2, 5)]  # to study.MAX_C
   return template.render(
       "report.html", FILTERS, d=document, symbol=symbol, unit=unit,
       inside={path.stem: path.read_bytes()
               for path in map(pathlib.Path, figures) if path.suffix == ".svg"},
-      # Indices of the frontier's points nearest to the marks, and of its end.
+      # Indices of the frontier's points nearest to the marks, and of the last.
       shown=sorted({len(C_G) - 1} | {
           min(range(len(C_G)), key=lambda i: abs(C_G[i] / mark - 1))
           for mark in marks if C_G[0] <= mark <= C_G[-1]}),

@@ -11,7 +11,7 @@ def axis_of(study: dict) -> tuple[str, str]:
 
 
 def metric_of(study: dict, metric: str) -> str:
-  """The name of a metric: best@4, avg with its k, or the training reward."""
+  """The name of a metric: best@4, avg@4 or training reward."""
   if study["eval_set"] == TRAINING:
     return "training reward"
   return f"avg@{study['k']}" if metric == "avg" and study["k"] else metric

@@ -29,7 +29,7 @@ WIDTH = 8.0  # inches, of a page of the report
 DPI = 150  # 1200 px of WIDTH
 PALETTE = "plasma"  # for colour-blind readers too; its luminance only rises
 LIGHTEST = 0.63  # of PALETTE: contrast of at least 3 with white (WCAG 1.4.11)
-# Format of a file -> its metadata, without dates.
+# The metadata of each file format, without dates.
 FORMATS = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 GREY = "0.45"
 MARKERS = "os^DvPX*<>phd"
@@ -89,9 +89,9 @@ def C_axis(ax, study: dict):
 
 
 def _stretches(frontier: dict) -> list[tuple]:
-  """(first C, last C, Bp, n, resolved) of each stretch with one leader.
+  """(first C, last C, Bp, n, resolved); the last three are equal in a stretch.
 
-  A stretch begins where the curves cross.
+  If the leader changes, a stretch begins where the curves cross.
   """
   C, change = frontier["C"], frontier["change"]
   rows = list(zip(frontier["Bp"], frontier["n"], frontier["resolved"]))
@@ -106,6 +106,7 @@ def _draw_curves(ax, document, curves):
   """Draws measured points, and curves that are dashed beyond their data."""
   study = document["study"]
   cells = {(c["Bp"], c["n"]) for c in curves}
+  # So many points would hide the curves.
   crowded = sum(len(run["C"]) for run in study["runs"]) > 600
   for run in study["runs"]:
     if (run["Bp"], run["n"]) in cells:
@@ -115,15 +116,15 @@ def _draw_curves(ax, document, curves):
                  marker=marker_of(run["n"], study["n"]),
                  alpha=0.25 if crowded else 0.6)
       ax.plot(C[count:], R[count:], "x", ms=5, mew=1.2, lw=0, color=colour)
-  for c in curves:
-    (C, R), end = floats(c, "C", "reward"), c["C_hi"]
+  for curve in curves:
+    (C, R), end, n = floats(curve, "C", "reward"), curve["C_hi"], curve["n"]
     R_end, seen = np.interp(end, C, R), C <= end
-    style = dict(color=colour_of(c["n"], study["n"]), lw=1)
+    style = dict(color=colour_of(n, study["n"]), lw=1)
     ax.plot([*C[seen], end], [*R[seen], R_end], **style)
     ax.plot([end, *C[~seen]], [R_end, *R[~seen]], "--", **style)
-    ax.plot([], [], marker=marker_of(c["n"], study["n"]), ms=4, **style,
-            label=f"n = {c['n']}" if study["regime"] == "fixed_Bp" else
-            f"Bp = {c['Bp']}, n = {c['n']}")
+    ax.plot([], [], marker=marker_of(n, study["n"]), ms=4, **style,
+            label=f"n = {n}" if study["regime"] == "fixed_Bp" else
+            f"Bp = {curve['Bp']}, n = {n}")
 
 
 def _draw_envelope(ax, document):
@@ -229,7 +230,7 @@ def drawable(document: dict) -> list[str]:
 
 
 def save(document: dict, out: str) -> list[str]:
-  """Writes each figure that has data and returns the paths."""
+  """Writes the figures that have data; returns their paths."""
   os.makedirs(out, exist_ok=True)
   return [path for name in drawable(document)
           for path in write(FIGURES[name](document), out, name)]
@@ -237,7 +238,7 @@ def save(document: dict, out: str) -> list[str]:
 
 # ---- One run
 
-METRICS = ("best", "maj", "avg", "worst")
+METRICS = ("best", "maj", "avg", "worst")  # maj: of the majority's answer
 
 
 @styled
@@ -275,7 +276,7 @@ def learning(evaluations: list[dict]) -> Figure:
 
 SMOOTHED = 20  # steps of the thick line
 
-# Panels: title, field of a step, and whether that is drawn as 1 - its value.
+# Title, field of a step, and whether 1 - the field is drawn.
 PANELS = (("training reward", "reward", False),
           ("groups with a signal, share", "zero_std", True),
           ("entropy, nats a token", "entropy", False),
@@ -343,11 +344,11 @@ def compare(document: dict) -> Figure:
   figure = Figure((WIDTH, 4.4), layout="constrained")
   ax = figure.subplots()
   for key, colour, mark in (("baseline", "black", "o"), ("recipe", "C3", "s")):
-    arm = document[key]
-    for reward in arm["reward_of_runs"]:
-      ax.plot(arm["x"], reward, color=colour, lw=0.6, alpha=0.35)
-    ax.plot(arm["x"], arm["reward"], marker=mark, ms=4, lw=1.8, color=colour,
-            label=arm["name"])
+    recipe = document[key]
+    for reward_E in recipe["reward_of_runs"]:
+      ax.plot(recipe["x"], reward_E, color=colour, lw=0.6, alpha=0.35)
+    ax.plot(recipe["x"], recipe["reward"], marker=mark, ms=4, lw=1.8,
+            color=colour, label=recipe["name"])
   ax.axhline(T, color=GREY, lw=1, ls="--", label=(
       f"T = {T:.4g}, {document['share']:g} of the baseline's highest mean"))
   ax.set_xlim(left=0)

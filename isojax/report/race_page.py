@@ -1,9 +1,9 @@
-"""The page of a race: one picture, and who was stopped when and why."""
+"""The page of a race: one picture, and when and why each arm stopped."""
 
 import html
 import io
 
-from matplotlib.figure import Figure  # extra
+from matplotlib.figure import Figure  # of the extra [plot]
 
 from isojax.frontier import race
 
@@ -31,13 +31,13 @@ def picture(result: race.Result, seen: dict[int, race.ArmHistory]) -> Figure:
 
 def page(result: race.Result, seen: dict[int, race.ArmHistory], *,
          reported: str) -> str:
-  """The HTML; `reported` is the sentence with the final rewards."""
+  """The page as HTML; `reported` is the sentence with the final rewards."""
   svg = io.StringIO()
   picture(result, seen).savefig(svg, format="svg")
   rows = "".join(
       f"<tr><td>{html.escape(e.name)}<td>{e.rollouts:,}<td>"
-      + ("-" if e.reward is None else
-         f"{e.reward:.3f} ± {race.INTERVAL_SDS * e.sd:.3f}")
+      + ("-" if e.forecast is None else
+         f"{e.forecast:.3f} ± {race.INTERVAL_SDS * e.forecast_sd:.3f}")
       + f"<td>{e.reached or '-'}<td>{html.escape(e.why)}</tr>"
       for e in result.arms)
   return (

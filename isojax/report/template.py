@@ -7,7 +7,7 @@ import jinja2
 
 
 def render(name: str, filters: dict, **values) -> str:
-  """The page of a template; a value that it needs and lacks raises."""
+  """The page of a template; a variable without a value raises an error."""
   environment = jinja2.Environment(
       autoescape=True, extensions=["jinja2.ext.do"], trim_blocks=True,
       lstrip_blocks=True, undefined=jinja2.StrictUndefined)

@@ -48,8 +48,15 @@ def test_options_are_checked(name, value):
 
 def test_too_few_records_are_refused_with_the_run():
   wide = options(select="records", bin_width=0.5)
-  with pytest.raises(InputError, match=r"run n3-0 breaks its record \d times"):
-    bootstrap.fit_curves(studies.small_study(), wide)
+  study = studies.small_study()
+  with pytest.raises(InputError, match=(
+      r"run n3-0 breaks its record \d times .* use narrower bins")):
+    bootstrap.fit_curves(study, wide)
+  flat = dataclasses.replace(study, runs=tuple(
+      dataclasses.replace(run, value_ExQ=np.ones_like(run.value_ExQ))
+      for run in study.runs))
+  with pytest.raises(InputError, match="fit all points, or leave the run out"):
+    bootstrap.fit_curves(flat, options(select="records", bin_width=0.0))
 
 
 def test_calibration_in_small():

@@ -51,6 +51,18 @@ def test_the_lead_at_the_end_by_hand():
   assert diagnostics.variants(alone.study, studies.QUICK) == []
 
 
+def test_a_tie_is_named_with_the_reward_of_its_own_Bp():
+  study = studies.small_study()
+  flat = tuple(dataclasses.replace(
+      run, Bp=9, value_ExQ=np.full_like(run.value_ExQ, 0.25),
+      reward_E=np.full_like(run.reward_E, 0.25)) for run in study.runs)
+  fit = analysis.analyse(
+      dataclasses.replace(study, runs=study.runs + flat), studies.QUICK)
+  differs, tied = diagnostics.best_n(fit)
+  assert differs["why"] is None
+  assert tied["why"] == "no n differs: every curve of avg is at 0.25"
+
+
 def test_the_best_n_of_known_curves():
   fit = analysis.analyse(studies.clear_study(), studies.QUICK)
   best, = diagnostics.best_n(fit)

@@ -164,7 +164,8 @@ def test_extrapolation_from_the_steep_part_promises_too_much():
 
 @pytest.mark.parametrize("refused, message", [
     (lambda: scalerl.fit(Points(C_E, R_E, 0.4, 7000.0)), "2 points"),
-    (lambda: scalerl.fit(Points(C_E[:3], R_E[:3], 0.4)), "3 points with C > 0"),
+    (lambda: scalerl.fit(Points(C_E[:3], R_E[:3], 0.4)),
+     "3 points with C > 0: expected at least 4; evaluate more often"),
     (lambda: scalerl.fit(Points(C_E, R_E, 0.6)), "R0=0.6"),
     (lambda: scalerl.fit(RUN, A=0.4), "A=0.4: expected above R0=0.4"),
     (lambda: scalerl.extrapolate(RUN, fit_below=9000.0), "no point lies")])
