@@ -47,9 +47,9 @@ class Format:
   # n, model, estimator (of advantages), minibatch, and the keys of
   # isojax.diagnosis.rules.WORDS.
   settings: dict[str, str] = dataclasses.field(default_factory=dict)
-  options: tuple[str, ...] = ()  # further whole numbers that --fixed may have
-  # The options for the problems of a generated batch: a number, and a factor of
-  # Bp. Without either it has Bp.
+  options: tuple[str, ...] = ()  # further whole numbers that --fixed may set
+  # Options for the problems of a generated batch: their number, or a factor of
+  # Bp. Without either the batch has Bp.
   gen_batch_size: str | None = None
   gen_batch_factor: str | None = None
   # (option, pattern) of printed text, besides `option=12`.
@@ -85,6 +85,7 @@ class Format:
   def known_options(self) -> tuple[str, ...]:
     """The options that --fixed may contain."""
     return (*(self.settings[name] for name in SIZES if name in self.settings),
+            *filter(None, (self.gen_batch_size, self.gen_batch_factor)),
             *self.options)
 
   def columns(self, field: str, names: list[str]) -> list[str]:

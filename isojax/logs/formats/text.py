@@ -349,7 +349,7 @@ def printed_options(head: str, form: Format) -> dict:
   A value in the printed config overrides one on the command line. Without both,
   the numbers that follow an option's name are used, which may be several.
   """
-  wanted = (*form.settings.values(), *form.options)
+  wanted = dict.fromkeys((*form.settings.values(), *form.known_options))
   options = {name: {_scalar(value) or value.strip("'")}
              for name, value in ASSIGNMENT.findall(head)
              if name in wanted}  # the last assignment counts, as in hydra
