@@ -25,7 +25,7 @@ class Format:
   """The names of one trainer; the first alternative that a file has is used."""
 
   # Metric -> pattern of its names, whose groups are the evaluation `set`, the
-  # agent (`who`) and `k`.
+  # agent (`who`) and `k`, the samples per problem.
   metrics: tuple[dict[str, str], ...]
   step: tuple[str, ...] = ("step", "_step", "Step")
   marks: str | None = None  # pattern of names that only this trainer writes
@@ -76,9 +76,9 @@ class Format:
   sampled_by_n: bool = False  # evaluations sample n per problem, so k = n
   averaged: bool = False  # training values are means since the last line
   before_update: bool = False  # step i has the values before update i + 1
-  # Fields that count since the start, with the line's own step.
+  # Fields that are totals from the start to the end of the line's step.
   counters: tuple[str, ...] = ()
-  repeats: bool = True  # any step may occur again; else only after a resume
+  repeats: bool = True  # a run's first or last step may occur again
   caveat: str | None = None  # note for the user about the metrics
 
   @property

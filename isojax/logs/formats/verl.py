@@ -70,7 +70,7 @@ FORMAT = base.Format(
     console=r"(?:^|\s)step:(?P<step>\d+) - (?P<pairs>\S+:.*)",
     pair=r"(?:^| - )(?P<name>.+?):(?P<value>[^:]*?)(?= - |$)",
     amend=count_from_one,
-    # DAPO's recipe; then verl's replay buffer, which counts problems
+    # Of DAPO's recipe, and of verl's replay buffer, which counts problems.
     sampled=(("train(?:ing)?/num_gen_batches", base.BATCHES),
              (r"training/\w+/(?:evicted|discarded_surplus)_samples",
               base.DISCARDED)),
