@@ -76,6 +76,7 @@ def _group_size(log: Runs) -> int | None:
 def contradiction(log: Runs) -> str | None:
   """A note if the mean rewards do not fit rewards of 0 and 1 with n and Bp."""
   file, (constant, _) = log.file, next(iter(log.constants.values()))
+  # Nothing to check: unknown rewards, exact ones, several runs, larger steps.
   if file.kind in ("table", "isojax") or not {"Bp", "n"} <= constant.keys() or (
       len(log.constants) > 1 or log.discarded):
     return None

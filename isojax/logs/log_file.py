@@ -12,7 +12,7 @@ from isojax.logs.formats import detect, FORMATS, text
 from isojax.logs.formats.base import Format
 
 LOG_CALLS = ("step is W&B's _step, which counts log calls in some trainers; "
-             "if so, give --columns=step=NAME.")
+             "if it does here, give --columns=step=NAME.")
 
 
 @dataclasses.dataclass(frozen=True)

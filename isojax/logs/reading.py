@@ -54,7 +54,7 @@ def read(patterns: list[str], reading: Reading, *, flag: str
   if refused and not rows:
     raise refused[0]
   evaluated = [r for r in rows if r.fields.get("eval_set") != TRAINING]
-  if 0 < len(evaluated) < len(rows):  # a study takes one kind
+  if 0 < len(evaluated) < len(rows):  # a study compares one kind
     without = dict.fromkeys(row.path for row in rows
                             if row.fields.get("eval_set") == TRAINING)
     notes += [f"left out: {path}: it has a {TRAINING} and no evaluations, as "
@@ -130,7 +130,7 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
           f"{where}: {conflict} is {values[conflict]} in the file and "
           f"{constant[conflict]} in {source}: leave one out")
     fields = {"run_id": file.default_run} | set_and_k | constant | values
-    if {"rollouts", "Bp", "n"} <= fields.keys():  # a table of equal C
+    if {"rollouts", "Bp", "n"} <= fields.keys():  # a table may lack the step
       fields.setdefault("step", fields["rollouts"] // (fields["Bp"]
                                                        * fields["n"]))
     absent = [name for name in REQUIRED if name not in fields]

@@ -15,7 +15,7 @@ from isojax.tasks.problem import Pool, Problem
 
 LARGEST_NUMBER = 13  # numbers are 1 .. 13, a deck of cards
 LARGEST_TARGET = 99  # targets are 1 .. 99
-MOST_NUMBERS = 8  # their 13**8 * 7! * 3**7 expressions are 2**64 / 2000
+MOST_NUMBERS = 8  # 13**8 * 7! * 3**7 expressions, chosen by 64 bits
 VALIDATION_ONE_IN = 5  # one problem in five, by content, is for validation
 MAX_CHARACTERS = 256  # a longer answer is incorrect and is not parsed
 

@@ -33,7 +33,7 @@ from isojax.tasks.problem import Problem
 
 @dataclasses.dataclass(frozen=True)
 class Graded:
-  """Verdicts on B responses; without an answer: incorrect and no vote."""
+  """Verdicts on B responses; one without an answer is incorrect, no vote."""
 
   # float64, 1.0 or 0.0, or a grade in [0, 1] if the task gives grades.
   correct_B: np.ndarray
@@ -41,7 +41,7 @@ class Graded:
   vote_B: list[str]  # what maj@k counts, "" is no vote
   judged_B: np.ndarray  # bool, False: no verdict
   parts_B: list[dict]  # name -> part of a custom reward; {}: no parts
-  lost: list[str]  # a line for each distinct answer that was not judged soundly
+  lost: list[str]  # line for each distinct answer with a failure or no verdict
 
   def take(self, index: np.ndarray) -> "Graded":
     """The verdicts at an array of positions, with all lines of `lost`."""
@@ -96,7 +96,7 @@ class GraderConfig:
 INCORRECT = {"correct": False, "vote": "", "parts": {}}  # without an answer
 MAX_LINES = 5  # printed per step about answers that were not judged
 START_SECONDS = 120.0  # limit for the first processes and their imports
-START_POLL_SECONDS = 0.1  # wait for a restarted process between looks at time
+START_POLL_SECONDS = 0.1  # of one wait for a process that starts again
 
 
 class _Worker:

@@ -55,7 +55,7 @@ def _reply(judge, source: dict, job: list) -> dict:
 
 
 def _watch() -> None:
-  """On Linux, starts a process that kills this one's group after this one."""
+  """Starts a process that kills this process' group when this process ends."""
   if sys.platform != "linux" or os.getpgrp() != os.getpid():
     return
   judge, ended = os.getpid(), {signal.SIGUSR1}

@@ -40,7 +40,7 @@ _SPACE = re.compile(r"(?<![^\W_])\s+|\s+(?![^\W_])")
 
 
 def _spelled(character: str) -> str:
-  """NFKC of a character, but x² becomes x^2, 1½ 1 1/2, and dashes a minus."""
+  """NFKC of a character, but ² becomes ^2, ½ becomes 1/2, dashes become -."""
   kind = unicodedata.decomposition(character).partition(" ")[0]
   plain = unicodedata.normalize("NFKC", character)
   if kind == "<super>":
@@ -61,7 +61,7 @@ def normalised(text: str) -> str:
 
 
 def id_and_draw(question: str) -> tuple[int, int]:
-  """Two uint32 hashes of a question: its id, and a number for its split."""
+  """Two uint32 hashes of a question: its id, and the draw for its split."""
   key = normalised(question).encode()
   digest = hashlib.blake2b(key, digest_size=8).digest()
   return (int.from_bytes(digest[:4], "little"),
@@ -70,7 +70,7 @@ def id_and_draw(question: str) -> tuple[int, int]:
 
 def distinct(pairs: Iterable[tuple[str, str]]
              ) -> tuple[dict[Problem, int], list[str]]:
-  """({problem: the number of `id_and_draw` for its split}, by id; notes).
+  """({problem: the draw that decides its split}, ordered by id; notes).
 
   Of copies the alphabetically first is kept, whatever the order of the pairs.
   """

@@ -61,7 +61,7 @@ def token_ids(tokenizer, questions: list[str],
 
 
 def digest(tokenizer, cfg: PromptConfig) -> str:
-  """A hash of the tokens of one prompt, which shows a change of the text."""
+  """A hash of one prompt's tokens; another template or tokenizer changes it."""
   ids = token_ids(tokenizer, ["1+1"], cfg)
   return hashlib.sha256(str(ids).encode()).hexdigest()
 

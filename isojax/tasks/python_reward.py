@@ -27,7 +27,7 @@ def warm_up(source: dict) -> None:
 
 def judge(problem: Problem, answer: str, source: dict
           ) -> tuple[float, str, dict]:
-  """(The reward of an answer, its vote: the answer itself, the reward's parts).
+  """(reward, vote, parts of the reward) of an answer, which is its own vote.
 
   A function may return {name: (part, weight)}: the reward is the weighted sum.
 

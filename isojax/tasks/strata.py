@@ -205,7 +205,7 @@ def _check_problem(problem: Problem, check: Callable, seen: dict) -> None:
 
 
 def counts(stratum: Stratum) -> tuple[list[int], int]:
-  """(Correct samples of each training problem, samples of each or 0)."""
+  """(Correct samples of each training problem, n); n is 0 if unmeasured."""
   n = stratum.header["n"] if "n" in stratum.header else 0
   return [stratum.correct["train", p.id] if n else 0
           for p in stratum.train], n

@@ -27,7 +27,7 @@ class Format:
   # Metric -> pattern of its names, whose groups are the evaluation `set`, the
   # agent (`who`) and `k`, the samples per problem.
   metrics: tuple[dict[str, str], ...]
-  step: tuple[str, ...] = ("step", "_step", "Step")
+  step: tuple[str, ...] = ("step", "_step", "Step")  # names, preferred first
   marks: str | None = None  # pattern of names that only this trainer writes
   # Field of a training step -> patterns of its names, separated by spaces, the
   # preferred one first; `train/` may precede a name. Besides the fields of
@@ -37,7 +37,7 @@ class Format:
   # (of sampler and trainer), teacher_kl (of distillation), value_loss (of a
   # critic), trained_reward (with what is added to the answers' score).
   fields: dict[str, str] = dataclasses.field(default_factory=dict)
-  # (field, name), besides the metrics of training: ("epoch", "train/epoch").
+  # (field of any line, its name), such as ("epoch", "train/epoch").
   names: tuple[tuple[str, str], ...] = ()
   set_key: str | None = None  # pattern of a name whose group is the eval_set
   # Name, with {set}, of the step whose policy was evaluated.
@@ -54,7 +54,7 @@ class Format:
   gen_batch_factor: str | None = None
   # (option, pattern) of printed text, besides `option=12`.
   printed: tuple[tuple[str, str], ...] = ()
-  # (text, lines, options printed in the text) -> options
+  # (text before the lines, lines, options printed in the text) -> options
   resolve: Callable[[str, list[dict], dict], dict] | None = None
   # Adds the options that follow from others.
   derive: Callable[[dict], dict] | None = None
@@ -65,8 +65,8 @@ class Format:
   # JSON, or its group `pairs` has names and values that match `pair`.
   console: str | None = None
   pair: str = r"(?P<name>\S+):(?P<value>\S+)"
-  # Corrects the lines in place (one trainer logs minibatches as steps), and
-  # returns a note for the user.
+  # Corrects the lines in place, as where steps are counted from 0; may return a
+  # note for the user.
   amend: Callable[[list[dict]], str | None] | None = None
 
   # How values belong to policies and to C, the rollouts so far.
