@@ -51,7 +51,7 @@ class LogFile:
     return str(line[self.run_key]) if self.run_key in line else None
 
   def field_names(self) -> list[tuple[str, str]]:
-    """(Field, its name in the file), the caller's names last."""
+    """(Field, its name in the file); the caller's come last and override."""
     columns, axis = self.reading.columns, self.reading.axis
     pairs = [(field, name) for field, name in (
         ("step", self.step), ("run_id", "run_id"), *self.form.names)

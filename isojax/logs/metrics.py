@@ -150,7 +150,7 @@ def _at_one_k(file: LogFile, by_field: dict, fixed: dict
 
 
 def _only_metric(file: LogFile) -> str | None:
-  """The only accuracy in a table, or the only one of an evaluation."""
+  """The accuracy in a table of one metric, or the only one of evaluations."""
   names = [] if file.kind != "table" else [
       name for name in file.names if name not in (
           file.run_key, file.reading.axis, *EVAL_FIELDS, *file.form.step,

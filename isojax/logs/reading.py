@@ -55,10 +55,10 @@ def read(patterns: list[str], reading: Reading, *, flag: str
     raise refused[0]
   evaluated = [r for r in rows if r.fields.get("eval_set") != TRAINING]
   if 0 < len(evaluated) < len(rows):  # a study compares one kind
-    without = dict.fromkeys(row.path for row in rows
-                            if row.fields.get("eval_set") == TRAINING)
+    unevaluated = dict.fromkeys(row.path for row in rows
+                                if row.fields.get("eval_set") == TRAINING)
     notes += [f"left out: {path}: it has a {TRAINING} and no evaluations, as "
-              "other files have" for path in without]
+              "other files have" for path in unevaluated]
     rows = evaluated
   return rows, merged(notes, list(paths.values()))
 

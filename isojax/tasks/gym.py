@@ -90,7 +90,7 @@ def split_of(question: str) -> str:
 
 
 def _is_one_answer(answer: str, reference: str) -> bool:
-  """Whether an answer has at most as many of each of _PARTS as the reference.
+  """Whether an answer has no more words, numbers or signs than the reference.
 
   More may be several answers: some scorers pick one number out of many, ignore
   signs and words, or take nan as equal to every number.
@@ -100,7 +100,7 @@ def _is_one_answer(answer: str, reference: str) -> bool:
 
 
 def _score(dataset, item: dict, answer: str) -> float:
-  """The generator's score of an answer; 0.0 if it raises or leaves [0, 1]."""
+  """The score of an answer; 0.0 for several answers, or if scoring fails."""
   if answer.strip() != item["answer"].strip() and (
       item["metadata"]["source_dataset"] not in _ANY_LENGTH
       and not _is_one_answer(answer, item["answer"])):
@@ -116,7 +116,7 @@ def _score(dataset, item: dict, answer: str) -> float:
 
 @functools.lru_cache(maxsize=512)  # the n answers of a problem use one entry
 def _drawn(generator: str, options: str, seed: int, index: int):
-  """A problem's dataset, of one item, and this item; `options` are JSON text.
+  """(A dataset of one item, the item) of a problem; `options` is JSON text.
 
   Skips items of the other split, and those whose own answer is blank, too long
   or not accepted.

@@ -242,7 +242,8 @@ class StratumConfig:
                        "0 <= low <= high <= 1")
     if min(x for x in (self.again, self.train, self.validation, 1)
            if x is not None) < 1:
-      raise InputError(f"stratum {self}: expected numbers of at least 1")
+      raise InputError(f"stratum {self}: expected again, train and validation "
+                       "of at least 1, or None")
 
 
 @dataclasses.dataclass(frozen=True)
