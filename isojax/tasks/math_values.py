@@ -143,7 +143,7 @@ def _same_relation(gold, answer) -> bool:
   if not (isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq)) or (
       grader.is_assignment_relation(gold)):
     return True
-  # Equations without a real solution have the same solutions, none.
+  # Solutions cannot tell equations without any apart, so sides are compared.
   difference = answer.lhs - answer.rhs
   return bool(sympy.solve(gold, list(gold.free_symbols))) or any(
       _verify(gold.lhs - gold.rhs, x) for x in (difference, -difference))
