@@ -1,7 +1,4 @@
-"""Fields of an evaluation, their types, and what a caller says of a file.
-
-The names of fields are those of isojax.ledger.records.
-"""
+"""The types of the fields of ledger.records, and a caller's `Reading`."""
 
 import contextlib
 import dataclasses
@@ -38,22 +35,22 @@ class Reading:
   """The names and constants that a caller gives for log files."""
 
   kind: str | None = None  # key of FORMATS; None: detected by the names
-  # Field -> its name in the file; it precedes the names of the format. If it
-  # has a metric, no other metric is searched for.
+  # Field -> its name in the file, in place of the format's. If a metric is
+  # among the fields, no other metric is searched for.
   columns: dict = dataclasses.field(default_factory=dict)
-  # Field or option of the trainer -> a constant. A text, such as a model,
-  # selects the lines that have it; `k` selects one of several best@k.
+  # Field or option of the trainer -> a constant. A text, such as a model, drops
+  # the lines with another one; `k` selects one of several best@k.
   fixed: dict = dataclasses.field(default_factory=dict)
   # Metric or axis -> the values that become 0 and 1, (0, 100) for percent.
   scale: dict = dataclasses.field(default_factory=dict)
   # Regular expression whose named groups are fields or options, matched with
   # the path or, if the file has several runs, with their names.
   from_path: str | None = None
-  axis: str = "rollouts"  # the compute, which may occur under its own name
+  axis: str = "rollouts"  # field that is the compute, and its default column
 
 
 def span(name: str, given) -> tuple[float, float]:
-  """The values that become 0 and 1, by a pair, LOW:HIGH, or a factor."""
+  """The values that become 0 and 1: of a pair, of LOW:HIGH, or by a factor."""
   ends = given.split(":") if ":" in str(given) else given
   try:
     low, high = map(float, ends if isinstance(ends, (list, tuple)) else (
@@ -61,9 +58,9 @@ def span(name: str, given) -> tuple[float, float]:
   except (TypeError, ValueError, ZeroDivisionError):
     low = high = math.nan
   if not -math.inf < low < high < math.inf:
-    raise InputError(f"--scale={name}={given}: expected a number above 0, such "
-                     "as 0.01 for percent, or the rewards of a wrong and a "
-                     "right answer, such as -1:1")
+    raise InputError(
+        f"--scale={name}={given}: expected a number above 0, such as 0.01 for "
+        "percent, or the rewards of a wrong and a right answer, such as -1:1")
   return low, high
 
 
@@ -89,9 +86,9 @@ def typed(where: str, value, field: str, column: str | None = None,
     return number(where, name, value, least=int(field in POSITIVE))
   if field == axis or field in EVAL_FIELDS - {"alarms"}:  # alarms: a list
     return number(where, name, value)
-  try:  # W&B writes NaN as text, and CSV numbers
+  try:  # W&B writes NaN as text, and CSV has only texts
     return float(value)
-  except OverflowError:  # of an int
+  except OverflowError:  # an int above 1e308
     return math.inf
   except (TypeError, ValueError):
     return value
@@ -116,7 +113,7 @@ def number(where: str, name: str, value, least: int | None = None):
 
 
 def nearest(name: str, names) -> str:
-  """The names as text, the most similar ones first."""
+  """The LISTED most similar names as text, and the number of the others."""
   first = difflib.get_close_matches(name, names, LISTED, cutoff=0)
   more = len(set(names)) - len(first)
   return ", ".join(first) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Checks n and Bp against the mean rewards and shares of groups in a log.
+"""Checks n and Bp against the mean rewards in a log, or finds them from it.
 
 A mean of N rewards of 0 and 1 is a multiple of 1 / N, with N = Bp * n. The
 shares of all-correct and all-incorrect groups are multiples of 1 / Bp.
@@ -23,7 +23,7 @@ TOLERANCE = 0.05  # distance of a mean from a multiple, in multiples
 def denominator(values: list[float]) -> int | None:
   """The smallest N such that all values are multiples of 1 / N, if one fits.
 
-  All values of d decimals are multiples of 10^-d, so N is at most 10^(d - 1).
+  N is at most 10^(d - 1), as all values of d decimals are multiples of 10^-d.
   """
   means = [abs(value) for value in values
            if math.isfinite(value) and value not in (0, 1)]
@@ -31,7 +31,7 @@ def denominator(values: list[float]) -> int | None:
     return None
   digits = max(len(f"{mean:.7g}".partition(".")[2]) for mean in means)
   largest = min(MAX_ROLLOUTS, int(10**(digits - 1)))
-  error = 10.0**-digits
+  error = 10.0**-digits  # of a rounded value
   return next((N for N in range(1, largest + 1) if all(
       abs(mean * N - round(mean * N)) < min(TOLERANCE, 1e-3 + error * N)
       for mean in means)), None)
@@ -39,8 +39,7 @@ def denominator(values: list[float]) -> int | None:
 
 def set_group_size(log: Runs, fields: dict) -> None:
   """Sets n and Bp by the shares of groups; InputError if a given n differs."""
-  n = _group_size(log)
-  given = fields.get("n")
+  n, given = _group_size(log), fields.get("n")
   if n is None:
     return
   if given not in (None, n):
@@ -75,8 +74,9 @@ def _group_size(log: Runs) -> int | None:
 
 
 def contradiction(log: Runs) -> str | None:
-  """A note if n or Bp contradict the rewards, or a right answer is worth 2."""
+  """A note if the mean rewards do not fit rewards of 0 and 1 with n and Bp."""
   file, (constant, _) = log.file, next(iter(log.constants.values()))
+  # Nothing to check: unknown rewards, exact ones, several runs, larger steps.
   if file.kind in ("table", "isojax") or not {"Bp", "n"} <= constant.keys() or (
       len(log.constants) > 1 or log.discarded):
     return None
@@ -92,7 +92,7 @@ def contradiction(log: Runs) -> str | None:
   finer = size // math.gcd(size, expected)  # above 1: not explained by Bp * n
   text = (f"the means of {name!r} are multiples of 1/{size}, and Bp * n says "
           f"1/{expected}")
-  if finer > 1 and not all(_fits(value * N) for value, N in means):
+  if finer > 1 and not all(_is_whole(value * N) for value, N in means):
     return (f"{text}: Bp = {constant['Bp']} or n = {constant['n']} is wrong, "
             f"or a right answer is worth a multiple of 1/{finer}; --fixed "
             "gives others.")
@@ -103,12 +103,12 @@ def contradiction(log: Runs) -> str | None:
   return None
 
 
-def _fits(total: float) -> bool:
+def _is_whole(total: float) -> bool:
   return abs(total - round(total)) < TOLERANCE
 
 
 def _means(log: Runs, name: str, constant: dict) -> list[tuple[float, int]]:
-  """(Mean, its number of rollouts) of each line; empty if a step is unknown."""
+  """(mean, its number of rollouts) of each line; empty if a step is unknown."""
   file, C, means = log.file, 0, []
   for _, line in log.lines:
     if name not in line:

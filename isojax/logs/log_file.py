@@ -1,4 +1,4 @@
-"""A log file with its format, its lines in order and without aborted runs."""
+"""Opens a log with its format, in order of steps and without aborted runs."""
 
 import dataclasses
 import os
@@ -12,7 +12,7 @@ from isojax.logs.formats import detect, FORMATS, text
 from isojax.logs.formats.base import Format
 
 LOG_CALLS = ("step is W&B's _step, which counts log calls in some trainers; "
-             "else give --columns=step=NAME.")
+             "if it does here, give --columns=step=NAME.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class LogFile:
     return str(line[self.run_key]) if self.run_key in line else None
 
   def field_names(self) -> list[tuple[str, str]]:
-    """(Field, its name in the file), the caller's names last."""
+    """(Field, its name in the file); the caller's come last and override."""
     columns, axis = self.reading.columns, self.reading.axis
     pairs = [(field, name) for field, name in (
         ("step", self.step), ("run_id", "run_id"), *self.form.names)
@@ -68,7 +68,7 @@ LOG_FILES = "*.jsonl", "*.log", "*.csv", "trainer_state.json", "*tfevents*"
 
 
 def file_of(path: str) -> str:
-  """The records if the path is a run's folder, else the path of a file."""
+  """The path of the records in a run's folder; the path itself of a file."""
   records_path = os.path.join(path, "records.jsonl")
   if os.path.isfile(records_path):
     return records_path
@@ -81,7 +81,7 @@ def file_of(path: str) -> str:
 
 
 def open_log(path: str, reading: Reading) -> LogFile:
-  """The file with its format, in order, and without aborted runs."""
+  """The log at a path, in order of steps, and without aborted runs."""
   if reading.kind is not None and reading.kind not in FORMATS:
     raise InputError(f"--format={reading.kind}: expected one of "
                      f"{sorted(FORMATS)}")
@@ -176,7 +176,7 @@ def _melted(table, names: list[str], from_path: str):
 
 
 def _steps(file: LogFile, keys: list[str]):
-  """Yields (index, run, step) of the lines that have a step."""
+  """Yields (index, values of `keys`, step) of the lines that have a step."""
   for index, (_, line) in enumerate(file.table):
     try:
       yield index, tuple(str(line.get(key)) for key in keys), float(
@@ -204,8 +204,8 @@ def _without_aborted_runs(file: LogFile, keys: list[str]) -> LogFile:
   """The file without runs that were aborted and started again.
 
   A run starts again where the log returns to its first step and writes a name
-  a second time. Lines before it are dropped if they end at an earlier step;
-  otherwise the earlier run is the longer one, and the file is refused.
+  again. An attempt is dropped if the last one reached a later step; otherwise
+  the file is refused.
   """
   # run -> its attempts: (names at the first step, [(index of a line, step)])
   runs = {}

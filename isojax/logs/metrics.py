@@ -9,11 +9,12 @@ from isojax.logs.formats.base import EVAL_FIELDS, METRICS
 from isojax.logs.log_file import LogFile
 from isojax.logs.runs import lacking, Runs
 
+# Names of accuracies, and of evaluations.
 ACCURACY = re.compile(
     r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|^avg$", re.IGNORECASE)
 EVALUATED = re.compile(
     r"(?:^|[^a-z])(?:eval(?:uation)?|val(?:id(?:ation)?)?|test|held.?out)"
-    r"(?:[^a-z]|$)", re.IGNORECASE)  # in the name of a column
+    r"(?:[^a-z]|$)", re.IGNORECASE)
 # Names of lengths, counts and deviations, although ACCURACY matches them.
 NO_RATE = re.compile(
     r"len|seqs|num|count|solve_|initial|(?:^|[^a-z])(?:std|min|max|stderr)",
@@ -25,13 +26,13 @@ class Curve:
   """The names of the evaluations of one set, or of the training steps."""
 
   eval_set: str | None
-  k: int | None
+  k: int | None  # samples per problem, of best and worst
   source: dict  # field -> name in the file
   train: bool = False  # of training steps, not of evaluations
 
 
 def curves_of(log: Runs) -> list[Curve]:
-  """The sets of evaluations in the file; else its training reward."""
+  """A curve for each set of evaluations; without any, one of the reward."""
   file, (fixed, _) = log.file, next(iter(log.constants.values()))
   form, columns = file.form, file.reading.columns
   chosen = {field: name for field, name in columns.items() if field in METRICS}
@@ -94,8 +95,8 @@ def curve_lines(log: Runs, curves: list[Curve]):
   """Yields the lines that have a value of a curve, once for each such curve.
 
   Each is (file:line, run, a count that replaces an absent step, {eval_set and
-  k}, other fields of the line); the constants of the run are not among the
-  fields. `logged` is the number of log calls before a printed dict and with it.
+  k}, other fields of the line); constants of the run are not among the fields.
+  In a printed dict, `logged` is the number of log calls up to this one.
   """
   file = log.file
   for order, (where, line) in enumerate(log.lines, 1):
@@ -123,9 +124,9 @@ def _at_one_k(file: LogFile, by_field: dict, fixed: dict
               ) -> tuple[int | None, dict]:
   """The k of best and worst, and field -> name at this k.
 
-  k is the given one, else the largest. If avg was logged at several k, each k
-  belongs to other problems: verl joins the samples of equal prompts. The
-  smallest k belongs to the problems that occur once.
+  k is the given one, else the largest. If avg was logged at several k, each is
+  of other problems, because verl joins the samples of equal prompts; the
+  smallest is of the problems that occur once, and larger ones are not used.
   """
   avg = by_field.get("avg", {})
   smallest_k = min(avg, key=lambda k: k or 0, default=None)
@@ -149,7 +150,7 @@ def _at_one_k(file: LogFile, by_field: dict, fixed: dict
 
 
 def _only_metric(file: LogFile) -> str | None:
-  """The only accuracy in a table, or the only one of an evaluation."""
+  """The accuracy in a table of one metric, or the only one of evaluations."""
   names = [] if file.kind != "table" else [
       name for name in file.names if name not in (
           file.run_key, file.reading.axis, *EVAL_FIELDS, *file.form.step,

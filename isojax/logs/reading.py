@@ -29,7 +29,7 @@ def read(patterns: list[str], reading: Reading, *, flag: str
   """Every evaluation in the files, and the notes of the readers.
 
   A file that cannot be read is left out with a note, unless it is the only one.
-  Patterns may have wildcards, also in a bucket; `flag` is their flag.
+  Patterns may have wildcards, also in a bucket; messages name them by `flag`.
   """
   rows, notes, refused, paths = [], [], [], {}
   for pattern in patterns:
@@ -54,11 +54,11 @@ def read(patterns: list[str], reading: Reading, *, flag: str
   if refused and not rows:
     raise refused[0]
   evaluated = [r for r in rows if r.fields.get("eval_set") != TRAINING]
-  if 0 < len(evaluated) < len(rows):  # a study has one set
-    without = dict.fromkeys(row.path for row in rows
-                            if row.fields.get("eval_set") == TRAINING)
+  if 0 < len(evaluated) < len(rows):  # a study compares one kind
+    unevaluated = dict.fromkeys(row.path for row in rows
+                                if row.fields.get("eval_set") == TRAINING)
     notes += [f"left out: {path}: it has a {TRAINING} and no evaluations, as "
-              "other files have" for path in without]
+              "other files have" for path in unevaluated]
     rows = evaluated
   return rows, merged(notes, list(paths.values()))
 
@@ -74,7 +74,7 @@ def merged(notes: list[str], paths: list[str]) -> list[str]:
 
 
 def read_file(path: str, reading: Reading) -> tuple[list[Row], list[str]]:
-  """The rows of one file, and notes on what was skipped or assumed."""
+  """The evaluations in a file, and notes on what was skipped or assumed."""
   log = Runs(open_log(path, reading))
   if len(log.constants) == 1 and "n" not in reading.columns:
     granularity.set_group_size(log, next(iter(log.constants.values()))[0])
@@ -83,10 +83,9 @@ def read_file(path: str, reading: Reading) -> tuple[list[Row], list[str]]:
   if not rows:
     texts = {name: value for name, value in reading.fixed.items()
              if name in TEXT}
-    which = f" with {texts}" if texts else ""
-    raise InputError(f"{path}: no line has a value of "
-                     f"{sorted(curves[0].source.values())}{which}: check the "
-                     "file")
+    raise InputError(
+        f"{path}: no line has a value of {sorted(curves[0].source.values())}"
+        + (f" with {texts}" if texts else "") + ": check the file")
   if file.kind != "isojax":
     _from_percent(file, rows, curves)
   if curves[0].train:
@@ -109,28 +108,29 @@ def read_file(path: str, reading: Reading) -> tuple[list[Row], list[str]]:
 def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
   """A row for each line and set that has a metric.
 
-  A line with another text than a constant, such as its model, has no row.
+  A line has no row if one of its texts, such as the model, is not the constant.
   """
   rows, previous, file, reading = [], {}, log.file, log.file.reading
-  reached = {}  # run without steps -> its last compute
+  reached = {}  # curve -> compute of its last row, if rows have no step
   for where, run, _, set_and_k, values in metrics.curve_lines(log, curves):
     constant, _ = log.constants_of(run)
     numbered = (file.step is None
                 and not (values | constant).keys() & {"step", "rollouts"}
                 and reading.axis not in ("rollouts", "updates"))
-    if numbered:  # the axis needs no step: it is the number of the evaluation
+    if numbered:  # the axis needs no step, so the number of the row is used
       values["step"] = len(rows)
     conflict = next((name for name, value in constant.items()
                      if values.get(name, value) != value), None)
     if conflict in TEXT:
       continue
     if conflict:
-      flag = "--fixed" if conflict in reading.fixed else "--from_path"
+      source = ("--fixed" if conflict in reading.fixed
+                else "--from_path or the trainer's options")
       raise InputError(
           f"{where}: {conflict} is {values[conflict]} in the file and "
-          f"{constant[conflict]} in {flag}: leave it out of {flag}")
+          f"{constant[conflict]} in {source}: leave one out")
     fields = {"run_id": file.default_run} | set_and_k | constant | values
-    if {"rollouts", "Bp", "n"} <= fields.keys():  # a table of equal C
+    if {"rollouts", "Bp", "n"} <= fields.keys():  # a table may lack the step
       fields.setdefault("step", fields["rollouts"] // (fields["Bp"]
                                                        * fields["n"]))
     absent = [name for name in REQUIRED if name not in fields]
@@ -154,10 +154,7 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
 
 
 def _check_order(where: str, fields: dict, axis: str, reached: dict) -> None:
-  """Raises InputError if rows without steps cannot be of one run.
-
-  `reached` has the last compute of each run.
-  """
+  """Raises InputError if rows without steps cannot be of one run."""
   if axis not in fields:
     return
   curve = tuple(fields.get(name) for name in CURVE)
@@ -191,7 +188,7 @@ def _set_sampling_policy(
 
 
 def _name_runs(rows: list[Row]) -> None:
-  """Adds Bp, n and seed to the run_id if a file without run_ids has several."""
+  """Adds Bp, n and seed to the run_id if rows without run_id differ in them."""
   arm = lambda row: tuple((name, row.fields[name]) for name in (
       "Bp", "n", "seed") if name in row.fields)
   if len({arm(row) for row in rows}) > 1:
@@ -216,14 +213,14 @@ def _from_percent(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
 
 
 def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
-  """Notes that the metric is the training reward; halves rewards of 0 and 2.
+  """Notes that avg is the training reward; halves rewards of 0 and 2.
 
-  InputError for other rewards outside of [0, 1].
+  Raises InputError for other rewards outside of [0, 1].
   """
-  others = [other for other in metrics.rewards_of(file)
-            if other != name and _has_pass_rates(file, other)]
+  others = [f"--columns=avg={other}" for other in metrics.rewards_of(file)
+            if other != name and _has_pass_rates(file, other)][:3]
   more = "" if "avg" in file.reading.columns or not others else (
-      f" Others: {', '.join(f'--columns=avg={o}' for o in others[:3])}.")
+      f" Others: {', '.join(others)}.")
   file.note(f"avg is the {TRAINING} {name!r}, noisier than an evaluation, and "
             "of the training problems. Each is charged to the policy that "
             f"sampled it.{more}")
@@ -240,8 +237,7 @@ def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
     raise InputError(
         f"{file.path}: {name!r} is a {TRAINING} from {low:.4g} to {high:.4g}; "
         "expected a pass rate: give --scale=avg=LOW:HIGH, the rewards of a "
-        "wrong and a right answer" + "".join(
-            f", or --columns=avg={other}" for other in others[:3]))
+        "wrong and a right answer" + "".join(f", or {o}" for o in others))
 
 
 def _has_pass_rates(file: LogFile, name: str) -> bool:
@@ -263,12 +259,12 @@ def _worth_two(rows: list[Row]) -> bool:
 
 
 def _without_repeats(rows: list[Row], file: LogFile) -> list[Row]:
-  """One row per evaluation.
+  """The rows, one per evaluation.
 
   Two rows with different metrics of one evaluation are joined. If the log of a
-  run returns to an earlier step, other than its first, the run was resumed
-  there: the earlier rows from that step on are dropped, with a note. A step
-  that occurs twice in another way, as of two runs, is refused.
+  run returns to an earlier step, the run was resumed there: the earlier rows
+  from that step on are dropped, with a note. Without `Format.repeats` a return
+  to the first or last step is refused, because it may be another run.
   """
   # A table without steps may have several C in one step of Bp * n.
   order = "rollouts" if file.kind == "table" and file.step is None and all(

@@ -33,8 +33,7 @@ class Runs:
   """
 
   def __init__(self, file: LogFile, only: str | None = None, more=()):
-    """Reads all runs, or `only` one; --columns may also name the fields `more`.
-    """
+    """Reads all runs or `only` one; --columns may name the fields `more`."""
     check_flags(file, more)
     named, self.log_options = fields_in_names(file), options_of(file)
     if only is not None and None not in named:
@@ -42,7 +41,7 @@ class Runs:
         raise InputError(f"{file.path}: --from_path does not match the run "
                          f"{only}")
       named = {only: named[only]}
-    self.file, self.sums = file, {}
+    self.file, self.sums = file, {}  # sums: of `rollouts_after`
     self.constants = {run: constants(file, fields, self.log_options)
                       for run, fields in named.items()}
     self.lines = [(where, line) for where, line in file.table
@@ -60,7 +59,7 @@ class Runs:
 
   @property
   def batch(self) -> int | None:
-    """The rollouts of a step by the trainer's option; a multiple of n."""
+    """The rollouts of a step by the trainer's option."""
     name = self.file.form.settings.get("batch")
     return next((options[name] for _, options in self.constants.values()
                  if name in options), None)
@@ -94,11 +93,12 @@ class Runs:
     if self.step_size and "n" in fields and "Bp" not in fields:
       fields["Bp"], rest = divmod(self.step_size, fields["n"])
       if rest:
-        raise InputError(f"{self.file.path}: {self.step_size} rollouts a step "
-                         f"are no multiple of n={fields['n']}; give another n")
+        raise InputError(
+            f"{self.file.path}: {self.step_size} rollouts a step are no "
+            f"multiple of n={fields['n']}; give another n")
 
   def rollouts_after(self, run: str | None, fields: dict) -> int:
-    """C at the step of a row; a step that the log does not count is Bp * n."""
+    """C after a row's step; a step that the log does not count is Bp * n."""
     if "rollouts" in fields:
       return fields["rollouts"]
     updates, Bp, n = (fields[name] for name in ("step", "Bp", "n"))
@@ -220,8 +220,8 @@ def options_of(file: LogFile) -> dict:
     except FileNotFoundError:
       continue
     except (OSError, ValueError, KeyError, TypeError) as error:
-      file.notes.append(f"{path}: not used; expected one batch size and one "
-                        f"group_size ({error!r}).")
+      file.notes.append(f"{path}: not used; expected a config with one batch "
+                        f"size and one group_size ({error!r}).")
       continue
     file.notes.append(f"{path}: used for " + ", ".join(
         f"{name}={value}" for name, value in options.items()) + ".")
@@ -233,8 +233,7 @@ def constants(file: LogFile, named: dict, log_options: dict
               ) -> tuple[dict, dict]:
   """The constant fields of a run, and the trainer's options.
 
-  `named` is from --from_path, `log_options` what the trainer printed or saved;
-  the flags override it.
+  `named` is from --from_path, `log_options` from the trainer; flags win.
   """
   form, known = file.form, file.form.known_options
   batch, group, model = (form.settings.get(name, name)

@@ -8,7 +8,7 @@ import re
 
 from isojax.errors import InputError
 from isojax.logs import granularity
-from isojax.logs.fields import nearest, Reading
+from isojax.logs.fields import LISTED, nearest, Reading
 from isojax.logs.formats import FORMATS
 from isojax.logs.formats.base import EVAL_FIELDS, METRICS
 from isojax.logs.log_file import LogFile, open_log
@@ -47,13 +47,14 @@ def read(path: str, reading: Reading | None = None, *, run: str | None = None
   """The series of one run; rewards keep their scale.
 
   `run` is its name, if the file has several. InputError if the file cannot be
-  read, or has several runs.
+  read, or `run` does not choose one of its runs.
   """
   file = open_log(path, reading or Reading())
   columns, form, runs = file.reading.columns, file.form, file.runs
   if run is None and len(runs) > 1 or run is not None and run not in runs:
-    raise InputError(f"{path}: expected one run; choose one of "
-                     f"{', '.join(runs[:12])}")
+    raise InputError(f"{path}: expected one run; " + (
+        f"choose one of {', '.join(runs[:LISTED])}" if runs
+        else "the file names none, so leave its name out"))
   log = Runs(file, run, more=FIELDS)
   run = next(iter(runs), None) if run is None else run
   fields, options = log.constants_of(run)
@@ -79,7 +80,7 @@ def read(path: str, reading: Reading | None = None, *, run: str | None = None
   if not train and not evals:
     raise InputError(
         f"{path}: no known column of training steps or evaluations; the file "
-        f"has {nearest('reward', file.names)}; say what they are, such as "
+        f"has {nearest('reward', file.names)}; name them, such as "
         "--columns=reward=NAME, or avg=NAME for an evaluation, or one of "
         + ", ".join(FIELDS))
   notes = [f"{path}: {note}" for note in _notes(log, train, names)]
@@ -118,7 +119,7 @@ def _run_column(log: Runs) -> str | None:
 
 
 def _estimator(file: LogFile) -> dict:
-  """The advantage of a run of isojax, if its config.json is there."""
+  """The config's advantage, if the log is of isojax, beside a config.json."""
   if file.kind != "isojax":
     return {}
   try:
@@ -130,7 +131,7 @@ def _estimator(file: LogFile) -> dict:
 
 
 def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
-  """A dict for each step with a value of a training field."""
+  """A dict for each training step that has a value in the log."""
   steps, form = collections.defaultdict(dict), log.file.form
   counts = form.columns("zero_std_count", log.file.names)
   curve = Curve(None, None, source | {name: name for name in counts}, True)

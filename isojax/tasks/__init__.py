@@ -1,4 +1,4 @@
-"""Tasks: problems, prompts, and judges of answers. base.TASKS lists them.
+"""Tasks: problems, prompts, and judges of answers. base.TASKS has every task.
 
-Letters are those of isojax/types.py, except D, the training problems.
+Letters are those of isojax/types.py; D is the number of training problems.
 """

@@ -1,8 +1,8 @@
-r"""Finds the answer in a response, in linear time for any text.
+r"""Finds the answer in a response, in linear time. The place depends on `kind`:
 
   whole  the whole response
   boxed  the content of the last \boxed{...} or \fbox{...}; no answer if its
-         braces do not close; without braces the next word, as in \boxed 5
+         braces do not close; of \boxed 5 the text up to white space or $
   hash   the rest of the line after the last ####
   tags   the content of the last <answer>...</answer>
 """
@@ -11,7 +11,7 @@ import re
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _WORD = re.compile(r"\\(?:boxed|fbox)\s+([^\s$]+)")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # matches \{ as a whole
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # skips \{ and \}
 
 
 def _whole(text: str) -> str | None:

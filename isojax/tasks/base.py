@@ -1,8 +1,8 @@
 """What a task is, and the table of all tasks.
 
 To add a task, write one file with its functions and add one line to `TASKS`.
-The process that judges answers imports this module, so tasks import jax, numpy
-and the libraries that only they need inside their functions.
+The processes that judge answers import this module, so tasks import jax, numpy
+and libraries for a single task inside their functions.
 """
 
 from collections.abc import Callable
@@ -13,24 +13,24 @@ from isojax.tasks.problem import Pool, Problem
 
 
 def accept(_: Problem | dict) -> None:
-  """Accepts every problem, or every source."""
+  """Does nothing: the default check of problems and sources, and warm-up."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
   """How problems are loaded and judged.
 
-  A source is the section `source` of a config of launch.split and of a stratum
-  file's header; it is empty if nothing is known about it.
+  A source describes the origin of problems: it is the section `source` of a
+  config of launch.split, copied to the headers of its files; {} if unknown.
   """
 
-  # kind -> the function that loads the problems. Its arguments are the other
-  # keys of the source; the type of each is checked against its annotation.
+  # source.kind -> the function that loads the problems. Its arguments are the
+  # other keys of the source, whose types are checked against its annotations.
   sources: dict[str, Callable[..., Pool]]
   # (problem, answer, source) -> (correct, vote), for an answer of any text.
   # correct: a bool, or a number in [0, 1] that grades the answer. Equal votes
-  # count as one answer for maj@k; "" is no vote. A third value is optional: the
-  # parts of the number by name, which are recorded.
+  # are one answer in the majority vote, maj@k; "" is no vote. A third value is
+  # optional: name -> part of the grade, for the records.
   judge: Callable[[Problem, str, dict], tuple]
   # Raises InputError for a problem that no answer could be judged against.
   check: Callable[[Problem], None] = accept

@@ -15,7 +15,7 @@ from isojax.tasks.problem import Pool, Problem
 
 LARGEST_NUMBER = 13  # numbers are 1 .. 13, a deck of cards
 LARGEST_TARGET = 99  # targets are 1 .. 99
-MOST_NUMBERS = 8  # 13**8 * 7! * 3**7 drawings fit 64 bits, 2000 times over
+MOST_NUMBERS = 8  # 13**8 * 7! * 3**7 expressions, chosen by 64 bits
 VALIDATION_ONE_IN = 5  # one problem in five, by content, is for validation
 MAX_CHARACTERS = 256  # a longer answer is incorrect and is not parsed
 
@@ -52,7 +52,7 @@ def split_of(question: str) -> str:
 
 
 def _join(op: str, left, right):
-  """The (value, text, precedence) of left op right, with few brackets."""
+  """The (value, text, precedence) of left op right; brackets only if needed."""
   (a, left_text, left_rank), (b, right_text, right_rank) = left, right
   rank = _PRECEDENCE[op]
   if left_rank < rank:
@@ -65,7 +65,8 @@ def _join(op: str, left, right):
 def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
   """The solvable problem at (seed, index) of a split.
 
-  Random numbers are joined by random operators until the value is a target.
+  Random numbers are joined by random operators until the value is a target and
+  the question belongs to the split.
   """
   if not 1 <= numbers <= MOST_NUMBERS:
     raise InputError(f"source.numbers={numbers}: expected 1 to {MOST_NUMBERS}")
@@ -86,10 +87,10 @@ def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
     value, text, _ = parts[0]
     if not 1 <= value <= LARGEST_TARGET:
       continue
-    state, order = _splitmix64(state)
+    state, bits = _splitmix64(state)
     shown = []
     while drawn:  # a shuffled order, so the question hides the solution
-      order, place = divmod(order, len(drawn))
+      bits, place = divmod(bits, len(drawn))
       shown.append(drawn.pop(place))
     question = f"{' '.join(map(str, shown))}={value}"
     if split_of(question) == split:
@@ -118,7 +119,7 @@ def check(problem: Problem) -> None:
 
 
 def _evaluated(node: ast.expr) -> int:
-  """The exact value; AttributeError or KeyError for syntax not allowed."""
+  """The exact value; AttributeError or KeyError for other syntax."""
   if isinstance(node, ast.Constant):
     return node.value
   return _OPERATORS[type(node.op)](
@@ -153,5 +154,5 @@ def judge(problem: Problem, answer: str, _: dict) -> tuple[bool, str]:
 
 
 def verify(problem: Problem, text: str) -> float:
-  """1.0 if the text is correct, else 0.0."""
+  """1.0 if the answer `text` is correct, else 0.0."""
   return float(judge(problem, text, {})[0])

@@ -1,7 +1,7 @@
-"""Loads problem sets: JSONL, JSON, Parquet and Arrow files, and tfds data sets.
+"""Loads problems from files and from TensorFlow Datasets (tfds).
 
-Also loads folders of `datasets.Dataset.save_to_disk`. Only launch.split reads
-problem sets; training reads the stratum files that launch.split writes.
+Only launch.split loads these; training reads the stratum files that
+launch.split writes.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,13 +31,13 @@ def load_files(path: str, validation: str | None, share: float, question: str,
       Hugging Face's save_to_disk wrote.
     validation: file or pattern of the validation problems; None: a share of
       `path` is held out, chosen by content.
-    share: the share that is held out, in [0, 1].
+    share: the share that is held out, between 0 and 1.
     question: column of the question; dots select inside a column, as in
       "prompt.0.content".
     answer: column of the answer.
-    extract: position of the answer in its column: whole, boxed or hash.
-    drop_unanswered: whether rows without an answer are dropped, with a count;
-      otherwise they are an error.
+    extract: place of the answer in its column, see answer_extraction.
+    drop_unanswered: whether rows without a question, or without exactly one
+      answer, are dropped with a note; otherwise they are an error.
   """
   return _pool(_file_rows, path, validation, share,
                (question, answer, extract, drop_unanswered))
@@ -61,7 +61,7 @@ def load_tfds(dataset: str, data_dir: str | None, split: str,
                validation, share, (question, answer, extract, drop_unanswered))
 
 
-PARQUET_ROWS = 1000  # read at once, because unused columns may be wide
+PARQUET_ROWS = 1000  # in memory at once; unused columns may be wide
 SOURCES = {"files": load_files, "tfds": load_tfds}  # of any task
 
 
@@ -104,8 +104,8 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
         f"{answer!r} with extract={extract!r}), as in {len(dropped)} of "
         f"{total} rows; name other columns, such as {answer}.0 of a list, or "
         "set source.drop_unanswered")
-  return pairs, [f"{len(dropped)} of {total} rows have not one answer and were "
-                 "dropped"] if dropped else []
+  return pairs, [f"{len(dropped)} of {total} rows have no question, or not "
+                 "one answer, and were dropped"] if dropped else []
 
 
 def _value(row: dict, path: str, where: str):

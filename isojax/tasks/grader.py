@@ -1,10 +1,10 @@
 """Grades responses: extracts each answer, and calls the task's judge.
 
-A judge that needs limits on time and memory runs in processes. An answer at
-which the judge fails is judged once more, after the other answers. If the judge
-fails again, the answer is incorrect, or has no verdict if the judge is a custom
-reward. Verdicts depend neither on the number of processes nor on the order of
-answers.
+A judge that needs limits on time and memory runs in processes. An answer whose
+process dies or is too slow is judged once more, after the other answers. If
+that happens again, the answer is incorrect or, with a custom reward, has no
+verdict. An answer at which the judge raises is incorrect. Verdicts depend
+neither on the number of processes nor on the order of answers.
 """
 
 import collections
@@ -33,7 +33,7 @@ from isojax.tasks.problem import Problem
 
 @dataclasses.dataclass(frozen=True)
 class Graded:
-  """Verdicts on B responses; one without an answer is incorrect and no vote."""
+  """Verdicts on B responses; one without an answer is incorrect, no vote."""
 
   # float64, 1.0 or 0.0, or a grade in [0, 1] if the task gives grades.
   correct_B: np.ndarray
@@ -41,9 +41,7 @@ class Graded:
   vote_B: list[str]  # what maj@k counts, "" is no vote
   judged_B: np.ndarray  # bool, False: no verdict
   parts_B: list[dict]  # name -> part of a custom reward; {}: no parts
-  # A line for each distinct answer without a verdict, or at which the judge
-  # failed.
-  lost: list[str]
+  lost: list[str]  # line for each distinct answer with a failure or no verdict
 
   def take(self, index: np.ndarray) -> "Graded":
     """The verdicts at an array of positions, with all lines of `lost`."""
@@ -68,9 +66,8 @@ class GraderConfig:
   # Number of processes, for tasks that need them.
   workers: int = dataclasses.field(metadata=identity.NOTHING)
   seconds: float  # wall time for one try of an answer, which has two tries
-  step_seconds: float  # for all answers of a step; later ones have no verdict
-  # FILE.py:FUNCTION of a custom reward; "" for other tasks.
-  file: str = ""
+  step_seconds: float  # for all answers of a step; the rest has no verdict
+  file: str = ""  # FILE.py:FUNCTION of a custom reward; "" for other tasks
 
   def __post_init__(self):
     for field, known in (("name", base.TASKS),
@@ -96,11 +93,10 @@ class GraderConfig:
           "expected 0 < seconds <= step_seconds, both finite")
 
 
-# The reply for a response without an answer.
-INCORRECT = {"correct": False, "vote": "", "parts": {}}
+INCORRECT = {"correct": False, "vote": "", "parts": {}}  # without an answer
 MAX_LINES = 5  # printed per step about answers that were not judged
 START_SECONDS = 120.0  # limit for the first processes and their imports
-START_POLL_SECONDS = 0.1  # to wait for a process that starts
+START_POLL_SECONDS = 0.1  # of one wait for a process that starts again
 
 
 class _Worker:
@@ -108,21 +104,22 @@ class _Worker:
 
   def __init__(self, cfg: GraderConfig, source: dict):
     self.cfg, self.source = cfg, source
-    self.process, self.ready, self.jobs = None, False, 0
+    self.process, self.ready, self.sent = None, False, 0  # sent: jobs
 
   def start(self) -> None:
     """Starts the process, which sends a message when it is ready."""
-    package_root = str(pathlib.Path(__file__).parents[2])
-    path = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    self.process, self.ready = subprocess.Popen(
+    root = str(pathlib.Path(__file__).parents[2])  # of the package
+    path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    self.ready = False
+    self.process = subprocess.Popen(
         [sys.executable, "-m", grader_process.__name__, self.cfg.name,
          str(self.cfg.seconds), json.dumps(self.source)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, bufsize=0,
-        # Sets have a fixed order; the arithmetic of judges needs no threads.
+        # A fixed order of sets; no threads, which judges do not need.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path),
                           "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"},
-        start_new_session=True), False  # Ctrl-C is handled by the parent alone
+        start_new_session=True)  # Ctrl-C is handled by the parent alone
 
   def stop(self) -> int | None:
     """Kills the process and its children; returns its exit code."""
@@ -144,7 +141,7 @@ class _Worker:
     return json.loads(os.read(stdout.fileno(), 65536))
 
   def is_ready(self) -> bool:
-    """Whether the process has started; OSError or ValueError if it fails to."""
+    """Whether the process is ready; OSError or ValueError if it has ended."""
     if self.process is None:
       self.start()
     self.ready = self.ready or "ready" in (
@@ -153,10 +150,10 @@ class _Worker:
 
   def ask(self, job: list, seconds: float) -> dict:
     """The reply to a job, or {"why": why there is none}."""
-    self.jobs += 1
+    self.sent += 1
     try:
       os.write(self.process.stdin.fileno(),
-               json.dumps([self.jobs, job]).encode() + b"\n")
+               json.dumps([self.sent, job]).encode() + b"\n")
       reply = self.receive(seconds)
     except (OSError, ValueError):
       code = self.stop()
@@ -166,7 +163,7 @@ class _Worker:
     if reply is None:
       self.stop()
       return {"why": f"took longer than {self.cfg.seconds} s"}
-    if not _is_reply(reply, self.jobs):
+    if not _is_reply(reply, self.sent):
       self.stop()
       return {"why": "something else than the grader wrote to its pipe"}
     return reply
@@ -264,7 +261,7 @@ def _judge(cfg: GraderConfig, workers: list[_Worker], threads, jobs: list,
 
 
 def with_reward(cfg: GraderConfig, source: dict) -> dict:
-  """The source with the file of cfg, if the task has one."""
+  """The source with the custom reward of cfg.file, unless it has one."""
   read = base.TASKS[cfg.name].read
   if read is None or "reward" in source:
     return source
@@ -296,9 +293,9 @@ def _why(reply: dict) -> str | None:
 def opened(cfg: GraderConfig, source: dict):
   """Yields grade(problems, text_B, seconds=cfg.step_seconds) -> Graded.
 
-  Texts are problem-major. Answers that are not judged within `seconds` have no
-  verdict. `source` is the source of the problems, see base.Task; {}: not known.
-  The file of cfg is read unless `with_reward` has read it.
+  Texts are in the order of the problems, all of one problem together. Answers
+  that are not judged within `seconds` have no verdict. `source` is that of the
+  problems, see base.Task; cfg.file is read unless `with_reward` has added it.
   """
   task = base.TASKS[cfg.name]
   task.check_source(source)
@@ -320,7 +317,7 @@ def _judge_here(task: base.Task, source: dict, jobs: list, _) -> list[dict]:
 
 def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
            text_B: list[str], *, seconds: float | None = None) -> Graded:
-  """Judges each distinct (problem, answer) once."""
+  """Judges each distinct job, a (problem id, answer), once."""
   n, by_id = len(text_B) // len(problems), {p.id: p for p in problems}
   job_B = []
   for i, text in enumerate(text_B):
@@ -329,7 +326,7 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
   limit = base.TASKS[cfg.name].max_characters
   jobs = [job for job in dict.fromkeys(job_B)
           if job is not None and len(job[1]) <= limit]
-  replies = judge([(by_id[key], answer) for key, answer in jobs],
+  replies = judge([(by_id[id_], answer) for id_, answer in jobs],
                   cfg.step_seconds if seconds is None else seconds)
   reply_of = dict(zip(jobs, replies, strict=True))
   reply_B = [reply_of.get(job, INCORRECT) for job in job_B]
@@ -339,12 +336,12 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
       vote_B=[reply["vote"] for reply in reply_B],
       judged_B=np.array(["lost" not in reply for reply in reply_B], bool),
       parts_B=[reply["parts"] for reply in reply_B],
-      lost=[f"problem {key}: {why}: {answer.strip()[:60]!r}"
-            for (key, answer), reply in reply_of.items()
+      lost=[f"problem {id_}: {why}: {answer.strip()[:60]!r}"
+            for (id_, answer), reply in reply_of.items()
             if (why := _why(reply))])
 
 
 def first_lines(lost: list[str]) -> list[str]:
-  """The first lines of `Graded.lost`, and the number of others."""
+  """The first lines of `Graded.lost`, and a line that counts the others."""
   more = len(lost) - MAX_LINES
   return lost[:MAX_LINES] + ([f"and {more} more answers"] if more > 0 else [])

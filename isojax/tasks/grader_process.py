@@ -23,16 +23,16 @@ from isojax.errors import InputError
 from isojax.tasks import base
 from isojax.tasks.problem import Problem
 
-MEMORY = 2 * 2**30  # bytes of address space; sympy itself takes 0.1 of them
+MEMORY = 2 * 2**30  # bytes of address space; sympy itself takes a tenth
 OUT_OF_MEMORY = 3  # exit code
 KILL_GRACE_SECONDS = 5.0  # after the limit, for the parent to kill first
 PR_SET_PDEATHSIG = 1  # option of prctl: a signal at the parent's end
-MAX_VOTE = 500  # characters, so that a reply fits one atomic write to a pipe
+MAX_TEXT = 500  # characters, so that a reply fits one atomic write to a pipe
 
 
 def _why(error: Exception) -> str:
   name = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-  return f"{name}{error}"[:MAX_VOTE]
+  return f"{name}{error}"[:MAX_TEXT]
 
 
 def _reply(judge, source: dict, job: list) -> dict:
@@ -48,7 +48,7 @@ def _reply(judge, source: dict, job: list) -> dict:
     os._exit(OUT_OF_MEMORY)  # caches of libraries may be incomplete
   except Exception as error:  # the judge raises any type
     return {"correct": False, "vote": "", "parts": {}, "failed": _why(error)}
-  if len(vote) > MAX_VOTE:
+  if len(vote) > MAX_TEXT:
     vote = hashlib.sha256(vote.encode("utf-8", "surrogatepass")).hexdigest()
   return {"correct": correct if isinstance(correct, float)
           else bool(correct), "vote": vote, "parts": parts[0] if parts else {}}

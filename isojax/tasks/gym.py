@@ -1,9 +1,9 @@
 """Problems of the generators of reasoning-gym 0.1.25, and their scores.
 
 A problem is item 0 of a dataset whose seed is a hash of (generator, seed,
-index), because neighbouring seeds of reasoning-gym share almost every problem:
-item i of seed s is item 0 of seed s + i. A hash of the question decides the
-split of a problem.
+index, attempt), because neighbouring seeds of reasoning-gym share almost every
+problem: item i of seed s is item 0 of seed s + i. A hash of the question
+decides the split of a problem.
 """
 
 import functools
@@ -20,7 +20,7 @@ MAX_CHARACTERS = 8192  # of a reference answer
 ATTEMPTS = 128  # to draw a problem; half of the draws are of the other split
 
 _REASONS = {  # why these generators are refused
-    "makes other problems in each process":
+    "makes different problems in each process":
         "codeio isomorphic_strings knight_swap list_functions "
         "polynomial_multiplication ransom_note word_ladder",
     "does not accept its own answer":
@@ -53,7 +53,7 @@ def warm_up(_: dict) -> None:
 
 
 def check(generator: str, options: dict) -> None:
-  """InputError for a refused or unknown generator, or wrong options of it."""
+  """Raises InputError for a refused or unknown generator, or wrong options."""
   from reasoning_gym import factory
   if generator in GENERATORS_REFUSED:
     raise InputError(f"generator {generator!r} of reasoning-gym is refused: it "
@@ -90,17 +90,17 @@ def split_of(question: str) -> str:
 
 
 def _is_one_answer(answer: str, reference: str) -> bool:
-  """Whether an answer has at most the parts of the reference answer.
+  """Whether an answer has no more words, numbers or signs than the reference.
 
-  Some scorers pick one number out of many, ignore signs and words, or take nan
-  as equal to every number.
+  More may be several answers: some scorers pick one number out of many, ignore
+  signs and words, or take nan as equal to every number.
   """
   return all(len(part.findall(answer)) <= len(part.findall(reference))
              for part in _PARTS)
 
 
-def _value(dataset, item: dict, answer: str) -> float:
-  """The score of an answer, 0.0 if the generator's scorer raises."""
+def _score(dataset, item: dict, answer: str) -> float:
+  """The score of an answer; 0.0 for several answers, or if scoring fails."""
   if answer.strip() != item["answer"].strip() and (
       item["metadata"]["source_dataset"] not in _ANY_LENGTH
       and not _is_one_answer(answer, item["answer"])):
@@ -114,9 +114,9 @@ def _value(dataset, item: dict, answer: str) -> float:
   return value if 0.0 <= value <= 1.0 else 0.0
 
 
-@functools.lru_cache(maxsize=512)  # each problem is used for n answers
+@functools.lru_cache(maxsize=512)  # the n answers of a problem use one entry
 def _drawn(generator: str, options: str, seed: int, index: int):
-  """The dataset of one item at an address, and its item; `options` are JSON.
+  """(A dataset of one item, the item) of a problem; `options` is JSON text.
 
   Skips items of the other split, and those whose own answer is blank, too long
   or not accepted.
@@ -134,15 +134,15 @@ def _drawn(generator: str, options: str, seed: int, index: int):
     answer = item["answer"].strip()  # base_conversion may give an empty answer
     if (split_of(item["question"]) == split
         and 0 < len(answer) <= MAX_CHARACTERS
-        and _value(dataset, item, answer) == 1.0):
+        and _score(dataset, item, answer) == 1.0):
       return dataset, item
   raise InputError(f"generator {generator!r} of reasoning-gym made no problem "
-                   f"for the {split} split in {ATTEMPTS} attempts; choose one "
-                   "that knows more problems")
+                   f"for the {split} split in {ATTEMPTS} attempts; change "
+                   "source.options, or choose another one")
 
 
 def problem(generator: str, options: dict, seed: int, index: int) -> Problem:
-  """The problem at an address; from index VALIDATION on, for validation."""
+  """The problem with an index; from VALIDATION on, of the validation split."""
   _, item = _drawn(generator, json.dumps(options, sort_keys=True), seed, index)
   return Problem(index, item["question"], item["answer"])
 
@@ -152,12 +152,12 @@ def load(generator: str, options: dict, train: int, validation: int,
   """Draws `train` and `validation` problems of a generator, and drops copies.
 
   `options` are those of the generator's config, such as max_terms. Validation
-  problems are ordered by content. If a generator knows few easy problems, later
-  indices that are no copies are harder, so the test split, which takes the last
-  ones, would be harder in the order of indices.
+  problems are ordered by content. In the order of indices the last would be
+  harder, because easy problems are more often copies of earlier ones, and the
+  test split takes the last problems.
   """
   check(generator, options)
-  by_question: dict[str, Problem] = {}  # validation first, so it keeps copies
+  by_question: dict[str, Problem] = {}  # of copies, validation's are kept
   for start, size in ((VALIDATION, validation), (0, train)):
     for index in range(start, start + size):
       p = problem(generator, options, seed, index)
@@ -174,12 +174,12 @@ def load(generator: str, options: dict, train: int, validation: int,
 def score(generator: str, options: dict, seed: int, index: int,
           answer: str) -> float:
   """The generator's score of an answer, in [0, 1]; 1.0 is correct."""
-  return _value(*_drawn(generator, json.dumps(options, sort_keys=True), seed,
+  return _score(*_drawn(generator, json.dumps(options, sort_keys=True), seed,
                         index), answer)
 
 
 def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
-  """Whether the generator accepts the answer in full, and its vote."""
+  """Whether the answer's score is 1, and its vote, the answer itself."""
   answer = answer.strip()
   return score(source["generator"], source["options"], source["seed"],
                problem.id, answer) == 1.0, answer

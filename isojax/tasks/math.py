@@ -42,10 +42,10 @@ def same(gold: str, answer: str, *, question: str) -> bool:
   if gold == answer:
     return bool(answer)
   if _INTEGER.fullmatch(gold) and _INTEGER.fullmatch(answer):
-    return int(gold) == int(answer)  # the usual case, 50 times as fast
+    return int(gold) == int(answer)  # the usual case, 50 times as fast as sympy
   if gold_word := math_text.word(gold):
     return gold_word == math_text.letters(answer)
-  if number := math_text.based(gold):
+  if number := math_text.based(gold):  # answers may leave out the base
     return answer == number[0] or math_text.based(answer) == number
   if (number := math_text.based(answer)) and number[1] == 10:
     answer = number[0]
@@ -64,8 +64,8 @@ def same(gold: str, answer: str, *, question: str) -> bool:
 def vote(answer: str, words: frozenset[str] = frozenset()) -> str:
   """The text that maj@k counts; "" is no vote.
 
-  Answers with equal votes are judged equal. The exception is the name in x=3,
-  which the vote drops, and which `same` compares if the gold answer has a name.
+  Answers with equal votes are judged equal, except that x=3 and y=3 both vote
+  for 3, while `same` compares the names if the gold answer has one.
   """
   if len(answer) > math_text.MAX_CHARACTERS:
     return ""
@@ -89,8 +89,8 @@ def check(problem: Problem) -> None:
   if len(problem.answer) > math_text.MAX_CHARACTERS:
     raise InputError(
         f"answer={problem.answer!r:.40} has {len(problem.answer)} characters, "
-        f"expected at most {math_text.MAX_CHARACTERS}; keep the final answer "
-        "alone")
+        f"expected at most {math_text.MAX_CHARACTERS}; keep only the final "
+        "answer")
   if not math_text.normalised(problem.answer)[0]:
     raise InputError(f"answer={problem.answer!r}: expected an answer to "
                      "compare with")

@@ -30,16 +30,16 @@ _FORMS = [(re.compile(pattern), new) for pattern, new in (
     (r"\\(?:text(?:bf|it|rm)|mathrm|mathbf|mbox)\b", r"\\text"),
     (r"\s*\\text\s*\{\s*percent\s*\}|\s*\bpercent$", r"\\%"),
     (r"(?<!\\)%", r"\\%"))]
-# Replaced in the value alone, so that the parser reads it as it is meant.
+# Replaced in the value without its unit, for the parser.
 _REPLACED = [(re.compile(pattern), new) for pattern, new in (
     (r"(?<![a-zA-Z\\])(sin|cos|tan|log|ln)(?![a-zA-Z])", r"\\\1"),
     (r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])", r"\\\1 "),
     (r"(?<![a-zA-Z])\\?infinity(?![a-zA-Z])", r"\\infty "),
     (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
-    # Mixed numbers, and numbers as programs write them.
-    (r"^(-?\d+)\s+(\d+)/(\d+)$", r"\1\\frac{\2}{\3}"),
+    (r"^(-?\d+)\s+(\d+)/(\d+)$", r"\1\\frac{\2}{\3}"),  # a mixed number
     # A semicolon in a pair is a comma: the parser would drop the brackets.
     (r"([(\[])([^,;()\[\]]*);([^,;()\[\]]*)([)\]])", r"\1\2,\3\4"),
+    # 1e5, as programs write numbers.
     (r"^(-?\d+(?:\.\d+)?)[eE]([+-]?\d+)$", r"\1 \\cdot 10^{\2}"),
     (r"\s+", " "), (r"(?<!\d) | (?!\d)", ""))]
 _MAGNITUDE = re.compile(
@@ -50,7 +50,7 @@ _MEASURED = re.compile(
     r"(.*[\d)}])(?:\s*\\text\s*\{([^{}\\]*)\}|\s*([a-zA-Z]{2}[a-zA-Z ./]*)"
     r"|\s+([a-zA-Z][a-zA-Z ./]*))"
     r"(?:\s*\^\s*(?:[23]|\{[23]\}))?", re.DOTALL)
-# Units of any problem, in the singular; others are in the question.
+# Units of any problem, in the singular; `known_words` of a question are others.
 _UNITS = """
 a acre am c celsius cent centimeter centimetre cm cubic cup day deg degree dm
 dollar euro f fahrenheit feet foot ft g gallon gram h hectare hour hr hz in inch
@@ -72,10 +72,10 @@ _NAMES = {name: names.split()[0] for names in _DISTINCT.split(";")
           for name in names.split()}
 UNITS, SCALES = frozenset(_UNITS.split()), frozenset(_SCALES.split())
 DISTINCT = frozenset(_NAMES.values())
-# Words, and those that are no prose; see `is_prose`.
+# Words, and the words of mathematics, which are no prose; see `is_prose`.
 _LETTERS = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{2,}")
-_CONNECTED = frozenset(("and", "or", "exp", "gcd", "lcm", "max", "min", "cot",
-                        "csc", "sec", "arcsin", "arccos", "arctan"))
+_NO_PROSE = frozenset(("and", "or", "exp", "gcd", "lcm", "max", "min", "cot",
+                       "csc", "sec", "arcsin", "arccos", "arctan"))
 NEGATED = re.compile(r"(?<![a-zA-Z])(?:non?|not|never|neither|nor)"
                       r"(?![a-zA-Z])|\\not(?![a-zA-Z])", re.IGNORECASE)
 _REPEATING = re.compile(r"^(-?)(\d*)\.(\d*)\\overline\{(\d+)\}$")
@@ -134,8 +134,7 @@ def measured(text: str, words: frozenset[str]) -> tuple[str, str]:
 
 def normalised(answer: str, words: frozenset[str] = frozenset()
                ) -> tuple[str, str]:
-  """An answer in a normal form, without space, dollars and wrappers; its unit.
-  """
+  """(The value of an answer in a normal form, its unit); see `measured`."""
   text = answer.translate(_UNICODE).replace(r"\$", "").replace("$", "").strip()
   for pattern in _WRAPPED:
     inner = pattern.fullmatch(text)
@@ -169,7 +168,7 @@ def word(text: str) -> str | None:
   """The letters of an answer that is a word and not a variable; else None."""
   answer = letters(text)
   marked = "\\text" in text and len(answer or "") > 1
-  return answer if answer and (
+  return answer if answer and (  # up to 3 letters may be variables
       marked or len(answer) > 3 or answer in ("yes", "no")) else None
 
 
@@ -180,7 +179,7 @@ def based(text: str) -> tuple[str, int] | None:
 
 
 def is_list(text: str) -> bool:
-  """Whether a text lists values, outside of brackets."""
+  """Whether a text lists values without brackets around them."""
   return bool(_LISTED.search(_BRACKETED.sub("", text)))
 
 
@@ -195,7 +194,7 @@ def readable(text: str) -> bool:
   if (not text or len(text) > MAX_CHARACTERS or not text.isprintable()
       or _REFUSED.search(text)):
     return False
-  # +1 at each opening bracket, -1 at each closing one.
+  # +1 at each opening bracket, -1 at each closing one; bars are counted apart.
   depth = itertools.accumulate((c in "([{") - (c in ")]}") for c in text)
   return max(depth) <= MAX_DEPTH and text.count("|") <= MAX_DEPTH
 
@@ -206,5 +205,5 @@ def is_prose(answer: str, gold: str) -> bool:
     return True
   *_, value = answer.rpartition("=")
   # Letters of the gold answer, such as AB, are factors and no word.
-  return any(run not in _CONNECTED and not set(run) <= set(gold)
+  return any(run not in _NO_PROSE and not set(run) <= set(gold)
              for run in _LETTERS.findall(_WORD.sub("", value)))

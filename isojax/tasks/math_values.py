@@ -12,8 +12,8 @@ import sympy
 
 from isojax.tasks import math_text
 
-PLACES = 6  # decimal places in which decimals have to agree,
-DIGITS = 3  # or more, so that this many leading digits agree, see `_places`
+PLACES = 6  # decimal places to which decimals must agree, see `_places`
+DIGITS = 3  # leading digits to which small decimals must agree
 APPROX_TOLERANCE = 0.01  # relative distance of the two sides of \approx
 _NAMES = (sympy.Symbol, sympy.core.function.AppliedUndef, sympy.Derivative)
 
@@ -44,7 +44,7 @@ def _parsed(text: str):
 
 
 def _approximated(left: str, right: str):
-  """The value of `left`, or of `right` if the left side is a name."""
+  """The value of left, or of right if left is a name; None if they differ."""
   exact, about = _parsed(left.strip()), _parsed(right.strip())
   if exact is None or about is None:
     return None
@@ -54,13 +54,13 @@ def _approximated(left: str, right: str):
     a, b = complex(exact.evalf()), complex(about.evalf())
   except (AttributeError, TypeError, ValueError, OverflowError):
     return None
-  distance = 0 if exact.is_Integer else APPROX_TOLERANCE * abs(a)
-  return exact if abs(a - b) <= distance else None
+  tolerance = 0 if exact.is_Integer else APPROX_TOLERANCE * abs(a)
+  return exact if abs(a - b) <= tolerance else None
 
 
 def _is_name(value) -> bool:
-  """Whether a value is made of letters alone: x, f(3), AB, a+b, but not x^2."""
-  if isinstance(value, _NAMES) or value == sympy.E:  # an eccentricity
+  """Whether a value is made of names: x, f(3), AB, a+b, but not x^2."""
+  if isinstance(value, _NAMES) or value == sympy.E:  # e of an ellipse
     return True
   if isinstance(value, sympy.Pow):
     return value.exp == -1 and _is_name(value.base)
@@ -83,8 +83,8 @@ def _verify(gold, answer, places: int = PLACES) -> bool:
 def _unnamed(value):
   """The value that an equation gives a name; None for other relations.
 
-  x=3 is 3, and x=6/2=3 too, because its values are equal. 7=3 is no number.
-  The members of sets and tuples are treated alike; other values are returned.
+  x=3 is 3, and so is x=6/2=3, whose values are equal; 7=3 is None. Sets and
+  tuples get the values of their members; other values are returned unchanged.
   """
   if grader.is_relation(value):
     if not grader.is_equation(value):
@@ -103,7 +103,7 @@ def _unnamed(value):
 
 
 def _ordered(value) -> tuple:
-  """The members of a pair, which is read as an interval, or of a tuple."""
+  """The members of a tuple or a pair (parsed as an open interval); else ()."""
   if isinstance(value, sympy.Interval):
     return (value.start, value.end) if value.is_open else ()
   return value.args if isinstance(value, sympy.Tuple) else ()
@@ -143,14 +143,14 @@ def _same_relation(gold, answer) -> bool:
   if not (isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq)) or (
       grader.is_assignment_relation(gold)):
     return True
-  # Equations without a real solution have the same solutions, none.
+  # Solutions cannot tell equations without any apart, so sides are compared.
   difference = answer.lhs - answer.rhs
   return bool(sympy.solve(gold, list(gold.free_symbols))) or any(
       _verify(gold.lhs - gold.rhs, x) for x in (difference, -difference))
 
 
 def _places(gold) -> int:
-  """The decimal places that show DIGITS digits of the smallest part."""
+  """PLACES, or more if only these show DIGITS digits of the smallest part."""
   if isinstance(gold, sympy.Eq):
     gold = gold.rhs
   parts = [gold] if isinstance(gold, sympy.Expr) else (
@@ -207,7 +207,7 @@ def canonical(text: str) -> str:
   if value is None or _is_infinite(value) and math_text.infinite(text) is None:
     return text
   try:
-    if isinstance(value, sympy.Expr):  # 7=5 is no vote for False
+    if isinstance(value, sympy.Expr):  # doit of 7=5 is False
       value = value.doit()
     if isinstance(value, sympy.Float):
       value = sympy.Rational(str(value))

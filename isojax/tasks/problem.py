@@ -1,7 +1,7 @@
 """A problem, a pool of problems, and the detection of copies.
 
-A problem's id, split and place in the order depend on its own text alone, so
-they do not change when other problems are added or removed.
+A problem's id, order and, without a validation set, split depend on its own
+text alone, so they do not change when other problems are added or removed.
 """
 
 from collections.abc import Iterable
@@ -40,19 +40,19 @@ _SPACE = re.compile(r"(?<![^\W_])\s+|\s+(?![^\W_])")
 
 
 def _spelled(character: str) -> str:
-  """NFKC of a character, except that x² becomes x^2, and 1½ becomes 1 1/2."""
+  """NFKC of a character, but ² becomes ^2, ½ becomes 1/2, dashes become -."""
   kind = unicodedata.decomposition(character).partition(" ")[0]
   plain = unicodedata.normalize("NFKC", character)
   if kind == "<super>":
     return "^" + plain
   if kind == "<fraction>":
     return " " + plain.replace("\u2044", "/")
-  return "-" if plain in "\u2212\u2013\u2014" else plain
+  return "-" if plain in "−–—" else plain
 
 
 def normalised(text: str) -> str:
-  """A question without case, white space, prose punctuation and LaTeX spacing,
-  so that copies of a problem are equal."""
+  """A question without case, prose punctuation, LaTeX delimiters and spacing,
+  and white space that separates no words; equal for copies of a problem."""
   if not text.isascii():
     text = "".join(map(_spelled, text))
   text = _FRACTION.sub(r"\\frac", _SPACING.sub(" ", text.casefold()))
@@ -61,7 +61,7 @@ def normalised(text: str) -> str:
 
 
 def id_and_draw(question: str) -> tuple[int, int]:
-  """Two uint32 hashes of a question: its id, and the draw of its split."""
+  """Two uint32 hashes of a question: its id, and the draw for its split."""
   key = normalised(question).encode()
   digest = hashlib.blake2b(key, digest_size=8).digest()
   return (int.from_bytes(digest[:4], "little"),
@@ -70,7 +70,7 @@ def id_and_draw(question: str) -> tuple[int, int]:
 
 def distinct(pairs: Iterable[tuple[str, str]]
              ) -> tuple[dict[Problem, int], list[str]]:
-  """(problem -> the draw of its split, ordered by id; notes).
+  """({problem: the draw that decides its split}, ordered by id; notes).
 
   Of copies the alphabetically first is kept, whatever the order of the pairs.
   """
@@ -86,8 +86,8 @@ def distinct(pairs: Iterable[tuple[str, str]]
   notes = [] if len(rows) == total else [
       f"{total - len(rows)} of {total} problems are copies of others and were "
       f"dropped; {len(disputed)} questions have copies with another answer"]
-  return {Problem(id_, question, answer): draw for id_, (
-      question, answer, draw) in sorted(rows.items())}, notes
+  return {Problem(id_, question, answer): draw
+          for id_, (question, answer, draw) in sorted(rows.items())}, notes
 
 
 def make_pool(train: Iterable[tuple[str, str]],

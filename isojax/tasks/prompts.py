@@ -20,8 +20,8 @@ class PromptConfig:
   """The text around a question."""
 
   template: str  # with {question}
-  chat: bool  # apply the tokenizer's chat template; this is the user's turn
-  system: str  # the system's turn before it; empty: the template's default
+  chat: bool  # make `template` the user's turn of the tokenizer's chat template
+  system: str  # the system's turn; empty: the default of the chat template
 
   def __post_init__(self):
     if "{question}" not in self.template:
@@ -61,18 +61,18 @@ def token_ids(tokenizer, questions: list[str],
 
 
 def digest(tokenizer, cfg: PromptConfig) -> str:
-  """A hash of the tokens around a question."""
+  """A hash of one prompt's tokens; another template or tokenizer changes it."""
   ids = token_ids(tokenizer, ["1+1"], cfg)
   return hashlib.sha256(str(ids).encode()).hexdigest()
 
 
 def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
            S: int, V: int) -> tuple[list[Problem], Prompts]:
-  """The problems whose prompts have at most S tokens, and the prompts [P, S].
+  """The P problems whose prompts have at most S tokens, and these prompts.
 
   Raises:
     InputError: all prompts are too long, one is empty, a question holds a
-      special token, or a prompt has a token beyond the V of the model.
+      special token, or a prompt has a token id above V - 1.
   """
   questions = [problem.question for problem in problems]
   special = list(filter(None, tokenizer.all_special_tokens))

@@ -1,7 +1,6 @@
 """Custom rewards: a Python function in a file that the config names.
 
-The processes of the grader get the text of the file, see
-`isojax.core.custom_function`.
+The processes of the grader get the file's text, see core/custom_function.py.
 """
 
 import math
@@ -17,7 +16,7 @@ EXAMPLE = f"{KEY}=my_reward.py:score"
 
 
 def read(file: str) -> dict[str, str]:
-  """FILE.py:FUNCTION as `custom_function.read` does, with its errors."""
+  """The path, function and text of FILE.py:FUNCTION; see custom_function."""
   return custom_function.read(KEY, file)
 
 
@@ -28,7 +27,7 @@ def warm_up(source: dict) -> None:
 
 def judge(problem: Problem, answer: str, source: dict
           ) -> tuple[float, str, dict]:
-  """The reward of an answer; its vote, the answer itself; parts of the reward.
+  """(reward, vote, parts of the reward) of an answer, which is its own vote.
 
   A function may return {name: (part, weight)}: the reward is the weighted sum.
 
@@ -74,6 +73,6 @@ def weighted(value: dict) -> tuple[float, dict[str, float]]:
     raise ValueError("too many parts, or a name that is no word")
   total = math.fsum(_number(part) * _number(weight)
                     for part, weight in value.values())
-  # Rounded, because 0.7 + 0.2 + 0.1 must be 1.
+  # Rounded, because a sum of floats may exceed 1 by 2e-16.
   return round(total, 12), {name: _number(part)
                             for name, (part, _) in value.items()}

@@ -1,8 +1,8 @@
-"""Strata: problems of one difficulty for one policy, their files and choice.
+"""Strata: sets of problems of one difficulty for one policy, and their files.
 
-A file of launch.split is JSON lines: a header with hashes of itself and of the
-other lines, then problems with their split, their count of correct samples
-(null if none were drawn) and, if they were measured, the samples' mean tokens.
+A stratum file is JSON lines: a header with hashes of itself and of the other
+lines, then problems with their split, their count of correct samples (null if
+none were drawn) and, if they were measured, the samples' mean tokens.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from isojax.tasks.problem import Pool, Problem
 SPLITS = ("train", "validation")
 REMEDY = "make it with `python -m launch.split`"
 TEST = "test"  # the third split, in a file of its own
-MIN_EASY_RATE = 0.3  # the smallest avg@n of the playbook's Easy set
+MIN_EASY_RATE = 0.3  # smallest avg@n in the IsoCompute Playbook's Easy set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +40,12 @@ class NoTestSplitError(InputError):
 
 
 def source(header: dict) -> dict:
-  """The source that a header names, {} if it names none."""
+  """The source of a header's problems (see base.Task), {} if it names none."""
   return header["source"] if "source" in header else {}
 
 
 def digest(lines: list[str]) -> str:
-  """The hash of the problems' lines that the header holds."""
+  """The hash of lines that a header stores."""
   return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -67,7 +67,7 @@ def _write_lines(path: str, header: dict, rows: list[dict]) -> None:
 
 
 def write(path: str, header: dict, rows: list[dict]) -> None:
-  """Writes rows of {split, id, question, answer, correct[, tokens]}."""
+  """Writes a stratum: rows {split, id, question, answer, correct[, tokens]}."""
   counts = {split: sum(row["split"] == split for row in rows)
             for split in SPLITS}
   _write_lines(path, header | counts, rows)
@@ -75,9 +75,9 @@ def write(path: str, header: dict, rows: list[dict]) -> None:
 
 def _read_lines(path: str, splits: tuple[str, ...], missing: InputError
                 ) -> tuple[dict, dict, dict, dict]:
-  """(header, split -> id -> Problem, tokens, correct) of a file of the splits.
+  """(header, {split: {id: Problem}}, tokens, correct) of a file.
 
-  tokens and correct are those of `Stratum`; `missing` is raised without a file.
+  tokens and correct are those of `Stratum`. Without a file `missing` is raised.
   """
   where = path
   try:
@@ -130,7 +130,7 @@ def read(path: str) -> Stratum:
 
 
 def check_of(task: str | None) -> Callable[[Problem], None]:
-  """The check of a task's problems; those of None are for any task."""
+  """The check of a task's problems; None: of any task, so without a check."""
   if task is None:
     return base.accept
   if task not in base.TASKS:
@@ -144,9 +144,9 @@ ANSWERS = ("answer", "solution", "final_answer", "target", "output", "label")
 
 
 def remedy_of_plain(path: str, row: dict) -> str:
-  """The command that makes a stratum of a file with such a first row."""
-  column = lambda names, default: next(
-      (name for name in names if name in row), list(row)[default])
+  """The command that makes a stratum of a file whose first row is `row`."""
+  column = lambda names, index: next(
+      (name for name in names if name in row), list(row)[index])
   out = path.rpartition(".")[0]
   return shlex.join([
       "python", "-m", "launch.split", "--config=configs/split_own.py",
@@ -162,10 +162,10 @@ def test_path(path: str) -> str:
 
 
 def write_test(path: str, header: dict, rows: list[dict]) -> str:
-  """Writes the test split of the stratum in a file; returns its path.
+  """Writes the test split of the stratum at `path`; returns the split's path.
 
-  Its header has the hash of the stratum's problems, so that `read_test` refuses
-  the test split of another stratum.
+  The file's header has the hash of the stratum's problems, so that `read_test`
+  refuses the test split of another stratum.
   """
   _write_lines(test_path(path), header | {
       "test": len(rows), "of_sha256": read(path).header["sha256"]}, rows)
@@ -173,11 +173,11 @@ def write_test(path: str, header: dict, rows: list[dict]) -> str:
 
 
 def read_test(path: str, header: dict) -> list[Problem]:
-  """The test problems of the stratum in a file with a header.
+  """The test problems of the stratum at `path`, which has this header.
 
   Raises:
     NoTestSplitError: there is no file with a test split.
-    InputError: it was cut or edited, or is of another stratum.
+    InputError: the file was cut or edited, or is of another stratum.
   """
   place = test_path(path)
   test_header, problems, *_ = _read_lines(place, (TEST,), NoTestSplitError(
@@ -205,7 +205,7 @@ def _check_problem(problem: Problem, check: Callable, seen: dict) -> None:
 
 
 def counts(stratum: Stratum) -> tuple[list[int], int]:
-  """Correct samples of each training problem, and n of each; 0: unmeasured."""
+  """(Correct samples of each training problem, n); n is 0 if unmeasured."""
   n = stratum.header["n"] if "n" in stratum.header else 0
   return [stratum.correct["train", p.id] if n else 0
           for p in stratum.train], n
@@ -213,7 +213,7 @@ def counts(stratum: Stratum) -> tuple[list[int], int]:
 
 def expected_tokens(stratum: Stratum, split: str,
                     problems: list[Problem]) -> list[float] | None:
-  """The mean tokens of problems; None if one was not measured."""
+  """The mean new tokens of each problem; None if one was not measured."""
   means = [stratum.tokens[split, p.id] for p in problems
            if (split, p.id) in stratum.tokens]
   return means if len(means) == len(problems) else None
@@ -223,10 +223,10 @@ def expected_tokens(stratum: Stratum, split: str,
 class StratumConfig:
   """Which problems a stratum has."""
 
-  low: float  # smallest avg@n
-  high: float  # largest avg@n
-  # Problems with 0 correct samples are sampled so many times again, and low and
-  # high are of the new samples; None: low and high are of the first n.
+  low: float  # smallest share of correct samples
+  high: float  # largest share
+  # New samples of the problems with 0 of n correct; low and high apply to them,
+  # and other problems are left out. None: low and high apply to the n samples.
   again: int | None
   train: int | None  # problems; None: all
   validation: int | None  # problems; None: all
@@ -242,7 +242,8 @@ class StratumConfig:
                        "0 <= low <= high <= 1")
     if min(x for x in (self.again, self.train, self.validation, 1)
            if x is not None) < 1:
-      raise InputError(f"stratum {self}: expected at least 1")
+      raise InputError(f"stratum {self}: expected again, train and validation "
+                       "of at least 1, or None")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,7 +293,7 @@ def choose_rows(cfg: StratumConfig, name: str, split: str,
 
 
 def parts_of(count: int, shares: dict) -> dict:
-  """name -> its part of `count`, by the largest-remainder method."""
+  """{name: its part of `count`}, by the largest-remainder method."""
   exact = {name: fractions.Fraction(share) * count
            for name, share in shares.items()}
   parts = {name: int(x) for name, x in exact.items()}
@@ -306,7 +307,7 @@ def mix_rows(mixture: Mixture, name: str, split: str,
              strata: dict) -> list[dict]:
   """Distinct rows of one split of a mixture; strata: name -> split -> rows."""
   if lacking := [part for part in mixture.shares if part not in strata]:
-    raise InputError(f"{name}: without {', '.join(lacking)}")
+    raise InputError(f"{name}: not made; it needs {', '.join(lacking)}")
   rows, taken = [], set()
   for part, count in parts_of(getattr(mixture, split), mixture.shares).items():
     free = [row for row in strata[part][split]

@@ -650,6 +650,10 @@ BAD = [  # content, flags, words
     (ONE, dict(fixed={"n": 4}), ["run.csv:2: n is 8 in the file and 4"]),
     (ONE, dict(from_path=r"test_\D*(?P<n>\d)"),
      ["n is 8 in the file and", "in --from_path"]),
+    (lines({"step": 1, VAL: .5, "g": 4}), dict(
+        kind="verl", columns={"n": "g"},
+        fixed={"actor_rollout_ref.rollout.n": 8, "Bp": 4}),
+     ["n is 4 in the file and 8 in", "or the trainer's options"]),
     (ONE, dict(from_path="n4"), ["no named group"]),
     (ONE, dict(from_path="("), ["not a regular expression"]),
     ("model,step,avg\nq,1,0.5\n", dict(fixed=OURS | {"model": "x"}),

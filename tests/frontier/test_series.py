@@ -73,6 +73,8 @@ def test_a_file_of_several_runs_needs_one():
   path = str(LOGS / "table/curves.csv")
   with pytest.raises(InputError, match="choose one of a, b"):
     series.read(path)
+  with pytest.raises(InputError, match="names none, so leave its name out"):
+    series.read(str(LOGS / "openrlhf/train.log"), run="b")
   lines = series.read(path, run="b").evals
   assert [line["best"] for line in lines] == [.5, .75, .75]
 

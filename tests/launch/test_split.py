@@ -102,7 +102,7 @@ def test_mixtures_hold_no_problem_twice():
   assert [row["correct"] for row in rows["easy"]] == [5, 6, 7] * 2
   assert len(errors) == 3 and "medium: 0 of 8" in errors[0]
   assert "b: 1 train problems of extreme were asked for, it has 0" in errors[1]
-  assert errors[2] == "c: without medium"
+  assert errors[2] == "c: not made; it needs medium"
 
 
 @pytest.mark.parametrize("make, message", [

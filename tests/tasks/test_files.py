@@ -150,7 +150,8 @@ PUBLISHED = {
             {"problem": "1+1?", "answer": None, "difficulty": 3.0}],
         "math/test.json": [{"problem": "2+2?", "answer": "4"}]},
                   {("1/2?", "0.5")}, {("2+2?", "4")},
-                  ("1 of 2 rows have not one answer and were dropped",)),
+                  ("1 of 2 rows have no question, or not one answer, and were "
+                   "dropped",)),
     "guru-math": ({
         "guru-RL-92k/train/math__combined_54.4k.parquet": [
             {"prompt": [{"role": "user", "content": f"What is {i}+1?"}],
@@ -317,7 +318,7 @@ def test_bad_files(tmp_path, name, data, message):
     ("number", ["72.0", "10.0", "5.0", "42.0", "624.0", "35.0", "48.0",
                 "16.0"], ()),
     ("answers", ["72", "10", "5", "624", "35", "48", "16"],
-     ("1 of 8 rows have not one answer and were dropped",))])
+     ("1 of 8 rows have no question, or not one answer, and were dropped",))])
 def test_a_folder_of_save_to_disk(column, answers, notes):
   """Written by Hugging Face's datasets 5.2; the fourth row has two answers."""
   pool = read(file_source(
@@ -343,7 +344,8 @@ def test_lists_and_nan(tmp_path):
   pool = read(file_source(path, drop_unanswered=True))
   assert facts(pool.train + pool.validation) == {
       ("a", "2"), ("b", "2.5"), ("c", "7")}
-  assert pool.notes == ("3 of 6 rows have not one answer and were dropped",)
+  assert pool.notes == (
+      "3 of 6 rows have no question, or not one answer, and were dropped",)
 
 
 @pytest.mark.parametrize("files, message", [

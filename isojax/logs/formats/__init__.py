@@ -1,8 +1,7 @@
 """The formats of the logs that launch.fit, compare and doctor read.
 
 To add one: a file here with a `Format`, and its line in FORMATS.
-tests/data/logs/README.md has the meaning of each name, and the file of the
-trainer that writes it.
+tests/data/logs/README.md explains each name, and links the code that writes it.
 """
 
 import re

@@ -25,9 +25,9 @@ class Format:
   """The names of one trainer; the first alternative that a file has is used."""
 
   # Metric -> pattern of its names, whose groups are the evaluation `set`, the
-  # agent (`who`) and `k`.
+  # agent (`who`) and `k`, the samples per problem.
   metrics: tuple[dict[str, str], ...]
-  step: tuple[str, ...] = ("step", "_step", "Step")
+  step: tuple[str, ...] = ("step", "_step", "Step")  # names, preferred first
   marks: str | None = None  # pattern of names that only this trainer writes
   # Field of a training step -> patterns of its names, separated by spaces, the
   # preferred one first; `train/` may precede a name. Besides the fields of
@@ -37,7 +37,7 @@ class Format:
   # (of sampler and trainer), teacher_kl (of distillation), value_loss (of a
   # critic), trained_reward (with what is added to the answers' score).
   fields: dict[str, str] = dataclasses.field(default_factory=dict)
-  # (field, name), besides the metrics of training: ("epoch", "train/epoch").
+  # (field of any line, its name), such as ("epoch", "train/epoch").
   names: tuple[tuple[str, str], ...] = ()
   set_key: str | None = None  # pattern of a name whose group is the eval_set
   # Name, with {set}, of the step whose policy was evaluated.
@@ -47,14 +47,14 @@ class Format:
   # n, model, estimator (of advantages), minibatch, and the keys of
   # isojax.diagnosis.rules.WORDS.
   settings: dict[str, str] = dataclasses.field(default_factory=dict)
-  options: tuple[str, ...] = ()  # further whole numbers that --fixed may have
-  # The options for the problems of a generated batch: a number, and a factor of
-  # Bp. Without either it has Bp.
+  options: tuple[str, ...] = ()  # further whole numbers that --fixed may set
+  # Options for the problems of a generated batch: their number, or a factor of
+  # Bp. Without either the batch has Bp.
   gen_batch_size: str | None = None
   gen_batch_factor: str | None = None
   # (option, pattern) of printed text, besides `option=12`.
   printed: tuple[tuple[str, str], ...] = ()
-  # (text, lines, options printed in the text) -> options
+  # (text before the lines, lines, options printed in the text) -> options
   resolve: Callable[[str, list[dict], dict], dict] | None = None
   # Adds the options that follow from others.
   derive: Callable[[dict], dict] | None = None
@@ -65,8 +65,8 @@ class Format:
   # JSON, or its group `pairs` has names and values that match `pair`.
   console: str | None = None
   pair: str = r"(?P<name>\S+):(?P<value>\S+)"
-  # Corrects the lines in place (one trainer logs minibatches as steps), and
-  # returns a note for the user.
+  # Corrects the lines in place, as where steps are counted from 0; may return a
+  # note for the user.
   amend: Callable[[list[dict]], str | None] | None = None
 
   # How values belong to policies and to C, the rollouts so far.
@@ -76,15 +76,16 @@ class Format:
   sampled_by_n: bool = False  # evaluations sample n per problem, so k = n
   averaged: bool = False  # training values are means since the last line
   before_update: bool = False  # step i has the values before update i + 1
-  # Fields that count since the start, with the line's own step.
+  # Fields that are totals from the start to the end of the line's step.
   counters: tuple[str, ...] = ()
-  repeats: bool = True  # any step may occur again; else only after a resume
+  repeats: bool = True  # a run's first or last step may occur again
   caveat: str | None = None  # note for the user about the metrics
 
   @property
   def known_options(self) -> tuple[str, ...]:
     """The options that --fixed may contain."""
     return (*(self.settings[name] for name in SIZES if name in self.settings),
+            *filter(None, (self.gen_batch_size, self.gen_batch_factor)),
             *self.options)
 
   def columns(self, field: str, names: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ HEADER = 12  # bytes: the length of a record in 8, and its checksum
 
 
 def lines(path: str, data: bytes) -> list[dict]:
-  """A line for each step and first part of a tag, in the order of the file.
+  """A line for each (step, first part of a tag), in the order of the file.
 
   A tracker's step is `Step`, as in TensorBoard's CSV. An incomplete record at
   the end is dropped.

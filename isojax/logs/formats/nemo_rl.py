@@ -31,7 +31,6 @@ FORMAT = base.Format(
         "max_tokens": "policy.max_total_sequence_length",
         "filter": "grpo.use_dynamic_sampling", "std": "grpo.normalize_rewards",
         "estimator": "grpo.adv_estimator.name"},
-    options=("grpo.batch_multiplier",),
     gen_batch_factor="grpo.batch_multiplier",
     console=r"(?:={3,} Step (?=\d+/\d+ =)|Starting validation at step )"
     r"(?P<step>\d+)"

@@ -9,7 +9,7 @@ def _metrics(start: str) -> dict[str, str]:
 
 
 def sizes(config: dict) -> dict:
-  """Batch and group size of an orchestrator; ValueError if they are several."""
+  """Batch and group size of a config; ValueError for several group sizes."""
   config = config["orchestrator"] if "orchestrator" in config else config
   (group,) = {(config | source)["group_size"]
               for source in config["train"]["source"]}
@@ -78,7 +78,7 @@ FORMAT = base.Format(
     amend=count_from_one, resolve=older_sizes,
     config_files=("configs/orchestrator.json", "configs/orchestrator.toml",
                   "configs/rl.json", "configs/rl.toml"), parse_config=sizes,
-    # its orchestrator, or its trainer: `Step 12 | Time: 9.50s | Reward: 0.5`
+    # Of the orchestrator or the trainer: `Step 12 | Time: 9.50s | Reward: 0.5`
     console=r"Step (?P<step>\d+) \| (?P<pairs>Time: .+)",
     pair=r"(?P<name>[A-Z][\w.\- ]*): +(?P<value>-?[\d.]+(?:e-?\d+)?)",
     # The running total is logged before the step's own rollouts are added.

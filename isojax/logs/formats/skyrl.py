@@ -6,7 +6,7 @@ from isojax.logs.formats import base
 
 
 def group_size(head: str, lines: list[dict], options: dict) -> dict:
-  """The options with n, from a name such as reward/avg_pass_at_8."""
+  """The options with n, if the names of the lines have one avg_pass_at_N."""
   sizes = {match[1] for line in lines for name in line
            if (match := re.fullmatch(r"reward/avg_pass_at_(\d+)", name))}
   return ({"generator.n_samples_per_prompt": sizes.pop()}
@@ -14,7 +14,7 @@ def group_size(head: str, lines: list[dict], options: dict) -> dict:
 
 
 def without_rounded(lines: list[dict]) -> None:
-  """Removes learning rates that the console rounded to 0.0000, in place."""
+  """Removes rates that the console rounded to the text 0.0000, in place."""
   for line in lines:
     if line.get("policy/policy_lr") == "0.0000":
       del line["policy/policy_lr"]

@@ -3,7 +3,7 @@
 from isojax.logs.formats import base
 
 
-def count_updates(lines: list[dict]) -> str | None:
+def count_updates(lines: list[dict]) -> None:
   """Sets the step of each line to the number of updates.
 
   slime numbers its rollout batches from 0. Batch i is trained on in update
@@ -24,7 +24,6 @@ def count_updates(lines: list[dict]) -> str | None:
       continue
     started = True
     line["step"] = number + 1
-  return None
 
 
 FORMAT = base.Format(

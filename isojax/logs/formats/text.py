@@ -1,8 +1,8 @@
-"""Files as flat lines of names and values, with line numbers.
+"""Reads files as flat lines of names and values, with line numbers.
 
-CSV, JSON lines, one JSON document, the console output of a trainer, or events
-of TensorBoard. An incomplete last line is dropped and a few broken lines are
-skipped, both with a note; a file of another kind is an error.
+A file is CSV, JSON lines, one JSON document, a trainer's console output, or
+TensorBoard events; another one is an error. An incomplete last line is dropped,
+and a few broken lines are skipped, with a note.
 """
 
 import ast
@@ -28,17 +28,17 @@ MAX_BYTES = 1 << 30  # bytes of a file
 # precision of a float.
 MAX_DIGITS = 320
 LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS},}}")
-MAX_BROKEN = 0.1  # share of the lines; with more it is another kind of file
+MAX_BROKEN = 0.1  # share of the lines; a file with more is refused
 COLOUR_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 NUMPY_NUMBER = re.compile(r"^np\.\w+\((.*)\)$")  # numpy 2: np.float64(0.5)
 # A progress bar, 12%|###   | 6/50 [00:10<01:20, 1.8s/it]. One with a
 # description does not count updates.
 BAR = (r"(?P<described>:\s*)?(?<!\d)\d{1,3}%(?:\|[^|]*\|)?\s*"
        r"(?P<done>\d{1,15})/(?P<total>\d{1,15}) \[(?P<elapsed>[\d:]{,15})")
-ASSIGNMENT = re.compile(
+ASSIGNMENT = re.compile(  # an option a.b=value of a command line
     r"(?<![\w.])((?:[a-z_]\w*\.)+\w+)=('[^']*'|[^\s'\"\\]+)")
 RAY_PREFIX = re.compile(r"^\([^()]* pid=\d+[^()]*\) ", re.M)
-DICT_PART = re.compile(
+DICT_PART = re.compile(  # a key with a dict's start or a scalar; a dict's end
     r"'(?P<key>[\w.-]+)': (?:(?P<open>\{)|(?P<value>'[^']*'|"
     r"[^\s,{}\[\]'()]+))?|(?P<end>\})")
 NOTEBOOK = re.compile(r'\s*\{\s*"(?:cells|metadata|nbformat)"')
@@ -55,13 +55,13 @@ class Log:
 
 
 def load(path: str) -> Log:
-  """The lines of a file without absent values: null is absent, NaN is not."""
+  """The lines of a file, without null and empty values; NaN is kept."""
   data = _content(path)
   if "tfevents" in os.path.basename(path):
     return Log([(f"{path}:{number}", line) for number, line in enumerate(
         events.lines(path, data), 1)])
   text = LONG_NUMBER.sub(lambda match: match[0][:MAX_DIGITS],
-                  data.decode("utf-8-sig", errors="replace"))
+                         data.decode("utf-8-sig", errors="replace"))
   if not text.strip():
     raise InputError(f"{path}: empty; expected a line for each step")
   is_json = text.lstrip()[0] in "{[" or path.endswith((".json", ".jsonl"))
@@ -237,11 +237,11 @@ def _console(path: str, text: str) -> Log | None:
   """The metrics in a console's output, or None if there are none."""
   text = RAY_PREFIX.sub("", COLOUR_CODE.sub("", text))
   consoles = [form for form in FORMATS.values() if form.console]
-  # TRL's pattern is last: its dicts have no step, and match other trainers'.
+  # TRL's pattern is last: it has no step, and matches others' dicts too.
   for form in sorted(consoles, key=lambda form: "<step>" not in form.console):
     lines, start = [], len(text)
-    bars, elapsed = [], []  # (done, total) and seconds of each progress bar
-    bars_before = []  # the number of bars before each line
+    bars, elapsed = [], []  # (done, total) and seconds at each print of a bar
+    bars_before = []  # the number of these prints before each line
     number = counted = 0
     for match in re.finditer(f"{BAR}|{form.console}", text, re.M):
       part = match.groupdict()
@@ -271,21 +271,21 @@ def _seconds(clock: str) -> int:
 
 def _forecast(bars: list[tuple[int, int]], elapsed: list[int],
               bars_before: list[int]) -> str | None:
-  """The time of a run that has not ended, by the bar before its last line."""
+  """The time of a run that has not ended, by its bars; None without any."""
   steps = next((bars[count - 1][1] for count in reversed(bars_before) if count),
                None)
-  clock = sorted({done: seconds for (done, total), seconds in zip(bars, elapsed)
+  times = sorted({done: seconds for (done, total), seconds in zip(bars, elapsed)
                   if total == steps and seconds}.items())
-  if not clock or clock[-1][0] == steps:
+  if not times or times[-1][0] == steps:
     return None
-  done, seconds = clock[-1]
+  done, seconds = times[-1]
   paces = [(after - before) / (last - first) for (first, before), (last, after)
-           in itertools.pairwise([(0, 0), *clock])]
+           in itertools.pairwise([(0, 0), *times])]
   low, high = (duration(steps * pace) for pace in (min(paces), max(paces)))
   return (f"all {steps:,} steps take {duration(steps * seconds / done)} at the "
           f"pace of the first {done:,}" + (
               f"; {low} to {high} at their lowest and highest pace"
-              if len(clock) > 1 else ""))
+              if len(times) > 1 else ""))
 
 
 def _line(part: dict, form: Format) -> dict | None:
@@ -314,14 +314,14 @@ def _add_steps(lines: list[dict], bars_before: list[int],
   """Adds the step to lines without one by the progress bars; returns a note.
 
   `bars` has (done, total) of each print of a bar, `bars_before` the number of
-  them before each line.
+  prints before each line.
   """
   if all("step" in line for line in lines):
     return None
   trained = 0
   for line in lines:
     trained += "loss" in line
-    line["logged"] = trained  # log calls so far; step / logging_steps
+    line["logged"] = trained  # log calls so far: step / logging_steps
   totals = [bars[count - 1][1] for line, count in zip(lines, bars_before)
             if "loss" in line and count] or [total for _, total in bars]
   # The commonest total is that of training; evaluations have other bars.
@@ -346,10 +346,10 @@ def _add_steps(lines: list[dict], bars_before: list[int],
 def printed_options(head: str, form: Format) -> dict:
   """The options in the text before the metrics: name -> set of its values.
 
-  A value in the printed config overrides one on the command line. Without both,
-  the numbers that follow an option's name are used, which may be several.
+  A value in the printed config overrides one on the command line. Without
+  either, all numbers that follow the option's name are its values.
   """
-  wanted = (*form.settings.values(), *form.options)
+  wanted = dict.fromkeys((*form.settings.values(), *form.known_options))
   options = {name: {_scalar(value) or value.strip("'")}
              for name, value in ASSIGNMENT.findall(head)
              if name in wanted}  # the last assignment counts, as in hydra
@@ -369,8 +369,8 @@ def printed_options(head: str, form: Format) -> dict:
 def _config(head: str):
   """Yields the dotted name and value of each scalar in a pretty-printed dict.
 
-  Other processes print between its lines, and the end may be missing. So the
-  nesting follows from the columns of keys, and within a line from its braces.
+  Other processes print between the dict's lines, and its end may be missing. So
+  the nesting follows from the columns of keys, and within a line from braces.
   """
   stack = []  # (column, key, whether its value is a dict)
   for line in head.split("\n"):
@@ -392,7 +392,7 @@ def _config(head: str):
 
 
 def _scalar(text: str):
-  """A number or text of a printed dict; None for None and the rest."""
+  """The number or text that is printed; None for anything else."""
   with contextlib.suppress(ValueError, SyntaxError):
     value = ast.literal_eval(text.strip())
     if isinstance(value, (int, float, str)):

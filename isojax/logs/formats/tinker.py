@@ -13,9 +13,9 @@ def _flat(config: dict):
 
 
 def sizes(config: dict) -> dict:
-  """The group and batch size, and the model, of a config.json."""
+  """The options of a config.json that the format uses."""
   values = dict(_flat(config))
-  batch = values.get("batch_size")  # of the builder of the dataset
+  batch = values.get("batch_size")  # of some dataset builders
   options = {
       "group_size": values["group_size"],
       "groups_per_batch": values.get("groups_per_batch", batch),

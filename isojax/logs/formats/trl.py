@@ -27,7 +27,7 @@ def generated(step: int, B: int, options: dict) -> int:
 
 
 def batch_of_prompts(head: str, lines: list[dict], options: dict) -> dict:
-  """The printed options, with the batch as Bp if it counts prompts.
+  """Renames the batch of an update to Bp if it counts prompts.
 
   In TRL <= 0.14 the total batch size counts prompts, so it is the examples of
   an epoch divided by its updates. Later versions count rollouts.
@@ -50,7 +50,7 @@ def batch_of_prompts(head: str, lines: list[dict], options: dict) -> dict:
 
 
 def with_generation_batch(options: dict) -> dict:
-  """The options with the batch of a generation, from the batch of an update.
+  """Adds the batch of a generation, from the batch of an update.
 
   The batch of an update is micro batch * accumulation * processes, that of a
   generation micro batch * steps_per_generation * processes.
@@ -101,8 +101,8 @@ FORMAT = base.Format(
               r"Total (?:train )?batch size \([^)]*\) = ([\d,]+)"),
              ("gradient_accumulation_steps",
               r"Gradient [Aa]ccumulation steps = ([\d,]+)")),
-    # A printed dict with a reward or an evaluation. ms-swift's has also
-    # 'global_step/max_steps', from which formats.text takes the step.
+    # A printed dict with a reward or an evaluation. If it is ms-swift's,
+    # formats.text takes the step from it.
     console=r"(?P<values>\{(?=[^{}]*'(?:reward'|rewards/|eval_))'[^{}]*\})",
     sampled_by_n=True, averaged=True, generated=generated,
     caveat="avg is TRL's eval_reward, the weighted sum of its reward functions;"

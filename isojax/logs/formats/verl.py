@@ -65,13 +65,12 @@ FORMAT = base.Format(
         "filter": "algorithm.filter_groups.enable",
         "std": "algorithm.norm_adv_by_std_in_grpo",
         "estimator": "algorithm.adv_estimator"},
-    options=("data.gen_batch_size",
-             "actor_rollout_ref.actor.ppo_mini_batch_size"),
+    options=("actor_rollout_ref.actor.ppo_mini_batch_size",),
     gen_batch_size="data.gen_batch_size",
     console=r"(?:^|\s)step:(?P<step>\d+) - (?P<pairs>\S+:.*)",
     pair=r"(?:^| - )(?P<name>.+?):(?P<value>[^:]*?)(?= - |$)",
     amend=count_from_one,
-    # DAPO's recipe; then verl's replay buffer, which counts problems
+    # Of DAPO's recipe, and of verl's replay buffer, which counts problems.
     sampled=(("train(?:ing)?/num_gen_batches", base.BATCHES),
              (r"training/\w+/(?:evicted|discarded_surplus)_samples",
               base.DISCARDED)),
