@@ -85,6 +85,11 @@ class Split:
       object.__setattr__(self, field, {
           name: sections.section(cls, values, f"config.{field}.{name}")
           for name, values in getattr(self, field).items()})
+    for name, stratum in self.strata.items():
+      if stratum.again == self.n:  # of the counts that chose the problems
+        raise InputError(
+            f"config.strata.{name}.again={self.n}: expected another number of "
+            "samples than config.n, by which new ones are told apart")
     for name, mixture in self.mixtures.items():
       unknown = [part for part in mixture.shares if part not in self.strata]
       if unknown or name in self.strata:

@@ -379,6 +379,13 @@ def section(values):
   return sections.section(split_lib.Split, values, "config")
 
 
+def test_new_samples_are_told_from_the_first_ones():
+  """Else a stratum would be of the samples that chose its problems."""
+  values = split_math.get_config().to_dict() | {"n": 128, "mixtures": {}}
+  with pytest.raises(InputError, match="strata.extreme.again=128: expected"):
+    section(values)
+
+
 def test_counts_are_not_replaced_by_none(tmp_path):
   rows = [dict(split=split, id=1, question="1 2 3 4=10", answer="1+2+3+4",
                correct=2) for split in strata_lib.SPLITS]
