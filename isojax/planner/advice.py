@@ -1,9 +1,7 @@
 """The allocation of a budget, by a law of n*(C), and warnings about it.
 
 IsoCompute Playbook (arXiv 2603.12151), sections 4 and 9: n from the law, a
-moderate constant Bp, the rest of the budget in M, lr ~ sqrt(Bp n). Bp problems
-of a step, n rollouts of each, M updates, C rollouts of the run, D training
-problems; n* the best n at C.
+moderate constant Bp, the rest of the budget in M, lr ~ sqrt(Bp n).
 """
 
 import dataclasses
@@ -30,9 +28,9 @@ from isojax.planner.priors import Prior
 DEFAULT_BP = 32  # the smallest Bp of the paper
 # A given n outside the interval of n* by more than this factor gets a warning.
 N_TOLERANCE = 2
-# Times the largest C of a law's data; beyond it a race is proposed.
+# Beyond this multiple of the largest C of a law's data, a race is proposed.
 MAX_EXTRAPOLATION = 4
-# The most epochs of a smaller n when the next larger one overtook it, in the
+# The epochs after which, at the latest, the next larger n overtook an n in the
 # runs of the paper's draft.
 OVERTAKEN_EPOCHS = 3.7
 FEWEST_BP = 8  # the smallest Bp that was tested without instability, on Easy
@@ -58,7 +56,7 @@ class Question:
 
   @property
   def from_table(self) -> bool:
-    """Whether n comes from the published table: best@k and worst@k."""
+    """Whether n is from the table priors.BEST_AT_END: best@k or worst@k."""
     return isinstance(self.law, Prior) and self.metric != "avg"
 
   @property
@@ -68,7 +66,8 @@ class Question:
 
   @property
   def tested_Bps(self) -> tuple[int, ...]:
-    """The Bp at which n* was measured; empty: at the best of all tested Bp."""
+    """The Bp at which n* was measured; empty if it is of the best Bp at each C.
+    """
     if self.from_table:
       return tuple(priors.BEST_AT_END[self.law.stratum, self.metric])
     if isinstance(self.law, Fitted):
@@ -95,15 +94,15 @@ class Answer:
   argument: float  # of the law, such as C
   unit: str  # of the argument
   data_range: tuple[float, float]  # of the argument
-  measured_Bp: int | None = None  # n is the best measured one, at this Bp
+  measured_Bp: int | None = None  # n was measured, at this Bp; None: a law's n
 
   @property
   def beyond(self) -> bool:
-    """Whether the argument is outside of the data."""
+    """Whether the argument is outside of the data's range."""
     return not self.data_range[0] <= self.argument <= self.data_range[1]
 
   def nearest_n(self, ns, most: int) -> int:
-    """The nearest of ns; if empty, the measured n or a power of two <= most."""
+    """The nearest of `ns`; if empty, n if measured, or a near power of two."""
     if ns:
       return min(ns, key=lambda n: abs(math.log(n / self.n)))
     if self.measured_Bp and self.n <= most:
@@ -118,23 +117,21 @@ class Advice:
   allocation: Allocation
   lr: float
   answer: Answer
-  # n* within the bounds of other evidence, before it is rounded to a power of
-  # two; `n_reason` says why it is not n*, and is empty if it is.
-  wanted_n: float
-  n_reason: str
-  n_bounds: tuple[float, float] | None  # the interval, or the other evidence's
+  wanted_n: float  # n*, or nearest to it by other evidence; before rounding
+  n_reason: str  # why wanted_n is not n*; empty if it is n*
+  n_bounds: tuple[float, float] | None  # of n*, or of the other evidence
   changes: tuple[str, ...]  # of Bp and n to admitted values, and why
   warnings: tuple[str, ...]
 
 
 def preferred_Bp(q: Question) -> int:
-  """The given Bp, else the one Bp of the law, else a moderate one."""
+  """The given Bp, else that of the law if it has one, else a moderate one."""
   Bps = (DEFAULT_BP,) if q.from_table else q.tested_Bps
   return q.Bp or (Bps[0] if len(Bps) == 1 else 2 * DEFAULT_BP)
 
 
 def _law_argument(q: Question) -> float:
-  """The law's argument in its unit; InputError if it cannot be computed."""
+  """The law's argument for q.C; InputError if it cannot be computed."""
   unit = q.law.unit
   if unit == "updates" and q.has_fixed_batch:
     return float(q.C // q.law.law.B)
@@ -197,7 +194,7 @@ def evaluate_law(q: Question) -> Answer:
 
 
 def _ns_of_fixed_batch(q: Question) -> list[int]:
-  """The n that keep the law's Bp * n; InputError if q asks for another one."""
+  """The n that keep the law's Bp * n; InputError if q excludes all of them."""
   B = q.law.law.B
   if q.Bp:
     raise InputError(
@@ -208,15 +205,16 @@ def _ns_of_fixed_batch(q: Question) -> list[int]:
         f"this law is of Bp * n = {B}; expected a batch of at most {q.B_max} "
         "(--B_max); take another law")
   ns = [n for n in range(2, B + 1) if B % n == 0 and B // n <= (q.D or B)]
-  if not ns or (q.n and q.n not in ns):
-    admits = ", ".join(map(str, ns)) or "none"
+  if q.n and q.n not in ns:
     raise InputError(f"--n={q.n}: expected a divisor of the law's Bp * n = "
-                     f"{B}, with Bp at most D: {admits}")
+                     f"{B}, with Bp at most D: {', '.join(map(str, ns))}")
   return ns
 
 
 def bounded_n(q: Question, answer: Answer):
-  """(n, bounds, reason): the n of a published law, within other evidence's.
+  """(n, bounds, reason): n*, moved into other evidence's bounds if published.
+
+  The reason is empty if n* is not moved.
   """
   law, n, bounds, reasons = q.law, answer.n, answer.interval, []
   if not isinstance(law, Prior) or q.from_table:
@@ -243,7 +241,7 @@ def bounded_n(q: Question, answer: Answer):
 
 
 def _is_other_model(q: Question) -> bool:
-  """Whether the model is not the prior's, by its sizes, else by its name."""
+  """Whether the model is not PRIOR_MODEL, by its sizes, else by its name."""
   if q.sizes is not None:
     return q.sizes != priors.PRIOR_SIZES
   return q.model is not None and priors.PRIOR_FAMILY not in q.model.lower()
@@ -256,19 +254,19 @@ def few_problems(q: Question) -> bool:
 
 
 def _max_n(q: Question) -> int:
-  """The largest n advised: Bp may be lowered for it, to FEWEST_BP."""
+  """The largest n that is advised, for which Bp is lowered to FEWEST_BP."""
   return max(2, q.B_max // min(q.Bp or FEWEST_BP, FEWEST_BP))
 
 
 def _cell(q: Question, n: int, Bp: int) -> tuple[int, int, tuple[str, ...]]:
-  """The nearest admitted (Bp, n), and sentences on what was changed and why."""
+  """(Bp, n, changes): the nearest admitted cell; why it is not (Bp, n)."""
   if q.has_fixed_batch:
     return q.law.law.B // n, n, ()
   return admitted(Bp, n, B_max=q.B_max, D=q.D or q.B_max)
 
 
 def advise(q: Question) -> Advice:
-  """The allocation of a budget; InputError if nothing is known about it."""
+  """The allocation of the budget q.C; InputError if no n is known for it."""
   ns = _ns_of_fixed_batch(q) if q.has_fixed_batch else ()
   answer = evaluate_law(q)
   first_Bp = q.Bp or answer.measured_Bp or preferred_Bp(q)
@@ -298,7 +296,7 @@ def neighbours(q: Question, a: Allocation) -> tuple[Allocation, ...]:
 
 
 def predict(law: Prior | Fitted, allocation: Allocation) -> Prediction | None:
-  """The reward from the fit's tables, or None if not in them."""
+  """The reward of an allocation by its fitted curve; None if there is none."""
   if isinstance(law, Prior) or law.unit != "rollouts":
     return None
   C = allocation.C
@@ -310,8 +308,8 @@ def predict(law: Prior | Fitted, allocation: Allocation) -> Prediction | None:
 
 def _for_budget(q: Question, Bp: int, n: int, budget_at) -> Advice | None:
   """The advice for the budget at (Bp, n); None if it pays for no step."""
-  # A measured frontier has its own Bp, at which the hours pay for another C:
-  # then try again with that Bp, at most twice.
+  # The best measured cell may have another Bp, at which the hours give another
+  # C: then try again with that Bp, at most twice.
   for _ in range(3):
     C = budget_at(Bp, n)
     if not C:
@@ -326,10 +324,9 @@ def _for_budget(q: Question, Bp: int, n: int, budget_at) -> Advice | None:
 def for_hours(q: Question, hours: float, budget_at) -> Advice:
   """The advice for hours of wall time instead of C.
 
-  The rollouts that an hour pays for depend on n, and n* on the rollouts. Of the
-  powers of two, the advice takes the one nearest to the n that it would take at
-  the budget of that n.
-  budget_at is (Bp, n) -> C that fits into the hours, or 0.
+  How many rollouts the hours pay for depends on n, and n* on these rollouts. So
+  each power of two is tried: the advice is for the n that is nearest to the n*
+  of the rollouts that it leaves. `budget_at`: (Bp, n) -> these rollouts, or 0.
   """
   most = _max_n(q)
   ns = [q.n] if q.n else [  # powers of two to 4,096, twice the largest tested
@@ -350,8 +347,9 @@ def for_hours(q: Question, hours: float, budget_at) -> Advice:
     raise errors[0]
   if not advices:
     Bp, n, _ = min(cells, key=lambda cell: cell[0] * cell[1])
-    raise InputError(f"--hours={hours:g} is less than one step of the smallest "
-                     f"batch, Bp={Bp}, n={n}; give more, or a smaller --Bp")
+    raise InputError(f"{hours:.3g} hours of wall time are less than one step of"
+                     f" the smallest batch, Bp={Bp}, n={n}; give more, or a "
+                     "smaller --Bp")
   return min(advices, key=lambda advice: abs(math.log(
       advice.allocation.n / advice.wanted_n)))
 
@@ -363,8 +361,9 @@ def contradiction_of(law: Fitted, Bp: int | None, n: float,
                      x: float) -> tuple[str, str] | None:
   """How the measured curves contradict an n: (sentence, flags of launch.plan).
 
-  None if no curve does. The curve of the nearest tested n at Bp (None: any)
-  represents n; curves are read up to their data. x is C in the law's unit.
+  None if no curve does. n is judged by the curve of the nearest tested n at Bp
+  (None: any Bp), and each curve by its last data if they end before x, which is
+  C in the law's unit.
   """
   started = [c for c in law.curves if c.C_lo <= x]
   same_Bp = [c for c in started if Bp in (None, c.Bp)]
@@ -415,7 +414,8 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
     yield (f"outside of the data: the {'table' if q.from_table else 'law'} is "
            f"of {low:.3g} to {high:.3g} {answer.unit}, this is "
            f"{answer.argument:.3g}" + (
-               "; n* is that of their end" if isinstance(law, Prior) else ""))
+               "; n* is that of the range's end" if isinstance(law, Prior)
+               else ""))
   tested_Bp = not Bps or q.has_fixed_batch or (
       a.Bp in Bps if q.from_table else min(Bps) <= a.Bp <= max(Bps))
   if not tested_Bp:
@@ -424,7 +424,7 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
   if isinstance(law, Prior):
     yield from prior_cautions(q)
     return
-  if law.whose != Fitted.whose:
+  if law.is_study:
     yield (f"the law is of {priors.STUDY_MODEL}, one small policy on one task: "
            "a prior for tiny policies; measure your own, launch.plan --sweep")
   yield from law.cautions
@@ -466,7 +466,7 @@ def allocation_cautions(q: Question, a: Allocation, answer: Answer):
   largest = q.law.max_n if isinstance(q.law, Prior) else max(q.law.n)
   if a.n >= largest:
     yield f"n = {a.n} is at the edge of what was tested ({largest})"
-  # A factor of sqrt(2) is the rounding to a power of two.
+  # Rounding to a power of two alone is a factor of at most sqrt(2).
   if a.B > q.B_max // 2 and a.n < answer.n / math.sqrt(2):
     yield (f"the cap of {q.B_max} rollouts a step keeps n below "
            f"n* = {answer.n:.3g}: a cap can look like saturation")

@@ -1,7 +1,6 @@
 """Reads a run in the options of a trainer, for `export` to write in another's.
 
-NAME={FIELD} of export.TRAINERS says which field an option sets. Bp problems of
-a step, n rollouts of each, B = Bp * n, M steps, D training problems.
+NAME={FIELD} of export.TRAINERS says which field an option sets.
 """
 
 import os
@@ -35,16 +34,16 @@ def comparable(value) -> float | str:
 
 def read(trainer: str, text: str, *, devices: int | None, D: int | None
          ) -> tuple[plan_file.Row, export.Setting, list[str]]:
-  """The run that the options in `text` make, and NAME=VALUE of ignored ones.
+  """(run, setting, NAME=VALUE of ignored options) of the options in `text`.
 
   InputError names the options that are missing, or the nearest legal n.
   """
-  origin, fields = export.TRAINERS[trainer], {}  # fields of export.options
+  origin, fields = export.TRAINERS[trainer], {}  # field -> text of its value
   code = re.sub(r"(?m)(^|\s)#.*$", "", text)
   options = {plain_name(flag or name): value or "true"
              for flag, name, value in OPTION.findall(code)}
   pairs = re.findall(r"(\S+)={(\w+)}", f"{origin.options} {origin.with_kl}")
-  if "={lr}" not in origin.options:  # its name is in the trainer's note
+  if "={lr}" not in origin.options:  # the trainer's note names it
     pairs.append(("learning_rate", "lr"))
   for name, field in pairs:
     if plain_name(name) in options:
@@ -54,13 +53,13 @@ def read(trainer: str, text: str, *, devices: int | None, D: int | None
   text_of = lambda field: fields[field].lower() if field in fields else ""
   n, Bp, B, M, lr = map(number, ("n", "Bp", "B", "M", "lr"))
   if B is None and "per_device" in fields:
-    if "steps_per_generation" in options:  # TRL's; replaces the accumulation
+    if "steps_per_generation" in options:  # of TRL, overrides accumulation
       fields["accumulation"] = options["steps_per_generation"]
     B = number("per_device") * (number("accumulation") or 1) * (devices or 1)
   if n and B and not Bp:
     if B % n:
-      raise InputError(f"{B:g} rollouts are no groups of n = {n:g}; take n = "
-                       f"{nearest_divisors(int(B), int(n))}")
+      raise InputError(f"{B:g} rollouts are not whole groups of n = {n:g}; "
+                       f"take n = {nearest_divisors(int(B), int(n))}")
     Bp = B // n
   if M is None and "epochs" in fields and D and Bp:
     M = number("epochs") * (D // Bp)
@@ -68,8 +67,9 @@ def read(trainer: str, text: str, *, devices: int | None, D: int | None
   missing = [" or ".join(name for name, field in pairs if field in alternatives)
              for alternatives, value in needed.items() if not value]
   if missing:
-    raise InputError(f"no {', no '.join(missing)} in the options of {trainer}; "
-                     "epochs need --D")
+    raise InputError(f"no {', no '.join(missing)} in the options of {trainer}"
+                     + ("; epochs need --D, of at least Bp" if not M
+                        and "{epochs}" in origin.options else ""))
   prompt, response, total = map(whole, ("prompt", "response", "total"))
   row = plan_file.Row(
       allocate(Bp=int(Bp), n=int(n), M=int(M), C=int(Bp * n * M)),
@@ -91,14 +91,15 @@ def read(trainer: str, text: str, *, devices: int | None, D: int | None
 
 def convert(source: str, target: str, *, devices: int | None, D: int | None
             ) -> str:
-  """The options of trainer `target` for a run: TRAINER:FILE or :OPTIONS."""
+  """The run of `source`, TRAINER:FILE or TRAINER:OPTIONS, written for `target`.
+  """
   trainer, _, text = source.partition(":")
   if trainer not in export.TRAINERS or not text:
     raise InputError(f"--from={source:.60}: expected TRAINER:FILE or TRAINER:"
                      f"OPTIONS, with one of {', '.join(export.TRAINERS)}")
   if os.path.isfile(text):
     with open(text, encoding="utf-8", errors="replace") as file:
-      text = file.read(10**6)
+      text = file.read(10**6)  # far more than any script has
   try:
     row, setting, ignored = read(trainer, text, devices=devices, D=D)
   except ValueError as error:

@@ -1,7 +1,7 @@
 """The cost of an allocation: rollouts -> tokens -> FLOPs, bytes -> time, USD.
 
-The stages of a step follow each other. The seconds of a stage, with the FLOPs
-and bytes of one chip, are
+The stages of a step run one after the other. The seconds of a stage, with the
+FLOPs and bytes of one chip, are
 
   max(FLOPs / (peak * fraction), bytes / (bandwidth * fraction))
     + link bytes / (link bandwidth * fraction).
@@ -10,8 +10,7 @@ Not included: compilation, checkpoints, networks slower than the links, and
 overlap of links with compute. Sliding windows (Gemma) are priced as full
 attention, which is too high.
 
-Bp problems of a step, n rollouts of each, B = Bp * n, M sampling rounds, C
-rollouts of a run. A link is ICI or NVLink.
+Here M counts sampling rounds. A link is ICI or NVLink.
 """
 
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from isojax.core.model_shape import ModelShape
 from isojax.errors import InputError
 from isojax.planner.machines import Machine, Mesh
 
-MOST_ROLLOUTS = 2**50  # of a budget; from 2**53 on floats skip whole numbers
+MOST_ROLLOUTS = 2**50  # of a budget; beyond 2**53 floats skip whole numbers
 # Share of the decoded slots that is kept with in-flight updates: no slot waits
 # for the longest answer of a step. python -m launch.bench --what=in_flight, on
 # skewed lengths: 0.935, against 0.601 with synchronous sampling.
@@ -56,11 +55,11 @@ class Recipe:
   epochs: int = 1  # passes over these rollouts
   minibatches: int = 1  # updates of a pass
   old_logp: bool = False  # one forward pass before the updates
-  ref_logp: bool = False  # one of the reference too, for a KL in the reward
+  ref_logp: bool = False  # and one of the reference, for a KL in the reward
   kl: bool = False  # KL in the loss: the reference runs on all trained tokens
   critic: str = "none"  # or shared or own
   rounds: float = 1.0  # mean sampling rounds of a step; 1 without resampling
-  in_flight: bool = False  # sampling goes on across updates
+  in_flight: bool = False  # unfinished answers go on after an update
 
   def __post_init__(self):
     if min(self.epochs, self.minibatches, self.rounds) < 1:
@@ -75,7 +74,7 @@ class Recipe:
   def has_value_pass(self) -> bool:
     """Whether values take a forward pass of their own.
 
-    A shared critic's come with `old_logp`, from the same hidden states.
+    Values of a shared critic come from the hidden states of `old_logp`.
     """
     return self.own_critic or (self.critic == "shared" and not self.old_logp)
 
@@ -90,7 +89,7 @@ class Recipe:
 
 
 class Tokens(typing.NamedTuple):
-  """Tokens to compute, and (_context) how many each attends to on average."""
+  """Tokens to compute, and (_context) to how many each attends on average."""
 
   prompt: float
   response: float
@@ -102,9 +101,9 @@ class Tokens(typing.NamedTuple):
 class Workload:
   """What a step computes, except its allocation.
 
-  With `padded`, prompts and the cache have their maximal lengths and the
-  answers of an update are packed into rows of the maximal length, as isojax
-  does. Without, everything has its mean length.
+  With `padded`, as in isojax, prompts and the cache have their maximal lengths,
+  and the answers of an update are packed into rows of the maximal length.
+  Without, everything has its mean length.
   """
 
   lengths: Lengths
@@ -134,7 +133,7 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True)
 class Efficiency:
-  """The fractions of a machine's peaks that each stage of a step reaches.
+  """The speed of a machine, mostly as fractions of its peaks.
 
   Measured fractions can exceed 1 where caches beat the memory bandwidth.
   """
@@ -176,12 +175,12 @@ PEAK = Efficiency(1.0, 1.0, 1.0, 1.0, 1.0, step_seconds=0.0, basis="peak")
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-  """The wall time of a step or of a run by stage, in seconds."""
+  """The wall time of a step or of a run, in seconds of each stage."""
 
   prefill: float  # of prompts, once per problem
   decode: float
   score: float  # forward passes alone: of the reference, and before updates
-  update: float  # forward and backward, of an own critic as well
+  update: float  # forward and backward, of policy and own critic
   optimizer: float
   overhead: float  # host, rewards
   chips: int
@@ -226,17 +225,22 @@ class CostModel:
   micro_rows: int  # rollouts of maximal length in a microbatch, at most
   weights_gathered: bool  # over fsdp, once per sampling; else at each position
   slots_refilled: bool = False  # free slots at once, from a queue, as in isojax
-  # (C, B) -> rollouts of all evaluations of a run; None: not priced.
+  # (C, B) -> rollouts of all evaluations of a run; None without a config.
   evaluations: Callable[[int, int], int] | None = None
   k: int = 1  # samples of a problem in an evaluation
-  page: int | None = None  # its positions; None: slots have the longest length
+  page: int | None = None  # positions; None: slots have the longest length
   pages: int | None = None  # of a device's pool
 
   def __post_init__(self):
     self.machine.check(self.mesh)
 
+  @property
+  def of_config(self) -> bool:
+    """Whether mesh, slots, microbatches and evaluations are a config's."""
+    return self.evaluations is not None
+
   def run(self, Bp, n, M) -> Cost:
-    """The cost of M sampling rounds, their steps and evaluations."""
+    """The cost of M sampling rounds, with their updates and evaluations."""
     cost = self.step(Bp, n) * (M / self.workload.recipe.rounds)
     rollouts = self.evaluations and self.evaluations(Bp * n * M, Bp * n)
     if not rollouts:
@@ -246,10 +250,10 @@ class CostModel:
                                decode=cost.decode + decode)
 
   def step(self, Bp, n) -> Cost:
-    """The cost of one step: Bp problems, n rollouts each, the updates.
+    """The cost of one step: sampling n rollouts of Bp problems, and updates.
 
-    In-flight updates share the chips with sampling: they keep more slots busy,
-    and nothing overlaps.
+    With in-flight updates more slots are busy, but updates and sampling do not
+    overlap, because they use the same chips.
     """
     recipe = self.workload.recipe
     prefill, decode = self.sampling(Bp, n)
@@ -263,10 +267,9 @@ class CostModel:
         self.machine.accelerator.usd_per_hour)
 
   def _repeated_prefill(self, rows) -> float:
-    """Seconds to compute the caches of unfinished answers again, once a step.
+    """Seconds to compute the caches of unfinished answers with new weights.
 
-    The sampler's weights have changed. Each slot has a prompt and half an
-    answer.
+    Each slot is assumed to have a prompt and half an answer.
     """
     tokens, half = self.workload.tokens, self.workload.lengths.response / 2
     flops = self.shape.forward_flops
@@ -275,12 +278,12 @@ class CostModel:
         + half * flops(tokens.prompt + half / 2, head=False)), 0, 0)
 
   def sampling(self, Bp, n) -> tuple[float, float]:
-    """Seconds of (prefill, decode): Bp problems, n rollouts each, one round.
+    """Seconds of (prefill, decode) of one round: n rollouts of Bp problems.
 
-    An empty slot costs as much as a full one. Weights go through memory once
-    per position on every replica; keys and values once per position and row.
-    The mesh axis `tensor` reduces two activations per layer, position and row
-    over the links. Weights are gathered over fsdp once, or at every position.
+    An empty slot costs as much as a full one. A decoded position reads the
+    weights once on every replica, and the keys and values of every row. The
+    mesh axis `tensor` reduces two activations per layer, position and row over
+    the links. Weights are gathered over fsdp once, or at every position.
     """
     shape, w, mesh = self.shape, self.workload, self.mesh
     lengths, tokens = w.lengths, w.tokens
@@ -289,7 +292,7 @@ class CostModel:
     kv = shape.kv_bytes_per_token(w.bytes("sampled"))
     gather_link = self._received(weights)
     token_link = self._link_per_token("sampled")
-    # Weights are read once: the batch is far above the ridge point.
+    # Weights are read once: a prefill is bound by FLOPs, not by bandwidth.
     prefill = self._sampling_seconds(
         Bp * tokens.prompt * shape.forward_flops(
             tokens.prompt_context, head=False),
@@ -304,19 +307,18 @@ class CostModel:
       positions = lengths.response * (Bp * n / rows + 1 / kept_share - 1)
     else:
       positions = Bp * n / rows * (lengths.response / kept_share)
-    copies = max(1, mesh.tensor / shape.kv_heads)  # of a key head, on `tensor`
+    copies = max(1, mesh.tensor / shape.kv_heads)  # of a head's keys, values
     context = tokens.response_context
     return prefill, self._sampling_seconds(
-        positions * (rows * shape.forward_flops(context, head=True)),
+        positions * (rows * shape.forward_flops(context, head=True))
+        + self._extra_head_flops(positions * rows * 2 * shape.head,
+                                 w.formats.sampled_head, w.formats.sampled),
         positions * (weights * mesh.row_shards + rows * context * copies * kv),
         positions * (rows * token_link
-                     + gather_link * (not self.weights_gathered)),
-        extra_flops=self._extra_head_flops(
-            positions * rows * 2 * shape.head, w.formats.sampled_head,
-            w.formats.sampled))
+                     + gather_link * (not self.weights_gathered)))
 
   def training(self, Bp, m) -> tuple[float, float, float]:
-    """Seconds of (score, update, optimizer): m rollouts of Bp problems each.
+    """Seconds of (score, update, optimizer) on m rollouts of each problem.
 
     An update computes a problem's prompt once. The last of the rows that pack a
     problem's answers is assumed half empty; rows that only fill a microbatch
@@ -358,23 +360,24 @@ class CostModel:
     score_passes = recipe.kl * recipe.epochs + recipe.score_passes
     logp_passes = score_passes - recipe.has_value_pass
     score = self._update_seconds(
-        (layers + head) * logp_passes + layers * recipe.has_value_pass,
+        (layers + head) * logp_passes + layers * recipe.has_value_pass
+        + extra_flops * logp_passes,
         hbm * score_passes,
-        (activations_link + gathered_params * compute_bytes) * score_passes,
-        extra_flops=extra_flops * logp_passes)
+        (activations_link + gathered_params * compute_bytes) * score_passes)
 
-    passes = 4 if w.remat else 3  # an epoch, in forward passes
+    # FLOPs of an epoch, in forwards. A backward is two, but one on the links.
+    passes = 4 if w.remat else 3
     models = 1 + recipe.own_critic
     updates = recipe.epochs * recipe.minibatches
     # All-reduced in a ring over data: each number is sent twice.
     gradients_link = 2 * reduce_bytes * trained_params * (mesh.data - 1)
     update = self._update_seconds(
-        (layers * models + head) * (passes * recipe.epochs),
+        (layers * models + head) * (passes * recipe.epochs)
+        + extra_flops * (passes * recipe.epochs),
         hbm * (passes * models * recipe.epochs),
         ((activations_link * (passes - 1) + gathered_params * (
             2 * compute_bytes + reduce_bytes * trained_params / params))
-         * recipe.epochs + gradients_link * updates) * models,
-        extra_flops=extra_flops * (passes * recipe.epochs))
+         * recipe.epochs + gradients_link * updates) * models)
     # AdamW: about 10 FLOPs a parameter. Memory in float32: parameters and two
     # moments read and written, gradients read.
     optimizer = self._update_seconds(
@@ -382,41 +385,39 @@ class CostModel:
     return score, update, optimizer * (updates * models)
 
   def _link_per_token(self, name: str):
-    """Link bytes of a token's activations in a forward pass, in a format."""
+    """Link bytes of a token's activations in a forward, in format `name`."""
     # Two all-reduces a layer, each a ring that sends every number twice.
     return 4 * self.shape.layers * self.shape.width * self.workload.bytes(
         name) * (self.mesh.tensor - 1)
 
   def _received(self, amount):
-    """What all chips receive if weights of this amount are gathered over fsdp.
-    """
+    """The sum of what each chip receives if `amount` is gathered over fsdp."""
     return amount / self.mesh.tensor * (1 - 1 / self.mesh.fsdp) * (
         self.machine.chips)
 
   def _extra_head_flops(self, flops, head: str, layers: str):
-    """The extra time of a float32 head, as FLOPs in the format of the layers.
-    """
+    """The extra time of a float32 head, as FLOPs of the layers' format."""
     if head == layers:
       return 0.0
     chip = self.machine.accelerator
     return flops * (chip.peak(layers) / chip.exact_float32 - 1)
 
-  def _sampling_seconds(self, flops, hbm, link, extra_flops=0.0) -> float:
+  def _sampling_seconds(self, flops, hbm, link) -> float:
     e, peak = self.efficiency, self._peak("sampled")
-    return self._seconds(flops + extra_flops, hbm, link,
-                         peak * e.sample_flops, e.sample_bandwidth)
+    return self._seconds(
+        flops, hbm, link, peak * e.sample_flops, e.sample_bandwidth)
 
-  def _update_seconds(self, flops, hbm, link, extra_flops=0.0) -> float:
+  def _update_seconds(self, flops, hbm, link) -> float:
     e, peak = self.efficiency, self._peak("compute")
-    return self._seconds(flops + extra_flops, hbm, link,
-                         peak * e.update_flops, e.update_bandwidth)
+    return self._seconds(
+        flops, hbm, link, peak * e.update_flops, e.update_bandwidth)
 
   def _peak(self, name: str) -> float:
     """The chip's FLOP/s in a field of the workload's formats."""
     return self.machine.accelerator.peak(getattr(self.workload.formats, name))
 
   def _seconds(self, flops, hbm, link, flops_per_second, bandwidth) -> float:
-    """Of work on all chips, at a fraction `bandwidth` of its peak."""
+    """Seconds of work on all chips, at this fraction of their bandwidths."""
     chip, chips = self.machine.accelerator, self.machine.chips
     seconds = max(flops / (chips * flops_per_second),
                   hbm / (chips * chip.hbm_bandwidth * bandwidth))
@@ -449,7 +450,6 @@ def budget_for(hours: float, Bp: int, n: int, run) -> int:
   """The largest C of whole steps in the hours, or 0. `run`: CostModel.run."""
   most = MOST_ROLLOUTS // (Bp * n)
   if not 0 < hours < math.inf or run(Bp, n, most).hours <= hours:
-    raise InputError(f"--hours={hours:g}: expected a positive number that pays "
+    raise InputError(f"{hours:.3g} hours of wall time: expected more than 0, "
                      f"for less than {MOST_ROLLOUTS:.2g} rollouts")
-  return Bp * n * largest(
-      lambda M: run(Bp, n, M).hours <= hours, most)
+  return Bp * n * largest(lambda M: run(Bp, n, M).hours <= hours, most)

@@ -1,8 +1,7 @@
 """Public measurements of n and of Bp * n: which n are as good as the best.
 
-Each source has one policy and one set of problems: a prior for other runs, and
-no evidence for a C that it did not run. Bp problems of a step, n rollouts of
-each, C rollouts of a run.
+Each source has one policy and one set of problems. It is a prior for other
+runs, and no evidence for a C that it did not run.
 """
 
 import dataclasses
@@ -14,14 +13,14 @@ from isojax.planner import priors
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
-# Reward; an n whose reward is this close to the best is as good. The default of
+# An n whose reward is this close to the best is as good, as by default in
 # launch.fit --margin.
 MARGIN = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """What was measured of n, with one policy on one set of problems."""
+  """A measurement of the best n, with one policy on one set of problems."""
 
   name: str
   setting: str  # policy, problems, where it is published
@@ -43,7 +42,7 @@ STUDY = Source(
     "docs/study.md", (4096, 4.194304e6), (2, 4, 8, 16, 32, 64), "n = 2 to 64 "
     "reach the same best validation within 0.011, a larger n later; n = 128 is "
     "0.017 below")
-# Read from the figures and the table of the repositories.
+# Numbers read from the figures and tables of the repositories named.
 SWEEPS = (
     Source("OLMo2-1B", "GSM8K, one run each, sunnytqin/"
            "rl-excursions-during-pretraining @ cec69cc", (81_920, 1.92e6), (5,),
@@ -61,7 +60,7 @@ CRITICAL_BATCH = (325, 3541)  # rollouts a step, of OpenReview uK4kMpNx0W
 
 
 def playbook_source(law: Prior, C: float) -> Source:
-  """A published law as a source at C, or at the end of its data."""
+  """A published law as a source at C, or at the nearest C of its data."""
   C = min(max(C, law.C_seen[0]), law.C_seen[1])
   low, high = map(round, priors.prior_interval(law, C))
   return Source(
@@ -79,12 +78,10 @@ def powers_of_two(low: float, high: float) -> tuple[int, ...]:
 
 
 def sources(law, C: float) -> tuple[Source, ...]:
-  """The public sources of n: the law of these problems first, if there is one.
-  """
-  stratum = law.stratum if law.stratum in priors.STRATA else None
-  of_law = () if stratum is None else (
-      playbook_source(priors.PRIORS[f"q1-{stratum}"], C),)
-  return (*of_law, STUDY, *SWEEPS)
+  """The public sources; first the published law of this stratum, if any."""
+  published = (playbook_source(priors.PRIORS[f"q1-{law.stratum}"], C),) if (
+      law.stratum in priors.STRATA) else ()
+  return (*published, STUDY, *SWEEPS)
 
 
 def as_good(law: Fitted, C: float) -> tuple[int, ...]:
@@ -104,7 +101,8 @@ def known_ns(law, C: float) -> tuple[int, ...]:
 
 
 def disagreement(law, C: float) -> tuple[str, ...]:
-  """A sentence if two sources that cover C have disjoint ranges of n."""
+  """One sentence if sources that cover C have disjoint ranges of n, or none.
+  """
   covering = [source for source in sources(law, C) if source.covers(C)]
   if max((source.n[0] for source in covering), default=0) <= min(
       (source.n[-1] for source in covering), default=0):
@@ -119,7 +117,7 @@ def span(ns: tuple[int, ...]) -> str:
 
 
 def lines(law, C: float, B: int, study: str | None) -> tuple[str, ...]:
-  """One line for each source; `study` replaces the line of the study."""
+  """A line for each source; `study`, if not None, is the line of the study."""
   rows = [study] if study else []
   rows += [source.text(C) for source in sources(law, C)
            if source is not STUDY or not study]
@@ -131,14 +129,10 @@ def lines(law, C: float, B: int, study: str | None) -> tuple[str, ...]:
 
 
 def headline(law, C: float, n: int, bounds, covered: bool) -> str:
-  """Which n are as good as the best, and by which source; empty for one n.
+  """Which n are as good as the best, and by which source; empty if only n is.
 
-  Args:
-    law: of the plan.
-    C: rollouts of the plan.
-    n: of the plan.
-    bounds: Advice.n_bounds.
-    covered: whether C is in the data of the law.
+  `C` and `n` are the plan's, `bounds` is Advice.n_bounds, and `covered` is
+  whether the law has data at C.
   """
   if isinstance(law, Fitted):
     ns, why = as_good(law, C), f"within {MARGIN:g} of the best by {law.path}"

@@ -2,12 +2,12 @@
 
 The options of TRAINERS make a GRPO run with one update a step, as isojax's is
 by default, whatever the trainer's own defaults are. They were checked against
-the trainers' code at Trainer.checked: docs/planning.md says how. Bp problems of
-a step, n rollouts of each, m of them trained on, B = Bp * n, M steps.
+the trainers' code at Trainer.checked: docs/planning.md says how.
 """
 
 import math
 import operator
+import re
 import typing
 
 from isojax.core import plan_file
@@ -18,9 +18,9 @@ CALIBRATED_ON = ("nemo-rl", "prime-rl")  # planner/cost.py fits their times
 MOST_PER_DEVICE = 8  # rollouts of a microbatch: the default of TRL
 # Advantage -> whether it divides by the group's deviation.
 DIVIDES_BY_STD = {"group_norm": True, "centered": False}
-EASY_KL = 1e-3  # in the loss, without a config: verl's default
-# recipe.loss.aggregation -> the trainer's name of that mean. verl's mode for
-# constant_length has divided by different lengths, so it is not written.
+EASY_KL = 1e-3  # KL coefficient on easy problems without a config; verl's
+# recipe.loss.aggregation -> the trainer's name of that mean. The divisor of
+# verl's mode for constant_length has changed, so that mode is not written.
 AGGREGATIONS = {
     "trl": {"token_mean": "dapo", "sample_mean": "grpo"},
     "verl": {"token_mean": "token-mean", "sample_mean": "seq-mean-token-mean",
@@ -42,12 +42,12 @@ class Setting(typing.NamedTuple):
 
   advantage: str  # of isojax.rl.advantages
   kl: float  # coefficient of the KL to the base policy in the loss
-  prompt: int | None  # most tokens; None: not known
+  prompt: int | None  # most tokens; None: not known, as below
   response: int | None
   D: int | None  # training problems
   rule: str = "uniform"  # of division.RULES
-  # Of a config: clip_low, clip_high, aggregation, and the temperature of
-  # training rollouts. Only some trainers have options for them.
+  # A config's clip_low, clip_high, aggregation, and temperature of training
+  # rollouts. Only the trainers in AGGREGATIONS have options for them.
   loss: dict = {}
   uncarried: tuple[str, ...] = ()  # see uncarried_keys
   # The options make one update a step. If the config's rate is that of a
@@ -61,7 +61,7 @@ class Setting(typing.NamedTuple):
 
 
 def uncarried_keys(recipe) -> tuple[str, ...]:
-  """KEY=VALUE of a config's recipe that no options here write."""
+  """KEY=VALUE of the config's recipe that differ from EXPORTED_RECIPE."""
   values = {name: operator.attrgetter(name)(recipe) for name in EXPORTED_RECIPE}
   if not recipe.loss.kl_coef:
     values |= {name: EXPORTED_RECIPE[name]
@@ -71,21 +71,22 @@ def uncarried_keys(recipe) -> tuple[str, ...]:
 
 
 class Trainer(typing.NamedTuple):
-  """The option names of a trainer."""
+  """The options of a trainer, as templates."""
 
   style: str  # HYDRA, FLAG or YAML
   checked: str  # release or commit that the options were checked against
   options: str  # NAME=VALUE, or NAME={FIELD} with a field of options() below
-  # The values of {std}: advantages divided by the group's deviation, or not.
+  # The values of {std} if advantages are divided by the group's deviation, and
+  # if not; an option whose value is None is left out.
   std: tuple[object, object] = (True, False)
   with_kl: str = ""  # further options, if there is a KL
-  note: str = ""  # what options cannot say, with {B}, {M} and {lr}
+  note: str = ""  # what options cannot say; {B}, {M}, {lr}, {processes}
 
 
 HYDRA, FLAG, YAML = "{}={}", "--{} {}", "{}: {}"
 TRAINERS = {
-    # Hydra refuses a key that the config file lacks, as AReaL's examples lack
-    # total_train_steps, unless it is written with ++.
+    # Hydra needs ++ before a key that the config file lacks, such as
+    # total_train_steps in AReaL's examples.
     "areal": Trainer(HYDRA, "1.0.4", """
         actor.reward_norm.mean_level=group actor.reward_norm.std_level={std}
         actor.reward_norm.group_size={n} actor.adv_norm=null
@@ -122,7 +123,7 @@ TRAINERS = {
         trainer.optim.lr={lr} trainer.scheduler.type=constant max-steps={M}""",
         note="its advantage is not divided by the group's deviation, and it "
         "has no KL to the base policy and no seed"),
-    # Its "grpo" always divides by the deviation of the group.
+    # ROLL's "grpo" always divides by the deviation of the group.
     "roll": Trainer(YAML, "8eb27cc2", """
         adv_estimator={estimator} norm_mean_type=group norm_std_type={std}
         whiten_advantages=false rollout_batch_size={Bp}
@@ -163,8 +164,8 @@ TRAINERS = {
         learning_rate={lr} lr_scheduler_type=constant_with_warmup
         warmup_steps=10 max_steps={M} seed={seed}""", std=("group", "none"),
         note="per_device_train_batch_size x processes x "
-        "gradient_accumulation_steps = {B} makes one update a step: as written "
-        "for {processes}"),
+        "gradient_accumulation_steps = {B} makes one update a step; these "
+        "options are for {processes}"),
     "tunix": Trainer(HYDRA, "0.1.7", """
         batch_size={Bp} rl_training_config.mini_batch_size={Bp}
         grpo_config.num_generations={n} grpo_config.num_iterations=1
@@ -175,7 +176,7 @@ TRAINERS = {
         rl_training_config.max_steps={M} num_train_epochs={epochs}
         model_config.rng_seed={seed}""",
         note="its advantage is always divided by the group's deviation"),
-    # Its estimator is gae by default; it multiplies ppo_mini_batch_size by n.
+    # verl's default estimator is gae. It multiplies ppo_mini_batch_size by n.
     "verl": Trainer(HYDRA, "0.9.1", """
         algorithm.adv_estimator=grpo algorithm.norm_adv_by_std_in_grpo={std}
         algorithm.use_kl_in_reward=False data.train_batch_size={Bp}
@@ -214,9 +215,9 @@ def batches(a: Allocation, devices: int | None) -> tuple[int, int]:
 
 
 def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
-  """Option -> value of a run in another trainer; True may be a bare flag.
+  """Option -> value of a run in another trainer; True: a flag without a value.
 
-  InputError for m < n, a rule or an advantage that is not GRPO's.
+  InputError for m < n, a rule, or an advantage not in DIVIDES_BY_STD.
   """
   a, target = row.allocation, TRAINERS[trainer]
   if a.m not in (None, a.n):
@@ -255,7 +256,7 @@ def not_carried(trainer: str, setting: Setting) -> list[str]:
   loss, known, out = setting.loss, AGGREGATIONS.get(trainer, {}), []
   if loss and loss["aggregation"] not in known:
     out.append(f"recipe.loss.aggregation={loss['aggregation']!r}")
-  if loss and not known:
+  if loss and not known:  # so no options for clip and temperature either
     out += [f"recipe.loss.clip_low={loss['clip_low']}",
             f"recipe.loss.clip_high={loss['clip_high']}",
             f"sampler.temperature={loss['temperature']}"]
@@ -263,20 +264,19 @@ def not_carried(trainer: str, setting: Setting) -> list[str]:
 
 
 def names(trainer: str) -> dict[str, str]:
-  """Bp, n, B, M -> the options of a trainer that set it."""
-  pairs = [pair.split("=") for pair in TRAINERS[trainer].options.split()
-           if "=" in pair]
-  names_of = {field: [name for name, value in pairs if value == f"{{{field}}}"]
+  """The options of a trainer that set Bp, n, B and M, where it has any."""
+  template = TRAINERS[trainer].options
+  names_of = {field: re.findall(rf"(\S+)={{{field}}}", template)
               for field in ("Bp", "n", "B", "M")}
-  return {field: " and ".join(setting) for field, setting in names_of.items()
-          if setting}
+  return {field: " and ".join(found) for field, found in names_of.items()
+          if found}
 
 
 def text(trainer: str, row: plan_file.Row, setting: Setting) -> str:
-  """The options of a run to paste, and what they cannot say as comments."""
+  """The options of a run to paste, with comments on what they cannot say."""
   target, a = TRAINERS[trainer], row.allocation
-  processes = f"{setting.devices} of them" if setting.devices else (
-      "one; --machine gives their number")
+  processes = f"{setting.devices} processes" if setting.devices else (
+      "one process; --machine gives the number")
   notes = [target.note.format(B=a.B, M=a.M, lr=setting.lr(row),
                             processes=processes)] if target.note else []
   if setting.priced and trainer not in CALIBRATED_ON:

@@ -1,7 +1,4 @@
-"""Reads fit.json of launch.fit.
-
-Bp problems of a step, n rollouts of each, C compute of a run in Fitted.unit.
-"""
+"""Reads fit.json of launch.fit. C is compute of a run, in Fitted.unit."""
 
 import dataclasses
 import functools
@@ -24,7 +21,7 @@ class Curve:
   reward: tuple[float, ...]
   low: tuple[float, ...]  # 95 %
   high: tuple[float, ...]
-  C_lo: float  # the data's range
+  C_lo: float  # range of the data; the table may go on beyond it
   C_hi: float
 
   def at(self, C: float) -> tuple[float, float, float]:
@@ -42,7 +39,7 @@ class Best:
   n: int
   interval: tuple[float, float] | None  # 95 %, of n
   agreeing: float  # share of the bootstrap draws with this n
-  resolved: bool  # no curve beyond its data could change it
+  resolved: bool  # no curve could lead here outside of its data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +61,15 @@ class Fitted:
   limits: tuple[str, ...]  # why the law is not used beyond its data
   cautions: tuple[str, ...]
   path: str
-  frontier: tuple[Best, ...] = ()  # by C; empty: no n is better than another
+  frontier: tuple[Best, ...] = ()  # in order of C; empty: all n are as good
   # (Bp, n, seed, C of the last evaluation).
   runs: tuple[tuple[int, int, int | None, float], ...] = ()
-  whose: str = "your"  # or "the study's", in messages
+  is_study: bool = False  # of docs/study.md; False: the user's own fit
+
+  @property
+  def whose(self) -> str:
+    """Whose fit it is, in messages."""
+    return "the study's" if self.is_study else "your"
 
   def interval(self, C: float) -> tuple[float, float]:
     """The 95 % interval of n*(C)."""
@@ -92,7 +94,7 @@ class Fitted:
 def read_fit(fit: dict, *, path: str) -> Fitted:
   """The law and the curves in a parsed fit.json.
 
-  InputError for another file or version, or if it was edited.
+  InputError if it is not of launch.fit, of another version, or edited.
   """
   wrong = None
   if fit.get("version") != laws.FIT_VERSION:
@@ -102,7 +104,7 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
   if wrong:
     raise InputError(f"{path}: not a fit.json of launch.fit, {wrong}; make it "
                      "again with python -m launch.fit")
-  # Only launch.fit writes ids, so the fields are there.
+  # The id is right, so launch.fit wrote all fields.
   study, verdict = fit["study"], fit["verdict"]
   law, draws, C_seen = None, (), None
   if fit["law"] is not None:
@@ -125,7 +127,7 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
 
 
 def _law(law: dict):
-  """(the law, its bootstrap draws), with the parameters of core/laws.py."""
+  """(the law, its bootstrap draws), as functions of core/laws.py."""
   make, names = Sigmoid, ("L", "k", "log10_C0", "b")
   if law["kind"] == "fixed_batch":
     make = functools.partial(FixedBatch, law["B"])

@@ -27,7 +27,7 @@ class Accelerator:
   link_bandwidth: float | None = None
   usd_per_hour: float | None = None  # on demand, of one chip
   usd_source: str | None = None
-  named_cores: int = 1  # what the name of a slice counts, per chip
+  named_cores: int = 1  # 2: "v5p-64" has 64 cores, and so 32 chips
 
   @property
   def platform(self) -> str:
@@ -84,7 +84,7 @@ ACCELERATORS = {
         source="docs.cloud.google.com/tpu/docs/v6e"),
     "tpu-v7": Accelerator(
         name="tpu-v7", bfloat16=2307e12,
-        hbm_bytes=192e9,  # TPU7X says GiB, but of v6e's 32 GB as well
+        hbm_bytes=192e9,  # TPU7X writes GiB, as for the 32 GB of v6e
         hbm_bandwidth=7380e9,
         link_bandwidth=600e9,  # 1200 GB/s bidirectional
         named_cores=2,  # "tpu7x-8" is a host of 4 chips: vLLM's TPU guide
@@ -192,7 +192,7 @@ class Machine:
   name: str
   accelerator: Accelerator
   chips: int
-  gpu_share: float = GPU_SHARE  # of each chip's memory, if it is a GPU
+  gpu_share: float = GPU_SHARE  # of a chip's memory for jax, if it is a GPU
 
   @property
   def usable_bytes(self) -> float:
@@ -211,11 +211,12 @@ class Machine:
     """Raises InputError if a mesh does not have one device for each chip."""
     if min(dataclasses.astuple(mesh)) < 1 or mesh.devices != self.chips:
       raise InputError(f"{mesh}: {mesh.devices} devices, but {self.name} has "
-                       f"{self.chips} chips; choose axes with that product")
+                       f"{self.chips} chips; choose positive axes with that "
+                       "product")
 
 
 MOST_CHIPS = 2**17  # more than any machine has; a larger count is a slip
-# Forms of a machine's name; the last may count TensorCores.
+# Forms of a machine's name; only the last, of slices, may count TensorCores.
 FORMS = (r"(?P<kind>.+)", r"(?P<count>\d+)x(?P<kind>.+)",
          r"(?P<kind>.+)x(?P<count>\d+)", r"(?P<kind>.+)-(?P<count>\d+)")
 
@@ -223,9 +224,8 @@ FORMS = (r"(?P<kind>.+)", r"(?P<count>\d+)x(?P<kind>.+)",
 def machine(name: str) -> Machine:
   """The machine of a name: "v5p-64", "8xh100", "cpu-2core".
 
-  Slice names of v4, v5p and v7 count TensorCores, two per chip: "v5p-64" has 32
-  chips. Those of v5e and v6e count chips. A name without a count is one chip.
-  InputError for an unknown chip, or a count that no slice has.
+  Slice names of v4, v5p and v7 count TensorCores, two per chip, those of v5e
+  and v6e chips. A name without a count is one chip.
   """
   for form in FORMS:
     match = re.fullmatch(form, name.lower())
@@ -236,10 +236,10 @@ def machine(name: str) -> Machine:
     count = int(match.groupdict().get("count", 1))
     cores = accelerator.named_cores if form == FORMS[-1] else 1
     if not 1 <= count // cores <= MOST_CHIPS or count % cores:
+      counted = "TensorCores, two a chip" if cores > 1 else "chips"
       raise InputError(
-          f"machine {name!r}: expected a positive multiple of {cores}: the "
-          f"name counts {'TensorCores, two a chip' if cores > 1 else 'chips'}, "
-          f"at most {MOST_CHIPS} of them")
+          f"machine {name!r}: expected a positive multiple of {cores}, for at "
+          f"most {MOST_CHIPS} chips: the name counts {counted}")
     return Machine(name, accelerator, count // cores)
   bare = re.sub(r"^\d+x|[x-]\d+$", "", name.lower())
   kinds = [*ACCELERATORS, *ALIASES]

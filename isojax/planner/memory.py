@@ -1,7 +1,6 @@
 """The memory of a step on a device, and the mesh, rows and remedies that fit.
 
-isojax/core/memory.py computes the bytes of each program. B: rollouts of a step,
-G: shards of rows.
+isojax/core/memory.py computes the bytes of each program.
 """
 
 import dataclasses
@@ -23,10 +22,10 @@ from isojax.planner.machines import (
   Mesh,
 )
 
-MOST_ROWS = 2**20  # rollouts of a microbatch that are tried
+MOST_ROWS = 2**20  # rollouts of the largest microbatch that is tried
 MOST_GPU_SHARE = 0.95  # of a GPU's memory for jax, as a remedy
 TRIED_CHIPS = [2**i for i in range(11)]  # of a machine that a remedy may name
-COMPARED_STEP = (32, 128)  # (Bp, n) of the step on which meshes are compared
+COMPARED_STEP = (32, 128)  # (Bp, n): meshes are compared on this usual step
 
 
 def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
@@ -37,8 +36,7 @@ def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
       platform, capability=8.0 if platform == "gpu" else None,
       H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
       window=0, length=0)
-  # ModelShape has no windows and caps: Gemma is assumed to have them, the other
-  # families not.
+  # ModelShape does not tell sliding windows and caps: only Gemma has them.
   return (attention != "einsum" and not shape.family.gemma
           and None in obstacles.values())
 
@@ -51,16 +49,16 @@ PARTS = ("masters", "moments", "copy", "reference", "critic", "gradients",
 class Memory:
   """Bytes on each device by PARTS, in the two phases of a step.
 
-  Copies are of the parameters in the compute dtype; everything else but the
-  cache is float32.
+  Float32 are masters (the trained parameters), Adam's moments, reference,
+  critic and gradients. A copy of the parameters has the dtype of its phase.
   """
 
-  # In both phases: masters, Adam's moments, reference, an own critic.
+  # In both phases: masters, moments, reference, and an own critic's.
   always: dict[str, float]
   sampling: dict[str, float]  # with the logits of one position of every row
   update: dict[str, float]  # with logits and their gradient
   available: float  # to jax
-  limit: str  # why that is less than the chip's memory; empty: it is not less
+  limit: str  # why `available` is less than the chip has; empty if it is not
 
   @property
   def total(self) -> float:
@@ -74,7 +72,7 @@ class Memory:
 
   @property
   def text(self) -> str:
-    """The sum and every part in GB, as a sentence."""
+    """The total and every part in GB, for a message."""
     parts = {name: max(phase.get(name, 0.0) for phase in (
         self.always, self.sampling, self.update)) for name in PARTS}
     return (f"{self.total / 1e9:.3g} GB of the {self.available / 1e9:.3g} GB "
@@ -93,7 +91,7 @@ def device_bytes(shape: ModelShape, w: Workload, mesh: Mesh,
 
 
 def memory(cost_model: CostModel, B: int, rows: int) -> Memory:
-  """A device's memory at B rollouts per step, `rows` decoded at once."""
+  """A device's memory at B rollouts per update, `rows` decoded at once."""
   G = cost_model.mesh.row_shards
   micro = math.ceil(min(B, cost_model.micro_rows) / G)
   return memory_of(cost_model, Held(
@@ -112,7 +110,7 @@ def memory_of(cost_model: CostModel, held: Held) -> Memory:
       held, reference=w.recipe.kl or w.recipe.ref_logp)
   lora, shards = w.lora_rank is not None, cost_model.mesh.weight_shards
   trained = shape.lora_params(w.lora_rank) if lora else shape.params
-  copy = lora * w.bytes("compute") * shape.params / shards
+  base_copy = lora * w.bytes("compute") * shape.params / shards
   critic = w.recipe.own_critic * (  # parameters: a vector instead of the head
       trained + shape.width - shape.head * (not shape.tied and not lora))
   return Memory(
@@ -120,12 +118,13 @@ def memory_of(cost_model: CostModel, held: Held) -> Memory:
           masters=4 * trained / shards, moments=8 * trained / shards,
           reference=p.reference * (not lora),
           critic=12 * critic / shards),
-      # logits: or other temporaries of decoding, or the last part of the cache
-      # to grow, of which old and new are in memory.
-      sampling=dict(copy=p.weights + copy, cache=p.cache + p.window,
+      # logits: all temporaries of decoding, or if larger, what the last growth
+      # of the cache needs: the old arrays of one part beside the new ones.
+      sampling=dict(copy=p.weights + base_copy, cache=p.cache + p.window,
                     logits=max(p.drawing, LAST_GROWTH * p.part)),
       update=dict(
-          copy=p.copy + copy + lora * w.bytes("reduce") * shape.params / shards,
+          copy=(p.copy + base_copy
+                + lora * w.bytes("reduce") * shape.params / shards),
           gradients=4 * (trained + critic) / shards,
           activations=p.kept + max(0.0, p.backward - p.head), logits=p.head),
       available=machine.usable_bytes,
@@ -135,7 +134,7 @@ def memory_of(cost_model: CostModel, held: Held) -> Memory:
 
 
 def with_rows(cost_model: CostModel, most: int) -> CostModel:
-  """The cost model with as many of `most` decoded rows as the memory admits."""
+  """The cost model with the most decoded rows, up to `most`, that fit."""
   G = cost_model.mesh.row_shards
   per_shard = largest(
       lambda r: memory(cost_model, G, r * G).fits, max(1, most // G))
@@ -143,7 +142,7 @@ def with_rows(cost_model: CostModel, most: int) -> CostModel:
 
 
 def with_micro_rows(cost_model: CostModel) -> CostModel:
-  """The cost model with the largest microbatches that the memory admits."""
+  """The cost model with the largest microbatches that fit."""
   G = cost_model.mesh.row_shards
   per_shard = largest(lambda r: memory(
       cost_model.replace(micro_rows=r * G), r * G, G).fits, MOST_ROWS)
@@ -189,8 +188,8 @@ def on_fastest_mesh(shape: ModelShape, workload: Workload, machine: Machine, *,
 def changes(cost_model: CostModel, *, sharded: bool) -> dict[str, dict]:
   """Changes that may make a step fit, in the order in which to try them.
 
-  Option -> fields of CostModel or Workload with new values. `sharded`: no mesh
-  fits with one slot and one row per shard.
+  Option -> fields of CostModel or Workload with new values. `sharded`: every
+  mesh was tried, with one slot and one row per shard.
   """
   w, mesh, machine = cost_model.workload, cost_model.mesh, cost_model.machine
   out = {}
@@ -224,9 +223,10 @@ def with_change(cost_model: CostModel, change: dict) -> CostModel:
 
 
 def remedies(cost_model: CostModel, fits, *, sharded: bool) -> str:
-  """A text: what makes a step fit, and the smallest machines on which it fits.
+  """What makes a step fit, and the smallest machines on which it does.
 
-  Each change that is enough, else the fewest together. fits: CostModel -> bool.
+  Names each change that is enough alone, else a smallest set that is enough.
+  `fits`: whether a CostModel fits. `sharded`: see `changes`.
   """
   options = changes(cost_model, sharded=sharded)
   out = []
@@ -246,7 +246,8 @@ def remedies(cost_model: CostModel, fits, *, sharded: bool) -> str:
 
 
 def machines_that_fit(cost_model: CostModel, fits) -> list[str]:
-  """Texts: the fewest chips of this kind, and the machine of least memory."""
+  """The fewest chips of this kind, and the machine of least memory, that fit.
+  """
   machine, chip = cost_model.machine, cost_model.machine.accelerator
   machines = [dataclasses.replace(machine, name=f"{count}x{name}",
                                   accelerator=other, chips=count)
@@ -264,11 +265,11 @@ def machines_that_fit(cost_model: CostModel, fits) -> list[str]:
 
 
 def on_machine(cost_model: CostModel, machine: Machine) -> CostModel:
-  """The cost model on another machine; fsdp takes a larger number of chips."""
+  """The cost model on another machine, whose number of chips sets fsdp."""
   shards = cost_model.mesh.data * cost_model.mesh.tensor
   fsdp = max(1, machine.chips // shards)
   mesh = dataclasses.replace(cost_model.mesh, fsdp=fsdp)
-  if mesh.devices != machine.chips:  # fewer, or not a multiple
+  if mesh.devices != machine.chips:  # chips are no multiple of the shards
     mesh = Mesh(1, machine.chips, 1)
   return cost_model.replace(machine=machine, mesh=mesh)
 
@@ -276,19 +277,17 @@ def on_machine(cost_model: CostModel, machine: Machine) -> CostModel:
 def fitting(cost_model: CostModel) -> CostModel:
   """The cost model with weights gathered while sampling if they fit.
 
-  With pages, that was decided with the slots. InputError if a step does not fit
-  into the memory.
+  With pages, the slots have decided that. InputError if a step does not fit.
   """
-  choices = (True, False)
-  if cost_model.page is not None:
-    choices = (cost_model.weights_gathered,)
-  for weights_gathered in choices:
+  # With B = MOST_ROWS a microbatch is full.
+  full_memory = lambda other: memory(other, MOST_ROWS, other.rows)
+  for weights_gathered in (True, False) if cost_model.page is None else (
+      cost_model.weights_gathered,):
     cost_model = cost_model.replace(weights_gathered=weights_gathered)
-    needed = memory(cost_model, MOST_ROWS, cost_model.rows)
+    needed = full_memory(cost_model)
     if needed.fits:
       return cost_model
-
-  fits = lambda other: memory(other, MOST_ROWS, other.rows).fits
+  fits = lambda other: full_memory(other).fits
   raise InputError(
       f"{cost_model.machine.name}: a microbatch of {cost_model.micro_rows:,} "
       f"rollouts does not fit: {needed.text}; "

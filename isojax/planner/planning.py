@@ -22,7 +22,6 @@ from isojax.planner import request as request_lib
 from isojax.planner import text as text_lib
 from isojax.planner.advice import Question
 from isojax.planner.cost import CostModel
-from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 from isojax.planner.request import Request
 
@@ -45,7 +44,7 @@ class Plan:
   def export(self, trainer: str) -> list[str]:
     """The options of each run for verl, TRL or another of export.TRAINERS.
 
-    InputError for what the trainer lacks, such as m < n or a rule.
+    InputError for what the trainer lacks, such as m < n or a rule of division.
     """
     if trainer not in export.TRAINERS:
       raise InputError(f"export of {trainer!r}: expected one of "
@@ -55,8 +54,8 @@ class Plan:
   def table(self, explain: bool = False) -> str:
     """The allocation, then a line for each run, and warnings.
 
-    Columns: Bp problems per step, n rollouts per problem, M updates, C rollouts
-    in all, learning rate, epochs, seed; time, device-hours and USD if priced.
+    Columns: Bp problems per step, n rollouts per problem, M steps, C rollouts
+    of the run, learning rate, epochs, seed; time, device-hours, USD if priced.
     With explain also the reasons for n and the assumptions of the prices.
     """
     cost_model, messages = self.cost_model, self.messages
@@ -73,7 +72,7 @@ class Plan:
       tables = text_lib.tables(cost_model, self.rows, largest)
     return "\n".join([
         *filter(None, (messages.headline,)), text_lib.decision(self.rows),
-        *text_lib.total_cost(self.rows, self.cost_model),
+        *text_lib.total_cost(self.rows, cost_model),
         *messages.lead, text_lib.table(self.rows, self.D),
         *(f"warning: {text}" for text in warnings),
         *(f"evidence: {text}" for text in messages.evidence),
@@ -117,9 +116,9 @@ def make(request: Request) -> Plan:
 
 def question(request: Request, law, cost_model: CostModel | None,
              D: int | None) -> Question:
-  """What is known about the runs. C is 0 if hours are given.
+  """What is known about the runs; C is 0 if the budget is a time or a price.
 
-  `law` is None in a sweep of given n or B; `D`: training problems.
+  `law` is None in a sweep of given n or B.
   """
   tokens, sizes = request.policy.response_tokens, None
   prompt = request.policy.prompt_tokens
@@ -127,8 +126,8 @@ def question(request: Request, law, cost_model: CostModel | None,
     shape, lengths = cost_model.shape, cost_model.workload.lengths
     sizes = (shape.layers, shape.width, shape.mlp)
     prompt, tokens = lengths.prompt, lengths.response
-  if tokens is not None and law and law.unit != "sampled_tokens":
-    tokens += prompt or 0
+  if tokens is not None and law and law.unit == "tokens":
+    tokens += prompt or 0  # which a law in "sampled_tokens" does not count
   base_lr, base_batch = PAPER_LR, PAPER_BATCH
   if request.config:
     optimizer = request.config.recipe.optimizer
@@ -147,7 +146,7 @@ def question(request: Request, law, cost_model: CostModel | None,
 
 
 def rate_topic(request: Request, q: Question) -> tuple[str, str]:
-  """How the learning rate follows from the batch, a row of --explain."""
+  """How the learning rate follows from the batch, for --explain."""
   source = "--config" if request.config else (
       "the paper; isojax.main uses those of its own config: give it with "
       "--config")
@@ -167,11 +166,12 @@ def setting_of(config, cost_model: CostModel | None, *, D: int | None,
       lr_factor = math.sqrt(config.recipe.updates.minibatches)
     return export.Setting(
         loss.advantage, loss.kl_coef if loss.kl_in == "loss" else 0.0,
-        sampler.max_prompt_tokens, sampler.max_new_tokens, D,
-        config.alloc.rule, dict(
+        prompt=sampler.max_prompt_tokens, response=sampler.max_new_tokens, D=D,
+        rule=config.alloc.rule, loss=dict(
             clip_low=loss.clip_low, clip_high=loss.clip_high,
             aggregation=loss.aggregation, temperature=sampler.temperature),
-        export.uncarried_keys(config.recipe), lr_factor=lr_factor, **machine)
+        uncarried=export.uncarried_keys(config.recipe), lr_factor=lr_factor,
+        **machine)
   lengths = cost_model and cost_model.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
@@ -191,25 +191,27 @@ def _rows_of_advice(request: Request, q: Question,
     advice = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
         hours, Bp, n, cost_model.run))
   a, study, warnings = advice.allocation, None, advice.warnings
-  if a.n != (q.n or a.n) or a.Bp != (q.Bp or a.Bp):  # not what was given
+  if a.n != (q.n or a.n) or a.Bp != (q.Bp or a.Bp):  # not as given
     warnings = (*(f"adjusted: {change}" for change in advice.changes),
                 *warnings)
   warnings += (advice_lib.far_from_law(a.n, advice.answer) if q.n else
                advice_lib.race_instead(advice.answer))
-  if q.D and (isinstance(law, Prior) or law.whose != Fitted.whose):
+  if q.D and (isinstance(law, Prior) or law.is_study):
     study = priors.study_statement(law.stratum, q.D, a.C, a.n)
   expected = functools.partial(prices.expected, cost_model)
   rows = [plan_file.Row(a, seed, advice.lr, expected(a))
           for seed in request_lib.whole_numbers(request, "seeds", 0)]
-  n_star = text_lib.n_star(
-      dataclasses.replace(advice, n_reason="") if q.n else advice)
+  if q.n:  # then n_reason is not why the run has this n
+    advice = dataclasses.replace(advice, n_reason="")
   return rows, text_lib.Messages(
-      (*n_star, *text_lib.alternatives(
-          a, advice_lib.neighbours(q, a), expected, law)), warnings,
-      (*text_lib.explained(q, advice), rate_topic(request, q)),
-      "" if q.n or q.metric != "avg" else evidence.headline(
+      lead=(*text_lib.n_star(advice), *text_lib.alternatives(
+          a, advice_lib.neighbours(q, a), expected, law)),
+      warnings=warnings,
+      basis=(*text_lib.explained(q, advice), rate_topic(request, q)),
+      headline="" if q.n or q.metric != "avg" else evidence.headline(
           law, a.C, a.n, advice.n_bounds, not advice.answer.beyond),
-      evidence.lines(law, a.C, a.B, study) if q.metric == "avg" else ())
+      evidence=evidence.lines(
+          law, a.C, a.B, study) if q.metric == "avg" else ())
 
 
 def _rows_of_sweep(request: Request, q: Question,
@@ -237,18 +239,20 @@ def _rows_of_sweep(request: Request, q: Question,
       pairs, C=C, seeds=seeds, base_lr=q.base_lr, base_batch=q.base_batch,
       expected=functools.partial(prices.expected, cost_model)))
   return rows, text_lib.Messages(
-      (f"{many(len(pairs), 'pair')} (Bp, n) x {many(len(seeds), 'seed')}",
-       *lead), warnings, (
-           ("sweep", "each run goes to the largest C and contains every smaller"
-            " C, because the learning rate is constant after warm-up" + (
-                ", but for the last steps of a smaller C: the recipe samples "
-                "ahead" if samples_ahead else "")),
-           *(("left out", text) for text in skipped),
-           rate_topic(request, q)))
+      lead=(f"{many(len(pairs), 'pair')} (Bp, n) x "
+            f"{many(len(seeds), 'seed')}", *lead),
+      warnings=warnings,
+      basis=(("sweep", "every run spends the whole budget, and also measures "
+              "every smaller one, because the learning rate is constant after "
+              "warm-up" + ("; a run to the smaller budget would differ in its "
+                           "last steps, because the recipe samples ahead"
+                           if samples_ahead else "")),
+             *(("left out", text) for text in skipped),
+             rate_topic(request, q)))
 
 
 def wanted_cells(request: Request, q: Question):
-  """(cells of a sweep, notes, warnings); n is the law's, half and twice it."""
+  """(cells of a sweep, notes, warnings); n by the law without --n and --B."""
   Bps = request_lib.whole_numbers(request, "Bp", 1) if request.cells.Bp else []
   lead, warnings = (), ()
   if q.law is not None:
@@ -279,7 +283,7 @@ def wanted_cells(request: Request, q: Question):
 
 
 def without_done(path: str | None, rows: list[plan_file.Row]):
-  """(rows that the fit of --skip does not have at their C, notes)."""
+  """(the rows whose runs the fit of --skip lacks at their C, notes)."""
   if path is None:
     return rows, ()
   fit = request_lib.read_fit(path)
@@ -301,7 +305,7 @@ def without_done(path: str | None, rows: list[plan_file.Row]):
 
 
 def with_config(config, rows: list[plan_file.Row]):
-  """(rows with the config's m, at most n, and its learning rate; notes)."""
+  """(rows with the config's m, at most n, and with its batch in lr; notes)."""
   if config is None:
     return rows, ()
   m, batch = config.alloc.m, config.recipe.optimizer.batch

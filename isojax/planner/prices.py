@@ -1,7 +1,7 @@
 """The cost model of a request: machine, model, lengths and speed.
 
 The speed of a machine is calibrated (planner/cost.py), or measured from a run
-(--measured). Bp problems of a step, n rollouts of each, C rollouts of a run.
+(--measured).
 """
 
 import math
@@ -33,7 +33,7 @@ def dtype_of(section, accelerator: Accelerator) -> str:
   """The dtype of a config's sampler or loss; `auto` by the chip's peaks."""
   if section.dtype != shape_lib.AUTO:
     return section.dtype
-  return shape_lib.auto_dtype(  # takes seconds of a product, not FLOP/s
+  return shape_lib.auto_dtype(  # takes the seconds of a product: 1 / (FLOP/s)
       accelerator.platform, 1 / accelerator.exact_float32,
       1 / accelerator.bfloat16)
 
@@ -54,19 +54,19 @@ def priced_recipe(config, train: list[dict] | None) -> Recipe:
   """The parts of a step that the config's recipe computes.
 
   With resampling rounds (DAPO), a step has as many rounds as --measured shows,
-  else the most that the config allows. Log-probs before the updates are those
-  of rl.algorithm.scored_columns, which loads jax; a test compares the two.
+  else the most that the config allows. The conditions of old_logp and ref_logp
+  repeat rl.algorithm.scored_columns, which loads jax; a test compares the two.
   """
   loss, updates = config.recipe.loss, config.recipe.updates
   in_reward = bool(loss.kl_coef) and loss.kl_in == "reward"
   rounds = float(config.recipe.filter.rounds)
   if rounds > 1 and train is not None:
     rounds = mean_rounds(train)
-  several = updates.epochs * updates.minibatches > 1
+  several_updates = updates.epochs * updates.minibatches > 1
   return Recipe(
       m=config.alloc.m, epochs=updates.epochs,
       minibatches=updates.minibatches, critic=config.recipe.critic.kind,
-      old_logp=in_reward or (several and loss.ratio_to == "old"),
+      old_logp=in_reward or (several_updates and loss.ratio_to == "old"),
       ref_logp=in_reward, kl=bool(loss.kl_coef) and loss.kl_in == "loss",
       rounds=rounds, in_flight=updates.in_flight > 0)
 
@@ -103,14 +103,14 @@ def priced_workload(request: Request, train: list[dict] | None, kl: bool,
 
 
 def evaluations_due(eval_config, C: int, B: int) -> int:
-  """The evaluations of a run to C by steps of B, with the one at step 0."""
+  """How many evaluations a run to C in steps of B has, with that at step 0."""
   k, first = eval_config.k, eval_config.first
   growth = eval_config.growth
   if min(k, first, growth) < 1:
     raise InputError(f"eval: k={k}, first={first}, growth={growth}: "
                      "expected at least 1")
   C -= C % B  # whole steps
-  if C > 10_000 * first and growth < 1.01:  # too many to list: about the most
+  if C > 10_000 * first and growth < 1.01:  # too many to list: about as many
     return min(C // B, C // first)
   return len(evaluate.due_steps(evaluate.due_rollouts(
       C=C, first=first, growth=growth), B))
@@ -120,14 +120,14 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
               most: int, validation: int) -> CostModel:
   """The cost model with the mesh, slots and microbatches of a config.
 
-  With pages, a run gets the slots that sampler.memory_gib admits at
-  sampler.expected_tokens, and so does the cost model. `most`: slots of the
-  machine at most; `validation`: problems of an evaluation.
+  `most`: slots of the machine, at most; with pages as many of them as
+  sampler.memory_gib admits at sampler.expected_tokens, as in a run.
+  `validation`: problems of an evaluation.
   """
   mesh, sampler = Mesh(**config.mesh.to_dict()), config.sampler
   formats, k = workload.formats, config.eval.k
   machine.check(mesh)
-  G, weights_gathered, pages = mesh.row_shards, True, None  # G: shards of rows
+  G, weights_gathered, pages = mesh.row_shards, True, None
   if sampler.page is not None:
     slots, pages, weights_gathered = DeviceBytes(
         shape, formats, sampler.max_prompt_tokens, sampler.max_new_tokens,
@@ -157,8 +157,8 @@ def cost_model_of(request: Request, *, easy: bool,
                   validation: int) -> CostModel | None:
   """The cost model of the runs, or None without a machine.
 
-  `easy`: the recipe has KL, without a config; `validation`: problems of an
-  evaluation, which a config has. InputError if the model does not fit.
+  `easy`: without a config, the recipe has a KL. `validation`: with a config,
+  the problems of an evaluation. InputError if the model does not fit.
   """
   if request.hardware.machine is None:
     return None
@@ -178,7 +178,7 @@ def cost_model_of(request: Request, *, easy: bool,
 
 
 def as_measured(request: Request, cost_model: CostModel, train) -> CostModel:
-  """The cost model at the speed of --measured, if given."""
+  """The cost model at the speed of --measured; unchanged without it."""
   if train is None:
     return cost_model
   share = trained_share(train, cost_model.workload.recipe)
@@ -197,7 +197,7 @@ def upper_ratio(cost_model: CostModel) -> float:
   """Nine of ten runs take at most this multiple of the predicted time."""
   if cost_model.efficiency.spread is None:
     raise InputError("--sure: no spread is known of a measured speed; leave it "
-                     "out, or give less")
+                     "out, and give a smaller budget to be sure")
   return cost_model.efficiency.spread[1]
 
 
@@ -228,9 +228,9 @@ FIELDS = ("Bp", "n", "trained_tokens", "seconds_grade", "seconds_score",
           *SECONDS, *COUNTS)
 
 
-def train_records(records: list[dict], *, path: str) -> list[dict]:
-  """The train records of one run; InputError if they are no evidence."""
-  train = [r for r in records if r.get("kind") == "train"]
+def train_records(lines: list[dict], *, path: str) -> list[dict]:
+  """The train records of one run; InputError if they show no speed."""
+  train = [r for r in lines if r.get("kind") == "train"]
   missing = {name for r in train for name in FIELDS
              if not isinstance(r.get(name), (int, float))}
   if missing:
@@ -253,7 +253,7 @@ def _increase(train: list[dict], name: str) -> float:
 
 
 def trained_share(train: list[dict], recipe: Recipe) -> float:
-  """Share of groups with a gradient, of a run with this recipe."""
+  """Share of the groups of a run with this recipe that had a gradient."""
   n = train[0]["n"]
   # Tokens that all epochs would train on if every kept group had a gradient.
   most = _increase(train, "sampled_tokens") / recipe.rounds * (
@@ -279,13 +279,13 @@ def measured_efficiency(train: list[dict], ideal: Cost, *,
   """The efficiency of a run, for other (Bp, n) on the same machine.
 
   One fraction for sampling and one for the update: the time of `ideal`, a step
-  at PEAK, over the median time of a step, so that compilation does not count.
+  at PEAK, over the median time of a step, in which compilation does not show.
   The result does not carry over to another model, machine or number of rows.
   """
   median = lambda name: statistics.median(r[name] for r in train)
   prefill, decode, *training = ideal.stages
   sample = (prefill + decode) / median("seconds_sample")
-  # Forward passes before the updates are priced with them.
+  # Forward passes before the updates get the fraction of the updates.
   update = sum(training) / (median("seconds_update") + median("seconds_score"))
   return cost.Efficiency(
       sample, sample, update, update, slots=1.0,

@@ -1,7 +1,6 @@
 """Published laws of n*(C) and what they were measured on.
 
-IsoCompute Playbook (arXiv 2603.12151), sections 3, 8 and 9. Bp problems of a
-step, n rollouts of each, C rollouts of a run, D training problems.
+From the IsoCompute Playbook (arXiv 2603.12151), sections 3, 8 and 9.
 """
 
 import dataclasses
@@ -21,8 +20,8 @@ class Prior:
 
   law: Sigmoid | FixedBatch
   stratum: str  # easy or hard
-  unit: str  # of the law's argument
-  Bp: int | None  # None: the best over the tested Bp
+  unit: str  # of the law's argument: rollouts, tokens or updates
+  Bp: int | None  # None: at each C the best of the tested Bp
   B_max: int  # most rollouts per step in the study
   max_n: int  # largest n tested
   C_seen: tuple[float, float]  # range of the data, in `unit`
@@ -55,21 +54,21 @@ PRIORS = {
                            unit="updates", Bp=None, C_seen=(27, 830),
                            **_EASY | _AT_8192),
 }
-# The laws of docs/study.md: the embedded policy on countdown, Bp = 32.
-# launch.study writes these files.
+# The laws of docs/study.md, which launch.study writes; Bp = 32. The policy is
+# embedded in isojax: isojax/assets/countdown-tiny.
 STUDIES = {"study-hard": "isojax/assets/study/hard-fit.json",
            "study-easy": "isojax/assets/study/easy-fit.json",
            "study-many": "isojax/assets/study/many-fit.json"}
 STUDY_N = "isojax/assets/study/best-n.json"  # the tables of docs/study.md
 STUDY_MODEL = "the embedded policy of isojax on countdown"
-# The n with the best best@4 and worst@4 at the largest C, by Bp (section 8).
+# {Bp: n with the largest best@4 or worst@4} at the largest C (section 8).
 BEST_AT_END = {
     ("easy", "best"): {32: 512, 64: 128, 128: 8, 256: 16},
     ("easy", "worst"): {32: 512, 64: 256, 128: 128, 256: 64},
     ("hard", "best"): {32: 256, 64: 128, 128: 128, 256: 32},
     ("hard", "worst"): {32: 64, 64: 32, 128: 8, 256: 8},
 }
-END_C = (4e6, 6e6)  # that largest C, in rollouts
+END_C = (4e6, 6e6)  # range of that C: on easy and hard problems, rollouts
 PRIOR_MODEL = "Qwen2.5-7B-Instruct"
 PRIOR_FAMILY = "qwen2.5-7b"  # in the path of a model of the same size and base
 PRIOR_SIZES = (28, 3584, 18944)  # its layers, width and mlp
@@ -84,24 +83,24 @@ PRIOR_C0_DECADES, PRIOR_LOG2 = 0.1, 0.5
 
 def prior_interval(prior: Prior, C: float) -> tuple[float, float]:
   """(low, high) n at C: the spread of refits, not a 95 % interval."""
-  # There is one refit of a fixed batch, so no shift is known.
+  # The law at a fixed batch has one refit, from which no shift is known.
   shift = 1 if isinstance(prior.law, FixedBatch) else 10**PRIOR_C0_DECADES
   low = prior.law.log2(C / shift) - PRIOR_LOG2
   high = prior.law.log2(C * shift) + PRIOR_LOG2
   return float(2.0**low), float(2.0**high)
 
 
-# A window of the study is evidence for C/D up to this factor away.
+# The study's window (C/2, C] is evidence for a C/D within this factor of its.
 MAX_WINDOW_RATIO = 2
 
 
 @functools.cache
 def best_n_of_study() -> dict[tuple[str, int], dict]:
-  """(stratum, D) -> what launch.study measured of the best n.
+  """What launch.study measured of the best n, by (stratum, D).
 
-  Each has windows: C/D -> the n with the most reward in (C/2, C] and its 95 %
-  interval, on training and on validation problems. And peak: n -> the C/D of
-  its best validation, after which validation fell.
+  "windows": C/D -> (n with the most reward in (C/2, C], low, high: its 95 %
+  interval), on training and on validation problems. "peak": n -> the C/D at
+  which its validation reward was best, and after which it fell.
   """
   with open(shipped_path(STUDY_N), encoding="utf-8") as file:
     return {(entry["stratum"], entry["D"]): {
@@ -117,7 +116,8 @@ def _nearest(values, x: float):
 
 
 def _nearest_window(stratum: str, D: int, C: int):
-  """(D of the study, its entry, the window nearest to C/D, is that near?)."""
+  """(nearest D of the study, its entry, nearest window, whether C/D is near).
+  """
   study_D = _nearest([d for s, d in best_n_of_study() if s == stratum], D)
   entry = best_n_of_study()[stratum, study_D]
   window = _nearest(entry["windows"], C / D)
@@ -128,7 +128,8 @@ def _nearest_window(stratum: str, D: int, C: int):
 def study_bounds(stratum: str, D: int, C: int) -> tuple[int, int] | None:
   """The bounds of the best n near C/D in the study; None without a window.
 
-  They are the common n of both splits if there are any, else the n of either.
+  They are the overlap of the intervals on training and validation problems; if
+  there is none, they span both.
   """
   _, entry, window, is_near = _nearest_window(stratum, D, C)
   if not is_near:
@@ -141,7 +142,7 @@ def study_bounds(stratum: str, D: int, C: int) -> tuple[int, int] | None:
 
 
 def study_statement(stratum: str, D: int, C: int, n: int) -> str:
-  """A sentence: the best n of the study near C/D, and whether `n` agrees."""
+  """The best n of the study near C/D, and whether `n` agrees, as a sentence."""
   study_D, entry, window, is_near = _nearest_window(stratum, D, C)
   study = f"the study ({STUDY_MODEL}, docs/study.md)"
   if not is_near:

@@ -1,7 +1,7 @@
 """A request to the planner, as checked values: budget, problems, law.
 
-launch.plan makes a Request of its flags, isojax.plan of its arguments. Messages
-name a field as the flag of the command, such as --rollouts.
+launch.plan makes a Request from its flags, isojax.plan from its arguments.
+Messages name a field as the flag of the command, such as --rollouts.
 """
 
 import dataclasses
@@ -42,6 +42,7 @@ class Request:
 
   @property
   def needs_law(self) -> bool:
+    """False in a sweep of given n, or of given B."""
     return not (self.cells.sweep and (self.cells.n or self.cells.B))
 
   @property
@@ -64,11 +65,7 @@ def check(name: str, value) -> None:
 
 
 def request(*, config=None, given=(), **values) -> Request:
-  """The request of named fields; those that are not named have their default.
-
-  Raises:
-    InputError: a value that no request may have.
-  """
+  """The request with these values of fields; the others have their default."""
   if config is not None:
     config_file.check_run(config)
   values = DEFAULTS | values
@@ -81,7 +78,7 @@ def request(*, config=None, given=(), **values) -> Request:
 
 
 def check_complete(request: Request, stratum: str | None) -> None:
-  """Raises InputError that names every missing input of a plan.
+  """Raises InputError for missing inputs, all named, or for several budgets.
 
   stratum is None if neither a file nor the request has it.
   """
@@ -129,7 +126,7 @@ def hours(request: Request) -> float | None:
 
 
 def resolve_machine(request: Request) -> machines.Machine:
-  """The machine, with the price given and jax's share of its GPUs."""
+  """The machine, at the price that is given, with jax's share of its GPUs."""
   machine = dataclasses.replace(
       machines.machine(request.hardware.machine),
       gpu_share=machines.gpu_share(os.environ))
@@ -153,7 +150,7 @@ def whole_number(flag: str, item, least: int) -> int:
 
 
 def whole_numbers(request: Request, name: str, least: int) -> list[int]:
-  """A list of the request's cells as distinct whole numbers."""
+  """The list `name` of the request's cells, as distinct whole numbers."""
   values = [whole_number(name, item, least)
             for item in getattr(request.cells, name)]
   if not values or len(set(values)) < len(values):
@@ -162,7 +159,7 @@ def whole_numbers(request: Request, name: str, least: int) -> list[int]:
 
 
 def only_number(request: Request, name: str, least: int) -> int | None:
-  """The only number of a list, or None for an empty list."""
+  """The only number of the list `name`, or None for an empty list."""
   if not getattr(request.cells, name):
     return None
   values = whole_numbers(request, name, least)
@@ -186,15 +183,15 @@ def load_json(path: str, what: str) -> dict:
 
 @dataclasses.dataclass(frozen=True)
 class Problems:
-  """What a stratum file or the request says about the problems."""
+  """The problems, from a stratum file or the request."""
 
   stratum: str | None
   D: int | None
-  validation: int = 300  # problems; the paper's
+  validation: int = 300  # problems, as in the paper
 
 
 def problems(request: Request) -> Problems:
-  """What the stratum file says: the given one, or the config's if it exists."""
+  """The problems, from --problems, else from the config's file if it exists."""
   evidence, config = request.evidence, request.config
   path = evidence.problems or (config and config.task.stratum)
   if path is None or (evidence.problems is None and not os.path.exists(
@@ -222,7 +219,7 @@ def problems(request: Request) -> Problems:
 
 
 def read_fit(path: str) -> Fitted:
-  """The law in a file; InputError if it is no fit.json."""
+  """The law in a fit.json."""
   return fit_file.read_fit(load_json(path, "a fit.json of launch.fit"),
                            path=path)
 
@@ -232,17 +229,16 @@ def resolve_law(request: Request, stratum: str | None) -> Prior | Fitted:
 
   InputError if there is no such law, or it is of another stratum.
   """
-  name = request.evidence.law
-  if name is None:
-    name = f"q1-{stratum}"
-  if isinstance(name, Fitted):
-    law, name = name, name.path
+  law = request.evidence.law
+  name = f"q1-{stratum}" if law is None else law
+  if isinstance(law, Fitted):
+    name = law.path
   elif name in priors.PRIORS:
     law = priors.PRIORS[name]
   elif name in priors.STUDIES:
     law = dataclasses.replace(
         read_fit(priors.STUDIES[name]), path=f"{name} (docs/study.md)",
-        whose="the study's", stratum=name.removeprefix("study-"))
+        is_study=True, stratum=name.removeprefix("study-"))
   elif os.path.exists(name):
     law = read_fit(name)
   else:
@@ -259,22 +255,22 @@ def check_effect(request: Request, law) -> None:
   unpriced, no_law = request.hardware.machine is None, law is None
   cells = request.cells
   in_tokens = not no_law and law.unit in ("tokens", "sampled_tokens")
-  without_effect = {  # when -> fields without effect then, or a false value
-      "without --machine": unpriced and (
-          "usd_per_chip_hour", "rows", "measured", "dtype"),
-      "without --machine or a law in tokens": unpriced and not in_tokens and (
-          "prompt_tokens", "response_tokens"),
-      "with --config, which has its own": request.config and ("dtype",),
-      "without --hours, --device_hours or --usd": (
-          request.budget.rollouts is not None and ("sure",)),
-      "without --sweep": not cells.sweep and ("B", "skip"),
-      "with --sweep, which needs --rollouts": cells.sweep and (
-          "hours", "device_hours", "usd"),
-      "when --sweep has its --n or --B": no_law and ("law", "metric"),
-      "in a sweep of given --n or --B": no_law and (
-          ("stratum", "model") if unpriced else
-          ("stratum",) if request.config else ())}
-  for when, names in without_effect.items():
-    given = [f"--{name}" for name in names or () if name in request.given]
-    if given:
+  for applies, when, names in (
+      (unpriced, "without --machine",
+       ("usd_per_chip_hour", "rows", "measured", "dtype")),
+      (unpriced and not in_tokens, "without --machine or a law in tokens",
+       ("prompt_tokens", "response_tokens")),
+      (request.config, "with --config, which has its own", ("dtype",)),
+      (request.budget.rollouts is not None,
+       "without --hours, --device_hours or --usd", ("sure",)),
+      (not cells.sweep, "without --sweep", ("B", "skip")),
+      (cells.sweep, "with --sweep, which needs --rollouts",
+       ("hours", "device_hours", "usd")),
+      (no_law, "when --sweep has its --n or --B", ("law", "metric")),
+      (no_law and unpriced, "in a sweep of given --n or --B",
+       ("stratum", "model")),
+      (no_law and request.config, "in a sweep of given --n or --B",
+       ("stratum",))):
+    given = [f"--{name}" for name in names if name in request.given]
+    if applies and given:
       raise InputError(f"{', '.join(given)}: no effect {when}; leave it out")

@@ -18,7 +18,7 @@ from isojax.planner.cost import MOST_ROLLOUTS
 
 
 def field(default, help_text: str, *, choices=None, between=None):
-  """A field with its help and, where checked, its values or its bounds."""
+  """A field with its help, and if they are checked, its values or bounds."""
   return dataclasses.field(default=default, metadata=dict(
       help=help_text, choices=choices, between=between))
 
@@ -132,13 +132,14 @@ DEFAULTS = {name: f.default for name, f in FIELDS.items()}
 
 
 def text(name: str, form: str) -> str:
-  """The help of a field; `form` shows another field's name, such as --{}."""
+  """The help of a field; names in backquotes are shown by `form`: --{}."""
   return re.sub(r"`(\w+)`", lambda match: form.format(match[1]),
                 FIELDS[name].metadata["help"])
 
 
 def signature(returns: type) -> inspect.Signature:
   """The keywords of isojax.plan: every field, and config."""
+  # An empty tuple is shown as None.
   keywords = [(name, (f.default or None) if f.type is tuple else f.default,
                inspect.Parameter.empty if f.type in (object, tuple) else f.type)
               for name, f in FIELDS.items()]

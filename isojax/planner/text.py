@@ -1,9 +1,4 @@
-"""A plan as text: the allocation, its runs, costs and assumptions.
-
-Bp problems of a step, n rollouts of each, m of them trained on, M steps (of one
-sampling round), C rollouts of a run, D training problems; n* the best n by the
-law.
-"""
+"""A plan as text: the allocation, its runs, costs and assumptions."""
 
 from collections.abc import Sequence
 import dataclasses
@@ -28,7 +23,7 @@ MIN_SLOWDOWN = 1.2  # times as long; less gets no warning
 CALIBRATED = (
     "9 published times on H100 and GB200 (NeMo-RL v0.4 and v0.5 GRPO, prime-rl "
     "trainer) were {:g} to {:g} times the predicted ones: the range of each "
-    "time. Another such run is within its end in nine of ten cases")
+    "time. Another such run takes no longer than its end in nine of ten cases")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +38,7 @@ class Messages:
 
 
 def decision(rows: Sequence[plan_file.Row]) -> str:
-  """The allocation of one run or of all, in a line."""
+  """The allocation that all runs share, or their largest C, in a line."""
   first = rows[0].allocation
   C = sum(row.allocation.C for row in rows)
   if any(row.allocation != first for row in rows):
@@ -95,14 +90,15 @@ def bill(cost_model: CostModel, hours: str, money: str) -> str:
   if chip.usd_per_hour is None:
     return (f"{hours} device-hours; no list price of {chip.name} is known: "
             "give --usd_per_chip_hour")
-  source = chip.usd_source if chip.usd_source.startswith("--") else (
-      f"list price: {chip.usd_source}; --usd_per_chip_hour sets another")
+  source = chip.usd_source  # or the flag that set the price
+  if not source.startswith("--"):
+    source = f"list price: {source}; --usd_per_chip_hour sets another"
   return (f"{hours} device-hours, {money} USD at {chip.usd_per_hour:g} USD a "
           f"chip-hour ({source})")
 
 
 def cost_columns(expected: dict | None) -> list[str]:
-  """The columns COSTS of a `plan_file.Row.expected`."""
+  """The columns COSTS of a run, from `plan_file.Row.expected`."""
   if expected is None:
     return ["-"] * len(COSTS)
   about = lambda seconds: duration(seconds, rounded)
@@ -136,7 +132,7 @@ def reward(p: Prediction) -> str:
 
 def alternatives(a: Allocation, near: tuple[Allocation, ...], expected,
                  law: Prior | Fitted) -> tuple[str, ...]:
-  """Half and twice the n at the same C: their time and reward, in a line."""
+  """The time (by `expected`) and reward of `near`: other n at the same C."""
   out, cost_of_a = [], expected(a)
   for other in near:
     e, p = expected(other), predict(law, other)
@@ -155,7 +151,7 @@ def alternatives(a: Allocation, near: tuple[Allocation, ...], expected,
 
 
 def n_star(advice: Advice) -> tuple[str, ...]:
-  """n* with its interval and basis, and why another n is advised."""
+  """n* with its interval and basis, and why another n is advised, if one is."""
   answer = advice.answer
   out = (f"n* = {answer.n:.4g}, " + (
       "no interval is known" if answer.interval is None else
@@ -174,7 +170,7 @@ def explained(q: Question, advice: Advice) -> tuple[tuple[str, str], ...]:
         f"instead of the {q.n} given, see what was adjusted")
   elif a.n == answer.n and answer.measured_Bp:
     why = "as measured"
-  elif 2**-0.51 < a.n / advice.wanted_n < 2**0.51:  # the nearest power of 2
+  elif 2**-0.51 < a.n / advice.wanted_n < 2**0.51:  # nearest power of 2
     why = ("instead of n*, for the reason above" if advice.n_reason else
            "near n*")
   else:
@@ -200,8 +196,8 @@ def not_trained(cost_model: CostModel) -> tuple[str, ...]:
 def limits(cost_model: CostModel, a: Allocation) -> tuple[str, ...]:
   """Warnings if slots or mesh of a config make a run MIN_SLOWDOWN times slower.
   """
-  if not cost_model.evaluations or cost_model.page is not None:
-    return ()  # without a config; or with pages, which on_fastest_mesh lacks
+  if not cost_model.of_config or cost_model.page is not None:
+    return ()  # on_fastest_mesh has no pages
   out, seconds = [], cost_model.run(a.Bp, a.n, a.M).seconds
   times = lambda other: seconds / other.run(a.Bp, a.n, a.M).seconds
   more = memory_lib.with_rows(cost_model, a.B)
@@ -211,7 +207,7 @@ def limits(cost_model: CostModel, a: Allocation) -> tuple[str, ...]:
         f" limit the run: at (Bp, n) = ({a.Bp}, {a.n}) it takes "
         f"{times(more):.2g} times as long as with --config.sampler.slots="
         f"{more.rows}, which the memory admits (check sampler.memory_gib)")
-  # `on_fastest_mesh` finds a mesh: the config's fits with all its rows.
+  # A mesh is found, because the config's fits even with all of its rows.
   best = memory_lib.on_fastest_mesh(
       cost_model.shape, cost_model.workload, cost_model.machine, rows=a.B,
       efficiency=cost_model.efficiency).replace(
@@ -233,9 +229,12 @@ def topics(basis: Sequence[tuple[str, str]]) -> str:
 
 def assumptions(cost_model: CostModel,
                 largest: Allocation) -> tuple[tuple[str, str], ...]:
-  """The assumptions of the prices, for --explain."""
-  m, w, e = cost_model.machine, cost_model.workload, cost_model.efficiency
-  of_config = bool(cost_model.evaluations)
+  """The assumptions of the prices, for --explain.
+
+  `largest`: the allocation with the most rollouts a step.
+  """
+  machine, of_config = cost_model.machine, cost_model.of_config
+  w, e = cost_model.workload, cost_model.efficiency
   pages = "" if cost_model.page is None else (
       f" ({cost_model.pages:,} pages of {cost_model.page} on each device)")
   basis = CALIBRATED.format(*e.spread) if e.spread else e.basis
@@ -243,15 +242,15 @@ def assumptions(cost_model: CostModel,
     basis += (f"; a mixture of experts takes {cost.MIXTURE_SLOWDOWN:g} times "
               "as long, by 2 steps of NeMo-RL v0.6")
   return (
-      ("machine",
-       f"{m.name}: {many(m.chips, 'chip')}; mesh {cost_model.mesh.text}"),
+      ("machine", f"{machine.name}: {many(machine.chips, 'chip')}; mesh "
+       f"{cost_model.mesh.text}"),
       ("decoding", f"{min(cost_model.rows, largest.Bp * largest.n_max):,} rows "
        f"decoded at once{pages}; {e.slots:.2g} of the decoded slots are kept"
        + (" after the queue is empty" if cost_model.slots_refilled else "")),
       ("update",
        f"microbatches of at most {cost_model.micro_rows:,} rollouts" + (
-           "" if of_config else ", packed, forward twice, fused attention and "
-           "chunked head, assumed without --config")),
+           "" if of_config else ", packed, forward computed twice, fused "
+           "attention and chunked head, assumed without --config")),
       ("tokens", f"prompts of {number(w.lengths.prompt)} and responses of "
        f"{number(w.lengths.response)} tokens"),
       ("KL", f"{'with' if w.recipe.kl else 'without'} KL to the base policy"),
@@ -264,7 +263,7 @@ def assumptions(cost_model: CostModel,
 
 def tables(cost_model: CostModel, rows: Sequence[plan_file.Row],
            largest: Allocation) -> tuple[str, str]:
-  """How the time splits over stages, and the memory over its parts."""
+  """The time by stage and the memory by part, for --explain."""
   e, w = cost_model.efficiency, cost_model.workload
   runs = [prices.cost_of(cost_model, row.allocation) for row in rows]
   total = sum(run.seconds for run in runs)
@@ -280,10 +279,10 @@ def tables(cost_model: CostModel, rows: Sequence[plan_file.Row],
                    f"{bandwidth:.2g}"])
   stages.append(["host", f"{share('overhead'):.0%}",
                  f"{e.step_seconds:.2g} s a step", ""])
-  trained = math.ceil(largest.Bp * w.recipe.trained_rollouts(largest.n_max)
-                      / w.recipe.minibatches)
+  in_update = math.ceil(largest.Bp * w.recipe.trained_rollouts(largest.n_max)
+                        / w.recipe.minibatches)  # rollouts
   memory = memory_lib.memory(
-      cost_model, trained, min(cost_model.rows, largest.Bp * largest.n_max))
+      cost_model, in_update, min(cost_model.rows, largest.Bp * largest.n_max))
   parts = [["memory of a device", "GB", "when"],
            *([name, f"{value / 1e9:.3g}", when]
              for when, phase in (("always", memory.always),
@@ -297,8 +296,8 @@ def tables(cost_model: CostModel, rows: Sequence[plan_file.Row],
 
 def choices(cost_model: CostModel, Bp: int, n: int) -> tuple[str, ...]:
   """The share of a step's time that each choice of the recipe saves or adds."""
-  w, plain = cost_model.workload, Recipe()
-  r, f = w.recipe, w.formats
+  plain, r = Recipe(), cost_model.workload.recipe
+  f = cost_model.workload.formats
   # Text of each choice -> the cost model without it.
   without = {text: cost_model.with_recipe(**{name: getattr(plain, name)})
              for name, text in {

@@ -1,9 +1,9 @@
 """Spends a budget of rollouts on a race of arms, each an ordinary run folder.
 
-The race is a function of the records (frontier.race.play). After a kill, the
-same call reads the records, resumes the interrupted run and ends with the same
-bits. It writes ROOT/spend.json and never reads it. C: rollouts of a run; an arm
-differs from the config in its overrides, such as n, the rollouts per problem.
+The race is a function of the records (frontier.race.play), which compares the
+arms at rungs: numbers of rollouts. After a kill, the same call reads the
+records, resumes the interrupted run and ends with the same bits. C: rollouts of
+a run; an arm differs from the config in its overrides, such as alloc.n.
 """
 
 import bisect
@@ -40,7 +40,7 @@ from isojax.run.setup import Setup
 from isojax.runtime import compilation, preemption, progress
 from isojax.tasks import strata
 
-SPEND = "spend.json"  # in the root
+SPEND = "spend.json"  # in the root; written at the end, never read
 SPEED_RUN = "clock"  # folder of the root, with the run that measures the speed
 PLACEHOLDER_C = 2**20  # rollouts, of configs made before the budget is known
 MIN_STEPS = 8  # of each arm at the first rung of the race
@@ -103,7 +103,7 @@ def products(specs: typing.Sequence[str], config) -> list[dict]:
 
 
 def _value(text: str, like, spec: str):
-  """The text as a value of the type of `like`, unless that is None."""
+  """The text as a value of the type of `like`; of any type if that is None."""
   try:
     value = json.loads(text)
   except ValueError:
@@ -197,7 +197,7 @@ def prepare_arms(config, overrides: list[dict] | None, budget: int, root: str
 
 
 def smallest_rung(arms: typing.Sequence[ArmRun]) -> int:
-  """Rollouts of each arm at the smallest first rung, MIN_STEPS of every arm."""
+  """The least rollouts of each arm with which all of them have MIN_STEPS."""
   return max(MIN_STEPS * arm.setup.e.alloc.B for arm in arms)
 
 
@@ -255,11 +255,9 @@ def rollouts_for_hours(run_records: list[dict], hours: float, *,
                        minimum: int) -> int:
   """The most rollouts that fit into `hours`, by the speed of a short run.
 
-  Compilation is not counted. A sample of the evaluations_at(C) evaluations
-  takes as long as a sample of a training step.
-
-  Raises:
-    InputError: the hours are too few for `minimum` rollouts.
+  Compilation is not counted. Sampling takes as long for each rollout of the
+  evaluations_at(C) evaluations as in training. InputError for less than
+  `minimum` rollouts.
   """
   steps = [r for r in run_records if r["kind"] == "train"]
   rollouts = steps[-1]["rollouts"]
@@ -294,8 +292,8 @@ def _last_index(e: experiment.Experiment, run_records: list[dict]
 def advance(arm: ArmRun, C: float, signals) -> tuple[race.ArmHistory, int, int]:
   """Trains the arm to C rollouts unless its records reach C.
 
-  Returns its evaluations for the race, the rollouts charged to the arm, and how
-  many of them this process sampled.
+  Returns the arm's evaluations, the rollouts charged to the arm, and how many
+  of these this process sampled.
   """
   setup = arm.with_budget(int(C))
   path = os.path.join(arm.folder, state_lib.RECORDS)
@@ -349,7 +347,7 @@ def best_record(folder: str) -> dict:
 def test_record(arm: ArmRun, best: dict) -> dict | None:
   """Evaluates the best checkpoint on the test split; returns the record.
 
-  None: the stratum has no test split. If the record is stored, it is returned.
+  None: the stratum has no test split. A stored record is not made again.
   """
   path = os.path.join(arm.folder, state_lib.EVALUATIONS)
   stratum = arm.setup.stratum.header["stratum"]

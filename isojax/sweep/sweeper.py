@@ -152,10 +152,7 @@ def _tail(path: str) -> list[str]:
 
 
 def is_complete(run: PlannedRun) -> bool:
-  """Whether the final evaluation is recorded.
-
-  It is at C, or where eval.patience ended the run.
-  """
+  """Whether the last evaluation, at C or by eval.patience, is recorded."""
   lines = _tail(os.path.join(run.folder, "records.jsonl"))
   try:
     last = json.loads(lines[-1])
@@ -278,13 +275,14 @@ def split_devices(platform: str, ids: list, count: int | None, per_run: int
   """
   if platform == "cpu":
     count = count or 1
-    # The threads of XLA. Forced devices need more: see isojax/__init__.py.
+    # NPROC: the threads of XLA; isojax/__init__.py sets it for forced devices.
     threads = {} if count == 1 or "NPROC" in os.environ else {
         "NPROC": str(max(1, len(ids) // count))}
     return [{"JAX_PLATFORMS": "cpu"} | threads] * count
   if platform == "tpu" and per_run not in (1, len(ids)):
-    raise InputError(f"--devices_per_run={per_run} on a host of {len(ids)} TPU "
-                     "chips: expected 1 or all of them")
+    raise InputError(f"{per_run} devices a run on a host of {len(ids)} TPU "
+                     "chips: expected 1 or all; set --devices_per_run or "
+                     "config.mesh")
   max_workers = len(ids) // per_run
   if max_workers < (count or 1):
     raise InputError(f"--workers={count or 1} with {per_run} devices each: "
@@ -390,10 +388,7 @@ def sweep(runs: list[PlannedRun], workers: list[dict], tries: int,
   Waits for runs that another process has locked. A failed run is started again
   after the others, `tries` times in all. Each worker has one run at a time,
   with the worker's environment variables. Returns whether a signal stopped the
-  sweep; its runs are saved then.
-
-  Raises:
-    InputError: the root cannot be written.
+  sweep: the first asks the runs to save and stop, the second kills them.
   """
   queue, failures = collections.deque(runs), collections.Counter()
   active: dict[int, Process] = {}  # by worker
@@ -403,7 +398,6 @@ def sweep(runs: list[PlannedRun], workers: list[dict], tries: int,
   with _catch_signals() as signals:
     try:
       os.makedirs(root, exist_ok=True)
-      # The first signal asks the runs to stop, the second kills them.
       while (active or (queue and not signals)) and len(signals) < 2:
         for i, process in list(active.items()):
           if process.popen.poll() is not None:
@@ -437,7 +431,7 @@ def sweep(runs: list[PlannedRun], workers: list[dict], tries: int,
 
 
 def _reporter(runs: list[PlannedRun]):
-  """A function (active runs) that prints progress each REPORT_SECONDS."""
+  """A function (active runs) that prints progress every REPORT_SECONDS."""
   last_report = time.monotonic()
 
   def report(active: list[PlannedRun]) -> None:

@@ -110,7 +110,7 @@ REFUSED = (
      "inputs are missing; give --prompt_tokens and --response_tokens"),
     (["--rollouts=9", "--problems=over.jsonl"], "over.jsonl: expected a "
      "stratum file of launch.split (ValueError: 17 correct of 16)"),
-    (["--hours=1e30", "--stratum=easy", *PRICED], "--hours=1e+30: expected"),
+    (["--hours=1e30", "--stratum=easy", *PRICED], "1e+30 hours of wall time: "),
     (["--hours=1e-3", "--stratum=easy", *PRICED], "less than one step of the "
      "smallest batch, Bp=32, n=2"),
     (["--rollouts=1e5", "--law=fit.json", "--stratum=easy"],

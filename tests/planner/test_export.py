@@ -230,8 +230,8 @@ def test_what_a_trainer_does_without_an_option():
 @pytest.mark.parametrize("source, message", [
     ("vel:x", "expected TRAINER:FILE or TRAINER:OPTIONS, with one of areal"),
     ("trl:", "expected TRAINER:FILE"),
-    (f"trl:{CALL.replace('=8', '=5')}", "96 rollouts are no groups of n = 5; "
-     "take n = 4 or 6"),
+    (f"trl:{CALL.replace('=8', '=5')}", "96 rollouts are not whole groups of "
+     "n = 5; take n = 4 or 6"),
     ("verl:actor_rollout_ref.rollout.n=8", "no data.train_batch_size or .*, no "
      "actor.*optim.lr, no trainer.total_training_steps or trainer.total_ep"),
     (f"trl:{CALL.replace('500', 'all')}", "could not convert .* 'all'")])
