@@ -85,7 +85,10 @@ def sources(law, C: float) -> tuple[Source, ...]:
 
 
 def as_good(law: Fitted, C: float) -> tuple[int, ...]:
-  """The n of a fit whose measured curves are within MARGIN of the best at C."""
+  """The n of a fit whose measured curves are within MARGIN of the best at C.
+
+  C is in law.unit.
+  """
   reward_n: dict[int, float] = {}
   for curve in law.curves:
     if curve.C_lo <= C <= curve.C_hi * laws.C_TOLERANCE:
@@ -128,15 +131,16 @@ def lines(law, C: float, B: int, study: str | None) -> tuple[str, ...]:
           f"target; Bp * n = {B:,} is {side} that", RATE, *disagreement(law, C))
 
 
-def headline(law, C: float, n: int, bounds, covered: bool) -> str:
+def headline(law, C: float, n: int, bounds, answer) -> str:
   """Which n are as good as the best, and by which source; empty if only n is.
 
-  `C` and `n` are the plan's, `bounds` is Advice.n_bounds, and `covered` is
-  whether the law has data at C.
+  `C` and `n` are the plan's, `bounds` is Advice.n_bounds, `answer` is that of
+  the law.
   """
   if isinstance(law, Fitted):
-    ns, why = as_good(law, C), f"within {MARGIN:g} of the best by {law.path}"
-  elif covered:
+    ns = as_good(law, answer.argument)
+    why = f"within {MARGIN:g} of the best by {law.path}"
+  elif not answer.beyond:
     ns, why = powers_of_two(*bounds) if bounds else (), "by published runs"
   else:
     ns, why = known_ns(law, C), "by other sources: the law has no data here"

@@ -74,6 +74,17 @@ def test_n_of_a_fit_within_the_margin_at_C():
       law, curves=(curve, near, far, late)), 5000) == (4, 8)
 
 
+def test_a_fit_in_tokens_is_read_at_the_tokens_of_the_plan():
+  """50 rollouts of 100 tokens: its curves are known from 100 tokens on."""
+  curve, = FITTED.curves
+  law = dataclasses.replace(FITTED, unit="sampled_tokens", curves=(
+      curve, dataclasses.replace(curve, n=4)))
+  a = ask(C=50, law=law, tokens_per_rollout=100.0)
+  assert a.answer.argument == 5000
+  assert evidence.headline(law, 50, 4, a.n_bounds, a.answer).startswith(
+      "n = 4, 8 are as good, within 0.01 of the best by ")
+
+
 def test_powers_of_two_of_an_interval():
   assert evidence.powers_of_two(87.7, 206) == (64, 128, 256)
   assert evidence.powers_of_two(5, 5) == (4,)
