@@ -98,9 +98,6 @@ def of_runs(runs: typing.Sequence[Run]) -> tuple[list[Logged], list[str]]:
   usable = [run for run in runs if len(run.C_E) > 1]
   notes = [f"{run.where}: run {run.run_id} has {len(run.C_E)} evaluations, the "
            "race needs 2: left out" for run in runs if len(run.C_E) < 2]
-  if len(usable) < 2:
-    raise InputError(f"{len(usable)} runs with at least 2 evaluations: a race "
-                     "needs 2 arms; give more files with --replay")
   kept, seeds = [], {}
   for run in sorted(usable, key=lambda r: (r.n, r.Bp, str(r.seed))):
     seeds_of_cell = seeds.setdefault((run.Bp, run.n), set())
@@ -110,6 +107,9 @@ def of_runs(runs: typing.Sequence[Run]) -> tuple[list[Logged], list[str]]:
       notes.append(f"{run.where}: seed {run.seed} of Bp={run.Bp}, n={run.n}: "
                    "a race has one run of an arm: left out")
     seeds_of_cell.add(run.seed)
+  if len(kept) < 2:
+    raise InputError(f"{len(kept)} arms with at least 2 evaluations: a race "
+                     "needs 2 arms; give more files with --replay")
   cells = [(run.Bp, run.n) for run in kept]
   Bp_differs = len({run.Bp for run in kept}) > 1
 

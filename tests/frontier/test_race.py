@@ -151,4 +151,4 @@ def test_arms_of_runs_are_of_n_or_of_run_ids():
   arms, _ = replay.of_runs([run("slow", 8, 0), run("fast", 8, 0)])
   assert [arm.name for arm in arms] == ["n=8 slow", "n=8 fast"]
   with pytest.raises(InputError, match="needs 2 arms"):
-    replay.of_runs([run("a", 8, 0)])
+    replay.of_runs([run("a", 8, 0), run("b", 8, 1)])  # two seeds, one arm
