@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import re
 
 from absl import flags
@@ -115,12 +116,16 @@ def parse(argv: list[str]) -> list[str]:
       config_file.checked(path(argv), flags.FLAGS["config"].value)
   except flags.Error as error:
     # absl's message if a section is set to a value, such as --config.eval=3.
-    section = re.match(r"flag (--config\.(\w+)=\w+): .* as a ConfigDict",
+    section = re.match(r"flag (--config\.(\w+)=(\w+)): .* as a ConfigDict",
                        str(error))
     if section:
+      given, name, value = section.groups()
+      file = f"configs/{value}.py"
       raise InputError(
-          f"{section[1]}: {section[2]} is a section of the config, not a value"
-          "; set its keys, or give another file as --config") from None
+          f"{given}: {name} is a section of the config, not a value; set its "
+          "keys, or give another file as --config" + (
+              f", such as --config={file}" if os.path.isfile(
+                  config_file.shipped(file)) else "")) from None
     if path(argv):
       config_file.read_config(path(argv))  # raises with the line of its code
     raise InputError(str(error).strip().splitlines()[-1].strip()) from None
