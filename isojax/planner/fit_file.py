@@ -120,10 +120,9 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
       identified=verdict["identified"] and law is not None,
       reasons=tuple(verdict["reasons"]), limits=tuple(verdict["limits"]),
       cautions=tuple(verdict["cautions"]),
-      path=path, frontier=_frontier(fit["frontier"] if "frontier" in fit
-                                    else {"tied": True}),
+      path=path, frontier=_frontier(fit["frontier"]),
       runs=tuple((run["Bp"], run["n"], run["seed"], run["C"][-1])
-                 for run in study.get("runs", ())))
+                 for run in study["runs"]))
 
 
 def _law(law: dict):

@@ -36,7 +36,8 @@ def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
       platform, capability=8.0 if platform == "gpu" else None,
       H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
       window=0, length=0)
-  # ModelShape does not tell sliding windows and caps: only Gemma has them.
+  # ModelShape does not tell sliding windows and caps: those of Gemma alone
+  # are known, not the windows that a few Qwen2 have.
   return (attention != "einsum" and not shape.family.gemma
           and None in obstacles.values())
 

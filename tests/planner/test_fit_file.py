@@ -11,7 +11,9 @@ from isojax.planner import fit_file
 FIT = {
     "version": 1,
     "study": {"axis": "rollouts", "metric": "avg", "split": "hard",
-              "model": None, "regime": "fixed_Bp", "Bp": [16], "n": [4, 8, 16]},
+              "model": None, "regime": "fixed_Bp", "Bp": [16], "n": [4, 8, 16],
+              "runs": []},
+    "frontier": {"tied": True},  # of which no best n is read
     "law": {"kind": "sigmoid", "L": 4.0, "k": 5, "log10_C0": 5.0, "b": 2.0,
             "draws": [[4.0, 5.0, 4.9, 2.0], [4.0, 5.0, 5.1, 2.0]],
             "C_seen": [1e4, 4e5]},
