@@ -40,6 +40,7 @@ def shown(folder: str, step: int | None) -> str:
 def policy(folder: str):
   """sample(question, ...) of the policy in the folder of a run or a model."""
   if os.path.exists(os.path.join(folder, "tokenizer_config.json")):
+    # Of this size only the sampler's settings are used, so any model will do.
     return runs.load_sampler(isojax.config(
         "configs/hard.py:smollm2-135m", model={"path": folder},
         task={"prompt": {"chat": True, "template": "{question}"}},

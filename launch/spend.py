@@ -5,8 +5,8 @@
   python -m launch.spend --replay='logs/*.jsonl' --rollouts=262144
 
 The first form races a few arms, each an ordinary run folder under ROOT: all
-run a little, those that can still be the best continue, and the last one gets
-the rollouts that are left. Every rollout of every arm counts. The same command
+run a little, those whose possible gain is worth the rollouts continue, and the
+last one gets what is left. Every rollout of every arm counts. The same command
 resumes the race. The result is in ROOT/spend.json and ROOT/spend.html.
 
 The second form races finished runs, also of another trainer, without training.
@@ -50,8 +50,8 @@ _ARMS = flags.DEFINE_multi_string(
     "or more: all combinations; or a plan.jsonl, one arm a row. Default: n of "
     "8, 4, 16 and 32; from 2^18 rollouts on at half the learning rate.")
 _REPLAY = flags.DEFINE_list(
-    "replay", None, "Logs of finished runs, or patterns; one arm for each run, "
-    "or each (Bp, n) if runs differ in their seeds.")
+    "replay", None, "Logs of finished runs, or patterns; one arm for each run; "
+    "of runs that differ only in their seeds, the first seed's.")
 _OUT = flags.DEFINE_string("out", None, "With --replay: file for its JSON.")
 
 

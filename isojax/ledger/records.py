@@ -23,7 +23,7 @@ COMMON = (
     "seed",
     "model",  # the base policy's folder
     "task",
-    "split",  # the stratum trained on
+    "split",  # the stratum trained on, not a part of it as in eval_set
     "Bp",  # problems a step
     # Rollouts per problem in this step (a mean, unless alloc.rule=uniform); in
     # an evaluation: in the next step.
@@ -35,7 +35,7 @@ COMMON = (
     # flight count in the step that trains on them
     "prompt_tokens",  # cumulative; a prompt counts once, not n times
     "sampled_tokens",  # cumulative, EOS included
-    "trained_tokens",  # cumulative; tokens with a gradient, in each update
+    "trained_tokens",  # cumulative; tokens with a gradient, once an update
     "scored_tokens",  # cumulative; tokens of forward passes before updates
     "updates",  # cumulative; optimizer steps, which lr's warm-up follows
     # Cumulative; updates that the optimizer skipped: no rollout had a gradient.
@@ -84,17 +84,17 @@ TRAIN = (
     # recipe.loss.kl_estimator of the divergence from the base policy, mean over
     # trained tokens; null without a KL in the loss.
     "kl",
-    # Mean over the updates of recipe.loss, with its KL and entropy terms; null
-    # where it is a mean of the advantages, and only its gradient matters: one
-    # update a step, not in flight, and neither KL or entropy term, critic, nor
-    # a policy loss of one's own.
+    # Mean over the updates of recipe.loss, with its KL and entropy terms. Null
+    # where its value is only the mean advantage: with one update a step, not in
+    # flight, without KL term, entropy term, critic and policy loss of one's
+    # own.
     "loss",
     # Of the critic; null without one. The loss per trained token, and the share
     # of the variance of returns that its values before the updates explain.
     "value_loss",
     "explained_variance",
     "grad_norm",  # global, before clipping
-    "clip_fraction",  # of trained tokens, bounded by a clip or the cap
+    "clip_fraction",  # of trained tokens, whose ratio or weight is bounded
     "logp",  # mean over trained tokens, of the trainer
     "logp_gap",  # mean over trained tokens of |trainer - sampler|
     "response_length",  # tokens, mean over rollouts, EOS included
@@ -108,7 +108,7 @@ TRAIN = (
     "seconds_update",
 )
 EVAL = (
-    "eval_set",  # stratum/split
+    "eval_set",  # STRATUM/validation or STRATUM/test
     "k",  # samples of each problem
     "temperature", "top_p",  # with which they were drawn
     "avg", "avg_se",  # avg@k and its standard error over problems

@@ -1,6 +1,6 @@
 """Figures of a parsed fit.json, of one run and of a comparison.
 
-The same n has the same colour and marker in all of them.
+In the figures of one fit.json an n has the same colour and marker.
 """
 
 import io

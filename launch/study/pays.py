@@ -57,7 +57,9 @@ SETS = {
     "hard": ProblemSet("hard", "low", 2**20, range(6), 8, rivals(64)),
     "easy": ProblemSet("easy", "easy", 2**19, range(3), 16, rivals(32, 64)),
 }
-FIRST = tuple(SETS)  # of the first experiment; then of the second and third
+FIRST = tuple(SETS)  # the sets of the first experiment
+# The second (again) and third (half) differ in the default arms of launch.spend
+# of their time: n = 8 at half the rate and three others; four n at half.
 SETS |= {f"{name}_{suffix}": SETS[name]._replace(
     seeds=seeds, fixed={DEFAULT_ENTRY: dict(n=8, rate=1.0)})
          for suffix in ("again", "half")

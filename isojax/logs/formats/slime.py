@@ -4,11 +4,11 @@ from isojax.logs.formats import base
 
 
 def count_updates(lines: list[dict]) -> None:
-  """Sets the step of each line to the number of updates.
+  """Sets the step of each line to the number of batches trained on.
 
-  slime numbers its rollout batches from 0. Batch i is trained on in update
-  i + 1, and evaluated after it; only the first evaluation 0 is before all
-  updates. train/step counts optimizer steps, of which a batch may have several.
+  slime numbers its rollout batches from 0. Batch i is trained on in step i + 1,
+  and evaluated after it; only the first evaluation 0 is before all training.
+  train/step counts optimizer steps, of which a batch may have several.
   """
   number, started = 0, False
   for line in lines:
