@@ -4,7 +4,7 @@
 2. A slot takes the next rollout of the queue and its prompt's keys and values.
 3. All slots decode a chunk of tokens in one jitted call. A token is drawn by
    inverse CDF from one uniform number, which is a function of (key, problem,
-   rollout, position). The slots and their order therefore change no token.
+   rollout, position), so slots and their order matter by rounding alone.
 4. On the host, slots whose rollout has ended are refilled. When the queue is
    empty, fewer slots are decoded.
 
