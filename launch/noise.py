@@ -106,7 +106,7 @@ def sketch(tree, seed: int):
 
 
 def make_gradient(setup: Setup, trained, seed: int):
-  """gradient(batches), by the run's update; returns (sketch [S], |g|^2)."""
+  """Returns gradient(batches) -> (sketch [S], |g|^2), by the run's update."""
   mesh = setup.model.mesh
   start, accumulate, _ = setup.learner.update.programs
   reduced = jax.jit(
@@ -166,7 +166,7 @@ def estimate(g: Gradients, weight_KxP, groups: int) -> Estimate:
   weight_KxP is how often each problem is in a draw.
   """
   gram_PxP = g.mean_PxS @ g.mean_PxS.T
-  # Without the products of a group, below of a problem, with itself.
+  # Without the product of each group with itself, below of each problem.
   own_P = (groups * np.diag(gram_PxP) - g.square_P) / (groups - 1)
   count_K, squares_KxP = weight_KxP.sum(1), weight_KxP**2
   transfer_K = (np.einsum("kp,pq,kq->k", weight_KxP, gram_PxP, weight_KxP)

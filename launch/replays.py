@@ -60,7 +60,7 @@ class Field:
 
   @property
   def over_n(self) -> bool:
-    """Whether it compares n: recipes have one, and "n and rate" has two."""
+    """Whether it compares more than two n; a group of recipes has one."""
     return len({n for _, _, n in self.keys}) > 2
 
   def nearest(self, n: float) -> int:
@@ -98,7 +98,7 @@ def fields_of(path: str, *, training: bool) -> list[Field]:
   for arm, Bp, n in cells:
     groups[arm or "n"].append((arm, Bp, n))
     groups[f"recipes, n={n}"].append((arm, Bp, n))
-  if ledger.part.name.startswith("rate"):  # as the default arms of launch.spend
+  if ledger.part.name.startswith("rate"):  # arms differ in n and rate
     groups["n and rate"] = list(cells)
   reward = "training" if training else "validation"
   fields = []
@@ -169,7 +169,7 @@ def halving(field, arms, budget):
 
 def asha(field, arms, budget):
   """ASHA with one worker: arms in the top half of a rung go to the next one."""
-  # The race has this first rung, too, with 3 arms or fewer.
+  # 32: as the race's first rung with up to 3 arms, race.Options.first_rung.
   first_C = max(budget / 32, replay.smallest(arms))
   C_of, spent, levels = {}, 0.0, {}  # levels: i -> {arm: reward at rung i}
   while True:

@@ -25,7 +25,7 @@ class Source:
   name: str
   setting: str  # policy, problems, where it is published
   C: tuple[float, float]  # rollouts of its runs
-  n: tuple[int, ...]  # as good as the best of the tested n
+  n: tuple[int, ...]  # as good as the best tested n, by the source itself
   finding: str
 
   def covers(self, C: float) -> bool:
@@ -46,8 +46,9 @@ STUDY = Source(
 SWEEPS = (
     Source("OLMo2-1B", "GSM8K, one run each, sunnytqin/"
            "rl-excursions-during-pretraining @ cec69cc", (81_920, 1.92e6), (5,),
-           "n = 5 is ahead of n = 64 in pass@1 at 37 of the 39 evaluations up "
-           "to the end of n = 5, at 1.38M on easy and 1.92M on hard problems"),
+           "n = 5 is ahead of n = 64 in pass@1 at 37 of the 39 evaluations "
+           "before the runs of n = 5 end, at 1.38M rollouts on easy and 1.92M "
+           "on hard problems"),
     Source("Qwen2.5-1.5B-Instruct", "Countdown, one run each, simondong1/"
            "simondong1.github.io @ 1534dd6", (16_384, 16_384), (4, 8, 16),
            "n = 4, 8 and 16 end at 0.23 to 0.25, n = 32 at 0.12, with updates "
@@ -120,7 +121,7 @@ def span(ns: tuple[int, ...]) -> str:
 
 
 def lines(law, C: float, B: int, study: str | None) -> tuple[str, ...]:
-  """A line for each source; `study`, if not None, is the line of the study."""
+  """A line for each source; `study`, unless None, is that of isojax's study."""
   rows = [study] if study else []
   rows += [source.text(C) for source in sources(law, C)
            if source is not STUDY or not study]
@@ -132,10 +133,10 @@ def lines(law, C: float, B: int, study: str | None) -> tuple[str, ...]:
 
 
 def headline(law, C: float, n: int, bounds, answer) -> str:
-  """Which n are as good as the best, and by which source; empty if only n is.
+  """Which n are as good as the best, and by which source; empty if n alone is.
 
-  `C` and `n` are the plan's, `bounds` is Advice.n_bounds, `answer` is that of
-  the law.
+  `C` and `n` are the plan's, `bounds` is Advice.n_bounds, `answer` is
+  Advice.answer.
   """
   if isinstance(law, Fitted):
     ns = as_good(law, answer.argument)

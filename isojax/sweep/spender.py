@@ -255,9 +255,9 @@ def rollouts_for_hours(run_records: list[dict], hours: float, *,
                        minimum: int) -> int:
   """The most rollouts that fit into `hours`, by the speed of a short run.
 
-  Compilation is not counted. Sampling takes as long for each rollout of the
-  evaluations_at(C) evaluations as in training. InputError for less than
-  `minimum` rollouts.
+  Compilation is not counted. A run to C has evaluations_at(C) evaluations, and
+  their rollouts take as long to sample as those of training. InputError for
+  less than `minimum` rollouts.
   """
   steps = [r for r in run_records if r["kind"] == "train"]
   rollouts = steps[-1]["rollouts"]

@@ -17,7 +17,8 @@ from isojax.core import evaluate
 from isojax.frontier import bootstrap
 from launch.study.ledger import by_n, LedgerRun
 
-# An evaluation takes place up to a step after it is due: a share of that C.
+# The longest delay of an evaluation, up to a step, as a share of the C at which
+# it is due.
 MAX_DELAY = 1 / 64
 ALPHA = 0.05
 # Of the correct ones of k samples.
@@ -34,7 +35,7 @@ def measured(run: LedgerRun, metric: str, where_E=slice(None)) -> np.ndarray:
 
 
 def due(run: LedgerRun, C: float) -> np.ndarray:
-  """Which evaluations were due in (C / 2, C], [E]."""
+  """Which evaluations in (C / 2, C] were not due at C / 2, bool [E]."""
   return (run.C_E > C / 2 * (1 + MAX_DELAY)) & (run.C_E <= C)
 
 
@@ -116,7 +117,7 @@ def best_n(runs: list[LedgerRun], ends, of: str = "avg"
 
 
 def ends_of(runs: list[LedgerRun], C: float, count: int) -> list[float]:
-  """The ends of `count` windows up to C that all have evaluations of each n."""
+  """The ends of those of `count` windows up to C that have each n evaluated."""
   return [end for end in (C / 2**i for i in range(count)[::-1]) if all(
       any(due(run, end).any() for run in members)
       for members in by_n(runs).values())]

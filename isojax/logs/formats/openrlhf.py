@@ -3,8 +3,8 @@
 from isojax.logs.formats import base
 
 
-def rename_step(lines: list[dict]) -> None:
-  """Renames the steps of W&B's and TensorBoard's lines to `step`, in place."""
+def add_step(lines: list[dict]) -> None:
+  """Adds `step` to the lines of W&B and TensorBoard, in place."""
   for line in lines:
     for name in ("train/global_step", "eval/global_step", "Step"):
       if name in line:
@@ -38,7 +38,7 @@ FORMAT = base.Format(
         "filter": "algo.dynamic_filtering_enable",
         "std": "algo.advantage.estimator",
         "estimator": "algo.advantage.estimator"},
-    amend=rename_step,
+    amend=add_step,
     console=r"[Gg]lobal[ _]step (?P<step>\d+)(?:: |, eval_metrics: )"
     r"(?P<values>\{[^{}]*\})",
     printed=(("rollout.batch_size", r"--rollout_batch_size[ =](\d+)"),
