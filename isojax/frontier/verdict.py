@@ -218,8 +218,8 @@ def _study_cautions(fit: Fit) -> list[str]:
   if min(len(study.runs_of(*cell)) for cell in study.configurations) < 2:
     cautions.append(
         "one seed in some configurations: intervals include the noise of the "
-        "validation problems and samples, not that of the run; where runs "
-        "differ by 0.005 they contain the truth less often than 95% "
+        "validation problems and samples, not that of the run; if runs differ "
+        "by half a point they contain the truth less often than 95% "
         "(docs/results.md)")
   if not study.per_problem:
     cautions.append(

@@ -46,9 +46,8 @@ STUDY = Source(
 SWEEPS = (
     Source("OLMo2-1B", "GSM8K, one run each, sunnytqin/"
            "rl-excursions-during-pretraining @ cec69cc", (81_920, 1.92e6), (5,),
-           "n = 5 is ahead of n = 64 in pass@1 at 37 of the 39 evaluations "
-           "before the runs of n = 5 end, at 1.38M rollouts on easy and 1.92M "
-           "on hard problems"),
+           "n = 5 is ahead of n = 64 in pass@1 at 37 of the 39 evaluations up "
+           "to the end of n = 5, at 1.38M on easy and 1.92M on hard problems"),
     Source("Qwen2.5-1.5B-Instruct", "Countdown, one run each, simondong1/"
            "simondong1.github.io @ 1534dd6", (16_384, 16_384), (4, 8, 16),
            "n = 4, 8 and 16 end at 0.23 to 0.25, n = 32 at 0.12, with updates "
