@@ -27,7 +27,7 @@ def pairs(flag: str, items: list[str]) -> dict[str, str]:
 
 
 def _parsed(argv: list[str], parse, *, words: bool) -> list[str]:
-  """The arguments that are no flags; InputError for an unexpected argument or a wrong flag."""
+  """The arguments that are no flags; InputError for a wrong argument or flag."""
   try:
     rest = parse(argv)
   except flags.Error as error:
