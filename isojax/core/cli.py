@@ -27,7 +27,7 @@ def pairs(flag: str, items: list[str]) -> dict[str, str]:
 
 
 def _parsed(argv: list[str], parse, *, words: bool) -> list[str]:
-  """The arguments that are no flags; InputError for a wrong argument or flag."""
+  """The arguments that are no flags; InputError for a wrong argument, too."""
   try:
     rest = parse(argv)
   except flags.Error as error:
