@@ -131,17 +131,18 @@ def lines(law, C: float, B: int, study: str | None) -> tuple[str, ...]:
           f"target; Bp * n = {B:,} is {side} that", RATE, *disagreement(law, C))
 
 
-def headline(law, C: float, n: int, bounds, answer) -> str:
-  """Which n are as good as the best, and by which source; empty if n alone is.
+def headline(law, advice) -> str:
+  """Which n are as good as the best, and by which source.
 
-  `C` and `n` are the plan's, `bounds` is Advice.n_bounds, `answer` is
-  Advice.answer.
+  Empty if the n of `advice`, an Advice, is the only one.
   """
+  C, n = advice.allocation.C, advice.allocation.n
   if isinstance(law, Fitted):
-    ns = as_good(law, answer.argument)
+    ns = as_good(law, advice.answer.argument)
     why = f"within {MARGIN:g} of the best by {law.path}"
-  elif not answer.beyond:
-    ns, why = powers_of_two(*bounds) if bounds else (), "by published runs"
+  elif not advice.answer.beyond:
+    bounds, why = advice.n_bounds, "by published runs"
+    ns = powers_of_two(*bounds) if bounds else ()
   else:
     ns, why = known_ns(law, C), "by other sources: the law has no data here"
     if not ns:

@@ -209,7 +209,7 @@ def _rows_of_advice(request: Request, q: Question,
       warnings=warnings,
       basis=(*text_lib.explained(q, advice), rate_topic(request, q)),
       headline="" if q.n or q.metric != "avg" else evidence.headline(
-          law, a.C, a.n, advice.n_bounds, advice.answer),
+          law, advice),
       evidence=evidence.lines(
           law, a.C, a.B, study) if q.metric == "avg" else ())
 

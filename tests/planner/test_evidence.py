@@ -81,7 +81,7 @@ def test_a_fit_in_tokens_is_read_at_the_tokens_of_the_plan():
       curve, dataclasses.replace(curve, n=4)))
   a = ask(C=50, law=law, tokens_per_rollout=100.0)
   assert a.answer.argument == 5000
-  assert evidence.headline(law, 50, 4, a.n_bounds, a.answer).startswith(
+  assert evidence.headline(law, a).startswith(
       "n = 4, 8 are as good, within 0.01 of the best by ")
 
 
