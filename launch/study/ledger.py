@@ -190,8 +190,8 @@ def read(path: str) -> Ledger:
     if first["kind"] != "study" or first["version"] != VERSION:
       raise ValueError(f"expected a header of version {VERSION}")
     part = arms.part_of(first["part"]["name"], first["part"])
-    if lines and lines[0]["kind"] != "run" or not {
-        line["kind"] for line in lines} <= {"run", "eval", "updates"}:
+    kinds = [line["kind"] for line in lines]
+    if {*kinds[:1]} - {"run"} or {*kinds} - {"run", "eval", "updates"}:
       raise ValueError("expected the runs of one study")
   except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
     raise InputError(f"{path}: not a ledger of launch.study ({error}); make it "

@@ -85,7 +85,8 @@ REFUSED = (
      "--stratum, --model: no effect"),
     (["--sweep", "--rollouts=2e6", "--n=8"], "--sweep needs --Bp"),
     (["--sweep", "--rollouts=2e6", "--Bp=16,32", "--B=64", "--D=8"],
-     "(16, 4): Bp 16 -> 8: the problem set has no more, so that Bp * n is no"),
+     "(16, 4): Bp 16 -> 8: the problem set has no more, so that Bp * n is not "
+     "64"),
     ([*EASY, "--machine=v5p-64", "--model=Qwen2.5-7B-Instruct",
       "--prompt_tokens=2", "--response_tokens=2"],
      "--model is a local folder that holds at least this file"),

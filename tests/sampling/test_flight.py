@@ -96,14 +96,14 @@ def test_each_item_starts_once_and_no_slot_idles(data):
   started, window = [], None
   while q.waiting:
     while True:
-      row_GxF, slot_GxF = fill(q)
-      for g, (rows, slots) in enumerate(zip(row_GxF, slot_GxF)):
-        for row, slot in zip(rows[rows < R_b], slots[rows < R_b]):
+      row_GxF, place_GxF = fill(q)
+      for g, (rows, places) in enumerate(zip(row_GxF, place_GxF)):
+        for row, place in zip(rows[rows < R_b], places[rows < R_b]):
           item = q.slots.item_R[g * R_b + row]
           started.append(item)
           # Its prompt is in the window of its own block.
           group = np.searchsorted(np.cumsum(n), item, side="right")
-          assert window[g * W + slot] == [2 * group, 2 * group + 1]
+          assert window[g * W + place] == [2 * group, 2 * group + 1]
       if not q.starving:
         break
       window = move_window(q)
