@@ -192,8 +192,8 @@ class Law:
       C: budget in the unit of the study's axis, by default rollouts.
 
     Raises:
-      InputError: C is not positive, or the law is not identified; the message
-        then has the reasons and what to run.
+      InputError: C is not positive and finite, or the law is not identified;
+        the message then has the reasons and what to run.
     """
     law = self.fitted
     if not 0 < C < math.inf:

@@ -10,6 +10,7 @@ import typing
 
 import numpy as np
 
+from isojax.core.format import many
 from isojax.errors import InputError
 from isojax.frontier import race
 from isojax.frontier.study import Run
@@ -108,8 +109,9 @@ def of_runs(runs: typing.Sequence[Run]) -> tuple[list[Logged], list[str]]:
                    "a race has one run of an arm: left out")
     seeds_of_cell.add(run.seed)
   if len(kept) < 2:
-    raise InputError(f"{len(kept)} arms with at least 2 evaluations: a race "
-                     "needs 2 arms; give more files with --replay")
+    raise InputError(f"{many(len(kept), 'arm')} with at least 2 evaluations, "
+                     "where seeds of one (Bp, n) are one arm: a race needs 2 "
+                     "arms; give more files with --replay")
   cells = [(run.Bp, run.n) for run in kept]
   Bp_differs = len({run.Bp for run in kept}) > 1
 
