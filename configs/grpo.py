@@ -166,6 +166,12 @@ def get_config():
               eps=1e-8,  # AdamW, added to the root of the mean square
               weight_decay=0.0,  # AdamW; the paper does not state its own
               clip_norm=1.0,  # global norm of the gradient
+              decay=0.0,  # share of C over whose end the rate falls linearly
+              # to 0: 0.3 is the last 30 %; 0: constant
+              # eta of the averaged policy, which is evaluated and kept: it is
+              # the mean of about the last 1 / (eta + 1) of the updates; None:
+              # off.
+              average=config_dict.placeholder(float),
           ),
       ),
       eval=dict(
@@ -177,6 +183,8 @@ def get_config():
           # 1: `first` more each time
           # Evaluations without a better avg@k that end the run; None: off.
           patience=config_dict.placeholder(int),
+          current=False,  # True: also evaluate the current policy, beside the
+          # averaged one of optimizer.average
       ),
       checkpoint=dict(
           every_steps=100,  # steps from one to the next, or

@@ -48,6 +48,10 @@ _MODE = flags.DEFINE_enum(
 _STEP = flags.DEFINE_enum(
     "step", "newest", ["newest", "best"], "With --mode=eval: the newest "
     "checkpoint, or that of the best evaluation (checkpoint.keep_best).")
+_POLICY = flags.DEFINE_enum(
+    "policy", None, list(setup_lib.POLICY_PARTS), "With --mode=eval: the "
+    "averaged policy or the current one of a run with recipe.optimizer.average;"
+    " default: the average if there is one.")
 _SPLIT = flags.DEFINE_enum(
     "split", "validation", ["validation", "test"], "With --mode=eval: "
     "validation problems, which chose the checkpoint, or test problems, which "
@@ -78,8 +82,9 @@ def check_flags() -> None:
       (_PROFILE.value is not None and mode == "eval", "--profile traces steps "
        "of training; leave it out, or give --mode=train"),
       (_EVAL_SETS.value and mode != "eval", "--eval_sets needs --mode=eval"),
-      ((_STEP.value, _SPLIT.value) != ("newest", "validation")
-       and mode != "eval", "--step and --split need --mode=eval"),
+      ((_STEP.value, _SPLIT.value, _POLICY.value) != (
+          "newest", "validation", None) and mode != "eval",
+       "--step, --split and --policy need --mode=eval"),
       (run_id is not None and not re.fullmatch(r"[\w-]+", run_id),
        f"--run_id={run_id}: expected letters, digits, _ and -"))
   if _WORKDIR.value is not None:
@@ -153,7 +158,7 @@ def main(_) -> int:
     # Before any branch on a flag: hosts in different branches would deadlock.
     hosts.assert_same_on_all_hosts(setup.identity | setup.config | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value,
-        "step": _STEP.value, "split": _SPLIT.value})
+        "step": _STEP.value, "split": _SPLIT.value, "policy": _POLICY.value})
     evaluate = _MODE.value == "eval"
     if evaluate:  # before anything is written
       hosts.run_on_all_hosts(lambda: evaluation.check_evaluable(setup, folder))
@@ -163,7 +168,8 @@ def main(_) -> int:
                            evaluate=evaluate) as setup:
       if evaluate:
         evaluation.evaluate_checkpoint(
-            setup, folder, _STEP.value, _SPLIT.value, _EVAL_SETS.value)
+            setup, folder, _STEP.value, _SPLIT.value, _EVAL_SETS.value,
+            policy=_POLICY.value)
         return 0
       end = training.train(setup, folder, trace=_PROFILE.value)
       if end.why is not None:

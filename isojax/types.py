@@ -119,3 +119,16 @@ class TrainState:
   params: dict
   opt_state: tuple
   critic: CriticState | None = None  # None: a recipe without a critic
+  # The mean of `params` over the updates so far, see optimizer.averaged;
+  # None: recipe.optimizer.average is off.
+  average: dict | None = None
+
+
+@flax.struct.dataclass
+class UpdateScalars:
+  """The numbers of an update that differ from one to the next, float32."""
+
+  temperature: Array  # of the rollouts
+  lr: Array  # learning rate of the policy
+  critic_lr: Array  # that of the critic; 0 without one
+  average_weight: Array  # of the new parameters in TrainState.average

@@ -37,7 +37,7 @@ from isojax.runtime import compilation, progress
 from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import engine
-from isojax.types import Prompts, Rollouts, Rows
+from isojax.types import Prompts, Rollouts, Rows, UpdateScalars
 from launch import topology as topology_lib
 
 # Not in every run: score; reread, which needs pages or updates in flight;
@@ -130,7 +130,9 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
   # The most prompt slots of a microbatch, see packing.cut.
   prompts = min(rows, max(1, rows * T // S))
   held = memory_lib.Held(slots, rows, prompts, weights_gathered, pages)
-  return sizes.programs(held, reference=bool(loss.kl_coef))
+  return sizes.programs(
+      held, reference=bool(loss.kl_coef),
+      average=e.recipe.optimizer.average is not None)
 
 
 def with_largest_batches(
@@ -139,8 +141,9 @@ def with_largest_batches(
   """The experiment with the largest batches that the planner expects to fit."""
   G, T = mesh_lib.num_blocks(model.mesh), e.sampler.max_new_tokens
   least = estimated(e, model, 1, 1, True, pages=None)
-  # What parameters, the optimizer's two moments and the base policy leave.
-  budget = MARGIN * hbm - 3 * least.state - least.reference
+  # What parameters, moments, the averaged and the base policy leave.
+  budget = (MARGIN * hbm - 3 * least.state - least.average
+            - least.reference)
   # fsdp=1: weights are gathered while sampling.
   sizes = dataclasses.replace(
       programs_lib.sampler_bytes(model, e.sampler), fsdp=1)
@@ -261,7 +264,8 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
   model, lora, recipe = c.model, c.e.model.lora, c.e.recipe
   replicated = mesh_lib.replicated(model.mesh)
   critic = programs_lib.make_critic(c.e)
-  update = update_lib.make_update(model, tx, recipe.loss, lora, critic)
+  update = update_lib.make_update(model, tx, recipe.loss, lora, critic,
+                                  average=state.average is not None)
   temperature = jax.ShapeDtypeStruct((), np.float32, sharding=replicated)
   batch = placed(widest(c.e, mesh_lib.num_blocks(model.mesh)),
                  mesh_lib.row_sharding(model.mesh))
@@ -279,19 +283,23 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
   # The sums of gradients, placed as their parameters, and of metrics.
   carry = trained, placed(jax.eval_shape(start)[1], replicated)
   yield Program("start", start.lower, device_bytes((state, base)))
-  optimizer_states = state.opt_state, critic and state.critic.opt_state
+  idle = state.opt_state, state.average, critic and state.critic.opt_state
   yield Program("accumulate", lambda: accumulate.lower(
-      trained, base, carry, batch, temperature), device_bytes(optimizer_states))
-  yield Program("apply", lambda: apply.lower(state, carry), device_bytes(base))
+      trained, base, carry, batch, temperature), device_bytes(idle))
+  scalars = UpdateScalars(*[temperature] * 4)
+  yield Program("apply", lambda: apply.lower(state, carry, scalars),
+                device_bytes(base))
 
 
 def programs(c: Case) -> Iterator[Program]:
   """Yields the sampler's programs, then the update's."""
-  lora, (tx, _) = c.e.model.lora, programs_lib.make_optimizer(c.e)
+  lora, optimizer = c.e.model.lora, c.e.recipe.optimizer
+  tx = optimizer_lib.make(optimizer)
   base = (lora_lib.abstract_base(c.model, lora)
           if lora.rank or c.e.recipe.loss.kl_coef else None)
   state = optimizer_lib.abstract_state(
-      c.model, tx, lora, programs_lib.make_critic(c.e))
+      c.model, tx, lora, programs_lib.make_critic(c.e),
+      average=optimizer.average is not None)
   yield from sampling(c, device_bytes((state, base)))
   yield from updating(c, state, base, tx)
 

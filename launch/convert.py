@@ -19,7 +19,8 @@ from isojax.errors import InputError
 from isojax.ledger import bucket, checkpoint, workdir
 from isojax.models import decoder, hf_config, hf_weights
 from isojax.models import lora as lora_lib
-from isojax.run import experiment
+from isojax.run import evaluation, experiment
+from isojax.run import setup as setup_lib
 from isojax.runtime import mesh as mesh_lib
 
 _WORKDIR = flags.DEFINE_string(
@@ -27,6 +28,10 @@ _WORKDIR = flags.DEFINE_string(
 _STEP = flags.DEFINE_string(
     "step", None, "Step of the checkpoint, or best: the checkpoint of the best "
     "evaluation; by default the newest.")
+_POLICY = flags.DEFINE_enum(
+    "policy", None, list(setup_lib.POLICY_PARTS), "The averaged policy or the "
+    "current one of a run with recipe.optimizer.average; default: the average "
+    "if there is one.")
 _MODEL = flags.DEFINE_string(
     "model", None, "A Hugging Face folder or name, instead of --workdir.")
 _OUT = flags.DEFINE_string("out", None, "New folder to write.", required=True)
@@ -60,8 +65,9 @@ def main(_) -> None:
     raise InputError("give either --workdir (a run) or --model (a folder)")
   hf_weights.check_new(_OUT.value)
   if _MODEL.value is not None:
-    if _STEP.value is not None or _PEFT.value:
-      raise InputError("--step and --peft need a run: give --workdir")
+    if _STEP.value is not None or _POLICY.value is not None or _PEFT.value:
+      raise InputError(
+          "--step, --policy and --peft need a run: give --workdir")
     source = hf_config.resolve(_MODEL.value)
     params = hf_weights.load(
         source, decoder.abstract_params(empty_model(source)))
@@ -82,10 +88,12 @@ def main(_) -> None:
           f"with {stored.model_sha256[:12]}; restore the base of that run")
     model = empty_model(source)
     store, wanted_step = store_and_step()
+    policy = evaluation.chosen_policy(stored.config, _POLICY.value)
     step, params = checkpoint.restore_params(
         os.path.join(_WORKDIR.value, store), wanted_step,
-        lora_lib.abstract_trained(model, lora), stored.run_id)
-    print(f"{_WORKDIR.value}: step {step}")
+        lora_lib.abstract_trained(model, lora), stored.run_id,
+        part=setup_lib.POLICY_PARTS[policy])
+    print(f"{_WORKDIR.value}: step {step}, {policy} policy")
     if _PEFT.value:
       if not lora.rank:
         raise InputError(f"--peft: {_WORKDIR.value} trained all weights and "

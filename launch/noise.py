@@ -269,7 +269,8 @@ def load(source) -> tuple[Setup, typing.Any]:
   if _WORKDIR.value is None:
     return setup, setup_lib.first_state(setup).params
   setup, _ = state_lib.as_stored(setup, source, evaluate=True)
-  step, trained = evaluation.trained_params(setup, source, _STEP.value)
+  step, trained = evaluation.trained_params(setup, source, _STEP.value,
+                                            policy="current")
   progress.say(f"{source}: step {step}")
   return setup, trained
 

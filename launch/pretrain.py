@@ -26,7 +26,7 @@ from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import engine
 from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib
-from isojax.types import Rollouts
+from isojax.types import Rollouts, UpdateScalars
 
 
 def make_tokenizer(characters):
@@ -124,7 +124,7 @@ def main(_) -> None:
   schedule = optax.warmup_cosine_decay_schedule(
       0.0, optimizer.base_lr, optimizer.warmup_steps, cfg.steps,
       optimizer.base_lr / 10)
-  tx = optimizer_lib.make(optimizer, schedule)
+  tx = optimizer_lib.make(optimizer)
   params = decoder.init_params(model, rng.stream(cfg.seed, "init"))
   state = optimizer_lib.init_state(model, tx, params)
   update = update_lib.make_update(model, tx, loss)
@@ -144,7 +144,9 @@ def main(_) -> None:
                               regularizer_weight=weight), n=1, G=1, cfg=loss)
       jax.block_until_ready(state)  # at most one step in flight
       state, metrics = update(state, None, [
-          update_lib.place(b, mesh) for b in batches], temperature=1.0)
+          update_lib.place(b, mesh) for b in batches], UpdateScalars(
+              temperature=np.float32(1), lr=np.float32(schedule(step)),
+              critic_lr=np.float32(0), average_weight=np.float32(0)))
       advance(1)
       if step % 500 == 499:
         progress.say(f"step {step + 1}: {-float(metrics['logp']):.4f} nats a "

@@ -27,7 +27,7 @@ from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
 from isojax.tasks.problem import Problem
-from isojax.types import Batch, Prompts, Rows
+from isojax.types import Batch, Prompts, Rows, UpdateScalars
 from tests.planner import examples
 
 DATA = pathlib.Path(__file__).parent / "data"
@@ -90,8 +90,7 @@ def test_qwen_7b_traces():
       shape("float32"), shape("float32"))
   assert drawn.tokens_RxC.shape == (R, 64)
   assert after.k[0].shape == (R, cfg.K, cfg.H, S + T)
-  tx = optimizer_lib.make(
-      e.recipe.optimizer, optimizer_lib.warmup_then_constant(e.lr, 10))
+  tx = optimizer_lib.make(e.recipe.optimizer)
   micro = e.recipe.loss.microbatch_tokens // T
   batch = Batch(
       Prompts(shape("int32", 2, S), shape("int32", 2), shape("uint32", 2)),
@@ -101,7 +100,8 @@ def test_qwen_7b_traces():
                      "regularizer_weight"), shape("float32", micro, T)))
   state, metrics = jax.eval_shape(
       update_lib.make_update(model, tx, e.recipe.loss),
-      optimizer_lib.abstract_state(model, tx), None, [batch], shape("float32"))
+      optimizer_lib.abstract_state(model, tx), None, [batch],
+      UpdateScalars(*[shape("float32")] * 4))
   assert {x.dtype for x in jax.tree.leaves(state.params)} == {
       np.dtype("float32")}
   assert metrics["grad_norm"].shape == ()

@@ -61,7 +61,8 @@ def test_recorded_kl_is_the_divergence_from_the_base_policy(learned):
   assert train[0]["kl"] == pytest.approx(0.0, abs=1e-9)  # is the base policy
 
   e = context.e
-  policy = evaluation.trained_params(context, str(folder), M - 1)[1]
+  policy = evaluation.trained_params(
+      context, str(folder), M - 1, policy="current")[1]
   index = prompts_lib.indices_at(
       seed=e.seed, step=M - 1, Bp=e.alloc.Bp, D=len(context.stratum.train))
   prompts = jax.tree.map(lambda x: x[index], context.train)

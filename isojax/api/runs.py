@@ -68,6 +68,7 @@ class Run:
   records: Records
   _setup: Setup = dataclasses.field(repr=False)
   checkpoint: str = "newest"  # "newest" or "best", which `params` loads
+  policy: str | None = None  # "average" or "current"; None: the kept one
 
   @property
   def config(self):
@@ -86,7 +87,11 @@ class Run:
   def _policy(self):
     """(step, parameters) of the checkpoint."""
     return evaluation_lib.policy_of(
-        self._setup, self.workdir, self.checkpoint)
+        self._setup, self.workdir, self.checkpoint, self._which)
+
+  @property
+  def _which(self) -> str:
+    return evaluation_lib.chosen_policy(self._setup.config, self.policy)
 
   @property
   def best(self) -> "Run":
@@ -96,6 +101,15 @@ class Run:
     is before training, `params` are those of the base policy.
     """
     return dataclasses.replace(self, checkpoint="best")
+
+  @property
+  def current(self) -> "Run":
+    """The run with its current policy as `params`, not the averaged one.
+
+    Needs recipe.optimizer.average.
+    """
+    evaluation_lib.chosen_policy(self._setup.config, "current")
+    return dataclasses.replace(self, policy="current")
 
   @unchained
   def sample(self, prompt: str, n: int = 1, *, template: bool = False,
@@ -142,7 +156,8 @@ class Run:
     with progress_lib.printed(False), rollouts_lib.grading(setup) as grader:
       return state_lib.record_fields(self._setup, "eval", history) | (
           evaluation_lib.evaluation(
-              setup, grader, params, step, preemption.Stop(), split=split))
+              setup, grader, params, step, preemption.Stop(), split=split,
+              policy=self._which))
 
   @unchained
   def export(self, out: Path, *, dtype: str = "float32") -> None:
@@ -275,7 +290,9 @@ def load_sampler(source):
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
       folder = os.fspath(source)
       setup, _ = state_lib.as_stored(setup, folder, evaluate=True)
-      load = lambda: evaluation_lib.policy_of(setup, folder, "newest")[1]
+      load = lambda: evaluation_lib.policy_of(
+          setup, folder, "newest", evaluation_lib.chosen_policy(
+              setup.config, None))[1]
     else:
       load = lambda: setup_lib.base_params(setup)
   return functools.partial(_sample, setup, functools.cache(load))

@@ -5,6 +5,10 @@ import collections
 
 import numpy as np
 
+# The fields of `at_k`.
+FIELDS = ("k", "correct", *(name + suffix for name in (
+    "avg", "best", "worst", "maj") for suffix in ("", "_se")))
+
 
 def best_at_k(correct_Q, *, stored: int, k: int):
   """The chance that k of the stored samples include a correct one.

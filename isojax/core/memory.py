@@ -326,12 +326,18 @@ class DeviceBytes:
 
   # Whole programs.
 
-  def programs(self, held: Held, *, reference: bool) -> "Programs":
-    """The bytes of each program; `reference`: the KL needs the base policy."""
+  def programs(self, held: Held, *, reference: bool,
+               average: bool) -> "Programs":
+    """The bytes of each program.
+
+    `reference`: the KL needs the base policy; `average`: training keeps an
+    averaged policy.
+    """
     paged = held.pages is not None
     prompts = prefilled(held.slots, self.max_prompt, paged=paged)
     return Programs(
         state=self.masters, reference=self.masters * reference,
+        average=self.masters * average,
         weights=self.held_weights(held.weights_gathered),
         cache=(held.pages * self.page_bytes if paged
                else held.slots * self.cache),
@@ -357,6 +363,7 @@ class Programs:
 
   state: float  # float32 parameters
   reference: float  # float32 parameters of the base policy, with KL
+  average: float  # float32 parameters of the averaged policy
   weights: float  # while sampling
   cache: float
   part: float  # of the cache, one layer's keys; 0 for pages: never resized
@@ -380,4 +387,4 @@ class Programs:
         decode=self.weights + self.cache + self.drawing, start=self.state,
         # Parameters and gradients; apply has AdamW's two moments as well.
         accumulate=2 * self.state + self.reference + self.copy + self.kept
-        + max(self.head, self.backward), apply=4 * self.state)
+        + max(self.head, self.backward), apply=4 * self.state + self.average)

@@ -390,10 +390,12 @@ def restore_newest(store: str, abstract: TrainState, run_id: str, *,
   return restored
 
 
-def restore_params(store: str, step: int | None, abstract, run_id: str):
-  """(step, params) of a step, or of the newest, without the optimizer state.
+def restore_params(store: str, step: int | None, abstract, run_id: str, *,
+                   part: str):
+  """(step, parameters) of a step, or of the newest, without the optimizer.
 
-  `abstract` has shapes, dtypes and shardings of TrainState.params.
+  `abstract` has shapes, dtypes and shardings of the `part` of TrainState that
+  is restored: params or average.
   """
   saved = steps(store)
   if not saved:
@@ -404,9 +406,9 @@ def restore_params(store: str, step: int | None, abstract, run_id: str):
                      f"{', '.join(map(str, saved))}")
   step = saved[-1] if step is None else step
   try:
-    wanted = TrainState(None, abstract, None)
-    return step, _restore(store, step, wanted, run_id,
-                          with_in_flight=False).state.params
+    wanted = TrainState(None, None, None).replace(**{part: abstract})
+    return step, getattr(_restore(store, step, wanted, run_id,
+                                  with_in_flight=False).state, part)
   except _DamagedError as error:
     raise InputError(f"{os.path.join(store, str(step))}: damaged ({error}); "
                      "move this folder away to use the checkpoint before it"

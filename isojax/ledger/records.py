@@ -109,6 +109,10 @@ TRAIN = (
 )
 EVAL = (
     "eval_set",  # STRATUM/validation or STRATUM/test
+    "policy",  # average or current: whose samples avg, best, ... are
+    # With eval.current: k, correct, avg, ... of the current policy, with the
+    # same random numbers; else null.
+    "current",
     "k",  # samples of each problem
     "temperature", "top_p",  # with which they were drawn
     "avg", "avg_se",  # avg@k and its standard error over problems

@@ -60,6 +60,7 @@ class Recipe:
   critic: str = "none"  # or shared or own
   rounds: float = 1.0  # mean sampling rounds of a step; 1 without resampling
   in_flight: bool = False  # unfinished answers go on after an update
+  average: bool = False  # an averaged policy is kept beside the current one
 
   def __post_init__(self):
     if min(self.epochs, self.minibatches, self.rounds) < 1:

@@ -42,19 +42,20 @@ def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
           and None in obstacles.values())
 
 
-PARTS = ("masters", "moments", "copy", "reference", "critic", "gradients",
-         "activations", "cache", "logits")
+PARTS = ("masters", "moments", "average", "copy", "reference", "critic",
+         "gradients", "activations", "cache", "logits")
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
   """Bytes on each device by PARTS, in the two phases of a step.
 
-  Float32 are masters (the trained parameters), Adam's moments, reference,
-  critic and gradients. A copy of the parameters has the dtype of its phase.
+  Float32 are masters (the trained parameters), Adam's moments, the averaged
+  policy, reference, critic and gradients. A copy of the parameters has the
+  dtype of its phase.
   """
 
-  # In both phases: masters, moments, reference, and an own critic's.
+  # In both phases: masters, moments, average, reference, and an own critic's.
   always: dict[str, float]
   sampling: dict[str, float]  # with the logits of one position of every row
   update: dict[str, float]  # with logits and their gradient
@@ -108,7 +109,8 @@ def memory_of(cost_model: CostModel, held: Held) -> Memory:
   """
   shape, w, machine = cost_model.shape, cost_model.workload, cost_model.machine
   p = device_bytes(shape, w, cost_model.mesh, cost_model.page).programs(
-      held, reference=w.recipe.kl or w.recipe.ref_logp)
+      held, reference=w.recipe.kl or w.recipe.ref_logp,
+      average=w.recipe.average)
   lora, shards = w.lora_rank is not None, cost_model.mesh.weight_shards
   trained = shape.lora_params(w.lora_rank) if lora else shape.params
   base_copy = lora * w.bytes("compute") * shape.params / shards
@@ -117,6 +119,7 @@ def memory_of(cost_model: CostModel, held: Held) -> Memory:
   return Memory(
       always=dict(
           masters=4 * trained / shards, moments=8 * trained / shards,
+          average=4 * trained / shards * w.recipe.average,
           reference=p.reference * (not lora),
           critic=12 * critic / shards),
       # logits: all temporaries of decoding, or if larger, what the last growth

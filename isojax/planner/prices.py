@@ -68,7 +68,8 @@ def priced_recipe(config, train: list[dict] | None) -> Recipe:
       minibatches=updates.minibatches, critic=config.recipe.critic.kind,
       old_logp=in_reward or (several_updates and loss.ratio_to == "old"),
       ref_logp=in_reward, kl=bool(loss.kl_coef) and loss.kl_in == "loss",
-      rounds=rounds, in_flight=updates.in_flight > 0)
+      rounds=rounds, in_flight=updates.in_flight > 0,
+      average=config.recipe.optimizer.average is not None)
 
 
 def priced_workload(request: Request, train: list[dict] | None, kl: bool,

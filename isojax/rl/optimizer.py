@@ -1,9 +1,11 @@
-"""AdamW with its warm-up, and the train state that it updates."""
+"""AdamW, its learning rate, the averaged policy, and their train state."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from isojax.errors import expect, expect_one_of
@@ -11,7 +13,7 @@ from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import critic as critic_lib
 from isojax.runtime import mesh as mesh_lib
-from isojax.types import CriticState, TrainState
+from isojax.types import CriticState, TrainState, UpdateScalars
 
 # Which rollouts set the learning rate: Bp * n, Bp * m, or Bp * m / minibatches.
 BATCHES = ("sampled", "trained", "update")
@@ -19,9 +21,10 @@ BATCHES = ("sampled", "trained", "update")
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-  """AdamW with a constant learning rate after a linear warm-up."""
+  """AdamW with a linear warm-up, and how a run ends: decay and average."""
 
-  # The learning rate is base_lr * sqrt(rollouts / base_batch).
+  # The learning rate is base_lr * sqrt(rollouts / base_batch) after warm-up and
+  # before the decay.
   base_lr: float
   base_batch: int  # rollouts
   batch: str  # the rollouts that this rule counts, one of BATCHES
@@ -31,6 +34,8 @@ class OptimizerConfig:
   eps: float
   weight_decay: float
   clip_norm: float  # global gradient norm
+  decay: float  # share of C over whose end the rate falls to 0, in [0, 1]
+  average: float | None  # eta of `average_weight`; None: no averaged policy
 
   def __post_init__(self):
     expect_one_of("recipe.optimizer", self, batch=BATCHES)
@@ -38,29 +43,73 @@ class OptimizerConfig:
         name: (getattr(self, name) > 0, "> 0")
         for name in ("base_lr", "base_batch", "eps", "clip_norm")}, **{
         name: (0 <= getattr(self, name) < 1, "in [0, 1)")
-        for name in ("b1", "b2")})
+        for name in ("b1", "b2")},
+        decay=(0 <= self.decay <= 1, "in [0, 1], a share of alloc.C"),
+        average=(self.average is None or 0 <= self.average < math.inf,
+                 ">= 0, or None for no average"))
 
 
-def make(cfg: OptimizerConfig, schedule):
-  """AdamW behind a clip of the gradient's global norm."""
+def make(cfg: OptimizerConfig):
+  """AdamW of rate 1 behind a clip of the gradient's global norm.
+
+  `stepped` applies the learning rate, a number that no program contains.
+  """
   return optax.chain(
       optax.clip_by_global_norm(cfg.clip_norm),
-      optax.adamw(schedule, b1=cfg.b1, b2=cfg.b2, eps=cfg.eps,
+      optax.adamw(1.0, b1=cfg.b1, b2=cfg.b2, eps=cfg.eps,
                   weight_decay=cfg.weight_decay))
 
 
-def warmup_then_constant(lr: float, steps: int):
-  """A schedule: linear from lr / steps to lr, then constant."""
-  def schedule(step):
-    return lr * jnp.minimum(1.0, (step + 1) / max(1, steps))
-
-  return schedule
+def warmup_factor(updates: int, steps: int) -> np.float32:
+  """Factor on the rate of the update after `updates` others: linear, then 1."""
+  return np.minimum(np.float32(1), np.float32(updates + 1)
+                    * (np.float32(1) / np.float32(max(1, steps))))
 
 
-def stepped(tx, grads, state):
+def decay_factor(spent: float, decay: float) -> np.float32:
+  """Factor on the rate of a step: 1, then linear to 0 at the end of C.
+
+  `spent` is the share of C that was sampled before the step. In rollouts and
+  not in steps, because C is what a run is given: resampling may spend it early.
+  """
+  if decay == 0:
+    return np.float32(1)
+  return np.float32(min(1.0, max(0.0, (1.0 - spent) / decay)))
+
+
+def average_weight(updates: int, eta: float) -> np.float32:
+  """Weight of the new parameters in the average after `updates` others.
+
+  (1 + eta) / (t + eta) with t = updates + 1: polynomial-decay averaging
+  (arXiv 1212.1824, section 3). At every t the average weighs about the last
+  1 / (eta + 1) of the path, so a run contains every shorter one, also with its
+  average; eta = 0 is the plain mean.
+  """
+  return np.float32((1 + eta) / (updates + 1 + eta))
+
+
+def scalars(cfg: OptimizerConfig, *, lr: float, critic_lr: float,
+            temperature: float, updates: int, spent: float) -> UpdateScalars:
+  """The numbers of the update after `updates` others; `spent`: decay_factor."""
+  factor = warmup_factor(updates, cfg.warmup_steps) * decay_factor(
+      spent, cfg.decay)
+  return UpdateScalars(
+      np.float32(temperature), np.float32(lr) * factor,
+      np.float32(critic_lr) * factor, np.float32(0) if cfg.average is None
+      else average_weight(updates, cfg.average))
+
+
+def stepped(tx, grads, state, lr):
   """(params, opt_state) after an update of a TrainState or CriticState."""
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
-  return optax.apply_updates(state.params, updates), opt_state
+  return optax.apply_updates(
+      state.params, jax.tree.map(lambda x: lr * x, updates)), opt_state
+
+
+def averaged(average, params, weight):
+  """The average with new parameters of this weight; None stays None."""
+  return average and jax.tree.map(
+      lambda mean, x: mean + weight * (x - mean), average, params)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +136,12 @@ def _abstract_moments(tx, params, mesh):
 
 
 def abstract_state(model: decoder.Transformer, tx, lora=lora_lib.FULL,
-                   critic: Critic | None = None) -> TrainState:
-  """Shapes and shardings of the train state, also the target of a restore."""
+                   critic: Critic | None = None, *,
+                   average: bool = False) -> TrainState:
+  """Shapes and shardings of the train state, also the target of a restore.
+
+  `average`: the state has an averaged policy.
+  """
   params, critic_state = lora_lib.abstract_trained(model, lora), None
   if critic:
     critic_params = critic_lib.abstract_params(model, critic.cfg, lora)
@@ -97,20 +150,24 @@ def abstract_state(model: decoder.Transformer, tx, lora=lora_lib.FULL,
   return TrainState(
       jax.ShapeDtypeStruct((), jnp.int32,
                            sharding=mesh_lib.replicated(model.mesh)),
-      params, _abstract_moments(tx, params, model.mesh), critic_state)
+      params, _abstract_moments(tx, params, model.mesh), critic_state,
+      params if average else None)
 
 
 def init_state(model: decoder.Transformer, tx, params, lora=lora_lib.FULL,
-               critic: Critic | None = None, trunk=None) -> TrainState:
+               critic: Critic | None = None, trunk=None, *,
+               average: bool = False) -> TrainState:
   """The state of step 0; donates `params`, and the `trunk` of an own critic."""
   shardings = jax.tree.map(lambda x: x.sharding,
-                           abstract_state(model, tx, lora, critic))
+                           abstract_state(model, tx, lora, critic,
+                                          average=average))
   critic_params = critic and critic_lib.init_params(model, critic.cfg, trunk)
 
   def make(params, critic_params):
     return TrainState(
         jnp.int32(0), params, tx.init(params),
-        critic and CriticState(critic_params, critic.tx.init(critic_params)))
+        critic and CriticState(critic_params, critic.tx.init(critic_params)),
+        jax.tree.map(jnp.copy, params) if average else None)
 
   return jax.jit(make, out_shardings=shardings,
                  donate_argnums=(0, 1))(params, critic_params)

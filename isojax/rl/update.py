@@ -19,7 +19,14 @@ from isojax.rl import optimizer as optimizer_lib
 from isojax.rl.loss_config import LossConfig
 from isojax.rl.optimizer import Critic
 from isojax.runtime import mesh as mesh_lib
-from isojax.types import Batch, CriticState, Prompts, Rollouts, TrainState
+from isojax.types import (
+  Batch,
+  CriticState,
+  Prompts,
+  Rollouts,
+  TrainState,
+  UpdateScalars,
+)
 
 
 def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n, G: int,
@@ -190,7 +197,8 @@ def trained_params(state: TrainState):
 
 
 def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
-                lora=lora_lib.FULL, critic: Critic | None = None):
+                lora=lora_lib.FULL, critic: Critic | None = None, *,
+                average: bool = False):
   """The update, of three programs: zeros, a microbatch, the optimizer.
 
   Across devices XLA sums the gradients of a microbatch in cfg.reduce_dtype,
@@ -198,16 +206,18 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
   microbatches, and over chunks of the head, they are summed in float32.
 
   Returns:
-    update(state, base, batches, temperature) -> (state, metrics).
-    The state is donated. `batches` are microbatches on the devices.
-    If no token has a gradient, there is no microbatch, and the optimizer is
-    skipped: its state and the parameters stay as they are, and only state.step
-    rises. Metrics are means over the microbatches' tokens in the loss, but for
-    `loss`, a sum; `grad_norm`, of the policy's gradient; and `finite`, whether
-    loss, gradient and new parameters are finite.
+    update(state, base, batches, scalars) -> (state, metrics).
+    The state is donated. `batches` are microbatches on the devices, `scalars`
+    are UpdateScalars. If no token has a gradient, there is no microbatch, and
+    the optimizer is skipped: its state, the parameters and their average stay
+    as they are, and only state.step rises. Metrics are means over the
+    microbatches' tokens in the loss, but for `loss`, a sum; `grad_norm`, of the
+    policy's gradient; and `finite`, whether loss, gradient and new parameters
+    are finite.
   """
   gradient = make_gradient(model, cfg, lora, critic)
-  abstract = optimizer_lib.abstract_state(model, tx, lora, critic)
+  abstract = optimizer_lib.abstract_state(model, tx, lora, critic,
+                                          average=average)
   names = ["logp", "logp_gap", "clip_fraction", "loss"]
   if cfg.kl_in_loss:
     names.append("kl")
@@ -223,12 +233,14 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
     return jax.tree.map(jnp.add, carry, gradient(
         trained, base, batch, temperature))
 
-  def apply(state: TrainState, carry):
+  def apply(state: TrainState, carry, scalars: UpdateScalars):
     (grads, grad_critic), sums = carry
-    params, opt_state = optimizer_lib.stepped(tx, grads, state)
+    params, opt_state = optimizer_lib.stepped(tx, grads, state, scalars.lr)
     critic_state = critic and CriticState(*optimizer_lib.stepped(
-        critic.tx, grad_critic, state.critic))
-    after = TrainState(state.step + 1, params, opt_state, critic_state)
+        critic.tx, grad_critic, state.critic, scalars.critic_lr))
+    after = TrainState(
+        state.step + 1, params, opt_state, critic_state,
+        optimizer_lib.averaged(state.average, params, scalars.average_weight))
     tokens, loss = sums.pop("tokens"), sums.pop("loss")
     grad_norm = optax.tree.norm(grads)
     # Finite only if all three are.
@@ -247,15 +259,17 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
   apply = jax.jit(apply, donate_argnums=0,
                   out_shardings=(shardings, replicated))
 
-  def update(state: TrainState, base, batches: list[Batch], temperature):
+  def update(state: TrainState, base, batches: list[Batch],
+             scalars: UpdateScalars):
     if not batches:
       zeros = dict.fromkeys((*names, "grad_norm"), np.float32(0))
       return state.replace(step=state.step + 1), zeros | {
           "finite": np.bool_(True)}
     carry = start()
     for batch in batches:
-      carry = accumulate(trained_params(state), base, carry, batch, temperature)
-    return apply(state, carry)
+      carry = accumulate(trained_params(state), base, carry, batch,
+                         scalars.temperature)
+    return apply(state, carry, scalars)
 
   update.programs = start, accumulate, apply  # for tests and measurements
   return update

@@ -21,18 +21,37 @@ from isojax.sampling import engine
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
+from isojax.types import TrainState
 
 MAX_NAMED_RUNS = 5  # in a message
 
 
+def both_policies(setup: Setup, grader: rollouts_lib.Grading, train: TrainState,
+                  step: int, stop: preemption.Stop, *, store_texts) -> dict:
+  """Evaluates the kept policy, and with eval.current also the current one.
+
+  Returns the fields of an eval record. Both get the same random numbers.
+  """
+  kept, *others = setup.policies
+  evaluated = lambda which, **options: evaluation(
+      setup, grader, setup.policy(train, which), step, stop, policy=which,
+      **options)
+  fields = evaluated(kept, store_texts=store_texts)
+  if setup.e.eval.current:
+    [current] = others
+    other = evaluated(current)
+    fields["current"] = {name: other[name] for name in evaluate.FIELDS}
+  return fields
+
+
 def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
-               step: int, stop: preemption.Stop, *,
+               step: int, stop: preemption.Stop, *, policy: str,
                split: str = "validation", store_texts=lambda *_: None) -> dict:
   """Samples setup.validation; returns the fields of an eval record.
 
-  `split` names these problems in the record; after `on_split` they are those of
-  another split. store_texts(prompts, rollouts, groups, advantage) stores some
-  answers.
+  `policy` names the policy of `params` in the record. `split` names these
+  problems; after `on_split` they are those of another split.
+  store_texts(prompts, rollouts, groups, advantage) stores some answers.
   """
   e, k = setup.e, setup.e.eval.k
   sampled = rollouts_lib.sample_problems(
@@ -46,6 +65,7 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
   for line in grader_lib.first_lines(graded.lost):
     hosts.say(f"evaluation: not judged, counted as incorrect: {line}")
   return {"eval_set": f"{setup.stratum.header['stratum']}/{split}",
+          "policy": policy, "current": None,
           "temperature": e.eval.temperature, "top_p": e.eval.top_p,
           "reward_parts": rewards.part_means(graded.parts_B),
           **evaluate.at_k(graded.correct_B.reshape(-1, k),
@@ -92,15 +112,17 @@ def eval_setups(setup: Setup, split: str, paths) -> dict[str, Setup]:
 
 
 def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
-                        paths) -> None:
+                        paths, *, policy: str | None) -> None:
   """Evaluates a checkpoint, see `policy_of`; adds records to eval.jsonl."""
   setups = hosts.run_on_all_hosts(lambda: eval_setups(setup, split, paths))
-  step, params = policy_of(setup, folder, which)
+  policy = chosen_policy(setup.config, policy)
+  step, params = policy_of(setup, folder, which, policy)
   history = history_at(folder, step)
   for name, eval_setup in setups.items():
     with rollouts_lib.grading(eval_setup) as grader:
       record = state_lib.record_fields(setup, "eval", history) | evaluation(
-          eval_setup, grader, params, step, preemption.Stop()) | {
+          eval_setup, grader, params, step, preemption.Stop(),
+          policy=policy) | {
               "eval_set": name, "alarms": []}
     if hosts.first():
       append(folder, record)
@@ -115,12 +137,28 @@ def append(folder: str, record: dict) -> None:
     ledger.append(record)
 
 
+def chosen_policy(config: dict, wanted: str | None) -> str:
+  """"average" or "current": the policy of --policy; None: the kept one.
+
+  InputError if a policy is named of a run that has only one.
+  """
+  if config["recipe"]["optimizer"]["average"] is not None:
+    return wanted or "average"
+  if wanted:
+    raise InputError(
+        f"--policy={wanted}: this run has no averaged policy (recipe.optimizer."
+        "average=None), so its current policy is the only one; leave --policy "
+        "out, or train with recipe.optimizer.average=5.0")
+  return "current"
+
+
 def trained_params(setup: Setup, folder: str, step: int | None = None, *,
-                   store: str = state_lib.CHECKPOINTS):
+                   store: str = state_lib.CHECKPOINTS, policy: str):
   """(step, trained parameters) of a checkpoint, by default the newest."""
   return checkpoint.restore_params(
-      os.path.join(folder, store), step,
-      setup_lib.abstract_state(setup).params, setup.run_id)
+      os.path.join(folder, store), step, setup_lib.trained(
+          setup_lib.abstract_state(setup), policy),
+      setup.run_id, part=setup_lib.POLICY_PARTS[policy])
 
 
 def history_at(folder: str, step: float) -> state_lib.History:
@@ -137,9 +175,10 @@ def best_step(folder: str) -> int:
   return best[1]
 
 
-def policy_of(setup: Setup, folder: str, which: str):
+def policy_of(setup: Setup, folder: str, which: str, policy: str):
   """(step, parameters) of the "newest" or the "best" checkpoint of a run.
 
+  `policy` is "average" or "current", see `chosen_policy`.
   It is (0, base policy) if none was saved, or if the best evaluation is that of
   step 0. InputError: there is no evaluation, or the best one was not kept.
   """
@@ -155,7 +194,8 @@ def policy_of(setup: Setup, folder: str, which: str):
                        f"of step {step}: train with checkpoint.keep_best=True")
     hosts.say(f"{path} holds no checkpoint: this is the base policy")
     return 0, setup_lib.base_params(setup)
-  step, trained = trained_params(setup, folder, step, store=store)
+  step, trained = trained_params(setup, folder, step, store=store,
+                                 policy=policy)
   return step, setup.merge(setup_lib.frozen_base(setup), trained)
 
 

@@ -68,6 +68,7 @@ class EvalSection:
   first: int  # rollouts before the first evaluation after step 0
   growth: float  # rollouts at the next one / at this one; 1: each `first`
   patience: int | None  # evaluations without a better avg that end the run
+  current: bool  # also evaluate the current policy beside the averaged one
 
   def __post_init__(self):
     expect("eval", self, **{name: (getattr(self, name) >= 1, "at least 1")
@@ -192,7 +193,11 @@ class Experiment:
 
   def __post_init__(self):
     raise_if((not 0 <= self.seed < 2**31, f"seed={self.seed}: expected 0 <= "
-              "seed < 2**31, beyond which seeds coincide"))
+              "seed < 2**31, beyond which seeds coincide"),
+             (self.eval.current and self.recipe.optimizer.average is None,
+              "eval.current=True with recipe.optimizer.average=None: there is "
+              "no averaged policy, so the current one is evaluated anyway; "
+              "leave eval.current out, or set average=5.0"))
 
   def is_finished(self, step: int, rollouts: int) -> bool:
     """Whether no step follows; resampling may spend C before step M."""

@@ -14,6 +14,7 @@ from isojax.run.inputs import BasePolicy
 from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import engine
 from isojax.sampling import interrupt as interrupt_lib
+from isojax.types import UpdateScalars
 
 
 def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
@@ -73,12 +74,17 @@ def update_kernel(e: experiment_lib.Experiment,
           e.sampler.max_new_tokens, e.alloc.n_max)).attention
 
 
-def make_optimizer(e: experiment_lib.Experiment, lr: float | None = None):
-  """The optimizer, and its learning rate as a function of the update."""
-  cfg = e.recipe.optimizer
-  schedule = optimizer_lib.warmup_then_constant(
-      e.lr if lr is None else lr, cfg.warmup_steps)
-  return optimizer_lib.make(cfg, schedule), schedule
+def update_scalars(e: experiment_lib.Experiment, *, updates: int,
+                   rollouts: int) -> UpdateScalars:
+  """The numbers of the update after `updates` others.
+
+  `rollouts` were sampled before its step.
+  """
+  optimizer = e.recipe.optimizer
+  return optimizer_lib.scalars(
+      optimizer, lr=e.lr, temperature=e.sampler.temperature, updates=updates,
+      critic_lr=e.recipe.critic.lr * e.lr / optimizer.base_lr,
+      spent=rollouts / e.alloc.C)
 
 
 def make_critic(e: experiment_lib.Experiment) -> optimizer_lib.Critic | None:
@@ -86,5 +92,4 @@ def make_critic(e: experiment_lib.Experiment) -> optimizer_lib.Critic | None:
   cfg = e.recipe.critic
   if cfg.kind == "none":
     return None
-  return optimizer_lib.Critic(cfg, make_optimizer(
-      e, cfg.lr * e.lr / e.recipe.optimizer.base_lr)[0])
+  return optimizer_lib.Critic(cfg, optimizer_lib.make(e.recipe.optimizer))

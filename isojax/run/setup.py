@@ -23,12 +23,14 @@ from isojax.sampling import engine
 from isojax.tasks import strata as strata_lib
 from isojax.types import Prompts, TrainState
 
+# Fields of TrainState with the trained parameters of a policy.
+POLICY_PARTS = {"average": "average", "current": "params"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Learner:
   """The programs that train, and the frozen weights that they read."""
 
-  schedule: typing.Callable  # update -> learning rate
   update: typing.Callable  # see update.make_update
   scored: tuple[str, ...]  # see algorithm.scored_columns
   score: typing.Callable  # see update.make_score
@@ -61,9 +63,15 @@ class Setup:
   resumed_with: str | None = None
   learner: Learner | None = None  # of a run that trains
 
-  def policy(self, state: TrainState):
-    """The parameters to sample from."""
-    return self.merge(self.learner.base, state.params)
+  @property
+  def policies(self) -> tuple[str, ...]:
+    """The policies of a run, the one that is evaluated and kept first."""
+    return (("current",) if self.e.recipe.optimizer.average is None
+            else ("average", "current"))
+
+  def policy(self, state: TrainState, which: str):
+    """The parameters to sample from: of the current policy, or the average."""
+    return self.merge(self.learner.base, trained(state, which))
 
 
 def prepare(config, stored_config=lambda run_id: None) -> Setup:
@@ -122,14 +130,15 @@ def shortened_splits(sampler: engine.Sampler, prompts: dict[str, Prompts]):
 def with_learner(setup: Setup) -> Setup:
   """The setup of a run that trains; loads the frozen weights."""
   e, recipe, model = setup.e, setup.e.recipe, setup.model
-  tx, schedule = programs.make_optimizer(e)
+  tx = optimizer_lib.make(recipe.optimizer)
   lora, critic = e.model.lora, programs.make_critic(e)
   scored = algorithm.scored_columns(
       recipe.loss, recipe.updates, recipe.critic)
   return dataclasses.replace(setup, learner=Learner(
-      schedule=schedule, scored=scored,
+      scored=scored,
       update=profile.stage("update", update_lib.make_update(
-          model, tx, recipe.loss, lora, critic)),
+          model, tx, recipe.loss, lora, critic,
+          average=recipe.optimizer.average is not None)),
       score=profile.stage("score", update_lib.make_score(
           model, recipe.loss, scored, lora, critic)),
       base=base_params(setup) if recipe.loss.kl_coef else frozen_base(setup)))
@@ -159,12 +168,19 @@ def first_state(setup: Setup) -> TrainState:
             if experiment_lib.begins_dithered(setup.config) else params)
 
   trunk = initial_params("critic") if critic and critic.own else None
-  tx, _ = programs.make_optimizer(e)
+  optimizer = e.recipe.optimizer
   return optimizer_lib.init_state(
-      model, tx, initial_params("lora"), e.model.lora, critic, trunk)
+      model, optimizer_lib.make(optimizer), initial_params("lora"),
+      e.model.lora, critic, trunk, average=optimizer.average is not None)
 
 
 def abstract_state(setup: Setup) -> TrainState:
+  optimizer = setup.e.recipe.optimizer
   return optimizer_lib.abstract_state(
-      setup.model, programs.make_optimizer(setup.e)[0], setup.e.model.lora,
-      programs.make_critic(setup.e))
+      setup.model, optimizer_lib.make(optimizer), setup.e.model.lora,
+      programs.make_critic(setup.e), average=optimizer.average is not None)
+
+
+def trained(state: TrainState, which: str):
+  """What training changes of a policy: all parameters, or adapters."""
+  return getattr(state, POLICY_PARTS[which])

@@ -11,6 +11,7 @@ from isojax.ledger import records
 from isojax.rl import algorithm, packing, rewards
 from isojax.rl import critic as critic_lib
 from isojax.rl import update as update_lib
+from isojax.run import programs
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import state as state_lib
 from isojax.run.setup import Setup
@@ -76,7 +77,7 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
   timer.end("score")
   columns = scored.columns | algorithm.advantages(
       batch.groups, batch.rollouts, scored.columns, loss)
-  train, metrics = updates(setup, state.train, batch, columns, history.step)
+  train, metrics = updates(setup, state.train, batch, columns, history)
   jax.block_until_ready(train)
   timer.end("update")
   store_texts("train", history.step + 1, history.rollouts, *batch,
@@ -104,7 +105,7 @@ def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
   """Calls rollouts.sample_step; reports the rollouts without a verdict."""
   a, history = setup.e.alloc, state.history
   sampled, kept_P, in_flight = rollouts_lib.sample_step(
-      setup, grader, setup.policy(state.train), state.in_flight,
+      setup, grader, setup.policy(state.train, "current"), state.in_flight,
       step=history.step, n=a.n,
       left=a.C - history.rollouts, solved_D=state_lib.solved_D(setup, history),
       stop=stop, divide=functools.partial(
@@ -198,19 +199,21 @@ def score(setup: Setup, train: TrainState, batch: GradedBatch) -> Scored:
 
 
 def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
-            step: int) -> tuple[TrainState, dict]:
+            history: History) -> tuple[TrainState, dict]:
   """Makes the updates of a step; returns the state and fields of the record.
 
-  Metrics are means over the updates that were made. `updates` counts them;
-  without a gradient an update is skipped.
+  `history` is that before the step. Metrics are means over the updates that
+  were made. `updates` counts them; without a gradient an update is skipped.
   """
   e, cfg, mesh = setup.e, setup.e.recipe.loss, setup.model.mesh
   prompts, rollouts, groups = batch
   arguments = batch.packing_arguments(setup)
+  scalars_after = lambda made: programs.update_scalars(
+      e, updates=history.totals["updates"] + made, rollouts=history.rollouts)
   Bp, tokens, metrics = len(groups.mask_PxN), [], []
   for epoch in range(e.recipe.updates.epochs):
     for problems in algorithm.minibatches(
-        seed=e.seed, step=step, epoch=epoch, Bp=Bp,
+        seed=e.seed, step=history.step, epoch=epoch, Bp=Bp,
         count=min(e.recipe.updates.minibatches, Bp)):
       microbatches = update_lib.assemble(
           prompts, rollouts, columns | algorithm.weights(
@@ -219,7 +222,7 @@ def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
       train, values = setup.learner.update(
           train, setup.learner.base,
           [update_lib.place(b, mesh) for b in microbatches],
-          np.float32(e.sampler.temperature))
+          scalars_after(sum(count > 0 for count in tokens)))
       tokens.append(sum(int(b.mask_RxW.sum()) for b in microbatches))
       metrics.append(values)
   metrics = jax.device_get(metrics)
@@ -232,6 +235,7 @@ def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
       "trained_tokens": sum(tokens),
       "skipped_updates": sum(count == 0 for count in tokens),
       "finite": finite,
+      "lr": float(scalars_after(0).lr),
       **{name: float(np.mean([values[name] for values in made]))
          for name in metrics[0]}}
 

@@ -111,11 +111,11 @@ def evaluate_if_due(setup: Setup, state: State, handles: RunHandles,
   if not (due or due_at_end):
     return state
   record = state_lib.record_fields(setup, "eval", history) | (
-      evaluation.evaluation(setup, handles.grader, setup.policy(state.train),
-                            history.step, handles.stop,
-                            store_texts=functools.partial(
-                                handles.monitor.store_texts, "eval",
-                                history.step, history.rollouts)))
+      evaluation.both_policies(
+          setup, handles.grader, state.train, history.step, handles.stop,
+          store_texts=functools.partial(
+              handles.monitor.store_texts, "eval", history.step,
+              history.rollouts)))
   state = add_record(setup, state, handles, record)
   hosts.say(monitor_lib.evaluation_line(record))
   keep_best(setup, state, handles)
@@ -153,14 +153,13 @@ def record_step(setup: Setup, state: State, handles: RunHandles,
   before = state.history
   if not setup.e.recipe.loss_informs:
     fields = fields | {"loss": None}
-  lr = float(setup.learner.schedule(before.totals["updates"]))
   history = dataclasses.replace(
       before, step=before.step + 1,
       rollouts=before.rollouts + fields.pop("sampled"),
       totals={name: value + fields.pop(name)
               for name, value in before.totals.items()})
   record = state_lib.record_fields(setup, "train", history) | {
-      "lr": lr, **fields}
+      "lr": fields.pop("lr"), **fields}
   state = add_record(setup, state, handles, record)
   say_solved(setup, before, state.history)
   if hosts.first():

@@ -362,11 +362,13 @@ def test_record(arm: ArmRun, best: dict) -> dict | None:
       return record
   history = evaluation.history_at(arm.folder, best["step"])
   setup, _ = state_lib.as_stored(arm.setup, arm.folder, evaluate=True)
-  step, params = evaluation.policy_of(setup, arm.folder, "best")
+  step, params = evaluation.policy_of(
+      setup, arm.folder, "best", evaluation.chosen_policy(setup.config, None))
   with progress.printed(False), rollouts_lib.grading(test_setup) as grader:
     line = state_lib.record_fields(setup, "eval", history) | (
         evaluation.evaluation(test_setup, grader, params, step,
-                              preemption.Stop(), split="test")) | {"alarms": []}
+                              preemption.Stop(), split="test",
+                              policy=setup.policies[0])) | {"alarms": []}
   evaluation.append(arm.folder, line)
   return line
 

@@ -209,7 +209,7 @@ def planned_bytes(case: Case, model) -> float:
   planned = dataclasses.replace(
       programs.sampler_bytes(model, cfg), remat=case.remat,
       fused=engine.kernel(model, cfg, S + T) != "einsum").programs(
-          held, reference=False)
+          held, reference=False, average=False)
   sampling = planned.state + planned.weights + planned.cache + (
       planned.window + max(planned.drawing, memory.LAST_GROWTH * planned.part))
   moments = 2 * planned.state  # Adam's two, which stay on the device

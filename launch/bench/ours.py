@@ -23,7 +23,7 @@ from isojax.rl.loss_config import LossConfig
 from isojax.runtime import mesh as mesh_lib
 from isojax.runtime import profile, rng
 from isojax.sampling import engine, interrupt
-from isojax.types import Prompts, Rollouts
+from isojax.types import Prompts, Rollouts, UpdateScalars
 from launch.bench import cases
 from launch.bench.cases import Case
 
@@ -111,11 +111,12 @@ def make_updating(model: decoder.Transformer, case: Case):
   cfg = LossConfig(**recipe["loss"] | dict(
       microbatch_tokens=case.microbatch_tokens, dtype=case.dtype,
       remat=case.remat, attention=case.attention))
-  tx = optimizer_lib.make(
-      optimizer_lib.OptimizerConfig(**recipe["optimizer"]),
-      lambda step: 1e-9)  # tiny: the policy stays close to uniform
+  tx = optimizer_lib.make(optimizer_lib.OptimizerConfig(**recipe["optimizer"]))
   update = update_lib.make_update(model, tx, cfg)
-  temperature = np.float32(cases.SETTINGS["sampler"]["temperature"])
+  scalars = UpdateScalars(
+      np.float32(cases.SETTINGS["sampler"]["temperature"]),
+      np.float32(1e-9),  # tiny: the policy stays close to uniform
+      critic_lr=np.float32(0), average_weight=np.float32(0))
 
   def step(state, prompts: Prompts, rollouts: Rollouts, reward_Bpxn):
     batches = update_lib.assemble(
@@ -124,7 +125,7 @@ def make_updating(model: decoder.Transformer, case: Case):
         n=case.n, G=mesh_lib.num_blocks(model.mesh), cfg=cfg)
     state, metrics = update(
         state, None, [update_lib.place(b, model.mesh) for b in batches],
-        temperature)
+        scalars)
     jax.block_until_ready((state, metrics))
     return state
 

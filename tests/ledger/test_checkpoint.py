@@ -227,7 +227,8 @@ def test_a_checkpoint_of_another_run_is_refused(store, model, saved):
     restore(store, model, run_id="abd")
   with pytest.raises(InputError, match="of run abc"):
     checkpoint.restore_params(
-        store, 3, optimizer_lib.abstract_state(model, TX).params, "abd")
+        store, 3, optimizer_lib.abstract_state(model, TX).params, "abd",
+        part="params")
   assert sorted(os.listdir(store)) == sorted(os.listdir(saved))
 
 
@@ -253,9 +254,11 @@ def bfloat16(abstract):
      r"down is float32\[28, 20\] in the .*, float32\[30, 20\] in this run"),
     (lambda model: optimizer_lib.abstract_state(model, optax.sgd(1e-3)),
      "opt_state.0.count is int32.* in the checkpoint, absent in this run"),
+    (lambda model: optimizer_lib.abstract_state(model, TX, average=True),
+     r"average\..* is absent in the checkpoint, float32.* in this run"),
     (lambda model: bfloat16(optimizer_lib.abstract_state(model, TX)),
      "float32.* in the checkpoint, bfloat16.* in this run"),
-], ids=["shape", "optimizer", "dtype"])
+], ids=["shape", "optimizer", "average", "dtype"])
 def test_another_model_is_not_damage(store, model, other, difference):
   before = sorted(os.listdir(store))
   with pytest.raises(InputError, match=difference):

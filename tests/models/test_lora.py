@@ -15,7 +15,15 @@ from isojax.models import decoder, lora
 from isojax.rl import optimizer as optimizer_lib
 from tests import tolerance
 from tests.conftest import TINY
-from tests.rl.batches import assembled, make_data, make_update, n, PLAIN, SGD
+from tests.rl.batches import (
+  assembled,
+  make_data,
+  make_update,
+  n,
+  PLAIN,
+  scalars,
+  SGD,
+)
 from tests.sampling import samples
 
 CFG = lora.LoraConfig(rank=3, alpha=6.0, targets=("q", "o", "down"))
@@ -55,7 +63,7 @@ def test_new_adapters_are_the_reference(model, params):
       model, SGD, lora.init(model, CFG, jax.random.key(0)), CFG)
   _, metrics = make_update(model, SGD, loss, CFG)(
       state, jax.tree.map(lambda x: x.astype(jnp.bfloat16), params),
-      assembled(loss), np.float32(0.8))
+      assembled(loss), scalars())
   prompts, rollouts, *_ = make_data()
   ids, _ = samples.sequences(prompts, rollouts.tokens_RxT, n)
   scale = np.abs(samples.plain_logits(model, params, ids)).max() / 0.8

@@ -12,7 +12,7 @@ from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.rl.loss_config import LossConfig
 from isojax.runtime import mesh as mesh_lib
-from isojax.types import Prompts, Rollouts
+from isojax.types import Prompts, Rollouts, UpdateScalars
 from tests.conftest import columns, make_model, placed, TINY
 
 Bp, n, S, T = 6, 4, 7, 5
@@ -55,6 +55,12 @@ def assembled(cfg, model=None, *, rows=None, n=n):
       batches)
 
 
+def scalars(temperature=0.8, lr=1.0, *, critic_lr=0.0, average_weight=0.0):
+  """Of an update: SGD and `plain.GRADIENT` have the rate 1."""
+  return UpdateScalars(*map(np.float32, (
+      temperature, lr, critic_lr, average_weight)))
+
+
 _UPDATES = {}
 
 
@@ -77,7 +83,7 @@ def step(params, *, cfg=LOSS, rows=None, n=n, shape=TINY, temperature=0.8,
   after, metrics = make_update(model, SGD, cfg)(
       optimizer_lib.init_state(model, SGD, on_mesh),
       ref if cfg.kl_coef else None, assembled(cfg, model, rows=rows, n=n),
-      np.float32(temperature))
+      scalars(temperature))
   assert int(after.step) == 1
   want = jax.tree.map(lambda x: x.sharding,
                       optimizer_lib.abstract_state(model, SGD))

@@ -22,7 +22,7 @@ from isojax.rl import update as update_lib
 from isojax.runtime import mesh as mesh_lib
 from tests.conftest import make_model, placed, put, TINY
 from tests.rl import batches as batches_lib
-from tests.rl.batches import Bp, n, T  # a row holds all answers of a problem
+from tests.rl.batches import Bp, n, scalars, T  # a row: answers of a problem
 
 TEMPERATURE, CAP, KL, ENTROPY = 0.7, 2.0, 0.5, 0.3
 LOSS = dataclasses.replace(
@@ -217,7 +217,7 @@ def updated(model, state, held, columns, loss, lora=lora_lib.FULL, critic=None):
       cfg=loss)
   state, metrics = update_lib.make_update(model, GRADIENT, loss, lora, critic)(
       state, held, [update_lib.place(b, model.mesh) for b in batches],
-      np.float32(TEMPERATURE))
+      scalars(TEMPERATURE))
   return state, jax.device_get(metrics), len(batches)
 
 

@@ -38,6 +38,7 @@ from tests.rl.batches import (
   n,
   PLAIN,
   S,
+  scalars,
   SGD,
   step,
   T,
@@ -120,20 +121,22 @@ def test_rows_without_gradient_are_not_computed(params):
 
 ADAMW = optimizer_lib.make(optimizer_lib.OptimizerConfig(
     base_lr=1e-2, base_batch=1, batch="sampled", warmup_steps=5, b1=0.9,
-    b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0),
-    optimizer_lib.warmup_then_constant(1e-2, 5))
+    b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0, decay=0.0,
+    average=1.0))
 
 
 def after(params, *advantages):
   """(state, metrics) after an update of AdamW with each of the advantages."""
   prompts, rollouts, _, weight = make_data()
   model, cfg = make_model(), limited(PLAIN, 20)
-  state = optimizer_lib.init_state(model, ADAMW, jax.tree.map(jnp.copy, params))
+  state = optimizer_lib.init_state(
+      model, ADAMW, jax.tree.map(jnp.copy, params), average=True)
+  update = update_lib.make_update(model, ADAMW, cfg, average=True)
   for each in advantages:
     batches = assembled(cfg, rows=(prompts, rollouts, each, weight))
     assert len(batches) > 2 or not each.any()
-    state, metrics = make_update(model, ADAMW, cfg)(
-        state, None, batches, np.float32(0.8))
+    state, metrics = update(
+        state, None, batches, scalars(lr=2e-3, average_weight=0.25))
   return jax.device_get((state, metrics))
 
 
@@ -141,7 +144,7 @@ ADVANTAGE = make_data()[2]
 
 
 def test_without_any_gradient_adamw_is_skipped(params):
-  """Parameters, moments and count stay; the next update is not affected.
+  """Parameters, average, moments and count stay, also for the next update.
 
   Equal to the bit on any processor: a skipped update selects the old arrays,
   and one compiled program gives equal results for equal arguments.
@@ -150,15 +153,15 @@ def test_without_any_gradient_adamw_is_skipped(params):
   once, metrics = after(params, ADVANTAGE)
   skipped, none = after(params, ADVANTAGE, nothing)
   assert (once.step, skipped.step) == (1, 2)
-  assert_close((skipped.params, skipped.opt_state),
-               (once.params, once.opt_state), rtol=0)
+  assert_close((skipped.params, skipped.average, skipped.opt_state),
+               (once.params, once.average, once.opt_state), rtol=0)
   assert none.keys() == metrics.keys()
   assert none.pop("finite") and not any(none.values())
   twice, _ = after(params, ADVANTAGE, ADVANTAGE)
   late, _ = after(params, ADVANTAGE, nothing, ADVANTAGE)
   assert late.step == 3
-  assert_close((late.params, late.opt_state), (twice.params, twice.opt_state),
-               rtol=0)
+  assert_close((late.params, late.average, late.opt_state),
+               (twice.params, twice.average, twice.opt_state), rtol=0)
   assert any((a != b).any() for a, b in zip(
       jax.tree.leaves(late.params), jax.tree.leaves(once.params)))
 
@@ -281,7 +284,8 @@ def test_what_is_masked_can_not_poison_the_gradient(model, params):
   assert (ref_logp - logp)[padding].max() > 100  # exp is beyond float32
   assert (ref_logp - logp)[~padding].max() < 80
   state = optimizer_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
-  _, metrics = make_update(model, SGD, LOSS)(state, ref, [batch], cold)
+  _, metrics = make_update(model, SGD, LOSS)(
+      state, ref, [batch], scalars(cold))
   assert metrics["finite"]
 
 
@@ -291,7 +295,7 @@ def test_overflow_is_reported(params):
   state = optimizer_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
   _, metrics = make_update(model, tx, PLAIN)(state, None, assembled(
       PLAIN, rows=(prompts, rollouts, 1e9 * advantage, weight)),
-                                             np.float32(0.8))
+                                             scalars())
   assert not metrics["finite"]
 
 
@@ -314,7 +318,7 @@ def test_a_sweep_compiles_the_few_shapes_and_another_nothing(params):
         take(prompts, slice(Bp)), some, np.ones(Bp * n), np.ones(Bp * n)))
     old = state
     state, _ = update(state, None, batches,
-                      np.float32(random.uniform(0.5, 1.0)))
+                      scalars(random.uniform(0.5, 1.0), random.uniform()))
     assert old.params["embed"].is_deleted()  # donated
     compiled.append([f._cache_size() for f in update.programs])
   start, accumulate, apply = compiled[-1]
@@ -439,17 +443,3 @@ def test_without_kl_there_is_no_reference_forward():
   assert products(LOSS) > products(PLAIN) == products(no_kl)
 
 
-def test_optimizer_clips_warms_up_and_then_stays():
-  schedule = optimizer_lib.warmup_then_constant(2e-3, 10)
-  got = [float(schedule(step)) for step in (0, 4, 9, 10, 5000)]
-  np.testing.assert_allclose(got, [2e-4, 1e-3, 2e-3, 2e-3, 2e-3], rtol=1e-6)
-  tx = optimizer_lib.make(optimizer_lib.OptimizerConfig(
-      base_lr=2e-3, base_batch=1, batch="sampled", warmup_steps=10, b1=0.0,
-      b2=0.0, eps=1.0, weight_decay=0.5, clip_norm=0.5), schedule)
-  params = {"w": jnp.array([3.0, 4.0])}
-  grads = {"w": jnp.array([30.0, 40.0])}
-  updates, _ = tx.update(grads, tx.init(params), params)
-  # The gradient is clipped to (0.3, 0.4); Adam: g / (|g| + 1); decay 0.5 w.
-  np.testing.assert_allclose(
-      updates["w"], -2e-4 * np.array([0.3 / 1.3 + 1.5, 0.4 / 1.4 + 2.0]),
-      rtol=1e-5)
