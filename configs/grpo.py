@@ -191,6 +191,7 @@ def get_config():
           every_minutes=10.0,  # minutes, whichever comes first
           keep=3,  # newest checkpoints kept
           keep_best=True,  # and that of the best evaluation, for --step=best
+          at=(),  # rollouts after which one more is kept for good, in kept/
       ),
       log=dict(
           every_seconds=10.0,  # between progress lines without a terminal

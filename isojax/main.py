@@ -174,7 +174,7 @@ def main(_) -> int:
       end = training.train(setup, folder, trace=_PROFILE.value)
       if end.why is not None:
         hosts.say(end.why)
-      if end.was_complete:
+      if end.was_complete and not setup.e.recipe.optimizer.decay:
         hosts.say(f"To train longer: {longer_command(setup, folder)}")
       return end.code
 

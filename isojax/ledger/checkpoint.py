@@ -32,8 +32,8 @@ from isojax.types import TrainState
 _STEP = re.compile(r"0|[1-9][0-9]*")
 _SAVING = re.compile(r"[0-9]+\.orbax-checkpoint-tmp(-[0-9]+)?")
 # Names in the folder of a step; not every folder has all of them.
-_ITEMS = {"state", "meta", "in_flight", "_CHECKPOINT_METADATA",
-          "commit_success.txt"}
+_COMMITTED = "commit_success.txt"  # orbax marks a complete step in a bucket
+_ITEMS = {"state", "meta", "in_flight", "_CHECKPOINT_METADATA", _COMMITTED}
 # Errors that `_meta` raises for a damaged checkpoint.
 UNREADABLE = (ValueError, KeyError, RecursionError, FileNotFoundError,
               NotADirectoryError)
@@ -52,11 +52,12 @@ def _incomplete(path: epath.Path) -> bool:
   """Whether a folder was left incomplete by a killed save."""
   if bucket.remote(path):  # orbax writes this file last
     return bool(_STEP.fullmatch(path.name)) and not (
-        path / "commit_success.txt").exists()
+        path / _COMMITTED).exists()
   return bool(_SAVING.fullmatch(path.name)) and path.is_dir()
 
 
-def _list_steps(store: str) -> list[int]:
+def steps_here(store: str) -> list[int]:
+  """The saved steps in order, as this process sees them."""
   with bucket.convert_errors(store):
     paths = epath.Path(store).iterdir() if epath.Path(store).is_dir() else ()
     return sorted(int(path.name) for path in paths
@@ -65,7 +66,47 @@ def _list_steps(store: str) -> list[int]:
 
 def steps(store: str) -> list[int]:
   """The saved steps in order, on all processes as process 0 sees them."""
-  return hosts.gather(_list_steps(store) if hosts.first() else [])[0]
+  return hosts.gather(steps_here(store) if hosts.first() else [])[0]
+
+
+def drop_after(store: str, step: int) -> None:
+  """Deletes the steps after this one; a manager would not save them again."""
+  with bucket.convert_errors(store):
+    for late in steps_here(store):
+      if late > step:
+        _remove(epath.Path(store, str(late)))
+
+
+def copy_step(source: str, target: str, step: int, run_id: str) -> None:
+  """Copies a saved step to another store, as one of a run of this id.
+
+  A step is complete or absent, as after `save`. Nothing is done if it is there.
+  """
+  with bucket.convert_errors(target):
+    if step in steps_here(target):
+      return
+    folder = epath.Path(target, str(step) if bucket.remote(target)
+                        else f"{step}.orbax-checkpoint-tmp")
+    if folder.exists():
+      _remove(folder)
+    root = epath.Path(source, str(step))
+    _copy_tree(root, folder)
+    (folder / "meta" / "metadata").write_text(
+        json.dumps(_meta(root) | {"run_id": run_id}))
+    if (root / _COMMITTED).exists():  # of a bucket: the last file
+      (root / _COMMITTED).copy(folder / _COMMITTED)
+    if not bucket.remote(target):
+      folder.rename(epath.Path(target, str(step)))
+
+
+def _copy_tree(source: epath.Path, target: epath.Path) -> None:
+  """Copies a folder, but not the mark of a complete step."""
+  target.mkdir(parents=True)
+  for path in source.iterdir():
+    if path.is_dir():
+      _copy_tree(path, target / path.name)
+    elif path.name != _COMMITTED:
+      path.copy(target / path.name)
 
 
 def _remove(folder: epath.Path) -> None:
@@ -126,8 +167,11 @@ def _set_aside(store: str, step: int) -> str:
 
 
 @contextlib.contextmanager
-def open_manager(store: str, *, keep: int):
-  """Yields a manager of the newest `keep` steps; waits for saves at the end."""
+def open_manager(store: str, *, keep: int | None):
+  """Yields a manager of the newest `keep` steps; waits for saves at the end.
+
+  None keeps all steps.
+  """
   quiet_orbax()
   with bucket.convert_errors(store):
     if hosts.first() and epath.Path(store).is_dir():
@@ -153,7 +197,7 @@ def open_manager(store: str, *, keep: int):
 def _remove_late_steps(store: str, ours: set[int]) -> None:
   """Deletes steps before ours that an earlier process of the run saved late."""
   with bucket.convert_errors(store):
-    for step in _list_steps(store):
+    for step in steps_here(store):
       if ours and step < max(ours) and step not in ours:
         _remove(epath.Path(store, str(step)))
 
@@ -227,7 +271,7 @@ def _convert_write_errors(manager: ocp.CheckpointManager):
     code = re.search(r"\bos_error_code='(\d+)'", str(error))
     if bucket.remote(store) or (isinstance(error, ValueError) and not code):
       raise
-    saved = _list_steps(store)
+    saved = steps_here(store)
     last = f"step {max(saved)} is saved" if saved else "no step is saved yet"
     raise InputError(
         f"{store}: a checkpoint could not be written "

@@ -327,6 +327,17 @@ def open_ledger(path: str):
   ledger.sync()
 
 
+def write(path: str, records: list[dict]) -> None:
+  """Makes these all records of a run that has not started yet."""
+  text, _ = text_of(records)
+  if bucket.remote(path):
+    with bucket.convert_errors(path):
+      epath.Path(path).write_bytes(text)
+    return
+  with convert_disk_errors(path):
+    replace(path, text)
+
+
 def replace(path: str, text: bytes) -> None:
   """Replaces a file atomically; the last of several processes wins.
 

@@ -87,9 +87,11 @@ class CheckpointSection:
   every_minutes: float  # or this long since the last one, whichever comes first
   keep: int  # newest checkpoints kept
   keep_best: bool  # and that of the best evaluation
+  at: tuple[int, ...]  # rollouts after which one is kept for good
 
   def __post_init__(self):
-    if self.every_steps < 1 or self.every_minutes <= 0 or self.keep < 1:
+    if (min(self.every_steps, self.keep, *self.at) < 1
+        or self.every_minutes <= 0):
       raise InputError(f"{self}: expected positive numbers")
 
 

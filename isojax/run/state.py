@@ -27,6 +27,9 @@ from isojax.types import TrainState
 # Files and folders of a workdir.
 RECORDS, EVALUATIONS = "records.jsonl", "eval.jsonl"
 CHECKPOINTS, BEST = "checkpoints", "best"
+# Of checkpoint.at: checkpoints that no later one replaces, and the best
+# checkpoint at each of them.
+KEPT, KEPT_BEST = "kept", "kept_best"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +38,7 @@ class History:
 
   step: int = 0  # steps made
   rollouts: int = 0  # sampled in them
+  before: int = 0  # sampled before the last step
   totals: dict = dataclasses.field(  # cumulative fields of the records
       default_factory=lambda: dict.fromkeys(records.TOTALS, 0))
   evaluated_at: int | None = None  # rollouts at the last evaluation
@@ -53,6 +57,7 @@ class History:
           stale=0 if improves else self.stale + 1)
     return dataclasses.replace(
         self, step=record["step"], rollouts=record["rollouts"],
+        before=self.rollouts,
         totals={name: record[name] for name in records.TOTALS},
         solved=self.solved.union(record["solved"] or ()),
         evidence=self.evidence and self.evidence.after(record["groups"]))
@@ -162,6 +167,7 @@ def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
     hosts.say(f"resuming from step {step}{of}")
   if hosts.first():
     ledger.cut(step)
+    checkpoint.drop_after(os.path.join(folder, KEPT), step)
   past_records = records.up_to(past_records, step)
   in_flight = rollouts_lib.restored_in_flight(
       saved_in_flight, setup.sampler) if has_in_flight else None
@@ -182,8 +188,21 @@ def _extends(setup: Setup, stored: workdir.Stored) -> bool:
           and workdir.hash_of(shorter) == stored.identity)
 
 
+def check_extension(setup: Setup, folder: str, shorter: workdir.Stored) -> None:
+  """InputError for a run whose rate has decayed towards its C."""
+  decay, C = setup.e.recipe.optimizer.decay, shorter.config["alloc"]["C"]
+  if decay:
+    raise InputError(
+        f"--workdir={folder} holds this run with alloc.C={C}, and with recipe."
+        f"optimizer.decay={decay} its learning rate fell to 0 there: a run of "
+        f"alloc.C={setup.e.alloc.C} is another one, and not extended; choose "
+        "another --workdir, or train with decay=0.0 to extend a run")
+
+
 def extendable(setup: Setup, folder: str) -> list[tuple[int, str]]:
   """(C, folder) of the runs beside `folder` that are this one, but shorter."""
+  if setup.e.recipe.optimizer.decay:
+    return []
   return sorted((stored.config["alloc"]["C"], other)
                 for other, stored in workdir.siblings(folder)
                 if _extends(setup, stored))
@@ -199,6 +218,8 @@ def as_stored(setup: Setup, folder: str, *, run_id: str | None = None,
   stored = workdir.read_config(folder) if workdir.is_claimed(folder) else None
   shorter = stored if stored and not evaluate and _extends(
       setup, stored) else None
+  if shorter:
+    check_extension(setup, folder, shorter)
   identity, resumed_with = workdir.hash_of(setup.identity), None
   if stored and (stored.identity == identity or shorter):
     run_id, resumed_with = stored.run_id, _resumed_with(setup, stored)

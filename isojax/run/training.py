@@ -16,7 +16,7 @@ import orbax.checkpoint as ocp
 
 from isojax.core import custom_function, evaluate, exit_codes
 from isojax.ledger import checkpoint, records
-from isojax.run import evaluation
+from isojax.run import branch, evaluation
 from isojax.run import monitor as monitor_lib
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
@@ -32,12 +32,14 @@ from isojax.sampling import flight
 class RunHandles:
   """What this process holds open during a run; none of it decides a result."""
 
+  folder: str  # the workdir
   start: int  # steps made before this process began
   saved: int  # step of the newest checkpoint
   saved_at: float  # on time.monotonic
   ledger: records.File | records.Bucket | None  # of process 0; None on others
   manager: ocp.CheckpointManager
   best: ocp.CheckpointManager | None  # of the best evaluation; None: not kept
+  kept: ocp.CheckpointManager | None  # of checkpoint.at; None: it is empty
   grader: rollouts_lib.Grading
   monitor: monitor_lib.Monitor
   compiled: compilation.Count
@@ -61,6 +63,7 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
   `trace` is the folder of --profile; signals() yields the Stop.
   """
   hosts.say(monitor_lib.opening(setup))
+  branch.begin(setup, folder)
   compilation.announce(hosts.say)
   with open_run(setup, folder, trace, signals) as (setup, state, handles):
     try:
@@ -73,6 +76,7 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
           hosts.say(patience_message(setup.e.eval.patience, state.history))
           finished = True
         save_if_due(setup, state, handles, finished)
+        keep_if_due(setup, state, handles)
         if finished:
           checkpoint.finish(handles.manager)  # while the run listens to signals
           break
@@ -208,16 +212,42 @@ def save_if_due(setup: Setup, state: State, handles: RunHandles,
     save(setup, state, handles)
 
 
+def keep_if_due(setup: Setup, state: State, handles: RunHandles) -> None:
+  """Saves a checkpoint for good, and the best one so far, if one is due.
+
+  A value of checkpoint.at is due after the first step that has sampled so many
+  rollouts.
+  """
+  history = state.history
+  if not any(history.before < rollouts <= history.rollouts
+             for rollouts in setup.e.checkpoint.at):
+    return
+  if history.step not in handles.kept.all_steps():
+    write(handles.kept, setup, state, handles)
+    checkpoint.finish(handles.kept)
+  if hosts.first() and handles.best is not None and history.best[1]:
+    best, kept_best = (os.path.join(handles.folder, name) for name in (
+        state_lib.BEST, state_lib.KEPT_BEST))
+    with records.convert_disk_errors(handles.folder):
+      checkpoint.copy_step(best, kept_best, history.best[1], setup.run_id)
+
+
+def write(manager: ocp.CheckpointManager, setup: Setup, state: State,
+          handles: RunHandles) -> None:
+  """Starts to save the last completed step, after its records."""
+  if hosts.first():
+    handles.ledger.sync()
+  checkpoint.save(
+      manager, state.history.step, state.train, setup.run_id,
+      flight.to_bytes(state.in_flight.flight) if state.in_flight else None)
+
+
 def save(setup: Setup, state: State, handles: RunHandles) -> None:
   """Saves a checkpoint of the last completed step, unless there is one."""
   step = state.history.step
   if step == handles.saved:
     return
-  if hosts.first():
-    handles.ledger.sync()  # records before the checkpoint
-  checkpoint.save(
-      handles.manager, step, state.train, setup.run_id,
-      flight.to_bytes(state.in_flight.flight) if state.in_flight else None)
+  write(handles.manager, setup, state, handles)
   handles.saved, handles.saved_at = step, time.monotonic()
 
 
@@ -270,8 +300,8 @@ def open_run(setup: Setup, folder: str, trace: str | None, signals):
         e.is_finished(history.step, history.rollouts)
         or e.is_out_of_patience(history.stale))
     yield setup, state, RunHandles(
-        start=history.step, saved=history.step, saved_at=time.monotonic(),
-        compiled=compiled, ledger=ledger,
+        folder=folder, start=history.step, saved=history.step,
+        saved_at=time.monotonic(), compiled=compiled, ledger=ledger,
         grader=stack.enter_context(rollouts_lib.grading(setup)),
         monitor=stack.enter_context(monitor_lib.open_monitor(
             setup, folder, past_records, complete=complete)),
@@ -282,5 +312,8 @@ def open_run(setup: Setup, folder: str, trace: str | None, signals):
         best=stack.enter_context(checkpoint.open_manager(
             os.path.join(folder, state_lib.BEST), keep=1))
         if e.checkpoint.keep_best else None,
+        kept=stack.enter_context(checkpoint.open_manager(
+            os.path.join(folder, state_lib.KEPT), keep=None))
+        if e.checkpoint.at else None,
         stop=stack.enter_context(signals()),
         alive_event=stack.enter_context(hosts.fail_together()))
