@@ -67,7 +67,7 @@ def test_a_long_task_is_silent_at_first_then_has_rate_and_eta(
 
 def evaluation(step, avg):
   return {"kind": "eval", "step": step, "k": 2, "correct": [0] * 5,
-          "eval_set": "hard/validation"} | {
+          "eval_set": "hard/validation", "current": None} | {
               f"{name}{end}": avg for name in monitor.METRICS
               for end in ("", "_se")}
 
@@ -102,6 +102,19 @@ def test_a_table_by_hand():
       "step            24.0    100%           0"]
   assert table([*evals, *train], best=True)[-1] == (
       "kept: the checkpoints of step 3 (--step=best) and of step 7")
+
+
+def test_a_table_has_a_column_for_the_current_policy():
+  last = evaluation(7, 0.5) | {"current": evaluation(7, 0.25)}
+  _, head, row, *_ = monitor.table(
+      [evaluation(0, 0.25), last], best=False).splitlines()
+  assert head.split("  ")[-1].strip() == "final, current policy"
+  assert row.split()[1::3] == ["0.2500", "0.5000", "0.2500"]
+  line = monitor.evaluation_line(last | {"rollouts": 9})
+  assert line.endswith("current policy: avg 0.2500 ± 0.2500")
+  drawn = monitor.curves(last | {"reward_parts": None})
+  assert drawn["eval/avg"] == 0.5 and drawn["eval/current/avg"] == 0.25
+  assert "eval/current/k" not in drawn and "eval/k" not in drawn
 
 
 def test_a_table_has_no_column_twice_and_no_row_of_zeros():

@@ -99,8 +99,12 @@ def opening(setup: Setup) -> str:
 def evaluation_line(record: dict) -> str:
   parts = [f"{name} {record[name]:.4f} ± {record[f'{name}_se']:.4f}"
            for name in METRICS]
-  return (f"eval at step {record['step']}, {record['rollouts']} rollouts, "
+  line = (f"eval at step {record['step']}, {record['rollouts']} rollouts, "
           f"k={record['k']}: {', '.join(parts)}")
+  if current := record["current"]:
+    line += (f"; current policy: avg {current['avg']:.4f} ± "
+             f"{current['avg_se']:.4f}")
+  return line
 
 
 def _rates(train: list[dict]) -> list[str]:
@@ -141,17 +145,20 @@ def table(run_records: list[dict], *, best: bool) -> str:
   columns = {}
   for name, r in (("start", start), ("best", top), ("final", end)):
     columns.setdefault(r["step"], (r, []))[1].append(name)
-  heads = [" and ".join(names) + (f", step {step}" if step else "")
-           for step, (_, names) in columns.items()]
+  columns = [(r, " and ".join(names) + (f", step {step}" if step else ""))
+             for step, (r, names) in columns.items()]
+  if end["current"]:
+    columns.append((end["current"], "final, current policy"))
+  heads = [head for _, head in columns]
   width = max(19, *(len(head) + 2 for head in heads))
   lines = [
       f"{end['eval_set']}: {len(end['correct'])} problems, k = {end['k']}",
       f"{'':10}" + "".join(f"{head:>{width}}" for head in heads)]
   for name in METRICS:
-    if any(r[name] for r, _ in columns.values()):
+    if any(r[name] for r, _ in columns):
       lines.append(f"{name}@{end['k']}".ljust(10) + "".join(
           f"{r[name]:.4f} ± {r[f'{name}_se']:.4f}".rjust(width)
-          for r, _ in columns.values()))
+          for r, _ in columns))
   if len(train) > 1:
     lines.extend(_rates(train))
   if best and top["step"]:
@@ -162,10 +169,14 @@ def table(run_records: list[dict], *, best: bool) -> str:
 
 def curves(record: dict) -> dict:
   """The numbers of a record that are drawn, by kind/name."""
-  parts = record["reward_parts"] or {}
-  return {f"{record['kind']}/{name}": value for name, value in [
-      *record.items(), *((f"reward/{name}", x) for name, x in parts.items())]
-          if type(value) in (int, float) and name not in IDENTIFIERS}
+  parts = {"reward": record["reward_parts"]}
+  if record["kind"] == "eval":
+    parts["current"] = record["current"]
+  values = record | {f"{part}/{name}": value for part, fields in parts.items()
+                     if fields for name, value in fields.items()}
+  return {f"{record['kind']}/{name}": value for name, value in values.items()
+          if type(value) in (int, float)
+          and name.rpartition("/")[2] not in IDENTIFIERS}
 
 
 class Writer(typing.NamedTuple):

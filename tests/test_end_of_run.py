@@ -1,0 +1,201 @@
+"""The averaged policy and the decaying rate, through whole runs."""
+
+import os
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from isojax.core import exit_codes
+from isojax.errors import InputError
+from isojax.ledger import checkpoint, records
+from isojax.run import branch, evaluation
+from isojax.run import setup as setup_lib
+from isojax.run import state as state_lib
+from tests import processes, short_runs
+from tests.short_runs import steps
+
+AVERAGE, DECAY, ETA = dict(average=2.0), dict(decay=0.5), 2.0
+FAST = dict(base_lr=3e-3, warmup_steps=1)  # the two policies answer otherwise
+
+
+def config(name, optimizer, **more):
+  """A short run of a case with these keys of recipe.optimizer."""
+  return short_runs.config(name, recipe=dict(optimizer=optimizer), **more)
+
+
+def trained(folder, optimizer=AVERAGE, name="hard", **more):
+  return short_runs.train(config(name, optimizer, **more), folder)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+  """A run that evaluates both policies and keeps each step for good."""
+  folder = tmp_path_factory.mktemp("both") / "run"
+  return folder, trained(folder, AVERAGE | FAST, eval=dict(current=True),
+                         checkpoint=dict(at=(24, 48, 72, 96, 120)))
+
+
+def state_at(run, folder, step):
+  return checkpoint.restore_newest(
+      str(folder / "kept"), setup_lib.abstract_state(run.setup),
+      run.setup.run_id, reach=step, keep=99, with_in_flight=False).state
+
+
+def test_the_kept_states_have_the_average_of_the_path(both, tmp_path):
+  """In float64, from the parameters after each update; one step has none."""
+  folder, run = both
+  shutil.copytree(folder, tmp_path / "run")
+  mean, states = None, {}
+  for step in (5, 4, 3, 2, 1):  # each restore moves later steps away
+    states[step] = jax.device_get(state_at(run, tmp_path / "run", step))
+  made = [r["updates"] for r in steps(run.records)]
+  assert made == [1, 2, 3, 3, 4]  # the fourth step has no correct answer
+  for step, t in enumerate(made, 1):
+    params = jax.tree.map(np.float64, states[step].params)
+    if step == 1:
+      mean = params
+    elif t > made[step - 2]:
+      w = (1 + ETA) / (t + ETA)
+      mean = jax.tree.map(lambda m, x: m + w * (x - m), mean, params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(
+        a, b, atol=1e-6), states[step].average, mean)
+  far = max(np.abs(a - b).max() for a, b in zip(
+      jax.tree.leaves(states[5].average), jax.tree.leaves(states[5].params)))
+  assert far > 1e-5
+
+
+def test_the_average_is_evaluated_and_nothing_else_changes(both, tmp_path):
+  _, run = both
+  plain = trained(tmp_path / "run", FAST).records
+  assert [r["policy"] for r in plain if r["kind"] == "eval"] == ["current"] * 4
+  own, other = ([{k: v for k, v in r.items() if k != "run_id"}
+                 for r in records.comparable(steps(rows))]
+                for rows in (run.records, plain))
+  assert own == other  # sampling and training are of the current weights
+  evals = [r for r in run.records if r["kind"] == "eval"]
+  for r, of_plain in zip(evals, (r for r in plain if r["kind"] == "eval"),
+                         strict=True):
+    assert r["policy"] == "average"
+    assert r["current"]["correct"] == of_plain["correct"]
+    assert r["current"]["avg_se"] == of_plain["avg_se"]
+  assert any(r["correct"] != r["current"]["correct"] for r in evals[1:])
+
+
+def test_a_checkpoint_gives_either_policy(both):
+  folder, run = both
+  state = jax.device_get(checkpoint.restore_newest(
+      str(folder / "checkpoints"), setup_lib.abstract_state(run.setup),
+      run.setup.run_id, reach=5, keep=99, with_in_flight=False).state)
+  for policy, want in (("average", state.average), ("current", state.params)):
+    step, params = evaluation.policy_of(
+        run.setup, str(folder), "newest", policy)
+    assert step == 5
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), want)
+
+
+def test_a_policy_that_a_run_has_not():
+  plain, averaged = ({"recipe": {"optimizer": {"average": eta}}}
+                     for eta in (None, 0.0))
+  assert evaluation.chosen_policy(plain, None) == "current"
+  assert evaluation.chosen_policy(averaged, None) == "average"
+  assert evaluation.chosen_policy(averaged, "current") == "current"
+  with pytest.raises(InputError, match="--policy=current.*average=None"):
+    evaluation.chosen_policy(plain, "current")
+
+
+def test_the_rate_falls_with_the_rollouts_that_are_spent(tmp_path):
+  rates = [r["lr"] for r in steps(trained(
+      tmp_path / "run", DECAY | dict(warmup_steps=1)).records)]
+  # Bp n = 24 of C = 120: the shares before the steps are 0, 0.2, ..., 0.8.
+  np.testing.assert_allclose(
+      np.divide(rates, rates[0]), [1, 1, 1, 0.8, 0.4], rtol=1e-6)
+
+
+def test_resampling_spends_c_and_its_rate_follows_the_rollouts(tmp_path):
+  run = trained(tmp_path / "run", dict(decay=1.0, warmup_steps=1), "refill")
+  train = steps(run.records)
+  assert any(r["extra_rounds"] for r in train)
+  before = [0] + [r["rollouts"] for r in train[:-1]]
+  C = run.setup.e.alloc.C
+  np.testing.assert_allclose(
+      [r["lr"] / run.setup.e.lr for r in train],
+      [1 - rollouts / C for rollouts in before], rtol=1e-6)
+
+
+# "refill" resamples, "plain" has adapters.
+@pytest.mark.parametrize("name, at", [
+    ("hard", 48), ("refill", 60), ("plain", 32), ("in_flight", 72)])
+def test_a_branch_ends_in_the_bits_of_a_run_from_scratch(name, at, tmp_path):
+  more = dict(eval=dict(current=True))
+  ends = DECAY | AVERAGE
+  first = trained(tmp_path / "a/trunk", AVERAGE, name, **more,
+                  checkpoint=dict(at=(at,)))
+  trained(tmp_path / "a/branch", ends, name, **more)
+  own = trained(tmp_path / "b/scratch", ends, name, **more)
+  assert os.listdir(tmp_path / "a/trunk/kept") != []
+  found = branch.candidates(own.setup, str(tmp_path / "a/branch"))
+  assert [0 < b.step < steps(own.records)[-1]["step"] for b in found] == [True]
+  for folder in ("checkpoints", "best"):
+    newest = [max(os.listdir(tmp_path / run / folder), key=int, default=None)
+              if (tmp_path / run / folder).exists() else None
+              for run in ("a/branch", "b/scratch")]
+    assert newest[0] == newest[1]
+  assert processes.result(str(tmp_path / "a/branch")) == (
+      processes.result(str(tmp_path / "b/scratch")))
+  assert steps(first.records)[-1]["lr"] != steps(own.records)[-1]["lr"]
+
+
+def test_what_is_no_trunk(both, tmp_path):
+  """Another seed, other evaluations, or no kept step at the constant rate."""
+  folder, run = both
+  beside = str(folder.parent / "other")
+  setup = lambda optimizer, **more: setup_lib.prepare(config(
+      "hard", optimizer, **more))
+  ends = DECAY | AVERAGE | FAST
+  [found] = branch.candidates(
+      setup(ends, eval=dict(current=True)), beside)
+  # Steps 1 to 3 begin before half of C is spent.
+  assert found.step == 3 and found.trunk == str(folder)
+  for other in (setup(ends), setup(ends | dict(average=1.0),
+                                   eval=dict(current=True)),
+                setup(ends, eval=dict(current=True), seed=4)):
+    assert branch.candidates(other, beside) == []
+  always = setup(ends | dict(decay=1.0), eval=dict(current=True))
+  # The first step has the whole rate.
+  assert [b.step for b in branch.candidates(always, beside)] == [1]
+
+
+def test_a_decayed_run_is_not_extended(tmp_path):
+  folder = tmp_path / "run"
+  assert trained(folder, DECAY).end.code == 0
+  before = sorted(os.listdir(folder))
+  with pytest.raises(InputError, match=r"alloc\.C=120.*decay=0\.5.*C=240"):
+    trained(folder, DECAY, alloc=dict(Bp=4, n=6, C=240))
+  assert sorted(os.listdir(folder)) == before
+  longer = setup_lib.prepare(config(
+      "hard", DECAY, alloc=dict(Bp=4, n=6, C=240)))
+  assert state_lib.extendable(longer, str(tmp_path / "other")) == []
+
+
+def test_both_policies_need_an_average():
+  with pytest.raises(InputError, match="eval.current=True.*average=None"):
+    setup_lib.prepare(config("hard", {}, eval=dict(current=True)))
+
+
+def test_an_interrupted_copy_is_repeated(both, tmp_path):
+  """The records come last, so without them nothing has begun."""
+  folder, _ = both
+  root = tmp_path / "a"
+  shutil.copytree(folder, root / "trunk")
+  ends = DECAY | AVERAGE | FAST
+  setup = setup_lib.prepare(config("hard", ends, eval=dict(current=True)))
+  with state_lib.claimed(setup, str(root / "branch")) as setup:
+    branch.begin(setup, str(root / "branch"))
+  os.remove(root / "branch/records.jsonl")
+  left = root / "branch/checkpoints/3.orbax-checkpoint-tmp"
+  os.rename(root / "branch/checkpoints/3", left)
+  run = trained(root / "branch", ends, eval=dict(current=True))
+  assert run.end.code == 0 and run.end.code != exit_codes.PREEMPTED
+  assert steps(run.records)[-1]["step"] == 5 and not left.exists()
