@@ -29,6 +29,7 @@ class Crash(typing.NamedTuple):
 
   moment: str  # such as "before rename checkpoints/3"
   folder: pathlib.Path
+  left: str  # a hash of what is there, see `left_in`
 
 
 class _Recorder:
@@ -58,7 +59,7 @@ class _Recorder:
       ignore = lambda path, names: names if _SAVING in path else ()
       shutil.copytree(self._folder, target / "run", ignore=ignore)
     damage(target / "run")
-    self.crashes.append(Crash(moment, target / "run"))
+    self.crashes.append(Crash(moment, target / "run", left_in(target / "run")))
 
   @contextlib.contextmanager
   def write(self, name: str, path: str, halve=None):
@@ -157,35 +158,41 @@ def recorded(folder, copies, limit: int | None = None):
       setattr(module, name, real)
 
 
-def left(folder: pathlib.Path) -> str:
-  """A hash of what a resume reads, equal for crashes that leave the same."""
+def left_in(folder: pathlib.Path) -> str:
+  """A hash of what a start reads, equal for crashes that leave the same.
+
+  A temporary file is left out where the file that it was to replace exists.
+  """
   out = []
   for path in sorted(folder.rglob("*")):
     name = os.fspath(path.relative_to(folder))
-    name = re.sub("[0-9a-f]{32}", "*", name)  # of a temporary file
-    if path.is_dir():
-      out.append(f"{name}/ {len(list(path.iterdir()))}")
-    elif name == "records.jsonl":
-      whole, cut = _lines(path)
-      out.append(json.dumps(records.comparable(whole)) + str(cut))
-    elif path.parent.name == "meta":  # checksums of a checkpoint
-      out.append(name + path.read_text("utf-8"))
-    elif not {"state", "in_flight"} & {*path.parts} and (
-        name not in ("lock",)) and path.name[0] != "_":
-      out.append(name + hashlib.sha256(path.read_bytes()).hexdigest())
-  return hashlib.sha256("\n".join(out).encode()).hexdigest()
+    target, temporary, _ = re.split("([.][0-9a-f]{32}[.]tmp)?$", name)[:3]
+    if temporary and (folder / target).exists():
+      continue
+    content = None  # others have times and paths, or their checksums are here
+    if name == "records.jsonl":
+      content = _records(path)
+    elif path.parent == folder and path.is_file() and name != "lock":
+      content = path.read_bytes().hex()
+    elif name.endswith("/meta/metadata"):  # checksums of a checkpoint
+      content = path.read_bytes().hex()
+    if path.parent.name != "d":  # of tensorstore, which chooses random names
+      out.append([target + (".tmp" if temporary else ""), content])
+  return hashlib.sha256(json.dumps(out).encode()).hexdigest()
 
 
-def _lines(path) -> tuple[list[dict], bool]:
-  """The whole records, and whether a part of another one follows."""
+def _records(path) -> list:
+  """The whole records without times, and whether a part of one follows."""
   *lines, rest = path.read_text("utf-8").split("\n")
   whole = [json.loads(line) for line in lines]
   for record in whole:
     del record[records.CHAIN]
-  return whole, bool(rest)
+  return [records.comparable(whole), bool(rest)]
 
 
 def distinct(crashes: list[Crash]) -> list[Crash]:
   """The first of all that leave the same."""
-  return list({left(crash.folder): crash for crash in crashes[::-1]}.values())[
-      ::-1]
+  first = {}
+  for crash in crashes:
+    first.setdefault(crash.left, crash)
+  return list(first.values())
