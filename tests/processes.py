@@ -144,21 +144,26 @@ class Result(typing.NamedTuple):
 def result(folder: str) -> Result:
   """The hashes of a run; its checkpoint may be of any mesh."""
   store = epath.Path(folder, "checkpoints")
-  newest = store / str(checkpoint.steps(str(store))[-1])
+  text = json.dumps(comparable(folder), sort_keys=True)
+  return Result(state_hash(store / str(checkpoint.steps(str(store))[-1])),
+                hashlib.sha256(text.encode()).hexdigest())
+
+
+def state_hash(step: epath.Path) -> str:
+  """Of the parameters, the optimizer and the rollouts in a checkpoint."""
   state = hashlib.sha256()
   with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
     for part in ("state", "in_flight"):  # rollouts in flight, if there are any
-      if not (newest / part).exists():
+      if not (step / part).exists():
         continue
-      restored = handler.restore(newest / part, args=ocp.args.PyTreeRestore(
+      restored = handler.restore(step / part, args=ocp.args.PyTreeRestore(
           restore_args=jax.tree.map(
               lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
-              handler.metadata(newest / part).tree)))
+              handler.metadata(step / part).tree)))
       for path, leaf in jax.tree.leaves_with_path(restored):
         state.update(jax.tree_util.keystr(path).encode())
         state.update(np.asarray(leaf).tobytes())
-  text = json.dumps(comparable(folder), sort_keys=True)
-  return Result(state.hexdigest(), hashlib.sha256(text.encode()).hexdigest())
+  return state.hexdigest()
 
 
 def comparable(folder: str) -> list[dict]:

@@ -194,6 +194,24 @@ def open_manager(store: str, *, keep: int | None):
     manager.close()
 
 
+def drop_surpassed(manager: ocp.CheckpointManager, reach: int) -> None:
+  """Deletes all steps but the newest one, and the newest one up to `reach`."""
+  saved = manager.all_steps()
+  needed = {max(saved), max((s for s in saved if s <= reach), default=None)}
+  with _convert_write_errors(manager):
+    for step in saved:
+      if step not in needed:
+        manager.delete(step)
+
+
+def delete_others(store: str, step: int | None) -> None:
+  """Deletes the saved steps but `step`; call it before a manager is opened."""
+  with bucket.convert_errors(store):
+    for other in _list_steps(store):
+      if other != step:
+        _remove(epath.Path(store, str(other)))
+
+
 def _remove_late_steps(store: str, ours: set[int]) -> None:
   """Deletes steps before ours that an earlier process of the run saved late."""
   with bucket.convert_errors(store):

@@ -168,11 +168,19 @@ def history_at(folder: str, step: float) -> state_lib.History:
 
 
 def best_step(folder: str) -> int:
-  """The step of the best evaluation in the records of a run."""
+  """The step of the best evaluation in the records of a run.
+
+  It is in best/, or 0, the base policy. InputError: there is no evaluation, or
+  its checkpoint was not kept.
+  """
   best = history_at(folder, math.inf).best
   if best is None:
     raise InputError(f"{folder}: has no evaluation, so no best checkpoint")
-  return best[1]
+  store, step = os.path.join(folder, state_lib.BEST), best[1]
+  if step and step not in checkpoint.steps(store):
+    raise InputError(f"{store}: holds no checkpoint of step {step}, the best "
+                     "evaluation: train with checkpoint.keep_best=True")
+  return step
 
 
 def policy_of(setup: Setup, folder: str, which: str, policy: str):
@@ -180,19 +188,24 @@ def policy_of(setup: Setup, folder: str, which: str, policy: str):
 
   `policy` is "average" or "current", see `chosen_policy`.
   It is (0, base policy) if none was saved, or if the best evaluation is that of
-  step 0. InputError: there is no evaluation, or the best one was not kept.
+  step 0. InputError: see `best_step`; or the records end before the newest
+  checkpoint.
   """
-  store = {"newest": state_lib.CHECKPOINTS, "best": state_lib.BEST}[which]
-  path, step = os.path.join(folder, store), None
-  if which == "best" and (step := best_step(folder)) == 0:
-    hosts.say(f"{folder}: no evaluation is above the base policy's, so its "
-              "best checkpoint is the base policy")
-    return 0, setup_lib.base_params(setup)
-  if not checkpoint.steps(path):
-    if which == "best":
-      raise InputError(f"{path}: holds no checkpoint; the best evaluation is "
-                       f"of step {step}: train with checkpoint.keep_best=True")
-    hosts.say(f"{path} holds no checkpoint: this is the base policy")
+  if which == "best":
+    store, step = state_lib.BEST, best_step(folder)
+    base = "no evaluation is above the base policy's, so its best checkpoint is"
+  else:
+    store = state_lib.CHECKPOINTS
+    step = max(checkpoint.steps(os.path.join(folder, store)), default=0)
+    base = "holds no checkpoint: this is"
+    reached = history_at(folder, math.inf).step
+    if step > reached:
+      raise InputError(
+          f"{folder}: its newest checkpoint is of step {step}, but its records "
+          f"end at step {reached}; restore {state_lib.RECORDS}, or resume the "
+          "run, which trains these steps again")
+  if step == 0:
+    hosts.say(f"{folder}: {base} the base policy")
     return 0, setup_lib.base_params(setup)
   step, trained = trained_params(setup, folder, step, store=store,
                                  policy=policy)

@@ -175,6 +175,10 @@ def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
     hosts.say(f"{folder} began with other values than {setup.resumed_with}: "
               "the last bits of its results may differ from here on")
   history = history_of(past_records, first_evidence(setup))
+  if hosts.first():  # a kill may have left later steps: they will be repeated
+    checkpoint.delete_others(os.path.join(folder, BEST),
+                             history.best and history.best[1])
+  hosts.gather(None)  # until they are gone
   return State(train, in_flight, history), past_records
 
 

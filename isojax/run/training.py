@@ -38,7 +38,7 @@ class RunHandles:
   saved_at: float  # on time.monotonic
   ledger: records.File | records.Bucket | None  # of process 0; None on others
   manager: ocp.CheckpointManager
-  best: ocp.CheckpointManager | None  # of the best evaluation; None: not kept
+  best: ocp.CheckpointManager | None  # of best evaluations; None: not kept
   kept: ocp.CheckpointManager | None  # of checkpoint.at; None: it is empty
   grader: rollouts_lib.Grading
   monitor: monitor_lib.Monitor
@@ -79,6 +79,7 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
         keep_if_due(setup, state, handles)
         if finished:
           checkpoint.finish(handles.manager)  # while the run listens to signals
+          drop_surpassed(handles)
           break
         with handles.traced(state.history.step + 1):
           state, fields = step_lib.train_step(
@@ -99,7 +100,8 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
   if hosts.first():
     path = os.path.join(folder, state_lib.RECORDS)
     progress.show(monitor_lib.table(
-        records.read(path), best=setup.e.checkpoint.keep_best))
+        records.read(path), best=handles.best is not None
+        and state.history.best[1] in handles.best.all_steps()))
     progress.show(monitor_lib.places(folder, setup.e.log))
   return End(0, None, was_complete=state.history.step == handles.start)
 
@@ -120,9 +122,10 @@ def evaluate_if_due(setup: Setup, state: State, handles: RunHandles,
           store_texts=functools.partial(
               handles.monitor.store_texts, "eval", history.step,
               history.rollouts)))
+  keep_best(setup, state, handles, record)
   state = add_record(setup, state, handles, record)
   hosts.say(monitor_lib.evaluation_line(record))
-  keep_best(setup, state, handles)
+  drop_surpassed(handles)
   return state
 
 
@@ -133,22 +136,28 @@ def patience_message(patience: int, history: state_lib.History) -> str:
           f"more than {history.stale}, or None, the same command trains on")
 
 
-def keep_best(setup: Setup, state: State, handles: RunHandles) -> None:
-  """Saves the state if its evaluation is the best one.
+def keep_best(setup: Setup, state: State, handles: RunHandles,
+              record: dict) -> None:
+  """Saves the state if `record` is its evaluation and the best one so far.
 
-  The save is complete before the run goes on, so a run that resumes after this
-  step finds it. The base policy is not saved.
+  The save is complete before the record is written: at any moment best/ holds
+  the best step of the records. The base policy is not saved.
   """
-  if handles.best is None or state.history.best is None:
-    return
-  _, step = state.history.best
-  if (step != state.history.step or step == 0
-      or step in handles.best.all_steps()):
+  step = state.history.step
+  if (handles.best is None or step == 0
+      or state.history.after(record).best[1] != step):
     return
   if hosts.first():
-    handles.ledger.sync()
+    handles.ledger.sync()  # fails if another process has taken a bucket over
   checkpoint.save(handles.best, step, state.train, setup.run_id)
   checkpoint.finish(handles.best)
+
+
+def drop_surpassed(handles: RunHandles) -> None:
+  """Deletes what neither the records nor those up to a resume name as best."""
+  if handles.best is not None and len(handles.best.all_steps()) > 1:
+    checkpoint.finish(handles.manager)  # a kill now resumes from handles.saved
+    checkpoint.drop_surpassed(handles.best, handles.saved)
 
 
 def record_step(setup: Setup, state: State, handles: RunHandles,
@@ -310,7 +319,7 @@ def open_run(setup: Setup, folder: str, trace: str | None, signals):
         manager=stack.enter_context(checkpoint.open_manager(
             store, keep=e.checkpoint.keep)),
         best=stack.enter_context(checkpoint.open_manager(
-            os.path.join(folder, state_lib.BEST), keep=1))
+            os.path.join(folder, state_lib.BEST), keep=None))
         if e.checkpoint.keep_best else None,
         kept=stack.enter_context(checkpoint.open_manager(
             os.path.join(folder, state_lib.KEPT), keep=None))

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from isojax.ledger import records, workdir
 from isojax.run import experiment
 from isojax.sweep import sweeper
 from launch import slurm
-from tests import command, few
+from tests import command, crashes, few
 from tests.conftest import ONE_DEVICE
 
 HERE = pathlib.Path(__file__).parent
@@ -226,6 +227,31 @@ def test_a_slurm_job_saves_and_says_how_to_go_on(tmp_path, counting):
   assert counted(tmp_path, 0) == list(range(at + 2))
   with pytest.raises(RuntimeError, match="exit code 3"):
     slurm.Job([sys.executable, "-c", "raise SystemExit(3)"])()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+def test_a_crash_of_a_sweeper_at_any_write_changes_nothing(
+    tmp_path, monkeypatch):
+  monkeypatch.setattr(sweeper, "POLL_SECONDS", 0.02)
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+  def swept(root):
+    (run,), _ = runs_of(tmp_path, rows((1, 2), C=4), root)
+    assert not sweeper.sweep([run], [{}], 2, lambda run: [
+        sys.executable, str(HERE / "counting_run.py"), run.folder, "2"])
+    assert sweeper.state_of(run) == "finished"
+    config = config_file.read_config(f"{run.folder}.py")
+    assert config.to_dict() == run.config
+    return pathlib.Path(run.folder, "records.jsonl").read_text("utf-8")
+
+  with crashes.recorded(tmp_path / "root", tmp_path / "crashes") as recorded:
+    want = swept("root")
+  writes = [re.sub("[0-9a-f]{12,}", "*", crash.moment) for crash in recorded]
+  assert {"after create *.log", "in the middle of write *.py.*.tmp",
+          "before replace *.py", "after replace *.py",
+          "in the middle of write *.log"} <= {*writes}
+  for crash in recorded:
+    assert swept(crash.folder.relative_to(tmp_path)) == want, crash.moment
 
 
 # --- devices ---
