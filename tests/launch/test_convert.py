@@ -84,6 +84,20 @@ def test_a_step_and_another_dtype(runs, tmp_path):
   assert json.loads((whole / "config.json").read_text())["dtype"] == "float32"
 
 
+def test_the_best_step_is_that_of_the_records(runs, tmp_path):
+  """Not the newest in best/, which a killed run may have left."""
+  run = shutil.copytree(runs["full"], tmp_path / "run")
+  (best,) = (run / "best").iterdir()
+  shutil.copytree(best, run / "best/99")
+  done = converted(tmp_path / "out", f"--workdir={run}", "--step=best")
+  assert f"step {best.name}" in done.stdout
+  shutil.rmtree(best)
+  done = command("launch.convert", f"--workdir={run}", "--step=best",
+                 f"--out={tmp_path / 'other'}")
+  assert done.returncode == 2
+  assert f"no checkpoint of step {best.name}" in done.stderr
+
+
 def test_float32_runs_are_dithered_in_bfloat16(runs, tmp_path):
   """Not those that computed in bfloat16: they are written as evaluated."""
   half = shutil.copytree(runs["full"], tmp_path / "half")
