@@ -18,7 +18,7 @@ from tests import crashes, few, processes, short_runs
 SEED = 73
 FIRST = 12  # writes of a run, at all pairs of which two crashes follow
 EACH_STEP = dict(k=2, first=4, growth=1.0)
-CHECKPOINT = dict(every_steps=3)
+CHECKPOINT = dict(every_steps=3, at=(12,))
 TINY = dict(
     alloc=dict(Bp=2, n=2, C=24), eval=EACH_STEP, checkpoint=CHECKPOINT,
     sampler=dict(slots=8, max_new_tokens=16), log=dict(samples=0),
@@ -135,7 +135,8 @@ def test_a_crash_of_an_evaluation_loses_no_record(calm, tmp_path):
   def evaluated(folder):
     with state.claimed(setup, str(folder), evaluate=True) as claimed:
       evaluation.evaluate_checkpoint(
-          claimed, str(folder), "best", "validation", [few.hard(8, 8)])
+          claimed, str(folder), "best", "validation", [few.hard(8, 8)],
+            policy=None)
     return records.comparable(records.read(str(folder / "eval.jsonl")))
 
   with crashes.recorded(tmp_path / "run", tmp_path / "crashes") as recorded:
@@ -159,4 +160,4 @@ def test_records_that_end_before_a_checkpoint_are_not_its_evaluation(
   with (state.claimed(setup_lib.prepare(config()), str(tmp_path / "run"),
                       evaluate=True) as setup,
         pytest.raises(InputError, match="of step 6, but its records end at")):
-    evaluation.policy_of(setup, str(tmp_path / "run"), "newest")
+    evaluation.policy_of(setup, str(tmp_path / "run"), "newest", "current")

@@ -207,7 +207,7 @@ def drop_surpassed(manager: ocp.CheckpointManager, reach: int) -> None:
 def delete_others(store: str, step: int | None) -> None:
   """Deletes the saved steps but `step`; call it before a manager is opened."""
   with bucket.convert_errors(store):
-    for other in _list_steps(store):
+    for other in steps_here(store):
       if other != step:
         _remove(epath.Path(store, str(other)))
 
