@@ -195,7 +195,7 @@ def _rows_of_advice(request: Request, q: Question,
     warnings = (*(f"adjusted: {change}" for change in advice.changes),
                 *warnings)
   warnings += (advice_lib.far_from_law(a.n, advice.answer) if q.n else
-               advice_lib.race_instead(advice.answer))
+               advice_lib.sweep_first(law, a, advice.answer))
   if q.D and (isinstance(law, Prior) or law.is_study):
     study = priors.study_statement(law.stratum, q.D, a.C, a.n)
   expected = functools.partial(prices.expected, cost_model)
@@ -211,7 +211,7 @@ def _rows_of_advice(request: Request, q: Question,
       headline="" if q.n or q.metric != "avg" else evidence.headline(
           law, advice),
       evidence=evidence.lines(
-          law, a.C, a.B, study) if q.metric == "avg" else ())
+          law, a, study) if q.metric == "avg" else ())
 
 
 def _rows_of_sweep(request: Request, q: Question,
