@@ -50,13 +50,6 @@ def get_config():
           m=config_dict.placeholder(int),  # of these, trained on; None: all n
           M=config_dict.placeholder(int),  # steps; None: as many as C allows
           C=131_072,  # rollouts of the run; ignored if M is given
-          rule="uniform",  # division of a step's Bp n rollouts: the same n; or
-          # knapsack, variance, hit, skip, FILE.py:FUNCTION (docs/allocation.md)
-          n_low=2,  # fewest rollouts that a rule gives a sampled problem
-          n_high=64,  # most rollouts that a rule gives a problem
-          prior_strength=4.0,  # rollouts that the stratum's pass rate is worth
-          forgetting=0.99,  # factor per step on the weight of older rollouts
-          objective="problems",  # with equal weights in the loss; or rollouts
       ),
       sampler=dict(
           slots=256,  # sequences decoded at once; a finished one is replaced

@@ -39,7 +39,6 @@ _PUBLIC = {
     "demo_model": "isojax.api.problem_sets",
     "plan": "isojax.api.plans",
     "Plan": "isojax.planner.planning",
-    "allocate": "isojax.api.plans",
     "run_sweep": "isojax.api.sweeps",
     "Sweep": "isojax.api.sweeps",
     "doctor": "isojax.api.doctor",

@@ -110,7 +110,7 @@ def case(config, topology: str, *, largest: bool) -> Case:
 
 def microbatch_rows(e: experiment_lib.Experiment, G: int) -> int:
   """Rows of a microbatch, a multiple of G."""
-  W = packing.width(e.sampler.max_new_tokens, e.alloc.n_max)
+  W = packing.width(e.sampler.max_new_tokens, e.alloc.n)
   return packing.rounded_down(e.recipe.loss.microbatch_tokens // W, G)
 
 
@@ -241,7 +241,7 @@ def sampling(c: Case, state_bytes: int) -> Iterator[Program]:
 
 def widest(e: experiment_lib.Experiment, G: int):
   """A microbatch in which every row has a different problem."""
-  S, T, n = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, e.alloc.n_max
+  S, T, n = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, e.alloc.n
   R = microbatch_rows(e, G)
   B = R * n
   zeros = lambda kind, *shape: np.zeros(shape, kind)

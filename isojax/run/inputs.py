@@ -108,9 +108,7 @@ def hashes(e: experiment_lib.Experiment, folder: str,
          "model_text_sha256": text_sha256(folder),
          "stratum_sha256": stratum.header["sha256"],
          "prompts_sha256": prompts_sha256(prompts)}
-  functions = dict(e.recipe.loss.custom)
-  if e.alloc.division.custom:
-    functions["rule"] = e.alloc.division.custom
+  functions = e.recipe.loss.custom
   if functions:
     out["functions_sha256"] = {
         kind: custom_function.sha256(function)

@@ -284,7 +284,7 @@ def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
   return q.completed_batch(chosen), q.remaining_state(chosen)
 
 
-def one_step(prompts: Prompts, n, key, *, interrupt_after=None,
+def one_step(prompts: Prompts, n: int, key, *, interrupt_after=None,
              expected_P=None) -> flight_lib.Source:
   """The source of one batch: n rollouts of each prompt.
 
@@ -294,23 +294,22 @@ def one_step(prompts: Prompts, n, key, *, interrupt_after=None,
 
   Args:
     prompts: host arrays.
-    n: rollouts of a prompt, one number or one for each prompt.
+    n: rollouts of a prompt.
     key: the random stream; rollouts fold in problem, index and position.
     interrupt_after: see Source.
     expected_P: expected new tokens of a rollout of each problem.
   """
-  P = len(prompts.len_P)
   order = np.argsort(prompts.len_P if expected_P is None else
                      -np.asarray(expected_P), kind="stable")
-  n_P, data = np.broadcast_to(n, P), np.asarray(jax.random.key_data(key))
+  data = np.asarray(jax.random.key_data(key))
   return flight_lib.Source(
       prompts=prompts, steps=1, key=lambda position: data,
       groups_of_step=lambda step: flight_lib.new_groups(
-          order, order, n_P[order]), interrupt_after=interrupt_after)
+          order, order, n), interrupt_after=interrupt_after)
 
 
-def sample_all(s: Sampler, params, prompts: Prompts, n, key, *, temperature,
-               top_p, interrupt_after=None, expected_P=None,
+def sample_all(s: Sampler, params, prompts: Prompts, n: int, key, *,
+               temperature, top_p, interrupt_after=None, expected_P=None,
                ended=lambda *_: None) -> Rollouts:
   """n rollouts of each prompt, problem-major; see `one_step`, `next_batch`."""
   source = one_step(prompts, n, key, interrupt_after=interrupt_after,

@@ -94,8 +94,6 @@ REFUSED = (
      "--prompt_tokens=nan: expected a number from"),
     ([*EASY, *PRICED, "--machine=2xh100"], "of the 60 GB that jax uses of a "
      "device of 80 GB [XLA_PYTHON_CLIENT_MEM_FRACTION=0.75] (masters 15.2, "),
-    ([*EASY, f"--config={ROOT}/configs/knapsack.py", "--export=verl"],
-     "no rule=knapsack; plan without one"),
     ([*EASY, *PRICED, "--measured=."], "--measured=.: no such file"),
     ([*EASY, *PRICED, "--measured=torn.jsonl"],
      "torn.jsonl:1: this line was changed"),
