@@ -85,9 +85,7 @@ class Case:
 def case(config, topology: str, *, largest: bool) -> Case:
   """The case of a config and topology; InputError if either is invalid."""
   devices = topology_lib.devices(topology)
-  e = experiment_lib.of_values(inputs.with_auto(
-      config.to_dict(), devices[0].platform,
-      stored_config=lambda values: None)[0])  # no earlier run
+  e = experiment_lib.load(config)
   mesh = topology_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
   policy = inputs.BasePolicy(folder, None, EOS, decoder.Transformer(

@@ -3,12 +3,9 @@
 Each section of a config file is the arguments of one dataclass.
 """
 
-import copy
 import dataclasses
 from dataclasses import field
-import functools
 import importlib.util
-import operator
 
 from isojax.core import identity as identity_lib
 from isojax.core import sections
@@ -229,30 +226,10 @@ def of_values(values: dict) -> Experiment:
   return sections.section(Experiment, values, "config")
 
 
-# Sections whose dtype may be `auto`.
-DTYPE_SECTIONS = (("sampler",), ("recipe", "loss"))
-
-
-def dtypes(config: dict) -> dict[str, str]:
-  """Key -> dtype of a config's sampler and update."""
-  return {".".join((*path, "dtype")): functools.reduce(
-      operator.getitem, path, config)["dtype"] for path in DTYPE_SECTIONS}
-
-
 def begins_dithered(config: dict) -> bool:
   """Whether a run's trained weights begin as dither.initial_params."""
   return not config["model"]["lora"]["rank"] and dither.is_needed(
-      *dtypes(config).values())
-
-
-def with_dtypes(config: dict, values: dict[str, str]) -> dict:
-  """A copy of a config with other dtypes; `values` has keys as `dtypes`."""
-  out = copy.deepcopy(config)
-  for path in DTYPE_SECTIONS:
-    key = ".".join((*path, "dtype"))
-    if key in values:
-      functools.reduce(operator.getitem, path, out)["dtype"] = values[key]
-  return out
+      config["sampler"]["dtype"], config["recipe"]["loss"]["dtype"])
 
 
 def load(config) -> Experiment:

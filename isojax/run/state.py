@@ -187,13 +187,6 @@ def _resumed_with(setup: Setup, stored: workdir.Stored) -> str | None:
                    if name not in before or value != before[name]) or None
 
 
-def stored_config(folder: str) -> dict | None:
-  """The config of the run in a folder; None without one."""
-  if not workdir.is_claimed(folder):
-    return None
-  return workdir.read_config(folder).config
-
-
 @contextlib.contextmanager
 def claimed(setup: Setup, folder: str, *, run_id: str | None = None,
             evaluate: bool = False):

@@ -33,7 +33,7 @@ import numpy as np
 from isojax.core import kernels
 from isojax.core.identity import LAST_BITS
 from isojax.errors import expect, expect_one_of, InputError
-from isojax.models import attention, auto_dtype, decoder
+from isojax.models import attention, decoder
 from isojax.models import precision as precision_lib
 from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import cache as cache_lib
@@ -58,8 +58,7 @@ class SamplerConfig:
   max_new_tokens: int  # T, EOS included
   temperature: float  # 0 is greedy
   top_p: float  # 1 keeps the whole distribution
-  # Dtype of activations, weights, keys and values; a run replaces "auto".
-  dtype: str
+  dtype: str  # of activations, weights, keys and values
   # Attention kernel of the prefill, one of attention.CHOICES.
   attention: str = field(metadata=LAST_BITS)
   precision: str  # of float32 products, one of precision.PRECISIONS
@@ -74,7 +73,7 @@ class SamplerConfig:
 
   def __post_init__(self):
     expect_one_of(
-        "sampler", self, dtype=auto_dtype.CHOICES, attention=attention.CHOICES,
+        "sampler", self, dtype=decoder.DTYPES, attention=attention.CHOICES,
         precision=precision_lib.PRECISIONS,
         head_dtype=(None, *decoder.HEAD_DTYPES))
     page, mean, T = self.page, self.expected_tokens, self.max_new_tokens

@@ -462,12 +462,3 @@ def test_one_line_for_every_error(local_set, tmp_path, argument, message):
   done = run(local_set, f"--config.out={tmp_path}/s", argument)
   assert done.returncode == 2 and message in done.stderr
   assert len(done.stderr.splitlines()) == 1
-
-
-def test_auto_is_replaced_before_counts_are_compared():
-  """The header of the counts has the dtype that sampled."""
-  config = split_math.get_config()
-  want = section(config.to_dict())
-  assert want.sampler.dtype == "bfloat16"
-  config.sampler.dtype = "auto"
-  assert split_lib.with_dtype(config.to_dict(), "tpu") == want
