@@ -17,8 +17,8 @@ SLURM = "submitit>=1.5.3"  # job arrays, and jobs that queue themselves again
 setuptools.setup(
     name="isojax",
     version="0.1.0",
-    description="Decides how to spend the sampling compute of LLM "
-    "reinforcement learning, spends it, and learns from what it spent.",
+    description="Plans a budget of rollouts of LLM reinforcement learning, "
+    "trains with it, and fits a law to the runs.",
     license="Apache-2.0",
     python_requires=">=3.11",  # tested: 3.11 and 3.13
     packages=setuptools.find_packages(

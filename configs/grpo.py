@@ -50,13 +50,6 @@ def get_config():
           m=config_dict.placeholder(int),  # of these, trained on; None: all n
           M=config_dict.placeholder(int),  # steps; None: as many as C allows
           C=131_072,  # rollouts of the run; ignored if M is given
-          rule="uniform",  # division of a step's Bp n rollouts: the same n; or
-          # knapsack, variance, hit, skip, FILE.py:FUNCTION (docs/allocation.md)
-          n_low=2,  # fewest rollouts that a rule gives a sampled problem
-          n_high=64,  # most rollouts that a rule gives a problem
-          prior_strength=4.0,  # rollouts that the stratum's pass rate is worth
-          forgetting=0.99,  # factor per step on the weight of older rollouts
-          objective="problems",  # with equal weights in the loss; or rollouts
       ),
       sampler=dict(
           slots=256,  # sequences decoded at once; a finished one is replaced
@@ -65,8 +58,7 @@ def get_config():
           max_new_tokens=16,  # "13-(12-(11-10))" and EOS
           temperature=1.0,  # of training rollouts; 0 is greedy
           top_p=1.0,  # of training rollouts; 1 keeps all tokens
-          dtype="float32",  # of activations, weights and cache; or bfloat16, or
-          # auto: what is faster on this processor (docs/performance.md)
+          dtype="float32",  # of activations, weights and cache; or bfloat16
           attention="auto",  # kernel for prompts; or einsum, splash, cudnn
           precision="highest",  # of float32 matmuls; or high, default: faster
           head_dtype=config_dict.placeholder(str),  # of the LM head: None for
@@ -128,8 +120,8 @@ def get_config():
               prompt_sizes=1,  # padded lengths of prompts: the longest, its
               # half, ...; each compiles programs of its own; speed only
               remat=False,  # True: recompute layers in the backward, for memory
-              dtype="float32",  # of activations; or bfloat16, auto. Parameters
-              # are float32
+              dtype="float32",  # of activations; or bfloat16. Parameters are
+              # float32
               reduce_dtype="float32",  # of gradient sums over devices; or
               # bfloat16: half the bytes, rounds the gradient of each device
               attention="auto",  # kernel; or einsum, splash, cudnn

@@ -25,6 +25,6 @@ def get_config():
   config.sampler.update({key: split.sampler[key] for key in (
       "slots", "memory_gib", "max_prompt_tokens", "max_new_tokens",
       "temperature")})
-  config.sampler.dtype = config.recipe.loss.dtype = "auto"  # of this processor
+  config.sampler.dtype = config.recipe.loss.dtype = "float32"  # any CPU
   config.alloc.C = 2560
   return config

@@ -30,5 +30,5 @@ def get_config():
       max_prompt_tokens=128,
       max_new_tokens=64,
       temperature=1.0,
-      dtype="auto")  # what is faster on this processor
+      dtype="float32")  # or bfloat16, see docs/performance.md
   return config

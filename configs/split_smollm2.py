@@ -37,5 +37,5 @@ def get_config():
       max_prompt_tokens=32,  # prompts have 30 or 32
       max_new_tokens=8,  # " -12" and EOS are 5
       temperature=1.0,
-      dtype="float32")  # or auto, see docs/performance.md
+      dtype="float32")  # or bfloat16, see docs/performance.md
   return config

@@ -6,8 +6,6 @@ The training problems are the first D = 16, 32, 64, 256, 512 and 2,500 that the
 policy solves 1 or 2 of 16 times, as in configs/split_tiny.py. Each stratum has
 1,200 validation problems; the first 300 are those of countdown-tiny-low256.
 
-The strata arena_* have problems as in mixed.py, hard.py and easy.py.
-
 configs/study.py:base has another base policy, and 256 problems chosen by it:
 
   python -m launch.pretrain --config=configs/pretrain_tiny.py \
@@ -28,10 +26,5 @@ def get_config():
   config.source.validation = 5000  # the training problems stay the same
   config.strata = {
       f"d{D}": split_tiny.stratum(0.0625, 0.125, train=D, validation=1200)
-      for D in SIZES} | {
-      f"arena_{name}": split_tiny.stratum(low, high, train=train,
-                                          validation=validation)
-      for name, low, high, train, validation in (
-          ("mixed", 0.0, 1.0, 1024, 1200), ("hard", 0.0, 0.0625, 3000, 1200),
-          ("easy", 0.3, 0.6, 1000, 500))}  # only 541 are easy
+      for D in SIZES}
   return config

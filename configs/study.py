@@ -3,11 +3,11 @@
   python -m launch.study --config=configs/study.py:hard --root=runs/study
 
 Parts: hard, easy, pods, scalerl, rate, regimes, many, setting, quick.
-The second edition adds allocation, which compares the rules of alloc.rule;
-rate2500, d16, d32, d64, d512, algorithms, base, pods_rate, arena_*, scalerl2500
-and n_or_rate, whose strata configs/split_study.py makes; and truly, whose
-stratum configs/split_truly.py makes. docs/study/registered*.json has their
-hypotheses, docs/study/appendix.md the rules that were fixed before the runs.
+The second edition adds rate2500, d16, d32, d64, d512, algorithms, base,
+pods_rate, scalerl2500 and n_or_rate, whose strata configs/split_study.py makes;
+and truly, whose stratum configs/split_truly.py makes. Their hypotheses are in
+docs/study/registered*.json, the rules that were fixed before the runs in
+docs/study/appendix.md.
 `get_config` is what all runs of a part share, `get_study` what differs.
 Parts with equal runs share them if they have the same --root.
 
@@ -15,7 +15,7 @@ C is the rollouts of a run, Bp problems a step and n rollouts of each, of which
 m are trained on; D is the training problems. A rate is a learning rate.
 """
 
-from configs import easy, hard, mixed, scalerl
+from configs import easy, hard, scalerl
 
 # Values of hard and of easy parts, as keys of configs/grpo.py, from 23 trials.
 EVAL = dict(first=4096, growth=1.25)  # 19 evaluations by C = 2**18
@@ -29,9 +29,7 @@ HARD = dict(
     eval=EVAL)
 EASY = dict(eval=EVAL)
 # The config that a part begins with; else hard.
-BASES = {"easy": easy, "scalerl": scalerl, "allocation": mixed,
-         "scalerl2500": scalerl, "arena_mixed": mixed, "arena_hard": hard,
-         "arena_easy": easy}
+BASES = {"easy": easy, "scalerl": scalerl, "scalerl2500": scalerl}
 
 BP = 32  # problems per step
 N = (2, 4, 8, 16, 32, 64, 128)
@@ -44,8 +42,8 @@ C_EASY = 2**20
 C_FIRST = 2**18  # of most parts, and of the data from which the study predicts
 PARTS = ("hard", "easy", "pods", "scalerl", "rate", "regimes", "many",
          "setting", "quick", "rate2500", "d16", "d32", "d64", "d512",
-         "allocation", "algorithms", "base", "pods_rate", "arena_mixed",
-         "arena_hard", "arena_easy", "truly", "scalerl2500", "n_or_rate")
+         "algorithms", "base", "pods_rate", "truly", "scalerl2500",
+         "n_or_rate")
 # Strata of parts of the second edition, files in runs/strata.
 STRATA = {
     "base": "base96-d256",  # of a policy of width 96
@@ -53,17 +51,15 @@ STRATA = {
         "d16": 16, "d32": 32, "d64": 64, "d512": 512, "rate2500": 2500,
         "algorithms": 256, "pods_rate": 256, "scalerl2500": 2500,
         "n_or_rate": 2500}.items()},
-    **{part: f"countdown-tiny-{part}" for part in (
-        "arena_mixed", "arena_hard", "arena_easy", "truly")}}
+    "truly": "countdown-tiny-truly"}
 # C of the first evaluation after the start, and the factor to each next one.
 # Evaluations are few: 1,200 validation problems cost as much as 9,600 rollouts.
 EVALS = {
     "quick": (1024, 1.5), "d16": (2048, 2.0), "d32": (4096, 2.0),
     "d64": (4096, 2.0), "d512": (4096, 2.0), "rate2500": (16_384, 1.5),
     "algorithms": (8192, 1.75), "base": (8192, 1.75), "pods_rate": (8192, 1.75),
-    "arena_mixed": (2**15, 1.42), "arena_hard": (2**15, 1.42),
-    "arena_easy": (2**15, 1.42), "truly": (2**15, 2.0),
-    "scalerl2500": (2**15, 1.7), "n_or_rate": (2**14, 2.0)}
+    "truly": (2**15, 2.0), "scalerl2500": (2**15, 1.7),
+    "n_or_rate": (2**14, 2.0)}
 
 
 def get_config(part="hard"):
@@ -72,8 +68,7 @@ def get_config(part="hard"):
     raise ValueError(f"configs/study.py:{part}: expected one of {PARTS}")
   config = (BASES[part] if part in BASES else hard).get_config()
   config.name = "study"  # the same in all parts, so that they share runs
-  own_recipe = part in ("easy", "allocation") or part.startswith("arena_")
-  config.update(EASY if own_recipe else HARD)  # EASY changes no recipe
+  config.update(EASY if part == "easy" else HARD)  # EASY changes no recipe
   config.alloc.Bp = BP
   config.checkpoint.update(
       every_steps=10**9, every_minutes=3.0, keep=1)  # a run takes minutes
@@ -172,18 +167,6 @@ def settings():
       for name, recipe in changes.items()]
 
 
-def arena_arms():
-  """Returns all rules of alloc.rule, resampling rounds, and uniform twice.
-
-  The ledgers also have a rule that was deleted, `inverse`.
-  """
-  seeds, more_seeds = tuple(range(8)), tuple(range(8, 16))
-  return [arm(rule, (8,), seeds, alloc=dict(rule=rule)) for rule in (
-      "uniform", "knapsack", "variance", "hit", "skip")] + [
-          arm("refill", (8,), seeds, recipe=dict(filter=dict(rounds=3))),
-          arm("uniform again", (8,), more_seeds)]
-
-
 def scalerl_arms():
   """Returns ScaleRL's recipe, and copies with one of its choices taken back.
 
@@ -261,12 +244,6 @@ def get_study(part):
       "pods_rate": dict(C=C_FIRST, arms=[arm("", (16, 64), SEEDS_5)] + [
           pods_arm(n, m, SEEDS_5, "sampled")
           for n, m in ((16, 4), (16, 8), (64, 16))]),
-      "allocation": dict(C=2**17, arms=[
-          arm(rule, (8,), (0, 1, 2, 3), alloc=dict(rule=rule))
-          for rule in ("uniform", "knapsack", "variance", "hit", "skip")] + [
-              arm("uniform again", (8,), (4, 5, 6, 7))]),
-      **{part: dict(C=2**17, arms=arena_arms()) for part in (
-          "arena_mixed", "arena_hard", "arena_easy")},
       "n_or_rate": dict(C=C_FIRST, arms=n_or_rate()),
       "truly": dict(C=2**20, arms=[arm("", (8, 32, 128, 512), SEEDS_2)]),
       **{part: one_size(part) for part in ("d16", "d32", "d64", "d512")},

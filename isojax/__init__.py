@@ -1,4 +1,4 @@
-"""Decides how to spend sampling compute, spends it, and learns from it.
+"""Plans a budget of rollouts, trains with it, and fits a law to the runs.
 
 docs/api.md describes the names of `__all__`, which are loaded at first use.
 """
@@ -39,9 +39,7 @@ _PUBLIC = {
     "demo_model": "isojax.api.problem_sets",
     "plan": "isojax.api.plans",
     "Plan": "isojax.planner.planning",
-    "allocate": "isojax.api.plans",
     "run_sweep": "isojax.api.sweeps",
-    "spend": "isojax.api.spends",
     "Sweep": "isojax.api.sweeps",
     "doctor": "isojax.api.doctor",
     "read": "isojax.api.studies",

@@ -105,8 +105,7 @@ def prepare_setup() -> Setup:
         _CONFIG.value, plan_file.read_lines(_PLAN.value), _ROW.value,
         _PLAN.value)
   compilation.enable_cache(progress.say)
-  setup = setup_lib.prepare(_CONFIG.value, lambda run_id: (
-      state_lib.stored_config(workdir_of(_CONFIG.value.name, run_id))))
+  setup = setup_lib.prepare(_CONFIG.value)
   for note in setup.notes:
     hosts.say(note)
   # The plan's lr is for batch = "sampled"; other configs count fewer rollouts.

@@ -85,9 +85,7 @@ class Case:
 def case(config, topology: str, *, largest: bool) -> Case:
   """The case of a config and topology; InputError if either is invalid."""
   devices = topology_lib.devices(topology)
-  e = experiment_lib.of_values(inputs.with_auto(
-      config.to_dict(), devices[0].platform,
-      stored_config=lambda values: None)[0])  # no earlier run
+  e = experiment_lib.load(config)
   mesh = topology_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
   policy = inputs.BasePolicy(folder, None, EOS, decoder.Transformer(
@@ -110,7 +108,7 @@ def case(config, topology: str, *, largest: bool) -> Case:
 
 def microbatch_rows(e: experiment_lib.Experiment, G: int) -> int:
   """Rows of a microbatch, a multiple of G."""
-  W = packing.width(e.sampler.max_new_tokens, e.alloc.n_max)
+  W = packing.width(e.sampler.max_new_tokens, e.alloc.n)
   return packing.rounded_down(e.recipe.loss.microbatch_tokens // W, G)
 
 
@@ -244,7 +242,7 @@ def sampling(c: Case, state_bytes: int) -> Iterator[Program]:
 
 def widest(e: experiment_lib.Experiment, G: int):
   """A microbatch in which every row has a different problem."""
-  S, T, n = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, e.alloc.n_max
+  S, T, n = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, e.alloc.n
   R = microbatch_rows(e, G)
   B = R * n
   zeros = lambda kind, *shape: np.zeros(shape, kind)

@@ -29,7 +29,7 @@ from isojax.core import config_flag, custom_function, sections
 from isojax.core import model_shape as shape_lib
 from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
-from isojax.models import auto_dtype, decoder, hf_weights
+from isojax.models import decoder, hf_weights
 from isojax.rl import rewards
 from isojax.run import experiment, inputs, programs
 from isojax.runtime import compilation, progress, rng
@@ -115,9 +115,6 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   compilation.enable_cache(progress.say)
   compilation.announce(progress.say)
   policy = inputs.open_policy(cfg.model, mesh_lib.make_mesh(cfg.mesh))
-  if cfg.sampler.dtype == shape_lib.AUTO:
-    cfg = with_dtype(values.to_dict(),
-                     policy.model.mesh.devices.flat[0].platform)
   experiment.check_sampler(
       cfg.sampler, max_positions=policy.model.cfg.max_positions)
   pool = drop_long_prompts(cfg, policy, read_pool(cfg, [cfg.grader.name]))
@@ -175,15 +172,6 @@ def write_strata(cfg: Split, policy: inputs.BasePolicy, pool: Pool,
   if errors:
     raise InputError("; ".join(errors))
   return paths
-
-
-def with_dtype(values: dict, platform: str) -> Split:
-  """The config with the dtype of `auto`, which stored counts must have, too."""
-  dtype, why = auto_dtype.chosen(platform)
-  progress.show(f"config.sampler.dtype: auto is {dtype}, because {why}")
-  return sections.section(
-      Split, values | {"sampler": values["sampler"] | {"dtype": dtype}},
-      "config")
 
 
 def read_pool(cfg: Split, tasks) -> Pool:

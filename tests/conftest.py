@@ -140,7 +140,7 @@ def folder(bucket, request):
 LONG = [f"test_{name}.py" for name in (
     "kill", "quick", "notebooks", "committed", "parity",  # marked ci
     "runs", "main", "update", "hosts", "reference_gradient", "split", "api",
-    "spender", "critic", "fit", "models", "sweep", "noise", "extending",
+    "critic", "fit", "models", "sweep", "extending",
     "math_run", "installation", "learning")]
 
 

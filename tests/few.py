@@ -22,8 +22,8 @@ def _written(name: str, train: int = 200, validation: int = 30) -> str:
   return path
 
 
-hard, easy, mixed = (
-    functools.partial(_written, name) for name in ("hard", "easy", "mixed"))
+hard, easy = (
+    functools.partial(_written, name) for name in ("hard", "easy"))
 
 
 def flags(tree: dict, prefix: str = "--config") -> list[str]:

@@ -58,15 +58,6 @@ CASES = {
         checkpoint=dict(every_steps=2, keep=20),
         recipe=dict(filter=dict(rounds=3, solved_rate=0.5),
                     loss=dict(microbatch_tokens=1024)))),
-    "knapsack": ("knapsack", SMALL | dict(task=dict(stratum=few.mixed()))),
-    # Enough slots that a group overtakes one of an earlier step.
-    "knapsack_in_flight": ("knapsack", IN_FLIGHT | dict(
-        alloc=dict(Bp=16, n=4, C=384), task=dict(stratum=few.mixed()),
-        sampler=dict(slots=96, max_new_tokens=24))),
-    # Two steps an epoch, so that problems are left out.
-    "skip": ("mixed", SMALL | dict(
-        alloc=dict(Bp=4, n=6, C=240, rule="skip", n_high=12),
-        task=dict(stratum=few.mixed(8, 10)))),
     "in_flight": ("hard", IN_FLIGHT),
 }
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from isojax.core.allocation import allocate, Allocation, of_section, sizes_of
+from isojax.core.allocation import allocate, Allocation, sizes_of
 from isojax.errors import InputError
 
 
@@ -37,11 +37,9 @@ def test_refusals_name_the_number(kwargs, message):
 
 
 def test_a_stored_section_and_back():
-  rule = dict(rule="uniform", n_low=1, n_high=1, prior_strength=1.0,
-              forgetting=1.0, objective="problems")
-  a = of_section(Bp=8, n=4, M=None, C=1000, m=2, **rule)
+  a = allocate(Bp=8, n=4, M=None, C=1000, m=2)
   assert a == Allocation(8, 4, 31, 2) and a.kept == 2
   assert sizes_of(a) == {"Bp": 8, "n": 4, "M": 31, "m": 2}
-  plain = of_section(Bp=8, n=4, M=3, C=1, m=None, **rule)
+  plain = allocate(Bp=8, n=4, M=3, C=1)
   assert plain == Allocation(8, 4, 3) and plain.kept == 4
   assert sizes_of(plain) == {"Bp": 8, "n": 4, "M": 3}

@@ -58,7 +58,8 @@ def written(folder) -> dict:
   """All that a run decides: hashes of its checkpoints, and its records."""
   return {"records": processes.comparable(folder)} | {
       (store, step): processes.state_hash(epath.Path(folder, store, str(step)))
-      for store in (state.CHECKPOINTS, state.BEST)
+      for store in (state.CHECKPOINTS, state.BEST, state.KEPT,
+                    state.KEPT_BEST)
       for step in checkpoint.steps(os.path.join(folder, store))}
 
 

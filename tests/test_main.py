@@ -21,7 +21,6 @@ from isojax import main as main_lib
 from isojax.core import config_flag, exit_codes, plan_file, sweep_cells
 from isojax.errors import InputError
 from isojax.ledger import bucket, checkpoint, records, workdir
-from isojax.models import decoder
 from isojax.run import evaluation, experiment
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
@@ -376,39 +375,6 @@ def test_a_planned_run_stores_the_budget_that_it_spends(tmp_path):
     pass
   alloc = workdir.read_config(folder).config["alloc"]
   assert (alloc["M"], alloc["C"]) == (6, 144)
-
-
-def of_dtype(dtype: str, **sampler):
-  """The short run with a dtype for sampler and update."""
-  config = small(sampler=dict(dtype=dtype, slots=24) | sampler)
-  config.recipe.loss.dtype = dtype
-  return config
-
-
-@pytest.mark.parametrize("folder_of", [
-    lambda root, run_id: root / "given", lambda root, run_id: root / run_id])
-@pytest.mark.parametrize("dtype", decoder.DTYPES)
-def test_a_run_that_resumes_keeps_its_dtype(tmp_path, dtype, folder_of):
-  """One of the two is not what `auto` measures here."""
-  def prepared(*args, **more):
-    return setup_lib.prepare(of_dtype(*args, **more), lambda run_id: (
-        state_lib.stored_config(str(folder_of(tmp_path, run_id)))))
-
-  started = prepared(dtype)
-  folder = str(folder_of(tmp_path, started.run_id))
-  for given in dtype, "auto":
-    setup = prepared(given)
-    with state_lib.claimed(setup, folder) as claimed:
-      assert claimed.run_id == started.run_id and claimed.e == started.e
-  assert setup.e.sampler.dtype == setup.e.recipe.loss.dtype == dtype
-  assert setup.notes == tuple(
-      f"{key}: auto is {dtype}, with which this run was started"
-      for key in ("sampler.dtype", "recipe.loss.dtype"))
-  assert experiment.dtypes(workdir.read_config(folder).config) == {
-      "sampler.dtype": dtype, "recipe.loss.dtype": dtype}
-  if folder.endswith(started.run_id):  # another run measures
-    other, = prepared("auto", temperature=0.9).notes
-    assert " times as fast as float32" in other
 
 
 # --- evaluation ---------------------------------------------------------------

@@ -17,16 +17,14 @@ from isojax.run import setup as setup_lib
 from isojax.runtime import preemption, rng
 from isojax.sampling import flight
 from isojax.tasks import prompts as prompts_lib
+from isojax.tasks.grader import Graded
+from isojax.types import Prompts
 from tests import short_runs
 
 
 @pytest.fixture(scope="module")
 def of_flight():
   return setup_lib.prepare(short_runs.config("in_flight"))
-
-
-def even(index, step, n):
-  return np.full(len(index), n)
 
 
 def order(*solved, step=5, D=11, Bp=3):
@@ -77,11 +75,13 @@ def test_kept_groups_by_hand():
 
 def test_solved_by_hand():
   """At a rate of 0.9, 15 of 16 are enough and 14 are not."""
-  correct = np.array([[0] + 15 * [1], 2 * [0] + 14 * [1], 16 * [1]])
-  solved = lambda rate: rollouts_lib.newly_solved(
-      np.append(correct.sum(axis=1), 0), np.array([16, 16, 16, 0]),
-      np.array([30, 10, 20, 40]), rate=rate)
-  assert solved(0.9) == [30, 20]  # and not 40, which has no rollout
+  correct = [0] + 15 * [1] + 2 * [0] + 14 * [1] + 16 * [1]
+  solved = lambda rate: rollouts_lib.newly_solved(rollouts_lib.Sampled(
+      Prompts(np.zeros((4, 5)), np.full(4, 5), np.array([30, 10, 20, 40])),
+      np.array([16, 16, 16, 0]), None,
+      Graded(np.array(correct, float), None, None, None, None, None),
+      (0.0, 0), 0.0, 0), rate=rate)
+  assert solved(0.9) == [30, 20]  # and not 40, which has no verdict
   assert solved(15 / 16) == [30, 20]
   assert solved(None) is None
 
@@ -93,7 +93,7 @@ def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
   with rollouts_lib.grading(context) as grader:
     sample = lambda solved_D, left: rollouts_lib.sample_step(
         context, grader, params, None, step=1, n=4, left=left,
-        solved_D=solved_D, stop=stop, divide=even)
+        solved_D=solved_D, stop=stop)
     (got, kept_P, _), (short, *_) = (
         sample(solved_D, 1000), sample(solved_D, 31))
     # 7 unsolved problems: no second round.
@@ -119,12 +119,12 @@ def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
 def test_the_problems_of_a_step_are_those_of_its_order_that_are_not_solved(
     of_flight):
   context = of_flight
-  n, solved_D = 6, np.zeros(len(context.stratum.train), bool)
+  solved_D = np.zeros(len(context.stratum.train), bool)
   groups = lambda step: rollouts_lib.run_source(
-      context, solved_D, even).groups_of_step(step)
+      context, solved_D).groups_of_step(step)
   before = groups(2)
   assert before.position_E.tolist() == [8, 9, 10, 11]
-  assert before.n_E.tolist() == [n] * 4
+  assert before.n_E.tolist() == [6] * 4  # alloc.n
   solved_D[before.problem_E[0]] = True
   after = groups(2).problem_E.tolist()
   assert after[1:] == before.problem_E.tolist()[1:]
@@ -145,7 +145,7 @@ def test_verdicts_are_those_of_the_rollouts(of_flight):
       got, _, in_flight = rollouts_lib.sample_step(
           context, grader._replace(grade=counted), params, in_flight, step=step,
           n=n, left=1000, solved_D=np.zeros(len(context.stratum.train), bool),
-          stop=preemption.Stop(), divide=even)
+          stop=preemption.Stop())
       problems = {p.id: p for p in context.stratum.train}
       alone = grader.grade(
           [problems[i] for i in np.repeat(got.prompts.id_P, n)],

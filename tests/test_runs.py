@@ -27,9 +27,7 @@ def kept(name: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("name, step", [("ppo", 2), ("paged", 2),
-                                        ("refill", 2), ("in_flight", 4),
-                                        ("knapsack", 2),
-                                        ("knapsack_in_flight", 2)])
+                                        ("refill", 2), ("in_flight", 4)])
 def test_a_run_resumes_to_the_bit(name, step, tmp_path):
   """From a checkpoint before its last one, with more than one step to go."""
   calm, folder = short_runs.finished(name), tmp_path / "run"

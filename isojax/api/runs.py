@@ -241,13 +241,11 @@ def train(config, workdir: Path | None = None, *,
     bucket.check(workdir, "workdir")
   with progress_lib.printed(progress):
     compilation.enable_cache(progress_lib.say)
-    folder_of = lambda run_id: workdir or os.path.join(
-        "runs", f"{config.name}-{run_id}")
-    setup = setup_lib.prepare(
-        config, lambda run_id: state_lib.stored_config(folder_of(run_id)))
+    setup = setup_lib.prepare(config)
     for note in setup.notes:
       progress_lib.say(note)
-    folder = folder_of(setup.run_id)
+    folder = workdir or os.path.join(
+        "runs", f"{config.name}-{setup.run_id}")
     with state_lib.claimed(setup, folder) as setup:
       end = training.train(setup, folder, signals=preemption.on_interrupt)
   if end.code == exit_codes.PREEMPTED:

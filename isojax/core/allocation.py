@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 
-from isojax.core.division import Division, UNIFORM
 from isojax.errors import expect, InputError
 
 MOST_B = 2**24  # rollouts of a step: all are in memory at once
@@ -20,8 +19,6 @@ class Allocation:
   n: int
   M: int  # most steps; fewer if a step takes several sampling rounds
   m: int | None = None  # rollouts per problem that are trained on; None: n
-  # Under any rule but "uniform", n and m are means over the problems.
-  division: Division = UNIFORM
 
   def __post_init__(self):
     expect("alloc", self, Bp=(self.Bp >= 1, "at least 1"),
@@ -36,21 +33,6 @@ class Allocation:
       raise InputError(
           f"alloc.m={self.m} is more than the {self.n} rollouts of a "
           "problem; expected m <= n, or None to train on all")
-    if not self.n_min <= self.n <= self.n_max:
-      raise InputError(
-          f"alloc.rule={self.division.rule!r} with n = {self.n} in the mean: "
-          f"expected alloc.n_low={self.n_min} <= n <= "
-          f"alloc.n_high={self.n_max}")
-
-  @property
-  def n_max(self) -> int:
-    """The most rollouts of a problem in the run."""
-    return self.n if self.division.is_uniform else self.division.n_high
-
-  @property
-  def n_min(self) -> int:
-    """The fewest rollouts of a problem that is sampled in the run."""
-    return self.n if self.division.is_uniform else self.division.n_low
 
   def is_spent(self, rollouts: int) -> bool:
     """True if one more step or sampling round would exceed C."""
@@ -64,7 +46,8 @@ class Allocation:
   def kept_of(self, n_P) -> np.ndarray:
     """The rollouts of each problem that are trained on: m / n of n_P.
 
-    Rounded up, and at least 2 if m is: one alone has no advantage.
+    n_P is below n where a rollout has no verdict. Rounded up, and at least 2 if
+    m is: one alone has no advantage.
     """
     share_P = -(-np.asarray(n_P) * self.kept // self.n)
     return np.minimum(n_P, np.maximum(share_P, min(self.kept, 2)))
@@ -80,10 +63,10 @@ class Allocation:
     return self.B * self.M
 
 
-def allocate(*, Bp: int, n: int, M: int | None, C: int, m: int | None = None,
-             division: Division = UNIFORM) -> Allocation:
+def allocate(*, Bp: int, n: int, M: int | None, C: int,
+             m: int | None = None) -> Allocation:
   """The allocation with M steps, or if M is None with those within C."""
-  a = Allocation(Bp, n, 1 if M is None else M, m, division)
+  a = Allocation(Bp, n, 1 if M is None else M, m)
   if M is not None:
     return a
   if C < a.B:
@@ -97,14 +80,6 @@ def sizes_of(a: Allocation) -> dict:
   """Bp, n, M, and m if it is set, as overrides of config.alloc."""
   return {"Bp": a.Bp, "n": a.n, "M": a.M} | (
       {"m": a.m} if a.m is not None else {})
-
-
-def of_section(*, Bp: int, n: int, M: int | None, C: int, m: int | None,
-               rule: str, n_low: int, n_high: int, prior_strength: float,
-               forgetting: float, objective: str) -> Allocation:
-  """The allocation of a config's section alloc."""
-  return allocate(Bp=Bp, n=n, M=M, C=C, m=m, division=Division(
-      rule, n_low, n_high, prior_strength, forgetting, objective))
 
 
 B_MAX = 65_536  # default of --B_max, rollouts per step; MOST_B is the limit

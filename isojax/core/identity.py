@@ -9,6 +9,8 @@ changed when a run is resumed.
 """
 
 import dataclasses
+import hashlib
+import json
 import typing
 
 NOTHING = {"decides": "nothing"}  # the name, evaluations, checkpoints, logs
@@ -40,6 +42,13 @@ def last_bits(cls, values: dict, name: str = "") -> dict:
     elif key in kinds and kinds[key] == LAST_BITS:
       out[f"{name}{key}"] = value
   return out
+
+
+def content_id(document: dict) -> str:
+  """12 hex digits of the hash of a fit.json's content, but "id"."""
+  text = json.dumps({name: value for name, value in document.items()
+                     if name != "id"}, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _sections(cls) -> dict[str, type]:

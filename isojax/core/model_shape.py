@@ -5,22 +5,6 @@ import dataclasses
 from isojax.errors import InputError
 
 BYTES = {"bfloat16": 2, "float32": 4}  # of a number
-AUTO = "auto"  # value of sampler.dtype and recipe.loss.dtype: see auto_dtype
-# On a CPU `auto` is bfloat16 if matrix products are this many times as fast as
-# in float32. With less, the casts of an update cost what its products gain.
-MIN_SPEEDUP = 1.3
-
-
-def auto_dtype(platform: str, float32: float, bfloat16: float) -> str:
-  """The dtype that `auto` stands for.
-
-  Args:
-    platform: as jax names it; accelerators compute in bfloat16.
-    float32, bfloat16: seconds of one matrix product in these dtypes.
-  """
-  if platform != "cpu" or float32 >= MIN_SPEEDUP * bfloat16:
-    return "bfloat16"
-  return "float32"
 
 
 @dataclasses.dataclass(frozen=True)

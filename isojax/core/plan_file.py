@@ -1,7 +1,6 @@
 """plan.jsonl: one run per line, editable, read by isojax.main."""
 
 import dataclasses
-import hashlib
 import json
 
 from isojax.core.allocation import Allocation, sizes_of
@@ -31,23 +30,16 @@ class Row:
 
 
 MOST_LR = 10.0  # no optimizer of isojax learns with a larger rate
-FIELDS = ("id", "overrides", "C", "lr", "expected")
+FIELDS = ("overrides", "C", "lr", "expected")
 # The trainers whose options planner.export writes.
 TRAINERS = ("areal", "nemo-rl", "openrlhf", "prime-rl", "roll", "skyrl",
             "slime", "trl", "tunix", "verl")
 
 
-def content_id(document: dict) -> str:
-  """12 hex digits of the hash of a row's or fit.json's content, but "id"."""
-  text = json.dumps({name: value for name, value in document.items()
-                     if name != "id"}, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 def line(overrides: dict, *, C: int, lr: float, expected: dict | None) -> str:
   """A line of plan.jsonl."""
-  row = {"overrides": overrides, "C": C, "lr": lr, "expected": expected}
-  return json.dumps({"id": content_id(row), **row}) + "\n"
+  return json.dumps({"overrides": overrides, "C": C, "lr": lr,
+                     "expected": expected}) + "\n"
 
 
 def text(rows: list[Row]) -> str:
@@ -84,9 +76,4 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
   except ValueError as error:
     raise InputError(f"{where}: not a row of a plan ({error}); make it with "
                      "python -m launch.plan") from error
-  content = content_id(row)
-  if row["id"] != content:
-    raise InputError(
-        f"{where}: its id {row['id']!r} is of another row, was it edited? "
-        f"The id of this one is {content!r}: write that, or plan again")
   return row

@@ -8,11 +8,11 @@ import difflib
 import types
 import typing
 
-from isojax.core.allocation import Allocation, of_section
+from isojax.core.allocation import allocate, Allocation
 from isojax.errors import InputError
 
 # Dataclass -> the function that `section` calls instead of the class.
-CONSTRUCTORS = {Allocation: of_section}
+CONSTRUCTORS = {Allocation: allocate}
 
 
 def unknown_field(section, key: str, path: str) -> str | None:

@@ -5,7 +5,7 @@
   D  bootstrap draws; draw 0 is the data itself. In the text of a study:
      training problems
   E  evaluations of a run  G  values of C on the frontier
-  J  candidates for theta  K  configurations (Bp, n), or cells; arms of a race
+  J  candidates for theta  K  configurations (Bp, n), or cells
   M  updates, as the axis  N  tested n
   P  parameters of a curve           Q  problems of an evaluation
   R  runs                            S  runs of a recipe or configuration

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from isojax.core import laws, plan_file
+from isojax.core import identity, laws
 from isojax.core.format import many
 from isojax.core.laws import FixedBatch
 from isojax.errors import InputError
@@ -213,7 +213,7 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
                  for row in diagnostics.best_n(other)] if others else [],
       "interference": interference_rows, "scalerl": scalerl_rows,
       "next": proposal.next_plan(fit, limits, path=path), "notes": notes})
-  return content | {"id": plan_file.content_id(content)}
+  return content | {"id": identity.content_id(content)}
 
 
 def of_rows(study: Study, rows: list[Row], chosen: Selection,

@@ -1,7 +1,6 @@
-"""What to run next: a sweep of the runs that a race of the tested n would make.
+"""What to run next: a sweep of the n that may still lead, and its cost.
 
-A race stops an n that can gain nothing on the leader, so few runs are left. A
-run beyond the data is proposed only for an identified law without limits.
+A run beyond the data is proposed only for an identified law without limits.
 """
 
 import math
@@ -13,10 +12,11 @@ import numpy as np
 from isojax.core import plan_file, sweep_cells
 from isojax.core.allocation import B_MAX, FEWEST_M
 from isojax.core.format import many
-from isojax.frontier import race, verdict
+from isojax.frontier import verdict
 from isojax.frontier.study import Study
 from isojax.frontier.verdict import Fit
 
+TIE = 0.002  # reward; a smaller lead is no lead
 EXPORT = (f" Add --export=NAME to print the options of your trainer: "
           f"{', '.join(plan_file.TRAINERS)}.")
 
@@ -32,7 +32,7 @@ def next_plan(fit: Fit, limits: tuple[str, ...] = (), *, path: str) -> dict:
             "here: use the best n above as a guide, or fit again with "
             "--axis=rollouts.", "command": None}
   if not fit.identified or limits:
-    return _race(fit, path)
+    return _undecided(fit, path)
   return {
       "text": "The law is identified. The next step uses twice the largest C "
       "that was run, which is beyond the data: check how well the first half "
@@ -67,9 +67,9 @@ def _fixed_batch(study: Study) -> int | None:
 def contenders(fit: Fit, C: float) -> list[tuple[int, int]]:
   """(Bp, n) of the leader at C, then of those that may overtake it by 2 C.
 
-  In either family of curves, they lead at 2 C by more than a tie of the race in
-  more than half of the draws, or their expected gain is above options.margin.
-  If all curves are equal, every (Bp, n) contends.
+  In either family of curves, they lead at 2 C by more than TIE in more than
+  half of the draws, or their expected gain is above options.margin. If all
+  curves are equal, every (Bp, n) contends.
   """
   cells = fit.study.configurations
   if fit.tied:
@@ -80,7 +80,7 @@ def contenders(fit: Fit, C: float) -> list[tuple[int, int]]:
     reward_KxD = np.stack([c([2 * C])[:, 0] for c in curves])
     reward_KxD = reward_KxD[:, int(reward_KxD.shape[1] > 1):]  # draws, if any
     gain_KxD = np.maximum(reward_KxD - reward_KxD[leader], 0)
-    contends_K |= (gain_KxD > race.DEFAULT.tie).mean(1) > 0.5
+    contends_K |= (gain_KxD > TIE).mean(1) > 0.5
     contends_K |= gain_KxD.mean(1) > fit.options.margin
   return [cells[leader], *(cell for cell, contends in zip(cells, contends_K)
                            if contends)]
@@ -108,8 +108,8 @@ def neighbours(study: Study, Bp: int, n: int) -> dict[int, str]:
   return positions
 
 
-def _race(fit: Fit, path: str) -> dict:
-  """The next sweep of a race that has the study's data."""
+def _undecided(fit: Fit, path: str) -> dict:
+  """A sweep of untested n near the leader, else of those that may lead."""
   study, end = fit.study, _end(fit)
   cells = contenders(fit, end)
   Bp, leader = cells[0]
@@ -158,7 +158,7 @@ def _sweep(fit: Fit, Bps: set, ns: set, C: int, why: list[str],
   return {
       "text": ("The law is good up to the largest C that was run, not beyond. "
                if fit.identified else "The law is not identified. ")
-      + f"A race would run next: {'; '.join(why)}. "
+      + f"Run next: {'; '.join(why)}. "
       f"{many(len(missing), 'run')}, {sum(missing.values()):,} rollouts in all"
       + ", without the runs that exist" * bool(skip) + "." + remark,
       "command": "python -m launch.plan --sweep "

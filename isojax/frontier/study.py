@@ -378,13 +378,6 @@ def _comparable(rows: list[Row], s: Selection):
   return rows, eval_set, model, split
 
 
-def comparable_runs(rows: list[Row], s: Selection,
-                    notes: list[str]) -> list[Run]:
-  """The runs of one model on one problem set, whatever else they differ in."""
-  rows, *_ = _comparable(rows, s)
-  return runs_of_rows(rows, s, notes)
-
-
 def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   """The study of these rows, and notes on what was left out.
 

@@ -25,9 +25,7 @@ COMMON = (
     "task",
     "split",  # the stratum trained on, not a part of it as in eval_set
     "Bp",  # problems a step
-    # Rollouts per problem in this step (a mean, unless alloc.rule=uniform); in
-    # an evaluation: in the next step.
-    "n",
+    "n",  # rollouts sampled per problem
     "m",  # of these n rollouts, those that are trained on
     "D",  # training problems
     "step",  # iterations: Bp problems sampled, then updates
@@ -57,13 +55,6 @@ TRAIN = (
     "lr",  # of the step's first update
     "extra_rounds",  # resampling rounds (DAPO), of Bp * n rollouts each
     "solved",  # list: problems that reached solved_rate now; null if off
-    # List of [problem, n, correct rollouts] in this step, from which alloc.rule
-    # divides the rollouts of later steps; null with alloc.rule=uniform.
-    "groups",
-    # Share of groups, of those with a rollout, that the rule expected to have
-    # correct and incorrect answers; measured: 1 - all_incorrect - all_correct.
-    # Null with alloc.rule=uniform.
-    "informative_expected",
     "selected",  # rollouts kept by the selection, with or without a gradient
     # Fraction of the step's rollouts that are correct, or their mean reward in
     # [0, 1] with task.grader.name=python; without bonus and penalties.

@@ -28,7 +28,7 @@ from isojax.planner.priors import Prior
 DEFAULT_BP = 32  # the smallest Bp of the paper
 # A given n outside the interval of n* by more than this factor gets a warning.
 N_TOLERANCE = 2
-# Beyond this multiple of the largest C of a law's data, a race is proposed.
+# Beyond this multiple of the largest C of a law's data, a sweep is proposed.
 MAX_EXTRAPOLATION = 4
 # The epochs after which, at the latest, the next larger n overtook an n in the
 # runs of the paper's draft.
@@ -169,7 +169,7 @@ def evaluate_law(q: Question) -> Answer:
       raise InputError(
           f"{law.path}: its law is good up to {law.C_seen[1]:,.0f} {law.unit}, "
           f"not at {x:,.0f}: {'; '.join(law.limits)}; run what the report "
-          "proposes, or race several n, python -m launch.spend")
+          f"proposes, or {evidence.sweep_of(preferred_Bp(q), law.n, q.C)}")
     return Answer(
         float(law.law(x)), law.interval(x),
         f"{law.whose} own fit, {law.path} ({law.metric} on {law.stratum}); 95% "
@@ -442,13 +442,17 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
            "step between the tested n")
 
 
-def race_instead(answer: Answer) -> tuple[str, ...]:
-  """A warning for a budget that is far beyond the data of the law."""
+def sweep_first(law, a: Allocation, answer: Answer) -> tuple[str, ...]:
+  """A warning for a C without data: what to run first, to a part of C."""
   times = answer.argument / answer.data_range[1]
-  if times <= MAX_EXTRAPOLATION:
+  if times <= MAX_EXTRAPOLATION and (
+      not answer.beyond or evidence.known_ns(law, a.C)):
     return ()
-  return (f"{times:.3g} times the largest C of the law's data: a race decides "
-          "among several n on your own problems, python -m launch.spend",)
+  sweep = evidence.sweep_of(
+      a.Bp, (a.n // 2, a.n, 2 * a.n),
+      a.C if times < 1 else a.C // MAX_EXTRAPOLATION)
+  return (f"C is {times:.3g} times the largest C of the law's data; first "
+          f"{sweep}",)
 
 
 def far_from_law(n: int, answer: Answer) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ runs, and no evidence for a C that it did not run.
 import dataclasses
 
 from isojax.core import laws
-from isojax.core.allocation import nearest_power
-from isojax.core.format import compact
+from isojax.core.allocation import Allocation, nearest_power
+from isojax.core.format import compact, many
 from isojax.planner import priors
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
@@ -54,7 +54,7 @@ SWEEPS = (
            "of 128 rollouts"))
 RATE = ("learning rate: it grows as sqrt(Bp * n). In isojax's study half of it "
         "gains 0.032 [0.015, 0.048] at n = 128 on 2,500 problems, and at n = 8 "
-        "it is ahead from 2^18 rollouts on (docs/spending.md): try half with a "
+        "it is ahead from 2^18 rollouts on (docs/study.md): try half with a "
         "large n or a large C")
 CRITICAL_BATCH = (325, 3541)  # rollouts a step, of OpenReview uK4kMpNx0W
 
@@ -103,32 +103,42 @@ def known_ns(law, C: float) -> tuple[int, ...]:
                        for n in source.n}))
 
 
-def disagreement(law, C: float) -> tuple[str, ...]:
-  """One sentence if sources that cover C have disjoint ranges of n, or none.
-  """
-  covering = [source for source in sources(law, C) if source.covers(C)]
+def sweep_of(Bp: int, ns, C: int) -> str:
+  """What to run: a sweep of these n to C rollouts each, with its cost."""
+  ns = sorted({n for n in ns if n > 1 and Bp * n <= C})
+  rollouts = sum(C // (Bp * n) * Bp * n for n in ns)
+  return (f"run a sweep of {many(len(ns), 'run')}, {rollouts:,} rollouts in "
+          f"all: python -m launch.plan --sweep --rollouts={C} --Bp={Bp} "
+          f"--n={','.join(map(str, ns))}, then launch.sweep")
+
+
+def disagreement(law, a: Allocation) -> tuple[str, ...]:
+  """One sentence if sources that cover C have disjoint ranges of n, or none."""
+  covering = [s for s in sources(law, a.C) if s.covers(a.C)]
   if max((source.n[0] for source in covering), default=0) <= min(
       (source.n[-1] for source in covering), default=0):
     return ()
   return ("the sources disagree at this C: " + "; ".join(
       f"n = {span(source.n)} ({source.name})" for source in covering)
-          + ": race several n on your own problems, python -m launch.spend",)
+          + "; to decide on your own problems " + sweep_of(
+              a.Bp, {n for s in covering for n in (s.n[0], s.n[-1])}, a.C),)
 
 
 def span(ns: tuple[int, ...]) -> str:
   return ", ".join(map(str, ns)) if len(ns) < 4 else f"{ns[0]} to {ns[-1]}"
 
 
-def lines(law, C: float, B: int, study: str | None) -> tuple[str, ...]:
+def lines(law, a: Allocation, study: str | None) -> tuple[str, ...]:
   """A line for each source; `study`, unless None, is that of isojax's study."""
   rows = [study] if study else []
-  rows += [source.text(C) for source in sources(law, C)
+  rows += [source.text(a.C) for source in sources(law, a.C)
            if source is not STUDY or not study]
   low, high = CRITICAL_BATCH
-  side = ("below" if B < low else "above" if B > high else "within")
+  side = ("below" if a.B < low else "above" if a.B > high else "within")
   return (*rows, "critical batch (OpenReview uK4kMpNx0W, GRPO on verifiable "
           f"rewards): {low:,} to {high:,} rollouts a step, rising with the "
-          f"target; Bp * n = {B:,} is {side} that", RATE, *disagreement(law, C))
+          f"target; Bp * n = {a.B:,} is {side} that",
+          RATE, *disagreement(law, a))
 
 
 def headline(law, advice) -> str:
@@ -147,8 +157,8 @@ def headline(law, advice) -> str:
     ns, why = known_ns(law, C), "by other sources: the law has no data here"
     if not ns:
       return (f"no source was run at {compact(C)} rollouts; the plan takes n = "
-              f"{n}, that of the nearest C; a race decides, python -m "
-              "launch.spend")
+              f"{n}, that of the nearest C; a warning below has the sweep to "
+              "run first")
   if set(ns) <= {n}:
     return ""
   return f"n = {span(ns)} are as good, {why}; the plan takes n = {n}"

@@ -45,7 +45,6 @@ class Setting(typing.NamedTuple):
   prompt: int | None  # most tokens; None: not known, as below
   response: int | None
   D: int | None  # training problems
-  rule: str = "uniform"  # of division.RULES
   # A config's clip_low, clip_high, aggregation, and temperature of training
   # rollouts. Only the trainers in AGGREGATIONS have options for them.
   loss: dict = {}
@@ -217,16 +216,12 @@ def batches(a: Allocation, devices: int | None) -> tuple[int, int]:
 def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
   """Option -> value of a run in another trainer; True: a flag without a value.
 
-  InputError for m < n, a rule, or an advantage not in DIVIDES_BY_STD.
+  InputError for m < n, or an advantage not in DIVIDES_BY_STD.
   """
   a, target = row.allocation, TRAINERS[trainer]
   if a.m not in (None, a.n):
     raise InputError(f"--export={trainer}: it has no training on m of n "
                      "rollouts; plan with a config without alloc.m")
-  if s.rule != "uniform":
-    raise InputError(f"--export={trainer}: it has no rule={s.rule}; plan "
-                     "without one, or divide the rollouts in the trainer by "
-                     "isojax.allocate (docs/allocation.md)")
   if s.advantage not in DIVIDES_BY_STD:
     raise InputError(f"--export={trainer}: recipe.loss.advantage="
                      f"{s.advantage!r} is not written; expected one of "

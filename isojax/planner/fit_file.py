@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from isojax.core import laws, plan_file
+from isojax.core import identity, laws
 from isojax.core.laws import FixedBatch, Sigmoid
 from isojax.errors import InputError
 
@@ -99,7 +99,7 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
   wrong = None
   if fit.get("version") != laws.FIT_VERSION:
     wrong = f"version = {fit.get('version')}"
-  elif fit.get("id") != plan_file.content_id(fit):
+  elif fit.get("id") != identity.content_id(fit):
     wrong = "its id is of another content, was it edited?"
   if wrong:
     raise InputError(f"{path}: not a fit.json of launch.fit, {wrong}; make it "

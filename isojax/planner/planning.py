@@ -44,7 +44,7 @@ class Plan:
   def export(self, trainer: str) -> list[str]:
     """The options of each run for verl, TRL or another of export.TRAINERS.
 
-    InputError for what the trainer lacks, such as m < n or a rule of division.
+    InputError for what the trainer lacks, such as m < n.
     """
     if trainer not in export.TRAINERS:
       raise InputError(f"export of {trainer!r}: expected one of "
@@ -63,7 +63,7 @@ class Plan:
     tables = ()
     if cost_model:
       largest = max((row.allocation for row in self.rows),
-                    key=lambda a: a.Bp * a.n_max)
+                    key=lambda a: a.B)
       if largest.m is not None:
         cost_model = cost_model.with_recipe(m=largest.m)
       warnings += (text_lib.limits(cost_model, largest)
@@ -167,7 +167,7 @@ def setting_of(config, cost_model: CostModel | None, *, D: int | None,
     return export.Setting(
         loss.advantage, loss.kl_coef if loss.kl_in == "loss" else 0.0,
         prompt=sampler.max_prompt_tokens, response=sampler.max_new_tokens, D=D,
-        rule=config.alloc.rule, loss=dict(
+        loss=dict(
             clip_low=loss.clip_low, clip_high=loss.clip_high,
             aggregation=loss.aggregation, temperature=sampler.temperature),
         uncarried=export.uncarried_keys(config.recipe), lr_factor=lr_factor,
@@ -195,7 +195,7 @@ def _rows_of_advice(request: Request, q: Question,
     warnings = (*(f"adjusted: {change}" for change in advice.changes),
                 *warnings)
   warnings += (advice_lib.far_from_law(a.n, advice.answer) if q.n else
-               advice_lib.race_instead(advice.answer))
+               advice_lib.sweep_first(law, a, advice.answer))
   if q.D and (isinstance(law, Prior) or law.is_study):
     study = priors.study_statement(law.stratum, q.D, a.C, a.n)
   expected = functools.partial(prices.expected, cost_model)
@@ -211,7 +211,7 @@ def _rows_of_advice(request: Request, q: Question,
       headline="" if q.n or q.metric != "avg" else evidence.headline(
           law, advice),
       evidence=evidence.lines(
-          law, a.C, a.B, study) if q.metric == "avg" else ())
+          law, a, study) if q.metric == "avg" else ())
 
 
 def _rows_of_sweep(request: Request, q: Question,
@@ -314,8 +314,8 @@ def with_config(config, rows: list[plan_file.Row]):
   for row in rows:
     a, lr = row.allocation, row.lr
     if m is not None and a.m is None:
-      small_n |= {a.n_min} if a.n_min < m else set()
-      a = dataclasses.replace(a, m=min(m, a.n_min))
+      small_n |= {a.n} if a.n < m else set()
+      a = dataclasses.replace(a, m=min(m, a.n))
     if batch != "sampled":  # the square root counts trained rollouts, not B
       lr *= math.sqrt(a.kept / a.n / minibatches)
     out.append(dataclasses.replace(row, allocation=a, lr=lr))

@@ -15,7 +15,7 @@ from isojax.errors import InputError
 from isojax.ledger import bucket, records
 from isojax.planner import cost, memory
 from isojax.planner.cost import Cost, CostModel, Lengths, Recipe, Workload
-from isojax.planner.machines import Accelerator, Machine, Mesh
+from isojax.planner.machines import Machine, Mesh
 from isojax.planner.request import load_json, Request, resolve_machine
 
 
@@ -27,15 +27,6 @@ def policy_shape(request: Request) -> shape_lib.ModelShape:
   return shape_lib.model_shape(load_json(
       path, "a Hugging Face config.json; --model is a local folder that holds "
       "at least this file"), path=path)
-
-
-def dtype_of(section, accelerator: Accelerator) -> str:
-  """The dtype of a config's sampler or loss; `auto` by the chip's peaks."""
-  if section.dtype != shape_lib.AUTO:
-    return section.dtype
-  return shape_lib.auto_dtype(  # takes the seconds of a product: 1 / (FLOP/s)
-      accelerator.platform, 1 / accelerator.exact_float32,
-      1 / accelerator.bfloat16)
 
 
 def measured_records(request: Request) -> list[dict] | None:
@@ -89,14 +80,12 @@ def priced_workload(request: Request, train: list[dict] | None, kl: bool,
         Formats(request.policy.dtype), Recipe(kl=kl))
   sampler, loss = config.sampler, config.recipe.loss
   fused = memory.has_kernel(
-      shape, attention=loss.attention,
-      dtype=dtype_of(loss, machine.accelerator), tensor=config.mesh.tensor,
-      accelerator=machine.accelerator)
+      shape, attention=loss.attention, dtype=loss.dtype,
+      tensor=config.mesh.tensor, accelerator=machine.accelerator)
   return Workload(
       Lengths(prompt, response, sampler.max_prompt_tokens,
               sampler.max_new_tokens),
-      Formats(dtype_of(loss, machine.accelerator),
-              sampled=dtype_of(sampler, machine.accelerator),
+      Formats(loss.dtype, sampled=sampler.dtype,
               sampled_head=sampler.head_dtype,
               head=loss.head_dtype, reduce=loss.reduce_dtype),
       priced_recipe(config, train), padded=True, remat=loss.remat, fused=fused,

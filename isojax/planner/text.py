@@ -244,7 +244,7 @@ def assumptions(cost_model: CostModel,
   return (
       ("machine", f"{machine.name}: {many(machine.chips, 'chip')}; mesh "
        f"{cost_model.mesh.text}"),
-      ("decoding", f"{min(cost_model.rows, largest.Bp * largest.n_max):,} rows "
+      ("decoding", f"{min(cost_model.rows, largest.Bp * largest.n):,} rows "
        f"decoded at once{pages}; {e.slots:.2g} of the decoded slots are kept"
        + (" after the queue is empty" if cost_model.slots_refilled else "")),
       ("update",
@@ -255,7 +255,7 @@ def assumptions(cost_model: CostModel,
        f"{number(w.lengths.response)} tokens"),
       ("KL", f"{'with' if w.recipe.kl else 'without'} KL to the base policy"),
       *(("recipe", text)
-        for text in choices(cost_model, largest.Bp, largest.n_max)),
+        for text in choices(cost_model, largest.Bp, largest.n)),
       ("efficiency", basis),
       ("not included", "compilation and checkpoints" + (
           "" if of_config else ", evaluations without --config")))
@@ -279,10 +279,10 @@ def tables(cost_model: CostModel, rows: Sequence[plan_file.Row],
                    f"{bandwidth:.2g}"])
   stages.append(["host", f"{share('overhead'):.0%}",
                  f"{e.step_seconds:.2g} s a step", ""])
-  in_update = math.ceil(largest.Bp * w.recipe.trained_rollouts(largest.n_max)
+  in_update = math.ceil(largest.Bp * w.recipe.trained_rollouts(largest.n)
                         / w.recipe.minibatches)  # rollouts
   memory = memory_lib.memory(
-      cost_model, in_update, min(cost_model.rows, largest.Bp * largest.n_max))
+      cost_model, in_update, min(cost_model.rows, largest.Bp * largest.n))
   parts = [["memory of a device", "GB", "when"],
            *([name, f"{value / 1e9:.3g}", when]
              for when, phase in (("always", memory.always),

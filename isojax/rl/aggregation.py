@@ -65,16 +65,15 @@ ZERO_VARIANCE = {
 }
 
 
-def shares(mask_PxN, objective: str) -> np.ndarray:
+def shares(mask_PxN) -> np.ndarray:
   """How much each rollout counts in an update, [P, N].
 
-  With the objective "rollouts" each counts 1. With "problems" all problems
-  count alike: a rollout counts the mean number of rollouts per problem, divided
-  by its problem's own number.
+  All problems count alike, also one that lost verdicts: a rollout counts the
+  mean number of rollouts per problem, divided by its problem's own number.
   """
   mask_PxN = np.asarray(mask_PxN, bool)
   n_Px1 = mask_PxN.sum(axis=1, keepdims=True)
-  if objective == "rollouts" or not n_Px1.any():
+  if not n_Px1.any():
     return mask_PxN * 1.0
   return mask_PxN * (n_Px1[n_Px1 > 0].mean() / np.maximum(n_Px1, 1))
 

@@ -201,8 +201,8 @@ def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
           for name, value in zip(("advantage", "return"), pair, strict=True)}
 
 
-def weights(groups: Groups, mask_BxT, problems, cfg: LossConfig, *,
-            objective: str = "problems") -> dict[str, np.ndarray]:
+def weights(groups: Groups, mask_BxT, problems,
+            cfg: LossConfig) -> dict[str, np.ndarray]:
   """The weights of each rollout's tokens in an update, [B] each.
 
   They are 0 outside of `problems`, the indices of the update's problems.
@@ -215,7 +215,7 @@ def weights(groups: Groups, mask_BxT, problems, cfg: LossConfig, *,
       reward_PxN, mask_PxN if cfg.normalise == "before" else kept_PxN)
   pair = aggregation.token_weights(
       kept.gather(length_PxN[problems]),
-      aggregation.shares(kept.mask_PxM, objective), informative_P,
+      aggregation.shares(kept.mask_PxM), informative_P,
       aggregate=cfg.function("aggregation"), zero_variance=cfg.zero_variance)
   out = {}
   for name, value in zip(("policy_weight", "regularizer_weight"), pair,

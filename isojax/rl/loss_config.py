@@ -13,7 +13,7 @@ import math
 from isojax.core import custom_function
 from isojax.core.identity import LAST_BITS
 from isojax.errors import expect, expect_one_of, InputError
-from isojax.models import attention, auto_dtype, decoder
+from isojax.models import attention, decoder
 from isojax.models import precision as precision_lib
 from isojax.rl import advantages, aggregation, custom_check, losses, selection
 
@@ -46,7 +46,7 @@ CHOICES = {
     "importance_level": ("token", "sequence"),
     "kl_estimator": losses.KL_ESTIMATORS,
     "kl_in": ("loss", "reward"),
-    "dtype": auto_dtype.CHOICES,
+    "dtype": decoder.DTYPES,
     "reduce_dtype": decoder.DTYPES,
     "attention": attention.CHOICES,
     "precision": precision_lib.PRECISIONS,
@@ -130,8 +130,7 @@ class LossConfig:
   prompt_sizes: int = field(metadata=LAST_BITS)
   # The backward computes the layers again, to save memory.
   remat: bool = field(metadata=LAST_BITS)
-  # Of weights and activations in the update; the trained weights are float32. A
-  # run replaces "auto", see auto_dtype.
+  # Of weights and activations in the update; the trained weights are float32.
   dtype: str
   reduce_dtype: str  # in which gradients of weights are summed over devices
   attention: str = field(metadata=LAST_BITS)  # one of attention.CHOICES

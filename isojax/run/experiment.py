@@ -3,12 +3,9 @@
 Each section of a config file is the arguments of one dataclass.
 """
 
-import copy
 import dataclasses
 from dataclasses import field
-import functools
 import importlib.util
-import operator
 
 from isojax.core import identity as identity_lib
 from isojax.core import sections
@@ -236,30 +233,10 @@ def of_values(values: dict) -> Experiment:
   return sections.section(Experiment, values, "config")
 
 
-# Sections whose dtype may be `auto`.
-DTYPE_SECTIONS = (("sampler",), ("recipe", "loss"))
-
-
-def dtypes(config: dict) -> dict[str, str]:
-  """Key -> dtype of a config's sampler and update."""
-  return {".".join((*path, "dtype")): functools.reduce(
-      operator.getitem, path, config)["dtype"] for path in DTYPE_SECTIONS}
-
-
 def begins_dithered(config: dict) -> bool:
   """Whether a run's trained weights begin as dither.initial_params."""
   return not config["model"]["lora"]["rank"] and dither.is_needed(
-      *dtypes(config).values())
-
-
-def with_dtypes(config: dict, values: dict[str, str]) -> dict:
-  """A copy of a config with other dtypes; `values` has keys as `dtypes`."""
-  out = copy.deepcopy(config)
-  for path in DTYPE_SECTIONS:
-    key = ".".join((*path, "dtype"))
-    if key in values:
-      functools.reduce(operator.getitem, path, out)["dtype"] = values[key]
-  return out
+      config["sampler"]["dtype"], config["recipe"]["loss"]["dtype"])
 
 
 def load(config) -> Experiment:
@@ -286,10 +263,9 @@ def _check_ddof(e: Experiment) -> None:
   a, cfg = e.alloc, e.recipe.loss
   if "ddof" not in loss_config.constant_names(cfg.unbound("advantage")):
     return
-  letter, values = "n", a.n_min
+  letter, values = "n", a.n
   if a.m is not None and cfg.normalise != "before":
-    # With a rule as few as 2 of an m >= 2 are kept, see Allocation.kept_of.
-    letter, values = "m", min(a.n_min, a.m if a.division.is_uniform else 2)
+    letter, values = "m", a.m
   if cfg.advantage in advantages.NORMALISED_OVER_STEP:
     letter, values = f"Bp * {letter}", a.Bp * values
   if cfg.advantage_ddof >= values:
@@ -305,27 +281,17 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
   `problems` is D. `max_positions` is the model's longest sequence, in tokens.
   """
   a, loss, sampler = e.alloc, e.recipe.loss, e.sampler
-  n_key = "n" if a.division.is_uniform else "n_low"
   rounds, reward = e.recipe.filter.rounds, e.recipe.reward
-  in_flight, minibatches = (
-      e.recipe.updates.in_flight, e.recipe.updates.minibatches)
+  minibatches = e.recipe.updates.minibatches
   penalty_from = (reward.overlong_max - reward.overlong_cache
                   if reward.overlong_max is not None else 0)
   check_sampler(sampler, max_positions=max_positions)
   raise_if(
-      (a.n_min < 2 and (has_group_baseline(loss) or loss.zero_variance != "off"
-                        or rounds > 1),
-       f"alloc.{n_key}=1: this recipe compares the rollouts of one problem ("
+      (a.n < 2 and (has_group_baseline(loss) or loss.zero_variance != "off"
+                    or rounds > 1),
+       "alloc.n=1: this recipe compares the rollouts of one problem ("
        f"recipe.loss.advantage={loss.advantage!r}, loss.zero_variance, "
-       f"filter.rounds); use {n_key} >= 2"),
-      (not a.division.is_uniform and a.division.objective == "rollouts"
-       and loss.aggregation == "prompt_mean",
-       f"alloc.objective='rollouts' with alloc.rule={a.division.rule!r} and "
-       "recipe.loss.aggregation='prompt_mean', which counts problems alike; "
-       "set objective='problems'"),
-      (a.division.rule == "skip" and in_flight,
-       f"alloc.rule='skip' with recipe.updates.in_flight={in_flight}: a batch "
-       "could be of skipped problems alone; use in_flight=0"),
+       "filter.rounds); use n >= 2"),
       (a.m == 1 and loss.normalise == "after" and has_group_baseline(loss),
        f"alloc.m=1 with recipe.loss.advantage={loss.advantage!r}: it compares "
        "the kept rollouts of one problem, and of one all advantages are 0; use "

@@ -9,10 +9,9 @@ import pathlib
 import typing
 
 from isojax.core import custom_function
-from isojax.core import model_shape as shape_lib
 from isojax.core.format import many
 from isojax.errors import InputError
-from isojax.models import auto_dtype, decoder, hf_config, hf_weights
+from isojax.models import decoder, hf_config, hf_weights
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.run import experiment as experiment_lib
 from isojax.tasks import base as base_lib
@@ -108,9 +107,7 @@ def hashes(e: experiment_lib.Experiment, folder: str,
          "model_text_sha256": text_sha256(folder),
          "stratum_sha256": stratum.header["sha256"],
          "prompts_sha256": prompts_sha256(prompts)}
-  functions = dict(e.recipe.loss.custom)
-  if e.alloc.division.custom:
-    functions["rule"] = e.alloc.division.custom
+  functions = e.recipe.loss.custom
   if functions:
     out["functions_sha256"] = {
         kind: custom_function.sha256(function)
@@ -166,30 +163,3 @@ def notes(e: experiment_lib.Experiment, alloc: dict, header: dict,
               f"{e.model.path} ({model_sha256[:12]}): the pass rates of this "
               "model are unknown; python -m launch.split measures them",)
   return out
-
-
-def with_auto(values: dict, platform: str,
-              stored_config) -> tuple[dict, tuple]:
-  """The config with a dtype for each `auto`, and a note that names the dtype.
-
-  A run that resumes keeps its dtypes, also on a processor on which `auto` would
-  now be another. stored_config(config) is the config of the existing run that
-  has the run id of `config`, or None.
-  """
-  auto = [key for key, dtype in experiment_lib.dtypes(values).items()
-          if dtype == shape_lib.AUTO]
-  if not auto:
-    return values, ()
-  with_dtype = lambda dtype: experiment_lib.with_dtypes(
-      values, dict.fromkeys(auto, dtype))
-  candidates = map(with_dtype, decoder.DTYPES)
-  stored = next(filter(None, map(stored_config, candidates)), None)
-  if stored is not None:
-    dtypes = experiment_lib.dtypes(stored)
-    return experiment_lib.with_dtypes(
-        values, {key: dtypes[key] for key in auto}), tuple(
-            f"{key}: auto is {dtypes[key]}, with which this run was started"
-            for key in auto)
-  dtype, why = auto_dtype.chosen(platform)
-  return with_dtype(dtype), (
-      f"{', '.join(auto)}: auto is {dtype}, because {why}",)

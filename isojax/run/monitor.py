@@ -79,9 +79,6 @@ def opening(setup: Setup) -> str:
     trained = _parameters(lora.abstract_trained(model, e.model.lora))
     size += f", {trained} of them in adapters"
   groups = f"n = {a.n}" + (f", m = {a.m}" if a.m is not None else "")
-  if not a.division.is_uniform:
-    groups += (f", divided by {a.division.rule}: {a.n_min} to {a.n_max} a "
-               "problem")
   steps = f"M = {a.M:,}"
   if e.recipe.filter.rounds > 1:
     steps += " or fewer"

@@ -71,7 +71,7 @@ def update_kernel(e: experiment_lib.Experiment,
   """The update's attention kernel; raises InputError as attention.choose."""
   return update_lib.with_kernel(
       model, e.recipe.loss, e.sampler.max_prompt_tokens + packing.width(
-          e.sampler.max_new_tokens, e.alloc.n_max)).attention
+          e.sampler.max_new_tokens, e.alloc.n)).attention
 
 
 def update_scalars(e: experiment_lib.Experiment, *, updates: int,

@@ -55,7 +55,7 @@ class Sampled(typing.NamedTuple):
   """Graded rollouts of P problems, problem-major."""
 
   prompts: Prompts  # host arrays, in the order of sampling
-  n_P: np.ndarray  # rollouts of each problem
+  n_P: np.ndarray  # n of each problem, less those of `with_verdicts`
   rollouts: Rollouts
   graded: grader_lib.Graded
   staleness: tuple[float, int]  # in steps: mean and maximum over tokens
@@ -178,7 +178,10 @@ def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
 
 
 def with_verdicts(sampled: Sampled) -> Sampled:
-  """The rollouts that have a verdict; InputError if none has one."""
+  """The rollouts that have a verdict; InputError if none has one.
+
+  The only place where groups become ragged: every problem is sampled n times.
+  """
   graded, judged_B = sampled.graded, sampled.graded.judged_B
   if judged_B.all():
     return sampled
@@ -209,12 +212,12 @@ def concatenate_rounds(parts: list[Sampled]) -> Sampled:
 
 
 def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
-                    n, key, section, stop: Stop, *, interrupt_after=None
+                    n: int, key, section, stop: Stop, *, interrupt_after=None
                     ) -> Sampled:
   """Samples and grades n rollouts of each problem: a round, or an evaluation.
 
-  `split` and `index` are the problems; n is one number, or one for each; for
-  the others see engine.one_step and GradingPipe.
+  `split` and `index` are the problems; for the other arguments see
+  engine.one_step and GradingPipe.
   """
   problems = [getattr(setup.stratum, split)[i] for i in index]
   source = engine.one_step(
@@ -222,8 +225,8 @@ def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
       interrupt_after=interrupt_after,
       expected_P=strata_lib.expected_tokens(setup.stratum, split, problems))
   P = len(problems)
-  with progress.track(int(np.broadcast_to(n, P).sum()), "sampling",
-                      "rollouts", enabled=hosts.first()) as advance:
+  with progress.track(P * n, "sampling", "rollouts",
+                      enabled=hosts.first()) as advance:
     return graded_batch(
         setup.sampler, GradingPipe(setup, grader, problems, stop,
                                    advance=advance),
@@ -233,12 +236,11 @@ def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
 
 def sample_step(setup: Setup, grader: Grading, params,
                 in_flight: InFlight | None, *, step: int, n: int, left: int,
-                solved_D, stop: Stop, divide):
-  """Samples and grades the rollouts of a step, on average n of each problem.
+                solved_D, stop: Stop):
+  """Samples and grades the rollouts of a step, n of each problem.
 
   `left` rollouts of the budget remain, enough for one round or more.
-  Solved problems are sampled only if there are too few others. divide(problems,
-  step, n) gives the n of each problem.
+  Solved problems are sampled only if there are too few others.
 
   Returns:
     Sampled; which groups are trained on, bool [P]; the new InFlight.
@@ -246,20 +248,20 @@ def sample_step(setup: Setup, grader: Grading, params,
   if in_flight is None:
     sampled, kept_P = _rounds(
         setup, grader, params, step=step, n=n, left=left, solved_D=solved_D,
-        stop=stop, divide=divide)
+        stop=stop)
     return sampled, kept_P, None
   e = setup.e
   sampled, in_flight = profile.stage("sample", graded_batch)(
       setup.sampler, GradingPipe(setup, grader, setup.stratum.train, stop,
                                  verdicts=in_flight.verdicts),
-      params, in_flight.flight, run_source(setup, solved_D, divide),
+      params, in_flight.flight, run_source(setup, solved_D),
       flight_lib.BatchRule(e.alloc.Bp, e.recipe.updates.in_flight),
       version=step, section=e.sampler)
   return with_verdicts(sampled), np.ones(len(sampled.n_P), bool), in_flight
 
 
 def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
-            left: int, solved_D, stop: Stop, divide):
+            left: int, solved_D, stop: Stop):
   """(Sampled of all rounds of a step, the groups to train on: bool [P])."""
   e, Bp = setup.e, setup.e.alloc.Bp
   order_D = prompts_lib.order_at(seed=e.seed, step=step, Bp=Bp,
@@ -275,8 +277,8 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
     key = (rng.stream(e.seed, "refill", step, r) if r
            else rng.stream(e.seed, "rollout", step))
     sampled = with_verdicts(profile.stage("sample", sample_problems)(
-        setup, grader, params, "train", index, divide(index, step, n), key,
-        e.sampler, stop, interrupt_after=interrupt_after(
+        setup, grader, params, "train", index, n, key, e.sampler, stop,
+        interrupt_after=interrupt_after(
             e, setup.train.id_P[index], lambda position: step)))
     parts.append(sampled)
     informative_P = np.concatenate([informative_P, advantages.informative(
@@ -285,23 +287,18 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
       informative_P, Bp=Bp, rounds=e.recipe.filter.rounds)
 
 
-def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
+def run_source(setup: Setup, solved_D) -> flight_lib.Source:
   """The training problems of a run, in its data order.
 
-  Problems and n of a step are chosen when the first of them starts.
+  The problems of a step are chosen when the first of them starts.
   """
   e, a = setup.e, setup.e.alloc
 
   def groups_of_step(step):
     order = prompts_lib.order_at(seed=e.seed, step=step, Bp=a.Bp,
                                  solved_D=solved_D)
-    n_P = divide(order[:a.Bp], step, a.n)
-    if not n_P.all():  # a batch could be of such problems alone
-      raise InputError(
-          f"alloc.rule={a.division.rule}: gave a problem no rollout; with "
-          "recipe.updates.in_flight expected at least 1 for each problem")
     return flight_lib.new_groups(
-        step * a.Bp + np.arange(a.Bp), order[:a.Bp], n_P)
+        step * a.Bp + np.arange(a.Bp), order[:a.Bp], a.n)
 
   @functools.cache
   def key_of_step(step):
@@ -368,9 +365,11 @@ def kept_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:
   return informative_P & (np.cumsum(informative_P) <= Bp)
 
 
-def newly_solved(correct_P, n_P, id_P, *, rate: float | None
-                 ) -> list[int] | None:
+def newly_solved(sampled: Sampled, *, rate: float | None) -> list[int] | None:
+  """The ids of problems whose pass rate is at least `rate`; None without one.
+  """
   if rate is None:
     return None
-  pass_rate_P = np.where(n_P > 0, correct_P / np.maximum(n_P, 1), 0.0)
-  return [int(i) for i in np.asarray(id_P)[pass_rate_P >= rate]]
+  correct_PxN, _ = algorithm.by_problem(sampled.graded.correct_B, sampled.n_P)
+  pass_rate_P = correct_PxN.sum(axis=1) / np.maximum(sampled.n_P, 1)
+  return [int(i) for i in sampled.prompts.id_P[pass_rate_P >= rate]]

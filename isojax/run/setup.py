@@ -74,17 +74,13 @@ class Setup:
     return self.merge(self.learner.base, trained(state, which))
 
 
-def prepare(config, stored_config=lambda run_id: None) -> Setup:
+def prepare(config) -> Setup:
   """The setup of a ConfigDict, see `setup_of`."""
-  return setup_of(config.to_dict(), stored_config)
+  return setup_of(config.to_dict())
 
 
-def setup_of(values: dict, stored_config=lambda run_id: None) -> Setup:
-  """The setup of a config, without a learner, all checked; writes nothing.
-
-  `stored_config(run_id)` is the config of an existing run of this id, or None;
-  its dtypes replace `auto`.
-  """
+def setup_of(values: dict) -> Setup:
+  """The setup of a config, without a learner, all checked; writes nothing."""
   e = experiment_lib.of_values(values)
   policy = inputs.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
   folder, tokenizer, _, model = policy
@@ -94,17 +90,10 @@ def setup_of(values: dict, stored_config=lambda run_id: None) -> Setup:
                        max_positions=model.cfg.max_positions)
   reward = inputs.read_reward(e, stratum)
   hashes = inputs.hashes(e, folder, stratum, prompts, reward)
-  identity_of = lambda config: experiment_lib.identity(config) | hashes
-  # A run id depends on the dtypes: each candidate dtype gives an id to look up.
-  config, dtype_notes = inputs.with_auto(
-      values | {"alloc": values["alloc"] | {"C": e.alloc.C}},
-      model.mesh.devices.flat[0].platform,
-      lambda config: stored_config(workdir.hash_of(identity_of(config))))
-  e = experiment_lib.of_values(experiment_lib.with_dtypes(
-      values, experiment_lib.dtypes(config)))
+  config = values | {"alloc": values["alloc"] | {"C": e.alloc.C}}
+  identity = experiment_lib.identity(config) | hashes
   sampler, sampler_notes = programs.make_sampler(policy, e.sampler)
   programs.update_kernel(e, model)  # raises if the kernel is not supported
-  identity = identity_of(config)
   merge = lambda base, trained: trained
   if e.model.lora.rank:
     merge = jax.jit(functools.partial(
@@ -116,7 +105,7 @@ def setup_of(values: dict, stored_config=lambda run_id: None) -> Setup:
       identity=identity, run_id=workdir.hash_of(identity), tokenizer=tokenizer,
       stratum=stratum, **shortened_splits(sampler, prompts), model=model,
       merge=merge, sampler=sampler, reward=reward, notes=(
-          *notes, *dtype_notes, *sampler_notes, *inputs.notes(
+          *notes, *sampler_notes, *inputs.notes(
               e, values["alloc"], stratum.header, hashes["model_sha256"],
               hashes["reward_sha256"] if reward else None)))
 

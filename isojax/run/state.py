@@ -13,15 +13,13 @@ import time
 from etils import epath
 import numpy as np
 
-from isojax.core import division
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records, workdir
 from isojax.run import experiment
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
 from isojax.run.setup import Setup
-from isojax.runtime import hosts, rng
-from isojax.tasks import strata as strata_lib
+from isojax.runtime import hosts
 from isojax.types import TrainState
 
 # Files and folders of a workdir.
@@ -45,7 +43,6 @@ class History:
   best: tuple[float, int] | None = None  # avg and step of the best evaluation
   stale: int = 0  # evaluations since the best one
   solved: frozenset[int] = frozenset()  # ids of problems not sampled again
-  evidence: division.Evidence | None = None  # None: all problems have equal n
 
   def after(self, record: dict) -> "History":
     """The history with one more record."""
@@ -59,33 +56,11 @@ class History:
         self, step=record["step"], rollouts=record["rollouts"],
         before=self.rollouts,
         totals={name: record[name] for name in records.TOTALS},
-        solved=self.solved.union(record["solved"] or ()),
-        evidence=self.evidence and self.evidence.after(record["groups"]))
+        solved=self.solved.union(record["solved"] or ()))
 
 
-def history_of(run_records: list[dict], evidence=None) -> History:
-  return functools.reduce(
-      History.after, run_records, History(evidence=evidence))
-
-
-def first_evidence(setup: Setup) -> division.Evidence | None:
-  """The Evidence at step 0, from the stratum's pass counts."""
-  if setup.e.alloc.division.is_uniform:
-    return None
-  correct_D, n = strata_lib.counts(setup.stratum)
-  return division.evidence(setup.train.id_P, correct_D, n,
-                           setup.e.alloc.division)
-
-
-def rollouts_per_problem(setup: Setup, history: History, index, step: int,
-                         n: int) -> np.ndarray:
-  """The n of each problem of `index` in a step, `n` on average."""
-  if history.evidence is None:
-    return np.full(len(index), n)
-  uniform_P = rng.uniforms(rng.Draw.DIVISION, setup.e.seed, step,
-                           setup.train.id_P[index], 1)[:, 0]
-  return setup.e.alloc.division.n_of(
-      history.evidence.posterior(index, uniform_P), len(index) * n)
+def history_of(run_records: list[dict]) -> History:
+  return functools.reduce(History.after, run_records, History())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +149,7 @@ def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
   if setup.resumed_with:
     hosts.say(f"{folder} began with other values than {setup.resumed_with}: "
               "the last bits of its results may differ from here on")
-  history = history_of(past_records, first_evidence(setup))
+  history = history_of(past_records)
   if hosts.first():  # a kill may have left later steps: they will be repeated
     checkpoint.delete_others(os.path.join(folder, BEST),
                              history.best and history.best[1])
@@ -236,13 +211,6 @@ def _resumed_with(setup: Setup, stored: workdir.Stored) -> str | None:
   values, before = map(experiment.last_bits, (setup.config, stored.config))
   return ", ".join(f"{name}={value}" for name, value in values.items()
                    if name not in before or value != before[name]) or None
-
-
-def stored_config(folder: str) -> dict | None:
-  """The config of the run in a folder; None without one."""
-  if not workdir.is_claimed(folder):
-    return None
-  return workdir.read_config(folder).config
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """One step of training, in the order of the papers' algorithm boxes."""
 
 from collections.abc import Callable
-import functools
 import typing
 
 import jax
@@ -32,7 +31,7 @@ class GradedBatch(typing.NamedTuple):
   def packing_arguments(self, setup: Setup) -> dict:
     """Keyword arguments of packing, the same for all updates of a step."""
     return dict(n=self.groups.mask_PxN.sum(axis=1),
-                widest=setup.e.alloc.n_max,
+                widest=setup.e.alloc.n,
                 G=mesh_lib.num_blocks(setup.model.mesh),
                 cfg=setup.e.recipe.loss)
 
@@ -84,7 +83,8 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
               columns["advantage"])
   return State(train, in_flight, history), {
       **rollout_fields(sampled),
-      **problem_fields(setup, history, sampled),
+      "solved": rollouts_lib.newly_solved(
+          sampled, rate=setup.e.recipe.filter.solved_rate),
       "shaped_reward": shaped_reward,
       # kept_P has Bp problems of each round.
       "extra_rounds": len(kept_P) // setup.e.alloc.Bp - 1,
@@ -108,35 +108,13 @@ def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
       setup, grader, setup.policy(state.train, "current"), state.in_flight,
       step=history.step, n=a.n,
       left=a.C - history.rollouts, solved_D=state_lib.solved_D(setup, history),
-      stop=stop, divide=functools.partial(
-          state_lib.rollouts_per_problem, setup, history))
+      stop=stop)
   for line in grader_lib.first_lines(sampled.graded.lost):
     hosts.say(f"step {history.step + 1}: not judged: {line}")
   if sampled.num_lost:
     hosts.say(f"step {history.step + 1}: {sampled.num_lost} rollouts without a "
               "verdict are not trained on")
   return sampled, kept_P, in_flight
-
-
-def problem_fields(setup: Setup, history: History,
-                   sampled: rollouts_lib.Sampled) -> dict:
-  """The fields of a record with verdicts of single problems."""
-  n_P, id_P = sampled.n_P, sampled.prompts.id_P
-  # Number of correct rollouts of each problem, or their summed reward.
-  correct_P = algorithm.by_problem(
-      sampled.graded.correct_B, n_P)[0].sum(axis=1)
-  groups = None
-  if history.evidence is not None:
-    # Counts are stored as integers; sums of fractional rewards are not counts.
-    correct = (correct_P.astype(int) if (correct_P % 1 == 0).all()
-               else correct_P)
-    groups = [list(group) for group in zip(
-        id_P.tolist(), n_P.tolist(), correct.tolist(), strict=True)]
-  return {"solved": rollouts_lib.newly_solved(
-              correct_P, n_P, id_P, rate=setup.e.recipe.filter.solved_rate),
-          "groups": groups,
-          "informative_expected": groups and history.evidence.informative(
-              groups)}
 
 
 def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
@@ -217,8 +195,7 @@ def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
         count=min(e.recipe.updates.minibatches, Bp)):
       microbatches = update_lib.assemble(
           prompts, rollouts, columns | algorithm.weights(
-              groups, rollouts.mask_RxT, problems, cfg,
-              objective=e.alloc.division.objective), **arguments)
+              groups, rollouts.mask_RxT, problems, cfg), **arguments)
       train, values = setup.learner.update(
           train, setup.learner.base,
           [update_lib.place(b, mesh) for b in microbatches],
@@ -244,7 +221,7 @@ def rollout_fields(sampled: rollouts_lib.Sampled) -> dict:
   """The fields of a train record that the graded rollouts give."""
   n_P, rollouts, graded = sampled.n_P, sampled.rollouts, sampled.graded
   correct_PxN, mask_PxN = algorithm.by_problem(graded.correct_B, n_P)
-  # A problem without rollouts is in no mean.
+  # A problem whose verdicts are all lost is in no mean.
   share_of = lambda reward: float(np.mean(
       ((correct_PxN == reward) | ~mask_PxN).all(axis=1)[n_P > 0]))
   tokens = int(rollouts.len_R.sum())

@@ -44,7 +44,6 @@ class Draw(enum.IntEnum):
   SELECTION = 2  # of the rollouts that are trained on
   REPLACEMENT = 3  # of solved problems
   INTERRUPT = 4  # after how many tokens
-  DIVISION = 5  # of a step's rollouts, by the rule skip
 
 
 def words(draw: Draw, seed: int, step: int, count: int, *,

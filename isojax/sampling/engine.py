@@ -33,7 +33,7 @@ import numpy as np
 from isojax.core import kernels
 from isojax.core.identity import LAST_BITS
 from isojax.errors import expect, expect_one_of, InputError
-from isojax.models import attention, auto_dtype, decoder
+from isojax.models import attention, decoder
 from isojax.models import precision as precision_lib
 from isojax.runtime import mesh as mesh_lib
 from isojax.sampling import cache as cache_lib
@@ -58,8 +58,7 @@ class SamplerConfig:
   max_new_tokens: int  # T, EOS included
   temperature: float  # 0 is greedy
   top_p: float  # 1 keeps the whole distribution
-  # Dtype of activations, weights, keys and values; a run replaces "auto".
-  dtype: str
+  dtype: str  # of activations, weights, keys and values
   # Attention kernel of the prefill, one of attention.CHOICES.
   attention: str = field(metadata=LAST_BITS)
   precision: str  # of float32 products, one of precision.PRECISIONS
@@ -74,7 +73,7 @@ class SamplerConfig:
 
   def __post_init__(self):
     expect_one_of(
-        "sampler", self, dtype=auto_dtype.CHOICES, attention=attention.CHOICES,
+        "sampler", self, dtype=decoder.DTYPES, attention=attention.CHOICES,
         precision=precision_lib.PRECISIONS,
         head_dtype=(None, *decoder.HEAD_DTYPES))
     page, mean, T = self.page, self.expected_tokens, self.max_new_tokens
@@ -284,7 +283,7 @@ def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
   return q.completed_batch(chosen), q.remaining_state(chosen)
 
 
-def one_step(prompts: Prompts, n, key, *, interrupt_after=None,
+def one_step(prompts: Prompts, n: int, key, *, interrupt_after=None,
              expected_P=None) -> flight_lib.Source:
   """The source of one batch: n rollouts of each prompt.
 
@@ -294,23 +293,22 @@ def one_step(prompts: Prompts, n, key, *, interrupt_after=None,
 
   Args:
     prompts: host arrays.
-    n: rollouts of a prompt, one number or one for each prompt.
+    n: rollouts of a prompt.
     key: the random stream; rollouts fold in problem, index and position.
     interrupt_after: see Source.
     expected_P: expected new tokens of a rollout of each problem.
   """
-  P = len(prompts.len_P)
   order = np.argsort(prompts.len_P if expected_P is None else
                      -np.asarray(expected_P), kind="stable")
-  n_P, data = np.broadcast_to(n, P), np.asarray(jax.random.key_data(key))
+  data = np.asarray(jax.random.key_data(key))
   return flight_lib.Source(
       prompts=prompts, steps=1, key=lambda position: data,
       groups_of_step=lambda step: flight_lib.new_groups(
-          order, order, n_P[order]), interrupt_after=interrupt_after)
+          order, order, n), interrupt_after=interrupt_after)
 
 
-def sample_all(s: Sampler, params, prompts: Prompts, n, key, *, temperature,
-               top_p, interrupt_after=None, expected_P=None,
+def sample_all(s: Sampler, params, prompts: Prompts, n: int, key, *,
+               temperature, top_p, interrupt_after=None, expected_P=None,
                ended=lambda *_: None) -> Rollouts:
   """n rollouts of each prompt, problem-major; see `one_step`, `next_batch`."""
   source = one_step(prompts, n, key, interrupt_after=interrupt_after,

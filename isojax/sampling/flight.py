@@ -1,8 +1,8 @@
 """Decides which groups are in flight, and when a batch is complete.
 
-A *group* is a problem with its n rollouts; n may differ between groups. It
-*starts* when a slot takes its first rollout. A *version* is the number of steps
-that the weights have made. A batch is the oldest complete groups.
+A *group* is a problem with its n rollouts. It *starts* when a slot takes its
+first rollout. A *version* is the number of steps that the weights have made. A
+batch is the oldest complete groups.
 
 With k = BatchRule.max_staleness, a group that starts at version v is *due* at
 version v + k: it is trained on then at the latest, so no token is older than k
@@ -45,12 +45,12 @@ class GroupTable(typing.NamedTuple):
     return np.cumsum(self.n_E) - self.n_E
 
 
-def new_groups(position, problem, n) -> GroupTable:
-  """Groups that have not started; n is one number, or one for each group."""
+def new_groups(position, problem, n: int) -> GroupTable:
+  """Groups of n rollouts that have not started."""
   position_E = np.asarray(position, np.int64)
-  return GroupTable(position_E, np.asarray(problem, np.int64),
-                    np.broadcast_to(np.asarray(n, np.int64), position_E.shape),
-                    np.zeros(len(position_E), np.int32))
+  E = len(position_E)
+  return GroupTable(position_E, np.asarray(problem, np.int64), np.full(E, n),
+                    np.zeros(E, np.int32))
 
 
 class Source(typing.NamedTuple):
@@ -198,10 +198,6 @@ class GroupProgress:
 
   def ready(self) -> np.ndarray | None:
     """The groups of the next batch; None if sampling has to continue."""
-    # A group without rollouts starts when all groups before it have started.
-    empty_E = self.groups.n_E == 0
-    self.started_E |= empty_E & self.may_start_E & (
-        np.cumsum(~self.started_E & ~empty_E) == 0)
     started = np.flatnonzero(self.started_E)
     chosen = next_batch_groups(
         self.groups.version_E[started], self.left_E[started] == 0,

@@ -31,7 +31,7 @@ from isojax.core import (
   plan_file,
   sections,
 )
-from isojax.core.allocation import Allocation, of_section
+from isojax.core.allocation import allocate, Allocation
 from isojax.core.format import aligned
 from isojax.errors import InputError, reason
 from isojax.ledger import records, workdir
@@ -93,7 +93,7 @@ def _run_of_row(lines: list[str], index: int, path: str, config, root: str
   config_flag.apply_row(config, lines, index, path)
   values = config.to_dict()
   try:
-    alloc = sections.section(of_section, values["alloc"], "config.alloc")
+    alloc = sections.section(allocate, values["alloc"], "config.alloc")
   except InputError as error:
     raise InputError(f"{where}: {error}") from error
   name = workdir.hash_of(experiment.identity(json.loads(json.dumps(values))))

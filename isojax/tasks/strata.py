@@ -204,13 +204,6 @@ def _check_problem(problem: Problem, check: Callable, seen: dict) -> None:
   check(problem)
 
 
-def counts(stratum: Stratum) -> tuple[list[int], int]:
-  """(Correct samples of each training problem, n); n is 0 if unmeasured."""
-  n = stratum.header["n"] if "n" in stratum.header else 0
-  return [stratum.correct["train", p.id] if n else 0
-          for p in stratum.train], n
-
-
 def expected_tokens(stratum: Stratum, split: str,
                     problems: list[Problem]) -> list[float] | None:
   """The mean new tokens of each problem; None if one was not measured."""

@@ -16,16 +16,6 @@ from launch.study.ledger import by_n
 from launch.study.windows import contrast, Estimate
 
 
-def low(L, **terms) -> float:
-  """The lower end of the interval of a contrast."""
-  return contrast(L, **terms).interval()[0]
-
-
-def sign(L, **terms) -> int:
-  """1 or -1 if a contrast is resolved, else 0."""
-  return contrast(L, **terms).sign()
-
-
 def at_entropy(L, nats, **terms) -> Estimate:
   """A contrast of avg@k where each run's entropy first falls to `nats`."""
   return contrast(L, **terms, value=lambda run, term: reanalysis.at_training(
@@ -107,14 +97,6 @@ def signal(L, part, n, C) -> float:
   return 1 - 2 * np.mean(equal) - np.mean(1 - (1 - p)**n - p**n)
 
 
-def expected(L, part, arm) -> float:
-  """The expected share of informative groups minus the measured one."""
-  updates = [u for run in L[part].of_arm(arm) for u in run.updates]
-  return np.average(
-      [u["informative_expected"] - 1 + u["all_wrong"] + u["all_right"]
-       for u in updates], weights=[u["steps"] for u in updates])
-
-
 def exponent(L, part, of) -> Estimate | int:
   """An exponent of experiment A; `of` = resolved: the sign of n - Bp."""
   exponents = reanalysis.n_or_rate(L[part])["exponents"]
@@ -122,8 +104,8 @@ def exponent(L, part, of) -> Estimate | int:
 
 
 MEASURES = {f.__name__: f for f in (
-    contrast, low, sign, at_entropy, best, spread, height, power, crossing,
-    lowest, signal, expected, exponent)}
+    contrast, at_entropy, best, spread, height, power, crossing, lowest, signal,
+    exponent)}
 
 
 def judge(claim: dict, L: dict) -> dict:

@@ -51,30 +51,6 @@ def save_curves(grids: dict[str, list], out: str) -> list[str]:
 
 
 @styled
-def save_rates(sets: dict[str, dict], out: str) -> list[str]:
-  """Draws validation at several learning rates, each seed and the mean.
-
-  `sets` is {name of the problems: {factor of the learning rate: curves}}; the
-  curves are an array of S seeds, E evaluations and (C, avg).
-  """
-  figure = Figure((WIDTH, 2.8), layout="constrained")
-  axes = figure.subplots(1, len(sets))
-  for ax, (name, rates) in zip(axes, sets.items(), strict=True):
-    for i, (factor, curves) in enumerate(rates.items()):
-      C_SxE, avg_SxE = np.moveaxis(np.array(curves), -1, 0)[:, :, 1:]
-      ax.plot(C_SxE.T, avg_SxE.T, color=f"C{i}", lw=0.5, alpha=0.35)
-      ax.plot(C_SxE[0], avg_SxE.mean(0), color=f"C{i}", marker="o", ms=3,
-              label=f"learning rate x {factor}")
-    ax.set_xscale("log", base=4)
-    ax.xaxis.set_major_formatter(compact)
-    ax.set_xlabel("rollouts, C")
-    ax.set_title(f"{name}: {len(curves)} seeds of n = 8")
-  axes[0].set_ylabel("avg on validation problems")
-  axes[0].legend(fontsize=7)
-  return plots.write(figure, out, "rates", ("svg", "png"))
-
-
-@styled
 def save_regrets(rows: list[tuple[str, dict, dict]], out: str) -> list[str]:
   """Draws the regret of each n in windows of C.
 

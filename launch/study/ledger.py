@@ -26,8 +26,7 @@ RANGES = 40  # of the rollouts so far, equally spaced in their log
 DIGITS = 4  # significant digits of means
 # Fields of a step; a line `updates` has their means.
 MEANS = ("reward", "all_wrong", "all_right", "entropy", "kl", "grad_norm",
-         "clip_fraction", "logp_gap", "response_length", "truncated", "lr",
-         "informative_expected")
+         "clip_fraction", "logp_gap", "response_length", "truncated", "lr")
 # Name in a ledger -> name in a record, where records now have another one.
 RECORDED = {"all_wrong": "all_incorrect", "all_right": "all_correct"}
 # Fields of an evaluation: totals of the run so far; then values that all

@@ -17,7 +17,7 @@ from isojax.core.format import compact, rate
 from isojax.errors import InputError
 from isojax.frontier import analysis, bootstrap, fit_json
 from isojax.ledger import records
-from launch.study import claims, pays, reanalysis, tables, windows
+from launch.study import claims, reanalysis, tables, windows
 from launch.study import ledger as ledger_lib
 from launch.study.ledger import Ledger
 
@@ -99,8 +99,6 @@ def values_of(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
   runs = [run for part, ledger in L.items() if part != "all256"
           for run in ledger.runs]
   return {
-      "pays": {name: pays.judge(pays.read(os.path.join(
-          docs, "study", "spend_pays.jsonl")), name) for name in pays.FIRST},
       "L": L, "G": G, "claims": claims, "reanalysis": reanalysis,
       "tables": tables, "rows_of": rows_of, "name_of": name_of, "np": np,
       "x": {name: claims.contrast(L, **terms)
@@ -158,9 +156,6 @@ def rebuild(docs: str, fits: str | None) -> list[str]:
   paths += figures.save_regrets([(name_of(part, runs), *(
       reanalysis.regret(runs, of, ends) for of in ("reward", "avg")))
                                  for part, (runs, ends) in G.items()], folder)
-  with open(os.path.join(folder, "spend_pays_curves.json"),
-            encoding="utf-8") as f:
-    paths += figures.save_rates(json.load(f), folder)
   if fits is not None:
     files = {f"{part}-fit.json": document(L[part]) for part in LAWS}
     for name, content in (files | {"best-n.json": evidence(G)}).items():

@@ -94,8 +94,6 @@ REFUSED = (
      "--prompt_tokens=nan: expected a number from"),
     ([*EASY, *PRICED, "--machine=2xh100"], "of the 60 GB that jax uses of a "
      "device of 80 GB [XLA_PYTHON_CLIENT_MEM_FRACTION=0.75] (masters 15.2, "),
-    ([*EASY, f"--config={ROOT}/configs/knapsack.py", "--export=verl"],
-     "no rule=knapsack; plan without one"),
     ([*EASY, *PRICED, "--measured=."], "--measured=.: no such file"),
     ([*EASY, *PRICED, "--measured=torn.jsonl"],
      "torn.jsonl:1: this line was changed"),
@@ -151,7 +149,6 @@ def test_a_sweep_is_the_grid_and_says_what_it_leaves_out(tmp_path):
                (32, 8, 0), (32, 8, 3), (32, 1024, 0), (32, 1024, 3),
                (64, 8, 0), (64, 8, 3)]
   assert "left out (Bp, n) = (64, 1024): above 32768" in out
-  assert len({r["id"] for r in rows}) == 6
 
 
 def test_measured_lengths_need_no_flags(tmp_path):

@@ -286,7 +286,7 @@ def test_a_stratum_of_another_model_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("name", [
-    "gym", "math", "own", "smollm2", "spend", "study", "tiny", "truly"])
+    "gym", "math", "own", "smollm2", "study", "tiny", "truly"])
 def test_a_key_of_a_stratum_changes_alone(name):
   module = importlib.import_module(f"configs.split_{name}")
   config, again = module.get_config(), module.get_config()
@@ -462,12 +462,3 @@ def test_one_line_for_every_error(local_set, tmp_path, argument, message):
   done = run(local_set, f"--config.out={tmp_path}/s", argument)
   assert done.returncode == 2 and message in done.stderr
   assert len(done.stderr.splitlines()) == 1
-
-
-def test_auto_is_replaced_before_counts_are_compared():
-  """The header of the counts has the dtype that sampled."""
-  config = split_math.get_config()
-  want = section(config.to_dict())
-  assert want.sampler.dtype == "bfloat16"
-  config.sampler.dtype = "auto"
-  assert split_lib.with_dtype(config.to_dict(), "tpu") == want

@@ -38,7 +38,9 @@ def test_every_source_has_a_line_with_its_setting():
       ("uK4kMpNx0W", "325 to 3,541", "Bp * n = 2,048 is within that"),
       ("learning rate: it grows as sqrt(Bp * n)", "try half"),
       ("the sources disagree at this C: n = 32, 64, 128 (IsoCompute Playbook)",
-       "n = 5 (OLMo2-1B)")), strict=True):
+       "n = 5 (OLMo2-1B)", "run a sweep of 5 runs, 4,997,056 rollouts in all: "
+       "python -m launch.plan --sweep --rollouts=999424 --Bp=32 "
+       "--n=2,5,32,64,128, then launch.sweep")), strict=True):
     assert all(part in line for part in parts), line
   few = plan(rollouts=16_384, stratum="hard").table()
   assert "Countdown" in few and "disagree" not in few
@@ -57,7 +59,8 @@ def test_a_fit_with_limits_is_not_asked_beyond_its_data():
   assert ask(C=400_000, law=limited).answer.n == ask(
       C=400_000, law=FITTED).answer.n
   with pytest.raises(InputError, match="good up to 400,000 rollouts, not at 80"
-                     "0,000: n = 16 is catching up.*launch.spend"):
+                     "0,000: n = 16 is catching up.*launch.plan --sweep "
+                     "--rollouts=800000 "):
     ask(C=800_000, law=limited)
   assert ask(C=800_000, law=FITTED).answer.beyond
 

@@ -174,8 +174,6 @@ def test_lengths_that_are_not_known_are_left_out():
 
 @pytest.mark.parametrize("setting, more, message", [
     (HARD, dict(m=4), "it has no training on m"),
-    (HARD._replace(rule="knapsack"), {},
-     r"rule=knapsack; .* by isojax.allocate \(docs/allocation.md\)"),
     (Setting("gae", 0.0, 64, 512, None), {}, "recipe.loss.advantage='gae'")])
 def test_what_they_do_not_have_is_refused(setting, more, message):
   with pytest.raises(InputError, match=message):

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from isojax.core import laws, plan_file
+from isojax.core import identity, laws
 from isojax.errors import InputError
 from isojax.planner import fit_file
 
@@ -24,7 +24,7 @@ FIT = {
 
 
 def signed(fit):
-  return fit | {"id": plan_file.content_id(fit)}
+  return fit | {"id": identity.content_id(fit)}
 
 
 def read(fit, path="fit.json"):

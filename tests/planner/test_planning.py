@@ -271,12 +271,18 @@ def test_hours_that_nine_of_ten_runs_meet():
 
 # A budget far beyond a law.
 
-@pytest.mark.parametrize("more, race", [
-    (dict(usd=500_000.0), True), (dict(rollouts=2e8), True),
-    (dict(usd=5000.0), False), (dict(usd=500_000.0, n=(64,)), False)])
-def test_a_race_is_proposed_far_beyond_the_law(more, race):
+@pytest.mark.parametrize("more, sweep", [
+    (dict(usd=500_000.0), "3 runs"),
+    # Half, once and twice n = 128, at Bp = 32, to 50M; 6,103 * 8,192 < 50M.
+    (dict(rollouts=2e8), "3 runs, 149,995,520 rollouts in all: python -m "
+     "launch.plan --sweep --rollouts=49999872 --Bp=32 --n=64,128,256, then "
+     "launch.sweep"),
+    (dict(rollouts=2e7), "3 runs"),  # within 4 times 5.9M, but no source has it
+    (dict(usd=5000.0), None), (dict(usd=500_000.0, n=(64,)), None)])
+def test_a_sweep_is_proposed_beyond_the_data(more, sweep):
   """The law is of 5.9M rollouts; 500,000 USD pay for 189M."""
   plan = ask(machine="16xh100", model=MODEL, prompt_tokens=200.0,
              response_tokens=2000.0, stratum="hard", **more)
   assert len(plan.rows) == 1
-  assert ("python -m launch.spend" in plan.table()) == race
+  assert ("; first run a sweep of " in plan.table()) == bool(sweep)
+  assert not sweep or f"; first run a sweep of {sweep}" in plan.table()

@@ -9,7 +9,6 @@ from isojax.core import plan_file
 from isojax.core.allocation import Allocation
 from isojax.planner import planning, prices
 from isojax.planner.cost import Recipe
-from isojax.planner.machines import ACCELERATORS
 from isojax.rl import algorithm
 from isojax.run import experiment
 from tests.planner import examples
@@ -68,15 +67,6 @@ def test_rounds_are_measured_or_the_most():
   two = cost_model.with_recipe(rounds=2.0).run(8, 4, 6)
   assert two.decode == pytest.approx(one.decode)
   assert two.update == pytest.approx(one.update / 2)
-
-
-@pytest.mark.parametrize("name, dtype", [
-    ("cpu-2core", "float32"), ("tpu-v5e", "bfloat16"), ("h100", "bfloat16")])
-def test_auto_is_the_dtype_of_the_chip(name, dtype):
-  sampler = hard.get_config().sampler
-  assert prices.dtype_of(sampler, ACCELERATORS[name]) == "float32"
-  sampler.dtype = "auto"
-  assert prices.dtype_of(sampler, ACCELERATORS[name]) == dtype
 
 
 def test_an_allocation_costs_what_its_m_costs():

@@ -195,15 +195,6 @@ def test_each_rollout_is_told_once_and_complete(model, params, rollouts):
   assert sorted(seen) == list(range(30)) and calls > 4
 
 
-def test_any_number_of_rollouts_of_each_problem(model, params, rollouts):
-  """Also none; they are the first of more."""
-  n_P = np.array([2, 0, 6, 1, 3])
-  got = run(make_sampler(model, slots=7), params, n_P)
-  first = np.arange(6)[None] < n_P[:, None]
-  np.testing.assert_array_equal(
-      got.tokens_RxT, rollouts.tokens_RxT[first.reshape(-1)])
-
-
 def test_the_longest_expected_are_first():
   prompts = Prompts(np.zeros((4, 3), np.int32),
                     np.array([1, 3, 2, 3], np.int32), None)

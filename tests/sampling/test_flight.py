@@ -21,14 +21,13 @@ def make_prompts(lengths) -> Prompts:
 
 def make_source(prompts, n, *, Bp=None, steps=1, interrupt_after=None
                 ) -> flight.Source:
-  """Position p is problem p % P; steps of Bp; n of all, or of each."""
+  """Position p is problem p % P; steps of Bp problems, n rollouts of each."""
   P = len(prompts.len_P)
   Bp = Bp or P
-  n_P = np.broadcast_to(n, steps * Bp)
 
   def groups(step):
     position = step * Bp + np.arange(Bp)
-    return flight.new_groups(position, position % P, n_P[position])
+    return flight.new_groups(position, position % P, n)
 
   return flight.Source(prompts, groups, lambda p: (0, p // Bp), steps,
                        interrupt_after)
@@ -84,15 +83,13 @@ def test_slots_take_what_waits_by_hand():
 @hypothesis.settings(max_examples=100)
 def test_each_item_starts_once_and_no_slot_idles(data):
   """Rollouts end at random; after a refill, nothing waits or no slot is free.
-
-  Groups have any number of rollouts, also none.
   """
   G, R_b = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6))
-  n = data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=9))
+  n, E = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 9))
   W = data.draw(st.integers(1, 3))
   random = np.random.default_rng(data.draw(st.integers(0, 99)))
-  q = make_queue(make_source(make_prompts([2] * len(n)), n), G=G, R=G * R_b,
-                 W=W, T=1)
+  q = make_queue(make_source(make_prompts([2] * E), n), G=G, R=G * R_b, W=W,
+                 T=1)
   started, window = [], None
   while q.waiting:
     while True:
@@ -102,7 +99,7 @@ def test_each_item_starts_once_and_no_slot_idles(data):
           item = q.slots.item_R[g * R_b + row]
           started.append(item)
           # Its prompt is in the window of its own block.
-          group = np.searchsorted(np.cumsum(n), item, side="right")
+          group = item // n
           assert window[g * W + place] == [2 * group, 2 * group + 1]
       if not q.starving:
         break
@@ -113,7 +110,7 @@ def test_each_item_starts_once_and_no_slot_idles(data):
     if q.waiting:
       ends[random.integers(G * R_b)] = True
     q.slots.row.active_R[ends] = False
-  assert sorted(started) == list(range(sum(n)))
+  assert sorted(started) == list(range(E * n))
 
 
 def test_rollouts_that_lose_their_slot_are_next_by_hand():
@@ -296,19 +293,3 @@ def test_slots_are_busy_if_enough_may_be_in_flight(slots, k, least, most):
   steady = found[4:-k - 1]  # without the first and the last steps
   kept, decoded = (sum(x[i] for x in steady) for i in (2, 3))
   assert least < kept / decoded < most
-
-
-def test_groups_of_no_rollouts_are_handed_over():
-  """With the group before them; the first has none too."""
-  q = make_queue(make_source(make_prompts([1] * 4), [0, 1, 0, 2]), W=4)
-  assert q.progress.ready() is None
-  assert q.progress.started_E.tolist() == [True, False, False, False]
-  move_window(q)
-  fill(q)
-  assert q.slots.item_R[:3].tolist() == [0, 1, 2]
-  q.progress.left_E[:] = 0
-  batch = q.completed_batch(q.progress.ready())
-  assert batch.groups.n_E.tolist() == [0, 1, 0, 2]
-  assert batch.items.position_R.tolist() == [1, 3, 3]
-  assert batch.items.number_R.tolist() == [0, 0, 1]
-

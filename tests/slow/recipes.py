@@ -30,15 +30,6 @@ CASES = {
         page=4, expected_tokens=1.0, memory_gib=0.00094))),
     "interrupted": ("easy", dict(sampler=dict(interrupt=dict(
         phrase="-1", unless="=", low=3, high=6)))),
-    "knapsack": ("knapsack", {}),
-    "knapsack_in_flight": ("knapsack", dict(recipe=IN_FLIGHT)),
-    "knapsack_refill": ("knapsack", dict(
-        alloc=dict(C=1024), recipe=dict(filter=dict(rounds=3)))),
-    "knapsack_solved": ("knapsack", dict(
-        recipe=dict(filter=dict(solved_rate=0.3)))),
-    # Half of each group is trained on.
-    "skip": ("mixed", dict(alloc=dict(rule="skip", n_high=32, m=4),
-                           recipe=dict(loss=dict(selection="random")))),
 }
 
 

@@ -23,15 +23,6 @@ def one(tmp_path_factory):
   return folder
 
 
-def test_a_rule_that_divides_the_rollouts_of_a_step(tmp_path):
-  """n of a problem follows from records, which every host reads."""
-  folders = [str(tmp_path / name) for name in ("one", "two")]
-  arguments = ["--config=configs/knapsack.py", *ARGUMENTS[1:]]
-  processes.finished(folders[0], arguments, devices=4)
-  processes.finished(folders[1], arguments, count=2, devices=2)
-  agrees(*folders)
-
-
 @pytest.fixture
 def started():
   runs = []

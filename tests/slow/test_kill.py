@@ -13,8 +13,8 @@ from tests.slow import recipes
 LONGER = dict(alloc=dict(C=1024), eval=dict(first=600))
 # Those that would have fewer steps.
 LARGER = dict(alloc=dict(C=2048))
-SIZES = {"pods": LARGER, "dapo": LARGER, "knapsack_refill": LARGER}
-IN_FLIGHT = "in_flight", "lora_in_flight", "knapsack_in_flight", "scalerl"
+SIZES = {"pods": LARGER, "dapo": LARGER}
+IN_FLIGHT = "in_flight", "lora_in_flight", "scalerl"
 KILLS = 3
 
 

@@ -41,22 +41,6 @@ def test_a_claim_hits_if_all_values_are_within_the_bound():
   assert len(table) == 3 and table[2].endswith("| miss | yes |")
 
 
-def test_lower_ends_and_signs():
-  """n = 8 minus 2: 0.6 and 0.4 of two seeds, se 0.1."""
-  runs = made({2: (0.0,), 8: (0.0,)})
-  rewards = {(2, 0): 0.0, (2, 1): 0.0, (8, 0): 0.6, (8, 1): 0.4}
-  for run in runs:
-    run.updates[0]["reward"] = rewards[run.head["n"], run.head["seed"]]
-  L = {"x": ledgers.part(runs)}
-  at = lambda n: [term([n], 1000, of="reward")]
-  case = {"plus": at(8), "minus": at(2)}
-  assert value("low", L, **case) == pytest.approx(0.5 - 12.706 * 0.1, abs=1e-3)
-  assert value("sign", L, **case) == 0
-  runs[2].updates[0]["reward"], runs[3].updates[0]["reward"] = .52, .5
-  assert value("sign", L, **case) == 1
-  assert value("sign", L, plus=at(2), minus=at(8)) == -1
-
-
 def test_the_best_n():
   L = {"x": ledgers.part(made({2: (.1,), 8: (.9,), 32: (.5,)}))}
   assert value("best", L, term=term([2, 8, 32], 1000)) == 8
@@ -135,16 +119,6 @@ def test_the_share_of_groups_with_a_signal(tmp_path):
   L = {"x": ledgers.part(runs, path=str(tmp_path / "x.gz"))}
   assert value("signal", L, part="x", n=8, C=2000) == pytest.approx(
       0.25 - (1 - 2 / 256) / 3)
-
-
-def test_the_share_that_the_posterior_expected():
-  """0.7 of all groups against 0.5 and 0.3, the latter of a third of the
-  steps."""
-  run = ledgers.run((0,), arm="hit", informative_expected=(.7, .7),
-                    all_wrong=(.4, .6), all_right=(.1, .1))
-  run.updates[0]["steps"] = 2000
-  assert value("expected", {"x": ledgers.part([run])}, part="x", arm="hit") == (
-      pytest.approx(0.7 - (2 * .5 + .3) / 3))
 
 
 def test_the_exponents_of_experiment_a():

@@ -69,10 +69,14 @@ def test_the_evidence_of_the_planner_is_rebuilt(rebuilt):
 
 
 def test_claims_have_the_bounds_that_were_registered():
-  """All of ledgers; claims without a range or a value name theirs in words."""
+  """All of ledgers; claims without a range or a value name theirs in words.
+
+  registered-last.json also has parts that are only in commit 580fcd8f.
+  """
+  has_ledger = lambda part: (FOLDER / f"{part}.jsonl.gz").exists()
   said = {h["id"]: h for path in FOLDER.glob("registered*.json")
           for h in json.loads(path.read_text("utf-8"))["hypotheses"]
-          if "-spend-" not in path.name}  # those of launch.study.pays
+          if all(map(has_ledger, h["parts"]))}
   found = json.loads((FOLDER / "claims.json").read_text("utf-8"))["claims"]
   assert {claim["id"] for claim in found} == set(said)
   for claim in found:
@@ -80,15 +84,12 @@ def test_claims_have_the_bounds_that_were_registered():
     if claim["id"] == "b2":  # on the line, within the tolerance
       at = one["line"]["at"][claim["cases"][0]["part"].removeprefix("d")]
       bound = [at - one["tolerance"], at + one["tolerance"]]
-    elif claim["id"] == "noise3":  # of an absolute difference
-      bound = [-one["range"][1], one["range"][1]]
     elif "equals" in one:
       bound = [one["equals"], one["equals"]]
-    elif "range" in one and claim["measure"] != "sign":
+    elif "range" in one:
       bound = one["range"]
     else:  # an interval that excludes 0, or holds it
-      bound = {"alloc1": [0, 0], "alloc3": [-1, -1], "nrate3": [1, 1]}[
-          claim["id"]]
+      bound = {"nrate3": [1, 1]}[claim["id"]]
     assert claim["bound"] == pytest.approx(bound), claim["id"]
 
 
@@ -96,12 +97,10 @@ def test_claims_have_the_bounds_that_were_registered():
 @pytest.mark.parametrize("path", [p for p in LEDGERS if p.name !=
                                   "schedule.jsonl.gz"], ids=lambda p: p.name)
 def test_the_config_plans_the_runs_of_the_ledger(path):
-  """Without the rule `inverse`, which this commit cannot run."""
   one = ledger.read(str(path))
   wanted = arms.part_of(one.part.name, configs.get_study(one.part.name))
   plain = lambda part: json.dumps([
-      (p.arm, p.n, p.seed, p.overrides) for p in arms.planned(part)
-      if p.arm != "inverse"])
+      (p.arm, p.n, p.seed, p.overrides) for p in arms.planned(part)])
   assert plain(one.part) == plain(wanted)
 
 

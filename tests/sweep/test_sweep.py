@@ -80,8 +80,8 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path):
                     {"alloc": {"Bp": 8, "n": 1e308, "M": 2}},
                     {"alloc": {"Bp": 8, "n": None, "M": 2}}):
     row["overrides"] = overrides
-    bad.append(json.dumps(row | {"id": plan_file.content_id(row)}))
-  bad.append(json.dumps(row | {"id": "0123456789ab"}))
+    bad.append(json.dumps(row))
+  bad.append(json.dumps(row | {"rate": 1.0}))
   runs, wrong = runs_of(
       tmp_path, "\n".join([*bad, '{"torn', good.strip(), good]))
   assert [run.source for run in runs] == [f"{tmp_path}/plan.jsonl:8"]
@@ -89,7 +89,7 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path):
       "config.alloc.p: no such key", "config.seed='x': Could not override",
       "is less than the rollouts of one step",
       "at most 16,777,216 rollouts", "config.alloc.n=None: expected int",
-      "is of another row",
+      "expected an object of overrides, C, lr, expected",
       "not a row of a plan"), strict=True), 1):
     assert text.startswith(f"{tmp_path}/plan.jsonl:{number}: "), text
     assert message in text
