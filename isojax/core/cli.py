@@ -59,6 +59,8 @@ def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
     except InputError as error:
       sys.stderr.write(f"isojax: {error}\n")
       sys.exit(exit_codes.BAD_INPUT)
+    except SystemExit:  # of absl's help, with exit code 1
+      sys.exit(0)
 
   def guarded(argv):
     if not flags.FLAGS["verbosity"].present:
