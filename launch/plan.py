@@ -18,7 +18,7 @@ import sys
 
 from absl import flags
 
-from isojax.core import config_flag
+from isojax.core import config_flag, sections
 from isojax.errors import InputError
 from isojax.planner import (
   conversion,
@@ -109,7 +109,11 @@ def main(_) -> None:
   if trainer:
     for quantity, names in export.names(trainer).items():
       print(f"# {quantity}: {names}")
-  config = config_flag.arguments(sys.argv[1:]) or ["--config=FILE"]
+  # Without the values that the rows set, some of them otherwise.
+  planned = {f"--config.{name}" for row in plan.rows
+             for name in sections.flat(row.config)}
+  config = [word for word in config_flag.arguments(sys.argv[1:])
+            if word.partition("=")[0] not in planned] or ["--config=FILE"]
   print(f"wrote {out}" + (", in place of another plan" if replaced else "")
         + "; start a row with " + shlex.join([
             "python", "-m", "isojax.main", *config, f"--plan={out}", "--row=0"])

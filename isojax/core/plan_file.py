@@ -31,6 +31,21 @@ class Row:
     return {"seed": self.seed, "alloc": sizes_of(self.allocation)
             } | self.settings
 
+  @property
+  def decay(self) -> float | None:
+    """recipe.optimizer.decay, if the row sets it."""
+    recipe = self.settings["recipe"] if "recipe" in self.settings else {}
+    return recipe["optimizer"]["decay"] if "optimizer" in recipe else None
+
+
+def merged(settings: dict, more: dict) -> dict:
+  """Two nested dicts as one; a value of the second replaces one of the first.
+  """
+  return settings | {
+      key: merged(settings[key], value)
+      if key in settings and isinstance(value, dict) else value
+      for key, value in more.items()}
+
 
 MOST_LR = 10.0  # no optimizer of isojax learns with a larger rate
 FIELDS = ("overrides", "C", "lr", "expected")

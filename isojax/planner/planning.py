@@ -129,7 +129,8 @@ def make(request: Request) -> Plan:
   rows, messages = make_rows(request, q, cost_model)
   rows, notes = with_config(request.config, rows)
   settings = prices.settings_of(request, cost_model)
-  rows = [dataclasses.replace(row, settings=settings) for row in rows]
+  rows = [dataclasses.replace(row, settings=plan_file.merged(
+      settings, row.settings)) for row in rows]
   if isinstance(law, Prior) and not problems.is_measured:
     messages = dataclasses.replace(messages, lead=(
         *messages.lead, "n depends on the stratum; launch.split measures it by "
@@ -158,6 +159,8 @@ def question(request: Request, law, cost_model: CostModel | None,
     optimizer = request.config.recipe.optimizer
     base_lr, base_batch = optimizer.base_lr, optimizer.base_batch
   cells, rollouts = request.cells, request.budget.rollouts
+  if cells.budgets:
+    rollouts = max(request_lib.whole_numbers(request, "budgets", 2))
   several_Bp = cells.sweep and len(cells.Bp) > 1
   metric = request.evidence.metric
   if isinstance(law, Fitted) and "metric" not in request.given:
@@ -280,17 +283,27 @@ def other_speed(request: Request, q: Question, cost_model: CostModel,
 def _rows_of_sweep(request: Request, q: Question,
                    cost_model: CostModel | None):
   """(rows of the plan, its messages) of a sweep."""
-  C, config = q.C, request.config
+  C, config, decay = q.C, request.config, request_lib.decay_of(request)
+  budgets = [C]
+  if request.cells.budgets:
+    budgets = request_lib.whole_numbers(request, "budgets", 2)
+  least = min(budgets) if decay else C
   pairs, lead, warnings = wanted_cells(
-      request, dataclasses.replace(q, B_max=min(q.B_max, C)))
-  few = [str(pair) for pair in pairs if C // math.prod(pair) < FEWEST_M]
+      request, dataclasses.replace(q, B_max=min(q.B_max, least)))
+  few = [str(pair) for pair in pairs if least // math.prod(pair) < FEWEST_M]
   if few:
     warnings += (f"at (Bp, n) = {', '.join(few)} C allows fewer than "
                  f"{FEWEST_M} updates, too few to show what the policy can "
                  "learn; raise --rollouts",)
   few = [str(pair) for pair in pairs if config and prices.evaluations_due(
       config.eval, C, math.prod(pair)) < FEWEST_EVALUATIONS]
-  if few:
+  if decay and len(budgets) < FEWEST_EVALUATIONS:
+    warnings += (
+        f"recipe.optimizer.decay={decay}: the smaller C of a run are not "
+        "budgets of their own, because its rate falls at its own end; "
+        f"launch.fit has one point of each run and needs {FEWEST_EVALUATIONS}: "
+        f"--budgets={C // 16},{C // 4},{C}",)
+  elif not decay and few:
     warnings += (
         f"at (Bp, n) = {', '.join(few)} a run has fewer than "
         f"{FEWEST_EVALUATIONS} evaluations, which launch.fit needs: raise "
@@ -298,18 +311,30 @@ def _rows_of_sweep(request: Request, q: Question,
   samples_ahead = config and (config.recipe.updates.in_flight
                               or config.recipe.filter.rounds > 1)
   seeds = request_lib.whole_numbers(request, "seeds", 0)
+  expected = functools.partial(prices.expected, cost_model)
   rows, skipped = without_done(request.cells.skip, sweep_cells.grid(
       pairs, C=C, seeds=seeds, base_lr=q.base_lr, base_batch=q.base_batch,
-      expected=functools.partial(prices.expected, cost_model)))
-  return rows, text_lib.Messages(
-      reason="", lead=(f"{many(len(pairs), 'pair')} (Bp, n) x "
-                       f"{many(len(seeds), 'seed')}", *lead),
-      warnings=warnings,
-      basis=(("sweep", "every run spends the whole budget, and also measures "
-              "every smaller one, because the learning rate is constant after "
+      expected=expected))
+  rows = sweep_cells.with_budgets(
+      rows, budgets, decay=decay, expected=expected,
+      at=config.checkpoint.at if config else ())
+  branched = ()
+  contains = ("every run spends the whole budget, and also measures every "
+              "smaller one, because the learning rate is constant after "
               "warm-up" + ("; a run to the smaller budget would differ in its "
                            "last steps, because the recipe samples ahead"
-                           if samples_ahead else "")),
+                           if samples_ahead else ""))
+  if decay:
+    contains = (f"recipe.optimizer.decay={decay}: each budget has a run of its "
+                "own, because its rate falls at its own end")
+  if any(row.decay == 0 for row in rows):
+    branched = ("decayed runs begin with the steps of a constant one (decay 0),"
+                " their trunk, which are sampled once",)
+  return rows, text_lib.Messages(
+      reason="", lead=(f"{many(len(pairs), 'pair')} (Bp, n) x "
+                       f"{many(len(seeds), 'seed')}", *branched, *lead),
+      warnings=warnings,
+      basis=(("sweep", contains),
              *(("left out", text) for text in skipped),
              rate_topic(request, q)))
 

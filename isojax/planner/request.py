@@ -87,7 +87,7 @@ def check_complete(request: Request) -> None:
   priced = request.hardware.machine is not None or (timed and not cells.sweep)
   missing = [text for text, is_missing in {
       "a budget: --rollouts=2e6 or, on a --machine, --hours=9, "
-      "--device_hours=144 or --usd=500": not budgets,
+      "--device_hours=144 or --usd=500": not budgets and not cells.budgets,
       "--machine=8xh100, which spends the budget": (
           priced and request.hardware.machine is None),
       "--model=Qwen/Qwen2.5-7B-Instruct or a folder with config.json, or "
@@ -98,7 +98,7 @@ def check_complete(request: Request) -> None:
           and request.hardware.measured is None)}.items() if is_missing]
   if missing:
     raise InputError("inputs are missing; give " + "; and ".join(missing))
-  if len(budgets) > 1:
+  if len(budgets) + bool(cells.budgets) > 1:
     raise InputError("give one budget: --rollouts=2e6; or, with --machine, "
                      "--hours=9, --device_hours=144 or --usd=500")
 
@@ -181,6 +181,23 @@ class Problems:
   D: int | None
   validation: int = 300  # problems, as in the paper
   is_measured: bool = False  # the stratum, by a file's counts
+
+
+def decay_of(request: Request) -> float:
+  """The config's recipe.optimizer.decay; 0 without a config.
+
+  InputError with --skip, whose runs are no part of decayed ones.
+  """
+  if request.config is None:
+    return 0.0
+  decay = request.config.recipe.optimizer.decay
+  if decay and request.cells.skip is not None:
+    raise InputError(
+        f"--skip={request.cells.skip} with recipe.optimizer.decay={decay}: a "
+        "decayed run to another C is neither part nor begin of these, and is "
+        "not extended; leave --skip out, launch.sweep leaves out complete runs"
+        ", or plan with --config.recipe.optimizer.decay=0")
+  return decay
 
 
 def problems(request: Request) -> Problems:
@@ -271,7 +288,7 @@ def check_effect(request: Request, law) -> None:
        ("metric",) if request.evidence.metric != "avg" else ()),
       (request.budget.rollouts is not None,
        "without --hours, --device_hours or --usd", ("sure",)),
-      (not cells.sweep, "without --sweep", ("B", "skip")),
+      (not cells.sweep, "without --sweep", ("B", "skip", "budgets")),
       (cells.sweep, "with --sweep, which needs --rollouts",
        ("hours", "device_hours", "usd")),
       (no_law, "when --sweep has its --n or --B", ("law", "metric")),

@@ -84,6 +84,10 @@ class Cells:
   sweep: bool = field(
       False, "Plan every `Bp` x `n` with Bp * n <= B_max to the same C; without"
       " `n`: the law's n, half and twice it.")
+  budgets: tuple = field(
+      (), "With `sweep` instead of `rollouts`: several budgets. At a constant "
+      "rate one run to the largest contains them; if the config's recipe."
+      "optimizer.decay is above 0, each has a run of its own.")
   skip: str | None = field(
       None, "With `sweep`: a fit.json; its runs that reached the budget are "
       "left out.")

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from isojax.core import plan_file
+from isojax.core import plan_file, sweep_cells
 from isojax.core.allocation import Allocation, FEWEST_M, nearest_power
 from isojax.core.format import (
   aligned,
@@ -49,7 +49,7 @@ class Messages:
 def decision(rows: Sequence[plan_file.Row]) -> str:
   """The allocation that all runs share, or their largest C, in a line."""
   first = rows[0].allocation
-  C = sum(row.allocation.C for row in rows)
+  C = sweep_cells.sampled(rows)
   if any(row.allocation != first for row in rows):
     most = max(row.allocation.C for row in rows)
     return f"{many(len(rows), 'run')} to C = {most:,}, {C:,} rollouts in all"
@@ -120,13 +120,15 @@ def cost_columns(expected: dict | None) -> list[str]:
 
 def table(rows: Sequence[plan_file.Row], D: int | None) -> str:
   """A line for each run, without columns that are empty in all of them."""
-  lines = [["row", "Bp", "n", "m", "M", "C", "lr", "epochs", "seed", *COSTS]]
+  lines = [["row", "Bp", "n", "m", "M", "C", "lr", "decay", "epochs", "seed",
+            *COSTS]]
   has_m = any(row.allocation.m is not None for row in rows)
   for i, row in enumerate(rows):
     a = row.allocation
     lines.append([
         str(i), str(a.Bp), str(a.n), str(a.kept) if has_m else "-",
         f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
+        "-" if row.decay is None else f"{row.decay:g}",
         number(a.M * a.Bp / D) if D else "-", str(row.seed),
         *cost_columns(row.expected)])
   filled = [i for i in range(len(lines[0]))

@@ -257,6 +257,16 @@ def test_a_sweep_says_that_it_cannot_be_fitted(tmp_path):
   assert few not in launch(*sweep, "--rollouts=16384", cwd=ROOT)[1]
 
 
+def test_the_command_leaves_out_what_the_rows_set(tmp_path):
+  """The trunk's row has decay 0, which the command line would contradict."""
+  _, out, _ = launch(
+      "--sweep", "--config=configs/hard.py", "--Bp=32", "--n=4",
+      "--config.recipe.optimizer.decay=0.3", "--config.eval.k=4",
+      "--budgets=4096,16384,65536", f"--out={tmp_path}/p.jsonl", cwd=ROOT)
+  assert ("isojax.main --config=configs/hard.py --config.eval.k=4 --plan="
+          in out.splitlines()[-1])
+
+
 def test_a_recipe_is_no_value(tmp_path):
   code, _, err = launch("--config=configs/hard.py", "--config.recipe=dapo",
                         *EASY[:1], cwd=ROOT)

@@ -275,6 +275,67 @@ def test_a_sweep_leaves_out_the_runs_that_exist(tmp_path):
     ask(n=(4,), **swept)
 
 
+def decayed(decay, **values):
+  config = hard.get_config()
+  config.recipe.optimizer.decay = decay
+  config.checkpoint.at = (64,)
+  return ask(config, **dict(sweep=True, budgets=("320", "1280", 5120), Bp=(4,),
+                            n=(8,)) | values)
+
+
+def test_a_decayed_sweep_has_a_trunk_and_a_run_of_each_budget():
+  """Steps of 32: 10, 40 and 160, of which 70 % are 7, 28 and 112."""
+  plan = decayed(0.3, seeds=(0, 1))
+  assert [(row.seed, row.allocation.M, row.decay) for row in plan.rows] == [
+      (seed, M, decay) for seed in (0, 1) for M, decay in (
+          (112, 0.0), (10, 0.3), (40, 0.3), (160, 0.3))]
+  trunk, branch, *_ = (row.config for row in plan.rows)
+  assert trunk["checkpoint"] == {"at": [64, 7 * 32, 28 * 32, 112 * 32]}
+  assert branch.keys() == {"seed", "alloc", "recipe"}
+  # 112 + 3 + 12 + 48 steps of 32, two seeds
+  assert plan.table().startswith("8 runs to C = 5,120, 11,200 rollouts in all")
+  config = hard.get_config()
+  config_file.override(config, trunk, "plan:1")
+  assert experiment.load(config).checkpoint.at == (64, 224, 896, 3584)
+
+
+@pytest.mark.parametrize("decay, values, steps", [
+    (0.0, {}, [(160, None)]),  # contains the smaller budgets
+    (1.0, {}, [(10, 1.0), (40, 1.0), (160, 1.0)]),  # no constant steps
+    (0.3, dict(budgets=(), rollouts=5120), [(160, 0.3)]),  # nothing to share
+    # 0.7 * 5 and 0.7 * 15 steps, rounded up; 0.9 * 10 is 9 in decimals
+    (0.3, dict(budgets=(160, 480)), [(11, 0.0), (5, 0.3), (15, 0.3)]),
+    (0.1, dict(budgets=(320, 640)), [(18, 0.0), (10, 0.1), (20, 0.1)])])
+def test_the_runs_of_budgets(decay, values, steps):
+  assert [(row.allocation.M, row.decay)
+          for row in decayed(decay, **values).rows] == steps
+
+
+def test_a_decayed_run_costs_the_steps_after_its_trunk():
+  priced = dict(machine="cpu-2core", prompt_tokens=12.0, response_tokens=11.0,
+                config=None)
+  del priced["config"]
+  trunk, *runs = decayed(0.3, **priced).rows
+  seconds = [row.expected["seconds"] for row in (trunk, *runs)]
+  assert seconds[3] < 0.6 * seconds[0]  # 48 steps of 112
+  alone, = decayed(0.3, **priced | dict(budgets=(), rollouts=5120)).rows
+  assert alone.expected["seconds"] > 2 * seconds[3]
+
+
+def test_smaller_C_of_a_decayed_run_are_no_budgets(tmp_path):
+  text = decayed(0.3, budgets=(), rollouts=5120).table()
+  assert "recipe.optimizer.decay=0.3: the smaller C of a run are not" in text
+  assert "--budgets=320,1280,5120" in text
+  assert "are not budgets" not in decayed(0.3).table()
+  with pytest.raises(InputError, match="--skip=x with recipe.optimizer.decay="
+                     "0.3: .*is not extended; leave --skip out"):
+    decayed(0.3, skip="x")
+  with pytest.raises(InputError, match="--budgets: no effect without --sweep"):
+    ask(budgets=(50,))
+  with pytest.raises(InputError, match="give one budget"):
+    decayed(0.3, rollouts=100)
+
+
 def of_config(machine="16xh100", config=(), **values):
   """A plan of configs/hard.py:qwen2.5-7b with some of its fields."""
   base = hard.get_config("qwen2.5-7b")
