@@ -11,6 +11,7 @@ import statistics
 
 from isojax.core import evaluate
 from isojax.core import model_shape as shape_lib
+from isojax.core.allocation import LORA_LR, PAPER_BATCH, PAPER_LR
 from isojax.core.format import duration, rounded
 from isojax.core.memory import DeviceBytes, Formats
 from isojax.core.shipped import shipped_path
@@ -217,6 +218,10 @@ def settings_of(request: Request, cost_model: CostModel | None) -> dict:
   needed = memory.memory(cost_model, memory.MOST_ROWS, cost_model.rows)
   free = needed.available - sum(needed.always.values())
   settings["model"]["path"] = request.model_path
+  optimizer = {}
+  if w.lora_rank:  # a file's rate is that of all weights
+    optimizer = {"optimizer": {"base_lr": PAPER_LR * LORA_LR,
+                               "base_batch": PAPER_BATCH}}
   return settings | {
       "sampler": {
           "slots": cost_model.rows, "dtype": w.formats.sampled,
@@ -225,7 +230,7 @@ def settings_of(request: Request, cost_model: CostModel | None) -> dict:
           "max_new_tokens": w.lengths.max_response},
       "recipe": {"loss": {
           "microbatch_tokens": cost_model.micro_rows * w.lengths.max_response,
-          "dtype": w.formats.compute, "remat": w.remat}}}
+          "dtype": w.formats.compute, "remat": w.remat}} | optimizer}
 
 
 def stratum_cost(cost_model: CostModel | None, D: int) -> str:
