@@ -388,7 +388,7 @@ def evaluated(folder, sets=(), step="newest", **section):
   with state_lib.claimed(setup_lib.prepare(config), str(folder),
                          evaluate=True) as context:
     evaluation.evaluate_checkpoint(
-        context, str(folder), step, "validation", sets)
+        context, str(folder), step, "validation", sets, policy=None)
   return records.read(path)[before:]
 
 

@@ -68,6 +68,9 @@ def test_an_own_critic_needs_memory():
   assert untied.always["critic"] == 12 * 52
   assert size(critic="shared").total == size().total
   assert size(ref_logp=True).always["reference"] == 4 * 50
+  averaged = size(average=True)
+  assert averaged.always["average"] == 4 * 50 and "average" in averaged.text
+  assert averaged.total - size().total == 4 * 50
   assert "critic" in size(critic="own").text and "critic" not in size().text
 
 
