@@ -139,8 +139,8 @@ def folder(bucket, request):
 # The files that take longest, first: none is left to one worker at the end.
 LONG = [f"test_{name}.py" for name in (
     "kill", "quick", "notebooks", "committed", "parity",  # marked ci
-    "crashes", "runs", "main", "update", "hosts", "reference_gradient", "split", "api",
-    "spender", "critic", "fit", "models", "sweep", "noise", "extending",
+    "crashes", "runs", "main", "update", "hosts", "reference_gradient", "split",
+    "api", "spender", "critic", "fit", "models", "sweep", "noise", "extending",
     "math_run", "installation", "learning")]
 
 
