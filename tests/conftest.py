@@ -157,8 +157,8 @@ def folder(bucket, request):
 # The files that take longest, first: none is left to one worker at the end.
 LONG = [f"test_{name}.py" for name in (
     "kill", "quick", "notebooks", "committed", "parity",  # marked ci
-    "runs", "main", "update", "hosts", "reference_gradient", "split", "api",
-    "critic", "fit", "models", "sweep", "extending",
+    "crashes", "runs", "main", "update", "hosts", "reference_gradient", "split",
+    "api", "critic", "fit", "models", "sweep", "end_of_run", "extending",
     "math_run", "installation", "learning")]
 
 
