@@ -129,6 +129,8 @@ def parse(argv: list[str]) -> list[str]:
     if path(argv):
       config_file.read_config(path(argv))  # raises with the line of its code
     raise InputError(str(error).strip().splitlines()[-1].strip()) from None
+  except BrokenPipeError:  # of --help
+    raise
   except Exception:  # of the config's code, or an unknown key
     config = config_file.read_config(path(argv))
     for name in [word.lstrip("-").partition("=")[0] for word in argv]:
