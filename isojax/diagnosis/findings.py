@@ -188,7 +188,7 @@ def _alarms(run: History, o):
   records = [(line["step"], i, line | {"kind": "train"})
              for i, line in enumerate(run.train)]
   records += [(line["step"], math.inf, line | {"kind": "eval"})
-              for line in run.evals if {"correct", "k"} <= line.keys()]
+              for line in run.evals if {"correct", "k", "avg"} <= line.keys()]
   had_steps = False
   for step, i, record in sorted(records, key=lambda row: row[:2]):
     x, verdicts = watch.check(record)

@@ -44,7 +44,10 @@ def standard_error(values) -> float:
 
 
 def column(lines, name: str) -> list[float]:
-  """The values of a field in lines, without absent, null and NaN ones."""
+  """The values of a field in lines, without absent, null and NaN ones.
+
+  Lines of other trainers have numbers alone, see logs.log_file.
+  """
   return [line[name] for line in lines
           if name in line and line[name] is not None
           and line[name] == line[name]]
@@ -214,6 +217,12 @@ class History:
   @functools.cached_property
   def spent(self) -> list[float]:
     """The rollouts of each line; 1 each if the log does not state them."""
+    counts = self._counted
+    # A counter that stands still or falls is no cost.
+    return counts if sum(counts) > 0 <= min(counts) else [1.0] * len(counts)
+
+  @property
+  def _counted(self) -> list[float]:
     if all("rollouts" in line for line in self.train):
       C = [line["rollouts"] for line in self.train]
       steps = [line["step"] for line in self.train]
@@ -343,6 +352,8 @@ class History:
 
   @property
   def dropped(self) -> bool:
+    if not self.avg:
+      return False
     lost = self.best["avg"] - self.avg[-1]["avg"]
     return lost > MIN_DROP * abs(self.best["avg"])
 

@@ -59,9 +59,9 @@ def _group_size(log: Runs) -> int | None:
   """
   file = log.file
   counts = [name for pattern, unit in file.form.sampled if unit == ROLLOUTS
-            for name in file.names if re.fullmatch(pattern, name)]
+            for name in file.numbers if re.fullmatch(pattern, name)]
   shares = [name for field in ("all_incorrect", "all_correct")
-            for name in file.form.columns(field, file.names)]
+            for name in file.form.columns(field, file.numbers)]
   steps = [(number(where, count, line[count], 1), float(line[share]))
            for where, line in log.lines for count in counts for share in shares
            if {count, share} <= line.keys() and 0 < float(line[share]) < 1]

@@ -73,7 +73,7 @@ def curves_of(log: Runs) -> list[Curve]:
 def rewards_of(file: LogFile) -> list[str]:
   """The names of training rewards; accuracies come first."""
   return sorted(filter(file.form.is_reward, not_all_zero(
-      file, file.form.columns("reward", file.names))),
+      file, file.form.columns("reward", file.numbers))),
                 key=lambda name: not re.search("acc|correct", name))
 
 
@@ -152,7 +152,7 @@ def _at_one_k(file: LogFile, by_field: dict, fixed: dict
 def _only_metric(file: LogFile) -> str | None:
   """The accuracy in a table of one metric, or the only one of evaluations."""
   names = [] if file.kind != "table" else [
-      name for name in file.names if name not in (
+      name for name in file.numbers if name not in (
           file.run_key, file.reading.axis, *EVAL_FIELDS, *file.form.step,
           *file.reading.columns.values())]
   rates = [name for name in names

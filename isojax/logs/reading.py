@@ -310,7 +310,7 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
   train = metrics.rewards_of(file)
   count = lambda name: len(metrics.numbers(file, name))
   used = {name for curve in curves for name in curve.source.values()}
-  others = sorted((name for name in file.names if name not in {*train, *used}
+  others = sorted((name for name in file.numbers if name not in {*train, *used}
                    and metrics.EVALUATED.search(name)
                    and metrics.ACCURACY.search(name)
                    and not metrics.NO_RATE.search(name)), key=count,

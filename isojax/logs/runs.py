@@ -8,7 +8,6 @@ import bisect
 import collections
 import itertools
 import json
-import math
 import os
 import re
 import tomllib
@@ -22,6 +21,7 @@ from isojax.logs.log_file import LogFile, named_groups
 
 REQUIRED = {"Bp": "problems per step", "n": "rollouts per problem",
             "step": "updates made"}
+MAX_ROLLOUTS = 1e15  # a larger count is no count
 EXAMPLES = {"Bp": 32, "n": 8, "step": 100}  # values in messages
 
 
@@ -77,12 +77,12 @@ class Runs:
     """Run -> update -> unit -> the count in the log."""
     file, runs = self.file, collections.defaultdict(dict)
     units = {name: unit for pattern, unit in file.form.sampled
-             for name in file.names if re.fullmatch(pattern, name)}
+             for name in file.numbers if re.fullmatch(pattern, name)}
     for where, line in file.table:
       counts = collections.Counter()
       for name in units.keys() & line.keys() if file.step in line else ():
         counts[units[name]] += number(where, name, line[name])
-      if counts and math.isfinite(sum(counts.values())):
+      if counts and abs(sum(counts.values())) < MAX_ROLLOUTS:
         update = typed(where, line[file.step], "step", file.step)
         runs[file.run(line)].setdefault(
             update + file.form.before_update, {}).update(counts)

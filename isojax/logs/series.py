@@ -59,9 +59,9 @@ def read(path: str, reading: Reading | None = None, *, run: str | None = None
   run = next(iter(runs), None) if run is None else run
   fields, options = log.constants_of(run)
   source = {field: names[0] for field in form.fields
-            if (names := not_all_zero(file, form.columns(field, file.names)))}
+            if (names := not_all_zero(file, form.columns(field, file.numbers)))}
   source |= {field: name for field, name in columns.items() if field in FIELDS}
-  source |= {name: name for name in file.names if PART.fullmatch(name)}
+  source |= {name: name for name in file.numbers if PART.fullmatch(name)}
   names = source | {field: name for field, name in file.field_names()
                     if name in file.names and field not in METRICS}
   if file.kind == "table" and file.step is None and run is None and (
@@ -95,7 +95,7 @@ def _notes(log: Runs, train: list[dict], names: dict[str, str]):
   """Yields notes on rewards that look wrong; `names` as in Series."""
   parts = {name: {line[name] for _, line in log.lines
                   if isinstance(line.get(name), (int, float))}
-           for name in log.file.names if PART.fullmatch(name)}
+           for name in log.file.numbers if PART.fullmatch(name)}
   if zero := [name for name, values in parts.items() if values == {0}]:
     yield f"0 in every step: {', '.join(zero)}"
   total = names.get("reward")
@@ -133,7 +133,7 @@ def _estimator(file: LogFile) -> dict:
 def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
   """A dict for each training step that has a value in the log."""
   steps, form = collections.defaultdict(dict), log.file.form
-  counts = form.columns("zero_std_count", log.file.names)
+  counts = form.columns("zero_std_count", log.file.numbers)
   curve = Curve(None, None, source | {name: name for name in counts}, True)
   for _, _, order, _, line in curve_lines(log, [curve]):
     step = line.pop("step", order) + form.before_update
