@@ -21,6 +21,7 @@ from isojax.logs.metrics import Curve
 from isojax.logs.runs import lacking, REQUIRED, Runs
 
 CURVE = "run_id", "seed", "Bp", "n", "eval_set", "k"  # they identify a curve
+FLOAT32_EPS = 2**-23  # relative
 MAX_FRACTION = 2.0  # a larger accuracy is in percent
 
 
@@ -144,13 +145,21 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
       _set_sampling_policy(fields, file.form, previous, run)
     for field, (low, high) in reading.scale.items():
       if field in fields:
-        fields[field] = (fields[field] - low) / (high - low)
+        fields[field] = _scaled(fields[field], low, high)
     if numbered:
       _check_order(where, fields, reading.axis, reached)
     else:
       fields["rollouts"] = log.rollouts_after(run, fields)
     rows.append(Row(where, fields))
   return rows
+
+
+def _scaled(value: float, low: float, high: float) -> float:
+  """The value with low as 0 and high as 1, also if it was stored as float32."""
+  scaled = (value - low) / (high - low)
+  rounding = FLOAT32_EPS * max(abs(low), abs(high)) / (high - low)
+  return next((float(end) for end in (0, 1)
+               if abs(scaled - end) <= rounding), scaled)
 
 
 def _check_order(where: str, fields: dict, axis: str, reached: dict) -> None:

@@ -69,6 +69,14 @@ class Runs:
     """Whether the log counts rollouts that were sampled and discarded."""
     return not self.units <= {ROLLOUTS, TOTAL, base.STEP}
 
+  @property
+  def compares_no_groups(self) -> bool:
+    """Whether advantages have no baseline by group: a critic, or the option."""
+    file = self.file
+    estimator = self.log_options.get(file.form.settings.get("estimator"))
+    return estimator in base.UNGROUPED or bool(
+        file.form.columns("value_loss", file.numbers))
+
   def constants_of(self, run: str | None) -> tuple[dict, dict]:
     """The constant fields and the options of a run."""
     return self.constants[None if None in self.constants else run]
