@@ -26,6 +26,8 @@ class Row:
 
   where: str  # file:line
   fields: dict
+  falling: str | None = None  # how the learning rate of its run falls
+  joined: bool = False  # a point of a curve of several runs, see budgets
 
   @property
   def path(self) -> str:

@@ -143,11 +143,11 @@ def _with_numbers(table: list, texts: set[str]) -> tuple[list, list[str]]:
           found := parsed_number(value)) is None else found
       for name, value in line.items()}) for where, line in table]
   numeric = {name for _, line in rows for name, value in line.items()
-             if name not in texts and _is_number(value)}
+             if name not in texts and is_number(value)}
   wrong = {}  # name -> (file:line, value) of what is no number
   for where, line in rows:
     for name in [name for name, value in line.items()
-                 if name in numeric and not _is_number(value)]:
+                 if name in numeric and not is_number(value)]:
       wrong.setdefault(name, []).append((where, line.pop(name)))
   return rows, [
       f"{places[0][0]}: {name} is {places[0][1]!r:.40}, no number: left out"
@@ -155,7 +155,7 @@ def _with_numbers(table: list, texts: set[str]) -> tuple[list, list[str]]:
       for name, places in wrong.items()]
 
 
-def _is_number(value) -> bool:
+def is_number(value) -> bool:
   return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

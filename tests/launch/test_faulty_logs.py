@@ -9,6 +9,7 @@ import pytest
 
 import isojax
 from isojax.diagnosis import symptoms
+from isojax.errors import InputError
 from isojax.logs import reading
 from isojax.logs.fields import Reading
 
@@ -238,3 +239,49 @@ def test_a_resumed_file_is_one_run(suffix, tmp_path):
   found, notes = reading.read([str(path)], Reading(), flag="records")
   assert [row.fields["step"] for row in found] == list(range(1, 101))
   assert any("a resumed run" in note for note in notes)
+
+
+# ---- Learning rates that fall
+
+
+def rated(path, key, rates):
+  return written(path, [{"step": i, key: rate, "avg": 0.2 + 0.01 * i}
+                        for i, rate in enumerate(rates, 1)])
+
+
+CONSTANT = [1e-7, 5e-7] + [1e-6] * 10  # after a warm-up
+FALLING = {"linear": [1e-6 * (1 - i / 12) for i in range(12)],
+           "cosine": [1e-6 * (0.55 + 0.45 * math.cos(math.pi * i / 11))
+                      for i in range(12)],
+           "warm-up and cosine": [1e-7, 5e-7] + [
+               1e-6 * (0.55 + 0.45 * math.cos(math.pi * i / 9))
+               for i in range(10)]}
+
+
+@pytest.mark.parametrize("key", ["lr", "learning_rate", "actor/lr"])
+@pytest.mark.parametrize("form", FALLING)
+def test_a_falling_rate_makes_one_point(key, form, tmp_path):
+  falling = rated(tmp_path / "a.jsonl", key, FALLING[form])
+  constant = rated(tmp_path / "b.jsonl", key, CONSTANT)
+  rows, _ = reading.read([falling, constant], Reading(
+      kind="table", fixed={"Bp": 2, "n": 4}), flag="records")
+  rows, (note,) = reading.budgets(rows)
+  steps = {path: [row.fields["step"] for row in rows if row.path == path]
+           for path in (falling, constant)}
+  assert steps == {falling: [12], constant: list(range(1, 13))}
+  ends = max(FALLING[form]), FALLING[form][-1]
+  assert "{} falls from {:g} to {:g}".format(key, *ends) in note
+
+
+def test_runs_of_several_budgets_are_one_curve(tmp_path):
+  """Runs of 12, 24, 36 and 48 steps; two of them have 24."""
+  paths = [rated(tmp_path / f"{i}-s{i}.jsonl", "lr", [
+      1e-6 * (1 - j / steps) for j in range(steps)])
+           for i, steps in enumerate((12, 24, 24, 36, 48))]
+  logs = isojax.read(paths, fixed={"Bp": 2, "n": 4}, from_path=r"s(?P<seed>\d)")
+  (run,) = logs.study.runs
+  assert run.C_E.tolist() == [96, 192, 288, 384]
+  assert run.reward_E.tolist() == pytest.approx([.32, .44, .56, .68])
+  assert any("lr falls from 1e-06 to" in note for note in logs.notes)
+  with pytest.raises(InputError, match="a curve needs 3 usable evaluations"):
+    isojax.read(paths[:2], fixed={"Bp": 2, "n": 4})
