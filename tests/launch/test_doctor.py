@@ -525,6 +525,18 @@ def test_the_command():
       done.stdout)
 
 
+@pytest.mark.parametrize("level, code", [
+    (None, 0), ("wrong", 0), ("costly", 1), ("note", 1)])
+def test_fail_on_is_an_exit_code(level, code, tmp_path):
+  path = tmp_path / "a.log"  # one costly finding
+  path.write_text(trl(*[{"step": i, "zero": 0.7, "reward": 0.3 + i / 50,
+                         "norm": 0.1} for i in range(1, 26)]))
+  done = command.run("launch.doctor", str(path), *(
+      [f"--fail_on={level}"] if level else []))
+  assert done.returncode == code, done.stdout + done.stderr
+  assert "COSTLY" in done.stdout and "WRONG" not in done.stdout
+
+
 def test_evaluations_alone_have_the_n_that_was_given():
   screen = str(isojax.doctor("isojax/assets/logs/simulated.csv", run="n8-0",
                              fixed=dict(n=8, Bp=32)))
