@@ -54,8 +54,8 @@ def chat(folder: str) -> None:
     print("a question a line; Ctrl-D ends", file=sys.stderr)
   for question in sys.stdin:
     if question.strip():
-      print(*sample(question.strip(), template=True, temperature=0.0),
-            flush=True)
+      print(*map(samples.printable, sample(
+          question.strip(), template=True, temperature=0.0)), flush=True)
 
 
 def main(argv) -> None:

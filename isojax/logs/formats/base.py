@@ -9,6 +9,9 @@ from isojax.ledger import records
 # Keys of Format.settings for the sizes of a step: problems, rollouts, and
 # rollouts per problem.
 SIZES = ("Bp", "batch", "n")
+# Advantage estimators, of any trainer, without a baseline by group.
+UNGROUPED = {"gae", "gae_whitened", "reinforce", "reinforce_pp",
+             "reinforce_plus_plus", "remax"}
 METRICS = ("avg", "best", "worst")
 EVAL_FIELDS = records.FIELDS["eval"]
 # Units in which trainers count the rollouts of a step; see Format.sampled.
@@ -35,7 +38,8 @@ class Format:
   # zero_std (share of groups of equal rewards), zero_std_count (number of such
   # groups, summed over the names that match), response_length_max, mismatch_kl
   # (of sampler and trainer), teacher_kl (of distillation), value_loss (of a
-  # critic), trained_reward (with what is added to the answers' score).
+  # critic), trained_reward (with what is added to the answers' score),
+  # advantage_max and advantage_min.
   fields: dict[str, str] = dataclasses.field(default_factory=dict)
   # (field of any line, its name), such as ("epoch", "train/epoch").
   names: tuple[tuple[str, str], ...] = ()
@@ -48,6 +52,7 @@ class Format:
   # isojax.diagnosis.rules.WORDS.
   settings: dict[str, str] = dataclasses.field(default_factory=dict)
   options: tuple[str, ...] = ()  # further whole numbers that --fixed may set
+  group_sizes: str | None = None  # pattern of options that `resolve` needs
   # Options for the problems of a generated batch: their number, or a factor of
   # Bp. Without either the batch has Bp.
   gen_batch_size: str | None = None
