@@ -10,7 +10,7 @@ import re
 from isojax.errors import InputError
 from isojax.logs.formats.base import EVAL_FIELDS
 
-TEXT = ("kind", "run_id", "model", "task", "split", "eval_set")
+TEXT = ("kind", "run_id", "model", "task", "split", "eval_set", "policy")
 POSITIVE = ("Bp", "n", "m", "k")  # integers from 1
 WHOLE = ("step", "rollouts", "seed", "prompt_tokens", "sampled_tokens",
          "trained_tokens")  # integers from 0
