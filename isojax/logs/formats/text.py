@@ -20,9 +20,8 @@ from etils import epath
 
 from isojax.core.format import duration
 from isojax.errors import InputError, reason
-from isojax.logs.fields import parsed_number
 from isojax.logs.formats import events, FORMATS
-from isojax.logs.formats.base import Format
+from isojax.logs.formats.base import Format, parsed_number
 
 MAX_BYTES = 1 << 30  # bytes of a file
 # Longer numbers are cut: they are infinite, or their last digits are below the
