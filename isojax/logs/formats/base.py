@@ -22,9 +22,7 @@ PASSED = "percent of the groups"  # left by a filter
 ROLLOUTS = "rollouts"
 TOTAL = "rollouts so far"  # without the rollouts of the line's step
 STEP = "rollouts of the step"  # is added to TOTAL
-
-
-MAX_NUMBER = 10**100
+MAX_NUMBER = 10**100  # larger ones are infinite, see parsed_number
 
 
 def parsed_number(value) -> int | float | None:
