@@ -5,10 +5,9 @@ import dataclasses
 import difflib
 import json
 import math
-import re
 
 from isojax.errors import InputError
-from isojax.logs.formats.base import EVAL_FIELDS
+from isojax.logs.formats.base import EVAL_FIELDS, parsed_number
 
 TEXT = ("kind", "run_id", "model", "task", "split", "eval_set", "policy")
 POSITIVE = ("Bp", "n", "m", "k")  # integers from 1
@@ -16,7 +15,6 @@ WHOLE = ("step", "rollouts", "seed", "prompt_tokens", "sampled_tokens",
          "trained_tokens")  # integers from 0
 TRAINING = "training reward"  # eval_set of the rewards of training rollouts
 FEWEST = 3  # evaluations of a run that a curve needs
-MAX_NUMBER = 10**100
 LISTED = 12  # names that a message lists
 
 
@@ -92,25 +90,6 @@ def typed(where: str, value, field: str, column: str | None = None,
     return number(where, name, value)
   found = parsed_number(value)
   return value if found is None else float(found)
-
-
-def parsed_number(value) -> int | float | None:
-  """The number that a value of a log is or spells; None if it is none.
-
-  W&B writes NaN as text, and CSV has only texts. Numbers above MAX_NUMBER are
-  infinite, so that no square or sum of others overflows.
-  """
-  if isinstance(value, str):
-    try:
-      value = int(value) if re.fullmatch(r"\s*[+-]?[0-9]{1,300}\s*", value
-                                         ) else float(value)
-    except ValueError:
-      return None
-  if isinstance(value, bool) or not isinstance(value, (int, float)):
-    return None
-  if abs(value) > MAX_NUMBER:
-    return math.inf if value > 0 else -math.inf
-  return value
 
 
 def number(where: str, name: str, value, least: int | None = None):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import math
 import re
 
 from isojax.ledger import records
@@ -21,6 +22,26 @@ PASSED = "percent of the groups"  # left by a filter
 ROLLOUTS = "rollouts"
 TOTAL = "rollouts so far"  # without the rollouts of the line's step
 STEP = "rollouts of the step"  # is added to TOTAL
+MAX_NUMBER = 10**100  # larger ones are infinite, see parsed_number
+
+
+def parsed_number(value) -> int | float | None:
+  """The number that a value of a log is or spells; None if it is none.
+
+  W&B writes NaN as text, and CSV has only texts. Numbers above MAX_NUMBER are
+  infinite, so that no square or sum of others overflows.
+  """
+  if isinstance(value, str):
+    try:
+      value = int(value) if re.fullmatch(r"\s*[+-]?[0-9]{1,300}\s*", value
+                                         ) else float(value)
+    except ValueError:
+      return None
+  if isinstance(value, bool) or not isinstance(value, (int, float)):
+    return None
+  if abs(value) > MAX_NUMBER:
+    return math.inf if value > 0 else -math.inf
+  return value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from etils import epath
 from isojax.core.format import duration
 from isojax.errors import InputError, reason
 from isojax.logs.formats import events, FORMATS
-from isojax.logs.formats.base import Format
+from isojax.logs.formats.base import Format, parsed_number
 
 MAX_BYTES = 1 << 30  # bytes of a file
 # Longer numbers are cut: they are infinite, or their last digits are below the
@@ -363,8 +363,8 @@ def _has_ended(lines: list[dict]) -> bool:
 
   The trainer printed its runtime, or its learning rate has fallen to 0.
   """
-  rates = [float(line["learning_rate"]) for line in lines if re.fullmatch(
-      r"[\d.]+(?:e-?\d+)?", str(line.get("learning_rate")))]
+  rates = [rate for line in lines if (
+      rate := parsed_number(line.get("learning_rate"))) is not None]
   return any("train_runtime" in line for line in lines) or (
       len(rates) > 1 and rates[-1] < 2 * max(rates) / len(rates))
 
