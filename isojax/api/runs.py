@@ -154,10 +154,9 @@ class Run:
     step, params = self._policy
     history = evaluation_lib.history_at(self.workdir, step)
     with progress_lib.printed(False), rollouts_lib.grading(setup) as grader:
-      return state_lib.record_fields(self._setup, "eval", history) | (
-          evaluation_lib.evaluation(
-              setup, grader, params, step, preemption.Stop(), split=split,
-              policy=self._which))
+      return records_lib.as_line(evaluation_lib.evaluation(
+          self._setup, setup, grader, params, history, preemption.Stop(),
+          split=split, policy=self._which))
 
   @unchained
   def export(self, out: Path, *, dtype: str = "float32") -> None:

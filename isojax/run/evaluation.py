@@ -16,6 +16,7 @@ from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
 from isojax.run.setup import Setup
+from isojax.run.state import History
 from isojax.runtime import hosts, preemption, rng
 from isojax.sampling import engine
 from isojax.tasks import grader as grader_lib
@@ -27,49 +28,53 @@ MAX_NAMED_RUNS = 5  # in a message
 
 
 def both_policies(setup: Setup, grader: rollouts_lib.Grading, train: TrainState,
-                  step: int, stop: preemption.Stop, *, store_texts) -> dict:
+                  history: History, stop: preemption.Stop, *,
+                  store_texts) -> records.EvalRecord:
   """Evaluates the kept policy, and with eval.current also the current one.
 
-  Returns the fields of an eval record. Both get the same random numbers.
+  Both get the same random numbers.
   """
   kept, *others = setup.policies
   evaluated = lambda which, **options: evaluation(
-      setup, grader, setup.policy(train, which), step, stop, policy=which,
-      **options)
-  fields = evaluated(kept, store_texts=store_texts)
-  if setup.e.eval.current:
-    [current] = others
-    other = evaluated(current)
-    fields["current"] = {name: other[name] for name in evaluate.FIELDS}
-  return fields
+      setup, setup, grader, setup.policy(train, which), history, stop,
+      policy=which, **options)
+  record = evaluated(kept, store_texts=store_texts)
+  if not setup.e.eval.current:
+    return record
+  [current] = others
+  other = evaluated(current)
+  return dataclasses.replace(record, current={
+      name: getattr(other, name) for name in evaluate.FIELDS})
 
 
-def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
-               step: int, stop: preemption.Stop, *, policy: str,
-               split: str = "validation", store_texts=lambda *_: None) -> dict:
-  """Samples setup.validation; returns the fields of an eval record.
+def evaluation(run: Setup, setup: Setup, grader: rollouts_lib.Grading, params,
+               history: History, stop: preemption.Stop, *, policy: str,
+               split: str = "validation", store_texts=lambda *_: None
+               ) -> records.EvalRecord:
+  """Samples setup.validation after the steps of `history`.
 
-  `policy` names the policy of `params` in the record. `split` names these
-  problems; after `on_split` they are those of another split.
+  `setup` is that of the run, or a result of `on_split` for other problems, and
+  `split` names these in the record, as `policy` names the policy of `params`.
   store_texts(prompts, rollouts, groups, advantage) stores some answers.
   """
   e, k = setup.e, setup.e.eval.k
   sampled = rollouts_lib.sample_problems(
       setup, grader, params, "validation",
       np.arange(len(setup.stratum.validation)), k,
-      rng.stream(e.seed, "eval", step), e.eval, stop)
+      rng.stream(e.seed, "eval", history.step), e.eval, stop)
   graded = sampled.graded
   reward_PxN, mask_PxN = algorithm.by_problem(graded.correct_B, sampled.n_P)
   store_texts(setup.validation, sampled.rollouts,
               algorithm.Groups(reward_PxN, mask_PxN, mask_PxN), None)
   for line in grader_lib.first_lines(graded.lost):
     hosts.say(f"evaluation: not judged, counted as incorrect: {line}")
-  return {"eval_set": f"{setup.stratum.header['stratum']}/{split}",
-          "policy": policy, "current": None,
-          "temperature": e.eval.temperature, "top_p": e.eval.top_p,
-          "reward_parts": rewards.part_means(graded.parts_B),
-          **evaluate.at_k(graded.correct_B.reshape(-1, k),
-                          np.array(graded.vote_B, object).reshape(-1, k))}
+  return records.EvalRecord(
+      **state_lib.run_fields(run, history),
+      eval_set=f"{setup.stratum.header['stratum']}/{split}", policy=policy,
+      temperature=e.eval.temperature, top_p=e.eval.top_p,
+      reward_parts=rewards.part_means(graded.parts_B),
+      **evaluate.at_k(graded.correct_B.reshape(-1, k),
+                      np.array(graded.vote_B, object).reshape(-1, k)))
 
 
 def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
@@ -120,16 +125,15 @@ def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
   history = history_at(folder, step)
   for name, eval_setup in setups.items():
     with rollouts_lib.grading(eval_setup) as grader:
-      record = state_lib.record_fields(setup, "eval", history) | evaluation(
-          eval_setup, grader, params, step, preemption.Stop(),
-          policy=policy) | {
-              "eval_set": name, "alarms": []}
+      record = dataclasses.replace(evaluation(
+          setup, eval_setup, grader, params, history, preemption.Stop(),
+          policy=policy), eval_set=name)
     if hosts.first():
       append(folder, record)
-      print(f"{name}: {monitor.evaluation_line(record)}")
+      print(f"{name}: {monitor.evaluation_line(records.as_line(record))}")
 
 
-def append(folder: str, record: dict) -> None:
+def append(folder: str, record: records.EvalRecord) -> None:
   """Adds a record to the evaluations of a run's checkpoints."""
   path = os.path.join(folder, state_lib.EVALUATIONS)
   with records.open_ledger(path) as ledger:

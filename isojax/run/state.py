@@ -58,6 +58,13 @@ class History:
         totals={name: record[name] for name in records.TOTALS},
         solved=self.solved.union(record["solved"] or ()))
 
+  def spending(self, rollouts: int, **spent) -> "History":
+    """The history with one more step that spent `rollouts` and these totals."""
+    return dataclasses.replace(
+        self, step=self.step + 1, rollouts=self.rollouts + rollouts,
+        totals={name: value + spent[name]
+                for name, value in self.totals.items()})
+
 
 def history_of(run_records: list[dict]) -> History:
   return functools.reduce(History.after, run_records, History())
@@ -84,17 +91,17 @@ def task_name(setup: Setup) -> str:
   return f"python-{setup.identity['reward_sha256'][:12]}"
 
 
-def record_fields(setup: Setup, kind: str, history: History) -> dict:
-  """The fields that both kinds of records have, but for the alarms.
+def run_fields(setup: Setup, history: History) -> dict:
+  """The fields of a Record that the run and what it has spent so far give.
 
   `history` is that at the record's step.
   """
   e, D = setup.e, len(setup.stratum.train)
-  return {"kind": kind, "run_id": setup.run_id, "seed": e.seed,
-          "model": e.model.path, "task": task_name(setup),
-          "split": setup.stratum.header["stratum"], "Bp": e.alloc.Bp,
-          "n": e.alloc.n, "m": e.alloc.kept, "D": D, "step": history.step,
-          "rollouts": history.rollouts, "unix_time": round(time.time(), 3),
+  return {"run_id": setup.run_id, "seed": e.seed, "model": e.model.path,
+          "task": task_name(setup), "split": setup.stratum.header["stratum"],
+          "Bp": e.alloc.Bp, "n": e.alloc.n, "m": e.alloc.kept, "D": D,
+          "step": history.step, "rollouts": history.rollouts,
+          "unix_time": round(time.time(), 3),
           "resumed_with": setup.resumed_with,
           "epoch": history.step / (D // e.alloc.Bp),  # D // Bp steps each
           **history.totals}

@@ -126,13 +126,14 @@ def tested(run, policy: str, step: int, store: str) -> dict:
       run._setup, run.workdir, step, store=store, policy=policy)
   params = setup.merge(setup_lib.frozen_base(setup), trained)
   with progress.printed(False), rollouts_lib.grading(setup) as grader:
-    fields = evaluation.evaluation(
-        setup, grader, params, step, preemption.Stop(), policy=policy,
-        split="test")
+    record = evaluation.evaluation(
+        run._setup, setup, grader, params,
+        evaluation.history_at(run.workdir, step), preemption.Stop(),
+        policy=policy, split="test")
   best = {f"best@{k}": round(float(evaluate.best_at_k(
-      fields["correct"], stored=TEST_SAMPLES, k=k).mean()), 5) for k in AT_K}
-  return {"k": TEST_SAMPLES, "avg": round(fields["avg"], 5), **best,
-          "correct": fields["correct"]}
+      record.correct, stored=TEST_SAMPLES, k=k).mean()), 5) for k in AT_K}
+  return {"k": TEST_SAMPLES, "avg": round(record.avg, 5), **best,
+          "correct": record.correct}
 
 
 def policies(decay: float) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ RECORDS = base.Format(
     step=("step",),
     marks="kind|split|(?:prompt|sampled|trained)_tokens|device_seconds|"
     "skipped_updates|chain",
-    fields={name: name for name in records.COMMON + records.TRAIN}
+    fields={name: name for name in sorted(records.FIELDS["train"])}
     | {"reward": "reward shaped_reward"},
     settings=OPTIONS | {"estimator": OPTIONS["std"]},
     counters=("rollouts", "epoch", *records.TOTALS), **COMMON)
