@@ -525,6 +525,14 @@ def test_the_command():
       done.stdout)
 
 
+def test_verdicts_do_not_tell_equal_groups_of_shaped_rewards():
+  line = {"all_incorrect": 1.0, "all_correct": 0.0, "reward": 0.0,
+          "shaped_reward": -0.3, "grad_norm": 0.0}
+  assert doctor.with_dead_groups(line, True) == line
+  equal = doctor.with_dead_groups(line | {"shaped_reward": 0.0}, True)
+  assert equal["zero_std"] == 1.0 and equal["dead"]
+
+
 @pytest.mark.parametrize("level, code", [
     (None, 0), ("wrong", 0), ("costly", 1), ("note", 1)])
 def test_fail_on_is_an_exit_code(level, code, tmp_path):
