@@ -65,8 +65,8 @@ def chat(folder: str) -> None:
   for question in sys.stdin:
     if question.strip():
       try:
-        print(*sample(question.strip(), template=True, temperature=0.0),
-              flush=True)
+        print(*map(samples.printable, sample(
+            question.strip(), template=True, temperature=0.0)), flush=True)
       except InputError as error:  # such as a question that is too long
         say(f"isojax: {error}")
     say("> ", end="")

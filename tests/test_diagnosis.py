@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import random
 
 import pytest
 
@@ -58,6 +59,15 @@ def test_a_warning_is_given_once(fields, words):
     (FLAT, False, None),  # tokens are compared over the batch
     (DEAD | {"grad_norm": 0.1}, False, "the rewards give no gradient"),
     (FLAT | {"grad_norm": 0.0}, False, "so no gradient; take"),
+    # Verdicts are equal, the shaped rewards are not: by `zero_std`, or unknown.
+    (DEAD | {"zero_std": 0.5, "grad_norm": 0.1}, True, None),
+    (DEAD | {"shaped_reward": -0.3, "grad_norm": 0.1}, True, None),
+    (DEAD | {"shaped_reward": 0.0, "zero_std": 1.0, "grad_norm": 0.1}, True,
+     "no group had a right and a wrong rollout"),
+    # Every answer has 0.8444; the gradient is that of the KL.
+    ({"reward": 0.8444, "all_incorrect": 0.0, "all_correct": 0.0,
+      "shaped_reward": 0.8444, "zero_std": 1.0}, True,
+     "are equal (mean 0.844), so the rewards give no gradient; check the"),
     # Rewards between 0 and 1, equal in each group.
     ({"all_incorrect": 0.0, "all_correct": 0.0, "grad_norm": 0.0}, True,
      "no rollout had a gradient")])
@@ -116,6 +126,58 @@ def test_a_note_does_not_replace_a_grave_finding():
 def test_shorter_answers_of_solved_problems_are_sound():
   lines = lengths(1759.0, 150.0, reward=0.5).train
   assert "length" not in {f.name for f in findings.diagnose(History(lines), {})}
+
+
+@pytest.mark.parametrize("reward, cut", [(0.34, False), (0.2, True)])
+def test_answers_that_end_by_a_rule_of_the_reward_are_not_cut_off(reward, cut):
+  """99 % end without an EOS: of these 0.33 / 0.99 are paid, or 0.19 / 0.99."""
+  fields = {"truncated": 0.99, "reward": reward}
+  assert any("cut off" in text for text in warnings_of((30, fields))) == cut
+  run_ = History(tuple(LINE | fields | {"step": i} for i in range(30)))
+  assert ("cut" in {f.name for f in findings.diagnose(run_, {})}) == cut
+  # Of another trainer's log the reward of a cut answer is not known.
+  (text,) = [f.text for f in findings.diagnose(dataclasses.replace(
+      run_, train=tuple({name: line[name] for name in (
+          "step", "truncated", "reward")} for line in run_.train)), {})
+             if f.name == "cut"]
+  assert text.startswith("99% of the rollouts")
+
+
+def test_a_note_hides_no_finding():
+  """Noise of a small entropy is no rise; a note does not hide `flat`."""
+  noisy = [{"step": i, "reward": 0.5 + 0.03 * (-1)**i,
+            "entropy": 0.01 if i < 60 or i % 20 else 0.7} for i in range(100)]
+  found = {f.name: f for f in findings.diagnose(History(tuple(noisy)), {})}
+  assert "blow_up" not in found
+  assert "raise the learning rate" in found["flat"].advice
+  rising = [line | {"entropy": 0.1 if line["step"] < 50 else 0.5}
+            for line in noisy]
+  found = {f.name: f for f in findings.diagnose(History(tuple(rising)), {})}
+  assert found["blow_up"].level == "note"
+  assert "keep the learning rate" in found["flat"].advice
+
+
+@pytest.mark.parametrize("measured, expected", [
+    ({"all_correct": 0.6, "all_incorrect": 0.1, "zero_std": 0.7},
+     "70% of the groups have equal rewards, 60% all correct and 10% all"),
+    ({"zero_std": 0.7}, "70% of the groups have equal rewards and teach"),
+    # 0.75^2 and 0.25^2
+    ({}, "62% of the groups have equal rewards, 56% all correct and 6% all")])
+def test_groups_without_a_signal_are_split(measured, expected):
+  lines = tuple({"step": i, "reward": 0.75} | measured for i in range(40))
+  (finding,) = [f for f in findings.diagnose(History(
+      lines, n=2, binary=True), {}) if f.name == "groups"]
+  assert finding.text.startswith(expected)
+  assert finding.sure == ("sure" if measured else "likely")
+
+
+@pytest.mark.parametrize("weight, factor", [(0.0, 1.0), (0.5, 3**.5 / .5**.5)])
+def test_the_dependence_of_an_autoregression(weight, factor):
+  """Its time is (1 + w) / (1 - w), and the differences have 1 - w."""
+  draw, values = random.Random(0), [0.0]
+  for _ in range(4000):
+    values.append(weight * values[-1] + draw.gauss(0, 1))
+  assert symptoms.dependence(values) == pytest.approx(factor, rel=0.15)
 
 
 def test_vanished_entropy_matters_while_answers_are_wrong():
@@ -261,6 +323,12 @@ def early_entropy(end):
       for line in RISING[:30]))
 
 
+def shaped(fall, total, score="reward"):
+  return History(tuple(
+      {"step": i, "reward": 0.5, total: 0.2 + 0.01 * i + 0.02 * (-1)**i,
+       score: 0.5 - fall * i + 0.02 * (-1)**i} for i in range(60)))
+
+
 # (finding: a run that is at its threshold, and one just before it)
 OF_LOGS = {
     "gradient, to the end": (run(last={"grad_norm": math.nan}), run()),
@@ -287,6 +355,12 @@ OF_LOGS = {
         run({"reward": 0.3}, evals(.5, .6, .3, .6, .46, .2, .44))),
     "groups": (run({"zero_std": 0.5}), run({"zero_std": 0.49})),
     "cut": (run(last={"truncated": 0.1}), run(last={"truncated": 0.09})),
+    # the reward rises by 0.3; what is paid for an answer falls by 0.3, or rises
+    "shaping": (shaped(fall=0.01, total="shaped_reward"),
+                shaped(fall=-0.01, total="shaped_reward")),
+    "shaping, a part of the reward": (
+        shaped(fall=0.01, total="reward", score="rewards/accuracy/mean"),
+        shaped(fall=0.01, total="reward", score="rewards/format/mean")),
     "minibatch": (run(Bp=256, minibatch=512), run(Bp=256, minibatch=64)),
     # 80 % of the time x (1 - 300 / 400)
     "stragglers": (

@@ -97,10 +97,11 @@ def read(files: Path | list | tuple, *,
   rows, notes = read_lib.read(
       _paths(files), _reading(format, columns, fixed, scale, from_path, axis),
       flag="files")
+  rows, more = read_lib.budgets(rows)
   selection = study_lib.Selection(axis=axis, metric=metric, at_k=at_k,
                                   eval_set=eval_set, Bp=Bp, B=B, only=only)
   study, study_notes = study_lib.from_rows(rows, selection)
-  return Logs(study, (*study_notes, *notes), tuple(rows), selection)
+  return Logs(study, (*more, *study_notes, *notes), tuple(rows), selection)
 
 
 def _paths(files) -> list[str]:

@@ -153,6 +153,8 @@ def parse(argv: list[str]) -> list[str]:
     if file:
       config_file.read_config(file)  # raises with the line of its code
     raise InputError(str(error).strip().splitlines()[-1].strip()) from None
+  except BrokenPipeError:  # of --help
+    raise
   except Exception:  # of the config's code, or an unknown key
     config = config_file.read_config(file)
     for name in [word.lstrip("-").partition("=")[0] for word in argv]:

@@ -39,10 +39,10 @@ class Watcher:
   """
 
   def __init__(self, records: list[dict], *, grouped: bool, floor: float = 0.0,
-               options=ISOJAX_NAMES):
-    """Begins after `records`; see Steps for `grouped` and `floor`."""
+               options=ISOJAX_NAMES, dependence: float = 1.0):
+    """Begins after `records`; see Steps for the other arguments."""
     self._window = collections.deque(maxlen=STEPS)
-    self._last_steps = Steps((), grouped, floor=floor)
+    self._last_steps = Steps((), grouped, floor=floor, dependence=dependence)
     self._best, self._rewards_at_best = None, ()
     self._active: dict[str, set[str]] = {"train": set(), "eval": set()}
     self._options = options
@@ -182,13 +182,14 @@ def _alarms(run: History, o):
   """Yields the alarms that the run would have had while it was live: (name,
   verdict, Steps or Evaluation, indices of its steps in run.train)."""
   watch = Watcher([], grouped=run.grouped, options=o,
+                  dependence=run.dependence,
                   floor=min([0.0, *column(run.train, "reward")]))
   steps = [line["step"] for line in run.train]
   # An evaluation is after the training step of the same number.
   records = [(line["step"], i, line | {"kind": "train"})
              for i, line in enumerate(run.train)]
   records += [(line["step"], math.inf, line | {"kind": "eval"})
-              for line in run.evals if {"correct", "k"} <= line.keys()]
+              for line in run.evals if {"correct", "k", "avg"} <= line.keys()]
   had_steps = False
   for step, i, record in sorted(records, key=lambda row: row[:2]):
     x, verdicts = watch.check(record)

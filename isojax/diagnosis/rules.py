@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import dataclasses
 import itertools
 import math
+import re
 import statistics
 import types
 import typing
@@ -25,8 +26,10 @@ from isojax.diagnosis.symptoms import (
   mean,
   MIN_DROP,
   MIN_EVAL_SE,
+  MIN_RISE_SE,
   MIN_STEPS,
   quarters,
+  standard_error,
   STEPS,
   Steps,
 )
@@ -52,6 +55,10 @@ MIN_WAITING = 0.2  # fraction of the time that short responses wait
 SOLVED_REWARD = 0.95  # mean reward, if a correct answer has 1
 MAX_REPEATS = 500  # rollouts of a training problem in the run
 
+# Parts of a reward that are paid for a right answer.
+SCORE_PART = re.compile(r"(?i)(?:(?:train/)?rewards|reward_parts)/.*"
+                        r"(?:acc|correct|right|answer|solve).*(?<!std)")
+
 LEVELS = WRONG, COSTLY, NOTE = "wrong", "costly", "note"  # the gravest first
 # Setting -> the option of isojax. In the texts of rules, o.lr is the option of
 # the trainer that wrote the log, or if that is not known the entry of WORDS.
@@ -59,6 +66,7 @@ OPTIONS = {"n": "alloc.n", "max_tokens": "sampler.max_new_tokens",
            "lr": "recipe.optimizer.base_lr", "kl": "recipe.loss.kl_coef",
            "entropy": "recipe.loss.entropy_coef", "Bp": "alloc.Bp",
            "problems": "problems (task.stratum)", "M": "alloc.C",
+           "shaping": "recipe.reward and task.format_coef",
            "filter": "recipe.filter.rounds", "std": "recipe.loss.advantage",
            "stale": "recipe.updates.in_flight"}
 WORDS = {"n": "the rollouts per problem", "M": "the number of updates",
@@ -68,6 +76,7 @@ WORDS = {"n": "the rollouts per problem", "M": "the number of updates",
          "entropy": "the coefficient of the entropy",
          "Bp": "the problems per step", "problems": "problems",
          "minibatch": "the minibatch",
+         "shaping": "what is added to the score of an answer",
          "filter": "sampling such groups again",
          "std": "the division by the group's deviation",
          "stale": "the steps between sampling and training"}
@@ -146,7 +155,8 @@ def _earlier(o) -> str:
 # ---- Rules about the last steps
 
 
-@rule("signal", Steps, "all_incorrect all_correct grad_norm", source=NO_SIGNAL)
+@rule("signal", Steps, "all_incorrect all_correct grad_norm reward",
+      source=NO_SIGNAL)
 def signal(x: Steps, o):
   if not x.unanimous and not x.has_gradient:
     yield Verdict(
@@ -167,6 +177,11 @@ def signal(x: Steps, o):
     more = ("; few rollouts have an answer where task.grader.answer expects "
             "it: compare task.prompt.template with it")
   why = "the rewards give no gradient" if x.has_gradient else "no gradient"
+  if x.all_incorrect + x.all_correct < 1:
+    yield Verdict(
+        f"the rewards of a problem are equal (mean {x.reward:.3g}), so {why}",
+        "check the reward function: it gives right and wrong answers the same "
+        f"reward; or take other {o.problems}")
   yield Verdict(f"no group had a right and a wrong rollout, so {why}",
                 _easier(o) + more)
 
@@ -187,7 +202,7 @@ def dead(x: Steps, o):
 
 @rule("cut", Steps, "truncated", source="half of the rollouts or more")
 def truncated(x: Steps, o):
-  if x.truncated >= MANY_TRUNCATED:
+  if x.truncated >= MANY_TRUNCATED and not x.cut_is_paid:
     yield Verdict(f"{x.truncated:.0%} of the rollouts reach {o.max_tokens} and "
                   "count as they are, cut off", f"raise {o.max_tokens}",
                   waste=x.truncated)
@@ -196,7 +211,7 @@ def truncated(x: Steps, o):
 @rule("collapse", Steps, "reward")
 def collapse(x: Steps, o):
   if (x.full and x.collapsed and (x.best - x.floor) * x.rollouts >= MIN_CORRECT
-      and x.best - x.reward > MIN_FALL_SE * x.best_error):
+      and x.best - x.reward > MIN_FALL_SE * x.dependence * x.best_error):
     yield Verdict(f"the reward, a mean of 20 steps, fell from {x.best:.3f} to "
                   f"{x.reward:.3f}", _earlier(o), consequence=COLLAPSED)
 
@@ -224,6 +239,9 @@ def blow_up(x: Steps, o):
             "0")
   if x.entropy > RANDOM_NATS or x.collapsed:
     yield Verdict(f"{text}: the policy draws more and more at random", advice)
+  values = [line["entropy"] for line in x.lines if column([line], "entropy")]
+  if x.entropy - x.least_entropy < MIN_RISE_SE * standard_error(values):
+    return  # a few outliers
   yield Verdict(f"{text}; the reward has not collapsed, but may",
                 f"watch the reward; {advice}", level=NOTE, confidence="likely",
                 waste=0.0)
@@ -395,19 +413,39 @@ def idle_groups(x: History, o):
         f"the problems are solved (reward {x.last_reward:.3g}): "
         f"{x.equal_groups:.0%} of the groups have equal rewards{rise}",
         f"take harder {o.problems}, or stop", waste=x.equal_groups)
-  text = (f"{x.equal_groups:.0%} of the groups have equal rewards and teach "
-          f"nothing{rise} ({x.equal_groups_text})")
+  computed = x.computable and "zero_std" not in x.fields
+  sure = "likely" if computed else "sure"
+  text = (f"{x.equal_groups:.0%} of the groups have equal rewards"
+          f"{x.split_text} and teach nothing{rise} ({x.equal_groups_text})")
   if share >= MANY_IDLE:
     yield Verdict(text, f"raise {o.n}, take {o.problems} of a pass rate nearer "
-                  f"to 0.5, or use {o.filter}", waste=x.equal_groups)
+                  f"to 0.5, or use {o.filter}", confidence=sure,
+                  waste=x.equal_groups)
   yield Verdict(text, f"usual; a larger n ({o.n}) has fewer of them",
-                level=NOTE, waste=x.equal_groups)
+                level=NOTE, confidence=sure, waste=x.equal_groups)
+
+
+@rule("shaping", History, "reward",
+      source="a trained reward that rises while the answers' score falls")
+def shaping(x: History, o):
+  """Finds a run that learns what is added to the score, not the score."""
+  parts = [name for name in x.fields if SCORE_PART.fullmatch(name)]
+  pairs = [("shaped_reward", "reward"), ("trained_reward", "reward"),
+           *(("reward", part) for part in sorted(parts))]
+  for total, score in pairs:
+    rise, fall = x.surely_changed(total), x.surely_changed(score)
+    if fall < 0 < rise:
+      yield Verdict(
+          f"what is trained, {total}, rose by {rise:.3g} while {score} fell by "
+          f"{-fall:.3g}: the policy learns what is added to the score, such as "
+          "a penalty of the length or a bonus of the format",
+          f"weaken or drop {o.shaping}; neither {o.lr} nor {o.kl} is the cause")
 
 
 @rule("cut", History, "truncated", source="verl-project/verl#7412",
       level=COSTLY)
 def truncated_at_end(x: History, o):
-  if x.last_truncated >= SOME_TRUNCATED:
+  if x.last_truncated >= SOME_TRUNCATED and not x.cut_is_paid:
     yield Verdict(
         f"{x.last_truncated:.0%} of the rollouts are cut off at the end",
         f"raise {o.max_tokens}, or leave them out of the loss",
@@ -555,7 +593,9 @@ def flat(x: History, o):
         "none",
         f"raise {o.n} before you judge what the run was to test", waste=0.0)
   entropy = x.windows("entropy")
-  if entropy and min(entropy) > 0 and entropy[-1] / min(entropy) > 2:
+  noise = standard_error(column(x.train, "entropy")[-STEPS:])
+  if entropy and min(entropy) > 0 and entropy[-1] / min(entropy) > 2 and (
+      entropy[-1] - min(entropy) > MIN_RISE_SE * noise):
     yield Verdict(
         f"{text}; the entropy is {entropy[-1] / min(entropy):.1f} times its "
         "smallest", f"if nothing above explains it, raise {o.Bp} for less "
@@ -576,6 +616,7 @@ def too_short(x: History, o):
 
 # Name of a rule -> what it checks.
 CHECKS = {
+    "shaping": "a reward that is learned in place of the score",
     "signal": "steps without a signal", "cut": "answers cut off",
     "collapse": "collapse", "entropy": "entropy collapse",
     "blow_up": "entropy explosion", "overfit": "overfitting",
@@ -589,7 +630,8 @@ CHECKS = {
     "flat": "a reward that does not rise", "few": "too few steps"}
 # Name of a rule -> rules that its message makes redundant. Rows are applied in
 # this order, and a rule that is hidden by then hides nothing.
-HIDES = {"collapse": ("signal", "flat"), "blow_up": ("flat",),
+HIDES = {"shaping": ("collapse", "length", "flat", "few"),
+         "collapse": ("signal", "flat"), "blow_up": ("flat",),
          "signal": ("cut", "entropy", "groups", "flat", "few"),
          "overfit": ("past_best",)}
 
@@ -607,7 +649,12 @@ def apply_rules(x, options=ISOJAX_NAMES) -> dict[str, Verdict]:
 
 
 def without_hidden(verdicts: dict) -> dict:
+  """The verdicts, or occurrences, that no graver one makes redundant.
+
+  A note hides nothing: what it is unsure of cannot replace a finding.
+  """
   for name, hidden in HIDES.items():
-    if name in verdicts:
+    verdict = verdicts.get(name)
+    if verdict and getattr(verdict, "verdict", verdict).level != NOTE:
       verdicts = {key: verdicts[key] for key in verdicts if key not in hidden}
   return verdicts

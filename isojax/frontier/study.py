@@ -262,7 +262,8 @@ def runs_of_rows(rows: list[Row], s: Selection, notes: list[str]) -> list[Run]:
   grouped = collections.defaultdict(list)
   for row in rows:
     # Two files may have one run_id: copies, which _without_copies drops.
-    grouped[str(_field(row, "run_id")), row.path].append(row)
+    path = None if row.joined else row.path
+    grouped[str(_field(row, "run_id")), path].append(row)
   return [run for (run_id, _), rows_of_run in grouped.items()
           if (run := _run(run_id, rows_of_run, s, notes))]
 

@@ -12,6 +12,7 @@ from isojax.logs.runs import lacking, Runs
 # Names of accuracies, and of evaluations.
 ACCURACY = re.compile(
     r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|^avg$", re.IGNORECASE)
+REWARD = re.compile("reward|return|score", re.IGNORECASE)
 EVALUATED = re.compile(
     r"(?:^|[^a-z])(?:eval(?:uation)?|val(?:id(?:ation)?)?|test|held.?out)"
     r"(?:[^a-z]|$)", re.IGNORECASE)
@@ -73,7 +74,7 @@ def curves_of(log: Runs) -> list[Curve]:
 def rewards_of(file: LogFile) -> list[str]:
   """The names of training rewards; accuracies come first."""
   return sorted(filter(file.form.is_reward, not_all_zero(
-      file, file.form.columns("reward", file.names))),
+      file, file.form.columns("reward", file.numbers))),
                 key=lambda name: not re.search("acc|correct", name))
 
 
@@ -152,12 +153,16 @@ def _at_one_k(file: LogFile, by_field: dict, fixed: dict
 def _only_metric(file: LogFile) -> str | None:
   """The accuracy in a table of one metric, or the only one of evaluations."""
   names = [] if file.kind != "table" else [
-      name for name in file.names if name not in (
+      name for name in file.numbers if name not in (
           file.run_key, file.reading.axis, *EVAL_FIELDS, *file.form.step,
           *file.reading.columns.values())]
   rates = [name for name in names
            if ACCURACY.search(name) and not NO_RATE.search(name)]
-  only = rates if len(names) == 1 else list(filter(EVALUATED.search, rates))
+  rewards = [name for name in names
+             if REWARD.search(name) and not NO_RATE.search(name)]
+  only = rates if len(names) == 1 else (
+      list(filter(EVALUATED.search, rates))
+      or list(filter(EVALUATED.search, rewards)))
   return only[0] if len(only) == 1 else None
 
 
@@ -174,4 +179,4 @@ def _no_metric(log: Runs, fixed: dict) -> str:
           if fields else "")
   return (f"{file.path}: no evaluations; give a metric with --columns=avg=NAME"
           f"{from_path}; the file has "
-          f"{nearest('eval/accuracy', file.names)}{more}")
+          f"{nearest('eval/accuracy', file.numbers)}{more}")

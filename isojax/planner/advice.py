@@ -172,7 +172,7 @@ def evaluate_law(q: Question) -> Answer:
           f"proposes, or {evidence.sweep_of(preferred_Bp(q), law.n, q.C)}")
     return Answer(
         float(law.law(x)), law.interval(x),
-        f"{law.whose} own fit, {law.path} ({law.metric} on {law.stratum}); 95% "
+        f"your own fit, {law.path} ({law.metric} on {law.stratum}); 95% "
         "interval of the bootstrap", x, law.unit, law.C_seen)
   best, ranges = law.best_measured(x), law.measured_ranges()
   why = f"{law.path}: its law is not identified ({'; '.join(law.reasons)})"
@@ -187,7 +187,7 @@ def evaluate_law(q: Question) -> Answer:
   data_range = next(ends for ends in ranges if ends[0] <= x <= ends[1])
   return Answer(
       float(best.n), best.interval,
-      f"the best of {law.whose} tested n at this C, measured, not a law: {why}"
+      f"the best of your tested n at this C, measured, not a law: {why}"
       + ("; 95% interval of the bootstrap" if best.interval else "")
       + f"; {best.agreeing:.0%} of the bootstrap draws agree", x, law.unit,
       data_range, best.Bp)
@@ -224,12 +224,7 @@ def bounded_n(q: Question, answer: Answer):
     low, high = priors.OTHER_MODELS_N
     limits.append(((1, high), (low, high), "base models other than "
                    f"{priors.PRIOR_MODEL} saturated at n = {low} to {high}"))
-  best = few_problems(q) and priors.study_bounds(law.stratum, q.D, q.C)
-  if best:
-    limits.append((best, best, f"the law had {priors.PRIOR_D[law.stratum]:,} "
-                   "problems, and with few the study found n = "
-                   f"{' to '.join(map(str, dict.fromkeys(best)))} best"))
-  elif answer.beyond and (good_ns := evidence.known_ns(law, q.C)):
+  if answer.beyond and (good_ns := evidence.known_ns(law, q.C)):
     ends = good_ns[0], good_ns[-1]
     limits.append((ends, ends, "C is outside of the law's data, and there other"
                    f" sources found n = {ends[0]} to {ends[1]} as good"))
@@ -380,7 +375,7 @@ def contradiction_of(law: Fitted, Bp: int | None, n: float,
   name = lambda c: f"n = {c.n}" + (f", Bp = {c.Bp}" if other_Bp else "")
   last_x = min(x, curve.C_hi, best.C_hi)
   return (
-      f"{law.whose} own curves contradict this: at {last_x:.3g} {law.unit}, "
+      f"your own curves contradict this: at {last_x:.3g} {law.unit}, "
       f"{name(best)} reached {best_reward:.3f} [{best_low:.3f}, "
       f"{best_high:.3f}] and {name(curve)} {reward:.3f} [{low:.3f}, {high:.3f}]"
       + ("; the intervals overlap" if best_low <= high else ""),
@@ -424,9 +419,6 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
   if isinstance(law, Prior):
     yield from prior_cautions(q)
     return
-  if law.is_study:
-    yield (f"the law is of {priors.STUDY_MODEL}, one small policy on one task: "
-           "a prior for tiny policies; measure your own, launch.plan --sweep")
   yield from law.cautions
   if contradiction := contradiction_of(law, a.Bp, a.n, answer.argument):
     sentence, options = contradiction

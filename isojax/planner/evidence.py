@@ -128,11 +128,9 @@ def span(ns: tuple[int, ...]) -> str:
   return ", ".join(map(str, ns)) if len(ns) < 4 else f"{ns[0]} to {ns[-1]}"
 
 
-def lines(law, a: Allocation, study: str | None) -> tuple[str, ...]:
-  """A line for each source; `study`, unless None, is that of isojax's study."""
-  rows = [study] if study else []
-  rows += [source.text(a.C) for source in sources(law, a.C)
-           if source is not STUDY or not study]
+def lines(law, a: Allocation) -> tuple[str, ...]:
+  """A line for each source."""
+  rows = [source.text(a.C) for source in sources(law, a.C)]
   low, high = CRITICAL_BATCH
   side = ("below" if a.B < low else "above" if a.B > high else "within")
   return (*rows, "critical batch (OpenReview uK4kMpNx0W, GRPO on verifiable "

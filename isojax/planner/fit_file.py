@@ -64,12 +64,6 @@ class Fitted:
   frontier: tuple[Best, ...] = ()  # in order of C; empty: all n are as good
   # (Bp, n, seed, C of the last evaluation).
   runs: tuple[tuple[int, int, int | None, float], ...] = ()
-  is_study: bool = False  # of docs/study.md; False: the user's own fit
-
-  @property
-  def whose(self) -> str:
-    """Whose fit it is, in messages."""
-    return "the study's" if self.is_study else "your"
 
   def interval(self, C: float) -> tuple[float, float]:
     """The 95 % interval of n*(C)."""

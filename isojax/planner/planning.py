@@ -17,7 +17,7 @@ from isojax.core.format import many
 from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.planner import advice as advice_lib
-from isojax.planner import cost, evidence, export, prices, priors
+from isojax.planner import cost, evidence, export, prices
 from isojax.planner import request as request_lib
 from isojax.planner import text as text_lib
 from isojax.planner.advice import Question
@@ -190,14 +190,12 @@ def _rows_of_advice(request: Request, q: Question,
       hours /= prices.upper_ratio(cost_model)
     advice = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
         hours, Bp, n, cost_model.run))
-  a, study, warnings = advice.allocation, None, advice.warnings
+  a, warnings = advice.allocation, advice.warnings
   if a.n != (q.n or a.n) or a.Bp != (q.Bp or a.Bp):  # not as given
     warnings = (*(f"adjusted: {change}" for change in advice.changes),
                 *warnings)
   warnings += (advice_lib.far_from_law(a.n, advice.answer) if q.n else
                advice_lib.sweep_first(law, a, advice.answer))
-  if q.D and (isinstance(law, Prior) or law.is_study):
-    study = priors.study_statement(law.stratum, q.D, a.C, a.n)
   expected = functools.partial(prices.expected, cost_model)
   rows = [plan_file.Row(a, seed, advice.lr, expected(a))
           for seed in request_lib.whole_numbers(request, "seeds", 0)]
@@ -211,7 +209,7 @@ def _rows_of_advice(request: Request, q: Question,
       headline="" if q.n or q.metric != "avg" else evidence.headline(
           law, advice),
       evidence=evidence.lines(
-          law, a, study) if q.metric == "avg" else ())
+          law, a) if q.metric == "avg" else ())
 
 
 def _rows_of_sweep(request: Request, q: Question,

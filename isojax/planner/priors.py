@@ -4,13 +4,10 @@ From the IsoCompute Playbook (arXiv 2603.12151), sections 3, 8 and 9.
 """
 
 import dataclasses
-import functools
-import json
 
 import numpy as np
 
 from isojax.core.laws import FixedBatch, Sigmoid
-from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 
 
@@ -54,13 +51,6 @@ PRIORS = {
                            unit="updates", Bp=None, C_seen=(27, 830),
                            **_EASY | _AT_8192),
 }
-# The laws of docs/study.md, which launch.study writes; Bp = 32. The policy is
-# embedded in isojax: isojax/assets/countdown-tiny.
-STUDIES = {"study-hard": "isojax/assets/study/hard-fit.json",
-           "study-easy": "isojax/assets/study/easy-fit.json",
-           "study-many": "isojax/assets/study/many-fit.json"}
-STUDY_N = "isojax/assets/study/best-n.json"  # the tables of docs/study.md
-STUDY_MODEL = "the embedded policy of isojax on countdown"
 # {Bp: n with the largest best@4 or worst@4} at the largest C (section 8).
 BEST_AT_END = {
     ("easy", "best"): {32: 512, 64: 128, 128: 8, 256: 16},
@@ -88,83 +78,6 @@ def prior_interval(prior: Prior, C: float) -> tuple[float, float]:
   low = prior.law.log2(C / shift) - PRIOR_LOG2
   high = prior.law.log2(C * shift) + PRIOR_LOG2
   return float(2.0**low), float(2.0**high)
-
-
-# The study's window (C/2, C] is evidence for a C/D within this factor of its.
-MAX_WINDOW_RATIO = 2
-
-
-@functools.cache
-def best_n_of_study() -> dict[tuple[str, int], dict]:
-  """What launch.study measured of the best n, by (stratum, D).
-
-  "windows": C/D -> (n with the most reward in (C/2, C], low, high: its 95 %
-  interval), on training and on validation problems. "peak": n -> the C/D at
-  which its validation reward was best, and after which it fell.
-  """
-  with open(shipped_path(STUDY_N), encoding="utf-8") as file:
-    return {(entry["stratum"], entry["D"]): {
-        "windows": {w["C/D"]: (w["training"], w["validation"])
-                    for w in entry["windows"]},
-        "peak": {int(n): ratio for n, ratio in entry["peak"].items()}}
-            for entry in json.load(file)}
-
-
-def _nearest(values, x: float):
-  """The value that is nearest to x in log."""
-  return min(values, key=lambda value: abs(np.log(value / x)))
-
-
-def _nearest_window(stratum: str, D: int, C: int):
-  """(nearest D of the study, its entry, nearest window, whether C/D is near).
-  """
-  study_D = _nearest([d for s, d in best_n_of_study() if s == stratum], D)
-  entry = best_n_of_study()[stratum, study_D]
-  window = _nearest(entry["windows"], C / D)
-  is_near = 1 / MAX_WINDOW_RATIO <= window * D / C <= MAX_WINDOW_RATIO
-  return study_D, entry, window, is_near
-
-
-def study_bounds(stratum: str, D: int, C: int) -> tuple[int, int] | None:
-  """The bounds of the best n near C/D in the study; None without a window.
-
-  They are the overlap of the intervals on training and validation problems; if
-  there is none, they span both.
-  """
-  _, entry, window, is_near = _nearest_window(stratum, D, C)
-  if not is_near:
-    return None
-  (_, low, high), (_, other_low, other_high) = entry["windows"][window]
-  common = max(low, other_low), min(high, other_high)
-  if common[0] <= common[1]:
-    return common
-  return min(low, other_low), max(high, other_high)
-
-
-def study_statement(stratum: str, D: int, C: int, n: int) -> str:
-  """The best n of the study near C/D, and whether `n` agrees, as a sentence."""
-  study_D, entry, window, is_near = _nearest_window(stratum, D, C)
-  study = f"the study ({STUDY_MODEL}, docs/study.md)"
-  if not is_near:
-    return (f"{study} has no window near C/D = {C / D:,.0f} rollouts a problem "
-            f"(nearest, D = {study_D:,}: {window:,})")
-  side = lambda best, low, high: (
-      "below" if n < low else "above" if n > high else "in")
-  intervals = entry["windows"][window]
-  sides = [side(*interval) for interval in intervals]
-  train, validation = (f"{best} [{low}, {high}]"
-                       for best, low, high in intervals)
-  out = (f"{study} at D = {study_D:,}, C/D = {window:,}: best n = {train} on "
-         f"training problems, {validation} on validation; ")
-  out += (f"n = {n} agrees" if sides == ["in", "in"] else
-          f"n = {n} disagrees: it is {sides[0]} the first interval, "
-          f"{sides[1]} the second")
-  peak = entry["peak"]
-  tested = _nearest(peak, n)
-  if window > peak[tested]:
-    out += (f"; validation was best at C/D = {peak[tested]:,} for n = {tested}"
-            " and fell later: stop by validation")
-  return out
 
 
 # Stratum -> the range of avg@16 of the base policy.

@@ -235,15 +235,11 @@ def resolve_law(request: Request, stratum: str | None) -> Prior | Fitted:
     name = law.path
   elif name in priors.PRIORS:
     law = priors.PRIORS[name]
-  elif name in priors.STUDIES:
-    law = dataclasses.replace(
-        read_fit(priors.STUDIES[name]), path=f"{name} (docs/study.md)",
-        is_study=True, stratum=name.removeprefix("study-"))
   elif os.path.exists(name):
     law = read_fit(name)
   else:
     raise InputError(f"--law={name}: no such file, and no prior "
-                     f"({', '.join([*priors.PRIORS, *priors.STUDIES])})")
+                     f"({', '.join(priors.PRIORS)})")
   if stratum is not None and law.stratum not in (None, stratum):
     raise InputError(f"--law={name} is of {law.stratum} problems, yours are "
                      f"{stratum}")

@@ -55,8 +55,7 @@ class Evidence:
                         between=(1, MOST_ROLLOUTS))
   law: object = field(
       None, "fit.json of launch.fit or the result of isojax.fit; or a published"
-      f" law: {', '.join(priors.PRIORS)}; or a law of docs/study.md, for tiny "
-      f"policies: {', '.join(priors.STUDIES)}. Default: q1-STRATUM.")
+      f" law: {', '.join(priors.PRIORS)}. Default: q1-STRATUM.")
   metric: str = field(
       "avg", "The metric to maximise: avg, best@k (coverage) or worst@k "
       "(reliability).", choices=("avg", "best", "worst"))

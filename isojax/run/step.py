@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from isojax.ledger import records
-from isojax.rl import algorithm, packing, rewards
+from isojax.rl import advantages, algorithm, packing, rewards
 from isojax.rl import critic as critic_lib
 from isojax.rl import update as update_lib
 from isojax.run import programs
@@ -82,7 +82,7 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
   """
   loss, history = setup.e.recipe.loss, state.history
   sampled, kept_P, in_flight = sample(setup, state, grader, stop)
-  shaped_reward, batch = select(setup, sampled, kept_P, history)
+  shaped, batch = select(setup, sampled, kept_P, history)
   timer.end("sample")
   scored = score(setup, state.train, batch)
   timer.end("score")
@@ -104,7 +104,7 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
       **state_lib.run_fields(setup, spent), **rollout_fields(sampled),
       solved=rollouts_lib.newly_solved(
           sampled, rate=setup.e.recipe.filter.solved_rate),
-      shaped_reward=shaped_reward,
+      **shaped,
       # kept_P has Bp problems of each round.
       extra_rounds=len(kept_P) // setup.e.alloc.Bp - 1,
       selected=int(batch.groups.kept_PxN.sum()),
@@ -139,15 +139,21 @@ def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
 
 
 def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
-           history: History) -> tuple[float, GradedBatch]:
-  """The mean shaped reward, and the kept groups with m of their n selected."""
+           history: History) -> tuple[dict, GradedBatch]:
+  """The fields of a record on shaped rewards, and the kept groups.
+
+  m of the n rollouts of each kept group are selected.
+  """
   e, graded, rollouts = setup.e, sampled.graded, sampled.rollouts
   shaped_B = rewards.shaped(
       graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
       format_coef=e.task.format_coef)
   n_P = sampled.n_P
-  reward_PxN, mask_PxN = (
-      x[kept_P] for x in algorithm.by_problem(shaped_B, n_P))
+  reward_PxN, mask_PxN = algorithm.by_problem(shaped_B, n_P)
+  differs_P = advantages.informative(reward_PxN, mask_PxN)
+  fields = {"shaped_reward": float(shaped_B.mean()),
+            "zero_std": float(np.mean(~differs_P[n_P > 0]))}
+  reward_PxN, mask_PxN = reward_PxN[kept_P], mask_PxN[kept_P]
   kept_B = np.repeat(kept_P, n_P)
   prompts = jax.tree.map(lambda x: x[kept_P], sampled.prompts)
   groups = algorithm.keep(
@@ -155,7 +161,7 @@ def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
       rng.uniforms(rng.Draw.SELECTION, e.seed, history.step, prompts.id_P,
                    mask_PxN.shape[1]),
       e.alloc.kept_of(n_P[kept_P]), e.recipe.loss)
-  return float(shaped_B.mean()), GradedBatch(
+  return fields, GradedBatch(
       prompts, jax.tree.map(lambda x: x[kept_B], rollouts), groups)
 
 

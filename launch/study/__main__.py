@@ -2,12 +2,12 @@
 
   python -m launch.study --config=configs/study.py:hard --root=runs/study
   python -m launch.study --ledger=runs/study/hard.jsonl.gz
-  python -m launch.study --docs=docs --fits=isojax/assets/study
+  python -m launch.study --docs=docs
 
 The first command writes ROOT/PART.jsonl.gz and prints its table; the same
 command resumes the runs, and with --ledger=PART.jsonl.gz of another machine it
 runs what that ledger lacks. The second prints the table of a ledger. The third
-writes docs/study.md, docs/study/appendix.md, their figures and the fits from
+writes docs/study.md, docs/study/appendix.md and their figures from
 DOCS/study/*.jsonl.gz. Needs the extra `plot`.
 """
 
@@ -30,9 +30,6 @@ _LEDGER = flags.DEFINE_string(
     "this part, whose complete runs are not run again.")
 _DOCS = flags.DEFINE_string(
     "docs", None, "Folder of study.md and study/, whose pages are rebuilt.")
-_FITS = flags.DEFINE_string(
-    "fits", None, "With --docs: folder for PART-fit.json, the laws that "
-    "launch.plan --law=study-PART reads; they are fitted again.")
 
 
 def main(_) -> None:
@@ -40,7 +37,7 @@ def main(_) -> None:
                                and _LEDGER.value is None):
     raise InputError("expected --docs, or --config with --root, or --ledger")
   if _DOCS.value is not None:
-    for path in page.rebuild(_DOCS.value, _FITS.value):
+    for path in page.rebuild(_DOCS.value):
       print(f"wrote {path}")
     return
   part_ledger = None if _LEDGER.value is None else ledger.read(_LEDGER.value)

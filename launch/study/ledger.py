@@ -16,7 +16,6 @@ import string
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.frontier.study import Run, Study
 from isojax.ledger import records
 from launch.study import arms
 from launch.study.arms import Part, Planned
@@ -204,21 +203,3 @@ def read(path: str) -> Ledger:
   return Ledger(path, first["code"], part, tuple(
       LedgerRun(run, tuple(evals), tuple(updates))
       for run, evals, updates in runs))
-
-
-def study(runs: list[LedgerRun], *, path: str) -> Study:
-  """A Study of avg@k with the evaluations of `runs`, one arm per (Bp, n)."""
-  def study_run(run: LedgerRun) -> Run:
-    return Run(
-        run_id=run.head["run_id"], seed=run.head["seed"], Bp=run.head["Bp"],
-        n=run.head["n"], C_E=run.C_E, value_ExQ=run.value_ExQ,
-        step_E=np.array([line["step"] for line in run.evals]),
-        reward_E=run.value_ExQ.mean(1), training_problems=run.head["D"],
-        where=f"{path}/{run.head['run_id']}")
-
-  head = runs[0].head
-  ordered = sorted(map(study_run, runs), key=lambda r: (r.n, r.Bp, str(r.seed)))
-  return Study(
-      runs=tuple(ordered), axis="rollouts", metric="avg", split=head["split"],
-      eval_set=head["eval_set"], model=head["model"], k=head["k"],
-      per_problem=True)

@@ -15,22 +15,12 @@ import numpy as np
 
 from isojax.core.format import compact, rate
 from isojax.errors import InputError
-from isojax.frontier import analysis, bootstrap, fit_json
 from isojax.ledger import records
 from launch.study import claims, reanalysis, tables, windows
 from launch.study import ledger as ledger_lib
 from launch.study.ledger import Ledger
 
-LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
 ENDS = tuple(2.0**i for i in range(12, 22))  # C of windows, for 256 problems
-
-
-def document(ledger: Ledger) -> dict:
-  """The fit of n*(C) to a part's runs, as launch.fit stores it."""
-  study = ledger_lib.study(ledger.of_arm(), path=ledger.path)
-  return fit_json.document(
-      analysis.analyse(study, bootstrap.DEFAULT),
-      path=f"{ledger.part.name}-fit.json", with_scalerl=False)
 
 
 def read_all(docs: str) -> dict[str, Ledger]:
@@ -69,26 +59,6 @@ def rows_of(ends) -> list[float]:
 
 def name_of(part: str, runs) -> str:
   return f"{runs[0].head['D']:,} {'easy ' if part == 'easy' else ''}problems"
-
-
-def evidence(G: dict[str, tuple]) -> list[dict]:
-  """The best n in each window of the tables, for priors.best_n_of_study.
-
-  `peak` is the C/D of each n's best window on validation problems.
-  """
-  entries = []
-  for part, (runs, ends) in G.items():
-    D = runs[0].head["D"]
-    (_, training), (avg, validation) = (
-        windows.best_n(runs, ends, of) for of in ("reward", "avg"))
-    entries.append({
-        "stratum": "easy" if part == "easy" else "hard", "D": D,
-        "windows": [{"C/D": round(end / D), "training": training[i],
-                     "validation": validation[i]}
-                    for i, end in enumerate(ends) if end in rows_of(ends)],
-        "peak": {n: round(ends[value.argmax()] / D)
-                 for n, value in avg.items()}})
-  return entries
 
 
 def values_of(docs: str, L: dict[str, Ledger], G: dict[str, tuple]) -> dict:
@@ -140,8 +110,8 @@ def wrapped(block: str) -> str:
                    for item in items) + end
 
 
-def rebuild(docs: str, fits: str | None) -> list[str]:
-  """Writes the pages, the figures and, if given, the fits; returns paths."""
+def rebuild(docs: str) -> list[str]:
+  """Writes the pages and the figures; returns paths."""
   from launch.study import figures  # needs matplotlib
   L, paths = read_all(docs), []
   G = grids(L)
@@ -156,10 +126,4 @@ def rebuild(docs: str, fits: str | None) -> list[str]:
   paths += figures.save_regrets([(name_of(part, runs), *(
       reanalysis.regret(runs, of, ends) for of in ("reward", "avg")))
                                  for part, (runs, ends) in G.items()], folder)
-  if fits is not None:
-    files = {f"{part}-fit.json": document(L[part]) for part in LAWS}
-    for name, content in (files | {"best-n.json": evidence(G)}).items():
-      paths.append(os.path.join(fits, name))
-      records.replace(paths[-1], json.dumps(
-          content, allow_nan=False).encode())
   return paths

@@ -218,9 +218,10 @@ def test_options_of_another_trainer(tmp_path):
 
 
 def test_problems_of_mixed_difficulty_have_no_law(tmp_path):
-  mixed = f"--problems={ROOT}/isojax/assets/countdown-tiny-mixed.jsonl"
-  assert "of mixed difficulty" in launch("--rollouts=65536", mixed,
-                                         cwd=tmp_path)[2]
+  (tmp_path / "mixed.jsonl").write_text("\n".join(map(json.dumps, (
+      {"n": 16}, *({"split": "train", "correct": c} for c in (0, 8, 16))))))
+  assert "of mixed difficulty: 33% easy" in launch(
+      "--rollouts=65536", "--problems=mixed.jsonl", cwd=tmp_path)[2]
 
 
 def test_a_mixture_of_experts_is_priced(tmp_path):

@@ -130,12 +130,6 @@ def test_a_step_may_have_fewer_problems_for_a_larger_n():
     (dict(model="config.json", sizes=priors.PRIOR_SIZES), 256, ""),
     (dict(model="Qwen2.5-7B-small", sizes=(28, 1536, 8960)), 64, "saturated"),
     (dict(model="Llama", C=50_000), 8, ""),  # n* = 8 is within
-    # C/D = 512 at D = 512: 8 [8, 8] on training, 32 [2, 32] on validation.
-    (dict(law=priors.PRIORS["q1-hard"], D=500, C=256_000), 8,
-     "with few the study found n = 8 best"),
-    (dict(law=priors.PRIORS["q1-hard"], D=500, C=2**21), 32,
-     "with few the study found n = 8 to 32 best"),
-    (dict(law=priors.PRIORS["q1-hard"], D=500, C=10**8), 128, ""),  # no window
     (dict(model="Llama", metric="best"), 512, "")])
 def test_what_speaks_against_the_law_holds_its_n(change, n, why):
   a = ask(**change)

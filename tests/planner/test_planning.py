@@ -114,8 +114,7 @@ def test_what_one_acts_on_comes_first():
       "and the worst n in the paper")
   assert lines[6].split() == [
       "0", "32", "256", "244", "1,998,848", "2.83e-06", "1.3", "0"]
-  assert any(line.startswith("evidence: the study (the embedded policy of ")
-             for line in lines)
+  assert any(line.startswith("evidence: isojax's study") for line in lines)
 
 
 @pytest.mark.parametrize("Bp, minutes, side", [

@@ -6,7 +6,6 @@ import pathlib
 import shutil
 import subprocess
 
-import numpy as np
 import pytest
 
 from configs import study as configs
@@ -16,18 +15,16 @@ from launch.study import arms, ledger, page
 pytestmark = [pytest.mark.ci, pytest.mark.xdist_group("committed")]
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "docs/study"
-FITS = ROOT / "isojax/assets/study"
 LEDGERS = sorted(FOLDER.glob("*.jsonl.gz"))
 
 
 @pytest.fixture(scope="module", name="rebuilt")
 def rebuilt_pages(tmp_path_factory):
-  """A folder with the pages, and in fits/ the fits, made anew."""
+  """A folder with the pages, made anew."""
   folder = tmp_path_factory.mktemp("docs")
   shutil.copytree(FOLDER, folder / "study", ignore=shutil.ignore_patterns(
       "*.md", "*.svg", "*.png", "partial"))
-  (folder / "fits").mkdir()
-  page.rebuild(str(folder), fits=str(folder / "fits"))
+  page.rebuild(str(folder))
   return folder
 
 
@@ -48,24 +45,6 @@ def test_rows_of_a_table_have_the_columns_of_its_head(name):
   assert tables
   for head, *rows in tables:
     assert {row.count("|") for row in rows} == {head.count("|")}, head
-
-
-@pytest.mark.parametrize("part", page.LAWS)
-def test_the_fits_are_rebuilt(rebuilt, part):
-  """Priors of the planner: the same verdict, and numbers to rounding."""
-  made, kept = (json.loads((folder / f"{part}-fit.json").read_text("utf-8"))
-                for folder in (rebuilt / "fits", FITS))
-  for key in ("options", "verdict"):
-    assert made[key] == kept[key]
-  for key, values in kept["frontier"].items():
-    np.testing.assert_allclose(  # None becomes nan
-        np.array(made["frontier"][key], float), np.array(values, float),
-        rtol=1e-4, err_msg=key)
-
-
-def test_the_evidence_of_the_planner_is_rebuilt(rebuilt):
-  assert (rebuilt / "fits/best-n.json").read_text("utf-8") == (
-      FITS / "best-n.json").read_text("utf-8")
 
 
 def test_claims_have_the_bounds_that_were_registered():
