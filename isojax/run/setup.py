@@ -48,7 +48,7 @@ class Setup:
   folder: str  # checkpoint of the base policy
   model_sha256: str  # of its weights
   identity: dict  # all inputs of the results
-  run_id: str  # hash of `identity`, or the stored one, see state.as_stored
+  run_id: str  # hash of `identity`, or the stored one, see state.start_of
   tokenizer: object  # transformers' fast tokenizer
   stratum: strata_lib.Stratum
   train: Prompts  # of stratum.train, host arrays
