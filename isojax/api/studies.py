@@ -170,7 +170,7 @@ class Law:
   @property
   def limits(self) -> tuple[str, ...]:
     """Why an identified law is not used beyond its data; empty if it is."""
-    return tuple(self.document["verdict"]["limits"])
+    return self.fitted.limits
 
   @property
   def as_good(self) -> tuple[int, ...]:
