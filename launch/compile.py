@@ -127,9 +127,9 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
       page=e.sampler.page if pages else None)
   # The most prompt slots of a microbatch, see packing.cut.
   prompts = min(rows, max(1, rows * T // S))
-  held = memory_lib.Held(slots, rows, prompts, weights_gathered, pages)
   return sizes.programs(
-      held, reference=bool(loss.kl_coef),
+      memory_lib.Occupancy(slots, rows, prompts, weights_gathered, pages),
+      reference=bool(loss.kl_coef),
       average=e.recipe.optimizer.average is not None)
 
 

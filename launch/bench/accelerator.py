@@ -204,14 +204,16 @@ def planned_bytes(case: Case, model) -> float:
   cfg, sampler = ours.sampler_of(model, case)
   slots = sampler.sizes.rows[-1]
   rows = max(1, case.microbatch_tokens // packing.width(T, case.n))
-  held = memory.Held(slots, rows, prompts=min(rows, case.Bp),
-                     weights_gathered=True, pages=sampler.pages)
+  occupancy = memory.Occupancy(
+      slots, rows, prompts=min(rows, case.Bp), weights_gathered=True,
+      pages=sampler.pages)
   planned = dataclasses.replace(
       programs.sampler_bytes(model, cfg), remat=case.remat,
       fused=engine.kernel(model, cfg, S + T) != "einsum").programs(
-          held, reference=False, average=False)
+          occupancy, reference=False, average=False)
   sampling = planned.state + planned.weights + planned.cache + (
-      planned.window + max(planned.drawing, memory.LAST_GROWTH * planned.part))
+      planned.window + max(planned.draw_bytes,
+                           memory.LAST_GROWTH * planned.layer_bytes))
   moments = 2 * planned.state  # Adam's two, which stay on the device
   update = max(moments + planned.program_bytes["accumulate"],
                planned.program_bytes["apply"])

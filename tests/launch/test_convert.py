@@ -48,6 +48,9 @@ def test_a_run_is_exported_and_goes_on_from_there(runs, tmp_path):
   assert done.returncode == 0, done.stderr
   assert "step 5" in done.stdout and "140,352" in done.stdout
   assert {f.name for f in out.iterdir()} == {f.name for f in ASSET.iterdir()}
+  (tmp_path / "new").touch()  # others may read what they may read of any file
+  assert {f.stat().st_mode for f in out.iterdir()} == {
+      (tmp_path / "new").stat().st_mode}
   assert len(changed(out)) > 30
   ask = dict(prompt="8 3 8 3=24:", n=64)
   one, other = (isojax.sample(source, **ask) for source in (
