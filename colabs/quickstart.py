@@ -86,6 +86,41 @@ longer = isojax.config(config, alloc={"C": 48})
 run = isojax.train(longer, workdir="runs/quickstart")
 
 # %% [markdown]
+# ## The end of a run
+#
+# At a constant rate the last weights are those of the mean path plus noise.
+# `average` also keeps the mean of the last updates, and `decay` lets the rate
+# fall to 0 over the last part of C. Neither costs a rollout. Here is the same
+# budget twice; the solid line of avg is the averaged policy, the dashed line
+# the current one.
+
+# %%
+both = isojax.config(
+    config, alloc={"C": 32_768}, eval={"current": True},
+    recipe={"optimizer": {"average": 5.0}})
+
+# %% tags=["small"]
+both = isojax.config(both, alloc={"C": 24})
+
+# %%
+constant = isojax.train(both, workdir="runs/constant", progress=False)
+constant.plot()
+
+# %%
+decayed = isojax.train(
+    isojax.config(both, recipe={"optimizer": {"decay": 0.3}}),
+    workdir="runs/decayed", progress=False)
+decayed.plot()
+
+# %% [markdown]
+# `run.current` is the run with its current policy. docs/study.md has
+# measurements of how far the two end apart.
+
+# %%
+(constant.evaluate()["avg"], constant.current.evaluate()["avg"],
+ decayed.evaluate()["avg"], decayed.current.evaluate()["avg"])
+
+# %% [markdown]
 # ## Export
 #
 # The folder is a Hugging Face checkpoint, which transformers and vLLM load.

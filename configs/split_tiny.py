@@ -50,8 +50,6 @@ def get_config():
           easy=stratum(0.3, 0.6, train=1000, validation=300, test=250),
           low256=stratum(0.0625, 0.125, train=256, validation=300,
                          test=300),  # few, for configs/study.py
-          mixed=stratum(0.0, 1.0, train=1024, validation=300,
-                        test=600),  # of all pass rates
           low2500=stratum(0.0625, 0.125, train=2500, validation=300,
                           test=300),  # as low256, more problems
       ),

@@ -17,6 +17,8 @@ continue them. A row refers to its prompt by its slot within the block, so the
 prompt's cache is copied without communication between devices.
 """
 
+import typing
+
 import flax.struct
 import jax
 import numpy as np
@@ -47,6 +49,16 @@ class Rows:
   # Of sampling.interrupt, int32; None: it is off.
   interrupt_R: Array | None = None  # its L: new tokens before the phrase
   matched_R: Array | None = None  # tokens of its `unless` that are matched
+
+
+class Candidates(typing.NamedTuple):
+  """Rollouts that wait for the free slots of a block, in order: F of each."""
+
+  row_F: np.ndarray  # the slot that each would take, numbered over all blocks
+  place_F: np.ndarray  # index of its sequence in the window of the block
+  length_F: np.ndarray  # tokens of the sequence: the prompt and drawn tokens
+  problem_F: np.ndarray  # rollouts of a problem share the prompt
+  prompt_F: np.ndarray  # tokens of the prompt
 
 
 @flax.struct.dataclass

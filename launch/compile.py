@@ -57,7 +57,7 @@ class Program(typing.NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class Target:
   """What is compiled, and for which devices."""
 
   e: experiment_lib.Experiment
@@ -84,7 +84,7 @@ class Case:
         f"{programs_lib.update_kernel(e, self.model)}"))
 
 
-def case(config, topology: str, *, largest: bool) -> Case:
+def case(config, topology: str, *, largest: bool) -> Target:
   """The case of a config and topology; InputError if either is invalid."""
   e = experiment_lib.load(config)
   folder = hf_config.resolve(e.model.path, whole=False)
@@ -106,7 +106,7 @@ def case(config, topology: str, *, largest: bool) -> Case:
     slots, rows = sampler.sizes.rows[-1] // G, microbatch_rows(e, G) // G
     planned = estimated(e, policy.model, slots, rows, sampler.weights_gathered,
                         pages=sampler.pages).program_bytes
-  return Case(e, policy.model, sampler, planned, notes, hbm)
+  return Target(e, policy.model, sampler, planned, notes, hbm)
 
 
 def check_mesh(config, folder: str, topology: str) -> None:
@@ -147,9 +147,9 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
       page=e.sampler.page if pages else None)
   # The most prompt slots of a microbatch, see packing.cut.
   prompts = min(rows, max(1, rows * T // S))
-  held = memory_lib.Held(slots, rows, prompts, weights_gathered, pages)
   return sizes.programs(
-      held, reference=bool(loss.kl_coef),
+      memory_lib.Occupancy(slots, rows, prompts, weights_gathered, pages),
+      reference=bool(loss.kl_coef),
       average=e.recipe.optimizer.average is not None)
 
 
@@ -197,7 +197,7 @@ def placed(tree, sharding):
       x.shape, x.dtype, sharding=sharding), tree)
 
 
-def sampling(c: Case, state_bytes: int) -> Iterator[Program]:
+def sampling(c: Target, state_bytes: int) -> Iterator[Program]:
   """Yields the sampler's programs with all slots and the longest sequences.
 
   `state_bytes` stay in memory. A prefill has a window of W prompts.
@@ -277,7 +277,7 @@ def widest(e: experiment_lib.Experiment, G: int):
       n=n, G=G, cfg=e.recipe.loss)[0]
 
 
-def updating(c: Case, state, base, tx) -> Iterator[Program]:
+def updating(c: Target, state, base, tx) -> Iterator[Program]:
   """Yields the programs of scoring and update, for the widest microbatch."""
   model, lora, recipe = c.model, c.e.model.lora, c.e.recipe
   replicated = mesh_lib.replicated(model.mesh)
@@ -309,7 +309,7 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
                 device_bytes(base))
 
 
-def programs(c: Case) -> Iterator[Program]:
+def programs(c: Target) -> Iterator[Program]:
   """Yields the sampler's programs, then the update's."""
   lora, optimizer = c.e.model.lora, c.e.recipe.optimizer
   tx = optimizer_lib.make(optimizer)
@@ -325,7 +325,7 @@ def programs(c: Case) -> Iterator[Program]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ProgramBytes:
   """A line of the report: the bytes of a program on one device."""
 
   name: str
@@ -346,9 +346,11 @@ class Row:
     return self.arguments + self.temporaries + self.output + self.code
 
 
-def compiled(program: Program, planned: dict) -> tuple[Row, str | None]:
+def compiled(program: Program, planned: dict
+             ) -> tuple[ProgramBytes, str | None]:
   """(row, HLO text) of a compiled program; no text if it does not fit."""
-  row = Row(program.name, program.resident_bytes, planned.get(program.name))
+  row = ProgramBytes(
+      program.name, program.resident_bytes, planned.get(program.name))
   lowered, start = program.lower(), time.perf_counter()
   try:
     executable = lowered.compile()
@@ -389,7 +391,7 @@ HEAD = (f"{'GiB a device':12}{'args':>8}{'temp':>8}{'out':>8}{'code':>8}"
         f"{'compiled':>10}")
 
 
-def line(row: Row, hbm: float) -> str:
+def line(row: ProgramBytes, hbm: float) -> str:
   gib = lambda x: f"{x / 2**30:8.2f}"
   planned = " " * 16
   if row.estimate is not None:

@@ -17,6 +17,7 @@ from absl import flags
 from isojax.core import cli
 from isojax.frontier import bootstrap, collapse, curves, fit_json
 from isojax.frontier import study as study_lib
+from isojax.logs import reading
 from isojax.report import html
 from launch import log_flags, record_flags
 
@@ -63,7 +64,7 @@ _DRAWS = flags.DEFINE_integer(
 def options() -> bootstrap.Options:
   return dataclasses.replace(
       _DEFAULT, form=_FORM.value, draws=_DRAWS.value,
-      collapse=_COLLAPSE.value, margin=_MARGIN.value, points=curves.Points(
+      collapse=_COLLAPSE.value, margin=_MARGIN.value, points=curves.PointRule(
           select=_POINTS.value, ema=_EMA.value, min_C=_MIN_C.value,
           bin_width=_BIN_WIDTH.value))
 
@@ -75,6 +76,7 @@ def main(argv) -> None:
   if not paths or flags.FLAGS["records"].present:
     paths = [*_RECORDS.value, *paths]
   rows, notes = record_flags.rows_of(paths, axis=_AXIS.value, flag="records")
+  rows, more = reading.budgets(rows)
   selection = study_lib.Selection(
       axis=_AXIS.value, metric=record_flags.METRIC.value,
       at_k=record_flags.AT_K.value, eval_set=log_flags.EVAL_SET.value,
@@ -84,7 +86,7 @@ def main(argv) -> None:
   log_flags.make_writable(_OUT.value)
   path = os.path.join(_OUT.value, "fit.json")
   document = fit_json.of_rows(study, rows, selection, fit_options,
-                              notes=study_notes + notes, path=path)
+                              notes=more + study_notes + notes, path=path)
   html.save(document, _OUT.value)
   print(html.summary(document))
   print(f"wrote {path}, the figures and report.html in "

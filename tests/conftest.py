@@ -3,10 +3,23 @@
 import dataclasses
 import functools
 import gc
+import hashlib
 from importlib import metadata
 import importlib.util
 import os
+import pathlib
+import platform
 import tempfile
+
+
+def _processor() -> list[str]:
+  """The name and the instructions of the processor."""
+  path = pathlib.Path("/proc/cpuinfo")
+  if not path.exists():
+    return [platform.machine(), platform.processor()]
+  return [line for line in path.read_text("utf-8").split("\n\n")[0].split("\n")
+          if line.startswith(("vendor_id", "model", "flags"))]
+
 
 # Before jax is imported: more threads than collectives in flight, and devices.
 os.environ["NPROC"] = "32"
@@ -29,10 +42,15 @@ os.environ["XLA_FLAGS"] = (
     f"--xla_force_host_platform_device_count=4 {ONE_DEVICE}")
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["HF_HUB_OFFLINE"] = "1"
-# Many runs compile the same programs: workers and subprocesses share them.
+# Many runs compile the same programs: workers, subprocesses and later runs of
+# the suite share them. What is compiled for one processor may not run on
+# another one, or round otherwise.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-  _cache = tempfile.TemporaryDirectory(prefix="isojax-tests-")
-  os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
+  _key = hashlib.sha256(" ".join([
+      metadata.version("jaxlib"), ONE_DEVICE, *_processor()]).encode())
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
+      pathlib.Path.home() / ".cache/isojax/tests" / _key.hexdigest()[:16])
+  os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)  # bytes
 if "ISOJAX_TEST_RUNS" not in os.environ:  # see tests/short_runs.py
   _runs = tempfile.TemporaryDirectory(prefix="isojax-runs-")
   os.environ["ISOJAX_TEST_RUNS"] = _runs.name
@@ -139,8 +157,8 @@ def folder(bucket, request):
 # The files that take longest, first: none is left to one worker at the end.
 LONG = [f"test_{name}.py" for name in (
     "kill", "quick", "notebooks", "committed", "parity",  # marked ci
-    "runs", "main", "update", "hosts", "reference_gradient", "split", "api",
-    "critic", "fit", "models", "sweep", "extending",
+    "crashes", "runs", "main", "update", "hosts", "reference_gradient", "split",
+    "api", "critic", "fit", "models", "sweep", "end_of_run", "extending",
     "math_run", "installation", "learning")]
 
 

@@ -172,8 +172,8 @@ def left_in(folder: pathlib.Path) -> str:
     content = None  # others have times and paths, or their checksums are here
     if name == "records.jsonl":
       content = _records(path)
-    elif (path.parent == folder and path.is_file() and name != "lock"
-          or name.endswith("/meta/metadata")):
+    elif name.endswith("/meta/metadata") or (  # checksums of a checkpoint
+        path.parent == folder and path.is_file() and name != "lock"):
       content = path.read_bytes().hex()
     if path.parent.name != "d":  # of tensorstore, which chooses random names
       out.append([target + (".tmp" if temporary else ""), content])

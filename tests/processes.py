@@ -37,7 +37,10 @@ def environment(devices: int) -> dict:
   return os.environ | {
       "JAX_PLATFORMS": "cpu", "NPROC": "32", "XLA_FLAGS": " ".join([
           *others, f"--xla_force_host_platform_device_count={devices}"]),
-      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+      # A kill may leave half an entry: not in what later suites read.
+      "JAX_COMPILATION_CACHE_DIR": os.path.join(
+          os.environ["ISOJAX_TEST_RUNS"], "compiled")}
 
 
 @dataclasses.dataclass(frozen=True)

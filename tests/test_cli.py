@@ -40,6 +40,17 @@ def test_help_is_the_docstring_with_an_example_and_the_flags():
   assert "python -m isojax.main" in text and "--helpfull" in text
 
 
+def test_help_to_a_reader_that_has_ended_says_nothing():
+  """As of `| head`, whose end of the pipe is closed."""
+  read, write = os.pipe()
+  os.close(read)
+  done = subprocess.run([sys.executable, "-m", "isojax.main", "--help"],
+                        stdout=write, stderr=subprocess.PIPE, text=True,
+                        check=False, cwd=ROOT)
+  os.close(write)
+  assert (done.returncode, done.stderr) == (141, "")
+
+
 HARD = "--config=configs/hard.py"
 WRONG = "def get_config():\n  return "
 

@@ -1,5 +1,6 @@
 """README and docs: links, anchors, command lines, keys and paths exist."""
 
+import dataclasses
 import functools
 import importlib
 import pathlib
@@ -11,9 +12,11 @@ import pytest
 
 from configs import grpo, pretrain_tiny, split_gym, split_math, split_tiny
 import isojax
+from isojax.core import config_flag
+from isojax.ledger import records
 from isojax.planner import request_fields
 from isojax.planner.cost import CALIBRATED
-from tests import parse_commands
+from tests import parse_commands, record_table
 from tests.planner import published_times
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -151,7 +154,8 @@ def test_command_lines_parse():
       [words for words in lines if takes_flags(words[0])])
   where = [w for w, words in zip(where, lines) if takes_flags(words[0])]
   wrong = [f"{w}: {message}" for w, message in zip(where, said, strict=True)
-           if message and "No module named 'torch'" not in message]
+           if message and "No module named 'torch'" not in message
+           and config_flag.NO_RUN not in message]  # an example of a folder
   assert not wrong, "\n".join(wrong)
 
 
@@ -243,6 +247,15 @@ def test_prices_in_the_results_are_those_of_the_planner():
   text = (ROOT / "docs" / "results.md").read_text("utf-8")
   table = re.search(r"<!-- prices -->\n(.*)<!-- /prices -->", text, re.DOTALL)
   assert table[1].strip() == "\n".join(rows)
+
+
+def test_the_fields_of_records_are_those_of_the_dataclasses():
+  """If this fails: python -m tests.record_table."""
+  page = record_table.PAGE.read_text("utf-8")
+  assert record_table.written(page) == page
+  for cls in records.StepRecord, records.EvalRecord:
+    for field in dataclasses.fields(cls):
+      assert f"| `{field.name}` | " in page
 
 
 # The check of command lines is checked in tests/test_cli.py.

@@ -10,10 +10,11 @@ import pytest
 from isojax.core import exit_codes
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records
+from isojax.models import decoder, hf_weights
 from isojax.run import branch, evaluation
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
-from tests import processes, short_runs
+from tests import command, processes, short_runs
 from tests.short_runs import steps
 
 AVERAGE, DECAY, ETA = dict(average=2.0), dict(decay=0.5), 2.0
@@ -95,6 +96,19 @@ def test_a_checkpoint_gives_either_policy(both):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), want)
 
 
+def test_an_export_is_of_the_policy_that_is_asked_for(both, tmp_path):
+  folder, run = both
+  for policy, flags in (("average", []), ("current", ["--policy=current"])):
+    out = tmp_path / policy
+    done = command.run("launch.convert", f"--workdir={folder}",
+                       f"--out={out}", *flags)
+    assert done.returncode == 0, done.stderr
+    assert f"step 5, {policy} policy" in done.stdout
+    _, want = evaluation.policy_of(run.setup, str(folder), "newest", policy)
+    jax.tree.map(np.testing.assert_array_equal, hf_weights.load(
+        str(out), decoder.abstract_params(run.setup.model)), want)
+
+
 def test_a_policy_that_a_run_has_not():
   plain, averaged = ({"recipe": {"optimizer": {"average": eta}}}
                      for eta in (None, 0.0))
@@ -124,14 +138,17 @@ def test_resampling_spends_c_and_its_rate_follows_the_rollouts(tmp_path):
       [1 - rollouts / C for rollouts in before], rtol=1e-6)
 
 
-# "refill" resamples, "plain" has adapters.
-@pytest.mark.parametrize("name, at", [
-    ("hard", 48), ("refill", 60), ("plain", 32), ("in_flight", 72)])
-def test_a_branch_ends_in_the_bits_of_a_run_from_scratch(name, at, tmp_path):
+# "refill" resamples, "plain" has adapters. The second trunk of hard ends at the
+# branching step, where it has an evaluation that the longer run has not.
+@pytest.mark.parametrize("name, at, trunk", [
+    ("hard", 48, {}), ("hard", 72, dict(Bp=4, n=6, C=72)), ("refill", 60, {}),
+    ("plain", 32, {}), ("in_flight", 72, {})])
+def test_a_branch_ends_in_the_bits_of_a_run_from_scratch(
+    name, at, trunk, tmp_path):
   more = dict(eval=dict(current=True))
   ends = DECAY | AVERAGE
   first = trained(tmp_path / "a/trunk", AVERAGE, name, **more,
-                  checkpoint=dict(at=(at,)))
+                  checkpoint=dict(at=(at,)), alloc=trunk)
   trained(tmp_path / "a/branch", ends, name, **more)
   own = trained(tmp_path / "b/scratch", ends, name, **more)
   assert os.listdir(tmp_path / "a/trunk/kept") != []
@@ -144,7 +161,7 @@ def test_a_branch_ends_in_the_bits_of_a_run_from_scratch(name, at, tmp_path):
     assert newest[0] == newest[1]
   assert processes.result(str(tmp_path / "a/branch")) == (
       processes.result(str(tmp_path / "b/scratch")))
-  assert steps(first.records)[-1]["lr"] != steps(own.records)[-1]["lr"]
+  assert steps(first.records)[-1]["lr"] > steps(own.records)[-1]["lr"]
 
 
 def test_what_is_no_trunk(both, tmp_path):
@@ -176,7 +193,8 @@ def test_a_decayed_run_is_not_extended(tmp_path):
   assert sorted(os.listdir(folder)) == before
   longer = setup_lib.prepare(config(
       "hard", DECAY, alloc=dict(Bp=4, n=6, C=240)))
-  assert state_lib.extendable(longer, str(tmp_path / "other")) == []
+  start = state_lib.start_of(longer, str(tmp_path / "other"))
+  assert (start.kind, start.text) == ("new", f"{tmp_path}/other: a new run")
 
 
 def test_both_policies_need_an_average():
@@ -191,11 +209,14 @@ def test_an_interrupted_copy_is_repeated(both, tmp_path):
   shutil.copytree(folder, root / "trunk")
   ends = DECAY | AVERAGE | FAST
   setup = setup_lib.prepare(config("hard", ends, eval=dict(current=True)))
-  with state_lib.claimed(setup, str(root / "branch")) as setup:
-    branch.begin(setup, str(root / "branch"))
+  start = lambda: state_lib.start_of(setup, str(root / "branch"))
+  assert start().kind == "branches"
+  with state_lib.claimed(start()):
+    assert start().kind == "resumes"
   os.remove(root / "branch/records.jsonl")
   left = root / "branch/checkpoints/3.orbax-checkpoint-tmp"
   os.rename(root / "branch/checkpoints/3", left)
+  assert start().kind == "branches"
   run = trained(root / "branch", ends, eval=dict(current=True))
   assert run.end.code == 0 and run.end.code != exit_codes.PREEMPTED
   assert steps(run.records)[-1]["step"] == 5 and not left.exists()

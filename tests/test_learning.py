@@ -39,6 +39,25 @@ def test_reward_rises(learned):
   assert last["avg"] - first["avg"] > 4 * error
 
 
+def test_groups_of_equal_verdicts_may_differ_in_what_is_trained(
+    learned, tmp_path):
+  """Without shaping their shares are equal; a penalty of the length differs."""
+  _, _, kept = learned
+  for r in short_runs.steps(kept):
+    assert r["zero_std"] == pytest.approx(r["all_incorrect"] + r["all_correct"])
+  config = easy.get_config()
+  config.alloc.C = 2 * config.alloc.Bp * config.alloc.n
+  config.eval.k = 1
+  longest = config.sampler.max_new_tokens
+  config.recipe.reward.update(
+      overlong="all", overlong_max=longest, overlong_cache=longest - 1)
+  _, end, kept = short_runs.train(config, tmp_path)
+  assert end.code == 0, end.why
+  first, _ = short_runs.steps(kept)
+  assert first["shaped_reward"] < first["reward"]
+  assert first["zero_std"] < first["all_incorrect"] + first["all_correct"]
+
+
 def logits_of(params, prompts, rollouts, cfg):
   """Logits [B, T, V] of each answer's positions, by the independent model."""
   n = len(rollouts.len_R) // len(prompts.len_P)

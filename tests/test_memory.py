@@ -6,7 +6,7 @@ import pytest
 
 from isojax.core import memory
 from isojax.core import model_shape as shape_lib
-from isojax.core.memory import Held
+from isojax.core.memory import Occupancy
 from isojax.planner import memory as planner_memory
 from isojax.planner.cost import Lengths
 from isojax.planner.machines import Mesh
@@ -68,7 +68,7 @@ def test_bytes_of_pages_by_hand():
   assert PAGED.beside_pages(9) == 9 * 672 + 2 * 2560
   assert dataclasses.replace(PAGED, expected=None).pages_of_slot == (
       1 + (1.25 + 1.08 + 4) / 4)
-  assert PAGED.least == 464 + 672 + 2560 + 4 * 64
+  assert PAGED.min_bytes == 464 + 672 + 2560 + 4 * 64
 
 
 FIXED = 464 + 2560  # weights and a prompt
@@ -107,8 +107,8 @@ def of_one(kept=(), dtype="float32", remat=True):
   """Programs of ONE on two shards: 4 slots, 3 rows, 2 prompts of 10 + 6."""
   return planner_memory.device_bytes(
       ONE, work(TEN_SIX, dtype, kept, fused=False, remat=remat), Mesh(1, 2, 1)
-  ).programs(Held(slots=4, rows=3, prompts=2, weights_gathered=True),
-             reference=False)
+  ).programs(Occupancy(slots=4, rows=3, prompts=2, weights_gathered=True),
+             reference=False, average=False)
 
 
 def test_bytes_of_programs_by_hand():
@@ -200,8 +200,8 @@ def test_programs_are_as_large_as_compiled_ones(case):
   p = planner_memory.device_bytes(
       qwen(name), work(Lengths(1, 1, S, T), kept=dict(reduce="bfloat16"),
                        fused=fused, remat=True), Mesh(*mesh)).programs(
-          Held(slots, rows, prompts=rows, weights_gathered=True),
-          reference=False)
+          Occupancy(slots, rows, prompts=rows, weights_gathered=True),
+          reference=False, average=False)
   assert p.program_bytes[program] / 2**30 == pytest.approx(gib, rel=0.15)
 
 
@@ -216,8 +216,8 @@ def test_the_programs_of_admitted_slots_are_within_the_budget(
       tensor=tensor, page=page)
   budget = 12 * 2**30
   slots, pages, weights_gathered = sizes.admitted(budget=budget, most=4096)
-  p = sizes.programs(Held(slots, 1, 1, weights_gathered, pages),
-                     reference=False)
+  p = sizes.programs(Occupancy(slots, 1, 1, weights_gathered, pages),
+                     reference=False, average=False)
   used = max(p.program_bytes["prefill"] + p.cache,
              p.program_bytes["decode"] + p.window)
   assert 0.85 * budget < used <= budget

@@ -194,6 +194,41 @@ def test_a_file_of_other_lines_is_no_file_of_texts(tmp_path):
     samples.read(str(tmp_path / "samples.jsonl"))
 
 
+TEXT = {"kind": "train", "step": 1, "problem": 3, "question": "1+1?",
+        "reference": "2", "prompt": "1+1?", "response": "2", "reward": 1.0,
+        "advantage": None}
+
+
+@pytest.mark.parametrize("line", [
+    *(TEXT | {name: value} for name in ("step", "kind", "question", "response",
+                                        "reward")
+      for value in (None, [1], {}, True)),
+    TEXT | {"step": "1"}, TEXT | {"reward": "1"}, TEXT | {"step": 1.5},
+    TEXT | {"reward": 10**400}, *({n: v for n, v in TEXT.items() if n != name}
+                                  for name in samples.FIELDS), {"a": 1}, [], 7])
+def test_a_damaged_line_of_texts_is_refused(line, tmp_path):
+  path = tmp_path / "samples.jsonl"
+  path.write_text(json.dumps(TEXT) + "\n" + json.dumps(line) + "\n")
+  with pytest.raises(InputError, match="samples.jsonl: not the texts of a run"):
+    samples.read(str(path))
+
+
+def test_deep_nesting_is_refused(tmp_path):
+  path = tmp_path / "samples.jsonl"
+  path.write_text("[" * 100_000 + "\n")
+  with pytest.raises(InputError, match="samples.jsonl: not the texts of a run"):
+    samples.read(str(path))
+
+
+def test_texts_do_not_control_the_terminal():
+  text = samples.as_text([TEXT | {
+      "question": "a\x1b[2Jb\tc", "response": "d\x9b1me\r\nf\u202eg\ud800",
+      "reference": "\x07 é 中 ½"}])
+  assert text.splitlines() == [
+      "== step 1", "question: a\\x1b[2Jb\tc", "reference: \\x07 é 中 ½",
+      "-- reward 1", "d\\x9b1me\\r", "f\\u202eg\\ud800"]
+
+
 def test_texts_are_shown_in_full_without_the_prompt():
   line = dict(kind="eval", step=2, question="1+1?", reference="2",
               prompt="<|user|>1+1?", response="x\ny" * 200, reward=1.0)

@@ -47,6 +47,13 @@ def _leave_waiting_threads(code: int) -> None:
     os._exit(code)
 
 
+def _unread() -> int:
+  """The exit code if the reader of stdout has ended, as of `| head`."""
+  # Exit flushes once more.
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  return exit_codes.UNREAD
+
+
 def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
   """Parses the flags and exits with the code that main(argv) returns.
 
@@ -59,6 +66,8 @@ def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
     except InputError as error:
       sys.stderr.write(f"isojax: {error}\n")
       sys.exit(exit_codes.BAD_INPUT)
+    except BrokenPipeError:  # of --help
+      sys.exit(_unread())
     except SystemExit:  # of absl's help, with exit code 1
       sys.exit(0)
 
@@ -86,8 +95,7 @@ def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
       sys.stderr.write("isojax: interrupted; complete files are kept: the same "
                        "command does what is left, or begins again\n")
       return exit_codes.INTERRUPTED
-    except BrokenPipeError:  # such as `| head`; exit flushes once more
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-      return exit_codes.UNREAD
+    except BrokenPipeError:
+      return _unread()
 
   app.run(guarded, flags_parser=parsed)

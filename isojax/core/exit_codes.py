@@ -5,6 +5,7 @@ After PREEMPTED and PEER_LOST, rerun the same command to resume.
 
 from isojax.errors import InputError, OutOfReachError
 
+FOUND = 1  # launch.doctor --fail_on found something
 BAD_INPUT = 2  # after any InputError but OutOfReachError
 PREEMPTED = 75  # after a signal (the run was saved), or a bucket out of reach
 DIVERGED = 76  # after a NaN or infinite loss; a rerun would diverge again

@@ -1,8 +1,15 @@
 """Bytes of a policy's programs on one device, by formulas; loads no jax.
 
-The trainer admits slots and pages by DeviceBytes, and the planner chooses
-meshes and refuses runs by it. launch.compile compares it with compiled
-programs; the compared ones are COMPILED in tests/test_memory.py.
+Three decisions depend on these bytes. The sampler admits slots and pages: as
+many as fit into sampler.memory_gib (`DeviceBytes.admitted`, called in
+run/programs.py); it refuses a run if not even one slot fits. The planner
+chooses meshes and refuses a plan whose step does not fit on a device
+(`DeviceBytes.programs`, called in planner/memory.py). The size of an update is
+what the config says (recipe.loss.microbatch_tokens and remat); only the planner
+checks it, and without a plan XLA reports that it does not fit.
+
+launch.compile compares the formulas with compiled programs; the compared ones
+are COMPILED in tests/test_memory.py.
 """
 
 import dataclasses
@@ -97,7 +104,7 @@ class Admitted(typing.NamedTuple):
   weights_gathered: bool  # over fsdp, once for all tokens
 
 
-class Held(typing.NamedTuple):
+class Occupancy(typing.NamedTuple):
   """The slots, rows and pages in the memory of a device."""
 
   slots: int  # of the sampler
@@ -152,17 +159,18 @@ class DeviceBytes:
         self.token + self._forward(self.formats.bytes("sampled")))
 
   @property
-  def drawing(self) -> float:
+  def draw_bytes(self) -> float:
     """Bytes of a slot's arrays while a token attends and is drawn.
 
     With pages, the pages of one layer are gathered for each slot.
     """
-    s, positions = self.shape, self.max_prompt + self.max_response
-    per_position = 2 * 4 * s.heads / self.tensor  # float32 scores and softmax
+    shape, positions = self.shape, self.max_prompt + self.max_response
+    per_position = 2 * 4 * shape.heads / self.tensor  # float32 scores, softmax
     if self.page is not None:
       positions = self.longest * self.page
-      per_position += self.token / s.layers
-    return positions * per_position + DRAWN_ARRAYS * 4 * s.vocab / self.tensor
+      per_position += self.token / shape.layers
+    return (positions * per_position
+            + DRAWN_ARRAYS * 4 * shape.vocab / self.tensor)
 
   @property
   def cache(self) -> float:
@@ -170,14 +178,14 @@ class DeviceBytes:
     return (self.max_prompt + self.max_response) * self.token
 
   @property
-  def part(self) -> float:
+  def layer_bytes(self) -> float:
     """Bytes of a slot's keys, or values, of one layer: resized as one array."""
     return self.cache / (2 * self.shape.layers)
 
   @property
   def slot(self) -> float:
     """Bytes of a slot without pages, with its growth and share of a prefill."""
-    return self.cache + self.part + self.drawing + self.prompt / 8
+    return self.cache + self.layer_bytes + self.draw_bytes + self.prompt / 8
 
   @property
   def longest(self) -> int:
@@ -209,10 +217,10 @@ class DeviceBytes:
 
   def beside_pages(self, slots: int) -> float:
     """Bytes that slots need besides their pages: for drawing and a prefill."""
-    return slots * self.drawing + self.prefill(slots)
+    return slots * self.draw_bytes + self.prefill(slots)
 
   @property
-  def least(self) -> float:
+  def min_bytes(self) -> float:
     """Bytes of sampling with one slot, which fits the longest rollout."""
     if self.page is None:
       return self.held_weights(False) + self.slot
@@ -265,9 +273,10 @@ class DeviceBytes:
   @property
   def _attended(self) -> float:
     """Numbers of a token's queries, output, keys and values in a layer."""
-    s = self.shape
-    return s.head_dim * (2 * s.heads / self.tensor + 2 * s.kv_heads / min(
-        self.tensor, s.kv_heads))
+    shape = self.shape
+    return shape.head_dim * (
+        2 * shape.heads / self.tensor
+        + 2 * shape.kv_heads / min(self.tensor, shape.kv_heads))
 
   @property
   def _mlp(self) -> float:
@@ -307,45 +316,45 @@ class DeviceBytes:
     Without remat the compiler's temporaries are not counted; nor are weights
     that it gathers over fsdp for longer than a layer.
     """
-    s, f, S = self.shape, self.formats, self.max_prompt
-    compute, tokens = f.bytes("compute"), rows * self.max_response
+    shape, bytes_of, S = self.shape, self.formats.bytes, self.max_prompt
+    compute, tokens = bytes_of("compute"), rows * self.max_response
     others, scores = self._backward(compute)
-    kept = compute * s.width if self.remat else others + scores
-    matrices = s.layers * s.layer_matmul / (self.fsdp * self.tensor)
-    head = s.head / self.tensor
+    kept = compute * shape.width if self.remat else others + scores
+    matrices = shape.layers * shape.layer_matmul / (self.fsdp * self.tensor)
+    head, vocab = shape.head / self.tensor, shape.vocab
     return Update(
         copy=compute * matrices,
-        kept=(s.layers * kept * (tokens + prompts * S)
+        kept=(shape.layers * kept * (tokens + prompts * S)
               + self.kv(compute) * (rows + prompts) * S
               # Hidden states and their gradient, if the head's format is wider.
-              + 2 * (f.bytes("head") - compute) * s.width * tokens),
-        head=(f.bytes("head") + 4) * (
-            head + min(head_chunk(s.vocab), tokens) * s.vocab / self.tensor),
-        backward=(f.bytes("reduce") * matrices + 4 * head / self.fsdp
+              + 2 * (bytes_of("head") - compute) * shape.width * tokens),
+        head=(bytes_of("head") + 4) * (
+            head + min(head_chunk(vocab), tokens) * vocab / self.tensor),
+        backward=(bytes_of("reduce") * matrices + 4 * head / self.fsdp
                   + self.remat * tokens * (others + scores)))
 
   # Whole programs.
 
-  def programs(self, held: Held, *, reference: bool,
+  def programs(self, occupancy: Occupancy, *, reference: bool,
                average: bool) -> "Programs":
     """The bytes of each program.
 
     `reference`: the KL needs the base policy; `average`: training keeps an
     averaged policy.
     """
-    paged = held.pages is not None
-    prompts = prefilled(held.slots, self.max_prompt, paged=paged)
+    paged = occupancy.pages is not None
+    prompts = prefilled(occupancy.slots, self.max_prompt, paged=paged)
     return Programs(
         state=self.masters, reference=self.masters * reference,
         average=self.masters * average,
-        weights=self.held_weights(held.weights_gathered),
-        cache=(held.pages * self.page_bytes if paged
-               else held.slots * self.cache),
-        part=0.0 if paged else held.slots * self.part,
+        weights=self.held_weights(occupancy.weights_gathered),
+        cache=(occupancy.pages * self.page_bytes if paged
+               else occupancy.slots * self.cache),
+        layer_bytes=0.0 if paged else occupancy.slots * self.layer_bytes,
         window=prompts * self.max_prompt * self.token,
         prefilling=prompts * (self.prompt - self.max_prompt * self.token),
-        drawing=held.slots * self.drawing,
-        **self.update(held.rows, held.prompts)._asdict())
+        draw_bytes=occupancy.slots * self.draw_bytes,
+        **self.update(occupancy.rows, occupancy.prompts)._asdict())
 
 
 class Update(typing.NamedTuple):
@@ -366,10 +375,10 @@ class Programs:
   average: float  # float32 parameters of the averaged policy
   weights: float  # while sampling
   cache: float
-  part: float  # of the cache, one layer's keys; 0 for pages: never resized
+  layer_bytes: float  # of one layer's keys in the cache; 0 for pages
   window: float  # keys and values of prompts
   prefilling: float  # temporaries of a prefill
-  drawing: float  # temporaries of decoding
+  draw_bytes: float  # temporaries of decoding
   copy: float  # see Update, as for the next three
   kept: float
   head: float
@@ -383,8 +392,8 @@ class Programs:
         prefill=prefill, reread=prefill, insert=self.cache + self.window,
         move=self.cache,
         # One part's last growth; the other parts are not arguments.
-        resize=(1 + LAST_GROWTH) * self.part,
-        decode=self.weights + self.cache + self.drawing, start=self.state,
+        resize=(1 + LAST_GROWTH) * self.layer_bytes,
+        decode=self.weights + self.cache + self.draw_bytes, start=self.state,
         # Parameters and gradients; apply has AdamW's two moments as well.
         accumulate=2 * self.state + self.reference + self.copy + self.kept
         + max(self.head, self.backward), apply=4 * self.state + self.average)

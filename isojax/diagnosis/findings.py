@@ -21,8 +21,8 @@ from isojax.diagnosis.rules import (
 from isojax.diagnosis.symptoms import (
   column,
   Evaluation,
-  History,
   MIN_STEPS,
+  RunLog,
   standard_error,
   STEPS,
   Steps,
@@ -39,10 +39,10 @@ class Watcher:
   """
 
   def __init__(self, records: list[dict], *, grouped: bool, floor: float = 0.0,
-               options=ISOJAX_NAMES):
-    """Begins after `records`; see Steps for `grouped` and `floor`."""
+               options=ISOJAX_NAMES, dependence: float = 1.0):
+    """Begins after `records`; see Steps for the other arguments."""
     self._window = collections.deque(maxlen=STEPS)
-    self._last_steps = Steps((), grouped, floor=floor)
+    self._last_steps = Steps((), grouped, floor=floor, dependence=dependence)
     self._best, self._rewards_at_best = None, ()
     self._active: dict[str, set[str]] = {"train": set(), "eval": set()}
     self._options = options
@@ -118,11 +118,11 @@ class Occurrence(typing.NamedTuple):
   """The last verdict of a rule on a log, and all steps where the rule held."""
 
   verdict: Verdict
-  subject: Steps | Evaluation | History  # what the verdict is about
+  subject: Steps | Evaluation | RunLog  # what the verdict is about
   waste: dict[int, float]  # index of a step's line -> wasted share of rollouts
 
 
-def diagnose(run: History, options: dict) -> list[Finding]:
+def diagnose(run: RunLog, options: dict) -> list[Finding]:
   """What is wrong with a run, the gravest and the most costly first.
 
   The lines of `run` have `dead` and `zero_std` if the log has or implies them;
@@ -156,14 +156,14 @@ def diagnose(run: History, options: dict) -> list[Finding]:
                 key=lambda f: (LEVELS.index(f.level), -f.cost))
 
 
-def _partial_collapse(run: History, verdict: Verdict) -> Verdict:
+def _partial_collapse(run: RunLog, verdict: Verdict) -> Verdict:
   """The verdict of a collapse after which the reward ends above its start."""
   return verdict._replace(
       text=f"{verdict.text}; it ends at {run.last_reward:.3f}, above its start",
       consequence="", level=COSTLY, confidence="likely")
 
 
-def _finding(run: History, name: str, occurrence: Occurrence) -> Finding:
+def _finding(run: RunLog, name: str, occurrence: Occurrence) -> Finding:
   verdict, _, waste = occurrence
   steps = len(run.train)
   cost = sum(run.spent[i] * waste[i] for i in waste) / sum(run.spent)
@@ -178,17 +178,18 @@ def _finding(run: History, name: str, occurrence: Occurrence) -> Finding:
       verdict.source)
 
 
-def _alarms(run: History, o):
+def _alarms(run: RunLog, o):
   """Yields the alarms that the run would have had while it was live: (name,
   verdict, Steps or Evaluation, indices of its steps in run.train)."""
   watch = Watcher([], grouped=run.grouped, options=o,
+                  dependence=run.dependence,
                   floor=min([0.0, *column(run.train, "reward")]))
   steps = [line["step"] for line in run.train]
   # An evaluation is after the training step of the same number.
   records = [(line["step"], i, line | {"kind": "train"})
              for i, line in enumerate(run.train)]
   records += [(line["step"], math.inf, line | {"kind": "eval"})
-              for line in run.evals if {"correct", "k"} <= line.keys()]
+              for line in run.evals if {"correct", "k", "avg"} <= line.keys()]
   had_steps = False
   for step, i, record in sorted(records, key=lambda row: row[:2]):
     x, verdicts = watch.check(record)
@@ -207,7 +208,7 @@ def _alarms(run: History, o):
       yield name, verdict, x, range(len(steps))
 
 
-def unchecked(run: History) -> dict[str, str]:
+def unchecked(run: RunLog) -> dict[str, str]:
   """Name of a rule that the log lacks fields for -> one of these fields."""
   lacking = collections.defaultdict(list)
   for rule in RULES:

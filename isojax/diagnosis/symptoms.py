@@ -16,11 +16,13 @@ MIN_EVAL_SE = 4.0  # standard errors of an evaluation by which it falls
 # study they are at most 3 while an evaluation dips, above 6 in overfit runs.
 MIN_RISE_SE = 4.0
 MIN_DROP = 0.05  # fraction of the best evaluation; smaller falls do not count
+MIN_PAID = 0.25  # share of the answers without an EOS that are paid
 POWER_SE = 2.8  # standard errors of a change that a 5 % test finds, power 80 %
 
 
 def mean(values) -> float:
-  return sum(values) / len(values)
+  """NaN without values; any comparison with it is False."""
+  return sum(values) / len(values) if values else math.nan
 
 
 def has_collapsed(reward: float, best: float, floor: float) -> bool:
@@ -44,10 +46,73 @@ def standard_error(values) -> float:
 
 
 def column(lines, name: str) -> list[float]:
-  """The values of a field in lines, without absent, null and NaN ones."""
+  """The values of a field in lines, without absent, null and NaN ones.
+
+  Lines of other trainers have numbers alone, see logs.log_file.
+  """
   return [line[name] for line in lines
           if name in line and line[name] is not None
           and line[name] == line[name]]
+
+
+def trained_reward(line: dict) -> float | None:
+  """The mean of what advantages are computed from, if a log has it apart."""
+  return next((line[name] for name in ("shaped_reward", "trained_reward")
+               if column([line], name)), None)
+
+
+def is_shaped(line: dict) -> bool:
+  """Whether the trained reward of a step differs from that of its answers."""
+  trained = trained_reward(line)
+  return trained is not None and bool(column([line], "reward")) and (
+      not math.isclose(trained, line["reward"], abs_tol=1e-6))
+
+
+def equal_groups(line: dict) -> float | None:
+  """The share of a step's groups with equal trained rewards, if it is known.
+
+  Equal verdicts are equal rewards only if nothing else is added to them.
+  """
+  if column([line], "zero_std"):
+    return line["zero_std"]
+  verdicts = ("all_incorrect", "all_correct")
+  if is_shaped(line) or any(line.get(name) is None for name in verdicts):
+    return None
+  return sum(line[name] for name in verdicts)
+
+
+def dependence(values) -> float:
+  """The factor by which correlation widens a standard error of values, from 1.
+
+  Rows that are repeated or smoothed count as fewer. The deviations from a line
+  in each quarter have the autocorrelations r_k; the factor is the root of the
+  autocorrelation time 1 + 2 (r_1 + r_2 + ...), up to the first pair of r_k
+  whose sum is not above 0 (Geyer 1992), relative to the variance of successive
+  differences, 1 - r_1. It is 1 if r_1 is within 2 / sqrt(N) of 0.
+  """
+  size = len(values) // 4
+  if size < MIN_STEPS or not all(map(math.isfinite, values)):
+    return 1.0
+  parts = [_residuals(values[i * size:(i + 1) * size]) for i in range(4)]
+  variance = sum(r * r for part in parts for r in part)
+  if variance <= 0:
+    return 1.0
+  lagged = lambda k: sum(a * b for part in parts
+                         for a, b in zip(part, part[k:], strict=False))
+  r = [lagged(k) / variance for k in range(1, size)]
+  if r[0] <= 2 / math.sqrt(4 * size):
+    return 1.0
+  pairs = itertools.takewhile(lambda pair: pair > 0, (
+      a + b for a, b in zip([1.0, *r[1::2]], r[::2], strict=False)))
+  return math.sqrt(max(1.0, (2 * sum(pairs) - 1) / max(1 - r[0], 1e-6)))
+
+
+def _residuals(values) -> list[float]:
+  """The deviations of values from their least-squares line."""
+  center, middle = mean(values), (len(values) - 1) / 2
+  slope = sum((i - middle) * (v - center) for i, v in enumerate(values)) / sum(
+      (i - middle)**2 for i in range(len(values)))
+  return [v - center - slope * (i - middle) for i, v in enumerate(values)]
 
 
 def equal_share(n: int, p: float, spread: float = math.inf) -> float:
@@ -86,6 +151,7 @@ class Steps:
   first_entropy: float | None = None  # of the first STEPS steps; None: fewer
   least_entropy: float = math.inf  # the lowest mean of STEPS steps in a row
   floor: float = 0.0  # the lowest reward of the run, at most 0
+  dependence: float = 1.0  # of the rewards, see the function
 
   def __getattr__(self, name: str):
     """The mean of a field of the records; NaN if all are null."""
@@ -122,9 +188,12 @@ class Steps:
 
   @property
   def unanimous(self) -> bool:
-    """Whether each group's rollouts were all correct or all incorrect."""
-    return all(line["all_incorrect"] + line["all_correct"] >= 1
-               for line in self.lines)
+    """Whether the trained rewards of each group were equal."""
+    return all((equal_groups(line) or 0) >= 1 for line in self.lines)
+
+  @property
+  def cut_is_paid(self) -> bool:
+    return cut_is_paid(self.fields, self.reward, self.truncated)
 
   @property
   def all_dead(self) -> bool:
@@ -136,10 +205,21 @@ class Steps:
     return any(line["grad_norm"] for line in self.lines)
 
 
-def surely_risen(before, now) -> bool:
+def cut_is_paid(fields, reward: float, truncated: float) -> bool:
+  """Whether answers without an EOS end by a rule of the reward's own.
+
+  In records of isojax a reward is in [0, 1], and an answer that is cut off has
+  none. A reward above 1 - truncated is paid for answers without an EOS.
+  """
+  return {"formatted", "reward", "truncated"} <= set(fields) and (
+      reward - (1 - truncated) > MIN_PAID * truncated)
+
+
+def surely_risen(before, now, dependence: float = 1.0) -> bool:
   """Whether the mean of `now` is above that of `before`, not by chance."""
   return len(before) >= MIN_STEPS and mean(now) - mean(before) > (
-      MIN_RISE_SE * math.hypot(standard_error(before), standard_error(now)))
+      MIN_RISE_SE * dependence
+      * math.hypot(standard_error(before), standard_error(now)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +249,7 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True)
-class History:
+class RunLog:
   """A whole run, from its log.
 
   last_FIELD is the mean of the last STEPS values, late_FIELD that of the last
@@ -185,9 +265,10 @@ class History:
   minibatch: int | None = None  # problems of an update
   batch: int | None = None  # rollouts of an update
   filtered: bool = False  # whether groups of equal rewards are sampled again
-  binary: bool = False  # whether rewards are taken as 0 or 1: all in [0, 1]
+  binary: bool = False  # whether rewards are taken as 0 or 1
   grouped: bool = True  # see Steps
-  # Whether rollouts of equal scores differ in reward, as by a KL penalty.
+  # Whether rollouts of equal scores differ in reward, as by a KL penalty, and
+  # the log lacks the share of groups of equal rewards.
   shaped: bool = False
 
   def __getattr__(self, name: str) -> float:
@@ -214,6 +295,12 @@ class History:
   @functools.cached_property
   def spent(self) -> list[float]:
     """The rollouts of each line; 1 each if the log does not state them."""
+    counts = self._counted
+    # A counter that stands still or falls is no cost.
+    return counts if sum(counts) > 0 <= min(counts) else [1.0] * len(counts)
+
+  @property
+  def _counted(self) -> list[float]:
     if all("rollouts" in line for line in self.train):
       C = [line["rollouts"] for line in self.train]
       steps = [line["step"] for line in self.train]
@@ -236,12 +323,35 @@ class History:
 
   @property
   def change_error(self) -> float:
-    """Standard error of `change`, from the differences of successive steps."""
-    reward = column(self.train, "reward")
-    noise = [(b - a) * (b - a) / 2 for a, b in itertools.pairwise(reward)]
+    """Standard error of `change`; see `error_of_change`."""
+    return self.error_of_change("reward")
+
+  def error_of_change(self, field: str) -> float:
+    """Standard error of the change of a field from first to last quarter.
+
+    It is computed from the differences of successive steps, and is wider if
+    these depend on each other.
+    """
+    values = column(self.train, field)
+    noise = [(b - a) * (b - a) / 2 for a, b in itertools.pairwise(values)]
     if not noise:
       return math.inf
-    return math.sqrt(2 * mean(noise) / max(1, len(reward) // 4))
+    return dependence(values) * math.sqrt(
+        2 * mean(noise) / max(1, len(values) // 4))
+
+  def surely_changed(self, field: str) -> float:
+    """The change of a field from first to last quarter; 0 if it may be chance.
+    """
+    values = column(self.train, field)
+    if len(values) < 2 * STEPS:
+      return 0.0
+    first, last = quarters(values)
+    return (last - first if abs(last - first) > MIN_RISE_SE
+            * self.error_of_change(field) else 0.0)
+
+  @functools.cached_property
+  def dependence(self) -> float:
+    return dependence(column(self.train, "reward"))
 
   @property
   def above_start(self) -> bool:
@@ -249,7 +359,8 @@ class History:
     reward = column(self.train, "reward")
     first, last = reward[:STEPS], reward[-STEPS:]
     return len(reward) >= 2 * STEPS and mean(last) - mean(first) > (
-        2 * math.hypot(standard_error(first), standard_error(last)))
+        2 * self.dependence
+        * math.hypot(standard_error(first), standard_error(last)))
 
   @property
   def learned(self) -> bool:
@@ -301,6 +412,28 @@ class History:
     return mean(column(self.train, "dead")) if "dead" in self.fields else None
 
   @property
+  def split_text(self) -> str:
+    """The shares of groups that are all correct and all incorrect; or ""."""
+    shares = (self.mean_all_correct, self.mean_all_incorrect)
+    if not all(map(math.isfinite, shares)) and self.computable and (
+        "zero_std" not in self.fields):
+      windows = self.windows("reward")
+      shares = (mean([p**self.n for p in windows]),
+                mean([(1 - p)**self.n for p in windows]))
+    if not all(map(math.isfinite, shares)):
+      return ""
+    return ", {:.0%} all correct and {:.0%} all incorrect,".format(*shares)
+
+  @property
+  def computable(self) -> bool:
+    """Whether equal_share applies, also at other n."""
+    return bool(self.binary and self.n and self.n > 1 and not self.filtered)
+
+  @property
+  def cut_is_paid(self) -> bool:
+    return cut_is_paid(self.fields, self.last_reward, self.last_truncated)
+
+  @property
   def idle_groups(self) -> float:
     """The share of groups without a signal; 0 if no group is compared."""
     compared = self.grouped and not self.shaped
@@ -309,8 +442,7 @@ class History:
   @property
   def equal_groups_text(self) -> str:
     """The source of `equal_groups`, and the share at other n."""
-    # Whether equal_share applies, also at other n.
-    computable = self.binary and self.n and self.n > 1 and not self.filtered
+    computable = self.computable
     basis = ("measured" if "zero_std" in self.fields else
             "at least: p^n + (1 - p)^n of the pass rate p, as if all problems "
             "were equally hard" if computable else
@@ -343,6 +475,8 @@ class History:
 
   @property
   def dropped(self) -> bool:
+    if not self.avg:
+      return False
     lost = self.best["avg"] - self.avg[-1]["avg"]
     return lost > MIN_DROP * abs(self.best["avg"])
 
@@ -359,6 +493,9 @@ class History:
     collapsed = COLLAPSED_AVG * self.best["avg"]
     if all(0 <= e["avg"] < collapsed for e in self.avg[-3:]):
       return True
+    moves = [move for move in moves if move]  # others repeat a measurement
+    if len(moves) < MIN_STEPS - 1:
+      return False
     noise = statistics.median(abs(m - statistics.median(moves)) for m in moves)
     # 1.48 * the median absolute deviation is the deviation of a normal.
     return self.best["avg"] - self.avg[-1]["avg"] > MIN_EVAL_SE * 1.48 * noise
@@ -374,4 +511,5 @@ class History:
     step = self.best["step"]
     before = column([r for r in self.train if r["step"] <= step], "reward")
     now = column([r for r in self.train if r["step"] > step], "reward")[-STEPS:]
-    return len(now) >= MIN_STEPS and surely_risen(before[-STEPS:], now)
+    return len(now) >= MIN_STEPS and surely_risen(
+        before[-STEPS:], now, self.dependence)

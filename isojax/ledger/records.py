@@ -1,10 +1,12 @@
 """The ledger of a run: JSON lines, one record each, with the compute spent.
 
-Each line is one flat object. Other tools rely on the field names below. Each
-line ends with a checksum of all lines up to it.
+Each line is one flat object. Other tools rely on the field names below, of
+which docs/training.md has a table. Each line ends with a checksum of all lines
+up to it.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import math
@@ -17,104 +19,130 @@ from etils import epath
 from isojax.errors import InputError, reason
 from isojax.ledger import bucket
 
-COMMON = (
-    "kind",  # "train" or "eval"
-    "run_id",  # that of config.json
-    "seed",
-    "model",  # the base policy's folder
-    "task",
-    "split",  # the stratum trained on, not a part of it as in eval_set
-    "Bp",  # problems a step
-    "n",  # rollouts sampled per problem
-    "m",  # of these n rollouts, those that are trained on
-    "D",  # training problems
-    "step",  # iterations: Bp problems sampled, then updates
-    "rollouts",  # cumulative C: every rollout sampled for training; rollouts in
-    # flight count in the step that trains on them
-    "prompt_tokens",  # cumulative; a prompt counts once, not n times
-    "sampled_tokens",  # cumulative, EOS included
-    "trained_tokens",  # cumulative; tokens with a gradient, once an update
-    "scored_tokens",  # cumulative; tokens of forward passes before updates
-    "updates",  # cumulative; optimizer steps, which lr's warm-up follows
-    # Cumulative; updates that the optimizer skipped: no rollout had a gradient.
-    "skipped_updates",
-    "epoch",  # permutations of the training problems, step / (D // Bp)
-    "device_seconds",  # cumulative, devices x seconds of training steps
-    "unix_time",  # seconds since 1970 in UTC, when the line was written
-    # Values of the config that differ from config.json and change rounding
-    # alone, such as "sampler.slots=16, mesh.fsdp=2"; null if there is none.
-    "resumed_with",
-    # Means over rollouts of the named parts of a reward of one's own, without
-    # their weights; null if it has none.
-    "reward_parts",
-    # List: signal, cut, collapse, entropy, overfit, blow_up (see diagnosis/);
-    # patience, at the evaluation where eval.patience ended the run.
-    "alarms",
-)
-TRAIN = (
-    "lr",  # of the step's first update
-    "extra_rounds",  # resampling rounds (DAPO), of Bp * n rollouts each
-    "solved",  # list: problems that reached solved_rate now; null if off
-    "selected",  # rollouts kept by the selection, with or without a gradient
-    # Fraction of the step's rollouts that are correct, or their mean reward in
-    # [0, 1] with task.grader.name=python; without bonus and penalties.
-    "reward",
-    # Mean of the rewards from which advantages are computed: with recipe.reward
-    # and task.format_coef, but without the KL of kl_in=reward.
-    "shaped_reward",
-    "formatted",  # fraction of rollouts with an answer in the expected place
-    # Steps between the drawing of a token and its training, over the sampled
-    # tokens of this step; 0 without in-flight updates.
-    "staleness_mean", "staleness_max",
-    # Rollouts whose answer the grader did not judge: charged to C, left out of
-    # their group and of means over rollouts.
-    "lost",
-    "all_incorrect",  # fraction of groups with only reward 0
-    "all_correct",  # fraction of groups with only reward 1
-    "entropy",  # nats, mean over drawn tokens, of the sampler
-    # recipe.loss.kl_estimator of the divergence from the base policy, mean over
-    # trained tokens; null without a KL in the loss.
-    "kl",
-    # Mean over the updates of recipe.loss, with its KL and entropy terms. Null
-    # where its value is only the mean advantage: with one update a step, not in
-    # flight, without KL term, entropy term, critic and policy loss of one's
-    # own.
-    "loss",
-    # Of the critic; null without one. The loss per trained token, and the share
-    # of the variance of returns that its values before the updates explain.
-    "value_loss",
-    "explained_variance",
-    "grad_norm",  # global, before clipping
-    "clip_fraction",  # of trained tokens, whose ratio or weight is bounded
-    "logp",  # mean over trained tokens, of the trainer
-    "logp_gap",  # mean over trained tokens of |trainer - sampler|
-    "response_length",  # tokens, mean over rollouts, EOS included
-    "truncated",  # fraction of rollouts without EOS
-    "interrupted",  # fraction of rollouts with an inserted closing phrase
-    "evicted",  # times that a rollout lost its pages, see sampler.page
-    "seconds_compile",  # tracing and compiling; not part of the others
-    "seconds_sample",  # sampling, and the grading at the same time
-    "seconds_grade",  # waiting for the grader, after sampling has ended
-    "seconds_score",  # forward passes before the updates
-    "seconds_update",
-)
-EVAL = (
-    "eval_set",  # STRATUM/validation or STRATUM/test
-    "policy",  # average or current: whose samples avg, best, ... are
-    # With eval.current: k, correct, avg, ... of the current policy, with the
-    # same random numbers; else null.
-    "current",
-    "k",  # samples of each problem
-    "temperature", "top_p",  # with which they were drawn
-    "avg", "avg_se",  # avg@k and its standard error over problems
-    "best", "best_se",  # best@k: at least one of k correct
-    "worst", "worst_se",  # worst@k: all k correct
-    "maj", "maj_se",  # maj@k: the commonest answer is correct
-    # List: correct samples out of k, per problem. With rewards other than 0 and
-    # 1 their sum, a float; best and worst: means of the highest and the lowest.
-    "correct",
-)
-FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+  """What records of steps and of evaluations have in common."""
+
+  run_id: str  # that of config.json
+  seed: int  # that of the config
+  model: str  # the base policy's folder
+  task: str  # what judges: a task, or python and a hash of the reward's file
+  split: str  # the stratum trained on, not a part of it as in eval_set
+  Bp: int  # problems a step
+  n: int  # rollouts sampled per problem
+  m: int  # of these n rollouts, those that are trained on
+  D: int  # training problems
+  step: int  # iterations: Bp problems sampled, then updates
+  # Cumulative C: every rollout sampled for training. Rollouts in flight count
+  # in the step that trains on them.
+  rollouts: int
+  prompt_tokens: int  # cumulative; a prompt counts once, not n times
+  sampled_tokens: int  # cumulative, EOS included
+  trained_tokens: int  # cumulative; tokens with a gradient, once an update
+  scored_tokens: int  # cumulative; tokens of forward passes before updates
+  updates: int  # cumulative; optimizer steps, which lr's warm-up follows
+  # Cumulative; updates that the optimizer skipped: no rollout had a gradient.
+  skipped_updates: int
+  device_seconds: float  # cumulative, devices x seconds of training steps
+  epoch: float  # permutations of the training problems, step / (D // Bp)
+  unix_time: float  # seconds since 1970 in UTC, when the record was made
+  # Values of the config that differ from config.json and change rounding
+  # alone, such as "sampler.slots=16, mesh.fsdp=2"; null if there is none.
+  resumed_with: str | None
+  # Means over rollouts of the named parts of a reward of one's own, without
+  # their weights; null if it has none.
+  reward_parts: dict[str, float] | None
+  # Those that are active: signal, cut, collapse, entropy, overfit, blow_up (see
+  # diagnosis/); patience, at the evaluation where eval.patience ended the run.
+  alarms: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepRecord(Record):
+  """One training step."""
+
+  kind: str = dataclasses.field(default="train", init=False)  # "train"
+  lr: float  # of the step's first update
+  extra_rounds: int  # resampling rounds (DAPO), of Bp * n rollouts each
+  # Ids of the problems that reached solved_rate now; null if it is off.
+  solved: list[int] | None
+  selected: int  # rollouts kept by the selection, with or without a gradient
+  # Fraction of the step's rollouts that are correct, or their mean reward in
+  # [0, 1] with task.grader.name=python; without bonus and penalties.
+  reward: float
+  # Mean of the rewards from which advantages are computed: with recipe.reward
+  # and task.format_coef, but without the KL of kl_in=reward.
+  shaped_reward: float
+  # Fraction of groups of equal shaped rewards, whose advantages are 0. Groups
+  # of equal verdicts may differ in it, as by a penalty of the length.
+  zero_std: float
+  formatted: float  # fraction of rollouts with an answer in the expected place
+  # Mean steps between the drawing of a token and its training, over the sampled
+  # tokens of this step; 0 without in-flight updates.
+  staleness_mean: float
+  staleness_max: int  # the largest number of these steps
+  # Rollouts whose answer the grader did not judge: charged to C, left out of
+  # their group and of means over rollouts.
+  lost: int
+  all_incorrect: float  # fraction of groups with only reward 0
+  all_correct: float  # fraction of groups with only reward 1
+  entropy: float  # nats, mean over drawn tokens, of the sampler
+  # recipe.loss.kl_estimator of the divergence from the base policy, mean over
+  # trained tokens; null without a KL in the loss.
+  kl: float | None
+  # Mean over the updates of recipe.loss, with its KL and entropy terms. Null
+  # where its value is only the mean advantage: with one update a step, not in
+  # flight, without KL term, entropy term, critic and policy loss of one's own.
+  loss: float | None
+  # Loss of the critic per trained token; null without a critic.
+  value_loss: float | None
+  # Share of the variance of returns that the critic's values before the updates
+  # explain; null without a critic.
+  explained_variance: float | None
+  grad_norm: float  # global, before clipping
+  clip_fraction: float  # of trained tokens, whose ratio or weight is bounded
+  logp: float  # mean over trained tokens, of the trainer
+  logp_gap: float  # mean over trained tokens of |trainer - sampler|
+  response_length: float  # tokens, mean over rollouts, EOS included
+  truncated: float  # fraction of rollouts without EOS
+  interrupted: float  # fraction of rollouts with an inserted closing phrase
+  evicted: int  # times that a rollout lost its pages, see sampler.page
+  seconds_compile: float  # tracing and compiling; not part of the others
+  seconds_sample: float  # sampling, and the grading at the same time
+  seconds_grade: float  # waiting for the grader, after sampling has ended
+  seconds_score: float  # forward passes before the updates
+  seconds_update: float  # all updates of the step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalRecord(Record):
+  """One evaluation of a policy."""
+
+  kind: str = dataclasses.field(default="eval", init=False)  # "eval"
+  eval_set: str  # STRATUM/validation or STRATUM/test
+  policy: str  # average or current: whose samples avg, best, ... are
+  # With eval.current: k, correct, avg, ... of the current policy, with the
+  # same random numbers; else null.
+  current: dict | None = None
+  k: int  # samples of each problem
+  temperature: float  # with which they were drawn
+  top_p: float  # with which they were drawn
+  avg: float  # avg@k: the mean share of correct samples
+  avg_se: float  # standard error of avg over problems
+  best: float  # best@k: at least one of k correct
+  best_se: float  # standard error of best over problems
+  worst: float  # worst@k: all k correct
+  worst_se: float  # standard error of worst over problems
+  maj: float  # maj@k: the commonest answer is correct
+  maj_se: float  # standard error of maj over problems
+  # Correct samples out of k, per problem. With rewards other than 0 and 1 their
+  # sum, a float; best and worst: means of the highest and the lowest.
+  correct: list
+
+
+FIELDS = {"train": frozenset(f.name for f in dataclasses.fields(StepRecord)),
+          "eval": frozenset(f.name for f in dataclasses.fields(EvalRecord))}
 PHASES = ("sample", "grade", "score", "update")  # with seconds_* each
 CHAIN = "chain"  # a line's last field: a checksum of all lines up to it
 TOTALS = (  # cumulative fields; rollouts is one, too
@@ -129,13 +157,13 @@ def phases(record: dict) -> list[float]:
   return [record[f"seconds_{phase}"] for phase in PHASES]
 
 
-def _check(record: dict) -> None:
-  if differ := record.keys() ^ FIELDS[record["kind"]]:
-    raise InputError(f"record of kind {record['kind']}: unknown or missing "
-                     f"fields {sorted(differ)}")
-  for name, value in record.items():
+def as_line(record: Record) -> dict:
+  """The record as the object of a line; InputError for a NaN or infinity."""
+  line = dataclasses.asdict(record)
+  for name, value in line.items():
     if isinstance(value, float) and not math.isfinite(value):
       raise InputError(f"record field {name}={value}: expected a finite number")
+  return line
 
 
 def _chained(record: dict, before: str) -> str:
@@ -230,10 +258,9 @@ class _Ledger:
     text, self._chain = text_of(records)
     return text
 
-  def _next_line(self, record: dict) -> bytes:
-    """A record as the next line; InputError for wrong fields or a NaN."""
-    _check(record)
-    line, self._chain = text_of([record], self._chain)
+  def _next_line(self, record: Record) -> bytes:
+    """A record as the next line; InputError as `as_line`."""
+    line, self._chain = text_of([as_line(record)], self._chain)
     return line
 
 
@@ -251,7 +278,7 @@ class File(_Ledger):
       with convert_disk_errors(self._path):
         replace(self._path, text)
 
-  def append(self, record: dict) -> None:
+  def append(self, record: Record) -> None:
     """Adds a record as one line, in one write; call `cut` first."""
     line = self._next_line(record)
     with convert_disk_errors(self._path), open(
@@ -289,10 +316,10 @@ class Bucket(_Ledger):
     self._unwritten = True
     self.sync()
 
-  def append(self, record: dict) -> None:
+  def append(self, record: Record) -> None:
     self._lines += self._next_line(record)
     self._unwritten = True
-    if (record["kind"] == "eval"
+    if (record.kind == "eval"
         or time.monotonic() - self._written_at >= self.SECONDS):
       self.sync()
 

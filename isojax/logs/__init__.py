@@ -3,4 +3,12 @@
   Bp  problems of a step       n  rollouts per problem   m  of n, trained on
   C   rollouts so far          D  training problems      M  updates
   k   samples per validation problem
+
+A log goes through five files. `log_file` opens it: `formats.text` splits it
+into lines of names and values, a `Format` is detected, and values become
+numbers, here and nowhere else. `metrics` finds the names of its evaluations.
+`runs` has the n and Bp of each of its runs, the options, and C after each step.
+Then `reading` makes rows of the evaluations, for a fit, or `series` all steps
+of one run, for the doctor. `fields` has the types, and `granularity` checks n
+and Bp against the mean rewards.
 """

@@ -7,9 +7,9 @@ import json
 import math
 
 from isojax.errors import InputError
-from isojax.logs.formats.base import EVAL_FIELDS
+from isojax.logs.formats.base import EVAL_FIELDS, parsed_number
 
-TEXT = ("kind", "run_id", "model", "task", "split", "eval_set")
+TEXT = ("kind", "run_id", "model", "task", "split", "eval_set", "policy")
 POSITIVE = ("Bp", "n", "m", "k")  # integers from 1
 WHOLE = ("step", "rollouts", "seed", "prompt_tokens", "sampled_tokens",
          "trained_tokens")  # integers from 0
@@ -19,11 +19,13 @@ LISTED = 12  # names that a message lists
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class LogRow:
   """One evaluation, with the field names of isojax.ledger.records."""
 
   where: str  # file:line
   fields: dict
+  falling: str | None = None  # how the learning rate of its run falls
+  joined: bool = False  # a point of a curve of several runs, see budgets
 
   @property
   def path(self) -> str:
@@ -86,12 +88,8 @@ def typed(where: str, value, field: str, column: str | None = None,
     return number(where, name, value, least=int(field in POSITIVE))
   if field == axis or field in EVAL_FIELDS - {"alarms"}:  # alarms: a list
     return number(where, name, value)
-  try:  # W&B writes NaN as text, and CSV has only texts
-    return float(value)
-  except OverflowError:  # an int above 1e308
-    return math.inf
-  except (TypeError, ValueError):
-    return value
+  found = parsed_number(value)
+  return value if found is None else float(found)
 
 
 def number(where: str, name: str, value, least: int | None = None):

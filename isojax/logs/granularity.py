@@ -17,6 +17,8 @@ MAX_ROLLOUTS = 4096  # rollouts of a mean, N
 MIN_SHARES = 12  # shares of groups between 0 and 1, to infer n from them
 MIN_MEANS = 8  # means other than 0 and 1
 MIN_EVEN = 12  # means that are all even multiples; by chance half would be odd
+MIN_SIGNED = 1e-3  # a smaller advantage counts as 0
+MIN_DIGITS = 7  # characters of a mean of five digits or more, 0.12345
 TOLERANCE = 0.05  # distance of a mean from a multiple, in multiples
 
 
@@ -37,8 +39,25 @@ def denominator(values: list[float]) -> int | None:
       for mean in means)), None)
 
 
+def are_graded(means: list[tuple[float, float]]) -> bool:
+  """Whether means of N rewards, (mean, N), are surely not of rewards 0 and 1.
+
+  N is 1 or another wrong number if the log does not state it. So the means have
+  many digits, and are multiples neither of 1 / N nor of any 1 / N.
+  """
+  values = {value for value, _ in means
+            if math.isfinite(value) and value not in (0, 1)}
+  precise = [value for value in values if len(f"{value:.7g}") > MIN_DIGITS]
+  if len(precise) < MIN_MEANS or all(
+      abs(value * N - round(value * N)) < TOLERANCE for value, N in means
+      if value in values):
+    return False
+  return denominator(precise) is None
+
+
 def set_group_size(log: Runs, fields: dict) -> None:
   """Sets n and Bp by the shares of groups; InputError if a given n differs."""
+  _drop_contradicted_n(log, fields)
   n, given = _group_size(log), fields.get("n")
   if n is None:
     return
@@ -52,6 +71,33 @@ def set_group_size(log: Runs, fields: dict) -> None:
                   "the shares of groups of each step.")
 
 
+def _drop_contradicted_n(log: Runs, fields: dict) -> None:
+  """Drops n = 1 of the trainer's config if advantages have both signs.
+
+  In a group of one rollout every advantage is 0, unless the estimator compares
+  no groups. Forks of a trainer sample a group by an option of another name.
+  """
+  file = log.file
+  if fields.get("n") != 1 or "n" in file.reading.fixed or (
+      log.compares_no_groups or not _both_signs(file)):
+    return
+  del fields["n"]
+  for options in (log.log_options, *(more for _, more in
+                                     log.constants.values())):
+    options.pop(file.form.settings["n"], None)
+  file.note("n = 1 in the log's config is not used, as a step has advantages "
+            "above and below 0: groups are larger; --fixed=n=N gives n.")
+
+
+def _both_signs(file) -> bool:
+  names = [file.form.columns(field, file.numbers)
+           for field in ("advantage_max", "advantage_min")]
+  return all(names) and any(
+      line.get(names[0][0], 0) > MIN_SIGNED
+      and line.get(names[1][0], 0) < -MIN_SIGNED for line in (
+          line for _, line in file.table))
+
+
 def _group_size(log: Runs) -> int | None:
   """The largest n at which the shares of groups are whole numbers of groups.
 
@@ -59,9 +105,9 @@ def _group_size(log: Runs) -> int | None:
   """
   file = log.file
   counts = [name for pattern, unit in file.form.sampled if unit == ROLLOUTS
-            for name in file.names if re.fullmatch(pattern, name)]
+            for name in file.numbers if re.fullmatch(pattern, name)]
   shares = [name for field in ("all_incorrect", "all_correct")
-            for name in file.form.columns(field, file.names)]
+            for name in file.form.columns(field, file.numbers)]
   steps = [(number(where, count, line[count], 1), float(line[share]))
            for where, line in log.lines for count in counts for share in shares
            if {count, share} <= line.keys() and 0 < float(line[share]) < 1]
@@ -122,6 +168,6 @@ def _means(log: Runs, name: str, constant: dict) -> list[tuple[float, int]]:
       before = C
       C = log.rollouts_after(file.run(line), constant | {"step": step})
       N = C - before
-    if N > 0:
+    if N > 0 and math.isfinite(value):
       means.append((value, N))
   return means

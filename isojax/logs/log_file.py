@@ -9,7 +9,12 @@ from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.logs.fields import nearest, Reading
 from isojax.logs.formats import detect, FORMATS, text
-from isojax.logs.formats.base import Format
+from isojax.logs.formats.base import (
+  EVAL_FIELDS,
+  Format,
+  METRICS,
+  parsed_number,
+)
 
 LOG_CALLS = ("step is W&B's _step, which counts log calls in some trainers; "
              "if it does here, give --columns=step=NAME.")
@@ -24,6 +29,7 @@ class LogFile:
   form: Format
   table: list[tuple[str, dict]]  # (file:line, name -> value)
   names: list[str]  # of the values of all lines
+  numbers: list[str]  # the names of which some value is a number
   head: str  # the text that a console printed before its metrics
   reading: Reading  # with columns as the file spells them
   notes: list[str]  # for the user; readers append to it
@@ -97,17 +103,16 @@ def open_log(path: str, reading: Reading) -> LogFile:
   form = FORMATS[kind]
   if note := _amend(path, form, [line for _, line in table]):
     notes.append(f"{path}: {note}")
+  table, more = _with_numbers(table, _texts(form, reading))
+  notes += more
   if kind == "table" and named_groups(reading) and (
       "avg" not in reading.columns):
     table = _melted(table, names, reading.from_path)
   names = _names(table)
-  columns = {field: _spelled(name, names)
-             for field, name in reading.columns.items()}
-  for field, name in columns.items():
-    if name not in names:
-      raise InputError(f"{path}: no column {name!r} for {field}; the file "
-                       f"has {nearest(name, names)}")
-  file = LogFile(path, kind, form, table, names, log.head,
+  numbers = [name for name in names if any(
+      parsed_number(line.get(name)) is not None for _, line in table)]
+  columns = _columns(path, reading, names, numbers)
+  file = LogFile(path, kind, form, table, names, numbers, log.head,
                  dataclasses.replace(reading, columns=columns), notes)
   if "_step" in (reading.axis, *columns.values()):
     file.note(LOG_CALLS)
@@ -120,6 +125,58 @@ def open_log(path: str, reading: Reading) -> LogFile:
   if not log.appended:
     file = _by_step(file, keys)
   return _without_aborted_runs(file, keys)
+
+
+def _texts(form: Format, reading: Reading) -> set[str]:
+  """The names of values that are texts, lists, or fields that must be right.
+
+  A step that is no number is an error and not left out, see fields.typed.
+  """
+  fields = EVAL_FIELDS - {*METRICS}
+  return {*fields, *form.step, *(name for _, name in form.names), *(
+      name for field, name in reading.columns.items() if field in fields)}
+
+
+def _with_numbers(table: list, texts: set[str]) -> tuple[list, list[str]]:
+  """The table with numbers for what spells one, and notes on other values.
+
+  In a name of numbers, a value that is none is left out. This is the only place
+  where the values of metrics are converted, so readers may rely on it.
+  """
+  rows = [(where, {
+      name: value if name in texts or (
+          found := parsed_number(value)) is None else found
+      for name, value in line.items()}) for where, line in table]
+  numeric = {name for _, line in rows for name, value in line.items()
+             if name not in texts and is_number(value)}
+  wrong = {}  # name -> (file:line, value) of what is no number
+  for where, line in rows:
+    for name in [name for name, value in line.items()
+                 if name in numeric and not is_number(value)]:
+      wrong.setdefault(name, []).append((where, line.pop(name)))
+  return rows, [
+      f"{places[0][0]}: {name} is {places[0][1]!r:.40}, no number: left out"
+      + (f", and {len(places) - 1} more" if len(places) > 1 else "")
+      for name, places in wrong.items()]
+
+
+def is_number(value) -> bool:
+  return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _columns(path: str, reading: Reading, names: list[str], numbers: list[str]
+             ) -> dict[str, str]:
+  """Field -> the caller's column as the file spells it."""
+  columns = {field: _spelled(name, names)
+             for field, name in reading.columns.items()}
+  for field, name in columns.items():
+    if name not in names:
+      raise InputError(f"{path}: no column {name!r} for {field}; the file "
+                       f"has {nearest(name, names)}")
+    if name not in numbers and field not in EVAL_FIELDS:
+      raise InputError(f"{path}: {name!r} for {field} has no numbers; the file "
+                       f"has numbers of {nearest(name, numbers)}")
+  return columns
 
 
 def _spelled(column: str, names: list[str]) -> str:
@@ -181,7 +238,7 @@ def _steps(file: LogFile, keys: list[str]):
     try:
       yield index, tuple(str(line.get(key)) for key in keys), float(
           line[file.step])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
       continue  # reported with the field's name when the line is used
 
 

@@ -12,6 +12,7 @@ from isojax.logs.runs import lacking, Runs
 # Names of accuracies, and of evaluations.
 ACCURACY = re.compile(
     r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|^avg$", re.IGNORECASE)
+REWARD = re.compile("reward|return|score", re.IGNORECASE)
 EVALUATED = re.compile(
     r"(?:^|[^a-z])(?:eval(?:uation)?|val(?:id(?:ation)?)?|test|held.?out)"
     r"(?:[^a-z]|$)", re.IGNORECASE)
@@ -22,7 +23,7 @@ NO_RATE = re.compile(
 
 
 @dataclasses.dataclass(frozen=True)
-class Curve:
+class CurveNames:
   """The names of the evaluations of one set, or of the training steps."""
 
   eval_set: str | None
@@ -31,13 +32,13 @@ class Curve:
   train: bool = False  # of training steps, not of evaluations
 
 
-def curves_of(log: Runs) -> list[Curve]:
+def curves_of(log: Runs) -> list[CurveNames]:
   """A curve for each set of evaluations; without any, one of the reward."""
   file, (fixed, _) = log.file, next(iter(log.constants.values()))
   form, columns = file.form, file.reading.columns
   chosen = {field: name for field, name in columns.items() if field in METRICS}
   if chosen and all(map(form.is_reward, chosen.values())):
-    return [Curve(TRAINING, None, chosen, True)]
+    return [CurveNames(TRAINING, None, chosen, True)]
   # (set, agent) -> index in form.metrics -> field -> k -> name
   sets = {}
   for rank, patterns in enumerate(form.metrics):
@@ -49,13 +50,13 @@ def curves_of(log: Runs) -> list[Curve]:
           ranks = sets.setdefault((parts["set"] or None, parts["who"]), {})
           ranks.setdefault(rank, {}).setdefault(field, {})[k] = name
   if chosen and len(sets) != 1:
-    return [Curve(None, None, chosen)]
+    return [CurveNames(None, None, chosen)]
   if not sets and (only := _only_metric(file)):
     file.note(f"avg is the only metric of evaluations in the file, {only!r}; "
               "--columns=avg=NAME overrides it.")
-    return [Curve(None, None, {"avg": only})]
+    return [CurveNames(None, None, {"avg": only})]
   if not sets and (rewards := rewards_of(file)):
-    return [Curve(TRAINING, None, {"avg": rewards[0]}, True)]
+    return [CurveNames(TRAINING, None, {"avg": rewards[0]}, True)]
   if not sets:
     raise InputError(_no_metric(log, fixed))
   curves = []
@@ -65,7 +66,7 @@ def curves_of(log: Runs) -> list[Curve]:
     if form.version and name and "step" not in columns:
       source = source | {"step": form.version.format(set=name)}
     several_agents = sum(other == name for other, _ in sets) > 1
-    curves.append(Curve(
+    curves.append(CurveNames(
         f"{name}/{who}" if several_agents else name, k, source))
   return curves
 
@@ -73,7 +74,7 @@ def curves_of(log: Runs) -> list[Curve]:
 def rewards_of(file: LogFile) -> list[str]:
   """The names of training rewards; accuracies come first."""
   return sorted(filter(file.form.is_reward, not_all_zero(
-      file, file.form.columns("reward", file.names))),
+      file, file.form.columns("reward", file.numbers))),
                 key=lambda name: not re.search("acc|correct", name))
 
 
@@ -91,7 +92,7 @@ def numbers(file: LogFile, name: str) -> list[float]:
     return []
 
 
-def curve_lines(log: Runs, curves: list[Curve]):
+def curve_lines(log: Runs, curves: list[CurveNames]):
   """Yields the lines that have a value of a curve, once for each such curve.
 
   Each is (file:line, run, a count that replaces an absent step, {eval_set and
@@ -152,12 +153,16 @@ def _at_one_k(file: LogFile, by_field: dict, fixed: dict
 def _only_metric(file: LogFile) -> str | None:
   """The accuracy in a table of one metric, or the only one of evaluations."""
   names = [] if file.kind != "table" else [
-      name for name in file.names if name not in (
+      name for name in file.numbers if name not in (
           file.run_key, file.reading.axis, *EVAL_FIELDS, *file.form.step,
           *file.reading.columns.values())]
   rates = [name for name in names
            if ACCURACY.search(name) and not NO_RATE.search(name)]
-  only = rates if len(names) == 1 else list(filter(EVALUATED.search, rates))
+  rewards = [name for name in names
+             if REWARD.search(name) and not NO_RATE.search(name)]
+  only = rates if len(names) == 1 else (
+      list(filter(EVALUATED.search, rates))
+      or list(filter(EVALUATED.search, rewards)))
   return only[0] if len(only) == 1 else None
 
 
@@ -174,4 +179,4 @@ def _no_metric(log: Runs, fixed: dict) -> str:
           if fields else "")
   return (f"{file.path}: no evaluations; give a metric with --columns=avg=NAME"
           f"{from_path}; the file has "
-          f"{nearest('eval/accuracy', file.names)}{more}")
+          f"{nearest('eval/accuracy', file.numbers)}{more}")

@@ -6,6 +6,7 @@ name or the trainer's (`data.train_batch_size`).
 """
 
 import collections
+import dataclasses
 import itertools
 import math
 import os
@@ -14,18 +15,26 @@ import re
 from isojax.errors import InputError
 from isojax.ledger import bucket
 from isojax.logs import granularity, metrics
-from isojax.logs.fields import FEWEST, Reading, Row, TEXT, TRAINING
+from isojax.logs.fields import FEWEST, LogRow, Reading, TEXT, TRAINING
 from isojax.logs.formats.base import Format, METRICS, TOTAL
-from isojax.logs.log_file import file_of, LOG_CALLS, LogFile, open_log
-from isojax.logs.metrics import Curve
+from isojax.logs.log_file import (
+  file_of,
+  is_number,
+  LOG_CALLS,
+  LogFile,
+  open_log,
+)
+from isojax.logs.metrics import CurveNames
 from isojax.logs.runs import lacking, REQUIRED, Runs
 
 CURVE = "run_id", "seed", "Bp", "n", "eval_set", "k"  # they identify a curve
+FALLEN_RATE = 0.9  # of the largest learning rate; above it is constant
+FLOAT32_EPS = 2**-23  # relative
 MAX_FRACTION = 2.0  # a larger accuracy is in percent
 
 
 def read(patterns: list[str], reading: Reading, *, flag: str
-         ) -> tuple[list[Row], list[str]]:
+         ) -> tuple[list[LogRow], list[str]]:
   """Every evaluation in the files, and the notes of the readers.
 
   A file that cannot be read is left out with a note, unless it is the only one.
@@ -63,6 +72,38 @@ def read(patterns: list[str], reading: Reading, *, flag: str
   return rows, merged(notes, list(paths.values()))
 
 
+def budgets(rows: list[LogRow]) -> tuple[list[LogRow], list[str]]:
+  """The rows that are budgets of their own, and notes on the others.
+
+  At a constant learning rate a run contains the runs of smaller C. If its rate
+  falls it does not, as each C has its own schedule: only the last evaluation
+  counts. Such points of one Bp and n, from runs of several C, are one curve.
+  """
+  constant = [row for row in rows if row.falling is None]
+  last = {tuple(map(row.fields.get, CURVE)): row
+          for row in rows if row.falling}
+  arms = collections.defaultdict(list)  # Bp, n, set, k -> curves
+  for row in sorted(last.values(), key=lambda row: row.fields["rollouts"]):
+    curves = arms[tuple(map(row.fields.get, ("Bp", "n", "eval_set", "k")))]
+    curve = next((curve for curve in curves if curve[-1].fields["rollouts"]
+                  < row.fields["rollouts"]), None)
+    if curve is None:
+      curves.append([row])
+    else:
+      curve.append(row)
+  joined = []
+  for (Bp, n, *_), curves in arms.items():
+    for number, curve in enumerate(curves, 1):
+      if len(curve) > 1:  # without the seed: each point is of its own run
+        curve = [dataclasses.replace(row, joined=True, fields={
+            name: value for name, value in row.fields.items() if name != "seed"
+        } | {"run_id": f"ends-Bp{Bp}-n{n}-{number}"}) for row in curve]
+      joined += curve
+  return constant + joined, merged(
+      [f"{row.path}: {row.falling}: its last evaluation is one point"
+       for row in last.values()], [row.path for row in last.values()])
+
+
 def merged(notes: list[str], paths: list[str]) -> list[str]:
   """One note for all notes that differ only in the file that they name."""
   place = re.compile(f"(?:{'|'.join(map(re.escape, paths))})(?::\\d+)?: ")
@@ -73,7 +114,7 @@ def merged(notes: list[str], paths: list[str]) -> list[str]:
           for same in alike.values()]
 
 
-def read_file(path: str, reading: Reading) -> tuple[list[Row], list[str]]:
+def read_file(path: str, reading: Reading) -> tuple[list[LogRow], list[str]]:
   """The evaluations in a file, and notes on what was skipped or assumed."""
   log = Runs(open_log(path, reading))
   if len(log.constants) == 1 and "n" not in reading.columns:
@@ -105,12 +146,13 @@ def read_file(path: str, reading: Reading) -> tuple[list[Row], list[str]]:
 # ---- Rows
 
 
-def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
+def _rows(log: Runs, curves: list[CurveNames]) -> list[LogRow]:
   """A row for each line and set that has a metric.
 
   A line has no row if one of its texts, such as the model, is not the constant.
   """
   rows, previous, file, reading = [], {}, log.file, log.file.reading
+  falling = _falling_rates(log)
   reached = {}  # curve -> compute of its last row, if rows have no step
   for where, run, _, set_and_k, values in metrics.curve_lines(log, curves):
     constant, _ = log.constants_of(run)
@@ -144,13 +186,33 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
       _set_sampling_policy(fields, file.form, previous, run)
     for field, (low, high) in reading.scale.items():
       if field in fields:
-        fields[field] = (fields[field] - low) / (high - low)
+        fields[field] = _scaled(fields[field], low, high)
     if numbered:
       _check_order(where, fields, reading.axis, reached)
     else:
       fields["rollouts"] = log.rollouts_after(run, fields)
-    rows.append(Row(where, fields))
+    rows.append(LogRow(where, fields, falling.get(run)))
   return rows
+
+
+def _scaled(value: float, low: float, high: float) -> float:
+  """The value with low as 0 and high as 1, also if it was stored as float32."""
+  scaled = (value - low) / (high - low)
+  rounding = FLOAT32_EPS * max(abs(low), abs(high)) / (high - low)
+  return next((float(end) for end in (0, 1)
+               if abs(scaled - end) <= rounding), scaled)
+
+
+def _falling_rates(log: Runs) -> dict[str | None, str]:
+  """Run -> how its learning rate falls, if it does."""
+  file, rates = log.file, collections.defaultdict(list)
+  name = next(iter(file.form.columns("lr", file.numbers)), None)
+  for _, line in log.lines:
+    if is_number(line.get(name)):
+      rates[file.run(line)].append(line[name])
+  return {run: f"{name} falls from {max(values):g} to {values[-1]:g}"
+          for run, values in rates.items()
+          if values[-1] < FALLEN_RATE * max(values)}
 
 
 def _check_order(where: str, fields: dict, axis: str, reached: dict) -> None:
@@ -187,7 +249,7 @@ def _set_sampling_policy(
     fields |= before
 
 
-def _name_runs(rows: list[Row]) -> None:
+def _name_runs(rows: list[LogRow]) -> None:
   """Adds Bp, n and seed to the run_id if rows without run_id differ in them."""
   arm = lambda row: tuple((name, row.fields[name]) for name in (
       "Bp", "n", "seed") if name in row.fields)
@@ -196,7 +258,8 @@ def _name_runs(rows: list[Row]) -> None:
       row.fields["run_id"] += "".join(f"-{name}{v}" for name, v in arm(row))
 
 
-def _from_percent(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
+def _from_percent(file: LogFile, rows: list[LogRow],
+                  curves: list[CurveNames]) -> None:
   """Divides percentages by 100, with a note."""
   names = {field: name for curve in curves
            for field, name in curve.source.items()
@@ -212,7 +275,8 @@ def _from_percent(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
                 f"--scale={field}=1 keeps the numbers.")
 
 
-def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
+def _check_training(file: LogFile, rows: list[LogRow], name: str | None
+                    ) -> None:
   """Notes that avg is the training reward; halves rewards of 0 and 2.
 
   Raises InputError for other rewards outside of [0, 1].
@@ -247,7 +311,7 @@ def _has_pass_rates(file: LogFile, name: str) -> bool:
                              if not math.isnan(value))
 
 
-def _worth_two(rows: list[Row]) -> bool:
+def _worth_two(rows: list[LogRow]) -> bool:
   """Whether the rewards are means of 0 and 2, not of 0 and 1.
 
   Of at least 8 sums of rewards of 0 and 1, about half would be odd.
@@ -258,7 +322,7 @@ def _worth_two(rows: list[Row]) -> bool:
       abs(total - 2 * round(total / 2)) < 0.02 for total in sums)
 
 
-def _without_repeats(rows: list[Row], file: LogFile) -> list[Row]:
+def _without_repeats(rows: list[LogRow], file: LogFile) -> list[LogRow]:
   """The rows, one per evaluation.
 
   Two rows with different metrics of one evaluation are joined. If the log of a
@@ -269,7 +333,7 @@ def _without_repeats(rows: list[Row], file: LogFile) -> list[Row]:
   # A table without steps may have several C in one step of Bp * n.
   order = "rollouts" if file.kind == "table" and file.step is None and all(
       "rollouts" in row.fields for row in rows) else "step"
-  curves: dict[tuple, dict[int, Row]] = {}  # fields of CURVE -> step -> row
+  curves: dict[tuple, dict[int, LogRow]] = {}  # fields of CURVE -> step -> row
   for row in rows:
     curve = curves.setdefault(tuple(map(row.fields.get, CURVE)), {})
     step = row.fields[order]
@@ -278,7 +342,8 @@ def _without_repeats(rows: list[Row], file: LogFile) -> list[Row]:
       continue
     earlier = curve[step]
     if not earlier.fields.keys() & row.fields.keys() & {*METRICS}:
-      curve[step] = Row(earlier.where, earlier.fields | row.fields)
+      curve[step] = dataclasses.replace(
+          earlier, fields=earlier.fields | row.fields)
       continue
     if not (file.form.repeats
             or next(iter(curve)) < step < next(reversed(curve))):
@@ -297,7 +362,8 @@ def _without_repeats(rows: list[Row], file: LogFile) -> list[Row]:
                 key=lambda row: position[row.where])
 
 
-def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
+def _check_enough(file: LogFile, rows: list[LogRow], curves: list[CurveNames]
+                  ) -> None:
   """Raises InputError if only another metric has enough values for a curve.
 
   A study leaves out runs that have fewer.
@@ -310,7 +376,7 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
   train = metrics.rewards_of(file)
   count = lambda name: len(metrics.numbers(file, name))
   used = {name for curve in curves for name in curve.source.values()}
-  others = sorted((name for name in file.names if name not in {*train, *used}
+  others = sorted((name for name in file.numbers if name not in {*train, *used}
                    and metrics.EVALUATED.search(name)
                    and metrics.ACCURACY.search(name)
                    and not metrics.NO_RATE.search(name)), key=count,
@@ -324,7 +390,8 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
                      f"needs {FEWEST}; there are also {', '.join(more[:3])}")
 
 
-def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
+def _caveats(log: Runs, rows: list[LogRow], curves: list[CurveNames]
+             ) -> list[str]:
   """Notes on how far the numbers of this format can be trusted."""
   file, form, reading = log.file, log.file.form, log.file.reading
   fields, options = next(iter(log.constants.values()))

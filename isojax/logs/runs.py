@@ -8,7 +8,6 @@ import bisect
 import collections
 import itertools
 import json
-import math
 import os
 import re
 import tomllib
@@ -22,6 +21,7 @@ from isojax.logs.log_file import LogFile, named_groups
 
 REQUIRED = {"Bp": "problems per step", "n": "rollouts per problem",
             "step": "updates made"}
+MAX_ROLLOUTS = 1e15  # a larger count is no count
 EXAMPLES = {"Bp": 32, "n": 8, "step": 100}  # values in messages
 
 
@@ -69,6 +69,14 @@ class Runs:
     """Whether the log counts rollouts that were sampled and discarded."""
     return not self.units <= {ROLLOUTS, TOTAL, base.STEP}
 
+  @property
+  def compares_no_groups(self) -> bool:
+    """Whether advantages have no baseline by group: a critic, or the option."""
+    file = self.file
+    estimator = self.log_options.get(file.form.settings.get("estimator"))
+    return estimator in base.UNGROUPED or bool(
+        file.form.columns("value_loss", file.numbers))
+
   def constants_of(self, run: str | None) -> tuple[dict, dict]:
     """The constant fields and the options of a run."""
     return self.constants[None if None in self.constants else run]
@@ -77,12 +85,12 @@ class Runs:
     """Run -> update -> unit -> the count in the log."""
     file, runs = self.file, collections.defaultdict(dict)
     units = {name: unit for pattern, unit in file.form.sampled
-             for name in file.names if re.fullmatch(pattern, name)}
+             for name in file.numbers if re.fullmatch(pattern, name)}
     for where, line in file.table:
       counts = collections.Counter()
       for name in units.keys() & line.keys() if file.step in line else ():
         counts[units[name]] += number(where, name, line[name])
-      if counts and math.isfinite(sum(counts.values())):
+      if counts and abs(sum(counts.values())) < MAX_ROLLOUTS:
         update = typed(where, line[file.step], "step", file.step)
         runs[file.run(line)].setdefault(
             update + file.form.before_update, {}).update(counts)

@@ -12,7 +12,7 @@ from isojax.logs.fields import LISTED, nearest, Reading
 from isojax.logs.formats import FORMATS
 from isojax.logs.formats.base import EVAL_FIELDS, METRICS
 from isojax.logs.log_file import LogFile, open_log
-from isojax.logs.metrics import Curve, curve_lines, curves_of, not_all_zero
+from isojax.logs.metrics import curve_lines, CurveNames, curves_of, not_all_zero
 from isojax.logs.runs import Runs
 
 # Names of columns that tell the runs of a table apart.
@@ -40,6 +40,7 @@ class Series:
   options: dict  # of the trainer, under its names, as far as the log has them
   settings: dict[str, str]  # see Format.settings
   notes: tuple[str, ...]
+  numbered: bool = False  # the log has no step: `step` is the number of a line
 
 
 def read(path: str, reading: Reading | None = None, *, run: str | None = None
@@ -59,9 +60,9 @@ def read(path: str, reading: Reading | None = None, *, run: str | None = None
   run = next(iter(runs), None) if run is None else run
   fields, options = log.constants_of(run)
   source = {field: names[0] for field in form.fields
-            if (names := not_all_zero(file, form.columns(field, file.names)))}
+            if (names := not_all_zero(file, form.columns(field, file.numbers)))}
   source |= {field: name for field, name in columns.items() if field in FIELDS}
-  source |= {name: name for name in file.names if PART.fullmatch(name)}
+  source |= {name: name for name in file.numbers if PART.fullmatch(name)}
   names = source | {field: name for field, name in file.field_names()
                     if name in file.names and field not in METRICS}
   if file.kind == "table" and file.step is None and run is None and (
@@ -72,30 +73,38 @@ def read(path: str, reading: Reading | None = None, *, run: str | None = None
   if "n" not in names:
     granularity.set_group_size(log, fields)
   train = _train(log, source, fields)
+  numbered = bool(train) and file.step is None and not options.keys() & {
+      "logging_steps"}
   for line in train:
-    if {"Bp", "n"} <= line.keys():
+    if {"Bp", "n"} <= line.keys() and not (numbered and "rollouts" not in line):
       line["rollouts"] = log.rollouts_after(run, line)
   evals = tuple({name: fields[name] for name in ("Bp", "n") if name in fields}
                 | line for line in _evals(log))
   if not train and not evals:
     raise InputError(
         f"{path}: no known column of training steps or evaluations; the file "
-        f"has {nearest('reward', file.names)}; name them, such as "
+        f"has numbers of {nearest('reward', file.numbers)}; name them, such as "
         "--columns=reward=NAME, or avg=NAME for an evaluation, or one of "
         + ", ".join(FIELDS))
   notes = [f"{path}: {note}" for note in _notes(log, train, names)]
+  if numbered:
+    notes.insert(0, f"{path}: no step: the lines are numbered from 1, and "
+                 "their updates and rollouts are not known; " + (
+                     "--fixed=logging_steps=N says how many updates a line has"
+                     if "logging_steps" in form.known_options else
+                     "--columns=step=NAME names the step"))
   filtered = {form.settings["filter"]: True} if log.discarded and (
       "filter" in form.settings) else {}
   return Series(path, file.kind, tuple(train), evals, names,
                 _estimator(file) | log.log_options | options | filtered,
-                form.settings, (*notes, *file.notes))
+                form.settings, (*notes, *file.notes), numbered)
 
 
 def _notes(log: Runs, train: list[dict], names: dict[str, str]):
   """Yields notes on rewards that look wrong; `names` as in Series."""
   parts = {name: {line[name] for _, line in log.lines
                   if isinstance(line.get(name), (int, float))}
-           for name in log.file.names if PART.fullmatch(name)}
+           for name in log.file.numbers if PART.fullmatch(name)}
   if zero := [name for name, values in parts.items() if values == {0}]:
     yield f"0 in every step: {', '.join(zero)}"
   total = names.get("reward")
@@ -133,15 +142,18 @@ def _estimator(file: LogFile) -> dict:
 def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
   """A dict for each training step that has a value in the log."""
   steps, form = collections.defaultdict(dict), log.file.form
-  counts = form.columns("zero_std_count", log.file.names)
-  curve = Curve(None, None, source | {name: name for name in counts}, True)
+  counts = form.columns("zero_std_count", log.file.numbers)
+  curve = CurveNames(None, None, source | {name: name for name in counts}, True)
   for _, _, order, _, line in curve_lines(log, [curve]):
     step = line.pop("step", order) + form.before_update
     group_counts = [line.pop(name) for name in counts if name in line]
     if group_counts and "Bp" in constant:
       line["zero_std"] = sum(group_counts) / constant["Bp"]
-    steps[step] |= {field: value for field, value in line.items()
-                    if field not in METRICS}
+    line = {field: value for field, value in line.items()
+            if field not in METRICS}
+    if line.keys() & steps[step].keys() & source.keys():
+      _drop_from(steps, step)
+    steps[step] |= line
   # A trainer may leave out a count of 0.
   zero = {"zero_std": 0.0} if counts and "Bp" in constant else {}
   return [{"step": step} | constant | zero | steps[step]
@@ -155,8 +167,28 @@ def _evals(log: Runs) -> tuple[dict, ...]:
   except InputError:  # a log without evaluations, and without rewards
     return ()
   all_fields = log.file.kind == "isojax"
-  return tuple(
-      {"step": order} | set_and_k | {
-          field: value for field, value in line.items()
-          if all_fields or field == "step" or field in METRICS}
-      for _, _, order, set_and_k, line in curve_lines(log, curves))
+  evals = collections.defaultdict(dict)  # (set, k) -> step -> its evaluation
+  for position, (_, _, order, set_and_k, line) in enumerate(
+      curve_lines(log, curves)):
+    line = {"step": order} | set_and_k | {
+        field: value for field, value in line.items()
+        if all_fields or field == "step" or field in METRICS}
+    steps = evals[line.get("eval_set"), line.get("k")]
+    _, earlier = steps.get(line["step"], (None, {}))
+    if earlier.keys() & line.keys() & {*METRICS}:
+      _drop_from(steps, line["step"])
+      earlier = {}
+    steps[line["step"]] = position, earlier | line
+  return tuple(line for _, line in sorted(
+      (row for steps in evals.values() for row in steps.values()),
+      key=lambda row: row[0]))
+
+
+def _drop_from(steps: dict, first: float) -> None:
+  """Drops a step and the later ones, which a resumed run has made again.
+
+  A run that is not resumed writes each value of a step once.
+  """
+  if first != next(reversed(steps)):
+    for step in [step for step in steps if step >= first]:
+      del steps[step]

@@ -10,7 +10,7 @@ import math
 import operator
 
 from isojax.core import kernels
-from isojax.core.memory import DeviceBytes, Held, largest, LAST_GROWTH
+from isojax.core.memory import DeviceBytes, largest, LAST_GROWTH, Occupancy
 from isojax.core.model_shape import ModelShape
 from isojax.errors import InputError
 from isojax.planner.cost import CostModel, Efficiency, Workload
@@ -99,12 +99,12 @@ def memory(cost_model: CostModel, B: int, rows: int) -> Memory:
   """A device's memory at B rollouts per update, `rows` decoded at once."""
   G = cost_model.mesh.row_shards
   micro = math.ceil(min(B, cost_model.micro_rows) / G)
-  return memory_of(cost_model, Held(
+  return memory_of(cost_model, Occupancy(
       math.ceil(rows / G), micro, micro, cost_model.weights_gathered,
       cost_model.pages))
 
 
-def memory_of(cost_model: CostModel, held: Held) -> Memory:
+def memory_of(cost_model: CostModel, occupancy: Occupancy) -> Memory:
   """A device's memory with these slots, rows and pages.
 
   With LoRA, the base and the merged weights are copies in the compute dtype,
@@ -112,7 +112,7 @@ def memory_of(cost_model: CostModel, held: Held) -> Memory:
   """
   shape, w, machine = cost_model.shape, cost_model.workload, cost_model.machine
   p = device_bytes(shape, w, cost_model.mesh, cost_model.page).programs(
-      held, reference=w.recipe.kl or w.recipe.ref_logp,
+      occupancy, reference=w.recipe.kl or w.recipe.ref_logp,
       average=w.recipe.average)
   lora, shards = w.lora_rank is not None, cost_model.mesh.weight_shards
   trained = shape.lora_params(w.lora_rank) if lora else shape.params
@@ -126,9 +126,9 @@ def memory_of(cost_model: CostModel, held: Held) -> Memory:
           reference=p.reference * (not lora),
           critic=12 * critic / shards),
       # logits: all temporaries of decoding, or if larger, what the last growth
-      # of the cache needs: the old arrays of one part beside the new ones.
+      # of the cache needs: the old arrays of one layer beside the new.
       sampling=dict(copy=p.weights + base_copy, cache=p.cache + p.window,
-                    logits=max(p.drawing, LAST_GROWTH * p.part)),
+                    logits=max(p.draw_bytes, LAST_GROWTH * p.layer_bytes)),
       update=dict(
           copy=(p.copy + base_copy
                 + lora * w.bytes("reduce") * shape.params / shards),

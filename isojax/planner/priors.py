@@ -7,21 +7,17 @@ import dataclasses
 
 import numpy as np
 
-from isojax.core.laws import FixedBatch, Sigmoid
+from isojax.core.laws import FixedBatch, MeasuredLaw, Sigmoid
 from isojax.errors import InputError
 
 
-@dataclasses.dataclass(frozen=True)
-class Prior:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prior(MeasuredLaw):
   """A published law and its study."""
 
-  law: Sigmoid | FixedBatch
-  stratum: str  # easy or hard
-  unit: str  # of the law's argument: rollouts, tokens or updates
   Bp: int | None  # None: at each C the best of the tested Bp
   B_max: int  # most rollouts per step in the study
   max_n: int  # largest n tested
-  C_seen: tuple[float, float]  # range of the data, in `unit`
 
 
 _EASY = dict(stratum="easy", B_max=65_536, max_n=2048)

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import functools
-import math
 import os
 import pathlib
 import re
@@ -13,10 +12,18 @@ from isojax.core.format import compact, many
 from isojax.diagnosis import findings, rules
 from isojax.diagnosis.findings import Finding
 from isojax.diagnosis.rules import COSTLY, WRONG
-from isojax.diagnosis.symptoms import column, History, quarters, STEPS
+from isojax.diagnosis.symptoms import (
+  column,
+  equal_groups,
+  is_shaped,
+  quarters,
+  RunLog,
+  STEPS,
+)
 from isojax.errors import InputError
-from isojax.logs import series
+from isojax.logs import granularity, series
 from isojax.logs.fields import Reading
+from isojax.logs.formats import base
 from isojax.logs.log_file import file_of
 from isojax.logs.runs import REQUIRED
 from isojax.logs.series import Series
@@ -28,9 +35,6 @@ MAX_LISTED = 6  # findings on the screen; the page has all
 REWARD_FIELDS = {"reward", "reward_std", "reward_min", "reward_max",
                  "all_incorrect", "all_correct", "zero_std"}
 FILTER_OFF = {"", "none", "null", "false", "0"}  # values that turn a filter off
-# Advantage estimators, also of other trainers, without a baseline by group.
-UNGROUPED = {"gae", "gae_whitened", "reinforce", "reinforce_pp",
-             "reinforce_plus_plus", "remax"}
 
 
 def value_of(options: dict, option: str | None):
@@ -55,8 +59,10 @@ def with_dead_groups(line: dict, bounded: bool) -> dict:
   """
   has = lambda *names: all(line.get(name) is not None for name in names)
   single = has("Bp") and line["Bp"] == 1
-  if has("all_incorrect", "all_correct"):
-    line = line | {"zero_std": line["all_incorrect"] + line["all_correct"]}
+  if (share := equal_groups(line)) is not None:
+    line = line | {"zero_std": share}
+  elif has("all_incorrect", "all_correct"):
+    return line  # of verdicts, to which something is added
   if has("zero_std"):
     dead = line["zero_std"] >= 1
   elif has("reward_std"):
@@ -81,7 +87,7 @@ def has_group_baseline(train: tuple[dict, ...], estimator: str | None) -> bool:
   gradient, or the run has a critic.
   """
   if estimator is not None:
-    return estimator not in UNGROUPED
+    return estimator not in base.UNGROUPED
   if column(train, "value_loss"):  # of a critic
     return False
   dead = [line for line in train if line.get("dead")]
@@ -91,22 +97,18 @@ def has_group_baseline(train: tuple[dict, ...], estimator: str | None) -> bool:
 def has_shaped_rewards(train: tuple[dict, ...]) -> bool:
   """Whether the trained rewards differ from the scores of the answers.
 
-  In verl they do with a KL in the reward. Without the field `trained_reward`,
-  an advantage above 0 in a step of equal scores shows it.
+  In verl they do with a KL in the reward. Without the trained reward, an
+  advantage above 0 in a step of equal scores shows it.
   """
-  rewards = [(line["trained_reward"], line["reward"]) for line in train
-             if column([line], "trained_reward") and column([line], "reward")]
   equal_scores = [
       line for line in train
       if {"reward_min", "reward_max", "advantage_max"} <= line.keys()
       and line["reward_min"] == line["reward_max"]]
-  return any(not math.isclose(trained, score, abs_tol=1e-6)
-             for trained, score in rewards) or any(
-                 line["advantage_max"] > rules.MIN_ADVANTAGE
-                 for line in equal_scores)
+  return any(map(is_shaped, train)) or any(
+      line["advantage_max"] > rules.MIN_ADVANTAGE for line in equal_scores)
 
 
-def history(log: Series, eval_set: str | None = None) -> History:
+def history(log: Series, eval_set: str | None = None) -> RunLog:
   """The run of a log; eval_set None: the set of the most evaluations."""
   train = log.train
   if from_teacher(train):
@@ -114,22 +116,36 @@ def history(log: Series, eval_set: str | None = None) -> History:
               if name not in REWARD_FIELDS} for line in train]
   low = [*column(train, "reward_min"), *column(train, "reward")]
   high = [*column(train, "reward_max"), *column(train, "reward")]
-  bounded = bool(low) and min(low) >= 0 and max(high) <= 1
+  bounded = bool(low and high) and min(low) >= 0 and max(high) <= 1
   train = tuple(with_dead_groups(line, bounded) for line in train)
   sets = collections.Counter(line.get("eval_set") for line in log.evals)
   chosen = eval_set or max(sets, key=sets.get, default=None)
   last = (train or log.evals or ({},))[-1]
   evals = tuple(e for e in log.evals if e.get("eval_set") == chosen)
   option = lambda name: value_of(log.options, log.settings.get(name))
-  return History(
+  run = RunLog(
       # Without training steps the span of a finding counts evaluations.
       train or tuple({"step": e["step"]} for e in evals), evals,
       n=last.get("n") or option("n"), Bp=last.get("Bp") or option("Bp"),
       minibatch=option("minibatch") if log.trainer == "verl" else None,
       batch=option("batch"),
-      filtered=str(option("filter")).lower() not in FILTER_OFF, binary=bounded,
+      filtered=str(option("filter")).lower() not in FILTER_OFF,
       grouped=has_group_baseline(train, option("estimator")),
-      shaped=has_shaped_rewards(train))
+      shaped=has_shaped_rewards(train) and not column(train, "zero_std"))
+  return dataclasses.replace(run, binary=bounded and may_be_pass_rates(run))
+
+
+def may_be_pass_rates(run: RunLog) -> bool:
+  """Whether rewards in [0, 1] may be those of 0 or 1, by all that the log has.
+
+  Then the least and the largest reward of a step are 0 or 1, and a mean is a
+  multiple of 1 / N. Graded rewards are no pass rates: a group of them rarely
+  has equal ones.
+  """
+  ends = {*column(run.train, "reward_min"), *column(run.train, "reward_max")}
+  means = [(line["reward"], spent) for line, spent in zip(
+      run.train, run.spent, strict=True) if column([line], "reward")]
+  return ends <= {0, 1} and not granularity.are_graded(means)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +162,7 @@ class Diagnosis:
   eval_set: str | None = None  # see history
 
   @functools.cached_property
-  def run(self) -> History:
+  def run(self) -> RunLog:
     return history(self.log, self.eval_set)
 
   @functools.cached_property
@@ -178,8 +194,9 @@ class Diagnosis:
 
   @property
   def length(self) -> str:
-    """The number of steps, or of evaluations if the log has no steps."""
-    return many(len(self.run.train), "step" if self.log.train else "evaluation")
+    """The number of steps, or of lines without one, or of evaluations."""
+    return many(len(self.run.train), "evaluation" if not self.log.train
+                else "line" if self.log.numbered else "step")
 
   @property
   def facts(self) -> list[str]:
@@ -189,8 +206,8 @@ class Diagnosis:
     known = [f"{name} = {value:,}" for name, value in sizes.items() if value]
     missing = [name for name in ("n", "Bp") if not sizes[name]]
     rollouts = (f"; not in the log: {', '.join(missing)}" if missing
-                else f", {compact(sum(run.spent))} rollouts" if log.train
-                else "")
+                else f", {compact(sum(run.spent))} rollouts"
+                if log.train and not log.numbered else "")
     lines = [f"{log.path}: {log.trainer}, {self.length}"
              + "".join(f", {text}" for text in known) + rollouts
              + f" (n: {REQUIRED['n']}, Bp: {REQUIRED['Bp']})"]

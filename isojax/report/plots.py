@@ -10,7 +10,7 @@ import os
 import numpy as np
 
 from isojax.core.format import compact
-from isojax.diagnosis.symptoms import column, History
+from isojax.diagnosis.symptoms import column, RunLog
 from isojax.errors import InputError
 from isojax.logs.fields import TRAINING
 from isojax.logs.series import PART
@@ -245,7 +245,8 @@ METRICS = ("best", "maj", "avg", "worst")  # maj: of the majority's answer
 def learning(evaluations: list[dict]) -> Figure:
   """Metrics of evaluations against rollouts, with standard errors.
 
-  Parts of the reward have an axis of their own.
+  With eval.current also avg of the current policy, dashed. Parts of the reward
+  have an axis of their own.
   """
   parts = {name: [r for r in evaluations if name in (r["reward_parts"] or ())]
            for record in evaluations for name in record["reward_parts"] or ()}
@@ -258,6 +259,12 @@ def learning(evaluations: list[dict]) -> Figure:
                 [r[f"{name}_se"] for r in evaluations], marker="o", ms=4,
                 lw=2.2 if name == "avg" else 1.2, elinewidth=1,
                 label=f"{name}@{evaluations[-1]['k']}")
+  both = [r for r in evaluations if r["current"]]
+  if both:
+    ax.errorbar([r["rollouts"] for r in both],
+                [r["current"]["avg"] for r in both],
+                [r["current"]["avg_se"] for r in both], color="C0", ls="--",
+                elinewidth=1, label=f"avg@{both[-1]['k']}, current policy")
   ax.set_ylabel("share of the validation problems")
   for name, records in parts.items():
     below[0].plot([r["rollouts"] for r in records],
@@ -286,7 +293,7 @@ PANELS = (("training reward", "reward", False),
 
 
 @styled
-def health(run: History, findings=()) -> Figure:
+def health(run: RunLog, findings=()) -> Figure:
   """Reward, groups with a signal, entropy, length, KL against rollouts.
 
   The steps of the findings are shaded, unless they are the whole run.

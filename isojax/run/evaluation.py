@@ -12,9 +12,11 @@ from isojax.errors import InputError
 from isojax.ledger import checkpoint, records, workdir
 from isojax.rl import algorithm, rewards
 from isojax.run import experiment, inputs, monitor
+from isojax.run import history as history_lib
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
+from isojax.run.history import History
 from isojax.run.setup import Setup
 from isojax.runtime import hosts, preemption, rng
 from isojax.sampling import engine
@@ -27,49 +29,53 @@ MAX_NAMED_RUNS = 5  # in a message
 
 
 def both_policies(setup: Setup, grader: rollouts_lib.Grading, train: TrainState,
-                  step: int, stop: preemption.Stop, *, store_texts) -> dict:
+                  history: History, stop: preemption.Stop, *,
+                  store_texts) -> records.EvalRecord:
   """Evaluates the kept policy, and with eval.current also the current one.
 
-  Returns the fields of an eval record. Both get the same random numbers.
+  Both get the same random numbers.
   """
   kept, *others = setup.policies
   evaluated = lambda which, **options: evaluation(
-      setup, grader, setup.policy(train, which), step, stop, policy=which,
-      **options)
-  fields = evaluated(kept, store_texts=store_texts)
-  if setup.e.eval.current:
-    [current] = others
-    other = evaluated(current)
-    fields["current"] = {name: other[name] for name in evaluate.FIELDS}
-  return fields
+      setup, setup, grader, setup.policy(train, which), history, stop,
+      policy=which, **options)
+  record = evaluated(kept, store_texts=store_texts)
+  if not setup.e.eval.current:
+    return record
+  [current] = others
+  other = evaluated(current)
+  return dataclasses.replace(record, current={
+      name: getattr(other, name) for name in evaluate.FIELDS})
 
 
-def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
-               step: int, stop: preemption.Stop, *, policy: str,
-               split: str = "validation", store_texts=lambda *_: None) -> dict:
-  """Samples setup.validation; returns the fields of an eval record.
+def evaluation(run: Setup, setup: Setup, grader: rollouts_lib.Grading, params,
+               history: History, stop: preemption.Stop, *, policy: str,
+               split: str = "validation", store_texts=lambda *_: None
+               ) -> records.EvalRecord:
+  """Samples setup.validation after the steps of `history`.
 
-  `policy` names the policy of `params` in the record. `split` names these
-  problems; after `on_split` they are those of another split.
+  `setup` is that of the run, or a result of `on_split` for other problems, and
+  `split` names these in the record, as `policy` names the policy of `params`.
   store_texts(prompts, rollouts, groups, advantage) stores some answers.
   """
   e, k = setup.e, setup.e.eval.k
   sampled = rollouts_lib.sample_problems(
       setup, grader, params, "validation",
       np.arange(len(setup.stratum.validation)), k,
-      rng.stream(e.seed, "eval", step), e.eval, stop)
+      rng.stream(e.seed, "eval", history.step), e.eval, stop)
   graded = sampled.graded
   reward_PxN, mask_PxN = algorithm.by_problem(graded.correct_B, sampled.n_P)
   store_texts(setup.validation, sampled.rollouts,
               algorithm.Groups(reward_PxN, mask_PxN, mask_PxN), None)
   for line in grader_lib.first_lines(graded.lost):
     hosts.say(f"evaluation: not judged, counted as incorrect: {line}")
-  return {"eval_set": f"{setup.stratum.header['stratum']}/{split}",
-          "policy": policy, "current": None,
-          "temperature": e.eval.temperature, "top_p": e.eval.top_p,
-          "reward_parts": rewards.part_means(graded.parts_B),
-          **evaluate.at_k(graded.correct_B.reshape(-1, k),
-                          np.array(graded.vote_B, object).reshape(-1, k))}
+  return records.EvalRecord(
+      **state_lib.run_fields(run, history),
+      eval_set=f"{setup.stratum.header['stratum']}/{split}", policy=policy,
+      temperature=e.eval.temperature, top_p=e.eval.top_p,
+      reward_parts=rewards.part_means(graded.parts_B),
+      **evaluate.at_k(graded.correct_B.reshape(-1, k),
+                      np.array(graded.vote_B, object).reshape(-1, k)))
 
 
 def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
@@ -120,18 +126,17 @@ def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
   history = history_at(folder, step)
   for name, eval_setup in setups.items():
     with rollouts_lib.grading(eval_setup) as grader:
-      record = state_lib.record_fields(setup, "eval", history) | evaluation(
-          eval_setup, grader, params, step, preemption.Stop(),
-          policy=policy) | {
-              "eval_set": name, "alarms": []}
+      record = dataclasses.replace(evaluation(
+          setup, eval_setup, grader, params, history, preemption.Stop(),
+          policy=policy), eval_set=name)
     if hosts.first():
       append(folder, record)
-      print(f"{name}: {monitor.evaluation_line(record)}")
+      print(f"{name}: {monitor.evaluation_line(records.as_line(record))}")
 
 
-def append(folder: str, record: dict) -> None:
+def append(folder: str, record: records.EvalRecord) -> None:
   """Adds a record to the evaluations of a run's checkpoints."""
-  path = os.path.join(folder, state_lib.EVALUATIONS)
+  path = os.path.join(folder, history_lib.EVALUATIONS)
   with records.open_ledger(path) as ledger:
     ledger.cut(math.inf)  # an incomplete last line
     ledger.append(record)
@@ -153,7 +158,7 @@ def chosen_policy(config: dict, wanted: str | None) -> str:
 
 
 def trained_params(setup: Setup, folder: str, step: int | None = None, *,
-                   store: str = state_lib.CHECKPOINTS, policy: str):
+                   store: str = history_lib.CHECKPOINTS, policy: str):
   """(step, trained parameters) of a checkpoint, by default the newest."""
   return checkpoint.restore_params(
       os.path.join(folder, store), step, setup_lib.trained(
@@ -161,10 +166,10 @@ def trained_params(setup: Setup, folder: str, step: int | None = None, *,
       setup.run_id, part=setup_lib.POLICY_PARTS[policy])
 
 
-def history_at(folder: str, step: float) -> state_lib.History:
+def history_at(folder: str, step: float) -> history_lib.History:
   """The History of a run up to a step, from its records."""
-  return state_lib.history_of(records.up_to(
-      records.read(os.path.join(folder, state_lib.RECORDS)), step))
+  return history_lib.history_of(records.up_to(
+      records.read(os.path.join(folder, history_lib.RECORDS)), step))
 
 
 def best_step(folder: str) -> int:
@@ -176,7 +181,7 @@ def best_step(folder: str) -> int:
   best = history_at(folder, math.inf).best
   if best is None:
     raise InputError(f"{folder}: has no evaluation, so no best checkpoint")
-  store, step = os.path.join(folder, state_lib.BEST), best[1]
+  store, step = os.path.join(folder, history_lib.BEST), best[1]
   if step and step not in checkpoint.steps(store):
     raise InputError(f"{store}: holds no checkpoint of step {step}, the best "
                      "evaluation: train with checkpoint.keep_best=True")
@@ -192,18 +197,18 @@ def policy_of(setup: Setup, folder: str, which: str, policy: str):
   checkpoint.
   """
   if which == "best":
-    store, step = state_lib.BEST, best_step(folder)
+    store, step = history_lib.BEST, best_step(folder)
     base = "no evaluation is above the base policy's, so its best checkpoint is"
   else:
-    store = state_lib.CHECKPOINTS
+    store = history_lib.CHECKPOINTS
     step = max(checkpoint.steps(os.path.join(folder, store)), default=0)
     base = "holds no checkpoint: this is"
     reached = history_at(folder, math.inf).step
     if step > reached:
       raise InputError(
           f"{folder}: its newest checkpoint is of step {step}, but its records "
-          f"end at step {reached}; restore {state_lib.RECORDS}, or resume the "
-          "run, which trains these steps again")
+          f"end at step {reached}; restore {history_lib.RECORDS}, or resume "
+          "the run, which trains these steps again")
   if step == 0:
     hosts.say(f"{folder}: {base} the base policy")
     return 0, setup_lib.base_params(setup)
@@ -214,7 +219,7 @@ def policy_of(setup: Setup, folder: str, which: str, policy: str):
 
 def check_evaluable(setup: Setup, folder: str) -> None:
   """InputError without a checkpoint in the folder; it names runs with one."""
-  if checkpoint.steps(os.path.join(folder, state_lib.CHECKPOINTS)):
+  if checkpoint.steps(os.path.join(folder, history_lib.CHECKPOINTS)):
     return
   others = [f"{other} ({what})" for other, what in other_runs(setup, folder)]
   named = ", ".join(others[:MAX_NAMED_RUNS])
@@ -235,7 +240,7 @@ def other_runs(setup: Setup, folder: str) -> list[tuple[str, str]]:
   out = []
   for other, stored in workdir.siblings(folder):
     if "name" in stored.config and stored.config["name"] == setup.e.name and (
-        checkpoint.steps(os.path.join(other, state_lib.CHECKPOINTS))):
+        checkpoint.steps(os.path.join(other, history_lib.CHECKPOINTS))):
       ours, theirs = map(experiment.identity, (  # JSON, as config.json is
           json.loads(json.dumps(setup.config)), stored.config))
       out.append((other, sections.differences(

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import time
 
 import jax
@@ -24,6 +25,12 @@ from isojax.types import Prompts, Rollouts
 FILE = "samples.jsonl"
 PRINT_SECONDS = 60.0  # between two texts on the terminal
 MAX_CHARACTERS = 300  # of a text on the terminal
+# The types of what is read of a line; a reference may be any JSON value.
+FIELDS = {"kind": (str,), "step": (int,), "question": (str,),
+          "response": (str,), "reward": (int, float)}
+# Control characters but tab and line feed, surrogates, directions of writing.
+CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 COLUMNS = ("step", "question", "reference", "response", "reward")  # of tables
 
 
@@ -121,15 +128,33 @@ def read(path: str) -> list[dict]:
   try:
     *lines, _ = pathlib.Path(path).read_text("utf-8").split("\n")
     texts = [json.loads(line) for line in lines]
-    if any({"kind", "reference", *COLUMNS} - line.keys() for line in texts):
-      raise ValueError("a line without the fields of a text")
+    for number, line in enumerate(texts, 1):
+      _check(number, line)
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({reason(error)}); a run writes "
                      "it if log.samples > 0, but not in a bucket") from error
-  except (ValueError, AttributeError) as error:
+  except (ValueError, RecursionError) as error:
     raise InputError(f"{path}: not the texts of a run ({error}); move the file "
                      "away: a run that resumes writes another") from error
   return texts
+
+
+def _check(number: int, line) -> None:
+  """Raises ValueError if a line has not the fields of a text."""
+  if isinstance(line, dict) and "reference" not in line:
+    raise ValueError(f"line {number}: no reference")
+  for name, types in FIELDS.items():
+    value = line.get(name) if isinstance(line, dict) else None
+    if not isinstance(value, types) or isinstance(value, bool) or (
+        isinstance(value, int) and abs(value) > 2**63):
+      raise ValueError(f"line {number}: {name} is {value!r:.40}; expected "
+                       + " or ".join(kind.__name__ for kind in types))
+
+
+def printable(text: str) -> str:
+  """A text without what controls a terminal: escape codes become visible."""
+  return CONTROL.sub(lambda match: match[0].encode(
+      "unicode_escape", "backslashreplace").decode("ascii"), text)
 
 
 def as_text(lines: list[dict]) -> str:
@@ -142,4 +167,4 @@ def as_text(lines: list[dict]) -> str:
     blocks.append(f"== {head}\nquestion: {question}\nreference: {reference}")
     blocks.extend(f"-- reward {line['reward']:g}\n{line['response']}"
                   for line in group)
-  return "\n".join(blocks)
+  return printable("\n".join(blocks))

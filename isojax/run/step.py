@@ -7,14 +7,15 @@ import jax
 import numpy as np
 
 from isojax.ledger import records
-from isojax.rl import algorithm, packing, rewards
+from isojax.rl import advantages, algorithm, packing, rewards
 from isojax.rl import critic as critic_lib
 from isojax.rl import update as update_lib
 from isojax.run import programs
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import state as state_lib
+from isojax.run.history import History
 from isojax.run.setup import Setup
-from isojax.run.state import History, State
+from isojax.run.state import State
 from isojax.runtime import compilation, hosts, preemption, rng
 from isojax.runtime import mesh as mesh_lib
 from isojax.tasks import grader as grader_lib
@@ -47,56 +48,76 @@ class PhaseTimer:
     last, self._last = self._last, self._compiled.clock()
     self._seconds[phase] = self._last - last
 
-  def fields(self, devices: int, *, waited: float) -> dict:
-    """The fields of a train record.
+  @property
+  def total(self) -> float:
+    """The seconds of all phases that have ended."""
+    return sum(self._seconds.values())
+
+  def fields(self, *, waited: float) -> dict:
+    """The fields seconds_* of a StepRecord.
 
     `waited` are the seconds of the phase "sample" spent waiting for the grader.
     """
     seconds = self._seconds | {
+        "compile": self._compiled.seconds - self._before,
         "sample": self._seconds["sample"] - waited, "grade": waited}
-    return {"device_seconds": sum(seconds.values()) * devices,
-            "seconds_compile": self._compiled.seconds - self._before,
-            **{f"seconds_{phase}": seconds[phase] for phase in records.PHASES}}
+    return {f"seconds_{phase}": value for phase, value in seconds.items()}
+
+
+class Step(typing.NamedTuple):
+  """What a step gives."""
+
+  state: State  # whose history does not have the record yet
+  record: records.StepRecord
+  not_finite: str | None  # loss, grad_norm, ... as text; None: all is finite
 
 
 def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
                stop: preemption.Stop, timer: PhaseTimer,
-               store_texts: Callable) -> tuple[State, dict]:
-  """Makes one step; returns the new state and the fields of its record.
+               store_texts: Callable) -> Step:
+  """Makes one step.
 
-  The record is not in the new state's history yet. The old state is donated to
-  the first update; until then a stop leaves it as it was. `store_texts` is made
-  by samples.writer.
+  The old state is donated to the first update; until then a stop leaves it as
+  it was. `store_texts` is made by samples.writer.
   """
   loss, history = setup.e.recipe.loss, state.history
   sampled, kept_P, in_flight = sample(setup, state, grader, stop)
-  shaped_reward, batch = select(setup, sampled, kept_P, history)
+  shaped, batch = select(setup, sampled, kept_P, history)
   timer.end("sample")
   scored = score(setup, state.train, batch)
   timer.end("score")
   columns = scored.columns | algorithm.advantages(
       batch.groups, batch.rollouts, scored.columns, loss)
-  train, metrics = updates(setup, state.train, batch, columns, history)
+  train, made = updates(setup, state.train, batch, columns, history)
   jax.block_until_ready(train)
   timer.end("update")
   store_texts("train", history.step + 1, history.rollouts, *batch,
               columns["advantage"])
-  return State(train, in_flight, history), {
-      **rollout_fields(sampled),
-      "solved": rollouts_lib.newly_solved(
+  spent = history.spending(
+      **sampling_cost(sampled), trained_tokens=sum(made.tokens),
+      scored_tokens=scored.tokens,
+      updates=made.count, skipped_updates=len(made.tokens) - made.count,
+      device_seconds=timer.total * setup.model.mesh.size)
+  metrics = {"kl": None, "value_loss": None} | made.metrics
+  shown = {} if setup.e.recipe.loss_informs else {"loss": None}
+  record = records.StepRecord(
+      **state_lib.run_fields(setup, spent), **rollout_fields(sampled),
+      solved=rollouts_lib.newly_solved(
           sampled, rate=setup.e.recipe.filter.solved_rate),
-      "shaped_reward": shaped_reward,
+      **shaped,
       # kept_P has Bp problems of each round.
-      "extra_rounds": len(kept_P) // setup.e.alloc.Bp - 1,
-      "selected": int(batch.groups.kept_PxN.sum()),
-      "scored_tokens": scored.tokens,
-      "explained_variance": critic_lib.explained_variance(
+      extra_rounds=len(kept_P) // setup.e.alloc.Bp - 1,
+      selected=int(batch.groups.kept_PxN.sum()),
+      explained_variance=critic_lib.explained_variance(
           columns["value"], columns["return"],
           batch.rollouts.mask_RxT & scored.scored_B[:, None])
       if "value" in scored.columns else None,
-      **timer.fields(setup.model.mesh.size,
-                     waited=sampled.seconds_waited),
-      **metrics}
+      lr=made.lr, **metrics | shown,
+      **timer.fields(waited=sampled.seconds_waited))
+  return Step(State(train, in_flight, history), record,
+              None if made.finite else ", ".join(
+                  f"{name} {metrics[name]}"
+                  for name in ("loss", "grad_norm", "logp_gap")))
 
 
 def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
@@ -118,15 +139,21 @@ def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
 
 
 def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
-           history: History) -> tuple[float, GradedBatch]:
-  """The mean shaped reward, and the kept groups with m of their n selected."""
+           history: History) -> tuple[dict, GradedBatch]:
+  """The fields of a record on shaped rewards, and the kept groups.
+
+  m of the n rollouts of each kept group are selected.
+  """
   e, graded, rollouts = setup.e, sampled.graded, sampled.rollouts
   shaped_B = rewards.shaped(
       graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
       format_coef=e.task.format_coef)
   n_P = sampled.n_P
-  reward_PxN, mask_PxN = (
-      x[kept_P] for x in algorithm.by_problem(shaped_B, n_P))
+  reward_PxN, mask_PxN = algorithm.by_problem(shaped_B, n_P)
+  differs_P = advantages.informative(reward_PxN, mask_PxN)
+  fields = {"shaped_reward": float(shaped_B.mean()),
+            "zero_std": float(np.mean(~differs_P[n_P > 0]))}
+  reward_PxN, mask_PxN = reward_PxN[kept_P], mask_PxN[kept_P]
   kept_B = np.repeat(kept_P, n_P)
   prompts = jax.tree.map(lambda x: x[kept_P], sampled.prompts)
   groups = algorithm.keep(
@@ -134,7 +161,7 @@ def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
       rng.uniforms(rng.Draw.SELECTION, e.seed, history.step, prompts.id_P,
                    mask_PxN.shape[1]),
       e.alloc.kept_of(n_P[kept_P]), e.recipe.loss)
-  return float(shaped_B.mean()), GradedBatch(
+  return fields, GradedBatch(
       prompts, jax.tree.map(lambda x: x[kept_B], rollouts), groups)
 
 
@@ -176,13 +203,23 @@ def score(setup: Setup, train: TrainState, batch: GradedBatch) -> Scored:
                 passes * int(rollouts.len_R[scored_B].sum()))
 
 
-def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
-            history: History) -> tuple[TrainState, dict]:
-  """Makes the updates of a step; returns the state and fields of the record.
+class Updates(typing.NamedTuple):
+  """The updates of a step; one without a gradient is skipped."""
 
-  `history` is that before the step. Metrics are means over the updates that
-  were made. `updates` counts them; without a gradient an update is skipped.
-  """
+  tokens: list[int]  # trained on by each; 0: it was skipped
+  lr: float  # of the first one
+  finite: bool  # whether loss, gradient and parameters are
+  metrics: dict[str, float]  # of update.make_update; means over those made
+
+  @property
+  def count(self) -> int:
+    """The updates that were made."""
+    return sum(count > 0 for count in self.tokens)
+
+
+def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
+            history: History) -> tuple[TrainState, Updates]:
+  """Makes the updates of a step; `history` is that before it."""
   e, cfg, mesh = setup.e, setup.e.recipe.loss, setup.model.mesh
   prompts, rollouts, groups = batch
   arguments = batch.packing_arguments(setup)
@@ -207,28 +244,29 @@ def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
   # If all updates were skipped, the first one still gives every field a value.
   made = [values for values, count in zip(metrics, tokens, strict=True)
           if count] or metrics[:1]
-  return train, {
-      "updates": sum(count > 0 for count in tokens),
-      "trained_tokens": sum(tokens),
-      "skipped_updates": sum(count == 0 for count in tokens),
-      "finite": finite,
-      "lr": float(scalars_after(0).lr),
-      **{name: float(np.mean([values[name] for values in made]))
-         for name in metrics[0]}}
+  return train, Updates(
+      tokens, float(scalars_after(0).lr), finite,
+      {name: float(np.mean([values[name] for values in made]))
+       for name in metrics[0]})
+
+
+def sampling_cost(sampled: rollouts_lib.Sampled) -> dict[str, int]:
+  """What the sampling of a step adds to the totals of a run."""
+  return {
+      "rollouts": len(sampled.rollouts.len_R) + sampled.num_lost,
+      "prompt_tokens": int(sampled.prompts.len_P[sampled.n_P > 0].sum()),
+      "sampled_tokens": int(
+          sampled.rollouts.len_R.sum()) + sampled.lost_tokens}
 
 
 def rollout_fields(sampled: rollouts_lib.Sampled) -> dict:
-  """The fields of a train record that the graded rollouts give."""
+  """The fields of a StepRecord that are means over graded rollouts."""
   n_P, rollouts, graded = sampled.n_P, sampled.rollouts, sampled.graded
   correct_PxN, mask_PxN = algorithm.by_problem(graded.correct_B, n_P)
   # A problem whose verdicts are all lost is in no mean.
   share_of = lambda reward: float(np.mean(
       ((correct_PxN == reward) | ~mask_PxN).all(axis=1)[n_P > 0]))
-  tokens = int(rollouts.len_R.sum())
   return {
-      "sampled": len(rollouts.len_R) + sampled.num_lost,
-      "prompt_tokens": int(sampled.prompts.len_P[n_P > 0].sum()),
-      "sampled_tokens": tokens + sampled.lost_tokens,
       "reward": float(graded.correct_B.mean()),
       "reward_parts": rewards.part_means(graded.parts_B),
       "formatted": float(graded.formatted_B.mean()),
@@ -237,9 +275,7 @@ def rollout_fields(sampled: rollouts_lib.Sampled) -> dict:
       "all_correct": share_of(1.0),
       "entropy": (float(rollouts.entropy_R.sum())
                   / int(rollouts.mask_RxT.sum())),
-      "kl": None,  # the update's metric replaces it if the loss has a KL
-      "value_loss": None,  # likewise, with a critic
-      "response_length": tokens / len(rollouts.len_R),
+      "response_length": int(rollouts.len_R.sum()) / len(rollouts.len_R),
       "truncated": float(np.mean(~rollouts.ended_R)),
       "interrupted": float(np.mean(rollouts.interrupted_R)),
       "evicted": sampled.evicted,

@@ -16,7 +16,8 @@ import orbax.checkpoint as ocp
 
 from isojax.core import custom_function, evaluate, exit_codes
 from isojax.ledger import checkpoint, records
-from isojax.run import branch, evaluation
+from isojax.run import evaluation
+from isojax.run import history as history_lib
 from isojax.run import monitor as monitor_lib
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
@@ -63,7 +64,6 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
   `trace` is the folder of --profile; signals() yields the Stop.
   """
   hosts.say(monitor_lib.opening(setup))
-  branch.begin(setup, folder)
   compilation.announce(hosts.say)
   with open_run(setup, folder, trace, signals) as (setup, state, handles):
     try:
@@ -82,23 +82,26 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
           drop_surpassed(handles)
           break
         with handles.traced(state.history.step + 1):
-          state, fields = step_lib.train_step(
+          state, record, not_finite = step_lib.train_step(
               setup, state, grader=handles.grader, stop=handles.stop,
               timer=step_lib.PhaseTimer(handles.compiled),
               store_texts=handles.monitor.store_texts)
         if news := handles.compiled.news():
-          hosts.say(f"step {state.history.step + 1}: {news}")
-        if not fields.pop("finite"):
-          return End(exit_codes.DIVERGED,
-                     divergence_message(setup, state, handles, fields))
-        state = record_step(setup, state, handles, fields)
+          hosts.say(f"step {record.step}: {news}")
+        if not_finite:
+          return End(exit_codes.DIVERGED, divergence_message(
+              setup, record.step, handles, not_finite))
+        before, state = state, add_record(setup, state, handles, record)
+        say_solved(setup, before.history, state.history)
+        if hosts.first():
+          handles.monitor.progress(record.step, record.rollouts, record.reward)
     except preemption.Stopped:
       return End(exit_codes.PREEMPTED, save_and_stop(setup, state, handles))
   if state.history.step == handles.start:
     hosts.say(f"the run was complete: {state.history.rollouts} rollouts in "
               f"{handles.start} steps")
   if hosts.first():
-    path = os.path.join(folder, state_lib.RECORDS)
+    path = os.path.join(folder, history_lib.RECORDS)
     progress.show(monitor_lib.table(
         records.read(path), best=handles.best is not None
         and state.history.best[1] in handles.best.all_steps()))
@@ -116,20 +119,18 @@ def evaluate_if_due(setup: Setup, state: State, handles: RunHandles,
   due_at_end = finished and history.evaluated_at != history.rollouts
   if not (due or due_at_end):
     return state
-  record = state_lib.record_fields(setup, "eval", history) | (
-      evaluation.both_policies(
-          setup, handles.grader, state.train, history.step, handles.stop,
-          store_texts=functools.partial(
-              handles.monitor.store_texts, "eval", history.step,
-              history.rollouts)))
+  record = evaluation.both_policies(
+      setup, handles.grader, state.train, history, handles.stop,
+      store_texts=functools.partial(
+          handles.monitor.store_texts, "eval", history.step, history.rollouts))
   keep_best(setup, state, handles, record)
   state = add_record(setup, state, handles, record)
-  hosts.say(monitor_lib.evaluation_line(record))
+  hosts.say(monitor_lib.evaluation_line(records.as_line(record)))
   drop_surpassed(handles)
   return state
 
 
-def patience_message(patience: int, history: state_lib.History) -> str:
+def patience_message(patience: int, history: history_lib.History) -> str:
   avg, step = history.best
   return (f"ended at step {history.step} by eval.patience={patience}: no "
           f"evaluation since step {step} is above its avg of {avg:.4f}; with "
@@ -137,7 +138,7 @@ def patience_message(patience: int, history: state_lib.History) -> str:
 
 
 def keep_best(setup: Setup, state: State, handles: RunHandles,
-              record: dict) -> None:
+              record: records.EvalRecord) -> None:
   """Saves the state if `record` is its evaluation and the best one so far.
 
   The save is complete before the record is written: at any moment best/ holds
@@ -145,7 +146,7 @@ def keep_best(setup: Setup, state: State, handles: RunHandles,
   """
   step = state.history.step
   if (handles.best is None or step == 0
-      or state.history.after(record).best[1] != step):
+      or state.history.after(records.as_line(record)).best[1] != step):
     return
   if hosts.first():
     handles.ledger.sync()  # fails if another process has taken a bucket over
@@ -160,44 +161,25 @@ def drop_surpassed(handles: RunHandles) -> None:
     checkpoint.drop_surpassed(handles.best, handles.saved)
 
 
-def record_step(setup: Setup, state: State, handles: RunHandles,
-                fields: dict) -> State:
-  """Records a step; returns the state with the step in its history."""
-  before = state.history
-  if not setup.e.recipe.loss_informs:
-    fields = fields | {"loss": None}
-  history = dataclasses.replace(
-      before, step=before.step + 1,
-      rollouts=before.rollouts + fields.pop("sampled"),
-      totals={name: value + fields.pop(name)
-              for name, value in before.totals.items()})
-  record = state_lib.record_fields(setup, "train", history) | {
-      "lr": fields.pop("lr"), **fields}
-  state = add_record(setup, state, handles, record)
-  say_solved(setup, before, state.history)
-  if hosts.first():
-    handles.monitor.progress(history.step, history.rollouts, fields["reward"])
-  return state
-
-
 def add_record(setup: Setup, state: State, handles: RunHandles,
-               record: dict) -> State:
-  """Writes a record and its alarms; returns the state with the record."""
-  for warning in handles.monitor.watch(record):
-    hosts.say(f"step {record['step']}: {warning}")
-  history = state.history.after(record)
-  record["alarms"] = handles.monitor.watch.active
-  if record["kind"] == "eval" and setup.e.is_out_of_patience(history.stale):
-    record["alarms"].append("patience")
+               record: records.Record) -> State:
+  """Writes a record with its alarms; returns the state with the record."""
+  line = records.as_line(record)
+  for warning in handles.monitor.watch(line):
+    hosts.say(f"step {record.step}: {warning}")
+  history = state.history.after(line)
+  alarms = handles.monitor.watch.active
+  if record.kind == "eval" and setup.e.is_out_of_patience(history.stale):
+    alarms.append("patience")
   if hosts.first():
-    handles.ledger.append(record)
+    handles.ledger.append(dataclasses.replace(record, alarms=alarms))
     for write in handles.monitor.number_writers:
-      write(record)
+      write(line)
   return dataclasses.replace(state, history=history)
 
 
-def say_solved(setup: Setup, before: state_lib.History,
-               after: state_lib.History) -> None:
+def say_solved(setup: Setup, before: history_lib.History,
+               after: history_lib.History) -> None:
   """Reports the step after which fewer than Bp problems are unsolved."""
   Bp = setup.e.alloc.Bp
   unsolved_before, unsolved = (sum(~state_lib.solved_D(setup, history))
@@ -236,7 +218,7 @@ def keep_if_due(setup: Setup, state: State, handles: RunHandles) -> None:
     checkpoint.finish(handles.kept)
   if hosts.first() and handles.best is not None and history.best[1]:
     best, kept_best = (os.path.join(handles.folder, name) for name in (
-        state_lib.BEST, state_lib.KEPT_BEST))
+        history_lib.BEST, history_lib.KEPT_BEST))
     with records.convert_disk_errors(handles.folder):
       checkpoint.copy_step(best, kept_best, history.best[1], setup.run_id)
 
@@ -270,15 +252,14 @@ def save_and_stop(setup: Setup, state: State, handles: RunHandles) -> str:
           "stopped by a signal before the first step; rerun the same command")
 
 
-def divergence_message(setup: Setup, state: State, handles: RunHandles,
-                       fields: dict) -> str:
+def divergence_message(setup: Setup, step: int, handles: RunHandles,
+                       not_finite: str) -> str:
   saved = "there is no checkpoint yet"
   if handles.saved:
     saved = f"the newest checkpoint is of step {handles.saved}"
   return (
       "stopped: loss, gradient or parameters are not finite after step "
-      f"{state.history.step + 1} (loss {fields['loss']}, grad_norm "
-      f"{fields['grad_norm']}, logp_gap {fields['logp_gap']}); {saved}. "
+      f"{step} ({not_finite}); {saved}. "
       f"{custom_functions_hint(setup)}Try, in another --workdir, a lower "
       "recipe.optimizer.base_lr (now "
       f"{setup.e.recipe.optimizer.base_lr}), a smaller clip_norm, or "
@@ -297,11 +278,11 @@ def custom_functions_hint(setup: Setup) -> str:
 @contextlib.contextmanager
 def open_run(setup: Setup, folder: str, trace: str | None, signals):
   """Yields the Setup with its learner, the State to resume, and RunHandles."""
-  e, store = setup.e, os.path.join(folder, state_lib.CHECKPOINTS)
+  e, store = setup.e, os.path.join(folder, history_lib.CHECKPOINTS)
   compiled = compilation.Count()
   with contextlib.ExitStack() as stack:  # closed in reverse
     ledger = stack.enter_context(records.open_ledger(os.path.join(
-        folder, state_lib.RECORDS))) if hosts.first() else None
+        folder, history_lib.RECORDS))) if hosts.first() else None
     setup = setup_lib.with_learner(setup)
     state, past_records = state_lib.restored(setup, ledger, folder)
     history = state.history
@@ -319,10 +300,10 @@ def open_run(setup: Setup, folder: str, trace: str | None, signals):
         manager=stack.enter_context(checkpoint.open_manager(
             store, keep=e.checkpoint.keep)),
         best=stack.enter_context(checkpoint.open_manager(
-            os.path.join(folder, state_lib.BEST), keep=None))
+            os.path.join(folder, history_lib.BEST), keep=None))
         if e.checkpoint.keep_best else None,
         kept=stack.enter_context(checkpoint.open_manager(
-            os.path.join(folder, state_lib.KEPT), keep=None))
+            os.path.join(folder, history_lib.KEPT), keep=None))
         if e.checkpoint.at else None,
         stop=stack.enter_context(signals()),
         alive_event=stack.enter_context(hosts.fail_together()))

@@ -1,8 +1,12 @@
 """Keys and values of the sampler's slots: rows of one length, or pages.
 
-`Contiguous` and `Paged` have the same methods for the host: the engine reserves
-space for the next chunk, gives space to rollouts that take a slot, and fits the
-cache to the slots and positions in use.
+`Contiguous` and `Paged` have the same methods for the host, which the engine
+calls in this order: `reserve` space for the next chunk of the active slots,
+`allocate` space to rollouts that wait for a slot, `fit` the cache to the slots
+and positions in use, `insert` the sequences of the new rollouts. A cache knows
+no queue: it is told which slots are active and how long their sequences are,
+and returns which slots lost their space, how many rollouts got some, and which
+slots are kept.
 
 With pages, each block of the mesh has a pool of its own. A page holds the keys
 and values of consecutive positions of a sequence, in all layers. A slot takes
@@ -20,8 +24,8 @@ import numpy as np
 
 from isojax.models import decoder
 from isojax.runtime import mesh as mesh_lib
-from isojax.sampling.scheduler import Scheduler
 from isojax.sampling.sizes import smallest
+from isojax.types import Candidates
 
 # A rollout starts only if one page for every so many used slots of the block
 # stays free. Otherwise, growing slots would soon evict the new one.
@@ -124,60 +128,106 @@ def flush(cache: decoder.KVCache, chunk: decoder.KVCache,
   return _map_arrays(put, cache, chunk)
 
 
+def kept_slots(active_R, G: int, R: int) -> tuple[np.ndarray, np.ndarray]:
+  """The R slots that are kept, active ones first.
+
+  Returns:
+    Their old indices: [G, R / G] within a block, and [R] over all blocks.
+  """
+  active_GxR = active_R.reshape(G, -1)
+  take_GxR = np.argsort(~active_GxR, axis=1, kind="stable")[:, :R // G]
+  first_Gx1 = np.arange(G)[:, None] * active_GxR.shape[1]
+  return take_GxR, (first_Gx1 + take_GxR).reshape(-1)
+
+
 class Contiguous:
-  """Rows of one length, which grows with the longest active rollout."""
+  """Rows of one length, which grows with the longest active rollout.
 
-  def __init__(self, s, q: Scheduler):
-    """An empty cache for s, the engine's Sampler, and the slots of q.
+  Attributes:
+    kv: the cache on the devices.
+    window: cache of the sequences that were prefilled last.
+  """
 
-    `kv` is the cache on the devices.
-    """
-    self.s, self.q = s, q
-    self.kv = s.empty(len(q.slots.item_R), s.sizes.lengths[0])
-    self.window = None  # cache of the sequences prefilled last
+  def __init__(self, sampler, R: int):
+    """An empty cache of R slots for the engine's Sampler."""
+    self.sampler, self.R = sampler, R
+    self.kv, self.window = sampler.empty(R, sampler.sizes.lengths[0]), None
+    # For each block: its slots to fill, and the places of their sequences.
+    self._pending = []
 
-  def reserve(self) -> list[int]:
-    """Reserves space for the next chunk; returns the slots that get none."""
-    return []
-
-  def allocate(self, g: int, rows, items, places) -> int:
-    """Reserves space for items that take slots; returns how many get it.
-
-    If the space is short, the first items get it.
+  def reserve(self, active_R, position_R, count_R) -> list[int]:
+    """Reserves space for the next chunk of the active slots.
 
     Args:
-      g: the block.
-      rows: a slot for each item, numbered over all blocks.
-      items: the items.
-      places: index of each item's sequence in the block's window.
-    """
-    del g, items, places
-    return len(rows)
+      active_R, position_R, count_R: see types.Rows.
 
-  def fit(self, R: int) -> None:
+    Returns:
+      The slots that lost their space, because there is not enough for all.
+    """
+    del active_R, position_R, count_R
+    return []
+
+  def allocate(self, candidates: list[Candidates]) -> list[int]:
+    """Reserves space for rollouts that take slots, until `insert`.
+
+    Args:
+      candidates: of each block.
+
+    Returns:
+      How many of each block's candidates, the first ones, get space.
+    """
+    self._pending = [(block.row_F - g * (self.R // self.sampler.G),
+                      block.place_F) for g, block in enumerate(candidates)]
+    return [len(block.row_F) for block in candidates]
+
+  def fit(self, R: int, active_R, position_R) -> np.ndarray | None:
     """Keeps R slots, and makes the cache long enough for the next chunk.
 
     The keys or values of a layer are freed before the next are copied, so the
     peak is the new cache and one old array.
+
+    Args:
+      R: slots, at least the active ones of each block.
+      active_R, position_R: see types.Rows, with the rollouts of `allocate`.
+
+    Returns:
+      The old index of each slot that is kept, [R]; None: all as they are.
     """
-    q, sizes, length = self.q, self.s.sizes, self.kv.v[0].shape[2]
-    longest = int(q.slots.row.position_R[q.slots.row.active_R].max(initial=0))
+    sizes, length = self.sampler.sizes, self.kv.v[0].shape[2]
+    longest = int(position_R[active_R].max(initial=0))
     L = max(length, smallest(
         sizes.lengths, min(longest + sizes.chunk, sizes.lengths[-1])))
-    if (R, L) == (len(q.slots.item_R), length):
-      return
-    take = self.s.place(q.slots.compact(R))
+    if (R, L) == (self.R, length):
+      return None
+    take_GxR, kept_R = kept_slots(active_R, self.sampler.G, R)
+    take, self.R = self.sampler.place(take_GxR), R
     k, v = list(self.kv.k), list(self.kv.v)
     self.kv = None  # so that each old array is freed after its copy
     for axis, layers in ((3, k), (2, v)):
       for i in range(len(layers)):
-        layers[i] = self.s.resize(layers[i], take, L, axis)
+        layers[i] = self.sampler.resize(layers[i], take, L, axis)
     self.kv = decoder.KVCache(tuple(k), tuple(v))
+    return kept_R
 
-  def insert(self, filled) -> None:
-    """Copies sequences of the window to slots that `Scheduler.fill` filled."""
-    if filled[0].size:
-      self.kv = self.s.insert(self.kv, self.window, *self.s.place(filled))
+  def insert(self) -> None:
+    """Copies sequences of the window to the slots of `allocate`.
+
+    `fit` has not moved these: they were the lowest free slots of their block,
+    so all slots below them are active, and `kept_slots` is stable.
+    """
+    # A program copies an eighth of a block's slots, or all. Rows beyond the
+    # last are padding.
+    per_block = self.R // self.sampler.G
+    F = smallest((0, -(-per_block // 8), per_block),
+                 max((len(rows) for rows, _ in self._pending), default=0))
+    row_GxF = np.full((self.sampler.G, F), per_block, np.int32)
+    place_GxF = np.zeros((self.sampler.G, F), np.int32)
+    for g, (rows, places) in enumerate(self._pending):
+      row_GxF[g, :len(rows)], place_GxF[g, :len(rows)] = rows, places
+    self._pending = []
+    if F:
+      self.kv = self.sampler.insert(
+          self.kv, self.window, *self.sampler.place((row_GxF, place_GxF)))
 
   def decode_arguments(self) -> dict:
     """Further arguments of decode."""
@@ -191,27 +241,31 @@ class Paged:
   where nothing is written. Methods are those of `Contiguous`.
   """
 
-  def __init__(self, s, q: Scheduler):
-    self.s, self.q, self.page, self.pages = s, q, s.page, s.pages
-    self.kv, self.window = s.empty(q.slots.G * s.pages, s.page), None
-    R = len(q.slots.item_R)
-    self.table_RxM = np.full((R, self._pages_for(s.sizes.longest)), s.pages,
-                             np.int32)
+  def __init__(self, sampler, R: int):
+    G, pages, page = sampler.G, sampler.pages, sampler.page
+    self.sampler, self.page, self.pages = sampler, page, pages
+    self.kv, self.window = sampler.empty(G * pages, page), None
+    self.table_RxM = np.full(
+        (R, self._pages_for(sampler.sizes.longest)), pages, np.int32)
     self.pages_R = np.zeros(R, np.int64)  # number of pages of a slot
     self.shared_R = np.zeros(R, np.int64)  # of these, full pages of its prompt
     self.problem_R = np.zeros(R, np.int64)
-    self.free = [list(range(s.pages))[::-1] for _ in range(q.slots.G)]
+    self.free = [list(range(pages))[::-1] for _ in range(G)]
     # For each block: problem -> slots that share the pages of its prompt.
-    self.readers = [{} for _ in range(q.slots.G)]
+    self.readers = [{} for _ in range(G)]
     # For each block: (place in the window, part of the sequence, page to fill).
-    self.pending_copies = [[] for _ in range(q.slots.G)]
+    self.pending_copies = [[] for _ in range(G)]
+
+  @property
+  def _per_block(self) -> int:
+    return len(self.pages_R) // self.sampler.G
 
   def _pages_for(self, positions):
     return -(-positions // self.page)
 
   def _needed(self, stored):
     """Pages of a slot, with `stored` positions now, after the next chunk."""
-    sizes = self.s.sizes
+    sizes = self.sampler.sizes
     return self._pages_for(np.minimum(stored + sizes.chunk, sizes.longest))
 
   def _append(self, g: int, row: int, count: int) -> None:
@@ -235,38 +289,40 @@ class Paged:
     self.table_RxM[row] = self.pages
     self.pages_R[row] = self.shared_R[row] = 0
 
-  def reserve(self) -> list[int]:
+  def reserve(self, active_R, position_R, count_R) -> list[int]:
     """Frees the pages of ended slots, and gives active slots further ones.
 
-    Returns the slots that were evicted because the pages do not suffice.
+    Slots with the fewest new tokens lose their pages if these do not suffice.
     """
-    row, evicted = self.q.slots.row, []
-    for r in np.flatnonzero(~row.active_R & (self.pages_R > 0)):
-      self.release(r // self.q.slots.per_block, r)
-    for g, active in enumerate(self.q.slots.active_GxR):
-      rows = g * self.q.slots.per_block + np.flatnonzero(active)
-      rows = rows[np.argsort(-row.count_R[rows], kind="stable")]
+    evicted = []
+    for row in np.flatnonzero(~active_R & (self.pages_R > 0)):
+      self.release(row // self._per_block, row)
+    for g, active in enumerate(active_R.reshape(self.sampler.G, -1)):
+      rows = g * self._per_block + np.flatnonzero(active)
+      rows = rows[np.argsort(-count_R[rows], kind="stable")]
       more = np.maximum(
-          0, self._needed(row.position_R[rows]) - self.pages_R[rows])
+          0, self._needed(position_R[rows]) - self.pages_R[rows])
       while more.sum() > len(self.free[g]):
         self.release(g, rows[-1])
         evicted.append(int(rows[-1]))
         rows, more = rows[:-1], more[:-1]
-      for r, count in zip(rows, more, strict=True):
-        self._append(g, r, count)
+      for row, count in zip(rows, more, strict=True):
+        self._append(g, row, count)
     return evicted
 
-  def allocate(self, g: int, rows, items, places) -> int:
-    q = self.q
-    for i, (row, item, place) in enumerate(
-        zip(rows, items, places, strict=True)):
-      problem = int(q.items.problem_B[item])
-      stored = int(q.items.length(item)) - 1  # positions of its sequence
-      shared = (int(q.prompts.len_P[problem]) - 1) // self.page
+  def allocate(self, candidates: list[Candidates]) -> list[int]:
+    return [self._allocate(g, block) for g, block in enumerate(candidates)]
+
+  def _allocate(self, g: int, block: Candidates) -> int:
+    """Gives pages to the first candidates of block g; returns how many."""
+    for i, (row, place, length, problem, prompt) in enumerate(
+        zip(*map(np.ndarray.tolist, block), strict=True)):
+      stored = length - 1  # positions of its sequence
+      shared = (prompt - 1) // self.page
       readers = self.readers[g].get(problem, [])
       present = shared if readers else 0
       count = self._needed(stored) - present
-      used = np.count_nonzero(self.pages_R.reshape(q.slots.G, -1)[g])
+      used = np.count_nonzero(self.pages_R.reshape(self.sampler.G, -1)[g])
       if count + used // SLOTS_PER_SPARE_PAGE > len(self.free[g]):
         return i
       if readers:
@@ -279,25 +335,25 @@ class Paged:
       self.pending_copies[g].extend(
           (place, m, self.table_RxM[row, m])
           for m in range(present, self._pages_for(stored)))
-    return len(rows)
+    return len(block.row_F)
 
-  def fit(self, R: int) -> None:
-    q = self.q
-    if R == len(q.slots.item_R):
-      return
-    per_block, take_GxR = q.slots.per_block, q.slots.compact(R)
-    index = (take_GxR + np.arange(q.slots.G)[:, None] * per_block).reshape(-1)
-    new_row = {int(row): i for i, row in enumerate(index)}
+  def fit(self, R: int, active_R, position_R) -> np.ndarray | None:
+    """Keeps R slots; each has as many pages as `reserve` gave it."""
+    del position_R
+    if R == len(self.pages_R):
+      return None
+    _, kept_R = kept_slots(active_R, self.sampler.G, R)
+    new_row = {int(row): i for i, row in enumerate(kept_R)}
     for name in ("table_RxM", "pages_R", "shared_R", "problem_R"):
-      setattr(self, name, getattr(self, name)[index])
+      setattr(self, name, getattr(self, name)[kept_R])
     self.readers = [{problem: [new_row[row] for row in readers]
                      for problem, readers in block.items()}
                     for block in self.readers]
+    return kept_R
 
-  def insert(self, filled) -> None:
+  def insert(self) -> None:
     """Fills the pages that `allocate` has listed."""
-    del filled
-    F = self.q.slots.per_block  # pages of a block in one call
+    F = self._per_block  # pages of a block in one call
     while any(self.pending_copies):
       fill_GxFx3 = np.zeros((len(self.pending_copies), F, 3), np.int32)
       fill_GxFx3[..., 2] = self.pages  # beyond the last page: padding
@@ -305,12 +361,14 @@ class Paged:
         if copies:
           fill_GxFx3[g, :len(copies[:F])] = copies[:F]
       self.pending_copies = [copies[F:] for copies in self.pending_copies]
-      self.kv = self.s.insert(self.kv, self.window, *self.s.place(
-          tuple(np.moveaxis(fill_GxFx3, 2, 0))))
+      self.kv = self.sampler.insert(
+          self.kv, self.window,
+          *self.sampler.place(tuple(np.moveaxis(fill_GxFx3, 2, 0))))
 
   def decode_arguments(self) -> dict:
     """The page table, with as many columns as the longest sequence needs."""
-    lengths = self.s.sizes.lengths
+    lengths = self.sampler.sizes.lengths
     L = smallest(lengths, min(
         int(self.pages_R.max()) * self.page, lengths[-1]))
-    return dict(table=self.s.place(self.table_RxM[:, :self._pages_for(L)]))
+    return dict(table=self.sampler.place(
+        self.table_RxM[:, :self._pages_for(L)]))

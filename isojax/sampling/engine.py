@@ -227,28 +227,37 @@ def _casts(model: decoder.Transformer, cfg: SamplerConfig,
   return casts, prepare
 
 
-def shortened(s: Sampler, prompts: Prompts) -> Prompts:
+def shortened(sampler: Sampler, prompts: Prompts) -> Prompts:
   """Cuts prompts to the smallest prefill length that fits all of them."""
-  S = sizes_lib.smallest(s.sizes.prompts, int(prompts.len_P.max()))
+  S = sizes_lib.smallest(sampler.sizes.prompts, int(prompts.len_P.max()))
   return prompts.replace(tokens_PxS=prompts.tokens_PxS[:, :S])
 
 
-def _refill(s: Sampler, q: Scheduler, params, cache) -> None:
-  """Prefills the sequences of queued rollouts, and gives these free slots."""
-  q.evict(cache.reserve())
+def _refill(sampler: Sampler, scheduler: Scheduler, params, cache) -> None:
+  """Prefills the sequences of waiting rollouts, and gives these free slots.
+
+  Repeats until no slot is free or no rollout waits. The scheduler and the cache
+  do not know each other: what one decides is passed to the other here.
+  """
+  slots = scheduler.slots
+  scheduler.evict(cache.reserve(
+      slots.row.active_R, slots.row.position_R, slots.row.count_R))
   while True:
-    filled = q.fill(cache.allocate)
-    # `fit` does not move the filled slots, see `Scheduler.fill`.
-    cache.fit(len(q.slots.item_R) if q.waiting else sizes_lib.smallest(
-        s.sizes.rows, q.slots.most_active * q.slots.G))
-    cache.insert(filled)
-    if not q.starving:
+    candidates = scheduler.candidates()
+    scheduler.fill(candidates, cache.allocate(candidates))
+    kept_R = cache.fit(
+        scheduler.wanted_slots, slots.row.active_R, slots.row.position_R)
+    if kept_R is not None:
+      slots.keep(kept_R)
+    cache.insert()
+    if not scheduler.starving:
       return
     cache.window = None  # frees the memory before the next prefill
-    cache.window = s.prefill(params, s.place(q.move_window()))
+    cache.window = sampler.prefill(
+        params, sampler.place(scheduler.move_window()))
 
 
-def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
+def next_batch(sampler: Sampler, params, flight: flight_lib.InFlightState,
                source: flight_lib.Source, rule: flight_lib.BatchRule, *,
                version: int, temperature, top_p, ended):
   """Samples until a batch is complete.
@@ -265,22 +274,26 @@ def next_batch(s: Sampler, params, flight: flight_lib.InFlightState,
     CompletedBatch, and the InFlightState after it.
   """
   longest = int(source.prompts.len_P.max())
-  if longest > s.sizes.prompts[-1]:
+  if longest > sampler.sizes.prompts[-1]:
     raise InputError(f"a prompt has {longest} tokens: expected at most sampler."
-                     f"max_prompt_tokens={s.sizes.prompts[-1]}")
-  params, kind = s.prepare(params), draw_lib.kind_of(temperature, top_p)
-  q = Scheduler(flight, source, rule, version=version, sizes=s.sizes, G=s.G,
-                interrupt=s.interrupt)
-  cache = (cache_lib.Contiguous if s.page is None else cache_lib.Paged)(s, q)
-  while (chosen := q.progress.ready()) is None:
-    _refill(s, q, params, cache)
-    cache.kv, *after = s.decode(
-        params, cache.kv, s.place(q.slots.row), np.float32(temperature),
-        np.float32(top_p), kind=kind, **cache.decode_arguments())
-    ended(*q.ended())
-    q.harvest(*jax.device_get(after))
-  ended(*q.ended())
-  return q.completed_batch(chosen), q.remaining_state(chosen)
+                     f"max_prompt_tokens={sampler.sizes.prompts[-1]}")
+  params = sampler.prepare(params)
+  kind = draw_lib.kind_of(temperature, top_p)
+  scheduler = Scheduler(
+      flight, source, rule, version=version, sizes=sampler.sizes, G=sampler.G,
+      interrupt=sampler.interrupt)
+  make_cache = cache_lib.Contiguous if sampler.page is None else cache_lib.Paged
+  cache = make_cache(sampler, len(scheduler.slots.item_R))
+  while (chosen := scheduler.progress.ready()) is None:
+    _refill(sampler, scheduler, params, cache)
+    cache.kv, *after = sampler.decode(
+        params, cache.kv, sampler.place(scheduler.slots.row),
+        np.float32(temperature), np.float32(top_p), kind=kind,
+        **cache.decode_arguments())
+    ended(*scheduler.ended())
+    scheduler.harvest(*jax.device_get(after))
+  ended(*scheduler.ended())
+  return scheduler.completed_batch(chosen), scheduler.remaining_state(chosen)
 
 
 def one_step(prompts: Prompts, n: int, key, *, interrupt_after=None,
@@ -307,14 +320,14 @@ def one_step(prompts: Prompts, n: int, key, *, interrupt_after=None,
           order, order, n), interrupt_after=interrupt_after)
 
 
-def sample_all(s: Sampler, params, prompts: Prompts, n: int, key, *,
+def sample_all(sampler: Sampler, params, prompts: Prompts, n: int, key, *,
                temperature, top_p, interrupt_after=None, expected_P=None,
                ended=lambda *_: None) -> Rollouts:
   """n rollouts of each prompt, problem-major; see `one_step`, `next_batch`."""
   source = one_step(prompts, n, key, interrupt_after=interrupt_after,
                     expected_P=expected_P)
   batch, _ = next_batch(
-      s, params, flight_lib.empty_state(s.layout), source,
+      sampler, params, flight_lib.empty_state(sampler.layout), source,
       flight_lib.BatchRule(len(prompts.len_P), 0), version=0,
       temperature=temperature, top_p=top_p, ended=ended)
   return batch.rollouts

@@ -25,7 +25,7 @@ from isojax.sampling.flight import (
   Source,
 )
 from isojax.sampling.sizes import Sizes, smallest
-from isojax.types import Drawn, Prompts, Rollouts, Rows
+from isojax.types import Candidates, Drawn, Prompts, Rollouts, Rows
 
 
 class ItemStore:
@@ -203,14 +203,10 @@ class Slots:
       getattr(self.row, name)[rows] = value
     self.row.active_R[rows] = True
 
-  def compact(self, R: int) -> np.ndarray:
-    """Keeps R slots, active first; returns their old indices in their block."""
-    take_GxR = np.argsort(
-        ~self.active_GxR, axis=1, kind="stable")[:, :R // self.G]
-    index = (take_GxR + np.arange(self.G)[:, None] * self.per_block).reshape(-1)
-    self.item_R = self.item_R[index]
-    self.row = jax.tree.map(lambda x: x[index], self.row)
-    return take_GxR
+  def keep(self, rows) -> None:
+    """Keeps these slots, in this order; each block keeps equally many."""
+    self.item_R = self.item_R[rows]
+    self.row = jax.tree.map(lambda x: x[rows], self.row)
 
   def update(self, after: Rows) -> None:
     """Replaces fields of `row` by writable copies of what decode returns."""
@@ -275,6 +271,14 @@ class Scheduler:
     return np.where(self.refused_G, 0, (~self.slots.active_GxR).sum(axis=1))
 
   @property
+  def wanted_slots(self) -> int:
+    """Slots of the next chunk: all while items wait, then fewer."""
+    if self.waiting:
+      return len(self.slots.item_R)
+    return smallest(
+        self.sizes.rows, self.slots.most_active * self.slots.G)
+
+  @property
   def starving(self) -> bool:
     """Whether a slot is free while an item waits, after `fill`."""
     return bool(self.free_G.any() and self.waiting)
@@ -330,45 +334,41 @@ class Scheduler:
               self.items.out.tokens_RxT[item, :drawn])
     return out
 
-  def fill(self, allocate) -> tuple[np.ndarray, np.ndarray]:
-    """Gives free slots the waiting items whose sequences are in the window.
+  def candidates(self) -> list[Candidates]:
+    """The waiting items that could take the free slots of each block.
 
-    A block fills its lowest free slots, so every slot below a filled one is
-    active. `compact`, which is stable, therefore leaves filled slots where they
-    are, and the result may be used after it.
-
-    Args:
-      allocate: see cache.Contiguous; a block without space for all is refused.
-
-    Returns:
-      row, place [G, F]: slots inside their block that were filled, and the
-      places of their sequences in the window. F is 0, an eighth of a block's
-      slots, or all; rows equal to the number of a block's slots are padding.
+    These are the first items of its queue whose sequences are in the window,
+    and its lowest free slots.
     """
-    taken = []
+    out = []
     for g, active in enumerate(self.slots.active_GxR):
       free = np.flatnonzero(~active)[:len(self.places[g])]
-      rows = g * self.slots.per_block + free
-      items = self.queued[g][:len(free)]
-      count = allocate(g, rows, items, self.places[g][:len(free)])
-      self.refused_G[g] |= count < len(free)
-      self.progress.start(self.items.group_B[items[:count]])
-      self.slots.put(rows[:count], items[:count],
-                     self.items.slot_state(items[:count]))
-      taken.append((free[:count], self.places[g][:count]))
+      items, problem_B = self.queued[g][:len(free)], self.items.problem_B
+      out.append(Candidates(
+          row_F=g * self.slots.per_block + free,
+          place_F=self.places[g][:len(free)],
+          length_F=self.items.length(items), problem_F=problem_B[items],
+          prompt_F=self.prompts.len_P[problem_B[items]]))
+    return out
+
+  def fill(self, candidates: list[Candidates], counts: list[int]) -> None:
+    """Gives the first counts[g] candidates of each block g their slots.
+
+    A block in which not all get one is refused until the next `evict`.
+    """
+    for g, (block, count) in enumerate(zip(candidates, counts, strict=True)):
+      self.refused_G[g] |= count < len(block.row_F)
+      items = self.queued[g][:count]
+      self.progress.start(self.items.group_B[items])
+      self.slots.put(block.row_F[:count], items, self.items.slot_state(items))
       self.queued[g] = self.queued[g][count:]
       self.places[g] = self.places[g][count:]
-    per_block = self.slots.per_block
-    F = smallest((0, -(-per_block // 8), per_block),
-                 max(len(rows) for rows, _ in taken))
-    row_GxF = np.full((self.slots.G, F), per_block, np.int32)
-    place_GxF = np.zeros((self.slots.G, F), np.int32)
-    for g, (rows, places) in enumerate(taken):
-      row_GxF[g, :len(rows)], place_GxF[g, :len(rows)] = rows, places
-    return row_GxF, place_GxF
 
   def evict(self, rows) -> None:
-    """Takes slots from active items; the longest get a slot again first."""
+    """Takes slots from active items; the longest get a slot again first.
+
+    Blocks that were refused may be filled again.
+    """
     rows = np.array(rows, np.int64)
     self.refused_G[:] = False
     self.slots.row.active_R[rows] = False
@@ -397,8 +397,8 @@ class Scheduler:
     """The batch of the chosen groups."""
     groups, offset_E = self.progress.groups, self.progress.groups.offset_E
     chosen = chosen[np.argsort(groups.position_E[chosen], kind="stable")]
-    items = np.concatenate(
-        [offset_E[e] + np.arange(groups.n_E[e]) for e in chosen])
+    items = np.concatenate([
+        offset_E[group] + np.arange(groups.n_E[group]) for group in chosen])
     return CompletedBatch(
         jax.tree.map(lambda x: x[chosen], groups), self.items.addresses(items),
         self.items.rollouts(items), self.items.versions(items),

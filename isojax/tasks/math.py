@@ -25,7 +25,8 @@ _RATIO = re.compile(r"ratio|proportion|odds|scale", re.IGNORECASE)
 def same(gold: str, answer: str, *, question: str) -> bool:
   """Whether an answer equals the gold answer; may take forever.
 
-  Words of the question count as units in answers. 50% equals 1/2, and if the
+  Words of the question count as units in answers, and an answer in another unit
+  than the question asks for is incorrect. 50% equals 1/2, and if the
   question is about percent, also 50. 10:30 is a ratio if the question is about
   one, and otherwise a time of day.
   """
@@ -39,7 +40,9 @@ def same(gold: str, answer: str, *, question: str) -> bool:
   if adds_negation or (
       gold_unit != unit and {gold_unit, unit} <= math_text.DISTINCT):
     return False
-  if gold == answer:
+  if not gold_unit and math_text.is_another_unit(unit, question):
+    return False
+  if math_text.plain(gold) == math_text.plain(answer):
     return bool(answer)
   if _INTEGER.fullmatch(gold) and _INTEGER.fullmatch(answer):
     return int(gold) == int(answer)  # the usual case, 50 times as fast as sympy

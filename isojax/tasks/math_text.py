@@ -10,7 +10,9 @@ MAX_EXPONENT_DIGITS = 4  # of an exponent, or of a number before a factorial
 
 _UNICODE = str.maketrans({
     **{chr(code + 0xFEE0): chr(code) for code in range(0x21, 0x7F)},  # ５（，
-    "−": "-", "×": r"\times ", "÷": "/", "·": r"\cdot ", "π": r"\pi ",
+    # Dashes that people and models write as a minus.
+    **dict.fromkeys("−‐‑‒–—﹣", "-"),
+    "×": r"\times ", "÷": "/", "·": r"\cdot ", "π": r"\pi ",
     "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
     "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ",
     "√": r"\sqrt ", "°": r"^\circ ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}",
@@ -28,6 +30,10 @@ _FORMS = [(re.compile(pattern), new) for pattern, new in (
     (r"\\(?:left|right)(?:\s*\.|(?![a-zA-Z]))", ""), (r"\\[dt]frac", r"\\frac"),
     (r"\\[,!:;>]", " "), (r"\\quad|\\qquad", " "),
     (r"\\(?:text(?:bf|it|rm)|mathrm|mathbf|mbox)\b", r"\\text"),
+    # Upright letters of constants, and words between the values of a list.
+    (r"\\(?:text|operatorname)\s*\{\s*([ei])\s*\}", r" \1 "),
+    (r"\{\s*\\rm\s+([ei])\s*\}", r" \1 "), (r"\\imath(?![a-zA-Z])", " i "),
+    (r"\\text\s*\{\s*(and|or)\s*\}", r" \1 "),
     (r"\s*\\text\s*\{\s*percent\s*\}|\s*\bpercent$", r"\\%"),
     (r"(?<!\\)%", r"\\%"))]
 # Replaced in the value without its unit, for the parser.
@@ -62,14 +68,28 @@ square unit volt w watt way week yard yd year"""
 _SCALES = """
 dozen double fifth fourth gross half halve hundred percent quarter score tenth
 third thousand million billion trillion times pair"""
-# Units that cannot replace each other, each with its other names.
+# Units that cannot replace each other, each with its other names; those of a
+# line measure the same.
 _DISTINCT = """
-am; pm; dm; mm; cm centimeter centimetre; km kilometer kilometre; m meter metre;
-in inch; ft foot feet; yd yard; mi mile; g gram; kg kilogram; mg; lb pound;
-oz ounce; l liter litre; ml milliliter; s sec second; min minute; h hr hour;
-day; week wk; month; year yr; cent; dollar; euro"""
-_NAMES = {name: names.split()[0] for names in _DISTINCT.split(";")
+am; pm
+dm; mm; cm centimeter centimetre; km kilometer kilometre; m meter metre;\
+in inch; ft foot feet; yd yard; mi mile
+g gram; kg kilogram; mg; lb pound; oz ounce
+l liter litre; ml milliliter
+s sec second; min minute; h hr hour; day; week wk; month; year yr
+cent; dollar; euro"""
+_NAMES = {name: names.split()[0] for names in re.split("[;\n]", _DISTINCT)
           for name in names.split()}
+# Unit -> what it measures, a line of _DISTINCT.
+_MEASURES = {_NAMES[name]: number
+             for number, line in enumerate(_DISTINCT.split("\n"))
+             for name in re.findall(r"\w+", line)}
+# The unit that a question asks for: in cm, in minutes, how many km.
+_ASKED = re.compile(
+    r"(?i)\b(?:how (?:many|much)|number of|nearest)\s+(?:square |cubic )?(\w+)"
+    r"|\b(?:in|as|using)\s+(?:the unit (?:of )?)?(?:square |cubic )?"
+    r"\$?(?:\\text\s*\{\s*)?((?:[a-z]+(?:s|es)|feet|[cdmk]?m|in|ft|yd|mi|k?g|mg|"
+    r"lb|oz|m?l|min|h|hr)(?![\w/]))")
 UNITS, SCALES = frozenset(_UNITS.split()), frozenset(_SCALES.split())
 DISTINCT = frozenset(_NAMES.values())
 # Words, and the words of mathematics, which are no prose; see `is_prose`.
@@ -132,6 +152,15 @@ def measured(text: str, words: frozenset[str]) -> tuple[str, str]:
       _NAMES[word] if word in _NAMES else word for word in named)
 
 
+def is_another_unit(unit: str, question: str) -> bool:
+  """Whether a question asks for the same quantity in other units alone."""
+  asked = {_NAMES.get(_singular(name)) for pair in _ASKED.findall(question)
+           for name in pair if name}
+  alike = {name for name in asked - {None}
+           if _MEASURES[name] == _MEASURES.get(unit)}
+  return bool(alike) and unit not in alike
+
+
 def normalised(answer: str, words: frozenset[str] = frozenset()
                ) -> tuple[str, str]:
   """(The value of an answer in a normal form, its unit); see `measured`."""
@@ -156,6 +185,13 @@ def normalised(answer: str, words: frozenset[str] = frozenset()
     denominator = "9" * len(repeated) + "0" * len(fixed)
     text = rf"{sign}\frac{{{numerator}}}{{{denominator}}}"
   return text.strip(), unit
+
+
+def plain(text: str) -> str:
+  """A normalised text without marks of text and the case of words."""
+  text = re.sub(r"\\text\s*\{([^{}\\]*)\}", r"\1", text).replace(" ", "")
+  return re.sub(r"(?<![a-zA-Z\\])[a-zA-Z]{3,}",
+                lambda run: run[0].lower(), text)
 
 
 def letters(text: str) -> str | None:

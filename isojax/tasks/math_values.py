@@ -15,6 +15,10 @@ from isojax.tasks import math_text
 PLACES = 6  # decimal places to which decimals must agree, see `_places`
 DIGITS = 3  # leading digits to which small decimals must agree
 APPROX_TOLERANCE = 0.01  # relative distance of the two sides of \approx
+PRECISION = 50  # digits to which numbers are evaluated
+# Relative distances of equal numbers: irrational ones, and computed decimals.
+EXACT_TOLERANCE, DECIMAL_TOLERANCE = 1e-30, 1e-14
+POINTS = 2  # values of the variables at which equal expressions must agree
 _NAMES = (sympy.Symbol, sympy.core.function.AppliedUndef, sympy.Derivative)
 
 
@@ -76,8 +80,118 @@ def _members(value) -> tuple:
 
 
 def _verify(gold, answer, places: int = PLACES) -> bool:
-  return math_verify.verify(gold, answer, float_rounding=places,
-                            allow_set_relation_comp=True, timeout_seconds=None)
+  """Whether two values are equal; numbers are compared relatively.
+
+  math-verify compares absolutely, so all numbers below 1e-15 are equal to it,
+  also within a quotient: its verdict counts only if the numbers agree.
+  """
+  if grader.is_assignment_relation(gold) and not grader.is_relation(answer):
+    gold = grader.take_last_relation(gold).rhs
+  gold, answer = _with_imaginary_unit(gold), _with_imaginary_unit(answer)
+  if (same_number := _same_number(gold, answer, places)) is not None:
+    return same_number
+  return math_verify.verify(
+      gold, answer, float_rounding=places, allow_set_relation_comp=True,
+      timeout_seconds=None) and _numbers_agree(gold, answer, places)
+
+
+def _with_imaginary_unit(value):
+  """The value with the imaginary unit for i, unless it is a relation."""
+  if not isinstance(value, (sympy.Expr, sympy.FiniteSet, sympy.Tuple,
+                            sympy.MatrixBase)):
+    return value
+  return value.xreplace({symbol: sympy.I for symbol in value.free_symbols
+                         if symbol.name == "i"})
+
+
+def _evaluated(value):
+  """The value of a number without its unevaluated parts."""
+  try:
+    return value.doit()
+  except MemoryError:
+    raise
+  except Exception:  # sympy raises any type
+    return value
+
+
+def _parts(value) -> tuple | None:
+  """The real and the imaginary part as floats; None if it is no number."""
+  parts = value.evalf(PRECISION).as_real_imag()
+  return parts if all(x.is_Float or x.is_Rational for x in parts) else None
+
+
+def _same_number(gold, answer, places: int) -> bool | None:
+  """Whether two numbers are equal; None if one is no number.
+
+  Rational numbers are compared exactly, decimals to `places` decimal places,
+  and zero is equal to nothing else. A whole number equals itself in percent.
+  """
+  if not all(isinstance(x, sympy.Expr) and x.is_number
+             and not _is_infinite(x) for x in (gold, answer)):
+    return None
+  percents = [grader.get_pct_val(x) for x in (gold, answer)]
+  if percents.count(None) == 1:
+    whole = [x if percent is None else percent
+             for x, percent in zip((gold, answer), percents, strict=True)]
+    if all(x.is_Integer for x in whole) and whole[0] == whole[1]:
+      return True
+  gold, answer = _evaluated(gold), _evaluated(answer)
+  if gold.is_Rational and answer.is_Rational:
+    return gold == answer
+  parts = _parts(gold), _parts(answer)
+  if None in parts:
+    return None
+  zeros = [not any(pair) for pair in parts]
+  if any(zeros):  # an irrational zero is evaluated to some 1e-120
+    return all(zeros) or bool((gold if zeros[1] else answer).equals(0))
+  decimal = gold.has(sympy.Float) or answer.has(sympy.Float)
+  tolerance = DECIMAL_TOLERANCE if decimal else EXACT_TOLERANCE
+  size = max(abs(x) for pair in parts for x in pair)
+  return all(
+      abs(a - b) <= tolerance * size
+      or decimal and a.round(places) == b.round(places)
+      for a, b in zip(*parts, strict=True))
+
+
+def _numbers_agree(gold, answer, places: int) -> bool:
+  """Whether no number in two values of equal form differs.
+
+  Expressions with variables are compared at POINTS positive values of these.
+  """
+  if isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr):
+    return all(_same_number(*values, max(places, _places(values[0]))
+                            ) is not False
+               for values in _at_points(gold, answer))
+  if isinstance(gold, sympy.core.relational.Relational):
+    return (not isinstance(answer, sympy.core.relational.Relational)
+            or gold.lhs != answer.lhs
+            or _numbers_agree(gold.rhs, answer.rhs, places))
+  if isinstance(gold, sympy.FiniteSet) and isinstance(answer, sympy.FiniteSet):
+    return all(any(_numbers_agree(x, y, places) for y in answer)
+               for x in gold) and all(any(_numbers_agree(x, y, places)
+                                          for x in gold) for y in answer)
+  pairs = [_sequence(x) for x in (gold, answer)]
+  return len(pairs[0]) != len(pairs[1]) or all(
+      _numbers_agree(x, y, places) for x, y in zip(*pairs, strict=True))
+
+
+def _sequence(value) -> list:
+  """The members of a tuple, an interval or a matrix, in order."""
+  if isinstance(value, sympy.MatrixBase):
+    return value.flat()
+  return list(value.args[:2] if isinstance(value, sympy.Interval) else
+              value.args if isinstance(value, sympy.Tuple) else ())
+
+
+def _at_points(gold, answer):
+  """Yields both expressions with numbers for the variables."""
+  symbols = gold.free_symbols | answer.free_symbols
+  names = sorted({symbol.name for symbol in symbols})
+  for point in range(POINTS if symbols else 1):
+    # By name, as one text may have a real x and the other a complex x.
+    values = {symbol: sympy.Rational(
+        7 + 4 * point + 2 * names.index(symbol.name), 5) for symbol in symbols}
+    yield gold.xreplace(values), answer.xreplace(values)
 
 
 def _unnamed(value):
@@ -197,8 +311,7 @@ def same(gold_text: str, answer_text: str) -> bool:
     # sympy would find that infinity and its root are equal.
     sign = math_text.infinite(gold_text)
     return sign is not None and sign == math_text.infinite(answer_text)
-  decimal = gold.has(sympy.Float) or answer.has(sympy.Float)
-  return _verify(gold, answer, _places(gold) if decimal else PLACES)
+  return _verify(gold, answer, _places(gold))
 
 
 def canonical(text: str) -> str:

@@ -3,12 +3,14 @@
   python -m launch.study.end --pool=runs/end
   python -m launch.split --config=configs/split_end.py
   python -m launch.study.end --root=runs/end --ledger=FILE.jsonl
+  python -m launch.study.end --judge=FILE.jsonl
 
 The first two commands make fresh problems. The third trains what
 docs/study/registered-end.json lists: for each set, seed and rate one run at a
 constant rate (the trunk), and decayed runs to each budget that begin with it.
 It adds a line to the ledger for each policy that it tests. Processes with one
 --root share the runs; the same command resumes, and skips what the ledger has.
+The last one prints tables and verdicts.
 """
 
 import contextlib
@@ -25,6 +27,7 @@ from isojax.core import evaluate
 from isojax.ledger import records
 from isojax.runtime import progress
 from isojax.tasks import countdown
+from launch.study import verdicts
 
 REGISTERED = "docs/study/registered-end.json"
 TEST_SAMPLES = 64  # of each test problem
@@ -123,13 +126,14 @@ def tested(run, policy: str, step: int, store: str) -> dict:
       run._setup, run.workdir, step, store=store, policy=policy)
   params = setup.merge(setup_lib.frozen_base(setup), trained)
   with progress.printed(False), rollouts_lib.grading(setup) as grader:
-    fields = evaluation.evaluation(
-        setup, grader, params, step, preemption.Stop(), policy=policy,
-        split="test")
+    record = evaluation.evaluation(
+        run._setup, setup, grader, params,
+        evaluation.history_at(run.workdir, step), preemption.Stop(),
+        policy=policy, split="test")
   best = {f"best@{k}": round(float(evaluate.best_at_k(
-      fields["correct"], stored=TEST_SAMPLES, k=k).mean()), 5) for k in AT_K}
-  return {"k": TEST_SAMPLES, "avg": round(fields["avg"], 5), **best,
-          "correct": fields["correct"]}
+      record.correct, stored=TEST_SAMPLES, k=k).mean()), 5) for k in AT_K}
+  return {"k": TEST_SAMPLES, "avg": round(record.avg, 5), **best,
+          "correct": record.correct}
 
 
 def policies(decay: float) -> list[tuple[str, str]]:
@@ -211,12 +215,16 @@ def claimed(path: str):
 _POOL = flags.DEFINE_string("pool", None, "Folder for the fresh problems.")
 _ROOT = flags.DEFINE_string("root", None, "Folder of problems and runs.")
 _LEDGER = flags.DEFINE_string("ledger", None, "File to which lines are added.")
+_JUDGE = flags.DEFINE_string("judge", None, "A ledger: print its verdicts.")
 _EXPERIMENT = flags.DEFINE_string("experiment", "e1", "Which one.")
 
 
 def main(_) -> None:
   if _POOL.value is not None:
     pool(_POOL.value)
+    return
+  if _JUDGE.value is not None:
+    print(verdicts.page(lines(_JUDGE.value)))
     return
   with open(REGISTERED, encoding="utf-8") as file:
     design = json.load(file)[_EXPERIMENT.value]

@@ -100,7 +100,8 @@ def test_unresolved_points_are_hollow_and_dashed(documents):
 
 def test_parts_of_the_reward_of_a_run_have_an_axis_of_their_own():
   values = {f"{name}{end}": 0.5 for name in plots.METRICS
-            for end in ("", "_se")} | dict(k=4, eval_set="hard", correct=[2])
+            for end in ("", "_se")} | dict(
+                k=4, eval_set="hard", correct=[2], current=None)
   evaluations = [values | dict(rollouts=C, reward_parts=parts) for C, parts in (
       (0, {"right": 0.1}), (64, {"right": 0.2, "short": 0.3}))]
   sums, parts = plots.learning(evaluations).axes
@@ -111,3 +112,16 @@ def test_parts_of_the_reward_of_a_run_have_an_axis_of_their_own():
   for record in evaluations:
     record["reward_parts"] = None
   assert len(plots.learning(evaluations).axes) == 1
+
+
+def test_the_current_policy_is_a_curve_of_its_own():
+  values = {f"{name}{end}": 0.5 for name in plots.METRICS
+            for end in ("", "_se")} | dict(
+                k=4, eval_set="hard", correct=[2], reward_parts=None)
+  [ax] = plots.learning([
+      values | dict(rollouts=C, current=values | dict(avg=avg))
+      for C, avg in ((0, 0.5), (64, 0.25))]).axes
+  curve = ax.containers[-1]
+  assert curve.get_label() == "avg@4, current policy"
+  assert curve[0].get_xydata().tolist() == [[0, 0.5], [64, 0.25]]
+  assert curve[0].get_linestyle() == "--"

@@ -43,8 +43,9 @@ def test_collectives_by_hand():
 
 
 def test_what_does_not_fit_is_a_row():
-  row = compile_lib.Row("accumulate", resident_bytes=2**30, estimate=12 * 2**30,
-                       needed=16 * 2**30)
+  row = compile_lib.ProgramBytes(
+      "accumulate", resident_bytes=2**30, estimate=12 * 2**30,
+      needed=16 * 2**30)
   text, = compile_lib.line(row, 15.75 * 2**30).splitlines()
   assert "does not fit" in text and "needs 17.0 of 15.75 GiB" in text
   assert "12.00  -25%" in text
@@ -182,7 +183,7 @@ def test_the_programs_of_a_paged_sampler():
       e.sampler, page=4, slots=8, max_new_tokens=49))
   opened = inputs.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
   sampler, _ = programs_lib.make_sampler(opened, e.sampler)
-  case = compile_lib.Case(e, opened.model, sampler, {}, (), 1.0)
+  case = compile_lib.Target(e, opened.model, sampler, {}, (), 1.0)
   found = {p.name: p for p in compile_lib.sampling(case, 0)}
   assert list(found) == ["prepare", "prefill", "reread", "insert", "decode"]
   # 2 slots of up to 63 positions on each device; keys and values of all layers.

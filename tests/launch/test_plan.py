@@ -219,7 +219,9 @@ def test_options_of_another_trainer(tmp_path):
 
 
 def test_problems_of_mixed_difficulty_have_no_law(tmp_path):
-  mixed = f"--problems={ROOT}/isojax/assets/countdown-tiny-mixed.jsonl"
+  (tmp_path / "mixed.jsonl").write_text("\n".join(map(json.dumps, (
+      {"n": 16}, *({"split": "train", "correct": c} for c in (0, 8, 16))))))
+  mixed = "--problems=mixed.jsonl"
   (row,), out = planned("--rollouts=65536", mixed, OWN[1], cwd=tmp_path)
   assert row["overrides"]["alloc"]["n"] == 16
   assert "evidence: 14 public sources" in out

@@ -19,11 +19,11 @@ from isojax.errors import InputError, OutOfReachError
 from isojax.ledger import bucket as bucket_lib
 from isojax.ledger import checkpoint, records, workdir
 from isojax.types import TrainState
+from tests import record as record_lib
 
 
 def make(step, kind="train"):
-  return dict.fromkeys(records.FIELDS[kind], 0) | {
-      "kind": kind, "step": step}
+  return record_lib.make(kind, step=step)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The ledger survives torn lines, refuses nonsense, holds no step twice."""
 
 import concurrent.futures
+import dataclasses
 import json
 import os
 import re
@@ -11,11 +12,11 @@ import pytest
 
 from isojax.errors import InputError
 from isojax.ledger import records
+from tests import record as record_lib
 
 
 def make(kind="train", step=1, **fields):
-  return dict.fromkeys(records.FIELDS[kind], 0) | {
-      "kind": kind, "step": step} | fields
+  return record_lib.make(kind, step=step, **fields)
 
 
 def append(path, record):
@@ -40,7 +41,8 @@ def test_what_is_appended_is_read(path):
            make(step=2, kl=0.5)]
   for line in lines:
     append(path, line)
-  assert records.read(path) == lines
+  assert records.read(path) == list(map(records.as_line, lines))
+  assert [r["kind"] for r in records.read(path)] == ["eval", "train", "train"]
 
 
 @pytest.mark.parametrize("size, steps", [(1, [1, 2]), (2, [1]), (50, [1])])
@@ -91,6 +93,7 @@ def test_damage_is_named_with_its_line_and_its_remedy(path, spoil, line):
     file.writelines(f"{text}\n" for text in lines)
   with pytest.raises(InputError, match=f"^{path}:{line}: this line ") as told:
     records.read(path)
+  kept = list(map(records.as_line, kept))
   assert records.sound(path)[0] == kept[:line - 1]
   remedy = re.search(r"head -n .*? && mv \S+ [^,]+", str(told.value))[0]
   subprocess.run(remedy, shell=True, check=True, cwd=os.path.dirname(path))
@@ -112,17 +115,21 @@ def test_cut_keeps_up_to_a_step(path):
   assert cut(path, -1) == records.read(path) == []
 
 
-@pytest.mark.parametrize("change, message", [
-    (lambda r: r.update(rewards=1), r"fields \['rewards'\]"),
-    (lambda r: r.pop("reward"), r"missing fields \['reward'\]"),
-    (lambda r: r.update(reward=float("nan")), "reward"),
-    (lambda r: r.update(reward=float("inf")), "reward")])
-def test_fields_are_a_contract(path, change, message):
-  record = make()
-  change(record)
-  with pytest.raises(InputError, match=message):
-    append(path, record)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_are_finite(path, value):
+  with pytest.raises(InputError, match="reward"):
+    append(path, make(reward=value))
   assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize("cls", [records.StepRecord, records.EvalRecord])
+def test_every_field_but_alarms_is_given(cls):
+  """A step that forgets a field is an error, and not a record without it."""
+  needed = {f.name for f in dataclasses.fields(cls)} - {
+      "kind", "alarms", "current"}
+  with pytest.raises(TypeError) as error:
+    cls()
+  assert set(re.findall(r"'(\w+)'", str(error.value))) == needed
 
 
 def test_what_the_file_system_refuses_is_a_message(path):
@@ -137,7 +144,7 @@ def test_what_the_file_system_refuses_is_a_message(path):
 
 
 def test_comparable_drops_time_alone():
-  line = make(seconds_update=3.0, device_seconds=9.0, reward=0.5)
+  line = record_lib.line(seconds_update=3.0, device_seconds=9.0, reward=0.5)
   got = records.comparable([line])[0]
   assert line.keys() - got.keys() == records.TIME_FIELDS
   assert got["reward"] == 0.5

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from isojax.core import model_shape as shape_lib
-from isojax.core.memory import Held
+from isojax.core.memory import Occupancy
 from isojax.planner import cost
 from isojax.planner import memory as memory_lib
 from isojax.planner.cost import Lengths
@@ -32,7 +32,7 @@ def seven_b(mesh=(1, 8, 1), slots=8, weights_gathered=False, name="8xh100",
   return memory_lib.memory_of(cost.CostModel(
       SEVEN_B, machine(name), Mesh(*mesh), work(**more), cost.PEAK, rows=slots,
       micro_rows=1, weights_gathered=weights_gathered),
-                 Held(slots, 1, 1, weights_gathered))
+                 Occupancy(slots, 1, 1, weights_gathered))
 
 
 def test_what_makes_memory_larger_or_smaller():
@@ -68,6 +68,9 @@ def test_an_own_critic_needs_memory():
   assert untied.always["critic"] == 12 * 52
   assert size(critic="shared").total == size().total
   assert size(ref_logp=True).always["reference"] == 4 * 50
+  averaged = size(average=True)
+  assert averaged.always["average"] == 4 * 50 and "average" in averaged.text
+  assert averaged.total - size().total == 4 * 50
   assert "critic" in size(critic="own").text and "critic" not in size().text
 
 

@@ -44,13 +44,17 @@ def make_queue(source, *, G=1, R=4, W=1, T=5, groups=None, k=0, state=None,
       interrupt=interrupt)
 
 
-def fill(q):
-  return q.fill(lambda g, rows, items, slots: len(rows))
+def fill(queue, count=None):
+  """Fills the free slots, or `count` of each block; returns the candidates."""
+  candidates = queue.candidates()
+  queue.fill(candidates, [
+      len(block.row_F) if count is None else count for block in candidates])
+  return candidates
 
 
-def move_window(q):
+def move_window(queue):
   """Items of the windows by their sequences: tokens of each, as lists."""
-  prompts = q.move_window()
+  prompts = queue.move_window()
   return [row[:length].tolist() for row, length in zip(
       prompts.tokens_PxS, prompts.len_P)]
 
@@ -61,22 +65,25 @@ def test_slots_take_what_waits_by_hand():
   Each block gets one problem. Then block 0 gets the third, and block 1 takes
   half of it.
   """
-  q = make_queue(make_source(make_prompts([2, 1, 3]), 2), G=2)
-  assert q.starving and fill(q)[0].shape == (2, 0)
-  assert move_window(q) == [[0, 1], [3]]
-  row, slot = fill(q)
-  assert row.tolist() == [[0, 1], [0, 1]] and slot.tolist() == [[0, 0], [0, 0]]
-  assert q.slots.item_R.tolist() == [0, 1, 2, 3]
-  assert not q.starving and q.waiting
+  queue = make_queue(make_source(make_prompts([2, 1, 3]), 2), G=2)
+  assert queue.starving
+  assert [len(block.row_F) for block in fill(queue)] == [0, 0]
+  assert move_window(queue) == [[0, 1], [3]]
+  # Slots, places in the window, tokens, problem, and tokens of its prompt.
+  assert [[x.tolist() for x in block] for block in fill(queue)] == [
+      [[0, 1], [0, 0], [2, 2], [0, 0], [2, 2]],
+      [[2, 3], [0, 0], [1, 1], [1, 1], [1, 1]]]
+  assert queue.slots.item_R.tolist() == [0, 1, 2, 3]
+  assert not queue.starving and queue.waiting
   # The last tokens of the prompts.
-  assert q.slots.row.token_R.tolist() == [1, 1, 3, 3]
-  assert q.slots.row.rollout_R.tolist() == [0, 1, 0, 1]
-  assert q.slots.row.id_R.tolist() == [7, 7, 8, 8]
-  assert q.progress.started_E.tolist() == [True, True, False]
-  q.slots.row.active_R[:] = [False, True, True, False]
-  assert q.starving and move_window(q) == [[6, 7, 8], [6, 7, 8]]
-  assert fill(q)[0].tolist() == [[0], [1]]
-  assert q.slots.item_R.tolist() == [4, 1, 2, 5] and not q.waiting
+  assert queue.slots.row.token_R.tolist() == [1, 1, 3, 3]
+  assert queue.slots.row.rollout_R.tolist() == [0, 1, 0, 1]
+  assert queue.slots.row.id_R.tolist() == [7, 7, 8, 8]
+  assert queue.progress.started_E.tolist() == [True, True, False]
+  queue.slots.row.active_R[:] = [False, True, True, False]
+  assert queue.starving and move_window(queue) == [[6, 7, 8], [6, 7, 8]]
+  assert [block.row_F.tolist() for block in fill(queue)] == [[0], [3]]
+  assert queue.slots.item_R.tolist() == [4, 1, 2, 5] and not queue.waiting
 
 
 @hypothesis.given(st.data())
@@ -88,56 +95,56 @@ def test_each_item_starts_once_and_no_slot_idles(data):
   n, E = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 9))
   W = data.draw(st.integers(1, 3))
   random = np.random.default_rng(data.draw(st.integers(0, 99)))
-  q = make_queue(make_source(make_prompts([2] * E), n), G=G, R=G * R_b, W=W,
+  queue = make_queue(make_source(make_prompts([2] * E), n), G=G, R=G * R_b, W=W,
                  T=1)
   started, window = [], None
-  while q.waiting:
+  while queue.waiting:
     while True:
-      row_GxF, place_GxF = fill(q)
-      for g, (rows, places) in enumerate(zip(row_GxF, place_GxF)):
-        for row, place in zip(rows[rows < R_b], places[rows < R_b]):
-          item = q.slots.item_R[g * R_b + row]
+      for g, block in enumerate(fill(queue)):
+        for row, place in zip(block.row_F, block.place_F):
+          item = queue.slots.item_R[row]
           started.append(item)
           # Its prompt is in the window of its own block.
           group = item // n
           assert window[g * W + place] == [2 * group, 2 * group + 1]
-      if not q.starving:
+      if not queue.starving:
         break
-      window = move_window(q)
-      assert any(map(len, q.places))
-    assert not q.waiting or q.slots.row.active_R.all()
+      window = move_window(queue)
+      assert any(map(len, queue.places))
+    assert not queue.waiting or queue.slots.row.active_R.all()
     ends = random.random(G * R_b) < 0.4
-    if q.waiting:
+    if queue.waiting:
       ends[random.integers(G * R_b)] = True
-    q.slots.row.active_R[ends] = False
+    queue.slots.row.active_R[ends] = False
   assert sorted(started) == list(range(E * n))
 
 
 def test_rollouts_that_lose_their_slot_are_next_by_hand():
   """Those with the most tokens first; the window is read again for them."""
-  q = make_queue(make_source(make_prompts([1, 1]), 3), W=2)
-  move_window(q)
-  fill(q)
-  assert [x.tolist() for x in (*q.queued, *q.places)] == [[4, 5], [1, 1]]
-  q.items.out.len_R[:4] = 0, 1, 3, 2
-  q.items.out.tokens_RxT[2, :3] = 20, 21, 22
-  q.evict([1, 2])
-  assert q.queued[0].tolist() == [2, 1, 4, 5] and not len(q.places[0])
-  assert q.evicted_count == 2 and q.starving
-  assert move_window(q) == [[0, 20, 21, 22], [0, 0]]  # then the prompts
-  fill(q)
-  assert q.slots.item_R.tolist() == [0, 2, 1, 3]
-  assert q.slots.row.token_R[1] == 22 and q.slots.row.position_R[1] == 3
+  queue = make_queue(make_source(make_prompts([1, 1]), 3), W=2)
+  move_window(queue)
+  fill(queue)
+  assert [x.tolist() for x in (*queue.queued, *queue.places)] == [
+      [4, 5], [1, 1]]
+  queue.items.out.len_R[:4] = 0, 1, 3, 2
+  queue.items.out.tokens_RxT[2, :3] = 20, 21, 22
+  queue.evict([1, 2])
+  assert queue.queued[0].tolist() == [2, 1, 4, 5] and not len(queue.places[0])
+  assert queue.evicted_count == 2 and queue.starving
+  assert move_window(queue) == [[0, 20, 21, 22], [0, 0]]  # then the prompts
+  fill(queue)
+  assert queue.slots.item_R.tolist() == [0, 2, 1, 3]
+  assert queue.slots.row.token_R[1] == 22 and queue.slots.row.position_R[1] == 3
 
 
 def test_a_refused_block_has_no_free_slots():
-  q = make_queue(make_source(make_prompts([1, 1]), 3), W=2)
-  move_window(q)
-  q.fill(lambda g, rows, items, slots: 2)
-  assert q.slots.row.active_R.tolist() == [True, True, False, False]
-  assert q.waiting and not q.starving
-  q.evict([])
-  assert q.starving
+  queue = make_queue(make_source(make_prompts([1, 1]), 3), W=2)
+  move_window(queue)
+  fill(queue, 2)
+  assert queue.slots.row.active_R.tolist() == [True, True, False, False]
+  assert queue.waiting and not queue.starving
+  queue.evict([])
+  assert queue.starving
 
 
 # In-flight updates.
@@ -171,18 +178,18 @@ def in_flight() -> flight.InFlightState:
 def test_waiting_rollouts_by_hand():
   """Unfinished ones first, the longest first; then groups in their order."""
   source = make_source(make_prompts([3, 1]), 2, Bp=1, steps=4)
-  q = make_queue(source, R=6, W=9, T=4, groups=1, k=2, state=in_flight(),
+  queue = make_queue(source, R=6, W=9, T=4, groups=1, k=2, state=in_flight(),
                  version=1)
-  assert q.done.tolist() == [1] and sum(map(len, q.units)) == 5
+  assert queue.done.tolist() == [1] and sum(map(len, queue.units)) == 5
   # Of 3 + 1 and 1 + 2 tokens; then of none, and the group that may begin.
-  assert move_window(q)[:4] == [[0, 1, 2, 9], [3, 6, 5], [3], [0, 1, 2]]
-  fill(q)
-  assert q.slots.item_R[:5].tolist() == [0, 2, 3, 4, 5]
-  assert q.slots.row.token_R[:5].tolist() == [9, 5, 3, 2, 2]
-  assert q.slots.row.count_R[:5].tolist() == [1, 2, 0, 0, 0]
-  assert q.progress.groups.version_E.tolist() == [0, 0, 1]
-  assert q.progress.started_E.all()
-  left = q.remaining_state(np.array([0]))
+  assert move_window(queue)[:4] == [[0, 1, 2, 9], [3, 6, 5], [3], [0, 1, 2]]
+  fill(queue)
+  assert queue.slots.item_R[:5].tolist() == [0, 2, 3, 4, 5]
+  assert queue.slots.row.token_R[:5].tolist() == [9, 5, 3, 2, 2]
+  assert queue.slots.row.count_R[:5].tolist() == [1, 2, 0, 0, 0]
+  assert queue.progress.groups.version_E.tolist() == [0, 0, 1]
+  assert queue.progress.started_E.all()
+  left = queue.remaining_state(np.array([0]))
   assert left.steps == 3 and left.groups.position_E.tolist() == [1, 2]
   assert left.tokens_X.tolist() == [6, 5] and left.logp_X.tolist() == [3, 4]
   assert left.len_R.tolist() == [2, 0, 0, 0] and not len(left.not_started.n_E)
@@ -191,33 +198,34 @@ def test_waiting_rollouts_by_hand():
 def test_a_step_that_has_begun_keeps_its_problems():
   """4 slots begin 2 of the 3 groups of step 0, and none of step 1."""
   source = make_source(make_prompts([1] * 9), 2, Bp=3, steps=3)
-  q = make_queue(source, W=9, groups=3, k=1)
-  move_window(q)
-  fill(q)
-  state = flight.from_bytes(flight.to_bytes(q.remaining_state(np.array([0]))))
+  queue = make_queue(source, W=9, groups=3, k=1)
+  move_window(queue)
+  fill(queue)
+  state = flight.from_bytes(flight.to_bytes(
+      queue.remaining_state(np.array([0]))))
   assert state.steps == 1 and state.groups.position_E.tolist() == [1]
   assert state.not_started.position_E.tolist() == [2]
   assert state.sampler_layout == (4, 0, 1)
   other = source._replace(groups_of_step=lambda step: flight.new_groups(
       3 * step + np.arange(3), [8, 8, 8], 2))
-  q = make_queue(other, W=9, groups=3, k=1, state=state)
-  assert q.progress.groups.problem_E.tolist() == [1, 2, 8, 8, 8, 8, 8, 8]
+  queue = make_queue(other, W=9, groups=3, k=1, state=state)
+  assert queue.progress.groups.problem_E.tolist() == [1, 2, 8, 8, 8, 8, 8, 8]
 
 
 def test_a_rollout_that_is_read_again_knows_what_closed_it():
   """Token 8 within the first L = 1 tokens of item 1 of 2, not of item 2."""
   interrupt_after = lambda groups: np.repeat(np.int32(1), groups.n_E.sum())
   state = in_flight().replace(ended_R=np.zeros(4, bool))
-  q = make_queue(
+  queue = make_queue(
       make_source(make_prompts([3, 1]), 2, Bp=1, steps=4,
                   interrupt_after=interrupt_after),
       W=9, T=4, groups=1, k=2, state=state,
       interrupt=interrupt_lib.Interrupt(phrase=(2, 3), unless=(8,)))
-  move_window(q)
-  fill(q)
-  assert q.slots.item_R.tolist() == [1, 0, 2, 3]
-  assert q.slots.row.interrupt_R.tolist() == [1] * 4
-  assert q.slots.row.matched_R.tolist() == [1, 0, 0, 0]
+  move_window(queue)
+  fill(queue)
+  assert queue.slots.item_R.tolist() == [1, 0, 2, 3]
+  assert queue.slots.row.interrupt_R.tolist() == [1] * 4
+  assert queue.slots.row.matched_R.tolist() == [1, 0, 0, 0]
 
 
 def sampled(needs_PxN, *, k, Bp, slots, chunk, T):
@@ -231,30 +239,30 @@ def sampled(needs_PxN, *, k, Bp, slots, chunk, T):
   source = make_source(make_prompts([1] * P), n, Bp=Bp, steps=P // Bp)
   state, needs = flight.empty_state((slots, 0, 1)), needs_PxN.reshape(-1)
   for version in range(P // Bp):
-    q = make_queue(source, R=slots, W=slots, T=T, groups=Bp, k=k, state=state,
-                   version=version)
-    before, decoded = q.items.out.len_R.sum(), 0
-    while (chosen := q.progress.ready()) is None:
+    queue = make_queue(source, R=slots, W=slots, T=T, groups=Bp, k=k,
+                       state=state, version=version)
+    before, decoded = queue.items.out.len_R.sum(), 0
+    while (chosen := queue.progress.ready()) is None:
       while True:
-        fill(q)
-        if not q.starving:
+        fill(queue)
+        if not queue.starving:
           break
-        move_window(q)
-      assert q.slots.row.active_R.any()
-      assert q.progress.started_E.sum() <= (k + 1) * Bp
-      group = q.items.group_B[q.slots.item_R]
-      need = needs[q.progress.groups.position_E[group] * n
-                   + q.items.number_B[q.slots.item_R]]
-      row, zeros = q.slots.row, np.zeros((slots, chunk), np.int32)
+        move_window(queue)
+      assert queue.slots.row.active_R.any()
+      assert queue.progress.started_E.sum() <= (k + 1) * Bp
+      group = queue.items.group_B[queue.slots.item_R]
+      need = needs[queue.progress.groups.position_E[group] * n
+                   + queue.items.number_B[queue.slots.item_R]]
+      row, zeros = queue.slots.row, np.zeros((slots, chunk), np.int32)
       count = np.where(row.active_R, np.minimum(row.count_R + chunk, need),
                        row.count_R)
-      q.harvest(row.replace(count_R=count, active_R=row.active_R & (
+      queue.harvest(row.replace(count_R=count, active_R=row.active_R & (
           count < need)), Drawn(zeros, zeros.astype(np.float32), np.zeros(
               slots, np.float32), count == need))
       decoded += slots * chunk
-    yield (version, q.completed_batch(chosen), q.items.out.len_R.sum() - before,
-           decoded)
-    state = q.remaining_state(chosen)
+    yield (version, queue.completed_batch(chosen),
+           queue.items.out.len_R.sum() - before, decoded)
+    state = queue.remaining_state(chosen)
   assert not len(state.groups.n_E)
 
 

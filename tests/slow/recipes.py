@@ -7,6 +7,16 @@ SMALL = dict(alloc=dict(Bp=8, n=8, C=512), eval=dict(k=1, first=300),
 IN_FLIGHT = dict(updates=dict(in_flight=2),
                  loss=dict(ratio_to="behavior", importance_cap=None))
 LORA = dict(lora=dict(rank=2))
+
+
+def merged(base: dict, changes: dict) -> dict:
+  """Nested overrides, of which `changes` win."""
+  return base | {
+      key: merged(base[key], value)
+      if isinstance(value, dict) and key in base else value
+      for key, value in changes.items()}
+
+
 # Name -> config file, and what it changes besides SMALL.
 CASES = {
     "hard": ("hard", {}),
@@ -20,7 +30,12 @@ CASES = {
     "scalerl": ("scalerl", {}),
     "ppo": ("ppo", {}),
     "ppo_shared": ("ppo", dict(recipe=dict(critic=dict(kind="shared")))),
-    "lora": ("hard", dict(model=LORA)),
+    "lora": ("hard", dict(model=LORA, recipe=dict(optimizer=dict(
+        average=3.0)))),
+    "decayed": ("hard", dict(eval=dict(current=True), recipe=dict(
+        optimizer=dict(average=3.0, decay=0.5)))),
+    "decayed_in_flight": ("easy", dict(recipe=merged(IN_FLIGHT, dict(
+        optimizer=dict(average=3.0, decay=0.5))))),
     "in_flight": ("easy", dict(recipe=IN_FLIGHT)),
     "lora_in_flight": ("easy", dict(model=LORA, recipe=IN_FLIGHT)),
     # Nearly every easy problem is solved from time to time.
@@ -31,14 +46,6 @@ CASES = {
     "interrupted": ("easy", dict(sampler=dict(interrupt=dict(
         phrase="-1", unless="=", low=3, high=6)))),
 }
-
-
-def merged(base: dict, changes: dict) -> dict:
-  """Nested overrides, of which `changes` win."""
-  return base | {
-      key: merged(base[key], value)
-      if isinstance(value, dict) and key in base else value
-      for key, value in changes.items()}
 
 
 def arguments(case: str, *more: dict) -> list[str]:

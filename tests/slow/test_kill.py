@@ -14,7 +14,7 @@ LONGER = dict(alloc=dict(C=1024), eval=dict(first=600))
 # Those that would have fewer steps.
 LARGER = dict(alloc=dict(C=2048))
 SIZES = {"pods": LARGER, "dapo": LARGER}
-IN_FLIGHT = "in_flight", "lora_in_flight", "scalerl"
+IN_FLIGHT = "in_flight", "decayed_in_flight", "lora_in_flight", "scalerl"
 KILLS = 3
 
 

@@ -21,6 +21,7 @@ from isojax.run import experiment
 from isojax.sweep import sweeper
 from launch import slurm
 from tests import command, crashes, few
+from tests import record as record_lib
 from tests.conftest import ONE_DEVICE
 
 HERE = pathlib.Path(__file__).parent
@@ -296,9 +297,8 @@ def write_records(run, steps, *, extra_rounds=0, evaluated=True):
   pathlib.Path(run.folder).mkdir(parents=True)
   writer = records.File(f"{run.folder}/records.jsonl")
   a = run.alloc
-  line = lambda kind, step, **more: writer.append(
-      dict.fromkeys(records.FIELDS[kind], 0) | dict(
-          kind=kind, step=step, rollouts=step * a.B, Bp=a.Bp, n=a.n) | more)
+  line = lambda kind, step, **more: writer.append(record_lib.make(
+      kind, step=step, rollouts=step * a.B, Bp=a.Bp, n=a.n, **more))
   line("eval", 0, avg=0.0, avg_se=0.01)
   for step in range(1, steps + 1):
     line("train", step, seconds_sample=a.B / 2e3, seconds_update=a.B / 2e3,

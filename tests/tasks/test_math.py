@@ -1,5 +1,8 @@
 """Verdicts and votes on mathematical answers by tables."""
 
+import json
+import pathlib
+
 import hypothesis
 from hypothesis import strategies as st
 import pytest
@@ -93,10 +96,10 @@ VERDICTS = [
     ("7", "(" * 400 + "7" + ")" * 400, False), ("7", "7\x00", False),
     ("7", "\ud8007", False), ("7", "7" * 100_000, False),
     ("7", "{" * 999, False),
-    # Questionable: log is of base 10, i is no root. m is a unit after space.
+    # Questionable: log is of base 10. m is a unit after space.
     ("3", "3m", False), ("3", "3 m", True), ("5 m", "5", True),
     (r"\ln 2", r"\log 2", False),
-    ("i", r"\sqrt{-1}", False),
+    ("i", r"\sqrt{-1}", True),
 ]
 
 
@@ -218,6 +221,80 @@ DECIDED = [  # gold, answer, the same?
 @pytest.mark.parametrize("gold, answer, want", DECIDED)
 def test_decided(gold, answer, want):
   assert math.same(gold, answer, question="") is want
+
+
+NUMBERS = [  # gold, answer, the same?
+    # A small number is not another one, nor a part of one that is left out.
+    (r"\frac{1}{21!}", r"\frac{1}{22!}", False), ("e^{-50}", "e^{-60}", False),
+    (r"\frac{52!}{47!\cdot 5!}", "10^{-20}", False),
+    (r"\frac{52!}{47!\cdot 5!}", "2598960", True),
+    (r"\frac{2^{100}}{2^{98}}", "4", True),
+    (r"\frac{1}{2^{200}}", "2^{-200}", True), ("10^{20}", "10^{20}+1", False),
+    (r"1.6\times10^{-19}", "1.6e-19", True),
+    (r"1.6\times10^{-19}", "1.7e-19", False),
+    (r"6.02\times10^{23}", "602000000000000000000000", True),
+    (r"6.02\times10^{23}", "6.03e23", False),
+    # Zero is equal to no other number.
+    ("0", "10^{-20}", False), ("0", "0.0000001", False),
+    ("e^{-50}", "0", False), ("0", r"\sin\pi", True),
+    ("0", r"\sqrt2\sqrt3-\sqrt6", True),
+    # In a pair, set, interval, matrix, equation, comparison and expression.
+    *((form.format(gold), form.format(answer), same) for form in (
+        "(1,{})", r"\{{1,{}\}}", "[0,{}]", r"[0,{})\cup(1,2)", "x={}", "x>{}",
+        r"\begin{{pmatrix}}{}\\1\end{{pmatrix}}", "x^2={}", "{}x", "x^2+{}",
+        "y={}x") for gold, answer, same in (
+            ("10^{-20}", "10^{-30}", False),
+            ("10^{-20}", r"\frac{1}{10^{20}}", True))),
+    # e and i have their values in any spelling; 50 % is not 50 times itself.
+    *((gold, answer, True) for gold, answer in (
+        ("e", r"\mathrm{e}"), ("2i", r"2\mathrm{i}"), ("3e", r"3{\rm e}"),
+        ("1+2i", r"1+2\imath"), (r"\mathrm{e}^2", "e^2"), (r"e^{i\pi}", "-1"),
+        ("-1", r"\mathrm{e}^{\mathrm{i}\pi}"), ("x=2i", r"2\text{i}"),
+        (r"\cos x+i", r"\cos x+\text{i}"), ("-1", "i^2"),
+        (r"e^{i\pi/3}", r"\frac12+\frac{\sqrt3}{2}i"))),
+    ("2i", "-2i", False), ("i", "1", False), ("50%", "5000%", False),
+    # Dashes as a minus; words between values, and beside them.
+    *(("-5", f"{dash}5", True) for dash in "–—‐‑‒−"), ("5", "–5", False),
+    (r"5\text{ and }7", "5 and 7", True), (r"5\text{ and }7", "7, 5", True),
+    (r"5,\text{ or }7", "5 or 7", True), (r"5\text{ and }7", "5 and 8", False),
+    (r"\text{May }5", "May 5", True), (r"\text{May }5", "may 5", True),
+    (r"\text{May }5", "May 6", False), (r"\text{May }5", "5 yaM", False),
+    ("AB", "ab", False),
+]
+
+
+@pytest.mark.parametrize("gold, answer, want", NUMBERS)
+def test_numbers_are_compared_relatively(gold, answer, want):
+  assert math.same(gold, answer, question="") is want
+
+
+@pytest.mark.parametrize("line", pathlib.Path(
+    "tests/data/grader_cases.jsonl").read_text().splitlines())
+def test_stored_cases(line):
+  case = json.loads(line)
+  problem = Problem(0, case["question"], case["gold"])
+  assert math.judge(problem, case["answer"], {})[0] is case["expected"]
+
+
+@pytest.mark.parametrize("question, answer, want", [
+    ("How long is it in cm?", "12 km", False),
+    ("How long is it in cm?", "12 cm", True),
+    ("How long is it in cm?", "12", True),
+    ("How long is it in centimeters?", r"12\text{ m}", False),
+    ("How long is it, in feet?", "12 inches", False),
+    ("Express it in $\\text{cm}$.", "12 km", False),
+    ("How many minutes?", "12 hours", False),
+    ("How many minutes?", "12 min", True),
+    ("How many dollars?", "12 cents", False),
+    ("To the nearest cent?", "12 dollars", False),
+    ("What is the area in square meters?", "12 cm^2", False),
+    ("How many hours? He is paid in dollars.", "12 cents", False),
+    # Another quantity, a mention, and an ordinal ask for no unit.
+    ("How many hours does he work for 5 dollars?", "12 dollars", True),
+    ("A train leaves in 5 hours. When will it arrive?", "12 minutes", True),
+    ("He is in second place. How long did he run?", "12 minutes", True)])
+def test_an_answer_in_another_unit_than_asked_for(question, answer, want):
+  assert math.judge(Problem(0, question, "12"), answer, {})[0] is want
 
 
 @pytest.mark.parametrize("question, gold, answer, want", [

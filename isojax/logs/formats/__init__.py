@@ -30,8 +30,23 @@ FORMATS = {"isojax": table.RECORDS, "verl": verl.FORMAT, "trl": trl.FORMAT,
 
 
 def detect(names: list[str]) -> tuple[str, str | None]:
-  """The format with the most of its own names in a file, and such a name."""
+  """The format with the most of its own names in a file, and such a name.
+
+  A table may have a few of a trainer's names: if these are no reward and no
+  evaluation of that trainer, and the table's are, it is a table.
+  """
   matches = {kind: [name for name in names if re.fullmatch(form.marks, name)]
              for kind, form in FORMATS.items() if form.marks}
   best = max(matches, key=lambda kind: len(matches[kind]))
-  return (best, matches[best][0]) if matches[best] else ("table", None)
+  if not matches[best] or not _measures(best, names) and (
+      _measures("table", names)):
+    return "table", None
+  return best, matches[best][0]
+
+
+def _measures(kind: str, names: list[str]) -> bool:
+  """Whether names are rewards or evaluations of a format."""
+  form = FORMATS[kind]
+  return bool(form.columns("reward", names)) or any(
+      re.fullmatch(pattern, name) for patterns in form.metrics
+      for pattern in patterns.values() for name in names)

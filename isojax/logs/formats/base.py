@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import math
 import re
 
 from isojax.ledger import records
@@ -9,6 +10,9 @@ from isojax.ledger import records
 # Keys of Format.settings for the sizes of a step: problems, rollouts, and
 # rollouts per problem.
 SIZES = ("Bp", "batch", "n")
+# Advantage estimators, of any trainer, without a baseline by group.
+UNGROUPED = {"gae", "gae_whitened", "reinforce", "reinforce_pp",
+             "reinforce_plus_plus", "remax"}
 METRICS = ("avg", "best", "worst")
 EVAL_FIELDS = records.FIELDS["eval"]
 # Units in which trainers count the rollouts of a step; see Format.sampled.
@@ -18,6 +22,26 @@ PASSED = "percent of the groups"  # left by a filter
 ROLLOUTS = "rollouts"
 TOTAL = "rollouts so far"  # without the rollouts of the line's step
 STEP = "rollouts of the step"  # is added to TOTAL
+MAX_NUMBER = 10**100  # larger ones are infinite, see parsed_number
+
+
+def parsed_number(value) -> int | float | None:
+  """The number that a value of a log is or spells; None if it is none.
+
+  W&B writes NaN as text, and CSV has only texts. Numbers above MAX_NUMBER are
+  infinite, so that no square or sum of others overflows.
+  """
+  if isinstance(value, str):
+    try:
+      value = int(value) if re.fullmatch(r"\s*[+-]?[0-9]{1,300}\s*", value
+                                         ) else float(value)
+    except ValueError:
+      return None
+  if isinstance(value, bool) or not isinstance(value, (int, float)):
+    return None
+  if abs(value) > MAX_NUMBER:
+    return math.inf if value > 0 else -math.inf
+  return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +59,8 @@ class Format:
   # zero_std (share of groups of equal rewards), zero_std_count (number of such
   # groups, summed over the names that match), response_length_max, mismatch_kl
   # (of sampler and trainer), teacher_kl (of distillation), value_loss (of a
-  # critic), trained_reward (with what is added to the answers' score).
+  # critic), trained_reward (with what is added to the answers' score),
+  # advantage_max and advantage_min.
   fields: dict[str, str] = dataclasses.field(default_factory=dict)
   # (field of any line, its name), such as ("epoch", "train/epoch").
   names: tuple[tuple[str, str], ...] = ()
@@ -48,6 +73,7 @@ class Format:
   # isojax.diagnosis.rules.WORDS.
   settings: dict[str, str] = dataclasses.field(default_factory=dict)
   options: tuple[str, ...] = ()  # further whole numbers that --fixed may set
+  group_sizes: str | None = None  # pattern of options that `resolve` needs
   # Options for the problems of a generated batch: their number, or a factor of
   # Bp. Without either the batch has Bp.
   gen_batch_size: str | None = None

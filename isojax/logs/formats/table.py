@@ -7,18 +7,21 @@ from isojax.logs.formats import base
 COMMON = {"metrics": ({name: name for name in base.METRICS},), "repeats": False,
           "names": tuple((name, name) for name in sorted(
               base.EVAL_FIELDS - {"step", *base.METRICS}))}
+# Beginnings of the names of evaluations, which are no training steps.
+EVALUATED = r"(?:\w+[/_.])*?(?:eval(?:uation)?|val(?:id(?:ation)?)?|test)[/_.]"
 RECORDS = base.Format(
     step=("step",),
     marks="kind|split|(?:prompt|sampled|trained)_tokens|device_seconds|"
     "skipped_updates|chain",
-    fields={name: name for name in records.COMMON + records.TRAIN}
+    fields={name: name for name in sorted(records.FIELDS["train"])}
     | {"reward": "reward shaped_reward"},
     settings=OPTIONS | {"estimator": OPTIONS["std"]},
     counters=("rollouts", "epoch", *records.TOTALS), **COMMON)
 FORMAT = base.Format(
     step=("step", "global_step", "train/global_step", "training/global_step",
           "trainer/global_step", "_step", "Step"),
-    fields={name: rf"(?i:(?:\w+[/_.])*?{pattern}(?:[/_.](?:avg|mean))?)"
+    fields={name: rf"(?i:(?!{EVALUATED})(?:\w+[/_.])*?{pattern}"
+            r"(?:[/_.](?:avg|mean))?)"
             for name, pattern in (
                 ("reward", "(?:avg_|mean_)?(?:rewards?|score)"),
                 ("reward_std", "reward_std"), ("entropy", "entropy"),

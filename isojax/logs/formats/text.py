@@ -21,7 +21,7 @@ from etils import epath
 from isojax.core.format import duration
 from isojax.errors import InputError, reason
 from isojax.logs.formats import events, FORMATS
-from isojax.logs.formats.base import Format
+from isojax.logs.formats.base import Format, parsed_number
 
 MAX_BYTES = 1 << 30  # bytes of a file
 # Longer numbers are cut: they are infinite, or their last digits are below the
@@ -41,6 +41,8 @@ RAY_PREFIX = re.compile(r"^\([^()]* pid=\d+[^()]*\) ", re.M)
 DICT_PART = re.compile(  # a key with a dict's start or a scalar; a dict's end
     r"'(?P<key>[\w.-]+)': (?:(?P<open>\{)|(?P<value>'[^']*'|"
     r"[^\s,{}\[\]'()]+))?|(?P<end>\})")
+STEPS = re.compile(  # the number of all updates that TRL prints
+    r"(?:max_steps['\"]?|Total (?:optimization )?steps)[=: ]+([\d,]*\d)")
 NOTEBOOK = re.compile(r'\s*\{\s*"(?:cells|metadata|nbformat)"')
 
 
@@ -75,8 +77,9 @@ def load(path: str) -> Log:
     try:
       if log := parse(path, text):
         return dataclasses.replace(log, lines=[
-            (f"{path}:{number}", {name: value for name, value in line.items()
-                                  if value is not None and value != ""})
+            (f"{path}:{number}", _with_step(
+                {name: value for name, value in line.items()
+                 if value is not None and value != ""}))
             for number, line in log.lines])
     except InputError as error:
       refused = error
@@ -87,6 +90,14 @@ def load(path: str) -> Log:
     raise InputError(f"{path}: a JSON document that ends early; expected one "
                      "JSON object a line, or a list of them")
   raise refused
+
+
+def _with_step(line: dict) -> dict:
+  """The line with the step of a text such as 5/300, step and total."""
+  for name in ("global_step/max_steps", "global_step", "step"):
+    if match := re.fullmatch(r"\s*(\d+)\s*/\s*\d+\s*", str(line.get(name))):
+      line = line | {"step": int(match[1])}
+  return line
 
 
 def _content(path: str) -> bytes:
@@ -257,7 +268,8 @@ def _console(path: str, text: str) -> Log | None:
         bars_before.append(len(bars))
     if lines:
       notes = (_forecast(bars, elapsed, bars_before),
-               _add_steps([line for _, line in lines], bars_before, bars))
+               _add_steps([line for _, line in lines], bars_before, bars,
+                          text[:start]))
       return Log(lines, [f"{path}: {note}" for note in notes if note],
                  text[:start])
   return None
@@ -304,17 +316,15 @@ def _line(part: dict, form: Format) -> dict | None:
     return None
   if part.get("step"):
     line["step"] = int(part["step"])
-  elif "global_step/max_steps" in line:  # ms-swift: '12/400'
-    line["step"] = str(line["global_step/max_steps"]).split("/")[0]
-  return line
+  return _with_step(line)
 
 
 def _add_steps(lines: list[dict], bars_before: list[int],
-               bars: list[tuple[int, int]]) -> str | None:
+               bars: list[tuple[int, int]], head: str) -> str | None:
   """Adds the step to lines without one by the progress bars; returns a note.
 
   `bars` has (done, total) of each print of a bar, `bars_before` the number of
-  prints before each line.
+  prints before each line. Without bars, `head` may have the number of steps.
   """
   if all("step" in line for line in lines):
     return None
@@ -333,14 +343,30 @@ def _add_steps(lines: list[dict], bars_before: list[int],
     for step, line in zip(done, lines):
       line["step"] = step
     return "step was read from the progress bars between the lines."
-  last = max((step for step, total in bars if total == steps), default=0)
-  intervals = [k for k in range(1, last + 1) if last // k == trained]
+  last, source = max((step for step, total in bars if total == steps),
+                     default=0), "of the bar"
+  if not bars and _has_ended(lines):
+    printed = {int(number.replace(",", "")) for number in STEPS.findall(head)}
+    last, source = printed.pop() if len(printed) == 1 else 0, "of the config"
+  intervals = [k for k in range(1, last // max(trained, 1) + 1)
+               if last // k == trained]
   if len(intervals) != 1:
     return None
   for line in lines:
     line["step"] = line["logged"] * intervals[0]
-  return (f"the dicts have no step: {trained} in {last} updates of the bar is "
+  return (f"the dicts have no step: {trained} in {last} updates {source} is "
           f"one every {intervals[0]}; else give --fixed=logging_steps=N.")
+
+
+def _has_ended(lines: list[dict]) -> bool:
+  """Whether a run has made all its steps, so that its log has their end.
+
+  The trainer printed its runtime, or its learning rate has fallen to 0.
+  """
+  rates = [rate for line in lines if (
+      rate := parsed_number(line.get("learning_rate"))) is not None]
+  return any("train_runtime" in line for line in lines) or (
+      len(rates) > 1 and rates[-1] < 2 * max(rates) / len(rates))
 
 
 def printed_options(head: str, form: Format) -> dict:
@@ -350,11 +376,13 @@ def printed_options(head: str, form: Format) -> dict:
   either, all numbers that follow the option's name are its values.
   """
   wanted = dict.fromkeys((*form.settings.values(), *form.known_options))
+  is_wanted = lambda name: name in wanted or (
+      form.group_sizes and re.fullmatch(form.group_sizes, name))
   options = {name: {_scalar(value) or value.strip("'")}
              for name, value in ASSIGNMENT.findall(head)
-             if name in wanted}  # the last assignment counts, as in hydra
+             if is_wanted(name)}  # the last assignment counts, as in hydra
   options |= {name: {value} for name, value in _config(head)
-              if name in wanted and value is not None}
+              if is_wanted(name) and value is not None}
   # --n-samples-per-prompt 8, 'n': 8, n = 8, Megatron's `n ...... 8`
   numbers = [(name, r"(?<![\w.])" + re.escape(name).replace("_", "[-_]")
               + r"['\"]?(?:[=: ]| \.+ )+([-+\d.e]+)\b") for name in wanted]

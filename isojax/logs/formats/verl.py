@@ -1,8 +1,11 @@
 """verl: its file log, its console `step:12 - name:value - ...`, and W&B."""
 
+import math
 import re
 
 from isojax.logs.formats import base
+
+N = "actor_rollout_ref.rollout.n"
 
 
 def _metrics(variable: str) -> dict[str, str]:
@@ -10,6 +13,18 @@ def _metrics(variable: str) -> dict[str, str]:
   return {"avg": start + r"mean@(?P<k>\d+)",
           "best": start + r"best@(?P<k>\d+)/mean",
           "worst": start + r"worst@(?P<k>\d+)/mean"}
+
+
+def with_groups_of_forks(head: str, lines: list[dict], options: dict) -> dict:
+  """The options with n as the product of all group sizes in the config.
+
+  Forks for agents sample each problem env.rollout.n times, and then
+  actor_rollout_ref.rollout.n rollouts, mostly 1.
+  """
+  sizes = [value for name, value in options.items()
+           if re.fullmatch(FORMAT.group_sizes, name)
+           and isinstance(value, int) and value > 0]
+  return options | ({N: math.prod(sizes)} if sizes else {})
 
 
 def count_from_one(lines: list[dict]) -> str | None:
@@ -35,8 +50,12 @@ FORMAT = base.Format(
     # verl passes its step to every tracker, so W&B's _step is the step.
     step=("step", "_step", "Step", "training/global_step"),
     metrics=(_metrics("acc"), _metrics("reward"),
-             {"avg": "val/test_score/(?P<set>.+)"}),  # before val-core
-    marks=r"val-(?:core|aux)/.+|val/test_score/.+|(?:actor|critic)/.+|"
+             # Before val-core, and forks for agents.
+             {"avg": "val/test_score/(?P<set>.+)"},
+             {"avg": "val/(?P<set>(?!test_score/).+)/test_score"},
+             {"avg": "val/(?:(?P<set>.+)/)?success_rate"}),
+    marks=r"val-(?:core|aux)/.+|val/test_score/.+|val/.+/test_score|"
+    r"val/(?:.+/)?success_rate|(?:actor|critic)/.+|"
     r"response_length/.+|timing(?:_s)?/(?:gen|update_actor)",
     fields={
         "reward": "critic/score/mean critic/rewards/mean",
@@ -44,6 +63,7 @@ FORMAT = base.Format(
         "value_loss": "critic/vf_loss",
         "reward_max": "critic/score/max", "reward_min": "critic/score/min",
         "advantage_max": "critic/advantages/max",
+        "advantage_min": "critic/advantages/min",
         "entropy": "actor/entropy actor/entropy_loss",
         "kl": "actor/kl_loss actor/reward_kl_penalty critic/kl",
         "loss": "actor/pg_loss", "grad_norm": "actor/grad_norm",
@@ -55,7 +75,7 @@ FORMAT = base.Format(
         "seconds": "timing_s/step timing/step",
         "seconds_sample": "timing_s/gen timing/gen"},
     settings={
-        "Bp": "data.train_batch_size", "n": "actor_rollout_ref.rollout.n",
+        "Bp": "data.train_batch_size", "n": N,
         "model": "actor_rollout_ref.model.path",
         "lr": "actor_rollout_ref.actor.optim.lr",
         "kl": "actor_rollout_ref.actor.kl_loss_coef",
@@ -66,6 +86,8 @@ FORMAT = base.Format(
         "std": "algorithm.norm_adv_by_std_in_grpo",
         "estimator": "algorithm.adv_estimator"},
     options=("actor_rollout_ref.actor.ppo_mini_batch_size",),
+    group_sizes=r"(?:\w+\.)*(?:rollout\.n|group_size|group_n)",
+    resolve=with_groups_of_forks,
     gen_batch_size="data.gen_batch_size",
     console=r"(?:^|\s)step:(?P<step>\d+) - (?P<pairs>\S+:.*)",
     pair=r"(?:^| - )(?P<name>.+?):(?P<value>[^:]*?)(?= - |$)",

@@ -1,0 +1,287 @@
+"""Logs that are easily read wrongly: what is true of them is said."""
+
+import json
+import math
+import pathlib
+import random
+
+import pytest
+
+import isojax
+from isojax.diagnosis import symptoms
+from isojax.errors import InputError
+from isojax.logs import reading
+from isojax.logs.fields import Reading
+
+FAULTY = pathlib.Path("tests/data/faulty_logs")
+
+
+def written(path, lines) -> str:
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  return str(path)
+
+
+def names(report):
+  return [f.name for f in report.findings]
+
+
+# ---- Settings against measurements
+
+
+def agent_log(tmp_path, key):
+  text = (FAULTY / "verl_agent_group_size.log").read_text()
+  path = tmp_path / "train.log"
+  path.write_text(text.replace("'rollout': {'n': 4}}", key))
+  return str(path)
+
+
+@pytest.mark.parametrize("key, n", [
+    ("'rollout': {'n': 4}}", 4), ("'rollout': {'n': 8}}", 8),
+    ("'group_size': 4}", 4), ("'sampler': {'rollout': {'n': 2}}}", 2),
+    # No known name: advantages of both signs show that n = 1 is wrong.
+    ("'copies': 4}", None)])
+def test_the_group_size_of_a_fork(key, n, tmp_path):
+  report = isojax.doctor(agent_log(tmp_path, key))
+  assert (report.run.n, report.run.Bp) == (n, 4)
+  assert report.run.train[-1].get("rollouts") == (n and 60 * 4 * n)
+  assert not report.serious and "advantage" not in names(report)
+  assert any("n = 1 in the log's config is not used" in note
+             for note in report.log.notes) == (n is None)
+
+
+def test_n_of_1_with_a_critic_is_believed(tmp_path):
+  path = pathlib.Path(agent_log(tmp_path, "'copies': 4}"))
+  path.write_text(path.read_text().replace("'grpo'", "'gae'"))
+  assert isojax.doctor(path).run.n == 1
+
+
+def test_the_validations_of_a_fork():
+  path = FAULTY / "verl_agent_group_size.log"
+  report = isojax.doctor(path)
+  assert {e.get("eval_set") for e in report.log.evals} == {"nq", None}
+  assert report.run.avg[0] == {
+      "step": 0, "avg": 0.168, "eval_set": "nq", "Bp": 4, "n": 4}
+  rows, _ = reading.read([str(path)], Reading(), flag="records")
+  assert rows[0].fields["rollouts"] == 0 and rows[-1].fields["rollouts"] == 960
+
+
+# ---- Rows that depend on each other
+
+
+def noise(size, seed):
+  draw = random.Random(seed)
+  return [0.5 + draw.gauss(0, 0.05) for _ in range(size)]
+
+
+def smoothed(values, weight):
+  out = [values[0]]
+  for value in values[1:]:
+    out.append(weight * out[-1] + (1 - weight) * value)
+  return out
+
+
+FORMS = {"independent": lambda seed: noise(400, seed),
+         "repeated": lambda seed: [v for v in noise(100, seed)
+                                   for _ in range(10)],
+         "smoothed": lambda seed: smoothed(noise(1000, seed), 0.9)}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_noise_does_not_rise(form, tmp_path):
+  """Of 60 logs without a trend, a 2 sigma interval misses 0 in about 3."""
+  missed = sum(abs(run.change) > 2 * run.change_error for run in (
+      symptoms.RunLog(tuple({"step": i, "reward": value} for i, value in
+                             enumerate(FORMS[form](seed))))
+      for seed in range(60)))
+  assert missed <= 7
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_rise_above_the_noise_is_still_seen(form):
+  values = FORMS[form](0)
+  run = symptoms.RunLog(tuple(
+      {"step": i, "reward": value + 0.2 * i / len(values)}
+      for i, value in enumerate(values)))
+  assert run.learned
+
+
+def test_repeated_rows_are_not_resolved():
+  report = isojax.doctor(FAULTY / "repeated_rows.jsonl")
+  assert report.run.change == pytest.approx(0.0109, abs=1e-4)
+  assert 0.01 < report.run.change_error < 0.02  # 0.0014 of independent rows
+
+
+def test_repeated_evaluations_do_not_make_a_fall_sure(tmp_path):
+  evals = [{"step": i, "avg": 0.5 + 0.04 * math.sin(i // 5)} for i in range(60)]
+  run = symptoms.RunLog(tuple({"step": i} for i in range(60)), tuple(evals))
+  assert run.dropped and not run.surely_dropped
+
+
+# ---- Graded rewards
+
+
+def test_graded_rewards_are_no_pass_rates():
+  report = isojax.doctor(FAULTY / "graded_rewards.jsonl", fixed={"n": 2})
+  assert not report.run.binary and "groups" not in names(report)
+
+
+@pytest.mark.parametrize("value, more, binary", [
+    (lambda draw: sum(draw.random() < .5 for _ in range(32)) / 32, {}, True),
+    (lambda draw: draw.random(), {}, False),
+    (lambda draw: round(draw.random(), 2), {}, True),  # too few digits to tell
+    (lambda draw: round(draw.random(), 2), {"reward_max": 0.9}, False),
+    (lambda draw: 0.5, {"reward_max": 1.0, "reward_min": 0.0}, True)])
+def test_what_tells_pass_rates_from_graded_rewards(value, more, binary,
+                                                   tmp_path):
+  draw = random.Random(0)
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "reward": value(draw), "grad_norm": 0.3}
+      | {f"critic/score/{name[7:]}": v for name, v in more.items()}
+      | {"critic/score/mean": value(draw)} for i in range(1, 61)])
+  report = isojax.doctor(path, format="verl",
+                         fixed={"n": 2, "Bp": 16})
+  assert report.run.binary == binary
+  (share,) = [f for f in report.findings if f.name == "groups"] or [None]
+  assert (share is not None) == binary
+  assert share is None or share.sure == "likely"  # computed, not measured
+
+
+# ---- Lines without a step
+
+
+def test_a_log_without_bars_counts_all_updates():
+  report = isojax.doctor(FAULTY / "no_bar_logged_every_5.log", fixed={"Bp": 2})
+  steps = [line["step"] for line in report.run.train]
+  assert steps == list(range(5, 201, 5))
+  assert report.run.train[-1]["rollouts"] == 200 * 4 * 2
+
+
+PRINTED = [{"loss": 0.0, "reward": 0.5, "reward_std": 0.2,
+            "learning_rate": 1e-6} for _ in range(40)]
+
+
+@pytest.mark.parametrize("head, bars", [
+    ("", ""), ("max_steps=200\n", ""),  # of a run that may not have ended
+    ("", " 50%|###   | 20/200 [00:10<01:20, 1.8s/it]\n")])
+def test_lines_of_unknown_steps_are_not_counted_as_steps(head, bars, tmp_path):
+  path = tmp_path / "train.log"
+  path.write_text(head + "\n".join(map(str, PRINTED[:20])) + "\n" + bars
+                  + "\n".join(map(str, PRINTED[20:])) + "\n")
+  report = isojax.doctor(path, fixed={"n": 4, "Bp": 2})
+  assert report.log.numbered and "40 lines" in report.facts[0]
+  assert "rollouts (" not in report.facts[0]
+  assert not any("rollouts" in line for line in report.run.train)
+  assert "logging_steps=N" in report.notes[0]
+  report = isojax.doctor(path, fixed={"n": 4, "Bp": 2, "logging_steps": 5})
+  assert not report.log.numbered and "200 steps" not in report.facts[0]
+  assert report.run.train[-1]["rollouts"] == 1600
+
+
+@pytest.mark.parametrize("name", ["step", "global_step/max_steps"])
+def test_a_step_with_its_total(name, tmp_path):
+  path = written(tmp_path / "a.jsonl", [
+      {name: f"{5 * i}/300", "reward": 0.5, "reward_std": 0.1}
+      for i in range(1, 41)])
+  report = isojax.doctor(path, fixed={"n": 4, "Bp": 2})
+  assert report.run.train[-1]["step"] == 200
+  assert report.run.train[-1]["rollouts"] == 1600
+
+
+# ---- Names, scales and resumed files
+
+
+@pytest.mark.parametrize("reward, kl", [
+    ("reward_mean", "kl_divergence"), ("train/reward_mean", "policy/kl_div"),
+    ("mean_reward", "kl"), ("episode_reward", "kl_loss")])
+@pytest.mark.parametrize("more", [{}, {"reward_std": 0.1}])
+def test_names_in_any_table(reward, kl, more, tmp_path):
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "eval_reward_mean": 0.3 + i / 500, reward: i / 100, kl: 0.02}
+      | more for i in range(1, 61)])
+  report = isojax.doctor(path)
+  assert report.log.trainer == "table"
+  assert report.run.train[9]["reward"] == 0.1
+  assert report.run.train[9]["kl"] == 0.02
+  assert report.run.avg[9]["avg"] == 0.32
+
+
+def test_reward_mean_of_a_file_with_a_name_of_trl():
+  report = isojax.doctor(FAULTY / "reward_mean_names.json")
+  assert report.log.names["reward"] == "reward_mean"
+  assert report.log.names["kl"] == "kl_divergence"
+
+
+def test_the_ends_of_a_scale_in_float32():
+  read = lambda low: reading.read(
+      [str(FAULTY / "float32_end_of_scale.log")], Reading(
+          fixed={"Bp": 4, "n": 4}, scale={"avg": (low, 2.0)}), flag="records")
+  rows, _ = read(-1.2)
+  assert min(row.fields["avg"] for row in rows) == 0.0
+  rows, _ = read(-1.1)  # not by rounding
+  assert min(row.fields["avg"] for row in rows) < -0.03
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_a_resumed_file_is_one_run(suffix, tmp_path):
+  steps = [*range(1, 51), *range(41, 101)]
+  path = tmp_path / f"a.{suffix}"
+  rows = [{"step": i, "avg": i / 200, "reward": (k > 50) * 0.5, "Bp": 2, "n": 4}
+          for k, i in enumerate(steps, 1)]
+  if suffix == "csv":
+    path.write_text("\n".join([",".join(rows[0]), *(
+        ",".join(map(str, row.values())) for row in rows)]) + "\n")
+  else:
+    written(path, rows)
+  report = isojax.doctor(path)
+  assert [line["step"] for line in report.run.train] == list(range(1, 101))
+  assert report.run.train[44]["reward"] == 0.5  # of the later lines
+  assert [e["step"] for e in report.run.avg] == list(range(1, 101))
+  found, notes = reading.read([str(path)], Reading(), flag="records")
+  assert [row.fields["step"] for row in found] == list(range(1, 101))
+  assert any("a resumed run" in note for note in notes)
+
+
+# ---- Learning rates that fall
+
+
+def rated(path, key, rates):
+  return written(path, [{"step": i, key: rate, "avg": 0.2 + 0.01 * i}
+                        for i, rate in enumerate(rates, 1)])
+
+
+CONSTANT = [1e-7, 5e-7] + [1e-6] * 10  # after a warm-up
+FALLING = {"linear": [1e-6 * (1 - i / 12) for i in range(12)],
+           "cosine": [1e-6 * (0.55 + 0.45 * math.cos(math.pi * i / 11))
+                      for i in range(12)],
+           "warm-up and cosine": [1e-7, 5e-7] + [
+               1e-6 * (0.55 + 0.45 * math.cos(math.pi * i / 9))
+               for i in range(10)]}
+
+
+@pytest.mark.parametrize("key", ["lr", "learning_rate", "actor/lr"])
+@pytest.mark.parametrize("form", FALLING)
+def test_a_falling_rate_makes_one_point(key, form, tmp_path):
+  falling = rated(tmp_path / "a.jsonl", key, FALLING[form])
+  constant = rated(tmp_path / "b.jsonl", key, CONSTANT)
+  rows, _ = reading.read([falling, constant], Reading(
+      kind="table", fixed={"Bp": 2, "n": 4}), flag="records")
+  rows, (note,) = reading.budgets(rows)
+  steps = {path: [row.fields["step"] for row in rows if row.path == path]
+           for path in (falling, constant)}
+  assert steps == {falling: [12], constant: list(range(1, 13))}
+  ends = max(FALLING[form]), FALLING[form][-1]
+  assert "{} falls from {:g} to {:g}".format(key, *ends) in note
+
+
+def test_runs_of_several_budgets_are_one_curve(tmp_path):
+  """Runs of 12, 24, 36 and 48 steps; two of them have 24."""
+  paths = [rated(tmp_path / f"{i}-s{i}.jsonl", "lr", [
+      1e-6 * (1 - j / steps) for j in range(steps)])
+           for i, steps in enumerate((12, 24, 24, 36, 48))]
+  logs = isojax.read(paths, fixed={"Bp": 2, "n": 4}, from_path=r"s(?P<seed>\d)")
+  (run,) = logs.study.runs
+  assert run.C_E.tolist() == [96, 192, 288, 384]
+  assert run.reward_E.tolist() == pytest.approx([.32, .44, .56, .68])
+  assert any("lr falls from 1e-06 to" in note for note in logs.notes)
+  with pytest.raises(InputError, match="a curve needs 3 usable evaluations"):
+    isojax.read(paths[:2], fixed={"Bp": 2, "n": 4})
