@@ -186,8 +186,12 @@ def _value(row: LogRow, s: Selection) -> tuple[float, np.ndarray | None]:
 
 def _usable(rows: list[LogRow], s: Selection, notes: list[str]):
   """(Step, C, reward, values) of the usable rows of one run."""
-  kept, nan = [], []
+  kept, nan, unjudged = [], [], []
   for row in rows:
+    if {"judged", "k", "correct"} <= row.fields.keys() and (
+        not evaluate.is_judged(row.fields)):
+      unjudged.append(row.where)
+      continue
     step = _field(row, "step")
     C = step if s.axis == "updates" else _field(row, s.axis)
     if not isinstance(C, (int, float)) or not 0 <= C <= MAX_C:
@@ -213,6 +217,9 @@ def _usable(rows: list[LogRow], s: Selection, notes: list[str]):
                    "was kept")
     else:
       kept.append((step, float(C), reward, values))
+  if unjudged:
+    notes.append(f"{', '.join(unjudged)}: left out, because more than "
+                 f"{evaluate.MAX_UNJUDGED:.0%} of the answers have no verdict")
   if nan:
     notes.append(f"{nan[0]}: {s.metric} is NaN" + (
         "; the row was left out" if len(nan) == 1 else

@@ -25,6 +25,7 @@ from isojax.sampling.engine import SamplerConfig
 from isojax.tasks.grader import GraderConfig
 from isojax.tasks.prompts import PromptConfig
 
+MAX_K = 10_000  # eval.k, whose samples are all kept in memory
 TRACKIO = "trackio:"  # begins the name of a project in trackio
 
 
@@ -69,7 +70,8 @@ class EvalSection:
 
   def __post_init__(self):
     expect("eval", self, **{name: (getattr(self, name) >= 1, "at least 1")
-                            for name in ("k", "first", "growth")},
+                            for name in ("first", "growth")},
+           k=(1 <= self.k <= MAX_K, f"1 to {MAX_K:,}"),
            patience=(self.patience is None or self.patience >= 1,
                      "at least 1, or None"))
     raise_if(

@@ -104,6 +104,7 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
     path = os.path.join(folder, history_lib.RECORDS)
     progress.show(monitor_lib.table(
         records.read(path), best=handles.best is not None
+        and state.history.best is not None
         and state.history.best[1] in handles.best.all_steps()))
     progress.show(monitor_lib.places(folder, setup.e.log))
   return End(0, None, was_complete=state.history.step == handles.start)
@@ -145,8 +146,8 @@ def keep_best(setup: Setup, state: State, handles: RunHandles,
   the best step of the records. The base policy is not saved.
   """
   step = state.history.step
-  if (handles.best is None or step == 0
-      or state.history.after(records.as_line(record)).best[1] != step):
+  best = state.history.after(records.as_line(record)).best
+  if handles.best is None or step == 0 or best is None or best[1] != step:
     return
   if hosts.first():
     handles.ledger.sync()  # fails if another process has taken a bucket over
@@ -165,8 +166,9 @@ def add_record(setup: Setup, state: State, handles: RunHandles,
                record: records.Record) -> State:
   """Writes a record with its alarms; returns the state with the record."""
   line = records.as_line(record)
-  for warning in handles.monitor.watch(line):
-    hosts.say(f"step {record.step}: {warning}")
+  if monitor_lib.is_watched(line):
+    for warning in handles.monitor.watch(line):
+      hosts.say(f"step {record.step}: {warning}")
   history = state.history.after(line)
   alarms = handles.monitor.watch.active
   if record.kind == "eval" and setup.e.is_out_of_patience(history.stale):
@@ -216,7 +218,8 @@ def keep_if_due(setup: Setup, state: State, handles: RunHandles) -> None:
   if history.step not in handles.kept.all_steps():
     write(handles.kept, setup, state, handles)
     checkpoint.finish(handles.kept)
-  if hosts.first() and handles.best is not None and history.best[1]:
+  if (hosts.first() and handles.best is not None
+      and history.best is not None and history.best[1]):
     best, kept_best = (os.path.join(handles.folder, name) for name in (
         history_lib.BEST, history_lib.KEPT_BEST))
     with records.convert_disk_errors(handles.folder):
