@@ -262,7 +262,7 @@ def fit(study, *, points: str = _OPTIONS.points.select,
   options = dataclasses.replace(
       _OPTIONS, form=form, draws=draws, margin=margin, points=curves.PointRule(
           select=points, ema=ema, min_C=min_C, bin_width=bin_width))
-  return Law(fit_json.of_rows(
+  return Law(fit_json.study_document(
       study.study, list(study._rows), study._selection, options,
       notes=list(study.notes), path="fit/fit.json"))
 

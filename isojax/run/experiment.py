@@ -229,7 +229,7 @@ def last_bits(config: dict) -> dict:
   return identity_lib.last_bits(Experiment, config)
 
 
-def of_values(values: dict) -> Experiment:
+def from_values(values: dict) -> Experiment:
   return sections.section(Experiment, values, "config")
 
 
@@ -241,7 +241,7 @@ def begins_dithered(config: dict) -> bool:
 
 def load(config) -> Experiment:
   """The experiment of a ConfigDict."""
-  return of_values(config.to_dict())
+  return from_values(config.to_dict())
 
 
 def has_group_baseline(loss: LossConfig) -> bool:

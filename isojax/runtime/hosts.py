@@ -232,7 +232,8 @@ def fail_together():
                 "another one is gone\n")
       time.sleep(2 * HEARTBEAT_SECONDS)
     if isinstance(error, InputError):
-      exit_code, text = exit_codes.of(error), f"isojax: {name()}: {error}\n"
+      exit_code = exit_codes.exit_code(error)
+      text = f"isojax: {name()}: {error}\n"
     elif lost and alive_event.is_set():
       exit_code, text = exit_codes.PEER_LOST, (
           f"{traceback.format_exc()}isojax: {name()}: stopped, because "

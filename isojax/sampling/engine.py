@@ -158,7 +158,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     pages = sizes.rows[-1] // G * -(-sizes.longest // cfg.page)
   precise = functools.partial(
       precision_lib.traced,
-      precision=precision_lib.of_dtype(cfg.precision, cfg.dtype))
+      precision=precision_lib.precision_for(cfg.precision, cfg.dtype))
 
   # Named functions, because profiles show the names.
   def empty(R, L):
