@@ -407,8 +407,9 @@ def main(_) -> None:
 if __name__ == "__main__":
   _CONFIG = config_flag.define("configs/hard.py:qwen2.5-7b")
   _TOPOLOGY = flags.DEFINE_string(
-      "topology", None, "TPU chip and slice shape, such as v5e:4x4 or "
-      "v5p:2x2x4; or card, hosts x GPUs per host, such as h200:8 or a100:2x8.",
+      "topology", None, "The machine, named as for launch.plan: a TPU slice "
+      "such as v5e-16 or v5p:2x2x4, or GPUs such as 8xh100 or, on two hosts, "
+      "2x8xh100.",
       required=True)
   _LARGEST = flags.DEFINE_bool(
       "largest", False, "Use the most slots and microbatch_tokens that the "
