@@ -22,7 +22,7 @@ from isojax.core.format import (
 )
 from isojax.errors import InputError
 from isojax.frontier import bootstrap, collapse
-from isojax.frontier.study import from_rows, Run, Selection, Study
+from isojax.frontier.study import from_rows, Selection, Study, StudyRun
 
 SHARE = 0.99  # of the baseline's highest mean reward, as in PODS
 DRAWS = 4000  # bootstrap draws over runs
@@ -64,7 +64,7 @@ class Speedup:
     return "slower" if high < 1 else "not resolved"
 
 
-def make_recipe(name: str, runs: list[Run]) -> Recipe:
+def make_recipe(name: str, runs: list[StudyRun]) -> Recipe:
   """The runs at every x where one was evaluated and all have data.
 
   Runs that were not evaluated there are interpolated linearly.

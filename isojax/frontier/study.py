@@ -30,7 +30,7 @@ VALUES = {"avg": lambda correct, stored, k: correct / stored,
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class StudyRun:
   """E evaluations of one run by one metric on Q problems, in order of C."""
 
   run_id: str
@@ -67,7 +67,7 @@ class Run:
 class Study:
   """Runs of one model on one problem set, with one axis and one metric."""
 
-  runs: tuple[Run, ...]
+  runs: tuple[StudyRun, ...]
   axis: str  # updates, or a column of the records such as rollouts
   metric: str  # avg, best@k or worst@k
   split: str
@@ -98,7 +98,7 @@ class Study:
     """The letter of the compute axis."""
     return "M" if self.axis == "updates" else "C"
 
-  def runs_of(self, Bp: int, n: int) -> list[Run]:
+  def runs_of(self, Bp: int, n: int) -> list[StudyRun]:
     return [r for r in self.runs if (r.Bp, r.n) == (Bp, n)]
 
   @property
@@ -235,7 +235,7 @@ def _training_problems(rows: list[LogRow]) -> int | None:
 
 
 def _run(run_id: str, rows: list[LogRow], s: Selection,
-         notes: list[str]) -> Run | None:
+         notes: list[str]) -> StudyRun | None:
   """The run of these rows, maybe too short for a curve; None: not selected."""
   for name in ("Bp", "n"):
     values = sorted({_field(row, name) for row in rows})
@@ -250,16 +250,17 @@ def _run(run_id: str, rows: list[LogRow], s: Selection,
   kept = _usable(rows, s, notes)
   steps, C, rewards, values = zip(*kept) if kept else ((),) * 4
   sizes = {None if v is None else len(v) for v in values}
-  return Run(run_id=run_id, seed=fields.get("seed"), Bp=Bp, n=n,
-             training_problems=_training_problems(rows), step_E=np.array(steps),
-             C_E=np.array(C), reward_E=np.array(rewards), where=rows[0].path,
-             value_ExQ=np.stack(values) if (
-                 len(sizes) == 1 and None not in sizes) else None,
-             samples=Bp * n if fields.get("eval_set") == TRAINING else None)
+  return StudyRun(
+      run_id=run_id, seed=fields.get("seed"), Bp=Bp, n=n,
+      training_problems=_training_problems(rows), step_E=np.array(steps),
+      C_E=np.array(C), reward_E=np.array(rewards), where=rows[0].path,
+      value_ExQ=np.stack(values) if (
+          len(sizes) == 1 and None not in sizes) else None,
+      samples=Bp * n if fields.get("eval_set") == TRAINING else None)
 
 
 def runs_of_rows(rows: list[LogRow], s: Selection, notes: list[str]
-                 ) -> list[Run]:
+                 ) -> list[StudyRun]:
   """The selected runs, also short ones and copies."""
   grouped = collections.defaultdict(list)
   for row in rows:
@@ -270,7 +271,7 @@ def runs_of_rows(rows: list[LogRow], s: Selection, notes: list[str]
           if (run := _run(run_id, rows_of_run, s, notes))]
 
 
-def _long_enough(runs: list[Run], notes: list[str]) -> list[Run]:
+def _long_enough(runs: list[StudyRun], notes: list[str]) -> list[StudyRun]:
   """The runs with enough evaluations for a curve; InputError if none has."""
   short = [run for run in runs if len(run.C_E) < FEWEST]
   if len(short) == len(runs):
@@ -300,7 +301,7 @@ def _check_m(rows: list[LogRow]) -> None:
           "only those of one m, and compare recipes with launch.compare")
 
 
-def _check_models(runs: list[Run], model: str) -> None:
+def _check_models(runs: list[StudyRun], model: str) -> None:
   """Raises InputError if run names or first rewards show several models.
 
   Run names are used if the logs do not name the model. Runs of one
@@ -328,7 +329,7 @@ def _check_models(runs: list[Run], model: str) -> None:
           f"as of several models: {remedy}")
 
 
-def _is_copy(short: Run, long: Run) -> bool:
+def _is_copy(short: StudyRun, long: StudyRun) -> bool:
   """Whether the shorter run has the first evaluations of the longer one.
 
   One run may have two ids, because the name of a config is part of the id. Runs
@@ -346,9 +347,9 @@ def _is_copy(short: Run, long: Run) -> bool:
       (value != value[0]).any() and np.array_equal(value, other[:E]))
 
 
-def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
+def _without_copies(runs: list[StudyRun], notes: list[str]) -> list[StudyRun]:
   """The runs without copies; InputError for two runs with one seed."""
-  kept: dict[tuple, Run] = {}
+  kept: dict[tuple, StudyRun] = {}
   for run in runs:
     key = (run.Bp, run.n, run.run_id if run.seed is None else run.seed)
     other = kept.setdefault(key, run)
