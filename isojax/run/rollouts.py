@@ -115,7 +115,7 @@ class GradingPipe:
     return graded
 
   def wait(self, items: flight_lib.Items) -> grader_lib.Graded:
-    """Waits for the verdicts of rollouts, and forgets them. May raise Stopped.
+    """Waits for these verdicts and removes them. May raise Stopped.
 
     The `lost` lines of a call of the grader are returned once, with the first
     verdicts from it.

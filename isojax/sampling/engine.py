@@ -10,7 +10,7 @@
 
 `next_batch` samples until a batch is complete, see `flight`, where k is the
 largest staleness. With k = 0 a batch has the rollouts of one step (synchronous
-sampling). With k > 0, in-flight updates (PipelineRL), rollouts outside of the
+sampling). With k > 0, in-flight updates (PipelineRL), rollouts outside the
 batch keep their tokens and the log-probs of the weights that drew them. Prompt
 and tokens are prefilled again with the next weights. Which weights draw a token
 then depends on the slots.
