@@ -226,12 +226,12 @@ def identity(config: dict) -> dict:
 
 def last_bits(config: dict) -> dict:
   """The values of a config, by name, that change results by rounding alone."""
-  return sections.flat(identity_lib.of_kind(LAST_BITS, Experiment, config))
+  return sections.flat(identity_lib.select(LAST_BITS, Experiment, config))
 
 
 def free(config: dict) -> dict:
   """The values of a config, by name, that decide no result."""
-  return sections.flat(identity_lib.of_kind(NOTHING, Experiment, config))
+  return sections.flat(identity_lib.select(NOTHING, Experiment, config))
 
 
 def from_values(values: dict) -> Experiment:
