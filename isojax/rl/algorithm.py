@@ -205,7 +205,7 @@ def weights(groups: Groups, mask_BxT, problems,
             cfg: LossConfig) -> dict[str, np.ndarray]:
   """The weights of each rollout's tokens in an update, [B] each.
 
-  They are 0 outside of `problems`, the indices of the update's problems.
+  They are 0 outside `problems`, the indices of the update's problems.
   """
   length_PxN = _placed(np.asarray(mask_BxT).sum(axis=1), groups.mask_PxN)
   reward_PxN, mask_PxN, kept_PxN = (x[problems] for x in groups)

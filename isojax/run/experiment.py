@@ -228,15 +228,15 @@ def identity(config: dict) -> dict:
 
 def last_bits(config: dict) -> dict:
   """The values of a config, by name, that change results by rounding alone."""
-  return sections.flat(identity_lib.of_kind(LAST_BITS, Experiment, config))
+  return sections.flat(identity_lib.select(LAST_BITS, Experiment, config))
 
 
 def free(config: dict) -> dict:
   """The values of a config, by name, that decide no result."""
-  return sections.flat(identity_lib.of_kind(NOTHING, Experiment, config))
+  return sections.flat(identity_lib.select(NOTHING, Experiment, config))
 
 
-def of_values(values: dict) -> Experiment:
+def from_values(values: dict) -> Experiment:
   return sections.section(Experiment, values, "config")
 
 
@@ -248,7 +248,7 @@ def begins_dithered(config: dict) -> bool:
 
 def load(config) -> Experiment:
   """The experiment of a ConfigDict."""
-  return of_values(config.to_dict())
+  return from_values(config.to_dict())
 
 
 def has_group_baseline(loss: LossConfig) -> bool:

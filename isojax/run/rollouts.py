@@ -83,8 +83,8 @@ class GradingPipe:
 
   Each problem is graded by one process, and all processes get all verdicts. The
   calls of the grader share task.grader.step_seconds. `problems` are those of
-  the flight.Source, in its order; `verdicts` those of InFlight. advance(count)
-  is called as rollouts end.
+  the flight.GroupSource, in its order; `verdicts` those of InFlight.
+  advance(count) is called as rollouts end.
   """
 
   def __init__(self, setup: Setup, grader: Grading, problems, stop: Stop, *,
@@ -117,7 +117,7 @@ class GradingPipe:
     return graded
 
   def wait(self, items: flight_lib.Items) -> grader_lib.Graded:
-    """Waits for the verdicts of rollouts, and forgets them. May raise Stopped.
+    """Waits for these verdicts and removes them. May raise Stopped.
 
     The `lost` lines of a call of the grader are returned once, with the first
     verdicts from it.
@@ -161,8 +161,9 @@ def _is_ours(name: tuple[int, int]) -> bool:
 
 
 def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
-                 flight: flight_lib.InFlightState, source: flight_lib.Source,
-                 rule: flight_lib.BatchRule, *, version: int, section):
+                 flight: flight_lib.InFlightState,
+                 source: flight_lib.GroupSource, rule: flight_lib.BatchRule, *,
+                 version: int, section):
   """Samples and grades the next batch: (Sampled, InFlight).
 
   `section` of the config has temperature and top_p; for other arguments see
@@ -298,7 +299,7 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
       informative_P, Bp=Bp, rounds=e.recipe.filter.rounds)
 
 
-def run_source(setup: Setup, solved_D) -> flight_lib.Source:
+def run_source(setup: Setup, solved_D) -> flight_lib.GroupSource:
   """The training problems of a run, in its data order.
 
   The problems of a step are chosen when the first of them starts.
@@ -315,7 +316,7 @@ def run_source(setup: Setup, solved_D) -> flight_lib.Source:
   def key_of_step(step):
     return np.asarray(jax.random.key_data(rng.stream(e.seed, "rollout", step)))
 
-  return flight_lib.Source(
+  return flight_lib.GroupSource(
       prompts=setup.train, groups_of_step=groups_of_step, steps=a.M,
       key=lambda position: key_of_step(position // a.Bp),
       interrupt_after=interrupt_after(

@@ -15,6 +15,7 @@ import typing
 import orbax.checkpoint as ocp
 
 from isojax.core import custom_function, evaluate, exit_codes
+from isojax.core.format import many
 from isojax.ledger import checkpoint, records
 from isojax.run import evaluation
 from isojax.run import history as history_lib
@@ -44,9 +45,9 @@ class RunHandles:
   grader: rollouts_lib.Grading
   monitor: monitor_lib.Monitor
   compiled: compilation.Count
-  traced: typing.Callable  # see profile.steps
+  profile_step: typing.Callable  # see profile.steps
   stop: preemption.Stop
-  alive_event: threading.Event  # see hosts.fail_together
+  past_first_save: threading.Event  # see hosts.fail_together
 
 
 class End(typing.NamedTuple):
@@ -81,7 +82,7 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
           checkpoint.finish(handles.manager)  # while the run listens to signals
           drop_surpassed(handles)
           break
-        with handles.traced(state.history.step + 1):
+        with handles.profile_step(state.history.step + 1):
           state, record, not_finite = step_lib.train_step(
               setup, state, grader=handles.grader, stop=handles.stop,
               timer=step_lib.PhaseTimer(handles.compiled),
@@ -133,9 +134,10 @@ def evaluate_if_due(setup: Setup, state: State, handles: RunHandles,
 
 def patience_message(patience: int, history: history_lib.History) -> str:
   avg, step = history.best
-  return (f"ended at step {history.step} by eval.patience={patience}: no "
-          f"evaluation since step {step} is above its avg of {avg:.4f}; with "
-          f"more than {history.stale}, or None, the same command trains on")
+  return (f"stopped at step {history.step}: {many(history.stale, 'evaluation')}"
+          f" without a better avg than {avg:.4f} at step {step} "
+          f"(eval.patience={patience}). To go on, rerun with eval.patience="
+          f"{history.stale + 1} or None")
 
 
 def keep_best(setup: Setup, state: State, handles: RunHandles,
@@ -188,7 +190,8 @@ def say_solved(setup: Setup, before: history_lib.History,
                                for history in (before, after))
   if unsolved_before >= Bp > unsolved:
     hosts.say(f"step {after.step}: {unsolved} problems are not solved, fewer "
-              f"than alloc.Bp={Bp}: solved ones fill the steps from here on")
+              f"than alloc.Bp={Bp}: from now on solved problems are sampled "
+              "again")
 
 
 def save_if_due(setup: Setup, state: State, handles: RunHandles,
@@ -198,7 +201,7 @@ def save_if_due(setup: Setup, state: State, handles: RunHandles,
   # A checkpoint of this process is complete, see hosts.fail_together.
   if (handles.saved > handles.start
       and not handles.manager.is_saving_in_progress()):
-    handles.alive_event.set()
+    handles.past_first_save.set()
   # The clock of process 0 decides for all.
   minutes, *_ = hosts.gather((time.monotonic() - handles.saved_at) / 60)
   if finished or step % cfg.every_steps == 0 or minutes >= cfg.every_minutes:
@@ -298,7 +301,7 @@ def open_run(setup: Setup, folder: str, trace: str | None, signals):
         grader=stack.enter_context(rollouts_lib.grading(setup)),
         monitor=stack.enter_context(monitor_lib.open_monitor(
             setup, folder, past_records, complete=complete)),
-        traced=stack.enter_context(profile.steps(
+        profile_step=stack.enter_context(profile.steps(
             trace if hosts.first() else None)),
         manager=stack.enter_context(checkpoint.open_manager(
             store, keep=e.checkpoint.keep)),
@@ -309,4 +312,4 @@ def open_run(setup: Setup, folder: str, trace: str | None, signals):
             os.path.join(folder, history_lib.KEPT), keep=None))
         if e.checkpoint.at else None,
         stop=stack.enter_context(signals()),
-        alive_event=stack.enter_context(hosts.fail_together()))
+        past_first_save=stack.enter_context(hosts.fail_together()))
