@@ -32,6 +32,7 @@ if _sys.argv[:1] == ["-m"]:
 _PUBLIC = {
     "config": "isojax.api.configs",
     "train": "isojax.api.runs",
+    "open": "isojax.api.runs",
     "sample": "isojax.api.runs",
     "Run": "isojax.api.runs",
     "Records": "isojax.api.runs",

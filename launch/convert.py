@@ -5,8 +5,9 @@
 
 The folder has weights, config, tokenizer and generation config; transformers,
 vLLM and other runs of isojax load it. The second form writes a checkpoint again
-in another dtype. LoRA adapters are merged into the weights; with --peft only
-they are written, in a folder that peft loads.
+in another dtype. LoRA adapters are merged into the weights, in the dtype in
+which the run sampled; with --peft only they are written, in a folder that peft
+loads.
 """
 
 import os
@@ -20,8 +21,8 @@ from isojax.ledger import bucket, checkpoint, workdir
 from isojax.models import decoder, hf_config, hf_weights
 from isojax.models import lora as lora_lib
 from isojax.run import evaluation, experiment
+from isojax.run import history as history_lib
 from isojax.run import setup as setup_lib
-from isojax.run import state as state_lib
 from isojax.runtime import mesh as mesh_lib
 
 _WORKDIR = flags.DEFINE_string(
@@ -53,16 +54,16 @@ def empty_model(folder: str) -> decoder.Transformer:
 def store_and_step() -> tuple[str, int | None]:
   """(folder of checkpoints in the run's folder, step; None: the newest)."""
   if _STEP.value is None:
-    return state_lib.CHECKPOINTS, None
+    return history_lib.CHECKPOINTS, None
   if _STEP.value == "best":
     step = evaluation.best_step(_WORKDIR.value)
     if step == 0:
       raise InputError(f"--step=best: no evaluation of {_WORKDIR.value} is "
                        "above the base policy's, which needs no export")
-    return state_lib.BEST, step
+    return history_lib.BEST, step
   if not _STEP.value.isdecimal():
     raise InputError(f"--step={_STEP.value}: expected a step, or best")
-  return state_lib.CHECKPOINTS, int(_STEP.value)
+  return history_lib.CHECKPOINTS, int(_STEP.value)
 
 
 def main(_) -> None:
@@ -107,7 +108,10 @@ def main(_) -> None:
       print(f"wrote {_OUT.value}: adapters of rank {lora.rank}")
       return
     if lora.rank:
-      params = lora_lib.merge(lora, hf_weights.load(
+      sampler = stored.config["sampler"]
+      merge = lora_lib.make_merge(
+          lora, dtype=sampler["dtype"], precision=sampler["precision"])
+      params = merge(hf_weights.load(
           source, lora_lib.abstract_base(model, lora)), params)
   hf_weights.export(source, _OUT.value, params, dtype=_DTYPE.value,
                     dithered=dithered)

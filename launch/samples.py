@@ -9,6 +9,7 @@ The texts are those of samples.jsonl: answers in training steps and evaluations.
 and the prompt of a run, or with a Hugging Face folder and its chat template.
 """
 
+import functools
 import os
 import sys
 
@@ -38,24 +39,37 @@ def shown(folder: str, step: int | None) -> str:
 
 
 def policy(folder: str):
-  """sample(question, ...) of the policy in the folder of a run or a model."""
-  if os.path.exists(os.path.join(folder, "tokenizer_config.json")):
-    # Of this size only the sampler's settings are used, so any model will do.
-    return runs.load_sampler(isojax.config(
-        "configs/hard.py:smollm2-135m", model={"path": folder},
-        task={"prompt": {"chat": True, "template": "{question}"}},
-        sampler={"max_prompt_tokens": 512, "max_new_tokens": 256}))
-  return runs.load_sampler(folder)
+  """(sample(question, ...), its config) of the folder of a run or a model."""
+  if not os.path.exists(os.path.join(folder, "tokenizer_config.json")):
+    run = isojax.open(folder)
+    return run.sample, run.config
+  # Of this size only the sampler's settings are used, so any model will do.
+  config = isojax.config(
+      "configs/hard.py:smollm2-135m", model={"path": folder},
+      task={"prompt": {"chat": True, "template": "{question}"}},
+      sampler={"max_prompt_tokens": 512, "max_new_tokens": 256})
+  return runs.load_sampler(config), config
 
 
 def chat(folder: str) -> None:
-  sample = policy(folder)
-  if sys.stdin.isatty():
-    print("a question a line; Ctrl-D ends", file=sys.stderr)
+  """Answers each line of standard input; says on stderr what it does."""
+  say = functools.partial(print, file=sys.stderr, flush=True)
+  sample, config = policy(folder)
+  prompt = config.task.prompt
+  say(f"prompt: {prompt.template!r}"
+      + (" in the tokenizer's chat template" if prompt.chat else "")
+      + "; a question a line, Ctrl-D ends; the first answer compiles the "
+      "sampler, which takes a while")
+  sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+  say("> ", end="")
   for question in sys.stdin:
     if question.strip():
-      print(*map(samples.printable, sample(
-          question.strip(), template=True, temperature=0.0)), flush=True)
+      try:
+        print(*map(samples.printable, sample(
+            question.strip(), template=True, temperature=0.0)), flush=True)
+      except InputError as error:  # such as a question that is too long
+        say(f"isojax: {error}")
+    say("> ", end="")
 
 
 def main(argv) -> None:

@@ -13,6 +13,7 @@ from ml_collections import config_dict
 from isojax.ledger import records
 from isojax.run import experiment, state, training
 from isojax.run import setup as setup_lib
+from isojax.runtime import hosts
 from tests import few
 
 SMALL = dict(seed=3, alloc=dict(Bp=4, n=6, C=120),
@@ -89,8 +90,9 @@ def train(config, folder) -> Trained:
 
   Runs of one config share what the sampler has compiled.
   """
-  setup = _prepared(config.to_json())
-  with state.claimed(setup, str(folder)) as setup:
+  start = state.start_of(_prepared(config.to_json()), str(folder))
+  hosts.say(start.text)
+  with state.claimed(start) as setup:
     end = training.train(setup, str(folder))
   return Trained(setup, end, read(folder))
 

@@ -179,11 +179,27 @@ def test_what_a_run_writes_is_shown(run, monkeypatch, capsys):
   done = command.run("launch.samples", run.workdir, "--step=99")
   assert done.returncode == 2 and "expected a step up to 5" in done.stderr
   questions = ["8 3 8 3=24", "1 2 3 4=10"]
-  monkeypatch.setattr("sys.stdin", io.StringIO("\n\n".join(questions) + "\n"))
+  typed = f"{questions[0]}\n\n{'1' * 99}\n".encode() + b"\xff\n" + (
+      questions[1].encode())  # too long; no UTF-8
+  monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed)))
   samples_command.chat(run.workdir)
-  assert capsys.readouterr().out.splitlines() == [
+  out, err = capsys.readouterr()
+  answers = out.splitlines()
+  assert len(answers) == 3 and answers[::2] == [
       run.sample(question, template=True, temperature=0.0)[0]
       for question in questions]
+  assert err.startswith("prompt: '{question}:'; ") and "compiles" in err
+  assert err.count("> ") == 6 and "isojax: the prompt has 100 tokens" in err
+
+
+def test_a_run_is_opened_by_its_folder(run, tmp_path):
+  """Its records, its policy and its evaluation, without its config."""
+  opened = isojax.open(run.workdir)
+  assert (opened.run_id, opened.records) == (run.run_id, run.records)
+  assert opened.config.to_dict() == run.config.to_dict()
+  assert opened.evaluate()["correct"] == run.records[-1]["correct"]
+  with pytest.raises(isojax.InputError, match="contains no config.json"):
+    isojax.open(tmp_path)
 
 
 def test_names_of_the_package_are_its_own_and_rows_print_as_rows():
@@ -198,7 +214,8 @@ def test_a_wrong_sample_is_refused(run):
   for call, message in (
       (dict(prompt=""), "the prompt has 0 tokens: expected 1 to"),
       (dict(prompt="1" * 99), "the prompt has 99 tokens"),
-      (dict(n=0), "n=0: expected at least 1"),
+      (dict(n=0), "n=0: expected 1 to 65,536"),
+      (dict(n=10**9), "n=1000000000: expected 1 to 65,536"),
       (dict(temperature=-1), "temperature=-1: expected"),
       (dict(temperature=np.inf), "temperature=inf: expected a finite number"),
       (dict(seed=-1), "seed=-1: expected 0")):
@@ -259,11 +276,11 @@ def test_an_interrupt_saves_a_run_that_resumes(
   """Ctrl-C in the second step: one step is saved, the rest is the same."""
   real, calls = training.add_record, []
 
-  def add_record(setup, state, handles, line):
-    calls.append(line["kind"])
+  def add_record(setup, state, handles, record):
+    calls.append(record.kind)
     if calls.count("train") == 1:
       _thread.interrupt_main(signal.SIGINT)
-    return real(setup, state, handles, line)
+    return real(setup, state, handles, record)
 
   before = signal.getsignal(signal.SIGINT)
   monkeypatch.setattr(training, "add_record", add_record)

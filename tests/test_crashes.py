@@ -10,6 +10,7 @@ import pytest
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records
 from isojax.run import evaluation, state
+from isojax.run import history as history_lib
 from isojax.run import setup as setup_lib
 from tests import crashes, few, processes, short_runs
 
@@ -58,8 +59,8 @@ def written(folder) -> dict:
   """All that a run decides: hashes of its checkpoints, and its records."""
   return {"records": processes.comparable(folder)} | {
       (store, step): processes.state_hash(epath.Path(folder, store, str(step)))
-      for store in (state.CHECKPOINTS, state.BEST, state.KEPT,
-                    state.KEPT_BEST)
+      for store in (history_lib.CHECKPOINTS, history_lib.BEST, history_lib.KEPT,
+                    history_lib.KEPT_BEST)
       for step in checkpoint.steps(os.path.join(folder, store))}
 
 
@@ -134,7 +135,8 @@ def test_a_crash_of_an_evaluation_loses_no_record(calm, tmp_path):
   setup = setup_lib.prepare(config())
 
   def evaluated(folder):
-    with state.claimed(setup, str(folder), evaluate=True) as claimed:
+    with state.claimed(state.start_of(
+        setup, str(folder), evaluate=True)) as claimed:
       evaluation.evaluate_checkpoint(
           claimed, str(folder), "best", "validation", [few.hard(8, 8)],
             policy=None)
@@ -158,7 +160,8 @@ def test_records_that_end_before_a_checkpoint_are_not_its_evaluation(
   shutil.copytree(calm[0], tmp_path / "run")
   path = tmp_path / "run/records.jsonl"
   path.write_text("".join(path.read_text().splitlines(True)[:4]))
-  with (state.claimed(setup_lib.prepare(config()), str(tmp_path / "run"),
-                      evaluate=True) as setup,
+  start = state.start_of(setup_lib.prepare(config()), str(tmp_path / "run"),
+                         evaluate=True)
+  with (state.claimed(start) as setup,
         pytest.raises(InputError, match="of step 6, but its records end at")):
     evaluation.policy_of(setup, str(tmp_path / "run"), "newest", "current")

@@ -179,7 +179,8 @@ def test_a_decayed_run_is_not_extended(tmp_path):
   assert sorted(os.listdir(folder)) == before
   longer = setup_lib.prepare(config(
       "hard", DECAY, alloc=dict(Bp=4, n=6, C=240)))
-  assert state_lib.extendable(longer, str(tmp_path / "other")) == []
+  start = state_lib.start_of(longer, str(tmp_path / "other"))
+  assert (start.kind, start.text) == ("new", f"{tmp_path}/other: a new run")
 
 
 def test_both_policies_need_an_average():
@@ -194,11 +195,14 @@ def test_an_interrupted_copy_is_repeated(both, tmp_path):
   shutil.copytree(folder, root / "trunk")
   ends = DECAY | AVERAGE | FAST
   setup = setup_lib.prepare(config("hard", ends, eval=dict(current=True)))
-  with state_lib.claimed(setup, str(root / "branch")) as setup:
-    branch.begin(setup, str(root / "branch"))
+  start = lambda: state_lib.start_of(setup, str(root / "branch"))
+  assert start().kind == "branches"
+  with state_lib.claimed(start()):
+    assert start().kind == "resumes"
   os.remove(root / "branch/records.jsonl")
   left = root / "branch/checkpoints/3.orbax-checkpoint-tmp"
   os.rename(root / "branch/checkpoints/3", left)
+  assert start().kind == "branches"
   run = trained(root / "branch", ends, eval=dict(current=True))
   assert run.end.code == 0 and run.end.code != exit_codes.PREEMPTED
   assert steps(run.records)[-1]["step"] == 5 and not left.exists()

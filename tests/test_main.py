@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 
 import isojax
-from isojax import main as main_lib
 from isojax.core import config_flag, exit_codes, plan_file, sweep_cells
 from isojax.errors import InputError
 from isojax.ledger import bucket, checkpoint, records, workdir
@@ -60,9 +58,9 @@ def copy(calm, tmp_path):
 
 def apply(path, row, config=None):
   config = config or small().lock()  # as --config gives it
-  lr = config_flag.apply_row(config, plan_file.read_lines(str(path)), row,
-                             str(path))
-  return lr, experiment.load(config)
+  config_flag.apply_row(config, plan_file.read_lines(str(path)), row,
+                        str(path))
+  return experiment.load(config)
 
 
 def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
@@ -70,8 +68,7 @@ def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
   rows = sweep_cells.grid(((3, 5), (7, 2)), C=99, seeds=(0, 11), base_lr=1.0,
                           base_batch=1, expected=lambda a: None)
   path.write_text(plan_file.text(rows) + '{"torn')
-  lr, e = apply(path, 3)
-  assert lr == rows[3].lr
+  e = apply(path, 3)
   assert (e.seed, e.alloc.Bp, e.alloc.n, e.alloc.M) == (11, 7, 2, 7)
   for row, message in ((9, "has 5 rows"), (4, "plan.jsonl:5: not a row")):
     with pytest.raises(InputError, match=message):
@@ -82,19 +79,12 @@ def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
       apply(tmp_path / name, 0)
 
 
-def test_a_row_of_another_anchor_is_told(tmp_path):
-  rows = sweep_cells.grid(((32, 8),), C=256, seeds=(0,), base_lr=1e-6,
-                          base_batch=1024, expected=lambda a: None)
-  (tmp_path / "plan.jsonl").write_text(plan_file.text(rows))
+def test_a_wrong_workdir_is_one_line_and_left_as_it_was(tmp_path):
   (tmp_path / "other").mkdir()
   (tmp_path / "other/file").touch()  # no run's folder, so it ends there
   done = command_lib.run(
-      "isojax.main", "--config=configs/hard.py", "--row=0",
-      f"--plan={tmp_path}/plan.jsonl", f"--workdir={tmp_path}/other",
-      env=ALONE)
-  assert ("has lr 5e-07, of another base_lr or base_batch; this run uses "
-          "0.00015" in done.stderr)
-  # An InputError is one line, and leaves nothing.
+      "isojax.main", "--config=configs/hard.py",
+      f"--workdir={tmp_path}/other", env=ALONE)
   assert done.stderr.splitlines()[-1].endswith("choose another one")
   assert done.returncode == 2 and os.listdir(tmp_path / "other") == ["file"]
 
@@ -156,37 +146,29 @@ def test_a_finished_run_does_nothing_again(copy, calm, capfd):
       ).err
 
 
-def test_the_command_that_trains_longer(copy, monkeypatch):
-  """It is whole, and gives the run that is in the folder."""
-  setup, words = setup_lib.prepare(small()), [
-      *FLAGS, "--profile=x", "--workdir", "elsewhere"]
-  monkeypatch.setattr(sys, "argv", ["main", *words])
-  monkeypatch.setattr(main_lib, "_PLAN", type("F", (), {"value": None}))
-  monkeypatch.setattr(main_lib, "_CONFIG", type("F", (), {"value": small()}))
-  said = shlex.split(main_lib.longer_command(setup, str(copy)))
-  assert said[:3] == ["python", "-m", "isojax.main"]
-  assert said[3:] == [
-      *(word for word in FLAGS if not word.startswith("--config.alloc.C=")),
-      "--config.alloc.C=240", f"--workdir={copy}"]
-  monkeypatch.setattr(main_lib, "_CONFIG", type("F", (), {
-      "value": small(alloc=dict(M=5))}))
-  assert "--config.alloc.M=10" in main_lib.longer_command(setup, str(copy))
-
-
-def test_a_start_beside_a_shorter_run_says_how_to_extend_it(
-    copy, tmp_path, monkeypatch):
-  new, unset = str(tmp_path / "new"), type("F", (), {"value": None})
-  monkeypatch.setattr(main_lib, "_WORKDIR", unset)
-  monkeypatch.setattr(sys, "argv", ["main", "--config=a.py"])
-  longer = setup_lib.prepare(small(alloc=dict(C=192)))
+def test_how_a_run_starts_is_one_value(copy, tmp_path):
+  """New beside a shorter run, resumed, extended; branches: test_end_of_run."""
+  new, folder = str(tmp_path / "new"), str(copy)
+  start = lambda folder=folder, **more: state_lib.start_of(
+      setup_lib.prepare(small(**more)), folder)
+  longer = dict(alloc=dict(C=192))
   assert copy.parent == tmp_path
-  assert main_lib.extension_hint(longer, new) == (
-      f"{new} starts at step 0; {copy} has this run up to 120 rollouts. To "
-      f"extend it: python -m isojax.main --config=a.py --workdir={copy}")
-  assert not main_lib.extension_hint(setup_lib.prepare(small()), new)
-  assert not main_lib.extension_hint(setup_lib.prepare(
-      small(alloc=dict(C=192), seed=4)), new)
-  assert main_lib.extension_hint(longer, str(copy)) is None  # it is extended
+  for folder_, more, kind, text in (
+      (new, {}, "new", f"{new}: a new run"),
+      (new, longer | dict(seed=4), "new", f"{new}: a new run"),
+      (new, longer, "new", f"{new}: a new run; {copy} holds its first 120 "
+       f"rollouts, and --workdir={copy} extends them"),
+      (folder, {}, "resumes", f"{copy} holds this run"),
+      (folder, longer, "extends", f"{copy} holds this run with alloc.C=120: it "
+       "is extended"),
+      (folder, dict(eval=dict(k=3)), "resumes", f"{copy} holds this run, with "
+       "other values: eval.k=3 (decides no result)")):
+    got = start(folder_, **more)
+    assert (got.kind, got.text) == (kind, text)
+  with pytest.raises(InputError, match=r"seed: 4 in this config, 3 in the work"
+                     r"dir; this decides results: .*--workdir=" + folder):
+    start(seed=4)
+  assert not os.path.exists(new)
 
 
 def test_a_run_resumes_with_less_memory(calm, copy, capfd):
@@ -200,8 +182,8 @@ def test_a_run_resumes_with_less_memory(calm, copy, capfd):
              "sampler.slots=7")
   assert [r["resumed_with"] for r in got] == [None] * 4 + [changed] * 5
   said = capfd.readouterr().err
-  assert (f"{copy} began with other values than {changed}: the last bits of "
-          "its results may differ from here on") in said
+  assert (f"{copy} holds this run, with other values: {changed} (may change "
+          "the last bits of results), eval.k=1 (decides no result)\n") in said
   of = lambda kept: [(r["step"], r["reward"], r["sampled_tokens"])
                      for r in steps(kept)]
   assert of(got) == of(calm[1])
@@ -210,14 +192,13 @@ def test_a_run_resumes_with_less_memory(calm, copy, capfd):
   assert (config["sampler"]["slots"], config["eval"]["k"]) == (24, 2)
 
 
-def test_a_run_in_flight_needs_its_slots(tmp_path, capfd):
+def test_a_run_in_flight_needs_its_slots(tmp_path):
   """Which weights draw a token depends on them."""
   folder = shutil.copytree(short_runs.finished("in_flight"), tmp_path / "copy")
   text = "{} slots, 0 pages and 1 row shards".format
   with pytest.raises(InputError, match=f"had {text(30)} until now, and this "
                      f"config, machine and mesh admit {text(8)}"):
     run(short_runs.config("in_flight", sampler=dict(slots=8)), folder)
-  assert "last bits" not in capfd.readouterr().err
   assert run(short_runs.config("in_flight", recipe=dict(
       loss=dict(remat=True))), folder) == short_runs.read(folder)
 
@@ -340,11 +321,10 @@ def test_the_records_of_another_run_are_refused(copy):
 def test_a_finished_run_is_extended_to_a_larger_budget(calm, copy, tmp_path):
   """It ends as if it had been so long from the start, under its own id."""
   kept, longer = calm[1], small(alloc=dict(C=192))
-  stored = lambda config: state_lib.as_stored(
-      setup_lib.prepare(config), str(copy))[1]
   for other in (small(alloc=dict(C=192), seed=4), small(alloc=dict(C=96)),
-                small(), small(alloc=dict(C=192, M=2))):  # 2 steps are fewer
-    assert stored(other) is None
+                small(alloc=dict(C=192, M=2))):  # 2 steps are fewer
+    with pytest.raises(InputError, match="belongs to run"):
+      state_lib.start_of(setup_lib.prepare(other), str(copy))
   got, whole = run(longer, copy), run(longer, tmp_path / "whole")
   assert got[:len(kept)] == kept
   assert {r["run_id"] for r in got} == {kept[0]["run_id"]} != {
@@ -363,16 +343,16 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, copy, tmp_path):
 def test_a_planned_run_stores_the_budget_that_it_spends(tmp_path):
   """C of the config is void beside M."""
   folder = str(tmp_path / "a")
-  claim = lambda **alloc: state_lib.claimed(
-      setup_lib.prepare(small(alloc=alloc)), folder)
+  claim = lambda **alloc: state_lib.claimed(state_lib.start_of(
+      setup_lib.prepare(small(alloc=alloc)), folder))
   with claim(M=3) as context:
     run_id = context.run_id
   assert workdir.read_config(folder).config["alloc"]["C"] == 3 * 4 * 6
   for M in (3, 6):  # resumed; then extended
     with claim(M=M) as context:
       assert context.run_id == run_id
-  with pytest.raises(InputError, match="belongs to run"), claim(M=2):
-    pass
+  with pytest.raises(InputError, match="belongs to run"):
+    claim(M=2)
   alloc = workdir.read_config(folder).config["alloc"]
   assert (alloc["M"], alloc["C"]) == (6, 144)
 
@@ -385,8 +365,8 @@ def evaluated(folder, sets=(), step="newest", **section):
   config = small(eval=small().eval.to_dict() | section)
   path = str(folder / "eval.jsonl")
   before = len(records.read(path))
-  with state_lib.claimed(setup_lib.prepare(config), str(folder),
-                         evaluate=True) as context:
+  with state_lib.claimed(state_lib.start_of(
+      setup_lib.prepare(config), str(folder), evaluate=True)) as context:
     evaluation.evaluate_checkpoint(
         context, str(folder), step, "validation", sets, policy=None)
   return records.read(path)[before:]
@@ -451,6 +431,31 @@ def test_without_a_checkpoint_runs_of_the_config_are_named(copy):
 def command(folder, *more):
   return [sys.executable, "-m", "isojax.main", *FLAGS, f"--workdir={folder}",
           *more]
+
+
+def test_a_run_is_opened_by_its_folder(copy, calm):
+  """With --workdir alone; a value on top says what it decides."""
+  at = f"--workdir={copy}"
+  again = command_lib.run("isojax.main", at, env=ALONE)
+  assert again.returncode == 0 and "the run was complete" in again.stderr
+  done = command_lib.run("isojax.main", f"--config={copy}/config.json", at,
+                         "--mode=eval", "--config.eval.k=1", env=ALONE)
+  assert done.returncode == 0, done.stderr
+  assert f"{copy} holds this run, with other values: eval.k=1 (dec" in (
+      done.stderr)
+  line, = records.read(str(copy / "eval.jsonl"))
+  assert (line["run_id"], line["k"], line["step"]) == (
+      calm[1][0]["run_id"], 1, 5)
+  other = command_lib.run("isojax.main", at, "--config.seed=4", env=ALONE)
+  assert other.returncode == exit_codes.BAD_INPUT
+  assert "seed: 4 in this config, 3 in the workdir; this decides results" in (
+      other.stderr.splitlines()[-1])
+  assert short_runs.read(copy) == calm[1]
+  none = command_lib.run("isojax.main", f"--workdir={copy}/none", env=ALONE)
+  assert none.returncode == exit_codes.BAD_INPUT and (
+      "/none: holds no run; give the folder" in none.stderr)
+  # None has a type, so that a flag can replace it.
+  assert isojax.config(str(copy)).alloc.get_type("m") is int
 
 
 def test_in_a_bucket_taken_over_to_the_same_bits(calm, folder, capfd):

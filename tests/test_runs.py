@@ -11,8 +11,9 @@ import pytest
 
 from isojax.core import exit_codes
 from isojax.ledger import records
+from isojax.run import history as history_lib
 from isojax.run import setup as setup_lib
-from isojax.run import state, training
+from isojax.run import training
 from isojax.sweep import sweeper
 from isojax.tasks import prompts as prompts_lib
 from tests import processes, short_runs
@@ -70,7 +71,7 @@ def test_a_run_that_refills_spends_its_budget():
     spent += 4 * r["n"] * (1 + r["extra_rounds"])
     assert r["rollouts"] == spent and 0 <= r["extra_rounds"] <= 2
     assert r["selected"] <= 4 * r["n"]
-  history = state.history_of(whole)
+  history = history_lib.history_of(whole)
   assert history.solved == {i for r in train for i in r["solved"]}
   assert (history.rollouts, history.evaluated_at) == (spent, spent)
   assert 144 - 16 < spent <= 144  # another round of 16 would exceed C
@@ -107,7 +108,7 @@ def test_in_flight_updates_spend_exactly_C():
 
 
 def test_patience_that_was_lowered_is_named_as_it_is():
-  history = state.History(step=9, best=(0.5, 4), stale=3)
+  history = history_lib.History(step=9, best=(0.5, 4), stale=3)
   text = training.patience_message(2, history)
   assert "by eval.patience=2: no evaluation" in text and "than 3, or" in text
 

@@ -12,6 +12,27 @@ from isojax.ledger import workdir
 Path = str | os.PathLike
 
 
+def get_config(folder: str) -> config_dict.ConfigDict:
+  """The config of a run's folder; see config_file.OF_RUN.
+
+  A value that may be None has its type from configs/grpo.py, so that
+  --config.alloc.m=4 can replace a None of config.json.
+  """
+  result = config_file.read_config("configs/grpo.py")
+
+  def fill(section, values: dict) -> None:
+    for key, value in values.items():
+      if isinstance(value, dict) and key not in config_file.OPEN_SECTIONS and (
+          key in section):
+        fill(section[key], value)
+      else:
+        section[key] = tuple(value) if isinstance(value, list) else value
+
+  with result.unlocked(), result.ignore_type():
+    fill(result, workdir.read_config(folder).config)
+  return result
+
+
 @unchained
 def config(source, /, **sections):
   """The config of a run, with some of its values replaced.
@@ -37,8 +58,8 @@ def config(source, /, **sections):
   where = "config"
   if isinstance(source, (str, os.PathLike)):
     where = os.fspath(source)
-    result = (config_dict.ConfigDict(workdir.read_config(where).config)
-              if os.path.isdir(where) else config_file.read_config(where))
+    result = (get_config(where) if os.path.isdir(where)
+              else config_file.read_config(where))
   elif isinstance(source, config_dict.ConfigDict):
     result = copy.deepcopy(source)
   elif isinstance(source, dict):

@@ -17,6 +17,7 @@ from isojax.models import hf_weights
 from isojax.rl import rewards
 from isojax.run import evaluation as evaluation_lib
 from isojax.run import experiment, training
+from isojax.run import history as history_lib
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import samples as samples_lib
 from isojax.run import setup as setup_lib
@@ -27,6 +28,8 @@ from isojax.runtime import progress as progress_lib
 from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from isojax.types import Prompts
+
+MAX_SAMPLES = 65_536  # continuations that one call samples
 
 
 class Records(tuple):
@@ -61,7 +64,7 @@ class Samples(tuple):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A complete run, with its records and its policy."""
+  """A run, with its records and its policy."""
 
   workdir: str  # with records.jsonl, config.json and checkpoints
   run_id: str  # hash of the config values that decide its results
@@ -118,7 +121,7 @@ class Run:
 
     Args:
       prompt: the text that the policy continues, such as "8 3 8 3=24:".
-      n: continuations.
+      n: continuations, at most 65,536.
       template: whether the prompt is a question, which is put into the
         config's task.prompt: its template, and its chat if there is one.
       temperature: 0 is greedy; None: sampler.temperature of the config.
@@ -188,7 +191,9 @@ def _sample(setup: Setup, load, prompt: str, n: int = 1, *, template: bool,
            if template else setup.tokenizer([prompt])["input_ids"])
   longest = setup.e.sampler.max_prompt_tokens
   experiment.raise_if(
-      (n < 1, f"n={n}: expected at least 1"),
+      (not 1 <= n <= MAX_SAMPLES,
+       f"n={n}: expected 1 to {MAX_SAMPLES:,}; call again with another seed "
+       "for more"),
       (not 0 <= temperature < math.inf,
        f"temperature={temperature}: expected a finite number of at least 0"),
       (not 0 <= seed < 2**31, f"seed={seed}: expected 0 <= seed < 2**31"),
@@ -243,9 +248,11 @@ def train(config, workdir: Path | None = None, *,
     setup = setup_lib.prepare(config)
     for note in setup.notes:
       progress_lib.say(note)
-    folder = workdir or os.path.join(
-        "runs", f"{config.name}-{setup.run_id}")
-    with state_lib.claimed(setup, folder) as setup:
+    start = state_lib.start_of(setup, workdir or os.path.join(
+        "runs", f"{config.name}-{setup.run_id}"))
+    folder = start.folder
+    progress_lib.say(start.text)
+    with state_lib.claimed(start) as setup:
       end = training.train(setup, folder, signals=preemption.on_interrupt)
   if end.code == exit_codes.PREEMPTED:
     raise KeyboardInterrupt(
@@ -253,8 +260,34 @@ def train(config, workdir: Path | None = None, *,
         "workdir to resume")
   if end.code == exit_codes.DIVERGED:
     raise DivergedError(end.why)
+  return _run_in(folder, setup)
+
+
+def _run_in(folder: str, setup: Setup) -> Run:
   return Run(folder, setup.run_id, Records(records_lib.read(
-      os.path.join(folder, state_lib.RECORDS))), setup)
+      os.path.join(folder, history_lib.RECORDS))), setup)
+
+
+@unchained
+def open(workdir: Path) -> Run:
+  """Opens a run by its folder, with its own config; trains nothing.
+
+  Args:
+    workdir: folder of a run, complete or not, or gs://BUCKET/FOLDER.
+
+  Raises:
+    InputError: it is not the folder of a run, or a file that its config names
+      (model, problems, a function) has changed.
+  """
+  folder = os.fspath(workdir)
+  return _run_in(folder, _stored_setup(folder))
+
+
+def _stored_setup(folder: str) -> Setup:
+  """The setup of the run in a folder, to be evaluated."""
+  with progress_lib.printed(False):
+    return state_lib.start_of(setup_lib.prepare(configs.get_config(folder)),
+                              folder, evaluate=True).setup
 
 
 @unchained
@@ -281,15 +314,9 @@ def sample(source, prompt: str, n: int = 1, *, template: bool = False,
 
 def load_sampler(source):
   """Run.sample of the policy of `source`, which the first call loads."""
-  config = configs.config(source)
+  if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
+    return open(source).sample
   with progress_lib.printed(False):
-    setup = setup_lib.prepare(config)
-    if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
-      folder = os.fspath(source)
-      setup, _ = state_lib.as_stored(setup, folder, evaluate=True)
-      load = lambda: evaluation_lib.policy_of(
-          setup, folder, "newest", evaluation_lib.chosen_policy(
-              setup.config, None))[1]
-    else:
-      load = lambda: setup_lib.base_params(setup)
-  return functools.partial(_sample, setup, functools.cache(load))
+    setup = setup_lib.prepare(configs.config(source))
+  return functools.partial(_sample, setup, functools.cache(
+      lambda: setup_lib.base_params(setup)))

@@ -15,11 +15,18 @@ from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 
 OPEN_SECTIONS = ("constants",)  # other values decide which keys are valid
+# Whose get_config(FOLDER) returns the config of a run's folder.
+OF_RUN = "isojax/api/configs.py"
 RUN_SECTIONS = ("model", "task", "alloc", "sampler", "recipe", "eval", "mesh")
 
 
-def shipped(path: str) -> str:
-  """FILE or FILE:ARGUMENT, with the path of the shipped file if it is one."""
+def found(path: str) -> str:
+  """FILE or FILE:ARGUMENT, as ml_collections finds it.
+
+  A shipped file has its path here. RUN/config.json is what OF_RUN returns.
+  """
+  if path.endswith("/config.json"):
+    path = f"{OF_RUN}:{path.removesuffix('/config.json')}"
   file, colon, argument = path.partition(":")
   return f"{shipped_path(file)}{colon}{argument}"
 
@@ -33,12 +40,14 @@ def read_config(path: str) -> config_dict.ConfigDict:
   sys.modules.pop("config_config", None)
   try:
     config = config_flags.config_flags.ConfigFileFlagParser("config").parse(
-        shipped(path))
+        found(path))
   except SyntaxError as error:
     raise InputError(f"{path}: expected a Python file ({error})") from None
   except Exception as error:
     if str(error).startswith("Error whilst parsing"):  # wraps it
       error = error.__context__
+    if isinstance(error, InputError):  # of OF_RUN
+      raise error from None
     raise InputError(_place(error) + _message(error)) from None
   return checked(path, config)
 

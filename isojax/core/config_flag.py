@@ -6,12 +6,15 @@ import os
 import re
 
 from absl import flags
+from etils import epath
 from ml_collections import config_flags
 
 from isojax.core import cli, config_file, plan_file, sections
 from isojax.errors import InputError
 
 flags.disclaim_key_flags()
+
+NO_RUN = "holds no run"  # in a message
 
 
 class _OrNone(flags.ArgumentParser):
@@ -47,7 +50,11 @@ for _type, _parser in ((int, WHOLE), (float, _OrNone(flags.FloatParser())),
 
 
 def define(example: str, *, required: bool = True):
-  """Defines --config=FILE, with --config.section.field=value overrides."""
+  """Defines --config=FILE, with --config.section.field=value overrides.
+
+  A command with the flag --workdir takes the config of this folder if it is
+  that of a run and there is no --config.
+  """
   holder = config_flags.DEFINE_config_file(
       "config", lock_config=True, help_string=f"Config file, such as {example};"
       " --config.seed=3 sets a key. configs/grpo.py has all keys of a run.")
@@ -79,8 +86,8 @@ def command_line_values() -> dict:
   return config_flags.get_override_values(flags.FLAGS["config"])
 
 
-def apply_row(config, lines: list[str], index: int, path: str) -> float:
-  """Sets the values of a plan's row in a config; returns the row's lr.
+def apply_row(config, lines: list[str], index: int, path: str) -> None:
+  """Sets the values of a plan's row in a config.
 
   An InputError begins with PATH:LINE.
   """
@@ -96,24 +103,41 @@ def apply_row(config, lines: list[str], index: int, path: str) -> float:
           f"{where}: the row sets {name} to {planned!r}, the command line to "
           f"{value!r}; leave out --config.{name}, or make another plan")
   config_file.override(config, row["overrides"], where)
-  return row["lr"]
 
 
-def _with_shipped_config(argv: list[str]) -> list[str]:
+def _with_found_config(argv: list[str]) -> list[str]:
   """argv, in which --config has the path at which its file is found."""
-  name = "--config="
-  return [config_file.shipped(word) if before == "--config" else
-          name + config_file.shipped(word.removeprefix(name))
+  name, folder = "--config=", _workdir(argv)
+  if not path(argv) and folder:
+    file = os.path.join(folder, "config.json")
+    if not epath.Path(file).exists():
+      raise InputError(f"--workdir={folder}: {NO_RUN}; give the folder of one, "
+                       "or --config=FILE, such as --config=configs/hard.py")
+    argv = [*argv[:1], name + file, *argv[1:]]
+  return [config_file.found(word) if before == "--config" else
+          name + config_file.found(word.removeprefix(name))
           if word.startswith(name) else word
           for before, word in itertools.pairwise(["", *argv])]
 
 
+def _workdir(argv: list[str]) -> str | None:
+  """The value of --workdir; None without it."""
+  if "workdir" not in flags.FLAGS or "config" not in flags.FLAGS:
+    return None
+  words = [word.removeprefix("--workdir=") if word.startswith("--workdir=")
+           else after for word, after in itertools.pairwise([*argv, ""])
+           if word.startswith("--workdir=") or word == "--workdir"]
+  return words[-1] if words else None
+
+
 def parse(argv: list[str]) -> list[str]:
   """The arguments that are no flags; InputError if a flag is wrong."""
+  found = _with_found_config(argv)
+  file = path(argv) or path(found)
   try:
-    rest = flags.FLAGS(_with_shipped_config(argv))
+    rest = flags.FLAGS(found)
     if "config" in flags.FLAGS and flags.FLAGS["config"].present:
-      config_file.checked(path(argv), flags.FLAGS["config"].value)
+      config_file.checked(file, flags.FLAGS["config"].value)
   except flags.Error as error:
     # absl's message if a section is set to a value, such as --config.eval=3.
     section = re.match(r"flag (--config\.(\w+)=(\w+)): .* as a ConfigDict",
@@ -125,14 +149,14 @@ def parse(argv: list[str]) -> list[str]:
           f"{given}: {name} is a section of the config, not a value; set its "
           "keys, or give another file as --config" + (
               f", such as --config={file}" if os.path.isfile(
-                  config_file.shipped(file)) else "")) from None
-    if path(argv):
-      config_file.read_config(path(argv))  # raises with the line of its code
+                  config_file.found(file)) else "")) from None
+    if file:
+      config_file.read_config(file)  # raises with the line of its code
     raise InputError(str(error).strip().splitlines()[-1].strip()) from None
   except BrokenPipeError:  # of --help
     raise
   except Exception:  # of the config's code, or an unknown key
-    config = config_file.read_config(path(argv))
+    config = config_file.read_config(file)
     for name in [word.lstrip("-").partition("=")[0] for word in argv]:
       node, place = config, "config"
       for key in name.split(".")[1:] if name.startswith("config.") else ():

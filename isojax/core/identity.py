@@ -31,17 +31,15 @@ def deciding(cls, values: dict) -> dict:
           for key, value in values.items() if key not in free}
 
 
-def last_bits(cls, values: dict, name: str = "") -> dict:
-  """The LAST_BITS fields of a section: dotted name -> value."""
+def of_kind(kind: dict, cls, values: dict) -> dict:
+  """The part of a section whose fields decide as `kind`, such as LAST_BITS."""
   kinds = {field.name: dict(field.metadata)
            for field in dataclasses.fields(cls)}
-  sections, out = _sections(cls), {}
-  for key, value in values.items():
-    if key in sections and isinstance(value, dict):
-      out |= last_bits(sections[key], value, f"{name}{key}.")
-    elif key in kinds and kinds[key] == LAST_BITS:
-      out[f"{name}{key}"] = value
-  return out
+  sections = _sections(cls)
+  return {key: value if kinds[key] else of_kind(kind, sections[key], value)
+          for key, value in values.items() if key in kinds and (
+              kinds[key] == kind or not kinds[key] and key in sections
+              and isinstance(value, dict))}
 
 
 def content_id(document: dict) -> str:

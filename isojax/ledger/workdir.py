@@ -159,16 +159,22 @@ def _check_config(folder: str, ours: Stored, shorter: str | None,
     else:
       records.replace(path, text.encode())
   elif (stored.run_id, stored.identity) != (ours.run_id, ours.identity):
-    as_stored = json.loads(json.dumps(ours.config))  # lists for tuples
-    differ = sections.differences(
-        deciding(as_stored), deciding(stored.config),
-        at=("in this config", "in the workdir")) or (
-            "the same config, but the files of the model, the stratum, the "
-            "reward (task.grader.file), a function of recipe.loss or the "
-            "prompts' tokens differ")
-    conflict = (f"holds run {stored.run_id} with other values, such as those "
-                "of an extension" if stored.run_id == ours.run_id else
-                f"belongs to run {stored.run_id}, expected run {ours.run_id}")
-    raise InputError(
-        f"--workdir={folder} {conflict}: {differ}; choose another --workdir, "
-        "or give the values in the workdir to resume that run")
+    raise InputError(conflict(folder, stored, ours, deciding))
+
+
+def conflict(folder: str, stored: Stored, ours: Stored,
+             deciding: Callable[[dict], dict]) -> str:
+  """The message for a run that is not the one in its workdir."""
+  as_stored = json.loads(json.dumps(ours.config))  # lists for tuples
+  differ = sections.differences(
+      deciding(as_stored), deciding(stored.config),
+      at=("in this config", "in the workdir")) or (
+          "the same config, but the files of the model, the stratum, the "
+          "reward (task.grader.file), a function of recipe.loss or the "
+          "prompts' tokens differ")
+  holds = (f"holds run {stored.run_id} with other values, such as those of an "
+           "extension" if stored.run_id == ours.run_id else
+           f"belongs to run {stored.run_id}, expected run {ours.run_id}")
+  return (f"--workdir={folder} {holds}: {differ}; this decides results: choose "
+          "another --workdir, or resume that run with its own values: python "
+          f"-m isojax.main --workdir={folder}")

@@ -13,10 +13,9 @@ import os
 from isojax.core import evaluate
 from isojax.ledger import checkpoint, records, workdir
 from isojax.rl import optimizer as optimizer_lib
-from isojax.run import state as state_lib
+from isojax.run import history as history_lib
 from isojax.run.experiment import Experiment
 from isojax.run.setup import Setup
-from isojax.runtime import hosts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,35 +24,36 @@ class Branch:
 
   trunk: str  # folder
   step: int  # of the checkpoint that the run continues
+  best: int | None  # step of the best checkpoint up to it; None: not kept
   records: list[dict]  # up to it, with the run's own id
 
+  @property
+  def text(self) -> str:
+    return (f"steps 1 to {self.step} are those of {self.trunk}, at a constant "
+            "rate: copied")
 
-def begin(setup: Setup, folder: str) -> None:
-  """Copies the first steps of a new decayed run from a trunk, if there is one.
 
-  Every process must call. The records are written last, so that a killed copy
-  is repeated.
+def longest(setup: Setup, folder: str) -> Branch | None:
+  """The branch with the most steps of a new decayed run; None without one."""
+  if setup.e.recipe.optimizer.decay == 0 or records.sound(
+      os.path.join(folder, history_lib.RECORDS))[0]:
+    return None
+  return max(candidates(setup, folder), default=None, key=lambda b: b.step)
+
+
+def copy(branch: Branch, folder: str, run_id: str) -> None:
+  """Copies the first steps of a run from its trunk into its folder.
+
+  The records are written last, so that a killed copy is repeated.
   """
-  hosts.run_on_all_hosts(lambda: hosts.first() and _begin(setup, folder))
-
-
-def _begin(setup: Setup, folder: str) -> None:
-  path = os.path.join(folder, state_lib.RECORDS)
-  if setup.e.recipe.optimizer.decay == 0 or records.sound(path)[0]:
-    return
-  branch = max(candidates(setup, folder), default=None, key=lambda b: b.step)
-  if branch is None:
-    return
-  copy = lambda source, target, step: checkpoint.copy_step(
-      os.path.join(branch.trunk, source), os.path.join(folder, target), step,
-      setup.run_id)
+  steps = [(history_lib.KEPT, history_lib.CHECKPOINTS, branch.step)]
+  if branch.best:
+    steps.append((history_lib.KEPT_BEST, history_lib.BEST, branch.best))
   with records.convert_disk_errors(folder):
-    copy(state_lib.KEPT, state_lib.CHECKPOINTS, branch.step)
-    if step := _best_step(setup, branch.records):
-      copy(state_lib.KEPT_BEST, state_lib.BEST, step)
-  records.write(path, branch.records)
-  hosts.say(f"steps 1 to {branch.step} are those of {branch.trunk}, at a "
-            "constant rate: copied")
+    for source, target, step in steps:
+      checkpoint.copy_step(os.path.join(branch.trunk, source),
+                           os.path.join(folder, target), step, run_id)
+  records.write(os.path.join(folder, history_lib.RECORDS), branch.records)
 
 
 def candidates(setup: Setup, folder: str) -> list[Branch]:
@@ -62,18 +62,18 @@ def candidates(setup: Setup, folder: str) -> list[Branch]:
   for trunk, stored in workdir.siblings(folder):
     if not _is_trunk(setup, stored):
       continue
-    run_records = records.sound(os.path.join(trunk, state_lib.RECORDS))[0]
+    run_records = records.sound(os.path.join(trunk, history_lib.RECORDS))[0]
     last = last_constant_step(setup.e, run_records)
     kept = [step for step in checkpoint.steps_here(os.path.join(
-        trunk, state_lib.KEPT)) if 0 < step <= last]
+        trunk, history_lib.KEPT)) if 0 < step <= last]
     if not kept:
       continue
     own = own_records(setup, records.up_to(run_records, kept[-1]))
     best = _best_step(setup, own)
     if best and best not in checkpoint.steps_here(os.path.join(
-        trunk, state_lib.KEPT_BEST)):
+        trunk, history_lib.KEPT_BEST)):
       continue
-    out.append(Branch(trunk, kept[-1], own))
+    out.append(Branch(trunk, kept[-1], best, own))
   return out
 
 
@@ -107,7 +107,7 @@ def own_records(setup: Setup, trunk_records: list[dict]) -> list[dict]:
 
   A trunk is also evaluated at its own end.
   """
-  e, out, history = setup.e, [], state_lib.History()
+  e, out, history = setup.e, [], history_lib.History()
   due = evaluate.due_rollouts(
       C=e.alloc.C, first=e.eval.first, growth=e.eval.growth)
   for record in trunk_records:
@@ -121,7 +121,7 @@ def own_records(setup: Setup, trunk_records: list[dict]) -> list[dict]:
 
 def _best_step(setup: Setup, run_records: list[dict]) -> int | None:
   """The step of the best checkpoint that a run keeps; None without one."""
-  best = state_lib.history_of(run_records).best
+  best = history_lib.history_of(run_records).best
   if not setup.e.checkpoint.keep_best or best is None or best[1] == 0:
     return None
   return best[1]

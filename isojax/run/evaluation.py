@@ -12,11 +12,12 @@ from isojax.errors import InputError
 from isojax.ledger import checkpoint, records, workdir
 from isojax.rl import algorithm, rewards
 from isojax.run import experiment, inputs, monitor
+from isojax.run import history as history_lib
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
+from isojax.run.history import History
 from isojax.run.setup import Setup
-from isojax.run.state import History
 from isojax.runtime import hosts, preemption, rng
 from isojax.sampling import engine
 from isojax.tasks import grader as grader_lib
@@ -135,7 +136,7 @@ def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
 
 def append(folder: str, record: records.EvalRecord) -> None:
   """Adds a record to the evaluations of a run's checkpoints."""
-  path = os.path.join(folder, state_lib.EVALUATIONS)
+  path = os.path.join(folder, history_lib.EVALUATIONS)
   with records.open_ledger(path) as ledger:
     ledger.cut(math.inf)  # an incomplete last line
     ledger.append(record)
@@ -157,7 +158,7 @@ def chosen_policy(config: dict, wanted: str | None) -> str:
 
 
 def trained_params(setup: Setup, folder: str, step: int | None = None, *,
-                   store: str = state_lib.CHECKPOINTS, policy: str):
+                   store: str = history_lib.CHECKPOINTS, policy: str):
   """(step, trained parameters) of a checkpoint, by default the newest."""
   return checkpoint.restore_params(
       os.path.join(folder, store), step, setup_lib.trained(
@@ -165,10 +166,10 @@ def trained_params(setup: Setup, folder: str, step: int | None = None, *,
       setup.run_id, part=setup_lib.POLICY_PARTS[policy])
 
 
-def history_at(folder: str, step: float) -> state_lib.History:
+def history_at(folder: str, step: float) -> history_lib.History:
   """The History of a run up to a step, from its records."""
-  return state_lib.history_of(records.up_to(
-      records.read(os.path.join(folder, state_lib.RECORDS)), step))
+  return history_lib.history_of(records.up_to(
+      records.read(os.path.join(folder, history_lib.RECORDS)), step))
 
 
 def best_step(folder: str) -> int:
@@ -180,7 +181,7 @@ def best_step(folder: str) -> int:
   best = history_at(folder, math.inf).best
   if best is None:
     raise InputError(f"{folder}: has no evaluation, so no best checkpoint")
-  store, step = os.path.join(folder, state_lib.BEST), best[1]
+  store, step = os.path.join(folder, history_lib.BEST), best[1]
   if step and step not in checkpoint.steps(store):
     raise InputError(f"{store}: holds no checkpoint of step {step}, the best "
                      "evaluation: train with checkpoint.keep_best=True")
@@ -196,18 +197,18 @@ def policy_of(setup: Setup, folder: str, which: str, policy: str):
   checkpoint.
   """
   if which == "best":
-    store, step = state_lib.BEST, best_step(folder)
+    store, step = history_lib.BEST, best_step(folder)
     base = "no evaluation is above the base policy's, so its best checkpoint is"
   else:
-    store = state_lib.CHECKPOINTS
+    store = history_lib.CHECKPOINTS
     step = max(checkpoint.steps(os.path.join(folder, store)), default=0)
     base = "holds no checkpoint: this is"
     reached = history_at(folder, math.inf).step
     if step > reached:
       raise InputError(
           f"{folder}: its newest checkpoint is of step {step}, but its records "
-          f"end at step {reached}; restore {state_lib.RECORDS}, or resume the "
-          "run, which trains these steps again")
+          f"end at step {reached}; restore {history_lib.RECORDS}, or resume "
+          "the run, which trains these steps again")
   if step == 0:
     hosts.say(f"{folder}: {base} the base policy")
     return 0, setup_lib.base_params(setup)
@@ -218,7 +219,7 @@ def policy_of(setup: Setup, folder: str, which: str, policy: str):
 
 def check_evaluable(setup: Setup, folder: str) -> None:
   """InputError without a checkpoint in the folder; it names runs with one."""
-  if checkpoint.steps(os.path.join(folder, state_lib.CHECKPOINTS)):
+  if checkpoint.steps(os.path.join(folder, history_lib.CHECKPOINTS)):
     return
   others = [f"{other} ({what})" for other, what in other_runs(setup, folder)]
   named = ", ".join(others[:MAX_NAMED_RUNS])
@@ -239,7 +240,7 @@ def other_runs(setup: Setup, folder: str) -> list[tuple[str, str]]:
   out = []
   for other, stored in workdir.siblings(folder):
     if "name" in stored.config and stored.config["name"] == setup.e.name and (
-        checkpoint.steps(os.path.join(other, state_lib.CHECKPOINTS))):
+        checkpoint.steps(os.path.join(other, history_lib.CHECKPOINTS))):
       ours, theirs = map(experiment.identity, (  # JSON, as config.json is
           json.loads(json.dumps(setup.config)), stored.config))
       out.append((other, sections.differences(

@@ -10,7 +10,7 @@ import importlib.util
 from isojax.core import identity as identity_lib
 from isojax.core import sections
 from isojax.core.allocation import Allocation, sqrt_lr
-from isojax.core.identity import NOTHING
+from isojax.core.identity import LAST_BITS, NOTHING
 from isojax.errors import expect, InputError
 from isojax.models import dither
 from isojax.models.lora import LoraConfig
@@ -226,7 +226,12 @@ def identity(config: dict) -> dict:
 
 def last_bits(config: dict) -> dict:
   """The values of a config, by name, that change results by rounding alone."""
-  return identity_lib.last_bits(Experiment, config)
+  return sections.flat(identity_lib.of_kind(LAST_BITS, Experiment, config))
+
+
+def free(config: dict) -> dict:
+  """The values of a config, by name, that decide no result."""
+  return sections.flat(identity_lib.of_kind(NOTHING, Experiment, config))
 
 
 def of_values(values: dict) -> Experiment:

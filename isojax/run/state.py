@@ -1,4 +1,4 @@
-"""What changes from step to step, and what a resume restores of it.
+"""How a run starts, and what changes from step to step.
 
 The state is a checkpoint (train state, rollouts in flight) and the History of
 the records up to its step, nothing else.
@@ -6,7 +6,7 @@ the records up to its step, nothing else.
 
 import contextlib
 import dataclasses
-import functools
+import json
 import os
 import time
 
@@ -15,59 +15,15 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records, workdir
+from isojax.run import branch as branch_lib
 from isojax.run import experiment
+from isojax.run import history as history_lib
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
+from isojax.run.history import History
 from isojax.run.setup import Setup
 from isojax.runtime import hosts
 from isojax.types import TrainState
-
-# Files and folders of a workdir.
-RECORDS, EVALUATIONS = "records.jsonl", "eval.jsonl"
-CHECKPOINTS, BEST = "checkpoints", "best"
-# Of checkpoint.at: checkpoints that no later one replaces, and the best
-# checkpoint at each of them.
-KEPT, KEPT_BEST = "kept", "kept_best"
-
-
-@dataclasses.dataclass(frozen=True)
-class History:
-  """What the records of a run add up to so far."""
-
-  step: int = 0  # steps made
-  rollouts: int = 0  # sampled in them
-  before: int = 0  # sampled before the last step
-  totals: dict = dataclasses.field(  # cumulative fields of the records
-      default_factory=lambda: dict.fromkeys(records.TOTALS, 0))
-  evaluated_at: int | None = None  # rollouts at the last evaluation
-  best: tuple[float, int] | None = None  # avg and step of the best evaluation
-  stale: int = 0  # evaluations since the best one
-  solved: frozenset[int] = frozenset()  # ids of problems not sampled again
-
-  def after(self, record: dict) -> "History":
-    """The history with one more record."""
-    if record["kind"] == "eval":
-      improves = self.best is None or record["avg"] > self.best[0]
-      return dataclasses.replace(
-          self, evaluated_at=record["rollouts"],
-          best=(record["avg"], record["step"]) if improves else self.best,
-          stale=0 if improves else self.stale + 1)
-    return dataclasses.replace(
-        self, step=record["step"], rollouts=record["rollouts"],
-        before=self.rollouts,
-        totals={name: record[name] for name in records.TOTALS},
-        solved=self.solved.union(record["solved"] or ()))
-
-  def spending(self, rollouts: int, **spent) -> "History":
-    """The history with one more step that spent `rollouts` and these totals."""
-    return dataclasses.replace(
-        self, step=self.step + 1, rollouts=self.rollouts + rollouts,
-        totals={name: value + spent[name]
-                for name, value in self.totals.items()})
-
-
-def history_of(run_records: list[dict]) -> History:
-  return functools.reduce(History.after, run_records, History())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +70,7 @@ def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
   computes them again, with the same values.
   """
   path, store = (os.path.join(folder, name) for name in (
-      RECORDS, CHECKPOINTS))
+      history_lib.RECORDS, history_lib.CHECKPOINTS))
   hosts.gather(None)  # until process 0 has opened the ledger
   past_records = ledger.records if hosts.first() else records.read(path)
   if past_records and past_records[0]["run_id"] != setup.run_id:
@@ -149,19 +105,73 @@ def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
     hosts.say(f"resuming from step {step}{of}")
   if hosts.first():
     ledger.cut(step)
-    checkpoint.drop_after(os.path.join(folder, KEPT), step)
+    checkpoint.drop_after(os.path.join(folder, history_lib.KEPT), step)
   past_records = records.up_to(past_records, step)
   in_flight = rollouts_lib.restored_in_flight(
       saved_in_flight, setup.sampler) if has_in_flight else None
-  if setup.resumed_with:
-    hosts.say(f"{folder} began with other values than {setup.resumed_with}: "
-              "the last bits of its results may differ from here on")
-  history = history_of(past_records)
+  history = history_lib.history_of(past_records)
   if hosts.first():  # a kill may have left later steps: they will be repeated
-    checkpoint.delete_others(os.path.join(folder, BEST),
+    checkpoint.delete_others(os.path.join(folder, history_lib.BEST),
                              history.best and history.best[1])
   hosts.gather(None)  # until they are gone
   return State(train, in_flight, history), past_records
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+  """How a run begins in a workdir."""
+
+  setup: Setup  # under the run id of the workdir
+  folder: str
+  kind: str  # "new", "branches", "resumes" or "extends"
+  text: str  # for the user
+  stored: workdir.Stored | None = None  # the run that resumes or is extended
+  branch: branch_lib.Branch | None = None  # of a run that branches
+
+
+def start_of(setup: Setup, folder: str, *, run_id: str | None = None,
+             evaluate: bool = False) -> Start:
+  """Whether a run is new in a workdir, branches, resumes or extends it.
+
+  `run_id` is of a new workdir; None: the hash of what decides the results. A
+  run that is evaluated is not extended. Reads, and writes nothing.
+
+  Raises:
+    InputError: the workdir holds another run, or one that has decayed.
+  """
+  stored = workdir.read_config(folder) if workdir.is_claimed(folder) else None
+  ours = stored_as(setup, run_id)
+  if stored and stored.identity != ours.identity:
+    if evaluate or not _extends(setup, stored):
+      raise InputError(workdir.conflict(folder, stored, ours,
+                                        experiment.identity))
+    check_extension(setup, folder, stored)
+  setup = dataclasses.replace(
+      setup, run_id=(stored or ours).run_id, resumed_with=", ".join(
+          _changes(setup, stored, experiment.last_bits)) or None)
+  if not evaluate and (branch := branch_lib.longest(setup, folder)):
+    return Start(setup, folder, "branches", branch.text, branch=branch)
+  if stored is None:
+    return Start(setup, folder, "new", f"{folder}: a new run" + "".join(
+        f"; {other} holds its first {C:,} rollouts, and --workdir={other} "
+        "extends them" for C, other in _extendable(setup, folder)[-1:]))
+  kind, text = "resumes", f"{folder} holds this run"
+  if stored.identity != ours.identity:
+    C = stored.config["alloc"]["C"]
+    kind, text = "extends", f"{text} with alloc.C={C}: it is extended"
+  free = ", ".join(_changes(setup, stored, experiment.free))
+  changes = ", ".join(f"{values} ({effect})" for values, effect in (
+      (setup.resumed_with, "may change the last bits of results"),
+      (free, "decides no result")) if values)
+  return Start(setup, folder, kind, text + (
+      f", with other values: {changes}" if changes else ""), stored)
+
+
+def stored_as(setup: Setup, run_id: str | None = None) -> workdir.Stored:
+  """The config.json of a new run."""
+  identity = workdir.hash_of(setup.identity)
+  return workdir.Stored(run_id or identity, identity, setup.model_sha256,
+                        setup.config)
 
 
 def _extends(setup: Setup, stored: workdir.Stored) -> bool:
@@ -185,7 +195,7 @@ def check_extension(setup: Setup, folder: str, shorter: workdir.Stored) -> None:
         "another --workdir, or train with decay=0.0 to extend a run")
 
 
-def extendable(setup: Setup, folder: str) -> list[tuple[int, str]]:
+def _extendable(setup: Setup, folder: str) -> list[tuple[int, str]]:
   """(C, folder) of the runs beside `folder` that are this one, but shorter."""
   if setup.e.recipe.optimizer.decay:
     return []
@@ -194,51 +204,33 @@ def extendable(setup: Setup, folder: str) -> list[tuple[int, str]]:
                 if _extends(setup, stored))
 
 
-def as_stored(setup: Setup, folder: str, *, run_id: str | None = None,
-              evaluate: bool = False) -> tuple[Setup, workdir.Stored | None]:
-  """The setup under the run id of a workdir, and the run that it extends.
-
-  `run_id` is of a new workdir; None: the hash of what decides the results. A
-  run that is evaluated is not extended.
-  """
-  stored = workdir.read_config(folder) if workdir.is_claimed(folder) else None
-  shorter = stored if stored and not evaluate and _extends(
-      setup, stored) else None
-  if shorter:
-    check_extension(setup, folder, shorter)
-  identity, resumed_with = workdir.hash_of(setup.identity), None
-  if stored and (stored.identity == identity or shorter):
-    run_id, resumed_with = stored.run_id, _resumed_with(setup, stored)
-  return dataclasses.replace(setup, run_id=run_id or identity,
-                             resumed_with=resumed_with), shorter
-
-
-def _resumed_with(setup: Setup, stored: workdir.Stored) -> str | None:
-  """The values that change rounding and are not those of config.json."""
-  values, before = map(experiment.last_bits, (setup.config, stored.config))
-  return ", ".join(f"{name}={value}" for name, value in values.items()
-                   if name not in before or value != before[name]) or None
+def _changes(setup: Setup, stored: workdir.Stored | None, part) -> list[str]:
+  """The values of a part of the config that are not those of config.json."""
+  if stored is None:
+    return []
+  values, before = map(part, (
+      json.loads(json.dumps(setup.config)), stored.config))
+  return [f"{name}={value}" for name, value in values.items()
+          if name not in before or value != before[name]]
 
 
 @contextlib.contextmanager
-def claimed(setup: Setup, folder: str, *, run_id: str | None = None,
-            evaluate: bool = False):
-  """Yields the setup under the run id of the folder, which is locked.
+def claimed(start: Start):
+  """Locks the workdir of a run and yields the setup under its run id.
 
-  Every process must call. Arguments and errors: `as_stored`, workdir.claim.
+  Every process must call. Errors: see workdir.claim.
   """
-  setup, shorter = hosts.run_on_all_hosts(lambda: as_stored(
-      setup, folder, run_id=run_id, evaluate=evaluate))
-  if shorter:
-    hosts.say(f"{folder} holds this run with alloc.C="
-              f"{shorter.config['alloc']['C']}: it is extended")
-  config = setup.config
-  if shorter:  # config.json keeps the values with which the run began
-    config = shorter.config | {"alloc": config["alloc"]}
-  claim = workdir.claim(folder, workdir.Stored(
-      setup.run_id, workdir.hash_of(setup.identity), setup.model_sha256,
-      config), shorter and shorter.identity, deciding=experiment.identity)
+  setup, folder = start.setup, start.folder
+  ours, shorter = stored_as(setup, setup.run_id), None
+  if start.kind == "extends":  # config.json keeps the values of its beginning
+    shorter = start.stored.identity
+    ours = dataclasses.replace(ours, config=start.stored.config | {
+        "alloc": setup.config["alloc"]})
+  claim = workdir.claim(folder, ours, shorter, deciding=experiment.identity)
   with contextlib.ExitStack() as stack:
     hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))
     hosts.run_on_all_hosts(lambda: workdir.check_shared(folder, setup.run_id))
+    if start.branch:
+      hosts.run_on_all_hosts(lambda: hosts.first() and branch_lib.copy(
+          start.branch, folder, setup.run_id))
     yield setup

@@ -13,8 +13,9 @@ from isojax.rl import update as update_lib
 from isojax.run import programs
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import state as state_lib
+from isojax.run.history import History
 from isojax.run.setup import Setup
-from isojax.run.state import History, State
+from isojax.run.state import State
 from isojax.runtime import compilation, hosts, preemption, rng
 from isojax.runtime import mesh as mesh_lib
 from isojax.tasks import grader as grader_lib

@@ -16,7 +16,8 @@ import orbax.checkpoint as ocp
 
 from isojax.core import custom_function, evaluate, exit_codes
 from isojax.ledger import checkpoint, records
-from isojax.run import branch, evaluation
+from isojax.run import evaluation
+from isojax.run import history as history_lib
 from isojax.run import monitor as monitor_lib
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
@@ -63,7 +64,6 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
   `trace` is the folder of --profile; signals() yields the Stop.
   """
   hosts.say(monitor_lib.opening(setup))
-  branch.begin(setup, folder)
   compilation.announce(hosts.say)
   with open_run(setup, folder, trace, signals) as (setup, state, handles):
     try:
@@ -101,7 +101,7 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
     hosts.say(f"the run was complete: {state.history.rollouts} rollouts in "
               f"{handles.start} steps")
   if hosts.first():
-    path = os.path.join(folder, state_lib.RECORDS)
+    path = os.path.join(folder, history_lib.RECORDS)
     progress.show(monitor_lib.table(
         records.read(path), best=handles.best is not None
         and state.history.best[1] in handles.best.all_steps()))
@@ -130,7 +130,7 @@ def evaluate_if_due(setup: Setup, state: State, handles: RunHandles,
   return state
 
 
-def patience_message(patience: int, history: state_lib.History) -> str:
+def patience_message(patience: int, history: history_lib.History) -> str:
   avg, step = history.best
   return (f"ended at step {history.step} by eval.patience={patience}: no "
           f"evaluation since step {step} is above its avg of {avg:.4f}; with "
@@ -178,8 +178,8 @@ def add_record(setup: Setup, state: State, handles: RunHandles,
   return dataclasses.replace(state, history=history)
 
 
-def say_solved(setup: Setup, before: state_lib.History,
-               after: state_lib.History) -> None:
+def say_solved(setup: Setup, before: history_lib.History,
+               after: history_lib.History) -> None:
   """Reports the step after which fewer than Bp problems are unsolved."""
   Bp = setup.e.alloc.Bp
   unsolved_before, unsolved = (sum(~state_lib.solved_D(setup, history))
@@ -218,7 +218,7 @@ def keep_if_due(setup: Setup, state: State, handles: RunHandles) -> None:
     checkpoint.finish(handles.kept)
   if hosts.first() and handles.best is not None and history.best[1]:
     best, kept_best = (os.path.join(handles.folder, name) for name in (
-        state_lib.BEST, state_lib.KEPT_BEST))
+        history_lib.BEST, history_lib.KEPT_BEST))
     with records.convert_disk_errors(handles.folder):
       checkpoint.copy_step(best, kept_best, history.best[1], setup.run_id)
 
@@ -278,11 +278,11 @@ def custom_functions_hint(setup: Setup) -> str:
 @contextlib.contextmanager
 def open_run(setup: Setup, folder: str, trace: str | None, signals):
   """Yields the Setup with its learner, the State to resume, and RunHandles."""
-  e, store = setup.e, os.path.join(folder, state_lib.CHECKPOINTS)
+  e, store = setup.e, os.path.join(folder, history_lib.CHECKPOINTS)
   compiled = compilation.Count()
   with contextlib.ExitStack() as stack:  # closed in reverse
     ledger = stack.enter_context(records.open_ledger(os.path.join(
-        folder, state_lib.RECORDS))) if hosts.first() else None
+        folder, history_lib.RECORDS))) if hosts.first() else None
     setup = setup_lib.with_learner(setup)
     state, past_records = state_lib.restored(setup, ledger, folder)
     history = state.history
@@ -300,10 +300,10 @@ def open_run(setup: Setup, folder: str, trace: str | None, signals):
         manager=stack.enter_context(checkpoint.open_manager(
             store, keep=e.checkpoint.keep)),
         best=stack.enter_context(checkpoint.open_manager(
-            os.path.join(folder, state_lib.BEST), keep=None))
+            os.path.join(folder, history_lib.BEST), keep=None))
         if e.checkpoint.keep_best else None,
         kept=stack.enter_context(checkpoint.open_manager(
-            os.path.join(folder, state_lib.KEPT), keep=None))
+            os.path.join(folder, history_lib.KEPT), keep=None))
         if e.checkpoint.at else None,
         stop=stack.enter_context(signals()),
         alive_event=stack.enter_context(hosts.fail_together()))

@@ -26,6 +26,7 @@ from isojax.core.model_shape import BYTES, ModelShape
 from isojax.ledger import records
 from isojax.planner import machines
 from isojax.rl import packing
+from isojax.run import history as history_lib
 from isojax.run import programs, training
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
@@ -157,10 +158,10 @@ def measure_hard(row: SuiteRow) -> dict:
   with tempfile.TemporaryDirectory() as folder:
     start, folder = time.perf_counter(), f"{folder}/run"
     setup = setup_lib.setup_of(values)
-    with state_lib.claimed(setup, folder) as setup:
+    with state_lib.claimed(state_lib.start_of(setup, folder)) as setup:
       training.train(setup, folder)
     seconds = time.perf_counter() - start
-    lines = records.read(f"{folder}/{state_lib.RECORDS}")
+    lines = records.read(f"{folder}/{history_lib.RECORDS}")
   train = [r for r in lines if r["kind"] == "train"]
   return {
       "seconds": [seconds], "rollouts": train[-1]["rollouts"],

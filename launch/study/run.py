@@ -15,7 +15,7 @@ from launch.study import arms, ledger
 
 def read_part(path: str) -> arms.Part:
   """The part of --config=FILE:PART."""
-  path, _, name = config_file.shipped(path).partition(":")
+  path, _, name = config_file.found(path).partition(":")
   module = runpy.run_path(path)
   if not name or "get_study" not in module:
     raise InputError(f"--config={path}: no part, or no get_study; expected "
