@@ -29,15 +29,18 @@ COMPARED_STEP = (32, 128)  # (Bp, n): meshes are compared on this usual step
 
 
 def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
-               accelerator: Accelerator) -> bool:
-  """Whether isojax computes this attention with a fused kernel."""
+               length: int, accelerator: Accelerator) -> bool:
+  """Whether isojax computes this attention with a fused kernel.
+
+  `length`: slots of the longest row, prompt and new tokens.
+  """
   platform = accelerator.platform
-  obstacles = kernels.obstacles(  # ACCELERATORS has no GPU older than 8.0
-      platform, capability=8.0 if platform == "gpu" else None,
+  obstacles = kernels.obstacles(
+      platform,
+      capability=accelerator.capability if platform == "gpu" else None,
       H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
-      window=0, length=0)
-  # ModelShape does not tell sliding windows and caps: those of Gemma alone
-  # are known, not the windows that a few Qwen2 have.
+      window=length if shape.window is None else shape.window, length=length)
+  # ModelShape does not tell the windows and caps of Gemma.
   return (attention != "einsum" and not shape.family.gemma
           and None in obstacles.values())
 
