@@ -14,6 +14,7 @@ import collections
 from collections.abc import Callable, Iterator
 import dataclasses
 import math
+import os
 import re
 import time
 import typing
@@ -22,11 +23,12 @@ from absl import flags
 import jax
 import numpy as np
 
-from isojax.core import config_flag
+from isojax.core import config_flag, model_shape
 from isojax.core import memory as memory_lib
 from isojax.errors import InputError
 from isojax.models import decoder, hf_config
 from isojax.models import lora as lora_lib
+from isojax.planner import cost, machines, prices, request
 from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
@@ -84,10 +86,11 @@ class Target:
 
 def case(config, topology: str, *, largest: bool) -> Target:
   """The case of a config and topology; InputError if either is invalid."""
-  devices = topology_lib.devices(topology)
   e = experiment_lib.load(config)
-  mesh = topology_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
+  check_mesh(config, folder, topology)
+  devices = topology_lib.devices(topology)
+  mesh = mesh_lib.make_mesh(e.mesh, devices)
   policy = inputs.BasePolicy(folder, None, EOS, decoder.Transformer(
       hf_config.read(folder), mesh))
   experiment_lib.check_sampler(
@@ -104,6 +107,23 @@ def case(config, topology: str, *, largest: bool) -> Target:
     planned = estimated(e, policy.model, slots, rows, sampler.weights_gathered,
                         pages=sampler.pages).program_bytes
   return Target(e, policy.model, sampler, planned, notes, hbm)
+
+
+def check_mesh(config, folder: str, topology: str) -> None:
+  """InputError if the config's mesh is not of the machine, with the fastest.
+
+  Answers are assumed to have the planner's share of the longest.
+  """
+  machine = dataclasses.replace(machines.machine(topology),
+                                gpu_share=machines.gpu_share(os.environ))
+  path = os.path.join(folder, "config.json")
+  shape = model_shape.model_shape(request.load_json(
+      path, "a Hugging Face config.json"), path=path)
+  S, T = config.sampler.max_prompt_tokens, config.sampler.max_new_tokens
+  workload = prices.workload_of(config, None, shape, machine, cost.Lengths(
+      S * memory_lib.MEAN_PROMPT, T * memory_lib.MEAN_RESPONSE, S, T))
+  prices.check_mesh(config, shape, workload, machine,
+                    most=config.sampler.slots)
 
 
 def microbatch_rows(e: experiment_lib.Experiment, G: int) -> int:

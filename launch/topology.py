@@ -10,7 +10,6 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.planner import machines
-from isojax.runtime import mesh as mesh_lib
 
 # A GPU as XLA describes it: its GpuTargetConfigProto as text.
 TARGET = """
@@ -95,17 +94,6 @@ def gpus(card: dict, hosts: int, gpus_per_host: int):
   return topologies.get_topology_desc(
       card["name"], platform="cuda", target_config=TARGET.format(**card),
       topology=f"1x{hosts}x{gpus_per_host}").devices  # 1 slice of all hosts
-
-
-def mesh_on(cfg: mesh_lib.MeshConfig, chips, topology: str):
-  """The config's mesh over all chips; InputError if their numbers differ."""
-  if cfg.size != len(chips):
-    raise InputError(
-        f"mesh {cfg} needs {cfg.size} devices, but --topology={topology} has "
-        f"{len(chips)}; set --config.mesh.data, .fsdp and .tensor to a product "
-        f"of {len(chips)}, such as data=1 fsdp={len(chips)} tensor=1; "
-        "launch.plan --machine names the fastest")
-  return mesh_lib.make_mesh(cfg, chips)
 
 
 # How libtpu reports that a program does not fit: bytes used, bytes available.

@@ -34,8 +34,12 @@ class Row:
   @property
   def decay(self) -> float | None:
     """recipe.optimizer.decay, if the row sets it."""
-    recipe = self.settings["recipe"] if "recipe" in self.settings else {}
-    return recipe["optimizer"]["decay"] if "optimizer" in recipe else None
+    node = self.settings
+    for key in ("recipe", "optimizer", "decay"):
+      if key not in node:
+        return None
+      node = node[key]
+    return node
 
 
 def merged(settings: dict, more: dict) -> dict:

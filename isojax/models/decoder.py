@@ -352,7 +352,7 @@ class Transformer(nn.Module):
   def head(self, hidden_BxTxD):
     """Logits [B, T, V] in float32."""
     weight_VxD = self.embed_VxD if self.cfg.tied else self.head_VxD
-    return precision_lib.of_head(logits, self.head_dtype)(
+    return precision_lib.traced_head(logits, self.head_dtype)(
         hidden_BxTxD, weight_VxD, self.cfg)
 
   def initialize(self):

@@ -128,6 +128,8 @@ def make(request: Request) -> Plan:
   make_rows = _rows_of_sweep if request.cells.sweep else _rows_of_advice
   rows, messages = make_rows(request, q, cost_model)
   rows, notes = with_config(request.config, rows)
+  messages = dataclasses.replace(messages, warnings=(
+      *messages.warnings, *adapter_rate(request.config)))
   settings = prices.settings_of(request, cost_model)
   rows = [dataclasses.replace(row, settings=plan_file.merged(
       settings, row.settings)) for row in rows]
@@ -139,7 +141,8 @@ def make(request: Request) -> Plan:
   messages = dataclasses.replace(messages, basis=(*messages.basis, *(
       ("config", note) for note in notes)))
   return Plan(tuple(rows), messages, cost_model, setting_of(
-      request.config, cost_model, D=problems.D, easy=easy))
+      request.config, cost_model, D=problems.D, easy=easy,
+      lora_rank=request.policy.lora_rank))
 
 
 def question(request: Request, law, cost_model: CostModel | None,
@@ -184,8 +187,22 @@ def rate_topic(request: Request, q: Question) -> tuple[str, str]:
           f"base_lr and base_batch of {source}")
 
 
+def adapter_rate(config) -> tuple[str, ...]:
+  """A warning for adapters at the rate of all weights."""
+  if config is None or not config.model.lora.rank:
+    return ()
+  base_lr, needed = config.recipe.optimizer.base_lr, PAPER_LR * LORA_LR
+  if base_lr >= needed / 2:
+    return ()
+  return (f"model.lora.rank={config.model.lora.rank} with recipe.optimizer."
+          f"base_lr={base_lr:g}, a rate of all weights: adapters take about "
+          f"{LORA_LR} times as much (huggingface/trl#4207, thinking-machines-"
+          "lab/tinker-cookbook#81): --config.recipe.optimizer.base_lr="
+          f"{needed:g}",)
+
+
 def setting_of(config, cost_model: CostModel | None, *, D: int | None,
-               easy: bool) -> export.Setting:
+               easy: bool, lora_rank: int | None) -> export.Setting:
   """What all runs share: the config's recipe, or GRPO, with KL if `easy`."""
   machine = {} if cost_model is None else dict(
       devices=cost_model.machine.chips, priced=True)
@@ -201,11 +218,15 @@ def setting_of(config, cost_model: CostModel | None, *, D: int | None,
             clip_low=loss.clip_low, clip_high=loss.clip_high,
             aggregation=loss.aggregation, temperature=sampler.temperature),
         uncarried=export.uncarried_keys(config.recipe), lr_factor=lr_factor,
-        **machine)
+        warmup=config.recipe.optimizer.warmup_steps,
+        decay=config.recipe.optimizer.decay,
+        average=config.recipe.optimizer.average,
+        lora_rank=config.model.lora.rank, lora_alpha=config.model.lora.alpha,
+        lora_targets=tuple(config.model.lora.targets), **machine)
   lengths = cost_model and cost_model.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
-      lengths and lengths.max_response, D, **machine)
+      lengths and lengths.max_response, D, lora_rank=lora_rank or 0, **machine)
 
 
 def _rows_of_advice(request: Request, q: Question,

@@ -11,6 +11,7 @@ import statistics
 
 from isojax.core import evaluate
 from isojax.core import model_shape as shape_lib
+from isojax.core.allocation import LORA_LR, PAPER_BATCH, PAPER_LR
 from isojax.core.format import duration, rounded
 from isojax.core.memory import DeviceBytes, Formats
 from isojax.core.shipped import shipped_path
@@ -83,14 +84,21 @@ def priced_workload(request: Request, train: list[dict] | None, kl: bool,
                 math.ceil(4 * response)),
         Formats(request.policy.dtype), Recipe(kl=kl),
         lora_rank=request.policy.lora_rank)
+  sampler = config.sampler
+  return workload_of(config, train, shape, machine, Lengths(
+      prompt, response, sampler.max_prompt_tokens, sampler.max_new_tokens))
+
+
+def workload_of(config, train: list[dict] | None, shape, machine,
+                lengths: Lengths) -> Workload:
+  """The workload of a step of a config."""
   sampler, loss = config.sampler, config.recipe.loss
   fused = memory.has_kernel(
       shape, attention=loss.attention, dtype=loss.dtype,
       tensor=config.mesh.tensor, accelerator=machine.accelerator,
       length=sampler.max_prompt_tokens + sampler.max_new_tokens)
   return Workload(
-      Lengths(prompt, response, sampler.max_prompt_tokens,
-              sampler.max_new_tokens),
+      lengths,
       Formats(loss.dtype, sampled=sampler.dtype,
               sampled_head=sampler.head_dtype,
               head=loss.head_dtype, reduce=loss.reduce_dtype),
@@ -166,22 +174,25 @@ def cost_model_of(request: Request, *, easy: bool,
         shape, workload, machine, rows=rows or 64 * machine.chips,
         efficiency=cost.calibrated_efficiency(shape, machine))
   else:
-    on_mesh = lambda mesh: of_config(
-        config, shape, workload, machine, mesh=mesh,
-        most=rows or config.sampler.slots, validation=validation)
-    mesh = Mesh(**config.mesh.to_dict())
-    check_mesh(mesh, machine, shape, on_mesh)
-    cost_model = on_mesh(mesh)
+    most = rows or config.sampler.slots
+    check_mesh(config, shape, workload, machine, most=most)
+    cost_model = of_config(
+        config, shape, workload, machine, mesh=Mesh(**config.mesh.to_dict()),
+        most=most, validation=validation)
   return as_measured(request, cost_model, train)
 
 
-def check_mesh(mesh: Mesh, machine: Machine, shape, on_mesh) -> None:
-  """InputError if a mesh is not of the machine: with the fastest that fits.
+def check_mesh(config, shape, workload: Workload, machine: Machine, *,
+               most: int) -> None:
+  """InputError if the config's mesh is not of the machine.
 
-  `on_mesh`: Mesh -> CostModel, or InputError if a step does not fit.
+  It names the fastest mesh on which a step fits. `most`: slots, at most.
   """
+  mesh = Mesh(**config.mesh.to_dict())
   if mesh.devices == machine.chips:
     return
+  on_mesh = lambda mesh: of_config(config, shape, workload, machine, mesh=mesh,
+                                   most=most, validation=0)
   fitting, why = [], ""
   for other in machine.meshes(shape.heads):
     try:
@@ -192,10 +203,16 @@ def check_mesh(mesh: Mesh, machine: Machine, shape, on_mesh) -> None:
            f"{machine.name} has {machine.chips}")
   if not fitting:
     raise InputError(f"{wrong}; none of its meshes fits: {why}")
-  best = min(fitting, key=lambda cost_model: cost_model.run(
-      *memory.COMPARED_STEP, 1).seconds).mesh
-  raise InputError(f"{wrong}; the fastest that fits: " + " ".join(
-      f"--config.mesh.{name}={size}" for name, size in vars(best).items()))
+  def seconds(cost_model):
+    try:
+      return cost_model.run(*memory.COMPARED_STEP, 1).seconds
+    except InputError:  # float32 on a TPU, whose peak is not published
+      return math.inf
+
+  best = min(fitting, key=seconds)
+  which = "the fastest" if seconds(best) < math.inf else "one"
+  raise InputError(f"{wrong}; {which} that fits: " + " ".join(
+      f"--config.mesh.{name}={size}" for name, size in vars(best.mesh).items()))
 
 
 def settings_of(request: Request, cost_model: CostModel | None) -> dict:
@@ -217,6 +234,10 @@ def settings_of(request: Request, cost_model: CostModel | None) -> dict:
   needed = memory.memory(cost_model, memory.MOST_ROWS, cost_model.rows)
   free = needed.available - sum(needed.always.values())
   settings["model"]["path"] = request.model_path
+  optimizer = {}
+  if w.lora_rank:  # a file's rate is that of all weights
+    optimizer = {"optimizer": {"base_lr": PAPER_LR * LORA_LR,
+                               "base_batch": PAPER_BATCH}}
   return settings | {
       "sampler": {
           "slots": cost_model.rows, "dtype": w.formats.sampled,
@@ -225,7 +246,7 @@ def settings_of(request: Request, cost_model: CostModel | None) -> dict:
           "max_new_tokens": w.lengths.max_response},
       "recipe": {"loss": {
           "microbatch_tokens": cost_model.micro_rows * w.lengths.max_response,
-          "dtype": w.formats.compute, "remat": w.remat}}}
+          "dtype": w.formats.compute, "remat": w.remat}} | optimizer}
 
 
 def stratum_cost(cost_model: CostModel | None, D: int) -> str:

@@ -23,10 +23,10 @@ from isojax.sampling.flight import (
   BatchRule,
   CompletedBatch,
   GroupProgress,
+  GroupSource,
   GroupTable,
   InFlightState,
   Items,
-  Source,
 )
 from isojax.sampling.sizes import Sizes, smallest
 from isojax.types import Candidates, Drawn, Prompts, Rollouts, Rows
@@ -47,7 +47,7 @@ class ItemStore:
     version_RxT: the versions that drew the tokens of the first R items.
   """
 
-  def __init__(self, state: InFlightState, source: Source,
+  def __init__(self, state: InFlightState, source: GroupSource,
                groups: GroupTable, *, version: int, T: int,
                interrupt: interrupt_lib.Interrupt | None):
     E = len(groups.n_E)
@@ -230,8 +230,8 @@ class Scheduler:
     done: items that are complete and not yet reported.
   """
 
-  def __init__(self, state: InFlightState, source: Source, rule: BatchRule, *,
-               version: int, sizes: Sizes, G: int,
+  def __init__(self, state: InFlightState, source: GroupSource,
+               rule: BatchRule, *, version: int, sizes: Sizes, G: int,
                interrupt: interrupt_lib.Interrupt | None):
     self.sizes, self.prompts = sizes, source.prompts
     self._layout, self.evicted_count = state.sampler_layout, 0

@@ -123,10 +123,14 @@ def test_without_the_compiler_of_an_accelerator(monkeypatch, modules, name,
 
 
 def test_a_mesh_that_is_not_the_slice():
-  cfg = mesh_lib.MeshConfig(data=1, fsdp=8, tensor=1)
-  with pytest.raises(InputError, match="fsdp=8 x tensor=1 needs 8 devices, but "
-                     "--topology=v5e:2x2 has 4; .*fsdp=4"):
-    topology_lib.mesh_on(cfg, jax.devices(), "v5e:2x2")
+  """Before libtpu is needed; tensor divides the embedded policy's heads."""
+  with pytest.raises(InputError, match="fsdp=8 tensor=1 are 8 devices, v5e:2x2 "
+                     "has 4; one that fits: --config.mesh.data="):
+    compile_lib.case(small(fsdp=8), "v5e:2x2", largest=False)
+  config = small(fsdp=8)
+  config.sampler.dtype = config.recipe.loss.dtype = "bfloat16"
+  with pytest.raises(InputError, match="; the fastest that fits: --config"):
+    compile_lib.case(config, "v5e:2x2", largest=False)
 
 
 def test_the_widest_microbatch():

@@ -182,6 +182,8 @@ def test_a_plan_carries_what_it_priced():
   assert adapters.config["model"]["lora"]["rank"] == 16
   assert adapters.lr == pytest.approx(
       1e-5 * (adapters.allocation.B / 1024) ** 0.5)
+  optimizer = adapters.config["recipe"]["optimizer"]
+  assert optimizer == dict(base_lr=pytest.approx(1e-5), base_batch=1024)
   of_own, = of_config(config={"mesh.tensor": 1, "mesh.fsdp": 16}).rows
   assert of_own.config["mesh"] == dict(data=1, fsdp=16, tensor=1)
   assert of_own.config["sampler"] == dict(slots=128)
@@ -193,6 +195,27 @@ def test_a_mesh_that_is_not_the_machine_s_names_the_fastest():
                      "8xh100 has 8; the fastest that fits: --config.mesh.data"
                      "="):
     of_config(machine="8xh100")
+
+
+def test_a_remedy_works_with_and_without_a_config():
+  short = dict(machine="v5e-8", response_tokens=200.0, prompt_tokens=100.0)
+  with pytest.raises(InputError, match=r"it fits with LoRA \(--lora_rank=16\)"):
+    ask(**HOURS | short)
+  assert ask(**HOURS | short, lora_rank=16).rows
+  small = {"mesh.fsdp": 8, "mesh.tensor": 1, "sampler.slots": 8,
+           "sampler.max_prompt_tokens": 400, "sampler.max_new_tokens": 800,
+           "recipe.loss.microbatch_tokens": 8192}
+  with pytest.raises(InputError, match=r"LoRA \(--config.model.lora.rank=16"):
+    of_config("v5e-8", small, response_tokens=200.0)
+
+
+def test_adapters_have_a_rate_of_their_own():
+  at = lambda **lora: of_config(config={
+      "mesh.tensor": 1, "mesh.fsdp": 16} | lora).table()
+  lora = {"model.lora.rank": 16}
+  assert "--config.recipe.optimizer.base_lr=1e-05" in at(**lora)
+  assert "trl#4207" not in at()
+  assert "trl#4207" not in at(**lora | {"recipe.optimizer.base_lr": 1e-5})
 
 
 def test_n_follows_the_speed_of_a_config():
