@@ -85,8 +85,9 @@ def main(argv) -> None:
   fit_options = options()
   log_flags.make_writable(_OUT.value)
   path = os.path.join(_OUT.value, "fit.json")
-  document = fit_json.of_rows(study, rows, selection, fit_options,
-                              notes=more + study_notes + notes, path=path)
+  document = fit_json.study_document(
+      study, rows, selection, fit_options, notes=more + study_notes + notes,
+      path=path)
   html.save(document, _OUT.value)
   print(html.summary(document))
   print(f"wrote {path}, the figures and report.html in "

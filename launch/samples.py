@@ -70,6 +70,7 @@ def chat(folder: str) -> None:
       except InputError as error:  # such as a question that is too long
         say(f"isojax: {error}")
     say("> ", end="")
+  say()
 
 
 def main(argv) -> None:

@@ -260,8 +260,10 @@ def open_measure(cfg: Split, policy: inputs.BasePolicy):
         temperature=cfg.sampler.temperature, top_p=cfg.sampler.top_p,
         ended=lambda items, _: advance(len(items.number_R)))
     graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))
-    for line in grader_lib.first_lines(graded.lost):
-      progress.say(f"counted as incorrect: {line}")
+    grader_lib.check_raised(graded, cfg.grader)
+    if graded.lost:
+      progress.say("counted as incorrect: "
+                   + grader_lib.in_one_line(graded.lost))
     correct_P = (graded.correct_B.reshape(-1, n) == 1).sum(axis=1)
     tokens_P = rollouts.len_R.reshape(-1, n).mean(axis=1)
     return [pass_counts.PassCount(*pair) for pair in zip(

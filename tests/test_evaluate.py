@@ -81,3 +81,17 @@ def test_an_evaluation_is_due_once_after_each_threshold(evaluated, rollouts,
                                                         want):
   due = (0, 100, 200, 350)
   assert evaluate.is_due(due, evaluated, rollouts) == want
+
+
+def test_answers_without_a_verdict_are_in_no_mean():
+  """Of two problems half of the judged answers are correct, of one none is."""
+  judged = [[1, 1, 0], [0, 1, 1], [0, 0, 0]]
+  got = evaluate.at_k(np.array([[1.0, 0, 0], [1, 1, 0], [0, 0, 0]]),
+                      [["a", "b", ""], ["", "a", "a"], [""] * 3], judged)
+  assert (got["k"], got["judged"], got["correct"]) == (3, 4, [1, 1, 0])
+  assert [got[name] for name in ("avg", "best", "worst", "maj")] == [
+      0.5, 1.0, 0.0, 0.5]
+  with pytest.raises(ValueError, match="no answer is judged"):
+    evaluate.at_k(np.ones((2, 1)), [["a"], ["a"]], np.zeros((2, 1)))
+  record = lambda lost: {"k": 10, "correct": [0] * 10, "judged": 100 - lost}
+  assert evaluate.is_judged(record(2)) and not evaluate.is_judged(record(3))

@@ -208,6 +208,7 @@ IN_FLIGHT = dict(
     (dict(recipe__filter__solved_rate=1.5), r"a pass rate in \(0, 1\]"),
     (dict(recipe__optimizer__batch="all"), "expected one of sampled, trained"),
     (dict(eval__k=0), "k=0"),
+    (dict(eval__k=10_000_000), "k=10000000: expected 1 to 10,000"),
     (dict(checkpoint__keep=0), "keep=0"),
     (dict(task__prompt__template="solve:"), "has no {question}"),
     (dict(task__prompt__chat=True), "no chat template"),

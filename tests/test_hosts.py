@@ -166,8 +166,8 @@ for polls in range(100_000):
 out["polls"], out["seconds"] = polls, time.monotonic() - begun
 out["checks"] = len(checks)
 print(json.dumps(out), flush=True)
-with hosts.fail_together() as alive_event:
-  alive_event.set()
+with hosts.fail_together() as past_first_save:
+  past_first_save.set()
   if i == 1:
     raise InputError("the disk is full")
   hosts.gather("nobody answers")

@@ -27,7 +27,7 @@ def sampled(judged_B, n_P) -> rollouts_lib.Sampled:
           tokens, np.arange(1, B + 1), np.ones(B, bool),
           np.zeros(tokens.shape, np.float32), np.ones(B, np.float32)),
       Graded(np.ones(B), np.ones(B), [""] * B, np.array(judged_B, bool),
-             [{} for _ in range(B)], []), (0.0, 0), 0.0, 0)
+             np.zeros(B, bool), [{} for _ in range(B)], []), (0.0, 0), 0.0, 0)
 
 
 def test_rollouts_without_a_verdict_leave_their_group():

@@ -66,8 +66,9 @@ def test_a_long_task_is_silent_at_first_then_has_rate_and_eta(
 
 
 def evaluation(step, avg):
-  return {"kind": "eval", "step": step, "k": 2, "correct": [0] * 5,
-          "eval_set": "hard/validation", "current": None} | {
+  return {"kind": "eval", "step": step, "k": 2, "judged": 10,
+          "correct": [0] * 5, "eval_set": "hard/validation",
+          "current": None} | {
               f"{name}{end}": avg for name in monitor.METRICS
               for end in ("", "_se")}
 

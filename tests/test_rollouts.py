@@ -2,6 +2,7 @@
 """
 
 import dataclasses
+import shutil
 import threading
 import time
 
@@ -12,14 +13,16 @@ import pytest
 from configs import hard
 from isojax.errors import InputError
 from isojax.rl import advantages, rewards
+from isojax.run import evaluation
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
 from isojax.runtime import preemption, rng
-from isojax.sampling import flight
+from isojax.sampling import flight, interrupt
 from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import strata as strata_lib
 from isojax.tasks.grader import Graded
 from isojax.types import Prompts
-from tests import short_runs
+from tests import few, short_runs
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +82,7 @@ def test_solved_by_hand():
   solved = lambda rate: rollouts_lib.newly_solved(rollouts_lib.Sampled(
       Prompts(np.zeros((4, 5)), np.full(4, 5), np.array([30, 10, 20, 40])),
       np.array([16, 16, 16, 0]), None,
-      Graded(np.array(correct, float), None, None, None, None, None),
+      Graded(np.array(correct, float), *[None] * 6),
       (0.0, 0), 0.0, 0), rate=rate)
   assert solved(0.9) == [30, 20]  # and not 40, which has no verdict
   assert solved(15 / 16) == [30, 20]
@@ -162,6 +165,54 @@ def test_other_slots_than_those_of_the_checkpoint_are_refused(of_flight):
   with pytest.raises(InputError, match="had 24 slots, 0 pages and 1 row shards"
                      ".* admit 30 slots"):
     rollouts_lib.restored_in_flight(other, sampler)
+
+
+def test_a_rollout_is_interrupted_at_the_length_of_its_problem():
+  """In flight, where the problems of a step are not sorted."""
+  setup = setup_lib.prepare(short_runs.config("in_flight", sampler=dict(
+      interrupt=dict(phrase="-1", low=2, high=12))))
+  e, D, count = setup.e, len(setup.train.id_P), 0
+  step_of = {int(setup.train.id_P[i]): step for step in range(e.alloc.M)
+             for i in prompts_lib.indices_at(
+                 seed=e.seed, step=step, Bp=e.alloc.Bp, D=D)}
+  in_flight = rollouts_lib.restored_in_flight(None, setup.sampler)
+  params = setup_lib.base_params(setup)
+  with rollouts_lib.grading(setup) as grader:
+    for step in range(3):
+      got, _, in_flight = rollouts_lib.sample_step(
+          setup, grader, params, in_flight, step=step, n=e.alloc.n,
+          left=e.alloc.C, solved_D=np.zeros(D, bool), stop=preemption.Stop())
+      length_B = np.concatenate([
+          interrupt.lengths(e.sampler.interrupt, seed=e.seed,
+                            step=step_of[int(i)], id_P=[i], n=e.alloc.n)
+          for i in got.prompts.id_P])
+      cut_B = got.rollouts.interrupted_R
+      first_B = np.asarray(got.rollouts.forced_RxT).argmax(axis=1)
+      assert (first_B == length_B)[cut_B].all()
+      assert (got.rollouts.len_R <= length_B)[~cut_B].all()  # ended before
+      count += cut_B.sum()
+  assert count > 20
+
+
+def test_a_test_split_says_what_it_drops_and_is_no_problem_of_the_run(
+    tmp_path, capfd):
+  def on_test(rows):
+    strata_lib.write_test(path, header, [
+        {"split": "test", "id": i, "question": question, "answer": answer,
+         "correct": 0} for i, (question, answer) in enumerate(rows)])
+    return evaluation.on_split(setup, "test")
+
+  path = str(shutil.copy(few.hard(), tmp_path / "s.jsonl"))
+  setup = setup_lib.prepare(short_runs.config("hard", task=dict(stratum=path)))
+  header = {name: setup.stratum.header[name] for name in (
+      "stratum", "task", "n")}
+  fits, known = ("1 2 3=6", "1+2+3"), setup.stratum.train[0]
+  long = ("1 2 3 4 5 6 7=28", "1+2+3+4+5+6+7")
+  assert [p.question for p in on_test([fits, long]).stratum.validation] == [
+      fits[0]]
+  assert "dropped 1 of 2 test problems" in capfd.readouterr().err
+  with pytest.raises(InputError, match="1 of 2 questions are training or val"):
+    on_test([fits, (known.question, known.answer)])
 
 
 # --- grading behind decoding ---

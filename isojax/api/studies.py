@@ -44,15 +44,15 @@ class Logs:
             run.step_E, run.C_E, run.reward_E, strict=True)])
 
   def __repr__(self) -> str:
-    s = self.study
-    lines = [f"{many(len(s.runs), 'run')} of {s.model} on {s.eval_set}: "
-             f"{s.metric} against {s.axis}"]
-    for Bp, n in s.configurations:
-      runs = s.runs_of(Bp, n)
+    study = self.study
+    lines = [f"{many(len(study.runs), 'run')} of {study.model} on "
+             f"{study.eval_set}: {study.metric} against {study.axis}"]
+    for Bp, n in study.configurations:
+      runs = study.runs_of(Bp, n)
       lines.append(
           f"  Bp {Bp}, n {n}: {many(len(runs), 'run')}, "
-          f"{many(sum(len(r.C_E) for r in runs), 'evaluation')}, {s.symbol} to "
-          f"{max(r.C_E[-1] for r in runs):,.0f}")
+          f"{many(sum(len(r.C_E) for r in runs), 'evaluation')}, "
+          f"{study.symbol} to {max(r.C_E[-1] for r in runs):,.0f}")
     return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
 
@@ -262,7 +262,7 @@ def fit(study, *, points: str = _OPTIONS.points.select,
   options = dataclasses.replace(
       _OPTIONS, form=form, draws=draws, margin=margin, points=curves.PointRule(
           select=points, ema=ema, min_C=min_C, bin_width=bin_width))
-  return Law(fit_json.of_rows(
+  return Law(fit_json.study_document(
       study.study, list(study._rows), study._selection, options,
       notes=list(study.notes), path="fit/fit.json"))
 

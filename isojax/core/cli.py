@@ -83,8 +83,8 @@ def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
       return code
     except InputError as error:
       sys.stderr.write(f"isojax: {error}\n")
-      _leave_waiting_threads(exit_codes.of(error))
-      return exit_codes.of(error)
+      _leave_waiting_threads(exit_codes.exit_code(error))
+      return exit_codes.exit_code(error)
     except SystemExit as error:
       if error.code not in (None, 0):
         raise

@@ -53,7 +53,7 @@ def read_config(path: str) -> config_dict.ConfigDict:
 
 
 def _place(error: Exception) -> str:
-  """FILE:LINE: of the last frame outside of libraries; "" without one."""
+  """FILE:LINE: of the last frame outside libraries; "" without one."""
   places = [(frame.filename, frame.lineno)
             for frame in traceback.extract_tb(error.__traceback__)
             if not re.search(  # config_f: config_file.py and config_flag.py

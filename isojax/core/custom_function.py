@@ -55,7 +55,8 @@ def with_line(path: str, error: Exception) -> InputError:
   lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
            if frame.filename == path]
   place = f"{path}:{lines[-1]}" if lines else path
-  return InputError(f"{place}: {type(error).__name__}: {error}")
+  first, *_ = [*str(error).splitlines(), ""]  # jax adds paragraphs
+  return InputError(f"{place}: {type(error).__name__}: {first}")
 
 
 def definition(custom: dict[str, str]) -> str:

@@ -5,8 +5,12 @@ import collections
 
 import numpy as np
 
+# Share of the answers of an evaluation without a verdict, above which it
+# chooses no checkpoint and enters no fit: its means are over a part that the
+# judge chose.
+MAX_UNJUDGED = 0.02
 # The fields of `at_k`.
-FIELDS = ("k", "correct", *(name + suffix for name in (
+FIELDS = ("k", "judged", "correct", *(name + suffix for name in (
     "avg", "best", "worst", "maj") for suffix in ("", "_se")))
 
 
@@ -49,25 +53,42 @@ def mean_and_se(value_Q) -> tuple[float, float]:
   return float(value.mean()), float(value.std(ddof=1) / np.sqrt(len(value)))
 
 
-def at_k(reward_Qxk, votes_Qxk) -> dict:
+def is_judged(record: dict) -> bool:
+  """Whether enough answers of an evaluation have a verdict to rely on it."""
+  answers = len(record["correct"]) * record["k"]
+  return answers - record["judged"] <= MAX_UNJUDGED * answers
+
+
+def at_k(reward_Qxk, votes_Qxk, judged_Qxk=None) -> dict:
   """The evaluation fields of a record, from rewards in [0, 1].
 
   If all rewards are 0 or 1, avg, best and worst are the usual avg@k, pass@k and
   worst@k, and `correct` has counts. Otherwise best and worst are the highest
   and the lowest of the k rewards, and `correct` has their sum, a float.
+
+  An answer that is not judged (None: all are) is left out: a mean is over the
+  problems with a judged answer, and of a problem over its judged answers.
+  `correct` adds nothing for it, and its vote is "". ValueError: no answer is
+  judged.
   """
   reward = np.asarray(reward_Qxk, np.float64)
+  judged = (np.ones(reward.shape, bool) if judged_Qxk is None
+            else np.asarray(judged_Qxk, bool))
   k = reward.shape[1]
-  total = reward.sum(axis=1)
+  total = np.where(judged, reward, 0.0).sum(axis=1)
   correct = total.astype(int) if np.isin(reward, (0.0, 1.0)).all() else total
+  count = judged.sum(axis=1)
+  seen = count > 0
+  if not seen.any():
+    raise ValueError("no answer is judged")
   per_problem = {
-      "avg": reward.mean(axis=1),
-      "best": reward.max(axis=1),
-      "worst": reward.min(axis=1),
-      "maj": [majority(votes, r)
-              for votes, r in zip(votes_Qxk, reward, strict=True)],
+      "avg": total[seen] / count[seen],
+      "best": np.where(judged, reward, -np.inf).max(axis=1)[seen],
+      "worst": np.where(judged, reward, np.inf).min(axis=1)[seen],
+      "maj": [majority(votes, r) for votes, r, any_judged in zip(
+          votes_Qxk, reward, seen, strict=True) if any_judged],
   }
-  fields = {"k": k, "correct": correct.tolist()}
+  fields = {"k": k, "judged": int(count.sum()), "correct": correct.tolist()}
   for name, value_Q in per_problem.items():
     fields[name], fields[f"{name}_se"] = mean_and_se(value_Q)
   return fields
@@ -96,6 +117,8 @@ def is_due(due: tuple[int, ...], evaluated: int | None, rollouts: int) -> bool:
 
 def evaluations_since_best(avg_E: list[float]) -> int:
   """The number of evaluations after the best one; of ties, after the first."""
+  if not avg_E:
+    return 0
   return len(avg_E) - 1 - avg_E.index(max(avg_E))
 
 

@@ -14,5 +14,6 @@ INTERRUPTED = 130  # by Ctrl-C, as in shells
 UNREAD = 141  # the reader of the output, such as head, ended; as in shells
 
 
-def of(error: InputError) -> int:
+def exit_code(error: InputError) -> int:
+  """The exit code of a command that ends with this error."""
   return PREEMPTED if isinstance(error, OutOfReachError) else BAD_INPUT

@@ -31,12 +31,12 @@ def deciding(cls, values: dict) -> dict:
           for key, value in values.items() if key not in free}
 
 
-def of_kind(kind: dict, cls, values: dict) -> dict:
+def select(kind: dict, cls, values: dict) -> dict:
   """The part of a section whose fields decide as `kind`, such as LAST_BITS."""
   kinds = {field.name: dict(field.metadata)
            for field in dataclasses.fields(cls)}
   sections = _sections(cls)
-  return {key: value if kinds[key] else of_kind(kind, sections[key], value)
+  return {key: value if kinds[key] else select(kind, sections[key], value)
           for key, value in values.items() if key in kinds and (
               kinds[key] == kind or not kinds[key] and key in sections
               and isinstance(value, dict))}

@@ -14,7 +14,7 @@ from scipy import stats
 from isojax.errors import InputError
 from isojax.frontier import curves as curves_lib
 from isojax.frontier.curves import Curves, PointRule
-from isojax.frontier.study import FEWEST, Run, Study
+from isojax.frontier.study import FEWEST, Study, StudyRun
 
 QUANTILES = (0.025, 0.975)
 
@@ -49,7 +49,7 @@ class Options:
         raise InputError(f"{name}={value}: expected {expected}")
 
 
-# The paper leaves some steps open: docs/results.md compares choices.
+# The paper leaves some steps open: docs/fitting.md compares choices.
 DEFAULT = Options(
     points=PointRule(select="all", ema=0.0, min_C=0.0, bin_width=0.0),
     form="saturating_exponential", A_max=1.0, b_min=0.0, draws=1000, seed=0,
@@ -102,7 +102,7 @@ def resamples(study: Study, options: Options):
                     for S in counts]
 
 
-def _prepare(run: Run, points: PointRule):
+def _prepare(run: StudyRun, points: PointRule):
   """(C_E, value_ExQ) after the moving average and the cut at min_C."""
   value = run.value_ExQ if run.value_ExQ is not None else run.reward_E[:, None]
   if points.ema:

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from isojax.core.format import compact, rate
-from isojax.frontier.study import FEWEST, MAX_NOISE_SDS, Run, Study
+from isojax.frontier.study import FEWEST, MAX_NOISE_SDS, Study, StudyRun
 
 MIN_FALL_SE = 3.0  # standard errors
 # Standard errors; larger, because any of many evaluations may be low by chance.
@@ -50,12 +50,12 @@ class Fall:
     return f"{self.what}: {self.done}"
 
 
-def _name(run: Run | Fall) -> str:
+def _name(run: StudyRun | Fall) -> str:
   seed = "" if run.seed is None else f", seed {run.seed}"
   return f"run {run.run_id} (Bp {run.Bp}, n {run.n}{seed})"
 
 
-def errors_below(run: Run, best_E) -> np.ndarray | None:
+def errors_below(run: StudyRun, best_E) -> np.ndarray | None:
   """By how many standard errors each evaluation is below evaluation `best_E`.
 
   `best_E` is one index, or one for each evaluation. The standard errors are of
@@ -70,7 +70,7 @@ def errors_below(run: Run, best_E) -> np.ndarray | None:
                    out=np.where(lost_E > 0, np.inf, 0.0))
 
 
-def _below(run: Run, best_E, limit: float) -> np.ndarray:
+def _below(run: StudyRun, best_E, limit: float) -> np.ndarray:
   """Whether each evaluation is below evaluation `best_E` by more than a limit.
 
   `limit` is in standard errors. Without values per problem, it is the larger of
@@ -86,7 +86,7 @@ def _below(run: Run, best_E, limit: float) -> np.ndarray:
       MIN_FALL_REWARD, MAX_NOISE_SDS * run.noise if reliable else 0)
 
 
-def fall_start(run: Run) -> int | None:
+def fall_start(run: StudyRun) -> int | None:
   """The index of the evaluation at which a run begins to fall, or None."""
   best = run.reward_E.argmax()
   fallen_E = (np.arange(len(run.reward_E)) > best) & _below(
@@ -96,7 +96,7 @@ def fall_start(run: Run) -> int | None:
   return len(fallen_E) - int(fallen_E[::-1].argmin())  # the best does not fall
 
 
-def dip(run: Run) -> str | None:
+def dip(run: StudyRun) -> str | None:
   """Where a run that recovers was lowest, in words, or None."""
   if fall_start(run) is not None:
     return None

@@ -22,7 +22,7 @@ from isojax.core.format import (
 )
 from isojax.errors import InputError
 from isojax.frontier import bootstrap, collapse
-from isojax.frontier.study import from_rows, Run, Selection, Study
+from isojax.frontier.study import from_rows, Selection, Study, StudyRun
 
 SHARE = 0.99  # of the baseline's highest mean reward, as in PODS
 DRAWS = 4000  # bootstrap draws over runs
@@ -64,7 +64,7 @@ class Speedup:
     return "slower" if high < 1 else "not resolved"
 
 
-def make_recipe(name: str, runs: list[Run]) -> Recipe:
+def make_recipe(name: str, runs: list[StudyRun]) -> Recipe:
   """The runs at every x where one was evaluated and all have data.
 
   Runs that were not evaluated there are interpolated linearly.
@@ -192,23 +192,24 @@ def _factor(ratio: float | None) -> str:
   return "inf" if ratio is None else f"{ratio:.2f}x"
 
 
-def _cautions(baseline: Recipe, other: Recipe, s: Speedup):
+def _cautions(baseline: Recipe, other: Recipe, gain: Speedup):
   """Yields reasons to distrust the speed-up."""
   end = float(other.x_E[-1])
-  if baseline.x_E[0] == 0 and baseline.reward_SxE[:, 0].mean() >= s.threshold:
+  if (baseline.x_E[0] == 0
+      and baseline.reward_SxE[:, 0].mean() >= gain.threshold):
     yield ("the baseline's mean reward at the start is at or above T, so the "
            "speed-up says nothing")
-  if s.time is None:
+  if gain.time is None:
     highest = float(other.reward_SxE.mean(0)[other.x_E > 0].max())
     yield (f"the recipe's highest mean reward is {rate(highest)}, up to "
            f"{number(end)}" + (
                "; it ends before the baseline reaches T"
-               if end < s.baseline_time else
-               f", so its speed-up is below {_factor(s.baseline_time / end)}"))
-  elif s.never and s.never >= bootstrap.QUANTILES[0]:
-    yield (f"{s.never:.0%} of the draws never reach T; the interval is of the "
-           "others")
-  if s.never is None:
+               if end < gain.baseline_time else ", so its speed-up is below "
+               f"{_factor(gain.baseline_time / end)}"))
+  elif gain.never and gain.never >= bootstrap.QUANTILES[0]:
+    yield (f"{gain.never:.0%} of the draws never reach T; the interval is of "
+           "the others")
+  if gain.never is None:
     yield "no interval, because a recipe has one run: run two seeds of each"
 
 
@@ -225,23 +226,24 @@ def compared(baseline: tuple[list, list[str]], records: tuple[list, list[str]],
   base_study, base = _read_recipe("baseline", baseline[0], selection, notes)
   study, other = _read_recipe("recipe", records[0], selection, notes)
   _check_same(base_study, study)
-  s = speedup(base, other, share=share, seed=0)
+  gain = speedup(base, other, share=share, seed=0)
   rows = at_equal_compute(base, other)
-  notes = [*(f"caution: {text}" for text in _cautions(base, other, s)),
+  notes = [*(f"caution: {text}" for text in _cautions(base, other, gain)),
            *dict.fromkeys(notes)]
   document = {
       "axis": axis, "metric": base_study.metric, "share": share, "equal": rows,
-      "speedup": dataclasses.asdict(s) | {"verdict": s.verdict}, "notes": notes
+      "speedup": dataclasses.asdict(gain) | {"verdict": gain.verdict},
+      "notes": notes
   } | {key: {"name": recipe.name, "x": recipe.x_E.tolist(),
              "reward": recipe.reward_SxE.mean(0).tolist(),
              "reward_of_runs": recipe.reward_SxE.tolist()}
        for key, recipe in (("baseline", base), ("recipe", other))}
   unit = axis.replace("_", " ")
-  time = "never for the recipe" if s.time is None else (
-      f"{number(s.time)} for the recipe: {_factor(s.ratio)}"
-      + (f" {pair(s.interval, _factor)}" if s.interval else "")
-      + f", {s.verdict}; the spacing of the evaluations admits "
-      f"{' to '.join(map(_factor, s.between))}")
+  time = "never for the recipe" if gain.time is None else (
+      f"{number(gain.time)} for the recipe: {_factor(gain.ratio)}"
+      + (f" {pair(gain.interval, _factor)}" if gain.interval else "")
+      + f", {gain.verdict}; the spacing of the evaluations admits "
+      f"{' to '.join(map(_factor, gain.between))}")
   return document, "\n".join([
       "; ".join(f"{recipe.name}: {many(len(recipe.reward_SxE), 'run')}"
                 for recipe in (base, other)),
@@ -250,6 +252,6 @@ def compared(baseline: tuple[list, list[str]], records: tuple[list, list[str]],
           [compact(r["C"]), rate(r["baseline"]), rate(r["recipe"]),
            signed(r["difference"]), pair(r["interval"], signed)]
           for r in rows]),
-      f"{unit} to T = {s.threshold:.4f}, {share:g} of the baseline's highest "
-      f"mean: {number(s.baseline_time)} for the baseline, {time}",
+      f"{unit} to T = {gain.threshold:.4f}, {share:g} of the baseline's "
+      f"highest mean: {number(gain.baseline_time)} for the baseline, {time}",
       *(f"  {note}" for note in notes)])

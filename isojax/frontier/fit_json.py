@@ -216,8 +216,9 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
   return content | {"id": identity.content_id(content)}
 
 
-def of_rows(study: Study, rows: list[LogRow], chosen: Selection,
-            options: bootstrap.Options, *, notes: list[str], path: str) -> dict:
+def study_document(study: Study, rows: list[LogRow], chosen: Selection,
+                   options: bootstrap.Options, *, notes: list[str],
+                   path: str) -> dict:
   """The document of a study, with the best n by its other metrics."""
   fit, others = analysis.analyse(study, options), []
   for metric in base.METRICS:

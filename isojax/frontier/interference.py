@@ -4,7 +4,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from isojax.frontier.bootstrap import QUANTILES
-from isojax.frontier.study import Run
+from isojax.frontier.study import StudyRun
 
 
 def polarisation(correct_Q, k: int) -> float:
@@ -36,7 +36,8 @@ def uniform_progress(mean0: float, rho0: float, mean: float) -> float:
   return float(np.var(shifted(rise)) / (mean * (1 - mean)))
 
 
-def interference(run: Run, k: int, *, draws: int, seed: int) -> dict | None:
+def interference(run: StudyRun, k: int, *, draws: int, seed: int
+                 ) -> dict | None:
   """How the progress of a run is distributed over the validation problems.
 
   A row of fit.json: C, mean pass rate and rho at the start and the end, and the

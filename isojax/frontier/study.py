@@ -30,7 +30,7 @@ VALUES = {"avg": lambda correct, stored, k: correct / stored,
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class StudyRun:
   """E evaluations of one run by one metric on Q problems, in order of C."""
 
   run_id: str
@@ -67,7 +67,7 @@ class Run:
 class Study:
   """Runs of one model on one problem set, with one axis and one metric."""
 
-  runs: tuple[Run, ...]
+  runs: tuple[StudyRun, ...]
   axis: str  # updates, or a column of the records such as rollouts
   metric: str  # avg, best@k or worst@k
   split: str
@@ -98,7 +98,7 @@ class Study:
     """The letter of the compute axis."""
     return "M" if self.axis == "updates" else "C"
 
-  def runs_of(self, Bp: int, n: int) -> list[Run]:
+  def runs_of(self, Bp: int, n: int) -> list[StudyRun]:
     return [r for r in self.runs if (r.Bp, r.n) == (Bp, n)]
 
   @property
@@ -161,60 +161,69 @@ def _common(rows: list[LogRow], name: str, remedy: str = "give only its files"
   return next(iter(count))
 
 
-def _value(row: LogRow, s: Selection) -> tuple[float, np.ndarray | None]:
+def _value(row: LogRow, chosen: Selection) -> tuple[float, np.ndarray | None]:
   """(Mean over problems, value of each problem or None) of the metric."""
+  metric, at_k = chosen.metric, chosen.at_k
   correct = row.fields.get("correct")
   # Floats are sums of rewards, which give the mean but not the best of k.
-  if correct is not None and (s.metric == "avg" or not any(
+  if correct is not None and (metric == "avg" or not any(
       isinstance(c, float) for c in correct)):
     stored, correct = _field(row, "k"), np.asarray(correct)
     if not (len(correct) and 0 <= correct.min() <= correct.max() <= stored):
       raise InputError(f"{row.where}: correct: expected a list of counts from "
                        f"0 to k={stored}")
-    k = stored if s.at_k is None else s.at_k
+    k = stored if at_k is None else at_k
     if not 1 <= k <= stored:
       raise InputError(f"{row.where}: at_k={k} of {stored} stored samples: "
                        f"expected 1 to {stored}")
-    value = VALUES[s.metric](correct, stored=stored, k=k)
+    value = VALUES[metric](correct, stored=stored, k=k)
     return float(value.mean()), value
-  if s.at_k is not None and s.metric != "avg":
+  if at_k is not None and metric != "avg":
     raise InputError(
-        f"{row.where}: {s.metric}@{s.at_k} needs the counts per problem "
+        f"{row.where}: {metric}@{at_k} needs the counts per problem "
         "(correct); leave out --at_k to use the log's own column")
-  return float(_field(row, s.metric)), None
+  return float(_field(row, metric)), None
 
 
-def _usable(rows: list[LogRow], s: Selection, notes: list[str]):
+def _usable(rows: list[LogRow], chosen: Selection, notes: list[str]):
   """(Step, C, reward, values) of the usable rows of one run."""
-  kept, nan = [], []
+  axis, metric = chosen.axis, chosen.metric
+  kept, nan, unjudged = [], [], []
   for row in rows:
+    if {"judged", "k", "correct"} <= row.fields.keys() and (
+        not evaluate.is_judged(row.fields)):
+      unjudged.append(row.where)
+      continue
     step = _field(row, "step")
-    C = step if s.axis == "updates" else _field(row, s.axis)
+    C = step if axis == "updates" else _field(row, axis)
     if not isinstance(C, (int, float)) or not 0 <= C <= MAX_C:
-      raise InputError(f"{row.where}: {s.axis}={C!r:.40}: expected a number "
+      raise InputError(f"{row.where}: {axis}={C!r:.40}: expected a number "
                        f"from 0 to {MAX_C:g}")
-    reward, values = _value(row, s)
+    reward, values = _value(row, chosen)
     if math.isnan(reward):
       nan.append(row.where)
       continue
     if not -1e-9 <= reward <= 1 + 1e-9:
       raise InputError(
-          f"{row.where}: {s.metric}={reward:g}: expected a pass rate in [0, 1]"
-          f"; give its column with --columns, or --scale={s.metric}=0.01 for "
-          f"percent, --scale={s.metric}=LOW:HIGH for rewards of a wrong and a "
+          f"{row.where}: {metric}={reward:g}: expected a pass rate in [0, 1]"
+          f"; give its column with --columns, or --scale={metric}=0.01 for "
+          f"percent, --scale={metric}=LOW:HIGH for rewards of a wrong and a "
           "right answer")
     previous = kept[-1][1] if kept else -1.0
     if C < previous:
-      notes.append(f"{row.where}: {s.axis} goes back from {previous:g} to {C:g}"
+      notes.append(f"{row.where}: {axis} goes back from {previous:g} to {C:g}"
                    "; this and the later rows of the run were left out")
       break
     if C == previous:
-      notes.append(f"{row.where}: {s.axis}={C:g} occurs twice; the first row "
+      notes.append(f"{row.where}: {axis}={C:g} occurs twice; the first row "
                    "was kept")
     else:
       kept.append((step, float(C), reward, values))
+  if unjudged:
+    notes.append(f"{', '.join(unjudged)}: left out, because more than "
+                 f"{evaluate.MAX_UNJUDGED:.0%} of the answers have no verdict")
   if nan:
-    notes.append(f"{nan[0]}: {s.metric} is NaN" + (
+    notes.append(f"{nan[0]}: {metric} is NaN" + (
         "; the row was left out" if len(nan) == 1 else
         f" in {len(nan)} rows of the run, from here on, which were left out"))
   return kept
@@ -234,8 +243,8 @@ def _training_problems(rows: list[LogRow]) -> int | None:
   return None
 
 
-def _run(run_id: str, rows: list[LogRow], s: Selection,
-         notes: list[str]) -> Run | None:
+def _run(run_id: str, rows: list[LogRow], chosen: Selection,
+         notes: list[str]) -> StudyRun | None:
   """The run of these rows, maybe too short for a curve; None: not selected."""
   for name in ("Bp", "n"):
     values = sorted({_field(row, name) for row in rows})
@@ -245,21 +254,22 @@ def _run(run_id: str, rows: list[LogRow], s: Selection,
           "it out, or give each run its own run_id")
   fields = rows[0].fields
   Bp, n = fields["Bp"], fields["n"]
-  if s.Bp not in (None, Bp) or s.B not in (None, Bp * n):
+  if chosen.Bp not in (None, Bp) or chosen.B not in (None, Bp * n):
     return None
-  kept = _usable(rows, s, notes)
+  kept = _usable(rows, chosen, notes)
   steps, C, rewards, values = zip(*kept) if kept else ((),) * 4
   sizes = {None if v is None else len(v) for v in values}
-  return Run(run_id=run_id, seed=fields.get("seed"), Bp=Bp, n=n,
-             training_problems=_training_problems(rows), step_E=np.array(steps),
-             C_E=np.array(C), reward_E=np.array(rewards), where=rows[0].path,
-             value_ExQ=np.stack(values) if (
-                 len(sizes) == 1 and None not in sizes) else None,
-             samples=Bp * n if fields.get("eval_set") == TRAINING else None)
+  return StudyRun(
+      run_id=run_id, seed=fields.get("seed"), Bp=Bp, n=n,
+      training_problems=_training_problems(rows), step_E=np.array(steps),
+      C_E=np.array(C), reward_E=np.array(rewards), where=rows[0].path,
+      value_ExQ=np.stack(values) if (
+          len(sizes) == 1 and None not in sizes) else None,
+      samples=Bp * n if fields.get("eval_set") == TRAINING else None)
 
 
-def runs_of_rows(rows: list[LogRow], s: Selection, notes: list[str]
-                 ) -> list[Run]:
+def runs_of_rows(rows: list[LogRow], chosen: Selection, notes: list[str]
+                 ) -> list[StudyRun]:
   """The selected runs, also short ones and copies."""
   grouped = collections.defaultdict(list)
   for row in rows:
@@ -267,10 +277,10 @@ def runs_of_rows(rows: list[LogRow], s: Selection, notes: list[str]
     path = None if row.joined else row.path
     grouped[str(_field(row, "run_id")), path].append(row)
   return [run for (run_id, _), rows_of_run in grouped.items()
-          if (run := _run(run_id, rows_of_run, s, notes))]
+          if (run := _run(run_id, rows_of_run, chosen, notes))]
 
 
-def _long_enough(runs: list[Run], notes: list[str]) -> list[Run]:
+def _long_enough(runs: list[StudyRun], notes: list[str]) -> list[StudyRun]:
   """The runs with enough evaluations for a curve; InputError if none has."""
   short = [run for run in runs if len(run.C_E) < FEWEST]
   if len(short) == len(runs):
@@ -300,7 +310,7 @@ def _check_m(rows: list[LogRow]) -> None:
           "only those of one m, and compare recipes with launch.compare")
 
 
-def _check_models(runs: list[Run], model: str) -> None:
+def _check_models(runs: list[StudyRun], model: str) -> None:
   """Raises InputError if run names or first rewards show several models.
 
   Run names are used if the logs do not name the model. Runs of one
@@ -328,7 +338,7 @@ def _check_models(runs: list[Run], model: str) -> None:
           f"as of several models: {remedy}")
 
 
-def _is_copy(short: Run, long: Run) -> bool:
+def _is_copy(short: StudyRun, long: StudyRun) -> bool:
   """Whether the shorter run has the first evaluations of the longer one.
 
   One run may have two ids, because the name of a config is part of the id. Runs
@@ -346,9 +356,9 @@ def _is_copy(short: Run, long: Run) -> bool:
       (value != value[0]).any() and np.array_equal(value, other[:E]))
 
 
-def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
+def _without_copies(runs: list[StudyRun], notes: list[str]) -> list[StudyRun]:
   """The runs without copies; InputError for two runs with one seed."""
-  kept: dict[tuple, Run] = {}
+  kept: dict[tuple, StudyRun] = {}
   for run in runs:
     key = (run.Bp, run.n, run.run_id if run.seed is None else run.seed)
     other = kept.setdefault(key, run)
@@ -366,41 +376,44 @@ def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
   return list(kept.values())
 
 
-def _comparable(rows: list[LogRow], s: Selection):
+def _comparable(rows: list[LogRow], chosen: Selection):
   """(Rows, eval set, model, split); InputError for several studies."""
   if not rows:
     raise InputError("no evaluation in the records; check the file and "
                      "--format")
-  if s.only is not None:
-    rows = _only(rows, "only", "run_id", s.only)
-  if s.eval_set is not None:
-    rows = _only(rows, "eval_set", "eval_set", s.eval_set)
+  if chosen.only is not None:
+    rows = _only(rows, "only", "run_id", chosen.only)
+  if chosen.eval_set is not None:
+    rows = _only(rows, "eval_set", "eval_set", chosen.eval_set)
   eval_set = _common(rows, "eval_set", "choose it with --eval_set=...")
   model, split = _common(rows, "model"), _common(rows, "split")
   _common(rows, "task")  # which decides what is correct
   return rows, eval_set, model, split
 
 
-def from_rows(rows: list[LogRow], s: Selection) -> tuple[Study, list[str]]:
+def from_rows(rows: list[LogRow], chosen: Selection) -> tuple[Study, list[str]]:
   """The study of these rows, and notes on what was left out.
 
   InputError if there are no usable rows, or rows of different studies.
   """
-  rows, eval_set, model, split = _comparable(rows, s)
-  k = _common(rows, "k") if s.metric != "avg" and s.at_k is None else s.at_k
+  rows, eval_set, model, split = _comparable(rows, chosen)
+  metric, k = chosen.metric, chosen.at_k
+  if metric != "avg":
+    k = _common(rows, "k") if k is None else k
+    metric = f"{metric}@{k}"
   ks = {r.fields["k"] for r in rows if "k" in r.fields}
   _check_m(rows)
   notes: list[str] = []
-  runs = runs_of_rows(rows, s, notes)
+  runs = runs_of_rows(rows, chosen, notes)
   if not runs:
     limits = " and ".join(f"{name}={value}" for name, value in (
-        ("--Bp", s.Bp), ("--B", s.B)) if value is not None)
+        ("--Bp", chosen.Bp), ("--B", chosen.B)) if value is not None)
     raise InputError(f"no run with {limits}; there are (Bp, n) = " + ", ".join(
         map(str, sorted({(r.fields["Bp"], r.fields["n"]) for r in rows}))))
   runs = _without_copies(_long_enough(runs, notes), notes)
   _check_models(runs, model)
   sizes = sorted({r.Bp * r.n for r in runs})
-  if s.axis == "updates" and len(sizes) > 1:
+  if chosen.axis == "updates" and len(sizes) > 1:
     raise InputError(f"--axis=updates: runs of several sizes Bp * n = {sizes}; "
                      "n*(M) needs one: choose it with --B=...")
   Qs = {None if r.value_ExQ is None else r.value_ExQ.shape[1] for r in runs}
@@ -412,8 +425,8 @@ def from_rows(rows: list[LogRow], s: Selection) -> tuple[Study, list[str]]:
     runs = [dataclasses.replace(r, value_ExQ=None) for r in runs]
   runs.sort(key=lambda r: (r.n, r.Bp, str(r.seed), r.run_id))
   return Study(
-      runs=tuple(runs), axis=s.axis,
-      metric=s.metric if s.metric == "avg" else f"{s.metric}@{k}", split=split,
+      runs=tuple(runs), axis=chosen.axis,
+      metric=metric, split=split,
       eval_set=eval_set, model=model,
       k=ks.pop() if len(ks) == 1 else None, per_problem=per_problem,
       from_isojax=ISOJAX_FIELDS <= rows[0].fields.keys()), notes

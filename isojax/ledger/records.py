@@ -53,6 +53,9 @@ class Record:
   # Means over rollouts of the named parts of a reward of one's own, without
   # their weights; null if it has none.
   reward_parts: dict[str, float] | None
+  # Answers at which a reward of one's own raised or returned no number in
+  # [0, 1]. They have no verdict, and are in no mean over rollouts.
+  raised: int
   # Those that are active: signal, cut, collapse, entropy, overfit, blow_up (see
   # diagnosis/); patience, at the evaluation where eval.patience ended the run.
   alarms: list[str] = dataclasses.field(default_factory=list)
@@ -82,8 +85,8 @@ class StepRecord(Record):
   # tokens of this step; 0 without in-flight updates.
   staleness_mean: float
   staleness_max: int  # the largest number of these steps
-  # Rollouts whose answer the grader did not judge: charged to C, left out of
-  # their group and of means over rollouts.
+  # Rollouts whose answer has no verdict, those of `raised` too: charged to C,
+  # left out of their group and of means over rollouts.
   lost: int
   all_incorrect: float  # fraction of groups with only reward 0
   all_correct: float  # fraction of groups with only reward 1
@@ -126,6 +129,7 @@ class EvalRecord(Record):
   # same random numbers; else null.
   current: dict | None = None
   k: int  # samples of each problem
+  judged: int  # of all samples, those with a verdict, which the means are over
   temperature: float  # with which they were drawn
   top_p: float  # with which they were drawn
   avg: float  # avg@k: the mean share of correct samples
@@ -136,8 +140,9 @@ class EvalRecord(Record):
   worst_se: float  # standard error of worst over problems
   maj: float  # maj@k: the commonest answer is correct
   maj_se: float  # standard error of maj over problems
-  # Correct samples out of k, per problem. With rewards other than 0 and 1 their
-  # sum, a float; best and worst: means of the highest and the lowest.
+  # Correct samples out of k, per problem; one without a verdict adds nothing.
+  # With rewards other than 0 and 1 their sum, a float; best and worst: means of
+  # the highest and the lowest.
   correct: list
 
 

@@ -291,7 +291,7 @@ def _check_training(file: LogFile, rows: list[LogRow], name: str | None
                     ) -> None:
   """Notes that avg is the training reward; halves rewards of 0 and 2.
 
-  Raises InputError for other rewards outside of [0, 1].
+  Raises InputError for other rewards outside [0, 1].
   """
   others = [f"--columns=avg={other}" for other in metrics.rewards_of(file)
             if other != name and _has_pass_rates(file, other)][:3]

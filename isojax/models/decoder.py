@@ -1,6 +1,8 @@
 """A decoder whose key/value cache is an argument and a result.
 
 Positions and a mask over cache slots, not token ids, decide what a token sees.
+linen is used as a notation for pure functions: the parameters are a value that
+is sampled from, differentiated, donated, resharded and exported.
 """
 
 import dataclasses
@@ -350,7 +352,7 @@ class Transformer(nn.Module):
   def head(self, hidden_BxTxD):
     """Logits [B, T, V] in float32."""
     weight_VxD = self.embed_VxD if self.cfg.tied else self.head_VxD
-    return precision_lib.of_head(logits, self.head_dtype)(
+    return precision_lib.traced_head(logits, self.head_dtype)(
         hidden_BxTxD, weight_VxD, self.cfg)
 
   def initialize(self):

@@ -50,7 +50,7 @@ _POST_NORMS = LAYER | {  # in Gemma, mlp_norm has another name
     "mlp_norm": "pre_feedforward_layernorm.weight",
     "mlp_post_norm": "post_feedforward_layernorm.weight",
 }
-_TOP = {  # of the parameters outside of layers
+_TOP = {  # of the parameters outside layers
     "embed": "model.embed_tokens.weight",
     "norm": "model.norm.weight",
     "head": "lm_head.weight",

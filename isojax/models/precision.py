@@ -12,7 +12,7 @@ import jax
 PRECISIONS = ("default", "high", "highest")  # jax.lax.Precision, lower case
 
 
-def of_dtype(precision: str, dtype: str) -> str:
+def precision_for(precision: str, dtype: str) -> str:
   """The precision for a program whose activations have a dtype.
 
   Programs in bfloat16 keep jax's default: Pallas kernels refuse any other
@@ -37,7 +37,7 @@ def traced(function, precision: str):
   return with_precision
 
 
-def of_head(function, head_dtype: str | None):
+def traced_head(function, head_dtype: str | None):
   """`function`, which computes logits; a float32 head at the highest precision.
 
   In a program in bfloat16 all other products keep jax's default precision.

@@ -39,7 +39,7 @@ class Best:
   n: int
   interval: tuple[float, float] | None  # 95 %, of n
   agreeing: float  # share of the bootstrap draws with this n
-  resolved: bool  # no curve could lead here outside of its data
+  resolved: bool  # no curve could lead here outside its data
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
   if fit.get("version") != laws.FIT_VERSION:
     wrong = f"version = {fit.get('version')}"
   elif fit.get("id") != identity.content_id(fit):
-    wrong = "its id is of another content, was it edited?"
+    wrong = "its id does not match its content, so it was edited"
   if wrong:
     raise InputError(f"{path}: not a fit.json of launch.fit, {wrong}; make it "
                      "again with python -m launch.fit")

@@ -15,7 +15,13 @@ from isojax.frontier.study import UNKNOWN
 from isojax.ledger import records
 from isojax.logs.fields import TRAINING
 from isojax.report import template
-from isojax.report.labels import axis_of, metric_of, of_x0, parameters, run_of
+from isojax.report.labels import (
+  axis_of,
+  metric_of,
+  midpoint,
+  parameters,
+  run_of,
+)
 
 MAX_RUNS = 4  # with more, the summary lists none
 MAX_NOTES = 8  # in the summary
@@ -184,7 +190,7 @@ def title_of(study: dict) -> str:
 FILTERS = {name: getattr(words, name) for name in (
     "compact", "number", "rate", "signed", "pair", "many")} | {
         function.__name__: function for function in (
-            metric_of, run_of, of_x0, parameters, answer, headline,
+            metric_of, run_of, midpoint, parameters, answer, headline,
             still_rising, title_of, null_text)}
 
 

@@ -23,7 +23,7 @@ def run_of(row: dict) -> str:
       f"{row['run_id']:.24}" if row["seed"] is None else f"seed {row['seed']}")
 
 
-def of_x0(study: dict, x0: float | None) -> float | None:
+def midpoint(study: dict, x0: float | None) -> float | None:
   """The midpoint of the law, stored as log10 C or as M, in units of compute."""
   return x0 if x0 is None or study["axis"] == "updates" else 10.0**x0
 
@@ -38,8 +38,8 @@ def parameters(document: dict) -> list[tuple[str, str, str]]:
   ends = [end for end, bound in zip(intervals["k"], law["k_bounds"])
           if abs(end / bound - 1) < 1e-3]
   return [
-      (f"{symbol}0, {unit}", compact(of_x0(study, x0)),
-       pair([of_x0(study, x) for x in intervals["x0"]], compact)),
+      (f"{symbol}0, {unit}", compact(midpoint(study, x0)),
+       pair([midpoint(study, x) for x in intervals["x0"]], compact)),
       ("floor, rollouts per problem", number(floor),
        pair(intervals["floor"], number)),
       ("ceiling, rollouts per problem", number(ceiling),

@@ -110,7 +110,7 @@ def keep(reward_PxN, mask_PxN, uniform_PxN, m, cfg: LossConfig) -> Groups:
   """Selects the rollouts to train on, by the config's selection.
 
   m is one number or one for each group. Groups of equal m are selected in one
-  call. InputError if the user's own selection returns another shape or dtype.
+  call. InputError if the selection returns another shape or dtype.
   """
   reward_PxN, mask_PxN = np.asarray(reward_PxN), np.asarray(mask_PxN)
   m_P, kept_PxN = np.broadcast_to(m, len(mask_PxN)), np.zeros_like(mask_PxN)
@@ -205,7 +205,7 @@ def weights(groups: Groups, mask_BxT, problems,
             cfg: LossConfig) -> dict[str, np.ndarray]:
   """The weights of each rollout's tokens in an update, [B] each.
 
-  They are 0 outside of `problems`, the indices of the update's problems.
+  They are 0 outside `problems`, the indices of the update's problems.
   """
   length_PxN = _placed(np.asarray(mask_BxT).sum(axis=1), groups.mask_PxN)
   reward_PxN, mask_PxN, kept_PxN = (x[problems] for x in groups)

@@ -1,12 +1,15 @@
-"""Reads a user's function of the loss and tries it on a small batch.
+"""Reads a user's function of the loss, and checks what it returns.
 
-A result of a wrong shape could be broadcast, and the run would train to its end
-on another loss than the user meant.
+It is tried on a small batch at the start, and checked at each call: a result of
+a wrong shape could be broadcast, and a weight of 0 or NaN would take a rollout
+out of the update without a word.
 """
 
 from collections.abc import Callable
+import dataclasses
 import inspect
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,19 +26,23 @@ LOGP_RxT = np.array([[-0.5, -1.0, -0.1], [-2.0, -0.2, -0.7]], np.float32)
 LOG_RATIO_RxT = np.array([[0.0, 0.4, -0.4], [0.1, 0.0, -0.1]], np.float32)
 ADVANTAGE_RxT = np.array([[1.0] * 3, [-0.5] * 3], np.float32)
 
-# A key of loss_config.FUNCTIONS -> the arguments of such a function, and (name,
-# shape, kinds of dtype) of each of its results.
+# A key of loss_config.FUNCTIONS -> the arguments of the trial at start.
 CASES = {
-    "selection": ((REWARD_PxN, MASK_PxN, UNIFORM_PxN),
-                  (("the rollouts to keep", (2, 4), "b"),)),
-    "advantage": ((REWARD_PxN, MASK_PxN), (("advantages", (2, 4), "fiu"),)),
-    "aggregation": ((LEN_PxN, MASK_PxN.astype(float)),
-                    (("weights", (2, 4), "fiu"),)),
-    "policy_loss": ((LOGP_RxT, LOG_RATIO_RxT, ADVANTAGE_RxT),
-                    (("the loss", (2, 3), "f"),
-                     ("whether a bound acts", (2, 3), "b"))),
+    "selection": (REWARD_PxN, MASK_PxN, UNIFORM_PxN),
+    "advantage": (REWARD_PxN, MASK_PxN),
+    "aggregation": (LEN_PxN, MASK_PxN.astype(float)),
+    "policy_loss": (LOGP_RxT, LOG_RATIO_RxT, ADVANTAGE_RxT),
 }
-DTYPES = {"b": "bool", "f": "floating point", "fiu": "numbers"}
+TRIAL = "tried on a small batch"
+# A kind -> (name, dtype) of each result, which has the shape of the arguments.
+RESULTS = {
+    "selection": (("the rollouts to keep", "bool"),),
+    "advantage": (("advantages", "numbers"),),
+    "aggregation": (("weights", "numbers"),),
+    "policy_loss": (("the loss", "floating point"),
+                    ("whether a bound acts", "bool")),
+}
+DTYPES = {"bool": np.bool_, "numbers": np.number, "floating point": np.floating}
 
 
 def read(kind: str, name: str, like: Callable) -> dict[str, str]:
@@ -60,46 +67,109 @@ def read(kind: str, name: str, like: Callable) -> dict[str, str]:
   return custom
 
 
-def check(kind: str, custom: dict, function: Callable) -> None:
-  """Calls a function of the user's once and checks what it returns.
+@dataclasses.dataclass(frozen=True, eq=False)  # so that jit can hash it
+class Checked:
+  """A user's function whose results are checked at each call.
 
-  Args:
-    kind: a key of CASES.
-    custom: the result of custom_function.read.
-    function: the user's function, with its constants bound.
-
-  Raises:
-    InputError: it raises, or returns another shape or dtype, or values that
-      are not finite.
+  Calling it raises an InputError with FILE:LINE if the function raises, or
+  returns another shape or dtype. On the host it also checks the values: an
+  advantage is finite, a weight is finite and positive where it counts, and a
+  selection keeps a rollout. The function gets copies, so that it may write into
+  its arguments.
   """
-  args, expected = CASES[kind]
-  if kind == "policy_loss":
-    # Not in CASES: jax arrays at import would start jax, which then could not
-    # connect the processes of a run.
-    args = tuple(map(jnp.asarray, args))
-  where = f"recipe.loss.{kind}={custom['path']}:{custom['function']}"
-  try:
-    result = function(*args)
-  except (Exception, SystemExit) as error:  # of the user's code
-    raise InputError(
-        f"{custom_function.with_line(custom['path'], error)}; {where} was "
-        "tried on a small batch") from error
-  results = result if len(expected) > 1 else (result,)
-  if not isinstance(results, tuple) or len(results) != len(expected):
-    raise InputError(
-        f"{custom_function.definition(custom)}: {where}: returned "
-        f"{type(result).__name__}; expected "
-        f"({', '.join(name for name, *_ in expected)})")
-  for value, (name, shape, dtype_kinds) in zip(results, expected, strict=True):
-    value = np.asarray(value)
-    subject = (f"{custom_function.definition(custom)}: {where}: tried on a "
-               f"small batch, {name}")
-    if value.shape != shape or value.dtype.kind not in dtype_kinds:
+
+  kind: str  # a key of CASES
+  custom: dict  # the result of custom_function.read
+  function: Callable  # with its constants bound
+  when: str = "in this step"  # for messages
+
+  def __call__(self, *args):
+    on_host = self.kind != "policy_loss"
+    if on_host:
+      args = tuple(map(np.asarray, args))
+    try:
+      result = self.function(*map(np.array, args) if on_host else args)
+      results = result if self.kind == "policy_loss" else (
+          np.asarray(result),)
+    except (Exception, SystemExit) as error:  # of the user's code
       raise InputError(
-          f"{subject} has shape {value.shape} and dtype {value.dtype}; "
-          f"expected {shape} and {DTYPES[dtype_kinds]}: one value for each "
-          f"{'token' if kind == 'policy_loss' else 'rollout'}")
-    # Values of padding are not used.
-    used = MASK_PxN if value.shape == MASK_PxN.shape else True
-    if not np.isfinite(value.astype(float)).all(where=used):
-      raise InputError(f"{subject} is not finite: {value.tolist()}")
+          f"{custom_function.with_line(self.custom['path'], error)}; "
+          f"{self._where}: {self.when}") from error
+    expected = RESULTS[self.kind]
+    if not isinstance(results, tuple) or len(results) != len(expected):
+      self._refuse(f"returned {type(result).__name__}; expected "
+                   f"({', '.join(name for name, _ in expected)})")
+    shape = args[0].shape
+    for value, (name, dtype) in zip(results, expected, strict=True):
+      found = jnp.shape(value), getattr(value, "dtype", type(value).__name__)
+      if found[0] != shape or not hasattr(value, "dtype") or not (
+          jnp.issubdtype(value.dtype, DTYPES[dtype])):
+        self._refuse(
+            f"{name} has shape {found[0]} and dtype {found[1]}; expected "
+            f"{shape} and {dtype}: one value for each "
+            f"{'rollout' if on_host else 'token'}")
+    return self._values(results[0], *args) if on_host else results
+
+  def _values(self, value, *args):
+    """The values of a result on the host, 0 where they are not used."""
+    name = RESULTS[self.kind][0][0]
+    if self.kind == "selection":
+      if not (value & args[1]).any():
+        self._refuse(f"{name} are none of {args[1].sum()}; expected at least "
+                     "one")
+      return value
+    used = args[1] > 0
+    if self.kind == "aggregation":
+      used &= args[0] > 0
+    value = np.where(used, value.astype(np.float64), 0.0)
+    if not np.isfinite(value).all():
+      self._refuse(
+          f"{name} is not finite: {_first(value, ~np.isfinite(value))}")
+    if self.kind == "aggregation" and not (value > 0)[used].all():
+      self._refuse(
+          f"{name} is not positive: {_first(value, used & (value <= 0))}; to "
+          "leave rollouts out of the update, use a selection")
+    return value
+
+  @property
+  def _where(self) -> str:
+    return (f"recipe.loss.{self.kind}={self.custom['path']}:"
+            f"{self.custom['function']}")
+
+  def _refuse(self, what: str):
+    raise InputError(f"{custom_function.definition(self.custom)}: "
+                     f"{self._where}: {self.when}, {what}")
+
+
+def _first(value_PxN, wrong_PxN) -> str:
+  """The first wrong value, with its place."""
+  problem, rollout = np.argwhere(wrong_PxN)[0].tolist()
+  return (f"{value_PxN[problem, rollout]} of problem {problem}, rollout "
+          f"{rollout}")
+
+
+def check(kind: str, custom: dict, function: Callable) -> None:
+  """Tries a function of the user's on a small batch; InputError as Checked.
+
+  A policy loss is traced and differentiated, as in the update: it must be
+  finite and have a gradient.
+  """
+  checked, args = Checked(kind, custom, function, TRIAL), CASES[kind]
+  if kind != "policy_loss":
+    checked(*args)
+    return
+
+  def total(logp, log_ratio, advantage):
+    # The ratio has the gradient of logp, see objective.token_loss.
+    loss, _ = checked(logp, log_ratio + (logp - jax.lax.stop_gradient(logp)),
+                      advantage)
+    return loss.astype(jnp.float32).sum(), loss
+
+  (_, loss), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(
+      *map(jnp.asarray, args))
+  for name, value in (("the loss", loss), ("its gradient", gradient)):
+    if not jnp.isfinite(value).all():
+      checked._refuse(f"{name} is not finite: {np.asarray(value).tolist()}")
+  if not gradient.any():
+    checked._refuse("the loss has no gradient; expected one of the log-probs "
+                    "or of the log-ratios")

@@ -160,7 +160,7 @@ class LossConfig:
   def _try_custom(self, kind: str) -> None:
     examples = dict(m=2, ddof=self.advantage_ddof, eps=self.advantage_eps,
                     clip_low=self.clip_low, clip_high=self.clip_high)
-    custom_check.check(kind, self.custom[kind], self.function(kind, **{
+    custom_check.check(kind, self.custom[kind], self._bound(kind, **{
         name: examples[name] for name in CALLER_CONSTANTS[kind]}))
 
   def unbound(self, kind: str):
@@ -173,8 +173,14 @@ class LossConfig:
     """The chosen function of a key of FUNCTIONS, with its constants bound.
 
     `caller_constants` are its CALLER_CONSTANTS; the function gets only those
-    that it takes.
+    that it takes. What a function of the user's returns is checked, see
+    custom_check.Checked.
     """
+    function = self._bound(kind, **caller_constants)
+    return function if kind not in self.custom else custom_check.Checked(
+        kind, self.custom[kind], function)
+
+  def _bound(self, kind: str, **caller_constants):
     function, constants = self.unbound(kind), self.constants | caller_constants
     return functools.partial(function, **{
         name: constants[name] for name in constant_names(function)})

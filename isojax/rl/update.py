@@ -137,7 +137,7 @@ def policy_params(model: decoder.Transformer, base, params, cfg: LossConfig,
 
 def make_logp_fn(model: decoder.Transformer, temperature):
   """Returns logp_fn(hidden, weight, tokens) -> (logp, entropy), [R, c] each."""
-  logits = precision_lib.of_head(decoder.logits, model.head_dtype)
+  logits = precision_lib.traced_head(decoder.logits, model.head_dtype)
 
   def logp_fn(hidden, weight, tokens_RxW):
     return losses.logp_and_entropy(
@@ -185,7 +185,7 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
       columns["value"] = critic_lib.values(hidden, critic_params["value"])
     return columns
 
-  precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)
+  precision = precision_lib.precision_for(cfg.precision, cfg.dtype)
   return jax.jit(precision_lib.traced(score, precision),
                  out_shardings=mesh_lib.replicated(bare.mesh))
 
@@ -253,7 +253,7 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
   start = jax.jit(start, out_shardings=carry_shardings)
   accumulate = jax.jit(
       precision_lib.traced(
-          accumulate, precision_lib.of_dtype(cfg.precision, cfg.dtype)),
+          accumulate, precision_lib.precision_for(cfg.precision, cfg.dtype)),
       donate_argnums=2, out_shardings=carry_shardings)
   apply = jax.jit(apply, donate_argnums=0,
                   out_shardings=(shardings, replicated))

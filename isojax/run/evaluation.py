@@ -67,23 +67,35 @@ def evaluation(run: Setup, setup: Setup, grader: rollouts_lib.Grading, params,
   reward_PxN, mask_PxN = algorithm.by_problem(graded.correct_B, sampled.n_P)
   store_texts(setup.validation, sampled.rollouts,
               algorithm.Groups(reward_PxN, mask_PxN, mask_PxN), None)
-  for line in grader_lib.first_lines(graded.lost):
-    hosts.say(f"evaluation: not judged, counted as incorrect: {line}")
-  return records.EvalRecord(
+  record = records.EvalRecord(
       **state_lib.run_fields(run, history),
       eval_set=f"{setup.stratum.header['stratum']}/{split}", policy=policy,
       temperature=e.eval.temperature, top_p=e.eval.top_p,
-      reward_parts=rewards.part_means(graded.parts_B),
+      raised=int(graded.raised_B.sum()),
+      reward_parts=rewards.part_means([
+          graded.parts_B[i] for i in np.flatnonzero(graded.judged_B)]),
       **evaluate.at_k(graded.correct_B.reshape(-1, k),
-                      np.array(graded.vote_B, object).reshape(-1, k)))
+                      np.array(graded.vote_B, object).reshape(-1, k),
+                      graded.judged_B.reshape(-1, k)))
+  B, lost = len(graded.judged_B), grader_lib.in_one_line(graded.lost)
+  if record.judged < B:
+    void = ("" if evaluate.is_judged(records.as_line(record)) else
+            f"; more than {evaluate.MAX_UNJUDGED:.0%}, so this evaluation "
+            "chooses no checkpoint and enters no fit")
+    hosts.say(f"evaluation: {B - record.judged} of {B} answers have no verdict "
+              f"and are in no mean{void}: {lost}")
+  elif graded.lost:
+    hosts.say(f"evaluation: counted as incorrect: {lost}")
+  return record
 
 
 def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
-  """The setup whose `validation` is a split of a stratum.
+  """The setup whose `validation` is a split of a stratum; says what it drops.
 
   `path` is the stratum's file, by default the config's. The test split is in a
   file beside it, which training never opens.
   """
+  trained = setup.stratum.train
   if path is not None:
     stratum, prompts, notes = inputs.read_stratum(
         setup.e, path, setup.tokenizer, setup.model.cfg.V)
@@ -93,10 +105,22 @@ def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
   if split == "validation":
     return setup
   e = setup.e
-  problems = strata_lib.read_test(path or e.task.stratum, setup.stratum.header)
+  path = path or e.task.stratum
+  problems = strata_lib.read_test(path, setup.stratum.header)
+  known = {problem.question for problem in (
+      *trained, *setup.stratum.train, *setup.stratum.validation)}
+  if shared := sum(problem.question in known for problem in problems):
+    raise InputError(
+        f"{strata_lib.test_path(path)}: {shared} of {len(problems)} questions "
+        "are training or validation problems, so a run may have been chosen or "
+        f"trained on them; {strata_lib.REMEDY}")
   fitting, prompts = prompts_lib.encode(
       setup.tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens,
       V=setup.model.cfg.V)
+  if dropped := len(problems) - len(fitting):
+    hosts.say(f"{strata_lib.test_path(path)}: dropped {dropped} of "
+              f"{len(problems)} test problems: their prompts are longer than "
+              f"sampler.max_prompt_tokens={e.sampler.max_prompt_tokens}")
   return dataclasses.replace(
       setup, stratum=dataclasses.replace(setup.stratum, validation=fitting),
       validation=engine.shortened(setup.sampler, prompts))

@@ -25,6 +25,7 @@ from isojax.sampling.engine import SamplerConfig
 from isojax.tasks.grader import GraderConfig
 from isojax.tasks.prompts import PromptConfig
 
+MAX_K = 10_000  # eval.k, whose samples are all kept in memory
 TRACKIO = "trackio:"  # begins the name of a project in trackio
 
 
@@ -69,7 +70,8 @@ class EvalSection:
 
   def __post_init__(self):
     expect("eval", self, **{name: (getattr(self, name) >= 1, "at least 1")
-                            for name in ("k", "first", "growth")},
+                            for name in ("first", "growth")},
+           k=(1 <= self.k <= MAX_K, f"1 to {MAX_K:,}"),
            patience=(self.patience is None or self.patience >= 1,
                      "at least 1, or None"))
     raise_if(
@@ -226,15 +228,15 @@ def identity(config: dict) -> dict:
 
 def last_bits(config: dict) -> dict:
   """The values of a config, by name, that change results by rounding alone."""
-  return sections.flat(identity_lib.of_kind(LAST_BITS, Experiment, config))
+  return sections.flat(identity_lib.select(LAST_BITS, Experiment, config))
 
 
 def free(config: dict) -> dict:
   """The values of a config, by name, that decide no result."""
-  return sections.flat(identity_lib.of_kind(NOTHING, Experiment, config))
+  return sections.flat(identity_lib.select(NOTHING, Experiment, config))
 
 
-def of_values(values: dict) -> Experiment:
+def from_values(values: dict) -> Experiment:
   return sections.section(Experiment, values, "config")
 
 
@@ -246,7 +248,7 @@ def begins_dithered(config: dict) -> bool:
 
 def load(config) -> Experiment:
   """The experiment of a ConfigDict."""
-  return of_values(config.to_dict())
+  return from_values(config.to_dict())
 
 
 def has_group_baseline(loss: LossConfig) -> bool:

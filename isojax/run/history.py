@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+from isojax.core import evaluate
 from isojax.ledger import records
 
 # Files and folders of a workdir.
@@ -29,6 +30,8 @@ class History:
 
   def after(self, record: dict) -> "History":
     """The history with one more record."""
+    if record["kind"] == "eval" and not evaluate.is_judged(record):
+      return dataclasses.replace(self, evaluated_at=record["rollouts"])
     if record["kind"] == "eval":
       improves = self.best is None or record["avg"] > self.best[0]
       return dataclasses.replace(

@@ -11,6 +11,7 @@ import typing
 
 import jax
 
+from isojax.core import evaluate
 from isojax.core.format import compact, number
 from isojax.diagnosis import findings
 from isojax.errors import InputError
@@ -32,6 +33,11 @@ class Monitor(typing.NamedTuple):
   progress: typing.Callable  # see progress.reporter
   store_texts: typing.Callable  # see samples.writer
   number_writers: list[typing.Callable]  # (record); only on process 0
+
+
+def is_watched(record: dict) -> bool:
+  """Whether alarms look at a record: an evaluation needs its verdicts."""
+  return record["kind"] == "train" or evaluate.is_judged(record)
 
 
 @contextlib.contextmanager
@@ -56,8 +62,9 @@ def open_monitor(setup: Setup, folder: str, past_records: list[dict], *,
   with contextlib.ExitStack() as stack:
     open_writers = [stack.enter_context(writer) for writer in writers]
     yield Monitor(
-        findings.Watcher(past_records, grouped=experiment.has_group_baseline(
-            e.recipe.loss)),
+        findings.Watcher(
+            filter(is_watched, past_records),
+            grouped=experiment.has_group_baseline(e.recipe.loss)),
         progress.reporter(
             step=step, steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
             rollouts=rollouts, C=e.alloc.C, every_seconds=e.log.every_seconds),
@@ -137,7 +144,9 @@ def table(run_records: list[dict], *, best: bool) -> str:
   """Evaluations and rates of a run; `best`: its best checkpoint is kept."""
   evals = [r for r in run_records if r["kind"] == "eval"]
   train = [r for r in run_records if r["kind"] == "train"]
-  start, end, top = evals[0], evals[-1], max(evals, key=lambda r: r["avg"])
+  start, end = evals[0], evals[-1]
+  top = max(filter(evaluate.is_judged, evals), key=lambda r: r["avg"],
+            default=start)
   # step -> (record, names): the best evaluation may be the first or the last.
   columns = {}
   for name, r in (("start", start), ("best", top), ("final", end)):

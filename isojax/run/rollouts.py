@@ -62,6 +62,7 @@ class Sampled(typing.NamedTuple):
   seconds_waited: float  # for verdicts, after the last rollout had ended
   evicted: int  # times that a rollout lost its slot, see cache.Paged
   num_lost: int = 0  # rollouts without a verdict, see `with_verdicts`
+  num_raised: int = 0  # of these, those of Graded.raised_B
   lost_tokens: int = 0  # of these rollouts
 
 
@@ -82,8 +83,8 @@ class GradingPipe:
 
   Each problem is graded by one process, and all processes get all verdicts. The
   calls of the grader share task.grader.step_seconds. `problems` are those of
-  the flight.Source, in its order; `verdicts` those of InFlight. advance(count)
-  is called as rollouts end.
+  the flight.GroupSource, in its order; `verdicts` those of InFlight.
+  advance(count) is called as rollouts end.
   """
 
   def __init__(self, setup: Setup, grader: Grading, problems, stop: Stop, *,
@@ -91,7 +92,8 @@ class GradingPipe:
     self.verdicts = dict(verdicts or {})
     self._tokenizer, self._grader, self._problems, self._stop, self._advance = (
         setup.tokenizer, grader, problems, stop, advance)
-    self._left = setup.e.task.grader.step_seconds
+    self.cfg = setup.e.task.grader
+    self._left = self.cfg.step_seconds
 
   def submit(self, items: flight_lib.Items, rollouts: Rollouts) -> None:
     """Takes rollouts that have ended. Raises Stopped if the run is to stop."""
@@ -115,7 +117,7 @@ class GradingPipe:
     return graded
 
   def wait(self, items: flight_lib.Items) -> grader_lib.Graded:
-    """Waits for the verdicts of rollouts, and forgets them. May raise Stopped.
+    """Waits for these verdicts and removes them. May raise Stopped.
 
     The `lost` lines of a call of the grader are returned once, with the first
     verdicts from it.
@@ -132,17 +134,19 @@ class GradingPipe:
     for i, future, j in ours:
       part = future.result()
       rows.append([i, part.correct_B[j], part.formatted_B[j], part.vote_B[j],
-                   bool(part.judged_B[j]), part.parts_B[j]])
+                   bool(part.judged_B[j]), bool(part.raised_B[j]),
+                   part.parts_B[j]])
       lost.extend(part.lost)
       part.lost.clear()
     # Concatenates the lists of all processes.
     rows, lost = (sum(parts, []) for parts in zip(
         *hosts.gather([rows, lost]), strict=True))
-    _, correct, formatted, vote, judged, parts = zip(*sorted(rows), strict=True)
+    _, correct, formatted, vote, judged, raised, parts = zip(
+        *sorted(rows), strict=True)
     return grader_lib.Graded(
         correct_B=np.array(correct), formatted_B=np.array(formatted),
-        vote_B=list(vote), judged_B=np.array(judged), parts_B=list(parts),
-        lost=lost)
+        vote_B=list(vote), judged_B=np.array(judged),
+        raised_B=np.array(raised), parts_B=list(parts), lost=lost)
 
 
 def _names(items: flight_lib.Items) -> list[tuple[int, int]]:
@@ -157,8 +161,9 @@ def _is_ours(name: tuple[int, int]) -> bool:
 
 
 def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
-                 flight: flight_lib.InFlightState, source: flight_lib.Source,
-                 rule: flight_lib.BatchRule, *, version: int, section):
+                 flight: flight_lib.InFlightState,
+                 source: flight_lib.GroupSource, rule: flight_lib.BatchRule, *,
+                 version: int, section):
   """Samples and grades the next batch: (Sampled, InFlight).
 
   `section` of the config has temperature and top_p; for other arguments see
@@ -169,6 +174,7 @@ def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
       temperature=section.temperature, top_p=section.top_p, ended=pipe.submit)
   begun, index = time.perf_counter(), batch.groups.problem_E
   graded = pipe.wait(batch.items)
+  check_verdicts(graded, pipe.cfg)
   return Sampled(
       jax.tree.map(lambda x: x[index], source.prompts), batch.groups.n_E,
       batch.rollouts, graded,
@@ -177,27 +183,33 @@ def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
           flight, pipe.verdicts)
 
 
+def check_verdicts(graded: grader_lib.Graded,
+                   cfg: grader_lib.GraderConfig) -> None:
+  """InputError if none of the answers is judged, or see `check_raised`."""
+  grader_lib.check_raised(graded, cfg)
+  if not graded.judged_B.any():
+    raise InputError(
+        f"task.grader: judged none of {len(graded.judged_B)} answers, because: "
+        f"{grader_lib.in_one_line(graded.lost)}; repair the reward, or raise "
+        "task.grader.seconds and step_seconds, and run the same command again")
+
+
 def with_verdicts(sampled: Sampled) -> Sampled:
-  """The rollouts that have a verdict; InputError if none has one.
+  """The rollouts that have a verdict.
 
   The only place where groups become ragged: every problem is sampled n times.
   """
   graded, judged_B = sampled.graded, sampled.graded.judged_B
   if judged_B.all():
     return sampled
-  if not judged_B.any():
-    raise InputError(
-        f"task.grader: judged none of {len(judged_B)} rollouts, the first "
-        f"because: {graded.lost[0] if graded.lost else 'unknown'}; repair the "
-        "reward, or raise task.grader.seconds and step_seconds, and run the "
-        "same command again")
   rollouts = jax.tree.map(lambda x: x[judged_B], sampled.rollouts)
   owner_B = np.repeat(np.arange(len(sampled.n_P)), sampled.n_P)
   return sampled._replace(
       n_P=np.bincount(owner_B[judged_B], minlength=len(sampled.n_P)),
       rollouts=rollouts,
       graded=graded.take(np.flatnonzero(judged_B)),
-      num_lost=int((~judged_B).sum()), lost_tokens=int(
+      num_lost=int((~judged_B).sum()),
+      num_raised=int(graded.raised_B.sum()), lost_tokens=int(
           sampled.rollouts.len_R.sum() - rollouts.len_R.sum()))
 
 
@@ -287,7 +299,7 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
       informative_P, Bp=Bp, rounds=e.recipe.filter.rounds)
 
 
-def run_source(setup: Setup, solved_D) -> flight_lib.Source:
+def run_source(setup: Setup, solved_D) -> flight_lib.GroupSource:
   """The training problems of a run, in its data order.
 
   The problems of a step are chosen when the first of them starts.
@@ -304,7 +316,7 @@ def run_source(setup: Setup, solved_D) -> flight_lib.Source:
   def key_of_step(step):
     return np.asarray(jax.random.key_data(rng.stream(e.seed, "rollout", step)))
 
-  return flight_lib.Source(
+  return flight_lib.GroupSource(
       prompts=setup.train, groups_of_step=groups_of_step, steps=a.M,
       key=lambda position: key_of_step(position // a.Bp),
       interrupt_after=interrupt_after(

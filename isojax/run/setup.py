@@ -78,7 +78,7 @@ def prepare(config) -> Setup:
 
 def setup_of(values: dict) -> Setup:
   """The setup of a config, without a learner, all checked; writes nothing."""
-  e = experiment_lib.of_values(values)
+  e = experiment_lib.from_values(values)
   policy = inputs.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
   folder, tokenizer, _, model = policy
   stratum, prompts, notes = inputs.read_stratum(

@@ -130,11 +130,13 @@ def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
       step=history.step, n=a.n,
       left=a.C - history.rollouts, solved_D=state_lib.solved_D(setup, history),
       stop=stop)
-  for line in grader_lib.first_lines(sampled.graded.lost):
-    hosts.say(f"step {history.step + 1}: not judged: {line}")
+  lost, step = sampled.graded.lost, history.step + 1
   if sampled.num_lost:
-    hosts.say(f"step {history.step + 1}: {sampled.num_lost} rollouts without a "
-              "verdict are not trained on")
+    hosts.say(f"step {step}: {sampled.num_lost} rollouts without a verdict are "
+              f"not trained on: {grader_lib.in_one_line(lost)}")
+  elif lost:
+    hosts.say(f"step {step}: counted as incorrect: "
+              + grader_lib.in_one_line(lost))
   return sampled, kept_P, in_flight
 
 
@@ -271,6 +273,7 @@ def rollout_fields(sampled: rollouts_lib.Sampled) -> dict:
       "reward_parts": rewards.part_means(graded.parts_B),
       "formatted": float(graded.formatted_B.mean()),
       "lost": sampled.num_lost,
+      "raised": sampled.num_raised,
       "all_incorrect": share_of(0.0),
       "all_correct": share_of(1.0),
       "entropy": (float(rollouts.entropy_R.sum())

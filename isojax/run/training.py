@@ -15,6 +15,7 @@ import typing
 import orbax.checkpoint as ocp
 
 from isojax.core import custom_function, evaluate, exit_codes
+from isojax.core.format import many
 from isojax.ledger import checkpoint, records
 from isojax.run import evaluation
 from isojax.run import history as history_lib
@@ -44,9 +45,9 @@ class RunHandles:
   grader: rollouts_lib.Grading
   monitor: monitor_lib.Monitor
   compiled: compilation.Count
-  traced: typing.Callable  # see profile.steps
+  profile_step: typing.Callable  # see profile.steps
   stop: preemption.Stop
-  alive_event: threading.Event  # see hosts.fail_together
+  past_first_save: threading.Event  # see hosts.fail_together
 
 
 class End(typing.NamedTuple):
@@ -81,7 +82,7 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
           checkpoint.finish(handles.manager)  # while the run listens to signals
           drop_surpassed(handles)
           break
-        with handles.traced(state.history.step + 1):
+        with handles.profile_step(state.history.step + 1):
           state, record, not_finite = step_lib.train_step(
               setup, state, grader=handles.grader, stop=handles.stop,
               timer=step_lib.PhaseTimer(handles.compiled),
@@ -104,6 +105,7 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
     path = os.path.join(folder, history_lib.RECORDS)
     progress.show(monitor_lib.table(
         records.read(path), best=handles.best is not None
+        and state.history.best is not None
         and state.history.best[1] in handles.best.all_steps()))
     progress.show(monitor_lib.places(folder, setup.e.log))
   return End(0, None, was_complete=state.history.step == handles.start)
@@ -132,9 +134,10 @@ def evaluate_if_due(setup: Setup, state: State, handles: RunHandles,
 
 def patience_message(patience: int, history: history_lib.History) -> str:
   avg, step = history.best
-  return (f"ended at step {history.step} by eval.patience={patience}: no "
-          f"evaluation since step {step} is above its avg of {avg:.4f}; with "
-          f"more than {history.stale}, or None, the same command trains on")
+  return (f"stopped at step {history.step}: {many(history.stale, 'evaluation')}"
+          f" without a better avg than {avg:.4f} at step {step} "
+          f"(eval.patience={patience}). To go on, rerun with eval.patience="
+          f"{history.stale + 1} or None")
 
 
 def keep_best(setup: Setup, state: State, handles: RunHandles,
@@ -145,8 +148,8 @@ def keep_best(setup: Setup, state: State, handles: RunHandles,
   the best step of the records. The base policy is not saved.
   """
   step = state.history.step
-  if (handles.best is None or step == 0
-      or state.history.after(records.as_line(record)).best[1] != step):
+  best = state.history.after(records.as_line(record)).best
+  if handles.best is None or step == 0 or best is None or best[1] != step:
     return
   if hosts.first():
     handles.ledger.sync()  # fails if another process has taken a bucket over
@@ -165,8 +168,9 @@ def add_record(setup: Setup, state: State, handles: RunHandles,
                record: records.Record) -> State:
   """Writes a record with its alarms; returns the state with the record."""
   line = records.as_line(record)
-  for warning in handles.monitor.watch(line):
-    hosts.say(f"step {record.step}: {warning}")
+  if monitor_lib.is_watched(line):
+    for warning in handles.monitor.watch(line):
+      hosts.say(f"step {record.step}: {warning}")
   history = state.history.after(line)
   alarms = handles.monitor.watch.active
   if record.kind == "eval" and setup.e.is_out_of_patience(history.stale):
@@ -186,7 +190,8 @@ def say_solved(setup: Setup, before: history_lib.History,
                                for history in (before, after))
   if unsolved_before >= Bp > unsolved:
     hosts.say(f"step {after.step}: {unsolved} problems are not solved, fewer "
-              f"than alloc.Bp={Bp}: solved ones fill the steps from here on")
+              f"than alloc.Bp={Bp}: from now on solved problems are sampled "
+              "again")
 
 
 def save_if_due(setup: Setup, state: State, handles: RunHandles,
@@ -196,7 +201,7 @@ def save_if_due(setup: Setup, state: State, handles: RunHandles,
   # A checkpoint of this process is complete, see hosts.fail_together.
   if (handles.saved > handles.start
       and not handles.manager.is_saving_in_progress()):
-    handles.alive_event.set()
+    handles.past_first_save.set()
   # The clock of process 0 decides for all.
   minutes, *_ = hosts.gather((time.monotonic() - handles.saved_at) / 60)
   if finished or step % cfg.every_steps == 0 or minutes >= cfg.every_minutes:
@@ -216,7 +221,8 @@ def keep_if_due(setup: Setup, state: State, handles: RunHandles) -> None:
   if history.step not in handles.kept.all_steps():
     write(handles.kept, setup, state, handles)
     checkpoint.finish(handles.kept)
-  if hosts.first() and handles.best is not None and history.best[1]:
+  if (hosts.first() and handles.best is not None
+      and history.best is not None and history.best[1]):
     best, kept_best = (os.path.join(handles.folder, name) for name in (
         history_lib.BEST, history_lib.KEPT_BEST))
     with records.convert_disk_errors(handles.folder):
@@ -295,7 +301,7 @@ def open_run(setup: Setup, folder: str, trace: str | None, signals):
         grader=stack.enter_context(rollouts_lib.grading(setup)),
         monitor=stack.enter_context(monitor_lib.open_monitor(
             setup, folder, past_records, complete=complete)),
-        traced=stack.enter_context(profile.steps(
+        profile_step=stack.enter_context(profile.steps(
             trace if hosts.first() else None)),
         manager=stack.enter_context(checkpoint.open_manager(
             store, keep=e.checkpoint.keep)),
@@ -306,4 +312,4 @@ def open_run(setup: Setup, folder: str, trace: str | None, signals):
             os.path.join(folder, history_lib.KEPT), keep=None))
         if e.checkpoint.at else None,
         stop=stack.enter_context(signals()),
-        alive_event=stack.enter_context(hosts.fail_together()))
+        past_first_save=stack.enter_context(hosts.fail_together()))

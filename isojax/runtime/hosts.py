@@ -215,25 +215,26 @@ def fail_together():
   other errors, unless jax misses heartbeats of a process and aborts this one
   while it waits.
   """
-  alive_event = threading.Event()
+  past_first_save = threading.Event()
   if count() == 1:
-    yield alive_event
+    yield past_first_save
     return
   try:
-    yield alive_event
+    yield past_first_save
   except EverywhereError:
     raise
   except BaseException as error:
     lost = isinstance(error, (ValueError, RuntimeError)) and not isinstance(
         error, InputError) and _LOST.search(str(error))
-    if lost and not alive_event.is_set():
+    if lost and not past_first_save.is_set():
       _say_last(f"{traceback.format_exc()}isojax: {name()}: waiting "
                 f"{2 * HEARTBEAT_SECONDS} s, in which jax ends this process if "
                 "another one is gone\n")
       time.sleep(2 * HEARTBEAT_SECONDS)
     if isinstance(error, InputError):
-      exit_code, text = exit_codes.of(error), f"isojax: {name()}: {error}\n"
-    elif lost and alive_event.is_set():
+      exit_code = exit_codes.exit_code(error)
+      text = f"isojax: {name()}: {error}\n"
+    elif lost and past_first_save.is_set():
       exit_code, text = exit_codes.PEER_LOST, (
           f"{traceback.format_exc()}isojax: {name()}: stopped, because "
           "another process of this run is gone; its last output is the reason. "

@@ -37,7 +37,7 @@ def uniform_at(key_R, position_R):
 
 
 class Draw(enum.IntEnum):
-  """What random words on the host are drawn for, each a stream of its own."""
+  """Host-side random streams, by what their words are drawn for."""
 
   ORDER = 0  # of the problems of an epoch
   MINIBATCHES = 1

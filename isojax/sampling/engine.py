@@ -10,7 +10,7 @@
 
 `next_batch` samples until a batch is complete, see `flight`, where k is the
 largest staleness. With k = 0 a batch has the rollouts of one step (synchronous
-sampling). With k > 0, in-flight updates (PipelineRL), rollouts outside of the
+sampling). With k > 0, in-flight updates (PipelineRL), rollouts outside the
 batch keep their tokens and the log-probs of the weights that drew them. Prompt
 and tokens are prefilled again with the next weights. Which weights draw a token
 then depends on the slots.
@@ -158,7 +158,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     pages = sizes.rows[-1] // G * -(-sizes.longest // cfg.page)
   precise = functools.partial(
       precision_lib.traced,
-      precision=precision_lib.of_dtype(cfg.precision, cfg.dtype))
+      precision=precision_lib.precision_for(cfg.precision, cfg.dtype))
 
   # Named functions, because profiles show the names.
   def empty(R, L):
@@ -258,7 +258,7 @@ def _refill(sampler: Sampler, scheduler: Scheduler, params, cache) -> None:
 
 
 def next_batch(sampler: Sampler, params, flight: flight_lib.InFlightState,
-               source: flight_lib.Source, rule: flight_lib.BatchRule, *,
+               source: flight_lib.GroupSource, rule: flight_lib.BatchRule, *,
                version: int, temperature, top_p, ended):
   """Samples until a batch is complete.
 
@@ -297,7 +297,7 @@ def next_batch(sampler: Sampler, params, flight: flight_lib.InFlightState,
 
 
 def one_step(prompts: Prompts, n: int, key, *, interrupt_after=None,
-             expected_P=None) -> flight_lib.Source:
+             expected_P=None) -> flight_lib.GroupSource:
   """The source of one batch: n rollouts of each prompt.
 
   The problems with the longest expected rollouts start first. Without
@@ -308,13 +308,13 @@ def one_step(prompts: Prompts, n: int, key, *, interrupt_after=None,
     prompts: host arrays.
     n: rollouts of a prompt.
     key: the random stream; rollouts fold in problem, index and position.
-    interrupt_after: see Source.
+    interrupt_after: see GroupSource.
     expected_P: expected new tokens of a rollout of each problem.
   """
   order = np.argsort(prompts.len_P if expected_P is None else
                      -np.asarray(expected_P), kind="stable")
   data = np.asarray(jax.random.key_data(key))
-  return flight_lib.Source(
+  return flight_lib.GroupSource(
       prompts=prompts, steps=1, key=lambda position: data,
       groups_of_step=lambda step: flight_lib.new_groups(
           order, order, n), interrupt_after=interrupt_after)

@@ -36,7 +36,7 @@ class GroupTable(typing.NamedTuple):
   """
 
   position_E: np.ndarray  # int64, place in the data order of the run
-  problem_E: np.ndarray  # int64, index into Source.prompts
+  problem_E: np.ndarray  # int64, index into GroupSource.prompts
   n_E: np.ndarray  # int64, rollouts
   version_E: np.ndarray  # int32, of the weights at which the group started
 
@@ -53,7 +53,7 @@ def new_groups(position, problem, n: int) -> GroupTable:
                     np.zeros(E, np.int32))
 
 
-class Source(typing.NamedTuple):
+class GroupSource(typing.NamedTuple):
   """The problems of a run, or of one batch; its functions are pure."""
 
   prompts: Prompts  # of all problems, host arrays
@@ -165,8 +165,8 @@ class GroupProgress:
     left_E: incomplete rollouts of a group.
   """
 
-  def __init__(self, state: InFlightState, source: Source, rule: BatchRule, *,
-               version: int):
+  def __init__(self, state: InFlightState, source: GroupSource,
+               rule: BatchRule, *, version: int):
     self.rule, self.version, self._steps = rule, version, state.steps
     max_in_flight = (rule.max_staleness + 1) * rule.groups_per_batch
     steps = state.steps

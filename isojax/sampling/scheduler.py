@@ -7,6 +7,10 @@ both with flight.GroupProgress. All arrays are host arrays.
 Each block of the mesh prefills a few sequences together: its window. A sequence
 is a prompt, which all rollouts of a group continue, or a prompt with tokens,
 which one rollout continues. The items that continue a sequence are a unit.
+
+One queue serves all blocks. A block takes whole problems, so it prefills each
+prompt once. When the queue is empty, a block with free slots takes waiting
+rollouts from the fullest block and prefills their prompts again.
 """
 
 import collections
@@ -19,10 +23,10 @@ from isojax.sampling.flight import (
   BatchRule,
   CompletedBatch,
   GroupProgress,
+  GroupSource,
   GroupTable,
   InFlightState,
   Items,
-  Source,
 )
 from isojax.sampling.sizes import Sizes, smallest
 from isojax.types import Candidates, Drawn, Prompts, Rollouts, Rows
@@ -43,7 +47,7 @@ class ItemStore:
     version_RxT: the versions that drew the tokens of the first R items.
   """
 
-  def __init__(self, state: InFlightState, source: Source,
+  def __init__(self, state: InFlightState, source: GroupSource,
                groups: GroupTable, *, version: int, T: int,
                interrupt: interrupt_lib.Interrupt | None):
     E = len(groups.n_E)
@@ -226,8 +230,8 @@ class Scheduler:
     done: items that are complete and not yet reported.
   """
 
-  def __init__(self, state: InFlightState, source: Source, rule: BatchRule, *,
-               version: int, sizes: Sizes, G: int,
+  def __init__(self, state: InFlightState, source: GroupSource,
+               rule: BatchRule, *, version: int, sizes: Sizes, G: int,
                interrupt: interrupt_lib.Interrupt | None):
     self.sizes, self.prompts = sizes, source.prompts
     self._layout, self.evicted_count = state.sampler_layout, 0

@@ -170,13 +170,19 @@ def is_complete(run: PlannedRun) -> bool:
     return False
 
 
+def _evaluations(run_records: list[dict]) -> list[dict]:
+  """The evaluations that a run looks at for its best one."""
+  return [r for r in run_records
+          if r["kind"] == "eval" and evaluate.is_judged(r)]
+
+
 def _out_of_patience(run: PlannedRun) -> bool:
   patience = run.config["eval"]["patience"]
   if patience is None:
     return False
   run_records, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
   return evaluate.evaluations_since_best(
-      [r["avg"] for r in run_records if r["kind"] == "eval"]) >= patience
+      [r["avg"] for r in _evaluations(run_records)]) >= patience
 
 
 def last_error(run: PlannedRun) -> tuple[int | None, str]:
@@ -206,8 +212,7 @@ def state_of(run: PlannedRun) -> str:
 
 def _best(run_records: list[dict]) -> str:
   """The best evaluation of a run, as text."""
-  best = max((r for r in run_records if r["kind"] == "eval"),
-             key=lambda r: r["avg"], default=None)
+  best = max(_evaluations(run_records), key=lambda r: r["avg"], default=None)
   return "-" if best is None else (
       f"{best['avg']:.4f} ± {best['avg_se']:.4f} at {best['step']}")
 

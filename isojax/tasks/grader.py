@@ -2,8 +2,8 @@
 
 A judge that needs limits on time and memory runs in processes. An answer whose
 process dies or is too slow is judged once more, after the other answers. If
-that happens again, the answer is incorrect or, with a custom reward, has no
-verdict. An answer at which the judge raises is incorrect. Verdicts depend
+that happens again, or if the judge raises, the answer is incorrect or, with a
+custom reward, has no verdict. Verdicts depend
 neither on the number of processes nor on the order of answers.
 """
 
@@ -40,6 +40,7 @@ class Graded:
   formatted_B: np.ndarray  # float64, 1.0 where an answer was found
   vote_B: list[str]  # what maj@k counts, "" is no vote
   judged_B: np.ndarray  # bool, False: no verdict
+  raised_B: np.ndarray  # bool, a custom reward raised: no verdict
   parts_B: list[dict]  # name -> part of a custom reward; {}: no parts
   lost: list[str]  # line for each distinct answer with a failure or no verdict
 
@@ -48,6 +49,7 @@ class Graded:
     return Graded(
         correct_B=self.correct_B[index], formatted_B=self.formatted_B[index],
         vote_B=[self.vote_B[i] for i in index], judged_B=self.judged_B[index],
+        raised_B=self.raised_B[index],
         parts_B=[self.parts_B[i] for i in index], lost=self.lost)
 
   @classmethod
@@ -90,7 +92,9 @@ class GraderConfig:
 
 
 INCORRECT = {"correct": False, "vote": "", "parts": {}}  # without an answer
-MAX_LINES = 5  # printed per step about answers that were not judged
+# Share of a step's or an evaluation's answers at which a custom reward raises,
+# above which the run stops.
+MAX_RAISED = 0.1
 START_SECONDS = 120.0  # limit for the first processes and their imports
 START_POLL_SECONDS = 0.1  # of one wait for a process that starts again
 
@@ -338,18 +342,37 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
                   cfg.step_seconds if seconds is None else seconds)
   reply_of = dict(zip(jobs, replies, strict=True))
   reply_B = [reply_of.get(job, INCORRECT) for job in job_B]
+  # Where a judge of ours raises, the answer is incorrect.
+  custom = base.TASKS[cfg.name].read is not None
+  raised_B = np.array([custom and "failed" in reply for reply in reply_B], bool)
   return Graded(
       correct_B=np.array([reply["correct"] for reply in reply_B], np.float64),
       formatted_B=np.array([job is not None for job in job_B], np.float64),
       vote_B=[reply["vote"] for reply in reply_B],
-      judged_B=np.array(["lost" not in reply for reply in reply_B], bool),
+      judged_B=~raised_B & ["lost" not in reply for reply in reply_B],
+      raised_B=raised_B,
       parts_B=[reply["parts"] for reply in reply_B],
       lost=[f"problem {id_}: {why}: {answer.strip()[:60]!r}"
             for (id_, answer), reply in reply_of.items()
             if (why := _why(reply))])
 
 
-def first_lines(lost: list[str]) -> list[str]:
-  """The first lines of `Graded.lost`, and a line that counts the others."""
-  more = len(lost) - MAX_LINES
-  return lost[:MAX_LINES] + ([f"and {more} more answers"] if more > 0 else [])
+def in_one_line(lost: list[str]) -> str:
+  """The first line of `Graded.lost`, and the number of the others."""
+  more = f"; and {len(lost) - 1} more answers" if len(lost) > 1 else ""
+  return f"{lost[0]}{more}" if lost else "said before"
+
+
+def check_raised(graded: Graded, cfg: GraderConfig) -> None:
+  """InputError if a custom reward raised at more than MAX_RAISED of all."""
+  raised, B = int(graded.raised_B.sum()), len(graded.raised_B)
+  if raised <= MAX_RAISED * B:
+    return
+  path = cfg.file.rpartition(":")[0]
+  lines = [line for line in graded.lost if path in line] or graded.lost
+  raise InputError(
+      f"task.grader.file={cfg.file}: raised, or returned no number in [0, 1], "
+      f"at {raised} of {B} answers: {in_one_line(lines)}; expected at most "
+      f"{MAX_RAISED:.0%}. Return a number for every text that a policy may "
+      "write, such as 0 for one that cannot be parsed. The file is part of the "
+      "run id, so the corrected one needs another --workdir")

@@ -53,8 +53,8 @@ def judge(problem: Problem, answer: str, source: dict
     valid = False
   if not valid:
     raise InputError(
-        f"{reward['path']}: {reward['function']} returned {value!r:.60}; "
-        "expected a number in [0, 1], a bool, or at most "
+        f"{custom_function.definition(reward)}: {reward['function']} returned "
+        f"{value!r:.60}; expected a number in [0, 1], a bool, or at most "
         f"{MOST_PARTS} parts as {{'name': (part, weight)}}, where parts and "
         "their weighted sum are in [0, 1]")
   return number, answer.strip(), parts

@@ -23,6 +23,8 @@ from isojax.tasks.problem import Pool, Problem
 SPLITS = ("train", "validation")
 REMEDY = "make it with `python -m launch.split`"
 TEST = "test"  # the third split, in a file of its own
+# Fields of a header that a test split has from its stratum.
+OF_STRATUM = ("stratum", "task", "model", "model_sha256", "n")
 MIN_EASY_RATE = 0.3  # smallest avg@n in the IsoCompute Playbook's Easy set
 
 
@@ -177,7 +179,7 @@ def read_test(path: str, header: dict) -> list[Problem]:
 
   Raises:
     NoTestSplitError: there is no file with a test split.
-    InputError: the file was cut or edited, or is of another stratum.
+    InputError: the file was cut or edited, is empty or of another stratum.
   """
   place = test_path(path)
   test_header, problems, *_ = _read_lines(place, (TEST,), NoTestSplitError(
@@ -187,6 +189,13 @@ def read_test(path: str, header: dict) -> list[Problem]:
     raise InputError(
         f"{place}: the test split of stratum {test_header['of_sha256'][:12]}, "
         f"expected of {header['sha256'][:12]}; {REMEDY}")
+  for name in OF_STRATUM:
+    if name in test_header and name in header and (
+        test_header[name] != header[name]):
+      raise InputError(f"{place}: {name}={test_header[name]!r}, expected that "
+                       f"of {path}, {header[name]!r}; {REMEDY}")
+  if not problems[TEST]:
+    raise InputError(f"{place}: has no problems; {REMEDY}")
   return list(problems[TEST].values())
 
 

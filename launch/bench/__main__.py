@@ -164,7 +164,7 @@ def main(_) -> int:
     rows = processes.alone(
         run.run, case, _RUNS.value, (60 * minutes - spent) / (len(cases) - i),
         _PROFILE.value and os.path.join(_PROFILE.value, str(i)))
-    print(run.of_case(rows), flush=True)
+    print(run.case_text(rows), flush=True)
     document["rows"] += rows
     save(document)
   return 0

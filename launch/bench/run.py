@@ -183,7 +183,7 @@ def table(header, lines) -> str:
   return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
 
 
-def of_case(rows: list[dict]) -> str:
+def case_text(rows: list[dict]) -> str:
   """A title, and the table of the rows of one case."""
   ours_row = rows[0]
   mean = statistics.mean(ours_row["tokens"]) / (ours_row["Bp"] * ours_row["n"])

@@ -30,7 +30,7 @@ def best(L, term) -> int:
 def heights(L, part, arm="", n=None, problems=None) -> dict:
   """{n: (height, its C)}; height: best evaluation of the mean over seeds."""
   out = {}
-  for n_of_runs, runs in by_n(L[part].of_arm(arm)).items():
+  for n_of_runs, runs in by_n(L[part].runs_of(arm)).items():
     if n is None or n_of_runs in n:
       C_E, avg_E, _ = reanalysis.mean_curve(
           [run.with_problems(problems) for run in runs])
@@ -78,7 +78,7 @@ def first_ahead(lead, ends) -> float:
 
 def lowest(L, part) -> float:
   """The lowest evaluation after a run's best one, of the arm without a name."""
-  curves = [run.value_ExQ.mean(1) for run in L[part].of_arm()]
+  curves = [run.value_ExQ.mean(1) for run in L[part].runs_of()]
   return min(avg_E[avg_E.argmax():].min() for avg_E in curves)
 
 
@@ -88,7 +88,7 @@ def signal(L, part, n, C) -> float:
   It is expected by truly-solved.json: {correct samples of 256: problems}.
   """
   equal = [windows.training(run, 0.0, C, name)[0] for name in (
-      "all_wrong", "all_right") for run in L[part].of_arm(n=n)]
+      "all_wrong", "all_right") for run in L[part].runs_of(n=n)]
   with open(os.path.join(os.path.dirname(L[part].path), "truly-solved.json"),
             encoding="utf-8") as file:
     solved = json.load(file)["solved"]

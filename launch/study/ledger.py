@@ -74,8 +74,8 @@ def evaluation(record: dict) -> dict:
           "correct": "".join(COUNTS[c] for c in record["correct"])}
 
 
-def of_run(planned: Planned, run_id: str, lines: list[dict], *,
-           diverged: bool) -> list[dict]:
+def run_lines(planned: Planned, run_id: str, lines: list[dict], *,
+              diverged: bool) -> list[dict]:
   """A run's lines of the ledger, from its records; [] without an evaluation."""
   train = [r for r in lines if r["kind"] == "train"]
   evals = [r for r in lines if r["kind"] == "eval"]
@@ -149,7 +149,7 @@ class Ledger:
   part: Part
   runs: tuple[LedgerRun, ...]
 
-  def of_arm(self, name: str = "", n: int | None = None) -> list[LedgerRun]:
+  def runs_of(self, name: str = "", n: int | None = None) -> list[LedgerRun]:
     return [r for r in self.runs if r.head["arm"] == name
             and n in (None, r.head["n"])]
 
@@ -175,7 +175,7 @@ def pooled(*ledgers: Ledger) -> Ledger:
   """
   runs = {}
   for ledger in ledgers:
-    for run in ledger.of_arm():
+    for run in ledger.runs_of():
       runs.setdefault((run.head["Bp"], run.head["n"], run.head["seed"]), run)
   return dataclasses.replace(ledgers[0], runs=tuple(runs.values()))
 

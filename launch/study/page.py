@@ -44,12 +44,12 @@ def read_all(docs: str) -> dict[str, Ledger]:
 def grids(L: dict[str, Ledger]) -> dict[str, tuple]:
   """G: the parts by decreasing number of problems, then the easy ones."""
   def last_windows(part):
-    runs = L[part].of_arm()
+    runs = L[part].runs_of()
     return runs, windows.ends_of(runs, L[part].part.C, 6)
-  return {"many": (L["many"].of_arm(), ENDS[:8]), "d512": last_windows("d512"),
-          "hard": (L["all256"].of_arm(), ENDS), "d64": last_windows("d64"),
+  return {"many": (L["many"].runs_of(), ENDS[:8]), "d512": last_windows("d512"),
+          "hard": (L["all256"].runs_of(), ENDS), "d64": last_windows("d64"),
           "d32": last_windows("d32"), "d16": last_windows("d16"),
-          "easy": (L["easy"].of_arm(), ENDS[:9])}
+          "easy": (L["easy"].runs_of(), ENDS[:9])}
 
 
 def rows_of(ends) -> list[float]:

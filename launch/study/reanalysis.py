@@ -67,7 +67,7 @@ def n_or_rate(ledger: Ledger) -> dict:
   for arm in ledger.part.arms:
     for n in arm.n:
       arms_of.setdefault((arm.overrides["alloc"]["Bp"], n), []).append(
-          (arm.name, *map(C_to_entropy, ledger.of_arm(arm.name, n))))
+          (arm.name, *map(C_to_entropy, ledger.runs_of(arm.name, n))))
   best = lambda arms: min(arms, key=lambda arm: arm[1][0])
   of_cells = lambda choose: exponents(
       {cell: choose(arms)[2][0] for cell, arms in arms_of.items()})
@@ -175,7 +175,7 @@ def compared(ledger: Ledger) -> list[dict]:
   part = ledger.part
   value = {(arm.name, n): value_SxQ for arm in part.arms for n in arm.n
            if len(value_SxQ := windows.cell(
-               ledger.of_arm(arm.name, n), float(part.C)))}
+               ledger.runs_of(arm.name, n), float(part.C)))}
   pooled, rows = windows.seed_variance(list(value.values())), []
   for (arm, n), value_SxQ in value.items():
     first = part.arms[0].name, n

@@ -71,7 +71,7 @@ def collect(config, root: str, earlier: ledger.Ledger | None, *,
     if spec.key in completed:
       lines += completed[spec.key].lines
     elif os.path.exists(path):
-      lines += ledger.of_run(
+      lines += ledger.run_lines(
           spec, run.name, records.read(path),
           diverged=sweeper.last_error(run)[0] == exit_codes.DIVERGED)
   path = os.path.join(root, f"{part.name}.jsonl.gz")

@@ -109,7 +109,7 @@ def summary(ledger: Ledger) -> str:
   if len({arm.name for arm in ledger.part.arms}) > 1:
     lines.append(arms_table(ledger))
   else:
-    runs = ledger.of_arm()
+    runs = ledger.runs_of()
     lines.append(windows_table(
         [("", runs, windows.ends_of(runs, ledger.part.C, 12))],
         sorted({run.head["n"] for run in runs})))

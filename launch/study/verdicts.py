@@ -44,19 +44,20 @@ class Rewards(typing.NamedTuple):
 
   by_seed: dict[tuple, dict[int, float]]
 
-  def of(self, rate: float, C: int, how: tuple) -> dict[int, float]:
+  def seed_rewards(self, rate: float, C: int, how: tuple) -> dict[int, float]:
     key = (rate, C, *how)
     return self.by_seed[key] if key in self.by_seed else {}
 
   def difference(self, C: int, how: tuple, other: tuple, *, rate=1.0,
                  other_rate=1.0) -> SeedMean | None:
     """How much higher one ends than the other, over their common seeds."""
-    one, two = self.of(rate, C, how), self.of(other_rate, C, other)
+    one = self.seed_rewards(rate, C, how)
+    two = self.seed_rewards(other_rate, C, other)
     seeds = sorted(one.keys() & two.keys())
     return estimate([one[s] - two[s] for s in seeds]) if seeds else None
 
   def mean(self, rate: float, C: int, how: tuple) -> float | None:
-    values = self.of(rate, C, how)
+    values = self.seed_rewards(rate, C, how)
     return float(np.mean(list(values.values()))) if values else None
 
 
@@ -104,7 +105,7 @@ def table(r: Rewards, budgets) -> list[str]:
   for rate, *how in keys:
     cells = []
     for C in budgets:
-      values = list(r.of(rate, C, tuple(how)).values())
+      values = list(r.seed_rewards(rate, C, tuple(how)).values())
       cells.append(f"{np.mean(values):.4f} ({len(values)})" if values else "")
     rows.append(f"| {rate:g} | {how[0]:g} | {how[1]} | {how[2]} | "
                 + " | ".join(cells) + " |")
@@ -137,7 +138,7 @@ def claims(lines: dict) -> list[str]:
       out.append(f"saved, C = {C:,}: {name} against the current policy, last: "
                  + saved(r, C, budgets, how, 1.0, CURRENT))
       at_C = {rate: r.mean(rate, C, BEST) for rate in RATES
-              if r.of(rate, C, BEST)}
+              if r.seed_rewards(rate, C, BEST)}
       if at_C:
         best = max(at_C, key=at_C.__getitem__)
         out.append(f"saved, C = {C:,}: {name} against rate {best:g}, best "

@@ -223,7 +223,7 @@ def contrast(L: dict, plus: list[dict], minus: list[dict] = (),
     term = Term(**fields)
     for n in term.n:
       runs = cells.setdefault((term.part, term.arm, n), {})
-      for run in L[term.part].of_arm(term.arm, n):
+      for run in L[term.part].runs_of(term.arm, n):
         seed = run.head["seed"]
         if term.seeds is None or seed in term.seeds:
           runs[seed] = runs.setdefault(seed, 0.0) + sign / len(term.n) * value(

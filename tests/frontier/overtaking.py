@@ -2,7 +2,7 @@
 
   python -m tests.frontier.overtaking --studies=200
 
-Prints how often launch.fit notices, by the truth. docs/results.md has the
+Prints how often launch.fit notices, by the truth. docs/fitting.md has the
 table. Five n, two runs each, 25 evaluations from 20,000 to a million rollouts,
 every one with an error of 0.006, and no counts per problem.
 """
@@ -14,7 +14,7 @@ import dataclasses
 import numpy as np
 
 from isojax.frontier import analysis, bootstrap, diagnostics, scalerl
-from isojax.frontier.study import Run, Study
+from isojax.frontier.study import Study, StudyRun
 from isojax.frontier.verdict import Fit
 
 N = (4, 8, 16, 32, 64)
@@ -48,7 +48,7 @@ def study(truth: str, seed: int) -> Study:
   for n, law in zip(N, TRUTHS[truth]):
     for s in range(2):
       reward_E = law(C_E) + rng.normal(0, NOISE, len(C_E))
-      runs.append(Run(
+      runs.append(StudyRun(
           run_id=f"n{n}-{s}", seed=s, Bp=32, n=n, step_E=C_E / (32 * n),
           C_E=C_E, value_ExQ=None, reward_E=reward_E, training_problems=None,
           where="made"))

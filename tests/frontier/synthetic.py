@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 
 from isojax.frontier import curves
-from isojax.frontier.study import Run, Study
+from isojax.frontier.study import Study, StudyRun
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ def study(truth: Truth, *, C_max: float, evaluations: int, seeds: int = 1,
         rate = np.stack([np.interp(mean_E, table[0], column)
                          for column in table[1].T], 1)
         value = rng.binomial(k, rate) / k
-      runs.append(Run(
+      runs.append(StudyRun(
           run_id=f"n{n}-{s}", seed=s, Bp=truth.Bp, n=n, step_E=steps,
           C_E=(steps * B).astype(float), value_ExQ=value,
           reward_E=value.mean(1), training_problems=None, where="synthetic"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isojax.frontier import analysis, bootstrap, collapse, fit_json, proposal
-from isojax.frontier.study import Run, Study
+from isojax.frontier.study import Study, StudyRun
 
 QUICK = dataclasses.replace(bootstrap.DEFAULT, draws=20)
 
@@ -15,8 +15,9 @@ def run(correct_ExQ, n=2, seed=0, k=4, known=True):
   """A run with these counts; one evaluation every 1,000 rollouts."""
   value = np.asarray(correct_ExQ, float) / k
   E = len(value)
-  return Run(f"r{n}-{seed}", seed, 32, n, np.arange(E), 1000.0 * np.arange(E),
-             value if known else None, value.mean(1), None, "a.jsonl")
+  return StudyRun(f"r{n}-{seed}", seed, 32, n, np.arange(E),
+                  1000.0 * np.arange(E), value if known else None,
+                  value.mean(1), None, "a.jsonl")
 
 
 def study(*runs):
@@ -92,9 +93,9 @@ def test_noise_is_not_a_fall(drop, told, known):
 
 def test_without_counts_a_fall_is_five_points_or_five_deviations():
   """The second of two real runs went 50.8, 56.2, 9.4, 35.0; six samples."""
-  log = lambda *reward: Run("r", 0, 2, 7, np.arange(len(reward)),
-                            np.arange(1.0 * len(reward)), None,
-                            np.array(reward), None, "a.jsonl")
+  log = lambda *reward: StudyRun("r", 0, 2, 7, np.arange(len(reward)),
+                                 np.arange(1.0 * len(reward)), None,
+                                 np.array(reward), None, "a.jsonl")
   assert collapse.fall_start(log(.508, .562, .094, .350)) == 2
   assert collapse.fall_start(log(.508, .562, .540, .520)) is None
   few = dataclasses.replace(log(

@@ -8,17 +8,17 @@ import pytest
 
 from isojax.errors import InputError
 from isojax.frontier import bootstrap, compare
-from isojax.frontier.study import Run
+from isojax.frontier.study import StudyRun
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
 
 
 def run(x, reward, *, seed=0):
   x = np.array(x, float)
-  return Run(run_id=f"r{seed}", seed=seed, Bp=2, n=4,
-             step_E=np.arange(len(x)), C_E=x, value_ExQ=None,
-             reward_E=np.array(reward, float), training_problems=None,
-             where="r.jsonl")
+  return StudyRun(run_id=f"r{seed}", seed=seed, Bp=2, n=4,
+                  step_E=np.arange(len(x)), C_E=x, value_ExQ=None,
+                  reward_E=np.array(reward, float), training_problems=None,
+                  where="r.jsonl")
 
 
 def measured(baseline, other, share=0.99):

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from isojax.frontier import analysis, diagnostics, fit_json
-from isojax.frontier.study import Run, Study
+from isojax.frontier.study import Study, StudyRun
 from isojax.logs.fields import TRAINING
 from tests.frontier import studies
 
@@ -99,7 +99,7 @@ def training(S, seed):
   """Two n with one true curve; runs differ by 0.02, steps by 0.03."""
   rng, C_E = np.random.default_rng(seed), np.arange(1, 21) * 1000.0
   runs = tuple(
-      Run(f"{n}-{s}", s, 32, n, C_E / 100, C_E, None, np.clip(
+      StudyRun(f"{n}-{s}", s, 32, n, C_E / 100, C_E, None, np.clip(
           0.3 + 0.2 * (1 - np.exp(-C_E / 8000)) + rng.normal(0, 0.02)
           + rng.normal(0, 0.03, 20), 0, 1), None, "a", samples=300)
       for n in (4, 8) for s in range(S))
@@ -133,8 +133,8 @@ def test_a_curve_that_begins_after_another_ends_is_left_out():
   """
   step_E = np.arange(10, 201, 10)
   runs = tuple(
-      Run(f"r{n}", 0, 32, n, step_E, 32.0 * n * step_E, None,
-          0.6 - 0.5 * np.exp(-step_E * n**0.5 / 900), None, "a.csv")
+      StudyRun(f"r{n}", 0, 32, n, step_E, 32.0 * n * step_E, None,
+               0.6 - 0.5 * np.exp(-step_E * n**0.5 / 900), None, "a.csv")
       for n in (8, 64, 512))
   fit = analysis.analyse(Study(runs, "rollouts", "avg", "hard", "v", "m", 4,
                                False), studies.QUICK)

@@ -50,7 +50,7 @@ def test_the_table_by_hand():
   peer = row | dict(contestant="x", seconds=[2.0, 2.0, 6.0],
                     cpu_seconds=[3.0, 3.0, 3.0], decoded=[None] * 3,
                     compile_seconds=0.0, peak_bytes=None)
-  lines = run.of_case([row, peer]).splitlines()
+  lines = run.case_text([row, peer]).splitlines()
   assert lines[0] == "c (seen: mean 3.3, longest 5; 3 runs)"
   # Rates: 10, 5, 10 against 5, 5, 5.
   assert lines[4:6] == [

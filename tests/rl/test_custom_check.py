@@ -2,11 +2,14 @@
 
 import re
 
+import jax
 import ml_collections
+import numpy as np
 import pytest
 
 from configs import hard
 from isojax.errors import InputError
+from isojax.rl import algorithm
 from isojax.rl.loss_config import LossConfig
 
 RETURNS = {
@@ -17,15 +20,23 @@ RETURNS = {
         "return x, jnp.any(y > 0)": r"whether a bound acts has shape \(\)",
         "return x, y": "whether a bound acts .* float32; .* bool",
         "return jnp.log(z), y > 0": "the loss is not finite",
-        "return x": "returned .*Array.*; expected .the loss, whether",
+        "return x": "returned .*Tracer; expected .the loss, whether",
         "raise SystemExit(0)": r"mine.py:6: SystemExit: 0; .* small batch",
-        "return x.shape[3], y": "mine.py:6: IndexError"},
+        "return x.shape[3], y": "mine.py:6: IndexError",
+        "return (x if x.sum() > 0 else -x), y > 0":
+            "mine.py:6: TracerBoolConversionError: [^\n]*; recipe",
+        "return np.abs(x), y > 0": "mine.py:6: TracerArrayConversionError",
+        "return -z * jax.lax.stop_gradient(x), y > 0": "has no gradient",
+        "return jnp.sqrt(x - x), y > 0": "its gradient is not finite"},
     "advantage": {
         "return x.mean(axis=1)": r"advantages has shape \(2,\) .* each rollout",
         "return np.full(x.shape, np.nan)": "advantages is not finite",
         "return x > 0": "advantages .* bool; .* numbers"},
-    "selection": {"return x": "rollouts to keep .* float64; .* bool"},
-    "aggregation": {"return x.sum()": r"weights has shape \(\)"},
+    "selection": {"return x": "rollouts to keep .* float64; .* bool",
+                  "return y & False": "keep are none of 7; expected at least"},
+    "aggregation": {"return x.sum()": r"weights has shape \(\)",
+                    "return y - 1": "weights is not positive: 0.0 of problem 0",
+                    "return -y": "weights is not positive: -1.0 of problem 0"},
 }
 SIGNATURES = {"policy_loss": "x, y, z", "advantage": "x, y",
               "selection": "x, y, z, *, m", "aggregation": "x, y"}
@@ -33,7 +44,7 @@ SIGNATURES = {"policy_loss": "x, y, z", "advantage": "x, y",
 
 def loss_config(tmp_path, kind, body):
   path = tmp_path / "mine.py"
-  path.write_text("import jax.numpy as jnp\nimport numpy as np\n\n\n"
+  path.write_text("import jax, jax.numpy as jnp\nimport numpy as np\n\n\n"
                   f"def mine({SIGNATURES[kind]}):\n  {body}\n")
   fields = hard.get_config().recipe.loss.to_dict() | {kind: f"{path}:mine"}
   return LossConfig(**ml_collections.ConfigDict(fields).to_dict())
@@ -52,6 +63,62 @@ def test_what_a_function_returns_is_checked(tmp_path, kind, body):
 @pytest.mark.parametrize("kind, body", [
     ("policy_loss", "return -x * z, y > 0"), ("advantage", "return x - 0.5"),
     ("advantage", "return np.where(y, x, np.nan)"),  # padding is not read
-    ("selection", "return y"), ("aggregation", "return y / 2")])
+    ("selection", "return y"), ("aggregation", "return y / 2"),
+    ("advantage", "return jnp.asarray(x, jnp.bfloat16)"),
+    ("policy_loss", "return (-x * z).astype(jnp.bfloat16), y > 0"),
+    ("advantage", "x -= x.mean(axis=1, keepdims=True); return x")])
 def test_functions_that_are_sound_pass(tmp_path, kind, body):
   assert loss_config(tmp_path, kind, body).custom[kind]["function"] == "mine"
+
+
+REWARD = np.array([[1.0, 0.0, 0.5], [0.0, 0.0, 1.0]])
+ALL = np.ones((2, 3), bool)
+# What a function does from a later step on, and the message.
+LATER = {
+    "selection": {
+        "raise KeyError(7)": "mine.py:6: KeyError: 7; recipe.*in this step",
+        "return ~y": "keep are none of 6"},
+    "advantage": {
+        "return None": r"advantages has shape \(\) and dtype object",
+        "return 0.0": r"advantages has shape \(\)",
+        "return x[:1]": r"advantages has shape \(1, 3\)",
+        "return np.full(x.shape, np.nan)": "advantages is not finite: nan of"},
+    "aggregation": {
+        "return y * np.nan": "weights is not finite: nan of problem 0, rollo",
+        "return y * (x < 5)": "weights is not positive: 0.0 of problem 1",
+        "return -y": "weights is not positive: -1.0"},
+    "policy_loss": {"return x.mean(), y > 0": r"the loss has shape \(\)"},
+}
+
+
+@pytest.mark.parametrize("kind, body", [
+    (kind, body) for kind, bodies in LATER.items() for body in bodies])
+def test_what_each_step_returns_is_checked(tmp_path, kind, body):
+  """The function passes the trial at start, whose shape is another one."""
+  trial = {"selection": "y", "aggregation": "y", "advantage": "x",
+           "policy_loss": "(-x * z, y > 0)"}[kind]
+  cfg = loss_config(tmp_path, kind, f"if x.shape[0] * x.shape[1] in (8, 6) and "
+                    f"x.shape != (2, 3) or x.shape == (2, 3) and "
+                    f"{kind == 'policy_loss'}: return {trial}\n  {body}")
+  len_PxN = np.array([[1, 2, 3], [5, 4, 4]])
+  calls = {
+      "selection": lambda: algorithm.keep(REWARD, ALL, REWARD, 2, cfg),
+      "advantage": lambda: algorithm.advantages(
+          algorithm.Groups(REWARD, ALL, ALL), None, {}, cfg),
+      "aggregation": lambda: algorithm.weights(
+          algorithm.Groups(REWARD, ALL, ALL),
+          np.arange(6) < len_PxN.reshape(-1, 1), np.arange(2), cfg),
+      "policy_loss": lambda: jax.jit(cfg.function(
+          "policy_loss", clip_low=0.2, clip_high=0.2))(*[np.ones((1, 5))] * 3)}
+  with pytest.raises(InputError) as error:
+    calls[kind]()
+  text = str(error.value)
+  assert re.search(LATER[kind][body].replace(":6:", ":7:"), text), text
+  assert "in this step" in text and "\n" not in text
+
+
+def test_a_function_writes_into_copies(tmp_path):
+  cfg = loss_config(tmp_path, "advantage", "x -= x.mean(); return x")
+  reward = REWARD.copy()
+  algorithm.advantages(algorithm.Groups(reward, ALL, ALL), None, {}, cfg)
+  assert (reward == REWARD).all()

@@ -55,7 +55,7 @@ def buffered(sampler, model):
 
 
 def interrupt_after(limits_B, n=6):
-  """Those of n rollouts of each problem, for a Source."""
+  """Those of n rollouts of each problem, for a GroupSource."""
   return None if limits_B is None else lambda groups: np.reshape(
       limits_B, (-1, n))[groups.problem_E].reshape(-1)
 
@@ -152,7 +152,7 @@ def assert_close_logp(got, want):
 def free_slots(R):
   return Scheduler(
       flight.empty_state((R, 0, 1)),
-      flight.Source(make_prompts(1), None, None, 0),
+      flight.GroupSource(make_prompts(1), None, None, 0),
       flight.BatchRule(0, 0), version=0, sizes=sizes_lib.program_sizes(
           R, S, T, 1, paged=False), G=1, interrupt=None).slots.row
 

@@ -20,7 +20,7 @@ def make_prompts(lengths) -> Prompts:
 
 
 def make_source(prompts, n, *, Bp=None, steps=1, interrupt_after=None
-                ) -> flight.Source:
+                ) -> flight.GroupSource:
   """Position p is problem p % P; steps of Bp problems, n rollouts of each."""
   P = len(prompts.len_P)
   Bp = Bp or P
@@ -29,7 +29,7 @@ def make_source(prompts, n, *, Bp=None, steps=1, interrupt_after=None
     position = step * Bp + np.arange(Bp)
     return flight.new_groups(position, position % P, n)
 
-  return flight.Source(prompts, groups, lambda p: (0, p // Bp), steps,
+  return flight.GroupSource(prompts, groups, lambda p: (0, p // Bp), steps,
                        interrupt_after)
 
 

@@ -21,8 +21,9 @@ def index(position: int) -> int:
   return (7 + 3 * position) % 10
 
 
-def make_source(n=N, Bp=BP, steps=M, interrupt_after=None) -> flight.Source:
-  return flight.Source(
+def make_source(n=N, Bp=BP, steps=M, interrupt_after=None
+                ) -> flight.GroupSource:
+  return flight.GroupSource(
       samples.make_prompts(10), lambda step: flight.new_groups(
           step * Bp + np.arange(Bp), index(step * Bp + np.arange(Bp)), n),
       lambda position: np.asarray(jax.random.key_data(

@@ -53,7 +53,7 @@ def test_a_run_becomes_lines_and_comes_back(tmp_path):
   evals = [record("eval", at, k=12, correct=[0, 10, 12], maj=0.12345)
            for at in (0, 10_000)]
   planned = arms.Planned("", 2, 1, {"alloc": {"n": 2, "C": 10_000}})
-  lines = ledger.of_run(planned, "id", [evals[0], *train, evals[1]],
+  lines = ledger.run_lines(planned, "id", [evals[0], *train, evals[1]],
                         diverged=False)
   assert lines[1]["correct"] == "0ac" and lines[1]["maj"] == 0.1235
   updates = lines[3:]
@@ -65,7 +65,7 @@ def test_a_run_becomes_lines_and_comes_back(tmp_path):
   assert last["all_right"] == 0.0
   assert last["alarms"] == ["signal"] and last["kl"] is None
   assert not updates[-2]["alarms"]
-  assert not ledger.of_run(planned, "id", train, diverged=False)
+  assert not ledger.run_lines(planned, "id", train, diverged=False)
   path = str(tmp_path / "x.gz")
   ledger.write(path, [ledger.header(ledgers.PART, "abc"), *lines])
   one = ledger.read(path)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from configs import hard
+import isojax
 from isojax.core import evaluate
 from isojax.errors import InputError
 from isojax.frontier import study as study_lib
@@ -54,7 +55,8 @@ def test_a_function_grades_answers(tmp_path):
   assert graded.formatted_B.tolist() == [1, 1, 1, 1, 0]
   assert graded.vote_B == ["ab", "12345678", "1234567", "", ""]
   lost, = graded.lost
-  assert "r.py: score returned 1.125; expected a number in [0, 1]" in lost
+  assert "r.py:8: score returned 1.125; expected a number in [0, 1]" in lost
+  assert graded.judged_B.tolist() == [True, True, True, False, True]
 
 
 def test_what_a_function_may_return():
@@ -122,7 +124,8 @@ def test_a_reward_that_fails_is_tried_again_and_then_no_verdict(tmp_path):
   answers = ["stopped", "once", "died", "raises", "wrong", "right"]
   with grader.opened(cfg, {}) as grade:
     graded = grade([PROBLEM], answers)
-  assert graded.judged_B.tolist() == [False, True, False, True, True, True]
+  assert graded.judged_B.tolist() == [False, True, False, False, True, True]
+  assert graded.raised_B.tolist() == [False, False, False, True, False, False]
   assert graded.correct_B.tolist() == [0, 1, 0, 0, 0, 1]
   assert [line.split(": ")[1] for line in graded.lost] == [
       "took longer than 1.0 s", "its process died, exit code 7",
@@ -239,12 +242,66 @@ def score(question, answer, problem):
 
 
 def test_a_step_without_a_verdict_ends_the_run(tmp_path):
-  none = rollouts_lib.Sampled(None, np.array([2]), None, grader.Graded(
-      np.zeros(2), np.ones(2), ["", ""], np.zeros(2, bool), [{}, {}],
-      ["problem 1: why"]),
-                              (0.0, 0), 0.0, 0)
+  none = grader.Graded(
+      np.zeros(2), np.ones(2), ["", ""], np.zeros(2, bool), np.zeros(2, bool),
+      [{}, {}], ["problem 1: why"])
+  cfg = config(tmp_path / "r.py", GRADED)
   with pytest.raises(InputError, match="judged none of 2 .* problem 1: why"):
-    rollouts_lib.with_verdicts(none)
+    rollouts_lib.check_verdicts(none, cfg)
+
+
+RAISES = """
+import zlib
+
+def score(question, answer, problem):
+  share = zlib.crc32(answer.encode(), {salt}) % 64 / 64
+  if share < {share} and answer not in (problem["answer"], "?"):
+    return float("x")
+  return share
+"""
+
+
+def short(path, share, *, k=1, salt=0):
+  """The config of two steps with a reward that raises at a share of answers."""
+  path.write_text(RAISES.format(share=share, salt=salt))
+  out = short_runs.config("hard", eval=dict(
+      short_runs.config("hard").eval.to_dict(), k=k))
+  out.alloc.C = 48
+  out.task.grader.update(name="python", file=f"{path}:score", workers=1)
+  return out
+
+
+def test_a_reward_that_raises_at_many_answers_stops_the_run(tmp_path):
+  """With its line; it is not recorded as a policy that answers incorrectly."""
+  with pytest.raises(InputError, match=(
+      r"raised, or .* at \d+ of 30 answers: problem \d+: \S+r.py:7: ValueErr"
+      r".*; and \d+ more answers; expected at most 10%")):
+    short_runs.train(short(tmp_path / "r.py", 0.9), tmp_path / "run")
+  assert short_runs.read(tmp_path / "run") == []
+
+
+def test_few_answers_at_which_a_reward_raises_are_left_out(tmp_path, capfd):
+  """About a sixteenth: too many for an evaluation to choose a checkpoint."""
+  run = short_runs.train(short(tmp_path / "r.py", 4 / 64, k=4, salt=2),
+                         tmp_path / "run")
+  kept, lines = run.records, capfd.readouterr().err.splitlines()
+  steps, evals = ([r for r in kept if r["kind"] == kind]
+                  for kind in ("train", "eval"))
+  assert any(r["raised"] for r in steps)
+  for r in steps:
+    assert r["raised"] == r["lost"] <= 2 and r["rollouts"] == 24 * r["step"]
+    said = [line for line in lines if line.startswith(f"step {r['step']}: ")
+            and "verdict" in line]
+    assert len(said) == (r["raised"] > 0)  # one line at most
+  for r in evals:
+    assert 2.4 < r["raised"] == 120 - r["judged"] <= 12
+    # An answer without a verdict lowers the sums, and no mean.
+    assert r["avg"] > sum(r["correct"]) / 120
+    assert sum("chooses no checkpoint" in line for line in lines) == len(evals)
+  assert not (tmp_path / "run/best").exists() or not any(
+      (tmp_path / "run/best").iterdir())
+  with pytest.raises(InputError, match="more than 2% of the answers have no"):
+    isojax.read(tmp_path / "run/records.jsonl")
 
 
 @pytest.mark.parametrize("text, told", [
@@ -254,7 +311,7 @@ def test_a_step_without_a_verdict_ends_the_run(tmp_path):
     ("def score(q, a, p):\n  n = 0\n  return 1 / n",
      r"problem 5 .*'3\*8': .*r.py:3: ZeroDivisionError"),
     ("def score(q, a): return 1", r"TypeError: score\(\) takes 2"),
-    ("def score(q, a, p): pass", r"r.py: score returned None"),
+    ("def score(q, a, p): pass", r"r.py:1: score returned None"),
     ("import os\ndef score(q, a, p): os._exit(7)", "exit code 7"),
     ("def score(q, a, p):\n  while True: pass", "longer than 0.5 s"),
     ("#" * 70_000, "at most 64,000 bytes"), ("\x00", "null bytes")])

@@ -152,6 +152,14 @@ def test_a_test_split_is_of_its_stratum_and_missing_or_damaged(tmp_path):
       Problem(1, "1 2 3=6", "1+2+3")]
   with pytest.raises(InputError, match=": the test split of stratum "):
     strata_lib.read_test(path, header | {"sha256": "0"})
+  for header_, rows, message in (
+      (HEADER | {"stratum": "other"}, [ROWS[1] | {"split": "test"}],
+       "stratum='other', expected that of "),
+      (HEADER, [], "s.test.jsonl: has no problems")):
+    strata_lib.write_test(path, header_, rows)
+    with pytest.raises(InputError, match=message):
+      strata_lib.read_test(path, header)
+  strata_lib.write_test(path, HEADER, [ROWS[1] | {"split": "test"}])
   with open(place, encoding="utf-8") as file:
     text = file.read()
   with open(place, "w", encoding="utf-8") as file:
