@@ -77,11 +77,20 @@ def budgets(rows: list[LogRow]) -> tuple[list[LogRow], list[str]]:
 
   At a constant learning rate a run contains the runs of smaller C. If its rate
   falls it does not, as each C has its own schedule: only the last evaluation
-  counts. Such points of one Bp and n, from runs of several C, are one curve.
+  counts. Such points of one Bp and n, from runs of several C, are one curve. A
+  constant run of their seed, Bp and n is their trunk (isojax/run/branch.py),
+  whose last weights are not those of a budget: it is left out.
   """
-  constant = [row for row in rows if row.falling is None]
   last = {tuple(map(row.fields.get, CURVE)): row
           for row in rows if row.falling}
+  of_trunk = lambda row: tuple(map(row.fields.get, (
+      "seed", "Bp", "n", "eval_set", "k")))
+  trunks = {of_trunk(row) for row in last.values()
+            if row.fields.get("seed") is not None}
+  constant = [row for row in rows if row.falling is None]
+  left_out = dict.fromkeys(
+      row.path for row in constant if of_trunk(row) in trunks)
+  constant = [row for row in constant if of_trunk(row) not in trunks]
   arms = collections.defaultdict(list)  # Bp, n, set, k -> curves
   for row in sorted(last.values(), key=lambda row: row.fields["rollouts"]):
     curves = arms[tuple(map(row.fields.get, ("Bp", "n", "eval_set", "k")))]
@@ -101,7 +110,10 @@ def budgets(rows: list[LogRow]) -> tuple[list[LogRow], list[str]]:
       joined += curve
   return constant + joined, merged(
       [f"{row.path}: {row.falling}: its last evaluation is one point"
-       for row in last.values()], [row.path for row in last.values()])
+       for row in last.values()]
+      + [f"{path}: left out, its rate is constant: runs of the same seed, Bp "
+         "and n begin with its steps and decay" for path in left_out],
+      [*(row.path for row in last.values()), *left_out])
 
 
 def merged(notes: list[str], paths: list[str]) -> list[str]:
