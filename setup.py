@@ -51,7 +51,7 @@ setuptools.setup(
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",
                  "matplotlib>=3.9", "tensorboardX>=2.6.2",
                  "wandb>=0.19", "pandas>=2.2",
-                 "ruff>=0.12", "import-linter>=2.3",  # see pyproject.toml
+                 "ruff>=0.12", "import-linter>=2.6",  # see pyproject.toml
                  # makes and runs the notebooks
                  "ipykernel>=7", "ipywidgets>=8", "jupytext>=1.16",
                  "nbclient>=0.10", "nbformat>=5.10",

@@ -14,6 +14,7 @@ import collections
 from collections.abc import Callable, Iterator
 import dataclasses
 import math
+import os
 import re
 import time
 import typing
@@ -22,11 +23,12 @@ from absl import flags
 import jax
 import numpy as np
 
-from isojax.core import config_flag
+from isojax.core import config_flag, model_shape
 from isojax.core import memory as memory_lib
 from isojax.errors import InputError
 from isojax.models import decoder, hf_config
 from isojax.models import lora as lora_lib
+from isojax.planner import cost, machines, prices, request
 from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
@@ -55,7 +57,7 @@ class Program(typing.NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class Target:
   """What is compiled, and for which devices."""
 
   e: experiment_lib.Experiment
@@ -82,12 +84,13 @@ class Case:
         f"{programs_lib.update_kernel(e, self.model)}"))
 
 
-def case(config, topology: str, *, largest: bool) -> Case:
+def case(config, topology: str, *, largest: bool) -> Target:
   """The case of a config and topology; InputError if either is invalid."""
-  devices = topology_lib.devices(topology)
   e = experiment_lib.load(config)
-  mesh = topology_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
+  check_mesh(config, folder, topology)
+  devices = topology_lib.devices(topology)
+  mesh = mesh_lib.make_mesh(e.mesh, devices)
   policy = inputs.BasePolicy(folder, None, EOS, decoder.Transformer(
       hf_config.read(folder), mesh))
   experiment_lib.check_sampler(
@@ -103,7 +106,24 @@ def case(config, topology: str, *, largest: bool) -> Case:
     slots, rows = sampler.sizes.rows[-1] // G, microbatch_rows(e, G) // G
     planned = estimated(e, policy.model, slots, rows, sampler.weights_gathered,
                         pages=sampler.pages).program_bytes
-  return Case(e, policy.model, sampler, planned, notes, hbm)
+  return Target(e, policy.model, sampler, planned, notes, hbm)
+
+
+def check_mesh(config, folder: str, topology: str) -> None:
+  """InputError if the config's mesh is not of the machine, with the fastest.
+
+  Answers are assumed to have the planner's share of the longest.
+  """
+  machine = dataclasses.replace(machines.machine(topology),
+                                gpu_share=machines.gpu_share(os.environ))
+  path = os.path.join(folder, "config.json")
+  shape = model_shape.model_shape(request.load_json(
+      path, "a Hugging Face config.json"), path=path)
+  S, T = config.sampler.max_prompt_tokens, config.sampler.max_new_tokens
+  workload = prices.workload_of(config, None, shape, machine, cost.Lengths(
+      S * memory_lib.MEAN_PROMPT, T * memory_lib.MEAN_RESPONSE, S, T))
+  prices.check_mesh(config, shape, workload, machine,
+                    most=config.sampler.slots)
 
 
 def microbatch_rows(e: experiment_lib.Experiment, G: int) -> int:
@@ -177,7 +197,7 @@ def placed(tree, sharding):
       x.shape, x.dtype, sharding=sharding), tree)
 
 
-def sampling(c: Case, state_bytes: int) -> Iterator[Program]:
+def sampling(c: Target, state_bytes: int) -> Iterator[Program]:
   """Yields the sampler's programs with all slots and the longest sequences.
 
   `state_bytes` stay in memory. A prefill has a window of W prompts.
@@ -257,7 +277,7 @@ def widest(e: experiment_lib.Experiment, G: int):
       n=n, G=G, cfg=e.recipe.loss)[0]
 
 
-def updating(c: Case, state, base, tx) -> Iterator[Program]:
+def updating(c: Target, state, base, tx) -> Iterator[Program]:
   """Yields the programs of scoring and update, for the widest microbatch."""
   model, lora, recipe = c.model, c.e.model.lora, c.e.recipe
   replicated = mesh_lib.replicated(model.mesh)
@@ -289,7 +309,7 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
                 device_bytes(base))
 
 
-def programs(c: Case) -> Iterator[Program]:
+def programs(c: Target) -> Iterator[Program]:
   """Yields the sampler's programs, then the update's."""
   lora, optimizer = c.e.model.lora, c.e.recipe.optimizer
   tx = optimizer_lib.make(optimizer)
@@ -305,7 +325,7 @@ def programs(c: Case) -> Iterator[Program]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ProgramBytes:
   """A line of the report: the bytes of a program on one device."""
 
   name: str
@@ -326,9 +346,11 @@ class Row:
     return self.arguments + self.temporaries + self.output + self.code
 
 
-def compiled(program: Program, planned: dict) -> tuple[Row, str | None]:
+def compiled(program: Program, planned: dict
+             ) -> tuple[ProgramBytes, str | None]:
   """(row, HLO text) of a compiled program; no text if it does not fit."""
-  row = Row(program.name, program.resident_bytes, planned.get(program.name))
+  row = ProgramBytes(
+      program.name, program.resident_bytes, planned.get(program.name))
   lowered, start = program.lower(), time.perf_counter()
   try:
     executable = lowered.compile()
@@ -369,7 +391,7 @@ HEAD = (f"{'GiB a device':12}{'args':>8}{'temp':>8}{'out':>8}{'code':>8}"
         f"{'compiled':>10}")
 
 
-def line(row: Row, hbm: float) -> str:
+def line(row: ProgramBytes, hbm: float) -> str:
   gib = lambda x: f"{x / 2**30:8.2f}"
   planned = " " * 16
   if row.estimate is not None:
@@ -405,8 +427,9 @@ def main(_) -> None:
 if __name__ == "__main__":
   _CONFIG = config_flag.define("configs/hard.py:qwen2.5-7b")
   _TOPOLOGY = flags.DEFINE_string(
-      "topology", None, "TPU chip and slice shape, such as v5e:4x4 or "
-      "v5p:2x2x4; or card, hosts x GPUs per host, such as h200:8 or a100:2x8.",
+      "topology", None, "The machine, named as for launch.plan: a TPU slice "
+      "such as v5e-16 or v5p:2x2x4, or GPUs such as 8xh100 or, on two hosts, "
+      "2x8xh100.",
       required=True)
   _LARGEST = flags.DEFINE_bool(
       "largest", False, "Use the most slots and microbatch_tokens that the "

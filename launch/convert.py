@@ -5,8 +5,9 @@
 
 The folder has weights, config, tokenizer and generation config; transformers,
 vLLM and other runs of isojax load it. The second form writes a checkpoint again
-in another dtype. LoRA adapters are merged into the weights; with --peft only
-they are written, in a folder that peft loads.
+in another dtype. LoRA adapters are merged into the weights, in the dtype in
+which the run sampled; with --peft only they are written, in a folder that peft
+loads.
 """
 
 import os
@@ -107,7 +108,10 @@ def main(_) -> None:
       print(f"wrote {_OUT.value}: adapters of rank {lora.rank}")
       return
     if lora.rank:
-      params = lora_lib.merge(lora, hf_weights.load(
+      sampler = stored.config["sampler"]
+      merge = lora_lib.make_merge(
+          lora, dtype=sampler["dtype"], precision=sampler["precision"])
+      params = merge(hf_weights.load(
           source, lora_lib.abstract_base(model, lora)), params)
   hf_weights.export(source, _OUT.value, params, dtype=_DTYPE.value,
                     dithered=dithered)

@@ -64,7 +64,7 @@ _DRAWS = flags.DEFINE_integer(
 def options() -> bootstrap.Options:
   return dataclasses.replace(
       _DEFAULT, form=_FORM.value, draws=_DRAWS.value,
-      collapse=_COLLAPSE.value, margin=_MARGIN.value, points=curves.Points(
+      collapse=_COLLAPSE.value, margin=_MARGIN.value, points=curves.PointRule(
           select=_POINTS.value, ema=_EMA.value, min_C=_MIN_C.value,
           bin_width=_BIN_WIDTH.value))
 

@@ -18,7 +18,7 @@ import sys
 
 from absl import flags
 
-from isojax.core import config_flag
+from isojax.core import config_flag, sections
 from isojax.errors import InputError
 from isojax.planner import (
   conversion,
@@ -33,6 +33,9 @@ from isojax.planner import request as request_lib
 PLANNED = {"alloc.Bp": "--Bp", "alloc.n": "--n", "alloc.C": "--rollouts",
            "alloc.M": "--rollouts", "seed": "--seeds"}
 
+# What is said of --config=FILE, if the plan was made without one.
+FILE = ("; FILE has your problems and recipe: configs/hard.py:qwen2.5-7b for "
+        "math and a language model, whatever --model is, or a copy of it")
 # Type of a field of the request -> how its flag is defined.
 DEFINE = {object: flags.DEFINE_string, str | None: flags.DEFINE_string,
           float | None: flags.DEFINE_float, int | None: flags.DEFINE_integer,
@@ -64,6 +67,9 @@ FROM = flags.DEFINE_string(
 EXPLAIN = flags.DEFINE_boolean(
     "explain", False, "Also print the reasons for n and the assumptions of the "
     "prices, with tables of time and memory.")
+EVIDENCE = flags.DEFINE_boolean(
+    "evidence", False, "Also print what public sources say of n, batch, rate, "
+    "decay and average, with their caveats.")
 OUT = flags.DEFINE_string("out", "plan.jsonl", "The file that is written.")
 
 
@@ -95,17 +101,23 @@ def main(_) -> None:
   plan = planning.make(flags_request())
   trainer = EXPORT.value
   exported = plan.export(trainer) if trainer else []
-  table, out = plan.table(EXPLAIN.value), OUT.value
-  plan.save(out)
+  table, out = plan.table(EXPLAIN.value, EVIDENCE.value), OUT.value
+  replaced = plan.save(out)
   print(table)
   for i, options in enumerate(exported):
     print(f"# row {i} for {trainer}\n{options}")
   if trainer:
     for quantity, names in export.names(trainer).items():
       print(f"# {quantity}: {names}")
-  config = config_flag.arguments(sys.argv[1:]) or ["--config=FILE"]
-  print(f"wrote {out}; start a row with " + shlex.join(
-      ["python", "-m", "isojax.main", *config, f"--plan={out}", "--row=0"]))
+  # Without the values that the rows set, some of them otherwise.
+  planned = {f"--config.{name}" for row in plan.rows
+             for name in sections.flat(row.config)}
+  config = [word for word in config_flag.arguments(sys.argv[1:])
+            if word.partition("=")[0] not in planned] or ["--config=FILE"]
+  print(f"wrote {out}" + (", in place of another plan" if replaced else "")
+        + "; start a row with " + shlex.join([
+            "python", "-m", "isojax.main", *config, f"--plan={out}", "--row=0"])
+        + ("" if CONFIG.value else FILE))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from absl import flags
 
 from isojax.core import cli
 from isojax.logs import reading as read_lib
-from isojax.logs.fields import Row, span
+from isojax.logs.fields import LogRow, span
 from isojax.logs.formats import base
 from launch import log_flags
 
@@ -19,7 +19,7 @@ _SCALE = flags.DEFINE_list(
 
 
 def rows_of(patterns: list[str], *, axis: str, flag: str
-            ) -> tuple[list[Row], list[str]]:
+            ) -> tuple[list[LogRow], list[str]]:
   """The rows of the files, and notes; error messages name `flag`."""
   scale = {name: span(name, text)
            for name, text in cli.pairs("scale", _SCALE.value).items()}

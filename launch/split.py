@@ -80,6 +80,7 @@ class Split:
     if self.n:
       object.__setattr__(self, "grader", sections.section(
           grader_lib.GraderConfig, self.grader, "config.grader"))
+      grader_lib.check_installed(self.grader)
     for field, cls in (("strata", strata_lib.StratumConfig),
                        ("mixtures", strata_lib.Mixture)):
       object.__setattr__(self, field, {

@@ -10,10 +10,6 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.planner import machines
-from isojax.runtime import mesh as mesh_lib
-
-SLICE = r"(v4|v5e|v5p|v6e|tpu7x):\d+x\d+(x\d+)?"
-CARDS_OF_HOSTS = r"(\w+):(?:([1-9]\d*)x)?([1-9]\d*)"
 
 # A GPU as XLA describes it: its GpuTargetConfigProto as text.
 TARGET = """
@@ -43,9 +39,9 @@ runtime_version {{ major: 12 minor: 8 }}
 device_description_str: "{name}" """
 # Fields of TARGET, from XLA's target_config/specs: GHz, bytes, bytes/s.
 CARDS = {
-    "a100": dict(name="NVIDIA A100-SXM4-80GB", capability=8, cores=108, fpus=64,
-                 shared=167936, block=166912, clock=1.41, l2=41943040,
-                 bandwidth=2.039e12, memory=85100068864),
+    "a100-80gb": dict(name="NVIDIA A100-SXM4-80GB", capability=8, cores=108,
+                      fpus=64, shared=167936, block=166912, clock=1.41,
+                      l2=41943040, bandwidth=2.039e12, memory=85100068864),
     "h100": dict(name="NVIDIA H100 80GB HBM3", capability=9, cores=132,
                  fpus=128, shared=233472, block=232448, clock=1.98, l2=52428800,
                  bandwidth=3.352e12, memory=84942979072),
@@ -58,17 +54,20 @@ CARDS = {
 }
 
 
+# TPUs whose slices libtpu knows -> its name of the chip.
+SLICES = {"tpu-v4": "v4", "tpu-v5e": "v5e", "tpu-v5p": "v5p", "tpu-v6e": "v6e",
+          "tpu-v7": "tpu7x"}
+
+
 def devices(name: str):
-  """The devices of a topology; InputError if its name is invalid."""
-  if re.fullmatch(SLICE, name):
-    return tpus(name)
-  match = re.fullmatch(CARDS_OF_HOSTS, name)
-  if match and match[1] in CARDS:
-    return gpus(CARDS[match[1]], int(match[2] or 1), int(match[3]))
-  raise InputError(
-      f"--topology={name}: expected CHIP:AxB or CHIP:AxBxC with CHIP one of "
-      "v4, v5e, v5p, v6e, tpu7x, such as v5e:4x4 or v5p:2x2x4; or CARD:GPUS or "
-      f"CARD:HOSTSxGPUS with CARD one of {', '.join(CARDS)}, such as h200:8")
+  """The devices of a machine, named as for launch.plan; or InputError."""
+  chip, _, axes = machines.parts(name)
+  if chip.name in SLICES:
+    return tpus(f"{SLICES[chip.name]}:{'x'.join(map(str, axes))}")
+  if chip.name in CARDS:
+    return gpus(CARDS[chip.name], *axes)
+  raise InputError(f"--topology={name}: XLA's description of {chip.name} is "
+                   f"not known; expected one of {', '.join([*SLICES, *CARDS])}")
 
 
 def tpus(name: str):
@@ -95,16 +94,6 @@ def gpus(card: dict, hosts: int, gpus_per_host: int):
   return topologies.get_topology_desc(
       card["name"], platform="cuda", target_config=TARGET.format(**card),
       topology=f"1x{hosts}x{gpus_per_host}").devices  # 1 slice of all hosts
-
-
-def mesh_on(cfg: mesh_lib.MeshConfig, chips, topology: str):
-  """The config's mesh over all chips; InputError if their numbers differ."""
-  if cfg.size != len(chips):
-    raise InputError(
-        f"mesh {cfg} needs {cfg.size} devices, but --topology={topology} has "
-        f"{len(chips)}; set --config.mesh.data, .fsdp and .tensor to a product "
-        f"of {len(chips)}, such as data=1 fsdp={len(chips)} tensor=1")
-  return mesh_lib.make_mesh(cfg, chips)
 
 
 # How libtpu reports that a program does not fit: bytes used, bytes available.

@@ -205,7 +205,7 @@ def test_a_run_is_opened_by_its_folder(run, tmp_path):
 def test_names_of_the_package_are_its_own_and_rows_print_as_rows():
   assert set(dir(isojax)) == set(isojax.__all__)
   assert not {"os", "sys", "importlib"} & set(vars(isojax))
-  row, = isojax.plan(rollouts=2e6, stratum="hard", D=2500).rows
+  row, = isojax.plan(rollouts=2e6, n=128).rows
   assert repr(row) == (
       "Bp = 32, n = 128, M = 488, C = 1,998,848, lr 2e-06, seed 0")
 
@@ -387,11 +387,12 @@ def test_the_keywords_of_a_plan_are_the_flags_of_the_command():
 
 
 def test_a_plan_of_the_paper():
-  plan = isojax.plan(rollouts=2e6, stratum="hard")
+  plan = isojax.plan(rollouts=2e6, stratum="hard",
+                     model="Qwen/Qwen2.5-7B-Instruct")
   row, = plan.rows
   # n*(2e6) = 137.8 by the published law, to a power of two; 2e6 / (32 * 128).
   assert row.config == {"seed": 0, "alloc": {"Bp": 32, "n": 128, "M": 488}}
-  assert "n* = 137.8" in plan.table() and "1,998,848" in plan.table()
+  assert "n* = 138 by" in plan.table() and "1,998,848" in plan.table()
   assert isojax.config("configs/hard.py", **row.config).alloc.M == 488
 
 
@@ -444,7 +445,7 @@ def test_an_identified_law(law, tmp_path):
     law.plot("lwa")
   plan = isojax.plan(rollouts=2e6, law=law)
   assert plan.rows[0].allocation.n in (64, 128, 256)
-  assert "your own fit, isojax.fit" in plan.table()
+  assert "] by isojax.fit" in plan.table()
 
 
 def test_logs_of_another_trainer_and_why_there_is_no_law():

@@ -114,7 +114,9 @@ def test_an_error_in_a_config_file_names_the_users_line(tmp_path, line, told):
 
 
 def test_help_says_where_the_keys_are():
-  assert "configs/grpo.py has all keys" in run("isojax.main", "--help").stdout
+  done = run("isojax.main", "--help")
+  assert "configs/grpo.py has all keys" in done.stdout
+  assert done.returncode == 0
 
 
 def test_an_exit_before_the_end_is_no_success():

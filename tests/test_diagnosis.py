@@ -7,7 +7,7 @@ import random
 import pytest
 
 from isojax.diagnosis import findings, rules, symptoms
-from isojax.diagnosis.symptoms import History
+from isojax.diagnosis.symptoms import RunLog
 
 LINE = dict(kind="train", Bp=8, n=4, reward=0.5, all_incorrect=0.2,
             all_correct=0.2, truncated=0.0, formatted=1.0, entropy=1.0,
@@ -87,13 +87,13 @@ def test_a_fall_of_the_evaluation_is_found_besides_the_collapse():
   """The reward falls at step 40, the evaluation is best at step 20."""
   lines = tuple({"step": i, "reward": 0.2 if i > 40 else 0.9}
                 for i in range(81))
-  by_name = {f.name: f for f in findings.diagnose(History(
+  by_name = {f.name: f for f in findings.diagnose(RunLog(
       lines, tuple({"step": 20 * i, "avg": avg} for i, avg in enumerate(
           (.5, .6, .3, .3, .3)))), {})}
   assert {"collapse", "past_best"} <= by_name.keys()
   assert "best evaluation at step 20" in by_name["collapse"].advice
   assert by_name["past_best"].steps == (21, 80)
-  (alone,) = findings.diagnose(History(lines), {})
+  (alone,) = findings.diagnose(RunLog(lines), {})
   assert "a mean of 20 steps" in alone.text and "step 19" in alone.advice
 
 
@@ -101,13 +101,13 @@ def test_rewards_below_0_that_rise_are_no_collapse():
   """Of -1 and 1: no window of 20 steps has a mean above 0."""
   lines = tuple({"step": i, "reward": -0.5 + i / 400 + 0.02 * (-1)**i}
                 for i in range(60))
-  assert findings.diagnose(History(lines), {}) == []
+  assert findings.diagnose(RunLog(lines), {}) == []
 
 
 @pytest.mark.parametrize("end, level", [(0.3, "costly"), (0.0, "wrong")])
 def test_a_fall_that_ends_above_its_start_is_no_collapse(end, level):
   reward = [0.1] * 20 + [0.9] * 30 + [end] * 30
-  (finding,) = [f for f in findings.diagnose(History(tuple(
+  (finding,) = [f for f in findings.diagnose(RunLog(tuple(
       {"step": i, "reward": value + 0.01 * (-1)**i}
       for i, value in enumerate(reward))), {}) if f.name == "collapse"]
   assert finding.level == level
@@ -117,7 +117,7 @@ def test_a_fall_that_ends_above_its_start_is_no_collapse(end, level):
 
 def test_a_note_does_not_replace_a_grave_finding():
   """The entropy ends at 0.8 nats, a note, after 5 nats."""
-  (finding,) = [f for f in findings.diagnose(History(tuple(
+  (finding,) = [f for f in findings.diagnose(RunLog(tuple(
       {"step": i, "reward": 0.5, "entropy": value} for i, value in enumerate(
           [0.1] * 30 + [5.0] * 30 + [0.8] * 30))), {}) if f.name == "blow_up"]
   assert finding.level == "wrong"
@@ -125,7 +125,7 @@ def test_a_note_does_not_replace_a_grave_finding():
 
 def test_shorter_answers_of_solved_problems_are_sound():
   lines = lengths(1759.0, 150.0, reward=0.5).train
-  assert "length" not in {f.name for f in findings.diagnose(History(lines), {})}
+  assert "length" not in {f.name for f in findings.diagnose(RunLog(lines), {})}
 
 
 @pytest.mark.parametrize("reward, cut", [(0.34, False), (0.2, True)])
@@ -133,7 +133,7 @@ def test_answers_that_end_by_a_rule_of_the_reward_are_not_cut_off(reward, cut):
   """99 % end without an EOS: of these 0.33 / 0.99 are paid, or 0.19 / 0.99."""
   fields = {"truncated": 0.99, "reward": reward}
   assert any("cut off" in text for text in warnings_of((30, fields))) == cut
-  run_ = History(tuple(LINE | fields | {"step": i} for i in range(30)))
+  run_ = RunLog(tuple(LINE | fields | {"step": i} for i in range(30)))
   assert ("cut" in {f.name for f in findings.diagnose(run_, {})}) == cut
   # Of another trainer's log the reward of a cut answer is not known.
   (text,) = [f.text for f in findings.diagnose(dataclasses.replace(
@@ -147,12 +147,12 @@ def test_a_note_hides_no_finding():
   """Noise of a small entropy is no rise; a note does not hide `flat`."""
   noisy = [{"step": i, "reward": 0.5 + 0.03 * (-1)**i,
             "entropy": 0.01 if i < 60 or i % 20 else 0.7} for i in range(100)]
-  found = {f.name: f for f in findings.diagnose(History(tuple(noisy)), {})}
+  found = {f.name: f for f in findings.diagnose(RunLog(tuple(noisy)), {})}
   assert "blow_up" not in found
   assert "raise the learning rate" in found["flat"].advice
   rising = [line | {"entropy": 0.1 if line["step"] < 50 else 0.5}
             for line in noisy]
-  found = {f.name: f for f in findings.diagnose(History(tuple(rising)), {})}
+  found = {f.name: f for f in findings.diagnose(RunLog(tuple(rising)), {})}
   assert found["blow_up"].level == "note"
   assert "keep the learning rate" in found["flat"].advice
 
@@ -165,7 +165,7 @@ def test_a_note_hides_no_finding():
     ({}, "62% of the groups have equal rewards, 56% all correct and 6% all")])
 def test_groups_without_a_signal_are_split(measured, expected):
   lines = tuple({"step": i, "reward": 0.75} | measured for i in range(40))
-  (finding,) = [f for f in findings.diagnose(History(
+  (finding,) = [f for f in findings.diagnose(RunLog(
       lines, n=2, binary=True), {}) if f.name == "groups"]
   assert finding.text.startswith(expected)
   assert finding.sure == ("sure" if measured else "likely")
@@ -300,7 +300,7 @@ def run(changes=None, evals=(), last=None, **fields):
   """A run that learns, with changed fields in all steps or in the last 20."""
   lines = [line | (changes or {}) | (last or {} if line["step"] >= 20 else {})
            for line in RISING]
-  return History(tuple(lines), tuple(evals), **fields)
+  return RunLog(tuple(lines), tuple(evals), **fields)
 
 
 def evals(*avg):
@@ -309,7 +309,7 @@ def evals(*avg):
 
 def lengths(first, then, reward):
   """30 steps of 64 rollouts; after the 4th another length and reward."""
-  return History(tuple(
+  return RunLog(tuple(
       {"step": i, "Bp": 8, "n": 8, "dead": False, "grad_norm": 0.1,
        "response_length": first if i <= 4 else then,
        "reward": (0.5 if i <= 4 else reward) + 0.01 * (-1)**i}
@@ -318,13 +318,13 @@ def lengths(first, then, reward):
 
 def early_entropy(end):
   """30 steps with 0.3 nats in the first four."""
-  return History(tuple(
+  return RunLog(tuple(
       line | {"entropy": 0.3 if line["step"] < 4 else end}
       for line in RISING[:30]))
 
 
 def shaped(fall, total, score="reward"):
-  return History(tuple(
+  return RunLog(tuple(
       {"step": i, "reward": 0.5, total: 0.2 + 0.01 * i + 0.02 * (-1)**i,
        score: 0.5 - fall * i + 0.02 * (-1)**i} for i in range(60)))
 
@@ -409,7 +409,7 @@ def test_the_computed_share_is_of_windows_of_the_pass_rate():
   """From 0.05 to 0.95 half of the groups are silent; 0.5 has 0.8 %."""
   lines = tuple({"step": i, "reward": 0.05 if i < 40 else 0.95}
                 for i in range(80))
-  assert History(lines, n=8, binary=True).equal_groups > 0.4
+  assert RunLog(lines, n=8, binary=True).equal_groups > 0.4
   assert symptoms.equal_share(8, 0.5) < 0.01
 
 
@@ -432,7 +432,7 @@ def test_the_share_of_groups_without_a_signal():
   assert "25% in the first quarter and 100% in the last" in results[0].text
   # No share is computed of groups that a filter left.
   lines = tuple({"step": i, "reward": 0.2} for i in range(40))
-  one = History(lines, n=2, binary=True)
+  one = RunLog(lines, n=2, binary=True)
   assert one.equal_groups == pytest.approx(0.68)
   assert dataclasses.replace(one, filtered=True).equal_groups is None
 
@@ -451,7 +451,7 @@ def test_a_reward_that_does_not_rise(reward, entropy, words, advice):
   if entropy:
     lines = [LINE | {"reward": 0.3, "entropy": e, "step": i} for i, e in
              enumerate([1.0] * 20 + [0.2] * 20 + [0.5] * 20)]
-  (finding,) = [f for f in findings.diagnose(History(tuple(lines)), {})
+  (finding,) = [f for f in findings.diagnose(RunLog(tuple(lines)), {})
                if f.name == "flat"]
   assert words in finding.text and advice in finding.advice
 
@@ -477,7 +477,7 @@ def test_a_short_alarm_that_is_over_is_a_note():
   """30 dead steps of 400 are 7.5 %, and no full window is without them."""
   dead = [line | {"dead": line["step"] < 30} for line in [
       RISING[0] | {"step": i, "reward": i / 400} for i in range(400)]]
-  (finding,) = [f for f in findings.diagnose(History(tuple(dead)), {})
+  (finding,) = [f for f in findings.diagnose(RunLog(tuple(dead)), {})
                if f.name == "signal"]
   assert (finding.level, finding.cost) == ("note", 0.075)
   assert finding.steps == (0, 29)
@@ -490,11 +490,11 @@ def test_a_short_alarm_that_is_over_is_a_note():
 ])
 def test_a_step_is_charged_what_it_sampled(C, spent):
   lines = tuple({"step": i, "rollouts": c} for i, c in enumerate(C, 1))
-  assert History(lines).spent == spent
+  assert RunLog(lines).spent == spent
   # Steps before a log starts are not charged to its first.
   late = tuple(line | {"step": 2000 + line["step"], "rollouts": 32 * (
       2000 + line["step"])} for line in RISING)
-  assert History(late).spent == [32] * 40
+  assert RunLog(late).spent == [32] * 40
 
 
 def test_a_field_that_is_never_a_number_is_left_out():
@@ -502,15 +502,15 @@ def test_a_field_that_is_never_a_number_is_left_out():
 
 
 def test_few_steps_give_a_hint():
-  results = findings.diagnose(History(tuple(
+  results = findings.diagnose(RunLog(tuple(
       line | {"dead": True, "truncated": 1.0} for line in RISING[:2])), {})
   assert [(f.name, f.sure) for f in results] == [
       ("signal", "a hint: 2 steps only")]
   flat = tuple(RISING[0] | {"step": i} for i in range(10))
-  assert [f.name for f in findings.diagnose(History(flat), {})] == ["few"]
+  assert [f.name for f in findings.diagnose(RunLog(flat), {})] == ["few"]
 
 
 def test_what_a_log_lacks_is_not_checked():
-  lacks = findings.unchecked(History(({"step": 1, "reward": 0.5},)))
+  lacks = findings.unchecked(RunLog(({"step": 1, "reward": 0.5},)))
   assert lacks["kl"] == "kl" and lacks["divide"] == "batch"
   assert "flat" not in lacks and "groups" not in lacks

@@ -10,10 +10,11 @@ import pytest
 from isojax.core import exit_codes
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records
+from isojax.models import decoder, hf_weights
 from isojax.run import branch, evaluation
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
-from tests import processes, short_runs
+from tests import command, processes, short_runs
 from tests.short_runs import steps
 
 AVERAGE, DECAY, ETA = dict(average=2.0), dict(decay=0.5), 2.0
@@ -93,6 +94,19 @@ def test_a_checkpoint_gives_either_policy(both):
         run.setup, str(folder), "newest", policy)
     assert step == 5
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), want)
+
+
+def test_an_export_is_of_the_policy_that_is_asked_for(both, tmp_path):
+  folder, run = both
+  for policy, flags in (("average", []), ("current", ["--policy=current"])):
+    out = tmp_path / policy
+    done = command.run("launch.convert", f"--workdir={folder}",
+                       f"--out={out}", *flags)
+    assert done.returncode == 0, done.stderr
+    assert f"step 5, {policy} policy" in done.stdout
+    _, want = evaluation.policy_of(run.setup, str(folder), "newest", policy)
+    jax.tree.map(np.testing.assert_array_equal, hf_weights.load(
+        str(out), decoder.abstract_params(run.setup.model)), want)
 
 
 def test_a_policy_that_a_run_has_not():

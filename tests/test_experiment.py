@@ -9,6 +9,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from configs import easy, hard, ppo
 from isojax.core import sections
@@ -421,6 +422,20 @@ def test_chat_templates_by_hand():
                     (dict(chat=True, system=""), "(4)1 2=3:(0)"),
                     (dict(chat=True, system="9*9"), "(6)9*9(4)1 2=3:(0)")):
     assert encoded(tokenizer, "{question}:", **how) == text
+
+
+@pytest.mark.parametrize("template, counts", [
+    ("{question}:", 1), ("<s>{question}:", 1), ("{question}<s>", 2)])
+def test_a_prompt_begins_with_one_bos(template, counts):
+  """The tokenizer adds one, but not before a template that has its own."""
+  tokenizer = tokenizer_lib.load("isojax/assets/countdown-tiny")
+  tokenizer.add_special_tokens({"bos_token": "<s>"})
+  bos = tokenizer.bos_token_id
+  tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+      single="<s> $A", special_tokens=[("<s>", bos)])
+  [ids] = prompts_lib.token_ids(
+      tokenizer, ["1 2=3"], prompts_lib.PromptConfig(template, False, ""))
+  assert ids[0] == bos and ids.count(bos) == counts
 
 
 @pytest.mark.parametrize("batch, minibatches, lr", [

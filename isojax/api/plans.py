@@ -19,16 +19,18 @@ def _as_tuple(value) -> tuple:
 
 DOC = """Turns a budget into an allocation, or a sweep that measures the best.
 
-n follows a law of the best n at a budget: `law`, or by default one that the
-IsoCompute Playbook (arXiv 2603.12151) published. Give one of `rollouts`,
-`hours`, `device_hours` and `usd`. The arguments are the flags of launch.plan.
+n is by `law`, your own fit; else by the law of the IsoCompute Playbook (arXiv
+2603.12151) if `model` and problems are its own; else what public sources agree
+on. Give one of `rollouts`, `hours`, `device_hours` and `usd`. The arguments are
+the flags of launch.plan.
 
 Args:
 {arguments}
   config: As isojax.config takes it; gives model, lengths, learning rate.
 
 Returns:
-  A Plan. table() is the text of launch.plan; explain=True adds reasons. Of each
+  A Plan. table() is the text of launch.plan; explain=True adds reasons and
+  show_evidence=True the public sources. Of each
   row, config is for isojax.config(FILE, **plan.rows[0].config), allocation has
   Bp, n, M and C, and expected is the cost (seconds, device_hours, usd) or None.
   save("plan.jsonl") writes the file of launch.sweep; export("verl") is each run

@@ -13,7 +13,7 @@ from isojax.frontier import bootstrap, curves, fit_json
 from isojax.frontier import compare as compare_lib
 from isojax.frontier import study as study_lib
 from isojax.logs import reading as read_lib
-from isojax.logs.fields import Reading, Row, span
+from isojax.logs.fields import LogRow, Reading, span
 from isojax.planner import advice, fit_file
 from isojax.report import html
 
@@ -26,7 +26,7 @@ class Logs:
 
   study: study_lib.Study  # the checked runs, with one axis and one metric
   notes: tuple[str, ...]  # what the readers assumed or left out, and why
-  _rows: tuple[Row, ...]
+  _rows: tuple[LogRow, ...]
   _selection: study_lib.Selection
 
   def to_pandas(self):
@@ -170,7 +170,7 @@ class Law:
   @property
   def limits(self) -> tuple[str, ...]:
     """Why an identified law is not used beyond its data; empty if it is."""
-    return tuple(self.document["verdict"]["limits"])
+    return self.fitted.limits
 
   @property
   def as_good(self) -> tuple[int, ...]:
@@ -260,7 +260,7 @@ def fit(study, *, points: str = _OPTIONS.points.select,
   if draws < 100:
     raise InputError(f"draws={draws}: expected at least 100")
   options = dataclasses.replace(
-      _OPTIONS, form=form, draws=draws, margin=margin, points=curves.Points(
+      _OPTIONS, form=form, draws=draws, margin=margin, points=curves.PointRule(
           select=points, ema=ema, min_C=min_C, bin_width=bin_width))
   return Law(fit_json.of_rows(
       study.study, list(study._rows), study._selection, options,

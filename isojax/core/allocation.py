@@ -86,6 +86,9 @@ B_MAX = 65_536  # default of --B_max, rollouts per step; MOST_B is the limit
 FEWEST_M = 50  # steps; the warm-up is a large part of a shorter run
 # Anchor of the Playbook's square-root rule: lr of AdamW, rollouts per step.
 PAPER_LR, PAPER_BATCH = 1e-6, 1024
+# The rate of adapters over that of all weights (huggingface/trl#4207,
+# thinking-machines-lab/tinker-cookbook#81).
+LORA_LR = 10
 
 
 def nearest_power(value: float, *, low: int, high: int) -> int:

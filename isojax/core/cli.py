@@ -68,6 +68,8 @@ def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
       sys.exit(exit_codes.BAD_INPUT)
     except BrokenPipeError:  # of --help
       sys.exit(_unread())
+    except SystemExit:  # of absl's help, with exit code 1
+      sys.exit(0)
 
   def guarded(argv):
     if not flags.FLAGS["verbosity"].present:

@@ -80,3 +80,27 @@ def interval(value, draws):
   half_width = 1.96 * draws.std(axis=0)
   return (np.minimum(low, value - half_width),
           np.maximum(high, value + half_width))
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredLaw:
+  """A law of n*(C): what it was measured on, and how far it may be used.
+
+  A published law is a `planner.priors.Prior`, a fitted one a
+  `planner.fit_file.Fitted`.
+  """
+
+  law: Sigmoid | FixedBatch | None  # None: nothing to fit it to
+  unit: str  # of C: rollouts, tokens, updates or another column of the records
+  stratum: str | None  # easy or hard
+  C_seen: tuple[float, float] | None  # range of the data; None without a law
+  draws: tuple[Sigmoid | FixedBatch, ...] = ()  # of the bootstrap
+  identified: bool = True
+  reasons: tuple[str, ...] = ()  # why it is not identified
+  limits: tuple[str, ...] = ()  # why it is not used beyond its data
+  cautions: tuple[str, ...] = ()
+
+  def interval(self, C: float) -> tuple[float, float]:
+    """The 95 % interval of n*(C), by the bootstrap draws."""
+    low, high = interval(self.law.log2(C), [d.log2(C) for d in self.draws])
+    return float(2.0**low), float(2.0**high)

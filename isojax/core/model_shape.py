@@ -60,6 +60,7 @@ class ModelShape:
   family: Family
   experts: int = 0  # MLPs of a layer, with a router; 0: one, dense
   active: int = 1  # experts that a token uses
+  window: int | None = None  # of a Qwen's layers, tokens; None: no windows
 
   def _layer(self, mlps: int) -> int:
     """The parameters of a layer's matrices, with `mlps` MLPs and a router."""
@@ -164,4 +165,15 @@ def model_shape(config: dict, *, path: str) -> ModelShape:
     raise InputError(f"{path}: head_dim is missing and not hidden_size / "
                      "num_attention_heads; write it out")
   sizes.setdefault("head_dim", sizes["width"] // sizes["heads"])
-  return ModelShape(**sizes, tied=tied, family=FAMILIES[kind])
+  return ModelShape(**sizes, tied=tied, family=FAMILIES[kind],
+                    window=_window(config))
+
+
+def _window(config: dict) -> int | None:
+  """The attention window of a Qwen's later layers, if it uses one."""
+  if not ("use_sliding_window" in config and config["use_sliding_window"]
+          and "sliding_window" in config):
+    return None
+  first = config["max_window_layers"] if "max_window_layers" in config else 0
+  return config["sliding_window"] if first < config["num_hidden_layers"] else (
+      None)

@@ -16,6 +16,8 @@ class Row:
   seed: int
   lr: float  # after warm-up; the run computes it from its config's base_lr
   expected: dict | None  # the result of prices.expected; None: not priced
+  # Further values of the config by section: what a price assumes, such as mesh.
+  settings: dict = dataclasses.field(default_factory=dict)
 
   def __repr__(self) -> str:
     a = self.allocation
@@ -26,7 +28,27 @@ class Row:
   @property
   def config(self) -> dict:
     """The config values that the row sets, by section."""
-    return {"seed": self.seed, "alloc": sizes_of(self.allocation)}
+    return {"seed": self.seed, "alloc": sizes_of(self.allocation)
+            } | self.settings
+
+  @property
+  def decay(self) -> float | None:
+    """recipe.optimizer.decay, if the row sets it."""
+    node = self.settings
+    for key in ("recipe", "optimizer", "decay"):
+      if key not in node:
+        return None
+      node = node[key]
+    return node
+
+
+def merged(settings: dict, more: dict) -> dict:
+  """Two nested dicts as one; a value of the second replaces one of the first.
+  """
+  return settings | {
+      key: merged(settings[key], value)
+      if key in settings and isinstance(value, dict) else value
+      for key, value in more.items()}
 
 
 MOST_LR = 10.0  # no optimizer of isojax learns with a larger rate

@@ -1,5 +1,8 @@
 """The cells (Bp, n) of a sweep: those within the limits, and their runs."""
 
+import dataclasses
+import math
+
 from isojax.core import laws
 from isojax.core.allocation import admitted, allocate, sqrt_lr
 from isojax.core.plan_file import Row
@@ -45,9 +48,8 @@ def grid(cells, *, C: int, seeds, base_lr: float, base_batch: int,
          expected) -> list[Row]:
   """The iso-compute grid: a run of budget C for each cell and seed.
 
-  The learning rate is constant after warm-up, so a run contains the runs of all
-  smaller budgets: the grid needs no axis M. expected(Allocation) is
-  Row.expected.
+  At a constant learning rate a run contains the runs of all smaller budgets:
+  the grid needs no axis M. expected(Allocation) is Row.expected.
   """
   rows = []
   for Bp, n in cells:
@@ -55,3 +57,55 @@ def grid(cells, *, C: int, seeds, base_lr: float, base_batch: int,
     rows += [Row(a, seed, sqrt_lr(base_lr, base_batch, a.B), expected(a))
              for seed in seeds]
   return rows
+
+
+def branch_step(M: int, decay: float) -> int:
+  """The step of a run of M steps at whose end its rate begins to fall."""
+  return math.ceil((1 - decay) * M - 1e-9)  # floats: 0.9 * 10 is 9 steps
+
+
+def with_budgets(rows: list[Row], budgets, *, decay: float, at,
+                 expected) -> list[Row]:
+  """The runs of several budgets, for each row of a grid to the largest one.
+
+  Without a decay, the row: it contains the smaller budgets. With one, a run for
+  each budget. If several have constant steps (0 < decay < 1), these come first
+  as a run of their own, the trunk, which keeps a checkpoint where each of them
+  begins to decay (and at `at`, of the config). The cost of a decayed run is
+  then that of its steps after them.
+  """
+  if not decay:
+    return rows
+  out, has_trunk = [], decay < 1 and len(budgets) > 1
+  for row in sorted(rows, key=lambda row: row.seed):
+    a, runs, begins = row.allocation, [], []
+    for C in sorted(budgets):
+      of_C = allocate(Bp=a.Bp, n=a.n, M=None, C=C, m=a.m)
+      begins.append(branch_step(of_C.M, decay))
+      rest = max(1, of_C.M - has_trunk * begins[-1])  # steps
+      runs.append(dataclasses.replace(
+          row, allocation=of_C,
+          expected=expected(dataclasses.replace(of_C, M=rest)),
+          settings={"recipe": {"optimizer": {"decay": decay}}}))
+    if has_trunk:
+      trunk = dataclasses.replace(a, M=max(begins))
+      kept = sorted({*at, *(step * a.B for step in begins)})
+      out.append(dataclasses.replace(
+          row, allocation=trunk, expected=expected(trunk),
+          settings={"recipe": {"optimizer": {"decay": 0.0}},
+                    "checkpoint": {"at": kept}}))
+    out += runs
+  return out
+
+
+def sampled(rows: list[Row]) -> int:
+  """The rollouts that runs sample, if decayed ones begin with their trunk."""
+  trunks = {(row.allocation.Bp, row.allocation.n, row.seed)
+            for row in rows if row.decay == 0.0}
+  total = 0
+  for row in rows:
+    a, shared = row.allocation, 0
+    if row.decay and (a.Bp, a.n, row.seed) in trunks:
+      shared = branch_step(a.M, row.decay) * a.B
+    total += a.C - shared
+  return total

@@ -21,8 +21,8 @@ from isojax.diagnosis.rules import (
 from isojax.diagnosis.symptoms import (
   column,
   Evaluation,
-  History,
   MIN_STEPS,
+  RunLog,
   standard_error,
   STEPS,
   Steps,
@@ -118,11 +118,11 @@ class Occurrence(typing.NamedTuple):
   """The last verdict of a rule on a log, and all steps where the rule held."""
 
   verdict: Verdict
-  subject: Steps | Evaluation | History  # what the verdict is about
+  subject: Steps | Evaluation | RunLog  # what the verdict is about
   waste: dict[int, float]  # index of a step's line -> wasted share of rollouts
 
 
-def diagnose(run: History, options: dict) -> list[Finding]:
+def diagnose(run: RunLog, options: dict) -> list[Finding]:
   """What is wrong with a run, the gravest and the most costly first.
 
   The lines of `run` have `dead` and `zero_std` if the log has or implies them;
@@ -156,14 +156,14 @@ def diagnose(run: History, options: dict) -> list[Finding]:
                 key=lambda f: (LEVELS.index(f.level), -f.cost))
 
 
-def _partial_collapse(run: History, verdict: Verdict) -> Verdict:
+def _partial_collapse(run: RunLog, verdict: Verdict) -> Verdict:
   """The verdict of a collapse after which the reward ends above its start."""
   return verdict._replace(
       text=f"{verdict.text}; it ends at {run.last_reward:.3f}, above its start",
       consequence="", level=COSTLY, confidence="likely")
 
 
-def _finding(run: History, name: str, occurrence: Occurrence) -> Finding:
+def _finding(run: RunLog, name: str, occurrence: Occurrence) -> Finding:
   verdict, _, waste = occurrence
   steps = len(run.train)
   cost = sum(run.spent[i] * waste[i] for i in waste) / sum(run.spent)
@@ -178,7 +178,7 @@ def _finding(run: History, name: str, occurrence: Occurrence) -> Finding:
       verdict.source)
 
 
-def _alarms(run: History, o):
+def _alarms(run: RunLog, o):
   """Yields the alarms that the run would have had while it was live: (name,
   verdict, Steps or Evaluation, indices of its steps in run.train)."""
   watch = Watcher([], grouped=run.grouped, options=o,
@@ -208,7 +208,7 @@ def _alarms(run: History, o):
       yield name, verdict, x, range(len(steps))
 
 
-def unchecked(run: History) -> dict[str, str]:
+def unchecked(run: RunLog) -> dict[str, str]:
   """Name of a rule that the log lacks fields for -> one of these fields."""
   lacking = collections.defaultdict(list)
   for rule in RULES:

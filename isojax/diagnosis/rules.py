@@ -3,7 +3,7 @@
 A rule is a function below that `rule` adds to RULES. It reads records alone, so
 a resumed run gets the same alarms. Rules about Steps and Evaluation are alarms
 of a live run, and are also applied to every step of a log; rules about a
-History are applied to a whole log. A group is the n rollouts of a problem; a
+RunLog are applied to a whole log. A group is the n rollouts of a problem; a
 step has Bp groups, a run M updates.
 """
 
@@ -22,13 +22,13 @@ from isojax.diagnosis.symptoms import (
   column,
   Evaluation,
   has_collapsed,
-  History,
   mean,
   MIN_DROP,
   MIN_EVAL_SE,
   MIN_RISE_SE,
   MIN_STEPS,
   quarters,
+  RunLog,
   standard_error,
   STEPS,
   Steps,
@@ -111,7 +111,7 @@ class Rule:
   """A check of a run; several rules may share a name."""
 
   name: str  # a key of CHECKS, in records and findings
-  subject: type  # Steps, Evaluation or History
+  subject: type  # Steps, Evaluation or RunLog
   fields: frozenset[str]  # that the records must have
   source: str  # of the threshold
   level: str  # one of LEVELS
@@ -277,8 +277,8 @@ def collapse_of_avg(x: Evaluation, o):
 # ---- Rules about a whole log
 
 
-@rule("gradient", History, "grad_norm", source="AgentR1/Agent-R1#30")
-def gradient(x: History, o):
+@rule("gradient", RunLog, "grad_norm", source="AgentR1/Agent-R1#30")
+def gradient(x: RunLog, o):
   if broken := x.broken_steps:
     text = (f"gradient, loss, entropy or KL are not finite in {len(broken)} of "
             f"{len(x.train)} steps, first in step {broken[0]:g}")
@@ -307,31 +307,31 @@ def _no_advantage(contradiction: str, o) -> Verdict:
       "the same group id")
 
 
-@rule("advantage", History, "advantage_max reward_min reward_max",
+@rule("advantage", RunLog, "advantage_max reward_min reward_max",
       source=ZERO_ADVANTAGES)
-def advantage(x: History, o):
+def advantage(x: RunLog, o):
   if x.max_advantage_max < MIN_ADVANTAGE < (
       x.mean_reward_max - x.mean_reward_min):
     yield _no_advantage("rewards differ: responses are not compared within "
                         "their group", o)
 
 
-@rule("advantage", History, "advantage_std reward", source=ZERO_ADVANTAGES)
-def advantage_std(x: History, o):
+@rule("advantage", RunLog, "advantage_std reward", source=ZERO_ADVANTAGES)
+def advantage_std(x: RunLog, o):
   if x.max_advantage_std < MIN_ADVANTAGE and 0 < x.change_error < math.inf:
     yield _no_advantage("the reward changes", o)
 
 
-@rule("advantage", History, "n", source=NO_SIGNAL)
-def one_rollout(x: History, o):
+@rule("advantage", RunLog, "n", source=NO_SIGNAL)
+def one_rollout(x: RunLog, o):
   if x.n == 1 and x.grouped:
     yield Verdict("n = 1: a group of one rollout has nothing to be compared "
                   "with", f"set {o.n} to 4 or more, or use an estimator "
                   "without groups")
 
 
-@rule("scale", History, "reward_std", source="TRL adds 1e-4 to the deviation")
-def scale(x: History, o):
+@rule("scale", RunLog, "reward_std", source="TRL adds 1e-4 to the deviation")
+def scale(x: RunLog, o):
   if 0 < x.mean_reward_std < MIN_ADVANTAGE:
     yield Verdict(
         f"the rewards of a group differ by {x.mean_reward_std:.1e} only: "
@@ -340,9 +340,9 @@ def scale(x: History, o):
         f"differ by about 1; see {o.std}")
 
 
-@rule("kl", History, "kl",
+@rule("kl", RunLog, "kl",
       source="Open-Athena/MarinFold#237: 0.2 sound, 4 diverged")
-def kl(x: History, o):
+def kl(x: RunLog, o):
   if x.last_kl > MAX_KL:
     yield Verdict(
         f"the KL from the reference is {x.last_kl:.3g} nats a token at the end",
@@ -355,9 +355,9 @@ def _less_mismatch(o) -> str:
           f"precision of the trainer, or lower {o.stale}")
 
 
-@rule("mismatch", History, "mismatch_kl", source="sail-sg/Precision-RL#10: "
+@rule("mismatch", RunLog, "mismatch_kl", source="sail-sg/Precision-RL#10: "
       "1e-3 grows to 1 in runs that collapse")
-def mismatch(x: History, o):
+def mismatch(x: RunLog, o):
   end = f"KL {x.last_mismatch_kl:.3g} nats a token at the end"
   if x.last_mismatch_kl > MAX_MISMATCH:
     yield Verdict(f"sampler and trainer disagree: {end}", _less_mismatch(o),
@@ -367,16 +367,16 @@ def mismatch(x: History, o):
                   "thinking-machines-lab/tinker-feedback#22", NOTE, waste=0.0)
 
 
-@rule("mismatch", History, "logp_gap")
-def mismatch_of_logp(x: History, o):
+@rule("mismatch", RunLog, "logp_gap")
+def mismatch_of_logp(x: RunLog, o):
   if x.last_logp_gap > 3 * MAX_MISMATCH:
     yield Verdict(
         f"log-probs of sampler and trainer differ by {x.last_logp_gap:.3g} a "
         "token at the end", _less_mismatch(o), confidence="likely")
 
 
-@rule("overfit", History, "reward avg", source="greyhaven-ai/autocontext#1076")
-def overfit_log(x: History, o):
+@rule("overfit", RunLog, "reward avg", source="greyhaven-ai/autocontext#1076")
+def overfit_log(x: RunLog, o):
   if x.surely_dropped and x.rose_since:
     yield Verdict(
         f"{x.fall_text} while the training reward rose",
@@ -390,8 +390,8 @@ def overfit_log(x: History, o):
         "policy near its start", level=NOTE, after_step=x.best["step"])
 
 
-@rule("past_best", History, "avg", level=COSTLY)
-def past_best(x: History, o):
+@rule("past_best", RunLog, "avg", level=COSTLY)
+def past_best(x: RunLog, o):
   if x.surely_dropped:
     yield Verdict(
         x.fall_text, f"use the checkpoint of step {x.best['step']:g}, and stop "
@@ -399,8 +399,8 @@ def past_best(x: History, o):
         confidence="likely", after_step=x.best["step"])
 
 
-@rule("groups", History, "reward", source=NO_SIGNAL, level=COSTLY)
-def idle_groups(x: History, o):
+@rule("groups", RunLog, "reward", source=NO_SIGNAL, level=COSTLY)
+def idle_groups(x: RunLog, o):
   share = x.idle_groups
   if share < SOME_IDLE:
     return
@@ -425,9 +425,9 @@ def idle_groups(x: History, o):
                 level=NOTE, confidence=sure, waste=x.equal_groups)
 
 
-@rule("shaping", History, "reward",
+@rule("shaping", RunLog, "reward",
       source="a trained reward that rises while the answers' score falls")
-def shaping(x: History, o):
+def shaping(x: RunLog, o):
   """Finds a run that learns what is added to the score, not the score."""
   parts = [name for name in x.fields if SCORE_PART.fullmatch(name)]
   pairs = [("shaped_reward", "reward"), ("trained_reward", "reward"),
@@ -442,9 +442,9 @@ def shaping(x: History, o):
           f"weaken or drop {o.shaping}; neither {o.lr} nor {o.kl} is the cause")
 
 
-@rule("cut", History, "truncated", source="verl-project/verl#7412",
+@rule("cut", RunLog, "truncated", source="verl-project/verl#7412",
       level=COSTLY)
-def truncated_at_end(x: History, o):
+def truncated_at_end(x: RunLog, o):
   if x.last_truncated >= SOME_TRUNCATED and not x.cut_is_paid:
     yield Verdict(
         f"{x.last_truncated:.0%} of the rollouts are cut off at the end",
@@ -452,8 +452,8 @@ def truncated_at_end(x: History, o):
         waste=x.mean_truncated)
 
 
-@rule("collapse", History, "reward", source="as a mean of 20 steps that falls")
-def collapse_at_once(x: History, o):
+@rule("collapse", RunLog, "reward", source="as a mean of 20 steps that falls")
+def collapse_at_once(x: RunLog, o):
   """Finds a fall within the first STEPS steps, which their mean hides."""
   reward = column(x.train, "reward")
   if len(reward) < 2 * MIN_STEPS:
@@ -471,8 +471,8 @@ def collapse_at_once(x: History, o):
         consequence=COLLAPSED)
 
 
-@rule("blow_up", History, "entropy", source="as a mean of 20 steps that rises")
-def blow_up_at_once(x: History, o):
+@rule("blow_up", RunLog, "entropy", source="as a mean of 20 steps that rises")
+def blow_up_at_once(x: RunLog, o):
   """Finds a rise within the first STEPS steps, which their mean hides."""
   first = column(x.train, "entropy")[:3]
   if first and len(x.train) >= 2 * MIN_STEPS and (
@@ -484,8 +484,8 @@ def blow_up_at_once(x: History, o):
         confidence="likely")
 
 
-@rule("length", History, "response_length", source="a tenth of the first steps")
-def length(x: History, o):
+@rule("length", RunLog, "response_length", source="a tenth of the first steps")
+def length(x: RunLog, o):
   """Finds far shorter or longer responses with less reward, or 100x shorter."""
   first = column(x.train, "response_length")[:3]
   if not first or len(x.train) < MIN_STEPS:
@@ -513,8 +513,8 @@ def length(x: History, o):
         after_step=last_usual)
 
 
-@rule("minibatch", History, "Bp minibatch", level=COSTLY)
-def minibatch(x: History, o):
+@rule("minibatch", RunLog, "Bp minibatch", level=COSTLY)
+def minibatch(x: RunLog, o):
   if x.minibatch > x.Bp:
     yield Verdict(
         f"a minibatch of {x.minibatch} problems is larger than the {x.Bp} that "
@@ -530,18 +530,18 @@ def minibatch(x: History, o):
         waste=rest / x.Bp)
 
 
-@rule("divide", History, "batch n", source="huggingface/trl#2858")
-def divide(x: History, o):
+@rule("divide", RunLog, "batch n", source="huggingface/trl#2858")
+def divide(x: RunLog, o):
   if x.batch % x.n:
     yield Verdict(f"{x.batch} rollouts an update are no multiple of n = {x.n}: "
                   "groups are torn", f"set {o.n} to a divisor of {x.batch}, "
                   f"such as {nearest_divisors(x.batch, x.n, least=2)}")
 
 
-@rule("stragglers", History,
+@rule("stragglers", RunLog,
       "seconds seconds_sample response_length response_length_max",
       source="sampling time x (1 - mean / longest)", level=COSTLY)
-def stragglers(x: History, o):
+def stragglers(x: RunLog, o):
   length, longest = x.mean_response_length, x.mean_response_length_max
   if not (x.mean_seconds > 0 and longest > 0):
     return
@@ -554,8 +554,8 @@ def stragglers(x: History, o):
         f"lower {o.max_tokens} if the longest are wrong anyway", waste=waiting)
 
 
-@rule("schedule", History, "lr", source="modelscope/ms-swift#3136", level=NOTE)
-def schedule(x: History, o):
+@rule("schedule", RunLog, "lr", source="modelscope/ms-swift#3136", level=NOTE)
+def schedule(x: RunLog, o):
   lr = column(x.train, "lr")
   if lr and max(lr) > 0 and lr[-1] / max(lr) < 0.01:
     yield Verdict(
@@ -566,9 +566,9 @@ def schedule(x: History, o):
             if column([line], "lr") and line["lr"] >= 0.01 * max(lr)))
 
 
-@rule("epochs", History, "epoch n", level=NOTE,
+@rule("epochs", RunLog, "epoch n", level=NOTE,
       source="docs/study.md, finding 2: validation peaks at 256 to 2,000")
-def epochs(x: History, o):
+def epochs(x: RunLog, o):
   repeats = x.max_epoch * x.n
   if repeats >= MAX_REPEATS:
     yield Verdict(
@@ -578,8 +578,8 @@ def epochs(x: History, o):
         waste=0.0)
 
 
-@rule("flat", History, "reward", source=POWER, level=NOTE)
-def flat(x: History, o):
+@rule("flat", RunLog, "reward", source=POWER, level=NOTE)
+def flat(x: RunLog, o):
   """Finds a long run whose reward and evaluations did not improve."""
   gained = x.avg and x.avg[-1]["avg"] - x.avg[0]["avg"] > (
       2 * MIN_DROP * abs(x.avg[0]["avg"]))
@@ -605,8 +605,8 @@ def flat(x: History, o):
                 f"for less noise, or take easier {o.problems}", waste=0.0)
 
 
-@rule("few", History, "reward", source=POWER, level=NOTE)
-def too_short(x: History, o):
+@rule("few", RunLog, "reward", source=POWER, level=NOTE)
+def too_short(x: RunLog, o):
   if not x.learned and MIN_STEPS <= len(x.train) < 2 * STEPS:
     yield Verdict(
         "too short to tell whether it learns: the training reward "

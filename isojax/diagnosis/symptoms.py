@@ -249,7 +249,7 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True)
-class History:
+class RunLog:
   """A whole run, from its log.
 
   last_FIELD is the mean of the last STEPS values, late_FIELD that of the last

@@ -13,7 +13,7 @@ from scipy import stats
 
 from isojax.errors import InputError
 from isojax.frontier import curves as curves_lib
-from isojax.frontier.curves import Curves, Points
+from isojax.frontier.curves import Curves, PointRule
 from isojax.frontier.study import FEWEST, Run, Study
 
 QUANTILES = (0.025, 0.975)
@@ -23,7 +23,7 @@ QUANTILES = (0.025, 0.975)
 class Options:
   """How a study is analysed."""
 
-  points: Points
+  points: PointRule
   form: str  # key of curves.FORMS
   A_max: float  # bound on asymptotes
   b_min: float  # bound on the reward at C = 0
@@ -51,7 +51,7 @@ class Options:
 
 # The paper leaves some steps open: docs/results.md compares choices.
 DEFAULT = Options(
-    points=Points(select="all", ema=0.0, min_C=0.0, bin_width=0.0),
+    points=PointRule(select="all", ema=0.0, min_C=0.0, bin_width=0.0),
     form="saturating_exponential", A_max=1.0, b_min=0.0, draws=1000, seed=0,
     grid=60, rounds=6, collapse="cut", margin=0.01)
 
@@ -102,7 +102,7 @@ def resamples(study: Study, options: Options):
                     for S in counts]
 
 
-def _prepare(run: Run, points: Points):
+def _prepare(run: Run, points: PointRule):
   """(C_E, value_ExQ) after the moving average and the cut at min_C."""
   value = run.value_ExQ if run.value_ExQ is not None else run.reward_E[:, None]
   if points.ema:

@@ -52,7 +52,7 @@ def first_grid(form: str, C_max: float) -> tuple[np.ndarray, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Points:
+class PointRule:
   """Which evaluations are fitted (IsoCompute Playbook, section 2)."""
 
   select: str  # all, or records: only those that break the run's record

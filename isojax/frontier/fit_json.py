@@ -22,7 +22,7 @@ from isojax.frontier import (
 )
 from isojax.frontier.study import from_rows, Selection, Study
 from isojax.frontier.verdict import Fit
-from isojax.logs.fields import Row
+from isojax.logs.fields import LogRow
 from isojax.logs.formats import base
 
 CURVE_END = 2.0  # largest C of a tabulated curve over that of the data
@@ -216,7 +216,7 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
   return content | {"id": identity.content_id(content)}
 
 
-def of_rows(study: Study, rows: list[Row], chosen: Selection,
+def of_rows(study: Study, rows: list[LogRow], chosen: Selection,
             options: bootstrap.Options, *, notes: list[str], path: str) -> dict:
   """The document of a study, with the best n by its other metrics."""
   fit, others = analysis.analyse(study, options), []

@@ -73,7 +73,7 @@ class Points:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fit:
+class HillFit:
   """A fitted law and the points that it was fitted to."""
 
   law: Hill
@@ -91,7 +91,7 @@ def _grid(C) -> tuple[np.ndarray, np.ndarray]:
           np.linspace(*np.log(B_BOUNDS), 33))
 
 
-def fit(points: Points, *, A: float | None = None) -> Fit:
+def fit(points: Points, *, A: float | None = None) -> HillFit:
   """The least-squares fit of A, B and C_mid; A is fixed if it is given."""
   C, R, R0 = points.fitted()
   if A is not None and not R0 < A <= 1:
@@ -115,11 +115,11 @@ def fit(points: Points, *, A: float | None = None) -> Fit:
           "C_mid": near_end(theta[0, 0], *grid[0][[0, -1]])}
   law = Hill(float(min(R0 + gain[0], 1.0)) if A is None else A,
              math.exp(theta[0, 1]), math.exp(theta[0, 0]), R0)
-  return Fit(law, float(ssr[0]), len(C), float(C[0]), float(C[-1]),
-             tuple(name for name, hit in hits.items() if hit))
+  return HillFit(law, float(ssr[0]), len(C), float(C[0]), float(C[-1]),
+                 tuple(name for name, hit in hits.items() if hit))
 
 
-def empty(fit: Fit) -> str | None:
+def empty(fit: HillFit) -> str | None:
   """Why a fitted law says nothing about its run, or None."""
   law, scatter = fit.law, math.sqrt(fit.ssr / fit.count)
   if law.A - law.R0 < 2 * scatter:
@@ -181,7 +181,8 @@ def A_interval(points: Points, A: float) -> tuple[float, float]:
   return min(low, A), max(end(A_D[best:], ssr_D[best:]), A)
 
 
-def extrapolate(points: Points, *, fit_below: float) -> tuple[Fit, np.ndarray]:
+def extrapolate(points: Points, *, fit_below: float
+                ) -> tuple[HillFit, np.ndarray]:
   """A fit of min_C <= C <= fit_below, and its errors (law minus R) beyond."""
   C, R, R0 = points.fitted()
   later = C > fit_below

@@ -10,7 +10,7 @@ import numpy as np
 
 from isojax.core import evaluate
 from isojax.errors import InputError
-from isojax.logs.fields import FEWEST, LISTED, Row, TRAINING
+from isojax.logs.fields import FEWEST, LISTED, LogRow, TRAINING
 
 UNKNOWN = "unknown"  # a set or model that the logs do not name
 D_ROUNDING = 1.05  # D within this factor are equal: logs round their epochs
@@ -130,7 +130,7 @@ class Selection:
                        f"{', '.join(VALUES)}")
 
 
-def _field(row: Row, name: str):
+def _field(row: LogRow, name: str):
   if row.fields.get(name) is None:
     raise InputError(
         f"{row.where}: no {name}; give its column, --columns={name}=COLUMN, or "
@@ -138,7 +138,8 @@ def _field(row: Row, name: str):
   return row.fields[name]
 
 
-def _only(rows: list[Row], flag: str, field: str, value: str) -> list[Row]:
+def _only(rows: list[LogRow], flag: str, field: str, value: str
+          ) -> list[LogRow]:
   """The rows whose `field` matches `value`, which may have wildcards."""
   values = [str(row.fields.get(field, UNKNOWN)) for row in rows]
   kept = [row for row, other in zip(rows, values)
@@ -149,7 +150,7 @@ def _only(rows: list[Row], flag: str, field: str, value: str) -> list[Row]:
   return kept
 
 
-def _common(rows: list[Row], name: str, remedy: str = "give only its files"
+def _common(rows: list[LogRow], name: str, remedy: str = "give only its files"
             ) -> str:
   """The value that all rows share; InputError if there are several."""
   count = collections.Counter(str(r.fields.get(name, UNKNOWN)) for r in rows)
@@ -160,7 +161,7 @@ def _common(rows: list[Row], name: str, remedy: str = "give only its files"
   return next(iter(count))
 
 
-def _value(row: Row, s: Selection) -> tuple[float, np.ndarray | None]:
+def _value(row: LogRow, s: Selection) -> tuple[float, np.ndarray | None]:
   """(Mean over problems, value of each problem or None) of the metric."""
   correct = row.fields.get("correct")
   # Floats are sums of rewards, which give the mean but not the best of k.
@@ -183,7 +184,7 @@ def _value(row: Row, s: Selection) -> tuple[float, np.ndarray | None]:
   return float(_field(row, s.metric)), None
 
 
-def _usable(rows: list[Row], s: Selection, notes: list[str]):
+def _usable(rows: list[LogRow], s: Selection, notes: list[str]):
   """(Step, C, reward, values) of the usable rows of one run."""
   kept, nan, unjudged = [], [], []
   for row in rows:
@@ -226,7 +227,7 @@ def _usable(rows: list[Row], s: Selection, notes: list[str]):
   return kept
 
 
-def _training_problems(rows: list[Row]) -> int | None:
+def _training_problems(rows: list[LogRow]) -> int | None:
   """D of the last row with D or an epoch, which gives D = step Bp / epoch.
 
   In isojax that D is a multiple of Bp: an epoch leaves out D mod Bp problems.
@@ -240,7 +241,7 @@ def _training_problems(rows: list[Row]) -> int | None:
   return None
 
 
-def _run(run_id: str, rows: list[Row], s: Selection,
+def _run(run_id: str, rows: list[LogRow], s: Selection,
          notes: list[str]) -> Run | None:
   """The run of these rows, maybe too short for a curve; None: not selected."""
   for name in ("Bp", "n"):
@@ -264,7 +265,8 @@ def _run(run_id: str, rows: list[Row], s: Selection,
              samples=Bp * n if fields.get("eval_set") == TRAINING else None)
 
 
-def runs_of_rows(rows: list[Row], s: Selection, notes: list[str]) -> list[Run]:
+def runs_of_rows(rows: list[LogRow], s: Selection, notes: list[str]
+                 ) -> list[Run]:
   """The selected runs, also short ones and copies."""
   grouped = collections.defaultdict(list)
   for row in rows:
@@ -292,7 +294,7 @@ def _long_enough(runs: list[Run], notes: list[str]) -> list[Run]:
   return [run for run in runs if len(run.C_E) >= FEWEST]
 
 
-def _check_m(rows: list[Row]) -> None:
+def _check_m(rows: list[LogRow]) -> None:
   """Raises InputError if runs of one Bp and n train on several m."""
   sizes = collections.defaultdict(set)
   for fields in (row.fields for row in rows):
@@ -371,7 +373,7 @@ def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
   return list(kept.values())
 
 
-def _comparable(rows: list[Row], s: Selection):
+def _comparable(rows: list[LogRow], s: Selection):
   """(Rows, eval set, model, split); InputError for several studies."""
   if not rows:
     raise InputError("no evaluation in the records; check the file and "
@@ -386,7 +388,7 @@ def _comparable(rows: list[Row], s: Selection):
   return rows, eval_set, model, split
 
 
-def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
+def from_rows(rows: list[LogRow], s: Selection) -> tuple[Study, list[str]]:
   """The study of these rows, and notes on what was left out.
 
   InputError if there are no usable rows, or rows of different studies.

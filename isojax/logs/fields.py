@@ -19,7 +19,7 @@ LISTED = 12  # names that a message lists
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class LogRow:
   """One evaluation, with the field names of isojax.ledger.records."""
 
   where: str  # file:line

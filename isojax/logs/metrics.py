@@ -23,7 +23,7 @@ NO_RATE = re.compile(
 
 
 @dataclasses.dataclass(frozen=True)
-class Curve:
+class CurveNames:
   """The names of the evaluations of one set, or of the training steps."""
 
   eval_set: str | None
@@ -32,13 +32,13 @@ class Curve:
   train: bool = False  # of training steps, not of evaluations
 
 
-def curves_of(log: Runs) -> list[Curve]:
+def curves_of(log: Runs) -> list[CurveNames]:
   """A curve for each set of evaluations; without any, one of the reward."""
   file, (fixed, _) = log.file, next(iter(log.constants.values()))
   form, columns = file.form, file.reading.columns
   chosen = {field: name for field, name in columns.items() if field in METRICS}
   if chosen and all(map(form.is_reward, chosen.values())):
-    return [Curve(TRAINING, None, chosen, True)]
+    return [CurveNames(TRAINING, None, chosen, True)]
   # (set, agent) -> index in form.metrics -> field -> k -> name
   sets = {}
   for rank, patterns in enumerate(form.metrics):
@@ -50,13 +50,13 @@ def curves_of(log: Runs) -> list[Curve]:
           ranks = sets.setdefault((parts["set"] or None, parts["who"]), {})
           ranks.setdefault(rank, {}).setdefault(field, {})[k] = name
   if chosen and len(sets) != 1:
-    return [Curve(None, None, chosen)]
+    return [CurveNames(None, None, chosen)]
   if not sets and (only := _only_metric(file)):
     file.note(f"avg is the only metric of evaluations in the file, {only!r}; "
               "--columns=avg=NAME overrides it.")
-    return [Curve(None, None, {"avg": only})]
+    return [CurveNames(None, None, {"avg": only})]
   if not sets and (rewards := rewards_of(file)):
-    return [Curve(TRAINING, None, {"avg": rewards[0]}, True)]
+    return [CurveNames(TRAINING, None, {"avg": rewards[0]}, True)]
   if not sets:
     raise InputError(_no_metric(log, fixed))
   curves = []
@@ -66,7 +66,7 @@ def curves_of(log: Runs) -> list[Curve]:
     if form.version and name and "step" not in columns:
       source = source | {"step": form.version.format(set=name)}
     several_agents = sum(other == name for other, _ in sets) > 1
-    curves.append(Curve(
+    curves.append(CurveNames(
         f"{name}/{who}" if several_agents else name, k, source))
   return curves
 
@@ -92,7 +92,7 @@ def numbers(file: LogFile, name: str) -> list[float]:
     return []
 
 
-def curve_lines(log: Runs, curves: list[Curve]):
+def curve_lines(log: Runs, curves: list[CurveNames]):
   """Yields the lines that have a value of a curve, once for each such curve.
 
   Each is (file:line, run, a count that replaces an absent step, {eval_set and

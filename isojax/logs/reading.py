@@ -15,7 +15,7 @@ import re
 from isojax.errors import InputError
 from isojax.ledger import bucket
 from isojax.logs import granularity, metrics
-from isojax.logs.fields import FEWEST, Reading, Row, TEXT, TRAINING
+from isojax.logs.fields import FEWEST, LogRow, Reading, TEXT, TRAINING
 from isojax.logs.formats.base import Format, METRICS, TOTAL
 from isojax.logs.log_file import (
   file_of,
@@ -24,7 +24,7 @@ from isojax.logs.log_file import (
   LogFile,
   open_log,
 )
-from isojax.logs.metrics import Curve
+from isojax.logs.metrics import CurveNames
 from isojax.logs.runs import lacking, REQUIRED, Runs
 
 CURVE = "run_id", "seed", "Bp", "n", "eval_set", "k"  # they identify a curve
@@ -34,7 +34,7 @@ MAX_FRACTION = 2.0  # a larger accuracy is in percent
 
 
 def read(patterns: list[str], reading: Reading, *, flag: str
-         ) -> tuple[list[Row], list[str]]:
+         ) -> tuple[list[LogRow], list[str]]:
   """Every evaluation in the files, and the notes of the readers.
 
   A file that cannot be read is left out with a note, unless it is the only one.
@@ -72,7 +72,7 @@ def read(patterns: list[str], reading: Reading, *, flag: str
   return rows, merged(notes, list(paths.values()))
 
 
-def budgets(rows: list[Row]) -> tuple[list[Row], list[str]]:
+def budgets(rows: list[LogRow]) -> tuple[list[LogRow], list[str]]:
   """The rows that are budgets of their own, and notes on the others.
 
   At a constant learning rate a run contains the runs of smaller C. If its rate
@@ -114,7 +114,7 @@ def merged(notes: list[str], paths: list[str]) -> list[str]:
           for same in alike.values()]
 
 
-def read_file(path: str, reading: Reading) -> tuple[list[Row], list[str]]:
+def read_file(path: str, reading: Reading) -> tuple[list[LogRow], list[str]]:
   """The evaluations in a file, and notes on what was skipped or assumed."""
   log = Runs(open_log(path, reading))
   if len(log.constants) == 1 and "n" not in reading.columns:
@@ -146,7 +146,7 @@ def read_file(path: str, reading: Reading) -> tuple[list[Row], list[str]]:
 # ---- Rows
 
 
-def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
+def _rows(log: Runs, curves: list[CurveNames]) -> list[LogRow]:
   """A row for each line and set that has a metric.
 
   A line has no row if one of its texts, such as the model, is not the constant.
@@ -191,7 +191,7 @@ def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
       _check_order(where, fields, reading.axis, reached)
     else:
       fields["rollouts"] = log.rollouts_after(run, fields)
-    rows.append(Row(where, fields, falling.get(run)))
+    rows.append(LogRow(where, fields, falling.get(run)))
   return rows
 
 
@@ -249,7 +249,7 @@ def _set_sampling_policy(
     fields |= before
 
 
-def _name_runs(rows: list[Row]) -> None:
+def _name_runs(rows: list[LogRow]) -> None:
   """Adds Bp, n and seed to the run_id if rows without run_id differ in them."""
   arm = lambda row: tuple((name, row.fields[name]) for name in (
       "Bp", "n", "seed") if name in row.fields)
@@ -258,7 +258,8 @@ def _name_runs(rows: list[Row]) -> None:
       row.fields["run_id"] += "".join(f"-{name}{v}" for name, v in arm(row))
 
 
-def _from_percent(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
+def _from_percent(file: LogFile, rows: list[LogRow],
+                  curves: list[CurveNames]) -> None:
   """Divides percentages by 100, with a note."""
   names = {field: name for curve in curves
            for field, name in curve.source.items()
@@ -274,7 +275,8 @@ def _from_percent(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
                 f"--scale={field}=1 keeps the numbers.")
 
 
-def _check_training(file: LogFile, rows: list[Row], name: str | None) -> None:
+def _check_training(file: LogFile, rows: list[LogRow], name: str | None
+                    ) -> None:
   """Notes that avg is the training reward; halves rewards of 0 and 2.
 
   Raises InputError for other rewards outside of [0, 1].
@@ -309,7 +311,7 @@ def _has_pass_rates(file: LogFile, name: str) -> bool:
                              if not math.isnan(value))
 
 
-def _worth_two(rows: list[Row]) -> bool:
+def _worth_two(rows: list[LogRow]) -> bool:
   """Whether the rewards are means of 0 and 2, not of 0 and 1.
 
   Of at least 8 sums of rewards of 0 and 1, about half would be odd.
@@ -320,7 +322,7 @@ def _worth_two(rows: list[Row]) -> bool:
       abs(total - 2 * round(total / 2)) < 0.02 for total in sums)
 
 
-def _without_repeats(rows: list[Row], file: LogFile) -> list[Row]:
+def _without_repeats(rows: list[LogRow], file: LogFile) -> list[LogRow]:
   """The rows, one per evaluation.
 
   Two rows with different metrics of one evaluation are joined. If the log of a
@@ -331,7 +333,7 @@ def _without_repeats(rows: list[Row], file: LogFile) -> list[Row]:
   # A table without steps may have several C in one step of Bp * n.
   order = "rollouts" if file.kind == "table" and file.step is None and all(
       "rollouts" in row.fields for row in rows) else "step"
-  curves: dict[tuple, dict[int, Row]] = {}  # fields of CURVE -> step -> row
+  curves: dict[tuple, dict[int, LogRow]] = {}  # fields of CURVE -> step -> row
   for row in rows:
     curve = curves.setdefault(tuple(map(row.fields.get, CURVE)), {})
     step = row.fields[order]
@@ -360,7 +362,8 @@ def _without_repeats(rows: list[Row], file: LogFile) -> list[Row]:
                 key=lambda row: position[row.where])
 
 
-def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
+def _check_enough(file: LogFile, rows: list[LogRow], curves: list[CurveNames]
+                  ) -> None:
   """Raises InputError if only another metric has enough values for a curve.
 
   A study leaves out runs that have fewer.
@@ -387,7 +390,8 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
                      f"needs {FEWEST}; there are also {', '.join(more[:3])}")
 
 
-def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
+def _caveats(log: Runs, rows: list[LogRow], curves: list[CurveNames]
+             ) -> list[str]:
   """Notes on how far the numbers of this format can be trusted."""
   file, form, reading = log.file, log.file.form, log.file.reading
   fields, options = next(iter(log.constants.values()))

@@ -12,7 +12,7 @@ from isojax.logs.fields import LISTED, nearest, Reading
 from isojax.logs.formats import FORMATS
 from isojax.logs.formats.base import EVAL_FIELDS, METRICS
 from isojax.logs.log_file import LogFile, open_log
-from isojax.logs.metrics import Curve, curve_lines, curves_of, not_all_zero
+from isojax.logs.metrics import curve_lines, CurveNames, curves_of, not_all_zero
 from isojax.logs.runs import Runs
 
 # Names of columns that tell the runs of a table apart.
@@ -143,7 +143,7 @@ def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
   """A dict for each training step that has a value in the log."""
   steps, form = collections.defaultdict(dict), log.file.form
   counts = form.columns("zero_std_count", log.file.numbers)
-  curve = Curve(None, None, source | {name: name for name in counts}, True)
+  curve = CurveNames(None, None, source | {name: name for name in counts}, True)
   for _, _, order, _, line in curve_lines(log, [curve]):
     step = line.pop("step", order) + form.before_update
     group_counts = [line.pop(name) for name in counts if name in line]

@@ -220,6 +220,16 @@ def _progress(what: str, params):
                         "parameters", enabled=jax.process_index() == 0)
 
 
+def _make_readable(folder: pathlib.Path) -> None:
+  """Gives all files the mode of a new file; safetensors makes private ones."""
+  new = folder / "mode"
+  new.touch()
+  mode = new.stat().st_mode
+  new.unlink()
+  for file in folder.iterdir():
+    file.chmod(mode)
+
+
 def save(folder: pathlib.Path, params, *, dtype: str,
          limit: int = SHARD_BYTES, dithered: bool = False) -> None:
   """Writes params as safetensors, with one file in memory at a time.
@@ -274,6 +284,7 @@ def new_folder(out: str):
   try:
     temporary.mkdir(parents=True)
     yield temporary
+    _make_readable(temporary)
     temporary.rename(path)
   except FileNotFoundError:
     raise  # from a file that the caller reads, not from `out`

@@ -6,6 +6,7 @@ trained, in float32, and there is no base.
 """
 
 import dataclasses
+import functools
 import json
 
 import jax
@@ -95,16 +96,22 @@ def init(model: decoder.Transformer, cfg: LoraConfig, key):
       make, out_shardings=jax.tree.map(lambda x: x.sharding, abstract))()
 
 
-def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
-          precision: str = "highest", dithered: bool = False):
-  """The decoder's parameters: base plus adapters, added in float32, in `dtype`.
+def merge(cfg: LoraConfig, base, trained, *, compute: str, precision: str,
+          dtype: str = "float32"):
+  """The decoder's parameters: base plus adapters, added in float32.
 
-  Without adapters the result is `trained` as it is. `dithered` is for a program
-  in bfloat16, whose rounding would remove most of the effect of
-  small adapters (see dither.py).
+  Without adapters the result is `trained` as it is.
+
+  Args:
+    compute: the dtype of the program that reads the result. If it is bfloat16,
+      the base is dithered, because rounding would remove most of the effect of
+      small adapters (see dither.py).
+    precision: of the product of the adapters.
+    dtype: of the result.
   """
   if not cfg.rank:
     return trained
+  dithered = dither.is_needed(compute)
 
   def leaf(path, w):
     layer, *name = (p.key for p in path)
@@ -117,6 +124,18 @@ def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
             ).astype(dtype)
 
   return jax.tree.map_with_path(leaf, base)
+
+
+def make_merge(cfg: LoraConfig, *, dtype: str, precision: str):
+  """`merge` as one program (base, trained) -> the policy, in the dtype `dtype`.
+
+  With the dtype and precision of the sampler this is the policy of a run: it is
+  sampled, evaluated and exported.
+  """
+  if not cfg.rank:
+    return lambda base, trained: trained
+  return jax.jit(functools.partial(
+      merge, cfg, compute=dtype, precision=precision, dtype=dtype))
 
 
 def save_peft(out: str, source: str, cfg: LoraConfig, trained) -> None:

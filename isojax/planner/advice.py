@@ -1,4 +1,7 @@
-"""The allocation of a budget, by a law of n*(C), and warnings about it.
+"""The allocation of a budget: n, then Bp and M, and warnings about it.
+
+n has one rule: an own fit; else the published law, if the base model and the
+problems are its own; else the set of n that public sources agree on.
 
 IsoCompute Playbook (arXiv 2603.12151), sections 4 and 9: n from the law, a
 moderate constant Bp, the rest of the budget in M, lr ~ sqrt(Bp n).
@@ -28,8 +31,7 @@ from isojax.planner.priors import Prior
 DEFAULT_BP = 32  # the smallest Bp of the paper
 # A given n outside the interval of n* by more than this factor gets a warning.
 N_TOLERANCE = 2
-# Beyond this multiple of the largest C of a law's data, a sweep is proposed.
-MAX_EXTRAPOLATION = 4
+MAX_EXTRAPOLATION = 4  # from a proposed sweep to the budget, in C
 # The epochs after which, at the latest, the next larger n overtook an n in the
 # runs of the paper's draft.
 OVERTAKEN_EPOCHS = 3.7
@@ -41,11 +43,9 @@ class Question:
   """What is known about a run before its allocation is chosen."""
 
   C: int  # rollouts
-  law: Prior | Fitted
-  metric: str  # avg, best or worst
+  law: Prior | Fitted | None  # None: n from evidence.GOOD_NS
+  metric: str  # avg or best
   model: str | None  # base policy; None: not known
-  # (layers, width, mlp) of the policy, if its config.json was read.
-  sizes: tuple[int, int, int] | None
   D: int | None  # training problems; None: not known
   B_max: int  # most rollouts per step
   Bp: int | None  # None: from the law
@@ -55,24 +55,17 @@ class Question:
   tokens_per_rollout: float | None  # for laws in tokens
 
   @property
-  def from_table(self) -> bool:
-    """Whether n is from the table priors.BEST_AT_END: best@k or worst@k."""
-    return isinstance(self.law, Prior) and self.metric != "avg"
-
-  @property
   def has_fixed_batch(self) -> bool:
     """Whether the law trades n against Bp at one Bp * n."""
-    return isinstance(self.law.law, FixedBatch) and not self.from_table
+    return self.law is not None and isinstance(self.law.law, FixedBatch)
 
   @property
   def tested_Bps(self) -> tuple[int, ...]:
     """The Bp at which n* was measured; empty if it is of the best Bp at each C.
     """
-    if self.from_table:
-      return tuple(priors.BEST_AT_END[self.law.stratum, self.metric])
     if isinstance(self.law, Fitted):
       return self.law.Bp
-    return (self.law.Bp,) if self.law.Bp else ()
+    return (self.law.Bp,) if self.law and self.law.Bp else ()
 
 
 class Prediction(typing.NamedTuple):
@@ -86,7 +79,7 @@ class Prediction(typing.NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """The best n, n*, by a law, a published table or a measured frontier."""
+  """The best n, n*, by a law, a measured frontier or public sources."""
 
   n: float
   interval: tuple[float, float] | None
@@ -117,16 +110,15 @@ class Advice:
   allocation: Allocation
   lr: float
   answer: Answer
-  wanted_n: float  # n*, or nearest to it by other evidence; before rounding
-  n_reason: str  # why wanted_n is not n*; empty if it is n*
-  n_bounds: tuple[float, float] | None  # of n*, or of the other evidence
   changes: tuple[str, ...]  # of Bp and n to admitted values, and why
   warnings: tuple[str, ...]
 
 
 def preferred_Bp(q: Question) -> int:
   """The given Bp, else that of the law if it has one, else a moderate one."""
-  Bps = (DEFAULT_BP,) if q.from_table else q.tested_Bps
+  if q.law is None:
+    return q.Bp or DEFAULT_BP
+  Bps = q.tested_Bps
   return q.Bp or (Bps[0] if len(Bps) == 1 else 2 * DEFAULT_BP)
 
 
@@ -146,16 +138,20 @@ def _law_argument(q: Question) -> float:
   return float(q.C)
 
 
+def by_sources(q: Question) -> Answer:
+  """The middle n that public sources agree on, or less if C is small."""
+  ns, Bp = evidence.GOOD_NS[q.metric], preferred_Bp(q)
+  enough = [n for n in ns[:len(ns) // 2 + 1] if q.C // (Bp * n) >= FEWEST_M]
+  return Answer(
+      float(max(enough, default=ns[0])), (ns[0], ns[-1]),
+      f"public sources, {evidence.WHY[q.metric]} (--evidence)", float(q.C),
+      "rollouts", (0.0, math.inf))
+
+
 def evaluate_law(q: Question) -> Answer:
   """The best n for the budget; InputError if the law does not give one."""
-  if q.from_table:
-    table = priors.BEST_AT_END[q.law.stratum, q.metric]
-    near = min(table, key=lambda Bp: abs(math.log(Bp / preferred_Bp(q))))
-    return Answer(
-        float(table[near]), None, f"published: n with the best {q.metric}@4 at "
-        f"the largest C on {q.law.stratum} problems at Bp = {near}; there is "
-        f"no published law of n*(C) for {q.metric}@k", float(q.C), "rollouts",
-        priors.END_C)
+  if q.law is None:
+    return by_sources(q)
   law, x = q.law, _law_argument(q)  # x in rollouts, tokens or updates
   if isinstance(law, Prior):
     seen_x = min(max(x, law.C_seen[0]), law.C_seen[1])
@@ -211,43 +207,6 @@ def _ns_of_fixed_batch(q: Question) -> list[int]:
   return ns
 
 
-def bounded_n(q: Question, answer: Answer):
-  """(n, bounds, reason): n*, moved into other evidence's bounds if published.
-
-  The reason is empty if n* is not moved.
-  """
-  law, n, bounds, reasons = q.law, answer.n, answer.interval, []
-  if not isinstance(law, Prior) or q.from_table:
-    return n, bounds, ""
-  limits = []  # ((lowest n, highest n), bounds of the best n, sentence)
-  if _is_other_model(q):
-    low, high = priors.OTHER_MODELS_N
-    limits.append(((1, high), (low, high), "base models other than "
-                   f"{priors.PRIOR_MODEL} saturated at n = {low} to {high}"))
-  if answer.beyond and (good_ns := evidence.known_ns(law, q.C)):
-    ends = good_ns[0], good_ns[-1]
-    limits.append((ends, ends, "C is outside of the law's data, and there other"
-                   f" sources found n = {ends[0]} to {ends[1]} as good"))
-  for (low, high), best, reason in limits:
-    if not low <= n <= high:
-      n, bounds = min(max(n, low), high), best
-      reasons.append(reason)
-  return n, bounds, "; ".join(reasons)
-
-
-def _is_other_model(q: Question) -> bool:
-  """Whether the model is not PRIOR_MODEL, by its sizes, else by its name."""
-  if q.sizes is not None:
-    return q.sizes != priors.PRIOR_SIZES
-  return q.model is not None and priors.PRIOR_FAMILY not in q.model.lower()
-
-
-def few_problems(q: Question) -> bool:
-  """Whether there are less than half of the problems of a published law."""
-  return (isinstance(q.law, Prior) and q.D is not None
-          and q.D < priors.PRIOR_D[q.law.stratum] / 2)
-
-
 def _max_n(q: Question) -> int:
   """The largest n that is advised, for which Bp is lowered to FEWEST_BP."""
   return max(2, q.B_max // min(q.Bp or FEWEST_BP, FEWEST_BP))
@@ -265,15 +224,12 @@ def advise(q: Question) -> Advice:
   ns = _ns_of_fixed_batch(q) if q.has_fixed_batch else ()
   answer = evaluate_law(q)
   first_Bp = q.Bp or answer.measured_Bp or preferred_Bp(q)
-  wanted_n, n_bounds, n_reason = bounded_n(q, answer)
-  n = q.n or dataclasses.replace(answer, n=wanted_n).nearest_n(
-      ns, max(2, min(_max_n(q), q.C // first_Bp)))
+  n = q.n or answer.nearest_n(ns, max(2, min(_max_n(q), q.C // first_Bp)))
   Bp, n, changes = _cell(q, n, first_Bp)
   allocation = allocate(Bp=Bp, n=n, M=None, C=q.C)
   return Advice(
       allocation=allocation, lr=sqrt_lr(q.base_lr, q.base_batch, allocation.B),
-      answer=answer, wanted_n=wanted_n, n_reason=n_reason, n_bounds=n_bounds,
-      changes=changes, warnings=(
+      answer=answer, changes=changes, warnings=(
           *law_cautions(q, allocation, answer),
           *allocation_cautions(q, allocation, answer)))
 
@@ -290,9 +246,10 @@ def neighbours(q: Question, a: Allocation) -> tuple[Allocation, ...]:
   return tuple(out)
 
 
-def predict(law: Prior | Fitted, allocation: Allocation) -> Prediction | None:
+def predict(law: Prior | Fitted | None,
+            allocation: Allocation) -> Prediction | None:
   """The reward of an allocation by its fitted curve; None if there is none."""
-  if isinstance(law, Prior) or law.unit != "rollouts":
+  if not isinstance(law, Fitted) or law.unit != "rollouts":
     return None
   C = allocation.C
   for c in law.curves:
@@ -346,7 +303,7 @@ def for_hours(q: Question, hours: float, budget_at) -> Advice:
                      f" the smallest batch, Bp={Bp}, n={n}; give more, or a "
                      "smaller --Bp")
   return min(advices, key=lambda advice: abs(math.log(
-      advice.allocation.n / advice.wanted_n)))
+      advice.allocation.n / advice.answer.n)))
 
 
 # ---- Warnings: extrapolation, other data, measured curves
@@ -382,42 +339,27 @@ def contradiction_of(law: Fitted, Bp: int | None, n: float,
       f"--n={best.n}" + (f" --Bp={best.Bp}" if other_Bp else ""))
 
 
-def prior_cautions(q: Question):
-  """Yields how this run differs from those of a published law."""
-  law = q.law
-  if q.model is None and not q.from_table:
-    yield (f"the law is of {priors.PRIOR_MODEL}; with --model=FOLDER of "
-           f"another base model n is at most {priors.OTHER_MODELS_N[1]}, where "
-           "others saturated")
-  elif priors.PRIOR_MODEL not in (q.model or ""):
-    yield (f"the law is of {priors.PRIOR_MODEL}: measure your own, "
-           "launch.plan --sweep")
-  if few_problems(q):
-    yield (f"D = {q.D} training problems; the law had "
-           f"{priors.PRIOR_D[law.stratum]}, and with fewer the best n is "
-           "smaller (256 instead of 512 at D = 500)")
-  if law.stratum == "hard":
-    yield ("on hard problems Bp matters about as much as n (2.2 and 3.1 "
-           "points): check two values of Bp")
-
-
 def law_cautions(q: Question, a: Allocation, answer: Answer):
   """Yields how this run differs from the data of the law."""
   law, Bps = q.law, q.tested_Bps
+  if law is None:
+    return
   if answer.beyond:
     low, high = answer.data_range
-    yield (f"outside of the data: the {'table' if q.from_table else 'law'} is "
-           f"of {low:.3g} to {high:.3g} {answer.unit}, this is "
-           f"{answer.argument:.3g}" + (
+    yield (f"outside of the data: the law is of {low:.3g} to {high:.3g} "
+           f"{answer.unit}, this is {answer.argument:.3g}" + (
                "; n* is that of the range's end" if isinstance(law, Prior)
                else ""))
-  tested_Bp = not Bps or q.has_fixed_batch or (
-      a.Bp in Bps if q.from_table else min(Bps) <= a.Bp <= max(Bps))
-  if not tested_Bp:
+  if Bps and not q.has_fixed_batch and not min(Bps) <= a.Bp <= max(Bps):
     yield ("extrapolated: n* was seen at Bp = "
            f"{', '.join(map(str, Bps))}, this is Bp = {a.Bp}")
   if isinstance(law, Prior):
-    yield from prior_cautions(q)
+    if q.model is not None and not priors.is_own_model(q.model):
+      yield f"the law is of {priors.PRIOR_MODEL}, this is {q.model}"
+    if q.D is not None and priors.has_few_problems(law.stratum, q.D):
+      yield (f"D = {q.D} training problems; the law had "
+             f"{priors.PRIOR_D[law.stratum]}, and with fewer the best n is "
+             "smaller (256 instead of 512 at D = 500)")
     return
   yield from law.cautions
   if contradiction := contradiction_of(law, a.Bp, a.n, answer.argument):
@@ -425,7 +367,7 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
     yield f"{sentence}; to follow the curves: a constant {options}"
   if q.model is not None and q.model != law.model:
     yield f"the fit is of {law.model}, this is {q.model}"
-  if q.metric != law.metric.split("@")[0]:
+  if q.metric != law.metric.partition("@")[0]:
     yield f"the fit is of {law.metric}, you ask for {q.metric}"
   tested = np.log2(sorted(law.n))
   low, high = answer.interval or (1.0, 1.0)
@@ -435,38 +377,39 @@ def law_cautions(q: Question, a: Allocation, answer: Answer):
 
 
 def sweep_first(law, a: Allocation, answer: Answer) -> tuple[str, ...]:
-  """A warning for a C without data: what to run first, to a part of C."""
+  """A warning for a C beyond a law's data: what to run first, to a part of C.
+  """
   times = answer.argument / answer.data_range[1]
-  if times <= MAX_EXTRAPOLATION and (
-      not answer.beyond or evidence.known_ns(law, a.C)):
+  if law is None or times <= 1:
     return ()
   sweep = evidence.sweep_of(
-      a.Bp, (a.n // 2, a.n, 2 * a.n),
-      a.C if times < 1 else a.C // MAX_EXTRAPOLATION)
+      a.Bp, (a.n // 2, a.n, 2 * a.n), a.C // MAX_EXTRAPOLATION)
   return (f"C is {times:.3g} times the largest C of the law's data; first "
           f"{sweep}",)
 
 
 def far_from_law(n: int, answer: Answer) -> tuple[str, ...]:
-  """A warning for a given n that is far from the law's."""
+  """A warning for a given n that is far from n*."""
   low, high = answer.interval or (0.0, math.inf)
   if low / N_TOLERANCE <= n <= high * N_TOLERANCE:
     return ()
   return (f"n = {n} is far {'below' if n < low else 'above'} n* = "
-          f"{answer.n:.3g} [{low:.3g}, {high:.3g}]; without --n the plan "
-          "follows the law",)
+          f"{answer.n:.3g} [{low:.3g}, {high:.3g}]; without --n the plan takes "
+          "that",)
 
 
 def allocation_cautions(q: Question, a: Allocation, answer: Answer):
   """Yields the warnings of the playbook (section 9)."""
-  largest = q.law.max_n if isinstance(q.law, Prior) else max(q.law.n)
+  largest = math.inf
+  if q.law is not None:
+    largest = q.law.max_n if isinstance(q.law, Prior) else max(q.law.n)
   if a.n >= largest:
     yield f"n = {a.n} is at the edge of what was tested ({largest})"
   # Rounding to a power of two alone is a factor of at most sqrt(2).
   if a.B > q.B_max // 2 and a.n < answer.n / math.sqrt(2):
     yield (f"the cap of {q.B_max} rollouts a step keeps n below "
            f"n* = {answer.n:.3g}: a cap can look like saturation")
-  if q.D is not None:
+  if q.D is not None and isinstance(q.law, Prior):
     epochs = a.M * a.Bp / q.D
     if epochs > OVERTAKEN_EPOCHS and a.n < largest:
       yield (

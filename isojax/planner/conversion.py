@@ -11,11 +11,22 @@ from isojax.core.allocation import allocate
 from isojax.core.format import nearest_divisors
 from isojax.errors import InputError
 from isojax.planner import export
+from isojax.planner.export import Trainer
 
-# An option: --NAME VALUE of a command, NAME: VALUE of YAML, or NAME=VALUE of a
-# call of Python. Groups: the name behind --, the name otherwise, the value.
-OPTION = re.compile(r"""(?:--([\w.-]+)|(?<![\w.-])([A-Za-z][\w.]*)['"]?\s*[=:])
-    (?:[=\ \t]*(?!--)['"]?([^\s'",\\)]+))?""", re.VERBOSE)
+# A value: a list, a quoted text, or a word.
+VALUE = r"""(?:\[[^\]]*\]|\{[^}]*\}|'[^']*'|"[^"]*"|[^\s'",\\()]+)"""
+# An option: --NAME VALUE ... of a command, NAME: VALUE of YAML, or NAME=VALUE
+# of a call of Python. Groups: the name behind --, its values; the other name,
+# its value.
+OPTION = re.compile(
+    rf"""--([\w.-]+)=?((?:[ \t]*(?!--){VALUE})*)
+    |(?<![\w.$-])\+*([A-Za-z][\w.]*)['"]?\s*[=:][ \t]*({VALUE})?""",
+    re.VERBOSE)
+# NAME=VALUE of a shell, and its uses; ${a.b} of YAML is an option.
+ASSIGNMENT = re.compile(rf"(?m)^\s*(?:export\s+)?([A-Za-z_]\w*)=({VALUE})")
+REFERENCE = re.compile(r"\$\{?([A-Za-z_][\w.]*)(?::-([^}]*))?\}?")
+# Options that make several updates a step, unless they are 1.
+SEVERAL = re.compile(r"(epochs|epochs_per_batch|num_iterations|minibatches)$")
 
 
 def plain_name(name: str) -> str:
@@ -32,30 +43,139 @@ def comparable(value) -> float | str:
     return str(value).lower()
 
 
+def _unquoted(value: str) -> str:
+  value = value.strip()
+  return value[1:-1] if value[:1] in ("'", '"') else value
+
+
+def options_of(text: str) -> dict[str, str]:
+  """The options in a text; variables have their values, if the text has them.
+  """
+  code = re.sub(r"(?m)(^|\s)#.*$", "", text)
+  variables = {  # NAME=${NAME:-5} is 5
+      name: re.sub(rf"\$\{{{name}:-([^}}]*)\}}", r"\1", _unquoted(value))
+      for name, value in ASSIGNMENT.findall(code)}
+  options = {plain_name(flag or name): _unquoted(values or value) or "true"
+             for flag, values, name, value in OPTION.findall(code)}
+  for name in {match[1] for match in REFERENCE.finditer(code)} & {*variables}:
+    options.pop(name, None)  # not an option of the trainer
+
+  def resolved(match):
+    name, default = match.groups()
+    known = options | variables
+    return known.get(plain_name(name), default or match[0])
+
+  for name, value in options.items():
+    for _ in range(3):  # a value may name another variable
+      value = REFERENCE.sub(resolved, value)
+    options[name] = value
+  return options
+
+
+def _pairs(origin: Trainer) -> list[tuple[str, str]]:
+  """(option, field) of all templates of a trainer."""
+  templates = " ".join((origin.options, origin.with_kl, origin.warmup,
+                        *origin.with_fall, origin.lora, origin.read))
+  pairs = re.findall(r"(\S+)={(\w+)}", templates)
+  if "={lr}" not in origin.options:  # the trainer's note names it
+    pairs += [("learning_rate", "lr"), ("warmup_steps", "warmup")]
+  return pairs
+
+
+def _fields(pairs: list[tuple[str, str]], options: dict) -> dict[str, str]:
+  """Field -> text of its value; InputError if two options contradict."""
+  fields, names = {}, {}
+  for name, field in pairs:
+    name = plain_name(name)
+    if name not in options:
+      continue
+    value = options[name]
+    if field in ("Bp", "n", "B") and field in fields and (
+        comparable(fields[field]) != comparable(value)):
+      raise InputError(
+          f"{name}={value} with {names[field]}={fields[field]}: several updates"
+          " a step are not written for another trainer; make them equal, or "
+          "convert by hand")
+    fields.setdefault(field, value)
+    names.setdefault(field, name)
+  return fields
+
+
+def _number(fields: dict, field: str) -> float | None:
+  """The value of a field; InputError names a variable without a value."""
+  if field not in fields:
+    return None
+  if "$" in fields[field]:
+    raise InputError(f"{fields[field]}, for {field}, has no value in this text:"
+                     " write it out")
+  value = float(fields[field])
+  if not abs(value) < 2**53:
+    raise InputError(f"{field}={fields[field]}: expected a finite number")
+  return value
+
+
+def _check_updates(options: dict) -> None:
+  for name, value in options.items():
+    if SEVERAL.search(name) and not name.startswith((
+        "num_train", "trainer", "total", "grpo.max", "train.num")) and (
+            comparable(value) not in (1.0, "true")):
+      raise InputError(
+          f"{name}={value}: several updates a step are not written for another "
+          "trainer; set it to 1, or convert by hand")
+
+
+def _batch(trainer: str, options: dict, fields: dict, n: float | None,
+           devices: int | None) -> float | None:
+  """Rollouts of a step; InputError if an update has fewer."""
+  B, generations = _number(fields, "B"), "steps_per_generation"
+  per_device = _number(fields, "per_device")
+  if trainer != "trl" or per_device is None:
+    return B
+  accumulation = _number(fields, "accumulation") or 1
+  steps = float(options[generations]) if generations in options else (
+      accumulation)
+  if steps != accumulation:
+    raise InputError(
+        f"{generations}={steps:g} with gradient_accumulation_steps="
+        f"{accumulation:g}: several updates a step are not written for another "
+        "trainer; make them equal, or convert by hand")
+  update = per_device * accumulation * (devices or 1)
+  if B and devices and B != update:
+    raise InputError(
+        f"generation_batch_size={B:g} with updates of {update:g} rollouts "
+        f"({per_device:g} x {accumulation:g} x {devices}): several updates a "
+        "step are not written for another trainer; make them equal")
+  return B or update
+
+
 def read(trainer: str, text: str, *, devices: int | None, D: int | None
-         ) -> tuple[plan_file.Row, export.Setting, list[str]]:
-  """(run, setting, NAME=VALUE of ignored options) of the options in `text`.
+         ) -> tuple[plan_file.Row, export.Setting, list[str], list[str]]:
+  """(run, setting, NAME=VALUE of ignored options, what was assumed).
 
   InputError names the options that are missing, or the nearest legal n.
   """
-  origin, fields = export.TRAINERS[trainer], {}  # field -> text of its value
-  code = re.sub(r"(?m)(^|\s)#.*$", "", text)
-  options = {plain_name(flag or name): value or "true"
-             for flag, name, value in OPTION.findall(code)}
-  pairs = re.findall(r"(\S+)={(\w+)}", f"{origin.options} {origin.with_kl}")
-  if "={lr}" not in origin.options:  # the trainer's note names it
-    pairs.append(("learning_rate", "lr"))
-  for name, field in pairs:
-    if plain_name(name) in options:
-      fields.setdefault(field, options[plain_name(name)])
-  number = lambda field: float(fields[field]) if field in fields else None
+  origin, options = export.TRAINERS[trainer], options_of(text)
+  pairs = _pairs(origin)
+  fields, assumed = _fields(pairs, options), []
+  _check_updates(options)
+  for field in ("lr", "warmup"):
+    share = "warmup_share"
+    if field == "warmup" and share in origin.defaults and not {
+        "warmup", share} & fields.keys():
+      field = share
+    if field not in fields and field in origin.defaults:
+      fields[field] = str(origin.defaults[field])
+      name = next(name for name, of in pairs if of == field)
+      assumed.append(f"{name}={fields[field]}, the default of {trainer}")
+  number = lambda field: _number(fields, field)
   whole = lambda field: int(number(field)) if field in fields else None
   text_of = lambda field: fields[field].lower() if field in fields else ""
-  n, Bp, B, M, lr = map(number, ("n", "Bp", "B", "M", "lr"))
-  if B is None and "per_device" in fields:
-    if "steps_per_generation" in options:  # of TRL, overrides accumulation
-      fields["accumulation"] = options["steps_per_generation"]
-    B = number("per_device") * (number("accumulation") or 1) * (devices or 1)
+  n, Bp, M, lr = map(number, ("n", "Bp", "M", "lr"))
+  B = _batch(trainer, options, fields, n, devices)
+  if n and B and Bp and B != Bp * n:
+    raise InputError(
+        f"{B:g} rollouts an update of {Bp:g} * {n:g} a step: several updates a "
+        "step are not written for another trainer; make them equal")
   if n and B and not Bp:
     if B % n:
       raise InputError(f"{B:g} rollouts are not whole groups of n = {n:g}; "
@@ -68,8 +188,12 @@ def read(trainer: str, text: str, *, devices: int | None, D: int | None
              for alternatives, value in needed.items() if not value]
   if missing:
     raise InputError(f"no {', no '.join(missing)} in the options of {trainer}"
-                     + ("; epochs need --D, of at least Bp" if not M
-                        and "{epochs}" in origin.options else ""))
+                     + ("; epochs need --D, of at least Bp" if not M and any(
+                         field == "epochs" for _, field in pairs) else ""))
+  decay, scheduler = _decay(trainer, options, fields, M)
+  assumed += scheduler
+  if "warmup_share" in fields:
+    fields["warmup"] = str(round(number("warmup_share") * M))
   prompt, response, total = map(whole, ("prompt", "response", "total"))
   row = plan_file.Row(
       allocate(Bp=int(Bp), n=int(n), M=int(M), C=int(Bp * n * M)),
@@ -81,12 +205,37 @@ def read(trainer: str, text: str, *, devices: int | None, D: int | None
       "centered" if centered else "group_norm",
       0.0 if kl_off else (number("kl") or 0.0),
       total - response if total and response else prompt, response, D,
-      devices=devices)
+      devices=devices, warmup=whole("warmup") or 0, decay=decay,
+      lora_rank=whole("rank") or 0, lora_alpha=number("alpha") or 16.0,
+      has_seed="seed" in fields)
   carried = {plain_name(name): comparable(value) for name, value in
              export.options(trainer, row, setting).items()}
   return row, setting, [
       f"{name}={value}" for name, value in options.items()
-      if name not in carried or carried[name] != comparable(value)]
+      if name not in carried or carried[name] != comparable(value)], assumed
+
+
+def _decay(trainer: str, options: dict, fields: dict, M: float
+           ) -> tuple[float, list[str]]:
+  """(recipe.optimizer.decay of the options, what was assumed)."""
+  origin, assumed = export.TRAINERS[trainer], []
+  name = plain_name(origin.scheduler or "lr_scheduler_type")
+  value = options.get(name)
+  if value is None and "scheduler" in origin.defaults:
+    value = origin.defaults["scheduler"]
+    assumed.append(f"{name}={value}, the default of {trainer}")
+  if value is None or value not in origin.schedules[1:]:
+    if assumed and value != origin.schedules[0]:
+      assumed.append(f"{name}={value} is not carried: the rate is constant "
+                     "after warm-up")
+    return 0.0, assumed
+  steps = _number(fields, "decay_steps")
+  if "scheduler_kwargs" in fields:
+    found = re.search(r'"num_decay_steps":\s*(\d+)', fields["scheduler_kwargs"])
+    steps = found and float(found[1])
+  if steps is None:
+    return 1.0, assumed
+  return min(1.0, steps / M), assumed
 
 
 def convert(source: str, target: str, *, devices: int | None, D: int | None
@@ -100,9 +249,18 @@ def convert(source: str, target: str, *, devices: int | None, D: int | None
   if os.path.isfile(text):
     with open(text, encoding="utf-8", errors="replace") as file:
       text = file.read(10**6)  # far more than any script has
+  elif re.fullmatch(r"[\w./~-]+", text):
+    raise InputError(f"--from={source:.200}: no such file; expected the path of"
+                     " a script or YAML file, or options such as NAME=VALUE")
   try:
-    row, setting, ignored = read(trainer, text, devices=devices, D=D)
-  except ValueError as error:
+    row, setting, ignored, assumed = read(trainer, text, devices=devices, D=D)
+  except (ValueError, OverflowError) as error:
     raise InputError(f"--from={trainer}: {error}") from None
-  return "\n".join([f"# {row}", *(f"# not carried: {name}" for name in ignored),
-                    export.text(target, row, setting)])
+  a = row.allocation
+  seed = f", seed {row.seed}" if setting.has_seed else ""
+  return "\n".join([
+      f"# Bp = {a.Bp}, n = {a.n}, M = {a.M:,}, C = {a.C:,}, lr {row.lr:.3g}, "
+      f"warm-up {setting.warmup}{seed}",
+      *(f"# assumed: {text}" for text in assumed),
+      *(f"# not carried: {name}" for name in ignored),
+      export.text(target, row, setting)])

@@ -1,87 +1,111 @@
-"""Public measurements of n and of Bp * n: which n are as good as the best.
+"""Public measurements of n, of Bp * n, and of how a run ends.
 
-Each source has one policy and one set of problems. It is a prior for other
-runs, and no evidence for a C that it did not run.
+Each source has one policy and one set of problems, and its caveat. GOOD_NS is
+what they agree on at equal rollouts; planner/advice.py takes n from it where no
+law applies.
 """
 
-import dataclasses
+import typing
 
 from isojax.core import laws
-from isojax.core.allocation import Allocation, nearest_power
-from isojax.core.format import compact, many
+from isojax.core.format import many
 from isojax.planner import priors
 from isojax.planner.fit_file import Fitted
-from isojax.planner.priors import Prior
 
 # An n whose reward is this close to the best is as good, as by default in
 # launch.fit --margin.
 MARGIN = 0.01
+# Metric -> n that end the same at equal rollouts (avg), or keep more coverage
+# (best@k), by SOURCES. The plan takes the middle one.
+GOOD_NS = {"avg": (8, 16, 32), "best": (32, 64, 128)}
+WHY = {"avg": "n = 8 to 32 end the same at equal rollouts",
+       "best": "n = 32 to 128 keep more coverage than n = 8"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-  """A measurement of the best n, with one policy on one set of problems."""
+class Source(typing.NamedTuple):
+  """A measurement of n, with one policy on one set of problems."""
 
   name: str
   setting: str  # policy, problems, where it is published
-  C: tuple[float, float]  # rollouts of its runs
-  n: tuple[int, ...]  # as good as the best tested n, by the source itself
   finding: str
+  caveat: str
 
-  def covers(self, C: float) -> bool:
-    return self.C[0] <= C <= self.C[1]
-
-  def text(self, C: float) -> str:
-    ends = " to ".join(dict.fromkeys(map(compact, self.C)))
-    return (f"{self.name} ({self.setting}, {ends} rollouts): {self.finding}"
-            + ("" if self.covers(C) else "; not run at this C"))
+  @property
+  def text(self) -> str:
+    return f"{self.name} ({self.setting}): {self.finding}; {self.caveat}"
 
 
-STUDY = Source(
-    "isojax's study", "the embedded policy, Countdown, 256 problems, "
-    "docs/study.md", (4096, 4.194304e6), (2, 4, 8, 16, 32, 64), "n = 2 to 64 "
-    "reach the same best validation within 0.011, a larger n later; n = 128 is "
-    "0.017 below")
-# Numbers read from the figures and tables of the repositories named.
-SWEEPS = (
-    Source("OLMo2-1B", "GSM8K, one run each, sunnytqin/"
-           "rl-excursions-during-pretraining @ cec69cc", (81_920, 1.92e6), (5,),
-           "n = 5 is ahead of n = 64 in pass@1 at 37 of the 39 evaluations up "
-           "to the end of n = 5, at 1.38M on easy and 1.92M on hard problems"),
-    Source("Qwen2.5-1.5B-Instruct", "Countdown, one run each, simondong1/"
-           "simondong1.github.io @ 1534dd6", (16_384, 16_384), (4, 8, 16),
-           "n = 4, 8 and 16 end at 0.23 to 0.25, n = 32 at 0.12, with updates "
-           "of 128 rollouts"))
-RATE = ("learning rate: it grows as sqrt(Bp * n). In isojax's study half of it "
-        "gains 0.032 [0.015, 0.048] at n = 128 on 2,500 problems, and at n = 8 "
-        "it is ahead from 2^18 rollouts on (docs/study.md): try half with a "
-        "large n or a large C")
-CRITICAL_BATCH = (325, 3541)  # rollouts a step, of OpenReview uK4kMpNx0W
-
-
-def playbook_source(law: Prior, C: float) -> Source:
-  """A published law as a source at C, or at the nearest C of its data."""
-  C = min(max(C, law.C_seen[0]), law.C_seen[1])
-  low, high = map(round, priors.prior_interval(law, C))
+def _playbook() -> Source:
+  """The published laws, at the ends of their data."""
+  ends = {name: [f"{prior.law(C):.0f}" for C in prior.C_seen]
+          for name, prior in priors.PRIORS.items()}
+  hard, easy = ends["q1-hard"], ends["q1-easy"]
   return Source(
-      "IsoCompute Playbook", f"{priors.PRIOR_MODEL}, {law.stratum} math, one "
-      "run each, arXiv 2603.12151", law.C_seen,
-      powers_of_two(low, high),
-      f"n* = {law.law(C):.0f}, refits {low} to {high}")
+      "IsoCompute Playbook",
+      f"{priors.PRIOR_MODEL}, math, arXiv 2603.12151",
+      f"the best n rises with C, from {hard[0]} at 0.2M to {hard[1]} at 6M "
+      f"rollouts on hard problems, from {easy[0]} at 50k to {easy[1]} at 4M on "
+      "easy ones; best@4 at the largest C is best with n = 256 (hard) and 512 "
+      "(easy) at Bp = 32, and with n = 16 to 128 at larger Bp but for n = 8 at "
+      "Bp = 128 (easy)",
+      "one run each; between the best and the worst n are "
+      f"{priors.PRIOR_SPREAD['hard']:g} (hard) and "
+      f"{priors.PRIOR_SPREAD['easy']:g} points (easy), and on hard problems Bp "
+      "matters about as much (2.2 points); other base models saturated at n = "
+      "16 to 64")
 
 
-def powers_of_two(low: float, high: float) -> tuple[int, ...]:
-  """From the power of two nearest to `low` to the one nearest to `high`."""
-  first, last = (nearest_power(end, low=2, high=2**20).bit_length() - 1
-                 for end in (low, high))
-  return tuple(2**i for i in range(first, last + 1))
-
-
-def sources(law, C: float) -> tuple[Source, ...]:
-  """The public sources; first the published law of this stratum, if any."""
-  published = (playbook_source(priors.PRIORS[f"q1-{law.stratum}"], C),) if (
-      law.stratum in priors.STRATA) else ()
-  return (*published, STUDY, *SWEEPS)
+# Numbers read from the papers, and from figures and tables of the repositories
+# named.
+SOURCES = (
+    _playbook(),
+    Source("isojax's study", "the embedded policy, Countdown, 256 problems, "
+           "4,096 to 4.2M rollouts, docs/study.md",
+           "n = 2 to 64 reach the same best validation within 0.011, a larger "
+           "n later; n = 128 is 0.017 below", "a policy of 141k parameters"),
+    Source("OLMo2-1B", "GSM8K, 82k to 1.9M rollouts, sunnytqin/rl-excursions-"
+           "during-pretraining @ cec69cc",
+           "n = 5 is ahead of n = 64 in pass@1 at 37 of the 39 evaluations up "
+           "to the end of n = 5", "one run each; only two n"),
+    Source("Qwen2.5-1.5B-Instruct", "Countdown, 16k rollouts, simondong1/"
+           "simondong1.github.io @ 1534dd6",
+           "n = 4, 8 and 16 end at 0.23 to 0.25, n = 32 at 0.12",
+           "one run each; updates of 128 rollouts"),
+    Source("ScaleRL", "appendix A.13, arXiv 2510.13786",
+           "n = 8 to 32 at one batch end the same",
+           "Bp falls as n rises"),
+    Source("PCL", "arXiv 2510.01135", "n = 16 to 64 at Bp * n = 8,192 end the "
+           "same", "one large batch; Bp falls as n rises"),
+    Source("2-GRPO", "arXiv 2510.00977",
+           "n = 2 to 16 at equal prompts end the same",
+           "equal prompts, so n = 16 has 8 times the rollouts of n = 2"),
+    Source("BroRL", "a saturated model of 1.5B, table 1 of arXiv 2510.01180",
+           "n = 512 is ahead of n = 16", "batch and rate differ, too"),
+    Source("F-GRPO", "arXiv 2602.06717", "coverage: pass@256 is worst near "
+           "n = 8", "of coverage alone"))
+CRITICAL_BATCH = (325, 3541)  # rollouts a step, of OpenReview uK4kMpNx0W
+# How a run ends: (topic, what is known). Defaults of trainers at the commits.
+END = (
+    ("rate", "base_lr * sqrt(Bp * n / base_batch) after warm-up (IsoCompute "
+     "Playbook, section 6). At a constant rate a large one is fast and a small "
+     "one ends higher: Qwen2.5-1.5B on Countdown peaks at .168 and ends at "
+     ".133 with 3e-6, and ends at .193 with 1e-6 (simondong1/simondong1.github."
+     "io @ 1534dd6); in isojax's study half the rate gains 0.032 [0.015, 0.048]"
+     " at n = 128 on 2,500 problems (docs/study.md)"),
+    ("decay", "verl 1dda039, SkyRL a956457, NeMo-RL 7ea279a, prime-rl 559b447, "
+     "slime 624b824, tinker-cookbook 9dfcc3a and Simply e14c061 keep the rate "
+     "constant after warm-up, as ScaleRL, IsoCompute, DAPO, MAI-Thinking-1 and "
+     "OLMo 3 do; TRL f2cd577 falls linearly to 0, OpenRLHF 3c3be62 by a cosine "
+     "to a tenth, Tunix c7d8950 by a cosine to 0. No source compares them at "
+     "equal rollouts. Here: recipe.optimizer.decay"),
+    ("average", "OpenRLHF 3c3be62 with --train.enable_ema saves an average "
+     "(0.992). The last weights of a constant rate drift: three identical 8B "
+     "runs peak at .51 to .53 and end at .43 to .45 (marin-community.github.io "
+     "@ 12a02e3). An average of a constant run: arXiv 1212.1824, and against a "
+     "cosine in pre-training 2405.18392. No source compares them in GRPO. "
+     "Here: recipe.optimizer.average"),
+    ("adapters", "about ten times the rate of all weights (huggingface/trl"
+     "#4207: 1e-5 for 1e-6; thinking-machines-lab/tinker-cookbook#81)"))
 
 
 def as_good(law: Fitted, C: float) -> tuple[int, ...]:
@@ -97,12 +121,6 @@ def as_good(law: Fitted, C: float) -> tuple[int, ...]:
   return tuple(sorted(n for n, r in reward_n.items() if r >= best - MARGIN))
 
 
-def known_ns(law, C: float) -> tuple[int, ...]:
-  """All n that a source which covers C found as good as its best."""
-  return tuple(sorted({n for source in sources(law, C) if source.covers(C)
-                       for n in source.n}))
-
-
 def sweep_of(Bp: int, ns, C: int) -> str:
   """What to run: a sweep of these n to C rollouts each, with its cost."""
   ns = sorted({n for n in ns if n > 1 and Bp * n <= C})
@@ -112,51 +130,19 @@ def sweep_of(Bp: int, ns, C: int) -> str:
           f"--n={','.join(map(str, ns))}, then launch.sweep")
 
 
-def disagreement(law, a: Allocation) -> tuple[str, ...]:
-  """One sentence if sources that cover C have disjoint ranges of n, or none."""
-  covering = [s for s in sources(law, a.C) if s.covers(a.C)]
-  if max((source.n[0] for source in covering), default=0) <= min(
-      (source.n[-1] for source in covering), default=0):
-    return ()
-  return ("the sources disagree at this C: " + "; ".join(
-      f"n = {span(source.n)} ({source.name})" for source in covering)
-          + "; to decide on your own problems " + sweep_of(
-              a.Bp, {n for s in covering for n in (s.n[0], s.n[-1])}, a.C),)
-
-
 def span(ns: tuple[int, ...]) -> str:
   return ", ".join(map(str, ns)) if len(ns) < 4 else f"{ns[0]} to {ns[-1]}"
 
 
-def lines(law, a: Allocation) -> tuple[str, ...]:
-  """A line for each source."""
-  rows = [source.text(a.C) for source in sources(law, a.C)]
-  low, high = CRITICAL_BATCH
-  side = ("below" if a.B < low else "above" if a.B > high else "within")
-  return (*rows, "critical batch (OpenReview uK4kMpNx0W, GRPO on verifiable "
-          f"rewards): {low:,} to {high:,} rollouts a step, rising with the "
-          f"target; Bp * n = {a.B:,} is {side} that",
-          RATE, *disagreement(law, a))
+def lines(B: int) -> tuple[str, ...]:
+  """A line for each source, and for each topic of the end of a run.
 
-
-def headline(law, advice) -> str:
-  """Which n are as good as the best, and by which source.
-
-  Empty if the n of `advice`, an Advice, is the only one.
+  `B`: rollouts a step, which are compared with the critical batch.
   """
-  C, n = advice.allocation.C, advice.allocation.n
-  if isinstance(law, Fitted):
-    ns = as_good(law, advice.answer.argument)
-    why = f"within {MARGIN:g} of the best by {law.path}"
-  elif not advice.answer.beyond:
-    bounds, why = advice.n_bounds, "by published runs"
-    ns = powers_of_two(*bounds) if bounds else ()
-  else:
-    ns, why = known_ns(law, C), "by other sources: the law has no data here"
-    if not ns:
-      return (f"no source was run at {compact(C)} rollouts; the plan takes n = "
-              f"{n}, that of the nearest C; a warning below has the sweep to "
-              "run first")
-  if set(ns) <= {n}:
-    return ""
-  return f"n = {span(ns)} are as good, {why}; the plan takes n = {n}"
+  low, high = CRITICAL_BATCH
+  side = ("below" if B < low else "above" if B > high else "within")
+  return (*(f"n, {source.text}" for source in SOURCES),
+          "batch, critical (OpenReview uK4kMpNx0W, GRPO on verifiable "
+          f"rewards): {low:,} to {high:,} rollouts a step, rising with the "
+          f"target; Bp * n = {B:,} is {side} that",
+          *(f"{topic}, {text}" for topic, text in END))

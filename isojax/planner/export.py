@@ -10,7 +10,7 @@ import operator
 import re
 import typing
 
-from isojax.core import plan_file
+from isojax.core import plan_file, sweep_cells
 from isojax.core.allocation import Allocation
 from isojax.errors import InputError
 
@@ -33,8 +33,8 @@ EXPORTED_RECIPE = {
     "loss.importance_cap": None, "loss.kl_in": "loss",
     "loss.kl_estimator": "k3", "loss.entropy_coef": 0.0, "updates.epochs": 1,
     "updates.minibatches": 1, "updates.in_flight": 0, "reward.incorrect": 0.0,
-    "reward.overlong": "off", "filter.rounds": 1, "filter.solved_rate": None,
-    "optimizer.warmup_steps": 10}
+    "reward.overlong": "off", "filter.rounds": 1, "filter.solved_rate": None}
+ALL_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")  # of a layer
 
 
 class Setting(typing.NamedTuple):
@@ -54,6 +54,13 @@ class Setting(typing.NamedTuple):
   lr_factor: float = 1.0
   devices: int | None = None  # of the machine; None: not known
   priced: bool = False  # the plan predicts times
+  warmup: int = 10  # updates
+  decay: float = 0.0  # recipe.optimizer.decay; a row may have its own
+  average: float | None = None  # recipe.optimizer.average
+  lora_rank: int = 0  # 0: all weights
+  lora_alpha: float = 16.0
+  lora_targets: tuple[str, ...] = ALL_TARGETS
+  has_seed: bool = True  # False: a run of another trainer without one
 
   def lr(self, row: plan_file.Row) -> str:
     return f"{row.lr * self.lr_factor:.4g}"
@@ -79,7 +86,18 @@ class Trainer(typing.NamedTuple):
   # if not; an option whose value is None is left out.
   std: tuple[object, object] = (True, False)
   with_kl: str = ""  # further options, if there is a KL
-  note: str = ""  # what options cannot say; {B}, {M}, {lr}, {processes}
+  note: str = ""  # what options cannot say; {B}, {M}, {lr}, {processes},
+  # {scheduler}, {warmup}
+  # The option of the schedule, and its values for a rate that is constant after
+  # warm-up, falls linearly from the start, or at the end; None: it has none.
+  scheduler: str = ""
+  schedules: tuple[str | None, ...] = ("constant", None, None)
+  with_fall: tuple[str, str] = ("", "")  # options of the last two
+  warmup: str = ""  # option of the warm-up
+  lora: str = ""  # options of adapters on all matrices; "": it has none
+  # Field -> the trainer's own value without the option, for --from.
+  defaults: dict = {}
+  read: str = ""  # further NAME={FIELD} that --from reads
 
 
 HYDRA, FLAG, YAML = "{}={}", "--{} {}", "{}: {}"
@@ -92,10 +110,15 @@ TRAINERS = {
         train_dataset.batch_size={Bp} gconfig.n_samples={n}
         actor.ppo_n_minibatches=1 rollout.max_head_offpolicyness=0
         ++train_dataset.max_length={prompt} gconfig.max_new_tokens={response}
-        actor.kl_ctl={kl} actor.optimizer.lr={lr}
-        actor.optimizer.lr_scheduler_type=constant ++total_train_steps={M}
-        total_train_epochs={epochs} seed={seed}""",
-        std=("group", "null"), note="its KL is in the reward"),
+        actor.kl_ctl={kl} actor.optimizer.lr={lr} {rate} {lora}
+        ++total_train_steps={M} total_train_epochs={epochs} seed={seed}""",
+        std=("group", "null"), note="its KL is in the reward",
+        scheduler="actor.optimizer.lr_scheduler_type",
+        schedules=("constant", "linear", None),
+        with_fall=("actor.optimizer.min_lr_ratio=0.0", ""),
+        warmup="actor.optimizer.warmup_steps_proportion={warmup_share}",
+        lora="actor.use_lora=true actor.lora_rank={rank} "
+        "actor.lora_alpha={alpha}"),
     "nemo-rl": Trainer(HYDRA, "7ea279abf", """
         grpo.adv_estimator.name=grpo grpo.normalize_rewards={std}
         grpo.use_leave_one_out_baseline=False grpo.num_prompts_per_step={Bp}
@@ -103,25 +126,40 @@ TRAINERS = {
         policy.max_total_sequence_length={total}
         policy.generation.max_new_tokens={response}
         loss_fn.reference_policy_kl_penalty={kl} policy.optimizer.kwargs.lr={lr}
-        grpo.max_num_steps={M} grpo.max_num_epochs={epochs} grpo.seed={seed}""",
+        {lora} grpo.max_num_steps={M} grpo.max_num_epochs={epochs}
+        grpo.seed={seed}""",
         note="with Megatron, policy.optimizer.kwargs.lr is "
-        "policy.megatron_cfg.optimizer.lr"),
+        "policy.megatron_cfg.optimizer.lr; its schedule is the list "
+        "policy.scheduler of its YAML file",
+        lora="policy.dtensor_cfg.lora_cfg.enabled=true "
+        "policy.dtensor_cfg.lora_cfg.dim={rank} "
+        "policy.dtensor_cfg.lora_cfg.alpha={alpha}"),
     "openrlhf": Trainer(FLAG, "0.11.2", """
         algo.advantage.estimator={std} rollout.batch_size={Bp}
         rollout.n_samples_per_prompt={n} train.batch_size={B} train.max_epochs=1
         data.max_len={total} rollout.max_new_tokens={response}
-        algo.kl.init_coef={kl} {with_kl} actor.adam.lr={lr}
-        actor.lr_scheduler=constant_with_warmup train.num_episodes={epochs}
-        train.seed={seed}""", std=("group_norm", "dr_grpo"),
+        algo.kl.init_coef={kl} {with_kl} actor.adam.lr={lr} {rate}
+        train.num_episodes={epochs} train.seed={seed}""",
+        std=("group_norm", "dr_grpo"),
         with_kl="algo.kl.use_loss={on} algo.kl.estimator=k3",
-        note="it has no limit of steps: stop it after {M}"),
+        note="it has no limit of steps: stop it after {M}",
+        scheduler="actor.lr_scheduler",
+        schedules=("constant_with_warmup", "linear", None),
+        warmup="actor.lr_warmup_ratio={warmup_share}",
+        defaults={"lr": 1e-6, "scheduler": "cosine_with_min_lr",
+                  "warmup_share": 0.03}),
     "prime-rl": Trainer(FLAG, "559b44772", """
         orchestrator.algo.type=grpo orchestrator.batch-size={B}
         orchestrator.group-size={n} seq-len={total}
         orchestrator.train.sampling.max-completion-tokens={response}
-        trainer.optim.lr={lr} trainer.scheduler.type=constant max-steps={M}""",
+        trainer.optim.lr={lr} {rate} {lora} max-steps={M}""",
         note="its advantage is not divided by the group's deviation, and it "
-        "has no KL to the base policy and no seed"),
+        "has no KL to the base policy and no seed",
+        scheduler="trainer.scheduler.type",
+        schedules=("constant", "linear", "linear"),
+        with_fall=2 * ("trainer.scheduler.warmup-steps={warmup} "
+                       "trainer.scheduler.decay-steps={decay_steps}",),
+        lora="trainer.model.lora.rank={rank} trainer.model.lora.alpha={alpha}"),
     # ROLL's "grpo" always divides by the deviation of the group.
     "roll": Trainer(YAML, "8eb27cc2", """
         adv_estimator={estimator} norm_mean_type=group norm_std_type={std}
@@ -130,8 +168,9 @@ TRAINERS = {
         response_length={response} use_kl_loss={use_kl} kl_loss_coef={kl}
         add_token_level_kl=false max_steps={M} seed={seed}""",
         std=("group", "null"),
+        schedules=("constant_with_warmup", "linear", None),
         note="in actor_train.training_args: learning_rate: {lr}, "
-        "lr_scheduler_type: constant_with_warmup, warmup_steps: 10; "
+        "lr_scheduler_type: {scheduler}, warmup_steps: {warmup}; "
         "per_device_train_batch_size x gradient_accumulation_steps x devices = "
         "{B} makes one update a step"),
     "skyrl": Trainer(HYDRA, "0.3.0", """
@@ -142,17 +181,28 @@ TRAINERS = {
         generator.sampling_params.max_generate_length={response}
         trainer.algorithm.use_kl_loss={use_kl}
         trainer.algorithm.kl_loss_coef={kl}
-        trainer.policy.optimizer_config.lr={lr}
-        trainer.policy.optimizer_config.num_warmup_steps=10
+        trainer.policy.optimizer_config.lr={lr} {rate} {lora}
         trainer.max_training_steps={M} trainer.epochs={epochs}
-        trainer.seed={seed}"""),
+        trainer.seed={seed}""",
+        scheduler="trainer.policy.optimizer_config.scheduler",
+        schedules=("constant_with_warmup", "linear", None),
+        warmup="trainer.policy.optimizer_config.num_warmup_steps={warmup}",
+        lora="trainer.policy.model.lora.rank={rank} "
+        "trainer.policy.model.lora.alpha={alpha}",
+        defaults={"lr": 1e-6, "scheduler": "constant_with_warmup",
+                  "warmup": 0}),
     "slime": Trainer(FLAG, "624b824a8", """
         advantage-estimator=grpo disable-grpo-std-normalization={std}
         rollout-batch-size={Bp} n-samples-per-prompt={n} global-batch-size={B}
         rollout-max-prompt-len={prompt} rollout-max-response-len={response}
-        {with_kl} lr={lr} lr-decay-style=constant lr-warmup-iters=10
-        num-rollout={M} seed={seed} rollout-seed={seed}""", std=(None, True),
-        with_kl="use-kl-loss={on} kl-loss-coef={kl} kl-loss-type=low_var_kl"),
+        {with_kl} lr={lr} {rate} num-rollout={M} seed={seed}
+        rollout-seed={seed}""", std=(None, True),
+        with_kl="use-kl-loss={on} kl-loss-coef={kl} kl-loss-type=low_var_kl",
+        scheduler="lr-decay-style", schedules=("constant", "linear", "WSD"),
+        with_fall=("min-lr=0 lr-decay-iters={M}",
+                   "lr-wsd-decay-style=linear min-lr=0 lr-decay-iters={M} "
+                   "lr-wsd-decay-iters={decay_steps}"),
+        warmup="lr-warmup-iters={warmup}"),
     "trl": Trainer(FLAG, "1.16.0", """
         num_generations={n} generation_batch_size={B}
         per_device_train_batch_size={per_device}
@@ -160,8 +210,15 @@ TRAINERS = {
         scale_rewards={std} beta={kl} epsilon={clip_low}
         epsilon_high={clip_high} loss_type={aggregation}
         temperature={temperature} max_completion_length={response}
-        learning_rate={lr} lr_scheduler_type=constant_with_warmup
-        warmup_steps=10 max_steps={M} seed={seed}""", std=("group", "none"),
+        learning_rate={lr} {rate} {lora} max_steps={M} seed={seed}""",
+        std=("group", "none"), scheduler="lr_scheduler_type",
+        schedules=("constant_with_warmup", "linear", "warmup_stable_decay"),
+        with_fall=("", "lr_scheduler_kwargs={scheduler_kwargs}"),
+        warmup="warmup_steps={warmup}",
+        lora="use_peft={on} lora_r={rank} lora_alpha={alpha} "
+        "lora_target_modules=all-linear",
+        defaults={"lr": 1e-6, "scheduler": "linear", "warmup": 0},
+        read="num_train_epochs={epochs}",
         note="per_device_train_batch_size x processes x "
         "gradient_accumulation_steps = {B} makes one update a step; these "
         "options are for {processes}"),
@@ -170,11 +227,14 @@ TRAINERS = {
         grpo_config.num_generations={n} grpo_config.num_iterations=1
         grpo_config.beta={kl} rollout_config.max_prompt_length={prompt}
         rollout_config.total_generation_steps={response}
-      rl_training_config.actor_optimizer_config.schedule_type=constant_schedule
-        rl_training_config.actor_optimizer_config.value={lr}
+        {rate} rl_training_config.actor_optimizer_config.value={lr} {lora}
         rl_training_config.max_steps={M} num_train_epochs={epochs}
         model_config.rng_seed={seed}""",
-        note="its advantage is always divided by the group's deviation"),
+        note="its advantage is always divided by the group's deviation",
+        scheduler="rl_training_config.actor_optimizer_config.schedule_type",
+        schedules=("constant_schedule", None, None),
+        lora="actor_model_config.lora_config.rank={rank} "
+        "actor_model_config.lora_config.alpha={alpha}"),
     # verl's default estimator is gae. It multiplies ppo_mini_batch_size by n.
     "verl": Trainer(HYDRA, "0.9.1", """
         algorithm.adv_estimator=grpo algorithm.norm_adv_by_std_in_grpo={std}
@@ -189,10 +249,13 @@ TRAINERS = {
         actor_rollout_ref.actor.clip_ratio_high={clip_high}
         actor_rollout_ref.actor.loss_agg_mode={aggregation}
         actor_rollout_ref.rollout.temperature={temperature}
-        actor_rollout_ref.actor.optim.lr={lr}
-        actor_rollout_ref.actor.optim.lr_warmup_steps=10
+        actor_rollout_ref.actor.optim.lr={lr} {rate} {lora}
         trainer.total_training_steps={M} trainer.total_epochs={epochs}
-        data.seed={seed}"""),
+        data.seed={seed}""",
+        warmup="actor_rollout_ref.actor.optim.lr_warmup_steps={warmup}",
+        lora="actor_rollout_ref.model.lora_rank={rank} "
+        "actor_rollout_ref.model.lora_alpha={alpha}",
+        defaults={"lr": 1e-6, "warmup": 0}),
 }
 
 
@@ -213,6 +276,33 @@ def batches(a: Allocation, devices: int | None) -> tuple[int, int]:
   return per_device, share // per_device
 
 
+CONSTANT, FALLING, END_FALLING = range(3)  # indices of Trainer.schedules
+
+
+def schedule_of(decay: float) -> int:
+  """The index of Trainer.schedules for recipe.optimizer.decay."""
+  if not decay:
+    return CONSTANT
+  return FALLING if decay == 1 else END_FALLING
+
+
+def rate_options(target: Trainer, decay: float) -> str:
+  """The templates of warm-up and schedule; a constant one if it has no other.
+  """
+  kind = schedule_of(decay)
+  if target.schedules[kind] is None:
+    kind = CONSTANT
+  fall = target.with_fall[kind - 1] if kind else ""
+  scheduler = target.scheduler and (
+      f"{target.scheduler}={target.schedules[kind]}")
+  return f"{scheduler} {fall} {target.warmup}"
+
+
+def decay_of(row: plan_file.Row, s: Setting) -> float:
+  """recipe.optimizer.decay of a row."""
+  return s.decay if row.decay is None else row.decay
+
+
 def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
   """Option -> value of a run in another trainer; True: a flag without a value.
 
@@ -231,24 +321,45 @@ def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
   epochs = a.M if s.D is None else -(-a.M // max(1, s.D // a.Bp))
   per_device, accumulation = batches(a, s.devices) if trainer == "trl" else (
       None, None)
+  decay = decay_of(row, s)
+  decay_steps = a.M - sweep_cells.branch_step(a.M, decay)
   fields = s.loss | dict(
       aggregation=AGGREGATIONS.get(trainer, {}).get(s.loss.get("aggregation")),
       per_device=per_device, accumulation=accumulation,
-      Bp=a.Bp, n=a.n, B=a.B, M=a.M, lr=s.lr(row), seed=row.seed,
+      Bp=a.Bp, n=a.n, B=a.B, M=a.M, lr=s.lr(row),
+      seed=row.seed if s.has_seed else None, warmup=s.warmup,
+      warmup_share=f"{s.warmup / a.M:.4g}", decay_steps=decay_steps,
+      scheduler_kwargs=f'{{"num_decay_steps":{decay_steps},'
+      '"decay_type":"linear"}', rank=s.lora_rank, alpha=s.lora_alpha,
       epochs=epochs, prompt=s.prompt, response=s.response,
       total=s.prompt and s.prompt + s.response, kl=s.kl, on=True,
       use_kl=bool(s.kl), std=target.std[not divided],
       estimator="grpo" if divided else "reinforce")
   pairs = target.options.replace(
-      "{with_kl}", target.with_kl if s.kl else "").split()
+      "{with_kl}", target.with_kl if s.kl else "").replace(
+          "{rate}", rate_options(target, decay)).replace(
+              "{lora}", target.lora if s.lora_rank else "").split()
   values = {name: fields.get(value[1:-1]) if value.startswith("{") else value
             for name, value in (pair.split("=") for pair in pairs)}
   return {name: value for name, value in values.items() if value is not None}
 
 
-def not_carried(trainer: str, setting: Setting) -> list[str]:
+def not_carried(trainer: str, row: plan_file.Row, setting: Setting
+                ) -> list[str]:
   """KEY=VALUE of the config that the options of a trainer do not set."""
   loss, known, out = setting.loss, AGGREGATIONS.get(trainer, {}), []
+  target, decay = TRAINERS[trainer], decay_of(row, setting)
+  if target.schedules[schedule_of(decay)] is None:
+    out.append(f"recipe.optimizer.decay={decay:g}")
+  if setting.warmup and "{warmup" not in (
+      rate_options(target, decay) + target.note):
+    out.append(f"recipe.optimizer.warmup_steps={setting.warmup}")
+  if setting.average is not None:
+    out.append(f"recipe.optimizer.average={setting.average:g}")
+  if setting.lora_rank and not target.lora:
+    out.append(f"model.lora.rank={setting.lora_rank}")
+  if setting.lora_rank and set(setting.lora_targets) != set(ALL_TARGETS):
+    out.append(f"model.lora.targets={','.join(setting.lora_targets)}")
   if loss and loss["aggregation"] not in known:
     out.append(f"recipe.loss.aggregation={loss['aggregation']!r}")
   if loss and not known:  # so no options for clip and temperature either
@@ -272,19 +383,27 @@ def text(trainer: str, row: plan_file.Row, setting: Setting) -> str:
   target, a = TRAINERS[trainer], row.allocation
   processes = f"{setting.devices} processes" if setting.devices else (
       "one process; --machine gives the number")
-  notes = [target.note.format(B=a.B, M=a.M, lr=setting.lr(row),
-                            processes=processes)] if target.note else []
+  schedule = target.schedules[schedule_of(decay_of(row, setting))]
+  notes = [target.note.format(
+      B=a.B, M=a.M, lr=setting.lr(row), processes=processes,
+      scheduler=schedule or target.schedules[CONSTANT],
+      warmup=setting.warmup)] if target.note else []
   if setting.priced and trainer not in CALIBRATED_ON:
     notes.append(f"the times of this plan are calibrated on NeMo-RL and "
                  f"prime-rl, not on {trainer}" + (
                      ", which is slower" if trainer == "verl" else ""))
   if setting.response is None:
     notes.append("no lengths: give --config, or --machine and the mean tokens")
-  if left := not_carried(trainer, setting):
+  if trainer == "openrlhf" and setting.average is not None:
+    notes.append("--train.enable_ema saves an exponential average, of a fixed "
+                 "horizon")
+  if left := not_carried(trainer, row, setting):
     notes.append(f"not carried: {', '.join(left)}")
   yaml = target.style == YAML
+  quoted = lambda value: f"'{value}'" if str(value).startswith("{") else value
   lines = [f"--{name}" if value is True and target.style == FLAG else
-           target.style.format(name, str(value).lower() if yaml else value)
+           target.style.format(
+               name, str(value).lower() if yaml else quoted(value))
            for name, value in options(trainer, row, setting).items()]
   return "\n".join([*(f"# {note}" for note in notes),
                     ("\n" if yaml else " \\\n").join(lines)])

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from isojax.core import identity, laws
-from isojax.core.laws import FixedBatch, Sigmoid
+from isojax.core.laws import FixedBatch, MeasuredLaw, Sigmoid
 from isojax.errors import InputError
 
 
@@ -42,33 +42,19 @@ class Best:
   resolved: bool  # no curve could lead here outside of its data
 
 
-@dataclasses.dataclass(frozen=True)
-class Fitted:
-  """A law of launch.fit, its bootstrap draws and the measured frontier."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fitted(MeasuredLaw):
+  """A law of launch.fit, with the curves and the frontier of its study."""
 
-  law: Sigmoid | FixedBatch | None  # None: nothing to fit it to
-  draws: tuple[Sigmoid | FixedBatch, ...]
   curves: tuple[Curve, ...]
-  unit: str  # of C: a column of the records, such as rollouts
   metric: str
-  stratum: str | None
   model: str | None
   Bp: tuple[int, ...]  # tested
   n: tuple[int, ...]  # tested
-  C_seen: tuple[float, float] | None  # None without a law
-  identified: bool
-  reasons: tuple[str, ...]  # why it is not identified
-  limits: tuple[str, ...]  # why the law is not used beyond its data
-  cautions: tuple[str, ...]
   path: str
   frontier: tuple[Best, ...] = ()  # in order of C; empty: all n are as good
   # (Bp, n, seed, C of the last evaluation).
   runs: tuple[tuple[int, int, int | None, float], ...] = ()
-
-  def interval(self, C: float) -> tuple[float, float]:
-    """The 95 % interval of n*(C)."""
-    low, high = laws.interval(self.law.log2(C), [d.log2(C) for d in self.draws])
-    return float(2.0**low), float(2.0**high)
 
   def measured_ranges(self) -> list[tuple[float, float]]:
     """The ranges of C in which the best of several n is resolved."""

@@ -7,7 +7,9 @@ not found.
 
 import dataclasses
 import difflib
+import math
 import re
+import typing
 
 from isojax.errors import InputError
 
@@ -28,6 +30,7 @@ class Accelerator:
   usd_per_hour: float | None = None  # on demand, of one chip
   usd_source: str | None = None
   named_cores: int = 1  # 2: "v5p-64" has 64 cores, and so 32 chips
+  capability: float = 8.0  # of a GPU, CUDA's; 8.0 stands for all later ones
 
   @property
   def platform(self) -> str:
@@ -104,6 +107,30 @@ ACCELERATORS = {
         hbm_bytes=48e9, hbm_bandwidth=864e9,  # no NVLink
         source="NVIDIA L40/L40S table, dense, on mullet.se/product.html"
                "?product_id=355414"),
+    # The next five are single cards on PCIe, whose links are not modelled.
+    "t4": Accelerator(
+        name="t4", bfloat16=8.1e12,  # in float32: Turing has no bfloat16
+        float32=8.1e12, hbm_bytes=16e9, hbm_bandwidth=320e9, capability=7.5,
+        source="sysrqmts.com/en/gpus/nvidia/tesla/t4"),
+    "l4": Accelerator(
+        name="l4", bfloat16=121e12, float32=30.3e12, hbm_bytes=24e9,
+        hbm_bandwidth=300e9,
+        source="bfloat16: CHIPS; the rest: fpsbench.com/compare/gpu/"
+               "nvidia-l4-vs-nvidia-tesla-m40"),
+    "a10g": Accelerator(
+        name="a10g", bfloat16=70e12, hbm_bytes=24e9, hbm_bandwidth=600e9,
+        source="memory: baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-"
+               "inference; bfloat16: a copy of CHIPS with a10g"),
+    "rtx4090": Accelerator(
+        name="rtx4090", bfloat16=165.2e12, float32=82.6e12, hbm_bytes=24e9,
+        hbm_bandwidth=1008e9,
+        source="CHIPS, and hmc-tech.com/gpus/nvidia-geforce-rtx-4090-vs-"
+               "nvidia-rtx-pro-5000-blackwell"),
+    "rtx5090": Accelerator(
+        name="rtx5090", bfloat16=209.5e12, float32=104e12, hbm_bytes=32e9,
+        hbm_bandwidth=1792e9,
+        source="bfloat16: CHIPS; the rest: pocketmags.com/linux-format-magazine"
+               "/may-2025/articles/nvidia-geforce-rtx-5090"),
     "h100": Accelerator(
         name="h100", bfloat16=989e12, float32=67e12,
         hbm_bytes=80e9, hbm_bandwidth=3350e9,
@@ -133,7 +160,8 @@ ACCELERATORS = {
                "2 cores, jax 0.10.2"),
 }
 # Other names of chips.
-ALIASES = {"v5litepod": "tpu-v5e", "tpu7x": "tpu-v7", "v7x": "tpu-v7"} | {
+ALIASES = {"v5litepod": "tpu-v5e", "tpu7x": "tpu-v7", "v7x": "tpu-v7",
+           "4090": "rtx4090", "5090": "rtx5090"} | {
     name.removeprefix("tpu-"): name for name in ACCELERATORS}
 
 
@@ -216,35 +244,84 @@ class Machine:
 
 
 MOST_CHIPS = 2**17  # more than any machine has; a larger count is a slip
-# Forms of a machine's name; only the last, of slices, may count TensorCores.
-FORMS = (r"(?P<kind>.+)", r"(?P<count>\d+)x(?P<kind>.+)",
-         r"(?P<kind>.+)x(?P<count>\d+)", r"(?P<kind>.+)-(?P<count>\d+)")
+# Forms of a machine's name. SLICE may count TensorCores; a TOPOLOGY has the
+# chips of a TPU slice on each axis, or HOSTSxGPUS.
+FORMS = (r"(?P<kind>.+)",
+         r"(?:(?P<hosts>\d+)x)?(?P<count>\d+)x(?P<kind>.+)",
+         r"(?P<kind>.+)x(?P<count>\d+)",
+         SLICE := r"(?P<kind>.+)-(?P<count>\d+)",
+         TOPOLOGY := r"(?P<kind>.+):(?P<axes>\d+(?:x\d+){0,2})")
+EXPECTED = ("a slice of TPUs such as v5e-16 or v5e:4x4, or GPUs such as 8xh100 "
+            "or, on two hosts, 2x8xh100")
 
 
-def machine(name: str) -> Machine:
-  """The machine of a name: "v5p-64", "8xh100", "cpu-2core".
+class Parts(typing.NamedTuple):
+  """What the name of a machine says."""
+
+  accelerator: Accelerator
+  chips: int
+  # Chips on each axis of a TPU slice, or (hosts, GPUs of a host).
+  axes: tuple[int, ...]
+
+
+def parts(name: str) -> Parts:
+  """The parts of a machine's name, as launch.plan and launch.compile read it.
 
   Slice names of v4, v5p and v7 count TensorCores, two per chip, those of v5e
-  and v6e chips. A name without a count is one chip.
+  and v6e chips. A name without a count is one chip. InputError for a name that
+  is none.
   """
   for form in FORMS:
     match = re.fullmatch(form, name.lower())
     kind = ALIASES.get(match["kind"], match["kind"]) if match else None
     if kind not in ACCELERATORS:
       continue
-    accelerator = ACCELERATORS[kind]
-    count = int(match.groupdict().get("count", 1))
-    cores = accelerator.named_cores if form == FORMS[-1] else 1
-    if not 1 <= count // cores <= MOST_CHIPS or count % cores:
-      counted = "TensorCores, two a chip" if cores > 1 else "chips"
-      raise InputError(
-          f"machine {name!r}: expected a positive multiple of {cores}, for at "
-          f"most {MOST_CHIPS} chips: the name counts {counted}")
-    return Machine(name, accelerator, count // cores)
-  bare = re.sub(r"^\d+x|[x-]\d+$", "", name.lower())
+    chip, found = ACCELERATORS[kind], match.groupdict()
+    axes = tuple(map(int, found["axes"].split("x"))) if form == TOPOLOGY else ()
+    if form != TOPOLOGY:
+      count = int(found.get("count") or 1)
+      cores = chip.named_cores if form == SLICE else 1
+      if not 1 <= count // cores <= MOST_CHIPS or count % cores:
+        counted = "TensorCores, two a chip" if cores > 1 else "chips"
+        raise InputError(
+            f"machine {name!r}: expected a positive multiple of {cores}, for at"
+            f" most {MOST_CHIPS} chips: the name counts {counted}")
+      axes = int(found.get("hosts") or 1), count // cores
+      if chip.platform == "tpu":
+        axes = slice_axes(chip, math.prod(axes))
+    elif len(axes) == 1:
+      axes = (1, *axes)
+    if not 1 <= math.prod(axes) <= MOST_CHIPS or (
+        len(axes) == 3 and chip.platform != "tpu"):
+      raise InputError(f"machine {name!r}: expected {EXPECTED}, with at most "
+                       f"{MOST_CHIPS} chips")
+    return Parts(chip, math.prod(axes), axes)
+  bare = re.sub(r"^(\d+x){1,2}|[x:-][\dx]+$", "", name.lower())
   kinds = [*ACCELERATORS, *ALIASES]
   near = [kind for kind in kinds if bare and kind.startswith(bare)] or (
       difflib.get_close_matches(bare, kinds, n=1, cutoff=0))
   raise InputError(
       f"machine {name!r}: unknown; the nearest is {near[0]!r}; expected a chip "
-      f"({', '.join(ACCELERATORS)}), a slice such as v5e-8, or 8xh100")
+      f"({', '.join(ACCELERATORS)}), {EXPECTED}")
+
+
+def slice_axes(chip: Accelerator, chips: int) -> tuple[int, ...]:
+  """The axes of a TPU slice of so many chips, as equal as powers of two are.
+
+  v5e and v6e have two axes, the others three (docs.cloud.google.com/tpu/docs:
+  v5e, v6e, v4, v5p-training, tpu7x). A number that is no power of two has one
+  long axis, which only TOPOLOGY can divide.
+  """
+  dimensions = 2 if chip.name in ("tpu-v5e", "tpu-v6e") else 3
+  if chips & (chips - 1):
+    return (chips,) + (1,) * (dimensions - 1)
+  exponent = chips.bit_length() - 1
+  if dimensions == 3 and chips == 4:
+    return 2, 2, 1  # a host
+  return tuple(2 ** ((exponent + i) // dimensions) for i in range(dimensions))
+
+
+def machine(name: str) -> Machine:
+  """The machine of a name: v5p-64, v5e:4x4, 8xh100, 2x8xh100, cpu-2core."""
+  named = parts(name)
+  return Machine(name, named.accelerator, named.chips)

@@ -29,15 +29,18 @@ COMPARED_STEP = (32, 128)  # (Bp, n): meshes are compared on this usual step
 
 
 def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
-               accelerator: Accelerator) -> bool:
-  """Whether isojax computes this attention with a fused kernel."""
+               length: int, accelerator: Accelerator) -> bool:
+  """Whether isojax computes this attention with a fused kernel.
+
+  `length`: slots of the longest row, prompt and new tokens.
+  """
   platform = accelerator.platform
-  obstacles = kernels.obstacles(  # ACCELERATORS has no GPU older than 8.0
-      platform, capability=8.0 if platform == "gpu" else None,
+  obstacles = kernels.obstacles(
+      platform,
+      capability=accelerator.capability if platform == "gpu" else None,
       H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
-      window=0, length=0)
-  # ModelShape does not tell sliding windows and caps: those of Gemma alone
-  # are known, not the windows that a few Qwen2 have.
+      window=length if shape.window is None else shape.window, length=length)
+  # ModelShape does not tell the windows and caps of Gemma.
   return (attention != "einsum" and not shape.family.gemma
           and None in obstacles.values())
 
@@ -198,7 +201,8 @@ def changes(cost_model: CostModel, *, sharded: bool) -> dict[str, dict]:
   w, mesh, machine = cost_model.workload, cost_model.mesh, cost_model.machine
   out = {}
   if w.lora_rank is None and not w.recipe.own_critic:
-    out["LoRA (--config.model.lora.rank=16)"] = dict(lora_rank=16)
+    flag = "--config.model.lora.rank" if cost_model.of_config else "--lora_rank"
+    out[f"LoRA ({flag}=16)"] = dict(lora_rank=16)
   if not w.remat:
     out["--config.recipe.loss.remat=True"] = dict(remat=True)
   if not sharded and mesh.data > 1:

@@ -8,8 +8,10 @@ import os
 
 from isojax.core import plan_file, sweep_cells
 from isojax.core.allocation import (
+  allocate,
   B_MAX,
   FEWEST_M,
+  LORA_LR,
   PAPER_BATCH,
   PAPER_LR,
 )
@@ -17,11 +19,13 @@ from isojax.core.format import many
 from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.planner import advice as advice_lib
-from isojax.planner import cost, evidence, export, prices
+from isojax.planner import cost, evidence, export, prices, priors
+from isojax.planner import memory as memory_lib
 from isojax.planner import request as request_lib
 from isojax.planner import text as text_lib
 from isojax.planner.advice import Question
 from isojax.planner.cost import CostModel
+from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 from isojax.planner.request import Request
 
@@ -51,12 +55,13 @@ class Plan:
                        f"{', '.join(export.TRAINERS)}")
     return [export.text(trainer, row, self.setting) for row in self.rows]
 
-  def table(self, explain: bool = False) -> str:
-    """The allocation, then a line for each run, and warnings.
+  def table(self, explain: bool = False, show_evidence: bool = False) -> str:
+    """The recommendation, then a line for each run, and warnings.
 
     Columns: Bp problems per step, n rollouts per problem, M steps, C rollouts
     of the run, learning rate, epochs, seed; time, device-hours, USD if priced.
-    With explain also the reasons for n and the assumptions of the prices.
+    With explain also the reasons for n and the assumptions of the prices, with
+    show_evidence the public sources.
     """
     cost_model, messages = self.cost_model, self.messages
     warnings, basis = messages.warnings, messages.basis
@@ -70,20 +75,35 @@ class Plan:
                    + text_lib.not_trained(cost_model))
       basis += text_lib.assumptions(cost_model, largest)
       tables = text_lib.tables(cost_model, self.rows, largest)
+    evidence_lines = messages.evidence if show_evidence else ()
+    if messages.evidence and not show_evidence:
+      evidence_lines = (f"{len(messages.evidence)} public sources on n, batch, "
+                        "rate, decay and average, with caveats: --evidence",)
     return "\n".join([
-        *filter(None, (messages.headline,)), text_lib.decision(self.rows),
+        "; ".join(filter(None, (text_lib.decision(self.rows),
+                                messages.reason))),
         *text_lib.total_cost(self.rows, cost_model),
         *messages.lead, text_lib.table(self.rows, self.D),
         *(f"warning: {text}" for text in warnings),
-        *(f"evidence: {text}" for text in messages.evidence),
+        *messages.changes,
+        *(f"evidence: {text}" for text in evidence_lines),
         *((text_lib.topics(basis), *tables) if explain else ())])
 
-  def save(self, path: str) -> None:
-    """Writes plan.jsonl, a run a line, for isojax.main and launch.sweep."""
+  def save(self, path: str) -> bool:
+    """Writes plan.jsonl, a run a line, for isojax.main and launch.sweep.
+
+    Returns whether another plan was there, which is replaced.
+    """
+    path, content = os.fspath(path), plan_file.text(list(self.rows)).encode()
     try:
-      records.replace(os.fspath(path), plan_file.text(list(self.rows)).encode())
+      before = None
+      if os.path.isfile(path):
+        with open(path, "rb") as file:
+          before = file.read()
+      records.replace(path, content)
     except OSError as error:
       raise InputError(f"--out={path}: cannot be written ({error})") from error
+    return before not in (None, content)
 
   def __repr__(self) -> str:
     return self.table()
@@ -96,10 +116,10 @@ def make(request: Request) -> Plan:
   or a budget that nothing is known about.
   """
   problems = request_lib.problems(request)
-  request_lib.check_complete(request, problems.stratum)
+  request_lib.check_complete(request)
   law = None
   if request.needs_law:
-    law = request_lib.resolve_law(request, problems.stratum)
+    law = request_lib.resolve_law(request, problems)
   request_lib.check_effect(request, law)
   easy = "easy" in (problems.stratum, law and law.stratum)
   cost_model = prices.cost_model_of(
@@ -108,38 +128,51 @@ def make(request: Request) -> Plan:
   make_rows = _rows_of_sweep if request.cells.sweep else _rows_of_advice
   rows, messages = make_rows(request, q, cost_model)
   rows, notes = with_config(request.config, rows)
+  messages = dataclasses.replace(messages, warnings=(
+      *messages.warnings, *adapter_rate(request.config)))
+  settings = prices.settings_of(request, cost_model)
+  rows = [dataclasses.replace(row, settings=plan_file.merged(
+      settings, row.settings)) for row in rows]
+  if isinstance(law, Prior) and not problems.is_measured:
+    messages = dataclasses.replace(messages, lead=(
+        *messages.lead, "n depends on the stratum; launch.split measures it by "
+        + prices.stratum_cost(cost_model, problems.D or priors.PRIOR_D[
+            law.stratum]) + ", beside this budget"))
   messages = dataclasses.replace(messages, basis=(*messages.basis, *(
       ("config", note) for note in notes)))
   return Plan(tuple(rows), messages, cost_model, setting_of(
-      request.config, cost_model, D=problems.D, easy=easy))
+      request.config, cost_model, D=problems.D, easy=easy,
+      lora_rank=request.policy.lora_rank))
 
 
 def question(request: Request, law, cost_model: CostModel | None,
              D: int | None) -> Question:
   """What is known about the runs; C is 0 if the budget is a time or a price.
-
-  `law` is None in a sweep of given n or B.
   """
-  tokens, sizes = request.policy.response_tokens, None
-  prompt = request.policy.prompt_tokens
+  tokens, prompt = request.policy.response_tokens, request.policy.prompt_tokens
   if cost_model:
-    shape, lengths = cost_model.shape, cost_model.workload.lengths
-    sizes = (shape.layers, shape.width, shape.mlp)
+    lengths = cost_model.workload.lengths
     prompt, tokens = lengths.prompt, lengths.response
   if tokens is not None and law and law.unit == "tokens":
     tokens += prompt or 0  # which a law in "sampled_tokens" does not count
   base_lr, base_batch = PAPER_LR, PAPER_BATCH
+  if request.policy.lora_rank:
+    base_lr *= LORA_LR
   if request.config:
     optimizer = request.config.recipe.optimizer
     base_lr, base_batch = optimizer.base_lr, optimizer.base_batch
   cells, rollouts = request.cells, request.budget.rollouts
+  if cells.budgets:
+    rollouts = max(request_lib.whole_numbers(request, "budgets", 2))
   several_Bp = cells.sweep and len(cells.Bp) > 1
+  metric = request.evidence.metric
+  if isinstance(law, Fitted) and "metric" not in request.given:
+    metric = law.metric.partition("@")[0]
   return Question(
       C=0 if rollouts is None else request_lib.whole_number(
           "rollouts", rollouts, 2),
-      law=law, metric=request.evidence.metric, model=request.model_path,
-      sizes=sizes, D=D, B_max=cells.B_max or (
-          law.B_max if isinstance(law, Prior) else B_MAX),
+      law=law, metric=metric, model=request.model_path, D=D,
+      B_max=cells.B_max or (law.B_max if isinstance(law, Prior) else B_MAX),
       Bp=None if several_Bp else request_lib.only_number(request, "Bp", 1),
       n=None if cells.sweep else request_lib.only_number(request, "n", 2),
       base_lr=base_lr, base_batch=base_batch, tokens_per_rollout=tokens)
@@ -154,8 +187,22 @@ def rate_topic(request: Request, q: Question) -> tuple[str, str]:
           f"base_lr and base_batch of {source}")
 
 
+def adapter_rate(config) -> tuple[str, ...]:
+  """A warning for adapters at the rate of all weights."""
+  if config is None or not config.model.lora.rank:
+    return ()
+  base_lr, needed = config.recipe.optimizer.base_lr, PAPER_LR * LORA_LR
+  if base_lr >= needed / 2:
+    return ()
+  return (f"model.lora.rank={config.model.lora.rank} with recipe.optimizer."
+          f"base_lr={base_lr:g}, a rate of all weights: adapters take about "
+          f"{LORA_LR} times as much (huggingface/trl#4207, thinking-machines-"
+          "lab/tinker-cookbook#81): --config.recipe.optimizer.base_lr="
+          f"{needed:g}",)
+
+
 def setting_of(config, cost_model: CostModel | None, *, D: int | None,
-               easy: bool) -> export.Setting:
+               easy: bool, lora_rank: int | None) -> export.Setting:
   """What all runs share: the config's recipe, or GRPO, with KL if `easy`."""
   machine = {} if cost_model is None else dict(
       devices=cost_model.machine.chips, priced=True)
@@ -171,26 +218,23 @@ def setting_of(config, cost_model: CostModel | None, *, D: int | None,
             clip_low=loss.clip_low, clip_high=loss.clip_high,
             aggregation=loss.aggregation, temperature=sampler.temperature),
         uncarried=export.uncarried_keys(config.recipe), lr_factor=lr_factor,
-        **machine)
+        warmup=config.recipe.optimizer.warmup_steps,
+        decay=config.recipe.optimizer.decay,
+        average=config.recipe.optimizer.average,
+        lora_rank=config.model.lora.rank, lora_alpha=config.model.lora.alpha,
+        lora_targets=tuple(config.model.lora.targets), **machine)
   lengths = cost_model and cost_model.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
-      lengths and lengths.max_response, D, **machine)
+      lengths and lengths.max_response, D, lora_rank=lora_rank or 0, **machine)
 
 
 def _rows_of_advice(request: Request, q: Question,
                     cost_model: CostModel | None):
   """(rows of the plan, one per seed; its messages) without a sweep."""
-  law = q.law
-  if q.C:
-    advice = advice_lib.advise(q)
-  else:
-    hours = request_lib.hours(request)
-    if request.hardware.sure:
-      hours /= prices.upper_ratio(cost_model)
-    advice = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
-        hours, Bp, n, cost_model.run))
-  a, warnings = advice.allocation, advice.warnings
+  law, hours = q.law, request_lib.hours(request)
+  advice, span, warnings = advise(request, q, cost_model, hours)
+  a = advice.allocation
   if a.n != (q.n or a.n) or a.Bp != (q.Bp or a.Bp):  # not as given
     warnings = (*(f"adjusted: {change}" for change in advice.changes),
                 *warnings)
@@ -199,33 +243,88 @@ def _rows_of_advice(request: Request, q: Question,
   expected = functools.partial(prices.expected, cost_model)
   rows = [plan_file.Row(a, seed, advice.lr, expected(a))
           for seed in request_lib.whole_numbers(request, "seeds", 0)]
-  if q.n:  # then n_reason is not why the run has this n
-    advice = dataclasses.replace(advice, n_reason="")
   return rows, text_lib.Messages(
-      lead=(*text_lib.n_star(advice), *text_lib.alternatives(
-          a, advice_lib.neighbours(q, a), expected, law)),
+      reason=text_lib.reason(q, advice, span), lead=(),
+      changes=() if q.n else text_lib.would_change(q, advice),
       warnings=warnings,
-      basis=(*text_lib.explained(q, advice), rate_topic(request, q)),
-      headline="" if q.n or q.metric != "avg" else evidence.headline(
-          law, advice),
-      evidence=evidence.lines(
-          law, a) if q.metric == "avg" else ())
+      basis=(*text_lib.n_star(advice), *text_lib.alternatives(
+          a, advice_lib.neighbours(q, a), expected, law),
+             *text_lib.explained(q, advice), rate_topic(request, q)),
+      evidence=evidence.lines(a.B))
+
+
+def advise(request: Request, q: Question, cost_model: CostModel | None,
+           hours: float | None):
+  """(advice, (low, high) C that the hours may buy or None, warnings).
+
+  n is of the C that the hours are expected to buy, also with --sure, which
+  only lowers C.
+  """
+  if hours is None:
+    advice = advice_lib.advise(q)
+    return advice, None, advice.warnings
+  budget = lambda Bp, n, share=1.0: cost.budget_for(
+      hours * share, Bp, n, cost_model.run)
+  advice = advice_lib.for_hours(q, hours, budget)
+  Bp, n = advice.allocation.Bp, advice.allocation.n
+  spread, span = cost_model.efficiency.spread, None
+  if spread:
+    span = tuple(budget(Bp, n, 1 / ratio) for ratio in spread[::-1])
+  warnings = advice.warnings + other_speed(
+      request, q, cost_model, hours, advice)
+  if request.hardware.sure:
+    C = budget(Bp, n, 1 / prices.upper_ratio(cost_model))
+    if not C:
+      raise InputError(f"--sure: {hours:.3g} hours are less than one step of "
+                       f"Bp={Bp}, n={n} in nine of ten cases; give more")
+    advice = dataclasses.replace(
+        advice, allocation=allocate(Bp=Bp, n=n, M=None, C=C))
+  return advice, span, warnings
+
+
+def other_speed(request: Request, q: Question, cost_model: CostModel,
+                hours: float, advice) -> tuple[str, ...]:
+  """A warning if n differs from that of the fastest mesh and slots."""
+  if request.config is None or cost_model.page is not None or q.n:
+    return ()
+  fastest = memory_lib.on_fastest_mesh(
+      cost_model.shape, cost_model.workload, cost_model.machine,
+      rows=64 * cost_model.machine.chips,
+      efficiency=cost_model.efficiency).replace(
+          evaluations=cost_model.evaluations, k=cost_model.k)
+  other = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
+      hours, Bp, n, fastest.run)).allocation
+  if other.n == advice.allocation.n:
+    return ()
+  return (f"n follows C, and C the speed: mesh {fastest.mesh.text} with "
+          f"{fastest.rows:,} slots buys C = {other.C:,} in these hours, and n ="
+          f" {other.n}",)
 
 
 def _rows_of_sweep(request: Request, q: Question,
                    cost_model: CostModel | None):
   """(rows of the plan, its messages) of a sweep."""
-  C, config = q.C, request.config
+  C, config, decay = q.C, request.config, request_lib.decay_of(request)
+  budgets = [C]
+  if request.cells.budgets:
+    budgets = request_lib.whole_numbers(request, "budgets", 2)
+  least = min(budgets) if decay else C
   pairs, lead, warnings = wanted_cells(
-      request, dataclasses.replace(q, B_max=min(q.B_max, C)))
-  few = [str(pair) for pair in pairs if C // math.prod(pair) < FEWEST_M]
+      request, dataclasses.replace(q, B_max=min(q.B_max, least)))
+  few = [str(pair) for pair in pairs if least // math.prod(pair) < FEWEST_M]
   if few:
     warnings += (f"at (Bp, n) = {', '.join(few)} C allows fewer than "
                  f"{FEWEST_M} updates, too few to show what the policy can "
                  "learn; raise --rollouts",)
   few = [str(pair) for pair in pairs if config and prices.evaluations_due(
       config.eval, C, math.prod(pair)) < FEWEST_EVALUATIONS]
-  if few:
+  if decay and len(budgets) < FEWEST_EVALUATIONS:
+    warnings += (
+        f"recipe.optimizer.decay={decay}: the smaller C of a run are not "
+        "budgets of their own, because its rate falls at its own end; "
+        f"launch.fit has one point of each run and needs {FEWEST_EVALUATIONS}: "
+        f"--budgets={C // 16},{C // 4},{C}",)
+  elif not decay and few:
     warnings += (
         f"at (Bp, n) = {', '.join(few)} a run has fewer than "
         f"{FEWEST_EVALUATIONS} evaluations, which launch.fit needs: raise "
@@ -233,18 +332,30 @@ def _rows_of_sweep(request: Request, q: Question,
   samples_ahead = config and (config.recipe.updates.in_flight
                               or config.recipe.filter.rounds > 1)
   seeds = request_lib.whole_numbers(request, "seeds", 0)
+  expected = functools.partial(prices.expected, cost_model)
   rows, skipped = without_done(request.cells.skip, sweep_cells.grid(
       pairs, C=C, seeds=seeds, base_lr=q.base_lr, base_batch=q.base_batch,
-      expected=functools.partial(prices.expected, cost_model)))
-  return rows, text_lib.Messages(
-      lead=(f"{many(len(pairs), 'pair')} (Bp, n) x "
-            f"{many(len(seeds), 'seed')}", *lead),
-      warnings=warnings,
-      basis=(("sweep", "every run spends the whole budget, and also measures "
-              "every smaller one, because the learning rate is constant after "
+      expected=expected))
+  rows = sweep_cells.with_budgets(
+      rows, budgets, decay=decay, expected=expected,
+      at=config.checkpoint.at if config else ())
+  branched = ()
+  contains = ("every run spends the whole budget, and also measures every "
+              "smaller one, because the learning rate is constant after "
               "warm-up" + ("; a run to the smaller budget would differ in its "
                            "last steps, because the recipe samples ahead"
-                           if samples_ahead else "")),
+                           if samples_ahead else ""))
+  if decay:
+    contains = (f"recipe.optimizer.decay={decay}: each budget has a run of its "
+                "own, because its rate falls at its own end")
+  if any(row.decay == 0 for row in rows):
+    branched = ("decayed runs begin with the steps of a constant one (decay 0),"
+                " their trunk, which are sampled once",)
+  return rows, text_lib.Messages(
+      reason="", lead=(f"{many(len(pairs), 'pair')} (Bp, n) x "
+                       f"{many(len(seeds), 'seed')}", *branched, *lead),
+      warnings=warnings,
+      basis=(("sweep", contains),
              *(("left out", text) for text in skipped),
              rate_topic(request, q)))
 
@@ -253,21 +364,18 @@ def wanted_cells(request: Request, q: Question):
   """(cells of a sweep, notes, warnings); n by the law without --n and --B."""
   Bps = request_lib.whole_numbers(request, "Bp", 1) if request.cells.Bp else []
   lead, warnings = (), ()
-  if q.law is not None:
+  if request.needs_law:
     advice = advice_lib.advise(q)
     near = sorted((advice.allocation, *advice_lib.neighbours(
         q, advice.allocation)), key=lambda a: a.n)
     ns = [a.n for a in near]
     pairs = [(Bp, n) for Bp in Bps for n in ns] or [(a.Bp, a.n) for a in near]
-    middle = (f"n = {advice.allocation.n}, because {advice.n_reason}; n* = "
-              f"{advice.answer.n:.4g}" if advice.n_reason else
-              f"n* = {advice.answer.n:.4g} to a power of two")
-    lead = (f"n = {', '.join(map(str, ns))}: {middle}, half and twice it "
-            f"({advice.answer.basis})",)
+    lead = (f"n = {', '.join(map(str, ns))}: n* = {advice.answer.n:.4g} to a "
+            f"power of two, half and twice it ({advice.answer.basis})",)
     warnings = advice.warnings
   elif not Bps or bool(request.cells.n) == bool(request.cells.B):
     raise InputError("--sweep needs --Bp and either --n or --B, such as "
-                     "--Bp=32 --n=8,32,128,512, or a law to take n from")
+                     "--Bp=32 --n=8,32,128,512")
   elif request.cells.B:
     pairs = [(Bp, request.cells.B / Bp) for Bp in Bps]
   else:

@@ -4,16 +4,20 @@ The speed of a machine is calibrated (planner/cost.py), or measured from a run
 (--measured).
 """
 
+import dataclasses
 import math
 import os
 import statistics
 
 from isojax.core import evaluate
 from isojax.core import model_shape as shape_lib
+from isojax.core.allocation import LORA_LR, PAPER_BATCH, PAPER_LR
+from isojax.core.format import duration, rounded
 from isojax.core.memory import DeviceBytes, Formats
+from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 from isojax.ledger import bucket, records
-from isojax.planner import cost, memory
+from isojax.planner import bases, cost, memory, priors
 from isojax.planner.cost import Cost, CostModel, Lengths, Recipe, Workload
 from isojax.planner.machines import Machine, Mesh
 from isojax.planner.request import load_json, Request, resolve_machine
@@ -24,9 +28,10 @@ def policy_shape(request: Request) -> shape_lib.ModelShape:
   folder = request.model_path
   path = folder if folder.endswith(".json") else os.path.join(
       folder, "config.json")
+  if not os.path.exists(shipped_path(path)):
+    return bases.shape(folder)
   return shape_lib.model_shape(load_json(
-      path, "a Hugging Face config.json; --model is a local folder that holds "
-      "at least this file"), path=path)
+      path, "a Hugging Face config.json"), path=path)
 
 
 def measured_records(request: Request) -> list[dict] | None:
@@ -77,14 +82,23 @@ def priced_workload(request: Request, train: list[dict] | None, kl: bool,
     return Workload(
         Lengths(prompt, response, math.ceil(4 * prompt),
                 math.ceil(4 * response)),
-        Formats(request.policy.dtype), Recipe(kl=kl))
+        Formats(request.policy.dtype), Recipe(kl=kl),
+        lora_rank=request.policy.lora_rank)
+  sampler = config.sampler
+  return workload_of(config, train, shape, machine, Lengths(
+      prompt, response, sampler.max_prompt_tokens, sampler.max_new_tokens))
+
+
+def workload_of(config, train: list[dict] | None, shape, machine,
+                lengths: Lengths) -> Workload:
+  """The workload of a step of a config."""
   sampler, loss = config.sampler, config.recipe.loss
   fused = memory.has_kernel(
       shape, attention=loss.attention, dtype=loss.dtype,
-      tensor=config.mesh.tensor, accelerator=machine.accelerator)
+      tensor=config.mesh.tensor, accelerator=machine.accelerator,
+      length=sampler.max_prompt_tokens + sampler.max_new_tokens)
   return Workload(
-      Lengths(prompt, response, sampler.max_prompt_tokens,
-              sampler.max_new_tokens),
+      lengths,
       Formats(loss.dtype, sampled=sampler.dtype,
               sampled_head=sampler.head_dtype,
               head=loss.head_dtype, reduce=loss.reduce_dtype),
@@ -107,23 +121,22 @@ def evaluations_due(eval_config, C: int, B: int) -> int:
 
 
 def of_config(config, shape, workload: Workload, machine: Machine, *,
-              most: int, validation: int) -> CostModel:
-  """The cost model with the mesh, slots and microbatches of a config.
+              mesh: Mesh, most: int, validation: int) -> CostModel:
+  """The cost model with the slots and microbatches of a config, on a mesh.
 
   `most`: slots of the machine, at most; with pages as many of them as
   sampler.memory_gib admits at sampler.expected_tokens, as in a run.
   `validation`: problems of an evaluation.
   """
-  mesh, sampler = Mesh(**config.mesh.to_dict()), config.sampler
-  formats, k = workload.formats, config.eval.k
-  machine.check(mesh)
+  sampler, formats, k = config.sampler, workload.formats, config.eval.k
   G, weights_gathered, pages = mesh.row_shards, True, None
   if sampler.page is not None:
     slots, pages, weights_gathered = DeviceBytes(
         shape, formats, sampler.max_prompt_tokens, sampler.max_new_tokens,
         fused=memory.has_kernel(
             shape, attention=sampler.attention, dtype=formats.sampled,
-            tensor=mesh.tensor, accelerator=machine.accelerator),
+            tensor=mesh.tensor, accelerator=machine.accelerator,
+            length=sampler.max_prompt_tokens + sampler.max_new_tokens),
         fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,
         expected=sampler.expected_tokens).admitted(
             budget=sampler.memory_gib * 2**30, most=-(-most // G))
@@ -161,10 +174,89 @@ def cost_model_of(request: Request, *, easy: bool,
         shape, workload, machine, rows=rows or 64 * machine.chips,
         efficiency=cost.calibrated_efficiency(shape, machine))
   else:
+    most = rows or config.sampler.slots
+    check_mesh(config, shape, workload, machine, most=most)
     cost_model = of_config(
-        config, shape, workload, machine, most=rows or config.sampler.slots,
-        validation=validation)
+        config, shape, workload, machine, mesh=Mesh(**config.mesh.to_dict()),
+        most=most, validation=validation)
   return as_measured(request, cost_model, train)
+
+
+def check_mesh(config, shape, workload: Workload, machine: Machine, *,
+               most: int) -> None:
+  """InputError if the config's mesh is not of the machine.
+
+  It names the fastest mesh on which a step fits. `most`: slots, at most.
+  """
+  mesh = Mesh(**config.mesh.to_dict())
+  if mesh.devices == machine.chips:
+    return
+  on_mesh = lambda mesh: of_config(config, shape, workload, machine, mesh=mesh,
+                                   most=most, validation=0)
+  fitting, why = [], ""
+  for other in machine.meshes(shape.heads):
+    try:
+      fitting.append(on_mesh(other))
+    except InputError as error:
+      why = str(error)
+  wrong = (f"config.mesh: {mesh.text} are {mesh.devices} devices, "
+           f"{machine.name} has {machine.chips}")
+  if not fitting:
+    raise InputError(f"{wrong}; none of its meshes fits: {why}")
+  def seconds(cost_model):
+    try:
+      return cost_model.run(*memory.COMPARED_STEP, 1).seconds
+    except InputError:  # float32 on a TPU, whose peak is not published
+      return math.inf
+
+  best = min(fitting, key=seconds)
+  which = "the fastest" if seconds(best) < math.inf else "one"
+  raise InputError(f"{wrong}; {which} that fits: " + " ".join(
+      f"--config.mesh.{name}={size}" for name, size in vars(best.mesh).items()))
+
+
+def settings_of(request: Request, cost_model: CostModel | None) -> dict:
+  """The values of a config that a price assumes, by section, for a plan's row.
+
+  Those that --config has, and without one also the model, lengths and formats.
+  """
+  if cost_model is None or cost_model.shape.experts:  # isojax trains no experts
+    return {}
+  config, w = request.config, cost_model.workload
+  settings = {
+      "mesh": dataclasses.asdict(cost_model.mesh),
+      "model": {"lora": {"rank": w.lora_rank or 0}}}
+  if config is not None:
+    return settings | {
+        "sampler": {"slots": request.hardware.rows or config.sampler.slots},
+        "recipe": {"loss": {
+            "microbatch_tokens": config.recipe.loss.microbatch_tokens}}}
+  needed = memory.memory(cost_model, memory.MOST_ROWS, cost_model.rows)
+  free = needed.available - sum(needed.always.values())
+  settings["model"]["path"] = request.model_path
+  optimizer = {}
+  if w.lora_rank:  # a file's rate is that of all weights
+    optimizer = {"optimizer": {"base_lr": PAPER_LR * LORA_LR,
+                               "base_batch": PAPER_BATCH}}
+  return settings | {
+      "sampler": {
+          "slots": cost_model.rows, "dtype": w.formats.sampled,
+          "memory_gib": math.floor(10 * free / 2**30) / 10,
+          "max_prompt_tokens": w.lengths.max_prompt,
+          "max_new_tokens": w.lengths.max_response},
+      "recipe": {"loss": {
+          "microbatch_tokens": cost_model.micro_rows * w.lengths.max_response,
+          "dtype": w.formats.compute, "remat": w.remat}} | optimizer}
+
+
+def stratum_cost(cost_model: CostModel | None, D: int) -> str:
+  """What measuring the stratum of D problems takes, for a line of a plan."""
+  k = priors.STRATUM_SAMPLES
+  text = (f"{k} samples of each problem, {k * D:,} rollouts for D = {D:,}")
+  if cost_model is None:
+    return text
+  seconds = sum(cost_model.sampling(D, k))
+  return f"{text}, {duration(seconds, rounded)}"
 
 
 def as_measured(request: Request, cost_model: CostModel, train) -> CostModel:

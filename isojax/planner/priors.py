@@ -7,21 +7,17 @@ import dataclasses
 
 import numpy as np
 
-from isojax.core.laws import FixedBatch, Sigmoid
+from isojax.core.laws import FixedBatch, MeasuredLaw, Sigmoid
 from isojax.errors import InputError
 
 
-@dataclasses.dataclass(frozen=True)
-class Prior:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prior(MeasuredLaw):
   """A published law and its study."""
 
-  law: Sigmoid | FixedBatch
-  stratum: str  # easy or hard
-  unit: str  # of the law's argument: rollouts, tokens or updates
   Bp: int | None  # None: at each C the best of the tested Bp
   B_max: int  # most rollouts per step in the study
   max_n: int  # largest n tested
-  C_seen: tuple[float, float]  # range of the data, in `unit`
 
 
 _EASY = dict(stratum="easy", B_max=65_536, max_n=2048)
@@ -51,24 +47,24 @@ PRIORS = {
                            unit="updates", Bp=None, C_seen=(27, 830),
                            **_EASY | _AT_8192),
 }
-# {Bp: n with the largest best@4 or worst@4} at the largest C (section 8).
-BEST_AT_END = {
-    ("easy", "best"): {32: 512, 64: 128, 128: 8, 256: 16},
-    ("easy", "worst"): {32: 512, 64: 256, 128: 128, 256: 64},
-    ("hard", "best"): {32: 256, 64: 128, 128: 128, 256: 32},
-    ("hard", "worst"): {32: 64, 64: 32, 128: 8, 256: 8},
-}
-END_C = (4e6, 6e6)  # range of that C: on easy and hard problems, rollouts
 PRIOR_MODEL = "Qwen2.5-7B-Instruct"
 PRIOR_FAMILY = "qwen2.5-7b"  # in the path of a model of the same size and base
-PRIOR_SIZES = (28, 3584, 18944)  # its layers, width and mlp
-OTHER_MODELS_N = (16, 64)  # where the paper's other base models saturated
 # Points of reward between the best and the worst tested n (section 5).
 PRIOR_SPREAD = {"easy": 9.2, "hard": 3.1}
 PRIOR_D = {"easy": 6000, "hard": 5000}  # training problems
 # Refits of the published points differ from the printed parameters by at most
 # 0.1 decade in C0, the law's midpoint, and 0.5 in log2 of the ceiling.
 PRIOR_C0_DECADES, PRIOR_LOG2 = 0.1, 0.5
+
+
+def is_own_model(path: str) -> bool:
+  """Whether the name of a model is that of the published laws."""
+  return PRIOR_FAMILY in path.lower()
+
+
+def has_few_problems(stratum: str, D: int) -> bool:
+  """Whether there are less than half of the problems of a published law."""
+  return D < PRIOR_D[stratum] / 2
 
 
 def prior_interval(prior: Prior, C: float) -> tuple[float, float]:
@@ -80,25 +76,17 @@ def prior_interval(prior: Prior, C: float) -> tuple[float, float]:
   return float(2.0**low), float(2.0**high)
 
 
+STRATUM_SAMPLES = 16  # of each problem, by which its stratum is known
 # Stratum -> the range of avg@16 of the base policy.
 STRATA = {"easy": (0.3, 0.6), "hard": (0.0, 0.0625)}
 
 
-def stratum_of(pass_rate_Q) -> str:
-  """Easy or hard, from the base policy's avg@16 on each problem.
-
-  InputError if most problems are of neither kind.
-  """
+def stratum_of(pass_rate_Q) -> str | None:
+  """Easy or hard, from the base policy's avg@16 on each problem; or neither."""
   rate = np.asarray(pass_rate_Q, float)
   if not len(rate):
     raise InputError("there are no training problems")
   share = {name: float(np.mean((low - 1e-9 <= rate) & (rate <= high + 1e-9)))
            for name, (low, high) in STRATA.items()}
   best = max(share, key=share.get)
-  if share[best] <= 0.5:
-    raise InputError(
-        "the problems are of mixed difficulty: " + ", ".join(
-            f"{s:.0%} {name} (avg@16 in {STRATA[name]})"
-            for name, s in share.items()) + "; split them first, "
-        "launch.split, or name the stratum yourself")
-  return best
+  return best if share[best] > 0.5 else None

@@ -77,10 +77,8 @@ def request(*, config=None, given=(), **values) -> Request:
       for name, group in GROUPS.items()})
 
 
-def check_complete(request: Request, stratum: str | None) -> None:
+def check_complete(request: Request) -> None:
   """Raises InputError for missing inputs, all named, or for several budgets.
-
-  stratum is None if neither a file nor the request has it.
   """
   budgets = [name for name, value in vars(request.budget).items()
              if value is not None]
@@ -89,24 +87,18 @@ def check_complete(request: Request, stratum: str | None) -> None:
   priced = request.hardware.machine is not None or (timed and not cells.sweep)
   missing = [text for text, is_missing in {
       "a budget: --rollouts=2e6 or, on a --machine, --hours=9, "
-      "--device_hours=144 or --usd=500": not budgets,
+      "--device_hours=144 or --usd=500": not budgets and not cells.budgets,
       "--machine=8xh100, which spends the budget": (
           priced and request.hardware.machine is None),
-      "--model=FOLDER with the policy's config.json, or --config": (
-          priced and request.model_path is None),
+      "--model=Qwen/Qwen2.5-7B-Instruct or a folder with config.json, or "
+      "--config": priced and request.model_path is None,
       "--prompt_tokens and --response_tokens (means), or "
       "--measured=records.jsonl of a run": (
           priced and None in (policy.prompt_tokens, policy.response_tokens)
-          and request.hardware.measured is None),
-      ("--Bp with --n or --B, or " if cells.sweep else "")
-      + "--stratum=easy or hard for a published law, --problems=FILE to tell "
-      "it, or --law=fit/fit.json": (
-          request.needs_law and request.evidence.law is None
-          and stratum is None)
-  }.items() if is_missing]
+          and request.hardware.measured is None)}.items() if is_missing]
   if missing:
     raise InputError("inputs are missing; give " + "; and ".join(missing))
-  if len(budgets) > 1:
+  if len(budgets) + bool(cells.budgets) > 1:
     raise InputError("give one budget: --rollouts=2e6; or, with --machine, "
                      "--hours=9, --device_hours=144 or --usd=500")
 
@@ -188,6 +180,24 @@ class Problems:
   stratum: str | None
   D: int | None
   validation: int = 300  # problems, as in the paper
+  is_measured: bool = False  # the stratum, by a file's counts
+
+
+def decay_of(request: Request) -> float:
+  """The config's recipe.optimizer.decay; 0 without a config.
+
+  InputError with --skip, whose runs are no part of decayed ones.
+  """
+  if request.config is None:
+    return 0.0
+  decay = request.config.recipe.optimizer.decay
+  if decay and request.cells.skip is not None:
+    raise InputError(
+        f"--skip={request.cells.skip} with recipe.optimizer.decay={decay}: a "
+        "decayed run to another C is neither part nor begin of these, and is "
+        "not extended; leave --skip out, launch.sweep leaves out complete runs"
+        ", or plan with --config.recipe.optimizer.decay=0")
+  return decay
 
 
 def problems(request: Request) -> Problems:
@@ -215,7 +225,7 @@ def problems(request: Request) -> Problems:
       and request.needs_law):
     stratum = priors.stratum_of([c / samples for c in correct])
   return Problems(stratum, evidence.D or len(correct),
-                  splits.count("validation"))
+                  splits.count("validation"), bool(samples))
 
 
 def read_fit(path: str) -> Fitted:
@@ -224,13 +234,28 @@ def read_fit(path: str) -> Fitted:
                            path=path)
 
 
-def resolve_law(request: Request, stratum: str | None) -> Prior | Fitted:
-  """The law of the request, else the published law of the stratum.
+def own_prior(request: Request, problems: Problems) -> Prior | None:
+  """The published law, if the base model and the problems are its own."""
+  stratum, config = problems.stratum, request.config
+  is_own = (
+      stratum is not None and request.evidence.metric == "avg"
+      and request.model_path is not None
+      and priors.is_own_model(request.model_path)
+      and (config is None or config.task.grader.name == "math")
+      and (problems.D is None
+           or not priors.has_few_problems(stratum, problems.D)))
+  return priors.PRIORS[f"q1-{stratum}"] if is_own else None
+
+
+def resolve_law(request: Request, problems: Problems) -> Prior | Fitted | None:
+  """The law of the request, else `own_prior`.
 
   InputError if there is no such law, or it is of another stratum.
   """
-  law = request.evidence.law
-  name = f"q1-{stratum}" if law is None else law
+  law, stratum = request.evidence.law, problems.stratum
+  if law is None:
+    return own_prior(request, problems)
+  name = law
   if isinstance(law, Fitted):
     name = law.path
   elif name in priors.PRIORS:
@@ -248,18 +273,22 @@ def resolve_law(request: Request, stratum: str | None) -> Prior | Fitted:
 
 def check_effect(request: Request, law) -> None:
   """Raises InputError for a given field that would change nothing."""
-  unpriced, no_law = request.hardware.machine is None, law is None
+  unpriced, no_law = request.hardware.machine is None, not request.needs_law
   cells = request.cells
-  in_tokens = not no_law and law.unit in ("tokens", "sampled_tokens")
+  in_tokens = law is not None and law.unit in ("tokens", "sampled_tokens")
   for applies, when, names in (
       (unpriced, "without --machine",
-       ("usd_per_chip_hour", "rows", "measured", "dtype")),
+       ("usd_per_chip_hour", "rows", "measured", "dtype", "lora_rank")),
       (unpriced and not in_tokens, "without --machine or a law in tokens",
        ("prompt_tokens", "response_tokens")),
-      (request.config, "with --config, which has its own", ("dtype",)),
+      (request.config, "with --config, which has its own",
+       ("dtype", "lora_rank")),
+      (isinstance(law, Prior) and request.evidence.law is not None,
+       "with a published law, which is of avg",
+       ("metric",) if request.evidence.metric != "avg" else ()),
       (request.budget.rollouts is not None,
        "without --hours, --device_hours or --usd", ("sure",)),
-      (not cells.sweep, "without --sweep", ("B", "skip")),
+      (not cells.sweep, "without --sweep", ("B", "skip", "budgets")),
       (cells.sweep, "with --sweep, which needs --rollouts",
        ("hours", "device_hours", "usd")),
       (no_law, "when --sweep has its --n or --B", ("law", "metric")),

@@ -45,8 +45,8 @@ class Evidence:
   """The problems and the law that choose n."""
 
   stratum: str | None = field(
-      None, "Difficulty of the problems for the base policy, which chooses a "
-      "published law: easy (avg@16 in [0.3, 0.6]) or hard (at most 0.0625).",
+      None, "Difficulty of math problems for Qwen2.5-7B-Instruct, which has "
+      "published laws: easy (avg@16 in [0.3, 0.6]) or hard (at most 0.0625).",
       choices=("easy", "hard"))
   problems: str | None = field(
       None, "Stratum file of launch.split, whose counts of correct samples give"
@@ -55,10 +55,12 @@ class Evidence:
                         between=(1, MOST_ROLLOUTS))
   law: object = field(
       None, "fit.json of launch.fit or the result of isojax.fit; or a published"
-      f" law: {', '.join(priors.PRIORS)}. Default: q1-STRATUM.")
+      f" law: {', '.join(priors.PRIORS)}. Default: q1-STRATUM if `model` and "
+      "problems are its own, else no law.")
   metric: str = field(
-      "avg", "The metric to maximise: avg, best@k (coverage) or worst@k "
-      "(reliability).", choices=("avg", "best", "worst"))
+      "avg", "The metric to maximise: avg (the mean of k samples) or best "
+      "(best@k, coverage), which asks for a larger n; default: avg, or that of"
+      " a fit.", choices=("avg", "best"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +68,11 @@ class Cells:
   """The runs that may be planned."""
 
   Bp: tuple = field(
-      (), "Problems per step; default: those of the law. Several need `sweep`.")
-  n: tuple = field(
-      (), "Rollouts per problem; default: that of the law. Several need "
+      (), "Problems per step; default: those of the law, or 32. Several need "
       "`sweep`.")
+  n: tuple = field(
+      (), "Rollouts per problem; default: that of the law, or the middle of "
+      "what public sources agree on. Several need `sweep`.")
   B: int | None = field(
       None, "With `sweep` instead of `n`: rollouts per step, the same for every"
       " `Bp`, n = B / Bp.", between=(2, MOST_ROLLOUTS))
@@ -81,6 +84,10 @@ class Cells:
   sweep: bool = field(
       False, "Plan every `Bp` x `n` with Bp * n <= B_max to the same C; without"
       " `n`: the law's n, half and twice it.")
+  budgets: tuple = field(
+      (), "With `sweep` instead of `rollouts`: several budgets. At a constant "
+      "rate one run to the largest contains them; if the config's recipe."
+      "optimizer.decay is above 0, each has a run of its own.")
   skip: str | None = field(
       None, "With `sweep`: a fit.json; its runs that reached the budget are "
       "left out.")
@@ -91,7 +98,8 @@ class Hardware:
   """The machine that the runs are priced on, and its speed."""
 
   machine: str | None = field(
-      None, "Machine to price the runs on: v5p-64, 8xh100, cpu-2core.")
+      None, "Machine to price the runs on: v5p-64, v5e:4x4, 8xh100, 2x8xh100 "
+      "(two hosts), cpu-2core.")
   usd_per_chip_hour: float | None = field(
       None, "Price of a chip-hour; default: the list price.",
       between=(0, 1e6))
@@ -112,8 +120,12 @@ class Policy:
   """The model that is trained, and its lengths."""
 
   model: str | None = field(
-      None, "Local folder with the config.json of the policy; default: that of "
-      "`config`.")
+      None, "Name of a common base on the Hugging Face hub, such as Qwen/"
+      "Qwen2.5-7B-Instruct, which is not asked, or local folder with the "
+      "config.json of the policy; default: that of `config`.")
+  lora_rank: int | None = field(
+      None, "Rank of adapters on all matrices, instead of training all weights;"
+      " `config` has its own.", between=(1, 2**12))
   prompt_tokens: float | None = field(
       None, "Mean tokens of a problem.", between=(1e-3, 1e7))
   response_tokens: float | None = field(

@@ -6,16 +6,24 @@ import math
 
 import numpy as np
 
-from isojax.core import plan_file
-from isojax.core.allocation import Allocation
-from isojax.core.format import aligned, duration, many, number, rounded
-from isojax.planner import cost, prices, priors
+from isojax.core import plan_file, sweep_cells
+from isojax.core.allocation import Allocation, FEWEST_M, nearest_power
+from isojax.core.format import (
+  aligned,
+  compact,
+  duration,
+  many,
+  number,
+  rounded,
+)
+from isojax.planner import cost, evidence, prices, priors
 from isojax.planner import memory as memory_lib
 from isojax.planner.advice import Advice, predict, Prediction, Question
 from isojax.planner.cost import CostModel, Recipe
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
+METRICS = {"avg": "avg, the mean of k samples", "best": "best@k, coverage"}
 COSTS = ["time", "range of time", "device-hours", "USD"]
 TRAINERS = "NeMo-RL and prime-rl"  # cost.CALIBRATED is fitted to their times
 MIN_STEP_SHARE = 0.005  # of a step's time; smaller changes get no line
@@ -30,17 +38,18 @@ CALIBRATED = (
 class Messages:
   """The sentences of a plan, in groups."""
 
-  lead: tuple[str, ...]  # n* with its interval, and the alternatives
+  reason: str  # why this n, in half a sentence; empty for a sweep
+  lead: tuple[str, ...]  # the cells of a sweep; what the budget leaves out
   warnings: tuple[str, ...]
   basis: tuple[tuple[str, str], ...]  # (topic, text) for --explain
-  headline: str = ""  # the n that the data cannot tell from the best
-  evidence: tuple[str, ...] = ()  # what public sources say of n
+  changes: tuple[str, ...] = ()  # what would change n, a line
+  evidence: tuple[str, ...] = ()  # what public sources say, for --evidence
 
 
 def decision(rows: Sequence[plan_file.Row]) -> str:
   """The allocation that all runs share, or their largest C, in a line."""
   first = rows[0].allocation
-  C = sum(row.allocation.C for row in rows)
+  C = sweep_cells.sampled(rows)
   if any(row.allocation != first for row in rows):
     most = max(row.allocation.C for row in rows)
     return f"{many(len(rows), 'run')} to C = {most:,}, {C:,} rollouts in all"
@@ -111,13 +120,15 @@ def cost_columns(expected: dict | None) -> list[str]:
 
 def table(rows: Sequence[plan_file.Row], D: int | None) -> str:
   """A line for each run, without columns that are empty in all of them."""
-  lines = [["row", "Bp", "n", "m", "M", "C", "lr", "epochs", "seed", *COSTS]]
+  lines = [["row", "Bp", "n", "m", "M", "C", "lr", "decay", "epochs", "seed",
+            *COSTS]]
   has_m = any(row.allocation.m is not None for row in rows)
   for i, row in enumerate(rows):
     a = row.allocation
     lines.append([
         str(i), str(a.Bp), str(a.n), str(a.kept) if has_m else "-",
         f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
+        "-" if row.decay is None else f"{row.decay:g}",
         number(a.M * a.Bp / D) if D else "-", str(row.seed),
         *cost_columns(row.expected)])
   filled = [i for i in range(len(lines[0]))
@@ -125,13 +136,13 @@ def table(rows: Sequence[plan_file.Row], D: int | None) -> str:
   return aligned([[line[i] for i in filled] for line in lines])
 
 
-def reward(p: Prediction) -> str:
+def predicted(p: Prediction) -> str:
   return f"{p.reward:.4f} [{p.low:.4f}, {p.high:.4f}]" + (
       ", beyond the data of its curve" if p.beyond else "")
 
 
 def alternatives(a: Allocation, near: tuple[Allocation, ...], expected,
-                 law: Prior | Fitted) -> tuple[str, ...]:
+                 law: Prior | Fitted | None) -> tuple[tuple[str, str], ...]:
   """The time (by `expected`) and reward of `near`: other n at the same C."""
   out, cost_of_a = [], expected(a)
   for other in near:
@@ -139,27 +150,84 @@ def alternatives(a: Allocation, near: tuple[Allocation, ...], expected,
     time = "" if e is None else (
         f", {e['seconds'] / cost_of_a['seconds']:.2f} times the time")
     out.append(f"n = {other.n} (M = {other.M:,}{time}"
-               + (f", predicted reward {reward(p)}" if p else "") + ")")
+               + (f", predicted reward {predicted(p)}" if p else "") + ")")
   if not out:
     return ()
-  if all(predict(law, other) is None for other in near):
-    out.append(
-        "the fit has no curve for them" if isinstance(law, Fitted) else
-        f"each costs less than {priors.PRIOR_SPREAD[law.stratum]:g} points of "
-        "reward, the difference between the best and the worst n in the paper")
-  return ("alternatives at the same C: " + "; ".join(out),)
+  if isinstance(law, Fitted) and all(
+      predict(law, other) is None for other in near):
+    out.append("the fit has no curve for them")
+  return (("at the same C", "; ".join(out)),)
 
 
-def n_star(advice: Advice) -> tuple[str, ...]:
-  """n* with its interval and basis, and why another n is advised, if one is."""
+def reason(q: Question, advice: Advice,
+           span: tuple[int, int] | None) -> str:
+  """Why the plan takes this n, in half a sentence.
+
+  `span`: the rollouts that the hours may buy, if the budget is hours.
+  """
+  law, answer, n = q.law, advice.answer, advice.allocation.n
+  if q.n:
+    return "n as given" if n == q.n else f"n = {q.n} given, but see below"
+  if law is None:
+    few = n < evidence.GOOD_NS[q.metric][1]
+    return f"{evidence.WHY[q.metric]} in public runs" + (
+        ", and a larger n would leave few updates" if few else "")
+  if isinstance(law, Fitted):
+    if answer.measured_Bp:
+      return f"n was best of your tested n at this C, {law.path}"
+    low, high = answer.interval
+    good = evidence.as_good(law, answer.argument)
+    return (f"n* = {answer.n:.3g} [{low:.3g}, {high:.3g}] by {law.path}"
+            + (f", where n = {evidence.span(good)} are within "
+               f"{evidence.MARGIN:g} of the best" if n in good[:-1] + good[1:]
+               else ""))
+  whose = f"the law of {priors.PRIOR_MODEL} on {law.stratum} math"
+  if span is None or law.unit != "rollouts":
+    return f"n* = {answer.n:.3g} by {whose}"
+  low, high = (float(law.law(min(max(C, law.C_seen[0]), law.C_seen[1])))
+               for C in span)
+  return (f"n* = {low:.0f} to {high:.0f} by {whose}, for the "
+          f"{compact(span[0])} to {compact(span[1])} rollouts that the hours "
+          "may buy")
+
+
+def would_change(q: Question, advice: Advice) -> tuple[str, ...]:
+  """What would change n, in a line."""
+  law, a, parts = q.law, advice.allocation, []
+  middle = lambda metric: evidence.GOOD_NS[metric][1]
+  if isinstance(law, Prior):
+    ends = [nearest_power(float(law.law(min(max(
+        advice.answer.argument * x, law.C_seen[0]), law.C_seen[1]))),
+        low=2, high=q.B_max) for x in (1 / 4, 4)]
+    parts += [f"C (n = {ends[0]} at a quarter of it, {ends[1]} at four times)",
+              f"--metric=best (n = {middle('best')})",
+              f"another model or other problems (n = {middle('avg')})",
+              f"D below {priors.PRIOR_D[law.stratum] // 2:,} "
+              f"(n = {middle('avg')})"]
+  elif isinstance(law, Fitted):
+    parts += ["C, by the fit", "another model or other problems: fit their own "
+              "runs"]
+  else:
+    other = "avg" if q.metric == "best" else "best"
+    if a.n < middle(q.metric):
+      parts.append(f"C from {a.Bp * middle(q.metric) * FEWEST_M:,} rollouts on "
+                   f"(n = {middle(q.metric)})")
+    parts += [f"--metric={other} (n = {middle(other)})"]
+    if q.metric == "avg":
+      parts.append(f"--model of {priors.PRIOR_MODEL} with --stratum and math "
+                   "problems (its published law)")
+    parts.append("a fit of your own runs (--law)")
+  return (f"n is for {METRICS[q.metric]}; it would change with "
+          + "; ".join(parts),)
+
+
+def n_star(advice: Advice) -> tuple[tuple[str, str], ...]:
+  """n* with its interval and basis."""
   answer = advice.answer
-  out = (f"n* = {answer.n:.4g}, " + (
+  return (("n*", f"{answer.n:.4g}, " + (
       "no interval is known" if answer.interval is None else
       f"interval {answer.interval[0]:.3g} to {answer.interval[1]:.3g}"
-      ) + f": {answer.basis}",)
-  if advice.n_reason:
-    out += (f"n = {advice.allocation.n} instead of n*: {advice.n_reason}",)
-  return out
+      ) + f": {answer.basis}"),)
 
 
 def explained(q: Question, advice: Advice) -> tuple[tuple[str, str], ...]:
@@ -170,18 +238,18 @@ def explained(q: Question, advice: Advice) -> tuple[tuple[str, str], ...]:
         f"instead of the {q.n} given, see what was adjusted")
   elif a.n == answer.n and answer.measured_Bp:
     why = "as measured"
-  elif 2**-0.51 < a.n / advice.wanted_n < 2**0.51:  # nearest power of 2
-    why = ("instead of n*, for the reason above" if advice.n_reason else
-           "near n*")
+  elif 2**-0.51 < a.n / answer.n < 2**0.51:  # nearest power of 2
+    why = "near n*"
   else:
     why = (f"not n*: the nearest that {min(q.B_max, a.C):,} rollouts a step "
            "admit, the least of --B_max and C")
-  unspent, prediction = q.C - a.C, predict(q.law, a)
+  # q.C is 0 if the budget is a time: the rest of it is less than a step.
+  unspent, prediction = max(0, q.C - a.C), predict(q.law, a)
   return (
       ("allocation", f"n = {a.n}, {why}; M is rounded down" + (
           f", {unspent:,} of {q.C:,} rollouts stay unspent" if unspent else
           "")),
-      *([("predicted reward", reward(prediction))] if prediction else []),
+      *([("predicted reward", predicted(prediction))] if prediction else []),
       *(("adjusted", change) for change in advice.changes))
 
 

@@ -15,9 +15,9 @@ from isojax.diagnosis.rules import COSTLY, WRONG
 from isojax.diagnosis.symptoms import (
   column,
   equal_groups,
-  History,
   is_shaped,
   quarters,
+  RunLog,
   STEPS,
 )
 from isojax.errors import InputError
@@ -108,7 +108,7 @@ def has_shaped_rewards(train: tuple[dict, ...]) -> bool:
       line["advantage_max"] > rules.MIN_ADVANTAGE for line in equal_scores)
 
 
-def history(log: Series, eval_set: str | None = None) -> History:
+def history(log: Series, eval_set: str | None = None) -> RunLog:
   """The run of a log; eval_set None: the set of the most evaluations."""
   train = log.train
   if from_teacher(train):
@@ -123,7 +123,7 @@ def history(log: Series, eval_set: str | None = None) -> History:
   last = (train or log.evals or ({},))[-1]
   evals = tuple(e for e in log.evals if e.get("eval_set") == chosen)
   option = lambda name: value_of(log.options, log.settings.get(name))
-  run = History(
+  run = RunLog(
       # Without training steps the span of a finding counts evaluations.
       train or tuple({"step": e["step"]} for e in evals), evals,
       n=last.get("n") or option("n"), Bp=last.get("Bp") or option("Bp"),
@@ -135,7 +135,7 @@ def history(log: Series, eval_set: str | None = None) -> History:
   return dataclasses.replace(run, binary=bounded and may_be_pass_rates(run))
 
 
-def may_be_pass_rates(run: History) -> bool:
+def may_be_pass_rates(run: RunLog) -> bool:
   """Whether rewards in [0, 1] may be those of 0 or 1, by all that the log has.
 
   Then the least and the largest reward of a step are 0 or 1, and a mean is a
@@ -162,7 +162,7 @@ class Diagnosis:
   eval_set: str | None = None  # see history
 
   @functools.cached_property
-  def run(self) -> History:
+  def run(self) -> RunLog:
     return history(self.log, self.eval_set)
 
   @functools.cached_property

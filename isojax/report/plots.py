@@ -10,7 +10,7 @@ import os
 import numpy as np
 
 from isojax.core.format import compact
-from isojax.diagnosis.symptoms import column, History
+from isojax.diagnosis.symptoms import column, RunLog
 from isojax.errors import InputError
 from isojax.logs.fields import TRAINING
 from isojax.logs.series import PART
@@ -293,7 +293,7 @@ PANELS = (("training reward", "reward", False),
 
 
 @styled
-def health(run: History, findings=()) -> Figure:
+def health(run: RunLog, findings=()) -> Figure:
   """Reward, groups with a signal, entropy, length, KL against rollouts.
 
   The steps of the findings are shaded, unless they are the whole run.

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from isojax.errors import expect, expect_one_of
-from isojax.models import decoder, dither
+from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import head as head_lib
 from isojax.rl import losses
@@ -99,8 +99,8 @@ def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
                loss: LossConfig, lora):
   """The hidden states [R, W, D] of an own trunk; adapters are on `base`."""
   weights = lora_lib.merge(
-      lora, base, params["trunk"], precision=loss.precision,
-      dithered=dither.is_needed(loss.dtype))
+      lora, base, params["trunk"], compute=loss.dtype,
+      precision=loss.precision)
   if not model.cfg.tied and "head" not in weights:
     # The decoder declares a head; hidden states do not depend on it, so XLA
     # removes it.

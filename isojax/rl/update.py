@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from isojax.models import attention, decoder, dither
+from isojax.models import attention, decoder
 from isojax.models import lora as lora_lib
 from isojax.models import precision as precision_lib
 from isojax.rl import algorithm, losses, objective, packing
@@ -132,8 +132,7 @@ def policy_params(model: decoder.Transformer, base, params, cfg: LossConfig,
     return x.astype(cfg.head_dtype if wide else cfg.reduce_dtype)
 
   return jax.tree.map_with_path(cast, lora_lib.merge(
-      lora, base, params, precision=cfg.precision,
-      dithered=dither.is_needed(cfg.dtype)))
+      lora, base, params, compute=cfg.dtype, precision=cfg.precision))
 
 
 def make_logp_fn(model: decoder.Transformer, temperature):

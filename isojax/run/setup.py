@@ -4,10 +4,7 @@
 """
 
 import dataclasses
-import functools
 import typing
-
-import jax
 
 from isojax.ledger import workdir
 from isojax.models import decoder, dither, hf_weights
@@ -94,17 +91,13 @@ def setup_of(values: dict) -> Setup:
   identity = experiment_lib.identity(config) | hashes
   sampler, sampler_notes = programs.make_sampler(policy, e.sampler)
   programs.update_kernel(e, model)  # raises if the kernel is not supported
-  merge = lambda base, trained: trained
-  if e.model.lora.rank:
-    merge = jax.jit(functools.partial(
-        lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
-        precision=e.sampler.precision,
-        dithered=dither.is_needed(e.sampler.dtype)))
   return Setup(
       e=e, config=config, folder=folder, model_sha256=hashes["model_sha256"],
       identity=identity, run_id=workdir.hash_of(identity), tokenizer=tokenizer,
       stratum=stratum, **shortened_splits(sampler, prompts), model=model,
-      merge=merge, sampler=sampler, reward=reward, notes=(
+      merge=lora_lib.make_merge(e.model.lora, dtype=e.sampler.dtype,
+                                precision=e.sampler.precision),
+      sampler=sampler, reward=reward, notes=(
           *notes, *sampler_notes, *inputs.notes(
               e, values["alloc"], stratum.header, hashes["model_sha256"],
               hashes["reward_sha256"] if reward else None)))

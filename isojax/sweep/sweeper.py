@@ -81,6 +81,11 @@ class PlannedRun:
   def name(self) -> str:
     return os.path.basename(self.folder)
 
+  @property
+  def is_constant(self) -> bool:
+    """Whether its rate is constant, so that decayed runs may begin with it."""
+    return self.config["recipe"]["optimizer"]["decay"] == 0
+
 
 # --- from a plan to runs ---
 
@@ -390,6 +395,8 @@ def sweep(runs: list[PlannedRun], workers: list[dict], tries: int,
           command=command_of) -> bool:
   """Starts every run that is neither complete nor locked, until none is left.
 
+  Runs at a constant rate come first, and no decayed run starts before they have
+  ended, because it may begin with the steps of one (isojax/run/branch.py).
   Waits for runs that another process has locked. A failed run is started again
   after the others, `tries` times in all. Each worker has one run at a time,
   with the worker's environment variables. Returns whether a signal stopped the
@@ -413,7 +420,8 @@ def sweep(runs: list[PlannedRun], workers: list[dict], tries: int,
         for i, env in enumerate(workers):
           if i in active or signals:
             continue
-          process = _start_next(queue, env, command)
+          process = _start_next(
+              queue, [process.run for process in active.values()], env, command)
           if process is None:
             break  # no other worker would get a run
           active[i] = process
@@ -479,12 +487,20 @@ def _catch_signals():
       signal.signal(number, handler)
 
 
-def _start_next(queue: collections.deque, env: dict, command
-                ) -> Process | None:
-  """Starts the first run of the queue that no other process has locked."""
+def _start_next(queue: collections.deque, active: list[PlannedRun], env: dict,
+                command) -> Process | None:
+  """Starts the first run of the queue that no other process has locked.
+
+  A decayed run waits for all constant ones, active and in the queue.
+  """
   for _ in range(len(queue)):
     run = queue.popleft()
     if is_complete(run):
+      continue
+    if not run.is_constant and any(
+        other.is_constant and not is_complete(other)
+        for other in (*active, *queue)):
+      queue.append(run)
       continue
     process = start(run, env, command(run))
     if process is not None:

@@ -83,10 +83,6 @@ class GraderConfig:
           f"grader.name={self.name!r} with file={self.file!r}: a file goes "
           f"with name='python', such as {python_reward.EXAMPLE}; set both, or "
           "file=''")
-    needs = base.TASKS[self.name].needs
-    if needs and not importlib.util.find_spec(needs[0]):
-      raise InputError(f"grader.name={self.name!r} needs the extra: "
-                       f"pip install -e '.[{needs[1]}]'")
     if self.workers < 1:
       raise InputError(f"grader.workers={self.workers}: expected at least 1")
     if not 0 < self.seconds <= self.step_seconds < float("inf"):
@@ -264,8 +260,20 @@ def _judge(cfg: GraderConfig, workers: list[_Worker], threads, jobs: list,
   return replies
 
 
+def check_installed(cfg: GraderConfig) -> None:
+  """InputError without the library of the judge.
+
+  Not of a config: launch.compile reads one and judges nothing.
+  """
+  needs = base.TASKS[cfg.name].needs
+  if needs and not importlib.util.find_spec(needs[0]):
+    raise InputError(f"grader.name={cfg.name!r} needs the extra: "
+                     f"pip install -e '.[{needs[1]}]'")
+
+
 def with_reward(cfg: GraderConfig, source: dict) -> dict:
   """The source with the custom reward of cfg.file, unless it has one."""
+  check_installed(cfg)
   read = base.TASKS[cfg.name].read
   if read is None or "reward" in source:
     return source

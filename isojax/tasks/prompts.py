@@ -56,8 +56,10 @@ def token_ids(tokenizer, questions: list[str],
   texts = [cfg.template.replace("{question}", text) for text in questions]
   if cfg.chat:
     texts = _chats(tokenizer, texts, cfg)
-  # A chat template writes its own BOS.
-  return tokenizer(texts, add_special_tokens=not cfg.chat)["input_ids"]
+  # A chat template writes its own BOS, and a plain template may hold one.
+  has_bos = cfg.chat or bool(tokenizer.bos_token) and cfg.template.startswith(
+      tokenizer.bos_token)
+  return tokenizer(texts, add_special_tokens=not has_bos)["input_ids"]
 
 
 def digest(tokenizer, cfg: PromptConfig) -> str:

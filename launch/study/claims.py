@@ -13,10 +13,10 @@ import numpy as np
 
 from launch.study import reanalysis, windows
 from launch.study.ledger import by_n
-from launch.study.windows import contrast, Estimate
+from launch.study.windows import contrast, Effect
 
 
-def at_entropy(L, nats, **terms) -> Estimate:
+def at_entropy(L, nats, **terms) -> Effect:
   """A contrast of avg@k where each run's entropy first falls to `nats`."""
   return contrast(L, **terms, value=lambda run, term: reanalysis.at_training(
       run, "entropy", [nats]))
@@ -97,7 +97,7 @@ def signal(L, part, n, C) -> float:
   return 1 - 2 * np.mean(equal) - np.mean(1 - (1 - p)**n - p**n)
 
 
-def exponent(L, part, of) -> Estimate | int:
+def exponent(L, part, of) -> Effect | int:
   """An exponent of experiment A; `of` = resolved: the sign of n - Bp."""
   exponents = reanalysis.n_or_rate(L[part])["exponents"]
   return exponents["n - Bp"].sign() if of == "resolved" else exponents[of]
@@ -110,7 +110,7 @@ MEASURES = {f.__name__: f for f in (
 
 def judge(claim: dict, L: dict) -> dict:
   """A claim with its values, and whether all of them are within the bound."""
-  values = [x if isinstance(x, Estimate) else Estimate(float(x)) for x in (
+  values = [x if isinstance(x, Effect) else Effect(float(x)) for x in (
       MEASURES[claim["measure"]](L, **case) for case in claim["cases"])]
   smallest, largest = claim["bound"]
   return claim | {"values": values, "hit": all(

@@ -7,7 +7,7 @@ import numpy as np
 
 from launch.study import windows
 from launch.study.ledger import by_n, Ledger, LedgerRun
-from launch.study.windows import Estimate
+from launch.study.windows import Effect
 
 NATS = 0.3  # training entropy that a run is to reach in experiment A
 LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6)  # training reward
@@ -34,7 +34,7 @@ def C_to_entropy(run: LedgerRun, nats: float = NATS) -> tuple[float, bool]:
       -nats, -entropy[ends], np.log(C[ends])))), True  # interp wants rising x
 
 
-def exponents(C_of: dict[tuple[int, int], float]) -> dict[str, Estimate]:
+def exponents(C_of: dict[tuple[int, int], float]) -> dict[str, Effect]:
   """log2 C = constant + a log2 n + b log2 Bp, by least squares over (Bp, n).
 
   Returns:
@@ -45,8 +45,8 @@ def exponents(C_of: dict[tuple[int, int], float]) -> dict[str, Estimate]:
   theta, df = np.linalg.lstsq(X, y, rcond=None)[0], len(y) - 3
   residual = y - X @ theta
   covariance = np.linalg.inv(X.T @ X) * (residual @ residual) / df
-  return {name: Estimate(float(w @ theta), float((w @ covariance @ w)**0.5),
-                         df)
+  return {name: Effect(float(w @ theta), float((w @ covariance @ w)**0.5),
+                       df)
           for name, w in (("n", np.array([0, 1, 0])),
                           ("Bp", np.array([0, 0, 1])),
                           ("n - Bp", np.array([0, 1, -1])))}

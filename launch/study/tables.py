@@ -6,24 +6,24 @@ from isojax.core.format import compact, pair, rate, signed
 from isojax.errors import InputError
 from launch.study import arms, reanalysis, windows
 from launch.study.ledger import Ledger, LedgerRun
-from launch.study.windows import ALPHA, Estimate
+from launch.study.windows import ALPHA, Effect
 
 NS = (2, 4, 8, 16, 32, 64, 128)  # the n of the study
 
 
-def gain(x: Estimate, alpha: float = ALPHA) -> str:
+def gain(x: Effect, alpha: float = ALPHA) -> str:
   """A difference, and its interval if its error is known."""
   return (signed(x.value) if np.isnan(x.se) else
           f"{signed(x.value)} {pair(x.interval(alpha), signed)}")
 
 
-def power(x: Estimate) -> str:
+def power(x: Effect) -> str:
   """An exponent and its interval."""
   low, high = x.interval()
   return f"{x.value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def number(x: Estimate) -> str:
+def number(x: Effect) -> str:
   """A value of a claim: a difference, a count, an n or a C/D."""
   if not np.isnan(x.se):
     return gain(x)

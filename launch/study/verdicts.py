@@ -17,7 +17,7 @@ CURRENT, BEST = (0.0, "current", "last"), (0.0, "current", "best")
 AVERAGE, COOLED = (0.0, "average", "last"), (0.3, "current", "last")
 
 
-class Estimate(typing.NamedTuple):
+class SeedMean(typing.NamedTuple):
   """A mean over seeds, and the ends of its interval; NaN for one seed."""
 
   mean: float
@@ -30,13 +30,13 @@ class Estimate(typing.NamedTuple):
             f"{self.seeds} seeds")
 
 
-def estimate(values) -> Estimate:
+def estimate(values) -> SeedMean:
   """The mean of paired differences with its 95 % t interval."""
   x = np.asarray(values, np.float64)
   half = math.nan
   if len(x) > 1:
     half = stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x))
-  return Estimate(float(x.mean()), x.mean() - half, x.mean() + half, len(x))
+  return SeedMean(float(x.mean()), x.mean() - half, x.mean() + half, len(x))
 
 
 class Rewards(typing.NamedTuple):
@@ -49,7 +49,7 @@ class Rewards(typing.NamedTuple):
     return self.by_seed[key] if key in self.by_seed else {}
 
   def difference(self, C: int, how: tuple, other: tuple, *, rate=1.0,
-                 other_rate=1.0) -> Estimate | None:
+                 other_rate=1.0) -> SeedMean | None:
     """How much higher one ends than the other, over their common seeds."""
     one, two = self.of(rate, C, how), self.of(other_rate, C, other)
     seeds = sorted(one.keys() & two.keys())

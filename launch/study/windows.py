@@ -127,7 +127,7 @@ def ends_of(runs: list[LedgerRun], C: float, count: int) -> list[float]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
+class Effect:
   """A value whose error has a t distribution."""
 
   value: float
@@ -170,7 +170,7 @@ def _interaction(value_SxQ: np.ndarray) -> float:
   return float((residual_SxQ**2).sum() / ((S - 1) * (Q - 1) * S * Q))
 
 
-def sum_of(cells: list[np.ndarray], pooled=None) -> Estimate:
+def sum_of(cells: list[np.ndarray], pooled=None) -> Effect:
   """The sum over cells of the means over seeds and problems.
 
   Args:
@@ -180,7 +180,7 @@ def sum_of(cells: list[np.ndarray], pooled=None) -> Estimate:
       (Welch).
 
   Returns:
-    An Estimate. Its variance is the variance over seeds plus the variance over
+    An Effect. Its variance is the variance over seeds plus the variance over
     problems minus that of their interaction, which both contain; it is at least
     the larger of the two. Its degrees of freedom are Satterthwaite's.
   """
@@ -195,7 +195,7 @@ def sum_of(cells: list[np.ndarray], pooled=None) -> Estimate:
   with np.errstate(divide="ignore", invalid="ignore"):
     seed_part = seed**2 / df_K[0] if pooled else (seed_K**2 / df_K).sum()
     df = (seed + problem)**2 / (seed_part + problem**2 / max(Q - 1, 1))
-  return Estimate(float(problem_Q.mean()), float(variance**0.5), float(df))
+  return Effect(float(problem_Q.mean()), float(variance**0.5), float(df))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Term:
 
 
 def contrast(L: dict, plus: list[dict], minus: list[dict] = (),
-             value=lambda run, term: window(run, term.C, term.of)) -> Estimate:
+             value=lambda run, term: window(run, term.C, term.of)) -> Effect:
   """The sum of the terms `plus` minus that of `minus`; each has Term's fields.
 
   A run that two terms share counts once, with the sum of its weights. A run

@@ -36,7 +36,7 @@ class Setting:
   """One row: how the studies are measured, and how they are analysed."""
 
   name: str
-  points: curves.Points
+  points: curves.PointRule
   seeds: int = 1  # runs per n
   run_sd: float = 0.0  # standard deviation of the asymptote between runs
   Q: int = 300  # validation problems

@@ -9,7 +9,7 @@ import pytest
 from isojax.errors import InputError
 from isojax.frontier import analysis, bootstrap
 from isojax.frontier import study as study_lib
-from isojax.logs.fields import Row, TRAINING
+from isojax.logs.fields import LogRow, TRAINING
 
 WANTED = study_lib.Selection(axis="rollouts", metric="avg")
 QUICK = dataclasses.replace(bootstrap.DEFAULT, draws=100)
@@ -23,7 +23,7 @@ def rows(n=7, seed=0, steps=(0, 2, 4, 6), path="a.jsonl", **change):
               "split": "hard", "eval_set": "hard/validation", "Bp": 2, "n": n,
               "step": step, "rollouts": step * 2 * n, "epoch": step * 2 / 11,
               "k": 5, "correct": [min(i, 5), i // 2, 5], "avg": 0.1 * i}
-    out.append(Row(f"{path}:{i + 1}", fields | change))
+    out.append(LogRow(f"{path}:{i + 1}", fields | change))
   return out
 
 
@@ -72,7 +72,7 @@ def test_without_counts_the_logs_own_column_is_taken():
 
 
 def at(row, **change):
-  return Row(row.where, row.fields | change)
+  return LogRow(row.where, row.fields | change)
 
 
 def test_what_is_left_out_is_said():
@@ -118,7 +118,7 @@ def test_names_of_one_model(names):
 
 
 def without(name):
-  return [Row(row.where, {field: value for field, value in row.fields.items()
+  return [LogRow(row.where, {field: value for field, value in row.fields.items()
                           if field != name}) for row in rows()]
 
 

@@ -1,6 +1,7 @@
 """launch.compile: what programs say of themselves, and programs for a slice."""
 
 import dataclasses
+import importlib.util
 import math
 import re
 import sys
@@ -19,6 +20,7 @@ from isojax.run import experiment as experiment_lib
 from isojax.run import inputs
 from isojax.run import programs as programs_lib
 from isojax.runtime import mesh as mesh_lib
+from isojax.tasks import grader
 from launch import compile as compile_lib
 from launch import topology as topology_lib
 from tests.conftest import make_model
@@ -41,8 +43,9 @@ def test_collectives_by_hand():
 
 
 def test_what_does_not_fit_is_a_row():
-  row = compile_lib.Row("accumulate", resident_bytes=2**30, estimate=12 * 2**30,
-                       needed=16 * 2**30)
+  row = compile_lib.ProgramBytes(
+      "accumulate", resident_bytes=2**30, estimate=12 * 2**30,
+      needed=16 * 2**30)
   text, = compile_lib.line(row, 15.75 * 2**30).splitlines()
   assert "does not fit" in text and "needs 17.0 of 15.75 GiB" in text
   assert "12.00  -25%" in text
@@ -77,10 +80,35 @@ def test_the_gradient_of_the_head_is_whole_in_no_sum_over_data():
                    ("all-reduce", cfg.V * cfg.D // 2)]
 
 
-@pytest.mark.parametrize("name", ["v5e", "v9:2x2", "v5e:axb", "h200:0x8"])
-def test_a_topology_that_is_none(name):
-  with pytest.raises(InputError, match=f"--topology={name}: expected CHIP:AxB"):
+@pytest.mark.parametrize("name, message", [
+    ("v9:2x2", "unknown; the nearest is"), ("v5e:axb", "unknown"),
+    ("h200:0x8", "expected a slice"),
+    ("8xl40s", "XLA's description of l40s is not known; expected one of tpu-")])
+def test_a_topology_that_is_none(name, message):
+  with pytest.raises(InputError, match=message):
     topology_lib.devices(name)
+
+
+def test_machines_are_named_as_in_a_plan(monkeypatch):
+  monkeypatch.setattr(topology_lib, "tpus", lambda name: name)
+  monkeypatch.setattr(topology_lib, "gpus", lambda card, hosts, gpus: (
+      card["name"], hosts, gpus))
+  of = topology_lib.devices
+  assert of("v5e-16") == of("v5e:4x4") == "v5e:4x4"
+  assert of("v5p-32") == "v5p:2x2x4" and of("tpu7x-8") == "tpu7x:2x2x1"
+  assert of("8xh100") == of("h100:8") == ("NVIDIA H100 80GB HBM3", 1, 8)
+  assert of("2x8xa100-80gb") == ("NVIDIA A100-SXM4-80GB", 2, 8)
+
+
+def test_no_judge_is_needed(monkeypatch):
+  """A config of math problems is read without math-verify."""
+  find = importlib.util.find_spec
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name, *args: (
+      None if name == "math_verify" else find(name, *args)))
+  config = hard.get_config("qwen2.5-7b")
+  assert experiment_lib.load(config).task.grader.name == "math"
+  with pytest.raises(InputError, match="grader.name='math' needs the extra"):
+    grader.with_reward(experiment_lib.load(config).task.grader, {})
 
 
 @pytest.mark.parametrize("modules, name, extra", [
@@ -95,10 +123,14 @@ def test_without_the_compiler_of_an_accelerator(monkeypatch, modules, name,
 
 
 def test_a_mesh_that_is_not_the_slice():
-  cfg = mesh_lib.MeshConfig(data=1, fsdp=8, tensor=1)
-  with pytest.raises(InputError, match="fsdp=8 x tensor=1 needs 8 devices, but "
-                     "--topology=v5e:2x2 has 4; .*fsdp=4"):
-    topology_lib.mesh_on(cfg, jax.devices(), "v5e:2x2")
+  """Before libtpu is needed; tensor divides the embedded policy's heads."""
+  with pytest.raises(InputError, match="fsdp=8 tensor=1 are 8 devices, v5e:2x2 "
+                     "has 4; one that fits: --config.mesh.data="):
+    compile_lib.case(small(fsdp=8), "v5e:2x2", largest=False)
+  config = small(fsdp=8)
+  config.sampler.dtype = config.recipe.loss.dtype = "bfloat16"
+  with pytest.raises(InputError, match="; the fastest that fits: --config"):
+    compile_lib.case(config, "v5e:2x2", largest=False)
 
 
 def test_the_widest_microbatch():
@@ -151,7 +183,7 @@ def test_the_programs_of_a_paged_sampler():
       e.sampler, page=4, slots=8, max_new_tokens=49))
   opened = inputs.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
   sampler, _ = programs_lib.make_sampler(opened, e.sampler)
-  case = compile_lib.Case(e, opened.model, sampler, {}, (), 1.0)
+  case = compile_lib.Target(e, opened.model, sampler, {}, (), 1.0)
   found = {p.name: p for p in compile_lib.sampling(case, 0)}
   assert list(found) == ["prepare", "prefill", "reread", "insert", "decode"]
   # 2 slots of up to 63 positions on each device; keys and values of all layers.

@@ -1,5 +1,6 @@
 """A run goes home as a Hugging Face folder: as a user gives the commands."""
 
+import dataclasses
 import hashlib
 import json
 import pathlib
@@ -7,11 +8,14 @@ import shutil
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
 
 import isojax
+from isojax.api import runs as api_runs
+from isojax.run import setup as setup_lib
 from tests import short_runs
 from tests.command import run as command
 
@@ -48,6 +52,9 @@ def test_a_run_is_exported_and_goes_on_from_there(runs, tmp_path):
   assert done.returncode == 0, done.stderr
   assert "step 5" in done.stdout and "140,352" in done.stdout
   assert {f.name for f in out.iterdir()} == {f.name for f in ASSET.iterdir()}
+  (tmp_path / "new").touch()  # others may read what they may read of any file
+  assert {f.stat().st_mode for f in out.iterdir()} == {
+      (tmp_path / "new").stat().st_mode}
   assert len(changed(out)) > 30
   ask = dict(prompt="8 3 8 3=24:", n=64)
   one, other = (isojax.sample(source, **ask) for source in (
@@ -71,6 +78,33 @@ def test_adapters_are_merged_or_written_apart(runs, tmp_path):
   name = "base_model.model.model.layers.1.self_attn.q_proj.lora_"
   assert tensors[name + "A.weight"].shape == (2, 64)
   assert np.abs(tensors[name + "B.weight"]).max() > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_are_exported_as_they_were_sampled(runs, tmp_path, dtype):
+  """By launch.convert and by Run.export, of a run that sampled in bfloat16."""
+  half = shutil.copytree(runs["lora"], tmp_path / "half")
+  noted = json.loads((half / "config.json").read_text())
+  noted["config"]["sampler"]["dtype"] = "bfloat16"
+  (half / "config.json").write_text(json.dumps(noted))
+  config = short_runs.config("plain")
+  config.sampler.dtype = "bfloat16"
+  setup = dataclasses.replace(
+      setup_lib.prepare(config), run_id=noted["run_id"])
+  run = api_runs.Run(str(half), setup.run_id, api_runs.Records(), setup)
+  run.export(tmp_path / "exported", dtype=dtype)
+  converted(tmp_path / "converted", f"--workdir={half}", f"--dtype={dtype}")
+  for file in ASSET.iterdir():
+    assert ((tmp_path / "exported" / file.name).read_bytes()
+            == (tmp_path / "converted" / file.name).read_bytes()), file.name
+  # Not the values of bfloat16 that are the nearest to float32 weights.
+  converted(tmp_path / "float32", f"--workdir={runs['lora']}")
+  name = "model.layers.1.self_attn.q_proj.weight"
+  weights, sampled = (safetensors.numpy.load_file(
+      tmp_path / folder / "model.safetensors")[name]
+                      for folder in ("float32", "converted"))
+  nearest = weights.astype(ml_dtypes.bfloat16).astype(np.float32)
+  assert 0 < np.mean(sampled.astype(np.float32) != nearest) < 0.5
 
 
 def test_a_step_and_another_dtype(runs, tmp_path):

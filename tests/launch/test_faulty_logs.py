@@ -90,7 +90,7 @@ FORMS = {"independent": lambda seed: noise(400, seed),
 def test_noise_does_not_rise(form, tmp_path):
   """Of 60 logs without a trend, a 2 sigma interval misses 0 in about 3."""
   missed = sum(abs(run.change) > 2 * run.change_error for run in (
-      symptoms.History(tuple({"step": i, "reward": value} for i, value in
+      symptoms.RunLog(tuple({"step": i, "reward": value} for i, value in
                              enumerate(FORMS[form](seed))))
       for seed in range(60)))
   assert missed <= 7
@@ -99,7 +99,7 @@ def test_noise_does_not_rise(form, tmp_path):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_rise_above_the_noise_is_still_seen(form):
   values = FORMS[form](0)
-  run = symptoms.History(tuple(
+  run = symptoms.RunLog(tuple(
       {"step": i, "reward": value + 0.2 * i / len(values)}
       for i, value in enumerate(values)))
   assert run.learned
@@ -113,7 +113,7 @@ def test_repeated_rows_are_not_resolved():
 
 def test_repeated_evaluations_do_not_make_a_fall_sure(tmp_path):
   evals = [{"step": i, "avg": 0.5 + 0.04 * math.sin(i // 5)} for i in range(60)]
-  run = symptoms.History(tuple({"step": i} for i in range(60)), tuple(evals))
+  run = symptoms.RunLog(tuple({"step": i} for i in range(60)), tuple(evals))
   assert run.dropped and not run.surely_dropped
 
 

@@ -17,7 +17,8 @@ ENV = os.environ | {"PYTHONPATH": str(ROOT)}
 MODEL = f"--model={ROOT}/tests/data/qwen2.5-7b"
 PRICED = ["--machine=v5p-64", MODEL, "--prompt_tokens=200",
           "--response_tokens=2000"]
-EASY = ["--rollouts=2e6", "--stratum=easy"]
+OWN = ["--stratum=easy", "--model=Qwen/Qwen2.5-7B-Instruct"]
+EASY = ["--rollouts=2e6", *OWN]
 
 
 def launch(*args, cwd):
@@ -84,12 +85,14 @@ REFUSED = (
     (["--sweep", "--rollouts=2e6", "--Bp=32", "--n=8", "--stratum=easy", MODEL],
      "--stratum, --model: no effect"),
     (["--sweep", "--rollouts=2e6", "--n=8"], "--sweep needs --Bp"),
+    (["--rollouts=2e6", "--law=q1-easy", "--metric=best"],
+     "--metric: no effect with a published law, which is of avg"),
     (["--sweep", "--rollouts=2e6", "--Bp=16,32", "--B=64", "--D=8"],
      "(16, 4): Bp 16 -> 8: the problem set has no more, so that Bp * n is not "
      "64"),
-    ([*EASY, "--machine=v5p-64", "--model=Qwen2.5-7B-Instruct",
-      "--prompt_tokens=2", "--response_tokens=2"],
-     "--model is a local folder that holds at least this file"),
+    ([*EASY, "--machine=v5p-64", "--model=nobody/none",
+      "--prompt_tokens=2", "--response_tokens=2"], "--model=nobody/none: no "
+     "such folder, and no base whose shape is known (Qwen/Qwen2.5-0.5B, "),
     ([*EASY, *PRICED[:2], "--prompt_tokens=nan", "--response_tokens=2"],
      "--prompt_tokens=nan: expected a number from"),
     ([*EASY, *PRICED, "--machine=2xh100"], "of the 60 GB that jax uses of a "
@@ -98,12 +101,10 @@ REFUSED = (
     ([*EASY, *PRICED, "--measured=torn.jsonl"],
      "torn.jsonl:1: this line was changed"),
     ([*EASY, *PRICED, "--measured=few.jsonl"], "few.jsonl: Bp, n, prompt_to"),
-    (["--rollouts=9", "--problems=zero.jsonl"],
-     "inputs are missing; give --stratum"),
     (["--usd=500"], "inputs are missing; give --machine=8xh100, which spends "
-     "the budget; and --model=FOLDER with the policy's config.json, or --config"
-     "; and --prompt_tokens and --response_tokens (means), or --measured="
-     "records.jsonl of a run; and --stratum=easy or hard"),
+     "the budget; and --model=Qwen/Qwen2.5-7B-Instruct or a folder with config"
+     ".json, or --config; and --prompt_tokens and --response_tokens (means), "
+     "or --measured=records.jsonl of a run"),
     ([], "inputs are missing; give a budget: --rollouts=2e6 or"),
     (["--rollouts=9", "--stratum=easy", "--machine=v5p-64", MODEL],
      "inputs are missing; give --prompt_tokens and --response_tokens"),
@@ -135,7 +136,7 @@ def test_both_directions_of_the_cost(tmp_path):
   hours = row["expected"]["seconds"] / 3600
   assert row["expected"]["device_hours"] == pytest.approx(32 * hours)
   assert row["expected"]["basis"] == "calibrated" and "calibrated" in out
-  (other,), _ = planned(f"--hours={hours * 1.0001}", "--stratum=easy", *PRICED,
+  (other,), _ = planned(f"--hours={hours * 1.0001}", OWN[0], *PRICED,
                         cwd=tmp_path)
   assert other["overrides"] == row["overrides"]
 
@@ -220,8 +221,21 @@ def test_options_of_another_trainer(tmp_path):
 def test_problems_of_mixed_difficulty_have_no_law(tmp_path):
   (tmp_path / "mixed.jsonl").write_text("\n".join(map(json.dumps, (
       {"n": 16}, *({"split": "train", "correct": c} for c in (0, 8, 16))))))
-  assert "of mixed difficulty: 33% easy" in launch(
-      "--rollouts=65536", "--problems=mixed.jsonl", cwd=tmp_path)[2]
+  mixed = "--problems=mixed.jsonl"
+  (row,), out = planned("--rollouts=65536", mixed, OWN[1], cwd=tmp_path)
+  assert row["overrides"]["alloc"]["n"] == 16
+  assert "evidence: 14 public sources" in out
+  assert "evidence: n, ScaleRL" in planned(
+      "--rollouts=65536", "--evidence", cwd=tmp_path)[1]
+
+
+def test_which_file_to_pass_and_which_plan_is_replaced(tmp_path):
+  _, out = planned("--rollouts=65536", cwd=tmp_path)
+  assert out.splitlines()[-1].startswith(
+      "wrote plan.jsonl; start a row with python -m isojax.main --config=FILE "
+      "--plan=plan.jsonl --row=0; FILE has your problems and recipe: configs/")
+  _, out = planned("--rollouts=6553600", cwd=tmp_path)
+  assert "wrote plan.jsonl, in place of another plan; start" in out
 
 
 def test_a_mixture_of_experts_is_priced(tmp_path):
@@ -243,6 +257,16 @@ def test_a_sweep_says_that_it_cannot_be_fitted(tmp_path):
   few = "at (Bp, n) = (32, 4) a run has fewer than 3 evaluations"
   assert few in launch(*sweep, "--rollouts=8192", cwd=ROOT)[1]
   assert few not in launch(*sweep, "--rollouts=16384", cwd=ROOT)[1]
+
+
+def test_the_command_leaves_out_what_the_rows_set(tmp_path):
+  """The trunk's row has decay 0, which the command line would contradict."""
+  _, out, _ = launch(
+      "--sweep", "--config=configs/hard.py", "--Bp=32", "--n=4",
+      "--config.recipe.optimizer.decay=0.3", "--config.eval.k=4",
+      "--budgets=4096,16384,65536", f"--out={tmp_path}/p.jsonl", cwd=ROOT)
+  assert ("isojax.main --config=configs/hard.py --config.eval.k=4 --plan="
+          in out.splitlines()[-1])
 
 
 def test_a_recipe_is_no_value(tmp_path):

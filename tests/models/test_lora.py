@@ -4,6 +4,7 @@ Gradients and meshes: tests/rl/test_reference_gradient.py.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -35,16 +36,19 @@ def test_merge_by_hand():
           "norm": jnp.ones(2)}
   pair = {"a": jnp.array([[1.0], [2.0]]), "b": jnp.array([[10.0, 20.0]])}
   cfg = lora.LoraConfig(rank=1, alpha=2.0, targets=("gate",))
-  merged = lora.merge(cfg, base, {"layers_0": {"gate": pair}})
+  merge = functools.partial(
+      lora.merge, compute="float32", precision="highest")
+  merged = merge(cfg, base, {"layers_0": {"gate": pair}})
   np.testing.assert_array_equal(merged["layers_0"]["gate"],
                                 [[21.0, 41.0], [41.0, 81.0]])
   np.testing.assert_array_equal(merged["layers_0"]["up"], np.ones((2, 2)))
-  assert lora.merge(lora.FULL, None, base) is base
+  assert merge(lora.FULL, None, base) is base
 
 
 def test_new_adapters_change_nothing(model, params):
   adapters = lora.init(model, CFG, jax.random.key(0))
-  merged = lora.merge(CFG, params, adapters)
+  merged = lora.merge(CFG, params, adapters, compute="float32",
+                      precision="highest")
   jax.tree.map(np.testing.assert_array_equal, merged, params)
   a = np.asarray(adapters["layers_1"]["o"]["a"])
   assert a.shape == (TINY.N, TINY.H, 3)

@@ -124,8 +124,7 @@ def test_a_float32_head_of_a_float32_policy_changes_nothing():
 
 def test_merged_adapters():
   model = make_model()
-  merge = jax.jit(lambda base, trained: lora.merge(
-      LORA, base, trained, dtype=jnp.bfloat16, precision="highest"))
+  merge = lora.make_merge(LORA, dtype="bfloat16", precision="highest")
   found = float32(merge.trace(
       lora.abstract_base(model, LORA),
       lora.abstract_trained(model, LORA)).jaxpr.jaxpr)

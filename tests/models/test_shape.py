@@ -43,6 +43,15 @@ def test_a_mixture_of_experts_has_total_and_active_parameters():
     shape_lib.model_shape(MOE | dict(mlp_only_layers=[0]), path="c")
 
 
+def test_the_windows_of_a_qwen():
+  """Layers from max_window_layers on have them, if they are used at all."""
+  window = lambda **change: shape_lib.model_shape(
+      QWEN | dict(sliding_window=4096) | change, path="c").window
+  assert window(use_sliding_window=False) is None
+  assert window(use_sliding_window=True, max_window_layers=28) is None
+  assert window(use_sliding_window=True, max_window_layers=27) == 4096
+
+
 def test_cache_of_a_token():
   assert SEVEN_B.kv_bytes_per_token(2) == 2 * 28 * 4 * 128 * 2 == 57_344
 

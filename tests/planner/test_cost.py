@@ -272,7 +272,7 @@ def test_kl_needs_the_memory_of_a_reference():
 @pytest.mark.parametrize("name, remedy", [
     ("v5e-1", "it fits on 16xtpu-v5e; the smallest machine .* is 2xtpu-v5p"),
     ("1xh100", "it fits on 4xh100; the smallest machine .* is 2xh200"),
-    ("v5e-8", r"it fits with LoRA \(--config.model.lora.rank=16\); it fits on "
+    ("v5e-8", r"it fits with LoRA \(--lora_rank=16\); it fits on "
      "16xtpu-v5e; the smallest machine that fits is 2xtpu-v5p$")])
 def test_what_fits_nowhere_is_refused_with_a_remedy(name, remedy):
   """16 bytes of 7.6e9 parameters: 61 GB on each of 2 H100, 15 on each of 8 v5e.

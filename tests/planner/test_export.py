@@ -4,6 +4,7 @@ None of the trainers is installed: docs/planning.md says how their names were
 checked.
 """
 
+import dataclasses
 import pathlib
 
 import pytest
@@ -185,21 +186,24 @@ def test_options_are_read_as_they_are_written(trainer):
   """Also a bare flag, nested names, and the rate of ROLL in a comment."""
   text = export.text(trainer, *run(EASY._replace(devices=8, D=90)))
   if trainer == "roll":
-    text += "\nlearning_rate: 1e-06"
-  row, setting, others = conversion.read(trainer, text, devices=8, D=90)
+    text += "\nlearning_rate: 1e-06\nwarmup_steps: 10"
+  row, setting, others, _ = conversion.read(trainer, text, devices=8, D=90)
   assert (row.allocation, row.lr) == (run(EASY)[0].allocation, 1e-6)
-  assert others == (["learning_rate=1e-06"] if trainer == "roll" else [])
-  assert export.text(trainer, row, setting) in text
+  assert others == (["learning_rate=1e-06", "warmup_steps=10"]
+                    if trainer == "roll" else [])
+  said = [x for x in export.text(trainer, row, setting).splitlines()
+          if "warmup_steps=10" not in x]
+  assert [x for x in text.splitlines() if x in said] == said
 
 
 def test_a_run_of_verl_in_the_names_of_trl(tmp_path):
   (tmp_path / "train.sh").write_text(
-      VERL.replace("mini_batch_size=32", "mini_batch_size=16").replace(
-          "\n", " \\\n    ") + "\n# data.train_batch_size=1 \n")
+      VERL.replace("\n", " \\\n    ") + " \\\n    "
+      "data.train_files=[a.parquet, b.parquet]\n# data.train_batch_size=1 \n")
   said = conversion.convert(f"verl:{tmp_path}/train.sh", "trl", devices=8, D=90)
   assert said.startswith(
-      "# Bp = 32, n = 8, M = 10, C = 2,560, lr 1e-06, seed 3\n# not carried: "
-      "actor_rollout_ref.actor.ppo_mini_batch_size=16\n# per_device")
+      "# Bp = 32, n = 8, M = 10, C = 2,560, lr 1e-06, warm-up 10, seed 3\n"
+      "# not carried: data.train_files=[a.parquet, b.parquet]\n# per_device")
   assert "--generation_batch_size 256 \\\n" in said
   assert "--gradient_accumulation_steps 4 \\\n" in said
 
@@ -211,18 +215,130 @@ CALL = ("GRPOConfig(num_generations=8, per_device_train_batch_size=4, "
 def test_the_batch_of_trl_follows_from_its_devices():
   said = conversion.convert(f"trl:{CALL}", "verl", devices=8, D=None)
   assert "data.train_batch_size=12 \\\n" in said  # 4 * 3 * 8 / 8
-  steps = CALL.replace("num_", "steps_per_generation=6, num_", 1)
+  steps = CALL.replace("num_", "steps_per_generation=3, num_", 1)
   said = conversion.convert(f"trl:{steps}", "verl", devices=8, D=None)
-  assert "data.train_batch_size=24 \\\n" in said
+  assert "data.train_batch_size=12 \\\n" in said
 
 
 def test_what_a_trainer_does_without_an_option():
   other = dict(devices=None, D=None)
   off = VERL.replace("use_kl_loss=False", "").replace("coef=0.0", "coef=0.1")
-  row, setting, _ = conversion.read("verl", off, **other)
+  row, setting, *_ = conversion.read("verl", off, **other)
   assert (setting.kl, setting.advantage) == (0.0, "group_norm")
   text = export.text("prime-rl", row, setting)
   assert conversion.read("prime-rl", text, **other)[1].advantage == "centered"
+
+
+def converted(trainer, text, target="verl", D=None):
+  return conversion.convert(f"{trainer}:{text}", target, devices=8, D=D)
+
+
+def test_variables_of_a_shell_and_of_yaml():
+  script = """
+N=8
+export STEPS=${STEPS:-500}
+BATCH="64"
+python train.py data.train_batch_size=$BATCH actor_rollout_ref.rollout.n=${N} \\
+  actor_rollout_ref.actor.ppo_mini_batch_size=${data.train_batch_size} \\
+  actor_rollout_ref.actor.optim.lr=1e-6 trainer.total_training_steps=$STEPS
+"""
+  said = converted("verl", script, "trl")
+  assert said.startswith("# Bp = 64, n = 8, M = 500, C = 256,000, lr 1e-06")
+
+
+def test_defaults_of_a_trainer_are_said_and_nothing_is_added():
+  said = converted("trl", CALL.replace("learning_rate=2e-6, ", ""))
+  assert "# assumed: learning_rate=1e-06, the default of trl\n" in said
+  assert "# assumed: lr_scheduler_type=linear, the default of trl\n" in said
+  assert "# assumed: warmup_steps=0, the default of trl\n" in said
+  assert "seed" not in said and "lr_warmup_steps=0 \\\n" in said
+  assert "# not carried: recipe.optimizer.decay=1\n" in said  # verl has none
+  rlhf = converted("openrlhf", "--rollout.batch_size 8 --rollout."
+                   "n_samples_per_prompt 4 --train.num_episodes 2", D=80)
+  assert "# assumed: actor.lr_scheduler=cosine_with_min_lr is not ca" in (
+      rlhf.replace("actor_lr", "actor.lr"))
+  assert "M = 20, C = 640, lr 1e-06, warm-up 1\n" in rlhf  # 3 % of 20
+
+
+def test_epochs_of_trl():
+  """Two epochs of 96 problems in steps of 12."""
+  text = CALL.replace("max_steps=500", "num_train_epochs=2")
+  assert "M = 16," in converted("trl", text, D=96)
+
+
+def test_lists_are_named_whole():
+  said = converted("trl", "--num_generations 8 --generation_batch_size 64 "
+                   "--max_steps 9 --lora_target_modules q_proj v_proj --x 1")
+  assert "# not carried: lora_target_modules=q_proj v_proj\n" in said
+  said = converted("trl", CALL.replace("max_", "modules=['q', 'v'], max_"))
+  assert "# not carried: modules=['q', 'v']\n" in said
+
+
+LORA = HARD._replace(lora_rank=16, lora_alpha=32.0)
+
+
+@pytest.mark.parametrize("trainer, decay, options, left", [
+    ("trl", 0.3, dict(lr_scheduler_type="warmup_stable_decay", warmup_steps=10,
+                      lr_scheduler_kwargs='{"num_decay_steps":3,'
+                      '"decay_type":"linear"}'), ""),
+    ("trl", 1.0, dict(lr_scheduler_type="linear"), ""),
+    ("prime-rl", 0.3, {"trainer.scheduler.type": "linear",
+                       "trainer.scheduler.warmup-steps": 10,
+                       "trainer.scheduler.decay-steps": 3}, ""),
+    ("prime-rl", 0.0, {"trainer.scheduler.type": "constant"},
+     "recipe.optimizer.warmup_steps=10"),
+    ("slime", 0.3, {"lr-decay-style": "WSD", "lr-wsd-decay-iters": 3}, ""),
+    ("openrlhf", 1.0, {"actor.lr_scheduler": "linear",
+                       "actor.lr_warmup_ratio": "1"}, ""),
+    ("openrlhf", 0.3, {"actor.lr_scheduler": "constant_with_warmup"},
+     "recipe.optimizer.decay=0.3"),
+    ("skyrl", 1.0, {"trainer.policy.optimizer_config.scheduler": "linear"}, ""),
+    ("areal", 1.0, {"actor.optimizer.lr_scheduler_type": "linear"}, ""),
+    ("verl", 1.0, {"actor_rollout_ref.actor.optim.lr_warmup_steps": 10},
+     "recipe.optimizer.decay=1"),
+    ("tunix", 0.3, {}, "recipe.optimizer.decay=0.3, "
+     "recipe.optimizer.warmup_steps=10"),
+    ("nemo-rl", 0.0, {}, "recipe.optimizer.warmup_steps=10")])
+def test_the_end_of_a_run_in_each_trainer(trainer, decay, options, left):
+  """10 steps, of which the last 30 % are 3."""
+  row, setting = run(HARD._replace(decay=decay))
+  made = export.options(trainer, row, setting)
+  assert {name: made[name] for name in options} == options
+  text = export.text(trainer, row, setting)
+  assert ("# not carried: " + left + "\n" if left else "") in text
+  assert left or "not carried" not in text
+  if not left and trainer != "areal":
+    assert conversion.read(trainer, text, devices=None, D=90)[1].decay == (
+        pytest.approx(decay))
+
+
+def test_a_row_has_its_own_decay():
+  """The trunk of a decayed sweep is constant."""
+  row, setting = run(HARD._replace(decay=1.0))
+  trunk = dataclasses.replace(
+      row, settings={"recipe": {"optimizer": {"decay": 0.0}}})
+  assert export.options("trl", trunk, setting)["lr_scheduler_type"] == (
+      "constant_with_warmup")
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_adapters_in_each_trainer(trainer):
+  text = export.text(trainer, *run(LORA))
+  if trainer in ("roll", "openrlhf", "slime"):
+    assert "model.lora.rank=16" in text.split("# not carried: ")[1]
+    return
+  values = export.options(trainer, *run(LORA)).values()
+  assert 16 in values and 32.0 in values
+  row, setting, ignored, _ = conversion.read(trainer, text, devices=None, D=90)
+  assert (setting.lora_rank, setting.lora_alpha, ignored) == (16, 32.0, [])
+  some = export.text(trainer, *run(LORA._replace(lora_targets=("q", "v"))))
+  assert "model.lora.targets=q,v" in some
+
+
+def test_an_average_is_not_carried():
+  text = export.text("openrlhf", *run(HARD._replace(average=8.0)))
+  assert "# --train.enable_ema saves an exponential average" in text
+  assert "# not carried: recipe.optimizer.average=8\n" in text
 
 
 @pytest.mark.parametrize("source, message", [
@@ -231,7 +347,22 @@ def test_what_a_trainer_does_without_an_option():
     (f"trl:{CALL.replace('=8', '=5')}", "96 rollouts are not whole groups of "
      "n = 5; take n = 4 or 6"),
     ("verl:actor_rollout_ref.rollout.n=8", "no data.train_batch_size or .*, no "
-     "actor.*optim.lr, no trainer.total_training_steps or trainer.total_ep"),
+     "trainer.total_training_steps or trainer.total_epochs in the options"),
+    ("verl:train.sh", "verl:train.sh: no such file"),
+    (f"trl:{CALL.replace('500', 'inf')}", "M=inf: expected a finite number"),
+    (f"trl:{CALL.replace('500', '$STEPS')}", ".STEPS, for M, has no value in "
+     "this text: write it out"),
+    (f"trl:{CALL.replace('max_', 'num_iterations=2, max_')}",
+     "num_iterations=2: several updates a step are not written"),
+    (f"trl:{CALL.replace('max_', 'steps_per_generation=6, max_')}",
+     "steps_per_generation=6 with gradient_accumulation_steps=3: several up"),
+    (f"trl:{CALL.replace('max_', 'generation_batch_size=192, max_')}",
+     "generation_batch_size=192 with updates of 96 rollouts"),
+    ("verl:" + VERL.replace("mini_batch_size=32", "mini_batch_size=16"),
+     "ppo_mini_batch_size=16 with data.train_batch_size=32: several updates"),
+    ("slime:--rollout-batch-size 32 --n-samples-per-prompt 8 "
+     "--global-batch-size 128 --lr 1e-6 --num-rollout 9",
+     "128 rollouts an update of 32 . 8 a step"),
     (f"trl:{CALL.replace('500', 'all')}", "could not convert .* 'all'")])
 def test_options_that_make_no_run(source, message):
   with pytest.raises(InputError, match=message):

@@ -3,7 +3,7 @@
 import pytest
 
 from isojax.errors import InputError
-from isojax.planner.machines import ACCELERATORS, gpu_share, machine
+from isojax.planner.machines import ACCELERATORS, gpu_share, machine, parts
 
 
 @pytest.mark.parametrize("name, kind, chips", [
@@ -12,16 +12,29 @@ from isojax.planner.machines import ACCELERATORS, gpu_share, machine
     ("v5litepod-16", "tpu-v5e", 16),  # counts chips
     ("4xv5p", "tpu-v5p", 4),  # chips, whatever the slices count
     ("tpu-v5p", "tpu-v5p", 1), ("h100x8", "h100", 8), ("8xH100", "h100", 8),
-    ("a100-40gb", "a100-40gb", 1), ("cpu-2core", "cpu-2core", 1)])
+    ("a100-40gb", "a100-40gb", 1), ("cpu-2core", "cpu-2core", 1),
+    ("v5e:4x4", "tpu-v5e", 16), ("v5p:2x2x4", "tpu-v5p", 16),  # chips
+    ("2x8xh100", "h100", 16), ("h100:2x8", "h100", 16), ("h200:8", "h200", 8),
+    ("4090", "rtx4090", 1)])
 def test_names(name, kind, chips):
   found = machine(name)
   assert (found.name, found.accelerator, found.chips) == (
       name, ACCELERATORS[kind], chips)
 
 
+@pytest.mark.parametrize("name, axes", [
+    ("v5e-16", (4, 4)), ("v5e-8", (2, 4)), ("v6e-32", (4, 8)),
+    ("v5p-8", (2, 2, 1)), ("v5p-16", (2, 2, 2)), ("v4-64", (2, 4, 4)),
+    ("v5p:2x2x4", (2, 2, 4)), ("v5e-12", (12, 1)), ("8xh100", (1, 8)),
+    ("2x8xh100", (2, 8)), ("h200:8", (1, 8))])
+def test_axes_of_a_slice_and_hosts_of_gpus(name, axes):
+  assert parts(name).axes == axes
+
+
 @pytest.mark.parametrize("name, message", [
     ("h10x8", "nearest is 'h100'"),
     ("a100", "nearest is 'a100-"),  # two memories: which is not guessed
+    ("v5e:0x4", "expected a slice"), ("h100:2x2x2", "expected a slice"),
     ("", "unknown"), ("v5p-7", "multiple of 2"), ("0xh100", "positive"),
     ("99999999999999999999xh100", "at most 131072")])
 def test_refusals_name_the_nearest_or_the_rule(name, message):
@@ -43,7 +56,8 @@ def test_every_row_is_whole_and_in_plain_units(name):
   assert 1 < row.bfloat16 / row.hbm_bandwidth < 700
   assert 1 < row.hbm_bytes / row.hbm_bandwidth * 1000 < 1000  # ms for all
   assert (row.usd_per_hour is None) == (row.usd_source is None)
-  if name in ("cpu-2core", "l40s"):  # no links of their own
+  if name in ("cpu-2core", "l40s", "t4", "l4", "a10g", "rtx4090", "rtx5090"):
+    # no links of their own
     assert row.link_bandwidth is None
     return
   assert 3 < row.hbm_bandwidth / row.link_bandwidth < 20

@@ -74,6 +74,9 @@ def test_an_own_critic_needs_memory():
   assert "critic" in size(critic="own").text and "critic" not in size().text
 
 
+WINDOWS = dataclasses.replace(SEVEN_B, window=4096)
+
+
 @pytest.mark.parametrize("shape, change, expected", [
     (SEVEN_B, {}, True), (SEVEN_B, dict(accelerator="h100"), True),
     (SEVEN_B, dict(dtype="float32"), True),
@@ -81,11 +84,14 @@ def test_an_own_critic_needs_memory():
     (SEVEN_B, dict(accelerator="cpu-2core"), False),
     (SEVEN_B, dict(accelerator="h100", dtype="float32"), False),
     (SEVEN_B, dict(tensor=8), False),  # four key heads
+    (SEVEN_B, dict(accelerator="t4"), False),  # older than 8.0
+    (WINDOWS, {}, False), (WINDOWS, dict(length=4096), True),
+    (WINDOWS, dict(accelerator="h100"), True),
     (ONE, dict(tensor=1), False),  # heads of 2 numbers
     (dataclasses.replace(SEVEN_B, family=shape_lib.FAMILIES["gemma2"]), {},
      False)])
 def test_who_has_a_kernel(shape, change, expected):
-  args = dict(attention="auto", dtype="bfloat16", tensor=4,
+  args = dict(attention="auto", dtype="bfloat16", tensor=4, length=8192,
               accelerator="tpu-v5e") | change
   args["accelerator"] = ACCELERATORS[args["accelerator"]]
   assert memory_lib.has_kernel(shape, **args) == expected

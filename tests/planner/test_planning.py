@@ -7,16 +7,19 @@ import pytest
 
 from configs import hard
 from configs import pods as pods_config
+from isojax.core import config_file
 from isojax.errors import InputError
 from isojax.planner import planning
 from isojax.planner.request import request
+from isojax.run import experiment
 from tests.planner.examples import DATA
 from tests.planner.test_fit_file import FIT, read, signed
 
 MODEL = str(DATA / "qwen2.5-7b")
 PRICED = dict(machine="v5p-64", model=MODEL, prompt_tokens=200.0,
               response_tokens=2000.0)
-EASY = dict(rollouts=2e6, stratum="easy")
+OWN = dict(stratum="easy", model="Qwen/Qwen2.5-7B-Instruct")
+EASY = dict(rollouts=2e6, **OWN)
 
 
 def ask(config=None, **values):
@@ -48,7 +51,7 @@ SWEEP = dict(sweep=True, rollouts=2e6)
     (EASY | dict(n=(100000,)), [(1, 65536)],
      "n = 65536, instead of the 100000 given"),
     # A prior comes with the batch of its study.
-    (dict(rollouts=2e6, stratum="hard", Bp=(256,)), [(128, 128)],
+    (EASY | dict(stratum="hard", Bp=(256,)), [(128, 128)],
      "Bp * n is at most 16384"),
     # A fixed batch leaves out with a reason.
     (SWEEP | dict(B=64, Bp=(16, 32, 48, 64)), [(16, 4), (32, 2)],
@@ -56,12 +59,13 @@ SWEEP = dict(sweep=True, rollouts=2e6)
     (SWEEP | dict(B=64, Bp=(16, 48)), [(16, 4)],
      "(48, 1.333): Bp does not divide B = 64; the nearest --B is 48 or 96"),
     # Without n a sweep goes around the law's.
-    (SWEEP | dict(stratum="easy", seeds=(0, 1)),
+    (SWEEP | OWN | dict(seeds=(0, 1)),
      [(32, n) for n in (128, 128, 256, 256, 512, 512)],
      "n* = 295.5 to a power of two, half and twice it"),
-    (SWEEP | dict(stratum="easy", Bp=(8, 16)),
+    (SWEEP | OWN | dict(Bp=(8, 16)),
      [(Bp, n) for Bp in (8, 16) for n in (128, 256, 512)],
      "6 pairs (Bp, n) x 1 seed"),
+    (SWEEP, [(32, 8), (32, 16), (32, 32)], "n* = 16 to a power of two"),
     # A fit of one's own predicts where its tables are.
     (LAW, [(16, 16)], "n = 16, near n*; M is rounded down, 160 "
      "of 100,000 rollouts stay unspent\npredicted reward  0.2"),
@@ -69,7 +73,7 @@ SWEEP = dict(sweep=True, rollouts=2e6)
      "n* was seen at Bp = 16, this is Bp = 32"),
     # A law in sampled tokens does not ask for prompts: 1e5 tokens.
     (dict(rollouts=100, law=law(axis="sampled_tokens"), prompt_tokens=9000.0,
-          response_tokens=1000.0), [(16, 4)], "n* = 16,"),
+          response_tokens=1000.0), [(16, 4)], "n* = 16 ["),
     # With few updates a sweep shows nothing.
     (dict(sweep=True, rollouts=4096, Bp=(32,), n=(8, 16)), [(32, 8), (32, 16)],
      "at (Bp, n) = (32, 8), (32, 16) C allows fewer than 50 updates"),
@@ -87,34 +91,144 @@ def test_values_that_no_request_may_have(name, value):
     ask(**EASY | PRICED | {name: value})
 
 
-def test_one_n_is_recommended_and_why_it_is_not_the_law_s():
-  plan = ask(**EASY, **PRICED | dict(model=str(DATA / "qwen2.5-1.5b")))
-  lines = plan.table().splitlines()
-  assert lines[0] == (
-      "n = 16, 32, 64 are as good, by published runs; the plan takes n = 64")
-  assert lines[1].startswith("n = 64, Bp = 32") and lines[5].startswith(
-      "n* = 295.5") and lines[6] == (
-          "n = 64 instead of n*: base models other than Qwen2.5-7B-Instruct "
-          "saturated at n = 16 to 64")
-  hours = ask(hours=1000.0, stratum="easy", **PRICED | dict(
-      model=str(DATA / "qwen2.5-1.5b")))
-  assert hours.rows[0].allocation.n == 64
+HOURS = dict(hours=24.0, stratum="hard", machine="8xh100",
+             model="Qwen/Qwen2.5-7B-Instruct", prompt_tokens=200.0,
+             response_tokens=2000.0)
+
+
+def test_one_question_has_one_answer():
+  """24 hours of 8 H100: the same n with and without --sure."""
+  plan = ask(**HOURS)
+  first, *_ = plan.table().splitlines()
+  # The law at 506k is 15.9, at 1.59M 124; hours / 1.7 and hours / 0.54.
+  assert first == (
+      "n = 64, Bp = 32, M = 420: C = 860,160 rollouts, lr 1.41e-06; n* = 16 to "
+      "124 by the law of Qwen2.5-7B-Instruct on hard math, for the 0.506M to "
+      "1.59M rollouts that the hours may buy")
+  sure = ask(**HOURS, sure=True)
+  assert sure.rows[0].allocation.n == 64
+  assert sure.rows[0].allocation.C == 505_856
+  assert not any("measure your own" in text for text in plan.messages.warnings)
+  assert "n = 64, near n*; M is rounded down\n" in plan.table(explain=True)
+
+
+@pytest.mark.parametrize("change, n, why", [
+    ({}, 256, "n* = 295 by the law of Qwen2.5-7B-Instruct on easy math"),
+    (dict(model=str(DATA / "qwen2.5-7b")), 256, "by the law"),
+    (dict(model="Qwen/Qwen2.5-1.5B"), 16, "n = 8 to 32 end the same"),
+    (dict(model=None), 16, "n = 8 to 32 end the same"),
+    (dict(stratum=None), 16, "n = 8 to 32 end the same"),
+    (dict(D=2999), 16, "n = 8 to 32 end the same"),
+    (dict(D=3000), 256, "by the law"),
+    (dict(metric="best"), 64, "n = 32 to 128 keep more coverage"),
+    (dict(model=None, stratum=None, law="q1-easy"), 256, "by the law"),
+    (dict(n=(8,)), 8, "n as given")])
+def test_one_rule_chooses_n(change, n, why):
+  values = {name: value for name, value in (EASY | change).items()
+            if value is not None}
+  plan = ask(**values)
+  assert plan.rows[0].allocation.n == n
+  assert why in plan.table().splitlines()[0]
+
+
+def test_countdown_has_no_law_of_math():
+  plan = ask(hard.get_config(), rollouts=2e6, **OWN)
+  assert plan.rows[0].allocation.n == 16
+
+
+def test_what_would_change_n_is_a_line():
+  line = lambda **more: ask(**EASY | more).messages.changes[0]
+  # At 0.5M the law is 37, which is 32, at 4M 405; other sources 16.
+  for text in ("C (n = 32 at a quarter of it, 512 at four times)",
+               "--metric=best (n = 64)", "another model or other problems (n ="
+               " 16)", "D below 3,000 (n = 16)"):
+    assert text in line(), line()
+  assert "--metric=avg (n = 16)" in line(metric="best")
+  small = ask(rollouts=1e4).messages.changes[0]
+  assert "C from 25,600 rollouts on (n = 16)" in small  # 32 * 16 * 50
+
+
+def test_the_cost_of_measuring_the_stratum():
+  assert ("16 samples of each problem, 96,000 rollouts for D = 6,000, beside "
+          "this budget") in ask(**EASY).table()
+  assert "rollouts for D = 5,000, 44 min" in ask(**HOURS).table()
+  assert "samples of each" not in ask(rollouts=2e6).table()
 
 
 def test_what_one_acts_on_comes_first():
   lines = ask(**EASY, D=6000).table().splitlines()
-  assert lines[0].endswith("the plan takes n = 256")
-  assert lines[1] == (
-      "n = 256, Bp = 32, M = 244: C = 1,998,848 rollouts, lr 2.83e-06")
-  assert lines[2].startswith("time and cost are not known: give --machine")
-  assert lines[3].startswith("n* = 295.5, interval 168 to 486: published")
-  assert lines[4] == (
-      "alternatives at the same C: n = 128 (M = 488); n = 512 (M = 122); each "
-      "costs less than 9.2 points of reward, the difference between the best "
-      "and the worst n in the paper")
-  assert lines[6].split() == [
+  assert lines[0].startswith(
+      "n = 256, Bp = 32, M = 244: C = 1,998,848 rollouts, lr 2.83e-06; n* = ")
+  assert lines[1].startswith("time and cost are not known: give --machine")
+  assert lines[4].split() == [
       "0", "32", "256", "244", "1,998,848", "2.83e-06", "1.3", "0"]
-  assert any(line.startswith("evidence: isojax's study") for line in lines)
+
+
+def test_a_plan_carries_what_it_priced():
+  """And isojax.main can run it: 8 devices, 512 slots of 800 + 8,000 tokens."""
+  row, = ask(**HOURS).rows
+  assert row.config["mesh"] == dict(data=2, fsdp=1, tensor=4)
+  assert row.config["sampler"]["slots"] == 512
+  assert row.config["recipe"]["loss"]["microbatch_tokens"] == 14 * 8000
+  assert row.config["model"] == dict(
+      lora=dict(rank=0), path="Qwen/Qwen2.5-7B-Instruct")
+  config = hard.get_config("qwen2.5-7b")
+  config_file.override(config, row.config, "plan:1")
+  e = experiment.load(config)
+  assert e.mesh.size == 8 and e.sampler.max_new_tokens == 8000
+  # GB that weights, moments and the reference leave of 60: 60 - 22.8
+  assert e.sampler.memory_gib == pytest.approx(37.1e9 / 2**30, abs=0.1)
+  adapters, = ask(**HOURS, lora_rank=16).rows
+  assert adapters.config["model"]["lora"]["rank"] == 16
+  assert adapters.lr == pytest.approx(
+      1e-5 * (adapters.allocation.B / 1024) ** 0.5)
+  optimizer = adapters.config["recipe"]["optimizer"]
+  assert optimizer == dict(base_lr=pytest.approx(1e-5), base_batch=1024)
+  of_own, = of_config(config={"mesh.tensor": 1, "mesh.fsdp": 16}).rows
+  assert of_own.config["mesh"] == dict(data=1, fsdp=16, tensor=1)
+  assert of_own.config["sampler"] == dict(slots=128)
+  assert ask(**EASY).rows[0].config.keys() == {"seed", "alloc"}
+
+
+def test_a_mesh_that_is_not_the_machine_s_names_the_fastest():
+  with pytest.raises(InputError, match="data=1 fsdp=4 tensor=4 are 16 devices, "
+                     "8xh100 has 8; the fastest that fits: --config.mesh.data"
+                     "="):
+    of_config(machine="8xh100")
+
+
+def test_a_remedy_works_with_and_without_a_config():
+  short = dict(machine="v5e-8", response_tokens=200.0, prompt_tokens=100.0)
+  with pytest.raises(InputError, match=r"it fits with LoRA \(--lora_rank=16\)"):
+    ask(**HOURS | short)
+  assert ask(**HOURS | short, lora_rank=16).rows
+  small = {"mesh.fsdp": 8, "mesh.tensor": 1, "sampler.slots": 8,
+           "sampler.max_prompt_tokens": 400, "sampler.max_new_tokens": 800,
+           "recipe.loss.microbatch_tokens": 8192}
+  with pytest.raises(InputError, match=r"LoRA \(--config.model.lora.rank=16"):
+    of_config("v5e-8", small, response_tokens=200.0)
+
+
+def test_adapters_have_a_rate_of_their_own():
+  at = lambda **lora: of_config(config={
+      "mesh.tensor": 1, "mesh.fsdp": 16} | lora).table()
+  lora = {"model.lora.rank": 16}
+  assert "--config.recipe.optimizer.base_lr=1e-05" in at(**lora)
+  assert "trl#4207" not in at()
+  assert "trl#4207" not in at(**lora | {"recipe.optimizer.base_lr": 1e-5})
+
+
+def test_n_follows_the_speed_of_a_config():
+  """The 128 slots of the config buy fewer rollouts in the same hours."""
+  plan = of_config("8xh100", {"mesh.tensor": 2}, rollouts=None, hours=24.0)
+  text = plan.table()
+  assert "warning: n follows C, and C the speed: mesh data=" in text
+
+
+def test_another_plan_is_not_replaced_in_silence(tmp_path):
+  path = tmp_path / "plan.jsonl"
+  assert not ask(**EASY).save(path) and not ask(**EASY).save(path)
+  assert ask(rollouts=1e6).save(path)
 
 
 @pytest.mark.parametrize("Bp, minutes, side", [
@@ -124,12 +238,12 @@ def test_a_batch_has_a_noise_scale_and_a_time(Bp, minutes, side):
   """OpenRLHF/OpenRLHF#855: 512 problems exceed a limit of time, 256 do not."""
   text = ask(rollouts=2e5, stratum="hard", Bp=(Bp,), n=(8,),
              **PRICED | dict(machine="8xh100", response_tokens=2000.0,
-                             prompt_tokens=200.0)).table()
+                             prompt_tokens=200.0)).table(show_evidence=True)
   assert minutes in text and f"Bp * n = {side} that" in text
 
 
 def test_a_priced_plan_says_what_it_rests_on():
-  plan = ask(**EASY, **PRICED)
+  plan = ask(**EASY | PRICED)
   text = plan.table(explain=True)
   # 7.3 min = 30 h / 244; 2e6 * 2,000 tokens / 30 h / 32 chips.
   for words in (
@@ -150,7 +264,7 @@ def test_a_priced_plan_says_what_it_rests_on():
       [0.54 * seconds, 1.7 * seconds])
   hard_one = ask(rollouts=2e6, stratum="hard", **PRICED).table(True)
   assert "without KL" in hard_one and "reference" not in hard_one
-  cheap = ask(**EASY, **PRICED, rows=64, usd_per_chip_hour=2.0).table(True)
+  cheap = ask(**EASY | PRICED, rows=64, usd_per_chip_hour=2.0).table(True)
   assert "64 rows" in cheap and (
       "2 USD a chip-hour (--usd_per_chip_hour)" in cheap)
 
@@ -182,6 +296,67 @@ def test_a_sweep_leaves_out_the_runs_that_exist(tmp_path):
   assert "left out       1 run that" in plan.table(explain=True)
   with pytest.raises(InputError, match="has every run of this sweep at this"):
     ask(n=(4,), **swept)
+
+
+def decayed(decay, **values):
+  config = hard.get_config()
+  config.recipe.optimizer.decay = decay
+  config.checkpoint.at = (64,)
+  return ask(config, **dict(sweep=True, budgets=("320", "1280", 5120), Bp=(4,),
+                            n=(8,)) | values)
+
+
+def test_a_decayed_sweep_has_a_trunk_and_a_run_of_each_budget():
+  """Steps of 32: 10, 40 and 160, of which 70 % are 7, 28 and 112."""
+  plan = decayed(0.3, seeds=(0, 1))
+  assert [(row.seed, row.allocation.M, row.decay) for row in plan.rows] == [
+      (seed, M, decay) for seed in (0, 1) for M, decay in (
+          (112, 0.0), (10, 0.3), (40, 0.3), (160, 0.3))]
+  trunk, branch, *_ = (row.config for row in plan.rows)
+  assert trunk["checkpoint"] == {"at": [64, 7 * 32, 28 * 32, 112 * 32]}
+  assert branch.keys() == {"seed", "alloc", "recipe"}
+  # 112 + 3 + 12 + 48 steps of 32, two seeds
+  assert plan.table().startswith("8 runs to C = 5,120, 11,200 rollouts in all")
+  config = hard.get_config()
+  config_file.override(config, trunk, "plan:1")
+  assert experiment.load(config).checkpoint.at == (64, 224, 896, 3584)
+
+
+@pytest.mark.parametrize("decay, values, steps", [
+    (0.0, {}, [(160, None)]),  # contains the smaller budgets
+    (1.0, {}, [(10, 1.0), (40, 1.0), (160, 1.0)]),  # no constant steps
+    (0.3, dict(budgets=(), rollouts=5120), [(160, 0.3)]),  # nothing to share
+    # 0.7 * 5 and 0.7 * 15 steps, rounded up; 0.9 * 10 is 9 in decimals
+    (0.3, dict(budgets=(160, 480)), [(11, 0.0), (5, 0.3), (15, 0.3)]),
+    (0.1, dict(budgets=(320, 640)), [(18, 0.0), (10, 0.1), (20, 0.1)])])
+def test_the_runs_of_budgets(decay, values, steps):
+  assert [(row.allocation.M, row.decay)
+          for row in decayed(decay, **values).rows] == steps
+
+
+def test_a_decayed_run_costs_the_steps_after_its_trunk():
+  priced = dict(machine="cpu-2core", prompt_tokens=12.0, response_tokens=11.0,
+                config=None)
+  del priced["config"]
+  trunk, *runs = decayed(0.3, **priced).rows
+  seconds = [row.expected["seconds"] for row in (trunk, *runs)]
+  assert seconds[3] < 0.6 * seconds[0]  # 48 steps of 112
+  alone, = decayed(0.3, **priced | dict(budgets=(), rollouts=5120)).rows
+  assert alone.expected["seconds"] > 2 * seconds[3]
+
+
+def test_smaller_C_of_a_decayed_run_are_no_budgets(tmp_path):
+  text = decayed(0.3, budgets=(), rollouts=5120).table()
+  assert "recipe.optimizer.decay=0.3: the smaller C of a run are not" in text
+  assert "--budgets=320,1280,5120" in text
+  assert "are not budgets" not in decayed(0.3).table()
+  with pytest.raises(InputError, match="--skip=x with recipe.optimizer.decay="
+                     "0.3: .*is not extended; leave --skip out"):
+    decayed(0.3, skip="x")
+  with pytest.raises(InputError, match="--budgets: no effect without --sweep"):
+    ask(budgets=(50,))
+  with pytest.raises(InputError, match="give one budget"):
+    decayed(0.3, rollouts=100)
 
 
 def of_config(machine="16xh100", config=(), **values):
@@ -238,7 +413,7 @@ def test_pages_of_a_config_are_priced():
 
 def test_the_stages_of_several_runs():
   """Two seeds of one allocation spend their time as one seed does."""
-  stages = lambda *seeds: ask(**EASY, **PRICED, seeds=seeds).table(
+  stages = lambda *seeds: ask(**EASY | PRICED, seeds=seeds).table(
       explain=True).partition("of peak FLOP/s")[2]
   assert stages(0, 1) == stages(0)
 
@@ -276,7 +451,7 @@ def test_hours_that_nine_of_ten_runs_meet():
     (dict(rollouts=2e8), "3 runs, 149,995,520 rollouts in all: python -m "
      "launch.plan --sweep --rollouts=49999872 --Bp=32 --n=64,128,256, then "
      "launch.sweep"),
-    (dict(rollouts=2e7), "3 runs"),  # within 4 times 5.9M, but no source has it
+    (dict(rollouts=2e7), "3 runs"),
     (dict(usd=5000.0), None), (dict(usd=500_000.0, n=(64,)), None)])
 def test_a_sweep_is_proposed_beyond_the_data(more, sweep):
   """The law is of 5.9M rollouts; 500,000 USD pay for 189M."""

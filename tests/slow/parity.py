@@ -160,7 +160,8 @@ def compare_adapters(seed: int) -> float:
         lambda x: x + 0.1, lora.init(model, cfg, jax.random.key(seed)))
     lora.save_peft(folder + "/adapters", folder + "/in", cfg, adapters)
     hf_weights.export(folder + "/in", folder + "/out",
-                      lora.merge(cfg, base, adapters), dtype="float32")
+                      lora.merge(cfg, base, adapters, compute="float32",
+                                 precision="highest"), dtype="float32")
     merged = transformers.AutoModelForCausalLM.from_pretrained(
         folder + "/out", dtype=torch.float32).eval()
     theirs_model = peft.PeftModel.from_pretrained(

@@ -167,6 +167,20 @@ def test_a_killed_sweeper_leaves_nothing_alive(tmp_path, counting):
   wait_until(lambda: not any(map(workdir.is_locked, locks)), 2.0)
 
 
+def test_decayed_runs_wait_for_the_constant_ones(tmp_path, counting):
+  """They may begin with one; not for one that failed for good."""
+  first = counting("d3", 40, "d2", -2, workers=3)
+  wait_until(lambda: counted(tmp_path, 1))
+  counting("d3", 40, "d2")  # another sweeper waits, too
+  while len(counted(tmp_path, 1)) < 40:
+    assert not counted(tmp_path, 0) and not counted(tmp_path, 2)
+    time.sleep(0.01)
+  said = first.communicate(timeout=60)
+  assert said[0].split() == ["finished"] * 3 + ["failed"], said
+  began = lambda i: (tmp_path / f"run{i}.log").read_text().split(" at ")[1]
+  assert began(1) <= min(began(0), began(2))
+
+
 def test_failures_are_bounded_and_the_others_go_on(tmp_path, counting):
   """Bad input, exit code 2, is not tried again."""
   said = counting(3, 0, -2, 4).communicate(timeout=60)

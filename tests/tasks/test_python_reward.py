@@ -382,7 +382,7 @@ def test_evaluations_of_graded_rewards():
 
 
 def rows(**more):
-  return [rows_lib.Row(f"{more}:{i}", {
+  return [rows_lib.LogRow(f"{more}:{i}", {
       "run_id": "r", "step": i, "rollouts": 8 * i, "Bp": 2, "n": 4, "k": 4,
       "avg": 0.2 * i, "best": 0.3 * i, "correct": [0.4 * i, 1.2 * i]} | more)
           for i in range(4)]
