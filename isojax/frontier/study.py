@@ -220,7 +220,9 @@ def _usable(rows: list[LogRow], chosen: Selection, notes: list[str]):
     else:
       kept.append((step, float(C), reward, values))
   if unjudged:
-    notes.append(f"{', '.join(unjudged)}: left out, because more than "
+    rows_of = (f" and {len(unjudged) - 1} more rows" if len(unjudged) > 1
+               else "")
+    notes.append(f"{unjudged[0]}{rows_of}: left out, because more than "
                  f"{evaluate.MAX_UNJUDGED:.0%} of the answers have no verdict")
   if nan:
     notes.append(f"{nan[0]}: {metric} is NaN" + (

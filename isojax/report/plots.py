@@ -263,7 +263,8 @@ def learning(evaluations: list[dict]) -> Figure:
   if both:
     ax.errorbar([r["rollouts"] for r in both],
                 [r["current"]["avg"] for r in both],
-                [r["current"]["avg_se"] for r in both], color="C0", ls="--",
+                [r["current"]["avg_se"] for r in both],
+                color=f"C{METRICS.index('avg')}", ls="--",
                 elinewidth=1, label=f"avg@{both[-1]['k']}, current policy")
   ax.set_ylabel("share of the validation problems")
   for name, records in parts.items():
