@@ -4,6 +4,7 @@ import types
 
 import hypothesis
 import hypothesis.strategies as st
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -193,27 +194,28 @@ def test_no_page_is_lost_or_written_by_two(data):
 
 
 def test_rows_move_grow_and_are_filled_by_hand():
-  """Two blocks of 3 slots, and one sequence of 3 tokens for each."""
+  """Two blocks of 3 slots, and one sequence of 3 tokens for each.
+
+  At first, keys and values of slot r are -r.
+  """
   def empty(R, L):
-    return decoder.KVCache((jnp.zeros((R, 1, 1, L)),),
-                           (jnp.zeros((R, 1, L, 1)),))
+    slot_R = np.float32(range(R))[:, None, None, None]
+    return decoder.KVCache((np.tile(-slot_R, (1, 1, 1, L)),),
+                           (np.tile(-slot_R, (1, 1, L, 1)),))
 
   def contents():  # the first two keys of each slot, and the shapes
-    k, v = cache.kv.k[0], cache.kv.v[0]
+    k, v = np.asarray(cache.kv.k[0]), np.asarray(cache.kv.v[0])
     np.testing.assert_array_equal(k[:, :, 0], v[..., 0])
     return k[:, 0, 0, :2].tolist(), k.shape[3]
 
   cache = cache_lib.Contiguous(make_sampler(
-      6, G=2, empty=empty, insert=cache_lib.insert, resize=cache_lib.resize), 6)
-  slot_R = jnp.arange(6.0)
-  cache.kv = decoder.KVCache(
-      tuple(x - slot_R[:, None, None, None] for x in cache.kv.k),
-      tuple(x - slot_R[:, None, None, None] for x in cache.kv.v))
-  three = jnp.array([[1.0, 2, 3], [11, 12, 13]])
+      6, G=2, empty=empty, insert=jax.jit(cache_lib.insert),
+      resize=jax.jit(cache_lib.resize, static_argnums=(2, 3))), 6)
+  three = np.float32([[1, 2, 3], [11, 12, 13]])
   cache.window = decoder.KVCache((three[:, None, None],),
                                  (three[:, None, :, None],))
   active = np.array([True, False, False, False, True, False])
-  assert cache.reserve(active, 0 * slot_R, 0 * slot_R) == []
+  assert cache.reserve(active, np.zeros(6), np.zeros(6)) == []
   taken = lambda row: Candidates(*np.array([[row], [0], [3], [0], [3]]))
   assert cache.allocate([taken(1), taken(3)]) == [1, 1]
   active[[1, 3]] = True

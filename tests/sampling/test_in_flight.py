@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from isojax.runtime import rng
-from isojax.sampling import engine, flight, interrupt
+from isojax.sampling import engine, flight
 from tests.sampling import samples
 
 T = samples.T
@@ -21,13 +21,12 @@ def index(position: int) -> int:
   return (7 + 3 * position) % 10
 
 
-def make_source(n=N, Bp=BP, steps=M, interrupt_after=None
-                ) -> flight.GroupSource:
+def make_source(n=N, Bp=BP, steps=M) -> flight.GroupSource:
   return flight.GroupSource(
       samples.make_prompts(10), lambda step: flight.new_groups(
           step * Bp + np.arange(Bp), index(step * Bp + np.arange(Bp)), n),
       lambda position: np.asarray(jax.random.key_data(
-          rng.stream(11, "rollout", position // Bp))), steps, interrupt_after)
+          rng.stream(11, "rollout", position // Bp))), steps)
 
 
 make_sampler = functools.partial(samples.make_sampler, slots=14)
@@ -81,58 +80,6 @@ def test_batches_are_those_recorded(model, params, slots, k, n, digest):
               batch.version_RxT[batch.rollouts.mask_RxT]):
       content.update(np.asarray(x, np.int64).tobytes())
   assert content.hexdigest()[:16] == digest
-
-
-def assert_those_of_one_step(sampler, params, got, interrupt_after=None):
-  """Rollouts at equal weights are those of synchronous sampling."""
-  order = np.concatenate([batch.groups.position_E for batch in got])
-  assert sorted(order) == list(range(M * BP))
-  for batch in got:
-    for e, position in enumerate(batch.groups.position_E):
-      prompts = jax.tree.map(lambda x: x[[index(position)]],
-                             samples.make_prompts(10))
-      want = engine.sample_all(
-          sampler, params, prompts, N,
-          rng.stream(11, "rollout", position // BP), temperature=1.0,
-          top_p=1.0,
-          interrupt_after=interrupt_after and (
-              lambda groups: interrupt_after(position)))  # noqa: B023
-      for name, x in vars(want).items():
-        if x is None:
-          continue
-        np.testing.assert_allclose(
-            getattr(batch.rollouts, name)[e * N:(e + 1) * N], x, rtol=1e-5,
-            atol=2e-6 * name.startswith("behavior"), err_msg=name)
-
-
-@pytest.mark.parametrize("page, pages", [(None, None), (2, 8)])
-def test_without_updates_the_tokens_are_those_of_the_sampler(
-    model, params, page, pages):
-  """Also with a pool that is exhausted."""
-  got = run(make_sampler(model, page=page, pages=pages), [params] * M)
-  assert_those_of_one_step(samples.make_sampler(model), params, got)
-  assert (sum(batch.evicted for batch in got) > 3) == bool(page)
-
-
-def interrupt_limits(position):
-  """Addressed by step and problem, as those of the sampler."""
-  return interrupt.lengths(
-      interrupt.InterruptConfig("x", "y", 1, 5), seed=0, step=position // BP,
-      id_P=samples.make_prompts(10).id_P[[index(position)]], n=N)
-
-
-def test_interruption_is_that_of_the_sampler(model, params):
-  """Also of rollouts that are read again in the middle of the phrase."""
-  closing = interrupt.Interrupt(phrase=(7, 2, 7), unless=(4,))
-  sampler = make_sampler(model, interrupt=closing)
-  got = run(sampler, [params] * M, source=make_source(
-      interrupt_after=lambda groups: np.concatenate(
-          [interrupt_limits(p) for p in groups.position_E])))
-  forced = np.concatenate([batch.rollouts.forced_RxT for batch in got])
-  version = np.concatenate([batch.version_RxT for batch in got])
-  within = [len(set(v[f])) for v, f in zip(version, forced)]
-  assert max(within) == 2 and forced.any(axis=1).mean() > 0.2
-  assert_those_of_one_step(sampler, params, got, interrupt_limits)
 
 
 def test_a_token_has_the_logp_of_the_weights_that_drew_it(

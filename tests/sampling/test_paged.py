@@ -1,26 +1,26 @@
-"""A paged cache changes no token, also when its pool is exhausted."""
+"""A paged cache: its rounding, tables, shards and programs.
 
-import functools
+That pages change no token is in test_variants.py.
+"""
+
 
 import numpy as np
-import pytest
 
 from isojax.runtime import mesh as mesh_lib
 from isojax.runtime import rng
 from isojax.sampling import engine, flight
-from isojax.sampling import interrupt as interrupt_lib
-from tests.conftest import make_model, placed, random_params, RICH
+from tests.conftest import make_model, random_params
 from tests.sampling import samples
 from tests.sampling.samples import make_sampler, S
 
 
-def run(sampler, params, *, n=6, Bp=5, interrupt_after=None, temperature=1.0):
+def run(sampler, params, *, n=6, Bp=5, temperature=1.0):
   """The rollouts, and how often one lost its slot."""
   batch, _ = engine.next_batch(
       sampler, params, flight.empty_state(sampler.layout), engine.one_step(
-          samples.make_prompts(Bp), n, rng.stream(11, "rollout", 0),
-          interrupt_after=interrupt_after), flight.BatchRule(Bp, 0), version=0,
-      temperature=temperature, top_p=1.0, ended=lambda *_: None)
+          samples.make_prompts(Bp), n, rng.stream(11, "rollout", 0)),
+      flight.BatchRule(Bp, 0), version=0, temperature=temperature, top_p=1.0,
+      ended=lambda *_: None)
   return batch.rollouts, batch.evicted
 
 
@@ -28,27 +28,6 @@ def assert_equal_texts(got, want):
   np.testing.assert_array_equal(got.tokens_RxT, want.tokens_RxT)
   np.testing.assert_array_equal(got.len_R, want.len_R)
   np.testing.assert_array_equal(got.ended_R, want.ended_R)
-
-
-def assert_equal(got, want):
-  assert_equal_texts(got, want)
-  samples.assert_close_logp(got, want)
-  np.testing.assert_allclose(got.entropy_R, want.entropy_R, rtol=1e-5)
-
-
-@pytest.fixture(scope="module")
-def rollouts(model, params):
-  """Those of 30 slots without pages."""
-  return run(make_sampler(model), params)[0]
-
-
-@pytest.mark.parametrize("page, pages, evicted", [(3, None, False),
-                                                   (2, 8, True)])
-def test_pages_change_no_token(model, params, rollouts, page, pages, evicted):
-  """8 pages of 2 positions hold one sequence of the longest."""
-  got, count = run(make_sampler(model, slots=7, page=page, pages=pages), params)
-  assert_equal(got, rollouts)
-  assert (count > 3) == evicted
 
 
 def test_bfloat16(model, params):
@@ -70,30 +49,6 @@ def test_bfloat16(model, params):
   drawn = got.mask_RxT
   np.testing.assert_allclose(got.behavior_logp_RxT[drawn], forced[drawn],
                              atol=0.1)
-
-
-def test_each_shard_has_a_pool(params):
-  """Two exhausted pools; heads over tensor; windows, norms and caps."""
-  rich, sharded = make_model(RICH), make_model(RICH, fsdp=2, tensor=2)
-  params = random_params(rich)
-  want, _ = run(make_sampler(rich, slots=15), params, n=3)
-  got, count = run(make_sampler(sharded, slots=8, page=2, pages=9),
-                   placed(params, sharded), n=3)
-  assert_equal(got, want)
-  assert count
-
-
-def test_an_interruption_goes_on_where_it_was(model, params):
-  """A phrase of three tokens, and a text that prevents it."""
-  it = interrupt_lib.Interrupt(phrase=(7, 4, 2), unless=(4, 9))
-  lengths = np.random.default_rng(1).integers(1, 6, 30).astype(np.int32)
-  each = functools.partial(
-      run, params=params, interrupt_after=samples.interrupt_after(lengths))
-  want, _ = each(make_sampler(model, slots=7, interrupt=it))
-  got, count = each(make_sampler(model, slots=7, interrupt=it, page=2, pages=8))
-  assert_equal(got, want)
-  np.testing.assert_array_equal(got.forced_RxT, want.forced_RxT)
-  assert count and want.forced_RxT.any()
 
 
 def test_tables_are_as_long_as_the_longest_sequence_needs(model, params):
