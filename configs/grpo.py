@@ -67,7 +67,7 @@ def get_config():
           # slots take pages as answers grow; None: slots of equal length
           expected_tokens=config_dict.placeholder(float),  # mean of an answer,
           # from which slots with pages follow; None: 0.18 of max_new_tokens
-          interrupt=dict(  # of training rollouts, see docs/training.md
+          interrupt=dict(  # of training rollouts, see docs/recipes.md
               phrase="",  # inserted into long answers; empty: off
               unless="",  # not where an answer has this text; empty: always
               low=0,  # fewest tokens of an answer before the phrase

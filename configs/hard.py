@@ -6,7 +6,7 @@ small scale: 0/1 reward, no KL, no entropy bonus, lr ~ sqrt(rollouts of a step).
   python -m isojax.main --config=configs/hard.py
 
 The embedded policy of 141k parameters, C = 131,072 rollouts: 1 minute on 2
-cores; avg@8 on the held-out problems rises from 0.06 to 0.13 (docs/results.md).
+cores; avg@8 on the held-out problems rises from 0.06 to 0.13: docs/training.md.
 
   python -m isojax.main --config=configs/hard.py:qwen2.5-7b \
       --config.model.path=FOLDER --config.task.stratum=FILE

@@ -6,7 +6,7 @@
 
 C = 2,560 rollouts in 40 updates: 15 minutes on 2 busy cores and 6 to 9 GiB
 of memory; avg@4 on the 74 held-out problems rises from 0.30 to 0.88
-(docs/results.md). The base model solves the problems 1 to 4 of 8 times.
+(docs/models.md). The base model solves the problems 1 to 4 of 8 times.
 
 Needs `pip install -e '.[demo,gym]'`.
 """

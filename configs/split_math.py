@@ -4,7 +4,7 @@ r"""Difficulty strata of a local problem set of mathematics, for a local model.
       --config.model=FOLDER --config.out=strata/gsm8k
 
 The recipes are gsm8k, gsm8k-jsonl, math, math-json, guru-math, polaris and
-deepscaler. Users provide the files; docs/problem_sets.md lists the source,
+deepscaler. Users provide the files; docs/problems.md lists the source,
 columns, size and licence of each set.
 
 Strata and mixtures are those of the IsoCompute Playbook (arXiv 2603.12151).

@@ -3,7 +3,7 @@ r"""A stratum of your own problems: JSONL, JSON, Parquet or Arrow files.
   python -m launch.split --config=configs/split_own.py \
       --config.source.path=problems.jsonl --config.out=mine
 
-docs/own_problems.md is a worked example. With --config.n=8 the model is
+docs/problems.md is a worked example. With --config.n=8 the model is
 measured first, and `some` has the problems that it solves sometimes.
 """
 

@@ -235,7 +235,7 @@ def test_readme_is_short_and_names_every_page():
     assert f"(docs/{page.name})" in text
 
 
-def test_prices_in_the_results_are_those_of_the_planner():
+def test_prices_in_the_docs_are_those_of_the_planner():
   rows = ["| model | machine | source | published, s | predicted, s | ratio |",
           "|---|---|---|---|---|---|"]
   for figure in published_times.PUBLISHED:
@@ -244,7 +244,7 @@ def test_prices_in_the_results_are_those_of_the_planner():
         f"| {figure.model} | {figure.machine} | {figure.source} | "
         f"{figure.seconds:.3g} | {seconds:.3g} | "
         f"{figure.seconds / seconds:.2f} |")
-  text = (ROOT / "docs" / "results.md").read_text("utf-8")
+  text = (ROOT / "docs" / "performance.md").read_text("utf-8")
   table = re.search(r"<!-- prices -->\n(.*)<!-- /prices -->", text, re.DOTALL)
   assert table[1].strip() == "\n".join(rows)
 

@@ -1,4 +1,4 @@
-"""docs/extending.md: its blocks are applied to a copy, which then trains."""
+"""docs/api.md: its blocks are applied to a copy, which then trains."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ from tests import command, few
 from tests.conftest import ONE_DEVICE
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGE = (ROOT / "docs/extending.md").read_text("utf-8")
+PAGE = (ROOT / "docs/api.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```python\n# ([\w./]+)([^\n]*)\n(.*?)^```$", PAGE,
                     re.MULTILINE | re.DOTALL)
 COMMANDS = [

@@ -74,7 +74,7 @@ def interval(value, draws):
   Each end is the wider of two: a percentile of the bootstrap draws, and value
   +- 1.96 standard deviations of the draws. Percentiles alone contain the truth
   too rarely, because a frontier that switches between nearly parallel curves
-  pulls estimates to the middle of the range. docs/results.md has the coverage.
+  pulls estimates to the middle of the range. docs/fitting.md has the coverage.
 
   Args:
     value: any shape; on a scale where errors add, such as log2 n.

@@ -49,7 +49,7 @@ class Options:
         raise InputError(f"{name}={value}: expected {expected}")
 
 
-# The paper leaves some steps open: docs/results.md compares choices.
+# The paper leaves some steps open: docs/fitting.md compares choices.
 DEFAULT = Options(
     points=PointRule(select="all", ema=0.0, min_C=0.0, bin_width=0.0),
     form="saturating_exponential", A_max=1.0, b_min=0.0, draws=1000, seed=0,

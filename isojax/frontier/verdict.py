@@ -218,7 +218,7 @@ def _study_cautions(fit: Fit) -> list[str]:
         "one seed in some configurations: intervals include the noise of the "
         "validation problems and samples, not that of the run; if runs differ "
         "by half a point they contain the truth less often than 95% "
-        "(docs/results.md)")
+        "(docs/fitting.md)")
   if not study.per_problem:
     cautions.append(
         "no counts per problem: intervals come from the scatter around each "

@@ -1,6 +1,8 @@
 """A decoder whose key/value cache is an argument and a result.
 
 Positions and a mask over cache slots, not token ids, decide what a token sees.
+linen is used as a notation for pure functions: the parameters are a value that
+is sampled from, differentiated, donated, resharded and exported.
 """
 
 import dataclasses

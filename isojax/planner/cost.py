@@ -168,7 +168,7 @@ MIXTURE = dataclasses.replace(
             "sample_flops", "sample_bandwidth", "update_flops",
             "update_bandwidth")})
 # The published steps are of GPUs and of large models. On 2 cores a step of
-# configs/hard.py takes 50 ms for 64 rollouts, 66 ms for 256 (docs/results.md):
+# configs/hard.py takes 50 ms for 64 rollouts, 66 ms for 256 (docs/training.md):
 # 45 ms for none. Used for every CPU and model; larger models take much longer.
 CPU_STEP_SECONDS = 0.045
 PEAK = Efficiency(1.0, 1.0, 1.0, 1.0, 1.0, step_seconds=0.0, basis="peak")

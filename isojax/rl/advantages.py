@@ -1,7 +1,7 @@
 """Advantages of rollouts and of tokens from rewards.
 
 NumPy arithmetic on the host, in float64. Keyword-only arguments are constants
-of the config (docs/extending.md).
+of the config (docs/api.md).
 
 ADVANTAGES are pure functions of rewards and of a mask, [P, N] each: problem,
 rollout. N is the largest group; the mask is False for padding behind a smaller

@@ -8,7 +8,7 @@ importance sampling as in IsoCompute (arXiv 2603.12151).
 A policy loss is a pure function of log-probs, log-ratios and advantages, [R, T]
 each. It returns the loss of each token and whether a bound acts on it, [R, T]
 each. Its keyword-only arguments are constants of the config
-(docs/extending.md). The log-ratio has a gradient. It is `token_log_ratio`; GSPO
+(docs/api.md). The log-ratio has a gradient. It is `token_log_ratio`; GSPO
 is `ppo_clip` with `sequence_log_ratio`.
 """
 

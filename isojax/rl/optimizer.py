@@ -1,4 +1,8 @@
-"""AdamW, its learning rate, the averaged policy, and their train state."""
+"""AdamW, its learning rate, the averaged policy, and their train state.
+
+Without decay the rate is constant after warm-up, so one run to the largest M
+contains every smaller C, and a larger alloc.C extends a run.
+"""
 
 import dataclasses
 import math

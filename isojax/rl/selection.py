@@ -4,7 +4,7 @@ A selection is a pure function of rewards, of a mask, and of uniform random
 numbers, [P, N] each: problem, rollout. N is the largest group; the mask is
 False for padding behind a smaller one. It returns the rollouts to keep, bool
 [P, N]: m of each group, or all of a group that has no more. Its keyword-only
-arguments are m and constants of the config (docs/extending.md). Advantages and
+arguments are m and constants of the config (docs/api.md). Advantages and
 weights are computed on the kept rollouts alone. Every sampled rollout is
 charged to C, kept or not.
 

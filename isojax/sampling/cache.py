@@ -12,8 +12,10 @@ With pages, each block of the mesh has a pool of its own. A page holds the keys
 and values of consecutive positions of a sequence, in all layers. A slot takes
 pages as its sequence grows. The slots of a problem share the full pages of its
 prompt, but not the page of the prompt's last token, which decoding writes. If a
-pool is exhausted, its slots with the fewest new tokens are evicted: their
-rollouts are queued again.
+pool is exhausted, its slots with the fewest new tokens are evicted, because
+prefilling their rollouts again costs least. The longest rollout stays, so
+sampling ends. Each slot has a row of a page table, as JAX's kernels for TPUs
+take it.
 """
 
 import jax

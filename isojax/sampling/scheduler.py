@@ -7,6 +7,10 @@ both with flight.GroupProgress. All arrays are host arrays.
 Each block of the mesh prefills a few sequences together: its window. A sequence
 is a prompt, which all rollouts of a group continue, or a prompt with tokens,
 which one rollout continues. The items that continue a sequence are a unit.
+
+One queue serves all blocks. A block takes whole problems, so it prefills each
+prompt once. When the queue is empty, a block with free slots takes waiting
+rollouts from the fullest block and prefills their prompts again.
 """
 
 import collections

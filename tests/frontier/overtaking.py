@@ -2,7 +2,7 @@
 
   python -m tests.frontier.overtaking --studies=200
 
-Prints how often launch.fit notices, by the truth. docs/results.md has the
+Prints how often launch.fit notices, by the truth. docs/fitting.md has the
 table. Five n, two runs each, 25 evaluations from 20,000 to a million rollouts,
 every one with an error of 0.006, and no counts per problem.
 """

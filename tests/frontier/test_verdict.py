@@ -159,7 +159,7 @@ def test_rewards_that_do_not_depend_on_n_are_no_law():
 @pytest.mark.parametrize("truth, fires", [
     ("late", True), ("settled", False), ("noise", True)])
 def test_a_study_that_ends_before_a_larger_n_leads_is_no_license(truth, fires):
-  """Five studies; docs/results.md has the table of many."""
+  """Five studies; docs/fitting.md has the table of many."""
   told = overtaking.counts(truth, 5)
   if truth == "noise":
     assert told == {"not identified": 5}

@@ -185,7 +185,7 @@ def test_a_config_has_its_own_anchor_and_evaluations(tmp_path):
 
 @pytest.mark.parametrize("n, seconds", [(2, 0.050), (8, 0.066)])
 def test_a_step_on_two_cores_is_as_measured(tmp_path, n, seconds):
-  """docs/results.md, default runs: sampling and update of hard.py."""
+  """docs/training.md, default runs: sampling and update of hard.py."""
   (row,), _ = planned(
       "--rollouts=131072", "--config=configs/hard.py", "--machine=cpu-2core",
       f"--n={n}", "--Bp=32", f"--model={ROOT}/isojax/assets/countdown-tiny",

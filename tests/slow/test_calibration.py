@@ -1,6 +1,6 @@
 """Coverage of the 95 % intervals of n*(C) and of ScaleRL's A.
 
-docs/results.md has the table of 200 studies a row.
+docs/fitting.md has the table of 200 studies a row.
 """
 
 import pytest

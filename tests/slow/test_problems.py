@@ -1,4 +1,4 @@
-"""The commands of docs/own_problems.md with their model, in fewer steps."""
+"""The commands of docs/problems.md with their model, in fewer steps."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ import pytest
 
 from isojax.ledger import records
 from isojax.run import samples
-from tests import test_own_problems
+from tests import test_problems
 
 
 def test_the_page_trains(tmp_path):
@@ -16,14 +16,14 @@ def test_the_page_trains(tmp_path):
                 "launch.demo_model --out=FOLDER`")
   (tmp_path / "smollm2").symlink_to(pathlib.Path(
       os.environ["ISOJAX_DEMO_MODEL"]).resolve())
-  test_own_problems.write_files(tmp_path)
-  _, split, train, show, *_ = test_own_problems.COMMANDS
-  test_own_problems.run(split, tmp_path)
-  test_own_problems.run(train, tmp_path, "--workdir=run", "--config.eval.k=1",
+  test_problems.write_files(tmp_path)
+  _, split, train, show, *_ = test_problems.COMMANDS
+  test_problems.run(split, tmp_path)
+  test_problems.run(train, tmp_path, "--workdir=run", "--config.eval.k=1",
                         "--config.alloc.C=128")
   kept = records.read(str(tmp_path / "run/records.jsonl"))
   assert [r["kind"] for r in kept] == ["eval", "train", "train", "eval"]
   assert all(0.1 < r["reward"] < 0.9 for r in kept if r["kind"] == "train")
   show[-1] = "run"
   assert samples.read(f"{tmp_path}/run/samples.jsonl")[0]["question"] in (
-      test_own_problems.run(show, tmp_path).stdout)
+      test_problems.run(show, tmp_path).stdout)

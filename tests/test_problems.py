@@ -1,6 +1,6 @@
-"""docs/own_problems.md: its files are written, and its commands run.
+"""docs/problems.md: its files are written, and its commands run.
 
-tests/slow/test_own_problems.py trains with the page's model.
+tests/slow/test_problems.py trains with the page's model.
 """
 
 import json
@@ -19,7 +19,7 @@ from tests import command
 from tests.conftest import ONE_DEVICE
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGE = (ROOT / "docs/own_problems.md").read_text("utf-8")
+PAGE = (ROOT / "docs/problems.md").read_text("utf-8")
 FILES = dict(re.findall(r"^```python\n# ([\w.]+)\n(.*?)^```$", PAGE,
                         re.MULTILINE | re.DOTALL))
 COMMANDS = [shlex.split(line.removeprefix("$ "))
