@@ -63,6 +63,11 @@ class FixedBatch:
     return 2.0 ** self.log2(M)
 
 
+def formula(theta, B: int | None = None) -> Sigmoid | FixedBatch:
+  """The law with the parameters (L, k, x0, b); B is that of a fixed batch."""
+  return Sigmoid(*theta) if B is None else FixedBatch(B, *theta)
+
+
 def interval(value, draws):
   """(low, high), the 95 % interval of a quantity of a law.
 

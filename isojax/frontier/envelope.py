@@ -70,10 +70,14 @@ class LawFits:
   at_bound: tuple[str, ...]
   k_bounds: tuple[float, float]
 
+  @property
+  def theta_Dx4(self) -> np.ndarray:
+    """The parameters L, k, x0 and b of each fit, as laws.formula takes them."""
+    return np.stack((self.L_D, self.k_D, self.x0_D, self.b_D), 1)
+
   def __call__(self, x_G) -> np.ndarray:
     """log2 n* [D, G] at x = log10 C (or M)."""
-    L, k, x0, b = (value_D[:, None] for value_D in (
-        self.L_D, self.k_D, self.x0_D, self.b_D))
+    L, k, x0, b = self.theta_Dx4.T[:, :, None]
     return laws.log2_n(np.asarray(x_G), L=L, k=k, x0=x0, b=b)
 
 

@@ -125,7 +125,7 @@ def law_fields(fit: Fit) -> dict | None:
           "floor": as_n(law.b_D), "ceiling": as_n(law.b_D + law.L_D)},
       "C": fit.frontier.C_G, "n": 2.0 ** fit.law_DxG[0],
       "low": 2.0**low, "high": 2.0**high,
-      "draws": np.stack((law.L_D, law.k_D, law.x0_D, law.b_D), 1)[1:]}
+      "draws": law.theta_Dx4[1:]}
 
 
 def _named(ids: list[str]) -> str:

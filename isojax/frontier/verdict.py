@@ -49,12 +49,10 @@ class Fit:
 
 def sigmoid_of(fit: Fit) -> Sigmoid | FixedBatch:
   """The law of draw 0, the data, as the planner's type."""
-  law = fit.law
-  L, k, x0, b = (float(v[0]) for v in (law.L_D, law.k_D, law.x0_D, law.b_D))
+  B = None
   if fit.study.axis == "updates":
     B, = {Bp * n for Bp, n in fit.study.configurations}
-    return FixedBatch(B, L, k, x0, b)
-  return Sigmoid(L, k, x0, b)
+  return laws.formula(fit.law.theta_Dx4[0].tolist(), B)
 
 
 def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:

@@ -48,7 +48,7 @@ class Lengths:
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class StepParts:
   """The parts of a step that a recipe chooses."""
 
   m: int | None = None  # rollouts of a problem that are trained on; None: n
@@ -109,7 +109,7 @@ class Workload:
 
   lengths: Lengths
   formats: Formats
-  recipe: Recipe = Recipe()
+  recipe: StepParts = StepParts()
   padded: bool = False
   remat: bool = False  # the backward computes the forward again
   fused: bool = True  # attention never stores its scores
@@ -236,7 +236,7 @@ class CostModel:
     self.machine.check(self.mesh)
 
   @property
-  def of_config(self) -> bool:
+  def has_config(self) -> bool:
     """Whether mesh, slots, microbatches and evaluations are a config's."""
     return self.evaluations is not None
 

@@ -1,13 +1,12 @@
 """Reads fit.json of launch.fit. C is compute of a run, in Fitted.unit."""
 
 import dataclasses
-import functools
 import itertools
 
 import numpy as np
 
 from isojax.core import identity, laws
-from isojax.core.laws import FixedBatch, MeasuredLaw, Sigmoid
+from isojax.core.laws import MeasuredLaw
 from isojax.errors import InputError
 
 
@@ -107,12 +106,11 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
 
 def _law(law: dict):
   """(the law, its bootstrap draws), as functions of core/laws.py."""
-  make, names = Sigmoid, ("L", "k", "log10_C0", "b")
+  B, x0 = None, "log10_C0"
   if law["kind"] == "fixed_batch":
-    make = functools.partial(FixedBatch, law["B"])
-    names = ("L", "k", "M0", "b")
-  return (make(*(law[name] for name in names)),
-          tuple(make(*draw) for draw in law["draws"]))
+    B, x0 = law["B"], "M0"
+  return (laws.formula([law[name] for name in ("L", "k", x0, "b")], B),
+          tuple(laws.formula(draw, B) for draw in law["draws"]))
 
 
 def _frontier(f: dict) -> tuple[Best, ...]:

@@ -201,7 +201,8 @@ def changes(cost_model: CostModel, *, sharded: bool) -> dict[str, dict]:
   w, mesh, machine = cost_model.workload, cost_model.mesh, cost_model.machine
   out = {}
   if w.lora_rank is None and not w.recipe.own_critic:
-    flag = "--config.model.lora.rank" if cost_model.of_config else "--lora_rank"
+    flag = ("--config.model.lora.rank" if cost_model.has_config
+            else "--lora_rank")
     out[f"LoRA ({flag}=16)"] = dict(lora_rank=16)
   if not w.remat:
     out["--config.recipe.loss.remat=True"] = dict(remat=True)

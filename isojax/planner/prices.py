@@ -18,7 +18,7 @@ from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 from isojax.ledger import bucket, records
 from isojax.planner import bases, cost, memory, priors
-from isojax.planner.cost import Cost, CostModel, Lengths, Recipe, Workload
+from isojax.planner.cost import Cost, CostModel, Lengths, StepParts, Workload
 from isojax.planner.machines import Machine, Mesh
 from isojax.planner.request import load_json, Request, resolve_machine
 
@@ -46,7 +46,7 @@ def measured_records(request: Request) -> list[dict] | None:
   return train_records(records.read(path), path=path)
 
 
-def priced_recipe(config, train: list[dict] | None) -> Recipe:
+def priced_recipe(config, train: list[dict] | None) -> StepParts:
   """The parts of a step that the config's recipe computes.
 
   With resampling rounds (DAPO), a step has as many rounds as --measured shows,
@@ -59,7 +59,7 @@ def priced_recipe(config, train: list[dict] | None) -> Recipe:
   if rounds > 1 and train is not None:
     rounds = mean_rounds(train)
   several_updates = updates.epochs * updates.minibatches > 1
-  return Recipe(
+  return StepParts(
       m=config.alloc.m, epochs=updates.epochs,
       minibatches=updates.minibatches, critic=config.recipe.critic.kind,
       old_logp=in_reward or (several_updates and loss.ratio_to == "old"),
@@ -82,7 +82,7 @@ def priced_workload(request: Request, train: list[dict] | None, kl: bool,
     return Workload(
         Lengths(prompt, response, math.ceil(4 * prompt),
                 math.ceil(4 * response)),
-        Formats(request.policy.dtype), Recipe(kl=kl),
+        Formats(request.policy.dtype), StepParts(kl=kl),
         lora_rank=request.policy.lora_rank)
   sampler = config.sampler
   return workload_of(config, train, shape, machine, Lengths(
@@ -120,8 +120,8 @@ def evaluations_due(eval_config, C: int, B: int) -> int:
       C=C, first=first, growth=growth), B))
 
 
-def of_config(config, shape, workload: Workload, machine: Machine, *,
-              mesh: Mesh, most: int, validation: int) -> CostModel:
+def from_config(config, shape, workload: Workload, machine: Machine, *,
+                mesh: Mesh, most: int, validation: int) -> CostModel:
   """The cost model with the slots and microbatches of a config, on a mesh.
 
   `most`: slots of the machine, at most; with pages as many of them as
@@ -176,7 +176,7 @@ def cost_model_of(request: Request, *, easy: bool,
   else:
     most = rows or config.sampler.slots
     check_mesh(config, shape, workload, machine, most=most)
-    cost_model = of_config(
+    cost_model = from_config(
         config, shape, workload, machine, mesh=Mesh(**config.mesh.to_dict()),
         most=most, validation=validation)
   return as_measured(request, cost_model, train)
@@ -191,8 +191,8 @@ def check_mesh(config, shape, workload: Workload, machine: Machine, *,
   mesh = Mesh(**config.mesh.to_dict())
   if mesh.devices == machine.chips:
     return
-  on_mesh = lambda mesh: of_config(config, shape, workload, machine, mesh=mesh,
-                                   most=most, validation=0)
+  on_mesh = lambda mesh: from_config(
+      config, shape, workload, machine, mesh=mesh, most=most, validation=0)
   fitting, why = [], ""
   for other in machine.meshes(shape.heads):
     try:
@@ -334,7 +334,7 @@ def _increase(train: list[dict], name: str) -> float:
   return train[-1][name] - train[0][name]
 
 
-def trained_share(train: list[dict], recipe: Recipe) -> float:
+def trained_share(train: list[dict], recipe: StepParts) -> float:
   """Share of the groups of a run with this recipe that had a gradient."""
   n = train[0]["n"]
   # Tokens that all epochs would train on if every kept group had a gradient.

@@ -19,7 +19,7 @@ from isojax.core.format import (
 from isojax.planner import cost, evidence, prices, priors
 from isojax.planner import memory as memory_lib
 from isojax.planner.advice import Advice, predict, Prediction, Question
-from isojax.planner.cost import CostModel, Recipe
+from isojax.planner.cost import CostModel, StepParts
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
@@ -264,7 +264,7 @@ def not_trained(cost_model: CostModel) -> tuple[str, ...]:
 def limits(cost_model: CostModel, a: Allocation) -> tuple[str, ...]:
   """Warnings if slots or mesh of a config make a run MIN_SLOWDOWN times slower.
   """
-  if not cost_model.of_config or cost_model.page is not None:
+  if not cost_model.has_config or cost_model.page is not None:
     return ()  # on_fastest_mesh has no pages
   out, seconds = [], cost_model.run(a.Bp, a.n, a.M).seconds
   times = lambda other: seconds / other.run(a.Bp, a.n, a.M).seconds
@@ -301,7 +301,7 @@ def assumptions(cost_model: CostModel,
 
   `largest`: the allocation with the most rollouts a step.
   """
-  machine, of_config = cost_model.machine, cost_model.of_config
+  machine, has_config = cost_model.machine, cost_model.has_config
   w, e = cost_model.workload, cost_model.efficiency
   pages = "" if cost_model.page is None else (
       f" ({cost_model.pages:,} pages of {cost_model.page} on each device)")
@@ -317,7 +317,7 @@ def assumptions(cost_model: CostModel,
        + (" after the queue is empty" if cost_model.slots_refilled else "")),
       ("update",
        f"microbatches of at most {cost_model.micro_rows:,} rollouts" + (
-           "" if of_config else ", packed, forward computed twice, fused "
+           "" if has_config else ", packed, forward computed twice, fused "
            "attention and chunked head, assumed without --config")),
       ("tokens", f"prompts of {number(w.lengths.prompt)} and responses of "
        f"{number(w.lengths.response)} tokens"),
@@ -326,7 +326,7 @@ def assumptions(cost_model: CostModel,
         for text in choices(cost_model, largest.Bp, largest.n)),
       ("efficiency", basis),
       ("not included", "compilation and checkpoints" + (
-          "" if of_config else ", evaluations without --config")))
+          "" if has_config else ", evaluations without --config")))
 
 
 def tables(cost_model: CostModel, rows: Sequence[plan_file.Row],
@@ -364,7 +364,7 @@ def tables(cost_model: CostModel, rows: Sequence[plan_file.Row],
 
 def choices(cost_model: CostModel, Bp: int, n: int) -> tuple[str, ...]:
   """The share of a step's time that each choice of the recipe saves or adds."""
-  plain, r = Recipe(), cost_model.workload.recipe
+  plain, r = StepParts(), cost_model.workload.recipe
   f = cost_model.workload.formats
   # Text of each choice -> the cost model without it.
   without = {text: cost_model.with_recipe(**{name: getattr(plain, name)})

@@ -7,7 +7,7 @@ from isojax.core import model_shape as shape_lib
 from isojax.core.memory import Formats
 from isojax.planner import cost
 from isojax.planner import memory as memory_lib
-from isojax.planner.cost import Lengths, Recipe, Workload
+from isojax.planner.cost import Lengths, StepParts, Workload
 from isojax.planner.machines import Accelerator, Machine, machine, Mesh
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
@@ -44,9 +44,9 @@ THREE_B = shape_lib.model_shape(config(
 
 
 def work(lengths=LONG, dtype="bfloat16", kept=(), recipe=(), **more):
-  """A workload; `kept` are formats, `recipe` the fields of a Recipe."""
-  return Workload(lengths, Formats(dtype, **dict(kept)), Recipe(**dict(recipe)),
-                  **more)
+  """A workload; `kept` are formats, `recipe` the fields of StepParts."""
+  return Workload(lengths, Formats(dtype, **dict(kept)),
+                  StepParts(**dict(recipe)), **more)
 
 
 def toy(chips=1, mesh=None, efficiency=cost.PEAK, lengths=SHORT, rows=2,

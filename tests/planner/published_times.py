@@ -10,7 +10,7 @@ from isojax.core import model_shape as shape_lib
 from isojax.core.memory import Formats
 from isojax.planner import cost, machines
 from isojax.planner import memory as memory_lib
-from isojax.planner.cost import Lengths, Recipe, Workload
+from isojax.planner.cost import Lengths, StepParts, Workload
 from tests.models.test_shape import MOE
 
 _QWEN3 = dict(model_type="qwen3", num_key_value_heads=8, head_dim=128,
@@ -99,7 +99,7 @@ def predicted(figure: Figure, efficiency: cost.Efficiency) -> float:
       max(1, 4 * round(figure.prompt_tokens)), figure.max_response)
   cost_model = memory_lib.on_fastest_mesh(
       SHAPES[figure.model], Workload(
-          lengths, Formats("bfloat16"), Recipe(kl=True)), machine,
+          lengths, Formats("bfloat16"), StepParts(kl=True)), machine,
       rows=64 * machine.chips, efficiency=efficiency)
   run = cost_model.run(figure.Bp, figure.n, 1)
   update = run.update + run.optimizer

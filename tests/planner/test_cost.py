@@ -14,7 +14,7 @@ from isojax.core.memory import Formats
 from isojax.errors import InputError
 from isojax.planner import cost, text
 from isojax.planner import memory as memory_lib
-from isojax.planner.cost import CALIBRATED, Lengths, PEAK, Recipe
+from isojax.planner.cost import CALIBRATED, Lengths, PEAK, StepParts
 from isojax.planner.machines import machine, Mesh
 from tests.planner.examples import (
   DATA,
@@ -324,8 +324,8 @@ def test_memory_that_a_larger_share_of_a_gpu_gives():
 @pytest.mark.parametrize("make", [
     lambda: work(dtype="float16"),
     lambda: Formats(*["float32"] * 4, "int4"), lambda: Lengths(1, 9, 2, 8),
-    lambda: Lengths(0, 2, 2, 8), lambda: Recipe(epochs=0),
-    lambda: Recipe(minibatches=0), lambda: Recipe(rounds=0.5)])
+    lambda: Lengths(0, 2, 2, 8), lambda: StepParts(epochs=0),
+    lambda: StepParts(minibatches=0), lambda: StepParts(rounds=0.5)])
 def test_numbers_that_mean_nothing_are_refused(make):
   with pytest.raises(InputError, match="expected"):
     make()

@@ -4,7 +4,7 @@ import pytest
 
 from isojax.errors import InputError
 from isojax.planner import prices
-from isojax.planner.cost import Efficiency, PEAK, Recipe
+from isojax.planner.cost import Efficiency, PEAK, StepParts
 from tests.planner.examples import on_v5p
 
 
@@ -28,7 +28,7 @@ def test_measured_fractions_predict_the_run_they_are_from_and_a_larger_one():
   train = prices.train_records(list(records(
       float(step.prefill + step.decode),
       float(step.update + step.optimizer))), path="r")
-  assert prices.trained_share(train, Recipe()) == 0.25
+  assert prices.trained_share(train, StepParts()) == 0.25
   assert prices.mean_lengths(train) == (300, 1500)
   efficiency = lambda train: prices.measured_efficiency(
       train, cost_model.replace(efficiency=PEAK).step(4, 8), path="r")
@@ -46,7 +46,7 @@ def test_the_trained_share_of_a_run_of_this_recipe():
   """2 of 8 rollouts in each of 3 epochs: 0.75 of the sampled tokens at most."""
   train = [dict(n=8, sampled_tokens=1000 * i, trained_tokens=300 * i)
            for i in (1, 2, 3)]
-  of = lambda **r: prices.trained_share(train, Recipe(**r))
+  of = lambda **r: prices.trained_share(train, StepParts(**r))
   assert of() == pytest.approx(0.3)
   assert of(m=2, epochs=3) == pytest.approx(0.4)
   assert of(m=2) == 1.0  # the kept answers are longer than the mean

@@ -8,14 +8,14 @@ from configs import hard
 from isojax.core import plan_file
 from isojax.core.allocation import Allocation
 from isojax.planner import planning, prices
-from isojax.planner.cost import Recipe
+from isojax.planner.cost import StepParts
 from isojax.rl import algorithm
 from isojax.run import experiment
 from tests.planner import examples
 
 
 def test_forward_passes_are_those_of_the_algorithm():
-  assert prices.priced_recipe(hard.get_config(), None) == Recipe()
+  assert prices.priced_recipe(hard.get_config(), None) == StepParts()
   for (coef, where), ratio_to, epochs, minibatches, critic in itertools.product(
       ((0.0, "loss"), (0.1, "loss"), (0.1, "reward")), ("old", "behavior"),
       (1, 2), (1, 4), ("none", "shared", "own")):
@@ -31,7 +31,7 @@ def test_forward_passes_are_those_of_the_algorithm():
     r, found = experiment.load(config).recipe, prices.priced_recipe(
         config, None)
     columns = algorithm.scored_columns(r.loss, r.updates, r.critic)
-    assert found == Recipe(
+    assert found == StepParts(
         epochs=epochs, minibatches=minibatches, critic=critic,
         old_logp="old_logp" in columns, ref_logp="ref_logp" in columns,
         kl=coef > 0 and where == "loss")
@@ -56,7 +56,7 @@ def test_the_rate_of_a_plan_is_that_of_the_run():
 def test_rounds_are_measured_or_the_most():
   config = hard.get_config()
   config.recipe.updates.in_flight = 2
-  assert prices.priced_recipe(config, None) == Recipe(in_flight=True)
+  assert prices.priced_recipe(config, None) == StepParts(in_flight=True)
   config.recipe.filter.rounds = 3
   assert prices.priced_recipe(config, None).rounds == 3.0
   train = [dict(Bp=2, n=4, rollouts=C) for C in (8, 16, 32, 48)]
