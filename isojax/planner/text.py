@@ -199,9 +199,11 @@ def would_change(q: Question, advice: Advice) -> tuple[str, ...]:
     ends = [nearest_power(float(law.law(min(max(
         advice.answer.argument * x, law.C_seen[0]), law.C_seen[1]))),
         low=2, high=q.B_max) for x in (1 / 4, 4)]
-    parts += [f"C (n = {ends[0]} at a quarter of it, {ends[1]} at four times)",
-              f"--metric=best (n = {middle('best')})",
-              f"another model or other problems (n = {middle('avg')})",
+    parts.append(f"C (n = {ends[0]} at a quarter of it, {ends[1]} at four "
+                 "times)")
+    if a.n < middle("best"):
+      parts.append(f"--metric=best (n = {middle('best')})")
+    parts += [f"another model or other problems (n = {middle('avg')})",
               f"D below {priors.PRIOR_D[law.stratum] // 2:,} "
               f"(n = {middle('avg')})"]
   elif isinstance(law, Fitted):

@@ -140,9 +140,11 @@ def test_what_would_change_n_is_a_line():
   line = lambda **more: ask(**EASY | more).messages.changes[0]
   # At 0.5M the law is 37, which is 32, at 4M 405; other sources 16.
   for text in ("C (n = 32 at a quarter of it, 512 at four times)",
-               "--metric=best (n = 64)", "another model or other problems (n ="
-               " 16)", "D below 3,000 (n = 16)"):
+               "another model or other problems (n = 16)",
+               "D below 3,000 (n = 16)"):
     assert text in line(), line()
+  assert "--metric=best" not in line()  # n = 256: more would not cover more
+  assert "--metric=best (n = 64)" in line(rollouts=2.5e5)
   assert "--metric=avg (n = 16)" in line(metric="best")
   small = ask(rollouts=1e4).messages.changes[0]
   assert "C from 25,600 rollouts on (n = 16)" in small  # 32 * 16 * 50
