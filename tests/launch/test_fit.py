@@ -61,7 +61,7 @@ def test_from_foreign_logs_to_advice(tmp_path):
   (tmp_path / "edited.json").write_text(json.dumps(fit))
   code, out, err = launch("launch.plan", "--rollouts=1e6", "--law=edited.json",
                           cwd=tmp_path)
-  assert code == 2 and "edited.json" in err and "its id is of another" in err
+  assert code == 2 and "edited.json" in err and "its id does not match" in err
 
 
 def test_fields_come_from_the_names_of_the_files(tmp_path):
