@@ -15,6 +15,8 @@ RATES = (0.5, 1.0, 2.0)
 # What is compared with what: (decay, policy, checkpoint).
 CURRENT, BEST = (0.0, "current", "last"), (0.0, "current", "best")
 AVERAGE, COOLED = (0.0, "average", "last"), (0.3, "current", "last")
+ENDS = {"the average": AVERAGE, "the decay of 0.3": COOLED}
+METRICS = ("avg", "best@8", "best@64")
 
 
 class SeedMean(typing.NamedTuple):
@@ -113,7 +115,7 @@ def table(r: Rewards, budgets) -> list[str]:
 
 
 def claims(lines: dict) -> list[str]:
-  """The four registered claims, on hard."""
+  """The four registered claims, and coverage, which is not one; on hard."""
   r = rewards(lines, "hard")
   budgets = sorted({key[1] for key in r.by_seed})
   out = []
@@ -124,6 +126,11 @@ def claims(lines: dict) -> list[str]:
                f"{r.difference(C, AVERAGE, CURRENT)}")
     out.append(f"decay, C = {C:,}: last 30 % - average: "
                f"{r.difference(C, COOLED, AVERAGE)}")
+    for metric in METRICS:
+      of_metric = rewards(lines, "hard", metric=metric)
+      for name, how in ENDS.items():
+        out.append(f"{metric}, C = {C:,}: {name} - last current at a constant "
+                   f"rate: {of_metric.difference(C, how, CURRENT)}")
     spread = {}
     for how in (AVERAGE, CURRENT):
       means = [r.mean(rate, C, how) for rate in RATES]
@@ -134,7 +141,7 @@ def claims(lines: dict) -> list[str]:
       out.append(f"rate, C = {C:,}: spread of the average {average:.4f}, of "
                  f"the current policy {current:.4f}, ratio "
                  f"{average / current:.2f}")
-    for name, how in (("the average", AVERAGE), ("the decay of 0.3", COOLED)):
+    for name, how in ENDS.items():
       out.append(f"saved, C = {C:,}: {name} against the current policy, last: "
                  + saved(r, C, budgets, how, 1.0, CURRENT))
       at_C = {rate: r.mean(rate, C, BEST) for rate in RATES
