@@ -109,6 +109,7 @@ def main(_) -> int:
       hosts.run_on_all_hosts(lambda: evaluation.check_evaluable(setup, folder))
     start = hosts.run_on_all_hosts(lambda: state_lib.start_of(
         setup, folder, run_id=_RUN_ID.value, evaluate=evaluates))
+    hosts.assert_same_on_all_hosts({"start": start.text})
     hosts.say(start.text)
     with state_lib.claimed(start) as setup:
       if evaluates:

@@ -1,5 +1,6 @@
 """The averaged policy and the decaying rate, through whole runs."""
 
+import dataclasses
 import os
 import shutil
 
@@ -138,11 +139,14 @@ def test_resampling_spends_c_and_its_rate_follows_the_rollouts(tmp_path):
       [1 - rollouts / C for rollouts in before], rtol=1e-6)
 
 
-# "refill" resamples, "plain" has adapters. The second trunk of hard ends at the
-# branching step, where it has an evaluation that the longer run has not.
+# "refill" resamples, "plain" has adapters. Shorter trunks are those of
+# launch.plan. That of 72 ends at the branching step, where it has an evaluation
+# that the longer run has not.
 @pytest.mark.parametrize("name, at, trunk", [
-    ("hard", 48, {}), ("hard", 72, dict(Bp=4, n=6, C=72)), ("refill", 60, {}),
-    ("plain", 32, {}), ("in_flight", 72, {})])
+    ("hard", 48, {}), ("hard", 72, dict(Bp=4, n=6, C=72)),
+    ("hard", 72, dict(Bp=4, n=6, C=96)), ("refill", 60, {}),
+    ("refill", 32, dict(Bp=4, n=4, C=80)), ("plain", 32, {}),
+    ("in_flight", 72, {}), ("in_flight", 48, dict(Bp=4, n=6, C=120))])
 def test_a_branch_ends_in_the_bits_of_a_run_from_scratch(
     name, at, trunk, tmp_path):
   more = dict(eval=dict(current=True))
@@ -182,6 +186,33 @@ def test_what_is_no_trunk(both, tmp_path):
   always = setup(ends | dict(decay=1.0), eval=dict(current=True))
   # The first step has the whole rate.
   assert [b.step for b in branch.candidates(always, beside)] == [1]
+
+
+def test_a_trunk_gives_no_step_that_its_end_bounds(both):
+  """5 steps of 24; with two rounds a step needs 48, in flight two more."""
+  _, run = both
+  e = setup_lib.prepare(config("hard", DECAY | dict(decay=0.1))).e
+  alloc = dict(C=120, M=None)
+  last = lambda **recipe: branch.last_constant_step(
+      dataclasses.replace(e, recipe=dataclasses.replace(e.recipe, **recipe)),
+      run.records, alloc)
+  assert last() == 5
+  rounds = dataclasses.replace(e.recipe.filter, rounds=2)
+  assert last(filter=rounds) == 4
+  in_flight = dataclasses.replace(e.recipe.updates, in_flight=1)
+  loss = dataclasses.replace(e.recipe.loss, ratio_to="behavior",
+                             importance_cap=None)
+  assert last(updates=in_flight, loss=loss) == 3
+
+
+def test_an_unreadable_trunk_costs_only_its_steps(both, tmp_path):
+  folder, _ = both
+  root = tmp_path / "a"
+  shutil.copytree(folder, root / "trunk")
+  for meta in (root / "trunk/kept").glob("*/meta/metadata"):
+    meta.write_text("{")
+  run = trained(root / "run", DECAY | AVERAGE | FAST, eval=dict(current=True))
+  assert run.end.code == 0 and steps(run.records)[-1]["step"] == 5
 
 
 def test_a_decayed_run_is_not_extended(tmp_path):

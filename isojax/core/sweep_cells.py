@@ -65,13 +65,15 @@ def branch_step(M: int, decay: float) -> int:
 
 
 def with_budgets(rows: list[Row], budgets, *, decay: float, at,
-                 expected) -> list[Row]:
+                 ahead: int, expected) -> list[Row]:
   """The runs of several budgets, for each row of a grid to the largest one.
 
   Without a decay, the row: it contains the smaller budgets. With one, a run for
   each budget. If several have constant steps (0 < decay < 1), these come first
   as a run of their own, the trunk, which keeps a checkpoint where each of them
-  begins to decay (and at `at`, of the config). The cost of a decayed run is
+  begins to decay (and at `at`, of the config). It ends `ahead` steps after the
+  last of these: its own end, with an evaluation and without steps that are
+  sampled ahead, is no part of a longer run. The cost of a decayed run is
   then that of its steps after them.
   """
   if not decay:
@@ -88,7 +90,7 @@ def with_budgets(rows: list[Row], budgets, *, decay: float, at,
           expected=expected(dataclasses.replace(of_C, M=rest)),
           settings={"recipe": {"optimizer": {"decay": decay}}}))
     if has_trunk:
-      trunk = dataclasses.replace(a, M=max(begins))
+      trunk = dataclasses.replace(a, M=max(begins) + ahead)
       kept = sorted({*at, *(step * a.B for step in begins)})
       out.append(dataclasses.replace(
           row, allocation=trunk, expected=expected(trunk),

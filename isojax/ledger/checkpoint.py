@@ -107,6 +107,9 @@ def _copy_tree(source: epath.Path, target: epath.Path) -> None:
       _copy_tree(path, target / path.name)
     elif path.name != _COMMITTED:
       path.copy(target / path.name)
+      if not bucket.remote(target):
+        with open(target / path.name, "rb") as file:
+          os.fsync(file.fileno())  # before the rename that completes the step
 
 
 def _remove(folder: epath.Path) -> None:

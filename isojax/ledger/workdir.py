@@ -66,7 +66,9 @@ def read_config(folder: str) -> Stored:
 def siblings(folder: str) -> list[tuple[str, Stored]]:
   """(folder, config.json) of the undamaged runs in a folder's parent."""
   out = []
-  for path in sorted(epath.Path(folder).parent.glob("*/config.json")):
+  with bucket.convert_errors(folder, InputError):
+    paths = sorted(epath.Path(folder).parent.glob("*/config.json"))
+  for path in paths:
     with contextlib.suppress(InputError):
       out.append((os.fspath(path.parent), read_config(os.fspath(path.parent))))
   return out

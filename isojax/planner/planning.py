@@ -338,7 +338,9 @@ def _rows_of_sweep(request: Request, q: Question,
       expected=expected))
   rows = sweep_cells.with_budgets(
       rows, budgets, decay=decay, expected=expected,
-      at=config.checkpoint.at if config else ())
+      at=config.checkpoint.at if config else (),
+      ahead=1 if config is None else config.recipe.updates.in_flight
+      + config.recipe.filter.rounds)
   branched = ()
   contains = ("every run spends the whole budget, and also measures every "
               "smaller one, because the learning rate is constant after "

@@ -13,9 +13,10 @@ import os
 from isojax.core import evaluate
 from isojax.ledger import checkpoint, records, workdir
 from isojax.rl import optimizer as optimizer_lib
+from isojax.run import experiment
 from isojax.run import history as history_lib
-from isojax.run.experiment import Experiment
 from isojax.run.setup import Setup
+from isojax.runtime import hosts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,25 +35,41 @@ class Branch:
 
 
 def longest(setup: Setup, folder: str) -> Branch | None:
-  """The branch with the most steps of a new decayed run; None without one."""
-  if setup.e.recipe.optimizer.decay == 0 or records.sound(
-      os.path.join(folder, history_lib.RECORDS))[0]:
+  """The branch with the most steps of a new decayed run; None without one.
+
+  InputError for damaged records of the run itself.
+  """
+  if setup.e.recipe.optimizer.decay == 0 or records.read(
+      os.path.join(folder, history_lib.RECORDS)):
     return None
-  return max(candidates(setup, folder), default=None, key=lambda b: b.step)
+  found = max(candidates(setup, folder), default=None, key=lambda b: b.step)
+  # A killed copy leaves no other checkpoint; else the run's records are gone.
+  left = set(checkpoint.steps_here(os.path.join(
+      folder, history_lib.CHECKPOINTS)))
+  return None if found is None or left - {found.step} else found
 
 
 def copy(branch: Branch, folder: str, run_id: str) -> None:
   """Copies the first steps of a run from its trunk into its folder.
 
-  The records are written last, so that a killed copy is repeated.
+  The records are written last, so that a killed copy is repeated. If the trunk
+  cannot be read, the run begins with its own first step.
   """
   steps = [(history_lib.KEPT, history_lib.CHECKPOINTS, branch.step)]
   if branch.best:
     steps.append((history_lib.KEPT_BEST, history_lib.BEST, branch.best))
   with records.convert_disk_errors(folder):
-    for source, target, step in steps:
-      checkpoint.copy_step(os.path.join(branch.trunk, source),
-                           os.path.join(folder, target), step, run_id)
+    try:
+      for source, target, step in steps:
+        checkpoint.copy_step(os.path.join(branch.trunk, source),
+                             os.path.join(folder, target), step, run_id)
+    except checkpoint.UNREADABLE as error:
+      for _, target, _ in steps:
+        checkpoint.drop_after(os.path.join(folder, target), 0)
+      hosts.say(f"{branch.trunk}: its checkpoint of step {branch.step} cannot "
+                f"be read ({error!r:.100}): the run begins with its own first "
+                "step")
+      return
   records.write(os.path.join(folder, history_lib.RECORDS), branch.records)
 
 
@@ -63,40 +80,59 @@ def candidates(setup: Setup, folder: str) -> list[Branch]:
     if not _is_trunk(setup, stored):
       continue
     run_records = records.sound(os.path.join(trunk, history_lib.RECORDS))[0]
-    last = last_constant_step(setup.e, run_records)
-    kept = [step for step in checkpoint.steps_here(os.path.join(
-        trunk, history_lib.KEPT)) if 0 < step <= last]
-    if not kept:
-      continue
-    own = own_records(setup, records.up_to(run_records, kept[-1]))
-    best = _best_step(setup, own)
-    if best and best not in checkpoint.steps_here(os.path.join(
-        trunk, history_lib.KEPT_BEST)):
-      continue
-    out.append(Branch(trunk, kept[-1], best, own))
+    last = last_constant_step(setup.e, run_records, stored.config["alloc"])
+    kept, kept_best = (checkpoint.steps_here(os.path.join(trunk, name))
+                       for name in (history_lib.KEPT, history_lib.KEPT_BEST))
+    for step in reversed([step for step in kept if 0 < step <= last]):
+      own = own_records(setup, records.up_to(run_records, step))
+      best = _best_step(setup, own)
+      if _made_alike(setup, own) and (best is None or best in kept_best):
+        out.append(Branch(trunk, step, best, own))
+        break
   return out
 
 
 def _is_trunk(setup: Setup, stored: workdir.Stored) -> bool:
-  """Whether a run is this one at a constant rate, evaluated alike."""
+  """Whether a run is this one at a constant rate, to the last bits."""
+  decay = stored.config["recipe"]["optimizer"]["decay"]
   alloc = {name: stored.config["alloc"][name] for name in ("C", "M")}
   recipe = setup.identity["recipe"]
   constant = setup.identity | {
       "alloc": setup.identity["alloc"] | alloc,
-      "recipe": recipe | {"optimizer": recipe["optimizer"] | {"decay": 0.0}}}
-  as_json = json.loads(json.dumps(setup.config["eval"]))
-  return (workdir.hash_of(constant) == stored.identity
-          and as_json == stored.config["eval"])
+      "recipe": recipe | {"optimizer": recipe["optimizer"] | {"decay": decay}}}
+  ours = json.loads(json.dumps(setup.config))  # lists for tuples
+  return (decay == 0 and workdir.hash_of(constant) == stored.identity
+          and ours["eval"] == stored.config["eval"]
+          and experiment.last_bits(ours) == experiment.last_bits(stored.config))
 
 
-def last_constant_step(e: Experiment, run_records: list[dict]) -> int:
-  """The last step of a trunk that the decayed run makes at the same rate."""
+def _made_alike(setup: Setup, run_records: list[dict]) -> bool:
+  """Whether no resume of the trunk changed how it computes or evaluates."""
+  cfg = setup.e.eval
+  return all(
+      r["resumed_with"] is None and (r["kind"] != "eval" or (
+          r["k"], r["temperature"], r["top_p"]) == (
+              cfg.k, cfg.temperature, cfg.top_p)) for r in run_records)
+
+
+def last_constant_step(e: experiment.Experiment, run_records: list[dict],
+                       trunk: dict) -> int:
+  """The last step of a trunk that is one of the decayed run, too.
+
+  Its rate is constant, and the end of the trunk's section `alloc` does not
+  bound its resampling rounds, or the groups in flight after it.
+  """
   before = last = 0
+  B = e.alloc.Bp * e.alloc.n
+  M = trunk["C"] // B if trunk["M"] is None else trunk["M"]
+  rounds, in_flight = e.recipe.filter.rounds, e.recipe.updates.in_flight
   for record in run_records:
     if record["kind"] != "train":
       continue
-    if optimizer_lib.decay_factor(
-        before / e.alloc.C, e.recipe.optimizer.decay) < 1:
+    if (optimizer_lib.decay_factor(
+        before / e.alloc.C, e.recipe.optimizer.decay) < 1
+        or rounds > 1 and M * B - before < rounds * B
+        or in_flight and record["step"] + in_flight + 1 > M):
       break
     last, before = record["step"], record["rollouts"]
   return last

@@ -105,7 +105,8 @@ def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
     hosts.say(f"resuming from step {step}{of}")
   if hosts.first():
     ledger.cut(step)
-    checkpoint.drop_after(os.path.join(folder, history_lib.KEPT), step)
+    for name in (history_lib.KEPT, history_lib.KEPT_BEST):
+      checkpoint.drop_after(os.path.join(folder, name), step)
   past_records = records.up_to(past_records, step)
   in_flight = rollouts_lib.restored_in_flight(
       saved_in_flight, setup.sampler) if has_in_flight else None

@@ -221,8 +221,10 @@ def keep_if_due(setup: Setup, state: State, handles: RunHandles) -> None:
   if history.step not in handles.kept.all_steps():
     write(handles.kept, setup, state, handles)
     checkpoint.finish(handles.kept)
-  if (hosts.first() and handles.best is not None
-      and history.best is not None and history.best[1]):
+  # A best/ that was turned on late, or restored by hand, may lack it.
+  has_best = (handles.best is not None and history.best is not None
+              and history.best[1] in handles.best.all_steps())
+  if has_best and hosts.first():
     best, kept_best = (os.path.join(handles.folder, name) for name in (
         history_lib.BEST, history_lib.KEPT_BEST))
     with records.convert_disk_errors(handles.folder):

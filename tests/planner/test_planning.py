@@ -313,12 +313,12 @@ def test_a_decayed_sweep_has_a_trunk_and_a_run_of_each_budget():
   plan = decayed(0.3, seeds=(0, 1))
   assert [(row.seed, row.allocation.M, row.decay) for row in plan.rows] == [
       (seed, M, decay) for seed in (0, 1) for M, decay in (
-          (112, 0.0), (10, 0.3), (40, 0.3), (160, 0.3))]
+          (113, 0.0), (10, 0.3), (40, 0.3), (160, 0.3))]
   trunk, branch, *_ = (row.config for row in plan.rows)
   assert trunk["checkpoint"] == {"at": [64, 7 * 32, 28 * 32, 112 * 32]}
   assert branch.keys() == {"seed", "alloc", "recipe"}
-  # 112 + 3 + 12 + 48 steps of 32, two seeds
-  assert plan.table().startswith("8 runs to C = 5,120, 11,200 rollouts in all")
+  # 113 + 3 + 12 + 48 steps of 32, two seeds
+  assert plan.table().startswith("8 runs to C = 5,120, 11,264 rollouts in all")
   config = hard.get_config()
   config_file.override(config, trunk, "plan:1")
   assert experiment.load(config).checkpoint.at == (64, 224, 896, 3584)
@@ -329,8 +329,9 @@ def test_a_decayed_sweep_has_a_trunk_and_a_run_of_each_budget():
     (1.0, {}, [(10, 1.0), (40, 1.0), (160, 1.0)]),  # no constant steps
     (0.3, dict(budgets=(), rollouts=5120), [(160, 0.3)]),  # nothing to share
     # 0.7 * 5 and 0.7 * 15 steps, rounded up; 0.9 * 10 is 9 in decimals
-    (0.3, dict(budgets=(160, 480)), [(11, 0.0), (5, 0.3), (15, 0.3)]),
-    (0.1, dict(budgets=(320, 640)), [(18, 0.0), (10, 0.1), (20, 0.1)])])
+    # The trunk has a step more, which no run begins with.
+    (0.3, dict(budgets=(160, 480)), [(12, 0.0), (5, 0.3), (15, 0.3)]),
+    (0.1, dict(budgets=(320, 640)), [(19, 0.0), (10, 0.1), (20, 0.1)])])
 def test_the_runs_of_budgets(decay, values, steps):
   assert [(row.allocation.M, row.decay)
           for row in decayed(decay, **values).rows] == steps
