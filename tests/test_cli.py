@@ -70,6 +70,7 @@ TOLD = [
      "--config.seed is a value, not a section"),
     (["isojax.main", "--config=configs/none.py"], "configs/none.py: cannot be "
      "read ([Errno 2] No such file"),
+    (["isojax.main", "--config=configs/pod.py"], "such as configs/pods.py"),
     (["isojax.main", HARD + ":large"],
      ": configs/hard.py:large: expected tiny"),
     (["isojax.main", HARD, "--config.alloc.C=25e-1"],

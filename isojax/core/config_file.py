@@ -3,6 +3,7 @@
 An unknown or mistyped key is an InputError that has the nearest key.
 """
 
+import difflib
 import os
 import re
 import sys
@@ -76,6 +77,17 @@ def _message(error: Exception) -> str:
   return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
+def _nearest(path: str) -> str:
+  """The config file whose name is most like that of a missing one."""
+  folder, name = os.path.split(path.partition(":")[0])
+  folder = folder or "configs"
+  here = shipped_path(f"{folder}/")
+  names = [file for file in os.listdir(here) if file.endswith(".py")
+           ] if os.path.isdir(here) else []
+  near = difflib.get_close_matches(name, names, n=1)
+  return os.path.join(folder, near[0]) if near else "configs/hard.py"
+
+
 def checked(path: str, config) -> config_dict.ConfigDict:
   """`config`, the result of a file's get_config(); InputError if it is none."""
   try:
@@ -83,7 +95,7 @@ def checked(path: str, config) -> config_dict.ConfigDict:
   except OSError as error:
     raise InputError(
         f"{path}: cannot be read ({str(error).splitlines()[-1].strip()}); "
-        "expected a config file, such as configs/hard.py") from None
+        f"expected a config file, such as {_nearest(path)}") from None
   if not isinstance(config, config_dict.ConfigDict):
     raise InputError(f"{path}: get_config() returned {config!r:.40}; expected "
                      "an ml_collections.ConfigDict")
