@@ -72,11 +72,29 @@ except isojax.InputError as error:
   print(error)
 
 # %% [markdown]
-# The training reward is a noisier metric. Here a right answer has reward 2.
+# The training reward is a noisier metric. Here a right answer has reward 2. The
+# learning rate of TRL falls to 0 by default, so the rewards before the end are
+# not those of smaller budgets: such a run is one point of a curve.
 
 # %%
-logs = isojax.read(TRL, columns={"avg": "rewards/correctness_reward_func"},
-                   scale={"avg": (0, 2)}, fixed={"Bp": 1, "n": 6})
+try:
+  isojax.read(TRL, columns={"avg": "rewards/correctness_reward_func"},
+              scale={"avg": (0, 2)}, fixed={"Bp": 1, "n": 6})
+except isojax.InputError as error:
+  print(error)
+
+# %% [markdown]
+# ## A table in percent
+
+# %%
+isojax.read("isojax/assets/logs/rasbt_tracking.csv", fixed={"Bp": 1, "n": 8})
+
+# %% [markdown]
+# ## A file of tinker-cookbook
+
+# %%
+logs = isojax.read("isojax/assets/logs/tinker_metrics.jsonl",
+                   columns={"avg": "env/all/correct"}, fixed={"n": 4})
 logs
 
 # %% [markdown]
@@ -91,16 +109,3 @@ try:
   law.n_star(2e6)
 except isojax.InputError as error:
   print(error)
-
-# %% [markdown]
-# ## A table in percent
-
-# %%
-isojax.read("isojax/assets/logs/rasbt_tracking.csv", fixed={"Bp": 1, "n": 8})
-
-# %% [markdown]
-# ## A file of tinker-cookbook
-
-# %%
-isojax.read("isojax/assets/logs/tinker_metrics.jsonl",
-            columns={"avg": "env/all/correct"}, fixed={"n": 4})

@@ -44,6 +44,7 @@ class StudyRun:
   training_problems: int | None  # None: not known
   where: str  # path of the file
   samples: int | None = None  # in the mean of a reward; None: not known
+  falling: str | None = None  # how the rate falls, so that the end is one point
 
   @property
   def noise(self) -> float:
@@ -267,7 +268,8 @@ def _run(run_id: str, rows: list[LogRow], chosen: Selection,
       C_E=np.array(C), reward_E=np.array(rewards), where=rows[0].path,
       value_ExQ=np.stack(values) if (
           len(sizes) == 1 and None not in sizes) else None,
-      samples=Bp * n if fields.get("eval_set") == TRAINING else None)
+      samples=Bp * n if fields.get("eval_set") == TRAINING else None,
+      falling=rows[0].falling)
 
 
 def runs_of_rows(rows: list[LogRow], chosen: Selection, notes: list[str]
@@ -286,8 +288,10 @@ def _long_enough(runs: list[StudyRun], notes: list[str]) -> list[StudyRun]:
   """The runs with enough evaluations for a curve; InputError if none has."""
   short = [run for run in runs if len(run.C_E) < FEWEST]
   if len(short) == len(runs):
-    named = ", ".join(f"{run.run_id} ({len(run.C_E)}, {run.where})"
-                      for run in runs[:LISTED])
+    named = ", ".join(
+        f"{run.run_id} ({len(run.C_E)}, {run.where}" + (
+            f", {run.falling}: only its end is a point" if run.falling else "")
+        + ")" for run in runs[:LISTED])
     raise InputError(
         f"no usable run is left: a curve needs {FEWEST} usable evaluations, "
         f"and there are {named}{', ...' * (len(runs) > LISTED)}; evaluate more "

@@ -6,7 +6,7 @@
   python -m launch.study.end --judge=FILE.jsonl
 
 The first two commands make fresh problems. The third trains what
-docs/study/registered-end.json lists: for each set, seed and rate one run at a
+docs/study/end.json lists: for each set, seed and rate one run at a
 constant rate (the trunk), and decayed runs to each budget that begin with it.
 It adds a line to the ledger for each policy that it tests. Processes with one
 --root share the runs; the same command resumes, and skips what the ledger has.
@@ -29,7 +29,7 @@ from isojax.runtime import progress
 from isojax.tasks import countdown
 from launch.study import verdicts
 
-REGISTERED = "docs/study/registered-end.json"
+REGISTERED = "docs/study/end.json"
 TEST_SAMPLES = 64  # of each test problem
 AT_K = (8, 16, 32, 64)  # best@k that are stored
 # Fields that name a line of the ledger.
