@@ -7,6 +7,7 @@ a changed byte, without an error. A run with in-flight updates adds the bytes of
 its rollouts in flight.
 """
 
+from collections.abc import Callable
 import contextlib
 import functools
 import json
@@ -69,12 +70,14 @@ def steps(store: str) -> list[int]:
   return hosts.gather(steps_here(store) if hosts.first() else [])[0]
 
 
-def drop_after(store: str, step: int) -> None:
-  """Deletes the steps after this one; a manager would not save them again."""
+def delete_steps(store: str, unwanted: Callable[[int], bool]) -> None:
+  """Deletes the saved steps for which `unwanted` is true.
+
+  A manager that is opened before does not notice, and would not save them again.
+  """
   with bucket.convert_errors(store):
-    for late in steps_here(store):
-      if late > step:
-        _remove(epath.Path(store, str(late)))
+    for step in filter(unwanted, steps_here(store)):
+      _remove(epath.Path(store, str(step)))
 
 
 def copy_step(source: str, target: str, step: int, run_id: str) -> None:
@@ -188,7 +191,10 @@ def open_manager(store: str, *, keep: int | None):
     yield manager
     finish(manager)
     if hosts.first() and bucket.remote(store):
-      _remove_late_steps(store, set(manager.all_steps()))
+      # Steps before ours that an earlier process of the run saved late.
+      ours = set(manager.all_steps())
+      delete_steps(store, lambda step: step not in ours
+                   and step < max(ours, default=0))
   except BaseException:
     with contextlib.suppress(Exception):  # keeps the first error
       manager.close()
@@ -205,22 +211,6 @@ def drop_surpassed(manager: ocp.CheckpointManager, reach: int) -> None:
     for step in saved:
       if step not in needed:
         manager.delete(step)
-
-
-def delete_others(store: str, step: int | None) -> None:
-  """Deletes the saved steps but `step`; call it before a manager is opened."""
-  with bucket.convert_errors(store):
-    for other in steps_here(store):
-      if other != step:
-        _remove(epath.Path(store, str(other)))
-
-
-def _remove_late_steps(store: str, ours: set[int]) -> None:
-  """Deletes steps before ours that an earlier process of the run saved late."""
-  with bucket.convert_errors(store):
-    for step in steps_here(store):
-      if ours and step < max(ours) and step not in ours:
-        _remove(epath.Path(store, str(step)))
 
 
 def _absolute(store: str) -> str:

@@ -65,7 +65,7 @@ def copy(branch: Branch, folder: str, run_id: str) -> None:
                              os.path.join(folder, target), step, run_id)
     except checkpoint.UNREADABLE as error:
       for _, target, _ in steps:
-        checkpoint.drop_after(os.path.join(folder, target), 0)
+        checkpoint.delete_steps(os.path.join(folder, target), lambda _: True)
       hosts.say(f"{branch.trunk}: its checkpoint of step {branch.step} cannot "
                 f"be read ({error!r:.100}): the run begins with its own first "
                 "step")

@@ -106,14 +106,16 @@ def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
   if hosts.first():
     ledger.cut(step)
     for name in (history_lib.KEPT, history_lib.KEPT_BEST):
-      checkpoint.drop_after(os.path.join(folder, name), step)
+      checkpoint.delete_steps(os.path.join(folder, name),
+                              lambda saved: saved > step)
   past_records = records.up_to(past_records, step)
   in_flight = rollouts_lib.restored_in_flight(
       saved_in_flight, setup.sampler) if has_in_flight else None
   history = history_lib.history_of(past_records)
   if hosts.first():  # a kill may have left later steps: they will be repeated
-    checkpoint.delete_others(os.path.join(folder, history_lib.BEST),
-                             history.best and history.best[1])
+    best = history.best and history.best[1]
+    checkpoint.delete_steps(os.path.join(folder, history_lib.BEST),
+                            lambda saved: saved != best)
   hosts.gather(None)  # until they are gone
   return State(train, in_flight, history), past_records
 
