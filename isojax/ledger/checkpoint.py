@@ -73,7 +73,7 @@ def steps(store: str) -> list[int]:
 def delete_steps(store: str, unwanted: Callable[[int], bool]) -> None:
   """Deletes the saved steps for which `unwanted` is true.
 
-  A manager that is opened before does not notice, and would not save them again.
+  A manager that is open does not notice, and would not save them again.
   """
   with bucket.convert_errors(store):
     for step in filter(unwanted, steps_here(store)):
