@@ -99,9 +99,9 @@ def main(_) -> int:
   with hosts.fail_together():
     setup = hosts.run_on_all_hosts(prepare_setup)
     folder = _WORKDIR.value or os.path.join(
-        "runs", f"{setup.e.name}-{_RUN_ID.value or setup.run_id}")
+        "runs", f"{setup.config.name}-{_RUN_ID.value or setup.run_id}")
     # Before any branch on a flag: hosts in different branches would deadlock.
-    hosts.assert_same_on_all_hosts(setup.identity | setup.config | {
+    hosts.assert_same_on_all_hosts(setup.identity | setup.values | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value,
         "step": _STEP.value, "split": _SPLIT.value, "policy": _POLICY.value})
     evaluates = _MODE.value == "eval"
@@ -120,7 +120,7 @@ def main(_) -> int:
       end = training.train(setup, folder, trace=_PROFILE.value)
       if end.why is not None:
         hosts.say(end.why)
-      if end.was_complete and not setup.e.recipe.optimizer.decay:
+      if end.was_complete and not setup.config.recipe.optimizer.decay:
         hosts.say("To train longer: the same command with a larger alloc.C (or "
                   f"alloc.M) and --workdir={folder}")
       return end.code

@@ -60,7 +60,7 @@ class Program(typing.NamedTuple):
 class Target:
   """What is compiled, and for which devices."""
 
-  e: experiment_lib.Experiment
+  config: experiment_lib.Experiment
   model: decoder.Transformer
   sampler: engine.Sampler
   planned: dict  # name of a program -> estimated bytes; {} without an estimate
@@ -69,44 +69,45 @@ class Target:
 
   @property
   def text(self) -> str:
-    e, device = self.e, self.model.mesh.devices.flat[0]
-    loss = e.recipe.loss
+    config, device = self.config, self.model.mesh.devices.flat[0]
+    loss = config.recipe.loss
     remat = ", remat" if loss.remat else ""
     return "\n".join((
         *self.notes,
-        f"{e.model.path} on {device.device_kind}, {self.hbm / 2**30:.2f} GiB "
-        f"each; mesh {e.mesh}",
+        f"{config.model.path} on {device.device_kind}, "
+        f"{self.hbm / 2**30:.2f} GiB each; mesh {config.mesh}",
         f"{self.sampler.sizes.rows[-1]:,} slots of "
-        f"{e.sampler.max_prompt_tokens:,} + {e.sampler.max_new_tokens:,} tokens"
-        f" in {e.sampler.dtype}",
+        f"{config.sampler.max_prompt_tokens:,} + "
+        f"{config.sampler.max_new_tokens:,} tokens in {config.sampler.dtype}",
         f"microbatches of {loss.microbatch_tokens:,} tokens in {loss.dtype}, "
         f"gradients reduced in {loss.reduce_dtype}{remat}, "
-        f"{programs_lib.update_kernel(e, self.model)}"))
+        f"{programs_lib.update_kernel(config, self.model)}"))
 
 
-def case(config, topology: str, *, largest: bool) -> Target:
+def case(values, topology: str, *, largest: bool) -> Target:
   """The case of a config and topology; InputError if either is invalid."""
-  e = experiment_lib.load(config)
-  folder = hf_config.resolve(e.model.path, whole=False)
-  check_mesh(config, folder, topology)
+  config = experiment_lib.load(values)
+  folder = hf_config.resolve(config.model.path, whole=False)
+  check_mesh(values, folder, topology)
   devices = topology_lib.devices(topology)
-  mesh = mesh_lib.make_mesh(e.mesh, devices)
+  mesh = mesh_lib.make_mesh(config.mesh, devices)
   policy = inputs.BasePolicy(folder, None, EOS, decoder.Transformer(
       hf_config.read(folder), mesh))
   experiment_lib.check_sampler(
-      e.sampler, max_positions=policy.model.cfg.max_positions)
+      config.sampler, max_positions=policy.model.cfg.max_positions)
   hbm = topology_lib.hbm(devices[0])
   if largest:
-    e = with_largest_batches(e, policy.model, hbm)
-  sampler, notes = programs_lib.make_sampler(policy, e.sampler)
+    config = with_largest_batches(config, policy.model, hbm)
+  sampler, notes = programs_lib.make_sampler(policy, config.sampler)
   G = mesh_lib.num_blocks(mesh)
   planned = {}
   # The formulas count no adapters, and without remat too few temporaries.
-  if e.recipe.loss.remat and not e.model.lora.rank:
-    slots, rows = sampler.sizes.rows[-1] // G, microbatch_rows(e, G) // G
-    planned = estimated(e, policy.model, slots, rows, sampler.weights_gathered,
-                        pages=sampler.pages).program_bytes
-  return Target(e, policy.model, sampler, planned, notes, hbm)
+  if config.recipe.loss.remat and not config.model.lora.rank:
+    slots, rows = sampler.sizes.rows[-1] // G, microbatch_rows(config, G) // G
+    planned = estimated(
+        config, policy.model, slots, rows, sampler.weights_gathered,
+        pages=sampler.pages).program_bytes
+  return Target(config, policy.model, sampler, planned, notes, hbm)
 
 
 def check_mesh(config, folder: str, topology: str) -> None:
@@ -126,49 +127,50 @@ def check_mesh(config, folder: str, topology: str) -> None:
                     most=config.sampler.slots)
 
 
-def microbatch_rows(e: experiment_lib.Experiment, G: int) -> int:
+def microbatch_rows(config: experiment_lib.Experiment, G: int) -> int:
   """Rows of a microbatch, a multiple of G."""
-  W = packing.width(e.sampler.max_new_tokens, e.alloc.n)
-  return packing.rounded_down(e.recipe.loss.microbatch_tokens // W, G)
+  W = packing.width(config.sampler.max_new_tokens, config.alloc.n)
+  return packing.rounded_down(config.recipe.loss.microbatch_tokens // W, G)
 
 
-def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
+def estimated(config: experiment_lib.Experiment, model: decoder.Transformer,
               slots: int, rows: int, weights_gathered: bool, *,
               pages: int | None) -> memory_lib.Programs:
   """The planner's estimate; slots, rows and pages are per device."""
-  S, T, loss = (e.sampler.max_prompt_tokens, e.sampler.max_new_tokens,
-                e.recipe.loss)
+  S, T, loss = (config.sampler.max_prompt_tokens, config.sampler.max_new_tokens,
+                config.recipe.loss)
   sizes = memory_lib.DeviceBytes(
       programs_lib.shape_of(model.cfg), memory_lib.Formats(
-          loss.dtype, e.sampler.dtype, e.sampler.head_dtype, loss.head_dtype,
+          loss.dtype, config.sampler.dtype, config.sampler.head_dtype,
+          loss.head_dtype,
           loss.reduce_dtype), S, T,
-      fused=programs_lib.update_kernel(e, model) != "einsum",
+      fused=programs_lib.update_kernel(config, model) != "einsum",
       fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
-      page=e.sampler.page if pages else None)
+      page=config.sampler.page if pages else None)
   # The most prompt slots of a microbatch, see packing.cut.
   prompts = min(rows, max(1, rows * T // S))
   return sizes.programs(
       memory_lib.Occupancy(slots, rows, prompts, weights_gathered, pages),
       reference=bool(loss.kl_coef),
-      average=e.recipe.optimizer.average is not None)
+      average=config.recipe.optimizer.average is not None)
 
 
 def with_largest_batches(
-    e: experiment_lib.Experiment, model: decoder.Transformer,
+    config: experiment_lib.Experiment, model: decoder.Transformer,
     hbm: float) -> experiment_lib.Experiment:
   """The experiment with the largest batches that the planner expects to fit."""
-  G, T = mesh_lib.num_blocks(model.mesh), e.sampler.max_new_tokens
-  least = estimated(e, model, 1, 1, True, pages=None)
+  G, T = mesh_lib.num_blocks(model.mesh), config.sampler.max_new_tokens
+  least = estimated(config, model, 1, 1, True, pages=None)
   # What parameters, moments, the averaged and the base policy leave.
   budget = (MARGIN * hbm - 3 * least.state - least.average
             - least.reference)
   # fsdp=1: weights are gathered while sampling.
   sizes = dataclasses.replace(
-      programs_lib.sampler_bytes(model, e.sampler), fsdp=1)
+      programs_lib.sampler_bytes(model, config.sampler), fsdp=1)
   slots, *_ = sizes.admitted(budget=budget, most=2**20)  # as many as fit
 
   def fits(rows):
-    update = estimated(e, model, 1, rows, True, pages=None)
+    update = estimated(config, model, 1, rows, True, pages=None)
     # The optimizer's moments stay in memory during an accumulation.
     return (update.program_bytes["accumulate"] + 2 * least.state
             <= MARGIN * hbm)
@@ -176,15 +178,16 @@ def with_largest_batches(
   rows = memory_lib.largest(fits, 2**12)  # the most that is tried
   if not slots or not rows:
     raise InputError(
-        f"--largest: {e.sampler.max_prompt_tokens} + {T} tokens do not fit: "
+        f"--largest: {config.sampler.max_prompt_tokens} + {T} tokens do not "
+        "fit: "
         f"the planner admits {slots} slots and microbatches of {rows} rows on "
         "a device; use more devices for mesh.fsdp or mesh.tensor, or lower "
         "sampler.max_new_tokens")
   return dataclasses.replace(
-      e, sampler=dataclasses.replace(
-          e.sampler, slots=slots * G, memory_gib=budget / 2**30),
-      recipe=dataclasses.replace(e.recipe, loss=dataclasses.replace(
-          e.recipe.loss, microbatch_tokens=rows * G * T)))
+      config, sampler=dataclasses.replace(
+          config.sampler, slots=slots * G, memory_gib=budget / 2**30),
+      recipe=dataclasses.replace(config.recipe, loss=dataclasses.replace(
+          config.recipe.loss, microbatch_tokens=rows * G * T)))
 
 
 def device_bytes(tree) -> int:
@@ -202,8 +205,8 @@ def sampling(c: Target, state_bytes: int) -> Iterator[Program]:
 
   `state_bytes` stay in memory. A prefill has a window of W prompts.
   """
-  e, model, s = c.e, c.model, c.sampler
-  mesh, dtype, paged = model.mesh, e.sampler.dtype, s.page is not None
+  config, model, s = c.config, c.model, c.sampler
+  mesh, dtype, paged = model.mesh, config.sampler.dtype, s.page is not None
   G, row_sharding = mesh_lib.num_blocks(mesh), mesh_lib.row_sharding(mesh)
   R, L, S, W = (s.sizes.rows[-1], s.sizes.lengths[-1], s.sizes.prompts[-1],
                 s.sizes.window * G)
@@ -213,7 +216,7 @@ def sampling(c: Target, state_bytes: int) -> Iterator[Program]:
   cache = (abstract_cache(G * s.pages, s.page) if paged
            else abstract_cache(R, L))
   params = decoder.abstract_params(model)
-  if e.model.lora.rank:  # merged weights in the sampling dtype
+  if config.model.lora.rank:  # merged weights in the sampling dtype
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         x.shape, dtype, sharding=x.sharding), params)
   weights = jax.tree.map(
@@ -235,7 +238,7 @@ def sampling(c: Target, state_bytes: int) -> Iterator[Program]:
                 - device_bytes(weights[name]))
   yield Program("prefill", lambda: s.prefill.lower(weights, prompts),
                 state_bytes + device_bytes(cache))
-  if e.recipe.updates.in_flight or paged:
+  if config.recipe.updates.in_flight or paged:
     count = s.sizes.at_once(L) * G
     sequences = Prompts(array("int32", count, L), array("int32", count),
                         array("uint32", count))
@@ -256,14 +259,15 @@ def sampling(c: Target, state_bytes: int) -> Iterator[Program]:
                   - device_bytes(cache.k[0]))
   yield Program("decode", lambda: s.decode.lower(
       weights, cache, slots, scalar, scalar,  # training has top_p = 1
-      kind="nucleus" if e.eval.top_p < 1 else "whole", **page_table),
+      kind="nucleus" if config.eval.top_p < 1 else "whole", **page_table),
                 state_bytes + device_bytes(window))
 
 
-def widest(e: experiment_lib.Experiment, G: int):
+def widest(config: experiment_lib.Experiment, G: int):
   """A microbatch in which every row has a different problem."""
-  S, T, n = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, e.alloc.n
-  R = microbatch_rows(e, G)
+  S, T = config.sampler.max_prompt_tokens, config.sampler.max_new_tokens
+  n = config.alloc.n
+  R = microbatch_rows(config, G)
   B = R * n
   zeros = lambda kind, *shape: np.zeros(shape, kind)
   first = np.float32(np.arange(B) % n == 0)  # the other answers have weight 0
@@ -272,20 +276,20 @@ def widest(e: experiment_lib.Experiment, G: int):
       Rollouts(zeros(np.int32, B, T), np.full(B, T), zeros(bool, B),
                zeros(np.float32, B, T), zeros(np.float32, B)),
       dict.fromkeys(("advantage", "policy_weight", "regularizer_weight", *(
-          ("value", "return") if e.recipe.critic.kind != "none" else ())),
+          ("value", "return") if config.recipe.critic.kind != "none" else ())),
                     first),
-      n=n, G=G, cfg=e.recipe.loss)[0]
+      n=n, G=G, cfg=config.recipe.loss)[0]
 
 
 def updating(c: Target, state, base, tx) -> Iterator[Program]:
   """Yields the programs of scoring and update, for the widest microbatch."""
-  model, lora, recipe = c.model, c.e.model.lora, c.e.recipe
+  model, lora, recipe = c.model, c.config.model.lora, c.config.recipe
   replicated = mesh_lib.replicated(model.mesh)
-  critic = programs_lib.make_critic(c.e)
+  critic = programs_lib.make_critic(c.config)
   update = update_lib.make_update(model, tx, recipe.loss, lora, critic,
                                   average=state.average is not None)
   temperature = jax.ShapeDtypeStruct((), np.float32, sharding=replicated)
-  batch = placed(widest(c.e, mesh_lib.num_blocks(model.mesh)),
+  batch = placed(widest(c.config, mesh_lib.num_blocks(model.mesh)),
                  mesh_lib.row_sharding(model.mesh))
   scored = algorithm.scored_columns(
       recipe.loss, recipe.updates, recipe.critic)
@@ -311,12 +315,12 @@ def updating(c: Target, state, base, tx) -> Iterator[Program]:
 
 def programs(c: Target) -> Iterator[Program]:
   """Yields the sampler's programs, then the update's."""
-  lora, optimizer = c.e.model.lora, c.e.recipe.optimizer
+  lora, optimizer = c.config.model.lora, c.config.recipe.optimizer
   tx = optimizer_lib.make(optimizer)
   base = (lora_lib.abstract_base(c.model, lora)
-          if lora.rank or c.e.recipe.loss.kl_coef else None)
+          if lora.rank or c.config.recipe.loss.kl_coef else None)
   state = optimizer_lib.abstract_state(
-      c.model, tx, lora, programs_lib.make_critic(c.e),
+      c.model, tx, lora, programs_lib.make_critic(c.config),
       average=optimizer.average is not None)
   yield from sampling(c, device_bytes((state, base)))
   yield from updating(c, state, base, tx)

@@ -133,9 +133,9 @@ def test_resampling_spends_c_and_its_rate_follows_the_rollouts(tmp_path):
   train = steps(run.records)
   assert any(r["extra_rounds"] for r in train)
   before = [0] + [r["rollouts"] for r in train[:-1]]
-  C = run.setup.e.alloc.C
+  C = run.setup.config.alloc.C
   np.testing.assert_allclose(
-      [r["lr"] / run.setup.e.lr for r in train],
+      [r["lr"] / run.setup.config.lr for r in train],
       [1 - rollouts / C for rollouts in before], rtol=1e-6)
 
 
@@ -191,7 +191,7 @@ def test_what_is_no_trunk(both, tmp_path):
 def test_a_trunk_gives_no_step_that_its_end_bounds(both):
   """5 steps of 24; with two rounds a step needs 48, in flight two more."""
   _, run = both
-  e = setup_lib.prepare(config("hard", DECAY | dict(decay=0.1))).e
+  e = setup_lib.prepare(config("hard", DECAY | dict(decay=0.1))).config
   alloc = dict(C=120, M=None)
   last = lambda **recipe: branch.last_constant_step(
       dataclasses.replace(e, recipe=dataclasses.replace(e.recipe, **recipe)),

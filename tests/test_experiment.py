@@ -232,7 +232,7 @@ def test_one_rollout_per_problem_without_a_comparison():
   """PPO does not compare rollouts of a problem, so n = 1 is allowed."""
   alone = dict(alloc__n=1, recipe__loss__constants=dict(gamma=1.0, lam=0.95))
   gae = dict(recipe__loss__advantage="gae")
-  assert setup_lib.prepare(changed(**alone, **gae)).e.alloc.B == 32
+  assert setup_lib.prepare(changed(**alone, **gae)).config.alloc.B == 32
   with pytest.raises(InputError, match="use n >= 2"):
     setup_lib.prepare(changed(**alone, **gae, recipe__filter__rounds=2))
 

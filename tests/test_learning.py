@@ -79,7 +79,7 @@ def test_recorded_kl_is_the_divergence_from_the_base_policy(learned):
   train = short_runs.steps(kept)
   assert train[0]["kl"] == pytest.approx(0.0, abs=1e-9)  # is the base policy
 
-  e = context.e
+  e = context.config
   policy = evaluation.trained_params(
       context, str(folder), M - 1, policy="current")[1]
   index = prompts_lib.indices_at(

@@ -171,7 +171,7 @@ def test_a_rollout_is_interrupted_at_the_length_of_its_problem():
   """In flight, where the problems of a step are not sorted."""
   setup = setup_lib.prepare(short_runs.config("in_flight", sampler=dict(
       interrupt=dict(phrase="-1", low=2, high=12))))
-  e, D, count = setup.e, len(setup.train.id_P), 0
+  e, D, count = setup.config, len(setup.train.id_P), 0
   step_of = {int(setup.train.id_P[i]): step for step in range(e.alloc.M)
              for i in prompts_lib.indices_at(
                  seed=e.seed, step=step, Bp=e.alloc.Bp, D=D)}
@@ -235,7 +235,7 @@ def params(context):
 def sampled(context, params, grader, *, stop=None):
   return rollouts_lib.sample_problems(
       context, grader, params, "train", np.arange(6), N,
-      rng.stream(0, "rollout", 0), context.e.sampler,
+      rng.stream(0, "rollout", 0), context.config.sampler,
       stop or preemption.Stop())
 
 

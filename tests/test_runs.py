@@ -129,7 +129,7 @@ def test_patience_ends_a_run_and_a_larger_one_goes_on(tmp_path, capfd):
   again = short_runs.train(of(1), tmp_path)
   assert again.end.was_complete and again.records == got.records
   run = lambda patience: sweeper.PlannedRun(
-      str(tmp_path), "", of(patience).to_dict(), got.setup.e.alloc)
+      str(tmp_path), "", of(patience).to_dict(), got.setup.config.alloc)
   assert [sweeper.is_complete(run(p)) for p in (1, None)] == [True, False]
   longer = short_runs.train(of(None), tmp_path).records
   assert longer[:len(got.records)] == got.records

@@ -94,7 +94,7 @@ class Run:
 
   @property
   def _which(self) -> str:
-    return evaluation_lib.chosen_policy(self._setup.config, self.policy)
+    return evaluation_lib.chosen_policy(self._setup.values, self.policy)
 
   @property
   def best(self) -> "Run":
@@ -111,7 +111,7 @@ class Run:
 
     Needs recipe.optimizer.average.
     """
-    evaluation_lib.chosen_policy(self._setup.config, "current")
+    evaluation_lib.chosen_policy(self._setup.values, "current")
     return dataclasses.replace(self, policy="current")
 
   @unchained
@@ -171,7 +171,7 @@ class Run:
     hf_weights.check_new(out)
     hf_weights.export(
         self._setup.folder, out, self.params, dtype=dtype,
-        dithered=not experiment.begins_dithered(self._setup.config))
+        dithered=not experiment.begins_dithered(self._setup.values))
 
   def plot(self):
     """The learning curve, a matplotlib.figure.Figure that a notebook shows.
@@ -186,10 +186,11 @@ def _sample(setup: Setup, load, prompt: str, n: int = 1, *, template: bool,
             temperature: float | None, seed: int = 0) -> list[str]:
   """Run.sample; load(), called after all checks, returns the parameters."""
   if temperature is None:
-    temperature = setup.e.sampler.temperature
-  [ids] = (prompts_lib.token_ids(setup.tokenizer, [prompt], setup.e.task.prompt)
+    temperature = setup.config.sampler.temperature
+  [ids] = (prompts_lib.token_ids(
+      setup.tokenizer, [prompt], setup.config.task.prompt)
            if template else setup.tokenizer([prompt])["input_ids"])
-  longest = setup.e.sampler.max_prompt_tokens
+  longest = setup.config.sampler.max_prompt_tokens
   experiment.raise_if(
       (not 1 <= n <= MAX_SAMPLES,
        f"n={n}: expected 1 to {MAX_SAMPLES:,}; call again with another seed "

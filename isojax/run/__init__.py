@@ -5,5 +5,4 @@ Letters in addition to those of isojax/types.py:
 
   C  budget, rollouts      D  training problems    M  steps of a run
   P  problems of a batch   k  samples of a problem in an evaluation
-  e  an Experiment: the checked config; a  its Allocation, e.alloc
 """

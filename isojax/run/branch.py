@@ -39,7 +39,7 @@ def longest(setup: Setup, folder: str) -> Branch | None:
 
   InputError for damaged records of the run itself.
   """
-  if setup.e.recipe.optimizer.decay == 0 or records.read(
+  if setup.config.recipe.optimizer.decay == 0 or records.read(
       os.path.join(folder, history_lib.RECORDS)):
     return None
   found = max(candidates(setup, folder), default=None, key=lambda b: b.step)
@@ -80,7 +80,7 @@ def candidates(setup: Setup, folder: str) -> list[Branch]:
     if not _is_trunk(setup, stored):
       continue
     run_records = records.sound(os.path.join(trunk, history_lib.RECORDS))[0]
-    last = last_constant_step(setup.e, run_records, stored.config["alloc"])
+    last = last_constant_step(setup.config, run_records, stored.config["alloc"])
     kept, kept_best = (checkpoint.steps_here(os.path.join(trunk, name))
                        for name in (history_lib.KEPT, history_lib.KEPT_BEST))
     for step in reversed([step for step in kept if 0 < step <= last]):
@@ -100,7 +100,7 @@ def _is_trunk(setup: Setup, stored: workdir.Stored) -> bool:
   constant = setup.identity | {
       "alloc": setup.identity["alloc"] | alloc,
       "recipe": recipe | {"optimizer": recipe["optimizer"] | {"decay": decay}}}
-  ours = json.loads(json.dumps(setup.config))  # lists for tuples
+  ours = json.loads(json.dumps(setup.values))  # lists for tuples
   return (decay == 0 and workdir.hash_of(constant) == stored.identity
           and ours["eval"] == stored.config["eval"]
           and experiment.last_bits(ours) == experiment.last_bits(stored.config))
@@ -108,14 +108,14 @@ def _is_trunk(setup: Setup, stored: workdir.Stored) -> bool:
 
 def _made_alike(setup: Setup, run_records: list[dict]) -> bool:
   """Whether no resume of the trunk changed how it computes or evaluates."""
-  cfg = setup.e.eval
+  cfg = setup.config.eval
   return all(
       r["resumed_with"] is None and (r["kind"] != "eval" or (
           r["k"], r["temperature"], r["top_p"]) == (
               cfg.k, cfg.temperature, cfg.top_p)) for r in run_records)
 
 
-def last_constant_step(e: experiment.Experiment, run_records: list[dict],
+def last_constant_step(config: experiment.Experiment, run_records: list[dict],
                        trunk: dict) -> int:
   """The last step of a trunk that is one of the decayed run, too.
 
@@ -123,14 +123,15 @@ def last_constant_step(e: experiment.Experiment, run_records: list[dict],
   bound its resampling rounds, or the groups in flight after it.
   """
   before = last = 0
-  B = e.alloc.Bp * e.alloc.n
+  B = config.alloc.Bp * config.alloc.n
   M = trunk["C"] // B if trunk["M"] is None else trunk["M"]
-  rounds, in_flight = e.recipe.filter.rounds, e.recipe.updates.in_flight
+  recipe = config.recipe
+  rounds, in_flight = recipe.filter.rounds, recipe.updates.in_flight
   for record in run_records:
     if record["kind"] != "train":
       continue
     if (optimizer_lib.decay_factor(
-        before / e.alloc.C, e.recipe.optimizer.decay) < 1
+        before / config.alloc.C, config.recipe.optimizer.decay) < 1
         or rounds > 1 and M * B - before < rounds * B
         or in_flight and record["step"] + in_flight + 1 > M):
       break
@@ -143,9 +144,9 @@ def own_records(setup: Setup, trunk_records: list[dict]) -> list[dict]:
 
   A trunk is also evaluated at its own end.
   """
-  e, out, history = setup.e, [], history_lib.History()
+  config, out, history = setup.config, [], history_lib.History()
   due = evaluate.due_rollouts(
-      C=e.alloc.C, first=e.eval.first, growth=e.eval.growth)
+      C=config.alloc.C, first=config.eval.first, growth=config.eval.growth)
   for record in trunk_records:
     if record["kind"] == "eval" and not evaluate.is_due(
         due, history.evaluated_at, record["rollouts"]):
@@ -158,6 +159,6 @@ def own_records(setup: Setup, trunk_records: list[dict]) -> list[dict]:
 def _best_step(setup: Setup, run_records: list[dict]) -> int | None:
   """The step of the best checkpoint that a run keeps; None without one."""
   best = history_lib.history_of(run_records).best
-  if not setup.e.checkpoint.keep_best or best is None or best[1] == 0:
+  if not setup.config.checkpoint.keep_best or best is None or best[1] == 0:
     return None
   return best[1]

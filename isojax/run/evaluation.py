@@ -40,7 +40,7 @@ def both_policies(setup: Setup, grader: rollouts_lib.Grading, train: TrainState,
       setup, setup, grader, setup.policy(train, which), history, stop,
       policy=which, **options)
   record = evaluated(kept, store_texts=store_texts)
-  if not setup.e.eval.current:
+  if not setup.config.eval.current:
     return record
   [current] = others
   other = evaluated(current)
@@ -58,11 +58,11 @@ def evaluation(run: Setup, setup: Setup, grader: rollouts_lib.Grading, params,
   `split` names these in the record, as `policy` names the policy of `params`.
   store_texts(prompts, rollouts, groups, advantage) stores some answers.
   """
-  e, k = setup.e, setup.e.eval.k
+  config, k = setup.config, setup.config.eval.k
   sampled = rollouts_lib.sample_problems(
       setup, grader, params, "validation",
       np.arange(len(setup.stratum.validation)), k,
-      rng.stream(e.seed, "eval", history.step), e.eval, stop)
+      rng.stream(config.seed, "eval", history.step), config.eval, stop)
   graded = sampled.graded
   reward_PxN, mask_PxN = algorithm.by_problem(graded.correct_B, sampled.n_P)
   store_texts(setup.validation, sampled.rollouts,
@@ -70,7 +70,7 @@ def evaluation(run: Setup, setup: Setup, grader: rollouts_lib.Grading, params,
   record = records.EvalRecord(
       **state_lib.run_fields(run, history),
       eval_set=f"{setup.stratum.header['stratum']}/{split}", policy=policy,
-      temperature=e.eval.temperature, top_p=e.eval.top_p,
+      temperature=config.eval.temperature, top_p=config.eval.top_p,
       raised=int(graded.raised_B.sum()),
       reward_parts=rewards.part_means([
           graded.parts_B[i] for i in np.flatnonzero(graded.judged_B)]),
@@ -98,14 +98,14 @@ def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
   trained = setup.stratum.train
   if path is not None:
     stratum, prompts, notes = inputs.read_stratum(
-        setup.e, path, setup.tokenizer, setup.model.cfg.V)
+        setup.config, path, setup.tokenizer, setup.model.cfg.V)
     setup = dataclasses.replace(
         setup, stratum=stratum, notes=notes,
         **setup_lib.shortened_splits(setup.sampler, prompts))
   if split == "validation":
     return setup
-  e = setup.e
-  path = path or e.task.stratum
+  config = setup.config
+  path = path or config.task.stratum
   problems = strata_lib.read_test(path, setup.stratum.header)
   known = {problem.question for problem in (
       *trained, *setup.stratum.train, *setup.stratum.validation)}
@@ -115,12 +115,13 @@ def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
         "are training or validation problems, so a run may have been chosen or "
         f"trained on them; {strata_lib.REMEDY}")
   fitting, prompts = prompts_lib.encode(
-      setup.tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens,
+      setup.tokenizer, problems, config.task.prompt,
+      S=config.sampler.max_prompt_tokens,
       V=setup.model.cfg.V)
   if dropped := len(problems) - len(fitting):
     hosts.say(f"{strata_lib.test_path(path)}: dropped {dropped} of "
               f"{len(problems)} test problems: their prompts are longer than "
-              f"sampler.max_prompt_tokens={e.sampler.max_prompt_tokens}")
+              f"sampler.max_prompt_tokens={config.sampler.max_prompt_tokens}")
   return dataclasses.replace(
       setup, stratum=dataclasses.replace(setup.stratum, validation=fitting),
       validation=engine.shortened(setup.sampler, prompts))
@@ -145,7 +146,7 @@ def evaluate_checkpoint(setup: Setup, folder: str, which: str, split: str,
                         paths, *, policy: str | None) -> None:
   """Evaluates a checkpoint, see `policy_of`; adds records to eval.jsonl."""
   setups = hosts.run_on_all_hosts(lambda: eval_setups(setup, split, paths))
-  policy = chosen_policy(setup.config, policy)
+  policy = chosen_policy(setup.values, policy)
   step, params = policy_of(setup, folder, which, policy)
   history = history_at(folder, step)
   for name, eval_setup in setups.items():
@@ -251,9 +252,9 @@ def check_evaluable(setup: Setup, folder: str) -> None:
     named += f", and {len(others) - MAX_NAMED_RUNS} more"
   raise InputError(
       f"--mode=eval: {folder} has no checkpoint; " + (
-          f"runs of config {setup.e.name!r} with one: {named}; give the "
+          f"runs of config {setup.config.name!r} with one: {named}; give the "
           "values of one, or its folder as --workdir" if others else
-          f"no run of config {setup.e.name!r} in "
+          f"no run of config {setup.config.name!r} in "
           f"{os.path.dirname(folder) or '.'} has one; train one first, or give "
           "--workdir")
       + ". The base policy is evaluated at step 0 of each run")
@@ -263,10 +264,10 @@ def other_runs(setup: Setup, folder: str) -> list[tuple[str, str]]:
   """(folder, what differs) of runs with a checkpoint and our config's name."""
   out = []
   for other, stored in workdir.siblings(folder):
-    if "name" in stored.config and stored.config["name"] == setup.e.name and (
+    if stored.config.get("name") == setup.config.name and (
         checkpoint.steps(os.path.join(other, history_lib.CHECKPOINTS))):
       ours, theirs = map(experiment.identity, (  # JSON, as config.json is
-          json.loads(json.dumps(setup.config)), stored.config))
+          json.loads(json.dumps(setup.values)), stored.config))
       out.append((other, sections.differences(
           theirs, ours, at=("there", "in this config")) or "the same values, "
           "but files of the model, the problems or a function differ"))

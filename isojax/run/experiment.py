@@ -265,9 +265,9 @@ def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
         f"than the model's {max_positions} positions; lower one of them")
 
 
-def _check_ddof(e: Experiment) -> None:
+def _check_ddof(config: Experiment) -> None:
   """InputError if the advantage's standard deviation is over too few values."""
-  a, cfg = e.alloc, e.recipe.loss
+  a, cfg = config.alloc, config.recipe.loss
   if "ddof" not in loss_config.constant_names(cfg.unbound("advantage")):
     return
   letter, values = "n", a.n
@@ -282,14 +282,15 @@ def _check_ddof(e: Experiment) -> None:
         f"={values} values; expected a ddof below, such as 0")
 
 
-def check(e: Experiment, *, problems: int, max_positions: int) -> None:
+def check(config: Experiment, *, problems: int, max_positions: int) -> None:
   """InputError for a config that cannot run.
 
   `problems` is D. `max_positions` is the model's longest sequence, in tokens.
   """
-  a, loss, sampler = e.alloc, e.recipe.loss, e.sampler
-  rounds, reward = e.recipe.filter.rounds, e.recipe.reward
-  minibatches = e.recipe.updates.minibatches
+  a, loss, sampler = config.alloc, config.recipe.loss, config.sampler
+  stratum = config.task.stratum
+  rounds, reward = config.recipe.filter.rounds, config.recipe.reward
+  minibatches = config.recipe.updates.minibatches
   penalty_from = (reward.overlong_max - reward.overlong_cache
                   if reward.overlong_max is not None else 0)
   check_sampler(sampler, max_positions=max_positions)
@@ -321,10 +322,10 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
        f"recipe.updates.minibatches={minibatches} of alloc.Bp={a.Bp} problems: "
        "expected at most one update for each problem"),
       (a.Bp > problems, f"alloc.Bp={a.Bp} distinct problems a step, but "
-       f"{e.task.stratum} has {problems} training problems; lower Bp or make a "
-       "larger stratum"),
+       f"{stratum} has {problems} training problems; lower Bp or make a larger "
+       "stratum"),
       (rounds * a.Bp > problems,
        f"recipe.filter.rounds={rounds} of alloc.Bp={a.Bp} distinct problems, "
-       f"but {e.task.stratum} has {problems} training problems; lower rounds "
-       f"to {problems // a.Bp} or less"))
-  _check_ddof(e)
+       f"but {stratum} has {problems} training problems; lower rounds to "
+       f"{problems // a.Bp} or less"))
+  _check_ddof(config)

@@ -51,14 +51,15 @@ def open_policy(path: str, mesh) -> BasePolicy:
   return BasePolicy(folder, tokenizer, eos_ids, model)
 
 
-def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
+def read_stratum(config: experiment_lib.Experiment, path: str, tokenizer,
+                 V: int):
   """(stratum without problems with too long prompts, prompts by split, notes).
 
   InputError: the grader cannot grade it, no prompt of a split fits, or a prompt
   has a token outside the model's vocabulary V.
   """
   stratum, prompts = strata_lib.read(path), {}
-  header, task = stratum.header, base_lib.TASKS[e.task.grader.name]
+  header, task = stratum.header, base_lib.TASKS[config.task.grader.name]
   # launch.split with n=0 writes no task. task.read: a reward for any problem.
   if header["task"] is None:
     for problem in (*stratum.train, *stratum.validation):
@@ -66,19 +67,20 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
         task.check(problem)
       except InputError as error:
         raise InputError(f"{path}: problem {problem.id}: {error}; task.grader."
-                         f"name={e.task.grader.name!r} cannot grade it"
+                         f"name={config.task.grader.name!r} cannot grade it"
                          ) from None
-  elif header["task"] != e.task.grader.name and task.read is None:
+  elif header["task"] != config.task.grader.name and task.read is None:
     raise InputError(
         f"{path} contains problems of {header['task']!r}, but task.grader.name="
-        f"{e.task.grader.name!r} grades others; use the grader that they were "
-        "measured with, or a reward of your own: task.grader.name=python")
+        f"{config.task.grader.name!r} grades others; use the grader that they "
+        "were measured with, or a reward of your own: task.grader.name=python")
   task.check_source(strata_lib.source(header))
   dropped = {}
   for split in strata_lib.SPLITS:
     problems = getattr(stratum, split)
     fitting, prompts[split] = prompts_lib.encode(
-        tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens, V=V)
+        tokenizer, problems, config.task.prompt,
+        S=config.sampler.max_prompt_tokens, V=V)
     stratum = dataclasses.replace(stratum, **{split: fitting})
     dropped[split] = len(problems) - len(fitting)
   if not any(dropped.values()):
@@ -86,20 +88,21 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
   return stratum, prompts, (
       f"{path}: dropped {dropped['train']} training and "
       f"{dropped['validation']} validation problems: their prompts are longer "
-      f"than sampler.max_prompt_tokens={e.sampler.max_prompt_tokens}; "
+      f"than sampler.max_prompt_tokens={config.sampler.max_prompt_tokens}; "
       f"D = {len(stratum.train)} are left",)
 
 
-def read_reward(e: experiment_lib.Experiment,
+def read_reward(config: experiment_lib.Experiment,
                 stratum: strata_lib.Stratum) -> dict:
   """{"reward": the file of task.grader.file}, or {}; tries the grader once."""
-  reward = grader_lib.with_reward(e.task.grader, {})
-  grader_lib.probe(e.task.grader, strata_lib.source(stratum.header) | reward,
+  reward = grader_lib.with_reward(config.task.grader, {})
+  grader_lib.probe(config.task.grader,
+                   strata_lib.source(stratum.header) | reward,
                    stratum.train[0])
   return reward
 
 
-def hashes(e: experiment_lib.Experiment, folder: str,
+def hashes(config: experiment_lib.Experiment, folder: str,
            stratum: strata_lib.Stratum, prompts: dict[str, Prompts],
            reward: dict) -> dict:
   """The hashes of all files that decide results, for the run id."""
@@ -107,7 +110,7 @@ def hashes(e: experiment_lib.Experiment, folder: str,
          "model_text_sha256": text_sha256(folder),
          "stratum_sha256": stratum.header["sha256"],
          "prompts_sha256": prompts_sha256(prompts)}
-  functions = e.recipe.loss.custom
+  functions = config.recipe.loss.custom
   if functions:
     out["functions_sha256"] = {
         kind: custom_function.sha256(function)
@@ -135,15 +138,15 @@ def prompts_sha256(prompts: dict[str, Prompts]) -> str:
   return content.hexdigest()
 
 
-def notes(e: experiment_lib.Experiment, alloc: dict, header: dict,
+def notes(config: experiment_lib.Experiment, alloc: dict, header: dict,
           model_sha256: str, reward_sha256: str | None) -> tuple[str, ...]:
   """Notes on an unspent rest of C, and on pass rates that do not apply.
 
   `alloc` is the section of the config, `header` that of the stratum. The hash
   of the reward is that of task.grader.file; None: no custom reward.
   """
-  a, out = e.alloc, ()
-  if (e.recipe.filter.rounds == 1 and alloc["M"] is None
+  a, out = config.alloc, ()
+  if (config.recipe.filter.rounds == 1 and alloc["M"] is None
       and alloc["C"] != a.C):
     out += (f"alloc.C={alloc['C']} is no whole number of steps: {a.C} rollouts "
             f"will be spent, in {many(a.M, 'step')} of Bp * n = {a.B}",)
@@ -154,12 +157,12 @@ def notes(e: experiment_lib.Experiment, alloc: dict, header: dict,
   measured_grader = header["reward_sha256" if "reward_sha256" in header
                            else "task"]
   if reward_sha256 is not None and measured_grader != reward_sha256:
-    out += (f"the pass rates of {e.task.stratum} were measured by another "
-              f"grader than {e.task.grader.file}: by {header['task']}; python "
-              "-m launch.split with this grader measures them",)
+    out += (f"the pass rates of {config.task.stratum} were measured by another "
+              f"grader than {config.task.grader.file}: by {header['task']}; "
+              "python -m launch.split with this grader measures them",)
   if measured_model != model_sha256:
-    out += (f"{e.task.stratum} was measured with {header['model']} "
+    out += (f"{config.task.stratum} was measured with {header['model']} "
               f"({measured_model[:12]}), not with the model that is trained, "
-              f"{e.model.path} ({model_sha256[:12]}): the pass rates of this "
-              "model are unknown; python -m launch.split measures them",)
+              f"{config.model.path} ({model_sha256[:12]}): the pass rates of "
+              "this model are unknown; python -m launch.split measures them",)
   return out

@@ -48,28 +48,31 @@ def open_monitor(setup: Setup, folder: str, past_records: list[dict], *,
   If the run is complete, no writer is opened, because it would leave an empty
   file.
   """
-  e, writers = setup.e, []
+  config, writers = setup.config, []
+  alloc = config.alloc
   step = rollouts = 0
   if past_records:
     step, rollouts = past_records[-1]["step"], past_records[-1]["rollouts"]
   if not complete and hosts.first():
-    if e.log.tensorboard:
+    if config.log.tensorboard:
       writers.append(tensorboard(folder, step))
-    if e.log.wandb:
-      local = e.log.wandb.startswith(experiment.TRACKIO)
+    if config.log.wandb:
+      local = config.log.wandb.startswith(experiment.TRACKIO)
       writers.append((trackio if local else wandb)(
-          folder, e.log.wandb, setup.run_id, setup.identity))
+          folder, config.log.wandb, setup.run_id, setup.identity))
   with contextlib.ExitStack() as stack:
     open_writers = [stack.enter_context(writer) for writer in writers]
     yield Monitor(
         findings.Watcher(
             filter(is_watched, past_records),
-            grouped=experiment.has_group_baseline(e.recipe.loss)),
+            grouped=experiment.has_group_baseline(config.recipe.loss)),
         progress.reporter(
-            step=step, steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
-            rollouts=rollouts, C=e.alloc.C, every_seconds=e.log.every_seconds),
+            step=step,
+            steps=alloc.M if config.recipe.filter.rounds == 1 else None,
+            rollouts=rollouts, C=alloc.C,
+            every_seconds=config.log.every_seconds),
         samples.writer(folder, setup.tokenizer, setup.stratum,
-                       count=e.log.samples,
+                       count=config.log.samples,
                        tables=[writer.texts for writer in open_writers]),
         [writer.numbers for writer in open_writers])
 
@@ -80,24 +83,24 @@ def _parameters(tree) -> str:
 
 def opening(setup: Setup) -> str:
   """Two lines: model and problems; allocation, rate and devices."""
-  e, a, model = setup.e, setup.e.alloc, setup.model
+  config, a, model = setup.config, setup.config.alloc, setup.model
   size = f"{_parameters(decoder.abstract_params(model))} parameters"
-  if e.model.lora.rank:
-    trained = _parameters(lora.abstract_trained(model, e.model.lora))
+  if config.model.lora.rank:
+    trained = _parameters(lora.abstract_trained(model, config.model.lora))
     size += f", {trained} of them in adapters"
   groups = f"n = {a.n}" + (f", m = {a.m}" if a.m is not None else "")
   steps = f"M = {a.M:,}"
-  if e.recipe.filter.rounds > 1:
+  if config.recipe.filter.rounds > 1:
     steps += " or fewer"
   devices = model.mesh.devices
   return (
-      f"{e.name} {setup.run_id}: {e.model.path} ({size}); "
+      f"{config.name} {setup.run_id}: {config.model.path} ({size}); "
       f"{len(setup.stratum.train):,} problems of "
       f"{setup.stratum.header['stratum']}, "
       f"{len(setup.stratum.validation):,} for validation\n"
-      f"Bp = {a.Bp}, {groups}; {steps}, C = {a.C:,}; lr {number(e.lr)}; "
+      f"Bp = {a.Bp}, {groups}; {steps}, C = {a.C:,}; lr {number(config.lr)}; "
       f"{devices.size} x {devices.flat[0].device_kind}; sampler "
-      f"{e.sampler.dtype}, update {e.recipe.loss.dtype}")
+      f"{config.sampler.dtype}, update {config.recipe.loss.dtype}")
 
 
 def evaluation_line(record: dict) -> str:

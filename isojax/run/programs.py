@@ -72,30 +72,31 @@ def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
       pages=pages), notes
 
 
-def update_kernel(e: experiment_lib.Experiment,
+def update_kernel(config: experiment_lib.Experiment,
                   model: decoder.Transformer) -> str:
   """The update's attention kernel; raises InputError as attention.choose."""
   return update_lib.with_kernel(
-      model, e.recipe.loss, e.sampler.max_prompt_tokens + packing.width(
-          e.sampler.max_new_tokens, e.alloc.n)).attention
+      model, config.recipe.loss, config.sampler.max_prompt_tokens
+      + packing.width(config.sampler.max_new_tokens, config.alloc.n)).attention
 
 
-def update_scalars(e: experiment_lib.Experiment, *, updates: int,
+def update_scalars(config: experiment_lib.Experiment, *, updates: int,
                    rollouts: int) -> UpdateScalars:
   """The numbers of the update after `updates` others.
 
   `rollouts` were sampled before its step.
   """
-  optimizer = e.recipe.optimizer
+  optimizer = config.recipe.optimizer
   return optimizer_lib.scalars(
-      optimizer, lr=e.lr, temperature=e.sampler.temperature, updates=updates,
-      critic_lr=e.recipe.critic.lr * e.lr / optimizer.base_lr,
-      spent=rollouts / e.alloc.C)
+      optimizer, lr=config.lr, temperature=config.sampler.temperature,
+      critic_lr=config.recipe.critic.lr * config.lr / optimizer.base_lr,
+      updates=updates, spent=rollouts / config.alloc.C)
 
 
-def make_critic(e: experiment_lib.Experiment) -> optimizer_lib.Critic | None:
+def make_critic(
+    config: experiment_lib.Experiment) -> optimizer_lib.Critic | None:
   """The critic and its optimizer; None for a recipe without one."""
-  cfg = e.recipe.critic
+  cfg = config.recipe.critic
   if cfg.kind == "none":
     return None
-  return optimizer_lib.Critic(cfg, optimizer_lib.make(e.recipe.optimizer))
+  return optimizer_lib.Critic(cfg, optimizer_lib.make(config.recipe.optimizer))

@@ -43,7 +43,7 @@ class Grading(typing.NamedTuple):
 def grading(setup: Setup):
   """Yields the Grading of a setup's problems; cancels its calls at the end."""
   source = strata_lib.source(setup.stratum.header) | setup.reward
-  with grader_lib.opened(setup.e.task.grader, source) as grade:
+  with grader_lib.opened(setup.config.task.grader, source) as grade:
     thread = concurrent.futures.ThreadPoolExecutor(1, "grader")
     try:
       yield Grading(profile.stage("score", grade), thread)
@@ -92,7 +92,7 @@ class GradingPipe:
     self.verdicts = dict(verdicts or {})
     self._tokenizer, self._grader, self._problems, self._stop, self._advance = (
         setup.tokenizer, grader, problems, stop, advance)
-    self.cfg = setup.e.task.grader
+    self.cfg = setup.config.task.grader
     self._left = self.cfg.step_seconds
 
   def submit(self, items: flight_lib.Items, rollouts: Rollouts) -> None:
@@ -262,41 +262,41 @@ def sample_step(setup: Setup, grader: Grading, params,
         setup, grader, params, step=step, n=n, left=left, solved_D=solved_D,
         stop=stop)
     return sampled, kept_P, None
-  e = setup.e
+  config = setup.config
   sampled, in_flight = profile.stage("sample", graded_batch)(
       setup.sampler, GradingPipe(setup, grader, setup.stratum.train, stop,
                                  verdicts=in_flight.verdicts),
       params, in_flight.flight, run_source(setup, solved_D),
-      flight_lib.BatchRule(e.alloc.Bp, e.recipe.updates.in_flight),
-      version=step, section=e.sampler)
+      flight_lib.BatchRule(config.alloc.Bp, config.recipe.updates.in_flight),
+      version=step, section=config.sampler)
   return with_verdicts(sampled), np.ones(len(sampled.n_P), bool), in_flight
 
 
 def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
             left: int, solved_D, stop: Stop):
   """(Sampled of all rounds of a step, the groups to train on: bool [P])."""
-  e, Bp = setup.e, setup.e.alloc.Bp
-  order_D = prompts_lib.order_at(seed=e.seed, step=step, Bp=Bp,
+  config, Bp = setup.config, setup.config.alloc.Bp
+  order_D = prompts_lib.order_at(seed=config.seed, step=step, Bp=Bp,
                                  solved_D=solved_D)
   max_rounds = most_rounds(
-      rounds=e.recipe.filter.rounds, Bp=Bp, B=Bp * n, left=left,
+      rounds=config.recipe.filter.rounds, Bp=Bp, B=Bp * n, left=left,
       unsolved=int(np.sum(~np.asarray(solved_D))))
   parts, informative_P = [], np.zeros(0, bool)
   while len(parts) < max_rounds and informative_P.sum() < Bp:
     r = len(parts)
     index = order_D[r * Bp:(r + 1) * Bp]
     # "refill" is a resampling round: another name would give other samples.
-    key = (rng.stream(e.seed, "refill", step, r) if r
-           else rng.stream(e.seed, "rollout", step))
+    key = (rng.stream(config.seed, "refill", step, r) if r
+           else rng.stream(config.seed, "rollout", step))
     sampled = with_verdicts(profile.stage("sample", sample_problems)(
-        setup, grader, params, "train", index, n, key, e.sampler, stop,
+        setup, grader, params, "train", index, n, key, config.sampler, stop,
         interrupt_after=interrupt_after(
-            e, setup.train.id_P[index], lambda position: step)))
+            config, setup.train.id_P[index], lambda position: step)))
     parts.append(sampled)
     informative_P = np.concatenate([informative_P, advantages.informative(
         *algorithm.by_problem(sampled.graded.correct_B, sampled.n_P))])
   return concatenate_rounds(parts), kept_groups(
-      informative_P, Bp=Bp, rounds=e.recipe.filter.rounds)
+      informative_P, Bp=Bp, rounds=config.recipe.filter.rounds)
 
 
 def run_source(setup: Setup, solved_D) -> flight_lib.GroupSource:
@@ -304,23 +304,24 @@ def run_source(setup: Setup, solved_D) -> flight_lib.GroupSource:
 
   The problems of a step are chosen when the first of them starts.
   """
-  e, a = setup.e, setup.e.alloc
+  config, a = setup.config, setup.config.alloc
 
   def groups_of_step(step):
-    order = prompts_lib.order_at(seed=e.seed, step=step, Bp=a.Bp,
+    order = prompts_lib.order_at(seed=config.seed, step=step, Bp=a.Bp,
                                  solved_D=solved_D)
     return flight_lib.new_groups(
         step * a.Bp + np.arange(a.Bp), order[:a.Bp], a.n)
 
   @functools.cache
   def key_of_step(step):
-    return np.asarray(jax.random.key_data(rng.stream(e.seed, "rollout", step)))
+    return np.asarray(jax.random.key_data(
+        rng.stream(config.seed, "rollout", step)))
 
   return flight_lib.GroupSource(
       prompts=setup.train, groups_of_step=groups_of_step, steps=a.M,
       key=lambda position: key_of_step(position // a.Bp),
       interrupt_after=interrupt_after(
-          e, setup.train.id_P, lambda position: position // a.Bp))
+          config, setup.train.id_P, lambda position: position // a.Bp))
 
 
 def restored_in_flight(saved: np.ndarray | None,
@@ -340,16 +341,16 @@ def restored_in_flight(saved: np.ndarray | None,
   return InFlight(flight, {})
 
 
-def interrupt_after(e: experiment.Experiment, id_P, step_of):
+def interrupt_after(config: experiment.Experiment, id_P, step_of):
   """A function GroupTable -> tokens before each rollout's interruption.
 
   None if interruption is off. `id_P` are the problems of the source;
   step_of(position) is a group's step.
   """
-  if not e.sampler.interrupt.phrase:
+  if not config.sampler.interrupt.phrase:
     return None
   return lambda groups: np.concatenate([
-      interrupt.lengths(e.sampler.interrupt, seed=e.seed,
+      interrupt.lengths(config.sampler.interrupt, seed=config.seed,
                         step=int(step_of(position)), id_P=[problem], n=int(n))
       for position, problem, n in zip(
           groups.position_E, id_P[groups.problem_E], groups.n_E, strict=True)])

@@ -40,8 +40,8 @@ class Learner:
 class Setup:
   """What stays constant during a run."""
 
-  e: experiment_lib.Experiment  # the checked config
-  config: dict  # the values of `e`, but alloc.C rounded to whole steps
+  config: experiment_lib.Experiment  # checked
+  values: dict  # of the config, but alloc.C rounded to whole steps
   folder: str  # checkpoint of the base policy
   model_sha256: str  # of its weights
   identity: dict  # all inputs of the results
@@ -63,7 +63,7 @@ class Setup:
   @property
   def policies(self) -> tuple[str, ...]:
     """The policies of a run, the one that is evaluated and kept first."""
-    return (("current",) if self.e.recipe.optimizer.average is None
+    return (("current",) if self.config.recipe.optimizer.average is None
             else ("average", "current"))
 
   def policy(self, state: TrainState, which: str):
@@ -78,28 +78,30 @@ def prepare(config) -> Setup:
 
 def setup_of(values: dict) -> Setup:
   """The setup of a config, without a learner, all checked; writes nothing."""
-  e = experiment_lib.from_values(values)
-  policy = inputs.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
+  config = experiment_lib.from_values(values)
+  policy = inputs.open_policy(
+      config.model.path, mesh_lib.make_mesh(config.mesh))
   folder, tokenizer, _, model = policy
   stratum, prompts, notes = inputs.read_stratum(
-      e, e.task.stratum, tokenizer, model.cfg.V)
-  experiment_lib.check(e, problems=len(stratum.train),
+      config, config.task.stratum, tokenizer, model.cfg.V)
+  experiment_lib.check(config, problems=len(stratum.train),
                        max_positions=model.cfg.max_positions)
-  reward = inputs.read_reward(e, stratum)
-  hashes = inputs.hashes(e, folder, stratum, prompts, reward)
-  config = values | {"alloc": values["alloc"] | {"C": e.alloc.C}}
-  identity = experiment_lib.identity(config) | hashes
-  sampler, sampler_notes = programs.make_sampler(policy, e.sampler)
-  programs.update_kernel(e, model)  # raises if the kernel is not supported
+  reward = inputs.read_reward(config, stratum)
+  hashes = inputs.hashes(config, folder, stratum, prompts, reward)
+  whole = values | {"alloc": values["alloc"] | {"C": config.alloc.C}}
+  identity = experiment_lib.identity(whole) | hashes
+  sampler, sampler_notes = programs.make_sampler(policy, config.sampler)
+  programs.update_kernel(config, model)  # raises if the kernel is not supported
   return Setup(
-      e=e, config=config, folder=folder, model_sha256=hashes["model_sha256"],
-      identity=identity, run_id=workdir.hash_of(identity), tokenizer=tokenizer,
-      stratum=stratum, **shortened_splits(sampler, prompts), model=model,
-      merge=lora_lib.make_merge(e.model.lora, dtype=e.sampler.dtype,
-                                precision=e.sampler.precision),
+      config=config, values=whole, folder=folder,
+      model_sha256=hashes["model_sha256"], identity=identity,
+      run_id=workdir.hash_of(identity), tokenizer=tokenizer, stratum=stratum,
+      **shortened_splits(sampler, prompts), model=model,
+      merge=lora_lib.make_merge(config.model.lora, dtype=config.sampler.dtype,
+                                precision=config.sampler.precision),
       sampler=sampler, reward=reward, notes=(
           *notes, *sampler_notes, *inputs.notes(
-              e, values["alloc"], stratum.header, hashes["model_sha256"],
+              config, values["alloc"], stratum.header, hashes["model_sha256"],
               hashes["reward_sha256"] if reward else None)))
 
 
@@ -111,9 +113,9 @@ def shortened_splits(sampler: engine.Sampler, prompts: dict[str, Prompts]):
 
 def with_learner(setup: Setup) -> Setup:
   """The setup of a run that trains; loads the frozen weights."""
-  e, recipe, model = setup.e, setup.e.recipe, setup.model
+  config, recipe, model = setup.config, setup.config.recipe, setup.model
   tx = optimizer_lib.make(recipe.optimizer)
-  lora, critic = e.model.lora, programs.make_critic(e)
+  lora, critic = config.model.lora, programs.make_critic(config)
   scored = algorithm.scored_columns(
       recipe.loss, recipe.updates, recipe.critic)
   return dataclasses.replace(setup, learner=Learner(
@@ -129,38 +131,40 @@ def with_learner(setup: Setup) -> Setup:
 def base_params(setup: Setup):
   """The base policy's parameters, on the mesh."""
   return hf_weights.load(
-      setup.folder, lora_lib.abstract_base(setup.model, setup.e.model.lora))
+      setup.folder,
+      lora_lib.abstract_base(setup.model, setup.config.model.lora))
 
 
 def frozen_base(setup: Setup):
   """The frozen base of adapters; None if all parameters are trained."""
-  return base_params(setup) if setup.e.model.lora.rank else None
+  return base_params(setup) if setup.config.model.lora.rank else None
 
 
 def first_state(setup: Setup) -> TrainState:
   """The train state of step 0."""
-  e, model = setup.e, setup.model
-  critic = programs.make_critic(e)
+  config, model = setup.config, setup.model
+  critic = programs.make_critic(config)
 
   def initial_params(stream: str):
-    if e.model.lora.rank:
-      return lora_lib.init(model, e.model.lora, rng.stream(e.seed, stream))
+    if config.model.lora.rank:
+      return lora_lib.init(
+          model, config.model.lora, rng.stream(config.seed, stream))
     params = base_params(setup)
     return (dither.initial_params(params)
-            if experiment_lib.begins_dithered(setup.config) else params)
+            if experiment_lib.begins_dithered(setup.values) else params)
 
   trunk = initial_params("critic") if critic and critic.own else None
-  optimizer = e.recipe.optimizer
+  optimizer = config.recipe.optimizer
   return optimizer_lib.init_state(
       model, optimizer_lib.make(optimizer), initial_params("lora"),
-      e.model.lora, critic, trunk, average=optimizer.average is not None)
+      config.model.lora, critic, trunk, average=optimizer.average is not None)
 
 
 def abstract_state(setup: Setup) -> TrainState:
-  optimizer = setup.e.recipe.optimizer
+  optimizer = setup.config.recipe.optimizer
   return optimizer_lib.abstract_state(
-      setup.model, optimizer_lib.make(optimizer), setup.e.model.lora,
-      programs.make_critic(setup.e), average=optimizer.average is not None)
+      setup.model, optimizer_lib.make(optimizer), setup.config.model.lora,
+      programs.make_critic(setup.config), average=optimizer.average is not None)
 
 
 def trained(state: TrainState, which: str):

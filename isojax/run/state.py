@@ -43,7 +43,7 @@ def solved_D(setup: Setup, history: History) -> np.ndarray:
 def task_name(setup: Setup) -> str:
   """What judges: a task, or python and a hash of the reward's file."""
   if not setup.reward:
-    return setup.e.task.grader.name
+    return setup.config.task.grader.name
   return f"python-{setup.identity['reward_sha256'][:12]}"
 
 
@@ -52,14 +52,16 @@ def run_fields(setup: Setup, history: History) -> dict:
 
   `history` is that at the record's step.
   """
-  e, D = setup.e, len(setup.stratum.train)
-  return {"run_id": setup.run_id, "seed": e.seed, "model": e.model.path,
+  config, D = setup.config, len(setup.stratum.train)
+  alloc = config.alloc
+  return {"run_id": setup.run_id, "seed": config.seed,
+          "model": config.model.path,
           "task": task_name(setup), "split": setup.stratum.header["stratum"],
-          "Bp": e.alloc.Bp, "n": e.alloc.n, "m": e.alloc.kept, "D": D,
+          "Bp": alloc.Bp, "n": alloc.n, "m": alloc.kept, "D": D,
           "step": history.step, "rollouts": history.rollouts,
           "unix_time": round(time.time(), 3),
           "resumed_with": setup.resumed_with,
-          "epoch": history.step / (D // e.alloc.Bp),  # D // Bp steps each
+          "epoch": history.step / (D // alloc.Bp),  # D // Bp steps each
           **history.totals}
 
 
@@ -79,7 +81,8 @@ def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
         f"those of run {setup.run_id}; restore the run's own file")
   last_step = max((r["step"] for r in past_records if r["kind"] == "train"),
                   default=0)
-  cfg, has_in_flight = setup.e.checkpoint, setup.e.recipe.updates.in_flight > 0
+  cfg = setup.config.checkpoint
+  has_in_flight = setup.config.recipe.updates.in_flight > 0
   saved = checkpoint.steps(store)
   # The first checkpoint is complete at the latest when the second one is due.
   missing = None
@@ -99,9 +102,9 @@ def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
   # Step -1 keeps no record, not even that of the evaluation at step 0.
   step, train, saved_in_flight = newest or (
       -1, setup_lib.first_state(setup), None)
-  if 0 < step < setup.e.alloc.M:
-    of = (f" of {setup.e.alloc.M}" if setup.e.recipe.filter.rounds == 1
-          else "")
+  M = setup.config.alloc.M
+  if 0 < step < M:
+    of = f" of {M}" if setup.config.recipe.filter.rounds == 1 else ""
     hosts.say(f"resuming from step {step}{of}")
   if hosts.first():
     ledger.cut(step)
@@ -174,7 +177,7 @@ def stored_as(setup: Setup, run_id: str | None = None) -> workdir.Stored:
   """The config.json of a new run."""
   identity = workdir.hash_of(setup.identity)
   return workdir.Stored(run_id or identity, identity, setup.model_sha256,
-                        setup.config)
+                        setup.values)
 
 
 def _extends(setup: Setup, stored: workdir.Stored) -> bool:
@@ -189,18 +192,18 @@ def _extends(setup: Setup, stored: workdir.Stored) -> bool:
 
 def check_extension(setup: Setup, folder: str, shorter: workdir.Stored) -> None:
   """InputError for a run whose rate has decayed towards its C."""
-  decay, C = setup.e.recipe.optimizer.decay, shorter.config["alloc"]["C"]
+  decay, C = setup.config.recipe.optimizer.decay, shorter.config["alloc"]["C"]
   if decay:
     raise InputError(
         f"--workdir={folder} holds this run with alloc.C={C}, and with recipe."
         f"optimizer.decay={decay} its learning rate fell to 0 there: a run of "
-        f"alloc.C={setup.e.alloc.C} is another one, and not extended; choose "
-        "another --workdir, or train with decay=0.0 to extend a run")
+        f"alloc.C={setup.config.alloc.C} is another one, and not extended; "
+        "choose another --workdir, or train with decay=0.0 to extend a run")
 
 
 def _extendable(setup: Setup, folder: str) -> list[tuple[int, str]]:
   """(C, folder) of the runs beside `folder` that are this one, but shorter."""
-  if setup.e.recipe.optimizer.decay:
+  if setup.config.recipe.optimizer.decay:
     return []
   return sorted((stored.config["alloc"]["C"], other)
                 for other, stored in workdir.siblings(folder)
@@ -212,7 +215,7 @@ def _changes(setup: Setup, stored: workdir.Stored | None, part) -> list[str]:
   if stored is None:
     return []
   values, before = map(part, (
-      json.loads(json.dumps(setup.config)), stored.config))
+      json.loads(json.dumps(setup.values)), stored.config))
   return [f"{name}={value}" for name, value in values.items()
           if name not in before or value != before[name]]
 
@@ -228,7 +231,7 @@ def claimed(start: Start):
   if start.kind == "extends":  # config.json keeps the values of its beginning
     shorter = start.stored.identity
     ours = dataclasses.replace(ours, config=start.stored.config | {
-        "alloc": setup.config["alloc"]})
+        "alloc": setup.values["alloc"]})
   claim = workdir.claim(folder, ours, shorter, deciding=experiment.identity)
   with contextlib.ExitStack() as stack:
     hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))

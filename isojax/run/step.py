@@ -32,9 +32,9 @@ class GradedBatch(typing.NamedTuple):
   def packing_arguments(self, setup: Setup) -> dict:
     """Keyword arguments of packing, the same for all updates of a step."""
     return dict(n=self.groups.mask_PxN.sum(axis=1),
-                widest=setup.e.alloc.n,
+                widest=setup.config.alloc.n,
                 G=mesh_lib.num_blocks(setup.model.mesh),
-                cfg=setup.e.recipe.loss)
+                cfg=setup.config.recipe.loss)
 
 
 class PhaseTimer:
@@ -80,7 +80,7 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
   The old state is donated to the first update; until then a stop leaves it as
   it was. `store_texts` is made by samples.writer.
   """
-  loss, history = setup.e.recipe.loss, state.history
+  loss, history = setup.config.recipe.loss, state.history
   sampled, kept_P, in_flight = sample(setup, state, grader, stop)
   shaped, batch = select(setup, sampled, kept_P, history)
   timer.end("sample")
@@ -99,14 +99,14 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
       updates=made.count, skipped_updates=len(made.tokens) - made.count,
       device_seconds=timer.total * setup.model.mesh.size)
   metrics = {"kl": None, "value_loss": None} | made.metrics
-  shown = {} if setup.e.recipe.loss_informs else {"loss": None}
+  shown = {} if setup.config.recipe.loss_informs else {"loss": None}
   record = records.StepRecord(
       **state_lib.run_fields(setup, spent), **rollout_fields(sampled),
       solved=rollouts_lib.newly_solved(
-          sampled, rate=setup.e.recipe.filter.solved_rate),
+          sampled, rate=setup.config.recipe.filter.solved_rate),
       **shaped,
       # kept_P has Bp problems of each round.
-      extra_rounds=len(kept_P) // setup.e.alloc.Bp - 1,
+      extra_rounds=len(kept_P) // setup.config.alloc.Bp - 1,
       selected=int(batch.groups.kept_PxN.sum()),
       explained_variance=critic_lib.explained_variance(
           columns["value"], columns["return"],
@@ -124,7 +124,7 @@ def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
            stop: preemption.Stop) -> tuple[
                rollouts_lib.Sampled, np.ndarray, rollouts_lib.InFlight | None]:
   """Calls rollouts.sample_step; reports the rollouts without a verdict."""
-  a, history = setup.e.alloc, state.history
+  a, history = setup.config.alloc, state.history
   sampled, kept_P, in_flight = rollouts_lib.sample_step(
       setup, grader, setup.policy(state.train, "current"), state.in_flight,
       step=history.step, n=a.n,
@@ -146,10 +146,11 @@ def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
 
   m of the n rollouts of each kept group are selected.
   """
-  e, graded, rollouts = setup.e, sampled.graded, sampled.rollouts
+  config, graded, rollouts = setup.config, sampled.graded, sampled.rollouts
   shaped_B = rewards.shaped(
-      graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
-      format_coef=e.task.format_coef)
+      graded.correct_B, graded.formatted_B, rollouts.len_R,
+      config.recipe.reward,
+      format_coef=config.task.format_coef)
   n_P = sampled.n_P
   reward_PxN, mask_PxN = algorithm.by_problem(shaped_B, n_P)
   differs_P = advantages.informative(reward_PxN, mask_PxN)
@@ -160,9 +161,9 @@ def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
   prompts = jax.tree.map(lambda x: x[kept_P], sampled.prompts)
   groups = algorithm.keep(
       reward_PxN, mask_PxN,
-      rng.uniforms(rng.Draw.SELECTION, e.seed, history.step, prompts.id_P,
+      rng.uniforms(rng.Draw.SELECTION, config.seed, history.step, prompts.id_P,
                    mask_PxN.shape[1]),
-      e.alloc.kept_of(n_P[kept_P]), e.recipe.loss)
+      config.alloc.kept_of(n_P[kept_P]), config.recipe.loss)
   return fields, GradedBatch(
       prompts, jax.tree.map(lambda x: x[kept_B], rollouts), groups)
 
@@ -175,7 +176,7 @@ class Scored(typing.NamedTuple):
 
 def score(setup: Setup, train: TrainState, batch: GradedBatch) -> Scored:
   """The columns that need a forward pass before the updates."""
-  learner, cfg = setup.learner, setup.e.recipe.loss
+  learner, cfg = setup.learner, setup.config.recipe.loss
   prompts, rollouts, groups = batch
   columns = {name: np.zeros(rollouts.tokens_RxT.shape, np.float32)
              for name in learner.scored}
@@ -194,13 +195,13 @@ def score(setup: Setup, train: TrainState, batch: GradedBatch) -> Scored:
   for layout in layouts:
     values = learner.score(train, learner.base, update_lib.place(
         packing.batch(layout, prompts, rollouts, {}), setup.model.mesh),
-        np.float32(setup.e.sampler.temperature))
+        np.float32(setup.config.sampler.temperature))
     if previous:
       collect(*previous)
     previous = layout, values
   if previous:
     collect(*previous)
-  passes = algorithm.forward_passes(learner.scored, setup.e.recipe.critic)
+  passes = algorithm.forward_passes(learner.scored, setup.config.recipe.critic)
   return Scored(columns, scored_B,
                 passes * int(rollouts.len_R[scored_B].sum()))
 
@@ -222,16 +223,17 @@ class Updates(typing.NamedTuple):
 def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
             history: History) -> tuple[TrainState, Updates]:
   """Makes the updates of a step; `history` is that before it."""
-  e, cfg, mesh = setup.e, setup.e.recipe.loss, setup.model.mesh
+  config, cfg, mesh = setup.config, setup.config.recipe.loss, setup.model.mesh
   prompts, rollouts, groups = batch
   arguments = batch.packing_arguments(setup)
   scalars_after = lambda made: programs.update_scalars(
-      e, updates=history.totals["updates"] + made, rollouts=history.rollouts)
+      config, updates=history.totals["updates"] + made,
+      rollouts=history.rollouts)
   Bp, tokens, metrics = len(groups.mask_PxN), [], []
-  for epoch in range(e.recipe.updates.epochs):
+  for epoch in range(config.recipe.updates.epochs):
     for problems in algorithm.minibatches(
-        seed=e.seed, step=history.step, epoch=epoch, Bp=Bp,
-        count=min(e.recipe.updates.minibatches, Bp)):
+        seed=config.seed, step=history.step, epoch=epoch, Bp=Bp,
+        count=min(config.recipe.updates.minibatches, Bp)):
       microbatches = update_lib.assemble(
           prompts, rollouts, columns | algorithm.weights(
               groups, rollouts.mask_RxT, problems, cfg), **arguments)

@@ -70,11 +70,12 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
     try:
       while True:
         handles.stop.check()
-        finished = setup.e.is_finished(
+        finished = setup.config.is_finished(
             state.history.step, state.history.rollouts)
         state = evaluate_if_due(setup, state, handles, finished)
-        if not finished and setup.e.is_out_of_patience(state.history.stale):
-          hosts.say(patience_message(setup.e.eval.patience, state.history))
+        if not finished and setup.config.is_out_of_patience(
+            state.history.stale):
+          hosts.say(patience_message(setup.config.eval.patience, state.history))
           finished = True
         save_if_due(setup, state, handles, finished)
         keep_if_due(setup, state, handles)
@@ -107,16 +108,16 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
         records.read(path), best=handles.best is not None
         and state.history.best is not None
         and state.history.best[1] in handles.best.all_steps()))
-    progress.show(monitor_lib.places(folder, setup.e.log))
+    progress.show(monitor_lib.places(folder, setup.config.log))
   return End(0, None, was_complete=state.history.step == handles.start)
 
 
 def evaluate_if_due(setup: Setup, state: State, handles: RunHandles,
                     finished: bool) -> State:
   """Evaluates the policy if it is due; returns the state with the record."""
-  e, history = setup.e, state.history
+  config, history = setup.config, state.history
   schedule = evaluate.due_rollouts(
-      C=e.alloc.C, first=e.eval.first, growth=e.eval.growth)
+      C=config.alloc.C, first=config.eval.first, growth=config.eval.growth)
   due = evaluate.is_due(schedule, history.evaluated_at, history.rollouts)
   due_at_end = finished and history.evaluated_at != history.rollouts
   if not (due or due_at_end):
@@ -173,7 +174,7 @@ def add_record(setup: Setup, state: State, handles: RunHandles,
       hosts.say(f"step {record.step}: {warning}")
   history = state.history.after(line)
   alarms = handles.monitor.watch.active
-  if record.kind == "eval" and setup.e.is_out_of_patience(history.stale):
+  if record.kind == "eval" and setup.config.is_out_of_patience(history.stale):
     alarms.append("patience")
   if hosts.first():
     handles.ledger.append(dataclasses.replace(record, alarms=alarms))
@@ -185,7 +186,7 @@ def add_record(setup: Setup, state: State, handles: RunHandles,
 def say_solved(setup: Setup, before: history_lib.History,
                after: history_lib.History) -> None:
   """Reports the step after which fewer than Bp problems are unsolved."""
-  Bp = setup.e.alloc.Bp
+  Bp = setup.config.alloc.Bp
   unsolved_before, unsolved = (sum(~state_lib.solved_D(setup, history))
                                for history in (before, after))
   if unsolved_before >= Bp > unsolved:
@@ -197,7 +198,7 @@ def say_solved(setup: Setup, before: history_lib.History,
 def save_if_due(setup: Setup, state: State, handles: RunHandles,
                 finished: bool) -> None:
   """Saves at the last step, and when the config's interval is over."""
-  cfg, step = setup.e.checkpoint, state.history.step
+  cfg, step = setup.config.checkpoint, state.history.step
   # A checkpoint of this process is complete, see hosts.fail_together.
   if (handles.saved > handles.start
       and not handles.manager.is_saving_in_progress()):
@@ -216,7 +217,7 @@ def keep_if_due(setup: Setup, state: State, handles: RunHandles) -> None:
   """
   history = state.history
   if not any(history.before < rollouts <= history.rollouts
-             for rollouts in setup.e.checkpoint.at):
+             for rollouts in setup.config.checkpoint.at):
     return
   if history.step not in handles.kept.all_steps():
     write(handles.kept, setup, state, handles)
@@ -270,13 +271,13 @@ def divergence_message(setup: Setup, step: int, handles: RunHandles,
       f"{step} ({not_finite}); {saved}. "
       f"{custom_functions_hint(setup)}Try, in another --workdir, a lower "
       "recipe.optimizer.base_lr (now "
-      f"{setup.e.recipe.optimizer.base_lr}), a smaller clip_norm, or "
+      f"{setup.config.recipe.optimizer.base_lr}), a smaller clip_norm, or "
       "float32 for recipe.loss.dtype")
 
 
 def custom_functions_hint(setup: Setup) -> str:
   """Names the user's own functions, which may make a number not finite."""
-  custom = setup.e.recipe.loss.custom.values()
+  custom = setup.config.recipe.loss.custom.values()
   if not custom:
     return ""
   places = ", ".join(map(custom_function.definition, custom))
@@ -286,7 +287,7 @@ def custom_functions_hint(setup: Setup) -> str:
 @contextlib.contextmanager
 def open_run(setup: Setup, folder: str, trace: str | None, signals):
   """Yields the Setup with its learner, the State to resume, and RunHandles."""
-  e, store = setup.e, os.path.join(folder, history_lib.CHECKPOINTS)
+  config, store = setup.config, os.path.join(folder, history_lib.CHECKPOINTS)
   compiled = compilation.Count()
   with contextlib.ExitStack() as stack:  # closed in reverse
     ledger = stack.enter_context(records.open_ledger(os.path.join(
@@ -295,8 +296,8 @@ def open_run(setup: Setup, folder: str, trace: str | None, signals):
     state, past_records = state_lib.restored(setup, ledger, folder)
     history = state.history
     complete = history.evaluated_at == history.rollouts and (
-        e.is_finished(history.step, history.rollouts)
-        or e.is_out_of_patience(history.stale))
+        config.is_finished(history.step, history.rollouts)
+        or config.is_out_of_patience(history.stale))
     yield setup, state, RunHandles(
         folder=folder, start=history.step, saved=history.step,
         saved_at=time.monotonic(), compiled=compiled, ledger=ledger,
@@ -306,12 +307,12 @@ def open_run(setup: Setup, folder: str, trace: str | None, signals):
         profile_step=stack.enter_context(profile.steps(
             trace if hosts.first() else None)),
         manager=stack.enter_context(checkpoint.open_manager(
-            store, keep=e.checkpoint.keep)),
+            store, keep=config.checkpoint.keep)),
         best=stack.enter_context(checkpoint.open_manager(
             os.path.join(folder, history_lib.BEST), keep=None))
-        if e.checkpoint.keep_best else None,
+        if config.checkpoint.keep_best else None,
         kept=stack.enter_context(checkpoint.open_manager(
             os.path.join(folder, history_lib.KEPT), keep=None))
-        if e.checkpoint.at else None,
+        if config.checkpoint.at else None,
         stop=stack.enter_context(signals()),
         past_first_save=stack.enter_context(hosts.fail_together()))

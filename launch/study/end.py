@@ -119,9 +119,9 @@ def tested(run, policy: str, step: int, store: str) -> dict:
   from isojax.run import setup as setup_lib
   from isojax.runtime import preemption
   setup = evaluation.on_split(run._setup, "test")
-  e = setup.e
-  setup = dataclasses.replace(setup, e=dataclasses.replace(
-      e, eval=dataclasses.replace(e.eval, k=TEST_SAMPLES)))
+  config = setup.config
+  setup = dataclasses.replace(setup, config=dataclasses.replace(
+      config, eval=dataclasses.replace(config.eval, k=TEST_SAMPLES)))
   _, trained = evaluation.trained_params(
       run._setup, run.workdir, step, store=store, policy=policy)
   params = setup.merge(setup_lib.frozen_base(setup), trained)

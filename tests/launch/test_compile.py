@@ -172,7 +172,7 @@ def test_a_small_model_on_a_small_slice():
   accumulate, _ = compile_lib.compiled(programs["accumulate"], {})
   assert "all-gather" in accumulate.collectives
   tiny = optimizer_lib.abstract_state(
-      case.model, optimizer_lib.make(case.e.recipe.optimizer))
+      case.model, optimizer_lib.make(case.config.recipe.optimizer))
   assert accumulate.resident_bytes == compile_lib.device_bytes(tiny.opt_state)
 
 

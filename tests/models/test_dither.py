@@ -123,7 +123,7 @@ def test_small_adapters_move_their_bfloat16_base():
   config.model.lora.rank = 1
   config.sampler.dtype = config.recipe.loss.dtype = "bfloat16"
   setup = setup_lib.prepare(config)
-  loss, lora = setup.e.recipe.loss, setup.e.model.lora
+  loss, lora = setup.config.recipe.loss, setup.config.model.lora
   base = jax.tree.map(jnp.asarray, setup_lib.base_params(setup))
   pairs = jax.tree.map_with_path(
       lambda path, x: jnp.full(x.shape, 1e-4 if path[-1].key == "b" else .1),
