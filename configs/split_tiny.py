@@ -48,10 +48,6 @@ def get_config():
       strata=dict(
           hard=stratum(0.0, 0.0625, train=3000, validation=300, test=600),
           easy=stratum(0.3, 0.6, train=1000, validation=300, test=250),
-          low256=stratum(0.0625, 0.125, train=256, validation=300,
-                         test=300),  # few, for configs/study.py
-          low2500=stratum(0.0625, 0.125, train=2500, validation=300,
-                          test=300),  # as low256, more problems
       ),
       mixtures=dict(),  # name -> {shares: {stratum: share}, train, validation}
       sampler=base.sampler,  # as the experiments sample

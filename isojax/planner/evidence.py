@@ -60,7 +60,7 @@ def _playbook() -> Source:
 SOURCES = (
     _playbook(),
     Source("isojax's study", "the embedded policy, Countdown, 256 problems, "
-           "4,096 to 4.2M rollouts, docs/study.md",
+           "4,096 to 4.2M rollouts, docs/study.md @ 580fcd8f",
            "n = 2 to 64 reach the same best validation within 0.011, a larger "
            "n later; n = 128 is 0.017 below", "a policy of 141k parameters"),
     Source("OLMo2-1B", "GSM8K, 82k to 1.9M rollouts, sunnytqin/rl-excursions-"
@@ -91,7 +91,7 @@ END = (
      "one ends higher: Qwen2.5-1.5B on Countdown peaks at .168 and ends at "
      ".133 with 3e-6, and ends at .193 with 1e-6 (simondong1/simondong1.github."
      "io @ 1534dd6); in isojax's study half the rate gains 0.032 [0.015, 0.048]"
-     " at n = 128 on 2,500 problems (docs/study.md)"),
+     " at n = 128 on 2,500 problems (docs/study.md @ 580fcd8f)"),
     ("decay", "verl 1dda039, SkyRL a956457, NeMo-RL 7ea279a, prime-rl 559b447, "
      "slime 624b824, tinker-cookbook 9dfcc3a and Simply e14c061 keep the rate "
      "constant after warm-up, as ScaleRL, IsoCompute, DAPO, MAI-Thinking-1 and "

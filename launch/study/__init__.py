@@ -1,7 +1,5 @@
-"""The study in docs/study.md: which n for a budget C, on countdown-tiny.
+"""The study: how should a run end? Its page, docs/study.md, from its ledger.
 
-A part of the study is a grid of runs; its ledger stores what they recorded. An
-arm is the runs of one recipe. n is the rollouts per problem, Bp the problems of
-a step, C the rollouts of a run, D its training problems. L is {part: Ledger}.
-Axes: S seeds, E evaluations, Q validation problems, U ranges of updates.
+`end` runs the registered experiments and adds lines to the ledger, `verdicts`
+compares them, `page` and `figure` write the page.
 """

@@ -3,14 +3,12 @@
   python -m launch.study.end --pool=runs/end
   python -m launch.split --config=configs/split_end.py
   python -m launch.study.end --root=runs/end --ledger=FILE.jsonl
-  python -m launch.study.end --judge=FILE.jsonl
 
 The first two commands make fresh problems. The third trains what
 docs/study/end.json lists: for each set, seed and rate one run at a
 constant rate (the trunk), and decayed runs to each budget that begin with it.
 It adds a line to the ledger for each policy that it tests. Processes with one
 --root share the runs; the same command resumes, and skips what the ledger has.
-The last one prints tables and verdicts.
 """
 
 import contextlib
@@ -27,13 +25,11 @@ from isojax.core import evaluate
 from isojax.ledger import records
 from isojax.runtime import progress
 from isojax.tasks import countdown
-from launch.study import verdicts
+from launch.study import ledger
 
 REGISTERED = "docs/study/end.json"
 TEST_SAMPLES = 64  # of each test problem
 AT_K = (8, 16, 32, 64)  # best@k that are stored
-# Fields that name a line of the ledger.
-NAMES = ("set", "arm", "seed", "rate", "C", "decay", "policy", "which")
 
 
 class Unit(typing.NamedTuple):
@@ -55,10 +51,6 @@ class Unit(typing.NamedTuple):
   def line(self, C: int, decay: float, policy: str, which: str) -> tuple:
     """What names a line of the ledger."""
     return (self.set, self.arm, self.seed, self.rate, C, decay, policy, which)
-
-
-def key(line: dict) -> tuple:
-  return tuple(line[name] for name in NAMES)
 
 
 def units(experiment: dict) -> list[Unit]:
@@ -147,7 +139,7 @@ def policies(decay: float) -> list[tuple[str, str]]:
 
 def missing(unit: Unit, decay: float, budgets, path: str) -> list[tuple]:
   """The (C, policy, checkpoint) that the ledger lacks of a run."""
-  done = lines(path)
+  done = ledger.read(path)
   return [(C, *which) for C in budgets for which in policies(decay)
           if unit.line(C, decay, *which) not in done]
 
@@ -165,7 +157,7 @@ def run(unit: Unit, design: dict, root: str, path: str) -> None:
     trained = isojax.train(
         config_of(unit, design, root, C, decay), folder, progress=False)
     for name in missing(unit, decay, budgets, path):
-      append(path, line_of(unit, trained, decay, *name))
+      ledger.append(path, line_of(unit, trained, decay, *name))
 
 
 def line_of(unit: Unit, trained, decay: float, C: int, policy: str,
@@ -176,28 +168,13 @@ def line_of(unit: Unit, trained, decay: float, C: int, policy: str,
           else evaluations[-1]["step"])
   store = "kept" if decay == 0 else (
       "checkpoints" if which == "last" else "best")
-  return dict(zip(NAMES, unit.line(C, decay, policy, which), strict=True)) | {
+  named = zip(ledger.NAMES, unit.line(C, decay, policy, which), strict=True)
+  return dict(named) | {
       "step": step,
       "curve": [[r["rollouts"], round(r["avg"], 5),
                  round(r["current"]["avg"], 5)] for r in evaluations]
       if (policy, which) == ("average", "last") else None,
       **tested(trained, policy, step, store)}
-
-
-def lines(path: str) -> dict[tuple, dict]:
-  """The lines of a ledger by name; none without a file."""
-  if not os.path.exists(path):
-    return {}
-  with open(path, encoding="utf-8") as file:
-    return {key(line): line for line in map(json.loads, file)}
-
-
-def append(path: str, line: dict) -> None:
-  with open(path, "a", encoding="utf-8") as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    file.write(json.dumps(line) + "\n")
-  print({name: value for name, value in line.items()
-         if name not in ("correct", "curve")}, flush=True)
 
 
 @contextlib.contextmanager
@@ -215,16 +192,12 @@ def claimed(path: str):
 _POOL = flags.DEFINE_string("pool", None, "Folder for the fresh problems.")
 _ROOT = flags.DEFINE_string("root", None, "Folder of problems and runs.")
 _LEDGER = flags.DEFINE_string("ledger", None, "File to which lines are added.")
-_JUDGE = flags.DEFINE_string("judge", None, "A ledger: print its verdicts.")
 _EXPERIMENT = flags.DEFINE_string("experiment", "e1", "Which one.")
 
 
 def main(_) -> None:
   if _POOL.value is not None:
     pool(_POOL.value)
-    return
-  if _JUDGE.value is not None:
-    print(verdicts.page(lines(_JUDGE.value)))
     return
   with open(REGISTERED, encoding="utf-8") as file:
     design = json.load(file)[_EXPERIMENT.value]

@@ -1,6 +1,7 @@
-"""The tables and the claims of the first experiment on the end of a run.
+"""Test rewards of a ledger: means over seeds, differences, registered claims.
 
-Means over seeds of the test reward; 95 % t intervals of differences over seeds.
+A difference is the mean over seeds of pairs on the same problems, with a 95 %
+t interval over seeds.
 """
 
 import collections
@@ -15,8 +16,8 @@ RATES = (0.5, 1.0, 2.0)
 # What is compared with what: (decay, policy, checkpoint).
 CURRENT, BEST = (0.0, "current", "last"), (0.0, "current", "best")
 AVERAGE, COOLED = (0.0, "average", "last"), (0.3, "current", "last")
-ENDS = {"the average": AVERAGE, "the decay of 0.3": COOLED}
-METRICS = ("avg", "best@8", "best@64")
+DECAYS = (0.15, 0.3, 1.0)
+SMALL, MIDDLE, LARGE = 2**16, 2**18, 2**20  # budgets, rollouts
 
 
 class SeedMean(typing.NamedTuple):
@@ -28,8 +29,7 @@ class SeedMean(typing.NamedTuple):
   seeds: int
 
   def __str__(self) -> str:
-    return (f"{self.mean:+.4f} [{self.low:+.4f}, {self.high:+.4f}], "
-            f"{self.seeds} seeds")
+    return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
 
 def estimate(values) -> SeedMean:
@@ -45,6 +45,10 @@ class Rewards(typing.NamedTuple):
   """Test rewards of a set and arm: (rate, C, decay, policy, which) -> seeds."""
 
   by_seed: dict[tuple, dict[int, float]]
+
+  @property
+  def budgets(self) -> list[int]:
+    return sorted({key[1] for key in self.by_seed})
 
   def seed_rewards(self, rate: float, C: int, how: tuple) -> dict[int, float]:
     key = (rate, C, *how)
@@ -83,83 +87,130 @@ def rollouts_to(points: list[tuple[int, float]], reward: float) -> float | None:
   return None
 
 
-def saved(r: Rewards, C: int, budgets, how: tuple, rate: float,
-          rival: tuple) -> str:
-  """Rollouts that a rival needs for what `how` reaches at C, over C."""
+def saved(r: Rewards, C: int, how: tuple, rival: tuple, *,
+          rival_rate: float = 1.0) -> tuple[float, bool] | None:
+  """Rollouts that a rival needs for what `how` reaches at C, over C.
+
+  The second value says whether the rival reaches it; if it does not, the first
+  is a lower bound, from the rival's largest C. None: one of them was not run,
+  or the rival's smallest C is already above.
+  """
   target = r.mean(1.0, C, how)
-  points = [(b, m) for b in budgets if (m := r.mean(rate, b, rival))]
-  if target is None or not points:
-    return "not run"
-  if target < points[0][1]:
-    return f"below {points[0][0] / C:.3g}"
+  points = [(b, m) for b in r.budgets if (m := r.mean(rival_rate, b, rival))]
+  if target is None or not points or target < points[0][1]:
+    return None
   needed = rollouts_to(points, target)
-  if needed is None:
-    return f"above {points[-1][0] / C:.3g}: not reached at {points[-1][0]:,}"
-  return f"{needed / C:.2f}"
+  return (points[-1][0] / C, False) if needed is None else (needed / C, True)
 
 
-def table(r: Rewards, budgets) -> list[str]:
+def best_rate(r: Rewards, C: int) -> float:
+  """The constant rate whose best kept checkpoint ends highest at C."""
+  at_C = {rate: m for rate in RATES if (m := r.mean(rate, C, BEST))}
+  return max(at_C, key=at_C.__getitem__)
+
+
+def spread_ratio(r: Rewards, C: int) -> float | None:
+  """How far the average is apart between rates, over the current policy."""
+  spreads = []
+  for how in (AVERAGE, CURRENT):
+    means = [r.mean(rate, C, how) for rate in RATES]
+    if None in means:
+      return None
+    spreads.append(max(means) - min(means))
+  return spreads[0] / spreads[1]
+
+
+class Outcome(typing.NamedTuple):
+  """What was measured of a claim; hit is None while it is open."""
+
+  measured: str
+  hit: bool | None
+
+  @property
+  def word(self) -> str:
+    return {True: "hit", False: "missed", None: "open"}[self.hit]
+
+
+def outcome(parts: list[tuple[int, typing.Any, bool | None]]) -> Outcome:
+  """One missed part decides; without one, a part that was not run is open."""
+  verdicts = [hit for *_, hit in parts]
+  return Outcome("; ".join(f"C = {C:,}: {value}" for C, value, _ in parts),
+                 False if False in verdicts else None if None in verdicts
+                 else True)
+
+
+def default_end(lines: dict, average_holds: bool | None) -> tuple | None:
+  """The end that the registered rule makes the default; None while open.
+
+  (decay, policy, checkpoint). The decay is that of the highest averaged policy
+  over hard and easy at 2^18 and 2^20, if it is above that of a constant rate by
+  more than the standard error of this mean difference, else 0.
+  """
+  best = (0.0, 0.0)  # difference, decay
+  for decay in DECAYS:
+    cells = []
+    for name in ("hard", "easy"):
+      for C in (MIDDLE, LARGE):
+        r = rewards(lines, name)
+        one, two = (r.seed_rewards(1.0, C, (d, *AVERAGE[1:]))
+                    for d in (decay, 0.0))
+        cells.append([one[s] - two[s] for s in sorted(one.keys() & two.keys())])
+    if average_holds is None or not all(len(x) > 1 for x in cells):
+      return None
+    error = math.sqrt(sum(np.var(x, ddof=1) / len(x) for x in cells))
+    total = sum(map(np.mean, cells))
+    if total > error:
+      best = max(best, (total, decay))
+  return best[1], "average" if average_holds else "current", "last"
+
+
+def judged(lines: dict) -> dict[str, Outcome]:
+  """The claims of docs/study/end.json, by id; all are about hard problems."""
+  r = rewards(lines, "hard")
+  average, decay, saving = [], [], []
+  for C in (SMALL, MIDDLE, LARGE):
+    d = r.difference(C, AVERAGE, BEST)
+    average.append((C, d or "not run", None if d is None else bool(
+        d.mean > 0 and (d.low > 0 or C != MIDDLE))))
+  for C in (MIDDLE, LARGE):
+    d = r.difference(C, COOLED, AVERAGE)
+    decay.append((C, d or "not run", None if d is None else d.mean >= 0.003))
+  end = default_end(lines, outcome(average).hit)
+  for C in (SMALL, MIDDLE):
+    ratio = None if end is None else saved(r, C, end, CURRENT)
+    saving.append((C, "open" if ratio is None else f"{ratio[0]:.2f}",
+                   None if ratio is None else ratio[0] >= 1.5))
+  ratio = spread_ratio(r, MIDDLE)
+  return {
+      "average": outcome(average), "decay": outcome(decay),
+      "rate": outcome([(MIDDLE, "not run" if ratio is None else f"{ratio:.2f}",
+                        None if ratio is None else ratio < 0.5)]),
+      "saved": outcome(saving)}
+
+
+def tables(lines: dict) -> str:
+  """Test rewards of all policies of each set and arm, as tables."""
+  out = []
+  for name, arm in sorted({(line["set"], line["arm"])
+                           for line in lines.values()}):
+    for metric in ("avg", "best@8", "best@64"):
+      r = rewards(lines, name, arm, metric)
+      out += [f"\n{name} {arm}: {metric} on the test split, mean (seeds)\n",
+              *table(r)]
+  return "\n".join(out)
+
+
+def table(r: Rewards) -> list[str]:
   """A row for each rate, decay and policy; a column for each budget."""
   keys = sorted({(key[0], *key[2:]) for key in r.by_seed})
   rows = ["| rate | decay | policy | checkpoint | " + " | ".join(
-      f"C = {C:,}" for C in budgets) + " |",
-          "|---|---|---|---|" + "---|" * len(budgets)]
+      f"C = {C:,}" for C in r.budgets) + " |",
+          "|---|---|---|---|" + "---|" * len(r.budgets)]
   for rate, *how in keys:
     cells = []
-    for C in budgets:
+    for C in r.budgets:
       values = list(r.seed_rewards(rate, C, tuple(how)).values())
       cells.append(f"{np.mean(values):.4f} ({len(values)})" if values else "")
     rows.append(f"| {rate:g} | {how[0]:g} | {how[1]} | {how[2]} | "
                 + " | ".join(cells) + " |")
   return rows
-
-
-def claims(lines: dict) -> list[str]:
-  """The four registered claims, and coverage, which is not one; on hard."""
-  r = rewards(lines, "hard")
-  budgets = sorted({key[1] for key in r.by_seed})
-  out = []
-  for C in budgets:
-    out.append(f"average, C = {C:,}: average - best kept current: "
-               f"{r.difference(C, AVERAGE, BEST)}")
-    out.append(f"average, C = {C:,}: average - last current: "
-               f"{r.difference(C, AVERAGE, CURRENT)}")
-    out.append(f"decay, C = {C:,}: last 30 % - average: "
-               f"{r.difference(C, COOLED, AVERAGE)}")
-    for metric in METRICS:
-      of_metric = rewards(lines, "hard", metric=metric)
-      for name, how in ENDS.items():
-        out.append(f"{metric}, C = {C:,}: {name} - last current at a constant "
-                   f"rate: {of_metric.difference(C, how, CURRENT)}")
-    spread = {}
-    for how in (AVERAGE, CURRENT):
-      means = [r.mean(rate, C, how) for rate in RATES]
-      if None not in means:
-        spread[how[1]] = max(means) - min(means)
-    if len(spread) == 2:
-      average, current = spread["average"], spread["current"]
-      out.append(f"rate, C = {C:,}: spread of the average {average:.4f}, of "
-                 f"the current policy {current:.4f}, ratio "
-                 f"{average / current:.2f}")
-    for name, how in ENDS.items():
-      out.append(f"saved, C = {C:,}: {name} against the current policy, last: "
-                 + saved(r, C, budgets, how, 1.0, CURRENT))
-      at_C = {rate: r.mean(rate, C, BEST) for rate in RATES
-              if r.seed_rewards(rate, C, BEST)}
-      if at_C:
-        best = max(at_C, key=at_C.__getitem__)
-        out.append(f"saved, C = {C:,}: {name} against rate {best:g}, best "
-                   f"kept: {saved(r, C, budgets, how, best, BEST)}")
-  return out
-
-
-def page(lines: dict) -> str:
-  """Tables of every set and arm, and the claims."""
-  out = []
-  for name, arm in sorted({(line["set"], line["arm"])
-                           for line in lines.values()}):
-    for metric in ("avg", "best@64"):
-      r = rewards(lines, name, arm, metric)
-      out += [f"\n{name} {arm}: {metric} on the test split, mean (seeds)\n",
-              *table(r, sorted({key[1] for key in r.by_seed}))]
-  return "\n".join([*out, "", *claims(lines)])

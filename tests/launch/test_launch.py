@@ -47,7 +47,7 @@ def test_pretrain_split_and_train(tmp_path):
       "--config.source.train=40", "--config.source.validation=12",
       "--config.sampler.slots=32", *(
           f"--config.strata.{name}.{key}"
-          for name in ("easy", "hard", "low256", "low2500")
+          for name in ("easy", "hard")
           for key in ("low=0.0", "train=30", "validation=7", "test=2")))
   assert " 0/16     40 ####" in done.stdout
   stratum = strata_lib.read(f"{tmp_path}/s-hard.jsonl")

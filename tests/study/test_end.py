@@ -3,6 +3,7 @@
 import pytest
 
 from launch.study import end, verdicts
+from launch.study import ledger as ledger_lib
 
 NAMES = dict(set="hard", arm="", rate=1.0)
 
@@ -13,7 +14,7 @@ def line(seed, C, avg, decay=0.0, policy="average", which="last", **more):
 
 
 def ledger(*rows):
-  return {end.key(row): row for row in rows}
+  return {ledger_lib.key(row): row for row in rows}
 
 
 def test_differences_are_of_pairs():
@@ -35,8 +36,39 @@ def test_rollouts_to_a_reward_are_linear_in_log_c():
   r = verdicts.rewards(ledger(
       line(0, 64, 0.2), *(line(0, C, y, policy="current") for C, y in points)),
       "hard")
-  assert verdicts.saved(r, 64, [64, 256, 1024], verdicts.AVERAGE, 1.0,
-                        verdicts.CURRENT) == "2.00"
+  assert verdicts.saved(r, 64, verdicts.AVERAGE, verdicts.CURRENT) == (
+      pytest.approx(2.0), True)
+  high = verdicts.rewards(ledger(line(0, 64, 0.8), *(
+      line(0, C, y, policy="current") for C, y in points)), "hard")
+  assert verdicts.saved(high, 64, verdicts.AVERAGE, verdicts.CURRENT) == (
+      16.0, False)
+
+
+# avg of (average, best kept current) at 2^16, 2^18 and 2^20, two seeds each.
+@pytest.mark.parametrize("gains, word", [
+    ([(1, 2), (1, 1.1), (1, 3)], "hit"),
+    ([(1, 2), (1, 9), (1, 3)], "missed"),  # the interval at 2^18 holds 0
+    ([(-1, 9), (1, 1.1)], "open"), ([(-1, -9), (1, 1.1)], "missed")])
+def test_the_claim_on_the_average(gains, word):
+  rows = [row for C, pair in zip((2**16, 2**18, 2**20), gains)
+          for seed, gain in enumerate(pair)
+          for row in (line(seed, C, gain),
+                      line(seed, C, 0.0, policy="current", which="best"))]
+  assert verdicts.judged(ledger(*rows))["average"].word == word
+
+
+@pytest.mark.parametrize("gains, decay", [
+    ({0.15: (1, 2), 0.3: (3, 4), 1.0: (-9, -8)}, 0.3),
+    # Sum of four means 4 * 1.5, standard error sqrt(4 * 12.5) = 7.1.
+    ({0.15: (-1, -2), 0.3: (-2, 5), 1.0: (-9, -8)}, 0.0)])
+def test_the_default_by_the_registered_rule(gains, decay):
+  rows = [line(seed, C, x, decay=d) | {"set": name}
+          for name in ("hard", "easy") for C in (2**18, 2**20)
+          for d, pair in ({0.0: (0, 0)} | gains).items()
+          for seed, x in enumerate(pair)]
+  assert verdicts.default_end(ledger(*rows), False) == (
+      decay, "current", "last")
+  assert verdicts.default_end(ledger(*rows[1:-1]), None) is None
 
 
 def test_a_unit_for_each_seed_and_rate():

@@ -1,0 +1,81 @@
+"""The figure of the study: reward against rollouts of three ends."""
+
+import collections
+
+import matplotlib
+from matplotlib.ticker import NullLocator
+import numpy as np
+
+from isojax.core.format import compact
+from isojax.report import plots
+
+TITLES = {"hard": "hard problems", "easy": "easy problems",
+          "smollm2": "SmolLM2-135M, sums"}
+CURRENT, AVERAGE, COOLED = "0.45", "#d95f02", "#1b7837"
+
+
+def curves(lines: dict, name: str, decay: float) -> dict[int, list]:
+  """C -> curves of a set's runs at the rule's rate, one a seed.
+
+  A point is (rollouts, avg of the average, avg of the current policy).
+  """
+  found = collections.defaultdict(list)
+  for line in lines.values():
+    if line["curve"] and (line["set"], line["arm"], line["rate"],
+                          line["decay"]) == (name, "", 1.0, decay):
+      found[line["C"]].append(np.array(line["curve"]))
+  return dict(found)
+
+
+def mean_curve(found: list) -> np.ndarray:
+  """The mean over seeds at the rollouts of all."""
+  length = min(map(len, found))
+  return np.mean([points[:length] for points in found], axis=0)
+
+
+def draw(lines: dict):
+  """A panel for each set of the ledger, in the order of TITLES."""
+  names = [name for name in TITLES if curves(lines, name, 0.0)]
+  with matplotlib.rc_context(plots.STYLE):
+    figure = plots.Figure((plots.WIDTH, 3.2), layout="constrained")
+    [row] = figure.subplots(1, len(names), squeeze=False)
+    for ax, name in zip(row, names, strict=True):
+      _panel(ax, lines, name)
+  return figure
+
+
+def _panel(ax, lines: dict, name: str) -> None:
+  constant, cooled = (curves(lines, name, decay) for decay in (0.0, 0.3))
+  trunk = mean_curve(constant[max(constant)])[1:]  # log axis: without C = 0
+  ax.plot(trunk[:, 0], trunk[:, 2], color=CURRENT, lw=1.2,
+          label="last weights")
+  ax.plot(trunk[:, 0], trunk[:, 1], color=AVERAGE, lw=1.8, label="average")
+  for C, found in sorted(cooled.items()):
+    points = mean_curve(found)
+    points = points[points[:, 0] >= 0.7 * C]
+    ax.plot(points[:, 0], points[:, 2], color=COOLED, lw=1.8,
+            label="rate falls over the last 30 %" if C == max(cooled) else None)
+  _arrow(ax, trunk)
+  seeds = {len(found) for found in constant.values()}
+  ax.set_title(f"{TITLES[name]}, {min(seeds)} to {max(seeds)} seeds"
+               if len(seeds) > 1 else f"{TITLES[name]}, {max(seeds)} seeds")
+  ax.set_xscale("log", base=2)
+  ax.xaxis.set_major_formatter(lambda value, _: compact(value))
+  ax.xaxis.set_minor_locator(NullLocator())
+  ax.set_xlabel("rollouts")
+  ax.set_ylabel("avg@8, validation problems")
+  ax.legend(loc="upper left")
+
+
+def _arrow(ax, trunk: np.ndarray) -> None:
+  """From where the average first reaches the best last weights to these."""
+  best = int(trunk[:, 2].argmax())
+  first = int((trunk[:, 1] >= trunk[best, 2]).argmax())
+  if trunk[first, 1] < trunk[best, 2] or first >= best:
+    return
+  ax.annotate("", (trunk[first, 0], trunk[best, 2]),
+              (trunk[best, 0], trunk[best, 2]),
+              arrowprops={"arrowstyle": "->", "color": "black"})
+  ax.annotate(f"{trunk[best, 0] / trunk[first, 0]:.1f} times fewer",
+              (np.sqrt(trunk[first, 0] * trunk[best, 0]), trunk[best, 2]),
+              (0, 4), textcoords="offset points", ha="center", fontsize=8)
