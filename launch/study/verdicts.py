@@ -103,12 +103,6 @@ def saved(r: Rewards, C: int, how: tuple, rival: tuple, *,
   return (points[-1][0] / C, False) if needed is None else (needed / C, True)
 
 
-def best_rate(r: Rewards, C: int) -> float:
-  """The constant rate whose best kept checkpoint ends highest at C."""
-  at_C = {rate: m for rate in RATES if (m := r.mean(rate, C, BEST))}
-  return max(at_C, key=at_C.__getitem__)
-
-
 def spread_ratio(r: Rewards, C: int) -> float | None:
   """How far the average is apart between rates, over the current policy."""
   spreads = []
