@@ -3,7 +3,7 @@
 A suffix states the shape: `tokens_RxT` is an array of R rows and T columns.
 
   Bp  problems in a step           n   rollouts per problem     B = Bp * n
-  G   blocks (one per data shard)  P   prompt slots, all blocks
+  G   blocks (one per row shard)  P   prompt slots, all blocks
   R   rows decoded or trained at once, all blocks
   S   prompt tokens, padded        T   new tokens, padded       L = S + T
   V   vocabulary   D  width        Z   layers                   F  mlp width
@@ -12,7 +12,7 @@ A suffix states the shape: `tokens_RxT` is an array of R rows and T columns.
   W   tokens of a row of packed answers, padded
   x   at the end (grad_Rx): further axes
 
-A *block* is the part of a batch on one data shard: prompts, and the rows that
+A *block* is the part of a batch on one row shard: prompts, and the rows that
 continue them. A row refers to its prompt by its slot within the block, so the
 prompt's cache is copied without communication between devices.
 """

@@ -63,7 +63,13 @@ class Record:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepRecord(Record):
-  """One training step."""
+  """One training step, built at the end of run/step.py:train_step.
+
+  run/state.py:run_fields fills run_id to resumed_with; in run/step.py
+  rollout_fields the means over graded rollouts, select shaped_reward and
+  zero_std, PhaseTimer the seconds; rl/update.py:make_update the means over
+  trained tokens, kl, loss, value_loss and grad_norm.
+  """
 
   kind: str = dataclasses.field(default="train", init=False)  # "train"
   lr: float  # of the step's first update
