@@ -192,6 +192,14 @@ def on_fastest_mesh(shape: ModelShape, workload: Workload, machine: Machine, *,
       *COMPARED_STEP, 1).seconds)
 
 
+def fastest(cost_model: CostModel, rows: int) -> CostModel:
+  """The cost model on the mesh, slots and microbatches of no config."""
+  return on_fastest_mesh(
+      cost_model.shape, cost_model.workload, cost_model.machine, rows=rows,
+      efficiency=cost_model.efficiency).replace(
+          evaluations=cost_model.evaluations, k=cost_model.k)
+
+
 def changes(cost_model: CostModel, *, sharded: bool) -> dict[str, dict]:
   """Changes that may make a step fit, in the order in which to try them.
 

@@ -10,12 +10,11 @@ import math
 import os
 
 from isojax.core import config_file
+from isojax.core.laws import NStar
 from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 from isojax.planner import fit_file, machines, priors
 from isojax.planner.cost import MOST_ROLLOUTS
-from isojax.planner.fit_file import Fitted
-from isojax.planner.priors import Prior
 from isojax.planner.request_fields import (
   Budget,
   Cells,
@@ -228,13 +227,13 @@ def problems(request: Request) -> Problems:
                   splits.count("validation"), bool(samples))
 
 
-def read_fit(path: str) -> Fitted:
+def read_fit(path: str) -> NStar:
   """The law in a fit.json."""
   return fit_file.read_fit(load_json(path, "a fit.json of launch.fit"),
                            path=path)
 
 
-def own_prior(request: Request, problems: Problems) -> Prior | None:
+def own_prior(request: Request, problems: Problems) -> NStar | None:
   """The published law, if the base model and the problems are its own."""
   stratum, config = problems.stratum, request.config
   is_own = (
@@ -247,7 +246,7 @@ def own_prior(request: Request, problems: Problems) -> Prior | None:
   return priors.PRIORS[f"q1-{stratum}"] if is_own else None
 
 
-def resolve_law(request: Request, problems: Problems) -> Prior | Fitted | None:
+def resolve_law(request: Request, problems: Problems) -> NStar | None:
   """The law of the request, else `own_prior`.
 
   InputError if there is no such law, or it is of another stratum.
@@ -256,7 +255,7 @@ def resolve_law(request: Request, problems: Problems) -> Prior | Fitted | None:
   if law is None:
     return own_prior(request, problems)
   name = law
-  if isinstance(law, Fitted):
+  if isinstance(law, NStar):
     name = law.path
   elif name in priors.PRIORS:
     law = priors.PRIORS[name]
@@ -283,7 +282,7 @@ def check_effect(request: Request, law) -> None:
        ("prompt_tokens", "response_tokens")),
       (request.config, "with --config, which has its own",
        ("dtype", "lora_rank")),
-      (isinstance(law, Prior) and request.evidence.law is not None,
+      (law and law.published and request.evidence.law is not None,
        "with a published law, which is of avg",
        ("metric",) if request.evidence.metric != "avg" else ()),
       (request.budget.rollouts is not None,
