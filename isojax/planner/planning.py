@@ -39,10 +39,6 @@ class Plan:
   cost_model: CostModel | None  # None: not priced
   setting: export.Setting  # what all runs share, for other trainers
 
-  @property
-  def D(self) -> int | None:
-    return self.setting.D
-
   def export(self, trainer: str) -> list[str]:
     """The options of each run for verl, TRL or another of export.TRAINERS.
 
@@ -81,7 +77,7 @@ class Plan:
         "; ".join(filter(None, (text_lib.decision(self.rows),
                                 messages.reason))),
         *text_lib.total_cost(self.rows, cost_model),
-        *messages.lead, text_lib.table(self.rows, self.D),
+        *messages.lead, text_lib.table(self.rows, self.setting.D),
         *(f"warning: {text}" for text in warnings),
         *messages.changes,
         *(f"evidence: {text}" for text in evidence_lines),
@@ -126,18 +122,19 @@ def make(request: Request) -> Plan:
   rows, messages = make_rows(
       request, ask(request, law, cost_model, problems.D), cost_model)
   rows, notes = with_config(request.config, rows)
-  messages = dataclasses.replace(messages, warnings=(
-      *messages.warnings, *adapter_rate(request.config)))
   settings = prices.settings_of(request, cost_model)
   rows = [dataclasses.replace(row, settings=plan_file.merged(
       settings, row.settings)) for row in rows]
+  lead = messages.lead
   if law and law.published and not problems.is_measured:
-    messages = dataclasses.replace(messages, lead=(
-        *messages.lead, "n depends on the stratum; launch.split measures it by "
-        + prices.stratum_cost(cost_model, problems.D or priors.PRIOR_D[
-            law.stratum]) + ", beside this budget"))
-  messages = dataclasses.replace(messages, basis=(*messages.basis, *(
-      ("config", note) for note in notes)))
+    cost_of_split = prices.stratum_cost(
+        cost_model, problems.D or priors.PRIOR_D[law.stratum])
+    lead += ("n depends on the stratum; launch.split measures it by "
+             f"{cost_of_split}, beside this budget",)
+  messages = dataclasses.replace(
+      messages, lead=lead,
+      warnings=messages.warnings + adapter_rate(request.config),
+      basis=(*messages.basis, *(("config", note) for note in notes)))
   return Plan(tuple(rows), messages, cost_model, setting_of(
       request.config, cost_model, D=problems.D, easy=easy,
       lora_rank=request.policy.lora_rank))
@@ -280,7 +277,10 @@ def advise(request: Request, question: Question, cost_model: CostModel | None):
           f"{fastest.rows:,} slots buys C = {other.C:,} in these hours, and n ="
           f" {other.n}",)
   if request.hardware.sure:
-    C = budget(Bp, n, 1 / prices.upper_ratio(cost_model))
+    if not spread:
+      raise InputError("--sure: no spread is known of a measured speed; leave "
+                       "it out, and give a smaller budget to be sure")
+    C, _ = span  # nine of ten runs take at most the upper end of the spread
     if not C:
       raise InputError(f"--sure: {hours:.3g} hours are less than one step of "
                        f"Bp={Bp}, n={n} in nine of ten cases; give more")

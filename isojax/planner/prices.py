@@ -11,7 +11,7 @@ import statistics
 
 from isojax.core import evaluate
 from isojax.core import model_shape as shape_lib
-from isojax.core.allocation import LORA_LR, PAPER_BATCH, PAPER_LR
+from isojax.core.allocation import Allocation, LORA_LR, PAPER_BATCH, PAPER_LR
 from isojax.core.format import duration, rounded
 from isojax.core.memory import DeviceBytes, Formats
 from isojax.core.shipped import shipped_path
@@ -222,10 +222,11 @@ def settings_of(request: Request, cost_model: CostModel | None) -> dict:
   """
   if cost_model is None or cost_model.shape.experts:  # isojax trains no experts
     return {}
-  config, w = request.config, cost_model.workload
+  config, workload = request.config, cost_model.workload
+  lengths, formats = workload.lengths, workload.formats
   settings = {
       "mesh": dataclasses.asdict(cost_model.mesh),
-      "model": {"lora": {"rank": w.lora_rank or 0}}}
+      "model": {"lora": {"rank": workload.lora_rank or 0}}}
   if config is not None:
     return settings | {
         "sampler": {"slots": request.hardware.rows or config.sampler.slots},
@@ -235,18 +236,18 @@ def settings_of(request: Request, cost_model: CostModel | None) -> dict:
   free = needed.available - sum(needed.always.values())
   settings["model"]["path"] = request.model_path
   optimizer = {}
-  if w.lora_rank:  # a file's rate is that of all weights
+  if workload.lora_rank:  # a file's rate is that of all weights
     optimizer = {"optimizer": {"base_lr": PAPER_LR * LORA_LR,
                                "base_batch": PAPER_BATCH}}
   return settings | {
       "sampler": {
-          "slots": cost_model.rows, "dtype": w.formats.sampled,
+          "slots": cost_model.rows, "dtype": formats.sampled,
           "memory_gib": math.floor(10 * free / 2**30) / 10,
-          "max_prompt_tokens": w.lengths.max_prompt,
-          "max_new_tokens": w.lengths.max_response},
+          "max_prompt_tokens": lengths.max_prompt,
+          "max_new_tokens": lengths.max_response},
       "recipe": {"loss": {
-          "microbatch_tokens": cost_model.micro_rows * w.lengths.max_response,
-          "dtype": w.formats.compute, "remat": w.remat}} | optimizer}
+          "microbatch_tokens": cost_model.micro_rows * lengths.max_response,
+          "dtype": formats.compute, "remat": workload.remat}} | optimizer}
 
 
 def stratum_cost(cost_model: CostModel | None, D: int) -> str:
@@ -275,29 +276,22 @@ def as_measured(request: Request, cost_model: CostModel, train) -> CostModel:
           path=request.hardware.measured))
 
 
-def upper_ratio(cost_model: CostModel) -> float:
-  """Nine of ten runs take at most this multiple of the predicted time."""
-  if cost_model.efficiency.spread is None:
-    raise InputError("--sure: no spread is known of a measured speed; leave it "
-                     "out, and give a smaller budget to be sure")
-  return cost_model.efficiency.spread[1]
-
-
-def cost_of(cost_model: CostModel, a) -> Cost:
+def cost_of(cost_model: CostModel, allocation: Allocation) -> Cost:
   """The cost of an allocation, with its m."""
-  if a.m is not None:
-    cost_model = cost_model.with_recipe(m=a.m)
-  return cost_model.run(a.Bp, a.n, a.M)
+  if allocation.m is not None:
+    cost_model = cost_model.with_recipe(m=allocation.m)
+  return cost_model.run(allocation.Bp, allocation.n, allocation.M)
 
 
-def expected(cost_model: CostModel | None, a) -> dict | None:
+def expected(cost_model: CostModel | None,
+             allocation: Allocation) -> dict | None:
   """What a run is expected to cost, for its line in the plan."""
   if cost_model is None:
     return None
-  c, spread = cost_of(cost_model, a), cost_model.efficiency.spread
-  return {"seconds": c.seconds,
-          "seconds_range": spread and [end * c.seconds for end in spread],
-          "device_hours": c.device_hours, "usd": c.usd,
+  run, spread = cost_of(cost_model, allocation), cost_model.efficiency.spread
+  return {"seconds": run.seconds,
+          "seconds_range": spread and [end * run.seconds for end in spread],
+          "device_hours": run.device_hours, "usd": run.usd,
           "machine": cost_model.machine.name,
           "basis": cost_model.efficiency.basis}
 
