@@ -9,7 +9,6 @@ moderate constant Bp, the rest of the budget in M, lr ~ sqrt(Bp n).
 
 import dataclasses
 import math
-import typing
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from isojax.core.allocation import (
   nearest_power,
   sqrt_lr,
 )
-from isojax.core.laws import Estimate, NStar
+from isojax.core.laws import Curve, Estimate, NStar
 from isojax.errors import InputError
 from isojax.planner import evidence, priors
 
@@ -68,15 +67,6 @@ class Question:
   def largest_n(self) -> int:
     """The largest n that is advised, for which Bp is lowered to FEWEST_BP."""
     return max(2, self.B_max // min(self.Bp or FEWEST_BP, FEWEST_BP))
-
-
-class Prediction(typing.NamedTuple):
-  """The reward of an allocation, from fitted curves."""
-
-  reward: float
-  low: float  # 95 %
-  high: float
-  beyond: bool  # C is outside the data of the curve
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,13 +212,12 @@ def neighbours(question: Question,
   return tuple(out)
 
 
-def predict(law: NStar | None, allocation: Allocation) -> Prediction | None:
-  """The reward of an allocation by its fitted curve; None if there is none."""
-  C = allocation.C
+def curve_of(law: NStar | None, allocation: Allocation) -> Curve | None:
+  """The fitted curve of an allocation, if its table has C."""
   for curve in law.curves if law and law.unit == "rollouts" else ():
     if ((curve.Bp, curve.n) == (allocation.Bp, allocation.n)
-        and curve.C[0] <= C <= curve.C[-1]):
-      return Prediction(*curve.at(C), beyond=not curve.C_lo <= C <= curve.C_hi)
+        and curve.C[0] <= allocation.C <= curve.C[-1]):
+      return curve
   return None
 
 

@@ -25,7 +25,7 @@ from isojax.planner import request as request_lib
 from isojax.planner import text as text_lib
 from isojax.planner.advice import Question
 from isojax.planner.cost import CostModel
-from isojax.planner.request import Request
+from isojax.planner.request_fields import Request
 
 FEWEST_EVALUATIONS = 3  # of a run, as launch.fit needs
 
@@ -118,7 +118,7 @@ def make(request: Request) -> Plan:
   easy = "easy" in (problems.stratum, law and law.stratum)
   cost_model = prices.cost_model_of(
       request, easy=easy, validation=problems.validation)
-  make_rows = _rows_of_sweep if request.cells.sweep else _rows_of_advice
+  make_rows = _rows_of_sweep if request.sweep else _rows_of_advice
   rows, messages = make_rows(
       request, ask(request, law, cost_model, problems.D), cost_model)
   rows, notes = with_config(request.config, rows)
@@ -137,39 +137,34 @@ def make(request: Request) -> Plan:
       basis=(*messages.basis, *(("config", note) for note in notes)))
   return Plan(tuple(rows), messages, cost_model, setting_of(
       request.config, cost_model, D=problems.D, easy=easy,
-      lora_rank=request.policy.lora_rank))
+      lora_rank=request.lora_rank))
 
 
 def ask(request: Request, law, cost_model: CostModel | None,
         D: int | None) -> Question:
   """What is known about the runs; C is 0 if the budget is a time or a price.
   """
-  tokens, prompt = request.policy.response_tokens, request.policy.prompt_tokens
+  tokens, prompt = request.response_tokens, request.prompt_tokens
   if cost_model:
     lengths = cost_model.workload.lengths
     prompt, tokens = lengths.prompt, lengths.response
   if tokens is not None and law and law.unit == "tokens":
     tokens += prompt or 0  # which a law in "sampled_tokens" does not count
   base_lr, base_batch = PAPER_LR, PAPER_BATCH
-  if request.policy.lora_rank:
+  if request.lora_rank:
     base_lr *= LORA_LR
   if request.config:
     optimizer = request.config.recipe.optimizer
     base_lr, base_batch = optimizer.base_lr, optimizer.base_batch
-  cells, rollouts = request.cells, request.budget.rollouts
-  if cells.budgets:
-    rollouts = max(request_lib.whole_numbers(request, "budgets", 2))
-  several_Bp = cells.sweep and len(cells.Bp) > 1
-  metric = request.evidence.metric
+  metric = request.metric
   if law and not law.published and "metric" not in request.given:
     metric = law.metric.partition("@")[0]
   return Question(
-      C=0 if rollouts is None else request_lib.whole_number(
-          "rollouts", rollouts, 2),
-      law=law, metric=metric, model=request.model_path, D=D,
-      B_max=cells.B_max or (law and law.B_max) or B_MAX,
-      Bp=None if several_Bp else request_lib.only_number(request, "Bp", 1),
-      n=None if cells.sweep else request_lib.only_number(request, "n", 2),
+      C=max(request.rollouts or 0, *request.budgets, 0), law=law,
+      metric=metric, model=request.model_path, D=D,
+      B_max=request.B_max or (law and law.B_max) or B_MAX,
+      Bp=request.Bp[0] if len(request.Bp) == 1 else None,
+      n=request.n[0] if request.n and not request.sweep else None,
       base_lr=base_lr, base_batch=base_batch, tokens_per_rollout=tokens)
 
 
@@ -238,7 +233,7 @@ def _rows_of_advice(request: Request, question: Question,
       advice_lib.sweep_first(question.law, allocation, star))
   expected = functools.partial(prices.expected, cost_model)
   rows = [plan_file.Row(allocation, seed, advice.lr, expected(allocation))
-          for seed in request_lib.whole_numbers(request, "seeds", 0)]
+          for seed in request.seeds]
   return rows, text_lib.Messages(
       reason=text_lib.reason(question, advice, span), lead=(),
       changes=() if question.n else text_lib.would_change(question, advice),
@@ -276,7 +271,7 @@ def advise(request: Request, question: Question, cost_model: CostModel | None):
           f"n follows C, and C the speed: mesh {fastest.mesh.text} with "
           f"{fastest.rows:,} slots buys C = {other.C:,} in these hours, and n ="
           f" {other.n}",)
-  if request.hardware.sure:
+  if request.sure:
     if not spread:
       raise InputError("--sure: no spread is known of a measured speed; leave "
                        "it out, and give a smaller budget to be sure")
@@ -293,9 +288,7 @@ def _rows_of_sweep(request: Request, question: Question,
                    cost_model: CostModel | None):
   """(rows of the plan, its messages) of a sweep."""
   C, config, decay = question.C, request.config, request_lib.decay_of(request)
-  budgets = [C]
-  if request.cells.budgets:
-    budgets = request_lib.whole_numbers(request, "budgets", 2)
+  budgets, seeds = request.budgets or (C,), request.seeds
   least = min(budgets) if decay else C
   pairs, lead, warnings = wanted_cells(
       request, dataclasses.replace(
@@ -320,9 +313,8 @@ def _rows_of_sweep(request: Request, question: Question,
         f"--rollouts, or lower --config.eval.first={config.eval.first}",)
   samples_ahead = config and (config.recipe.updates.in_flight
                               or config.recipe.filter.rounds > 1)
-  seeds = request_lib.whole_numbers(request, "seeds", 0)
   expected = functools.partial(prices.expected, cost_model)
-  rows, skipped = without_done(request.cells.skip, sweep_cells.grid(
+  rows, skipped = without_done(request.skip, sweep_cells.grid(
       pairs, C=C, seeds=seeds, base_lr=question.base_lr,
       base_batch=question.base_batch, expected=expected))
   rows = sweep_cells.with_budgets(
@@ -353,8 +345,7 @@ def _rows_of_sweep(request: Request, question: Question,
 
 def wanted_cells(request: Request, question: Question):
   """(cells of a sweep, notes, warnings); n by the law without --n and --B."""
-  Bps = request_lib.whole_numbers(request, "Bp", 1) if request.cells.Bp else []
-  lead, warnings = (), ()
+  Bps, lead, warnings = request.Bp, (), ()
   if request.needs_law:
     advice = advice_lib.advise(question)
     near = sorted((allocation.n, allocation.Bp) for allocation in (
@@ -366,16 +357,15 @@ def wanted_cells(request: Request, question: Question):
     lead = (f"n = {ns}: n* = {advice.n_star.n:.4g} to a power of two, half and "
             f"twice it ({advice.n_star.basis})",)
     warnings = advice.warnings
-  elif not Bps or bool(request.cells.n) == bool(request.cells.B):
+  elif not Bps or bool(request.n) == bool(request.B):
     raise InputError("--sweep needs --Bp and either --n or --B, such as "
                      "--Bp=32 --n=8,32,128,512")
-  elif request.cells.B:
-    pairs = [(Bp, request.cells.B / Bp) for Bp in Bps]
+  elif request.B:
+    pairs = [(Bp, request.B / Bp) for Bp in Bps]
   else:
-    pairs = list(itertools.product(
-        Bps, request_lib.whole_numbers(request, "n", 2)))
+    pairs = list(itertools.product(Bps, request.n))
   cells, notes = sweep_cells.admitted_cells(
-      pairs, B=request.cells.B, B_max=question.B_max,
+      pairs, B=request.B, B_max=question.B_max,
       D=question.D)
   if not cells:
     raise InputError("nothing is left of the sweep: " + "; ".join(notes))

@@ -20,7 +20,8 @@ from isojax.ledger import bucket, records
 from isojax.planner import bases, cost, memory, priors
 from isojax.planner.cost import Cost, CostModel, Lengths, StepParts, Workload
 from isojax.planner.machines import Machine, Mesh
-from isojax.planner.request import load_json, Request, resolve_machine
+from isojax.planner.request import load_json, resolve_machine
+from isojax.planner.request_fields import Request
 
 
 def policy_shape(request: Request) -> shape_lib.ModelShape:
@@ -36,7 +37,7 @@ def policy_shape(request: Request) -> shape_lib.ModelShape:
 
 def measured_records(request: Request) -> list[dict] | None:
   """The train records of --measured, or None without it."""
-  path = request.hardware.measured
+  path = request.measured
   if path is None:
     return None
   bucket.check(path, "measured")
@@ -74,16 +75,16 @@ def priced_workload(request: Request, train: list[dict] | None, kl: bool,
   """
   config = request.config
   prompt, response = mean_lengths(train) if train else (None, None)
-  if request.policy.prompt_tokens is not None:
-    prompt = request.policy.prompt_tokens
-  if request.policy.response_tokens is not None:
-    response = request.policy.response_tokens
+  if request.prompt_tokens is not None:
+    prompt = request.prompt_tokens
+  if request.response_tokens is not None:
+    response = request.response_tokens
   if config is None:
     return Workload(
         Lengths(prompt, response, math.ceil(4 * prompt),
                 math.ceil(4 * response)),
-        Formats(request.policy.dtype), StepParts(kl=kl),
-        lora_rank=request.policy.lora_rank)
+        Formats(request.dtype), StepParts(kl=kl),
+        lora_rank=request.lora_rank)
   sampler = config.sampler
   return workload_of(config, train, shape, machine, Lengths(
       prompt, response, sampler.max_prompt_tokens, sampler.max_new_tokens))
@@ -163,9 +164,9 @@ def cost_model_of(request: Request, *, easy: bool,
   `easy`: without a config, the recipe has a KL. `validation`: with a config,
   the problems of an evaluation. InputError if the model does not fit.
   """
-  if request.hardware.machine is None:
+  if request.machine is None:
     return None
-  config, rows = request.config, request.hardware.rows
+  config, rows = request.config, request.rows
   machine = resolve_machine(request)
   shape, train = policy_shape(request), measured_records(request)
   workload = priced_workload(request, train, easy, shape, machine)
@@ -229,7 +230,7 @@ def settings_of(request: Request, cost_model: CostModel | None) -> dict:
       "model": {"lora": {"rank": workload.lora_rank or 0}}}
   if config is not None:
     return settings | {
-        "sampler": {"slots": request.hardware.rows or config.sampler.slots},
+        "sampler": {"slots": request.rows or config.sampler.slots},
         "recipe": {"loss": {
             "microbatch_tokens": config.recipe.loss.microbatch_tokens}}}
   needed = memory.memory(cost_model, memory.MOST_ROWS, cost_model.rows)
@@ -273,7 +274,7 @@ def as_measured(request: Request, cost_model: CostModel, train) -> CostModel:
   return cost_model.with_workload(trained_share=share).replace(
       efficiency=measured_efficiency(
           train, ideal.step(train[0]["Bp"], train[0]["n"]),
-          path=request.hardware.measured))
+          path=request.measured))
 
 
 def cost_of(cost_model: CostModel, allocation: Allocation) -> Cost:

@@ -19,7 +19,7 @@ from isojax.core.format import (
 from isojax.core.laws import NStar
 from isojax.planner import cost, evidence, prices, priors
 from isojax.planner import memory as memory_lib
-from isojax.planner.advice import Advice, predict, Prediction, Question
+from isojax.planner.advice import Advice, curve_of, Question
 from isojax.planner.cost import CostModel, StepParts
 
 METRICS = {"avg": "avg, the mean of k samples", "best": "best@k, coverage"}
@@ -135,24 +135,28 @@ def table(rows: Sequence[plan_file.Row], D: int | None) -> str:
   return aligned([[line[i] for i in filled] for line in lines])
 
 
-def predicted(prediction: Prediction) -> str:
-  reward, low, high, beyond = prediction
+def predicted(law: NStar | None, allocation: Allocation) -> str:
+  """The reward by the fitted curve of the allocation; empty without one."""
+  curve, C = curve_of(law, allocation), allocation.C
+  if curve is None:
+    return ""
+  reward, low, high = curve.at(C)
   return f"{reward:.4f} [{low:.4f}, {high:.4f}]" + (
-      ", beyond the data of its curve" if beyond else "")
+      "" if curve.C_lo <= C <= curve.C_hi else ", beyond the data of its curve")
 
 
 def alternatives(allocation: Allocation, near: tuple[Allocation, ...], expected,
                  law: NStar | None) -> tuple[tuple[str, str], ...]:
   """The time (by `expected`) and reward of `near`: other n at the same C."""
   out, own_cost = [], expected(allocation)
-  rewards = [predict(law, other) for other in near]
+  rewards = [predicted(law, other) for other in near]
   for other, reward in zip(near, rewards, strict=True):
     cost_of_other, time = expected(other), ""
     if cost_of_other:
       times = cost_of_other["seconds"] / own_cost["seconds"]
       time = f", {times:.2f} times the time"
     out.append(f"n = {other.n} (M = {other.M:,}{time}" + (
-        f", predicted reward {predicted(reward)}" if reward else "") + ")")
+        f", predicted reward {reward}" if reward else "") + ")")
   if law and not law.published and near and not any(rewards):
     out.append("the fit has no curve for them")
   return (("at the same C", "; ".join(out)),) if near else ()
@@ -236,7 +240,7 @@ def explained(question: Question, advice: Advice
     why = (f"not n*: the nearest that {min(question.B_max, C):,} rollouts a "
            "step admit, the least of --B_max and C")
   # question.C is 0 if the budget is a time: its rest is less than a step.
-  unspent, reward = max(0, question.C - C), predict(question.law, allocation)
+  unspent, reward = max(0, question.C - C), predicted(question.law, allocation)
   ends = "no interval is known" if star.interval is None else (
       f"interval {star.low:.3g} to {star.high:.3g}")
   return (
@@ -244,7 +248,7 @@ def explained(question: Question, advice: Advice
       ("allocation", f"n = {n}, {why}; M is rounded down" + (
           f", {unspent:,} of {question.C:,} rollouts stay unspent" if unspent
           else "")),
-      *([("predicted reward", predicted(reward))] if reward else []),
+      *([("predicted reward", reward)] if reward else []),
       *(("adjusted", change) for change in advice.changes))
 
 

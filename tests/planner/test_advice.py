@@ -12,7 +12,7 @@ import pytest
 from isojax.core import laws, plan_file, sweep_cells
 from isojax.core.allocation import admitted, Allocation, nearest_power
 from isojax.errors import InputError
-from isojax.planner import advice, priors
+from isojax.planner import advice, priors, text
 
 QUESTION = advice.Question(
     C=2_000_000, law=priors.PRIORS["q1-easy"], metric="avg",
@@ -218,18 +218,19 @@ def test_hours_that_pay_for_nothing_are_refused():
 
 
 def test_prediction_reads_the_fits_table():
-  p = advice.predict(FITTED, Allocation(16, 8, 7))  # C = 896
-  share = np.log(8.96) / np.log(100)
-  assert p.reward == pytest.approx(0.1 + 0.2 * share) and not p.beyond
-  assert advice.predict(FITTED, Allocation(16, 8, 50)).beyond  # C = 6400
-  assert advice.predict(FITTED, Allocation(16, 8, 1)).beyond  # C = 128
-  assert advice.predict(FITTED, Allocation(16, 8, 500)) is None  # above
+  # C = 896: 0.1 + 0.2 log(8.96) / log(100), between 0.05 to 0.2 and 0.15 to 0.4
+  at = lambda law, *sizes: text.predicted(law, Allocation(*sizes))
+  assert at(FITTED, 16, 8, 7) == "0.1952 [0.1214, 0.2690]"
+  beyond = "beyond the data of its curve"
+  assert beyond in at(FITTED, 16, 8, 50)  # C = 6400
+  assert beyond in at(FITTED, 16, 8, 1)  # C = 128
+  assert at(FITTED, 16, 8, 500) == ""  # above the table
   low = dataclasses.replace(FITTED.curves[0], C=(200.0, 10_000.0))
-  assert advice.predict(dataclasses.replace(FITTED, curves=(low,)),
-                        Allocation(16, 8, 1)) is None  # C = 128, below
-  assert advice.predict(FITTED, Allocation(16, 4, 7)) is None
+  low = dataclasses.replace(FITTED, curves=(low,))
+  assert at(low, 16, 8, 1) == ""  # C = 128, below
+  assert at(FITTED, 16, 4, 7) == "" and at(None, 16, 8, 7) == ""
   tokens = dataclasses.replace(FITTED, unit="sampled_tokens")
-  assert advice.predict(tokens, Allocation(16, 8, 7)) is None
+  assert at(tokens, 16, 8, 7) == ""
 
 
 def test_strata_from_measured_difficulty():

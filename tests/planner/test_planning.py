@@ -10,7 +10,7 @@ from configs import pods as pods_config
 from isojax.core import config_file
 from isojax.errors import InputError
 from isojax.planner import planning
-from isojax.planner.request import request
+from isojax.planner.request_fields import Request
 from isojax.run import experiment
 from tests.planner.examples import DATA
 from tests.planner.test_fit_file import FIT, read, signed
@@ -23,7 +23,7 @@ EASY = dict(rollouts=2e6, **OWN)
 
 
 def ask(config=None, **values):
-  return planning.make(request(config=config, given=tuple(values), **values))
+  return planning.make(Request(config=config, given=tuple(values), **values))
 
 
 def law(**study):
