@@ -47,7 +47,7 @@ _PUBLIC = {
     "Logs": "isojax.api.studies",
     "fit": "isojax.api.studies",
     "Law": "isojax.api.studies",
-    "Estimate": "isojax.api.studies",
+    "Estimate": "isojax.core.laws",
     "compare": "isojax.api.studies",
     "Comparison": "isojax.api.studies",
     "InputError": "isojax.errors",

@@ -27,7 +27,6 @@ from isojax.planner import (
   planning,
   request_fields,
 )
-from isojax.planner import request as request_lib
 
 # Field of a config -> the flag that decides it in a plan.
 PLANNED = {"alloc.Bp": "--Bp", "alloc.n": "--n", "alloc.C": "--rollouts",
@@ -73,7 +72,7 @@ EVIDENCE = flags.DEFINE_boolean(
 OUT = flags.DEFINE_string("out", "plan.jsonl", "The file that is written.")
 
 
-def flags_request() -> request_lib.Request:
+def flags_request() -> request_fields.Request:
   """The request that the flags make.
 
   Raises:
@@ -84,9 +83,12 @@ def flags_request() -> request_lib.Request:
       raise InputError(f"--config.{field}: no effect, because the plan chooses "
                        f"it; give {PLANNED[field]}")
   values = {name: flags.FLAGS[name].value for name in request_fields.FIELDS}
-  lists = {name: tuple(values[name] or ()) for name in ("Bp", "n", "seeds")}
-  return request_lib.request(**values | lists, config=CONFIG.value, given=tuple(
-      name for name in request_fields.FIELDS if flags.FLAGS[name].present))
+  lists = {name: tuple(values[name] or ()) for name, field in
+           request_fields.FIELDS.items() if field.type is tuple}
+  given = tuple(name for name in request_fields.FIELDS
+                if flags.FLAGS[name].present)
+  return request_fields.Request(
+      **values | lists, config=CONFIG.value, given=given)
 
 
 def main(_) -> None:

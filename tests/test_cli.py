@@ -14,7 +14,7 @@ from configs import hard, split_tiny
 from isojax.core import config_file, config_flag, plan_file
 from isojax.core.allocation import allocate
 from isojax.errors import InputError
-from isojax.planner import request
+from isojax.planner.request_fields import Request
 from tests import command, parse_commands
 from tests.conftest import ONE_DEVICE
 
@@ -154,9 +154,9 @@ def test_the_planner_reads_configs_of_runs():
   with config.unlocked():
     del config.alloc
   with pytest.raises(InputError, match="^config.alloc is missing: expected a"):
-    request.request(config=config)
+    Request(config=config)
   with pytest.raises(InputError, match="^config.task is missing: expected a"):
-    request.request(config=split_tiny.get_config())
+    Request(config=split_tiny.get_config())
 
 
 def test_plan_and_command_line_may_not_disagree(tmp_path):

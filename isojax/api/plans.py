@@ -6,7 +6,6 @@ import textwrap
 from isojax.api import configs, studies
 from isojax.errors import InputError, unchained
 from isojax.planner import planning, request_fields
-from isojax.planner.request import request
 
 
 def _as_tuple(value) -> tuple:
@@ -62,7 +61,7 @@ def plan(**keywords) -> planning.Plan:
                        "the path of a fit.json or the name of a published law")
     values["law"] = law.fitted
   # A value counts as given if it differs from the default.
-  return planning.make(request(config=config, given=[
+  return planning.make(request_fields.Request(config=config, given=[
       name for name, value in values.items()
       if value != request_fields.DEFAULTS[name]], **values))
 

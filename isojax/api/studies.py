@@ -6,7 +6,8 @@ import math
 import os
 
 from isojax.api.configs import Path
-from isojax.core.format import many, pair
+from isojax.core import laws
+from isojax.core.format import many
 from isojax.core.shipped import shipped_path
 from isojax.errors import InputError, unchained
 from isojax.frontier import bootstrap, curves, fit_json
@@ -119,41 +120,13 @@ def _reading(format, columns, fixed, scale, from_path, axis) -> Reading:
 
 
 @dataclasses.dataclass(frozen=True)
-class Estimate:
-  """n*(C) of a fitted law."""
-
-  n: float  # rollouts per problem, not rounded
-  low: float  # to `high`: 95 % interval, from the bootstrap
-  high: float
-  C: float
-  unit: str  # of C
-  seen: tuple[float, float]  # range of C that the law was fitted to
-  cautions: tuple[str, ...] = ()  # doubts about n: of the fit, and at this C
-
-  @property
-  def beyond(self) -> bool:
-    """Whether C is outside the data, so that n is extrapolated."""
-    return not self.seen[0] <= self.C <= self.seen[1]
-
-  def __repr__(self) -> str:
-    text = (f"n* = {self.n:.4g}, 95% interval "
-            f"{pair((self.low, self.high), '{:.3g}'.format)}, at C = "
-            f"{self.C:,.0f} {self.unit}")
-    if self.C > self.seen[1]:
-      text += f"; extrapolated: the data end at {self.seen[1]:,.0f}"
-    elif self.C < self.seen[0]:
-      text += f"; extrapolated: the data begin at {self.seen[0]:,.0f}"
-    return text + "".join(f"\n  warning: {line}" for line in self.cautions)
-
-
-@dataclasses.dataclass(frozen=True)
 class Law:
   """The result of a fit: curves, frontier, law n*(C) and verdict."""
 
   document: dict = dataclasses.field(repr=False)  # the content of fit.json
 
   @functools.cached_property
-  def fitted(self) -> fit_file.Fitted:
+  def fitted(self) -> laws.NStar:
     """The law as the planner reads it; isojax.plan(law=...) uses it."""
     return fit_file.read_fit(self.document, path="isojax.fit")
 
@@ -184,7 +157,7 @@ class Law:
     return " ".join(filter(None, (step["text"], step["command"])))
 
   @unchained
-  def n_star(self, C: float) -> Estimate:
+  def n_star(self, C: float) -> laws.Estimate:
     """The best number of rollouts per problem for a budget.
 
     IsoCompute Playbook (arXiv 2603.12151), section 3.
@@ -203,10 +176,9 @@ class Law:
       raise InputError(
           "the law is not identified: " + "; ".join(law.reasons)
           + f". {self.next}")
-    n = float(law.law(C))
-    contradiction = advice.contradiction_of(law, None, n, C)
-    limits = self.limits if C > law.C_seen[1] else ()
-    return Estimate(n, *law.interval(C), float(C), law.unit, law.C_seen, (
+    contradiction = advice.contradiction_of(law, None, law(C), C)
+    limits = law.limits if C > law.C_seen[1] else ()
+    return law.estimate(C, cautions=(
         *(f"the law holds within the data only: {text}" for text in limits),
         *law.cautions, *(contradiction[:1] if contradiction else ())))
 

@@ -66,20 +66,21 @@ class Allocation:
 def allocate(*, Bp: int, n: int, M: int | None, C: int,
              m: int | None = None) -> Allocation:
   """The allocation with M steps, or if M is None with those within C."""
-  a = Allocation(Bp, n, 1 if M is None else M, m)
+  step = Allocation(Bp, n, 1 if M is None else M, m)
   if M is not None:
-    return a
-  if C < a.B:
+    return step
+  B = step.B
+  if C < B:
     raise InputError(
         f"alloc.C={C} is less than the rollouts of one step, Bp * n = {Bp} * "
-        f"{n} = {a.B}; raise C to at least {a.B}, or lower Bp or n")
-  return dataclasses.replace(a, M=C // a.B)
+        f"{n} = {B}; raise C to at least {B}, or lower Bp or n")
+  return dataclasses.replace(step, M=C // B)
 
 
-def sizes_of(a: Allocation) -> dict:
+def sizes_of(allocation: Allocation) -> dict:
   """Bp, n, M, and m if it is set, as overrides of config.alloc."""
-  return {"Bp": a.Bp, "n": a.n, "M": a.M} | (
-      {"m": a.m} if a.m is not None else {})
+  return {name: size for name, size in dataclasses.asdict(allocation).items()
+          if size is not None}
 
 
 B_MAX = 65_536  # default of --B_max, rollouts per step; MOST_B is the limit

@@ -20,10 +20,10 @@ class Row:
   settings: dict = dataclasses.field(default_factory=dict)
 
   def __repr__(self) -> str:
-    a = self.allocation
-    m = "" if a.m is None else f", m = {a.m}"
-    return (f"Bp = {a.Bp}, n = {a.n}{m}, M = {a.M:,}, C = {a.C:,}, "
-            f"lr {self.lr:.3g}, seed {self.seed}")
+    sizes = self.allocation
+    m = "" if sizes.m is None else f", m = {sizes.m}"
+    return (f"Bp = {sizes.Bp}, n = {sizes.n}{m}, M = {sizes.M:,}, "
+            f"C = {sizes.C:,}, lr {self.lr:.3g}, seed {self.seed}")
 
   @property
   def config(self) -> dict:

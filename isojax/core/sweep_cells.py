@@ -53,9 +53,9 @@ def grid(cells, *, C: int, seeds, base_lr: float, base_batch: int,
   """
   rows = []
   for Bp, n in cells:
-    a = allocate(Bp=Bp, n=n, M=None, C=C)
-    rows += [Row(a, seed, sqrt_lr(base_lr, base_batch, a.B), expected(a))
-             for seed in seeds]
+    allocation = allocate(Bp=Bp, n=n, M=None, C=C)
+    lr = sqrt_lr(base_lr, base_batch, allocation.B)
+    rows += [Row(allocation, seed, lr, expected(allocation)) for seed in seeds]
   return rows
 
 
@@ -80,9 +80,10 @@ def with_budgets(rows: list[Row], budgets, *, decay: float, at,
     return rows
   out, has_trunk = [], decay < 1 and len(budgets) > 1
   for row in sorted(rows, key=lambda row: row.seed):
-    a, runs, begins = row.allocation, [], []
+    largest, runs, begins = row.allocation, [], []
+    Bp, n, B = largest.Bp, largest.n, largest.B
     for C in sorted(budgets):
-      of_C = allocate(Bp=a.Bp, n=a.n, M=None, C=C, m=a.m)
+      of_C = allocate(Bp=Bp, n=n, M=None, C=C, m=largest.m)
       begins.append(branch_step(of_C.M, decay))
       rest = max(1, of_C.M - has_trunk * begins[-1])  # steps
       runs.append(dataclasses.replace(
@@ -90,8 +91,8 @@ def with_budgets(rows: list[Row], budgets, *, decay: float, at,
           expected=expected(dataclasses.replace(of_C, M=rest)),
           settings={"recipe": {"optimizer": {"decay": decay}}}))
     if has_trunk:
-      trunk = dataclasses.replace(a, M=max(begins) + ahead)
-      kept = sorted({*at, *(step * a.B for step in begins)})
+      trunk = dataclasses.replace(largest, M=max(begins) + ahead)
+      kept = sorted({*at, *(step * B for step in begins)})
       out.append(dataclasses.replace(
           row, allocation=trunk, expected=expected(trunk),
           settings={"recipe": {"optimizer": {"decay": 0.0}},
@@ -102,12 +103,11 @@ def with_budgets(rows: list[Row], budgets, *, decay: float, at,
 
 def sampled(rows: list[Row]) -> int:
   """The rollouts that runs sample, if decayed ones begin with their trunk."""
-  trunks = {(row.allocation.Bp, row.allocation.n, row.seed)
-            for row in rows if row.decay == 0.0}
+  cell = lambda row: (row.allocation.Bp, row.allocation.n, row.seed)
+  trunks = {cell(row) for row in rows if row.decay == 0.0}
   total = 0
   for row in rows:
-    a, shared = row.allocation, 0
-    if row.decay and (a.Bp, a.n, row.seed) in trunks:
-      shared = branch_step(a.M, row.decay) * a.B
-    total += a.C - shared
+    total += row.allocation.C
+    if row.decay and cell(row) in trunks:
+      total -= branch_step(row.allocation.M, row.decay) * row.allocation.B
   return total

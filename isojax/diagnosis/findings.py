@@ -128,18 +128,18 @@ def diagnose(run: RunLog, options: dict) -> list[Finding]:
   The lines of `run` have `dead` and `zero_std` if the log has or implies them;
   `options` are names of WORDS -> the trainer's options.
   """
-  o = types.SimpleNamespace(**(WORDS | options))  # see rules.rule
+  words = types.SimpleNamespace(**(WORDS | options))  # see rules.rule
   if run.best_step_text:
-    o.earlier = f"{WORDS['earlier']}, {run.best_step_text}"
+    words.earlier = f"{WORDS['earlier']}, {run.best_step_text}"
   occurrences: dict[str, Occurrence] = {}
-  for name, verdict, x, steps in _alarms(run, o):
+  for name, verdict, x, steps in _alarms(run, words):
     waste = dict.fromkeys(steps, verdict.waste)
     if name in occurrences:
       waste = occurrences[name].waste | waste
       if verdict.level == NOTE:  # a note does not replace a grave verdict
         verdict, x, _ = occurrences[name]
     occurrences[name] = Occurrence(verdict, x, waste)
-  for name, verdict in apply_rules(run, o).items():
+  for name, verdict in apply_rules(run, words).items():
     occurrences.setdefault(name, Occurrence(verdict, run, {
         i: verdict.waste for i, line in enumerate(run.train)
         if line["step"] > verdict.after_step}))
@@ -178,10 +178,10 @@ def _finding(run: RunLog, name: str, occurrence: Occurrence) -> Finding:
       verdict.source)
 
 
-def _alarms(run: RunLog, o):
+def _alarms(run: RunLog, words):
   """Yields the alarms that the run would have had while it was live: (name,
   verdict, Steps or Evaluation, indices of its steps in run.train)."""
-  watch = Watcher([], grouped=run.grouped, options=o,
+  watch = Watcher([], grouped=run.grouped, options=words,
                   dependence=run.dependence,
                   floor=min([0.0, *column(run.train, "reward")]))
   steps = [line["step"] for line in run.train]
@@ -204,7 +204,7 @@ def _alarms(run: RunLog, o):
         yield name, verdict, x, indices
   if not had_steps and steps:  # too few steps for an alarm, not for a hint
     x = Steps(run.train, run.grouped)
-    for name, verdict in apply_rules(x, o).items():
+    for name, verdict in apply_rules(x, words).items():
       yield name, verdict, x, range(len(steps))
 
 

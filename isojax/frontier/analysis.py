@@ -52,23 +52,26 @@ def _with_law(fit: Fit) -> Fit:
     return fit
   # A draw with too few resolved points uses the resolved points of the data.
   enough = weight.sum(1, keepdims=True) >= verdict.FEWEST_RESOLVED
-  x_G = C_G if study.axis == "updates" else np.log10(C_G)
+  B, x_G = None, np.log10(C_G)
+  if study.axis == "updates":
+    (B,), x_G = {Bp * n for Bp, n in study.configurations}, C_G
   width = x_G[-1] - x_G[0]
   tested = np.log2(study.tested)
   fit_law = functools.partial(
       envelope_lib.fit_law, x_G, w_DxG=np.where(enough, weight, weight[:1]),
       # Playbook, section 3.3: from half the smallest n tested to the largest
-      low=tested[0] - 1, high=tested[-1], rounds=5,
-      k=((1 / width, 100 / width) if study.axis == "updates"  # line to step
+      low=tested[0] - 1, high=tested[-1], rounds=5, B=B,
+      k=((1 / width, 100 / width) if B  # line to step
          else (0.5, envelope_lib.K_MAX)))
   seed = fit.options.seed + 2  # bootstrap has used seed and seed + 1
   law = fit_law(between_tested(fit.log2_n_DxG, tested, seed=seed))
   noise_G = None
   if fit.options.draws:
-    drawn = fit_law(fit.log2_n_DxG)(x_G)
+    drawn = fit_law(fit.log2_n_DxG).log2_D(C_G)
     low, high = laws.interval(drawn[0], drawn[1:])
     noise_G = high - low
-  return dataclasses.replace(fit, law=law, law_DxG=law(x_G), noise_G=noise_G)
+  return dataclasses.replace(fit, law=law, law_DxG=law.log2_D(C_G),
+                             noise_G=noise_G)
 
 
 def other_family(study: Study, options: Options) -> list[Curves]:

@@ -198,9 +198,9 @@ def variants(study: Study, base: Options) -> list[dict]:
       continue
     row["switches"] = switches(fit)
     if fit.law is not None:
-      law = verdict.sigmoid_of(fit)
-      row |= {"log10_C0": float(fit.law.x0_D[0]), "n_at_end": float(law(end)),
-              "ceiling": float(2 ** (law.b + law.L))}
+      law = fit.law
+      row |= {"log10_C0": float(law.x0_D[0]), "n_at_end": float(law(end)),
+              "ceiling": float(2 ** (law.b_D[0] + law.L_D[0]))}
   return rows
 
 
@@ -221,8 +221,7 @@ def extrapolation(fit: Fit, C1: float) -> dict | None:
   C2, reward_D = float(fit.frontier.C_G[g]), fit.frontier.reward_DxG[:, g]
   return {
       "C1": C1, "C2": C2,
-      "n_predicted": None if early.law is None else float(
-          verdict.sigmoid_of(early)(C2)),
+      "n_predicted": None if early.law is None else float(early.law(C2)),
       "n_seen": int(round(2.0 ** fit.log2_n_DxG[0, g])),
       # the highest curve, continued to C2
       "reward_predicted": max(float(c([C2])[0, 0]) for c in early.curves),

@@ -57,33 +57,10 @@ def crossing(one: Curves, other: Curves, C_lo: float, C_hi: float) -> float:
   return C_hi if gain(C_hi) <= 0 else float(optimize.brentq(gain, C_lo, C_hi))
 
 
-@dataclasses.dataclass(frozen=True)
-class LawFits:
-  """D fits of laws.log2_n, whose parameters are L, k, x0 and b."""
-
-  L_D: np.ndarray
-  k_D: np.ndarray
-  x0_D: np.ndarray
-  b_D: np.ndarray
-  rmse_D: np.ndarray  # in log2 n
-  # Parameters of the fit to the data (draw 0) that are at a bound.
-  at_bound: tuple[str, ...]
-  k_bounds: tuple[float, float]
-
-  @property
-  def theta_Dx4(self) -> np.ndarray:
-    """The parameters L, k, x0 and b of each fit, as laws.formula takes them."""
-    return np.stack((self.L_D, self.k_D, self.x0_D, self.b_D), 1)
-
-  def __call__(self, x_G) -> np.ndarray:
-    """log2 n* [D, G] at x = log10 C (or M)."""
-    L, k, x0, b = self.theta_Dx4.T[:, :, None]
-    return laws.log2_n(np.asarray(x_G), L=L, k=k, x0=x0, b=b)
-
-
 def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
-            k: tuple[float, float], rounds: int) -> LawFits:
-  """Least-squares fits of the law for every draw.
+            k: tuple[float, float], rounds: int, B: int | None = None
+            ) -> laws.NStar:
+  """The law by least squares, of the data (draw 0) and of every draw.
 
   Args:
     x_G: log10 C, or M for a fixed batch.
@@ -93,6 +70,7 @@ def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
     high: bound on the ceiling b + L.
     k: bounds on the steepness, per unit of x.
     rounds: refinements of (x0, k), by a factor of 3.
+    B: of a fixed batch, Bp * n.
   """
   grid = (np.linspace(x_G[0], x_G[-1], 49),  # candidates for x0
           np.linspace(np.log(k[0]), np.log(k[1]), 25))  # and for log k
@@ -106,6 +84,7 @@ def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
   hits = {"floor": near(b[0], low), "ceiling": near(b[0] + L[0], high),
           "midpoint": near(theta[0, 0], *grid[0][[0, -1]]),
           "k": near(theta[0, 1], *grid[1][[0, -1]])}
-  return LawFits(L, np.exp(theta[:, 1]), theta[:, 0], b,
-                 np.sqrt(sse / w_DxG.sum(1)),
-                 tuple(name for name, hit in hits.items() if hit), k)
+  return laws.NStar(
+      L, np.exp(theta[:, 1]), theta[:, 0], b, B,
+      rmse_D=np.sqrt(sse / w_DxG.sum(1)), k_bounds=k,
+      at_bound=tuple(name for name, hit in hits.items() if hit))

@@ -8,7 +8,6 @@ import numpy as np
 
 from isojax.core import identity, laws
 from isojax.core.format import many
-from isojax.core.laws import FixedBatch
 from isojax.errors import InputError
 from isojax.frontier import (
   analysis,
@@ -106,16 +105,16 @@ def law_fields(fit: Fit) -> dict | None:
   if fit.law is None:
     return None
   law, seen = fit.law, fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
-  law_of_data = verdict.sigmoid_of(fit)
   interval_of = lambda value_D: laws.interval(value_D[0], value_D[1:])
   x0 = interval_of(law.x0_D)
   if fit.study.axis == "updates":
     x0 = np.maximum(x0, 0.0)  # M is not negative
   as_n = lambda value_D: [float(2.0**end) for end in interval_of(value_D)]
   low, high = interval_of(fit.law_DxG)
-  kind = "fixed_batch" if isinstance(law_of_data, FixedBatch) else "sigmoid"
+  names = ("L", "k", laws.KINDS[law.kind][1], "b")
   return {
-      **dataclasses.asdict(law_of_data), "kind": kind,
+      "kind": law.kind, **dict(zip(names, law.theta_Dx4[0])),
+      **({"B": law.B} if law.B else {}),
       "rmse_log2": law.rmse_D[0], "k_bounds": law.k_bounds,
       "at_bound": [fit.study.symbol + "0" if hit == "midpoint"
                    else hit for hit in law.at_bound],

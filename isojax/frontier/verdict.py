@@ -11,12 +11,12 @@ import numpy as np
 
 from isojax.core import laws
 from isojax.core.format import compact, many, number, rate
-from isojax.core.laws import FixedBatch, Sigmoid
+from isojax.core.laws import NStar
 from isojax.frontier import collapse
 from isojax.frontier.bootstrap import Options, percentiles
 from isojax.frontier.collapse import Fall
 from isojax.frontier.curves import Curves
-from isojax.frontier.envelope import Envelope, LawFits
+from isojax.frontier.envelope import Envelope
 from isojax.frontier.study import Study
 
 FEWEST_RESOLVED = 5  # points of the frontier for a law
@@ -36,7 +36,7 @@ class Fit:
   frontier: Envelope
   log2_n_DxG: np.ndarray  # of the best configuration
   tied: bool  # all curves are equal: there is no best n
-  law: LawFits | None = None  # None: one n, a tie, or too few resolved points
+  law: NStar | None = None  # None: one n, a tie, or too few resolved points
   law_DxG: np.ndarray | None = None  # log2 n* of the law on the frontier's grid
   noise_G: np.ndarray | None = None  # 95 % width of law_DxG by noise alone
   identified: bool = False
@@ -45,14 +45,6 @@ class Fit:
   falls: tuple[Fall, ...] = ()  # runs whose reward falls, and what was done
   # The curves of the same data in a second family, with fewer draws.
   other: list[Curves] = dataclasses.field(default_factory=list)
-
-
-def sigmoid_of(fit: Fit) -> Sigmoid | FixedBatch:
-  """The law of draw 0, the data, as the planner's type."""
-  B = None
-  if fit.study.axis == "updates":
-    B, = {Bp * n for Bp, n in fit.study.configurations}
-  return laws.formula(fit.law.theta_Dx4[0].tolist(), B)
 
 
 def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:

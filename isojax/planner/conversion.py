@@ -82,6 +82,12 @@ def _pairs(origin: Trainer) -> list[tuple[str, str]]:
   return pairs
 
 
+def _several_updates(options: str) -> InputError:
+  return InputError(f"{options}: several updates a step are not written for "
+                    "another trainer; give an update all rollouts of a step, or"
+                    " convert by hand")
+
+
 def _fields(pairs: list[tuple[str, str]], options: dict) -> dict[str, str]:
   """Field -> text of its value; InputError if two options contradict."""
   fields, names = {}, {}
@@ -92,10 +98,8 @@ def _fields(pairs: list[tuple[str, str]], options: dict) -> dict[str, str]:
     value = options[name]
     if field in ("Bp", "n", "B") and field in fields and (
         comparable(fields[field]) != comparable(value)):
-      raise InputError(
-          f"{name}={value} with {names[field]}={fields[field]}: several updates"
-          " a step are not written for another trainer; make them equal, or "
-          "convert by hand")
+      raise _several_updates(
+          f"{name}={value} with {names[field]}={fields[field]}")
     fields.setdefault(field, value)
     names.setdefault(field, name)
   return fields
@@ -119,9 +123,7 @@ def _check_updates(options: dict) -> None:
     if SEVERAL.search(name) and not name.startswith((
         "num_train", "trainer", "total", "grpo.max", "train.num")) and (
             comparable(value) not in (1.0, "true")):
-      raise InputError(
-          f"{name}={value}: several updates a step are not written for another "
-          "trainer; set it to 1, or convert by hand")
+      raise _several_updates(f"{name}={value}")
 
 
 def _batch(trainer: str, options: dict, fields: dict, n: float | None,
@@ -135,16 +137,13 @@ def _batch(trainer: str, options: dict, fields: dict, n: float | None,
   steps = float(options[generations]) if generations in options else (
       accumulation)
   if steps != accumulation:
-    raise InputError(
-        f"{generations}={steps:g} with gradient_accumulation_steps="
-        f"{accumulation:g}: several updates a step are not written for another "
-        "trainer; make them equal, or convert by hand")
+    raise _several_updates(f"{generations}={steps:g} with "
+                           f"gradient_accumulation_steps={accumulation:g}")
   update = per_device * accumulation * (devices or 1)
   if B and devices and B != update:
-    raise InputError(
+    raise _several_updates(
         f"generation_batch_size={B:g} with updates of {update:g} rollouts "
-        f"({per_device:g} x {accumulation:g} x {devices}): several updates a "
-        "step are not written for another trainer; make them equal")
+        f"({per_device:g} x {accumulation:g} x {devices})")
   return B or update
 
 
@@ -173,9 +172,7 @@ def read(trainer: str, text: str, *, devices: int | None, D: int | None
   n, Bp, M, lr = map(number, ("n", "Bp", "M", "lr"))
   B = _batch(trainer, options, fields, n, devices)
   if n and B and Bp and B != Bp * n:
-    raise InputError(
-        f"{B:g} rollouts an update of {Bp:g} * {n:g} a step: several updates a "
-        "step are not written for another trainer; make them equal")
+    raise _several_updates(f"{B:g} rollouts an update of {Bp:g} * {n:g} a step")
   if n and B and not Bp:
     if B % n:
       raise InputError(f"{B:g} rollouts are not whole groups of n = {n:g}; "
@@ -256,11 +253,10 @@ def convert(source: str, target: str, *, devices: int | None, D: int | None
     row, setting, ignored, assumed = read(trainer, text, devices=devices, D=D)
   except (ValueError, OverflowError) as error:
     raise InputError(f"--from={trainer}: {error}") from None
-  a = row.allocation
-  seed = f", seed {row.seed}" if setting.has_seed else ""
+  sizes, seed = row.allocation, f", seed {row.seed}" * setting.has_seed
   return "\n".join([
-      f"# Bp = {a.Bp}, n = {a.n}, M = {a.M:,}, C = {a.C:,}, lr {row.lr:.3g}, "
-      f"warm-up {setting.warmup}{seed}",
+      f"# Bp = {sizes.Bp}, n = {sizes.n}, M = {sizes.M:,}, C = {sizes.C:,}, "
+      f"lr {row.lr:.3g}, warm-up {setting.warmup}{seed}",
       *(f"# assumed: {text}" for text in assumed),
       *(f"# not carried: {name}" for name in ignored),
       export.text(target, row, setting)])

@@ -10,7 +10,6 @@ import typing
 from isojax.core import laws
 from isojax.core.format import many
 from isojax.planner import priors
-from isojax.planner.fit_file import Fitted
 
 # An n whose reward is this close to the best is as good, as by default in
 # launch.fit --margin.
@@ -37,7 +36,7 @@ class Source(typing.NamedTuple):
 
 def _playbook() -> Source:
   """The published laws, at the ends of their data."""
-  ends = {name: [f"{prior.law(C):.0f}" for C in prior.C_seen]
+  ends = {name: [f"{prior(C):.0f}" for C in prior.C_seen]
           for name, prior in priors.PRIORS.items()}
   hard, easy = ends["q1-hard"], ends["q1-easy"]
   return Source(
@@ -108,7 +107,7 @@ END = (
      "#4207: 1e-5 for 1e-6; thinking-machines-lab/tinker-cookbook#81)"))
 
 
-def as_good(law: Fitted, C: float) -> tuple[int, ...]:
+def as_good(law: laws.NStar, C: float) -> tuple[int, ...]:
   """The n of a fit whose measured curves are within MARGIN of the best at C.
 
   C is in law.unit.

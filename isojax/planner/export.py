@@ -11,7 +11,6 @@ import re
 import typing
 
 from isojax.core import plan_file, sweep_cells
-from isojax.core.allocation import Allocation
 from isojax.errors import InputError
 
 CALIBRATED_ON = ("nemo-rl", "prime-rl")  # planner/cost.py fits their times
@@ -259,18 +258,18 @@ TRAINERS = {
 }
 
 
-def batches(a: Allocation, devices: int | None) -> tuple[int, int]:
+def batches(Bp: int, n: int, devices: int | None) -> tuple[int, int]:
   """(rollouts of a device in a microbatch, microbatches of an update).
 
   The first is a divisor of MOST_PER_DEVICE. InputError if devices do not share
   B equally.
   """
-  share, left = divmod(a.B, devices or 1)
+  share, left = divmod(Bp * n, devices or 1)
   if left:
-    unit = devices // math.gcd(a.n, devices)  # Bp must be a multiple of it
-    legal = [Bp for Bp in (a.Bp // unit * unit, -(-a.Bp // unit) * unit) if Bp]
+    unit = devices // math.gcd(n, devices)  # Bp must be a multiple of it
+    legal = filter(None, (Bp // unit * unit, -(-Bp // unit) * unit))
     raise InputError(
-        f"{devices} devices do not share Bp * n = {a.Bp} * {a.n} = {a.B} "
+        f"{devices} devices do not share Bp * n = {Bp} * {n} = {Bp * n} "
         f"rollouts equally; take --Bp={' or '.join(map(str, legal))}")
   per_device = math.gcd(MOST_PER_DEVICE, share)
   return per_device, share // per_device
@@ -298,47 +297,50 @@ def rate_options(target: Trainer, decay: float) -> str:
   return f"{scheduler} {fall} {target.warmup}"
 
 
-def decay_of(row: plan_file.Row, s: Setting) -> float:
+def decay_of(row: plan_file.Row, setting: Setting) -> float:
   """recipe.optimizer.decay of a row."""
-  return s.decay if row.decay is None else row.decay
+  return setting.decay if row.decay is None else row.decay
 
 
-def options(trainer: str, row: plan_file.Row, s: Setting) -> dict[str, object]:
+def options(trainer: str, row: plan_file.Row,
+            setting: Setting) -> dict[str, object]:
   """Option -> value of a run in another trainer; True: a flag without a value.
 
   InputError for m < n, or an advantage not in DIVIDES_BY_STD.
   """
-  a, target = row.allocation, TRAINERS[trainer]
-  if a.m not in (None, a.n):
+  target, allocation = TRAINERS[trainer], row.allocation
+  Bp, n, M = allocation.Bp, allocation.n, allocation.M
+  if allocation.kept != n:
     raise InputError(f"--export={trainer}: it has no training on m of n "
                      "rollouts; plan with a config without alloc.m")
-  if s.advantage not in DIVIDES_BY_STD:
+  if setting.advantage not in DIVIDES_BY_STD:
     raise InputError(f"--export={trainer}: recipe.loss.advantage="
-                     f"{s.advantage!r} is not written; expected one of "
+                     f"{setting.advantage!r} is not written; expected one of "
                      f"{', '.join(DIVIDES_BY_STD)}")
-  divided = DIVIDES_BY_STD[s.advantage]
+  divided, loss = DIVIDES_BY_STD[setting.advantage], setting.loss
   # Enough for M steps; a data loader drops the last, smaller batch.
-  epochs = a.M if s.D is None else -(-a.M // max(1, s.D // a.Bp))
-  per_device, accumulation = batches(a, s.devices) if trainer == "trl" else (
-      None, None)
-  decay = decay_of(row, s)
-  decay_steps = a.M - sweep_cells.branch_step(a.M, decay)
-  fields = s.loss | dict(
-      aggregation=AGGREGATIONS.get(trainer, {}).get(s.loss.get("aggregation")),
+  epochs = M if setting.D is None else -(-M // max(1, setting.D // Bp))
+  per_device, accumulation = None, None
+  if trainer == "trl":
+    per_device, accumulation = batches(Bp, n, setting.devices)
+  decay = decay_of(row, setting)
+  decay_steps = M - sweep_cells.branch_step(M, decay)
+  fields = setting._asdict() | loss | dict(
+      aggregation=AGGREGATIONS.get(trainer, {}).get(loss.get("aggregation")),
       per_device=per_device, accumulation=accumulation,
-      Bp=a.Bp, n=a.n, B=a.B, M=a.M, lr=s.lr(row),
-      seed=row.seed if s.has_seed else None, warmup=s.warmup,
-      warmup_share=f"{s.warmup / a.M:.4g}", decay_steps=decay_steps,
+      Bp=Bp, n=n, B=Bp * n, M=M, lr=setting.lr(row),
+      seed=row.seed if setting.has_seed else None,
+      warmup_share=f"{setting.warmup / M:.4g}", decay_steps=decay_steps,
       scheduler_kwargs=f'{{"num_decay_steps":{decay_steps},'
-      '"decay_type":"linear"}', rank=s.lora_rank, alpha=s.lora_alpha,
-      epochs=epochs, prompt=s.prompt, response=s.response,
-      total=s.prompt and s.prompt + s.response, kl=s.kl, on=True,
-      use_kl=bool(s.kl), std=target.std[not divided],
+      '"decay_type":"linear"}', rank=setting.lora_rank,
+      alpha=setting.lora_alpha, epochs=epochs,
+      total=setting.prompt and setting.prompt + setting.response, on=True,
+      use_kl=bool(setting.kl), std=target.std[not divided],
       estimator="grpo" if divided else "reinforce")
   pairs = target.options.replace(
-      "{with_kl}", target.with_kl if s.kl else "").replace(
+      "{with_kl}", target.with_kl if setting.kl else "").replace(
           "{rate}", rate_options(target, decay)).replace(
-              "{lora}", target.lora if s.lora_rank else "").split()
+              "{lora}", target.lora if setting.lora_rank else "").split()
   values = {name: fields.get(value[1:-1]) if value.startswith("{") else value
             for name, value in (pair.split("=") for pair in pairs)}
   return {name: value for name, value in values.items() if value is not None}
@@ -380,12 +382,12 @@ def names(trainer: str) -> dict[str, str]:
 
 def text(trainer: str, row: plan_file.Row, setting: Setting) -> str:
   """The options of a run to paste, with comments on what they cannot say."""
-  target, a = TRAINERS[trainer], row.allocation
+  target, allocation = TRAINERS[trainer], row.allocation
   processes = f"{setting.devices} processes" if setting.devices else (
       "one process; --machine gives the number")
   schedule = target.schedules[schedule_of(decay_of(row, setting))]
   notes = [target.note.format(
-      B=a.B, M=a.M, lr=setting.lr(row), processes=processes,
+      B=allocation.B, M=allocation.M, lr=setting.lr(row), processes=processes,
       scheduler=schedule or target.schedules[CONSTANT],
       warmup=setting.warmup)] if target.note else []
   if setting.priced and trainer not in CALIBRATED_ON:

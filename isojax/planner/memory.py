@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import operator
 
 from isojax.core import kernels
 from isojax.core.memory import DeviceBytes, largest, LAST_GROWTH, Occupancy
@@ -86,13 +85,14 @@ class Memory:
                 if value) + "; cache and update follow each other)")
 
 
-def device_bytes(shape: ModelShape, w: Workload, mesh: Mesh,
+def device_bytes(shape: ModelShape, workload: Workload, mesh: Mesh,
                  page: int | None = None) -> DeviceBytes:
   """The bytes of the programs of a workload on a device of a mesh."""
+  lengths = workload.lengths
   return DeviceBytes(
-      shape, w.formats, w.lengths.max_prompt, w.lengths.max_response,
-      fused=w.fused, fsdp=mesh.fsdp, tensor=mesh.tensor, page=page,
-      remat=w.remat)
+      shape, workload.formats, lengths.max_prompt, lengths.max_response,
+      fused=workload.fused, fsdp=mesh.fsdp, tensor=mesh.tensor, page=page,
+      remat=workload.remat)
 
 
 def memory(cost_model: CostModel, B: int, rows: int) -> Memory:
@@ -110,30 +110,37 @@ def memory_of(cost_model: CostModel, occupancy: Occupancy) -> Memory:
   With LoRA, the base and the merged weights are copies in the compute dtype,
   the update has gradients of whole matrices, and the reference costs nothing.
   """
-  shape, w, machine = cost_model.shape, cost_model.workload, cost_model.machine
-  p = device_bytes(shape, w, cost_model.mesh, cost_model.page).programs(
-      occupancy, reference=w.recipe.kl or w.recipe.ref_logp,
-      average=w.recipe.average)
-  lora, shards = w.lora_rank is not None, cost_model.mesh.weight_shards
-  trained = shape.lora_params(w.lora_rank) if lora else shape.params
-  base_copy = lora * w.bytes("compute") * shape.params / shards
-  critic = w.recipe.own_critic * (  # parameters: a vector instead of the head
+  shape, workload = cost_model.shape, cost_model.workload
+  machine, recipe = cost_model.machine, workload.recipe
+  programs = device_bytes(
+      shape, workload, cost_model.mesh, cost_model.page).programs(
+          occupancy, reference=recipe.kl or recipe.ref_logp,
+          average=recipe.average)
+  lora = workload.lora_rank is not None
+  shards = cost_model.mesh.weight_shards
+  trained = shape.lora_params(workload.lora_rank) if lora else shape.params
+  base_copy = lora * workload.bytes("compute") * shape.params / shards
+  critic = recipe.own_critic * (  # parameters: a vector instead of the head
       trained + shape.width - shape.head * (not shape.tied and not lora))
   return Memory(
       always=dict(
           masters=4 * trained / shards, moments=8 * trained / shards,
-          average=4 * trained / shards * w.recipe.average,
-          reference=p.reference * (not lora),
+          average=4 * trained / shards * recipe.average,
+          reference=programs.reference * (not lora),
           critic=12 * critic / shards),
       # logits: all temporaries of decoding, or if larger, what the last growth
       # of the cache needs: the old arrays of one layer beside the new.
-      sampling=dict(copy=p.weights + base_copy, cache=p.cache + p.window,
-                    logits=max(p.draw_bytes, LAST_GROWTH * p.layer_bytes)),
+      sampling=dict(copy=programs.weights + base_copy,
+                    cache=programs.cache + programs.window,
+                    logits=max(programs.draw_bytes,
+                               LAST_GROWTH * programs.layer_bytes)),
       update=dict(
-          copy=(p.copy + base_copy
-                + lora * w.bytes("reduce") * shape.params / shards),
+          copy=(programs.copy + base_copy
+                + lora * workload.bytes("reduce") * shape.params / shards),
           gradients=4 * (trained + critic) / shards,
-          activations=p.kept + max(0.0, p.backward - p.head), logits=p.head),
+          activations=programs.kept + max(
+              0.0, programs.backward - programs.head),
+          logits=programs.head),
       available=machine.usable_bytes,
       limit="" if machine.accelerator.platform != "gpu" else (
           f" of {machine.accelerator.hbm_bytes / 1e9:g} GB "
@@ -192,43 +199,45 @@ def on_fastest_mesh(shape: ModelShape, workload: Workload, machine: Machine, *,
       *COMPARED_STEP, 1).seconds)
 
 
-def changes(cost_model: CostModel, *, sharded: bool) -> dict[str, dict]:
+def fastest(cost_model: CostModel, rows: int) -> CostModel:
+  """The cost model on the mesh, slots and microbatches of no config."""
+  return on_fastest_mesh(
+      cost_model.shape, cost_model.workload, cost_model.machine, rows=rows,
+      efficiency=cost_model.efficiency).replace(
+          evaluations=cost_model.evaluations, k=cost_model.k)
+
+
+def changes(cost_model: CostModel, *, sharded: bool) -> dict:
   """Changes that may make a step fit, in the order in which to try them.
 
-  Option -> fields of CostModel or Workload with new values. `sharded`: every
-  mesh was tried, with one slot and one row per shard.
+  Option -> function of a CostModel. `sharded`: every mesh was tried, with one
+  slot and one row per shard.
   """
-  w, mesh, machine = cost_model.workload, cost_model.mesh, cost_model.machine
+  workload, machine = cost_model.workload, cost_model.machine
+  mesh, rows = cost_model.mesh, cost_model.mesh.row_shards
+  change = functools.partial
   out = {}
-  if w.lora_rank is None and not w.recipe.own_critic:
+  if workload.lora_rank is None and not workload.recipe.own_critic:
     flag = ("--config.model.lora.rank" if cost_model.has_config
             else "--lora_rank")
-    out[f"LoRA ({flag}=16)"] = dict(lora_rank=16)
-  if not w.remat:
-    out["--config.recipe.loss.remat=True"] = dict(remat=True)
+    out[f"LoRA ({flag}=16)"] = change(CostModel.with_workload, lora_rank=16)
+  if not workload.remat:
+    out["--config.recipe.loss.remat=True"] = change(
+        CostModel.with_workload, remat=True)
   if not sharded and mesh.data > 1:
-    out[f"--config.mesh.data=1 --config.mesh.fsdp={mesh.row_shards}"] = dict(
-        mesh=dataclasses.replace(mesh, data=1, fsdp=mesh.row_shards))
-  if not sharded and cost_model.micro_rows > mesh.row_shards:
-    out["fewer recipe.loss.microbatch_tokens"] = dict(
-        micro_rows=mesh.row_shards)
-  if (not sharded and cost_model.rows > mesh.row_shards
-      and cost_model.page is None):
-    out["fewer sampler.slots"] = dict(rows=mesh.row_shards)
+    out[f"--config.mesh.data=1 --config.mesh.fsdp={rows}"] = change(
+        CostModel.replace, mesh=dataclasses.replace(mesh, data=1, fsdp=rows))
+  if not sharded and cost_model.micro_rows > rows:
+    out["fewer recipe.loss.microbatch_tokens"] = change(
+        CostModel.replace, micro_rows=rows)
+  if not sharded and cost_model.rows > rows and cost_model.page is None:
+    out["fewer sampler.slots"] = change(CostModel.replace, rows=rows)
   share = machine.gpu_share
   if machine.accelerator.platform == "gpu" and share < MOST_GPU_SHARE:
     out[f"{GPU_SHARE_VARIABLE}={MOST_GPU_SHARE} (jax takes {share:.0%} "
-        "of a GPU)"] = dict(machine=dataclasses.replace(
+        "of a GPU)"] = change(CostModel.replace, machine=dataclasses.replace(
             machine, gpu_share=MOST_GPU_SHARE))
   return out
-
-
-def with_change(cost_model: CostModel, change: dict) -> CostModel:
-  """The cost model with a change; `lora_rank` and `remat` are a workload's."""
-  of_workload = {name: change[name] for name in ("lora_rank", "remat")
-                 if name in change}
-  return cost_model.with_workload(**of_workload).replace(**{
-      name: value for name, value in change.items() if name not in of_workload})
 
 
 def remedies(cost_model: CostModel, fits, *, sharded: bool) -> str:
@@ -237,18 +246,17 @@ def remedies(cost_model: CostModel, fits, *, sharded: bool) -> str:
   Names each change that is enough alone, else a smallest set that is enough.
   `fits`: whether a CostModel fits. `sharded`: see `changes`.
   """
-  options = changes(cost_model, sharded=sharded)
-  out = []
+  options, out = changes(cost_model, sharded=sharded), []
+  changed = lambda names: functools.reduce(
+      lambda model, name: options[name](model), names, cost_model)
   for count in range(1, len(options) + 1):
-    fitting_changes = [
-        names for names in itertools.combinations(options, count)
-        if fits(with_change(cost_model, functools.reduce(
-            operator.or_, (options[name] for name in names))))]
-    if fitting_changes:
-      out = [" and ".join(names) for names in (
-          fitting_changes if count == 1 else fitting_changes[:1])]
+    enough = [" and ".join(names)
+              for names in itertools.combinations(options, count)
+              if fits(changed(names))]
+    if enough:
+      out = ["it fits with " + ", or with ".join(
+          enough if count == 1 else enough[:1])]
       break
-  out = ["it fits with " + ", or with ".join(out)] if out else []
   out += machines_that_fit(cost_model, fits)
   return "; ".join(out or ["nothing that was tried makes it fit: take a "
                            "smaller model or shorter answers"])

@@ -25,9 +25,7 @@ from isojax.planner import request as request_lib
 from isojax.planner import text as text_lib
 from isojax.planner.advice import Question
 from isojax.planner.cost import CostModel
-from isojax.planner.fit_file import Fitted
-from isojax.planner.priors import Prior
-from isojax.planner.request import Request
+from isojax.planner.request_fields import Request
 
 FEWEST_EVALUATIONS = 3  # of a run, as launch.fit needs
 
@@ -40,10 +38,6 @@ class Plan:
   messages: text_lib.Messages
   cost_model: CostModel | None  # None: not priced
   setting: export.Setting  # what all runs share, for other trainers
-
-  @property
-  def D(self) -> int | None:
-    return self.setting.D
 
   def export(self, trainer: str) -> list[str]:
     """The options of each run for verl, TRL or another of export.TRAINERS.
@@ -68,10 +62,10 @@ class Plan:
     tables = ()
     if cost_model:
       largest = max((row.allocation for row in self.rows),
-                    key=lambda a: a.B)
+                    key=lambda allocation: allocation.B)
       if largest.m is not None:
         cost_model = cost_model.with_recipe(m=largest.m)
-      warnings += (text_lib.limits(cost_model, largest)
+      warnings += (text_lib.slower_than_fastest(cost_model, largest)
                    + text_lib.not_trained(cost_model))
       basis += text_lib.assumptions(cost_model, largest)
       tables = text_lib.tables(cost_model, self.rows, largest)
@@ -83,7 +77,7 @@ class Plan:
         "; ".join(filter(None, (text_lib.decision(self.rows),
                                 messages.reason))),
         *text_lib.total_cost(self.rows, cost_model),
-        *messages.lead, text_lib.table(self.rows, self.D),
+        *messages.lead, text_lib.table(self.rows, self.setting.D),
         *(f"warning: {text}" for text in warnings),
         *messages.changes,
         *(f"evidence: {text}" for text in evidence_lines),
@@ -124,67 +118,63 @@ def make(request: Request) -> Plan:
   easy = "easy" in (problems.stratum, law and law.stratum)
   cost_model = prices.cost_model_of(
       request, easy=easy, validation=problems.validation)
-  q = question(request, law, cost_model, problems.D)
-  make_rows = _rows_of_sweep if request.cells.sweep else _rows_of_advice
-  rows, messages = make_rows(request, q, cost_model)
+  make_rows = _rows_of_sweep if request.sweep else _rows_of_advice
+  rows, messages = make_rows(
+      request, ask(request, law, cost_model, problems.D), cost_model)
   rows, notes = with_config(request.config, rows)
-  messages = dataclasses.replace(messages, warnings=(
-      *messages.warnings, *adapter_rate(request.config)))
   settings = prices.settings_of(request, cost_model)
   rows = [dataclasses.replace(row, settings=plan_file.merged(
       settings, row.settings)) for row in rows]
-  if isinstance(law, Prior) and not problems.is_measured:
-    messages = dataclasses.replace(messages, lead=(
-        *messages.lead, "n depends on the stratum; launch.split measures it by "
-        + prices.stratum_cost(cost_model, problems.D or priors.PRIOR_D[
-            law.stratum]) + ", beside this budget"))
-  messages = dataclasses.replace(messages, basis=(*messages.basis, *(
-      ("config", note) for note in notes)))
+  lead = messages.lead
+  if law and law.published and not problems.is_measured:
+    cost_of_split = prices.stratum_cost(
+        cost_model, problems.D or priors.PRIOR_D[law.stratum])
+    lead += ("n depends on the stratum; launch.split measures it by "
+             f"{cost_of_split}, beside this budget",)
+  messages = dataclasses.replace(
+      messages, lead=lead,
+      warnings=messages.warnings + adapter_rate(request.config),
+      basis=(*messages.basis, *(("config", note) for note in notes)))
   return Plan(tuple(rows), messages, cost_model, setting_of(
       request.config, cost_model, D=problems.D, easy=easy,
-      lora_rank=request.policy.lora_rank))
+      lora_rank=request.lora_rank))
 
 
-def question(request: Request, law, cost_model: CostModel | None,
-             D: int | None) -> Question:
+def ask(request: Request, law, cost_model: CostModel | None,
+        D: int | None) -> Question:
   """What is known about the runs; C is 0 if the budget is a time or a price.
   """
-  tokens, prompt = request.policy.response_tokens, request.policy.prompt_tokens
+  tokens, prompt = request.response_tokens, request.prompt_tokens
   if cost_model:
     lengths = cost_model.workload.lengths
     prompt, tokens = lengths.prompt, lengths.response
   if tokens is not None and law and law.unit == "tokens":
     tokens += prompt or 0  # which a law in "sampled_tokens" does not count
   base_lr, base_batch = PAPER_LR, PAPER_BATCH
-  if request.policy.lora_rank:
+  if request.lora_rank:
     base_lr *= LORA_LR
   if request.config:
     optimizer = request.config.recipe.optimizer
     base_lr, base_batch = optimizer.base_lr, optimizer.base_batch
-  cells, rollouts = request.cells, request.budget.rollouts
-  if cells.budgets:
-    rollouts = max(request_lib.whole_numbers(request, "budgets", 2))
-  several_Bp = cells.sweep and len(cells.Bp) > 1
-  metric = request.evidence.metric
-  if isinstance(law, Fitted) and "metric" not in request.given:
+  metric = request.metric
+  if law and not law.published and "metric" not in request.given:
     metric = law.metric.partition("@")[0]
   return Question(
-      C=0 if rollouts is None else request_lib.whole_number(
-          "rollouts", rollouts, 2),
-      law=law, metric=metric, model=request.model_path, D=D,
-      B_max=cells.B_max or (law.B_max if isinstance(law, Prior) else B_MAX),
-      Bp=None if several_Bp else request_lib.only_number(request, "Bp", 1),
-      n=None if cells.sweep else request_lib.only_number(request, "n", 2),
+      C=max(request.rollouts or 0, *request.budgets, 0), law=law,
+      metric=metric, model=request.model_path, D=D,
+      B_max=request.B_max or (law and law.B_max) or B_MAX,
+      Bp=request.Bp[0] if len(request.Bp) == 1 else None,
+      n=request.n[0] if request.n and not request.sweep else None,
       base_lr=base_lr, base_batch=base_batch, tokens_per_rollout=tokens)
 
 
-def rate_topic(request: Request, q: Question) -> tuple[str, str]:
+def rate_topic(request: Request, question: Question) -> tuple[str, str]:
   """How the learning rate follows from the batch, for --explain."""
   source = "--config" if request.config else (
       "the paper; isojax.main uses those of its own config: give it with "
       "--config")
-  return ("learning rate", f"{q.base_lr:g} * sqrt(Bp * n / {q.base_batch}): "
-          f"base_lr and base_batch of {source}")
+  return ("learning rate", f"{question.base_lr:g} * sqrt(Bp * n / "
+          f"{question.base_batch}): base_lr and base_batch of {source}")
 
 
 def adapter_rate(config) -> tuple[str, ...]:
@@ -229,51 +219,63 @@ def setting_of(config, cost_model: CostModel | None, *, D: int | None,
       lengths and lengths.max_response, D, lora_rank=lora_rank or 0, **machine)
 
 
-def _rows_of_advice(request: Request, q: Question,
+def _rows_of_advice(request: Request, question: Question,
                     cost_model: CostModel | None):
   """(rows of the plan, one per seed; its messages) without a sweep."""
-  law, hours = q.law, request_lib.hours(request)
-  advice, span, warnings = advise(request, q, cost_model, hours)
-  a = advice.allocation
-  if a.n != (q.n or a.n) or a.Bp != (q.Bp or a.Bp):  # not as given
+  advice, span, warnings = advise(request, question, cost_model)
+  allocation, star = advice.allocation, advice.n_star
+  if (question.n not in (None, allocation.n)
+      or question.Bp not in (None, allocation.Bp)):
     warnings = (*(f"adjusted: {change}" for change in advice.changes),
                 *warnings)
-  warnings += (advice_lib.far_from_law(a.n, advice.answer) if q.n else
-               advice_lib.sweep_first(law, a, advice.answer))
+  warnings += (
+      advice_lib.far_from_law(allocation.n, star) if question.n else
+      advice_lib.sweep_first(question.law, allocation, star))
   expected = functools.partial(prices.expected, cost_model)
-  rows = [plan_file.Row(a, seed, advice.lr, expected(a))
-          for seed in request_lib.whole_numbers(request, "seeds", 0)]
+  rows = [plan_file.Row(allocation, seed, advice.lr, expected(allocation))
+          for seed in request.seeds]
   return rows, text_lib.Messages(
-      reason=text_lib.reason(q, advice, span), lead=(),
-      changes=() if q.n else text_lib.would_change(q, advice),
+      reason=text_lib.reason(question, advice, span), lead=(),
+      changes=() if question.n else text_lib.would_change(question, advice),
       warnings=warnings,
-      basis=(*text_lib.n_star(advice), *text_lib.alternatives(
-          a, advice_lib.neighbours(q, a), expected, law),
-             *text_lib.explained(q, advice), rate_topic(request, q)),
-      evidence=evidence.lines(a.B))
+      basis=(*text_lib.explained(question, advice), *text_lib.alternatives(
+          allocation, advice_lib.neighbours(question, allocation), expected,
+          question.law), rate_topic(request, question)),
+      evidence=evidence.lines(allocation.B))
 
 
-def advise(request: Request, q: Question, cost_model: CostModel | None,
-           hours: float | None):
+def advise(request: Request, question: Question, cost_model: CostModel | None):
   """(advice, (low, high) C that the hours may buy or None, warnings).
 
   n is of the C that the hours are expected to buy, also with --sure, which
   only lowers C.
   """
+  hours, config = request_lib.hours(request), request.config
   if hours is None:
-    advice = advice_lib.advise(q)
+    advice = advice_lib.advise(question)
     return advice, None, advice.warnings
-  budget = lambda Bp, n, share=1.0: cost.budget_for(
-      hours * share, Bp, n, cost_model.run)
-  advice = advice_lib.for_hours(q, hours, budget)
-  Bp, n = advice.allocation.Bp, advice.allocation.n
+  budget = lambda Bp, n, share=1.0, model=cost_model: cost.budget_for(
+      hours * share, Bp, n, model.run)
+  advice = advice_lib.for_hours(question, hours, budget)
+  Bp, n, warnings = advice.allocation.Bp, advice.allocation.n, advice.warnings
   spread, span = cost_model.efficiency.spread, None
   if spread:
     span = tuple(budget(Bp, n, 1 / ratio) for ratio in spread[::-1])
-  warnings = advice.warnings + other_speed(
-      request, q, cost_model, hours, advice)
-  if request.hardware.sure:
-    C = budget(Bp, n, 1 / prices.upper_ratio(cost_model))
+  if config is not None and cost_model.page is None and not question.n:
+    fastest = memory_lib.fastest(
+        cost_model, rows=64 * cost_model.machine.chips)
+    other = advice_lib.for_hours(question, hours, functools.partial(
+        budget, model=fastest)).allocation
+    if other.n != n:
+      warnings += (
+          f"n follows C, and C the speed: mesh {fastest.mesh.text} with "
+          f"{fastest.rows:,} slots buys C = {other.C:,} in these hours, and n ="
+          f" {other.n}",)
+  if request.sure:
+    if not spread:
+      raise InputError("--sure: no spread is known of a measured speed; leave "
+                       "it out, and give a smaller budget to be sure")
+    C, _ = span  # nine of ten runs take at most the upper end of the spread
     if not C:
       raise InputError(f"--sure: {hours:.3g} hours are less than one step of "
                        f"Bp={Bp}, n={n} in nine of ten cases; give more")
@@ -282,35 +284,15 @@ def advise(request: Request, q: Question, cost_model: CostModel | None,
   return advice, span, warnings
 
 
-def other_speed(request: Request, q: Question, cost_model: CostModel,
-                hours: float, advice) -> tuple[str, ...]:
-  """A warning if n differs from that of the fastest mesh and slots."""
-  if request.config is None or cost_model.page is not None or q.n:
-    return ()
-  fastest = memory_lib.on_fastest_mesh(
-      cost_model.shape, cost_model.workload, cost_model.machine,
-      rows=64 * cost_model.machine.chips,
-      efficiency=cost_model.efficiency).replace(
-          evaluations=cost_model.evaluations, k=cost_model.k)
-  other = advice_lib.for_hours(q, hours, lambda Bp, n: cost.budget_for(
-      hours, Bp, n, fastest.run)).allocation
-  if other.n == advice.allocation.n:
-    return ()
-  return (f"n follows C, and C the speed: mesh {fastest.mesh.text} with "
-          f"{fastest.rows:,} slots buys C = {other.C:,} in these hours, and n ="
-          f" {other.n}",)
-
-
-def _rows_of_sweep(request: Request, q: Question,
+def _rows_of_sweep(request: Request, question: Question,
                    cost_model: CostModel | None):
   """(rows of the plan, its messages) of a sweep."""
-  C, config, decay = q.C, request.config, request_lib.decay_of(request)
-  budgets = [C]
-  if request.cells.budgets:
-    budgets = request_lib.whole_numbers(request, "budgets", 2)
+  C, config, decay = question.C, request.config, request_lib.decay_of(request)
+  budgets, seeds = request.budgets or (C,), request.seeds
   least = min(budgets) if decay else C
   pairs, lead, warnings = wanted_cells(
-      request, dataclasses.replace(q, B_max=min(q.B_max, least)))
+      request, dataclasses.replace(
+          question, B_max=min(question.B_max, least)))
   few = [str(pair) for pair in pairs if least // math.prod(pair) < FEWEST_M]
   if few:
     warnings += (f"at (Bp, n) = {', '.join(few)} C allows fewer than "
@@ -331,11 +313,10 @@ def _rows_of_sweep(request: Request, q: Question,
         f"--rollouts, or lower --config.eval.first={config.eval.first}",)
   samples_ahead = config and (config.recipe.updates.in_flight
                               or config.recipe.filter.rounds > 1)
-  seeds = request_lib.whole_numbers(request, "seeds", 0)
   expected = functools.partial(prices.expected, cost_model)
-  rows, skipped = without_done(request.cells.skip, sweep_cells.grid(
-      pairs, C=C, seeds=seeds, base_lr=q.base_lr, base_batch=q.base_batch,
-      expected=expected))
+  rows, skipped = without_done(request.skip, sweep_cells.grid(
+      pairs, C=C, seeds=seeds, base_lr=question.base_lr,
+      base_batch=question.base_batch, expected=expected))
   rows = sweep_cells.with_budgets(
       rows, budgets, decay=decay, expected=expected,
       at=config.checkpoint.at if config else (),
@@ -359,32 +340,33 @@ def _rows_of_sweep(request: Request, q: Question,
       warnings=warnings,
       basis=(("sweep", contains),
              *(("left out", text) for text in skipped),
-             rate_topic(request, q)))
+             rate_topic(request, question)))
 
 
-def wanted_cells(request: Request, q: Question):
+def wanted_cells(request: Request, question: Question):
   """(cells of a sweep, notes, warnings); n by the law without --n and --B."""
-  Bps = request_lib.whole_numbers(request, "Bp", 1) if request.cells.Bp else []
-  lead, warnings = (), ()
+  Bps, lead, warnings = request.Bp, (), ()
   if request.needs_law:
-    advice = advice_lib.advise(q)
-    near = sorted((advice.allocation, *advice_lib.neighbours(
-        q, advice.allocation)), key=lambda a: a.n)
-    ns = [a.n for a in near]
-    pairs = [(Bp, n) for Bp in Bps for n in ns] or [(a.Bp, a.n) for a in near]
-    lead = (f"n = {', '.join(map(str, ns))}: n* = {advice.answer.n:.4g} to a "
-            f"power of two, half and twice it ({advice.answer.basis})",)
+    advice = advice_lib.advise(question)
+    near = sorted((allocation.n, allocation.Bp) for allocation in (
+        advice.allocation,
+        *advice_lib.neighbours(question, advice.allocation)))
+    pairs = [(Bp, n) for Bp in Bps for n, _ in near] or [
+        (Bp, n) for n, Bp in near]
+    ns = ", ".join(str(n) for n, _ in near)
+    lead = (f"n = {ns}: n* = {advice.n_star.n:.4g} to a power of two, half and "
+            f"twice it ({advice.n_star.basis})",)
     warnings = advice.warnings
-  elif not Bps or bool(request.cells.n) == bool(request.cells.B):
+  elif not Bps or bool(request.n) == bool(request.B):
     raise InputError("--sweep needs --Bp and either --n or --B, such as "
                      "--Bp=32 --n=8,32,128,512")
-  elif request.cells.B:
-    pairs = [(Bp, request.cells.B / Bp) for Bp in Bps]
+  elif request.B:
+    pairs = [(Bp, request.B / Bp) for Bp in Bps]
   else:
-    pairs = list(itertools.product(
-        Bps, request_lib.whole_numbers(request, "n", 2)))
+    pairs = list(itertools.product(Bps, request.n))
   cells, notes = sweep_cells.admitted_cells(
-      pairs, B=request.cells.B, B_max=q.B_max, D=q.D)
+      pairs, B=request.B, B_max=question.B_max,
+      D=question.D)
   if not cells:
     raise InputError("nothing is left of the sweep: " + "; ".join(notes))
   return cells, (*lead, *notes), warnings
@@ -420,13 +402,14 @@ def with_config(config, rows: list[plan_file.Row]):
   minibatches = config.recipe.updates.minibatches if batch == "update" else 1
   out, notes, small_n = [], (), set()
   for row in rows:
-    a, lr = row.allocation, row.lr
-    if m is not None and a.m is None:
-      small_n |= {a.n} if a.n < m else set()
-      a = dataclasses.replace(a, m=min(m, a.n))
+    allocation, lr = row.allocation, row.lr
+    n = allocation.n
+    if m is not None:
+      small_n |= {n} if n < m else set()
+      allocation = dataclasses.replace(allocation, m=min(m, n))
     if batch != "sampled":  # the square root counts trained rollouts, not B
-      lr *= math.sqrt(a.kept / a.n / minibatches)
-    out.append(dataclasses.replace(row, allocation=a, lr=lr))
+      lr *= math.sqrt(allocation.kept / n / minibatches)
+    out.append(dataclasses.replace(row, allocation=allocation, lr=lr))
   if small_n:
     notes += (f"alloc.m={m} of --config is more than n = "
               f"{', '.join(map(str, sorted(small_n)))}: there m = n",)

@@ -11,7 +11,7 @@ import statistics
 
 from isojax.core import evaluate
 from isojax.core import model_shape as shape_lib
-from isojax.core.allocation import LORA_LR, PAPER_BATCH, PAPER_LR
+from isojax.core.allocation import Allocation, LORA_LR, PAPER_BATCH, PAPER_LR
 from isojax.core.format import duration, rounded
 from isojax.core.memory import DeviceBytes, Formats
 from isojax.core.shipped import shipped_path
@@ -20,7 +20,8 @@ from isojax.ledger import bucket, records
 from isojax.planner import bases, cost, memory, priors
 from isojax.planner.cost import Cost, CostModel, Lengths, StepParts, Workload
 from isojax.planner.machines import Machine, Mesh
-from isojax.planner.request import load_json, Request, resolve_machine
+from isojax.planner.request import load_json, resolve_machine
+from isojax.planner.request_fields import Request
 
 
 def policy_shape(request: Request) -> shape_lib.ModelShape:
@@ -36,7 +37,7 @@ def policy_shape(request: Request) -> shape_lib.ModelShape:
 
 def measured_records(request: Request) -> list[dict] | None:
   """The train records of --measured, or None without it."""
-  path = request.hardware.measured
+  path = request.measured
   if path is None:
     return None
   bucket.check(path, "measured")
@@ -74,16 +75,16 @@ def priced_workload(request: Request, train: list[dict] | None, kl: bool,
   """
   config = request.config
   prompt, response = mean_lengths(train) if train else (None, None)
-  if request.policy.prompt_tokens is not None:
-    prompt = request.policy.prompt_tokens
-  if request.policy.response_tokens is not None:
-    response = request.policy.response_tokens
+  if request.prompt_tokens is not None:
+    prompt = request.prompt_tokens
+  if request.response_tokens is not None:
+    response = request.response_tokens
   if config is None:
     return Workload(
         Lengths(prompt, response, math.ceil(4 * prompt),
                 math.ceil(4 * response)),
-        Formats(request.policy.dtype), StepParts(kl=kl),
-        lora_rank=request.policy.lora_rank)
+        Formats(request.dtype), StepParts(kl=kl),
+        lora_rank=request.lora_rank)
   sampler = config.sampler
   return workload_of(config, train, shape, machine, Lengths(
       prompt, response, sampler.max_prompt_tokens, sampler.max_new_tokens))
@@ -163,9 +164,9 @@ def cost_model_of(request: Request, *, easy: bool,
   `easy`: without a config, the recipe has a KL. `validation`: with a config,
   the problems of an evaluation. InputError if the model does not fit.
   """
-  if request.hardware.machine is None:
+  if request.machine is None:
     return None
-  config, rows = request.config, request.hardware.rows
+  config, rows = request.config, request.rows
   machine = resolve_machine(request)
   shape, train = policy_shape(request), measured_records(request)
   workload = priced_workload(request, train, easy, shape, machine)
@@ -222,31 +223,32 @@ def settings_of(request: Request, cost_model: CostModel | None) -> dict:
   """
   if cost_model is None or cost_model.shape.experts:  # isojax trains no experts
     return {}
-  config, w = request.config, cost_model.workload
+  config, workload = request.config, cost_model.workload
+  lengths, formats = workload.lengths, workload.formats
   settings = {
       "mesh": dataclasses.asdict(cost_model.mesh),
-      "model": {"lora": {"rank": w.lora_rank or 0}}}
+      "model": {"lora": {"rank": workload.lora_rank or 0}}}
   if config is not None:
     return settings | {
-        "sampler": {"slots": request.hardware.rows or config.sampler.slots},
+        "sampler": {"slots": request.rows or config.sampler.slots},
         "recipe": {"loss": {
             "microbatch_tokens": config.recipe.loss.microbatch_tokens}}}
   needed = memory.memory(cost_model, memory.MOST_ROWS, cost_model.rows)
   free = needed.available - sum(needed.always.values())
   settings["model"]["path"] = request.model_path
   optimizer = {}
-  if w.lora_rank:  # a file's rate is that of all weights
+  if workload.lora_rank:  # a file's rate is that of all weights
     optimizer = {"optimizer": {"base_lr": PAPER_LR * LORA_LR,
                                "base_batch": PAPER_BATCH}}
   return settings | {
       "sampler": {
-          "slots": cost_model.rows, "dtype": w.formats.sampled,
+          "slots": cost_model.rows, "dtype": formats.sampled,
           "memory_gib": math.floor(10 * free / 2**30) / 10,
-          "max_prompt_tokens": w.lengths.max_prompt,
-          "max_new_tokens": w.lengths.max_response},
+          "max_prompt_tokens": lengths.max_prompt,
+          "max_new_tokens": lengths.max_response},
       "recipe": {"loss": {
-          "microbatch_tokens": cost_model.micro_rows * w.lengths.max_response,
-          "dtype": w.formats.compute, "remat": w.remat}} | optimizer}
+          "microbatch_tokens": cost_model.micro_rows * lengths.max_response,
+          "dtype": formats.compute, "remat": workload.remat}} | optimizer}
 
 
 def stratum_cost(cost_model: CostModel | None, D: int) -> str:
@@ -272,32 +274,25 @@ def as_measured(request: Request, cost_model: CostModel, train) -> CostModel:
   return cost_model.with_workload(trained_share=share).replace(
       efficiency=measured_efficiency(
           train, ideal.step(train[0]["Bp"], train[0]["n"]),
-          path=request.hardware.measured))
+          path=request.measured))
 
 
-def upper_ratio(cost_model: CostModel) -> float:
-  """Nine of ten runs take at most this multiple of the predicted time."""
-  if cost_model.efficiency.spread is None:
-    raise InputError("--sure: no spread is known of a measured speed; leave it "
-                     "out, and give a smaller budget to be sure")
-  return cost_model.efficiency.spread[1]
-
-
-def cost_of(cost_model: CostModel, a) -> Cost:
+def cost_of(cost_model: CostModel, allocation: Allocation) -> Cost:
   """The cost of an allocation, with its m."""
-  if a.m is not None:
-    cost_model = cost_model.with_recipe(m=a.m)
-  return cost_model.run(a.Bp, a.n, a.M)
+  if allocation.m is not None:
+    cost_model = cost_model.with_recipe(m=allocation.m)
+  return cost_model.run(allocation.Bp, allocation.n, allocation.M)
 
 
-def expected(cost_model: CostModel | None, a) -> dict | None:
+def expected(cost_model: CostModel | None,
+             allocation: Allocation) -> dict | None:
   """What a run is expected to cost, for its line in the plan."""
   if cost_model is None:
     return None
-  c, spread = cost_of(cost_model, a), cost_model.efficiency.spread
-  return {"seconds": c.seconds,
-          "seconds_range": spread and [end * c.seconds for end in spread],
-          "device_hours": c.device_hours, "usd": c.usd,
+  run, spread = cost_of(cost_model, allocation), cost_model.efficiency.spread
+  return {"seconds": run.seconds,
+          "seconds_range": spread and [end * run.seconds for end in spread],
+          "device_hours": run.device_hours, "usd": run.usd,
           "machine": cost_model.machine.name,
           "basis": cost_model.efficiency.basis}
 

@@ -1,9 +1,9 @@
-"""The fields of a request to the planner, declared once.
+"""A request to the planner: its fields, declared once.
 
-isojax.plan takes its keywords and their help from here, launch.plan its flags,
-and request.py its checks. `name` in a help text is another field, which is
-shown as a keyword of isojax.plan or as a flag. A field's type chooses the kind
-of its flag.
+isojax.plan takes its keywords and their help from here, launch.plan its flags.
+planner/request.py reads its files and checks fields together. `name` in a help
+text is another field, which is shown as a keyword of isojax.plan or as a flag.
+A field's type chooses the kind of its flag.
 """
 
 import dataclasses
@@ -11,24 +11,47 @@ import inspect
 import math
 import re
 
+from isojax.core import config_file
 from isojax.core.allocation import B_MAX
 from isojax.core.model_shape import BYTES
+from isojax.errors import InputError
 from isojax.planner import priors
 from isojax.planner.cost import MOST_ROLLOUTS
 
 
-def field(default, help_text: str, *, choices=None, between=None):
-  """A field with its help, and if they are checked, its values or bounds."""
+def field(default, help_text: str, *, choices=None, between=None,
+          whole: int | None = None):
+  """A field with its help, and if they are checked, its values or bounds.
+
+  whole: it takes whole numbers from this one on, also as texts such as 2e6.
+  """
   return dataclasses.field(default=default, metadata=dict(
-      help=help_text, choices=choices, between=between))
+      help=help_text, choices=choices, between=between, whole=whole))
+
+
+def whole_number(flag: str, item, least: int) -> int:
+  """A whole number, also of a text such as 2e6; InputError for others."""
+  try:
+    value = float(item)
+  except ValueError:
+    value = math.nan
+  if not least <= value <= MOST_ROLLOUTS or value != int(value):
+    raise InputError(f"--{flag}={item}: expected a whole number from {least} "
+                     f"to {MOST_ROLLOUTS:.2g}, such as 2e6")
+  return int(value)
 
 
 @dataclasses.dataclass(frozen=True)
-class Budget:
-  """The budget: exactly one of these fields."""
+class Request:
+  """What a plan is asked for; the fields in groups.
 
+  InputError for a value that is not allowed.
+  """
+
+  # The budget: exactly one of these fields.
   rollouts: object = field(
-      None, "The budget C in rollouts; a text such as 2e6 is accepted.")
+      None, "The budget C in rollouts; a text such as 2e6 is accepted.",
+      whole=2)
   hours: float | None = field(
       None, "The budget in hours of wall time on `machine`, instead of "
       "`rollouts`.", between=(0, math.inf))
@@ -39,11 +62,7 @@ class Budget:
       None, "The budget in USD, at the price of `machine` or "
       "`usd_per_chip_hour`, instead of `rollouts`.", between=(0, math.inf))
 
-
-@dataclasses.dataclass(frozen=True)
-class Evidence:
-  """The problems and the law that choose n."""
-
+  # The problems and the law that choose n.
   stratum: str | None = field(
       None, "Difficulty of math problems for Qwen2.5-7B-Instruct, which has "
       "published laws: easy (avg@16 in [0.3, 0.6]) or hard (at most 0.0625).",
@@ -62,17 +81,13 @@ class Evidence:
       "(best@k, coverage), which asks for a larger n; default: avg, or that of"
       " a fit.", choices=("avg", "best"))
 
-
-@dataclasses.dataclass(frozen=True)
-class Cells:
-  """The runs that may be planned."""
-
+  # The runs that may be planned.
   Bp: tuple = field(
       (), "Problems per step; default: those of the law, or 32. Several need "
-      "`sweep`.")
+      "`sweep`.", whole=1)
   n: tuple = field(
       (), "Rollouts per problem; default: that of the law, or the middle of "
-      "what public sources agree on. Several need `sweep`.")
+      "what public sources agree on. Several need `sweep`.", whole=2)
   B: int | None = field(
       None, "With `sweep` instead of `n`: rollouts per step, the same for every"
       " `Bp`, n = B / Bp.", between=(2, MOST_ROLLOUTS))
@@ -80,23 +95,19 @@ class Cells:
       None, "Most rollouts in a step; default: that of the law's study (65,536 "
       f"on easy problems, 16,384 on hard ones), else {B_MAX:,}.",
       between=(2, 2**24))
-  seeds: tuple = field((0,), "One run for each seed.")
+  seeds: tuple = field((0,), "One run for each seed.", whole=0)
   sweep: bool = field(
       False, "Plan every `Bp` x `n` with Bp * n <= B_max to the same C; without"
       " `n`: the law's n, half and twice it.")
   budgets: tuple = field(
       (), "With `sweep` instead of `rollouts`: several budgets. At a constant "
       "rate one run to the largest contains them; if the config's recipe."
-      "optimizer.decay is above 0, each has a run of its own.")
+      "optimizer.decay is above 0, each has a run of its own.", whole=2)
   skip: str | None = field(
       None, "With `sweep`: a fit.json; its runs that reached the budget are "
       "left out.")
 
-
-@dataclasses.dataclass(frozen=True)
-class Hardware:
-  """The machine that the runs are priced on, and its speed."""
-
+  # The machine that the runs are priced on, and its speed.
   machine: str | None = field(
       None, "Machine to price the runs on: v5p-64, v5e:4x4, 8xh100, 2x8xh100 "
       "(two hosts), cpu-2core.")
@@ -114,11 +125,7 @@ class Hardware:
       None, "records.jsonl of a run on this machine: gives its speed, and "
       "lengths that are not given.")
 
-
-@dataclasses.dataclass(frozen=True)
-class Policy:
-  """The model that is trained, and its lengths."""
-
+  # The model that is trained, and its lengths.
   model: str | None = field(
       None, "Name of a common base on the Hugging Face hub, such as Qwen/"
       "Qwen2.5-7B-Instruct, which is not asked, or local folder with the "
@@ -134,11 +141,47 @@ class Policy:
       "bfloat16", "Format of compute and cache; `config` has its own.",
       choices=tuple(sorted(BYTES)))
 
+  # Of the caller, without a flag or keyword of this name.
+  config: object = None  # of a run, such as configs/hard.py; None: not known
+  given: tuple[str, ...] = ()  # names of the fields that the user gave
 
-GROUPS = dict(budget=Budget, evidence=Evidence, cells=Cells, hardware=Hardware,
-              policy=Policy)
-FIELDS = {f.name: f for group in GROUPS.values()
-          for f in dataclasses.fields(group)}
+  def __post_init__(self):
+    if self.config is not None:
+      config_file.check_run(self.config)
+    for name, declared in FIELDS.items():
+      value = getattr(self, name)
+      choices, between, least = map(
+          declared.metadata.get, ("choices", "between", "whole"))
+      if value is None:
+        continue
+      if least is not None:
+        items = value if declared.type is tuple else (value,)
+        numbers = tuple(whole_number(name, item, least) for item in items)
+        if len(set(numbers)) < max(len(numbers), len(declared.default or ())):
+          raise InputError(
+              f"--{name}: expected at least one number, each once")
+        object.__setattr__(
+            self, name, numbers if declared.type is tuple else numbers[0])
+      if choices and value not in choices:
+        raise InputError(
+            f"--{name}={value}: expected one of {', '.join(choices)}")
+      if between and not isinstance(value, (int, float)):
+        raise InputError(f"--{name}={value!r}: expected a number")
+      if between and not between[0] <= value <= between[1]:
+        raise InputError(f"--{name}={value:g}: expected a number from "
+                         f"{between[0]:g} to {between[1]:g}")
+
+  @property
+  def needs_law(self) -> bool:
+    """False in a sweep of given n, or of given B."""
+    return not (self.sweep and (self.n or self.B))
+
+  @property
+  def model_path(self) -> str | None:
+    return self.model or (self.config and self.config.model.path)
+
+
+FIELDS = {f.name: f for f in dataclasses.fields(Request) if f.metadata}
 DEFAULTS = {name: f.default for name, f in FIELDS.items()}
 
 

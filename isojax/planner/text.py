@@ -16,12 +16,11 @@ from isojax.core.format import (
   number,
   rounded,
 )
+from isojax.core.laws import NStar
 from isojax.planner import cost, evidence, prices, priors
 from isojax.planner import memory as memory_lib
-from isojax.planner.advice import Advice, predict, Prediction, Question
+from isojax.planner.advice import Advice, curve_of, Question
 from isojax.planner.cost import CostModel, StepParts
-from isojax.planner.fit_file import Fitted
-from isojax.planner.priors import Prior
 
 METRICS = {"avg": "avg, the mean of k samples", "best": "best@k, coverage"}
 COSTS = ["time", "range of time", "device-hours", "USD"]
@@ -124,134 +123,132 @@ def table(rows: Sequence[plan_file.Row], D: int | None) -> str:
             *COSTS]]
   has_m = any(row.allocation.m is not None for row in rows)
   for i, row in enumerate(rows):
-    a = row.allocation
+    sizes = row.allocation
     lines.append([
-        str(i), str(a.Bp), str(a.n), str(a.kept) if has_m else "-",
-        f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
+        str(i), str(sizes.Bp), str(sizes.n), str(sizes.kept) if has_m else "-",
+        f"{sizes.M:,}", f"{sizes.C:,}", f"{row.lr:.3g}",
         "-" if row.decay is None else f"{row.decay:g}",
-        number(a.M * a.Bp / D) if D else "-", str(row.seed),
+        number(sizes.M * sizes.Bp / D) if D else "-", str(row.seed),
         *cost_columns(row.expected)])
   filled = [i for i in range(len(lines[0]))
             if any(line[i] != "-" for line in lines[1:])]
   return aligned([[line[i] for i in filled] for line in lines])
 
 
-def predicted(p: Prediction) -> str:
-  return f"{p.reward:.4f} [{p.low:.4f}, {p.high:.4f}]" + (
-      ", beyond the data of its curve" if p.beyond else "")
+def predicted(law: NStar | None, allocation: Allocation) -> str:
+  """The reward by the fitted curve of the allocation; empty without one."""
+  curve, C = curve_of(law, allocation), allocation.C
+  if curve is None:
+    return ""
+  reward, low, high = curve.at(C)
+  return f"{reward:.4f} [{low:.4f}, {high:.4f}]" + (
+      "" if curve.C_lo <= C <= curve.C_hi else ", beyond the data of its curve")
 
 
-def alternatives(a: Allocation, near: tuple[Allocation, ...], expected,
-                 law: Prior | Fitted | None) -> tuple[tuple[str, str], ...]:
+def alternatives(allocation: Allocation, near: tuple[Allocation, ...], expected,
+                 law: NStar | None) -> tuple[tuple[str, str], ...]:
   """The time (by `expected`) and reward of `near`: other n at the same C."""
-  out, cost_of_a = [], expected(a)
-  for other in near:
-    e, p = expected(other), predict(law, other)
-    time = "" if e is None else (
-        f", {e['seconds'] / cost_of_a['seconds']:.2f} times the time")
-    out.append(f"n = {other.n} (M = {other.M:,}{time}"
-               + (f", predicted reward {predicted(p)}" if p else "") + ")")
-  if not out:
-    return ()
-  if isinstance(law, Fitted) and all(
-      predict(law, other) is None for other in near):
+  out, own_cost = [], expected(allocation)
+  rewards = [predicted(law, other) for other in near]
+  for other, reward in zip(near, rewards, strict=True):
+    cost_of_other, time = expected(other), ""
+    if cost_of_other:
+      times = cost_of_other["seconds"] / own_cost["seconds"]
+      time = f", {times:.2f} times the time"
+    out.append(f"n = {other.n} (M = {other.M:,}{time}" + (
+        f", predicted reward {reward}" if reward else "") + ")")
+  if law and not law.published and near and not any(rewards):
     out.append("the fit has no curve for them")
-  return (("at the same C", "; ".join(out)),)
+  return (("at the same C", "; ".join(out)),) if near else ()
 
 
-def reason(q: Question, advice: Advice,
+def reason(question: Question, advice: Advice,
            span: tuple[int, int] | None) -> str:
   """Why the plan takes this n, in half a sentence.
 
   `span`: the rollouts that the hours may buy, if the budget is hours.
   """
-  law, answer, n = q.law, advice.answer, advice.allocation.n
-  if q.n:
-    return "n as given" if n == q.n else f"n = {q.n} given, but see below"
+  law, star, n = question.law, advice.n_star, advice.allocation.n
+  if question.n:
+    return "n as given" if n == question.n else (
+        f"n = {question.n} given, but see below")
   if law is None:
-    few = n < evidence.GOOD_NS[q.metric][1]
-    return f"{evidence.WHY[q.metric]} in public runs" + (
+    few = n < evidence.GOOD_NS[question.metric][1]
+    return f"{evidence.WHY[question.metric]} in public runs" + (
         ", and a larger n would leave few updates" if few else "")
-  if isinstance(law, Fitted):
-    if answer.measured_Bp:
-      return f"n was best of your tested n at this C, {law.path}"
-    low, high = answer.interval
-    good = evidence.as_good(law, answer.argument)
-    return (f"n* = {answer.n:.3g} [{low:.3g}, {high:.3g}] by {law.path}"
+  if star.measured_Bp:
+    return f"n was best of your tested n at this C, {law.path}"
+  if not law.published:
+    good = evidence.as_good(law, star.C)
+    return (f"n* = {star.n:.3g} [{star.low:.3g}, {star.high:.3g}] by {law.path}"
             + (f", where n = {evidence.span(good)} are within "
                f"{evidence.MARGIN:g} of the best" if n in good[:-1] + good[1:]
                else ""))
-  whose = f"the law of {priors.PRIOR_MODEL} on {law.stratum} math"
+  whose = f"the law of {law.model} on {law.stratum} math"
   if span is None or law.unit != "rollouts":
-    return f"n* = {answer.n:.3g} by {whose}"
-  low, high = (float(law.law(min(max(C, law.C_seen[0]), law.C_seen[1])))
-               for C in span)
+    return f"n* = {star.n:.3g} by {whose}"
+  low, high = (law(law.within_data(C)) for C in span)
   return (f"n* = {low:.0f} to {high:.0f} by {whose}, for the "
           f"{compact(span[0])} to {compact(span[1])} rollouts that the hours "
           "may buy")
 
 
-def would_change(q: Question, advice: Advice) -> tuple[str, ...]:
+def would_change(question: Question, advice: Advice) -> tuple[str, ...]:
   """What would change n, in a line."""
-  law, a, parts = q.law, advice.allocation, []
-  middle = lambda metric: evidence.GOOD_NS[metric][1]
-  if isinstance(law, Prior):
-    ends = [nearest_power(float(law.law(min(max(
-        advice.answer.argument * x, law.C_seen[0]), law.C_seen[1]))),
-        low=2, high=q.B_max) for x in (1 / 4, 4)]
-    parts.append(f"C (n = {ends[0]} at a quarter of it, {ends[1]} at four "
-                 "times)")
-    if a.n < middle("best"):
-      parts.append(f"--metric=best (n = {middle('best')})")
-    parts += [f"another model or other problems (n = {middle('avg')})",
-              f"D below {priors.PRIOR_D[law.stratum] // 2:,} "
-              f"(n = {middle('avg')})"]
-  elif isinstance(law, Fitted):
-    parts += ["C, by the fit", "another model or other problems: fit their own "
-              "runs"]
-  else:
-    other = "avg" if q.metric == "best" else "best"
-    if a.n < middle(q.metric):
-      parts.append(f"C from {a.Bp * middle(q.metric) * FEWEST_M:,} rollouts on "
-                   f"(n = {middle(q.metric)})")
-    parts += [f"--metric={other} (n = {middle(other)})"]
-    if q.metric == "avg":
+  law, metric, n = question.law, question.metric, advice.allocation.n
+  middle = {name: ns[1] for name, ns in evidence.GOOD_NS.items()}
+  if law is None:
+    other = "avg" if metric == "best" else "best"
+    parts = [f"--metric={other} (n = {middle[other]})"]
+    if n < middle[metric]:
+      C = advice.allocation.Bp * middle[metric] * FEWEST_M
+      parts.insert(0, f"C from {C:,} rollouts on (n = {middle[metric]})")
+    if metric == "avg":
       parts.append(f"--model of {priors.PRIOR_MODEL} with --stratum and math "
                    "problems (its published law)")
     parts.append("a fit of your own runs (--law)")
-  return (f"n is for {METRICS[q.metric]}; it would change with "
+  elif law.published:
+    fewer, more = (nearest_power(
+        law(law.within_data(times * advice.n_star.C)), low=2,
+        high=question.B_max) for times in (1 / 4, 4))
+    parts = [f"C (n = {fewer} at a quarter of it, {more} at four times)",
+             f"another model or other problems (n = {middle['avg']})",
+             f"D below {priors.PRIOR_D[law.stratum] // 2:,} "
+             f"(n = {middle['avg']})"]
+    if n < middle["best"]:
+      parts.insert(1, f"--metric=best (n = {middle['best']})")
+  else:
+    parts = ["C, by the fit",
+             "another model or other problems: fit their own runs"]
+  return (f"n is for {METRICS[metric]}; it would change with "
           + "; ".join(parts),)
 
 
-def n_star(advice: Advice) -> tuple[tuple[str, str], ...]:
-  """n* with its interval and basis."""
-  answer = advice.answer
-  return (("n*", f"{answer.n:.4g}, " + (
-      "no interval is known" if answer.interval is None else
-      f"interval {answer.interval[0]:.3g} to {answer.interval[1]:.3g}"
-      ) + f": {answer.basis}"),)
-
-
-def explained(q: Question, advice: Advice) -> tuple[tuple[str, str], ...]:
-  """Why the allocation has this n, for --explain."""
-  a, answer = advice.allocation, advice.answer
-  if q.n:
-    why = "as given" if a.n == q.n else (
-        f"instead of the {q.n} given, see what was adjusted")
-  elif a.n == answer.n and answer.measured_Bp:
+def explained(question: Question, advice: Advice
+              ) -> tuple[tuple[str, str], ...]:
+  """n* with its basis, and why the allocation has this n, for --explain."""
+  allocation, star = advice.allocation, advice.n_star
+  n, C = allocation.n, allocation.C
+  if question.n:
+    why = "as given" if n == question.n else (
+        f"instead of the {question.n} given, see what was adjusted")
+  elif n == star.n and star.measured_Bp:
     why = "as measured"
-  elif 2**-0.51 < a.n / answer.n < 2**0.51:  # nearest power of 2
+  elif 2**-0.51 < n / star.n < 2**0.51:  # nearest power of 2
     why = "near n*"
   else:
-    why = (f"not n*: the nearest that {min(q.B_max, a.C):,} rollouts a step "
-           "admit, the least of --B_max and C")
-  # q.C is 0 if the budget is a time: the rest of it is less than a step.
-  unspent, prediction = max(0, q.C - a.C), predict(q.law, a)
+    why = (f"not n*: the nearest that {min(question.B_max, C):,} rollouts a "
+           "step admit, the least of --B_max and C")
+  # question.C is 0 if the budget is a time: its rest is less than a step.
+  unspent, reward = max(0, question.C - C), predicted(question.law, allocation)
+  ends = "no interval is known" if star.interval is None else (
+      f"interval {star.low:.3g} to {star.high:.3g}")
   return (
-      ("allocation", f"n = {a.n}, {why}; M is rounded down" + (
-          f", {unspent:,} of {q.C:,} rollouts stay unspent" if unspent else
-          "")),
-      *([("predicted reward", predicted(prediction))] if prediction else []),
+      ("n*", f"{star.n:.4g}, {ends}: {star.basis}"),
+      ("allocation", f"n = {n}, {why}; M is rounded down" + (
+          f", {unspent:,} of {question.C:,} rollouts stay unspent" if unspent
+          else "")),
+      *([("predicted reward", reward)] if reward else []),
       *(("adjusted", change) for change in advice.changes))
 
 
@@ -263,32 +260,21 @@ def not_trained(cost_model: CostModel) -> tuple[str, ...]:
           "trainer, see --export",)
 
 
-def limits(cost_model: CostModel, a: Allocation) -> tuple[str, ...]:
-  """Warnings if slots or mesh of a config make a run MIN_SLOWDOWN times slower.
-  """
+def slower_than_fastest(cost_model: CostModel,
+                        allocation: Allocation) -> tuple[str, ...]:
+  """A warning if a config makes a run MIN_SLOWDOWN times as long."""
   if not cost_model.has_config or cost_model.page is not None:
     return ()  # on_fastest_mesh has no pages
-  out, seconds = [], cost_model.run(a.Bp, a.n, a.M).seconds
-  times = lambda other: seconds / other.run(a.Bp, a.n, a.M).seconds
-  more = memory_lib.with_rows(cost_model, a.B)
-  if more.rows > cost_model.rows and times(more) >= MIN_SLOWDOWN:
-    out.append(
-        f"{cost_model.rows:,} rows decoded at once (--rows, else sampler.slots)"
-        f" limit the run: at (Bp, n) = ({a.Bp}, {a.n}) it takes "
-        f"{times(more):.2g} times as long as with --config.sampler.slots="
-        f"{more.rows}, which the memory admits (check sampler.memory_gib)")
-  # A mesh is found, because the config's fits even with all of its rows.
-  best = memory_lib.on_fastest_mesh(
-      cost_model.shape, cost_model.workload, cost_model.machine, rows=a.B,
-      efficiency=cost_model.efficiency).replace(
-          evaluations=cost_model.evaluations, k=cost_model.k)
-  if times(best) >= MIN_SLOWDOWN:
-    out.append(
-        f"the config makes the run {times(best):.2g} times as long as a plan "
-        f"without --config assumes: mesh {best.mesh.text}, "
-        f"{min(best.rows, a.B):,} rows decoded at once, at most "
-        f"{best.micro_rows:,} rollouts a microbatch")
-  return tuple(out)
+  Bp, n, M = allocation.Bp, allocation.n, allocation.M
+  best = memory_lib.fastest(cost_model, rows=allocation.B)
+  times = cost_model.run(Bp, n, M).seconds / best.run(Bp, n, M).seconds
+  if times < MIN_SLOWDOWN:
+    return ()
+  return (f"the config makes the run {times:.2g} times as long as a plan "
+          f"without --config assumes: mesh {best.mesh.text}, "
+          f"{min(best.rows, allocation.B):,} rows decoded at once instead of "
+          f"{cost_model.rows:,} (--rows, else sampler.slots), at most "
+          f"{best.micro_rows:,} rollouts a microbatch",)
 
 
 def topics(basis: Sequence[tuple[str, str]]) -> str:
@@ -304,26 +290,31 @@ def assumptions(cost_model: CostModel,
   `largest`: the allocation with the most rollouts a step.
   """
   machine, has_config = cost_model.machine, cost_model.has_config
-  w, e = cost_model.workload, cost_model.efficiency
+  workload, efficiency = cost_model.workload, cost_model.efficiency
+  lengths = workload.lengths
   pages = "" if cost_model.page is None else (
       f" ({cost_model.pages:,} pages of {cost_model.page} on each device)")
-  basis = CALIBRATED.format(*e.spread) if e.spread else e.basis
-  if e is cost.MIXTURE:
+  basis = efficiency.basis
+  if efficiency.spread:
+    basis = CALIBRATED.format(*efficiency.spread)
+  if efficiency is cost.MIXTURE:
     basis += (f"; a mixture of experts takes {cost.MIXTURE_SLOWDOWN:g} times "
               "as long, by 2 steps of NeMo-RL v0.6")
   return (
       ("machine", f"{machine.name}: {many(machine.chips, 'chip')}; mesh "
        f"{cost_model.mesh.text}"),
       ("decoding", f"{min(cost_model.rows, largest.Bp * largest.n):,} rows "
-       f"decoded at once{pages}; {e.slots:.2g} of the decoded slots are kept"
+       f"decoded at once{pages}; {efficiency.slots:.2g} of the decoded slots "
+       "are kept"
        + (" after the queue is empty" if cost_model.slots_refilled else "")),
       ("update",
        f"microbatches of at most {cost_model.micro_rows:,} rollouts" + (
            "" if has_config else ", packed, forward computed twice, fused "
            "attention and chunked head, assumed without --config")),
-      ("tokens", f"prompts of {number(w.lengths.prompt)} and responses of "
-       f"{number(w.lengths.response)} tokens"),
-      ("KL", f"{'with' if w.recipe.kl else 'without'} KL to the base policy"),
+      ("tokens", f"prompts of {number(lengths.prompt)} and responses of "
+       f"{number(lengths.response)} tokens"),
+      ("KL", f"with{'' if workload.recipe.kl else 'out'} KL to the base "
+       "policy"),
       *(("recipe", text)
         for text in choices(cost_model, largest.Bp, largest.n)),
       ("efficiency", basis),
@@ -334,23 +325,22 @@ def assumptions(cost_model: CostModel,
 def tables(cost_model: CostModel, rows: Sequence[plan_file.Row],
            largest: Allocation) -> tuple[str, str]:
   """The time by stage and the memory by part, for --explain."""
-  e, w = cost_model.efficiency, cost_model.workload
+  fractions, recipe = cost_model.efficiency, cost_model.workload.recipe
   runs = [prices.cost_of(cost_model, row.allocation) for row in rows]
   total = sum(run.seconds for run in runs)
   share = lambda name: sum(getattr(run, name) for run in runs) / total
   stages = [["stage", "time", "of peak FLOP/s", "of bandwidth"]]
-  for name, flops, bandwidth in (
-      ("prefill", e.sample_flops, e.sample_bandwidth),
-      ("decode", e.sample_flops, e.sample_bandwidth),
-      ("score", e.update_flops, e.update_bandwidth),
-      ("update", e.update_flops, e.update_bandwidth),
-      ("optimizer", e.update_flops, e.update_bandwidth)):
+  sampling = fractions.sample_flops, fractions.sample_bandwidth
+  update = fractions.update_flops, fractions.update_bandwidth
+  for name, (flops, bandwidth) in dict(
+      prefill=sampling, decode=sampling, score=update, update=update,
+      optimizer=update).items():
     stages.append([name, f"{share(name):.0%}", f"{flops:.2g}",
                    f"{bandwidth:.2g}"])
   stages.append(["host", f"{share('overhead'):.0%}",
-                 f"{e.step_seconds:.2g} s a step", ""])
-  in_update = math.ceil(largest.Bp * w.recipe.trained_rollouts(largest.n)
-                        / w.recipe.minibatches)  # rollouts
+                 f"{fractions.step_seconds:.2g} s a step", ""])
+  in_update = math.ceil(largest.Bp * recipe.trained_rollouts(largest.n)
+                        / recipe.minibatches)  # rollouts
   memory = memory_lib.memory(
       cost_model, in_update, min(cost_model.rows, largest.Bp * largest.n))
   parts = [["memory of a device", "GB", "when"],
@@ -366,24 +356,26 @@ def tables(cost_model: CostModel, rows: Sequence[plan_file.Row],
 
 def choices(cost_model: CostModel, Bp: int, n: int) -> tuple[str, ...]:
   """The share of a step's time that each choice of the recipe saves or adds."""
-  plain, r = StepParts(), cost_model.workload.recipe
-  f = cost_model.workload.formats
+  plain, recipe = StepParts(), cost_model.workload.recipe
+  formats = cost_model.workload.formats
   # Text of each choice -> the cost model without it.
   without = {text: cost_model.with_recipe(**{name: getattr(plain, name)})
              for name, text in {
-                 "m": f"m = {r.m} of n = {n}", "epochs": f"epochs = {r.epochs}",
-                 "minibatches": f"minibatches = {r.minibatches}",
+                 "m": f"m = {recipe.m} of n = {n}",
+                 "epochs": f"epochs = {recipe.epochs}",
+                 "minibatches": f"minibatches = {recipe.minibatches}",
                  "old_logp": "scoring log-probs before the updates",
                  "ref_logp": "KL in the reward", "kl": "KL in the loss",
-                 "critic": f"the {r.critic} critic",
-                 "rounds": f"{r.rounds:.3g} sampling rounds",
+                 "critic": f"the {recipe.critic} critic",
+                 "rounds": f"{recipe.rounds:.3g} sampling rounds",
                  "in_flight": "in-flight sampling"}.items()}
   for name, text, usual in (
-      ("sampled_head", f"the {f.sampled_head} head of the sampler", f.sampled),
-      ("head", f"the {f.head} head of the update", f.compute)):
-    if getattr(f, name) != usual:
+      ("sampled_head", f"the {formats.sampled_head} head of the sampler",
+       formats.sampled),
+      ("head", f"the {formats.head} head of the update", formats.compute)):
+    if getattr(formats, name) != usual:
       without[text] = cost_model.with_workload(
-          formats=dataclasses.replace(f, **{name: usual}))
+          formats=dataclasses.replace(formats, **{name: usual}))
   seconds = cost_model.step(Bp, n).seconds
   changes = {text: seconds / other.step(Bp, n).seconds - 1
              for text, other in without.items()}

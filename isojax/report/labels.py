@@ -1,5 +1,6 @@
 """Names and values of a parsed fit.json, for figures, terminal and page."""
 
+from isojax.core import laws
 from isojax.core.format import compact, number, pair
 from isojax.logs.fields import TRAINING
 
@@ -33,7 +34,7 @@ def parameters(document: dict) -> list[tuple[str, str, str]]:
   law, study = document["law"], document["study"]
   symbol, unit = axis_of(study)
   intervals = law["intervals"]
-  x0 = law["M0" if law["kind"] == "fixed_batch" else "log10_C0"]
+  x0 = law[laws.KINDS[law["kind"]][1]]
   floor, ceiling = 2 ** law["b"], 2 ** (law["b"] + law["L"])
   ends = [end for end, bound in zip(intervals["k"], law["k_bounds"])
           if abs(end / bound - 1) < 1e-3]

@@ -63,7 +63,7 @@ def answers(fit: verdict.Fit) -> np.ndarray:
   """The estimates of a fit, [1 + draws, columns]."""
   return np.column_stack([
       fit.law.x0_D, fit.law.b_D + fit.law.L_D,
-      fit.law(np.log10(AT))])
+      fit.law.log2_D(AT)])
 
 
 def first_switch(fit: verdict.Fit) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from isojax.core import laws
-from isojax.frontier import analysis, diagnostics, verdict
+from isojax.frontier import analysis, diagnostics
 from tests.frontier import studies
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
@@ -69,9 +69,10 @@ def test_a_configuration_without_an_evaluation_yet_may_lead(first, min_C):
 
 def test_the_fit_and_the_planner_have_one_formula():
   fit = analysis.analyse(studies.small_study(), studies.EXACT)
-  C = np.geomspace(1e4, 1e6, 31)
+  C_G, (L, k, x0, b) = fit.frontier.C_G, fit.law.theta_Dx4[0]
+  np.testing.assert_array_equal(fit.law_DxG[0], fit.law.log2(C_G))
   np.testing.assert_array_equal(
-      fit.law(np.log10(C))[0], verdict.sigmoid_of(fit).log2(C))
+      fit.law_DxG[0], laws.Sigmoid(L, k, x0, b).log2(C_G))
 
 
 @settings(max_examples=8)

@@ -89,7 +89,7 @@ def test_fixed_batch_law_from_the_digitised_points():
   n = np.array([float(r["n"]) for r in rows])[order]
   fit = envelope.fit_law(M[order], np.log2(n)[None], np.ones((1, len(M))),
                          low=np.log2(8 / 2), high=10.0, k=(1e-3, 0.1), rounds=8)
-  published = priors.PRIORS["q2-easy"].law
+  published = priors.PRIORS["q2-easy"]
   for at in (100.0, 200.0, 500.0):
     ours = fit.b_D[0] + fit.L_D[0] / (1 + np.exp(
         -fit.k_D[0] * (at - fit.x0_D[0])))

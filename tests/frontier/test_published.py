@@ -75,11 +75,11 @@ def prior(r: dict) -> str:
 def parameters():
   """The parameters of n*(C), and floor, ceiling and C0 from them."""
   for r in read("isocompute_nstar_params.csv"):
-    law = priors.PRIORS[prior(r)].law
+    L, k, log10_C0, b = priors.PRIORS[prior(r)].theta_Dx4[0]
     for field, here, count in (
-        ("L", law.L, None), ("k", law.k, None), ("b", law.b, None),
-        ("log10_C0", law.log10_C0, None), ("floor_n", 2**law.b, 4),
-        ("ceiling_n", 2 ** (law.b + law.L), 4), ("C0", 10**law.log10_C0, 4)):
+        ("L", L, None), ("k", k, None), ("b", b, None),
+        ("log10_C0", log10_C0, None), ("floor_n", 2**b, 4),
+        ("ceiling_n", 2 ** (b + L), 4), ("C0", 10**log10_C0, 4)):
       value = float(r[field])
       yield Row(f"{prior(r)} {field}", value, here,
                 digits(value, count) if count else 0.0,
@@ -90,7 +90,7 @@ def n_of_C():
   """N*(C) of the published laws."""
   for r in read("isocompute_nstar_expected.csv"):
     C, n = float(r["C"]), float(r["n_star"])
-    yield Row(f"{prior(r)} n*({C:g})", n, priors.PRIORS[prior(r)].law(C),
+    yield Row(f"{prior(r)} n*({C:g})", n, priors.PRIORS[prior(r)](C),
               digits(n, 6))
 
 
@@ -124,7 +124,7 @@ def fixed_batch():
     M, value = float(r["M"]), float(r["value"])
     if r["law"] == "n":
       name = "q2-easy" + "-draft" * (r["status"] == "draft")
-      here = priors.PRIORS[name].law(M)
+      here = priors.PRIORS[name](M)
     else:  # the authors fit Bp* separately; in this package it is B / n*
       L, k, M0, b = (float(own["Bp", r["status"]][c])
                      for c in ("L", "k", "M0", "b"))

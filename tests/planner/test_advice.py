@@ -12,22 +12,19 @@ import pytest
 from isojax.core import laws, plan_file, sweep_cells
 from isojax.core.allocation import admitted, Allocation, nearest_power
 from isojax.errors import InputError
-from isojax.planner import advice, fit_file, priors
+from isojax.planner import advice, priors, text
 
 QUESTION = advice.Question(
     C=2_000_000, law=priors.PRIORS["q1-easy"], metric="avg",
     model="Qwen2.5-7B-Instruct", D=6000, B_max=65_536, Bp=None,
     n=None, base_lr=1e-6, base_batch=1024, tokens_per_rollout=None)
-FITTED = fit_file.Fitted(
-    law=laws.Sigmoid(4.0, 5.0, 5.0, 2.0),
-    draws=tuple(laws.Sigmoid(4.0, 5.0, 5.0 + d, 2.0)
-                for d in (-0.2, -0.1, 0.0, 0.1, 0.2)),
-    curves=(fit_file.Curve(Bp=16, n=8, C=(100.0, 10_000.0), reward=(0.1, 0.3),
+FITTED = laws.Sigmoid(
+    4.0, 5.0, [5.0, 4.8, 4.9, 5.0, 5.1, 5.2], 2.0,
+    curves=(laws.Curve(Bp=16, n=8, C=(100.0, 10_000.0), reward=(0.1, 0.3),
                        low=(0.05, 0.2), high=(0.15, 0.4), C_lo=500.0,
                        C_hi=5000.0),),
-    unit="rollouts", metric="avg", stratum="hard", model="m",
-    Bp=(16,), n=(4, 8, 16, 32, 64), C_seen=(1e4, 4e5), identified=True,
-    reasons=(), limits=(), cautions=("k is weak",), path="fit.json")
+    stratum="hard", model="m", Bp=(16,), n=(4, 8, 16, 32, 64),
+    C_seen=(1e4, 4e5), cautions=("k is weak",), path="fit.json")
 
 
 def ask(**change):
@@ -62,12 +59,12 @@ def test_admitted_keeps_n_first():
 
 def test_two_million_easy_rollouts_by_hand():
   a = ask()
-  assert a.answer.n == pytest.approx(295.5, abs=0.1)  # the published table
+  assert a.n_star.n == pytest.approx(295.5, abs=0.1)  # the published table
   assert a.allocation == Allocation(32, 256, 244)  # 2e6 // 8192
   assert a.lr == pytest.approx(1e-6 * np.sqrt(8))
-  low, high = a.answer.interval
-  assert low < 295.5 < high and not a.answer.beyond
-  assert "published prior" in a.answer.basis
+  low, high = a.n_star.interval
+  assert low < 295.5 < high and not a.n_star.beyond
+  assert "published prior" in a.n_star.basis
   assert ask(D=60_000).warnings == ()
 
 
@@ -84,13 +81,13 @@ def test_never_more_than_the_budget(C, name, B_max):
 
 def test_the_users_fit_comes_with_its_interval_and_cautions():
   a = ask(C=100_000, law=FITTED, model="m")
-  assert a.answer.n == pytest.approx(16.0)  # at C0, halfway
-  low, high = a.answer.interval
+  assert a.n_star.n == pytest.approx(16.0)  # at C0, halfway
+  low, high = a.n_star.interval
   # draws at C0: log2 n = 2 + 4 / (1 + exp(-5 d)), d = -0.2 .. 0.2
   assert low < 2 ** (2 + 4 / (1 + np.exp(0.9)))
   assert high > 2 ** (2 + 4 / (1 + np.exp(-0.9)))
   assert a.allocation == Allocation(16, 16, 390)
-  assert "your own fit, fit.json" in a.answer.basis
+  assert "your own fit, fit.json" in a.n_star.basis
   assert "k is weak" in a.warnings
   assert any("wider than the step" in w for w in a.warnings)
 
@@ -126,13 +123,13 @@ def test_a_step_may_have_fewer_problems_for_a_larger_n():
     (dict(C=102_399, metric="best"), 32, 32, 128)])
 def test_without_a_law_n_is_what_sources_agree_on(change, n, low, high):
   a = ask(law=None, **change)
-  assert a.allocation.n == n and a.answer.interval == (low, high)
+  assert a.allocation.n == n and a.n_star.interval == (low, high)
   assert a.allocation.M < 50 or a.warnings == ()
 
 
 def test_a_given_n_far_from_the_law():
   """Twice the ends of the interval, [low, high] around n* = 295."""
-  answer = ask().answer
+  answer = ask().n_star
   low, high = answer.interval
   assert not advice.far_from_law(math.ceil(low / 2), answer)
   assert not advice.far_from_law(math.floor(2 * high), answer)
@@ -148,12 +145,12 @@ def test_a_law_in_tokens_needs_their_number():
     ask(law=tokens)
   # 10^(9.18 - 5.84) tokens a rollout put both laws' midpoints at one C
   a = ask(C=691_831, law=tokens, tokens_per_rollout=10**3.34)
-  assert np.log2(a.answer.n) == pytest.approx(2.64 + 6.62 / 2, abs=1e-3)
+  assert np.log2(a.n_star.n) == pytest.approx(2.64 + 6.62 / 2, abs=1e-3)
 
 
 def test_a_fixed_batch():
   a = ask(C=8192 * 200, law=priors.PRIORS["q2-easy"])
-  assert a.answer.n == pytest.approx(226.26, abs=0.01)
+  assert a.n_star.n == pytest.approx(226.26, abs=0.01)
   assert a.allocation == Allocation(32, 256, 200)
   assert not any("extrapolated" in w for w in a.warnings)
   assert [(x.Bp, x.n) for x in advice.neighbours(dataclasses.replace(
@@ -171,11 +168,10 @@ def test_a_fixed_batch_stays_one(change, message):
 
 
 def test_a_batch_that_is_no_power_of_two():
-  fixed = laws.FixedBatch(60, 4.0, 0.1, 50.0, 1.0)
-  law = dataclasses.replace(FITTED, law=fixed, draws=(fixed, fixed),
-                            unit="updates", C_seen=(5, 99))
+  law = laws.FixedBatch(60, 4.0, 0.1, [50.0] * 3, 1.0, n=(4, 8),
+                        C_seen=(5, 99), path="fit.json")
   a = ask(C=60 * 50 + 7, law=law)  # n*(50) = 2^3
-  assert a.answer.n == pytest.approx(8.0)
+  assert a.n_star.n == pytest.approx(8.0)
   assert a.allocation == Allocation(6, 10, 50)  # of 6 and 10, in log2
   assert ask(C=60 * 50, law=law, D=5).allocation == Allocation(5, 12, 50)
 
@@ -222,18 +218,19 @@ def test_hours_that_pay_for_nothing_are_refused():
 
 
 def test_prediction_reads_the_fits_table():
-  p = advice.predict(FITTED, Allocation(16, 8, 7))  # C = 896
-  share = np.log(8.96) / np.log(100)
-  assert p.reward == pytest.approx(0.1 + 0.2 * share) and not p.beyond
-  assert advice.predict(FITTED, Allocation(16, 8, 50)).beyond  # C = 6400
-  assert advice.predict(FITTED, Allocation(16, 8, 1)).beyond  # C = 128
-  assert advice.predict(FITTED, Allocation(16, 8, 500)) is None  # above
+  # C = 896: 0.1 + 0.2 log(8.96) / log(100), between 0.05 to 0.2 and 0.15 to 0.4
+  at = lambda law, *sizes: text.predicted(law, Allocation(*sizes))
+  assert at(FITTED, 16, 8, 7) == "0.1952 [0.1214, 0.2690]"
+  beyond = "beyond the data of its curve"
+  assert beyond in at(FITTED, 16, 8, 50)  # C = 6400
+  assert beyond in at(FITTED, 16, 8, 1)  # C = 128
+  assert at(FITTED, 16, 8, 500) == ""  # above the table
   low = dataclasses.replace(FITTED.curves[0], C=(200.0, 10_000.0))
-  assert advice.predict(dataclasses.replace(FITTED, curves=(low,)),
-                        Allocation(16, 8, 1)) is None  # C = 128, below
-  assert advice.predict(FITTED, Allocation(16, 4, 7)) is None
+  low = dataclasses.replace(FITTED, curves=(low,))
+  assert at(low, 16, 8, 1) == ""  # C = 128, below
+  assert at(FITTED, 16, 4, 7) == "" and at(None, 16, 8, 7) == ""
   tokens = dataclasses.replace(FITTED, unit="sampled_tokens")
-  assert advice.predict(tokens, Allocation(16, 8, 7)) is None
+  assert at(tokens, 16, 8, 7) == ""
 
 
 def test_strata_from_measured_difficulty():
@@ -283,7 +280,7 @@ def test_bad_plans(lines, row, message):
 def measured(*ends, **change):
   """A fit whose curves rise to these (n, reward) at C = 1e5, at Bp = 16."""
   return dataclasses.replace(FITTED, cautions=(), curves=tuple(
-      fit_file.Curve(Bp=16, n=n, C=(1e4, 1e5, 4e5), reward=(0.1, end, end),
+      laws.Curve(Bp=16, n=n, C=(1e4, 1e5, 4e5), reward=(0.1, end, end),
                      low=(0.1, end - 0.02, end), high=(0.2, end + 0.02, 1.0),
                      C_lo=1e4, C_hi=1e5) for n, end in ends), **change)
 
@@ -315,9 +312,9 @@ def test_no_contradiction_without_a_better_curve(fit, n):
 
 def unidentified(**change):
   """Resolved from 1e4 to 1e5 alone; n = 8 leads there, then n = 24."""
-  best = lambda C, n, resolved: fit_file.Best(C, 16, n, (4, 32), 0.9, resolved)
+  best = lambda C, n, resolved: laws.Best(C, 16, n, (4, 32), 0.9, resolved)
   return dataclasses.replace(FITTED, **dict(
-      law=None, draws=(), C_seen=None, identified=False,
+      C_seen=None, identified=False,
       reasons=("too few n",), cautions=("k is weak",), curves=(),
       frontier=(best(1e3, 4, False), best(1e4, 8, True), best(3e4, 24, True),
                 best(1e5, 24, True), best(4e5, 64, False))) | change)
@@ -327,8 +324,8 @@ def unidentified(**change):
 def test_a_law_that_is_not_identified_answers_with_its_frontier(C, n):
   a = ask(C=C, law=unidentified(), model="m")
   assert (a.allocation.Bp, a.allocation.n) == (16, n)
-  assert a.answer.interval == (4, 32) and not a.answer.beyond
-  assert a.answer.basis == (
+  assert a.n_star.interval == (4, 32) and not a.n_star.beyond
+  assert a.n_star.basis == (
       "the best of your tested n at this C, measured, not a law: fit.json: its "
       "law is not identified (too few n); 95% interval of the bootstrap; 90% "
       "of the bootstrap draws agree")

@@ -35,19 +35,19 @@ def test_each_source_has_a_line_with_its_caveat():
 
 
 def test_beyond_its_data_a_law_answers_for_their_end():
-  assert ask(C=5e7).answer.n == ask(C=4e6).answer.n
+  assert ask(C=5e7).n_star.n == ask(C=4e6).n_star.n
   assert ask(C=4_100_000).allocation.n == ask(C=3_900_000).allocation.n == 512
 
 
 def test_a_fit_with_limits_is_not_asked_beyond_its_data():
   limited = dataclasses.replace(FITTED, limits=("n = 16 is catching up",))
-  assert ask(C=400_000, law=limited).answer.n == ask(
-      C=400_000, law=FITTED).answer.n
+  assert ask(C=400_000, law=limited).n_star.n == ask(
+      C=400_000, law=FITTED).n_star.n
   with pytest.raises(InputError, match="good up to 400,000 rollouts, not at 80"
                      "0,000: n = 16 is catching up.*launch.plan --sweep "
                      "--rollouts=800000 "):
     ask(C=800_000, law=limited)
-  assert ask(C=800_000, law=FITTED).answer.beyond
+  assert ask(C=800_000, law=FITTED).n_star.beyond
 
 
 def test_n_of_a_fit_within_the_margin_at_C():
@@ -68,5 +68,5 @@ def test_a_fit_in_tokens_is_read_at_the_tokens_of_the_plan():
   law = dataclasses.replace(FITTED, unit="sampled_tokens", curves=(
       curve, dataclasses.replace(curve, n=4)))
   a = ask(C=50, law=law, tokens_per_rollout=100.0)
-  assert a.answer.argument == 5000
-  assert evidence.as_good(law, a.answer.argument) == (4, 8)
+  assert a.n_star.C == 5000
+  assert evidence.as_good(law, a.n_star.C) == (4, 8)

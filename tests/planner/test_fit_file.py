@@ -33,7 +33,8 @@ def read(fit, path="fit.json"):
 
 def test_a_fit_is_read():
   law = read(FIT)
-  assert law.law == laws.Sigmoid(4.0, 5, 5.0, 2.0) and len(law.draws) == 2
+  assert law.theta_Dx4.tolist() == [
+      [4.0, 5.0, x0, 2.0] for x0 in (5.0, 4.9, 5.1)]
   assert law.curves[0].C_lo == 5e4 and law.n == (4, 8, 16)
   assert law.C_seen == (1e4, 4e5) and law.identified
 
@@ -57,9 +58,9 @@ def test_a_fit_without_a_law_is_read_with_its_frontier():
       "resolved": [True, True, False], "agreeing": [1.0, 0.9, None],
       "n_low": [None] * 3, "n_high": [None] * 3}
   fitted = read(fit)
-  assert fitted.law is None and not fitted.identified
+  assert not fitted.theta_Dx4.size and not fitted.identified
   assert fitted.measured_ranges() == [(1e4, 2e4)]
-  assert fitted.best_measured(1.9e4) == fit_file.Best(
+  assert fitted.best_measured(1.9e4) == laws.Best(
       2e4, 16, 8, None, 0.9, True)
   assert fitted.best_measured(3e4) is None
   fit["frontier"] |= {"n_low": [4, 4, 4], "n_high": [8, 16, 16]}
@@ -72,4 +73,6 @@ def test_a_fixed_batch_has_its_batch():
   fit = copy.deepcopy(FIT)
   fit["study"]["axis"] = "updates"
   fit["law"] |= {"kind": "fixed_batch", "M0": 90.0, "B": 60}
-  assert read(fit).law == laws.FixedBatch(60, 4.0, 5, 90.0, 2.0)
+  law = read(fit)
+  assert law.theta_Dx4[0].tolist() == [4.0, 5.0, 90.0, 2.0]
+  assert (law.B, law.kind, law.unit) == (60, "fixed_batch", "updates")
