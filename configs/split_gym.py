@@ -25,7 +25,7 @@ def get_config(generator="chain_sum"):
       generator=generator,  # of reasoning-gym
       options=dict(),  # of the generator, such as {'max_terms': 3}
       train=10_000,  # problems made for the train splits
-      validation=3_000,  # and for the validation splits
+      validation=3_000,  # and for the validation and test splits
       seed=0,  # of the problems
   )
   return config

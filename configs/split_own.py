@@ -20,7 +20,8 @@ def get_config():
   config.prompt.update(chat=True, template="{question}")
   config.grader.update(name="python", file="reward.py:score", answer="whole",
                        workers=2)
-  config.source.update(path="problems.jsonl", question="question", share=0.2)
+  config.source.update(path="problems.jsonl", question="question",
+                       share=0.3)  # held out: half validation, half test
   config.strata = config_dict.ConfigDict(dict(
       some=split_tiny.stratum(0.1, 0.9)))
   config.mixtures = config_dict.ConfigDict()

@@ -23,7 +23,7 @@ def get_config():
   config.prompt.update(chat=False, template=PROMPT)
   config.grader.update(answer="whole", workers=1)
   config.n = 8
-  config.source.update(train=400, validation=200)
+  config.source.update(train=400, validation=400)
   with config.source.ignore_type():
     config.source.options = dict(min_terms=2, max_terms=2, min_digits=1,
                                  max_digits=2)

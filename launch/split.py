@@ -146,11 +146,7 @@ def write_strata(cfg: Split, policy: inputs.BasePolicy, pool: Pool,
   rows, errors = strata_lib.assemble(
       cfg.strata, cfg.mixtures, pool,
       pass_counts.correct_by_problem(by_key, counts), cfg.n)
-  tests = {name: [row for row in lines if row["split"] == strata_lib.TEST]
-           for name, lines in rows.items()}
-  rows = {name: [row for row in lines if row["split"] != strata_lib.TEST]
-          for name, lines in rows.items()}
-  tokens = {(side, p.id): round(counts[key, cfg.n].tokens, 1)
+  tokens = {(side, p.id): {"tokens": round(counts[key, cfg.n].tokens, 1)}
             for key, (side, p) in by_key.items()}
   progress.show(f"avg@{cfg.n} of the training problems:")
   progress.show(histogram([counts[key, cfg.n].correct for key, (side, _)
@@ -164,12 +160,8 @@ def write_strata(cfg: Split, policy: inputs.BasePolicy, pool: Pool,
         train_counts(rows[name]), minlength=cfg.n + 1).tolist()
     paths[name] = write(
         cfg, header | {"n": cfg.n} | fields, name,
-        [row | {"tokens": tokens[row["split"], row["id"]]}
+        [row | tokens.get((row["split"], row["id"]), {})  # not of test
          for row in rows[name]], command=command, folder=policy.folder)
-    if tests[name]:
-      progress.show("wrote " + strata_lib.write_test(
-          paths[name], header | {"stratum": name, "n": cfg.n}, tests[name])
-          + f": {len(tests[name])} test problems, for --split=test")
   if errors:
     raise InputError("; ".join(errors))
   return paths
@@ -192,8 +184,8 @@ def check_pool(pool: Pool, task: str | None) -> None:
   """Prints a pool's size; InputError if the task cannot judge a problem."""
   for note in pool.notes:
     progress.show(note)
-  progress.show(f"{len(pool.train)} train and {len(pool.validation)} "
-                "validation problems")
+  progress.show(f"{len(pool.train)} training and {len(pool.validation)} "
+                "held-out problems")
   for p in (*pool.train, *pool.validation):
     try:
       strata_lib.check_of(task)(p)
@@ -292,6 +284,8 @@ def write_all(cfg: Split, command: str) -> str:
   rows = [{"split": side, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": None}
           for side in strata_lib.SPLITS for p in getattr(pool, side)]
+  count = len(pool.train)
+  rows[count:] = strata_lib.with_test(rows[count:], "all")
   return write(cfg, {"task": task, "n": 0, "model": None,
                      "model_sha256": None}, "all", rows, command=command,
                folder=cfg.model)
@@ -301,11 +295,16 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
           command: str, folder: str) -> str:
   """Writes a stratum and a config; prints the command that trains on it.
 
-  Returns the path of the stratum. `folder` is that of the model.
+  Returns the path of the stratum. Its test problems, if there are any, are in
+  a file of their own. `folder` is that of the model.
   """
   path = f"{cfg.out}-{name}.jsonl"
-  strata_lib.write(path, {"stratum": name} | header | {
-      "source": cfg.source, "command": command}, rows)
+  header = {"stratum": name} | header | {
+      "source": cfg.source, "command": command}
+  test = [row for row in rows if row["split"] == strata_lib.TEST]
+  rows = [row for row in rows if row["split"] != strata_lib.TEST]
+  strata_lib.write(path, header, rows)
+  where = (f" in {strata_lib.write_test(path, header, test)}" if test else "")
   train = train_counts(rows)
   recipe, why = strata_lib.recipe(train, cfg.n, mixture=name in cfg.mixtures)
   config_path = pathlib.Path(path).with_suffix(".py")
@@ -319,7 +318,8 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
   else:
     config_path.write_text(text, "utf-8")
   progress.show(f"wrote {path}: {len(train)} train, {len(rows) - len(train)} "
-                f"validation; {'; '.join(notes)}\n  " + shlex.join(
+                f"validation, {len(test)} test{where}; "
+                f"{'; '.join(notes)}\n  " + shlex.join(
                     ["python", "-m", "isojax.main", f"--config={config_path}"]))
   return path
 

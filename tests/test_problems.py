@@ -65,7 +65,10 @@ def test_the_page_leads_from_a_file_to_a_config_that_trains(
   (tmp_path / "smollm2/config.json").write_text(json.dumps(SHAPE))
   told = run(split, tmp_path).stdout.splitlines()
   assert told[-1].split() == train
-  assert told[0] == "147 train and 53 validation problems"
+  assert told[0] == "131 training and 69 held-out problems"
+  assert told[1].startswith(
+      "wrote apples-all.jsonl: 131 train, 34 validation, 35 test in "
+      "apples-all.test.jsonl; ")
   monkeypatch.chdir(tmp_path)
   e = experiment.load(config_file.read_config("apples-all.py"))
   problems = strata_lib.read(e.task.stratum).train

@@ -217,25 +217,24 @@ def _absolute(store: str) -> str:
   return store if bucket.remote(store) else os.path.abspath(store)
 
 
-@jax.jit
-def _checksums(leaves):
-  """A uint32 checksum of each leaf's bits, equal for any sharding."""
-  def checksum(x):
-    bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
-    # A factor by position; as it is odd, a change of one value changes the sum.
-    # The constant is about 2**32 / golden ratio, as in Knuth's hash.
-    odd = jnp.ones(x.shape, jnp.uint32)
-    for axis in range(x.ndim):
-      index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-      odd = odd * jnp.uint32(2654435761) + 2 * index
-    return jnp.sum(bits.astype(jnp.uint32) * odd, dtype=jnp.uint32)
-  return [checksum(x) for x in leaves]
+@jax.jit  # a program for each shape, not one of all leaves: compiled sooner
+def _checksum(x):
+  """A uint32 checksum of a leaf's bits, equal for any sharding."""
+  bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+  # A factor by position; as it is odd, a change of one value changes the sum.
+  # The constant is about 2**32 / golden ratio, as in Knuth's hash.
+  odd = jnp.ones(x.shape, jnp.uint32)
+  for axis in range(x.ndim):
+    index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+    odd = odd * jnp.uint32(2654435761) + 2 * index
+  return jnp.sum(bits.astype(jnp.uint32) * odd, dtype=jnp.uint32)
 
 
 def _named_checksums(state: TrainState) -> dict:
   paths, leaves = zip(*jax.tree.leaves_with_path(state), strict=True)
-  return {jax.tree_util.keystr(path): int(value) for path, value in zip(
-      paths, jax.device_get(_checksums(list(leaves))), strict=True)}
+  sums = jax.device_get([_checksum(leaf) for leaf in leaves])
+  return {jax.tree_util.keystr(path): int(value)
+          for path, value in zip(paths, sums, strict=True)}
 
 
 def save(manager: ocp.CheckpointManager, step: int, state: TrainState,

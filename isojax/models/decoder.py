@@ -125,9 +125,9 @@ def rms_norm(x, weight_D, cfg: ModelConfig):
   return (y * weight.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
 
 
-def rotate(x_BxTxNxH, position_BxT, rope: Rope):
-  """Applies rotary position embeddings; the two halves of a head are pairs."""
-  half = x_BxTxNxH.shape[-1] // 2
+def rotation(position_BxT, rope: Rope, H: int):
+  """Cosines [B, T, 1, 1, H / 2] and signed sines [B, T, 1, 2, H / 2]."""
+  half = H // 2
   frequency = rope.theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
   unscaled = 0.0  # the part to which `factor` is not applied
   if rope.band is not None:
@@ -135,12 +135,23 @@ def rotate(x_BxTxNxH, position_BxT, rope: Rope):
     unscaled = jnp.clip(
         (frequency / (2 * jnp.pi) - low) / (high - low), 0, 1)
   frequency = frequency * (unscaled + (1 - unscaled) / rope.factor)
-  angle = (position_BxT[..., None, None].astype(jnp.float32)
-           * frequency[None, None, None])
-  cos, sin = jnp.cos(angle), jnp.sin(angle)
-  a, b = jnp.split(x_BxTxNxH.astype(jnp.float32), 2, axis=-1)
-  rotated = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-  return rotated.astype(x_BxTxNxH.dtype)
+  angle = (position_BxT[..., None, None, None].astype(jnp.float32)
+           * frequency[None, None, None, None])
+  sign_2x1 = jnp.array([[-1.0], [1.0]])
+  return jnp.cos(angle), jnp.sin(angle) * sign_2x1[None, None, None]
+
+
+def rotate(x_BxTxNxH, cos_sin):
+  """Applies rotary position embeddings; the two halves of a head are pairs.
+
+  `cos_sin` is of `rotation`. The halves are not concatenated, because XLA
+  compiles each concatenation of each layer once more.
+  """
+  cos, sin = cos_sin
+  halves = x_BxTxNxH.astype(jnp.float32).reshape(
+      *x_BxTxNxH.shape[:3], 2, x_BxTxNxH.shape[3] // 2)
+  rotated = halves * cos + halves[..., ::-1, :] * sin
+  return rotated.reshape(x_BxTxNxH.shape).astype(x_BxTxNxH.dtype)
 
 
 class Block(nn.Module):
@@ -152,10 +163,9 @@ class Block(nn.Module):
   kernel: str  # one of attention.KERNELS
 
   @nn.compact
-  def __call__(self, x_BxTxD, position_BxT, seen, k_BxKxHxL, v_BxKxLxH, slot,
+  def __call__(self, x_BxTxD, cos_sin, seen, k_BxKxHxL, v_BxKxLxH, slot,
                past=()):
     c, dtype = self.cfg, x_BxTxD.dtype
-    rope = c.rope if self.window is None else c.local_rope
 
     def weight(name, shape, axes, fan_in):
       init = nn.initializers.normal(fan_in**-0.5)
@@ -192,8 +202,8 @@ class Block(nn.Module):
       q = biased("q_bias", linear.product(h, wq), c.N, "heads")
       k = biased("k_bias", linear.product(h, wk), c.K, "kv_heads")
       v = biased("v_bias", linear.product(h, wv), c.K, "kv_heads")
-      q = rotate(norm("q_norm", q, c.qk_norm), position_BxT, rope)
-      k = rotate(norm("k_norm", k, c.qk_norm), position_BxT, rope)
+      q = rotate(norm("q_norm", q, c.qk_norm), cos_sin)
+      k = rotate(norm("k_norm", k, c.qk_norm), cos_sin)
       k_BxKxHxL = write(k_BxKxHxL, k.transpose(0, 2, 3, 1), slot, 3, seen)
       v_BxKxLxH = write(v_BxKxLxH, v.transpose(0, 2, 1, 3), slot, 2, seen)
       attend = paged_attention.attend if isinstance(
@@ -211,6 +221,9 @@ class Block(nn.Module):
       out = linear.product(gate * linear.product(h, w_up), w_down)
       x = x + norm("mlp_post_norm", out, c.post_norms)
     return x, k_BxKxHxL, v_BxKxLxH
+
+
+TracedOnceBlock = nn.jit(Block)  # for all layers of equal sizes
 
 
 @jax.named_scope("head")
@@ -258,7 +271,7 @@ class Transformer(nn.Module):
     self.embed_VxD = self.param(
         "embed", boxed(nn.initializers.normal(0.02), ("vocab", "embed")),
         (c.V, c.D), jnp.float32)
-    self.layers = [Block(c, window, self.mesh, self.attention)
+    self.layers = [TracedOnceBlock(c, window, self.mesh, self.attention)
                    for window in c.window_Z]
     self.norm_D = self.param(
         "norm", boxed(nn.initializers.constant(1.0 - c.norm_offset), (None,)),
@@ -291,24 +304,27 @@ class Transformer(nn.Module):
     x = x * jnp.asarray(self.cfg.embed_scale, x.dtype)
     layers = self.looped if self.remat else functools.partial(
         self.unrolled, past=past)
-    x, keys, values = layers(x, position_BxT, seen, cache, slot)
+    # One for all layers of a kind: whole attention, or with a window.
+    whole, local = (rotation(position_BxT, rope, self.cfg.H)
+                    for rope in (self.cfg.rope, self.cfg.local_rope))
+    cos_sin_Z = [whole if w is None else local for w in self.cfg.window_Z]
+    x, keys, values = layers(x, cos_sin_Z, seen, cache, slot)
     x, norm_D = self.shard_rows(x), linear.rounded(self.norm_D, x.dtype)
     hidden = rms_norm(x.astype(self.head_dtype or x.dtype), norm_D, self.cfg)
     return hidden, KVCache(tuple(keys), tuple(values))
 
-  def unrolled(self, x, position_BxT, seen, cache: KVCache, slot, past):
+  def unrolled(self, x, cos_sin_Z, seen, cache: KVCache, slot, past):
     keys, values = [], []
     pasts = [()] * self.cfg.Z if past is None else zip(
         past.k, past.v, strict=True)
-    for layer, k, v, layer_past in zip(self.layers, cache.k, cache.v, pasts,
-                                       strict=True):
-      x, k, v = layer(self.shard_rows(x), position_BxT, seen, k, v, slot,
-                      layer_past)
+    for layer, cos_sin, k, v, layer_past in zip(
+        self.layers, cos_sin_Z, cache.k, cache.v, pasts, strict=True):
+      x, k, v = layer(self.shard_rows(x), cos_sin, seen, k, v, slot, layer_past)
       keys.append(k)
       values.append(v)
     return x, keys, values
 
-  def looped(self, x, position_BxT, seen, cache: KVCache, slot):
+  def looped(self, x, cos_sin_Z, seen, cache: KVCache, slot):
     """As `unrolled`, but in loops over stacked layers, with remat."""
     keys, values = [], []
     shardings = jax.tree.map(
@@ -329,7 +345,7 @@ class Transformer(nn.Module):
         params = jax.tree.map(
             linear.gathered, params, copies, shardings[f"layers_{first}"])
         x, k, v = block.apply({"params": params}, self.shard_rows(x),
-                              position_BxT, seen, k, v, slot)
+                              cos_sin_Z[first], seen, k, v, slot)
         return x, (k, v)
 
       # XLA may unroll a loop of one layer, and then merge the recomputed

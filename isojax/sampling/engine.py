@@ -195,7 +195,7 @@ def _casts(model: decoder.Transformer, cfg: SamplerConfig,
            weights_gathered: bool):
   """The cast of each parameter for decoding, and `prepare` for all of them.
 
-  Each parameter has its own program: a single program would hold all parameters
+  Each parameter is cast by itself: a single program would hold all parameters
   twice, gathered and in the layout of decoding.
   """
   shardings = jax.tree.map(
@@ -206,9 +206,11 @@ def _casts(model: decoder.Transformer, cfg: SamplerConfig,
   dtype = lambda name: jnp.dtype(
       cfg.head_dtype if name == head else cfg.dtype)
 
-  def caster(path, sharding):
+  # Parameters of equal sharding share a function, and of equal shape a program.
+  @functools.cache
+  def cast_to(target, sharding):
     def cast(param):
-      return param.astype(dtype(path[-1].key))
+      return param.astype(target)
 
     return jax.jit(cast, out_shardings=sharding)
 
@@ -216,7 +218,8 @@ def _casts(model: decoder.Transformer, cfg: SamplerConfig,
     return param.dtype == dtype(path[-1].key) and (
         param.sharding.is_equivalent_to(sharding, param.ndim))
 
-  casts = jax.tree.map_with_path(caster, shardings)
+  casts = jax.tree.map_with_path(
+      lambda path, sharding: cast_to(dtype(path[-1].key), sharding), shardings)
 
   def prepare(params):
     if all(jax.tree.leaves(

@@ -68,6 +68,11 @@ def id_and_draw(question: str) -> tuple[int, int]:
           int.from_bytes(digest[4:], "little"))
 
 
+def is_test(question: str) -> bool:
+  """Whether a held-out problem is for test, not validation: one of two is."""
+  return id_and_draw(question)[1] % 2 == 1
+
+
 def distinct(pairs: Iterable[tuple[str, str]]
              ) -> tuple[dict[Problem, int], list[str]]:
   """({problem: the draw that decides its split}, ordered by id; notes).

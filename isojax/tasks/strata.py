@@ -18,7 +18,7 @@ import shlex
 from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
 from isojax.tasks import base
-from isojax.tasks.problem import Pool, Problem
+from isojax.tasks.problem import is_test, Pool, Problem
 
 SPLITS = ("train", "validation")
 REMEDY = "make it with `python -m launch.split`"
@@ -231,14 +231,15 @@ class StratumConfig:
   # and other problems are left out. None: low and high apply to the n samples.
   again: int | None
   train: int | None  # problems; None: all
-  validation: int | None  # problems; None: all
-  test: int  # further problems of the validation pool; 0: no test split
+  validation: int | None  # problems; None: those that `with_test` leaves
+  test: int  # further problems of the validation pool, after a number of them
 
   def __post_init__(self):
     if self.test < 0 or self.test and self.validation is None:
       raise InputError(
           f"stratum test={self.test}, validation={self.validation}: expected "
-          "at least 0, and a number for validation, whose pool test shares")
+          "at least 0, and a number for validation if test has one; validation="
+          "None makes a test split of half of the pool")
     if not 0 <= self.low <= self.high <= 1:
       raise InputError(f"stratum low={self.low}, high={self.high}: expected "
                        "0 <= low <= high <= 1")
@@ -268,6 +269,20 @@ class Mixture:
                        f"{self.validation}: expected at least 1")
 
 
+def with_test(rows: list[dict], name: str) -> list[dict]:
+  """Rows of held-out problems, of which half, by content, are for test.
+
+  InputError, with the stratum's name, if none is left for validation.
+  """
+  divided = [row | {"split": TEST} if is_test(row["question"]) else row
+             for row in rows]
+  if all(row["split"] == TEST for row in divided):
+    raise InputError(f"{name}: {len(rows)} held-out problems, of which half, "
+                     "by content, are for test: none is left for validation; "
+                     "give more problems")
+  return divided
+
+
 def choose_rows(cfg: StratumConfig, name: str, split: str,
                 problems: list[Problem], counts: dict, n: int) -> list[dict]:
   """The rows of one split of a stratum, in the order of the problems.
@@ -289,6 +304,8 @@ def choose_rows(cfg: StratumConfig, name: str, split: str,
         f"{name}: {len(rows)} of {len(problems)} {split} problems have avg@"
         f"{samples} in [{cfg.low}, {cfg.high}], {needed} were asked "
         "for; measure more problems or ask for fewer")
+  if size is None and split == "validation":
+    return with_test(rows, name)
   if not test:
     return rows[:size]
   return rows[:size] + [row | {"split": TEST} for row in rows[size:needed]]

@@ -73,6 +73,19 @@ def test_too_few_is_an_error_that_says_how_many():
                            problems(*CORRECT), {("train", 16): CORRECT}, 16)
 
 
+def test_half_of_the_held_out_problems_are_for_test():
+  """By content: the draws of q11, q14, q15 and q16 are odd."""
+  choose = lambda *wanted_ids: strata_lib.choose_rows(
+      wanted(high=1.0), "s", "validation", problems(*wanted_ids),
+      {("validation", 16): CORRECT}, 16)
+  rows = choose(*CORRECT)
+  assert {split: [row["id"] for row in rows if row["split"] == split]
+          for split in ("validation", "test")} == {
+              "validation": [10, 12, 13], "test": [11, 14, 15, 16]}
+  with pytest.raises(InputError, match="s: 2 held-out problems.* none is left"):
+    choose(11, 16)
+
+
 @hypothesis.given(st.integers(1, 500), st.lists(
     st.integers(1, 20), min_size=1, max_size=5))
 def test_parts_add_up(count, weights):
@@ -89,8 +102,9 @@ def test_mixtures_hold_no_problem_twice():
   counts = {(split, 16): correct for split in strata_lib.SPLITS} | {
       ("train", 128): {0: 0, 1: 0, 2: 4, 3: 0},
       ("validation", 128): {20: 0, 21: 0, 22: 0, 23: 0}}
-  strata = {"hard": wanted(high=0.0625), "extreme": wanted(again=128),
-            "easy": wanted(low=0.3, high=0.6),
+  strata = {"hard": wanted(high=0.0625, validation=5),
+            "extreme": wanted(again=128, validation=4),
+            "easy": wanted(low=0.3, high=0.6, validation=3),
             "medium": wanted(low=0.1, high=0.2)}
   mixtures = {
       "a": strata_lib.Mixture(dict(extreme=0.5, hard=0.5), 4, 2),
@@ -357,7 +371,9 @@ def test_from_a_file_to_strata(local_set, tmp_path, capsys):
     split_lib.split(config, shard=shard, shards=2, command="")
     assert ("are left to the others" in capsys.readouterr().out) == (shard == 1)
   one, two = (strata_of(tmp_path / name) for name in ("one", "two"))
-  assert one == two and set(one) == {"s-easy", "s-hard", "s-extreme", "s-half"}
+  assert one == two and set(one) == {
+      "s-easy", "s-hard", "s-extreme", "s-half",  # a mixture has no test split
+      "s-easy.test", "s-hard.test", "s-extreme.test"}
   header = strata_lib.read(f"{tmp_path}/one/s-half.jsonl").header
   assert (header["n"], header["model"]) == (16, TINY)
   assert (header["train"], header["validation"]) == (16, 4)
@@ -441,7 +457,15 @@ def test_without_samples_nothing_asks_for_a_grader(tmp_path):
   assert done.returncode == 0, done.stderr
   line, = [line for line in done.stdout.splitlines() if "isojax.main" in line]
   assert line == f"  python -m isojax.main --config={tmp_path}/own-all.py"
-  assert strata_lib.read(f"{tmp_path}/own-all.jsonl").header["task"] is None
+  stratum = strata_lib.read(f"{tmp_path}/own-all.jsonl")
+  assert stratum.header["task"] is None
+  # By blake2b of "what is 3 plus 1": a draw below 0.3 is held out, an odd one
+  # of these for test.
+  test = strata_lib.read_test(f"{tmp_path}/own-all.jsonl", stratum.header)
+  numbers = lambda problems: sorted(int(p.answer) - 1 for p in problems)
+  assert numbers(stratum.validation) == [1, 20, 27, 30]
+  assert numbers(test) == [5, 12, 21, 31, 34, 35, 39]
+  assert len(stratum.train) == 29
   made = config_file.read_config(f"{tmp_path}/own-all.py")
   assert made.task.grader.name == "python" and made.sampler.slots == 64
   text = (tmp_path / "own-all.py").read_text()

@@ -96,7 +96,7 @@ def test_stretched_frequencies_by_hand():
   """half = 1: frequency 1, wavelength 2 pi = 6.28 between 4 and 8."""
   x = np.array([[[[1.0, 0.0]]]], np.float32)
   at = lambda rope: float(np.arctan2(*np.asarray(decoder.rotate(
-      x, np.array([[1]]), rope))[0, 0, 0, ::-1]))
+      x, decoder.rotation(np.array([[1]]), rope, 2)))[0, 0, 0, ::-1]))
   assert at(decoder.Rope(100.0, 4.0, None)) == pytest.approx(1 / 4)
   assert at(decoder.Rope(100.0, 4.0, (7.0, 9.0))) == pytest.approx(1.0)
   assert at(decoder.Rope(100.0, 4.0, (2.0, 6.0))) == pytest.approx(1 / 4)
