@@ -12,7 +12,6 @@ GYM = "reasoning-gym==0.1.25"
 GCS = ["etils[epath-gcs]>=1.13"]
 # Reads 4-bit weights; a hash of the result says if another version differs.
 GGUF = "gguf>=0.17,<1"
-SLURM = "submitit>=1.5.3"  # job arrays, and jobs that queue themselves again
 
 setuptools.setup(
     name="isojax",
@@ -56,7 +55,7 @@ setuptools.setup(
                  "ipykernel>=7", "ipywidgets>=8", "jupytext>=1.16",
                  "nbclient>=0.10", "nbformat>=5.10",
                  "setuptools>=77",  # builds the wheel that a test runs
-                 SLURM, MATH, GYM, GGUF, *GCS],
+                 MATH, GYM, GGUF, *GCS],
         "math": [MATH],  # judges mathematical answers
         "gym": [GYM],  # generates problems
         "demo": [GGUF],  # launch.demo_model
@@ -64,7 +63,6 @@ setuptools.setup(
         # transformers then imports torch everywhere.
         "parity": ["torch==2.13.0", "peft>=0.18"],
         "gcs": GCS,  # --workdir=gs://...
-        "slurm": [SLURM],  # launch.sweep --slurm
         "notebook": ["matplotlib>=3.9", "pandas>=2.2",  # of the Python API
                      "ipywidgets>=8"],  # or tqdm warns
         "plot": ["matplotlib>=3.9"],  # figures and report of launch.fit

@@ -7,12 +7,10 @@ shares the work; elsewhere, give each start --shard=I/N. Ctrl-C saves all runs.
 """
 
 import math
-import os
-import sys
 
 from absl import flags
 
-from isojax.core import cli, config_flag, exit_codes
+from isojax.core import config_flag, exit_codes
 from isojax.runtime import progress
 from isojax.sweep import sweeper
 
@@ -23,12 +21,9 @@ _ROOT = flags.DEFINE_string(
     "root", None, "Folder of the runs, which all machines of the sweep share.",
     required=True)
 _WORKERS = flags.DEFINE_integer(
-    "workers", None, "Runs at once on this machine. By default one for each "
-    "group of --devices_per_run accelerators; one on a CPU, whose cores they "
-    "share.", lower_bound=1)
-_DEVICES = flags.DEFINE_integer(
-    "devices_per_run", None, "Accelerators of each run; by default as many as "
-    "config.mesh has.", lower_bound=1)
+    "workers", None, "Runs at once on this machine. By default as many as the "
+    "accelerators allow, and one on a CPU, whose cores they share.",
+    lower_bound=1)
 _TRIES = flags.DEFINE_integer(
     "tries", 3, "Failures of a run after which this command leaves it out. A "
     "run with bad input, or one that diverged, is started once.",
@@ -37,29 +32,8 @@ _SHARD = flags.DEFINE_string(
     "shard", None, "I/N: only every N-th run, from the I-th, counted from 0.")
 _STATUS = flags.DEFINE_boolean(
     "status", False, "Print the state of the runs and change nothing.")
-_SLURM = flags.DEFINE_list(
-    "slurm", None, "Queue an array of Slurm jobs, one for each run, with these "
-    "parameters of submitit, such as "
-    "timeout_min=60,gpus_per_node=1,slurm_partition=gpu.")
 
 FAILED = 1  # exit code: some runs failed
-
-
-def queue(runs: list[sweeper.PlannedRun]) -> None:
-  """Queues a Slurm job for each run, which runs this command with a shard."""
-  from launch import slurm
-  parameters = {name: int(value) if value.isdecimal() else value
-                for name, value in cli.pairs("slurm", _SLURM.value).items()}
-  words = [*config_flag.arguments(sys.argv), f"--plan={','.join(_PLAN.value)}",
-           f"--root={_ROOT.value}", f"--tries={_TRIES.value}"]
-  if _DEVICES.value is not None:
-    words.append(f"--devices_per_run={_DEVICES.value}")
-  commands = [[sys.executable, "-m", "launch.sweep", *words,
-               f"--shard={i}/{len(runs)}"] for i in range(len(runs))]
-  jobs = slurm.submit(os.path.join(_ROOT.value, "submitit"), commands,
-                      parameters)
-  for run, job in zip(runs, jobs, strict=True):
-    print(f"{run.name}: {run.source}, job {job}")
 
 
 def main(_) -> int:
@@ -71,12 +45,9 @@ def main(_) -> int:
   for text in messages:
     progress.say(f"left out: {text}")
   runs = list(by_folder.values())
-  if _SLURM.value is not None:
-    queue(runs)
-    return exit_codes.BAD_INPUT if messages else 0
   runs = sweeper.runs_of_shard(runs, _SHARD.value)
   if runs and not _STATUS.value:
-    devices = _DEVICES.value or math.prod(_CONFIG.value.mesh.values())
+    devices = math.prod(_CONFIG.value.mesh.values())
     stopped = sweeper.sweep(
         runs, sweeper.workers_here(_WORKERS.value, devices), _TRIES.value)
     if stopped:

@@ -8,7 +8,6 @@ this module imports nothing that takes time.
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 
@@ -16,16 +15,7 @@ from isojax.core import exit_codes
 
 EXCHANGE_SECONDS = 5.0  # between two exchanges of processes that are sampling
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Part of a file's path -> what the run waits for if its main thread is in it;
-# the first one that matches counts.
-WORK_IN = {
-    "jax/_src/compiler": "XLA, which compiles a program",
-    "orbax": "a checkpoint to be written",
-    "isojax/rl/": "the forward and backward passes in progress",
-    "isojax/sampling/": "the chunk of sampling in progress",
-    "isojax/run/rollouts": "the grader",
-    "isojax/run/": "the step in progress",
-}
+STOPPING = "stopping: the last completed step will be saved"
 
 
 def _tell(text: str) -> None:
@@ -95,59 +85,25 @@ class Stop:
 
 @contextlib.contextmanager
 def on_signals():
-  """Yields a Stop that SIGTERM and SIGINT set.
+  """Yields a Stop that SIGTERM and SIGINT set; the third signal ends the run.
 
-  The second signal prints what the run waits for; the third ends the process.
+  Not the second one: a scheduler may send one to each process of a sweep, and
+  then the sweeper sends one, too.
   """
-  stop = Stop()
-  with _handled(SIGNALS, lambda *_: stop.ask()), _answered(SIGNALS, end=True):
-    yield stop
+  stop, count = Stop(), 0
 
-
-@contextlib.contextmanager
-def _answered(numbers: tuple, *, end: bool):
-  """Prints a line at each signal, from a thread, as the main one may compile.
-
-  With `end` the third signal ends the process.
-  """
-  read, write = os.pipe()
-  os.set_blocking(write, False)
-  threading.Thread(target=_answer, args=(read, numbers, end),
-                   daemon=True).start()
-  before = signal.set_wakeup_fd(write)
-  try:
-    yield
-  finally:
-    signal.set_wakeup_fd(before)
-    os.close(write)  # ends the thread
-
-
-def _answer(read: int, numbers: tuple, end: bool) -> None:
-  """Prints what each signal does; a pipe `read` has the signals' numbers."""
-  count = 0
-  while number := os.read(read, 1):
-    if number[0] not in numbers:
-      continue
+  def handler(number, frame):
+    nonlocal count
+    del number, frame
     count += 1
-    if count == 1:
-      _tell("stopping: the last completed step will be saved")
-    elif count == 2:
-      then = "a third signal ends the process" if end else "the run ends then"
-      _tell(f"waiting for {_current_work()}; {then}, and the last checkpoint "
-            "is kept")
-    elif end:
+    stop.ask()
+    if count > 2:
       os._exit(exit_codes.PREEMPTED)
-  os.close(read)
+    _tell(STOPPING if count == 1 else "still stopping; a third signal ends the "
+          "process, and the last checkpoint is kept")
 
-
-def _current_work() -> str:
-  """What the main thread is in, by WORK_IN."""
-  frame, files = sys._current_frames()[threading.main_thread().ident], []
-  while frame:
-    files.append(frame.f_code.co_filename)
-    frame = frame.f_back
-  return next((what for part, what in WORK_IN.items()
-               if any(part in file for file in files)), "the step")
+  with _handled(SIGNALS, handler):
+    yield stop
 
 
 @contextlib.contextmanager
@@ -164,12 +120,12 @@ def on_interrupt():
     stop.ask()
     # None: a handler that Python has not installed and cannot set.
     signal.signal(number, second or signal.SIG_DFL)
+    _tell(STOPPING)
 
   if threading.current_thread() is not threading.main_thread():
     yield stop
     return
-  numbers = (signal.SIGINT,)
-  with _handled(numbers, first), _answered(numbers, end=False):
+  with _handled((signal.SIGINT,), first):
     yield stop
 
 

@@ -291,8 +291,7 @@ def split_devices(platform: str, ids: list, count: int | None, per_run: int
     return [{"JAX_PLATFORMS": "cpu"} | threads] * count
   if platform == "tpu" and per_run not in (1, len(ids)):
     raise InputError(f"{per_run} devices a run on a host of {len(ids)} TPU "
-                     "chips: expected 1 or all; set --devices_per_run or "
-                     "config.mesh")
+                     "chips: expected 1 or all; change config.mesh")
   max_workers = len(ids) // per_run
   if max_workers < (count or 1):
     raise InputError(f"--workers={count or 1} with {per_run} devices each: "
@@ -336,7 +335,6 @@ def make_preexec_fn():
       if os.getppid() != parent:
         os._exit(1)  # the parent died in between
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # may be inherited as ignored
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # from Slurm, for submitit
 
   return prepare
 

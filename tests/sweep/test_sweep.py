@@ -19,7 +19,6 @@ from isojax.errors import InputError
 from isojax.ledger import records, workdir
 from isojax.run import experiment
 from isojax.sweep import sweeper
-from launch import slurm
 from tests import command, crashes, few
 from tests import record as record_lib
 from tests.conftest import ONE_DEVICE
@@ -226,24 +225,6 @@ def test_a_run_of_another_process_is_waited_for(tmp_path, counting):
   assert process.communicate(timeout=30)[0].split() == ["finished"] * 2
 
 
-def test_a_slurm_job_saves_and_says_how_to_go_on(tmp_path, counting):
-  """What submitit does on SIGUSR2, but for the signal and the queue."""
-  counting()  # the environment
-  words = [sys.executable, str(HERE / "counting_sweeper.py"), str(tmp_path),
-           "1"]
-  job = slurm.Job([*words, "300"])
-  job.process = subprocess.Popen(job.command, env=os.environ | {
-      "PYTHONPATH": str(ROOT)})
-  wait_until(lambda: len(counted(tmp_path, 0)) > 3)
-  again = job.checkpoint()
-  at = len(counted(tmp_path, 0))
-  assert 3 < at < 300 and again.function.command == job.command
-  assert slurm.Job([*words, str(at + 2)])() == "finished"
-  assert counted(tmp_path, 0) == list(range(at + 2))
-  with pytest.raises(RuntimeError, match="exit code 3"):
-    slurm.Job([sys.executable, "-c", "raise SystemExit(3)"])()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 def test_a_crash_of_a_sweeper_at_any_write_changes_nothing(
     tmp_path, monkeypatch):
@@ -430,7 +411,6 @@ def test_what_is_refused(tmp_path):
       (lambda: sweeper.runs_of_shard(runs, "2/2"), "0 <= I < N"),
       (lambda: sweeper.sweep(runs, [{}], 1),
        "--root=/proc/x: cannot be written"),
-      (lambda: slurm.submit(str(tmp_path), [], {}), "--slurm: .*srun"),
       (lambda: split("gpu", [0, 1], 3, 1),
        "--workers=3 with 1 devices each: there are 2"),
       (lambda: split("gpu", [0], None, 2), "--workers=1 with 2 devices each"),
