@@ -17,9 +17,9 @@ import time
 
 from etils import epath
 
-from isojax.core import sections
+from isojax.core import disk, sections
 from isojax.errors import InputError, reason
-from isojax.ledger import bucket, records
+from isojax.ledger import bucket
 
 LOCK_SECONDS = 0.5  # to wait for a lock: `is_locked` locks for an instant
 
@@ -104,19 +104,15 @@ def claim(folder: str, ours: Stored, shorter: str | None = None, *,
   a config that decides the results. On an error config.json is as before.
   """
   with contextlib.ExitStack() as stack:
-    try:
-      with bucket.convert_errors(folder, InputError):
-        _check_is_run_folder(folder)
-        if not bucket.remote(folder):
-          os.makedirs(folder, exist_ok=True)
-          lock = stack.enter_context(
-              open(os.path.join(folder, "lock"), "a+", encoding="utf-8"))
-          _lock(folder, lock)
-        _check_config(folder, ours, shorter, deciding)
-    except OSError as error:
-      raise InputError(f"--workdir={folder}: cannot be written "
-                       f"({reason(error)}); free disk space or choose another "
-                       "one") from error
+    with disk.writing(f"--workdir={folder}"), bucket.convert_errors(
+        folder, InputError):
+      _check_is_run_folder(folder)
+      if not bucket.remote(folder):
+        os.makedirs(folder, exist_ok=True)
+        lock = stack.enter_context(
+            open(os.path.join(folder, "lock"), "a+", encoding="utf-8"))
+        _lock(folder, lock)
+      _check_config(folder, ours, shorter, deciding)
     yield
 
 
@@ -159,7 +155,7 @@ def _check_config(folder: str, ours: Stored, shorter: str | None,
     if bucket.remote(folder):
       epath.Path(path).write_text(text)
     else:
-      records.replace(path, text.encode())
+      disk.replace(path, text.encode())
   elif (stored.run_id, stored.identity) != (ours.run_id, ours.identity):
     raise InputError(conflict(folder, stored, ours, deciding))
 

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 
-from isojax.core import evaluate
+from isojax.core import disk, evaluate
 from isojax.ledger import checkpoint, records, workdir
 from isojax.rl import optimizer as optimizer_lib
 from isojax.run import experiment
@@ -58,7 +58,7 @@ def copy(branch: Branch, folder: str, run_id: str) -> None:
   steps = [(history_lib.KEPT, history_lib.CHECKPOINTS, branch.step)]
   if branch.best:
     steps.append((history_lib.KEPT_BEST, history_lib.BEST, branch.best))
-  with records.convert_disk_errors(folder):
+  with disk.writing(folder):
     try:
       for source, target, step in steps:
         checkpoint.copy_step(os.path.join(branch.trunk, source),

@@ -15,8 +15,8 @@ import string
 
 import numpy as np
 
+from isojax.core import disk
 from isojax.errors import InputError
-from isojax.ledger import records
 from launch.study import arms
 from launch.study.arms import Part, Planned
 
@@ -97,7 +97,7 @@ def write(path: str, lines: list[dict]) -> None:
   """Writes a ledger; equal lines give equal bytes."""
   text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
   os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-  records.replace(path, gzip.compress(text.encode(), mtime=0))
+  disk.replace(path, gzip.compress(text.encode(), mtime=0))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,9 +13,9 @@ import textwrap
 import jinja2
 import numpy as np
 
+from isojax.core import disk
 from isojax.core.format import compact, rate
 from isojax.errors import InputError
-from isojax.ledger import records
 from launch.study import claims, reanalysis, tables, windows
 from launch.study import ledger as ledger_lib
 from launch.study.ledger import Ledger
@@ -118,7 +118,7 @@ def rebuild(docs: str) -> list[str]:
   values = values_of(docs, L, G)
   for name in ("study.md", "study/appendix.md"):
     paths.append(os.path.join(docs, name))
-    records.replace(paths[-1], render(
+    disk.replace(paths[-1], render(
         f"{os.path.basename(name)}.jinja", values).encode())
   folder = os.path.join(docs, "study")
   paths += figures.save_curves({name_of(part, G[part][0]): G[part][0] for part

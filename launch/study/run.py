@@ -6,7 +6,7 @@ import runpy
 import subprocess
 import sys
 
-from isojax.core import config_file, config_flag, exit_codes
+from isojax.core import config_file, config_flag, disk, exit_codes
 from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.sweep import sweeper
@@ -53,7 +53,7 @@ def collect(config, root: str, earlier: ledger.Ledger | None, *,
   plan = os.path.join(root, f"{part.name}.plan.jsonl")
   if sweep:
     os.makedirs(root, exist_ok=True)
-    records.replace(plan, arms.plan(planned, config).encode())
+    disk.replace(plan, arms.plan(planned, config).encode())
   runs, messages = sweeper.runs_of_plan(plan, config, root)
   if messages:
     raise InputError("; ".join(messages))
