@@ -85,7 +85,8 @@ def setup_of(values: dict) -> Setup:
   stratum, prompts, notes = inputs.read_stratum(
       config, config.task.stratum, tokenizer, model.cfg.V)
   experiment_lib.check(config, problems=len(stratum.train),
-                       max_positions=model.cfg.max_positions)
+                       max_positions=model.cfg.max_positions,
+                       width=model.cfg.D)
   reward = inputs.read_reward(config, stratum)
   hashes = inputs.hashes(config, folder, stratum, prompts, reward)
   whole = values | {"alloc": values["alloc"] | {"C": config.alloc.C}}
