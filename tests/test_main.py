@@ -149,6 +149,24 @@ def test_a_finished_run_does_nothing_again(copy, calm, capfd):
       ).err
 
 
+@pytest.mark.parametrize("fields, files", [
+    ({}, "files differ: of the model, the stratum"),
+    ({"model_sha256": "other"}, "the weights of the model differ")])
+def test_other_files_are_named_and_not_the_budget(copy, fields, files):
+  """A larger C alone would extend the run."""
+  stored = json.loads((copy / "config.json").read_text())
+  (copy / "config.json").write_text(json.dumps(
+      stored | {"identity": "0123456789ab"} | fields))
+  setup = setup_lib.prepare(small(alloc=dict(C=192)))
+  with pytest.raises(InputError, match=(
+      "alloc.C: 192 in this config, 120 in the workdir; " + files)):
+    state_lib.start_of(setup, str(copy))
+  (_, named), = evaluation.other_runs(setup, f"{copy.parent}/none")
+  assert f"alloc.C: 192 in this config, 120 there; {files}" in named
+  assert state_lib.start_of(setup, f"{copy.parent}/none").text.endswith("a new "
+                                                                       "run")
+
+
 def test_how_a_run_starts_is_one_value(copy, tmp_path):
   """New beside a shorter run, resumed, extended; branches: test_end_of_run."""
   new, folder = str(tmp_path / "new"), str(copy)
@@ -422,7 +440,7 @@ def test_without_a_checkpoint_runs_of_the_config_are_named(copy):
   assert done.returncode == exit_codes.BAD_INPUT and not done.stdout
   last = done.stderr.splitlines()[-1]
   assert f"{copy.parent}/none has no checkpoint; runs of config 'hard'" in last
-  assert f"{copy} (alloc.n: 6 there, 5 in this config)" in last
+  assert f"{copy} (alloc.n: 5 in this config, 6 there)" in last
   assert os.listdir(copy.parent) == ["copy"]
   with pytest.raises(InputError, match="no run of config 'hard' in"):
     evaluation.check_evaluable(setup_lib.prepare(small()), f"{copy}/a/b")

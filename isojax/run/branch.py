@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 
-from isojax.core import disk, evaluate
+from isojax.core import disk, evaluate, plan_file
 from isojax.ledger import checkpoint, records, workdir
 from isojax.rl import optimizer as optimizer_lib
 from isojax.run import experiment
@@ -92,16 +92,21 @@ def candidates(setup: Setup, folder: str) -> list[Branch]:
   return out
 
 
+def is_budget_of(stored: workdir.Stored, setup: Setup, **optimizer) -> bool:
+  """Whether a stored run is this one with another budget, C and M.
+
+  `optimizer` are further values in which the stored run may differ.
+  """
+  return stored.identity == setup.identity_as(plan_file.merged(setup.values, {
+      "alloc": {name: stored.config["alloc"][name] for name in ("C", "M")},
+      "recipe": {"optimizer": optimizer}}))
+
+
 def _is_trunk(setup: Setup, stored: workdir.Stored) -> bool:
   """Whether a run is this one at a constant rate, to the last bits."""
   decay = stored.config["recipe"]["optimizer"]["decay"]
-  alloc = {name: stored.config["alloc"][name] for name in ("C", "M")}
-  recipe = setup.identity["recipe"]
-  constant = setup.identity | {
-      "alloc": setup.identity["alloc"] | alloc,
-      "recipe": recipe | {"optimizer": recipe["optimizer"] | {"decay": decay}}}
   ours = json.loads(json.dumps(setup.values))  # lists for tuples
-  return (decay == 0 and workdir.hash_of(constant) == stored.identity
+  return (decay == 0 and is_budget_of(stored, setup, decay=decay)
           and ours["eval"] == stored.config["eval"]
           and experiment.last_bits(ours) == experiment.last_bits(stored.config))
 

@@ -66,6 +66,10 @@ class Setup:
     return (("current",) if self.config.recipe.optimizer.average is None
             else ("average", "current"))
 
+  def identity_as(self, values: dict) -> str:
+    """Of the run with these values of the config, and with our files."""
+    return workdir.hash_of(self.identity | experiment_lib.identity(values))
+
   def policy(self, state: TrainState, which: str):
     """The parameters to sample from: of the current policy, or the average."""
     return self.merge(self.learner.base, trained(state, which))
