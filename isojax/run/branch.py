@@ -67,8 +67,8 @@ def copy(branch: Branch, folder: str, run_id: str) -> None:
       for _, target, _ in steps:
         checkpoint.delete_steps(os.path.join(folder, target), lambda _: True)
       hosts.say(f"{branch.trunk}: its checkpoint of step {branch.step} cannot "
-                f"be read ({error!r:.100}): the run begins with its own first "
-                "step")
+                f"be read ({checkpoint.fault(error)}): the run begins with its "
+                "own first step")
       return
   records.write(os.path.join(folder, history_lib.RECORDS), branch.records)
 
