@@ -2,6 +2,9 @@
 
 import difflib
 import functools
+import re
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class InputError(ValueError):
@@ -32,6 +35,18 @@ def reason(error: Exception) -> str:
   """The error's message; of an OSError without its number and path."""
   return str(error.strerror if isinstance(error, OSError) and error.strerror
              else error)
+
+
+TEXT = "text that UTF-8 can encode"
+
+
+def is_text(value: str) -> bool:
+  """Whether a string is TEXT: JSON and arguments can hold half a character.
+
+  Such a lone surrogate (\\ud83d, or a byte of a path) can be neither printed
+  nor tokenized.
+  """
+  return _LONE_SURROGATE.search(value) is None
 
 
 def expect(section: str, config, **rules) -> None:

@@ -5,8 +5,7 @@ import tempfile
 
 from absl import flags
 
-from isojax.core import cli
-from isojax.errors import InputError, reason
+from isojax.core import cli, disk
 from isojax.logs import formats
 from isojax.logs.fields import Reading
 
@@ -42,10 +41,7 @@ def reading(axis: str = Reading.axis, scale: dict | None = None) -> Reading:
 
 def make_writable(folder: str) -> None:
   """Creates the folder of --out; InputError if it cannot be written."""
-  try:
+  with disk.writing(f"--out={folder}"):
     os.makedirs(folder, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
       pass
-  except OSError as error:
-    raise InputError(f"--out={folder}: cannot be written ({reason(error)}); "
-                     "choose another folder") from error

@@ -17,6 +17,7 @@ import pathlib
 import time
 import typing
 
+from isojax.core import disk
 from isojax.errors import InputError
 from isojax.runtime import progress
 from isojax.tasks.problem import Problem
@@ -48,21 +49,25 @@ def read(out: str, header: dict) -> dict[tuple[str, int], PassCount]:
   """The counts in the files of all shards; InputError if a header differs."""
   counts = {}
   for path in sorted(glob.glob(f"{glob.escape(out)}-counts-*-of-*.jsonl")):
-    text = pathlib.Path(path).read_text(encoding="utf-8")
-    # A last line without a newline was cut when the process was killed.
-    lines = [json.loads(line) for line in text.split("\n")[:-1]]
-    if not lines:
-      continue
-    differ = [name for name in header if name != "model"  # it may have moved
-              and lines[0].get(name) != header[name]]
+    try:
+      text = pathlib.Path(path).read_text(encoding="utf-8")
+      # A last line without a newline was cut when the process was killed.
+      lines = [json.loads(line) for line in text.split("\n")[:-1]]
+      counts |= {(line["key"], line["n"]): PassCount(
+          line["correct"], line["tokens"]) for line in lines[1:]}
+      stored = {} if not lines else {
+          name: lines[0][name] if name in lines[0] else None for name in header}
+    except (OSError, ValueError, LookupError, TypeError,
+            RecursionError) as error:
+      raise InputError(
+          f"{path}: cannot be read or is damaged ({error!r:.100}); restore it, "
+          "or remove it to measure its problems again") from error
+    differ = [name for name in stored if name != "model"  # it may have moved
+              and stored[name] != header[name]]
     if differ:
       raise InputError(f"{path} was measured with " + ", ".join(
-          f"{name}={lines[0].get(name)!r} (now {header[name]!r})"
-          for name in differ)
+          f"{name}={stored[name]!r} (now {header[name]!r})" for name in differ)
           + "; remove the file, or choose another config.out")
-    for line in lines[1:]:
-      counts[line["key"], line["n"]] = PassCount(
-          line["correct"], line["tokens"])
   return counts
 
 
@@ -71,7 +76,7 @@ def append(path: str, header: dict,
   """Adds counts to a shard's file, after the last complete line."""
   lines = [json.dumps({"key": key_, "n": n} | count._asdict())
            for (key_, n), count in counts.items()]
-  with open(path, "ab+") as file:
+  with disk.writing(path), open(path, "ab+") as file:
     file.seek(0)
     complete = file.read().rfind(b"\n") + 1
     file.truncate(complete)
@@ -123,7 +128,10 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
     for samples, keys in missing(in_shard, counts, n, again):
       if not keys:
         continue
-      measure = measure or stack.enter_context(start())
+      if measure is None:
+        with disk.writing(path):  # before hours of sampling
+          open(path, "ab").close()
+        measure = stack.enter_context(start())
       with progress.track(len(keys) * samples, f"avg@{samples}",
                           "samples") as advance:
         for split, part in slices(in_shard, keys):

@@ -25,7 +25,7 @@ import sys
 from absl import flags
 import numpy as np
 
-from isojax.core import config_flag, custom_function, sections
+from isojax.core import config_flag, custom_function, disk, sections
 from isojax.core import model_shape as shape_lib
 from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
@@ -110,7 +110,8 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   if not 0 <= shard < shards:
     raise InputError(f"--shard={shard} --shards={shards}: expected "
                      "0 <= shard < shards")
-  os.makedirs(os.path.dirname(cfg.out) or ".", exist_ok=True)
+  with disk.writing(f"config.out={cfg.out}"):
+    os.makedirs(os.path.dirname(cfg.out) or ".", exist_ok=True)
   if not cfg.n:
     return {"all": write_all(cfg, command)}
   compilation.enable_cache(progress.say)
@@ -316,7 +317,8 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
     notes.append(f"{config_path} was kept, although this command would now "
                  "write another one; remove it to get that")
   else:
-    config_path.write_text(text, "utf-8")
+    with disk.writing(str(config_path)):
+      disk.replace(str(config_path), text.encode())
   progress.show(f"wrote {path}: {len(train)} train, {len(rows) - len(train)} "
                 f"validation, {len(test)} test{where}; "
                 f"{'; '.join(notes)}\n  " + shlex.join(

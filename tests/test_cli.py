@@ -65,7 +65,19 @@ TOLD = [
     (["isojax.main", HARD, "--config.recipe.loss.constants.cap=3"],
      "set it as a whole, such as --config.recipe.loss.constants=\"{'cap'"),
     (["isojax.main", HARD, "--config.eval=3"],
-     "not a value; set its keys, or give another file as --config"),
+     "--config.eval='3': expected a section, {current, first, growth, k, pat"),
+    (["isojax.main", HARD, "--config.recipe.loss=easy"],
+     "set its keys, or give another file as --config, such as --config=config"),
+    (["isojax.main", HARD, "--config.recipe.loss.constants=3"],
+     "--config.recipe.loss.constants='3': expected a dict, such as "),
+    (["isojax.main", HARD, "--config.alloc.m", "abc"],
+     "isojax: --config.alloc.m='abc': expected int"),
+    (["isojax.main", HARD, "--config.recipe.optimizer.base_lr="],
+     "isojax: --config.recipe.optimizer.base_lr='': expected float"),
+    (["isojax.main", HARD, "--config.log.tensorboard=3"],
+     "isojax: --config.log.tensorboard='3': expected bool"),
+    (["isojax.main", HARD, "--config.checkpoint.at=(3,"],
+     "isojax: --config.checkpoint.at='(3,': expected tuple"),
     (["isojax.main", HARD, "--config.seed.x=3"],
      "--config.seed is a value, not a section"),
     (["isojax.main", "--config=configs/none.py"], "configs/none.py: cannot be "
@@ -74,7 +86,7 @@ TOLD = [
     (["isojax.main", HARD + ":large"],
      ": configs/hard.py:large: expected tiny"),
     (["isojax.main", HARD, "--config.alloc.C=25e-1"],
-     "flag --config.alloc.C=25e-1: invalid literal"),
+     "isojax: --config.alloc.C='25e-1': expected int"),
     (["isojax.main", HARD, "config.alloc.C=4096"],
      "unexpected argument 'config.alloc.C=4096': expected only flags"),
     (["isojax.main", HARD, "--config.alloc.n=4"], ""),
@@ -88,6 +100,18 @@ def test_wrong_flags_are_told():
     assert line.endswith("exit code 2") if told else not line, line
 
 
+def test_half_a_character_is_refused_or_printed():
+  """A lone surrogate: a byte of an argument that is no UTF-8, or of JSON."""
+  done = run("isojax.main", HARD, "--config.name=\udcff")
+  assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+  assert r"argument '--config.name=\udcff': expected text" in done.stderr
+  done = subprocess.run(
+      [sys.executable, "-c", "from isojax.core import cli; "
+       r"cli.run(lambda _: print('a\ud800–'))"], capture_output=True, text=True,
+      env=os.environ | {"PYTHONIOENCODING": "ascii"}, check=False)
+  assert (done.returncode, done.stdout) == (0, "a\\ud800\\u2013\n"), done
+
+
 def test_an_error_in_a_config_file_has_its_line(tmp_path):
   (tmp_path / "broken.py").write_text(WRONG + "len(3)\n")
   done = run("isojax.main", f"--config={tmp_path}/broken.py")
@@ -96,8 +120,9 @@ def test_an_error_in_a_config_file_has_its_line(tmp_path):
 
 
 @pytest.mark.parametrize("line, told", [
-    ('config.alloc.n = "8"', "TypeError: Could not override field 'n'"),
-    ("config.alloc.update(n='8')", "TypeError: Could not override field 'n'"),
+    ('config.alloc.n = "8"', "n='8': expected int"),
+    ("config.alloc.update(n='8')", "n='8': expected int"),
+    ("config.alloc = 3", "alloc=3: expected a section, {"),
     ("config.recipe.losss.x = 1", "losss: no such key; the nearest is loss "),
     ("config.alloc.nn = 3", "nn: no such key; the nearest is n (there are: B"),
     ("config.recipe.loss.constants.gamma",

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import json
 import pathlib
 import shutil
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from tokenizers.processors import TemplateProcessing
 
-from configs import easy, hard, ppo
+from configs import easy, grpo, hard, ppo
 from isojax.core import sections
 from isojax.core.memory import Occupancy
 from isojax.errors import InputError
@@ -25,6 +26,7 @@ from isojax.rl import update as update_lib
 from isojax.run import experiment, inputs
 from isojax.run import setup as setup_lib
 from isojax.sampling import engine
+from isojax.tasks import files
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
 from isojax.tasks.problem import Problem
@@ -201,7 +203,7 @@ IN_FLIGHT = dict(
     (dict(alloc__m=4), "alloc.m=4 with recipe.loss.selection='all'"),
     (dict(recipe__reward__overlong="all", recipe__reward__overlong_max=26,
           recipe__reward__overlong_cache=10), "begins above 16 tokens"),
-    (dict(recipe__loss__clip_low=float("nan")), "clip_low=nan: expected float"),
+    (dict(recipe__loss__clip_low=float("nan")), "clip_low=nan: expected 0,"),
     (dict(recipe__loss__ratio_to="behavior"), "with recipe.loss.importance_c"),
     (dict(recipe__filter__rounds=0), "rounds=0: expected at least 1"),
     (dict(recipe__filter__rounds=94), "lower rounds to 93 or less"),
@@ -220,6 +222,59 @@ IN_FLIGHT = dict(
 def test_experiments_that_cannot_run(fields, message):
   with pytest.raises(InputError, match=message):
     setup_lib.prepare(changed(**fields))
+
+
+HUGE = (1e308, -1e308, 1e-320, float("inf"), float("nan"), 10**30, -(2**63),
+        "\ud800", "a\0b")
+ODD = (0, -1, 2**31, "", None, True, (), (1,), ("\ud800",), {}, b"x",
+       "a" * 5000)
+
+
+def test_every_key_refuses_what_no_program_can_take():
+  """Each leaf of configs/grpo.py with each value: InputError, or accepted."""
+  base = grpo.get_config().to_dict()
+  for name in sections.flat(base):
+    *path, last = name.split(".")
+    for value in HUGE + ODD:
+      values = copy.deepcopy(base)
+      functools.reduce(lambda node, key: node[key], path, values)[last] = value
+      try:
+        config = experiment.from_values(values)
+        experiment.check(config, problems=3000, max_positions=64, width=64)
+      except InputError as error:
+        assert value in ODD or f"{name}=" in str(error), (value, error)
+      else:
+        assert value not in HUGE and value == value, (name, value)
+
+
+@pytest.mark.parametrize("fields, key", [
+    (dict(model__path="a" * 5000), "model 'aa"),
+    (dict(task__stratum="a" * 5000), "aa: not a stratum file"),
+    (dict(sampler__memory_gib=float("inf")), "sampler.memory_gib=inf"),
+    (dict(recipe__loss__microbatch_tokens=2**31), "microbatch_tokens=2147483"),
+    (dict(model__lora__rank=2**31), "model.lora.rank=2147483648"),
+    (dict(task__grader__workers=2**31), "task.grader.workers=2147483648"),
+    (dict(task__grader__step_seconds=2**40), "step_seconds=1099511627776")])
+def test_values_without_end_are_one_line(fields, key):
+  with pytest.raises(InputError, match=key):
+    setup_lib.prepare(changed(**fields))
+
+
+def test_a_problem_with_half_a_character_is_named(tmp_path):
+  row = {"id": 1, "question": "3 \ud800=3:", "answer": "3", "correct": None}
+  path = str(tmp_path / "s.jsonl")
+  strata_lib.write(path, {"stratum": "s", "task": None, "n": 0}, [
+      row | {"split": split} for split in strata_lib.SPLITS])
+  with pytest.raises(InputError, match=r"s.jsonl:2: question='3 .ud800=3:'"):
+    strata_lib.read(path)
+  (tmp_path / "p.jsonl").write_text(json.dumps(row) + "\n")
+  with pytest.raises(InputError, match=r"p.jsonl:1: 'question' is '3 .ud800"):
+    files.load_files(f"{tmp_path}/p.jsonl", None, 0.2, "question", "answer",
+                     "whole", False)
+  tokenizer = tokenizer_lib.load(hard.get_config().model.path)
+  with pytest.raises(InputError, match=r"question '.ud800': expected text"):
+    prompts_lib.token_ids(tokenizer, ["\ud800"], prompts_lib.PromptConfig(
+        template="{question}", chat=False, system=""))
 
 
 def test_slots_are_those_of_the_config_and_programs_have_whole_blocks():
@@ -473,4 +528,4 @@ def test_a_budget_that_is_not_spent_is_said(alloc, told):
     dict(alloc__m=8)])  # all rollouts: GRPO-GA is m = n
 def test_what_looks_wrong_and_is_accepted(fields):
   experiment.check(experiment.load(changed(**fields)), problems=100,
-                   max_positions=40)
+                   max_positions=40, width=64)

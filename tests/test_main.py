@@ -92,7 +92,10 @@ def test_a_wrong_workdir_is_one_line_and_left_as_it_was(tmp_path):
 @pytest.mark.parametrize("overrides, message", [
     (None, "not a row"), ("abc", "not a row"),
     ({"alloc": 3}, "config.alloc=3: expected a section"),
-    ({"seed": {"a": 1}}, "config.seed={'a': 1}: "),
+    ({"seed": {"a": 1}}, "config.seed={'a': 1}: expected int"),
+    ({"alloc": {"n": "x"}}, "config.alloc.n='x': expected int"),
+    ({"recipe": {"loss": {"constants": {"a.b": 1}}}}, "constants={'a.b': 1}: "),
+    ({"name": [[[[[[[[1]]]]]]]]}, "not a row .*expected at most 8 levels"),
     ({"alock": {"n": 3}}, "config.alock: no such key; the nearest is "
      r"config.alloc \(there are")])
 def test_rows_that_no_config_can_take(tmp_path, overrides, message):
@@ -144,6 +147,24 @@ def test_a_finished_run_does_nothing_again(copy, calm, capfd):
   assert run(small(), copy) == calm[1]
   assert "the run was complete: 120 rollouts in 5 steps" in capfd.readouterr(
       ).err
+
+
+@pytest.mark.parametrize("fields, files", [
+    ({}, "files differ: of the model, the stratum"),
+    ({"model_sha256": "other"}, "the weights of the model differ")])
+def test_other_files_are_named_and_not_the_budget(copy, fields, files):
+  """A larger C alone would extend the run."""
+  stored = json.loads((copy / "config.json").read_text())
+  (copy / "config.json").write_text(json.dumps(
+      stored | {"identity": "0123456789ab"} | fields))
+  setup = setup_lib.prepare(small(alloc=dict(C=192)))
+  with pytest.raises(InputError, match=(
+      "alloc.C: 192 in this config, 120 in the workdir; " + files)):
+    state_lib.start_of(setup, str(copy))
+  (_, named), = evaluation.other_runs(setup, f"{copy.parent}/none")
+  assert f"alloc.C: 192 in this config, 120 there; {files}" in named
+  assert state_lib.start_of(setup, f"{copy.parent}/none").text.endswith("a new "
+                                                                       "run")
 
 
 def test_how_a_run_starts_is_one_value(copy, tmp_path):
@@ -419,7 +440,7 @@ def test_without_a_checkpoint_runs_of_the_config_are_named(copy):
   assert done.returncode == exit_codes.BAD_INPUT and not done.stdout
   last = done.stderr.splitlines()[-1]
   assert f"{copy.parent}/none has no checkpoint; runs of config 'hard'" in last
-  assert f"{copy} (alloc.n: 6 there, 5 in this config)" in last
+  assert f"{copy} (alloc.n: 5 in this config, 6 there)" in last
   assert os.listdir(copy.parent) == ["copy"]
   with pytest.raises(InputError, match="no run of config 'hard' in"):
     evaluation.check_evaluable(setup_lib.prepare(small()), f"{copy}/a/b")

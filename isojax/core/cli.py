@@ -7,8 +7,8 @@ import threading
 
 from absl import app, flags, logging
 
-from isojax.core import exit_codes
-from isojax.errors import InputError
+from isojax.core import disk, exit_codes
+from isojax.errors import InputError, is_text, TEXT
 
 # So --help of a command lists flags defined through this module as its own.
 flags.disclaim_key_flags()
@@ -28,6 +28,9 @@ def pairs(flag: str, items: list[str]) -> dict[str, str]:
 
 def _parsed(argv: list[str], parse, *, words: bool) -> list[str]:
   """The arguments that are no flags; InputError for a wrong argument, too."""
+  for word in argv:
+    if not is_text(word):
+      raise InputError(f"argument {word!r:.100}: expected {TEXT}")
   try:
     rest = parse(argv)
   except flags.Error as error:
@@ -47,11 +50,36 @@ def _leave_waiting_threads(code: int) -> None:
     os._exit(code)
 
 
-def _unread() -> int:
-  """The exit code if the reader of stdout has ended, as of `| head`."""
-  # Exit flushes once more.
+def _without_output(code: int) -> int:
+  """The exit code if stdout takes no more: exit flushes it once more."""
   os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-  return exit_codes.UNREAD
+  return code
+
+
+def _end(error: BaseException) -> int | None:
+  """The exit code after an error, which is said; None: it is unexpected."""
+  code, text = exit_codes.BAD_INPUT, str(error)
+  if isinstance(error, InputError):
+    code = exit_codes.exit_code(error)
+  elif isinstance(error, SystemExit):
+    if error.code not in (None, 0):
+      return None
+    text = ("a function called exit() before the end; a custom function must "
+            "return or raise")
+  elif isinstance(error, KeyboardInterrupt):
+    code, text = exit_codes.INTERRUPTED, (
+        "interrupted; complete files are kept: the same command does what is "
+        "left, or begins again")
+  elif isinstance(error, BrokenPipeError):  # as of `| head`
+    return _without_output(exit_codes.UNREAD)
+  elif isinstance(error, OSError) and error.errno in disk.FULL:
+    # A failed write of an open file has no name.
+    text = str(disk.refused(error.filename or "a file or the output", error))
+    code = _without_output(code)
+  else:
+    return None
+  sys.stderr.write(f"isojax: {text}\n")
+  return code
 
 
 def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
@@ -63,11 +91,8 @@ def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
   def parsed(argv):
     try:
       return _parsed(argv, parse, words=words)
-    except InputError as error:
-      sys.stderr.write(f"isojax: {error}\n")
-      sys.exit(exit_codes.BAD_INPUT)
-    except BrokenPipeError:  # of --help
-      sys.exit(_unread())
+    except (InputError, BrokenPipeError) as error:  # the latter of --help
+      sys.exit(_end(error))
     except SystemExit:  # of absl's help, with exit code 1
       sys.exit(0)
 
@@ -81,21 +106,14 @@ def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
       code = main(argv)
       sys.stdout.flush()  # raises BrokenPipeError here instead of at exit
       return code
-    except InputError as error:
-      sys.stderr.write(f"isojax: {error}\n")
-      _leave_waiting_threads(exit_codes.exit_code(error))
-      return exit_codes.exit_code(error)
-    except SystemExit as error:
-      if error.code not in (None, 0):
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+      code = _end(error)
+      if code is None:
         raise
-      sys.stderr.write("isojax: a function called exit() before the end; a "
-                       "custom function must return or raise\n")
-      return exit_codes.BAD_INPUT
-    except KeyboardInterrupt:
-      sys.stderr.write("isojax: interrupted; complete files are kept: the same "
-                       "command does what is left, or begins again\n")
-      return exit_codes.INTERRUPTED
-    except BrokenPipeError:
-      return _unread()
+      if isinstance(error, InputError):
+        _leave_waiting_threads(code)
+      return code
 
+  # What a log or a policy wrote may be no text; stderr has this default.
+  sys.stdout.reconfigure(errors="backslashreplace")
   app.run(guarded, flags_parser=parsed)

@@ -66,14 +66,20 @@ def _place(error: Exception) -> str:
 
 
 def _message(error: Exception) -> str:
-  """The error as text; for a key that a ConfigDict lacks, with the nearest."""
-  *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-  values = frame.f_locals  # of the method of ConfigDict that raised
-  if isinstance(values.get("self"), config_dict.ConfigDict):
+  """The error as text; of a ConfigDict, with the key and what is expected."""
+  for frame, _ in traceback.walk_tb(error.__traceback__):
+    values = frame.f_locals  # of a method of ConfigDict, if it has a `self`
+    section = values["self"] if "self" in values else None
+    if not isinstance(section, config_dict.ConfigDict):
+      continue
     for name in "attribute", "key":
-      if name in values and (wrong := sections.unknown_field(
-          values["self"], values[name], "")):
+      if name not in values:
+        continue
+      key = values[name]
+      if wrong := sections.unknown_field(section, key, ""):
         return wrong
+      if isinstance(error, TypeError) and "value" in values:
+        return wrong_value(section, key, values["value"], key)
   return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
@@ -102,6 +108,18 @@ def checked(path: str, config) -> config_dict.ConfigDict:
   return config
 
 
+def wrong_value(section, key: str, value, name: str) -> str:
+  """The message for a value that a key of a config cannot take."""
+  inner = section[key]
+  if not hasattr(inner, "keys"):
+    expected = section.get_type(key).__name__
+  elif inner.keys():
+    expected = f"a section, {{{', '.join(inner)}}}; set its keys"
+  else:
+    expected = "a dict, such as \"{'length': 1.0}\""
+  return f"{name}={value!r:.200}: expected {expected}"
+
+
 def override(section, values: dict, where: str, path: str = "config") -> None:
   """Sets nested values in a config; an InputError begins with `where`.
 
@@ -112,19 +130,22 @@ def override(section, values: dict, where: str, path: str = "config") -> None:
     if wrong := sections.unknown_field(section, key, path):
       raise InputError(f"{where}: {wrong}")
     if key in OPEN_SECTIONS and hasattr(value, "items"):
+      if not all(map(str.isidentifier, value)):
+        raise InputError(f"{where}: {name}={value!r:.200}: expected names of "
+                         "constants as keys")
       merged = {**section[key], **value}
       with section.unlocked(), section.ignore_type():
         section[key] = {k: v for k, v in merged.items() if v is not None}
     elif hasattr(section[key], "keys") and section[key].keys():
       if not hasattr(value, "items"):
-        raise InputError(f"{where}: {name}={value!r}: expected a section, "
-                         "{" + ", ".join(section[key]) + "}")
+        raise InputError(
+            f"{where}: {wrong_value(section, key, value, name)}")
       override(section[key], value, where, name)
     else:
-      _set(section, key, value, f"{where}: {name}")
+      _set(section, key, value, where, name)
 
 
-def _set(section, key: str, value, name: str) -> None:
+def _set(section, key: str, value, where: str, name: str) -> None:
   if hasattr(value, "dtype") and not value.shape:
     value = value.item()  # a number of numpy
   if isinstance(value, float) and value.is_integer() and (
@@ -133,8 +154,9 @@ def _set(section, key: str, value, name: str) -> None:
   try:
     with section.unlocked():
       section[key] = value
-  except (TypeError, ValueError) as error:
-    raise InputError(f"{name}={value!r}: {error}") from None
+  except (TypeError, ValueError):
+    raise InputError(
+        f"{where}: {wrong_value(section, key, value, name)}") from None
 
 
 def check_run(config) -> None:

@@ -130,6 +130,20 @@ def _workdir(argv: list[str]) -> str | None:
   return words[-1] if words else None
 
 
+def _wrong_override(config, word: str) -> str:
+  """The message for --config.NAME=VALUE whose value is of another type."""
+  name, _, value = word.partition("=")
+  *path, key = name.removeprefix("--config.").split(".")
+  for part in path:
+    config = config[part]
+  file, hint = f"configs/{value}.py", ""
+  if hasattr(config[key], "keys"):
+    hint = ", or give another file as --config" + (
+        f", such as --config={file}" if os.path.isfile(
+            config_file.found(file)) else "")
+  return config_file.wrong_value(config, key, value, name) + hint
+
+
 def parse(argv: list[str]) -> list[str]:
   """The arguments that are no flags; InputError if a flag is wrong."""
   found = _with_found_config(argv)
@@ -139,19 +153,11 @@ def parse(argv: list[str]) -> list[str]:
     if "config" in flags.FLAGS and flags.FLAGS["config"].present:
       config_file.checked(file, flags.FLAGS["config"].value)
   except flags.Error as error:
-    # absl's message if a section is set to a value, such as --config.eval=3.
-    section = re.match(r"flag (--config\.(\w+)=(\w+)): .* as a ConfigDict",
-                       str(error))
-    if section:
-      given, name, value = section.groups()
-      file = f"configs/{value}.py"
-      raise InputError(
-          f"{given}: {name} is a section of the config, not a value; set its "
-          "keys, or give another file as --config" + (
-              f", such as --config={file}" if os.path.isfile(
-                  config_file.found(file)) else "")) from None
     if file:
-      config_file.read_config(file)  # raises with the line of its code
+      config = config_file.read_config(file)  # raises with its code's line
+      for word in arguments(argv):
+        if str(error).startswith(f"flag {word}: "):
+          raise InputError(_wrong_override(config, word)) from None
     raise InputError(str(error).strip().splitlines()[-1].strip()) from None
   except BrokenPipeError:  # of --help
     raise

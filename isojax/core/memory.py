@@ -1,9 +1,9 @@
 """Bytes of a policy's programs on one device, by formulas; loads no jax.
 
 Three decisions depend on these bytes. The sampler admits slots and pages: as
-many as fit into sampler.memory_gib (`DeviceBytes.admitted`, called in
-run/programs.py); it refuses a run if not even one slot fits. The planner
-chooses meshes and refuses a plan whose step does not fit on a device
+many as fit into sampler.memory_gib (`DeviceBytes.admitted_by`, called in
+run/programs.py and planner/prices.py); without space for one it raises. The
+planner chooses meshes and refuses a plan whose step does not fit on a device
 (`DeviceBytes.programs`, called in planner/memory.py). The size of an update is
 what the config says (recipe.loss.microbatch_tokens and remat); only the planner
 checks it, and without a plan XLA reports that it does not fit.
@@ -247,6 +247,17 @@ class DeviceBytes:
     if slots == most or (self.page is not None and 2 * slots >= sharded[0]):
       return Admitted(slots, pages, True)
     return Admitted(*sharded, False)
+
+  def admitted_by(self, memory_gib: float, *, most: int) -> Admitted:
+    """`admitted` by sampler.memory_gib; InputError if not even one slot is."""
+    result = self.admitted(budget=memory_gib * 2**30, most=most)
+    if not result.slots:
+      raise InputError(
+          f"sampler.memory_gib={memory_gib}: not even one slot fits on a "
+          f"device, it needs {self.min_bytes / 2**30:.3g} GiB; increase "
+          "memory_gib, use more devices on mesh.fsdp or mesh.tensor, or lower "
+          "max_prompt_tokens or max_new_tokens")
+    return result
 
   def _slots(self, budget: float, most: int) -> tuple[int, None]:
     slots = max(0, min(most, int(budget // self.slot)))

@@ -52,6 +52,7 @@ def merged(settings: dict, more: dict) -> dict:
 
 
 MOST_LR = 10.0  # no optimizer of isojax learns with a larger rate
+MOST_LEVELS = 8  # of objects and lists in a row; a config has 4
 FIELDS = ("overrides", "C", "lr", "expected")
 # The trainers whose options planner.export writes.
 TRAINERS = ("areal", "nemo-rl", "openrlhf", "prime-rl", "roll", "skyrl",
@@ -80,6 +81,14 @@ def read_lines(path: str) -> list[str]:
                      "plan of python -m launch.plan") from error
 
 
+def _nests(value, levels: int) -> bool:
+  """Whether a JSON value has more than so many levels of objects and lists."""
+  inner = (value.values() if isinstance(value, dict) else
+           value if isinstance(value, list) else None)
+  return inner is not None and (
+      levels == 0 or any(_nests(x, levels - 1) for x in inner))
+
+
 def read_row(lines: list[str], index: int, *, path: str) -> dict:
   """The row of a plan with an index from 0, a dict of FIELDS."""
   if not 0 <= index < len(lines):
@@ -90,12 +99,14 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
     row = json.loads(lines[index])
     if not isinstance(row, dict) or row.keys() != set(FIELDS):
       raise ValueError(f"expected an object of {', '.join(FIELDS)}")
+    if _nests(row, MOST_LEVELS):
+      raise ValueError(f"expected at most {MOST_LEVELS} levels")
     if not isinstance(row["overrides"], dict) or type(row["lr"]) not in (
         int, float):
       raise ValueError("expected an object in overrides, a number in lr")
     if not 0 < row["lr"] <= MOST_LR:
       raise ValueError(f"expected lr in (0, {MOST_LR:g}]")
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise InputError(f"{where}: not a row of a plan ({error}); make it with "
                      "python -m launch.plan") from error
   return row

@@ -9,7 +9,7 @@ import types
 import typing
 
 from isojax.core.allocation import allocate, Allocation
-from isojax.errors import InputError
+from isojax.errors import InputError, is_text, TEXT
 
 # Dataclass -> the function that `section` calls instead of the class.
 CONSTRUCTORS = {Allocation: allocate}
@@ -43,9 +43,30 @@ def _fits(value, annotation) -> bool:
     return isinstance(value, tuple) and all(
         _fits(v, typing.get_args(annotation)[0]) for v in value)
   if annotation in (float, int):
-    return isinstance(value, (int, annotation)) and (
-        not isinstance(value, bool) and value == value)  # no nan
+    return isinstance(value, (int, annotation)) and not isinstance(value, bool)
   return isinstance(value, annotation)
+
+
+# A float32 of 1e-38 is 0, one of 1e39 infinite, and above 2**53 no float counts
+# each whole number.
+SMALLEST, LARGEST = 1e-30, 2**53
+
+
+def out_of_range(value) -> str | None:
+  """What is expected of a number or text in a value that programs cannot take.
+
+  None: they can. Sections and tuples are looked through.
+  """
+  if isinstance(value, dict):
+    value = (*value, *value.values())
+  if isinstance(value, (tuple, list)):
+    return next(filter(None, map(out_of_range, value)), None)
+  if isinstance(value, str) and (not is_text(value) or "\0" in value):
+    return f"{TEXT}, without null bytes"
+  if isinstance(value, (int, float)) and value and not (
+      SMALLEST <= abs(value) <= LARGEST):
+    return f"0, or a number of {SMALLEST:g} to 2**53 in size"
+  return None
 
 
 def _tuples(value):
@@ -80,7 +101,9 @@ def section(cls, values, name: str):
       value = section(CONSTRUCTORS.get(hint, hint), value, f"{name}.{key}")
     elif not _fits(value, hint):
       expected = hint.__name__ if isinstance(hint, type) else str(hint)
-      raise InputError(f"{name}.{key}={value!r}: expected {expected}")
+      raise InputError(f"{name}.{key}={value!r:.200}: expected {expected}")
+    elif expected := out_of_range(value):
+      raise InputError(f"{name}.{key}={value!r:.200}: expected {expected}")
     arguments[key] = value
   try:
     return cls(**arguments)

@@ -128,12 +128,26 @@ def _meta(folder: epath.Path) -> dict:
     json.loads(orbax_metadata.read_text())
   meta = json.loads((folder / "meta" / "metadata").read_text())
   if not isinstance(meta, dict) or not isinstance(meta["checksum"], dict):
-    raise ValueError("its meta is not that of a checkpoint")
+    raise _ContentError("its meta is not that of a checkpoint")
   return meta
 
 
+class _ContentError(ValueError):
+  """A checkpoint holds something else than what was saved."""
+
+
+def fault(error: Exception) -> str:
+  """What is wrong with a checkpoint, of which orbax and json raise many types.
+  """
+  if isinstance(error, _ContentError):
+    return str(error)
+  if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+    return "a file is missing"
+  return "a file is cut or changed"
+
+
 def _clear(store: str, reached: list[int], beyond: list[int],
-           damaged: dict[int, str], keep: int) -> None:
+           damaged: dict[int, str], keep: int, restored: int | None) -> None:
   """Moves or deletes steps that a manager must not find, after a restore.
 
   Steps that the records do not reach (`beyond`) and steps that cannot be read
@@ -142,8 +156,8 @@ def _clear(store: str, reached: list[int], beyond: list[int],
   others was being deleted when the run was killed; its deletion is completed.
   """
   for step in beyond:
-    logging.warning("the records do not reach the checkpoint of step %d: moved "
-                    "to %s", step, _set_aside(store, step))
+    logging.warning("%s: the records do not reach the checkpoint of step %d: "
+                    "moved to %s", store, step, _set_aside(store, step))
   for i, step in enumerate(reversed(reached)):
     folder, reason = epath.Path(store, str(step)), damaged.get(step)
     if reason is None:
@@ -151,7 +165,7 @@ def _clear(store: str, reached: list[int], beyond: list[int],
         _meta(folder)
         continue
       except UNREADABLE as error:
-        reason = repr(error)[:200]
+        reason = fault(error)
     if bucket.remote(store):
       time.sleep(SETTLE_SECONDS)
       if not folder.is_dir():
@@ -160,8 +174,10 @@ def _clear(store: str, reached: list[int], beyond: list[int],
         {path.name for path in folder.iterdir()} <= _ITEMS):
       _remove(folder)
     else:
-      logging.warning("the checkpoint of step %d is damaged (%s): moved to %s",
-                      step, reason, _set_aside(store, step))
+      logging.warning(
+          "%s: the checkpoint of step %d is damaged (%s): moved to %s; the run "
+          "resumes from step %d", store, step, reason, _set_aside(store, step),
+          restored)
 
 
 def _set_aside(store: str, step: int) -> str:
@@ -343,9 +359,9 @@ def _read(store: str, step: int, wanted: TrainState, run_id: str,
         f"{run_id}; nothing was changed: restore the run's own checkpoint, or "
         "move this folder away to resume from the previous one")
   if meta["step"] != step:
-    raise ValueError(f"it holds step {meta['step']}")
+    raise _ContentError(f"it holds step {meta['step']}")
   if with_in_flight and "in_flight" not in meta:
-    raise ValueError("it has no rollouts in flight")
+    raise _ContentError("it has no rollouts in flight")
   with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
     tree = handler.metadata(folder / "state").tree
     # Without the saved parts of TrainState that are not wanted.
@@ -362,7 +378,7 @@ def _read(store: str, step: int, wanted: TrainState, run_id: str,
           folder / "in_flight", args=ocp.args.PyTreeRestore(restore_args={
               "bytes": ocp.RestoreArgs(restore_type=np.ndarray)}))["bytes"]
       if zlib.crc32(in_flight) != meta["in_flight"]:
-        raise ValueError("checksum of in_flight differs")
+        raise _ContentError("checksum of in_flight differs")
   state = TrainState(**dict.fromkeys(parts) | restored)
   return Restored(step, state, in_flight), meta["checksum"]
 
@@ -397,12 +413,13 @@ def _restore(store: str, step: int, wanted: TrainState, run_id: str,
           f"{os.path.join(store, str(step))}: could not be read ({error}); "
           "make it readable and run the same command again, or move it away to "
           "resume from the previous checkpoint") from error
-    problem = f"{hosts.name()}: {repr(error)[:200]}"
+    logging.info("%s: %r", store, error)
+    problem = f"{fault(error)}, found by {hosts.name()}"
   _raise_everywhere(problem)
   sums = _named_checksums(restored.state)
   differ = [key for key in sums if key not in saved_sums
             or sums[key] != saved_sums[key]]
-  _raise_everywhere(f"{hosts.name()}: checksum of {differ[0]} differs"
+  _raise_everywhere(f"checksum of {differ[0]} differs, found by {hosts.name()}"
                     if differ else None)
   return restored
 
@@ -436,11 +453,13 @@ def restore_newest(store: str, abstract: TrainState, run_id: str, *,
                             with_in_flight=with_in_flight)
   if damaged and restored is None:
     raise InputError(
-        f"{store}: no checkpoint could be read ({damaged}); restore one from a "
-        "copy, or start again in another --workdir")
+        f"{store}: no checkpoint could be read (" + "; ".join(
+            f"step {step}: {reason}" for step, reason in damaged.items())
+        + "); restore one from a copy, or start again in another --workdir")
   if hosts.first():
     with bucket.convert_errors(store):
-      _clear(store, reached, saved[len(reached):], damaged, keep)
+      _clear(store, reached, saved[len(reached):], damaged, keep,
+             restored and restored.step)
   return restored
 
 

@@ -12,10 +12,10 @@ import json
 import math
 import os
 import time
-import uuid
 
 from etils import epath
 
+from isojax.core import disk
 from isojax.errors import InputError, reason
 from isojax.ledger import bucket
 
@@ -240,18 +240,6 @@ def read(path: str) -> list[dict]:
   return records
 
 
-@contextlib.contextmanager
-def convert_disk_errors(path: str):
-  """Converts an error of writing to the disk into an InputError."""
-  try:
-    yield
-  except OSError as error:
-    raise InputError(
-        f"{path}: cannot be written ({reason(error)}); data that was already "
-        "written is kept: free disk space or restore write access, then run "
-        "the same command again") from error
-
-
 def up_to(records: list[dict], step: float) -> list[dict]:
   return [r for r in records if r["step"] <= step]
 
@@ -286,20 +274,20 @@ class File(_Ledger):
     """Atomically removes records after `step`, and an incomplete last line."""
     text = self._reset(up_to(self.records, step))
     if os.path.exists(self._path) and os.path.getsize(self._path) != len(text):
-      with convert_disk_errors(self._path):
-        replace(self._path, text)
+      with disk.writing(self._path):
+        disk.replace(self._path, text)
 
   def append(self, record: Record) -> None:
     """Adds a record as one line, in one write; call `cut` first."""
     line = self._next_line(record)
-    with convert_disk_errors(self._path), open(
+    with disk.writing(self._path), open(
         self._path, "ab", buffering=0) as file:
       if file.write(line) != len(line):
         raise OSError("only a part of the line could be written")
 
   def sync(self) -> None:
     """Waits until all records are on the disk."""
-    with convert_disk_errors(self._path), open(self._path, "ab") as file:
+    with disk.writing(self._path), open(self._path, "ab") as file:
       os.fsync(file.fileno())
 
 
@@ -363,26 +351,8 @@ def write(path: str, records: list[dict]) -> None:
     with bucket.convert_errors(path):
       epath.Path(path).write_bytes(text)
     return
-  with convert_disk_errors(path):
-    replace(path, text)
-
-
-def replace(path: str, text: bytes) -> None:
-  """Replaces a file atomically; the last of several processes wins.
-
-  A process that is killed may leave PATH.*.tmp.
-  """
-  temporary = f"{path}.{uuid.uuid4().hex}.tmp"
-  try:
-    with open(temporary, "xb") as file:
-      file.write(text)
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(temporary, path)
-  except BaseException:
-    with contextlib.suppress(OSError):
-      os.remove(temporary)
-    raise
+  with disk.writing(path):
+    disk.replace(path, text)
 
 
 def comparable(records: list[dict]) -> list[dict]:

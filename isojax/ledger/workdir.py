@@ -17,9 +17,9 @@ import time
 
 from etils import epath
 
-from isojax.core import sections
+from isojax.core import disk
 from isojax.errors import InputError, reason
-from isojax.ledger import bucket, records
+from isojax.ledger import bucket
 
 LOCK_SECONDS = 0.5  # to wait for a lock: `is_locked` locks for an instant
 
@@ -96,27 +96,23 @@ def check_shared(folder: str, this_id: str) -> None:
 
 @contextlib.contextmanager
 def claim(folder: str, ours: Stored, shorter: str | None = None, *,
-          deciding: Callable[[dict], dict] = lambda config: config):
+          conflict: Callable[[Stored], str]):
   """Locks a folder for a run, and writes or checks its config.json.
 
   The kernel releases the lock of a killed process. `shorter` is the identity of
-  the run that this run extends, if there is one. `deciding` returns the part of
-  a config that decides the results. On an error config.json is as before.
+  the run that this run extends, if there is one. `conflict` gives the message
+  for a folder of another run. On an error config.json is as before.
   """
   with contextlib.ExitStack() as stack:
-    try:
-      with bucket.convert_errors(folder, InputError):
-        _check_is_run_folder(folder)
-        if not bucket.remote(folder):
-          os.makedirs(folder, exist_ok=True)
-          lock = stack.enter_context(
-              open(os.path.join(folder, "lock"), "a+", encoding="utf-8"))
-          _lock(folder, lock)
-        _check_config(folder, ours, shorter, deciding)
-    except OSError as error:
-      raise InputError(f"--workdir={folder}: cannot be written "
-                       f"({reason(error)}); free disk space or choose another "
-                       "one") from error
+    with disk.writing(f"--workdir={folder}"), bucket.convert_errors(
+        folder, InputError):
+      _check_is_run_folder(folder)
+      if not bucket.remote(folder):
+        os.makedirs(folder, exist_ok=True)
+        lock = stack.enter_context(
+            open(os.path.join(folder, "lock"), "a+", encoding="utf-8"))
+        _lock(folder, lock)
+      _check_config(folder, ours, shorter, conflict)
     yield
 
 
@@ -151,7 +147,7 @@ def _lock(folder: str, lock) -> None:
 
 
 def _check_config(folder: str, ours: Stored, shorter: str | None,
-                  deciding: Callable[[dict], dict]) -> None:
+                  conflict: Callable[[Stored], str]) -> None:
   path = os.path.join(folder, "config.json")
   stored = read_config(folder) if is_claimed(folder) else None
   if stored is None or stored.identity == shorter:
@@ -159,24 +155,6 @@ def _check_config(folder: str, ours: Stored, shorter: str | None,
     if bucket.remote(folder):
       epath.Path(path).write_text(text)
     else:
-      records.replace(path, text.encode())
+      disk.replace(path, text.encode())
   elif (stored.run_id, stored.identity) != (ours.run_id, ours.identity):
-    raise InputError(conflict(folder, stored, ours, deciding))
-
-
-def conflict(folder: str, stored: Stored, ours: Stored,
-             deciding: Callable[[dict], dict]) -> str:
-  """The message for a run that is not the one in its workdir."""
-  as_stored = json.loads(json.dumps(ours.config))  # lists for tuples
-  differ = sections.differences(
-      deciding(as_stored), deciding(stored.config),
-      at=("in this config", "in the workdir")) or (
-          "the same config, but the files of the model, the stratum, the "
-          "reward (task.grader.file), a function of recipe.loss or the "
-          "prompts' tokens differ")
-  holds = (f"holds run {stored.run_id} with other values, such as those of an "
-           "extension" if stored.run_id == ours.run_id else
-           f"belongs to run {stored.run_id}, expected run {ours.run_id}")
-  return (f"--workdir={folder} {holds}: {differ}; this decides results: choose "
-          "another --workdir, or resume that run with its own values: python "
-          f"-m isojax.main --workdir={folder}")
+    raise InputError(conflict(stored))

@@ -53,7 +53,7 @@ def resolve(path: str, *, whole: bool = True) -> str:
   `whole`: weights and tokenizer, too, not only config.json.
   """
   folder = pathlib.Path(shipped_path(path))
-  if not folder.is_dir():
+  if not os.path.isdir(folder):  # is_dir raises for a name that is too long
     try:
       import huggingface_hub  # slow
       folder = pathlib.Path(huggingface_hub.snapshot_download(

@@ -18,6 +18,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from isojax.core import disk
 from isojax.errors import InputError, reason
 from isojax.models import dither
 from isojax.runtime import progress
@@ -281,16 +282,16 @@ def new_folder(out: str):
   check_new(out)
   path = pathlib.Path(out)
   temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-  try:
+  with disk.writing(f"--out={out}"):
     temporary.mkdir(parents=True)
+  try:
     yield temporary
     _make_readable(temporary)
     temporary.rename(path)
   except FileNotFoundError:
     raise  # from a file that the caller reads, not from `out`
   except (OSError, safetensors.SafetensorError) as error:
-    raise InputError(f"--out={out}: cannot be written ({reason(error)}); free "
-                     "disk space or choose another folder") from error
+    raise disk.refused(f"--out={out}", error) from error
   finally:
     shutil.rmtree(temporary, ignore_errors=True)
 

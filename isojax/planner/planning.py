@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 
-from isojax.core import plan_file, sweep_cells
+from isojax.core import disk, plan_file, sweep_cells
 from isojax.core.allocation import (
   allocate,
   B_MAX,
@@ -17,7 +17,6 @@ from isojax.core.allocation import (
 )
 from isojax.core.format import many
 from isojax.errors import InputError
-from isojax.ledger import records
 from isojax.planner import advice as advice_lib
 from isojax.planner import cost, evidence, export, prices, priors
 from isojax.planner import memory as memory_lib
@@ -89,14 +88,12 @@ class Plan:
     Returns whether another plan was there, which is replaced.
     """
     path, content = os.fspath(path), plan_file.text(list(self.rows)).encode()
-    try:
+    with disk.writing(f"--out={path}"):
       before = None
       if os.path.isfile(path):
         with open(path, "rb") as file:
           before = file.read()
-      records.replace(path, content)
-    except OSError as error:
-      raise InputError(f"--out={path}: cannot be written ({error})") from error
+      disk.replace(path, content)
     return before not in (None, content)
 
   def __repr__(self) -> str:

@@ -139,12 +139,8 @@ def from_config(config, shape, workload: Workload, machine: Machine, *,
             tensor=mesh.tensor, accelerator=machine.accelerator,
             length=sampler.max_prompt_tokens + sampler.max_new_tokens),
         fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,
-        expected=sampler.expected_tokens).admitted(
-            budget=sampler.memory_gib * 2**30, most=-(-most // G))
-    if not slots:
-      raise InputError(
-          f"sampler.memory_gib={sampler.memory_gib}: not even one slot fits on "
-          f"a device of {machine.name}; increase it, or use a larger mesh")
+        expected=sampler.expected_tokens).admitted_by(
+            sampler.memory_gib, most=-(-most // G))
     most = min(most, slots * G)
   return memory.fitting(CostModel(
       shape, machine, mesh, workload,

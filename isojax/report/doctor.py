@@ -8,6 +8,7 @@ import pathlib
 import re
 import textwrap
 
+from isojax.core import disk
 from isojax.core.format import compact, many
 from isojax.diagnosis import findings, rules
 from isojax.diagnosis.findings import Finding
@@ -276,10 +277,12 @@ class Diagnosis:
   def save(self, out: str) -> list[str]:
     """Writes doctor.html and doctor.png to a folder; returns the paths."""
     from isojax.report import plots  # needs matplotlib
-    os.makedirs(out, exist_ok=True)
-    (picture,) = plots.write(self.plot(), out, "doctor", formats=("png",))
     page = pathlib.Path(out, "doctor.html")
-    page.write_text(self.page(pathlib.Path(picture).read_bytes()), "utf-8")
+    with disk.writing(f"--out={out}"):
+      os.makedirs(out, exist_ok=True)
+      (picture,) = plots.write(self.plot(), out, "doctor", formats=("png",))
+      text = self.page(pathlib.Path(picture).read_bytes())
+      disk.replace(str(page), text.encode(errors="replace"))
     return [str(page), picture]
 
   def page(self, png: bytes) -> str:

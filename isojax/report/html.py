@@ -8,11 +8,11 @@ import json
 import os
 import pathlib
 
+from isojax.core import disk
 from isojax.core import format as words
 from isojax.core.format import compact, many, number, pair, rate, signed
 from isojax.errors import InputError
 from isojax.frontier.study import UNKNOWN
-from isojax.ledger import records
 from isojax.logs.fields import TRAINING
 from isojax.report import template
 from isojax.report.labels import (
@@ -151,27 +151,21 @@ def figure(document: dict, name: str):
 def save(document: dict, folder: str) -> list[str]:
   """Writes fit.json, figures and report.html; returns the figures' paths."""
   from isojax.report import plots  # needs matplotlib
-  try:
+  with disk.writing(f"--out={folder}"):
     figures = plots.save(document, folder)
-    records.replace(os.path.join(folder, "report.html"),
-                    page(document, figures).encode(errors="replace"))
-    records.replace(os.path.join(folder, "fit.json"),
-                    json.dumps(document, allow_nan=False).encode())
-  except OSError as error:
-    raise InputError(f"--out={folder}: cannot be written ({error}); choose "
-                     "another folder") from error
+    disk.replace(os.path.join(folder, "report.html"),
+                 page(document, figures).encode(errors="replace"))
+    disk.replace(os.path.join(folder, "fit.json"),
+                 json.dumps(document, allow_nan=False).encode())
   return figures
 
 
 def save_comparison(document: dict, out: str) -> str:
   """Writes compare.json and, with matplotlib, the figure; returns a message."""
   path = os.path.join(out, "compare.json")
-  try:
+  with disk.writing(f"--out={out}"):
     os.makedirs(out, exist_ok=True)
-    records.replace(path, json.dumps(document, allow_nan=False).encode())
-  except OSError as error:
-    raise InputError(f"--out={out}: cannot be written ({error}); choose "
-                     "another folder") from error
+    disk.replace(path, json.dumps(document, allow_nan=False).encode())
   try:
     from isojax.report import plots
   except InputError as error:  # without matplotlib

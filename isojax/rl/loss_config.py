@@ -62,6 +62,7 @@ MINIMUM = {
     "advantage_eps": 0,
     "advantage_ddof": 0,
 }
+MAX_MICROBATCH = 2**24  # tokens; a row of activations has more bytes than that
 # A constant of the config -> (excluded minimum, maximum, the range in words).
 CONSTANT_RANGES = {
     "gamma": (0.0, 1.0, "in (0, 1]; 1 does not discount"),
@@ -150,6 +151,9 @@ class LossConfig:
     expect("recipe.loss", self, **{
         name: (getattr(self, name) >= minimum, f">= {minimum}")
         for name, minimum in MINIMUM.items()})
+    expect("recipe.loss", self, microbatch_tokens=(
+        self.microbatch_tokens <= MAX_MICROBATCH,
+        f"at most {MAX_MICROBATCH:,} tokens, which are in memory at once"))
     _check_constants(self)
     for kind in self.custom:
       self._try_custom(kind)

@@ -5,7 +5,6 @@ contains every smaller C, and a larger alloc.C extends a run.
 """
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
@@ -47,9 +46,11 @@ class OptimizerConfig:
         name: (getattr(self, name) > 0, "> 0")
         for name in ("base_lr", "base_batch", "eps", "clip_norm")}, **{
         name: (0 <= getattr(self, name) < 1, "in [0, 1)")
-        for name in ("b1", "b2")},
+        for name in ("b1", "b2")}, **{
+        name: (getattr(self, name) >= 0, ">= 0")
+        for name in ("warmup_steps", "weight_decay")},
         decay=(0 <= self.decay <= 1, "in [0, 1], a share of alloc.C"),
-        average=(self.average is None or 0 <= self.average < math.inf,
+        average=(self.average is None or self.average >= 0,
                  ">= 0, or None for no average"))
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 
-from isojax.core import evaluate
+from isojax.core import disk, evaluate, plan_file
 from isojax.ledger import checkpoint, records, workdir
 from isojax.rl import optimizer as optimizer_lib
 from isojax.run import experiment
@@ -58,7 +58,7 @@ def copy(branch: Branch, folder: str, run_id: str) -> None:
   steps = [(history_lib.KEPT, history_lib.CHECKPOINTS, branch.step)]
   if branch.best:
     steps.append((history_lib.KEPT_BEST, history_lib.BEST, branch.best))
-  with records.convert_disk_errors(folder):
+  with disk.writing(folder):
     try:
       for source, target, step in steps:
         checkpoint.copy_step(os.path.join(branch.trunk, source),
@@ -67,8 +67,8 @@ def copy(branch: Branch, folder: str, run_id: str) -> None:
       for _, target, _ in steps:
         checkpoint.delete_steps(os.path.join(folder, target), lambda _: True)
       hosts.say(f"{branch.trunk}: its checkpoint of step {branch.step} cannot "
-                f"be read ({error!r:.100}): the run begins with its own first "
-                "step")
+                f"be read ({checkpoint.fault(error)}): the run begins with its "
+                "own first step")
       return
   records.write(os.path.join(folder, history_lib.RECORDS), branch.records)
 
@@ -92,16 +92,21 @@ def candidates(setup: Setup, folder: str) -> list[Branch]:
   return out
 
 
+def is_budget_of(stored: workdir.Stored, setup: Setup, **optimizer) -> bool:
+  """Whether a stored run is this one with another budget, C and M.
+
+  `optimizer` are further values in which the stored run may differ.
+  """
+  return stored.identity == setup.identity_as(plan_file.merged(setup.values, {
+      "alloc": {name: stored.config["alloc"][name] for name in ("C", "M")},
+      "recipe": {"optimizer": optimizer}}))
+
+
 def _is_trunk(setup: Setup, stored: workdir.Stored) -> bool:
   """Whether a run is this one at a constant rate, to the last bits."""
   decay = stored.config["recipe"]["optimizer"]["decay"]
-  alloc = {name: stored.config["alloc"][name] for name in ("C", "M")}
-  recipe = setup.identity["recipe"]
-  constant = setup.identity | {
-      "alloc": setup.identity["alloc"] | alloc,
-      "recipe": recipe | {"optimizer": recipe["optimizer"] | {"decay": decay}}}
   ours = json.loads(json.dumps(setup.values))  # lists for tuples
-  return (decay == 0 and workdir.hash_of(constant) == stored.identity
+  return (decay == 0 and is_budget_of(stored, setup, decay=decay)
           and ours["eval"] == stored.config["eval"]
           and experiment.last_bits(ours) == experiment.last_bits(stored.config))
 

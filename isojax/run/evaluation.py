@@ -1,18 +1,17 @@
 """Evaluates a policy: one being trained, or that of a checkpoint."""
 
 import dataclasses
-import json
 import math
 import os
 
 import numpy as np
 
-from isojax.core import evaluate, sections
+from isojax.core import evaluate
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records, workdir
 from isojax.rl import algorithm, rewards
-from isojax.run import experiment, inputs, monitor
 from isojax.run import history as history_lib
+from isojax.run import inputs, monitor
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
@@ -266,9 +265,6 @@ def other_runs(setup: Setup, folder: str) -> list[tuple[str, str]]:
   for other, stored in workdir.siblings(folder):
     if stored.config.get("name") == setup.config.name and (
         checkpoint.steps(os.path.join(other, history_lib.CHECKPOINTS))):
-      ours, theirs = map(experiment.identity, (  # JSON, as config.json is
-          json.loads(json.dumps(setup.values)), stored.config))
-      out.append((other, sections.differences(
-          theirs, ours, at=("there", "in this config")) or "the same values, "
-          "but files of the model, the problems or a function differ"))
+      out.append((other, state_lib.differences(setup, stored, "there")
+                  or "the same values"))
   return out

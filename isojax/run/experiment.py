@@ -105,7 +105,8 @@ class LogSection:
     lacks = lambda library: not importlib.util.find_spec(library)
     library = "trackio" if self.wandb.startswith(TRACKIO) else "wandb"
     raise_if(
-        (self.samples < 0, f"log.samples={self.samples}: expected at least 0"),
+        *((getattr(self, name) < 0, f"log.{name}={getattr(self, name)}: "
+           "expected at least 0") for name in ("samples", "every_seconds")),
         (self.wandb == TRACKIO, f"log.wandb={self.wandb!r}: expected "
          f"{TRACKIO}PROJECT"),
         (self.wandb and lacks(library), f"log.wandb={self.wandb!r} needs the "
@@ -282,10 +283,12 @@ def _check_ddof(config: Experiment) -> None:
         f"={values} values; expected a ddof below, such as 0")
 
 
-def check(config: Experiment, *, problems: int, max_positions: int) -> None:
+def check(config: Experiment, *, problems: int, max_positions: int,
+          width: int) -> None:
   """InputError for a config that cannot run.
 
-  `problems` is D. `max_positions` is the model's longest sequence, in tokens.
+  `problems` is the number of training problems. The model has sequences of at
+  most `max_positions` tokens, and hidden states of `width`.
   """
   a, loss, sampler = config.alloc, config.recipe.loss, config.sampler
   stratum = config.task.stratum
@@ -294,7 +297,10 @@ def check(config: Experiment, *, problems: int, max_positions: int) -> None:
   penalty_from = (reward.overlong_max - reward.overlong_cache
                   if reward.overlong_max is not None else 0)
   check_sampler(sampler, max_positions=max_positions)
+  rank = config.model.lora.rank
   raise_if(
+      (rank > width, f"model.lora.rank={rank}: expected at most {width}, the "
+       "width of the model: such a matrix has no larger rank"),
       (a.n < 2 and (has_group_baseline(loss) or loss.zero_variance != "off"
                     or rounds > 1),
        "alloc.n=1: this recipe compares the rollouts of one problem ("

@@ -4,7 +4,6 @@ import dataclasses
 
 from isojax.core import memory
 from isojax.core import model_shape as shape_lib
-from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import packing
@@ -37,20 +36,6 @@ def sampler_bytes(model: decoder.Transformer, cfg: engine.SamplerConfig
       page=cfg.page, expected=cfg.expected_tokens)
 
 
-def admitted(model: decoder.Transformer, cfg: engine.SamplerConfig, *,
-             most: int) -> memory.Admitted:
-  """The slots of a device, up to `most`, for which memory_gib has space."""
-  sizes = sampler_bytes(model, cfg)
-  result = sizes.admitted(budget=cfg.memory_gib * 2**30, most=most)
-  if not result.slots:
-    raise InputError(
-        f"sampler.memory_gib={cfg.memory_gib}: not even one slot fits on a "
-        f"device, it needs {sizes.min_bytes / 2**30:.3g} GiB; increase "
-        "memory_gib, use more devices on mesh.fsdp or mesh.tensor, or lower "
-        "max_prompt_tokens or max_new_tokens")
-  return result
-
-
 def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
   """The sampler with as many slots as its memory admits, and notes."""
   # launch.compile has no tokenizer and needs no phrase, which changes no size.
@@ -59,7 +44,8 @@ def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
       T=cfg.max_new_tokens)
   G = mesh_lib.num_blocks(base.model.mesh)
   wanted = -(-cfg.slots // G)  # slots of a block, rounded up
-  slots, pages, weights_gathered = admitted(base.model, cfg, most=wanted)
+  slots, pages, weights_gathered = sampler_bytes(base.model, cfg).admitted_by(
+      cfg.memory_gib, most=wanted)
   notes = () if slots == wanted else (
       f"sampler: {slots * G} of {cfg.slots} slots fit into memory_gib="
       f"{cfg.memory_gib}",)

@@ -14,8 +14,9 @@ import time
 import jax
 import numpy as np
 
+from isojax.core import disk
 from isojax.errors import InputError, reason
-from isojax.ledger import bucket, records
+from isojax.ledger import bucket
 from isojax.rl import rewards
 from isojax.rl.advantages import informative
 from isojax.rl.algorithm import Groups
@@ -105,7 +106,7 @@ def writer(folder: str, tokenizer, stratum, *, count: int, tables: list):
                    else f"{text[:MAX_CHARACTERS]} ..."))
     if bucket.remote(folder):
       return
-    with records.convert_disk_errors(path):
+    with disk.writing(path):
       if first and os.path.exists(path):
         _drop_from(path, (step, kind == "eval"))
       first = False
@@ -119,7 +120,7 @@ def _drop_from(path: str, first: tuple[int, bool]) -> None:
   """Drops the lines from `first` on: (step, whether it is an evaluation)."""
   kept = [line for line in read(path)
           if (line["step"], line["kind"] == "eval") < first]
-  records.replace(path, "".join(
+  disk.replace(path, "".join(
       json.dumps(line) + "\n" for line in kept).encode())
 
 

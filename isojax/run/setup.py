@@ -66,6 +66,10 @@ class Setup:
     return (("current",) if self.config.recipe.optimizer.average is None
             else ("average", "current"))
 
+  def identity_as(self, values: dict) -> str:
+    """Of the run with these values of the config, and with our files."""
+    return workdir.hash_of(self.identity | experiment_lib.identity(values))
+
   def policy(self, state: TrainState, which: str):
     """The parameters to sample from: of the current policy, or the average."""
     return self.merge(self.learner.base, trained(state, which))
@@ -85,7 +89,8 @@ def setup_of(values: dict) -> Setup:
   stratum, prompts, notes = inputs.read_stratum(
       config, config.task.stratum, tokenizer, model.cfg.V)
   experiment_lib.check(config, problems=len(stratum.train),
-                       max_positions=model.cfg.max_positions)
+                       max_positions=model.cfg.max_positions,
+                       width=model.cfg.D)
   reward = inputs.read_reward(config, stratum)
   hashes = inputs.hashes(config, folder, stratum, prompts, reward)
   whole = values | {"alloc": values["alloc"] | {"C": config.alloc.C}}

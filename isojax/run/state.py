@@ -6,6 +6,7 @@ the records up to its step, nothing else.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import time
@@ -13,6 +14,7 @@ import time
 from etils import epath
 import numpy as np
 
+from isojax.core import sections
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records, workdir
 from isojax.run import branch as branch_lib
@@ -149,8 +151,7 @@ def start_of(setup: Setup, folder: str, *, run_id: str | None = None,
   ours = stored_as(setup, run_id)
   if stored and stored.identity != ours.identity:
     if evaluate or not _extends(setup, stored):
-      raise InputError(workdir.conflict(folder, stored, ours,
-                                        experiment.identity))
+      raise InputError(conflict(setup, folder, ours.run_id, stored))
     check_extension(setup, folder, stored)
   setup = dataclasses.replace(
       setup, run_id=(stored or ours).run_id, resumed_with=", ".join(
@@ -173,6 +174,36 @@ def start_of(setup: Setup, folder: str, *, run_id: str | None = None,
       f", with other values: {changes}" if changes else ""), stored)
 
 
+def differences(setup: Setup, stored: workdir.Stored, there: str) -> str:
+  """What decides results and differs from a stored run: values, and files."""
+  values = sections.differences(
+      *map(experiment.identity, (_as_json(setup.values), stored.config)),
+      at=("in this config", there))
+  files = "" if setup.identity_as(stored.config) == stored.identity else (
+      "the weights of the model differ"
+      if setup.model_sha256 != stored.model_sha256 else
+      "files differ: of the model, the stratum, the reward (task.grader.file), "
+      "a function of recipe.loss, or the prompts' tokens")
+  return "; ".join(filter(None, (values, files)))
+
+
+def conflict(setup: Setup, folder: str, run_id: str,
+             stored: workdir.Stored) -> str:
+  """The message for a run, with our `run_id`, that is not that of a workdir."""
+  holds = (f"holds run {stored.run_id} with other values, such as those of an "
+           "extension" if stored.run_id == run_id else
+           f"belongs to run {stored.run_id}, expected run {run_id}")
+  return (f"--workdir={folder} {holds}: "
+          f"{differences(setup, stored, 'in the workdir')}; this decides "
+          "results: choose another --workdir, or resume that run with its own "
+          f"values: python -m isojax.main --workdir={folder}")
+
+
+def _as_json(values: dict) -> dict:
+  """The values of a config as config.json holds them: lists for tuples."""
+  return json.loads(json.dumps(values))
+
+
 def stored_as(setup: Setup, run_id: str | None = None) -> workdir.Stored:
   """The config.json of a new run."""
   identity = workdir.hash_of(setup.identity)
@@ -182,12 +213,9 @@ def stored_as(setup: Setup, run_id: str | None = None) -> workdir.Stored:
 
 def _extends(setup: Setup, stored: workdir.Stored) -> bool:
   """Whether a run is a stored one, but longer: its first steps are the same."""
-  alloc, stored_alloc = setup.identity["alloc"], stored.config["alloc"]
-  shorter = setup.identity | {
-      "alloc": alloc | {"C": stored_alloc["C"], "M": stored_alloc["M"]}}
-  return (alloc["C"] >= stored_alloc["C"]
+  return (setup.values["alloc"]["C"] >= stored.config["alloc"]["C"]
           and workdir.hash_of(setup.identity) != stored.identity
-          and workdir.hash_of(shorter) == stored.identity)
+          and branch_lib.is_budget_of(stored, setup))
 
 
 def check_extension(setup: Setup, folder: str, shorter: workdir.Stored) -> None:
@@ -214,8 +242,7 @@ def _changes(setup: Setup, stored: workdir.Stored | None, part) -> list[str]:
   """The values of a part of the config that are not those of config.json."""
   if stored is None:
     return []
-  values, before = map(part, (
-      json.loads(json.dumps(setup.values)), stored.config))
+  values, before = part(_as_json(setup.values)), part(stored.config)
   return [f"{name}={value}" for name, value in values.items()
           if name not in before or value != before[name]]
 
@@ -232,7 +259,8 @@ def claimed(start: Start):
     shorter = start.stored.identity
     ours = dataclasses.replace(ours, config=start.stored.config | {
         "alloc": setup.values["alloc"]})
-  claim = workdir.claim(folder, ours, shorter, deciding=experiment.identity)
+  claim = workdir.claim(folder, ours, shorter, conflict=functools.partial(
+      conflict, setup, folder, setup.run_id))
   with contextlib.ExitStack() as stack:
     hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))
     hosts.run_on_all_hosts(lambda: workdir.check_shared(folder, setup.run_id))

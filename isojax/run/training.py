@@ -14,7 +14,7 @@ import typing
 
 import orbax.checkpoint as ocp
 
-from isojax.core import custom_function, evaluate, exit_codes
+from isojax.core import custom_function, disk, evaluate, exit_codes
 from isojax.core.format import many
 from isojax.ledger import checkpoint, records
 from isojax.run import evaluation
@@ -228,7 +228,7 @@ def keep_if_due(setup: Setup, state: State, handles: RunHandles) -> None:
   if has_best and hosts.first():
     best, kept_best = (os.path.join(handles.folder, name) for name in (
         history_lib.BEST, history_lib.KEPT_BEST))
-    with records.convert_disk_errors(handles.folder):
+    with disk.writing(handles.folder):
       checkpoint.copy_step(best, kept_best, history.best[1], setup.run_id)
 
 

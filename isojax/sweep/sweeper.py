@@ -26,6 +26,7 @@ import typing
 from isojax.core import (
   config_file,
   config_flag,
+  disk,
   evaluate,
   exit_codes,
   plan_file,
@@ -33,7 +34,7 @@ from isojax.core import (
 )
 from isojax.core.allocation import allocate, Allocation
 from isojax.core.format import aligned
-from isojax.errors import InputError, reason
+from isojax.errors import InputError
 from isojax.ledger import records, workdir
 from isojax.runtime import progress
 
@@ -377,7 +378,7 @@ def start(run: PlannedRun, env: dict, command: list[str]) -> Process | None:
     if workdir.is_locked(run.lock) or is_complete(run):
       return None
     values = pprint.pformat(run.config, sort_dicts=False)
-    records.replace(f"{run.folder}.py", CONFIG.format(
+    disk.replace(f"{run.folder}.py", CONFIG.format(
         source=run.source, values=values).encode())
     _mark(log, f"{run.source} on {socket.gethostname()}")
     # Opened again: a child that inherited `log` would keep its lock.
@@ -434,8 +435,7 @@ def sweep(runs: list[PlannedRun], workers: list[dict], tries: int,
         time.sleep(POLL_SECONDS)
       return bool(signals)
     except OSError as error:
-      raise InputError(f"--root={root}: cannot be written ({reason(error)}); "
-                       "free disk space, or choose another folder") from error
+      raise disk.refused(f"--root={root}", error) from error
     finally:
       for process in active.values():
         process.kill()

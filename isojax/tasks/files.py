@@ -12,7 +12,7 @@ import math
 import os
 import pathlib
 
-from isojax.errors import InputError
+from isojax.errors import InputError, is_text, TEXT
 from isojax.tasks import answer_extraction
 from isojax.tasks import problem as problem_lib
 from isojax.tasks.problem import Pool
@@ -131,6 +131,9 @@ def _text(value, path: str, where: str) -> str:
     raise InputError(f"{where}: {path!r} is a {type(value).__name__}, "
                      "expected text or a number; name a column inside it as in "
                      f"'{path}.0.content' or '{path}.ground_truth'")
+  if not is_text(str(value)):
+    raise InputError(f"{where}: {path!r} is {value!r:.60}, expected {TEXT}; "
+                     "repair the row or drop it")
   return str(value).strip()
 
 

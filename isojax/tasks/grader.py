@@ -61,6 +61,10 @@ class Graded:
                else sum(column, [])) for name, column in columns.items()})
 
 
+MAX_WORKERS = 1024  # of one host
+MAX_SECONDS = 86_400.0  # a day; timers of the system end at 292 years
+
+
 @dataclasses.dataclass(frozen=True)
 class GraderConfig:
   name: str  # of the task that judges, a key of tasks.base.TASKS
@@ -83,12 +87,13 @@ class GraderConfig:
           f"grader.name={self.name!r} with file={self.file!r}: a file goes "
           f"with name='python', such as {python_reward.EXAMPLE}; set both, or "
           "file=''")
-    if self.workers < 1:
-      raise InputError(f"grader.workers={self.workers}: expected at least 1")
-    if not 0 < self.seconds <= self.step_seconds < float("inf"):
+    if not 1 <= self.workers <= MAX_WORKERS:
+      raise InputError(f"grader.workers={self.workers}: expected 1 to "
+                       f"{MAX_WORKERS:,} processes")
+    if not 0 < self.seconds <= self.step_seconds <= MAX_SECONDS:
       raise InputError(
           f"grader.seconds={self.seconds}, step_seconds={self.step_seconds}: "
-          "expected 0 < seconds <= step_seconds, both finite")
+          f"expected 0 < seconds <= step_seconds <= {MAX_SECONDS:,}")
 
 
 INCORRECT = {"correct": False, "vote": "", "parts": {}}  # without an answer

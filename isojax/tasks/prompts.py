@@ -5,7 +5,7 @@ import hashlib
 
 import numpy as np
 
-from isojax.errors import InputError
+from isojax.errors import InputError, is_text, TEXT
 from isojax.runtime import rng
 from isojax.tasks.problem import Problem
 from isojax.types import Prompts
@@ -52,6 +52,9 @@ def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
 def token_ids(tokenizer, questions: list[str],
               cfg: PromptConfig) -> list[list[int]]:
   """The token ids of prompts: the questions in template and chat."""
+  for question in questions:
+    if not is_text(question):
+      raise InputError(f"question {question!r:.60}: expected {TEXT}")
   # Not str.format: prompts of mathematics are full of braces.
   texts = [cfg.template.replace("{question}", text) for text in questions]
   if cfg.chat:

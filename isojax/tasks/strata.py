@@ -11,12 +11,12 @@ import fractions
 import hashlib
 import json
 import math
-import os
 import pathlib
 import shlex
 
+from isojax.core import disk
 from isojax.core.shipped import shipped_path
-from isojax.errors import InputError
+from isojax.errors import InputError, is_text, TEXT
 from isojax.tasks import base
 from isojax.tasks.problem import is_test, Pool, Problem
 
@@ -61,11 +61,9 @@ def sealed(header: dict) -> dict:
 def _write_lines(path: str, header: dict, rows: list[dict]) -> None:
   lines = [json.dumps(row) for row in rows]
   head = sealed(header | {"sha256": digest(lines)})
-  # Renamed when complete: several shards may find that they are the last.
-  partial = pathlib.Path(f"{path}.{os.getpid()}.partial")
-  partial.write_text(
-      "\n".join([json.dumps(head), *lines]) + "\n", encoding="utf-8")
-  partial.replace(path)
+  # Several shards may find that they are the last, and write at once.
+  with disk.writing(path):
+    disk.replace(path, ("\n".join([json.dumps(head), *lines]) + "\n").encode())
 
 
 def write(path: str, header: dict, rows: list[dict]) -> None:
@@ -206,10 +204,10 @@ def _check_problem(problem: Problem, check: Callable, seen: dict) -> None:
   if problem.id in seen:
     raise InputError(f"id={problem.id} is used twice in its split, so rollouts "
                      "would share random numbers")
-  if not isinstance(problem.question, str) or not isinstance(
-      problem.answer, str):
-    raise InputError(f"question={problem.question!r:.60}, answer="
-                     f"{problem.answer!r:.60}: expected texts")
+  for name in ("question", "answer"):
+    value = getattr(problem, name)
+    if not isinstance(value, str) or not is_text(value):
+      raise InputError(f"{name}={value!r:.60}: expected {TEXT}")
   check(problem)
 
 

@@ -20,7 +20,7 @@ import time
 import jax
 import jax.numpy as jnp
 
-from isojax.core import memory
+from isojax.core import disk, memory
 from isojax.core import model_shape as shape_lib
 from isojax.core.model_shape import BYTES, ModelShape
 from isojax.ledger import records
@@ -294,7 +294,7 @@ def measure_pending(folder: str, rows, machine: dict, *, seconds: float,
     values = dataclasses.asdict(row) | {
         "machine": machine, "commit": commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat()} | measure(row)
-    records.replace(str(path_of(folder, row, machine)), json.dumps(
+    disk.replace(str(path_of(folder, row, machine)), json.dumps(
         values, indent=1, default=float).encode())  # float: numbers of numpy
     progress.say(" | ".join(cells(values, {})))
 

@@ -21,8 +21,7 @@ import typing
 
 from absl import app, flags
 
-from isojax.core import evaluate
-from isojax.ledger import records
+from isojax.core import disk, evaluate
 from isojax.runtime import progress
 from isojax.tasks import countdown
 from launch.study import ledger
@@ -73,7 +72,7 @@ def pool(folder: str) -> None:
             for p in getattr(fresh, split)
             if countdown.content(p.question) not in used]
     path = os.path.join(folder, f"{split}.jsonl")
-    records.replace(path, "".join(
+    disk.replace(path, "".join(
         json.dumps(row) + "\n" for row in rows).encode())
     print(f"wrote {path}: {len(rows)} problems")
 

@@ -7,7 +7,7 @@ import textwrap
 
 import jinja2
 
-from isojax.ledger import records
+from isojax.core import disk
 from isojax.report import plots
 from launch.study import figure, ledger, verdicts
 
@@ -64,5 +64,5 @@ def rebuild(docs: str) -> list[str]:
   lines = ledger.read(os.path.join(folder, "end.jsonl"))
   with open(os.path.join(folder, "end.json"), encoding="utf-8") as file:
     registered = json.load(file)
-  records.replace(page, render(values_of(lines, registered)).encode())
+  disk.replace(page, render(values_of(lines, registered)).encode())
   return [page, *plots.write(figure.draw(lines), folder, "end", ("svg",))]

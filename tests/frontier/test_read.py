@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import pytest
 import tensorboardX
 
+from isojax.core import disk
 from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.logs import fields, formats, reading, series
@@ -738,7 +739,7 @@ def test_records_that_were_changed_are_told(write, tmp_path):
   assert [row.where.rsplit(":", 1)[1] for row in rows] == ["1", "4", "6"]
   assert len(notes) == 1 and ":1: " in notes[0]  # no line has a checksum
   path = write("", "records.jsonl")
-  records.replace(path, records.text_of(written)[0])
+  disk.replace(path, records.text_of(written)[0])
   assert rows_of(path)[1] == []
   whole = (tmp_path / "records.jsonl").read_text().splitlines(keepends=True)
   for content, line in ((whole[:2] + whole[3:], 3),  # one is lost

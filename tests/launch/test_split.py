@@ -214,6 +214,17 @@ def test_a_killed_measurement_goes_on(tmp_path):
   completed(out, [], start=never, shard=1, shards=5)  # others' files count
 
 
+@pytest.mark.parametrize("damage", [
+    b'{"key": "ab", "n": 16}\n', b"7\n", b"[" * 5000 + b"\n", b"\xff\n"])
+def test_damaged_counts_are_named(tmp_path, damage):
+  out = str(tmp_path / "s")
+  completed(out, [])
+  path = tmp_path / "s-counts-0-of-1.jsonl"
+  path.write_bytes(path.read_bytes() + damage)
+  with pytest.raises(InputError, match="0-of-1.jsonl: cannot be read or is d"):
+    pass_counts_lib.read(out, HEADER)
+
+
 def test_a_set_may_grow_but_not_the_temperature(tmp_path):
   out, seen = str(tmp_path / "a"), []
   few = dict(list(SET.items())[:100])

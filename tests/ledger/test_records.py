@@ -1,12 +1,10 @@
 """The ledger survives torn lines, refuses nonsense, holds no step twice."""
 
-import concurrent.futures
 import dataclasses
 import json
 import os
 import re
 import subprocess
-import threading
 
 import pytest
 
@@ -148,24 +146,3 @@ def test_comparable_drops_time_alone():
   got = records.comparable([line])[0]
   assert line.keys() - got.keys() == records.TIME_FIELDS
   assert got["reward"] == 0.5
-
-
-def test_processes_may_replace_a_file_at_once(tmp_path):
-  """Sweepers that start together write the same files of a new root."""
-  path = str(tmp_path / "file")
-  together = threading.Barrier(8)
-
-  def write(text):
-    for _ in range(20):
-      together.wait()
-      records.replace(path, text)
-
-  with concurrent.futures.ThreadPoolExecutor(8) as pool:
-    list(pool.map(write, [bytes([65 + i]) * 5000 for i in range(8)]))
-  left = (tmp_path / "file").read_bytes()
-  assert len(left) == 5000 and len(set(left)) == 1
-  assert os.listdir(tmp_path) == ["file"]
-  (tmp_path / "folder").mkdir()
-  with pytest.raises(OSError):
-    records.replace(str(tmp_path / "folder"), b"text")
-  assert sorted(os.listdir(tmp_path)) == ["file", "folder"]

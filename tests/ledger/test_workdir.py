@@ -21,7 +21,8 @@ def run(config=CONFIG, **more):
 
 
 def claim(folder, config=CONFIG, **more):
-  with workdir.claim(str(folder), run(config, **more)):
+  with workdir.claim(str(folder), run(config, **more),
+                     conflict=lambda stored: f"another: {stored.run_id}"):
     pass
 
 
@@ -41,18 +42,19 @@ def test_claim_writes_the_config_and_its_hash(tmp_path):
       {"alloc": {"n": 4, "Bp": 2}, "seed": 1}) != workdir.hash_of(OTHER)
 
 
-def test_another_config_or_other_files_are_refused_and_named(tmp_path):
+def test_another_config_or_other_files_are_refused(tmp_path):
   claim(tmp_path)
   before = (tmp_path / "config.json").read_bytes()
-  refused("n: 8 in this config, 4 in ", tmp_path, OTHER)
-  refused("the files of the model, the stratum", tmp_path, run_id="another",
-          identity="another", model_sha256="abd")
+  refused(f"another: {workdir.hash_of(CONFIG)}", tmp_path, OTHER)
+  refused("another: ", tmp_path, run_id="another", identity="another",
+          model_sha256="abd")
   assert (tmp_path / "config.json").read_bytes() == before
 
 
 def test_a_second_process_is_refused_and_the_first_named(tmp_path):
   hold = ("import sys, time\nfrom isojax.ledger import workdir\n"
-          f"with workdir.claim({str(tmp_path)!r}, workdir.{run()!r}):\n"
+          f"with workdir.claim({str(tmp_path)!r}, workdir.{run()!r},\n"
+          "                   conflict=None):\n"
           "  print('held', flush=True)\n  time.sleep(60)\n")
   with subprocess.Popen([sys.executable, "-c", hold],
                         stdout=subprocess.PIPE) as other:
@@ -94,5 +96,4 @@ def test_a_name_is_not_what_decides(tmp_path):
   claim(tmp_path, run_id="swept", identity="one")
   claim(tmp_path, run_id="swept", identity="one")
   assert workdir.read_config(str(tmp_path)).run_id == "swept"
-  refused("holds run swept with other values", tmp_path, run_id="swept",
-          identity="two")
+  refused("another: swept", tmp_path, run_id="swept", identity="two")

@@ -400,7 +400,8 @@ def test_pages_of_a_config_are_priced():
   # GB of 2,380 pages and of a window's prompts
   assert ["cache", "4.48", "sampling"] in [
       line.split() for line in text.splitlines()]
-  with pytest.raises(InputError, match="gib=1.0: not even one slot fits"):
+  with pytest.raises(InputError, match=(
+      "gib=1.0: not even one slot fits on a device, it needs 1.* GiB")):
     of_config("v5e-16", pages | {"sampler.memory_gib": 1.0}, **lengths)
 
 

@@ -86,9 +86,10 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path):
       tmp_path, "\n".join([*bad, '{"torn', good.strip(), good]))
   assert [run.source for run in runs] == [f"{tmp_path}/plan.jsonl:8"]
   for number, (text, message) in enumerate(zip(wrong, (
-      "config.alloc.p: no such key", "config.seed='x': Could not override",
+      "config.alloc.p: no such key", "config.seed='x': expected int",
       "is less than the rollouts of one step",
-      "at most 16,777,216 rollouts", "config.alloc.n=None: expected int",
+      "expected 0, or a number of 1e-30 to 2**53",
+      "config.alloc.n=None: expected int",
       "expected an object of overrides, C, lr, expected",
       "not a row of a plan"), strict=True), 1):
     assert text.startswith(f"{tmp_path}/plan.jsonl:{number}: "), text
