@@ -1,5 +1,6 @@
 """Short runs that tests share: each is trained once in a session of pytest."""
 
+import dataclasses
 import fcntl
 import functools
 import importlib
@@ -9,9 +10,10 @@ import pathlib
 import typing
 
 from ml_collections import config_dict
+import pytest
 
 from isojax.ledger import records
-from isojax.run import experiment, state, training
+from isojax.run import experiment, programs, state, training
 from isojax.run import setup as setup_lib
 from isojax.runtime import hosts
 from tests import few
@@ -85,15 +87,43 @@ def _prepared(text: str) -> setup_lib.Setup:
   return setup_lib.prepare(config_dict.ConfigDict(json.loads(text)))
 
 
+_PROGRAMS = {}
+
+
+def _shared(make, *key):
+  """The programs of this key, made and so traced once in a process."""
+  if repr(key) not in _PROGRAMS:
+    _PROGRAMS[repr(key)] = make()
+  return _PROGRAMS[repr(key)]
+
+
+def _make_sampler(policy, cfg, make=programs.make_sampler):
+  return _shared(lambda: make(policy, cfg), policy.folder, policy.model, cfg)
+
+
+def _with_learner(setup, make=setup_lib.with_learner):
+  recipe, lora = setup.config.recipe, setup.config.model.lora
+  # No program contains the rate, or what decides it and the average's weight.
+  optimizer = dataclasses.replace(
+      recipe.optimizer, base_lr=1.0, warmup_steps=1, decay=0.0,
+      average=None if recipe.optimizer.average is None else 0.0)
+  return dataclasses.replace(setup, learner=_shared(
+      lambda: make(setup).learner, setup.folder, setup.model, lora, optimizer,
+      recipe.loss, recipe.updates, recipe.critic))
+
+
 def train(config, folder) -> Trained:
   """Trains in this process, as isojax.main does.
 
-  Runs of one config share what the sampler has compiled.
+  Runs share the programs of equal samplers and learners.
   """
-  start = state.start_of(_prepared(config.to_json()), str(folder))
-  hosts.say(start.text)
-  with state.claimed(start) as setup:
-    end = training.train(setup, str(folder))
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(programs, "make_sampler", _make_sampler)
+    patch.setattr(setup_lib, "with_learner", _with_learner)
+    start = state.start_of(_prepared(config.to_json()), str(folder))
+    hosts.say(start.text)
+    with state.claimed(start) as setup:
+      end = training.train(setup, str(folder))
   return Trained(setup, end, read(folder))
 
 
