@@ -46,7 +46,7 @@ CASES = {
     # Four steps of two updates.
     "ppo": ("ppo", dict(
         alloc=dict(Bp=4, n=2, C=32), task=dict(stratum=few.easy()),
-        sampler=dict(slots=8), eval=dict(k=1, first=32),
+        sampler=dict(slots=24), eval=dict(k=1, first=32),
         checkpoint=dict(every_steps=2), recipe=dict(
             updates=dict(epochs=2, minibatches=1), optimizer=FAST))),
     "plain": ("easy", PLAIN),
@@ -97,13 +97,16 @@ def _shared(make, *key):
   return _PROGRAMS[repr(key)]
 
 
+# No program contains temperature, top_p, the rate or the average's weight.
+
+
 def _make_sampler(policy, cfg, make=programs.make_sampler):
-  return _shared(lambda: make(policy, cfg), policy.folder, policy.model, cfg)
+  return _shared(lambda: make(policy, cfg), policy.folder, policy.model,
+                 dataclasses.replace(cfg, temperature=1.0, top_p=1.0))
 
 
 def _with_learner(setup, make=setup_lib.with_learner):
   recipe, lora = setup.config.recipe, setup.config.model.lora
-  # No program contains the rate, or what decides it and the average's weight.
   optimizer = dataclasses.replace(
       recipe.optimizer, base_lr=1.0, warmup_steps=1, decay=0.0,
       average=None if recipe.optimizer.average is None else 0.0)

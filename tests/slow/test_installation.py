@@ -53,7 +53,7 @@ def wheel(tmp_path_factory):
   def run(*words):
     done = subprocess.run(
         [sys.executable, "-S", *words], capture_output=True, text=True,
-        cwd=folder / "elsewhere", env=environment, timeout=100)
+        cwd=folder / "elsewhere", env=environment, timeout=600)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
