@@ -157,9 +157,8 @@ def folder(bucket, request):
 # The files that take longest, first: none is left to one worker at the end.
 LONG = [f"test_{name}.py" for name in (
     "kill", "quick", "notebooks", "committed", "parity",  # marked ci
-    "crashes", "runs", "main", "update", "hosts", "reference_gradient", "split",
-    "api", "critic", "fit", "models", "sweep", "end_of_run", "extending",
-    "math_run", "installation", "learning")]
+    "crashes", "end_of_run", "main", "runs", "api", "update", "split",
+    "reference_gradient", "critic", "fit", "models", "sweep", "hosts")]
 
 
 def pytest_collection_modifyitems(items):

@@ -1,5 +1,6 @@
 """Short runs that tests share: each is trained once in a session of pytest."""
 
+import dataclasses
 import fcntl
 import functools
 import importlib
@@ -9,9 +10,10 @@ import pathlib
 import typing
 
 from ml_collections import config_dict
+import pytest
 
 from isojax.ledger import records
-from isojax.run import experiment, state, training
+from isojax.run import experiment, programs, state, training
 from isojax.run import setup as setup_lib
 from isojax.runtime import hosts
 from tests import few
@@ -44,7 +46,7 @@ CASES = {
     # Four steps of two updates.
     "ppo": ("ppo", dict(
         alloc=dict(Bp=4, n=2, C=32), task=dict(stratum=few.easy()),
-        sampler=dict(slots=8), eval=dict(k=1, first=32),
+        sampler=dict(slots=24), eval=dict(k=1, first=32),
         checkpoint=dict(every_steps=2), recipe=dict(
             updates=dict(epochs=2, minibatches=1), optimizer=FAST))),
     "plain": ("easy", PLAIN),
@@ -85,15 +87,46 @@ def _prepared(text: str) -> setup_lib.Setup:
   return setup_lib.prepare(config_dict.ConfigDict(json.loads(text)))
 
 
+_PROGRAMS = {}
+
+
+def _shared(make, *key):
+  """The programs of this key, made and so traced once in a process."""
+  if repr(key) not in _PROGRAMS:
+    _PROGRAMS[repr(key)] = make()
+  return _PROGRAMS[repr(key)]
+
+
+# No program contains temperature, top_p, the rate or the average's weight.
+
+
+def _make_sampler(policy, cfg, make=programs.make_sampler):
+  return _shared(lambda: make(policy, cfg), policy.folder, policy.model,
+                 dataclasses.replace(cfg, temperature=1.0, top_p=1.0))
+
+
+def _with_learner(setup, make=setup_lib.with_learner):
+  recipe, lora = setup.config.recipe, setup.config.model.lora
+  optimizer = dataclasses.replace(
+      recipe.optimizer, base_lr=1.0, warmup_steps=1, decay=0.0,
+      average=None if recipe.optimizer.average is None else 0.0)
+  return dataclasses.replace(setup, learner=_shared(
+      lambda: make(setup).learner, setup.folder, setup.model, lora, optimizer,
+      recipe.loss, recipe.updates, recipe.critic))
+
+
 def train(config, folder) -> Trained:
   """Trains in this process, as isojax.main does.
 
-  Runs of one config share what the sampler has compiled.
+  Runs share the programs of equal samplers and learners.
   """
-  start = state.start_of(_prepared(config.to_json()), str(folder))
-  hosts.say(start.text)
-  with state.claimed(start) as setup:
-    end = training.train(setup, str(folder))
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(programs, "make_sampler", _make_sampler)
+    patch.setattr(setup_lib, "with_learner", _with_learner)
+    start = state.start_of(_prepared(config.to_json()), str(folder))
+    hosts.say(start.text)
+    with state.claimed(start) as setup:
+      end = training.train(setup, str(folder))
   return Trained(setup, end, read(folder))
 
 

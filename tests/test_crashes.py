@@ -1,6 +1,5 @@
 """A crash at every durable write of a run, and the same command again."""
 
-import dataclasses
 import os
 import shutil
 
@@ -24,6 +23,8 @@ TINY = dict(
     alloc=dict(Bp=2, n=2, C=24), eval=EACH_STEP, checkpoint=CHECKPOINT,
     sampler=dict(slots=8, max_new_tokens=16), log=dict(samples=0),
     task=dict(stratum=few.easy(8, 8)),
+    # A checkpoint of adapters has few arrays, so it takes little time.
+    model=dict(lora=dict(rank=2, targets=("q",))),
     recipe=dict(optimizer=dict(base_lr=1e-3, warmup_steps=1)))
 
 
@@ -31,23 +32,12 @@ def config():
   return short_runs.config("hard", **TINY, seed=SEED)
 
 
-@pytest.fixture(scope="module")
-def train():
-  """Trains in a folder; the update is traced once."""
-  real, made = setup_lib.with_learner, []
-
-  def with_learner(setup):
-    if not made:
-      made.append(real(setup).learner)
-    return dataclasses.replace(setup, learner=made[0])
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(setup_lib, "with_learner", with_learner)
-    yield lambda folder: short_runs.train(config(), folder)
+def train(folder) -> short_runs.Trained:
+  return short_runs.train(config(), folder)
 
 
 @pytest.fixture(scope="module")
-def calm(train, tmp_path_factory):
+def calm(tmp_path_factory):
   """A run that nothing disturbs, and what a crash at each write leaves."""
   folder = tmp_path_factory.mktemp("calm")
   with crashes.recorded(folder / "run", folder / "crashes") as recorded:
@@ -97,7 +87,7 @@ def test_the_run_has_what_can_go_wrong(calm):
   assert checkpoint.steps(str(folder / "best")) == [best[-1]]
 
 
-def test_a_crash_at_any_write_changes_nothing(train, calm):
+def test_a_crash_at_any_write_changes_nothing(calm):
   folder, recorded = calm
   want = written(folder)
   for crash in crashes.distinct(recorded):
@@ -106,7 +96,7 @@ def test_a_crash_at_any_write_changes_nothing(train, calm):
     assert written(crash.folder) == want, crash.moment
 
 
-def test_two_crashes_in_a_row_change_nothing(train, calm, tmp_path):
+def test_two_crashes_in_a_row_change_nothing(calm, tmp_path):
   """At all pairs of the first writes of a run and of its second start."""
   folder, recorded = calm
   want, twice = written(folder), []

@@ -1,6 +1,7 @@
 """The averaged policy and the decaying rate, through whole runs."""
 
 import dataclasses
+import functools
 import os
 import shutil
 
@@ -139,32 +140,42 @@ def test_resampling_spends_c_and_its_rate_follows_the_rollouts(tmp_path):
       [1 - rollouts / C for rollouts in before], rtol=1e-6)
 
 
+@pytest.fixture(scope="module")
+def from_scratch(tmp_path_factory):
+  """The folder and the run of a case that decays and has no trunk."""
+  root = tmp_path_factory.mktemp("scratch")
+
+  @functools.cache
+  def scratch(name):
+    return root / name / "run", trained(
+        root / name / "run", DECAY | AVERAGE, name, eval=dict(current=True))
+
+  return scratch
+
+
 # "refill" resamples, "plain" has adapters. Shorter trunks are those of
 # launch.plan. That of 72 ends at the branching step, where it has an evaluation
 # that the longer run has not.
 @pytest.mark.parametrize("name, at, trunk", [
-    ("hard", 48, {}), ("hard", 72, dict(Bp=4, n=6, C=72)),
-    ("hard", 72, dict(Bp=4, n=6, C=96)), ("refill", 60, {}),
+    ("hard", 48, {}), ("hard", 72, dict(Bp=4, n=6, C=72)), ("refill", 60, {}),
     ("refill", 32, dict(Bp=4, n=4, C=80)), ("plain", 32, {}),
-    ("in_flight", 72, {}), ("in_flight", 48, dict(Bp=4, n=6, C=120))])
+    ("in_flight", 48, dict(Bp=4, n=6, C=120))])
 def test_a_branch_ends_in_the_bits_of_a_run_from_scratch(
-    name, at, trunk, tmp_path):
-  more = dict(eval=dict(current=True))
-  ends = DECAY | AVERAGE
+    name, at, trunk, from_scratch, tmp_path):
+  more, (scratch, own) = dict(eval=dict(current=True)), from_scratch(name)
   first = trained(tmp_path / "a/trunk", AVERAGE, name, **more,
                   checkpoint=dict(at=(at,)), alloc=trunk)
-  trained(tmp_path / "a/branch", ends, name, **more)
-  own = trained(tmp_path / "b/scratch", ends, name, **more)
+  trained(tmp_path / "a/branch", DECAY | AVERAGE, name, **more)
   assert os.listdir(tmp_path / "a/trunk/kept") != []
   found = branch.candidates(own.setup, str(tmp_path / "a/branch"))
   assert [0 < b.step < steps(own.records)[-1]["step"] for b in found] == [True]
   for folder in ("checkpoints", "best"):
-    newest = [max(os.listdir(tmp_path / run / folder), key=int, default=None)
-              if (tmp_path / run / folder).exists() else None
-              for run in ("a/branch", "b/scratch")]
+    newest = [max(os.listdir(run / folder), key=int, default=None)
+              if (run / folder).exists() else None
+              for run in (tmp_path / "a/branch", scratch)]
     assert newest[0] == newest[1]
   assert processes.result(str(tmp_path / "a/branch")) == (
-      processes.result(str(tmp_path / "b/scratch")))
+      processes.result(str(scratch)))
   assert steps(first.records)[-1]["lr"] > steps(own.records)[-1]["lr"]
 
 

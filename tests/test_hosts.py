@@ -2,21 +2,15 @@
 
 import json
 import os
-import pathlib
-import re
-import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
-import safetensors.numpy
 
-from configs import hard
 from isojax.core import exit_codes
 from isojax.errors import InputError
 from isojax.runtime import hosts
-from tests import few, short_runs
 from tests import processes as processes_lib
 from tests.conftest import ONE_DEVICE
 
@@ -256,51 +250,3 @@ def test_a_peer_that_dies_while_starting():
   (code, _, said), (killed, *_) = both(STARTING, "dies")
   assert killed == -signal.SIGKILL
   assert code == -signal.SIGABRT and "another one is gone" in said, said
-
-
-SMALL = dict(alloc=dict(Bp=2, n=4, C=128),
-             eval=dict(k=1, first=4800, growth=1.0),
-             sampler=dict(slots=4), checkpoint=dict(every_steps=3),
-             recipe=dict(loss=dict(entropy_coef=0.01)))
-
-
-@pytest.fixture
-def small(tmp_path):
-  """One layer, few problems: each host of CPUs compiles everything again."""
-  source = pathlib.Path("isojax/assets/countdown-tiny")
-  shutil.copytree(source, tmp_path / "model")
-  tensors = safetensors.numpy.load_file(source / "model.safetensors")
-  safetensors.numpy.save_file(
-      {name: x for name, x in tensors.items()
-       if not re.search(r"layers\.[1-9]", name)},
-      tmp_path / "model/model.safetensors")
-  config = json.loads((source / "config.json").read_text())
-  config["num_hidden_layers"] = 1
-  if "layer_types" in config:
-    del config["layer_types"]
-  (tmp_path / "model/config.json").write_text(json.dumps(config))
-  return SMALL | {"task": {"stratum": few.easy(train=200, validation=8)},
-                  "model": {"path": str(tmp_path / "model")}}
-
-
-def test_two_hosts_make_the_records_of_one(tmp_path, small):
-  """SIGTERM to one of two, and one device afterwards; kills: tests/slow."""
-  flags = ["--config=configs/hard.py", *few.flags(small)]
-  run = processes_lib.start(str(tmp_path / "two"), flags, count=2, devices=2)
-  try:
-    run.wait_for(4)  # the checkpoint of step 3 is there
-    run.processes[1].send_signal(signal.SIGTERM)
-    assert run.wait() == [exit_codes.PREEMPTED] * 2, run.text()
-  finally:
-    run.kill()
-  stopped = short_runs.read(tmp_path / "two")[-1]["step"]
-  assert 4 <= stopped < 16, "too few steps to stop between them"
-  assert (tmp_path / f"two/checkpoints/{stopped}").is_dir()
-  config = hard.get_config()
-  config.update(small)
-  for folder in ("one", "two"):
-    trained = short_runs.train(config, tmp_path / folder)
-    assert trained.end.code == 0 and trained.records[-1]["trained_tokens"] > 0
-  worst = processes_lib.differences(
-      str(tmp_path / "one"), str(tmp_path / "two"), but=["resumed_with"])
-  assert max(worst.values(), default=0) < 1e-3, worst

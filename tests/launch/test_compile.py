@@ -124,8 +124,7 @@ def test_without_the_compiler_of_an_accelerator(monkeypatch, modules, name,
 
 def test_a_mesh_that_is_not_the_slice():
   """Before libtpu is needed; tensor divides the embedded policy's heads."""
-  with pytest.raises(InputError, match="fsdp=8 tensor=1 are 8 devices, v5e:2x2 "
-                     "has 4; one that fits: --config.mesh.data="):
+  with pytest.raises(InputError, match="fsdp=8 .*v5e:2x2 has 4; .*mesh.data="):
     compile_lib.case(small(fsdp=8), "v5e:2x2", largest=False)
   config = small(fsdp=8)
   config.sampler.dtype = config.recipe.loss.dtype = "bfloat16"

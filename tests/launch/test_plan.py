@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from isojax.ledger import records
+from tests import command
 from tests.models.test_shape import MOE
 from tests.planner.test_fit_file import FIT, signed
 
@@ -22,9 +23,7 @@ EASY = ["--rollouts=2e6", *OWN]
 
 
 def launch(*args, cwd):
-  done = subprocess.run(
-      [sys.executable, "-m", "launch.plan", "--explain", *args], cwd=cwd,
-      text=True, capture_output=True, env=ENV, timeout=60)
+  done = command.run("launch.plan", "--explain", *args, cwd=cwd, env=ENV)
   return done.returncode, done.stdout, done.stderr
 
 
@@ -197,6 +196,7 @@ def test_a_step_on_two_cores_is_as_measured(tmp_path, n, seconds):
 
 
 def test_a_reader_that_goes_is_no_error(tmp_path):
+  """From nothing, as a user's command."""
   script = f"{sys.executable} -m launch.plan --sweep --rollouts=1e9 --Bp=32 " \
            f"--n=8 --seeds=$(seq -s, 0 3000) | head -1"
   done = subprocess.run(["bash", "-c", script], cwd=tmp_path, text=True,
@@ -227,15 +227,6 @@ def test_problems_of_mixed_difficulty_have_no_law(tmp_path):
   assert "evidence: 14 public sources" in out
   assert "evidence: n, ScaleRL" in planned(
       "--rollouts=65536", "--evidence", cwd=tmp_path)[1]
-
-
-def test_which_file_to_pass_and_which_plan_is_replaced(tmp_path):
-  _, out = planned("--rollouts=65536", cwd=tmp_path)
-  assert out.splitlines()[-1].startswith(
-      "wrote plan.jsonl; start a row with python -m isojax.main --config=FILE "
-      "--plan=plan.jsonl --row=0; FILE has your problems and recipe: configs/")
-  _, out = planned("--rollouts=6553600", cwd=tmp_path)
-  assert "wrote plan.jsonl, in place of another plan; start" in out
 
 
 def test_a_mixture_of_experts_is_priced(tmp_path):

@@ -212,8 +212,7 @@ def test_hours_leave_out_an_n_whose_budget_is_not_known():
 
 
 def test_hours_that_pay_for_nothing_are_refused():
-  with pytest.raises(InputError, match="0.5 hours of wall time are less than "
-                     "one step of the smallest batch, Bp=32, n=2; give more"):
+  with pytest.raises(InputError, match="0.5 hours .*Bp=32, n=2"):
     advice.for_hours(QUESTION, 0.5, lambda Bp, n: 0)
 
 

@@ -18,6 +18,5 @@ def test_a_tuned_model_has_the_shape_of_its_base():
     assert bases.shape(name) == SEVEN_B
   assert bases.shape("google/gemma-2-9b-it") == bases.shape("google/gemma-2-9b")
   for name in ("Qwen/Qwen2.5-Math-7B", "Qwen/Qwen2.5-7", ""):
-    with pytest.raises(InputError, match="expected a folder with config.json: "
-                       "https://huggingface.co/NAME/raw/main/config.json"):
+    with pytest.raises(InputError, match="NAME/raw/main/config.json"):
       bases.shape(name)

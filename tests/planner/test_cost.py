@@ -264,8 +264,7 @@ def test_kl_needs_the_memory_of_a_reference():
   fits = lambda kl: memory_lib.on_fastest_mesh(
       SEVEN_B, work(recipe=dict(kl=kl)), cards, rows=64, efficiency=CALIBRATED)
   assert fits(False).mesh == Mesh(1, 1, 4)
-  with pytest.raises(InputError, match="4xh100: the model does not fit.*48 GB"
-                     r".* \(masters 7.62, moments 15.2, .*reference 7.62"):
+  with pytest.raises(InputError, match=r"\(masters 7.62, .*reference 7.62"):
     fits(True)
 
 
@@ -316,8 +315,7 @@ def test_remedies_are_those_that_work_together(change, remedy):
 
 def test_memory_that_a_larger_share_of_a_gpu_gives():
   few = dataclasses.replace(machine("8xh100"), gpu_share=0.2)
-  with pytest.raises(InputError, match="or with XLA_PYTHON_CLIENT_MEM_FRACTION="
-                     r"0.95 \(jax takes 20% of a GPU\)"):
+  with pytest.raises(InputError, match="MEM_FRACTION=0.95 .*20%"):
     memory_lib.fitting(fixed(machine=few))
 
 

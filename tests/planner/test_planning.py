@@ -193,9 +193,7 @@ def test_a_plan_carries_what_it_priced():
 
 
 def test_a_mesh_that_is_not_the_machine_s_names_the_fastest():
-  with pytest.raises(InputError, match="data=1 fsdp=4 tensor=4 are 16 devices, "
-                     "8xh100 has 8; the fastest that fits: --config.mesh.data"
-                     "="):
+  with pytest.raises(InputError, match="fsdp=4 .*8xh100 has 8; .*mesh.data="):
     of_config(machine="8xh100")
 
 
@@ -353,8 +351,7 @@ def test_smaller_C_of_a_decayed_run_are_no_budgets(tmp_path):
   assert "recipe.optimizer.decay=0.3: the smaller C of a run are not" in text
   assert "--budgets=320,1280,5120" in text
   assert "are not budgets" not in decayed(0.3).table()
-  with pytest.raises(InputError, match="--skip=x with recipe.optimizer.decay="
-                     "0.3: .*is not extended; leave --skip out"):
+  with pytest.raises(InputError, match="--skip=x .*decay=0.3"):
     decayed(0.3, skip="x")
   with pytest.raises(InputError, match="--budgets: no effect without --sweep"):
     ask(budgets=(50,))

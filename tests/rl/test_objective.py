@@ -223,7 +223,6 @@ def test_groups_of_several_sizes_by_hand():
 def test_a_selection_that_returns_indices_is_refused(monkeypatch):
   monkeypatch.setitem(selection.SELECTIONS, "first", (
       lambda reward, mask, uniform, *, m: np.tile(np.arange(m), (2, 1))))
-  with pytest.raises(InputError, match=r"returned int64 \(2, 3\); expected the "
-                     r"rollouts to keep, bool \(2, 4\)"):
+  with pytest.raises(InputError, match=r"int64 \(2, 3\); .*bool \(2, 4\)"):
     algorithm.keep(REWARD, EVERY, EVERY, 3, dataclasses.replace(
         LOSS, selection="first"))

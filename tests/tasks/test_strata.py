@@ -136,8 +136,7 @@ def test_problems_without_a_task_are_for_any(tmp_path):
   assert len(strata_lib.read(str(tmp_path / "s.jsonl")).train) == 2
   config = hard.get_config()
   config.task.stratum = str(tmp_path / "s.jsonl")
-  with pytest.raises(InputError, match="problem 0: question='any text'.*task.gr"
-                     "ader.name='countdown' cannot grade it"):
+  with pytest.raises(InputError, match="'any text'.*name='countdown'"):
     setup_lib.prepare(config)
 
 

@@ -12,7 +12,8 @@ from isojax.ledger import records
 from tests import command, few
 from tests.conftest import ONE_DEVICE
 
-ROOT = pathlib.Path(__file__).parents[1]
+pytestmark = pytest.mark.ci
+ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs/api.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```python\n# ([\w./]+)([^\n]*)\n(.*?)^```$", PAGE,
                     re.MULTILINE | re.DOTALL)

@@ -14,6 +14,7 @@ import safetensors.numpy
 from tests import short_runs
 from tests.command import run as command
 
+pytestmark = pytest.mark.ci
 SHAPE = pathlib.Path("tests/data/qwen2.5-0.5b/config.json")
 SMALL = dict(hidden_size=24, intermediate_size=44, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, vocab_size=317,

@@ -14,6 +14,7 @@ from isojax.tasks import prompts as prompts_lib
 from tests import short_runs
 from tests.rl import test_reference_gradient as reference
 
+pytestmark = pytest.mark.ci
 M = 16  # updates; see test_reward_rises
 
 

@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from isojax.core.shipped import shipped_path
 from tests.conftest import ONE_DEVICE
 
-ROOT = pathlib.Path(__file__).parents[1]
+pytestmark = pytest.mark.ci
+ROOT = pathlib.Path(__file__).parents[2]
 LOOP = """
 import isojax
 config = isojax.config(
@@ -53,7 +53,7 @@ def wheel(tmp_path_factory):
   def run(*words):
     done = subprocess.run(
         [sys.executable, "-S", *words], capture_output=True, text=True,
-        cwd=folder / "elsewhere", env=environment, timeout=100)
+        cwd=folder / "elsewhere", env=environment, timeout=600)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -92,16 +92,3 @@ def test_the_loop_from_another_folder(wheel):
   noted = json.loads((wheel.folder / "runs/mine/config.json").read_text())
   # What is stored does not depend on where isojax is installed.
   assert noted["config"]["model"]["path"] == "isojax/assets/countdown-tiny"
-
-
-def test_what_is_shipped_is_found_after_the_users_own(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  assert shipped_path("configs/hard.py") == str(ROOT / "configs/hard.py")
-  assert shipped_path("isojax/assets/countdown-tiny") == str(
-      ROOT / "isojax/assets/countdown-tiny")
-  for path in ("configs/none.py", "launch/plan.py", "tests/data", "setup.py",
-               str(ROOT / "setup.py"), "", "."):
-    assert shipped_path(path) == path
-  (tmp_path / "configs").mkdir()
-  (tmp_path / "configs/hard.py").touch()
-  assert shipped_path("configs/hard.py") == "configs/hard.py"
