@@ -605,7 +605,6 @@ BAD = [  # content, flags, words
     (b"a,b,a\n1,2,3\n", {}, ["columns ['a'] occur more than once"]),
     (b"[" * 100_000, {}, ["not a JSON object"]),
     (b'{"step": 1}\nTraceback\n', {}, ["run.csv:2"]),
-    (b'{\n "cells": [],\n "nbformat": 4}', {}, ["a notebook"]),
     (b'{\n "name": "x",\n "version": 1}\n', {},
      ["a JSON document that is no log"]),
     # a quote that is never closed swallows the rest

@@ -43,7 +43,6 @@ DICT_PART = re.compile(  # a key with a dict's start or a scalar; a dict's end
     r"[^\s,{}\[\]'()]+))?|(?P<end>\})")
 STEPS = re.compile(  # the number of all updates that TRL prints
     r"(?:max_steps['\"]?|Total (?:optimization )?steps)[=: ]+([\d,]*\d)")
-NOTEBOOK = re.compile(r'\s*\{\s*"(?:cells|metadata|nbformat)"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +82,6 @@ def load(path: str) -> Log:
             for number, line in log.lines])
     except InputError as error:
       refused = error
-  if NOTEBOOK.match(text):
-    raise InputError(f"{path}: a notebook; give the trainer_state.json or "
-                     "metrics file that its run wrote")
   if re.match(r"\s*[{[]\s*\n", text) and not _is_document(text):
     raise InputError(f"{path}: a JSON document that ends early; expected one "
                      "JSON object a line, or a list of them")
