@@ -87,8 +87,12 @@ def _read_lines(path: str, splits: tuple[str, ...], missing: InputError
     where = f"{path}:1"
     header = json.loads(head)
     if isinstance(header, dict) and "sha256" not in header:
+      out = path.rpartition(".")[0]
+      make = shlex.join(["python", "-m", "launch.split",
+                         "--config=configs/split_own.py",
+                         f"--config.source.path={path}", f"--config.out={out}"])
       raise InputError(f"plain JSONL with the columns {', '.join(header)}, not "
-                       f"a stratum: {remedy_of_plain(path, header)}")
+                       f"a stratum: {make} makes {out}-all.jsonl")
     if header != sealed(header):
       raise InputError("the hash of the header is another one: it was edited")
     if header["sha256"] != digest(lines):
@@ -136,24 +140,6 @@ def check_of(task: str | None) -> Callable[[Problem], None]:
   if task not in base.TASKS:
     raise InputError(f"task={task!r}: expected one of {', '.join(base.TASKS)}")
   return base.TASKS[task].check
-
-
-# Columns that `remedy_of_plain` looks for.
-QUESTIONS = ("question", "problem", "prompt", "input", "instruction")
-ANSWERS = ("answer", "solution", "final_answer", "target", "output", "label")
-
-
-def remedy_of_plain(path: str, row: dict) -> str:
-  """The command that makes a stratum of a file whose first row is `row`."""
-  column = lambda names, index: next(
-      (name for name in names if name in row), list(row)[index])
-  out = path.rpartition(".")[0]
-  return shlex.join([
-      "python", "-m", "launch.split", "--config=configs/split_own.py",
-      f"--config.source.path={path}",
-      f"--config.source.question={column(QUESTIONS, 0)}",
-      f"--config.source.answer={column(ANSWERS, -1)}",
-      f"--config.out={out}"]) + f" makes {out}-all.jsonl"
 
 
 def test_path(path: str) -> str:

@@ -111,7 +111,7 @@ def test_a_special_token_is_no_question():
     encode("1<eos>2")
 
 
-def test_a_plain_file_is_told_the_command_for_its_columns(tmp_path):
+def test_a_plain_file_is_told_the_command_that_makes_a_stratum(tmp_path):
   path = tmp_path / "my words.jsonl"
   path.write_text('{"id": 1, "problem": "1+1?", "target": "2"}\n')
   with pytest.raises(InputError) as caught:
@@ -121,12 +121,8 @@ def test_a_plain_file_is_told_the_command_for_its_columns(tmp_path):
   words = shlex.split(told[told.index("python -m"):told.index(" makes")])
   assert words[3:] == [
       "--config=configs/split_own.py", f"--config.source.path={path}",
-      "--config.source.question=problem", "--config.source.answer=target",
       f"--config.out={tmp_path}/my words"]
   assert told.endswith(f"makes {tmp_path}/my words-all.jsonl")
-  path.write_text('{"frage": "1+1?", "antwort": "2"}\n')
-  with pytest.raises(InputError, match="question=frage .*answer=antwort"):
-    strata_lib.read(str(path))
 
 
 def test_problems_without_a_task_are_for_any(tmp_path):
