@@ -14,9 +14,13 @@ from launch.study import figure, ledger, verdicts
 
 def values_of(lines: dict, registered: dict) -> dict:
   """The variables of the template."""
-  def difference(name, C, how, other, metric="avg", arm="", rate=1.0):
-    return verdicts.rewards(lines, name, arm, metric).difference(
-        C, how, other, rate=rate, other_rate=rate)
+  def difference(name, C, how, other, metric="avg", arm=""):
+    return verdicts.rewards(lines, name, arm, metric).difference(C, how, other)
+
+  def against_no_arm(name, C, how, arm, metric="avg"):
+    one, two = (verdicts.rewards(lines, name, x, metric).seed_rewards(
+        1.0, C, how) for x in (arm, ""))
+    return verdicts.estimate([one[s] - two[s] for s in one.keys() & two.keys()])
 
   def mean(name, C, how, metric="avg", arm="", rate=1.0):
     value = verdicts.rewards(lines, name, arm, metric).mean(rate, C, how)
@@ -26,8 +30,9 @@ def values_of(lines: dict, registered: dict) -> dict:
     return len(verdicts.rewards(lines, name, arm).seed_rewards(rate, C, how))
 
   trained = {key[:6] for key in lines}  # set, arm, seed, rate, C, decay
-  return {"difference": difference, "mean": mean, "seeds": seeds,
-          "lines": lines, "v": verdicts, "claims": registered["e1_claims"],
+  return {"difference": difference, "against_no_arm": against_no_arm,
+          "mean": mean, "seeds": seeds, "lines": lines,
+          "v": verdicts, "claims": registered["e1_claims"],
           "judged": verdicts.judged(lines), "runs": len(trained)}
 
 

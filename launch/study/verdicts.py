@@ -16,6 +16,7 @@ RATES = (0.5, 1.0, 2.0)
 # What is compared with what: (decay, policy, checkpoint).
 CURRENT, BEST = (0.0, "current", "last"), (0.0, "current", "best")
 AVERAGE, COOLED = (0.0, "average", "last"), (0.3, "current", "last")
+FROM_START = (1.0, "current", "last")
 DECAYS = (0.15, 0.3, 1.0)
 SMALL, MIDDLE, LARGE = 2**16, 2**18, 2**20  # budgets, rollouts
 
@@ -29,7 +30,8 @@ class SeedMean(typing.NamedTuple):
   seeds: int
 
   def __str__(self) -> str:
-    return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+    interval = f"[{self.low:+.3f}, {self.high:+.3f}]"
+    return f"{self.mean:+.3f} {interval if self.seeds > 1 else '(one seed)'}"
 
 
 def estimate(values) -> SeedMean:
