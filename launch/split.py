@@ -251,7 +251,7 @@ def open_measure(cfg: Split, policy: inputs.BasePolicy):
     rollouts = engine.sample_all(
         sampler, params, prompts, n, rng.stream(cfg.seed, side),
         temperature=cfg.sampler.temperature, top_p=cfg.sampler.top_p,
-        ended=lambda items, _: advance(len(items.number_R)))
+        on_ended=lambda items, _: advance(len(items.number_R)))
     graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))
     grader_lib.check_raised(graded, cfg.grader)
     if graded.lost:

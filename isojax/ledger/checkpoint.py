@@ -205,7 +205,7 @@ def open_manager(store: str, *, keep: int | None):
         options=ocp.CheckpointManagerOptions(max_to_keep=keep))
   try:
     yield manager
-    finish(manager)
+    wait(manager)
     if hosts.first() and bucket.remote(store):
       # Steps before ours that an earlier process of the run saved late.
       ours = set(manager.all_steps())
@@ -279,7 +279,7 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState,
                        f"steps {manager.all_steps()}")
 
 
-def finish(manager: ocp.CheckpointManager) -> None:
+def wait(manager: ocp.CheckpointManager) -> None:
   """Waits for the current save; raises InputError if a write failed."""
   with _convert_write_errors(manager):
     manager.wait_until_finished()

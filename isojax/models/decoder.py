@@ -271,7 +271,9 @@ class Transformer(nn.Module):
     self.embed_VxD = self.param(
         "embed", boxed(nn.initializers.normal(0.02), ("vocab", "embed")),
         (c.V, c.D), jnp.float32)
-    self.layers = [TracedOnceBlock(c, window, self.mesh, self.attention)
+    # nn.jit draws other initial weights.
+    block = Block if self.is_initializing() else TracedOnceBlock
+    self.layers = [block(c, window, self.mesh, self.attention)
                    for window in c.window_Z]
     self.norm_D = self.param(
         "norm", boxed(nn.initializers.constant(1.0 - c.norm_offset), (None,)),

@@ -30,15 +30,15 @@ MAX_NAMED_RUNS = 5  # in a message
 def both_policies(setup: Setup, grader: rollouts_lib.Grading, train: TrainState,
                   history: History, stop: preemption.Stop, *,
                   store_texts) -> records.EvalRecord:
-  """Evaluates the kept policy, and with eval.current also the current one.
+  """Evaluates the first policy, and with eval.current also the current one.
 
   Both get the same random numbers.
   """
-  kept, *others = setup.policies
+  first, *others = setup.policies
   evaluated = lambda which, **options: evaluation(
       setup, setup, grader, setup.policy(train, which), history, stop,
       policy=which, **options)
-  record = evaluated(kept, store_texts=store_texts)
+  record = evaluated(first, store_texts=store_texts)
   if not setup.config.eval.current:
     return record
   [current] = others

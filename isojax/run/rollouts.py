@@ -46,7 +46,7 @@ def grading(setup: Setup):
   with grader_lib.opened(setup.config.task.grader, source) as grade:
     thread = concurrent.futures.ThreadPoolExecutor(1, "grader")
     try:
-      yield Grading(profile.stage("score", grade), thread)
+      yield Grading(profile.stage("grade", grade), thread)
     finally:
       thread.shutdown(cancel_futures=True)
 
@@ -171,7 +171,8 @@ def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
   """
   batch, flight = engine.next_batch(
       sampler, params, flight, source, rule, version=version,
-      temperature=section.temperature, top_p=section.top_p, ended=pipe.submit)
+      temperature=section.temperature, top_p=section.top_p,
+      on_ended=pipe.submit)
   begun, index = time.perf_counter(), batch.groups.problem_E
   graded = pipe.wait(batch.items)
   check_verdicts(graded, pipe.cfg)

@@ -93,13 +93,14 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
   timer.end("update")
   store_texts("train", history.step + 1, history.rollouts, *batch,
               columns["advantage"])
+  # Of the record alone: the state's history is a fold over written records.
   spent = history.spending(
       **sampling_cost(sampled), trained_tokens=sum(made.tokens),
       scored_tokens=scored.tokens,
       updates=made.count, skipped_updates=len(made.tokens) - made.count,
       device_seconds=timer.total * setup.model.mesh.size)
   metrics = {"kl": None, "value_loss": None} | made.metrics
-  shown = {} if setup.config.recipe.loss_informs else {"loss": None}
+  hidden = {} if setup.config.recipe.loss_informs else {"loss": None}
   record = records.StepRecord(
       **state_lib.run_fields(setup, spent), **rollout_fields(sampled),
       solved=rollouts_lib.newly_solved(
@@ -112,7 +113,7 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
           columns["value"], columns["return"],
           batch.rollouts.mask_RxT & scored.scored_B[:, None])
       if "value" in scored.columns else None,
-      lr=made.lr, **metrics | shown,
+      lr=made.lr, **metrics | hidden,
       **timer.fields(waited=sampled.seconds_waited))
   return Step(State(train, in_flight, history), record,
               None if made.finite else ", ".join(

@@ -80,7 +80,7 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
         save_if_due(setup, state, handles, finished)
         keep_if_due(setup, state, handles)
         if finished:
-          checkpoint.finish(handles.manager)  # while the run listens to signals
+          checkpoint.wait(handles.manager)  # while the run listens to signals
           drop_surpassed(handles)
           break
         with handles.profile_step(state.history.step + 1):
@@ -155,13 +155,13 @@ def keep_best(setup: Setup, state: State, handles: RunHandles,
   if hosts.first():
     handles.ledger.sync()  # fails if another process has taken a bucket over
   checkpoint.save(handles.best, step, state.train, setup.run_id)
-  checkpoint.finish(handles.best)
+  checkpoint.wait(handles.best)
 
 
 def drop_surpassed(handles: RunHandles) -> None:
   """Deletes what neither the records nor those up to a resume name as best."""
   if handles.best is not None and len(handles.best.all_steps()) > 1:
-    checkpoint.finish(handles.manager)  # a kill now resumes from handles.saved
+    checkpoint.wait(handles.manager)  # a kill now resumes from handles.saved
     checkpoint.drop_surpassed(handles.best, handles.saved)
 
 
@@ -178,8 +178,8 @@ def add_record(setup: Setup, state: State, handles: RunHandles,
     alarms.append("patience")
   if hosts.first():
     handles.ledger.append(dataclasses.replace(record, alarms=alarms))
-    for write in handles.monitor.number_writers:
-      write(line)
+    for log_numbers in handles.monitor.number_writers:
+      log_numbers(line)
   return dataclasses.replace(state, history=history)
 
 
@@ -199,7 +199,8 @@ def save_if_due(setup: Setup, state: State, handles: RunHandles,
                 finished: bool) -> None:
   """Saves at the last step, and when the config's interval is over."""
   cfg, step = setup.config.checkpoint, state.history.step
-  # A checkpoint of this process is complete, see hosts.fail_together.
+  # From here on a lost host ends this one, too: there is a checkpoint from
+  # which a scheduler may start all again, see hosts.fail_together.
   if (handles.saved > handles.start
       and not handles.manager.is_saving_in_progress()):
     handles.past_first_save.set()
@@ -221,7 +222,7 @@ def keep_if_due(setup: Setup, state: State, handles: RunHandles) -> None:
     return
   if history.step not in handles.kept.all_steps():
     write(handles.kept, setup, state, handles)
-    checkpoint.finish(handles.kept)
+    checkpoint.wait(handles.kept)
   # A best/ that was turned on late, or restored by hand, may lack it.
   has_best = (handles.best is not None and history.best is not None
               and history.best[1] in handles.best.all_steps())
@@ -254,7 +255,7 @@ def save(setup: Setup, state: State, handles: RunHandles) -> None:
 def save_and_stop(setup: Setup, state: State, handles: RunHandles) -> str:
   """Saves the last whole step of a run; returns how to resume it."""
   save(setup, state, handles)
-  checkpoint.finish(handles.manager)
+  checkpoint.wait(handles.manager)
   step = state.history.step
   return (f"stopped by a signal at step {step}, which is saved; rerun the "
           "same command to resume" if step else

@@ -243,16 +243,19 @@ def _refill(sampler: Sampler, scheduler: Scheduler, params, cache) -> None:
   do not know each other: what one decides is passed to the other here.
   """
   slots = scheduler.slots
+  # Room for the next chunk of those that decode; it may evict some.
   scheduler.evict(cache.reserve(
       slots.row.active_R, slots.row.position_R, slots.row.count_R))
   while True:
+    # Waiting rollouts whose prompt is prefilled take free slots.
     candidates = scheduler.candidates()
     scheduler.fill(candidates, cache.allocate(candidates))
+    # More slots, or fewer at the end of a batch.
     kept_R = cache.fit(
         scheduler.wanted_slots, slots.row.active_R, slots.row.position_R)
     if kept_R is not None:
       slots.keep(kept_R)
-    cache.insert()
+    cache.insert()  # copies the prompts of the filled slots
     if not scheduler.starving:
       return
     cache.window = None  # frees the memory before the next prefill
@@ -262,16 +265,16 @@ def _refill(sampler: Sampler, scheduler: Scheduler, params, cache) -> None:
 
 def next_batch(sampler: Sampler, params, flight: flight_lib.InFlightState,
                source: flight_lib.GroupSource, rule: flight_lib.BatchRule, *,
-               version: int, temperature, top_p, ended):
+               version: int, temperature, top_p, on_ended):
   """Samples until a batch is complete.
 
   Args:
     params: parameters of the policy, before or after `Sampler.prepare`.
     flight: the state after the last batch; not changed.
     version: that of `params`, see `flight`.
-    ended: called with the (Items, Rollouts) that ended in a chunk, maybe none,
-      while the devices decode the next chunk. The first call has the complete
-      rollouts of `flight`. If it raises, sampling stops.
+    on_ended: called with the (Items, Rollouts) that ended in a chunk, maybe
+      none, while the devices decode the next chunk. The first call has the
+      complete rollouts of `flight`. If it raises, sampling stops.
 
   Returns:
     CompletedBatch, and the InFlightState after it.
@@ -293,9 +296,10 @@ def next_batch(sampler: Sampler, params, flight: flight_lib.InFlightState,
         params, cache.kv, sampler.place(scheduler.slots.row),
         np.float32(temperature), np.float32(top_p), kind=kind,
         **cache.decode_arguments())
-    ended(*scheduler.ended())
+    # Those of the chunk before, while the devices decode this one.
+    on_ended(*scheduler.newly_ended())
     scheduler.harvest(*jax.device_get(after))
-  ended(*scheduler.ended())
+  on_ended(*scheduler.newly_ended())
   return scheduler.completed_batch(chosen), scheduler.remaining_state(chosen)
 
 
@@ -325,12 +329,12 @@ def one_step(prompts: Prompts, n: int, key, *, interrupt_after=None,
 
 def sample_all(sampler: Sampler, params, prompts: Prompts, n: int, key, *,
                temperature, top_p, interrupt_after=None, expected_P=None,
-               ended=lambda *_: None) -> Rollouts:
+               on_ended=lambda *_: None) -> Rollouts:
   """n rollouts of each prompt, problem-major; see `one_step`, `next_batch`."""
   source = one_step(prompts, n, key, interrupt_after=interrupt_after,
                     expected_P=expected_P)
   batch, _ = next_batch(
       sampler, params, flight_lib.empty_state(sampler.layout), source,
       flight_lib.BatchRule(len(prompts.len_P), 0), version=0,
-      temperature=temperature, top_p=top_p, ended=ended)
+      temperature=temperature, top_p=top_p, on_ended=on_ended)
   return batch.rollouts

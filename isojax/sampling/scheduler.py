@@ -393,7 +393,7 @@ class Scheduler:
     self.done = items[~after.active_R[rows]]
     self.progress.complete(self.items.group_B[self.done])
 
-  def ended(self) -> tuple[Items, Rollouts]:
+  def newly_ended(self) -> tuple[Items, Rollouts]:
     """The rollouts that ended in the last chunk; at first, those of `state`."""
     return self.items.addresses(self.done), self.items.rollouts(self.done)
 

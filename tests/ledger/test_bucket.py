@@ -194,9 +194,9 @@ def test_a_step_that_a_lost_start_saves_late_is_deleted(folder):
         checkpoint.open_manager(store, keep=2) as manager):
     for step in (2, 3, 4):
       checkpoint.save(manager, step, state(step), "abc")
-    checkpoint.finish(manager)
+    checkpoint.wait(manager)
     checkpoint.save(lost, 1, state(1), "abc")
-    checkpoint.finish(lost)
+    checkpoint.wait(lost)
     assert names(store) == ["1", "3", "4"]
   assert names(store) == ["3", "4"]
 

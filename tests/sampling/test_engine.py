@@ -136,7 +136,7 @@ def test_each_rollout_is_told_once_and_complete(model, params, rollouts):
     np.testing.assert_array_equal(out.tokens_RxT, rollouts.tokens_RxT[index])
     np.testing.assert_array_equal(out.len_R, rollouts.len_R[index])
 
-  run(make_sampler(model, slots=7), params, ended=ended)
+  run(make_sampler(model, slots=7), params, on_ended=ended)
   assert sorted(seen) == list(range(30)) and calls > 4
 
 

@@ -36,7 +36,7 @@ def next_batch(sampler, params, state, version, *, k=2, source=None,
                ended=lambda *_: None):
   return engine.next_batch(
       sampler, params, state, source or make_source(), flight.BatchRule(BP, k),
-      version=version, temperature=1.0, top_p=1.0, ended=ended)
+      version=version, temperature=1.0, top_p=1.0, on_ended=ended)
 
 
 def run(sampler, weights, *, saved=False, **options):

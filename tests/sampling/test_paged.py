@@ -20,7 +20,7 @@ def run(sampler, params, *, n=6, Bp=5, temperature=1.0):
       sampler, params, flight.empty_state(sampler.layout), engine.one_step(
           samples.make_prompts(Bp), n, rng.stream(11, "rollout", 0)),
       flight.BatchRule(Bp, 0), version=0, temperature=temperature, top_p=1.0,
-      ended=lambda *_: None)
+      on_ended=lambda *_: None)
   return batch.rollouts, batch.evicted
 
 

@@ -117,7 +117,7 @@ def sampled(variant: Variant) -> flight.CompletedBatch:
   for version in range(steps):
     batch, state = engine.next_batch(
         sampler, params, state, source, rule, version=version, temperature=1.0,
-        top_p=1.0, ended=lambda *_: None)
+        top_p=1.0, on_ended=lambda *_: None)
     batches.append(batch)
   problem_R = np.concatenate([batch.items.problem_R for batch in batches])
   order = np.argsort(problem_R, kind="stable")
