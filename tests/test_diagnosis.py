@@ -164,7 +164,8 @@ def test_a_note_hides_no_finding():
     # 0.75^2 and 0.25^2
     ({}, "62% of the groups have equal rewards, 56% all correct and 6% all")])
 def test_groups_without_a_signal_are_split(measured, expected):
-  lines = tuple({"step": i, "reward": 0.75} | measured for i in range(40))
+  lines = tuple({"step": i, "reward": 0.75 + 0.01 * (-1)**i} | measured
+                for i in range(40))
   (finding,) = [f for f in findings.diagnose(RunLog(
       lines, n=2, binary=True), {}) if f.name == "groups"]
   assert finding.text.startswith(expected)
@@ -323,6 +324,14 @@ def early_entropy(end):
       for line in RISING[:30]))
 
 
+def constant(reward, *, end=None, steps=60, **fields):
+  """A log with a gradient, as of a KL, whose last reward is `end`."""
+  return RunLog(tuple(
+      {"step": i, "grad_norm": 0.1, "loss": 0.01 * (i % 7), **fields,
+       "reward": end if end and i == steps - 1 else reward}
+      for i in range(steps)))
+
+
 def shaped(fall, total, score="reward"):
   return RunLog(tuple(
       {"step": i, "reward": 0.5, total: 0.2 + 0.01 * i + 0.02 * (-1)**i,
@@ -379,6 +388,10 @@ OF_LOGS = {
                 run({"entropy": 0.2}, last={"entropy": 0.65})),
     "blow_up, within the first window": (
         early_entropy(1.01), early_entropy(0.99)),
+    "flat, a constant": (
+        constant(0.8444), constant(0.8444, end=0.8445)),
+    "flat, unless groups differ": (
+        constant(0.0, zero_std=1.0), constant(0.0, zero_std=0.0)),
     "schedule": (run({"lr": 1e-6}, last={"lr": 0.0}), run({"lr": 0.0})),
     "epochs": (run({"epoch": 62.5}, n=8), run({"epoch": 62.0}, n=8)),
     "flat": (run({"reward": 0.3}), run({"reward": 0.3}, evals(.5, .56))),
@@ -389,7 +402,9 @@ OF_LOGS = {
 def test_a_rule_about_a_log_holds_from_its_threshold_on(case):
   name = case.split(",")[0]
   levels = {"groups": ("costly",), "cut": ("costly",), "overfit": ("wrong",),
-            "blow_up": ("wrong",)}.get(name, rules.LEVELS)
+            "blow_up": ("wrong",), "flat, a constant": ("wrong",),
+            "flat, unless groups differ": ("wrong",)}
+  levels = levels.get(case, levels.get(name, rules.LEVELS))
   at_threshold, before = ([f.name for f in findings.diagnose(one, {})
                     if f.level in levels] for one in OF_LOGS[case])
   assert name in at_threshold and name not in before

@@ -586,6 +586,17 @@ def flat(x: RunLog, o):
       2 * MIN_DROP * abs(x.avg[0]["avg"]))
   if x.learned or len(x.train) < 2 * STEPS or gained:
     return
+  if x.constant:
+    reward = x.first_reward
+    yield Verdict(
+        f"the training reward is {reward:.6g}, to the last digit, in all "
+        f"{len(x.train)} steps: answers with equal rewards teach nothing",
+        "check the reward function on a right and on a wrong answer; if it "
+        "tells them apart, " + (
+            f"take harder {o.problems}" if reward == 1 else _easier(o)),
+        NO_SIGNAL, WRONG,
+        # A log may round its numbers.
+        "likely" if round(reward, 2) == reward else "sure")
   text = f"the training reward {x.rise_text}"
   if x.idle_groups >= MANY_IDLE:
     yield Verdict(
@@ -634,6 +645,7 @@ CHECKS = {
 HIDES = {"shaping": ("collapse", "length", "flat", "few"),
          "collapse": ("signal", "flat"), "blow_up": ("flat",),
          "signal": ("cut", "entropy", "groups", "flat", "few"),
+         "flat": ("groups",),
          "overfit": ("past_best",)}
 
 

@@ -363,6 +363,16 @@ class RunLog:
         * math.hypot(standard_error(first), standard_error(last)))
 
   @property
+  def constant(self) -> bool:
+    """Whether the reward is one number, and no step shows that answers differ.
+    """
+    shares = [equal_groups(line) for line in self.train]
+    differ = any(share is not None and share < 1 for share in shares) or (
+        not all(column(self.train, "dead")))
+    return not (differ or self.shaped) and (
+        len(set(column(self.train, "reward"))) == 1)
+
+  @property
   def learned(self) -> bool:
     return self.change > 2 * self.change_error
 

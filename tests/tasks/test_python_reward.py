@@ -312,6 +312,8 @@ def test_few_answers_at_which_a_reward_raises_are_left_out(tmp_path, capfd):
     ("def score(q, a): return 1", r"TypeError: score\(\) takes 2"),
     ("def score(q, a, p): pass", r"r.py:1: score returned None"),
     ("import os\ndef score(q, a, p): os._exit(7)", "exit code 7"),
+    ("import os\ndef score(q, a, p): os._exit(0)", "died, exit code 0"),
+    ("import os\ndef score(q, a, p): os.wait()", "longer than 0.5 s"),
     ("def score(q, a, p):\n  while True: pass", "longer than 0.5 s"),
     ("#" * 70_000, "at most 64,000 bytes"), ("\x00", "null bytes")])
 def test_mistakes_are_told_before_a_run(tmp_path, text, told):
