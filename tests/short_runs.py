@@ -1,5 +1,6 @@
 """Short runs that tests share: each is trained once in a session of pytest."""
 
+import contextlib
 import dataclasses
 import fcntl
 import functools
@@ -115,14 +116,18 @@ def _with_learner(setup, make=setup_lib.with_learner):
       recipe.loss, recipe.updates, recipe.critic))
 
 
-def train(config, folder) -> Trained:
-  """Trains in this process, as isojax.main does.
-
-  Runs share the programs of equal samplers and learners.
-  """
+@contextlib.contextmanager
+def shared_programs():
+  """Runs in this context share the programs of equal samplers and learners."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(programs, "make_sampler", _make_sampler)
     patch.setattr(setup_lib, "with_learner", _with_learner)
+    yield
+
+
+def train(config, folder) -> Trained:
+  """Trains in this process, as isojax.main does."""
+  with shared_programs():
     start = state.start_of(_prepared(config.to_json()), str(folder))
     hosts.say(start.text)
     with state.claimed(start) as setup:

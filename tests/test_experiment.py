@@ -31,13 +31,16 @@ from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
 from isojax.tasks.problem import Problem
 from isojax.types import Batch, Prompts, Rows, UpdateScalars
+from tests import few
 from tests.planner import examples
 
 DATA = pathlib.Path(__file__).parent / "data"
 
+
 def changed(**fields):
-  """The hard config with dotted fields replaced (__ for a dot)."""
+  """The hard config, of few problems, with fields replaced (__ for a dot)."""
   config = hard.get_config()
+  config.task.stratum = few.hard()
   with config.ignore_type():
     for name, value in fields.items():
       *path, last = name.split("__")
@@ -55,8 +58,7 @@ def test_sizes_change_no_recipe_but_the_learning_rate(config, kl):
   assert e.recipe.loss.kl_coef == kl and e.recipe.optimizer.base_lr == 1e-6
   assert e.recipe.loss.dtype == e.sampler.dtype == "bfloat16"
   assert (e.task.grader.name, e.eval.k) == ("math", 4)
-  with pytest.raises(ValueError, match=r"\w.py:13b: expected tiny, "
-                     "smollm2-135m, qwen2.5-0.5b or qwen2.5-7b"):
+  with pytest.raises(ValueError, match=r"\w.py:13b: expected tiny, "):
     config.get_config("13b")
 
 
@@ -206,7 +208,7 @@ IN_FLIGHT = dict(
     (dict(recipe__loss__clip_low=float("nan")), "clip_low=nan: expected 0,"),
     (dict(recipe__loss__ratio_to="behavior"), "with recipe.loss.importance_c"),
     (dict(recipe__filter__rounds=0), "rounds=0: expected at least 1"),
-    (dict(recipe__filter__rounds=94), "lower rounds to 93 or less"),
+    (dict(recipe__filter__rounds=7), "lower rounds to 6 or less"),
     (dict(recipe__filter__solved_rate=1.5), r"a pass rate in \(0, 1\]"),
     (dict(recipe__optimizer__batch="all"), "expected one of sampled, trained"),
     (dict(eval__k=0), "k=0"),
@@ -304,8 +306,7 @@ def test_a_tokenizer_of_another_checkpoint(tmp_path):
     setup_lib.prepare(changed(**here, task__prompt__template="{question}?"))
   (tmp_path / "m/generation_config.json").write_text(
       '{"eos_token_id": [1, 20]}')
-  with pytest.raises(InputError, match="the EOS token id 20 is not below "
-                     "vocab_size=20"):
+  with pytest.raises(InputError, match="id 20 .*vocab_size=20"):
     setup_lib.prepare(changed(**here))
 
 
@@ -331,8 +332,7 @@ def test_a_template_that_refuses_a_system_turn(tmp_path):
                   "{{ messages[0]['content'] }}")
   chat = dict(model__path=folder, task__prompt__chat=True)
   setup_lib.prepare(changed(**chat))
-  with pytest.raises(InputError, match="template refuses this: no system; .* "
-                     "leave system empty"):
+  with pytest.raises(InputError, match="no system; "):
     setup_lib.prepare(changed(**chat, task__prompt__system="1+1"))
 
 
@@ -448,11 +448,9 @@ def test_messages_have_the_path_of_the_users_file(tmp_path, monkeypatch):
   load = lambda name: experiment.load(changed(
       recipe__loss__policy_loss=f"mine/loss.py:{name}"))
   file.write_text("def f(a):\n  pass\n")
-  with pytest.raises(InputError, match="^recipe.loss.policy_loss=mine/loss.py:f"
-                     ": takes"):
+  with pytest.raises(InputError, match="policy_loss=mine/loss.py:f: "):
     load("f")
-  with pytest.raises(InputError, match="^recipe.loss.policy_loss: mine/loss.py "
-                     "has no function 'g'"):
+  with pytest.raises(InputError, match="policy_loss: mine/loss.py .*'g'"):
     load("g")
   file.write_text("def f(logp_RxT, log_ratio_RxT, advantage_RxT):\n"
                   "  return -logp_RxT, logp_RxT > 0\n")
