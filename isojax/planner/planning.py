@@ -284,8 +284,12 @@ def advise(request: Request, question: Question, cost_model: CostModel | None):
 def _rows_of_sweep(request: Request, question: Question,
                    cost_model: CostModel | None):
   """(rows of the plan, its messages) of a sweep."""
-  C, config, decay = question.C, request.config, request_lib.decay_of(request)
-  budgets, seeds = request.budgets or (C,), request.seeds
+  C, config, seeds = question.C, request.config, request.seeds
+  budgets, decay, ahead = request.budgets or (C,), 0.0, 1
+  if config:
+    recipe = config.recipe
+    decay = recipe.optimizer.decay
+    ahead = recipe.updates.in_flight + recipe.filter.rounds
   least = min(budgets) if decay else C
   pairs, lead, warnings = wanted_cells(
       request, dataclasses.replace(
@@ -308,26 +312,23 @@ def _rows_of_sweep(request: Request, question: Question,
         f"at (Bp, n) = {', '.join(few)} a run has fewer than "
         f"{FEWEST_EVALUATIONS} evaluations, which launch.fit needs: raise "
         f"--rollouts, or lower --config.eval.first={config.eval.first}",)
-  samples_ahead = config and (config.recipe.updates.in_flight
-                              or config.recipe.filter.rounds > 1)
   expected = functools.partial(prices.expected, cost_model)
   rows, skipped = without_done(request.skip, sweep_cells.grid(
       pairs, C=C, seeds=seeds, base_lr=question.base_lr,
       base_batch=question.base_batch, expected=expected))
   rows = sweep_cells.with_budgets(
       rows, budgets, decay=decay, expected=expected,
-      at=config.checkpoint.at if config else (),
-      ahead=1 if config is None else config.recipe.updates.in_flight
-      + config.recipe.filter.rounds)
+      at=config.checkpoint.at if config else (), ahead=ahead)
   branched = ()
   contains = ("every run spends the whole budget, and also measures every "
               "smaller one, because the learning rate is constant after "
-              "warm-up" + ("; a run to the smaller budget would differ in its "
-                           "last steps, because the recipe samples ahead"
-                           if samples_ahead else ""))
+              "warm-up")
   if decay:
     contains = (f"recipe.optimizer.decay={decay}: each budget has a run of its "
                 "own, because its rate falls at its own end")
+  elif ahead > 1:
+    contains += ("; a run to the smaller budget would differ in its last steps,"
+                 " because the recipe samples ahead")
   if any(row.decay == 0 for row in rows):
     branched = ("decayed runs begin with the steps of a constant one (decay 0),"
                 " their trunk, which are sampled once",)

@@ -92,23 +92,6 @@ class Problems:
   is_measured: bool = False  # the stratum, by a file's counts
 
 
-def decay_of(request: Request) -> float:
-  """The config's recipe.optimizer.decay; 0 without a config.
-
-  InputError with --skip, whose runs are no part of decayed ones.
-  """
-  if request.config is None:
-    return 0.0
-  decay = request.config.recipe.optimizer.decay
-  if decay and request.skip is not None:
-    raise InputError(
-        f"--skip={request.skip} with recipe.optimizer.decay={decay}: a "
-        "decayed run to another C is neither part nor begin of these, and is "
-        "not extended; leave --skip out, launch.sweep leaves out complete runs"
-        ", or plan with --config.recipe.optimizer.decay=0")
-  return decay
-
-
 def problems(request: Request) -> Problems:
   """The problems, from --problems, else from the config's file if it exists."""
   config = request.config
@@ -184,6 +167,7 @@ def check_effect(request: Request, law) -> None:
   """Raises InputError for a given field that would change nothing."""
   unpriced, no_law = request.machine is None, not request.needs_law
   in_tokens = law is not None and law.unit in ("tokens", "sampled_tokens")
+  decays = request.config and request.config.recipe.optimizer.decay
   for applies, when, names in (
       (unpriced, "without --machine",
        ("usd_per_chip_hour", "rows", "measured", "dtype", "lora_rank")),
@@ -197,6 +181,8 @@ def check_effect(request: Request, law) -> None:
       (request.rollouts is not None,
        "without --hours, --device_hours or --usd", ("sure",)),
       (not request.sweep, "without --sweep", ("B", "skip", "budgets")),
+      (decays, "with a decaying rate (recipe.optimizer.decay), whose runs are "
+       "not extended", ("skip",)),
       (request.sweep, "with --sweep, which needs --rollouts",
        ("hours", "device_hours", "usd")),
       (no_law, "when --sweep has its --n or --B", ("law", "metric")),
