@@ -57,7 +57,6 @@ def get_config():
           max_prompt_tokens=15,  # "13 13 13 13=99:"
           max_new_tokens=16,  # "13-(12-(11-10))" and EOS
           temperature=1.0,  # of training rollouts; 0 is greedy
-          top_p=1.0,  # of training rollouts; 1 keeps all tokens
           dtype="float32",  # of activations, weights and cache; or bfloat16
           attention="auto",  # kernel for prompts; or einsum, splash, cudnn
           precision="highest",  # of float32 matmuls; or high, default: faster

@@ -84,7 +84,7 @@ def pass_rates(sampler, params, tokenizer, cfg, sampling, prompt) -> str:
         V=len(tokenizer))
     rollouts = engine.sample_all(
         sampler, params, prompts, k, rng.stream(cfg.seed, "table", numbers),
-        temperature=sampling.temperature, top_p=sampling.top_p)
+        temperature=sampling.temperature, top_p=1.0)
     texts = rewards.texts(tokenizer, rollouts)
     correct = np.reshape([countdown.verify(problems[i // k], text)
                           for i, text in enumerate(texts)], (-1, k)).sum(axis=1)

@@ -232,7 +232,7 @@ def counts_header(cfg: Split, policy: inputs.BasePolicy) -> dict:
           "task": cfg.grader.name, "answer": cfg.grader.answer,
           "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,
           **{name: getattr(cfg.sampler, name) for name in (
-              "temperature", "top_p", "max_new_tokens", "dtype")},
+              "temperature", "max_new_tokens", "dtype")},
           **({"reward_sha256": custom_function.sha256(reward["reward"])}
              if reward else {})}
 
@@ -250,7 +250,7 @@ def open_measure(cfg: Split, policy: inputs.BasePolicy):
     problems, prompts = encoded(cfg, policy, problems)
     rollouts = engine.sample_all(
         sampler, params, prompts, n, rng.stream(cfg.seed, side),
-        temperature=cfg.sampler.temperature, top_p=cfg.sampler.top_p,
+        temperature=cfg.sampler.temperature, top_p=1.0,
         on_ended=lambda items, _: advance(len(items.number_R)))
     graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))
     grader_lib.check_raised(graded, cfg.grader)
@@ -337,7 +337,6 @@ def training_config(cfg: Split, path: str, name: str, folder: str) -> str:
             "sampler": dataclasses.asdict(cfg.sampler),
             "eval": {"temperature": cfg.sampler.temperature},
             "recipe": {"loss": {"dtype": cfg.sampler.dtype}}}
-  del values["sampler"]["top_p"]  # training has 1
   if cfg.mesh != mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1):
     # The default mesh is not written: training may use more devices.
     values["mesh"] = dataclasses.asdict(cfg.mesh)

@@ -187,7 +187,6 @@ IN_FLIGHT = dict(
     (dict(task__prompt__template="x"), "^task.prompt.template="),
     (dict(task__format_coef=-1.0), "format_coef=-1.0"),
     (dict(task__format_coef=0.1), "format_coef=0.1 with .*'whole': every"),
-    (dict(sampler__top_p=0.9), "whole distribution"),
     (dict(sampler__dtype="float33"), "expected one of float32, bfloat16"),
     (dict(recipe__loss__dtype="int8"),
      "loss.dtype='int8': expected one of float32, bfloat16"),

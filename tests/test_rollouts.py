@@ -235,8 +235,8 @@ def params(context):
 def sampled(context, params, grader, *, stop=None):
   return rollouts_lib.sample_problems(
       context, grader, params, "train", np.arange(6), N,
-      rng.stream(0, "rollout", 0), context.config.sampler,
-      stop or preemption.Stop())
+      rng.stream(0, "rollout", 0), stop or preemption.Stop(),
+      temperature=context.config.sampler.temperature, top_p=1.0)
 
 
 def test_the_sampler_gets_the_measured_lengths(context, monkeypatch):

@@ -61,7 +61,8 @@ def evaluation(run: Setup, setup: Setup, grader: rollouts_lib.Grading, params,
   sampled = rollouts_lib.sample_problems(
       setup, grader, params, "validation",
       np.arange(len(setup.stratum.validation)), k,
-      rng.stream(config.seed, "eval", history.step), config.eval, stop)
+      rng.stream(config.seed, "eval", history.step), stop,
+      temperature=config.eval.temperature, top_p=config.eval.top_p)
   graded = sampled.graded
   reward_PxN, mask_PxN = algorithm.by_problem(graded.correct_B, sampled.n_P)
   store_texts(setup.validation, sampled.rollouts,

@@ -320,10 +320,6 @@ def check(config: Experiment, *, problems: int, max_positions: int,
        f"{sampler.max_new_tokens}; lower overlong_max"),
       (sampler.temperature == 0, "sampler.temperature=0: greedy rollouts of "
        "one problem are all the same, nothing can be learned; use > 0"),
-      (sampler.top_p < 1,
-       f"sampler.top_p={sampler.top_p}: training rollouts must come from the "
-       "whole distribution, or the trainer's log-probs are of another one; use "
-       "1.0 (eval.top_p is free)"),
       (minibatches > a.Bp,
        f"recipe.updates.minibatches={minibatches} of alloc.Bp={a.Bp} problems: "
        "expected at most one update for each problem"),

@@ -29,6 +29,9 @@ from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
 from isojax.types import Prompts, Rollouts
 
+# Training rollouts come from the whole distribution, whose log-probs the
+# trainer computes.
+TOP_P = 1.0
 POLL_SECONDS = 0.2  # between checks for a signal while waiting for verdicts
 
 
@@ -163,16 +166,14 @@ def _is_ours(name: tuple[int, int]) -> bool:
 def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
                  flight: flight_lib.InFlightState,
                  source: flight_lib.GroupSource, rule: flight_lib.BatchRule, *,
-                 version: int, section):
+                 version: int, temperature: float, top_p: float):
   """Samples and grades the next batch: (Sampled, InFlight).
 
-  `section` of the config has temperature and top_p; for other arguments see
-  engine.next_batch. E: the groups of the batch.
+  For the arguments see engine.next_batch. E: the groups of the batch.
   """
   batch, flight = engine.next_batch(
       sampler, params, flight, source, rule, version=version,
-      temperature=section.temperature, top_p=section.top_p,
-      on_ended=pipe.submit)
+      temperature=temperature, top_p=top_p, on_ended=pipe.submit)
   begun, index = time.perf_counter(), batch.groups.problem_E
   graded = pipe.wait(batch.items)
   check_verdicts(graded, pipe.cfg)
@@ -225,8 +226,8 @@ def concatenate_rounds(parts: list[Sampled]) -> Sampled:
 
 
 def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
-                    n: int, key, section, stop: Stop, *, interrupt_after=None
-                    ) -> Sampled:
+                    n: int, key, stop: Stop, *, temperature: float,
+                    top_p: float, interrupt_after=None) -> Sampled:
   """Samples and grades n rollouts of each problem: a round, or an evaluation.
 
   `split` and `index` are the problems; for the other arguments see
@@ -244,7 +245,8 @@ def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
         setup.sampler, GradingPipe(setup, grader, problems, stop,
                                    advance=advance),
         params, flight_lib.empty_state(setup.sampler.layout), source,
-        flight_lib.BatchRule(P, 0), version=0, section=section)[0]
+        flight_lib.BatchRule(P, 0), version=0, temperature=temperature,
+        top_p=top_p)[0]
 
 
 def sample_step(setup: Setup, grader: Grading, params,
@@ -269,7 +271,7 @@ def sample_step(setup: Setup, grader: Grading, params,
                                  verdicts=in_flight.verdicts),
       params, in_flight.flight, run_source(setup, solved_D),
       flight_lib.BatchRule(config.alloc.Bp, config.recipe.updates.in_flight),
-      version=step, section=config.sampler)
+      version=step, temperature=config.sampler.temperature, top_p=TOP_P)
   return with_verdicts(sampled), np.ones(len(sampled.n_P), bool), in_flight
 
 
@@ -290,7 +292,8 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
     key = (rng.stream(config.seed, "refill", step, r) if r
            else rng.stream(config.seed, "rollout", step))
     sampled = with_verdicts(profile.stage("sample", sample_problems)(
-        setup, grader, params, "train", index, n, key, config.sampler, stop,
+        setup, grader, params, "train", index, n, key, stop,
+        temperature=config.sampler.temperature, top_p=TOP_P,
         interrupt_after=interrupt_after(
             config, setup.train.id_P[index], lambda position: step)))
     parts.append(sampled)

@@ -57,7 +57,6 @@ class SamplerConfig:
   max_prompt_tokens: int  # S
   max_new_tokens: int  # T, EOS included
   temperature: float  # 0 is greedy
-  top_p: float  # 1 keeps the whole distribution
   dtype: str  # of activations, weights, keys and values
   # Attention kernel of the prefill, one of attention.CHOICES.
   attention: str = field(metadata=LAST_BITS)
@@ -84,7 +83,6 @@ class SamplerConfig:
         max_prompt_tokens=(self.max_prompt_tokens >= 1, "at least 1"),
         max_new_tokens=(T >= 1, "at least 1"),
         temperature=(self.temperature >= 0, ">= 0"),
-        top_p=(0 < self.top_p <= 1, "in (0, 1]"),
         page=(page is None or page >= 1,
               "at least 1 position, or None for a cache without pages"),
         expected_tokens=(mean is None or 1 <= mean <= T,

@@ -96,7 +96,7 @@ def make_sampling(model: decoder.Transformer, case: Case):
     rollouts = engine.sample_all(
         sampler._replace(decode=decode), params, prompts, case.n,
         rng.stream(seed, "rollout"), temperature=np.float32(cfg.temperature),
-        top_p=np.float32(cfg.top_p))
+        top_p=np.float32(1))
     return rollouts, sum(slots_of_chunks) * sampler.sizes.chunk
 
   return profile.stage("sample", sample)

@@ -23,7 +23,7 @@ from tests.conftest import TINY
 S, T, EOS = 7, 9, (1, 5)
 CONFIG = engine.SamplerConfig(
     slots=30, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
-    temperature=1.0, top_p=1.0, dtype="float32",
+    temperature=1.0, dtype="float32",
     attention="auto", precision="highest", head_dtype=None, page=None,
     expected_tokens=None)
 # Of TINY and of RICH, for the longest sequence.

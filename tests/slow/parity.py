@@ -88,7 +88,7 @@ def ours(folder: str, prompts: list[list[int]], mesh, *,
 
   sampler = engine.make_sampler(model, engine.SamplerConfig(
       slots=P, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=new,
-      temperature=0.0, top_p=1.0, dtype="float32",
+      temperature=0.0, dtype="float32",
       attention="auto", precision="highest", head_dtype=None, page=None,
       expected_tokens=None), eos)
   rollouts = engine.sample_all(
