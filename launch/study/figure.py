@@ -64,7 +64,7 @@ def _panel(ax, lines: dict, name: str) -> None:
   ax.xaxis.set_minor_locator(NullLocator())
   ax.set_xlabel("rollouts")
   ax.set_ylabel("avg@8, validation problems")
-  ax.legend(loc="upper left")
+  ax.legend(loc="lower right")
 
 
 def _arrow(ax, trunk: np.ndarray) -> None:
@@ -78,4 +78,4 @@ def _arrow(ax, trunk: np.ndarray) -> None:
               arrowprops={"arrowstyle": "->", "color": "black"})
   ax.annotate(f"{trunk[best, 0] / trunk[first, 0]:.1f} times fewer",
               (np.sqrt(trunk[first, 0] * trunk[best, 0]), trunk[best, 2]),
-              (0, 4), textcoords="offset points", ha="center", fontsize=8)
+              (0, -11), textcoords="offset points", ha="center", fontsize=8)
