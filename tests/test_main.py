@@ -356,8 +356,7 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, copy, tmp_path):
   assert got[-1]["correct"] == whole[-1]["correct"]
   assert workdir.read_config(str(copy)).config["alloc"]["C"] == 192
   # The command before the run was extended.
-  with pytest.raises(InputError, match="such as those of an extension: "
-                     "alloc.C: 120 in this config, 192 in"):
+  with pytest.raises(InputError, match="alloc.C: 120 .*192 in"):
     run(small(), copy)
 
 
@@ -522,9 +521,6 @@ def test_sigterm_saves_and_the_same_command_goes_on(calm, tmp_path):
   step = records.read(str(ledger))[-1]["step"]
   assert f"stopped by a signal at step {step}, which is saved" in said
   assert (tmp_path / "checkpoints" / str(step)).is_dir()
-  mode = command_lib.run(*long[2:], "--mode=eval", env=ALONE)
-  assert mode.returncode == 0 and f"eval at step {step}," in mode.stdout
-  assert records.read(str(tmp_path / "eval.jsonl"))[0]["step"] == step
   # The first steps are those of the shorter run: C is not part of a draw.
   fields = ("step", "reward", "grad_norm", "sampled_tokens")
   same = lambda kept: [[r[f] for f in fields] for r in steps(kept)][:3]

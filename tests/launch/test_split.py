@@ -67,8 +67,7 @@ def test_thresholds_are_included():
 
 
 def test_too_few_is_an_error_that_says_how_many():
-  with pytest.raises(InputError, match=r"s: 2 of 7 train problems have avg@16 "
-                     r"in \[0.3, 0.6\], 3 were asked for"):
+  with pytest.raises(InputError, match=r"s: 2 of 7 .*\[0.3, 0.6\], 3 "):
     strata_lib.choose_rows(wanted(low=0.3, high=0.6, train=3), "s", "train",
                            problems(*CORRECT), {("train", 16): CORRECT}, 16)
 
@@ -235,8 +234,7 @@ def test_a_set_may_grow_but_not_the_temperature(tmp_path):
   assert pass_counts_lib.read(out, moved) == pass_counts_lib.read(out, HEADER)
   with pytest.raises(InputError, match=r"with prompt=None \(now 'a'\)"):
     pass_counts_lib.read(out, HEADER | {"prompt": "a"})
-  with pytest.raises(InputError, match=r"measured with temperature=1.0 \(now "
-                     r"0.6\); remove the file"):
+  with pytest.raises(InputError, match=r"temperature=1.0 \(now 0.6\)"):
     pass_counts_lib.read(out, HEADER | {"temperature": 0.6})
 
 
@@ -293,8 +291,7 @@ def test_no_prompt_fits():
   _, prompts = encode(two, 7)
   assert (prompts.tokens_PxS.shape, prompts.len_P, prompts.id_P) == (
       (1, 7), [6], [1])
-  with pytest.raises(InputError, match="all 2 prompts are longer than .*=5; "
-                     "the shortest has 6 tokens, the longest 8"):
+  with pytest.raises(InputError, match="2 prompts .*=5; .* 6 tokens.* 8"):
     fit(5)
   none, prompts = encode([], 5)
   assert (none, prompts.tokens_PxS.shape) == ([], (0, 5))
@@ -488,12 +485,20 @@ def test_without_samples_nothing_asks_for_a_grader(tmp_path):
   assert done.returncode == 2 and "a file goes with name=" in done.stderr
 
 
-@pytest.mark.parametrize("argument, message", [
-    ("--config.source.question=ask", "no column 'ask'; inside"),
-    ("--shard=2", "--shard=2 --shards=1: expected"),
-    ("--config.source.kind=file", "'file': expected one of countdown, files"),
-    ("--config.sampler.max_new_tokens=50", "65 is longer than the model's")])
-def test_one_line_for_every_error(local_set, tmp_path, argument, message):
-  done = run(local_set, f"--config.out={tmp_path}/s", argument)
-  assert done.returncode == 2 and message in done.stderr
+@pytest.mark.parametrize("changes, shard, message", [
+    (dict(source=dict(question="ask")), 0, "'ask'"),
+    ({}, 2, "--shard=2 --shards=1: expected"),
+    (dict(source=dict(kind="file")), 0, "'file': expected one of countdown"),
+    (dict(sampler=dict(max_new_tokens=50)), 0, "65 is longer than")])
+def test_a_split_that_cannot_be_made(local_set, tmp_path, changes, shard,
+                                     message):
+  config = config_file.read_config(local_set.partition("=")[2])
+  config.update(changes, out=f"{tmp_path}/s")
+  with pytest.raises(InputError, match=message):
+    split_lib.split(config, shard=shard, shards=1, command="")
+
+
+def test_an_error_is_one_line(local_set):
+  done = run(local_set, "--shard=2")
+  assert done.returncode == 2 and "--shard=2" in done.stderr
   assert len(done.stderr.splitlines()) == 1

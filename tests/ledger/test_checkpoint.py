@@ -229,8 +229,7 @@ def test_all_damaged_is_an_error_and_nothing_is_moved(store, model):
 
 
 def test_a_checkpoint_of_another_run_is_refused(store, model, saved):
-  with pytest.raises(InputError, match="5: a checkpoint of run abc, expected "
-                     "one of run abd; nothing was changed"):
+  with pytest.raises(InputError, match="5: .*run abc.*run abd"):
     restore(store, model, run_id="abd")
   with pytest.raises(InputError, match="of run abc"):
     checkpoint.restore_params(
