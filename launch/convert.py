@@ -4,10 +4,10 @@
   python -m launch.convert --model=FOLDER --out=my-model --dtype=bfloat16
 
 The folder has weights, config, tokenizer and generation config; transformers,
-vLLM and other runs of isojax load it. The second form writes a checkpoint again
-in another dtype. LoRA adapters are merged into the weights, in the dtype in
-which the run sampled; with --peft only they are written, in a folder that peft
-loads.
+vLLM and other runs of isojax load it. Its README.md has the form of the run's
+prompts. The second form writes a checkpoint again in another dtype. LoRA
+adapters are merged into the weights, in the dtype in which the run sampled;
+with --peft only they are written, in a folder that peft loads.
 """
 
 import os
@@ -20,7 +20,7 @@ from isojax.errors import InputError
 from isojax.ledger import bucket, checkpoint, workdir
 from isojax.models import decoder, hf_config, hf_weights
 from isojax.models import lora as lora_lib
-from isojax.run import evaluation, experiment
+from isojax.run import evaluation, experiment, model_card
 from isojax.run import history as history_lib
 from isojax.run import setup as setup_lib
 from isojax.runtime import mesh as mesh_lib
@@ -38,8 +38,9 @@ _MODEL = flags.DEFINE_string(
     "model", None, "A Hugging Face folder or name, instead of --workdir.")
 _OUT = flags.DEFINE_string("out", None, "New folder to write.", required=True)
 _DTYPE = flags.DEFINE_enum(
-    "dtype", "float32", decoder.DTYPES,
-    "Dtype of the written weights; float32 is what was trained.")
+    "dtype", None, decoder.DTYPES,
+    "Dtype of the written weights, float32 is what was trained; default: that "
+    "of the base policy's checkpoint.")
 _PEFT = flags.DEFINE_bool(
     "peft", False, "Write the adapters instead of merging them.")
 
@@ -78,6 +79,7 @@ def main(_) -> None:
     params = hf_weights.load(
         source, decoder.abstract_params(empty_model(source)))
     dithered = False  # untrained weights are rounded to the nearest value
+    card = None
   else:
     bucket.check(_WORKDIR.value, "workdir")
     stored = workdir.read_config(_WORKDIR.value)
@@ -100,11 +102,13 @@ def main(_) -> None:
         lora_lib.abstract_trained(model, lora), stored.run_id,
         part=setup_lib.POLICY_PARTS[policy])
     print(f"{_WORKDIR.value}: step {step}, {policy} policy")
+    card = model_card.text(stored.config, source, run_id=stored.run_id,
+                           step=step, policy=policy)
     if _PEFT.value:
       if not lora.rank:
         raise InputError(f"--peft: {_WORKDIR.value} trained all weights and "
                          "has no adapters; leave --peft out")
-      lora_lib.save_peft(_OUT.value, section.path, lora, params)
+      lora_lib.save_peft(_OUT.value, section.path, lora, params, card=card)
       print(f"wrote {_OUT.value}: adapters of rank {lora.rank}")
       return
     if lora.rank:
@@ -113,10 +117,11 @@ def main(_) -> None:
           lora, dtype=sampler["dtype"], precision=sampler["precision"])
       params = merge(hf_weights.load(
           source, lora_lib.abstract_base(model, lora)), params)
-  hf_weights.export(source, _OUT.value, params, dtype=_DTYPE.value,
+  dtype = _DTYPE.value or hf_weights.stored_dtype(source)
+  hf_weights.export(source, _OUT.value, params, dtype=dtype, card=card,
                     dithered=dithered)
   size = sum(x.size for x in jax.tree.leaves(params))
-  print(f"wrote {_OUT.value}: {size:,} parameters, {_DTYPE.value}")
+  print(f"wrote {_OUT.value}: {size:,} parameters, {dtype}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from isojax.ledger import records as records_lib
 from isojax.models import hf_weights
 from isojax.rl import rewards
 from isojax.run import evaluation as evaluation_lib
-from isojax.run import experiment, training
+from isojax.run import experiment, model_card, training
 from isojax.run import history as history_lib
 from isojax.run import rollouts as rollouts_lib
 from isojax.run import samples as samples_lib
@@ -162,16 +162,21 @@ class Run:
           split=split, policy=self._which))
 
   @unchained
-  def export(self, out: Path, *, dtype: str = "float32") -> None:
+  def export(self, out: Path, *, dtype: str | None = None) -> None:
     """Writes the policy as a new Hugging Face folder, with its tokenizer.
 
-    transformers, vLLM and isojax (model.path) load the folder. `dtype` of the
-    weights: float32, as trained, or bfloat16.
+    transformers, vLLM and isojax (model.path) load the folder. Its README.md
+    has the form of the prompts. `dtype` of the weights: float32, as trained, or
+    bfloat16; None: that of the base policy's checkpoint.
     """
     hf_weights.check_new(out)
+    folder, values = self._setup.folder, self._setup.values
+    step, params = self._policy
     hf_weights.export(
-        self._setup.folder, out, self.params, dtype=dtype,
-        dithered=not experiment.begins_dithered(self._setup.values))
+        folder, out, params, dtype=dtype or hf_weights.stored_dtype(folder),
+        card=model_card.text(values, folder, run_id=self.run_id, step=step,
+                             policy=self._which),
+        dithered=not experiment.begins_dithered(values))
 
   def plot(self):
     """The learning curve, a matplotlib.figure.Figure that a notebook shows.

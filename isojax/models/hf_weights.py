@@ -23,6 +23,7 @@ from isojax.errors import InputError, reason
 from isojax.models import dither
 from isojax.runtime import progress
 
+README = "README.md"  # the model card, as on the hub
 SHARD_BYTES = 5 * 10**9  # per file, as on the hub
 ROWS_COMPARED = 16  # the first ones, of a tied embedding and its copy
 # Ends of the names of files with weights.
@@ -127,6 +128,14 @@ def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
         f"json ({reason(error)}); the file is missing or damaged, copy the "
         "checkpoint again; .bin weights: load them with transformers and save "
         "them again as safetensors") from error
+
+
+def stored_dtype(path: str) -> str:
+  """The dtype of a checkpoint's embedding; float32 if it is not bfloat16."""
+  file = _tensor_files(pathlib.Path(path))[_TOP["embed"]]
+  with _reading(file, _TOP["embed"]) as tensors:
+    kind = tensors.get_slice(_TOP["embed"]).get_dtype()
+  return "bfloat16" if kind == "BF16" else "float32"
 
 
 def sha256(path: str) -> str:
@@ -313,8 +322,13 @@ def copy_other_files(source: str, folder: pathlib.Path, dtype: str) -> None:
 
 
 def export(source: str, out: str, params, *, dtype: str,
-           dithered: bool = False) -> None:
-  """Writes a new checkpoint of `params` and the other files of `source`."""
+           card: str | None = None, dithered: bool = False) -> None:
+  """Writes a new checkpoint of `params` and the other files of `source`.
+
+  `card` is its README.md; None: that of `source`, if there is one.
+  """
   with new_folder(out) as folder:
     copy_other_files(source, folder, dtype)
+    if card is not None:
+      (folder / README).write_text(card, encoding="utf-8")
     save(folder, params, dtype=dtype, dithered=dithered)

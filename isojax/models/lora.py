@@ -138,8 +138,12 @@ def make_merge(cfg: LoraConfig, *, dtype: str, precision: str):
       merge, cfg, compute=dtype, precision=precision, dtype=dtype))
 
 
-def save_peft(out: str, source: str, cfg: LoraConfig, trained) -> None:
-  """Writes a folder that peft's PeftModel loads with the base at `source`."""
+def save_peft(out: str, source: str, cfg: LoraConfig, trained, *,
+              card: str) -> None:
+  """Writes a folder that peft's PeftModel loads with the base at `source`.
+
+  `card` is its README.md.
+  """
   tensors = {}
   module = lambda target: hf_weights.LAYER[target].removesuffix(".weight")
   for layer, targets in trained.items():
@@ -159,5 +163,6 @@ def save_peft(out: str, source: str, cfg: LoraConfig, trained) -> None:
   with hf_weights.new_folder(out) as folder:
     safetensors.numpy.save_file(tensors, folder / "adapter_model.safetensors",
                                 metadata={"format": "pt"})
+    (folder / hf_weights.README).write_text(card, encoding="utf-8")
     (folder / "adapter_config.json").write_text(
         json.dumps(settings, indent=2) + "\n", encoding="utf-8")

@@ -59,10 +59,32 @@ def token_ids(tokenizer, questions: list[str],
   texts = [cfg.template.replace("{question}", text) for text in questions]
   if cfg.chat:
     texts = _chats(tokenizer, texts, cfg)
-  # A chat template writes its own BOS, and a plain template may hold one.
-  has_bos = cfg.chat or bool(tokenizer.bos_token) and cfg.template.startswith(
+  return tokenizer(texts, add_special_tokens=not _has_bos(tokenizer, cfg))[
+      "input_ids"]
+
+
+def _has_bos(tokenizer, cfg: PromptConfig) -> bool:
+  """A chat template writes its own BOS, and a plain template may hold one."""
+  return cfg.chat or bool(tokenizer.bos_token) and cfg.template.startswith(
       tokenizer.bos_token)
-  return tokenizer(texts, add_special_tokens=not has_bos)["input_ids"]
+
+
+def as_code(tokenizer, cfg: PromptConfig) -> str:
+  """Lines of Python that make `ids`, as `token_ids`, of a `question`.
+
+  They use a `tokenizer` of transformers, and nothing of isojax.
+  """
+  lines = [f'text = {cfg.template!r}.replace("{{question}}", question)']
+  if cfg.chat:
+    system = ({"role": "system", "content": cfg.system},) if cfg.system else ()
+    turns = ", ".join([*map(repr, system),
+                       '{"role": "user", "content": text}'])
+    lines.append(f"text = tokenizer.apply_chat_template([{turns}], "
+                 "tokenize=False, add_generation_prompt=True, "
+                 f"date_string={TEMPLATE_DATE!r})")
+  lines.append('ids = tokenizer(text, add_special_tokens='
+               f'{not _has_bos(tokenizer, cfg)})["input_ids"]')
+  return "\n".join(lines)
 
 
 def digest(tokenizer, cfg: PromptConfig) -> str:

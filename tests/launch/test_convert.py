@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
+import tokenizers
+import transformers
 
 import isojax
 from isojax.api import runs as api_runs
+from isojax.models import tokenizer as tokenizer_lib
 from isojax.run import setup as setup_lib
+from isojax.tasks import prompts
 from tests import short_runs
 from tests.command import run as command
 
@@ -51,7 +56,8 @@ def test_a_run_is_exported_and_goes_on_from_there(runs, tmp_path):
        f"--out={out}"], capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr
   assert "step 5" in done.stdout and "140,352" in done.stdout
-  assert {f.name for f in out.iterdir()} == {f.name for f in ASSET.iterdir()}
+  assert {f.name for f in out.iterdir()} == {
+      "README.md", *(f.name for f in ASSET.iterdir())}
   (tmp_path / "new").touch()  # others may read what they may read of any file
   assert {f.stat().st_mode for f in out.iterdir()} == {
       (tmp_path / "new").stat().st_mode}
@@ -60,6 +66,53 @@ def test_a_run_is_exported_and_goes_on_from_there(runs, tmp_path):
   one, other = (isojax.sample(source, **ask) for source in (
       runs["full"], short_runs.config("hard", model=dict(path=str(out)))))
   assert one == other
+
+
+def ids_by_card(card: str, tokenizer, question: str) -> list[int]:
+  """What the Python of a README.md gives."""
+  [code] = re.findall("^```python\n(.*?)^```$", card, re.M | re.S)
+  names = {"tokenizer": tokenizer, "question": question}
+  exec(code, names)
+  return names["ids"]
+
+
+def test_an_export_has_the_prompt_form_of_its_run(runs, tmp_path):
+  """{question}: of the config; characters are tokens, and Ġ is a space."""
+  converted(tmp_path / "merged", f"--workdir={runs['lora']}")
+  converted(tmp_path / "peft", f"--workdir={runs['lora']}", "--peft")
+  merged, peft = ((tmp_path / name / "README.md").read_text()
+                  for name in ("merged", "peft"))
+  assert merged == peft and "plain text" in merged
+  stored = json.loads((runs["lora"] / "config.json").read_text())
+  assert f"run {stored['run_id']}, step 4, current policy" in merged
+  tokenizer = tokenizer_lib.load(str(tmp_path / "merged"))
+  ids = ids_by_card(merged, tokenizer, "8 3=24")
+  assert tokenizer.convert_ids_to_tokens(ids) == list("8Ġ3=24:")
+
+
+CHAT = ("{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+        "{% endfor %}{% if add_generation_prompt %}<answer>{% endif %}")
+
+
+@pytest.mark.parametrize("cfg, text", [
+    (prompts.PromptConfig("Q: {question}\nA:", False, ""),
+     "<bos>Q: {1}\nA:"),
+    (prompts.PromptConfig("<bos>'{question}\"", False, ""), "<bos>'{1}\""),
+    (prompts.PromptConfig("{question}!", True, ""), "<bos><user>{1}!<answer>"),
+    (prompts.PromptConfig("{question}", True, "Be 'short'."),
+     "<bos><system>Be 'short'.<user>{1}<answer>")])
+def test_the_code_of_a_card_makes_the_prompts_of_the_run(cfg, text):
+  """Of a tokenizer of characters that writes a BOS of its own."""
+  words = {"<bos>": 0, **{chr(i): i for i in range(1, 128)}}
+  inner = tokenizers.Tokenizer(tokenizers.models.BPE(words, []))
+  inner.post_processor = tokenizers.processors.TemplateProcessing(
+      single="<bos> $A", special_tokens=[("<bos>", 0)])
+  tokenizer = transformers.PreTrainedTokenizerFast(
+      tokenizer_object=inner, bos_token="<bos>", chat_template=CHAT)
+  code = "```python\n" + prompts.as_code(tokenizer, cfg) + "\n```"
+  ids = ids_by_card(code, tokenizer, "{1}")
+  assert [ids] == prompts.token_ids(tokenizer, ["{1}"], cfg)
+  assert "".join(tokenizer.convert_ids_to_tokens(ids)) == text
 
 
 def test_adapters_are_merged_or_written_apart(runs, tmp_path):
@@ -114,8 +167,29 @@ def test_a_step_and_another_dtype(runs, tmp_path):
   assert "step 4" in done.stdout
   tensors = safetensors.numpy.load_file(half / "model.safetensors")
   assert {x.dtype.name for x in tensors.values()} == {"bfloat16"}
-  converted(whole, f"--model={half}")
+  converted(whole, f"--model={half}", "--dtype=float32")
   assert json.loads((whole / "config.json").read_text())["dtype"] == "float32"
+
+
+def test_the_dtype_is_that_of_the_base(runs, tmp_path):
+  """Of a run of a bfloat16 checkpoint, and of that checkpoint."""
+  half = tmp_path / "half"
+  converted(half, f"--workdir={runs['full']}", "--dtype=bfloat16")
+  run = shutil.copytree(runs["full"], tmp_path / "run")
+  noted = json.loads((run / "config.json").read_text())
+  noted["config"]["model"]["path"] = str(half)
+  noted["model_sha256"] = hashlib.sha256(
+      (half / "model.safetensors").read_bytes()).hexdigest()
+  (run / "config.json").write_text(json.dumps(noted))
+  for name, source in ("run", run), ("half", half), ("full", runs["full"]):
+    out = tmp_path / f"of-{name}"
+    done = converted(out, f"--{'model' if name == 'half' else 'workdir'}="
+                     f"{source}")
+    dtype = "float32" if name == "full" else "bfloat16"
+    tensors = safetensors.numpy.load_file(out / "model.safetensors")
+    assert {x.dtype.name for x in tensors.values()} == {dtype}
+    assert json.loads((out / "config.json").read_text())["dtype"] == dtype
+    assert done.stdout.splitlines()[-1].endswith(f"parameters, {dtype}")
 
 
 def test_the_best_step_is_that_of_the_records(runs, tmp_path):

@@ -158,7 +158,8 @@ def compare_adapters(seed: int) -> float:
     base = hf_weights.load(folder + "/in", decoder.abstract_params(model))
     adapters = jax.tree.map(
         lambda x: x + 0.1, lora.init(model, cfg, jax.random.key(seed)))
-    lora.save_peft(folder + "/adapters", folder + "/in", cfg, adapters)
+    lora.save_peft(folder + "/adapters", folder + "/in", cfg, adapters,
+                   card="")
     hf_weights.export(folder + "/in", folder + "/out",
                       lora.merge(cfg, base, adapters, compute="float32",
                                  precision="highest"), dtype="float32")
