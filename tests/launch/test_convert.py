@@ -245,25 +245,16 @@ def test_the_base_must_be_the_one_of_the_run(runs, tmp_path):
 def test_a_run_without_checkpoints(runs, tmp_path):
   copy = shutil.copytree(runs["full"], tmp_path / "copy",
                          ignore=shutil.ignore_patterns("checkpoints"))
-  words = f"--workdir={copy}", f"--out={tmp_path / 'out'}"
-  done = command("launch.convert", *words)
+  done = command("launch.convert", f"--workdir={copy}", f"--out={tmp_path}/out")
   assert done.returncode == 2 and "holds no checkpoint" in done.stderr
   assert not (copy / "checkpoints").exists()
-  (copy / "checkpoints").mkdir()
-  done = command("launch.convert", *words)
-  assert done.returncode == 2 and "holds no checkpoint" in done.stderr
 
 
 @pytest.mark.parametrize("arguments, message", [
     (["--out=x"], "either --workdir"),
-    (["--workdir=nowhere", "--out=x"], "contains no config.json"),
-    (["--workdir={full}", "--out={full}"], "exists already"),
     (["--workdir={full}", "--out=x", "--step=3"],
      "no checkpoint of step 3; there are "),
-    (["--workdir={full}", "--out=x", "--peft"], "has no adapters"),
-    (["--model=no/where", "--out=x"], "and no download from the Hugging Face"),
-    (["--model=isojax/assets/countdown-tiny", "--out=x", "--peft"],
-     "need a run")])
+    (["--workdir={full}", "--out=x", "--peft"], "has no adapters")])
 def test_bad_input(runs, tmp_path, arguments, message):
   done = command("launch.convert", *(
       a.replace("{full}", str(runs["full"])).replace("=x", f"={tmp_path}/x")
