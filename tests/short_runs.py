@@ -98,12 +98,12 @@ def _shared(make, *key):
   return _PROGRAMS[repr(key)]
 
 
-# No program contains temperature, top_p, the rate or the average's weight.
+# No program contains temperature, the rate or the average's weight.
 
 
 def _make_sampler(policy, cfg, make=programs.make_sampler):
   return _shared(lambda: make(policy, cfg), policy.folder, policy.model,
-                 dataclasses.replace(cfg, temperature=1.0, top_p=1.0))
+                 dataclasses.replace(cfg, temperature=1.0))
 
 
 def _with_learner(setup, make=setup_lib.with_learner):
