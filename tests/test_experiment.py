@@ -254,6 +254,7 @@ def test_every_key_refuses_what_no_program_can_take():
     (dict(sampler__memory_gib=float("inf")), "sampler.memory_gib=inf"),
     (dict(recipe__loss__microbatch_tokens=2**31), "microbatch_tokens=2147483"),
     (dict(model__lora__rank=2**31), "model.lora.rank=2147483648"),
+    (dict(recipe__updates__in_flight=2**31), "updates.in_flight=2147483648"),
     (dict(task__grader__workers=2**31), "task.grader.workers=2147483648"),
     (dict(task__grader__step_seconds=2**40), "step_seconds=1099511627776")])
 def test_values_without_end_are_one_line(fields, key):

@@ -41,6 +41,8 @@ from isojax.rl.loss_config import LossConfig
 from isojax.runtime import rng
 from isojax.types import Rollouts
 
+MAX_STALENESS = 1024  # steps, whose rollouts are in memory at once
+
 
 @dataclasses.dataclass(frozen=True)
 class UpdatesConfig:
@@ -53,8 +55,9 @@ class UpdatesConfig:
   def __post_init__(self):
     expect("recipe.updates", self, epochs=(self.epochs >= 1, "at least 1"),
            minibatches=(self.minibatches >= 1, "at least 1"),
-           in_flight=(self.in_flight >= 0,
-                      "the largest staleness in steps, or 0 for none"))
+           in_flight=(0 <= self.in_flight <= MAX_STALENESS,
+                      f"the largest staleness in steps, at most {MAX_STALENESS}"
+                      ", or 0 for none"))
 
   @property
   def count(self) -> int:

@@ -5,6 +5,7 @@ contains every smaller C, and a larger alloc.C extends a run.
 """
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +51,7 @@ class OptimizerConfig:
         name: (getattr(self, name) >= 0, ">= 0")
         for name in ("warmup_steps", "weight_decay")},
         decay=(0 <= self.decay <= 1, "in [0, 1], a share of alloc.C"),
-        average=(self.average is None or self.average >= 0,
+        average=(self.average is None or 0 <= self.average < math.inf,
                  ">= 0, or None for no average"))
 
 

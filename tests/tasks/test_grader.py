@@ -29,9 +29,10 @@ def config(**fields):
     ({"file": "r.py:f"}, "file goes with name='python'"),
     ({"name": "python"}, "file goes with name='python'"),
     ({"answer": "box"}, "whole, boxed, hash, tags"),
-    ({"workers": 0}, "at least 1"), ({"seconds": 0.0}, "0 < seconds"),
+    ({"workers": 0}, "workers=0: expected 1 to 1,024"),
+    ({"seconds": 0.0}, "0 < seconds"),
     ({"step_seconds": 1.0}, "seconds <= step_seconds"),
-    ({"step_seconds": float("inf")}, "finite")])
+    ({"step_seconds": float("inf")}, "step_seconds=inf: .* <= 86,400")])
 def test_config_is_checked(fields, told):
   with pytest.raises(InputError, match=told):
     config(**fields)

@@ -40,8 +40,8 @@ def written(path, rows, header=HEADER) -> None:
 
 
 @pytest.mark.parametrize("change, found", [
-    ({"question": 5}, "question=5, .*expected texts"),
-    ({"answer": None}, "answer=None: expected texts"),
+    ({"question": 5}, "question=5: expected text"),
+    ({"answer": None}, "answer=None: expected text"),
     ({"question": ""}, "question='': expected numbers, an equals sign"),
     ({"question": "1 2=3=4"}, "question='1 2=3=4': expected numbers"),
     ({"question": "1 2=3<eos>"}, "question='1 2=3<eos>': expected numbers"),
