@@ -5,8 +5,10 @@ import json
 
 import pytest
 
+from isojax.core.format import compact
 from isojax.frontier import analysis, fit_json, scalerl
 from isojax.planner import fit_file
+from isojax.report import labels
 from tests.frontier import studies, synthetic
 
 
@@ -20,6 +22,23 @@ def test_the_document_is_json_and_the_planner_reads_it():
   assert law(1e6) == pytest.approx(fit.law(1e6), rel=1e-4)
   low, high = law.interval(1e6)
   assert low < law(1e6) < high
+
+
+def test_a_fixed_batch_goes_through_fit_json():
+  """Bp * n = 483 in all runs, over M = C / 483."""
+  study = studies.small_study()
+  study = dataclasses.replace(study, axis="updates", runs=tuple(
+      dataclasses.replace(run, Bp=483 // run.n, C_E=run.C_E / 483)
+      for run in study.runs))
+  fit = analysis.analyse(study, studies.QUICK)
+  found = json.loads(json.dumps(fit_json.document(
+      fit, path="fit.json", with_scalerl=False)))
+  law = fit_file.read_fit(found, path="fit.json")
+  assert (law.B, law.kind, law.unit) == (483, "fixed_batch", "updates")
+  L, b, M0 = (found["law"][name] for name in ("L", "b", "M0"))
+  assert law.log2(M0) == pytest.approx(b + L / 2)
+  assert {name: value for name, value, _ in labels.parameters(found)}[
+      "M0, updates"] == compact(M0)
 
 
 def short_run(E):

@@ -201,9 +201,9 @@ def test_hours_choose_the_n_of_their_own_budget():
 
 def test_hours_leave_out_an_n_whose_budget_is_not_known():
   """n = 2 and 4 pay for fewer rollouts than the 10,000 where data begin."""
-  law = unidentified()
+  law = unidentified(Bp=(4, 16))
   q = dataclasses.replace(QUESTION, law=law, model="m", D=None, Bp=None)
-  budget = lambda Bp, n: 60 * Bp * n  # 1,920 n at Bp = 32, 960 n at 16
+  budget = lambda Bp, n: 60 * Bp * n  # 3,840 n at Bp = 64, 960 n at 16
   a = advice.for_hours(q, 1.0, budget)
   assert a.allocation.Bp == 16  # of the measured frontier
   assert a.allocation.C == 60 * 16 * a.allocation.n >= 10_000
@@ -321,7 +321,7 @@ def unidentified(**change):
 
 @pytest.mark.parametrize("C, n", [(15_000, 8), (20_000, 24)])
 def test_a_law_that_is_not_identified_answers_with_its_frontier(C, n):
-  a = ask(C=C, law=unidentified(), model="m")
+  a = ask(C=C, law=unidentified(Bp=(4, 16)), model="m")
   assert (a.allocation.Bp, a.allocation.n) == (16, n)
   assert a.n_star.interval == (4, 32) and not a.n_star.beyond
   assert a.n_star.basis == (

@@ -3,9 +3,11 @@
 import pytest
 
 from isojax.errors import InputError
+from isojax.ledger.records import text_of
 from isojax.planner import prices
 from isojax.planner.cost import Efficiency, PEAK, StepParts
 from tests.planner.examples import on_v5p
+from tests.planner.test_planning import ask
 
 
 def records(seconds_sample, seconds_update, **change):
@@ -50,6 +52,17 @@ def test_the_trained_share_of_a_run_of_this_recipe():
   assert of() == pytest.approx(0.3)
   assert of(m=2, epochs=3) == pytest.approx(0.4)
   assert of(m=2) == 1.0  # the kept answers are longer than the mean
+
+
+def test_a_measured_speed_has_no_spread(tmp_path):
+  """So --sure has nothing to be sure by."""
+  path = tmp_path / "records.jsonl"
+  path.write_bytes(text_of(list(records(9.0, 9.0)))[0])
+  values = dict(hours=24.0, machine="v5p-64", model="Qwen/Qwen2.5-7B",
+                measured=str(path))
+  assert ask(**values).rows[0].expected["seconds_range"] is None
+  with pytest.raises(InputError, match="--sure: no spread is known"):
+    ask(**values, sure=True)
 
 
 RUN = list(records(1.0, 1.0))

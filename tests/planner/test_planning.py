@@ -107,6 +107,8 @@ def test_one_question_has_one_answer():
       "1.59M rollouts that the hours may buy")
   sure = ask(**HOURS, sure=True)
   assert sure.rows[0].allocation.n == 64
+  # A step of the hard study has at most 16,384 rollouts.
+  assert "adjusted: n 100000 -> 16384" in ask(**HOURS, n=(100_000,)).table()
   assert sure.rows[0].allocation.C == 505_856
   assert not any("measure your own" in text for text in plan.messages.warnings)
   assert "n = 64, near n*; M is rounded down\n" in plan.table(explain=True)
@@ -220,9 +222,10 @@ def test_adapters_have_a_rate_of_their_own():
 
 def test_n_follows_the_speed_of_a_config():
   """The 128 slots of the config buy fewer rollouts in the same hours."""
-  plan = of_config("8xh100", {"mesh.tensor": 2}, rollouts=None, hours=24.0)
-  text = plan.table()
-  assert "warning: n follows C, and C the speed: mesh data=" in text
+  text = lambda hours: of_config(
+      "8xh100", {"mesh.tensor": 2}, rollouts=None, hours=hours).table()
+  assert "warning: n follows C, and C the speed: mesh data=" in text(24.0)
+  assert "n follows C, and" not in text(2400.0)  # n = 128, the law's largest
 
 
 def test_another_plan_is_not_replaced_in_silence(tmp_path):
