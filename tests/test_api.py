@@ -259,7 +259,7 @@ def test_problems_become_a_stratum_without_a_policy(tmp_path, capsys):
   paths = isojax.split(config)
   assert paths == {"all": f"{tmp_path}/new/a-all.jsonl"}
   told = capsys.readouterr()
-  assert told.out.startswith("6 train and 3 validation problems\nwrote ")
+  assert told.out.startswith("6 training and 3 held-out problems\nwrote ")
   stratum = strata_lib.read(paths["all"])
   assert len(stratum.train) == 6 and len(stratum.validation) == 3
   assert stratum.header["command"] == "isojax.split(config)"

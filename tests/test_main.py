@@ -18,7 +18,7 @@ import pytest
 import isojax
 from isojax.core import config_flag, exit_codes, plan_file, sweep_cells
 from isojax.errors import InputError
-from isojax.ledger import bucket, checkpoint, records, workdir
+from isojax.ledger import bucket, records, workdir
 from isojax.run import evaluation, experiment
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
@@ -291,14 +291,13 @@ def test_texts_and_curves(on_a_mesh):
 
 def test_nan_stops_with_the_step_and_what_to_try(tmp_path):
   config = small(checkpoint=dict(every_steps=1))
-  config.recipe.optimizer.base_lr = 1e30
+  config.recipe.optimizer.base_lr = 1e15
   _, end, kept = train(config, tmp_path)
   assert end.code == exit_codes.DIVERGED
   assert "are not finite after step" in end.why and "base_lr" in end.why
-  # The first update already overflows the parameters: only the evaluation
-  # before it is kept, and nothing is saved.
-  assert [(r["kind"], r["step"]) for r in kept] == [("eval", 0)]
-  assert not checkpoint.steps(str(tmp_path / "checkpoints"))
+  # The first update makes weights whose logits overflow in the second step,
+  # which is not recorded.
+  assert max(r["step"] for r in kept) == 1
 
 
 def test_records_and_checkpoints_belong_together(copy):

@@ -1,6 +1,7 @@
 """One step of training, in the order of the papers' algorithm boxes."""
 
 from collections.abc import Callable
+import math
 import typing
 
 import jax
@@ -115,10 +116,12 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
       if "value" in scored.columns else None,
       lr=made.lr, **metrics | hidden,
       **timer.fields(waited=sampled.seconds_waited))
-  return Step(State(train, in_flight, history), record,
-              None if made.finite else ", ".join(
-                  f"{name} {metrics[name]}"
-                  for name in ("loss", "grad_norm", "logp_gap")))
+  # The entropy shows overflowing logits of which no rollout had a gradient.
+  numbers = {name: metrics[name] for name in ("loss", "grad_norm", "logp_gap")}
+  numbers["entropy"] = record.entropy
+  finite = made.finite and math.isfinite(record.entropy)
+  return Step(State(train, in_flight, history), record, None if finite else
+              ", ".join(f"{name} {x}" for name, x in numbers.items()))
 
 
 def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,

@@ -137,7 +137,8 @@ def test_errors_of_a_bucket_are_one_line():
 def test_a_bucket_that_is_not_there_or_refuses(bucket, name):
   del bucket  # its server is asked
   with (pytest.raises(InputError, match=f"gs://{name}/a.*storage.objectAdmin"),
-        workdir.claim(f"gs://{name}/a", workdir.Stored("x", "x", "abc", {}))):
+        workdir.claim(f"gs://{name}/a", workdir.Stored("x", "x", "abc", {}),
+                      conflict=lambda *_: "")):
     pass
 
 
@@ -235,8 +236,9 @@ def test_a_damaged_checkpoint_is_moved_aside(folder):
 def test_a_workdir_in_a_bucket(folder):
   """As tests/ledger/test_workdir.py has it of a local one."""
   bucket_lib.check(folder, "workdir")
-  claimed = lambda config: workdir.claim(folder, workdir.Stored(
-      *[workdir.hash_of(config)] * 2, "abc", config))
+  claimed = lambda config: workdir.claim(
+      folder, workdir.Stored(*[workdir.hash_of(config)] * 2, "abc", config),
+      conflict=lambda stored: f"that of run {stored.run_id}")
   config, other = {"seed": 1, "a": {"n": 4}}, {"seed": 1, "a": {"n": 8}}
   epath.Path(f"{folder}/thesis.tex").write_text("x")
   with (pytest.raises(InputError, match="contains thesis.tex but no config"),
@@ -251,7 +253,7 @@ def test_a_workdir_in_a_bucket(folder):
       workdir.check_shared(folder, workdir.hash_of(other))
   stored = workdir.read_config(folder)
   assert (stored.run_id, stored.config) == (workdir.hash_of(config), config)
-  with (pytest.raises(InputError, match="a.n: 8 in this config, 4 in "),
+  with (pytest.raises(InputError, match=f"run {workdir.hash_of(config)}"),
         claimed(other)):
     pass
   assert names(folder) == ["config.json"]

@@ -177,7 +177,7 @@ def test_temperature_zero_is_argmax_and_certain(model, params):
 
 @pytest.mark.parametrize("field, value", [
     ("slots", 0), ("memory_gib", 0.0), ("max_new_tokens", 0),
-    ("temperature", -0.1), ("top_p", 0.0), ("page", 0),
+    ("temperature", -0.1), ("page", 0),
     ("head_dtype", "bfloat16")])
 def test_bad_config_is_refused(field, value):
   with pytest.raises(InputError, match=f"sampler.{field}={value!r}: expected"):

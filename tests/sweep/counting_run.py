@@ -24,7 +24,7 @@ if steps <= 0:
   sys.stderr.write("isojax: no steps at all\n")
   sys.exit(-steps or 1)
 this = workdir.Stored(folder, folder, "", {"id": folder})
-with workdir.claim(folder, this), open(
+with workdir.claim(folder, this, conflict=lambda *_: ""), open(
     os.path.join(folder, "records.jsonl"), "a+", encoding="utf-8") as file:
   file.seek(0)
   for step in range(len(file.readlines()), steps):

@@ -218,7 +218,8 @@ def test_a_signal_ends_all_runs_cleanly(tmp_path, counting):
 def test_a_run_of_another_process_is_waited_for(tmp_path, counting):
   folder = str(tmp_path / "run0")
   with workdir.claim(
-      folder, workdir.Stored(folder, folder, "", {"id": folder})):
+      folder, workdir.Stored(folder, folder, "", {"id": folder}),
+      conflict=lambda *_: ""):
     process = counting(3, 2)
     wait_until(lambda: len(counted(tmp_path, 1)) == 2)
     time.sleep(0.3)
