@@ -28,7 +28,7 @@ def test_each_source_has_a_line_with_its_caveat():
       ("uK4kMpNx0W", "325 to 3,541", "Bp * n = 512 is within that"),
       ("rate, ", "3e-6", "1534dd6"),
       ("decay, ", "verl 1dda039", "TRL f2cd577", "OpenRLHF 3c3be62",
-       "Tunix c7d8950", "No source compares"),
+       "Tunix c7d8950", "docs/study.md"),
       ("average, ", "0.992", "12a02e3", "1212.1824"),
       ("adapters, ", "trl#4207", "tinker-cookbook#81")), strict=True):
     assert all(part in line for part in parts), line
