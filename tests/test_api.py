@@ -261,7 +261,9 @@ def test_problems_become_a_stratum_without_a_policy(tmp_path, capsys):
   told = capsys.readouterr()
   assert told.out.startswith("6 training and 3 held-out problems\nwrote ")
   stratum = strata_lib.read(paths["all"])
-  assert len(stratum.train) == 6 and len(stratum.validation) == 3
+  assert len(stratum.train) == 6 and len(stratum.validation) == 1
+  lines = (tmp_path / "new/a-all.test.jsonl").read_text().splitlines()
+  assert len(lines) == 1 + 2  # a header, and the others of those held out
   assert stratum.header["command"] == "isojax.split(config)"
   isojax.split(config, progress=False)
   assert capsys.readouterr() == ("", "")
