@@ -40,17 +40,18 @@ MODEL = "random"
 # `isojax.split` samples the model on each problem and sorts the problems by
 # their pass rate. The problems are sums of two numbers of one or two digits.
 # `mid` has those that are solved between 10 and 60 % of the time: there, groups
-# contain right and wrong answers, which GRPO needs.
+# contain right and wrong answers, which GRPO needs. Half of the held-out problems
+# are for validation, the others for test.
 
 # %%
 problems = isojax.config(
     "configs/split_smollm2.py", model=MODEL, out="strata/sums",
-    source={"train": 120, "validation": 80})
+    source={"train": 120, "validation": 160})
 STRATUM = "mid"
 
 # %% tags=["small"]
 # A random model solves nothing, so nothing is measured: n = 0.
-problems = isojax.config(problems, n=0, source={"train": 40, "validation": 8})
+problems = isojax.config(problems, n=0, source={"train": 40, "validation": 16})
 STRATUM = "all"
 
 # %%
@@ -99,8 +100,10 @@ for problem in ("8 + 5 =", "23 + 49 =", "71 - 18 =", "64 + 87 ="):
 # %% [markdown]
 # ## Export
 #
-# The folder is a Hugging Face checkpoint. transformers gives the same greedy
-# texts as isojax: `AutoModelForCausalLM.from_pretrained("my-model")`.
+# The folder is a Hugging Face checkpoint in bfloat16, as SmolLM2's own;
+# `README.md` has the form of its prompts. With `dtype="float32"`, as trained,
+# transformers gives the same greedy texts as isojax:
+# `AutoModelForCausalLM.from_pretrained("my-model")`.
 
 # %%
 run.export("my-model")

@@ -126,7 +126,7 @@ def rms_norm(x, weight_D, cfg: ModelConfig):
 
 
 def rotation(position_BxT, rope: Rope, H: int):
-  """Cosines [B, T, 1, 1, H / 2] and signed sines [B, T, 1, 2, H / 2]."""
+  """Cosines and sines [B, T, 1, H / 2] of the angles of `rotate`."""
   half = H // 2
   frequency = rope.theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
   unscaled = 0.0  # the part to which `factor` is not applied
@@ -135,23 +135,20 @@ def rotation(position_BxT, rope: Rope, H: int):
     unscaled = jnp.clip(
         (frequency / (2 * jnp.pi) - low) / (high - low), 0, 1)
   frequency = frequency * (unscaled + (1 - unscaled) / rope.factor)
-  angle = (position_BxT[..., None, None, None].astype(jnp.float32)
-           * frequency[None, None, None, None])
-  sign_2x1 = jnp.array([[-1.0], [1.0]])
-  return jnp.cos(angle), jnp.sin(angle) * sign_2x1[None, None, None]
+  angle = (position_BxT[..., None, None].astype(jnp.float32)
+           * frequency[None, None, None])
+  return jnp.cos(angle), jnp.sin(angle)
 
 
 def rotate(x_BxTxNxH, cos_sin):
   """Applies rotary position embeddings; the two halves of a head are pairs.
 
-  `cos_sin` is of `rotation`. The halves are not concatenated, because XLA
-  compiles each concatenation of each layer once more.
+  `cos_sin` is of `rotation`.
   """
   cos, sin = cos_sin
-  halves = x_BxTxNxH.astype(jnp.float32).reshape(
-      *x_BxTxNxH.shape[:3], 2, x_BxTxNxH.shape[3] // 2)
-  rotated = halves * cos + halves[..., ::-1, :] * sin
-  return rotated.reshape(x_BxTxNxH.shape).astype(x_BxTxNxH.dtype)
+  a, b = jnp.split(x_BxTxNxH.astype(jnp.float32), 2, axis=-1)
+  rotated = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+  return rotated.astype(x_BxTxNxH.dtype)
 
 
 class Block(nn.Module):
@@ -271,7 +268,7 @@ class Transformer(nn.Module):
     self.embed_VxD = self.param(
         "embed", boxed(nn.initializers.normal(0.02), ("vocab", "embed")),
         (c.V, c.D), jnp.float32)
-    # nn.jit draws other initial weights.
+    # Initial weights drawn in a jitted block would be other ones.
     block = Block if self.is_initializing() else TracedOnceBlock
     self.layers = [block(c, window, self.mesh, self.attention)
                    for window in c.window_Z]

@@ -92,6 +92,14 @@ def test_a_token_outside_all_windows_is_not_seen():
     assert bool((moved[:, 6] != base[:, 6]).any()) == seen
 
 
+def test_initial_weights_are_those_that_they_were():
+  """Drawn before layers were traced once; pretraining begins with them."""
+  params = decoder.init_params(make_model(TINY), jax.random.key(0))
+  np.testing.assert_allclose(
+      params["layers_1"]["q"][0, 0, :3],
+      [-0.24939898, -0.08420247, -0.22689655], rtol=1e-6)
+
+
 def test_stretched_frequencies_by_hand():
   """half = 1: frequency 1, wavelength 2 pi = 6.28 between 4 and 8."""
   x = np.array([[[[1.0, 0.0]]]], np.float32)
