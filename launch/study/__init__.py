@@ -1,5 +1,4 @@
-"""The study: how should a run end? Its page, docs/study.md, from its ledger.
+"""The study: how should a run end? docs/study.md is made from its ledger.
 
-`end` runs the registered experiments and adds lines to the ledger, `verdicts`
-compares them, `page` and `figure` write the page.
+`end` adds to the ledger, `verdicts` compares, `page` and `figure` show it.
 """

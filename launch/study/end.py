@@ -5,15 +5,13 @@
   python -m launch.study.end --root=runs/end --ledger=FILE.jsonl
 
 The first two commands make fresh problems. The third trains what
-docs/study/end.json lists: for each set, seed and rate one run at a
-constant rate (the trunk), and decayed runs to each budget that begin with it.
-It adds a line to the ledger for each policy that it tests. Processes with one
---root share the runs; the same command resumes, and skips what the ledger has.
+docs/study/end.json lists: for each set, seed and rate one run at a constant
+rate (the trunk), and decayed runs to each budget that begin with it. It adds a
+line to the ledger for each policy that it tests, and skips what the ledger has.
+Several processes with other --seeds may share --root and --ledger.
 """
 
-import contextlib
 import dataclasses
-import fcntl
 import importlib
 import json
 import os
@@ -35,10 +33,10 @@ class Unit(typing.NamedTuple):
   """A trunk, and the decayed runs that begin with it."""
 
   set: str
+  arm: str  # name of further changes of the config; "" without any
   seed: int
   rate: float  # factor of the config's base_lr
-  arm: str  # name of further changes of the config; "" without any
-  overrides: dict  # these changes, nested as the config
+  overrides: dict  # the changes of the arm, nested as the config
   budgets: tuple[int, ...]  # rollouts
   decays: tuple[float, ...]  # of the decayed runs
 
@@ -47,14 +45,10 @@ class Unit(typing.NamedTuple):
     arm = f"-{self.arm}" if self.arm else ""
     return f"{self.set}{arm}-seed{self.seed}-rate{self.rate:g}"
 
-  def line(self, C: int, decay: float, policy: str, which: str) -> tuple:
-    """What names a line of the ledger."""
-    return (self.set, self.arm, self.seed, self.rate, C, decay, policy, which)
-
 
 def units(experiment: dict) -> list[Unit]:
   """The units of a registered experiment, in the order of its stages."""
-  return [Unit(stage["set"], seed, rate, stage["arm"], stage["overrides"],
+  return [Unit(stage["set"], stage["arm"], seed, rate, stage["overrides"],
                tuple(stage["budgets"]), tuple(stage["decays"]))
           for stage in experiment["stages"] for seed in stage["seeds"]
           for rate in stage["rates"]]
@@ -68,12 +62,11 @@ def pool(folder: str) -> None:
   fresh = countdown.load(4, 20_000, 60_000, 2)
   os.makedirs(folder, exist_ok=True)
   for split in ("train", "validation"):
-    rows = [{"question": p.question, "answer": p.answer}
+    rows = [json.dumps({"question": p.question, "answer": p.answer}) + "\n"
             for p in getattr(fresh, split)
             if countdown.content(p.question) not in used]
     path = os.path.join(folder, f"{split}.jsonl")
-    disk.replace(path, "".join(
-        json.dumps(row) + "\n" for row in rows).encode())
+    disk.replace(path, "".join(rows).encode())
     print(f"wrote {path}: {len(rows)} problems")
 
 
@@ -128,70 +121,52 @@ def tested(run, policy: str, step: int, store: str) -> dict:
 
 
 def policies(decay: float) -> list[tuple[str, str]]:
-  """The (policy, checkpoint) of a run that are tested.
-
-  A decayed run keeps its last checkpoint and the best of its average alone.
-  """
+  """(policy, checkpoint) that are tested: those that a run keeps."""
   out = [("average", "last"), ("current", "last"), ("average", "best")]
   return out if decay else [*out, ("current", "best")]
-
-
-def missing(unit: Unit, decay: float, budgets, path: str) -> list[tuple]:
-  """The (C, policy, checkpoint) that the ledger lacks of a run."""
-  done = ledger.read(path)
-  return [(C, *which) for C in budgets for which in policies(decay)
-          if unit.line(C, decay, *which) not in done]
 
 
 def run(unit: Unit, design: dict, root: str, path: str) -> None:
   """Trains what the ledger lacks of a unit, and adds its lines."""
   import isojax  # loads jax
-  for decay, C, budgets in (
-      (0.0, max(unit.budgets), unit.budgets),
-      *((decay, C, (C,)) for C in unit.budgets for decay in unit.decays)):
-    if not missing(unit, decay, budgets, path):
+  for decay, budgets in ((0.0, unit.budgets), *(
+      (decay, (C,)) for C in unit.budgets for decay in unit.decays)):
+    done = ledger.read(path)
+    missing = [name for C in budgets for how in policies(decay)
+               if (name := (*unit[:4], C, decay, *how)) not in done]
+    if not missing:
       continue
-    folder = os.path.join(root, unit.name, (
-        "trunk" if decay == 0 else f"decay{decay:g}-C{C}"))
+    C = max(budgets)
+    folder = f"decay{decay:g}-C{C}" if decay else "trunk"
     trained = isojax.train(
-        config_of(unit, design, root, C, decay), folder, progress=False)
-    for name in missing(unit, decay, budgets, path):
-      ledger.append(path, line_of(unit, trained, decay, *name))
+        config_of(unit, design, root, C, decay),
+        os.path.join(root, unit.name, folder), progress=False)
+    for name in missing:
+      ledger.append(path, line_of(name, trained))
 
 
-def line_of(unit: Unit, trained, decay: float, C: int, policy: str,
-            which: str) -> dict:
+def line_of(name: tuple, trained) -> dict:
   """The ledger's line of a tested policy."""
-  evaluations = [r for r in trained.records.evaluations if r["rollouts"] <= C]
+  line = dict(zip(ledger.NAMES, name, strict=True))
+  policy, which = line["policy"], line["which"]
+  evaluations = [r for r in trained.records.evaluations
+                 if r["rollouts"] <= line["C"]]
   step = (best_steps(evaluations)[policy] if which == "best"
           else evaluations[-1]["step"])
-  store = "kept" if decay == 0 else (
-      "checkpoints" if which == "last" else "best")
-  named = zip(ledger.NAMES, unit.line(C, decay, policy, which), strict=True)
-  return dict(named) | {
+  store = "checkpoints" if which == "last" else "best"
+  curve = [[r["rollouts"], round(r["avg"], 5), round(r["current"]["avg"], 5)]
+           for r in evaluations]
+  return line | {
       "step": step,
-      "curve": [[r["rollouts"], round(r["avg"], 5),
-                 round(r["current"]["avg"], 5)] for r in evaluations]
-      if (policy, which) == ("average", "last") else None,
-      **tested(trained, policy, step, store)}
-
-
-@contextlib.contextmanager
-def claimed(path: str):
-  """Yields whether this process got the lock of a unit."""
-  with open(path, "a", encoding="utf-8") as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      yield False
-    else:
-      yield True
+      "curve": curve if (policy, which) == ("average", "last") else None,
+      **tested(trained, policy, step, store if line["decay"] else "kept")}
 
 
 _POOL = flags.DEFINE_string("pool", None, "Folder for the fresh problems.")
 _ROOT = flags.DEFINE_string("root", None, "Folder of problems and runs.")
 _LEDGER = flags.DEFINE_string("ledger", None, "File to which lines are added.")
 _EXPERIMENT = flags.DEFINE_string("experiment", "e1", "Which one.")
+_SEEDS = flags.DEFINE_multi_integer("seeds", None, "Only these; None: all.")
 
 
 def main(_) -> None:
@@ -201,11 +176,8 @@ def main(_) -> None:
   with open(REGISTERED, encoding="utf-8") as file:
     design = json.load(file)[_EXPERIMENT.value]
   for unit in units(design):
-    budgets = "-".join(map(str, unit.budgets))
-    with claimed(os.path.join(
-        _ROOT.value, f"{unit.name}-{budgets}.lock")) as ours:
-      if ours:
-        run(unit, design, _ROOT.value, _LEDGER.value)
+    if _SEEDS.value is None or unit.seed in _SEEDS.value:
+      run(unit, design, _ROOT.value, _LEDGER.value)
 
 
 if __name__ == "__main__":

@@ -56,9 +56,7 @@ def _panel(ax, lines: dict, name: str) -> None:
     ax.plot(points[:, 0], points[:, 2], color=COOLED, lw=1.8,
             label="rate falls over the last 30 %" if C == max(cooled) else None)
   _arrow(ax, trunk)
-  seeds = {len(found) for found in constant.values()}
-  ax.set_title(f"{TITLES[name]}, {min(seeds)} to {max(seeds)} seeds"
-               if len(seeds) > 1 else f"{TITLES[name]}, {max(seeds)} seeds")
+  ax.set_title(TITLES[name])
   ax.set_xscale("log", base=2)
   ax.xaxis.set_major_formatter(lambda value, _: compact(value))
   ax.xaxis.set_minor_locator(NullLocator())
@@ -69,13 +67,12 @@ def _panel(ax, lines: dict, name: str) -> None:
 
 def _arrow(ax, trunk: np.ndarray) -> None:
   """From where the average first reaches the best last weights to these."""
-  best = int(trunk[:, 2].argmax())
-  first = int((trunk[:, 1] >= trunk[best, 2]).argmax())
-  if trunk[first, 1] < trunk[best, 2] or first >= best:
+  end, reward = trunk[trunk[:, 2].argmax()][[0, 2]]
+  begin = trunk[(trunk[:, 1] >= reward).argmax()][0]
+  if trunk[:, 1].max() < reward or begin >= end:
     return
-  ax.annotate("", (trunk[first, 0], trunk[best, 2]),
-              (trunk[best, 0], trunk[best, 2]),
+  ax.annotate("", (begin, reward), (end, reward),
               arrowprops={"arrowstyle": "->", "color": "black"})
-  ax.annotate(f"{trunk[best, 0] / trunk[first, 0]:.1f} times fewer",
-              (np.sqrt(trunk[first, 0] * trunk[best, 0]), trunk[best, 2]),
-              (0, -11), textcoords="offset points", ha="center", fontsize=8)
+  ax.annotate(f"{end / begin:.1f} times fewer",
+              (np.sqrt(begin * end), reward), (0, -11),
+              textcoords="offset points", ha="center", fontsize=8)

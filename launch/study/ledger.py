@@ -25,5 +25,4 @@ def append(path: str, line: dict) -> None:
   with open(path, "a", encoding="utf-8") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
     file.write(json.dumps(line) + "\n")
-  print({name: value for name, value in line.items()
-         if name not in ("correct", "curve")}, flush=True)
+  print(*key(line), line["avg"], flush=True)

@@ -24,37 +24,38 @@ def test_differences_are_of_pairs():
       line(0, 64, 4.0, policy="current"), line(1, 64, 6.0, policy="current")),
       "hard")
   got = r.difference(64, verdicts.AVERAGE, verdicts.CURRENT)
-  assert got == pytest.approx((2.0, 2 - 12.7062, 2 + 12.7062, 2), rel=1e-5)
+  assert got == pytest.approx((2.0, 2 - 12.7062, 2 + 12.7062), rel=1e-5)
   assert r.difference(32, verdicts.AVERAGE, verdicts.CURRENT) is None
 
 
-def test_rollouts_to_a_reward_are_linear_in_log_c():
-  points = [(64, 0.1), (256, 0.3), (1024, 0.7)]
-  assert verdicts.rollouts_to(points, 0.2) == pytest.approx(128)
-  assert verdicts.rollouts_to(points, 0.6) == pytest.approx(256 * 4**0.75)
-  assert verdicts.rollouts_to(points, 0.8) is None
+# A rival at 0.1, 0.3 and 0.7 after 2^16, 2^18 and 2^20 rollouts.
+@pytest.mark.parametrize("reward, ratio, reached", [
+    (0.2, 2.0, True), (0.6, 4 * 4**0.75, True), (0.8, 16.0, False)])
+def test_rollouts_saved_are_linear_in_log_c(reward, ratio, reached):
+  r = verdicts.rewards(ledger(line(0, 2**16, reward), *(
+      line(0, C, y, policy="current")
+      for C, y in zip((2**16, 2**18, 2**20), (0.1, 0.3, 0.7)))), "hard")
+  assert verdicts.saved(r, 2**16, verdicts.AVERAGE, verdicts.CURRENT) == (
+      pytest.approx(ratio), reached)
+
+
+def test_nothing_is_saved_against_a_rival_that_begins_above():
   r = verdicts.rewards(ledger(
-      line(0, 64, 0.2), *(line(0, C, y, policy="current") for C, y in points)),
-      "hard")
-  assert verdicts.saved(r, 64, verdicts.AVERAGE, verdicts.CURRENT) == (
-      pytest.approx(2.0), True)
-  high = verdicts.rewards(ledger(line(0, 64, 0.8), *(
-      line(0, C, y, policy="current") for C, y in points)), "hard")
-  assert verdicts.saved(high, 64, verdicts.AVERAGE, verdicts.CURRENT) == (
-      16.0, False)
+      line(0, 2**16, 0.1), line(0, 2**16, 0.2, policy="current")), "hard")
+  assert verdicts.saved(r, 2**16, verdicts.AVERAGE, verdicts.CURRENT) is None
 
 
 # avg of (average, best kept current) at 2^16, 2^18 and 2^20, two seeds each.
-@pytest.mark.parametrize("gains, word", [
-    ([(1, 2), (1, 1.1), (1, 3)], "hit"),
-    ([(1, 2), (1, 9), (1, 3)], "missed"),  # the interval at 2^18 holds 0
-    ([(-1, 9), (1, 1.1)], "open"), ([(-1, -9), (1, 1.1)], "missed")])
-def test_the_claim_on_the_average(gains, word):
+@pytest.mark.parametrize("gains, hit", [
+    ([(1, 2), (1, 1.1), (1, 3)], True),
+    ([(1, 2), (1, 9), (1, 3)], False),  # the interval at 2^18 holds 0
+    ([(-1, 9), (1, 1.1)], None), ([(-1, -9), (1, 1.1)], False)])
+def test_the_claim_on_the_average(gains, hit):
   rows = [row for C, pair in zip((2**16, 2**18, 2**20), gains)
           for seed, gain in enumerate(pair)
           for row in (line(seed, C, gain),
                       line(seed, C, 0.0, policy="current", which="best"))]
-  assert verdicts.judged(ledger(*rows))["average"].word == word
+  assert verdicts.judged(ledger(*rows))["average"].hit is hit
 
 
 @pytest.mark.parametrize("gains, decay", [
@@ -75,7 +76,7 @@ def test_a_unit_for_each_seed_and_rate():
   stage = dict(set="hard", arm="kl", overrides={"seed": 1}, budgets=[4, 8],
                seeds=[0, 1], rates=[1.0, 0.5], decays=[0.3])
   got = end.units({"stages": [stage]})
-  assert [(u.seed, u.rate) for u in got] == [
+  assert [u[2:4] for u in got] == [
       (0, 1.0), (0, 0.5), (1, 1.0), (1, 0.5)]
   assert got[1].name == "hard-kl-seed0-rate0.5"
 
@@ -84,3 +85,26 @@ def test_the_best_step_of_each_policy():
   evaluations = [dict(step=s, rollouts=s, avg=a, current=dict(avg=c))
                  for s, a, c in ((0, 0.9, 0.9), (4, 0.2, 0.5), (8, 0.4, 0.3))]
   assert end.best_steps(evaluations) == {"average": 8, "current": 4}
+
+
+def test_rollouts_saved_decide_the_claim_against_both_rivals():
+  """The default is a decay of 0.3; the last weights need 16 times as many.
+
+  The best kept checkpoints of rate 2 are as good as it, so nothing is saved.
+  """
+  def rows(name, C, seed):
+    yield line(seed, C, 1.0 if name == "hard" else 0.0, decay=0.3)
+    for decay in (0.0, 0.15, 1.0):
+      yield line(seed, C, 0.0, decay=decay)
+    yield line(seed, C, 0.5, decay=0.3, policy="current")
+    yield line(seed, C, 0.5 if C == 2**20 else 0.0, policy="current")
+    for rate in verdicts.RATES:
+      kept = 0.5 if rate == 2.0 else 0.1
+      yield line(seed, C, kept, policy="current", which="best") | {"rate": rate}
+  lines = ledger(*(row | {"set": name} for name in ("hard", "easy")
+                   for C in (2**16, 2**18, 2**20) for seed in (0, 1)
+                   for row in rows(name, C, seed)))
+  got = verdicts.judged(lines)["saved"]
+  assert not got.hit
+  assert got.measured.split("; ")[0] == "C = 65,536: 16.00"
+  assert got.measured.split("; ")[1].endswith("C = 65,536: 1.00")
