@@ -1,7 +1,8 @@
 """Shapes of common base models, by their names on the Hugging Face hub.
 
-They let a run be planned without the hub and without a checkpoint. Sizes are
-those of config.json on each model's page, huggingface.co/NAME.
+They let a run be planned without the hub and without a checkpoint. Sizes were
+compared with Lightning-AI/litgpt @ 26857050 (litgpt/config.py), those of
+gemma-3-270m with google/tunix (its model config), 2026-11-28.
 """
 
 from isojax.core.model_shape import FAMILIES, ModelShape
