@@ -38,6 +38,7 @@ setuptools.setup(
         "numpy>=2.1",  # 2.4.6 and 2.5.5 tested
         "optax>=0.2.8,<0.3",  # AdamW, clipping, schedules
         "orbax-checkpoint>=0.12.8,<0.13",  # the v0 manager; 1.0 changes it
+        "PyYAML>=6",  # options of other trainers; ml_collections needs it too
         "pyarrow>=17",  # Parquet files of problems; tfds needs it too
         "safetensors>=0.8",  # reads bfloat16 without torch
         "scipy>=1.15",  # bounded least squares and Beta quantiles of the fits

@@ -3,8 +3,11 @@
 NAME={FIELD} of export.TRAINERS says which field an option sets.
 """
 
+import json
 import os
 import re
+
+import yaml
 
 from isojax.core import plan_file
 from isojax.core.allocation import allocate
@@ -15,8 +18,8 @@ from isojax.planner.export import Trainer
 
 # A value: a list, a quoted text, or a word.
 VALUE = r"""(?:\[[^\]]*\]|\{[^}]*\}|'[^']*'|"[^"]*"|[^\s'",\\()]+)"""
-# An option: --NAME VALUE ... of a command, NAME: VALUE of YAML, or NAME=VALUE
-# of a call of Python. Groups: the name behind --, its values; the other name,
+# An option: --NAME VALUE ... of a command, NAME: VALUE of flat YAML, or
+# NAME=VALUE of a call of Python. Groups: the name behind --, its values; the other name,
 # its value.
 OPTION = re.compile(
     rf"""--([\w.-]+)=?((?:[ \t]*(?!--){VALUE})*)
@@ -46,6 +49,27 @@ def comparable(value) -> float | str:
 def _unquoted(value: str) -> str:
   value = value.strip()
   return value[1:-1] if value[:1] in ("'", '"') else value
+
+
+def flat(values, name: str = "") -> str:
+  """Nested options as lines `A.B: VALUE`."""
+  if isinstance(values, dict) and values:
+    return "\n".join(flat(value, f"{name}.{plain_name(str(key))}".strip("."))
+                     for key, value in values.items())
+  return f"{name}: {json.dumps(values, default=str)}"
+
+
+def _text_of(path: str) -> str:
+  """A script, or the options of a YAML file."""
+  with open(path, encoding="utf-8", errors="replace") as file:
+    text = file.read(10**6)  # far more than any script has
+  if not path.endswith((".yaml", ".yml")):
+    return text
+  try:
+    return flat(yaml.safe_load(text))
+  except (yaml.YAMLError, RecursionError, ValueError) as error:  # a cycle
+    line = str(error).replace("\n", " ")
+    raise InputError(f"--from={path}: no YAML: {line:.200}") from None
 
 
 def options_of(text: str) -> dict[str, str]:
@@ -244,8 +268,7 @@ def convert(source: str, target: str, *, devices: int | None, D: int | None
     raise InputError(f"--from={source:.60}: expected TRAINER:FILE or TRAINER:"
                      f"OPTIONS, with one of {', '.join(export.TRAINERS)}")
   if os.path.isfile(text):
-    with open(text, encoding="utf-8", errors="replace") as file:
-      text = file.read(10**6)  # far more than any script has
+    text = _text_of(text)
   elif re.fullmatch(r"[\w./~-]+", text):
     raise InputError(f"--from={source:.200}: no such file; expected the path of"
                      " a script or YAML file, or options such as NAME=VALUE")

@@ -245,6 +245,43 @@ python train.py data.train_batch_size=$BATCH actor_rollout_ref.rollout.n=${N} \\
   assert said.startswith("# Bp = 64, n = 8, M = 500, C = 256,000, lr 1e-06")
 
 
+NESTED = """
+defaults: base.yaml
+batch: {size: 64}
+grpo:
+  num_prompts_per_step: 32  # Bp
+  num_generations_per_prompt: 16
+  max_num_steps: 500
+policy:
+  train_global_batch_size: 512
+  tokenizer: {stop: ["</s>", "<end>"]}
+  optimizer:
+    kwargs: {lr: 5.0e-6}
+"""
+
+
+def test_nested_yaml(tmp_path):
+  (tmp_path / "grpo.yaml").write_text(NESTED)
+  said = converted("nemo-rl", f"{tmp_path}/grpo.yaml", "trl")
+  assert said.startswith("# Bp = 32, n = 16, M = 500, C = 256,000, lr 5e-06")
+  assert "# not carried: batch.size=64\n" in said
+  assert '# not carried: policy.tokenizer.stop=["</s>", "<end>"]\n' in said
+  (tmp_path / "grpo.yaml").write_text(NESTED.replace(
+      "num_prompts_per_step: 32", "num_prompts_per_step: ${batch.size}")
+      .replace("512", "1024"))
+  said = converted("nemo-rl", f"{tmp_path}/grpo.yaml", "trl")
+  assert said.startswith("# Bp = 64, n = 16, M = 500,")
+
+
+@pytest.mark.parametrize("text", [
+    "a: [1, 2", "a: b: c", "\t- x", "? {", "a: &x [*x]", "", "- 1\n- 2"])
+def test_a_file_that_is_no_yaml_or_has_no_options(text, tmp_path):
+  path = tmp_path / "broken.yml"
+  path.write_text(text)
+  with pytest.raises(InputError, match="--from="):
+    converted("verl", str(path))
+
+
 def test_defaults_of_a_trainer_are_said_and_nothing_is_added():
   said = converted("trl", CALL.replace("learning_rate=2e-6, ", ""))
   assert "# assumed: learning_rate=1e-06, the default of trl\n" in said
