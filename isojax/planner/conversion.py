@@ -19,8 +19,8 @@ from isojax.planner.export import Trainer
 # A value: a list, a quoted text, or a word.
 VALUE = r"""(?:\[[^\]]*\]|\{[^}]*\}|'[^']*'|"[^"]*"|[^\s'",\\()]+)"""
 # An option: --NAME VALUE ... of a command, NAME: VALUE of flat YAML, or
-# NAME=VALUE of a call of Python. Groups: the name behind --, its values; the other name,
-# its value.
+# NAME=VALUE of a call of Python. Groups: the name behind --, its values; the
+# other name, its value.
 OPTION = re.compile(
     rf"""--([\w.-]+)=?((?:[ \t]*(?!--){VALUE})*)
     |(?<![\w.$-])\+*([A-Za-z][\w.]*)['"]?\s*[=:][ \t]*({VALUE})?""",
