@@ -103,10 +103,10 @@ END = (
      "(0.992). The last weights of a constant rate drift: three identical 8B "
      "runs peak at .51 to .53 and end at .43 to .45 (marin-community.github.io "
      "@ 12a02e3). An average of a constant run: arXiv 1212.1824, and against a "
-     "cosine in pre-training 2405.18392. In GRPO, on the embedded policy at "
-     "262,144 rollouts: +0.003 [-0.003, 0.009] avg and +0.035 [0.010, 0.061] "
-     "best@64 on hard problems, +0.026 [0.003, 0.049] avg on easy ones "
-     "(docs/study.md). Here: recipe.optimizer.average"),
+     "cosine in pre-training 2405.18392. In GRPO, on the embedded policy and "
+     "hard problems: +0.003 [-0.003, 0.009] avg after 262,144 rollouts, +0.012 "
+     "[0.000, 0.024] after 1,048,576; +0.035 [0.010, 0.061] best@64 after "
+     "262,144 (docs/study.md). Here: recipe.optimizer.average"),
     ("adapters", "about ten times the rate of all weights (huggingface/trl"
      "#4207: 1e-5 for 1e-6; thinking-machines-lab/tinker-cookbook#81)"))
 
