@@ -64,7 +64,7 @@ class Plan:
                     key=lambda allocation: allocation.B)
       if largest.m is not None:
         cost_model = cost_model.with_recipe(m=largest.m)
-      warnings += (text_lib.slower_than_fastest(cost_model, largest)
+      warnings += (text_lib.slower_than_assumed(cost_model, largest)
                    + text_lib.not_trained(cost_model))
       basis += text_lib.assumptions(cost_model, largest)
       tables = text_lib.tables(cost_model, self.rows, largest)
@@ -259,8 +259,7 @@ def advise(request: Request, question: Question, cost_model: CostModel | None):
   if spread:
     span = tuple(budget(Bp, n, 1 / ratio) for ratio in spread[::-1])
   if config is not None and cost_model.page is None and not question.n:
-    fastest = memory_lib.fastest(
-        cost_model, rows=64 * cost_model.machine.chips)
+    fastest = memory_lib.fastest(cost_model)
     other = advice_lib.for_hours(question, hours, functools.partial(
         budget, model=fastest)).allocation
     if other.n != n:
