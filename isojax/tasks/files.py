@@ -118,7 +118,8 @@ def _value(row: dict, path: str, where: str, key: str):
     except (LookupError, TypeError, ValueError) as error:
       raise InputError(
           f"{where}: no column {path!r}; set source.{key} to another one, "
-          "inside a column as in 'prompt.0.content'; there are: "
+          "inside a column as in 'prompt.0.content', or repair the row; there "
+          "are: "
           f"{', '.join(row)}") from error
   return value
 
