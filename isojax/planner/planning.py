@@ -264,9 +264,9 @@ def advise(request: Request, question: Question, cost_model: CostModel | None):
         budget, model=fastest)).allocation
     if other.n != n:
       warnings += (
-          f"n follows C, and C the speed: mesh {fastest.mesh.text} with "
-          f"{fastest.rows:,} slots buys C = {other.C:,} in these hours, and n ="
-          f" {other.n}",)
+          f"n follows C, and C the speed: without --config, mean lengths, mesh "
+          f"{fastest.mesh.text} and {fastest.rows:,} slots are assumed, which "
+          f"buy C = {other.C:,} in these hours, and n = {other.n}",)
   if request.sure:
     if not spread:
       raise InputError("--sure: no spread is known of a measured speed; leave "

@@ -259,7 +259,8 @@ def test_n_follows_the_speed_of_a_config():
   """The 128 slots of the config buy fewer rollouts in the same hours."""
   text = lambda hours: of_config(
       "8xh100", {"mesh.tensor": 2}, rollouts=None, hours=hours).table()
-  assert "warning: n follows C, and C the speed: mesh data=" in text(24.0)
+  assert "warning: n follows C, and C the speed: without --config, mean " in (
+      text(24.0))
   assert "n follows C, and" not in text(2400.0)  # n = 128, the law's largest
 
 
