@@ -19,6 +19,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shlex
 import sys
 
@@ -187,6 +188,9 @@ def check_pool(pool: Pool, task: str | None) -> None:
     progress.show(note)
   progress.show(f"{len(pool.train)} training and {len(pool.validation)} "
                 "held-out problems")
+  if pool.train and pool.validation:
+    progress.show(f"such as {pool.train[0].question!r:.80} for training and "
+                  f"{pool.validation[0].question!r:.80} held out")
   for p in (*pool.train, *pool.validation):
     try:
       strata_lib.check_of(task)(p)
@@ -333,7 +337,8 @@ def training_config(cfg: Split, path: str, name: str, folder: str) -> str:
   values = {"task": {"stratum": path, "prompt": dataclasses.asdict(cfg.prompt),
                      "grader": dataclasses.asdict(cfg.grader) if cfg.n
                      else cfg.grader},
-            "name": pathlib.Path(path).stem, "model": {"path": cfg.model},
+            "name": re.sub(r"[^\w.-]", "_", pathlib.Path(path).stem),
+            "model": {"path": cfg.model},
             "sampler": dataclasses.asdict(cfg.sampler),
             "eval": {"temperature": cfg.sampler.temperature},
             "recipe": {"loss": {"dtype": cfg.sampler.dtype}}}

@@ -194,6 +194,8 @@ IN_FLIGHT = dict(
     (dict(recipe__loss__importance_cap=0.0), "importance_cap=0.0"),
     (dict(recipe__optimizer__b1=1.0), "recipe.optimizer.b1=1.0"),
     (dict(seed=-1), "seed=-1"),
+    (dict(name="../../x"), "name=.*runs/NAME-RUN_ID"),
+    (dict(name=""), "name='': expected letters"),
     (dict(alloc__m=1, recipe__loss__selection="random"), "use m >= 2"),
     (dict(recipe__updates__minibatches=33), "minibatches=33 of alloc.Bp=32"),
     (dict(recipe__updates__minibatches=2,

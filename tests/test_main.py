@@ -407,7 +407,9 @@ def test_evaluates_a_run_in_another_way(calm, copy, tmp_path, capfd):
           for p in getattr(stratum, split)[:4]]
   rows[0]["question"] = "1 2 3 4 5 6 7=28"  # too long
   other = str(tmp_path / "other.jsonl")
-  strata_lib.write(other, {"stratum": "hard", "task": "countdown"}, rows)
+  source = {"kind": "countdown", "seed": 5}
+  strata_lib.write(other, {"stratum": "hard", "task": "countdown",
+                           "source": source}, rows)
   digest = strata_lib.read(other).header["sha256"]
   capfd.readouterr()
   one, two = evaluated(folder, [other], k=3, top_p=0.9)
@@ -416,7 +418,9 @@ def test_evaluates_a_run_in_another_way(calm, copy, tmp_path, capfd):
   assert one["eval_set"] == "hard/validation"
   assert two["eval_set"] == f"hard-{digest[:6]}/validation"
   assert len(two["correct"]) == 4
-  assert f"{other}: dropped 1 training" in capfd.readouterr().err
+  told = capfd.readouterr().err
+  assert f"{other}: dropped 1 training" in told
+  assert f"{other}: from another source " in told and "'seed': 5" in told
   before = (folder / "eval.jsonl").read_bytes()
   strata_lib.write(other, {"stratum": "hard", "task": "math"}, rows)
   with pytest.raises(InputError,

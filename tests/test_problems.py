@@ -66,7 +66,8 @@ def test_the_page_leads_from_a_file_to_a_config_that_trains(
   told = run(split, tmp_path).stdout.splitlines()
   assert told[-1].split() == train
   assert told[0] == "131 training and 69 held-out problems"
-  assert told[1].startswith(
+  assert " apples and gets " in told[1]
+  assert told[2].startswith(
       "wrote apples-all.jsonl: 131 train, 34 validation, 35 test in "
       "apples-all.test.jsonl; ")
   monkeypatch.chdir(tmp_path)

@@ -49,7 +49,13 @@ def read_config(folder: str) -> Stored:
   path = epath.Path(folder, "config.json")
   try:
     with bucket.convert_errors(path, InputError):
-      stored = Stored(**json.loads(path.read_text()))
+      values = json.loads(path.read_text())
+    if isinstance(values, dict) and "architectures" in values:
+      raise InputError(
+          f"--workdir={folder}: a Hugging Face model, expected the folder of a "
+          f"run; train it with --config=FILE --config.model.path={folder}, or "
+          f"ask it with python -m launch.samples {folder} --chat")
+    stored = Stored(**values)
     if not isinstance(stored.config, dict):
       raise ValueError("config is not an object")
     return stored

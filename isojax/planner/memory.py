@@ -22,6 +22,7 @@ from isojax.planner.machines import (
 )
 
 MOST_ROWS = 2**20  # rollouts of the largest microbatch that is tried
+CHIP_ROWS = 64  # decoded at once on a chip, without --config and --rows
 MOST_GPU_SHARE = 0.95  # of a GPU's memory for jax, as a remedy
 TRIED_CHIPS = [2**i for i in range(11)]  # of a machine that a remedy may name
 COMPARED_STEP = (32, 128)  # (Bp, n): meshes are compared on this usual step
@@ -199,11 +200,12 @@ def on_fastest_mesh(shape: ModelShape, workload: Workload, machine: Machine, *,
       *COMPARED_STEP, 1).seconds)
 
 
-def fastest(cost_model: CostModel, rows: int) -> CostModel:
+def fastest(cost_model: CostModel) -> CostModel:
   """The cost model on the mesh, slots and microbatches of no config."""
+  machine = cost_model.machine
   return on_fastest_mesh(
-      cost_model.shape, cost_model.workload, cost_model.machine, rows=rows,
-      efficiency=cost_model.efficiency).replace(
+      cost_model.shape, cost_model.workload, machine,
+      rows=CHIP_ROWS * machine.chips, efficiency=cost_model.efficiency).replace(
           evaluations=cost_model.evaluations, k=cost_model.k)
 
 

@@ -64,7 +64,7 @@ class Plan:
                     key=lambda allocation: allocation.B)
       if largest.m is not None:
         cost_model = cost_model.with_recipe(m=largest.m)
-      warnings += (text_lib.slower_than_fastest(cost_model, largest)
+      warnings += (text_lib.slower_than_assumed(cost_model, largest)
                    + text_lib.not_trained(cost_model))
       basis += text_lib.assumptions(cost_model, largest)
       tables = text_lib.tables(cost_model, self.rows, largest)
@@ -259,15 +259,14 @@ def advise(request: Request, question: Question, cost_model: CostModel | None):
   if spread:
     span = tuple(budget(Bp, n, 1 / ratio) for ratio in spread[::-1])
   if config is not None and cost_model.page is None and not question.n:
-    fastest = memory_lib.fastest(
-        cost_model, rows=64 * cost_model.machine.chips)
+    fastest = memory_lib.fastest(cost_model)
     other = advice_lib.for_hours(question, hours, functools.partial(
         budget, model=fastest)).allocation
     if other.n != n:
       warnings += (
-          f"n follows C, and C the speed: mesh {fastest.mesh.text} with "
-          f"{fastest.rows:,} slots buys C = {other.C:,} in these hours, and n ="
-          f" {other.n}",)
+          f"n follows C, and C the speed: without --config, mean lengths, mesh "
+          f"{fastest.mesh.text} and {fastest.rows:,} slots are assumed, which "
+          f"buy C = {other.C:,} in these hours, and n = {other.n}",)
   if request.sure:
     if not spread:
       raise InputError("--sure: no spread is known of a measured speed; leave "

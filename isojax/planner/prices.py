@@ -168,7 +168,7 @@ def cost_model_of(request: Request, *, easy: bool,
   workload = priced_workload(request, train, easy, shape, machine)
   if config is None:
     cost_model = memory.on_fastest_mesh(
-        shape, workload, machine, rows=rows or 64 * machine.chips,
+        shape, workload, machine, rows=rows or memory.CHIP_ROWS * machine.chips,
         efficiency=cost.calibrated_efficiency(shape, machine))
   else:
     most = rows or config.sampler.slots
@@ -215,7 +215,8 @@ def check_mesh(config, shape, workload: Workload, machine: Machine, *,
 def settings_of(request: Request, cost_model: CostModel | None) -> dict:
   """The values of a config that a price assumes, by section, for a plan's row.
 
-  Those that --config has, and without one also the model, lengths and formats.
+  Those that --config has, and another --model; without a config also the model,
+  lengths and formats.
   """
   if cost_model is None or cost_model.shape.experts:  # isojax trains no experts
     return {}
@@ -225,6 +226,8 @@ def settings_of(request: Request, cost_model: CostModel | None) -> dict:
       "mesh": dataclasses.asdict(cost_model.mesh),
       "model": {"lora": {"rank": workload.lora_rank or 0}}}
   if config is not None:
+    if request.model_path != config.model.path:
+      settings["model"]["path"] = request.model_path
     return settings | {
         "sampler": {"slots": request.rows or config.sampler.slots},
         "recipe": {"loss": {

@@ -260,21 +260,49 @@ def not_trained(cost_model: CostModel) -> tuple[str, ...]:
           "trainer, see --export",)
 
 
-def slower_than_fastest(cost_model: CostModel,
+def slower_than_assumed(cost_model: CostModel,
                         allocation: Allocation) -> tuple[str, ...]:
-  """A warning if a config makes a run MIN_SLOWDOWN times as long."""
-  if not cost_model.has_config or cost_model.page is not None:
-    return ()  # on_fastest_mesh has no pages
+  """A warning if isojax makes a run MIN_SLOWDOWN times as long as assumed.
+
+  A plan without a config assumes mean lengths. One with a config has prompts
+  and cache of the largest lengths, and the config's mesh, slots and
+  microbatches: the warning names what differs.
+  """
   Bp, n, M = allocation.Bp, allocation.n, allocation.M
-  best = memory_lib.fastest(cost_model, rows=allocation.B)
-  times = cost_model.run(Bp, n, M).seconds / best.run(Bp, n, M).seconds
-  if times < MIN_SLOWDOWN:
+  times = lambda slow, fast: (
+      slow.run(Bp, n, M).seconds / fast.run(Bp, n, M).seconds)
+  lengths = cost_model.workload.lengths
+  padding = ("prompts and cache have their largest lengths, "
+             f"{lengths.max_prompt:,} + {lengths.max_response:,} tokens, "
+             f"instead of the means, {number(lengths.prompt)} + "
+             f"{number(lengths.response)}")
+  if not cost_model.has_config:
+    ratio = times(cost_model.with_workload(padded=True).replace(
+        slots_refilled=True), cost_model)
+    if ratio < MIN_SLOWDOWN or cost_model.shape.experts:
+      return ()
+    return (f"isojax.main itself is estimated at {ratio:.2g} times as long: "
+            f"{padding}; to plan for isojax.main, give --config, with the "
+            "smallest sampler.max_new_tokens that cuts few answers",)
+  if cost_model.page is not None:
+    return ()  # on_fastest_mesh has no pages
+  best = memory_lib.fastest(cost_model)
+  ratio = times(cost_model, best)
+  if ratio < MIN_SLOWDOWN:
     return ()
-  return (f"the config makes the run {times:.2g} times as long as a plan "
-          f"without --config assumes: mesh {best.mesh.text}, "
-          f"{min(best.rows, allocation.B):,} rows decoded at once instead of "
-          f"{cost_model.rows:,} (--rows, else sampler.slots), at most "
-          f"{best.micro_rows:,} rollouts a microbatch",)
+  rows, best_rows = (min(model.rows, allocation.B)
+                     for model in (cost_model, best))
+  reasons = [padding]
+  if best.mesh != cost_model.mesh:
+    reasons.append(f"mesh {cost_model.mesh.text} instead of {best.mesh.text}")
+  if rows != best_rows:
+    reasons.append(f"{rows:,} instead of {best_rows:,} rows are decoded at "
+                   "once (--rows, else sampler.slots)")
+  if cost_model.micro_rows != best.micro_rows:
+    reasons.append(f"{cost_model.micro_rows:,} instead of {best.micro_rows:,} "
+                   "rollouts are a microbatch (recipe.loss.microbatch_tokens)")
+  return (f"the config makes the run {ratio:.2g} times as long as a plan "
+          f"without --config assumes: {'; '.join(reasons)}",)
 
 
 def topics(basis: Sequence[tuple[str, str]]) -> str:

@@ -135,6 +135,12 @@ def eval_setups(setup: Setup, split: str, paths) -> dict[str, Setup]:
     for note in other.notes:
       hosts.say(note)
     header = other.stratum.header
+    ours, theirs = map(strata_lib.source, (setup.stratum.header, header))
+    if theirs and theirs != ours:
+      differing = {key: theirs[key] for key in sorted(theirs)
+                   if key not in ours or ours[key] != theirs[key]}
+      hosts.say(f"{path}: from another source than the run's problems, so this "
+                f"is transfer and no held-out result of the run: {differing}")
     name = f"{header['stratum']}/{split}"
     if name in out:
       name = f"{header['stratum']}-{header['sha256'][:6]}/{split}"

@@ -6,6 +6,7 @@ Each section of a config file is the arguments of one dataclass.
 import dataclasses
 from dataclasses import field
 import importlib.util
+import re
 
 from isojax.core import identity as identity_lib
 from isojax.core import sections
@@ -194,7 +195,11 @@ class Experiment:
   mesh: MeshConfig
 
   def __post_init__(self):
-    raise_if((not 0 <= self.seed < 2**31, f"seed={self.seed}: expected 0 <= "
+    raise_if((not re.fullmatch(r"[\w.-]+", self.name),
+              f"name={self.name!r}: expected letters, digits, _, . and -, "
+              "because the default workdir is runs/NAME-RUN_ID; another folder "
+              "is --workdir"),
+             (not 0 <= self.seed < 2**31, f"seed={self.seed}: expected 0 <= "
               "seed < 2**31, beyond which seeds coincide"),
              (self.eval.current and self.recipe.optimizer.average is None,
               "eval.current=True with recipe.optimizer.average=None: there is "

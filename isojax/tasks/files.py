@@ -86,8 +86,9 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
   pairs, dropped, total = [], [], 0
   for where, row in rows:
     total += 1
-    question_text = _text(_value(row, question, where), question, where)
-    value = _value(row, answer, where)
+    question_text = _text(
+        _value(row, question, where, "question"), question, where)
+    value = _value(row, answer, where, "answer")
     answers = {answer_extraction.extract(_text(x, answer, where), extract)
                for x in (value if isinstance(value, list) else [value])}
     answers = {text.strip() for text in answers if text}
@@ -108,16 +109,18 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
                  "one answer, and were dropped"] if dropped else []
 
 
-def _value(row: dict, path: str, where: str):
-  """The value at a dotted path of columns and indices."""
+def _value(row: dict, path: str, where: str, key: str):
+  """The value at a dotted path of columns and indices, source.KEY."""
   value, parts = row, [path] if path in row else path.split(".")
   for part in parts:
     try:
       value = value[int(part) if isinstance(value, list) else part]
     except (LookupError, TypeError, ValueError) as error:
       raise InputError(
-          f"{where}: no column {path!r}; inside a column, write it as in "
-          f"'prompt.0.content'; there are: {', '.join(row)}") from error
+          f"{where}: no column {path!r}; set source.{key} to another one, "
+          "inside a column as in 'prompt.0.content', or repair the row; there "
+          "are: "
+          f"{', '.join(row)}") from error
   return value
 
 

@@ -24,7 +24,7 @@ SPLITS = ("train", "validation")
 REMEDY = "make it with `python -m launch.split`"
 TEST = "test"  # the third split, in a file of its own
 # Fields of a header that a test split has from its stratum.
-OF_STRATUM = ("stratum", "task", "model", "model_sha256", "n")
+OF_STRATUM = ("stratum", "task", "model", "model_sha256", "n", "source")
 MIN_EASY_RATE = 0.3  # smallest avg@n in the IsoCompute Playbook's Easy set
 
 
@@ -87,14 +87,23 @@ def _read_lines(path: str, splits: tuple[str, ...], missing: InputError
     where = f"{path}:1"
     header = json.loads(head)
     if isinstance(header, dict) and "sha256" not in header:
+      columns = f"plain JSONL with the columns {', '.join(header)}"
+      if TEST in splits:
+        raise InputError(
+            f"{columns}, not a test split: give it to `python -m launch.split` "
+            "as --config.source.validation=FILE, which holds it out, one half "
+            "for validation and one for test")
       out = path.rpartition(".")[0]
       make = shlex.join(["python", "-m", "launch.split",
                          "--config=configs/split_own.py",
                          f"--config.source.path={path}", f"--config.out={out}"])
-      raise InputError(f"plain JSONL with the columns {', '.join(header)}, not "
-                       f"a stratum: {make} makes {out}-all.jsonl")
+      raise InputError(
+          f"{columns}, not a stratum: {make} makes {out}-all.jsonl")
     if header != sealed(header):
       raise InputError("the hash of the header is another one: it was edited")
+    if "of_sha256" in header and TEST not in splits:
+      raise InputError("a test split, expected a stratum: give that of this "
+                       f"split, {path.removesuffix('.test.jsonl')}.jsonl")
     if header["sha256"] != digest(lines):
       raise InputError(f"the content hash is {digest(lines)[:12]}, expected "
                        f"{header['sha256'][:12]} of the header: the file was "

@@ -68,6 +68,8 @@ def test_a_second_process_is_refused_and_the_first_named(tmp_path):
 
 @pytest.mark.parametrize("name, text, message", [
     ("thesis.tex", "x", "thesis.tex but no config.json"),
+    ("config.json", '{"architectures": ["LlamaForCausalLM"]}',
+     "a Hugging Face model, .* --config.model.path="),
     ("records.jsonl", "{}\n", "records.jsonl but no config.json"),
     *(("config.json", text, "cannot be read or is damaged") for text in (
         "", "{", "[]", '{"config": {}}', '{"run_id": "x", "config": []}'))])

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import pytest
 
@@ -194,6 +195,40 @@ def test_a_plan_carries_what_it_priced():
   assert ask(**EASY).rows[0].config.keys() == {"seed", "alloc"}
 
 
+def test_a_row_has_the_model_that_was_priced_in_place_of_the_config_s():
+  small, = of_config(model="Qwen/Qwen2.5-1.5B-Instruct").rows
+  assert small.config["model"]["path"] == "Qwen/Qwen2.5-1.5B-Instruct"
+  same, = of_config(model=None).rows
+  assert "path" not in same.config["model"]
+
+
+def test_two_prices_of_one_run_differ_by_what_the_output_names():
+  """The row of a plan without a config, planned again with its values."""
+  warning = lambda plan: [line for line in plan.table().splitlines()
+                          if "times as long" in line]
+  plain = ask(**HOURS)
+  same = {"mesh.data": 2, "mesh.fsdp": 1, "mesh.tensor": 4,
+          "sampler.slots": 512, "sampler.max_prompt_tokens": 800,
+          "sampler.max_new_tokens": 8000,
+          "recipe.loss.microbatch_tokens": 112_000}
+  before, = plain.rows
+  again = lambda **change: of_config(
+      HOURS["machine"], same | change, **{
+          key: x for key, x in HOURS.items() if key != "machine"} | dict(
+          n=(before.allocation.n,), rollouts=None))
+  priced = again()
+  times = before.allocation.C / priced.rows[0].allocation.C
+  (early,), (after,) = warning(plain), warning(priced)
+  assert times > 1.5
+  for line in early, after:
+    found, = re.findall(r" (\d\.?\d*) times as long", line)
+    assert float(found) == pytest.approx(times, rel=0.1)  # but evaluations
+    assert "800 + 8,000 tokens, instead of the means, 200 + 2,000" in line
+  assert "; mesh " not in after and "decoded at once" not in after
+  other, = warning(again(**{"sampler.slots": 128}))
+  assert "128 instead of 512 rows are decoded at once" in other
+
+
 def test_a_mesh_that_is_not_the_machine_s_names_the_fastest():
   with pytest.raises(InputError, match="fsdp=4 .*8xh100 has 8; .*mesh.data="):
     of_config(machine="8xh100")
@@ -224,7 +259,8 @@ def test_n_follows_the_speed_of_a_config():
   """The 128 slots of the config buy fewer rollouts in the same hours."""
   text = lambda hours: of_config(
       "8xh100", {"mesh.tensor": 2}, rollouts=None, hours=hours).table()
-  assert "warning: n follows C, and C the speed: mesh data=" in text(24.0)
+  assert "warning: n follows C, and C the speed: without --config, mean " in (
+      text(24.0))
   assert "n follows C, and" not in text(2400.0)  # n = 128, the law's largest
 
 
@@ -366,9 +402,9 @@ def of_config(machine="16xh100", config=(), **values):
   """A plan of configs/hard.py:qwen2.5-7b with some of its fields."""
   base = hard.get_config("qwen2.5-7b")
   base.update_from_flattened_dict(dict(config))
-  return ask(base, machine=machine, stratum="hard", model=MODEL,
-             **dict(rollouts=2e6, prompt_tokens=130.0, response_tokens=1060.0)
-             | values)
+  return ask(base, **dict(
+      machine=machine, stratum="hard", model=MODEL, rollouts=2e6,
+      prompt_tokens=130.0, response_tokens=1060.0) | values)
 
 
 def test_the_formats_of_a_config_are_those_of_its_sampler_and_its_loss():
@@ -388,7 +424,7 @@ def test_what_the_other_choices_of_a_config_cost_is_said():
   times = float(plan.table().split("the config makes the run ")[1].split()[0])
   own, other = (p.rows[0].expected["seconds"] for p in (plan, plain))
   assert times > 2 and own / other == pytest.approx(times, rel=0.1)
-  assert "rows decoded at once instead of 128 (--rows" in plan.table()
+  assert "128 instead of 872 rows are decoded at once" in plan.table()
 
 
 def test_pages_of_a_config_are_priced():

@@ -292,7 +292,8 @@ GOOD = b'{"question": "1+1?", "answer": "2"}\n'
 
 @pytest.mark.parametrize("name, data, message", [
     ("a.jsonl", GOOD + b'{"question": "2+2?"}\n',
-     r"a.jsonl:2: no column 'answer'; .*; there are: question"),
+     "a.jsonl:2: no column 'answer'; set source.answer .*; there are: "
+     "question"),
     ("a.jsonl", GOOD + b'\n{"question": "2+2?", "answer": " "}\n',
      r"a.jsonl:3: no question, or not one answer .* as in 1 of 2 rows"),
     ("a.jsonl", GOOD + b'{"question": "gr\xfc\xdfe?", "answer": "2"}\n',

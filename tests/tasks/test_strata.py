@@ -150,10 +150,14 @@ def test_a_test_split_is_of_its_stratum_and_missing_or_damaged(tmp_path):
   for header_, rows, message in (
       (HEADER | {"stratum": "other"}, [ROWS[1] | {"split": "test"}],
        "stratum='other', expected that of "),
+      (HEADER | {"source": {"path": "a"}}, [ROWS[1] | {"split": "test"}],
+       "source={'path': 'a'}, expected that of .*'countdown'"),
       (HEADER, [], "s.test.jsonl: has no problems")):
     strata_lib.write_test(path, header_, rows)
     with pytest.raises(InputError, match=message):
       strata_lib.read_test(path, header)
+  with pytest.raises(InputError, match="a test split, .*/s.jsonl"):
+    strata_lib.read(place)
   strata_lib.write_test(path, HEADER, [ROWS[1] | {"split": "test"}])
   with open(place, encoding="utf-8") as file:
     text = file.read()
@@ -163,3 +167,7 @@ def test_a_test_split_is_of_its_stratum_and_missing_or_damaged(tmp_path):
                      ) as damaged:
     strata_lib.read_test(path, header)
   assert damaged.type is InputError
+  with open(place, "w", encoding="utf-8") as file:
+    file.write('{"question": "1+1?", "answer": "2"}\n')
+  with pytest.raises(InputError, match="question, answer, .*validation=FILE"):
+    strata_lib.read_test(path, header)
