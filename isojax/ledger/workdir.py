@@ -52,7 +52,7 @@ def read_config(folder: str) -> Stored:
       values = json.loads(path.read_text())
     if isinstance(values, dict) and "architectures" in values:
       raise InputError(
-          f"--workdir={folder}: a Hugging Face model, expected the folder of a "
+          f"{folder}: a Hugging Face model, expected the folder of a "
           f"run; train it with --config=FILE --config.model.path={folder}, or "
           f"ask it with python -m launch.samples {folder} --chat")
     stored = Stored(**values)
@@ -60,7 +60,7 @@ def read_config(folder: str) -> Stored:
       raise ValueError("config is not an object")
     return stored
   except FileNotFoundError as error:
-    raise InputError(f"--workdir={folder}: contains no config.json; expected "
+    raise InputError(f"{folder}: contains no config.json; expected "
                      "the folder of a run") from error
   except InputError:
     raise
