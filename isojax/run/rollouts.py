@@ -261,10 +261,10 @@ def sample_step(setup: Setup, grader: Grading, params,
     Sampled; which groups are trained on, bool [P]; the new InFlight.
   """
   if in_flight is None:
-    sampled, kept_P = _rounds(
+    sampled, trained_P = _rounds(
         setup, grader, params, step=step, n=n, left=left, solved_D=solved_D,
         stop=stop)
-    return sampled, kept_P, None
+    return sampled, trained_P, None
   config = setup.config
   sampled, in_flight = profile.stage("sample", graded_batch)(
       setup.sampler, GradingPipe(setup, grader, setup.stratum.train, stop,
@@ -299,7 +299,7 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
     parts.append(sampled)
     informative_P = np.concatenate([informative_P, advantages.informative(
         *algorithm.by_problem(sampled.graded.correct_B, sampled.n_P))])
-  return concatenate_rounds(parts), kept_groups(
+  return concatenate_rounds(parts), trained_groups(
       informative_P, Bp=Bp, rounds=config.recipe.filter.rounds)
 
 
@@ -370,7 +370,7 @@ def most_rounds(*, rounds: int, Bp: int, B: int, left: int,
   return max(1, min(rounds, left // B, unsolved // Bp))
 
 
-def kept_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:
+def trained_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:
   """The groups that are trained on: bool [P].
 
   With one round these are all. With resampling rounds they are the first Bp

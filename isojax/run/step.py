@@ -82,8 +82,8 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
   it was. `store_texts` is made by samples.writer.
   """
   loss, history = setup.config.recipe.loss, state.history
-  sampled, kept_P, in_flight = sample(setup, state, grader, stop)
-  shaped, batch = select(setup, sampled, kept_P, history)
+  sampled, trained_P, in_flight = sample(setup, state, grader, stop)
+  shaped, batch = select(setup, sampled, trained_P, history)
   timer.end("sample")
   scored = score(setup, state.train, batch)
   timer.end("score")
@@ -107,9 +107,9 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
       solved=rollouts_lib.newly_solved(
           sampled, rate=setup.config.recipe.filter.solved_rate),
       **shaped,
-      # kept_P has Bp problems of each round.
-      extra_rounds=len(kept_P) // setup.config.alloc.Bp - 1,
-      selected=int(batch.groups.kept_PxN.sum()),
+      # trained_P has Bp problems of each round.
+      extra_rounds=len(trained_P) // setup.config.alloc.Bp - 1,
+      selected=int(batch.groups.selected_PxN.sum()),
       explained_variance=critic_lib.explained_variance(
           columns["value"], columns["return"],
           batch.rollouts.mask_RxT & scored.scored_B[:, None])
@@ -129,7 +129,7 @@ def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
                rollouts_lib.Sampled, np.ndarray, rollouts_lib.InFlight | None]:
   """Calls rollouts.sample_step; reports the rollouts without a verdict."""
   a, history = setup.config.alloc, state.history
-  sampled, kept_P, in_flight = rollouts_lib.sample_step(
+  sampled, trained_P, in_flight = rollouts_lib.sample_step(
       setup, grader, setup.policy(state.train, "current"), state.in_flight,
       step=history.step, n=a.n,
       left=a.C - history.rollouts, solved_D=state_lib.solved_D(setup, history),
@@ -141,14 +141,14 @@ def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
   elif lost:
     hosts.say(f"step {step}: counted as incorrect: "
               + grader_lib.in_one_line(lost))
-  return sampled, kept_P, in_flight
+  return sampled, trained_P, in_flight
 
 
-def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
+def select(setup: Setup, sampled: rollouts_lib.Sampled, trained_P: np.ndarray,
            history: History) -> tuple[dict, GradedBatch]:
-  """The fields of a record on shaped rewards, and the kept groups.
+  """The fields of a record on shaped rewards, and the trained groups.
 
-  m of the n rollouts of each kept group are selected.
+  m of the n rollouts of each of these groups are selected.
   """
   config, graded, rollouts = setup.config, sampled.graded, sampled.rollouts
   shaped_B = rewards.shaped(
@@ -160,16 +160,16 @@ def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
   differs_P = advantages.informative(reward_PxN, mask_PxN)
   fields = {"shaped_reward": float(shaped_B.mean()),
             "zero_std": float(np.mean(~differs_P[n_P > 0]))}
-  reward_PxN, mask_PxN = reward_PxN[kept_P], mask_PxN[kept_P]
-  kept_B = np.repeat(kept_P, n_P)
-  prompts = jax.tree.map(lambda x: x[kept_P], sampled.prompts)
-  groups = algorithm.keep(
+  reward_PxN, mask_PxN = reward_PxN[trained_P], mask_PxN[trained_P]
+  in_trained_B = np.repeat(trained_P, n_P)
+  prompts = jax.tree.map(lambda x: x[trained_P], sampled.prompts)
+  groups = algorithm.select_rollouts(
       reward_PxN, mask_PxN,
       rng.uniforms(rng.Draw.SELECTION, config.seed, history.step, prompts.id_P,
                    mask_PxN.shape[1]),
-      config.alloc.kept_of(n_P[kept_P]), config.recipe.loss)
+      config.alloc.kept_of(n_P[trained_P]), config.recipe.loss)
   return fields, GradedBatch(
-      prompts, jax.tree.map(lambda x: x[kept_B], rollouts), groups)
+      prompts, jax.tree.map(lambda x: x[in_trained_B], rollouts), groups)
 
 
 class Scored(typing.NamedTuple):

@@ -249,10 +249,10 @@ def _refill(sampler: Sampler, scheduler: Scheduler, params, cache) -> None:
     candidates = scheduler.candidates()
     scheduler.fill(candidates, cache.allocate(candidates))
     # More slots, or fewer at the end of a batch.
-    kept_R = cache.fit(
+    old_R = cache.fit(
         scheduler.wanted_slots, slots.row.active_R, slots.row.position_R)
-    if kept_R is not None:
-      slots.keep(kept_R)
+    if old_R is not None:
+      slots.keep(old_R)
     cache.insert()  # copies the prompts of the filled slots
     if not scheduler.starving:
       return

@@ -410,13 +410,14 @@ class Scheduler:
 
   def remaining_state(self, chosen) -> InFlightState:
     """The state without the chosen groups."""
-    steps, not_started_E, kept_E = self.progress.remaining(chosen)
-    items = np.flatnonzero(kept_E[self.items.group_B])
+    steps, not_started_E, in_flight_E = self.progress.remaining(chosen)
+    items = np.flatnonzero(in_flight_E[self.items.group_B])
     out = self.items.rollouts(items)
     drawn = np.arange(self.items.T)[None] < out.len_R[:, None]
     groups = lambda mask_E: jax.tree.map(
         lambda x: x[mask_E], self.progress.groups)
     return InFlightState(
-        steps, groups(not_started_E), groups(kept_E), out.len_R, out.ended_R,
-        out.entropy_R, out.tokens_RxT[drawn], out.behavior_logp_RxT[drawn],
-        self.items.versions(items)[drawn], self._layout)
+        steps, groups(not_started_E), groups(in_flight_E), out.len_R,
+        out.ended_R, out.entropy_R, out.tokens_RxT[drawn],
+        out.behavior_logp_RxT[drawn], self.items.versions(items)[drawn],
+        self._layout)
