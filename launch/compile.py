@@ -167,7 +167,7 @@ def with_largest_batches(
   # fsdp=1: weights are gathered while sampling.
   sizes = dataclasses.replace(
       programs_lib.sampler_bytes(model, config.sampler), fsdp=1)
-  slots, *_ = sizes.admitted(budget=budget, most=2**20)  # as many as fit
+  slots, *_ = sizes.slots_and_pages(budget=budget, most=2**20)  # as many as fit
 
   def fits(rows):
     update = estimated(config, model, 1, rows, True, pages=None)

@@ -121,11 +121,11 @@ def treat(study: Study, treatment: str) -> tuple[Study, tuple[Fall, ...]]:
   whole run) or keep. A run with fewer than FEWEST evaluations left is left out;
   if no run is left, all stay as they are.
   """
-  kept, falls = [], []
+  runs, falls = [], []
   for run in study.runs:
     start = fall_start(run)
     if start is None:
-      kept.append(run)
+      runs.append(run)
       continue
     best, count = int(run.reward_E.argmax()), len(run.C_E)
     errors = errors_below(run, best)
@@ -139,10 +139,10 @@ def treat(study: Study, treatment: str) -> tuple[Study, tuple[Fall, ...]]:
         float(run.C_E[best]), float(run.reward_E[-1]), float(run.C_E[-1]),
         None if errors is None else float(errors[-1]), done, fitted))
     if fitted:
-      kept.append(run.select(slice(fitted)))
-  if not kept:
+      runs.append(run.select(slice(fitted)))
+  if not runs:
     return study, tuple(dataclasses.replace(
         fall, fitted=len(run.C_E),
         done="it is fitted as it is, because no run would be left")
                         for fall, run in zip(falls, study.runs, strict=True))
-  return dataclasses.replace(study, runs=tuple(kept)), tuple(falls)
+  return dataclasses.replace(study, runs=tuple(runs)), tuple(falls)

@@ -173,12 +173,12 @@ def _config(study: Study) -> str | None:
 
 
 def _runs(study: Study, cells, C: int, seeds: int) -> tuple[dict, dict]:
-  """Rollouts by (Bp, n, seed) of a sweep's runs, and of those not made yet."""
-  made = {(r.Bp, r.n, r.seed): r.C_E[-1] * _unit(study) for r in study.runs}
+  """Rollouts by (Bp, n, seed) of a sweep's runs, and of those that remain."""
+  spent = {(r.Bp, r.n, r.seed): r.C_E[-1] * _unit(study) for r in study.runs}
   runs = {(Bp, n, seed): C // (Bp * n) * Bp * n
           for Bp, n in cells for seed in range(seeds)}
   return runs, {run: rollouts for run, rollouts in runs.items()
-                if not sweep_cells.reached(made.get(run, 0), rollouts)}
+                if not sweep_cells.reached(spent.get(run, 0), rollouts)}
 
 
 def _listed(values) -> str:

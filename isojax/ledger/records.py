@@ -76,7 +76,7 @@ class StepRecord(Record):
   extra_rounds: int  # resampling rounds (DAPO), of Bp * n rollouts each
   # Ids of the problems that reached solved_rate now; null if it is off.
   solved: list[int] | None
-  selected: int  # rollouts kept by the selection, with or without a gradient
+  selected: int  # rollouts that the selection chose, with or without a gradient
   # Fraction of the step's rollouts that are correct, or their mean reward in
   # [0, 1] with task.grader.name=python; without bonus and penalties.
   reward: float

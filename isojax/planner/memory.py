@@ -138,7 +138,7 @@ def memory_of(cost_model: CostModel, occupancy: Occupancy) -> Memory:
           copy=(programs.copy + base_copy
                 + lora * workload.bytes("reduce") * shape.params / shards),
           gradients=4 * (trained + critic) / shards,
-          activations=programs.kept + max(
+          activations=programs.residuals + max(
               0.0, programs.backward - programs.head),
           logits=programs.head),
       available=machine.usable_bytes,
@@ -168,7 +168,7 @@ def on_fastest_mesh(shape: ModelShape, workload: Workload, machine: Machine, *,
   """The cost model of the mesh with the fastest step; InputError if none fits.
 
   Assumes a packed update that computes the forward twice, fused attention and
-  a chunked head. As many of `rows` are decoded at once as the memory admits.
+  a chunked head. As many of `rows` are decoded at once as fit into memory.
   """
   workload = dataclasses.replace(workload, padded=False, remat=True)
 

@@ -219,7 +219,7 @@ def setting_of(config, cost_model: CostModel | None, *, D: int | None,
 def _rows_of_advice(request: Request, question: Question,
                     cost_model: CostModel | None):
   """(rows of the plan, one per seed; its messages) without a sweep."""
-  advice, span, warnings = advise(request, question, cost_model)
+  advice, span, warnings = advise_within(request, question, cost_model)
   allocation, star = advice.allocation, advice.n_star
   if (question.n not in (None, allocation.n)
       or question.Bp not in (None, allocation.Bp)):
@@ -241,8 +241,11 @@ def _rows_of_advice(request: Request, question: Question,
       evidence=evidence.lines(allocation.B))
 
 
-def advise(request: Request, question: Question, cost_model: CostModel | None):
-  """(advice, (low, high) C that the hours may buy or None, warnings).
+def advise_within(request: Request, question: Question,
+                  cost_model: CostModel | None):
+  """advice.advise, within the hours of a request if it has any.
+
+  Returns (advice, (low, high) C that the hours may buy or None, warnings).
 
   n is of the C that the hours are expected to buy, also with --sure, which
   only lowers C.
@@ -362,9 +365,8 @@ def wanted_cells(request: Request, question: Question):
     pairs = [(Bp, request.B / Bp) for Bp in Bps]
   else:
     pairs = list(itertools.product(Bps, request.n))
-  cells, notes = sweep_cells.admitted_cells(
-      pairs, B=request.B, B_max=question.B_max,
-      D=question.D)
+  cells, notes = sweep_cells.cells_within_limits(
+      pairs, B=request.B, B_max=question.B_max, D=question.D)
   if not cells:
     raise InputError("nothing is left of the sweep: " + "; ".join(notes))
   return cells, (*lead, *notes), warnings

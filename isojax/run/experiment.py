@@ -308,8 +308,8 @@ def check(config: Experiment, *, problems: int, max_positions: int,
        "filter.rounds); use n >= 2"),
       (a.m == 1 and loss.normalise == "after" and has_group_baseline(loss),
        f"alloc.m=1 with recipe.loss.advantage={loss.advantage!r}: it compares "
-       "the kept rollouts of one problem, and of one all advantages are 0; use "
-       "m >= 2, or recipe.loss.normalise='before'"),
+       "the selected rollouts of one problem, and of one all advantages are 0; "
+       "use m >= 2, or recipe.loss.normalise='before'"),
       (loss.selection == "all" and a.kept != a.n,
        f"alloc.m={a.m} with recipe.loss.selection='all', which keeps every "
        "rollout; choose another selection, or set alloc.m to None"),

@@ -89,18 +89,19 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
   timer.end("score")
   columns = scored.columns | algorithm.advantages(
       batch.groups, batch.rollouts, scored.columns, loss)
-  train, made = updates(setup, state.train, batch, columns, history)
+  train, outcome = updates(setup, state.train, batch, columns, history)
   jax.block_until_ready(train)
   timer.end("update")
   store_texts("train", history.step + 1, history.rollouts, *batch,
               columns["advantage"])
   # Of the record alone: the state's history is a fold over written records.
   spent = history.spending(
-      **sampling_cost(sampled), trained_tokens=sum(made.tokens),
+      **sampling_cost(sampled), trained_tokens=sum(outcome.tokens),
       scored_tokens=scored.tokens,
-      updates=made.count, skipped_updates=len(made.tokens) - made.count,
+      updates=outcome.count,
+      skipped_updates=len(outcome.tokens) - outcome.count,
       device_seconds=timer.total * setup.model.mesh.size)
-  metrics = {"kl": None, "value_loss": None} | made.metrics
+  metrics = {"kl": None, "value_loss": None} | outcome.metrics
   hidden = {} if setup.config.recipe.loss_informs else {"loss": None}
   record = records.StepRecord(
       **state_lib.run_fields(setup, spent), **rollout_fields(sampled),
@@ -114,12 +115,12 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
           columns["value"], columns["return"],
           batch.rollouts.mask_RxT & scored.scored_B[:, None])
       if "value" in scored.columns else None,
-      lr=made.lr, **metrics | hidden,
+      lr=outcome.lr, **metrics | hidden,
       **timer.fields(waited=sampled.seconds_waited))
   # The entropy shows overflowing logits of which no rollout had a gradient.
   numbers = {name: metrics[name] for name in ("loss", "grad_norm", "logp_gap")}
   numbers["entropy"] = record.entropy
-  finite = made.finite and math.isfinite(record.entropy)
+  finite = outcome.finite and math.isfinite(record.entropy)
   return Step(State(train, in_flight, history), record, None if finite else
               ", ".join(f"{name} {x}" for name, x in numbers.items()))
 
@@ -230,8 +231,8 @@ def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
   config, cfg, mesh = setup.config, setup.config.recipe.loss, setup.model.mesh
   prompts, rollouts, groups = batch
   arguments = batch.packing_arguments(setup)
-  scalars_after = lambda made: programs.update_scalars(
-      config, updates=history.totals["updates"] + made,
+  scalars_after = lambda count: programs.update_scalars(
+      config, updates=history.totals["updates"] + count,
       rollouts=history.rollouts)
   Bp, tokens, metrics = len(groups.mask_PxN), [], []
   for epoch in range(config.recipe.updates.epochs):
@@ -250,11 +251,11 @@ def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
   metrics = jax.device_get(metrics)
   finite = all(bool(values.pop("finite")) for values in metrics)
   # If all updates were skipped, the first one still gives every field a value.
-  made = [values for values, count in zip(metrics, tokens, strict=True)
-          if count] or metrics[:1]
+  applied = [values for values, count in zip(metrics, tokens, strict=True)
+             if count] or metrics[:1]
   return train, Updates(
       tokens, float(scalars_after(0).lr), finite,
-      {name: float(np.mean([values[name] for values in made]))
+      {name: float(np.mean([values[name] for values in applied]))
        for name in metrics[0]})
 
 

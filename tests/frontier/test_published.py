@@ -145,7 +145,7 @@ def planner():
               lr(int(r["B"])),
               digits(float(r["lr"]), 3), r["mark"])
   for r in read("isocompute_max_n.csv"):
-    cells, _ = sweep_cells.admitted_cells(
+    cells, _ = sweep_cells.cells_within_limits(
         itertools.product(PAPER_BP, PAPER_N), B=None, B_max=int(r["B_max"]),
         D=None)
     what, here = "pairs (Bp, n)", len(cells)
