@@ -240,11 +240,11 @@ class DeviceBytes:
       budget: bytes of a device for sampling.
       most: slots wanted on a device.
     """
-    fitting = self._slots if self.page is None else self._paged
-    slots, pages = fitting(budget - self.held_weights(True), most)
+    within = self._slots if self.page is None else self._paged
+    slots, pages = within(budget - self.held_weights(True), most)
     if self.fsdp == 1:
       return SlotsAndPages(slots, pages, True)
-    sharded = fitting(budget - self.held_weights(False), most)
+    sharded = within(budget - self.held_weights(False), most)
     if slots == most or (self.page is not None and 2 * slots >= sharded[0]):
       return SlotsAndPages(slots, pages, True)
     return SlotsAndPages(*sharded, False)

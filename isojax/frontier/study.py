@@ -10,7 +10,7 @@ import numpy as np
 
 from isojax.core import evaluate
 from isojax.errors import InputError
-from isojax.logs.fields import FEWEST, LISTED, LogRow, TRAINING
+from isojax.logs.fields import LISTED, LogRow, MIN_EVALUATIONS, TRAINING
 
 UNKNOWN = "unknown"  # a set or model that the logs do not name
 D_ROUNDING = 1.05  # D within this factor are equal: logs round their epochs
@@ -286,21 +286,22 @@ def runs_of_rows(rows: list[LogRow], chosen: Selection, notes: list[str]
 
 def _long_enough(runs: list[StudyRun], notes: list[str]) -> list[StudyRun]:
   """The runs with enough evaluations for a curve; InputError if none has."""
-  short = [run for run in runs if len(run.C_E) < FEWEST]
+  short = [run for run in runs if len(run.C_E) < MIN_EVALUATIONS]
   if len(short) == len(runs):
     named = ", ".join(
         f"{run.run_id} ({len(run.C_E)}, {run.where}" + (
             f", {run.falling}: only its end is a point" if run.falling else "")
         + ")" for run in runs[:LISTED])
     raise InputError(
-        f"no usable run is left: a curve needs {FEWEST} usable evaluations, "
-        f"and there are {named}{', ...' * (len(runs) > LISTED)}; evaluate more "
-        "often (in isojax a smaller eval.first or eval.growth) or train longer"
+        f"no usable run is left: a curve needs {MIN_EVALUATIONS} usable "
+        f"evaluations, and there are {named}{', ...' * (len(runs) > LISTED)}; "
+        "evaluate more often (in isojax a smaller eval.first or eval.growth) "
+        "or train longer"
         + "".join(f". {note}" for note in notes[:1]))  # a probable cause
   notes += [f"{run.where}: run {run.run_id} has {len(run.C_E)} usable "
-            f"evaluations, a curve needs {FEWEST}; it was left out"
+            f"evaluations, a curve needs {MIN_EVALUATIONS}; it was left out"
             for run in short]
-  return [run for run in runs if len(run.C_E) >= FEWEST]
+  return [run for run in runs if len(run.C_E) >= MIN_EVALUATIONS]
 
 
 def _check_m(rows: list[LogRow]) -> None:

@@ -23,7 +23,7 @@ from isojax.core.model_shape import ModelShape
 from isojax.errors import InputError
 from isojax.planner.machines import Machine, Mesh
 
-MOST_ROLLOUTS = 2**50  # of a budget; beyond 2**53 floats skip whole numbers
+MAX_BUDGET = 2**50  # of a budget; beyond 2**53 floats skip whole numbers
 # Share of the decoded slots that is useful with in-flight updates: no slot
 # waits for the longest answer of a step. python -m launch.bench
 # --what=in_flight, on skewed lengths: 0.935; with synchronous sampling 0.601.
@@ -449,8 +449,8 @@ def calibrated_efficiency(shape: ModelShape, machine: Machine) -> Efficiency:
 
 def budget_for(hours: float, Bp: int, n: int, run) -> int:
   """The largest C of whole steps in the hours, or 0. `run`: CostModel.run."""
-  most = MOST_ROLLOUTS // (Bp * n)
+  most = MAX_BUDGET // (Bp * n)
   if not 0 < hours < math.inf or run(Bp, n, most).hours <= hours:
     raise InputError(f"{hours:.3g} hours of wall time: expected more than 0, "
-                     f"for less than {MOST_ROLLOUTS:.2g} rollouts")
+                     f"for less than {MAX_BUDGET:.2g} rollouts")
   return Bp * n * largest(lambda M: run(Bp, n, M).hours <= hours, most)

@@ -229,7 +229,7 @@ def settings_of(request: Request, cost_model: CostModel | None) -> dict:
         "sampler": {"slots": request.rows or config.sampler.slots},
         "recipe": {"loss": {
             "microbatch_tokens": config.recipe.loss.microbatch_tokens}}}
-  needed = memory.memory(cost_model, memory.MOST_ROWS, cost_model.rows)
+  needed = memory.memory(cost_model, memory.MAX_ROWS, cost_model.rows)
   free = needed.available - sum(needed.always.values())
   settings["model"]["path"] = request.model_path
   optimizer = {}

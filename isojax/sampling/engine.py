@@ -5,8 +5,9 @@
 3. All slots decode a chunk of tokens in one jitted call. A token is drawn by
    inverse CDF from one uniform number, which is a function of (key, problem,
    rollout, position), so slots and their order matter by rounding alone.
-4. On the host, slots whose rollout has ended are refilled. When the queue is
-   empty, fewer slots are decoded.
+4. On the host, `_refill` gives free slots the next rollouts: `candidates` and
+   `fill` of scheduler.Scheduler say which, `allocate` and `insert` of a cache
+   where. When the queue is empty, fewer slots are decoded.
 
 `next_batch` samples until a batch is complete, see `flight`, where k is the
 largest staleness. With k = 0 a batch has the rollouts of one step (synchronous

@@ -105,7 +105,7 @@ def refits():
         for p in points if prior(p) == prior(r) and p["mark"] != left_out)).T
     law = envelope.fit_law(
         x, y[None], np.ones((1, len(x))), low=y.min() - 1, high=11.0,
-        k=(0.5, envelope.K_MAX), rounds=20)
+        k=(0.5, envelope.MAX_LAW_K), rounds=20)
     name = f"{prior(r)}, {r['points']}:"
     for mark, p in (("recomputed", r), ("printed", printed[prior(r)])):
       yield Row(f"{name} log10 C0", float(p["log10_C0"]), law.x0_D[0], 0.1,
