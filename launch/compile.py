@@ -305,7 +305,7 @@ def updating(target: Target, state, base, tx) -> Iterator[Program]:
         state, base, batch.replace(columns={}), temperature), 0)
 
   start, accumulate, apply = update.programs
-  trained = update_lib.trained_params(state)
+  trained = update_lib.policy_and_critic(state)
   # The sums of gradients, placed as their parameters, and of metrics.
   grads_and_sums = trained, placed(jax.eval_shape(start)[1], replicated)
   yield Program("start", start.lower, device_bytes((state, base)))

@@ -73,7 +73,7 @@ def test_kept_groups_by_hand():
   assert trained(found, 2) == [0, 1, 0, 1, 1, 0]  # the fourth is not needed
   assert trained(found[:3], 2) == [0, 1, 0]
   assert trained([0] * 6, 2) == [1, 1, 1, 0, 0, 0]  # none: the first round
-  assert trained(found[:3], 1) == [1, 1, 1]  # no refill: all
+  assert trained(found[:3], 1) == [1, 1, 1]  # no resampling: all
 
 
 def test_solved_by_hand():
@@ -244,11 +244,11 @@ def test_the_sampler_gets_the_measured_lengths(context, monkeypatch):
   measured = dataclasses.replace(context, stratum=dataclasses.replace(
       context.stratum, tokens=expected))
 
-  def one_step(prompts, n, key, *, interrupt_after, expected_P):
+  def one_batch_source(prompts, n, key, *, interrupt_after, expected_P):
     assert expected_P == [5.0 + int(i) % 7 for i in prompts.id_P]
     raise preemption.Stopped
 
-  monkeypatch.setattr(rollouts_lib.engine, "one_step", one_step)
+  monkeypatch.setattr(rollouts_lib.engine, "one_batch_source", one_batch_source)
   with pytest.raises(preemption.Stopped):
     sampled(measured, None, None)
 

@@ -70,7 +70,7 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
   """Returns gradient(trained, base, batch, temperature) -> (grads, sums).
 
   `bare` is the model before `with_kernel`. `trained` is the result of
-  `trained_params`, and `grads` are a pair like it.
+  `policy_and_critic`, and `grads` are a pair like it.
   """
   dtype = jnp.dtype(cfg.dtype)
 
@@ -191,7 +191,7 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
                  out_shardings=mesh_lib.replicated(bare.mesh))
 
 
-def trained_params(state: TrainState):
+def policy_and_critic(state: TrainState):
   """What an update trains: the parameters of (policy, critic or None)."""
   return state.params, state.critic and state.critic.params
 
@@ -226,7 +226,7 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
 
   def start():
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
-                         trained_params(abstract))
+                         policy_and_critic(abstract))
     return zeros, dict.fromkeys(("tokens", *names), jnp.float32(0))
 
   def accumulate(trained, base, grads_and_sums, batch: Batch, temperature):
@@ -245,13 +245,13 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
     tokens, loss = sums.pop("tokens"), sums.pop("loss")
     grad_norm = optax.tree.norm(grad_policy)
     # Finite only if all three are.
-    total = loss + grad_norm + optax.tree.norm(trained_params(after))
+    total = loss + grad_norm + optax.tree.norm(policy_and_critic(after))
     return after, jax.tree.map(lambda x: x / jnp.maximum(tokens, 1.0), sums) | {
         "loss": loss, "grad_norm": grad_norm, "finite": jnp.isfinite(total)}
 
   replicated = mesh_lib.replicated(model.mesh)
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
-  sum_shardings = trained_params(shardings), replicated
+  sum_shardings = policy_and_critic(shardings), replicated
   start = jax.jit(start, out_shardings=sum_shardings)
   accumulate = jax.jit(
       precision_lib.traced(
@@ -269,7 +269,7 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
     grads_and_sums = start()
     for batch in batches:
       grads_and_sums = accumulate(
-          trained_params(state), base, grads_and_sums, batch,
+          policy_and_critic(state), base, grads_and_sums, batch,
           scalars.temperature)
     return apply(state, grads_and_sums, scalars)
 

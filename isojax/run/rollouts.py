@@ -163,11 +163,12 @@ def _is_ours(name: tuple[int, int]) -> bool:
   return position % hosts.count() == hosts.number()
 
 
-def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
-                 flight: flight_lib.InFlightState,
-                 source: flight_lib.GroupSource, rule: flight_lib.BatchRule, *,
-                 version: int, temperature: float, top_p: float):
-  """Samples and grades the next batch: (Sampled, InFlight).
+def sample_and_grade(
+    sampler: engine.Sampler, pipe: GradingPipe, params,
+    flight: flight_lib.InFlightState, source: flight_lib.GroupSource,
+    rule: flight_lib.BatchRule, *, version: int, temperature: float,
+    top_p: float) -> tuple[Sampled, InFlight]:
+  """Samples and grades the next batch.
 
   For the arguments see engine.next_batch. E: the groups of the batch.
   """
@@ -231,17 +232,17 @@ def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
   """Samples and grades n rollouts of each problem: a round, or an evaluation.
 
   `split` and `index` are the problems; for the other arguments see
-  engine.one_step and GradingPipe.
+  engine.one_batch_source and GradingPipe.
   """
   problems = [getattr(setup.stratum, split)[i] for i in index]
-  source = engine.one_step(
+  source = engine.one_batch_source(
       jax.tree.map(lambda x: x[index], getattr(setup, split)), n, key,
       interrupt_after=interrupt_after,
       expected_P=strata_lib.expected_tokens(setup.stratum, split, problems))
   P = len(problems)
   with progress.track(P * n, "sampling", "rollouts",
                       enabled=hosts.first()) as advance:
-    return graded_batch(
+    return sample_and_grade(
         setup.sampler, GradingPipe(setup, grader, problems, stop,
                                    advance=advance),
         params, flight_lib.empty_state(setup.sampler.layout), source,
@@ -266,7 +267,7 @@ def sample_step(setup: Setup, grader: Grading, params,
         stop=stop)
     return sampled, trained_P, None
   config = setup.config
-  sampled, in_flight = profile.stage("sample", graded_batch)(
+  sampled, in_flight = profile.stage("sample", sample_and_grade)(
       setup.sampler, GradingPipe(setup, grader, setup.stratum.train, stop,
                                  verdicts=in_flight.verdicts),
       params, in_flight.flight, run_source(setup, solved_D),
@@ -308,13 +309,13 @@ def run_source(setup: Setup, solved_D) -> flight_lib.GroupSource:
 
   The problems of a step are chosen when the first of them starts.
   """
-  config, a = setup.config, setup.config.alloc
+  config, alloc = setup.config, setup.config.alloc
 
   def groups_of_step(step):
-    order = prompts_lib.order_at(seed=config.seed, step=step, Bp=a.Bp,
+    order = prompts_lib.order_at(seed=config.seed, step=step, Bp=alloc.Bp,
                                  solved_D=solved_D)
     return flight_lib.new_groups(
-        step * a.Bp + np.arange(a.Bp), order[:a.Bp], a.n)
+        step * alloc.Bp + np.arange(alloc.Bp), order[:alloc.Bp], alloc.n)
 
   @functools.cache
   def key_of_step(step):
@@ -322,10 +323,10 @@ def run_source(setup: Setup, solved_D) -> flight_lib.GroupSource:
         rng.stream(config.seed, "rollout", step)))
 
   return flight_lib.GroupSource(
-      prompts=setup.train, groups_of_step=groups_of_step, steps=a.M,
-      key=lambda position: key_of_step(position // a.Bp),
+      prompts=setup.train, groups_of_step=groups_of_step, steps=alloc.M,
+      key=lambda position: key_of_step(position // alloc.Bp),
       interrupt_after=interrupt_after(
-          config, setup.train.id_P, lambda position: position // a.Bp))
+          config, setup.train.id_P, lambda position: position // alloc.Bp))
 
 
 def restored_in_flight(saved: np.ndarray | None,

@@ -129,12 +129,11 @@ def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
            stop: preemption.Stop) -> tuple[
                rollouts_lib.Sampled, np.ndarray, rollouts_lib.InFlight | None]:
   """Calls rollouts.sample_step; reports the rollouts without a verdict."""
-  a, history = setup.config.alloc, state.history
+  alloc, history = setup.config.alloc, state.history
   sampled, trained_P, in_flight = rollouts_lib.sample_step(
       setup, grader, setup.policy(state.train, "current"), state.in_flight,
-      step=history.step, n=a.n,
-      left=a.C - history.rollouts, solved_D=state_lib.solved_D(setup, history),
-      stop=stop)
+      step=history.step, n=alloc.n, left=alloc.C - history.rollouts,
+      solved_D=state_lib.solved_D(setup, history), stop=stop)
   lost, step = sampled.graded.lost, history.step + 1
   if sampled.num_lost:
     hosts.say(f"step {step}: {sampled.num_lost} rollouts without a verdict are "

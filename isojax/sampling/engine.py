@@ -302,8 +302,8 @@ def next_batch(sampler: Sampler, params, flight: flight_lib.InFlightState,
   return scheduler.completed_batch(chosen), scheduler.remaining_state(chosen)
 
 
-def one_step(prompts: Prompts, n: int, key, *, interrupt_after=None,
-             expected_P=None) -> flight_lib.GroupSource:
+def one_batch_source(prompts: Prompts, n: int, key, *, interrupt_after=None,
+                     expected_P=None) -> flight_lib.GroupSource:
   """The source of one batch: n rollouts of each prompt.
 
   The problems with the longest expected rollouts start first. Without
@@ -329,9 +329,9 @@ def one_step(prompts: Prompts, n: int, key, *, interrupt_after=None,
 def sample_all(sampler: Sampler, params, prompts: Prompts, n: int, key, *,
                temperature, top_p, interrupt_after=None, expected_P=None,
                on_ended=lambda *_: None) -> Rollouts:
-  """n rollouts of each prompt, problem-major; see `one_step`, `next_batch`."""
-  source = one_step(prompts, n, key, interrupt_after=interrupt_after,
-                    expected_P=expected_P)
+  """n rollouts of each prompt, problem-major; arguments of one_batch_source."""
+  source = one_batch_source(prompts, n, key, interrupt_after=interrupt_after,
+                            expected_P=expected_P)
   batch, _ = next_batch(
       sampler, params, flight_lib.empty_state(sampler.layout), source,
       flight_lib.BatchRule(len(prompts.len_P), 0), version=0,
