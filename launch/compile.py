@@ -84,8 +84,8 @@ class Target:
         f"{programs_lib.update_kernel(config, self.model)}"))
 
 
-def case(values, topology: str, *, largest: bool) -> Target:
-  """The case of a config and topology; InputError if either is invalid."""
+def make_target(values, topology: str, *, largest: bool) -> Target:
+  """The target of a config and topology; InputError if either is invalid."""
   config = experiment_lib.load(values)
   folder = hf_config.resolve(config.model.path, whole=False)
   check_mesh(values, folder, topology)
@@ -98,7 +98,7 @@ def case(values, topology: str, *, largest: bool) -> Target:
   hbm = topology_lib.hbm(devices[0])
   if largest:
     config = with_largest_batches(config, policy.model, hbm)
-  sampler, notes = programs_lib.make_sampler(policy, config.sampler)
+  sampler, notes = programs_lib.make_fitting_sampler(policy, config.sampler)
   G = mesh_lib.num_blocks(mesh)
   planned = {}
   # The formulas count no adapters, and without remat too few temporaries.
@@ -423,7 +423,7 @@ def main(_) -> None:
   if unknown:
     raise InputError(f"--only={','.join(sorted(unknown))}: expected some of "
                      f"{', '.join(NAMES)}")
-  target = case(_CONFIG.value, _TOPOLOGY.value, largest=_LARGEST.value)
+  target = make_target(_CONFIG.value, _TOPOLOGY.value, largest=_LARGEST.value)
   print(target.text, HEAD, sep="\n", flush=True)
   for program in programs(target):
     if program.name not in _ONLY.value:

@@ -241,7 +241,7 @@ def counts_header(cfg: Split, policy: inputs.BasePolicy) -> dict:
 def open_measure(cfg: Split, policy: inputs.BasePolicy):
   """Yields measure(side, problems, n, advance), which returns PassCounts."""
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
-  sampler, notes = programs.make_sampler(policy, cfg.sampler)
+  sampler, notes = programs.make_fitting_sampler(policy, cfg.sampler)
   for note in notes:
     progress.show(note)
 

@@ -245,10 +245,11 @@ def advise_within(request: Request, question: Question,
                   cost_model: CostModel | None):
   """advice.advise, within the hours of a request if it has any.
 
-  Returns (advice, (low, high) C that the hours may buy or None, warnings).
-
   n is of the C that the hours are expected to buy, also with --sure, which
   only lowers C.
+
+  Returns:
+    (advice, (low, high) C that the hours may buy or None, warnings).
   """
   hours, config = request_lib.hours(request), request.config
   if hours is None:

@@ -36,7 +36,7 @@ def sampler_bytes(model: decoder.Transformer, cfg: engine.SamplerConfig
       page=cfg.page, expected=cfg.expected_tokens)
 
 
-def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
+def make_fitting_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
   """The sampler with as many slots as fit into its memory, and notes."""
   # launch.compile has no tokenizer and needs no phrase, which changes no size.
   phrase = base.tokenizer and interrupt_lib.encoded(
