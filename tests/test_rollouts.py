@@ -64,7 +64,7 @@ def test_rounds_by_hand():
   assert most(unsolved=8) == 2 and most(unsolved=0) == 1
 
 
-def test_kept_groups_by_hand():
+def test_trained_groups_by_hand():
   correct = np.array([[1, 1], [1, 0], [0, 0], [0, 1], [1, 0], [0, 1]])
   found = advantages.informative(correct, correct >= 0)
   assert found.tolist() == [False, True, False, True, True, True]

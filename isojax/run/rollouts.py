@@ -101,15 +101,16 @@ class GradingPipe:
   def submit(self, items: flight_lib.Items, rollouts: Rollouts) -> None:
     """Takes rollouts that have ended. Raises Stopped if the run is to stop."""
     self._stop.poll()
-    names = _names(items)
-    self._advance(len(names))
-    new = [i for i, name in enumerate(names)
-           if _is_ours(name) and name not in self.verdicts]
+    addresses = _addresses(items)
+    self._advance(len(addresses))
+    new = [i for i, address in enumerate(addresses)
+           if _is_ours(address) and address not in self.verdicts]
     if new:
       future = self._grader.thread.submit(
           self._grade, [self._problems[items.problem_R[i]] for i in new],
           jax.tree.map(lambda x: x[new], rollouts))
-      self.verdicts.update({names[i]: (future, j) for j, i in enumerate(new)})
+      self.verdicts.update(
+          {addresses[i]: (future, j) for j, i in enumerate(new)})
 
   def _grade(self, problems, rollouts: Rollouts) -> grader_lib.Graded:
     begun = time.monotonic()
@@ -125,9 +126,9 @@ class GradingPipe:
     The `lost` lines of a call of the grader are returned once, with the first
     verdicts from it.
     """
-    names = _names(items)
-    ours = [(i, *self.verdicts.pop(name)) for i, name in enumerate(names)
-            if _is_ours(name)]
+    ours = [(i, *self.verdicts.pop(address))
+            for i, address in enumerate(_addresses(items))
+            if _is_ours(address)]
     futures = {future for _, future, _ in ours}
     while not self._stop.asked and concurrent.futures.wait(
         futures, timeout=POLL_SECONDS).not_done:
@@ -152,14 +153,14 @@ class GradingPipe:
         raised_B=np.array(raised), parts_B=list(parts), lost=lost)
 
 
-def _names(items: flight_lib.Items) -> list[tuple[int, int]]:
+def _addresses(items: flight_lib.Items) -> list[tuple[int, int]]:
   """(position of the group, number of the rollout) of each item."""
   return list(zip(items.position_R.tolist(), items.number_R.tolist(),
                   strict=True))
 
 
-def _is_ours(name: tuple[int, int]) -> bool:
-  position, _ = name
+def _is_ours(address: tuple[int, int]) -> bool:
+  position, _ = address
   return position % hosts.count() == hosts.number()
 
 
