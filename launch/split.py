@@ -216,14 +216,14 @@ def encoded(cfg: Split, policy: inputs.BasePolicy, problems: list[Problem]):
 def drop_long_prompts(cfg: Split, policy: inputs.BasePolicy,
                       pool: Pool) -> Pool:
   """The pool without problems whose prompts are too long, with a note."""
-  kept = [encoded(cfg, policy, problems)[0]
+  short = [encoded(cfg, policy, problems)[0]
           for problems in (pool.train, pool.validation)]
   total = len(pool.train) + len(pool.validation)
-  dropped = total - sum(map(len, kept))
+  dropped = total - sum(map(len, short))
   notes = (f"{dropped} of {total} prompts are longer than sampler."
            f"max_prompt_tokens={cfg.sampler.max_prompt_tokens} and were "
            "dropped",) if dropped else ()
-  return Pool(*kept, pool.notes + notes)
+  return Pool(*short, pool.notes + notes)
 
 
 def counts_header(cfg: Split, policy: inputs.BasePolicy) -> dict:
@@ -245,7 +245,7 @@ def counts_header(cfg: Split, policy: inputs.BasePolicy) -> dict:
 def open_measure(cfg: Split, policy: inputs.BasePolicy):
   """Yields measure(side, problems, n, advance), which returns PassCounts."""
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
-  sampler, notes = programs.make_sampler(policy, cfg.sampler)
+  sampler, notes = programs.make_fitting_sampler(policy, cfg.sampler)
   for note in notes:
     progress.show(note)
 

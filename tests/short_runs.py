@@ -101,7 +101,7 @@ def _shared(make, *key):
 # No program contains temperature, the rate or the average's weight.
 
 
-def _make_sampler(policy, cfg, make=programs.make_sampler):
+def _make_sampler(policy, cfg, make=programs.make_fitting_sampler):
   return _shared(lambda: make(policy, cfg), policy.folder, policy.model,
                  dataclasses.replace(cfg, temperature=1.0))
 
@@ -120,7 +120,7 @@ def _with_learner(setup, make=setup_lib.with_learner):
 def shared_programs():
   """Runs in this context share the programs of equal samplers and learners."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(programs, "make_sampler", _make_sampler)
+    patch.setattr(programs, "make_fitting_sampler", _make_sampler)
     patch.setattr(setup_lib, "with_learner", _with_learner)
     yield
 

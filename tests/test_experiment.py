@@ -123,7 +123,7 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
   rows = e.recipe.loss.microbatch_tokens // T // G
   p = memory_lib.device_bytes(
       examples.SEVEN_B, examples.work(
-          Lengths(1, 1, S, T), kept=dict(reduce=e.recipe.loss.reduce_dtype),
+          Lengths(1, 1, S, T), formats=dict(reduce=e.recipe.loss.reduce_dtype),
           recipe=dict(kl=bool(e.recipe.loss.kl_coef)), remat=True), mesh
   ).programs(Occupancy(e.sampler.slots // G, rows, prompts=rows,
                        weights_gathered=True),

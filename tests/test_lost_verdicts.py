@@ -56,9 +56,10 @@ def test_pods_keeps_a_share_of_each_group():
   assert m_P.tolist() == [2, 3, 5, 0, 9]
   loss = experiment.load(pods.get_config()).recipe.loss
   reward_PxN, mask_PxN = algorithm.by_problem(np.arange(64) % 3 == 0, n_P)
-  groups = algorithm.keep(reward_PxN, mask_PxN, mask_PxN * 0.5, m_P, loss)
-  assert groups.kept_PxN.sum(axis=1).tolist() == m_P.tolist()
-  assert not (groups.kept_PxN & ~mask_PxN).any()
+  groups = algorithm.select_rollouts(
+      reward_PxN, mask_PxN, mask_PxN * 0.5, m_P, loss)
+  assert groups.selected_PxN.sum(axis=1).tolist() == m_P.tolist()
+  assert not (groups.selected_PxN & ~mask_PxN).any()
 
 
 def expected_update(n_P, p_P, advantage: str, aggregation: str) -> np.ndarray:

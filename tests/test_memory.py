@@ -33,7 +33,7 @@ HALF = dict(formats=memory.Formats("bfloat16"))
 WIDE = dict(formats=memory.Formats("bfloat16", sampled_head="float32"))
 
 
-@pytest.mark.parametrize("budget, fsdp, change, admitted", [
+@pytest.mark.parametrize("budget, fsdp, change, expected", [
     # 464 bytes of weights, 1,120 of a slot.
     (464 + 3360, 1, {}, (3, None, True)),
     (464 + 3359, 1, {}, (2, None, True)),
@@ -49,9 +49,9 @@ WIDE = dict(formats=memory.Formats("bfloat16", sampled_head="float32"))
     (272 + 2454, 1, WIDE, (3, None, True)),
     (272 + 2453, 1, WIDE, (2, None, True)),
 ])
-def test_slots_that_a_budget_admits(budget, fsdp, change, admitted):
+def test_slots_that_a_budget_admits(budget, fsdp, change, expected):
   sizes = dataclasses.replace(SLOTS, fsdp=fsdp, **change)
-  assert sizes.admitted(budget=budget, most=3) == admitted
+  assert sizes.slots_and_pages(budget=budget, most=3) == expected
 
 
 # Pages of 4: 4 * 16 = 64 bytes; the longest rollout, 15 positions, has 4. A
@@ -74,7 +74,7 @@ def test_bytes_of_pages_by_hand():
 FIXED = 464 + 2560  # weights and a prompt
 
 
-@pytest.mark.parametrize("budget, change, most, admitted", [
+@pytest.mark.parametrize("budget, change, most, expected", [
     # 4 slots need 11.25 pages, 12 whole ones.
     (FIXED + 4 * 672 + 12 * 64, {}, 9, (4, 12, True)),
     (FIXED + 4 * 672 + 12 * 64 - 1, {}, 9, (3, 12, True)),
@@ -88,9 +88,9 @@ FIXED = 464 + 2560  # weights and a prompt
     (FIXED + 672 + 4 * 64 + 1, dict(fsdp=2), 9, (1, 4, True)),
     (FIXED - 232 + 672 + 4 * 64, dict(fsdp=2), 9, (1, 4, False)),
 ])
-def test_slots_and_pages_that_a_budget_admits(budget, change, most, admitted):
+def test_slots_and_pages_that_a_budget_admits(budget, change, most, expected):
   sizes = dataclasses.replace(PAGED, **change)
-  assert sizes.admitted(budget=budget, most=most) == admitted
+  assert sizes.slots_and_pages(budget=budget, most=most) == expected
 
 
 def test_prompts_of_a_prefill():
@@ -103,12 +103,13 @@ def test_prompts_of_a_prefill():
 TEN_SIX = Lengths(5, 5, max_prompt=10, max_response=6)
 
 
-def of_one(kept=(), dtype="float32", remat=True):
+def of_one(formats=(), dtype="float32", remat=True):
   """Programs of ONE on two shards: 4 slots, 3 rows, 2 prompts of 10 + 6."""
   return planner_memory.device_bytes(
-      ONE, work(TEN_SIX, dtype, kept, fused=False, remat=remat), Mesh(1, 2, 1)
-  ).programs(Occupancy(slots=4, rows=3, prompts=2, weights_gathered=True),
-             reference=False, average=False)
+      ONE, work(TEN_SIX, dtype, formats, fused=False, remat=remat),
+      Mesh(1, 2, 1)).programs(
+          Occupancy(slots=4, rows=3, prompts=2, weights_gathered=True),
+          reference=False, average=False)
 
 
 def test_bytes_of_programs_by_hand():
@@ -122,14 +123,14 @@ def test_bytes_of_programs_by_hand():
   assert own["insert"] == 4 * 256 + 160
   assert own["decode"] == 464 + 4 * (256 + 256 + 160)
   # Residuals of 3 * 6 + 2 * 10 tokens, 16 each; keys and values of 5 prompts.
-  kept = 38 * 16 + 5 * 160
+  residuals = 38 * 16 + 5 * 160
   backward = 84 * 4 / 2 + 4 * 20 / 2 + 18 * (148 + 16 * 16)
-  assert own["accumulate"] == 2 * 232 + 84 * 4 / 2 + kept + max(
+  assert own["accumulate"] == 2 * 232 + 84 * 4 / 2 + residuals + max(
       20 * 8 + 8 * 18 * 5, backward)
 
 
 def test_bytes_of_an_update_without_remat_by_hand():
-  """All that a backward needs of 38 tokens is kept, 148 + 16 * 16 bytes each,
+  """All that a backward needs of 38 tokens is stored, 148 + 16 * 16 bytes each,
   and keys and values of 5 prompts; then the head's 880 bytes are the most."""
   assert of_one(remat=False).program_bytes["accumulate"] == (
       2 * 232 + 84 * 4 / 2 + 38 * 404 + 5 * 160 + 880)
@@ -144,12 +145,12 @@ def test_bytes_of_what_is_sampled_in_half_the_bytes_by_hand():
 
 
 def test_bytes_of_a_float32_head_by_hand():
-  p, wide = (of_one(kept, "bfloat16") for kept in (
+  p, wide = (of_one(formats, "bfloat16") for formats in (
       {}, dict(sampled_head="float32", head="float32")))
   assert (p.weights, wide.weights) == (232, 272)
   # Weight and logits of 18 tokens with 2 bytes more; twice 18 hidden states.
   assert wide.head - p.head == 2 * (20 + 18 * 5)
-  assert wide.kept - p.kept == 2 * 2 * 18 * 4
+  assert wide.residuals - p.residuals == 2 * 2 * 18 * 4
 
 
 # What launch.compile found (libtpu 0.0.42.1, jax 0.10.2), for v5e:4x4 and 16x16
@@ -198,7 +199,7 @@ COMPILED = [  # model, mesh, slots, rows (each of a prompt of its own), S, T,
 def test_programs_are_as_large_as_compiled_ones(case):
   name, mesh, slots, rows, S, T, fused, program, gib = case
   p = planner_memory.device_bytes(
-      qwen(name), work(Lengths(1, 1, S, T), kept=dict(reduce="bfloat16"),
+      qwen(name), work(Lengths(1, 1, S, T), formats=dict(reduce="bfloat16"),
                        fused=fused, remat=True), Mesh(*mesh)).programs(
           Occupancy(slots, rows, prompts=rows, weights_gathered=True),
           reference=False, average=False)
@@ -208,14 +209,15 @@ def test_programs_are_as_large_as_compiled_ones(case):
 @pytest.mark.parametrize("name, fsdp, tensor, page", [
     ("0.5b", 16, 1, None), ("1.5b", 1, 1, 128), ("7b", 4, 4, None),
     ("7b", 4, 4, 128)])
-def test_the_programs_of_admitted_slots_are_within_the_budget(
+def test_the_programs_of_the_slots_that_fit_are_within_the_budget(
     name, fsdp, tensor, page):
   """What the trainer admits is what launch.compile and the planner count."""
   sizes = memory.DeviceBytes(
       qwen(name), memory.Formats("bfloat16"), 512, 2048, fused=True, fsdp=fsdp,
       tensor=tensor, page=page)
   budget = 12 * 2**30
-  slots, pages, weights_gathered = sizes.admitted(budget=budget, most=4096)
+  slots, pages, weights_gathered = sizes.slots_and_pages(
+      budget=budget, most=4096)
   p = sizes.programs(Occupancy(slots, 1, 1, weights_gathered, pages),
                      reference=False, average=False)
   used = max(p.program_bytes["prefill"] + p.cache,

@@ -26,8 +26,8 @@ def config(**changes):
 
 def test_pages_admit_more_slots(opened):
   """64 positions are the longest; 0.18 of 49 tokens are expected."""
-  plain, _ = programs.make_sampler(opened, config())
-  paged, notes = programs.make_sampler(opened, config(page=8))
+  plain, _ = programs.make_fitting_sampler(opened, config())
+  paged, notes = programs.make_fitting_sampler(opened, config(page=8))
   assert plain.page is None and plain.slots < paged.slots < 512
   assert (paged.page, paged.sizes.longest) == (8, 63)
   assert notes[1] == (f"sampler: {paged.slots} slots, {paged.pages} pages "
@@ -37,7 +37,7 @@ def test_pages_admit_more_slots(opened):
   held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache)) / 2
   assert 0.1 * 0.003 * 2**30 < held < 0.003 * 2**30 - 4 * 141_000
   # Longer answers are expected: fewer slots, each with more pages.
-  longer, _ = programs.make_sampler(
+  longer, _ = programs.make_fitting_sampler(
       opened, config(page=8, expected_tokens=30.0))
   assert longer.slots < paged.slots
   assert (longer.pages / longer.slots > paged.pages / paged.slots)
@@ -45,7 +45,7 @@ def test_pages_admit_more_slots(opened):
 
 def test_a_pool_is_not_larger_than_its_slots_need(opened):
   """64 positions of 3 slots on a device, if all answers are long."""
-  short, notes = programs.make_sampler(
+  short, notes = programs.make_fitting_sampler(
       opened, config(page=8, slots=6, memory_gib=1.0))
   assert short.slots == 6 and short.pages == 3 * 8
   assert notes == (f"sampler: 6 slots, {short.pages} pages of 8 positions "
@@ -68,7 +68,7 @@ def test_the_rate_of_a_critic_follows_the_square_root_rule():
 
 def test_no_slot_fits(opened):
   with pytest.raises(InputError, match="it needs 0.000"):
-    programs.make_sampler(opened, config(page=8, memory_gib=1e-4))
+    programs.make_fitting_sampler(opened, config(page=8, memory_gib=1e-4))
   for expected in (0.5, 50.0):
     with pytest.raises(InputError, match=f"expected_tokens={expected}: expected"
                        " None, or from 1 to max_new_tokens=49"):

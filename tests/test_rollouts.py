@@ -64,16 +64,16 @@ def test_rounds_by_hand():
   assert most(unsolved=8) == 2 and most(unsolved=0) == 1
 
 
-def test_kept_groups_by_hand():
+def test_trained_groups_by_hand():
   correct = np.array([[1, 1], [1, 0], [0, 0], [0, 1], [1, 0], [0, 1]])
   found = advantages.informative(correct, correct >= 0)
   assert found.tolist() == [False, True, False, True, True, True]
-  kept = lambda found, rounds: rollouts_lib.kept_groups(
+  trained = lambda found, rounds: rollouts_lib.trained_groups(
       np.array(found, bool), Bp=3, rounds=rounds).tolist()
-  assert kept(found, 2) == [0, 1, 0, 1, 1, 0]  # the fourth is not needed
-  assert kept(found[:3], 2) == [0, 1, 0]
-  assert kept([0] * 6, 2) == [1, 1, 1, 0, 0, 0]  # none: the first round
-  assert kept(found[:3], 1) == [1, 1, 1]  # no refill: all
+  assert trained(found, 2) == [0, 1, 0, 1, 1, 0]  # the fourth is not needed
+  assert trained(found[:3], 2) == [0, 1, 0]
+  assert trained([0] * 6, 2) == [1, 1, 1, 0, 0, 0]  # none: the first round
+  assert trained(found[:3], 1) == [1, 1, 1]  # no resampling: all
 
 
 def test_solved_by_hand():
@@ -97,7 +97,7 @@ def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
     sample = lambda solved_D, left: rollouts_lib.sample_step(
         context, grader, params, None, step=1, n=4, left=left,
         solved_D=solved_D, stop=stop)
-    (got, kept_P, _), (short, *_) = (
+    (got, trained_P, _), (short, *_) = (
         sample(solved_D, 1000), sample(solved_D, 31))
     # 7 unsolved problems: no second round.
     most, *_ = sample(np.arange(short_runs.D) > 6, 1000)
@@ -105,7 +105,7 @@ def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
   found = advantages.informative(correct, correct >= 0)
   assert len(found) > 4 and len(found) % 4 == 0
   assert found[:-4].sum() < 4  # the last round was needed
-  assert kept_P.sum() == min(4, found.sum())
+  assert trained_P.sum() == min(4, found.sum())
   got_ids = got.prompts.id_P.tolist()
   assert len(set(got_ids)) == len(got_ids)
   assert not set(got_ids) & set(ids[solved_D].tolist())
@@ -244,11 +244,11 @@ def test_the_sampler_gets_the_measured_lengths(context, monkeypatch):
   measured = dataclasses.replace(context, stratum=dataclasses.replace(
       context.stratum, tokens=expected))
 
-  def one_step(prompts, n, key, *, interrupt_after, expected_P):
+  def one_batch_source(prompts, n, key, *, interrupt_after, expected_P):
     assert expected_P == [5.0 + int(i) % 7 for i in prompts.id_P]
     raise preemption.Stopped
 
-  monkeypatch.setattr(rollouts_lib.engine, "one_step", one_step)
+  monkeypatch.setattr(rollouts_lib.engine, "one_batch_source", one_batch_source)
   with pytest.raises(preemption.Stopped):
     sampled(measured, None, None)
 

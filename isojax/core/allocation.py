@@ -7,8 +7,8 @@ import numpy as np
 
 from isojax.errors import expect, InputError
 
-MOST_B = 2**24  # rollouts of a step: all are in memory at once
-MOST_C = 2**53  # rollouts; floats of larger counts are not exact
+MAX_B = 2**24  # rollouts of a step: all are in memory at once
+MAX_C = 2**53  # rollouts; floats of larger counts are not exact
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Allocation:
     expect("alloc", self, Bp=(self.Bp >= 1, "at least 1"),
            n=(self.n >= 1, "at least 1"), M=(self.M >= 1, "at least 1"),
            m=(self.m is None or self.m >= 1, "at least 1"))
-    if self.B > MOST_B or self.C > MOST_C:
+    if self.B > MAX_B or self.C > MAX_C:
       raise InputError(
           f"alloc: Bp={self.Bp}, n={self.n}, M={self.M}: expected "
-          f"Bp * n of at most {MOST_B:,} rollouts a step and Bp * n * M of at "
+          f"Bp * n of at most {MAX_B:,} rollouts a step and Bp * n * M of at "
           "most 2**53; lower them")
     if self.m is not None and self.m > self.n:
       raise InputError(
@@ -83,8 +83,8 @@ def sizes_of(allocation: Allocation) -> dict:
           if size is not None}
 
 
-B_MAX = 65_536  # default of --B_max, rollouts per step; MOST_B is the limit
-FEWEST_M = 50  # steps; the warm-up is a large part of a shorter run
+DEFAULT_B_MAX = 65_536  # of --B_max, rollouts per step; MAX_B is the limit
+MIN_M = 50  # steps; the warm-up is a large part of a shorter run
 # Anchor of the Playbook's square-root rule: lr of AdamW, rollouts per step.
 PAPER_LR, PAPER_BATCH = 1e-6, 1024
 # The rate of adapters over that of all weights (huggingface/trl#4207,

@@ -1,8 +1,9 @@
 """Bytes of a policy's programs on one device, by formulas; loads no jax.
 
-Three decisions depend on these bytes. The sampler admits slots and pages: as
-many as fit into sampler.memory_gib (`DeviceBytes.admitted_by`, called in
-run/programs.py and planner/prices.py); without space for one it raises. The
+Three decisions depend on these bytes. The sampler has as many slots
+and pages as fit into sampler.memory_gib (`DeviceBytes.slots_and_pages_within`,
+called in run/programs.py and planner/prices.py); without space for one slot it
+raises. The
 planner chooses meshes and refuses a plan whose step does not fit on a device
 (`DeviceBytes.programs`, called in planner/memory.py). The size of an update is
 what the config says (recipe.loss.microbatch_tokens and remat); only the planner
@@ -96,7 +97,7 @@ class Formats:
     return BYTES[getattr(self, name)]
 
 
-class Admitted(typing.NamedTuple):
+class SlotsAndPages(typing.NamedTuple):
   """The slots and pages that the memory of a device has space for."""
 
   slots: int
@@ -110,7 +111,7 @@ class Occupancy(typing.NamedTuple):
   slots: int  # of the sampler
   rows: int  # of a microbatch
   prompts: int  # of a microbatch
-  weights_gathered: bool  # see Admitted, as for pages
+  weights_gathered: bool  # see SlotsAndPages, as for pages
   pages: int | None = None
 
 
@@ -227,30 +228,31 @@ class DeviceBytes:
     return (self.held_weights(False) + self.beside_pages(1)
             + self.longest * self.page_bytes)
 
-  def admitted(self, *, budget: float, most: int) -> Admitted:
+  def slots_and_pages(self, *, budget: float, most: int) -> SlotsAndPages:
     """Slots of a device, and the pages of its pool.
 
     Weights are gathered over fsdp once, instead of at every token, if all
     wanted slots still fit; with pages also if half as many slots fit as with
     sharded weights, because more than fit are wanted. The pool has the memory
-    that is left. Without space for the longest rollout no slot is admitted.
+    that is left. Without space for the longest rollout there is no slot.
 
     Args:
       budget: bytes of a device for sampling.
       most: slots wanted on a device.
     """
-    admit = self._slots if self.page is None else self._paged
-    slots, pages = admit(budget - self.held_weights(True), most)
+    within = self._slots if self.page is None else self._paged
+    slots, pages = within(budget - self.held_weights(True), most)
     if self.fsdp == 1:
-      return Admitted(slots, pages, True)
-    sharded = admit(budget - self.held_weights(False), most)
+      return SlotsAndPages(slots, pages, True)
+    sharded = within(budget - self.held_weights(False), most)
     if slots == most or (self.page is not None and 2 * slots >= sharded[0]):
-      return Admitted(slots, pages, True)
-    return Admitted(*sharded, False)
+      return SlotsAndPages(slots, pages, True)
+    return SlotsAndPages(*sharded, False)
 
-  def admitted_by(self, memory_gib: float, *, most: int) -> Admitted:
-    """`admitted` by sampler.memory_gib; InputError if not even one slot is."""
-    result = self.admitted(budget=memory_gib * 2**30, most=most)
+  def slots_and_pages_within(self, memory_gib: float, *,
+                             most: int) -> SlotsAndPages:
+    """Those of sampler.memory_gib; InputError if not even one slot fits."""
+    result = self.slots_and_pages(budget=memory_gib * 2**30, most=most)
     if not result.slots:
       raise InputError(
           f"sampler.memory_gib={memory_gib}: not even one slot fits on a "
@@ -330,15 +332,16 @@ class DeviceBytes:
     shape, bytes_of, S = self.shape, self.formats.bytes, self.max_prompt
     compute, tokens = bytes_of("compute"), rows * self.max_response
     others, scores = self._backward(compute)
-    kept = compute * shape.width if self.remat else others + scores
+    residual = compute * shape.width if self.remat else others + scores
     matrices = shape.layers * shape.layer_matmul / (self.fsdp * self.tensor)
     head, vocab = shape.head / self.tensor, shape.vocab
     return Update(
         copy=compute * matrices,
-        kept=(shape.layers * kept * (tokens + prompts * S)
-              + self.kv(compute) * (rows + prompts) * S
-              # Hidden states and their gradient, if the head's format is wider.
-              + 2 * (bytes_of("head") - compute) * shape.width * tokens),
+        residuals=(
+            shape.layers * residual * (tokens + prompts * S)
+            + self.kv(compute) * (rows + prompts) * S
+            # Hidden states and their gradient, if the head's format is wider.
+            + 2 * (bytes_of("head") - compute) * shape.width * tokens),
         head=(bytes_of("head") + 4) * (
             head + min(head_chunk(vocab), tokens) * vocab / self.tensor),
         backward=(bytes_of("reduce") * matrices + 4 * head / self.fsdp
@@ -372,7 +375,7 @@ class Update(typing.NamedTuple):
   """Bytes of an update, without the state of training."""
 
   copy: float  # of the layers' matrices in the compute format
-  kept: float  # by the forward, for the backward
+  residuals: float  # what the forward stores for the backward
   head: float  # its weight and a chunk's logits, in its format and in float32
   backward: float  # of the layers, after that of the head
 
@@ -391,7 +394,7 @@ class Programs:
   prefilling: float  # temporaries of a prefill
   draw_bytes: float  # temporaries of decoding
   copy: float  # see Update, as for the next three
-  kept: float
+  residuals: float
   head: float
   backward: float
 
@@ -406,5 +409,6 @@ class Programs:
         resize=(1 + LAST_GROWTH) * self.layer_bytes,
         decode=self.weights + self.cache + self.draw_bytes, start=self.state,
         # Parameters and gradients; apply has AdamW's two moments as well.
-        accumulate=2 * self.state + self.reference + self.copy + self.kept
-        + max(self.head, self.backward), apply=4 * self.state + self.average)
+        accumulate=2 * self.state + self.reference + self.copy
+        + self.residuals + max(self.head, self.backward),
+        apply=4 * self.state + self.average)

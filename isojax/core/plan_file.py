@@ -51,8 +51,8 @@ def merged(settings: dict, more: dict) -> dict:
       for key, value in more.items()}
 
 
-MOST_LR = 10.0  # no optimizer of isojax learns with a larger rate
-MOST_LEVELS = 8  # of objects and lists in a row; a config has 4
+MAX_LR = 10.0  # no optimizer of isojax learns with a larger rate
+MAX_LEVELS = 8  # of objects and lists in a row; a config has 4
 FIELDS = ("overrides", "C", "lr", "expected")
 # The trainers whose options planner.export writes.
 TRAINERS = ("areal", "nemo-rl", "openrlhf", "prime-rl", "roll", "skyrl",
@@ -99,13 +99,13 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
     row = json.loads(lines[index])
     if not isinstance(row, dict) or row.keys() != set(FIELDS):
       raise ValueError(f"expected an object of {', '.join(FIELDS)}")
-    if _nests(row, MOST_LEVELS):
-      raise ValueError(f"expected at most {MOST_LEVELS} levels")
+    if _nests(row, MAX_LEVELS):
+      raise ValueError(f"expected at most {MAX_LEVELS} levels")
     if not isinstance(row["overrides"], dict) or type(row["lr"]) not in (
         int, float):
       raise ValueError("expected an object in overrides, a number in lr")
-    if not 0 < row["lr"] <= MOST_LR:
-      raise ValueError(f"expected lr in (0, {MOST_LR:g}]")
+    if not 0 < row["lr"] <= MAX_LR:
+      raise ValueError(f"expected lr in (0, {MAX_LR:g}]")
   except (ValueError, RecursionError) as error:
     raise InputError(f"{where}: not a row of a plan ({error}); make it with "
                      "python -m launch.plan") from error

@@ -8,12 +8,12 @@ from isojax.core.allocation import admitted, allocate, sqrt_lr
 from isojax.core.plan_file import Row
 
 
-def admitted_cells(cells, *, B: int | None, B_max: int, D: int | None
-                   ) -> tuple[list[tuple[int, int]], list[str]]:
-  """(the distinct admitted cells, notes on cells adjusted or left out).
+def cells_within_limits(cells, *, B: int | None, B_max: int, D: int | None
+                        ) -> tuple[list[tuple[int, int]], list[str]]:
+  """(the distinct cells within the limits, notes on others).
 
   With a fixed B, n of a cell is B / Bp; a cell where it is a fraction is left
-  out. allocation.admitted adjusts cells and describes the limits.
+  out. allocation.admitted moves a cell to the nearest within the limits.
   """
   result, notes = {}, []
   for Bp, n in cells:

@@ -39,13 +39,13 @@ class Watcher:
   """
 
   def __init__(self, records: list[dict], *, grouped: bool, floor: float = 0.0,
-               options=ISOJAX_NAMES, dependence: float = 1.0):
+               words=ISOJAX_NAMES, dependence: float = 1.0):
     """Begins after `records`; see Steps for the other arguments."""
     self._window = collections.deque(maxlen=STEPS)
     self._last_steps = Steps((), grouped, floor=floor, dependence=dependence)
     self._best, self._rewards_at_best = None, ()
     self._active: dict[str, set[str]] = {"train": set(), "eval": set()}
-    self._options = options
+    self._words = words
     for record in records:
       self(record)
 
@@ -71,7 +71,7 @@ class Watcher:
     """(what rules check at a record, name of a rule -> verdict)."""
     x = (self._steps(record) if record["kind"] == "train"
          else self._evaluation(record))
-    return x, {} if x is None else apply_rules(x, self._options)
+    return x, {} if x is None else apply_rules(x, self._words)
 
   def _steps(self, record: dict) -> Steps | None:
     """The last steps with this one; None if they are too few."""
@@ -181,7 +181,7 @@ def _finding(run: RunLog, name: str, occurrence: Occurrence) -> Finding:
 def _alarms(run: RunLog, words):
   """Yields the alarms that the run would have had while it was live: (name,
   verdict, Steps or Evaluation, indices of its steps in run.train)."""
-  watch = Watcher([], grouped=run.grouped, options=words,
+  watch = Watcher([], grouped=run.grouped, words=words,
                   dependence=run.dependence,
                   floor=min([0.0, *column(run.train, "reward")]))
   steps = [line["step"] for line in run.train]

@@ -48,10 +48,10 @@ def _with_law(fit: Fit) -> Fit:
   study, C_G = fit.study, fit.frontier.C_G
   weight = fit.frontier.resolved_DxG.astype(float)
   if fit.tied or len(study.tested) < 2 or (
-      weight[0].sum() < verdict.FEWEST_RESOLVED):
+      weight[0].sum() < verdict.MIN_RESOLVED):
     return fit
   # A draw with too few resolved points uses the resolved points of the data.
-  enough = weight.sum(1, keepdims=True) >= verdict.FEWEST_RESOLVED
+  enough = weight.sum(1, keepdims=True) >= verdict.MIN_RESOLVED
   B, x_G = None, np.log10(C_G)
   if study.axis == "updates":
     (B,), x_G = {Bp * n for Bp, n in study.configurations}, C_G
@@ -62,7 +62,7 @@ def _with_law(fit: Fit) -> Fit:
       # Playbook, section 3.3: from half the smallest n tested to the largest
       low=tested[0] - 1, high=tested[-1], rounds=5, B=B,
       k=((1 / width, 100 / width) if B  # line to step
-         else (0.5, envelope_lib.K_MAX)))
+         else (0.5, envelope_lib.MAX_LAW_K)))
   seed = fit.options.seed + 2  # bootstrap has used seed and seed + 1
   law = fit_law(between_tested(fit.log2_n_DxG, tested, seed=seed))
   noise_G = None

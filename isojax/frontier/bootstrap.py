@@ -14,7 +14,7 @@ from scipy import stats
 from isojax.errors import InputError
 from isojax.frontier import curves as curves_lib
 from isojax.frontier.curves import Curves, PointRule
-from isojax.frontier.study import FEWEST, Study, StudyRun
+from isojax.frontier.study import MIN_EVALUATIONS, Study, StudyRun
 
 QUANTILES = (0.025, 0.975)
 
@@ -108,11 +108,11 @@ def _prepare(run: StudyRun, points: PointRule):
   if points.ema:
     value = curves_lib.ema_matrix(len(value), points.ema) @ value
   keep = run.C_E >= points.min_C
-  if keep.sum() < FEWEST:
+  if keep.sum() < MIN_EVALUATIONS:
     raise InputError(
         f"{run.where}: run {run.run_id} has {keep.sum()} evaluations from "
-        f"min_C={points.min_C:g} on, a curve needs {FEWEST}; lower min_C or "
-        "leave the run out")
+        f"min_C={points.min_C:g} on, a curve needs {MIN_EVALUATIONS}; lower "
+        "min_C or leave the run out")
   return run.C_E[keep], value[keep]
 
 
@@ -147,12 +147,13 @@ def _fit_configuration(study: Study, cell, seeds_DxS, problems_DxQ,
   w_DxE = weigh(rewards)
   used_R = np.split(w_DxE[0] > 0, np.cumsum([len(C) for C, _ in data])[:-1])
   for run, used in zip(runs, used_R, strict=True):
-    if used.sum() < FEWEST:
+    if used.sum() < MIN_EVALUATIONS:
       raise InputError(
           f"{run.where}: run {run.run_id} breaks its record {used.sum()} "
-          f"times in bins of {points.bin_width:g}, a curve needs {FEWEST} "
-          "points; fit all points, " + "use narrower bins, " * bool(
-              points.bin_width) + "or leave the run out")
+          f"times in bins of {points.bin_width:g}, a curve needs "
+          f"{MIN_EVALUATIONS} points; fit all points, "
+          + "use narrower bins, " * bool(points.bin_width)
+          + "or leave the run out")
   return fit(rewards, w_DxE)
 
 

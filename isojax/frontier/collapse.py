@@ -12,7 +12,12 @@ import math
 import numpy as np
 
 from isojax.core.format import compact, rate
-from isojax.frontier.study import FEWEST, MAX_NOISE_SDS, Study, StudyRun
+from isojax.frontier.study import (
+  MAX_NOISE_SDS,
+  MIN_EVALUATIONS,
+  Study,
+  StudyRun,
+)
 
 MIN_FALL_SE = 3.0  # standard errors
 # Standard errors; larger, because any of many evaluations may be low by chance.
@@ -118,19 +123,19 @@ def treat(study: Study, treatment: str) -> tuple[Study, tuple[Fall, ...]]:
   """The study without what a treatment leaves out, and the falls.
 
   `treatment` is cut (leave out the evaluations from the fall on), exclude (the
-  whole run) or keep. A run with fewer than FEWEST evaluations left is left out;
-  if no run is left, all stay as they are.
+  whole run) or keep. A run with fewer than MIN_EVALUATIONS evaluations left is
+  left out; if no run is left, all stay as they are.
   """
-  kept, falls = [], []
+  runs, falls = [], []
   for run in study.runs:
     start = fall_start(run)
     if start is None:
-      kept.append(run)
+      runs.append(run)
       continue
     best, count = int(run.reward_E.argmax()), len(run.C_E)
     errors = errors_below(run, best)
     fitted = {"keep": count, "exclude": 0,
-              "cut": start if start >= FEWEST else 0}[treatment]
+              "cut": start if start >= MIN_EVALUATIONS else 0}[treatment]
     done = ("it is fitted as it is, by a rising curve" if fitted == count else
             f"it is fitted up to {compact(run.C_E[start - 1])}" if fitted else
             "it is left out")
@@ -139,10 +144,10 @@ def treat(study: Study, treatment: str) -> tuple[Study, tuple[Fall, ...]]:
         float(run.C_E[best]), float(run.reward_E[-1]), float(run.C_E[-1]),
         None if errors is None else float(errors[-1]), done, fitted))
     if fitted:
-      kept.append(run.select(slice(fitted)))
-  if not kept:
+      runs.append(run.select(slice(fitted)))
+  if not runs:
     return study, tuple(dataclasses.replace(
         fall, fitted=len(run.C_E),
         done="it is fitted as it is, because no run would be left")
                         for fall, run in zip(falls, study.runs, strict=True))
-  return dataclasses.replace(study, runs=tuple(kept)), tuple(falls)
+  return dataclasses.replace(study, runs=tuple(runs)), tuple(falls)

@@ -12,7 +12,7 @@ from isojax.core.format import compact, number, pair, rate, signed
 from isojax.errors import InputError
 from isojax.frontier import analysis, bootstrap, envelope, verdict
 from isojax.frontier.bootstrap import Options
-from isojax.frontier.study import FEWEST, Study
+from isojax.frontier.study import MIN_EVALUATIONS, Study
 from isojax.frontier.verdict import Fit
 from isojax.logs.fields import TRAINING
 
@@ -208,7 +208,7 @@ def extrapolation(fit: Fit, C1: float) -> dict | None:
   """What the data up to C1 predict at C2, the end; None if they are too few."""
   early_study = dataclasses.replace(fit.study, runs=tuple(
       run.select(run.C_E <= C1) for run in fit.study.runs
-      if np.sum(run.C_E <= C1) >= FEWEST))
+      if np.sum(run.C_E <= C1) >= MIN_EVALUATIONS))
   resolved = np.flatnonzero(fit.frontier.resolved_DxG[0])
   if len(early_study.tested) < 2 or not len(resolved):
     return None

@@ -13,7 +13,7 @@ from isojax.frontier import curves
 from isojax.frontier.curves import Curves
 
 # Bound on k, per decade of C; the paper's joint fit of its Hard set is at it.
-K_MAX = 50.0
+MAX_LAW_K = 50.0
 
 
 @dataclasses.dataclass(frozen=True)

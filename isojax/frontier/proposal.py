@@ -10,7 +10,7 @@ import shlex
 import numpy as np
 
 from isojax.core import plan_file, sweep_cells
-from isojax.core.allocation import B_MAX, FEWEST_M
+from isojax.core.allocation import DEFAULT_B_MAX, MIN_M
 from isojax.core.format import many
 from isojax.frontier import verdict
 from isojax.frontier.study import Study
@@ -89,7 +89,7 @@ def contenders(fit: Fit, C: float) -> list[tuple[int, int]]:
 def neighbours(study: Study, Bp: int, n: int) -> dict[int, str]:
   """Untested n next to a tested n, each with its position in words."""
   B = _fixed_batch(study)
-  most = max(B_MAX, *(Bp * n for Bp, n in study.configurations)) // Bp
+  most = max(DEFAULT_B_MAX, *(Bp * n for Bp, n in study.configurations)) // Bp
   choices = [x for x in range(2, B + 1) if B % x == 0] if B else [
       2**i for i in range(1, most.bit_length())]
   i, positions = study.tested.index(n), {}
@@ -118,10 +118,10 @@ def _undecided(fit: Fit, path: str) -> dict:
   why = [f"n = {n}, {where}" for n, where in sorted(untested.items())]
   Bps, ns = ({Bp}, set(untested)) if untested else map(set, zip(*cells))
   if untested:
-    least_C = FEWEST_M * (_fixed_batch(study) or Bp * max(ns | {leader}))
+    least_C = MIN_M * (_fixed_batch(study) or Bp * max(ns | {leader}))
     if C < least_C:
       C, ns = least_C, ns | {n for cell_Bp, n in cells if cell_Bp == Bp}
-      why.append(f"all to {FEWEST_M} updates of the largest batch")
+      why.append(f"all to {MIN_M} updates of the largest batch")
   elif not fit.identified:
     C *= 2
     why.append("twice the rollouts, of every n, because no n differs so far"
@@ -141,10 +141,10 @@ def _sweep(fit: Fit, Bps: set, ns: set, C: int, why: list[str],
     cells = [(B // n, n) for n in ns]
     design = f"--B={B} --Bp={_listed(Bp for Bp, _ in cells)}"
   else:
-    B_max = max(B_MAX, *(Bp * n for Bp, n in study.configurations))
+    B_max = max(DEFAULT_B_MAX, *(Bp * n for Bp, n in study.configurations))
     cells = [(Bp, n) for Bp in Bps for n in ns if Bp * n <= B_max and n > 1]
     design = f"--Bp={_listed(Bps)} --n={_listed({n for _, n in cells})}" + (
-        f" --B_max={B_max}" if B_max > B_MAX else "")
+        f" --B_max={B_max}" if B_max > DEFAULT_B_MAX else "")
   seeds = min(len(study.runs_of(*cell)) for cell in study.configurations)
   runs, missing = _runs(fit.measured, cells, C, seeds)
   while cells and not missing:
@@ -173,12 +173,12 @@ def _config(study: Study) -> str | None:
 
 
 def _runs(study: Study, cells, C: int, seeds: int) -> tuple[dict, dict]:
-  """Rollouts by (Bp, n, seed) of a sweep's runs, and of those not made yet."""
-  made = {(r.Bp, r.n, r.seed): r.C_E[-1] * _unit(study) for r in study.runs}
+  """Rollouts by (Bp, n, seed) of a sweep's runs, and of those that remain."""
+  spent = {(r.Bp, r.n, r.seed): r.C_E[-1] * _unit(study) for r in study.runs}
   runs = {(Bp, n, seed): C // (Bp * n) * Bp * n
           for Bp, n in cells for seed in range(seeds)}
   return runs, {run: rollouts for run, rollouts in runs.items()
-                if not sweep_cells.reached(made.get(run, 0), rollouts)}
+                if not sweep_cells.reached(spent.get(run, 0), rollouts)}
 
 
 def _listed(values) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from isojax.core import evaluate
 from isojax.errors import InputError
-from isojax.logs.fields import FEWEST, LISTED, LogRow, TRAINING
+from isojax.logs.fields import LISTED, LogRow, MIN_EVALUATIONS, TRAINING
 
 UNKNOWN = "unknown"  # a set or model that the logs do not name
 D_ROUNDING = 1.05  # D within this factor are equal: logs round their epochs
@@ -143,12 +143,12 @@ def _only(rows: list[LogRow], flag: str, field: str, value: str
           ) -> list[LogRow]:
   """The rows whose `field` matches `value`, which may have wildcards."""
   values = [str(row.fields.get(field, UNKNOWN)) for row in rows]
-  kept = [row for row, other in zip(rows, values)
+  matching = [row for row, other in zip(rows, values)
           if other == value or fnmatch.fnmatch(other, value)]
-  if not kept:
+  if not matching:
     raise InputError(f"--{flag}={value}: no such {field}; there are: "
                      f"{', '.join(list(dict.fromkeys(values))[:LISTED])}")
-  return kept
+  return matching
 
 
 def _common(rows: list[LogRow], name: str, remedy: str = "give only its files"
@@ -189,7 +189,7 @@ def _value(row: LogRow, chosen: Selection) -> tuple[float, np.ndarray | None]:
 def _usable(rows: list[LogRow], chosen: Selection, notes: list[str]):
   """(Step, C, reward, values) of the usable rows of one run."""
   axis, metric = chosen.axis, chosen.metric
-  kept, nan, unjudged = [], [], []
+  usable, nan, unjudged = [], [], []
   for row in rows:
     if {"judged", "k", "correct"} <= row.fields.keys() and (
         not evaluate.is_judged(row.fields)):
@@ -210,7 +210,7 @@ def _usable(rows: list[LogRow], chosen: Selection, notes: list[str]):
           f"; give its column with --columns, or --scale={metric}=0.01 for "
           f"percent, --scale={metric}=LOW:HIGH for rewards of a wrong and a "
           "right answer")
-    previous = kept[-1][1] if kept else -1.0
+    previous = usable[-1][1] if usable else -1.0
     if C < previous:
       notes.append(f"{row.where}: {axis} goes back from {previous:g} to {C:g}"
                    "; this and the later rows of the run were left out")
@@ -219,7 +219,7 @@ def _usable(rows: list[LogRow], chosen: Selection, notes: list[str]):
       notes.append(f"{row.where}: {axis}={C:g} occurs twice; the first row "
                    "was kept")
     else:
-      kept.append((step, float(C), reward, values))
+      usable.append((step, float(C), reward, values))
   if unjudged:
     rows_of = (f" and {len(unjudged) - 1} more rows" if len(unjudged) > 1
                else "")
@@ -229,7 +229,7 @@ def _usable(rows: list[LogRow], chosen: Selection, notes: list[str]):
     notes.append(f"{nan[0]}: {metric} is NaN" + (
         "; the row was left out" if len(nan) == 1 else
         f" in {len(nan)} rows of the run, from here on, which were left out"))
-  return kept
+  return usable
 
 
 def _training_problems(rows: list[LogRow]) -> int | None:
@@ -259,8 +259,8 @@ def _run(run_id: str, rows: list[LogRow], chosen: Selection,
   Bp, n = fields["Bp"], fields["n"]
   if chosen.Bp not in (None, Bp) or chosen.B not in (None, Bp * n):
     return None
-  kept = _usable(rows, chosen, notes)
-  steps, C, rewards, values = zip(*kept) if kept else ((),) * 4
+  usable = _usable(rows, chosen, notes)
+  steps, C, rewards, values = zip(*usable) if usable else ((),) * 4
   sizes = {None if v is None else len(v) for v in values}
   return StudyRun(
       run_id=run_id, seed=fields.get("seed"), Bp=Bp, n=n,
@@ -286,21 +286,22 @@ def runs_of_rows(rows: list[LogRow], chosen: Selection, notes: list[str]
 
 def _long_enough(runs: list[StudyRun], notes: list[str]) -> list[StudyRun]:
   """The runs with enough evaluations for a curve; InputError if none has."""
-  short = [run for run in runs if len(run.C_E) < FEWEST]
+  short = [run for run in runs if len(run.C_E) < MIN_EVALUATIONS]
   if len(short) == len(runs):
     named = ", ".join(
         f"{run.run_id} ({len(run.C_E)}, {run.where}" + (
             f", {run.falling}: only its end is a point" if run.falling else "")
         + ")" for run in runs[:LISTED])
     raise InputError(
-        f"no usable run is left: a curve needs {FEWEST} usable evaluations, "
-        f"and there are {named}{', ...' * (len(runs) > LISTED)}; evaluate more "
-        "often (in isojax a smaller eval.first or eval.growth) or train longer"
+        f"no usable run is left: a curve needs {MIN_EVALUATIONS} usable "
+        f"evaluations, and there are {named}{', ...' * (len(runs) > LISTED)}; "
+        "evaluate more often (in isojax a smaller eval.first or eval.growth) "
+        "or train longer"
         + "".join(f". {note}" for note in notes[:1]))  # a probable cause
   notes += [f"{run.where}: run {run.run_id} has {len(run.C_E)} usable "
-            f"evaluations, a curve needs {FEWEST}; it was left out"
+            f"evaluations, a curve needs {MIN_EVALUATIONS}; it was left out"
             for run in short]
-  return [run for run in runs if len(run.C_E) >= FEWEST]
+  return [run for run in runs if len(run.C_E) >= MIN_EVALUATIONS]
 
 
 def _check_m(rows: list[LogRow]) -> None:
@@ -364,10 +365,10 @@ def _is_copy(short: StudyRun, long: StudyRun) -> bool:
 
 def _without_copies(runs: list[StudyRun], notes: list[str]) -> list[StudyRun]:
   """The runs without copies; InputError for two runs with one seed."""
-  kept: dict[tuple, StudyRun] = {}
+  longest: dict[tuple, StudyRun] = {}
   for run in runs:
     key = (run.Bp, run.n, run.run_id if run.seed is None else run.seed)
-    other = kept.setdefault(key, run)
+    other = longest.setdefault(key, run)
     if other is run:
       continue
     short, long = sorted((run, other), key=lambda r: len(r.C_E))
@@ -378,8 +379,8 @@ def _without_copies(runs: list[StudyRun], notes: list[str]) -> list[StudyRun]:
     notes.append(f"{short.where}: a copy of the run in {long.where}"
                  + ": the same evaluations under another run id"
                  * (run.run_id != other.run_id) + "; left out")
-    kept[key] = long
-  return list(kept.values())
+    longest[key] = long
+  return list(longest.values())
 
 
 def _comparable(rows: list[LogRow], chosen: Selection):

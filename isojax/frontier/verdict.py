@@ -19,7 +19,7 @@ from isojax.frontier.curves import Curves
 from isojax.frontier.envelope import Envelope
 from isojax.frontier.study import Study
 
-FEWEST_RESOLVED = 5  # points of the frontier for a law
+MIN_RESOLVED = 5  # points of the frontier for a law
 MAX_LIKELIHOOD_GAP = 5.0  # in log; beyond it a family of curves is ruled out
 # Share of draws in which the largest n may lead at the end.
 MAX_SHARE_OF_LARGEST = 0.05
@@ -274,6 +274,6 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
     more, cautions = _law_reasons(fit)
     reasons += more
   elif len(study.tested) > 1:
-    reasons.append(f"the frontier is resolved at fewer than {FEWEST_RESOLVED} "
+    reasons.append(f"the frontier is resolved at fewer than {MIN_RESOLVED} "
                    f"compute values: runs must overlap in {symbol}")
   return tuple(reasons), tuple(cautions + _study_cautions(fit))

@@ -66,9 +66,10 @@ class StepRecord(Record):
   """One training step, built at the end of run/step.py:train_step.
 
   run/state.py:run_fields fills run_id to resumed_with; in run/step.py
-  rollout_fields the means over graded rollouts, select shaped_reward and
-  zero_std, PhaseTimer the seconds; rl/update.py:make_update the means over
-  trained tokens, kl, loss, value_loss and grad_norm.
+  rollout_fields what is of graded or lost rollouts, select shaped_reward and
+  zero_std, PhaseTimer the seconds, train_step the rest;
+  rl/update.py:make_update the means over trained tokens, kl, loss, value_loss
+  and grad_norm; run/training.py:add_record the alarms.
   """
 
   kind: str = dataclasses.field(default="train", init=False)  # "train"
@@ -76,7 +77,7 @@ class StepRecord(Record):
   extra_rounds: int  # resampling rounds (DAPO), of Bp * n rollouts each
   # Ids of the problems that reached solved_rate now; null if it is off.
   solved: list[int] | None
-  selected: int  # rollouts kept by the selection, with or without a gradient
+  selected: int  # rollouts that the selection chose, with or without a gradient
   # Fraction of the step's rollouts that are correct, or their mean reward in
   # [0, 1] with task.grader.name=python; without bonus and penalties.
   reward: float
@@ -126,7 +127,12 @@ class StepRecord(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalRecord(Record):
-  """One evaluation of a policy."""
+  """One evaluation of a policy, built in run/evaluation.py:evaluation.
+
+  run/state.py:run_fields fills run_id to resumed_with, core/evaluate.py:at_k k,
+  judged and avg to correct, both_policies `current`, and
+  run/training.py:add_record the alarms.
+  """
 
   kind: str = dataclasses.field(default="eval", init=False)  # "eval"
   eval_set: str  # STRATUM/validation or STRATUM/test

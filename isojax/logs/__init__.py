@@ -8,7 +8,9 @@ A log goes through five files. `log_file` opens it: `formats.text` splits it
 into lines of names and values, a `Format` is detected, and values become
 numbers, here and nowhere else. `metrics` finds the names of its evaluations.
 `runs` has the n and Bp of each of its runs, the options, and C after each step.
-Then `reading` makes rows of the evaluations, for a fit, or `series` all steps
-of one run, for the doctor. `fields` has the types, and `granularity` checks n
-and Bp against the mean rewards.
+Then `reading.read` makes rows of the evaluations, which
+frontier/study.py:from_rows and fit_json.py:study_document make a fit, or
+`series.read` has all steps of one run, which report/doctor.py:history and
+diagnosis/findings.py:diagnose make findings. `fields` has the types, and
+`granularity` checks n and Bp against the mean rewards.
 """

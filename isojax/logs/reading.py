@@ -15,7 +15,7 @@ import re
 from isojax.errors import InputError
 from isojax.ledger import bucket
 from isojax.logs import granularity, metrics
-from isojax.logs.fields import FEWEST, LogRow, Reading, TEXT, TRAINING
+from isojax.logs.fields import LogRow, MIN_EVALUATIONS, Reading, TEXT, TRAINING
 from isojax.logs.formats.base import Format, METRICS, TOTAL
 from isojax.logs.log_file import (
   file_of,
@@ -383,7 +383,7 @@ def _check_enough(file: LogFile, rows: list[LogRow], curves: list[CurveNames]
   longest = max(collections.Counter(
       (row.fields["run_id"], row.fields.get("eval_set")) for row in rows
   ).values())
-  if longest >= FEWEST or "avg" in file.reading.columns:
+  if longest >= MIN_EVALUATIONS or "avg" in file.reading.columns:
     return
   train = metrics.rewards_of(file)
   count = lambda name: len(metrics.numbers(file, name))
@@ -396,10 +396,12 @@ def _check_enough(file: LogFile, rows: list[LogRow], curves: list[CurveNames]
   if more := [f"--columns=avg={name} ({count(name)} values"
               + (f" of the {TRAINING})" if name in train else ")")
               for name in (*others, *train)
-              if count(name) >= FEWEST and _has_pass_rates(file, name)]:
+              if (count(name) >= MIN_EVALUATIONS
+                  and _has_pass_rates(file, name))]:
     raise InputError(f"{file.path}: {longest} evaluations "
                      f"({', '.join(curves[0].source.values())}), a curve "
-                     f"needs {FEWEST}; there are also {', '.join(more[:3])}")
+                     f"needs {MIN_EVALUATIONS}; there are also "
+                     f"{', '.join(more[:3])}")
 
 
 def _caveats(log: Runs, rows: list[LogRow], curves: list[CurveNames]

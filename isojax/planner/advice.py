@@ -17,7 +17,7 @@ from isojax.core.allocation import (
   admitted,
   allocate,
   Allocation,
-  FEWEST_M,
+  MIN_M,
   nearest_power,
   sqrt_lr,
 )
@@ -32,7 +32,7 @@ MAX_EXTRAPOLATION = 4  # from a proposed sweep to the budget, in C
 # The epochs after which, at the latest, the next larger n overtook an n in the
 # runs of the paper's draft.
 OVERTAKEN_EPOCHS = 3.7
-FEWEST_BP = 8  # the smallest Bp that was tested without instability, on Easy
+MIN_BP = 8  # the smallest Bp that was tested without instability, on Easy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Question:
 
   @property
   def largest_n(self) -> int:
-    """The largest n that is advised, for which Bp is lowered to FEWEST_BP."""
-    return max(2, self.B_max // min(self.Bp or FEWEST_BP, FEWEST_BP))
+    """The largest n that is advised, for which Bp is lowered to MIN_BP."""
+    return max(2, self.B_max // min(self.Bp or MIN_BP, MIN_BP))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +106,7 @@ def best_n(question: Question) -> Estimate:
   if law is None:
     ns, Bp = evidence.GOOD_NS[metric], question.usual_Bp
     enough = [n for n in ns[:len(ns) // 2 + 1]
-              if question.C // (Bp * n) >= FEWEST_M]
+              if question.C // (Bp * n) >= MIN_M]
     return Estimate(
         float(max(enough, default=ns[0])), (ns[0], ns[-1]), float(question.C),
         "rollouts", (0.0, math.inf),
@@ -379,6 +379,6 @@ def allocation_cautions(question: Question, allocation: Allocation,
           f"{epochs:.1f} epochs: in the runs of the paper's draft the next "
           f"larger n led once the smaller one had seen {OVERTAKEN_EPOCHS} "
           "epochs at most; watch validation against training reward")
-  if M < FEWEST_M:
+  if M < MIN_M:
     yield (f"only {M} update{'s' * (M > 1)}, of which the first 10 are "
            "warm-up")

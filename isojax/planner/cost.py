@@ -23,10 +23,10 @@ from isojax.core.model_shape import ModelShape
 from isojax.errors import InputError
 from isojax.planner.machines import Machine, Mesh
 
-MOST_ROLLOUTS = 2**50  # of a budget; beyond 2**53 floats skip whole numbers
-# Share of the decoded slots that is kept with in-flight updates: no slot waits
-# for the longest answer of a step. python -m launch.bench --what=in_flight, on
-# skewed lengths: 0.935, against 0.601 with synchronous sampling.
+MAX_BUDGET = 2**50  # of a budget; beyond 2**53 floats skip whole numbers
+# Share of the decoded slots that is useful with in-flight updates: no slot
+# waits for the longest answer of a step. python -m launch.bench
+# --what=in_flight, on skewed lengths: 0.935; with synchronous sampling 0.601.
 IN_FLIGHT_SLOTS = 0.93
 
 
@@ -60,7 +60,7 @@ class StepParts:
   critic: str = "none"  # or shared or own
   rounds: float = 1.0  # mean sampling rounds of a step; 1 without resampling
   in_flight: bool = False  # unfinished answers go on after an update
-  average: bool = False  # an averaged policy is kept beside the current one
+  average: bool = False  # an averaged policy is stored beside the current one
 
   def __post_init__(self):
     if min(self.epochs, self.minibatches, self.rounds) < 1:
@@ -143,7 +143,7 @@ class Efficiency:
   sample_bandwidth: float  # of memory and links, while sampling
   update_flops: float  # also of the forward passes before the updates
   update_bandwidth: float
-  slots: float  # fraction of decoded slots whose token is kept
+  slots: float  # fraction of decoded slots whose token is used
   step_seconds: float  # per step, whatever its size: host, rewards
   basis: str  # where the fractions come from
   # (low, high): published times over predicted ones; None: not known.
@@ -300,14 +300,14 @@ class CostModel:
         Bp * tokens.prompt * kv + weights * mesh.row_shards,
         Bp * tokens.prompt * token_link + gather_link)
     rows = min(self.rows, Bp * n)
-    # Decoding until the longest rollout ends keeps mean / max of the slots.
-    kept_share = max(self.efficiency.slots,
+    # Decoding until the longest rollout ends uses mean / max of the slots.
+    useful_share = max(self.efficiency.slots,
                      lengths.response / lengths.max_response,
                      w.recipe.in_flight * IN_FLIGHT_SLOTS)
     if self.slots_refilled:  # slots are idle only after the queue is empty
-      positions = lengths.response * (Bp * n / rows + 1 / kept_share - 1)
+      positions = lengths.response * (Bp * n / rows + 1 / useful_share - 1)
     else:
-      positions = Bp * n / rows * (lengths.response / kept_share)
+      positions = Bp * n / rows * (lengths.response / useful_share)
     copies = max(1, mesh.tensor / shape.kv_heads)  # of a head's keys, values
     context = tokens.response_context
     return prefill, self._sampling_seconds(
@@ -449,8 +449,8 @@ def calibrated_efficiency(shape: ModelShape, machine: Machine) -> Efficiency:
 
 def budget_for(hours: float, Bp: int, n: int, run) -> int:
   """The largest C of whole steps in the hours, or 0. `run`: CostModel.run."""
-  most = MOST_ROLLOUTS // (Bp * n)
+  most = MAX_BUDGET // (Bp * n)
   if not 0 < hours < math.inf or run(Bp, n, most).hours <= hours:
     raise InputError(f"{hours:.3g} hours of wall time: expected more than 0, "
-                     f"for less than {MOST_ROLLOUTS:.2g} rollouts")
+                     f"for less than {MAX_BUDGET:.2g} rollouts")
   return Bp * n * largest(lambda M: run(Bp, n, M).hours <= hours, most)

@@ -14,7 +14,7 @@ from isojax.core import plan_file, sweep_cells
 from isojax.errors import InputError
 
 CALIBRATED_ON = ("nemo-rl", "prime-rl")  # planner/cost.py fits their times
-MOST_PER_DEVICE = 8  # rollouts of a microbatch: the default of TRL
+MAX_PER_DEVICE = 8  # rollouts of a microbatch: the default of TRL
 # Advantage -> whether it divides by the group's deviation.
 DIVIDES_BY_STD = {"group_norm": True, "centered": False}
 EASY_KL = 1e-3  # KL coefficient on easy problems without a config; verl's
@@ -261,7 +261,7 @@ TRAINERS = {
 def batches(Bp: int, n: int, devices: int | None) -> tuple[int, int]:
   """(rollouts of a device in a microbatch, microbatches of an update).
 
-  The first is a divisor of MOST_PER_DEVICE. InputError if devices do not share
+  The first is a divisor of MAX_PER_DEVICE. InputError if devices do not share
   B equally.
   """
   share, left = divmod(Bp * n, devices or 1)
@@ -271,7 +271,7 @@ def batches(Bp: int, n: int, devices: int | None) -> tuple[int, int]:
     raise InputError(
         f"{devices} devices do not share Bp * n = {Bp} * {n} = {Bp * n} "
         f"rollouts equally; take --Bp={' or '.join(map(str, legal))}")
-  per_device = math.gcd(MOST_PER_DEVICE, share)
+  per_device = math.gcd(MAX_PER_DEVICE, share)
   return per_device, share // per_device
 
 

@@ -243,7 +243,7 @@ class Machine:
                        "product")
 
 
-MOST_CHIPS = 2**17  # more than any machine has; a larger count is a slip
+MAX_CHIPS = 2**17  # more than any machine has; a larger count is a slip
 # Forms of a machine's name. SLICE may count TensorCores; a TOPOLOGY has the
 # chips of a TPU slice on each axis, or HOSTSxGPUS.
 FORMS = (r"(?P<kind>.+)",
@@ -281,20 +281,20 @@ def parts(name: str) -> Parts:
     if form != TOPOLOGY:
       count = int(found.get("count") or 1)
       cores = chip.named_cores if form == SLICE else 1
-      if not 1 <= count // cores <= MOST_CHIPS or count % cores:
+      if not 1 <= count // cores <= MAX_CHIPS or count % cores:
         counted = "TensorCores, two a chip" if cores > 1 else "chips"
         raise InputError(
             f"machine {name!r}: expected a positive multiple of {cores}, for at"
-            f" most {MOST_CHIPS} chips: the name counts {counted}")
+            f" most {MAX_CHIPS} chips: the name counts {counted}")
       axes = int(found.get("hosts") or 1), count // cores
       if chip.platform == "tpu":
         axes = slice_axes(chip, math.prod(axes))
     elif len(axes) == 1:
       axes = (1, *axes)
-    if not 1 <= math.prod(axes) <= MOST_CHIPS or (
+    if not 1 <= math.prod(axes) <= MAX_CHIPS or (
         len(axes) == 3 and chip.platform != "tpu"):
       raise InputError(f"machine {name!r}: expected {EXPECTED}, with at most "
-                       f"{MOST_CHIPS} chips")
+                       f"{MAX_CHIPS} chips")
     return Parts(chip, math.prod(axes), axes)
   bare = re.sub(r"^(\d+x){1,2}|[x:-][\dx]+$", "", name.lower())
   kinds = [*ACCELERATORS, *ALIASES]

@@ -1,6 +1,8 @@
 """The memory of a step on a device, and the mesh, rows and remedies that fit.
 
-isojax/core/memory.py computes the bytes of each program.
+isojax/core/memory.py computes the bytes of each program; `memory_of` adds the
+optimizer, adapters and critic. With a config `fitting` refuses what does not
+fit, without one `on_fastest_mesh`; planner/prices.py calls both.
 """
 
 import dataclasses
@@ -21,9 +23,9 @@ from isojax.planner.machines import (
   Mesh,
 )
 
-MOST_ROWS = 2**20  # rollouts of the largest microbatch that is tried
+MAX_ROWS = 2**20  # rollouts of the largest microbatch that is tried
 CHIP_ROWS = 64  # decoded at once on a chip, without --config and --rows
-MOST_GPU_SHARE = 0.95  # of a GPU's memory for jax, as a remedy
+MAX_GPU_SHARE = 0.95  # of a GPU's memory for jax, as a remedy
 TRIED_CHIPS = [2**i for i in range(11)]  # of a machine that a remedy may name
 COMPARED_STEP = (32, 128)  # (Bp, n): meshes are compared on this usual step
 
@@ -139,7 +141,7 @@ def memory_of(cost_model: CostModel, occupancy: Occupancy) -> Memory:
           copy=(programs.copy + base_copy
                 + lora * workload.bytes("reduce") * shape.params / shards),
           gradients=4 * (trained + critic) / shards,
-          activations=programs.kept + max(
+          activations=programs.residuals + max(
               0.0, programs.backward - programs.head),
           logits=programs.head),
       available=machine.usable_bytes,
@@ -160,7 +162,7 @@ def with_micro_rows(cost_model: CostModel) -> CostModel:
   """The cost model with the largest microbatches that fit."""
   G = cost_model.mesh.row_shards
   per_shard = largest(lambda r: memory(
-      cost_model.replace(micro_rows=r * G), r * G, G).fits, MOST_ROWS)
+      cost_model.replace(micro_rows=r * G), r * G, G).fits, MAX_ROWS)
   return cost_model.replace(micro_rows=per_shard * G)
 
 
@@ -169,7 +171,7 @@ def on_fastest_mesh(shape: ModelShape, workload: Workload, machine: Machine, *,
   """The cost model of the mesh with the fastest step; InputError if none fits.
 
   Assumes a packed update that computes the forward twice, fused attention and
-  a chunked head. As many of `rows` are decoded at once as the memory admits.
+  a chunked head. As many of `rows` are decoded at once as fit into memory.
   """
   workload = dataclasses.replace(workload, padded=False, remat=True)
 
@@ -235,10 +237,10 @@ def changes(cost_model: CostModel, *, sharded: bool) -> dict:
   if not sharded and cost_model.rows > rows and cost_model.page is None:
     out["fewer sampler.slots"] = change(CostModel.replace, rows=rows)
   share = machine.gpu_share
-  if machine.accelerator.platform == "gpu" and share < MOST_GPU_SHARE:
-    out[f"{GPU_SHARE_VARIABLE}={MOST_GPU_SHARE} (jax takes {share:.0%} "
+  if machine.accelerator.platform == "gpu" and share < MAX_GPU_SHARE:
+    out[f"{GPU_SHARE_VARIABLE}={MAX_GPU_SHARE} (jax takes {share:.0%} "
         "of a GPU)"] = change(CostModel.replace, machine=dataclasses.replace(
-            machine, gpu_share=MOST_GPU_SHARE))
+            machine, gpu_share=MAX_GPU_SHARE))
   return out
 
 
@@ -298,8 +300,8 @@ def fitting(cost_model: CostModel) -> CostModel:
 
   With pages, the slots have decided that. InputError if a step does not fit.
   """
-  # With B = MOST_ROWS a microbatch is full.
-  full_memory = lambda other: memory(other, MOST_ROWS, other.rows)
+  # With B = MAX_ROWS a microbatch is full.
+  full_memory = lambda other: memory(other, MAX_ROWS, other.rows)
   for weights_gathered in (True, False) if cost_model.page is None else (
       cost_model.weights_gathered,):
     cost_model = cost_model.replace(weights_gathered=weights_gathered)

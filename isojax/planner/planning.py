@@ -9,9 +9,9 @@ import os
 from isojax.core import disk, plan_file, sweep_cells
 from isojax.core.allocation import (
   allocate,
-  B_MAX,
-  FEWEST_M,
+  DEFAULT_B_MAX,
   LORA_LR,
+  MIN_M,
   PAPER_BATCH,
   PAPER_LR,
 )
@@ -26,7 +26,7 @@ from isojax.planner.advice import Question
 from isojax.planner.cost import CostModel
 from isojax.planner.request_fields import Request
 
-FEWEST_EVALUATIONS = 3  # of a run, as launch.fit needs
+MIN_EVALUATIONS = 3  # of a run, as launch.fit needs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +159,7 @@ def ask(request: Request, law, cost_model: CostModel | None,
   return Question(
       C=max(request.rollouts or 0, *request.budgets, 0), law=law,
       metric=metric, model=request.model_path, D=D,
-      B_max=request.B_max or (law and law.B_max) or B_MAX,
+      B_max=request.B_max or (law and law.B_max) or DEFAULT_B_MAX,
       Bp=request.Bp[0] if len(request.Bp) == 1 else None,
       n=request.n[0] if request.n and not request.sweep else None,
       base_lr=base_lr, base_batch=base_batch, tokens_per_rollout=tokens)
@@ -219,7 +219,7 @@ def setting_of(config, cost_model: CostModel | None, *, D: int | None,
 def _rows_of_advice(request: Request, question: Question,
                     cost_model: CostModel | None):
   """(rows of the plan, one per seed; its messages) without a sweep."""
-  advice, span, warnings = advise(request, question, cost_model)
+  advice, span, warnings = advise_within(request, question, cost_model)
   allocation, star = advice.allocation, advice.n_star
   if (question.n not in (None, allocation.n)
       or question.Bp not in (None, allocation.Bp)):
@@ -241,11 +241,15 @@ def _rows_of_advice(request: Request, question: Question,
       evidence=evidence.lines(allocation.B))
 
 
-def advise(request: Request, question: Question, cost_model: CostModel | None):
-  """(advice, (low, high) C that the hours may buy or None, warnings).
+def advise_within(request: Request, question: Question,
+                  cost_model: CostModel | None):
+  """advice.advise, within the hours of a request if it has any.
 
   n is of the C that the hours are expected to buy, also with --sure, which
   only lowers C.
+
+  Returns:
+    (advice, (low, high) C that the hours may buy or None, warnings).
   """
   hours, config = request_lib.hours(request), request.config
   if hours is None:
@@ -293,23 +297,23 @@ def _rows_of_sweep(request: Request, question: Question,
   pairs, lead, warnings = wanted_cells(
       request, dataclasses.replace(
           question, B_max=min(question.B_max, least)))
-  few = [str(pair) for pair in pairs if least // math.prod(pair) < FEWEST_M]
+  few = [str(pair) for pair in pairs if least // math.prod(pair) < MIN_M]
   if few:
     warnings += (f"at (Bp, n) = {', '.join(few)} C allows fewer than "
-                 f"{FEWEST_M} updates, too few to show what the policy can "
+                 f"{MIN_M} updates, too few to show what the policy can "
                  "learn; raise --rollouts",)
   few = [str(pair) for pair in pairs if config and prices.evaluations_due(
-      config.eval, C, math.prod(pair)) < FEWEST_EVALUATIONS]
-  if decay and len(budgets) < FEWEST_EVALUATIONS:
+      config.eval, C, math.prod(pair)) < MIN_EVALUATIONS]
+  if decay and len(budgets) < MIN_EVALUATIONS:
     warnings += (
         f"recipe.optimizer.decay={decay}: the smaller C of a run are not "
         "budgets of their own, because its rate falls at its own end; "
-        f"launch.fit has one point of each run and needs {FEWEST_EVALUATIONS}: "
+        f"launch.fit has one point of each run and needs {MIN_EVALUATIONS}: "
         f"--budgets={C // 16},{C // 4},{C}",)
   elif not decay and few:
     warnings += (
         f"at (Bp, n) = {', '.join(few)} a run has fewer than "
-        f"{FEWEST_EVALUATIONS} evaluations, which launch.fit needs: raise "
+        f"{MIN_EVALUATIONS} evaluations, which launch.fit needs: raise "
         f"--rollouts, or lower --config.eval.first={config.eval.first}",)
   expected = functools.partial(prices.expected, cost_model)
   rows, skipped = without_done(request.skip, sweep_cells.grid(
@@ -361,9 +365,8 @@ def wanted_cells(request: Request, question: Question):
     pairs = [(Bp, request.B / Bp) for Bp in Bps]
   else:
     pairs = list(itertools.product(Bps, request.n))
-  cells, notes = sweep_cells.admitted_cells(
-      pairs, B=request.B, B_max=question.B_max,
-      D=question.D)
+  cells, notes = sweep_cells.cells_within_limits(
+      pairs, B=request.B, B_max=question.B_max, D=question.D)
   if not cells:
     raise InputError("nothing is left of the sweep: " + "; ".join(notes))
   return cells, (*lead, *notes), warnings

@@ -126,7 +126,7 @@ def from_config(config, shape, workload: Workload, machine: Machine, *,
   """The cost model with the slots and microbatches of a config, on a mesh.
 
   `most`: slots of the machine, at most; with pages as many of them as
-  sampler.memory_gib admits at sampler.expected_tokens, as in a run.
+  sampler.memory_gib has space for at sampler.expected_tokens, as in a run.
   `validation`: problems of an evaluation.
   """
   sampler, formats, k = config.sampler, workload.formats, config.eval.k
@@ -139,7 +139,7 @@ def from_config(config, shape, workload: Workload, machine: Machine, *,
             tensor=mesh.tensor, accelerator=machine.accelerator,
             length=sampler.max_prompt_tokens + sampler.max_new_tokens),
         fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,
-        expected=sampler.expected_tokens).admitted_by(
+        expected=sampler.expected_tokens).slots_and_pages_within(
             sampler.memory_gib, most=-(-most // G))
     most = min(most, slots * G)
   return memory.fitting(CostModel(
@@ -232,7 +232,7 @@ def settings_of(request: Request, cost_model: CostModel | None) -> dict:
         "sampler": {"slots": request.rows or config.sampler.slots},
         "recipe": {"loss": {
             "microbatch_tokens": config.recipe.loss.microbatch_tokens}}}
-  needed = memory.memory(cost_model, memory.MOST_ROWS, cost_model.rows)
+  needed = memory.memory(cost_model, memory.MAX_ROWS, cost_model.rows)
   free = needed.available - sum(needed.always.values())
   settings["model"]["path"] = request.model_path
   optimizer = {}
@@ -331,7 +331,7 @@ def _increase(train: list[dict], name: str) -> float:
 def trained_share(train: list[dict], recipe: StepParts) -> float:
   """Share of the groups of a run with this recipe that had a gradient."""
   n = train[0]["n"]
-  # Tokens that all epochs would train on if every kept group had a gradient.
+  # Tokens that all epochs would train on if every trained group had a gradient.
   most = _increase(train, "sampled_tokens") / recipe.rounds * (
       recipe.trained_rollouts(n) / n * recipe.epochs)
   return min(1.0, _increase(train, "trained_tokens") / most)

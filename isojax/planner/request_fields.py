@@ -12,11 +12,11 @@ import math
 import re
 
 from isojax.core import config_file
-from isojax.core.allocation import B_MAX
+from isojax.core.allocation import DEFAULT_B_MAX
 from isojax.core.model_shape import BYTES
 from isojax.errors import InputError
 from isojax.planner import priors
-from isojax.planner.cost import MOST_ROLLOUTS
+from isojax.planner.cost import MAX_BUDGET
 
 
 def field(default, help_text: str, *, choices=None, between=None,
@@ -35,9 +35,9 @@ def whole_number(flag: str, item, least: int) -> int:
     value = float(item)
   except ValueError:
     value = math.nan
-  if not least <= value <= MOST_ROLLOUTS or value != int(value):
+  if not least <= value <= MAX_BUDGET or value != int(value):
     raise InputError(f"--{flag}={item}: expected a whole number from {least} "
-                     f"to {MOST_ROLLOUTS:.2g}, such as 2e6")
+                     f"to {MAX_BUDGET:.2g}, such as 2e6")
   return int(value)
 
 
@@ -71,7 +71,7 @@ class Request:
       None, "Stratum file of launch.split, whose counts of correct samples give"
       " `stratum` and `D`; default: that of `config`.")
   D: int | None = field(None, "Training problems; gives the number of epochs.",
-                        between=(1, MOST_ROLLOUTS))
+                        between=(1, MAX_BUDGET))
   law: object = field(
       None, "fit.json of launch.fit or the result of isojax.fit; or a published"
       f" law: {', '.join(priors.PRIORS)}. Default: q1-STRATUM if `model` and "
@@ -90,10 +90,10 @@ class Request:
       "what public sources agree on. Several need `sweep`.", whole=2)
   B: int | None = field(
       None, "With `sweep` instead of `n`: rollouts per step, the same for every"
-      " `Bp`, n = B / Bp.", between=(2, MOST_ROLLOUTS))
+      " `Bp`, n = B / Bp.", between=(2, MAX_BUDGET))
   B_max: int | None = field(
       None, "Most rollouts in a step; default: that of the law's study (65,536 "
-      f"on easy problems, 16,384 on hard ones), else {B_MAX:,}.",
+      f"on easy problems, 16,384 on hard ones), else {DEFAULT_B_MAX:,}.",
       between=(2, 2**24))
   seeds: tuple = field((0,), "One run for each seed.", whole=0)
   sweep: bool = field(

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from isojax.core import plan_file, sweep_cells
-from isojax.core.allocation import Allocation, FEWEST_M, nearest_power
+from isojax.core.allocation import Allocation, MIN_M, nearest_power
 from isojax.core.format import (
   aligned,
   compact,
@@ -201,7 +201,7 @@ def would_change(question: Question, advice: Advice) -> tuple[str, ...]:
     other = "avg" if metric == "best" else "best"
     parts = [f"--metric={other} (n = {middle[other]})"]
     if n < middle[metric]:
-      C = advice.allocation.Bp * middle[metric] * FEWEST_M
+      C = advice.allocation.Bp * middle[metric] * MIN_M
       parts.insert(0, f"C from {C:,} rollouts on (n = {middle[metric]})")
     if metric == "avg":
       parts.append(f"--model of {priors.PRIOR_MODEL} with --stratum and math "

@@ -2,6 +2,6 @@
 
   B  rollouts of a step        P  problems; in Batch, prompt slots
   N  rollouts of the largest group; in packing, tokens of a microbatch
-  M  kept rollouts of the largest group          R  rows of a microbatch
-  m  rollouts to keep in a group                 c  positions of a chunk in head
+  M  selected rollouts of the largest group      R  rows of a microbatch
+  m  rollouts to select in a group               c  positions of a chunk in head
 """

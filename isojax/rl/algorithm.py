@@ -1,15 +1,15 @@
 """The host's part of a step: which rollouts are trained on, with which columns.
 
-A step calls `keep`, `to_score` (if a column is scored), `advantages`, and then
-`weights` for each update.
+A step calls `select_rollouts`, `to_score` (if a column is scored),
+`advantages`, and then `weights` for each update.
 
 NumPy arithmetic, in float64. P problems have at most N rollouts each, of which
-at most M are kept. Padding has mask False. A rollout that was not kept has
-advantage and weights 0, and packing leaves it out.
+at most M are selected. Padding has mask False. A rollout that was not selected
+has advantage and weights 0, and packing leaves it out.
 
-  [B] rollouts, problem-major   [P, N] by problem   [P, M] kept, without gaps
-           |------- by_problem ------->|---- _Kept.gather ---->|
-           |<------ [mask_PxN] --------|<--- _Kept.scatter ----|
+  [B] rollouts, problem-major   [P, N] by problem   [P, M] selected, no gaps
+           |------- by_problem ------->|-- _Selected.gather -->|
+           |<------ [mask_PxN] --------|<- _Selected.scatter --|
 
 Values of tokens have a last axis T.
 
@@ -92,7 +92,7 @@ class Groups(typing.NamedTuple):
 
   reward_PxN: np.ndarray
   mask_PxN: np.ndarray  # bool, False for padding behind a smaller group
-  kept_PxN: np.ndarray  # bool, the rollouts that are trained on
+  selected_PxN: np.ndarray  # bool, by the config's selection
 
 
 def by_problem(value_B, n_P) -> tuple[np.ndarray, np.ndarray]:
@@ -109,46 +109,47 @@ def _placed(value_B, mask_PxN) -> np.ndarray:
   return value_PxN
 
 
-def keep(reward_PxN, mask_PxN, uniform_PxN, m, cfg: LossConfig) -> Groups:
+def select_rollouts(reward_PxN, mask_PxN, uniform_PxN, m,
+                    cfg: LossConfig) -> Groups:
   """Selects the rollouts to train on, by the config's selection.
 
   m is one number or one for each group. Groups of equal m are selected in one
   call. InputError if the selection returns another shape or dtype.
   """
   reward_PxN, mask_PxN = np.asarray(reward_PxN), np.asarray(mask_PxN)
-  m_P, kept_PxN = np.broadcast_to(m, len(mask_PxN)), np.zeros_like(mask_PxN)
+  m_P, selected_PxN = np.broadcast_to(m, len(mask_PxN)), np.zeros_like(mask_PxN)
   for size in np.unique(m_P[m_P > 0]).tolist():
     same_m_P = m_P == size
-    kept = np.asarray(cfg.function("selection", m=size)(
+    selected = np.asarray(cfg.function("selection", m=size)(
         reward_PxN[same_m_P], mask_PxN[same_m_P], uniform_PxN[same_m_P]))
-    if kept.shape != mask_PxN[same_m_P].shape or kept.dtype != bool:
+    if selected.shape != mask_PxN[same_m_P].shape or selected.dtype != bool:
       raise InputError(
-          f"recipe.loss.selection={cfg.selection}: returned {kept.dtype} "
-          f"{kept.shape}; expected the rollouts to keep, bool "
+          f"recipe.loss.selection={cfg.selection}: returned {selected.dtype} "
+          f"{selected.shape}; expected the rollouts to keep, bool "
           f"{mask_PxN[same_m_P].shape}")
-    kept_PxN[same_m_P] = kept & mask_PxN[same_m_P]
-  return Groups(reward_PxN, mask_PxN, kept_PxN)
+    selected_PxN[same_m_P] = selected & mask_PxN[same_m_P]
+  return Groups(reward_PxN, mask_PxN, selected_PxN)
 
 
-class _Kept:
-  """Moves the kept rollouts of each group to its front, [P, N] to [P, M].
+class _Selected:
+  """Moves the selected rollouts of each group to its front, [P, N] to [P, M].
 
-  M is the largest number that a group keeps; `mask_PxM` is False for padding.
+  M is the largest number of a group; `mask_PxM` is False for padding.
   """
 
-  def __init__(self, kept_PxN):
-    self.kept_PxN = kept_PxN
-    M = kept_PxN.sum(axis=1).max(initial=0)
-    self.index_PxM = np.argsort(~kept_PxN, axis=1, kind="stable")[:, :M]
-    self.mask_PxM = self.gather(kept_PxN)
+  def __init__(self, selected_PxN):
+    self.selected_PxN = selected_PxN
+    M = selected_PxN.sum(axis=1).max(initial=0)
+    self.index_PxM = np.argsort(~selected_PxN, axis=1, kind="stable")[:, :M]
+    self.mask_PxM = self.gather(selected_PxN)
 
   def gather(self, value_PxN) -> np.ndarray:
-    """Values of the kept rollouts, [P, M, ...]."""
+    """Values of the selected rollouts, [P, M, ...]."""
     return value_PxN[np.arange(len(value_PxN))[:, None], self.index_PxM]
 
   def scatter(self, value_PxM) -> np.ndarray:
-    """Values of all rollouts, [P, N, ...]; 0 for those that are not kept."""
-    return _placed(np.asarray(value_PxM)[self.mask_PxM], self.kept_PxN)
+    """Values of all rollouts, [P, N, ...]; 0 where not selected."""
+    return _placed(np.asarray(value_PxM)[self.mask_PxM], self.selected_PxN)
 
 
 def to_score(groups: Groups, rollouts: Rollouts, cfg: LossConfig) -> np.ndarray:
@@ -157,38 +158,38 @@ def to_score(groups: Groups, rollouts: Rollouts, cfg: LossConfig) -> np.ndarray:
   If the rewards alone decide which rollouts can have a gradient, only these
   are scored.
   """
-  kept_B = groups.kept_PxN[groups.mask_PxN]
+  selected_B = groups.selected_PxN[groups.mask_PxN]
   if cfg.regularized or cfg.kl_in_reward or cfg.has_token_advantages:
-    return kept_B
-  return kept_B & (advantages(groups, rollouts, {}, cfg)["advantage"] != 0)
+    return selected_B
+  return selected_B & (advantages(groups, rollouts, {}, cfg)["advantage"] != 0)
 
 
 def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
                cfg: LossConfig) -> dict[str, np.ndarray]:
-  """The advantages; 0 for rollouts that were not kept.
+  """The advantages; 0 for rollouts that were not selected.
 
   They are {"advantage": [B]}, or {"advantage": [B, T], "return": [B, T]} if
   they are per token. `scored` has the columns of `scored_columns`, [B, T] each.
   """
-  reward_PxN, mask_PxN, kept_PxN = groups
+  reward_PxN, mask_PxN, selected_PxN = groups
   advantage = cfg.function("advantage", ddof=cfg.advantage_ddof,
                            eps=cfg.advantage_eps)
   if cfg.normalise == "before":
     all_PxN = advantage(reward_PxN, mask_PxN)
-    return {"advantage": np.where(kept_PxN, all_PxN, 0.0)[mask_PxN]}
+    return {"advantage": np.where(selected_PxN, all_PxN, 0.0)[mask_PxN]}
 
-  kept = _Kept(kept_PxN)
-  reward_PxM = kept.gather(reward_PxN)
+  selected = _Selected(selected_PxN)
+  reward_PxM = selected.gather(reward_PxN)
 
   def gathered(value_BxT):
-    return kept.gather(_placed(value_BxT, mask_PxN))
+    return selected.gather(_placed(value_BxT, mask_PxN))
 
   def scattered(value_PxM):
-    return kept.scatter(value_PxM)[mask_PxN]
+    return selected.scatter(value_PxM)[mask_PxN]
 
   per_token = cfg.has_token_advantages
   if per_token or cfg.kl_in_reward:  # else there are no arrays of tokens
-    mask_PxMxT = gathered(rollouts.mask_RxT) & kept.mask_PxM[..., None]
+    mask_PxMxT = gathered(rollouts.mask_RxT) & selected.mask_PxM[..., None]
     zeros_PxMxT = penalty_PxMxT = np.zeros(mask_PxMxT.shape)
   if cfg.kl_in_reward:
     penalty_PxMxT = np.where(mask_PxMxT, cfg.kl_coef * np.float64(
@@ -196,7 +197,7 @@ def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
   if not per_token:
     if cfg.kl_in_reward:
       reward_PxM = reward_PxM - penalty_PxMxT.sum(axis=-1)
-    return {"advantage": scattered(advantage(reward_PxM, kept.mask_PxM))}
+    return {"advantage": scattered(advantage(reward_PxM, selected.mask_PxM))}
   value_PxMxT = gathered(scored["value"]) if "value" in scored else zeros_PxMxT
   pair = advantage(advantages_lib.token_rewards(
       reward_PxM, penalty_PxMxT, mask_PxMxT), value_PxMxT, mask_PxMxT)
@@ -211,20 +212,20 @@ def weights(groups: Groups, mask_BxT, problems,
   They are 0 outside `problems`, the indices of the update's problems.
   """
   length_PxN = _placed(np.asarray(mask_BxT).sum(axis=1), groups.mask_PxN)
-  reward_PxN, mask_PxN, kept_PxN = (x[problems] for x in groups)
-  kept = _Kept(kept_PxN)
+  reward_PxN, mask_PxN, selected_PxN = (x[problems] for x in groups)
+  selected = _Selected(selected_PxN)
   # From rewards before a KL is subtracted, which would make equal ones differ.
   informative_P = advantages_lib.informative(
-      reward_PxN, mask_PxN if cfg.normalise == "before" else kept_PxN)
+      reward_PxN, mask_PxN if cfg.normalise == "before" else selected_PxN)
   pair = aggregation.token_weights(
-      kept.gather(length_PxN[problems]),
-      aggregation.shares(kept.mask_PxM), informative_P,
+      selected.gather(length_PxN[problems]),
+      aggregation.shares(selected.mask_PxM), informative_P,
       aggregate=cfg.function("aggregation"), zero_variance=cfg.zero_variance)
   out = {}
   for name, value in zip(("policy_weight", "regularizer_weight"), pair,
                          strict=True):
     all_PxN = np.zeros(groups.mask_PxN.shape)
-    all_PxN[problems] = kept.scatter(value)
+    all_PxN[problems] = selected.scatter(value)
     out[name] = all_PxN[groups.mask_PxN]
   return out
 
@@ -233,7 +234,7 @@ def single_update_columns(reward_PxN, rollouts: Rollouts,
                           cfg: LossConfig) -> dict:
   """The columns of one update on all rollouts, equally many of each problem."""
   mask_PxN = np.ones(np.shape(reward_PxN), bool)
-  groups = Groups(np.asarray(reward_PxN), mask_PxN, kept_PxN=mask_PxN)
+  groups = Groups(np.asarray(reward_PxN), mask_PxN, selected_PxN=mask_PxN)
   return {**advantages(groups, rollouts, {}, cfg),
           **weights(groups, rollouts.mask_RxT, np.arange(len(mask_PxN)), cfg)}
 

@@ -113,7 +113,7 @@ def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
 
 def gradient(model: decoder.Transformer, params, hidden_RxWxD, base,
              batch: Batch, loss: LossConfig, cfg: CriticConfig, lora):
-  """The gradients of the value loss of a microbatch, and sums for the metrics.
+  """The gradient of the value loss of a microbatch, and sums for the metrics.
 
   (gradient of `params`, of `hidden_RxWxD`, sums). The second one is 0 if the
   critic has a trunk of its own.
@@ -125,9 +125,9 @@ def gradient(model: decoder.Transformer, params, hidden_RxWxD, base,
     value, sums = term(hidden_RxWxD, params["value"], batch, cfg.clip)
     return value if own else cfg.coef * value, sums
 
-  grads, sums = jax.grad(total, argnums=(0, 1), has_aux=True)(
-      params, hidden_RxWxD)
-  return *grads, sums
+  (grad_critic, grad_hidden), sums = jax.grad(
+      total, argnums=(0, 1), has_aux=True)(params, hidden_RxWxD)
+  return grad_critic, grad_hidden, sums
 
 
 def explained_variance(value_BxT, return_BxT, mask_BxT) -> float | None:

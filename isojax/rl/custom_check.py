@@ -15,6 +15,7 @@ import numpy as np
 
 from isojax.core import custom_function
 from isojax.errors import InputError
+from isojax.rl import losses
 
 # Two groups, the second with padding at its end.
 REWARD_PxN = np.array([[0.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.5, 0.0]])
@@ -160,9 +161,8 @@ def check(kind: str, custom: dict, function: Callable) -> None:
     return
 
   def total(logp, log_ratio, advantage):
-    # The ratio has the gradient of logp, see objective.token_loss.
-    loss, _ = checked(logp, log_ratio + (logp - jax.lax.stop_gradient(logp)),
-                      advantage)
+    loss, _ = checked(
+        logp, losses.with_gradient_of(log_ratio, logp), advantage)
     return loss.astype(jnp.float32).sum(), loss
 
   (_, loss), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(

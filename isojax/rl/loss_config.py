@@ -89,7 +89,7 @@ CHECKS = {
         lambda cfg: cfg.normalise == "after" or not (
             cfg.has_token_advantages or cfg.kl_in == "reward"),
         "'after' with advantages of tokens or recipe.loss.kl_in='reward', "
-        "which only kept rollouts have"),
+        "which only selected rollouts have"),
     "kl_estimator": (
         lambda cfg: cfg.kl_estimator == "k1" or cfg.kl_in == "loss",
         "'k1' with recipe.loss.kl_in='reward': old - ref, whose mean is the "

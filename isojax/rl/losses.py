@@ -37,6 +37,11 @@ def token_log_ratio(logp_RxT, old_logp_RxT):
   return jnp.clip(logp_RxT - old_logp_RxT, -LOG_BOUND, LOG_BOUND)
 
 
+def with_gradient_of(value, source):
+  """A value that has no gradient, with that of `source`: straight-through."""
+  return value + (source - jax.lax.stop_gradient(source))
+
+
 def answer_sums(x_RxW, offset_RxW):
   """The sum over each token's answer, at all tokens of the answer.
 
@@ -65,18 +70,17 @@ def answer_sums(x_RxW, offset_RxW):
 
 
 def sequence_log_ratio(logp_RxW, old_logp_RxW, offset_RxW, mask_RxW):
-  """log s + logp - stop_gradient(logp), bounded to +-LOG_BOUND.
+  """log s, with the gradient of logp, bounded to +-LOG_BOUND.
 
-  log s = stop_gradient(mean of logp - old over the answer), so s is the
-  geometric mean of the tokens' ratios. All tokens of an answer have the same
-  value, and each has the gradient of its own logp. The mean is over the mask.
+  log s is the mean of logp - old over the answer's tokens in the mask, so s is
+  the geometric mean of the tokens' ratios. All tokens of an answer have the
+  same value, and each has the gradient of its own logp.
   """
   gap_RxW = jnp.where(mask_RxW, jax.lax.stop_gradient(logp_RxW - old_logp_RxW),
                       0.0)
   mean_RxW = answer_sums(gap_RxW, offset_RxW) / jnp.maximum(
       answer_sums(mask_RxW.astype(gap_RxW.dtype), offset_RxW), 1.0)
-  return jnp.clip(mean_RxW + (logp_RxW - jax.lax.stop_gradient(logp_RxW)),
-                  -LOG_BOUND, LOG_BOUND)
+  return jnp.clip(with_gradient_of(mean_RxW, logp_RxW), -LOG_BOUND, LOG_BOUND)
 
 
 def reinforce(logp_RxT, log_ratio_RxT, advantage_RxT):
@@ -174,8 +178,8 @@ def k3(logp_RxT, ref_logp_RxT):
 def k3_k2(logp_RxT, ref_logp_RxT):
   """The value of k3 with the gradient of k2."""
   gradient = k2(logp_RxT, ref_logp_RxT)
-  return jax.lax.stop_gradient(k3(logp_RxT, ref_logp_RxT)) + (
-      gradient - jax.lax.stop_gradient(gradient))
+  return with_gradient_of(
+      jax.lax.stop_gradient(k3(logp_RxT, ref_logp_RxT)), gradient)
 
 
 KL_ESTIMATORS = {

@@ -37,9 +37,8 @@ def token_loss(logp, ref_logp, entropy, token: Batch, cfg: LossConfig):
   logp = masked(logp)
   old, behavior = old_and_behavior(logp, mask, columns, cfg)
   log_ratio = losses.token_log_ratio(logp, old)
-  if cfg.ratio == "sequence":  # the column has no gradient
-    log_ratio = columns["sequence_log_ratio"] + (
-        logp - jax.lax.stop_gradient(logp))
+  if cfg.ratio == "sequence":
+    log_ratio = losses.with_gradient_of(columns["sequence_log_ratio"], logp)
   policy_loss = cfg.function("policy_loss", clip_low=cfg.clip_low,
                              clip_high=cfg.clip_high)
   policy, bounded = policy_loss(logp, log_ratio, columns["advantage"])

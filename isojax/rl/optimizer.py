@@ -105,9 +105,9 @@ def scalars(cfg: OptimizerConfig, *, lr: float, critic_lr: float,
       else average_weight(updates, cfg.average))
 
 
-def stepped(tx, grads, state, lr):
+def stepped(tx, grad, state, lr):
   """(params, opt_state) after an update of a TrainState or CriticState."""
-  updates, opt_state = tx.update(grads, state.opt_state, state.params)
+  updates, opt_state = tx.update(grad, state.opt_state, state.params)
   return optax.apply_updates(
       state.params, jax.tree.map(lambda x: lr * x, updates)), opt_state
 

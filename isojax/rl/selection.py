@@ -2,11 +2,11 @@
 
 A selection is a pure function of rewards, of a mask, and of uniform random
 numbers, [P, N] each: problem, rollout. N is the largest group; the mask is
-False for padding behind a smaller one. It returns the rollouts to keep, bool
+False for padding behind a smaller one. It returns the selected rollouts, bool
 [P, N]: m of each group, or all of a group that has no more. Its keyword-only
 arguments are m and constants of the config (docs/api.md). Advantages and
-weights are computed on the kept rollouts alone. Every sampled rollout is
-charged to C, kept or not.
+weights are computed on the selected rollouts alone. Every sampled rollout is
+charged to C, selected or not.
 
 Sorting is stable: among equal rewards the rollout with the lower index comes
 first. Only `random` uses the random numbers.
@@ -26,8 +26,8 @@ def everything(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
 def max_reward(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
   """The m highest rewards of each group (a baseline of PODS)."""
   del uniform_PxN
-  return _kept(_descending(reward_PxN, mask_PxN), np.arange(m)[None], mask_PxN,
-               m=m)
+  return _selected(_descending(reward_PxN, mask_PxN), np.arange(m)[None],
+                   mask_PxN, m=m)
 
 
 def max_variance(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
@@ -59,7 +59,7 @@ def max_variance(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
   spread = np.roll(spread, 1, axis=1)  # k = m, 0, 1, ..., m - 1
   k_Px1 = (np.argmax(spread, axis=1)[:, None] - 1) % (m + 1)
   place_Pxm = np.where(place_1xm < k_Px1, place_1xm, n_Px1 - m + place_1xm)
-  return _kept(order_PxN, place_Pxm, mask_PxN, m=m)
+  return _selected(order_PxN, place_Pxm, mask_PxN, m=m)
 
 
 def percentile(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
@@ -70,14 +70,14 @@ def percentile(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
   """
   del uniform_PxN
   rank_Pxm = (2 * np.arange(m) + 1)[None] * _count(mask_PxN) // (2 * m)
-  return _kept(_ascending(reward_PxN, mask_PxN), rank_Pxm, mask_PxN, m=m)
+  return _selected(_ascending(reward_PxN, mask_PxN), rank_Pxm, mask_PxN, m=m)
 
 
 def random(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
   """The m rollouts with the smallest random numbers of each group."""
   del reward_PxN
-  return _kept(_ascending(uniform_PxN, mask_PxN), np.arange(m)[None], mask_PxN,
-               m=m)
+  return _selected(_ascending(uniform_PxN, mask_PxN), np.arange(m)[None],
+                   mask_PxN, m=m)
 
 
 def _ascending(x_PxN, mask_PxN):
@@ -94,14 +94,15 @@ def _count(mask_PxN):
   return np.asarray(mask_PxN).sum(axis=1, keepdims=True)
 
 
-def _kept(order_PxN, place_Pxm, mask_PxN, *, m: int):
+def _selected(order_PxN, place_Pxm, mask_PxN, *, m: int):
   """The rollouts at m places of each group's order; all if there are <= m."""
   P, N = order_PxN.shape
   place_Pxm = np.broadcast_to(place_Pxm.clip(0, N - 1), (P, m))
-  kept_PxN = np.zeros((P, N), bool)
-  np.put_along_axis(kept_PxN, np.take_along_axis(order_PxN, place_Pxm, axis=1),
-                    True, axis=1)
-  return np.where(_count(mask_PxN) <= m, mask_PxN, kept_PxN)
+  selected_PxN = np.zeros((P, N), bool)
+  np.put_along_axis(
+      selected_PxN, np.take_along_axis(order_PxN, place_Pxm, axis=1), True,
+      axis=1)
+  return np.where(_count(mask_PxN) <= m, mask_PxN, selected_PxN)
 
 
 def _integers(reward_PxN):

@@ -67,10 +67,10 @@ def _for_batch(model: decoder.Transformer, cfg: LossConfig, batch: Batch):
 
 def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
                   critic: Critic | None = None):
-  """Returns gradient(trained, base, batch, temperature) -> (gradients, sums).
+  """Returns gradient(trained, base, batch, temperature) -> (grads, sums).
 
   `bare` is the model before `with_kernel`. `trained` is the result of
-  `trained_params`, and gradients are a pair like it.
+  `policy_and_critic`, and `grads` are a pair like it.
   """
   dtype = jnp.dtype(cfg.dtype)
 
@@ -113,7 +113,8 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
       grad_critic, grad_shared, critic_sums = critic_lib.gradient(
           model, critic_params, hidden, base, batch, cfg, critic.cfg, lora)
       grad_hidden, sums = grad_hidden + grad_shared, sums | critic_sums
-    return (pull_back((grad_hidden, grad_weight))[0], grad_critic), sums
+    (grad_policy,) = pull_back((grad_hidden, grad_weight))
+    return (grad_policy, grad_critic), sums
 
   return gradient
 
@@ -190,7 +191,7 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
                  out_shardings=mesh_lib.replicated(bare.mesh))
 
 
-def trained_params(state: TrainState):
+def policy_and_critic(state: TrainState):
   """What an update trains: the parameters of (policy, critic or None)."""
   return state.params, state.critic and state.critic.params
 
@@ -225,36 +226,37 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
 
   def start():
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
-                         trained_params(abstract))
+                         policy_and_critic(abstract))
     return zeros, dict.fromkeys(("tokens", *names), jnp.float32(0))
 
-  def accumulate(trained, base, carry, batch: Batch, temperature):
-    return jax.tree.map(jnp.add, carry, gradient(
+  def accumulate(trained, base, grads_and_sums, batch: Batch, temperature):
+    return jax.tree.map(jnp.add, grads_and_sums, gradient(
         trained, base, batch, temperature))
 
-  def apply(state: TrainState, carry, scalars: UpdateScalars):
-    (grads, grad_critic), sums = carry
-    params, opt_state = optimizer_lib.stepped(tx, grads, state, scalars.lr)
+  def apply(state: TrainState, grads_and_sums, scalars: UpdateScalars):
+    (grad_policy, grad_critic), sums = grads_and_sums
+    params, opt_state = optimizer_lib.stepped(
+        tx, grad_policy, state, scalars.lr)
     critic_state = critic and CriticState(*optimizer_lib.stepped(
         critic.tx, grad_critic, state.critic, scalars.critic_lr))
     after = TrainState(
         state.step + 1, params, opt_state, critic_state,
         optimizer_lib.averaged(state.average, params, scalars.average_weight))
     tokens, loss = sums.pop("tokens"), sums.pop("loss")
-    grad_norm = optax.tree.norm(grads)
+    grad_norm = optax.tree.norm(grad_policy)
     # Finite only if all three are.
-    total = loss + grad_norm + optax.tree.norm(trained_params(after))
+    total = loss + grad_norm + optax.tree.norm(policy_and_critic(after))
     return after, jax.tree.map(lambda x: x / jnp.maximum(tokens, 1.0), sums) | {
         "loss": loss, "grad_norm": grad_norm, "finite": jnp.isfinite(total)}
 
   replicated = mesh_lib.replicated(model.mesh)
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
-  carry_shardings = trained_params(shardings), replicated
-  start = jax.jit(start, out_shardings=carry_shardings)
+  sum_shardings = policy_and_critic(shardings), replicated
+  start = jax.jit(start, out_shardings=sum_shardings)
   accumulate = jax.jit(
       precision_lib.traced(
           accumulate, precision_lib.precision_for(cfg.precision, cfg.dtype)),
-      donate_argnums=2, out_shardings=carry_shardings)
+      donate_argnums=2, out_shardings=sum_shardings)
   apply = jax.jit(apply, donate_argnums=0,
                   out_shardings=(shardings, replicated))
 
@@ -264,11 +266,12 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
       zeros = dict.fromkeys((*names, "grad_norm"), np.float32(0))
       return state.replace(step=state.step + 1), zeros | {
           "finite": np.bool_(True)}
-    carry = start()
+    grads_and_sums = start()
     for batch in batches:
-      carry = accumulate(trained_params(state), base, carry, batch,
-                         scalars.temperature)
-    return apply(state, carry, scalars)
+      grads_and_sums = accumulate(
+          policy_and_critic(state), base, grads_and_sums, batch,
+          scalars.temperature)
+    return apply(state, grads_and_sums, scalars)
 
   update.programs = start, accumulate, apply  # for tests and measurements
   return update

@@ -95,7 +95,7 @@ def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
   `path` is the stratum's file, by default the config's. The test split is in a
   file beside it, which training never opens.
   """
-  trained = setup.stratum.train
+  run_problems = setup.stratum.train
   if path is not None:
     stratum, prompts, notes = inputs.read_stratum(
         setup.config, path, setup.tokenizer, setup.model.cfg.V)
@@ -108,7 +108,7 @@ def on_split(setup: Setup, split: str, path: str | None = None) -> Setup:
   path = path or config.task.stratum
   problems = strata_lib.read_test(path, setup.stratum.header)
   known = {problem.question for problem in (
-      *trained, *setup.stratum.train, *setup.stratum.validation)}
+      *run_problems, *setup.stratum.train, *setup.stratum.validation)}
   if shared := sum(problem.question in known for problem in problems):
     raise InputError(
         f"{strata_lib.test_path(path)}: {shared} of {len(problems)} questions "

@@ -218,11 +218,11 @@ class Experiment:
   @property
   def lr(self) -> float:
     """The learning rate after warm-up, from the square-root rule."""
-    optimizer, a = self.recipe.optimizer, self.alloc
+    optimizer, alloc = self.recipe.optimizer, self.alloc
     batch_sizes = {
-        "sampled": a.B,
-        "trained": a.Bp * a.kept,
-        "update": a.Bp * a.kept / self.recipe.updates.minibatches}
+        "sampled": alloc.B,
+        "trained": alloc.Bp * alloc.kept,
+        "update": alloc.Bp * alloc.kept / self.recipe.updates.minibatches}
     return sqrt_lr(optimizer.base_lr, optimizer.base_batch,
                    batch_sizes[optimizer.batch])
 
@@ -273,14 +273,14 @@ def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
 
 def _check_ddof(config: Experiment) -> None:
   """InputError if the advantage's standard deviation is over too few values."""
-  a, cfg = config.alloc, config.recipe.loss
+  alloc, cfg = config.alloc, config.recipe.loss
   if "ddof" not in loss_config.constant_names(cfg.unbound("advantage")):
     return
-  letter, values = "n", a.n
-  if a.m is not None and cfg.normalise != "before":
-    letter, values = "m", a.m
+  letter, values = "n", alloc.n
+  if alloc.m is not None and cfg.normalise != "before":
+    letter, values = "m", alloc.m
   if cfg.advantage in advantages.NORMALISED_OVER_STEP:
-    letter, values = f"Bp * {letter}", a.Bp * values
+    letter, values = f"Bp * {letter}", alloc.Bp * values
   if cfg.advantage_ddof >= values:
     raise InputError(
         f"recipe.loss.advantage_ddof={cfg.advantage_ddof}: the standard "
@@ -295,7 +295,7 @@ def check(config: Experiment, *, problems: int, max_positions: int,
   `problems` is the number of training problems. The model has sequences of at
   most `max_positions` tokens, and hidden states of `width`.
   """
-  a, loss, sampler = config.alloc, config.recipe.loss, config.sampler
+  alloc, loss, sampler = config.alloc, config.recipe.loss, config.sampler
   stratum = config.task.stratum
   rounds, reward = config.recipe.filter.rounds, config.recipe.reward
   minibatches = config.recipe.updates.minibatches
@@ -306,17 +306,17 @@ def check(config: Experiment, *, problems: int, max_positions: int,
   raise_if(
       (rank > width, f"model.lora.rank={rank}: expected at most {width}, the "
        "width of the model: such a matrix has no larger rank"),
-      (a.n < 2 and (has_group_baseline(loss) or loss.zero_variance != "off"
+      (alloc.n < 2 and (has_group_baseline(loss) or loss.zero_variance != "off"
                     or rounds > 1),
        "alloc.n=1: this recipe compares the rollouts of one problem ("
        f"recipe.loss.advantage={loss.advantage!r}, loss.zero_variance, "
        "filter.rounds); use n >= 2"),
-      (a.m == 1 and loss.normalise == "after" and has_group_baseline(loss),
+      (alloc.m == 1 and loss.normalise == "after" and has_group_baseline(loss),
        f"alloc.m=1 with recipe.loss.advantage={loss.advantage!r}: it compares "
-       "the kept rollouts of one problem, and of one all advantages are 0; use "
-       "m >= 2, or recipe.loss.normalise='before'"),
-      (loss.selection == "all" and a.kept != a.n,
-       f"alloc.m={a.m} with recipe.loss.selection='all', which keeps every "
+       "the selected rollouts of one problem, and of one all advantages are 0; "
+       "use m >= 2, or recipe.loss.normalise='before'"),
+      (loss.selection == "all" and alloc.kept != alloc.n,
+       f"alloc.m={alloc.m} with recipe.loss.selection='all', which keeps every "
        "rollout; choose another selection, or set alloc.m to None"),
       (penalty_from >= sampler.max_new_tokens,
        f"recipe.reward.overlong_max={reward.overlong_max}, overlong_cache="
@@ -325,14 +325,14 @@ def check(config: Experiment, *, problems: int, max_positions: int,
        f"{sampler.max_new_tokens}; lower overlong_max"),
       (sampler.temperature == 0, "sampler.temperature=0: greedy rollouts of "
        "one problem are all the same, nothing can be learned; use > 0"),
-      (minibatches > a.Bp,
-       f"recipe.updates.minibatches={minibatches} of alloc.Bp={a.Bp} problems: "
-       "expected at most one update for each problem"),
-      (a.Bp > problems, f"alloc.Bp={a.Bp} distinct problems a step, but "
-       f"{stratum} has {problems} training problems; lower Bp or make a larger "
-       "stratum"),
-      (rounds * a.Bp > problems,
-       f"recipe.filter.rounds={rounds} of alloc.Bp={a.Bp} distinct problems, "
-       f"but {stratum} has {problems} training problems; lower rounds to "
-       f"{problems // a.Bp} or less"))
+      (minibatches > alloc.Bp,
+       f"recipe.updates.minibatches={minibatches} of alloc.Bp={alloc.Bp} "
+       "problems: expected at most one update for each problem"),
+      (alloc.Bp > problems,
+       f"alloc.Bp={alloc.Bp} distinct problems a step, but {stratum} has "
+       f"{problems} training problems; lower Bp or make a larger stratum"),
+      (rounds * alloc.Bp > problems,
+       f"recipe.filter.rounds={rounds} of alloc.Bp={alloc.Bp} distinct "
+       f"problems, but {stratum} has {problems} training problems; lower "
+       f"rounds to {problems // alloc.Bp} or less"))
   _check_ddof(config)

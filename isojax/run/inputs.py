@@ -145,11 +145,12 @@ def notes(config: experiment_lib.Experiment, alloc: dict, header: dict,
   `alloc` is the section of the config, `header` that of the stratum. The hash
   of the reward is that of task.grader.file; None: no custom reward.
   """
-  a, out = config.alloc, ()
+  whole, out = config.alloc, ()
   if (config.recipe.filter.rounds == 1 and alloc["M"] is None
-      and alloc["C"] != a.C):
-    out += (f"alloc.C={alloc['C']} is no whole number of steps: {a.C} rollouts "
-            f"will be spent, in {many(a.M, 'step')} of Bp * n = {a.B}",)
+      and alloc["C"] != whole.C):
+    out += (f"alloc.C={alloc['C']} is no whole number of steps: {whole.C} "
+            f"rollouts will be spent, in {many(whole.M, 'step')} of Bp * n = "
+            f"{whole.B}",)
   measured_model = (
       header["model_sha256"] if "model_sha256" in header else None)
   if measured_model is None:  # the stratum has no pass rates

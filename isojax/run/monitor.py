@@ -83,13 +83,15 @@ def _parameters(tree) -> str:
 
 def opening(setup: Setup) -> str:
   """Two lines: model and problems; allocation, rate and devices."""
-  config, a, model = setup.config, setup.config.alloc, setup.model
+  config, alloc, model = setup.config, setup.config.alloc, setup.model
   size = f"{_parameters(decoder.abstract_params(model))} parameters"
   if config.model.lora.rank:
     trained = _parameters(lora.abstract_trained(model, config.model.lora))
     size += f", {trained} of them in adapters"
-  groups = f"n = {a.n}" + (f", m = {a.m}" if a.m is not None else "")
-  steps = f"M = {a.M:,}"
+  groups = f"n = {alloc.n}"
+  if alloc.m is not None:
+    groups += f", m = {alloc.m}"
+  steps = f"M = {alloc.M:,}"
   if config.recipe.filter.rounds > 1:
     steps += " or fewer"
   devices = model.mesh.devices
@@ -98,9 +100,10 @@ def opening(setup: Setup) -> str:
       f"{len(setup.stratum.train):,} problems of "
       f"{setup.stratum.header['stratum']}, "
       f"{len(setup.stratum.validation):,} for validation\n"
-      f"Bp = {a.Bp}, {groups}; {steps}, C = {a.C:,}; lr {number(config.lr)}; "
-      f"{devices.size} x {devices.flat[0].device_kind}; sampler "
-      f"{config.sampler.dtype}, update {config.recipe.loss.dtype}")
+      f"Bp = {alloc.Bp}, {groups}; {steps}, C = {alloc.C:,}; "
+      f"lr {number(config.lr)}; {devices.size} x "
+      f"{devices.flat[0].device_kind}; sampler {config.sampler.dtype}, "
+      f"update {config.recipe.loss.dtype}")
 
 
 def evaluation_line(record: dict) -> str:

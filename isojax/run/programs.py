@@ -1,4 +1,4 @@
-"""The sampler that memory admits; the update's kernel, optimizer and critic."""
+"""The sampler that fits; the update's kernel, optimizer and critic."""
 
 import dataclasses
 
@@ -36,16 +36,16 @@ def sampler_bytes(model: decoder.Transformer, cfg: engine.SamplerConfig
       page=cfg.page, expected=cfg.expected_tokens)
 
 
-def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
-  """The sampler with as many slots as its memory admits, and notes."""
+def make_fitting_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
+  """The sampler with as many slots as fit into its memory, and notes."""
   # launch.compile has no tokenizer and needs no phrase, which changes no size.
   phrase = base.tokenizer and interrupt_lib.encoded(
       cfg.interrupt, base.tokenizer, eos=base.eos_ids, V=base.model.cfg.V,
       T=cfg.max_new_tokens)
   G = mesh_lib.num_blocks(base.model.mesh)
   wanted = -(-cfg.slots // G)  # slots of a block, rounded up
-  slots, pages, weights_gathered = sampler_bytes(base.model, cfg).admitted_by(
-      cfg.memory_gib, most=wanted)
+  slots, pages, weights_gathered = sampler_bytes(
+      base.model, cfg).slots_and_pages_within(cfg.memory_gib, most=wanted)
   notes = () if slots == wanted else (
       f"sampler: {slots * G} of {cfg.slots} slots fit into memory_gib="
       f"{cfg.memory_gib}",)

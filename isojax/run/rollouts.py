@@ -101,15 +101,16 @@ class GradingPipe:
   def submit(self, items: flight_lib.Items, rollouts: Rollouts) -> None:
     """Takes rollouts that have ended. Raises Stopped if the run is to stop."""
     self._stop.poll()
-    names = _names(items)
-    self._advance(len(names))
-    new = [i for i, name in enumerate(names)
-           if _is_ours(name) and name not in self.verdicts]
+    addresses = _addresses(items)
+    self._advance(len(addresses))
+    new = [i for i, address in enumerate(addresses)
+           if _is_ours(address) and address not in self.verdicts]
     if new:
       future = self._grader.thread.submit(
           self._grade, [self._problems[items.problem_R[i]] for i in new],
           jax.tree.map(lambda x: x[new], rollouts))
-      self.verdicts.update({names[i]: (future, j) for j, i in enumerate(new)})
+      self.verdicts.update(
+          {addresses[i]: (future, j) for j, i in enumerate(new)})
 
   def _grade(self, problems, rollouts: Rollouts) -> grader_lib.Graded:
     begun = time.monotonic()
@@ -125,9 +126,9 @@ class GradingPipe:
     The `lost` lines of a call of the grader are returned once, with the first
     verdicts from it.
     """
-    names = _names(items)
-    ours = [(i, *self.verdicts.pop(name)) for i, name in enumerate(names)
-            if _is_ours(name)]
+    ours = [(i, *self.verdicts.pop(address))
+            for i, address in enumerate(_addresses(items))
+            if _is_ours(address)]
     futures = {future for _, future, _ in ours}
     while not self._stop.asked and concurrent.futures.wait(
         futures, timeout=POLL_SECONDS).not_done:
@@ -152,22 +153,23 @@ class GradingPipe:
         raised_B=np.array(raised), parts_B=list(parts), lost=lost)
 
 
-def _names(items: flight_lib.Items) -> list[tuple[int, int]]:
+def _addresses(items: flight_lib.Items) -> list[tuple[int, int]]:
   """(position of the group, number of the rollout) of each item."""
   return list(zip(items.position_R.tolist(), items.number_R.tolist(),
                   strict=True))
 
 
-def _is_ours(name: tuple[int, int]) -> bool:
-  position, _ = name
+def _is_ours(address: tuple[int, int]) -> bool:
+  position, _ = address
   return position % hosts.count() == hosts.number()
 
 
-def graded_batch(sampler: engine.Sampler, pipe: GradingPipe, params,
-                 flight: flight_lib.InFlightState,
-                 source: flight_lib.GroupSource, rule: flight_lib.BatchRule, *,
-                 version: int, temperature: float, top_p: float):
-  """Samples and grades the next batch: (Sampled, InFlight).
+def sample_and_grade(
+    sampler: engine.Sampler, pipe: GradingPipe, params,
+    flight: flight_lib.InFlightState, source: flight_lib.GroupSource,
+    rule: flight_lib.BatchRule, *, version: int, temperature: float,
+    top_p: float) -> tuple[Sampled, InFlight]:
+  """Samples and grades the next batch.
 
   For the arguments see engine.next_batch. E: the groups of the batch.
   """
@@ -231,17 +233,17 @@ def sample_problems(setup: Setup, grader: Grading, params, split: str, index,
   """Samples and grades n rollouts of each problem: a round, or an evaluation.
 
   `split` and `index` are the problems; for the other arguments see
-  engine.one_step and GradingPipe.
+  engine.one_batch_source and GradingPipe.
   """
   problems = [getattr(setup.stratum, split)[i] for i in index]
-  source = engine.one_step(
+  source = engine.one_batch_source(
       jax.tree.map(lambda x: x[index], getattr(setup, split)), n, key,
       interrupt_after=interrupt_after,
       expected_P=strata_lib.expected_tokens(setup.stratum, split, problems))
   P = len(problems)
   with progress.track(P * n, "sampling", "rollouts",
                       enabled=hosts.first()) as advance:
-    return graded_batch(
+    return sample_and_grade(
         setup.sampler, GradingPipe(setup, grader, problems, stop,
                                    advance=advance),
         params, flight_lib.empty_state(setup.sampler.layout), source,
@@ -261,12 +263,12 @@ def sample_step(setup: Setup, grader: Grading, params,
     Sampled; which groups are trained on, bool [P]; the new InFlight.
   """
   if in_flight is None:
-    sampled, kept_P = _rounds(
+    sampled, trained_P = _rounds(
         setup, grader, params, step=step, n=n, left=left, solved_D=solved_D,
         stop=stop)
-    return sampled, kept_P, None
+    return sampled, trained_P, None
   config = setup.config
-  sampled, in_flight = profile.stage("sample", graded_batch)(
+  sampled, in_flight = profile.stage("sample", sample_and_grade)(
       setup.sampler, GradingPipe(setup, grader, setup.stratum.train, stop,
                                  verdicts=in_flight.verdicts),
       params, in_flight.flight, run_source(setup, solved_D),
@@ -299,7 +301,7 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
     parts.append(sampled)
     informative_P = np.concatenate([informative_P, advantages.informative(
         *algorithm.by_problem(sampled.graded.correct_B, sampled.n_P))])
-  return concatenate_rounds(parts), kept_groups(
+  return concatenate_rounds(parts), trained_groups(
       informative_P, Bp=Bp, rounds=config.recipe.filter.rounds)
 
 
@@ -308,13 +310,13 @@ def run_source(setup: Setup, solved_D) -> flight_lib.GroupSource:
 
   The problems of a step are chosen when the first of them starts.
   """
-  config, a = setup.config, setup.config.alloc
+  config, alloc = setup.config, setup.config.alloc
 
   def groups_of_step(step):
-    order = prompts_lib.order_at(seed=config.seed, step=step, Bp=a.Bp,
+    order = prompts_lib.order_at(seed=config.seed, step=step, Bp=alloc.Bp,
                                  solved_D=solved_D)
     return flight_lib.new_groups(
-        step * a.Bp + np.arange(a.Bp), order[:a.Bp], a.n)
+        step * alloc.Bp + np.arange(alloc.Bp), order[:alloc.Bp], alloc.n)
 
   @functools.cache
   def key_of_step(step):
@@ -322,10 +324,10 @@ def run_source(setup: Setup, solved_D) -> flight_lib.GroupSource:
         rng.stream(config.seed, "rollout", step)))
 
   return flight_lib.GroupSource(
-      prompts=setup.train, groups_of_step=groups_of_step, steps=a.M,
-      key=lambda position: key_of_step(position // a.Bp),
+      prompts=setup.train, groups_of_step=groups_of_step, steps=alloc.M,
+      key=lambda position: key_of_step(position // alloc.Bp),
       interrupt_after=interrupt_after(
-          config, setup.train.id_P, lambda position: position // a.Bp))
+          config, setup.train.id_P, lambda position: position // alloc.Bp))
 
 
 def restored_in_flight(saved: np.ndarray | None,
@@ -370,7 +372,7 @@ def most_rounds(*, rounds: int, Bp: int, B: int, left: int,
   return max(1, min(rounds, left // B, unsolved // Bp))
 
 
-def kept_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:
+def trained_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:
   """The groups that are trained on: bool [P].
 
   With one round these are all. With resampling rounds they are the first Bp

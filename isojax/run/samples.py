@@ -118,10 +118,10 @@ def writer(folder: str, tokenizer, stratum, *, count: int, tables: list):
 
 def _drop_from(path: str, first: tuple[int, bool]) -> None:
   """Drops the lines from `first` on: (step, whether it is an evaluation)."""
-  kept = [line for line in read(path)
+  earlier = [line for line in read(path)
           if (line["step"], line["kind"] == "eval") < first]
   disk.replace(path, "".join(
-      json.dumps(line) + "\n" for line in kept).encode())
+      json.dumps(line) + "\n" for line in earlier).encode())
 
 
 def read(path: str) -> list[dict]:

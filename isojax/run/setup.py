@@ -95,7 +95,7 @@ def setup_of(values: dict) -> Setup:
   hashes = inputs.hashes(config, folder, stratum, prompts, reward)
   whole = values | {"alloc": values["alloc"] | {"C": config.alloc.C}}
   identity = experiment_lib.identity(whole) | hashes
-  sampler, sampler_notes = programs.make_sampler(policy, config.sampler)
+  sampler, sampler_notes = programs.make_fitting_sampler(policy, config.sampler)
   programs.update_kernel(config, model)  # raises if the kernel is not supported
   return Setup(
       config=config, values=whole, folder=folder,

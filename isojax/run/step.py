@@ -82,44 +82,45 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
   it was. `store_texts` is made by samples.writer.
   """
   loss, history = setup.config.recipe.loss, state.history
-  sampled, kept_P, in_flight = sample(setup, state, grader, stop)
-  shaped, batch = select(setup, sampled, kept_P, history)
+  sampled, trained_P, in_flight = sample(setup, state, grader, stop)
+  shaped, batch = select(setup, sampled, trained_P, history)
   timer.end("sample")
   scored = score(setup, state.train, batch)
   timer.end("score")
   columns = scored.columns | algorithm.advantages(
       batch.groups, batch.rollouts, scored.columns, loss)
-  train, made = updates(setup, state.train, batch, columns, history)
+  train, outcome = updates(setup, state.train, batch, columns, history)
   jax.block_until_ready(train)
   timer.end("update")
   store_texts("train", history.step + 1, history.rollouts, *batch,
               columns["advantage"])
   # Of the record alone: the state's history is a fold over written records.
   spent = history.spending(
-      **sampling_cost(sampled), trained_tokens=sum(made.tokens),
+      **sampling_cost(sampled), trained_tokens=sum(outcome.tokens),
       scored_tokens=scored.tokens,
-      updates=made.count, skipped_updates=len(made.tokens) - made.count,
+      updates=outcome.count,
+      skipped_updates=len(outcome.tokens) - outcome.count,
       device_seconds=timer.total * setup.model.mesh.size)
-  metrics = {"kl": None, "value_loss": None} | made.metrics
+  metrics = {"kl": None, "value_loss": None} | outcome.metrics
   hidden = {} if setup.config.recipe.loss_informs else {"loss": None}
   record = records.StepRecord(
       **state_lib.run_fields(setup, spent), **rollout_fields(sampled),
       solved=rollouts_lib.newly_solved(
           sampled, rate=setup.config.recipe.filter.solved_rate),
       **shaped,
-      # kept_P has Bp problems of each round.
-      extra_rounds=len(kept_P) // setup.config.alloc.Bp - 1,
-      selected=int(batch.groups.kept_PxN.sum()),
+      # trained_P has Bp problems of each round.
+      extra_rounds=len(trained_P) // setup.config.alloc.Bp - 1,
+      selected=int(batch.groups.selected_PxN.sum()),
       explained_variance=critic_lib.explained_variance(
           columns["value"], columns["return"],
           batch.rollouts.mask_RxT & scored.scored_B[:, None])
       if "value" in scored.columns else None,
-      lr=made.lr, **metrics | hidden,
+      lr=outcome.lr, **metrics | hidden,
       **timer.fields(waited=sampled.seconds_waited))
   # The entropy shows overflowing logits of which no rollout had a gradient.
   numbers = {name: metrics[name] for name in ("loss", "grad_norm", "logp_gap")}
   numbers["entropy"] = record.entropy
-  finite = made.finite and math.isfinite(record.entropy)
+  finite = outcome.finite and math.isfinite(record.entropy)
   return Step(State(train, in_flight, history), record, None if finite else
               ", ".join(f"{name} {x}" for name, x in numbers.items()))
 
@@ -128,12 +129,11 @@ def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
            stop: preemption.Stop) -> tuple[
                rollouts_lib.Sampled, np.ndarray, rollouts_lib.InFlight | None]:
   """Calls rollouts.sample_step; reports the rollouts without a verdict."""
-  a, history = setup.config.alloc, state.history
-  sampled, kept_P, in_flight = rollouts_lib.sample_step(
+  alloc, history = setup.config.alloc, state.history
+  sampled, trained_P, in_flight = rollouts_lib.sample_step(
       setup, grader, setup.policy(state.train, "current"), state.in_flight,
-      step=history.step, n=a.n,
-      left=a.C - history.rollouts, solved_D=state_lib.solved_D(setup, history),
-      stop=stop)
+      step=history.step, n=alloc.n, left=alloc.C - history.rollouts,
+      solved_D=state_lib.solved_D(setup, history), stop=stop)
   lost, step = sampled.graded.lost, history.step + 1
   if sampled.num_lost:
     hosts.say(f"step {step}: {sampled.num_lost} rollouts without a verdict are "
@@ -141,14 +141,14 @@ def sample(setup: Setup, state: State, grader: rollouts_lib.Grading,
   elif lost:
     hosts.say(f"step {step}: counted as incorrect: "
               + grader_lib.in_one_line(lost))
-  return sampled, kept_P, in_flight
+  return sampled, trained_P, in_flight
 
 
-def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
+def select(setup: Setup, sampled: rollouts_lib.Sampled, trained_P: np.ndarray,
            history: History) -> tuple[dict, GradedBatch]:
-  """The fields of a record on shaped rewards, and the kept groups.
+  """The fields of a record on shaped rewards, and the trained groups.
 
-  m of the n rollouts of each kept group are selected.
+  m of the n rollouts of each of these groups are selected.
   """
   config, graded, rollouts = setup.config, sampled.graded, sampled.rollouts
   shaped_B = rewards.shaped(
@@ -160,16 +160,16 @@ def select(setup: Setup, sampled: rollouts_lib.Sampled, kept_P: np.ndarray,
   differs_P = advantages.informative(reward_PxN, mask_PxN)
   fields = {"shaped_reward": float(shaped_B.mean()),
             "zero_std": float(np.mean(~differs_P[n_P > 0]))}
-  reward_PxN, mask_PxN = reward_PxN[kept_P], mask_PxN[kept_P]
-  kept_B = np.repeat(kept_P, n_P)
-  prompts = jax.tree.map(lambda x: x[kept_P], sampled.prompts)
-  groups = algorithm.keep(
+  reward_PxN, mask_PxN = reward_PxN[trained_P], mask_PxN[trained_P]
+  in_trained_B = np.repeat(trained_P, n_P)
+  prompts = jax.tree.map(lambda x: x[trained_P], sampled.prompts)
+  groups = algorithm.select_rollouts(
       reward_PxN, mask_PxN,
       rng.uniforms(rng.Draw.SELECTION, config.seed, history.step, prompts.id_P,
                    mask_PxN.shape[1]),
-      config.alloc.kept_of(n_P[kept_P]), config.recipe.loss)
+      config.alloc.kept_of(n_P[trained_P]), config.recipe.loss)
   return fields, GradedBatch(
-      prompts, jax.tree.map(lambda x: x[kept_B], rollouts), groups)
+      prompts, jax.tree.map(lambda x: x[in_trained_B], rollouts), groups)
 
 
 class Scored(typing.NamedTuple):
@@ -230,8 +230,8 @@ def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
   config, cfg, mesh = setup.config, setup.config.recipe.loss, setup.model.mesh
   prompts, rollouts, groups = batch
   arguments = batch.packing_arguments(setup)
-  scalars_after = lambda made: programs.update_scalars(
-      config, updates=history.totals["updates"] + made,
+  scalars_after = lambda count: programs.update_scalars(
+      config, updates=history.totals["updates"] + count,
       rollouts=history.rollouts)
   Bp, tokens, metrics = len(groups.mask_PxN), [], []
   for epoch in range(config.recipe.updates.epochs):
@@ -250,11 +250,11 @@ def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
   metrics = jax.device_get(metrics)
   finite = all(bool(values.pop("finite")) for values in metrics)
   # If all updates were skipped, the first one still gives every field a value.
-  made = [values for values, count in zip(metrics, tokens, strict=True)
-          if count] or metrics[:1]
+  applied = [values for values, count in zip(metrics, tokens, strict=True)
+             if count] or metrics[:1]
   return train, Updates(
       tokens, float(scalars_after(0).lr), finite,
-      {name: float(np.mean([values[name] for values in made]))
+      {name: float(np.mean([values[name] for values in applied]))
        for name in metrics[0]})
 
 

@@ -5,8 +5,8 @@ calls in this order: `reserve` space for the next chunk of the active slots,
 `allocate` space to rollouts that wait for a slot, `fit` the cache to the slots
 and positions in use, `insert` the sequences of the new rollouts. A cache knows
 no queue: it is told which slots are active and how long their sequences are,
-and returns which slots lost their space, how many rollouts got some, and which
-slots are kept.
+and returns which slots lost their space, how many rollouts got some, and where
+the slots were before it compacted them.
 
 With pages, each block of the mesh has a pool of its own. A page holds the keys
 and values of consecutive positions of a sequence, in all layers. A slot takes
@@ -130,8 +130,8 @@ def flush(cache: decoder.KVCache, chunk: decoder.KVCache,
   return _map_arrays(put, cache, chunk)
 
 
-def kept_slots(active_R, G: int, R: int) -> tuple[np.ndarray, np.ndarray]:
-  """The R slots that are kept, active ones first.
+def compacted(active_R, G: int, R: int) -> tuple[np.ndarray, np.ndarray]:
+  """The R slots that remain, active ones first.
 
   Returns:
     Their old indices: [G, R / G] within a block, and [R] over all blocks.
@@ -193,7 +193,7 @@ class Contiguous:
       active_R, position_R: see types.Rows, with the rollouts of `allocate`.
 
     Returns:
-      The old index of each slot that is kept, [R]; None: all as they are.
+      The old index of each slot that remains, [R]; None: all as they are.
     """
     sizes, length = self.sampler.sizes, self.kv.v[0].shape[2]
     longest = int(position_R[active_R].max(initial=0))
@@ -201,7 +201,7 @@ class Contiguous:
         sizes.lengths, min(longest + sizes.chunk, sizes.lengths[-1])))
     if (R, L) == (self.R, length):
       return None
-    take_GxR, kept_R = kept_slots(active_R, self.sampler.G, R)
+    take_GxR, old_R = compacted(active_R, self.sampler.G, R)
     take, self.R = self.sampler.place(take_GxR), R
     k, v = list(self.kv.k), list(self.kv.v)
     self.kv = None  # so that each old array is freed after its copy
@@ -209,13 +209,13 @@ class Contiguous:
       for i in range(len(layers)):
         layers[i] = self.sampler.resize(layers[i], take, L, axis)
     self.kv = decoder.KVCache(tuple(k), tuple(v))
-    return kept_R
+    return old_R
 
   def insert(self) -> None:
     """Copies sequences of the window to the slots of `allocate`.
 
     `fit` has not moved these: they were the lowest free slots of their block,
-    so all slots below them are active, and `kept_slots` is stable.
+    so all slots below them are active, and `compacted` is stable.
     """
     # A program copies an eighth of a block's slots, or all. Rows beyond the
     # last are padding.
@@ -344,14 +344,14 @@ class Paged:
     del position_R
     if R == len(self.pages_R):
       return None
-    _, kept_R = kept_slots(active_R, self.sampler.G, R)
-    new_row = {int(row): i for i, row in enumerate(kept_R)}
+    _, old_R = compacted(active_R, self.sampler.G, R)
+    new_row = {int(row): i for i, row in enumerate(old_R)}
     for name in ("table_RxM", "pages_R", "shared_R", "problem_R"):
-      setattr(self, name, getattr(self, name)[kept_R])
+      setattr(self, name, getattr(self, name)[old_R])
     self.readers = [{problem: [new_row[row] for row in readers]
                      for problem, readers in block.items()}
                     for block in self.readers]
-    return kept_R
+    return old_R
 
   def insert(self) -> None:
     """Fills the pages that `allocate` has listed."""

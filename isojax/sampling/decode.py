@@ -27,9 +27,9 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     T: new tokens of a rollout, at most.
     eos: tokens that end a rollout.
     buffered: keep the keys and values of the chunk in a buffer beside the
-      cache, in which all rows write at the same slot. For TPUs: there, writes
-      at a different slot in each row are a loop over rows, and values of narrow
-      heads are padded. Ignored with pages.
+      cache, in which all rows write at the same index. For TPUs: there, writes
+      at a different index in each row are a loop over rows, and values of
+      narrow heads are padded. Ignored with pages.
     interrupt: the phrase of forced interruption; None: off.
   """
   eos_E = jnp.array(eos, jnp.int32)
@@ -41,20 +41,20 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     R, pages = len(row.token_R), 1 if table is None else table.shape[1]
     L = cache.v[0].shape[2] * pages  # positions of a slot
     start_R, past, in_buffer = row.position_R, None, buffered and table is None
-    slot_1x1xL = jnp.arange(L)[None, None]
+    index_1x1xL = jnp.arange(L)[None, None]
     if in_buffer:
       past, cache = cache, decoder.init_cache(
           model.cfg, R, C, jax.tree.leaves(cache)[0].dtype)
 
     def seen(i, row):
-      mask = slot_1x1xL <= row.position_R[:, None, None]
+      mask = index_1x1xL <= row.position_R[:, None, None]
       if table is not None:
         return paged_attention.PageTable(
             table, mask, mesh_lib.num_blocks(model.mesh))
       if not in_buffer:
         return mask
       return jnp.concatenate([
-          slot_1x1xL < start_R[:, None, None],
+          index_1x1xL < start_R[:, None, None],
           jnp.broadcast_to(jnp.arange(C)[None, None] <= i, (R, 1, C))], axis=2)
 
     def advance(i, carry):

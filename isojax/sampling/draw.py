@@ -25,8 +25,8 @@ def nucleus(weight_RxV, top_p):
   order = jnp.argsort(-weight_RxV, axis=-1)
   ordered = jnp.take_along_axis(weight_RxV, order, axis=-1)
   mass = jnp.cumsum(ordered, axis=-1)
-  kept = jnp.where(mass - ordered < top_p * mass[:, -1:], ordered, 0.0)
-  return jnp.take_along_axis(kept, jnp.argsort(order, axis=-1), axis=-1)
+  inside = jnp.where(mass - ordered < top_p * mass[:, -1:], ordered, 0.0)
+  return jnp.take_along_axis(inside, jnp.argsort(order, axis=-1), axis=-1)
 
 
 def in_blocks(x_RxV, fill: float):
@@ -98,11 +98,11 @@ def draw(logits_RxV, uniform_R, temperature, top_p, *, kind: str):
     token_R = jnp.argmax(logits_RxV, axis=-1).astype(jnp.int32)
     return token_R, jnp.zeros_like(entropy_R), entropy_R
   if kind == "nucleus":
-    kept_RxKxB = in_blocks(
+    nucleus_RxKxB = in_blocks(
         nucleus(jnp.exp(log_weight(logits_RxV)), top_p), 0.0)
     token_R, total_R = pick(
-        jnp.sum(kept_RxKxB, axis=-1),
-        lambda block_R: element(kept_RxKxB, block_R), uniform_R)
+        jnp.sum(nucleus_RxKxB, axis=-1),
+        lambda block_R: element(nucleus_RxKxB, block_R), uniform_R)
   else:
     token_R, total_R = pick(mass_RxK, lambda block_R: jnp.exp(
         log_weight(element(logits_RxKxB, block_R))), uniform_R)

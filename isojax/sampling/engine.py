@@ -5,8 +5,9 @@
 3. All slots decode a chunk of tokens in one jitted call. A token is drawn by
    inverse CDF from one uniform number, which is a function of (key, problem,
    rollout, position), so slots and their order matter by rounding alone.
-4. On the host, slots whose rollout has ended are refilled. When the queue is
-   empty, fewer slots are decoded.
+4. On the host, `_refill` gives free slots the next rollouts: `candidates` and
+   `fill` of scheduler.Scheduler say which, `allocate` and `insert` of a cache
+   where. When the queue is empty, fewer slots are decoded.
 
 `next_batch` samples until a batch is complete, see `flight`, where k is the
 largest staleness. With k = 0 a batch has the rollouts of one step (synchronous
@@ -249,10 +250,10 @@ def _refill(sampler: Sampler, scheduler: Scheduler, params, cache) -> None:
     candidates = scheduler.candidates()
     scheduler.fill(candidates, cache.allocate(candidates))
     # More slots, or fewer at the end of a batch.
-    kept_R = cache.fit(
+    old_R = cache.fit(
         scheduler.wanted_slots, slots.row.active_R, slots.row.position_R)
-    if kept_R is not None:
-      slots.keep(kept_R)
+    if old_R is not None:
+      slots.keep(old_R)
     cache.insert()  # copies the prompts of the filled slots
     if not scheduler.starving:
       return
@@ -301,8 +302,8 @@ def next_batch(sampler: Sampler, params, flight: flight_lib.InFlightState,
   return scheduler.completed_batch(chosen), scheduler.remaining_state(chosen)
 
 
-def one_step(prompts: Prompts, n: int, key, *, interrupt_after=None,
-             expected_P=None) -> flight_lib.GroupSource:
+def one_batch_source(prompts: Prompts, n: int, key, *, interrupt_after=None,
+                     expected_P=None) -> flight_lib.GroupSource:
   """The source of one batch: n rollouts of each prompt.
 
   The problems with the longest expected rollouts start first. Without
@@ -328,9 +329,9 @@ def one_step(prompts: Prompts, n: int, key, *, interrupt_after=None,
 def sample_all(sampler: Sampler, params, prompts: Prompts, n: int, key, *,
                temperature, top_p, interrupt_after=None, expected_P=None,
                on_ended=lambda *_: None) -> Rollouts:
-  """n rollouts of each prompt, problem-major; see `one_step`, `next_batch`."""
-  source = one_step(prompts, n, key, interrupt_after=interrupt_after,
-                    expected_P=expected_P)
+  """n rollouts of each prompt, problem-major; arguments of one_batch_source."""
+  source = one_batch_source(prompts, n, key, interrupt_after=interrupt_after,
+                            expected_P=expected_P)
   batch, _ = next_batch(
       sampler, params, flight_lib.empty_state(sampler.layout), source,
       flight_lib.BatchRule(len(prompts.len_P), 0), version=0,

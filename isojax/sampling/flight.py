@@ -209,9 +209,9 @@ class GroupProgress:
 
     Returns: (steps, mask of `not_started`, mask of `groups`).
     """
-    kept_E = self.started_E.copy()
-    kept_E[chosen] = False
+    in_flight_E = self.started_E.copy()
+    in_flight_E[chosen] = False
     steps = max(self._steps,
                 1 + int(self._step_E[self.started_E].max(initial=-1)))
     not_started_E = ~self.started_E & (self._step_E < steps)
-    return steps, not_started_E, kept_E
+    return steps, not_started_E, in_flight_E

@@ -2,7 +2,9 @@
 
 ItemStore has the rollouts of a batch's groups, numbered as items. Slots has the
 items that are decoded, and what the devices need of them. Scheduler connects
-both with flight.GroupProgress. All arrays are host arrays.
+both with flight.GroupProgress; engine._refill calls its `candidates`, `fill`
+and `move_window`, and after a chunk next_batch its `harvest`. All arrays are
+host arrays.
 
 Each block of the mesh prefills a few sequences together: its window. A sequence
 is a prompt, which all rollouts of a group continue, or a prompt with tokens,
@@ -410,13 +412,14 @@ class Scheduler:
 
   def remaining_state(self, chosen) -> InFlightState:
     """The state without the chosen groups."""
-    steps, not_started_E, kept_E = self.progress.remaining(chosen)
-    items = np.flatnonzero(kept_E[self.items.group_B])
+    steps, not_started_E, in_flight_E = self.progress.remaining(chosen)
+    items = np.flatnonzero(in_flight_E[self.items.group_B])
     out = self.items.rollouts(items)
     drawn = np.arange(self.items.T)[None] < out.len_R[:, None]
     groups = lambda mask_E: jax.tree.map(
         lambda x: x[mask_E], self.progress.groups)
     return InFlightState(
-        steps, groups(not_started_E), groups(kept_E), out.len_R, out.ended_R,
-        out.entropy_R, out.tokens_RxT[drawn], out.behavior_logp_RxT[drawn],
-        self.items.versions(items)[drawn], self._layout)
+        steps, groups(not_started_E), groups(in_flight_E), out.len_R,
+        out.ended_R, out.entropy_R, out.tokens_RxT[drawn],
+        out.behavior_logp_RxT[drawn], self.items.versions(items)[drawn],
+        self._layout)

@@ -15,7 +15,7 @@ from isojax.tasks.problem import Pool, Problem
 
 LARGEST_NUMBER = 13  # numbers are 1 .. 13, a deck of cards
 LARGEST_TARGET = 99  # targets are 1 .. 99
-MOST_NUMBERS = 8  # 13**8 * 7! * 3**7 expressions, chosen by 64 bits
+MAX_NUMBERS = 8  # 13**8 * 7! * 3**7 expressions, chosen by 64 bits
 VALIDATION_ONE_IN = 5  # one problem in five, by content, is for validation
 MAX_CHARACTERS = 256  # a longer answer is incorrect and is not parsed
 
@@ -68,8 +68,8 @@ def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
   Random numbers are joined by random operators until the value is a target and
   the question belongs to the split.
   """
-  if not 1 <= numbers <= MOST_NUMBERS:
-    raise InputError(f"source.numbers={numbers}: expected 1 to {MOST_NUMBERS}")
+  if not 1 <= numbers <= MAX_NUMBERS:
+    raise InputError(f"source.numbers={numbers}: expected 1 to {MAX_NUMBERS}")
   key = f"{seed}/{numbers}/{split}/{index}".encode()
   state = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
   while True:

@@ -157,16 +157,16 @@ def load(generator: str, options: dict, train: int, validation: int,
   test split takes the last problems.
   """
   check(generator, options)
-  by_question: dict[str, Problem] = {}  # of copies, validation's are kept
+  by_question: dict[str, Problem] = {}  # of copies, validation's stay
   for start, size in ((VALIDATION, validation), (0, train)):
     for index in range(start, start + size):
       p = problem(generator, options, seed, index)
       by_question.setdefault(problem_lib.normalised(p.question), p)
-  kept = list(by_question.values())
-  ordered = sorted((p for p in kept if p.id >= VALIDATION),
+  distinct = list(by_question.values())
+  ordered = sorted((p for p in distinct if p.id >= VALIDATION),
                    key=lambda p: problem_lib.id_and_draw(p.question))
-  dropped = train + validation - len(kept)
-  return Pool([p for p in kept if p.id < VALIDATION], ordered, (
+  dropped = train + validation - len(distinct)
+  return Pool([p for p in distinct if p.id < VALIDATION], ordered, (
       f"{dropped} of {train + validation} problems of {generator} are copies "
       "of others and were dropped",) if dropped else ())
 

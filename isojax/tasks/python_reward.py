@@ -11,7 +11,7 @@ from isojax.errors import InputError
 from isojax.tasks.problem import Problem
 
 KEY = "task.grader.file"
-MOST_PARTS = 8  # so that a reply fits one atomic write to a pipe
+MAX_PARTS = 8  # so that a reply fits one atomic write to a pipe
 EXAMPLE = f"{KEY}=my_reward.py:score"
 
 
@@ -55,7 +55,7 @@ def judge(problem: Problem, answer: str, source: dict
     raise InputError(
         f"{custom_function.definition(reward)}: {reward['function']} returned "
         f"{value!r:.60}; expected a number in [0, 1], a bool, or at most "
-        f"{MOST_PARTS} parts as {{'name': (part, weight)}}, where parts and "
+        f"{MAX_PARTS} parts as {{'name': (part, weight)}}, where parts and "
         "their weighted sum are in [0, 1]")
   return number, answer.strip(), parts
 
@@ -68,7 +68,7 @@ def _number(value) -> float:
 
 def weighted(value: dict) -> tuple[float, dict[str, float]]:
   """The weighted sum of {name: (part, weight)}, and the parts."""
-  if not 0 < len(value) <= MOST_PARTS or any(
+  if not 0 < len(value) <= MAX_PARTS or any(
       not re.fullmatch(r"\w{1,40}", name, re.ASCII) for name in value):
     raise ValueError("too many parts, or a name that is no word")
   total = math.fsum(_number(part) * _number(weight)

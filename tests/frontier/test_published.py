@@ -105,7 +105,7 @@ def refits():
         for p in points if prior(p) == prior(r) and p["mark"] != left_out)).T
     law = envelope.fit_law(
         x, y[None], np.ones((1, len(x))), low=y.min() - 1, high=11.0,
-        k=(0.5, envelope.K_MAX), rounds=20)
+        k=(0.5, envelope.MAX_LAW_K), rounds=20)
     name = f"{prior(r)}, {r['points']}:"
     for mark, p in (("recomputed", r), ("printed", printed[prior(r)])):
       yield Row(f"{name} log10 C0", float(p["log10_C0"]), law.x0_D[0], 0.1,
@@ -145,7 +145,7 @@ def planner():
               lr(int(r["B"])),
               digits(float(r["lr"]), 3), r["mark"])
   for r in read("isocompute_max_n.csv"):
-    cells, _ = sweep_cells.admitted_cells(
+    cells, _ = sweep_cells.cells_within_limits(
         itertools.product(PAPER_BP, PAPER_N), B=None, B_max=int(r["B_max"]),
         D=None)
     what, here = "pairs (Bp, n)", len(cells)

@@ -125,11 +125,11 @@ def test_without_the_compiler_of_an_accelerator(monkeypatch, modules, name,
 def test_a_mesh_that_is_not_the_slice():
   """Before libtpu is needed; tensor divides the embedded policy's heads."""
   with pytest.raises(InputError, match="fsdp=8 .*v5e:2x2 has 4; .*mesh.data="):
-    compile_lib.case(small(fsdp=8), "v5e:2x2", largest=False)
+    compile_lib.make_target(small(fsdp=8), "v5e:2x2", largest=False)
   config = small(fsdp=8)
   config.sampler.dtype = config.recipe.loss.dtype = "bfloat16"
   with pytest.raises(InputError, match="; the fastest that fits: --config"):
-    compile_lib.case(config, "v5e:2x2", largest=False)
+    compile_lib.make_target(config, "v5e:2x2", largest=False)
 
 
 def test_the_widest_microbatch():
@@ -152,7 +152,7 @@ def small(**mesh):
 def test_a_small_model_on_a_small_slice():
   pytest.importorskip(
       "libtpu", reason="needs libtpu, of the extra: pip install 'isojax[tpu]'")
-  case = compile_lib.case(small(fsdp=4), "v5e:2x2", largest=False)
+  case = compile_lib.make_target(small(fsdp=4), "v5e:2x2", largest=False)
   assert case.hbm == 15.75 * 2**30
   programs = {p.name: p for p in compile_lib.programs(case)}
   assert tuple(programs) == tuple(  # one update, no pages
@@ -181,7 +181,7 @@ def test_the_programs_of_a_paged_sampler():
   e = dataclasses.replace(e, sampler=dataclasses.replace(
       e.sampler, page=4, slots=8, max_new_tokens=49))
   opened = inputs.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
-  sampler, _ = programs_lib.make_sampler(opened, e.sampler)
+  sampler, _ = programs_lib.make_fitting_sampler(opened, e.sampler)
   case = compile_lib.Target(e, opened.model, sampler, {}, (), 1.0)
   found = {p.name: p for p in compile_lib.sampling(case, 0)}
   assert list(found) == ["prepare", "prefill", "reread", "insert", "decode"]
@@ -207,7 +207,7 @@ def test_a_slice_that_libtpu_refuses():
 def test_a_small_model_on_gpus():
   pytest.importorskip("jax_cuda12_plugin", reason="needs CUDA's compiler, of "
                       "the extra: pip install 'isojax[cuda12]'")
-  case = compile_lib.case(small(fsdp=4), "h200:2x2", largest=False)
+  case = compile_lib.make_target(small(fsdp=4), "h200:2x2", largest=False)
   assert case.hbm == 0.75 * 151_397_597_184
   programs = {p.name: p for p in compile_lib.programs(case)}
   row, _ = compile_lib.compiled(programs["accumulate"], {})

@@ -43,20 +43,20 @@ THREE_B = shape_lib.model_shape(config(
     path="qwen2.5-3b")
 
 
-def work(lengths=LONG, dtype="bfloat16", kept=(), recipe=(), **more):
-  """A workload; `kept` are formats, `recipe` the fields of StepParts."""
-  return Workload(lengths, Formats(dtype, **dict(kept)),
+def work(lengths=LONG, dtype="bfloat16", formats=(), recipe=(), **more):
+  """A workload; `formats` are of Formats, `recipe` the fields of StepParts."""
+  return Workload(lengths, Formats(dtype, **dict(formats)),
                   StepParts(**dict(recipe)), **more)
 
 
 def toy(chips=1, mesh=None, efficiency=cost.PEAK, lengths=SHORT, rows=2,
         micro_rows=2**20, weights_gathered=False, shape=TOY, accelerator=SLOW,
-        kept=(), padded=False, remat=False, trained_share=1.0, lora_rank=None,
-        slots_refilled=False, **recipe):
+        formats=(), padded=False, remat=False, trained_share=1.0,
+        lora_rank=None, slots_refilled=False, **recipe):
   """The cost of TOY on a machine of 1,000 FLOP/s, 100 and 10 bytes/s."""
   return cost.CostModel(
       shape, Machine("slow", accelerator, chips), Mesh(*mesh or (chips, 1, 1)),
-      work(lengths, kept=kept, recipe=recipe, padded=padded, remat=remat,
+      work(lengths, formats=formats, recipe=recipe, padded=padded, remat=remat,
            trained_share=trained_share, lora_rank=lora_rank), efficiency,
       rows=rows, micro_rows=micro_rows, weights_gathered=weights_gathered,
       slots_refilled=slots_refilled)

@@ -171,16 +171,16 @@ def test_each_update_reduces_gradients_and_each_epoch_gathers_weights():
 
 def test_a_wider_sampler_moves_twice_the_bytes():
   both = dataclasses.replace(SLOW, float32=1000)
-  narrow, wide = (toy(shape=ONE, rows=6, kept=kept, accelerator=both,
+  narrow, wide = (toy(shape=ONE, rows=6, formats=formats, accelerator=both,
                       efficiency=FAST_PRODUCTS).sampling(3, 2)
-                  for kept in ({}, dict(sampled="float32")))
+                  for formats in ({}, dict(sampled="float32")))
   assert wide == pytest.approx([2 * seconds for seconds in narrow])
 
 
 def test_sampler_and_update_have_their_own_formats():
   mixed, narrow, wide = (cost.CostModel(
       THREE_B, machine("8xh100"), Mesh(4, 1, 2),
-      work(dtype=dtype, kept=dict(sampled=sampled)), cost.CALIBRATED,
+      work(dtype=dtype, formats=dict(sampled=sampled)), cost.CALIBRATED,
       rows=1024, micro_rows=2**20, weights_gathered=False)
                          for dtype, sampled in (("float32", "bfloat16"),
                                                 ("bfloat16", "bfloat16"),
@@ -198,8 +198,8 @@ def test_a_float32_head_by_hand(name, rate):
   6 rollouts of 2 tokens are sampled, 2.75 of each trained, of at most 3.
   """
   chip = machine(name).accelerator
-  step = lambda efficiency=FAST_MEMORY, **kept: toy(
-      shape=ONE, rows=6, accelerator=chip, padded=True, kept=kept,
+  step = lambda efficiency=FAST_MEMORY, **formats: toy(
+      shape=ONE, rows=6, accelerator=chip, padded=True, formats=formats,
       efficiency=efficiency, micro_rows=6).step(3, 2)
   both = dict(sampled_head="float32", head="float32")
   for stage, head in (("decode", 6 * 2 * 40), ("update", 3 * 6 * 2.75 * 40)):
@@ -390,7 +390,8 @@ def test_every_choice_is_named():
           ("KL in the reward", "adds"), ("KL in the loss", "adds"),
           ("the own critic", "adds"), ("1.5 sampling rounds", "adds"),
           ("in-flight sampling", "saves")]
-  assert names(packed(kept=dict(sampled_head="float32", head="float32"))) == [
+  assert names(packed(
+      formats=dict(sampled_head="float32", head="float32"))) == [
       ("the float32 head of the sampler", "adds"),
       ("the float32 head of the update", "adds")]
   assert names(packed()) == []

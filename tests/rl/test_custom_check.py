@@ -102,7 +102,8 @@ def test_what_each_step_returns_is_checked(tmp_path, kind, body):
                     f"{kind == 'policy_loss'}: return {trial}\n  {body}")
   len_PxN = np.array([[1, 2, 3], [5, 4, 4]])
   calls = {
-      "selection": lambda: algorithm.keep(REWARD, ALL, REWARD, 2, cfg),
+      "selection": lambda: algorithm.select_rollouts(
+          REWARD, ALL, REWARD, 2, cfg),
       "advantage": lambda: algorithm.advantages(
           algorithm.Groups(REWARD, ALL, ALL), None, {}, cfg),
       "aggregation": lambda: algorithm.weights(

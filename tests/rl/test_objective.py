@@ -27,10 +27,10 @@ def last(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
   return mask_PxN & (np.arange(4)[None] >= 4 - m)
 
 
-def groups(kept):
-  """The groups of REWARD, of which the rollouts at indices are kept."""
+def groups(selected):
+  """The groups of REWARD, of which the rollouts at indices are selected."""
   return algorithm.Groups(REWARD, EVERY, np.array(
-      [[i in row for i in range(4)] for row in kept]))
+      [[i in row for i in range(4)] for row in selected]))
 
 
 @pytest.mark.parametrize("changes, message", [
@@ -101,40 +101,40 @@ def test_only_selected_rollouts_count(monkeypatch, normalise, advantage):
   monkeypatch.setitem(selection.SELECTIONS, "last", last)
   cfg = dataclasses.replace(LOSS, selection="last", advantage="centered",
                             zero_variance="policy", normalise=normalise)
-  kept = algorithm.keep(REWARD, EVERY, np.zeros((2, 4)), 2, cfg)
-  assert kept.kept_PxN.tolist() == [[False, False, True, True]] * 2
-  got = algorithm.advantages(kept, rollouts(), {}, cfg)
+  selected = algorithm.select_rollouts(REWARD, EVERY, np.zeros((2, 4)), 2, cfg)
+  assert selected.selected_PxN.tolist() == [[False, False, True, True]] * 2
+  got = algorithm.advantages(selected, rollouts(), {}, cfg)
   np.testing.assert_array_equal(
       got["advantage"], [0, 0, *advantage, 0, 0, 0, 0])
-  got = algorithm.weights(kept, rollouts().mask_RxT, np.arange(2), cfg)
+  got = algorithm.weights(selected, rollouts().mask_RxT, np.arange(2), cfg)
   # 14 tokens of the informative group; 27 of both.
   np.testing.assert_allclose(
       got["policy_weight"], [0, 0, 1 / 14, 1 / 14, 0, 0, 0, 0])
   np.testing.assert_allclose(
       got["regularizer_weight"], [0, 0, 1 / 27, 1 / 27] * 2)
-  one = algorithm.weights(kept, rollouts().mask_RxT, np.array([1]), cfg)
+  one = algorithm.weights(selected, rollouts().mask_RxT, np.array([1]), cfg)
   assert not one["policy_weight"].any()
   np.testing.assert_allclose(
       one["regularizer_weight"], [0] * 6 + [1 / 13] * 2)
 
 
 def test_kl_in_the_reward():
-  """Each kept rollout loses kl_coef * sum of (old - ref) over its tokens."""
+  """A selected rollout loses kl_coef * sum of (old - ref) over its tokens."""
   cfg = dataclasses.replace(LOSS, advantage="centered", kl_coef=0.1,
                             kl_in="reward", kl_estimator="k1")
-  kept = groups([[0, 3], [1, 2]])
+  selected = groups([[0, 3], [1, 2]])
   scored = {"old_logp": np.full((8, 10), -1.0),
             "ref_logp": np.full((8, 10), -1.5)}
-  got = algorithm.advantages(kept, rollouts(), scored, cfg)
+  got = algorithm.advantages(selected, rollouts(), scored, cfg)
   # Rewards 1 - 0.1 * 2 * 0.5 = 0.9 and 0.5 - 0.4 = 0.1; -0.05 and -0.5.
   np.testing.assert_allclose(
       got["advantage"], [0.4, 0, 0, -0.4, 0, 0.225, -0.225, 0])
 
 
 def test_rollouts_without_a_gradient_are_not_scored():
-  """The kept ones of group 0 differ; an entropy bonus needs all kept ones."""
-  kept = groups([[0, 3], [1, 2]])
-  score = lambda cfg: algorithm.to_score(kept, rollouts(), cfg).tolist()
+  """The rewards of group 0 differ; an entropy bonus needs all selected ones."""
+  selected = groups([[0, 3], [1, 2]])
+  score = lambda cfg: algorithm.to_score(selected, rollouts(), cfg).tolist()
   assert score(LOSS) == [True, False, False, True] + [False] * 4
   assert score(dataclasses.replace(LOSS, entropy_coef=0.1)) == [
       True, False, False, True, False, True, True, False]
@@ -182,17 +182,17 @@ def test_what_is_scored_first(loss, updates, names):
 
 
 def test_a_group_is_flat_if_what_its_advantages_compare_is_equal():
-  """Of [1, 0, 0, 1/2] two zeros are kept: flat after, informative before."""
-  kept, mask = groups([[1, 2], [1, 2]]), rollouts().mask_RxT
+  """Of [1, 0, 0, 1/2] two zeros are taken: flat after, informative before."""
+  selected, mask = groups([[1, 2], [1, 2]]), rollouts().mask_RxT
   for normalise, flat in (("after", True), ("before", False)):
     cfg = dataclasses.replace(LOSS, zero_variance="policy", normalise=normalise)
-    got = algorithm.weights(kept, mask, np.arange(2), cfg)
+    got = algorithm.weights(selected, mask, np.arange(2), cfg)
     assert (got["policy_weight"][1] == 0) == flat
     assert got["policy_weight"][5] == 0
 
 
 def test_groups_of_several_sizes_by_hand():
-  """Rewards 1, 0, 0 | 2, 0 of 5 rollouts; of the first group two are kept.
+  """Rewards 1, 0, 0 | 2, 0 of 5 rollouts; of the first group two are selected.
 
   Means 1/2 and 1; 3 + 5 and 1 + 7 tokens have a weight.
   """
@@ -224,5 +224,5 @@ def test_a_selection_that_returns_indices_is_refused(monkeypatch):
   monkeypatch.setitem(selection.SELECTIONS, "first", (
       lambda reward, mask, uniform, *, m: np.tile(np.arange(m), (2, 1))))
   with pytest.raises(InputError, match=r"int64 \(2, 3\); .*bool \(2, 4\)"):
-    algorithm.keep(REWARD, EVERY, EVERY, 3, dataclasses.replace(
+    algorithm.select_rollouts(REWARD, EVERY, EVERY, 3, dataclasses.replace(
         LOSS, selection="first"))

@@ -23,21 +23,21 @@ def spread(rewards):
   return len(exact) * sum(r * r for r in exact) - sum(exact)**2
 
 
-def kept(name, reward, m):
-  """The indices of the kept rollouts, [P, m], of groups of equal size."""
+def selected(name, reward, m):
+  """The indices of the selected rollouts, [P, m], of groups of equal size."""
   uniform = np.linspace(0.9, 0.1, np.size(reward)).reshape(np.shape(reward))
   return indices(selection.SELECTIONS[name](
       np.array(reward), np.ones(uniform.shape, bool), uniform, m=m))
 
 
-def indices(kept_PxN):
-  return np.nonzero(kept_PxN)[1].reshape(len(kept_PxN), -1)
+def indices(selected_PxN):
+  return np.nonzero(selected_PxN)[1].reshape(len(selected_PxN), -1)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_published_case(case):
   reward, m = np.array(case["rewards"].split(), float), int(case["m"])
-  chosen = reward[kept("max_variance", reward[None], m)[0]]
+  chosen = reward[selected("max_variance", reward[None], m)[0]]
   assert chosen.var() == pytest.approx(float(case["best_var_pop"]), abs=1e-6)
   assert chosen.var(ddof=1) == pytest.approx(
       float(case["best_var_ddof1"]), abs=1e-6)
@@ -56,7 +56,7 @@ def test_max_variance_follows_the_published_loop(reward, data):
     subset = down[:k] + down[len(down) - (m - k):]
     if spread([reward[i] for i in subset]) > spread([reward[i] for i in best]):
       best = subset
-  assert kept("max_variance", [reward], m)[0].tolist() == sorted(best)
+  assert selected("max_variance", [reward], m)[0].tolist() == sorted(best)
 
 
 def test_no_tie_is_broken_by_rounding():
@@ -64,7 +64,7 @@ def test_no_tie_is_broken_by_rounding():
 
   As floats, 3 sum r^2 - (sum r)^2 of one high is less than of two highs.
   """
-  index = kept("max_variance", [[1.1, 0.1, 1.1, 0.1, 0.1, 1.1]], 3)
+  index = selected("max_variance", [[1.1, 0.1, 1.1, 0.1, 0.1, 1.1]], 3)
   assert index.tolist() == [[0, 3, 4]]
 
 
@@ -81,7 +81,7 @@ def test_no_tie_is_broken_by_rounding():
     ("max_reward", [0.0, 0.5, 1.0, 1.0], 1, [2]),
     ("max_reward", [0.0, 3.0, 1.0, 2.0], 2, [1, 3])])
 def test_ties_by_hand(name, reward, m, want):
-  assert kept(name, [reward], m).tolist() == [want]
+  assert selected(name, [reward], m).tolist() == [want]
 
 
 @pytest.mark.parametrize("n, m, ranks", [
@@ -90,7 +90,7 @@ def test_ties_by_hand(name, reward, m, want):
 def test_percentile_ranks(n, m, ranks):
   """floor(n (j + 1/2) / m): 8 of 4 are 1, 3, 5, 7."""
   reward = np.arange(n)[::-1]
-  assert kept("percentile", [reward], m)[0].tolist() == sorted(
+  assert selected("percentile", [reward], m)[0].tolist() == sorted(
       n - 1 - rank for rank in ranks)
 
 

@@ -54,11 +54,11 @@ class Slots:
     return self.cache.reserve(self.active_R, self.position_R, self.count_R)
 
   def fit(self, R) -> list[int]:
-    kept_R = self.cache.fit(R, self.active_R, self.position_R)
+    old_R = self.cache.fit(R, self.active_R, self.position_R)
     for name in ("active_R", "item_R", "position_R", "count_R"):
-      setattr(self, name, getattr(self, name)[kept_R])
+      setattr(self, name, getattr(self, name)[old_R])
     self.per_block = R // self.cache.sampler.G
-    return kept_R.tolist()
+    return old_R.tolist()
 
 
 def lines(cache):
@@ -219,11 +219,11 @@ def test_rows_move_grow_and_are_filled_by_hand():
   taken = lambda row: Candidates(*np.array([[row], [0], [3], [0], [3]]))
   assert cache.allocate([taken(1), taken(3)]) == [1, 1]
   active[[1, 3]] = True
-  kept_R = cache.fit(4, active, np.array([3, 2, 9, 2, 4, 9]))
-  assert kept_R.tolist() == [0, 1, 3, 4]
+  old_R = cache.fit(4, active, np.array([3, 2, 9, 2, 4, 9]))
+  assert old_R.tolist() == [0, 1, 3, 4]
   cache.insert()
   assert contents() == ([[0, 0], [1, 2], [11, 12], [-4, -4]], 8)
-  assert cache.fit(4, active[kept_R], np.array([3, 2, 2, 4])) is None
+  assert cache.fit(4, active[old_R], np.array([3, 2, 2, 4])) is None
   # The longest sequence has 5 positions, and a chunk of 4 the next ones.
   active = np.array([False, True, True, True])
   assert cache.fit(4, active, np.array([9, 3, 3, 5])).tolist() == [1, 0, 2, 3]

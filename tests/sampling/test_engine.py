@@ -143,7 +143,7 @@ def test_each_rollout_is_told_once_and_complete(model, params, rollouts):
 def test_the_longest_expected_are_first():
   prompts = Prompts(np.zeros((4, 3), np.int32),
                     np.array([1, 3, 2, 3], np.int32), None)
-  order = lambda **more: engine.one_step(
+  order = lambda **more: engine.one_batch_source(
       prompts, 1, rng.stream(0, "rollout"), **more
   ).groups_of_step(0).position_E.tolist()
   assert order() == [0, 2, 1, 3]

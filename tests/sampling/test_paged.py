@@ -16,9 +16,10 @@ from tests.sampling.samples import make_sampler, S
 
 def run(sampler, params, *, n=6, Bp=5, temperature=1.0):
   """The rollouts, and how often one lost its slot."""
+  source = engine.one_batch_source(
+      samples.make_prompts(Bp), n, rng.stream(11, "rollout", 0))
   batch, _ = engine.next_batch(
-      sampler, params, flight.empty_state(sampler.layout), engine.one_step(
-          samples.make_prompts(Bp), n, rng.stream(11, "rollout", 0)),
+      sampler, params, flight.empty_state(sampler.layout), source,
       flight.BatchRule(Bp, 0), version=0, temperature=temperature, top_p=1.0,
       on_ended=lambda *_: None)
   return batch.rollouts, batch.evicted

@@ -104,7 +104,7 @@ def sampled(variant: Variant) -> flight.CompletedBatch:
       **variant.sampler)
   if variant.buffered:
     sampler = samples.buffered(sampler, model)
-  source = engine.one_step(
+  source = engine.one_batch_source(
       samples.make_prompts(P), N, rng.stream(11, "rollout", 0),
       interrupt_after=samples.interrupt_after(limits_B, N))
   rule, steps = flight.BatchRule(P, 0), 1
