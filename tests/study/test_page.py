@@ -19,6 +19,6 @@ def test_the_page_is_rebuilt(tmp_path):
   assert (tmp_path / "study/end.svg").stat().st_size > 10_000
   tables = [block.splitlines() for block in got.split("\n\n")
             if block.startswith("|")]
-  assert len(tables) == 3
+  assert len(tables) == 4
   for head, *rows in tables:
     assert {row.count("|") for row in rows} == {head.count("|")}, head
