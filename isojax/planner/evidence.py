@@ -62,6 +62,11 @@ SOURCES = (
            "4,096 to 4.2M rollouts, docs/study.md @ 580fcd8f",
            "n = 2 to 64 reach the same best validation within 0.011, a larger "
            "n later; n = 128 is 0.017 below", "a policy of 141k parameters"),
+    Source("isojax's study of averages", "the same policy, 2,500 fresh hard "
+           "problems, 262,144 rollouts, docs/study.md",
+           "n = 8 ends at avg 0.066 and best@64 0.284, n = 32 at 0.061 and "
+           "0.492, n = 128 at 0.045 and 0.562", "two seeds of most n; Bp = 32, "
+           "so a larger n has fewer updates"),
     Source("OLMo2-1B", "GSM8K, 82k to 1.9M rollouts, sunnytqin/rl-excursions-"
            "during-pretraining @ cec69cc",
            "n = 5 is ahead of n = 64 in pass@1 at 37 of the 39 evaluations up "

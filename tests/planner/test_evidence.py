@@ -12,7 +12,7 @@ from tests.planner.test_planning import ask as ask_plan
 
 def test_each_source_has_a_line_with_its_caveat():
   plan = ask_plan(rollouts=1e6)
-  assert "evidence: 14 public sources" in plan.table()
+  assert "evidence: 15 public sources" in plan.table()
   lines = [x for x in plan.table(show_evidence=True).splitlines()
            if x.startswith("evidence: ")]
   for line, parts in zip(lines, (
