@@ -18,6 +18,7 @@ def test_each_source_has_a_line_with_its_caveat():
   for line, parts in zip(lines, (
       ("Playbook (Qwen2.5-7B-Instruct", "one run each"),
       ("study (the embedded policy, Countdown", "141k"),
+      ("averages (the same policy", "n = 32 at 0.061", "two seeds"),
       ("OLMo2-1B (GSM8K", "n = 5 is ahead", "one run each"),
       ("Qwen2.5-1.5B-Instruct (Countdown", "updates of 128"),
       ("A.13, arXiv 2510.13786", "8 to 32", "Bp falls"),
