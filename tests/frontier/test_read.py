@@ -750,6 +750,14 @@ def test_records_that_were_changed_are_told(write, tmp_path):
     assert len(notes) == 1 and f"changed.jsonl:{line}: " in notes[0]
 
 
+def test_a_checksum_of_digits_alone_is_no_number(write):
+  written = (LOGS / "isojax/records.jsonl").read_text().splitlines()
+  chained = [json.dumps(json.loads(line) | {"chain": chain}) for line, chain in
+             zip(written, ("2ac8015103ec33d6", "1234567890123456") * 3)]
+  _, notes = rows_of(write("\n".join(chained) + "\n", "records.jsonl"))
+  assert not any("no number" in note for note in notes), notes
+
+
 def steps(*changes):
   """Training records of a run with Bp=4 and n=8, from changed fields."""
   first = json.loads((LOGS / "isojax/records.jsonl").read_text().split("\n")[1])

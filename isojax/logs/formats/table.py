@@ -16,7 +16,9 @@ RECORDS = base.Format(
     fields={name: name for name in sorted(records.FIELDS["train"])}
     | {"reward": "reward shaped_reward"},
     settings=OPTIONS | {"estimator": OPTIONS["std"]},
-    counters=("rollouts", "epoch", *records.TOTALS), **COMMON)
+    counters=("rollouts", "epoch", *records.TOTALS), **COMMON | {
+        # A checksum of digits alone is no number.
+        "names": (*COMMON["names"], ("chain", "chain"))})
 FORMAT = base.Format(
     step=("step", "global_step", "train/global_step", "training/global_step",
           "trainer/global_step", "_step", "Step"),
