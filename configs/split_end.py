@@ -36,7 +36,7 @@ def sums():
   """All sums of two numbers of two digits: avg@16 0.10 of 150 problems."""
   config = split_smollm2.get_config()
   config.n = 4
-  config.source.update(train=2900, validation=260, seed=3)
+  config.source.update(train=3150, validation=320, seed=3)
   config.source.options = dict(min_terms=2, max_terms=2, min_digits=2,
                                max_digits=2)
   config.strata = dict(
