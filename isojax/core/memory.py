@@ -1,13 +1,13 @@
 """Bytes of a policy's programs on one device, by formulas; loads no jax.
 
-Three decisions depend on these bytes. The sampler has as many slots
-and pages as fit into sampler.memory_gib (`DeviceBytes.slots_and_pages_within`,
-called in run/programs.py and planner/prices.py); without space for one slot it
-raises. The
-planner chooses meshes and refuses a plan whose step does not fit on a device
-(`DeviceBytes.programs`, called in planner/memory.py). The size of an update is
-what the config says (recipe.loss.microbatch_tokens and remat); only the planner
-checks it, and without a plan XLA reports that it does not fit.
+Three decisions depend on these bytes. The sampler has as many slots and pages
+as fit into sampler.memory_gib (`DeviceBytes.slots_and_pages_within`, called in
+run/programs.py); without space for one slot it raises. The planner asks it with
+sampler.page alone (planner/prices.py): without pages it prices all of
+sampler.slots. It chooses meshes, and refuses a plan whose step does not fit on
+a device (`DeviceBytes.programs`, called in planner/memory.py). The size of an
+update is what the config says (recipe.loss.microbatch_tokens and remat); only
+the planner checks it, and without a plan XLA reports that it does not fit.
 
 launch.compile compares the formulas with compiled programs; the compared ones
 are COMPILED in tests/test_memory.py.

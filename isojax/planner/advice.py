@@ -110,7 +110,7 @@ def best_n(question: Question) -> Estimate:
     return Estimate(
         float(max(enough, default=ns[0])), (ns[0], ns[-1]), float(question.C),
         "rollouts", (0.0, math.inf),
-        f"public sources, {evidence.WHY[metric]} (--evidence)")
+        f"most public sources, {evidence.WHY[metric]} (--evidence)")
   C = _in_unit_of_law(question)
   if law.published:
     return dataclasses.replace(law.estimate(
@@ -168,9 +168,11 @@ def advise(question: Question) -> Advice:
   """From C to (Bp, n, M); InputError if no n is known for it.
 
   1. n*: by the law, the measured frontier, or what public sources agree on.
-  2. Bp: as given, else where n was measured, else that of the law's study.
+  2. Bp: as given, else where n was measured, else the law's one Bp, or 64 if it
+     has none or several, or DEFAULT_BP without a law.
   3. n: as given, else nearest to n* of the n that a step may have: divisors of
-     a fixed batch; the measured n; powers of two within C and B_max.
+     a fixed batch; the measured n, if C and B_max allow it; powers of two
+     within C and B_max.
   4. Both within B_max and D: Bp is lowered rather than n, or is B / n.
   5. M: the whole steps that C pays for.
   """

@@ -1,7 +1,7 @@
 """Public measurements of n, of Bp * n, and of how a run ends.
 
 Each source has one policy and one set of problems, and its caveat. GOOD_NS is
-what they agree on at equal rollouts; planner/advice.py takes n from it where no
+what most agree on at equal rollouts; planner/advice.py takes n from it where no
 law applies.
 """
 
@@ -15,7 +15,8 @@ from isojax.planner import priors
 # launch.fit --margin.
 MARGIN = 0.01
 # Metric -> n that end the same at equal rollouts (avg), or keep more coverage
-# (best@k), by SOURCES. The plan takes the middle one.
+# (best@k), by most SOURCES. The plan takes the middle one, or a smaller one if
+# C leaves few updates.
 GOOD_NS = {"avg": (8, 16, 32), "best": (32, 64, 128)}
 WHY = {"avg": "n = 8 to 32 end the same at equal rollouts",
        "best": "n = 32 to 128 keep more coverage than n = 8"}

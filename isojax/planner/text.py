@@ -174,7 +174,7 @@ def reason(question: Question, advice: Advice,
         f"n = {question.n} given, but see below")
   if law is None:
     few = n < evidence.GOOD_NS[question.metric][1]
-    return f"{evidence.WHY[question.metric]} in public runs" + (
+    return f"{evidence.WHY[question.metric]} in most public runs" + (
         ", and a larger n would leave few updates" if few else "")
   if star.measured_Bp:
     return f"n was best of your tested n at this C, {law.path}"

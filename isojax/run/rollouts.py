@@ -63,7 +63,7 @@ class Sampled(typing.NamedTuple):
   graded: grader_lib.Graded
   staleness: tuple[float, int]  # in steps: mean and maximum over tokens
   seconds_waited: float  # for verdicts, after the last rollout had ended
-  evicted: int  # times that a rollout lost its slot, see cache.Paged
+  evicted: int  # times that a rollout lost its pages, see cache.Paged
   num_lost: int = 0  # rollouts without a verdict, see `with_verdicts`
   num_raised: int = 0  # of these, those of Graded.raised_B
   lost_tokens: int = 0  # of these rollouts

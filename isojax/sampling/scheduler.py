@@ -2,9 +2,9 @@
 
 ItemStore has the rollouts of a batch's groups, numbered as items. Slots has the
 items that are decoded, and what the devices need of them. Scheduler connects
-both with flight.GroupProgress; engine._refill calls its `candidates`, `fill`
-and `move_window`, and after a chunk next_batch its `harvest`. All arrays are
-host arrays.
+both with flight.GroupProgress; engine._refill calls its `evict`, `candidates`,
+`fill` and `move_window`, and after a chunk next_batch its `harvest`. All arrays
+are host arrays.
 
 Each block of the mesh prefills a few sequences together: its window. A sequence
 is a prompt, which all rollouts of a group continue, or a prompt with tokens,

@@ -51,17 +51,17 @@ class Rewards(typing.NamedTuple):
 
   by_seed: dict[tuple, dict[int, float]]
 
-  def of(self, C: int, end: tuple, rate: float = 1.0) -> dict[int, float]:
+  def seed_rewards(self, C: int, end: tuple, rate: float = 1.0) -> dict:
     """Reward by seed of an end; empty if it was not run."""
     return self.by_seed.get((rate, C, *end), {})
 
   def mean(self, C: int, end: tuple, rate: float = 1.0) -> float | None:
-    values = list(self.of(C, end, rate).values())
+    values = list(self.seed_rewards(C, end, rate).values())
     return float(np.mean(values)) if values else None
 
   def difference(self, C: int, end: tuple, other: tuple) -> SeedMean | None:
     """How much higher one ends than the other, at the rule's rate."""
-    found = pairs(self.of(C, end), self.of(C, other))
+    found = pairs(self.seed_rewards(C, end), self.seed_rewards(C, other))
     return estimate(found) if found else None
 
 
@@ -141,7 +141,8 @@ def default_end(lines: dict, average_holds: bool | None) -> tuple | None:
   best = (0.0, 0.0)  # difference, decay
   found = [rewards(lines, name) for name in ("hard", "easy")]
   for decay in DECAYS:
-    cells = [pairs(r.of(C, (decay, *AVERAGE[1:])), r.of(C, AVERAGE))
+    cells = [pairs(r.seed_rewards(C, (decay, *AVERAGE[1:])),
+                   r.seed_rewards(C, AVERAGE))
              for r in found for C in (MIDDLE, LARGE)]
     if average_holds is None or not all(len(x) > 1 for x in cells):
       return None
