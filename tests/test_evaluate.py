@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from isojax.core import evaluate
+from isojax.run.history import History
 
 ROWS = list(csv.DictReader(
     (pathlib.Path(__file__).parent
@@ -95,3 +96,13 @@ def test_answers_without_a_verdict_are_in_no_mean():
     evaluate.at_k(np.ones((2, 1)), [["a"], ["a"]], np.zeros((2, 1)))
   record = lambda lost: {"k": 10, "correct": [0] * 10, "judged": 100 - lost}
   assert evaluate.is_judged(record(2)) and not evaluate.is_judged(record(3))
+
+
+@pytest.mark.parametrize("judged, best, stale", [(98, (0.9, 8), 0),
+                                                 (97, (0.3, 4), 1)])
+def test_an_evaluation_without_verdicts_chooses_no_checkpoint(judged, best,
+                                                              stale):
+  record = {"kind": "eval", "step": 8, "rollouts": 64, "avg": 0.9, "k": 10,
+            "correct": [9] * 10, "judged": judged}
+  got = History(best=(0.3, 4), stale=1).after(record)
+  assert (got.best, got.stale, got.evaluated_at) == (best, stale, 64)

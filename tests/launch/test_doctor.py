@@ -604,3 +604,13 @@ def test_a_share_is_computed_of_rewards_of_0_and_1_alone(low, binary, tmp_path):
           "data.train_batch_size=8 actor_rollout_ref.rollout.n=8 "))
   assert report.run.binary == binary
   assert ((report.run.equal_groups or 0) > 0.3) == binary
+
+
+@pytest.mark.parametrize("low, dead", [(0.25, True), (-1.0, False)])
+def test_a_mean_of_0_is_a_group_of_equal_rewards_if_none_is_negative(
+    low, dead, tmp_path):
+  report = findings_of(tmp_path, *[
+      dict(reward=reward, norm=0.1) for reward in (low, 0.0) * 4], options=(
+          "data.train_batch_size=1 actor_rollout_ref.rollout.n=8 "))
+  assert [line["dead"] for line in report.run.train if "dead" in line] == [
+      reward == 0 for reward in (low, 0.0) * 4] * dead

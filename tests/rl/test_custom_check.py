@@ -121,5 +121,5 @@ def test_what_each_step_returns_is_checked(tmp_path, kind, body):
 def test_a_function_writes_into_copies(tmp_path):
   cfg = loss_config(tmp_path, "advantage", "x -= x.mean(); return x")
   reward = REWARD.copy()
-  algorithm.advantages(algorithm.Groups(reward, ALL, ALL), None, {}, cfg)
-  assert (reward == REWARD).all()
+  advantage = cfg.function("advantage", ddof=0, eps=0.0)(reward, ALL)
+  assert (reward == REWARD).all() and not (advantage == REWARD).any()
