@@ -51,27 +51,6 @@ def _unquoted(value: str) -> str:
   return value[1:-1] if value[:1] in ("'", '"') else value
 
 
-def flat(values, name: str = "") -> str:
-  """Nested options as lines `A.B: VALUE`."""
-  if isinstance(values, dict) and values:
-    return "\n".join(flat(value, f"{name}.{plain_name(str(key))}".strip("."))
-                     for key, value in values.items())
-  return f"{name}: {json.dumps(values, default=str)}"
-
-
-def _text_of(path: str) -> str:
-  """A script, or the options of a YAML file."""
-  with open(path, encoding="utf-8", errors="replace") as file:
-    text = file.read(10**6)  # far more than any script has
-  if not path.endswith((".yaml", ".yml")):
-    return text
-  try:
-    return flat(yaml.safe_load(text))
-  except (yaml.YAMLError, RecursionError, ValueError) as error:  # a cycle
-    line = str(error).replace("\n", " ")
-    raise InputError(f"--from={path}: no YAML: {line:.200}") from None
-
-
 def options_of(text: str) -> dict[str, str]:
   """The options in a text; variables have their values, if the text has them.
   """
@@ -83,17 +62,45 @@ def options_of(text: str) -> dict[str, str]:
              for flag, values, name, value in OPTION.findall(code)}
   for name in {match[1] for match in REFERENCE.finditer(code)} & {*variables}:
     options.pop(name, None)  # not an option of the trainer
+  return _resolved(options, variables)
 
-  def resolved(match):
+
+def _resolved(options: dict[str, str], variables: dict[str, str]
+              ) -> dict[str, str]:
+  """The options with the values of the variables and options that they name."""
+  def value_of(match):
     name, default = match.groups()
     known = options | variables
     return known.get(plain_name(name), default or match[0])
 
   for name, value in options.items():
     for _ in range(3):  # a value may name another variable
-      value = REFERENCE.sub(resolved, value)
+      value = REFERENCE.sub(value_of, value)
     options[name] = value
   return options
+
+
+def _leaves(values, name: str = ""):
+  """Yields (A.B, text of its value) of nested options."""
+  if isinstance(values, dict) and values:
+    for key, value in values.items():
+      yield from _leaves(value, f"{name}.{plain_name(str(key))}".strip("."))
+  else:
+    yield name, values if isinstance(values, str) else json.dumps(
+        values, default=str)
+
+
+def _options_in(path: str) -> dict[str, str]:
+  """The options in a script or a YAML file."""
+  with open(path, encoding="utf-8", errors="replace") as file:
+    text = file.read(10**6)  # far more than any script has
+  if not path.endswith((".yaml", ".yml")):
+    return options_of(text)
+  try:
+    return _resolved(dict(_leaves(yaml.safe_load(text))), {})
+  except (yaml.YAMLError, RecursionError, ValueError) as error:  # a cycle
+    line = str(error).replace("\n", " ")
+    raise InputError(f"--from={path}: no YAML: {line:.200}") from None
 
 
 def _pairs(origin: Trainer) -> list[tuple[str, str]]:
@@ -171,13 +178,14 @@ def _batch(trainer: str, options: dict, fields: dict, n: float | None,
   return B or update
 
 
-def read(trainer: str, text: str, *, devices: int | None, D: int | None
+def read(trainer: str, options: dict[str, str], *, devices: int | None,
+         D: int | None
          ) -> tuple[plan_file.Row, export.Setting, list[str], list[str]]:
   """(run, setting, NAME=VALUE of ignored options, what was assumed).
 
   InputError names the options that are missing, or the nearest legal n.
   """
-  origin, options = export.TRAINERS[trainer], options_of(text)
+  origin = export.TRAINERS[trainer]
   pairs = _pairs(origin)
   fields, assumed = _fields(pairs, options), []
   _check_updates(options)
@@ -268,12 +276,15 @@ def convert(source: str, target: str, *, devices: int | None, D: int | None
     raise InputError(f"--from={source:.60}: expected TRAINER:FILE or TRAINER:"
                      f"OPTIONS, with one of {', '.join(export.TRAINERS)}")
   if os.path.isfile(text):
-    text = _text_of(text)
+    options = _options_in(text)
   elif re.fullmatch(r"[\w./~-]+", text):
     raise InputError(f"--from={source:.200}: no such file; expected the path of"
                      " a script or YAML file, or options such as NAME=VALUE")
+  else:
+    options = options_of(text)
   try:
-    row, setting, ignored, assumed = read(trainer, text, devices=devices, D=D)
+    row, setting, ignored, assumed = read(trainer, options, devices=devices,
+                                          D=D)
   except (ValueError, OverflowError) as error:
     raise InputError(f"--from={trainer}: {error}") from None
   sizes, seed = row.allocation, f", seed {row.seed}" * setting.has_seed

@@ -186,7 +186,7 @@ def test_options_are_read_as_they_are_written(trainer):
   text = export.text(trainer, *run(EASY._replace(devices=8, D=90)))
   if trainer == "roll":
     text += "\nlearning_rate: 1e-06\nwarmup_steps: 10"
-  row, setting, others, _ = conversion.read(trainer, text, devices=8, D=90)
+  row, setting, others, _ = read(trainer, text, devices=8, D=90)
   assert (row.allocation, row.lr) == (run(EASY)[0].allocation, 1e-6)
   assert others == (["learning_rate=1e-06", "warmup_steps=10"]
                     if trainer == "roll" else [])
@@ -222,10 +222,14 @@ def test_the_batch_of_trl_follows_from_its_devices():
 def test_what_a_trainer_does_without_an_option():
   other = dict(devices=None, D=None)
   off = VERL.replace("use_kl_loss=False", "").replace("coef=0.0", "coef=0.1")
-  row, setting, *_ = conversion.read("verl", off, **other)
+  row, setting, *_ = read("verl", off, **other)
   assert (setting.kl, setting.advantage) == (0.0, "group_norm")
   text = export.text("prime-rl", row, setting)
-  assert conversion.read("prime-rl", text, **other)[1].advantage == "centered"
+  assert read("prime-rl", text, **other)[1].advantage == "centered"
+
+
+def read(trainer, text, **more):
+  return conversion.read(trainer, conversion.options_of(text), **more)
 
 
 def converted(trainer, text, target="verl", D=None):
@@ -271,6 +275,14 @@ def test_nested_yaml(tmp_path):
       .replace("512", "1024"))
   said = converted("nemo-rl", f"{tmp_path}/grpo.yaml", "trl")
   assert said.startswith("# Bp = 64, n = 16, M = 500,")
+
+
+def test_options_within_a_text_of_yaml_are_none(tmp_path):
+  (tmp_path / "grpo.yaml").write_text(NESTED + (
+      "prompt: 'Say \"policy.optimizer.kwargs.lr: 3\" # or not'\n"))
+  said = converted("nemo-rl", f"{tmp_path}/grpo.yaml", "trl")
+  assert said.startswith("# Bp = 32, n = 16, M = 500, C = 256,000, lr 5e-06")
+  assert '# not carried: prompt=Say "policy.optimizer.kwargs.lr: 3" # o' in said
 
 
 @pytest.mark.parametrize("text", [
@@ -344,7 +356,7 @@ def test_the_end_of_a_run_in_each_trainer(trainer, decay, options, left):
   assert ("# not carried: " + left + "\n" if left else "") in text
   assert left or "not carried" not in text
   if not left and trainer != "areal":
-    assert conversion.read(trainer, text, devices=None, D=90)[1].decay == (
+    assert read(trainer, text, devices=None, D=90)[1].decay == (
         pytest.approx(decay))
 
 
@@ -365,7 +377,7 @@ def test_adapters_in_each_trainer(trainer):
     return
   values = export.options(trainer, *run(LORA)).values()
   assert 16 in values and 32.0 in values
-  row, setting, ignored, _ = conversion.read(trainer, text, devices=None, D=90)
+  row, setting, ignored, _ = read(trainer, text, devices=None, D=90)
   assert (setting.lora_rank, setting.lora_alpha, ignored) == (16, 32.0, [])
   some = export.text(trainer, *run(LORA._replace(lora_targets=("q", "v"))))
   assert "model.lora.targets=q,v" in some
