@@ -217,7 +217,7 @@ def drop_long_prompts(cfg: Split, policy: inputs.BasePolicy,
                       pool: Pool) -> Pool:
   """The pool without problems whose prompts are too long, with a note."""
   short = [encoded(cfg, policy, problems)[0]
-          for problems in (pool.train, pool.validation)]
+           for problems in (pool.train, pool.validation)]
   total = len(pool.train) + len(pool.validation)
   dropped = total - sum(map(len, short))
   notes = (f"{dropped} of {total} prompts are longer than sampler."

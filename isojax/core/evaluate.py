@@ -9,6 +9,7 @@ import numpy as np
 # chooses no checkpoint and enters no fit: its means are over a part that the
 # judge chose.
 MAX_UNJUDGED = 0.02
+MIN_EVALUATIONS = 3  # of a run, which a curve and so launch.fit need
 # The fields of `at_k`.
 FIELDS = ("k", "judged", "correct", *(name + suffix for name in (
     "avg", "best", "worst", "maj") for suffix in ("", "_se")))

@@ -11,10 +11,11 @@ import math
 import numpy as np
 from scipy import stats
 
+from isojax.core.evaluate import MIN_EVALUATIONS
 from isojax.errors import InputError
 from isojax.frontier import curves as curves_lib
 from isojax.frontier.curves import Curves, PointRule
-from isojax.frontier.study import MIN_EVALUATIONS, Study, StudyRun
+from isojax.frontier.study import Study, StudyRun
 
 QUANTILES = (0.025, 0.975)
 

@@ -11,10 +11,10 @@ import math
 
 import numpy as np
 
+from isojax.core.evaluate import MIN_EVALUATIONS
 from isojax.core.format import compact, rate
 from isojax.frontier.study import (
   MAX_NOISE_SDS,
-  MIN_EVALUATIONS,
   Study,
   StudyRun,
 )

@@ -8,11 +8,12 @@ import dataclasses
 import numpy as np
 
 from isojax.core import laws
+from isojax.core.evaluate import MIN_EVALUATIONS
 from isojax.core.format import compact, number, pair, rate, signed
 from isojax.errors import InputError
 from isojax.frontier import analysis, bootstrap, envelope, verdict
 from isojax.frontier.bootstrap import Options
-from isojax.frontier.study import MIN_EVALUATIONS, Study
+from isojax.frontier.study import Study
 from isojax.frontier.verdict import Fit
 from isojax.logs.fields import TRAINING
 

@@ -9,8 +9,9 @@ import re
 import numpy as np
 
 from isojax.core import evaluate
+from isojax.core.evaluate import MIN_EVALUATIONS
 from isojax.errors import InputError
-from isojax.logs.fields import LISTED, LogRow, MIN_EVALUATIONS, TRAINING
+from isojax.logs.fields import LISTED, LogRow, TRAINING
 
 UNKNOWN = "unknown"  # a set or model that the logs do not name
 D_ROUNDING = 1.05  # D within this factor are equal: logs round their epochs
@@ -144,7 +145,7 @@ def _only(rows: list[LogRow], flag: str, field: str, value: str
   """The rows whose `field` matches `value`, which may have wildcards."""
   values = [str(row.fields.get(field, UNKNOWN)) for row in rows]
   matching = [row for row, other in zip(rows, values)
-          if other == value or fnmatch.fnmatch(other, value)]
+              if other == value or fnmatch.fnmatch(other, value)]
   if not matching:
     raise InputError(f"--{flag}={value}: no such {field}; there are: "
                      f"{', '.join(list(dict.fromkeys(values))[:LISTED])}")

@@ -14,7 +14,6 @@ POSITIVE = ("Bp", "n", "m", "k")  # integers from 1
 WHOLE = ("step", "rollouts", "seed", "prompt_tokens", "sampled_tokens",
          "trained_tokens")  # integers from 0
 TRAINING = "training reward"  # eval_set of the rewards of training rollouts
-MIN_EVALUATIONS = 3  # evaluations of a run that a curve needs
 LISTED = 12  # names that a message lists
 
 

@@ -12,10 +12,11 @@ import math
 import os
 import re
 
+from isojax.core.evaluate import MIN_EVALUATIONS
 from isojax.errors import InputError
 from isojax.ledger import bucket
 from isojax.logs import granularity, metrics
-from isojax.logs.fields import LogRow, MIN_EVALUATIONS, Reading, TEXT, TRAINING
+from isojax.logs.fields import LogRow, Reading, TEXT, TRAINING
 from isojax.logs.formats.base import Format, METRICS, TOTAL
 from isojax.logs.log_file import (
   file_of,

@@ -302,8 +302,8 @@ class CostModel:
     rows = min(self.rows, Bp * n)
     # Decoding until the longest rollout ends uses mean / max of the slots.
     useful_share = max(self.efficiency.slots,
-                     lengths.response / lengths.max_response,
-                     w.recipe.in_flight * IN_FLIGHT_SLOTS)
+                       lengths.response / lengths.max_response,
+                       w.recipe.in_flight * IN_FLIGHT_SLOTS)
     if self.slots_refilled:  # slots are idle only after the queue is empty
       positions = lengths.response * (Bp * n / rows + 1 / useful_share - 1)
     else:

@@ -15,6 +15,7 @@ from isojax.core.allocation import (
   PAPER_BATCH,
   PAPER_LR,
 )
+from isojax.core.evaluate import MIN_EVALUATIONS
 from isojax.core.format import many
 from isojax.errors import InputError
 from isojax.planner import advice as advice_lib
@@ -25,8 +26,6 @@ from isojax.planner import text as text_lib
 from isojax.planner.advice import Question
 from isojax.planner.cost import CostModel
 from isojax.planner.request_fields import Request
-
-MIN_EVALUATIONS = 3  # of a run, as launch.fit needs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -307,7 +307,7 @@ def check(config: Experiment, *, problems: int, max_positions: int,
       (rank > width, f"model.lora.rank={rank}: expected at most {width}, the "
        "width of the model: such a matrix has no larger rank"),
       (alloc.n < 2 and (has_group_baseline(loss) or loss.zero_variance != "off"
-                    or rounds > 1),
+                          or rounds > 1),
        "alloc.n=1: this recipe compares the rollouts of one problem ("
        f"recipe.loss.advantage={loss.advantage!r}, loss.zero_variance, "
        "filter.rounds); use n >= 2"),

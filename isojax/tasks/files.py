@@ -119,8 +119,7 @@ def _value(row: dict, path: str, where: str, key: str):
       raise InputError(
           f"{where}: no column {path!r}; set source.{key} to another one, "
           "inside a column as in 'prompt.0.content', or repair the row; there "
-          "are: "
-          f"{', '.join(row)}") from error
+          f"are: {', '.join(row)}") from error
   return value
 
 
