@@ -82,7 +82,7 @@ def config_of(unit: Unit, design: dict, root: str, C: int, decay: float):
       average=design["average"])
   every = design["evaluation_rollouts"]
   config.eval.update(first=every, growth=1.0, current=True)
-  config.checkpoint.update(every_steps=10**9, every_minutes=2.0, keep=1)
+  config.checkpoint.update(every_steps=10**9, every_minutes=10.0, keep=1)
   if not decay:
     config.checkpoint.at = tuple(range(every, C + 1, every))
   config.log.update(every_seconds=60.0, samples=0)
