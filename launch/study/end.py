@@ -141,12 +141,16 @@ def run(unit: Unit, design: dict, root: str, path: str) -> None:
     trained = isojax.train(
         config_of(unit, design, root, C, decay),
         os.path.join(root, unit.name, folder), progress=False)
+    samples = {}
     for name in missing:
-      ledger.append(path, line_of(name, trained))
+      ledger.append(path, line_of(name, trained, samples))
 
 
-def line_of(name: tuple, trained) -> dict:
-  """The ledger's line of a tested policy."""
+def line_of(name: tuple, trained, samples: dict) -> dict:
+  """The ledger's line of a tested policy.
+
+  samples: results by (policy, step); this adds the one that it lacks.
+  """
   line = dict(zip(ledger.NAMES, name, strict=True))
   policy, which = line["policy"], line["which"]
   evaluations = [r for r in trained.records.evaluations
@@ -156,10 +160,13 @@ def line_of(name: tuple, trained) -> dict:
   store = "checkpoints" if which == "last" else "best"
   curve = [[r["rollouts"], round(r["avg"], 5), round(r["current"]["avg"], 5)]
            for r in evaluations]
+  if (policy, step) not in samples:  # the best one is often the last
+    samples[policy, step] = tested(
+        trained, policy, step, store if line["decay"] else "kept")
   return line | {
       "step": step,
       "curve": curve if (policy, which) == ("average", "last") else None,
-      **tested(trained, policy, step, store if line["decay"] else "kept")}
+      **samples[policy, step]}
 
 
 _POOL = flags.DEFINE_string("pool", None, "Folder for the fresh problems.")
