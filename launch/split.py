@@ -199,8 +199,11 @@ def check_pool(pool: Pool, task: str | None) -> None:
           f"problem {p.id}, question {p.question!r:.60}: {error}; repair it or "
           "drop it from the source") from error
   if not pool.train or not pool.validation:
-    raise InputError("expected problems in both splits; give more of them, or "
-                     "another source.share if the source has one")
+    raise InputError(
+        f"{len(pool.train)} training and {len(pool.validation)} held-out "
+        "problems: expected both. A training problem that is also held out is "
+        "dropped: give other files, or another source.share if the source has "
+        "one")
 
 
 # --- Measuring ----------------------------------------------------------------

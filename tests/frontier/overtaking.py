@@ -2,9 +2,16 @@
 
   python -m tests.frontier.overtaking --studies=200
 
-Prints how often launch.fit notices, by the truth. docs/fitting.md has the
-table. Five n, two runs each, 25 evaluations from 20,000 to a million rollouts,
-every one with an error of 0.006, and no counts per problem.
+Prints how often launch.fit notices, by the truth. Five n, two runs each, 25
+evaluations from 20,000 to a million rollouts, every one with an error of 0.006,
+and no counts per problem.
+
+Of 30 studies (commit 740f53c, 2026-11-25, 200 bootstrap draws): not identified,
+within the data only, beyond the data
+  late     0  30   0
+  settled  10  0  20  (those of 10 have two n on the frontier, so no law)
+  fast     0  28   2  (28 false alarms: 32 catches up without overtaking)
+  noise    30  0   0
 """
 
 import argparse
