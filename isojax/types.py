@@ -127,7 +127,7 @@ class CriticState:
 class TrainState:
   """The policy and its optimizer, after `step` updates."""
 
-  step: Array  # int32, updates applied
+  step: Array  # int32, updates made or skipped
   params: dict
   opt_state: tuple
   critic: CriticState | None = None  # None: a recipe without a critic

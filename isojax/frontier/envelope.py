@@ -66,9 +66,9 @@ def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
     x_G: log10 C, or M for a fixed batch.
     log2_n_DxG: log2 of the best n.
     w_DxG: 1, or 0 where the best n is not resolved.
-    low: bound on the floor b.
-    high: bound on the ceiling b + L.
-    k: bounds on the steepness, per unit of x.
+    low: bound on the floor b; `analysis` passes log2 of half the smallest n.
+    high: bound on the ceiling b + L; `analysis` passes log2 of the largest n.
+    k: bounds on the steepness, per unit of x; 0.5 and MAX_LAW_K over log10 C.
     rounds: refinements of (x0, k), by a factor of 3.
     B: of a fixed batch, Bp * n.
   """

@@ -49,6 +49,7 @@ class Record:
   unix_time: float  # seconds since 1970 in UTC, when the record was made
   # Values of the config that differ from config.json and change rounding
   # alone, such as "sampler.slots=16, mesh.fsdp=2"; null if there is none.
+  # Found at the start of a process: run/state.py:start_of.
   resumed_with: str | None
   # Means over rollouts of the named parts of a reward of one's own, without
   # their weights; null if it has none.
@@ -117,7 +118,9 @@ class StepRecord(Record):
   response_length: float  # tokens, mean over rollouts, EOS included
   truncated: float  # fraction of rollouts without EOS
   interrupted: float  # fraction of rollouts with an inserted closing phrase
-  evicted: int  # times that a rollout lost its pages, see sampler.page
+  # Times that a rollout lost its pages, see sampler.page and
+  # sampling/cache.py:Paged.reserve.
+  evicted: int
   seconds_compile: float  # tracing and compiling; not part of the others
   seconds_sample: float  # sampling, and the grading at the same time
   seconds_grade: float  # waiting for the grader, after sampling has ended

@@ -13,19 +13,20 @@ has advantage and weights 0, and packing leaves it out.
 
 Values of tokens have a last axis T.
 
-The columns of a Batch, one number per token:
+The columns of a Batch, one number per token, by what makes them:
 
-  behavior_logp       log-prob of the sampler, at its temperature
-  advantage
-  policy_weight       of the token in the policy term
-  regularizer_weight  of the token in the KL and entropy terms
-  old_logp            log-prob of the policy before the step's updates
-  ref_logp            log-prob of the base policy
-  value               of the critic before the step's updates
-  return              target of the critic
-
-`old_logp`, `ref_logp` and `value` are scored by a forward pass, if the recipe
-needs them.
+  update.assemble
+    behavior_logp       log-prob of the sampler, at its temperature
+  advantages
+    advantage
+    return              target of the critic
+  weights
+    policy_weight       of the token in the policy term
+    regularizer_weight  of the token in the KL and entropy terms
+  update.make_score, a forward pass each, if the recipe needs them
+    old_logp            log-prob of the policy before the step's updates
+    ref_logp            log-prob of the base policy
+    value               of the critic before the step's updates
 """
 
 import dataclasses
@@ -167,6 +168,8 @@ def to_score(groups: Groups, rollouts: Rollouts, cfg: LossConfig) -> np.ndarray:
 def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
                cfg: LossConfig) -> dict[str, np.ndarray]:
   """The advantages; 0 for rollouts that were not selected.
+
+  With kl_in="reward" the KL penalty is taken from the rewards here.
 
   They are {"advantage": [B]}, or {"advantage": [B, T], "return": [B, T]} if
   they are per token. `scored` has the columns of `scored_columns`, [B, T] each.

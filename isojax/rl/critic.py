@@ -111,8 +111,8 @@ def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
       batch, jnp.dtype(loss.dtype))
 
 
-def gradient(model: decoder.Transformer, params, hidden_RxWxD, base,
-             batch: Batch, loss: LossConfig, cfg: CriticConfig, lora):
+def value_gradient(model: decoder.Transformer, params, hidden_RxWxD, base,
+                   batch: Batch, loss: LossConfig, cfg: CriticConfig, lora):
   """The gradient of the value loss of a microbatch, and sums for the metrics.
 
   (gradient of `params`, of `hidden_RxWxD`, sums). The second one is 0 if the

@@ -119,8 +119,8 @@ def head_sharding(weight_VxD, mesh):
 def mapped(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
   """A tree of [R, T, ...] values of tokens, computed by chunks.
 
-  Arguments are those of `gradient`, but `term` returns a tree of [R, c, ...],
-  the values of a chunk's c positions.
+  Arguments are those of `gradient_by_chunks`, but `term` returns a tree of
+  [R, c, ...], the values of a chunk's c positions.
   """
   R, T = hidden_RxTxD.shape[:2]
   weight = per_block(weight_VxD, hidden_RxTxD.dtype, mesh)
@@ -131,7 +131,7 @@ def mapped(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
       lambda x: x.swapaxes(0, 1).reshape(R, -1, *x.shape[3:])[:, :T], out)
 
 
-def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
+def gradient_by_chunks(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
   """Sums of a loss over all tokens and its gradients, by chunks.
 
   The gradient of a chunk is computed together with its loss, so its logits are

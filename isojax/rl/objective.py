@@ -20,7 +20,8 @@ def token_loss(logp, ref_logp, entropy, token: Batch, cfg: LossConfig):
   """(loss, sums for the metrics) of c positions of all rows.
 
   Args:
-    logp: of the policy, with gradient; this and the other arrays are [R, c].
+    logp: of the policy, with gradient; this and the other arrays are [R, c],
+      also those whose suffix is RxW.
     ref_logp, entropy: read only if the loss has a KL or entropy term.
     token: the arrays of a Batch that have one value per token; its columns
       include those of `whole_answer_columns` if the config needs them.

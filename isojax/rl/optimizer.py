@@ -19,8 +19,13 @@ from isojax.rl import critic as critic_lib
 from isojax.runtime import mesh as mesh_lib
 from isojax.types import CriticState, TrainState, UpdateScalars
 
-# Which rollouts set the learning rate: Bp * n, Bp * m, or Bp * m / minibatches.
-BATCHES = ("sampled", "trained", "update")
+# Which rollouts set the learning rate: Bp * n, Bp * m, or those of an update.
+# (allocation, minibatches) -> rollouts
+BATCHES = {
+    "sampled": lambda alloc, minibatches: alloc.B,
+    "trained": lambda alloc, minibatches: alloc.Bp * alloc.kept,
+    "update": lambda alloc, minibatches: alloc.Bp * alloc.kept / minibatches,
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -71,6 +71,10 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
 
   `bare` is the model before `with_kernel`. `trained` is the result of
   `policy_and_critic`, and `grads` are a pair like it.
+
+  The gradient has two halves: that of the loss to the hidden states and the
+  head, by chunks of tokens (`head_lib.gradient_by_chunks` of `token_loss`), is
+  pulled back through the layers.
   """
   dtype = jnp.dtype(cfg.dtype)
 
@@ -106,11 +110,11 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
 
     # Only arrays with one value per token can be cut into chunks.
     rest = (batch.replace(prompts=None, slot_R=None), ref_hidden)
-    sums, grad_hidden, grad_weight = head_lib.gradient(
+    sums, grad_hidden, grad_weight = head_lib.gradient_by_chunks(
         term, hidden, weight, rest, mesh=model.mesh)
     grad_critic = None
     if critic:
-      grad_critic, grad_shared, critic_sums = critic_lib.gradient(
+      grad_critic, grad_shared, critic_sums = critic_lib.value_gradient(
           model, critic_params, hidden, base, batch, cfg, critic.cfg, lora)
       grad_hidden, sums = grad_hidden + grad_shared, sums | critic_sums
     (grad_policy,) = pull_back((grad_hidden, grad_weight))
@@ -252,13 +256,13 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
   replicated = mesh_lib.replicated(model.mesh)
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
   sum_shardings = policy_and_critic(shardings), replicated
-  start = jax.jit(start, out_shardings=sum_shardings)
-  accumulate = jax.jit(
+  jitted_start = jax.jit(start, out_shardings=sum_shardings)
+  jitted_accumulate = jax.jit(
       precision_lib.traced(
           accumulate, precision_lib.precision_for(cfg.precision, cfg.dtype)),
       donate_argnums=2, out_shardings=sum_shardings)
-  apply = jax.jit(apply, donate_argnums=0,
-                  out_shardings=(shardings, replicated))
+  jitted_apply = jax.jit(apply, donate_argnums=0,
+                         out_shardings=(shardings, replicated))
 
   def update(state: TrainState, base, batches: list[Batch],
              scalars: UpdateScalars):
@@ -266,12 +270,13 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
       zeros = dict.fromkeys((*names, "grad_norm"), np.float32(0))
       return state.replace(step=state.step + 1), zeros | {
           "finite": np.bool_(True)}
-    grads_and_sums = start()
+    grads_and_sums = jitted_start()
     for batch in batches:
-      grads_and_sums = accumulate(
+      grads_and_sums = jitted_accumulate(
           policy_and_critic(state), base, grads_and_sums, batch,
           scalars.temperature)
-    return apply(state, grads_and_sums, scalars)
+    return jitted_apply(state, grads_and_sums, scalars)
 
-  update.programs = start, accumulate, apply  # for tests and measurements
+  # For tests and measurements.
+  update.programs = jitted_start, jitted_accumulate, jitted_apply
   return update

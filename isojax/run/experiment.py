@@ -19,7 +19,7 @@ from isojax.rl import advantages, loss_config
 from isojax.rl.algorithm import UpdatesConfig
 from isojax.rl.critic import CriticConfig
 from isojax.rl.loss_config import LossConfig
-from isojax.rl.optimizer import OptimizerConfig
+from isojax.rl.optimizer import BATCHES, OptimizerConfig
 from isojax.rl.rewards import RewardConfig
 from isojax.runtime.mesh import MeshConfig
 from isojax.sampling.engine import SamplerConfig
@@ -218,13 +218,10 @@ class Experiment:
   @property
   def lr(self) -> float:
     """The learning rate after warm-up, from the square-root rule."""
-    optimizer, alloc = self.recipe.optimizer, self.alloc
-    batch_sizes = {
-        "sampled": alloc.B,
-        "trained": alloc.Bp * alloc.kept,
-        "update": alloc.Bp * alloc.kept / self.recipe.updates.minibatches}
-    return sqrt_lr(optimizer.base_lr, optimizer.base_batch,
-                   batch_sizes[optimizer.batch])
+    optimizer = self.recipe.optimizer
+    rollouts = BATCHES[optimizer.batch](
+        self.alloc, self.recipe.updates.minibatches)
+    return sqrt_lr(optimizer.base_lr, optimizer.base_batch, rollouts)
 
 
 def identity(config: dict) -> dict:

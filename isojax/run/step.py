@@ -233,11 +233,11 @@ def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
   scalars_after = lambda count: programs.update_scalars(
       config, updates=history.totals["updates"] + count,
       rollouts=history.rollouts)
-  Bp, tokens, metrics = len(groups.mask_PxN), [], []
+  P, tokens, metrics = len(groups.mask_PxN), [], []
   for epoch in range(config.recipe.updates.epochs):
     for problems in algorithm.minibatches(
-        seed=config.seed, step=history.step, epoch=epoch, Bp=Bp,
-        count=min(config.recipe.updates.minibatches, Bp)):
+        seed=config.seed, step=history.step, epoch=epoch, Bp=P,
+        count=min(config.recipe.updates.minibatches, P)):
       microbatches = update_lib.assemble(
           prompts, rollouts, columns | algorithm.weights(
               groups, rollouts.mask_RxT, problems, cfg), **arguments)
@@ -248,12 +248,12 @@ def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
       tokens.append(sum(int(b.mask_RxW.sum()) for b in microbatches))
       metrics.append(values)
   metrics = jax.device_get(metrics)
-  finite = all(bool(values.pop("finite")) for values in metrics)
+  finite = [bool(values.pop("finite")) for values in metrics]
   # If all updates were skipped, the first one still gives every field a value.
   applied = [values for values, count in zip(metrics, tokens, strict=True)
              if count] or metrics[:1]
   return train, Updates(
-      tokens, float(scalars_after(0).lr), finite,
+      tokens, float(scalars_after(0).lr), all(finite),
       {name: float(np.mean([values[name] for values in applied]))
        for name in metrics[0]})
 

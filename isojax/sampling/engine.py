@@ -239,7 +239,8 @@ def _refill(sampler: Sampler, scheduler: Scheduler, params, cache) -> None:
   """Prefills the sequences of waiting rollouts, and gives these free slots.
 
   Repeats until no slot is free or no rollout waits. The scheduler and the cache
-  do not know each other: what one decides is passed to the other here.
+  do not know each other: what one decides is passed to the other here, as
+  types.Candidates and arrays of slots. `fill` starts the groups that it takes.
   """
   slots = scheduler.slots
   # Room for the next chunk of those that decode; it may evict some.

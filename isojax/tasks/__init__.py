@@ -1,4 +1,11 @@
 """Tasks: problems, prompts, and judges of answers. base.TASKS has every task.
 
+From tokens to the reward that trains: rl/rewards.py:texts decodes an answer;
+answer_extraction.extract takes the part that task.grader.answer names; the
+grader (grader._grade) asks the judge of the task, `Task.judge` or a function of
+the user; run/rollouts.py:with_verdicts leaves out answers without a verdict;
+rl/rewards.py:shaped adds bonus and penalties. The records' `reward` is the mean
+of the verdicts, `shaped_reward` that of what the advantages get.
+
 Letters are those of isojax/types.py; D is the number of training problems.
 """

@@ -68,7 +68,7 @@ def test_the_gradient_of_the_head_is_whole_in_no_sum_over_data():
   cfg, shape = model.cfg, lambda *dims: jax.ShapeDtypeStruct(dims, np.float32)
   term = lambda hidden, weight, rest: (
       jnp.sum(decoder.logits(hidden, weight, cfg) * rest), {})
-  text = jax.jit(lambda *args: head_lib.gradient(
+  text = jax.jit(lambda *args: head_lib.gradient_by_chunks(
       term, *args, mesh=model.mesh)).lower(
           shape(4, 8, cfg.D), shape(cfg.V, cfg.D), shape(4, 8, 1)
       ).compile().as_text()

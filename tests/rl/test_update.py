@@ -363,7 +363,7 @@ def test_chunked_head_is_the_whole_one(cfg, axes, monkeypatch):
       decoder.logits(hidden, weight, cfg), tokens, temperature=0.7))
   plain = term(lambda *args: plain_logp_and_entropy(*args, cfg, 0.7))
   rest = (tokens, g_logp, g_entropy)
-  sums, *grads = jax.jit(lambda *args: head_lib.gradient(
+  sums, *grads = jax.jit(lambda *args: head_lib.gradient_by_chunks(
       chunk, *args, mesh=model.mesh))(hidden, weight, rest)
   want_grads, want = jax.jit(jax.grad(plain, argnums=(0, 1), has_aux=True))(
       hidden, weight, rest)
