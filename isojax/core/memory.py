@@ -1,13 +1,17 @@
 """Bytes of a policy's programs on one device, by formulas; loads no jax.
 
-Three decisions depend on these bytes. The sampler has as many slots and pages
-as fit into sampler.memory_gib (`DeviceBytes.slots_and_pages_within`, called in
-run/programs.py); without space for one slot it raises. The planner asks it with
-sampler.page alone (planner/prices.py): without pages it prices all of
-sampler.slots. It chooses meshes, and refuses a plan whose step does not fit on
-a device (`DeviceBytes.programs`, called in planner/memory.py). The size of an
-update is what the config says (recipe.loss.microbatch_tokens and remat); only
-the planner checks it, and without a plan XLA reports that it does not fit.
+Who decides what, by which function here:
+
+  slots and pages of a run, within sampler.memory_gib: the sampler in
+    run/programs.py, and with pages the planner in planner/prices.py, by
+    `DeviceBytes.slots_and_pages_within`; it raises without space for one slot
+  the mesh of a plan, and whether its step fits on a device: the planner in
+    planner/memory.py, by `DeviceBytes.programs`
+  the size of an update: the config (recipe.loss.microbatch_tokens and remat);
+    only the planner checks it, and without a plan XLA reports that it does not
+    fit
+  sizes within the programs: `head_chunk` in rl/head.py, `decode_chunk` and
+    `prefilled` in sampling/sizes.py
 
 launch.compile compares the formulas with compiled programs; the compared ones
 are COMPILED in tests/test_memory.py.
@@ -134,8 +138,16 @@ class DeviceBytes:
 
   def kv(self, bytes_per_value: int) -> float:
     """Bytes of a token's keys and values."""
-    return self.shape.kv_bytes_per_token(bytes_per_value) / min(
-        self.tensor, self.shape.kv_heads)
+    return self.shape.kv_bytes_per_token(bytes_per_value) / self._kv_shards
+
+  @property
+  def _kv_shards(self) -> int:
+    """Devices over which the heads of keys and values are divided.
+
+    As runtime/mesh.py:param_sharding and sampling/cache.py:sharding: if tensor
+    does not divide them, each device has all.
+    """
+    return 1 if self.shape.kv_heads % self.tensor else self.tensor
 
   @property
   def token(self) -> float:
@@ -289,7 +301,7 @@ class DeviceBytes:
     shape = self.shape
     return shape.head_dim * (
         2 * shape.heads / self.tensor
-        + 2 * shape.kv_heads / min(self.tensor, shape.kv_heads))
+        + 2 * shape.kv_heads / self._kv_shards)
 
   @property
   def _mlp(self) -> float:

@@ -42,8 +42,9 @@ def test_what_makes_memory_larger_or_smaller():
   assert seven_b(slots=17).sampling["cache"] - plain.sampling["cache"] == (
       9 * 5120 + 2 * 1024) * 57_344  # 3 prompts are prefilled, not one
   assert seven_b((8, 1, 1)).always["masters"] == 8 * plain.always["masters"]
-  # Four key heads on eight chips: each is held twice.
-  assert seven_b((1, 1, 8)).sampling["cache"] == plain.sampling["cache"] / 4
+  # Four key heads are divided by four chips; of eight, each holds all.
+  assert seven_b((1, 2, 4)).sampling["cache"] == plain.sampling["cache"] / 4
+  assert seven_b((1, 1, 8)).sampling["cache"] == plain.sampling["cache"]
   kl = seven_b(recipe=dict(kl=True))
   assert kl.always["reference"] == plain.always["masters"]
   lora, copy = seven_b(lora_rank=16), plain.sampling["copy"]
