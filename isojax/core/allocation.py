@@ -116,6 +116,16 @@ def admitted(Bp: int, n: int, *, B_max: int,
   return Bp, near_n, tuple(changes)
 
 
+# Which rollouts of a step set the learning rate: all, those that are trained
+# on, or those of an update. (allocation, minibatches) -> rollouts
+BATCHES = {
+    "sampled": lambda allocation, minibatches: allocation.B,
+    "trained": lambda allocation, minibatches: allocation.Bp * allocation.kept,
+    "update": lambda allocation, minibatches: (
+        allocation.Bp * allocation.kept / minibatches),
+}
+
+
 def sqrt_lr(base_lr: float, base_batch: int, B):
   """The learning rate at batch B, a number or array (Playbook, section 6)."""
   return base_lr * (B / base_batch) ** 0.5

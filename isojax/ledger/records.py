@@ -85,8 +85,9 @@ class StepRecord(Record):
   # Mean of the rewards from which advantages are computed: with recipe.reward
   # and task.format_coef, but without the KL of kl_in=reward.
   shaped_reward: float
-  # Fraction of groups of equal shaped rewards, whose advantages are 0. Groups
-  # of equal verdicts may differ in it, as by a penalty of the length.
+  # Fraction of groups of equal shaped rewards, of all sampling rounds. Their
+  # advantages are 0, unless these are of tokens or a KL lowers the rewards.
+  # Groups of equal verdicts may differ, as by a penalty of the length.
   zero_std: float
   formatted: float  # fraction of rollouts with an answer in the expected place
   # Mean steps between the drawing of a token and its training, over the sampled

@@ -4,14 +4,16 @@
   C   rollouts so far          D  training problems      M  updates
   k   samples per validation problem
 
-A log goes through four files. `log_file` opens it: `formats.text` splits it
-into lines of names and values, a `Format` is detected, and values of metrics
-become numbers, here and nowhere else. `runs` has the n and Bp of each of its
-runs, the options, and C after each step (TRL's: formats/trl.py:generated).
-`metrics` finds the names of its evaluations. Then `reading.read` makes rows of
-these, `reading.budgets` keeps the last one of a run whose rate falls, as TRL's
-does, and frontier/study.py:from_rows and fit_json.py:study_document make a fit;
-or `series.read` has all steps of one run, which report/doctor.py:history and
-diagnosis/findings.py:diagnose make findings. `fields` has the types, and
+A log goes through these files in turn. `log_file` opens it: `formats.text`
+splits it into lines of names and values, with the steps of progress bars (TRL's
+console), a `Format` is detected, and values of metrics become numbers, in
+`log_file` and nowhere else. `runs` has the n and Bp of each of its runs, the
+options, and C after each step (TRL's: formats/trl.py:generated). `metrics`
+finds the names of its evaluations. Then `reading.read` makes rows of these,
+`reading.budgets`, called by launch.fit, keeps the last one of a run whose rate
+falls, as TRL's does, and frontier/study.py:from_rows and
+fit_json.py:study_document make a fit; or `series.read` has all steps of one
+run, which report/doctor.py:history and diagnosis/findings.py:diagnose make
+findings. `fields` has the types, and
 `granularity` checks n and Bp against the mean rewards.
 """

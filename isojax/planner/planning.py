@@ -9,6 +9,7 @@ import os
 from isojax.core import disk, plan_file, sweep_cells
 from isojax.core.allocation import (
   allocate,
+  BATCHES,
   DEFAULT_B_MAX,
   LORA_LR,
   MIN_M,
@@ -398,7 +399,7 @@ def with_config(config, rows: list[plan_file.Row]):
   if config is None:
     return rows, ()
   m, batch = config.alloc.m, config.recipe.optimizer.batch
-  minibatches = config.recipe.updates.minibatches if batch == "update" else 1
+  minibatches = config.recipe.updates.minibatches
   out, notes, small_n = [], (), set()
   for row in rows:
     allocation, lr = row.allocation, row.lr
@@ -406,8 +407,7 @@ def with_config(config, rows: list[plan_file.Row]):
     if m is not None:
       small_n |= {n} if n < m else set()
       allocation = dataclasses.replace(allocation, m=min(m, n))
-    if batch != "sampled":  # the square root counts trained rollouts, not B
-      lr *= math.sqrt(allocation.kept / n / minibatches)
+    lr *= math.sqrt(BATCHES[batch](allocation, minibatches) / allocation.B)
     out.append(dataclasses.replace(row, allocation=allocation, lr=lr))
   if small_n:
     notes += (f"alloc.m={m} of --config is more than n = "

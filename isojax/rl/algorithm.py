@@ -27,6 +27,8 @@ The columns of a Batch, one number per token, by what makes them:
     old_logp            log-prob of the policy before the step's updates
     ref_logp            log-prob of the base policy
     value               of the critic before the step's updates
+  objective.whole_answer_columns, in the update, if the recipe needs them
+    sequence_log_ratio, sequence_gap
 """
 
 import dataclasses

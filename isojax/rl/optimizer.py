@@ -12,20 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from isojax.core import allocation
 from isojax.errors import expect, expect_one_of
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import critic as critic_lib
 from isojax.runtime import mesh as mesh_lib
 from isojax.types import CriticState, TrainState, UpdateScalars
-
-# Which rollouts set the learning rate: Bp * n, Bp * m, or those of an update.
-# (allocation, minibatches) -> rollouts
-BATCHES = {
-    "sampled": lambda alloc, minibatches: alloc.B,
-    "trained": lambda alloc, minibatches: alloc.Bp * alloc.kept,
-    "update": lambda alloc, minibatches: alloc.Bp * alloc.kept / minibatches,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +29,7 @@ class OptimizerConfig:
   # before the decay.
   base_lr: float
   base_batch: int  # rollouts
-  batch: str  # the rollouts that this rule counts, one of BATCHES
+  batch: str  # the rollouts that this rule counts, one of allocation.BATCHES
   warmup_steps: int  # updates
   b1: float
   b2: float
@@ -47,7 +40,7 @@ class OptimizerConfig:
   average: float | None  # eta of `average_weight`; None: no averaged policy
 
   def __post_init__(self):
-    expect_one_of("recipe.optimizer", self, batch=BATCHES)
+    expect_one_of("recipe.optimizer", self, batch=allocation.BATCHES)
     expect("recipe.optimizer", self, **{
         name: (getattr(self, name) > 0, "> 0")
         for name in ("base_lr", "base_batch", "eps", "clip_norm")}, **{

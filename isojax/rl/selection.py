@@ -3,10 +3,11 @@
 A selection is a pure function of rewards, of a mask, and of uniform random
 numbers, [P, N] each: problem, rollout. N is the largest group; the mask is
 False for padding behind a smaller one. It returns the selected rollouts, bool
-[P, N]: m of each group, or all of a group that has no more. Its keyword-only
-arguments are m and constants of the config (docs/api.md). Advantages and
-weights are computed on the selected rollouts alone. Every sampled rollout is
-charged to C, selected or not.
+[P, N]: m of each group, or all of a group that has no more (`everything`: all).
+Its keyword-only arguments are m and constants of the config (docs/api.md).
+Weights are computed on the selected rollouts alone, and so are advantages
+unless recipe.loss.normalise is "before". Every sampled rollout is charged to C,
+selected or not.
 
 Sorting is stable: among equal rewards the rollout with the lower index comes
 first. Only `random` uses the random numbers.

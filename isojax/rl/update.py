@@ -100,13 +100,13 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
       batch = batch.replace(columns=batch.columns | (
           objective.whole_answer_columns(logp, batch, cfg)))
 
-    def term(hidden, weight, rest):
-      token, ref_hidden = rest
-      logp, entropy = logp_fn(hidden, weight, token.tokens_RxW)
+    def term(hidden_RxcxD, weight_GxVxD, rest):
+      chunk, ref_hidden_RxcxD = rest
+      logp, entropy = logp_fn(hidden_RxcxD, weight_GxVxD, chunk.tokens_RxW)
       ref_logp = None
       if cfg.kl_in_loss:
-        ref_logp, _ = logp_fn(ref_hidden, ref_weight, token.tokens_RxW)
-      return objective.token_loss(logp, ref_logp, entropy, token, cfg)
+        ref_logp, _ = logp_fn(ref_hidden_RxcxD, ref_weight, chunk.tokens_RxW)
+      return objective.token_loss(logp, ref_logp, entropy, chunk, cfg)
 
     # Only arrays with one value per token can be cut into chunks.
     rest = (batch.replace(prompts=None, slot_R=None), ref_hidden)
@@ -222,6 +222,7 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
   gradient = make_gradient(model, cfg, lora, critic)
   abstract = optimizer_lib.abstract_state(model, tx, lora, critic,
                                           average=average)
+  # With "tokens" the keys of objective.token_loss's sums and critic.term's.
   names = ["logp", "logp_gap", "clip_fraction", "loss"]
   if cfg.kl_in_loss:
     names.append("kl")

@@ -10,7 +10,7 @@ import re
 
 from isojax.core import identity as identity_lib
 from isojax.core import sections
-from isojax.core.allocation import Allocation, sqrt_lr
+from isojax.core.allocation import Allocation, BATCHES, sqrt_lr
 from isojax.core.identity import LAST_BITS, NOTHING
 from isojax.errors import expect, InputError
 from isojax.models import dither
@@ -19,7 +19,7 @@ from isojax.rl import advantages, loss_config
 from isojax.rl.algorithm import UpdatesConfig
 from isojax.rl.critic import CriticConfig
 from isojax.rl.loss_config import LossConfig
-from isojax.rl.optimizer import BATCHES, OptimizerConfig
+from isojax.rl.optimizer import OptimizerConfig
 from isojax.rl.rewards import RewardConfig
 from isojax.runtime.mesh import MeshConfig
 from isojax.sampling.engine import SamplerConfig

@@ -83,7 +83,7 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
   """
   loss, history = setup.config.recipe.loss, state.history
   sampled, trained_P, in_flight = sample(setup, state, grader, stop)
-  shaped, batch = select(setup, sampled, trained_P, history)
+  reward_fields, batch = select(setup, sampled, trained_P, history)
   timer.end("sample")
   scored = score(setup, state.train, batch)
   timer.end("score")
@@ -102,12 +102,12 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
       skipped_updates=len(outcome.tokens) - outcome.count,
       device_seconds=timer.total * setup.model.mesh.size)
   metrics = {"kl": None, "value_loss": None} | outcome.metrics
-  hidden = {} if setup.config.recipe.loss_informs else {"loss": None}
+  blanked = {} if setup.config.recipe.loss_informs else {"loss": None}
   record = records.StepRecord(
       **state_lib.run_fields(setup, spent), **rollout_fields(sampled),
       solved=rollouts_lib.newly_solved(
           sampled, rate=setup.config.recipe.filter.solved_rate),
-      **shaped,
+      **reward_fields,
       # trained_P has Bp problems of each round.
       extra_rounds=len(trained_P) // setup.config.alloc.Bp - 1,
       selected=int(batch.groups.selected_PxN.sum()),
@@ -115,7 +115,7 @@ def train_step(setup: Setup, state: State, *, grader: rollouts_lib.Grading,
           columns["value"], columns["return"],
           batch.rollouts.mask_RxT & scored.scored_B[:, None])
       if "value" in scored.columns else None,
-      lr=outcome.lr, **metrics | hidden,
+      lr=outcome.lr, **metrics | blanked,
       **timer.fields(waited=sampled.seconds_waited))
   # The entropy shows overflowing logits of which no rollout had a gradient.
   numbers = {name: metrics[name] for name in ("loss", "grad_norm", "logp_gap")}
@@ -230,10 +230,10 @@ def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
   config, cfg, mesh = setup.config, setup.config.recipe.loss, setup.model.mesh
   prompts, rollouts, groups = batch
   arguments = batch.packing_arguments(setup)
-  scalars_after = lambda count: programs.update_scalars(
-      config, updates=history.totals["updates"] + count,
+  scalars_after = lambda made: programs.update_scalars(
+      config, updates=history.totals["updates"] + made,
       rollouts=history.rollouts)
-  P, tokens, metrics = len(groups.mask_PxN), [], []
+  P, made, tokens, metrics = len(groups.mask_PxN), 0, [], []
   for epoch in range(config.recipe.updates.epochs):
     for problems in algorithm.minibatches(
         seed=config.seed, step=history.step, epoch=epoch, Bp=P,
@@ -244,8 +244,9 @@ def updates(setup: Setup, train: TrainState, batch: GradedBatch, columns: dict,
       train, values = setup.learner.update(
           train, setup.learner.base,
           [update_lib.place(b, mesh) for b in microbatches],
-          scalars_after(sum(count > 0 for count in tokens)))
+          scalars_after(made))
       tokens.append(sum(int(b.mask_RxW.sum()) for b in microbatches))
+      made += tokens[-1] > 0
       metrics.append(values)
   metrics = jax.device_get(metrics)
   finite = [bool(values.pop("finite")) for values in metrics]

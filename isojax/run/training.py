@@ -66,6 +66,7 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
   """
   hosts.say(monitor_lib.opening(setup))
   compilation.announce(hosts.say)
+  # From here on `setup` has its learner, the programs of the update.
   with open_run(setup, folder, trace, signals) as (setup, state, handles):
     try:
       while True:

@@ -18,7 +18,10 @@ from isojax.errors import InputError
 
 ROWS = ("data", "fsdp")
 
-SHARDING_RULES = {  # logical axis of a parameter -> mesh axis
+# Logical axis of a parameter -> mesh axis. `without_fsdp`, `reduced`, the cache
+# (sampling/cache.py) and kernels (models/attention.py) name these mesh axes
+# too; core/memory.py and planner/cost.py count bytes by the same rules.
+SHARDING_RULES = {
     "embed": "fsdp",
     "vocab": "tensor",
     "heads": "tensor",

@@ -55,12 +55,11 @@ class Format:
   marks: str | None = None  # pattern of names that only this trainer writes
   # Field of a training step -> patterns of its names, separated by spaces, the
   # preferred one first; `train/` may precede a name. Besides the fields of
-  # isojax.ledger.records: reward_std, reward_max, reward_min, loss, seconds,
-  # zero_std (share of groups of equal rewards), zero_std_count (number of such
-  # groups, summed over the names that match), response_length_max, mismatch_kl
-  # (of sampler and trainer), teacher_kl (of distillation), value_loss (of a
-  # critic), trained_reward (with what is added to the answers' score),
-  # advantage_max and advantage_min.
+  # isojax.ledger.records: reward_std, reward_max, reward_min, seconds,
+  # zero_std_count (number of groups of equal rewards, summed over the names
+  # that match), response_length_max, mismatch_kl (of sampler and trainer),
+  # teacher_kl (of distillation), trained_reward (with what is added to the
+  # answers' score), advantage_max, advantage_min and advantage_std.
   fields: dict[str, str] = dataclasses.field(default_factory=dict)
   # (field of any line, its name), such as ("epoch", "train/epoch").
   names: tuple[tuple[str, str], ...] = ()
