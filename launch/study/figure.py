@@ -61,7 +61,7 @@ def _panel(ax, lines: dict, name: str) -> None:
   ax.xaxis.set_major_formatter(lambda value, _: compact(value))
   ax.xaxis.set_minor_locator(NullLocator())
   ax.set_xlabel("rollouts")
-  ax.set_ylabel("avg@8, validation problems")
+  ax.set_ylabel("avg, validation problems")
   ax.legend(loc="lower right")
 
 

@@ -44,7 +44,8 @@ def rebuild(docs: str) -> list[str]:
   folder, page = os.path.join(docs, "study"), os.path.join(docs, "study.md")
   lines = ledger.read(os.path.join(folder, "end.jsonl"))
   with open(os.path.join(folder, "end.json"), encoding="utf-8") as file:
-    claims = json.load(file)["e1_claims"]
+    registered = json.load(file)
+  claims = registered["e1_claims"] + registered["e3_claims"]
   disk.replace(page, render(lines, claims).encode())
   return [page, *plots.write(figure.draw(lines), folder, "end", ("svg",))]
 

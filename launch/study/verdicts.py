@@ -16,9 +16,9 @@ RATES = (0.5, 1.0, 2.0)
 # How a run ends: (decay, policy, checkpoint).
 CURRENT, BEST = (0.0, "current", "last"), (0.0, "current", "best")
 AVERAGE, COOLED = (0.0, "average", "last"), (0.3, "current", "last")
-FROM_START = (1.0, "current", "last")
 DECAYS = (0.15, 0.3, 1.0)
 SMALL, MIDDLE, LARGE = 2**16, 2**18, 2**20  # budgets, rollouts
+OF_MODEL = 2**14  # the budget of SmolLM2
 
 
 class SeedMean(typing.NamedTuple):
@@ -154,8 +154,8 @@ def default_end(lines: dict, average_holds: bool | None) -> tuple | None:
 
 
 def judged(lines: dict) -> dict[str, Outcome]:
-  """The claims of docs/study/end.json, by id; all are about hard problems."""
-  found = rewards(lines, "hard")
+  """The claims of docs/study/end.json on hard problems and SmolLM2, by id."""
+  found, of_model = rewards(lines, "hard"), rewards(lines, "smollm2")
   at = "C = {:,}".format
   average = outcome([
       (at(C), found.difference(C, AVERAGE, BEST),
@@ -173,5 +173,8 @@ def judged(lines: dict) -> dict[str, Outcome]:
                 lambda s: s.ratio > 1)]
   ratio = spread_ratio(found, MIDDLE)
   return {"average": average, "decay": decay, "saved": outcome(saving),
+          "model": outcome([(at(OF_MODEL),
+                             of_model.difference(OF_MODEL, AVERAGE, BEST),
+                             lambda d: d.mean > 0)]),
           "rate": outcome([(at(MIDDLE), ratio and round(ratio, 2),
                             lambda spread: spread < 0.5)])}
