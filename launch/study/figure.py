@@ -41,6 +41,7 @@ def draw(lines: dict):
     [row] = figure.subplots(1, len(names), squeeze=False)
     for ax, name in zip(row, names, strict=True):
       _panel(ax, lines, name)
+    row[0].legend(loc="lower right")
   return figure
 
 
@@ -62,7 +63,6 @@ def _panel(ax, lines: dict, name: str) -> None:
   ax.xaxis.set_minor_locator(NullLocator())
   ax.set_xlabel("rollouts")
   ax.set_ylabel("avg, validation problems")
-  ax.legend(loc="lower right")
 
 
 def _arrow(ax, trunk: np.ndarray) -> None:
