@@ -605,6 +605,8 @@ def flat(x: RunLog, words):
         NO_SIGNAL, WRONG,
         # A log may round its numbers.
         "likely" if round(reward, 2) == reward else "sure")
+  if x.binary and x.last_reward > SOLVED_REWARD:
+    return  # nothing is left to gain
   text = f"the training reward {x.rise_text}"
   if x.idle_groups >= MANY_IDLE:
     yield Verdict(
