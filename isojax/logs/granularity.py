@@ -42,9 +42,13 @@ def denominator(values: list[float]) -> int | None:
 def are_graded(means: list[tuple[float, float]], known: bool) -> bool:
   """Whether means of N rewards, (mean, N), are surely not of rewards 0 and 1.
 
-  The means have many digits and are no multiples of 1 / N, nor of any 1 / N if
-  N is not known.
+  They are multiples of another fraction and not of 1 / N, which is `known`. Or
+  they have many digits and are multiples neither of 1 / N, where N is 1 or
+  another wrong number, nor of any 1 / N.
   """
+  if known and denominator([value for value, _ in means]):
+    return sum(not _is_whole(value * N) for value, N in means
+               if math.isfinite(value)) >= MIN_MEANS
   values = {value for value, _ in means
             if math.isfinite(value) and value not in (0, 1)}
   precise = [value for value in values if len(f"{value:.7g}") > MIN_DIGITS]
@@ -52,7 +56,7 @@ def are_graded(means: list[tuple[float, float]], known: bool) -> bool:
       abs(value * N - round(value * N)) < TOLERANCE for value, N in means
       if value in values):
     return False
-  return known or denominator(precise) is None
+  return denominator(precise) is None
 
 
 def set_group_size(log: Runs, fields: dict) -> None:

@@ -109,8 +109,8 @@ def open_log(path: str, reading: Reading) -> LogFile:
       (name for name in form.step if name in names), None))
   rows = _without_copies(table, step)
   if copies := len(table) - len(rows):
-    notes.append(f"{path}: {copies} lines are copies of an earlier one of their "
-                 "step, as of several processes: left out.")
+    notes.append(f"{path}: {copies} lines are copies of an earlier one of "
+                 "their step, as of several processes: left out.")
   table = rows
   if kind == "table" and named_groups(reading) and (
       "avg" not in reading.columns):

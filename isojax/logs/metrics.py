@@ -11,7 +11,8 @@ from isojax.logs.runs import lacking, Runs
 
 # Names of accuracies, and of evaluations.
 ACCURACY = re.compile(
-    r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|success|^avg$", re.IGNORECASE)
+    r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|success|^avg$",
+    re.IGNORECASE)
 REWARD = re.compile("reward|return|score", re.IGNORECASE)
 EVALUATED = re.compile(
     r"(?:^|[^a-z])(?:eval(?:uation)?|val(?:id(?:ation)?)?|test|held.?out)"

@@ -26,7 +26,7 @@ FORMAT = base.Format(
     fields={name: rf"(?i:(?!{EVALUATED})(?:\w+[/_.])*?{pattern}"
             r"(?:[/_.](?:avg|mean))?)"
             for name, pattern in (
-                ("reward", "(?:avg_|mean_)?(?:rewards?|score)"),
+                ("reward", "(?:avg_|mean_)?(?:rewards?|scores?)"),
                 ("reward_std", "reward_std"), ("entropy", "entropy"),
                 ("advantage_std", "adv(?:antages?)?_std"),
                 ("kl", "kl(?:_div|_loss|_divergence)?"), ("loss", "loss"),
