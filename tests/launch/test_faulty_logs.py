@@ -139,7 +139,7 @@ def test_noise_does_not_rise(form, tmp_path):
 @pytest.mark.parametrize("weight, size, at_most", [
     (0.6, 100, 6), (0.8, 100, 6), (0.9, 200, 15)])
 def test_noise_does_not_rise_in_a_short_smoothed_log(weight, size, at_most):
-  """By the autocorrelation in quarters alone, 8, 24 and 34 of 60 rise."""
+  """By the autocorrelation in quarters alone, 8, 25 and 34 of 60 change."""
   missed = 0
   for seed in range(60):
     run = symptoms.RunLog(tuple(
