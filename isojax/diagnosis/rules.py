@@ -296,7 +296,7 @@ def gradient(x: RunLog, words):
   # Of steps in which some group has different rewards.
   norms = [line["grad_norm"] for line in x.train
            if {"grad_norm", "dead"} <= line.keys() and not line["dead"]]
-  if norms and not any(norms):
+  if norms and not any(norms) and x.n != 1:  # see one_rollout
     yield Verdict(
         "the gradient is exactly 0 in every step, although rewards differ "
         "within groups", "the policy is not trained: check that its parameters "
@@ -309,6 +309,14 @@ def _no_advantage(contradiction: str, words) -> Verdict:
       f"every advantage is 0, although {contradiction}",
       f"check that {words.n} is above 1 and that the responses of a problem "
       "have the same group id")
+
+
+@rule("advantage", RunLog, "n", source=NO_SIGNAL)
+def one_rollout(x: RunLog, words):
+  if x.n == 1 and x.grouped:
+    yield Verdict("n = 1: a group of one rollout has nothing to be compared "
+                  "with", f"set {words.n} to 4 or more, or use an estimator "
+                  "without groups")
 
 
 @rule("advantage", RunLog, "advantage_max reward_min reward_max",
@@ -324,14 +332,6 @@ def advantage(x: RunLog, words):
 def advantage_std(x: RunLog, words):
   if x.max_advantage_std < MIN_ADVANTAGE and 0 < x.change_error < math.inf:
     yield _no_advantage("the reward changes", words)
-
-
-@rule("advantage", RunLog, "n", source=NO_SIGNAL)
-def one_rollout(x: RunLog, words):
-  if x.n == 1 and x.grouped:
-    yield Verdict("n = 1: a group of one rollout has nothing to be compared "
-                  "with", f"set {words.n} to 4 or more, or use an estimator "
-                  "without groups")
 
 
 @rule("scale", RunLog, "reward_std", source="TRL adds 1e-4 to the deviation")
@@ -605,6 +605,8 @@ def flat(x: RunLog, words):
         NO_SIGNAL, WRONG,
         # A log may round its numbers.
         "likely" if round(reward, 2) == reward else "sure")
+  if x.binary and x.last_reward > SOLVED_REWARD:
+    return  # nothing is left to gain
   text = f"the training reward {x.rise_text}"
   if x.idle_groups >= MANY_IDLE:
     yield Verdict(

@@ -17,6 +17,8 @@ MIN_EVAL_SE = 4.0  # standard errors of an evaluation by which it falls
 MIN_RISE_SE = 4.0
 MIN_DROP = 0.05  # fraction of the best evaluation; smaller falls do not count
 MIN_PAID = 0.25  # share of the answers without an EOS that are paid
+MAX_SMOOTHING = 0.999  # weight of the last mean in a moving average
+MIN_USUAL = 0.4  # median of moves in their deviations; 0.67 if they are normal
 POWER_SE = 2.8  # standard errors of a change that a 5 % test finds, power 80 %
 
 
@@ -89,10 +91,16 @@ def dependence(values) -> float:
   autocorrelation time 1 + 2 (r_1 + r_2 + ...), up to the first pair of r_k
   whose sum is not above 0 (Geyer 1992), relative to the variance of successive
   differences, 1 - r_1. It is 1 if r_1 is within 2 / sqrt(N) of 0.
+  In smoothed rows the r_k of a quarter are too small: see `smoothing`.
   """
   size = len(values) // 4
   if size < MIN_STEPS or not all(map(math.isfinite, values)):
     return 1.0
+  return max(_correlation(values, size), smoothing(values, size))
+
+
+def _correlation(values, size: int) -> float:
+  """The factor of `dependence` by the autocorrelations in quarters."""
   parts = [_residuals(values[i * size:(i + 1) * size]) for i in range(4)]
   variance = sum(r * r for part in parts for r in part)
   if variance <= 0:
@@ -105,6 +113,30 @@ def dependence(values) -> float:
   pairs = itertools.takewhile(lambda pair: pair > 0, (
       a + b for a, b in zip([1.0, *r[1::2]], r[::2], strict=False)))
   return math.sqrt(max(1.0, (2 * sum(pairs) - 1) / max(1 - r[0], 1e-6)))
+
+
+def smoothing(values, size: int) -> float:
+  """The factor of `dependence` for rows of an exponential moving average.
+
+  The differences of successive rows of weight w have the autocorrelation
+  -(1 - w) / 2, which no trend and no mean changes much. It is 1 if w is within
+  two standard errors of 0, or if a few moves make most of the variance, as in
+  repeated rows and jumps.
+  """
+  N, moves = len(values), [b - a for a, b in itertools.pairwise(values)]
+  drift = mean(moves)
+  moves = [move - drift for move in moves]
+  variance = sum(move * move for move in moves)
+  if statistics.median(map(abs, moves)) <= MIN_USUAL * math.sqrt(variance / N):
+    return 1.0
+  w = 1 + 2 * sum(a * b for a, b in itertools.pairwise(moves)) / variance
+  if w <= 2 * math.sqrt(2 / N):
+    return 1.0
+  w = min(w, MAX_SMOOTHING)
+  # Variance of the mean of a quarter minus its covariance with the last one.
+  variance = sum((size - abs(k)) * (w**abs(k) - w**(N - size + k))
+                 for k in range(1 - size, size)) / size
+  return math.sqrt(max(1.0, variance / (1 - w)))
 
 
 def _residuals(values) -> list[float]:

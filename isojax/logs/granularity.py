@@ -39,12 +39,16 @@ def denominator(values: list[float]) -> int | None:
       for mean in means)), None)
 
 
-def are_graded(means: list[tuple[float, float]]) -> bool:
+def are_graded(means: list[tuple[float, float]], known: bool) -> bool:
   """Whether means of N rewards, (mean, N), are surely not of rewards 0 and 1.
 
-  N is 1 or another wrong number if the log does not state it. So the means have
-  many digits, and are multiples neither of 1 / N nor of any 1 / N.
+  They are multiples of another fraction and not of 1 / N, which is `known`. Or
+  they have many digits and are multiples neither of 1 / N, where N is 1 or
+  another wrong number, nor of any 1 / N.
   """
+  if known and denominator([value for value, _ in means]):
+    return sum(not _is_whole(value * N) for value, N in means
+               if math.isfinite(value)) >= MIN_MEANS
   values = {value for value, _ in means
             if math.isfinite(value) and value not in (0, 1)}
   precise = [value for value in values if len(f"{value:.7g}") > MIN_DIGITS]
@@ -72,21 +76,23 @@ def set_group_size(log: Runs, fields: dict) -> None:
 
 
 def _drop_contradicted_n(log: Runs, fields: dict) -> None:
-  """Drops n = 1 of the trainer's config if advantages have both signs.
+  """Drops n = 1 of the trainer's config if a group has different rewards.
 
   In a group of one rollout every advantage is 0, unless the estimator compares
   no groups. Forks of a trainer sample a group by an option of another name.
   """
   file = log.file
   if fields.get("n") != 1 or "n" in file.reading.fixed or (
-      log.compares_no_groups or not _both_signs(file)):
+      log.compares_no_groups
+      or not (_both_signs(file) or _groups_differ(file))):
     return
   del fields["n"]
   for options in (log.log_options, *(more for _, more in
                                      log.constants.values())):
     options.pop(file.form.settings["n"], None)
   file.note("n = 1 in the log's config is not used, as a step has advantages "
-            "above and below 0: groups are larger; --fixed=n=N gives n.")
+            "above and below 0, or a group with different rewards: groups are "
+            "larger; --fixed=n=N gives n.")
 
 
 def _both_signs(file) -> bool:
@@ -96,6 +102,12 @@ def _both_signs(file) -> bool:
       line.get(names[0][0], 0) > MIN_SIGNED
       and line.get(names[1][0], 0) < -MIN_SIGNED for line in (
           line for _, line in file.table))
+
+
+def _groups_differ(file) -> bool:
+  """Whether fewer than all groups of a step have equal rewards."""
+  return any(0 <= line[name] < 1 for name in file.form.columns(
+      "zero_std", file.numbers) for _, line in file.table if name in line)
 
 
 def _group_size(log: Runs) -> int | None:

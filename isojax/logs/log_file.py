@@ -105,6 +105,13 @@ def open_log(path: str, reading: Reading) -> LogFile:
     notes.append(f"{path}: {note}")
   table, more = _with_numbers(table, _texts(form, reading))
   notes += more
+  step = reading.columns.get("step", next(
+      (name for name in form.step if name in names), None))
+  rows = _without_copies(table, step)
+  if copies := len(table) - len(rows):
+    notes.append(f"{path}: {copies} lines are copies of an earlier one of "
+                 "their step, as of several processes: left out.")
+  table = rows
   if kind == "table" and named_groups(reading) and (
       "avg" not in reading.columns):
     table = _melted(table, names, reading.from_path)
@@ -158,6 +165,18 @@ def _with_numbers(table: list, texts: set[str]) -> tuple[list, list[str]]:
       f"{places[0][0]}: {name} is {places[0][1]!r:.40}, no number: left out"
       + (f", and {len(places) - 1} more" if len(places) > 1 else "")
       for name, places in wrong.items()]
+
+
+def _without_copies(table: list, step: str | None) -> list:
+  """The table without copies of earlier lines since the step has changed."""
+  rows, now, seen = [], None, set()
+  for where, line in table:
+    if line.get(step) != now:
+      now, seen = line.get(step), set()
+    if now is None or repr(line) not in seen:
+      rows.append((where, line))
+    seen.add(repr(line))
+  return rows
 
 
 def is_number(value) -> bool:

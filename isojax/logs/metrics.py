@@ -11,7 +11,8 @@ from isojax.logs.runs import lacking, Runs
 
 # Names of accuracies, and of evaluations.
 ACCURACY = re.compile(
-    r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|^avg$", re.IGNORECASE)
+    r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|success|^avg$",
+    re.IGNORECASE)
 REWARD = re.compile("reward|return|score", re.IGNORECASE)
 EVALUATED = re.compile(
     r"(?:^|[^a-z])(?:eval(?:uation)?|val(?:id(?:ation)?)?|test|held.?out)"
@@ -20,6 +21,9 @@ EVALUATED = re.compile(
 NO_RATE = re.compile(
     r"len|seqs|num|count|solve_|initial|(?:^|[^a-z])(?:std|min|max|stderr)",
     re.IGNORECASE)
+# Names of the best or the vote of several samples.
+OF_SEVERAL = re.compile(r"(?:pass|best|worst|maj)(?:ority)?[@_]?(?!1(?!\d))\d",
+                        re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +55,13 @@ def curves_of(log: Runs) -> list[CurveNames]:
           ranks.setdefault(rank, {}).setdefault(field, {})[k] = name
   if chosen and len(sets) != 1:
     return [CurveNames(None, None, chosen)]
-  if not sets and (only := _only_metric(file)):
-    file.note(f"avg is the only metric of evaluations in the file, {only!r}; "
-              "--columns=avg=NAME overrides it.")
-    return [CurveNames(None, None, {"avg": only})]
+  if not sets and (names := _evaluations(file)):
+    file.note("avg is " + (
+        f"the only metric of evaluations in the file, {names[0]!r}"
+        if len(names) == 1 else f"each of {', '.join(names)}, as one set")
+              + "; --columns=avg=NAME overrides it.")
+    return [CurveNames(name if len(names) > 1 else None, None, {"avg": name})
+            for name in names]
   if not sets and (rewards := rewards_of(file)):
     return [CurveNames(TRAINING, None, {"avg": rewards[0]}, True)]
   if not sets:
@@ -150,9 +157,12 @@ def _at_one_k(file: LogFile, by_field: dict, fixed: dict
   return k, source
 
 
-def _only_metric(file: LogFile) -> str | None:
-  """The accuracy in a table of one metric, or the only one of evaluations."""
-  names = [] if file.kind != "table" else [
+def _evaluations(file: LogFile) -> list[str]:
+  """The accuracies of evaluations, or the only one of a table.
+
+  Forks of a trainer name these as they like. Without accuracies, rewards.
+  """
+  names = [] if file.kind == "isojax" else [
       name for name in file.numbers if name not in (
           file.run_key, file.reading.axis, *EVAL_FIELDS, *file.form.step,
           *file.reading.columns.values())]
@@ -160,10 +170,11 @@ def _only_metric(file: LogFile) -> str | None:
            if ACCURACY.search(name) and not NO_RATE.search(name)]
   rewards = [name for name in names
              if REWARD.search(name) and not NO_RATE.search(name)]
-  only = rates if len(names) == 1 else (
-      list(filter(EVALUATED.search, rates))
-      or list(filter(EVALUATED.search, rewards)))
-  return only[0] if len(only) == 1 else None
+  if len(names) == 1 and file.kind == "table":
+    return rates
+  found = (list(filter(EVALUATED.search, rates))
+           or list(filter(EVALUATED.search, rewards)))
+  return [name for name in found if not OF_SEVERAL.search(name)] or found
 
 
 def _no_metric(log: Runs, fixed: dict) -> str:

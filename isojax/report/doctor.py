@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import math
 import os
 import pathlib
 import re
@@ -35,6 +36,7 @@ MAX_LISTED = 6  # findings on the screen; the page has all
 # Fields that matter only if advantages are computed from rewards.
 REWARD_FIELDS = {"reward", "reward_std", "reward_min", "reward_max",
                  "all_incorrect", "all_correct", "zero_std"}
+MAX_DEVIATION = 1.02  # of that of rewards 0 and 1, for rounded numbers
 FILTER_OFF = {"", "none", "null", "false", "0"}  # values that turn a filter off
 
 
@@ -139,14 +141,24 @@ def history(log: Series, eval_set: str | None = None) -> RunLog:
 def may_be_pass_rates(run: RunLog) -> bool:
   """Whether rewards in [0, 1] may be those of 0 or 1, by all that the log has.
 
-  Then the least and the largest reward of a step are 0 or 1, and a mean is a
-  multiple of 1 / N. Graded rewards are no pass rates: a group of them rarely
-  has equal ones.
+  Then the least and the largest reward of a step are 0 or 1, a mean p is a
+  multiple of 1 / N, the deviation in groups of n is on average at most that of
+  n rewards of the mean p, and at most one part of the reward varies. Graded
+  rewards are no pass rates: a group of them rarely has equal ones.
   """
   ends = {*column(run.train, "reward_min"), *column(run.train, "reward_max")}
   means = [(line["reward"], spent) for line, spent in zip(
       run.train, run.spent, strict=True) if column([line], "reward")]
-  return ends <= {0, 1} and not granularity.are_graded(means)
+  pairs = [(line["reward_std"], line["reward"]) for line in run.train
+           if column([line], "reward_std") and column([line], "reward")]
+  n = max(2, run.n or 2)
+  largest = [math.sqrt(n / (n - 1) * p * (1 - p)) for _, p in pairs]
+  parts = [values for name in run.fields if series.PART.fullmatch(name)
+           and len({*(values := tuple(column(run.train, name)))}) > 1]
+  rewards = tuple(column(run.train, "reward"))
+  return (ends <= {0, 1} and not granularity.are_graded(
+      means, bool(run.n and run.Bp)) and (len(parts) < 2 or rewards in parts)
+          and sum(std for std, _ in pairs) <= MAX_DEVIATION * sum(largest))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,11 +57,20 @@ def same(gold: str, answer: str, *, question: str) -> bool:
   clocks = [_CLOCK.fullmatch(text) for text in (gold, answer)]
   if any(clocks) and not _RATIO.search(question):
     return all(clocks) and len({(int(c[1]), c[2]) for c in clocks}) == 1
-  if (answer.endswith(r"\%") and r"\%" not in gold
-      and not _PERCENT.search(question)):
-    answer = rf"\frac{{{answer[:-2]}}}{{100}}"
   from isojax.tasks import math_values
-  return math_values.same(gold, answer)
+  return any(math_values.same(*pair)
+             for pair in _readings(gold, answer, question))
+
+
+def _readings(gold: str, answer: str, question: str):
+  """Yields the pairs of texts of which one must have equal values."""
+  percent = _PERCENT.search(question)
+  if answer.endswith(r"\%") and r"\%" not in gold and not percent:
+    answer = rf"\frac{{{answer[:-2]}}}{{100}}"
+  yield gold, answer
+  bare = [text.removesuffix(r"\%") for text in (gold, answer)]
+  if bare != [gold, answer] and re.match("[1-9]", gold):  # above 1: no share
+    yield bare
 
 
 def vote(answer: str, words: frozenset[str] = frozenset()) -> str:

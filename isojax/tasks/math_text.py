@@ -12,7 +12,7 @@ _UNICODE = str.maketrans({
     **{chr(code + 0xFEE0): chr(code) for code in range(0x21, 0x7F)},  # ５（，
     # Dashes that people and models write as a minus.
     **dict.fromkeys("−‐‑‒–—﹣", "-"),
-    "×": r"\times ", "÷": "/", "·": r"\cdot ", "π": r"\pi ",
+    "。": ".", "×": r"\times ", "÷": "/", "·": r"\cdot ", "π": r"\pi ",
     "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
     "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ",
     "√": r"\sqrt ", "°": r"^\circ ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}",
@@ -28,7 +28,8 @@ _MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9,
 # Replaced before a unit is split off, so that units have one form.
 _FORMS = [(re.compile(pattern), new) for pattern, new in (
     (r"\\(?:left|right)(?:\s*\.|(?![a-zA-Z]))", ""), (r"\\[dt]frac", r"\\frac"),
-    (r"\\[,!:;>]", " "), (r"\\quad|\\qquad", " "),
+    (r"(?<!\\)\\[,!:;> ]", " "), (r"\\quad|\\qquad", " "),
+    (r"\\varnothing(?![a-zA-Z])", r"\\emptyset"),
     (r"\\(?:text(?:bf|it|rm)|mathrm|mathbf|mbox)\b", r"\\text"),
     # Upright letters of constants, and words between the values of a list.
     (r"\\(?:text|operatorname)\s*\{\s*([ei])\s*\}", r" \1 "),
@@ -40,7 +41,9 @@ _FORMS = [(re.compile(pattern), new) for pattern, new in (
 _REPLACED = [(re.compile(pattern), new) for pattern, new in (
     (r"(?<![a-zA-Z\\])(sin|cos|tan|log|ln)(?![a-zA-Z])", r"\\\1"),
     (r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])", r"\\\1 "),
-    (r"(?<![a-zA-Z])\\?infinity(?![a-zA-Z])", r"\\infty "),
+    (r"(?<![a-zA-Z])\\?inf(?:inity)?(?![a-zA-Z])", r"\\infty "),
+    # A word between two equations of a list.
+    (r",?\s+(?:and|or)\s+(?=[a-zA-Z]\w*\s*=)", ","),
     (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
     (r"^(-?\d+)\s+(\d+)/(\d+)$", r"\1\\frac{\2}{\3}"),  # a mixed number
     # A semicolon in a pair is a comma: the parser would drop the brackets.
@@ -77,19 +80,22 @@ in inch; ft foot feet; yd yard; mi mile
 g gram; kg kilogram; mg; lb pound; oz ounce
 l liter litre; ml milliliter
 s sec second; min minute; h hr hour; day; week wk; month; year yr
-cent; dollar; euro"""
+cent; dollar; euro
+degree deg; radian rad
+kmh kph; mih mph; ms; fts"""
 _NAMES = {name: names.split()[0] for names in re.split("[;\n]", _DISTINCT)
           for name in names.split()}
 # Unit -> what it measures, a line of _DISTINCT.
 _MEASURES = {_NAMES[name]: number
              for number, line in enumerate(_DISTINCT.split("\n"))
              for name in re.findall(r"\w+", line)}
-# The unit that a question asks for: in cm, in minutes, how many km.
+# The unit that a question asks for: in cm, in km/h, how many minutes.
 _ASKED = re.compile(
-    r"(?i)\b(?:how (?:many|much)|number of|nearest)\s+(?:square |cubic )?(\w+)"
-    r"|\b(?:in|as|using)\s+(?:the unit (?:of )?)?(?:square |cubic )?"
+    r"(?i)\b(?:(?:how (?:many|much)|number of|nearest)\s+"
+    r"(?=(?:square |cubic )?(\w+(?:\s*(?:/|per\b)\s*\w+)?))"
+    r"|(?:in|as|using)\s+(?:the unit (?:of )?)?(?:square |cubic )?"
     r"\$?(?:\\text\s*\{\s*)?((?:[a-z]+(?:s|es)|feet|[cdmk]?m|in|ft|yd|mi|k?g|mg|"
-    r"lb|oz|m?l|min|h|hr)(?![\w/]))")
+    r"lb|oz|m?l|min|h|hr|kph|mph)(?!\w)(?:\s*(?:/|per\b)\s*\w+)?))")
 UNITS, SCALES = frozenset(_UNITS.split()), frozenset(_SCALES.split())
 DISTINCT = frozenset(_NAMES.values())
 # Words, and the words of mathematics, which are no prose; see `is_prose`.
@@ -105,13 +111,15 @@ _REFUSED = re.compile(
     rf"\d{{{MAX_DIGITS + 1}}}"
     rf"|\^\s*[{{(]?\s*[+-]?[\d.,]{{{MAX_EXPONENT_DIGITS + 1}}}"
     rf"|\d{{{MAX_EXPONENT_DIGITS + 1}}}\s*!|[)}}!]\s*!"
+    rf"|(?:binom|choose).*\d{{{MAX_EXPONENT_DIGITS + 1}}}"
+    rf"|\d{{{MAX_EXPONENT_DIGITS + 1}}}.*\\choose"
     r"|\^\s*(?:\w|\\[a-zA-Z]+)\s*\^"  # a tower without braces is no LaTeX
     r"|\^\s*\{[^{}]*\d\s*\^\s*\{?\s*\d"
     # Two adjacent numbers, which are no product, and two points in a number.
     r"|(?<![_^\d.])(?<!\\frac)\d[\d.]* \d|\.\d*\.\d"
     # An index of a number, two signs, arithmetic with infinity, and a second
     # number in a unit or after it.
-    r"|\d\s*_|^[+-]\s*[+-]|(?:[+-]\s*){3}"
+    r"|\d\s*[_']|^[+-]\s*[+-]|(?:[+-]\s*){3}"
     r"|\\infty\s*(?:\\infty|[\w(^!*/])|[\w)!*/]\s*\\infty"
     r"|\\text\s*\{(?:[^{}]*\d|[^{}]*\}\s*[\d{])"
     # A decimal or a number as a factor after braces, and dots.
@@ -148,15 +156,22 @@ def measured(text: str, words: frozenset[str]) -> tuple[str, str]:
   named = [_singular(word) for word in re.findall(r"[a-zA-Z]+", unit)]
   if not named or not set(named) <= (UNITS | words) - SCALES:
     return text, ""
-  return match[1], "".join(
-      _NAMES[word] if word in _NAMES else word for word in named)
+  return match[1], _unit(named)
+
+
+def _unit(words: list[str]) -> str:
+  """One name for a unit, also for a quotient such as km/h."""
+  unit = "".join(_NAMES.get(word, word) for word in words if word != "per")
+  return _NAMES.get(unit, unit)
 
 
 def is_another_unit(unit: str, question: str) -> bool:
   """Whether a question asks for the same quantity in other units alone."""
-  asked = {_NAMES.get(_singular(name)) for pair in _ASKED.findall(question)
-           for name in pair if name}
-  alike = {name for name in asked - {None}
+  words = [list(map(_singular, re.findall(r"[a-zA-Z]+", name)))
+           for pair in _ASKED.findall(question) for name in pair if name]
+  asked = {_unit(parts) if _unit(parts) in DISTINCT else _unit(parts[:1])
+           for parts in words}
+  alike = {name for name in asked & DISTINCT
            if _MEASURES[name] == _MEASURES.get(unit)}
   return bool(alike) and unit not in alike
 
@@ -164,7 +179,10 @@ def is_another_unit(unit: str, question: str) -> bool:
 def normalised(answer: str, words: frozenset[str] = frozenset()
                ) -> tuple[str, str]:
   """(The value of an answer in a normal form, its unit); see `measured`."""
-  text = answer.translate(_UNICODE).replace(r"\$", "").replace("$", "").strip()
+  text = answer.translate(_UNICODE)
+  # A dollar before a number; a pair of them encloses a formula.
+  price = r"\$" in text or text.count("$") == 1
+  text = text.replace(r"\$", "").replace("$", "").strip()
   for pattern in _WRAPPED:
     inner = pattern.fullmatch(text)
     text = inner.group(1).strip() if inner else text
@@ -177,6 +195,7 @@ def normalised(answer: str, words: frozenset[str] = frozenset()
   for pattern, new in _FORMS:
     text = pattern.sub(new, text)
   text, unit = measured(text, words)
+  unit = unit or "dollar" * price
   for pattern, new in _REPLACED:
     text = pattern.sub(new, text)
   if cycle := _REPEATING.match(text):  # 0.1\overline{6} is 15/90
@@ -189,7 +208,8 @@ def normalised(answer: str, words: frozenset[str] = frozenset()
 
 def plain(text: str) -> str:
   """A normalised text without marks of text and the case of words."""
-  text = re.sub(r"\\text\s*\{([^{}\\]*)\}", r"\1", text).replace(" ", "")
+  text = re.sub(r"\\text\s*\{([^{}\\]*)\}", r"\1", text)
+  text = re.sub(r"(?<!\d) +| +(?!\d)", "", text)  # 1 2 is not 12
   return re.sub(r"(?<![a-zA-Z\\])[a-zA-Z]{3,}",
                 lambda run: run[0].lower(), text)
 

@@ -39,12 +39,20 @@ def _parsed(text: str):
   except MemoryError:
     raise
   except Exception:  # the parser raises any type
-    return None
+    return _both_signs(text)
   listed = value.rhs if isinstance(value, sympy.Eq) else value
   if (isinstance(listed, sympy.FiniteSet) and len(listed) == 1
       and math_text.is_list(text)):
     return None  # 5,5 gives two values, which a set would merge
   return value
+
+
+def _both_signs(text: str):
+  r"""The two values of a text with one \pm inside brackets, else None."""
+  if text.count(r"\pm") != 1 or math_text.is_list(text):
+    return None
+  values = [_parsed(text.replace(r"\pm", sign)) for sign in "+-"]
+  return None if None in values else sympy.FiniteSet(*values)
 
 
 def _approximated(left: str, right: str):
@@ -90,9 +98,10 @@ def _verify(gold, answer, places: int = PLACES) -> bool:
   gold, answer = _with_imaginary_unit(gold), _with_imaginary_unit(answer)
   if (same_number := _same_number(gold, answer, places)) is not None:
     return same_number
-  return math_verify.verify(
+  # First the numbers: sympy may expand expressions for minutes.
+  return _numbers_agree(gold, answer, places) and math_verify.verify(
       gold, answer, float_rounding=places, allow_set_relation_comp=True,
-      timeout_seconds=None) and _numbers_agree(gold, answer, places)
+      timeout_seconds=None)
 
 
 def _with_imaginary_unit(value):
@@ -212,7 +221,10 @@ def _unnamed(value):
   if isinstance(value, (sympy.FiniteSet, sympy.Tuple)) and any(
       map(grader.is_relation, value.args)):
     members = list(map(_unnamed, _members(value)))
-    return None if None in members else value.func(*members)
+    if None in members or len({*members}) < len(members) and isinstance(
+        value, sympy.FiniteSet):
+      return None  # a=5,b=5 gives two values, which a set would merge
+    return value.func(*members)
   return value
 
 

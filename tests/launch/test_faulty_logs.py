@@ -4,6 +4,7 @@ import json
 import math
 import pathlib
 import random
+import re
 
 import pytest
 
@@ -38,6 +39,8 @@ def agent_log(tmp_path, key):
 @pytest.mark.parametrize("key, n", [
     ("'rollout': {'n': 4}}", 4), ("'rollout': {'n': 8}}", 8),
     ("'group_size': 4}", 4), ("'sampler': {'rollout': {'n': 2}}}", 2),
+    ("'rollout': {'n_agent': 4}}", 4),
+    ("'train': {'group_size': 4}, 'val': {'group_size': 2}}", 4),
     # No known name: advantages of both signs show that n = 1 is wrong.
     ("'copies': 4}", None)])
 def test_the_group_size_of_a_fork(key, n, tmp_path):
@@ -47,6 +50,24 @@ def test_the_group_size_of_a_fork(key, n, tmp_path):
   assert not report.serious and "advantage" not in names(report)
   assert any("n = 1 in the log's config is not used" in note
              for note in report.log.notes) == (n is None)
+
+
+def test_n_of_1_is_not_believed_if_groups_differ(tmp_path):
+  path = tmp_path / "train.log"
+  path.write_text("num_generations=1\n" + "\n".join(str({
+      "step": i, "reward": 0.5, "reward_std": 0.2, "loss": 0.1,
+      "frac_reward_zero_std": 0.5}) for i in range(1, 41)))
+  report = isojax.doctor(path)
+  assert report.run.n is None and "advantage" not in names(report)
+
+
+def test_n_of_1_is_the_finding_of_a_run_with_groups_of_one(tmp_path):
+  path = pathlib.Path(agent_log(tmp_path, "'copies': 4}"))
+  text = re.sub(r"(advantages/\w+|grad_norm):\S+", r"\1:0.0", path.read_text())
+  path.write_text(text)
+  report = isojax.doctor(path)
+  (advantage,) = [f for f in report.findings if f.name == "advantage"]
+  assert advantage.text.startswith("n = 1") and "gradient" not in names(report)
 
 
 def test_n_of_1_with_a_critic_is_believed(tmp_path):
@@ -63,6 +84,25 @@ def test_the_validations_of_a_fork():
       "step": 0, "avg": 0.168, "eval_set": "nq", "Bp": 4, "n": 4}
   rows, _ = reading.read([str(path)], Reading(), flag="records")
   assert rows[0].fields["rollouts"] == 0 and rows[-1].fields["rollouts"] == 960
+
+
+@pytest.mark.parametrize("metrics, sets", [
+    (["val/gsm8k/accuracy"], {None}), (["val-env/sokoban/success"], {None}),
+    (["val/score/mean"], {None}), (["val/pass@1/aime", "val/pass@8/aime"],
+                                   {None}),
+    (["val/math/acc", "val/aime/acc"], {"val/math/acc", "val/aime/acc"})])
+@pytest.mark.parametrize("form", ["verl", "table"])
+def test_validations_under_other_names(metrics, sets, form, tmp_path):
+  more = {"verl": {"actor/entropy": 0.3}, "table": {}}[form]
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "reward": 0.4, **more, **(
+          dict.fromkeys(metrics, i / 100) if i % 10 == 0 else {})}
+      for i in range(1, 61)])
+  report = isojax.doctor(path, fixed={"n": 4, "Bp": 2})
+  assert {e.get("eval_set") for e in report.log.evals} == sets
+  assert report.run.avg[-1]["avg"] == 0.6
+  rows, _ = reading.read([path], Reading(fixed={"n": 4, "Bp": 2}), flag="r")
+  assert len(rows) == 6 * len(sets)
 
 
 # ---- Rows that depend on each other
@@ -96,6 +136,19 @@ def test_noise_does_not_rise(form, tmp_path):
   assert missed <= 7
 
 
+@pytest.mark.parametrize("weight, size, at_most", [
+    (0.6, 100, 6), (0.8, 100, 6), (0.9, 200, 15)])
+def test_noise_does_not_rise_in_a_short_smoothed_log(weight, size, at_most):
+  """By the autocorrelation in quarters alone, 8, 25 and 34 of 60 change."""
+  missed = 0
+  for seed in range(60):
+    run = symptoms.RunLog(tuple(
+        {"step": i, "reward": value} for i, value in enumerate(
+            smoothed(noise(size, seed), weight))))
+    missed += abs(run.change) > 2 * run.change_error
+  assert missed <= at_most
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_rise_above_the_noise_is_still_seen(form):
   values = FORMS[form](0)
@@ -115,6 +168,18 @@ def test_repeated_evaluations_do_not_make_a_fall_sure(tmp_path):
   evals = [{"step": i, "avg": 0.5 + 0.04 * math.sin(i // 5)} for i in range(60)]
   run = symptoms.RunLog(tuple({"step": i} for i in range(60)), tuple(evals))
   assert run.dropped and not run.surely_dropped
+
+
+@pytest.mark.parametrize("copies", [2, 4])
+def test_copies_of_lines_are_one_line(copies, tmp_path):
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "reward": i / 100, "eval/acc": i / 200}
+      for i in range(1, 61) for _ in range(copies)])
+  report = isojax.doctor(path)
+  assert len(report.run.train) == len(report.run.avg) == 60
+  rows, notes = reading.read([path], Reading(fixed={"n": 4, "Bp": 2}), flag="r")
+  assert len(rows) == 60 and not any("again" in note for note in notes)
+  assert any(f"{60 * (copies - 1)} lines are copies" in note for note in notes)
 
 
 # ---- Graded rewards
@@ -144,6 +209,34 @@ def test_what_tells_pass_rates_from_graded_rewards(value, more, binary,
   (share,) = [f for f in report.findings if f.name == "groups"] or [None]
   assert (share is not None) == binary
   assert share is None or share.sure == "likely"  # computed, not measured
+
+
+@pytest.mark.parametrize("line, fixed, binary", [
+    # A format reward of 0.1 beside a right answer of 1.
+    (lambda k: {"reward": k / 16, "rewards/correct/mean": (k - 1) / 16,
+                "rewards/format/mean": k / 160}, {}, False),
+    (lambda k: {"reward": k / 16, "rewards/correct/mean": k / 16,
+                "rewards/format/mean": k / 160}, {}, True),  # not summed
+    (lambda k: {"reward": k / 160}, {"n": 4, "Bp": 4}, False),
+    (lambda k: {"reward": k / 160}, {"n": 4, "Bp": 40}, True),
+    # The deviation in a group of rewards -1 and 1.
+    (lambda k: {"reward": k / 16, "reward_std": 0.9}, {}, False),
+    (lambda k: {"reward": k / 16, "reward_std": 0.4}, {}, True)])
+def test_what_else_tells_pass_rates_from_graded_rewards(line, fixed, binary,
+                                                        tmp_path):
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "grad_norm": 0.3} | line(3 + i * 7 % 11)
+      for i in range(1, 61)])
+  report = isojax.doctor(path, format="trl", fixed={"n": 4} | fixed)
+  assert report.run.binary == binary
+
+
+def test_a_solved_run_needs_no_more_signal(tmp_path):
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "reward": 1 - 0.01 * (i % 3), "reward_std": 0.01,
+       "frac_reward_zero_std": 0.9, "grad_norm": 0.3} for i in range(1, 61)])
+  report = isojax.doctor(path, format="trl")
+  assert names(report) == ["groups"] and "solved" in report.findings[0].text
 
 
 # ---- Lines without a step
@@ -177,10 +270,31 @@ def test_lines_of_unknown_steps_are_not_counted_as_steps(head, bars, tmp_path):
   assert report.run.train[-1]["rollouts"] == 1600
 
 
-@pytest.mark.parametrize("name", ["step", "global_step/max_steps"])
+def test_a_table_of_a_notebook_has_steps(tmp_path):
+  path = tmp_path / "table.tsv"
+  path.write_text("Step\tTraining Loss\treward\treward_std\trewards / correct\n"
+                  + "".join(f"{5 * i}\t0.0\t{i / 100}\t0.2\t{i / 200}\n"
+                            for i in range(1, 41)))
+  report = isojax.doctor(path, fixed={"n": 4, "Bp": 2})
+  assert report.log.trainer == "trl" and not report.log.numbered
+  assert report.run.train[-1]["rollouts"] == 1600
+  assert "rewards/correct" in report.run.fields
+
+
+@pytest.mark.parametrize("scalar", [
+    "np.float64({})", "tensor({})", "tensor({}, device='cuda:0')"])
+def test_scalars_as_libraries_print_them(scalar, tmp_path):
+  path = tmp_path / "train.log"
+  path.write_text("".join(
+      "{'loss': 0.0, 'reward': %s, 'step': %d}\n" % (scalar.format(i / 100), i)
+      for i in range(1, 41)))
+  assert isojax.doctor(path).run.train[-1]["reward"] == 0.4
+
+
+@pytest.mark.parametrize("name", ["step", "global_step/max_steps", "Step"])
 def test_a_step_with_its_total(name, tmp_path):
   path = written(tmp_path / "a.jsonl", [
-      {name: f"{5 * i}/300", "reward": 0.5, "reward_std": 0.1}
+      {name: f"{5 * i} / 300", "reward": 0.5, "reward_std": 0.1}
       for i in range(1, 41)])
   report = isojax.doctor(path, fixed={"n": 4, "Bp": 2})
   assert report.run.train[-1]["step"] == 200
@@ -192,7 +306,8 @@ def test_a_step_with_its_total(name, tmp_path):
 
 @pytest.mark.parametrize("reward, kl", [
     ("reward_mean", "kl_divergence"), ("train/reward_mean", "policy/kl_div"),
-    ("mean_reward", "kl"), ("episode_reward", "kl_loss")])
+    ("mean_reward", "kl"), ("episode_reward", "kl_loss"),
+    ("objective/scores", "objective/kl_avg")])
 @pytest.mark.parametrize("more", [{}, {"reward_std": 0.1}])
 def test_names_in_any_table(reward, kl, more, tmp_path):
   path = written(tmp_path / "a.jsonl", [

@@ -198,7 +198,8 @@ def test_memory_is_bounded_and_noise_is_kept_apart(tmp_path, monkeypatch):
   (tmp_path / "math_verify/__init__.py").write_text(GREEDY)
   (tmp_path / "math_verify/grader.py").write_text(
       "should_treat_as_complex = lambda text: print('noise')\n"
-      "is_relation = is_assignment_relation = lambda value: False")
+      "is_relation = is_assignment_relation = get_pct_val = "
+      "lambda value: None")
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
   with grader.opened(config(workers=1), {}) as grade:
     graded = grade([Problem(6, "", "(x,1)")], [r"\boxed{y}", r"\boxed{z}"])

@@ -220,6 +220,23 @@ DECIDED = [  # gold, answer, the same?
     # No number is glued to another one.
     (r"\frac{1}{2}", r"\frac{1}{2}2.5", False), ("5", r"5\ldots", False),
     (r"\sqrt{2}", r"\sqrt{2}2.5", False),
+    ("12345", "1 2345", False), ("12345", "12 345", True), ("5", "5'", False),
+    # Values of two names are two values; a word may stand between equations.
+    ("5", "a=5,b=5", False), ("2,-3", "x=2 or x=-3", True),
+    ("2,-3", r"x=2\text{ or }x=-3", True), ("2", "x=2 or x=3", False),
+    ("x=2,y=3", "x=2 and y=3", True), ("x=2,y=3", "x=3 and y=2", False),
+    # Both signs, also inside brackets.
+    (r"\frac{1\pm\sqrt5}{2}", r"\frac{1+\sqrt5}{2},\frac{1-\sqrt5}{2}", True),
+    (r"\frac{1\pm\sqrt5}{2}", r"\frac{1+\sqrt5}{2}", False),
+    (r"\frac{1+\sqrt5}{2}", r"\frac{1\pm\sqrt5}{2}", False),
+    (r"\frac{1+\sqrt5}{2},\frac{1-\sqrt5}{2}", r"x=\frac{1\pm\sqrt5}{2}", True),
+    ("3", r"\frac{\pm6}{2}", False),
+    # Spellings.
+    ("(2,3)", r"(2,\ 3)", True), (r"\infty", "inf", True), ("42", "42。", True),
+    (r"\emptyset", r"\varnothing", True),
+    # What sympy would expand or compute for minutes.
+    ("7", "(x+y+z)^{500}", False), ("7", r"\binom{1000000}{500000}", False),
+    ("7", r"{1000000 \choose 3}", False), ("120", r"\binom{10}{3}", True),
 ]
 
 
@@ -292,6 +309,16 @@ def test_stored_cases():
     ("To the nearest cent?", "12 dollars", False),
     ("What is the area in square meters?", "12 cm^2", False),
     ("How many hours? He is paid in dollars.", "12 cents", False),
+    ("How much is it in cents?", "12 dollars", False),
+    ("How much is it in cents?", r"\$12", False),
+    ("How many cents?", "$12", False), ("How many cents?", "$12$", True),
+    ("How many dollars?", "$12", True),
+    ("How fast is it in km/h?", "12 mph", False),
+    ("How fast is it in km/h?", r"12\text{ km/h}", True),
+    ("How fast is it in meters per second?", "12 km/h", False),
+    ("How many miles per hour?", "12 mph", True),
+    ("How many miles per day?", "12 km", False),
+    ("How many degrees?", "12 radians", False),
     # Another quantity, a mention, and an ordinal ask for no unit.
     ("How many hours does he work for 5 dollars?", "12 dollars", True),
     ("A train leaves in 5 hours. When will it arrive?", "12 minutes", True),
@@ -310,6 +337,11 @@ def test_an_answer_in_another_unit_than_asked_for(question, answer, want):
     ("Which share of them?", "0.5", r"50\%", True),
     ("Which share of them?", r"50\%", "50", True),
     ("Which share of them?", r"50\%", "0.5", True),
+    ("How many percent?", "12.5", r"12.5\%", True),
+    ("How many percent?", r"33\frac13", r"33\frac{1}{3}\%", True),
+    ("Which share of them?", r"12.5\%", "12.5", True),
+    ("How many percent?", "0.5", r"0.5\%", False),
+    ("Which share of them?", "12.5", r"12.5\%", False),
     ("How many apples?", "3", "3 apples", True),
     ("How many apples?", "3", "3 pears", False),
     ("How many answers are wrong?", "3", "3 wrong", True),

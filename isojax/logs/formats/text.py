@@ -30,7 +30,8 @@ MAX_DIGITS = 320
 LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS},}}")
 MAX_BROKEN = 0.1  # share of the lines; a file with more is refused
 COLOUR_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-NUMPY_NUMBER = re.compile(r"^np\.\w+\((.*)\)$")  # numpy 2: np.float64(0.5)
+# Scalars as their libraries print them: np.float64(0.5), tensor(0.5).
+SCALAR = re.compile(r"\b(?:np\.\w+|tensor)\(([^(),]*)(?:, [^()]*)?\)")
 # A progress bar, 12%|###   | 6/50 [00:10<01:20, 1.8s/it]. One with a
 # description does not count updates.
 BAR = (r"(?P<described>:\s*)?(?<!\d)\d{1,3}%(?:\|[^|]*\|)?\s*"
@@ -90,7 +91,7 @@ def load(path: str) -> Log:
 
 def _with_step(line: dict) -> dict:
   """The line with the step of a text such as 5/300, step and total."""
-  for name in ("global_step/max_steps", "global_step", "step"):
+  for name in ("global_step/max_steps", "global_step", "step", "Step"):
     if match := re.fullmatch(r"\s*(\d+)\s*/\s*\d+\s*", str(line.get(name))):
       line = line | {"step": int(match[1])}
   return line
@@ -300,10 +301,11 @@ def _line(part: dict, form: Format) -> dict | None:
   """One line of a console, from the groups of its pattern."""
   if "pairs" in part:
     pairs = {
-        pair["name"].strip(): NUMPY_NUMBER.sub(r"\1", pair["value"].strip())
+        pair["name"].strip(): SCALAR.sub(r"\1", pair["value"].strip())
         for pair in re.finditer(form.pair, part["pairs"])}
     return {"step": int(part["step"])} | pairs if pairs else None
-  text = re.sub(r": (-?)(nan|inf)\b", r": '\1\2'", part["values"])
+  text = SCALAR.sub(r"\1", part["values"])
+  text = re.sub(r": (-?)(nan|inf)\b", r": '\1\2'", text)
   line = None
   for parse in (json.loads, ast.literal_eval):
     with contextlib.suppress(ValueError, SyntaxError):

@@ -5,6 +5,7 @@ import re
 from isojax.errors import InputError
 from isojax.logs.formats import base
 
+NOTEBOOK = "Training Loss"  # a column of the table that notebooks show
 UPDATE_BATCH = "train_batch_size"  # batch of an update; the console prints it
 LACKS_ACCUMULATION = (
     "steps_per_generation without gradient_accumulation_steps; give both with "
@@ -47,6 +48,19 @@ def batch_of_prompts(head: str, lines: list[dict], options: dict) -> dict:
       round(examples / epoch_updates) == options[UPDATE_BATCH]):
     options["Bp"] = options.pop(UPDATE_BATCH)
   return options
+
+
+def from_notebook(lines: list[dict]) -> None:
+  """Renames the columns of a notebook's table, in place.
+
+  Its Step counts updates; W&B's Step, which has no NOTEBOOK, counts log calls.
+  """
+  for line in lines:
+    if {NOTEBOOK, "Step"} <= line.keys():
+      renamed = {name.replace(" / ", "/"): value
+                 for name, value in line.items()}
+      line.clear()
+      line |= renamed | {"step": renamed.pop("Step")}
 
 
 def with_generation_batch(options: dict) -> dict:
@@ -93,7 +107,7 @@ FORMAT = base.Format(
         "batch": "generation_batch_size", "n": "num_generations",
         "lr": "learning_rate", "kl": "beta",
         "max_tokens": "max_completion_length", "std": "scale_rewards"},
-    resolve=batch_of_prompts, derive=with_generation_batch,
+    amend=from_notebook, resolve=batch_of_prompts, derive=with_generation_batch,
     options=("Bp", UPDATE_BATCH, "num_generations_eval",
              "gradient_accumulation_steps", "steps_per_generation",
              "num_iterations", "logging_steps"),

@@ -86,7 +86,9 @@ FORMAT = base.Format(
         "std": "algorithm.norm_adv_by_std_in_grpo",
         "estimator": "algorithm.adv_estimator"},
     options=("actor_rollout_ref.actor.ppo_mini_batch_size",),
-    group_sizes=r"(?:\w+\.)*(?:rollout\.n|group_size|group_n)",
+    # Not those of evaluations.
+    group_sizes=r"(?:(?!val|eval|test)\w+\.)*"
+    r"(?:rollout\.n(?:_agent)?|group_size|group_n)",
     resolve=with_groups_of_forks,
     gen_batch_size="data.gen_batch_size",
     console=r"(?:^|\s)step:(?P<step>\d+) - (?P<pairs>\S+:.*)",
