@@ -68,9 +68,8 @@ def _readings(gold: str, answer: str, question: str):
   if answer.endswith(r"\%") and r"\%" not in gold and not percent:
     answer = rf"\frac{{{answer[:-2]}}}{{100}}"
   yield gold, answer
-  bare = [text.removesuffix(r"\%") for text in (gold, answer)]
-  if bare != [gold, answer] and re.match("[1-9]", gold):  # above 1: no share
-    yield bare
+  if (percent or r"\%" in gold) and re.match("[1-9]", gold):  # 1 %: no share
+    yield [text.removesuffix(r"\%") for text in (gold, answer)]
 
 
 def vote(answer: str, words: frozenset[str] = frozenset()) -> str:
