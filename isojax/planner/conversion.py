@@ -31,8 +31,8 @@ OPTION = re.compile(
     re.VERBOSE)
 # A line that sets variables of a shell or of Python.
 SET = (r"(?:(?:export|local|readonly)\s+)?"
-       rf"([A-Za-z_]\w*)\s*=\s*({VALUE})\s*;?\s*")
-ASSIGNMENTS = re.compile(rf"\s*(?:{SET})+")
+       rf"([A-Za-z_]\w*)\s*=\s*({VALUE})")
+ASSIGNMENTS = re.compile(rf"\s*{SET}(?:[\s;]+{SET})*[\s;]*")
 # The use of a variable: $A, ${A}, ${A:-5}, ${A:=5}, ${1:-5}, ${a.b}; and
 # $((ARITHMETIC)). The innermost come first.
 REFERENCE = re.compile(
@@ -41,6 +41,8 @@ ARITHMETIC = re.compile(r"\$\(\(((?:[^()$]|\([^()$]*\))*)\)\)")
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub,
              ast.Mult: operator.mul, ast.Div: operator.floordiv,
              ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod}
+# Bounds of what a line may grow to: characters of a value, variables.
+MAX_VALUE, MAX_REFERENCES = 4000, 100
 # Values of an option that is not set; negative numbers of a field are another.
 UNSET = ("null", "none", "~", "???", "")
 # Options that make several updates a step, unless they are 1.
@@ -108,19 +110,24 @@ def _expanded(text: str, variables: dict[str, str], used: set[str]) -> str:
     if match[2] == "=":
       variables.setdefault(name, match[3])
     value = variables.get(plain_name(name), match[3])
-    return match[0] if value is None else value
+    return match[0] if value is None or len(value) > MAX_VALUE else value
 
   def result_of(match):
     words = re.sub(r"[A-Za-z_]\w*", lambda word: variables.get(
         word[0], word[0]), match[1])
     try:
+      if not re.fullmatch(r"[\d\s+*/%()-]+", words, re.ASCII):
+        return match[0]
       return str(_arithmetic(ast.parse(words.strip(), mode="eval").body))
-    except (SyntaxError, KeyError, AttributeError, ZeroDivisionError,
-            RecursionError):
+    except (SyntaxError, LookupError, AttributeError, ValueError, TypeError,
+            ArithmeticError, RecursionError, MemoryError):  # nested too deeply
       return match[0]
 
   for _ in range(8):  # a value may name another variable
-    text = ARITHMETIC.sub(result_of, REFERENCE.sub(value_of, text))
+    before, text = text, ARITHMETIC.sub(result_of, REFERENCE.sub(
+        value_of, text, count=MAX_REFERENCES))
+    if text == before:
+      break
   return text
 
 
@@ -133,7 +140,7 @@ def _arithmetic(node) -> int:
 
 def _resolved(options: dict[str, str]) -> dict[str, str]:
   """The options with the values of the options that they name."""
-  return {name: _expanded(value, options, set())
+  return {name: _expanded(value, dict(options), set())
           for name, value in options.items()}
 
 
@@ -153,7 +160,7 @@ def _leaves(values, name: str = ""):
 def _options_in(path: str) -> dict[str, str]:
   """The options in a script, or in a file of YAML, JSON or TOML."""
   with open(path, encoding="utf-8", errors="replace") as file:
-    text = file.read(10**6)  # far more than any script has
+    text = file.read(10**5)  # far more than any script has
   kind = path.rpartition(".")[2]
   if kind not in ("yaml", "yml", "json", "toml"):
     return options_of(text)

@@ -386,7 +386,8 @@ def options(trainer: str, row: plan_file.Row,
       scheduler_kwargs=f'{{"num_decay_steps":{decay_steps},'
       '"decay_type":"linear"}', rank=setting.lora_rank,
       alpha=setting.lora_alpha, epochs=epochs,
-      total=setting.prompt and setting.prompt + setting.response, on=True,
+      total=None if None in (setting.prompt, setting.response)
+      else setting.prompt + setting.response, on=True,
       use_kl=bool(setting.kl), std=target.std[not divided],
       estimator="grpo" if divided else "reinforce")
   pairs = target.options.replace(

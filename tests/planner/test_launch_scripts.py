@@ -239,6 +239,8 @@ MINI = ("python3 main_ppo.py data.train_batch_size=1024 trainer.total_training_"
      r".\(printf .*, for M, has no value in this text"),
     ("trl", "sh", TRL.replace("300", "$((1 / 0))"), r"\(1 / 0\)\), for M, has"),
     ("prime-rl", "toml", PRIME + "[", "no toml: "),
+    ("trl", "sh", TRL + " --max_prompt_length 9 --num_generations 3",
+     "32 rollouts are not whole groups"),
 ])
 def test_a_launch_script_that_is_refused(trainer, suffix, text, message,
                                          tmp_path):
@@ -246,6 +248,15 @@ def test_a_launch_script_that_is_refused(trainer, suffix, text, message,
   path.write_text(text)
   with pytest.raises(InputError, match=message):
     conversion.convert(f"{trainer}:{path}", "trl", devices=8, D=7680)
+
+
+@pytest.mark.parametrize("text, option", [
+    ("A0=xxxxxxxxxx\n" + "".join(f"A{i + 1}=$A{i}$A{i}\n" for i in range(60))
+     + "lr=$A60", "lr"),  # 2 ** 60 times as long
+    ("lr=${lr:=$((1if))} a=${a}", "lr"), ("n=$((3j + 'a'))", "n"),
+    ("n=" + "$((" * 500, "n"), ("x=" + "aa=" * 3000 + "!", "x")])
+def test_a_hostile_text_has_options(text, option):
+  assert option in conversion.options_of(text)
 
 
 def random_run(trainer: str, rng: random.Random):
