@@ -279,7 +279,9 @@ def save(folder: pathlib.Path, params, *, dtype: str,
 
 
 def check_new(out: str) -> None:
-  """Raises InputError if `out` exists."""
+  """Raises InputError if `out` exists or is no name."""
+  if not pathlib.Path(out).name:
+    raise InputError(f"--out={out}: expected the name of a new folder")
   if os.path.lexists(out):
     raise InputError(f"--out={out}: exists already and is not overwritten; "
                      "choose another name")
