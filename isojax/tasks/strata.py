@@ -16,7 +16,7 @@ import shlex
 
 from isojax.core import disk
 from isojax.core.shipped import shipped_path
-from isojax.errors import InputError, is_text, TEXT
+from isojax.errors import InputError, is_text, TEXT, UNREADABLE
 from isojax.tasks import base
 from isojax.tasks.problem import is_test, Pool, Problem
 
@@ -127,8 +127,7 @@ def _read_lines(path: str, splits: tuple[str, ...], missing: InputError
   except InputError as error:
     remedy = "" if "launch.split" in str(error) else f"; {REMEDY}"
     raise InputError(f"{where}: {error}{remedy}") from error
-  except (OSError, ValueError, LookupError, TypeError,
-          RecursionError) as error:  # nested too deeply
+  except UNREADABLE as error:
     raise InputError(f"{where}: not a stratum file ({error!r}); {REMEDY}"
                      ) from error
   return header, problems, tokens, correct
