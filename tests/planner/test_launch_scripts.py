@@ -173,6 +173,8 @@ uv run python run_grpo.py --config grpo.yaml grpo.num_prompts_per_step=64 \\
     ("trl", "sh", TRL, "Bp = 4, n = 8, M = 300,", "verl", [
         "# assumed: num_generations=8, the default of trl\n",
         "# not carried: recipe.optimizer.decay=1\n"], ["num_processes"]),
+    ("trl", "sh", TRL + " --epsilon 0.1", "Bp = 4,", "verl", [
+        "clip_ratio_low=0.1 ", "clip_ratio_high=0.1 "], []),
     ("openrlhf", "sh", RLHF, "Bp = 128, n = 8, M = 120, C = 122,880, lr 5e-07, "
      "warm-up 6\n", "trl", ["--beta 0.001 ", "--lr_scheduler_type linear ",
                             "--max_completion_length 2048 "], ["assumed"]),
