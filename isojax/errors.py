@@ -7,6 +7,12 @@ import re
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+# What reading a text file of a user's can raise, such as JSON that is damaged,
+# nested too deeply, or a list where an object is expected.
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError,
+              RecursionError)
+
+
 class InputError(ValueError):
   """Wrong input; the message says what was expected and what to do."""
 

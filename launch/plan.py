@@ -95,6 +95,11 @@ def main(_) -> None:
   if FROM.value is not None:
     if EXPORT.value is None:
       raise InputError("--from needs --export, the trainer to write for")
+    unused = [f"--{name}" for name in request_fields.FIELDS
+              if flags.FLAGS[name].present and name not in ("D", "machine")]
+    if unused:
+      raise InputError(f"{', '.join(unused)}: no effect with --from, whose "
+                       "options say it; leave it out")
     machine = flags.FLAGS.machine
     print(conversion.convert(
         FROM.value, EXPORT.value, D=flags.FLAGS.D,

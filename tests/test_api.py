@@ -221,6 +221,10 @@ def test_a_wrong_sample_is_refused(run):
       (dict(prompt="1" * 99), "the prompt has 99 tokens"),
       (dict(n=0), "n=0: expected 1 to 65,536"),
       (dict(n=10**9), "n=1000000000: expected 1 to 65,536"),
+      (dict(n=2.5), "n=2.5: expected 1 to 65,536"),
+      (dict(n="3"), "n=3: expected 1 to 65,536"),
+      (dict(prompt="1+\ud800"), "expected a text of whole characters"),
+      (dict(prompt=None), "prompt=None: expected a text"),
       (dict(temperature=-1), "temperature=-1: expected"),
       (dict(temperature=np.inf), "temperature=inf: expected a finite number"),
       (dict(seed=-1), "seed=-1: expected 0")):
@@ -278,6 +282,8 @@ def test_a_policy_is_exported(run, tmp_path):
   assert isojax.sample(config, **ask) == run.sample(**ask)
   with pytest.raises(isojax.InputError, match="exists"):
     run.export(tmp_path / "policy")
+  with pytest.raises(isojax.InputError, match="--out=: expected the name of"):
+    run.export("")
 
 
 def test_an_interrupt_saves_a_run_that_resumes(

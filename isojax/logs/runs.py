@@ -13,7 +13,7 @@ import re
 import tomllib
 
 from isojax.core.format import nearest_divisors
-from isojax.errors import InputError
+from isojax.errors import InputError, UNREADABLE
 from isojax.logs.fields import nearest, number, typed
 from isojax.logs.formats import base, text
 from isojax.logs.formats.base import EVAL_FIELDS, ROLLOUTS, TOTAL
@@ -227,7 +227,7 @@ def options_of(file: LogFile) -> dict:
             else json.load(config))
     except FileNotFoundError:
       continue
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
       file.notes.append(f"{path}: not used; expected a config with one batch "
                         f"size and one group_size ({error!r}).")
       continue

@@ -6,7 +6,7 @@ import json
 import pathlib
 import re
 
-from isojax.errors import InputError
+from isojax.errors import InputError, UNREADABLE
 from isojax.logs import granularity
 from isojax.logs.fields import LISTED, nearest, Reading
 from isojax.logs.formats import FORMATS
@@ -135,7 +135,7 @@ def _estimator(file: LogFile) -> dict:
     text = pathlib.Path(file.path).with_name("config.json").read_text("utf-8")
     loss = json.loads(text)["config"]["recipe"]["loss"]
     return {"recipe.loss.advantage": loss["advantage"]}
-  except (OSError, ValueError, KeyError, TypeError):
+  except UNREADABLE:
     return {}
 
 

@@ -13,7 +13,7 @@ import transformers
 from isojax.core import model_shape as shape_lib
 from isojax.core.model_shape import FAMILIES
 from isojax.core.shipped import shipped_path
-from isojax.errors import InputError
+from isojax.errors import InputError, UNREADABLE
 from isojax.models import decoder
 
 DENSE = [name for name, family in FAMILIES.items() if not family.mixture]
@@ -79,7 +79,7 @@ def _check_fields(file: pathlib.Path) -> None:
   try:
     raw = json.loads(file.read_text(encoding="utf-8"))
     kind = raw["model_type"]
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  except UNREADABLE as error:
     raise InputError(f"{file}: not a readable Hugging Face config.json "
                      f"({type(error).__name__}: {error})") from error
   if kind not in DENSE:

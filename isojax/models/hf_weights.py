@@ -19,7 +19,7 @@ import safetensors
 import safetensors.numpy
 
 from isojax.core import disk
-from isojax.errors import InputError, reason
+from isojax.errors import InputError, reason, UNREADABLE
 from isojax.models import dither
 from isojax.runtime import progress
 
@@ -121,8 +121,7 @@ def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
       return {name: folder / file for name, file in names.items()}
     with safetensors.safe_open(file, framework="np") as tensors:
       return dict.fromkeys(tensors.keys(), file)
-  except (OSError, ValueError, LookupError, TypeError, AttributeError,
-          safetensors.SafetensorError) as error:
+  except (*UNREADABLE, safetensors.SafetensorError) as error:
     raise InputError(
         f"{folder}: no readable model.safetensors or model.safetensors.index."
         f"json ({reason(error)}); the file is missing or damaged, copy the "
@@ -279,7 +278,9 @@ def save(folder: pathlib.Path, params, *, dtype: str,
 
 
 def check_new(out: str) -> None:
-  """Raises InputError if `out` exists."""
+  """Raises InputError if `out` exists or is no name."""
+  if not pathlib.Path(out).name:
+    raise InputError(f"--out={out}: expected the name of a new folder")
   if os.path.lexists(out):
     raise InputError(f"--out={out}: exists already and is not overwritten; "
                      "choose another name")

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import transformers
 
-from isojax.errors import InputError, reason
+from isojax.errors import InputError, reason, UNREADABLE
 
 
 def load(path: str):
@@ -39,7 +39,7 @@ def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
     declared = json.loads(file.read_text(encoding="utf-8"))
     if declared.get("eos_token_id") is not None:
       ids.update(np.atleast_1d(declared["eos_token_id"]).astype(int).tolist())
-  except (OSError, ValueError, TypeError, AttributeError) as error:
+  except UNREADABLE as error:
     raise InputError(f"{file}: no readable eos_token_id ({reason(error)}); "
                      "copy the file again") from error
   return tuple(sorted(ids))

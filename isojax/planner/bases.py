@@ -37,6 +37,8 @@ BASES = {
     "Qwen/Qwen3-30B-A3B": ModelShape(
         48, 2048, 32, 4, 128, 768, 151936, False,
         FAMILIES["qwen3_moe"], 128, 8),
+    "meta-llama/Meta-Llama-3-8B": ModelShape(
+        32, 4096, 32, 8, 128, 14336, 128256, False, FAMILIES["llama"]),
     "meta-llama/Llama-3.1-8B": ModelShape(
         32, 4096, 32, 8, 128, 14336, 128256, False, FAMILIES["llama"]),
     "meta-llama/Llama-3.1-70B": ModelShape(
@@ -61,16 +63,15 @@ BASES = {
         32, 960, 15, 5, 64, 2560, 49152, True, FAMILIES["llama"]),
     "HuggingFaceTB/SmolLM2-1.7B": ModelShape(
         24, 2048, 32, 32, 64, 8192, 49152, True, FAMILIES["llama"])}
-# Ends of a name that change weights and not sizes.
-TUNED = ("-instruct", "-it", "-pt", "-base")
+# Parts of a name that change weights and not sizes.
+TUNED = ("instruct", "it", "pt", "base", "math", "coder", "thinking", "2507",
+         "meta")
 
 
 def key(name: str) -> str:
   """A name without its owner, case and what tuned the base."""
-  bare = name.rsplit("/", 1)[-1].lower()
-  for end in TUNED:
-    bare = bare.removesuffix(end)
-  return bare
+  parts = name.rsplit("/", 1)[-1].lower().split("-")
+  return "-".join(part for part in parts if part not in TUNED)
 
 
 SHAPES = {key(name): shape for name, shape in BASES.items()}

@@ -3,9 +3,12 @@
 NAME={FIELD} of export.TRAINERS says which field an option sets.
 """
 
+import ast
 import json
+import operator
 import os
 import re
+import tomllib
 
 import yaml
 
@@ -16,20 +19,35 @@ from isojax.errors import InputError
 from isojax.planner import export
 from isojax.planner.export import Trainer
 
-# A value: a list, a quoted text, or a word.
-VALUE = r"""(?:\[[^\]]*\]|\{[^}]*\}|'[^']*'|"[^"]*"|[^\s'",\\()]+)"""
+# A value: a list, a quoted text, a command's output, or a word.
+VALUE = (r"""(?:\[[^\]]*\]|\{[^}]*\}|'[^']*'|"[^"]*"|"""
+         r"""\$\((?:[^()]|\([^()]*\))*\)|[^\s'",\\();]+)""")
 # An option: --NAME VALUE ... of a command, NAME: VALUE of flat YAML, or
-# NAME=VALUE of a call of Python. Groups: the name behind --, its values; the
-# other name, its value.
+# NAME=VALUE of a call of Python. Groups: the name behind --, its value behind =
+# or its values; the other name, its value.
 OPTION = re.compile(
-    rf"""--([\w.-]+)=?((?:[ \t]*(?!--){VALUE})*)
+    rf"""--([\w.-]+)(?:=({VALUE})|((?:[ \t]+(?!--|[+~]*[\w.]+=){VALUE})*))
     |(?<![\w.$-])\+*([A-Za-z][\w.]*)['"]?\s*[=:][ \t]*({VALUE})?""",
     re.VERBOSE)
-# NAME=VALUE of a shell, and its uses; ${a.b} of YAML is an option.
-ASSIGNMENT = re.compile(rf"(?m)^\s*(?:export\s+)?([A-Za-z_]\w*)=({VALUE})")
-REFERENCE = re.compile(r"\$\{?([A-Za-z_][\w.]*)(?::-([^}]*))?\}?")
+# A line that sets variables of a shell or of Python.
+SET = (r"(?:(?:export|local|readonly)\s+)?"
+       rf"([A-Za-z_]\w*)\s*=\s*({VALUE})")
+ASSIGNMENTS = re.compile(rf"\s*{SET}(?:[\s;]+{SET})*[\s;]*")
+# The use of a variable: $A, ${A}, ${A:-5}, ${A:=5}, ${1:-5}, ${a.b}; and
+# $((ARITHMETIC)). The innermost come first.
+REFERENCE = re.compile(
+    r"\$\{([A-Za-z_\d][\w.]*)(?::?([-=])([^${}]*))?\}|\$([A-Za-z_]\w*)")
+ARITHMETIC = re.compile(r"\$\(\(((?:[^()$]|\([^()$]*\))*)\)\)")
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub,
+             ast.Mult: operator.mul, ast.Div: operator.floordiv,
+             ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod}
+# Bounds of what a line may grow to: characters of a value, variables.
+MAX_VALUE, MAX_REFERENCES = 4000, 100
+# Values of an option that is not set; negative numbers of a field are another.
+UNSET = ("null", "none", "~", "???", "")
 # Options that make several updates a step, unless they are 1.
-SEVERAL = re.compile(r"(epochs|epochs_per_batch|num_iterations|minibatches)$")
+SEVERAL = re.compile(r"(ppo_epochs|(^|\.)max_epochs|epochs_per_batch|"
+                     r"num_iterations|minibatches|steps_per_rollout)$")
 
 
 def plain_name(name: str) -> str:
@@ -53,54 +71,105 @@ def _unquoted(value: str) -> str:
 
 def options_of(text: str) -> dict[str, str]:
   """The options in a text; variables have their values, if the text has them.
+
+  An option that is given twice has both values, "A or B".
   """
-  code = re.sub(r"(?m)(^|\s)#.*$", "", text)
-  variables = {  # NAME=${NAME:-5} is 5
-      name: re.sub(rf"\$\{{{name}:-([^}}]*)\}}", r"\1", _unquoted(value))
-      for name, value in ASSIGNMENT.findall(code)}
-  options = {plain_name(flag or name): _unquoted(values or value) or "true"
-             for flag, values, name, value in OPTION.findall(code)}
-  for name in {match[1] for match in REFERENCE.finditer(code)} & {*variables}:
-    options.pop(name, None)  # not an option of the trainer
-  return _resolved(options, variables)
+  code = re.sub(r"(?m)(^|\s)#.*$|`#[^`]*`", "", text)
+  code = re.sub(r"\\\s*\n", r" \\ ", code)  # a line that goes on
+  lines, variables, used = [], {}, set()
+  for line in code.splitlines():
+    line = _expanded(line, variables, used)
+    lines.append(line)
+    if ASSIGNMENTS.fullmatch(line):
+      for name, value in re.findall(SET, line):
+        _add(variables, name, _unquoted(value))
+  options = {}
+  for line in lines:
+    is_unused = not ASSIGNMENTS.fullmatch(line) or not used & {
+        name for name, _ in re.findall(SET, line)}
+    for flag, value, values, name, other in OPTION.findall(line) * is_unused:
+      # --num_processes 4 train.py
+      values = re.sub(r"^(\s*[\d.e-]+)\s+[^\d\s-].*", r"\1", values)
+      value = _unquoted(value or values or other) or "true"
+      if not name.isupper():  # a variable of the environment
+        _add(options, plain_name(flag or name), variables.get(value, value))
+  return _resolved(options)
 
 
-def _resolved(options: dict[str, str], variables: dict[str, str]
-              ) -> dict[str, str]:
-  """The options with the values of the variables and options that they name."""
+def _add(values: dict[str, str], name: str, value: str) -> None:
+  before = values.get(name, value)
+  values[name] = value if comparable(before) == comparable(value) else (
+      f"{before} or {value}")
+
+
+def _expanded(text: str, variables: dict[str, str], used: set[str]) -> str:
+  """The text with the values of variables, and of arithmetic on them."""
   def value_of(match):
-    name, default = match.groups()
-    known = options | variables
-    return known.get(plain_name(name), default or match[0])
+    name = match[1] or match[4]
+    used.add(name)
+    if match[2] == "=":
+      variables.setdefault(name, match[3])
+    value = variables.get(plain_name(name), match[3])
+    return match[0] if value is None or len(value) > MAX_VALUE else value
 
-  for name, value in options.items():
-    for _ in range(3):  # a value may name another variable
-      value = REFERENCE.sub(value_of, value)
-    options[name] = value
-  return options
+  def result_of(match):
+    words = re.sub(r"[A-Za-z_]\w*", lambda word: variables.get(
+        word[0], word[0]), match[1])
+    try:
+      if not re.fullmatch(r"[\d\s+*/%()-]+", words, re.ASCII):
+        return match[0]
+      return str(_arithmetic(ast.parse(words.strip(), mode="eval").body))
+    except (SyntaxError, LookupError, AttributeError, ValueError, TypeError,
+            ArithmeticError, RecursionError, MemoryError):  # nested too deeply
+      return match[0]
+
+  for _ in range(8):  # a value may name another variable
+    before, text = text, ARITHMETIC.sub(result_of, REFERENCE.sub(
+        value_of, text, count=MAX_REFERENCES))
+    if text == before:
+      break
+  return text
+
+
+def _arithmetic(node) -> int:
+  if isinstance(node, ast.Constant):
+    return int(node.value)
+  return OPERATORS[type(node.op)](_arithmetic(node.left),
+                                  _arithmetic(node.right))
+
+
+def _resolved(options: dict[str, str]) -> dict[str, str]:
+  """The options with the values of the options that they name."""
+  return {name: _expanded(value, dict(options), set())
+          for name, value in options.items()}
 
 
 def _leaves(values, name: str = ""):
-  """Yields (A.B, text of its value) of nested options."""
+  """Yields (A.B, text of its value) of nested options; ${.C} is ${A.C}."""
   if isinstance(values, dict) and values:
     for key, value in values.items():
       yield from _leaves(value, f"{name}.{plain_name(str(key))}".strip("."))
   else:
-    yield name, values if isinstance(values, str) else json.dumps(
+    text = values if isinstance(values, str) else json.dumps(
         values, default=str)
+    parents = name.split(".")
+    yield name, re.sub(r"\$\{(\.+)", lambda dots: "${" + "".join(
+        f"{part}." for part in parents[:-len(dots[1])]), text)
 
 
 def _options_in(path: str) -> dict[str, str]:
-  """The options in a script or a YAML file."""
+  """The options in a script, or in a file of YAML, JSON or TOML."""
   with open(path, encoding="utf-8", errors="replace") as file:
-    text = file.read(10**6)  # far more than any script has
-  if not path.endswith((".yaml", ".yml")):
+    text = file.read(10**5)  # far more than any script has
+  kind = path.rpartition(".")[2]
+  if kind not in ("yaml", "yml", "json", "toml"):
     return options_of(text)
+  load = tomllib.loads if kind == "toml" else yaml.safe_load
   try:
-    return _resolved(dict(_leaves(yaml.safe_load(text))), {})
+    return _resolved(dict(_leaves(load(text))))
   except (yaml.YAMLError, RecursionError, ValueError) as error:  # a cycle
     line = str(error).replace("\n", " ")
-    raise InputError(f"--from={path}: no YAML: {line:.200}") from None
+    raise InputError(f"--from={path}: no {kind}: {line:.200}") from None
 
 
 def _pairs(origin: Trainer) -> list[tuple[str, str]]:
@@ -117,6 +186,43 @@ def _several_updates(options: str) -> InputError:
   return InputError(f"{options}: several updates a step are not written for "
                     "another trainer; give an update all rollouts of a step, or"
                     " convert by hand")
+
+
+def _set_options(origin: Trainer, options: dict[str, str], fields: dict
+                 ) -> dict[str, str]:
+  """The options that have a value, by their names in export.TRAINERS.
+
+  A negative number of a field, such as max_steps=-1, is no value.
+  """
+  spelled = {plain_name(old): plain_name(new)
+             for old, new in origin.spelled.items()}
+  named = {spelled.get(name, name): value for name, value in options.items()}
+  return {name: value for name, value in named.items()
+          if fields.get(name) == "std" or value.lower() not in UNSET and not (
+              name in fields and re.fullmatch(r"-\d+", value))}
+
+
+def _defaults(origin: Trainer, options: dict[str, str], fields: dict
+              ) -> dict[str, str]:
+  """The trainer's own values of options that decide what a run does.
+
+  An option for the same field replaces one, as a share does for warm-up steps.
+  Of batches and clips one is a default only beside another that is given.
+  """
+  given = {fields[name] for name in options if name in fields}
+  if "warmup_share" in given:
+    given.add("warmup")
+  beside = {"Bp": {"Bp"}, "B": {"Bp"}, "clip_low": {"clip_high"},
+            "clip_high": {"clip_low"}}
+  out = {}
+  for name, value in origin.defaults.items():
+    field = fields.get(plain_name(name))
+    applies = (given & beside[field] if field in beside
+               else field is None or field not in given)
+    if applies and plain_name(name) not in options and (
+        field != "B" or "B" not in given):
+      out[plain_name(name)] = str(value)
+  return out
 
 
 def _fields(pairs: list[tuple[str, str]], options: dict) -> dict[str, str]:
@@ -143,6 +249,9 @@ def _number(fields: dict, field: str) -> float | None:
   if "$" in fields[field]:
     raise InputError(f"{fields[field]}, for {field}, has no value in this text:"
                      " write it out")
+  if " or " in fields[field]:
+    raise InputError(f"{fields[field]}, for {field}: the text has several "
+                     "values; leave one")
   value = float(fields[field])
   if not abs(value) < 2**53:
     raise InputError(f"{field}={fields[field]}: expected a finite number")
@@ -151,31 +260,49 @@ def _number(fields: dict, field: str) -> float | None:
 
 def _check_updates(options: dict) -> None:
   for name, value in options.items():
-    if SEVERAL.search(name) and not name.startswith((
-        "num_train", "trainer", "total", "grpo.max", "train.num")) and (
-            comparable(value) not in (1.0, "true")):
+    if SEVERAL.search(name) and comparable(value) not in (1.0, "true"):
       raise _several_updates(f"{name}={value}")
 
 
-def _batch(trainer: str, options: dict, fields: dict, n: float | None,
-           devices: int | None) -> float | None:
-  """Rollouts of a step; InputError if an update has fewer."""
+def _batch(options: dict, fields: dict, devices: int | None,
+           assumed: list[str]) -> float | None:
+  """Rollouts of a step of TRL; InputError if an update has fewer."""
   B, generations = _number(fields, "B"), "steps_per_generation"
   per_device = _number(fields, "per_device")
-  if trainer != "trl" or per_device is None:
-    return B
   accumulation = _number(fields, "accumulation") or 1
   steps = float(options[generations]) if generations in options else (
       accumulation)
   if steps != accumulation:
     raise _several_updates(f"{generations}={steps:g} with "
                            f"gradient_accumulation_steps={accumulation:g}")
+  if "$" not in fields.get("processes", "$"):  # $(nproc) is not known
+    devices = _number(fields, "processes") * (_number(fields, "nodes") or 1)
+  if not B and not devices:
+    assumed.append("one process; --machine gives the number")
   update = per_device * accumulation * (devices or 1)
   if B and devices and B != update:
     raise _several_updates(
         f"generation_batch_size={B:g} with updates of {update:g} rollouts "
-        f"({per_device:g} x {accumulation:g} x {devices})")
+        f"({per_device:g} x {accumulation:g} x {devices:g})")
   return B or update
+
+
+def _sizes(trainer: str, options: dict, fields: dict, devices: int | None,
+           assumed: list[str]) -> tuple[float | None, float | None]:
+  """(n, Bp) of one update a step; InputError if an update has fewer rollouts.
+  """
+  _check_updates(options)
+  n, Bp, B = (_number(fields, field) for field in ("n", "Bp", "B"))
+  if trainer == "trl":
+    B = _batch(options, fields, devices, assumed)
+  if n and B and Bp and B != Bp * n:
+    raise _several_updates(f"{B:g} rollouts an update of {Bp:g} * {n:g} a step")
+  if n and B and not Bp:
+    if B % n:
+      raise InputError(f"{B:g} rollouts are not whole groups of n = {n:g}; "
+                       f"take n = {nearest_divisors(int(B), int(n))}")
+    Bp = B // n
+  return n, Bp
 
 
 def read(trainer: str, options: dict[str, str], *, devices: int | None,
@@ -187,31 +314,34 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
   """
   origin = export.TRAINERS[trainer]
   pairs = _pairs(origin)
-  fields, assumed = _fields(pairs, options), []
-  _check_updates(options)
-  for field in ("lr", "warmup"):
-    share = "warmup_share"
-    if field == "warmup" and share in origin.defaults and not {
-        "warmup", share} & fields.keys():
-      field = share
-    if field not in fields and field in origin.defaults:
-      fields[field] = str(origin.defaults[field])
-      name = next(name for name, of in pairs if of == field)
-      assumed.append(f"{name}={fields[field]}, the default of {trainer}")
+  field_of = {plain_name(name): field for name, field in pairs}
+  options = _set_options(origin, options, field_of)
+  defaults = _defaults(origin, options, field_of)
+  switches = re.findall(r"(\S+)={(?:on|use_kl)}",
+                        f"{origin.options} {origin.with_kl}")
+  has_kl = all((defaults | options).get(plain_name(name), "").lower() == "true"
+               for name in switches)
+  if not has_kl:  # its coefficient has no effect
+    defaults = {name: value for name, value in defaults.items()
+                if field_of.get(name) != "kl"}
+  options = options | defaults
+  assumed = [f"{name}={value}, the default of {trainer}"
+             for name, value in defaults.items()]
+  try:
+    fields = _fields(pairs, options)
+    n, Bp = _sizes(trainer, options, fields, devices, assumed)
+  except InputError as error:
+    sizes = [f"{name}={value}" for name, value in defaults.items()
+             if field_of.get(name) in (None, "Bp", "B", "per_device")
+             and value.isdigit()]
+    raise InputError(f"{error}" + f"; {', '.join(sizes)} is a default of "
+                     f"{trainer}" * bool(sizes)) from None
   number = lambda field: _number(fields, field)
-  whole = lambda field: int(number(field)) if field in fields else None
   text_of = lambda field: fields[field].lower() if field in fields else ""
-  n, Bp, M, lr = map(number, ("n", "Bp", "M", "lr"))
-  B = _batch(trainer, options, fields, n, devices)
-  if n and B and Bp and B != Bp * n:
-    raise _several_updates(f"{B:g} rollouts an update of {Bp:g} * {n:g} a step")
-  if n and B and not Bp:
-    if B % n:
-      raise InputError(f"{B:g} rollouts are not whole groups of n = {n:g}; "
-                       f"take n = {nearest_divisors(int(B), int(n))}")
-    Bp = B // n
-  if M is None and "epochs" in fields and D and Bp:
-    M = number("epochs") * (D // Bp)
+  M, lr = number("M"), number("lr")
+  if "epochs" in fields and D and Bp:
+    of_epochs = number("epochs") * (D // Bp)
+    M = min(M or of_epochs, of_epochs) if trainer != "trl" else M or of_epochs
   needed = {("n",): n, ("Bp", "B"): Bp, ("lr",): lr, ("M", "epochs"): M}
   missing = [" or ".join(name for name, field in pairs if field in alternatives)
              for alternatives, value in needed.items() if not value]
@@ -219,52 +349,81 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
     raise InputError(f"no {', no '.join(missing)} in the options of {trainer}"
                      + ("; epochs need --D, of at least Bp" if not M and any(
                          field == "epochs" for _, field in pairs) else ""))
-  decay, scheduler = _decay(trainer, options, fields, M)
-  assumed += scheduler
+  if D is None and trainer != "trl" and "epochs" in fields and (
+      number("epochs") < M):
+    assumed.append(f"{fields['epochs']} epochs have {M:,.0f} steps; --D checks "
+                   "it")
+  if trainer == "roll":
+    assumed.append(
+        f"one update a step: {fields.get('per_device', 1)} x "
+        f"{fields.get('accumulation', 1)} x devices = {Bp * n:g} rollouts")
   if "warmup_share" in fields:
-    fields["warmup"] = str(round(number("warmup_share") * M))
-  prompt, response, total = map(whole, ("prompt", "response", "total"))
+    fields.setdefault("warmup", str(round(number("warmup_share") * M)))
   row = plan_file.Row(
-      allocate(Bp=int(Bp), n=int(n), M=int(M), C=int(Bp * n * M)),
-      seed=whole("seed") or 0, lr=lr, expected=None)
-  kl_off = "{use_kl}" in origin.options and text_of("use_kl") != "true"
+      allocate(Bp=_whole("Bp", Bp), n=_whole("n", n), M=int(M),
+               C=int(Bp * n * int(M))),
+      seed=_whole("seed", number("seed") or 0), lr=lr, expected=None)
   centered = trainer == "prime-rl" or (  # see its note
-      text_of("std") == str(origin.std[1]).lower())
+      text_of("std") in ("none", "false", str(origin.std[1]).lower()))
+  prompt, response, total = (
+      int(number(field)) if field in fields else None
+      for field in ("prompt", "response", "total"))
   setting = export.Setting(
       "centered" if centered else "group_norm",
-      0.0 if kl_off else (number("kl") or 0.0),
+      (number("kl") or 0.0) if has_kl else 0.0,
       total - response if total and response else prompt, response, D,
-      devices=devices, warmup=whole("warmup") or 0, decay=decay,
-      lora_rank=whole("rank") or 0, lora_alpha=number("alpha") or 16.0,
+      loss=_loss(trainer, fields), devices=devices,
+      warmup=int(number("warmup") or 0),
+      decay=_decay(trainer, options, fields, M),
+      lora_rank=int(number("rank") or 0), lora_alpha=number("alpha") or 16.0,
       has_seed="seed" in fields)
   carried = {plain_name(name): comparable(value) for name, value in
              export.options(trainer, row, setting).items()}
-  return row, setting, [
-      f"{name}={value}" for name, value in options.items()
-      if name not in carried or carried[name] != comparable(value)], assumed
+  is_carried = lambda name, value: (
+      carried.get(name) == comparable(value)
+      or name == _scheduler(origin) and value in origin.schedules
+      or field_of.get(name) in (
+          "lr", "warmup", "warmup_share", "prompt", "processes", "nodes",
+          "per_device", "accumulation"))
+  return row, setting, [f"{name}={value}" for name, value in options.items()
+                        if not is_carried(name, value)], assumed
 
 
-def _decay(trainer: str, options: dict, fields: dict, M: float
-           ) -> tuple[float, list[str]]:
-  """(recipe.optimizer.decay of the options, what was assumed)."""
-  origin, assumed = export.TRAINERS[trainer], []
-  name = plain_name(origin.scheduler or "lr_scheduler_type")
-  value = options.get(name)
-  if value is None and "scheduler" in origin.defaults:
-    value = origin.defaults["scheduler"]
-    assumed.append(f"{name}={value}, the default of {trainer}")
-  if value is None or value not in origin.schedules[1:]:
-    if assumed and value != origin.schedules[0]:
-      assumed.append(f"{name}={value} is not carried: the rate is constant "
-                     "after warm-up")
-    return 0.0, assumed
+def _whole(field: str, value: float) -> int:
+  if value != int(value):
+    raise InputError(f"{field}={value:g}: expected a whole number")
+  return int(value)
+
+
+def _loss(trainer: str, fields: dict) -> dict:
+  """The part of Setting.loss that the options of a trainer set."""
+  loss = {field: _number(fields, field) for field in (
+      "clip_low", "clip_high", "temperature") if field in fields}
+  if {"clip_low", "clip_high"} & loss.keys():
+    loss.setdefault("clip_low", 0.2)  # of every trainer that has both
+    loss.setdefault("clip_high", loss["clip_low"])
+  names = {name: ours for ours, name in export.AGGREGATIONS.get(
+      trainer, {}).items()}
+  if fields.get("aggregation") in names:
+    loss["aggregation"] = names[fields["aggregation"]]
+  return loss
+
+
+def _scheduler(origin: Trainer) -> str:
+  return plain_name(origin.scheduler or "lr_scheduler_type")
+
+
+def _decay(trainer: str, options: dict, fields: dict, M: float) -> float:
+  """recipe.optimizer.decay of the options."""
+  origin = export.TRAINERS[trainer]
+  name = _scheduler(origin)
+  if name not in options or options[name] not in origin.schedules[1:]:
+    return 0.0
   steps = _number(fields, "decay_steps")
   if "scheduler_kwargs" in fields:
     found = re.search(r'"num_decay_steps":\s*(\d+)', fields["scheduler_kwargs"])
     steps = found and float(found[1])
-  if steps is None:
-    return 1.0, assumed
-  return min(1.0, steps / M), assumed
+  return 1.0 if steps is None else min(1.0, steps / M)
 
 
 def convert(source: str, target: str, *, devices: int | None, D: int | None

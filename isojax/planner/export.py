@@ -44,8 +44,8 @@ class Setting(typing.NamedTuple):
   prompt: int | None  # most tokens; None: not known, as below
   response: int | None
   D: int | None  # training problems
-  # A config's clip_low, clip_high, aggregation, and temperature of training
-  # rollouts. Only the trainers in AGGREGATIONS have options for them.
+  # clip_low, clip_high, aggregation, and temperature of training rollouts, as
+  # far as they are known.
   loss: dict = {}
   uncarried: tuple[str, ...] = ()  # see uncarried_keys
   # The options make one update a step. If the config's rate is that of a
@@ -94,9 +94,11 @@ class Trainer(typing.NamedTuple):
   with_fall: tuple[str, str] = ("", "")  # options of the last two
   warmup: str = ""  # option of the warm-up
   lora: str = ""  # options of adapters on all matrices; "": it has none
-  # Field -> the trainer's own value without the option, for --from.
+  # For --from: option -> the trainer's own value, where it decides what a run
+  # does; further NAME={FIELD}; a name in other releases or files -> the name.
   defaults: dict = {}
-  read: str = ""  # further NAME={FIELD} that --from reads
+  read: str = ""
+  spelled: dict = {}
 
 
 HYDRA, FLAG, YAML = "{}={}", "--{} {}", "{}: {}"
@@ -117,16 +119,19 @@ TRAINERS = {
         with_fall=("actor.optimizer.min_lr_ratio=0.0", ""),
         warmup="actor.optimizer.warmup_steps_proportion={warmup_share}",
         lora="actor.use_lora=true actor.lora_rank={rank} "
-        "actor.lora_alpha={alpha}"),
+        "actor.lora_alpha={alpha}",
+        defaults={"actor.ppo_n_minibatches": 4, "actor.kl_ctl": 0.1}),
     "nemo-rl": Trainer(HYDRA, "7ea279abf", """
         grpo.adv_estimator.name=grpo grpo.normalize_rewards={std}
         grpo.use_leave_one_out_baseline=False grpo.num_prompts_per_step={Bp}
         grpo.num_generations_per_prompt={n} policy.train_global_batch_size={B}
         policy.max_total_sequence_length={total}
         policy.generation.max_new_tokens={response}
-        loss_fn.reference_policy_kl_penalty={kl} policy.optimizer.kwargs.lr={lr}
-        {lora} grpo.max_num_steps={M} grpo.max_num_epochs={epochs}
-        grpo.seed={seed}""",
+        loss_fn.reference_policy_kl_penalty={kl}
+        loss_fn.ratio_clip_min={clip_low} loss_fn.ratio_clip_max={clip_high}
+        policy.generation.temperature={temperature}
+        policy.optimizer.kwargs.lr={lr} {lora} grpo.max_num_steps={M}
+        grpo.max_num_epochs={epochs} grpo.seed={seed}""",
         note="with Megatron, policy.optimizer.kwargs.lr is "
         "policy.megatron_cfg.optimizer.lr; its schedule is the list "
         "policy.scheduler of its YAML file",
@@ -145,8 +150,23 @@ TRAINERS = {
         scheduler="actor.lr_scheduler",
         schedules=("constant_with_warmup", "linear", None),
         warmup="actor.lr_warmup_ratio={warmup_share}",
-        defaults={"lr": 1e-6, "scheduler": "cosine_with_min_lr",
-                  "warmup_share": 0.03}),
+        defaults={"actor.adam.lr": 1e-6, "train.batch_size": 128,
+                  "actor.lr_scheduler": "cosine_with_min_lr",
+                  "actor.lr_warmup_ratio": 0.03},
+        read="prompt_max_len={prompt}", spelled={  # before 0.11
+            "rollout_batch_size": "rollout.batch_size",
+            "n_samples_per_prompt": "rollout.n_samples_per_prompt",
+            "train_batch_size": "train.batch_size", "seed": "train.seed",
+            "max_epochs": "train.max_epochs",
+            "num_episodes": "train.num_episodes",
+            "generate_max_len": "rollout.max_new_tokens",
+            "advantage_estimator": "algo.advantage.estimator",
+            "init_kl_coef": "algo.kl.init_coef",
+            "use_kl_loss": "algo.kl.use_loss",
+            "kl_estimator": "algo.kl.estimator",
+            "actor_learning_rate": "actor.adam.lr",
+            "lr_scheduler": "actor.lr_scheduler",
+            "lr_warmup_ratio": "actor.lr_warmup_ratio"}),
     "prime-rl": Trainer(FLAG, "559b44772", """
         orchestrator.algo.type=grpo orchestrator.batch-size={B}
         orchestrator.group-size={n} seq-len={total}
@@ -171,7 +191,12 @@ TRAINERS = {
         note="in actor_train.training_args: learning_rate: {lr}, "
         "lr_scheduler_type: {scheduler}, warmup_steps: {warmup}; "
         "per_device_train_batch_size x gradient_accumulation_steps x devices = "
-        "{B} makes one update a step"),
+        "{B} makes one update a step",
+        read="per_device_train_batch_size={per_device} "
+        "gradient_accumulation_steps={accumulation}", spelled={
+            f"actor_train.training_args.{name}": name for name in (
+                "learning_rate", "lr_scheduler_type", "warmup_steps",
+                "per_device_train_batch_size", "gradient_accumulation_steps")}),
     "skyrl": Trainer(HYDRA, "0.3.0", """
         trainer.algorithm.advantage_estimator=grpo
         trainer.algorithm.grpo_norm_by_std={std} trainer.train_batch_size={Bp}
@@ -180,6 +205,9 @@ TRAINERS = {
         generator.sampling_params.max_generate_length={response}
         trainer.algorithm.use_kl_loss={use_kl}
         trainer.algorithm.kl_loss_coef={kl}
+        trainer.algorithm.eps_clip_low={clip_low}
+        trainer.algorithm.eps_clip_high={clip_high}
+        generator.sampling_params.temperature={temperature}
         trainer.policy.optimizer_config.lr={lr} {rate} {lora}
         trainer.max_training_steps={M} trainer.epochs={epochs}
         trainer.seed={seed}""",
@@ -188,14 +216,23 @@ TRAINERS = {
         warmup="trainer.policy.optimizer_config.num_warmup_steps={warmup}",
         lora="trainer.policy.model.lora.rank={rank} "
         "trainer.policy.model.lora.alpha={alpha}",
-        defaults={"lr": 1e-6, "scheduler": "constant_with_warmup",
-                  "warmup": 0}),
+        defaults={"trainer.policy.optimizer_config.lr": 1e-6,
+                  "trainer.policy.optimizer_config.scheduler":
+                      "constant_with_warmup",
+                  "trainer.policy.optimizer_config.num_warmup_steps": 0,
+                  "trainer.policy_mini_batch_size": 256,
+                  "trainer.algorithm.use_kl_loss": True,
+                  "trainer.algorithm.kl_loss_coef": 1e-3,
+                  "trainer.algorithm.eps_clip_low": 0.2,
+                  "trainer.algorithm.eps_clip_high": 0.2}),
     "slime": Trainer(FLAG, "624b824a8", """
         advantage-estimator=grpo disable-grpo-std-normalization={std}
         rollout-batch-size={Bp} n-samples-per-prompt={n} global-batch-size={B}
         rollout-max-prompt-len={prompt} rollout-max-response-len={response}
-        {with_kl} lr={lr} {rate} num-rollout={M} seed={seed}
-        rollout-seed={seed}""", std=(None, True),
+        rollout-temperature={temperature} eps-clip={clip_low}
+        eps-clip-high={clip_high} {with_kl} lr={lr} {rate} num-rollout={M}
+        seed={seed} rollout-seed={seed}""", std=(None, True),
+        defaults={"lr-decay-style": "linear"},
         with_kl="use-kl-loss={on} kl-loss-coef={kl} kl-loss-type=low_var_kl",
         scheduler="lr-decay-style", schedules=("constant", "linear", "WSD"),
         with_fall=("min-lr=0 lr-decay-iters={M}",
@@ -216,8 +253,12 @@ TRAINERS = {
         warmup="warmup_steps={warmup}",
         lora="use_peft={on} lora_r={rank} lora_alpha={alpha} "
         "lora_target_modules=all-linear",
-        defaults={"lr": 1e-6, "scheduler": "linear", "warmup": 0},
-        read="num_train_epochs={epochs}",
+        defaults={"learning_rate": 1e-6, "lr_scheduler_type": "linear",
+                  "warmup_steps": 0, "num_generations": 8,
+                  "per_device_train_batch_size": 8},
+        read="num_train_epochs={epochs} warmup_ratio={warmup_share} "
+        "max_prompt_length={prompt} num_processes={processes} "
+        "nproc_per_node={processes} nnodes={nodes}",
         note="per_device_train_batch_size x processes x "
         "gradient_accumulation_steps = {B} makes one update a step; these "
         "options are for {processes}"),
@@ -233,7 +274,10 @@ TRAINERS = {
         scheduler="rl_training_config.actor_optimizer_config.schedule_type",
         schedules=("constant_schedule", None, None),
         lora="actor_model_config.lora_config.rank={rank} "
-        "actor_model_config.lora_config.alpha={alpha}"),
+        "actor_model_config.lora_config.alpha={alpha}",
+        spelled={f"rl_training_config.actor_optimizer_config.{name}":
+                 "rl_training_config.actor_optimizer_config.value"
+                 for name in ("learning_rate", "peak_value")}),
     # verl's default estimator is gae. It multiplies ppo_mini_batch_size by n.
     "verl": Trainer(HYDRA, "0.9.1", """
         algorithm.adv_estimator=grpo algorithm.norm_adv_by_std_in_grpo={std}
@@ -254,7 +298,15 @@ TRAINERS = {
         warmup="actor_rollout_ref.actor.optim.lr_warmup_steps={warmup}",
         lora="actor_rollout_ref.model.lora_rank={rank} "
         "actor_rollout_ref.model.lora_alpha={alpha}",
-        defaults={"lr": 1e-6, "warmup": 0}),
+        read="actor_rollout_ref.actor.optim.lr_warmup_steps_ratio="
+        "{warmup_share}",
+        defaults={"algorithm.adv_estimator": "gae",
+                  "actor_rollout_ref.actor.ppo_mini_batch_size": 256,
+                  "actor_rollout_ref.actor.kl_loss_coef": 1e-3,
+                  "actor_rollout_ref.actor.clip_ratio_low": 0.2,
+                  "actor_rollout_ref.actor.clip_ratio_high": 0.2,
+                  "actor_rollout_ref.actor.optim.lr": 1e-6,
+                  "actor_rollout_ref.actor.optim.lr_warmup_steps": 0}),
 }
 
 
@@ -334,7 +386,8 @@ def options(trainer: str, row: plan_file.Row,
       scheduler_kwargs=f'{{"num_decay_steps":{decay_steps},'
       '"decay_type":"linear"}', rank=setting.lora_rank,
       alpha=setting.lora_alpha, epochs=epochs,
-      total=setting.prompt and setting.prompt + setting.response, on=True,
+      total=None if None in (setting.prompt, setting.response)
+      else setting.prompt + setting.response, on=True,
       use_kl=bool(setting.kl), std=target.std[not divided],
       estimator="grpo" if divided else "reinforce")
   pairs = target.options.replace(
@@ -362,12 +415,12 @@ def not_carried(trainer: str, row: plan_file.Row, setting: Setting
     out.append(f"model.lora.rank={setting.lora_rank}")
   if setting.lora_rank and set(setting.lora_targets) != set(ALL_TARGETS):
     out.append(f"model.lora.targets={','.join(setting.lora_targets)}")
-  if loss and loss["aggregation"] not in known:
+  if "aggregation" in loss and loss["aggregation"] not in known:
     out.append(f"recipe.loss.aggregation={loss['aggregation']!r}")
-  if loss and not known:  # so no options for clip and temperature either
-    out += [f"recipe.loss.clip_low={loss['clip_low']}",
-            f"recipe.loss.clip_high={loss['clip_high']}",
-            f"sampler.temperature={loss['temperature']}"]
+  out += [f"{section}.{name}={loss[name]}" for section, name in (
+      ("recipe.loss", "clip_low"), ("recipe.loss", "clip_high"),
+      ("sampler", "temperature"))
+          if name in loss and f"{{{name}}}" not in target.options]
   return [*out, *setting.uncarried]
 
 

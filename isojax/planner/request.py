@@ -9,7 +9,7 @@ import os
 
 from isojax.core.laws import NStar
 from isojax.core.shipped import shipped_path
-from isojax.errors import InputError
+from isojax.errors import InputError, UNREADABLE
 from isojax.planner import fit_file, machines, priors
 from isojax.planner.request_fields import Request
 
@@ -78,7 +78,7 @@ def load_json(path: str, what: str) -> dict:
     if not isinstance(value, dict):
       raise ValueError("not an object")
     return value
-  except (OSError, ValueError) as error:
+  except UNREADABLE as error:
     raise InputError(f"{path}: expected {what} ({error})") from error
 
 
@@ -109,7 +109,7 @@ def problems(request: Request) -> Problems:
     wrong = [c for c in correct if not 0 <= c <= samples]
     if wrong:
       raise ValueError(f"{wrong[0]} correct of {samples}")
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  except UNREADABLE as error:
     raise InputError(f"{path}: expected a stratum file of launch.split "
                      f"({type(error).__name__}: {error})") from error
   stratum = request.stratum

@@ -173,7 +173,10 @@ def reason(question: Question, advice: Advice,
     return "n as given" if n == question.n else (
         f"n = {question.n} given, but see below")
   if law is None:
-    few = n < evidence.GOOD_NS[question.metric][1]
+    low, middle, _ = evidence.GOOD_NS[question.metric]
+    if n < low:
+      return f"the most that C = {star.C:,.0f} or --B_max admits"
+    few = n < middle
     return f"{evidence.WHY[question.metric]} in most public runs" + (
         ", and a larger n would leave few updates" if few else "")
   if star.measured_Bp:
@@ -188,7 +191,8 @@ def reason(question: Question, advice: Advice,
   if span is None or law.unit != "rollouts":
     return f"n* = {star.n:.3g} by {whose}"
   low, high = (law(law.within_data(C)) for C in span)
-  return (f"n* = {low:.0f} to {high:.0f} by {whose}, for the "
+  ends = " to ".join(dict.fromkeys((f"{low:.0f}", f"{high:.0f}")))
+  return (f"n* = {ends} by {whose}, for the "
           f"{compact(span[0])} to {compact(span[1])} rollouts that the hours "
           "may buy")
 
@@ -204,19 +208,22 @@ def would_change(question: Question, advice: Advice) -> tuple[str, ...]:
       C = advice.allocation.Bp * middle[metric] * MIN_M
       parts.insert(0, f"C from {C:,} rollouts on (n = {middle[metric]})")
     if metric == "avg":
-      parts.append(f"--model of {priors.PRIOR_MODEL} with --stratum and math "
-                   "problems (its published law)")
+      D = min(priors.PRIOR_D.values()) // 2
+      parts.append(f"--model of {priors.PRIOR_MODEL} with --stratum and {D:,} "
+                   "math problems or more (its published law)")
     parts.append("a fit of your own runs (--law)")
   elif law.published:
     fewer, more = (nearest_power(
         law(law.within_data(times * advice.n_star.C)), low=2,
         high=question.B_max) for times in (1 / 4, 4))
-    parts = [f"C (n = {fewer} at a quarter of it, {more} at four times)",
+    at_C = [f"{other} at {times}" for other, times in (
+        (fewer, "a quarter of it"), (more, "four times")) if other != n]
+    parts = [*([f"C (n = {', '.join(at_C)})"] if at_C else ()),
              f"another model or other problems (n = {middle['avg']})",
              f"D below {priors.PRIOR_D[law.stratum] // 2:,} "
              f"(n = {middle['avg']})"]
     if n < middle["best"]:
-      parts.insert(1, f"--metric=best (n = {middle['best']})")
+      parts.insert(bool(at_C), f"--metric=best (n = {middle['best']})")
   else:
     parts = ["C, by the fit",
              "another model or other problems: fit their own runs"]

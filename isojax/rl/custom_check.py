@@ -43,7 +43,8 @@ RESULTS = {
     "policy_loss": (("the loss", "floating point"),
                     ("whether a bound acts", "bool")),
 }
-DTYPES = {"bool": np.bool_, "numbers": np.number, "floating point": np.floating}
+DTYPES = {"bool": (np.bool_,), "numbers": (np.integer, np.floating),
+          "floating point": (np.floating,)}
 
 
 def read(kind: str, name: str, like: Callable) -> dict[str, str]:
@@ -103,8 +104,8 @@ class Checked:
     shape = args[0].shape
     for value, (name, dtype) in zip(results, expected, strict=True):
       found = jnp.shape(value), getattr(value, "dtype", type(value).__name__)
-      if found[0] != shape or not hasattr(value, "dtype") or not (
-          jnp.issubdtype(value.dtype, DTYPES[dtype])):
+      if found[0] != shape or not hasattr(value, "dtype") or not any(
+          jnp.issubdtype(value.dtype, kind) for kind in DTYPES[dtype]):
         self._refuse(
             f"{name} has shape {found[0]} and dtype {found[1]}; expected "
             f"{shape} and {dtype}: one value for each "
@@ -123,13 +124,16 @@ class Checked:
     if self.kind == "aggregation":
       used &= args[0] > 0
     value = np.where(used, value.astype(np.float64), 0.0)
-    if not np.isfinite(value).all():
+    with np.errstate(over="ignore", under="ignore"):
+      as_trained = value.astype(np.float32)
+    if not np.isfinite(as_trained).all():
+      self._refuse(f"{name} is not finite in float32: "
+                   f"{_first(value, ~np.isfinite(as_trained))}")
+    if self.kind == "aggregation" and not (as_trained > 0)[used].all():
       self._refuse(
-          f"{name} is not finite: {_first(value, ~np.isfinite(value))}")
-    if self.kind == "aggregation" and not (value > 0)[used].all():
-      self._refuse(
-          f"{name} is not positive: {_first(value, used & (value <= 0))}; to "
-          "leave rollouts out of the update, use a selection")
+          f"{name} is not positive in float32: "
+          f"{_first(value, used & (as_trained <= 0))}; to leave rollouts out "
+          "of the update, use a selection")
     return value
 
   @property

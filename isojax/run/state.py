@@ -183,7 +183,8 @@ def differences(setup: Setup, stored: workdir.Stored, there: str) -> str:
       "the weights of the model differ"
       if setup.model_sha256 != stored.model_sha256 else
       "files differ: of the model, the stratum, the reward (task.grader.file), "
-      "a function of recipe.loss, or the prompts' tokens")
+      "a function of recipe.loss, or the prompts' tokens; or config.json of "
+      "the workdir was edited")
   return "; ".join(filter(None, (values, files)))
 
 

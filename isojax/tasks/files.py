@@ -12,7 +12,7 @@ import math
 import os
 import pathlib
 
-from isojax.errors import InputError, is_text, TEXT
+from isojax.errors import InputError, is_text, TEXT, UNREADABLE
 from isojax.tasks import answer_extraction
 from isojax.tasks import problem as problem_lib
 from isojax.tasks.problem import Pool
@@ -159,7 +159,7 @@ def _file_rows(pattern: str) -> Rows:
         yield file + place, row
     except InputError:
       raise
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except UNREADABLE as error:
       raise InputError(
           f"{file}: not readable as {kind}{' after ' + place if place else ''} "
           f"({' '.join(str(error).split())[:200]})") from error

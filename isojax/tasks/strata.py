@@ -16,7 +16,7 @@ import shlex
 
 from isojax.core import disk
 from isojax.core.shipped import shipped_path
-from isojax.errors import InputError, is_text, TEXT
+from isojax.errors import InputError, is_text, TEXT, UNREADABLE
 from isojax.tasks import base
 from isojax.tasks.problem import is_test, Pool, Problem
 
@@ -86,7 +86,9 @@ def _read_lines(path: str, splits: tuple[str, ...], missing: InputError
     head, *lines = text.removesuffix("\n").split("\n")
     where = f"{path}:1"
     header = json.loads(head)
-    if isinstance(header, dict) and "sha256" not in header:
+    if not isinstance(header, dict):
+      raise InputError(f"{head:.40}: expected the header, an object")
+    if "sha256" not in header:
       columns = f"plain JSONL with the columns {', '.join(header)}"
       if TEST in splits:
         raise InputError(
@@ -125,7 +127,7 @@ def _read_lines(path: str, splits: tuple[str, ...], missing: InputError
   except InputError as error:
     remedy = "" if "launch.split" in str(error) else f"; {REMEDY}"
     raise InputError(f"{where}: {error}{remedy}") from error
-  except (OSError, ValueError, LookupError, TypeError) as error:
+  except UNREADABLE as error:
     raise InputError(f"{where}: not a stratum file ({error!r}); {REMEDY}"
                      ) from error
   return header, problems, tokens, correct
@@ -178,10 +180,10 @@ def read_test(path: str, header: dict) -> list[Problem]:
   test_header, problems, *_ = _read_lines(place, (TEST,), NoTestSplitError(
       f"{place}: no such file, so {path} has no test split; make one with "
       "`python -m launch.split`, with the key test of its stratum"))
-  if test_header["of_sha256"] != header["sha256"]:
-    raise InputError(
-        f"{place}: the test split of stratum {test_header['of_sha256'][:12]}, "
-        f"expected of {header['sha256'][:12]}; {REMEDY}")
+  of = test_header["of_sha256"] if "of_sha256" in test_header else None
+  if of != header["sha256"]:
+    raise InputError(f"{place}: the test split of stratum {of!s:.12}, expected "
+                     f"of {header['sha256'][:12]}; {REMEDY}")
   for name in OF_STRATUM:
     if name in test_header and name in header and (
         test_header[name] != header[name]):

@@ -112,6 +112,8 @@ REFUSED = (
     (["--hours=1e30", "--stratum=easy", *PRICED], "1e+30 hours of wall time: "),
     (["--hours=1e-3", "--stratum=easy", *PRICED], "less than one step of the "
      "smallest batch, Bp=32, n=2"),
+    (["--from=trl:--x 1", "--export=verl", "--stratum=hard", "--rollouts=9"],
+     "--rollouts, --stratum: no effect with --from"),
     (["--rollouts=1e5", "--law=fit.json", "--stratum=easy"],
      "--law=fit.json is of hard problems, yours are easy"),
 )

@@ -22,6 +22,7 @@ PARAMS = {
     "Qwen/Qwen3-14B": 14_768_307_200,
     "Qwen/Qwen3-32B": 32_762_123_264,
     "Qwen/Qwen3-30B-A3B": 30_532_122_624,
+    "meta-llama/Meta-Llama-3-8B": 8_030_261_248,
     "meta-llama/Llama-3.1-8B": 8_030_261_248,
     "meta-llama/Llama-3.1-70B": 70_553_706_496,
     "meta-llama/Llama-3.2-1B": 1_235_814_400,
@@ -47,6 +48,10 @@ def test_a_tuned_model_has_the_shape_of_its_base():
   for name in ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b", "Qwen/Qwen2.5-7B"):
     assert bases.shape(name) == SEVEN_B
   assert bases.shape("google/gemma-2-9b-it") == bases.shape("google/gemma-2-9b")
-  for name in ("Qwen/Qwen2.5-Math-7B", "Qwen/Qwen2.5-7", ""):
+  for name in ("Qwen/Qwen2.5-Math-7B-Instruct", "Qwen/Qwen2.5-Coder-7B"):
+    assert bases.shape(name) == SEVEN_B  # sizes of litgpt/config.py
+  assert (bases.shape("Qwen/Qwen3-4B-Thinking-2507")
+          == bases.shape("Qwen/Qwen3-4B-Base"))
+  for name in ("Qwen/Qwen2.5-Math-72B", "Qwen/Qwen2.5-7", ""):
     with pytest.raises(InputError, match="NAME/raw/main/config.json"):
       bases.shape(name)

@@ -490,3 +490,25 @@ def test_a_sweep_is_proposed_beyond_the_data(more, sweep):
   assert len(plan.rows) == 1
   assert ("; first run a sweep of " in plan.table()) == bool(sweep)
   assert not sweep or f"; first run a sweep of {sweep}" in plan.table()
+
+
+HARD = dict(stratum="hard", model="Qwen/Qwen2.5-7B-Instruct")
+H100 = dict(machine="8xh100", prompt_tokens=200.0, response_tokens=2000.0)
+
+
+@pytest.mark.parametrize("values, said, not_said", [
+    # The law ends above: n is that of the range's end at all these C.
+    (HARD | H100 | dict(hours=1.0), ["n = 8, ", "n* = 7 by the law",
+                                     "change with --metric=best"],
+     ["at a quarter", "7 to 7"]),
+    (HARD | dict(rollouts=1e8), ["n = 128, "], ["at four times", "C (n = "]),
+    (HARD | dict(rollouts=4e5), ["n = 8, ", "with C (n = 128 at four times)"],
+     ["at a quarter"]),
+    (HARD | dict(rollouts=1e6, D=100), ["n = 16, ", "2,500 math problems or"],
+     []),
+    (dict(rollouts=100), ["n = 2, ", "C = 64 ", "the most that C = 100"],
+     ["end the same"])])
+def test_what_would_change_n_is_another_n(values, said, not_said):
+  text = ask(**values).table()
+  assert [part for part in said if part not in text] == [], text
+  assert [part for part in not_said if part in text] == [], text

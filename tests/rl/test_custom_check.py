@@ -31,12 +31,15 @@ RETURNS = {
     "advantage": {
         "return x.mean(axis=1)": r"advantages has shape \(2,\) .* each rollout",
         "return np.full(x.shape, np.nan)": "advantages is not finite",
+        "return x + 0j": "advantages .* complex128; .* numbers",
+        "return x * 1e39": "advantages is not finite in float32: 1e.39 of",
         "return x > 0": "advantages .* bool; .* numbers"},
     "selection": {"return x": "rollouts to keep .* float64; .* bool",
                   "return y & False": "keep are none of 7; expected at least"},
     "aggregation": {"return x.sum()": r"weights has shape \(\)",
-                    "return y - 1": "weights is not positive: 0.0 of problem 0",
-                    "return -y": "weights is not positive: -1.0 of problem 0"},
+                    "return y - 1": "positive in float32: 0.0 of problem 0",
+                    "return y * 1e-50": "not positive in float32: 1e-50 of",
+                    "return -y": "not positive in float32: -1.0 of problem 0"},
 }
 SIGNATURES = {"policy_loss": "x, y, z", "advantage": "x, y",
               "selection": "x, y, z, *, m", "aggregation": "x, y"}
@@ -82,11 +85,11 @@ LATER = {
         "return None": r"advantages has shape \(\) and dtype object",
         "return 0.0": r"advantages has shape \(\)",
         "return x[:1]": r"advantages has shape \(1, 3\)",
-        "return np.full(x.shape, np.nan)": "advantages is not finite: nan of"},
+        "return np.full(x.shape, np.nan)": "is not finite in float32: nan of"},
     "aggregation": {
-        "return y * np.nan": "weights is not finite: nan of problem 0, rollo",
-        "return y * (x < 5)": "weights is not positive: 0.0 of problem 1",
-        "return -y": "weights is not positive: -1.0"},
+        "return y * np.nan": "is not finite in float32: nan of problem 0",
+        "return y * (x < 5)": "not positive in float32: 0.0 of prob.* 1",
+        "return -y": "not positive in float32: -1.0"},
     "policy_loss": {"return x.mean(), y > 0": r"the loss has shape \(\)"},
 }
 

@@ -71,6 +71,10 @@ def test_a_wrong_row_is_named(tmp_path, change, found):
      ":1: the hash of the header is another one: it was edited"),
     (HEADER, ROWS, lambda text: text.replace('"header_sha256"', '"hash"'),
      ":1: the hash of the header"),
+    (HEADER, ROWS, lambda text: "[1]" + text[text.index("\n"):],
+     ":1: .1.: expected the header, an object"),
+    (HEADER, ROWS, lambda text: "null", ":1: null: expected the header"),
+    (HEADER, ROWS, lambda text: "[" * 50_000, ":1: not a stratum .*Recursion"),
     (HEADER | {"task": "maths"}, ROWS, str,
      ":1: task='maths': expected one of countdown"),
     (HEADER, ROWS[:2], str, "the validation split is empty")])
@@ -158,6 +162,10 @@ def test_a_test_split_is_of_its_stratum_and_missing_or_damaged(tmp_path):
       strata_lib.read_test(path, header)
   with pytest.raises(InputError, match="a test split, .*/s.jsonl"):
     strata_lib.read(place)
+  for header_, message in ((HEADER, "None"), (HEADER | {"of_sha256": 3}, "3")):
+    strata_lib.write(place, header_, [])
+    with pytest.raises(InputError, match=f"test split of stratum {message},"):
+      strata_lib.read_test(path, header)
   strata_lib.write_test(path, HEADER, [ROWS[1] | {"split": "test"}])
   with open(place, encoding="utf-8") as file:
     text = file.read()
