@@ -2,8 +2,8 @@
 
 What it changes: the clip is wider above than below (0.28, 0.2); each step makes
 four updates, with ratios to the trainer's log-probs before them; sampling
-continues until Bp groups have different rewards (at most 3 rounds, all charged
-to C); answers close to the length limit lose up to 1 reward.
+continues until Bp groups have right and wrong answers (at most 3 rounds, all
+charged to C); answers close to the length limit lose up to 1 reward.
 
   python -m isojax.main --config=configs/dapo.py
 """

@@ -10,8 +10,8 @@ Who decides what, by which function here:
   the size of an update: the config (recipe.loss.microbatch_tokens and remat);
     only the planner checks it, and without a plan XLA reports that it does not
     fit
-  sizes within the programs: `head_chunk` in rl/head.py, `decode_chunk` and
-    `prefilled` in sampling/sizes.py
+  sizes within the programs: rl/head.py, by `head_chunk`, and sampling/sizes.py,
+    by `decode_chunk` and `prefilled`
 
 launch.compile compares the formulas with compiled programs; the compared ones
 are COMPILED in tests/test_memory.py.

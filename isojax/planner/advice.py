@@ -25,7 +25,7 @@ from isojax.core.laws import Curve, Estimate, NStar
 from isojax.errors import InputError
 from isojax.planner import evidence, priors
 
-DEFAULT_BP = 32  # the smallest Bp of the paper
+DEFAULT_BP = 32  # of the paper's runs at a given Bp
 # A given n outside the interval of n* by more than this factor gets a warning.
 N_TOLERANCE = 2
 MAX_EXTRAPOLATION = 4  # from a proposed sweep to the budget, in C

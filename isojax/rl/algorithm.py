@@ -22,7 +22,7 @@ The columns of a Batch, one number per token, by what makes them:
     return              target of the critic
   weights
     policy_weight       of the token in the policy term
-    regularizer_weight  of the token in the KL and entropy terms
+    regularizer_weight  of the token in the KL, entropy and value terms
   update.make_score, a forward pass each, if the recipe needs them
     old_logp            log-prob of the policy before the step's updates
     ref_logp            log-prob of the base policy

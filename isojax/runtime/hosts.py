@@ -111,7 +111,8 @@ def initialize(coordinator: str | None, num_processes: int | None,
     raise InputError(f"{origin}: {why}; {hint}") from error
   finally:
     timeout.cancel()
-  # jax has installed its own SIGTERM handler, which would only note it.
+  # jax has installed its own SIGTERM handler, which would only note it. Until
+  # preemption.on_signals a signal ends the process.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
   say(f"one run of {count()} processes, {jax.device_count()} devices")
 

@@ -465,7 +465,6 @@ def _progress(run: PlannedRun) -> str:
 
 def _ask_to_stop(active) -> None:
   for process in active:
-    # Not SIGTERM, because a second one, after a scheduler's, kills a run.
     process.popen.send_signal(signal.SIGINT)
 
 
