@@ -10,6 +10,8 @@ Who decides what, by which function here:
   the size of an update: the config (recipe.loss.microbatch_tokens and remat);
     only the planner checks it, and without a plan XLA reports that it does not
     fit
+  slots, microbatches and remat of a plan without --config: the planner in
+    planner/memory.py; the plan's rows carry them
   sizes within the programs: rl/head.py, by `head_chunk`, and sampling/sizes.py,
     by `decode_chunk` and `prefilled`
 

@@ -86,7 +86,8 @@ class StepRecord(Record):
   # and task.format_coef, but without the KL of kl_in=reward.
   shaped_reward: float
   # Fraction of groups of equal shaped rewards, of all sampling rounds. Their
-  # advantages are 0, unless these are of tokens or a KL lowers the rewards.
+  # advantages are 0, unless these are of tokens or your own, or a KL lowers
+  # the rewards.
   # Groups of equal verdicts may differ, as by a penalty of the length.
   zero_std: float
   formatted: float  # fraction of rollouts with an answer in the expected place

@@ -45,8 +45,8 @@ class Question:
   model: str | None  # base policy; None: not known
   D: int | None  # training problems; None: not known
   B_max: int  # most rollouts per step
-  Bp: int | None  # None: from the law
-  n: int | None  # None: from the law
+  Bp: int | None  # None: from the law, or without one DEFAULT_BP
+  n: int | None  # None: from the law, or without one evidence.GOOD_NS
   base_lr: float  # at base_batch rollouts per step
   base_batch: int
   tokens_per_rollout: float | None  # for laws in tokens

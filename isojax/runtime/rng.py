@@ -30,9 +30,9 @@ def row_keys(key, id_R, rollout_R):
   return fold(jax.vmap(jax.random.fold_in, axes)(key, id_R), rollout_R)
 
 
-def uniform_at(key_R, position_R):
-  """A float32 uniform in [0, 1) per row [R], at its token position."""
-  token_key_R = jax.vmap(jax.random.fold_in)(key_R, position_R)
+def uniform_at(key_R, count_R):
+  """A float32 uniform in [0, 1) per row [R], after `count_R` new tokens."""
+  token_key_R = jax.vmap(jax.random.fold_in)(key_R, count_R)
   return jax.vmap(jax.random.uniform)(token_key_R)
 
 

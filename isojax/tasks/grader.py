@@ -2,9 +2,10 @@
 
 A judge that needs limits on time and memory runs in processes. An answer whose
 process dies or is too slow is judged once more, after the other answers. If
-that happens again, or if the judge raises, the answer is incorrect or, with a
-custom reward, has no verdict. Verdicts depend
-neither on the number of processes nor on the order of answers.
+that happens again, or if the judge raises there, the answer is incorrect or,
+with a custom reward, has no verdict. An error of a judge that runs here ends
+the run. Verdicts depend neither on the number of processes nor on the order of
+answers.
 """
 
 import collections
@@ -328,8 +329,8 @@ def opened(cfg: GraderConfig, source: dict):
 def _judge_here(task: base.Task, source: dict, jobs: list, _) -> list[dict]:
   """The replies of a judge that needs no process and no limit."""
   verdicts = [task.judge(problem, answer, source) for problem, answer in jobs]
-  return [INCORRECT | {"correct": correct, "vote": vote}
-          for correct, vote in verdicts]
+  return [{"correct": correct, "vote": vote, "parts": parts[0] if parts else {}}
+          for correct, vote, *parts in verdicts]
 
 
 def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],

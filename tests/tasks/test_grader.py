@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from isojax.tasks import countdown, grader
+from isojax.tasks import base, countdown, grader
 from isojax.tasks.problem import Problem
 from tests.tasks.test_math import VERDICTS
 
@@ -45,6 +45,15 @@ def test_a_process_that_judges_starts_without_jax_and_other_libraries():
   done = subprocess.run([sys.executable, "-c", code], text=True,
                         capture_output=True, check=True)
   assert done.stdout.strip() == ""
+
+
+def test_a_judge_without_a_process_may_return_parts(monkeypatch):
+  judge = lambda problem, answer, source: (0.5, answer, {"half": 0.5})
+  monkeypatch.setitem(base.TASKS, "own", base.Task(sources={}, judge=judge))
+  with grader.opened(config(name="own", answer="whole"), {}) as grade:
+    got = grade([Problem(0, "1+1", "2")], ["3"])
+  assert (got.correct_B.tolist(), got.vote_B, got.parts_B) == (
+      [0.5], ["3"], [{"half": 0.5}])
 
 
 def children():
