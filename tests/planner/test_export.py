@@ -13,7 +13,7 @@ from configs import dapo, dr_grpo, hard, ppo
 from isojax.core import plan_file
 from isojax.core.allocation import allocate
 from isojax.errors import InputError
-from isojax.planner import conversion, export
+from isojax.planner import conversion, export, launch_script
 from isojax.planner.export import Setting, TRAINERS
 
 HARD = Setting("group_norm", 0.0, prompt=64, response=512, D=90)
@@ -231,7 +231,7 @@ def test_what_a_trainer_does_without_an_option():
 
 
 def read(trainer, text, **more):
-  return conversion.read(trainer, conversion.options_of(text), **more)
+  return conversion.read(trainer, launch_script.options_of(text), **more)
 
 
 def converted(trainer, text, target="verl", D=None):

@@ -10,7 +10,7 @@ import pytest
 from isojax.core import plan_file
 from isojax.core.allocation import allocate
 from isojax.errors import InputError
-from isojax.planner import conversion, export
+from isojax.planner import conversion, export, launch_script
 
 VERL = """
 BS=${TRAIN_BSZ:-64}
@@ -258,7 +258,7 @@ def test_a_launch_script_that_is_refused(trainer, suffix, text, message,
     ("lr=${lr:=$((1if))} a=${a}", "lr"), ("n=$((3j + 'a'))", "n"),
     ("n=" + "$((" * 500, "n"), ("x=" + "aa=" * 3000 + "!", "x")])
 def test_a_hostile_text_has_options(text, option):
-  assert option in conversion.options_of(text)
+  assert option in launch_script.options_of(text)
 
 
 def random_run(trainer: str, rng: random.Random):
@@ -304,7 +304,7 @@ def test_what_is_exported_is_read_as_it_was(trainer):
       note = text.partition("\n")[0].replace(", ", "\n")
       text += "\n" + note.partition("training_args: ")[2].partition(";")[0]
     read, got, ignored, _ = conversion.read(
-        trainer, conversion.options_of(text), devices=setting.devices,
+        trainer, launch_script.options_of(text), devices=setting.devices,
         D=setting.D)
     assert (read.allocation, read.seed, read.lr) == (
         row.allocation, row.seed, row.lr), text
