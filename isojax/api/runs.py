@@ -11,7 +11,7 @@ import numpy as np
 from isojax.api import configs
 from isojax.api.configs import Path
 from isojax.core import exit_codes
-from isojax.errors import DivergedError, unchained
+from isojax.errors import DivergedError, is_text, unchained
 from isojax.ledger import bucket
 from isojax.ledger import records as records_lib
 from isojax.models import hf_weights
@@ -194,8 +194,7 @@ def _sample(setup: Setup, load, prompt: str, n: int = 1, *, template: bool,
   if temperature is None:
     temperature = setup.config.sampler.temperature
   experiment.raise_if(
-      (not isinstance(prompt, str) or not prompt.isascii() and any(
-          "\ud800" <= character <= "\udfff" for character in prompt),
+      (not isinstance(prompt, str) or not is_text(prompt),
        f"prompt={prompt!a:.60}: expected a text of whole characters"))
   [ids] = (prompts_lib.token_ids(
       setup.tokenizer, [prompt], setup.config.task.prompt)

@@ -328,9 +328,8 @@ def opened(cfg: GraderConfig, source: dict):
 
 def _judge_here(task: base.Task, source: dict, jobs: list, _) -> list[dict]:
   """The replies of a judge that needs no process and no limit."""
-  verdicts = [task.judge(problem, answer, source) for problem, answer in jobs]
-  return [{"correct": correct, "vote": vote, "parts": parts[0] if parts else {}}
-          for correct, vote, *parts in verdicts]
+  return [grader_process.reply_of(*task.judge(problem, answer, source))
+          for problem, answer in jobs]
 
 
 def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],

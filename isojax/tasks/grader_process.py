@@ -35,6 +35,12 @@ def _why(error: Exception) -> str:
   return f"{name}{error}"[:MAX_TEXT]
 
 
+def reply_of(correct, vote: str, parts: dict | None = None) -> dict:
+  """The reply with the verdict that a judge has returned."""
+  return {"correct": correct if isinstance(correct, float) else bool(correct),
+          "vote": vote, "parts": parts or {}}
+
+
 def _reply(judge, source: dict, job: list) -> dict:
   """{correct, vote, parts[, failed: why]}.
 
@@ -50,8 +56,7 @@ def _reply(judge, source: dict, job: list) -> dict:
     return {"correct": False, "vote": "", "parts": {}, "failed": _why(error)}
   if len(vote) > MAX_TEXT:
     vote = hashlib.sha256(vote.encode("utf-8", "surrogatepass")).hexdigest()
-  return {"correct": correct if isinstance(correct, float)
-          else bool(correct), "vote": vote, "parts": parts[0] if parts else {}}
+  return reply_of(correct, vote, *parts)
 
 
 def _watch() -> None:

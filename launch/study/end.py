@@ -12,6 +12,7 @@ Several processes with other --seeds may share --root and --ledger.
 """
 
 import dataclasses
+import functools
 import importlib
 import json
 import os
@@ -141,32 +142,27 @@ def run(unit: Unit, design: dict, root: str, path: str) -> None:
     trained = isojax.train(
         config_of(unit, design, root, C, decay),
         os.path.join(root, unit.name, folder), progress=False)
-    samples = {}
+    # The best checkpoint of a trunk is often its last one.
+    samples = functools.cache(functools.partial(tested, trained))
     for name in missing:
-      ledger.append(path, line_of(name, trained, samples))
+      ledger.append(path, line_of(name, trained.records, samples))
 
 
-def line_of(name: tuple, trained, samples: dict) -> dict:
-  """The ledger's line of a tested policy.
-
-  samples: results by (policy, step); this adds the one that it lacks.
-  """
+def line_of(name: tuple, records, samples) -> dict:
+  """The ledger's line of a policy; samples(policy, step, store) tests it."""
   line = dict(zip(ledger.NAMES, name, strict=True))
   policy, which = line["policy"], line["which"]
-  evaluations = [r for r in trained.records.evaluations
+  evaluations = [r for r in records.evaluations
                  if r["rollouts"] <= line["C"]]
   step = (best_steps(evaluations)[policy] if which == "best"
           else evaluations[-1]["step"])
   store = "checkpoints" if which == "last" else "best"
   curve = [[r["rollouts"], round(r["avg"], 5), round(r["current"]["avg"], 5)]
            for r in evaluations]
-  if (policy, step) not in samples:  # the best one is often the last
-    samples[policy, step] = tested(
-        trained, policy, step, store if line["decay"] else "kept")
   return line | {
       "step": step,
       "curve": curve if (policy, which) == ("average", "last") else None,
-      **samples[policy, step]}
+      **samples(policy, step, store if line["decay"] else "kept")}
 
 
 _POOL = flags.DEFINE_string("pool", None, "Folder for the fresh problems.")
