@@ -45,7 +45,8 @@ def rebuild(docs: str) -> list[str]:
   lines = ledger.read(os.path.join(folder, "end.jsonl"))
   with open(os.path.join(folder, "end.json"), encoding="utf-8") as file:
     registered = json.load(file)
-  claims = registered["e1_claims"] + registered["e3_claims"]
+  claims = [claim for name in ("e1", "e2", "e3")
+            for claim in registered[f"{name}_claims"]]
   disk.replace(page, render(lines, claims).encode())
   return [page, *plots.write(figure.draw(lines), folder, "end", ("svg",))]
 

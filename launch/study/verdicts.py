@@ -37,10 +37,11 @@ def pairs(one: dict, two: dict) -> list[float]:
   return [one[seed] - two[seed] for seed in sorted(one.keys() & two.keys())]
 
 
-def estimate(values) -> SeedMean:
-  """The mean of paired differences with its 95 % t interval."""
-  x = np.asarray(values, np.float64)
-  half = math.nan
+def estimate(values) -> SeedMean | None:
+  """The mean of paired differences, its 95 % t interval; None without any."""
+  x, half = np.asarray(values, np.float64), math.nan
+  if not len(x):
+    return None
   if len(x) > 1:
     half = stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x))
   return SeedMean(float(x.mean()), x.mean() - half, x.mean() + half)
@@ -61,8 +62,8 @@ class Rewards(typing.NamedTuple):
 
   def difference(self, C: int, end: tuple, other: tuple) -> SeedMean | None:
     """How much higher one ends than the other, at the rule's rate."""
-    found = pairs(self.seed_rewards(C, end), self.seed_rewards(C, other))
-    return estimate(found) if found else None
+    return estimate(pairs(self.seed_rewards(C, end),
+                          self.seed_rewards(C, other)))
 
 
 def rewards(lines: dict, set_name: str, arm: str = "",
@@ -153,8 +154,23 @@ def default_end(lines: dict, average_holds: bool | None) -> tuple | None:
   return best[1], "average" if average_holds else "current", "last"
 
 
+def coverage(lines: dict) -> Outcome:
+  """n = 8 minus n = 64: hard, averages, each n at its rate of the best avg."""
+  ends = lambda arm, rate, metric="avg": rewards(
+      lines, "hard", arm, metric).seed_rewards(LARGE, AVERAGE, rate)
+  faster = {arm: estimate(pairs(ends(arm, 1.0), ends(arm, 0.5)))
+            for arm in ("", "n64")}
+  parts = []
+  for metric, sign in (("avg", 1), ("best@64", -1)):
+    apart = None if None in faster.values() else estimate(pairs(*(
+        ends(arm, 1.0 if gain.mean > 0 else 0.5, metric)
+        for arm, gain in faster.items())))
+    parts.append((metric, apart, lambda d, sign=sign: sign * d.mean > 0))
+  return outcome(parts)
+
+
 def judged(lines: dict) -> dict[str, Outcome]:
-  """The claims of docs/study/end.json on hard problems and SmolLM2, by id."""
+  """The claims of docs/study/end.json, by id."""
   found, of_model = rewards(lines, "hard"), rewards(lines, "smollm2")
   at = "C = {:,}".format
   average = outcome([
@@ -173,6 +189,7 @@ def judged(lines: dict) -> dict[str, Outcome]:
                 lambda s: s.ratio > 1)]
   ratio = spread_ratio(found, MIDDLE)
   return {"average": average, "decay": decay, "saved": outcome(saving),
+          "coverage": coverage(lines),
           "model": outcome([(at(OF_MODEL),
                              of_model.difference(OF_MODEL, AVERAGE, BEST),
                              lambda d: d.mean > 0)]),

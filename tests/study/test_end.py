@@ -72,6 +72,20 @@ def test_the_default_by_the_registered_rule(gains, decay):
   assert verdicts.default_end(ledger(*rows[1:-1]), None) is None
 
 
+# n = 64 at half the rate and at the rate, minus n = 8 at the rate.
+@pytest.mark.parametrize("half, full, hit", [
+    ((-2, -9), (-1, 5), True),  # at the rate avg is higher, -1
+    ((-1, 5), (-2, -9), True), ((1, 5), (-1, 5), False),
+    ((-1, -5), (-2, 5), False), (None, (-1, 5), None)])
+def test_the_claim_on_coverage(half, full, hit):
+  def row(arm, rate, avg, best):
+    return [line(seed, 2**20, avg, **{"best@64": best, "arm": arm})
+            | {"rate": rate} for seed in (0, 1)]
+  rows = [*row("", 1.0, 0, 0), *row("", 0.5, -1, 99), *row("n64", 1.0, *full)]
+  rows += row("n64", 0.5, *half) if half else []
+  assert verdicts.judged(ledger(*rows))["coverage"].hit is hit
+
+
 def test_a_unit_for_each_seed_and_rate():
   stage = dict(set="hard", arm="kl", overrides={"seed": 1}, budgets=[4, 8],
                seeds=[0, 1], rates=[1.0, 0.5], decays=[0.3])
