@@ -77,28 +77,13 @@ def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
       history_lib.RECORDS, history_lib.CHECKPOINTS))
   hosts.gather(None)  # until process 0 has opened the ledger
   past_records = ledger.records if hosts.first() else records.read(path)
-  if past_records and past_records[0]["run_id"] != setup.run_id:
-    raise InputError(
-        f"{path}: the records of run {past_records[0]['run_id']}, expected "
-        f"those of run {setup.run_id}; restore the run's own file")
   last_step = max((r["step"] for r in past_records if r["kind"] == "train"),
                   default=0)
-  cfg = setup.config.checkpoint
+  _check_complete(setup, folder, past_records, last_step)
   has_in_flight = setup.config.recipe.updates.in_flight > 0
-  saved = checkpoint.steps(store)
-  # The first checkpoint is complete at the latest when the second one is due.
-  missing = None
-  if saved and not epath.Path(path).exists():
-    missing = "records"
-  elif not saved and last_step > 2 * cfg.every_steps:
-    missing = "checkpoints"
-  if missing:
-    raise InputError(
-        f"{folder}: the run has made steps, but its {missing} are gone; "
-        f"restore the {missing}, or choose another --workdir to start again")
   newest = checkpoint.restore_newest(
       store, setup_lib.abstract_state(setup), setup.run_id, reach=last_step,
-      keep=cfg.keep, with_in_flight=has_in_flight)
+      keep=setup.config.checkpoint.keep, with_in_flight=has_in_flight)
   hosts.assert_same_on_all_hosts(
       {"checkpoint": newest and newest.step, "records": len(past_records)})
   # Step -1 keeps no record, not even that of the evaluation at step 0.
@@ -108,21 +93,49 @@ def restored(setup: Setup, ledger, folder: str) -> tuple[State, list[dict]]:
   if 0 < step < M:
     of = f" of {M}" if setup.config.recipe.filter.rounds == 1 else ""
     hosts.say(f"resuming from step {step}{of}")
-  if hosts.first():
-    ledger.cut(step)
-    for name in (history_lib.KEPT, history_lib.KEPT_BEST):
-      checkpoint.delete_steps(os.path.join(folder, name),
-                              lambda saved: saved > step)
   past_records = records.up_to(past_records, step)
   in_flight = rollouts_lib.restored_in_flight(
       saved_in_flight, setup.sampler) if has_in_flight else None
   history = history_lib.history_of(past_records)
-  if hosts.first():  # a kill may have left later steps: they will be repeated
-    best = history.best and history.best[1]
-    checkpoint.delete_steps(os.path.join(folder, history_lib.BEST),
-                            lambda saved: saved != best)
-  hosts.gather(None)  # until they are gone
+  if hosts.first():
+    _cut(ledger, folder, step, history)
+  hosts.gather(None)  # until later steps are gone
   return State(train, in_flight, history), past_records
+
+
+def _check_complete(setup: Setup, folder: str, past_records: list[dict],
+                    last_step: int) -> None:
+  """InputError for records of another run, or without their checkpoints."""
+  path, store = (os.path.join(folder, name) for name in (
+      history_lib.RECORDS, history_lib.CHECKPOINTS))
+  if past_records and past_records[0]["run_id"] != setup.run_id:
+    raise InputError(
+        f"{path}: the records of run {past_records[0]['run_id']}, expected "
+        f"those of run {setup.run_id}; restore the run's own file")
+  saved, missing = checkpoint.steps(store), None
+  if saved and not epath.Path(path).exists():
+    missing = "records"
+  # The first checkpoint is complete at the latest when the second one is due.
+  elif not saved and last_step > 2 * setup.config.checkpoint.every_steps:
+    missing = "checkpoints"
+  if missing:
+    raise InputError(
+        f"{folder}: the run has made steps, but its {missing} are gone; "
+        f"restore the {missing}, or choose another --workdir to start again")
+
+
+def _cut(ledger, folder: str, step: int, history: history_lib.History) -> None:
+  """Deletes what is later than a step: these steps will be repeated.
+
+  Of best/, all but the checkpoint that the records up to the step name.
+  """
+  ledger.cut(step)
+  best = history.best and history.best[1]
+  for name, is_later in (
+      (history_lib.KEPT, lambda saved: saved > step),
+      (history_lib.KEPT_BEST, lambda saved: saved > step),
+      (history_lib.BEST, lambda saved: saved != best)):
+    checkpoint.delete_steps(os.path.join(folder, name), is_later)
 
 
 @dataclasses.dataclass(frozen=True)
