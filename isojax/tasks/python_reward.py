@@ -44,7 +44,7 @@ def judge(problem: Problem, answer: str, source: dict
   except MemoryError:
     raise
   except Exception as error:  # users raise any type
-    raise custom_function.with_line(reward["path"], error) from error
+    raise custom_function.with_line(reward, error) from error
   try:
     number, parts = weighted(value) if isinstance(value, dict) else (
         _number(value), {})
