@@ -179,7 +179,7 @@ IN_FLIGHT = dict(
     (dict(sampler__temperature=0.0), "greedy rollouts"),
     (dict(sampler__max_new_tokens=60), "75 is longer than the model's 64"),
     (dict(sampler__max_prompt_tokens=9), "longer than .*=9"),
-    (dict(task__stratum="nowhere.jsonl"), "no such stratum file; make it with"),
+    (dict(task__stratum="nowhere.jsonl"), "no such stratum file .relative to"),
     (dict(task__grader__name="chess"), "expected one of countdown"),
     (dict(task__grader__workers=0), "^task.grader.workers=0: expected"),
     (dict(task__grader__seconds=0.0),

@@ -64,9 +64,10 @@ def with_line(custom: dict[str, str], error: Exception) -> InputError:
 
 
 def definition(custom: dict[str, str]) -> str:
-  """FILE:LINE of the function; FILE if the file does not define it by `def`."""
+  """FILE:LINE of the function; FILE if it has no `def` or `class`."""
   for node in ast.parse(custom["text"]).body:
-    if isinstance(node, ast.FunctionDef) and node.name == custom["function"]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+                  ) and node.name == custom["function"]:
       return f"{custom['path']}:{node.lineno}"
   return custom["path"]
 
