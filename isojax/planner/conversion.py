@@ -97,13 +97,13 @@ def _fields(pairs: list[tuple[str, str]], options: dict) -> dict[str, str]:
 
 
 def _number(fields: dict, field: str) -> float | None:
-  """The value of a field; InputError if it is not one finite number."""
+  """The value of a field; InputError if it is not one number from 0 on."""
   if field not in fields:
     return None
   value = comparable(fields[field])
-  if isinstance(value, str) or not abs(value) < 2**53:
+  if isinstance(value, str) or not 0 <= value < 2**53:
     raise InputError(f"{fields[field]}, for {field}, as it is in this text: "
-                     "expected one finite number, written out")
+                     "expected one number from 0 on, written out")
   return float(fields[field])
 
 

@@ -18,7 +18,8 @@ VALUE = (r"""(?:\[[^\]]*\]|\{[^}]*\}|'[^']*'|"[^"]*"|"""
          r"""\$\((?:[^()]|\([^()]*\))*\)|"""
          # a word, with commas in a list, such as 0,1; or 2 * 8 of Python
          r"""[^\s'",\\();]+(?:,[^\s'",\\();=]+(?![\w.]*=))*"""
-         r"""(?:[ \t]+[*/+-]{1,2}[ \t]+[\w.]+(?![\w.]*[=:]))*)""")
+         r"""(?:[ \t]+(?:[*/%+-]{1,2}|if|else|or|and)[ \t]+"""
+         r"""[\w.]+(?![\w.]*[=:]))*)""")
 # An option: --NAME VALUE ... of a command, NAME: VALUE of flat YAML, or
 # NAME=VALUE of a call of Python. Groups: the name behind --, its value behind =
 # or its values; the other name, its value.

@@ -255,6 +255,10 @@ MINI = ("python3 main_ppo.py data.train_batch_size=1024 trainer.total_training_"
     ("prime-rl", "toml", PRIME + "[", "no toml: "),
     ("trl", "py", TRL_PYTHON.replace("size=8", "size=2 * 4"),
      r"2 \* 4, for per_device, as it is"),
+    ("trl", "py", TRL_PYTHON.replace("1e-6,", "1e-6 if big else 2e-6,"),
+     "1e-6 if big else 2e, for lr, as it is"),
+    ("trl", "py", TRL_PYTHON.replace("1e-6,", "-1e-6,"), "-1e-6, for lr, .*: "
+     "expected one number from 0"),
     ("prime-rl", "toml", PRIME.replace("group_size = 8", ""),
      "no orchestrator.group-size in the options"),
     ("trl", "sh", TRL + " --max_prompt_length 9 --num_generations 3",
