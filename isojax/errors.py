@@ -8,7 +8,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # What reading a text file of a user's can raise, such as JSON that is damaged,
 # nested too deeply, or a list where an object is expected.
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError,
-              RecursionError)
+              RecursionError, OverflowError)
 
 
 class InputError(ValueError):

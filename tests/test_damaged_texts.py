@@ -1,5 +1,8 @@
 """Text files of a user's that are no JSON, too deep, or of another kind."""
 
+import json
+import math
+import shutil
 import types
 
 import pytest
@@ -46,3 +49,18 @@ def test_a_damaged_text_is_named(reader, text, tmp_path):
   (tmp_path / name).write_text(TEXTS[text] + "\n", "utf-8")
   with pytest.raises(InputError, match=name.partition(".")[0]):
     read(str(tmp_path), str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name, wrong", [
+    ("config.json", {"rope_theta": "x"}),
+    ("config.json", {"rope_theta": 10**400}),
+    ("tokenizer_config.json", {"model_max_length": "x"}),
+    ("generation_config.json", {"eos_token_id": math.inf}),
+    ("generation_config.json", {"eos_token_id": [1, "x"]})])
+def test_a_wrong_value_in_a_file_of_a_model_is_named(name, wrong, tmp_path):
+  folder = shutil.copytree("isojax/assets/countdown-tiny", tmp_path / "m")
+  values = json.loads((folder / name).read_text()) | wrong
+  (folder / name).write_text(json.dumps(values))
+  with pytest.raises(InputError, match=name):
+    hf_config.read(str(folder))
+    tokenizer.eos_ids(str(folder), tokenizer.load(str(folder)))

@@ -94,6 +94,7 @@ def test_a_wrong_workdir_is_one_line_and_left_as_it_was(tmp_path):
     ({"alloc": 3}, "config.alloc=3: expected a section"),
     ({"seed": {"a": 1}}, "config.seed={'a': 1}: expected int"),
     ({"alloc": {"n": "x"}}, "config.alloc.n='x': expected int"),
+    ({"sampler": {"memory_gib": 10**400}}, "config.sampler.memory_gib=10000"),
     ({"recipe": {"loss": {"constants": {"a.b": 1}}}}, "constants={'a.b': 1}: "),
     ({"name": [[[[[[[[1]]]]]]]]}, "not a row .*expected at most 8 levels"),
     ({"alock": {"n": 3}}, "config.alock: no such key; the nearest is "

@@ -154,7 +154,7 @@ def _set(section, key: str, value, where: str, name: str) -> None:
   try:
     with section.unlocked():
       section[key] = value
-  except (TypeError, ValueError):
+  except (TypeError, ValueError, OverflowError):
     raise InputError(
         f"{where}: {wrong_value(section, key, value, name)}") from None
 

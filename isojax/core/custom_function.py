@@ -50,19 +50,24 @@ def sha256(custom: dict[str, str]) -> str:
   return hashlib.sha256(content.encode()).hexdigest()
 
 
-def with_line(path: str, error: Exception) -> InputError:
-  """InputError with the line of the user's file that raised `error`."""
+def with_line(custom: dict[str, str], error: Exception) -> InputError:
+  """InputError with the line of the user's file that raised `error`.
+
+  The line of the function's definition if no line of the file raised it.
+  """
+  path = custom["path"]
   lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
            if frame.filename == path]
-  place = f"{path}:{lines[-1]}" if lines else path
+  place = f"{path}:{lines[-1]}" if lines else definition(custom)
   first, *_ = [*str(error).splitlines(), ""]  # jax adds paragraphs
   return InputError(f"{place}: {type(error).__name__}: {first}")
 
 
 def definition(custom: dict[str, str]) -> str:
-  """FILE:LINE of the function; FILE if the file does not define it by `def`."""
+  """FILE:LINE of the function; FILE if it has no `def` or `class`."""
   for node in ast.parse(custom["text"]).body:
-    if isinstance(node, ast.FunctionDef) and node.name == custom["function"]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+                  ) and node.name == custom["function"]:
       return f"{custom['path']}:{node.lineno}"
   return custom["path"]
 
@@ -78,7 +83,8 @@ def load(path: str, function: str, text: str):
   except MemoryError:  # not the fault of the user's code
     raise
   except Exception as error:  # any error of the file's code
-    raise with_line(path, error) from error
+    raise with_line(dict(path=path, function=function, text=text),
+                    error) from error
   known = [name for name, value in vars(module).items()
            if callable(value) and not name.startswith("__")]
   if function not in known:

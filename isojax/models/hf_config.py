@@ -143,10 +143,12 @@ def read(path: str) -> decoder.ModelConfig:
   _check_fields(file)
   try:  # transformers adds defaults and renames old fields
     config = transformers.AutoConfig.from_pretrained(path).to_dict()
+    return model_config(config, file)
+  except InputError:
+    raise
   except Exception as error:  # transformers raises many types
     raise InputError(f"{file}: not a valid configuration "
                      f"({' '.join(str(error).split())[:300]})") from error
-  return model_config(config, file)
 
 
 def model_config(config: dict, file) -> decoder.ModelConfig:

@@ -14,6 +14,7 @@ def load(path: str):
   try:
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         path, local_files_only=True)
+    tokenizer("x")  # raises if a setting has another type
   except Exception as error:  # transformers raises many types
     raise InputError(
         f"{path}: tokenizer files cannot be read ({type(error).__name__}: "
@@ -38,7 +39,7 @@ def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
   try:
     declared = json.loads(file.read_text(encoding="utf-8"))
     if declared.get("eos_token_id") is not None:
-      ids.update(np.atleast_1d(declared["eos_token_id"]).astype(int).tolist())
+      ids.update(map(int, np.atleast_1d(declared["eos_token_id"])))
   except UNREADABLE as error:
     raise InputError(f"{file}: no readable eos_token_id ({reason(error)}); "
                      "copy the file again") from error

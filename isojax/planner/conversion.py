@@ -97,19 +97,14 @@ def _fields(pairs: list[tuple[str, str]], options: dict) -> dict[str, str]:
 
 
 def _number(fields: dict, field: str) -> float | None:
-  """The value of a field; InputError names a variable without a value."""
+  """The value of a field; InputError if it is not one number from 0 on."""
   if field not in fields:
     return None
-  if "$" in fields[field]:
-    raise InputError(f"{fields[field]}, for {field}, has no value in this text:"
-                     " write it out")
-  if " or " in fields[field]:
-    raise InputError(f"{fields[field]}, for {field}: the text has several "
-                     "values; leave one")
-  value = float(fields[field])
-  if not abs(value) < 2**53:
-    raise InputError(f"{field}={fields[field]}: expected a finite number")
-  return value
+  value = comparable(fields[field])
+  if isinstance(value, str) or not 0 <= value < 2**53:
+    raise InputError(f"{fields[field]}, for {field}, as it is in this text: "
+                     "expected one number from 0 on, written out")
+  return float(fields[field])
 
 
 def _check_updates(options: dict) -> None:
@@ -195,7 +190,8 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
   if "epochs" in fields and D and Bp:
     of_epochs = number("epochs") * (D // Bp)
     M = min(M or of_epochs, of_epochs) if trainer != "trl" else M or of_epochs
-  needed = {("n",): n, ("Bp", "B"): Bp, ("lr",): lr, ("M", "epochs"): M}
+  needed = {("n",): n, ("Bp", "B"): Bp or fields.get("B"), ("lr",): lr,
+            ("M", "epochs"): M}
   missing = [" or ".join(name for name, field in pairs if field in alternatives)
              for alternatives, value in needed.items() if not value]
   if missing:
@@ -210,6 +206,8 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
     assumed.append(
         f"one update a step: {fields.get('per_device', 1)} x "
         f"{fields.get('accumulation', 1)} x devices = {Bp * n:g} rollouts")
+  if options.get(_scheduler(origin)) == "constant" != origin.schedules[0]:
+    fields["warmup"] = "0"  # as in transformers
   if "warmup_share" in fields:
     fields.setdefault("warmup", str(round(number("warmup_share") * M)))
   row = plan_file.Row(
@@ -235,10 +233,10 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
              export.options(trainer, row, setting).items()}
   is_carried = lambda name, value: (
       carried.get(name) == comparable(value)
-      or name == _scheduler(origin) and value in origin.schedules
-      or field_of.get(name) in (
+      or name == _scheduler(origin) and value in (*origin.schedules, "constant")
+      or SEVERAL.search(name) or field_of.get(name) in (
           "lr", "warmup", "warmup_share", "prompt", "processes", "nodes",
-          "per_device", "accumulation"))
+          "per_device", "accumulation", "epochs"))
   return row, setting, [f"{name}={value}" for name, value in options.items()
                         if not is_carried(name, value)], assumed
 

@@ -308,7 +308,9 @@ class CostModel:
       positions = lengths.response * (Bp * n / rows + 1 / useful_share - 1)
     else:
       positions = Bp * n / rows * (lengths.response / useful_share)
-    copies = max(1, mesh.tensor / shape.kv_heads)  # of a head's keys, values
+    # Each device has the whole cache if `tensor` does not divide the key heads
+    # (core/memory.py). XLA reads those of the common divisor of both on each.
+    copies = mesh.tensor / math.gcd(mesh.tensor, shape.kv_heads)
     context = tokens.response_context
     return prefill, self._sampling_seconds(
         positions * (rows * shape.forward_flops(context, head=True))

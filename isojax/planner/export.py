@@ -448,7 +448,7 @@ def text(trainer: str, row: plan_file.Row, setting: Setting) -> str:
                  f"prime-rl, not on {trainer}" + (
                      ", which is slower" if trainer == "verl" else ""))
   if setting.response is None:
-    notes.append("no lengths: give --config, or --machine and the mean tokens")
+    notes.append("no lengths: set them here, or plan with --config")
   if trainer == "openrlhf" and setting.average is not None:
     notes.append("--train.enable_ema saves an exponential average, of a fixed "
                  "horizon")

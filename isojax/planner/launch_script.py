@@ -15,17 +15,23 @@ from isojax.errors import InputError
 
 # A value: a list, a quoted text, a command's output, or a word.
 VALUE = (r"""(?:\[[^\]]*\]|\{[^}]*\}|'[^']*'|"[^"]*"|"""
-         r"""\$\((?:[^()]|\([^()]*\))*\)|[^\s'",\\();]+)""")
+         r"""\$\((?:[^()]|\([^()]*\))*\)|"""
+         # a word, with commas in a list, such as 0,1; or 2 * 8 of Python
+         r"""[^\s'",\\();]+(?:,[^\s'",\\();=]+(?![\w.]*=))*"""
+         r"""(?:[ \t]+(?:[*/%+-]{1,2}|if|else|or|and)[ \t]+"""
+         r"""[\w.]+(?![\w.]*[=:]))*)""")
 # An option: --NAME VALUE ... of a command, NAME: VALUE of flat YAML, or
 # NAME=VALUE of a call of Python. Groups: the name behind --, its value behind =
 # or its values; the other name, its value.
 OPTION = re.compile(
-    rf"""--([\w.-]+)(?:=({VALUE})|((?:[ \t]+(?!--|[+~]*[\w.]+=){VALUE})*))
+    rf"""--([\w.-]+)(?![\w.'"-])(?:
+      =({VALUE})|((?:[ \t]+(?!--|[+~]*[\w.]+=){VALUE})*))
     |(?<![\w.$-])\+*([A-Za-z][\w.]*)['"]?\s*[=:][ \t]*({VALUE})?""",
     re.VERBOSE)
 # A line that sets variables of a shell or of Python.
 SET = (r"(?:(?:export|local|readonly)\s+)?"
        rf"([A-Za-z_]\w*)\s*=\s*({VALUE})")
+CONDITION = re.compile(r"\s*(?:el)?if\s+(.*?)[\s;:]*(?:then)?\s*")
 ASSIGNMENTS = re.compile(rf"\s*{SET}(?:[\s;]+{SET})*[\s;]*")
 # The use of a variable: $A, ${A}, ${A:-5}, ${A:=5}, ${1:-5}, ${a.b}; and
 # $((ARITHMETIC)). The innermost come first.
@@ -61,7 +67,8 @@ def _unquoted(value: str) -> str:
 def options_of(text: str) -> dict[str, str]:
   """The options in a text; variables have their values, if the text has them.
 
-  An option that is given twice has both values, "A or B".
+  An option that is given twice has both values, "A or B". Both branches of a
+  condition are read; option "if" is the condition.
   """
   code = re.sub(r"(?m)(^|\s)#.*$|`#[^`]*`", "", text)
   code = re.sub(r"\\\s*\n", r" \\ ", code)  # a line that goes on
@@ -73,13 +80,17 @@ def options_of(text: str) -> dict[str, str]:
       for name, value in re.findall(SET, line):
         _add(variables, name, _unquoted(value))
   options = {}
-  for line in lines:
+  # Variables last, after the lines that use them.
+  for line in sorted(lines, key=lambda line: bool(ASSIGNMENTS.fullmatch(line))):
+    if condition := CONDITION.fullmatch(line):
+      _add(options, "if", condition[1])
     is_unused = not ASSIGNMENTS.fullmatch(line) or not used & {
         name for name, _ in re.findall(SET, line)}
     for flag, value, values, name, other in OPTION.findall(line) * is_unused:
       # --num_processes 4 train.py
       values = re.sub(r"^(\s*[\d.e-]+)\s+[^\d\s-].*", r"\1", values)
       value = _unquoted(value or values or other) or "true"
+      used.add(value)  # as a variable of Python
       if not name.isupper():  # a variable of the environment
         _add(options, plain_name(flag or name), variables.get(value, value))
   return _resolved(options)

@@ -250,6 +250,7 @@ def remedies(cost_model: CostModel, fits, *, sharded: bool) -> str:
   Names each change that is enough alone, else a smallest set that is enough.
   `fits`: whether a CostModel fits. `sharded`: see `changes`.
   """
+  cost_model.run(*COMPARED_STEP, 1)  # InputError: it could not be priced
   options, out = changes(cost_model, sharded=sharded), []
   changed = lambda names: functools.reduce(
       lambda model, name: options[name](model), names, cost_model)

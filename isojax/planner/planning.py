@@ -117,7 +117,7 @@ def make(request: Request) -> Plan:
       request, easy=easy, validation=problems.validation)
   make_rows = _rows_of_sweep if request.sweep else _rows_of_advice
   rows, messages = make_rows(
-      request, ask(request, law, cost_model, problems.D), cost_model)
+      request, ask(request, law, cost_model, problems.D), cost_model, problems)
   rows, notes = with_config(request.config, rows)
   settings = prices.settings_of(request, cost_model)
   rows = [dataclasses.replace(row, settings=plan_file.merged(
@@ -217,7 +217,7 @@ def setting_of(config, cost_model: CostModel | None, *, D: int | None,
 
 
 def _rows_of_advice(request: Request, question: Question,
-                    cost_model: CostModel | None):
+                    cost_model: CostModel | None, problems):
   """(rows of the plan, one per seed; its messages) without a sweep."""
   advice, span, warnings = advise_within(request, question, cost_model)
   allocation, star = advice.allocation, advice.n_star
@@ -233,7 +233,9 @@ def _rows_of_advice(request: Request, question: Question,
           for seed in request.seeds]
   return rows, text_lib.Messages(
       reason=text_lib.reason(question, advice, span), lead=(),
-      changes=() if question.n else text_lib.would_change(question, advice),
+      changes=() if question.n else text_lib.would_change(
+          question, advice, None if request.law else request_lib.own_prior(
+              dataclasses.replace(request, metric="avg"), problems)),
       warnings=warnings,
       basis=(*text_lib.explained(question, advice), *text_lib.alternatives(
           allocation, advice_lib.neighbours(question, allocation), expected,
@@ -270,7 +272,7 @@ def advise_within(request: Request, question: Question,
       warnings += (
           f"n follows C, and C the speed: without --config, mean lengths, mesh "
           f"{fastest.mesh.text} and {fastest.rows:,} slots are assumed, which "
-          f"buy C = {other.C:,} in these hours, and n = {other.n}",)
+          f"buy C = {other.C:,} and its evaluations, and n = {other.n}",)
   if request.sure:
     if not spread:
       raise InputError("--sure: no spread is known of a measured speed; leave "
@@ -285,7 +287,7 @@ def advise_within(request: Request, question: Question,
 
 
 def _rows_of_sweep(request: Request, question: Question,
-                   cost_model: CostModel | None):
+                   cost_model: CostModel | None, _):
   """(rows of the plan, its messages) of a sweep."""
   C, config, seeds = question.C, request.config, request.seeds
   budgets, decay, ahead = request.budgets or (C,), 0.0, 1

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from isojax.core import plan_file, sweep_cells
-from isojax.core.allocation import Allocation, MIN_M, nearest_power
+from isojax.core.allocation import Allocation, MIN_M
 from isojax.core.format import (
   aligned,
   compact,
@@ -19,7 +19,7 @@ from isojax.core.format import (
 from isojax.core.laws import NStar
 from isojax.planner import cost, evidence, prices, priors
 from isojax.planner import memory as memory_lib
-from isojax.planner.advice import Advice, curve_of, Question
+from isojax.planner.advice import Advice, advise, curve_of, Question
 from isojax.planner.cost import CostModel, StepParts
 
 METRICS = {"avg": "avg, the mean of k samples", "best": "best@k, coverage"}
@@ -197,38 +197,47 @@ def reason(question: Question, advice: Advice,
           "may buy")
 
 
-def would_change(question: Question, advice: Advice) -> tuple[str, ...]:
-  """What would change n, in a line."""
-  law, metric, n = question.law, question.metric, advice.allocation.n
-  middle = {name: ns[1] for name, ns in evidence.GOOD_NS.items()}
+def would_change(question: Question, advice: Advice, own: NStar | None
+                 ) -> tuple[str, ...]:
+  """What would change n, in a line, with the n that it would give.
+
+  `own`: the law that a plan for avg takes by itself, without --law.
+  """
+  law, metric, allocation = question.law, question.metric, advice.allocation
+  C, Bp, n = allocation.C, allocation.Bp, allocation.n
+  at = lambda **more: advise(dataclasses.replace(
+      question, **{"C": C} | more)).allocation.n
+  parts = []
+  def add(what, **more):
+    if (other := at(**more)) != n:
+      parts.append(f"{what} (n = {other})")
+
   if law is None:
     other = "avg" if metric == "best" else "best"
-    parts = [f"--metric={other} (n = {middle[other]})"]
-    if n < middle[metric]:
-      C = advice.allocation.Bp * middle[metric] * MIN_M
-      parts.insert(0, f"C from {C:,} rollouts on (n = {middle[metric]})")
+    enough = Bp * evidence.GOOD_NS[metric][1] * MIN_M
+    if C < enough:
+      add(f"C from {enough:,} rollouts on", C=enough)
+    add(f"--metric={other}", metric=other, law=own if other == "avg" else None)
     if metric == "avg":
       D = min(priors.PRIOR_D.values()) // 2
       parts.append(f"--model of {priors.PRIOR_MODEL} with --stratum and {D:,} "
                    "math problems or more (its published law)")
     parts.append("a fit of your own runs (--law)")
   elif law.published:
-    fewer, more = (nearest_power(
-        law(law.within_data(times * advice.n_star.C)), low=2,
-        high=question.B_max) for times in (1 / 4, 4))
-    at_C = [f"{other} at {times}" for other, times in (
-        (fewer, "a quarter of it"), (more, "four times")) if other != n]
-    parts = [*([f"C (n = {', '.join(at_C)})"] if at_C else ()),
-             f"another model or other problems (n = {middle['avg']})",
-             f"D below {priors.PRIOR_D[law.stratum] // 2:,} "
-             f"(n = {middle['avg']})"]
-    if n < middle["best"]:
-      parts.insert(bool(at_C), f"--metric=best (n = {middle['best']})")
+    at_C = [f"{other} at {times}" for times, C_there in (
+        ("a quarter of it", C // 4), ("four times", 4 * C))
+            if C_there >= (question.fixed_B or 2 * Bp)
+            and (other := at(C=C_there)) != n]
+    parts += [f"C (n = {', '.join(at_C)})"] if at_C else []
+    if law is own:
+      add("--metric=best", metric="best", law=None)
+      add("another model or other problems", law=None)
+      add(f"D below {priors.PRIOR_D[law.stratum] // 2:,}", law=None)
   else:
     parts = ["C, by the fit",
              "another model or other problems: fit their own runs"]
   return (f"n is for {METRICS[metric]}; it would change with "
-          + "; ".join(parts),)
+          + "; ".join(parts or ["a fit of your own runs (--law)"]),)
 
 
 def explained(question: Question, advice: Advice

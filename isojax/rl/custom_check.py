@@ -95,7 +95,7 @@ class Checked:
           np.asarray(result),)
     except (Exception, SystemExit) as error:  # of the user's code
       raise InputError(
-          f"{custom_function.with_line(self.custom['path'], error)}; "
+          f"{custom_function.with_line(self.custom, error)}; "
           f"{self._where}: {self.when}") from error
     expected = RESULTS[self.kind]
     if not isinstance(results, tuple) or len(results) != len(expected):

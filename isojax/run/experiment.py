@@ -90,9 +90,9 @@ class CheckpointSection:
   at: tuple[int, ...]  # rollouts after which one is kept for good
 
   def __post_init__(self):
-    if (min(self.every_steps, self.keep, *self.at) < 1
-        or self.every_minutes <= 0):
-      raise InputError(f"{self}: expected positive numbers")
+    expect("checkpoint", self, **{
+        name: (least > 0, "more than 0") for name, least in dict(
+            vars(self), keep_best=1, at=min(self.at, default=1)).items()})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,8 +34,8 @@ class PromptConfig:
 def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
   """The texts in the tokenizer's chat template, as the user's turn."""
   if tokenizer.chat_template is None:
-    raise InputError("section prompt: the tokenizer has no chat template, so "
-                     "this is not a chat model; set chat=False")
+    raise InputError("prompt.chat=True: the tokenizer has no chat template, so "
+                     "this is not a chat model; set it to False")
   import jinja2  # only chats need it, as in transformers
   system = [{"role": "system", "content": cfg.system}] if cfg.system else []
   try:
@@ -45,8 +45,8 @@ def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
             for text in texts]
   except jinja2.TemplateError as error:
     raise InputError(
-        f"section prompt: the chat template refuses this: {error}; if it has "
-        "no system role, leave system empty") from error
+        f"prompt.chat=True: the chat template refuses this: {error}; if it has "
+        "no system role, leave prompt.system empty") from error
 
 
 def token_ids(tokenizer, questions: list[str],

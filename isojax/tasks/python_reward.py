@@ -43,8 +43,8 @@ def judge(problem: Problem, answer: str, source: dict
     value = function(problem.question, answer, fields)
   except MemoryError:
     raise
-  except Exception as error:  # users raise any type
-    raise custom_function.with_line(reward["path"], error) from error
+  except (Exception, SystemExit) as error:  # users raise any type
+    raise custom_function.with_line(reward, error) from error
   try:
     number, parts = weighted(value) if isinstance(value, dict) else (
         _number(value), {})

@@ -11,6 +11,7 @@ import fractions
 import hashlib
 import json
 import math
+import os
 import pathlib
 import shlex
 
@@ -135,8 +136,8 @@ def _read_lines(path: str, splits: tuple[str, ...], missing: InputError
 
 def read(path: str) -> Stratum:
   """Reads a stratum; InputError if it was cut or edited, or is no stratum."""
-  header, problems, tokens, correct = _read_lines(
-      path, SPLITS, InputError(f"{path}: no such stratum file; {REMEDY}"))
+  header, problems, tokens, correct = _read_lines(path, SPLITS, InputError(
+      f"{path}: no such stratum file (relative to {os.getcwd()}); {REMEDY}"))
   for split in SPLITS:
     if not problems[split]:
       raise InputError(f"{path}: the {split} split is empty; {REMEDY}")

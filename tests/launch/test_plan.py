@@ -209,8 +209,8 @@ def test_a_reader_that_goes_is_no_error(tmp_path):
 
 def test_options_of_another_trainer(tmp_path):
   _, out = planned(*EASY, "--export=verl", cwd=tmp_path)
-  assert ("# row 0 for verl\n# no lengths: give --config, or --machine and the "
-          "mean tokens\nalgorithm.adv_estimator=grpo \\\n") in out
+  assert ("# row 0 for verl\n# no lengths: set them here, or plan with "
+          "--config\nalgorithm.adv_estimator=grpo \\\n") in out
   _, out = planned(*EASY, *PRICED, "--export=trl", cwd=tmp_path)
   assert "--max_completion_length 8000 \\\n" in out and "--beta 0.001" in out
   _, out = planned("--rollouts=65536", "--config=configs/dapo.py",

@@ -25,6 +25,7 @@ from tests.planner.examples import (
   SEVEN_B,
   SLOW,
   THREE_B,
+  TOY,
   toy,
   work,
 )
@@ -101,6 +102,17 @@ def test_padding_computes_the_maxima():
 def test_links_by_hand(mesh, stage, seconds):
   step = toy(2, mesh).step(1, 2)
   assert getattr(step, stage) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("kv_heads, tensor, read", [
+    (4, 2, 2), (2, 4, 1), (6, 4, 3), (3, 4, 3)])  # as XLA compiles the einsum
+def test_a_device_reads_the_key_heads_of_its_queries(kv_heads, tensor, read):
+  shape = dataclasses.replace(TOY, heads=12, kv_heads=kv_heads)
+  one, two = (
+      toy(tensor, (1, 1, tensor), FAST_PRODUCTS, Lengths(prompt, 2, 99, 3),
+          shape=shape).step(1, 2).decode for prompt in (4, 8))
+  # 2 positions of 2 rows with 4 tokens more, 8 bytes a head, from 100/s.
+  assert two - one == pytest.approx(2 * 2 * 4 * 8 * read / 100)
 
 
 # TOY with 4 rollouts: a prompt is 336 FLOPs, an answer of 2 tokens 256, 216

@@ -171,7 +171,7 @@ def test_what_of_a_recipe_is_not_carried(config, changed, names):
 
 def test_lengths_that_are_not_known_are_left_out():
   text = export.text("verl", *run(Setting("group_norm", 0.0, None, None, None)))
-  assert text.startswith("# no lengths: give --config") and "length" not in (
+  assert text.startswith("# no lengths: set them") and "length" not in (
       text.partition("\n")[2])
 
 
@@ -400,9 +400,9 @@ def test_an_average_is_not_carried():
     ("verl:actor_rollout_ref.rollout.n=8", "no data.train_batch_size or .*, no "
      "trainer.total_training_steps or trainer.total_epochs in the options"),
     ("verl:train.sh", "verl:train.sh: no such file"),
-    (f"trl:{CALL.replace('500', 'inf')}", "M=inf: expected a finite number"),
-    (f"trl:{CALL.replace('500', '$STEPS')}", ".STEPS, for M, has no value in "
-     "this text: write it out"),
+    (f"trl:{CALL.replace('500', 'inf')}", "inf, for M, .*: expected one"),
+    (f"trl:{CALL.replace('500', '$STEPS')}", ".STEPS, for M, as it "
+     "is in this text: expected one number from 0 on, written out"),
     (f"trl:{CALL.replace('max_', 'num_iterations=2, max_')}",
      "num_iterations=2: several updates a step are not written"),
     (f"trl:{CALL.replace('max_', 'steps_per_generation=6, max_')}",
@@ -414,7 +414,7 @@ def test_an_average_is_not_carried():
     ("slime:--rollout-batch-size 32 --n-samples-per-prompt 8 "
      "--global-batch-size 128 --lr 1e-6 --num-rollout 9",
      "128 rollouts an update of 32 . 8 a step"),
-    (f"trl:{CALL.replace('500', 'all')}", "could not convert .* 'all'")])
+    (f"trl:{CALL.replace('500', 'all')}", "all, for M, .*: expected one")])
 def test_options_that_make_no_run(source, message):
   with pytest.raises(InputError, match=message):
     conversion.convert(source, "verl", devices=8, D=None)

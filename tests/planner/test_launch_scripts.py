@@ -175,6 +175,16 @@ uv run python run_grpo.py --config grpo.yaml grpo.num_prompts_per_step=64 \\
         "# not carried: recipe.optimizer.decay=1\n"], ["num_processes"]),
     ("trl", "sh", TRL + " --epsilon 0.1", "Bp = 4,", "verl", [
         "clip_ratio_low=0.1 ", "clip_ratio_high=0.1 "], []),
+    # transformers' constant rate has no warm-up.
+    ("trl", "sh", TRL + " --lr_scheduler_type constant --warmup_ratio .1 "
+     "--num_train_epochs 2 --gpu-ids 0,1\nif [ $X ]; then\n  A=1; fi",
+     "Bp = 4, n = 8, M = 300, C = 9,600, lr 1e-06, warm-up 0\n", "verl", [
+         "# not carried: gpu_ids=0,1\n", "# not carried: if=[ $X ]\n"],
+     ["scheduler", "train_epochs", "not carried: lr"]),
+    ("trl", "py", "rate = 1e-6\n" + TRL_PYTHON.replace(
+        "rate=1e-6", "rate=rate") + 'a.add_argument("--max_steps")',
+     "Bp = 32, n = 8, M = 200,", "verl", [],
+     ["rate=1e-6\n"]),
     ("openrlhf", "sh", RLHF, "Bp = 128, n = 8, M = 120, C = 122,880, lr 5e-07, "
      "warm-up 6\n", "trl", ["--beta 0.001 ", "--lr_scheduler_type linear ",
                             "--max_completion_length 2048 "], ["assumed"]),
@@ -190,6 +200,8 @@ uv run python run_grpo.py --config grpo.yaml grpo.num_prompts_per_step=64 \\
              "--beta 0.0 ", "# not carried: kl_loss_coef=0.01\n",
              "# assumed: lr_decay_style=linear, the default of slime\n"],
      ["ARGS=", "CUDA"]),
+    ("slime", "sh", SLIME + " --num-steps-per-rollout 1", "Bp = 32,", "trl", [],
+     ["steps_per_rollout"]),
     ("skyrl", "sh", SKYRL, "Bp = 256, n = 5, M = 600, C = 768,000, lr 1e-06, ",
      "trl", ["--beta 0.001 ", "# assumed: trainer.algorithm.use_kl_loss=True"],
      ["BS="]),
@@ -233,14 +245,22 @@ MINI = ("python3 main_ppo.py data.train_batch_size=1024 trainer.total_training_"
                                        "algorithm"),
      "data.train_batch_size=64 or 32: several updates"),
     ("verl", "sh", f"for LR in 1e-6 2e-6; do\n{VERL}\ndone".replace(
-        "{LR:=1e-6}", "LR"), ".LR, for lr, has no value in this text"),
+        "{LR:=1e-6}", "LR"), ".LR, for lr, as it is in this text: expec"),
     ("verl", "sh", VERL.replace("=1e-6}", "=1e-6} \\\n  actor_rollout_ref.actor"
                                 ".optim.lr=2e-6"),
-     "1e-6 or 2e-6, for lr: the text has several values; leave one"),
+     "1e-6 or 2e-6, for lr, as it"),
     ("tunix", "sh", TUNIX.replace("=100", '=$(printf "%.0f" "$STEPS")'),
-     r".\(printf .*, for M, has no value in this text"),
-    ("trl", "sh", TRL.replace("300", "$((1 / 0))"), r"\(1 / 0\)\), for M, has"),
+     r".\(printf .*, for M, as it is"),
+    ("trl", "sh", TRL.replace("300", "$((1 / 0))"), r"\(1 / 0\)\), for M, as"),
     ("prime-rl", "toml", PRIME + "[", "no toml: "),
+    ("trl", "py", TRL_PYTHON.replace("size=8", "size=2 * 4"),
+     r"2 \* 4, for per_device, as it is"),
+    ("trl", "py", TRL_PYTHON.replace("1e-6,", "1e-6 if big else 2e-6,"),
+     "1e-6 if big else 2e, for lr, as it is"),
+    ("trl", "py", TRL_PYTHON.replace("1e-6,", "-1e-6,"), "-1e-6, for lr, .*: "
+     "expected one number from 0"),
+    ("prime-rl", "toml", PRIME.replace("group_size = 8", ""),
+     "no orchestrator.group-size in the options"),
     ("trl", "sh", TRL + " --max_prompt_length 9 --num_generations 3",
      "32 rollouts are not whole groups"),
 ])

@@ -139,20 +139,6 @@ def test_countdown_has_no_law_of_math():
   assert plan.rows[0].allocation.n == 16
 
 
-def test_what_would_change_n_is_a_line():
-  line = lambda **more: ask(**EASY | more).messages.changes[0]
-  # At 0.5M the law is 37, which is 32, at 4M 405; other sources 16.
-  for text in ("C (n = 32 at a quarter of it, 512 at four times)",
-               "another model or other problems (n = 16)",
-               "D below 3,000 (n = 16)"):
-    assert text in line(), line()
-  assert "--metric=best" not in line()  # n = 256: more would not cover more
-  assert "--metric=best (n = 64)" in line(rollouts=2.5e5)
-  assert "--metric=avg (n = 16)" in line(metric="best")
-  small = ask(rollouts=1e4).messages.changes[0]
-  assert "C from 25,600 rollouts on (n = 16)" in small  # 32 * 16 * 50
-
-
 def test_the_cost_of_measuring_the_stratum():
   assert ("16 samples of each problem, 96,000 rollouts for D = 6,000, beside "
           "this budget") in ask(**EASY).table()
@@ -239,6 +225,8 @@ def test_a_remedy_works_with_and_without_a_config():
   with pytest.raises(InputError, match=r"it fits with LoRA \(--lora_rank=16\)"):
     ask(**HOURS | short)
   assert ask(**HOURS | short, lora_rank=16).rows
+  with pytest.raises(InputError, match="^4xl40s: l40s has no published link"):
+    ask(**HOURS | dict(machine="4xl40s"))  # LoRA would fit, without a price
   small = {"mesh.fsdp": 8, "mesh.tensor": 1, "sampler.slots": 8,
            "sampler.max_prompt_tokens": 400, "sampler.max_new_tokens": 800,
            "recipe.loss.microbatch_tokens": 8192}
@@ -512,3 +500,32 @@ def test_what_would_change_n_is_another_n(values, said, not_said):
   text = ask(**values).table()
   assert [part for part in said if part not in text] == [], text
   assert [part for part in not_said if part in text] == [], text
+
+
+CHANGES = {  # what a plan says would change its n -> the request with it
+    "a quarter": lambda C: dict(rollouts=C / 4),
+    "four times": lambda C: dict(rollouts=4 * C),
+    "C from 25,600 rollouts on": lambda C: dict(rollouts=25600),
+    "--metric=best": lambda C: dict(metric="best"),
+    "--metric=avg": lambda C: dict(metric="avg"),
+    "another model or other problems": lambda C: dict(model="Qwen/Qwen3-8B"),
+    "D below 2,500": lambda C: dict(D=2499)}
+
+
+@pytest.mark.parametrize("values, named", [
+    (HARD | dict(rollouts=1855488), {0, 3, 5, 6}),
+    (HARD | dict(rollouts=463872), {0, 1, 3}),  # n = 16 also without the law
+    (HARD | dict(rollouts=1855488, metric="best"), {4}),  # 128, by the law
+    (HARD | dict(rollouts=128), {1}), (dict(rollouts=128), {2}),
+    (HARD | dict(rollouts=1855488, law="q1-hard"), {0})])  # --law is of avg
+def test_a_change_that_is_named_has_its_n(values, named):
+  plan = ask(**values)
+  C, n = plan.rows[0].allocation.C, plan.rows[0].allocation.n
+  line = plan.messages.changes[0].partition("change with ")[2]
+  said = {what: other for other, what in re.findall(
+      r"(\d+) at (a quarter|four times)", line)} | dict(
+          re.findall(r"([^;]+) \(n = (\d+)\)", line.replace("; ", ";")))
+  assert {i for i, what in enumerate(CHANGES) if what in said} == named, said
+  for what, other in said.items():
+    allocation = ask(**values | CHANGES[what](C)).rows[0].allocation
+    assert int(other) == allocation.n != n, what

@@ -82,6 +82,7 @@ LATER = {
         "raise KeyError(7)": "mine.py:6: KeyError: 7; recipe.*in this step",
         "return ~y": "keep are none of 6"},
     "advantage": {
+        "return [[0.0], [0.0, 1.0]]": r"mine.py:5: ValueError: .* inhomogen",
         "return None": r"advantages has shape \(\) and dtype object",
         "return 0.0": r"advantages has shape \(\)",
         "return x[:1]": r"advantages has shape \(1, 3\)",

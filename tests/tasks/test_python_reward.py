@@ -71,6 +71,10 @@ def test_what_a_function_may_return():
   for value in ("None", "float('nan')", "-0.1", "2", "'1'", "[1.0]", "1j"):
     with pytest.raises(InputError, match=r"r.py: f returned .* in \[0, 1\]"):
       judge(value)
+  with pytest.raises(InputError, match="r.py:1: SystemExit: 3"):
+    judge("__import__('sys').exit(3)")
+  with pytest.raises(InputError, match="r.py:2: f returned <isojax_cus"):
+    judge("0\nclass f:\n  def __init__(*_): pass")
 
 
   parts = "{'a': (1, 0.7), 'b': (True, 0.2), 'c': (1.0, 0.1)}"
