@@ -164,16 +164,7 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
   origin = export.TRAINERS[trainer]
   pairs = _pairs(origin)
   field_of = {plain_name(name): field for name, field in pairs}
-  options = _set_options(origin, options, field_of)
-  defaults = _defaults(origin, options, field_of)
-  switches = re.findall(r"(\S+)={(?:on|use_kl)}",
-                        f"{origin.options} {origin.with_kl}")
-  has_kl = all((defaults | options).get(plain_name(name), "").lower() == "true"
-               for name in switches)
-  if not has_kl:  # its coefficient has no effect
-    defaults = {name: value for name, value in defaults.items()
-                if field_of.get(name) != "kl"}
-  options = options | defaults
+  options, defaults, has_kl = _completed(origin, options, field_of)
   assumed = [f"{name}={value}, the default of {trainer}"
              for name, value in defaults.items()]
   try:
@@ -185,60 +176,105 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
              and value.isdigit()]
     raise InputError(f"{error}" + f"; {', '.join(sizes)} is a default of "
                      f"{trainer}" * bool(sizes)) from None
-  number = lambda field: _number(fields, field)
-  M, lr = number("M"), number("lr")
-  if "epochs" in fields and D and Bp:
-    of_epochs = number("epochs") * (D // Bp)
-    M = min(M or of_epochs, of_epochs) if trainer != "trl" else M or of_epochs
-  needed = {("n",): n, ("Bp", "B"): Bp or fields.get("B"), ("lr",): lr,
-            ("M", "epochs"): M}
-  missing = [" or ".join(name for name, field in pairs if field in alternatives)
-             for alternatives, value in needed.items() if not value]
-  if missing:
-    raise InputError(f"no {', no '.join(missing)} in the options of {trainer}"
-                     + ("; epochs need --D, of at least Bp" if not M and any(
-                         field == "epochs" for _, field in pairs) else ""))
+  M, lr = _steps(trainer, fields, Bp, D), _number(fields, "lr")
+  _check_given(trainer, pairs, {
+      ("n",): n, ("Bp", "B"): Bp or fields.get("B"), ("lr",): lr,
+      ("M", "epochs"): M})
   if D is None and trainer != "trl" and "epochs" in fields and (
-      number("epochs") < M):
+      _number(fields, "epochs") < M):
     assumed.append(f"{fields['epochs']} epochs have {M:,.0f} steps; --D checks "
                    "it")
   if trainer == "roll":
     assumed.append(
         f"one update a step: {fields.get('per_device', 1)} x "
         f"{fields.get('accumulation', 1)} x devices = {Bp * n:g} rollouts")
-  if options.get(_scheduler(origin)) == "constant" != origin.schedules[0]:
-    fields["warmup"] = "0"  # as in transformers
-  if "warmup_share" in fields:
-    fields.setdefault("warmup", str(round(number("warmup_share") * M)))
   row = plan_file.Row(
       allocate(Bp=_whole("Bp", Bp), n=_whole("n", n), M=int(M),
                C=int(Bp * n * int(M))),
-      seed=_whole("seed", number("seed") or 0), lr=lr, expected=None)
+      seed=_whole("seed", _number(fields, "seed") or 0), lr=lr, expected=None)
+  setting = _setting(trainer, options, fields, M, has_kl=has_kl, D=D,
+                     devices=devices)
+  return row, setting, _not_carried(
+      options, field_of, origin, export.options(trainer, row, setting)), assumed
+
+
+def _completed(origin: Trainer, options: dict[str, str],
+               field_of: dict[str, str]) -> tuple[dict, dict, bool]:
+  """(options with the trainer's defaults, these alone, whether it has a KL)."""
+  options = _set_options(origin, options, field_of)
+  defaults = _defaults(origin, options, field_of)
+  switches = re.findall(r"(\S+)={(?:on|use_kl)}",
+                        f"{origin.options} {origin.with_kl}")
+  has_kl = all((defaults | options).get(plain_name(name), "").lower() == "true"
+               for name in switches)
+  if not has_kl:  # its coefficient has no effect
+    defaults = {name: value for name, value in defaults.items()
+                if field_of.get(name) != "kl"}
+  return options | defaults, defaults, has_kl
+
+
+def _steps(trainer: str, fields: dict, Bp: float | None, D: int | None
+           ) -> float | None:
+  """M; of TRL its steps if both these and epochs are given, else the fewer."""
+  M = _number(fields, "M")
+  if "epochs" not in fields or not D or not Bp:
+    return M
+  of_epochs = _number(fields, "epochs") * (D // Bp)
+  return min(M or of_epochs, of_epochs) if trainer != "trl" else M or of_epochs
+
+
+def _check_given(trainer: str, pairs: list[tuple[str, str]],
+                 needed: dict[tuple[str, ...], float | None]) -> None:
+  """InputError for values that no option gives, with the options that could."""
+  missing = [" or ".join(name for name, field in pairs if field in alternatives)
+             for alternatives, value in needed.items() if not value]
+  if missing:
+    raise InputError(
+        f"no {', no '.join(missing)} in the options of {trainer}"
+        + ("; epochs need --D, of at least Bp" if not needed["M", "epochs"]
+           and any(field == "epochs" for _, field in pairs) else ""))
+
+
+def _setting(trainer: str, options: dict, fields: dict, M: float, *,
+             has_kl: bool, D: int | None, devices: int | None
+             ) -> export.Setting:
+  """What the options say beyond the sizes and the rate."""
+  origin = export.TRAINERS[trainer]
+  number = lambda field: _number(fields, field)
   centered = trainer == "prime-rl" or (  # see its note
       "std" in fields and fields["std"].lower() in (
           "none", "false", str(origin.std[1]).lower()))
+  warmup = number("warmup")
+  if options.get(_scheduler(origin)) == "constant" != origin.schedules[0]:
+    warmup = 0  # as in transformers
+  elif warmup is None and "warmup_share" in fields:
+    warmup = round(number("warmup_share") * M)
   prompt, response, total = (
       int(number(field)) if field in fields else None
       for field in ("prompt", "response", "total"))
-  setting = export.Setting(
+  return export.Setting(
       "centered" if centered else "group_norm",
       (number("kl") or 0.0) if has_kl else 0.0,
       total - response if total and response else prompt, response, D,
-      loss=_loss(trainer, fields), devices=devices,
-      warmup=int(number("warmup") or 0),
+      loss=_loss(trainer, fields), devices=devices, warmup=int(warmup or 0),
       decay=_decay(trainer, options, fields, M),
       lora_rank=int(number("rank") or 0), lora_alpha=number("alpha") or 16.0,
       has_seed="seed" in fields)
-  carried = {plain_name(name): comparable(value) for name, value in
-             export.options(trainer, row, setting).items()}
+
+
+def _not_carried(options: dict, field_of: dict, origin: Trainer,
+                 exported: dict) -> list[str]:
+  """NAME=VALUE of the options that the run, written again, does not have."""
+  carried = {plain_name(name): comparable(value)
+             for name, value in exported.items()}
   is_carried = lambda name, value: (
       carried.get(name) == comparable(value)
       or name == _scheduler(origin) and value in (*origin.schedules, "constant")
       or SEVERAL.search(name) or field_of.get(name) in (
           "lr", "warmup", "warmup_share", "prompt", "processes", "nodes",
           "per_device", "accumulation", "epochs"))
-  return row, setting, [f"{name}={value}" for name, value in options.items()
-                        if not is_carried(name, value)], assumed
+  return [f"{name}={value}" for name, value in options.items()
+          if not is_carried(name, value)]
 
 
 def _whole(field: str, value: float) -> int:

@@ -90,9 +90,11 @@ class CheckpointSection:
   at: tuple[int, ...]  # rollouts after which one is kept for good
 
   def __post_init__(self):
-    expect("checkpoint", self, **{
-        name: (least > 0, "more than 0") for name, least in dict(
-            vars(self), keep_best=1, at=min(self.at, default=1)).items()})
+    expect("checkpoint", self,
+           every_steps=(self.every_steps > 0, "more than 0"),
+           every_minutes=(self.every_minutes > 0, "more than 0"),
+           keep=(self.keep > 0, "more than 0"),
+           at=(min(self.at, default=1) > 0, "more than 0"))
 
 
 @dataclasses.dataclass(frozen=True)
