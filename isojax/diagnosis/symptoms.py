@@ -524,23 +524,23 @@ class RunLog:
 
   @property
   def surely_dropped(self) -> bool:
-    """Whether the last evaluation is below the best, not by chance.
+    """Whether the last evaluations are below the best ones, not by chance.
 
-    The fall exceeds MIN_EVAL_SE deviations of the moves from one evaluation to
-    the next, or the last three are below COLLAPSED_AVG of the best.
+    The best of many noisy evaluations is far above their mean. So means of
+    three in a row are compared: their fall exceeds MIN_EVAL_SE of its standard
+    errors, by the moves from one evaluation to the next.
     """
-    moves = [b["avg"] - a["avg"] for a, b in itertools.pairwise(self.avg)]
+    # Equal ones in a row repeat a measurement.
+    avg = [value for value, _ in itertools.groupby(e["avg"] for e in self.avg)]
+    moves = [b - a for a, b in itertools.pairwise(avg)]
     if not self.dropped or len(moves) < MIN_STEPS - 1:
       return False
-    collapsed = COLLAPSED_AVG * self.best["avg"]
-    if all(0 <= e["avg"] < collapsed for e in self.avg[-3:]):
-      return True
-    moves = [move for move in moves if move]  # others repeat a measurement
-    if len(moves) < MIN_STEPS - 1:
-      return False
-    noise = statistics.median(abs(m - statistics.median(moves)) for m in moves)
-    # 1.48 * the median absolute deviation is the deviation of a normal.
-    return self.best["avg"] - self.avg[-1]["avg"] > MIN_EVAL_SE * 1.48 * noise
+    means = [mean(avg[i:i + 3]) for i in range(len(avg) - 2)]
+    # 1.48 * the median absolute deviation is the deviation of a normal, here of
+    # the difference of two evaluations.
+    noise = 1.48 * statistics.median(
+        abs(m - statistics.median(moves)) for m in moves)
+    return max(means) - means[-1] > MIN_EVAL_SE * noise / math.sqrt(3)
 
   @property
   def fall_text(self) -> str:
