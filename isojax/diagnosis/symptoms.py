@@ -18,6 +18,8 @@ MIN_RISE_SE = 4.0
 MIN_DROP = 0.05  # fraction of the best evaluation; smaller falls do not count
 MIN_PAID = 0.25  # share of the answers without an EOS that are paid
 MAX_SMOOTHING = 0.999  # weight of the last mean in a moving average
+MAX_WINDOW = 100  # values of a moving average of equal weights
+MIN_OF_WINDOW = -1 / 3  # autocorrelation; of a window -1/2, of weights above 0
 MIN_USUAL = 0.4  # median of moves in their deviations; 0.67 if they are normal
 POWER_SE = 2.8  # standard errors of a change that a 5 % test finds, power 80 %
 
@@ -116,12 +118,13 @@ def _correlation(values, size: int) -> float:
 
 
 def smoothing(values, size: int) -> float:
-  """The factor of `dependence` for rows of an exponential moving average.
+  """The factor of `dependence` for rows of a moving average.
 
-  The differences of successive rows of weight w have the autocorrelation
-  -(1 - w) / 2, which no trend and no mean changes much. It is 1 if w is within
-  two standard errors of 0, or if a few moves make most of the variance, as in
-  repeated rows and jumps.
+  The differences of successive rows of an exponential one of weight w have the
+  autocorrelation -(1 - w) / 2, which no trend and no mean changes much; those
+  of means of L values have -1/2 at the lag L, and the factor is L. It is 1 if w
+  is within two standard errors of 0, or if a few moves make most of the
+  variance, as in repeated rows and jumps.
   """
   N, moves = len(values), [b - a for a, b in itertools.pairwise(values)]
   drift = mean(moves)
@@ -129,9 +132,13 @@ def smoothing(values, size: int) -> float:
   variance = sum(move * move for move in moves)
   if statistics.median(map(abs, moves)) <= MIN_USUAL * math.sqrt(variance / N):
     return 1.0
-  w = 1 + 2 * sum(a * b for a, b in itertools.pairwise(moves)) / variance
+  r = [sum(a * b for a, b in zip(moves, moves[lag:], strict=False)) / variance
+       for lag in range(1, min(size, MAX_WINDOW) + 1)]
+  w = 1 + 2 * r[0]
   if w <= 2 * math.sqrt(2 / N):
     return 1.0
+  if (lowest := min(r[1:])) < MIN_OF_WINDOW:
+    return 1.0 + r.index(lowest)
   w = min(w, MAX_SMOOTHING)
   # Variance of the mean of a quarter minus its covariance with the last one.
   variance = sum((size - abs(k)) * (w**abs(k) - w**(N - size + k))
