@@ -97,6 +97,15 @@ def test_a_fall_of_the_evaluation_is_found_besides_the_collapse():
   assert "a mean of 20 steps" in alone.text and "step 19" in alone.advice
 
 
+def test_a_collapse_may_be_what_is_added_to_the_score():
+  steps = (20, {"reward": 0.9}), (20, {"reward": 0.2})
+  (text,) = warnings_of(*steps)
+  assert "recipe.reward" not in text
+  (text,) = warnings_of(*((count, line | {"shaped_reward": 0.9})
+                          for count, line in steps))
+  assert "if what is trained rises, weaken recipe.reward" in text
+
+
 def test_rewards_below_0_that_rise_are_no_collapse():
   """Of -1 and 1: no window of 20 steps has a mean above 0."""
   lines = tuple({"step": i, "reward": -0.5 + i / 400 + 0.02 * (-1)**i}

@@ -22,6 +22,7 @@ from isojax.diagnosis.symptoms import (
   column,
   Evaluation,
   has_collapsed,
+  is_shaped,
   mean,
   MIN_DROP,
   MIN_EVAL_SE,
@@ -217,7 +218,10 @@ def collapse(x: Steps, words):
   if (x.full and x.collapsed and (x.best - x.floor) * x.rollouts >= MIN_CORRECT
       and x.best - x.reward > MIN_FALL_SE * x.dependence * x.best_error):
     yield Verdict(f"the reward, a mean of 20 steps, fell from {x.best:.3f} to "
-                  f"{x.reward:.3f}", _earlier(words), consequence=COLLAPSED)
+                  f"{x.reward:.3f}", _earlier(words) + (
+                      f"; if what is trained rises, weaken {words.shaping}"
+                      if any(map(is_shaped, x.lines)) else ""),
+                  consequence=COLLAPSED)
 
 
 @rule("entropy", Steps, "entropy reward")
