@@ -395,7 +395,8 @@ def overfit_log(x: RunLog, words):
     yield Verdict(
         f"{x.fall_text} while the training reward rose; this may be noise",
         f"evaluate more often, on more problems; {words.kl} above 0 holds the "
-        "policy near its start", level=NOTE, after_step=x.best["step"])
+        "policy near its start", level=NOTE, confidence="likely",
+        after_step=x.best["step"])
 
 
 @rule("past_best", RunLog, "avg", level=COSTLY)

@@ -459,6 +459,17 @@ def test_names_in_any_table(reward, kl, more, tmp_path):
   assert report.run.avg[9]["avg"] == 0.32
 
 
+@pytest.mark.parametrize("name, truncated", [
+    ("clip_ratio", False), ("train/clip_ratio", False),
+    ("response_length/clip_ratio", True), ("truncation_rate", True),
+    ("completions/clipped_ratio", True)])
+def test_the_clipped_tokens_of_ppo_are_not_cut_off(name, truncated, tmp_path):
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "reward": i / 100, name: 0.2} for i in range(1, 61)])
+  report = isojax.doctor(path, format="table")
+  assert ("cut" in names(report)) == truncated
+
+
 def test_reward_mean_of_a_file_with_a_name_of_trl():
   report = isojax.doctor(FAULTY / "reward_mean_names.json")
   assert report.log.names["reward"] == "reward_mean"

@@ -36,7 +36,9 @@ FORMAT = base.Format(
                 ("lr", "(?:lr|learning_rate)"),
                 ("response_length", "(?:avg_|mean_)?(?:response|completion)_"
                                     "len(?:gth)?s?"),
-                ("truncated", "(?:truncated|clip_ratio|clipped_ratio)"),
+                # clip_ratio alone is a share of the clipped tokens of PPO.
+                ("truncated", "(?:truncat(?:ed|ion)(?:_rate|_ratio)?|"
+                              "clipped_ratio|length[/_.]clip_ratio)"),
                 ("seconds", "(?:step_time|seconds)"))},
     **COMMON | {"names": (*COMMON["names"], *(
         ("model", name) for name in ("Model", "model_name", "base_model")))})
