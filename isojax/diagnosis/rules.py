@@ -391,7 +391,7 @@ def overfit_log(x: RunLog, words):
         f"use the checkpoint of step {x.best['step']:g}. In another run, take "
         f"more {words.problems}, lower {words.M}, or set {words.kl} above 0",
         confidence="likely", after_step=x.best["step"])
-  if x.dropped and x.learned and "correct" not in x.fields:
+  if x.dropped and x.learned and len(x.avg) < MIN_STEPS:  # too few to judge
     yield Verdict(
         f"{x.fall_text} while the training reward rose; this may be noise",
         f"evaluate more often, on more problems; {words.kl} above 0 holds the "
