@@ -158,18 +158,19 @@ def _with_numbers(table: list, texts: set[str], form: Format
                   ) -> tuple[list, list[str]]:
   """The table with numbers for what spells one, and notes on other values.
 
-  In a name of numbers, a value that is none is left out. This is the only place
-  where the values of metrics are converted, so readers may rely on it.
+  In a name of numbers, a value that is none is left out, and in a known name a
+  list or a misspelled number, too. This is the only place where the values of
+  metrics are converted, so readers may rely on it.
   """
   rows = [(where, {
       name: value if name in texts or (
           found := parsed_number(value)) is None else found
       for name, value in line.items()}) for where, line in table]
+  known = {name for name in _names(table) if EVALUATED.search(name) or any(
+      form.columns(field, [name]) for field in form.fields)}
   numeric = {name for _, line in rows for name, value in line.items()
-             if name not in texts and (is_number(value) or (
-                 isinstance(value, list)
-                 or isinstance(value, str) and MISSPELLED.fullmatch(value)
-             ) and (EVALUATED.search(name) or form.is_field(name)))}
+             if name not in texts and (is_number(value) or name in known and (
+                 isinstance(value, list) or MISSPELLED.fullmatch(str(value))))}
   wrong = {}  # name -> (file:line, value) of what is no number
   for where, line in rows:
     for name in [name for name, value in line.items()

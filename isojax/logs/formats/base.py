@@ -119,10 +119,6 @@ class Format:
             for name in names
             if re.fullmatch(f"(?:train/)?(?:{pattern})", name)]
 
-  def is_field(self, name: str) -> bool:
-    """Whether a name is that of a field of training steps."""
-    return any(self.columns(field, [name]) for field in self.fields)
-
   def is_reward(self, name: str) -> bool:
     """Whether a name is a known trainer's reward of training rollouts."""
     return self.marks is not None and bool(self.columns("reward", [name]))
