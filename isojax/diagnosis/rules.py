@@ -22,6 +22,7 @@ from isojax.diagnosis.symptoms import (
   column,
   Evaluation,
   has_collapsed,
+  is_shaped,
   mean,
   MIN_DROP,
   MIN_EVAL_SE,
@@ -217,7 +218,10 @@ def collapse(x: Steps, words):
   if (x.full and x.collapsed and (x.best - x.floor) * x.rollouts >= MIN_CORRECT
       and x.best - x.reward > MIN_FALL_SE * x.dependence * x.best_error):
     yield Verdict(f"the reward, a mean of 20 steps, fell from {x.best:.3f} to "
-                  f"{x.reward:.3f}", _earlier(words), consequence=COLLAPSED)
+                  f"{x.reward:.3f}", _earlier(words) + (
+                      f"; if what is trained rises, weaken {words.shaping}"
+                      if any(map(is_shaped, x.lines)) else ""),
+                  consequence=COLLAPSED)
 
 
 @rule("entropy", Steps, "entropy reward")
@@ -387,11 +391,12 @@ def overfit_log(x: RunLog, words):
         f"use the checkpoint of step {x.best['step']:g}. In another run, take "
         f"more {words.problems}, lower {words.M}, or set {words.kl} above 0",
         confidence="likely", after_step=x.best["step"])
-  if x.dropped and x.learned and "correct" not in x.fields:
+  if x.dropped and x.learned and len(x.avg) < MIN_STEPS:  # too few to judge
     yield Verdict(
         f"{x.fall_text} while the training reward rose; this may be noise",
         f"evaluate more often, on more problems; {words.kl} above 0 holds the "
-        "policy near its start", level=NOTE, after_step=x.best["step"])
+        "policy near its start", level=NOTE, confidence="likely",
+        after_step=x.best["step"])
 
 
 @rule("past_best", RunLog, "avg", level=COSTLY)

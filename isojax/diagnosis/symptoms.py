@@ -18,6 +18,8 @@ MIN_RISE_SE = 4.0
 MIN_DROP = 0.05  # fraction of the best evaluation; smaller falls do not count
 MIN_PAID = 0.25  # share of the answers without an EOS that are paid
 MAX_SMOOTHING = 0.999  # weight of the last mean in a moving average
+MAX_WINDOW = 100  # values of a moving average of equal weights
+MIN_OF_WINDOW = -1 / 3  # autocorrelation; of a window -1/2, of weights above 0
 MIN_USUAL = 0.4  # median of moves in their deviations; 0.67 if they are normal
 POWER_SE = 2.8  # standard errors of a change that a 5 % test finds, power 80 %
 
@@ -116,12 +118,13 @@ def _correlation(values, size: int) -> float:
 
 
 def smoothing(values, size: int) -> float:
-  """The factor of `dependence` for rows of an exponential moving average.
+  """The factor of `dependence` for rows of a moving average.
 
-  The differences of successive rows of weight w have the autocorrelation
-  -(1 - w) / 2, which no trend and no mean changes much. It is 1 if w is within
-  two standard errors of 0, or if a few moves make most of the variance, as in
-  repeated rows and jumps.
+  The differences of successive rows of an exponential one of weight w have the
+  autocorrelation -(1 - w) / 2, which no trend and no mean changes much; those
+  of means of L values have -1/2 at the lag L, and the factor is L. It is 1 if w
+  is within two standard errors of 0, or if a few moves make most of the
+  variance, as in repeated rows and jumps.
   """
   N, moves = len(values), [b - a for a, b in itertools.pairwise(values)]
   drift = mean(moves)
@@ -129,9 +132,13 @@ def smoothing(values, size: int) -> float:
   variance = sum(move * move for move in moves)
   if statistics.median(map(abs, moves)) <= MIN_USUAL * math.sqrt(variance / N):
     return 1.0
-  w = 1 + 2 * sum(a * b for a, b in itertools.pairwise(moves)) / variance
+  r = [sum(a * b for a, b in zip(moves, moves[lag:], strict=False)) / variance
+       for lag in range(1, min(size, MAX_WINDOW) + 1)]
+  w = 1 + 2 * r[0]
   if w <= 2 * math.sqrt(2 / N):
     return 1.0
+  if (lowest := min(r[1:])) < MIN_OF_WINDOW:
+    return 1.0 + r.index(lowest)
   w = min(w, MAX_SMOOTHING)
   # Variance of the mean of a quarter minus its covariance with the last one.
   variance = sum((size - abs(k)) * (w**abs(k) - w**(N - size + k))
@@ -524,23 +531,23 @@ class RunLog:
 
   @property
   def surely_dropped(self) -> bool:
-    """Whether the last evaluation is below the best, not by chance.
+    """Whether the last evaluations are below the best ones, not by chance.
 
-    The fall exceeds MIN_EVAL_SE deviations of the moves from one evaluation to
-    the next, or the last three are below COLLAPSED_AVG of the best.
+    The best of many noisy evaluations is far above their mean. So means of
+    three in a row are compared: their fall exceeds MIN_EVAL_SE of its standard
+    errors, by the moves from one evaluation to the next.
     """
-    moves = [b["avg"] - a["avg"] for a, b in itertools.pairwise(self.avg)]
+    # Equal ones in a row repeat a measurement.
+    avg = [value for value, _ in itertools.groupby(e["avg"] for e in self.avg)]
+    moves = [b - a for a, b in itertools.pairwise(avg)]
     if not self.dropped or len(moves) < MIN_STEPS - 1:
       return False
-    collapsed = COLLAPSED_AVG * self.best["avg"]
-    if all(0 <= e["avg"] < collapsed for e in self.avg[-3:]):
-      return True
-    moves = [move for move in moves if move]  # others repeat a measurement
-    if len(moves) < MIN_STEPS - 1:
-      return False
-    noise = statistics.median(abs(m - statistics.median(moves)) for m in moves)
-    # 1.48 * the median absolute deviation is the deviation of a normal.
-    return self.best["avg"] - self.avg[-1]["avg"] > MIN_EVAL_SE * 1.48 * noise
+    means = [mean(avg[i:i + 3]) for i in range(len(avg) - 2)]
+    # 1.48 * the median absolute deviation is the deviation of a normal, here of
+    # the difference of two evaluations.
+    noise = 1.48 * statistics.median(
+        abs(m - statistics.median(moves)) for m in moves)
+    return max(means) - means[-1] > MIN_EVAL_SE * noise / math.sqrt(3)
 
   @property
   def fall_text(self) -> str:

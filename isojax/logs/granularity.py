@@ -154,10 +154,12 @@ def contradiction(log: Runs) -> str | None:
     return (f"{text}: Bp = {constant['Bp']} or n = {constant['n']} is wrong, "
             f"or a right answer is worth a multiple of 1/{finer}; --fixed "
             "gives others.")
-  if expected == 2 * size and len(means) >= MIN_EVEN and (
-      max(value for value, _ in means) <= 1):
-    return (f"{text}: a right answer is worth 2 (give --scale=avg=0:2), or "
-            "Bp * n is half of it.")
+  values = [value for value, _ in means]
+  if expected == 2 * size and len(means) >= MIN_EVEN and max(values) <= 1:
+    rewards = ("a right answer is worth 2 (give --scale=avg=0:2)"
+               if min(values) >= 0 else
+               "rewards are -1 and 1 (give --scale=avg=-1:1)")
+    return f"{text}: {rewards}, or Bp * n is half of it."
   return None
 
 

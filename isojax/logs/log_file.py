@@ -20,6 +20,13 @@ LOG_CALLS = ("step is W&B's _step, which counts log calls in some trainers; "
              "if it does here, give --columns=step=NAME.")
 
 
+MISSPELLED = re.compile(r"\s*-?\d+(?:[.,]\d+)?\s*%?\s*")  # 0,5 or 12%
+# Names of evaluations.
+EVALUATED = re.compile(
+    r"(?:^|[^a-z])(?:eval(?:uation)?|val(?:id(?:ation)?)?|test|held.?out)"
+    r"(?:[^a-z]|$)", re.IGNORECASE)
+
+
 @dataclasses.dataclass(frozen=True)
 class LogFile:
   """A log with its format and the caller's names and constants."""
@@ -103,7 +110,7 @@ def open_log(path: str, reading: Reading) -> LogFile:
   form = FORMATS[kind]
   if note := _amend(path, form, [line for _, line in table]):
     notes.append(f"{path}: {note}")
-  table, more = _with_numbers(table, _texts(form, reading))
+  table, more = _with_numbers(table, _texts(form, reading), form)
   notes += more
   step = reading.columns.get("step", next(
       (name for name in form.step if name in names), None))
@@ -118,6 +125,9 @@ def open_log(path: str, reading: Reading) -> LogFile:
   names = _names(table)
   numbers = [name for name in names if any(
       parsed_number(line.get(name)) is not None for _, line in table)]
+  if not numbers:
+    raise InputError(f"{path}: no numbers; expected one JSON object a line, "
+                     "or CSV with a header")
   columns = _columns(path, reading, names, numbers)
   file = LogFile(path, kind, form, table, names, numbers, log.head,
                  dataclasses.replace(reading, columns=columns), notes)
@@ -144,18 +154,23 @@ def _texts(form: Format, reading: Reading) -> set[str]:
       name for field, name in reading.columns.items() if field in fields)}
 
 
-def _with_numbers(table: list, texts: set[str]) -> tuple[list, list[str]]:
+def _with_numbers(table: list, texts: set[str], form: Format
+                  ) -> tuple[list, list[str]]:
   """The table with numbers for what spells one, and notes on other values.
 
-  In a name of numbers, a value that is none is left out. This is the only place
-  where the values of metrics are converted, so readers may rely on it.
+  In a name of numbers, a value that is none is left out, and in a known name a
+  list or a misspelled number, too. This is the only place where the values of
+  metrics are converted, so readers may rely on it.
   """
   rows = [(where, {
       name: value if name in texts or (
           found := parsed_number(value)) is None else found
       for name, value in line.items()}) for where, line in table]
+  known = {name for name in _names(table) if EVALUATED.search(name) or any(
+      form.columns(field, [name]) for field in form.fields)}
   numeric = {name for _, line in rows for name, value in line.items()
-             if name not in texts and is_number(value)}
+             if name not in texts and (is_number(value) or name in known and (
+                 isinstance(value, list) or MISSPELLED.fullmatch(str(value))))}
   wrong = {}  # name -> (file:line, value) of what is no number
   for where, line in rows:
     for name in [name for name, value in line.items()

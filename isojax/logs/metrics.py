@@ -6,17 +6,14 @@ import re
 from isojax.errors import InputError
 from isojax.logs.fields import nearest, TRAINING, typed
 from isojax.logs.formats.base import EVAL_FIELDS, METRICS
-from isojax.logs.log_file import LogFile
+from isojax.logs.log_file import EVALUATED, LogFile
 from isojax.logs.runs import lacking, Runs
 
-# Names of accuracies, and of evaluations.
+# Names of accuracies, and of rewards.
 ACCURACY = re.compile(
     r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|success|^avg$",
     re.IGNORECASE)
 REWARD = re.compile("reward|return|score", re.IGNORECASE)
-EVALUATED = re.compile(
-    r"(?:^|[^a-z])(?:eval(?:uation)?|val(?:id(?:ation)?)?|test|held.?out)"
-    r"(?:[^a-z]|$)", re.IGNORECASE)
 # Names of lengths, counts and deviations, although ACCURACY matches them.
 NO_RATE = re.compile(
     r"len|seqs|num|count|solve_|initial|(?:^|[^a-z])(?:std|min|max|stderr)",

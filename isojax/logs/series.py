@@ -141,7 +141,7 @@ def _estimator(file: LogFile) -> dict:
 
 def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
   """A dict for each training step that has a value in the log."""
-  steps, form = collections.defaultdict(dict), log.file.form
+  steps, form, repeated = collections.defaultdict(dict), log.file.form, 0
   counts = form.columns("zero_std_count", log.file.numbers)
   curve = CurveNames(None, None, source | {name: name for name in counts}, True)
   for _, _, order, _, line in curve_lines(log, [curve]):
@@ -153,7 +153,13 @@ def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
             if field not in METRICS}
     if line.keys() & steps[step].keys() & source.keys():
       _drop_from(steps, step)
+      reward = line.get("reward")
+      repeated += steps[step].get("reward", reward) != reward is not None
     steps[step] |= line
+  if repeated:
+    log.file.note(f"{repeated} lines have another reward of the step of an "
+                  "earlier one, as of single rollouts or processes: the last "
+                  "of each step is used; log the mean.")
   # A trainer may leave out a count of 0.
   zero = {"zero_std": 0.0} if counts and "Bp" in constant else {}
   return [{"step": step} | constant | zero | steps[step]

@@ -93,7 +93,8 @@ def has_group_baseline(train: tuple[dict, ...], estimator: str | None) -> bool:
     return estimator not in base.UNGROUPED
   if column(train, "value_loss"):  # of a critic
     return False
-  dead = [line for line in train if line.get("dead")]
+  # The gradient of a KL needs no advantage.
+  dead = [line for line in train if line.get("dead") and not line.get("kl")]
   return not any(norm > 0 for norm in column(dead, "grad_norm"))
 
 

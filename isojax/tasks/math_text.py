@@ -15,7 +15,7 @@ _UNICODE = str.maketrans({
     "。": ".", "×": r"\times ", "÷": "/", "·": r"\cdot ", "π": r"\pi ",
     "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
     "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ",
-    "√": r"\sqrt ", "°": r"^\circ ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}",
+    "√": " sqrt ", "°": r"^\circ ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}",
     "\xa0": " "})
 _WRAPPED = [re.compile(pattern, re.DOTALL) for pattern in (
     r"\\\((.*)\\\)", r"\\\[(.*)\\\]", r"\\(?:boxed|fbox)\s*\{([^{}]*)\}",
@@ -28,36 +28,50 @@ _MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9,
 # Replaced before a unit is split off, so that units have one form.
 _FORMS = [(re.compile(pattern), new) for pattern, new in (
     (r"\\(?:left|right)(?:\s*\.|(?![a-zA-Z]))", ""), (r"\\[dt]frac", r"\\frac"),
-    (r"(?<!\\)\\[,!:;> ]", " "), (r"\\quad|\\qquad", " "),
+    (r"(?<!\\)\\[,!:;> ]|(?<=.)~|\\quad|\\qquad", " "),
     (r"\\varnothing(?![a-zA-Z])", r"\\emptyset"),
     (r"\\(?:text(?:bf|it|rm)|mathrm|mathbf|mbox)\b", r"\\text"),
     # Upright letters of constants, and words between the values of a list.
     (r"\\(?:text|operatorname)\s*\{\s*([ei])\s*\}", r" \1 "),
     (r"\{\s*\\rm\s+([ei])\s*\}", r" \1 "), (r"\\imath(?![a-zA-Z])", " i "),
-    (r"\\text\s*\{\s*(and|or)\s*\}", r" \1 "),
+    (r"\\text\s*\{(,?)\s*((?:and|or)?)\s*\}", r"\1 \2 "),
+    # Text with a number or several words is read as if it were none.
+    (r"^\\text\s*\{([^{}]*[\d,][^{}]*)\}", r"\1"),
+    (r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|\bto\b)\s*(?=\d)", ":"),
+    # An array, and the space between its rows.
+    (r"\\begin\{array\}\s*\{[lcr|]*\}", r"\\begin{matrix}"),
+    (r"\\end\{array\}", r"\\end{matrix}"),
+    (r"\\\\\s*\[[\d.]+\w+\]", r"\\\\"),
+    (r"\\bar(?=\s*\{\d)", r"\\overline"), (r"\*\*", "^"),
+    (r"\\frac\s*\\pi(?![a-zA-Z])\s*", r"\\frac{\\pi}"),
     (r"\s*\\text\s*\{\s*percent\s*\}|\s*\bpercent$", r"\\%"),
     (r"(?<!\\)%", r"\\%"))]
 # Replaced in the value without its unit, for the parser.
 _REPLACED = [(re.compile(pattern), new) for pattern, new in (
     (r"(?<![a-zA-Z\\])(sin|cos|tan|log|ln)(?![a-zA-Z])", r"\\\1"),
+    (r"(?<![a-zA-Z\\])sqrt\s*(\d+)", r"\\sqrt{\1}"),
     (r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])", r"\\\1 "),
     (r"(?<![a-zA-Z])\\?inf(?:inity)?(?![a-zA-Z])", r"\\infty "),
-    # A word between two equations of a list.
-    (r",?\s+(?:and|or)\s+(?=[a-zA-Z]\w*\s*=)", ","),
+    # A word between the comparisons of a union, or the values of a list.
+    (r",?\s+or\s+(?=[^,=]*(?:[<>]|\\[lg]e))", r"\\lor "),
+    (r",?\s+(?:and|or)\s+", ", "),
     (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
     (r"^(-?\d+)\s+(\d+)/(\d+)$", r"\1\\frac{\2}{\3}"),  # a mixed number
     # A semicolon in a pair is a comma: the parser would drop the brackets.
     (r"([(\[])([^,;()\[\]]*);([^,;()\[\]]*)([)\]])", r"\1\2,\3\4"),
     # 1e5, as programs write numbers.
     (r"^(-?\d+(?:\.\d+)?)[eE]([+-]?\d+)$", r"\1 \\cdot 10^{\2}"),
-    (r"\s+", " "), (r"(?<!\d) | (?!\d)", ""))]
+    # A comma and a space separate values: 5, 135 is not 5,135.
+    (r"\s+", " "), (r"(?<![\d,]) | (?!\d)", ""))]
+_DEGREES = re.compile(
+    r"(?:\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree)(?![a-zA-Z])(\s*,)?")
 _MAGNITUDE = re.compile(
     r"^(-?[\d.,]+)\s*(?:\\text\s*\{\s*)?(hundred|thousand|million|billion|"
     r"trillion)(?:\s+(?:\\text\s*\{\s*)?([a-zA-Z]+))?\s*\}?$")
 # A value and its unit: 18 dollars, 5\text{ cm}^2.
 _MEASURED = re.compile(
-    r"(.*[\d)}])(?:\s*\\text\s*\{([^{}\\]*)\}|\s*([a-zA-Z]{2}[a-zA-Z ./]*)"
-    r"|\s+([a-zA-Z][a-zA-Z ./]*))"
+    r"(.*(?:[\d)}]|\\pi))(?:\s*\\text\s*\{([^{}\\]*)\}"
+    r"|\s*([a-zA-Z]{2}[a-zA-Z ./]*)|\s+([a-zA-Z][a-zA-Z ./]*))"
     r"(?:\s*\^\s*(?:[23]|\{[23]\}))?", re.DOTALL)
 # Units of any problem, in the singular; `known_words` of a question are others.
 _UNITS = """
@@ -122,13 +136,15 @@ _REFUSED = re.compile(
     r"|\d\s*[_']|^[+-]\s*[+-]|(?:[+-]\s*){3}"
     r"|\\infty\s*(?:\\infty|[\w(^!*/])|[\w)!*/]\s*\\infty"
     r"|\\text\s*\{(?:[^{}]*\d|[^{}]*\}\s*[\d{])"
-    # A decimal or a number as a factor after braces, and dots.
-    r"|(?<!matrix)\}\s*\d*\.\d|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\d"
+    # A ratio of three, which sympy would divide, a decimal or a number as a
+    # factor after braces, and dots.
+    r"|:.*:|(?<!matrix)\}\s*\d*\.\d|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\d"
     r"|\\[lcv]?dots"
     # Text after a value that `measured` did not accept as a unit.
     r"|[\d)}]\s*\\text")
 _BASED = re.compile(  # 2A_{16}
-    r"(-?[0-9A-F]*[0-9][0-9A-F]*)_(?:(\d)|\{(\d+)\})")
+    r"(?:[a-zA-Z]=)?\(?(-?[0-9A-F]*[0-9][0-9A-F]*)\)?"
+    r"_(?:(\d)|\{\(?(\d+)\)?\})")
 _BRACKETED = re.compile(r"\\\{.*\\\}|[(\[{][^()\[\]{}]*[)\]}]")
 _LISTED = re.compile(r"[,;]|and|or")
 _INFINITE = re.compile(r"([+-]?)\\infty")
@@ -161,7 +177,8 @@ def measured(text: str, words: frozenset[str]) -> tuple[str, str]:
 
 def _unit(words: list[str]) -> str:
   """One name for a unit, also for a quotient such as km/h."""
-  unit = "".join(_NAMES.get(word, word) for word in words if word != "per")
+  unit = "".join(_NAMES.get(word, word) for word in words
+                 if word not in ("per", "square", "sq", "cubic"))
   return _NAMES.get(unit, unit)
 
 
@@ -194,8 +211,9 @@ def normalised(answer: str, words: frozenset[str] = frozenset()
     text = rf"{scaled[1]} \cdot 10^{{{_MAGNITUDES[scaled[2]]}}}"
   for pattern, new in _FORMS:
     text = pattern.sub(new, text)
+  text, degrees = _DEGREES.subn(r"\1 ", text)
   text, unit = measured(text, words)
-  unit = unit or "dollar" * price
+  unit = unit or ("degree" if degrees else "dollar" * price)
   for pattern, new in _REPLACED:
     text = pattern.sub(new, text)
   if cycle := _REPEATING.match(text):  # 0.1\overline{6} is 15/90

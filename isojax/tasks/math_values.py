@@ -33,6 +33,8 @@ def _parsed(text: str):
       basic_latex=True, units=False, malformed_operators=True, nits=True,
       boxed="none"))
   try:
+    if r"\lor" in text:
+      return _union([_parsed(part.strip()) for part in text.split(r"\lor")])
     value = lt.latex2sympy(
         clean, is_real=not grader.should_treat_as_complex(clean),
         convert_degrees=False, normalization_config=None)
@@ -45,6 +47,14 @@ def _parsed(text: str):
       and math_text.is_list(text)):
     return None  # 5,5 gives two values, which a set would merge
   return value
+
+
+def _union(comparisons: list):
+  """The values of a variable for which one of them is true, or None."""
+  variables = {x for part in comparisons for x in part.free_symbols}
+  if len(variables) != 1:
+    return None
+  return sympy.Union(*(part.as_set() for part in comparisons))
 
 
 def _both_signs(text: str):
@@ -133,7 +143,8 @@ def _same_number(gold, answer, places: int) -> bool | None:
   """Whether two numbers are equal; None if one is no number.
 
   Rational numbers are compared exactly, decimals to `places` decimal places,
-  and zero is equal to nothing else. A whole number equals itself in percent.
+  and zero or a whole number is equal to no rounded one. A whole number equals
+  itself in percent.
   """
   if not all(isinstance(x, sympy.Expr) and x.is_number
              and not _is_infinite(x) for x in (gold, answer)):
@@ -154,11 +165,12 @@ def _same_number(gold, answer, places: int) -> bool | None:
   if any(zeros):  # an irrational zero is evaluated to some 1e-120
     return all(zeros) or bool((gold if zeros[1] else answer).equals(0))
   decimal = gold.has(sympy.Float) or answer.has(sympy.Float)
+  rounded = decimal and not gold.is_Integer
   tolerance = DECIMAL_TOLERANCE if decimal else EXACT_TOLERANCE
   size = max(abs(x) for pair in parts for x in pair)
   return all(
       abs(a - b) <= tolerance * size
-      or decimal and a.round(places) == b.round(places)
+      or rounded and a.round(places) == b.round(places)
       for a, b in zip(*parts, strict=True))
 
 

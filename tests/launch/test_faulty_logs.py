@@ -61,6 +61,16 @@ def test_n_of_1_is_not_believed_if_groups_differ(tmp_path):
   assert report.run.n is None and "advantage" not in names(report)
 
 
+def test_sizes_that_openrlhf_prints(tmp_path):
+  path = tmp_path / "train.log"
+  path.write_text("Namespace(micro_rollout_batch_size=2, rollout_batch_size=16,"
+                  " n_samples_per_prompt=8)\n" + "".join(
+                      f"Global step {i}: {{'reward': 0.5, 'actor_lr': 1e-6}}\n"
+                      for i in range(1, 41)))
+  report = isojax.doctor(path)
+  assert (report.run.n, report.run.Bp) == (8, 16)
+
+
 def test_n_of_1_is_the_finding_of_a_run_with_groups_of_one(tmp_path):
   path = pathlib.Path(agent_log(tmp_path, "'copies': 4}"))
   text = re.sub(r"(advantages/\w+|grad_norm):\S+", r"\1:0.0", path.read_text())
@@ -120,10 +130,15 @@ def smoothed(values, weight):
   return out
 
 
+def windowed(values, width):
+  return [sum(values[i:i + width]) / width for i in range(len(values) - width)]
+
+
 FORMS = {"independent": lambda seed: noise(400, seed),
          "repeated": lambda seed: [v for v in noise(100, seed)
                                    for _ in range(10)],
-         "smoothed": lambda seed: smoothed(noise(1000, seed), 0.9)}
+         "smoothed": lambda seed: smoothed(noise(1000, seed), 0.9),
+         "window": lambda seed: windowed(noise(405, seed), 5)}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -158,6 +173,15 @@ def test_a_rise_above_the_noise_is_still_seen(form):
   assert run.learned
 
 
+@pytest.mark.parametrize("width", [5, 20])
+def test_the_interval_of_a_moving_window(width):
+  """Means of 100 values of deviation 0.05 differ by 0.0071."""
+  values = windowed(noise(400 + width, 1), width)
+  run = symptoms.RunLog(tuple({"step": i, "reward": value}
+                              for i, value in enumerate(values)))
+  assert run.change_error == pytest.approx(0.0071, rel=0.15)
+
+
 def test_repeated_rows_are_not_resolved():
   report = isojax.doctor(FAULTY / "repeated_rows.jsonl")
   assert report.run.change == pytest.approx(0.0109, abs=1e-4)
@@ -182,7 +206,40 @@ def test_copies_of_lines_are_one_line(copies, tmp_path):
   assert any(f"{60 * (copies - 1)} lines are copies" in note for note in notes)
 
 
+def test_other_rewards_of_a_step_are_named(tmp_path):
+  draw = random.Random(0)
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "reward": draw.random()}
+      for i in range(1, 41) for _ in range(8)])
+  report = isojax.doctor(path)
+  assert len(report.run.train) == 40
+  assert any("280 lines have another reward" in note
+             for note in report.log.notes)
+
+
+def test_a_gradient_of_the_kl_is_none_of_the_rewards(tmp_path):
+  """Of one group a step, 60 % are silent; the KL has a gradient in each."""
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "reward": i % 5 / 5, "reward_std": 0.4 * (i % 5 > 2),
+       "frac_reward_zero_std": float(i % 5 <= 2), "kl": 0.02, "loss": 0.001,
+       "grad_norm": 0.01} for i in range(1, 101)])
+  report = isojax.doctor(path)
+  assert report.log.trainer == "trl" and report.run.grouped
+  (share,) = [f for f in report.findings if f.name == "groups"]
+  assert share.text.startswith("60%") and share.level == "costly"
+
+
 # ---- Graded rewards
+
+
+def test_rewards_of_minus_1_and_1_have_their_scale(tmp_path):
+  """16 rewards of -1 and 1 have means that are multiples of 1 / 8."""
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "critic/score/mean": (i * 7 % 11 - 5) / 8}
+      for i in range(1, 41)])
+  report = isojax.doctor(path, format="verl", fixed={"n": 4, "Bp": 4})
+  assert any("rewards are -1 and 1 (give --scale=avg=-1:1)" in note
+             for note in report.log.notes)
 
 
 def test_graded_rewards_are_no_pass_rates():
@@ -301,7 +358,89 @@ def test_a_step_with_its_total(name, tmp_path):
   assert report.run.train[-1]["rollouts"] == 1600
 
 
+def test_the_bars_of_a_resumed_run(tmp_path):
+  """It ran to update 40, and went on from the checkpoint of update 30."""
+  path = tmp_path / "train.log"
+  path.write_text("".join(
+      f" {i}%|###   | {i}/60 [00:10<01:20, 1.8s/it]\n{PRINTED[0] | more}\n"
+      for steps, more in ((range(1, 41), {}), (range(31, 61), {"reward": 0.75}))
+      for i in steps))
+  train = isojax.doctor(path).run.train
+  assert [line["step"] for line in train] == list(range(1, 61))
+  assert [line["reward"] for line in train] == [0.5] * 30 + [0.75] * 30
+
+
 # ---- Names, scales and resumed files
+
+
+ROWS = [(i, i / 100, 0.3 + i / 300) for i in range(1, 61)]
+TABLES = {  # file name -> text with the columns of ROWS
+    "long.csv": "step,tag,value,wall_time\n" + "".join(
+        f"{row[0]},{tag},{row[k]},1.7e9\n" for k, tag in enumerate((
+            "train/reward", "eval/accuracy"), 1) for row in ROWS),
+    "mlflow.csv": "run,key,value,step,timestamp\n" + "".join(
+        f"a,reward,{reward},{i},17\na,eval_acc,{acc},{i},18\n"
+        for i, reward, acc in ROWS),
+    "commas.csv": "step;reward;eval_acc\n" + "".join(
+        f"{i};{reward};{acc}\n".replace(".", ",") for i, reward, acc in ROWS),
+    "quoted.csv": '\ufeff"step" , "reward" , "eval_acc"\n' + "".join(
+        f'"{i}", "{reward}", "{acc}"\n' for i, reward, acc in ROWS),
+    "own.jsonl": "".join(json.dumps(
+        {"iter": i, "reward/accuracy": 0.1, "reward/total": reward,
+         "eval_acc": acc}) + "\n" for i, reward, acc in ROWS)}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_as_tools_export_them(name, tmp_path):
+  path = tmp_path / name
+  path.write_text(TABLES[name])
+  report = isojax.doctor(path)
+  assert [(line["step"], line["reward"], e["avg"]) for line, e in zip(
+      report.run.train, report.run.avg, strict=True)] == ROWS
+
+
+def test_the_json_of_tensorboard(tmp_path):
+  path = tmp_path / "a.json"
+  path.write_text(json.dumps([[1.7e9, i, reward] for i, reward, _ in ROWS]))
+  report = isojax.doctor(path, columns={"reward": "Value"})
+  assert [(line["step"], line["reward"]) for line in report.run.train] == [
+      row[:2] for row in ROWS]
+
+
+@pytest.mark.parametrize("column, value", [
+    ("eval_accuracy", "38.3%"), ("eval_accuracy", "0,38"), ("rewards", [0, 1])])
+def test_a_metric_without_a_number_is_named(column, value, tmp_path):
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "loss": 0.1, column: value, "progress": "10%"}
+      for i in range(1, 41)])
+  notes = isojax.doctor(path).log.notes
+  assert any(f"{column} is {value!r}, no number: left out" in note
+             for note in notes)
+  assert not any("progress" in note for note in notes)
+
+
+def test_a_text_without_numbers_is_no_log(tmp_path):
+  path = tmp_path / "a.log"
+  path.write_text("".join(f"step {i} | reward {i / 100}\n" for i in range(9)))
+  with pytest.raises(InputError, match="no numbers; expected one JSON object"):
+    isojax.doctor(path)
+
+
+def test_the_rewards_of_dpo_are_none_of_rollouts(tmp_path):
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "loss": 0.6, "rewards/chosen": -i / 100,
+       "rewards/rejected": -i / 50, "rewards/margins": i / 100,
+       "rewards/accuracies": 0.6} for i in range(1, 61)])
+  report = isojax.doctor(path)
+  assert not report.findings and "reward" not in report.log.names
+
+
+def test_a_shaped_reward_of_an_own_loop(tmp_path):
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "reward": 0.5 - 0.004 * i + 0.01 * (-1)**i,
+       "shaped_reward": 0.2 + 0.004 * i + 0.01 * (-1)**i}
+      for i in range(1, 101)])
+  assert names(isojax.doctor(path)) == ["shaping"]
 
 
 @pytest.mark.parametrize("reward, kl", [
@@ -318,6 +457,17 @@ def test_names_in_any_table(reward, kl, more, tmp_path):
   assert report.run.train[9]["reward"] == 0.1
   assert report.run.train[9]["kl"] == 0.02
   assert report.run.avg[9]["avg"] == 0.32
+
+
+@pytest.mark.parametrize("name, truncated", [
+    ("clip_ratio", False), ("train/clip_ratio", False),
+    ("response_length/clip_ratio", True), ("truncation_rate", True),
+    ("completions/clipped_ratio", True)])
+def test_the_clipped_tokens_of_ppo_are_not_cut_off(name, truncated, tmp_path):
+  path = written(tmp_path / "a.jsonl", [
+      {"step": i, "reward": i / 100, name: 0.2} for i in range(1, 61)])
+  report = isojax.doctor(path, format="table")
+  assert ("cut" in names(report)) == truncated
 
 
 def test_reward_mean_of_a_file_with_a_name_of_trl():

@@ -288,6 +288,51 @@ def test_numbers_are_compared_relatively():
   assert wrong(NUMBERS, "") == []
 
 
+AS_WRITTEN = [  # gold, answer, the same?
+    # A comma and a space separate values, also of three digits.
+    ("5, 135", "135, 5", True), ("5, 135", "5135", False),
+    ("5135", "5 and 135", False), ("1, 100, 200", "200, 100, 1", True),
+    (r"45^\circ, 135^\circ", r"135^\circ,45^\circ", True),
+    (r"45^\circ,135^\circ", "45 and 135", True),
+    (r"6, 8\text{, and }10", "6, 8, 10", True),
+    (r"\text{A, D, F}", "F, D, and A", True), (r"\text{A,B}", "A, C", False),
+    # A union of comparisons.
+    (r"(-\infty,2)\cup(3,\infty)", "x > 3 or x < 2", True),
+    (r"(-\infty,2)\cup(3,\infty)", r"x<2\text{ or }x\ge 3", False),
+    (r"[-1,0)\cup(0,1]", r"-1\le x<0\text{ or }0<x\le 1", True),
+    ("x<2 or x>3", "x<3 or x>2", False), ("x<2 or x>3", "x<2", False),
+    ("3", "3 or x>5", False), ("x<2 or y>3", "y<2 or x>3", False),
+    # A root of all digits after it.
+    ("13", "√113", False), ("13", "√169", True), (r"8\sqrt{13}", "8√13", True),
+    (r"\sqrt{13}", "sqrt13", True), (r"x\sqrt{2}", "x√2", True),
+    # A ratio of three is no number.
+    ("1:2:3", "1:3:2", False), ("1:2:3", "1/6", False),
+    ("1:2:3", "1 : 2 : 3", True), ("19:60", r"19\text{ to }60", True),
+    # A whole number is no rounded one, but computed in float64.
+    ("5", "5.0000001", False), ("1", "0.9999999", False),
+    ("(1,2)", "(1,1.9999999)", False), ("121", "121.00000000000001", True),
+    # Degrees, and units behind a multiple of pi.
+    (r"36^\circ", r"36\text{ radians}", False), (r"36^\circ", "36", True),
+    (r"36\text{ degrees}", r"36\degree", True),
+    (r"16\pi", r"16\pi\text{ square units}", True),
+    (r"16\pi\text{ cm}", r"16\pi\text{ m}", False),
+    # LaTeX and programs.
+    (r"\frac{1}{6}", r"0.1\bar{6}", True), ("12", r"1\text{ }2", False),
+    (r"\frac{\pi}{14}", r"\frac\pi{14}", True), ("x^3+3x", "x**3+3*x", True),
+    ("5", r"\text{5}", True), ("5", r"\text{5 or 6}", False),
+    ("3 cm", r"3~\mathrm{cm}", True), ("43_5", "n = 43_{5}", True),
+    ("43_5", "(43)_5", True), ("43_5", "n = 43_6", False),
+    *((r"\begin{pmatrix}1/5\\2\end{pmatrix}", answer, same)
+      for answer, same in (
+          (r"\left[\begin{array}{c} 0.2 \\[4pt] 2 \end{array}\right]", True),
+          (r"\left(\begin{array}{c} 2 \\ 0.2 \end{array}\right)", False))),
+]
+
+
+def test_answers_as_models_write_them():
+  assert wrong(AS_WRITTEN, "") == []
+
+
 def test_stored_cases():
   for line in pathlib.Path(
       "tests/data/grader_cases.jsonl").read_text().splitlines():
@@ -319,6 +364,9 @@ def test_stored_cases():
     ("How many miles per hour?", "12 mph", True),
     ("How many miles per day?", "12 km", False),
     ("How many degrees?", "12 radians", False),
+    ("How many radians?", r"12^\circ", False),
+    ("What is the area in square inches?", "12 square feet", False),
+    ("What is the area in square inches?", "12 sq in", True),
     # Another quantity, a mention, and an ordinal ask for no unit.
     ("How many hours does he work for 5 dollars?", "12 dollars", True),
     ("A train leaves in 5 hours. When will it arrive?", "12 minutes", True),

@@ -41,8 +41,8 @@ FORMAT = base.Format(
     amend=add_step,
     console=r"[Gg]lobal[ _]step (?P<step>\d+)(?:: |, eval_metrics: )"
     r"(?P<values>\{[^{}]*\})",
-    printed=(("rollout.batch_size", r"--rollout_batch_size[ =](\d+)"),
+    printed=(("rollout.batch_size", r"\brollout_batch_size[ =](\d+)"),
              ("rollout.n_samples_per_prompt",
-              r"--n_samples_per_prompt[ =](\d+)")),
+              r"\bn_samples_per_prompt[ =](\d+)")),
     sampled=(("(?:train/)?rollout/num_samples", base.ROLLOUTS),
              ("(?:train/)?dynamic_filtering_pass_rate", base.PASSED)))

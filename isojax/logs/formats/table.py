@@ -21,12 +21,14 @@ RECORDS = base.Format(
         "names": (*COMMON["names"], ("chain", "chain"))})
 FORMAT = base.Format(
     step=("step", "global_step", "train/global_step", "training/global_step",
-          "trainer/global_step", "_step", "Step", "train_step", "training_step",
-          "iteration", "Iteration", "update"),
+          "trainer/global_step", "train/step", "_step", "Step", "train_step",
+          "training_step", "iteration", "Iteration", "iter", "update"),
     fields={name: rf"(?i:(?!{EVALUATED})(?:\w+[/_.])*?{pattern}"
             r"(?:[/_.](?:avg|mean))?)"
             for name, pattern in (
-                ("reward", "(?:avg_|mean_)?(?:rewards?|scores?)"),
+                ("reward", "(?:avg_|mean_)?(?:rewards?|scores?)"
+                           "(?:[/_.](?:total|overall))?"),
+                ("trained_reward", "shaped_reward"),
                 ("reward_std", "reward_std"), ("entropy", "entropy"),
                 ("advantage_std", "adv(?:antages?)?_std"),
                 ("kl", "kl(?:_div|_loss|_divergence)?"), ("loss", "loss"),
@@ -34,7 +36,9 @@ FORMAT = base.Format(
                 ("lr", "(?:lr|learning_rate)"),
                 ("response_length", "(?:avg_|mean_)?(?:response|completion)_"
                                     "len(?:gth)?s?"),
-                ("truncated", "(?:truncated|clip_ratio|clipped_ratio)"),
+                # clip_ratio alone is a share of the clipped tokens of PPO.
+                ("truncated", "(?:truncat(?:ed|ion)(?:_rate|_ratio)?|"
+                              "clipped_ratio|length[/_.]clip_ratio)"),
                 ("seconds", "(?:step_time|seconds)"))},
     **COMMON | {"names": (*COMMON["names"], *(
         ("model", name) for name in ("Model", "model_name", "base_model")))})

@@ -90,7 +90,15 @@ def load(path: str) -> Log:
 
 
 def _with_step(line: dict) -> dict:
-  """The line with the step of a text such as 5/300, step and total."""
+  """The line with the step of a text such as 5/300, step and total.
+
+  A line of a long table, of TensorBoard or MLflow, has one metric.
+  """
+  label = next((name for name in ("tag", "key") if name in line), None)
+  if label and "value" in line:
+    line = {name: value for name, value in line.items() if name not in (
+        label, "value", "wall_time", "timestamp")} | {
+            str(line[label]): line["value"]}
   for name in ("global_step/max_steps", "global_step", "step", "Step"):
     if match := re.fullmatch(r"\s*(\d+)\s*/\s*\d+\s*", str(line.get(name))):
       line = line | {"step": int(match[1])}
@@ -130,6 +138,8 @@ def _document(path: str, text: str) -> Log | None:
     while text[index := separator.match(text, index).end()] != "]":
       number, counted = number + text.count("\n", counted, index), index
       line, index = decoder.raw_decode(text, index)
+      if isinstance(line, list) and len(line) == 3:  # TensorBoard's JSON
+        line = dict(zip(("Wall time", "Step", "Value"), line))
       # A trainer's state has null where a mean is NaN.
       lines.append((number, _flat(line, null=math.nan if is_state else None)))
   except (AttributeError, ValueError, RecursionError):
@@ -187,7 +197,7 @@ def _csv(path: str, text: str) -> Log:
     raise InputError(f"{path}: not UTF-8 text; decompress it, or save it as "
                      "UTF-8; TensorBoard's files have tfevents in their names")
   first = text.lstrip().split("\n", 1)[0]
-  reader = csv.reader(io.StringIO(text, newline=""),
+  reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True,
                       delimiter=max(",\t;", key=first.count))
   rows, end = [], 0
   try:
@@ -204,6 +214,9 @@ def _csv(path: str, text: str) -> Log:
                      "one of each")
   lines, broken, notes = [], [], []
   for start, stop, row in rows[1:]:
+    if reader.dialect.delimiter == ";":  # beside commas as decimal points
+      row = [re.sub(r"^(\s*-?\d+),(\d+\s*)$", r"\1.\2", value)
+             for value in row]
     if len(row) == len(header):
       lines += ((start, line)
                 for line in _lines_of_runs(dict(zip(header, row))))
@@ -337,7 +350,8 @@ def _add_steps(lines: list[dict], bars_before: list[int],
   done = [next((step for step, total in reversed(bars[:count])
                 if total == steps), None) for count in bars_before]
   train = [step for step, line in zip(done, lines) if "loss" in line]
-  if None not in done and all(a < b for a, b in itertools.pairwise(train)):
+  # A step below the one before it is that of a resumed run.
+  if None not in done and all(a != b for a, b in itertools.pairwise(train)):
     for step, line in zip(done, lines):
       line["step"] = step
     return "step was read from the progress bars between the lines."

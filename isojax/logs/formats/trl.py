@@ -92,7 +92,9 @@ FORMAT = base.Format(
         "(?:train/)?reward_std",
         "(?:train/)?rewards/(?!eval/|train/).+")),
     fields={
-        "reward": r"reward rewards/(?!eval/|train/)[^/]+(?:/mean)?",
+        # Not the rewards of DPO, which are of no rollouts.
+        "reward": r"reward rewards/(?!eval/|train/|chosen|rejected|margins|"
+                  r"accuracies)[^/]+(?:/mean)?",
         "reward_std": "reward_std", "zero_std": "frac_reward_zero_std",
         "entropy": "entropy", "kl": "kl", "loss": "loss",
         "grad_norm": "grad_norm", "lr": "learning_rate",
