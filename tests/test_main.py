@@ -193,6 +193,30 @@ def test_how_a_run_starts_is_one_value(copy, tmp_path):
   assert not os.path.exists(new)
 
 
+def test_the_content_of_a_file_decides_and_not_its_path(copy, tmp_path):
+  """A moved stratum resumes a run; another one is refused, with both paths.
+
+  The records name the model as at the start, so that a fit finds one model.
+  """
+  config, moved = small(), tmp_path / "moved.jsonl"
+  shutil.copy(config.task.stratum, moved)
+  shutil.copytree(config.model.path, tmp_path / "model")
+  got = state_lib.start_of(setup_lib.prepare(small(
+      model=dict(path=str(tmp_path / "model")))), str(copy))
+  assert got.kind == "resumes"
+  assert got.setup.model_name == config.model.path
+  start = lambda path: state_lib.start_of(
+      setup_lib.prepare(small(task=dict(stratum=str(path)))), str(copy))
+  assert start(moved).text == (
+      f"{copy} holds this run, with other values: task.stratum={moved} "
+      "(decides no result)")
+  other = config.task.stratum.replace("hard", "easy")
+  with pytest.raises(InputError, match=(
+      f"task.stratum: {other} in this config, {config.task.stratum} in the "
+      "workdir; files differ")):
+    start(other)
+
+
 def test_a_run_resumes_with_less_memory(calm, copy, capfd):
   """The same tokens on CPUs; each line says what had changed."""
   path = copy / "records.jsonl"

@@ -4,8 +4,9 @@ A field decides them unless its declaration says otherwise:
 
   slots: int = dataclasses.field(metadata=identity.LAST_BITS)
 
-The hash of the fields that decide is the run id. The other fields may be
-changed when a run is resumed.
+The hash of the fields that decide, and of the content of the files that they
+name, is the run id. The other fields may be changed when a run is resumed, also
+the path of a file.
 """
 
 import dataclasses
@@ -13,7 +14,8 @@ import hashlib
 import json
 import typing
 
-NOTHING = {"decides": "nothing"}  # the name, evaluations, checkpoints, logs
+# The name, evaluations, checkpoints, logs; paths, beside run/inputs.py:hashes.
+NOTHING = {"decides": "nothing"}
 LAST_BITS = {"decides": "last bits"}  # memory, speed: the order of float sums
 
 

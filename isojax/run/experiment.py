@@ -39,13 +39,15 @@ def raise_if(*checks: tuple[bool, str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ModelSection:
-  path: str  # Hugging Face checkpoint folder, or name on the hub
+  # Hugging Face checkpoint folder, or name on the hub; its content decides.
+  path: str = field(metadata=NOTHING)
   lora: LoraConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskSection:
-  stratum: str  # file of launch.split
+  # File of launch.split; its content decides.
+  stratum: str = field(metadata=NOTHING)
   prompt: PromptConfig
   grader: GraderConfig
   format_coef: float  # reward of an answer in the expected place
@@ -239,6 +241,12 @@ def last_bits(config: dict) -> dict:
 def free(config: dict) -> dict:
   """The values of a config, by name, that decide no result."""
   return sections.flat(identity_lib.select(NOTHING, Experiment, config))
+
+
+def paths(config: dict) -> dict:
+  """The values of a config that name files whose content decides results."""
+  names = ("model.path", "task.stratum", "task.grader.file")
+  return {name: value for name, value in free(config).items() if name in names}
 
 
 def from_values(values: dict) -> Experiment:

@@ -57,7 +57,7 @@ def run_fields(setup: Setup, history: History) -> dict:
   config, D = setup.config, len(setup.stratum.train)
   alloc = config.alloc
   return {"run_id": setup.run_id, "seed": config.seed,
-          "model": config.model.path,
+          "model": setup.model_name,
           "task": task_name(setup), "split": setup.stratum.header["stratum"],
           "Bp": alloc.Bp, "n": alloc.n, "m": alloc.kept, "D": D,
           "step": history.step, "rollouts": history.rollouts,
@@ -166,8 +166,10 @@ def start_of(setup: Setup, folder: str, *, run_id: str | None = None,
     if evaluate or not _extends(setup, stored):
       raise InputError(conflict(setup, folder, ours.run_id, stored))
     check_extension(setup, folder, stored)
+  first = stored or ours
   setup = dataclasses.replace(
-      setup, run_id=(stored or ours).run_id, resumed_with=", ".join(
+      setup, run_id=first.run_id, model_name=first.config["model"]["path"],
+      resumed_with=", ".join(
           _changes(setup, stored, experiment.last_bits)) or None)
   if not evaluate and (branch := branch_lib.longest(setup, folder)):
     return Start(setup, folder, "branches", branch.text, branch=branch)
@@ -189,15 +191,17 @@ def start_of(setup: Setup, folder: str, *, run_id: str | None = None,
 
 def differences(setup: Setup, stored: workdir.Stored, there: str) -> str:
   """What decides results and differs from a stored run: values, and files."""
-  values = sections.differences(
-      *map(experiment.identity, (_as_json(setup.values), stored.config)),
+  changes = lambda part: sections.differences(
+      *map(part, (_as_json(setup.values), stored.config)),
       at=("in this config", there))
-  files = "" if setup.identity_as(stored.config) == stored.identity else (
-      "the weights of the model differ"
-      if setup.model_sha256 != stored.model_sha256 else
-      "files differ: of the model, the stratum, the reward (task.grader.file), "
-      "a function of recipe.loss, or the prompts' tokens; or config.json of "
-      "the workdir was edited")
+  values, files = changes(experiment.identity), ""
+  if setup.identity_as(stored.config) != stored.identity:
+    files = "the weights of the model differ" if (
+        setup.model_sha256 != stored.model_sha256) else (
+            "files differ: of the model, the stratum, the reward, a function "
+            "of recipe.loss, or the prompts' tokens; or config.json of the "
+            "workdir was edited")
+    values = "; ".join(filter(None, (values, changes(experiment.paths))))
   return "; ".join(filter(None, (values, files)))
 
 
