@@ -24,8 +24,8 @@ class Accelerator:
   hbm_bandwidth: float  # bytes/s
   source: str
   float32: float | None = None  # without TF32 on GPUs; TPUs publish none
-  # Bytes/s out of a chip over all ICI or NVLink links, one way: half the
-  # "bidirectional" figure.
+  # Bytes/s out of a chip over all ICI or NVLink links, else over PCIe, one way:
+  # half the "bidirectional" figure.
   link_bandwidth: float | None = None
   usd_per_hour: float | None = None  # on demand, of one chip
   usd_source: str | None = None
@@ -104,17 +104,18 @@ ACCELERATORS = {
         source="as a100-40gb; HBM2e"),
     "l40s": Accelerator(
         name="l40s", bfloat16=362.05e12, float32=91.6e12,
-        hbm_bytes=48e9, hbm_bandwidth=864e9,  # no NVLink
+        hbm_bytes=48e9, hbm_bandwidth=864e9,
+        link_bandwidth=32e9,  # PCIe Gen4 x16: 64 GB/s bidirectional
         source="NVIDIA L40/L40S table, dense, on mullet.se/product.html"
                "?product_id=355414"),
-    # The next five are single cards on PCIe, whose links are not modelled.
+    # t4, a10g and the two of RTX are single cards here.
     "t4": Accelerator(
         name="t4", bfloat16=8.1e12,  # in float32: Turing has no bfloat16
         float32=8.1e12, hbm_bytes=16e9, hbm_bandwidth=320e9, capability=7.5,
         source="sysrqmts.com/en/gpus/nvidia/tesla/t4"),
     "l4": Accelerator(
         name="l4", bfloat16=121e12, float32=30.3e12, hbm_bytes=24e9,
-        hbm_bandwidth=300e9,
+        hbm_bandwidth=300e9, link_bandwidth=32e9,  # PCIe 4.0 x16, as l40s
         source="bfloat16: CHIPS; the rest: fpsbench.com/compare/gpu/"
                "nvidia-l4-vs-nvidia-tesla-m40"),
     "a10g": Accelerator(

@@ -225,8 +225,9 @@ def test_a_remedy_works_with_and_without_a_config():
   with pytest.raises(InputError, match=r"it fits with LoRA \(--lora_rank=16\)"):
     ask(**HOURS | short)
   assert ask(**HOURS | short, lora_rank=16).rows
-  with pytest.raises(InputError, match="^4xl40s: l40s has no published link"):
-    ask(**HOURS | dict(machine="4xl40s"))  # LoRA would fit, without a price
+  with pytest.raises(InputError, match="^4xa10g: a10g has no published link"):
+    ask(**HOURS | dict(machine="4xa10g"))  # LoRA would fit, without a price
+  assert ask(**HOURS | dict(machine="4xl40s"), lora_rank=16).rows
   small = {"mesh.fsdp": 8, "mesh.tensor": 1, "sampler.slots": 8,
            "sampler.max_prompt_tokens": 400, "sampler.max_new_tokens": 800,
            "recipe.loss.microbatch_tokens": 8192}
