@@ -3,7 +3,7 @@
 Who decides what, by which function here:
 
   slots and pages of a run, within sampler.memory_gib: the sampler in
-    run/programs.py, and with pages the planner in planner/prices.py, by
+    run/programs.py, and with a config the planner in planner/prices.py, by
     `DeviceBytes.slots_and_pages_within`; it raises without space for one slot
   the mesh of a plan, and whether its step fits on a device: the planner in
     planner/memory.py, by `DeviceBytes.programs`

@@ -125,27 +125,25 @@ def from_config(config, shape, workload: Workload, machine: Machine, *,
                 mesh: Mesh, most: int, validation: int) -> CostModel:
   """The cost model with the slots and microbatches of a config, on a mesh.
 
-  `most`: slots of the machine, at most; with pages as many of them as
-  sampler.memory_gib has space for at sampler.expected_tokens, as in a run.
+  `most`: slots of the machine, at most; as many of them as sampler.memory_gib
+  has space for, as in a run.
   `validation`: problems of an evaluation.
   """
   sampler, formats, k = config.sampler, workload.formats, config.eval.k
-  G, weights_gathered, pages = mesh.row_shards, True, None
-  if sampler.page is not None:
-    slots, pages, weights_gathered = DeviceBytes(
-        shape, formats, sampler.max_prompt_tokens, sampler.max_new_tokens,
-        fused=memory.has_kernel(
-            shape, attention=sampler.attention, dtype=formats.sampled,
-            tensor=mesh.tensor, accelerator=machine.accelerator,
-            length=sampler.max_prompt_tokens + sampler.max_new_tokens),
-        fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,
-        expected=sampler.expected_tokens).slots_and_pages_within(
-            sampler.memory_gib, most=-(-most // G))
-    most = min(most, slots * G)
+  G = mesh.row_shards
+  slots, pages, weights_gathered = DeviceBytes(
+      shape, formats, sampler.max_prompt_tokens, sampler.max_new_tokens,
+      fused=memory.has_kernel(
+          shape, attention=sampler.attention, dtype=formats.sampled,
+          tensor=mesh.tensor, accelerator=machine.accelerator,
+          length=sampler.max_prompt_tokens + sampler.max_new_tokens),
+      fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,
+      expected=sampler.expected_tokens).slots_and_pages_within(
+          sampler.memory_gib, most=-(-most // G))
   return memory.fitting(CostModel(
       shape, machine, mesh, workload,
       cost.calibrated_efficiency(shape, machine),
-      rows=most, weights_gathered=weights_gathered,
+      rows=min(most, slots * G), weights_gathered=weights_gathered,
       micro_rows=max(G, config.recipe.loss.microbatch_tokens
                      // sampler.max_new_tokens), slots_refilled=True,
       evaluations=lambda C, B: evaluations_due(

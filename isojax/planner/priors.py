@@ -38,14 +38,14 @@ PRIORS = {
     "q2-easy-draft": FixedBatch(8192, 7.23, 0.015, 83.0, 1.78,
                                 C_seen=(27, 830), **_AT_8192),
 }
-PRIOR_FAMILY = "qwen2.5-7b"  # in the path of a model of the same size and base
+PRIOR_FAMILY = "qwen2.5-7b"  # in the path of the model and of its base
 # Points of reward between the best and the worst tested n (section 5).
 PRIOR_SPREAD = {"easy": 9.2, "hard": 3.1}
 PRIOR_D = {"easy": 6000, "hard": 5000}  # training problems
 
 
 def is_own_model(path: str) -> bool:
-  """Whether the name of a model is that of the published laws."""
+  """Whether a model is that of the published laws, or its base, by its name."""
   return PRIOR_FAMILY in path.lower()
 
 

@@ -90,6 +90,7 @@ class Problems:
   D: int | None
   validation: int = 300  # problems, as in the paper
   is_measured: bool = False  # the stratum, by a file's counts
+  task: str | None = None  # that a file names
 
 
 def problems(request: Request) -> Problems:
@@ -103,6 +104,7 @@ def problems(request: Request) -> Problems:
     with open(shipped_path(path), encoding="utf-8") as file:
       header, *rows = map(json.loads, file)
     samples = int(header["n"])  # of a problem; 0: not sampled
+    task = header["task"] if "task" in header else None
     splits = [row["split"] for row in rows]
     correct = tuple(row["correct"] if samples else 0 for row in rows
                     if row["split"] == "train")
@@ -117,7 +119,7 @@ def problems(request: Request) -> Problems:
       and request.needs_law):
     stratum = priors.stratum_of([c / samples for c in correct])
   return Problems(stratum, request.D or len(correct),
-                  splits.count("validation"), bool(samples))
+                  splits.count("validation"), bool(samples), task)
 
 
 def read_fit(path: str) -> NStar:
@@ -134,6 +136,7 @@ def own_prior(request: Request, problems: Problems) -> NStar | None:
       and request.model_path is not None
       and priors.is_own_model(request.model_path)
       and (config is None or config.task.grader.name == "math")
+      and problems.task in (None, "math")
       and (problems.D is None
            or not priors.has_few_problems(stratum, problems.D)))
   return priors.PRIORS[f"q1-{stratum}"] if is_own else None

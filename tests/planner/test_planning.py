@@ -135,8 +135,10 @@ def test_one_rule_chooses_n(change, n, why):
 
 
 def test_countdown_has_no_law_of_math():
-  plan = ask(hard.get_config(), rollouts=2e6, **OWN)
-  assert plan.rows[0].allocation.n == 16
+  for plan in (ask(hard.get_config(), rollouts=2e6, **OWN), ask(
+      rollouts=2e6, model="Qwen/Qwen2.5-7B-Instruct",
+      problems="isojax/assets/countdown-tiny-hard.jsonl")):
+    assert plan.rows[0].allocation.n == 16
 
 
 def test_the_cost_of_measuring_the_stratum():
@@ -194,8 +196,8 @@ def test_two_prices_of_one_run_differ_by_what_the_output_names():
                           if "times as long" in line]
   plain = ask(**HOURS)
   same = {"mesh.data": 2, "mesh.fsdp": 1, "mesh.tensor": 4,
-          "sampler.slots": 512, "sampler.max_prompt_tokens": 800,
-          "sampler.max_new_tokens": 8000,
+          "sampler.slots": 512, "sampler.memory_gib": 60.0,
+          "sampler.max_prompt_tokens": 800, "sampler.max_new_tokens": 8000,
           "recipe.loss.microbatch_tokens": 112_000}
   before, = plain.rows
   again = lambda **change: of_config(
@@ -213,6 +215,9 @@ def test_two_prices_of_one_run_differ_by_what_the_output_names():
   assert "; mesh " not in after and "decoded at once" not in after
   other, = warning(again(**{"sampler.slots": 128}))
   assert "128 instead of 512 rows are decoded at once" in other
+  # A run lowers its slots to those of its memory, and so does its price.
+  other, = warning(again(**{"sampler.memory_gib": 20.0}))
+  assert "instead of 512 rows are decoded at once" in other
 
 
 def test_a_mesh_that_is_not_the_machine_s_names_the_fastest():
