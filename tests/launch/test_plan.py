@@ -226,7 +226,7 @@ def test_problems_of_mixed_difficulty_have_no_law(tmp_path):
   mixed = "--problems=mixed.jsonl"
   (row,), out = planned("--rollouts=65536", mixed, OWN[1], cwd=tmp_path)
   assert row["overrides"]["alloc"]["n"] == 16
-  assert "evidence: 15 public sources" in out
+  assert "evidence: 16 public sources" in out
   assert "evidence: n, ScaleRL" in planned(
       "--rollouts=65536", "--evidence", cwd=tmp_path)[1]
 

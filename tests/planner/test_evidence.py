@@ -12,13 +12,14 @@ from tests.planner.test_planning import ask as ask_plan
 
 def test_each_source_has_a_line_with_its_caveat():
   plan = ask_plan(rollouts=1e6)
-  assert "evidence: 15 public sources" in plan.table()
+  assert "evidence: 16 public sources" in plan.table()
   lines = [x for x in plan.table(show_evidence=True).splitlines()
            if x.startswith("evidence: ")]
   for line, parts in zip(lines, (
       ("Playbook (Qwen2.5-7B-Instruct", "one run each"),
       ("study (the embedded policy, Countdown", "141k"),
       ("averages (the same policy", "n = 32 at 0.061", "two seeds"),
+      ("SmolLM2-135M (sums", "n = 32 at 0.311", "a higher rate"),
       ("OLMo2-1B (GSM8K", "n = 5 is ahead", "one run each"),
       ("Qwen2.5-1.5B-Instruct (Countdown", "updates of 128"),
       ("A.13, arXiv 2510.13786", "8 to 32", "Bp falls"),

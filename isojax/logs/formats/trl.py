@@ -2,8 +2,8 @@
 
 Who calls what FORMAT names: `from_notebook`, log_file.open_log, after text.load
 has taken the steps of bare dicts from the progress bars; `batch_of_prompts`,
-runs.options_of; `with_generation_batch`, runs.constants, which makes Bp and n of
-it; `generated`, runs.Runs.rollouts_after. For a log without evaluations
+runs.options_of; `with_generation_batch`, runs.constants, which makes Bp and n
+of it; `generated`, runs.Runs.rollouts_after. For a log without evaluations
 reading.read charges a training reward to the policy that sampled it.
 """
 
