@@ -421,6 +421,13 @@ def test_a_rule_about_a_log_holds_from_its_threshold_on(case):
   assert name in at_threshold and name not in before
 
 
+@pytest.mark.parametrize("avg", [
+    (.3, .5, .4, .6, .5, .6, .55, 0, 0, 0), (.5, .6, 0, 0, 0, 0),
+    (.5, .6, .59, .1, .1, .1)])
+def test_an_evaluation_that_stays_far_below_has_fallen(avg):
+  assert run({}, evals(*avg)).surely_dropped
+
+
 @pytest.mark.parametrize("count", [6, 20, 60])
 def test_the_best_of_many_noisy_evaluations_is_no_peak(count):
   """Of 30 problems of which 9 are right; each single best has a fall."""

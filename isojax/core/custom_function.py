@@ -65,7 +65,7 @@ def with_line(custom: dict[str, str], error: Exception) -> InputError:
 
 def definition(custom: dict[str, str]) -> str:
   """FILE:LINE of the function; FILE if it has no `def` or `class`."""
-  for node in ast.parse(custom["text"]).body:
+  for node in ast.parse(custom["text"]).body:  # `read` has compiled it
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
                   ) and node.name == custom["function"]:
       return f"{custom['path']}:{node.lineno}"

@@ -14,8 +14,8 @@ import hashlib
 import json
 import typing
 
-# The name, evaluations, checkpoints, logs; paths, beside run/inputs.py:hashes.
-NOTHING = {"decides": "nothing"}
+NOTHING = {"decides": "nothing"}  # the name, evaluations, checkpoints, logs
+CONTENT = {"decides": "content"}  # a path: that of its file
 LAST_BITS = {"decides": "last bits"}  # memory, speed: the order of float sums
 
 

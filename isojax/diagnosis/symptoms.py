@@ -11,6 +11,7 @@ STEPS = 20  # steps whose records are averaged
 MIN_STEPS, MIN_ROLLOUTS = 5, 1000
 COLLAPSED_REWARD = 0.5  # fraction of the best reward; both minus the floor
 COLLAPSED_AVG = 0.75  # fraction of the best evaluation
+MIN_COLLAPSE = 0.1  # of the mean of three evaluations
 MIN_EVAL_SE = 4.0  # standard errors of an evaluation by which it falls
 # Standard errors by which the training reward of an overfit run rises. In the
 # study they are at most 3 while an evaluation dips, above 6 in overfit runs.
@@ -19,6 +20,7 @@ MIN_DROP = 0.05  # fraction of the best evaluation; smaller falls do not count
 MIN_PAID = 0.25  # share of the answers without an EOS that are paid
 MAX_SMOOTHING = 0.999  # weight of the last mean in a moving average
 MAX_WINDOW = 100  # values of a moving average of equal weights
+MIN_WINDOWED = 80  # rows; with fewer, one of ten others is taken for a window
 MIN_OF_WINDOW = -1 / 3  # autocorrelation; of a window -1/2, of weights above 0
 MIN_USUAL = 0.4  # median of moves in their deviations; 0.67 if they are normal
 POWER_SE = 2.8  # standard errors of a change that a 5 % test finds, power 80 %
@@ -109,12 +111,13 @@ def _correlation(values, size: int) -> float:
     return 1.0
   lagged = lambda k: sum(a * b for part in parts
                          for a, b in zip(part, part[k:], strict=False))
-  r = [lagged(k) / variance for k in range(1, size)]
-  if r[0] <= 2 / math.sqrt(4 * size):
+  r = lambda k: lagged(k) / variance
+  first = r(1)
+  if first <= 2 / math.sqrt(4 * size):
     return 1.0
   pairs = itertools.takewhile(lambda pair: pair > 0, (
-      a + b for a, b in zip([1.0, *r[1::2]], r[::2], strict=False)))
-  return math.sqrt(max(1.0, (2 * sum(pairs) - 1) / max(1 - r[0], 1e-6)))
+      r(k) + r(k + 1) for k in range(0, size - 1, 2)))
+  return math.sqrt(max(1.0, (2 * sum(pairs) - 1) / max(1 - first, 1e-6)))
 
 
 def smoothing(values, size: int) -> float:
@@ -137,13 +140,17 @@ def smoothing(values, size: int) -> float:
   w = 1 + 2 * r[0]
   if w <= 2 * math.sqrt(2 / N):
     return 1.0
-  if (lowest := min(r[1:])) < MIN_OF_WINDOW:
+  if N >= MIN_WINDOWED and (lowest := min(r[1:])) < MIN_OF_WINDOW:
     return 1.0 + r.index(lowest)
   w = min(w, MAX_SMOOTHING)
   # Variance of the mean of a quarter minus its covariance with the last one.
   variance = sum((size - abs(k)) * (w**abs(k) - w**(N - size + k))
                  for k in range(1 - size, size)) / size
   return math.sqrt(max(1.0, variance / (1 - w)))
+
+
+def _means_of_three(values) -> list[float]:
+  return [mean(values[i:i + 3]) for i in range(len(values) - 2)]
 
 
 def _residuals(values) -> list[float]:
@@ -535,18 +542,26 @@ class RunLog:
 
     The best of many noisy evaluations is far above their mean. So means of
     three in a row are compared: their fall exceeds MIN_EVAL_SE of its standard
-    errors, by the moves from one evaluation to the next.
+    errors, by the moves from one evaluation to the next, or MIN_COLLAPSE to
+    three that are all below half.
     """
-    # Equal ones in a row repeat a measurement.
-    avg = [value for value, _ in itertools.groupby(e["avg"] for e in self.avg)]
-    moves = [b - a for a, b in itertools.pairwise(avg)]
-    if not self.dropped or len(moves) < MIN_STEPS - 1:
+    if not self.dropped or len(self.avg) < MIN_STEPS:
       return False
-    means = [mean(avg[i:i + 3]) for i in range(len(avg) - 2)]
+    avg = [e["avg"] for e in self.avg]
+    means = _means_of_three(avg)
+    if (max(means) - means[-1] > MIN_COLLAPSE
+        and max(avg[-3:]) < max(means) / 2):
+      return True
+    # Equal ones in a row repeat a measurement.
+    avg = [value for value, _ in itertools.groupby(avg)]
+    if len(avg) < MIN_STEPS:
+      return False
+    moves = [b - a for a, b in itertools.pairwise(avg)]
+    usual = statistics.median(moves)
     # 1.48 * the median absolute deviation is the deviation of a normal, here of
     # the difference of two evaluations.
-    noise = 1.48 * statistics.median(
-        abs(m - statistics.median(moves)) for m in moves)
+    noise = 1.48 * statistics.median(abs(move - usual) for move in moves)
+    means = _means_of_three(avg)
     return max(means) - means[-1] > MIN_EVAL_SE * noise / math.sqrt(3)
 
   @property

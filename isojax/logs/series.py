@@ -154,7 +154,8 @@ def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
     if line.keys() & steps[step].keys() & source.keys():
       _drop_from(steps, step)
       reward = line.get("reward")
-      repeated += steps[step].get("reward", reward) != reward is not None
+      before = steps[step].get("reward")
+      repeated += None not in (before, reward) and before != reward
     steps[step] |= line
   if repeated:
     log.file.note(f"{repeated} lines have another reward of the step of an "

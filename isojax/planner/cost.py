@@ -308,8 +308,8 @@ class CostModel:
       positions = lengths.response * (Bp * n / rows + 1 / useful_share - 1)
     else:
       positions = Bp * n / rows * (lengths.response / useful_share)
-    # Each device has the whole cache if `tensor` does not divide the key heads
-    # (core/memory.py). XLA reads those of the common divisor of both on each.
+    # If `tensor` does not divide the key heads, each device has the whole cache
+    # (core/memory.py), of which XLA reads kv_heads / gcd heads on each.
     copies = mesh.tensor / math.gcd(mesh.tensor, shape.kv_heads)
     context = tokens.response_context
     return prefill, self._sampling_seconds(

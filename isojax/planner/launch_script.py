@@ -17,21 +17,22 @@ from isojax.errors import InputError
 VALUE = (r"""(?:\[[^\]]*\]|\{[^}]*\}|'[^']*'|"[^"]*"|"""
          r"""\$\((?:[^()]|\([^()]*\))*\)|"""
          # a word, with commas in a list, such as 0,1; or 2 * 8 of Python
-         r"""[^\s'",\\();]+(?:,[^\s'",\\();=]+(?![\w.]*=))*"""
+         r"""[^\s'",\\();]+(?:,[^\s'",\\();=]++(?!=))*"""
          r"""(?:[ \t]+(?:[*/%+-]{1,2}|if|else|or|and)[ \t]+"""
-         r"""[\w.]+(?![\w.]*[=:]))*)""")
+         r"""[\w.]++(?![=:]))*)""")
 # An option: --NAME VALUE ... of a command, NAME: VALUE of flat YAML, or
 # NAME=VALUE of a call of Python. Groups: the name behind --, its value behind =
 # or its values; the other name, its value.
 OPTION = re.compile(
-    rf"""--([\w.-]+)(?![\w.'"-])(?:
+    # "--NAME" in quotes alone is a text of Python.
+    rf"""(?:(?<!['"])--|--(?=[\w.-]++(?!['"])))([\w.-]++)(?:
       =({VALUE})|((?:[ \t]+(?!--|[+~]*[\w.]+=){VALUE})*))
     |(?<![\w.$-])\+*([A-Za-z][\w.]*)['"]?\s*[=:][ \t]*({VALUE})?""",
     re.VERBOSE)
 # A line that sets variables of a shell or of Python.
 SET = (r"(?:(?:export|local|readonly)\s+)?"
        rf"([A-Za-z_]\w*)\s*=\s*({VALUE})")
-CONDITION = re.compile(r"\s*(?:el)?if\s+(.*?)[\s;:]*(?:then)?\s*")
+CONDITION = re.compile(r"\s*(?:el)?if\s+([^;]+?)\s*(?:;|:\s|:$|\bthen\b|$)")
 ASSIGNMENTS = re.compile(rf"\s*{SET}(?:[\s;]+{SET})*[\s;]*")
 # The use of a variable: $A, ${A}, ${A:-5}, ${A:=5}, ${1:-5}, ${a.b}; and
 # $((ARITHMETIC)). The innermost come first.
@@ -82,7 +83,7 @@ def options_of(text: str) -> dict[str, str]:
   options = {}
   # Variables last, after the lines that use them.
   for line in sorted(lines, key=lambda line: bool(ASSIGNMENTS.fullmatch(line))):
-    if condition := CONDITION.fullmatch(line):
+    if (condition := CONDITION.match(line)) and "__name__" not in line:
       _add(options, "if", condition[1])
     is_unused = not ASSIGNMENTS.fullmatch(line) or not used & {
         name for name, _ in re.findall(SET, line)}

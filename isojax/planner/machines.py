@@ -108,7 +108,7 @@ ACCELERATORS = {
         link_bandwidth=32e9,  # PCIe Gen4 x16: 64 GB/s bidirectional
         source="NVIDIA L40/L40S table, dense, on mullet.se/product.html"
                "?product_id=355414"),
-    # t4, a10g and the two of RTX are single cards here.
+    # t4, a10g and the two RTX cards have no links here.
     "t4": Accelerator(
         name="t4", bfloat16=8.1e12,  # in float32: Turing has no bfloat16
         float32=8.1e12, hbm_bytes=16e9, hbm_bandwidth=320e9, capability=7.5,

@@ -115,9 +115,10 @@ def make(request: Request) -> Plan:
   easy = "easy" in (problems.stratum, law and law.stratum)
   cost_model = prices.cost_model_of(
       request, easy=easy, validation=problems.validation)
-  make_rows = _rows_of_sweep if request.sweep else _rows_of_advice
-  rows, messages = make_rows(
-      request, ask(request, law, cost_model, problems.D), cost_model, problems)
+  question = ask(request, law, cost_model, problems.D)
+  rows, messages = (
+      _rows_of_sweep(request, question, cost_model) if request.sweep else
+      _rows_of_advice(request, question, cost_model, problems))
   rows, notes = with_config(request.config, rows)
   settings = prices.settings_of(request, cost_model)
   rows = [dataclasses.replace(row, settings=plan_file.merged(
@@ -287,7 +288,7 @@ def advise_within(request: Request, question: Question,
 
 
 def _rows_of_sweep(request: Request, question: Question,
-                   cost_model: CostModel | None, _):
+                   cost_model: CostModel | None):
   """(rows of the plan, its messages) of a sweep."""
   C, config, seeds = question.C, request.config, request.seeds
   budgets, decay, ahead = request.budgets or (C,), 0.0, 1

@@ -17,6 +17,7 @@ from isojax.core.format import (
   rounded,
 )
 from isojax.core.laws import NStar
+from isojax.errors import InputError
 from isojax.planner import cost, evidence, prices, priors
 from isojax.planner import memory as memory_lib
 from isojax.planner.advice import Advice, advise, curve_of, Question
@@ -205,11 +206,15 @@ def would_change(question: Question, advice: Advice, own: NStar | None
   """
   law, metric, allocation = question.law, question.metric, advice.allocation
   C, Bp, n = allocation.C, allocation.Bp, allocation.n
-  at = lambda **more: advise(dataclasses.replace(
-      question, **{"C": C} | more)).allocation.n
   parts = []
+  def at(**more):  # None: C is too small there
+    try:
+      return advise(dataclasses.replace(
+          question, **{"C": C} | more)).allocation.n
+    except InputError:
+      return None
   def add(what, **more):
-    if (other := at(**more)) != n:
+    if (other := at(**more)) not in (n, None):
       parts.append(f"{what} (n = {other})")
 
   if law is None:
@@ -226,8 +231,7 @@ def would_change(question: Question, advice: Advice, own: NStar | None
   elif law.published:
     at_C = [f"{other} at {times}" for times, C_there in (
         ("a quarter of it", C // 4), ("four times", 4 * C))
-            if C_there >= (question.fixed_B or 2 * Bp)
-            and (other := at(C=C_there)) != n]
+            if (other := at(C=C_there)) not in (n, None)]
     parts += [f"C (n = {', '.join(at_C)})"] if at_C else []
     if law is own:
       add("--metric=best", metric="best", law=None)

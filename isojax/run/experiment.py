@@ -11,7 +11,7 @@ import re
 from isojax.core import identity as identity_lib
 from isojax.core import sections
 from isojax.core.allocation import Allocation, BATCHES, sqrt_lr
-from isojax.core.identity import LAST_BITS, NOTHING
+from isojax.core.identity import CONTENT, LAST_BITS, NOTHING
 from isojax.errors import expect, InputError
 from isojax.models import dither
 from isojax.models.lora import LoraConfig
@@ -39,15 +39,14 @@ def raise_if(*checks: tuple[bool, str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ModelSection:
-  # Hugging Face checkpoint folder, or name on the hub; its content decides.
-  path: str = field(metadata=NOTHING)
+  # Hugging Face checkpoint folder, or name on the hub.
+  path: str = field(metadata=CONTENT)
   lora: LoraConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskSection:
-  # File of launch.split; its content decides.
-  stratum: str = field(metadata=NOTHING)
+  stratum: str = field(metadata=CONTENT)  # file of launch.split
   prompt: PromptConfig
   grader: GraderConfig
   format_coef: float  # reward of an answer in the expected place
@@ -240,13 +239,13 @@ def last_bits(config: dict) -> dict:
 
 def free(config: dict) -> dict:
   """The values of a config, by name, that decide no result."""
-  return sections.flat(identity_lib.select(NOTHING, Experiment, config))
+  return paths(config) | sections.flat(
+      identity_lib.select(NOTHING, Experiment, config))
 
 
 def paths(config: dict) -> dict:
   """The values of a config that name files whose content decides results."""
-  names = ("model.path", "task.stratum", "task.grader.file")
-  return {name: value for name, value in free(config).items() if name in names}
+  return sections.flat(identity_lib.select(CONTENT, Experiment, config))
 
 
 def from_values(values: dict) -> Experiment:

@@ -74,8 +74,8 @@ class GraderConfig:
   workers: int = dataclasses.field(metadata=identity.NOTHING)
   seconds: float  # wall time for one try of an answer, which has two tries
   step_seconds: float  # for all answers of a step; the rest has no verdict
-  # FILE.py:FUNCTION of a custom reward; "" for other tasks. Its text decides.
-  file: str = dataclasses.field(default="", metadata=identity.NOTHING)
+  # FILE.py:FUNCTION of a custom reward; "" for other tasks.
+  file: str = dataclasses.field(default="", metadata=identity.CONTENT)
 
   def __post_init__(self):
     for field, known in (("name", base.TASKS),

@@ -20,6 +20,7 @@ _UNEVALUATED = re.compile(r"\\(?:sum|prod|int|lim|det)|!")
 _PERCENT = re.compile(r"percent|%", re.IGNORECASE)
 _CLOCK = re.compile(r"(\d\d?):([0-5]\d)")
 _RATIO = re.compile(r"ratio|proportion|odds|scale", re.IGNORECASE)
+_TO = re.compile(r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|\bto\b)\s*(?=\d)")
 
 
 def same(gold: str, answer: str, *, question: str) -> bool:
@@ -35,6 +36,8 @@ def same(gold: str, answer: str, *, question: str) -> bool:
   negated = math_text.NEGATED.search
   adds_negation = negated(answer) and not negated(gold)
   words = math_text.known_words(question, gold)
+  if ":" in gold and (_RATIO.search(question) or not _CLOCK.fullmatch(gold)):
+    answer = _TO.sub(":", answer)  # 19 to 60, of a ratio alone
   (gold, gold_unit), (answer, unit) = (
       math_text.normalised(text, words) for text in (gold, answer))
   if adds_negation or (
@@ -88,6 +91,9 @@ def vote(answer: str, words: frozenset[str] = frozenset()) -> str:
     return str(int(text))
   if text_word := math_text.word(text):
     return text_word
+  if number := math_text.based(text):
+    digits, base = number
+    return digits if base == 10 else f"{digits}_{base}"
   # sympy must not evaluate 50%, which is 50 and also 1/2, nor words as factors.
   if "%" in text or _UNEVALUATED.search(text) or math_text.is_prose(text, ""):
     return text

@@ -35,9 +35,8 @@ _FORMS = [(re.compile(pattern), new) for pattern, new in (
     (r"\\(?:text|operatorname)\s*\{\s*([ei])\s*\}", r" \1 "),
     (r"\{\s*\\rm\s+([ei])\s*\}", r" \1 "), (r"\\imath(?![a-zA-Z])", " i "),
     (r"\\text\s*\{(,?)\s*((?:and|or)?)\s*\}", r"\1 \2 "),
-    # Text with a number or several words is read as if it were none.
-    (r"^\\text\s*\{([^{}]*[\d,][^{}]*)\}", r"\1"),
-    (r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|\bto\b)\s*(?=\d)", ":"),
+    # Text of a number or of letters is read as if it were none.
+    (r"^\\text\s*\{\s*([\d.]+|[a-zA-Z](?:\s*,\s*[a-zA-Z])+)\s*\}$", r"\1"),
     # An array, and the space between its rows.
     (r"\\begin\{array\}\s*\{[lcr|]*\}", r"\\begin{matrix}"),
     (r"\\end\{array\}", r"\\end{matrix}"),
@@ -52,9 +51,7 @@ _REPLACED = [(re.compile(pattern), new) for pattern, new in (
     (r"(?<![a-zA-Z\\])sqrt\s*(\d+)", r"\\sqrt{\1}"),
     (r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])", r"\\\1 "),
     (r"(?<![a-zA-Z])\\?inf(?:inity)?(?![a-zA-Z])", r"\\infty "),
-    # A word between the comparisons of a union, or the values of a list.
-    (r",?\s+or\s+(?=[^,=]*(?:[<>]|\\[lg]e))", r"\\lor "),
-    (r",?\s+(?:and|or)\s+", ", "),
+    (r",?\s+(?:and|or)\s+", ", "),  # between the values of a list
     (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
     (r"^(-?\d+)\s+(\d+)/(\d+)$", r"\1\\frac{\2}{\3}"),  # a mixed number
     # A semicolon in a pair is a comma: the parser would drop the brackets.
@@ -63,15 +60,18 @@ _REPLACED = [(re.compile(pattern), new) for pattern, new in (
     (r"^(-?\d+(?:\.\d+)?)[eE]([+-]?\d+)$", r"\1 \\cdot 10^{\2}"),
     # A comma and a space separate values: 5, 135 is not 5,135.
     (r"\s+", " "), (r"(?<![\d,]) | (?!\d)", ""))]
+# Not those of a temperature, 25^\circ C.
 _DEGREES = re.compile(
-    r"(?:\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree)(?![a-zA-Z])(\s*,)?")
+    r"(?:\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree)(?![a-zA-Z])"
+    r"(?!\s*(?:\\text\s*\{\s*)?[CFK]\b)(\s*,)?")
+_COMPARED, _OR = re.compile(r"[<>]|\\[lg]e"), re.compile(r",?\s+or\s+")
 _MAGNITUDE = re.compile(
     r"^(-?[\d.,]+)\s*(?:\\text\s*\{\s*)?(hundred|thousand|million|billion|"
     r"trillion)(?:\s+(?:\\text\s*\{\s*)?([a-zA-Z]+))?\s*\}?$")
 # A value and its unit: 18 dollars, 5\text{ cm}^2.
 _MEASURED = re.compile(
     r"(.*(?:[\d)}]|\\pi))(?:\s*\\text\s*\{([^{}\\]*)\}"
-    r"|\s*([a-zA-Z]{2}[a-zA-Z ./]*)|\s+([a-zA-Z][a-zA-Z ./]*))"
+    r"|\s*([a-zA-Z]{2}[a-zA-Z ./]*)|(?<!\\pi)\s+([a-zA-Z][a-zA-Z ./]*))"
     r"(?:\s*\^\s*(?:[23]|\{[23]\}))?", re.DOTALL)
 # Units of any problem, in the singular; `known_words` of a question are others.
 _UNITS = """
@@ -214,6 +214,8 @@ def normalised(answer: str, words: frozenset[str] = frozenset()
   text, degrees = _DEGREES.subn(r"\1 ", text)
   text, unit = measured(text, words)
   unit = unit or ("degree" if degrees else "dollar" * price)
+  if _COMPARED.search(text):  # a union, such as x<2 or x>3
+    text = _OR.sub(r"\\lor ", text)
   for pattern, new in _REPLACED:
     text = pattern.sub(new, text)
   if cycle := _REPEATING.match(text):  # 0.1\overline{6} is 15/90

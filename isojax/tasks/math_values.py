@@ -18,6 +18,7 @@ APPROX_TOLERANCE = 0.01  # relative distance of the two sides of \approx
 PRECISION = 50  # digits to which numbers are evaluated
 # Relative distances of equal numbers: irrational ones, and computed decimals.
 EXACT_TOLERANCE, DECIMAL_TOLERANCE = 1e-30, 1e-14
+MAX_COMPARISONS = 8  # of a union, whose time grows with their square
 POINTS = 2  # values of the variables at which equal expressions must agree
 _NAMES = (sympy.Symbol, sympy.core.function.AppliedUndef, sympy.Derivative)
 
@@ -34,7 +35,9 @@ def _parsed(text: str):
       boxed="none"))
   try:
     if r"\lor" in text:
-      return _union([_parsed(part.strip()) for part in text.split(r"\lor")])
+      parts = text.split(r"\lor")
+      return _union([_parsed(part.strip()) for part in parts]) if (
+          len(parts) <= MAX_COMPARISONS) else None
     value = lt.latex2sympy(
         clean, is_real=not grader.should_treat_as_complex(clean),
         convert_degrees=False, normalization_config=None)

@@ -26,8 +26,7 @@ def render(lines: dict, claims: list[dict]) -> str:
       keep_trailing_newline=True)
   text = env.get_template("study.md.jinja").render(
       v=verdicts, rewards=functools.partial(verdicts.rewards, lines),
-      claims=claims, judged=verdicts.judged(lines),
-      runs=len({key[:6] for key in lines}))  # set, arm, seed, rate, C, decay
+      claims=claims, judged=verdicts.judged(lines))
   return "\n\n".join(map(wrapped, re.split(r"\n{2,}", text)))
 
 

@@ -275,6 +275,9 @@ def test_a_launch_script_that_is_refused(trainer, suffix, text, message,
 @pytest.mark.parametrize("text, option", [
     ("A0=xxxxxxxxxx\n" + "".join(f"A{i + 1}=$A{i}$A{i}\n" for i in range(60))
      + "lr=$A60", "lr"),  # 2 ** 60 times as long
+    ("x=1," + "a" * 100_000 + "==", "x"),
+    ("n=2\nif x" + ";" * 100_000 + "y", "n"),
+    ('bash -c "train.py --kl 0.01 --use-kl-loss"', "use_kl_loss"),
     ("lr=${lr:=$((1if))} a=${a}", "lr"), ("n=$((3j + 'a'))", "n"),
     ("n=" + "$((" * 500, "n"), ("x=" + "aa=" * 3000 + "!", "x")])
 def test_a_hostile_text_has_options(text, option):

@@ -500,6 +500,8 @@ H100 = dict(machine="8xh100", prompt_tokens=200.0, response_tokens=2000.0)
      ["at a quarter"]),
     (HARD | dict(rollouts=1e6, D=100), ["n = 16, ", "2,500 math problems or"],
      []),
+    # Bp is lowered here; a quarter of C is no step of the usual Bp.
+    (HARD | dict(rollouts=128, B_max=64), ["n = 4, Bp = 16"], []),
     (dict(rollouts=100), ["n = 2, ", "C = 64 ", "the most that C = 100"],
      ["end the same"])])
 def test_what_would_change_n_is_another_n(values, said, not_said):

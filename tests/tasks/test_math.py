@@ -116,7 +116,9 @@ def test_verdicts():
 @pytest.mark.parametrize("answer, want", [
     ("x=3", "3"), ("$x = 3$", "3"), ("x_1=5", "5"), (r"y=\frac{1}{2}", "1/2"),
     ("7=5", "Eq(7, 5)"), ("f(x)=3", "Eq(f(x), 3)"), (r"x\le 3", "x <= 3"),
-    ("x=3=4", "Eq(3, 4) & Eq(x, 3)")])
+    ("x=3=4", "Eq(3, 4) & Eq(x, 3)"), ("(12)_{10}", "12"), ("43_5", "43_5"),
+    # Nine comparisons are not read as a union.
+    ("x>1" + " or x>2" * 8, "x>1" + r"\lorx>2" * 8)])
 def test_a_value_with_its_name_is_a_vote_for_the_value(answer, want):
   assert math.vote(answer) == want
 
@@ -316,6 +318,19 @@ AS_WRITTEN = [  # gold, answer, the same?
     (r"36\text{ degrees}", r"36\degree", True),
     (r"16\pi", r"16\pi\text{ square units}", True),
     (r"16\pi\text{ cm}", r"16\pi\text{ m}", False),
+    # A letter behind \pi is a variable, and C and F are no degrees of an angle.
+    (r"\pi a^2", r"\pi", False), (r"\frac{1}{3}\pi h", r"\frac13\pi", False),
+    (r"\frac{\pi}{6}+2\pi n", r"\frac{13\pi}{6}", False),
+    (r"\pi", r"\pi n", False), (r"n\pi", r"\pi n", True),
+    (r"\frac{\pi}{4}+\pi n", r"\frac{\pi}{4}+n\pi", True),
+    (r"25^\circ C", r"25^\circ F", False),
+    (r"25^\circ C", r"25 ^\circ C", True),
+    # Words are no factors, a time or a range is no quotient.
+    (r"\text{Mars, Venus}", "srMa, Venus", False),
+    ("5A", r"\text{(A) 5}", False),
+    ("2", "8 to 4", False), ("0.5", "1 to 2", False),
+    ("10:30", "10 to 30", False),
+    ("x=2 or x>5", "x>5 or x=2", True), ("x=2 or x>5", "x>5", False),
     # LaTeX and programs.
     (r"\frac{1}{6}", r"0.1\bar{6}", True), ("12", r"1\text{ }2", False),
     (r"\frac{\pi}{14}", r"\frac\pi{14}", True), ("x^3+3x", "x**3+3*x", True),

@@ -215,8 +215,9 @@ def _csv(path: str, text: str) -> Log:
   lines, broken, notes = [], [], []
   for start, stop, row in rows[1:]:
     if reader.dialect.delimiter == ";":  # beside commas as decimal points
-      row = [re.sub(r"^(\s*-?\d+),(\d+\s*)$", r"\1.\2", value)
-             for value in row]
+      # Not 1,100, which may be thousands.
+      row = [re.sub(r"^(?!\s*-?[1-9]\d{0,2},\d{3}\s*$)(\s*-?\d+),(\d+\s*)$",
+                    r"\1.\2", value) for value in row]
     if len(row) == len(header):
       lines += ((start, line)
                 for line in _lines_of_runs(dict(zip(header, row))))
