@@ -204,7 +204,7 @@ def test_the_content_of_a_file_decides_and_not_its_path(copy, tmp_path):
   got = state_lib.start_of(setup_lib.prepare(small(
       model=dict(path=str(tmp_path / "model")))), str(copy))
   assert got.kind == "resumes"
-  assert got.setup.model_name == config.model.path
+  assert got.setup.values["model"]["path"] == config.model.path
   start = lambda path: state_lib.start_of(
       setup_lib.prepare(small(task=dict(stratum=str(path)))), str(copy))
   assert start(moved).text == (

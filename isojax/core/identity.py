@@ -5,8 +5,8 @@ A field decides them unless its declaration says otherwise:
   slots: int = dataclasses.field(metadata=identity.LAST_BITS)
 
 The hash of the fields that decide, and of the content of the files that they
-name, is the run id. The other fields may be changed when a run is resumed, also
-the path of a file.
+name, is the run id. The other fields may be changed when a run is resumed, and
+also a path, if the content of its file is the same.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import json
 import typing
 
 NOTHING = {"decides": "nothing"}  # the name, evaluations, checkpoints, logs
-CONTENT = {"decides": "content"}  # a path: that of its file
+CONTENT = {"decides": "content"}  # a path, of a run id with its file's hash
 LAST_BITS = {"decides": "last bits"}  # memory, speed: the order of float sums
 
 
@@ -26,7 +26,8 @@ def deciding(cls, values: dict) -> dict:
     cls: the dataclass of the section.
     values: the section, with a dict for each section inside.
   """
-  free = {f.name for f in dataclasses.fields(cls) if f.metadata}  # any kind
+  free = {f.name for f in dataclasses.fields(cls)
+          if f.metadata and f.metadata != CONTENT}
   sections = _sections(cls)
   return {key: deciding(sections[key], value)
           if key in sections and isinstance(value, dict) else value

@@ -66,8 +66,8 @@ SOURCES = (
     Source("isojax's study of averages", "the same policy, 2,500 fresh hard "
            "problems, 262,144 and 1,048,576 rollouts, docs/study.md",
            "n = 8 ends at avg 0.066 and 0.082, best@64 0.284 and 0.190, n = 32 "
-           "at 0.061 and 0.074, 0.492 and 0.332, n = 128 at 0.045 and 0.061, "
-           "0.562 and 0.498", "two seeds of most n; Bp = 32, so a larger n has "
+           "at 0.061 and 0.074, 0.492 and 0.332, n = 128 at 0.045 and 0.064, "
+           "0.562 and 0.510", "two seeds of most n; Bp = 32, so a larger n has "
            "fewer updates"),
     Source("SmolLM2-135M", "sums of two numbers, 16,384 rollouts, averages, "
            "docs/study.md", "n = 8 ends at avg 0.390, n = 32 at 0.311, n = 128 "

@@ -239,12 +239,11 @@ def last_bits(config: dict) -> dict:
 
 def free(config: dict) -> dict:
   """The values of a config, by name, that decide no result."""
-  return paths(config) | sections.flat(
-      identity_lib.select(NOTHING, Experiment, config))
+  return sections.flat(identity_lib.select(NOTHING, Experiment, config))
 
 
 def paths(config: dict) -> dict:
-  """The values of a config that name files whose content decides results."""
+  """The values of a config, by name, that are paths of files that decide."""
   return sections.flat(identity_lib.select(CONTENT, Experiment, config))
 
 

@@ -41,9 +41,10 @@ class Setup:
   """What stays constant during a run."""
 
   config: experiment_lib.Experiment  # checked
-  values: dict  # of the config, but alloc.C rounded to whole steps
+  # Of the config, but alloc.C rounded to whole steps, and in the workdir of a
+  # run the paths with which it began, see state.start_of.
+  values: dict
   folder: str  # checkpoint of the base policy
-  model_name: str  # its path when the run began, for the records
   model_sha256: str  # of its weights
   identity: dict  # all inputs of the results
   run_id: str  # hash of `identity`, or the stored one, see state.start_of
@@ -99,7 +100,7 @@ def setup_of(values: dict) -> Setup:
   sampler, sampler_notes = programs.make_fitting_sampler(policy, config.sampler)
   programs.update_kernel(config, model)  # raises if the kernel is not supported
   return Setup(
-      config=config, values=whole, folder=folder, model_name=config.model.path,
+      config=config, values=whole, folder=folder,
       model_sha256=hashes["model_sha256"], identity=identity,
       run_id=workdir.hash_of(identity), tokenizer=tokenizer, stratum=stratum,
       **shortened_splits(sampler, prompts), model=model,

@@ -14,7 +14,7 @@ import time
 from etils import epath
 import numpy as np
 
-from isojax.core import sections
+from isojax.core import plan_file, sections
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records, workdir
 from isojax.run import branch as branch_lib
@@ -57,7 +57,7 @@ def run_fields(setup: Setup, history: History) -> dict:
   config, D = setup.config, len(setup.stratum.train)
   alloc = config.alloc
   return {"run_id": setup.run_id, "seed": config.seed,
-          "model": setup.model_name,
+          "model": setup.values["model"]["path"],
           "task": task_name(setup), "split": setup.stratum.header["stratum"],
           "Bp": alloc.Bp, "n": alloc.n, "m": alloc.kept, "D": D,
           "step": history.step, "rollouts": history.rollouts,
@@ -161,15 +161,16 @@ def start_of(setup: Setup, folder: str, *, run_id: str | None = None,
     InputError: the workdir holds another run, or one that has decayed.
   """
   stored = workdir.read_config(folder) if workdir.is_claimed(folder) else None
+  given = setup
+  if stored:
+    setup = with_paths_of(setup, stored)
   ours = stored_as(setup, run_id)
   if stored and stored.identity != ours.identity:
     if evaluate or not _extends(setup, stored):
-      raise InputError(conflict(setup, folder, ours.run_id, stored))
+      raise InputError(conflict(given, folder, ours.run_id, stored))
     check_extension(setup, folder, stored)
-  first = stored or ours
   setup = dataclasses.replace(
-      setup, run_id=first.run_id, model_name=first.config["model"]["path"],
-      resumed_with=", ".join(
+      setup, run_id=(stored or ours).run_id, resumed_with=", ".join(
           _changes(setup, stored, experiment.last_bits)) or None)
   if not evaluate and (branch := branch_lib.longest(setup, folder)):
     return Start(setup, folder, "branches", branch.text, branch=branch)
@@ -181,7 +182,8 @@ def start_of(setup: Setup, folder: str, *, run_id: str | None = None,
   if stored.identity != ours.identity:
     C = stored.config["alloc"]["C"]
     kind, text = "extends", f"{text} with alloc.C={C}: it is extended"
-  free = ", ".join(_changes(setup, stored, experiment.free))
+  free = ", ".join(name for part in (experiment.paths, experiment.free)
+                   for name in _changes(given, stored, part))
   changes = ", ".join(f"{values} ({effect})" for values, effect in (
       (setup.resumed_with, "may change the last bits of results"),
       (free, "decides no result")) if values)
@@ -189,19 +191,29 @@ def start_of(setup: Setup, folder: str, *, run_id: str | None = None,
       f", with other values: {changes}" if changes else ""), stored)
 
 
+def with_paths_of(setup: Setup, stored: workdir.Stored) -> Setup:
+  """A setup that names its files as a stored run does.
+
+  Their content decides, of which `setup.identity` has the hashes.
+  """
+  values = plan_file.merged(setup.values, sections.nested(
+      experiment.paths(stored.config)))
+  return dataclasses.replace(
+      setup, values=values,
+      identity=setup.identity | experiment.identity(values))
+
+
 def differences(setup: Setup, stored: workdir.Stored, there: str) -> str:
   """What decides results and differs from a stored run: values, and files."""
-  changes = lambda part: sections.differences(
-      *map(part, (_as_json(setup.values), stored.config)),
+  values = sections.differences(
+      *map(experiment.identity, (_as_json(setup.values), stored.config)),
       at=("in this config", there))
-  values, files = changes(experiment.identity), ""
-  if setup.identity_as(stored.config) != stored.identity:
-    files = "the weights of the model differ" if (
-        setup.model_sha256 != stored.model_sha256) else (
-            "files differ: of the model, the stratum, the reward, a function "
-            "of recipe.loss, or the prompts' tokens; or config.json of the "
-            "workdir was edited")
-    values = "; ".join(filter(None, (values, changes(experiment.paths))))
+  files = "" if setup.identity_as(stored.config) == stored.identity else (
+      "the weights of the model differ"
+      if setup.model_sha256 != stored.model_sha256 else
+      "files differ: of the model, the stratum, the reward (task.grader.file), "
+      "a function of recipe.loss, or the prompts' tokens; or config.json of "
+      "the workdir was edited")
   return "; ".join(filter(None, (values, files)))
 
 
