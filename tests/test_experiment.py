@@ -420,7 +420,8 @@ def test_identity_ignores_where_a_run_computes_and_reports():
       sampler__max_new_tokens=8, sampler__temperature=0.9,
       recipe__loss__dtype="bfloat16", recipe__loss__clip_low=0.1,
       recipe__optimizer__base_lr=1.0, task__grader__seconds=1.0,
-      model__lora__rank=2).items():
+      model__lora__rank=2, task__stratum="other.jsonl",
+      model__path="other").items():
     assert of(**{name: value}) != base, name
 
 
