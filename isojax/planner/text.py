@@ -198,6 +198,14 @@ def reason(question: Question, advice: Advice,
           "may buy")
 
 
+def _n_with(question: Question, **changes) -> int | None:
+  """n of a changed question; None if its C is too small for a step."""
+  try:
+    return advise(dataclasses.replace(question, **changes)).allocation.n
+  except InputError:
+    return None
+
+
 def would_change(question: Question, advice: Advice, own: NStar | None
                  ) -> tuple[str, ...]:
   """What would change n, in a line, with the n that it would give.
@@ -206,15 +214,10 @@ def would_change(question: Question, advice: Advice, own: NStar | None
   """
   law, metric, allocation = question.law, question.metric, advice.allocation
   C, Bp, n = allocation.C, allocation.Bp, allocation.n
-  parts = []
-  def at(**more):  # None: C is too small there
-    try:
-      return advise(dataclasses.replace(
-          question, **{"C": C} | more)).allocation.n
-    except InputError:
-      return None
-  def add(what, **more):
-    if (other := at(**more)) not in (n, None):
+  question, parts = dataclasses.replace(question, C=C), []
+
+  def add(what, **changes):
+    if (other := _n_with(question, **changes)) not in (n, None):
       parts.append(f"{what} (n = {other})")
 
   if law is None:
@@ -231,7 +234,7 @@ def would_change(question: Question, advice: Advice, own: NStar | None
   elif law.published:
     at_C = [f"{other} at {times}" for times, C_there in (
         ("a quarter of it", C // 4), ("four times", 4 * C))
-            if (other := at(C=C_there)) not in (n, None)]
+            if (other := _n_with(question, C=C_there)) not in (n, None)]
     parts += [f"C (n = {', '.join(at_C)})"] if at_C else []
     if law is own:
       add("--metric=best", metric="best", law=None)
