@@ -109,9 +109,7 @@ def _correlation(values, size: int) -> float:
   variance = sum(r * r for part in parts for r in part)
   if variance <= 0:
     return 1.0
-  lagged = lambda k: sum(a * b for part in parts
-                         for a, b in zip(part, part[k:], strict=False))
-  r = lambda k: lagged(k) / variance
+  r = lambda k: sum(_lagged(part, k) for part in parts) / variance
   first = r(1)
   if first <= 2 / math.sqrt(4 * size):
     return 1.0
@@ -135,18 +133,24 @@ def smoothing(values, size: int) -> float:
   variance = sum(move * move for move in moves)
   if statistics.median(map(abs, moves)) <= MIN_USUAL * math.sqrt(variance / N):
     return 1.0
-  r = [sum(a * b for a, b in zip(moves, moves[lag:], strict=False)) / variance
-       for lag in range(1, min(size, MAX_WINDOW) + 1)]
-  w = 1 + 2 * r[0]
+  w = 1 + 2 * _lagged(moves, 1) / variance
   if w <= 2 * math.sqrt(2 / N):
     return 1.0
-  if N >= MIN_WINDOWED and (lowest := min(r[1:])) < MIN_OF_WINDOW:
-    return 1.0 + r.index(lowest)
+  if N >= MIN_WINDOWED:
+    lowest, lag = min((_lagged(moves, lag) / variance, lag)
+                      for lag in range(2, min(size, MAX_WINDOW) + 1))
+    if lowest < MIN_OF_WINDOW:
+      return float(lag)
   w = min(w, MAX_SMOOTHING)
   # Variance of the mean of a quarter minus its covariance with the last one.
   variance = sum((size - abs(k)) * (w**abs(k) - w**(N - size + k))
                  for k in range(1 - size, size)) / size
   return math.sqrt(max(1.0, variance / (1 - w)))
+
+
+def _lagged(values, k: int) -> float:
+  """The sum of the products of values that are k apart."""
+  return sum(a * b for a, b in zip(values, values[k:], strict=False))
 
 
 def _means_of_three(values) -> list[float]:
