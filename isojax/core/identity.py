@@ -15,7 +15,7 @@ import json
 import typing
 
 NOTHING = {"decides": "nothing"}  # the name, evaluations, checkpoints, logs
-CONTENT = {"decides": "content"}  # a path, of a run id with its file's hash
+CONTENT = {"decides": "content"}  # a path, which may name a copy at a resume
 LAST_BITS = {"decides": "last bits"}  # memory, speed: the order of float sums
 
 

@@ -59,7 +59,8 @@ def test_every_row_is_whole_and_in_plain_units(name):
   if name in ("cpu-2core", "t4", "a10g", "rtx4090", "rtx5090"):
     assert row.link_bandwidth is None
     return
-  assert 3 < row.hbm_bandwidth / row.link_bandwidth < 28  # 27 on PCIe
+  most = 28 if name in ("l40s", "l4") else 20  # on PCIe
+  assert 3 < row.hbm_bandwidth / row.link_bandwidth < most
 
 
 def test_a_gpu_has_the_share_that_jax_takes():
