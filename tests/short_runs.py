@@ -19,26 +19,28 @@ from isojax.run import setup as setup_lib
 from isojax.runtime import hosts
 from tests import few
 
+# One shape, so that runs share programs. In-flight runs have longer answers.
+SLOTS = dict(slots=24)
+TOKENS = dict(microbatch_tokens=1024)
 SMALL = dict(seed=3, alloc=dict(Bp=4, n=6, C=120),
              eval=dict(k=2, first=48, growth=1.0),
-             sampler=dict(slots=24), checkpoint=dict(every_steps=2),
+             sampler=SLOTS, checkpoint=dict(every_steps=2),
              log=dict(every_seconds=1e-3), task=dict(stratum=few.hard()),
-             recipe=dict(loss=dict(microbatch_tokens=1024)))
+             recipe=dict(loss=TOKENS))
 FAST = dict(warmup_steps=1)
 D = 20  # training problems of "refill", of 5 steps an epoch
 # Four steps with adapters. The memory admits 61 pages; 16 of the longest
 # answers need 128.
 PLAIN = dict(alloc=dict(Bp=4, n=4, C=64), task=dict(stratum=few.easy()),
              model=dict(lora=dict(rank=2, targets=("q", "o"))),
-             sampler=dict(slots=16, expected_tokens=1.0),
+             sampler=SLOTS | dict(expected_tokens=1.0),
              eval=dict(k=1, first=64), checkpoint=dict(every_steps=2),
-             recipe=dict(optimizer=FAST))
+             recipe=dict(loss=TOKENS, optimizer=FAST))
 IN_FLIGHT = dict(
     alloc=dict(Bp=4, n=6, C=144), eval=dict(k=1),
-    sampler=dict(slots=30, max_new_tokens=24),
+    sampler=SLOTS | dict(max_new_tokens=24),
     checkpoint=dict(every_steps=2, keep=9), recipe=dict(
-        loss=dict(ratio_to="behavior", importance_cap=None,
-                  microbatch_tokens=4096),
+        loss=TOKENS | dict(ratio_to="behavior", importance_cap=None),
         filter=dict(solved_rate=0.15), optimizer=dict(base_lr=3e-3),
         updates=dict(in_flight=2)))
 # Name -> config file, and what it changes.
@@ -47,21 +49,21 @@ CASES = {
     # Four steps of two updates.
     "ppo": ("ppo", dict(
         alloc=dict(Bp=4, n=2, C=32), task=dict(stratum=few.easy()),
-        sampler=dict(slots=24), eval=dict(k=1, first=32),
+        sampler=SLOTS, eval=dict(k=1, first=32),
         checkpoint=dict(every_steps=2), recipe=dict(
-            updates=dict(epochs=2, minibatches=1), optimizer=FAST))),
+            loss=TOKENS, updates=dict(epochs=2, minibatches=1), optimizer=FAST))),
     "plain": ("easy", PLAIN),
     "paged": ("easy", PLAIN | dict(
         sampler=PLAIN["sampler"] | dict(page=4, memory_gib=0.00092))),
     "refill": ("easy", dict(
         task=dict(stratum=few.easy(D, 4)),
-        sampler=dict(slots=24, temperature=0.8),
+        sampler=SLOTS | dict(temperature=0.8),
         # The last step would sample a second round, which C does not admit.
         alloc=dict(Bp=4, n=4, C=144),
         eval=dict(k=1, first=60, growth=1.0),
         checkpoint=dict(every_steps=2, keep=20),
         recipe=dict(filter=dict(rounds=3, solved_rate=0.5),
-                    loss=dict(microbatch_tokens=1024)))),
+                    loss=TOKENS))),
     "in_flight": ("hard", IN_FLIGHT),
 }
 
