@@ -8,11 +8,13 @@ import numpy as np
 MAX_SLOTS = 2**15  # of a row: splash packs two slot numbers into an int32
 LANES = 128  # numbers in a row of a TPU's registers
 BLOCK = 512  # most tokens or slots of a block of scores, which is in VMEM
+# Rows of fewer tokens, as in decoding, take the einsum: their scores are few.
+MIN_TOKENS = 128
 
 
 def obstacles(platform: str, *, capability: float | None, H: int, K: int,
-              tensor: int, dtype: str, cap: float | None, window: int,
-              length: int) -> dict[str, str | None]:
+              tensor: int, dtype: str, precision: str, cap: float | None,
+              window: int, length: int) -> dict[str, str | None]:
   """Kernel -> why it cannot be used; None: it can.
 
   Args:
@@ -20,7 +22,7 @@ def obstacles(platform: str, *, capability: float | None, H: int, K: int,
     capability: NVIDIA's compute capability; None: not a GPU of NVIDIA.
     H, K: head width, and number of key heads.
     tensor: devices that share the heads.
-    dtype: of queries, keys and values.
+    dtype, precision: of queries, keys and values, and of their products.
     cap: soft cap of the scores; None: no cap.
     window: the smallest attention window of a layer, in tokens.
     length: slots (prompt and new tokens) of the longest row.
@@ -37,7 +39,9 @@ def obstacles(platform: str, *, capability: float | None, H: int, K: int,
           (window < length,
            f"the model has windows of {window} tokens, but rows have {length}"),
           (length > MAX_SLOTS,
-           f"rows have {length} slots; expected at most {MAX_SLOTS}")),
+           f"rows have {length} slots; expected at most {MAX_SLOTS}"),
+          ((dtype, precision) == ("float32", "high"),
+           "splash has precision default and highest, not high")),
       "cudnn": (
           (capability is None,
            "cuDNN attention requires a GPU of NVIDIA; the current platform is "
@@ -53,6 +57,12 @@ def obstacles(platform: str, *, capability: float | None, H: int, K: int,
           (cap is not None, f"the model caps its scores at {cap}"))}
   return {name: next((why for wrong, why in checks if wrong), None)
           for name, checks in rules.items()}
+
+
+def automatic(obstacles: dict[str, str | None], length: int) -> str:
+  """What attention="auto" takes: a kernel without an obstacle, or einsum."""
+  possible = [name for name, why in obstacles.items() if why is None]
+  return possible[0] if possible and length >= MIN_TOKENS else "einsum"
 
 
 def blocks(length: int) -> tuple[int, int]:

@@ -254,7 +254,8 @@ class DeviceBytes:
       budget: bytes of a device for sampling.
       most: slots wanted on a device.
     """
-    within = self._slots if self.page is None else self._paged
+    within = self._paged if self.page is not None else (
+        lambda budget, most: (self.slots_within(budget, most), None))
     slots, pages = within(budget - self.held_weights(True), most)
     if self.fsdp == 1:
       return SlotsAndPages(slots, pages, True)
@@ -275,9 +276,10 @@ class DeviceBytes:
           "max_prompt_tokens or max_new_tokens")
     return result
 
-  def _slots(self, budget: float, most: int) -> tuple[int, None]:
+  def slots_within(self, budget: float, most: int) -> int:
+    """The slots without pages, up to `most`, that fit beside the weights."""
     slots = max(0, min(most, int(budget // self.slot)))
-    return self._shared(slots, most), None
+    return self._shared(slots, most)
 
   def _paged(self, budget: float, most: int) -> tuple[int, int]:
     def pages(slots):

@@ -22,8 +22,6 @@ from isojax.runtime import mesh as mesh_lib
 
 KERNELS = ("einsum", "splash", "cudnn")
 CHOICES = ("auto", *KERNELS)
-# Rows of fewer tokens, as in decoding, take the einsum: their scores are few.
-MIN_KERNEL_TOKENS = 128
 MASKED = -1e30  # score of a masked slot; finite, because -inf minus -inf is NaN
 
 
@@ -93,16 +91,14 @@ def choose(section, model, *, length: int, knob: str) -> str:
   obstacles = kernels.obstacles(
       device.platform, H=cfg.H, K=cfg.K, tensor=mesh.shape["tensor"],
       capability=float(device.compute_capability) if nvidia else None,
-      dtype=section.dtype, cap=cfg.attn_cap, length=length,
+      dtype=section.dtype, precision=section.precision, cap=cfg.attn_cap,
+      length=length,
       window=min((w for w in cfg.window_Z if w is not None), default=length))
-  if (section.dtype, section.precision) == ("float32", "high") and (
-      obstacles["splash"] is None):
-    obstacles["splash"] = "splash has precision default and highest, not high"
-  possible = [name for name, why in obstacles.items() if why is None]
-  possible.append("einsum")
   wanted = section.attention
   if wanted == "auto":
-    return possible[0] if length >= MIN_KERNEL_TOKENS else "einsum"
+    return kernels.automatic(obstacles, length)
+  possible = [name for name, why in obstacles.items() if why is None]
+  possible.append("einsum")
   if wanted not in possible:
     raise InputError(f"{knob}={wanted!r}: {obstacles[wanted]}; possible here: "
                      f"auto, {', '.join(possible)}")
@@ -121,7 +117,7 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
     scale, cap: ModelConfig.query_scale and attn_cap.
     window: a token attends to the last `window` of these slots; None: to all.
     kernel: of `choose`, so never splash with a window, nor cudnn with a cap;
-      rows of fewer tokens than MIN_KERNEL_TOKENS take the einsum.
+      rows of fewer tokens than kernels.MIN_TOKENS take the einsum.
     mesh: over which rows and heads are sharded.
     past: (keys, values) of the slots before these, for the einsum, or ().
 
@@ -131,7 +127,7 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
   B, T = q_BxTxNxH.shape[:2]
   k_BxKxHxL, v_BxKxLxH, past = jax.tree.map(
       lambda x: x.astype(q_BxTxNxH.dtype), (k_BxKxHxL, v_BxKxLxH, past))
-  if T < MIN_KERNEL_TOKENS or not isinstance(seen, Seen):
+  if T < kernels.MIN_TOKENS or not isinstance(seen, Seen):
     kernel = "einsum"
   if kernel == "splash":
     return splash(q_BxTxNxH * scale, k_BxKxHxL, v_BxKxLxH, seen, cap, mesh)

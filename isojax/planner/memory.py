@@ -30,25 +30,30 @@ TRIED_CHIPS = [2**i for i in range(11)]  # of a machine that a remedy may name
 COMPARED_STEP = (32, 128)  # (Bp, n): meshes are compared on this usual step
 
 
-def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
-               length: int, accelerator: Accelerator) -> bool:
+def has_kernel(shape: ModelShape, section, *, tensor: int, length: int,
+               accelerator: Accelerator) -> bool:
   """Whether isojax computes this attention with a fused kernel.
 
-  `length`: slots of the longest row, prompt and new tokens.
+  `section`: the config's sampler or recipe.loss, with attention, dtype and
+  precision. `length`: slots of the longest row.
   """
   platform = accelerator.platform
   obstacles = kernels.obstacles(
       platform,
       capability=accelerator.capability if platform == "gpu" else None,
-      H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
+      H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=section.dtype,
+      precision=section.precision, cap=None,
       window=length if shape.window is None else shape.window, length=length)
+  kernel = section.attention
+  if kernel == "auto":
+    kernel = kernels.automatic(obstacles, length)
   # ModelShape does not tell the windows and caps of Gemma.
-  return (attention != "einsum" and not shape.family.gemma
-          and None in obstacles.values())
+  return (kernel != "einsum" and obstacles[kernel] is None
+          and not shape.family.gemma)
 
 
-PARTS = ("masters", "moments", "average", "copy", "reference", "critic",
-         "gradients", "activations", "cache", "logits")
+PARTS = ("masters", "moments", "average", "base", "copy", "reference",
+         "critic", "gradients", "activations", "cache", "logits")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +61,11 @@ class Memory:
   """Bytes on each device by PARTS, in the two phases of a step.
 
   Float32 are masters (the trained parameters), Adam's moments, the averaged
-  policy, reference, critic and gradients. A copy of the parameters has the
-  dtype of its phase.
+  policy, reference, critic and gradients. The base of adapters has the compute
+  dtype, a copy of the parameters that of its phase.
   """
 
-  # In both phases: masters, moments, average, reference, and an own critic's.
+  # In both phases: masters, moments, average, base, reference, an own critic's.
   always: dict[str, float]
   sampling: dict[str, float]  # with the logits of one position of every row
   update: dict[str, float]  # with logits and their gradient
@@ -128,17 +133,17 @@ def memory_of(cost_model: CostModel, occupancy: Occupancy) -> Memory:
   return Memory(
       always=dict(
           masters=4 * trained / shards, moments=8 * trained / shards,
-          average=4 * trained / shards * recipe.average,
+          average=4 * trained / shards * recipe.average, base=base_copy,
           reference=programs.reference * (not lora),
           critic=12 * critic / shards),
-      # logits: all temporaries of decoding, or if larger, what the last growth
-      # of the cache needs: the old arrays of one layer beside the new.
-      sampling=dict(copy=programs.weights + base_copy,
+      # logits: the largest temporaries, of decoding, of a prefill, or of the
+      # last growth of the cache: the old arrays of one layer beside the new.
+      sampling=dict(copy=programs.weights,
                     cache=programs.cache + programs.window,
-                    logits=max(programs.draw_bytes,
+                    logits=max(programs.draw_bytes, programs.prefilling,
                                LAST_GROWTH * programs.layer_bytes)),
       update=dict(
-          copy=(programs.copy + base_copy
+          copy=(programs.copy
                 + lora * workload.bytes("reduce") * shape.params / shards),
           gradients=4 * (trained + critic) / shards,
           activations=programs.residuals + max(
@@ -150,12 +155,27 @@ def memory_of(cost_model: CostModel, occupancy: Occupancy) -> Memory:
           f"[{GPU_SHARE_VARIABLE}={machine.gpu_share:g}]"))
 
 
+def sampling_gib(cost_model: CostModel) -> float:
+  """sampler.memory_gib of a plan's row without --config, in tenths.
+
+  What both phases leave of a device.
+  """
+  rows = cost_model.mesh.row_shards
+  needed = memory(cost_model, rows, rows)
+  free = needed.available - sum(needed.always.values())
+  return math.floor(10 * free / 2**30) / 10
+
+
 def with_rows(cost_model: CostModel, most: int) -> CostModel:
-  """The cost model with the most decoded rows, up to `most`, that fit."""
+  """The cost model with the slots, up to `most`, that a run of its row admits.
+
+  There may be none.
+  """
   G = cost_model.mesh.row_shards
-  per_shard = largest(
-      lambda r: memory(cost_model, G, r * G).fits, max(1, most // G))
-  return cost_model.replace(rows=max(1, per_shard) * G)
+  sizes = device_bytes(cost_model.shape, cost_model.workload, cost_model.mesh)
+  weights = sizes.held_weights(cost_model.weights_gathered)
+  return cost_model.replace(rows=G * sizes.slots_within(
+      sampling_gib(cost_model) * 2**30 - weights, most=max(1, most // G)))
 
 
 def with_micro_rows(cost_model: CostModel) -> CostModel:
@@ -186,9 +206,10 @@ def on_fastest_mesh(shape: ModelShape, workload: Workload, machine: Machine, *,
     return [(cost_model, memory(cost_model, cost_model.rows, cost_model.rows))
             for cost_model in cost_models]
 
-  fitting_models = [with_rows(with_micro_rows(cost_model), rows)
-                    for cost_model, needed in candidates(workload, machine)
-                    if needed.fits]
+  fitting_models = [
+      with_slots for cost_model, needed in candidates(workload, machine)
+      if needed.fits and (with_slots := with_rows(
+          with_micro_rows(cost_model), rows)).rows]
   if not fitting_models:
     cost_model, needed = min(
         candidates(workload, machine), key=lambda pair: pair[1].total)
@@ -297,19 +318,13 @@ def on_machine(cost_model: CostModel, machine: Machine) -> CostModel:
 
 
 def fitting(cost_model: CostModel) -> CostModel:
-  """The cost model with weights gathered while sampling if they fit.
-
-  With pages, the slots have decided that. InputError if a step does not fit.
-  """
+  """The cost model; InputError if its step does not fit."""
   # With B = MAX_ROWS a microbatch is full.
   full_memory = lambda other: memory(other, MAX_ROWS, other.rows)
-  for weights_gathered in (True, False) if cost_model.page is None else (
-      cost_model.weights_gathered,):
-    cost_model = cost_model.replace(weights_gathered=weights_gathered)
-    needed = full_memory(cost_model)
-    if needed.fits:
-      return cost_model
-  fits = lambda other: full_memory(other).fits
+  needed = full_memory(cost_model)
+  if needed.fits:
+    return cost_model
+  fits = lambda other: full_memory(other.replace(weights_gathered=False)).fits
   raise InputError(
       f"{cost_model.machine.name}: a microbatch of {cost_model.micro_rows:,} "
       f"rollouts does not fit: {needed.text}; "

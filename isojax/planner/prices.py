@@ -95,8 +95,7 @@ def workload_of(config, train: list[dict] | None, shape, machine,
   """The workload of a step of a config."""
   sampler, loss = config.sampler, config.recipe.loss
   fused = memory.has_kernel(
-      shape, attention=loss.attention, dtype=loss.dtype,
-      tensor=config.mesh.tensor, accelerator=machine.accelerator,
+      shape, loss, tensor=config.mesh.tensor, accelerator=machine.accelerator,
       length=sampler.max_prompt_tokens + sampler.max_new_tokens)
   return Workload(
       lengths,
@@ -134,9 +133,8 @@ def from_config(config, shape, workload: Workload, machine: Machine, *,
   slots, pages, weights_gathered = DeviceBytes(
       shape, formats, sampler.max_prompt_tokens, sampler.max_new_tokens,
       fused=memory.has_kernel(
-          shape, attention=sampler.attention, dtype=formats.sampled,
-          tensor=mesh.tensor, accelerator=machine.accelerator,
-          length=sampler.max_prompt_tokens + sampler.max_new_tokens),
+          shape, sampler, tensor=mesh.tensor, accelerator=machine.accelerator,
+          length=sampler.max_prompt_tokens),
       fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,
       expected=sampler.expected_tokens).slots_and_pages_within(
           sampler.memory_gib, most=-(-most // G))
@@ -230,8 +228,6 @@ def settings_of(request: Request, cost_model: CostModel | None) -> dict:
         "sampler": {"slots": request.rows or config.sampler.slots},
         "recipe": {"loss": {
             "microbatch_tokens": config.recipe.loss.microbatch_tokens}}}
-  needed = memory.memory(cost_model, memory.MAX_ROWS, cost_model.rows)
-  free = needed.available - sum(needed.always.values())
   settings["model"]["path"] = request.model_path
   optimizer = {}
   if workload.lora_rank:  # a file's rate is that of all weights
@@ -240,7 +236,7 @@ def settings_of(request: Request, cost_model: CostModel | None) -> dict:
   return settings | {
       "sampler": {
           "slots": cost_model.rows, "dtype": formats.sampled,
-          "memory_gib": math.floor(10 * free / 2**30) / 10,
+          "memory_gib": memory.sampling_gib(cost_model),
           "max_prompt_tokens": lengths.max_prompt,
           "max_new_tokens": lengths.max_response},
       "recipe": {"loss": {

@@ -303,10 +303,11 @@ def fixed(**change):
 
 
 def test_what_does_not_fit_is_refused():
-  assert memory_lib.fitting(fixed()).weights_gathered
   # Whole weights do not fit beside a cache of this size, sharded ones do.
-  rows = memory_lib.with_rows(fixed(weights_gathered=False), 2**20).rows
-  assert not memory_lib.fitting(fixed(rows=rows)).weights_gathered
+  sharded = memory_lib.with_rows(fixed(weights_gathered=False), 2**20)
+  assert memory_lib.fitting(sharded) == sharded
+  with pytest.raises(InputError, match="does not fit"):
+    memory_lib.fitting(sharded.replace(weights_gathered=True))
   with pytest.raises(InputError, match="4 devices.*8 chips"):
     fixed(mesh=Mesh(2, 2, 1))
 

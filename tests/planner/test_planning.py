@@ -101,16 +101,16 @@ def test_one_question_has_one_answer():
   """24 hours of 8 H100: the same n with and without --sure."""
   plan = ask(**HOURS)
   first, *_ = plan.table().splitlines()
-  # The law at 506k is 15.9, at 1.59M 124; hours / 1.7 and hours / 0.54.
+  # The law at 502k is 15.8, at 1.58M 124; hours / 1.7 and hours / 0.54.
   assert first == (
-      "n = 64, Bp = 32, M = 420: C = 860,160 rollouts, lr 1.41e-06; n* = 16 to "
-      "124 by the law of Qwen2.5-7B-Instruct on hard math, for the 0.506M to "
-      "1.59M rollouts that the hours may buy")
+      "n = 64, Bp = 32, M = 417: C = 854,016 rollouts, lr 1.41e-06; n* = 16 to "
+      "124 by the law of Qwen2.5-7B-Instruct on hard math, for the 0.502M to "
+      "1.58M rollouts that the hours may buy")
   sure = ask(**HOURS, sure=True)
   assert sure.rows[0].allocation.n == 64
   # A step of the hard study has at most 16,384 rollouts.
   assert "adjusted: n 100000 -> 16384" in ask(**HOURS, n=(100_000,)).table()
-  assert sure.rows[0].allocation.C == 505_856
+  assert sure.rows[0].allocation.C == 501_760
   assert not any("measure your own" in text for text in plan.messages.warnings)
   assert "n = 64, near n*; M is rounded down\n" in plan.table(explain=True)
 
@@ -158,10 +158,10 @@ def test_what_one_acts_on_comes_first():
 
 
 def test_a_plan_carries_what_it_priced():
-  """And isojax.main can run it: 8 devices, 512 slots of 800 + 8,000 tokens."""
+  """And isojax.main can run it: 8 devices, 488 slots of 800 + 8,000 tokens."""
   row, = ask(**HOURS).rows
   assert row.config["mesh"] == dict(data=2, fsdp=1, tensor=4)
-  assert row.config["sampler"]["slots"] == 512
+  assert row.config["sampler"]["slots"] == 488
   assert row.config["recipe"]["loss"]["microbatch_tokens"] == 14 * 8000
   assert row.config["model"] == dict(
       lora=dict(rank=0), path="Qwen/Qwen2.5-7B-Instruct")
@@ -195,11 +195,12 @@ def test_two_prices_of_one_run_differ_by_what_the_output_names():
   warning = lambda plan: [line for line in plan.table().splitlines()
                           if "times as long" in line]
   plain = ask(**HOURS)
-  same = {"mesh.data": 2, "mesh.fsdp": 1, "mesh.tensor": 4,
-          "sampler.slots": 512, "sampler.memory_gib": 60.0,
-          "sampler.max_prompt_tokens": 800, "sampler.max_new_tokens": 8000,
-          "recipe.loss.microbatch_tokens": 112_000}
   before, = plain.rows
+  same = {"mesh.data": 2, "mesh.fsdp": 1, "mesh.tensor": 4,
+          "sampler.slots": 488, "recipe.loss.microbatch_tokens": 112_000,
+          # A run within this memory admits all slots of the plan.
+          "sampler.memory_gib": before.config["sampler"]["memory_gib"],
+          "sampler.max_prompt_tokens": 800, "sampler.max_new_tokens": 8000}
   again = lambda **change: of_config(
       HOURS["machine"], same | change, **{
           key: x for key, x in HOURS.items() if key != "machine"} | dict(
@@ -214,10 +215,10 @@ def test_two_prices_of_one_run_differ_by_what_the_output_names():
     assert "800 + 8,000 tokens, instead of the means, 200 + 2,000" in line
   assert "; mesh " not in after and "decoded at once" not in after
   other, = warning(again(**{"sampler.slots": 128}))
-  assert "128 instead of 512 rows are decoded at once" in other
+  assert "128 instead of 488 rows are decoded at once" in other
   # A run lowers its slots to those of its memory, and so does its price.
   other, = warning(again(**{"sampler.memory_gib": 20.0}))
-  assert "instead of 512 rows are decoded at once" in other
+  assert "instead of 488 rows are decoded at once" in other
 
 
 def test_a_mesh_that_is_not_the_machine_s_names_the_fastest():
@@ -418,7 +419,7 @@ def test_what_the_other_choices_of_a_config_cost_is_said():
   times = float(plan.table().split("the config makes the run ")[1].split()[0])
   own, other = (p.rows[0].expected["seconds"] for p in (plan, plain))
   assert times > 2 and own / other == pytest.approx(times, rel=0.1)
-  assert "128 instead of 872 rows are decoded at once" in plan.table()
+  assert "128 instead of 1,024 rows are decoded at once" in plan.table()
 
 
 def test_pages_of_a_config_are_priced():
