@@ -18,7 +18,7 @@ import re
 
 from absl import flags
 
-from isojax.core import config_flag, plan_file
+from isojax.core import cli, config_file, plan_file
 from isojax.ledger import bucket
 from isojax.run import evaluation, experiment, training
 from isojax.run import setup as setup_lib
@@ -29,7 +29,7 @@ _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Where records and checkpoints go: a folder or "
     "gs://BUCKET/FOLDER. Default: runs/NAME-RUN_ID with the config's name. "
     "Without --config it is the folder of a run, whose config is used.")
-_CONFIG = config_flag.define("configs/hard.py")
+_CONFIG = config_file.define_flag("configs/hard.py")
 _PLAN = flags.DEFINE_string(
     "plan", None, "A plan.jsonl of launch.plan: one of its rows sets seed and "
     "allocation.")
@@ -86,7 +86,7 @@ def prepare_setup() -> setup_lib.Setup:
   if _WORKDIR.value is not None:
     bucket.check(_WORKDIR.value, "workdir")
   if plan is not None:
-    config_flag.apply_row(_CONFIG.value, plan_file.read_lines(plan), row, plan)
+    config_file.apply_row(_CONFIG.value, plan_file.read_lines(plan), row, plan)
   compilation.enable_cache(progress.say)
   setup = setup_lib.prepare(_CONFIG.value)
   for note in setup.notes:
@@ -127,4 +127,4 @@ def main(_) -> int:
 
 
 if __name__ == "__main__":
-  config_flag.run(main)
+  cli.run(main, parse=config_file.parse_flags)

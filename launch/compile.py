@@ -23,7 +23,7 @@ from absl import flags
 import jax
 import numpy as np
 
-from isojax.core import config_flag, model_shape
+from isojax.core import cli, config_file, model_shape
 from isojax.core import memory as memory_lib
 from isojax.errors import InputError
 from isojax.models import decoder, hf_config
@@ -433,7 +433,7 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  _CONFIG = config_flag.define("configs/hard.py:qwen2.5-7b")
+  _CONFIG = config_file.define_flag("configs/hard.py:qwen2.5-7b")
   _TOPOLOGY = flags.DEFINE_string(
       "topology", None, "The machine, named as for launch.plan: a TPU slice "
       "such as v5e-16 or v5p:2x2x4, or GPUs such as 8xh100 or, on two hosts, "
@@ -443,4 +443,4 @@ if __name__ == "__main__":
       "largest", False, "Use the most slots and microbatch_tokens that the "
       "planner estimates to fit, instead of the config's.")
   _ONLY = flags.DEFINE_list("only", NAMES, "Programs to compile.")
-  config_flag.run(main)
+  cli.run(main, parse=config_file.parse_flags)

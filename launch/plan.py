@@ -18,7 +18,7 @@ import sys
 
 from absl import flags
 
-from isojax.core import config_flag, sections
+from isojax.core import cli, config_file, sections
 from isojax.errors import InputError
 from isojax.planner import (
   conversion,
@@ -55,7 +55,7 @@ def define(field: dataclasses.Field) -> None:
 
 for _field in request_fields.FIELDS.values():
   define(_field)
-CONFIG = config_flag.define("configs/hard.py", required=False)
+CONFIG = config_file.define_flag("configs/hard.py", required=False)
 EXPORT = flags.DEFINE_enum(
     "export", None, export.TRAINERS, "Also print each row in the option names "
     "of another trainer.")
@@ -78,7 +78,7 @@ def flags_request() -> request_fields.Request:
   Raises:
     InputError: a value is invalid, or --config sets what the plan decides.
   """
-  for field in config_flag.command_line_values():
+  for field in config_file.command_line_values():
     if field in PLANNED:
       raise InputError(f"--config.{field}: no effect, because the plan chooses "
                        f"it; give {PLANNED[field]}")
@@ -119,7 +119,7 @@ def main(_) -> None:
   # Without the values that the rows set, some of them otherwise.
   planned = {f"--config.{name}" for row in plan.rows
              for name in sections.flat(row.config)}
-  config = [word for word in config_flag.arguments(sys.argv[1:])
+  config = [word for word in config_file.flag_words(sys.argv[1:])
             if word.partition("=")[0] not in planned] or ["--config=FILE"]
   print(f"wrote {out}" + (", in place of another plan" if replaced else "")
         + "; start a row with " + shlex.join([
@@ -128,4 +128,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  config_flag.run(main)
+  cli.run(main, parse=config_file.parse_flags)

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import transformers
 
-from isojax.core import config_flag, evaluate, sections
+from isojax.core import cli, config_file, evaluate, sections
 from isojax.errors import InputError
 from isojax.models import decoder, hf_config, hf_weights
 from isojax.rl import optimizer as optimizer_lib
@@ -160,5 +160,5 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  _CONFIG = config_flag.define("configs/pretrain_tiny.py")
-  config_flag.run(main)
+  _CONFIG = config_file.define_flag("configs/pretrain_tiny.py")
+  cli.run(main, parse=config_file.parse_flags)

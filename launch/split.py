@@ -26,7 +26,7 @@ import sys
 from absl import flags
 import numpy as np
 
-from isojax.core import config_flag, custom_function, disk, sections
+from isojax.core import cli, config_file, custom_function, disk, sections
 from isojax.core import model_shape as shape_lib
 from isojax.core.shipped import shipped_path
 from isojax.errors import InputError
@@ -396,8 +396,8 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  _CONFIG = config_flag.define("configs/split_tiny.py")
+  _CONFIG = config_file.define_flag("configs/split_tiny.py")
   _SHARD = flags.DEFINE_integer("shard", 0, "Part to measure, from 0.")
   _SHARDS = flags.DEFINE_integer("shards", 1, "Number of parts, each measured "
                                  "by a process of its own.")
-  config_flag.run(main)
+  cli.run(main, parse=config_file.parse_flags)

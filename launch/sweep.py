@@ -10,13 +10,13 @@ import math
 
 from absl import flags
 
-from isojax.core import config_flag, exit_codes
+from isojax.core import cli, config_file, exit_codes
 from isojax.runtime import progress
 from isojax.sweep import sweeper
 
 _PLAN = flags.DEFINE_list(
     "plan", None, "Plans of launch.plan, separated by commas.", required=True)
-_CONFIG = config_flag.define("configs/hard.py")
+_CONFIG = config_file.define_flag("configs/hard.py")
 _ROOT = flags.DEFINE_string(
     "root", None, "Folder of the runs, which all machines of the sweep share.",
     required=True)
@@ -64,4 +64,4 @@ def main(_) -> int:
 
 
 if __name__ == "__main__":
-  config_flag.run(main)
+  cli.run(main, parse=config_file.parse_flags)

@@ -51,7 +51,8 @@ CASES = {
         alloc=dict(Bp=4, n=2, C=32), task=dict(stratum=few.easy()),
         sampler=SLOTS, eval=dict(k=1, first=32),
         checkpoint=dict(every_steps=2), recipe=dict(
-            loss=TOKENS, updates=dict(epochs=2, minibatches=1), optimizer=FAST))),
+            loss=TOKENS, optimizer=FAST,
+            updates=dict(epochs=2, minibatches=1)))),
     "plain": ("easy", PLAIN),
     "paged": ("easy", PLAIN | dict(
         sampler=PLAIN["sampler"] | dict(page=4, memory_gib=0.00092))),

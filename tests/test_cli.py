@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from configs import hard, split_tiny
-from isojax.core import config_file, config_flag, plan_file
+from isojax.core import config_file, plan_file
 from isojax.core.allocation import allocate
 from isojax.errors import InputError
 from isojax.planner.request_fields import Request
@@ -158,11 +158,11 @@ def test_an_exit_before_the_end_is_no_success():
 def test_whole_numbers_may_have_an_exponent():
   for text, value in (("1e5", 100_000), ("131_072", 131_072), ("-3", -3),
                       ("5.0", 5), ("None", None)):
-    parsed = config_flag.WHOLE.parse(text)
+    parsed = config_file.WHOLE.parse(text)
     assert parsed == value and type(parsed) is type(value)
   for text in ("25e-1", "1e5x", "nan", "inf", "0.5", ""):
     with pytest.raises(ValueError, match="invalid literal for int"):
-      config_flag.WHOLE.parse(text)
+      config_file.WHOLE.parse(text)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

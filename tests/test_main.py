@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import isojax
-from isojax.core import config_flag, exit_codes, plan_file, sweep_cells
+from isojax.core import config_file, exit_codes, plan_file, sweep_cells
 from isojax.errors import InputError
 from isojax.ledger import bucket, records, workdir
 from isojax.run import evaluation, experiment
@@ -58,7 +58,7 @@ def copy(calm, tmp_path):
 
 def apply(path, row, config=None):
   config = config or small().lock()  # as --config gives it
-  config_flag.apply_row(config, plan_file.read_lines(str(path)), row,
+  config_file.apply_row(config, plan_file.read_lines(str(path)), row,
                         str(path))
   return experiment.load(config)
 

@@ -86,7 +86,7 @@ def run(main, *, words: bool = False, parse=flags.FLAGS) -> None:
   """Parses the flags and exits with the code that main(argv) returns.
 
   An InputError is printed as one line. `words`: allow arguments that are no
-  flags. `parse` is config_flag.parse for a command with --config.
+  flags. `parse` is config_file.parse_flags for a command with --config.
   """
   def parsed(argv):
     try:

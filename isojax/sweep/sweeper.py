@@ -25,7 +25,6 @@ import typing
 
 from isojax.core import (
   config_file,
-  config_flag,
   disk,
   evaluate,
   exit_codes,
@@ -96,7 +95,7 @@ def _run_of_row(lines: list[str], index: int, path: str, config, root: str
   from isojax.run import experiment  # loads jax
   where = f"{path}:{index + 1}"
   config = copy.deepcopy(config)
-  config_flag.apply_row(config, lines, index, path)
+  config_file.apply_row(config, lines, index, path)
   values = config.to_dict()
   try:
     alloc = sections.section(allocate, values["alloc"], "config.alloc")

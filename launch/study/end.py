@@ -18,9 +18,9 @@ import json
 import os
 import typing
 
-from absl import app, flags
+from absl import flags
 
-from isojax.core import disk, evaluate
+from isojax.core import cli, disk, evaluate
 from isojax.runtime import progress
 from isojax.tasks import countdown
 from launch.study import ledger
@@ -184,4 +184,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  cli.run(main)

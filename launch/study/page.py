@@ -11,10 +11,10 @@ import os
 import re
 import textwrap
 
-from absl import app, flags
+from absl import flags
 import jinja2
 
-from isojax.core import disk
+from isojax.core import cli, disk
 from isojax.report import plots
 from launch.study import figure, ledger, verdicts
 
@@ -55,4 +55,4 @@ _DOCS = flags.DEFINE_string(
 
 
 if __name__ == "__main__":
-  app.run(lambda _: print("\n".join(rebuild(_DOCS.value))))
+  cli.run(lambda _: print("\n".join(rebuild(_DOCS.value))))
