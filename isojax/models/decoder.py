@@ -143,7 +143,8 @@ def rotation(position_BxT, rope: Rope, H: int):
 def rotate(x_BxTxNxH, cos_sin):
   """Applies rotary position embeddings; the two halves of a head are pairs.
 
-  `cos_sin` is of `rotation`.
+  `cos_sin` is of `rotation`. Without the concatenation SmolLM2-135M compiles in
+  34 s instead of 56, but the results have other last bits.
   """
   cos, sin = cos_sin
   a, b = jnp.split(x_BxTxNxH.astype(jnp.float32), 2, axis=-1)
@@ -313,6 +314,7 @@ class Transformer(nn.Module):
     return hidden, KVCache(tuple(keys), tuple(values))
 
   def unrolled(self, x, cos_sin_Z, seen, cache: KVCache, slot, past):
+    """All layers in one graph; a loop would copy their weights each token."""
     keys, values = [], []
     pasts = [()] * self.cfg.Z if past is None else zip(
         past.k, past.v, strict=True)
