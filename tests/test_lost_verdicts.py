@@ -45,7 +45,7 @@ def test_a_problem_without_verdicts_is_in_no_mean():
   assert (fields["all_incorrect"], fields["all_correct"]) == (0.0, 0.5)
   assert fields["reward_parts"] == {"a": 0.5}
   assert step_lib.sampling_cost(one) == {
-      "rollouts": 3, "prompt_tokens": 7, "sampled_tokens": 6}
+      "rollouts": 3, "prompt_tokens": 10, "sampled_tokens": 6}
 
 
 def test_pods_keeps_a_share_of_each_group():

@@ -66,9 +66,10 @@ class Record:
 class StepRecord(Record):
   """One training step, built at the end of run/step.py:train_step.
 
-  run/state.py:run_fields fills run_id to resumed_with; in run/step.py
-  rollout_fields what is of sampling and grading, select shaped_reward and
-  zero_std, PhaseTimer the seconds, train_step the rest;
+  run/state.py:run_fields fills run_id to resumed_with, with the totals to which
+  train_step adds the step's (run/step.py:sampling_cost, and the updates'); in
+  run/step.py rollout_fields what is of sampling and grading, select
+  shaped_reward and zero_std, PhaseTimer the seconds, train_step the rest;
   rl/update.py:make_update the means over trained tokens, kl, loss, value_loss
   and grad_norm; run/training.py:add_record the alarms.
   """

@@ -4,16 +4,25 @@
   C   rollouts so far          D  training problems      M  updates
   k   samples per validation problem
 
-A log goes through these files in turn. `log_file` opens it: `formats.text`
-splits it into lines of names and values, with the steps of progress bars (TRL's
-console), a `Format` is detected, and values of metrics become numbers, in
-`log_file` and nowhere else. `runs` has the n and Bp of each of its runs, the
-options, and C after each step (TRL's: formats/trl.py:generated). `metrics`
-finds the names of its evaluations, or without any of its training reward. Then
-`reading.read` makes rows of these, `reading.budgets`, of launch.fit and
-isojax.read, keeps the last one of a run whose rate falls, as TRL's does, and
-frontier/study.py:from_rows and fit_json.py:study_document make a fit; or
-`series.read` has all steps of one run, which report/doctor.py:history and
-diagnosis/findings.py:diagnose make findings. `fields` has the types, and
-`granularity` finds n and Bp in the mean rewards, or checks them.
+A log goes through these files in turn:
+
+  1. formats/text.py:load      lines of names and values; the steps of progress
+                               bars (TRL's console)
+  2. log_file.py:open_log      the trainer's Format; values become numbers
+  3. runs.py:Runs              n, Bp and options of each run; C after a step
+                               (TRL's: formats/trl.py:generations)
+  4. metrics.py:curves_of      names of the evaluations, else of the training
+                               reward
+  5. for a fit, reading.py:read
+                               a row for each evaluation, of which
+                               `budgets` keeps the last one of a run whose
+                               learning rate falls; then frontier/study.py:
+                               from_rows and fit_json.py:study_document
+     for the doctor, series.py:read
+                               all steps of one run; then report/
+                               doctor.py:history and diagnosis/findings.py:
+                               diagnose
+
+fields.py has the types, and granularity.py finds n and Bp in the mean rewards,
+or checks them.
 """

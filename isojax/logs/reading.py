@@ -195,6 +195,7 @@ def _rows(log: Runs, curves: list[CurveNames]) -> list[LogRow]:
     if absent:
       raise InputError(f"{where}: "
                        + lacking(file.form, absent, fields["run_id"]))
+    _set_training_problems(fields, log, run)
     if curves[0].train and not file.form.before_update:
       _set_sampling_policy(fields, file.form, previous, run)
     for field, (low, high) in reading.scale.items():
@@ -241,6 +242,16 @@ def _check_order(where: str, fields: dict, axis: str, reached: dict) -> None:
   reached[curve] = fields[axis]
 
 
+def _set_training_problems(fields: dict, log: Runs, run) -> None:
+  """Sets D by the epoch after a step, in which each problem is sampled once."""
+  epoch, form = fields.get("epoch"), log.file.form
+  if form.counters or not isinstance(epoch, (int, float)) or epoch <= 0 or (
+      fields.keys() >= {"D"} or not fields.keys() >= {"step", "Bp"}):
+    return
+  problems = log.generations_after(run, fields["step"]) * fields["Bp"]
+  fields["D"] = float(problems) / epoch
+
+
 def _set_sampling_policy(
     fields: dict, form: Format, previous: dict, run) -> None:
   """Sets the step of a training reward to that of the policy that sampled.
@@ -250,9 +261,7 @@ def _set_sampling_policy(
   are those of the row before; after a gap they are unknown. `previous` has the
   step and the counters of the last row of each run.
   """
-  step, epoch = fields["step"], fields.get("epoch")
-  if not form.counters and isinstance(epoch, (int, float)) and epoch > 0:
-    fields["D"] = round(step * fields["Bp"] / epoch)
+  step = fields["step"]
   counted = {name: fields.pop(name) for name in form.counters if name in fields}
   last, before = previous.get(run, (0, dict.fromkeys(counted, 0)))
   previous[run] = step, counted
@@ -422,7 +431,7 @@ def _caveats(log: Runs, rows: list[LogRow], curves: list[CurveNames]
       (len(runs) > 1 and fixed.keys() & {"Bp", "n", "seed"},
        f"{len(runs)} runs in the file share the constants {fixed}; if that is "
        "wrong, give each its own file or column."),
-      (counted and form.generated and not options.keys() & {
+      (counted and form.generations and not options.keys() & {
           "gradient_accumulation_steps", "num_iterations"},
        "rollouts are step * Bp * n, which is right if steps_per_generation * "
        "num_iterations = gradient_accumulation_steps; else give all three with "

@@ -6,8 +6,10 @@ file in the log's folder; C is from the rollouts that the log counts.
 
 import bisect
 import collections
+from fractions import Fraction
 import itertools
 import json
+import math
 import os
 import re
 import tomllib
@@ -114,8 +116,8 @@ class Runs:
     counts = self.counts.get(run, {})
     if TOTAL in counts.get(updates, {}):
       return round(counts[updates][TOTAL] + counts[updates].get(base.STEP, 0))
-    if generated := self.file.form.generated:
-      return generated(updates, Bp * n, options)
+    if self.file.form.generations:
+      return math.ceil(self.generations_after(run, updates)) * Bp * n
     if (run, Bp, n) not in self.sums:
       # tinker's counts lack the groups that this option removes.
       known = ([] if "remove_constant_reward_groups" in options
@@ -126,6 +128,11 @@ class Runs:
     known, sums = self.sums[run, Bp, n]
     counted = bisect.bisect_right(known, updates)
     return sums[counted] + (updates - counted) * Bp * n
+
+  def generations_after(self, run: str | None, step: int) -> Fraction | int:
+    """How many steps of Bp problems have been sampled after `step`."""
+    generations = self.file.form.generations
+    return generations(step, self.constants_of(run)[1]) if generations else step
 
   def _rollouts_of_step(self, units: dict, options: dict, Bp: int, n: int
                         ) -> int:

@@ -263,7 +263,7 @@ def sampling_cost(sampled: rollouts_lib.Sampled) -> dict[str, int]:
   """What the sampling of a step adds to the totals of a run."""
   return {
       "rollouts": len(sampled.rollouts.len_R) + sampled.num_lost,
-      "prompt_tokens": int(sampled.prompts.len_P[sampled.n_P > 0].sum()),
+      "prompt_tokens": int(sampled.prompts.len_P.sum()),
       "sampled_tokens": int(
           sampled.rollouts.len_R.sum()) + sampled.lost_tokens}
 

@@ -200,6 +200,15 @@ def test_trl_rollouts_follow_its_generations(options, rollouts):
   assert any("steps_per_generation" in note for note in notes) == (not options)
 
 
+def test_trl_epochs_count_generations(write):
+  """40 problems, 8 a generation of two updates: 5 updates are half an epoch."""
+  text = lines(*({"step": step, "eval_reward": step / 9, "epoch": step / 10}
+                 for step in (1, 5, 9)))
+  rows, _ = rows_of(write(text), fixed=TRL | {"num_iterations": 2},
+                    columns={"avg": "eval_reward"})
+  assert [row.fields["D"] for row in rows] == pytest.approx([40] * 3)
+
+
 # ---- Files that others wrote
 
 

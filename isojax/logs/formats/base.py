@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+from fractions import Fraction
 import math
 import re
 
@@ -96,8 +97,8 @@ class Format:
 
   # How values belong to policies and to C, the rollouts so far.
   sampled: tuple[tuple[str, str], ...] = ()  # (pattern of a count, its unit)
-  # C by (step, Bp * n, options), where it is not step * Bp * n.
-  generated: Callable[[int, int, dict], int] | None = None
+  # How many steps have been sampled, by (step, options), if not step.
+  generations: Callable[[int, dict], Fraction] | None = None
   sampled_by_n: bool = False  # evaluations sample n per problem, so k = n
   averaged: bool = False  # training values are means since the last line
   before_update: bool = False  # step i has the values before update i + 1

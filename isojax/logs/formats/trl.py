@@ -3,10 +3,11 @@
 Who calls what FORMAT names: `from_notebook`, log_file.open_log, after text.load
 has taken the steps of bare dicts from the progress bars; `batch_of_prompts`,
 runs.options_of; `with_generation_batch`, runs.constants, which makes Bp and n
-of it; `generated`, runs.Runs.rollouts_after. For a log without evaluations
+of it; `generations`, runs.Runs.generations_after. For a log without evaluations
 reading.read charges a training reward to the policy that sampled it.
 """
 
+import fractions
 import re
 
 from isojax.errors import InputError
@@ -19,8 +20,8 @@ LACKS_ACCUMULATION = (
     "--fixed")
 
 
-def generated(step: int, B: int, options: dict) -> int:
-  """C after `step` updates of TRL; B is the rollouts of one generation.
+def generations(step: int, options: dict) -> fractions.Fraction:
+  """The generations, of Bp problems each, that `step` updates of TRL consume.
 
   TRL generates once per steps_per_generation * num_iterations micro-steps and
   updates once per gradient_accumulation_steps of them.
@@ -29,9 +30,8 @@ def generated(step: int, B: int, options: dict) -> int:
       "gradient_accumulation_steps", "steps_per_generation", "num_iterations"))
   if steps and not accumulation:
     raise InputError(LACKS_ACCUMULATION)
-  micro_steps = step * (accumulation or 1)
-  per_generation = (steps or accumulation or 1) * (iterations or 1)
-  return -(-micro_steps // per_generation) * B
+  return fractions.Fraction(step * (accumulation or 1), (
+      steps or accumulation or 1) * (iterations or 1))
 
 
 def batch_of_prompts(head: str, lines: list[dict], options: dict) -> dict:
@@ -127,6 +127,6 @@ FORMAT = base.Format(
     # A printed dict with a reward or an evaluation. If it is ms-swift's,
     # formats.text takes the step from it.
     console=r"(?P<values>\{(?=[^{}]*'(?:reward'|rewards/|eval_))'[^{}]*\})",
-    sampled_by_n=True, averaged=True, generated=generated,
+    sampled_by_n=True, averaged=True, generations=generations,
     caveat="avg is TRL's eval_reward, the weighted sum of its reward functions;"
     " one alone: --columns=avg=eval_rewards/NAME/mean.")
