@@ -271,8 +271,16 @@ TRAINERS = {
         rl_training_config.max_steps={M} num_train_epochs={epochs}
         model_config.rng_seed={seed}""",
         note="its advantage is always divided by the group's deviation",
+        # A function of optax.schedules; its arguments are keys beside it.
         scheduler="rl_training_config.actor_optimizer_config.schedule_type",
-        schedules=("constant_schedule", None, None),
+        schedules=("constant_schedule", "linear_schedule", "linear_schedule"),
+        with_fall=2 * (" ".join(
+            f"rl_training_config.actor_optimizer_config.{argument}"
+            for argument in ("init_value={lr}", "end_value=0.0",
+                             "transition_begin={decay_begin}",
+                             "transition_steps={decay_steps}")),),
+        defaults={"rl_training_config.actor_optimizer_config.schedule_type":
+                  "warmup_cosine_decay_schedule"},
         lora="actor_model_config.lora_config.rank={rank} "
         "actor_model_config.lora_config.alpha={alpha}",
         spelled={f"rl_training_config.actor_optimizer_config.{name}":
@@ -383,6 +391,7 @@ def options(trainer: str, row: plan_file.Row,
       Bp=Bp, n=n, B=Bp * n, M=M, lr=setting.lr(row),
       seed=row.seed if setting.has_seed else None,
       warmup_share=f"{setting.warmup / M:.4g}", decay_steps=decay_steps,
+      decay_begin=M - decay_steps,
       scheduler_kwargs=f'{{"num_decay_steps":{decay_steps},'
       '"decay_type":"linear"}', rank=setting.lora_rank,
       alpha=setting.lora_alpha, epochs=epochs,

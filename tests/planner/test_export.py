@@ -7,6 +7,7 @@ checked.
 import dataclasses
 import pathlib
 
+import optax
 import pytest
 
 from configs import dapo, dr_grpo, hard, ppo
@@ -15,6 +16,7 @@ from isojax.core.allocation import allocate
 from isojax.errors import InputError
 from isojax.planner import conversion, export, launch_script
 from isojax.planner.export import Setting, TRAINERS
+from isojax.rl import optimizer
 
 HARD = Setting("group_norm", 0.0, prompt=64, response=512, D=90)
 EASY = Setting("centered", 0.01, prompt=64, response=512, D=None)
@@ -347,7 +349,10 @@ LORA = HARD._replace(lora_rank=16, lora_alpha=32.0)
     ("areal", 1.0, {"actor.optimizer.lr_scheduler_type": "linear"}, ""),
     ("verl", 1.0, {"actor_rollout_ref.actor.optim.lr_warmup_steps": 10},
      "recipe.optimizer.decay=1"),
-    ("tunix", 0.3, {}, "recipe.optimizer.decay=0.3, "
+    ("tunix", 0.3, {f"rl_training_config.actor_optimizer_config.{name}": value
+                    for name, value in dict(
+                        schedule_type="linear_schedule", end_value="0.0",
+                        transition_begin=7, transition_steps=3).items()},
      "recipe.optimizer.warmup_steps=10"),
     ("nemo-rl", 0.0, {}, "recipe.optimizer.warmup_steps=10")])
 def test_the_end_of_a_run_in_each_trainer(trainer, decay, options, left):
@@ -358,9 +363,23 @@ def test_the_end_of_a_run_in_each_trainer(trainer, decay, options, left):
   text = export.text(trainer, row, setting)
   assert ("# not carried: " + left + "\n" if left else "") in text
   assert left or "not carried" not in text
-  if not left and trainer != "areal":
+  if "decay=" not in left and trainer != "areal":
     assert read(trainer, text, devices=None, D=90)[1].decay == (
         pytest.approx(decay))
+
+
+@pytest.mark.parametrize("decay", [0.3, 1.0])
+def test_a_schedule_of_optax_falls_as_a_run_s(decay):
+  """Tunix calls the function of optax with the options of its name."""
+  row, setting = run(HARD._replace(decay=decay, warmup=0))
+  values = {name.rsplit(".", 1)[-1]: value
+            for name, value in export.options("tunix", row, setting).items()}
+  schedule = getattr(optax.schedules, values["schedule_type"])
+  rate = schedule(**{name: float(values[name]) for name in (
+      "init_value", "end_value", "transition_begin", "transition_steps")})
+  M = row.allocation.M
+  assert [float(rate(step)) for step in range(M)] == pytest.approx([
+      row.lr * optimizer.decay_factor(step / M, decay) for step in range(M)])
 
 
 def test_a_row_has_its_own_decay():
