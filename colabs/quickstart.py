@@ -104,13 +104,10 @@ both = isojax.config(both, alloc={"C": 24})
 
 # %%
 constant = isojax.train(both, workdir="runs/constant", progress=False)
-constant.plot()
-
-# %%
 decayed = isojax.train(
     isojax.config(both, recipe={"optimizer": {"decay": 0.3}}),
     workdir="runs/decayed", progress=False)
-decayed.plot()
+display(constant.plot(), decayed.plot())
 
 # %% [markdown]
 # `run.current` is the run with its current policy. docs/study.md has

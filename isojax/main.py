@@ -72,15 +72,14 @@ def prepare_setup() -> setup_lib.Setup:
   """The setup of the run; every check comes before any write."""
   plan, row, run_id, evaluates = (
       _PLAN.value, _ROW.value, _RUN_ID.value, _MODE.value == "eval")
+  of_eval = [f"--{flag.name}={flag.value}" for flag in (
+      _STEP, _SPLIT, _POLICY, _EVAL_SETS) if flag.present]
   experiment.raise_if(
       ((plan is None) != (row is None), f"--plan={plan} --row={row}: expected "
        "both or none of them; the first row is --row=0"),
       (_PROFILE.value is not None and evaluates, "--profile traces steps of "
        "training; leave it out, or give --mode=train"),
-      (not evaluates and (_STEP.value, _SPLIT.value, _POLICY.value,
-                          _EVAL_SETS.value) != (
-          "newest", "validation", None, []),
-       "--step, --split, --policy and --eval_sets need --mode=eval"),
+      (not evaluates and of_eval, f"{', '.join(of_eval)}: give --mode=eval"),
       (run_id is not None and not re.fullmatch(r"[\w-]+", run_id),
        f"--run_id={run_id}: expected letters, digits, _ and -"))
   if _WORKDIR.value is not None:
@@ -96,6 +95,7 @@ def prepare_setup() -> setup_lib.Setup:
 
 def main(_) -> int:
   hosts.initialize(*(flag.value for flag in _COORDINATES))
+  evaluates, policy = _MODE.value == "eval", _POLICY.value
   with hosts.fail_together():
     setup = hosts.run_on_all_hosts(prepare_setup)
     folder = _WORKDIR.value or os.path.join(
@@ -103,10 +103,10 @@ def main(_) -> int:
     # Before any branch on a flag: hosts in different branches would deadlock.
     hosts.assert_same_on_all_hosts(setup.identity | setup.values | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value,
-        "step": _STEP.value, "split": _SPLIT.value, "policy": _POLICY.value})
-    evaluates = _MODE.value == "eval"
+        "step": _STEP.value, "split": _SPLIT.value, "policy": policy})
     if evaluates:  # before anything is written
-      hosts.run_on_all_hosts(lambda: evaluation.check_evaluable(setup, folder))
+      hosts.run_on_all_hosts(
+          lambda: evaluation.check_evaluable(setup, folder, policy))
     start = hosts.run_on_all_hosts(lambda: state_lib.start_of(
         setup, folder, run_id=_RUN_ID.value, evaluate=evaluates))
     hosts.assert_same_on_all_hosts({"start": start.text})
@@ -115,7 +115,7 @@ def main(_) -> int:
       if evaluates:
         evaluation.evaluate_checkpoint(
             setup, folder, _STEP.value, _SPLIT.value, _EVAL_SETS.value,
-            policy=_POLICY.value)
+            policy=policy)
         return 0
       end = training.train(setup, folder, trace=_PROFILE.value)
       if end.why is not None:

@@ -470,7 +470,16 @@ def test_without_a_checkpoint_runs_of_the_config_are_named(copy):
   assert f"{copy} (alloc.n: 5 in this config, 6 there)" in last
   assert os.listdir(copy.parent) == ["copy"]
   with pytest.raises(InputError, match="no run of config 'hard' in"):
-    evaluation.check_evaluable(setup_lib.prepare(small()), f"{copy}/a/b")
+    evaluation.check_evaluable(setup_lib.prepare(small()), f"{copy}/a/b", None)
+
+
+def test_a_policy_that_a_run_does_not_have_is_refused_before_a_write(copy):
+  with pytest.raises(InputError, match="--policy=current: .*average=None"):
+    evaluation.check_evaluable(setup_lib.prepare(small()), copy, "current")
+  done = command_lib.run(
+      "isojax.main", *FLAGS, "--policy=current", "--step=best", env=ALONE)
+  assert done.returncode == exit_codes.BAD_INPUT
+  assert "--step=best, --policy=current: give --mode=eval" in done.stderr
 
 
 # --- real processes -----------------------------------------------------------

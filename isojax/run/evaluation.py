@@ -248,8 +248,12 @@ def policy_of(setup: Setup, folder: str, which: str, policy: str):
   return step, setup.merge(setup_lib.frozen_base(setup), trained)
 
 
-def check_evaluable(setup: Setup, folder: str) -> None:
-  """InputError without a checkpoint in the folder; it names runs with one."""
+def check_evaluable(setup: Setup, folder: str, policy: str | None) -> None:
+  """InputError without this policy, or without a checkpoint in the folder.
+
+  The latter names runs with one.
+  """
+  chosen_policy(setup.values, policy)
   if checkpoint.steps(os.path.join(folder, history_lib.CHECKPOINTS)):
     return
   others = [f"{other} ({what})" for other, what in other_runs(setup, folder)]
