@@ -91,6 +91,8 @@ TOLD = [
      "isojax: --config.alloc.C='25e-1': expected int"),
     (["isojax.main", HARD, "config.alloc.C=4096"],
      "unexpected argument 'config.alloc.C=4096': expected only flags"),
+    (["launch.fit", "--records=a", "--fixed=n=8", "--records", "b"],
+     "--records is given twice; give its values once, separated by commas"),
     (["isojax.main", HARD, "--config.alloc.n=4"], ""),
     (["launch.plan", "--Bq=3"], "Unknown command line flag 'Bq'")]
 

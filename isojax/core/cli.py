@@ -26,11 +26,23 @@ def pairs(flag: str, items: list[str]) -> dict[str, str]:
   return out
 
 
+def _check_lists(argv: list[str]) -> None:
+  """InputError for a list flag given twice: absl takes the last alone."""
+  names = [word.lstrip("-").partition("=")[0] for word in argv
+           if word.startswith("-")]
+  for name in {name for name in names if names.count(name) > 1}:
+    if name in flags.FLAGS and isinstance(
+        flags.FLAGS[name].parser, flags.ListParser):
+      raise InputError(f"--{name} is given twice; give its values once, "
+                       "separated by commas")
+
+
 def _parsed(argv: list[str], parse, *, words: bool) -> list[str]:
   """The arguments that are no flags; InputError for a wrong argument, too."""
   for word in argv:
     if not is_text(word):
       raise InputError(f"argument {word!r:.100}: expected {TEXT}")
+  _check_lists(argv)
   try:
     rest = parse(argv)
   except flags.Error as error:
