@@ -9,6 +9,7 @@ import pytest
 from configs import hard
 from configs import pods as pods_config
 from isojax.core import config_file
+from isojax.core.memory import DeviceBytes, Formats
 from isojax.errors import InputError
 from isojax.planner import planning
 from isojax.planner.request_fields import Request
@@ -181,6 +182,24 @@ def test_a_plan_carries_what_it_priced():
   assert of_own.config["mesh"] == dict(data=1, fsdp=16, tensor=1)
   assert of_own.config["sampler"] == dict(slots=128)
   assert ask(**EASY).rows[0].config.keys() == {"seed", "alloc"}
+
+
+@pytest.mark.parametrize("change", [
+    {}, dict(lora_rank=16), dict(machine="v5e-16", model="Qwen/Qwen2.5-0.5B"),
+    dict(machine="v5p-64", model="Qwen/Qwen2.5-32B", prompt_tokens=1000.0)],
+    ids=str)
+def test_a_run_admits_the_slots_and_weights_of_its_row(change):
+  plan = ask(**HOURS | change)
+  cost_model, sampler = plan.cost_model, plan.rows[0].config["sampler"]
+  mesh = cost_model.mesh
+  admitted = DeviceBytes(
+      cost_model.shape, Formats(sampler["dtype"]),
+      sampler["max_prompt_tokens"], sampler["max_new_tokens"], fused=True,
+      fsdp=mesh.fsdp, tensor=mesh.tensor).slots_and_pages_within(
+          sampler["memory_gib"], most=sampler["slots"] // mesh.row_shards)
+  assert admitted.slots * mesh.row_shards == sampler["slots"]
+  assert mesh.fsdp == 1 or (
+      admitted.weights_gathered == cost_model.weights_gathered)
 
 
 def test_a_row_has_the_model_that_was_priced_in_place_of_the_config_s():
