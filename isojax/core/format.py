@@ -78,5 +78,5 @@ def aligned(lines: list[list[str]]) -> str:
   """A plain-text table with right-aligned columns, two spaces apart."""
   width = [max(map(len, column)) for column in zip(*lines, strict=True)]
   return "\n".join("  ".join(
-      f"{cell:>{w}}" for cell, w in zip(line, width, strict=True))
+      f"{cell:>{size}}" for cell, size in zip(line, width, strict=True))
                    for line in lines)

@@ -219,16 +219,16 @@ def _best(run_records: list[dict]) -> str:
 
 def _table_row(run: PlannedRun, state: str, run_records: list[dict]
                ) -> list[str]:
-  a, eta = run.alloc, "-"
+  alloc, eta = run.alloc, "-"
   rollouts = run_records[-1]["rollouts"] if run_records else 0
   train = [r for r in run_records if r["kind"] == "train"][-ETA_STEPS:]
   if state == "running" and train:
     sampled = statistics.mean(
         r["Bp"] * r["n"] * (1 + r["extra_rounds"]) for r in train)
     seconds = statistics.median(sum(records.phases(r)) for r in train)
-    eta = progress.format_seconds((a.C - rollouts) / sampled * seconds)
-  return [run.name, state, str(run.config["seed"]), str(a.Bp), str(a.n),
-          f"{rollouts:,}/{a.C:,}", _best(run_records), eta]
+    eta = progress.format_seconds((alloc.C - rollouts) / sampled * seconds)
+  return [run.name, state, str(run.config["seed"]), str(alloc.Bp), str(alloc.n),
+          f"{rollouts:,}/{alloc.C:,}", _best(run_records), eta]
 
 
 def _records(run: PlannedRun) -> tuple[list[dict], str | None]:

@@ -331,7 +331,7 @@ def speed(row: dict) -> tuple[str, float | None, str | None]:
             f"avg@k {first[1]:.3f} to {last[1]:.3f} in "
             f"{result['seconds'][0]:.0f} s", None, None)
   rate = lambda amount: amount * statistics.median(
-      1 / s for s in result["seconds"])
+      1 / seconds for seconds in result["seconds"])
   text = (f"{statistics.median(run.rates(result, 'seconds')):,.0f} tokens/s, "
           f"{rate(case['Bp'] * case['n']):,.0f} rollouts/s")
   for amount, ceiling in BOUNDED.items():
