@@ -355,7 +355,7 @@ def test_functions_of_ones_own_train_as_those_of_the_package(tmp_path):
     config = owned(path, **names)
     config.sampler.temperature = 0.7
     run = isojax.train(config, tmp_path / f"{len(found)}", progress=False)
-    found.append([[r[f] for f in fields] for r in run.records.steps])
+    found.append([[r[field] for field in fields] for r in run.records.steps])
     assert max(r["logp_gap"] for r in run.records.steps) < 1e-5
   assert found[0] == found[1] and any(row[2] > 0 for row in found[0])
   path.write_text(OWN + "# changed")

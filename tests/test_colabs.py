@@ -19,7 +19,8 @@ def test_a_notebook_was_made_from_its_source(name):
   assert shape(stored) == shape(wanted), f"run: python -m colabs.build {name}"
   code = [c for c in stored.cells if c.cell_type == "code"]
   assert [c.execution_count for c in code] == list(range(1, len(code) + 1))
-  assert not [o for c in code for o in c.outputs if o.output_type == "error"]
+  assert not [output for cell in code for output in cell.outputs
+              if output.output_type == "error"]
   assert sum(bool(c.outputs) for c in code) >= 3
 
 

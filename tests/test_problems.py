@@ -71,12 +71,14 @@ def test_the_page_leads_from_a_file_to_a_config_that_trains(
       "wrote apples-all.jsonl: 131 train, 34 validation, 35 test in "
       "apples-all.test.jsonl; ")
   monkeypatch.chdir(tmp_path)
-  e = experiment.load(config_file.read_config("apples-all.py"))
-  problems = strata_lib.read(e.task.stratum).train
-  assert (e.model.path, e.alloc.Bp, e.alloc.C) == ("smollm2", 8, 640)
+  loaded = experiment.load(config_file.read_config("apples-all.py"))
+  problems = strata_lib.read(loaded.task.stratum).train
+  assert loaded.model.path == "smollm2"
+  assert (loaded.alloc.Bp, loaded.alloc.C) == (8, 640)
   # The reward, and that of named parts, which the last command gives.
   judge = lambda words: grader.opened(
-      grader.GraderConfig(**{**vars(e.task.grader), "workers": 1} | words), {})
+      grader.GraderConfig(
+          **{**vars(loaded.task.grader), "workers": 1} | words), {})
   first = problems[0]
   texts = [f" 1 + 2 = {first.answer}\nQ", f" {first.answer}", "\n 7 8"]
   with judge({}) as grade:

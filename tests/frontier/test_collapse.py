@@ -108,8 +108,8 @@ def test_without_counts_a_fall_is_five_points_or_five_deviations():
 def test_an_analysis_says_it_and_does_not_fit_the_fall():
   rng = np.random.default_rng(1)
   mean = np.array([.1, .2, .3, .35, .38, .05, .02])
-  falling = [run(rng.binomial(8, mean[:, None], (7, 80)), k=8, seed=s)
-             for s in range(2)]
+  falling = [run(rng.binomial(8, mean[:, None], (7, 80)), k=8, seed=seed)
+             for seed in range(2)]
   steady = run(rng.binomial(8, np.linspace(.1, .2, 7)[:, None], (7, 80)),
                k=8, n=8)
   wanted = study(*falling, steady)

@@ -391,8 +391,8 @@ TABLES = [  # name, content, flags, names, rows, words of the notes
     ("a.jsonl", lines({"step": 2, "avg": .5}, {"step": 2, "loss": 1},
                       {"step": 2, "best": .75}), dict(fixed=OURS), "avg best",
      [(.5, .75)], []),
-    ("v.jsonl", lines(*({"step": s, "data": {"val-core/m/acc/mean@1": avg}}
-                        for s, avg in ((2, .5), (4, 1), (4, 0)))),
+    ("v.jsonl", lines(*({"step": step, "data": {"val-core/m/acc/mean@1": avg}}
+                        for step, avg in ((2, .5), (4, 1), (4, 0)))),
      dict(fixed=OURS), "step avg", [(2, .5), (4, 0)],
      ["v.jsonl:2: step 4 is evaluated again at"]),
     # it had reached step 30, fell back to 20, and evaluated at 25 and 35

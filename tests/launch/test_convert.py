@@ -257,7 +257,8 @@ def test_a_run_without_checkpoints(runs, tmp_path):
     (["--workdir={full}", "--out=x", "--peft"], "has no adapters")])
 def test_bad_input(runs, tmp_path, arguments, message):
   done = command("launch.convert", *(
-      a.replace("{full}", str(runs["full"])).replace("=x", f"={tmp_path}/x")
-      for a in arguments))
+      argument.replace("{full}", str(runs["full"]))
+      .replace("=x", f"={tmp_path}/x")
+      for argument in arguments))
   assert done.returncode == 2 and message in done.stderr, done.stderr
   assert "Traceback" not in done.stderr

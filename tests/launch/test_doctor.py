@@ -269,7 +269,7 @@ def test_the_set_of_evaluations_is_chosen(tmp_path):
       {"step": i, "eval_reward": value, f"eval_{name}_runtime": 2.}
       for i in (5, 10) for name, value in (("math", .25), ("code", .75))]}))
   run = isojax.doctor(path, eval_set="code").run
-  assert [e["avg"] for e in run.evals] == [.75, .75]
+  assert [record["avg"] for record in run.evals] == [.75, .75]
   with pytest.raises(InputError, match="there are: math, code"):
     isojax.doctor(path, eval_set="maths")
 
@@ -291,7 +291,7 @@ def test_the_rollouts_of_a_step_follow_from_options_and_flags(tmp_path):
 # ---- Healthy runs
 
 
-def of_ledger(path):
+def ledger_runs(path):
   """Yields the runs of a study's ledger: header, windows and evaluations."""
   runs = []
   text = gzip.decompress(path.read_bytes()).decode()
@@ -318,8 +318,8 @@ def test_healthy_runs_have_no_serious_finding(tmp_path):
   """
   reports = {}
   for path in sorted(pathlib.Path("tests/data/study").glob("*.gz")):
-    for header, train, evals in of_ledger(path):
-      avg = [e["avg"] for e in evals]
+    for header, train, evals in ledger_runs(path):
+      avg = [record["avg"] for record in evals]
       if train and not header["diverged"] and avg[-1] >= 0.9 * max(avg) and (
           avg[-1] > 1.2 * avg[0]):
         reports[path.name, header["run_id"]] = doctor.Diagnosis(Series(

@@ -88,7 +88,7 @@ def test_half_of_the_held_out_problems_are_for_test():
 @hypothesis.given(st.integers(1, 500), st.lists(
     st.integers(1, 20), min_size=1, max_size=5))
 def test_parts_add_up(count, weights):
-  shares = {str(i): w / sum(weights) for i, w in enumerate(weights)}
+  shares = {str(i): weight / sum(weights) for i, weight in enumerate(weights)}
   parts = strata_lib.parts_of(count, shares)
   assert sum(parts.values()) == count
   assert all(abs(parts[k] - count * shares[k]) < 1 for k in shares)

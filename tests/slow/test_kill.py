@@ -28,7 +28,7 @@ def arguments(case: str) -> list[str]:
 def test_killed_runs_end_in_the_same_bits(case, tmp_path):
   calm, other, four = (str(tmp_path / name) for name in ("calm", "k", "four"))
   seconds = processes.finished(calm, arguments(case))
-  M = processes.Run(calm, [], []).last_step()
+  M = processes.Processes(calm, [], []).last_step()
   assert M > 10
   steps = processes.killed(other, arguments(case), M=M, kills=KILLS,
                            seconds=seconds, seed=0)

@@ -47,8 +47,8 @@ def config(path, text, **fields):
 def test_a_function_grades_answers(tmp_path):
   """Lengths 2, 8, 8 and 9 of 8; equal answers up to space are one vote."""
   cfg = config(tmp_path / "r.py", GRADED)
-  texts = [f"<answer>{a}</answer>" for a in ("ab", "12345678", " 1234567",
-                                             "123456789")] + ["ab"]
+  texts = [f"<answer>{answer}</answer>" for answer in (
+      "ab", "12345678", " 1234567", "123456789")] + ["ab"]
   with grader.opened(cfg, {"kind": "files"}) as grade:
     graded = grade([PROBLEM], texts)
   assert graded.correct_B.tolist() == [0.25, 1.0, 1.0, 0.0, 0.0]
@@ -96,7 +96,8 @@ def score(question, answer, problem):
 
 def test_parts_of_a_reward_are_recorded_beside_the_sum(tmp_path):
   cfg = config(tmp_path / "r.py", PARTS)
-  texts = [f"<answer>{a}</answer>" for a in ("1234", "abcde", "1")] + ["1234"]
+  texts = [f"<answer>{answer}</answer>"
+           for answer in ("1234", "abcde", "1")] + ["1234"]
   with grader.opened(cfg, {"kind": "files"}) as grade:
     graded = grade([PROBLEM], texts)
   assert graded.correct_B.tolist() == [1.0, 0.75, 0.25, 0.0]

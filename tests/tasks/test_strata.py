@@ -20,15 +20,15 @@ ROWS = [{"split": split, "id": i, "question": "1 2 3=6", "answer": "1+2+3",
 
 def test_mean_tokens_of_problems(tmp_path):
   path = str(tmp_path / "s.jsonl")
-  of = lambda rows, split: strata_lib.expected_tokens(
+  tokens = lambda rows, split: strata_lib.expected_tokens(
       *(stratum := strata_lib.write(path, HEADER, rows)
         or strata_lib.read(path), split, getattr(stratum, split)))
   rows = [row | {"tokens": 3.5 + i} for i, row in enumerate(ROWS)]
-  assert of(rows, "train") == [3.5, 4.5]
-  assert of([rows[2], *rows[:2], rows[3]], "validation") == [5.5, 6.5]
+  assert tokens(rows, "train") == [3.5, 4.5]
+  assert tokens([rows[2], *rows[:2], rows[3]], "validation") == [5.5, 6.5]
   # One was not measured: nothing is expected of its split.
-  assert of([ROWS[0], *rows[1:]], "train") is None
-  assert of([ROWS[0], *rows[1:]], "validation") == [5.5, 6.5]
+  assert tokens([ROWS[0], *rows[1:]], "train") is None
+  assert tokens([ROWS[0], *rows[1:]], "validation") == [5.5, 6.5]
 
 
 def written(path, rows, header=HEADER) -> None:
