@@ -262,8 +262,8 @@ def test_problems_become_a_stratum_without_a_policy(tmp_path, capsys):
       source={"train": 6, "validation": 3})
   paths = isojax.split(config)
   assert paths == {"all": f"{tmp_path}/new/a-all.jsonl"}
-  told = capsys.readouterr()
-  first, _, third, *_ = told.out.splitlines()
+  printed = capsys.readouterr()
+  first, _, third, *_ = printed.out.splitlines()
   assert first == "6 training and 3 held-out problems"
   assert third.startswith("wrote ")
   stratum = strata_lib.read(paths["all"])
@@ -341,7 +341,7 @@ def owned(path, **loss):
           "microbatch_tokens": 1024}}})
 
 
-def test_functions_of_ones_own_train_as_those_of_the_package(tmp_path):
+def test_custom_functions_train_as_those_of_the_package(tmp_path):
   """The same numbers from a file; a changed file is another run.
 
   At a temperature of 0.7: a log-prob of 1 would be off by about 0.1.

@@ -48,13 +48,13 @@ def test_texts_are_renewed_without_a_run():
   stored = build.notebook(build.FOLDER / "quickstart.py", small=False)
   for cell in stored.cells:
     if cell.cell_type == "code":
-      cell.outputs, cell.execution_count = ["told"], 7
+      cell.outputs, cell.execution_count = ["printed"], 7
   made = build.notebook(build.FOLDER / "quickstart.py", small=False)
   stored.cells[0].source = stored.cells[build.INSTALL_AT].source = "old"
   made = build.with_outputs(made, stored)
   assert made.cells[0].source.startswith("# Quickstart")
   assert [c.outputs for c in made.cells if c.cell_type == "code"][:2] == [
-      [], ["told"]]
+      [], ["printed"]]
   stored.cells[3].source = "other"
   with pytest.raises(ValueError, match="without --texts"):
     build.with_outputs(made, stored)

@@ -512,15 +512,15 @@ def test_the_learning_rate_counts_the_named_rollouts(batch, minibatches, lr):
   assert loaded.lr == pytest.approx(lr)
 
 
-@pytest.mark.parametrize("alloc, told", [
+@pytest.mark.parametrize("alloc, message", [
     (dict(C=1000), "768 rollouts will be spent, in 3 steps of Bp * n = 256"),
     (dict(C=300), "256 rollouts will be spent, in 1 step of Bp * n = 256"),
     (dict(C=1024), None), (dict(C=1000, M=2), None)])
-def test_a_budget_that_is_not_spent_is_said(alloc, told):
+def test_a_budget_that_is_not_spent_is_reported(alloc, message):
   config = changed(**{f"alloc__{name}": x for name, x in alloc.items()})
   notes = inputs.notes(experiment.load(config), config.to_dict()["alloc"],
                             {}, "", None)
-  assert [told in note for note in notes] == [True] * (told is not None)
+  assert [message in note for note in notes] == [True] * (message is not None)
 
 
 @pytest.mark.parametrize("fields", [

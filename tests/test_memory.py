@@ -159,7 +159,7 @@ def test_bytes_of_a_float32_head_by_hand():
 # config.sampler.max_prompt_tokens and max_new_tokens, the mesh,
 # recipe.loss.attention (splash is auto's), and model.path=tests/data/MODEL.
 # Gradients are reduced in bfloat16.
-COMPILED = [  # model, mesh, slots, rows (each of a prompt of its own), S, T,
+COMPILED = [  # model, mesh, slots, rows (each of another prompt), S, T,
     # kernel; program, GiB
     ("0.5b", (1, 16, 1), 536, 1, 512, 1024, True, "decode", 12.93),
     ("1.5b", (1, 16, 1), 200, 1, 512, 1024, True, "decode", 12.24),

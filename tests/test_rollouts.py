@@ -48,7 +48,7 @@ def test_solved_problems_are_replaced_in_their_places():
   # unsolved one, and the solved ones come last.
   got = order(b, others[1])
   assert got == [a, others[0], c, *others[2:], b, others[1]]
-  # All but c and the last one are solved: solved ones fill, none twice.
+  # All but c and the last one are solved, so solved problems are sampled again.
   got = order(a, b, *others[:-1])
   assert got[0] == others[-1] and got[2] == c and got[1] == a
   assert sorted(got) == list(range(11))

@@ -50,7 +50,7 @@ def pair(interval, text: Callable[[float], str]) -> str:
 
 def many(count: int, noun: str) -> str:
   """A count with its noun: 1 run, 1,200 runs."""
-  return f"{count:,} {noun}{'s' * (count != 1)}"
+  return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def duration(seconds: float | None,

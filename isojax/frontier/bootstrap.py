@@ -155,7 +155,7 @@ def _fit_configuration(study: Study, cell, seeds_DxS, problems_DxQ,
           f"{run.where}: run {run.run_id} breaks its record {used.sum()} "
           f"times in bins of {points.bin_width:g}, a curve needs "
           f"{MIN_EVALUATIONS} points; fit all points, "
-          + "use narrower bins, " * bool(points.bin_width)
+          + ("use narrower bins, " if points.bin_width else "")
           + "or leave the run out")
   return fit(rewards, w_DxE)
 

@@ -74,7 +74,7 @@ def read(patterns: list[str], reading: Reading, *, flag: str
 
 
 def budgets(rows: list[LogRow]) -> tuple[list[LogRow], list[str]]:
-  """The rows that are budgets of their own, and notes on the others.
+  """The rows that are separate budgets, and notes on the others.
 
   At a constant learning rate a run contains the runs of smaller C. If its rate
   falls it does not, as each C has its own schedule: only the last evaluation

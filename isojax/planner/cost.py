@@ -25,8 +25,9 @@ from isojax.planner.machines import Machine, Mesh
 
 MAX_BUDGET = 2**50  # of a budget; beyond 2**53 floats skip whole numbers
 # Share of the decoded slots that is useful with in-flight updates: no slot
-# waits for the longest answer of a step. python -m launch.bench
-# --what=in_flight, on skewed lengths: 0.935; with synchronous sampling 0.601.
+# waits for the longest answer of a step. Measured once on skewed lengths, with
+# launch/bench/in_flight.py of commit 471a1126, since deleted: 0.935; with
+# synchronous sampling 0.601.
 IN_FLIGHT_SLOTS = 0.93
 
 
@@ -73,7 +74,7 @@ class StepParts:
 
   @property
   def has_value_pass(self) -> bool:
-    """Whether values take a forward pass of their own.
+    """Whether values take a separate forward pass.
 
     Values of a shared critic come from the hidden states of `old_logp`.
     """

@@ -246,7 +246,7 @@ def learning(evaluations: list[dict]) -> Figure:
   """Metrics of evaluations against rollouts, with standard errors.
 
   With eval.current also avg of the current policy, dashed. Parts of the reward
-  have an axis of their own.
+  have a separate axis.
   """
   parts = {name: [r for r in evaluations if name in (r["reward_parts"] or ())]
            for record in evaluations for name in record["reward_parts"] or ()}

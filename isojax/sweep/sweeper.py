@@ -1,4 +1,4 @@
-"""Starts the runs of a sweep, each in a process and on devices of its own.
+"""Starts the runs of a sweep, each in a process with its own devices.
 
 Runs resume and lock themselves, so a sweeper stores only ROOT/RUN_ID.py and
 ROOT/RUN_ID.log of each run. It locks the log of a run until the run ends, so

@@ -171,11 +171,11 @@ def test_a_larger_n_that_catches_up_is_a_limit():
     frontier = dataclasses.replace(
         fit.frontier, C_G=np.array([1e3, 1e5]), best_DxG=np.zeros((3, 2), int),
         resolved_DxG=np.ones((3, 2), bool))
-    told = diagnostics.catching_up(dataclasses.replace(
+    limit = diagnostics.catching_up(dataclasses.replace(
         fit, study=study, curves=[leader, rival], other=[], frontier=frontier))
-    assert (told is not None) == said
+    assert (limit is not None) == said
     if said:
-      assert "from 0.095 at 50k to 0.060 at 0.1M" in told
+      assert "from 0.095 at 50k to 0.060 at 0.1M" in limit
 
 
 class Table:

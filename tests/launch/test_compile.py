@@ -133,7 +133,7 @@ def test_a_mesh_that_is_not_the_slice():
 
 
 def test_the_widest_microbatch():
-  """Rows of 32 tokens, 70 tokens: two, each with a prompt of its own."""
+  """Rows of 32 tokens, 70 tokens: two, each with its own prompt."""
   config = hard.get_config()
   config.recipe.loss.microbatch_tokens = 70
   batch = compile_lib.widest(experiment_lib.load(config), 1)

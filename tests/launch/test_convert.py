@@ -102,7 +102,7 @@ CHAT = ("{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
     (prompts.PromptConfig("{question}", True, "Be 'short'."),
      "<bos><system>Be 'short'.<user>{1}<answer>")])
 def test_the_code_of_a_card_makes_the_prompts_of_the_run(cfg, text):
-  """Of a tokenizer of characters that writes a BOS of its own."""
+  """Of a tokenizer of characters that writes its own BOS."""
   words = {"<bos>": 0, **{chr(i): i for i in range(1, 128)}}
   inner = tokenizers.Tokenizer(tokenizers.models.BPE(words, []))
   inner.post_processor = tokenizers.processors.TemplateProcessing(

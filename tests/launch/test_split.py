@@ -297,7 +297,7 @@ def test_no_prompt_fits():
   assert (none, prompts.tokens_PxS.shape) == ([], (0, 5))
 
 
-def test_a_stratum_of_another_model_is_told(tmp_path):
+def test_a_stratum_of_another_model_is_reported(tmp_path):
   shutil.copytree(TINY, tmp_path / "m")
   tensors = safetensors.numpy.load_file(tmp_path / "m/model.safetensors")
   tensors["model.norm.weight"] = tensors["model.norm.weight"] * 1.5

@@ -67,7 +67,7 @@ SWEEP = dict(sweep=True, rollouts=2e6)
      [(Bp, n) for Bp in (8, 16) for n in (128, 256, 512)],
      "6 pairs (Bp, n) x 1 seed"),
     (SWEEP, [(32, 8), (32, 16), (32, 32)], "n* = 16 to a power of two"),
-    # A fit of one's own predicts where its tables are.
+    # A user's own fit predicts where its tables are.
     (LAW, [(16, 16)], "n = 16, near n*; M is rounded down, 160 "
      "of 100,000 rollouts stay unspent\npredicted reward  0.2"),
     (LAW | dict(Bp=(32,)), [(32, 16)],
@@ -451,7 +451,7 @@ def test_budgets_in_money_and_device_hours():
   assert plans[0] == plans[1] == plans[2]
   with pytest.raises(InputError, match="give one budget"):
     ask(usd=320.0, hours=1.0, **where)
-  # n* is far above what a small step admits: told only of an n that is given.
+  # n* is far above what a small step admits: reported only for a given n.
   small = where | dict(hours=100.0, B_max=128, Bp=(32,))
   far = lambda plan: any("is far" in text for text in plan.messages.warnings)
   assert far(ask(n=(4,), **small)) and not far(ask(**small))

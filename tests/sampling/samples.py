@@ -141,14 +141,6 @@ def teacher_forced(model, params, rollouts, n=6, *, prompts=None,
                 tolerance.for_sums(np.abs(logits).max(), TERMS))
 
 
-def assert_close_logp(got, want):
-  """Rollouts whose log-probs two programs have computed."""
-  want = want.behavior_logp_RxT
-  np.testing.assert_allclose(
-      got.behavior_logp_RxT, want, rtol=0,
-      atol=tolerance.for_sums(np.abs(want).max(), TERMS))
-
-
 def free_slots(R):
   return Scheduler(
       flight.empty_state((R, 0, 1)),

@@ -125,7 +125,7 @@ def test_a_growing_cache_is_there_once_and_one_part(model, params):
     assert peaks[new] - alive > 2 * TINY.Z * part(new)
 
 
-def test_each_rollout_is_told_once_and_complete(model, params, rollouts):
+def test_each_rollout_is_reported_once_and_complete(model, params, rollouts):
   seen, calls = [], 0
 
   def ended(items, out):

@@ -37,6 +37,6 @@ def test_killed_runs_end_in_the_same_bits(case, tmp_path):
   mesh = (dict(devices=2, axis="tensor") if case in IN_FLIGHT  # 2 key heads
           else dict(devices=4))
   processes.finished(four, arguments(case), **mesh)
-  # Each device has a pool of pages of its own.
+  # Each device has its own pool of pages.
   worst = processes.differences(calm, four, but=["evicted"], longest=16)
   assert max(worst.values(), default=0.0) < 1e-3, worst

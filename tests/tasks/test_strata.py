@@ -115,18 +115,19 @@ def test_a_special_token_is_no_question():
     encode("1<eos>2")
 
 
-def test_a_plain_file_is_told_the_command_that_makes_a_stratum(tmp_path):
+def test_a_plain_file_gets_the_command_that_makes_a_stratum(tmp_path):
   path = tmp_path / "my words.jsonl"
   path.write_text('{"id": 1, "problem": "1+1?", "target": "2"}\n')
   with pytest.raises(InputError) as caught:
     strata_lib.read(str(path))
-  told = str(caught.value)
-  assert "plain JSONL with the columns id, problem, target, not a" in told
-  words = shlex.split(told[told.index("python -m"):told.index(" makes")])
+  message = str(caught.value)
+  assert "plain JSONL with the columns id, problem, target, not a" in message
+  words = shlex.split(
+      message[message.index("python -m"):message.index(" makes")])
   assert words[3:] == [
       "--config=configs/split_own.py", f"--config.source.path={path}",
       f"--config.out={tmp_path}/my words"]
-  assert told.endswith(f"makes {tmp_path}/my words-all.jsonl")
+  assert message.endswith(f"makes {tmp_path}/my words-all.jsonl")
 
 
 def test_problems_without_a_task_are_for_any(tmp_path):
