@@ -21,6 +21,9 @@ def test_never_more_than_the_budget_and_less_than_a_step_is_left(C, Bp, n):
 def test_steps_of_several_rounds_end_with_the_budget():
   alloc = allocate(Bp=8, n=4, M=None, C=1000)
   assert (alloc.B, alloc.M, alloc.C) == (32, 31, 992)
+  assert [alloc.is_finished(step, C, rounds=rounds) for step, C, rounds in (
+      (30, 992, 1), (31, 961, 1), (30, 960, 2), (30, 961, 2))] == [
+          False, True, False, True]
   assert [alloc.is_spent(C) for C in (0, 960, 961, 992)] == [
       False, False, True, True]
 

@@ -152,7 +152,7 @@ def test_killed_and_joined_sweepers_do_every_run_once(tmp_path, counting):
   said = sweepers[-1].communicate(timeout=60)
   assert said[0].split() == ["finished"] * len(steps), said
   for i, n in enumerate(steps):
-    assert counted(tmp_path, i) == list(range(n))
+    assert counted(tmp_path, i) == list(range(1, n + 1))
   assert sum(starts(tmp_path, i) for i in range(len(steps))) > len(steps)
 
 
