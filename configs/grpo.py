@@ -35,7 +35,7 @@ def get_config():
           ),
           grader=dict(
               name="countdown",  # what judges; or math, reasoning_gym, python
-              file="",  # FILE.py:FUNCTION of a reward of one's own, for python
+              file="",  # FILE.py:FUNCTION of a custom reward, for python
               answer="whole",  # part of a text to judge; or boxed, hash, tags
               workers=1,  # judging processes; countdown needs none
               seconds=5.0,  # limit of each of two tries to judge an answer;
@@ -117,7 +117,7 @@ def get_config():
               entropy_coef=0.0,  # of the entropy bonus, per nat
               microbatch_tokens=768,  # of packed answers; memory and speed
               prompt_sizes=1,  # padded lengths of prompts: the longest, its
-              # half, ...; each compiles programs of its own; speed only
+              # half, ...; each compiles its own programs; speed only
               remat=False,  # True: recompute layers in the backward, for memory
               dtype="float32",  # of activations; or bfloat16. Parameters are
               # float32

@@ -20,8 +20,8 @@ def stratum(low: float, high: float, *, again: int | None = None,
   again: problems with 0 of n correct are sampled this often again, and low and
   high bound the mean of the new samples; None: the mean of the first n. train:
   None is all problems. validation: None is one half, by content, of the
-  held-out problems, and the other half is for test. Each None is a
-  FieldReference of its own: if keys shared one, to set one of them would set
+  held-out problems, and the other half is for test. Each None is
+  its own FieldReference: if keys shared one, to set one of them would set
   all.
   """
   sizes = dict(again=again, train=train, validation=validation)

@@ -35,9 +35,9 @@ class PassCount(typing.NamedTuple):
   tokens: float  # mean tokens of a sample, EOS included
 
 
-def key(split: str, p: Problem) -> str:
+def key(split: str, problem: Problem) -> str:
   """16 hex digits of a hash of a problem's split, id and content."""
-  text = json.dumps([split, p.id, p.question, p.answer])
+  text = json.dumps([split, problem.id, problem.question, problem.answer])
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -149,6 +149,6 @@ def correct_by_problem(by_key: dict, counts: dict) -> dict:
   correct = {}
   for (key_, samples), count in counts.items():
     if key_ in by_key:
-      split, p = by_key[key_]
-      correct.setdefault((split, samples), {})[p.id] = count.correct
+      split, problem = by_key[key_]
+      correct.setdefault((split, samples), {})[problem.id] = count.correct
   return correct

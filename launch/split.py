@@ -96,8 +96,9 @@ class Split:
       unknown = [part for part in mixture.shares if part not in self.strata]
       if unknown or name in self.strata:
         raise InputError(
-            f"config.mixtures.{name}: expected a name of its own and shares of "
-            f"{', '.join(self.strata)}, not {', '.join(unknown) or name}")
+            f"config.mixtures.{name}: expected a name that is no stratum, and "
+            f"shares of {', '.join(self.strata)}, not "
+            f"{', '.join(unknown) or name}")
 
 
 def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
@@ -304,7 +305,7 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
   """Writes a stratum and a config; prints the command that trains on it.
 
   Returns the path of the stratum. Its test problems, if there are any, are in
-  a file of their own. `folder` is that of the model.
+  a separate file. `folder` is that of the model.
   """
   path = f"{cfg.out}-{name}.jsonl"
   header = {"stratum": name} | header | {
@@ -399,5 +400,5 @@ if __name__ == "__main__":
   _CONFIG = config_file.define_flag("configs/split_tiny.py")
   _SHARD = flags.DEFINE_integer("shard", 0, "Part to measure, from 0.")
   _SHARDS = flags.DEFINE_integer("shards", 1, "Number of parts, each measured "
-                                 "by a process of its own.")
+                                 "by a separate process.")
   cli.run(main, parse=config_file.parse_flags)

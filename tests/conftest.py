@@ -150,7 +150,7 @@ def bucket():
 
 @pytest.fixture
 def folder(bucket, request):
-  """One of its own in the bucket."""
+  """A separate folder in the bucket."""
   return f"{bucket}/{request.node.name}"
 
 

@@ -166,10 +166,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if query["uploadType"] == "media":
       return self.answer(200, store.put(query["name"], body, query, {}))
     if "upload_id" not in query:
-      told = json.loads(body or b"{}")
+      fields = json.loads(body or b"{}")
       key = str(len(store.uploads))
-      store.uploads[key] = (query.get("name") or told["name"], b"", query,
-                            told.get("metadata", {}))
+      store.uploads[key] = (query.get("name") or fields["name"], b"", query,
+                            fields.get("metadata", {}))
       host = self.headers["Host"]
       return self.answer(200, b"", [("Location", (
           f"http://{host}/upload/storage/v1/b/{BUCKET}/o?uploadType=resumable&"

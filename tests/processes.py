@@ -44,7 +44,7 @@ def environment(devices: int) -> dict:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Processes:
   """The processes of one run, and the files with their output."""
 
   folder: str
@@ -79,7 +79,7 @@ class Run:
 
 
 def start(folder: str, arguments: list[str], *, count: int = 1,
-          devices: int = 1, axis: str = "data", more=((), ())) -> Run:
+          devices: int = 1, axis: str = "data", more=((), ())) -> Processes:
   """Starts a run in `count` processes, each with some forced CPU devices.
 
   Args:
@@ -102,7 +102,7 @@ def start(folder: str, arguments: list[str], *, count: int = 1,
       processes.append(subprocess.Popen(
           command + of_several, env=environment(devices), stdout=file,
           stderr=subprocess.STDOUT))
-  return Run(folder, processes, outputs)
+  return Processes(folder, processes, outputs)
 
 
 def finished(folder: str, arguments: list[str], **sizes) -> float:
@@ -179,7 +179,7 @@ ROUNDED = ("entropy", "kl", "grad_norm", "clip_fraction", "logp", "logp_gap",
            "loss", "value_loss", "explained_variance")
 
 
-def until_a_tie(a: list[dict], b: list[dict], *, longest: int) -> int:
+def until_a_tie(one: list[dict], other: list[dict], *, longest: int) -> int:
   """How many records come before the first that counts other tokens.
 
   Logits that are sums in another order differ by a few float32 epsilons, so a
@@ -187,11 +187,11 @@ def until_a_tie(a: list[dict], b: list[dict], *, longest: int) -> int:
   in 1e5) draws the other one, and all that follows differs. Such a tie changes
   one rollout, so at most its `longest` tokens; more is no tie.
   """
-  for i, (x, y) in enumerate(zip(a, b)):
+  for i, (x, y) in enumerate(zip(one, other)):
     apart = abs(x["sampled_tokens"] - y["sampled_tokens"])
     if apart:
-      return i if apart < longest else len(a)
-  return len(a)
+      return i if apart < longest else len(one)
+  return len(one)
 
 
 def differences(one: str, other: str, *, but=(),

@@ -14,14 +14,17 @@ def test_never_more_than_the_budget_and_less_than_a_step_is_left(C, Bp, n):
     with pytest.raises(InputError, match=str(Bp * n)):
       allocate(Bp=Bp, n=n, M=None, C=C)
   else:
-    a = allocate(Bp=Bp, n=n, M=None, C=C)
-    assert 0 <= C - a.C < a.B
+    alloc = allocate(Bp=Bp, n=n, M=None, C=C)
+    assert 0 <= C - alloc.C < alloc.B
 
 
 def test_steps_of_several_rounds_end_with_the_budget():
-  a = allocate(Bp=8, n=4, M=None, C=1000)
-  assert (a.B, a.M, a.C) == (32, 31, 992)
-  assert [a.is_spent(C) for C in (0, 960, 961, 992)] == [
+  alloc = allocate(Bp=8, n=4, M=None, C=1000)
+  assert (alloc.B, alloc.M, alloc.C) == (32, 31, 992)
+  assert [alloc.is_finished(step, C, rounds=rounds) for step, C, rounds in (
+      (30, 992, 1), (31, 961, 1), (30, 960, 2), (30, 961, 2))] == [
+          False, True, False, True]
+  assert [alloc.is_spent(C) for C in (0, 960, 961, 992)] == [
       False, False, True, True]
 
 
@@ -37,9 +40,9 @@ def test_refusals_name_the_number(kwargs, message):
 
 
 def test_a_stored_section_and_back():
-  a = allocate(Bp=8, n=4, M=None, C=1000, m=2)
-  assert a == Allocation(8, 4, 31, 2) and a.kept == 2
-  assert sizes_of(a) == {"Bp": 8, "n": 4, "M": 31, "m": 2}
+  alloc = allocate(Bp=8, n=4, M=None, C=1000, m=2)
+  assert alloc == Allocation(8, 4, 31, 2) and alloc.kept == 2
+  assert sizes_of(alloc) == {"Bp": 8, "n": 4, "M": 31, "m": 2}
   plain = allocate(Bp=8, n=4, M=3, C=1)
   assert plain == Allocation(8, 4, 3) and plain.kept == 4
   assert sizes_of(plain) == {"Bp": 8, "n": 4, "M": 3}

@@ -262,8 +262,8 @@ def test_problems_become_a_stratum_without_a_policy(tmp_path, capsys):
       source={"train": 6, "validation": 3})
   paths = isojax.split(config)
   assert paths == {"all": f"{tmp_path}/new/a-all.jsonl"}
-  told = capsys.readouterr()
-  first, _, third, *_ = told.out.splitlines()
+  printed = capsys.readouterr()
+  first, _, third, *_ = printed.out.splitlines()
   assert first == "6 training and 3 held-out problems"
   assert third.startswith("wrote ")
   stratum = strata_lib.read(paths["all"])
@@ -341,7 +341,7 @@ def owned(path, **loss):
           "microbatch_tokens": 1024}}})
 
 
-def test_functions_of_ones_own_train_as_those_of_the_package(tmp_path):
+def test_custom_functions_train_as_those_of_the_package(tmp_path):
   """The same numbers from a file; a changed file is another run.
 
   At a temperature of 0.7: a log-prob of 1 would be off by about 0.1.
@@ -355,7 +355,7 @@ def test_functions_of_ones_own_train_as_those_of_the_package(tmp_path):
     config = owned(path, **names)
     config.sampler.temperature = 0.7
     run = isojax.train(config, tmp_path / f"{len(found)}", progress=False)
-    found.append([[r[f] for f in fields] for r in run.records.steps])
+    found.append([[r[field] for field in fields] for r in run.records.steps])
     assert max(r["logp_gap"] for r in run.records.steps) < 1e-5
   assert found[0] == found[1] and any(row[2] > 0 for row in found[0])
   path.write_text(OWN + "# changed")

@@ -1,4 +1,4 @@
-"""The command line: what wrong flags and wrong configs are told."""
+"""The command line: the messages for wrong flags and wrong configs."""
 
 import ast
 import os
@@ -57,7 +57,7 @@ HARD = "--config=configs/hard.py"
 WRONG = "def get_config():\n  return "
 
 
-TOLD = [
+MESSAGES = [
     (["isojax.main"], "expected a config file, such as --config=configs/hard"),
     (["isojax.main", HARD, "--config.base_lr=3"],
      "--config.base_lr: no such key; the nearest is config."),
@@ -97,11 +97,11 @@ TOLD = [
     (["launch.plan", "--Bq=3"], "Unknown command line flag 'Bq'")]
 
 
-def test_wrong_flags_are_told():
-  said = parse_commands.parsed([words for words, _ in TOLD])
-  for (_, told), line in zip(TOLD, said, strict=True):
-    assert told in line and "Traceback" not in line
-    assert line.endswith("exit code 2") if told else not line, line
+def test_wrong_flags_are_reported():
+  said = parse_commands.parsed([words for words, _ in MESSAGES])
+  for (_, message), line in zip(MESSAGES, said, strict=True):
+    assert message in line and "Traceback" not in line
+    assert line.endswith("exit code 2") if message else not line, line
 
 
 def test_half_a_character_is_refused_or_printed():
@@ -125,7 +125,7 @@ def test_an_error_in_a_config_file_has_its_line(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("line, told", [
+@pytest.mark.parametrize("line, message", [
     ('config.alloc.n = "8"', "n='8': expected int"),
     ("config.alloc.update(n='8')", "n='8': expected int"),
     ("config.alloc = 3", "alloc=3: expected a section, {"),
@@ -135,14 +135,15 @@ def test_an_error_in_a_config_file_has_its_line(tmp_path):
      "gamma: no such key; the section is empty"),
     ("config.alloc.update(nn=3)", "nn: no such key; the nearest is n (there"),
     ("import no_such_library", "ModuleNotFoundError: No module named")])
-def test_an_error_in_a_config_file_names_the_users_line(tmp_path, line, told):
+def test_an_error_in_a_config_file_names_the_users_line(
+    tmp_path, line, message):
   """Not that of a library which the line calls."""
   path = tmp_path / "broken.py"
   path.write_text("from configs import hard\n\ndef get_config():\n"
                   f"  config = hard.get_config()\n  {line}\n  return config\n")
   with pytest.raises(InputError) as error:
     config_file.read_config(str(path))
-  assert f"broken.py:5: {told}" in str(error.value)
+  assert f"broken.py:5: {message}" in str(error.value)
   assert "\n" not in str(error.value)
 
 

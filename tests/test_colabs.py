@@ -19,7 +19,8 @@ def test_a_notebook_was_made_from_its_source(name):
   assert shape(stored) == shape(wanted), f"run: python -m colabs.build {name}"
   code = [c for c in stored.cells if c.cell_type == "code"]
   assert [c.execution_count for c in code] == list(range(1, len(code) + 1))
-  assert not [o for c in code for o in c.outputs if o.output_type == "error"]
+  assert not [output for cell in code for output in cell.outputs
+              if output.output_type == "error"]
   assert sum(bool(c.outputs) for c in code) >= 3
 
 
@@ -47,13 +48,13 @@ def test_texts_are_renewed_without_a_run():
   stored = build.notebook(build.FOLDER / "quickstart.py", small=False)
   for cell in stored.cells:
     if cell.cell_type == "code":
-      cell.outputs, cell.execution_count = ["told"], 7
+      cell.outputs, cell.execution_count = ["printed"], 7
   made = build.notebook(build.FOLDER / "quickstart.py", small=False)
   stored.cells[0].source = stored.cells[build.INSTALL_AT].source = "old"
   made = build.with_outputs(made, stored)
   assert made.cells[0].source.startswith("# Quickstart")
   assert [c.outputs for c in made.cells if c.cell_type == "code"][:2] == [
-      [], ["told"]]
+      [], ["printed"]]
   stored.cells[3].source = "other"
   with pytest.raises(ValueError, match="without --texts"):
     build.with_outputs(made, stored)

@@ -61,7 +61,7 @@ def command_lines(text: str) -> list[list[str]]:
       for i, word in enumerate(words):
         if word == "-m" and re.fullmatch(r"(.*/)?python3?", words[i - 1]):
           rest = words[i + 1:]
-          end = next((j for j, w in enumerate(rest) if w in OPERATORS),
+          end = next((j for j, word in enumerate(rest) if word in OPERATORS),
                      len(rest))
           found.append(rest[:end])
   return found
@@ -152,8 +152,9 @@ def test_command_lines_parse():
   assert all(len(words) == 1 for words in plain), plain
   said = parse_commands.parsed(
       [words for words in lines if takes_flags(words[0])])
-  where = [w for w, words in zip(where, lines) if takes_flags(words[0])]
-  wrong = [f"{w}: {message}" for w, message in zip(where, said, strict=True)
+  where = [place for place, words in zip(where, lines) if takes_flags(words[0])]
+  wrong = [f"{place}: {message}"
+           for place, message in zip(where, said, strict=True)
            if message and "No module named 'torch'" not in message
            and config_file.NO_RUN not in message]  # an example of a folder
   assert not wrong, "\n".join(wrong)

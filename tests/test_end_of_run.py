@@ -202,16 +202,17 @@ def test_what_is_no_trunk(both, tmp_path):
 def test_a_trunk_gives_no_step_that_its_end_bounds(both):
   """5 steps of 24; with two rounds a step needs 48, in flight two more."""
   _, run = both
-  e = setup_lib.prepare(config("hard", DECAY | dict(decay=0.1))).config
+  loaded = setup_lib.prepare(config("hard", DECAY | dict(decay=0.1))).config
   alloc = dict(C=120, M=None)
   last = lambda **recipe: branch.last_constant_step(
-      dataclasses.replace(e, recipe=dataclasses.replace(e.recipe, **recipe)),
+      dataclasses.replace(
+          loaded, recipe=dataclasses.replace(loaded.recipe, **recipe)),
       run.records, alloc)
   assert last() == 5
-  rounds = dataclasses.replace(e.recipe.filter, rounds=2)
+  rounds = dataclasses.replace(loaded.recipe.filter, rounds=2)
   assert last(filter=rounds) == 4
-  in_flight = dataclasses.replace(e.recipe.updates, in_flight=1)
-  loss = dataclasses.replace(e.recipe.loss, ratio_to="behavior",
+  in_flight = dataclasses.replace(loaded.recipe.updates, in_flight=1)
+  loss = dataclasses.replace(loaded.recipe.loss, ratio_to="behavior",
                              importance_cap=None)
   assert last(updates=in_flight, loss=loss) == 3
 

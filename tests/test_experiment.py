@@ -54,19 +54,22 @@ def changed(**fields):
 @pytest.mark.parametrize("config, kl", [(hard, 0.0), (easy, 0.01), (ppo, 0.0)])
 def test_sizes_change_no_recipe_but_the_learning_rate(config, kl):
   experiment.load(config.get_config("qwen2.5-0.5b"))
-  e = experiment.load(config.get_config("qwen2.5-7b"))
-  assert e.recipe.loss.kl_coef == kl and e.recipe.optimizer.base_lr == 1e-6
-  assert e.recipe.loss.dtype == e.sampler.dtype == "bfloat16"
-  assert (e.task.grader.name, e.eval.k) == ("math", 4)
+  loaded = experiment.load(config.get_config("qwen2.5-7b"))
+  assert loaded.recipe.loss.kl_coef == kl
+  assert loaded.recipe.optimizer.base_lr == 1e-6
+  assert loaded.recipe.loss.dtype == loaded.sampler.dtype == "bfloat16"
+  assert (loaded.task.grader.name, loaded.eval.k) == ("math", 4)
   with pytest.raises(ValueError, match=r"\w.py:13b: expected tiny, "):
     config.get_config("13b")
 
 
 def test_default_hard_is_what_the_readme_says():
-  e = experiment.load(hard.get_config())
-  assert (e.alloc.Bp, e.alloc.n, e.alloc.M, e.alloc.C) == (32, 8, 512, 131_072)
-  assert e.lr == pytest.approx(e.recipe.optimizer.base_lr / 2)  # sqrt(256/1024)
-  assert e.recipe.loss.kl_coef == e.recipe.loss.entropy_coef == 0.0
+  loaded = experiment.load(hard.get_config())
+  alloc = loaded.alloc
+  assert (alloc.Bp, alloc.n, alloc.M, alloc.C) == (32, 8, 512, 131_072)
+  assert loaded.lr == pytest.approx(  # sqrt(256/1024)
+      loaded.recipe.optimizer.base_lr / 2)
+  assert loaded.recipe.loss.kl_coef == loaded.recipe.loss.entropy_coef == 0.0
   easy_loss = experiment.load(easy.get_config()).recipe.loss
   assert easy_loss.kl_coef > 0 and easy_loss.entropy_coef > 0
 
@@ -74,7 +77,7 @@ def test_default_hard_is_what_the_readme_says():
 def test_qwen_7b_traces():
   """Sampler and update of two layers, as shapes: no memory, no mesh."""
   config = hard.get_config("qwen2.5-7b")
-  e = experiment.load(config)
+  loaded = experiment.load(config)
   cfg = hf_config.read(str(DATA / "qwen2.5-7b"))
   mesh = jax.sharding.Mesh(
       np.array(jax.devices()[:1]).reshape(1, 1, 1), ("data", "fsdp", "tensor"))
@@ -84,8 +87,8 @@ def test_qwen_7b_traces():
   model = decoder.Transformer(cfg, mesh)
   params = decoder.abstract_params(model)
   shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, np.dtype(dtype))
-  S, T, R = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, 128
-  sampler = engine.make_sampler(model, e.sampler, (151645, 151643))
+  S, T, R = loaded.sampler.max_prompt_tokens, loaded.sampler.max_new_tokens, 128
+  sampler = engine.make_sampler(model, loaded.sampler, (151645, 151643))
   assert (sampler.sizes.rows[-1], sampler.sizes.lengths[-1]) == (R, S + T)
   rows = Rows(*[shape("int32", R)] * 3, *[shape("uint32", R)] * 2,
               shape("uint32", R, 2), shape("bool", R))
@@ -95,8 +98,8 @@ def test_qwen_7b_traces():
       shape("float32"), shape("float32"))
   assert drawn.tokens_RxC.shape == (R, 64)
   assert after.k[0].shape == (R, cfg.K, cfg.H, S + T)
-  tx = optimizer_lib.make(e.recipe.optimizer)
-  micro = e.recipe.loss.microbatch_tokens // T
+  tx = optimizer_lib.make(loaded.recipe.optimizer)
+  micro = loaded.recipe.loss.microbatch_tokens // T
   batch = Batch(
       Prompts(shape("int32", 2, S), shape("int32", 2), shape("uint32", 2)),
       shape("int32", micro), shape("int32", micro, T),
@@ -104,7 +107,7 @@ def test_qwen_7b_traces():
       dict.fromkeys(("behavior_logp", "advantage", "policy_weight",
                      "regularizer_weight"), shape("float32", micro, T)))
   state, metrics = jax.eval_shape(
-      update_lib.make_update(model, tx, e.recipe.loss),
+      update_lib.make_update(model, tx, loaded.recipe.loss),
       optimizer_lib.abstract_state(model, tx), None, [batch],
       UpdateScalars(*[shape("float32")] * 4))
   assert {x.dtype for x in jax.tree.leaves(state.params)} == {
@@ -115,20 +118,21 @@ def test_qwen_7b_traces():
 @pytest.mark.parametrize("config", [hard, easy])
 def test_qwen_7b_fits_16_devices_of_16_gib(config):
   """By the planner's estimate, which is within 9 % of what was compiled."""
-  e = experiment.load(config.get_config("qwen2.5-7b"))
-  mesh = Mesh(**dataclasses.asdict(e.mesh))
+  loaded = experiment.load(config.get_config("qwen2.5-7b"))
+  mesh = Mesh(**dataclasses.asdict(loaded.mesh))
   assert mesh.data * mesh.fsdp * mesh.tensor == 16
-  S, T, G = (e.sampler.max_prompt_tokens, e.sampler.max_new_tokens,
+  S, T, G = (loaded.sampler.max_prompt_tokens, loaded.sampler.max_new_tokens,
              mesh.row_shards)
-  rows = e.recipe.loss.microbatch_tokens // T // G
+  rows = loaded.recipe.loss.microbatch_tokens // T // G
   p = memory_lib.device_bytes(
       examples.SEVEN_B, examples.work(
-          Lengths(1, 1, S, T), formats=dict(reduce=e.recipe.loss.reduce_dtype),
-          recipe=dict(kl=bool(e.recipe.loss.kl_coef)), remat=True), mesh
-  ).programs(Occupancy(e.sampler.slots // G, rows, prompts=rows,
+          Lengths(1, 1, S, T),
+          formats=dict(reduce=loaded.recipe.loss.reduce_dtype),
+          recipe=dict(kl=bool(loaded.recipe.loss.kl_coef)), remat=True), mesh
+  ).programs(Occupancy(loaded.sampler.slots // G, rows, prompts=rows,
                        weights_gathered=True),
-             reference=bool(e.recipe.loss.kl_coef),
-             average=e.recipe.optimizer.average is not None)
+             reference=bool(loaded.recipe.loss.kl_coef),
+             average=loaded.recipe.optimizer.average is not None)
   stays, size = 3 * p.state + p.reference + p.average, p.program_bytes
   assert 15.75 * 2**30 > max(
       stays + size["prefill"] + p.cache, stays + size["decode"] + p.window,
@@ -136,7 +140,7 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
   # The last growth of the cache: 7,680 -> 10,240 positions.
   assert (stays + p.weights + p.window + p.cache - p.layer_bytes
           + size["resize"]) < 15.75 * 2**30
-  assert size["decode"] < e.sampler.memory_gib * 2**30
+  assert size["decode"] < loaded.sampler.memory_gib * 2**30
 
 
 @pytest.mark.parametrize("spoil, message", [
@@ -347,8 +351,8 @@ def test_the_run_id_is_of_all_that_decides(tmp_path):
   (tmp_path / "m/chat_template.jinja").write_text(
       "{#  #}{{ messages[0]['content'] }}")
   second = prepared()
-  differ = lambda a, b: {key for key in a.identity
-                         if a.identity[key] != b.identity[key]}
+  differ = lambda one, other: {key for key in one.identity
+                               if one.identity[key] != other.identity[key]}
   assert differ(first, second) == {"model_text_sha256"}
   assert first.run_id != second.run_id
   (tmp_path / "m/chat_template.jinja").write_text(
@@ -408,13 +412,13 @@ LAST_BITS = dict(
 
 
 def test_identity_ignores_where_a_run_computes_and_reports():
-  of = lambda **kw: experiment.identity(changed(**kw).to_dict())
-  base = of()
+  identity = lambda **kw: experiment.identity(changed(**kw).to_dict())
+  base = identity()
   free = LAST_BITS | dict(
       name="other", eval__k=16, eval__temperature=0.5, eval__first=9,
       checkpoint__keep=9, log__every_seconds=1.0, task__grader__workers=7)
   for name, value in free.items():
-    assert of(**{name: value}) == base, name
+    assert identity(**{name: value}) == base, name
   for name, value in dict(
       seed=1, alloc__n=16, alloc__C=999, sampler__dtype="bfloat16",
       sampler__max_new_tokens=8, sampler__temperature=0.9,
@@ -422,15 +426,16 @@ def test_identity_ignores_where_a_run_computes_and_reports():
       recipe__optimizer__base_lr=1.0, task__grader__seconds=1.0,
       model__lora__rank=2, task__stratum="other.jsonl",
       model__path="other").items():
-    assert of(**{name: value}) != base, name
+    assert identity(**{name: value}) != base, name
 
 
 def test_the_values_that_change_rounding_alone():
-  of = lambda **kw: experiment.last_bits(changed(**kw).to_dict())
-  base, other = of(), of(**LAST_BITS)
+  last_bits = lambda **kw: experiment.last_bits(changed(**kw).to_dict())
+  base, other = last_bits(), last_bits(**LAST_BITS)
   assert {name.replace(".", "__"): value for name, value in other.items()
           if value != base[name]} == LAST_BITS
-  assert of(eval__k=16, name="other", seed=1, task__grader__workers=7) == base
+  assert last_bits(eval__k=16, name="other", seed=1,
+                   task__grader__workers=7) == base
 
 
 @pytest.mark.parametrize("config, informs", [
@@ -500,22 +505,22 @@ def test_a_prompt_begins_with_one_bos(template, counts):
     ("trained", 4, 0.25),  # sqrt(32 * 2 / 1024)
     ("update", 4, 0.125)])
 def test_the_learning_rate_counts_the_named_rollouts(batch, minibatches, lr):
-  e = experiment.load(changed(
+  loaded = experiment.load(changed(
       alloc__m=2, recipe__optimizer__batch=batch,
       recipe__updates__minibatches=minibatches,
       recipe__optimizer__base_lr=1.0))
-  assert e.lr == pytest.approx(lr)
+  assert loaded.lr == pytest.approx(lr)
 
 
-@pytest.mark.parametrize("alloc, told", [
+@pytest.mark.parametrize("alloc, message", [
     (dict(C=1000), "768 rollouts will be spent, in 3 steps of Bp * n = 256"),
     (dict(C=300), "256 rollouts will be spent, in 1 step of Bp * n = 256"),
     (dict(C=1024), None), (dict(C=1000, M=2), None)])
-def test_a_budget_that_is_not_spent_is_said(alloc, told):
+def test_a_budget_that_is_not_spent_is_reported(alloc, message):
   config = changed(**{f"alloc__{name}": x for name, x in alloc.items()})
   notes = inputs.notes(experiment.load(config), config.to_dict()["alloc"],
                             {}, "", None)
-  assert [told in note for note in notes] == [True] * (told is not None)
+  assert [message in note for note in notes] == [True] * (message is not None)
 
 
 @pytest.mark.parametrize("fields", [

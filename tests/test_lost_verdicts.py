@@ -50,9 +50,9 @@ def test_a_problem_without_verdicts_is_in_no_mean():
 
 def test_pods_keeps_a_share_of_each_group():
   """A quarter, rounded up, of all rollouts; two at least, to compare."""
-  a = allocation.Allocation(4, 36, 9, m=9)
+  alloc = allocation.Allocation(4, 36, 9, m=9)
   n_P = np.array([2, 9, 20, 0, 33])
-  m_P = a.kept_of(n_P)
+  m_P = alloc.kept_of(n_P)
   assert m_P.tolist() == [2, 3, 5, 0, 9]
   loss = experiment.load(pods.get_config()).recipe.loss
   reward_PxN, mask_PxN = algorithm.by_problem(np.arange(64) % 3 == 0, n_P)

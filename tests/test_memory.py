@@ -94,16 +94,17 @@ def test_slots_and_pages_that_a_budget_admits(budget, change, most, expected):
 
 
 def test_prompts_of_a_prefill():
-  of = lambda slots, S, paged=True: memory.prefilled(
+  count = lambda slots, S, paged=True: memory.prefilled(
       slots, S, paged=paged)
-  assert [of(132, 2048), of(132, 2048, False), of(9, 2048)] == [4, 17, 2]
-  assert [of(132, 9000), of(256, 15), of(1, 15)] == [1, 32, 1]
+  assert [count(132, 2048), count(132, 2048, False), count(9, 2048)] == [
+      4, 17, 2]
+  assert [count(132, 9000), count(256, 15), count(1, 15)] == [1, 32, 1]
 
 
 TEN_SIX = Lengths(5, 5, max_prompt=10, max_response=6)
 
 
-def of_one(formats=(), dtype="float32", remat=True):
+def one_programs(formats=(), dtype="float32", remat=True):
   """Programs of ONE on two shards: 4 slots, 3 rows, 2 prompts of 10 + 6."""
   return planner_memory.device_bytes(
       ONE, work(TEN_SIX, dtype, formats, fused=False, remat=remat),
@@ -117,7 +118,7 @@ def test_bytes_of_programs_by_hand():
   in a layer is 4 (8 + max(2 * 3, 12 + 2 * 2 * 10)) = 240 in a forward, and 4
   (16 + 12 + 9) = 148 in a backward, whose scores of L others are 16 L.
   """
-  own = of_one().program_bytes
+  own = one_programs().program_bytes
   assert own["start"] == 232 and own["apply"] == 4 * 232
   assert own["prefill"] == 464 + 160 + 10 * 240
   assert own["insert"] == 4 * 256 + 160
@@ -132,20 +133,20 @@ def test_bytes_of_programs_by_hand():
 def test_bytes_of_an_update_without_remat_by_hand():
   """All that a backward needs of 38 tokens is stored, 148 + 16 * 16 bytes each,
   and keys and values of 5 prompts; then the head's 880 bytes are the most."""
-  assert of_one(remat=False).program_bytes["accumulate"] == (
+  assert one_programs(remat=False).program_bytes["accumulate"] == (
       2 * 232 + 84 * 4 / 2 + 38 * 404 + 5 * 160 + 880)
 
 
 def test_bytes_of_what_is_sampled_in_half_the_bytes_by_hand():
   """116 numbers of 2 bytes, 4 of keys and values of a token."""
-  own = of_one(dict(sampled="bfloat16")).program_bytes
+  own = one_programs(dict(sampled="bfloat16")).program_bytes
   assert own["prefill"] == 232 + 80 + 10 * 160
   assert own["insert"] == 2 * (4 * 64 + 40)
   assert own["decode"] == 232 + 4 * (128 + 256 + 160)
 
 
 def test_bytes_of_a_float32_head_by_hand():
-  p, wide = (of_one(formats, "bfloat16") for formats in (
+  p, wide = (one_programs(formats, "bfloat16") for formats in (
       {}, dict(sampled_head="float32", head="float32")))
   assert (p.weights, wide.weights) == (232, 272)
   # Weight and logits of 18 tokens with 2 bytes more; twice 18 hidden states.
@@ -158,7 +159,7 @@ def test_bytes_of_a_float32_head_by_hand():
 # config.sampler.max_prompt_tokens and max_new_tokens, the mesh,
 # recipe.loss.attention (splash is auto's), and model.path=tests/data/MODEL.
 # Gradients are reduced in bfloat16.
-COMPILED = [  # model, mesh, slots, rows (each of a prompt of its own), S, T,
+COMPILED = [  # model, mesh, slots, rows (each of another prompt), S, T,
     # kernel; program, GiB
     ("0.5b", (1, 16, 1), 536, 1, 512, 1024, True, "decode", 12.93),
     ("1.5b", (1, 16, 1), 200, 1, 512, 1024, True, "decode", 12.24),

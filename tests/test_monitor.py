@@ -134,13 +134,13 @@ def test_a_table_has_no_column_twice_and_no_row_of_zeros():
 
 def test_a_run_says_how_its_files_are_opened():
   log = lambda **more: hard.get_config().log.to_dict() | more
-  told = monitor.places("runs/a b", experiment.LogSection(**log()))
-  assert told.splitlines() == [
+  text = monitor.places("runs/a b", experiment.LogSection(**log()))
+  assert text.splitlines() == [
       "records: runs/a b/records.jsonl",
       "answers: python -m launch.samples 'runs/a b'"]
-  told = monitor.places("gs://b/a", experiment.LogSection(
+  text = monitor.places("gs://b/a", experiment.LogSection(
       **log(tensorboard=True)))
-  assert told.splitlines() == ["records: gs://b/a/records.jsonl",
+  assert text.splitlines() == ["records: gs://b/a/records.jsonl",
                                "curves: tensorboard --logdir=gs://b/a/tensorboard"]
 
 

@@ -1,4 +1,4 @@
-"""Names of classes and functions, over all of isojax and launch."""
+"""Names of classes and functions, over isojax, launch and tests."""
 
 import ast
 import collections
@@ -7,14 +7,25 @@ import pathlib
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def definitions(kind):
-  """name -> files, of all definitions of a kind in the packages."""
+def names_of(node) -> list[str]:
+  """The names that a definition, or an assignment of a lambda, binds."""
+  if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+    return [node.name]
+  if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+    return [target.id for target in node.targets
+            if isinstance(target, ast.Name)]
+  return []
+
+
+def definitions(*kinds):
+  """name -> files, of all definitions of these kinds."""
   out = collections.defaultdict(list)
-  for package in "isojax", "launch":
+  for package in "isojax", "launch", "tests":
     for path in ROOT.glob(f"{package}/**/*.py"):
-      for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, kind):
-          out[node.name].append(str(path.relative_to(ROOT)))
+      for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, kinds):
+          for name in names_of(node):
+            out[name].append(str(path.relative_to(ROOT)))
   return out
 
 
@@ -25,5 +36,6 @@ def test_no_two_public_classes_share_a_name():
 
 def test_no_function_is_called_of():
   """from_values and not of_values: a name that begins with of is no English."""
-  assert {name: files for name, files in definitions(ast.FunctionDef).items()
+  functions = definitions(ast.FunctionDef, ast.Assign)
+  assert {name: files for name, files in functions.items()
           if name == "of" or name.startswith("of_")} == {}

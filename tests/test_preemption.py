@@ -39,26 +39,26 @@ def answers(listen: str, *numbers: int) -> tuple[list[str], int]:
                         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                         text=True) as busy:
     assert busy.stdout.readline() == "ready\n"
-    told = []
+    printed = []
     for number in numbers:
       busy.send_signal(number)
-      told.append(busy.stderr.readline())
+      printed.append(busy.stderr.readline())
     busy.communicate()
-    return told, busy.returncode
+    return printed, busy.returncode
 
 
 def test_the_third_signal_ends_a_process():
-  told, code = answers("on_signals", signal.SIGINT, signal.SIGINT,
-                       signal.SIGTERM)
+  printed, code = answers("on_signals", signal.SIGINT, signal.SIGINT,
+                          signal.SIGTERM)
   assert code == 75
-  assert "stopping: the last completed step will be saved" in told[0]
-  assert "a third signal ends the process" in told[1] and not told[2]
+  assert "stopping: the last completed step will be saved" in printed[0]
+  assert "a third signal ends the process" in printed[1] and not printed[2]
 
 
 def test_the_second_interrupt_of_a_call_is_that_of_its_caller():
-  told, code = answers("on_interrupt", signal.SIGINT, signal.SIGINT)
-  assert "stopping: the last completed step will be saved" in told[0]
-  assert told[1].startswith("Traceback") and code == -signal.SIGINT
+  printed, code = answers("on_interrupt", signal.SIGINT, signal.SIGINT)
+  assert "stopping: the last completed step will be saved" in printed[0]
+  assert printed[1].startswith("Traceback") and code == -signal.SIGINT
 
 
 def test_a_signal_during_the_imports_is_answered(tmp_path):
@@ -75,6 +75,6 @@ def test_a_signal_during_the_imports_is_answered(tmp_path):
   while not (tmp_path / "begun").exists() and started.poll() is None:
     time.sleep(0.01)
   started.terminate()
-  _, told = started.communicate(timeout=30)
-  assert started.returncode == 75, told
-  assert "stopped by a signal" in told and len(told.splitlines()) == 1
+  _, printed = started.communicate(timeout=30)
+  assert started.returncode == 75, printed
+  assert "stopped by a signal" in printed and len(printed.splitlines()) == 1

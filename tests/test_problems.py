@@ -58,25 +58,27 @@ def test_the_page_leads_from_a_file_to_a_config_that_trains(
   demo, split, train, *_ = COMMANDS
   assert demo[2] == "launch.demo_model" and len(FILES["own.py"].split(
       "get_config():\n")[1].strip().splitlines()) <= 11
-  told = run(split, tmp_path).stdout
-  assert "smollm2 is not here, so apples-all.py has the sizes of qwen" in told
+  assert "smollm2 is not here, so apples-all.py has the sizes of qwen" in (
+      run(split, tmp_path).stdout)
   (tmp_path / "apples-all.py").unlink()
   (tmp_path / "smollm2").mkdir()
   (tmp_path / "smollm2/config.json").write_text(json.dumps(SHAPE))
-  told = run(split, tmp_path).stdout.splitlines()
-  assert told[-1].split() == train
-  assert told[0] == "131 training and 69 held-out problems"
-  assert " apples and gets " in told[1]
-  assert told[2].startswith(
+  printed = run(split, tmp_path).stdout.splitlines()
+  assert printed[-1].split() == train
+  assert printed[0] == "131 training and 69 held-out problems"
+  assert " apples and gets " in printed[1]
+  assert printed[2].startswith(
       "wrote apples-all.jsonl: 131 train, 34 validation, 35 test in "
       "apples-all.test.jsonl; ")
   monkeypatch.chdir(tmp_path)
-  e = experiment.load(config_file.read_config("apples-all.py"))
-  problems = strata_lib.read(e.task.stratum).train
-  assert (e.model.path, e.alloc.Bp, e.alloc.C) == ("smollm2", 8, 640)
+  loaded = experiment.load(config_file.read_config("apples-all.py"))
+  problems = strata_lib.read(loaded.task.stratum).train
+  assert loaded.model.path == "smollm2"
+  assert (loaded.alloc.Bp, loaded.alloc.C) == (8, 640)
   # The reward, and that of named parts, which the last command gives.
   judge = lambda words: grader.opened(
-      grader.GraderConfig(**{**vars(e.task.grader), "workers": 1} | words), {})
+      grader.GraderConfig(
+          **{**vars(loaded.task.grader), "workers": 1} | words), {})
   first = problems[0]
   texts = [f" 1 + 2 = {first.answer}\nQ", f" {first.answer}", "\n 7 8"]
   with judge({}) as grade:

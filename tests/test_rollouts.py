@@ -26,7 +26,7 @@ from tests import few, short_runs
 
 
 @pytest.fixture(scope="module")
-def of_flight():
+def flight_setup():
   return setup_lib.prepare(short_runs.config("in_flight"))
 
 
@@ -48,7 +48,7 @@ def test_solved_problems_are_replaced_in_their_places():
   # unsolved one, and the solved ones come last.
   got = order(b, others[1])
   assert got == [a, others[0], c, *others[2:], b, others[1]]
-  # All but c and the last one are solved: solved ones fill, none twice.
+  # All but c and the last one are solved, so solved problems are sampled again.
   got = order(a, b, *others[:-1])
   assert got[0] == others[-1] and got[2] == c and got[1] == a
   assert sorted(got) == list(range(11))
@@ -120,8 +120,8 @@ def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
 
 
 def test_the_problems_of_a_step_are_those_of_its_order_that_are_not_solved(
-    of_flight):
-  context = of_flight
+    flight_setup):
+  context = flight_setup
   solved_D = np.zeros(len(context.stratum.train), bool)
   groups = lambda step: rollouts_lib.run_source(
       context, solved_D).groups_of_step(step)
@@ -134,9 +134,9 @@ def test_the_problems_of_a_step_are_those_of_its_order_that_are_not_solved(
   assert after[0] != before.problem_E[0] and not solved_D[after].any()
 
 
-def test_verdicts_are_those_of_the_rollouts(of_flight):
+def test_verdicts_are_those_of_the_rollouts(flight_setup):
   """Each rollout is graded once, also those of later batches."""
-  n, graded, context = 6, [], of_flight
+  n, graded, context = 6, [], flight_setup
   params = setup_lib.base_params(context)
   in_flight = rollouts_lib.restored_in_flight(None, context.sampler)
   with rollouts_lib.grading(context) as grader:
@@ -157,8 +157,8 @@ def test_verdicts_are_those_of_the_rollouts(of_flight):
   assert len(graded) == 2 * 4 * n + len(in_flight.verdicts)
 
 
-def test_other_slots_than_those_of_the_checkpoint_are_refused(of_flight):
-  sampler = of_flight.sampler
+def test_other_slots_than_those_of_the_checkpoint_are_refused(flight_setup):
+  sampler = flight_setup.sampler
   saved = flight.to_bytes(flight.empty_state(sampler.layout))
   assert rollouts_lib.restored_in_flight(saved, sampler).flight.steps == 0
   other = flight.to_bytes(flight.empty_state((30, 0, 1)))
@@ -170,20 +170,21 @@ def test_a_rollout_is_interrupted_at_the_length_of_its_problem():
   """In flight, where the problems of a step are not sorted."""
   setup = setup_lib.prepare(short_runs.config("in_flight", sampler=dict(
       interrupt=dict(phrase="-1", low=2, high=12))))
-  e, D, count = setup.config, len(setup.train.id_P), 0
-  step_of = {int(setup.train.id_P[i]): step for step in range(e.alloc.M)
+  config, D, count = setup.config, len(setup.train.id_P), 0
+  step_of = {int(setup.train.id_P[i]): step for step in range(config.alloc.M)
              for i in prompts_lib.indices_at(
-                 seed=e.seed, step=step, Bp=e.alloc.Bp, D=D)}
+                 seed=config.seed, step=step, Bp=config.alloc.Bp, D=D)}
   in_flight = rollouts_lib.restored_in_flight(None, setup.sampler)
   params = setup_lib.base_params(setup)
   with rollouts_lib.grading(setup) as grader:
     for step in range(3):
       got, _, in_flight = rollouts_lib.sample_step(
-          setup, grader, params, in_flight, step=step, n=e.alloc.n,
-          left=e.alloc.C, solved_D=np.zeros(D, bool), stop=preemption.Stop())
+          setup, grader, params, in_flight, step=step, n=config.alloc.n,
+          left=config.alloc.C, solved_D=np.zeros(D, bool),
+          stop=preemption.Stop())
       length_B = np.concatenate([
-          interrupt.lengths(e.sampler.interrupt, seed=e.seed,
-                            step=step_of[int(i)], id_P=[i], n=e.alloc.n)
+          interrupt.lengths(config.sampler.interrupt, seed=config.seed,
+                            step=step_of[int(i)], id_P=[i], n=config.alloc.n)
           for i in got.prompts.id_P])
       cut_B = got.rollouts.interrupted_R
       first_B = np.asarray(got.rollouts.forced_RxT).argmax(axis=1)

@@ -115,9 +115,9 @@ def test_patience_that_was_lowered_is_named_as_it_is():
 
 def test_patience_ends_a_run_and_a_larger_one_goes_on(tmp_path, capfd):
   """A resumed run knows; the sweep and the trainer agree."""
-  of = lambda patience: short_runs.config("hard", eval=dict(
+  config = lambda patience: short_runs.config("hard", eval=dict(
       k=2, first=24, growth=1.0, patience=patience))
-  got = short_runs.train(of(1), tmp_path)
+  got = short_runs.train(config(1), tmp_path)
   evals = [r for r in got.records if r["kind"] == "eval"]
   avg = [r["avg"] for r in evals]
   assert got.end.code == 0 and got.records[-1]["rollouts"] < 120
@@ -126,12 +126,12 @@ def test_patience_ends_a_run_and_a_larger_one_goes_on(tmp_path, capfd):
       [False] * (len(evals) - 1) + [True])
   said = capfd.readouterr().err
   assert "eval.patience=1)" in said
-  again = short_runs.train(of(1), tmp_path)
+  again = short_runs.train(config(1), tmp_path)
   assert again.end.was_complete and again.records == got.records
   run = lambda patience: sweeper.PlannedRun(
-      str(tmp_path), "", of(patience).to_dict(), got.setup.config.alloc)
+      str(tmp_path), "", config(patience).to_dict(), got.setup.config.alloc)
   assert [sweeper.is_complete(run(p)) for p in (1, None)] == [True, False]
-  longer = short_runs.train(of(None), tmp_path).records
+  longer = short_runs.train(config(None), tmp_path).records
   assert longer[:len(got.records)] == got.records
   assert longer[-1]["rollouts"] == 120 and longer[-1]["kind"] == "eval"
 

@@ -10,7 +10,7 @@ from isojax.models import decoder
 DEVIATIONS = 6
 
 
-def of_sums(scale, terms: int, dtype=np.float32):
+def for_sums(scale, terms: int, dtype=np.float32):
   """Largest difference between two computations of a sum in different orders.
 
   The order of a sum, and whether a product is rounded before it is added (FMA),

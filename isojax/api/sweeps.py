@@ -43,7 +43,7 @@ class Sweep:
 def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
               workers: int | None = None, tries: int = 3,
               progress: bool = True) -> Sweep:
-  """Runs every row of a plan, each in a process of its own.
+  """Runs every row of a plan, each in a separate process.
 
   An interrupted call saves its runs and raises KeyboardInterrupt; the same call
   resumes them with bit-identical results. Several calls, or python -m

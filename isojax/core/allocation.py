@@ -38,6 +38,16 @@ class Allocation:
     """True if one more step or sampling round would exceed C."""
     return rollouts + self.B > self.C
 
+  def is_finished(self, step: int, rollouts: int, *, rounds: int) -> bool:
+    """Whether no step follows; resampling may spend C before step M.
+
+    Args:
+      step: steps made.
+      rollouts: sampled in them.
+      rounds: recipe.filter.rounds, the most sampling rounds of a step.
+    """
+    return step >= self.M or rounds > 1 and self.is_spent(rollouts)
+
   @property
   def kept(self) -> int:
     """Rollouts per problem that are trained on: m, or all n."""

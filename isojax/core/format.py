@@ -50,7 +50,7 @@ def pair(interval, text: Callable[[float], str]) -> str:
 
 def many(count: int, noun: str) -> str:
   """A count with its noun: 1 run, 1,200 runs."""
-  return f"{count:,} {noun}{'s' * (count != 1)}"
+  return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def duration(seconds: float | None,
@@ -78,5 +78,5 @@ def aligned(lines: list[list[str]]) -> str:
   """A plain-text table with right-aligned columns, two spaces apart."""
   width = [max(map(len, column)) for column in zip(*lines, strict=True)]
   return "\n".join("  ".join(
-      f"{cell:>{w}}" for cell, w in zip(line, width, strict=True))
+      f"{cell:>{size}}" for cell, size in zip(line, width, strict=True))
                    for line in lines)

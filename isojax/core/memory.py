@@ -5,8 +5,10 @@ Who decides what, by which function here:
   slots and pages of a run, within sampler.memory_gib: the sampler in
     run/programs.py, and with a config the planner in planner/prices.py, by
     `DeviceBytes.slots_and_pages_within`; it raises without space for one slot
-  the mesh of a plan, and whether its step fits on a device: the planner in
-    planner/memory.py, by `DeviceBytes.programs`
+  the mesh of a plan without --config, and whether its step fits on a device:
+    the planner in planner/memory.py, by `DeviceBytes.programs`; with --config
+    the mesh is the config's, and planner/prices.py refuses one that is not of
+    the machine
   the size of an update: the config (recipe.loss.microbatch_tokens and remat);
     only the planner checks it, and without a plan XLA reports that it does not
     fit

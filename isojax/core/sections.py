@@ -38,7 +38,7 @@ def unknown_field(section, key: str, path: str) -> str | None:
 def _fits(value, annotation) -> bool:
   """Whether a config value has a field's type; a float field takes an int."""
   if isinstance(annotation, types.UnionType):
-    return any(_fits(value, a) for a in typing.get_args(annotation))
+    return any(_fits(value, option) for option in typing.get_args(annotation))
   if typing.get_origin(annotation) is tuple:
     return isinstance(value, tuple) and all(
         _fits(v, typing.get_args(annotation)[0]) for v in value)

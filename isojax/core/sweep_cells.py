@@ -70,7 +70,7 @@ def with_budgets(rows: list[Row], budgets, *, decay: float, at,
 
   Without a decay, the row: it contains the smaller budgets. With one, a run for
   each budget. If several have constant steps (0 < decay < 1), these come first
-  as a run of their own, the trunk, which keeps a checkpoint where each of them
+  as a separate run, the trunk, which keeps a checkpoint where each of them
   begins to decay (and at `at`, of the config). It ends `ahead` steps after the
   last of these: its own end, with an evaluation and without steps that are
   sampled ahead, is no part of a longer run. The cost of a decayed run is

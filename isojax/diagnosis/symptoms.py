@@ -551,7 +551,7 @@ class RunLog:
     """
     if not self.dropped or len(self.avg) < MIN_STEPS:
       return False
-    avg = [e["avg"] for e in self.avg]
+    avg = [evaluation["avg"] for evaluation in self.avg]
     means = _means_of_three(avg)
     if (max(means) - means[-1] > MIN_COLLAPSE
         and max(avg[-3:]) < max(means) / 2):

@@ -36,14 +36,16 @@ class Options:
   margin: float  # reward; n within it of the best n are as good
 
   def __post_init__(self):
-    p = self.points
+    points = self.points
     for name, value, valid, expected in (
         ("form", self.form, self.form in curves_lib.FORMS,
          sorted(curves_lib.FORMS)),
-        ("points", p.select, p.select in ("all", "records"), "all or records"),
-        ("ema", p.ema, 0 <= p.ema < 1, "0 <= ema < 1"),
-        ("min_C", p.min_C, 0 <= p.min_C < math.inf, "a number of at least 0"),
-        ("bin_width", p.bin_width, 0 <= p.bin_width <= 1,
+        ("points", points.select, points.select in ("all", "records"),
+         "all or records"),
+        ("ema", points.ema, 0 <= points.ema < 1, "0 <= ema < 1"),
+        ("min_C", points.min_C, 0 <= points.min_C < math.inf,
+         "a number of at least 0"),
+        ("bin_width", points.bin_width, 0 <= points.bin_width <= 1,
          "a reward from 0 to 1"),
         ("margin", self.margin, 0 <= self.margin <= 1, "a reward from 0 to 1")):
       if not valid:  # also for nan
@@ -153,7 +155,7 @@ def _fit_configuration(study: Study, cell, seeds_DxS, problems_DxQ,
           f"{run.where}: run {run.run_id} breaks its record {used.sum()} "
           f"times in bins of {points.bin_width:g}, a curve needs "
           f"{MIN_EVALUATIONS} points; fit all points, "
-          + "use narrower bins, " * bool(points.bin_width)
+          + ("use narrower bins, " if points.bin_width else "")
           + "or leave the run out")
   return fit(rewards, w_DxE)
 

@@ -171,10 +171,10 @@ def project(x_E, y_DxE, w_DxE, *, basis, grid, solve, rounds: int,
     rounds: refinements of the grid around the best theta.
     shrink: factor by which a refinement divides the spacing of the grid.
   """
-  axes = [np.asarray(a, float) for a in grid]
-  low = np.array([a[0] for a in axes])
-  high = np.array([a[-1] for a in axes])
-  step = np.array([a[1] - a[0] for a in axes])
+  axes = [np.asarray(axis, float) for axis in grid]
+  low = np.array([axis[0] for axis in axes])
+  high = np.array([axis[-1] for axis in axes])
+  step = np.array([axis[1] - axis[0] for axis in axes])
   theta_JxP = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(
       -1, len(axes))
   g_JxE = basis(theta_JxP, x_E)

@@ -128,8 +128,8 @@ def law_fields(fit: Fit) -> dict | None:
 
 
 def _named(ids: list[str]) -> str:
-  return (f"{many(len(ids), 'run')} ({', '.join(ids[:3])}"
-          f"{', ...' * (len(ids) > 3)})")
+  more = ", ..." if len(ids) > 3 else ""
+  return f"{many(len(ids), 'run')} ({', '.join(ids[:3])}{more})"
 
 
 def scalerl_fields(study: Study, *, min_C: float,

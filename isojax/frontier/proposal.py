@@ -36,7 +36,8 @@ def next_plan(fit: Fit, limits: tuple[str, ...] = (), *, path: str) -> dict:
   return {
       "text": "The law is identified. The next step uses twice the largest C "
       "that was run, which is beyond the data: check how well the first half "
-      "of the data predicted the end." + EXPORT * (not study.from_isojax),
+      "of the data predicted the end." + (
+          "" if study.from_isojax else EXPORT),
       "command": f"python -m launch.plan --rollouts="
       f"{round(2 * _end(fit) * _unit(study))} --law={shlex.quote(path)}"}
 
@@ -154,16 +155,20 @@ def _sweep(fit: Fit, Bps: set, ns: set, C: int, why: list[str],
   config = _config(study)
   remark = (EXPORT if not study.from_isojax else "" if config else
             " CONFIG is the config file of your runs.")
-  skip = f" --skip={shlex.quote(path)}" * (len(missing) < len(runs))
+  option = (f"--config={shlex.quote(config or 'CONFIG')} "
+            if study.from_isojax else "")
+  without = skip = ""
+  if len(missing) < len(runs):
+    without = ", without the runs that exist"
+    skip = f" --skip={shlex.quote(path)}"
   return {
       "text": ("The law is good up to the largest C that was run, not beyond. "
                if fit.identified else "The law is not identified. ")
       + f"Run next: {'; '.join(why)}. "
       f"{many(len(missing), 'run')}, {sum(missing.values()):,} rollouts in all"
-      + ", without the runs that exist" * bool(skip) + "." + remark,
-      "command": "python -m launch.plan --sweep "
-      + f"--config={shlex.quote(config or 'CONFIG')} " * study.from_isojax
-      + f"--rollouts={C} {design} --seeds={_listed(range(seeds))}{skip}"}
+      f"{without}.{remark}",
+      "command": f"python -m launch.plan --sweep {option}"
+      f"--rollouts={C} {design} --seeds={_listed(range(seeds))}{skip}"}
 
 
 def _config(study: Study) -> str | None:

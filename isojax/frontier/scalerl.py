@@ -62,10 +62,11 @@ class Points:
     keep = (C >= self.min_C) & (C > 0)  # at C = 0 the law is R0 for any A, B
     C, R = C[keep], R[keep]
     if len(C) < MIN_POINTS:
-      raise InputError(f"{len(C)} points with C " + (
-          f">= {self.min_C:g}" if self.min_C else "> 0") +
-          f": expected at least {MIN_POINTS}; "
-          + "lower min_C or " * bool(self.min_C) + "evaluate more often")
+      least, remedy = "> 0", "evaluate more often"
+      if self.min_C:
+        least, remedy = f">= {self.min_C:g}", f"lower min_C or {remedy}"
+      raise InputError(f"{len(C)} points with C {least}: expected at least "
+                       f"{MIN_POINTS}; {remedy}")
     if not 0 <= R0 < R.max():
       raise InputError(f"{R0=:g}: expected at least 0 and below the best pass "
                        f"rate, {R.max():g}")

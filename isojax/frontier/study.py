@@ -293,9 +293,10 @@ def _long_enough(runs: list[StudyRun], notes: list[str]) -> list[StudyRun]:
         f"{run.run_id} ({len(run.C_E)}, {run.where}" + (
             f", {run.falling}: only its end is a point" if run.falling else "")
         + ")" for run in runs[:LISTED])
+    more = ", ..." if len(runs) > LISTED else ""
     raise InputError(
         f"no usable run is left: a curve needs {MIN_EVALUATIONS} usable "
-        f"evaluations, and there are {named}{', ...' * (len(runs) > LISTED)}; "
+        f"evaluations, and there are {named}{more}; "
         "evaluate more often (in isojax a smaller eval.first or eval.growth) "
         "or train longer"
         + "".join(f". {note}" for note in notes[:1]))  # a probable cause
@@ -377,9 +378,10 @@ def _without_copies(runs: list[StudyRun], notes: list[str]) -> list[StudyRun]:
       raise InputError(
           f"{run.where} and {other.where}: two different runs of Bp={run.Bp}, "
           f"n={run.n}, seed={run.seed}: give only the runs of one recipe")
-    notes.append(f"{short.where}: a copy of the run in {long.where}"
-                 + ": the same evaluations under another run id"
-                 * (run.run_id != other.run_id) + "; left out")
+    remark = (": the same evaluations under another run id"
+              if run.run_id != other.run_id else "")
+    notes.append(f"{short.where}: a copy of the run in {long.where}{remark}; "
+                 "left out")
     longest[key] = long
   return list(longest.values())
 

@@ -222,7 +222,8 @@ def open_manager(store: str, *, keep: int | None):
 def drop_surpassed(manager: ocp.CheckpointManager, reach: int) -> None:
   """Deletes all steps but the newest one, and the newest one up to `reach`."""
   saved = manager.all_steps()
-  needed = {max(saved), max((s for s in saved if s <= reach), default=None)}
+  needed = {max(saved),
+            max((step for step in saved if step <= reach), default=None)}
   with _convert_write_errors(manager):
     for step in saved:
       if step not in needed:

@@ -51,11 +51,11 @@ class Record:
   # alone, such as "sampler.slots=16, mesh.fsdp=2"; null if there is none.
   # Found at the start of a process: run/state.py:start_of.
   resumed_with: str | None
-  # Means over rollouts of the named parts of a reward of one's own, without
-  # their weights; null if it has none.
+  # Means over rollouts of the named parts of a custom reward, without their
+  # weights; null if it has none.
   reward_parts: dict[str, float] | None
-  # Answers at which a reward of one's own raised or returned no number in
-  # [0, 1]. They have no verdict, and are in no mean over rollouts.
+  # Answers at which a custom reward raised or returned no number in [0, 1].
+  # They have no verdict, and are in no mean over rollouts.
   raised: int
   # Those that are active: signal, cut, collapse, entropy, overfit, blow_up (see
   # diagnosis/); patience, at the evaluation where eval.patience ended the run.
@@ -107,7 +107,7 @@ class StepRecord(Record):
   kl: float | None
   # Mean over the updates of recipe.loss, with its KL and entropy terms. Null
   # where its value is only the mean advantage: with one update a step, not in
-  # flight, without KL term, entropy term, critic and policy loss of one's own.
+  # flight, without KL term, entropy term, critic and custom policy loss.
   loss: float | None
   # Loss of the critic per trained token; null without a critic.
   value_loss: float | None

@@ -74,7 +74,7 @@ def read(patterns: list[str], reading: Reading, *, flag: str
 
 
 def budgets(rows: list[LogRow]) -> tuple[list[LogRow], list[str]]:
-  """The rows that are budgets of their own, and notes on the others.
+  """The rows that are separate budgets, and notes on the others.
 
   At a constant learning rate a run contains the runs of smaller C. If its rate
   falls it does not, as each C has its own schedule: only the last evaluation
@@ -84,14 +84,14 @@ def budgets(rows: list[LogRow]) -> tuple[list[LogRow], list[str]]:
   """
   last = {tuple(map(row.fields.get, CURVE)): row
           for row in rows if row.falling}
-  of_trunk = lambda row: tuple(map(row.fields.get, (
+  trunk_of = lambda row: tuple(map(row.fields.get, (
       "seed", "Bp", "n", "eval_set", "k")))
-  trunks = {of_trunk(row) for row in last.values()
+  trunks = {trunk_of(row) for row in last.values()
             if row.fields.get("seed") is not None}
   constant = [row for row in rows if row.falling is None]
   left_out = dict.fromkeys(
-      row.path for row in constant if of_trunk(row) in trunks)
-  constant = [row for row in constant if of_trunk(row) not in trunks]
+      row.path for row in constant if trunk_of(row) in trunks)
+  constant = [row for row in constant if trunk_of(row) not in trunks]
   arms = collections.defaultdict(list)  # Bp, n, set, k -> curves
   for row in sorted(last.values(), key=lambda row: row.fields["rollouts"]):
     curves = arms[tuple(map(row.fields.get, ("Bp", "n", "eval_set", "k")))]
@@ -323,7 +323,8 @@ def _check_training(file: LogFile, rows: list[LogRow], name: str | None
     raise InputError(
         f"{file.path}: {name!r} is a {TRAINING} from {low:.4g} to {high:.4g}; "
         "expected a pass rate: give --scale=avg=LOW:HIGH, the rewards of a "
-        "wrong and a right answer" + "".join(f", or {o}" for o in others))
+        "wrong and a right answer"
+        + "".join(f", or {other}" for other in others))
 
 
 def _has_pass_rates(file: LogFile, name: str) -> bool:

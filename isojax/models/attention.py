@@ -93,7 +93,8 @@ def choose(section, model, *, length: int, knob: str) -> str:
       capability=float(device.compute_capability) if nvidia else None,
       dtype=section.dtype, precision=section.precision, cap=cfg.attn_cap,
       length=length,
-      window=min((w for w in cfg.window_Z if w is not None), default=length))
+      window=min((window for window in cfg.window_Z if window is not None),
+                 default=length))
   wanted = section.attention
   if wanted == "auto":
     return kernels.automatic(obstacles, length)

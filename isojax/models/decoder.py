@@ -307,7 +307,8 @@ class Transformer(nn.Module):
     # One for all layers of a kind: whole attention, or with a window.
     whole, local = (rotation(position_BxT, rope, self.cfg.H)
                     for rope in (self.cfg.rope, self.cfg.local_rope))
-    cos_sin_Z = [whole if w is None else local for w in self.cfg.window_Z]
+    cos_sin_Z = [whole if window is None else local
+                 for window in self.cfg.window_Z]
     x, keys, values = layers(x, cos_sin_Z, seen, cache, slot)
     x, norm_D = self.shard_rows(x), linear.rounded(self.norm_D, x.dtype)
     hidden = rms_norm(x.astype(self.head_dtype or x.dtype), norm_D, self.cfg)
@@ -335,7 +336,7 @@ class Transformer(nn.Module):
     params = self.variables["params"]
     # The copies are stacked and gathered; the weights receive the gradients.
     copies = jax.tree.map(
-        lambda w: jax.lax.stop_gradient(w).astype(x.dtype), params)
+        lambda weight: jax.lax.stop_gradient(weight).astype(x.dtype), params)
     for window, indices in itertools.groupby(
         range(self.cfg.Z), lambda i: self.cfg.window_Z[i]):
       indices = list(indices)

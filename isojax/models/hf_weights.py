@@ -92,7 +92,8 @@ def stored_tensors(params):
 
 def read_slice(tensors, tensor: StoredTensor, index, shape) -> np.ndarray:
   """Reads the part `index` (slices) of a leaf of `shape` from its file."""
-  spans = [s.indices(size)[:2] for s, size in zip(index, shape, strict=True)]
+  spans = [part.indices(size)[:2]
+           for part, size in zip(index, shape, strict=True)]
   local = tuple(stop - start for start, stop in spans)
   if tensor.heads is not None:
     axis, width = tensor.heads, shape[tensor.heads + 1]  # heads are whole
@@ -100,7 +101,7 @@ def read_slice(tensors, tensor: StoredTensor, index, shape) -> np.ndarray:
     spans[axis:axis + 2] = [(start * width, stop * width)]
   if tensor.transposed:
     spans = spans[::-1]
-  value = tensors.get_slice(tensor.name)[tuple(slice(*s) for s in spans)]
+  value = tensors.get_slice(tensor.name)[tuple(slice(*span) for span in spans)]
   return (value.T if tensor.transposed else value).reshape(local)
 
 

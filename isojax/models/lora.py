@@ -74,7 +74,8 @@ def abstract_trained(model: decoder.Transformer, cfg: LoraConfig):
     return {"a": leaf((*x.shape[ins], cfg.rank), (*spec[ins], None)),
             "b": leaf((cfg.rank, *x.shape[outs]), (None, *spec[outs]))}
 
-  return {layer: {t: adapter(weights[t], INPUT_AXES[t]) for t in cfg.targets}
+  return {layer: {target: adapter(weights[target], INPUT_AXES[target])
+                  for target in cfg.targets}
           for layer, weights in params.items() if layer.startswith("layers_")}
 
 
@@ -113,15 +114,16 @@ def merge(cfg: LoraConfig, base, trained, *, compute: str, precision: str,
     return trained
   dithered = dither.is_needed(compute)
 
-  def leaf(path, w):
+  def leaf(path, weight):
     layer, *name = (p.key for p in path)
     if layer not in trained or name[0] not in trained[layer]:
-      return w.astype(dtype)
+      return weight.astype(dtype)
     pair = trained[layer][name[0]]
     delta = jnp.tensordot(pair["a"], pair["b"], 1, precision=precision)
-    w = w.astype(jnp.float32)
-    return ((dither.moved(path, w) if dithered else w) + cfg.scale * delta
-            ).astype(dtype)
+    weight = weight.astype(jnp.float32)
+    if dithered:
+      weight = dither.moved(path, weight)
+    return (weight + cfg.scale * delta).astype(dtype)
 
   return jax.tree.map_with_path(leaf, base)
 
@@ -158,7 +160,8 @@ def save_peft(out: str, source: str, cfg: LoraConfig, trained, *,
   settings = {
       "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": cfg.rank,
       "lora_alpha": cfg.alpha, "lora_dropout": 0.0, "bias": "none",
-      "target_modules": [module(t).split(".")[1] for t in cfg.targets],
+      "target_modules": [module(target).split(".")[1]
+                         for target in cfg.targets],
       "base_model_name_or_path": source, "inference_mode": True}
   with hf_weights.new_folder(out) as folder:
     safetensors.numpy.save_file(tensors, folder / "adapter_model.safetensors",

@@ -26,7 +26,7 @@ def precision_for(precision: str, dtype: str) -> str:
 def traced(function, precision: str):
   """The function, with a precision for the products traced in it.
 
-  Products that state a precision of their own keep it. Gradients have the
+  Products that state their own precision keep it. Gradients have the
   precision of the forward product.
   """
   @functools.wraps(function)

@@ -21,6 +21,7 @@ from isojax.core.allocation import (
   nearest_power,
   sqrt_lr,
 )
+from isojax.core.format import many
 from isojax.core.laws import Curve, Estimate, NStar
 from isojax.errors import InputError
 from isojax.planner import evidence, priors
@@ -382,5 +383,4 @@ def allocation_cautions(question: Question, allocation: Allocation,
           f"larger n led once the smaller one had seen {OVERTAKEN_EPOCHS} "
           "epochs at most; watch validation against training reward")
   if M < MIN_M:
-    yield (f"only {M} update{'s' * (M > 1)}, of which the first 10 are "
-           "warm-up")
+    yield f"only {many(M, 'update')}, of which the first 10 are warm-up"

@@ -174,8 +174,9 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
     sizes = [f"{name}={value}" for name, value in defaults.items()
              if field_of.get(name) in (None, "Bp", "B", "per_device")
              and value.isdigit()]
-    raise InputError(f"{error}" + f"; {', '.join(sizes)} is a default of "
-                     f"{trainer}" * bool(sizes)) from None
+    remark = (f"; {', '.join(sizes)} is a default of {trainer}" if sizes
+              else "")
+    raise InputError(f"{error}{remark}") from None
   M, lr = _steps(trainer, fields, Bp, D), _number(fields, "lr")
   _check_given(trainer, pairs, {
       ("n",): n, ("Bp", "B"): Bp or fields.get("B"), ("lr",): lr,
@@ -334,7 +335,8 @@ def convert(source: str, target: str, *, devices: int | None, D: int | None
                                           D=D)
   except (ValueError, OverflowError) as error:
     raise InputError(f"--from={trainer}: {error}") from None
-  sizes, seed = row.allocation, f", seed {row.seed}" * setting.has_seed
+  sizes = row.allocation
+  seed = f", seed {row.seed}" if setting.has_seed else ""
   return "\n".join([
       f"# Bp = {sizes.Bp}, n = {sizes.n}, M = {sizes.M:,}, C = {sizes.C:,}, "
       f"lr {row.lr:.3g}, warm-up {setting.warmup}{seed}",

@@ -25,8 +25,9 @@ from isojax.planner.machines import Machine, Mesh
 
 MAX_BUDGET = 2**50  # of a budget; beyond 2**53 floats skip whole numbers
 # Share of the decoded slots that is useful with in-flight updates: no slot
-# waits for the longest answer of a step. python -m launch.bench
-# --what=in_flight, on skewed lengths: 0.935; with synchronous sampling 0.601.
+# waits for the longest answer of a step. Measured once on skewed lengths, with
+# launch/bench/in_flight.py of commit 471a1126, since deleted: 0.935; with
+# synchronous sampling 0.601.
 IN_FLIGHT_SLOTS = 0.93
 
 
@@ -73,7 +74,7 @@ class StepParts:
 
   @property
   def has_value_pass(self) -> bool:
-    """Whether values take a forward pass of their own.
+    """Whether values take a separate forward pass.
 
     Values of a shared critic come from the hidden states of `old_logp`.
     """
@@ -286,11 +287,11 @@ class CostModel:
     mesh axis `tensor` reduces two activations per layer, position and row over
     the links. Weights are gathered over fsdp once, or at every position.
     """
-    shape, w, mesh = self.shape, self.workload, self.mesh
-    lengths, tokens = w.lengths, w.tokens
-    weights = (shape.matmul_params * w.bytes("sampled") + shape.head * (
-        w.bytes("sampled_head") - w.bytes("sampled")))
-    kv = shape.kv_bytes_per_token(w.bytes("sampled"))
+    shape, workload, mesh = self.shape, self.workload, self.mesh
+    lengths, tokens = workload.lengths, workload.tokens
+    weights = (shape.matmul_params * workload.bytes("sampled") + shape.head * (
+        workload.bytes("sampled_head") - workload.bytes("sampled")))
+    kv = shape.kv_bytes_per_token(workload.bytes("sampled"))
     gather_link = self._received(weights)
     token_link = self._link_per_token("sampled")
     # Weights are read once: a prefill is bound by FLOPs, not by bandwidth.
@@ -303,7 +304,7 @@ class CostModel:
     # Decoding until the longest rollout ends uses mean / max of the slots.
     useful_share = max(self.efficiency.slots,
                        lengths.response / lengths.max_response,
-                       w.recipe.in_flight * IN_FLIGHT_SLOTS)
+                       workload.recipe.in_flight * IN_FLIGHT_SLOTS)
     if self.slots_refilled:  # slots are idle only after the queue is empty
       positions = lengths.response * (Bp * n / rows + 1 / useful_share - 1)
     else:
@@ -315,7 +316,8 @@ class CostModel:
     return prefill, self._sampling_seconds(
         positions * (rows * shape.forward_flops(context, head=True))
         + self._extra_head_flops(positions * rows * 2 * shape.head,
-                                 w.formats.sampled_head, w.formats.sampled),
+                                 workload.formats.sampled_head,
+                                 workload.formats.sampled),
         positions * (weights * mesh.row_shards + rows * context * copies * kv),
         positions * (rows * token_link
                      + gather_link * (not self.weights_gathered)))
@@ -333,29 +335,30 @@ class CostModel:
     An own critic costs what the policy's forward and backward cost without the
     vocabulary; a shared one is a vector, which costs nothing.
     """
-    shape, w, mesh = self.shape, self.workload, self.mesh
-    recipe = w.recipe
+    shape, workload, mesh = self.shape, self.workload, self.mesh
+    recipe = workload.recipe
     params, trained_params = shape.params, shape.params
-    if w.lora_rank is not None:
-      trained_params = shape.lora_params(w.lora_rank)
-    compute_bytes, reduce_bytes = w.bytes("compute"), w.bytes("reduce")
-    S, T, prompt_context, context = w.tokens
-    if w.padded:
-      T = min(T, w.lengths.response + T / (2 * m))
+    if workload.lora_rank is not None:
+      trained_params = shape.lora_params(workload.lora_rank)
+    compute_bytes = workload.bytes("compute")
+    reduce_bytes = workload.bytes("reduce")
+    S, T, prompt_context, context = workload.tokens
+    if workload.padded:
+      T = min(T, workload.lengths.response + T / (2 * m))
     # One forward pass over the trained rollouts.
-    prompts = w.trained_share * (Bp * S)
-    answers = w.trained_share * (Bp * m * T)
+    prompts = workload.trained_share * (Bp * S)
+    answers = workload.trained_share * (Bp * m * T)
     layers = (prompts * shape.forward_flops(prompt_context, head=False)
               + answers * shape.forward_flops(context, head=False))
     head = answers * (2.0 * shape.head)
-    extra_flops = self._extra_head_flops(head, w.formats.head,
-                                         w.formats.compute)
+    extra_flops = self._extra_head_flops(head, workload.formats.head,
+                                         workload.formats.compute)
     microbatches = recipe.minibatches * math.ceil(
         Bp * m / recipe.minibatches / self.micro_rows)
     # Weights are read once a microbatch; a critic counts as the whole policy.
     hbm = microbatches * mesh.row_shards * (
         params * compute_bytes
-        + shape.head * (w.bytes("head") - compute_bytes))
+        + shape.head * (workload.bytes("head") - compute_bytes))
     activations_link = self._link_per_token("compute") * (prompts + answers)
     gathered_params = microbatches * self._received(params)
 
@@ -369,7 +372,7 @@ class CostModel:
         (activations_link + gathered_params * compute_bytes) * score_passes)
 
     # FLOPs of an epoch, in forwards. A backward is two, but one on the links.
-    passes = 4 if w.remat else 3
+    passes = 4 if workload.remat else 3
     models = 1 + recipe.own_critic
     updates = recipe.epochs * recipe.minibatches
     # All-reduced in a ring over data: each number is sent twice.
@@ -406,14 +409,14 @@ class CostModel:
     return flops * (chip.peak(layers) / chip.exact_float32 - 1)
 
   def _sampling_seconds(self, flops, hbm, link) -> float:
-    e, peak = self.efficiency, self._peak("sampled")
-    return self._seconds(
-        flops, hbm, link, peak * e.sample_flops, e.sample_bandwidth)
+    efficiency, peak = self.efficiency, self._peak("sampled")
+    return self._seconds(flops, hbm, link, peak * efficiency.sample_flops,
+                         efficiency.sample_bandwidth)
 
   def _update_seconds(self, flops, hbm, link) -> float:
-    e, peak = self.efficiency, self._peak("compute")
-    return self._seconds(
-        flops, hbm, link, peak * e.update_flops, e.update_bandwidth)
+    efficiency, peak = self.efficiency, self._peak("compute")
+    return self._seconds(flops, hbm, link, peak * efficiency.update_flops,
+                         efficiency.update_bandwidth)
 
   def _peak(self, name: str) -> float:
     """The chip's FLOP/s in a field of the workload's formats."""

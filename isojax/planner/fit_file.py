@@ -45,11 +45,11 @@ def read_fit(fit: dict, *, path: str) -> laws.NStar:
                  for run in study["runs"]))
 
 
-def _frontier(f: dict) -> tuple[laws.Best, ...]:
-  if f["tied"]:
+def _frontier(frontier: dict) -> tuple[laws.Best, ...]:
+  if frontier["tied"]:
     return ()
-  columns = [f[name] for name in ("C", "Bp", "n", "n_low", "n_high", "agreeing",
-                                  "resolved")]
+  columns = [frontier[name] for name in (
+      "C", "Bp", "n", "n_low", "n_high", "agreeing", "resolved")]
   return tuple(
       laws.Best(C, Bp, n, None if None in (low, high) else (low, high),
                 agreeing or 0.0, resolved)

@@ -310,7 +310,7 @@ def _rows_of_sweep(request: Request, question: Question,
   if decay and len(budgets) < MIN_EVALUATIONS:
     warnings += (
         f"recipe.optimizer.decay={decay}: the smaller C of a run are not "
-        "budgets of their own, because its rate falls at its own end; "
+        "separate budgets, because the rate falls only at its end; "
         f"launch.fit has one point of each run and needs {MIN_EVALUATIONS}: "
         f"--budgets={C // 16},{C // 4},{C}",)
   elif not decay and few:

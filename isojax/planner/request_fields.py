@@ -102,7 +102,7 @@ class Request:
   budgets: tuple = field(
       (), "With `sweep` instead of `rollouts`: several budgets. At a constant "
       "rate one run to the largest contains them; if the config's recipe."
-      "optimizer.decay is above 0, each has a run of its own.", whole=2)
+      "optimizer.decay is above 0, each has its own run.", whole=2)
   skip: str | None = field(
       None, "With `sweep`: a fit.json; its runs that reached the budget are "
       "left out.")

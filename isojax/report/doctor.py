@@ -125,11 +125,12 @@ def history(log: Series, eval_set: str | None = None) -> RunLog:
   sets = collections.Counter(line.get("eval_set") for line in log.evals)
   chosen = eval_set or max(sets, key=sets.get, default=None)
   last = (train or log.evals or ({},))[-1]
-  evals = tuple(e for e in log.evals if e.get("eval_set") == chosen)
+  evals = tuple(record for record in log.evals
+                if record.get("eval_set") == chosen)
   option = lambda name: value_of(log.options, log.settings.get(name))
   run = RunLog(
       # Without training steps the span of a finding counts evaluations.
-      train or tuple({"step": e["step"]} for e in evals), evals,
+      train or tuple({"step": record["step"]} for record in evals), evals,
       n=last.get("n") or option("n"), Bp=last.get("Bp") or option("Bp"),
       minibatch=option("minibatch") if log.trainer == "verl" else None,
       batch=option("batch"),
@@ -304,12 +305,13 @@ class Diagnosis:
                            png=png)
 
 
-def evidence(f: Finding) -> str:
+def evidence(finding: Finding) -> str:
   """The steps of a finding, its cost and how sure it is."""
-  first, last = f.steps
-  return (f"steps {first:g} to {last:g}" + (
-      f", {f.cost:.0%} of the run" if f.cost >= 0.005 else "")  # not 0%
-      + f"; {f.sure}")
+  first, last = finding.steps
+  cost = ""
+  if finding.cost >= 0.005:  # not 0%
+    cost = f", {finding.cost:.0%} of the run"
+  return f"steps {first:g} to {last:g}{cost}; {finding.sure}"
 
 
 def report(path: str, reading: Reading, *, run: str | None = None,

@@ -246,7 +246,7 @@ def learning(evaluations: list[dict]) -> Figure:
   """Metrics of evaluations against rollouts, with standard errors.
 
   With eval.current also avg of the current policy, dashed. Parts of the reward
-  have an axis of their own.
+  have a separate axis.
   """
   parts = {name: [r for r in evaluations if name in (r["reward_parts"] or ())]
            for record in evaluations for name in record["reward_parts"] or ()}
@@ -324,9 +324,9 @@ def health(run: RunLog, findings=()) -> Figure:
     ax.set_title(title)
   if run.avg:
     ax = axes[len(panels)]
-    ax.plot(np.interp([e["step"] for e in run.avg],
+    ax.plot(np.interp([record["step"] for record in run.avg],
                       [0, *(line["step"] for line in run.train)], [0, *spent]),
-            [e["avg"] for e in run.avg], "o-", ms=3, color="C3")
+            [record["avg"] for record in run.avg], "o-", ms=3, color="C3")
     ax.set_title("evaluation")
   spent_at = dict(zip([line["step"] for line in run.train], spent))
   for steps in {finding.steps for finding in findings}:

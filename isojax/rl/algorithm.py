@@ -263,7 +263,7 @@ def minibatches(*, seed: int, step: int, epoch: int, Bp: int,
                 count: int) -> list[np.ndarray]:
   """The problems of each update of an epoch, ascending.
 
-  A pure function: an epoch cuts a permutation of its own into `count` parts of
+  A pure function: each epoch cuts another permutation into `count` parts of
   nearly equal size. With one part the problems keep their order.
   """
   bits = rng.words(rng.Draw.MINIBATCHES, seed, step, Bp, at=(epoch, 0))

@@ -5,7 +5,7 @@ hidden state that predicts the token with a value vector of width D. The vector
 is 0 at first, so the first step has no baseline. The hidden states are those of
 
   own     a second decoder, which begins as a copy of the base policy. With
-          adapters, it has adapters of its own on the same frozen base.
+          adapters, it has its own adapters on the same frozen base.
   shared  the policy. The value loss, times `coef`, is added to the policy's.
 
 The value loss of a token is weighted like KL and entropy bonus, as
@@ -116,7 +116,7 @@ def value_gradient(model: decoder.Transformer, params, hidden_RxWxD, base,
   """The gradient of the value loss of a microbatch, and sums for the metrics.
 
   (gradient of `params`, of `hidden_RxWxD`, sums). The second one is 0 if the
-  critic has a trunk of its own.
+  critic has its own trunk.
   """
   def total(params, hidden_RxWxD):
     own = cfg.kind == "own"

@@ -125,7 +125,7 @@ class Critic:
 
   @property
   def own(self) -> bool:
-    """Whether the critic has a trunk of its own."""
+    """Whether the critic has its own trunk."""
     return self.cfg.kind == "own"
 
 

@@ -210,9 +210,9 @@ class Experiment:
               "leave eval.current out, or set average=5.0"))
 
   def is_finished(self, step: int, rollouts: int) -> bool:
-    """Whether no step follows; resampling may spend C before step M."""
-    return step >= self.alloc.M or (
-        self.recipe.filter.rounds > 1 and self.alloc.is_spent(rollouts))
+    """Whether no step follows: see Allocation.is_finished."""
+    return self.alloc.is_finished(step, rollouts,
+                                  rounds=self.recipe.filter.rounds)
 
   def is_out_of_patience(self, stale: int) -> bool:
     """Whether so many evaluations since the best one end the run."""

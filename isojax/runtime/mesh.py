@@ -19,9 +19,9 @@ from isojax.errors import InputError
 ROWS = ("data", "fsdp")
 
 # Logical axis of a parameter -> mesh axis. `without_fsdp`, `reduced`,
-# `spread_rows`, the cache
-# (sampling/cache.py) and kernels (models/attention.py) name these mesh axes
-# too; core/memory.py and planner/cost.py count bytes by the same rules.
+# `spread_rows`, the cache (sampling/cache.py) and kernels (models/attention.py)
+# name these mesh axes too; core/memory.py and planner/cost.py count bytes by
+# the same rules.
 SHARDING_RULES = {
     "embed": "fsdp",
     "vocab": "tensor",

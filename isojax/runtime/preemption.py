@@ -110,7 +110,7 @@ def on_signals():
 def on_interrupt():
   """Yields a Stop that the first SIGINT sets; the second one interrupts.
 
-  For callers with signal handlers of their own, such as a notebook. Outside the
+  For callers with their own signal handlers, such as a notebook. Outside the
   main thread, which alone gets signals, nothing sets the Stop.
   """
   stop, second = Stop(), signal.getsignal(signal.SIGINT)

@@ -97,7 +97,7 @@ def _screen() -> dict:
 def printed(visible: bool):
   """Prints the lines of `say` and `show` to standard output, or drops them.
 
-  For callers without a terminal of their own, such as a notebook.
+  For callers without a terminal, such as a notebook.
   """
   _PRINTED.append(visible)
   try:

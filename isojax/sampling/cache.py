@@ -3,12 +3,12 @@
 `Contiguous` and `Paged` have the same methods for the host, which the engine
 calls in this order: `reserve` space for the next chunk of the active slots,
 `allocate` space to rollouts that wait for a slot, `fit` the cache to the slots
-and positions in use, `insert` the sequences of the new rollouts. A cache knows
-no queue: it is told which slots are active and how long their sequences are,
-and returns which slots lost their space, how many rollouts got some, and where
-the slots were before it compacted them.
+and positions in use, `insert` the sequences of the new rollouts. A cache has no
+queue: its arguments are the active slots and the lengths of their sequences. It
+returns which slots lost their space, how many rollouts got some, and where the
+slots were before it compacted them.
 
-With pages, each block of the mesh has a pool of its own. A page holds the keys
+With pages, each block of the mesh has its own pool. A page holds the keys
 and values of consecutive positions of a sequence, in all layers. A slot takes
 pages as its sequence grows. The slots of a problem share the full pages of its
 prompt, but not the page of the prompt's last token, which decoding writes. If a

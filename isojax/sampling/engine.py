@@ -1,6 +1,8 @@
 """Samples rollouts by continuous batching: finished slots are refilled.
 
-1. Prompts are prefilled in batches of similar length, for all their rollouts.
+1. Prompts are prefilled in batches, once for all rollouts of a problem.
+   `one_batch_source` gives the order: the longest expected rollouts first, or
+   without expected lengths the shortest prompts.
 2. A slot takes the next rollout of the queue and its prompt's keys and values.
 3. All slots decode a chunk of tokens in one jitted call. A token is drawn by
    inverse CDF from one uniform number, which is a function of (key, problem,

@@ -1,4 +1,4 @@
-"""Starts the runs of a sweep, each in a process and on devices of its own.
+"""Starts the runs of a sweep, each in a process with its own devices.
 
 Runs resume and lock themselves, so a sweeper stores only ROOT/RUN_ID.py and
 ROOT/RUN_ID.log of each run. It locks the log of a run until the run ends, so
@@ -35,6 +35,7 @@ from isojax.core.allocation import allocate, Allocation
 from isojax.core.format import aligned
 from isojax.errors import InputError
 from isojax.ledger import records, workdir
+from isojax.run import history
 from isojax.runtime import progress
 
 POLL_SECONDS = 0.5  # between checks of the processes
@@ -161,19 +162,12 @@ def is_complete(run: PlannedRun) -> bool:
   lines = _tail(os.path.join(run.folder, "records.jsonl"))
   try:
     last = json.loads(lines[-1])
-    # In-flight steps may train on more or fewer than B rollouts.
-    in_flight = run.config["recipe"]["updates"]["in_flight"]
-    spent = (last["step"] >= run.alloc.M if in_flight
-             else run.alloc.is_spent(last["rollouts"]))
-    return last["kind"] == "eval" and (spent or _out_of_patience(run))
+    finished = run.alloc.is_finished(
+        last["step"], last["rollouts"],
+        rounds=run.config["recipe"]["filter"]["rounds"])
+    return last["kind"] == "eval" and (finished or _out_of_patience(run))
   except (IndexError, KeyError, ValueError):  # damaged: the run prints why
     return False
-
-
-def _evaluations(run_records: list[dict]) -> list[dict]:
-  """The evaluations that a run looks at for its best one."""
-  return [r for r in run_records
-          if r["kind"] == "eval" and evaluate.is_judged(r)]
 
 
 def _out_of_patience(run: PlannedRun) -> bool:
@@ -181,8 +175,7 @@ def _out_of_patience(run: PlannedRun) -> bool:
   if patience is None:
     return False
   run_records, _ = records.sound(os.path.join(run.folder, "records.jsonl"))
-  return evaluate.evaluations_since_best(
-      [r["avg"] for r in _evaluations(run_records)]) >= patience
+  return history.history_of(run_records).stale >= patience
 
 
 def last_error(run: PlannedRun) -> tuple[int | None, str]:
@@ -212,23 +205,25 @@ def state_of(run: PlannedRun) -> str:
 
 def _best(run_records: list[dict]) -> str:
   """The best evaluation of a run, as text."""
-  best = max(_evaluations(run_records), key=lambda r: r["avg"], default=None)
+  judged = [record for record in run_records
+            if record["kind"] == "eval" and evaluate.is_judged(record)]
+  best = max(judged, key=lambda record: record["avg"], default=None)
   return "-" if best is None else (
       f"{best['avg']:.4f} ± {best['avg_se']:.4f} at {best['step']}")
 
 
 def _table_row(run: PlannedRun, state: str, run_records: list[dict]
                ) -> list[str]:
-  a, eta = run.alloc, "-"
+  alloc, eta = run.alloc, "-"
   rollouts = run_records[-1]["rollouts"] if run_records else 0
   train = [r for r in run_records if r["kind"] == "train"][-ETA_STEPS:]
   if state == "running" and train:
     sampled = statistics.mean(
         r["Bp"] * r["n"] * (1 + r["extra_rounds"]) for r in train)
     seconds = statistics.median(sum(records.phases(r)) for r in train)
-    eta = progress.format_seconds((a.C - rollouts) / sampled * seconds)
-  return [run.name, state, str(run.config["seed"]), str(a.Bp), str(a.n),
-          f"{rollouts:,}/{a.C:,}", _best(run_records), eta]
+    eta = progress.format_seconds((alloc.C - rollouts) / sampled * seconds)
+  return [run.name, state, str(run.config["seed"]), str(alloc.Bp), str(alloc.n),
+          f"{rollouts:,}/{alloc.C:,}", _best(run_records), eta]
 
 
 def _records(run: PlannedRun) -> tuple[list[dict], str | None]:

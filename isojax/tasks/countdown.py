@@ -103,8 +103,8 @@ def load(numbers: int, train: int, validation: int, seed: int) -> Pool:
   for split, count in (("train", train), ("validation", validation)):
     by_content: dict[str, Problem] = {}
     for index in range(count):
-      p = problem(seed, index, numbers=numbers, split=split)
-      by_content.setdefault(content(p.question), p)
+      drawn = problem(seed, index, numbers=numbers, split=split)
+      by_content.setdefault(content(drawn.question), drawn)
     splits.append(list(by_content.values()))
     copies += count - len(by_content)
   return Pool(*splits, (f"{copies} of {train + validation} problems drawn are "

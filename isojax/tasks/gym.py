@@ -160,8 +160,8 @@ def load(generator: str, options: dict, train: int, validation: int,
   by_question: dict[str, Problem] = {}  # of copies, validation's stay
   for start, size in ((VALIDATION, validation), (0, train)):
     for index in range(start, start + size):
-      p = problem(generator, options, seed, index)
-      by_question.setdefault(problem_lib.normalised(p.question), p)
+      drawn = problem(generator, options, seed, index)
+      by_question.setdefault(problem_lib.normalised(drawn.question), drawn)
   distinct = list(by_question.values())
   ordered = sorted((p for p in distinct if p.id >= VALIDATION),
                    key=lambda p: problem_lib.id_and_draw(p.question))

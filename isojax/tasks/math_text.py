@@ -213,7 +213,7 @@ def normalised(answer: str, words: frozenset[str] = frozenset()
     text = pattern.sub(new, text)
   text, degrees = _DEGREES.subn(r"\1 ", text)
   text, unit = measured(text, words)
-  unit = unit or ("degree" if degrees else "dollar" * price)
+  unit = unit or ("degree" if degrees else "dollar" if price else "")
   if _COMPARED.search(text):  # a union, such as x<2 or x>3
     text = _OR.sub(r"\\lor ", text)
   for pattern, new in _REPLACED:

@@ -1,6 +1,6 @@
 """Compares the values of normalised texts by sympy and math-verify.
 
-A module of its own, because the process that trains must not import sympy.
+A separate module, because the process that trains must not import sympy.
 """
 
 import functools

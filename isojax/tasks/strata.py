@@ -23,7 +23,7 @@ from isojax.tasks.problem import is_test, Pool, Problem
 
 SPLITS = ("train", "validation")
 REMEDY = "make it with `python -m launch.split`"
-TEST = "test"  # the third split, in a file of its own
+TEST = "test"  # the third split, in a separate file
 # Fields of a header that a test split has from its stratum.
 OF_STRATUM = ("stratum", "task", "model", "model_sha256", "n", "source")
 MIN_EASY_RATE = 0.3  # smallest avg@n in the IsoCompute Playbook's Easy set

@@ -1,7 +1,7 @@
 """The suite of one accelerator: rows that are measured once and stored.
 
 Each row runs in its own process, with a time limit, and is stored at once in a
-file of its own. A second start measures the rows without a file, then again the
+separate file. A second start measures the rows without a file, then again the
 rows that failed. Nothing is downloaded: weights are random and made on the
 device. The suite needs the imports of isojax's trainer, but no ml_collections.
 """
@@ -244,7 +244,7 @@ def outcome(row: SuiteRow) -> dict:
 
 
 def measured(row: SuiteRow) -> dict:
-  """`outcome` in a process of its own, whose end frees the device's memory."""
+  """`outcome` in a separate process, whose end frees the device's memory."""
   try:
     return processes.alone(outcome, row, seconds=row.seconds)
   except processes.ProcessError as error:
@@ -331,7 +331,7 @@ def speed(row: dict) -> tuple[str, float | None, str | None]:
             f"avg@k {first[1]:.3f} to {last[1]:.3f} in "
             f"{result['seconds'][0]:.0f} s", None, None)
   rate = lambda amount: amount * statistics.median(
-      1 / s for s in result["seconds"])
+      1 / seconds for seconds in result["seconds"])
   text = (f"{statistics.median(run.rates(result, 'seconds')):,.0f} tokens/s, "
           f"{rate(case['Bp'] * case['n']):,.0f} rollouts/s")
   for amount, ceiling in BOUNDED.items():

@@ -1,4 +1,4 @@
-"""Calls a function in a process of its own, which may crash or hang.
+"""Calls a function in a separate process, which may crash or hang.
 
 Imports nothing that takes time, because each such process imports this module.
 """

@@ -152,7 +152,8 @@ def text_of(values: dict) -> str:
 
 def rates(row: dict, key: str) -> list[float]:
   """Useful tokens per second of each call; `key`: seconds or cpu_seconds."""
-  return [n / s for n, s in zip(row["tokens"], row[key], strict=True)]
+  return [tokens / seconds
+          for tokens, seconds in zip(row["tokens"], row[key], strict=True)]
 
 
 def useful_slots(row: dict) -> str:

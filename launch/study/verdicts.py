@@ -165,7 +165,7 @@ def coverage(lines: dict) -> Outcome:
     apart = None if None in faster.values() else estimate(pairs(*(
         ends(arm, 1.0 if gain.mean > 0 else 0.5, metric)
         for arm, gain in faster.items())))
-    parts.append((metric, apart, lambda d, sign=sign: sign * d.mean > 0))
+    parts.append((metric, apart, lambda gain, sign=sign: sign * gain.mean > 0))
   return outcome(parts)
 
 
@@ -175,23 +175,23 @@ def judged(lines: dict) -> dict[str, Outcome]:
   at = "C = {:,}".format
   average = outcome([
       (at(C), found.difference(C, AVERAGE, BEST),
-       lambda d, C=C: d.mean > 0 and (d.low > 0 or C != MIDDLE))
+       lambda gain, C=C: gain.mean > 0 and (gain.low > 0 or C != MIDDLE))
       for C in (SMALL, MIDDLE, LARGE)])
   decay = outcome([(at(C), found.difference(C, COOLED, AVERAGE),
-                    lambda d: d.mean >= 0.003) for C in (MIDDLE, LARGE)])
+                    lambda gain: gain.mean >= 0.003) for C in (MIDDLE, LARGE)])
   end, saving = default_end(lines, average.hit), []
   for C in (SMALL, MIDDLE):
     against = end and saved(found, C, end, CURRENT)
     rivals = [end and saved(found, C, end, BEST, rate) for rate in RATES]
-    saving += [(at(C), against, lambda s: s.ratio >= 1.5),
+    saving += [(at(C), against, lambda result: result.ratio >= 1.5),
                (f"best rate, best kept, {at(C)}",
                 None if None in rivals else min(rivals),
-                lambda s: s.ratio > 1)]
+                lambda result: result.ratio > 1)]
   ratio = spread_ratio(found, MIDDLE)
   return {"average": average, "decay": decay, "saved": outcome(saving),
           "coverage": coverage(lines),
           "model": outcome([(at(OF_MODEL),
                              of_model.difference(OF_MODEL, AVERAGE, BEST),
-                             lambda d: d.mean > 0)]),
+                             lambda gain: gain.mean > 0)]),
           "rate": outcome([(at(MIDDLE), ratio and round(ratio, 2),
                             lambda spread: spread < 0.5)])}

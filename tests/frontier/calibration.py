@@ -32,7 +32,7 @@ NOISE = (0.002, 0.003, 0.005)  # standard deviation of a pass rate
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class Design:
   """One row: how the studies are measured, and how they are analysed."""
 
   name: str
@@ -47,15 +47,15 @@ class Setting:
 ALL = bootstrap.DEFAULT.points
 RECORDS = dataclasses.replace(ALL, select="records", bin_width=0.01)
 SETTINGS = (
-    Setting("all points (default)", ALL),
-    Setting("records, bins of 0.01 (paper)", RECORDS),
-    Setting("records, no bins", dataclasses.replace(RECORDS, bin_width=0.0)),
-    Setting("all points, moving average 0.8", dataclasses.replace(ALL, ema=.8)),
-    Setting("30 evaluations", ALL, evaluations=30),
-    Setting("k = 16 samples", ALL, k=16),
-    Setting("runs differ by 0.005, 1 seed", ALL, run_sd=0.005),
-    Setting("runs differ by 0.005, 2 seeds", ALL, run_sd=0.005, seeds=2),
-    Setting("runs differ by 0.005, 3 seeds", ALL, run_sd=0.005, seeds=3),
+    Design("all points (default)", ALL),
+    Design("records, bins of 0.01 (paper)", RECORDS),
+    Design("records, no bins", dataclasses.replace(RECORDS, bin_width=0.0)),
+    Design("all points, moving average 0.8", dataclasses.replace(ALL, ema=.8)),
+    Design("30 evaluations", ALL, evaluations=30),
+    Design("k = 16 samples", ALL, k=16),
+    Design("runs differ by 0.005, 1 seed", ALL, run_sd=0.005),
+    Design("runs differ by 0.005, 2 seeds", ALL, run_sd=0.005, seeds=2),
+    Design("runs differ by 0.005, 3 seeds", ALL, run_sd=0.005, seeds=3),
 )
 
 
@@ -73,7 +73,7 @@ def first_switch(fit: verdict.Fit) -> float:
   return found[-1] if found else float("nan")
 
 
-def calibrate(setting: Setting, *, studies: int, draws: int, seed: int) -> dict:
+def calibrate(setting: Design, *, studies: int, draws: int, seed: int) -> dict:
   """Coverage, width and bias over `studies` simulated studies.
 
   Returns:

@@ -63,7 +63,7 @@ def study(truth: str, seed: int) -> Study:
                eval_set="made", model="made", k=None, per_problem=False)
 
 
-def told(fit: Fit) -> tuple[str, tuple[str, ...]]:
+def reported(fit: Fit) -> tuple[str, tuple[str, ...]]:
   """What launch.fit says: the verdict, and its reasons or limits."""
   if not fit.identified:
     return "not identified", fit.reasons
@@ -74,7 +74,7 @@ def told(fit: Fit) -> tuple[str, tuple[str, ...]]:
 
 def counts(truth: str, studies: int, seed: int = 0) -> collections.Counter:
   return collections.Counter(
-      told(analysis.analyse(study(truth, seed + i), OPTIONS))[0]
+      reported(analysis.analyse(study(truth, seed + i), OPTIONS))[0]
       for i in range(studies))
 
 

@@ -29,8 +29,8 @@ def _cell(C, R, R0, A, C_mid) -> Cell:
 
 def profile(C, R, *, R0: float, A_grid=A, C_mid_grid=C_MID) -> list[Cell]:
   """The best cell for each A."""
-  return [min((_cell(C, R, R0, a, mid) for mid in C_mid_grid),
-              key=lambda cell: cell.ssr) for a in A_grid]
+  return [min((_cell(C, R, R0, ceiling, mid) for mid in C_mid_grid),
+              key=lambda cell: cell.ssr) for ceiling in A_grid]
 
 
 def linearised(R, *, A: float, B: float, C_mid: float, R0: float) -> float:

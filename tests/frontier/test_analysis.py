@@ -41,8 +41,8 @@ def test_the_noise_free_study_is_recovered():
     assert curve.b_D[0] + curve.s_D[0] == pytest.approx(A, abs=2e-3)
     assert np.exp(curve.theta_DxP[0, 0]) == pytest.approx(k * 1e-6, rel=0.02)
   found = diagnostics.switches(fit)
-  assert [(a, b) for a, b, _ in found] == [
-      (s["n_from"], s["n_to"]) for s in truth["switches"]]
+  assert [(n_from, n_to) for n_from, n_to, _ in found] == [
+      (switch["n_from"], switch["n_to"]) for switch in truth["switches"]]
   for (_, _, C), wanted in zip(found, truth["switches"]):
     assert C == pytest.approx(wanted["C"], rel=0.05)
 
@@ -58,7 +58,7 @@ def test_a_configuration_without_an_evaluation_yet_may_lead(first, min_C):
   fit = analysis.analyse(study, dataclasses.replace(
       studies.EXACT, points=dataclasses.replace(
           studies.EXACT.points, min_C=min_C)))
-  assert [s[:2] for s in diagnostics.switches(fit)] == [
+  assert [switch[:2] for switch in diagnostics.switches(fit)] == [
       (8, 16), (16, 32), (32, 64), (64, 128), (128, 256)]
   early = ~fit.frontier.resolved_DxG[0]
   assert early.any() and (fit.frontier.early_DxG[0] == early).all()
@@ -81,7 +81,8 @@ def test_scaling_C_scales_C0(power, seed):
   study = studies.small_study(seed=seed)
   scaled = dataclasses.replace(study, runs=tuple(
       dataclasses.replace(r, C_E=r.C_E * 10.0**power) for r in study.runs))
-  one, other = (analysis.analyse(s, studies.EXACT) for s in (study, scaled))
+  one, other = (analysis.analyse(case, studies.EXACT)
+                for case in (study, scaled))
   np.testing.assert_array_equal(other.log2_n_DxG, one.log2_n_DxG)
   np.testing.assert_allclose(other.law_DxG, one.law_DxG, atol=1e-6)
   if len(set(one.log2_n_DxG[0])) > 1:  # else no C0 is better than another

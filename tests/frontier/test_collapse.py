@@ -41,17 +41,17 @@ def test_three_standard_errors_by_hand():
   assert collapse.fall_start(run([[0] * 9, BEST, NOISE, FALLEN, [0] * 9])) == 3
 
 
-def test_a_dip_is_told_and_fitted():
+def test_a_dip_is_reported_and_fitted():
   """Five of nine problems lose a quarter: 3.16 errors; all lose it: certain."""
-  low, told = [1] * 9, "from 0.500 at 1k to 0.250 at 2k and recovers"
+  low, text = [1] * 9, "from 0.500 at 1k to 0.250 at 2k and recovers"
   dipping = [[1] * 9, BEST, low, FALLEN, BEST]
-  assert told in collapse.dip(run(dipping))
-  assert told in collapse.dip(run(dipping, known=False))  # 0.25 > 0.05
+  assert text in collapse.dip(run(dipping))
+  assert text in collapse.dip(run(dipping, known=False))  # 0.25 > 0.05
   assert collapse.dip(run([[1] * 9, BEST, FALLEN, BEST])) is None
   assert collapse.dip(run([[1] * 9, low, BEST, BEST])) is None  # earlier
   assert collapse.dip(run([[1] * 9, BEST, low])) is None  # it falls
   after = [[1] * 9, BEST, low, [4] * 9]  # a new best; the old one counts
-  assert told in collapse.dip(run(after))
+  assert text in collapse.dip(run(after))
   left, falls = collapse.treat(study(run(dipping)), "cut")
   assert not falls and len(left.runs[0].C_E) == 5
 
@@ -79,15 +79,15 @@ def test_a_run_that_falls_at_once_is_left_out_and_the_last_one_is_kept():
   assert len(alone.runs) == 1 and "no run would be left" in fall.done
 
 
-@pytest.mark.parametrize("drop, told", [(0.0, False), (0.12, True)])
+@pytest.mark.parametrize("drop, falls", [(0.0, False), (0.12, True)])
 @pytest.mark.parametrize("known", [True, False])
-def test_noise_is_not_a_fall(drop, told, known):
+def test_noise_is_not_a_fall(drop, falls, known):
   """40 evaluations on 200 problems, constant but for a drop over the end."""
   rng = np.random.default_rng(0)
   mean_E = 0.5 - drop * (np.arange(40) >= 30)
   begins = collapse.fall_start(run(
       rng.binomial(4, mean_E[:, None], (40, 200)), known=known))
-  assert (begins is not None) == told
+  assert (begins is not None) == falls
   assert begins is None or 30 <= begins <= 39
 
 
@@ -108,8 +108,8 @@ def test_without_counts_a_fall_is_five_points_or_five_deviations():
 def test_an_analysis_says_it_and_does_not_fit_the_fall():
   rng = np.random.default_rng(1)
   mean = np.array([.1, .2, .3, .35, .38, .05, .02])
-  falling = [run(rng.binomial(8, mean[:, None], (7, 80)), k=8, seed=s)
-             for s in range(2)]
+  falling = [run(rng.binomial(8, mean[:, None], (7, 80)), k=8, seed=seed)
+             for seed in range(2)]
   steady = run(rng.binomial(8, np.linspace(.1, .2, 7)[:, None], (7, 80)),
                k=8, n=8)
   wanted = study(*falling, steady)

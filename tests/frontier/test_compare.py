@@ -80,7 +80,7 @@ def test_the_interval_of_two_runs_by_hand():
       run([1, 2, 3, 4], [0, 0.5, 0.5, 0.5], seed=0),
       run([1, 2, 3, 4], [0, 0, 0, 0.5], seed=1)])
   other = compare.make_recipe(
-      "o", [run([1, 2], [0.5, 0.5], seed=s) for s in (0, 1)])
+      "o", [run([1, 2], [0.5, 0.5], seed=seed) for seed in (0, 1)])
   found = measured(baseline, other)
   assert (found.ratio, found.never, found.verdict) == (4.0, 0.0, "not resolved")
   # log 2 and log 4: a standard deviation of log(2) / 2; t of 2 is 4.303
@@ -94,7 +94,7 @@ def test_the_interval_of_two_runs_by_hand():
   assert found.interval == pytest.approx((2, 4))  # of draws that reach T
   assert abs(found.never - 0.5) < 0.035  # 4.4 standard errors
   none = measured(baseline, compare.make_recipe("n", [
-      run([1], [0.4], seed=s) for s in (0, 1, 2)]))
+      run([1], [0.4], seed=seed) for seed in (0, 1, 2)]))
   assert none.interval is None and none.never == 1.0
 
 

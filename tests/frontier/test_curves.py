@@ -76,7 +76,7 @@ def test_ema_by_hand():
 
 def test_records_by_hand():
   reward = [0.101, 0.105, 0.111, 0.108, 0.119, 0.131]
-  keep = lambda w: curves.record_breaking(reward, bin_width=w).tolist()
+  keep = lambda width: curves.record_breaking(reward, bin_width=width).tolist()
   assert keep(0.0) == [True, True, True, False, True, True]
   assert keep(0.01) == [True, False, True, False, False, True]
 

@@ -99,10 +99,10 @@ def training(S, seed):
   """Two n with one true curve; runs differ by 0.02, steps by 0.03."""
   rng, C_E = np.random.default_rng(seed), np.arange(1, 21) * 1000.0
   runs = tuple(
-      StudyRun(f"{n}-{s}", s, 32, n, C_E / 100, C_E, None, np.clip(
+      StudyRun(f"{n}-{seed}", seed, 32, n, C_E / 100, C_E, None, np.clip(
           0.3 + 0.2 * (1 - np.exp(-C_E / 8000)) + rng.normal(0, 0.02)
           + rng.normal(0, 0.03, 20), 0, 1), None, "a", samples=300)
-      for n in (4, 8) for s in range(S))
+      for n in (4, 8) for seed in range(S))
   return Study(runs, "rollouts", "avg", "made", TRAINING, "made", None, False)
 
 
@@ -161,9 +161,9 @@ def test_every_choice_of_a_step_is_reported():
 def test_a_larger_n_that_catches_up_is_a_limit():
   """A gap of 0.06 after 0.095 an octave earlier; one after 0.065 is none."""
   C = np.array([1e3, 5e4, 1e5, 2e5])
-  of = lambda gap_E, form="hill": Table(C, 0.5 - np.array(gap_E), form)
-  leader = of([0, 0, 0, 0])
-  near, far = of([.12, .095, .06, .03]), of([.09, .065, .06, .055])
+  table = lambda gap_E, form="hill": Table(C, 0.5 - np.array(gap_E), form)
+  leader = table([0, 0, 0, 0])
+  near, far = table([.12, .095, .06, .03]), table([.09, .065, .06, .055])
   for rival, said in ((near, True), (far, False)):
     fit = analysis.analyse(studies.small_study(), studies.EXACT)
     study = dataclasses.replace(fit.study, runs=tuple(
@@ -171,11 +171,11 @@ def test_a_larger_n_that_catches_up_is_a_limit():
     frontier = dataclasses.replace(
         fit.frontier, C_G=np.array([1e3, 1e5]), best_DxG=np.zeros((3, 2), int),
         resolved_DxG=np.ones((3, 2), bool))
-    told = diagnostics.catching_up(dataclasses.replace(
+    limit = diagnostics.catching_up(dataclasses.replace(
         fit, study=study, curves=[leader, rival], other=[], frontier=frontier))
-    assert (told is not None) == said
+    assert (limit is not None) == said
     if said:
-      assert "from 0.095 at 50k to 0.060 at 0.1M" in told
+      assert "from 0.095 at 50k to 0.060 at 0.1M" in limit
 
 
 class Table:

@@ -36,7 +36,8 @@ def test_a_value_of_another_type_is_left_out_with_a_note(name, value, tmp_path):
   noted = any(damage in note for note in report.log.notes)
   assert noted == (not isinstance(value, dict))
   assert len(report.run.train) == 29
-  field = next(f for f, source in report.log.names.items() if source == name)
+  field = next(field for field, source in report.log.names.items()
+               if source == name)
   assert [field in line for line in report.run.train].count(False) == 1
 
 

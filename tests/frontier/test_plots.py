@@ -30,8 +30,8 @@ def test_no_data_no_figure_and_the_same_bytes_again(documents, tmp_path):
   first = [pathlib.Path(p).read_bytes() for p in paths]
   assert [pathlib.Path(p).read_bytes()
           for p in plots.save(found, str(tmp_path))] == first
-  told = page.Page(html.page(found, paths))
-  assert "The law n*" not in told.text and "ScaleRL" not in told.text
+  report = page.Page(html.page(found, paths))
+  assert "The law n*" not in report.text and "ScaleRL" not in report.text
 
 
 def test_without_a_difference_no_n_is_drawn(tmp_path):
@@ -42,8 +42,8 @@ def test_without_a_difference_no_n_is_drawn(tmp_path):
   assert zero["law"] is None and zero["best_n"][0]["n"] is None
   paths = plots.save(zero, str(tmp_path))
   assert not any("law." in path for path in paths)
-  told = page.Page(html.page(zero, paths))
-  assert "no n differs: avg is 0 throughout" in told.text
+  report = page.Page(html.page(zero, paths))
+  assert "no n differs: avg is 0 throughout" in report.text
 
 
 def test_the_leader_changes_where_the_curves_cross(documents):

@@ -37,7 +37,7 @@ PAPER_BP, PAPER_N = (32, 64, 128, 256, 512, 1024), [2**i for i in range(3, 12)]
 STRAIGHT = 0.1  # per million: k of a curve without visible curvature
 
 
-class Row(NamedTuple):
+class Check(NamedTuple):
   """A published number and the recomputed one."""
   what: str
   published: float
@@ -81,17 +81,17 @@ def parameters():
         ("log10_C0", log10_C0, None), ("floor_n", 2**b, 4),
         ("ceiling_n", 2 ** (b + L), 4), ("C0", 10**log10_C0, 4)):
       value = float(r[field])
-      yield Row(f"{prior(r)} {field}", value, here,
-                digits(value, count) if count else 0.0,
-                "recomputed" if count else r["mark"])
+      yield Check(f"{prior(r)} {field}", value, here,
+                  digits(value, count) if count else 0.0,
+                  "recomputed" if count else r["mark"])
 
 
 def n_of_C():
   """N*(C) of the published laws."""
   for r in read("isocompute_nstar_expected.csv"):
     C, n = float(r["C"]), float(r["n_star"])
-    yield Row(f"{prior(r)} n*({C:g})", n, priors.PRIORS[prior(r)](C),
-              digits(n, 6))
+    yield Check(f"{prior(r)} n*({C:g})", n, priors.PRIORS[prior(r)](C),
+                digits(n, 6))
 
 
 def refits():
@@ -108,13 +108,14 @@ def refits():
         k=(0.5, envelope.MAX_LAW_K), rounds=20)
     name = f"{prior(r)}, {r['points']}:"
     for mark, p in (("recomputed", r), ("printed", printed[prior(r)])):
-      yield Row(f"{name} log10 C0", float(p["log10_C0"]), law.x0_D[0], 0.1,
-                mark)
-      yield Row(f"{name} ceiling, log2", float(p["L"]) + float(p["b"]),
-                law.L_D[0] + law.b_D[0], 0.5, mark)
-      yield Row(f"{name} log10 k", math.log10(float(p["k"])),
-                math.log10(law.k_D[0]), math.log10(3), mark)
-    yield Row(f"{name} rmse, log2", float(r["rmse_log2"]), law.rmse_D[0], 0.01)
+      yield Check(f"{name} log10 C0", float(p["log10_C0"]), law.x0_D[0], 0.1,
+                  mark)
+      yield Check(f"{name} ceiling, log2", float(p["L"]) + float(p["b"]),
+                  law.L_D[0] + law.b_D[0], 0.5, mark)
+      yield Check(f"{name} log10 k", math.log10(float(p["k"])),
+                  math.log10(law.k_D[0]), math.log10(3), mark)
+    yield Check(f"{name} rmse, log2", float(r["rmse_log2"]), law.rmse_D[0],
+                0.01)
 
 
 def fixed_batch():
@@ -129,8 +130,8 @@ def fixed_batch():
       L, k, M0, b = (float(own["Bp", r["status"]][c])
                      for c in ("L", "k", "M0", "b"))
       here = 2 ** laws.log2_n(M, L=L, k=-k, x0=M0, b=b)
-    yield Row(f"{r['law']}*({M:g}) {r['status']}", value, here,
-              digits(value, 6), own[r["law"], r["status"]]["k_mark"])
+    yield Check(f"{r['law']}*({M:g}) {r['status']}", value, here,
+                digits(value, 6), own[r["law"], r["status"]]["k_mark"])
 
 
 def lr(B: int) -> float:
@@ -141,9 +142,9 @@ def lr(B: int) -> float:
 def planner():
   """Learning rates, admitted (Bp, n), and allocations."""
   for r in read("isocompute_sqrt_lr.csv"):
-    yield Row(f"lr at B = {r['B']}", float(r["lr"]),
-              lr(int(r["B"])),
-              digits(float(r["lr"]), 3), r["mark"])
+    yield Check(f"lr at B = {r['B']}", float(r["lr"]),
+                lr(int(r["B"])),
+                digits(float(r["lr"]), 3), r["mark"])
   for r in read("isocompute_max_n.csv"):
     cells, _ = sweep_cells.cells_within_limits(
         itertools.product(PAPER_BP, PAPER_N), B=None, B_max=int(r["B_max"]),
@@ -152,17 +153,17 @@ def planner():
     if r["Bp"] != "all":
       what = f"max n at Bp = {r['Bp']}"
       here = max(n for Bp, n in cells if Bp == int(r["Bp"]))
-    yield Row(f"{r['set']}: {what}", int(r["max_n"]), here, 0.0)
+    yield Check(f"{r['set']}: {what}", int(r["max_n"]), here, 0.0)
   for r in read("planner_cases.csv"):
-    a = allocation.allocate(
+    alloc = allocation.allocate(
         Bp=int(r["Bp"]), n=int(r["n"]), M=None, C=int(r["C"]))
     for field, here, share in (
-        ("M", a.M, 0.0), ("C_used", a.C, 0.0),
-        ("epochs", a.M * a.Bp / int(r["D"]), 1e-6),
-        ("lr", lr(a.B), 1e-6)):
+        ("M", alloc.M, 0.0), ("C_used", alloc.C, 0.0),
+        ("epochs", alloc.M * alloc.Bp / int(r["D"]), 1e-6),
+        ("lr", lr(alloc.B), 1e-6)):
       value = float(r[field])
-      yield Row(f"C = {r['C']}, {a.Bp} x {a.n}: {field}", value, here,
-                share * value)
+      yield Check(f"C = {r['C']}, {alloc.Bp} x {alloc.n}: {field}", value, here,
+                  share * value)
 
 
 def crossing_of(one: dict, other: dict) -> float:
@@ -196,11 +197,11 @@ def switches():
     name = f"{r['set']} {r['panel']} {r['value']}, {r['from']} to {r['to']}"
     straight = any(float(p["k_per_M"]) < STRAIGHT for p in pair)
     C = float(r["C_switch_M"])
-    yield Row(f"{name}: switch, M", C, here, (0.1 if straight else 0.05) * C,
-              "digitised")
+    yield Check(f"{name}: switch, M", C, here, (0.1 if straight else 0.05) * C,
+                "digitised")
     crossing = r["C_crossing_of_fits_M"]
-    yield Row(f"{name}: crossing, M", float(crossing), here,
-              last_digit(crossing))
+    yield Check(f"{name}: crossing, M", float(crossing), here,
+                last_digit(crossing))
 
 
 def sensitivity():
@@ -208,21 +209,23 @@ def sensitivity():
   rows = read("isocompute_sensitivity.csv")
   for r in rows:
     if r["value"] == "max_minus_min":
-      best = [float(o["best_reward_percent"]) for o in rows if o is not r and
-              (o["set"], o["varied"]) == (r["set"], r["varied"])]
+      best = [float(other["best_reward_percent"]) for other in rows
+              if other is not r and
+              (other["set"], other["varied"]) == (r["set"], r["varied"])]
       text = r["best_reward_percent"]
-      yield Row(f"{r['set']}, over {r['varied']} at {r['fixed']}, %",
-                float(text), max(best) - min(best), last_digit(text), r["mark"])
+      yield Check(f"{r['set']}, over {r['varied']} at {r['fixed']}, %",
+                  float(text), max(best) - min(best), last_digit(text),
+                  r["mark"])
 
 
 def at_k():
   """Best@k and worst@k from numbers of correct samples."""
   for r in read("at_k_cases.csv"):
-    stored, c, k = (int(r[f]) for f in ("stored", "correct", "k"))
+    stored, c, k = (int(r[name]) for name in ("stored", "correct", "k"))
     for field, estimate in (("best_at_k", evaluate.best_at_k),
                             ("worst_at_k", evaluate.worst_at_k)):
-      yield Row(f"{c} of {stored}: {field[:-5]}@{k}", float(r[field]),
-                float(estimate(c, stored=stored, k=k)), 1e-6)
+      yield Check(f"{c} of {stored}: {field[:-5]}@{k}", float(r[field]),
+                  float(estimate(c, stored=stored, k=k)), 1e-6)
 
 
 def scalerl_values():
@@ -238,15 +241,16 @@ def scalerl_values():
       far = 1e4 * law.C_mid  # R = A - D / C^B
       here = float((law.A - law(far)) * far**law.B if r["quantity"] == (
           "power_law_D") else law(float(r["C"])))
-    yield Row(f"{r['run']}: {r['quantity']} {r['C']}", value, here,
-              digits(value, 6))
+    yield Check(f"{r['run']}: {r['quantity']} {r['C']}", value, here,
+                digits(value, 6))
 
 
 def law_rows(name, here, mark, *, A, C_mid, B):
   """A, C_mid and B of a fit of ScaleRL's law."""
   for field, value, tolerance in (
       ("A", A, 0.02), ("C_mid", C_mid, 0.1 * C_mid), ("B", B, 0.3)):
-    yield Row(f"{name}: {field}", value, getattr(here, field), tolerance, mark)
+    yield Check(f"{name}: {field}", value, getattr(here, field), tolerance,
+                mark)
 
 
 def scalerl_fits():
@@ -260,12 +264,12 @@ def scalerl_fits():
   grid = min(profile, key=lambda cell: cell.ssr)
   yield from law_rows("grid fit", grid, "recomputed", A=want["A"],
                       C_mid=want["C_mid"], B=want["B"])
-  yield Row("grid fit: ssr", want["ssr"], grid.ssr, digits(want["ssr"], 3))
+  yield Check("grid fit: ssr", want["ssr"], grid.ssr, digits(want["ssr"], 3))
   cell = {round(A, 3): (C_mid, 1e4 * ssr) for A, C_mid, _, ssr in profile}
   for r in read("scalerl_profile.csv"):
     for field, here in zip(("C_mid", "ssr_1e4"), cell[float(r["A"])]):
-      yield Row(f"profile at A = {r['A']}: {field}", float(r[field]), here,
-                last_digit(r[field]))
+      yield Check(f"profile at A = {r['A']}: {field}", float(r[field]), here,
+                  last_digit(r[field]))
   published = read("scalerl_published_fits.csv")
   own = {r["study"]: r for r in published if r["run"] == "ScaleRL"}
   A, B, C_mid, R0_implied = (float(own["leave_one_out"][c])
@@ -275,8 +279,8 @@ def scalerl_fits():
                       C_mid=C_mid, B=B)
   A_fixed = float(own["fixed_A"]["A"])
   fixed = scalerl.fit(points, A=A_fixed)
-  yield Row(f"ScaleRL at A = {A_fixed}: B", float(own["fixed_A"]["B"]),
-            fixed.law.B, 0.3, "printed")
+  yield Check(f"ScaleRL at A = {A_fixed}: B", float(own["fixed_A"]["B"]),
+              fixed.law.B, 0.3, "printed")
   A_loo = [float(r["A"]) for r in published if r["study"] == "leave_one_out"]
   printed = {int(r["Cmid"]) for r in published
              if r["Cmid_mark"] == "printed" and float(r["Cmid"]) <= 4000}
@@ -284,9 +288,9 @@ def scalerl_fits():
              len(printed & set(np.floor(scalerl_grid.C_MID).astype(int))),
              scalerl.Hill(A, B, C_mid, R0_implied)(4000.0))
   for r, here in zip(read("scalerl_derived.csv"), derived, strict=True):
-    yield Row(r["quantity"], float(r["value"]), float(here),
-              0.002 if r["mark"] == "digitised" else last_digit(r["value"]),
-              r["mark"])
+    yield Check(r["quantity"], float(r["value"]), float(here),
+                0.002 if r["mark"] == "digitised" else last_digit(r["value"]),
+                r["mark"])
 
 
 @pytest.mark.parametrize("table, count", [

@@ -39,9 +39,9 @@ def test_a_title_without_unknowns(documents):
 
 
 def test_every_cell_of_a_table_is_below_its_head(name, documents):
-  told = page.Page(html.page(documents[name], []))
-  assert len(told.tables) > 5
-  for heads, *rows in told.tables:
+  report = page.Page(html.page(documents[name], []))
+  assert len(report.tables) > 5
+  for heads, *rows in report.tables:
     assert all(len(row) == len(heads) for row in rows), heads
 
 
@@ -53,27 +53,27 @@ def test_only_cells_of_many_words_break_their_line(documents):
 def test_report_is_one_safe_readable_page(name, documents, saved):
   found = documents[name]
   figures = [path for path in saved.get(name, []) if "/law" not in path]
-  told = page.Page(html.page(found, figures))
-  assert "script" not in told.tags and HOSTILE in told.text
-  assert len(told.links) == sum(path.endswith(".svg") for path in figures)
+  report = page.Page(html.page(found, figures))
+  assert "script" not in report.tags and HOSTILE in report.text
+  assert len(report.links) == sum(path.endswith(".svg") for path in figures)
   assert all(link.startswith("data:image/svg+xml;base64,")
-             for link in told.links)
-  assert not re.search(r"\b(nan|None|inf|null)\b", told.text)
-  assert f"{HOSTILE}.jsonl:3: left out" in told.text
-  assert f"Test more {HOSTILE}" in told.text and "run --n=<n>" in told.text
+             for link in report.links)
+  assert not re.search(r"\b(nan|None|inf|null)\b", report.text)
+  assert f"{HOSTILE}.jsonl:3: left out" in report.text
+  assert f"Test more {HOSTILE}" in report.text and "run --n=<n>" in report.text
   for run in found["study"]["runs"]:
-    assert run["run_id"] in told.text and run["where"] in told.text
+    assert run["run_id"] in report.text and run["where"] in report.text
 
 
 def test_verdict_comes_first_and_says_why(name, documents):
   found = documents[name]
-  told = page.Page(html.page(found, []))
+  report = page.Page(html.page(found, []))
   identified = found["verdict"]["identified"]
-  assert ("Not identified." in told.text) == (not identified)
+  assert ("Not identified." in report.text) == (not identified)
   for reason in found["verdict"]["reasons"] + found["verdict"]["cautions"]:
-    assert told.text.index(reason) < told.text.index("Reward curves and")
-  assert ("The law n*" in told.text) == identified
-  order = [told.text.index(part) for part in (
+    assert report.text.index(reason) < report.text.index("Reward curves and")
+  assert ("The law n*" in report.text) == identified
+  order = [report.text.index(part) for part in (
       html.headline(found), "dentified", "Reward curves and the best n",
       "Curves, other metrics and runs")]
   assert order == sorted(order)

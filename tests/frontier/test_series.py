@@ -122,7 +122,8 @@ def test_steps_and_rollouts_are_those_of_a_study(log, how, run, last, tmp_path):
 
 def test_the_evaluations_of_two_sets_are_not_mixed():
   log = series.read(str(LOGS / "prime-rl/metrics.jsonl"))
-  assert [(e["eval_set"], e["step"]) for e in log.evals] == [  # of the policy
+  evals = [(record["eval_set"], record["step"]) for record in log.evals]
+  assert evals == [  # of the policy
       ("math", 0), ("aime", 0), ("math", 2), ("math", 4), ("aime", 3)]
 
 

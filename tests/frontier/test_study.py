@@ -184,8 +184,8 @@ def test_D_is_that_of_each_run():
 
 
 def test_the_order_of_the_files_does_not_matter():
-  parts = [rows(n=n, seed=s, path=f"{n}-{s}.jsonl", steps=(0, 1, 3, 5))
-           for n in (3, 7, 13) for s in (0, 1)]
+  parts = [rows(n=n, seed=seed, path=f"{n}-{seed}.jsonl", steps=(0, 1, 3, 5))
+           for n in (3, 7, 13) for seed in (0, 1)]
   fits = [analysis.analyse(study([r for i in order for r in parts[i]])[0],
                            QUICK)
           for order in (range(6), (4, 2, 0, 5, 1, 3))]

@@ -9,7 +9,7 @@ from isojax.frontier import analysis, diagnostics, fit_json, proposal, verdict
 from tests.frontier import overtaking, studies, synthetic
 
 
-def test_points_that_are_not_resolved_are_told_by_their_cause():
+def test_points_that_are_not_resolved_are_reported_by_cause():
   """3 leads at first but begins late; 23 leads at the end but ends early."""
   study = studies.clear_study()
   keep = {3: slice(3, None), 7: slice(0, None), 23: slice(0, 12)}
@@ -62,11 +62,11 @@ def test_a_law_that_contradicts_its_curves_says_so():
   assert fit.identified and fit.study.configurations[
       fit.frontier.best_DxG[0, -1]] == (32, 64)
   assert 90 < 2 ** (fit.law.b_D[0] + fit.law.L_D[0]) <= 128
-  told, = [c for c in fit.cautions if "contradicts the measured curves" in c]
-  assert "n = 64 leads with 0.51" in told
-  assert "Do not use another n than 64 without a test." in told
+  caution, = [c for c in fit.cautions if "contradicts the measured curves" in c]
+  assert "n = 64 leads with 0.51" in caution
+  assert "Do not use another n than 64 without a test." in caution
   found = fit_json.document(fit, path="fit.json", with_scalerl=False)
-  assert told in found["verdict"]["cautions"]
+  assert caution in found["verdict"]["cautions"]
   # 64 is the best of 32, 64 and 128: the best n lies between 45 and 91.
   assert found["law"]["low"][-1] < 2**5.5 * 1.1
   assert found["law"]["high"][-1] > 2**6.5
@@ -160,10 +160,10 @@ def test_rewards_that_do_not_depend_on_n_are_no_law():
     ("late", True), ("settled", False), ("noise", True)])
 def test_a_study_that_ends_before_a_larger_n_leads_is_no_license(truth, fires):
   """Five studies; docs/fitting.md has the table of many."""
-  told = overtaking.counts(truth, 5)
+  verdicts = overtaking.counts(truth, 5)
   if truth == "noise":
-    assert told == {"not identified": 5}
-  assert (told["beyond the data"] == 0) == fires, told
+    assert verdicts == {"not identified": 5}
+  assert (verdicts["beyond the data"] == 0) == fires, verdicts
 
 
 def test_neither_next_nor_its_command_goes_beyond_limited_data():

@@ -89,7 +89,8 @@ def test_a_tiny_step_end_to_end(tmp_path):
   assert done.returncode == 0, done.stderr
   ours, naive = json.loads((tmp_path / "b.json").read_text())["rows"]
   assert (ours["contestant"], naive["contestant"]) == ("isojax", "naive")
-  assert all(t <= d for t, d in zip(ours["tokens"], ours["decoded"]))
+  assert all(tokens <= decoded for tokens, decoded
+             in zip(ours["tokens"], ours["decoded"]))
   assert naive["decoded"] == [6 * most for most in naive["longest"]]
   assert len(ours["seconds"]) == 2 and all(6 <= t <= 36 for t in ours["tokens"])
   assert ours["peak_bytes"] > 0 and ours["compile_seconds"] > 0
@@ -105,8 +106,10 @@ def test_a_trace_has_the_second_to_fourth_step_with_named_stages(tmp_path):
         work(step)
   (file,) = tmp_path.glob("plugins/profile/*/perfetto_trace.json.gz")
   events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
-  named = lambda name: [e for e in events if "name" in e and e["name"] == name]
-  assert [e["args"]["step_num"] for e in named("step")] == ["1", "2", "3"]
+  named = lambda name: [event for event in events
+                        if "name" in event and event["name"] == name]
+  assert [event["args"]["step_num"] for event in named("step")] == [
+      "1", "2", "3"]
   assert len(named("update")) == 3
 
 

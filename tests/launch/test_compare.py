@@ -106,7 +106,7 @@ def test_axes_of_records(runs, axis, base, time):
   assert document["equal"][0]["difference"] > 0
 
 
-@pytest.mark.parametrize("question, told", [
+@pytest.mark.parametrize("question, message", [
     (dict(records="x*"), "x*/records.jsonl: no such file"),
     (dict(baseline="*s*", records="pods*"),
      "several recipes, Bp=2, n/m=4/4; Bp=2, n/m=8/4; expected one"),
@@ -118,13 +118,13 @@ def test_axes_of_records(runs, axis, base, time):
     # fewer evaluations than a curve needs
     (dict(baseline="tiny*", records="pods*"),
      "a curve needs 3 usable evaluations, and there are tiny0 (2, ")])
-def test_what_is_refused(runs, question, told):
+def test_what_is_refused(runs, question, message):
   run(runs, "zero", 0, 4, None, [0.0, 0.0, 0.0])
   run(runs, "other", 0, 4, None, [0.1, 0.2, 0.3], model="q")
   run(runs, "tiny", 0, 4, None, [0.1, 0.3])
   with pytest.raises(InputError) as error:
     ask(runs, **question)
-  assert told in str(error.value)
+  assert message in str(error.value)
 
 
 def test_a_refusal_is_one_line_and_exit_code_2(runs):

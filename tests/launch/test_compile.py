@@ -133,7 +133,7 @@ def test_a_mesh_that_is_not_the_slice():
 
 
 def test_the_widest_microbatch():
-  """Rows of 32 tokens, 70 tokens: two, each with a prompt of its own."""
+  """Rows of 32 tokens, 70 tokens: two, each with its own prompt."""
   config = hard.get_config()
   config.recipe.loss.microbatch_tokens = 70
   batch = compile_lib.widest(experiment_lib.load(config), 1)
@@ -177,12 +177,13 @@ def test_a_small_model_on_a_small_slice():
 
 def test_the_programs_of_a_paged_sampler():
   """On this machine's devices: a pool and a page table."""
-  e = experiment_lib.load(small(fsdp=4))
-  e = dataclasses.replace(e, sampler=dataclasses.replace(
-      e.sampler, page=4, slots=8, max_new_tokens=49))
-  opened = inputs.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
-  sampler, _ = programs_lib.make_fitting_sampler(opened, e.sampler)
-  case = compile_lib.Target(e, opened.model, sampler, {}, (), 1.0)
+  config = experiment_lib.load(small(fsdp=4))
+  config = dataclasses.replace(config, sampler=dataclasses.replace(
+      config.sampler, page=4, slots=8, max_new_tokens=49))
+  opened = inputs.open_policy(config.model.path,
+                              mesh_lib.make_mesh(config.mesh))
+  sampler, _ = programs_lib.make_fitting_sampler(opened, config.sampler)
+  case = compile_lib.Target(config, opened.model, sampler, {}, (), 1.0)
   found = {p.name: p for p in compile_lib.sampling(case, 0)}
   assert list(found) == ["prepare", "prefill", "reread", "insert", "decode"]
   # 2 slots of up to 63 positions on each device; keys and values of all layers.

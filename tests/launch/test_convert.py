@@ -102,7 +102,7 @@ CHAT = ("{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
     (prompts.PromptConfig("{question}", True, "Be 'short'."),
      "<bos><system>Be 'short'.<user>{1}<answer>")])
 def test_the_code_of_a_card_makes_the_prompts_of_the_run(cfg, text):
-  """Of a tokenizer of characters that writes a BOS of its own."""
+  """Of a tokenizer of characters that writes its own BOS."""
   words = {"<bos>": 0, **{chr(i): i for i in range(1, 128)}}
   inner = tokenizers.Tokenizer(tokenizers.models.BPE(words, []))
   inner.post_processor = tokenizers.processors.TemplateProcessing(
@@ -257,7 +257,8 @@ def test_a_run_without_checkpoints(runs, tmp_path):
     (["--workdir={full}", "--out=x", "--peft"], "has no adapters")])
 def test_bad_input(runs, tmp_path, arguments, message):
   done = command("launch.convert", *(
-      a.replace("{full}", str(runs["full"])).replace("=x", f"={tmp_path}/x")
-      for a in arguments))
+      argument.replace("{full}", str(runs["full"]))
+      .replace("=x", f"={tmp_path}/x")
+      for argument in arguments))
   assert done.returncode == 2 and message in done.stderr, done.stderr
   assert "Traceback" not in done.stderr

@@ -89,7 +89,7 @@ def test_n_of_1_with_a_critic_is_believed(tmp_path):
 def test_the_validations_of_a_fork():
   path = FAULTY / "verl_agent_group_size.log"
   report = isojax.doctor(path)
-  assert {e.get("eval_set") for e in report.log.evals} == {"nq", None}
+  assert {record.get("eval_set") for record in report.log.evals} == {"nq", None}
   assert report.run.avg[0] == {
       "step": 0, "avg": 0.168, "eval_set": "nq", "Bp": 4, "n": 4}
   rows, _ = reading.read([str(path)], Reading(), flag="records")
@@ -109,7 +109,7 @@ def test_validations_under_other_names(metrics, sets, form, tmp_path):
           dict.fromkeys(metrics, i / 100) if i % 10 == 0 else {})}
       for i in range(1, 61)])
   report = isojax.doctor(path, fixed={"n": 4, "Bp": 2})
-  assert {e.get("eval_set") for e in report.log.evals} == sets
+  assert {record.get("eval_set") for record in report.log.evals} == sets
   assert report.run.avg[-1]["avg"] == 0.6
   rows, _ = reading.read([path], Reading(fixed={"n": 4, "Bp": 2}), flag="r")
   assert len(rows) == 6 * len(sets)
@@ -395,7 +395,7 @@ def test_tables_as_tools_export_them(name, tmp_path):
   path = tmp_path / name
   path.write_text(TABLES[name])
   report = isojax.doctor(path)
-  assert [(line["step"], line["reward"], e["avg"]) for line, e in zip(
+  assert [(line["step"], line["reward"], record["avg"]) for line, record in zip(
       report.run.train, report.run.avg, strict=True)] == ROWS
 
 
@@ -500,7 +500,7 @@ def test_a_resumed_file_is_one_run(suffix, tmp_path):
   report = isojax.doctor(path)
   assert [line["step"] for line in report.run.train] == list(range(1, 101))
   assert report.run.train[44]["reward"] == 0.5  # of the later lines
-  assert [e["step"] for e in report.run.avg] == list(range(1, 101))
+  assert [record["step"] for record in report.run.avg] == list(range(1, 101))
   found, notes = reading.read([str(path)], Reading(), flag="records")
   assert [row.fields["step"] for row in found] == list(range(1, 101))
   assert any("a resumed run" in note for note in notes)

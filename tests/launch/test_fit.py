@@ -16,7 +16,7 @@ def launch(module, *args, cwd):
 
 
 def table_of(runs, k):
-  """Runs as the CSV of somebody else's trainer, with names of its own."""
+  """Runs as the CSV of somebody else's trainer, with other names."""
   lines = ["iteration,name,per_problem,lr_seed,acc,cum,problems,group"]
   for run in runs:
     for step, C, reward, value in zip(run.step_E, run.C_E, run.reward_E,

@@ -88,7 +88,7 @@ def test_half_of_the_held_out_problems_are_for_test():
 @hypothesis.given(st.integers(1, 500), st.lists(
     st.integers(1, 20), min_size=1, max_size=5))
 def test_parts_add_up(count, weights):
-  shares = {str(i): w / sum(weights) for i, w in enumerate(weights)}
+  shares = {str(i): weight / sum(weights) for i, weight in enumerate(weights)}
   parts = strata_lib.parts_of(count, shares)
   assert sum(parts.values()) == count
   assert all(abs(parts[k] - count * shares[k]) < 1 for k in shares)
@@ -297,7 +297,7 @@ def test_no_prompt_fits():
   assert (none, prompts.tokens_PxS.shape) == ([], (0, 5))
 
 
-def test_a_stratum_of_another_model_is_told(tmp_path):
+def test_a_stratum_of_another_model_is_reported(tmp_path):
   shutil.copytree(TINY, tmp_path / "m")
   tensors = safetensors.numpy.load_file(tmp_path / "m/model.safetensors")
   tensors["model.norm.weight"] = tensors["model.norm.weight"] * 1.5

@@ -84,7 +84,7 @@ def test_the_newest_start_writes_and_the_older_one_ends(path):
   old = records.Bucket(f"file://{path}")
   old.append(make(1))
   old.sync()
-  new = records.Bucket(f"file://{path}")  # has not written a line of its own
+  new = records.Bucket(f"file://{path}")  # has not written a line
   assert [r["step"] for r in new.records] == [1]
   old.append(make(2))
   with pytest.raises(InputError, match="another process has started this run"):

@@ -341,7 +341,7 @@ def test_a_full_disk_ends_the_process_with_one_line(saving, tmp_path, options):
   private = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
   if shutil.which("unshare") is None or subprocess.run(
       [*private, mount], capture_output=True).returncode:
-    pytest.skip("needs a file system of its own")
+    pytest.skip("needs its own file system")
   done = subprocess.run(
       [*private, f"{mount} && exec {' '.join(saving)} {tmp_path}/disk/store a"],
       capture_output=True, text=True, timeout=60)

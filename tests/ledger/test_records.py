@@ -89,11 +89,11 @@ def test_damage_is_named_with_its_line_and_its_remedy(path, spoil, line):
   spoil(lines)
   with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
     file.writelines(f"{text}\n" for text in lines)
-  with pytest.raises(InputError, match=f"^{path}:{line}: this line ") as told:
+  with pytest.raises(InputError, match=f"^{path}:{line}: this line ") as error:
     records.read(path)
   kept = list(map(records.as_line, kept))
   assert records.sound(path)[0] == kept[:line - 1]
-  remedy = re.search(r"head -n .*? && mv \S+ [^,]+", str(told.value))[0]
+  remedy = re.search(r"head -n .*? && mv \S+ [^,]+", str(error.value))[0]
   subprocess.run(remedy, shell=True, check=True, cwd=os.path.dirname(path))
   assert records.read(path) == kept[:line - 1]
 

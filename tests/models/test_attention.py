@@ -202,15 +202,15 @@ def test_what_jax_is_given_is_the_einsum():
   """
   q, k, v = operands()
   weight = np.random.default_rng(1).normal(size=q.shape).astype(np.float32)
-  of_jax = lambda mask: lambda *qkv: attention.jax_attention(
+  with_jax = lambda mask: lambda *qkv: attention.jax_attention(
       *qkv, mask, 0.2, MESH, implementation="xla")
   mask = attention.windowed(packed().mask(B, T), 7)
   ours, plain = (jax.jit(functools.partial(value_and_gradients, attend))(
       (q, k, v), weight) for attend in (
-          of_jax(mask), attended("einsum", packed(), window=7)))
+          with_jax(mask), attended("einsum", packed(), window=7)))
   assert_close(ours, plain, atol=1e-5)
   ours, plain = (jax.jit(attend)(q, k[..., :T], v[:, :, :T]) for attend in (
-      of_jax(None), attended("einsum", Seen(0, None, None, None))))
+      with_jax(None), attended("einsum", Seen(0, None, None, None))))
   np.testing.assert_allclose(ours, plain, atol=1e-5)
 
 

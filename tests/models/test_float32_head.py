@@ -134,9 +134,9 @@ def test_the_gradient_of_the_head_is_that_of_float64(untied, rollouts, axes,
 def test_the_sampler_keeps_the_head_alone_in_float32(cfg):
   model = make_model(cfg)
   params = conftest.random_params(model)
-  s = samples.make_sampler(model, **BOTH)
-  held = s.prepare(params)
-  assert s.prepare(held) is held
+  sampler = samples.make_sampler(model, **BOTH)
+  held = sampler.prepare(params)
+  assert sampler.prepare(held) is held
   name = decoder.head_name(cfg)
   np.testing.assert_array_equal(held.pop(name), params[name])
   for path, x in jax.tree.leaves_with_path(held):

@@ -71,7 +71,7 @@ def test_new_adapters_are_the_reference(model, params):
   prompts, rollouts, *_ = make_data()
   ids, _ = samples.sequences(prompts, rollouts.tokens_RxT, n)
   scale = np.abs(samples.plain_logits(model, params, ids)).max() / 0.8
-  t = tolerance.of_sums(scale, tolerance.path(TINY, ids.shape[1]))
+  t = tolerance.for_sums(scale, tolerance.path(TINY, ids.shape[1]))
   assert 0 <= metrics["kl"] < t**2 < 1e-7
 
 

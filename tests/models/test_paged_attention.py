@@ -14,7 +14,7 @@ TABLE = np.array([[0, 5, 1], [0, 6, 7], [3, 7, 7],
 POSITION = np.array([10, 6, 3, 11, 0, 9])
 
 
-def of_rows(x_Px, axis):
+def row_pages(x_Px, axis):
   """The pages of each row one after the other; of none, nines."""
   lines = []
   for r, line in enumerate(TABLE):
@@ -48,7 +48,8 @@ def test_equals_plain_attention(dtype, cap, window, atol):
   if window is not None:
     mask &= np.arange(12)[None] > POSITION[:, None] - window
   want = attention.einsum(
-      q * jnp.asarray(0.4, dtype), (of_rows(keys, 2),), (of_rows(values, 1),),
+      q * jnp.asarray(0.4, dtype),
+      (row_pages(keys, 2),), (row_pages(values, 1),),
       jnp.array(mask)[:, None], cap)
   np.testing.assert_allclose(np.float32(got), np.float32(want), atol=atol)
 

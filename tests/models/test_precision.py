@@ -32,15 +32,15 @@ def float32(jaxpr) -> list:
 def sampling(cfg) -> dict:
   """The programs of decode and prefill."""
   model = make_model()
-  s = engine.make_sampler(model, cfg, EOS)
-  params = jax.tree.map(lambda cast, x: jax.eval_shape(cast, x), s.casts,
+  sampler = engine.make_sampler(model, cfg, EOS)
+  params = jax.tree.map(lambda cast, x: jax.eval_shape(cast, x), sampler.casts,
                         decoder.abstract_params(model))
   return {
-      "decode": s.decode.trace(
-          params, jax.eval_shape(lambda: s.empty(4, 16)), free_slots(4),
+      "decode": sampler.decode.trace(
+          params, jax.eval_shape(lambda: sampler.empty(4, 16)), free_slots(4),
           np.float32(1), np.float32(1),
           kind="whole").jaxpr.jaxpr,
-      "prefill": s.prefill.trace(params, make_prompts(4)).jaxpr.jaxpr}
+      "prefill": sampler.prefill.trace(params, make_prompts(4)).jaxpr.jaxpr}
 
 
 def updating(cfg, adapters=lora.FULL):
@@ -96,7 +96,7 @@ def test_the_gradients_of_a_wide_product(spec, shapes):
           for i, shape in enumerate(shapes))
   einsum = functools.partial(linear.float32_einsum, spec)
   out, pull = jax.vjp(einsum, x, y)
-  wide = [a.astype(jnp.float32) for a in (x, y)]
+  wide = [array.astype(jnp.float32) for array in (x, y)]
   exact, exact_pull = jax.vjp(einsum, *wide)
   np.testing.assert_allclose(out, exact, rtol=1e-5, atol=1e-5)
   grad = jax.random.normal(jax.random.key(2), out.shape)

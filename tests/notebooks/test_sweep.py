@@ -1,4 +1,4 @@
-"""isojax.run_sweep runs a plan in processes of its own, and resumes it."""
+"""isojax.run_sweep runs a plan in separate processes, and resumes it."""
 
 import pytest
 

@@ -34,7 +34,7 @@ SHAPES = {name: shape_lib.model_shape(config, path=name)
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure:
+class Timing:
   """One published time, in bfloat16, synchronous and on-policy."""
 
   model: str  # a key of SHAPES
@@ -60,38 +60,38 @@ _NEMO5 = _NEMO4 | dict(source="NeMo-RL v0.5 GRPO, docs at 9dbd9adc")
 _PRIME = dict(Bp=1, prompt_tokens=1, scores=None,
               source="prime-rl trainer, baselines at 767aaadf")
 PUBLISHED = (
-    Figure("Llama-3.1-8B", "16xh100", prompt_tokens=130, response_tokens=1060,
+    Timing("Llama-3.1-8B", "16xh100", prompt_tokens=130, response_tokens=1060,
            seconds=97.7, **_NEMO4),
-    Figure("Llama-3.1-8B", "16xh100", prompt_tokens=130, response_tokens=1019,
+    Timing("Llama-3.1-8B", "16xh100", prompt_tokens=130, response_tokens=1019,
            seconds=92.8, **_NEMO5),
-    Figure("Qwen3-32B", "32xh100", prompt_tokens=110, response_tokens=3206,
+    Timing("Qwen3-32B", "32xh100", prompt_tokens=110, response_tokens=3206,
            seconds=393, **_NEMO4),
-    Figure("Qwen3-32B", "32xh100", prompt_tokens=110, response_tokens=3251,
+    Timing("Qwen3-32B", "32xh100", prompt_tokens=110, response_tokens=3251,
            seconds=376, **_NEMO5),
     # GB200 NVL72, priced as B200.
-    Figure("Llama-3.1-8B", "8xb200", prompt_tokens=130, response_tokens=1066,
+    Timing("Llama-3.1-8B", "8xb200", prompt_tokens=130, response_tokens=1066,
            seconds=91.0, **_NEMO5),
-    Figure("Qwen3-32B", "16xb200", prompt_tokens=110, response_tokens=3253,
+    Timing("Qwen3-32B", "16xb200", prompt_tokens=110, response_tokens=3253,
            seconds=381, **_NEMO5),
-    Figure("Qwen3-4B", "8xh100", n=16, response_tokens=16_383,
+    Timing("Qwen3-4B", "8xh100", n=16, response_tokens=16_383,
            max_response=16_383, seconds=16 * 16_384 / 26_025.5, **_PRIME),
-    Figure("Qwen3-4B", "8xh100", n=16, response_tokens=65_535,
+    Timing("Qwen3-4B", "8xh100", n=16, response_tokens=65_535,
            max_response=65_535, seconds=16 * 65_536 / 28_965.7, **_PRIME),
-    Figure("Qwen3-0.6B", "h100", n=2, response_tokens=16_383,
+    Timing("Qwen3-0.6B", "h100", n=2, response_tokens=16_383,
            max_response=16_383, seconds=2 * 16_384 / 11_896.0, **_PRIME),
 )
 # The same document at 7ea279ab; their prompts are assumed.
 _NEMO6 = _NEMO4 | dict(source="NeMo-RL v0.6 GRPO, docs at 7ea279ab",
                        prompt_tokens=110)
 MIXTURES = (
-    Figure("Qwen3-30B-A3B", "32xh100", response_tokens=3203, seconds=192,
+    Timing("Qwen3-30B-A3B", "32xh100", response_tokens=3203, seconds=192,
            **_NEMO6),
-    Figure("Qwen3-30B-A3B", "16xb200", response_tokens=3199, seconds=221,
+    Timing("Qwen3-30B-A3B", "16xb200", response_tokens=3199, seconds=221,
            **_NEMO6),
 )
 
 
-def predicted(figure: Figure, efficiency: cost.Efficiency) -> float:
+def predicted(figure: Timing, efficiency: cost.Efficiency) -> float:
   """The seconds that the planner predicts for a published figure."""
   machine = machines.machine(figure.machine)
   lengths = Lengths(
@@ -109,6 +109,6 @@ def predicted(figure: Figure, efficiency: cost.Efficiency) -> float:
                + figure.scores * run.score + update + run.overhead)
 
 
-def ratio(figure: Figure, efficiency: cost.Efficiency) -> float:
+def ratio(figure: Timing, efficiency: cost.Efficiency) -> float:
   """The published time over the predicted time."""
   return figure.seconds / predicted(figure, efficiency)

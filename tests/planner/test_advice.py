@@ -58,13 +58,13 @@ def test_admitted_keeps_n_first():
 
 
 def test_two_million_easy_rollouts_by_hand():
-  a = ask()
-  assert a.n_star.n == pytest.approx(295.5, abs=0.1)  # the published table
-  assert a.allocation == Allocation(32, 256, 244)  # 2e6 // 8192
-  assert a.lr == pytest.approx(1e-6 * np.sqrt(8))
-  low, high = a.n_star.interval
-  assert low < 295.5 < high and not a.n_star.beyond
-  assert "published prior" in a.n_star.basis
+  answer = ask()
+  assert answer.n_star.n == pytest.approx(295.5, abs=0.1)  # the published table
+  assert answer.allocation == Allocation(32, 256, 244)  # 2e6 // 8192
+  assert answer.lr == pytest.approx(1e-6 * np.sqrt(8))
+  low, high = answer.n_star.interval
+  assert low < 295.5 < high and not answer.n_star.beyond
+  assert "published prior" in answer.n_star.basis
   assert ask(D=60_000).warnings == ()
 
 
@@ -72,24 +72,24 @@ def test_two_million_easy_rollouts_by_hand():
        st.integers(2, 70_000))
 def test_never_more_than_the_budget(C, name, B_max):
   try:
-    a = ask(C=C, law=priors.PRIORS[name], B_max=B_max, D=None,
-            tokens_per_rollout=2190.0).allocation
+    answer = ask(C=C, law=priors.PRIORS[name], B_max=B_max, D=None,
+                 tokens_per_rollout=2190.0).allocation
   except InputError:  # a step larger than the budget
     return
-  assert a.C <= C and a.B <= B_max and a.n >= 2
+  assert answer.C <= C and answer.B <= B_max and answer.n >= 2
 
 
 def test_the_users_fit_comes_with_its_interval_and_cautions():
-  a = ask(C=100_000, law=FITTED, model="m")
-  assert a.n_star.n == pytest.approx(16.0)  # at C0, halfway
-  low, high = a.n_star.interval
+  answer = ask(C=100_000, law=FITTED, model="m")
+  assert answer.n_star.n == pytest.approx(16.0)  # at C0, halfway
+  low, high = answer.n_star.interval
   # draws at C0: log2 n = 2 + 4 / (1 + exp(-5 d)), d = -0.2 .. 0.2
   assert low < 2 ** (2 + 4 / (1 + np.exp(0.9)))
   assert high > 2 ** (2 + 4 / (1 + np.exp(-0.9)))
-  assert a.allocation == Allocation(16, 16, 390)
-  assert "your own fit, fit.json" in a.n_star.basis
-  assert "k is weak" in a.warnings
-  assert any("wider than the step" in w for w in a.warnings)
+  assert answer.allocation == Allocation(16, 16, 390)
+  assert "your own fit, fit.json" in answer.n_star.basis
+  assert "k is weak" in answer.warnings
+  assert any("wider than the step" in warning for warning in answer.warnings)
 
 
 @pytest.mark.parametrize("change, warning", [
@@ -105,13 +105,13 @@ def test_the_users_fit_comes_with_its_interval_and_cautions():
     (dict(law=FITTED, model="other"), "the fit is of m"),
     (dict(law=FITTED, metric="best"), "the fit is of avg")])
 def test_warnings(change, warning):
-  assert any(warning in w for w in ask(**change).warnings), ask(**change)
+  assert any(warning in text for text in ask(**change).warnings), ask(**change)
 
 
 def test_a_step_may_have_fewer_problems_for_a_larger_n():
   """n* = 295 at B_max = 4,096: Bp is lowered from 32, but not below 8."""
-  a = ask(B_max=4096, Bp=32).allocation
-  assert (a.Bp, a.n) == (16, 256)
+  alloc = ask(B_max=4096, Bp=32).allocation
+  assert (alloc.Bp, alloc.n) == (16, 256)
   assert ask(B_max=1024, Bp=32).allocation.n == 128
 
 
@@ -122,9 +122,9 @@ def test_a_step_may_have_fewer_problems_for_a_larger_n():
     (dict(C=2000), 8, 8, 32), (dict(C=25_599, Bp=16), 16, 8, 32),
     (dict(C=102_399, metric="best"), 32, 32, 128)])
 def test_without_a_law_n_is_what_sources_agree_on(change, n, low, high):
-  a = ask(law=None, **change)
-  assert a.allocation.n == n and a.n_star.interval == (low, high)
-  assert a.allocation.M < 50 or a.warnings == ()
+  answer = ask(law=None, **change)
+  assert answer.allocation.n == n and answer.n_star.interval == (low, high)
+  assert answer.allocation.M < 50 or answer.warnings == ()
 
 
 def test_a_given_n_far_from_the_law():
@@ -144,17 +144,17 @@ def test_a_law_in_tokens_needs_their_number():
   with pytest.raises(InputError, match="--response_tokens"):
     ask(law=tokens)
   # 10^(9.18 - 5.84) tokens a rollout put both laws' midpoints at one C
-  a = ask(C=691_831, law=tokens, tokens_per_rollout=10**3.34)
-  assert np.log2(a.n_star.n) == pytest.approx(2.64 + 6.62 / 2, abs=1e-3)
+  answer = ask(C=691_831, law=tokens, tokens_per_rollout=10**3.34)
+  assert np.log2(answer.n_star.n) == pytest.approx(2.64 + 6.62 / 2, abs=1e-3)
 
 
 def test_a_fixed_batch():
-  a = ask(C=8192 * 200, law=priors.PRIORS["q2-easy"])
-  assert a.n_star.n == pytest.approx(226.26, abs=0.01)
-  assert a.allocation == Allocation(32, 256, 200)
-  assert not any("extrapolated" in w for w in a.warnings)
+  answer = ask(C=8192 * 200, law=priors.PRIORS["q2-easy"])
+  assert answer.n_star.n == pytest.approx(226.26, abs=0.01)
+  assert answer.allocation == Allocation(32, 256, 200)
+  assert not any("extrapolated" in text for text in answer.warnings)
   assert [(x.Bp, x.n) for x in advice.neighbours(dataclasses.replace(
-      QUESTION, law=priors.PRIORS["q2-easy"]), a.allocation)] == [
+      QUESTION, law=priors.PRIORS["q2-easy"]), answer.allocation)] == [
           (64, 128), (16, 512)]
 
 
@@ -170,16 +170,16 @@ def test_a_fixed_batch_stays_one(change, message):
 def test_a_batch_that_is_no_power_of_two():
   law = laws.FixedBatch(60, 4.0, 0.1, [50.0] * 3, 1.0, n=(4, 8),
                         C_seen=(5, 99), path="fit.json")
-  a = ask(C=60 * 50 + 7, law=law)  # n*(50) = 2^3
-  assert a.n_star.n == pytest.approx(8.0)
-  assert a.allocation == Allocation(6, 10, 50)  # of 6 and 10, in log2
+  answer = ask(C=60 * 50 + 7, law=law)  # n*(50) = 2^3
+  assert answer.n_star.n == pytest.approx(8.0)
+  assert answer.allocation == Allocation(6, 10, 50)  # of 6 and 10, in log2
   assert ask(C=60 * 50, law=law, D=5).allocation == Allocation(5, 12, 50)
 
 
 def test_neighbours_are_of_the_same_budget_and_admitted():
-  a = ask().allocation
+  alloc = ask().allocation
   near = lambda **change: [(x.Bp, x.n, x.M) for x in advice.neighbours(
-      dataclasses.replace(QUESTION, **change), a)]
+      dataclasses.replace(QUESTION, **change), alloc)]
   assert near() == [(32, 128, 488), (32, 512, 122)]
   assert near(B_max=8192) == [(32, 128, 488)]
   assert advice.neighbours(QUESTION, Allocation(32, 2, 1)) == ()
@@ -193,8 +193,8 @@ def test_a_small_budget_gets_a_small_batch_or_an_error():
 
 def test_hours_choose_the_n_of_their_own_budget():
   budget = lambda Bp, n: 4_000_000 // (Bp * n) * Bp * n
-  a = advice.for_hours(QUESTION, 9.0, budget)
-  assert a.allocation.n == 512  # n*(4e6) = 406
+  answer = advice.for_hours(QUESTION, 9.0, budget)
+  assert answer.allocation.n == 512  # n*(4e6) = 406
   fixed = dataclasses.replace(QUESTION, law=priors.PRIORS["q2-easy"])
   assert advice.for_hours(fixed, 9.0, budget).allocation.B == 8192
 
@@ -202,13 +202,13 @@ def test_hours_choose_the_n_of_their_own_budget():
 def test_hours_leave_out_an_n_whose_budget_is_not_known():
   """n = 2 and 4 pay for fewer rollouts than the 10,000 where data begin."""
   law = unidentified(Bp=(4, 16))
-  q = dataclasses.replace(QUESTION, law=law, model="m", D=None, Bp=None)
+  question = dataclasses.replace(QUESTION, law=law, model="m", D=None, Bp=None)
   budget = lambda Bp, n: 60 * Bp * n  # 3,840 n at Bp = 64, 960 n at 16
-  a = advice.for_hours(q, 1.0, budget)
-  assert a.allocation.Bp == 16  # of the measured frontier
-  assert a.allocation.C == 60 * 16 * a.allocation.n >= 10_000
+  answer = advice.for_hours(question, 1.0, budget)
+  assert answer.allocation.Bp == 16  # of the measured frontier
+  assert answer.allocation.C == 60 * 16 * answer.allocation.n >= 10_000
   with pytest.raises(InputError, match="not identified"):
-    advice.for_hours(q, 1.0, lambda Bp, n: Bp * n * (n < 64))
+    advice.for_hours(question, 1.0, lambda Bp, n: Bp * n * (n < 64))
 
 
 def test_hours_that_pay_for_nothing_are_refused():
@@ -245,7 +245,7 @@ def test_strata_from_measured_difficulty():
 
 def test_a_plan_goes_there_and_back():
   rows = sweep_cells.grid(((3, 5), (3, 7)), C=100, seeds=(0, 4), base_lr=2.0,
-                          base_batch=60, expected=lambda a: None)
+                          base_batch=60, expected=lambda alloc: None)
   assert [(r.allocation.n, r.allocation.M, r.seed) for r in rows] == [
       (5, 6, 0), (5, 6, 4), (7, 4, 0), (7, 4, 4)]
   assert rows[0].lr == pytest.approx(1.0)
@@ -288,15 +288,15 @@ def test_an_advice_says_that_a_measured_curve_is_better():
   """n* = 16 at C = 1e5, but the user's n = 8 reached .52 and n = 16 .47."""
   fit = measured((8, 0.52), (16, 0.47))
   for C in (100_000, 400_000):  # at and beyond the data, read at its end
-    found = [w for w in ask(C=C, law=fit, model="m", n=16).warnings
-             if "curves contradict" in w]
+    found = [text for text in ask(C=C, law=fit, model="m", n=16).warnings
+             if "curves contradict" in text]
     assert found == [
         "your own curves contradict this: at 1e+05 rollouts, n = 8 reached "
         "0.520 [0.500, 0.540] and n = 16 0.470 [0.450, 0.490]; to follow the "
         "curves: a constant --n=8"]
   near = measured((8, 0.48), (16, 0.47))
-  assert any("the intervals overlap" in w
-             for w in ask(C=100_000, law=near, model="m", n=16).warnings)
+  assert any("the intervals overlap" in text
+             for text in ask(C=100_000, law=near, model="m", n=16).warnings)
 
 
 @pytest.mark.parametrize("fit, n", [
@@ -306,7 +306,7 @@ def test_an_advice_says_that_a_measured_curve_is_better():
     (measured(), 16)])
 def test_no_contradiction_without_a_better_curve(fit, n):
   warnings = ask(C=100_000, law=fit, model="m", n=n).warnings
-  assert not any("contradict" in w for w in warnings), warnings
+  assert not any("contradict" in text for text in warnings), warnings
 
 
 def unidentified(**change):
@@ -321,14 +321,14 @@ def unidentified(**change):
 
 @pytest.mark.parametrize("C, n", [(15_000, 8), (20_000, 24)])
 def test_a_law_that_is_not_identified_answers_with_its_frontier(C, n):
-  a = ask(C=C, law=unidentified(Bp=(4, 16)), model="m")
-  assert (a.allocation.Bp, a.allocation.n) == (16, n)
-  assert a.n_star.interval == (4, 32) and not a.n_star.beyond
-  assert a.n_star.basis == (
+  answer = ask(C=C, law=unidentified(Bp=(4, 16)), model="m")
+  assert (answer.allocation.Bp, answer.allocation.n) == (16, n)
+  assert answer.n_star.interval == (4, 32) and not answer.n_star.beyond
+  assert answer.n_star.basis == (
       "the best of your tested n at this C, measured, not a law: fit.json: its "
       "law is not identified (too few n); 95% interval of the bootstrap; 90% "
       "of the bootstrap draws agree")
-  assert "k is weak" in a.warnings
+  assert "k is weak" in answer.warnings
 
 
 @pytest.mark.parametrize("C, change, message", [

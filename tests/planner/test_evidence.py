@@ -67,6 +67,6 @@ def test_a_fit_in_tokens_is_read_at_the_tokens_of_the_plan():
   curve, = FITTED.curves
   law = dataclasses.replace(FITTED, unit="sampled_tokens", curves=(
       curve, dataclasses.replace(curve, n=4)))
-  a = ask(C=50, law=law, tokens_per_rollout=100.0)
-  assert a.n_star.C == 5000
-  assert evidence.as_good(law, a.n_star.C) == (4, 8)
+  answer = ask(C=50, law=law, tokens_per_rollout=100.0)
+  assert answer.n_star.C == 5000
+  assert evidence.as_good(law, answer.n_star.C) == (4, 8)

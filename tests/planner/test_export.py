@@ -26,8 +26,9 @@ DAPO = HARD._replace(
 
 
 def run(setting, **changes):
-  a = dict(Bp=32, n=8, C=2560, M=None) | changes  # 10 steps
-  return plan_file.Row(allocate(**a), seed=3, lr=1e-6, expected=None), setting
+  sizes = dict(Bp=32, n=8, C=2560, M=None) | changes  # 10 steps
+  row = plan_file.Row(allocate(**sizes), seed=3, lr=1e-6, expected=None)
+  return row, setting
 
 
 VERL = """\

@@ -48,10 +48,10 @@ def test_the_trained_share_of_a_run_of_this_recipe():
   """2 of 8 rollouts in each of 3 epochs: 0.75 of the sampled tokens at most."""
   train = [dict(n=8, sampled_tokens=1000 * i, trained_tokens=300 * i)
            for i in (1, 2, 3)]
-  of = lambda **r: prices.trained_share(train, StepParts(**r))
-  assert of() == pytest.approx(0.3)
-  assert of(m=2, epochs=3) == pytest.approx(0.4)
-  assert of(m=2) == 1.0  # the kept answers are longer than the mean
+  share = lambda **r: prices.trained_share(train, StepParts(**r))
+  assert share() == pytest.approx(0.3)
+  assert share(m=2, epochs=3) == pytest.approx(0.4)
+  assert share(m=2) == 1.0  # the kept answers are longer than the mean
 
 
 def test_a_measured_speed_has_no_spread(tmp_path):

@@ -68,7 +68,7 @@ SWEEP = dict(sweep=True, rollouts=2e6)
      [(Bp, n) for Bp in (8, 16) for n in (128, 256, 512)],
      "6 pairs (Bp, n) x 1 seed"),
     (SWEEP, [(32, 8), (32, 16), (32, 32)], "n* = 16 to a power of two"),
-    # A fit of one's own predicts where its tables are.
+    # A user's own fit predicts where its tables are.
     (LAW, [(16, 16)], "n = 16, near n*; M is rounded down, 160 "
      "of 100,000 rollouts stay unspent\npredicted reward  0.2"),
     (LAW | dict(Bp=(32,)), [(32, 16)],
@@ -82,7 +82,7 @@ SWEEP = dict(sweep=True, rollouts=2e6)
 ])
 def test_rows_and_what_is_said(values, expected, said):
   plan = ask(**values)
-  assert [(a.Bp, a.n) for a in allocations(plan)] == expected
+  assert [(alloc.Bp, alloc.n) for alloc in allocations(plan)] == expected
   assert said in plan.table(explain=True), plan.table(explain=True)
 
 
@@ -168,19 +168,19 @@ def test_a_plan_carries_what_it_priced():
       lora=dict(rank=0), path="Qwen/Qwen2.5-7B-Instruct")
   config = hard.get_config("qwen2.5-7b")
   config_file.override(config, row.config, "plan:1")
-  e = experiment.load(config)
-  assert e.mesh.size == 8 and e.sampler.max_new_tokens == 8000
+  loaded = experiment.load(config)
+  assert loaded.mesh.size == 8 and loaded.sampler.max_new_tokens == 8000
   # GB that weights, moments and the reference leave of 60: 60 - 22.8
-  assert e.sampler.memory_gib == pytest.approx(37.1e9 / 2**30, abs=0.1)
+  assert loaded.sampler.memory_gib == pytest.approx(37.1e9 / 2**30, abs=0.1)
   adapters, = ask(**HOURS, lora_rank=16).rows
   assert adapters.config["model"]["lora"]["rank"] == 16
   assert adapters.lr == pytest.approx(
       1e-5 * (adapters.allocation.B / 1024) ** 0.5)
   optimizer = adapters.config["recipe"]["optimizer"]
   assert optimizer == dict(base_lr=pytest.approx(1e-5), base_batch=1024)
-  of_own, = of_config(config={"mesh.tensor": 1, "mesh.fsdp": 16}).rows
-  assert of_own.config["mesh"] == dict(data=1, fsdp=16, tensor=1)
-  assert of_own.config["sampler"] == dict(slots=128)
+  own_mesh, = plan_of_config(config={"mesh.tensor": 1, "mesh.fsdp": 16}).rows
+  assert own_mesh.config["mesh"] == dict(data=1, fsdp=16, tensor=1)
+  assert own_mesh.config["sampler"] == dict(slots=128)
   assert ask(**EASY).rows[0].config.keys() == {"seed", "alloc"}
 
 
@@ -203,9 +203,9 @@ def test_a_run_admits_the_slots_and_weights_of_its_row(change):
 
 
 def test_a_row_has_the_model_that_was_priced_in_place_of_the_config_s():
-  small, = of_config(model="Qwen/Qwen2.5-1.5B-Instruct").rows
+  small, = plan_of_config(model="Qwen/Qwen2.5-1.5B-Instruct").rows
   assert small.config["model"]["path"] == "Qwen/Qwen2.5-1.5B-Instruct"
-  same, = of_config(model=None).rows
+  same, = plan_of_config(model=None).rows
   assert "path" not in same.config["model"]
 
 
@@ -220,7 +220,7 @@ def test_two_prices_of_one_run_differ_by_what_the_output_names():
           # A run within this memory admits all slots of the plan.
           "sampler.memory_gib": before.config["sampler"]["memory_gib"],
           "sampler.max_prompt_tokens": 800, "sampler.max_new_tokens": 8000}
-  again = lambda **change: of_config(
+  again = lambda **change: plan_of_config(
       HOURS["machine"], same | change, **{
           key: x for key, x in HOURS.items() if key != "machine"} | dict(
           n=(before.allocation.n,), rollouts=None))
@@ -242,7 +242,7 @@ def test_two_prices_of_one_run_differ_by_what_the_output_names():
 
 def test_a_mesh_that_is_not_the_machine_s_names_the_fastest():
   with pytest.raises(InputError, match="fsdp=4 .*8xh100 has 8; .*mesh.data="):
-    of_config(machine="8xh100")
+    plan_of_config(machine="8xh100")
 
 
 def test_a_remedy_works_with_and_without_a_config():
@@ -257,11 +257,11 @@ def test_a_remedy_works_with_and_without_a_config():
            "sampler.max_prompt_tokens": 400, "sampler.max_new_tokens": 800,
            "recipe.loss.microbatch_tokens": 8192}
   with pytest.raises(InputError, match=r"LoRA \(--config.model.lora.rank=16"):
-    of_config("v5e-8", small, response_tokens=200.0)
+    plan_of_config("v5e-8", small, response_tokens=200.0)
 
 
 def test_adapters_have_a_rate_of_their_own():
-  at = lambda **lora: of_config(config={
+  at = lambda **lora: plan_of_config(config={
       "mesh.tensor": 1, "mesh.fsdp": 16} | lora).table()
   lora = {"model.lora.rank": 16}
   assert "--config.recipe.optimizer.base_lr=1e-05" in at(**lora)
@@ -271,7 +271,7 @@ def test_adapters_have_a_rate_of_their_own():
 
 def test_n_follows_the_speed_of_a_config():
   """The 128 slots of the config buy fewer rollouts in the same hours."""
-  text = lambda hours: of_config(
+  text = lambda hours: plan_of_config(
       "8xh100", {"mesh.tensor": 2}, rollouts=None, hours=hours).table()
   assert "warning: n follows C, and C the speed: without --config, mean " in (
       text(24.0))
@@ -326,7 +326,7 @@ def test_the_m_of_a_config_is_at_most_n():
   """isojax.main refuses m = 16 of 8 rollouts."""
   plan = ask(pods_config.get_config(), sweep=True, rollouts=65536, Bp=(32,),
              n=(8, 32))
-  assert [a.m for a in allocations(plan)] == [8, 16]
+  assert [alloc.m for alloc in allocations(plan)] == [8, 16]
   assert "alloc.m=16 of --config is more than n = 8: there m = n" in (
       plan.table(explain=True))
   # base_lr sqrt(Bp m / 1024)
@@ -412,7 +412,7 @@ def test_smaller_C_of_a_decayed_run_are_no_budgets(tmp_path):
     decayed(0.3, rollouts=100)
 
 
-def of_config(machine="16xh100", config=(), **values):
+def plan_of_config(machine="16xh100", config=(), **values):
   """A plan of configs/hard.py:qwen2.5-7b with some of its fields."""
   base = hard.get_config("qwen2.5-7b")
   base.update_from_flattened_dict(dict(config))
@@ -422,7 +422,7 @@ def of_config(machine="16xh100", config=(), **values):
 
 
 def test_the_formats_of_a_config_are_those_of_its_sampler_and_its_loss():
-  formats = of_config(config={
+  formats = plan_of_config(config={
       "sampler.dtype": "bfloat16", "recipe.loss.dtype": "float32"}
                       ).cost_model.workload.formats
   assert (formats.compute, formats.head) == ("float32", "float32")
@@ -431,7 +431,7 @@ def test_the_formats_of_a_config_are_those_of_its_sampler_and_its_loss():
 
 def test_what_the_other_choices_of_a_config_cost_is_said():
   """The times of a plan with and without the config differ by that factor."""
-  plan = of_config()
+  plan = plan_of_config()
   plain = ask(rollouts=2e6, machine="16xh100", stratum="hard", model=MODEL,
               prompt_tokens=130.0, response_tokens=1060.0)
   assert "the config makes" not in plain.table()
@@ -444,7 +444,7 @@ def test_what_the_other_choices_of_a_config_cost_is_said():
 def test_pages_of_a_config_are_priced():
   pages = {"sampler.page": 128, "sampler.slots": 2000}
   lengths = dict(prompt_tokens=256.0, response_tokens=1475.0)
-  text = of_config("v5e-16", pages, **lengths).table(explain=True)
+  text = plan_of_config("v5e-16", pages, **lengths).table(explain=True)
   assert "624 rows decoded at once (2,380 pages of 128 on each device)" in text
   assert "0.5 of the decoded slots are kept after the queue is empty" in text
   # GB of 2,380 pages and of a window's prompts
@@ -452,7 +452,7 @@ def test_pages_of_a_config_are_priced():
       line.split() for line in text.splitlines()]
   with pytest.raises(InputError, match=(
       "gib=1.0: not even one slot fits on a device, it needs 1.* GiB")):
-    of_config("v5e-16", pages | {"sampler.memory_gib": 1.0}, **lengths)
+    plan_of_config("v5e-16", pages | {"sampler.memory_gib": 1.0}, **lengths)
 
 
 def test_the_stages_of_several_runs():
@@ -470,7 +470,7 @@ def test_budgets_in_money_and_device_hours():
   assert plans[0] == plans[1] == plans[2]
   with pytest.raises(InputError, match="give one budget"):
     ask(usd=320.0, hours=1.0, **where)
-  # n* is far above what a small step admits: told only of an n that is given.
+  # n* is far above what a small step admits: reported only for a given n.
   small = where | dict(hours=100.0, B_max=128, Bp=(32,))
   far = lambda plan: any("is far" in text for text in plan.messages.warnings)
   assert far(ask(n=(4,), **small)) and not far(ask(**small))

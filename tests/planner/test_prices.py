@@ -46,11 +46,12 @@ def test_the_rate_of_a_plan_is_that_of_the_run():
     config.recipe.optimizer.batch = batch
     config.alloc.update(Bp=4, n=8, M=3, m=m)
     config.recipe.loss.selection = "all" if m is None else "max_variance"
-    e = experiment.load(config)
-    row = plan_file.Row(Allocation(4, 8, 3), 0, e.recipe.optimizer.base_lr * (
-        4 * 8 / e.recipe.optimizer.base_batch) ** 0.5, None)
+    loaded = experiment.load(config)
+    optimizer = loaded.recipe.optimizer
+    row = plan_file.Row(Allocation(4, 8, 3), 0, optimizer.base_lr * (
+        4 * 8 / optimizer.base_batch) ** 0.5, None)
     (row,), _ = planning.with_config(config, [row])
-    assert row.lr == pytest.approx(e.lr)
+    assert row.lr == pytest.approx(loaded.lr)
 
 
 def test_rounds_are_measured_or_the_most():

@@ -10,7 +10,7 @@ from tests.planner.published_times import MIXTURES, PUBLISHED
 
 
 def test_the_default_efficiency_is_calibrated_on_the_published_times():
-  ratios = [published_times.ratio(f, CALIBRATED) for f in PUBLISHED]
+  ratios = [published_times.ratio(figure, CALIBRATED) for figure in PUBLISHED]
   mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
   assert mean == pytest.approx(1.0, abs=0.03)
   low, high = CALIBRATED.spread
@@ -19,14 +19,14 @@ def test_the_default_efficiency_is_calibrated_on_the_published_times():
 
 
 def test_mixtures_of_experts_have_a_calibration_of_their_own():
-  ratios = [published_times.ratio(f, MIXTURE) for f in MIXTURES]
+  ratios = [published_times.ratio(figure, MIXTURE) for figure in MIXTURES]
   assert math.sqrt(math.prod(ratios)) == pytest.approx(1.0, abs=0.03)
   assert MIXTURE.spread[0] < min(ratios) < max(ratios) < MIXTURE.spread[1]
 
 
 def test_published_steps_are_predicted_within_a_third():
   """NeMo-RL v0.4, Llama-3.1-8B on 16 H100: 97.7 s a step of 2,048 rollouts."""
-  steps = [f for f in PUBLISHED if f.scores]
+  steps = [figure for figure in PUBLISHED if figure.scores]
   assert steps[0].seconds == 97.7 and len(steps) == 6
   for figure in steps:
     assert 0.69 < published_times.ratio(figure, CALIBRATED) < 1.34, figure

@@ -183,7 +183,7 @@ GAE = dict(gamma=1.0, lam=0.95)
 WHITEN = dict(ddof=1, eps=1e-8)
 
 
-def of_rollouts(name, **constants):
+def by_rollout(name, **constants):
   """Advantages of tokens from an advantage of rollouts."""
   reward = np.array(INPUT["reward"])
   adv = advantages.ADVANTAGES[name](
@@ -192,7 +192,7 @@ def of_rollouts(name, **constants):
                           MASK.shape)
 
 
-def of_tokens(name, **constants):
+def by_token(name, **constants):
   adv, _ = advantages.TOKEN_ADVANTAGES[name](
       REWARD, VALUE, MASK_PxnxT, **constants)
   return jnp.array(adv.reshape(MASK.shape), jnp.float32)
@@ -213,7 +213,7 @@ def kl(name):
 
 
 CLIP = dict(clip_low=0.2, clip_high=0.2)
-GRPO = policy("ppo_clip", of_rollouts("group_norm", ddof=1, eps=1e-4), **CLIP)
+GRPO = policy("ppo_clip", by_rollout("group_norm", ddof=1, eps=1e-4), **CLIP)
 FULL_TERMS = {  # term per token, aggregation, its constants
     "grpo_ddof1_eps1e-4_clip.2_k3beta.04_sample_mean": (
         lambda logp: GRPO(logp) + 0.04 * kl("k3")(logp), "sample_mean", {}),
@@ -221,24 +221,24 @@ FULL_TERMS = {  # term per token, aggregation, its constants
         lambda logp: GRPO(logp) * losses.importance(OLD - BEHAVIOR, cap=2.0)[0],
         "sample_mean", {}),
     "dr_grpo_clip.2_constant_length_T": (
-        policy("ppo_clip", of_rollouts("centered"), **CLIP), "constant_length",
+        policy("ppo_clip", by_rollout("centered"), **CLIP), "constant_length",
         dict(length=INPUT["T"])),
     "dapo_ddof0_eps1e-6_clip.2_.28_token_mean": (
-        policy("ppo_clip", of_rollouts("group_norm", ddof=0, eps=1e-6),
+        policy("ppo_clip", by_rollout("group_norm", ddof=0, eps=1e-6),
                clip_low=0.2, clip_high=0.28), "token_mean", {}),
     "gspo_ddof0_eps1e-6_clip.05_.08_sample_mean": (
-        policy("ppo_clip", of_rollouts("group_norm", ddof=0, eps=1e-6),
+        policy("ppo_clip", by_rollout("group_norm", ddof=0, eps=1e-6),
                sequence, clip_low=0.05, clip_high=0.08), "sample_mean", {}),
     "cispo_scalerl_batchnorm_ddof0_cap1.3_prompt_mean": (
-        policy("cispo", of_rollouts("batch_norm_centered", ddof=0, eps=0.0),
+        policy("cispo", by_rollout("batch_norm_centered", ddof=0, eps=0.0),
                cap=1.3), "prompt_mean", {}),
     "rloo_reinforce_sample_sum": (
-        policy("reinforce", of_rollouts("leave_one_out")), "sample_sum", {}),
+        policy("reinforce", by_rollout("leave_one_out")), "sample_sum", {}),
     "ppo_gae_whitened_ddof1_clip.2_dual3_token_mean": (
-        policy("ppo_dual_clip", of_tokens("gae_whitened", **GAE, **WHITEN),
+        policy("ppo_dual_clip", by_token("gae_whitened", **GAE, **WHITEN),
                dual_clip=3.0, **CLIP), "token_mean", {}),
     "reinforce_pp_baseline_clip.2_token_mean": (
-        policy("ppo_clip", of_tokens("reinforce_pp_baseline", **WHITEN),
+        policy("ppo_clip", by_token("reinforce_pp_baseline", **WHITEN),
                **CLIP), "token_mean", {}),
     "k1_token_mean": (kl("k1"), "token_mean", {}),
     "k2_token_mean": (kl("k2"), "token_mean", {}),

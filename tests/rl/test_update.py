@@ -70,11 +70,11 @@ def assert_same(got, want):
   """Changes of the parameters, and metrics, of two divisions of a batch."""
   def close(got, want, param):
     # A change is a difference of parameters, which are rounded.
-    atol = tolerance.of_sums(np.abs(want).max(), TERMS) + (
+    atol = tolerance.for_sums(np.abs(want).max(), TERMS) + (
         np.finfo(np.float32).eps * np.abs(param).max())
     np.testing.assert_allclose(got, want, rtol=0, atol=atol)
   jax.tree.map(close, got[0], want[0], random_params(make_model()))
-  assert_close(got[1], want[1], rtol=tolerance.of_sums(1.0, TERMS))
+  assert_close(got[1], want[1], rtol=tolerance.for_sums(1.0, TERMS))
 
 
 def take(tree, index):

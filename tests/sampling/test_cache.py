@@ -22,7 +22,7 @@ def make_sampler(R, *, G=1, longest=20, chunk=4, **fields):
           lengths=(8, 16, longest), prompts=(9,), window=1), **fields)
 
 
-class Slots:
+class PagedSlots:
   """The slots of a cache of pages without arrays, and their rollouts.
 
   `prompts` has the tokens of each problem's prompt, n rollouts of each.
@@ -70,7 +70,7 @@ def test_a_prompt_is_shared_but_for_its_last_page_by_hand():
   """Pages of 4. A prompt of 9 tokens has 2 full pages; its last token begins
   the third. With a chunk of 4, positions 8 to 11 are decoded next.
   """
-  slots = Slots([9, 8], 3)
+  slots = PagedSlots([9, 8], 3)
   cache = slots.cache
   assert slots.allocate(0, 0) and slots.allocate(2, 1)
   # The first slot fills the prompt's pages, which are all full or not begun.
@@ -94,7 +94,7 @@ def test_a_prompt_is_shared_but_for_its_last_page_by_hand():
 
 def test_the_youngest_lose_their_pages_by_hand():
   """6 pages; slots with 2, 2 and 1."""
-  slots = Slots([1, 1, 1], 1, R=3, pages=6)
+  slots = PagedSlots([1, 1, 1], 1, R=3, pages=6)
   cache = slots.cache
   for row in range(3):
     assert slots.allocate(row, row)
@@ -120,7 +120,7 @@ def test_the_youngest_lose_their_pages_by_hand():
 
 def test_a_rollout_starts_only_if_others_can_grow():
   """8 slots of 2 pages each leave one page of 17 to spare."""
-  slots = Slots([1], 9, R=9, pages=17, chunk=8)
+  slots = PagedSlots([1], 9, R=9, pages=17, chunk=8)
   cache = slots.cache
   for row in range(8):
     assert slots.allocate(row, row)
@@ -131,7 +131,7 @@ def test_a_rollout_starts_only_if_others_can_grow():
 
 def test_slots_are_dropped_by_hand():
   """Of two blocks."""
-  slots = Slots([5], 6, G=2, R=6)
+  slots = PagedSlots([5], 6, G=2, R=6)
   cache = slots.cache
   for row in (1, 2, 3, 4):
     slots.allocate(row, row)
@@ -150,7 +150,7 @@ def test_no_page_is_lost_or_written_by_two(data):
   page, longest = data.draw(st.integers(1, 5)), 20
   random = np.random.default_rng(data.draw(st.integers(0, 999)))
   prompts = random.integers(1, 9, 4).tolist()
-  slots = Slots(
+  slots = PagedSlots(
       prompts, 9, G=G, R=G * R_b, page=page, longest=longest, chunk=3,
       pages=-(-longest // page) + data.draw(st.integers(0, 12)))
   cache = slots.cache

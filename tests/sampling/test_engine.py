@@ -62,15 +62,15 @@ def test_fewer_problems_than_devices(params, rollouts):
 def test_nothing_crosses_devices():
   """Of gathered weights: each block decodes, refills and grows by itself."""
   sharded = make_model(data=2, fsdp=2)
-  s = make_sampler(sharded, slots=16)
-  params = s.prepare(random_params(sharded))
-  cache, window = s.empty(16, 16), s.empty(8, S)
+  sampler = make_sampler(sharded, slots=16)
+  params = sampler.prepare(random_params(sharded))
+  cache, window = sampler.empty(16, 16), sampler.empty(8, S)
   row = mesh_lib.place(free_slots(16), mesh_lib.row_sharding(sharded.mesh))
   index = np.zeros((4, 3), np.int32)
-  assert collectives(s.decode, params, cache, row, np.float32(1),
+  assert collectives(sampler.decode, params, cache, row, np.float32(1),
                      np.float32(1), kind="nucleus") == []
-  assert collectives(s.insert, cache, window, index, index) == []
-  assert collectives(s.resize, cache.k[0], index, 32, 3) == []
+  assert collectives(sampler.insert, cache, window, index, index) == []
+  assert collectives(sampler.resize, cache.k[0], index, 32, 3) == []
 
 
 def test_steps_problems_and_rollouts_differ(model, params, rollouts):
@@ -107,17 +107,17 @@ def test_a_sweep_compiles_nothing_twice(model, params):
 
 def test_a_growing_cache_is_there_once_and_one_part(model, params):
   """64 -> 128 slots of a position: old parts are freed one by one."""
-  s = make_sampler(model, slots=4, max_new_tokens=250, eos=())
+  sampler = make_sampler(model, slots=4, max_new_tokens=250, eos=())
   peaks = {}
 
   def resize(part, take, L, axis):  # the real one, and what is alive behind it
-    grown = s.resize(part, take, L, axis)
+    grown = sampler.resize(part, take, L, axis)
     alive = sum(x.nbytes for x in jax.live_arrays() if x.ndim == 4)
     peaks[L] = max(alive, peaks[L] if L in peaks else 0)
     return grown
 
   alive = sum(x.nbytes for x in jax.live_arrays() if x.ndim == 4)
-  run(s._replace(resize=resize), params, 1, prompts=make_prompts(4))
+  run(sampler._replace(resize=resize), params, 1, prompts=make_prompts(4))
   part = lambda L: 4 * TINY.K * TINY.H * L * 4  # rows, heads, numbers, bytes
   window = 2 * TINY.Z * part(S) // 4  # one prompt a block
   for old, new in ((64, 128), (128, 192), (192, 256)):
@@ -125,7 +125,7 @@ def test_a_growing_cache_is_there_once_and_one_part(model, params):
     assert peaks[new] - alive > 2 * TINY.Z * part(new)
 
 
-def test_each_rollout_is_told_once_and_complete(model, params, rollouts):
+def test_each_rollout_is_reported_once_and_complete(model, params, rollouts):
   seen, calls = [], 0
 
   def ended(items, out):
@@ -189,16 +189,16 @@ def test_one_queue_for_all_devices_changes_no_token(params):
   prompts, found, decoded = make_prompts(7), [], {}
   for data in (1, 4):
     sharded = make_model(data=data)
-    s = make_sampler(sharded, slots=8, max_new_tokens=40, eos=(1,))
+    sampler = make_sampler(sharded, slots=8, max_new_tokens=40, eos=(1,))
     decoded[data] = 0  # slots, times tokens
 
-    def decode(params, cache, row, *more, s=s, data=data, **kind):
-      decoded[data] += row.token_R.size * s.sizes.chunk
-      return s.decode(params, cache, row, *more, **kind)
+    def decode(params, cache, row, *more, sampler=sampler, data=data, **kind):
+      decoded[data] += row.token_R.size * sampler.sizes.chunk
+      return sampler.decode(params, cache, row, *more, **kind)
 
-    found.append(run(s._replace(decode=decode), placed(params, sharded), 9,
-                     prompts=prompts))
-  found.append(run(s, placed(params, sharded), 9, prompts=prompts,
+    found.append(run(sampler._replace(decode=decode), placed(params, sharded),
+                     9, prompts=prompts))
+  found.append(run(sampler, placed(params, sharded), 9, prompts=prompts,
                    expected_P=[3, 9, 1, 4, 4, 7, 2]))
   for each in found:
     np.testing.assert_array_equal(each.tokens_RxT, found[0].tokens_RxT)

@@ -66,7 +66,7 @@ def batches(model, params):
     (14, 2, 2, "345766a354ef83dc"), (4, 1, 2, "a170707b4000e746"),
     (9, 2, 7, "c3308555fa172acf")])
 def test_batches_are_those_recorded(model, params, slots, k, n, digest):
-  """By in-flight updates with a loop and a queue of their own.
+  """By in-flight updates with their own loop and queue.
 
   Equal tokens on any processor: a token changes only if its uniform number lies
   between the two roundings of a cumulative probability.
@@ -115,13 +115,13 @@ def test_a_saved_state_repeats_the_bits(model, params, batches):
   jax.tree.map(np.testing.assert_array_equal, again, batches)
 
 
-def test_each_rollout_is_told_once_complete(model, params):
-  sampler, told = make_sampler(model), []
+def test_each_rollout_is_reported_once_complete(model, params):
+  sampler, reported = make_sampler(model), []
   state = flight.empty_state(sampler.layout)
 
   def ended(items, rollouts):
     assert (rollouts.ended_R | (rollouts.len_R == T)).all()
-    told.extend(zip(items.position_R.tolist(), items.number_R.tolist()))
+    reported.extend(zip(items.position_R.tolist(), items.number_R.tolist()))
 
   for version in range(2):
     batch, state = next_batch(sampler, params, state, version, ended=ended)
@@ -129,8 +129,8 @@ def test_each_rollout_is_told_once_complete(model, params):
     done = np.flatnonzero(state.ended_R | (state.len_R == T))
     left = set(zip(state.groups.position_E[done // N].tolist(),
                    (done % N).tolist()))
-    assert sorted(told) == sorted(mine | left) and mine <= set(told)
-    told.clear()
+    assert sorted(reported) == sorted(mine | left) and mine <= set(reported)
+    reported.clear()
 
 
 def test_an_error_leaves_the_flight_as_it_is(model, params, batches):

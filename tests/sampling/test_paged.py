@@ -54,45 +54,46 @@ def test_bfloat16(model, params):
 
 def test_tables_are_as_long_as_the_longest_sequence_needs(model, params):
   """Columns of the table, and fewer slots when nothing waits."""
-  s, seen = make_sampler(
+  sampler, seen = make_sampler(
       model, slots=40, page=1, max_new_tokens=60, eos=(3, 4)), []
-  assert s.sizes.lengths == (32, 64, 80) and s.sizes.rows[0] == 5
+  assert sampler.sizes.lengths == (32, 64, 80) and sampler.sizes.rows[0] == 5
 
   def decode(*args, table, **more):
     seen.append(table.shape)
-    return s.decode(*args, table=table, **more)
+    return sampler.decode(*args, table=table, **more)
 
-  got, _ = run(s._replace(decode=decode), params, Bp=5, n=9)
+  got, _ = run(sampler._replace(decode=decode), params, Bp=5, n=9)
   assert seen[0] == (40, 32) and seen[-1][0] < 40
   longest = samples.make_prompts(5).len_P.repeat(9) + got.len_R - 1
   assert seen[-1][1] == (32 if longest.max() <= 32 else
                          64 if longest.max() <= 64 else 66)
-  assert {R for R, _ in seen} <= set(s.sizes.rows)
+  assert {R for R, _ in seen} <= set(sampler.sizes.rows)
 
 
 def test_nothing_crosses_devices():
   """Each block reads, fills and writes pages of its own pool."""
   sharded = make_model(data=4)
-  s = make_sampler(sharded, slots=16, page=4, pages=20)
-  params, pool = s.prepare(random_params(sharded)), s.empty(4 * 20, 4)
+  sampler = make_sampler(sharded, slots=16, page=4, pages=20)
+  params = sampler.prepare(random_params(sharded))
+  pool = sampler.empty(4 * 20, 4)
   index = np.zeros((4, 3), np.int32)
   row, table = mesh_lib.place(
       (samples.free_slots(16), np.zeros((16, 3), np.int32)),
       mesh_lib.row_sharding(sharded.mesh))
   assert samples.collectives(
-      s.decode, params, pool, row, np.float32(1), np.float32(1), kind="whole",
-      table=table) == []
+      sampler.decode, params, pool, row, np.float32(1), np.float32(1),
+      kind="whole", table=table) == []
   assert samples.collectives(
-      s.insert, pool, s.empty(8, S), index, index, index) == []
+      sampler.insert, pool, sampler.empty(8, S), index, index, index) == []
 
 
 def test_a_sweep_compiles_nothing_twice(model, params):
-  s = make_sampler(model, slots=7, page=3)
+  sampler = make_sampler(model, slots=7, page=3)
   sizes = lambda: [call._cache_size() for call in (
-      s.prefill, s.insert, s.decode)]
+      sampler.prefill, sampler.insert, sampler.decode)]
   for Bp, n in ((1, 1), (3, 2), (13, 5), (1, 20)):
-    run(s, params, Bp=Bp, n=n)
+    run(sampler, params, Bp=Bp, n=n)
   first = sizes()
   for Bp, n in ((2, 23), (8, 1), (5, 3)):
-    run(s, params, Bp=Bp, n=n)
-  assert sizes() == first and first[-1] <= len(s.sizes.lengths)
+    run(sampler, params, Bp=Bp, n=n)
+  assert sizes() == first and first[-1] <= len(sampler.sizes.lengths)

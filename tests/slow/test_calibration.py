@@ -16,7 +16,8 @@ TOO_SURE = ("all points, moving average 0.8", "runs differ by 0.005, 1 seed")
 WIDE = ("records, bins of 0.01 (paper)", "records, no bins")
 
 
-@pytest.mark.parametrize("setting", calibration.SETTINGS, ids=lambda s: s.name)
+@pytest.mark.parametrize("setting", calibration.SETTINGS,
+                         ids=lambda setting: setting.name)
 def test_intervals_of_n(setting):
   found = calibration.calibrate(setting, studies=STUDIES, draws=DRAWS, seed=0)
   print(setting.name, found)

@@ -1,7 +1,7 @@
 """What six recipes draw and where they end, to the bit, on known machines.
 
 The order of a sum depends on the processor, on jax and on XLA_FLAGS, so each
-combination has lines of its own in digests.json. On another one a test adds its
+combination has its own lines in digests.json. On another one a test adds its
 lines, and is skipped.
 """
 

@@ -85,7 +85,7 @@ def test_a_recipe_of_added_functions_trains(extended):
   assert all(r["grad_norm"] > 0 for r in train)
 
 
-def test_a_reward_of_ones_own_trains(extended):
+def test_a_custom_reward_trains(extended):
   """Rewards between 0 and 1; both are recorded, without and with shaping."""
   folder = str(extended / "reward")
   call(extended, COMMANDS[1], *SHORT, f"--workdir={folder}",

@@ -74,7 +74,7 @@ def test_a_wheel_has_every_module(wheel):
 
 
 def test_the_loop_from_another_folder(wheel):
-  """Plan, train a config of one's own that inherits, sample, fit."""
+  """Plan, train a user's config that inherits, sample, fit."""
   done = wheel("-m", "launch.plan", "--rollouts=4096", "--machine=cpu-2core",
                "--config=configs/hard.py", "--prompt_tokens=13",
                "--response_tokens=12")

@@ -28,7 +28,7 @@ def arguments(case: str) -> list[str]:
 def test_killed_runs_end_in_the_same_bits(case, tmp_path):
   calm, other, four = (str(tmp_path / name) for name in ("calm", "k", "four"))
   seconds = processes.finished(calm, arguments(case))
-  M = processes.Run(calm, [], []).last_step()
+  M = processes.Processes(calm, [], []).last_step()
   assert M > 10
   steps = processes.killed(other, arguments(case), M=M, kills=KILLS,
                            seconds=seconds, seed=0)
@@ -37,6 +37,6 @@ def test_killed_runs_end_in_the_same_bits(case, tmp_path):
   mesh = (dict(devices=2, axis="tensor") if case in IN_FLIGHT  # 2 key heads
           else dict(devices=4))
   processes.finished(four, arguments(case), **mesh)
-  # Each device has a pool of pages of its own.
+  # Each device has its own pool of pages.
   worst = processes.differences(calm, four, but=["evicted"], longest=16)
   assert max(worst.values(), default=0.0) < 1e-3, worst

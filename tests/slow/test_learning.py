@@ -80,16 +80,17 @@ def test_recorded_kl_is_the_divergence_from_the_base_policy(learned):
   train = short_runs.steps(kept)
   assert train[0]["kl"] == pytest.approx(0.0, abs=1e-9)  # is the base policy
 
-  e = context.config
+  config = context.config
   policy = evaluation.trained_params(
       context, str(folder), M - 1, policy="current")[1]
   index = prompts_lib.indices_at(
-      seed=e.seed, step=M - 1, Bp=e.alloc.Bp, D=len(context.stratum.train))
+      seed=config.seed, step=M - 1, Bp=config.alloc.Bp,
+      D=len(context.stratum.train))
   prompts = jax.tree.map(lambda x: x[index], context.train)
   rollouts = engine.sample_all(
-      context.sampler, policy, prompts, e.alloc.n,
-      rng.stream(e.seed, "rollout", M - 1),
-      temperature=np.float32(e.sampler.temperature), top_p=np.float32(1.0))
+      context.sampler, policy, prompts, config.alloc.n,
+      rng.stream(config.seed, "rollout", M - 1),
+      temperature=np.float32(config.sampler.temperature), top_p=np.float32(1.0))
   assert rollouts.len_R.sum() == (
       train[-1]["sampled_tokens"] - train[-2]["sampled_tokens"])
 

@@ -90,7 +90,7 @@ def test_a_unit_for_each_seed_and_rate():
   stage = dict(set="hard", arm="kl", overrides={"seed": 1}, budgets=[4, 8],
                seeds=[0, 1], rates=[1.0, 0.5], decays=[0.3])
   got = end.units({"stages": [stage]})
-  assert [u[2:4] for u in got] == [
+  assert [unit[2:4] for unit in got] == [
       (0, 1.0), (0, 0.5), (1, 1.0), (1, 0.5)]
   assert got[1].name == "hard-kl-seed0-rate0.5"
 

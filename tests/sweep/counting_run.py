@@ -27,9 +27,9 @@ this = workdir.Stored(folder, folder, "", {"id": folder})
 with workdir.claim(folder, this, conflict=lambda *_: ""), open(
     os.path.join(folder, "records.jsonl"), "a+", encoding="utf-8") as file:
   file.seek(0)
-  for step in range(len(file.readlines()), steps):
+  for step in range(len(file.readlines()) + 1, steps + 1):
     file.write(json.dumps({"kind": "eval", "step": step,
-                           "rollouts": 2 * step + 2}) + "\n")
+                           "rollouts": 2 * step}) + "\n")
     file.flush()
     time.sleep(0.02)
     if stopping:

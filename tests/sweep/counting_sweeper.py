@@ -18,7 +18,7 @@ decays = [0.3 if n.startswith("d") else 0.0 for n in steps]
 steps = [n.removeprefix("d") for n in steps]
 runs = [sweeper.PlannedRun(
     os.path.join(root, f"run{i}"), f"plan.jsonl:{i + 1}",
-    {"recipe": {"updates": {"in_flight": 0}, "optimizer": {"decay": decay}}},
+    {"recipe": {"filter": {"rounds": 1}, "optimizer": {"decay": decay}}},
     allocate(Bp=1, n=2, M=None, C=max(2 * int(n), 2)))
         for i, (n, decay) in enumerate(zip(steps, decays, strict=True))]
 stopped = sweeper.sweep(

@@ -30,7 +30,7 @@ ROOT = HERE.parents[1]
 def rows(*cells, C=256, seeds=(0,)):
   return plan_file.text(sweep_cells.grid(
       cells, C=C, seeds=seeds, base_lr=3e-4, base_batch=1024,
-      expected=lambda a: None))
+      expected=lambda alloc: None))
 
 
 def runs_of(tmp_path, text, root="root"):
@@ -152,7 +152,7 @@ def test_killed_and_joined_sweepers_do_every_run_once(tmp_path, counting):
   said = sweepers[-1].communicate(timeout=60)
   assert said[0].split() == ["finished"] * len(steps), said
   for i, n in enumerate(steps):
-    assert counted(tmp_path, i) == list(range(n))
+    assert counted(tmp_path, i) == list(range(1, n + 1))
   assert sum(starts(tmp_path, i) for i in range(len(steps))) > len(steps)
 
 
@@ -279,13 +279,13 @@ def write_records(run, steps, *, extra_rounds=0, evaluated=True):
   """Records of one rollout a millisecond, avg 0.1 a step."""
   pathlib.Path(run.folder).mkdir(parents=True)
   writer = records.File(f"{run.folder}/records.jsonl")
-  a = run.alloc
+  alloc = run.alloc
   line = lambda kind, step, **more: writer.append(record_lib.make(
-      kind, step=step, rollouts=step * a.B, Bp=a.Bp, n=a.n, **more))
+      kind, step=step, rollouts=step * alloc.B, Bp=alloc.Bp, n=alloc.n, **more))
   line("eval", 0, avg=0.0, avg_se=0.01)
   for step in range(1, steps + 1):
-    line("train", step, seconds_sample=a.B / 2e3, seconds_update=a.B / 2e3,
-         extra_rounds=extra_rounds)
+    line("train", step, seconds_sample=alloc.B / 2e3,
+         seconds_update=alloc.B / 2e3, extra_rounds=extra_rounds)
     if evaluated:
       line("eval", step, avg=step / 10, avg_se=0.01)
 
@@ -405,11 +405,11 @@ def test_a_worker_that_dies_at_import(tmp_path):
 def test_what_is_refused(tmp_path):
   (tmp_path / "empty").touch()
   runs, _ = runs_of(tmp_path, rows((8, 4)), root="/proc/x")
-  of_plan = lambda path: sweeper.runs_of_plan(path, hard.get_config(), "root")
+  load = lambda path: sweeper.runs_of_plan(path, hard.get_config(), "root")
   split = sweeper.split_devices
   for call, message in (
-      (lambda: of_plan("none.jsonl"), "none.jsonl: cannot be read"),
-      (lambda: of_plan(f"{tmp_path}/empty"), "has no rows"),
+      (lambda: load("none.jsonl"), "none.jsonl: cannot be read"),
+      (lambda: load(f"{tmp_path}/empty"), "has no rows"),
       (lambda: sweeper.runs_of_shard(runs, "2/2"), "0 <= I < N"),
       (lambda: sweeper.sweep(runs, [{}], 1),
        "--root=/proc/x: cannot be written"),

@@ -58,18 +58,19 @@ QUESTIONS = st.lists(st.text("abc 12.", min_size=1), min_size=1, max_size=30)
 
 @hypothesis.given(QUESTIONS, QUESTIONS, st.randoms())
 def test_pool_does_not_depend_on_order_and_grows(first, more, random):
-  pairs = [(q, str(i % 2)) for i, q in enumerate(first)]
+  pairs = [(question, str(i % 2)) for i, question in enumerate(first)]
   pool = problem_lib.make_pool(pairs, None, 0.3)
   mixed = list(pairs)
   random.shuffle(mixed)
   assert problem_lib.make_pool(mixed, None, 0.3) == pool
-  grown = problem_lib.make_pool(pairs + [(q, "9") for q in more], None, 0.3)
+  grown = problem_lib.make_pool(
+      pairs + [(question, "9") for question in more], None, 0.3)
   key = lambda problems: {(p.id, problem_lib.normalised(p.question))
                           for p in problems}
   assert key(pool.train) <= key(grown.train)
   assert key(pool.validation) <= key(grown.validation)
   ids = [p.id for p in grown.train + grown.validation]
-  assert len(ids) == len({problem_lib.normalised(q) for q in first + more})
+  assert len(ids) == len(set(map(problem_lib.normalised, first + more)))
   assert len(set(ids)) == len(ids)
 
 

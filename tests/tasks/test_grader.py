@@ -24,7 +24,7 @@ def config(**fields):
       "step_seconds": 300.0} | fields)
 
 
-@pytest.mark.parametrize("fields, told", [
+@pytest.mark.parametrize("fields, message", [
     ({"name": "maths"}, "countdown, math, reasoning_gym"),
     ({"file": "r.py:f"}, "file goes with name='python'"),
     ({"name": "python"}, "file goes with name='python'"),
@@ -33,8 +33,8 @@ def config(**fields):
     ({"seconds": 0.0}, "0 < seconds"),
     ({"step_seconds": 1.0}, "seconds <= step_seconds"),
     ({"step_seconds": float("inf")}, "step_seconds=inf: .* <= 86,400")])
-def test_config_is_checked(fields, told):
-  with pytest.raises(InputError, match=told):
+def test_config_is_checked(fields, message):
+  with pytest.raises(InputError, match=message):
     config(**fields)
 
 
@@ -123,8 +123,8 @@ def test_a_hanging_answer_is_wrong_and_its_worker_replaced():
     assert graded.correct_B.tolist() == [0, 0, 1, 0]
     assert graded.formatted_B.tolist() == [1, 1, 1, 1]
     assert graded.vote_B == ["", "", "7", "6"]
-    (told,) = graded.lost  # once: the two answers are one
-    assert told.startswith("problem 8: took longer than 1.0 s: '((10^")
+    (message,) = graded.lost  # once: the two answers are one
+    assert message.startswith("problem 8: took longer than 1.0 s: '((10^")
     assert graded.judged_B.all()  # it is the answer's own doing
     assert not children() & first
   assert children() == before  # no zombies
@@ -189,8 +189,8 @@ def test_a_missing_library_is_named_before_a_run(tmp_path, monkeypatch):
   (tmp_path / "math_verify.py").write_text("raise ImportError('not here')")
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
   before = children()
-  told = pytest.raises(InputError, match=r"not here.*'(isojax|\.)\[math\]'")
-  with told, grader.opened(config(), {}):
+  missing = pytest.raises(InputError, match=r"not here.*'(isojax|\.)\[math\]'")
+  with missing, grader.opened(config(), {}):
     pass
   assert children() == before
 

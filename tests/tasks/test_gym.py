@@ -102,11 +102,11 @@ def test_a_right_answer_may_have_another_form(generator, own, answer, want):
   assert gym.score(generator, {}, 1234, p.id, answer) == want
 
 
-@pytest.mark.parametrize("generator, told", [
+@pytest.mark.parametrize("generator, message", [
     ("coin_flip", "accepts 0"), ("n_queens", "runs the answer"),
     ("composite", "choose one"), ("chain_summ", "chain_sum")])
-def test_refused(generator, told):
-  with pytest.raises(InputError, match=told):
+def test_refused(generator, message):
+  with pytest.raises(InputError, match=message):
     gym.load(generator, {}, 1, 0, seed=0)
 
 
@@ -131,12 +131,12 @@ def test_early_and_late_validation_problems_are_alike():
   assert abs(sum(short[:half]) - sum(short[half:])) < 0.1 * half
 
 
-@pytest.mark.parametrize("options, told", [
+@pytest.mark.parametrize("options, message", [
     ({"max_term": 2}, "unexpected keyword argument 'max_term'"),
     ({"seed": 2}, "multiple values for keyword argument 'seed'"),
     ({"min_terms": 5, "max_terms": 2}, "max_terms must be >= min_terms")])
-def test_refused_options(options, told):
-  with pytest.raises(InputError, match=told):
+def test_refused_options(options, message):
+  with pytest.raises(InputError, match=message):
     gym.check_source(SOURCE | {"options": options})
 
 

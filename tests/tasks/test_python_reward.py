@@ -1,4 +1,4 @@
-"""A reward of one's own: what it gets, what it may return, what goes wrong."""
+"""A custom reward: what it gets, what it may return, what goes wrong."""
 
 import subprocess
 import sys
@@ -47,8 +47,8 @@ def config(path, text, **fields):
 def test_a_function_grades_answers(tmp_path):
   """Lengths 2, 8, 8 and 9 of 8; equal answers up to space are one vote."""
   cfg = config(tmp_path / "r.py", GRADED)
-  texts = [f"<answer>{a}</answer>" for a in ("ab", "12345678", " 1234567",
-                                             "123456789")] + ["ab"]
+  texts = [f"<answer>{answer}</answer>" for answer in (
+      "ab", "12345678", " 1234567", "123456789")] + ["ab"]
   with grader.opened(cfg, {"kind": "files"}) as grade:
     graded = grade([PROBLEM], texts)
   assert graded.correct_B.tolist() == [0.25, 1.0, 1.0, 0.0, 0.0]
@@ -96,7 +96,8 @@ def score(question, answer, problem):
 
 def test_parts_of_a_reward_are_recorded_beside_the_sum(tmp_path):
   cfg = config(tmp_path / "r.py", PARTS)
-  texts = [f"<answer>{a}</answer>" for a in ("1234", "abcde", "1")] + ["1234"]
+  texts = [f"<answer>{answer}</answer>"
+           for answer in ("1234", "abcde", "1")] + ["1234"]
   with grader.opened(cfg, {"kind": "files"}) as grade:
     graded = grade([PROBLEM], texts)
   assert graded.correct_B.tolist() == [1.0, 0.75, 0.25, 0.0]
@@ -307,7 +308,7 @@ def test_few_answers_at_which_a_reward_raises_are_left_out(tmp_path, capfd):
     isojax.read(tmp_path / "run/records.jsonl")
 
 
-@pytest.mark.parametrize("text, told", [
+@pytest.mark.parametrize("text, message", [
     ("def score(q, a, p):\n  return q +* a", r"r.py:2: SyntaxError"),
     ("import re\nimport no_such_library", r"r.py:2: ModuleNotFoundError"),
     ("def other(q, a, p): pass", r"no function 'score'; it has other"),
@@ -320,18 +321,18 @@ def test_few_answers_at_which_a_reward_raises_are_left_out(tmp_path, capfd):
     ("import os\ndef score(q, a, p): os.wait()", "longer than 0.5 s"),
     ("def score(q, a, p):\n  while True: pass", "longer than 0.5 s"),
     ("#" * 70_000, "at most 64,000 bytes"), ("\x00", "null bytes")])
-def test_mistakes_are_told_before_a_run(tmp_path, text, told):
+def test_mistakes_are_reported_before_a_run(tmp_path, text, message):
   cfg = config(tmp_path / "r.py", text, seconds=0.5)
-  with pytest.raises(InputError, match=told):
+  with pytest.raises(InputError, match=message):
     grader.probe(cfg, {"kind": "files"}, PROBLEM)
 
 
-@pytest.mark.parametrize("file, told", [
+@pytest.mark.parametrize("file, message", [
     ("no/r.py:f", "file=no/r.py:f: cannot be read"), *(
         (file, "expected FILE.py:FUNCTION")
         for file in ("r.py", ":score", "r.py:", "r.py:a b"))])
-def test_a_file_is_there_and_names_its_function(file, told):
-  with pytest.raises(InputError, match=told):
+def test_a_file_is_there_and_names_its_function(file, message):
+  with pytest.raises(InputError, match=message):
     python_reward.read(file)
 
 

@@ -20,15 +20,15 @@ ROWS = [{"split": split, "id": i, "question": "1 2 3=6", "answer": "1+2+3",
 
 def test_mean_tokens_of_problems(tmp_path):
   path = str(tmp_path / "s.jsonl")
-  of = lambda rows, split: strata_lib.expected_tokens(
+  tokens = lambda rows, split: strata_lib.expected_tokens(
       *(stratum := strata_lib.write(path, HEADER, rows)
         or strata_lib.read(path), split, getattr(stratum, split)))
   rows = [row | {"tokens": 3.5 + i} for i, row in enumerate(ROWS)]
-  assert of(rows, "train") == [3.5, 4.5]
-  assert of([rows[2], *rows[:2], rows[3]], "validation") == [5.5, 6.5]
+  assert tokens(rows, "train") == [3.5, 4.5]
+  assert tokens([rows[2], *rows[:2], rows[3]], "validation") == [5.5, 6.5]
   # One was not measured: nothing is expected of its split.
-  assert of([ROWS[0], *rows[1:]], "train") is None
-  assert of([ROWS[0], *rows[1:]], "validation") == [5.5, 6.5]
+  assert tokens([ROWS[0], *rows[1:]], "train") is None
+  assert tokens([ROWS[0], *rows[1:]], "validation") == [5.5, 6.5]
 
 
 def written(path, rows, header=HEADER) -> None:
@@ -115,18 +115,19 @@ def test_a_special_token_is_no_question():
     encode("1<eos>2")
 
 
-def test_a_plain_file_is_told_the_command_that_makes_a_stratum(tmp_path):
+def test_a_plain_file_gets_the_command_that_makes_a_stratum(tmp_path):
   path = tmp_path / "my words.jsonl"
   path.write_text('{"id": 1, "problem": "1+1?", "target": "2"}\n')
   with pytest.raises(InputError) as caught:
     strata_lib.read(str(path))
-  told = str(caught.value)
-  assert "plain JSONL with the columns id, problem, target, not a" in told
-  words = shlex.split(told[told.index("python -m"):told.index(" makes")])
+  message = str(caught.value)
+  assert "plain JSONL with the columns id, problem, target, not a" in message
+  words = shlex.split(
+      message[message.index("python -m"):message.index(" makes")])
   assert words[3:] == [
       "--config=configs/split_own.py", f"--config.source.path={path}",
       f"--config.out={tmp_path}/my words"]
-  assert told.endswith(f"makes {tmp_path}/my words-all.jsonl")
+  assert message.endswith(f"makes {tmp_path}/my words-all.jsonl")
 
 
 def test_problems_without_a_task_are_for_any(tmp_path):
