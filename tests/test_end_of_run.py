@@ -160,19 +160,21 @@ def test_a_run_in_python_has_the_policy_that_is_asked_for(
   opened, last = isojax.open(folder), run.records[-1]
   assert last["correct"] != last["current"]["correct"]
   texts = {}
-  for policy, params, correct in (
-      (opened, state.average, last["correct"]),
-      (opened.current, state.params, last["current"]["correct"])):
+  for name, policy, params, correct in (
+      ("average", opened, state.average, last["correct"]),
+      ("current", opened.current, state.params, last["current"]["correct"])):
     jax.tree.map(np.testing.assert_array_equal, policy.params, params)
-    assert policy.evaluate()["correct"] == correct
-    out = tmp_path / str(len(texts))
+    again = policy.evaluate()
+    assert (again["policy"], again["correct"]) == (name, correct)
+    out = tmp_path / name
     policy.export(out, dtype="float32")
+    assert f"{name} policy" in (out / "README.md").read_text()
     jax.tree.map(np.testing.assert_array_equal, hf_weights.load(
         str(out), decoder.abstract_params(run.setup.model)), params)
-    texts[policy.policy] = policy.sample("8 3 8 3=24:", n=64)
-  assert texts[None] != texts["current"]
+    texts[name] = policy.sample("8 3 8 3=24:", n=64)
+  assert texts["average"] != texts["current"]
   chat, _ = samples_command.policy(str(folder))
-  assert chat("8 3 8 3=24", n=64, template=True) == texts[None]
+  assert chat("8 3 8 3=24", n=64, template=True) == texts["average"]
 
 
 def test_a_policy_that_a_run_has_not():
