@@ -171,8 +171,8 @@ def with_largest_batches(
 
   def fits(rows):
     update = estimated(config, model, 1, rows, True, pages=None)
-    # The optimizer's moments stay in memory during an accumulation.
-    return (update.program_bytes["accumulate"] + 2 * least.state
+    # The moments and the average stay in memory during an accumulation.
+    return (update.program_bytes["accumulate"] + 2 * least.state + least.average
             <= MARGIN * hbm)
 
   rows = memory_lib.largest(fits, 2**12)  # the most that is tried

@@ -6,9 +6,11 @@ import os
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import isojax
 from isojax.core import exit_codes
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records
@@ -16,6 +18,7 @@ from isojax.models import decoder, hf_weights
 from isojax.run import branch, evaluation
 from isojax.run import setup as setup_lib
 from isojax.run import state as state_lib
+from launch import samples as samples_command
 from tests import command, processes, short_runs
 from tests.short_runs import steps
 
@@ -40,15 +43,29 @@ def both(tmp_path_factory):
                          checkpoint=dict(at=(24, 48, 72, 96, 120)))
 
 
+@pytest.fixture(scope="module")
+def in_bfloat16(tmp_path_factory):
+  """The same in bfloat16, from weights that are values of bfloat16."""
+  root = tmp_path_factory.mktemp("in_bfloat16")
+  policy, dtype = root / "policy", dict(dtype="bfloat16")
+  setup = setup_lib.prepare(config("hard", {}))
+  hf_weights.export(setup.folder, policy, setup_lib.base_params(setup), **dtype)
+  return root / "run", short_runs.train(short_runs.config(
+      "hard", model=dict(path=str(policy)), sampler=dtype, recipe=dict(
+          loss=dtype, optimizer=AVERAGE | FAST), eval=dict(current=True),
+      checkpoint=dict(at=(24, 48, 72, 96, 120))), root / "run")
+
+
 def state_at(run, folder, step):
   return checkpoint.restore_newest(
       str(folder / "kept"), setup_lib.abstract_state(run.setup),
       run.setup.run_id, reach=step, keep=99, with_in_flight=False).state
 
 
-def test_the_kept_states_have_the_average_of_the_path(both, tmp_path):
+@pytest.mark.parametrize("name", ["both", "in_bfloat16"])
+def test_the_kept_states_have_the_average_of_the_path(name, request, tmp_path):
   """In float64, from the parameters after each update; one step has none."""
-  folder, run = both
+  folder, run = request.getfixturevalue(name)
   shutil.copytree(folder, tmp_path / "run")
   mean, states = None, {}
   for step in (5, 4, 3, 2, 1):  # each restore moves later steps away
@@ -67,6 +84,32 @@ def test_the_kept_states_have_the_average_of_the_path(both, tmp_path):
   far = max(np.abs(a - b).max() for a, b in zip(
       jax.tree.leaves(states[5].average), jax.tree.leaves(states[5].params)))
   assert far > 1e-5
+
+
+def newest(run, folder):
+  """The state of the newest checkpoint, of step 5."""
+  return jax.device_get(checkpoint.restore_newest(
+      str(folder / "checkpoints"), setup_lib.abstract_state(run.setup),
+      run.setup.run_id, reach=5, keep=99, with_in_flight=False).state)
+
+
+def test_an_average_is_cast_to_bfloat16_once(in_bfloat16, tmp_path):
+  """When it is sampled or exported; dithered weights lie between its values."""
+  folder, run = in_bfloat16
+  average = newest(run, folder).average
+  cast = jax.tree.map(lambda x: x.astype(jnp.bfloat16), average)
+  between = [np.mean(a != b) for a, b in zip(
+      jax.tree.leaves(average), jax.tree.leaves(cast)) if a.ndim > 1]
+  assert min(between) > 0.9
+  opened = isojax.open(folder)
+  sampled = run.setup.sampler.prepare(opened.params)
+  assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(sampled))
+  opened.export(tmp_path / "policy", dtype="bfloat16")
+  exported = hf_weights.load(
+      str(tmp_path / "policy"), decoder.abstract_params(run.setup.model))
+  for policy in sampled, exported:
+    jax.tree.map(np.testing.assert_array_equal, policy, cast)
+  assert opened.evaluate()["correct"] == run.records[-1]["correct"]
 
 
 def test_the_average_is_evaluated_and_nothing_else_changes(both, tmp_path):
@@ -88,9 +131,7 @@ def test_the_average_is_evaluated_and_nothing_else_changes(both, tmp_path):
 
 def test_a_checkpoint_gives_either_policy(both):
   folder, run = both
-  state = jax.device_get(checkpoint.restore_newest(
-      str(folder / "checkpoints"), setup_lib.abstract_state(run.setup),
-      run.setup.run_id, reach=5, keep=99, with_in_flight=False).state)
+  state = newest(run, folder)
   for policy, want in (("average", state.average), ("current", state.params)):
     step, params = evaluation.policy_of(
         run.setup, str(folder), "newest", policy)
@@ -111,6 +152,31 @@ def test_an_export_is_of_the_policy_that_is_asked_for(both, tmp_path):
         str(out), decoder.abstract_params(run.setup.model)), want)
 
 
+def test_a_run_in_python_has_the_policy_that_is_asked_for(
+    both, tmp_path):
+  """Parameters, samples, evaluations, exports and --chat."""
+  folder, run = both
+  state = newest(run, folder)
+  opened, last = isojax.open(folder), run.records[-1]
+  assert last["correct"] != last["current"]["correct"]
+  texts = {}
+  for name, policy, params, correct in (
+      ("average", opened, state.average, last["correct"]),
+      ("current", opened.current, state.params, last["current"]["correct"])):
+    jax.tree.map(np.testing.assert_array_equal, policy.params, params)
+    again = policy.evaluate()
+    assert (again["policy"], again["correct"]) == (name, correct)
+    out = tmp_path / name
+    policy.export(out, dtype="float32")
+    assert f"{name} policy" in (out / "README.md").read_text()
+    jax.tree.map(np.testing.assert_array_equal, hf_weights.load(
+        str(out), decoder.abstract_params(run.setup.model)), params)
+    texts[name] = policy.sample("8 3 8 3=24:", n=64)
+  assert texts["average"] != texts["current"]
+  chat, _ = samples_command.policy(str(folder))
+  assert chat("8 3 8 3=24", n=64, template=True) == texts["average"]
+
+
 def test_a_policy_that_a_run_has_not():
   plain, averaged = ({"recipe": {"optimizer": {"average": eta}}}
                      for eta in (None, 0.0))
@@ -119,6 +185,13 @@ def test_a_policy_that_a_run_has_not():
   assert evaluation.chosen_policy(averaged, "current") == "current"
   with pytest.raises(InputError, match="--policy=current.*average=None"):
     evaluation.chosen_policy(plain, "current")
+
+
+def test_a_run_in_python_that_has_no_average():
+  run = isojax.open(short_runs.finished("hard"))
+  with pytest.raises(InputError, match=r"^Run\.current: .*average=None") as e:
+    run.current  # noqa: B018
+  assert "--" not in str(e.value)
 
 
 def test_the_rate_falls_with_the_rollouts_that_are_spent(tmp_path):
@@ -138,6 +211,7 @@ def test_resampling_spends_c_and_its_rate_follows_the_rollouts(tmp_path):
   np.testing.assert_allclose(
       [r["lr"] / run.setup.config.lr for r in train],
       [1 - rollouts / C for rollouts in before], rtol=1e-6)
+  assert train[-1]["rollouts"] == C
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +251,7 @@ def test_a_branch_ends_in_the_bits_of_a_run_from_scratch(
   assert processes.result(str(tmp_path / "a/branch")) == (
       processes.result(str(scratch)))
   assert steps(first.records)[-1]["lr"] > steps(own.records)[-1]["lr"]
+  assert steps(own.records)[-1]["rollouts"] == own.setup.config.alloc.C
 
 
 def test_what_is_no_trunk(both, tmp_path):

@@ -317,13 +317,17 @@ def test_texts_and_curves(on_a_mesh):
 
 def test_nan_stops_with_the_step_and_what_to_try(tmp_path):
   config = small(checkpoint=dict(every_steps=1))
-  config.recipe.optimizer.base_lr = 1e15
-  _, end, kept = train(config, tmp_path)
+  config.recipe.optimizer.update(base_lr=1e15, average=5.0)
+  setup, end, kept = train(config, tmp_path)
   assert end.code == exit_codes.DIVERGED
   assert "are not finite after step" in end.why and "base_lr" in end.why
   # The first update makes weights whose logits overflow in the second step,
-  # which is not recorded.
+  # which is not recorded and not saved.
   assert max(r["step"] for r in kept) == 1
+  step, average = evaluation.policy_of(
+      setup, str(tmp_path), "newest", "average")
+  assert step == 1 and all(
+      np.isfinite(x).all() for x in jax.tree.leaves(average))
 
 
 def test_records_and_checkpoints_belong_together(copy):

@@ -104,13 +104,13 @@ def test_prompts_of_a_prefill():
 TEN_SIX = Lengths(5, 5, max_prompt=10, max_response=6)
 
 
-def one_programs(formats=(), dtype="float32", remat=True):
+def programs_of_one(formats=(), dtype="float32", remat=True, average=False):
   """Programs of ONE on two shards: 4 slots, 3 rows, 2 prompts of 10 + 6."""
   return planner_memory.device_bytes(
       ONE, work(TEN_SIX, dtype, formats, fused=False, remat=remat),
       Mesh(1, 2, 1)).programs(
           Occupancy(slots=4, rows=3, prompts=2, weights_gathered=True),
-          reference=False, average=False)
+          reference=False, average=average)
 
 
 def test_bytes_of_programs_by_hand():
@@ -118,7 +118,7 @@ def test_bytes_of_programs_by_hand():
   in a layer is 4 (8 + max(2 * 3, 12 + 2 * 2 * 10)) = 240 in a forward, and 4
   (16 + 12 + 9) = 148 in a backward, whose scores of L others are 16 L.
   """
-  own = one_programs().program_bytes
+  own = programs_of_one().program_bytes
   assert own["start"] == 232 and own["apply"] == 4 * 232
   assert own["prefill"] == 464 + 160 + 10 * 240
   assert own["insert"] == 4 * 256 + 160
@@ -130,23 +130,30 @@ def test_bytes_of_programs_by_hand():
       20 * 8 + 8 * 18 * 5, backward)
 
 
+def test_bytes_of_an_average_by_hand():
+  """232 more in `apply`; it lies beside every other program."""
+  without, p = programs_of_one(), programs_of_one(average=True)
+  assert (without.average, p.average) == (0, 232)
+  assert p.program_bytes == without.program_bytes | {"apply": 5 * 232}
+
+
 def test_bytes_of_an_update_without_remat_by_hand():
   """All that a backward needs of 38 tokens is stored, 148 + 16 * 16 bytes each,
   and keys and values of 5 prompts; then the head's 880 bytes are the most."""
-  assert one_programs(remat=False).program_bytes["accumulate"] == (
+  assert programs_of_one(remat=False).program_bytes["accumulate"] == (
       2 * 232 + 84 * 4 / 2 + 38 * 404 + 5 * 160 + 880)
 
 
 def test_bytes_of_what_is_sampled_in_half_the_bytes_by_hand():
   """116 numbers of 2 bytes, 4 of keys and values of a token."""
-  own = one_programs(dict(sampled="bfloat16")).program_bytes
+  own = programs_of_one(dict(sampled="bfloat16")).program_bytes
   assert own["prefill"] == 232 + 80 + 10 * 160
   assert own["insert"] == 2 * (4 * 64 + 40)
   assert own["decode"] == 232 + 4 * (128 + 256 + 160)
 
 
 def test_bytes_of_a_float32_head_by_hand():
-  p, wide = (one_programs(formats, "bfloat16") for formats in (
+  p, wide = (programs_of_one(formats, "bfloat16") for formats in (
       {}, dict(sampled_head="float32", head="float32")))
   assert (p.weights, wide.weights) == (232, 272)
   # Weight and logits of 18 tokens with 2 bytes more; twice 18 hidden states.

@@ -112,7 +112,11 @@ class Run:
 
     Needs recipe.optimizer.average.
     """
-    evaluation_lib.chosen_policy(self._setup.values, "current")
+    experiment.raise_if(
+        (self._setup.policies == ("current",),
+         "Run.current: the run has recipe.optimizer.average=None, so its "
+         "parameters are those of its current policy; use the run itself, or "
+         "train with recipe={'optimizer': {'average': 5.0}}"))
     return dataclasses.replace(self, policy="current")
 
   @unchained

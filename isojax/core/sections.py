@@ -103,7 +103,9 @@ def section(cls, values, name: str):
       expected = hint.__name__ if isinstance(hint, type) else str(hint)
       raise InputError(f"{name}.{key}={value!r:.200}: expected {expected}")
     elif expected := out_of_range(value):
-      raise InputError(f"{name}.{key}={value!r:.200}: expected {expected}")
+      or_none = ", or None" if _fits(None, hint) else ""
+      raise InputError(
+          f"{name}.{key}={value!r:.200}: expected {expected}{or_none}")
     arguments[key] = value
   try:
     return cls(**arguments)

@@ -50,7 +50,7 @@ class OptimizerConfig:
         for name in ("warmup_steps", "weight_decay")},
         decay=(0 <= self.decay <= 1, "in [0, 1], a share of alloc.C"),
         average=(self.average is None or 0 <= self.average < math.inf,
-                 ">= 0, or None for no average"))
+                 "a finite number >= 0; None switches the average off"))
 
 
 def make(cfg: OptimizerConfig):

@@ -197,6 +197,41 @@ def test_the_programs_of_a_paged_sampler():
   assert row.output < 0.5 * pool  # it is changed in place
 
 
+def averaging_target(average):
+  """On this machine's devices."""
+  config = small(fsdp=4)
+  config.recipe.optimizer.average = average
+  e = experiment_lib.load(config)
+  opened = inputs.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
+  sampler, _ = programs_lib.make_fitting_sampler(opened, e.sampler)
+  return compile_lib.Target(e, opened.model, sampler, {}, (), 1.0)
+
+
+def test_an_average_stays_in_memory():
+  """It is an argument of `apply` alone, and lies beside all other programs."""
+  without, found = ({p.name: p.resident_bytes for p in compile_lib.programs(
+      averaging_target(average))} for average in (None, 3.0))
+  copy = compile_lib.device_bytes(decoder.abstract_params(
+      averaging_target(None).model))
+  assert found == {name: bytes_ + copy * (name != "apply")
+                   for name, bytes_ in without.items()}
+  assert found["accumulate"] == 3 * copy + 4  # AdamW's count
+
+
+def test_the_largest_batches_leave_an_average_its_memory():
+  case = averaging_target(3.0)
+  hbm = 3 * 2**20
+  config = compile_lib.with_largest_batches(case.config, case.model, hbm)
+  tokens = 4 * config.sampler.max_new_tokens  # of a row on each device
+  rows = config.recipe.loss.microbatch_tokens // tokens
+
+  def used(rows):
+    p = compile_lib.estimated(config, case.model, 1, rows, True, pages=None)
+    return p.program_bytes["accumulate"] + 2 * p.state + p.average
+
+  assert used(rows) <= compile_lib.MARGIN * hbm < used(rows + 1)
+
+
 @pytest.mark.ci
 def test_a_slice_that_libtpu_refuses():
   pytest.importorskip(

@@ -1,5 +1,6 @@
 """Logs that are easily read wrongly: what is true of them is said."""
 
+import itertools
 import json
 import math
 import pathlib
@@ -536,6 +537,33 @@ def test_a_falling_rate_makes_one_point(key, form, tmp_path):
   assert steps == {falling: [12], constant: list(range(1, 13))}
   ends = max(FALLING[form]), FALLING[form][-1]
   assert "{} falls from {:g} to {:g}".format(key, *ends) in note
+
+
+@pytest.mark.parametrize("name, key, fixed, steps", [
+    ("trl/trainer_state.json", "learning_rate",
+     {"num_generations": 8, "generation_batch_size": 64}, [0, 2, 3]),
+    ("openrlhf/train.log", "actor_lr", {}, [2, 4, 6]),
+    ("tunix/wandb_history.jsonl", "actor/train/learning_rate",
+     {"batch_size": 16, "num_generations": 4}, [0, 2, 4])])
+def test_a_falling_rate_of_trl_openrlhf_and_tunix(
+    name, key, fixed, steps, tmp_path):
+  """The rates of a sample log fall linearly; one point and one note."""
+  constant = pathlib.Path("tests/data/logs", name).read_text()
+  rate = re.compile(rf"""(?<=["']{key}["']:) ?[\d.e-]+""")
+  count = len(rate.findall(constant))
+  number = itertools.count()
+  falling = rate.sub(
+      lambda _: f" {2e-6 * (1 - next(number) / count):g}", constant)
+  assert next(number) == count > 1
+  for text, want in (constant, steps), (falling, steps[-1:]):
+    path = tmp_path / pathlib.Path(name).name
+    path.write_text(text)
+    rows, _ = reading.read([str(path)], Reading(
+        kind=name.split("/")[0], fixed=fixed), flag="records")
+    rows, notes = reading.budgets(rows)
+    assert [row.fields["step"] for row in rows] == want
+  [note] = notes
+  assert f"{key} falls from 2e-06 to {2e-6 / count:g}" in note
 
 
 def test_runs_of_several_budgets_are_one_curve(tmp_path):

@@ -9,6 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from isojax.errors import InputError
@@ -16,8 +17,10 @@ from isojax.models import lora as lora_lib
 from isojax.rl import algorithm
 from isojax.rl import critic as critic_lib
 from isojax.rl import optimizer as optimizer_lib
-from tests.conftest import make_model, put, TINY
+from isojax.rl import update as update_lib
+from tests.conftest import assert_close, make_model, put, TINY
 from tests.rl import test_reference_gradient as plain
+from tests.rl.batches import scalars
 
 NO_CRITIC = critic_lib.CriticConfig("none", lr=3e-4, coef=0.5, clip=None)
 
@@ -148,6 +151,40 @@ def check(params, kind, *, microbatches, tokens, lora=lora_lib.FULL, clip=CLIP,
     ids=["four devices with remat", "adapters", "shared on four devices"])
 def test_values_and_gradients(params, kind, options):
   check(params, kind, **options)
+
+
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_a_critic_is_not_averaged(params, kind):
+  """The average has the policy alone; the critic is trained as without it."""
+  model, tx = make_model(), optax.sgd(1.0)
+  critic = optimizer_lib.Critic(
+      critic_lib.CriticConfig(kind, 1e-3, COEF, CLIP), tx)
+  loss = dataclasses.replace(plain.LOSS, kl_coef=0.0, microbatch_tokens=1000)
+  prompts, rollouts, reward = plain.make_data()
+  batches = update_lib.assemble(
+      prompts, rollouts, algorithm.single_update_columns(reward, rollouts, loss)
+      | make_columns(), n=n, G=1, cfg=loss)
+
+  def after_two(average):
+    policy, trunk = (jax.tree.map(jnp.copy, tree) for tree in (
+        params, critic_lib.headless(params)))
+    state = optimizer_lib.init_state(
+        model, tx, policy, lora_lib.FULL, critic,
+        trunk if kind == "own" else None, average=average)
+    update = update_lib.make_update(
+        model, tx, loss, lora_lib.FULL, critic, average=average)
+    for weight in (1.0, 0.25):
+      state, _ = update(state, None, batches, scalars(
+          critic_lr=0.1, average_weight=weight))
+    return jax.device_get(state)
+
+  averaged, without = after_two(True), after_two(False)
+  assert jax.tree.structure(averaged.average) == jax.tree.structure(params)
+  assert without.average is None and np.any(averaged.critic.params["value"])
+  assert_close((averaged.critic, averaged.params),
+               (without.critic, without.params), rtol=1e-6, atol=1e-7)
+  assert any((a != b).any() for a, b in zip(
+      jax.tree.leaves(averaged.average), jax.tree.leaves(averaged.params)))
 
 
 def test_explained_variance():

@@ -96,7 +96,8 @@ def test_the_average_weighs_the_last_part_of_a_path():
     (dict(average=-1.0), "average"), (dict(average=float("nan")), "average"),
     (dict(average=float("inf")), "average")])
 def test_a_wrong_end_is_refused(changes, key):
-  with pytest.raises(InputError, match=f"{key}={changes[key]}"):
+  off = ".*None" if key == "average" else ""
+  with pytest.raises(InputError, match=f"{key}={changes[key]}: {off}"):
     config(**changes)
 
 
@@ -140,3 +141,37 @@ def test_an_update_averages_its_new_parameters(params, options):
         a, b, atol=4 * 2.0**-24 * max(1.0, np.abs(b).max())), average, mean)
   assert any(np.abs(a - b).max() > 1e-4 for a, b in zip(
       jax.tree.leaves(average), jax.tree.leaves(new), strict=True))
+
+
+def test_averaged_adapters_are_nearly_the_average_of_the_products(params):
+  """sum w A B - (sum w A) (sum w B) = sum w (A - mean A) (B - mean B).
+
+  So at most the product of the two deviations (Cauchy-Schwarz). On this path
+  of rank 16 it was 0.9 % of the average.
+  """
+  lora = lora_lib.LoraConfig(rank=16, alpha=16.0, targets=("q", "down"))
+  weights = [optimizer_lib.average_weight(i, 3.0) for i in range(4)]
+  averages, policies = zip(*path(params, weights, [1.0] * 4, lora))
+  share_N = np.array([w * np.prod([1 - v for v in weights[i + 1:]])
+                      for i, w in enumerate(weights)], np.float64)
+  mean = lambda trees: jax.tree.map(
+      lambda *xs: np.tensordot(share_N, np.float64(xs), 1), *trees)
+  added = lambda pairs: lora_lib.merge(  # to a base of zeros
+      lora, jax.tree.map(jnp.zeros_like, params), pairs, compute="float32",
+      precision="highest")
+  merged, products = added(averages[-1]), mean(map(added, policies))
+  gap, norm = 0.0, 0.0
+  for layer, targets in averages[-1].items():
+    for target in targets:
+      pairs = [policy[layer][target] for policy in policies]
+      center = mean(pairs)
+      a, b = ([np.float64(x[key]) - center[key] for x in pairs] for key in "ab")
+      got = products[layer][target] - merged[layer][target]
+      np.testing.assert_allclose(got, sum(
+          w * np.tensordot(x, y, 1) for w, x, y in zip(share_N, a, b)),
+                                 atol=1e-6)
+      spread = lambda xs: sum(w * (x**2).sum() for w, x in zip(share_N, xs))
+      assert (got**2).sum() <= spread(a) * spread(b)
+      gap += (got**2).sum()
+      norm += (products[layer][target]**2).sum()
+  assert 0.004 < (gap / norm)**0.5 < 0.018

@@ -290,13 +290,20 @@ def test_what_is_masked_can_not_poison_the_gradient(model, params):
 
 
 def test_overflow_is_reported(params):
-  model, tx = make_model(), optax.sgd(1e38)
+  """Also if it is in the average: training drops the state of this update."""
+  model, tx = make_model(), optax.sgd(1.0)
   prompts, rollouts, advantage, weight = make_data()
-  state = optimizer_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
-  _, metrics = make_update(model, tx, PLAIN)(state, None, assembled(
-      PLAIN, rows=(prompts, rollouts, 1e9 * advantage, weight)),
-                                             scalars())
-  assert not metrics["finite"]
+  state = optimizer_lib.init_state(
+      model, tx, jax.tree.map(jnp.copy, params), average=True)
+  update = update_lib.make_update(model, tx, PLAIN, average=True)
+  reported = []
+  for scale, lr in (1, 1.0), (1e9, 1e38):
+    state, metrics = update(state, None, assembled(PLAIN, rows=(
+        prompts, rollouts, scale * advantage, weight)),
+                            scalars(lr=lr, average_weight=0.5))
+    reported.append((bool(metrics["finite"]), all(
+        np.isfinite(x).all() for x in jax.tree.leaves(state.average))))
+  assert reported == [(True, True), (False, False)]
 
 
 def test_a_sweep_compiles_the_few_shapes_and_another_nothing(params):

@@ -14,7 +14,10 @@ from isojax.core import exit_codes
 from tests import few, processes, short_runs
 
 ARGUMENTS = ["--config=configs/hard.py", "--config.alloc.C=4096",
-             "--config.eval.k=1", "--config.checkpoint.every_steps=3"]
+             "--config.eval.k=1", "--config.checkpoint.every_steps=3",
+             "--config.recipe.optimizer.average=3.0",
+             "--config.recipe.optimizer.decay=0.5",
+             "--config.eval.current=True"]
 M = 16  # steps
 
 
