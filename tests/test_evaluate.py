@@ -106,3 +106,15 @@ def test_an_evaluation_without_verdicts_chooses_no_checkpoint(judged, best,
             "correct": [9] * 10, "judged": judged}
   got = History(best=(0.3, 4), stale=1).after(record)
   assert (got.best, got.stale, got.evaluated_at) == (best, stale, 64)
+
+
+@pytest.mark.parametrize("avg_E, stale", [
+    ([], 0), ([0.1], 0), ([0.1, 0.3, 0.2], 1), ([0.3, 0.3, 0.3], 2),
+    ([0.2, 0.1, 0.4], 0)])
+def test_a_history_counts_the_evaluations_since_the_best(avg_E, stale):
+  history = History()
+  for step, avg in enumerate(avg_E):
+    history = history.after({
+        "kind": "eval", "step": step, "rollouts": 8 * step, "avg": avg, "k": 1,
+        "correct": [0], "judged": 1})
+  assert evaluate.evaluations_since_best(avg_E) == history.stale == stale

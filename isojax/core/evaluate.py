@@ -116,6 +116,16 @@ def is_due(due: tuple[int, ...], evaluated: int | None, rollouts: int) -> bool:
   return evaluated is None or evaluated < latest
 
 
+def evaluations_since_best(avg_E: list[float]) -> int:
+  """The number of evaluations after the best one; of ties, after the first.
+
+  run/history.py:History counts it from record to record.
+  """
+  if not avg_E:
+    return 0
+  return len(avg_E) - 1 - avg_E.index(max(avg_E))
+
+
 def due_steps(due: tuple[int, ...], B: int) -> frozenset[int]:
   """The steps of B rollouts after which to evaluate."""
   return frozenset(-(-rollouts // B) for rollouts in due)
