@@ -97,6 +97,17 @@ def test_a_fall_of_the_evaluation_is_found_besides_the_collapse():
   assert "a mean of 20 steps" in alone.text and "step 19" in alone.advice
 
 
+def test_overfitting_is_not_found_twice():
+  """The reward has fallen at once, rises again, and the evaluations fall."""
+  lines = tuple({"step": i, "reward": level + (-1)**i * 0.005}
+                for i, level in enumerate(
+                    [0.6] * 5 + [0.05] * 95 + [0.2] * 100, 1))
+  evals = tuple({"step": 10 * i, "avg": 0.05 * i if i <= 10 else
+                 0.5 - 0.035 * (i - 10)} for i in range(21))
+  names = [f.name for f in findings.diagnose(RunLog(lines, evals), {})]
+  assert "overfit" in names and "collapse" not in names
+
+
 def test_a_collapse_may_be_what_is_added_to_the_score():
   steps = (20, {"reward": 0.9}), (20, {"reward": 0.2})
   (text,) = warnings_of(*steps)

@@ -41,6 +41,8 @@ LAST_GROWTH = 3 / 4
 # Bytes per head and token in the backward of a fused attention kernel, instead
 # of scores; fitted to the programs that launch.compile compiles with splash.
 KERNEL_BYTES = 3800
+# Most tokens of a microbatch: a row of activations has more bytes than that.
+MAX_MICROBATCH = 2**24
 # Most bytes of float32 logits that a chunked head computes at once: 1,024
 # tokens of Qwen2.5's vocabulary of 152,064.
 HEAD_BYTES = 594 * 2**20

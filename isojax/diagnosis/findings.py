@@ -139,7 +139,7 @@ def diagnose(run: RunLog, options: dict) -> list[Finding]:
       if verdict.level == NOTE:  # a note does not replace a grave verdict
         verdict, x, _ = occurrences[name]
     occurrences[name] = Occurrence(verdict, x, waste)
-  for name, verdict in apply_rules(run, words).items():
+  for name, verdict in own_verdicts(apply_rules(run, words)):
     occurrences.setdefault(name, Occurrence(verdict, run, {
         i: verdict.waste for i, line in enumerate(run.train)
         if line["step"] > verdict.after_step}))
@@ -178,6 +178,15 @@ def _finding(run: RunLog, name: str, occurrence: Occurrence) -> Finding:
       verdict.source)
 
 
+def own_verdicts(verdicts: dict[str, Verdict]) -> list[tuple[str, Verdict]]:
+  """(rule, verdict) pairs, without collapse if it has that on overfit.
+
+  apply_rules gives it the same verdict, because overfitting is the cause.
+  """
+  return [(name, verdict) for name, verdict in verdicts.items()
+          if name == "overfit" or verdict is not verdicts.get("overfit")]
+
+
 def _alarms(run: RunLog, words):
   """Yields the alarms that the run would have had while it was live: (name,
   verdict, Steps or Evaluation, indices of its steps in run.train)."""
@@ -198,10 +207,8 @@ def _alarms(run: RunLog, words):
     elif x:
       indices = range(bisect.bisect_right(steps, x.best["step"]),
                       bisect.bisect_right(steps, step))
-    for name, verdict in verdicts.items():
-      # apply_rules may give the verdict on overfit to collapse as well.
-      if name == "overfit" or verdict is not verdicts.get("overfit"):
-        yield name, verdict, x, indices
+    for name, verdict in own_verdicts(verdicts):
+      yield name, verdict, x, indices
   if not had_steps and steps:  # too few steps for an alarm, not for a hint
     x = Steps(run.train, run.grouped)
     for name, verdict in apply_rules(x, words).items():

@@ -70,8 +70,9 @@ class StepRecord(Record):
   train_step adds the step's (run/step.py:sampling_cost, and the updates'); in
   run/step.py rollout_fields what is of sampling and grading, select
   shaped_reward and zero_std, PhaseTimer the seconds, train_step the rest;
-  rl/update.py:make_update the means over trained tokens, kl, loss, value_loss
-  and grad_norm; run/training.py:add_record the alarms.
+  rl/update.py:make_update loss, grad_norm, and clip_fraction, logp, logp_gap,
+  kl and value_loss, which are means over trained tokens;
+  run/training.py:add_record the alarms.
   """
 
   kind: str = dataclasses.field(default="train", init=False)  # "train"

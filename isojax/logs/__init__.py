@@ -14,10 +14,11 @@ A log goes through these files in turn:
   4. metrics.py:curves_of      names of the evaluations, else of the training
                                reward
   5. for a fit, reading.py:read
-                               a row for each evaluation, of which
-                               `budgets` keeps the last one of a run whose
-                               learning rate falls; then frontier/study.py:
-                               from_rows and fit_json.py:study_document
+                               a row for each evaluation; then launch/fit.py or
+                               api/studies.py calls reading.budgets, which of a
+                               run whose learning rate falls keeps the last one,
+                               frontier/study.py:from_rows, and
+                               fit_json.py:study_document
      for the doctor, series.py:read
                                all steps of one run; then report/
                                doctor.py:history and diagnosis/findings.py:

@@ -172,9 +172,10 @@ def advise(question: Question) -> Advice:
   2. Bp: as given, else where n was measured, else the law's one Bp, or 64 if it
      has none or several, or DEFAULT_BP without a law.
   3. n: as given, else nearest to n* of the n that a step may have: divisors of
-     a fixed batch; the measured n, if C and B_max allow it; powers of two
-     within C and B_max.
-  4. Both within B_max and D: Bp is lowered rather than n, or is B / n.
+     a fixed batch; the measured n, if C and B_max allow it; powers of two up
+     to C // Bp and `Question.largest_n`.
+  4. Both within B_max and D (`allocation.admitted`): Bp is lowered rather than
+     n, or is B / n.
   5. M: the whole steps that C pays for.
   """
   B = question.fixed_B

@@ -11,7 +11,13 @@ import itertools
 import math
 
 from isojax.core import kernels
-from isojax.core.memory import DeviceBytes, largest, LAST_GROWTH, Occupancy
+from isojax.core.memory import (
+  DeviceBytes,
+  largest,
+  LAST_GROWTH,
+  MAX_MICROBATCH,
+  Occupancy,
+)
 from isojax.core.model_shape import ModelShape
 from isojax.errors import InputError
 from isojax.planner.cost import CostModel, Efficiency, Workload
@@ -179,10 +185,12 @@ def with_rows(cost_model: CostModel, most: int) -> CostModel:
 
 
 def with_micro_rows(cost_model: CostModel) -> CostModel:
-  """The cost model with the largest microbatches that fit."""
+  """The cost model with the largest microbatches that fit and a run admits."""
   G = cost_model.mesh.row_shards
+  admitted = MAX_MICROBATCH // cost_model.workload.lengths.max_response // G
   per_shard = largest(lambda r: memory(
-      cost_model.replace(micro_rows=r * G), r * G, G).fits, MAX_ROWS)
+      cost_model.replace(micro_rows=r * G), r * G, G).fits, max(1, min(
+          MAX_ROWS, admitted)))
   return cost_model.replace(micro_rows=per_shard * G)
 
 

@@ -227,9 +227,10 @@ def would_change(question: Question, advice: Advice, own: NStar | None
       add(f"C from {enough:,} rollouts on", C=enough)
     add(f"--metric={other}", metric=other, law=own if other == "avg" else None)
     if metric == "avg":
-      D = min(priors.PRIOR_D.values()) // 2
-      parts.append(f"--model of {priors.PRIOR_MODEL} with --stratum and {D:,} "
-                   "math problems or more (its published law)")
+      least = " or ".join(f"--stratum={stratum} and {D // 2:,}"
+                          for stratum, D in priors.PRIOR_D.items())
+      parts.append(f"--model of {priors.PRIOR_MODEL} with {least} math "
+                   "problems or more (its published law)")
     parts.append("a fit of your own runs (--law)")
   elif law.published:
     at_C = [f"{other} at {times}" for times, C_there in (

@@ -12,6 +12,7 @@ import math
 
 from isojax.core import custom_function
 from isojax.core.identity import LAST_BITS
+from isojax.core.memory import MAX_MICROBATCH
 from isojax.errors import expect, expect_one_of, InputError
 from isojax.models import attention, decoder
 from isojax.models import precision as precision_lib
@@ -62,7 +63,6 @@ MINIMUM = {
     "advantage_eps": 0,
     "advantage_ddof": 0,
 }
-MAX_MICROBATCH = 2**24  # tokens; a row of activations has more bytes than that
 # A constant of the config -> (excluded minimum, maximum, the range in words).
 CONSTANT_RANGES = {
     "gamma": (0.0, 1.0, "in (0, 1]; 1 does not discount"),

@@ -63,8 +63,9 @@ def shaped(correct_B, formatted_B, len_B, cfg: RewardConfig, *,
            format_coef: float):
   """The reward of each rollout.
 
-  It is 1 if the answer is correct, else cfg.incorrect; plus format_coef if it
-  is in the expected place; plus the overlong penalty. Lengths include the EOS.
+  It is cfg.incorrect + (1 - cfg.incorrect) * grade, so 1 for a correct answer
+  and cfg.incorrect for a grade of 0; plus format_coef if the answer is in the
+  expected place; plus the overlong penalty. Lengths include the EOS.
   """
   correct_B = np.asarray(correct_B, np.float64)
   reward_B = (cfg.incorrect + (1.0 - cfg.incorrect) * correct_B

@@ -101,6 +101,7 @@ def initialize(coordinator: str | None, num_processes: int | None,
   timeout.start()
   progress.say(f"{origin}: waiting for the other processes of this run, at "
                f"most {START_SECONDS} s")
+  handler = signal.getsignal(signal.SIGTERM)  # of preemption.listen
   try:
     jax.distributed.initialize(
         *arguments, initialization_timeout=START_SECONDS + 60,
@@ -111,9 +112,8 @@ def initialize(coordinator: str | None, num_processes: int | None,
     raise InputError(f"{origin}: {why}; {hint}") from error
   finally:
     timeout.cancel()
-  # jax has installed its own SIGTERM handler, which would only note it. Until
-  # preemption.on_signals a signal ends the process.
-  signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  # jax has installed its own handler, which would only note the signal.
+  signal.signal(signal.SIGTERM, handler)
   say(f"one run of {count()} processes, {jax.device_count()} devices")
 
 

@@ -252,7 +252,7 @@ def _refill(sampler: Sampler, scheduler: Scheduler, params, cache) -> None:
     # Waiting rollouts whose prompt is prefilled take free slots.
     candidates = scheduler.candidates()
     scheduler.fill(candidates, cache.allocate(candidates))
-    # More slots, or fewer at the end of a batch.
+    # Longer rows, or fewer slots at the end of a batch.
     old_R = cache.fit(
         scheduler.wanted_slots, slots.row.active_R, slots.row.position_R)
     if old_R is not None:

@@ -48,6 +48,15 @@ def test_a_study_by_hand():
   assert one.configurations == ((2, 7),)
 
 
+def test_an_answer_without_a_verdict_lowers_no_mean():
+  """Of 100 problems, 8 samples each, 16 have none; the others are correct."""
+  record = {"k": 8, "correct": [4] * 4 + [8] * 96, "judged": 784, "avg": 1.0}
+  result, _ = study(rows(**record))
+  assert result.runs[0].reward_E == pytest.approx([1.0] * 4)
+  whole, _ = study(rows(**record | {"judged": 800, "avg": 0.98}))
+  assert whole.runs[0].reward_E == pytest.approx([0.98] * 4)
+
+
 def test_best_and_worst_come_from_the_counts():
   best, _ = study(rows(), metric="best", at_k=2)
   assert best.metric == "best@2"

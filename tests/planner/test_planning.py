@@ -202,6 +202,16 @@ def test_a_run_admits_the_slots_and_weights_of_its_row(change):
       admitted.weights_gathered == cost_model.weights_gathered)
 
 
+def test_a_row_of_a_small_model_has_a_microbatch_that_a_run_admits():
+  row, = ask(**HOURS | dict(
+      model="isojax/assets/countdown-tiny", prompt_tokens=8.0,
+      response_tokens=8.0)).rows
+  config = hard.get_config()
+  config_file.override(config, row.config, "plan:1")
+  tokens = experiment.load(config).recipe.loss.microbatch_tokens
+  assert 2**23 < tokens <= 2**24
+
+
 def test_a_row_has_the_model_that_was_priced_in_place_of_the_config_s():
   small, = plan_of_config(model="Qwen/Qwen2.5-1.5B-Instruct").rows
   assert small.config["model"]["path"] == "Qwen/Qwen2.5-1.5B-Instruct"
