@@ -136,7 +136,10 @@ def test_one_rule_chooses_n(change, n, why):
 
 
 def test_countdown_has_no_law_of_math():
+  elsewhere = hard.get_config()  # its problems are not on this machine
+  elsewhere.task.stratum = "none.jsonl"
   for plan in (ask(hard.get_config(), rollouts=2e6, **OWN), ask(
+      elsewhere, rollouts=2e6, **OWN), ask(
       rollouts=2e6, model="Qwen/Qwen2.5-7B-Instruct",
       problems="isojax/assets/countdown-tiny-hard.jsonl")):
     assert plan.rows[0].allocation.n == 16
