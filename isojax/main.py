@@ -72,7 +72,7 @@ def prepare_setup() -> setup_lib.Setup:
   """The setup of the run; every check comes before any write."""
   plan, row, run_id, evaluates = (
       _PLAN.value, _ROW.value, _RUN_ID.value, _MODE.value == "eval")
-  of_eval = [f"--{flag.name}={flag.value}" for flag in (
+  of_eval = [flags.FLAGS[flag.name].serialize() for flag in (
       _STEP, _SPLIT, _POLICY, _EVAL_SETS) if flag.present]
   experiment.raise_if(
       ((plan is None) != (row is None), f"--plan={plan} --row={row}: expected "

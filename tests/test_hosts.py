@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from isojax.core import exit_codes
@@ -40,6 +41,20 @@ def test_whose_environment_it_is(environ, tpu, found):
 def test_flags_that_do_not_go_together(flags):
   with pytest.raises(InputError, match="--num_processes"):
     hosts.initialize(*flags)
+
+
+def test_the_handler_of_signals_outlives_the_start_of_jax(monkeypatch):
+  """jax.distributed.initialize installs a handler that only notes SIGTERM."""
+  monkeypatch.setattr(
+      jax.distributed, "initialize",
+      lambda *_, **__: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+  own = lambda number, frame: None
+  before = signal.signal(signal.SIGTERM, own)
+  try:
+    hosts.initialize("localhost:1", 2, 0)
+    assert signal.getsignal(signal.SIGTERM) is own
+  finally:
+    signal.signal(signal.SIGTERM, before)
 
 
 WAITING = """

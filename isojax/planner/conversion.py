@@ -177,7 +177,9 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
     remark = (f"; {', '.join(sizes)} is a default of {trainer}" if sizes
               else "")
     raise InputError(f"{error}{remark}") from None
-  M, lr = _steps(trainer, fields, Bp, D), _number(fields, "lr")
+  M = _steps(trainer, fields, Bp, D)
+  falls = bool(M and _decay(trainer, options, fields, M))
+  lr = _number(fields, "start_lr" if falls and "start_lr" in fields else "lr")
   _check_given(trainer, pairs, {
       ("n",): n, ("Bp", "B"): Bp or fields.get("B"), ("lr",): lr,
       ("M", "epochs"): M})
@@ -196,7 +198,8 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
   setting = _setting(trainer, options, fields, M, has_kl=has_kl, D=D,
                      devices=devices)
   return row, setting, _not_carried(
-      options, field_of, origin, export.options(trainer, row, setting)), assumed
+      options, field_of, origin, export.options(trainer, row, setting),
+      falls=falls), assumed
 
 
 def _completed(origin: Trainer, options: dict[str, str],
@@ -227,7 +230,8 @@ def _steps(trainer: str, fields: dict, Bp: float | None, D: int | None
 def _check_given(trainer: str, pairs: list[tuple[str, str]],
                  needed: dict[tuple[str, ...], float | None]) -> None:
   """InputError for values that no option gives, with the options that could."""
-  missing = [" or ".join(name for name, field in pairs if field in alternatives)
+  missing = [" or ".join(dict.fromkeys(
+      name for name, field in pairs if field in alternatives))
              for alternatives, value in needed.items() if not value]
   if missing:
     raise InputError(
@@ -264,13 +268,14 @@ def _setting(trainer: str, options: dict, fields: dict, M: float, *,
 
 
 def _not_carried(options: dict, field_of: dict, origin: Trainer,
-                 exported: dict) -> list[str]:
+                 exported: dict, *, falls: bool) -> list[str]:
   """NAME=VALUE of the options that the run, written again, does not have."""
   carried = {plain_name(name): comparable(value)
              for name, value in exported.items()}
   is_carried = lambda name, value: (
       carried.get(name) == comparable(value)
-      or name == _scheduler(origin) and value in (*origin.schedules, "constant")
+      or name == _scheduler(origin) and value in (
+          origin.schedules if falls else (origin.schedules[0], "constant"))
       or SEVERAL.search(name) or field_of.get(name) in (
           "lr", "warmup", "warmup_share", "prompt", "processes", "nodes",
           "per_device", "accumulation", "epochs"))
@@ -303,12 +308,18 @@ def _scheduler(origin: Trainer) -> str:
 
 
 def _decay(trainer: str, options: dict, fields: dict, M: float) -> float:
-  """recipe.optimizer.decay of the options."""
+  """recipe.optimizer.decay of the options; 0 if the rate does not end at 0."""
   origin = export.TRAINERS[trainer]
+  steps = _number(fields, "decay_steps")
   name = _scheduler(origin)
   if name not in options or options[name] not in origin.schedules[1:]:
     return 0.0
-  steps = _number(fields, "decay_steps")
+  if "start_lr" in fields:  # its schedule has an end and a beginning
+    end = options.get(plain_name(
+        "rl_training_config.actor_optimizer_config.end_value"))
+    begin = _number(fields, "decay_begin") or 0
+    if end is None or comparable(end) != 0 or begin + (steps or 0) != M:
+      return 0.0
   if "scheduler_kwargs" in fields:
     found = re.search(r'"num_decay_steps":\s*(\d+)', fields["scheduler_kwargs"])
     steps = found and float(found[1])

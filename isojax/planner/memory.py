@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import typing
 
 from isojax.core import kernels
 from isojax.core.memory import (
@@ -36,6 +37,14 @@ TRIED_CHIPS = [2**i for i in range(11)]  # of a machine that a remedy may name
 COMPARED_STEP = (32, 128)  # (Bp, n): meshes are compared on this usual step
 
 
+class Attention(typing.NamedTuple):
+  """The keys of the config's sampler that `has_kernel` reads."""
+
+  dtype: str
+  attention: str = "auto"
+  precision: str = "highest"
+
+
 def has_kernel(shape: ModelShape, section, *, tensor: int, length: int,
                accelerator: Accelerator) -> bool:
   """Whether isojax computes this attention with a fused kernel.
@@ -54,7 +63,7 @@ def has_kernel(shape: ModelShape, section, *, tensor: int, length: int,
   if kernel == "auto":
     kernel = kernels.automatic(obstacles, length)
   # ModelShape does not tell the windows and caps of Gemma.
-  return (kernel != "einsum" and obstacles[kernel] is None
+  return (kernel in obstacles and obstacles[kernel] is None
           and not shape.family.gemma)
 
 
@@ -178,7 +187,13 @@ def with_rows(cost_model: CostModel, most: int) -> CostModel:
   There may be none.
   """
   G = cost_model.mesh.row_shards
-  sizes = device_bytes(cost_model.shape, cost_model.workload, cost_model.mesh)
+  shape, workload, mesh = (
+      cost_model.shape, cost_model.workload, cost_model.mesh)
+  sizes = dataclasses.replace(
+      device_bytes(shape, workload, mesh), fused=has_kernel(
+          shape, Attention(workload.formats.sampled), tensor=mesh.tensor,
+          length=workload.lengths.max_prompt,
+          accelerator=cost_model.machine.accelerator))
   weights = sizes.held_weights(cost_model.weights_gathered)
   return cost_model.replace(rows=G * sizes.slots_within(
       sampling_gib(cost_model) * 2**30 - weights, most=max(1, most // G)))
@@ -265,6 +280,9 @@ def changes(cost_model: CostModel, *, sharded: bool) -> dict:
         CostModel.replace, micro_rows=rows)
   if not sharded and cost_model.rows > rows and cost_model.page is None:
     out["fewer sampler.slots"] = change(CostModel.replace, rows=rows)
+  if not sharded and cost_model.weights_gathered and mesh.fsdp > 1:
+    out["a smaller sampler.memory_gib (so that weights are not gathered over "
+        "fsdp)"] = change(CostModel.replace, weights_gathered=False)
   share = machine.gpu_share
   if machine.accelerator.platform == "gpu" and share < MAX_GPU_SHARE:
     out[f"{GPU_SHARE_VARIABLE}={MAX_GPU_SHARE} (jax takes {share:.0%} "
@@ -332,7 +350,7 @@ def fitting(cost_model: CostModel) -> CostModel:
   needed = full_memory(cost_model)
   if needed.fits:
     return cost_model
-  fits = lambda other: full_memory(other.replace(weights_gathered=False)).fits
+  fits = lambda other: full_memory(other).fits
   raise InputError(
       f"{cost_model.machine.name}: a microbatch of {cost_model.micro_rows:,} "
       f"rollouts does not fit: {needed.text}; "

@@ -306,7 +306,7 @@ def test_what_does_not_fit_is_refused():
   # Whole weights do not fit beside a cache of this size, sharded ones do.
   sharded = memory_lib.with_rows(fixed(weights_gathered=False), 2**20)
   assert memory_lib.fitting(sharded) == sharded
-  with pytest.raises(InputError, match="does not fit"):
+  with pytest.raises(InputError, match="a smaller sampler.memory_gib"):
     memory_lib.fitting(sharded.replace(weights_gathered=True))
   with pytest.raises(InputError, match="4 devices.*8 chips"):
     fixed(mesh=Mesh(2, 2, 1))

@@ -317,6 +317,30 @@ def random_run(trainer: str, rng: random.Random):
           lora_rank=rng.choice([0, 16 * bool(export.TRAINERS[trainer].lora)])))
 
 
+@pytest.mark.parametrize("schedule, lr, decay, left", [
+    ("linear_schedule, init_value: 1e-6, end_value: 0, transition_steps: 30,"
+     " transition_begin: 70", 1e-6, 0.3, []),
+    # It does not end at 0, or not with the run: no decay, at the given rate.
+    ("linear_schedule, init_value: 0, end_value: 1e-5, transition_steps: 100",
+     1e-5, 0.0, ["schedule_type", "init_value", "end_value",
+                 "transition_steps"]),
+    ("linear_schedule, init_value: 1e-6, end_value: 0, transition_steps: 30",
+     1e-5, 0.0, ["schedule_type", "init_value", "end_value",
+                 "transition_steps"]),
+    ("warmup_cosine_decay_schedule, init_value: 1e-7", 1e-5, 0.0,
+     ["schedule_type", "init_value"])])
+def test_a_schedule_of_tunix(schedule, lr, decay, left, tmp_path):
+  path = tmp_path / "run.yaml"
+  path.write_text(
+      "batch_size: 8\ngrpo_config: {num_generations: 2}\nrl_training_config:\n"
+      "  max_steps: 100\n  actor_optimizer_config: {learning_rate: 1e-5, "
+      f"schedule_type: {schedule}}}\n")
+  row, setting, ignored, _ = conversion.read(
+      "tunix", launch_script.options_in(str(path)), devices=None, D=None)
+  assert (row.lr, setting.decay) == (lr, pytest.approx(decay))
+  assert [name.partition("=")[0].rpartition(".")[2] for name in ignored] == left
+
+
 @pytest.mark.parametrize("trainer", export.TRAINERS)
 def test_what_is_exported_is_read_as_it_was(trainer):
   rng = random.Random(trainer)

@@ -189,15 +189,18 @@ def test_a_plan_carries_what_it_priced():
 
 @pytest.mark.parametrize("change", [
     {}, dict(lora_rank=16), dict(machine="v5e-16", model="Qwen/Qwen2.5-0.5B"),
-    dict(machine="v5p-64", model="Qwen/Qwen2.5-32B", prompt_tokens=1000.0)],
-    ids=str)
+    dict(machine="v5p-64", model="Qwen/Qwen2.5-32B", prompt_tokens=1000.0),
+    # Without a kernel a prefill stores its scores.
+    dict(machine="h100", model="Qwen/Qwen2.5-0.5B", prompt_tokens=2000.0,
+         response_tokens=8000.0, dtype="float32")], ids=str)
 def test_a_run_admits_the_slots_and_weights_of_its_row(change):
   plan = ask(**HOURS | change)
   cost_model, sampler = plan.cost_model, plan.rows[0].config["sampler"]
   mesh = cost_model.mesh
   admitted = DeviceBytes(
       cost_model.shape, Formats(sampler["dtype"]),
-      sampler["max_prompt_tokens"], sampler["max_new_tokens"], fused=True,
+      sampler["max_prompt_tokens"], sampler["max_new_tokens"],
+      fused="dtype" not in change,  # float32 on a GPU has no kernel
       fsdp=mesh.fsdp, tensor=mesh.tensor).slots_and_pages_within(
           sampler["memory_gib"], most=sampler["slots"] // mesh.row_shards)
   assert admitted.slots * mesh.row_shards == sampler["slots"]
