@@ -19,7 +19,8 @@ from isojax.run import setup as setup_lib
 from isojax.runtime import hosts
 from tests import few
 
-# One shape, so that runs share programs. In-flight runs have longer answers.
+# One shape, so that runs share programs. Runs in flight have longer answers,
+# and more slots than a step's 24 rollouts, so that verdicts are handed over.
 SLOTS = dict(slots=24)
 TOKENS = dict(microbatch_tokens=1024)
 SMALL = dict(seed=3, alloc=dict(Bp=4, n=6, C=120),
@@ -38,7 +39,7 @@ PLAIN = dict(alloc=dict(Bp=4, n=4, C=64), task=dict(stratum=few.easy()),
              recipe=dict(loss=TOKENS, optimizer=FAST))
 IN_FLIGHT = dict(
     alloc=dict(Bp=4, n=6, C=144), eval=dict(k=1),
-    sampler=SLOTS | dict(max_new_tokens=24),
+    sampler=dict(slots=30, max_new_tokens=24),
     checkpoint=dict(every_steps=2, keep=9), recipe=dict(
         loss=TOKENS | dict(ratio_to="behavior", importance_cap=None),
         filter=dict(solved_rate=0.15), optimizer=dict(base_lr=3e-3),

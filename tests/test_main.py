@@ -243,7 +243,7 @@ def test_a_run_in_flight_needs_its_slots(tmp_path):
   """Which weights draw a token depends on them."""
   folder = shutil.copytree(short_runs.finished("in_flight"), tmp_path / "copy")
   text = "{} slots, 0 pages and 1 row shards".format
-  with pytest.raises(InputError, match=f"had {text(24)} until now, and this "
+  with pytest.raises(InputError, match=f"had {text(30)} until now, and this "
                      f"config, machine and mesh admit {text(8)}"):
     run(short_runs.config("in_flight", sampler=dict(slots=8)), folder)
   assert run(short_runs.config("in_flight", recipe=dict(
