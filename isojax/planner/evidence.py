@@ -65,14 +65,14 @@ SOURCES = (
            "n later; n = 128 is 0.017 below", "a policy of 141k parameters"),
     Source("isojax's study of averages", "the same policy, 2,500 fresh hard "
            "problems, 262,144 and 1,048,576 rollouts, docs/study.md",
-           "n = 8 ends at avg 0.066 and 0.082, best@64 0.284 and 0.190, n = 32 "
-           "at 0.061 and 0.074, 0.492 and 0.332, n = 128 at 0.045 and 0.064, "
-           "0.562 and 0.510", "two seeds of most n; Bp = 32, so a larger n has "
-           "fewer updates"),
+           "n = 2 ends at avg 0.063 and 0.069, best@64 0.237 and 0.160, n = 8 "
+           "at 0.066 and 0.082, 0.284 and 0.190, n = 32 at 0.061 and 0.074, "
+           "0.492 and 0.332, n = 128 at 0.045 and 0.064, 0.562 and 0.510",
+           "two seeds of most n; Bp = 32, so a larger n has fewer updates"),
     Source("SmolLM2-135M", "sums of two numbers, 16,384 rollouts, averages, "
-           "docs/study.md", "n = 8 ends at avg 0.390, n = 32 at 0.311, n = 128 "
-           "at 0.125", "two seeds; Bp = 8, so a larger n has fewer updates, at "
-           "a higher rate"),
+           "docs/study.md", "n = 2 ends at avg 0.408 (one seed), n = 8 at "
+           "0.390, n = 32 at 0.311, n = 128 at 0.125", "two seeds; Bp = 8, so "
+           "a larger n has fewer updates, at a higher rate"),
     Source("OLMo2-1B", "GSM8K, 82k to 1.9M rollouts, sunnytqin/rl-excursions-"
            "during-pretraining @ cec69cc",
            "n = 5 is ahead of n = 64 in pass@1 at 37 of the 39 evaluations up "
