@@ -60,7 +60,7 @@ def grid(cells, *, C: int, seeds, base_lr: float, base_batch: int,
 
 
 def branch_step(M: int, decay: float) -> int:
-  """The step of a run of M steps at whose end its rate begins to fall."""
+  """The step of a run of M steps up to which its rate is constant."""
   return math.ceil((1 - decay) * M - 1e-9)  # floats: 0.9 * 10 is 9 steps
 
 

@@ -38,7 +38,7 @@ class Record:
   # in the step that trains on them.
   rollouts: int
   prompt_tokens: int  # cumulative; a prompt counts once, not n times
-  sampled_tokens: int  # cumulative, EOS included
+  sampled_tokens: int  # cumulative, with EOS and inserted phrases
   trained_tokens: int  # cumulative; tokens with a gradient, once an update
   scored_tokens: int  # cumulative; tokens of forward passes before updates
   updates: int  # cumulative; optimizer steps, which lr's warm-up follows
@@ -71,8 +71,8 @@ class StepRecord(Record):
   run/step.py rollout_fields what is of sampling and grading, select
   shaped_reward and zero_std, PhaseTimer the seconds, train_step the rest;
   rl/update.py:make_update loss, grad_norm, and clip_fraction, logp, logp_gap,
-  kl and value_loss, which are means over trained tokens;
-  run/training.py:add_record the alarms.
+  kl and value_loss, each a mean over the updates of the mean over its trained
+  tokens; run/training.py:add_record the alarms.
   """
 
   kind: str = dataclasses.field(default="train", init=False)  # "train"
@@ -107,8 +107,8 @@ class StepRecord(Record):
   # trained tokens; null without a KL in the loss.
   kl: float | None
   # Mean over the updates of recipe.loss, with its KL and entropy terms. Null
-  # where its value is only the mean advantage: with one update a step, not in
-  # flight, without KL term, entropy term, critic and custom policy loss.
+  # where its value says no more than the advantages: with one update a step,
+  # not in flight, without KL term, entropy term, critic and custom policy loss.
   loss: float | None
   # Loss of the critic per trained token; null without a critic.
   value_loss: float | None

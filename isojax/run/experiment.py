@@ -175,7 +175,8 @@ class RecipeSection:
     """Whether the value of the loss says more than the advantages.
 
     In the only update of a step every ratio is 1: without a further term the
-    value is a mean of the advantages, and only its gradient matters.
+    value is a mean of the advantages, with cispo and reinforce times the
+    log-probs, and only its gradient matters.
     """
     loss, updates = self.loss, self.updates
     return bool(updates.count > 1 or updates.in_flight or loss.kl_in_loss

@@ -10,11 +10,12 @@ Each block of the mesh prefills a few sequences together: its window. A sequence
 is a prompt, which all rollouts of a group continue, or a prompt with tokens,
 which one rollout continues. The items that continue a sequence are a unit.
 
-One queue serves all blocks: first rollouts with tokens (evicted, or in flight
-before the batch), the longest first, then new ones in the order of their
-source (`Scheduler._enqueue`). A block takes whole problems, so it prefills each
-prompt once. When the queue is empty, a block with free slots takes waiting
-rollouts from the fullest block and prefills their prompts again.
+One queue serves all blocks: first rollouts in flight before the batch, the
+longest first, then new ones in the order of their source (`_enqueue`). A block
+takes whole problems, so it prefills each prompt once; an evicted rollout goes
+to the front of what waits for its block (`evict`). When the queue is empty, a
+block with free slots takes waiting rollouts from the fullest block and prefills
+their prompts again.
 """
 
 import collections

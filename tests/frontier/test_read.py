@@ -338,6 +338,17 @@ PRINTED = [  # content, flags, names, rows, words
      "parallel, distributed & accumulation) = 4\n  Total optimization steps = "
      "1,869\n" + bar(1) + printed(**ROW),
      dict(fixed={"num_generations": 8}, **TRAIN), "Bp n", [(4, 8)], []),
+    # 100 in 7, or in 6 without the last; of rollouts 16 are 100 in 13 for n = 2
+    *(("  Num examples = 100\n  Num Epochs = 1\n  Total train batch size (w. "
+       "parallel, distributed & accumulation) = 16\n  Total optimization steps "
+       f"= {steps}\n" + bar(1) + printed(**ROW),
+       dict(fixed={"num_generations": 2}, **TRAIN), "Bp n", [(Bp, 2)], [])
+      for steps, Bp in ((7, 16), (6, 16), (13, 8))),
+    # 70 in 2 updates of 64: of rollouts, since 128 prompts are more than 70
+    ("  Num examples = 70\n  Num Epochs = 1\n  Total train batch size (w. "
+     "parallel, distributed & accumulation) = 64\n  Total optimization steps = "
+     "2\n" + bar(1) + printed(**ROW),
+     dict(fixed={"num_generations": 2}, **TRAIN), "Bp n", [(32, 2)], []),
     # an update has 64 rollouts in 2 micro-steps, a generation 8 micro-steps
     ("python train.py --num-generations 8 --steps_per_generation 8\n"
      "  Total train batch size (w. parallel, distributed & accumulation) = 64\n"

@@ -38,7 +38,8 @@ def batch_of_prompts(head: str, lines: list[dict], options: dict) -> dict:
   """Renames the batch of an update to Bp if it counts prompts.
 
   In TRL <= 0.14 the total batch size counts prompts, so it is the examples of
-  an epoch divided by its updates. Later versions count rollouts.
+  an epoch divided by its updates, of which the last may be smaller or left out.
+  Later versions count rollouts: n >= 2 times as many updates.
   """
   def number(pattern: str) -> int | None:
     match = re.search(pattern + r" = ([\d,]+)", head)
@@ -51,9 +52,11 @@ def batch_of_prompts(head: str, lines: list[dict], options: dict) -> dict:
     # Too small if max_steps ends the run earlier; then the batch may be taken
     # for rollouts.
     epoch_updates = steps / epochs
-  if examples and epoch_updates and UPDATE_BATCH in options and (
-      round(examples / epoch_updates) == options[UPDATE_BATCH]):
-    options["Bp"] = options.pop(UPDATE_BATCH)
+  if examples and epoch_updates and UPDATE_BATCH in options:
+    batch = options[UPDATE_BATCH]
+    if (examples // batch <= epoch_updates <= -(-examples // batch)
+        and 1.5 * examples > batch * epoch_updates):
+      options["Bp"] = options.pop(UPDATE_BATCH)
   return options
 
 
