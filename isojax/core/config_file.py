@@ -308,10 +308,10 @@ def _wrong_override(config, word: str) -> str:
 
 def parse_flags(argv: list[str]) -> list[str]:
   """The arguments that are no flags; InputError if a flag is wrong."""
-  found = _with_found_config(argv)
-  file = flag_path(argv) or flag_path(found)
+  words = _with_found_config(argv)
+  file = flag_path(argv) or flag_path(words)
   try:
-    rest = flags.FLAGS(found)
+    rest = flags.FLAGS(words)
     if "config" in flags.FLAGS and flags.FLAGS["config"].present:
       checked(file, flags.FLAGS["config"].value)
   except flags.Error as error:

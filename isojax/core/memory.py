@@ -258,12 +258,10 @@ class DeviceBytes:
       budget: bytes of a device for sampling.
       most: slots wanted on a device.
     """
-    within = self._paged if self.page is not None else (
-        lambda budget, most: (self.slots_within(budget, most), None))
-    slots, pages = within(budget - self.held_weights(True), most)
+    slots, pages = self.within(budget - self.held_weights(True), most)
     if self.fsdp == 1:
       return SlotsAndPages(slots, pages, True)
-    sharded = within(budget - self.held_weights(False), most)
+    sharded = self.within(budget - self.held_weights(False), most)
     if slots == most or (self.page is not None and 2 * slots >= sharded[0]):
       return SlotsAndPages(slots, pages, True)
     return SlotsAndPages(*sharded, False)
@@ -280,10 +278,12 @@ class DeviceBytes:
           "max_prompt_tokens or max_new_tokens")
     return result
 
-  def slots_within(self, budget: float, most: int) -> int:
-    """The slots without pages, up to `most`, that fit beside the weights."""
+  def within(self, budget: float, most: int) -> tuple[int, int | None]:
+    """Slots, up to `most`, and pages that fit beside the weights."""
+    if self.page is not None:
+      return self._paged(budget, most)
     slots = max(0, min(most, int(budget // self.slot)))
-    return self._shared(slots, most)
+    return self._shared(slots, most), None
 
   def _paged(self, budget: float, most: int) -> tuple[int, int]:
     def pages(slots):

@@ -107,7 +107,14 @@ def resamples(study: Study, options: Options):
 
 def _prepare(run: StudyRun, points: PointRule):
   """(C_E, value_ExQ) after the moving average and the cut at min_C."""
-  value = run.value_ExQ if run.value_ExQ is not None else run.reward_E[:, None]
+  value = run.reward_E[:, None]
+  if run.value_ExQ is not None:
+    # Answers without a verdict lower the mean, but not reward_E.
+    mean_E = run.value_ExQ.mean(1)
+    above_E = (run.reward_E > mean_E) & ~np.isclose(run.reward_E, mean_E)
+    scale_E = np.divide(run.reward_E, mean_E, out=np.ones_like(mean_E),
+                        where=above_E & (mean_E > 0))
+    value = run.value_ExQ * scale_E[:, None]
   if points.ema:
     value = curves_lib.ema_matrix(len(value), points.ema) @ value
   keep = run.C_E >= points.min_C

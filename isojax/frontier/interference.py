@@ -47,9 +47,8 @@ def interference(run: StudyRun, k: int, *, draws: int, seed: int
   """
   if run.value_ExQ is None or k < 2:
     return None
-  correct = np.rint(run.value_ExQ * k).clip(0, k).astype(int)
-  # Answers without a verdict make values a little larger (study.py:_value).
-  if abs(correct - run.value_ExQ * k).max() > 0.2:
+  correct = np.rint(run.value_ExQ * k).astype(int)
+  if abs(correct - run.value_ExQ * k).max() > 1e-6:
     return None  # rewards other than 0 and 1
   ends = correct[[0, -1]]
   if ends.mean(1).min() == 0 or ends.mean(1).max() == k:

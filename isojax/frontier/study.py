@@ -180,9 +180,9 @@ def _value(row: LogRow, chosen: Selection) -> tuple[float, np.ndarray | None]:
                        f"expected 1 to {stored}")
     value = VALUES[metric](correct, stored=stored, k=k)
     judged = row.fields.get("judged", stored * len(correct))
-    if metric == "avg" and judged < stored * len(correct) and value.any():
+    if metric == "avg" and judged < stored * len(correct):
       # `correct` counts an answer without a verdict as 0; avg leaves it out.
-      value = value * (_field(row, "avg") / value.mean())
+      return float(_field(row, "avg")), value
     return float(value.mean()), value
   if at_k is not None and metric != "avg":
     raise InputError(

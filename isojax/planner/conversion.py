@@ -178,8 +178,8 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
               else "")
     raise InputError(f"{error}{remark}") from None
   M = _steps(trainer, fields, Bp, D)
-  falls = bool(M and _decay(trainer, options, fields, M))
-  lr = _number(fields, "start_lr" if falls and "start_lr" in fields else "lr")
+  decay = _decay(trainer, options, fields, M) if M else 0.0
+  lr = _number(fields, "start_lr" if decay and "start_lr" in fields else "lr")
   _check_given(trainer, pairs, {
       ("n",): n, ("Bp", "B"): Bp or fields.get("B"), ("lr",): lr,
       ("M", "epochs"): M})
@@ -195,11 +195,11 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
       allocate(Bp=_whole("Bp", Bp), n=_whole("n", n), M=int(M),
                C=int(Bp * n * int(M))),
       seed=_whole("seed", _number(fields, "seed") or 0), lr=lr, expected=None)
-  setting = _setting(trainer, options, fields, M, has_kl=has_kl, D=D,
-                     devices=devices)
+  setting = _setting(trainer, options, fields, M, decay=decay, has_kl=has_kl,
+                     D=D, devices=devices)
   return row, setting, _not_carried(
       options, field_of, origin, export.options(trainer, row, setting),
-      falls=falls), assumed
+      falls=bool(decay)), assumed
 
 
 def _completed(origin: Trainer, options: dict[str, str],
@@ -241,7 +241,7 @@ def _check_given(trainer: str, pairs: list[tuple[str, str]],
 
 
 def _setting(trainer: str, options: dict, fields: dict, M: float, *,
-             has_kl: bool, D: int | None, devices: int | None
+             decay: float, has_kl: bool, D: int | None, devices: int | None
              ) -> export.Setting:
   """What the options say beyond the sizes and the rate."""
   origin = export.TRAINERS[trainer]
@@ -262,7 +262,7 @@ def _setting(trainer: str, options: dict, fields: dict, M: float, *,
       (number("kl") or 0.0) if has_kl else 0.0,
       total - response if total and response else prompt, response, D,
       loss=_loss(trainer, fields), devices=devices, warmup=int(warmup or 0),
-      decay=_decay(trainer, options, fields, M),
+      decay=decay,
       lora_rank=int(number("rank") or 0), lora_alpha=number("alpha") or 16.0,
       has_seed="seed" in fields)
 
@@ -315,10 +315,8 @@ def _decay(trainer: str, options: dict, fields: dict, M: float) -> float:
   if name not in options or options[name] not in origin.schedules[1:]:
     return 0.0
   if "start_lr" in fields:  # its schedule has an end and a beginning
-    end = options.get(plain_name(
-        "rl_training_config.actor_optimizer_config.end_value"))
     begin = _number(fields, "decay_begin") or 0
-    if end is None or comparable(end) != 0 or begin + (steps or 0) != M:
+    if _number(fields, "end_lr") != 0 or begin + (steps or 0) != M:
       return 0.0
   if "scheduler_kwargs" in fields:
     found = re.search(r'"num_decay_steps":\s*(\d+)', fields["scheduler_kwargs"])

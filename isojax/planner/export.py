@@ -276,7 +276,7 @@ TRAINERS = {
         schedules=("constant_schedule", "linear_schedule", "linear_schedule"),
         with_fall=2 * (" ".join(
             f"rl_training_config.actor_optimizer_config.{argument}"
-            for argument in ("init_value={start_lr}", "end_value=0.0",
+            for argument in ("init_value={start_lr}", "end_value={end_lr}",
                              "transition_begin={decay_begin}",
                              "transition_steps={decay_steps}")),),
         defaults={"rl_training_config.actor_optimizer_config.schedule_type":
@@ -392,6 +392,7 @@ def options(trainer: str, row: plan_file.Row,
       seed=row.seed if setting.has_seed else None,
       warmup_share=f"{setting.warmup / M:.4g}", decay_steps=decay_steps,
       decay_begin=M - decay_steps, start_lr=setting.lr(row),
+      end_lr="0.0",
       scheduler_kwargs=f'{{"num_decay_steps":{decay_steps},'
       '"decay_type":"linear"}', rank=setting.lora_rank,
       alpha=setting.lora_alpha, epochs=epochs,

@@ -195,8 +195,9 @@ def with_rows(cost_model: CostModel, most: int) -> CostModel:
           length=workload.lengths.max_prompt,
           accelerator=cost_model.machine.accelerator))
   weights = sizes.held_weights(cost_model.weights_gathered)
-  return cost_model.replace(rows=G * sizes.slots_within(
-      sampling_gib(cost_model) * 2**30 - weights, most=max(1, most // G)))
+  slots, _ = sizes.within(
+      sampling_gib(cost_model) * 2**30 - weights, max(1, most // G))
+  return cost_model.replace(rows=G * slots)
 
 
 def with_micro_rows(cost_model: CostModel) -> CostModel:

@@ -53,6 +53,10 @@ def test_an_answer_without_a_verdict_lowers_no_mean():
   record = {"k": 8, "correct": [4] * 4 + [8] * 96, "judged": 784, "avg": 1.0}
   result, _ = study(rows(**record))
   assert result.runs[0].reward_E == pytest.approx([1.0] * 4)
+  # The counts stay what they are, and a draw of problems has the mean.
+  assert set(result.runs[0].value_ExQ.flat) == {0.5, 1.0}
+  _, value_ExQ = bootstrap._prepare(result.runs[0], QUICK.points)
+  assert value_ExQ.mean(1) == pytest.approx([1.0] * 4)
   whole, _ = study(rows(**record | {"judged": 800, "avg": 0.98}))
   assert whole.runs[0].reward_E == pytest.approx([0.98] * 4)
 
