@@ -90,13 +90,6 @@ def config_of(unit: Unit, design: dict, root: str, C: int, decay: float):
   return config
 
 
-def best_steps(evaluations) -> dict[str, int]:
-  """The step of each policy's best evaluation after the first."""
-  trained = [r for r in evaluations if r["rollouts"]]
-  return {"average": max(trained, key=lambda r: r["avg"])["step"],
-          "current": max(trained, key=lambda r: r["current"]["avg"])["step"]}
-
-
 def tested(run, policy: str, step: int, store: str) -> dict:
   """The counts of correct test samples of a checkpoint, per problem."""
   from isojax.run import evaluation
@@ -154,15 +147,16 @@ def line_of(name: tuple, records, samples) -> dict:
   policy, which = line["policy"], line["which"]
   evaluations = [r for r in records.evaluations
                  if r["rollouts"] <= line["C"]]
-  step = (best_steps(evaluations)[policy] if which == "best"
-          else evaluations[-1]["step"])
+  chosen = evaluations[-1] if which == "last" else max(
+      (r for r in evaluations if r["rollouts"]),
+      key=lambda r: (r if policy == "average" else r["current"])["avg"])
   store = "checkpoints" if which == "last" else "best"
   curve = [[r["rollouts"], round(r["avg"], 5), round(r["current"]["avg"], 5)]
            for r in evaluations]
   return line | {
-      "step": step,
+      "step": chosen["step"],
       "curve": curve if (policy, which) == ("average", "last") else None,
-      **samples(policy, step, store if line["decay"] else "kept")}
+      **samples(policy, chosen["step"], store if line["decay"] else "kept")}
 
 
 _POOL = flags.DEFINE_string("pool", None, "Folder for the fresh problems.")

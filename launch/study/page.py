@@ -1,8 +1,6 @@
-"""Rebuilds docs/study.md and its figure from docs/study/end.jsonl.
+"""Rebuilds docs/study.md and what it shows; needs the extra `plot`.
 
   python -m launch.study.page --docs=docs
-
-Needs the extra `plot`.
 """
 
 import functools
@@ -32,22 +30,35 @@ def render(lines: dict, claims: list[dict]) -> str:
 
 def wrapped(block: str) -> str:
   """A paragraph of Markdown in lines of at most 98 characters."""
-  if block.startswith(("|", "#", "!", "-", "`")):
-    return block
-  return textwrap.fill(block, 98, break_long_words=False,
-                       break_on_hyphens=False)
+  return block if block.startswith(("|", "#", "!", "-", "`")) else (
+      textwrap.fill(block, 98, break_long_words=False, break_on_hyphens=False))
+
+
+def curves_csv(lines: dict, name: str) -> str:
+  """Validation curves of a set's averages at the rule's rate."""
+  points = {(int(line["arm"][1:] or 8), line["seed"], C): avg
+            for line in lines.values()
+            if (line["set"], line["rate"], line["decay"]) == (name, 1.0, 0.0)
+            and line["arm"] != "kl" for C, avg, _ in line["curve"] or ()}
+  return "".join(["n,Bp,seed,rollouts,avg\n", *(
+      f"{n},32,{seed},{C},{avg}\n"
+      for (n, seed, C), avg in sorted(points.items()))])
 
 
 def rebuild(docs: str) -> list[str]:
-  """Writes study.md and study/end.svg from study/end.jsonl; returns paths."""
+  """Writes study.md, study/{hard,easy}.csv and end.svg; returns paths."""
   folder, page = os.path.join(docs, "study"), os.path.join(docs, "study.md")
   lines = ledger.read(os.path.join(folder, "end.jsonl"))
   with open(os.path.join(folder, "end.json"), encoding="utf-8") as file:
     registered = json.load(file)
   claims = [claim for name in ("e1", "e2", "e3")
             for claim in registered[f"{name}_claims"]]
-  disk.replace(page, render(lines, claims).encode())
-  return [page, *plots.write(figure.draw(lines), folder, "end", ("svg",))]
+  texts = {page: render(lines, claims), **{
+      os.path.join(folder, f"{name}.csv"): curves_csv(lines, name)
+      for name in ("hard", "easy")}}
+  for path, text in texts.items():
+    disk.replace(path, text.encode())
+  return [*texts, *plots.write(figure.draw(lines), folder, "end", ("svg",))]
 
 
 _DOCS = flags.DEFINE_string(

@@ -1,5 +1,7 @@
 """Verdicts on the end of a run, from a ledger made by hand."""
 
+import types
+
 import pytest
 
 from launch.study import end, verdicts
@@ -95,10 +97,17 @@ def test_a_unit_for_each_seed_and_rate():
   assert got[1].name == "hard-kl-seed0-rate0.5"
 
 
-def test_the_best_step_of_each_policy():
+@pytest.mark.parametrize("policy, which, step", [
+    ("average", "best", 8), ("current", "best", 4), ("current", "last", 12)])
+def test_the_checkpoint_that_a_line_tests(policy, which, step):
+  """The best one of its policy after the first, up to C."""
   evaluations = [dict(step=s, rollouts=s, avg=a, current=dict(avg=c))
-                 for s, a, c in ((0, 0.9, 0.9), (4, 0.2, 0.5), (8, 0.4, 0.3))]
-  assert end.best_steps(evaluations) == {"average": 8, "current": 4}
+                 for s, a, c in ((0, 0.9, 0.9), (4, 0.2, 0.5), (8, 0.4, 0.3),
+                                 (12, 0.1, 0.2), (16, 0.8, 0.8))]
+  name = ("hard", "", 0, 1.0, 12, 0.0, policy, which)
+  got = end.line_of(name, types.SimpleNamespace(evaluations=evaluations),
+                    lambda policy, step, store: {"tested": (policy, step)})
+  assert got["tested"] == (policy, step) and got["step"] == step
 
 
 def test_rollouts_saved_decide_the_claim_against_both_rivals():
