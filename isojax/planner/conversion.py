@@ -6,6 +6,8 @@ NAME={FIELD} of export.TRAINERS says which field an option sets.
 import os
 import re
 
+import yaml
+
 from isojax.core import plan_file
 from isojax.core.allocation import allocate
 from isojax.core.format import nearest_divisors
@@ -179,6 +181,10 @@ def read(trainer: str, options: dict[str, str], *, devices: int | None,
     raise InputError(f"{error}{remark}") from None
   M = _steps(trainer, fields, Bp, D)
   decay = _decay(trainer, options, fields, M) if M else 0.0
+  if schedule := _torch_schedule(fields.get("warmup_and_fall", ""), M):
+    fields["warmup"], decay = schedule
+    options = {name: value for name, value in options.items()
+               if field_of.get(name) != "warmup_and_fall"}
   lr = _number(fields, "start_lr" if decay and "start_lr" in fields else "lr")
   _check_given(trainer, pairs, {
       ("n",): n, ("Bp", "B"): Bp or fields.get("B"), ("lr",): lr,
@@ -322,6 +328,31 @@ def _decay(trainer: str, options: dict, fields: dict, M: float) -> float:
     found = re.search(r'"num_decay_steps":\s*(\d+)', fields["scheduler_kwargs"])
     steps = found and float(found[1])
   return 1.0 if steps is None else min(1.0, steps / M)
+
+
+def _torch_schedule(text: str, M: float | None) -> tuple[int, float] | None:
+  """(warm-up, decay) of export.torch_schedule's list; None of any other."""
+  warmup, decay = 0, 0.0
+  try:
+    *schedulers, ends = yaml.safe_load(text)
+    for begin, scheduler in zip((0, *ends["milestones"]), schedulers,
+                                strict=True):
+      name = scheduler["name"].rpartition(".")[2]
+      match {"name": name} | scheduler["kwargs"]:
+        case ({"name": "ConstantLR", "factor": 1.0}
+              | {"name": "LinearLR", "start_factor": 1.0, "end_factor": 1.0}):
+          pass
+        case {"name": "LinearLR", "end_factor": 1.0, "total_iters": steps} if (
+            not begin):
+          warmup = steps + 1
+        case {"name": "LinearLR", "start_factor": 1.0, "end_factor": 0.0,
+              "total_iters": steps} if begin + steps == M:
+          decay = steps / M if begin >= warmup else 1.0
+        case _:
+          return None
+  except (yaml.YAMLError, LookupError, AttributeError, TypeError, ValueError):
+    return None
+  return warmup, decay
 
 
 def convert(source: str, target: str, *, devices: int | None, D: int | None

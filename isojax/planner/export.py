@@ -130,11 +130,13 @@ TRAINERS = {
         loss_fn.reference_policy_kl_penalty={kl}
         loss_fn.ratio_clip_min={clip_low} loss_fn.ratio_clip_max={clip_high}
         policy.generation.temperature={temperature}
-        policy.optimizer.kwargs.lr={lr} {lora} grpo.max_num_steps={M}
+        policy.optimizer.kwargs.lr={lr} {rate} {lora} grpo.max_num_steps={M}
         grpo.max_num_epochs={epochs} grpo.seed={seed}""",
-        note="with Megatron, policy.optimizer.kwargs.lr is "
-        "policy.megatron_cfg.optimizer.lr; its schedule is the list "
-        "policy.scheduler of its YAML file",
+        note="Megatron has policy.megatron_cfg.optimizer.lr and "
+        "policy.megatron_cfg.scheduler instead of policy.optimizer and "
+        "policy.scheduler",
+        schedules=("constant", "linear", "linear"),
+        warmup="policy.scheduler={warmup_and_fall}",
         lora="policy.dtensor_cfg.lora_cfg.enabled=true "
         "policy.dtensor_cfg.lora_cfg.dim={rank} "
         "policy.dtensor_cfg.lora_cfg.alpha={alpha}"),
@@ -357,6 +359,23 @@ def rate_options(target: Trainer, decay: float) -> str:
   return f"{scheduler} {fall} {target.warmup}"
 
 
+def torch_schedule(warmup: int, M: int, decay_steps: int) -> str:
+  """Schedulers of torch, one after the other, as in NeMo-RL's YAML files.
+
+  The rate has the factor (step + 1) / warmup at first, and falls to 0 in the
+  last decay_steps of M steps; if they begin before, from the warm-up's end.
+  """
+  linear = ("{{name: torch.optim.lr_scheduler.LinearLR, kwargs: {{start_factor:"
+            " {:.6g}, end_factor: {}, total_iters: {}}}}}").format
+  rise = max(1, warmup - 1)
+  begin, end, steps = rise, "1.0", 1
+  if decay_steps:
+    begin, end = max(M - decay_steps, min(warmup - 1, M)), "0.0"
+    steps = max(1, M - begin)
+  return (f"[{linear(1 / max(1, warmup), '1.0', rise)}, "
+          f"{linear(1, end, steps)}, {{milestones: [{begin}]}}]")
+
+
 def decay_of(row: plan_file.Row, setting: Setting) -> float:
   """recipe.optimizer.decay of a row."""
   return setting.decay if row.decay is None else row.decay
@@ -393,6 +412,7 @@ def options(trainer: str, row: plan_file.Row,
       warmup_share=f"{setting.warmup / M:.4g}", decay_steps=decay_steps,
       decay_begin=M - decay_steps, start_lr=setting.lr(row),
       end_lr="0.0",
+      warmup_and_fall=torch_schedule(setting.warmup, M, decay_steps),
       scheduler_kwargs=f'{{"num_decay_steps":{decay_steps},'
       '"decay_type":"linear"}', rank=setting.lora_rank,
       alpha=setting.lora_alpha, epochs=epochs,
@@ -465,7 +485,8 @@ def text(trainer: str, row: plan_file.Row, setting: Setting) -> str:
   if left := not_carried(trainer, row, setting):
     notes.append(f"not carried: {', '.join(left)}")
   yaml = target.style == YAML
-  quoted = lambda value: f"'{value}'" if str(value).startswith("{") else value
+  quoted = lambda value: (
+      f"'{value}'" if str(value).startswith(("[", "{")) else value)
   lines = [f"--{name}" if value is True and target.style == FLAG else
            target.style.format(
                name, str(value).lower() if yaml else quoted(value))

@@ -5,10 +5,12 @@ checked.
 """
 
 import dataclasses
+import json
 import pathlib
 
 import optax
 import pytest
+import yaml
 
 from configs import dapo, dr_grpo, hard, ppo
 from isojax.core import plan_file
@@ -123,7 +125,7 @@ def test_what_their_config_files_and_commands_refuse():
   assert "\n++total_train_steps=10 \\\n" in areal
   assert "\n++train_dataset.max_length=64 \\\n" in areal
   assert export.text("nemo-rl", *run(HARD)).startswith(
-      "# with Megatron, policy.optimizer.kwargs.lr is policy.megatron_cfg.")
+      "# Megatron has policy.megatron_cfg.optimizer.lr and policy.megatron_cfg.")
   assert export.text("tunix", *run(EASY)).startswith(
       "# its advantage is always divided by the group's deviation\n")
 
@@ -354,8 +356,7 @@ LORA = HARD._replace(lora_rank=16, lora_alpha=32.0)
                     for name, value in dict(
                         schedule_type="linear_schedule", end_value="0.0",
                         transition_begin=7, transition_steps=3).items()},
-     "recipe.optimizer.warmup_steps=10"),
-    ("nemo-rl", 0.0, {}, "recipe.optimizer.warmup_steps=10")])
+     "recipe.optimizer.warmup_steps=10")])
 def test_the_end_of_a_run_in_each_trainer(trainer, decay, options, left):
   """10 steps, of which the last 30 % are 3."""
   row, setting = run(HARD._replace(decay=decay))
@@ -381,6 +382,70 @@ def test_a_schedule_of_optax_falls_as_a_run_s(decay):
   M = row.allocation.M
   assert [float(rate(step)) for step in range(M)] == pytest.approx([
       row.lr * optimizer.decay_factor(step / M, decay) for step in range(M)])
+
+
+LINEAR = "torch.optim.lr_scheduler.LinearLR"
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("warmup", [0, 1, 4])
+def test_schedulers_of_torch_give_the_rates_of_a_run(warmup, decay):
+  """LinearLR by the formula of torch's documentation.
+
+  With a warm-up the rate of decay = 1 falls from its end, as in transformers.
+  """
+  row, setting = run(HARD._replace(decay=decay, warmup=warmup))
+  M, text = row.allocation.M, export.text("nemo-rl", row, setting)
+  [line] = [line for line in text.splitlines() if "policy.scheduler=" in line]
+  *parts, ends = yaml.safe_load(line.split("=", 1)[1].strip(" \\").strip("'"))
+  assert {part["name"] for part in parts} == {LINEAR}
+
+  def rate(step):
+    [milestone] = ends["milestones"]
+    begin, kwargs = (milestone, parts[1]["kwargs"]) if step >= milestone else (
+        0, parts[0]["kwargs"])
+    start, end, total = (kwargs[name] for name in (
+        "start_factor", "end_factor", "total_iters"))
+    return start + (end - start) * min(total, step - begin) / total
+
+  begin = max(0, warmup - 1) if decay == 1 else 0
+  expected = [optimizer.warmup_factor(step, warmup) * (
+      optimizer.decay_factor((step - begin) / (M - begin), decay)
+      if step >= begin else 1) for step in range(M)]
+  assert [rate(step) for step in range(M)] == pytest.approx(expected, abs=1e-5)
+  got = read("nemo-rl", text, devices=None, D=90)
+  assert got[1].decay == pytest.approx(decay)
+  assert got[1].warmup == (warmup if warmup > 1 else 0)  # 1 is none
+  assert "not carried" not in text and not got[2]
+
+
+def schedulers(*parts, milestones):
+  return json.dumps([
+      *({"name": f"torch.optim.lr_scheduler.{name}", "kwargs": kwargs}
+        for name, kwargs in parts), {"milestones": milestones}])
+
+
+RISE = ("LinearLR", dict(start_factor=0.1, end_factor=1.0, total_iters=13))
+LEVEL = ("ConstantLR", dict(factor=1.0, total_iters=10**10))
+FALL = ("LinearLR", dict(start_factor=1.0, end_factor=0.0, total_iters=100))
+
+
+@pytest.mark.parametrize("value, expected", [
+    (schedulers(RISE, LEVEL, milestones=[13]), (14, 0.0)),  # grpo_math_8B.yaml
+    (schedulers(RISE, LEVEL, FALL, milestones=[13, 400]), (14, 0.2)),
+    (schedulers(RISE, LEVEL, FALL, milestones=[13, 300]), None),  # ends at 400
+    (schedulers(LEVEL, RISE, milestones=[13]), None),
+    (schedulers(RISE, LEVEL, milestones=[]), None),
+    (schedulers(("CosineAnnealingLR", dict(T_max=500)), milestones=[]), None),
+    ("{name: LinearLR}", None), ("[", None), ("${a}", None), ("3", None)])
+def test_schedulers_of_a_yaml_file_of_nemo_rl(value, expected, tmp_path):
+  """500 steps; another list is named as not carried."""
+  path = tmp_path / "grpo.yaml"
+  path.write_text(NESTED + f"  scheduler: {json.dumps(value)}\n")
+  _, setting, ignored, _ = conversion.read(
+      "nemo-rl", launch_script.options_in(str(path)), devices=None, D=None)
+  assert (setting.warmup, setting.decay) == (expected or (0, 0.0))
+  assert (f"policy.scheduler={value}" in ignored) == (expected is None)
 
 
 def test_a_row_has_its_own_decay():
