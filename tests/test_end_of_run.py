@@ -139,6 +139,21 @@ def test_a_checkpoint_gives_either_policy(both):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), want)
 
 
+@pytest.mark.parametrize("flags, policy", [
+    ([], "average"), (["--policy=current"], "current")])
+def test_an_evaluation_is_of_the_policy_that_is_asked_for(
+    flags, policy, both, tmp_path):
+  folder, run = both
+  copy, last = tmp_path / "run", run.records[-1]
+  shutil.copytree(folder, copy)
+  done = command.run(
+      "isojax.main", f"--workdir={copy}", "--mode=eval", *flags)
+  assert done.returncode == 0, done.stderr
+  [line] = records.read(str(copy / "eval.jsonl"))
+  want = last if policy == "average" else last["current"]
+  assert (line["policy"], line["correct"]) == (policy, want["correct"])
+
+
 def test_an_export_is_of_the_policy_that_is_asked_for(both, tmp_path):
   folder, run = both
   for policy, flags in (("average", []), ("current", ["--policy=current"])):
@@ -272,6 +287,23 @@ def test_what_is_no_trunk(both, tmp_path):
   always = setup(ends | dict(decay=1.0), eval=dict(current=True))
   # The first step has the whole rate.
   assert [b.step for b in branch.candidates(always, beside)] == [1]
+
+
+@pytest.mark.parametrize("kind, change", [
+    ("train", dict(resumed_with="sampler.slots=16")), ("eval", dict(k=4)),
+    ("eval", dict(temperature=0.5)), ("eval", dict(top_p=0.9))])
+def test_a_trunk_that_was_resumed_otherwise_is_none(
+    kind, change, both, tmp_path):
+  """From its start on; its config.json has the values of its beginning."""
+  folder, run = both
+  shutil.copytree(folder, tmp_path / "trunk")
+  setup = setup_lib.prepare(config(
+      "hard", DECAY | AVERAGE | FAST, eval=dict(current=True)))
+  found = lambda: branch.candidates(setup, str(tmp_path / "other"))
+  assert [b.step for b in found()] == [3]
+  records.write(str(tmp_path / "trunk/records.jsonl"), [
+      r | (change if r["kind"] == kind else {}) for r in run.records])
+  assert found() == []
 
 
 def test_a_trunk_gives_no_step_that_its_end_bounds(both):
