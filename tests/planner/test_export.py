@@ -125,7 +125,7 @@ def test_what_their_config_files_and_commands_refuse():
   assert "\n++total_train_steps=10 \\\n" in areal
   assert "\n++train_dataset.max_length=64 \\\n" in areal
   assert export.text("nemo-rl", *run(HARD)).startswith(
-      "# Megatron has policy.megatron_cfg.optimizer.lr and policy.megatron_cfg.")
+      "# Megatron has policy.megatron_cfg.optimizer.lr and policy.megatron_cfg")
   assert export.text("tunix", *run(EASY)).startswith(
       "# its advantage is always divided by the group's deviation\n")
 
