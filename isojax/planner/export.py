@@ -180,6 +180,8 @@ TRAINERS = {
         schedules=("constant", "linear", "linear"),
         with_fall=2 * ("trainer.scheduler.warmup-steps={warmup} "
                        "trainer.scheduler.decay-steps={decay_steps}",),
+        defaults={"trainer.scheduler.warmup-steps": 10,
+                  "trainer.scheduler.decay-steps": 10},
         lora="trainer.model.lora.rank={rank} trainer.model.lora.alpha={alpha}"),
     # ROLL's "grpo" always divides by the deviation of the group.
     "roll": Trainer(YAML, "8eb27cc2", """
@@ -234,7 +236,8 @@ TRAINERS = {
         rollout-temperature={temperature} eps-clip={clip_low}
         eps-clip-high={clip_high} {with_kl} lr={lr} {rate} num-rollout={M}
         seed={seed} rollout-seed={seed}""", std=(None, True),
-        defaults={"lr-decay-style": "linear"},
+        defaults={"lr-decay-style": "linear",
+                  "lr-wsd-decay-style": "exponential"},
         with_kl="use-kl-loss={on} kl-loss-coef={kl} kl-loss-type=low_var_kl",
         scheduler="lr-decay-style", schedules=("constant", "linear", "WSD"),
         with_fall=("min-lr=0 lr-decay-iters={M}",
@@ -403,13 +406,15 @@ def options(trainer: str, row: plan_file.Row,
   if trainer == "trl":
     per_device, accumulation = batches(Bp, n, setting.devices)
   decay = decay_of(row, setting)
-  decay_steps = M - sweep_cells.branch_step(M, decay)
+  fall = decay_steps = M - sweep_cells.branch_step(M, decay)
+  if trainer == "prime-rl":  # it refuses a fall that begins before
+    fall = min(fall, max(0, M - setting.warmup))
   fields = setting._asdict() | loss | dict(
       aggregation=AGGREGATIONS.get(trainer, {}).get(loss.get("aggregation")),
       per_device=per_device, accumulation=accumulation,
       Bp=Bp, n=n, B=Bp * n, M=M, lr=setting.lr(row),
       seed=row.seed if setting.has_seed else None,
-      warmup_share=f"{setting.warmup / M:.4g}", decay_steps=decay_steps,
+      warmup_share=f"{setting.warmup / M:.4g}", decay_steps=fall,
       decay_begin=M - decay_steps, start_lr=setting.lr(row),
       end_lr="0.0",
       warmup_and_fall=torch_schedule(setting.warmup, M, decay_steps),

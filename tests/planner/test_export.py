@@ -338,9 +338,6 @@ LORA = HARD._replace(lora_rank=16, lora_alpha=32.0)
                       lr_scheduler_kwargs='{"num_decay_steps":3,'
                       '"decay_type":"linear"}'), ""),
     ("trl", 1.0, dict(lr_scheduler_type="linear"), ""),
-    ("prime-rl", 0.3, {"trainer.scheduler.type": "linear",
-                       "trainer.scheduler.warmup-steps": 10,
-                       "trainer.scheduler.decay-steps": 3}, ""),
     ("prime-rl", 0.0, {"trainer.scheduler.type": "constant"},
      "recipe.optimizer.warmup_steps=10"),
     ("slime", 0.3, {"lr-decay-style": "WSD", "lr-wsd-decay-iters": 3}, ""),
@@ -368,6 +365,44 @@ def test_the_end_of_a_run_in_each_trainer(trainer, decay, options, left):
   if "decay=" not in left and trainer != "areal":
     assert read(trainer, text, devices=None, D=90)[1].decay == (
         pytest.approx(decay))
+
+
+@pytest.mark.parametrize("decay, steps", [(0.3, 3), (0.9, 8), (1.0, 8)])
+def test_prime_rl_falls_after_its_warm_up(decay, steps):
+  """Of 10 steps 2 are of the warm-up; a fall that begins before is refused."""
+  row, setting = run(HARD._replace(decay=decay, warmup=2))
+  made = export.options("prime-rl", row, setting)
+  assert made["trainer.scheduler.type"] == "linear"
+  assert (made["trainer.scheduler.warmup-steps"],
+          made["trainer.scheduler.decay-steps"]) == (2, steps)
+  _, again, left, assumed = read(
+      "prime-rl", export.text("prime-rl", row, setting), devices=None, D=90)
+  assert (again.warmup, again.decay) == (2, 0.3 if steps == 3 else 1.0)
+  assert not left and not assumed
+
+
+@pytest.mark.parametrize("trainer, options, schedule, decay, assumed", [
+    # Its classes have 10 and 10; a constant rate has neither.
+    ("prime-rl", "orchestrator.batch-size=64 orchestrator.group-size=8 "
+     "max-steps=100 trainer.optim.lr=1e-6 trainer.scheduler.type=", "linear",
+     0.1, ["trainer.scheduler.warmup_steps=10",
+           "trainer.scheduler.decay_steps=10"]),
+    ("prime-rl", "orchestrator.batch-size=64 orchestrator.group-size=8 "
+     "max-steps=100 trainer.optim.lr=1e-6 trainer.scheduler.type=", "constant",
+     0.0, []),
+    # Megatron's WSD falls exponentially.
+    ("slime", "rollout-batch-size=8 n-samples-per-prompt=8 num-rollout=100 "
+     "global-batch-size=64 lr=1e-6 lr-wsd-decay-iters=30 lr-decay-style=",
+     "WSD", 0.3, ["lr_wsd_decay_style=exponential"]),
+    ("slime", "rollout-batch-size=8 n-samples-per-prompt=8 num-rollout=100 "
+     "global-batch-size=64 lr=1e-6 lr-decay-style=", "linear", 1.0, [])])
+def test_the_defaults_of_a_schedule(trainer, options, schedule, decay, assumed):
+  flags = " ".join(f"--{x}" for x in (options + schedule).split())
+  _, setting, left, found = read(trainer, flags, devices=None, D=None)
+  assert setting.decay == pytest.approx(decay)
+  assert found == [f"{x}, the default of {trainer}" for x in assumed]
+  assert left == (["lr_wsd_decay_style=exponential"]
+                  if schedule == "WSD" else [])
 
 
 @pytest.mark.parametrize("decay", [0.3, 1.0])
