@@ -113,7 +113,9 @@ TRAINERS = {
         ++train_dataset.max_length={prompt} gconfig.max_new_tokens={response}
         actor.kl_ctl={kl} actor.optimizer.lr={lr} {rate} {lora}
         ++total_train_steps={M} total_train_epochs={epochs} seed={seed}""",
-        std=("group", "null"), note="its KL is in the reward",
+        std=("group", "null"), note="its KL is in the reward; its warm-up and "
+        "schedule are of all steps of total_train_epochs, which may be more "
+        "than {M}",
         scheduler="actor.optimizer.lr_scheduler_type",
         schedules=("constant", "linear", None),
         with_fall=("actor.optimizer.min_lr_ratio=0.0", ""),
@@ -148,7 +150,8 @@ TRAINERS = {
         train.num_episodes={epochs} train.seed={seed}""",
         std=("group_norm", "dr_grpo"),
         with_kl="algo.kl.use_loss={on} algo.kl.estimator=k3",
-        note="it has no limit of steps: stop it after {M}",
+        note="it has no limit of steps: stop it after {M}; its warm-up and "
+        "schedule are of all steps of train.num_episodes",
         scheduler="actor.lr_scheduler",
         schedules=("constant_with_warmup", "linear", None),
         warmup="actor.lr_warmup_ratio={warmup_share}",

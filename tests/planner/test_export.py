@@ -7,6 +7,7 @@ checked.
 import dataclasses
 import json
 import pathlib
+import re
 
 import optax
 import pytest
@@ -112,8 +113,8 @@ def test_kl_and_advantages_without_a_deviation():
   roll = export.text("roll", *run(EASY))
   assert "norm_std_type: null\n" in roll and "use_kl_loss: true\n" in roll
   text = export.text("openrlhf", *run(EASY))
-  assert text.startswith("# it has no limit of steps: stop it after 10\n"
-                         "--algo.advantage.estimator dr_grpo \\\n")
+  assert text.startswith("# it has no limit of steps: stop it after 10; ")
+  assert "\n--algo.advantage.estimator dr_grpo \\\n" in text
   assert "--algo.kl.use_loss \\\n--algo.kl.estimator k3 \\\n" in text
   assert "--disable-grpo-std-normalization \\\n" in export.text(
       "slime", *run(EASY))
@@ -365,6 +366,14 @@ def test_the_end_of_a_run_in_each_trainer(trainer, decay, options, left):
   if "decay=" not in left and trainer != "areal":
     assert read(trainer, text, devices=None, D=90)[1].decay == (
         pytest.approx(decay))
+
+
+@pytest.mark.parametrize("trainer, epochs", [
+    ("areal", "total_train_epochs"), ("openrlhf", "train.num_episodes")])
+def test_a_schedule_of_epochs_is_named(trainer, epochs):
+  """Not of the option that ends the run."""
+  assert re.search(f"^# .*schedule are of all steps of {epochs}",
+                   export.text(trainer, *run(HARD._replace(decay=1.0))), re.M)
 
 
 @pytest.mark.parametrize("decay, steps", [(0.3, 3), (0.9, 8), (1.0, 8)])
