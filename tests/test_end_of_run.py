@@ -289,6 +289,26 @@ def test_what_is_no_trunk(both, tmp_path):
   assert [b.step for b in branch.candidates(always, beside)] == [1]
 
 
+def test_a_resume_replaces_later_kept_checkpoints(both, tmp_path):
+  """Steps that are made again may differ, as on another mesh."""
+  folder, run = both
+  copy = tmp_path / "run"
+  shutil.copytree(folder, copy)
+  for step in (4, 5):
+    shutil.rmtree(copy / f"checkpoints/{step}")
+  for store in ("kept", "kept_best"):
+    for step in (copy / store).iterdir():
+      (step / "first").touch()
+  again = trained(copy, AVERAGE | FAST, eval=dict(current=True),
+                  checkpoint=dict(at=(24, 48, 72, 96, 120)))
+  assert again.end.code == 0
+  left = {int(path.parent.name) for path in (copy / "kept").glob("*/first")}
+  assert left == {1, 2}
+  assert all(int(path.parent.name) <= 2
+             for path in (copy / "kept_best").glob("*/first"))
+  assert processes.result(str(copy)) == processes.result(str(folder))
+
+
 @pytest.mark.parametrize("kind, change", [
     ("train", dict(resumed_with="sampler.slots=16")), ("eval", dict(k=4)),
     ("eval", dict(temperature=0.5)), ("eval", dict(top_p=0.9))])
