@@ -270,7 +270,7 @@ def test_a_branch_ends_in_the_bits_of_a_run_from_scratch(
 
 
 def test_what_is_no_trunk(both, tmp_path):
-  """Another seed, other evaluations, or no kept step at the constant rate."""
+  """Another seed, other evaluations or slots, or no kept step at that rate."""
   folder, run = both
   beside = str(folder.parent / "other")
   setup = lambda optimizer, **more: setup_lib.prepare(config(
@@ -282,6 +282,7 @@ def test_what_is_no_trunk(both, tmp_path):
   assert found.step == 3 and found.trunk == str(folder)
   for other in (setup(ends), setup(ends | dict(average=1.0),
                                    eval=dict(current=True)),
+                setup(ends, eval=dict(current=True), sampler=dict(slots=16)),
                 setup(ends, eval=dict(current=True), seed=4)):
     assert branch.candidates(other, beside) == []
   always = setup(ends | dict(decay=1.0), eval=dict(current=True))
@@ -296,16 +297,13 @@ def test_a_resume_replaces_later_kept_checkpoints(both, tmp_path):
   shutil.copytree(folder, copy)
   for step in (4, 5):
     shutil.rmtree(copy / f"checkpoints/{step}")
-  for store in ("kept", "kept_best"):
-    for step in (copy / store).iterdir():
-      (step / "first").touch()
+  for step in (copy / "kept").iterdir():
+    (step / "first").touch()
   again = trained(copy, AVERAGE | FAST, eval=dict(current=True),
                   checkpoint=dict(at=(24, 48, 72, 96, 120)))
   assert again.end.code == 0
   left = {int(path.parent.name) for path in (copy / "kept").glob("*/first")}
   assert left == {1, 2}
-  assert all(int(path.parent.name) <= 2
-             for path in (copy / "kept_best").glob("*/first"))
   assert processes.result(str(copy)) == processes.result(str(folder))
 
 
