@@ -6,7 +6,7 @@
 #
 # **Needs:** CPU, or any accelerator of JAX.
 #
-# **Time:** about 1 minute of CPU time on 2 cores (AMD EPYC).
+# **Time:** about 100 seconds of CPU time on 2 cores (AMD EPYC).
 
 # %%
 import os

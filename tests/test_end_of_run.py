@@ -139,6 +139,21 @@ def test_a_checkpoint_gives_either_policy(both):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), want)
 
 
+@pytest.mark.parametrize("flags, policy", [
+    ([], "average"), (["--policy=current"], "current")])
+def test_an_evaluation_is_of_the_policy_that_is_asked_for(
+    flags, policy, both, tmp_path):
+  folder, run = both
+  copy, last = tmp_path / "run", run.records[-1]
+  shutil.copytree(folder, copy)
+  done = command.run(
+      "isojax.main", f"--workdir={copy}", "--mode=eval", *flags)
+  assert done.returncode == 0, done.stderr
+  [line] = records.read(str(copy / "eval.jsonl"))
+  want = last if policy == "average" else last["current"]
+  assert (line["policy"], line["correct"]) == (policy, want["correct"])
+
+
 def test_an_export_is_of_the_policy_that_is_asked_for(both, tmp_path):
   folder, run = both
   for policy, flags in (("average", []), ("current", ["--policy=current"])):
@@ -255,7 +270,7 @@ def test_a_branch_ends_in_the_bits_of_a_run_from_scratch(
 
 
 def test_what_is_no_trunk(both, tmp_path):
-  """Another seed, other evaluations, or no kept step at the constant rate."""
+  """Another seed, other evaluations or slots, or no kept step at that rate."""
   folder, run = both
   beside = str(folder.parent / "other")
   setup = lambda optimizer, **more: setup_lib.prepare(config(
@@ -267,11 +282,46 @@ def test_what_is_no_trunk(both, tmp_path):
   assert found.step == 3 and found.trunk == str(folder)
   for other in (setup(ends), setup(ends | dict(average=1.0),
                                    eval=dict(current=True)),
+                setup(ends, eval=dict(current=True), sampler=dict(slots=16)),
                 setup(ends, eval=dict(current=True), seed=4)):
     assert branch.candidates(other, beside) == []
   always = setup(ends | dict(decay=1.0), eval=dict(current=True))
   # The first step has the whole rate.
   assert [b.step for b in branch.candidates(always, beside)] == [1]
+
+
+def test_a_resume_replaces_later_kept_checkpoints(both, tmp_path):
+  """Steps that are made again may differ, as on another mesh."""
+  folder, run = both
+  copy = tmp_path / "run"
+  shutil.copytree(folder, copy)
+  for step in (4, 5):
+    shutil.rmtree(copy / f"checkpoints/{step}")
+  for step in (copy / "kept").iterdir():
+    (step / "first").touch()
+  again = trained(copy, AVERAGE | FAST, eval=dict(current=True),
+                  checkpoint=dict(at=(24, 48, 72, 96, 120)))
+  assert again.end.code == 0
+  left = {int(path.parent.name) for path in (copy / "kept").glob("*/first")}
+  assert left == {1, 2}
+  assert processes.result(str(copy)) == processes.result(str(folder))
+
+
+@pytest.mark.parametrize("kind, change", [
+    ("train", dict(resumed_with="sampler.slots=16")), ("eval", dict(k=4)),
+    ("eval", dict(temperature=0.5)), ("eval", dict(top_p=0.9))])
+def test_a_trunk_that_was_resumed_otherwise_is_none(
+    kind, change, both, tmp_path):
+  """From its start on; its config.json has the values of its beginning."""
+  folder, run = both
+  shutil.copytree(folder, tmp_path / "trunk")
+  setup = setup_lib.prepare(config(
+      "hard", DECAY | AVERAGE | FAST, eval=dict(current=True)))
+  found = lambda: branch.candidates(setup, str(tmp_path / "other"))
+  assert [b.step for b in found()] == [3]
+  records.write(str(tmp_path / "trunk/records.jsonl"), [
+      r | (change if r["kind"] == kind else {}) for r in run.records])
+  assert found() == []
 
 
 def test_a_trunk_gives_no_step_that_its_end_bounds(both):

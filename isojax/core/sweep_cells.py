@@ -26,7 +26,7 @@ def cells_within_limits(cells, *, B: int | None, B_max: int, D: int | None
       reason = "a group of one rollout has no advantage"
     elif Bp * n > B_max:
       reason = (f"above {B_max} rollouts a step, the least of --B_max and "
-                "--rollouts; a cap can look like saturation")
+                "the least C; a cap can look like saturation")
     else:
       *cell, changes = admitted(Bp, int(n), B_max=B_max, D=D or B_max)
       if B and cell[0] * cell[1] != B:

@@ -213,6 +213,15 @@ def _cautions(baseline: Recipe, other: Recipe, gain: Speedup):
     yield "no interval, because a recipe has one run: run two seeds of each"
 
 
+def _falls(role: str, study: Study):
+  """Yields what a rate that falls towards the end of a run means here."""
+  fall = next((run.falling for run in study.runs if run.falling), None)
+  if fall is not None:
+    yield (f"of the {role} {fall}: its rewards before its end, and its time to "
+           "T, are not those of a run to a smaller budget, whose rate falls "
+           "sooner")
+
+
 def compared(baseline: tuple[list, list[str]], records: tuple[list, list[str]],
              selection: Selection, *, share: float = SHARE) -> tuple[dict, str]:
   """The content of compare.json, and the same as text.
@@ -228,8 +237,9 @@ def compared(baseline: tuple[list, list[str]], records: tuple[list, list[str]],
   _check_same(base_study, study)
   gain = speedup(base, other, share=share, seed=0)
   rows = at_equal_compute(base, other)
-  notes = [*(f"caution: {text}" for text in _cautions(base, other, gain)),
-           *dict.fromkeys(notes)]
+  notes = [*(f"caution: {text}" for text in (
+      *_cautions(base, other, gain), *_falls("baseline", base_study),
+      *_falls("recipe", study))), *dict.fromkeys(notes)]
   document = {
       "axis": axis, "metric": base_study.metric, "share": share, "equal": rows,
       "speedup": dataclasses.asdict(gain) | {"verdict": gain.verdict},

@@ -157,6 +157,12 @@ def _sweep(fit: Fit, Bps: set, ns: set, C: int, why: list[str],
             " CONFIG is the config file of your runs.")
   option = (f"--config={shlex.quote(config or 'CONFIG')} "
             if study.from_isojax else "")
+  spend, each = f"--rollouts={C}", _budgets(study, C)
+  count, total = len(missing), f"{sum(missing.values()):,}"
+  if len(each) > 1:
+    spend, count = f"--budgets={_listed(each)}", len(missing) * len(each)
+    total = "at most {:,}".format(sum(
+        budget // (Bp * n) * Bp * n for Bp, n, _ in missing for budget in each))
   without = skip = ""
   if len(missing) < len(runs):
     without = ", without the runs that exist"
@@ -165,10 +171,22 @@ def _sweep(fit: Fit, Bps: set, ns: set, C: int, why: list[str],
       "text": ("The law is good up to the largest C that was run, not beyond. "
                if fit.identified else "The law is not identified. ")
       + f"Run next: {'; '.join(why)}. "
-      f"{many(len(missing), 'run')}, {sum(missing.values()):,} rollouts in all"
+      f"{many(count, 'run')}, {total} rollouts in all"
       f"{without}.{remark}",
       "command": f"python -m launch.plan --sweep {option}"
-      f"--rollouts={C} {design} --seeds={_listed(range(seeds))}{skip}"}
+      f"{spend} {design} --seeds={_listed(range(seeds))}{skip}"}
+
+
+def _budgets(study: Study, C: int) -> list[int]:
+  """C, or the budgets up to it of isojax's runs with a falling rate.
+
+  Of such a run only the end is a point, so each point needs its own run.
+  """
+  falling = [run.C_E for run in study.runs if run.falling]
+  if not (study.from_isojax and falling):
+    return [C]
+  C_E = max(falling, key=len)
+  return sorted({round(C * x / C_E[-1]) for x in C_E})
 
 
 def _config(study: Study) -> str | None:

@@ -63,18 +63,23 @@ def _defaults(origin: Trainer, options: dict[str, str], fields: dict
   """The trainer's own values of options that decide what a run does.
 
   An option for the same field replaces one, as a share does for warm-up steps.
-  Of batches and clips one is a default only beside another that is given.
+  Of batches and clips one is a default only beside another that is given, and
+  an option of a falling rate only with the schedule that has it.
   """
   given = {fields[name] for name in options if name in fields}
   if "warmup_share" in given:
     given.add("warmup")
   beside = {"Bp": {"Bp"}, "B": {"Bp"}, "clip_low": {"clip_high"},
             "clip_high": {"clip_low"}}
+  falls = dict(zip(origin.schedules[1:], origin.with_fall, strict=True))
+  falls = falls.get(options.get(_scheduler(origin)), "").split()
   out = {}
   for name, value in origin.defaults.items():
     field = fields.get(plain_name(name))
     applies = (given & beside[field] if field in beside
                else field is None or field not in given)
+    if any(f"{name}=" in fall for fall in origin.with_fall):
+      applies = applies and any(x.startswith(f"{name}=") for x in falls)
     if applies and plain_name(name) not in options and (
         field != "B" or "B" not in given):
       out[plain_name(name)] = str(value)
@@ -327,6 +332,9 @@ def _decay(trainer: str, options: dict, fields: dict, M: float) -> float:
   if "scheduler_kwargs" in fields:
     found = re.search(r'"num_decay_steps":\s*(\d+)', fields["scheduler_kwargs"])
     steps = found and float(found[1])
+  risen = (_number(fields, "warmup") or 0) + (steps or 0)
+  if trainer == "prime-rl" and risen >= M:
+    return 1.0  # it falls from the end of the warm-up at the earliest
   return 1.0 if steps is None else min(1.0, steps / M)
 
 

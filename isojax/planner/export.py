@@ -113,7 +113,9 @@ TRAINERS = {
         ++train_dataset.max_length={prompt} gconfig.max_new_tokens={response}
         actor.kl_ctl={kl} actor.optimizer.lr={lr} {rate} {lora}
         ++total_train_steps={M} total_train_epochs={epochs} seed={seed}""",
-        std=("group", "null"), note="its KL is in the reward",
+        std=("group", "null"), note="its KL is in the reward; its warm-up and "
+        "schedule are of all steps of total_train_epochs, which may be more "
+        "than {M}",
         scheduler="actor.optimizer.lr_scheduler_type",
         schedules=("constant", "linear", None),
         with_fall=("actor.optimizer.min_lr_ratio=0.0", ""),
@@ -148,7 +150,8 @@ TRAINERS = {
         train.num_episodes={epochs} train.seed={seed}""",
         std=("group_norm", "dr_grpo"),
         with_kl="algo.kl.use_loss={on} algo.kl.estimator=k3",
-        note="it has no limit of steps: stop it after {M}",
+        note="it has no limit of steps: stop it after {M}; its warm-up and "
+        "schedule are of all steps of train.num_episodes",
         scheduler="actor.lr_scheduler",
         schedules=("constant_with_warmup", "linear", None),
         warmup="actor.lr_warmup_ratio={warmup_share}",
@@ -180,6 +183,8 @@ TRAINERS = {
         schedules=("constant", "linear", "linear"),
         with_fall=2 * ("trainer.scheduler.warmup-steps={warmup} "
                        "trainer.scheduler.decay-steps={decay_steps}",),
+        defaults={"trainer.scheduler.warmup-steps": 10,
+                  "trainer.scheduler.decay-steps": 10},
         lora="trainer.model.lora.rank={rank} trainer.model.lora.alpha={alpha}"),
     # ROLL's "grpo" always divides by the deviation of the group.
     "roll": Trainer(YAML, "8eb27cc2", """
@@ -234,7 +239,8 @@ TRAINERS = {
         rollout-temperature={temperature} eps-clip={clip_low}
         eps-clip-high={clip_high} {with_kl} lr={lr} {rate} num-rollout={M}
         seed={seed} rollout-seed={seed}""", std=(None, True),
-        defaults={"lr-decay-style": "linear"},
+        defaults={"lr-decay-style": "linear",
+                  "lr-wsd-decay-style": "exponential"},
         with_kl="use-kl-loss={on} kl-loss-coef={kl} kl-loss-type=low_var_kl",
         scheduler="lr-decay-style", schedules=("constant", "linear", "WSD"),
         with_fall=("min-lr=0 lr-decay-iters={M}",
@@ -403,13 +409,15 @@ def options(trainer: str, row: plan_file.Row,
   if trainer == "trl":
     per_device, accumulation = batches(Bp, n, setting.devices)
   decay = decay_of(row, setting)
-  decay_steps = M - sweep_cells.branch_step(M, decay)
+  fall = decay_steps = M - sweep_cells.branch_step(M, decay)
+  if trainer == "prime-rl":  # it refuses a fall that begins before
+    fall = min(fall, max(0, M - setting.warmup))
   fields = setting._asdict() | loss | dict(
       aggregation=AGGREGATIONS.get(trainer, {}).get(loss.get("aggregation")),
       per_device=per_device, accumulation=accumulation,
       Bp=Bp, n=n, B=Bp * n, M=M, lr=setting.lr(row),
       seed=row.seed if setting.has_seed else None,
-      warmup_share=f"{setting.warmup / M:.4g}", decay_steps=decay_steps,
+      warmup_share=f"{setting.warmup / M:.4g}", decay_steps=fall,
       decay_begin=M - decay_steps, start_lr=setting.lr(row),
       end_lr="0.0",
       warmup_and_fall=torch_schedule(setting.warmup, M, decay_steps),

@@ -297,6 +297,8 @@ def _rows_of_sweep(request: Request, question: Question,
     decay = recipe.optimizer.decay
     ahead = recipe.updates.in_flight + recipe.filter.rounds
   least = min(budgets) if decay else C
+  budget = "--rollouts" if not request.budgets else (
+      "the least of --budgets" if decay else "--budgets")
   pairs, lead, warnings = wanted_cells(
       request, dataclasses.replace(
           question, B_max=min(question.B_max, least)))
@@ -304,7 +306,7 @@ def _rows_of_sweep(request: Request, question: Question,
   if few:
     warnings += (f"at (Bp, n) = {', '.join(few)} C allows fewer than "
                  f"{MIN_M} updates, too few to show what the policy can "
-                 "learn; raise --rollouts",)
+                 f"learn; raise {budget}",)
   few = [str(pair) for pair in pairs if config and prices.evaluations_due(
       config.eval, C, math.prod(pair)) < MIN_EVALUATIONS]
   if decay and len(budgets) < MIN_EVALUATIONS:
@@ -317,7 +319,7 @@ def _rows_of_sweep(request: Request, question: Question,
     warnings += (
         f"at (Bp, n) = {', '.join(few)} a run has fewer than "
         f"{MIN_EVALUATIONS} evaluations, which launch.fit needs: raise "
-        f"--rollouts, or lower --config.eval.first={config.eval.first}",)
+        f"{budget}, or lower --config.eval.first={config.eval.first}",)
   expected = functools.partial(prices.expected, cost_model)
   rows, skipped = without_done(request.skip, sweep_cells.grid(
       pairs, C=C, seeds=seeds, base_lr=question.base_lr,

@@ -254,7 +254,7 @@ def check_extension(setup: Setup, folder: str, shorter: workdir.Stored) -> None:
   if decay:
     raise InputError(
         f"--workdir={folder} holds this run with alloc.C={C}, and with recipe."
-        f"optimizer.decay={decay} its learning rate fell to 0 there: a run of "
+        f"optimizer.decay={decay} its learning rate falls to 0 there: a run of "
         f"alloc.C={setup.config.alloc.C} is another one, and not extended; "
         "choose another --workdir, or train with decay=0.0 to extend a run")
 

@@ -37,11 +37,12 @@ def draw(lines: dict):
   """A panel for each set of the ledger, in the order of TITLES."""
   names = [name for name in TITLES if curves(lines, name, 0.0)]
   with matplotlib.rc_context(plots.STYLE):
-    figure = plots.Figure((plots.WIDTH, 3.2), layout="constrained")
+    figure = plots.Figure((plots.WIDTH, 3.4), layout="constrained")
     [row] = figure.subplots(1, len(names), squeeze=False)
     for ax, name in zip(row, names, strict=True):
       _panel(ax, lines, name)
-    row[0].legend(loc="lower right")
+    figure.legend(*row[0].get_legend_handles_labels(), ncols=3,
+                  loc="outside upper center")
   return figure
 
 
@@ -61,8 +62,7 @@ def _panel(ax, lines: dict, name: str) -> None:
   ax.set_xscale("log", base=2)
   ax.xaxis.set_major_formatter(lambda value, _: compact(value))
   ax.xaxis.set_minor_locator(NullLocator())
-  ax.set_xlabel("rollouts")
-  ax.set_ylabel("avg, validation problems")
+  ax.set(xlabel="rollouts", ylabel="avg, validation problems")
 
 
 def _arrow(ax, trunk: np.ndarray) -> None:

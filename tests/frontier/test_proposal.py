@@ -61,6 +61,27 @@ def test_runs_that_exist_are_not_proposed_again():
   assert "--n=4,16 --seeds=0,1" in found["command"]
 
 
+def test_runs_whose_rate_falls_are_proposed_with_their_budgets():
+  """Of a run of n = 4 or 16 only the end would be a point."""
+  study = synthetic.study(synthetic.Truth(20, (8,), (0.6,), (1e-4,), 0.3),
+                          C_max=32_000, evaluations=4)
+  ends = lambda study: dataclasses.replace(study, runs=tuple(
+      dataclasses.replace(r.select(np.s_[-3:]), falling="lr falls from 1 to 0")
+      for r in study.runs))
+  C_E = ends(study).runs[0].C_E
+  found = proposal.next_plan(
+      analysis.analyse(ends(study), studies.EXACT), path="f")
+  budgets = ",".join(f"{C:.0f}" for C in C_E)
+  assert f" --budgets={budgets} --Bp=20 --n=4,16 " in found["command"]
+  assert "--rollouts" not in found["command"]
+  total = sum(C // (20 * n) * 20 * n for C in C_E for n in (4, 16))
+  assert f"6 runs, at most {total:,.0f} rollouts in all." in found["text"]
+  # No config file carries the decay of another trainer.
+  foreign = analysis.analyse(dataclasses.replace(
+      ends(study), from_isojax=False), studies.EXACT)
+  assert "--rollouts=32000 " in proposal.next_plan(foreign, path="f")["command"]
+
+
 def test_n_below_and_between_are_proposed_where_the_smallest_leads():
   """n = 5 leads n = 64 by far: nothing above 64, and not 64 itself."""
   fit = fit_of(64_000, k=(2e-4, 2e-4), n=(5, 64), A=(0.7, 0.5), Bp=2)

@@ -106,6 +106,21 @@ def test_axes_of_records(runs, axis, base, time):
   assert document["equal"][0]["difference"] > 0
 
 
+def test_a_rate_that_falls_is_named(runs):
+  """Before its end a decayed run is not one to a smaller budget."""
+  assert "rate falls" not in ask(runs)[1]
+  path = runs / "pods-1/records.jsonl"
+  lines = path.read_text()
+  path.write_text("".join(json.dumps(dict(
+      kind="train", run_id="pods1", seed=1, Bp=2, n=8, m=4, step=step,
+      rollouts=16 * step, lr=lr)) + "\n"
+      for step, lr in ((1, 0.5), (2, 0.25))) + lines)
+  document, text = ask(runs)
+  [note] = [note for note in document["notes"] if "rate falls" in note]
+  assert note in text
+  assert note.startswith("caution: of the recipe lr falls from 0.5 to 0.25: ")
+
+
 @pytest.mark.parametrize("question, message", [
     (dict(records="x*"), "x*/records.jsonl: no such file"),
     (dict(baseline="*s*", records="pods*"),

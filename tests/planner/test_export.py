@@ -7,6 +7,7 @@ checked.
 import dataclasses
 import json
 import pathlib
+import re
 
 import optax
 import pytest
@@ -112,8 +113,8 @@ def test_kl_and_advantages_without_a_deviation():
   roll = export.text("roll", *run(EASY))
   assert "norm_std_type: null\n" in roll and "use_kl_loss: true\n" in roll
   text = export.text("openrlhf", *run(EASY))
-  assert text.startswith("# it has no limit of steps: stop it after 10\n"
-                         "--algo.advantage.estimator dr_grpo \\\n")
+  assert text.startswith("# it has no limit of steps: stop it after 10; ")
+  assert "\n--algo.advantage.estimator dr_grpo \\\n" in text
   assert "--algo.kl.use_loss \\\n--algo.kl.estimator k3 \\\n" in text
   assert "--disable-grpo-std-normalization \\\n" in export.text(
       "slime", *run(EASY))
@@ -125,7 +126,7 @@ def test_what_their_config_files_and_commands_refuse():
   assert "\n++total_train_steps=10 \\\n" in areal
   assert "\n++train_dataset.max_length=64 \\\n" in areal
   assert export.text("nemo-rl", *run(HARD)).startswith(
-      "# Megatron has policy.megatron_cfg.optimizer.lr and policy.megatron_cfg.")
+      "# Megatron has policy.megatron_cfg.optimizer.lr and policy.megatron_cfg")
   assert export.text("tunix", *run(EASY)).startswith(
       "# its advantage is always divided by the group's deviation\n")
 
@@ -338,9 +339,6 @@ LORA = HARD._replace(lora_rank=16, lora_alpha=32.0)
                       lr_scheduler_kwargs='{"num_decay_steps":3,'
                       '"decay_type":"linear"}'), ""),
     ("trl", 1.0, dict(lr_scheduler_type="linear"), ""),
-    ("prime-rl", 0.3, {"trainer.scheduler.type": "linear",
-                       "trainer.scheduler.warmup-steps": 10,
-                       "trainer.scheduler.decay-steps": 3}, ""),
     ("prime-rl", 0.0, {"trainer.scheduler.type": "constant"},
      "recipe.optimizer.warmup_steps=10"),
     ("slime", 0.3, {"lr-decay-style": "WSD", "lr-wsd-decay-iters": 3}, ""),
@@ -368,6 +366,52 @@ def test_the_end_of_a_run_in_each_trainer(trainer, decay, options, left):
   if "decay=" not in left and trainer != "areal":
     assert read(trainer, text, devices=None, D=90)[1].decay == (
         pytest.approx(decay))
+
+
+@pytest.mark.parametrize("trainer, epochs", [
+    ("areal", "total_train_epochs"), ("openrlhf", "train.num_episodes")])
+def test_a_schedule_of_epochs_is_named(trainer, epochs):
+  """Not of the option that ends the run."""
+  assert re.search(f"^# .*schedule are of all steps of {epochs}",
+                   export.text(trainer, *run(HARD._replace(decay=1.0))), re.M)
+
+
+@pytest.mark.parametrize("decay, steps", [(0.3, 3), (0.9, 8), (1.0, 8)])
+def test_prime_rl_falls_after_its_warm_up(decay, steps):
+  """Of 10 steps 2 are of the warm-up; a fall that begins before is refused."""
+  row, setting = run(HARD._replace(decay=decay, warmup=2))
+  made = export.options("prime-rl", row, setting)
+  assert made["trainer.scheduler.type"] == "linear"
+  assert (made["trainer.scheduler.warmup-steps"],
+          made["trainer.scheduler.decay-steps"]) == (2, steps)
+  _, again, left, assumed = read(
+      "prime-rl", export.text("prime-rl", row, setting), devices=None, D=90)
+  assert (again.warmup, again.decay) == (2, 0.3 if steps == 3 else 1.0)
+  assert not left and not assumed
+
+
+@pytest.mark.parametrize("trainer, options, schedule, decay, assumed", [
+    # Its classes have 10 and 10; a constant rate has neither.
+    ("prime-rl", "orchestrator.batch-size=64 orchestrator.group-size=8 "
+     "max-steps=100 trainer.optim.lr=1e-6 trainer.scheduler.type=", "linear",
+     0.1, ["trainer.scheduler.warmup_steps=10",
+           "trainer.scheduler.decay_steps=10"]),
+    ("prime-rl", "orchestrator.batch-size=64 orchestrator.group-size=8 "
+     "max-steps=100 trainer.optim.lr=1e-6 trainer.scheduler.type=", "constant",
+     0.0, []),
+    # Megatron's WSD falls exponentially.
+    ("slime", "rollout-batch-size=8 n-samples-per-prompt=8 num-rollout=100 "
+     "global-batch-size=64 lr=1e-6 lr-wsd-decay-iters=30 lr-decay-style=",
+     "WSD", 0.3, ["lr_wsd_decay_style=exponential"]),
+    ("slime", "rollout-batch-size=8 n-samples-per-prompt=8 num-rollout=100 "
+     "global-batch-size=64 lr=1e-6 lr-decay-style=", "linear", 1.0, [])])
+def test_the_defaults_of_a_schedule(trainer, options, schedule, decay, assumed):
+  flags = " ".join(f"--{x}" for x in (options + schedule).split())
+  _, setting, left, found = read(trainer, flags, devices=None, D=None)
+  assert setting.decay == pytest.approx(decay)
+  assert found == [f"{x}, the default of {trainer}" for x in assumed]
+  assert left == (["lr_wsd_decay_style=exponential"]
+                  if schedule == "WSD" else [])
 
 
 @pytest.mark.parametrize("decay", [0.3, 1.0])

@@ -419,7 +419,14 @@ def test_smaller_C_of_a_decayed_run_are_no_budgets(tmp_path):
   text = decayed(0.3, budgets=(), rollouts=5120).table()
   assert "recipe.optimizer.decay=0.3: the smaller C of a run are not" in text
   assert "--budgets=320,1280,5120" in text
-  assert "are not budgets" not in decayed(0.3).table()
+  assert "of a run are not" not in decayed(0.3).table()
+  # 320 rollouts are 10 updates; --rollouts would be refused beside --budgets.
+  assert "; raise the least of --budgets" in decayed(0.3).table()
+  text = decayed(0.0, budgets=(320, 640)).table()
+  assert "; raise --budgets\n" in text
+  assert "raise --budgets, or lower --config.eval.first" in text
+  with pytest.raises(InputError, match=r"--B_max and the least C; a cap"):
+    decayed(0.3, budgets=(8, 320, 640))
   with pytest.raises(InputError, match="--skip: no effect .*decay"):
     decayed(0.3, skip="x")
   with pytest.raises(InputError, match="--budgets: no effect without --sweep"):
