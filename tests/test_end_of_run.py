@@ -299,11 +299,13 @@ def test_a_resume_replaces_later_kept_checkpoints(both, tmp_path):
     shutil.rmtree(copy / f"checkpoints/{step}")
   for step in (copy / "kept").iterdir():
     (step / "first").touch()
+  (copy / "kept_best/5/first").mkdir(parents=True, exist_ok=True)
   again = trained(copy, AVERAGE | FAST, eval=dict(current=True),
                   checkpoint=dict(at=(24, 48, 72, 96, 120)))
   assert again.end.code == 0
   left = {int(path.parent.name) for path in (copy / "kept").glob("*/first")}
   assert left == {1, 2}
+  assert not (copy / "kept_best/5/first").exists()
   assert processes.result(str(copy)) == processes.result(str(folder))
 
 

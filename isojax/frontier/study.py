@@ -379,9 +379,11 @@ def _without_copies(runs: list[StudyRun], notes: list[str]) -> list[StudyRun]:
       continue
     short, long = sorted((run, other), key=lambda r: len(r.C_E))
     if not _is_copy(short, long):
+      wanted = "C, to which their rates fall" if (
+          run.falling and other.falling) else "recipe"
       raise InputError(
           f"{run.where} and {other.where}: two different runs of Bp={run.Bp}, "
-          f"n={run.n}, seed={run.seed}: give only the runs of one recipe")
+          f"n={run.n}, seed={run.seed}: give only the runs of one {wanted}")
     remark = (": the same evaluations under another run id"
               if run.run_id != other.run_id else "")
     notes.append(f"{short.where}: a copy of the run in {long.where}{remark}; "

@@ -119,6 +119,12 @@ def test_a_rate_that_falls_is_named(runs):
   [note] = [note for note in document["notes"] if "rate falls" in note]
   assert note in text
   assert note.startswith("caution: of the recipe lr falls from 0.5 to 0.25: ")
+  longer = runs / "pods-longer/records.jsonl"
+  longer.parent.mkdir()
+  longer.write_text(path.read_text().replace("pods1", "longer")
+                    .replace('"rollouts": ', '"rollouts": 2'))
+  with pytest.raises(InputError, match="seed=1: give only the runs of one C"):
+    ask(runs)
 
 
 @pytest.mark.parametrize("question, message", [
