@@ -167,6 +167,18 @@ def test_names_that_anybody_writes_are_of_no_trainer():
           "table", None)
 
 
+@pytest.mark.parametrize("name, value", [
+    ("split", "test"), ("device_seconds", "60"), ("prompt_tokens", "100")])
+def test_a_table_with_one_name_of_our_records_is_a_table(name, value, write):
+  """Percent is read, and of a resumed run the later rows are kept."""
+  percent = [(0, 10), (10, 20), (20, 30), (30, 35), (20, 40), (30, 50)]
+  path = write(f"{name},Bp,n,step,accuracy\n" + "".join(
+      f"{value},4,8,{step},{avg}\n" for step, avg in percent))
+  rows, notes = rows_of(path)
+  assert curve(rows, "step", "avg") == [(0, .1), (10, .2), (20, .4), (30, .5)]
+  assert any("read as table:" in note for note in notes)
+
+
 @pytest.mark.parametrize("name, at, names", [
     ("verl/gsm8k_grpo.jsonl", [1, 1, 3, 3, 5, 5], {"avg"}),  # orjson's null
     ("table/curves.csv", [2, 3, 4, 5, 6, 7], {"avg"}),
