@@ -65,11 +65,12 @@ def read(path: str, reading: Reading | None = None, *, run: str | None = None
   source |= {name: name for name in file.numbers if PART.fullmatch(name)}
   names = source | {field: name for field, name in file.field_names()
                     if name in file.names and field not in METRICS}
-  if file.kind == "table" and file.step is None and run is None and (
-      column := _run_column(log)):
-    raise InputError(f"{path}: no step, and rows of several {column}: they "
-                     "are not the steps of one run; name the step with "
-                     "--columns=step=NAME")
+  if file.kind == "table" and run is None and (column := _run_column(log)):
+    raise InputError(
+        f"{path}: " + ("no step, and" if file.step is None else "a step has")
+        + f" rows of several {column}: they are not the steps of one run; "
+        f"choose one with --columns=run_id={column} and --run=VALUE"
+        + ("" if file.step else ", or name the step with --columns=step=NAME"))
   if "n" not in names:
     granularity.set_group_size(log, fields)
   train = _train(log, source, fields)
@@ -122,9 +123,15 @@ def _notes(log: Runs, train: list[dict], names: dict[str, str]):
 
 
 def _run_column(log: Runs) -> str | None:
-  """A column that shows that the rows of a table are different runs."""
-  return next((name for name in log.file.names if RUN_COLUMN.fullmatch(name)
-               and len({line.get(name) for _, line in log.lines}) > 1), None)
+  """A column with several values at one step, as of different runs."""
+  step, fields = log.file.step, dict(log.file.field_names())
+  sizes = [fields.get("Bp"), fields.get("n")] if step else []
+  for name in log.file.names:
+    if RUN_COLUMN.fullmatch(name) or name in sizes:
+      values = {(line.get(step), str(line.get(name))) for _, line in log.lines}
+      if len(values) > len({at for at, _ in values}):
+        return name
+  return None
 
 
 def _estimator(file: LogFile) -> dict:

@@ -79,6 +79,17 @@ def test_a_file_of_several_runs_needs_one():
   assert [line["best"] for line in lines] == [.5, .75, .75]
 
 
+@pytest.mark.parametrize("column", ["seed", "n"])
+def test_one_step_with_rows_of_several_runs_needs_one(column, tmp_path):
+  path = tmp_path / "t.csv"
+  path.write_text(f"{column},step,avg\n" + "".join(
+      f"{value},{step},0.{value}\n" for value in (2, 4) for step in (0, 5)))
+  with pytest.raises(InputError, match=f"several {column}: .*run_id={column}"):
+    series.read(str(path))
+  log = series.read(str(path), Reading(columns={"run_id": column}), run="2")
+  assert [line["avg"] for line in log.evals] == [.2, .2]
+
+
 def lines(*rows):
   return "".join(json.dumps(row) + "\n" for row in rows)
 
