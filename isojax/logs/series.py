@@ -186,7 +186,7 @@ def _evals(log: Runs) -> tuple[dict, ...]:
       curve_lines(log, curves)):
     line = {"step": order} | set_and_k | {
         field: value for field, value in line.items()
-        if all_fields or field == "step" or field in METRICS}
+        if all_fields or field in ("step", "Bp", "n", *METRICS)}
     steps = evals[line.get("eval_set"), line.get("k")]
     _, earlier = steps.get(line["step"], (None, {}))
     if earlier.keys() & line.keys() & {*METRICS}:

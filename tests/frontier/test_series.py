@@ -90,6 +90,13 @@ def test_one_step_with_rows_of_several_runs_needs_one(column, tmp_path):
   assert [line["avg"] for line in log.evals] == [.2, .2]
 
 
+def test_evaluations_of_a_table_have_its_sizes(tmp_path):
+  path = tmp_path / "t.csv"
+  path.write_text("step,Bp,n,avg\n0,4,8,0.5\n5,4,16,0.5\n")
+  assert [(line["Bp"], line["n"]) for line in series.read(str(path)).evals] == [
+      (4, 8), (4, 16)]
+
+
 def lines(*rows):
   return "".join(json.dumps(row) + "\n" for row in rows)
 
