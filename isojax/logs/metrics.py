@@ -187,4 +187,4 @@ def _no_metric(log: Runs, fixed: dict) -> str:
           if fields else "")
   return (f"{file.path}: no evaluations; give a metric with --columns=avg=NAME"
           f"{from_path}; the file has "
-          f"{nearest('eval/accuracy', file.numbers)}{more}")
+          f"{nearest('eval/accuracy', file.numbers)}{more}{file.left_out}")

@@ -86,7 +86,7 @@ def read(path: str, reading: Reading | None = None, *, run: str | None = None
         f"{path}: no known column of training steps or evaluations; the file "
         f"has numbers of {nearest('reward', file.numbers)}; name them, such as "
         "--columns=reward=NAME, or avg=NAME for an evaluation, or one of "
-        + ", ".join(FIELDS))
+        + ", ".join(FIELDS) + file.left_out)
   notes = [f"{path}: {note}" for note in _notes(log, train, names)]
   if numbered:
     notes.insert(0, f"{path}: no step: the lines are numbered from 1, and "

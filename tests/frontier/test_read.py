@@ -649,6 +649,10 @@ BAD = [  # content, flags, words
      ["no column 'val/acuracy' for avg; the file has val/accuracy, loss"]),
     ("Bp,n,step,accuracy,train/acc,loss\n4,8,1,0.5,0.5,2\n", {},
      ["no evaluations", "--columns=avg=NAME", "the file has accuracy"]),
+    # values that are no numbers
+    *((f"step\tval/acc\n0\t{value}\n5\t{value}\n", dict(fixed=OURS),
+       ["no evaluations", f"run.csv:2: val/acc is '{value}', no number: left "
+        "out, and 1 more"]) for value in ("0,5", "50%")),
     ("val/acc,loss,step\n0.5,2,4\n", {}, [
         "run.csv:2: no Bp (problems per step), no n (rollouts per problem)",
         "--columns=Bp=NAME,n=NAME", "--fixed=Bp=32,n=8",
