@@ -179,6 +179,14 @@ def test_a_table_with_one_name_of_our_records_is_a_table(name, value, write):
   assert any("read as table:" in note for note in notes)
 
 
+@pytest.mark.parametrize("end, noted", [
+    ("0.", True), ("0.25", True), ("0.25\n", False), ("0.25\r", False),
+    ('"0.25"', False), ("", False)])
+def test_a_last_value_that_may_be_cut_is_reported(end, noted, write):
+  _, notes = rows_of(write(HEADER + "4,8,1,0.5\n4,8,2," + end))
+  assert any("run.csv:3: no end of line" in note for note in notes) == noted
+
+
 @pytest.mark.parametrize("name, at, names", [
     ("verl/gsm8k_grpo.jsonl", [1, 1, 3, 3, 5, 5], {"avg"}),  # orjson's null
     ("table/curves.csv", [2, 3, 4, 5, 6, 7], {"avg"}),
