@@ -13,6 +13,7 @@ from isojax.logs.runs import lacking, Runs
 ACCURACY = re.compile(
     r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|success|^avg$",
     re.IGNORECASE)
+PERCENT = re.compile(r"%|percent|pct", re.IGNORECASE)
 REWARD = re.compile("reward|return|score", re.IGNORECASE)
 # Names of lengths, counts and deviations, although ACCURACY matches them.
 NO_RATE = re.compile(

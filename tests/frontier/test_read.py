@@ -398,6 +398,9 @@ PRINTED = [  # content, flags, names, rows, words
 
 
 TABLES = [  # name, content, flags, names, rows, words of the notes
+    # small numbers that may be percent
+    ("t.csv", "Bp,n,step,acc (%)\n4,8,0,0.1\n4,8,1,0.8\n", {}, "step avg",
+     [(0, .1), (1, .8)], ["as a share of 1, not as percent", "=avg=0.01"]),
     ("state.json", json.dumps({"log_history": [  # timings tell the sets apart
         {"eval_reward": .25, "eval_math_runtime": 2., "step": 5},
         {"eval_reward": .5, "eval_code_runtime": 2., "step": 5}]}),
@@ -560,6 +563,13 @@ def test_rewards_tell_the_rollouts_that_they_are_means_of(
     multiples = [note for note in notes if "are multiples of 1/" in note]
     assert len(multiples) == bool(words)
     assert all(words in note for note in multiples)
+
+
+def test_percent_is_read_after_a_nan(write):
+  rows, notes = rows_of(write(
+      "Bp,n,step,accuracy\n4,8,0,nan\n4,8,1,10\n4,8,2,50\n"))
+  assert curve(rows[1:], "step", "avg") == [(1, .1), (2, .5)]
+  assert any("'accuracy' reaches 50: read as percent" in n for n in notes)
 
 
 def test_trl_mean_over_nothing_is_nan(write):
