@@ -2,13 +2,15 @@
 
 import copy
 import json
+import pathlib
 import re
 
+import numpy as np
 import pytest
 
 from configs import hard
 from configs import pods as pods_config
-from isojax.core import config_file
+from isojax.core import config_file, plan_file
 from isojax.core.memory import DeviceBytes, Formats
 from isojax.errors import InputError
 from isojax.planner import planning
@@ -87,10 +89,22 @@ def test_rows_and_what_is_said(values, expected, said):
 
 
 @pytest.mark.parametrize("name, value", [
-    ("B_max", 1), ("prompt_tokens", float("nan")), ("metric", "mean")])
+    ("B_max", 1), ("prompt_tokens", float("nan")), ("metric", "mean"),
+    # of another type
+    ("D", 5.5), ("D", True), ("B_max", 100.5), ("rows", 3.5), ("metric", None),
+    ("rollouts", [2e6]), ("sweep", "no"), ("sure", 1), ("model", 3),
+    ("seeds", (True,)), ("seeds", (2**31,))])  # which no run takes
 def test_values_that_no_request_may_have(name, value):
   with pytest.raises(InputError, match=f"--{name}=.*: expected "):
     ask(**EASY | PRICED | {name: value})
+
+
+def test_numbers_of_numpy_and_paths_are_values():
+  plan = ask(**EASY | dict(D=np.int64(5), model=pathlib.Path(MODEL)))
+  assert allocations(plan) == allocations(ask(**EASY | dict(D=5, model=MODEL)))
+  assert plan_file.text(list(plan.rows)).count('"Bp": 5,') == 1
+  with pytest.raises(InputError, match="--measured=none: no such file"):
+    ask(**EASY | PRICED | dict(measured=pathlib.Path("none")))
 
 
 HOURS = dict(hours=24.0, stratum="hard", machine="8xh100",
