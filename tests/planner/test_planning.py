@@ -412,6 +412,9 @@ def test_a_decayed_sweep_has_a_trunk_and_a_run_of_each_budget():
     # 0.7 * 5 and 0.7 * 15 steps, rounded up; 0.9 * 10 is 9 in decimals
     # The trunk has a step more, which no run begins with.
     (0.3, dict(budgets=(160, 480)), [(12, 0.0), (5, 0.3), (15, 0.3)]),
+    # 160 and 170 rollouts are both 5 steps
+    (0.3, dict(budgets=(160, 170, 480)), [(12, 0.0), (5, 0.3), (15, 0.3)]),
+    (0.3, dict(budgets=(160, 170)), [(5, 0.3)]),
     (0.1, dict(budgets=(320, 640)), [(19, 0.0), (10, 0.1), (20, 0.1)])])
 def test_the_runs_of_budgets(decay, values, steps):
   assert [(row.allocation.M, row.decay)
